@@ -53,9 +53,9 @@ var modelSpec = checkpoint.Spec{ID: checkpoint.ID{Part: "norm", Kind: store.Weig
 	PieceBytes: 16}
 
 func newDirectories(test *testing.T, slots []slot, keep int, diverged bool) *directories {
-	d := &directories{test, vfs.NewMem(), &trainer{}, map[string]checkpoint.Sum{}}
+	d := &directories{test, vfs.NewMem(), nil, map[string]checkpoint.Sum{}}
 	c := &runfile.Config{OutputDir: "/runs/run", Save: runfile.Save{Keep: keep, Fallback: "/fallback"}}
-	d.t.config, d.t.Session = c, &Session{env: &Env{FS: d.files, Progress: io.Discard}}
+	d.t = &trainer{Run: &Run{env: &Env{FS: d.files, Progress: io.Discard}, config: c}}
 	d.t.id = d.t.env.newIdentity(c.OutputDir)
 	if diverged {
 		d.t.id.Ended = &ending{Step: 99, Diverged: true}

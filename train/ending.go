@@ -57,8 +57,8 @@ func (t *trainer) noteEnd(ctx context.Context) {
 	}
 	sum, err := (&source{dir: t.summary.Model}).fingerprint(ctx)
 	if err == nil {
-		t.id.Ended = &ending{Step: t.summary.Steps, Plateau: t.plateau, ModelSHA256: sum}
-		err = t.writeIdentity(t.env)
+		t.id.Ended = &ending{Step: t.steps, Plateau: t.plateau, ModelSHA256: sum}
+		err = t.writeIdentity()
 	}
 	if err != nil {
 		t.env.say("warning: that the run has ended is not noted: %s", console.OneLine(err))

@@ -77,8 +77,8 @@ func (t *trainer) evaluateAfter(ctx context.Context, step int) (isBest bool, err
 	if step > t.begun {
 		t.env.willFinish(fmt.Sprintf("ending the evaluation, and saving step %d", step))
 	}
-	l, err := t.evaluate(ctx, t.eval, fmt.Sprintf("after step %d", step))
-	t.Engine.Trace.TakeBusy() // of the evaluation
+	l, err := t.session.evaluate(ctx, t.eval, fmt.Sprintf("after step %d", step))
+	t.session.Engine.Trace.TakeBusy() // of the evaluation
 	if errors.Is(err, ErrInterrupted) {
 		return false, nil
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/console"
-	"github.com/millrace/millrace/stream"
 )
 
 // divergedError ends a run whose state is not worth saving.
@@ -40,16 +39,16 @@ func (t *trainer) diverged(step int) error {
 
 // badWeights ends a run whose weights stopped being finite in the update of a step: there is nothing to save or to
 // export.
-func (t *trainer) badWeights(step int, n int64) error {
-	if n == 0 {
+func (t *trainer) badWeights(step int) error {
+	if t.bad == 0 {
 		return nil
 	}
-	return &divergedError{fmt.Sprintf("step %d: its update made %d weights NaN or infinite; %s", step, n, t.remedy())}
+	return &divergedError{fmt.Sprintf("step %d: its update made %d weights NaN or infinite; %s", step, t.bad, t.remedy())}
 }
 
 // unclipped is the end of a run without clipping whose gradients are not finite.
-func (t *trainer) unclipped(step int, err error) error {
-	return &divergedError{fmt.Sprintf("step %d: %v: set max_grad_norm; %s", step, err, t.remedy())}
+func (t *trainer) unclipped(err error) error {
+	return &divergedError{fmt.Sprintf("%v: set max_grad_norm; %s", err, t.remedy())}
 }
 
 // remedy says what a run that has diverged left, and what to do.
@@ -71,18 +70,15 @@ func (t *trainer) noteDivergence(err error) {
 	if ill := (*divergedError)(nil); !errors.As(err, &ill) {
 		return
 	}
-	t.id.Ended = &ending{Step: t.summary.Steps, Diverged: true}
+	t.id.Ended = &ending{Step: t.steps, Diverged: true}
 	err = t.holdDir()
 	if err == nil {
-		err = t.writeIdentity(t.env)
+		err = t.writeIdentity()
 	}
 	if err != nil {
 		t.env.say("warning: %s", console.OneLine(err))
 	}
 }
-
-// idleSteps are the steps so far that updated nothing, which AdamW's bias correction does not count.
-func (t *trainer) idleSteps() int { return t.summary.Skipped + t.summary.Untargeted }
 
 // rateOf is the learning rate of a step.
 func (t *trainer) rateOf(step int) (float64, error) {
@@ -94,11 +90,4 @@ func (t *trainer) rateOf(step int) (float64, error) {
 		return 0, fmt.Errorf("step %d: Rate returns %v: it must be finite and not negative", step, lr)
 	}
 	return lr, nil
-}
-
-// updateOf says how a step changes the weights.
-func (t *trainer) updateOf(step int, lr float64) stream.Update {
-	c := t.config
-	return stream.Update{Step: step, Idle: t.idleSteps(), LR: lr, MaxGradNorm: c.MaxGradNorm, AdamW: c.AdamW(),
-		Groups: c.GroupRates(lr)}
 }

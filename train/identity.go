@@ -223,71 +223,71 @@ func (e *Env) identityToWrite(outputDir string) (identity, error) {
 }
 
 // findRun finds out which run this is, and how it starts. The lock is held.
-func (t *trainer) findRun(env *Env) (b beginning, err error) {
+func (t *trainer) findRun() (b beginning, err error) {
 	c := t.config
-	if t.id, err = env.identityToWrite(c.OutputDir); err != nil {
+	if t.id, err = t.env.identityToWrite(c.OutputDir); err != nil {
 		return b, err
 	}
-	if err := env.checkLinks(c, &t.id); err != nil {
+	if err := t.env.checkLinks(c, &t.id); err != nil {
 		return b, err
 	}
 	if at := t.id.fallbackDir(c); at != "" {
-		if err := vfs.CheckDir(env.files(), filepath.Dir(at), at); err != nil {
+		if err := vfs.CheckDir(t.env.files(), filepath.Dir(at), at); err != nil {
 			return b, fmt.Errorf("save.fallback: %w", err)
 		}
 	}
-	if err := t.saves.own(env, c, &t.id); err != nil {
+	if err := t.saves.own(t.env, c, &t.id); err != nil {
 		return b, err
 	}
 	if !t.id.Begun {
-		env.sayFirst(c, &t.id)
+		t.env.sayFirst(c, &t.id)
 	}
 	found := t.id.Run
-	if b, err = env.findBeginning(c, &t.id); err != nil {
+	if b, err = t.env.findBeginning(c, &t.id); err != nil {
 		return b, err
 	}
 	if t.id.Run != found {
-		if err := t.saves.own(env, c, &t.id); err != nil {
+		if err := t.saves.own(t.env, c, &t.id); err != nil {
 			return b, err
 		}
 	}
-	env.sayForeign(c, &t.id)
+	t.env.sayForeign(c, &t.id)
 	if !t.id.Begun {
-		env.sayOthers(c, &t.id)
+		t.env.sayOthers(c, &t.id)
 	}
 	t.memoryPath, c.Memory.Path = c.Memory.Path, t.id.stateDir(c)
 	return b, nil
 }
 
 // claim writes run.json, so that what bears the run's id is known for its own after a kill. unclaim undoes it.
-func (t *trainer) claim(env *Env) (err error) {
-	t.unclaimed, err = vfs.ReadFile(env.files(), filepath.Join(t.config.OutputDir, identityName), maxIdentityBytes)
+func (t *trainer) claim() (err error) {
+	t.unclaimed, err = vfs.ReadFile(t.env.files(), filepath.Join(t.config.OutputDir, identityName), maxIdentityBytes)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("output_dir: %w", err)
 	}
-	return t.writeIdentity(env)
+	return t.writeIdentity()
 }
 
-func (t *trainer) unclaim(env *Env) {
+func (t *trainer) unclaim() {
 	name := filepath.Join(t.config.OutputDir, identityName)
 	if t.unclaimed == nil {
-		_ = env.files().Remove(name) // a run that has not begun has nothing to lose
+		_ = t.env.files().Remove(name) // a run that has not begun has nothing to lose
 	} else if now, err := t.id.encode(); err == nil && !bytes.Equal(now, t.unclaimed) {
-		_ = vfs.WriteFileAtomic(env.files(), name, t.unclaimed)
+		_ = vfs.WriteFileAtomic(t.env.files(), name, t.unclaimed)
 	}
 }
 
 // writeIdentity writes run.json if it has other contents.
-func (t *trainer) writeIdentity(env *Env) error {
+func (t *trainer) writeIdentity() error {
 	name := filepath.Join(t.config.OutputDir, identityName)
 	doc, err := t.id.encode()
 	if err != nil {
 		return err
 	}
-	if now, err := vfs.ReadFile(env.files(), name, maxIdentityBytes); err == nil && bytes.Equal(now, doc) {
+	if now, err := vfs.ReadFile(t.env.files(), name, maxIdentityBytes); err == nil && bytes.Equal(now, doc) {
 		return nil
 	}
-	if err := vfs.WriteFileAtomic(env.files(), name, doc); err != nil {
+	if err := vfs.WriteFileAtomic(t.env.files(), name, doc); err != nil {
 		return fmt.Errorf("output_dir: %w", err)
 	}
 	return nil

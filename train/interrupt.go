@@ -39,7 +39,7 @@ func (e *Env) willFinish(what string) { e.finishes.Store(&what) }
 // interrupted is how a run ended. One that was stopped before it had done a step, or when all are saved, has lost nothing.
 func (t *trainer) interrupted(ctx context.Context, sum *Summary, err error) (*Summary, error) {
 	isCancelled := errors.Is(err, context.Canceled) || ctx.Err() != nil && errors.Is(err, ctx.Err())
-	hasSteps := t.summary.Steps > t.begun
+	hasSteps := t.steps > t.begun
 	if (isCancelled || errors.Is(err, ErrInterrupted)) && !hasSteps || isCancelled && t.allSaved() {
 		return nil, t.interruption()
 	}
@@ -48,7 +48,7 @@ func (t *trainer) interrupted(ctx context.Context, sum *Summary, err error) (*Su
 
 // allSaved reports whether a checkpoint has the last step.
 func (t *trainer) allSaved() bool {
-	return t.summary.Steps > 0 && t.isOver() && t.saves.saved == t.summary.Steps
+	return t.steps > 0 && t.isOver() && t.saves.saved == t.steps
 }
 
 // interruption is the end of a run that has saved what it has done.
@@ -59,9 +59,9 @@ func (t *trainer) interruption() error {
 	}
 	switch {
 	case t.allSaved():
-		return interruption(fmt.Sprintf("interrupted before the model was written: all %d steps are saved in %s; %s", t.summary.Steps, t.summary.Checkpoint, again))
-	case t.summary.Steps > t.begun:
-		return interruption(fmt.Sprintf("interrupted after step %d, saved in %s; %s", t.summary.Steps, t.summary.Checkpoint, again))
+		return interruption(fmt.Sprintf("interrupted before the model was written: all %d steps are saved in %s; %s", t.steps, t.summary.Checkpoint, again))
+	case t.steps > t.begun:
+		return interruption(fmt.Sprintf("interrupted after step %d, saved in %s; %s", t.steps, t.summary.Checkpoint, again))
 	case t.begun > 0:
 		return interruption(fmt.Sprintf("interrupted before step %d: the checkpoint of step %d is still the latest; %s", t.begun+1, t.begun, again))
 	}

@@ -77,7 +77,7 @@ func (t *trainer) forgetLost() {
 // remakeFiles writes what a run has in its output directory from its beginning, as far as that is not there.
 func (t *trainer) remakeFiles() error {
 	t.id.Inode = vfs.InodeOf(t.env.files(), t.config.OutputDir)
-	if err := t.writeIdentity(t.env); err != nil {
+	if err := t.writeIdentity(); err != nil {
 		return err
 	}
 	if err := t.writeRunFiles(); err != nil {

@@ -30,15 +30,15 @@ func exhausts(p *checkpoint.Plateau, patience int) bool {
 func (t *trainer) outOfPatience() bool { return exhausts(t.plateau, t.config.Stop.Patience) }
 
 // isOver reports whether the run takes no further step.
-func (t *trainer) isOver() bool { return t.summary.Steps >= t.rates.Steps || t.outOfPatience() }
+func (t *trainer) isOver() bool { return t.steps >= t.rates.Steps || t.outOfPatience() }
 
 // noteEarlyEnd says why the run ends before its last step, if it does.
 func (t *trainer) noteEarlyEnd() {
-	if !t.outOfPatience() || t.summary.Steps >= t.rates.Steps {
+	if !t.outOfPatience() || t.steps >= t.rates.Steps {
 		return
 	}
 	t.summary.EvalsNotLower = t.plateau.Evaluations
-	t.env.say("stopping after step %d of %d: %s (stop.patience)", t.summary.Steps, t.rates.Steps, notLower(t.plateau))
+	t.env.say("stopping after step %d of %d: %s (stop.patience)", t.steps, t.rates.Steps, notLower(t.plateau))
 }
 
 // notLower says for how long the evaluation loss has not fallen.

@@ -280,11 +280,11 @@ func TestSizesComeFromTheMachine(t *testing.T) {
 func planToTrain(t testing.TB, c *runfile.Config, env *Env) (*plan.Plan, error) {
 	t.Helper()
 	own := *c
-	run := &trainer{config: &own}
+	run := &trainer{Run: &Run{env: env, config: &own}}
 	defer run.saves.close(false)
-	defer run.closeInputs()
-	p, err := run.prepare(t.Context(), env)
-	return p, blame.BadRequest(err)
+	defer run.Close()
+	err := run.prepare(t.Context())
+	return run.plan, blame.BadRequest(err)
 }
 
 // TestSizesDoNotFollowFromTheTokenCache: tokens that no cache can take wait in memory, and change no size. If they

@@ -32,30 +32,9 @@ type place struct {
 	Held string `json:"held_out,omitempty"`
 }
 
-// placeOf is where a checkpoint stands in the data of this run.
-func (t *trainer) placeOf(from *checkpoint.Checkpoint) (place, error) {
-	here := place{Fingerprint: t.data.Fingerprint(), Sources: t.data.SourceSums()}
-	if t.evalData != nil {
-		here.Held = t.evalData.Fingerprint()
-	}
-	if from == nil {
-		return here, nil
-	}
-	var at place
-	if err := json.Unmarshal(from.Manifest.Data, &at); err != nil {
-		return at, blame.NotRequest(fmt.Errorf("resume: %s: %w", from.Dir(), err)) // its checksum is right: a run wrote this
-	}
-	here.Cursor, here.Since = at.Cursor, at.Since
-	if restarts(t.config, from.Manifest, at, here.Fingerprint) {
-		here.Cursor, here.Since = data.Cursor{}, from.Manifest.Step
-	}
-	t.saves.forgetBest = at.Held != "" && at.Held != here.Held // losses on other data do not compare
-	return here, nil
-}
-
 // checkResume refuses a checkpoint of another model, or of a run with other settings than resume_with allows to change.
-func (t *trainer) checkResume(p *plan.Plan, from *checkpoint.Checkpoint) error {
-	saved, got := from.Manifest.Model, checkpoint.Identify(p.Model, t.src.config.Raw(), t.src.carried.sha256)
+func (t *trainer) checkResume(from *checkpoint.Checkpoint) error {
+	saved, got := from.Manifest.Model, checkpoint.Identify(t.src.model, t.src.config.Raw(), t.src.carried.sha256)
 	changes, err := t.changes(from, checkpoint.Compare(from.Manifest, t.mathematics()))
 	if otherFrozen := got.ConfigSHA256 == saved.ConfigSHA256 && !slices.Equal(got.Frozen, saved.Frozen); !got.Is(saved) &&
 		(err == nil || !otherFrozen) {
@@ -68,17 +47,17 @@ func (t *trainer) checkResume(p *plan.Plan, from *checkpoint.Checkpoint) error {
 
 // continueFrom takes over what a checkpoint says of the run.
 func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
-	if err := t.loader.Seek(t.at.Cursor); err != nil {
-		return fmt.Errorf("resume: %w", err)
+	if err := t.seek(); err != nil {
+		return err
 	}
 	m := from.Manifest
+	t.takeOver(m)
 	t.begun, t.unhealthy = m.Step, m.UnhealthySteps
 	t.saves.saved, t.evalLoss = m.Step, m.EvalLoss
-	if !t.saves.forgetBest {
+	if !t.otherHeld {
 		t.saves.best = m.Best
 	}
-	t.summary.Steps, t.summary.ResumedAfter, t.summary.Checkpoint = m.Step, m.Step, from.Dir()
-	t.summary.Skipped, t.summary.Untargeted = int(m.SkippedUpdates), int(m.UntargetedSteps)
+	t.summary.ResumedAfter, t.summary.Checkpoint = m.Step, from.Dir()
 	t.env.say("resuming after step %d from %s", m.Step, from.Dir())
 	for _, c := range t.history[len(m.History):] {
 		t.env.say("%v", c)
@@ -124,30 +103,19 @@ func (t *trainer) setAsideAfter(step int) {
 	}
 }
 
-// openState reserves everything and fills it: from the model, or from the checkpoint that the run continues from. If
-// that checkpoint is damaged, the run continues from the newest whole one before it, unless the user has named the
-// checkpoint.
-func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
+// openWholeState is openState with a checkpoint that is whole: where the one that the run continues from is damaged, the
+// run continues from the newest one before it, unless the user has named the checkpoint.
+func (t *trainer) openWholeState(ctx context.Context) error {
 	c := t.config
 	for {
-		s, err := env.OpenSession(ctx, p, t.dev, SessionOptions{StateDir: c.Budgets().Path, Fill: func(s *Session) error {
-			t.Session = s
-			if err := t.checkSpace(); err != nil {
-				return err
-			}
-			if t.from != nil {
-				return s.resume(ctx, t.from)
-			}
-			return s.fill(ctx, t.src, c.Init, c.Seed)
-		}})
-		t.Session = s
+		err := t.openState(ctx, t.checkSpace)
 		damage := (*checkpoint.DamageError)(nil)
 		if t.from == nil || !errors.As(err, &damage) {
 			return err
 		}
-		older, _, errOlder := env.newest(c, &t.id, checkpoint.Query{Below: t.from.Manifest.Step, Healthy: t.id.hasDiverged()})
+		older, _, errOlder := t.env.newest(c, &t.id, checkpoint.Query{Below: t.from.Manifest.Step, Healthy: t.id.hasDiverged()})
 		if errOlder == nil && older == nil && c.Resume != "auto" && !sameDir(c.Resume, t.from.Dir()) {
-			older, errOlder = checkpoint.Open(env.files(), c.Resume) // where the run began
+			older, errOlder = checkpoint.Open(t.env.files(), c.Resume) // where the run began
 		}
 		if errOlder != nil || older == nil {
 			return err
@@ -155,10 +123,10 @@ func (t *trainer) openState(ctx context.Context, env *Env, p *plan.Plan) error {
 		if damage.Lasts() {
 			t.damaged = append(t.damaged, t.from.Dir())
 		}
-		env.say("%s: %s: the run continues from %s", damage.Path, damage.Why, older.Dir())
+		t.env.say("%s: %s: the run continues from %s", damage.Path, damage.Why, older.Dir())
 		t.from = older
-		if err = t.standAt(t.from); err == nil {
-			err = t.checkResume(p, t.from)
+		if err = t.beginAt(t.from); err == nil {
+			err = t.checkResume(t.from)
 		}
 		if err != nil {
 			return blame.BadRequest(err)

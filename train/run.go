@@ -2,553 +2,313 @@ package train
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"time"
+	"io"
+	"math"
+	"slices"
 
+	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf"
-	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/console"
-	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
-	"github.com/millrace/millrace/store"
-	"github.com/millrace/millrace/trace"
-	"github.com/millrace/millrace/vfs"
+	"github.com/millrace/millrace/stream"
 )
 
-// Options are what a command line adds to run.yaml.
-type Options struct {
-	Trace bool // write a Chrome trace
-	// OnStep is called with the metrics of each step, before the next step begins. If it returns an error, the run saves
-	// its state and Train returns the error; ErrStop ends the run well.
-	OnStep func(trace.Metrics) error
-	// Rate, if given, returns the learning rate of a step, from 1, in place of the configured schedule; it is called
-	// once for each step, in order. A rate that is not finite or negative ends the run. A checkpoint does not record
-	// the rates, so a run that continues needs the same function.
-	Rate func(step int) float64
+// Run is a model in training, for a loop that the caller writes. One goroutine may use it. [Train] is such a loop.
+//
+// Next and Batch make batches. Step trains on one, Eval and Logits compute with one. Evaluate computes the loss over the
+// data sets of the key eval. Tensor and SetTensor read and write weights, and Gradient reads what Gradients computed.
+// Save writes a checkpoint, and Export writes a Hugging Face directory.
+type Run struct {
+	env     *Env
+	config  *runfile.Config // the run's own: sizes that are auto are decided here
+	src     *source
+	dev     *Devices
+	plan    *plan.Plan
+	session *Session // its state and engine; nil before they are open, and after Close
+
+	from      *checkpoint.Checkpoint // that the run continues from; nil: it starts from the model
+	data      *data.Dataset          // nil: the configuration names none
+	held      *data.Dataset          // to evaluate on; nil: none
+	otherHeld bool                   // the checkpoint was evaluated on other data
+	rendering string                 // whether pairs have the chat template, in a line; empty where that is no question
+	loader    *data.Loader
+	eval      *data.EvalLoader // nil without held
+	at        place            // in the data, after the latest batch that a step was taken on
+	batch     stream.Batch     // the latest of Next
+	after     data.Cursor      // of batch
+
+	runID      checkpoint.RunID // that of the checkpoint that it continues from
+	steps      int              // done, since the model's own weights
+	skipped    int              // of them, whose gradient norm was not finite
+	untargeted int              // of them, in which no token counted in the loss
+	bad        int64            // number of weights that became infinite or NaN
 }
 
-// ErrStop ends a run early and well when Options.OnStep returns it: the run saves a checkpoint and writes its model.
-// The same configuration, started again, continues with the steps that are left.
-var ErrStop = errors.New("stop after this step")
+// Plan returns the plan: the place and the size of everything, and the predicted time of a step.
+func (r *Run) Plan() *plan.Plan { return r.plan }
 
-// ErrRequest marks the errors that the request caused, so that the same request fails again. Other errors are of the
-// machine, of the network or of the program.
-var ErrRequest = blame.ErrRequest
+// Model returns the model: its tensors, shapes and parts.
+func (r *Run) Model() *model.Model { return r.plan.Model }
 
-// trainer is a run between its beginning and its end.
-type trainer struct {
-	*Session
-	config      *runfile.Config
-	src         *source
-	dev         *Devices
-	from        *checkpoint.Checkpoint // that the run continues from; nil: it starts from the model
-	rates       optim.Schedule
-	metrics     *trace.MetricsFile
-	metricsFile vfs.File        // that metrics writes to
-	spans       *trace.Recorder // of a run that is traced
-	summary     Summary
-	saves       saver
-	begun       int // steps that were done before this process
+// Steps returns the number of steps since the model's own weights, also those before [OpenOptions.From] was saved.
+func (r *Run) Steps() int { return r.steps }
 
-	id         identity
-	unclaimed  []byte // run.json as it was before this process; nil: there was no such file
-	memoryPath string // as the run file has it: config has the directory below it that is the run's
-
-	onStep  func(trace.Metrics) error
-	rate    func(step int) float64 // in place of rates; may be nil
-	enough  bool                   // the program ended the run with ErrStop
-	traffic store.Traffic
-	wrote   int64 // of written, what metrics have
-	wear    wear
-
-	at        place               // in the data, where the next step begins
-	dataSteps stepRange           // that epochs take, from where the run began with these data
-	history   []checkpoint.Change // of the settings, in this process and before
-	damaged   []string            // checkpoints of the run that this process has read, and found damaged
-	unhealthy int                 // steps in a row, up to the latest one
-	evalLoss  *float64            // after the latest step, if there was an evaluation
-	plateau   *checkpoint.Plateau // of the evaluations so far
-	unwritten bool                // it was said that metrics cannot be written
-
-	data, evalData *data.Dataset
-	rendering      string // whether pairs have the chat template, in a line; empty where that is no question
-	loader         *data.Loader
-	eval           *data.EvalLoader // nil without eval.datasets
+// Tokenizer opens the tokenizer that the configuration names.
+func (r *Run) Tokenizer() (tokenizer.Tokenizer, error) {
+	return r.src.openTokenizer(r.config.Tokenizer)
 }
 
-// Train runs run.yaml to its end, from its latest checkpoint if it has one; or to the end of the step in which it is
-// asked to stop: then it saves a checkpoint, and the error is ErrInterrupted. So it is where the context ends while
-// nothing can be lost, which is before a step is done and when all are saved. A run that has ended before is not an
-// error.
-func Train(ctx context.Context, c *runfile.Config, env *Env, o Options) (*Summary, error) {
-	if err := c.Check(); err != nil {
-		return nil, blame.BadRequest(err)
-	}
-	own := *c // what a run decides, such as sizes that are auto, is not the caller's
-	t := &trainer{config: &own, onStep: o.OnStep, rate: o.Rate}
-	sum, err := t.train(ctx, env, o)
-	return t.interrupted(ctx, sum, err)
-}
+// errClosed is the error of a run that is used after Close.
+var errClosed = errors.New("the run is closed")
 
-func (t *trainer) train(ctx context.Context, env *Env, o Options) (*Summary, error) {
-	begun := false
-	claimed := false
-	defer func() {
-		if claimed && !begun {
-			t.unclaim(env)
-		}
-		t.saves.close(begun)
-	}()
-	defer t.closeInputs()
-	p, err := t.prepare(ctx, env)
-	if err != nil {
-		return nil, blame.BadRequest(err)
-	}
-	switch is, err := t.hasEnded(ctx); {
-	case err != nil:
-		return nil, blame.BadRequest(err)
-	case is:
-		return t.ended(env), nil
-	}
-	if err := env.checkModelLinks(t.config); err != nil {
-		return nil, blame.BadRequest(err)
-	}
-	dev := t.dev.Computes.Info()
-	_, guess := probe.Measured(env.CacheDir, dev, t.config.Budgets().Path)
-	env.say("%s; %s", p.Headline(dev, guess), savesText(t.config.Save))
-	if t.rendering != "" {
-		env.say("%s", t.rendering)
-	}
-	t.noteCut(env)
-	if note := t.src.halfNote(); note != "" {
-		env.say("%s", note)
-	}
-	claimed = true
-	if err := t.claim(env); err != nil {
-		return nil, err
-	}
-	if err := t.openState(ctx, env, p); err != nil {
-		return nil, err
-	}
-	defer func() { t.closeSession(env, err) }()
-	if err := t.begin(); err != nil {
-		return nil, blame.BadRequest(err)
-	}
-	defer t.metrics.Close()
-	begun = true
-	if o.Trace {
-		t.spans = trace.NewRecorder(tracedSpans)
-		t.Engine.Trace = t.spans
-	}
-	if err = t.run(ctx); err != nil && !errors.Is(err, ErrInterrupted) {
-		t.noteDivergence(err)
-		return nil, err
-	}
-	if o.Trace {
-		err = errors.Join(err, t.writeTrace())
-	}
-	return &t.summary, err
-}
+func (r *Run) isClosed() bool { return r.session == nil || r.session.Engine == nil }
 
-// prepare takes the output directory, reads the model and the data, and plans the run. Nothing is written, and of the
-// run's memory only what the order of the data takes is reserved.
-func (t *trainer) prepare(ctx context.Context, env *Env) (p *plan.Plan, err error) {
-	c := t.config
-	if t.saves.dir, err = env.holdRun(c); err != nil {
-		return nil, err
-	}
-	b, err := t.findRun(env)
-	if err != nil {
-		return nil, err
-	}
-	asked := c.Numerics
-	t.from = b.from
-	if err := b.adoptSizes(c); err != nil {
-		return nil, err
-	}
-	if t.src, err = openModel(ctx, env, c.Model); err != nil {
-		return nil, err
-	}
-	if err := t.src.group(c.TensorGroups()); err != nil {
-		return nil, err
-	}
-	if err := t.src.checkSidecars(); err != nil {
-		return nil, err
-	}
-	if t.dev, err = env.OpenDevices(c.Device); err != nil {
-		return nil, err
-	}
-	if t.from == nil && c.Init == "pretrained" {
-		if err := t.src.checkWeights(); err != nil {
-			return nil, err
-		}
-	}
-	if err := t.carry(ctx, env); err != nil {
-		return nil, err
-	}
-	if err := t.src.findBase(ctx, c, t.from); err != nil {
-		return nil, err
-	}
-	if err := env.checkFits(ctx, c, t.src.model, b.hasSizes(), t.dev.Computes.Info()); err != nil {
-		return nil, t.keptSizes(ctx, asked, err)
-	}
-	if err := t.openData(ctx, env); err != nil {
-		return nil, err
-	}
-	if err := t.openLoaders(env); err != nil {
-		return nil, err
-	}
-	if err := t.standAt(t.from); err != nil {
-		return nil, err
-	}
-	p, err = env.makePlan(ctx, c, t.src.model, t.src.exportType(), t.rates.Steps, plan.Outputs{}, b.hasSizes(),
-		t.dev.Computes.Info())
-	if err != nil {
-		return nil, t.keptSizes(ctx, asked, err)
-	}
-	if t.from == nil {
-		return p, nil
-	}
-	return p, t.checkResume(p, t.from)
-}
-
-// keptSizes adds to the error of a plan that the run has sizes from an earlier start, where they were auto in the run
-// file.
-func (t *trainer) keptSizes(ctx context.Context, asked runfile.Sizes, err error) error {
-	n, c := t.config.Numerics, t.config
-	if ctx.Err() != nil || n == asked || asked.MicroBatch > 0 && asked.HeadChunk > 0 {
-		return err
-	}
-	whose := "those that this run had when it was killed, before its first checkpoint"
-	if t.from != nil {
-		whose = "those of " + t.from.Dir()
-	}
-	return fmt.Errorf("%w; micro_batch %d, head_chunk %d and block_chunk %d are %s, and stay, so that its bits do; "+
-		"to start again with sizes for these budgets, set another output_dir, or remove %s", err, n.MicroBatch, n.HeadChunk,
-		n.BlockChunk, whose, c.OutputDir)
-}
-
-// begin takes over what the checkpoint says of the run, if there is one, and writes the files that a run begins with.
-func (t *trainer) begin() error {
-	if t.from != nil {
-		if err := t.continueFrom(t.from); err != nil {
-			return err
-		}
-		t.setAsideAfter(t.from.Manifest.Step)
-	}
-	t.saves.specs = map[store.ID]store.Spec{}
-	for _, spec := range t.plan.Extents() {
-		t.saves.specs[spec.ID] = spec
-	}
-	if t.id.hasDiverged() && t.from != nil && t.from.Manifest.UnhealthySteps == 0 {
-		t.env.say("the run had diverged: it continues from its last healthy checkpoint")
-	}
-	if own := t.id.owner(); t.from != nil && !own.Has(t.from.Manifest.Run) {
-		t.id.Origin = &origin{t.from.Manifest.Run, t.from.Manifest.Step}
-	}
-	t.id.Begun, t.id.Ended = true, nil
-	if err := t.writeIdentity(t.env); err != nil {
-		return err
-	}
-	if err := t.writeRunFiles(); err != nil {
-		return err
-	}
-	return t.openMetrics()
-}
-
-// carry finds the tensors that the run carries. A model that begins at random may have no weights, and then carries
-// nothing.
-func (t *trainer) carry(ctx context.Context, env *Env) error {
-	if t.from != nil {
-		return t.src.carryAs(ctx, env, t.from)
-	}
-	err := t.src.carry(ctx, env)
-	if err != nil && t.config.Init == "random" && ctx.Err() == nil {
-		t.src.carried = carried{}
-		env.say("nothing is carried to the export: %s", console.OneLine(err))
-		err = nil
-	}
-	return err
-}
-
-// ended returns the summary of a run that had ended before: a user who starts it again has missed that.
-func (t *trainer) ended(env *Env) *Summary {
-	dir := filepath.Join(t.config.OutputDir, lastModel)
-	s := &Summary{Model: dir}
-	if m := t.from; m != nil {
-		s.Steps, s.Checkpoint = m.Manifest.Step, m.Dir()
-		s.Skipped, s.Untargeted = int(m.Manifest.SkippedUpdates), int(m.Manifest.UntargetedSteps)
-	}
-	if end := t.id.Ended; end != nil && !end.Diverged {
-		s.Steps = max(s.Steps, end.Step) // it was not to save its end
-	}
-	s.ResumedAfter = s.Steps
-	if s.Steps < t.rates.Steps {
-		env.say("this run has ended after step %d of %d, by stop.patience, and the model is in %s; to train further, "+
-			"raise stop.patience", s.Steps, t.rates.Steps, dir)
-	} else {
-		env.say("this run has ended: all %d steps are done, and the model is in %s", s.Steps, dir)
-	}
-	return s
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
-// tracedSpans is how many of a lane's latest operations a trace holds.
-const tracedSpans = 100_000
-
-// standAt puts the run where a checkpoint is, nil for its beginning: the place in its data, the sizes that set its
-// bits, and so the number of its steps.
-func (t *trainer) standAt(from *checkpoint.Checkpoint) (err error) {
-	c := t.config
-	if t.at, err = t.placeOf(from); err != nil {
-		return err
-	}
-	if err := adoptCuts(c, from); err != nil {
-		return err
-	}
-	t.rates = c.Schedule(t.stepsOf(from))
-	t.plateau = nil
-	if from != nil && !t.saves.forgetBest {
-		t.plateau = from.Manifest.Plateau
-	}
-	return nil
-}
-
-// closeSession gives back the state and the engine. What goes wrong then is a warning, unless the run has ended with
-// it.
-func (t *trainer) closeSession(env *Env, ended error) {
-	if err := t.Session.Close(); err != nil && !errors.Is(ended, err) {
-		env.say("warning: %s", console.OneLine(err))
-	}
-}
-
-// writeRunFiles writes run.yaml, as resolved, and plan.json to the output directory.
-func (t *trainer) writeRunFiles() error {
-	c := *t.config
-	c.Memory.Path = t.memoryPath
-	c.Numerics = sizesOf(t.plan.Numerics)
-	c.Datasets = t.data.Sources()
-	if len(c.Eval.Datasets) > 0 {
-		c.Eval.Datasets = t.evalData.Sources()
-	}
-	if c.Resume != "auto" && c.Resume != "never" {
-		c.Resume = runfile.Absolute(c.Resume)
-	}
-	planned, err := json.MarshalIndent(t.plan, "", "  ")
-	if err != nil {
-		return err
-	}
-	fsys := t.env.files()
-	err = t.env.writeResolved(&c, t.id.Run)
-	if err == nil {
-		err = vfs.WriteFileAtomic(fsys, filepath.Join(c.OutputDir, planName), append(planned, '\n'))
-	}
-	if err != nil {
-		return fmt.Errorf("output_dir: %w", err)
-	}
-	return nil
-}
-
-// run walks the steps, then writes the model.
-func (t *trainer) run(ctx context.Context) error {
-	t.summary.PlannedBytes = t.plan.ProcessBytes()
-	t.saves.last = t.env.time().now()
-	if err := t.walk(ctx); err != nil {
-		return err
-	}
-	t.env.willFinish("saving and writing the model")
-	if err := t.flush(ctx); err != nil {
-		return t.rescue(ctx, err) // the last update is not whole: there is no model to write
-	}
-	var errSave error
-	if t.config.Save.AtEnd || t.enough || t.saves.tries > 0 { // a save that failed is tried again
-		errSave = t.saveStored(ctx)
-	}
-	if ctx.Err() != nil {
-		return errors.Join(errSave, ctx.Err())
-	}
-	t.finish()
-	if err := t.changedNothing(); err != nil {
-		return err
-	}
-	if t.saves.saved == t.summary.Steps {
-		t.env.willFinish("") // the model can be written at any time
-	}
-	if err := t.stopEngine(); err != nil {
-		return err
-	}
-	if err := t.exportAll(ctx); err != nil {
-		return err
-	}
-	t.noteEnd(ctx)
+// Next returns the next batch of the data sets, packed and in the order of a training run. After the last document they
+// begin again in another order. The next call overwrites the batch. Without data sets the error is io.EOF.
+//
+// A run that continues from a checkpoint has the batches again that were not stepped on before it was saved, beginning
+// with the first one after the latest that was.
+func (r *Run) Next(ctx context.Context) (*stream.Batch, error) {
 	switch {
-	case errSave != nil && !t.isOver(): // the steps that are left begin with this state
-		return t.naming(ctx, fmt.Errorf("%s is written, and the state cannot be saved: %w", t.summary.Model, errSave))
-	case errSave != nil:
-		t.env.say("warning: %s; the model is written, and the run cannot be made longer", console.OneLine(errSave))
+	case r.isClosed():
+		return nil, errClosed
+	case r.loader == nil:
+		return nil, io.EOF
 	}
-	if n := t.metrics.Waiting(); n > 0 && t.metrics.Sync() != nil {
-		return fmt.Errorf("%s is written, and the last %d records of %s are not; see the warning above", t.summary.Model, n, metricsName)
+	r.batch = stream.Batch{} // it shares memory with the next one
+	if err := r.loader.Next(ctx, r.session.rows); err != nil {
+		return nil, err
 	}
-	return nil
+	r.batch, r.after = *batchOf(r.session.rows), r.loader.Cursor()
+	return &r.batch, nil
 }
 
-// changedNothing is the error of a run that has done all of its steps and updated nothing: its model would be the one
-// that it began with.
-func (t *trainer) changedNothing() error {
-	s := &t.summary
-	if !t.isOver() || s.Steps == 0 || t.idleSteps() < s.Steps {
-		return nil
-	}
-	why := fmt.Sprintf("no token counted in the loss in %d of them, and the gradient norm was not finite in %d",
-		s.Untargeted, s.Skipped)
-	if s.Skipped == 0 {
-		why = "in none of them did a token count in the loss"
-	}
-	return blame.BadRequest(fmt.Errorf("none of the %d steps changed the model: %s; no model is written: see with "+
-		"millrace preview which tokens count, change datasets, train_on_prompt or sequence_len, and set another output_dir",
-		s.Steps, why))
+// isNext reports whether a batch has the tokens of the one that Next has returned: it is that one, or a copy.
+func (r *Run) isNext(b *stream.Batch) bool {
+	return len(b.Micro) > 0 && slices.EqualFunc(b.Micro, r.batch.Micro, func(x, y batch.Micro) bool {
+		return slices.Equal(x.IDs, y.IDs)
+	})
 }
 
-// walk evaluates the model and takes all steps, up to the last one or to that in which the run is asked to stop.
-func (t *trainer) walk(ctx context.Context) error {
-	if t.eval != nil && t.begun == 0 {
-		l, err := t.evaluate(ctx, t.eval, "before training")
-		if err != nil {
-			return err
-		}
-		t.summary.EvalBefore = &l.Loss
-		t.env.say("eval loss %.4f before training", l.Loss)
-		t.checkMetrics(t.metrics.Append(trace.BeforeTraining(l.Loss, time.Now().UTC().Format(time.RFC3339))))
+// Batch makes a batch of examples, one in each row. There may be as many as a step has rows (batch_tokens /
+// sequence_len), of at most sequence_len tokens each. A label is at the position of its own token, not shifted, as in
+// transformers; labels that are [data.Ignore] do not count in the loss.
+func (r *Run) Batch(examples ...data.Example) (*stream.Batch, error) {
+	n := r.plan.Numerics
+	if rows := n.MicroBatches * n.MicroBatch; len(examples) > rows || len(examples) == 0 {
+		return nil, fmt.Errorf("%d examples: a step has %d rows; give 1 to %[2]d examples", len(examples), rows)
 	}
-	t.Engine.Trace.TakeBusy()
-	t.wear = wear{t.config.Memory.MaxWritePerDay.N, t.env.time().now()}
-	if err := t.evaluateAgain(ctx); err != nil {
-		return err
+	examples = slices.Clone(examples)
+	for len(examples) < n.MicroBatches*n.MicroBatch {
+		examples = append(examples, data.Example{InputIDs: []int32{0}, Labels: []int32{data.Ignore}})
 	}
-	for step := t.begun + 1; step <= t.rates.Steps && !t.outOfPatience() && !t.env.stopped(); step++ {
-		t.env.willFinish(fmt.Sprintf("finishing step %d and saving", step))
-		err := t.step(ctx, step)
-		if errors.Is(err, ErrStop) {
-			t.env.say("stopping after step %d, as the program asks", step)
-			t.enough = true
-			return nil
-		}
-		if err != nil {
-			return t.rescue(ctx, err)
-		}
-	}
-	if t.env.stopped() {
-		return t.interrupt(ctx)
-	}
-	t.noteEarlyEnd()
-	return nil
+	return unpacked(examples, n)
 }
 
-// interrupt saves the run as it is, so that it can continue from there.
-func (t *trainer) interrupt(ctx context.Context) error {
-	if t.summary.Steps > t.begun {
-		t.env.say("stopping after step %d", t.summary.Steps)
-		if err := t.saveNow(ctx); err != nil {
-			return t.naming(ctx, err)
-		}
-	}
-	t.finish()
-	return t.interruption()
+// Update returns an update with a learning rate, and with the configuration's settings of AdamW and clipping. The
+// caller may change it before Step.
+func (r *Run) Update(learningRate float64) stream.Update {
+	return stream.Update{LR: learningRate, AdamW: r.config.AdamW(), MaxGradNorm: r.config.MaxGradNorm,
+		Groups: r.config.GroupRates(learningRate)}
 }
 
-// flush has the store and, if it is due, a checkpoint have what the steps so far came to.
-func (t *trainer) flush(ctx context.Context) error {
-	bad, err := t.Engine.Flush(ctx)
-	if err == nil {
-		err = t.badWeights(t.summary.Steps, bad)
+// Step trains on a batch. It sets the update's Step and Idle. The update happens during the next call, so a result
+// counts the weights that became infinite or NaN in the update before it ([stream.Result.BadWeights]).
+//
+// A step whose gradient norm is not finite changes no weights (Skipped); without clipping, the error is
+// [stream.ErrNotFinite]. After an error, except one that refuses the batch or the update, the run can only be closed.
+func (r *Run) Step(ctx context.Context, b *stream.Batch, u stream.Update) (stream.Result, error) {
+	switch {
+	case r.isClosed():
+		return stream.Result{}, errClosed
+	case !(u.LR >= 0) || math.IsInf(u.LR, 0):
+		return stream.Result{}, fmt.Errorf("the learning rate is %v: it must be finite and not negative", u.LR)
+	case !(u.MaxGradNorm >= 0) || math.IsInf(u.MaxGradNorm, 0):
+		return stream.Result{}, fmt.Errorf("MaxGradNorm is %v: it must be finite and not negative; 0 does not clip",
+			u.MaxGradNorm)
+	case b.Targets == 0:
+		return stream.Result{}, errors.New("no position of the batch counts in the loss")
+	case u.MaxGradNorm != 0 && r.plan.Outputs.NoClip:
+		return stream.Result{}, errors.New("max_grad_norm is 0 in the configuration, by which the plan was made: " +
+			"a step cannot clip")
 	}
-	if err == nil {
-		t.endSave(ctx)
+	if err := u.AdamW.Check(); err != nil {
+		return stream.Result{}, err
 	}
+	for i, rates := range u.Groups {
+		if err := rates.Check(); err != nil {
+			return stream.Result{}, fmt.Errorf("Groups[%d]: %w", i, err)
+		}
+	}
+	u.Step, u.Idle = r.steps+1, r.idle()
+	res, err := r.session.Engine.Step(ctx, b, u)
+	if err != nil {
+		return res, fmt.Errorf("step %d: %w", r.steps+1, err)
+	}
+	r.took(b)
+	r.bad += res.BadWeights
+	if res.Skipped {
+		r.skipped++
+	}
+	return res, nil
+}
+
+// idle returns the number of steps that updated nothing. AdamW's bias correction does not count them.
+func (r *Run) idle() int { return r.skipped + r.untargeted }
+
+// took counts a step on a batch.
+func (r *Run) took(b *stream.Batch) {
+	if r.isNext(b) {
+		r.at.Cursor = r.after
+	}
+	r.steps++
+}
+
+// pass counts a step on a batch in which no position counts in the loss. It changes nothing.
+func (r *Run) pass(b *stream.Batch) {
+	r.took(b)
+	r.untargeted++
+}
+
+// Eval returns the mean loss of a batch in nats, after the updates of all steps. It does not train.
+func (r *Run) Eval(ctx context.Context, b *stream.Batch) (loss float64, err error) {
+	switch {
+	case r.isClosed():
+		return 0, errClosed
+	case b.Targets == 0:
+		return 0, errors.New("no position of the batch counts in the loss")
+	}
+	sum, err := r.session.Engine.Eval(ctx, b)
+	return sum / float64(b.Targets), err
+}
+
+// Logits returns the logits of OpenOptions.LogitRows positions of each micro-batch, beginning with position first,
+// after the updates of all steps. For each micro-batch there is one slice: a row for each position, with a logit for
+// each token of the vocabulary. They are valid until the next call.
+func (r *Run) Logits(ctx context.Context, b *stream.Batch, first int) ([][]float32, error) {
+	if r.isClosed() {
+		return nil, errClosed
+	}
+	return r.session.Engine.Logits(ctx, b, first)
+}
+
+// LogProbs returns, for each micro-batch, the log-probability of each position's target after the updates of all steps,
+// in nats; 0 where there is no target. They are valid until the next call of any method.
+func (r *Run) LogProbs(ctx context.Context, b *stream.Batch) ([][]float32, error) {
+	if r.isClosed() {
+		return nil, errClosed
+	}
+	return r.session.Engine.LogProbs(ctx, b)
+}
+
+// Tensor returns the exact fp32 values of a tensor after the updates of all steps, row by row. The name is that of
+// Hugging Face, as [model.Model.Tensors] lists it.
+func (r *Run) Tensor(ctx context.Context, name string) ([]float32, error) {
+	if err := r.flush(ctx); err != nil {
+		return nil, err
+	}
+	view := stream.Viewer(r.plan, r.session.Store)
+	return r.plan.Model.ReadTensor(name, func(part int) (model.Values, error) { return view(ctx, part) })
+}
+
+// flush carries out the updates of all steps, and writes all of the state back to the store.
+func (r *Run) flush(ctx context.Context) error {
+	if r.isClosed() {
+		return errClosed
+	}
+	bad, err := r.session.Engine.Flush(ctx)
+	r.bad += bad
 	return err
 }
 
-// exportAll writes the last model and the best one. What cannot be written now can be later, from a checkpoint.
-func (t *trainer) exportAll(ctx context.Context) error {
-	if err := t.holdDir(); err != nil {
-		_ = t.saveStored(ctx) // err is the one to report
-		return t.naming(ctx, err)
-	}
-	out := filepath.Join(t.config.OutputDir, lastModel)
-	err := t.env.checkModelLinks(t.config) // again, after days
-	if err == nil {
-		c := t.env.cardOf(t.config.OutputDir, t.src, t.src.exportType(), t.summary.Steps, t.mathematics(), t.src.base,
-			t.plateau)
-		err = t.export(ctx, t.src, out, t.src.exportType(), c)
-	}
-	if err == nil {
-		t.summary.Model = out
-		return t.exportBest(ctx)
-	}
-	if ctx.Err() != nil {
+// flushFinite is flush before the state is written. Weights that are not finite are an error.
+func (r *Run) flushFinite(ctx context.Context) error {
+	if err := r.flush(ctx); err != nil {
 		return err
 	}
-	if t.saves.saved < t.summary.Steps {
-		if errSave := t.saveStored(ctx); errSave != nil {
-			return fmt.Errorf("%w; nor can the state be saved: %w; %s", err, errSave, t.latest())
-		}
+	if r.bad > 0 {
+		return fmt.Errorf("%d weights are infinite or NaN and are not written; lower the learning rate", r.bad)
 	}
-	export := fmt.Sprintf("millrace export --checkpoint %s --model %s --out DIR", t.summary.Checkpoint, t.src.dir)
-	if !t.isOver() { // the same command would continue the training
-		return fmt.Errorf("%w; step %d is saved: make room, then: %s", err, t.summary.Steps, export)
-	}
-	return fmt.Errorf("%w; all %d steps are done and saved: make room, then run the same command again, or: %s", err,
-		t.summary.Steps, export)
-}
-
-// exportBest writes the model of the checkpoint with the lowest evaluation loss, if the run keeps that and has one.
-func (t *trainer) exportBest(ctx context.Context) error {
-	if !t.config.Save.Best || t.saves.best == nil {
-		return nil
-	}
-	dir := filepath.Join(t.config.OutputDir, bestModel)
-	name := checkpoint.DirName(t.saves.best.Step)
-	from, err := checkpoint.Open(t.env.files(), filepath.Join(checkpointsDir(t.config), name))
-	if other := t.id.fallbackDir(t.config); err != nil && other != "" {
-		there, errThere := checkpoint.Open(t.env.files(), filepath.Join(other, name))
-		if damage := (*checkpoint.DamageError)(nil); errThere == nil || errors.As(errThere, &damage) {
-			from, err = there, errThere
-		}
-	}
-	if damage := (*checkpoint.DamageError)(nil); err != nil && !errors.As(err, &damage) {
-		// It was saved by the run that this one has resumed from, in another directory.
-		t.env.say("the best checkpoint, of step %d, is not here; no %s is written", t.saves.best.Step, dir)
-		return nil
-	}
-	if err == nil {
-		err = t.env.exportCheckpoint(ctx, t.config.OutputDir, from, t.src, dir, t.src.exportType(),
-			hf.WriteOptions{Replace: true})
-	}
-	if err != nil {
-		return fmt.Errorf("%s is written, and the best model cannot be: %w", t.summary.Model, err)
-	}
-	t.summary.BestModel = dir
 	return nil
 }
 
-// writeTrace writes the Chrome trace.
-func (t *trainer) writeTrace() error {
-	about := trace.About{Model: t.config.Model, Device: t.dev.Computes.Info().Name,
-		Tokens: int64(t.plan.Numerics.StepPositions())}
-	return vfs.WriteAtomic(t.env.files(), filepath.Join(t.config.OutputDir, traceName), func(f vfs.File) error {
-		return t.spans.Trace(about).WriteChrome(f)
-	})
+// Save writes a checkpoint of all state after the latest step to a new directory in dir, and returns its path. Batches
+// that Next returned since that step count as not taken. The checkpoint appears as a whole, and replaces one of the
+// same step and run; one of another run is an error: a run that begins from the model saves to a directory of its
+// own. [OpenOptions.From], [Export] and package checkpoint read it. Weights that are not finite are an error.
+func (r *Run) Save(ctx context.Context, dir string) (path string, err error) {
+	if err := r.flushFinite(ctx); err != nil {
+		return "", err
+	}
+	m, err := r.manifest()
+	if err != nil {
+		return "", err
+	}
+	m.Mathematics = sizeSettings(r.config)
+	if r.loader != nil {
+		m.Mathematics["seed"] = seedSetting(r.config)
+	}
+	to, err := checkpoint.Acquire(r.env.files(), dir, checkpoint.Owner{Run: r.runID})
+	if err != nil {
+		return "", err
+	}
+	defer to.Close()
+	w, err := r.createCheckpoint(to)
+	if err != nil {
+		return "", err
+	}
+	for spec := range r.session.state() {
+		failed, err := r.session.copyExtent(ctx, w, dir, spec, r.session.Store.Version(spec.ID))
+		if err = errors.Join(failed, err); err != nil {
+			w.Abort()
+			return "", err
+		}
+	}
+	if path, err = w.Commit(m); err != nil {
+		w.Abort()
+	}
+	return path, err
+}
+
+// Export writes the model after the latest step as a Hugging Face directory, which must not exist. The number format is
+// that of the original model if it is F32 or BF16, and BF16 if it is another one. Weights that are not finite are an
+// error.
+func (r *Run) Export(ctx context.Context, dir string) error {
+	if err := r.flushFinite(ctx); err != nil {
+		return err
+	}
+	view := stream.Viewer(r.plan, r.session.Store)
+	return r.env.writeModel(ctx, r.src, dir, r.src.exportType(), nil, hf.WriteOptions{},
+		func(part int) (model.Values, error) { return view(ctx, part) })
+}
+
+// Close releases everything. State that was not saved is lost. Methods that return an error return one from then on.
+func (r *Run) Close() error {
+	var err error
+	if r.session != nil {
+		err = r.session.Close()
+	}
+	if r.loader != nil {
+		err = errors.Join(err, r.loader.Close())
+	}
+	if r.eval != nil {
+		err = errors.Join(err, r.eval.Close())
+	}
+	if r.held != nil {
+		err = errors.Join(err, r.held.Close())
+	}
+	if r.data != nil {
+		err = errors.Join(err, r.data.Close())
+	}
+	if r.dev != nil {
+		err = errors.Join(err, r.dev.Close())
+	}
+	r.session, r.loader, r.eval, r.held, r.data, r.dev, r.batch = nil, nil, nil, nil, nil, nil, stream.Batch{}
+	return err
 }

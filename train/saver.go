@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -29,9 +28,8 @@ type saver struct {
 	fallback *checkpoint.Directory // nil until it is needed, or found
 	specs    map[store.ID]store.Spec
 
-	best       *checkpoint.Best // of the checkpoints that there are; with save.best off, of all evaluations
-	better     *checkpoint.Best // found by the latest evaluation, to be saved; it replaces best when it is
-	forgetBest bool             // the best was found on other data
+	best   *checkpoint.Best // of the checkpoints that there are; with save.best off, of all evaluations
+	better *checkpoint.Best // found by the latest evaluation, to be saved; it replaces best when it is
 
 	// A save that is under way.
 	writer   *checkpoint.Writer
@@ -151,9 +149,9 @@ func (t *trainer) startSave(step int) error {
 		}
 		return s.taken
 	case err != nil:
-		t.saveFailed(err)
+		t.saveFailed(step, err)
 	default:
-		t.Engine.Save(t.handOver)
+		t.session.Engine.Save(t.handOver)
 	}
 	return nil
 }
@@ -161,28 +159,24 @@ func (t *trainer) startSave(step int) error {
 // createSave makes the writer of a checkpoint, and its manifest.
 func (t *trainer) createSave(step int) error {
 	s := &t.saves
-	where, err := json.Marshal(t.at)
+	to, err := t.saveTo()
 	if err != nil {
 		return err
 	}
-	if s.to, err = t.saveTo(); err != nil {
-		return err
-	}
+	s.to = to
 	if s.writer != nil {
 		t.dropSave() // its state was not handed over to its end
 	}
-	m, err := t.manifest(t.src)
+	m, err := t.manifest()
 	if err != nil {
 		return err
 	}
-	m.Updates, m.SkippedUpdates = int64(step)-int64(t.idleSteps()), int64(t.summary.Skipped)
-	m.UntargetedSteps, m.UnhealthySteps = int64(t.summary.Untargeted), t.unhealthy
-	m.Mathematics, m.Data, m.History = t.mathematics(), where, t.history
+	m.UnhealthySteps, m.Mathematics, m.History = t.unhealthy, t.mathematics(), t.history
 	m.EvalLoss, m.Best, m.Plateau = t.evalLoss, s.best, t.plateau
 	if s.better != nil && s.better.Step == step {
 		m.Best = s.better
 	}
-	w, err := t.createCheckpoint(s.to, step, t.src)
+	w, err := t.createCheckpoint(s.to)
 	if err != nil {
 		return err
 	}
@@ -218,7 +212,7 @@ func (t *trainer) handOver(ctx context.Context, id store.ID, version uint64) err
 	if s.failed != nil {
 		return nil
 	}
-	failed, err := t.copyExtent(ctx, s.writer, s.to.Path(), s.specs[id], version)
+	failed, err := t.session.copyExtent(ctx, s.writer, s.to.Path(), s.specs[id], version)
 	s.failed = failed
 	return err
 }
@@ -228,13 +222,13 @@ func (t *trainer) handOver(ctx context.Context, id store.ID, version uint64) err
 func (t *trainer) endSave(ctx context.Context) {
 	s := &t.saves
 	switch {
-	case s.writer == nil || t.Engine.Saving():
+	case s.writer == nil || t.session.Engine.Saving():
 	case t.unhealthy > s.manifest.UnhealthySteps:
 		t.dropSave()
 		s.retryAt = s.step + 1
 	default:
 		if err := t.commitSave(ctx); err != nil {
-			t.saveFailed(err)
+			t.saveFailed(s.step, err)
 		}
 	}
 }
@@ -277,26 +271,26 @@ func (t *trainer) dropSave() {
 	t.saves.writer = nil
 }
 
-// saveFailed says so, and when the save is tried again.
-func (t *trainer) saveFailed(err error) {
+// saveFailed says that the save after a step failed, and when it is tried again.
+func (t *trainer) saveFailed(step int, err error) {
 	s := &t.saves
 	wait := min(1<<min(s.tries, 30), mostRetrySteps)
 	s.tries++
-	if t.enough || t.isOver() {
+	if t.enough || step >= t.rates.Steps || t.outOfPatience() {
 		t.env.say("warning: %s; trying again", console.OneLine(err))
 		return
 	}
-	s.retryAt = t.summary.Steps + wait
+	s.retryAt = step + wait
 	next := s.retryAt
 	if every := t.config.Save.Every; every > 0 {
-		next = min(next, (t.summary.Steps/every+1)*every)
+		next = min(next, (step/every+1)*every)
 	}
 	t.env.say("warning: %s; the run continues, and tries to save again after step %d", console.OneLine(err), min(next, t.rates.Steps))
 }
 
 // saveNow saves the state after the latest step at once.
 func (t *trainer) saveNow(ctx context.Context) error {
-	if err := t.flush(ctx); err != nil {
+	if err := t.settle(ctx); err != nil {
 		return err
 	}
 	return t.saveStored(ctx)
@@ -308,10 +302,10 @@ func (t *trainer) saveStored(ctx context.Context) error {
 	s := &t.saves
 	var err error
 	for range 3 {
-		if s.saved == t.summary.Steps {
+		if s.saved == t.steps {
 			return nil
 		}
-		if err = t.createSave(t.summary.Steps); err == nil {
+		if err = t.createSave(t.steps); err == nil {
 			err = t.handOverAll(ctx)
 		}
 		if isTaken := (*takenError)(nil); err == nil || ctx.Err() != nil || errors.As(err, &isTaken) {
@@ -325,8 +319,8 @@ func (t *trainer) saveStored(ctx context.Context) error {
 
 // handOverAll takes all of the state from the store to the checkpoint, and ends it.
 func (t *trainer) handOverAll(ctx context.Context) error {
-	for spec := range t.state() {
-		if err := t.handOver(ctx, spec.ID, t.Store.Version(spec.ID)); err != nil {
+	for spec := range t.session.state() {
+		if err := t.handOver(ctx, spec.ID, t.session.Store.Version(spec.ID)); err != nil {
 			t.dropSave()
 			return err
 		}
@@ -337,7 +331,7 @@ func (t *trainer) handOverAll(ctx context.Context) error {
 // rescue is what to do about an error that ends the run: the state after the latest step is saved, if it can be and
 // is worth it.
 func (t *trainer) rescue(ctx context.Context, err error) error {
-	if ill := (*divergedError)(nil); !errors.As(err, &ill) && ctx.Err() == nil && t.summary.Steps > t.saves.saved {
+	if ill := (*divergedError)(nil); !errors.As(err, &ill) && ctx.Err() == nil && t.steps > t.saves.saved {
 		_ = t.saveNow(ctx) // err is the one to report; the latest save is named below
 	}
 	return t.naming(ctx, err)
@@ -345,7 +339,7 @@ func (t *trainer) rescue(ctx context.Context, err error) error {
 
 // naming is an error that ends the run, with the checkpoint to continue from where it is not known already.
 func (t *trainer) naming(ctx context.Context, err error) error {
-	if ill := (*divergedError)(nil); errors.As(err, &ill) || ctx.Err() != nil || t.summary.Steps == 0 {
+	if ill := (*divergedError)(nil); errors.As(err, &ill) || ctx.Err() != nil || t.steps == 0 {
 		return err
 	}
 	return fmt.Errorf("%w; %s", err, t.latest())
@@ -354,7 +348,7 @@ func (t *trainer) naming(ctx context.Context, err error) error {
 // latest says which checkpoint there is to continue from.
 func (t *trainer) latest() string {
 	switch {
-	case t.saves.taken != nil && t.saves.saved == t.summary.Steps && t.summary.Checkpoint != "":
+	case t.saves.taken != nil && t.saves.saved == t.steps && t.summary.Checkpoint != "":
 		return fmt.Sprintf("step %d is saved in %s: to continue, set resume to that path, and another output_dir",
 			t.saves.saved, t.summary.Checkpoint)
 	case t.saves.taken != nil:

@@ -132,7 +132,7 @@ func (t *trainer) checkSpace() error {
 		if s.KeepHelps() {
 			ways = append(ways, fmt.Sprintf("lower save.keep (%d)", c.Save.Keep))
 		}
-		if t.Disk != nil && vfs.SameDrive(c.Budgets().Path, c.OutputDir) {
+		if t.session.Disk != nil && vfs.SameDrive(c.Budgets().Path, c.OutputDir) {
 			ways = append(ways, "set memory.path to another drive")
 		}
 		return fmt.Errorf("output_dir: up to %s of %s at once and a model of %s need %s more, and %s are free there; %s",

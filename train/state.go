@@ -22,24 +22,29 @@ func (s *Session) state() iter.Seq[store.Spec] {
 	}
 }
 
-// createCheckpoint begins the checkpoint of a step, and attaches the config.json of its model.
-func (s *Session) createCheckpoint(to *checkpoint.Directory, step int, src *source) (*checkpoint.Writer, error) {
-	w, err := to.Create(step, checkpoint.Specs(s.plan.Model, s.plan.Extents(), s.plan.Numerics.Scheme().Types()))
+// createCheckpoint begins the checkpoint of the latest step, and attaches the config.json of its model.
+func (r *Run) createCheckpoint(to *checkpoint.Directory) (*checkpoint.Writer, error) {
+	p := r.plan
+	w, err := to.Create(r.steps, checkpoint.Specs(p.Model, p.Extents(), p.Numerics.Scheme().Types()))
 	if err != nil {
 		return nil, err
 	}
-	if err := w.Attach(checkpoint.ConfigName, src.config.Raw()); err != nil {
+	if err := w.Attach(checkpoint.ConfigName, r.src.config.Raw()); err != nil {
 		w.Abort()
 		return nil, err
 	}
 	return w, nil
 }
 
-// manifest names the model, and the device that computed.
-func (s *Session) manifest(src *source) (m checkpoint.Manifest, err error) {
-	m = checkpoint.Manifest{Model: checkpoint.Identify(s.plan.Model, src.config.Raw(), src.carried.sha256),
-		Base: src.base, ComputedOn: s.plan.ComputedOn, Algorithms: s.Algorithms()}
-	m.Numerics, err = json.Marshal(s.plan.Numerics)
+// manifest describes the state after the latest step: the model, the device that computed, and what the steps came to.
+func (r *Run) manifest() (m checkpoint.Manifest, err error) {
+	m = checkpoint.Manifest{Model: checkpoint.Identify(r.plan.Model, r.src.config.Raw(), r.src.carried.sha256),
+		Base: r.src.base, ComputedOn: r.plan.ComputedOn, Algorithms: r.session.Algorithms(),
+		Updates: int64(r.steps - r.idle()), SkippedUpdates: int64(r.skipped), UntargetedSteps: int64(r.untargeted)}
+	if m.Numerics, err = json.Marshal(r.plan.Numerics); err != nil {
+		return m, err
+	}
+	m.Data, err = json.Marshal(r.at)
 	return m, err
 }
 

@@ -20,14 +20,14 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	if err != nil {
 		return err
 	}
-	if err := t.loader.Next(ctx, t.rows); err != nil {
+	batch, err := t.Next(ctx)
+	if err != nil {
 		return fmt.Errorf("step %d: %w", step, err)
 	}
-	batch := batchOf(t.rows)
 	m := trace.Metrics{Step: int64(step), LearningRate: lr, TargetTokens: int64(batch.Targets),
 		DevicePeakBytes: t.plan.DeviceTotalBytes()}
 	var docs []int
-	for _, b := range t.rows {
+	for _, b := range t.session.rows {
 		m.Tokens += int64(b.RealTokens)
 		docs = documents(docs, b)
 	}
@@ -35,15 +35,13 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	if batch.Targets > 0 {
 		err = t.compute(ctx, step, batch, &m)
 	} else {
-		t.summary.Untargeted++
+		t.pass(batch)
 		m.Loss, m.GradNorm = math.NaN(), math.NaN()
 		t.env.say("step %d: no token of its documents counts in the loss; it updates nothing", step)
 	}
 	if err != nil {
 		return err
 	}
-	// From here on the step is done, and a save would be of it.
-	t.at.Cursor, t.summary.Steps = t.loader.Cursor(), step
 	wait := t.measure(&m, begin, docs)
 	err = t.evaluateAndSave(ctx, &m)
 	t.account(&m) // the step is done, and its record too, also where the evaluation failed
@@ -67,26 +65,25 @@ func (t *trainer) step(ctx context.Context, step int) error {
 // compute runs the engine over a batch, and ends the save that the step before has begun.
 func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m *trace.Metrics) error {
 	bar := t.env.out().SlowBar(fmt.Sprintf("step %d/%d", step, t.rates.Steps), linePassAfter)
-	end := t.watching(func(p stream.Progress) { bar.Show(p.Share, p.Where) })
-	res, err := t.Engine.Step(ctx, batch, t.updateOf(step, m.LearningRate))
+	end := t.session.watching(func(p stream.Progress) { bar.Show(p.Share, p.Where) })
+	res, err := t.Step(ctx, batch, t.Update(m.LearningRate))
 	end()
 	bar.End()
 	switch {
 	case errors.Is(err, stream.ErrNotFinite):
-		return t.unclipped(step, err)
+		return t.unclipped(err)
 	case err != nil:
-		return fmt.Errorf("step %d: %w", step, err)
+		return err
 	}
 	updated := step - 1
 	if t.plan.UpdatesInBackward() {
 		updated = step
 	}
-	if err := t.badWeights(updated, res.BadWeights); err != nil {
+	if err := t.badWeights(updated); err != nil {
 		return err // a save of them does not end
 	}
 	m.Loss, m.GradNorm, m.ClipScale = res.Loss(), res.GradNorm, res.ClipScale
 	if res.Skipped {
-		t.summary.Skipped++
 		t.env.say("step %d: the gradient norm is not finite; its update is left out", step)
 	}
 	t.noteHealth(res.Skipped, m.Loss)
@@ -100,12 +97,12 @@ func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait t
 	ended := time.Now()
 	timestamp := ended.UTC().Format(time.RFC3339)
 	m.Time, m.StepSec = &timestamp, ended.Sub(begin).Seconds()
-	m.Lanes = t.Engine.Trace.TakeBusy()
+	m.Lanes = t.session.Engine.Trace.TakeBusy()
 	m.TokensPerSec = float64(m.Tokens) / m.StepSec
 	m.ModelTFLOPS = float64(t.plan.Model.TrainFLOPs(docs)) / m.StepSec / 1e12
 	m.HostPeakBytes, _ = hostmem.PeakRSS()
-	if t.Disk != nil {
-		now := t.Disk.Traffic()
+	if t.session.Disk != nil {
+		now := t.session.Disk.Traffic()
 		m.DiskReadBytes = now.ReadBytes - t.traffic.ReadBytes
 		m.Lanes.Disk += (now.Busy - t.traffic.Busy).Seconds()
 		t.traffic = now

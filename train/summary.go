@@ -41,13 +41,14 @@ type Summary struct {
 
 // finish adds up what the summary has to say of the whole run.
 func (t *trainer) finish() {
+	t.summary.Steps, t.summary.Skipped, t.summary.Untargeted = t.steps, t.skipped, t.untargeted
 	t.summary.PeakBytes, _ = hostmem.PeakRSS()
 	t.summary.SaveStallSec = t.saves.stall.Seconds()
 	if t.summary.TrainSec > 0 {
 		t.summary.TokensPerSec = float64(t.summary.Tokens) / t.summary.TrainSec
 	}
-	if t.Disk != nil {
-		t.summary.DiskReadBytes = t.Disk.Traffic().ReadBytes
+	if t.session.Disk != nil {
+		t.summary.DiskReadBytes = t.session.Disk.Traffic().ReadBytes
 	}
 	t.summary.DiskWrittenBytes = t.written()
 }

@@ -54,8 +54,8 @@ func (t *trainer) written() int64 {
 	if t.saves.writer != nil {
 		n += t.saves.writer.Written()
 	}
-	if t.Disk != nil {
-		n += t.Disk.Traffic().WrittenBytes
+	if t.session.Disk != nil {
+		n += t.session.Disk.Traffic().WrittenBytes
 	}
 	return n
 }

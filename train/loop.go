@@ -1,0 +1,511 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/probe"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
+)
+
+// Options are what a command line adds to run.yaml.
+type Options struct {
+	Trace bool // write a Chrome trace
+	// OnStep is called with the metrics of each step, before the next step begins. If it returns an error, the run saves
+	// its state and Train returns the error; ErrStop ends the run well.
+	OnStep func(trace.Metrics) error
+	// Rate, if given, returns the learning rate of a step, from 1, in place of the configured schedule; it is called
+	// once for each step, in order. A rate that is not finite or negative ends the run. A checkpoint does not record
+	// the rates, so a run that continues needs the same function.
+	Rate func(step int) float64
+}
+
+// ErrStop ends a run early and well when Options.OnStep returns it: the run saves a checkpoint and writes its model.
+// The same configuration, started again, continues with the steps that are left.
+var ErrStop = errors.New("stop after this step")
+
+// ErrRequest marks the errors that the request caused, so that the same request fails again. Other errors are of the
+// machine, of the network or of the program.
+var ErrRequest = blame.ErrRequest
+
+// trainer is the loop of a run file: it takes the steps of a Run, in an output directory, and what the file asks for
+// besides steps.
+type trainer struct {
+	*Run
+	rates       optim.Schedule
+	metrics     *trace.MetricsFile
+	metricsFile vfs.File        // that metrics writes to
+	spans       *trace.Recorder // of a run that is traced
+	summary     Summary
+	saves       saver
+	begun       int // steps that were done before this process
+
+	id         identity
+	unclaimed  []byte // run.json as it was before this process; nil: there was no such file
+	memoryPath string // as the run file has it: config has the directory below it that is the run's
+
+	onStep  func(trace.Metrics) error
+	rate    func(step int) float64 // in place of rates; may be nil
+	enough  bool                   // the program ended the run with ErrStop
+	traffic store.Traffic
+	wrote   int64 // of written, what metrics have
+	wear    wear
+
+	dataSteps stepRange           // that epochs take, from where the run began with these data
+	history   []checkpoint.Change // of the settings, in this process and before
+	damaged   []string            // checkpoints of the run that this process has read, and found damaged
+	unhealthy int                 // steps in a row, up to the latest one
+	evalLoss  *float64            // after the latest step, if there was an evaluation
+	plateau   *checkpoint.Plateau // of the evaluations so far
+	unwritten bool                // it was said that metrics cannot be written
+}
+
+// Train runs run.yaml to its end, from its latest checkpoint if it has one; or to the end of the step in which it is
+// asked to stop: then it saves a checkpoint, and the error is ErrInterrupted. So it is where the context ends while
+// nothing can be lost, which is before a step is done and when all are saved. A run that has ended before is not an
+// error.
+func Train(ctx context.Context, c *runfile.Config, env *Env, o Options) (*Summary, error) {
+	if err := c.Check(); err != nil {
+		return nil, blame.BadRequest(err)
+	}
+	own := *c // what a run decides, such as sizes that are auto, is not the caller's
+	t := &trainer{Run: &Run{env: env, config: &own}, onStep: o.OnStep, rate: o.Rate}
+	sum, err := t.train(ctx, o)
+	return t.interrupted(ctx, sum, err)
+}
+
+func (t *trainer) train(ctx context.Context, o Options) (_ *Summary, err error) {
+	begun := false
+	claimed := false
+	defer func() {
+		if claimed && !begun {
+			t.unclaim()
+		}
+		t.saves.close(begun)
+	}()
+	defer func() { t.close(err) }()
+	if err := t.prepare(ctx); err != nil {
+		return nil, blame.BadRequest(err)
+	}
+	switch is, err := t.hasEnded(ctx); {
+	case err != nil:
+		return nil, blame.BadRequest(err)
+	case is:
+		return t.ended(), nil
+	}
+	if err := t.env.checkModelLinks(t.config); err != nil {
+		return nil, blame.BadRequest(err)
+	}
+	dev := t.dev.Computes.Info()
+	_, guess := probe.Measured(t.env.CacheDir, dev, t.config.Budgets().Path)
+	t.env.say("%s; %s", t.plan.Headline(dev, guess), savesText(t.config.Save))
+	if t.rendering != "" {
+		t.env.say("%s", t.rendering)
+	}
+	t.noteCut()
+	if note := t.src.halfNote(); note != "" {
+		t.env.say("%s", note)
+	}
+	claimed = true
+	if err := t.claim(); err != nil {
+		return nil, err
+	}
+	if err := t.openWholeState(ctx); err != nil {
+		return nil, err
+	}
+	if err := t.begin(); err != nil {
+		return nil, blame.BadRequest(err)
+	}
+	defer t.metrics.Close()
+	begun = true
+	if o.Trace {
+		t.spans = trace.NewRecorder(tracedSpans)
+		t.session.Engine.Trace = t.spans
+	}
+	if err = t.run(ctx); err != nil && !errors.Is(err, ErrInterrupted) {
+		t.noteDivergence(err)
+		return nil, err
+	}
+	if o.Trace {
+		err = errors.Join(err, t.writeTrace())
+	}
+	return &t.summary, err
+}
+
+// prepare takes the output directory, reads the model and the data, and plans the run. Nothing is written, and of the
+// run's memory only what the order of the data takes is reserved.
+func (t *trainer) prepare(ctx context.Context) (err error) {
+	c := t.config
+	if t.saves.dir, err = t.env.holdRun(c); err != nil {
+		return err
+	}
+	b, err := t.findRun()
+	if err != nil {
+		return err
+	}
+	asked := c.Numerics
+	t.from = b.from
+	if err := b.adoptSizes(c); err != nil {
+		return err
+	}
+	if err := t.openModel(ctx); err != nil {
+		return err
+	}
+	if err := t.src.findBase(ctx, c, t.from); err != nil {
+		return err
+	}
+	if err := t.env.checkFits(ctx, c, t.src.model, b.hasSizes(), t.dev.Computes.Info()); err != nil {
+		return t.keptSizes(ctx, asked, err)
+	}
+	epochs := 0 // without an end: max_steps ends the run
+	if c.MaxSteps == 0 {
+		epochs = max(int(math.Ceil(c.Epochs)), 1)
+	}
+	if err := t.openData(ctx, epochs); err != nil {
+		return err
+	}
+	if c.MaxSteps == 0 {
+		t.dataSteps = epochSteps(t.loader.Steps(), c.Epochs, epochs)
+	}
+	if err := t.beginAt(t.from); err != nil {
+		return err
+	}
+	if err := t.makePlan(ctx, t.rates.Steps, plan.Outputs{}, b.hasSizes()); err != nil {
+		return t.keptSizes(ctx, asked, err)
+	}
+	if t.from == nil {
+		return nil
+	}
+	return t.checkResume(t.from)
+}
+
+// keptSizes adds to the error of a plan that the run has sizes from an earlier start, where they were auto in the run
+// file.
+func (t *trainer) keptSizes(ctx context.Context, asked runfile.Sizes, err error) error {
+	n, c := t.config.Numerics, t.config
+	if ctx.Err() != nil || n == asked || asked.MicroBatch > 0 && asked.HeadChunk > 0 {
+		return err
+	}
+	whose := "those that this run had when it was killed, before its first checkpoint"
+	if t.from != nil {
+		whose = "those of " + t.from.Dir()
+	}
+	return fmt.Errorf("%w; micro_batch %d, head_chunk %d and block_chunk %d are %s, and stay, so that its bits do; "+
+		"to start again with sizes for these budgets, set another output_dir, or remove %s", err, n.MicroBatch, n.HeadChunk,
+		n.BlockChunk, whose, c.OutputDir)
+}
+
+// begin takes over what the checkpoint says of the run, if there is one, and writes the files that a run begins with.
+func (t *trainer) begin() error {
+	if t.from != nil {
+		if err := t.continueFrom(t.from); err != nil {
+			return err
+		}
+		t.setAsideAfter(t.from.Manifest.Step)
+	}
+	t.saves.specs = map[store.ID]store.Spec{}
+	for _, spec := range t.plan.Extents() {
+		t.saves.specs[spec.ID] = spec
+	}
+	if t.id.hasDiverged() && t.from != nil && t.from.Manifest.UnhealthySteps == 0 {
+		t.env.say("the run had diverged: it continues from its last healthy checkpoint")
+	}
+	if own := t.id.owner(); t.from != nil && !own.Has(t.from.Manifest.Run) {
+		t.id.Origin = &origin{t.from.Manifest.Run, t.from.Manifest.Step}
+	}
+	t.id.Begun, t.id.Ended = true, nil
+	if err := t.writeIdentity(); err != nil {
+		return err
+	}
+	if err := t.writeRunFiles(); err != nil {
+		return err
+	}
+	return t.openMetrics()
+}
+
+// ended returns the summary of a run that had ended before: a user who starts it again has missed that.
+func (t *trainer) ended() *Summary {
+	dir := filepath.Join(t.config.OutputDir, lastModel)
+	s := &Summary{Model: dir}
+	if m := t.from; m != nil {
+		s.Steps, s.Checkpoint = m.Manifest.Step, m.Dir()
+		s.Skipped, s.Untargeted = int(m.Manifest.SkippedUpdates), int(m.Manifest.UntargetedSteps)
+	}
+	if end := t.id.Ended; end != nil && !end.Diverged {
+		s.Steps = max(s.Steps, end.Step) // it was not to save its end
+	}
+	s.ResumedAfter = s.Steps
+	if s.Steps < t.rates.Steps {
+		t.env.say("this run has ended after step %d of %d, by stop.patience, and the model is in %s; to train further, "+
+			"raise stop.patience", s.Steps, t.rates.Steps, dir)
+	} else {
+		t.env.say("this run has ended: all %d steps are done, and the model is in %s", s.Steps, dir)
+	}
+	return s
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// tracedSpans is how many of a lane's latest operations a trace holds.
+const tracedSpans = 100_000
+
+// beginAt puts the run where a checkpoint is, nil for its beginning: the place in its data, the sizes that set its bits,
+// and so the number of its steps.
+func (t *trainer) beginAt(from *checkpoint.Checkpoint) error {
+	if _, err := t.standAt(from); err != nil {
+		return err
+	}
+	if err := adoptCuts(t.config, from); err != nil {
+		return err
+	}
+	t.rates = t.config.Schedule(t.stepsOf(from))
+	t.plateau = nil
+	if from != nil && !t.otherHeld {
+		t.plateau = from.Manifest.Plateau
+	}
+	return nil
+}
+
+// close gives back everything that the run has reserved. What goes wrong then is a warning, unless the run has ended
+// with it.
+func (t *trainer) close(ended error) {
+	if err := t.Close(); err != nil && !errors.Is(ended, err) {
+		t.env.say("warning: %s", console.OneLine(err))
+	}
+}
+
+// writeRunFiles writes run.yaml, as resolved, and plan.json to the output directory.
+func (t *trainer) writeRunFiles() error {
+	c := *t.config
+	c.Memory.Path = t.memoryPath
+	c.Numerics = sizesOf(t.plan.Numerics)
+	c.Datasets = t.data.Sources()
+	if len(c.Eval.Datasets) > 0 {
+		c.Eval.Datasets = t.held.Sources()
+	}
+	if c.Resume != "auto" && c.Resume != "never" {
+		c.Resume = runfile.Absolute(c.Resume)
+	}
+	planned, err := json.MarshalIndent(t.plan, "", "  ")
+	if err != nil {
+		return err
+	}
+	fsys := t.env.files()
+	err = t.env.writeResolved(&c, t.id.Run)
+	if err == nil {
+		err = vfs.WriteFileAtomic(fsys, filepath.Join(c.OutputDir, planName), append(planned, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("output_dir: %w", err)
+	}
+	return nil
+}
+
+// run walks the steps, then writes the model.
+func (t *trainer) run(ctx context.Context) error {
+	t.summary.PlannedBytes = t.plan.ProcessBytes()
+	t.saves.last = t.env.time().now()
+	if err := t.walk(ctx); err != nil {
+		return err
+	}
+	t.env.willFinish("saving and writing the model")
+	if err := t.settle(ctx); err != nil {
+		return t.rescue(ctx, err) // the last update is not whole: there is no model to write
+	}
+	var errSave error
+	if t.config.Save.AtEnd || t.enough || t.saves.tries > 0 { // a save that failed is tried again
+		errSave = t.saveStored(ctx)
+	}
+	if ctx.Err() != nil {
+		return errors.Join(errSave, ctx.Err())
+	}
+	t.finish()
+	if err := t.changedNothing(); err != nil {
+		return err
+	}
+	if t.saves.saved == t.steps {
+		t.env.willFinish("") // the model can be written at any time
+	}
+	if err := t.session.stopEngine(); err != nil {
+		return err
+	}
+	if err := t.exportAll(ctx); err != nil {
+		return err
+	}
+	t.noteEnd(ctx)
+	switch {
+	case errSave != nil && !t.isOver(): // the steps that are left begin with this state
+		return t.naming(ctx, fmt.Errorf("%s is written, and the state cannot be saved: %w", t.summary.Model, errSave))
+	case errSave != nil:
+		t.env.say("warning: %s; the model is written, and the run cannot be made longer", console.OneLine(errSave))
+	}
+	if n := t.metrics.Waiting(); n > 0 && t.metrics.Sync() != nil {
+		return fmt.Errorf("%s is written, and the last %d records of %s are not; see the warning above", t.summary.Model, n, metricsName)
+	}
+	return nil
+}
+
+// changedNothing is the error of a run that has done all of its steps and updated nothing: its model would be the one
+// that it began with.
+func (t *trainer) changedNothing() error {
+	if !t.isOver() || t.steps == 0 || t.idle() < t.steps {
+		return nil
+	}
+	why := fmt.Sprintf("no token counted in the loss in %d of them, and the gradient norm was not finite in %d",
+		t.untargeted, t.skipped)
+	if t.skipped == 0 {
+		why = "in none of them did a token count in the loss"
+	}
+	return blame.BadRequest(fmt.Errorf("none of the %d steps changed the model: %s; no model is written: see with "+
+		"millrace preview which tokens count, change datasets, train_on_prompt or sequence_len, and set another output_dir",
+		t.steps, why))
+}
+
+// walk evaluates the model and takes all steps, up to the last one or to that in which the run is asked to stop.
+func (t *trainer) walk(ctx context.Context) error {
+	if t.eval != nil && t.begun == 0 {
+		l, err := t.session.evaluate(ctx, t.eval, "before training")
+		if err != nil {
+			return err
+		}
+		t.summary.EvalBefore = &l.Loss
+		t.env.say("eval loss %.4f before training", l.Loss)
+		t.checkMetrics(t.metrics.Append(trace.BeforeTraining(l.Loss, time.Now().UTC().Format(time.RFC3339))))
+	}
+	t.session.Engine.Trace.TakeBusy()
+	t.wear = wear{t.config.Memory.MaxWritePerDay.N, t.env.time().now()}
+	if err := t.evaluateAgain(ctx); err != nil {
+		return err
+	}
+	for step := t.begun + 1; step <= t.rates.Steps && !t.outOfPatience() && !t.env.stopped(); step++ {
+		t.env.willFinish(fmt.Sprintf("finishing step %d and saving", step))
+		err := t.step(ctx, step)
+		if errors.Is(err, ErrStop) {
+			t.env.say("stopping after step %d, as the program asks", step)
+			t.enough = true
+			return nil
+		}
+		if err != nil {
+			return t.rescue(ctx, err)
+		}
+	}
+	if t.env.stopped() {
+		return t.interrupt(ctx)
+	}
+	t.noteEarlyEnd()
+	return nil
+}
+
+// interrupt saves the run as it is, so that it can continue from there.
+func (t *trainer) interrupt(ctx context.Context) error {
+	if t.steps > t.begun {
+		t.env.say("stopping after step %d", t.steps)
+		if err := t.saveNow(ctx); err != nil {
+			return t.naming(ctx, err)
+		}
+	}
+	t.finish()
+	return t.interruption()
+}
+
+// settle has the store and, if it is due, a checkpoint have what the steps so far came to.
+func (t *trainer) settle(ctx context.Context) error {
+	err := t.flush(ctx)
+	if err == nil {
+		err = t.badWeights(t.steps)
+	}
+	if err == nil {
+		t.endSave(ctx)
+	}
+	return err
+}
+
+// exportAll writes the last model and the best one. What cannot be written now can be later, from a checkpoint.
+func (t *trainer) exportAll(ctx context.Context) error {
+	if err := t.holdDir(); err != nil {
+		_ = t.saveStored(ctx) // err is the one to report
+		return t.naming(ctx, err)
+	}
+	out := filepath.Join(t.config.OutputDir, lastModel)
+	err := t.env.checkModelLinks(t.config) // again, after days
+	if err == nil {
+		c := t.env.cardOf(t.config.OutputDir, t.src, t.src.exportType(), t.steps, t.mathematics(), t.src.base,
+			t.plateau)
+		err = t.session.export(ctx, t.src, out, t.src.exportType(), c)
+	}
+	if err == nil {
+		t.summary.Model = out
+		return t.exportBest(ctx)
+	}
+	if ctx.Err() != nil {
+		return err
+	}
+	if t.saves.saved < t.steps {
+		if errSave := t.saveStored(ctx); errSave != nil {
+			return fmt.Errorf("%w; nor can the state be saved: %w; %s", err, errSave, t.latest())
+		}
+	}
+	export := fmt.Sprintf("millrace export --checkpoint %s --model %s --out DIR", t.summary.Checkpoint, t.src.dir)
+	if !t.isOver() { // the same command would continue the training
+		return fmt.Errorf("%w; step %d is saved: make room, then: %s", err, t.steps, export)
+	}
+	return fmt.Errorf("%w; all %d steps are done and saved: make room, then run the same command again, or: %s", err,
+		t.steps, export)
+}
+
+// exportBest writes the model of the checkpoint with the lowest evaluation loss, if the run keeps that and has one.
+func (t *trainer) exportBest(ctx context.Context) error {
+	if !t.config.Save.Best || t.saves.best == nil {
+		return nil
+	}
+	dir := filepath.Join(t.config.OutputDir, bestModel)
+	name := checkpoint.DirName(t.saves.best.Step)
+	from, err := checkpoint.Open(t.env.files(), filepath.Join(checkpointsDir(t.config), name))
+	if other := t.id.fallbackDir(t.config); err != nil && other != "" {
+		there, errThere := checkpoint.Open(t.env.files(), filepath.Join(other, name))
+		if damage := (*checkpoint.DamageError)(nil); errThere == nil || errors.As(errThere, &damage) {
+			from, err = there, errThere
+		}
+	}
+	if damage := (*checkpoint.DamageError)(nil); err != nil && !errors.As(err, &damage) {
+		// It was saved by the run that this one has resumed from, in another directory.
+		t.env.say("the best checkpoint, of step %d, is not here; no %s is written", t.saves.best.Step, dir)
+		return nil
+	}
+	if err == nil {
+		err = t.env.exportCheckpoint(ctx, t.config.OutputDir, from, t.src, dir, t.src.exportType(),
+			hf.WriteOptions{Replace: true})
+	}
+	if err != nil {
+		return fmt.Errorf("%s is written, and the best model cannot be: %w", t.summary.Model, err)
+	}
+	t.summary.BestModel = dir
+	return nil
+}
+
+// writeTrace writes the Chrome trace.
+func (t *trainer) writeTrace() error {
+	about := trace.About{Model: t.config.Model, Device: t.dev.Computes.Info().Name,
+		Tokens: int64(t.plan.Numerics.StepPositions())}
+	return vfs.WriteAtomic(t.env.files(), filepath.Join(t.config.OutputDir, traceName), func(f vfs.File) error {
+		return t.spans.Trace(about).WriteChrome(f)
+	})
+}
