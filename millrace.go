@@ -78,13 +78,18 @@ type OpenOptions struct {
 	LogitRows int
 	// LogProbs lets [train.Run.LogProbs] return the log-probability of every target.
 	LogProbs bool
-	Env      *train.Env // nil: NewEnv(nil)
+	// Gradients lets [train.Run.Gradient] return the gradient of every tensor after a step.
+	Gradients bool
+	// ModelConfig is the text of a config.json, in place of the key model: see [train.OpenOptions].
+	ModelConfig []byte
+	Env         *train.Env // nil: NewEnv(nil)
 }
 
 // Open opens a run for a loop that the caller writes, with the verbs Step, Eval, Logits and Save: see [train.Run]. The
 // model, sizes, precision, memory, device and data are those of the configuration, planned as for Train.
 func Open(ctx context.Context, c *runfile.Config, o OpenOptions) (*train.Run, error) {
-	return train.Open(ctx, c, envOr(o.Env), train.OpenOptions{From: o.From, LogitRows: o.LogitRows, LogProbs: o.LogProbs})
+	return train.Open(ctx, c, envOr(o.Env), train.OpenOptions{From: o.From, LogitRows: o.LogitRows, LogProbs: o.LogProbs,
+		Gradients: o.Gradients, ModelConfig: o.ModelConfig})
 }
 
 func envOr(env *train.Env) *train.Env {

@@ -35,6 +35,12 @@ type F32Reader interface {
 	ReadF32(name string, dst []float32, first int64) error
 }
 
+// TensorReader is an F32Reader that knows which tensors it has; hf.Weights is one.
+type TensorReader interface {
+	F32Reader
+	Expect(name string, shape tensor.Shape) error // fails unless there is such a tensor
+}
+
 // Fields reads elements of a field of a part, from element first of it on.
 type Fields func(part, field int, dst []float32, first int64) error
 
@@ -163,13 +169,22 @@ func transfer(dst []float32, first int64, rows, cols int, to, from steps, read f
 // ReadTensor returns a tensor of the model by its name, row by row. read returns the values of a part, which need to be
 // valid until its next call.
 func (m *Model) ReadTensor(name string, read func(part int) (Values, error)) ([]float32, error) {
+	t, err := m.Tensor(name)
+	if err != nil {
+		return nil, err
+	}
+	values := make([]float32, t.Shape.Elems())
+	return values, t.Read(values, 0, m.FieldsOf(read))
+}
+
+// Tensor returns the tensor of the model's checkpoints with a name.
+func (m *Model) Tensor(name string) (*Tensor, error) {
 	all := m.Tensors()
 	i := slices.IndexFunc(all, func(t Tensor) bool { return t.Name == name })
 	if i < 0 {
 		return nil, fmt.Errorf("the model has no tensor %.200q; Model.Tensors lists the names", name)
 	}
-	values := make([]float32, all[i].Shape.Elems())
-	return values, all[i].Read(values, 0, m.FieldsOf(read))
+	return &all[i], nil
 }
 
 // FieldsOf reads fields from the values of parts, one part's at a time. read returns the values of a part, which need to

@@ -89,7 +89,7 @@ const (
 // nothing else is read. Split master weights hold an F32 checkpoint exactly, and BF16 and F16 ones too. A missing
 // tensor, a wrong shape, and a value that is not finite (as bf16, for split master weights) are errors that name the
 // tensor.
-func (m *Model) ReadPart(w *hf.Weights, p *Part, dst Values) error {
+func (m *Model) ReadPart(w TensorReader, p *Part, dst Values) error {
 	dst.clearPadding(p.Layout)
 	var buf []float32
 	if dst.F32 == nil {

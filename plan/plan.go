@@ -49,11 +49,17 @@ type Outputs struct {
 	LogitRows int  `json:"logit_rows,omitempty"` // rows of each micro-batch whose logits can be asked for at once
 	LogProbs  bool `json:"log_probs,omitempty"`  // the log-probability of each target can be asked for
 	NoUpdates bool `json:"no_updates,omitempty"` // gradients are wanted, updates are not: no moments are kept
+	// Gradients says that gradients can be read after a step: they wait in the store, where the next step's updates read
+	// them.
+	Gradients bool `json:"gradients,omitempty"`
 	// NoClip says that gradients are not clipped, so that no update need wait for their norm. Where weights are streamed
 	// each part is then updated as soon as its gradient is in host memory, and gradients have no place of their own
 	// there: see sharedGrads.
 	NoClip bool `json:"no_clip,omitempty"`
 }
+
+// keepGradients reports whether the store has all gradients at the end of a step.
+func (o Outputs) keepGradients() bool { return o.NoUpdates || o.Gradients }
 
 // FormatVersion is the version of a plan as JSON. Since 2 the placement is a table of places.
 const FormatVersion = 2

@@ -109,7 +109,7 @@ func (c *chooser) routes(start Placement) []Route {
 // stateMoves keep the state of parts on the device, which updates it there: of blocks, the first ones first, since
 // their updates are what a step begins with; and of the head with its norm.
 func (c *chooser) stateMoves(s *Plan) (blocks, head Stage) {
-	if s.Bound() || c.Outputs.NoUpdates || c.Outputs.NoClip || c.HostUpdates {
+	if s.Bound() || c.Outputs.keepGradients() || c.Outputs.NoClip || c.HostUpdates {
 		return nil, nil
 	}
 	for _, part := range c.Model.DecoderParts() {
@@ -142,7 +142,7 @@ func (c *chooser) room(start Placement, moves []Move) int {
 // hostIsLate reports whether the host takes longer to update the blocks than a forward pass takes, where the device
 // may update some.
 func (c *chooser) hostIsLate(s *Plan) bool {
-	if s.Bound() || c.Outputs.NoUpdates || c.Outputs.NoClip || c.HostUpdates {
+	if s.Bound() || c.Outputs.keepGradients() || c.Outputs.NoClip || c.HostUpdates {
 		return false
 	}
 	updates, forward := 0.0, 0.0

@@ -28,7 +28,7 @@ func (p *Plan) settle(ask Placement) Placement {
 		return block > 0 && !alone && place.Deal[block] != place.Deal[block-1]
 	}
 	types := p.types()
-	inBackward := p.Outputs.NoClip && !p.Outputs.NoUpdates && !bound
+	inBackward := p.Outputs.NoClip && !p.Outputs.keepGradients() && !bound
 	for part := range p.Model.Parts {
 		resident := asked.State[part][store.Weights] == Device && p.stateMayReside(part, bound, ask.HeadAtOnce)
 		place.Where.Weights[part] = p.weightsPlace(part, bound, ask.HeadAtOnce, resident || asked.Weights[part] == Device)
@@ -52,7 +52,7 @@ func (p *Plan) settle(ask Placement) Placement {
 		case resident:
 			place.Where.Updates[part] = Device
 		case asked.Updates[part] == Device && ask.Rings.State > 0 && alone && place.Where.Weights[part] == Host &&
-			!onDisk && !p.Outputs.NoClip && p.Model.Parts[part].Kind == model.Block:
+			!onDisk && !p.Outputs.NoClip && !p.Outputs.Gradients && p.Model.Parts[part].Kind == model.Block:
 			place.Where.Updates[part] = Device
 		default:
 			place.Where.Updates[part] = Host
@@ -87,7 +87,7 @@ func (p *Plan) settle(ask Placement) Placement {
 // stateMayReside reports whether all that is kept of the part may be on the device, and updated there: it is trained,
 // clipped, and visited as a whole.
 func (p *Plan) stateMayReside(part int, bound, headAtOnce bool) bool {
-	if bound || p.Outputs.NoUpdates || p.Outputs.NoClip || !p.Trained(part) || p.Tied(part) || p.hostOnly(part) {
+	if bound || p.Outputs.keepGradients() || p.Outputs.NoClip || !p.Trained(part) || p.Tied(part) || p.hostOnly(part) {
 		return false
 	}
 	kind := p.Model.Parts[part].Kind
@@ -162,7 +162,7 @@ func (p *Plan) anyStatePasses() bool {
 // memory, so that no update is ever pending. Bound weights are read by the compute lane, for as long as a schedule
 // runs, in the memory that an update would write; there updates wait for the step's end.
 func (p *Plan) UpdatesInBackward() bool {
-	return p.Outputs.NoClip && !p.Outputs.NoUpdates && !p.Bound()
+	return p.Outputs.NoClip && !p.Outputs.keepGradients() && !p.Bound()
 }
 
 // sharedGrads is the number of gradients that have room in host memory where none outlives its step: one is written

@@ -402,19 +402,13 @@ func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result,
 	if now {
 		e.pending = &pendingUpdate{Update: update, clip: 1}
 	}
-	phase := plan.Prologue
-	if e.pending != nil {
-		phase = plan.Steady
-	}
-	res, err := e.run(ctx, phase, batch, update.Step)
+	res, err := e.step(ctx, batch, update.Step)
 	if err != nil {
 		if now {
 			e.pending = nil // nothing has been touched, or all is broken
 		}
 		return Result{}, err
 	}
-	res.Targets = batch.Targets
-	res.BadWeights, e.bad = res.BadWeights+e.bad, 0
 	res.ClipScale = optim.ClipScale(res.GradNorm, update.MaxGradNorm)
 	switch finite := !math.IsNaN(res.GradNorm) && !math.IsInf(res.GradNorm, 0); {
 	case !finite && e.Plan.Outputs.NoClip:
@@ -427,6 +421,33 @@ func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result,
 	}
 	return res, nil
 }
+
+// step carries out a pending update, and computes the loss and the gradients of a batch.
+func (e *Engine) step(ctx context.Context, batch *Batch, number int) (Result, error) {
+	phase := plan.Prologue
+	if e.pending != nil {
+		phase = plan.Steady
+	}
+	res, err := e.run(ctx, phase, batch, number)
+	if err != nil {
+		return Result{}, err
+	}
+	res.Targets = batch.Targets
+	res.BadWeights, e.bad = res.BadWeights+e.bad, 0
+	return res, nil
+}
+
+// Gradients computes the loss and the gradients of a batch, as Step does, and plans no update. [GradFields] reads the
+// gradients until the next call. The plan must keep them ([plan.Outputs.Gradients] or NoUpdates).
+func (e *Engine) Gradients(ctx context.Context, batch *Batch, step int) (Result, error) {
+	if e.Plan.UpdatesInBackward() {
+		panic("stream: gradients of a plan that does not keep them")
+	}
+	return e.step(ctx, batch, step)
+}
+
+// Reload has the next schedule read the weights again from the store, where the caller has written them after a Flush.
+func (e *Engine) Reload() { e.loaded, e.versions = false, newVersions(e.Plan, e.Store) }
 
 // Eval is the sum of the token losses of a batch, without gradients. Pending updates are carried out first.
 func (e *Engine) Eval(ctx context.Context, batch *Batch) (lossSum float64, err error) {

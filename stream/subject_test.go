@@ -48,6 +48,7 @@ type shape struct {
 	SequenceLen, MicroBatch, Micro     int
 	HeadChunk, BlockChunk, PieceElems  int
 	BF16, Moments8, Unclipped          bool
+	Gradients                          bool // can be read after each step
 	Grouped                            bool // tensors have rates and decays of three groups
 	Groups                             int  // of the feed-forwards of a patchwork
 	FrozenBlocks                       int  // from the first one on
@@ -72,6 +73,7 @@ func draw(rt *rapid.T) shape {
 		BF16:  rapid.Bool().Draw(rt, "bf16"), Moments8: rapid.Bool().Draw(rt, "8-bit moments"),
 	}
 	s.Unclipped, s.Grouped = rapid.Bool().Draw(rt, "not clipped"), rapid.Bool().Draw(rt, "grouped")
+	s.Gradients = rapid.IntRange(0, 3).Draw(rt, "gradients are kept") == 0
 	s.Heads = s.KVHeads * rapid.IntRange(1, 2).Draw(rt, "group")
 	s.HeadChunk = rapid.IntRange(1, s.SequenceLen*s.MicroBatch).Draw(rt, "chunk")
 	s.BlockChunk = plan.BlockChunkMultiple * rapid.IntRange(0, 3).Draw(rt, "block chunk")
@@ -111,7 +113,7 @@ func (s shape) subject(t errorer, steps int) *subject {
 		t.Fatal(err)
 	}
 	s.freeze(t, m)
-	sub := &subject{model: m, numerics: f32}
+	sub := &subject{model: m, numerics: f32, outputs: plan.Outputs{Gradients: s.Gradients}}
 	if s.BF16 {
 		sub.numerics = bf16
 	}

@@ -21,40 +21,59 @@ func Fill(ctx context.Context, p *plan.Plan, s store.Store, read func(*model.Par
 		specs[spec.Part][spec.Kind] = spec
 	}
 	for i := range p.Model.Parts {
-		weights, low := specs[i][store.Weights], specs[i][store.Low]
-		types := p.Numerics.Scheme().Types()
-		versions := [2]uint64{s.Version(weights.ID), 0}
-		if low.Bytes > 0 {
-			versions[1] = s.Version(low.ID)
+		if err := fillPart(ctx, p, s, &p.Model.Parts[i], specs[i], read); err != nil {
+			return err
 		}
-		for off, n := range weights.Pieces() {
-			place := model.Values{First: off / types[store.Weights].Bytes()}
-			lease, err := s.Borrow(ctx, trace.Update, weights.ID, off, n, store.Write, versions[0])
+	}
+	return nil
+}
+
+// FillPart is Fill for one part. No engine may be in a step.
+func FillPart(ctx context.Context, p *plan.Plan, s store.Store, part int, read func(*model.Part, model.Values) error) error {
+	var specs [store.Kinds]store.Spec
+	for _, spec := range p.Extents() {
+		if spec.Part == part {
+			specs[spec.Kind] = spec
+		}
+	}
+	return fillPart(ctx, p, s, &p.Model.Parts[part], specs, read)
+}
+
+func fillPart(ctx context.Context, p *plan.Plan, s store.Store, part *model.Part, specs [store.Kinds]store.Spec,
+	read func(*model.Part, model.Values) error) error {
+	weights, low := specs[store.Weights], specs[store.Low]
+	types := p.Numerics.Scheme().Types()
+	versions := [2]uint64{s.Version(weights.ID), 0}
+	if low.Bytes > 0 {
+		versions[1] = s.Version(low.ID)
+	}
+	for off, n := range weights.Pieces() {
+		place := model.Values{First: off / types[store.Weights].Bytes()}
+		lease, err := s.Borrow(ctx, trace.Update, weights.ID, off, n, store.Write, versions[0])
+		if err != nil {
+			return err
+		}
+		if p.Numerics.Master == optim.F32 {
+			place.F32 = hostmem.F32(lease.Bytes())
+		} else {
+			place.High = hostmem.U16(lease.Bytes())
+		}
+		var lowLease *store.Lease
+		if at := place.First * types[store.Low].Bytes(); at < low.Bytes {
+			lowLease, err = s.Borrow(ctx, trace.Update, low.ID, at, min(low.Piece, low.Bytes-at), store.Write, versions[1])
 			if err != nil {
+				lease.Release()
 				return err
 			}
-			if p.Numerics.Master == optim.F32 {
-				place.F32 = hostmem.F32(lease.Bytes())
-			} else {
-				place.High = hostmem.U16(lease.Bytes())
-			}
-			var lowLease *store.Lease
-			if at := place.First * types[store.Low].Bytes(); at < low.Bytes {
-				lowLease, err = s.Borrow(ctx, trace.Update, low.ID, at, min(low.Piece, low.Bytes-at), store.Write, versions[1])
-				if err != nil {
-					lease.Release()
-					return err
-				}
-				place.Low = hostmem.I16(lowLease.Bytes())
-			}
-			err = read(&p.Model.Parts[i], place)
-			lease.Release()
-			if lowLease != nil {
-				lowLease.Release()
-			}
-			if err != nil {
-				return err
-			}
+			place.Low = hostmem.I16(lowLease.Bytes())
+		}
+		err = read(part, place)
+		lease.Release()
+		if lowLease != nil {
+			lowLease.Release()
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -144,6 +163,23 @@ func bytesOf[T float32 | uint16 | int16](x []T) []byte {
 		return nil
 	}
 	return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), len(x)*int(unsafe.Sizeof(x[0])))
+}
+
+// GradFields reads fields of the gradients that the store has, one part's at a time. Fields are of trained tensors. No
+// engine may be in a step.
+func GradFields(ctx context.Context, p *plan.Plan, s store.Store) model.Fields {
+	read, grads := -1, []float32(nil)
+	return func(part, field int, dst []float32, first int64) (err error) {
+		if part != read {
+			read = -1
+			if grads, err = Grads(ctx, p, s, part); err != nil {
+				return err
+			}
+			read = part
+		}
+		copy(dst, grads[p.Model.Parts[part].Layout.Fields[field].State+first:])
+		return nil
+	}
 }
 
 // Grads reads the stored gradient extent of a part as fp32, indexed by tensor.Placed.State.

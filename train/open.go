@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
@@ -25,6 +27,13 @@ type OpenOptions struct {
 	// LogProbs lets LogProbs return the log-probability of every target. They take 4 bytes a position of a step, on the
 	// device and in host memory.
 	LogProbs bool
+	// Gradients lets Gradient return the gradient of every tensor after a step. All gradients then have a place in host
+	// memory, or on disk, from one step to the next.
+	Gradients bool
+	// ModelConfig is the text of a config.json, for a model without a directory: it is in place of the key model, and
+	// goes with init: random, and with a tokenizer of its own or bytes. The run has it in a temporary directory until
+	// Close.
+	ModelConfig []byte
 }
 
 // Open reads a model, plans its steps and brings its state to the planned places, as Train does for the same
@@ -47,6 +56,11 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)
 	c := r.config
+	if len(o.ModelConfig) > 0 {
+		if c.Model, err = r.writeConfig(o.ModelConfig); err != nil {
+			return err
+		}
+	}
 	if err := c.CheckWithoutData(); err != nil {
 		return err
 	}
@@ -90,11 +104,24 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 	if err := r.seek(); err != nil {
 		return err
 	}
-	if err := r.makePlan(ctx, 0, plan.Outputs{LogitRows: o.LogitRows, LogProbs: o.LogProbs}, r.from != nil); err != nil {
+	if err := r.makePlan(ctx, 0, plan.Outputs{LogitRows: o.LogitRows, LogProbs: o.LogProbs,
+		Gradients: o.Gradients}, r.from != nil); err != nil {
 		return err
 	}
 	ask.IsOver = true
 	return r.openState(ctx, func() error { return nil })
+}
+
+// writeConfig writes the config.json of a model without a directory, and returns the directory that it has until Close.
+func (r *Run) writeConfig(text []byte) (dir string, err error) {
+	if c := r.config; c.Model != "" || c.Init != "random" {
+		return "", fmt.Errorf("ModelConfig is given, and model is %q and init %s: leave model empty, and set init to random",
+			c.Model, c.Init)
+	}
+	if r.ownModel, err = os.MkdirTemp("", "millrace-model-"); err != nil {
+		return "", blame.NotRequest(err)
+	}
+	return r.ownModel, blame.NotRequest(os.WriteFile(filepath.Join(r.ownModel, "config.json"), text, 0o600))
 }
 
 // checkSeed refuses another order of the data than that of the checkpoint, where the run continues in the middle of them.

@@ -255,6 +255,7 @@ func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 		OutputsOf: func(n plan.Numerics) plan.Outputs {
 			out := c.Outputs()
 			out.LogitRows, out.LogProbs = min(also.LogitRows, n.Positions()), also.LogProbs
+			out.Gradients = also.Gradients
 			return out
 		}}, mem)
 	if err != nil {

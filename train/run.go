@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"slices"
 
 	"github.com/millrace/millrace/batch"
@@ -25,12 +26,13 @@ import (
 // data sets of the key eval. Tensor and SetTensor read and write weights, and Gradient reads what Gradients computed.
 // Save writes a checkpoint, and Export writes a Hugging Face directory.
 type Run struct {
-	env     *Env
-	config  *runfile.Config // the run's own: sizes that are auto are decided here
-	src     *source
-	dev     *Devices
-	plan    *plan.Plan
-	session *Session // its state and engine; nil before they are open, and after Close
+	env      *Env
+	config   *runfile.Config // the run's own: sizes that are auto are decided here
+	src      *source
+	ownModel string // the directory of a model that has none, until Close; empty: it has one
+	dev      *Devices
+	plan     *plan.Plan
+	session  *Session // its state and engine; nil before they are open, and after Close
 
 	from      *checkpoint.Checkpoint // that the run continues from; nil: it starts from the model
 	data      *data.Dataset          // nil: the configuration names none
@@ -48,6 +50,8 @@ type Run struct {
 	skipped    int              // of them, whose gradient norm was not finite
 	untargeted int              // of them, in which no token counted in the loss
 	bad        int64            // number of weights that became infinite or NaN
+
+	hasGradients bool // the store has those of the latest batch
 }
 
 // Plan returns the plan: the place and the size of everything, and the predicted time of a step.
@@ -66,6 +70,16 @@ func (r *Run) Tokenizer() (tokenizer.Tokenizer, error) {
 
 // errClosed is the error of a run that is used after Close.
 var errClosed = errors.New("the run is closed")
+
+// computes fails if the run is closed. The next computation carries out a pending update, after which the gradients are
+// gone.
+func (r *Run) computes() error {
+	if r.isClosed() {
+		return errClosed
+	}
+	r.hasGradients = false
+	return nil
+}
 
 func (r *Run) isClosed() bool { return r.session == nil || r.session.Engine == nil }
 
@@ -152,7 +166,7 @@ func (r *Run) Step(ctx context.Context, b *stream.Batch, u stream.Update) (strea
 		return res, fmt.Errorf("step %d: %w", r.steps+1, err)
 	}
 	r.took(b)
-	r.bad += res.BadWeights
+	r.bad, r.hasGradients = r.bad+res.BadWeights, true
 	if res.Skipped {
 		r.skipped++
 	}
@@ -178,22 +192,34 @@ func (r *Run) pass(b *stream.Batch) {
 
 // Eval returns the mean loss of a batch in nats, after the updates of all steps. It does not train.
 func (r *Run) Eval(ctx context.Context, b *stream.Batch) (loss float64, err error) {
-	switch {
-	case r.isClosed():
-		return 0, errClosed
-	case b.Targets == 0:
+	if err := r.computes(); err != nil {
+		return 0, err
+	}
+	if b.Targets == 0 {
 		return 0, errors.New("no position of the batch counts in the loss")
 	}
 	sum, err := r.session.Engine.Eval(ctx, b)
 	return sum / float64(b.Targets), err
 }
 
+// Evaluate returns the mean loss over the data sets of the key eval, or over the part of the data that val_size holds
+// out, after the updates of all steps. It does not train. Without such data the error is io.EOF.
+func (r *Run) Evaluate(ctx context.Context) (Loss, error) {
+	if err := r.computes(); err != nil {
+		return Loss{}, err
+	}
+	if r.eval == nil {
+		return Loss{}, io.EOF
+	}
+	return r.session.evaluate(ctx, r.eval, "the held-out data")
+}
+
 // Logits returns the logits of OpenOptions.LogitRows positions of each micro-batch, beginning with position first,
 // after the updates of all steps. For each micro-batch there is one slice: a row for each position, with a logit for
 // each token of the vocabulary. They are valid until the next call.
 func (r *Run) Logits(ctx context.Context, b *stream.Batch, first int) ([][]float32, error) {
-	if r.isClosed() {
-		return nil, errClosed
+	if err := r.computes(); err != nil {
+		return nil, err
 	}
 	return r.session.Engine.Logits(ctx, b, first)
 }
@@ -201,26 +227,16 @@ func (r *Run) Logits(ctx context.Context, b *stream.Batch, first int) ([][]float
 // LogProbs returns, for each micro-batch, the log-probability of each position's target after the updates of all steps,
 // in nats; 0 where there is no target. They are valid until the next call of any method.
 func (r *Run) LogProbs(ctx context.Context, b *stream.Batch) ([][]float32, error) {
-	if r.isClosed() {
-		return nil, errClosed
+	if err := r.computes(); err != nil {
+		return nil, err
 	}
 	return r.session.Engine.LogProbs(ctx, b)
 }
 
-// Tensor returns the exact fp32 values of a tensor after the updates of all steps, row by row. The name is that of
-// Hugging Face, as [model.Model.Tensors] lists it.
-func (r *Run) Tensor(ctx context.Context, name string) ([]float32, error) {
-	if err := r.flush(ctx); err != nil {
-		return nil, err
-	}
-	view := stream.Viewer(r.plan, r.session.Store)
-	return r.plan.Model.ReadTensor(name, func(part int) (model.Values, error) { return view(ctx, part) })
-}
-
 // flush carries out the updates of all steps, and writes all of the state back to the store.
 func (r *Run) flush(ctx context.Context) error {
-	if r.isClosed() {
-		return errClosed
+	if err := r.computes(); err != nil {
+		return err
 	}
 	bad, err := r.session.Engine.Flush(ctx)
 	r.bad += bad
@@ -308,6 +324,9 @@ func (r *Run) Close() error {
 	}
 	if r.dev != nil {
 		err = errors.Join(err, r.dev.Close())
+	}
+	if r.ownModel != "" {
+		err = errors.Join(err, os.RemoveAll(r.ownModel))
 	}
 	r.session, r.loader, r.eval, r.held, r.data, r.dev, r.batch = nil, nil, nil, nil, nil, nil, stream.Batch{}
 	return err

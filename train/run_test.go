@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"maps"
 	"math"
 	"os"
@@ -39,6 +40,37 @@ func smallConfig(t testing.TB) *runfile.Config {
 func withEval(c *runfile.Config) *runfile.Config {
 	c.Eval = runfile.Eval{Datasets: c.Datasets, Every: 6}
 	return c
+}
+
+// A loop of the caller's evaluates on what Train evaluates on, with the same bits, also on what val_size holds out of
+// the data that it trains on.
+func TestRunEvaluates(t *testing.T) {
+	for name, change := range map[string]func(c *runfile.Config){
+		"data sets": func(c *runfile.Config) { c.Eval = withEval(c).Eval },
+		"val_size":  func(c *runfile.Config) { c.ValSize = 0.2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := smallConfig(t)
+			change(c)
+			want, err := Train(t.Context(), c, newEnv(t), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := openRun(t, c, "", OpenOptions{})
+			before, err := r.Evaluate(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			walk(t, r, c, c.MaxSteps)
+			after, err := r.Evaluate(t.Context())
+			if err != nil || before.Loss != *want.EvalBefore || after.Loss != *want.EvalAfter {
+				t.Errorf("%v, after it %v, error %v; Train has %v and %v", before, after, err, *want.EvalBefore, *want.EvalAfter)
+			}
+		})
+	}
+	if _, err := openRun(t, smallConfig(t), "", OpenOptions{}).Evaluate(t.Context()); !errors.Is(err, io.EOF) {
+		t.Errorf("without data: %v", err)
+	}
 }
 
 func TestTrainLearns(t *testing.T) {

@@ -219,18 +219,7 @@ func (f *gradFile) write(name string, x []float32) error { return f.Write(name, 
 
 // gradients writes those of all parameters, a part at a time.
 func (f *gradFile) gradients(ctx context.Context, s *Session, sum *GradSummary) error {
-	read, grads := -1, []float32(nil)
-	fields := func(part, field int, dst []float32, first int64) (err error) {
-		if part != read {
-			read = -1
-			if grads, err = stream.Grads(ctx, s.plan, s.Store, part); err != nil {
-				return err
-			}
-			read = part
-		}
-		copy(dst, grads[f.model.Parts[part].Layout.Fields[field].State+first:])
-		return nil
-	}
+	fields := stream.GradFields(ctx, s.plan, s.Store)
 	buf := make([]float32, exportElems)
 	for _, t := range f.model.Tensors() {
 		sum.Tensors++

@@ -72,6 +72,14 @@ func TestResearch(t *testing.T) {
 	}
 }
 
+// An optimizer of the program's own lowers the loss.
+func TestSignDescent(t *testing.T) {
+	before, after, err := signDescent(t.Context(), configOf(t), io.Discard)
+	if err != nil || !(before > 5.4) || !(after < before-1) {
+		t.Errorf("a loss of %v, after it %v; error %v", before, after, err)
+	}
+}
+
 func TestEntropy(t *testing.T) {
 	if got := entropy([]float32{3, 3, 3, 3}); math.Abs(got-math.Log(4)) > 1e-12 {
 		t.Errorf("of four equal logits %v, want ln 4", got)

@@ -1,5 +1,5 @@
-// Program library shows the five uses of Millrace as a Go library: plan a shape, train with a callback for each step,
-// write a research loop, read a checkpoint, and compute on a device with a driver of its own (package plain). There is
+// Program library shows the six uses of Millrace as a Go library: plan a shape, train with a callback for each step,
+// write a research loop and an optimizer of your own, read a checkpoint, and compute on a device with a driver of its own (package plain). There is
 // one file for each use.
 //
 // It is a module of its own with a foreign name, so it can use what any other program can, and nothing else. It trains
@@ -30,7 +30,7 @@ func main() {
 	}
 }
 
-// run goes through the five uses.
+// run goes through the six uses.
 func run(ctx context.Context, dir string, out io.Writer) error {
 	fmt.Fprintln(out, "1. plan a shape for a machine")
 	if err := planShape(ctx, "qwen2.5-14b", "rtx3090-pc-24gb-64gb", out); err != nil {
@@ -52,12 +52,17 @@ func run(ctx context.Context, dir string, out io.Writer) error {
 		return err
 	}
 
-	fmt.Fprintln(out, "\n4. read a checkpoint")
+	fmt.Fprintln(out, "\n4. an optimizer of your own, on a model without a directory")
+	if _, _, err := signDescent(ctx, config, out); err != nil {
+		return err
+	}
+
+	fmt.Fprintln(out, "\n5. read a checkpoint")
 	if err := readCheckpoint(checkpoint, out); err != nil {
 		return err
 	}
 
-	fmt.Fprintln(out, "\n5. a device driver of your own")
+	fmt.Fprintln(out, "\n6. a device driver of your own")
 	if config, err = millrace.Config("run.yaml", "max_steps=2", "output_dir="+filepath.Join(dir, "plain")); err != nil {
 		return err
 	}
