@@ -48,7 +48,7 @@ func (s *Session) recallAlgorithms() {
 			return nil
 		}
 		if err := s.tuner.UseAlgorithms(from.Algorithms); err != nil {
-			s.env.say("the algorithms of matrix products in %s are not used, and the last bits may differ from earlier runs: %v",
+			s.env.note("the algorithms of matrix products in %s are not used, and the last bits may differ from earlier runs: %v",
 				where, err)
 			return nil
 		}
@@ -56,7 +56,7 @@ func (s *Session) recallAlgorithms() {
 	}
 	kept, err := s.env.readAlgorithms()
 	if err != nil {
-		s.env.say("the algorithms of matrix products are chosen again, and the last bits may differ from earlier runs: %v",
+		s.env.note("the algorithms of matrix products are chosen again, and the last bits may differ from earlier runs: %v",
 			err)
 	}
 	s.kept, s.continued = use(algorithmsFile, kept), use("the checkpoint", s.recalled)
@@ -86,10 +86,10 @@ func (s *Session) rememberAlgorithms() {
 		return ok && now != line && now != continued[shapeOf(line)]
 	})
 	if n := others(s.continued); n > 0 {
-		s.env.say("resume: the device does not offer %d of the checkpoint's %d algorithms of matrix products any more: "+
+		s.env.note("resume: the device does not offer %d of the checkpoint's %d algorithms of matrix products any more: "+
 			"the run continues with others, and with other last bits than with those", n, len(s.continued))
 	} else if n := len(s.kept) - len(kept); n > 0 {
-		s.env.say("the device does not offer %d of the %d algorithms of matrix products in %s any more: others are chosen, "+
+		s.env.note("the device does not offer %d of the %d algorithms of matrix products in %s any more: others are chosen, "+
 			"and the last bits may differ from earlier runs", n, len(s.kept), algorithmsFile)
 	}
 	if s.env.CacheDir == "" {
@@ -113,7 +113,7 @@ func (s *Session) rememberAlgorithms() {
 		err = vfs.ReplaceFile(filepath.Join(s.env.CacheDir, algorithmsFile), text)
 	}
 	if err != nil {
-		s.env.say("the algorithms of matrix products could not be kept; the next run chooses again, and its last bits may differ: %v", err)
+		s.env.note("the algorithms of matrix products could not be kept; the next run chooses again, and its last bits may differ: %v", err)
 	}
 }
 

@@ -56,7 +56,7 @@ func (e *Env) cardOf(runDir string, src *source, dtype tensor.DType, step int, s
 		base: src.dir, baseID: src.id, settings: settings, plateau: plateau}
 	var err error
 	if c.config, err = e.readResolved(runDir); err != nil {
-		e.say("warning: the model card lacks data and settings: %s", console.OneLine(err))
+		e.warn("the model card lacks data and settings: %s", console.OneLine(err))
 	}
 	if c.config != nil {
 		c.base, c.isRandom = c.config.Model, c.config.Init == "random"
@@ -76,7 +76,7 @@ func (e *Env) cardOf(runDir string, src *source, dtype tensor.DType, step int, s
 		c.metrics, err = trace.ReadMetrics(f)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		e.say("warning: the model card lacks losses: %s", console.OneLine(err))
+		e.warn("the model card lacks losses: %s", console.OneLine(err))
 	}
 	c.metrics = slices.DeleteFunc(c.metrics, func(m trace.Metrics) bool { return m.Step > int64(step) })
 	return c

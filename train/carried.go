@@ -31,7 +31,7 @@ func (s *source) carry(ctx context.Context, env *Env) error {
 	}
 	defer w.Close()
 	for _, c := range s.model.Carried(w) {
-		env.say("%s (%s) of %s are carried: they are not trained and travel to the export unchanged",
+		env.note("%s (%s) of %s are carried: they are not trained and travel to the export unchanged",
 			spelling.Count(len(c.Names), "tensor"), plan.FormatBytes(c.Bytes), c.Pattern)
 		for _, name := range c.Names {
 			info, _ := w.Info(name)

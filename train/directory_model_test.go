@@ -55,10 +55,10 @@ var modelSpec = checkpoint.Spec{ID: checkpoint.ID{Part: "norm", Kind: store.Weig
 func newDirectories(test *testing.T, slots []slot, keep int, diverged bool) *directories {
 	d := &directories{test, vfs.NewMem(), nil, map[string]checkpoint.Sum{}}
 	c := &runfile.Config{OutputDir: "/runs/run", Save: runfile.Save{Keep: keep, Fallback: "/fallback"}}
-	d.t = &trainer{Run: &Run{env: &Env{FS: d.files, Progress: io.Discard}, config: c}}
-	d.t.id = d.t.env.newIdentity(c.OutputDir)
+	d.t = newTrainer(&Env{FS: d.files, Progress: io.Discard}, c, Options{})
+	d.t.home.id = d.t.env.newIdentity(c.OutputDir)
 	if diverged {
-		d.t.id.Ended = &ending{Step: 99, Diverged: true}
+		d.t.home.id.Ended = &ending{Step: 99, Diverged: true}
 	}
 	d.start()
 	for i, s := range slots {
@@ -66,15 +66,15 @@ func newDirectories(test *testing.T, slots []slot, keep int, diverged bool) *dir
 			d.put(10*(i+1), s)
 		}
 	}
-	d.must(d.t.saves.dir.Close())
-	d.must(d.t.saves.fallback.Close())
+	d.must(d.t.home.dir.Close())
+	d.must(d.t.home.fallback.Close())
 	d.start() // another process, which has read nothing
 	return d
 }
 
 func (d *directories) start() {
 	c := d.t.config
-	d.t.saves.dir, d.t.saves.fallback = d.hold(checkpointsDir(c)), d.hold(d.t.id.fallbackDir(c))
+	d.t.home.dir, d.t.home.fallback = d.hold(checkpointsDir(c)), d.hold(d.t.home.id.fallbackDir(c))
 }
 
 func (d *directories) must(err error) {
@@ -86,7 +86,7 @@ func (d *directories) must(err error) {
 
 func (d *directories) hold(path string) *checkpoint.Directory {
 	d.Helper()
-	dir, err := checkpoint.Acquire(d.files, path, d.t.id.owner())
+	dir, err := checkpoint.Acquire(d.files, path, d.t.home.id.owner())
 	d.must(err)
 	return dir
 }
@@ -94,9 +94,9 @@ func (d *directories) hold(path string) *checkpoint.Directory {
 // dir is one of the two directories.
 func (d *directories) dir(inFallback bool) *checkpoint.Directory {
 	if inFallback {
-		return d.t.saves.fallback
+		return d.t.home.fallback
 	}
-	return d.t.saves.dir
+	return d.t.home.dir
 }
 
 // put saves a checkpoint, and has it become what it is in the case.
@@ -106,7 +106,7 @@ func (d *directories) put(step int, s slot) {
 	switch s.condition {
 	case foreign:
 		d.must(to.Own(checkpoint.Owner{Run: "ffffffffffffffffffffffffffffffff"}))
-		defer func() { d.must(to.Own(d.t.id.owner())) }()
+		defer func() { d.must(to.Own(d.t.home.id.owner())) }()
 	case unhealthy:
 		m.UnhealthySteps = 2
 	}
@@ -147,11 +147,11 @@ func (d *directories) sum(path string) checkpoint.Sum {
 func (d *directories) accepted() map[string]bool {
 	d.Helper()
 	paths := map[string]bool{}
-	for _, dir := range []*checkpoint.Directory{d.t.saves.dir, d.t.saves.fallback} {
+	for _, dir := range []*checkpoint.Directory{d.t.home.dir, d.t.home.fallback} {
 		entries, err := checkpoint.List(d.files, dir.Path())
 		d.must(err)
 		for _, e := range entries {
-			if e.Err != nil || e.Manifest.Run != d.t.id.Run || e.Manifest.UnhealthySteps > 0 {
+			if e.Err != nil || e.Manifest.Run != d.t.home.id.Run || e.Manifest.UnhealthySteps > 0 {
 				continue
 			}
 			c, err := checkpoint.Open(d.files, e.Dir)
@@ -167,9 +167,9 @@ func (d *directories) accepted() map[string]bool {
 // resume finds the checkpoint that the run continues from, as openState does; nil if there is no such checkpoint.
 func (d *directories) resume() *checkpoint.Checkpoint {
 	d.Helper()
-	q := checkpoint.Query{Healthy: d.t.id.hasDiverged()}
+	q := checkpoint.Query{Healthy: d.t.home.id.hasDiverged()}
 	for {
-		from, _, err := d.t.env.newest(d.t.config, &d.t.id, q)
+		from, _, err := d.t.env.newest(d.t.config, &d.t.home.id, q)
 		d.must(err)
 		if from == nil {
 			return nil
@@ -223,7 +223,7 @@ func (d *directories) check(keep int, saveInFallback bool) {
 			d.Fatalf("%s, which is another run's, has changed", path)
 		}
 	}
-	d.t.damaged, d.t.id.Ended = nil, nil // the next process
+	d.t.damaged, d.t.home.id.Ended = nil, nil // the next process
 	if again := d.resume(); again == nil || again.Dir() != saved {
 		d.Fatalf("the next start continues from %+v, not from %s", again, saved)
 	}

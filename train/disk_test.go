@@ -273,7 +273,7 @@ func TestWearDue(t *testing.T) {
 		{100, 50, 13 * time.Hour, 0},
 		{86400e6, 3e6, time.Second, 2 * time.Second},
 	} {
-		if got := (wear{c.limit, begin}).due(c.written, begin.Add(c.after)); got != c.want {
+		if got := (wear{bytesPerDay: c.limit, begin: begin}).due(c.written, begin.Add(c.after)); got != c.want {
 			t.Errorf("%+v: waits %v", c, got)
 		}
 	}

@@ -23,8 +23,8 @@ func (t *trainer) hasEnded(ctx context.Context) (bool, error) {
 	if !exists(model) {
 		return false, nil
 	}
-	isSaved := t.from != nil && (t.from.Manifest.Step >= t.rates.Steps || t.outOfPatience() && t.isModelOf(model))
-	isNoted := t.id.hasModel(c) && (t.id.Ended.Step >= t.rates.Steps || exhausts(t.id.Ended.Plateau, c.Stop.Patience))
+	isSaved := t.from != nil && (t.from.Manifest.Step >= t.rates.Steps || t.evals.outOfPatience() && t.isModelOf(model))
+	isNoted := t.home.id.hasModel(c) && (t.home.id.Ended.Step >= t.rates.Steps || exhausts(t.home.id.Ended.Plateau, c.Stop.Patience))
 	switch {
 	case isSaved && !isNoted:
 		return true, nil // it was killed before it could note that
@@ -35,7 +35,7 @@ func (t *trainer) hasEnded(ctx context.Context) (bool, error) {
 	switch {
 	case ctx.Err() != nil:
 		return false, ctx.Err()
-	case err != nil || got != t.id.Ended.ModelSHA256:
+	case err != nil || got != t.home.id.Ended.ModelSHA256:
 		return false, fmt.Errorf("output_dir: this run has ended, and %s is not the model that it has written; move that to "+
 			"another directory to train again", model)
 	}
@@ -57,10 +57,10 @@ func (t *trainer) noteEnd(ctx context.Context) {
 	}
 	sum, err := (&source{dir: t.summary.Model}).fingerprint(ctx)
 	if err == nil {
-		t.id.Ended = &ending{Step: t.steps, Plateau: t.plateau, ModelSHA256: sum}
-		err = t.writeIdentity()
+		t.home.id.Ended = &ending{Step: t.steps, Plateau: t.evals.plateau, ModelSHA256: sum}
+		err = t.home.writeIdentity()
 	}
 	if err != nil {
-		t.env.say("warning: that the run has ended is not noted: %s", console.OneLine(err))
+		t.env.warn("that the run has ended is not noted: %s", console.OneLine(err))
 	}
 }

@@ -2,6 +2,7 @@ package train
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"sync/atomic"
 
@@ -20,6 +21,8 @@ type Env struct {
 	Accounts *hostmem.Accounts
 	Progress io.Writer // messages and progress for people; io.Discard for silence
 	Terminal bool      // Progress is a terminal: bars instead of lines
+	// Events hears what happens in a run, in addition to the lines that Progress gets; nil: nothing does.
+	Events func(Event)
 	// Stop is closed to have a run end after its step, with a checkpoint. A run that has not done a step is ended by its
 	// context.
 	Stop     <-chan struct{}
@@ -55,8 +58,24 @@ func (e *Env) out() console.Out {
 	return console.Out{Writer: e.Progress, Terminal: e.Terminal, Now: e.watchClock().now}
 }
 
-// say writes one line for people.
-func (e *Env) say(format string, args ...any) { e.out().Say(format, args...) }
+// tell has the listener hear an event, and writes its line for people.
+func (e *Env) tell(event Event) {
+	if e.Events != nil {
+		e.Events(event)
+	}
+	if line := event.String(); line != "" {
+		e.out().Say("%s", line)
+	}
+}
+
+// note tells something that a user may want to know.
+func (e *Env) note(format string, args ...any) { e.tell(Note{fmt.Sprintf(format, args...)}) }
+
+// warn tells of a fault that the run survives.
+func (e *Env) warn(format string, args ...any) { e.tell(Warning{fmt.Sprintf(format, args...)}) }
+
+// warnOf is warn with an error.
+func (e *Env) warnOf(err error) { e.warn("%s", console.OneLine(err)) }
 
 // bar shows how far a long task is.
 func (e *Env) bar(what string) *console.Bar { return e.out().Bar(what) }

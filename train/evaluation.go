@@ -9,7 +9,6 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/stream"
-	"github.com/millrace/millrace/trace"
 )
 
 // Loss is the mean token loss over a data set.
@@ -71,13 +70,13 @@ func (t *trainer) evalDue(step int) bool {
 	return every > 0 && step%every == 0 || t.eval != nil && step == t.rates.Steps
 }
 
-// evaluateAfter evaluates after a step, and reports whether the model is the best so far. Asked to stop it comes to nothing, evalLoss
-// stays nil, and the run evaluates when it continues.
-func (t *trainer) evaluateAfter(ctx context.Context, step int) (isBest bool, err error) {
-	if step > t.begun {
-		t.env.willFinish(fmt.Sprintf("ending the evaluation, and saving step %d", step))
+// evaluateAfter evaluates after the latest step, and reports whether the model is the best so far. If the run is asked to
+// stop, the evaluation ends without a loss, and the run evaluates when it continues.
+func (t *trainer) evaluateAfter(ctx context.Context) (isBest bool, err error) {
+	if t.steps > t.begun {
+		t.env.willFinish(fmt.Sprintf("ending the evaluation, and saving step %d", t.steps))
 	}
-	l, err := t.session.evaluate(ctx, t.eval, fmt.Sprintf("after step %d", step))
+	l, err := t.session.evaluate(ctx, t.eval, fmt.Sprintf("after step %d", t.steps))
 	t.session.Engine.Trace.TakeBusy() // of the evaluation
 	if errors.Is(err, ErrInterrupted) {
 		return false, nil
@@ -85,20 +84,18 @@ func (t *trainer) evaluateAfter(ctx context.Context, step int) (isBest bool, err
 	if err != nil {
 		return false, err
 	}
-	t.summary.EvalAfter, t.evalLoss, t.plateau = &l.Loss, &l.Loss, after(t.plateau, l.Loss)
-	return t.improved(step, l.Loss), nil
+	t.evals.note(l.Loss)
+	t.summary.EvalAfter = t.evals.loss
+	t.tell(Evaluated{Step: t.steps, Loss: l.Loss, Late: t.steps == t.begun})
+	return t.saves.improved(l.Loss), nil
 }
 
-// evaluateAgain makes up for the evaluation of the step that the run continues after, if that was interrupted. The step is saved, so
-// that nothing but its record is missing.
+// evaluateAgain makes up for the evaluation of the step that the run continues after, if that was interrupted. The step
+// is saved, so that nothing but its record is missing.
 func (t *trainer) evaluateAgain(ctx context.Context) error {
-	if t.begun == 0 || t.evalLoss != nil || !t.evalDue(t.begun) {
+	if t.begun == 0 || t.evals.loss != nil || !t.evalDue(t.begun) {
 		return nil
 	}
-	if _, err := t.evaluateAfter(ctx, t.begun); err != nil || t.evalLoss == nil {
-		return err
-	}
-	t.env.say("eval loss %.4f after step %d, whose evaluation was interrupted", *t.evalLoss, t.begun)
-	t.checkMetrics(t.metrics.Amend(int64(t.begun), func(m *trace.Metrics) { m.EvalLoss = t.evalLoss }))
-	return nil
+	_, err := t.evaluateAfter(ctx)
+	return err
 }

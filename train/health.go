@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"github.com/millrace/millrace/checkpoint"
-	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/runfile"
 )
 
 // divergedError ends a run whose state is not worth saving.
@@ -14,27 +14,42 @@ type divergedError struct{ why string }
 
 func (e *divergedError) Error() string { return e.why }
 
-// noteHealth counts unhealthy steps in a row.
-func (t *trainer) noteHealth(skipped bool, loss float64) {
-	limit := t.config.Stop.LossAbove
+// health counts the unhealthy steps of a run.
+type health struct {
+	stop      runfile.Stop
+	unhealthy int // steps in a row, up to the latest one
+}
+
+// note counts a step.
+func (h *health) note(skipped bool, loss float64) {
+	limit := h.stop.LossAbove
 	if skipped || math.IsNaN(loss) || math.IsInf(loss, 0) || limit > 0 && loss > limit {
-		t.unhealthy++
+		h.unhealthy++
 		return
 	}
-	t.unhealthy = 0
+	h.unhealthy = 0
+}
+
+// hasDiverged reports whether the latest steps, as many as end a run, were all unhealthy; and what they were.
+func (h *health) hasDiverged() (what string, is bool) {
+	if most := h.stop.UnhealthySteps; most == 0 || h.unhealthy < most {
+		return "", false
+	}
+	what = "the gradient norm or the loss was not finite"
+	if limit := h.stop.LossAbove; limit > 0 {
+		what += fmt.Sprintf(", or the loss above %g", limit)
+	}
+	return what, true
 }
 
 // diverged is the end of a run whose latest steps were all unhealthy.
-func (t *trainer) diverged(step int) error {
-	most := t.config.Stop.UnhealthySteps
-	if most == 0 || t.unhealthy < most {
+func (t *trainer) diverged() error {
+	what, is := t.health.hasDiverged()
+	if !is {
 		return nil
 	}
-	what := "the gradient norm or the loss was not finite"
-	if limit := t.config.Stop.LossAbove; limit > 0 {
-		what += fmt.Sprintf(", or the loss above %g", limit)
-	}
-	return &divergedError{fmt.Sprintf("step %d: the run has diverged: in the last %d steps %s; %s", step, t.unhealthy, what, t.remedy())}
+	return &divergedError{fmt.Sprintf("step %d: the run has diverged: in the last %d steps %s; %s", t.steps,
+		t.health.unhealthy, what, t.remedy())}
 }
 
 // badWeights ends a run whose weights stopped being finite in the update of a step: there is nothing to save or to
@@ -53,7 +68,7 @@ func (t *trainer) unclipped(err error) error {
 
 // remedy says what a run that has diverged left, and what to do.
 func (t *trainer) remedy() string {
-	healthy, _, err := t.env.newest(t.config, &t.id, checkpoint.Query{Healthy: true})
+	healthy, err := t.home.newest(checkpoint.Query{Healthy: true})
 	if (err != nil || healthy == nil) && t.from != nil && t.from.Manifest.UnhealthySteps == 0 {
 		healthy = t.from // of another directory
 	}
@@ -70,22 +85,22 @@ func (t *trainer) noteDivergence(err error) {
 	if ill := (*divergedError)(nil); !errors.As(err, &ill) {
 		return
 	}
-	t.id.Ended = &ending{Step: t.steps, Diverged: true}
+	t.home.id.Ended = &ending{Step: t.steps, Diverged: true}
 	err = t.holdDir()
 	if err == nil {
-		err = t.writeIdentity()
+		err = t.home.writeIdentity()
 	}
 	if err != nil {
-		t.env.say("warning: %s", console.OneLine(err))
+		t.env.warnOf(err)
 	}
 }
 
 // rateOf is the learning rate of a step.
 func (t *trainer) rateOf(step int) (float64, error) {
-	if t.rate == nil {
+	if t.options.Rate == nil {
 		return t.rates.At(step), nil
 	}
-	lr := t.rate(step)
+	lr := t.options.Rate(step)
 	if !(lr >= 0) || math.IsInf(lr, 0) {
 		return 0, fmt.Errorf("step %d: Rate returns %v: it must be finite and not negative", step, lr)
 	}

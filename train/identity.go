@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -222,80 +221,9 @@ func (e *Env) identityToWrite(outputDir string) (identity, error) {
 	return id, err
 }
 
-// findRun finds out which run this is, and how it starts. The lock is held.
-func (t *trainer) findRun() (b beginning, err error) {
-	c := t.config
-	if t.id, err = t.env.identityToWrite(c.OutputDir); err != nil {
-		return b, err
-	}
-	if err := t.env.checkLinks(c, &t.id); err != nil {
-		return b, err
-	}
-	if at := t.id.fallbackDir(c); at != "" {
-		if err := vfs.CheckDir(t.env.files(), filepath.Dir(at), at); err != nil {
-			return b, fmt.Errorf("save.fallback: %w", err)
-		}
-	}
-	if err := t.saves.own(t.env, c, &t.id); err != nil {
-		return b, err
-	}
-	if !t.id.Begun {
-		t.env.sayFirst(c, &t.id)
-	}
-	found := t.id.Run
-	if b, err = t.env.findBeginning(c, &t.id); err != nil {
-		return b, err
-	}
-	if t.id.Run != found {
-		if err := t.saves.own(t.env, c, &t.id); err != nil {
-			return b, err
-		}
-	}
-	t.env.sayForeign(c, &t.id)
-	if !t.id.Begun {
-		t.env.sayOthers(c, &t.id)
-	}
-	t.memoryPath, c.Memory.Path = c.Memory.Path, t.id.stateDir(c)
-	return b, nil
-}
-
-// claim writes run.json, so that what bears the run's id is known for its own after a kill. unclaim undoes it.
-func (t *trainer) claim() (err error) {
-	t.unclaimed, err = vfs.ReadFile(t.env.files(), filepath.Join(t.config.OutputDir, identityName), maxIdentityBytes)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("output_dir: %w", err)
-	}
-	return t.writeIdentity()
-}
-
-func (t *trainer) unclaim() {
-	name := filepath.Join(t.config.OutputDir, identityName)
-	if t.unclaimed == nil {
-		_ = t.env.files().Remove(name) // a run that has not begun has nothing to lose
-	} else if now, err := t.id.encode(); err == nil && !bytes.Equal(now, t.unclaimed) {
-		_ = vfs.WriteFileAtomic(t.env.files(), name, t.unclaimed)
-	}
-}
-
-// writeIdentity writes run.json if it has other contents.
-func (t *trainer) writeIdentity() error {
-	name := filepath.Join(t.config.OutputDir, identityName)
-	doc, err := t.id.encode()
-	if err != nil {
-		return err
-	}
-	if now, err := vfs.ReadFile(t.env.files(), name, maxIdentityBytes); err == nil && bytes.Equal(now, doc) {
-		return nil
-	}
-	if err := vfs.WriteFileAtomic(t.env.files(), name, doc); err != nil {
-		return fmt.Errorf("output_dir: %w", err)
-	}
-	return nil
-}
-
-// sayOthers tells a run that starts what other runs have left in its directories elsewhere: it uses nothing of that,
+// noteOthers tells a run that starts what other runs have left in its directories elsewhere: it uses nothing of that,
 // and removes nothing.
-func (e *Env) sayOthers(c *runfile.Config, id *identity) {
+func (e *Env) noteOthers(c *runfile.Config, id *identity) {
 	base := filepath.Base(runfile.Absolute(c.OutputDir))
 	saved := ""
 	for _, name := range e.dirsIn(c.Save.Fallback) {
@@ -304,7 +232,7 @@ func (e *Env) sayOthers(c *runfile.Config, id *identity) {
 		}
 	}
 	if saved != "" {
-		e.say("save.fallback has checkpoints of another run with this name, such as %s; this run does not use them: to "+
+		e.note("save.fallback has checkpoints of another run with this name, such as %s; this run does not use them: to "+
 			"continue from one, set resume to its path", saved)
 	}
 	var left int64
@@ -316,32 +244,32 @@ func (e *Env) sayOthers(c *runfile.Config, id *identity) {
 		}
 	}
 	if left > 0 {
-		e.say("memory.path has %s of state of other runs, in %s; remove what is of no run that you start again",
+		e.note("memory.path has %s of state of other runs, in %s; remove what is of no run that you start again",
 			plan.FormatBytes(left), strings.Join(where[:min(len(where), 3)], ", "))
 	}
 }
 
-// sayForeign names the newest checkpoint of another run in the output directory, such as one that a user has put back
+// noteForeign names the newest checkpoint of another run in the output directory, such as one that a user has put back
 // there: the run does not use it.
-func (e *Env) sayForeign(c *runfile.Config, id *identity) {
+func (e *Env) noteForeign(c *runfile.Config, id *identity) {
 	entries, err := checkpoint.List(e.files(), checkpointsDir(c))
 	own := id.owner()
 	i := slices.IndexFunc(entries, func(s checkpoint.Entry) bool { return s.Err == nil && !own.Has(s.Manifest.Run) })
 	if err == nil && i >= 0 {
-		e.say("%s is a checkpoint of another run, and this run does not use it: to continue from it, set resume to its "+
+		e.note("%s is a checkpoint of another run, and this run does not use it: to continue from it, set resume to its "+
 			"path, and another output_dir", entries[i].Dir)
 	}
 }
 
-// sayFirst tells a run that starts in a copy what the first one has in save.fallback. A directory that has come from
+// noteFirst tells a run that starts in a copy what the first one has in save.fallback. A directory that has come from
 // another file system looks like a copy, and that may be the newest that its user has.
-func (e *Env) sayFirst(c *runfile.Config, id *identity) {
+func (e *Env) noteFirst(c *runfile.Config, id *identity) {
 	for _, name := range e.dirsIn(c.Save.Fallback) {
 		if !id.isOfFirst(name) {
 			continue
 		}
 		if newest := e.newestIn(filepath.Join(c.Save.Fallback, name)); newest != "" {
-			e.say("output_dir is a copy, or was moved from another file system, and is a run of its own; it does not use "+
+			e.note("output_dir is a copy, or was moved from another file system, and is a run of its own; it does not use "+
 				"%s, of the first run: to continue from that, set resume to its path, and another output_dir", newest)
 		}
 	}

@@ -59,9 +59,9 @@ func (t *trainer) interruption() error {
 	}
 	switch {
 	case t.allSaved():
-		return interruption(fmt.Sprintf("interrupted before the model was written: all %d steps are saved in %s; %s", t.steps, t.summary.Checkpoint, again))
+		return interruption(fmt.Sprintf("interrupted before the model was written: all %d steps are saved in %s; %s", t.steps, t.saves.path, again))
 	case t.steps > t.begun:
-		return interruption(fmt.Sprintf("interrupted after step %d, saved in %s; %s", t.steps, t.summary.Checkpoint, again))
+		return interruption(fmt.Sprintf("interrupted after step %d, saved in %s; %s", t.steps, t.saves.path, again))
 	case t.begun > 0:
 		return interruption(fmt.Sprintf("interrupted before step %d: the checkpoint of step %d is still the latest; %s", t.begun+1, t.begun, again))
 	}

@@ -73,8 +73,8 @@ func evaluatedRun(t *testing.T) *runfile.Config {
 	return c
 }
 
-// records are what metrics.jsonl says of the numbers.
-func records(t *testing.T, dir string) (text string) {
+// recordsOf are what metrics.jsonl says of the numbers.
+func recordsOf(t *testing.T, dir string) (text string) {
 	for _, m := range metricsOf(t, dir) {
 		text += fmt.Sprint(m.Step, m.Loss, m.GradNorm)
 		if m.EvalLoss != nil {
@@ -133,7 +133,7 @@ func TestInterruptedEvaluation(t *testing.T) {
 			}
 			sameModel(t, got.Model, want.Model)
 			sameModel(t, got.BestModel, want.BestModel)
-			if a, b := records(t, c.OutputDir), records(t, whole.OutputDir); a != b {
+			if a, b := recordsOf(t, c.OutputDir), recordsOf(t, whole.OutputDir); a != b {
 				t.Errorf("records\n%s, want\n%s", a, b)
 			}
 			if *got.EvalAfter != *want.EvalAfter {

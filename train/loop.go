@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/hf"
@@ -18,7 +17,6 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
-	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/vfs"
 )
@@ -43,36 +41,36 @@ var ErrStop = errors.New("stop after this step")
 // machine, of the network or of the program.
 var ErrRequest = blame.ErrRequest
 
-// trainer is the loop of a run file: it takes the steps of a Run, in an output directory, and what the file asks for
-// besides steps.
+// trainer is the loop of a run file: it takes the steps of a Run, in an output directory, with what the file asks for
+// besides steps: each has a type of its own.
 type trainer struct {
 	*Run
-	rates       optim.Schedule
-	metrics     *trace.MetricsFile
-	metricsFile vfs.File        // that metrics writes to
-	spans       *trace.Recorder // of a run that is traced
-	summary     Summary
-	saves       saver
-	begun       int // steps that were done before this process
-
-	id         identity
-	unclaimed  []byte // run.json as it was before this process; nil: there was no such file
-	memoryPath string // as the run file has it: config has the directory below it that is the run's
-
-	onStep  func(trace.Metrics) error
-	rate    func(step int) float64 // in place of rates; may be nil
-	enough  bool                   // the program ended the run with ErrStop
-	traffic store.Traffic
-	wrote   int64 // of written, what metrics have
+	options Options
+	home    home // the output directory, and who the run is
+	rates   optim.Schedule
+	saves   saver
+	health  health
+	evals   evaluations
+	records records
 	wear    wear
+	spans   *trace.Recorder // of a run that is traced
+	summary Summary
 
-	dataSteps stepRange           // that epochs take, from where the run began with these data
+	begun     int  // steps that were done before this process
+	enough    bool // the program ended the run with ErrStop
+	dataSteps stepRange
 	history   []checkpoint.Change // of the settings, in this process and before
 	damaged   []string            // checkpoints of the run that this process has read, and found damaged
-	unhealthy int                 // steps in a row, up to the latest one
-	evalLoss  *float64            // after the latest step, if there was an evaluation
-	plateau   *checkpoint.Plateau // of the evaluations so far
-	unwritten bool                // it was said that metrics cannot be written
+}
+
+// newTrainer prepares the loop of a configuration, which the loop changes.
+func newTrainer(env *Env, c *runfile.Config, o Options) *trainer {
+	t := &trainer{Run: &Run{env: env, config: c}, options: o, home: home{env: env, config: c}}
+	t.health.stop, t.evals.patience = c.Stop, c.Stop.Patience
+	t.records = records{env: env, name: t.home.file(metricsName)}
+	t.saves = saver{run: t.Run, home: &t.home, keep: t.holdDir, describe: t.describe, sync: t.records.sync,
+		lastStep: t.lastStep}
+	return t
 }
 
 // Train runs run.yaml to its end, from its latest checkpoint if it has one; or to the end of the step in which it is
@@ -84,19 +82,20 @@ func Train(ctx context.Context, c *runfile.Config, env *Env, o Options) (*Summar
 		return nil, blame.BadRequest(err)
 	}
 	own := *c // what a run decides, such as sizes that are auto, is not the caller's
-	t := &trainer{Run: &Run{env: env, config: &own}, onStep: o.OnStep, rate: o.Rate}
-	sum, err := t.train(ctx, o)
+	t := newTrainer(env, &own, o)
+	sum, err := t.train(ctx)
 	return t.interrupted(ctx, sum, err)
 }
 
-func (t *trainer) train(ctx context.Context, o Options) (_ *Summary, err error) {
+func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	begun := false
 	claimed := false
 	defer func() {
 		if claimed && !begun {
-			t.unclaim()
+			t.home.unclaim()
 		}
-		t.saves.close(begun)
+		t.saves.close()
+		t.home.close(begun)
 	}()
 	defer func() { t.close(err) }()
 	if err := t.prepare(ctx); err != nil {
@@ -113,16 +112,16 @@ func (t *trainer) train(ctx context.Context, o Options) (_ *Summary, err error) 
 	}
 	dev := t.dev.Computes.Info()
 	_, guess := probe.Measured(t.env.CacheDir, dev, t.config.Budgets().Path)
-	t.env.say("%s; %s", t.plan.Headline(dev, guess), savesText(t.config.Save))
+	t.env.tell(RunBegan{t.plan.Headline(dev, guess), savesText(t.config.Save)})
 	if t.rendering != "" {
-		t.env.say("%s", t.rendering)
+		t.env.note("%s", t.rendering)
 	}
 	t.noteCut()
 	if note := t.src.halfNote(); note != "" {
-		t.env.say("%s", note)
+		t.env.note("%s", note)
 	}
 	claimed = true
-	if err := t.claim(); err != nil {
+	if err := t.home.claim(); err != nil {
 		return nil, err
 	}
 	if err := t.openWholeState(ctx); err != nil {
@@ -131,9 +130,9 @@ func (t *trainer) train(ctx context.Context, o Options) (_ *Summary, err error) 
 	if err := t.begin(); err != nil {
 		return nil, blame.BadRequest(err)
 	}
-	defer t.metrics.Close()
+	defer t.records.close()
 	begun = true
-	if o.Trace {
+	if t.options.Trace {
 		t.spans = trace.NewRecorder(tracedSpans)
 		t.session.Engine.Trace = t.spans
 	}
@@ -141,20 +140,19 @@ func (t *trainer) train(ctx context.Context, o Options) (_ *Summary, err error) 
 		t.noteDivergence(err)
 		return nil, err
 	}
-	if o.Trace {
+	if t.options.Trace {
 		err = errors.Join(err, t.writeTrace())
 	}
+	t.summary.Checkpoint = t.saves.path
+	t.env.tell(RunEnded{t.summary})
 	return &t.summary, err
 }
 
 // prepare takes the output directory, reads the model and the data, and plans the run. Nothing is written, and of the
 // run's memory only what the order of the data takes is reserved.
-func (t *trainer) prepare(ctx context.Context) (err error) {
+func (t *trainer) prepare(ctx context.Context) error {
 	c := t.config
-	if t.saves.dir, err = t.env.holdRun(c); err != nil {
-		return err
-	}
-	b, err := t.findRun()
+	b, err := t.home.hold()
 	if err != nil {
 		return err
 	}
@@ -218,24 +216,22 @@ func (t *trainer) begin() error {
 		}
 		t.setAsideAfter(t.from.Manifest.Step)
 	}
-	t.saves.specs = map[store.ID]store.Spec{}
-	for _, spec := range t.plan.Extents() {
-		t.saves.specs[spec.ID] = spec
+	t.saves.begin()
+	id := &t.home.id
+	if id.hasDiverged() && t.from != nil && t.from.Manifest.UnhealthySteps == 0 {
+		t.env.note("the run had diverged: it continues from its last healthy checkpoint")
 	}
-	if t.id.hasDiverged() && t.from != nil && t.from.Manifest.UnhealthySteps == 0 {
-		t.env.say("the run had diverged: it continues from its last healthy checkpoint")
+	if own := id.owner(); t.from != nil && !own.Has(t.from.Manifest.Run) {
+		id.Origin = &origin{t.from.Manifest.Run, t.from.Manifest.Step}
 	}
-	if own := t.id.owner(); t.from != nil && !own.Has(t.from.Manifest.Run) {
-		t.id.Origin = &origin{t.from.Manifest.Run, t.from.Manifest.Step}
-	}
-	t.id.Begun, t.id.Ended = true, nil
-	if err := t.writeIdentity(); err != nil {
+	id.Begun, id.Ended = true, nil
+	if err := t.home.writeIdentity(); err != nil {
 		return err
 	}
 	if err := t.writeRunFiles(); err != nil {
 		return err
 	}
-	return t.openMetrics()
+	return t.records.open(t.begun)
 }
 
 // ended returns the summary of a run that had ended before: a user who starts it again has missed that.
@@ -246,15 +242,15 @@ func (t *trainer) ended() *Summary {
 		s.Steps, s.Checkpoint = m.Manifest.Step, m.Dir()
 		s.Skipped, s.Untargeted = int(m.Manifest.SkippedUpdates), int(m.Manifest.UntargetedSteps)
 	}
-	if end := t.id.Ended; end != nil && !end.Diverged {
+	if end := t.home.id.Ended; end != nil && !end.Diverged {
 		s.Steps = max(s.Steps, end.Step) // it was not to save its end
 	}
 	s.ResumedAfter = s.Steps
 	if s.Steps < t.rates.Steps {
-		t.env.say("this run has ended after step %d of %d, by stop.patience, and the model is in %s; to train further, "+
+		t.env.note("this run has ended after step %d of %d, by stop.patience, and the model is in %s; to train further, "+
 			"raise stop.patience", s.Steps, t.rates.Steps, dir)
 	} else {
-		t.env.say("this run has ended: all %d steps are done, and the model is in %s", s.Steps, dir)
+		t.env.note("this run has ended: all %d steps are done, and the model is in %s", s.Steps, dir)
 	}
 	return s
 }
@@ -277,9 +273,9 @@ func (t *trainer) beginAt(from *checkpoint.Checkpoint) error {
 		return err
 	}
 	t.rates = t.config.Schedule(t.stepsOf(from))
-	t.plateau = nil
+	t.evals.plateau = nil
 	if from != nil && !t.otherHeld {
-		t.plateau = from.Manifest.Plateau
+		t.evals.plateau = from.Manifest.Plateau
 	}
 	return nil
 }
@@ -288,14 +284,14 @@ func (t *trainer) beginAt(from *checkpoint.Checkpoint) error {
 // with it.
 func (t *trainer) close(ended error) {
 	if err := t.Close(); err != nil && !errors.Is(ended, err) {
-		t.env.say("warning: %s", console.OneLine(err))
+		t.env.warnOf(err)
 	}
 }
 
 // writeRunFiles writes run.yaml, as resolved, and plan.json to the output directory.
 func (t *trainer) writeRunFiles() error {
 	c := *t.config
-	c.Memory.Path = t.memoryPath
+	c.Memory.Path = t.home.memoryPath
 	c.Numerics = sizesOf(t.plan.Numerics)
 	c.Datasets = t.data.Sources()
 	if len(c.Eval.Datasets) > 0 {
@@ -309,7 +305,7 @@ func (t *trainer) writeRunFiles() error {
 		return err
 	}
 	fsys := t.env.files()
-	err = t.env.writeResolved(&c, t.id.Run)
+	err = t.env.writeResolved(&c, t.home.id.Run)
 	if err == nil {
 		err = vfs.WriteFileAtomic(fsys, filepath.Join(c.OutputDir, planName), append(planned, '\n'))
 	}
@@ -322,7 +318,6 @@ func (t *trainer) writeRunFiles() error {
 // run walks the steps, then writes the model.
 func (t *trainer) run(ctx context.Context) error {
 	t.summary.PlannedBytes = t.plan.ProcessBytes()
-	t.saves.last = t.env.time().now()
 	if err := t.walk(ctx); err != nil {
 		return err
 	}
@@ -332,7 +327,7 @@ func (t *trainer) run(ctx context.Context) error {
 	}
 	var errSave error
 	if t.config.Save.AtEnd || t.enough || t.saves.tries > 0 { // a save that failed is tried again
-		errSave = t.saveStored(ctx)
+		errSave = t.saves.saveStored(ctx)
 	}
 	if ctx.Err() != nil {
 		return errors.Join(errSave, ctx.Err())
@@ -355,9 +350,9 @@ func (t *trainer) run(ctx context.Context) error {
 	case errSave != nil && !t.isOver(): // the steps that are left begin with this state
 		return t.naming(ctx, fmt.Errorf("%s is written, and the state cannot be saved: %w", t.summary.Model, errSave))
 	case errSave != nil:
-		t.env.say("warning: %s; the model is written, and the run cannot be made longer", console.OneLine(errSave))
+		t.env.warn("%s; the model is written, and the run cannot be made longer", console.OneLine(errSave))
 	}
-	if n := t.metrics.Waiting(); n > 0 && t.metrics.Sync() != nil {
+	if n, err := t.records.end(); err != nil {
 		return fmt.Errorf("%s is written, and the last %d records of %s are not; see the warning above", t.summary.Model, n, metricsName)
 	}
 	return nil
@@ -387,19 +382,18 @@ func (t *trainer) walk(ctx context.Context) error {
 			return err
 		}
 		t.summary.EvalBefore = &l.Loss
-		t.env.say("eval loss %.4f before training", l.Loss)
-		t.checkMetrics(t.metrics.Append(trace.BeforeTraining(l.Loss, time.Now().UTC().Format(time.RFC3339))))
+		t.tell(Evaluated{Loss: l.Loss})
 	}
 	t.session.Engine.Trace.TakeBusy()
-	t.wear = wear{t.config.Memory.MaxWritePerDay.N, t.env.time().now()}
+	t.wear = wear{bytesPerDay: t.config.Memory.MaxWritePerDay.N, begin: t.env.time().now()}
 	if err := t.evaluateAgain(ctx); err != nil {
 		return err
 	}
-	for step := t.begun + 1; step <= t.rates.Steps && !t.outOfPatience() && !t.env.stopped(); step++ {
+	for step := t.begun + 1; step <= t.rates.Steps && !t.evals.outOfPatience() && !t.env.stopped(); step++ {
 		t.env.willFinish(fmt.Sprintf("finishing step %d and saving", step))
 		err := t.step(ctx, step)
 		if errors.Is(err, ErrStop) {
-			t.env.say("stopping after step %d, as the program asks", step)
+			t.tell(Stopping{Step: step, Steps: t.rates.Steps, ByProgram: true})
 			t.enough = true
 			return nil
 		}
@@ -417,13 +411,19 @@ func (t *trainer) walk(ctx context.Context) error {
 // interrupt saves the run as it is, so that it can continue from there.
 func (t *trainer) interrupt(ctx context.Context) error {
 	if t.steps > t.begun {
-		t.env.say("stopping after step %d", t.steps)
+		t.tell(Stopping{Step: t.steps, Steps: t.rates.Steps})
 		if err := t.saveNow(ctx); err != nil {
 			return t.naming(ctx, err)
 		}
 	}
 	t.finish()
 	return t.interruption()
+}
+
+// tell tells what happens to the records, and to the environment.
+func (t *trainer) tell(event Event) {
+	t.env.tell(event)
+	t.records.hear(event)
 }
 
 // settle has the store and, if it is due, a checkpoint have what the steps so far came to.
@@ -433,37 +433,80 @@ func (t *trainer) settle(ctx context.Context) error {
 		err = t.badWeights(t.steps)
 	}
 	if err == nil {
-		t.endSave(ctx)
+		t.saves.end(ctx, t.health.unhealthy)
 	}
 	return err
+}
+
+// describe says in a manifest what there is to say of the run besides its state.
+func (t *trainer) describe(m *checkpoint.Manifest) {
+	m.UnhealthySteps, m.Mathematics, m.History = t.health.unhealthy, t.mathematics(), t.history
+	m.EvalLoss, m.Plateau = t.evals.loss, t.evals.plateau
+}
+
+// lastStep is the step after which the run takes no other, as far as is known.
+func (t *trainer) lastStep() int {
+	if t.enough || t.evals.outOfPatience() {
+		return t.steps
+	}
+	return t.rates.Steps
+}
+
+// isOver reports whether the run takes no further step.
+func (t *trainer) isOver() bool { return t.steps >= t.rates.Steps || t.evals.outOfPatience() }
+
+// saveNow saves the state after the latest step at once.
+func (t *trainer) saveNow(ctx context.Context) error {
+	if err := t.settle(ctx); err != nil {
+		return err
+	}
+	return t.saves.saveStored(ctx)
+}
+
+// rescue is what to do about an error that ends the run: the state after the latest step is saved, if it can be and
+// is worth it.
+func (t *trainer) rescue(ctx context.Context, err error) error {
+	if ill := (*divergedError)(nil); !errors.As(err, &ill) && ctx.Err() == nil && t.steps > t.saves.saved {
+		_ = t.saveNow(ctx) // err is the one to report; the latest save is named below
+	}
+	return t.naming(ctx, err)
+}
+
+// naming is an error that ends the run, with the checkpoint to continue from where it is not known already.
+func (t *trainer) naming(ctx context.Context, err error) error {
+	if ill := (*divergedError)(nil); errors.As(err, &ill) || ctx.Err() != nil || t.steps == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, t.saves.latest())
 }
 
 // exportAll writes the last model and the best one. What cannot be written now can be later, from a checkpoint.
 func (t *trainer) exportAll(ctx context.Context) error {
 	if err := t.holdDir(); err != nil {
-		_ = t.saveStored(ctx) // err is the one to report
+		_ = t.saves.saveStored(ctx) // err is the one to report
 		return t.naming(ctx, err)
 	}
 	out := filepath.Join(t.config.OutputDir, lastModel)
 	err := t.env.checkModelLinks(t.config) // again, after days
 	if err == nil {
 		c := t.env.cardOf(t.config.OutputDir, t.src, t.src.exportType(), t.steps, t.mathematics(), t.src.base,
-			t.plateau)
+			t.evals.plateau)
 		err = t.session.export(ctx, t.src, out, t.src.exportType(), c)
 	}
 	if err == nil {
 		t.summary.Model = out
+		t.tell(ModelWritten{out})
 		return t.exportBest(ctx)
 	}
 	if ctx.Err() != nil {
 		return err
 	}
 	if t.saves.saved < t.steps {
-		if errSave := t.saveStored(ctx); errSave != nil {
-			return fmt.Errorf("%w; nor can the state be saved: %w; %s", err, errSave, t.latest())
+		if errSave := t.saves.saveStored(ctx); errSave != nil {
+			return fmt.Errorf("%w; nor can the state be saved: %w; %s", err, errSave, t.saves.latest())
 		}
 	}
-	export := fmt.Sprintf("millrace export --checkpoint %s --model %s --out DIR", t.summary.Checkpoint, t.src.dir)
+	export := fmt.Sprintf("millrace export --checkpoint %s --model %s --out DIR", t.saves.path, t.src.dir)
 	if !t.isOver() { // the same command would continue the training
 		return fmt.Errorf("%w; step %d is saved: make room, then: %s", err, t.steps, export)
 	}
@@ -479,7 +522,7 @@ func (t *trainer) exportBest(ctx context.Context) error {
 	dir := filepath.Join(t.config.OutputDir, bestModel)
 	name := checkpoint.DirName(t.saves.best.Step)
 	from, err := checkpoint.Open(t.env.files(), filepath.Join(checkpointsDir(t.config), name))
-	if other := t.id.fallbackDir(t.config); err != nil && other != "" {
+	if other := t.home.id.fallbackDir(t.config); err != nil && other != "" {
 		there, errThere := checkpoint.Open(t.env.files(), filepath.Join(other, name))
 		if damage := (*checkpoint.DamageError)(nil); errThere == nil || errors.As(errThere, &damage) {
 			from, err = there, errThere
@@ -487,7 +530,7 @@ func (t *trainer) exportBest(ctx context.Context) error {
 	}
 	if damage := (*checkpoint.DamageError)(nil); err != nil && !errors.As(err, &damage) {
 		// It was saved by the run that this one has resumed from, in another directory.
-		t.env.say("the best checkpoint, of step %d, is not here; no %s is written", t.saves.best.Step, dir)
+		t.env.note("the best checkpoint, of step %d, is not here; no %s is written", t.saves.best.Step, dir)
 		return nil
 	}
 	if err == nil {
@@ -498,6 +541,7 @@ func (t *trainer) exportBest(ctx context.Context) error {
 		return fmt.Errorf("%s is written, and the best model cannot be: %w", t.summary.Model, err)
 	}
 	t.summary.BestModel = dir
+	t.tell(ModelWritten{dir})
 	return nil
 }
 

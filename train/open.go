@@ -170,7 +170,7 @@ func (r *Run) carry(ctx context.Context) error {
 	err := r.src.carry(ctx, r.env)
 	if err != nil && r.config.Init == "random" && ctx.Err() == nil {
 		r.src.carried = carried{}
-		r.env.say("nothing is carried to the export: %s", console.OneLine(err))
+		r.env.note("nothing is carried to the export: %s", console.OneLine(err))
 		err = nil
 	}
 	return err

@@ -26,19 +26,26 @@ func exhausts(p *checkpoint.Plateau, patience int) bool {
 	return patience > 0 && p != nil && p.Evaluations >= patience
 }
 
-// outOfPatience reports whether the run ends here, whatever steps are left: its latest evaluations found no lower loss.
-func (t *trainer) outOfPatience() bool { return exhausts(t.plateau, t.config.Stop.Patience) }
+// evaluations are those of a run: what the latest found, and for how long they found no lower loss.
+type evaluations struct {
+	patience int                 // stop.patience
+	loss     *float64            // after the latest step, if there was an evaluation
+	plateau  *checkpoint.Plateau // of all so far
+}
 
-// isOver reports whether the run takes no further step.
-func (t *trainer) isOver() bool { return t.steps >= t.rates.Steps || t.outOfPatience() }
+// note counts an evaluation after the latest step.
+func (e *evaluations) note(loss float64) { e.loss, e.plateau = &loss, after(e.plateau, loss) }
+
+// outOfPatience reports whether the run ends here, whatever steps are left: its latest evaluations found no lower loss.
+func (e *evaluations) outOfPatience() bool { return exhausts(e.plateau, e.patience) }
 
 // noteEarlyEnd says why the run ends before its last step, if it does.
 func (t *trainer) noteEarlyEnd() {
-	if !t.outOfPatience() || t.steps >= t.rates.Steps {
+	if !t.evals.outOfPatience() || t.steps >= t.rates.Steps {
 		return
 	}
-	t.summary.EvalsNotLower = t.plateau.Evaluations
-	t.env.say("stopping after step %d of %d: %s (stop.patience)", t.steps, t.rates.Steps, notLower(t.plateau))
+	t.summary.EvalsNotLower = t.evals.plateau.Evaluations
+	t.tell(Stopping{Step: t.steps, Steps: t.rates.Steps, Why: notLower(t.evals.plateau)})
 }
 
 // notLower says for how long the evaluation loss has not fallen.

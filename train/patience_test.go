@@ -65,7 +65,7 @@ func TestPatience(t *testing.T) {
 	end, later := endOf(records3, 3), endOf(records3, 5)
 	if all.Steps != 40 || all.EvalsNotLower != 0 || end < 8 || later <= end || later >= 40 {
 		t.Fatalf("%d steps; patience would end it after %d and %d, which tests nothing: %s", all.Steps, end, later,
-			records(t, patient.OutputDir))
+			recordsOf(t, patient.OutputDir))
 	}
 
 	whole := *patient
@@ -145,7 +145,7 @@ func TestPatience(t *testing.T) {
 		t.Fatalf("without stop.patience: %+v, error %v", got, err)
 	}
 	sameModel(t, got.Model, all.Model)
-	if a, b := records(t, more.OutputDir), records(t, patient.OutputDir); a != b {
+	if a, b := recordsOf(t, more.OutputDir), recordsOf(t, patient.OutputDir); a != b {
 		t.Errorf("records\n%s, want\n%s", a, b)
 	}
 }

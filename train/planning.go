@@ -58,7 +58,7 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, mem 
 		r.HostBytes = int64(hostShare * float64(left+min(used, r.ProgramBytes+r.DataBytes+r.TokenBytes)))
 		if e.MemoryGrows && !e.growthNoted {
 			e.growthNoted = true
-			e.say("memory.host: auto is %s, by what this machine shows now; it grows as it is used, so set memory.host to a size",
+			e.note("memory.host: auto is %s, by what this machine shows now; it grows as it is used, so set memory.host to a size",
 				plan.FormatBytes(r.HostBytes))
 		}
 	}

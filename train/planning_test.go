@@ -280,8 +280,8 @@ func TestSizesComeFromTheMachine(t *testing.T) {
 func planToTrain(t testing.TB, c *runfile.Config, env *Env) (*plan.Plan, error) {
 	t.Helper()
 	own := *c
-	run := &trainer{Run: &Run{env: env, config: &own}}
-	defer run.saves.close(false)
+	run := newTrainer(env, &own, Options{})
+	defer run.home.close(false)
 	defer run.Close()
 	err := run.prepare(t.Context())
 	return run.plan, blame.BadRequest(err)

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
@@ -52,15 +51,15 @@ func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 	}
 	m := from.Manifest
 	t.takeOver(m)
-	t.begun, t.unhealthy = m.Step, m.UnhealthySteps
-	t.saves.saved, t.evalLoss = m.Step, m.EvalLoss
+	t.begun, t.health.unhealthy = m.Step, m.UnhealthySteps
+	t.saves.saved, t.saves.path, t.evals.loss = m.Step, from.Dir(), m.EvalLoss
 	if !t.otherHeld {
 		t.saves.best = m.Best
 	}
-	t.summary.ResumedAfter, t.summary.Checkpoint = m.Step, from.Dir()
-	t.env.say("resuming after step %d from %s", m.Step, from.Dir())
+	t.summary.ResumedAfter = m.Step
+	t.env.tell(Resumed{m.Step, from.Dir()})
 	for _, c := range t.history[len(m.History):] {
-		t.env.say("%v", c)
+		t.env.note("%v", c)
 	}
 	return nil
 }
@@ -69,8 +68,8 @@ func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 // as they were saved, or that the run leaves since it has diverged: a later save must not be taken for the older of
 // two.
 func (t *trainer) setAsideAfter(step int) {
-	own := t.id.owner()
-	for _, dir := range []*checkpoint.Directory{t.saves.dir, t.saves.fallback} {
+	own := t.home.id.owner()
+	for _, dir := range []*checkpoint.Directory{t.home.dir, t.home.fallback} {
 		if dir == nil {
 			continue
 		}
@@ -79,7 +78,7 @@ func (t *trainer) setAsideAfter(step int) {
 		}
 		entries, err := checkpoint.List(t.env.files(), dir.Path())
 		if err != nil {
-			t.env.say("warning: %s", console.OneLine(err))
+			t.env.warnOf(err)
 		}
 		for _, e := range entries {
 			damage := (*checkpoint.DamageError)(nil)
@@ -94,11 +93,10 @@ func (t *trainer) setAsideAfter(step int) {
 			}
 			aside, err := dir.SetAside(e.Step, why)
 			if err != nil {
-				t.env.say("warning: %s", console.OneLine(err))
+				t.env.warnOf(err)
 				continue
 			}
-			t.env.say("the %s checkpoint of step %d is set aside as %s; remove it when you have no use for it", why, e.Step,
-				aside)
+			t.env.tell(SetAside{why, e.Step, aside})
 		}
 	}
 }
@@ -113,7 +111,7 @@ func (t *trainer) openWholeState(ctx context.Context) error {
 		if t.from == nil || !errors.As(err, &damage) {
 			return err
 		}
-		older, _, errOlder := t.env.newest(c, &t.id, checkpoint.Query{Below: t.from.Manifest.Step, Healthy: t.id.hasDiverged()})
+		older, errOlder := t.home.newest(checkpoint.Query{Below: t.from.Manifest.Step, Healthy: t.home.id.hasDiverged()})
 		if errOlder == nil && older == nil && c.Resume != "auto" && !sameDir(c.Resume, t.from.Dir()) {
 			older, errOlder = checkpoint.Open(t.env.files(), c.Resume) // where the run began
 		}
@@ -123,7 +121,7 @@ func (t *trainer) openWholeState(ctx context.Context) error {
 		if damage.Lasts() {
 			t.damaged = append(t.damaged, t.from.Dir())
 		}
-		t.env.say("%s: %s: the run continues from %s", damage.Path, damage.Why, older.Dir())
+		t.env.note("%s: %s: the run continues from %s", damage.Path, damage.Why, older.Dir())
 		t.from = older
 		if err = t.beginAt(t.from); err == nil {
 			err = t.checkResume(t.from)
@@ -137,7 +135,7 @@ func (t *trainer) openWholeState(ctx context.Context) error {
 // resume fills the store from a checkpoint. An error that is a *checkpoint.DamageError is of the checkpoint.
 func (s *Session) resume(ctx context.Context, from *checkpoint.Checkpoint) error {
 	if before, now := from.Manifest.ComputedOn, s.plan.ComputedOn; before != "" && now != before {
-		s.env.say("resume: the checkpoint was computed on %s, and this run computes on %s: the run continues, with other "+
+		s.env.note("resume: the checkpoint was computed on %s, and this run computes on %s: the run continues, with other "+
 			"last bits than without the change", before, now)
 	}
 	s.recalled = &chosen{from.Manifest.ComputedOn, from.Manifest.Algorithms}

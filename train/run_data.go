@@ -36,7 +36,7 @@ func (t *trainer) noteCut() {
 	p, s := t.loader.Packing(), &t.summary
 	s.Split, s.Truncated, s.Dropped, s.CutTokens = p.Split, p.Truncated, p.Dropped, p.CutTokens
 	if cut := p.Cut(t.data.Len(), t.config.SequenceLen); cut != "" {
-		t.env.say("%s (overlong: %s); to change that, raise sequence_len, or set overlong to split, truncate or drop", cut,
+		t.env.note("%s (overlong: %s); to change that, raise sequence_len, or set overlong to split, truncate or drop", cut,
 			t.config.Overlong)
 	}
 }

@@ -115,7 +115,7 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 		return b, blame.NotRequest(err) // the directory was ours to lock, and now it cannot be read
 	}
 	for _, entry := range broken {
-		e.say("%v", entry.Err)
+		e.note("%v", entry.Err)
 	}
 	switch path := runfile.Absolute(c.Resume); {
 	case c.Resume != "auto" && (sameDir(filepath.Dir(path), checkpointsDir(c)) ||
@@ -150,7 +150,7 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 		if old != nil && isRunOf(c, old) {
 			switch model := filepath.Join(c.OutputDir, lastModel); {
 			case !exists(model):
-				e.say("%s has this run, and no checkpoint of it; the run starts over", c.OutputDir)
+				e.note("%s has this run, and no checkpoint of it; the run starts over", c.OutputDir)
 			case !id.hasModel(c):
 				return b, fmt.Errorf("output_dir: %s is there, and neither a checkpoint nor %s says that the run has ended; "+
 					"move it to another directory to train again", model, identityName)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -24,10 +26,16 @@ import (
 // the fallback's directory if there is one. When the run ends, in whatever way that leaves the engine whole, the
 // state is saved at once.
 type saver struct {
-	dir      *checkpoint.Directory
-	fallback *checkpoint.Directory // nil until it is needed, or found
-	specs    map[store.ID]store.Spec
+	run  *Run
+	home *home
+	// keep makes sure that the output directory is the run's; describe says what a manifest has besides the state, sync
+	// has the records of the steps before written, and lastStep is the step after which the run takes no other.
+	keep     func() error
+	describe func(*checkpoint.Manifest)
+	sync     func()
+	lastStep func() int
 
+	specs  map[store.ID]store.Spec
 	best   *checkpoint.Best // of the checkpoints that there are; with save.best off, of all evaluations
 	better *checkpoint.Best // found by the latest evaluation, to be saved; it replaces best when it is
 
@@ -38,10 +46,8 @@ type saver struct {
 	manifest checkpoint.Manifest
 	failed   error // of handing the state over
 
-	taken  error  // the output directory is another run's now
-	remake string // what was removed of it, while its files are not all there again; empty: nothing
-
 	saved   int       // the latest step that is saved
+	path    string    // of its checkpoint; empty: no checkpoint
 	last    time.Time // when the latest save began; at first, when the run did
 	tries   int       // in a row that have failed
 	retryAt int       // the step after which a save is to be tried again; 0: none is
@@ -50,51 +56,37 @@ type saver struct {
 	written int64         // bytes that ended saves have written
 }
 
-// close gives up the locks, and removes what a save that has not ended has written. A run that has not begun leaves
-// nothing.
-func (s *saver) close(begun bool) {
-	if s.writer != nil {
-		s.writer.Abort()
-	}
-	if s.fallback != nil {
-		s.fallback.Close()
-	}
-	if s.dir == nil {
-		return
-	}
-	if begun {
-		s.dir.Close()
-	} else {
-		s.dir.Abandon()
+// begin counts the time to the first save, and notes what a checkpoint of the plan has.
+func (s *saver) begin() {
+	s.last, s.specs = s.run.env.time().now(), map[store.ID]store.Spec{}
+	for _, spec := range s.run.plan.Extents() {
+		s.specs[spec.ID] = spec
 	}
 }
 
-// own says which run holds the directories. That below save.fallback is held where it is there, so that a checkpoint
-// which an interrupted save was to replace is found.
-func (s *saver) own(env *Env, c *runfile.Config, id *identity) (err error) {
-	if err := s.dir.Own(id.owner()); err != nil {
-		return fmt.Errorf("output_dir: %w", err)
+// close removes what a save that has not ended has written.
+func (s *saver) close() {
+	if s.writer != nil {
+		s.writer.Abort()
 	}
-	if s.fallback != nil {
-		s.fallback.Close()
-		s.fallback = nil
+}
+
+// writtenBytes is what saves have written, the one that is under way included.
+func (s *saver) writtenBytes() int64 {
+	if s.writer != nil {
+		return s.written + s.writer.Written()
 	}
-	if path := id.fallbackDir(c); path != "" && exists(path) {
-		if s.fallback, err = checkpoint.Acquire(env.files(), path, id.owner()); err != nil {
-			return fmt.Errorf("save.fallback: %w", err)
-		}
-	}
-	return nil
+	return s.written
 }
 
 // mostRetrySteps is how far apart the tries of a save are at most.
 const mostRetrySteps = 64
 
-// saveDue reports whether the state after a step is to be saved; evaluations may ask for further saves.
-func (t *trainer) saveDue(step int) bool {
-	c, s := &t.config.Save, &t.saves
+// isDue reports whether the state after a step is to be saved; evaluations may ask for further saves.
+func (s *saver) isDue(step int) bool {
+	c := &s.run.config.Save
 	return c.Every > 0 && step%c.Every == 0 || s.retryAt > 0 && step >= s.retryAt ||
-		c.Minutes > 0 && t.env.time().now().Sub(s.last).Minutes() >= c.Minutes
+		c.Minutes > 0 && s.run.env.time().now().Sub(s.last).Minutes() >= c.Minutes
 }
 
 // savesText says when a run saves, for its first line.
@@ -128,247 +120,220 @@ func savesText(c runfile.Save) string {
 	}
 }
 
-// startSave captures what there is to say of the boundary after a step. The state follows with the next schedule.
-// The error is that the output directory is no longer the run's.
-func (t *trainer) startSave(step int) error {
-	s := &t.saves
+// start captures what there is to say of the boundary after a step. The state follows with the next schedule. The
+// error is that the output directory is no longer the run's.
+func (s *saver) start(isHealthy bool) error {
+	step := s.run.steps
 	switch {
 	case s.writer != nil && s.step == step:
 		return nil // an evaluation may follow a save that is due
-	case s.writer != nil, t.unhealthy > 0:
+	case s.writer != nil, !isHealthy:
 		// The engine has not run since the save before began, or this is no state to come back to.
 		s.retryAt = step + 1
 		return nil
 	}
-	s.last, s.retryAt = t.env.time().now(), 0
-	err := t.createSave(step)
+	s.last, s.retryAt = s.run.env.time().now(), 0
+	err := s.create()
 	switch {
-	case s.taken != nil:
+	case s.home.taken != nil:
 		if err == nil {
-			t.dropSave()
+			s.drop()
 		}
-		return s.taken
+		return s.home.taken
 	case err != nil:
-		t.saveFailed(step, err)
+		s.fail(step, err)
 	default:
-		t.session.Engine.Save(t.handOver)
+		s.run.session.Engine.Save(s.handOver)
 	}
 	return nil
 }
 
-// createSave makes the writer of a checkpoint, and its manifest.
-func (t *trainer) createSave(step int) error {
-	s := &t.saves
-	to, err := t.saveTo()
-	if err != nil {
+// create makes the writer of a checkpoint of the latest step, and its manifest.
+func (s *saver) create() (err error) {
+	if s.to, err = s.directory(); err != nil {
 		return err
 	}
-	s.to = to
 	if s.writer != nil {
-		t.dropSave() // its state was not handed over to its end
+		s.drop() // its state was not handed over to its end
 	}
-	m, err := t.manifest()
+	m, err := s.run.manifest()
 	if err != nil {
 		return err
 	}
-	m.UnhealthySteps, m.Mathematics, m.History = t.unhealthy, t.mathematics(), t.history
-	m.EvalLoss, m.Best, m.Plateau = t.evalLoss, s.best, t.plateau
-	if s.better != nil && s.better.Step == step {
+	s.describe(&m)
+	m.Best = s.best
+	if s.better != nil && s.better.Step == s.run.steps {
 		m.Best = s.better
 	}
-	w, err := t.createCheckpoint(s.to)
+	w, err := s.run.createCheckpoint(s.to)
 	if err != nil {
 		return err
 	}
-	s.writer, s.step, s.failed, s.manifest = w, step, nil, m
+	s.writer, s.step, s.failed, s.manifest = w, s.run.steps, nil, m
 	return nil
 }
 
-// saveTo is the directory of the next try: after one that failed, in turn that of save.fallback.
-func (t *trainer) saveTo() (*checkpoint.Directory, error) {
-	s, path := &t.saves, t.id.fallbackDir(t.config)
-	err := t.holdDir()
-	if path == "" || s.tries%2 == 0 && s.taken == nil {
-		return s.dir, err
+// directory is that of the next try: after one that failed, in turn that of save.fallback.
+func (s *saver) directory() (*checkpoint.Directory, error) {
+	err := s.keep()
+	if s.run.config.Save.Fallback == "" || s.tries%2 == 0 && s.home.taken == nil {
+		return s.home.dir, err
 	}
-	if s.fallback != nil {
-		if _, err := s.fallback.Retake(); err != nil {
-			return nil, fmt.Errorf("save.fallback: %w", err)
-		}
-	} else {
-		d, err := checkpoint.Acquire(t.env.files(), path, t.id.owner())
-		if err != nil {
-			return nil, fmt.Errorf("save.fallback: %w", err)
-		}
-		s.fallback = d
-	}
-	return s.fallback, nil
+	return s.home.fallbackDir()
 }
 
 // handOver takes an extent to the checkpoint. What goes wrong there is the save's error and not the engine's: the
 // rest of the state is then passed over.
-func (t *trainer) handOver(ctx context.Context, id store.ID, version uint64) error {
-	s := &t.saves
+func (s *saver) handOver(ctx context.Context, id store.ID, version uint64) error {
 	if s.failed != nil {
 		return nil
 	}
-	failed, err := t.session.copyExtent(ctx, s.writer, s.to.Path(), s.specs[id], version)
+	failed, err := s.run.session.copyExtent(ctx, s.writer, s.to.Path(), s.specs[id], version)
 	s.failed = failed
 	return err
 }
 
-// endSave makes the checkpoint appear, once its state has been handed over; after a step that was not healthy it
-// drops it.
-func (t *trainer) endSave(ctx context.Context) {
-	s := &t.saves
+// end makes the checkpoint appear, once its state has been handed over. It drops the checkpoint after a step that was not
+// healthy: unhealthy counts such steps in a row.
+func (s *saver) end(ctx context.Context, unhealthy int) {
 	switch {
-	case s.writer == nil || t.session.Engine.Saving():
-	case t.unhealthy > s.manifest.UnhealthySteps:
-		t.dropSave()
+	case s.writer == nil || s.run.session.Engine.Saving():
+	case unhealthy > s.manifest.UnhealthySteps:
+		s.drop()
 		s.retryAt = s.step + 1
 	default:
-		if err := t.commitSave(ctx); err != nil {
-			t.saveFailed(s.step, err)
+		if err := s.commit(ctx); err != nil {
+			s.fail(s.step, err)
 		}
 	}
 }
 
-// commitSave ends the save that is under way.
-func (t *trainer) commitSave(ctx context.Context) error {
-	s := &t.saves
-	begin := time.Now()
+// commit ends the save that is under way.
+func (s *saver) commit(ctx context.Context) error {
+	env, begin := s.run.env, time.Now()
 	err := s.failed
 	if err == nil {
-		t.checkMetrics(t.metrics.Sync()) // so that the steps that lead here are in the file
+		s.sync() // so that the records of the steps that lead here are in their file
 		s.written += s.writer.Written()
-		t.summary.Checkpoint, err = s.writer.Commit(s.manifest)
+		s.path, err = s.writer.Commit(s.manifest)
 	}
 	if err != nil {
-		t.dropSave()
+		s.drop()
 		return err
 	}
 	s.stall += time.Since(begin)
 	s.writer, s.saved, s.tries, s.best = nil, s.step, 0, s.manifest.Best
+	env.tell(Saved{s.saved, s.path})
 	if s.manifest.UnhealthySteps > 0 {
 		return nil // what is older may be what to go back to
 	}
 	best := -1
-	if t.config.Save.Best && s.best != nil {
+	if s.run.config.Save.Best && s.best != nil {
 		best = s.best.Step
 	}
-	done, err := s.to.Prune(ctx, s.saved, t.config.Save.Keep, best)
+	done, err := s.to.Prune(ctx, s.saved, s.run.config.Save.Keep, best)
 	if err != nil {
-		t.env.say("warning: %s", console.OneLine(err)) // the run is safe; the disk fills sooner
+		env.warnOf(err) // the run is safe; the disk fills sooner
 	}
 	for _, path := range done.Aside {
-		t.env.say("a damaged checkpoint is set aside as %s; remove it when you have no use for it", path)
+		env.tell(SetAside{Why: checkpoint.Damaged, Path: path})
 	}
 	return nil
 }
 
-func (t *trainer) dropSave() {
-	t.saves.writer.Abort()
-	t.saves.writer = nil
+func (s *saver) drop() {
+	s.writer.Abort()
+	s.writer = nil
 }
 
-// saveFailed says that the save after a step failed, and when it is tried again.
-func (t *trainer) saveFailed(step int, err error) {
-	s := &t.saves
+// fail says that the save after a step failed, and when it is tried again.
+func (s *saver) fail(step int, err error) {
 	wait := min(1<<min(s.tries, 30), mostRetrySteps)
 	s.tries++
-	if t.enough || step >= t.rates.Steps || t.outOfPatience() {
-		t.env.say("warning: %s; trying again", console.OneLine(err))
+	if step >= s.lastStep() {
+		s.run.env.tell(SaveFailed{Why: console.OneLine(err)})
 		return
 	}
 	s.retryAt = step + wait
 	next := s.retryAt
-	if every := t.config.Save.Every; every > 0 {
+	if every := s.run.config.Save.Every; every > 0 {
 		next = min(next, (step/every+1)*every)
 	}
-	t.env.say("warning: %s; the run continues, and tries to save again after step %d", console.OneLine(err), min(next, t.rates.Steps))
-}
-
-// saveNow saves the state after the latest step at once.
-func (t *trainer) saveNow(ctx context.Context) error {
-	if err := t.settle(ctx); err != nil {
-		return err
-	}
-	return t.saveStored(ctx)
+	s.run.env.tell(SaveFailed{console.OneLine(err), min(next, s.lastStep())})
 }
 
 // saveStored saves what the store has, which is the state after the latest step, unless that is saved; where it fails
 // it tries again.
-func (t *trainer) saveStored(ctx context.Context) error {
-	s := &t.saves
+func (s *saver) saveStored(ctx context.Context) error {
 	var err error
 	for range 3 {
-		if s.saved == t.steps {
+		if s.saved == s.run.steps {
 			return nil
 		}
-		if err = t.createSave(t.steps); err == nil {
-			err = t.handOverAll(ctx)
+		if err = s.create(); err == nil {
+			err = s.handOverAll(ctx)
 		}
 		if isTaken := (*takenError)(nil); err == nil || ctx.Err() != nil || errors.As(err, &isTaken) {
 			return err
 		}
 		s.tries++
-		t.env.say("warning: %s; trying again", console.OneLine(err))
+		s.run.env.tell(SaveFailed{Why: console.OneLine(err)})
 	}
 	return err
 }
 
 // handOverAll takes all of the state from the store to the checkpoint, and ends it.
-func (t *trainer) handOverAll(ctx context.Context) error {
-	for spec := range t.session.state() {
-		if err := t.handOver(ctx, spec.ID, t.session.Store.Version(spec.ID)); err != nil {
-			t.dropSave()
+func (s *saver) handOverAll(ctx context.Context) error {
+	for spec := range s.run.session.state() {
+		if err := s.handOver(ctx, spec.ID, s.run.session.Store.Version(spec.ID)); err != nil {
+			s.drop()
 			return err
 		}
 	}
-	return t.commitSave(ctx)
-}
-
-// rescue is what to do about an error that ends the run: the state after the latest step is saved, if it can be and
-// is worth it.
-func (t *trainer) rescue(ctx context.Context, err error) error {
-	if ill := (*divergedError)(nil); !errors.As(err, &ill) && ctx.Err() == nil && t.steps > t.saves.saved {
-		_ = t.saveNow(ctx) // err is the one to report; the latest save is named below
-	}
-	return t.naming(ctx, err)
-}
-
-// naming is an error that ends the run, with the checkpoint to continue from where it is not known already.
-func (t *trainer) naming(ctx context.Context, err error) error {
-	if ill := (*divergedError)(nil); errors.As(err, &ill) || ctx.Err() != nil || t.steps == 0 {
-		return err
-	}
-	return fmt.Errorf("%w; %s", err, t.latest())
+	return s.commit(ctx)
 }
 
 // latest says which checkpoint there is to continue from.
-func (t *trainer) latest() string {
+func (s *saver) latest() string {
 	switch {
-	case t.saves.taken != nil && t.saves.saved == t.steps && t.summary.Checkpoint != "":
-		return fmt.Sprintf("step %d is saved in %s: to continue, set resume to that path, and another output_dir",
-			t.saves.saved, t.summary.Checkpoint)
-	case t.saves.taken != nil:
+	case s.home.taken != nil && s.saved == s.run.steps && s.path != "":
+		return fmt.Sprintf("step %d is saved in %s: to continue, set resume to that path, and another output_dir", s.saved,
+			s.path)
+	case s.home.taken != nil:
 		return "the state of this run is lost"
-	case t.summary.Checkpoint == "":
+	case s.path == "":
 		return "no checkpoint of this run was saved"
 	}
-	return fmt.Sprintf("the latest checkpoint is %s: the same command continues from it", t.summary.Checkpoint)
+	return fmt.Sprintf("the latest checkpoint is %s: the same command continues from it", s.path)
 }
 
-// improved notes an evaluation, and reports whether it is the best so far. With save.best it counts once its step is
-// saved: until then the best checkpoint that there is must not be removed.
-func (t *trainer) improved(step int, loss float64) bool {
-	s := &t.saves
+// improved notes an evaluation after the latest step, and reports whether it is the best so far. With save.best it
+// counts once its step is saved: until then the best checkpoint that there is must not be removed.
+func (s *saver) improved(loss float64) bool {
 	if math.IsNaN(loss) || math.IsInf(loss, 0) || s.best != nil && loss >= s.best.EvalLoss {
 		return false
 	}
-	s.better = &checkpoint.Best{Step: step, EvalLoss: loss}
-	if !t.config.Save.Best || s.saved == step {
+	s.better = &checkpoint.Best{Step: s.run.steps, EvalLoss: loss}
+	if !s.run.config.Save.Best || s.saved == s.run.steps {
 		s.best = s.better
 	}
 	return true
+}
+
+// forgetLost forgets the checkpoints that are no longer there.
+func (s *saver) forgetLost() {
+	has := func(dir string) bool {
+		_, err := s.run.env.files().Stat(dir)
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	if s.path != "" && !has(s.path) {
+		s.saved, s.path = 0, ""
+	}
+	if s.best == nil {
+		return
+	}
+	h, name := s.home, checkpoint.DirName(s.best.Step)
+	if !has(filepath.Join(h.dir.Path(), name)) && (h.fallback == nil || !has(filepath.Join(h.fallback.Path(), name))) {
+		s.best = nil
+	}
 }

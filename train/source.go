@@ -269,7 +269,7 @@ func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r
 	bar := e.bar("tokenizing " + what)
 	o := data.Options{Tokenizer: r.tokenizer, Renderer: r.renderer, CacheDir: cache, TrainOnPrompt: r.trainOnPrompt,
 		Hub: e.hub(), Accounts: e.Accounts,
-		Note: func(line string) { e.say("%s", line) }, Progress: func(p data.Progress) {
+		Note: func(line string) { e.note("%s", line) }, Progress: func(p data.Progress) {
 			bar.Set(p.ReadBytes, p.TotalBytes)
 		}, MemoryBytes: e.tokenizingBytes(r.hostBytes)}
 	restore := letGarbageGrow(r.hostBytes)
@@ -280,7 +280,7 @@ func (e *Env) prepare(ctx context.Context, what string, sources []data.Source, r
 		return nil, err
 	}
 	if n, first := d.Skipped(); n > 0 {
-		e.say("skipped %s of %s; the first: %s", spelling.Count(n, "bad row"), what, first)
+		e.note("skipped %s of %s; the first: %s", spelling.Count(n, "bad row"), what, first)
 	}
 	return d, nil
 }

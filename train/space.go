@@ -114,7 +114,7 @@ func (t *trainer) checkSpace() error {
 	if err != nil {
 		return nil // not known
 	}
-	steps, err := checkpoint.Steps(t.env.files(), checkpointsDir(c), t.id.owner())
+	steps, err := checkpoint.Steps(t.env.files(), checkpointsDir(c), t.home.id.owner())
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (t *trainer) checkSpace() error {
 			spelling.Or(append(ways, "set output_dir to a larger drive")))
 	}
 	if more := (free - int64(s.Models)*s.ModelBytes) / s.CheckpointBytes; s.AllKept && c.Save.Every > 0 && int64((t.rates.Steps-t.begun)/c.Save.Every) > more {
-		t.env.say("warning: save.keep is 0, so every checkpoint stays: output_dir is full after step %d, and no later one can be saved",
+		t.env.warn("save.keep is 0, so every checkpoint stays: output_dir is full after step %d, and no later one can be saved",
 			(t.begun/c.Save.Every+int(more))*c.Save.Every)
 	}
 	return nil

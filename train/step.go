@@ -9,7 +9,6 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hostmem"
-	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
 )
@@ -37,7 +36,7 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	} else {
 		t.pass(batch)
 		m.Loss, m.GradNorm = math.NaN(), math.NaN()
-		t.env.say("step %d: no token of its documents counts in the loss; it updates nothing", step)
+		t.tell(UpdateSkipped{Step: step, Untargeted: true})
 	}
 	if err != nil {
 		return err
@@ -48,11 +47,11 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	if err != nil {
 		return err
 	}
-	if err := t.diverged(step); err != nil {
+	if err := t.diverged(); err != nil {
 		return err
 	}
-	if t.onStep != nil {
-		if err := t.onStep(m); err != nil {
+	if t.options.OnStep != nil {
+		if err := t.options.OnStep(m); err != nil {
 			return fmt.Errorf("step %d: %w", step, err)
 		}
 	}
@@ -84,10 +83,10 @@ func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m 
 	}
 	m.Loss, m.GradNorm, m.ClipScale = res.Loss(), res.GradNorm, res.ClipScale
 	if res.Skipped {
-		t.env.say("step %d: the gradient norm is not finite; its update is left out", step)
+		t.tell(UpdateSkipped{Step: step})
 	}
-	t.noteHealth(res.Skipped, m.Loss)
-	t.endSave(ctx)
+	t.health.note(res.Skipped, m.Loss)
+	t.saves.end(ctx, t.health.unhealthy)
 	return nil
 }
 
@@ -103,12 +102,12 @@ func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait t
 	m.HostPeakBytes, _ = hostmem.PeakRSS()
 	if t.session.Disk != nil {
 		now := t.session.Disk.Traffic()
-		m.DiskReadBytes = now.ReadBytes - t.traffic.ReadBytes
-		m.Lanes.Disk += (now.Busy - t.traffic.Busy).Seconds()
-		t.traffic = now
+		m.DiskReadBytes = now.ReadBytes - t.wear.traffic.ReadBytes
+		m.Lanes.Disk += (now.Busy - t.wear.traffic.Busy).Seconds()
+		t.wear.traffic = now
 	}
 	wrote := t.written()
-	m.DiskWrittenBytes, t.wrote = wrote-t.wrote, wrote
+	m.DiskWrittenBytes, t.wear.wrote = wrote-t.wear.wrote, wrote
 	if wait = t.wear.due(wrote, t.env.time().now()); wait > 0 {
 		waitSec := wait.Seconds()
 		m.WriteWaitSec = &waitSec
@@ -118,24 +117,23 @@ func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait t
 
 // evaluateAndSave evaluates, and begins to save, where that is due.
 func (t *trainer) evaluateAndSave(ctx context.Context, m *trace.Metrics) error {
-	step := int(m.Step)
-	save := t.saveDue(step)
-	t.evalLoss = nil
-	if t.evalDue(step) {
-		isBest, err := t.evaluateAfter(ctx, step)
+	save := t.saves.isDue(t.steps)
+	t.evals.loss = nil
+	if t.evalDue(t.steps) {
+		isBest, err := t.evaluateAfter(ctx)
 		if err != nil {
 			return err
 		}
-		m.EvalLoss = t.evalLoss
+		m.EvalLoss = t.evals.loss
 		save = isBest && t.config.Save.Best || save
 	}
 	if save {
-		return t.startSave(step)
+		return t.saves.start(t.health.unhealthy == 0)
 	}
 	return nil
 }
 
-// account adds a step to the summary, reports it, and writes its record.
+// account adds a step to the summary, and tells of it.
 func (t *trainer) account(m *trace.Metrics) {
 	s := &t.summary
 	if !math.IsNaN(m.Loss) && !math.IsInf(m.Loss, 0) {
@@ -149,8 +147,8 @@ func (t *trainer) account(m *trace.Metrics) {
 	s.TrainSec += m.StepSec
 	s.Lanes = s.Lanes.Plus(m.Lanes)
 	s.UploadBytes += t.plan.Predicted.UploadBytes
-	t.report(*m)
-	t.checkMetrics(t.metrics.Append(*m))
+	left := (s.TrainSec + s.WriteWaitSec) / float64(t.steps-t.begun) * float64(t.rates.Steps-t.steps)
+	t.tell(StepDone{*m, t.rates.Steps, left})
 }
 
 // slowDown waits, unless the run is asked to stop.
@@ -170,19 +168,3 @@ func documents(docs []int, b data.Batch) []int {
 	}
 	return docs
 }
-
-// report is the line of a step for people.
-func (t *trainer) report(m trace.Metrics) {
-	more := ""
-	if m.EvalLoss != nil {
-		more = fmt.Sprintf("  eval loss %.4f", *m.EvalLoss)
-	}
-	if m.WriteWaitSec != nil {
-		more += "  waits " + console.Seconds(*m.WriteWaitSec) + " (max_write_per_day)"
-	}
-	left := (t.summary.TrainSec + t.summary.WriteWaitSec) / float64(int(m.Step)-t.begun) * float64(t.rates.Steps-int(m.Step))
-	t.env.say("step %*d/%d  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", digits(t.rates.Steps), m.Step, t.rates.Steps,
-		m.Loss, m.GradNorm, m.LearningRate, m.TokensPerSec, console.Seconds(left), more)
-}
-
-func digits(n int) int { return len(fmt.Sprint(n)) }

@@ -43,14 +43,14 @@ func openTrained(ctx context.Context, env *Env, name string) (*source, error) {
 	}
 	if from == nil {
 		dir := filepath.Join(runDir, lastModel)
-		env.say("using %s", dir)
+		env.note("using %s", dir)
 		src, err := openModel(ctx, env, dir)
 		if err == nil {
 			src.run = run
 		}
 		return src, err
 	}
-	env.say("using %s", from.Dir())
+	env.note("using %s", from.Dir())
 	src, err := openModel(ctx, env, run.Model)
 	if err != nil {
 		return nil, fmt.Errorf("%s: the model that its run started from: %w", from.Dir(), err)
@@ -128,7 +128,7 @@ func (e *Env) weightsOf(name string) (runDir string, from *checkpoint.Checkpoint
 			return "", nil, err
 		}
 		for _, entry := range broken {
-			e.say("%v", entry.Err)
+			e.note("%v", entry.Err)
 		}
 		if latest != nil && (from == nil || latest.Manifest.Step > from.Manifest.Step) {
 			from = latest

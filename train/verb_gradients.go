@@ -236,7 +236,7 @@ func (f *gradFile) gradients(ctx context.Context, s *Session, sum *GradSummary) 
 		sum.Parameters += elems
 	}
 	if math.IsNaN(sum.GradNorm) || math.IsInf(sum.GradNorm, 0) {
-		s.env.say("the gradient norm is not finite")
+		s.env.note("the gradient norm is not finite")
 	}
 	return nil
 }

@@ -120,7 +120,7 @@ func (e *Env) continueSizes(c *runfile.Config, id identity) (begun bool, err err
 	if err := b.adoptSizes(c); err != nil || !b.hasSizes() {
 		return false, err
 	}
-	e.say("the run in %s continues with its sizes: micro_batch %d, head_chunk %d, block_chunk %d", c.OutputDir,
+	e.note("the run in %s continues with its sizes: micro_batch %d, head_chunk %d, block_chunk %d", c.OutputDir,
 		c.Numerics.MicroBatch, c.Numerics.HeadChunk, c.Numerics.BlockChunk)
 	return true, nil
 }

@@ -131,6 +131,6 @@ func (e *Env) modelToPush(path string) (string, error) {
 		return "", fmt.Errorf("%s: its latest weights are in a checkpoint, %s: write them as a model with millrace export %s "+
 			"DIR, and push that, or push %s", path, from.Dir(), path, model)
 	}
-	e.say("using %s", model)
+	e.note("using %s", model)
 	return model, nil
 }

@@ -3,6 +3,8 @@ package train
 import (
 	"context"
 	"time"
+
+	"github.com/millrace/millrace/store"
 )
 
 // clock tells the time to what a run does at times.
@@ -35,6 +37,9 @@ func (e *Env) time() clock {
 type wear struct {
 	bytesPerDay int64 // 0: no limit
 	begin       time.Time
+
+	traffic store.Traffic // of the disk tier, that metrics have
+	wrote   int64         // to drives, that metrics have
 }
 
 const day = 24 * time.Hour
@@ -50,10 +55,7 @@ func (w wear) due(written int64, now time.Time) time.Duration {
 
 // written is what the run has written to drives: by the disk tier, and by checkpoints that did not share its files.
 func (t *trainer) written() int64 {
-	n := t.saves.written
-	if t.saves.writer != nil {
-		n += t.saves.writer.Written()
-	}
+	n := t.saves.writtenBytes()
 	if t.session.Disk != nil {
 		n += t.session.Disk.Traffic().WrittenBytes
 	}

@@ -1,0 +1,157 @@
+package train
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/trace"
+)
+
+// Event is something that happens in a run: a value of one of the types of this file. String is its line for people,
+// empty where it has none. [Env.Events] hears all events, in their order, from the goroutine of the run, which waits for
+// it.
+type Event interface{ String() string }
+
+// RunBegan says that a run has its plan, and is about to take its directory and its memory.
+type RunBegan struct {
+	Headline string // the plan in a line
+	Saves    string // when the run saves
+}
+
+func (e RunBegan) String() string { return e.Headline + "; " + e.Saves }
+
+// Resumed says that a run continues from a checkpoint.
+type Resumed struct {
+	Step int    // after which it continues
+	From string // path of the checkpoint
+}
+
+func (e Resumed) String() string {
+	return fmt.Sprintf("resuming after step %d from %s", e.Step, e.From)
+}
+
+// StepDone has the numbers of a step.
+type StepDone struct {
+	trace.Metrics
+	Steps   int     // of the whole run
+	LeftSec float64 // that the other steps take, if they are like those so far
+}
+
+func (e StepDone) String() string {
+	more := ""
+	if e.EvalLoss != nil {
+		more = fmt.Sprintf("  eval loss %.4f", *e.EvalLoss)
+	}
+	if e.WriteWaitSec != nil {
+		more += "  waits " + console.Seconds(*e.WriteWaitSec) + " (max_write_per_day)"
+	}
+	return fmt.Sprintf("step %*d/%d  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", digits(e.Steps), e.Step, e.Steps,
+		e.Loss, e.GradNorm, e.LearningRate, e.TokensPerSec, console.Seconds(e.LeftSec), more)
+}
+
+func digits(n int) int { return len(fmt.Sprint(n)) }
+
+// UpdateSkipped says that a step changes no weights.
+type UpdateSkipped struct {
+	Step       int
+	Untargeted bool // no token counts in the loss; else the gradient norm is not finite
+}
+
+func (e UpdateSkipped) String() string {
+	if e.Untargeted {
+		return fmt.Sprintf("step %d: no token of its documents counts in the loss; it updates nothing", e.Step)
+	}
+	return fmt.Sprintf("step %d: the gradient norm is not finite; its update is left out", e.Step)
+}
+
+// Evaluated has the loss over the held-out data after a step; step 0 is the model before training. The line of an
+// evaluation that belongs to a step is that of StepDone.
+type Evaluated struct {
+	Step int
+	Loss float64 // nats per target token
+	// Late says that the run was stopped in the evaluation, and makes up for it as it continues.
+	Late bool
+}
+
+func (e Evaluated) String() string {
+	switch {
+	case e.Step == 0:
+		return fmt.Sprintf("eval loss %.4f before training", e.Loss)
+	case e.Late:
+		return fmt.Sprintf("eval loss %.4f after step %d, whose evaluation was interrupted", e.Loss, e.Step)
+	}
+	return ""
+}
+
+// Saved says that a checkpoint is complete.
+type Saved struct {
+	Step int
+	Path string
+}
+
+func (Saved) String() string { return "" }
+
+// SaveFailed says that a checkpoint could not be written. The run continues.
+type SaveFailed struct {
+	Why string
+	// NextStep is the step after which the run tries again; 0: it tries at once.
+	NextStep int
+}
+
+func (e SaveFailed) String() string {
+	if e.NextStep == 0 {
+		return fmt.Sprintf("warning: %s; trying again", e.Why)
+	}
+	return fmt.Sprintf("warning: %s; the run continues, and tries to save again after step %d", e.Why, e.NextStep)
+}
+
+// SetAside says that a checkpoint which must not be continued from has another name now.
+type SetAside struct {
+	Why  string // damaged or diverged
+	Step int    // 0: not known
+	Path string // its new name
+}
+
+func (e SetAside) String() string {
+	if e.Step == 0 {
+		return fmt.Sprintf("a %s checkpoint is set aside as %s; remove it when you have no use for it", e.Why, e.Path)
+	}
+	return fmt.Sprintf("the %s checkpoint of step %d is set aside as %s; remove it when you have no use for it", e.Why, e.Step, e.Path)
+}
+
+// Stopping says that a run takes no further step, before its last one.
+type Stopping struct {
+	Step, Steps int
+	ByProgram   bool   // OnStep returned ErrStop
+	Why         string // by stop.patience; empty: the user has asked
+}
+
+func (e Stopping) String() string {
+	switch {
+	case e.ByProgram:
+		return fmt.Sprintf("stopping after step %d, as the program asks", e.Step)
+	case e.Why != "":
+		return fmt.Sprintf("stopping after step %d of %d: %s (stop.patience)", e.Step, e.Steps, e.Why)
+	}
+	return fmt.Sprintf("stopping after step %d", e.Step)
+}
+
+// ModelWritten says that a model is in its directory.
+type ModelWritten struct{ Dir string }
+
+func (ModelWritten) String() string { return "" }
+
+// RunEnded says that a run ended well, or was interrupted and can continue.
+type RunEnded struct{ Summary }
+
+func (RunEnded) String() string { return "" }
+
+// Warning is a fault that the run survives.
+type Warning struct{ Text string }
+
+func (e Warning) String() string { return "warning: " + e.Text }
+
+// Note tells something that a user may want to know.
+type Note struct{ Text string }
+
+func (e Note) String() string { return e.Text }
