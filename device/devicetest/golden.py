@@ -5,7 +5,7 @@
 
 Nothing is downloaded: inputs are random, drawn from fixed seeds by NumPy, small, and in float64. Attention is that of gpt-oss (sinks, with
 and without its window) and of Gemma 2 (soft cap) in transformers' eager form; the loss is that of a Gemma 2 model with one layer, by its
-logits before they are capped. reference_test.go holds the suite's reference against all of it.
+logits before they are capped. golden_test.go holds the suite's reference against all of it.
 """
 
 import json

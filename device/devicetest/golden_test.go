@@ -5,9 +5,12 @@ import (
 	"math"
 	"os"
 	"testing"
+
+	"github.com/millrace/millrace/device"
 )
 
-// The reference agrees with transformers on sinks and soft caps; golden.py says with what of it. Gemma 2's softmax is in fp32 there.
+// The reference agrees with transformers on sinks and soft caps; golden.py says with what of it. Gemma 2's softmax is in
+// fp32 there.
 func TestReferenceAgainstTransformers(t *testing.T) {
 	text, err := os.ReadFile("testdata/golden.json")
 	if err != nil {
@@ -46,35 +49,41 @@ func TestReferenceAgainstTransformers(t *testing.T) {
 			}
 		}
 	}
+	n := newNumbers()
 	for name, g := range golden.Attention {
-		s := &refSpec{heads: g.Heads, kvHeads: g.KVHeads, headDim: g.HeadDim, scale: g.Scale, window: g.Window, softCap: g.SoftCap, start: g.Start}
+		rows, starts := len(g.Start), n.ints(g.Start)
+		spec := device.AttentionSpec{Heads: g.Heads, KVHeads: g.KVHeads, HeadDim: g.HeadDim, Scale: float32(g.Scale),
+			Window: g.Window, SoftCap: float32(g.SoftCap),
+			Docs: device.Docs{Positions: starts, Start: starts, End: starts}} // a causal attention has no use for ends
 		if len(g.Sinks) > 0 {
-			s.sinks = g.Sinks
+			spec.Sinks = n.f32(1, g.Sinks)
 		}
-		out, lse := refAttention(g.Q, g.K, g.V, s)
-		dq, dk, dv := refAttentionGrad(g.DOut, g.Q, g.K, g.V, out, lse, s)
-		near(name+" out", out, g.Out)
-		near(name+" dq", dq, g.DQ)
-		near(name+" dk", dk, g.DK)
-		near(name+" dv", dv, g.DV)
-		if s.sinks != nil {
-			near(name+" dsinks", refSinkGrad(s.sinks, lse, refDelta(g.DOut, out, s)), g.DSinks)
+		a := n.attention(n.f32(rows, g.Q), n.f32(rows, g.K), n.f32(rows, g.V), n.f32(rows, g.DOut), spec)
+		near(name+" out", n.read(a.out), g.Out)
+		near(name+" dq", n.read(a.dq), g.DQ)
+		near(name+" dk", n.read(a.dk), g.DK)
+		near(name+" dv", n.read(a.dv), g.DV)
+		if len(g.Sinks) > 0 {
+			near(name+" dsinks", n.read(a.dsinks), g.DSinks)
 		}
 	}
 	for name, g := range golden.Loss {
-		losses, grad := refCrossEntropy(g.Logits, g.Targets, g.Vocab, g.SoftCap)
-		count, total := 0.0, 0.0
-		for i, target := range g.Targets {
+		count, total, weights := 0.0, 0.0, make([]float64, len(g.Targets))
+		for _, target := range g.Targets {
 			if target >= 0 {
 				count++
-				total += losses[i]
 			}
 		}
-		for i := range grad {
-			grad[i] /= count
+		for i := range weights {
+			weights[i] = 1 / count
 		}
-		near(name+" loss", []float64{total / count}, []float64{g.Loss})
-		near(name+" dlogits", grad, g.DLogits)
+		logits, targets := n.f32(len(g.Targets), g.Logits), n.ints(g.Targets)
+		dlogits := n.like(logits)
+		for i, loss := range n.crossEntropy(dlogits, logits, targets, n.f32(1, weights).Mem, float32(g.SoftCap)) {
+			total += weights[i] * loss
+		}
+		near(name+" loss", []float64{total}, []float64{g.Loss})
+		near(name+" dlogits", n.read(dlogits), g.DLogits)
 	}
 	if len(golden.Attention) != 4 || len(golden.Loss) != 1 {
 		t.Errorf("%d attentions and %d losses", len(golden.Attention), len(golden.Loss))

@@ -30,17 +30,14 @@ func testMatMul(r *rig) {
 				rows, cols = shapeOf(s.k, s.n, f.TransB)
 				b := r.normal("b", kind.in, rows, cols)
 				c := r.output("c", kind.out, s.m, s.n)
-				want := refMatMul(a.v, b.v, s.m, s.n, s.k, f.TransA, f.TransB)
 				if f.Accumulate {
 					r.filled(c, func(int) float64 { return r.rng.NormFloat64() })
-					want = sum(want, c.v)
 				}
 				if variant&8 != 0 {
-					onto := r.normal("onto", kind.out, s.m, s.n)
-					want, f.Onto = sum(want, onto.v), onto.Mat
+					f.Onto = r.normal("onto", kind.out, s.m, s.n).Mat
 				}
 				r.run(func(st device.Stream) { st.MatMul(c.Mat, a.Mat, b.Mat, f) })
-				r.near(what, c, want, math.Sqrt(float64(s.k))+1)
+				r.near(what, c, math.Sqrt(float64(s.k))+1)
 				r.finish(what)
 			}
 		}
@@ -53,18 +50,13 @@ func testBias(r *rig) {
 			what := fmt.Sprint(d, s)
 			y, bias := r.normal("y", d, s.rows, s.cols), r.normal("bias", d, 1, s.cols)
 			db := r.normal("db", tensor.F32, 1, s.cols)
-			want, sums := make([]float64, len(y.v)), append([]float64(nil), db.v...)
 			dy := r.normal("dy", d, s.rows, s.cols)
-			for i := range y.v {
-				want[i] = float64(float32(y.v[i]) + float32(bias.v[i%s.cols]))
-				sums[i%s.cols] += dy.v[i]
-			}
 			r.run(func(st device.Stream) {
 				st.AddBias(y.Mat, bias.Mat)
 				st.BiasGrad(db.Mat, dy.Mat)
 			})
-			r.exact(what, y, want)
-			r.near(what, db, sums, math.Sqrt(float64(s.rows))+1)
+			r.exact(what, y)
+			r.near(what, db, math.Sqrt(float64(s.rows))+1)
 			r.finish(what)
 		}
 	}
@@ -76,10 +68,6 @@ func testAdd(r *rig) {
 			for _, alias := range []string{"", "a", "b"} {
 				what := fmt.Sprint(d, s, " y is ", alias)
 				a, b := r.normal("a", d, s.rows, s.cols), r.normal("b", d, s.rows, s.cols)
-				want := make([]float64, len(a.v))
-				for i := range want {
-					want[i] = float64(float32(a.v[i]) + float32(b.v[i]))
-				}
 				y := r.output("y", d, s.rows, s.cols)
 				switch alias {
 				case "a":
@@ -88,14 +76,14 @@ func testAdd(r *rig) {
 					y = b
 				}
 				r.run(func(st device.Stream) { st.Add(y.Mat, a.Mat, b.Mat) })
-				r.exact(what, y, want)
+				r.exact(what, y)
 				r.finish(what)
 			}
 		}
 	}
 }
 
-// corners are numbers on which roundings differ: ties in BF16, its largest and smallest, denormals, infinities.
+// corners lists numbers on which roundings differ: ties in BF16, its largest and smallest, denormals, infinities.
 var corners = []float64{0, math.Copysign(0, -1), 1, 1 + 0x1p-8, 1 + 0x3p-8, 1 + 0x1p-8 + 0x1p-20, 1 + 0x1p-8 - 0x1p-20, -1 - 0x1p-8,
 	math.MaxFloat32, -math.MaxFloat32, 0x1.fep127, 0x1.fefp127, 0x1.ffp127, 0x1p-126, 0x1.ffp-127, 0x1p-133, 0x1p-134, 0x1.8p-134,
 	0x1p-149, -0x1p-149, math.Inf(1), math.Inf(-1), math.NaN()}
@@ -113,14 +101,14 @@ func testCast(r *rig) {
 				})
 				dst := r.output("dst", to, s.rows, s.cols)
 				r.run(func(st device.Stream) { st.Cast(dst.Mat, src.Mat) })
-				r.exact(what, dst, src.v)
+				r.exact(what, dst)
 				r.finish(what)
 			}
 		}
 	}
 }
 
-// groupings are norms: rows, groups, and the columns of a group.
+// groupings returns shapes of norms: rows, groups, and the columns of a group.
 func (s *Suite) groupings() []grouping {
 	all := []grouping{{1, 1, 1}, {3, 1, 100}, {17, 3, 37}, {67, 1, 576}, {37, 9, 64}, {131, 2, 131}, {523, 1, 32}}
 	if s.Align > 0 {
@@ -138,10 +126,9 @@ func testRMSNorm(r *rig) {
 			x, w := r.normal("x", d, s.rows, s.groups*s.d), r.normal("w", d, 1, s.d)
 			y, rstd := r.output("y", d, s.rows, s.groups*s.d), r.stat("rstd", s.rows, s.groups)
 			const eps = 0x1p-17
-			wantY, wantR := refRMSNorm(x.v, w.v, s.rows, s.groups, eps)
 			r.run(func(st device.Stream) { st.RMSNorm(y.Mat, rstd.Mat, x.Mat, w.Mat, s.groups, eps) })
-			r.near(what, y, wantY, 0)
-			r.near(what, rstd, wantR, 0)
+			r.near(what, y, 0)
+			r.near(what, rstd, 0)
 			r.finish(what)
 		}
 	}
@@ -155,13 +142,11 @@ func testRMSNormGrad(r *rig) {
 				what := fmt.Sprint(d, s, " dw ", hasWeight, " resid ", hasResid, " alias ", alias)
 				cols := s.groups * s.d
 				dy, x, w := r.normal("dy", d, s.rows, cols), r.normal("x", d, s.rows, cols), r.normal("w", d, 1, s.d)
-				_, exact := refRMSNorm(x.v, w.v, s.rows, s.groups, 1e-5)
-				rstd := r.filled(r.stat("rstd", s.rows, s.groups), func(i int) float64 { return exact[i] })
-				wantX, wantW := refRMSNormGrad(dy.v, x.v, w.v, rstd.v)
 				dx, dw, resid := r.output("dx", d, s.rows, cols), &matrix{}, &matrix{}
+				rstd, y := r.stat("rstd", s.rows, s.groups), r.output("y", d, s.rows, cols)
+				r.prepare(func(st device.Stream) { st.RMSNorm(y.Mat, rstd.Mat, x.Mat, w.Mat, s.groups, 1e-5) })
 				if hasResid {
 					resid = r.normal("resid", d, s.rows, cols)
-					wantX = sum(wantX, resid.v)
 				}
 				switch {
 				case alias == 1:
@@ -171,14 +156,13 @@ func testRMSNormGrad(r *rig) {
 				}
 				if hasWeight {
 					dw = r.normal("dw", tensor.F32, 1, s.d)
-					wantW = sum(wantW, dw.v)
 				}
 				r.run(func(st device.Stream) {
 					st.RMSNormGrad(dx.Mat, dw.Mat, dy.Mat, x.Mat, w.Mat, rstd.Mat, resid.Mat, s.groups)
 				})
-				r.near(what, dx, wantX, 4)
+				r.near(what, dx, 4)
 				if hasWeight {
-					r.near(what, dw, wantW, math.Sqrt(float64(s.rows*s.groups))+1)
+					r.near(what, dw, math.Sqrt(float64(s.rows*s.groups))+1)
 				}
 				r.finish(what)
 			}
@@ -203,16 +187,13 @@ func testRoPE(r *rig) {
 					positions[i] = int32(r.rng.IntN(span))
 				}
 				x, p := r.normal("x", d, s.rows, s.heads*s.headDim), r.ints("positions", positions)
-				turned, bias, parts := x.v, &matrix{}, &matrix{}
+				bias, parts := &matrix{}, &matrix{}
 				if biased {
 					bias = r.normal("bias", d, 1, s.heads*s.headDim)
-					parts = r.filled(r.output("in two parts", d, s.rows, s.heads*s.headDim), func(i int) float64 { return x.v[i] })
-					turned = make([]float64, len(x.v))
-					for i := range turned {
-						turned[i] = rounded(d, x.v[i]+bias.v[i%len(bias.v)])
-					}
+					parts = r.output("in two parts", d, s.rows, s.heads*s.headDim)
+					values := numbers(x.Mat, r.image)
+					r.filled(parts, func(i int) float64 { return values[i] })
 				}
-				want := refRoPE(turned, s.rows, s.heads, cos.v, sin.v, positions, inverse)
 				y := x
 				if !inPlace {
 					y = r.output("y", d, s.rows, s.heads*s.headDim)
@@ -224,12 +205,9 @@ func testRoPE(r *rig) {
 						st.RoPE(parts.Mat, parts.Mat, device.Mat{}, s.heads, cos.Mat, sin.Mat, p.Mem, inverse)
 					}
 				})
-				r.near(what, y, want, 2)
-				if biased { // to the bit
-					for i := range want {
-						want[i] = y.decode(r.host, i)
-					}
-					r.exact(what, parts, want)
+				r.near(what, y, 2)
+				if biased {
+					r.same(what, parts, y)
 				}
 				r.finish(what)
 			}
@@ -256,63 +234,48 @@ func testAttention(r *rig) {
 		for _, d := range types {
 			what := fmt.Sprintf("%v %+v", d, s)
 			starts, ends := r.documents(s.rows, s.docs)
-			ref := &refSpec{heads: s.heads, kvHeads: s.kvHeads, headDim: s.headDim, scale: float64(float32(1 / math.Sqrt(float64(s.headDim)))),
-				window: s.window, softCap: float64(s.softCap), start: starts}
 			positions := make([]int32, s.rows)
 			for i := range positions {
 				positions[i] = int32(i) - starts[i]
 			}
-			spec := device.AttentionSpec{Heads: s.heads, KVHeads: s.kvHeads, HeadDim: s.headDim, Scale: float32(ref.scale), Window: s.window,
-				SoftCap: s.softCap,
-				Docs:    device.Docs{Positions: r.ints("positions", positions).Mem, Start: r.ints("start", starts).Mem, End: r.ints("end", ends).Mem}}
+			spec := device.AttentionSpec{Heads: s.heads, KVHeads: s.kvHeads, HeadDim: s.headDim, Window: s.window,
+				Scale: float32(1 / math.Sqrt(float64(s.headDim))), SoftCap: s.softCap,
+				Docs: device.Docs{Positions: r.ints("positions", positions).Mem, Start: r.ints("start", starts).Mem,
+					End: r.ints("end", ends).Mem}}
 			queries, keys := s.heads*s.headDim, s.kvHeads*s.headDim
 
-			sinks := &matrix{}
 			if s.sinks { // from far below the scores to far above them
-				sinks = r.filled(r.output("sinks", d, 1, s.heads), func(i int) float64 { return float64(9*i-6) + r.rng.NormFloat64() })
-				spec.Sinks, ref.sinks = sinks.Mat, sinks.v
+				sinks := r.output("sinks", d, 1, s.heads)
+				spec.Sinks = r.filled(sinks, func(i int) float64 { return float64(9*i-6) + r.rng.NormFloat64() }).Mat
 			}
 
 			// Queries, keys and values are columns of one matrix, as a fused projection leaves them; so are their gradients.
 			qkv := r.normal("qkv", d, s.rows, queries+2*keys)
 			q, k, v := qkv.columns(0, queries), qkv.columns(queries, keys), qkv.columns(queries+keys, keys)
 			out, lse := r.output("out", d, s.rows, queries), r.stat("lse", s.rows, s.heads)
-			wantOut, wantLSE := refAttention(q.v, k.v, v.v, ref)
 			r.run(func(st device.Stream) { st.Attention(out.Mat, lse.Mat, q.Mat, k.Mat, v.Mat, spec) })
-			r.near(what, out, wantOut, 4)
-			r.near(what, lse, wantLSE, 4)
+			r.near(what, out, 4)
+			r.near(what, lse, 4)
 
 			// What forward wrote is an input now, as it was written.
-			out.refresh(r.image)
-			lse.refresh(r.image)
 			dout := r.normal("dout", d, s.rows, queries)
 			dqkv := r.output("dqkv", d, s.rows, queries+2*keys)
 			dq, dk, dv := dqkv.columns(0, queries), dqkv.columns(queries, keys), dqkv.columns(queries+keys, keys)
 			delta := r.stat("delta", s.rows, s.heads)
-			wantQ, wantK, wantV := refAttentionGrad(dout.v, q.v, k.v, v.v, out.v, lse.v, ref)
 			r.run(func(st device.Stream) {
 				st.AttentionGrad(dq.Mat, dk.Mat, dv.Mat, dout.Mat, q.Mat, k.Mat, v.Mat, out.Mat, lse.Mat, delta.Mat, spec)
 			})
-			r.near(what, dq, wantQ, 8)
-			r.near(what, dk, wantK, 8*math.Sqrt(float64(s.heads/s.kvHeads)))
-			r.near(what, dv, wantV, 8*math.Sqrt(float64(s.heads/s.kvHeads)))
-			r.near(what, delta, refDelta(dout.v, out.v, ref), math.Sqrt(float64(s.headDim)))
+			r.near(what, dq, 8)
+			r.near(what, dk, 8*math.Sqrt(float64(s.heads/s.kvHeads)))
+			r.near(what, dv, 8*math.Sqrt(float64(s.heads/s.kvHeads)))
+			r.near(what, delta, math.Sqrt(float64(s.headDim)))
 			if s.sinks {
-				delta.refresh(r.image)
 				dsinks := r.normal("dsinks", tensor.F32, 1, s.heads)
-				want := sum(dsinks.v, refSinkGrad(sinks.v, lse.v, delta.v))
-				r.run(func(st device.Stream) { st.SinkGrad(dsinks.Mat, sinks.Mat, lse.Mat, delta.Mat) })
-				r.near(what, dsinks, want, math.Sqrt(float64(s.rows*s.headDim)))
+				r.run(func(st device.Stream) { st.SinkGrad(dsinks.Mat, spec.Sinks, lse.Mat, delta.Mat) })
+				r.near(what, dsinks, math.Sqrt(float64(s.rows*s.headDim)))
 			}
 			r.finish(what)
 		}
-	}
-}
-
-// refresh takes what an operation wrote to m for its numbers.
-func (m *matrix) refresh(image []byte) {
-	for i := range m.v {
-		m.v[i] = m.decode(image, i)
 	}
 }
 
@@ -340,13 +303,9 @@ func (r *rig) documents(rows, docs int) (start, end []int32) {
 	return start, end
 }
 
-// columns is a range of columns of m.
+// columns views columns [first, first+n) of m.
 func (m *matrix) columns(first, n int) *matrix {
-	c := &matrix{Mat: m.ColRange(first, n), name: fmt.Sprintf("%s[:, %d:%d]", m.name, first, first+n)}
-	for r := range m.Rows {
-		c.v = append(c.v, m.v[r*m.Cols+first:][:n]...)
-	}
-	return c
+	return &matrix{m.ColRange(first, n), fmt.Sprintf("%s[:, %d:%d]", m.name, first, first+n)}
 }
 
 // scratch accepts whatever an operation left in m.
@@ -370,7 +329,6 @@ func testSwiGLU(r *rig) {
 				})
 				dy := r.normal("dy", d, s.rows, s.cols)
 				y := r.output("y", d, s.rows, s.cols)
-				wantY, wantD := refSwiGLU(gateUp.v, s.rows), refSwiGLUGrad(dy.v, gateUp.v, s.rows)
 				dGateUp, act := gateUp, dy
 				if !inPlace {
 					dGateUp, act = r.output("dGateUp", d, s.rows, 2*s.cols), r.output("act", d, s.rows, s.cols)
@@ -379,13 +337,9 @@ func testSwiGLU(r *rig) {
 					st.SwiGLU(y.Mat, gateUp.Mat)
 					st.SwiGLUGrad(dGateUp.Mat, act.Mat, dy.Mat, gateUp.Mat)
 				})
-				r.near(what, y, wantY, 1)
-				again := make([]float64, len(y.v))
-				for i := range again {
-					again[i] = y.decode(r.host, i)
-				}
-				r.exact(what, act, again)
-				r.near(what, dGateUp, wantD, 4)
+				r.near(what, y, 1)
+				r.same(what, act, y)
+				r.near(what, dGateUp, 4)
 				r.finish(what)
 			}
 		}
@@ -412,14 +366,10 @@ func testCrossEntropy(r *rig) {
 			ids := r.ints("targets", targets)
 			stat, loss := r.stat("stat", s.rows, 3), r.output("loss", tensor.F32, 1, s.rows)
 			grad := r.output("dlogits", d, s.rows, s.vocab)
-			wantLoss, wantGrad := refCrossEntropy(logits.v, targets, s.vocab, float64(s.softCap))
 			const largest = 0x1p-5
 			weights := r.filled(r.place("weights", tensor.F32, 1, s.rows, s.rows), func(t int) float64 {
 				return [...]float64{0x1p-7, -largest, 0, 0x1p-30, largest}[t%5]
 			})
-			for i := range wantGrad {
-				wantGrad[i] *= weights.v[i/s.vocab]
-			}
 			tiles := func(f func(first, n int)) {
 				for first := 0; first < s.vocab; first += s.tile {
 					f(first, min(s.tile, s.vocab-first))
@@ -434,8 +384,8 @@ func testCrossEntropy(r *rig) {
 						s.softCap)
 				})
 			})
-			r.near(what, loss, wantLoss, 200)
-			r.near(what, grad, wantGrad, 4*largest)
+			r.near(what, loss, 200)
+			r.near(what, grad, 4*largest)
 			r.scratch(stat)
 			r.finish(what)
 		}
@@ -445,15 +395,9 @@ func testCrossEntropy(r *rig) {
 func testGather(r *rig) {
 	r.lookUps(func(what string, d tensor.DType, s shape, ids []int32, first int) {
 		table, y := r.normal("table", d, 40, s.cols), r.normal("y", d, s.rows, s.cols)
-		want := append([]float64(nil), y.v...)
-		for t, id := range ids {
-			if row := int(id) - first; row >= 0 && row < table.Rows {
-				copy(want[t*s.cols:(t+1)*s.cols], table.v[row*s.cols:])
-			}
-		}
 		v := r.ints("ids", ids)
 		r.run(func(st device.Stream) { st.Gather(y.Mat, table.Mat, v.Mem, first) })
-		r.exact(what, y, want)
+		r.exact(what, y)
 		r.finish(what)
 	})
 }
@@ -461,23 +405,14 @@ func testGather(r *rig) {
 func testScatterAdd(r *rig) {
 	r.lookUps(func(what string, d tensor.DType, s shape, ids []int32, first int) {
 		dtable, dy := r.normal("dtable", tensor.F32, 40, s.cols), r.normal("dy", d, s.rows, s.cols)
-		want := append([]float64(nil), dtable.v...)
-		for t, id := range ids {
-			if row := int(id) - first; row >= 0 && row < dtable.Rows {
-				for c := range s.cols {
-					at := row*s.cols + c
-					want[at] = float64(float32(want[at]) + float32(dy.v[t*s.cols+c]))
-				}
-			}
-		}
 		v := r.ints("ids", ids)
 		r.run(func(st device.Stream) { st.ScatterAdd(dtable.Mat, dy.Mat, v.Mem, first) })
-		r.exact(what, dtable, want)
+		r.exact(what, dtable)
 		r.finish(what)
 	})
 }
 
-// lookUps are cases of ids, some of them in the 40 rows of a table that begins at first, many of them twice.
+// lookUps calls f for cases of ids, some of them in the 40 rows of a table that begins at first, many of them twice.
 func (r *rig) lookUps(f func(what string, d tensor.DType, s shape, ids []int32, first int)) {
 	for _, d := range types {
 		for _, s := range r.suite.shapes() {
@@ -492,21 +427,60 @@ func (r *rig) lookUps(f func(what string, d tensor.DType, s shape, ids []int32, 
 	}
 }
 
+// updates calls test for the types that weights and gradients have in an update.
+func (r *rig) updates(test func(u *update)) {
+	for _, of := range [][2]tensor.DType{{tensor.BF16, tensor.BF16}, {tensor.BF16, tensor.F32}, {tensor.F32, tensor.F32}} {
+		test(&update{r, of[0], of[1]})
+	}
+}
+
+// update has the types of an update of parameters.
+type update struct {
+	*rig
+	weights, grad tensor.DType
+}
+
+// test compares an update of n parameters, of its moments and of its count of bad weights. Some weights are corners.
+func (u *update) test(n int, moments []*matrix, run func(st device.Stream, weights, low device.Mat, bad device.Mem)) {
+	master := make([]float32, n)
+	for i := range master {
+		master[i] = float32(u.rng.NormFloat64())
+		if i < len(corners) && n > len(corners) {
+			master[i] = float32(corners[i])
+		}
+	}
+	weights, low := u.output("weights", u.weights, 1, n), &matrix{}
+	bad := u.filled(u.place("bad", tensor.I64, 1, 1, 1), func(int) float64 { return 5 })
+	written := append(moments, weights, bad)
+	if u.weights == tensor.F32 {
+		u.filled(weights, func(i int) float64 { return float64(master[i]) })
+	} else {
+		low = u.output("low", tensor.I16, 1, n)
+		written = append(written, low)
+		u.filled(weights, func(i int) float64 {
+			hi, _ := tensor.SplitF32(master[i])
+			return float64(tensor.F32FromBF16(hi))
+		})
+		u.filled(low, func(i int) float64 {
+			_, lo := tensor.SplitF32(master[i])
+			return float64(lo)
+		})
+	}
+	u.run(func(st device.Stream) { run(st, weights.Mat, low.Mat, bad.Mem) })
+	what := fmt.Sprint(u.weights, u.grad, n)
+	for _, m := range written {
+		u.exact(what, m)
+	}
+	u.finish(what)
+}
+
+var adamWScalars = device.AdamWScalars{ClipScale: 0.75, Decay: 1 - 1e-3, OneMinusBeta1: 0.1, Beta2: 0.999,
+	OneMinusBeta2: 1 - 0.999, StepSize: 3e-3, SqrtBC2: 0.05, Eps: 1e-8}
+
 func testAdamW(r *rig) {
-	scalars := device.AdamWScalars{ClipScale: 0.75, Decay: 1 - 1e-3, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 1 - 0.999,
-		StepSize: 3e-3, SqrtBC2: 0.05, Eps: 1e-8}
 	for _, n := range []int{1, 3, 17, 131, 4099, 70001} {
-		for _, kind := range []struct{ weights, grad tensor.DType }{
-			{tensor.BF16, tensor.BF16}, {tensor.BF16, tensor.F32}, {tensor.F32, tensor.F32}} {
-			what := fmt.Sprint(kind, n)
-			master := make([]float32, n)
-			for i := range master {
-				master[i] = float32(r.rng.NormFloat64())
-				if i < len(corners) && n > len(corners) {
-					master[i] = float32(corners[i])
-				}
-			}
-			grad := r.filled(r.output("grad", kind.grad, 1, n), func(i int) float64 {
+		r.updates(func(u *update) {
+			grad := r.filled(r.output("grad", u.grad, 1, n), func(i int) float64 {
 				switch {
 				case i%31 == 5:
 					return r.rng.NormFloat64() * 0x1p-130 // moments become denormal
@@ -525,44 +499,53 @@ func testAdamW(r *rig) {
 				}
 				return r.rng.NormFloat64()
 			})
-			v := r.filled(r.output("v", tensor.F32, 1, n), func(i int) float64 { return math.Abs(m.v[i]) })
-			bad := r.filled(r.place("bad", tensor.I64, 1, 1, 1), func(int) float64 { return 5 })
+			first := numbers(m.Mat, r.image)
+			v := r.filled(r.output("v", tensor.F32, 1, n), func(i int) float64 { return math.Abs(first[i]) })
+			u.test(n, []*matrix{m, v}, func(st device.Stream, weights, low device.Mat, bad device.Mem) {
+				st.AdamW(device.AdamWArgs{Weights: weights, Low: low, Grad: grad.Mat, M: m.Mat, V: v.Mat,
+					AdamWScalars: adamWScalars}, bad)
+			})
+		})
+	}
+}
 
-			args := device.AdamWArgs{Grad: grad.Mat, M: m.Mat, V: v.Mat, AdamWScalars: scalars}
-			var weights, low *matrix
-			if kind.weights == tensor.F32 {
-				weights = r.filled(r.output("weights", tensor.F32, 1, n), func(i int) float64 { return float64(master[i]) })
-			} else {
-				weights, low = r.output("weights", tensor.BF16, 1, n), r.output("low", tensor.I16, 1, n)
-				r.filled(weights, func(i int) float64 { hi, _ := tensor.SplitF32(master[i]); return float64(tensor.F32FromBF16(hi)) })
-				r.filled(low, func(i int) float64 { _, lo := tensor.SplitF32(master[i]); return float64(lo) })
-				args.Low = low.Mat
-			}
-			args.Weights = weights.Mat
-
-			wantP, wantLow, wantM, wantV := make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)
-			wantBad := 5.0
-			for i := range n {
-				p, m, v := refAdamW(master[i], float32(m.v[i]), float32(v.v[i]), float32(grad.v[i]), &scalars)
-				if p-p != 0 { // infinite, or a NaN
-					wantBad++
-				}
-				wantM[i], wantV[i], wantP[i] = float64(m), float64(v), float64(p)
-				if kind.weights == tensor.BF16 {
-					hi, lo := tensor.SplitF32(p)
-					wantP[i], wantLow[i] = float64(tensor.F32FromBF16(hi)), float64(lo)
-				}
-			}
-			r.run(func(st device.Stream) { st.AdamW(args, bad.Mem) })
-			r.exact(what, weights, wantP)
-			if low != nil {
-				r.exact(what, low, wantLow)
-			}
-			r.exact(what, m, wantM)
-			r.exact(what, v, wantV)
-			r.exact(what, bad, []float64{wantBad})
-			r.finish(what)
+// moment8 places a moment in 8 bits: random codes and scales. Some scales are 0, like those that were never written.
+func (r *rig) moment8(name string, n int) (codes, scales *matrix) {
+	blocks, of := n/tensor.MomentBlock, []float64{1, 0, 0x1p-30, 3}
+	scales = r.filled(r.place(name+" scales", tensor.F32, 1, blocks, blocks), func(b int) float64 { return of[b%4] })
+	codes = r.filled(r.place(name, tensor.U8, 1, n, n), func(i int) float64 {
+		if of[i/tensor.MomentBlock%4] == 0 {
+			return 0
 		}
+		return float64(r.rng.IntN(256))
+	})
+	return codes, scales
+}
+
+func testAdamW8(r *rig) {
+	for _, blocks := range []int{1, 2, 7, 301} {
+		n := blocks * tensor.MomentBlock
+		r.updates(func(u *update) {
+			grad := r.filled(r.output("grad", u.grad, 1, n), func(i int) float64 {
+				switch {
+				case i/tensor.MomentBlock%5 == 1 || i%31 == 6:
+					return 0
+				case i%31 == 5:
+					return r.rng.NormFloat64() * 0x1p-20
+				case i == 100:
+					return math.NaN()
+				case i == 1001:
+					return math.Inf(1)
+				}
+				return r.rng.NormFloat64()
+			})
+			m, mScale := r.moment8("m", n)
+			v, vScale := r.moment8("v", n)
+			u.test(n, []*matrix{m, mScale, v, vScale}, func(st device.Stream, weights, low device.Mat, bad device.Mem) {
+				st.AdamW8(device.AdamW8Args{Weights: weights, Low: low, Grad: grad.Mat, M: m.Mat, V: v.Mat,
+					MScale: mScale.Mat, VScale: vScale.Mat, AdamWScalars: adamWScalars}, bad)
+			})
+		})
 	}
 }
 
@@ -578,19 +561,11 @@ func testSums(r *rig) {
 					st.Sum(total.Mem, x.Mat)
 				}
 			})
-			r.exact(what, squares, []float64{refSum(x.v, func(x float64) float64 { return x * x })})
+			r.exact(what, squares)
 			if d == tensor.F32 {
-				r.exact(what, total, []float64{refSum(x.v, func(x float64) float64 { return x })})
+				r.exact(what, total)
 			}
 			r.finish(what)
 		}
 	}
-}
-
-func sum(a, b []float64) []float64 {
-	c := make([]float64, len(a))
-	for i := range a {
-		c[i] = a[i] + b[i]
-	}
-	return c
 }

@@ -1,292 +1,301 @@
 package devicetest
 
 import (
+	"encoding/binary"
+	"fmt"
 	"math"
+	"sync/atomic"
+	"time"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/tensor"
 )
 
-// The reference: the texts of package device in float64, by loops that follow the formulas. Matrices are dense slices.
+// Reference is a device that carries out every operation of device/ops.go in float64, by a few plain loops, and rounds
+// each result once. [Run] compares drivers with it. It also drives an engine: it has memory of its own, to which layers
+// are streamed as to a GPU. A program that wants to change an operation, or to count it, wraps its streams.
+//
+// A stream carries out an operation at once, on the goroutine of its caller, so events need no waits. The operations
+// are in reference_ops.go. Methods may be called from any goroutine.
+type Reference struct {
+	memoryBytes int64
+	accounts    *hostmem.Accounts
+	open        atomic.Int64 // buffers and streams that are not closed
+}
 
-// refMatMul is op(a)·op(b) for op(a) [m, k] and op(b) [k, n].
-func refMatMul(a, b []float64, m, n, k int, transA, transB bool) []float64 {
-	c := make([]float64, m*n)
-	for i := range m {
-		for j := range n {
-			for l := range k {
-				ia, ib := i*k+l, l*n+j
-				if transA {
-					ia = l*m + i
-				}
-				if transB {
-					ib = j*k + l
-				}
-				c[i*n+j] += a[ia] * b[ib]
+// NewReference makes a device of a size in bytes. Its memory is not part of a run's host memory, so it has accounts of
+// its own.
+func NewReference(memoryBytes int64) *Reference {
+	return &Reference{memoryBytes: memoryBytes, accounts: hostmem.New()}
+}
+
+// Info implements device.Device.
+func (d *Reference) Info() device.Info {
+	return device.Info{Name: "float64 reference", MemoryBytes: d.memoryBytes, Workers: 1, Numerics: "float64 reference"}
+}
+
+// Alloc implements device.Device.
+func (d *Reference) Alloc(purpose string, bytes int64) (device.Buffer, error) {
+	if used, _ := d.accounts.Total(); bytes > d.memoryBytes-used {
+		return nil, fmt.Errorf("reference: %d bytes for %s do not fit: %d of %d are in use; lower batch_tokens",
+			bytes, purpose, used, d.memoryBytes)
+	}
+	region, err := d.accounts.Reserve(purpose, bytes)
+	if err != nil {
+		return nil, err
+	}
+	d.open.Add(1)
+	return &referenceBuffer{device: d, bytes: region.Bytes(), region: region}, nil
+}
+
+// Register implements device.Device.
+func (d *Reference) Register(r *hostmem.Region) (device.Buffer, error) {
+	d.open.Add(1)
+	return &referenceBuffer{device: d, bytes: r.Bytes()}, nil
+}
+
+// NewStream implements device.Device. The stream has a method Fail(error), which makes it fail as an operation would.
+func (d *Reference) NewStream(name string) (device.Stream, error) {
+	d.open.Add(1)
+	return &referenceStream{device: d, name: name}, nil
+}
+
+// NewEvent implements device.Device.
+func (d *Reference) NewEvent() (device.Event, error) { return &referenceEvent{}, nil }
+
+// PrepareAttention implements device.Device: there is nothing to reserve.
+func (d *Reference) PrepareAttention(positions, heads, headDim int) error { return nil }
+
+// Close implements device.Device.
+func (d *Reference) Close() error {
+	if n := d.open.Load(); n != 0 {
+		return fmt.Errorf("reference: close: %d buffers and streams are still open", n)
+	}
+	return nil
+}
+
+// referenceBuffer is memory of a Reference or, without a region, registered host memory.
+type referenceBuffer struct {
+	device *Reference
+	bytes  []byte
+	region *hostmem.Region
+	closed bool
+
+	// wide, if it is not nil, has for each two bytes the number that an operation stored there, before it was rounded.
+	// Operations read that number while the bytes still are its rounding. The results of a sequence of operations
+	// then have the precision of float64.
+	wide []float64
+}
+
+// newWideBuffer makes memory in which nothing is rounded.
+func newWideBuffer(bytes int) *referenceBuffer {
+	return &referenceBuffer{bytes: make([]byte, bytes), wide: make([]float64, bytes/2+1)}
+}
+
+// Bytes implements device.Buffer.
+func (b *referenceBuffer) Bytes() int64 { return int64(len(b.bytes)) }
+
+// Close implements device.Buffer.
+func (b *referenceBuffer) Close() error {
+	if b.closed {
+		return nil
+	}
+	b.closed = true
+	b.device.open.Add(-1)
+	if b.region == nil {
+		return nil
+	}
+	return b.region.Close()
+}
+
+// numbers reads a matrix row by row.
+func (b *referenceBuffer) numbers(m device.Mat) []float64 {
+	x := numbers(m, b.bytes)
+	if b.wide != nil {
+		each(m, func(i int, at int64) {
+			if w := b.wide[at/2]; math.Float64bits(rounded(m.DType, w)) == math.Float64bits(x[i]) {
+				x[i] = w
 			}
+		})
+	}
+	return x
+}
+
+// put rounds numbers to the type of a matrix and writes them.
+func (b *referenceBuffer) put(m device.Mat, x []float64) {
+	each(m, func(i int, at int64) {
+		store(m.DType, b.bytes[at:], x[i])
+		if b.wide != nil {
+			b.wide[at/2] = x[i]
+		}
+	})
+}
+
+// numbers reads a matrix from the bytes of its buffer.
+func numbers(m device.Mat, bytes []byte) []float64 {
+	x := make([]float64, m.Rows*m.Cols)
+	each(m, func(i int, at int64) { x[i] = load(m.DType, bytes[at:]) })
+	return x
+}
+
+// each calls visit for each element, row by row: i counts elements, and at is the element's offset in bytes.
+func each(m device.Mat, visit func(i int, at int64)) {
+	size := m.DType.Bytes()
+	for r := range m.Rows {
+		for c := range m.Cols {
+			visit(r*m.Cols+c, m.Off+int64(r*m.Stride+c)*size)
 		}
 	}
-	return c
 }
 
-func refRMSNorm(x, w []float64, rows, groups int, eps float64) (y, rstd []float64) {
-	d := len(w)
-	y, rstd = make([]float64, len(x)), make([]float64, rows*groups)
-	for g := range rstd {
-		sum := 0.0
-		for i := range d {
-			sum += x[g*d+i] * x[g*d+i]
-		}
-		rstd[g] = 1 / math.Sqrt(sum/float64(d)+eps)
-		for i := range d {
-			y[g*d+i] = w[i] * x[g*d+i] * rstd[g]
-		}
+// load reads the number of type d at the start of b.
+func load(d tensor.DType, b []byte) float64 {
+	switch d {
+	case tensor.F32:
+		return float64(math.Float32frombits(binary.NativeEndian.Uint32(b)))
+	case tensor.BF16:
+		return float64(tensor.F32FromBF16(binary.NativeEndian.Uint16(b)))
+	case tensor.F64:
+		return math.Float64frombits(binary.NativeEndian.Uint64(b))
+	case tensor.U8:
+		return float64(b[0])
+	case tensor.I16:
+		return float64(int16(binary.NativeEndian.Uint16(b)))
+	case tensor.I32:
+		return float64(int32(binary.NativeEndian.Uint32(b)))
+	case tensor.I64:
+		return float64(int64(binary.NativeEndian.Uint64(b)))
 	}
-	return y, rstd
+	panic("devicetest: no numbers of type " + d.String())
 }
 
-// refRMSNormGrad returns what the norm adds to the gradients.
-func refRMSNormGrad(dy, x, w, rstd []float64) (dx, dw []float64) {
-	d := len(w)
-	dx, dw = make([]float64, len(x)), make([]float64, d)
-	for g, s := range rstd {
-		mean := 0.0
-		for i := range d {
-			xhat := x[g*d+i] * s
-			mean += w[i] * dy[g*d+i] * xhat / float64(d)
-			dw[i] += dy[g*d+i] * xhat
-		}
-		for i := range d {
-			dx[g*d+i] = s * (w[i]*dy[g*d+i] - x[g*d+i]*s*mean)
-		}
+// store writes a number of type d at the start of b, rounded to nearest even where the type has fractions.
+func store(d tensor.DType, b []byte, x float64) {
+	switch d {
+	case tensor.F32:
+		binary.NativeEndian.PutUint32(b, math.Float32bits(float32(x)))
+	case tensor.BF16:
+		binary.NativeEndian.PutUint16(b, tensor.BF16FromF32(float32(x)))
+	case tensor.F64:
+		binary.NativeEndian.PutUint64(b, math.Float64bits(x))
+	case tensor.U8:
+		b[0] = uint8(x)
+	case tensor.I16:
+		binary.NativeEndian.PutUint16(b, uint16(int16(x)))
+	case tensor.I32:
+		binary.NativeEndian.PutUint32(b, uint32(int32(x)))
+	case tensor.I64:
+		binary.NativeEndian.PutUint64(b, uint64(int64(x)))
+	default:
+		panic("devicetest: no numbers of type " + d.String())
 	}
-	return dx, dw
 }
 
-func refRoPE(x []float64, rows, heads int, cos, sin []float64, positions []int32, inverse bool) []float64 {
-	headDim := len(x) / rows / heads
-	half := headDim / 2
-	y := make([]float64, len(x))
-	for t := range rows {
-		for h := range heads {
-			for i := range half {
-				c, s := cos[int(positions[t])*half+i], sin[int(positions[t])*half+i]
-				if inverse {
-					s = -s
-				}
-				at := (t*heads+h)*headDim + i
-				y[at] = x[at]*c - x[at+half]*s
-				y[at+half] = x[at+half]*c + x[at]*s
-			}
-		}
+// rounded is x as type d stores it. Integers come as they are.
+func rounded(d tensor.DType, x float64) float64 {
+	switch d {
+	case tensor.F32:
+		return float64(float32(x))
+	case tensor.BF16:
+		return float64(tensor.F32FromBF16(tensor.BF16FromF32(float32(x))))
 	}
-	return y
+	return x
 }
 
-// refSpec is the shape of a reference attention.
-type refSpec struct {
-	heads, kvHeads, headDim int
-	scale                   float64
-	window                  int
-	softCap                 float64
-	sinks                   []float64 // none: nil
-	start                   []int32
+// referenceEvent points to the latest record of an event, nil before the first one.
+type referenceEvent struct{ latest atomic.Pointer[record] }
+
+// record has the time when a stream passed an event, and the stream's error.
+type record struct {
+	at  time.Time
+	err error
 }
 
-// capped returns x bounded by softCap, and the derivative. A softCap of 0 does not bound.
-func capped(x, softCap float64) (y, slope float64) {
-	if softCap == 0 {
-		return x, 1
+func (e *referenceEvent) Wait() error {
+	if r := e.latest.Load(); r != nil {
+		return r.err
 	}
-	t := math.Tanh(x / softCap)
-	return softCap * t, 1 - t*t
+	return nil
 }
 
-// score returns the score of head h for query t and key j, and its derivative by the uncapped score.
-func (s *refSpec) score(q, k []float64, t, h, j int) (y, slope float64) {
-	return capped(s.scale*s.dot(q, t, s.heads, h, k, j, s.kvHeads, h/(s.heads/s.kvHeads)), s.softCap)
+func (e *referenceEvent) Since(earlier device.Event) time.Duration {
+	return e.latest.Load().at.Sub(earlier.(*referenceEvent).latest.Load().at)
 }
 
-// first is the first key that position t sees; the last is t.
-func (s *refSpec) first(t int) int {
-	if s.window > 0 {
-		return max(int(s.start[t]), t-s.window+1)
+func (e *referenceEvent) Close() error { return nil }
+
+// referenceStream carries out each operation at once.
+type referenceStream struct {
+	device   *Reference
+	name     string
+	operands device.Operands // checks calls
+	err      error           // the first one; it sticks
+	closed   bool
+
+	// twin, if it is not nil, takes the place of each buffer that operands name. So the operands of a call to another
+	// device serve for the same call here.
+	twin *referenceBuffer
+}
+
+// do carries out an operation whose operands were checked.
+func (s *referenceStream) do(operation func()) {
+	if s.err == nil {
+		operation()
 	}
-	return int(s.start[t])
 }
 
-// dot is the product of a head of row i of x with one of row j of y.
-func (s *refSpec) dot(x []float64, i, xHeads, xHead int, y []float64, j, yHeads, yHead int) float64 {
-	sum := 0.0
-	for c := range s.headDim {
-		sum += x[(i*xHeads+xHead)*s.headDim+c] * y[(j*yHeads+yHead)*s.headDim+c]
+// Fail makes the stream fail, as an operation would that a real device refuses.
+func (s *referenceStream) Fail(err error) {
+	if s.err == nil {
+		s.err = fmt.Errorf("stream %s: %w", s.name, err)
 	}
-	return sum
 }
 
-func refAttention(q, k, v []float64, s *refSpec) (out, lse []float64) {
-	rows := len(s.start)
-	out, lse = make([]float64, len(q)), make([]float64, rows*s.heads)
-	for t := range rows {
-		for h := range s.heads {
-			kv := h / (s.heads / s.kvHeads)
-			first := s.first(t)
-			scores := make([]float64, t+1-first)
-			top := math.Inf(-1)
-			if s.sinks != nil {
-				top = s.sinks[h]
-			}
-			for j := range scores {
-				scores[j], _ = s.score(q, k, t, h, first+j)
-				top = max(top, scores[j])
-			}
-			sum := 0.0
-			if s.sinks != nil {
-				sum = math.Exp(s.sinks[h] - top)
-			}
-			for _, x := range scores {
-				sum += math.Exp(x - top)
-			}
-			lse[t*s.heads+h] = top + math.Log(sum)
-			for j, x := range scores {
-				p := math.Exp(x-top) / sum
-				for c := range s.headDim {
-					out[(t*s.heads+h)*s.headDim+c] += p * v[((first+j)*s.kvHeads+kv)*s.headDim+c]
-				}
-			}
-		}
-	}
-	return out, lse
+func (s *referenceStream) Record(e device.Event) {
+	e.(*referenceEvent).latest.Store(&record{time.Now(), s.err})
 }
 
-func refAttentionGrad(dout, q, k, v, out, lse []float64, s *refSpec) (dq, dk, dv []float64) {
-	dq, dk, dv = make([]float64, len(q)), make([]float64, len(k)), make([]float64, len(v))
-	for t := range s.start {
-		for h := range s.heads {
-			kv := h / (s.heads / s.kvHeads)
-			delta := s.dot(dout, t, s.heads, h, out, t, s.heads, h)
-			for j := s.first(t); j <= t; j++ {
-				score, slope := s.score(q, k, t, h, j)
-				p := math.Exp(score - lse[t*s.heads+h])
-				ds := p * (s.dot(dout, t, s.heads, h, v, j, s.kvHeads, kv) - delta) * slope * s.scale
-				for c := range s.headDim {
-					qi, ki := (t*s.heads+h)*s.headDim+c, (j*s.kvHeads+kv)*s.headDim+c
-					dv[ki] += p * dout[qi]
-					dk[ki] += ds * q[qi]
-					dq[qi] += ds * k[ki]
-				}
-			}
-		}
+func (s *referenceStream) Wait(e device.Event) {
+	if err := e.Wait(); err != nil {
+		s.Fail(err)
 	}
-	return dq, dk, dv
 }
 
-// refDelta is the sum over each head of out*dout.
-func refDelta(dout, out []float64, s *refSpec) []float64 {
-	delta := make([]float64, len(s.start)*s.heads)
-	for i := range delta {
-		delta[i] = s.dot(dout, i/s.heads, s.heads, i%s.heads, out, i/s.heads, s.heads, i%s.heads)
+func (s *referenceStream) Sync() error { return s.err }
+
+func (s *referenceStream) Close() error {
+	if !s.closed {
+		s.closed = true
+		s.device.open.Add(-1)
 	}
-	return delta
+	return s.err
 }
 
-// refSinkGrad is the gradient of the sinks.
-func refSinkGrad(sinks, lse, delta []float64) []float64 {
-	d := make([]float64, len(sinks))
-	for i := range lse {
-		h := i % len(sinks)
-		d[h] -= math.Exp(sinks[h]-lse[i]) * delta[i]
+func (s *referenceStream) buffer(m device.Mem) *referenceBuffer {
+	if s.twin != nil {
+		return s.twin
 	}
-	return d
+	return m.Buf.(*referenceBuffer)
 }
 
-func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+func (s *referenceStream) bytes(m device.Mem) []byte { return s.buffer(m).bytes[m.Off:][:m.Len] }
 
-func refSwiGLU(gateUp []float64, rows int) []float64 {
-	n := len(gateUp) / rows / 2
-	y := make([]float64, rows*n)
-	for r := range rows {
-		for i := range n {
-			g, u := gateUp[r*2*n+i], gateUp[r*2*n+n+i]
-			y[r*n+i] = g * sigmoid(g) * u
-		}
-	}
-	return y
+func (s *referenceStream) numbers(m device.Mat) []float64 { return s.buffer(m.Mem).numbers(m) }
+
+func (s *referenceStream) put(m device.Mat, x []float64) { s.buffer(m.Mem).put(m, x) }
+
+// vector reads the first n numbers of a plain vector.
+func (s *referenceStream) vector(m device.Mem, d tensor.DType, n int) []float64 {
+	return s.numbers(device.NewVec(m, d, n))
 }
 
-func refSwiGLUGrad(dy, gateUp []float64, rows int) []float64 {
-	n := len(gateUp) / rows / 2
-	d := make([]float64, len(gateUp))
-	for r := range rows {
-		for i := range n {
-			g, u, s := gateUp[r*2*n+i], gateUp[r*2*n+n+i], sigmoid(gateUp[r*2*n+i])
-			d[r*2*n+i] = dy[r*n+i] * u * s * (1 + g*(1-s))
-			d[r*2*n+n+i] = dy[r*n+i] * g * s
-		}
-	}
-	return d
+func (s *referenceStream) Copy(dst, src device.Mem) {
+	s.operands.Copy(dst, src)
+	s.do(func() { copy(s.bytes(dst), s.bytes(src)) })
 }
 
-// refCrossEntropy is the loss of each row and the gradient of their sum, for whole rows of n logits.
-func refCrossEntropy(logits []float64, targets []int32, n int, softCap float64) (loss, grad []float64) {
-	loss, grad = make([]float64, len(targets)), make([]float64, len(logits))
-	for t, target := range targets {
-		if target < 0 {
-			continue
-		}
-		row, slopes := make([]float64, n), make([]float64, n)
-		for i, x := range logits[t*n : (t+1)*n] {
-			row[i], slopes[i] = capped(x, softCap)
-		}
-		top, sum := math.Inf(-1), 0.0
-		for _, x := range row {
-			top = max(top, x)
-		}
-		for _, x := range row {
-			sum += math.Exp(x - top)
-		}
-		loss[t] = top + math.Log(sum) - row[target]
-		for i, x := range row {
-			grad[t*n+i] = math.Exp(x-top) / sum
-		}
-		grad[t*n+int(target)]--
-		for i, slope := range slopes {
-			grad[t*n+i] *= slope
-		}
-	}
-	return loss, grad
-}
-
-// refSum is the sum of f(x[i]) in the order that SumSquares defines.
-func refSum(x []float64, f func(float64) float64) float64 {
-	total := 0.0
-	for first := 0; first < len(x); first += 65536 {
-		var lanes [16]float64
-		for i, v := range x[first:min(first+65536, len(x))] {
-			lanes[i%16] += f(v)
-		}
-		for half := 8; half > 0; half /= 2 {
-			for j := range half {
-				lanes[j] += lanes[j+half]
-			}
-		}
-		total += lanes[0]
-	}
-	return total
-}
-
-// refAdamW is one step for one parameter, in the order of the contract, every operation rounded to fp32.
-func refAdamW(p, m, v, g float32, s *device.AdamWScalars) (float32, float32, float32) {
-	normal := func(x float32) float32 {
-		if math.Abs(float64(x)) < 0x1p-126 {
-			return 0
-		}
-		return x
-	}
-	g = s.ClipScale * g
-	p = p * s.Decay
-	m = normal(m + float32(float32(g-m)*s.OneMinusBeta1))
-	v = normal(float32(s.Beta2*v) + float32(float32(s.OneMinusBeta2*g)*g))
-	root := float32(math.Sqrt(float64(v)))
-	denominator := float32(root/s.SqrtBC2) + s.Eps
-	return p - float32(float32(s.StepSize*m)/denominator), m, v
+func (s *referenceStream) Zero(dst device.Mem) {
+	s.operands.Zero(dst)
+	s.do(func() { clear(s.bytes(dst)) })
 }

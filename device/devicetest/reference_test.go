@@ -1,94 +1,228 @@
 package devicetest
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/tensor"
 )
 
-// The gradients of the reference are held against central differences of its forward functions, in the direction of each
-// input, for the function sum(weights * output).
+// The reference keeps the contract that it is the measure of: streams, events, memory, refusals, and that operations
+// leave alone what is not theirs. Its numbers are held by TestReferenceGradients and TestReferenceAgainstTransformers.
+func TestReferenceConforms(t *testing.T) {
+	Suite{
+		Open: func() device.Device { return NewReference(64 << 20) },
+		Fail: func(s device.Stream, err error) { s.(*referenceStream).Fail(err) },
+	}.Run(t)
+}
+
+// The reference has the memory that it was made with, and is not closed below its buffers.
+func TestReferenceMemory(t *testing.T) {
+	d := NewReference(1000)
+	first, err := d.Alloc("weights", 600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "401 bytes for gradients do not fit"
+	if _, err := d.Alloc("gradients", 401); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("the error of an allocation that is too large: %v", err)
+	}
+	if d.Close() == nil {
+		t.Error("the device closes below a buffer")
+	}
+	if err := first.Close(); err != nil {
+		t.Error(err)
+	}
+	second, err := d.Alloc("gradients", 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(second.Close(), d.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// numbersOf makes operands from numbers, in memory that rounds nothing, for operations of a reference.
+type numbersOf struct {
+	device.Stream
+	memory *referenceBuffer
+	arena  *device.Arena
+}
+
+func newNumbers() *numbersOf {
+	b := newWideBuffer(1 << 20)
+	return &numbersOf{&referenceStream{}, b, device.NewArena(device.Whole(b))}
+}
+
+// of places x as a matrix of a type, with len(x)/rows columns.
+func (n *numbersOf) of(d tensor.DType, rows int, x []float64) device.Mat {
+	m := n.arena.Mat(d, rows, len(x)/rows)
+	n.memory.put(m, x)
+	return m
+}
+
+// f32 places x as a matrix of F32.
+func (n *numbersOf) f32(rows int, x []float64) device.Mat { return n.of(tensor.F32, rows, x) }
+
+// ints places an I32 vector.
+func (n *numbersOf) ints(x []int32) device.Mem {
+	v := make([]float64, len(x))
+	for i := range x {
+		v[i] = float64(x[i])
+	}
+	return n.of(tensor.I32, 1, v).Mem
+}
+
+// like places zeros in the shape of m, as an output.
+func (n *numbersOf) like(m device.Mat) device.Mat {
+	return n.f32(m.Rows, make([]float64, m.Rows*m.Cols))
+}
+
+func (n *numbersOf) read(m device.Mat) []float64 { return n.memory.numbers(m) }
+
+// The gradients of the reference are held against central differences of its forward operations, in the direction of
+// each input, for the function sum(weights * output).
 func TestReferenceGradients(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	normal := func(n int) []float64 {
-		x := make([]float64, n)
+	n := newNumbers()
+	normal := func(rows, cols int) device.Mat {
+		x := make([]float64, rows*cols)
 		for i := range x {
 			x[i] = rng.NormFloat64()
 		}
-		return x
+		return n.f32(rows, x)
 	}
-	check := func(name string, x, grad []float64, f func() float64) {
+	check := func(name string, x, grad device.Mat, f func() float64) {
 		t.Helper()
 		const h = 1e-5
-		for i := range x {
-			old := x[i]
-			x[i] = old + h
-			up := f()
-			x[i] = old - h
-			down := f()
-			x[i] = old
-			if want := (up - down) / (2 * h); math.Abs(grad[i]-want) > 1e-7*(1+math.Abs(want)) {
-				t.Errorf("%s: derivative %d is %v, differences give %v", name, i, grad[i], want)
+		at := func(v []float64, i int, d float64) float64 {
+			moved := append([]float64(nil), v...)
+			moved[i] += d
+			n.memory.put(x, moved)
+			return f()
+		}
+		v, got := n.read(x), n.read(grad)
+		for i := range v {
+			want := (at(v, i, h) - at(v, i, -h)) / (2 * h)
+			if !(math.Abs(got[i]-want) <= 1e-7*(1+math.Abs(want))) {
+				t.Errorf("%s: derivative %d is %v, differences give %v", name, i, got[i], want)
 			}
 		}
+		n.memory.put(x, v)
 	}
-	inner := func(a, b []float64) float64 {
-		s := 0.0
-		for i := range a {
-			s += a[i] * b[i]
-		}
-		return s
-	}
+	inner := func(a, b device.Mat) float64 { return dot(n.read(a), n.read(b)) }
 
-	x, w, dy := normal(3*2*5), normal(5), normal(3*2*5)
-	norm := func() float64 { y, _ := refRMSNorm(x, w, 3, 2, 1e-3); return inner(dy, y) }
-	_, rstd := refRMSNorm(x, w, 3, 2, 1e-3)
-	dx, dw := refRMSNormGrad(dy, x, w, rstd)
+	x, w, dy := normal(3, 2*5), normal(1, 5), normal(3, 2*5)
+	y, rstd, dx, dw := n.like(x), normal(3, 2), n.like(x), n.like(w)
+	norm := func() float64 {
+		n.RMSNorm(y, rstd, x, w, 2, 1e-3)
+		return inner(dy, y)
+	}
+	norm()
+	n.RMSNormGrad(dx, dw, dy, x, w, rstd, device.Mat{}, 2)
 	check("RMSNorm x", x, dx, norm)
 	check("RMSNorm w", w, dw, norm)
 
-	gateUp, dh := normal(3*2*4), normal(3*4)
-	check("SwiGLU", gateUp, refSwiGLUGrad(dh, gateUp, 3), func() float64 { return inner(dh, refSwiGLU(gateUp, 3)) })
+	gateUp, dh := normal(3, 2*4), normal(3, 4)
+	h, dGateUp := n.like(dh), n.like(gateUp)
+	n.SwiGLUGrad(dGateUp, h, dh, gateUp)
+	check("SwiGLU", gateUp, dGateUp, func() float64 {
+		n.SwiGLU(h, gateUp)
+		return inner(dh, h)
+	})
 
-	logits, targets := normal(4*7), []int32{3, -1, 0, 6}
-	for _, softCap := range []float64{0, 1.5} {
-		_, dlogits := refCrossEntropy(logits, targets, 7, softCap)
-		check("CrossEntropy", logits, dlogits, func() float64 {
-			loss, _ := refCrossEntropy(logits, targets, 7, softCap)
-			return inner(loss, []float64{1, 1, 1, 1})
-		})
+	logits, targets := normal(4, 7), n.ints([]int32{3, -1, 0, 6})
+	weights := n.f32(1, []float64{1, 1, 1, -2})
+	for _, softCap := range []float32{0, 1.5} {
+		dlogits := n.like(logits)
+		loss := func() float64 {
+			return dot(n.read(weights), n.crossEntropy(dlogits, logits, targets, weights.Mem, softCap))
+		}
+		loss()
+		grad := n.f32(4, n.read(dlogits))
+		check("CrossEntropy", logits, grad, loss)
 	}
 
 	for variant := range 8 {
-		spec := &refSpec{heads: 4, kvHeads: 2, headDim: 3, scale: 0.6, start: []int32{0, 0, 0, 3, 3, 3}}
+		starts := n.ints([]int32{0, 0, 0, 3, 3, 3})
+		spec := device.AttentionSpec{Heads: 4, KVHeads: 2, HeadDim: 3, Scale: 0.6,
+			Docs: device.Docs{Positions: starts, Start: starts, End: n.ints([]int32{3, 3, 3, 6, 6, 6})}}
 		if variant&1 != 0 {
-			spec.window = 2
+			spec.Window = 2
 		}
 		if variant&2 != 0 {
-			spec.softCap = 0.8
+			spec.SoftCap = 0.8
 		}
 		if variant&4 != 0 {
-			spec.sinks = []float64{-1, 0, 0.5, 3}
+			spec.Sinks = n.f32(1, []float64{-1, 0, 0.5, 3})
 		}
-		q, k, v, dout := normal(6*12), normal(6*6), normal(6*6), normal(6*12)
-		f := func() float64 { out, _ := refAttention(q, k, v, spec); return inner(dout, out) }
-		out, lse := refAttention(q, k, v, spec)
-		dq, dk, dv := refAttentionGrad(dout, q, k, v, out, lse, spec)
-		check("Attention q", q, dq, f)
-		check("Attention k", k, dk, f)
-		check("Attention v", v, dv, f)
-		if spec.sinks != nil {
-			check("Attention sinks", spec.sinks, refSinkGrad(spec.sinks, lse, refDelta(dout, out, spec)), f)
+		q, k, v, dout := normal(6, 12), normal(6, 6), normal(6, 6), normal(6, 12)
+		a := n.attention(q, k, v, dout, spec)
+		f := func() float64 {
+			n.Attention(a.out, a.lse, q, k, v, spec)
+			return inner(dout, a.out)
+		}
+		check("Attention q", q, a.dq, f)
+		check("Attention k", k, a.dk, f)
+		check("Attention v", v, a.dv, f)
+		if !spec.Sinks.IsZero() {
+			check("Attention sinks", spec.Sinks, a.dsinks, f)
 		}
 	}
 
-	angles := normal(4 * 3)
-	cos, sin := make([]float64, len(angles)), make([]float64, len(angles))
-	for i, a := range angles {
-		cos[i], sin[i] = math.Cos(a), math.Sin(a)
+	angles := make([]float64, 4*3)
+	for i := range angles {
+		angles[i] = rng.NormFloat64()
 	}
-	xr, dr, positions := normal(3*2*6), normal(3*2*6), []int32{3, 0, 2}
-	check("RoPE", xr, refRoPE(dr, 3, 2, cos, sin, positions, true), func() float64 {
-		return inner(dr, refRoPE(xr, 3, 2, cos, sin, positions, false))
+	cosines, sines := make([]float64, len(angles)), make([]float64, len(angles))
+	for i, a := range angles {
+		cosines[i], sines[i] = math.Cos(a), math.Sin(a)
+	}
+	cos, sin := n.f32(4, cosines), n.f32(4, sines)
+	xr, dr, positions := normal(3, 2*6), normal(3, 2*6), n.ints([]int32{3, 0, 2})
+	yr, dxr := n.like(xr), n.like(xr)
+	n.RoPE(dxr, dr, device.Mat{}, 2, cos, sin, positions, true)
+	check("RoPE", xr, dxr, func() float64 {
+		n.RoPE(yr, xr, device.Mat{}, 2, cos, sin, positions, false)
+		return inner(dr, yr)
 	})
+}
+
+// attentionResults has the outputs of an attention and of its gradients.
+type attentionResults struct{ out, lse, dq, dk, dv, dsinks device.Mat }
+
+// attention runs an attention and its gradients.
+func (n *numbersOf) attention(q, k, v, dout device.Mat, spec device.AttentionSpec) *attentionResults {
+	stat := func() device.Mat { return n.f32(q.Rows, make([]float64, q.Rows*spec.Heads)) }
+	a := &attentionResults{n.like(q), stat(), n.like(q), n.like(k), n.like(v), n.f32(1, make([]float64, spec.Heads))}
+	delta := stat()
+	n.Attention(a.out, a.lse, q, k, v, spec)
+	n.AttentionGrad(a.dq, a.dk, a.dv, dout, q, k, v, a.out, a.lse, delta, spec)
+	if !spec.Sinks.IsZero() {
+		n.SinkGrad(a.dsinks, spec.Sinks, a.lse, delta)
+	}
+	return a
+}
+
+// crossEntropy returns the loss of each row of logits, and writes the gradient of their weighted sum, tile by tile.
+func (n *numbersOf) crossEntropy(dlogits, logits device.Mat, targets, weights device.Mem, softCap float32) []float64 {
+	const tile = 3
+	mark := n.arena.Mark()
+	defer n.arena.Release(mark)
+	stat, loss := n.f32(logits.Rows, make([]float64, 3*logits.Rows)), n.f32(1, make([]float64, logits.Rows))
+	n.LSEInit(stat)
+	for first := 0; first < logits.Cols; first += tile {
+		n.LSEUpdate(stat, logits.ColRange(first, min(tile, logits.Cols-first)), targets, first, softCap)
+	}
+	n.TokenLoss(loss, stat, targets)
+	for first := 0; first < logits.Cols; first += tile {
+		cols := min(tile, logits.Cols-first)
+		n.CrossEntropyGrad(dlogits.ColRange(first, cols), logits.ColRange(first, cols), stat, targets, weights, first,
+			softCap)
+	}
+	return n.read(loss)
 }

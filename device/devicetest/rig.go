@@ -2,7 +2,6 @@ package devicetest
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"math"
@@ -15,13 +14,15 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// rig is a device under test with a stream and a stretch of memory, of which the host has an image.
+// rig has a device under test with a stream and a stretch of memory, of which the host has an image. The reference has
+// a wide copy of that memory.
 type rig struct {
 	*testing.T
-	suite  Suite
-	dev    device.Device
-	stream device.Stream
-	rng    *rand.Rand
+	suite     Suite
+	dev       device.Device
+	stream    device.Stream
+	reference *referenceStream
+	rng       *rand.Rand
 
 	mem, staging device.Mem
 	host         []byte // the staging memory
@@ -35,7 +36,7 @@ type rig struct {
 	where    string
 }
 
-// rigBytes is the memory that the operands of one case share.
+// rigBytes bounds the operands of one case together.
 const rigBytes = 8 << 20
 
 // poison fills everything that is not an input: as F32, BF16 or F64 it is a NaN.
@@ -64,6 +65,7 @@ func newRig(t *testing.T, s Suite) *rig {
 		}
 	})
 	r.stream = r.newStream("test")
+	r.reference = &referenceStream{twin: newWideBuffer(rigBytes)}
 	return r
 }
 
@@ -89,11 +91,10 @@ func (r *rig) newEvent() device.Event {
 	return e
 }
 
-// matrix is an operand: a place on the device, and the numbers that the reference computes with.
+// matrix names an operand.
 type matrix struct {
 	device.Mat
 	name string
-	v    []float64 // [Rows*Cols], exactly what is stored
 }
 
 // begin forgets the operands of the last case.
@@ -112,13 +113,13 @@ func (r *rig) place(name string, d tensor.DType, rows, cols, stride int) *matrix
 		r.used += size * r.rng.IntN(16)
 	}
 	r.used = (r.used + 64 + align - 1) / align * align
-	m := &matrix{name: name, v: make([]float64, rows*cols)}
 	n := (max(rows, 1)-1)*stride + cols
 	end := r.used + n*size
 	if end+64 > len(r.image) {
 		r.Fatalf("%s: the case does not fit in %d bytes", name, rigBytes)
 	}
-	m.Mat = device.Mat{Mem: r.mem.Slice(int64(r.used), int64(n*size)), DType: d, Rows: rows, Cols: cols, Stride: stride}
+	mem := r.mem.Slice(int64(r.used), int64(n*size))
+	m := &matrix{device.Mat{Mem: mem, DType: d, Rows: rows, Cols: cols, Stride: stride}, name}
 	for i := max(0, r.used-64); i < end+64; i++ {
 		r.image[i] = poison
 	}
@@ -127,7 +128,7 @@ func (r *rig) place(name string, d tensor.DType, rows, cols, stride int) *matrix
 	return m
 }
 
-// pad is a stride for a matrix of cols columns: half of the time more than that.
+// pad draws a stride for a matrix of cols columns: half of the time more than that.
 func (r *rig) pad(cols int) int {
 	if r.rng.IntN(2) == 0 && (r.suite.Align == 0 || cols%r.suite.Align == 0) {
 		return cols
@@ -156,27 +157,7 @@ func (r *rig) normal(name string, d tensor.DType, rows, cols int) *matrix {
 
 // filled stores f(i) as element i, counted row by row.
 func (r *rig) filled(m *matrix, f func(i int) float64) *matrix {
-	for i := range m.v {
-		at := r.image[m.element(i):]
-		x := f(i)
-		switch m.DType {
-		case tensor.F32:
-			binary.NativeEndian.PutUint32(at, math.Float32bits(float32(x)))
-		case tensor.BF16:
-			binary.NativeEndian.PutUint16(at, tensor.BF16FromF32(float32(x)))
-		case tensor.U8:
-			at[0] = uint8(x)
-		case tensor.I16:
-			binary.NativeEndian.PutUint16(at, uint16(int16(x)))
-		case tensor.I32:
-			binary.NativeEndian.PutUint32(at, uint32(int32(x)))
-		case tensor.I64:
-			binary.NativeEndian.PutUint64(at, uint64(int64(x)))
-		default:
-			r.Fatalf("%s: no numbers of type %v", m.name, m.DType)
-		}
-		m.v[i] = m.decode(r.image, i)
-	}
+	each(m.Mat, func(i int, at int64) { store(m.DType, r.image[at:], f(i)) })
 	return m
 }
 
@@ -185,33 +166,7 @@ func (r *rig) ints(name string, v []int32) *matrix {
 	return r.filled(r.place(name, tensor.I32, 1, len(v), len(v)), func(i int) float64 { return float64(v[i]) })
 }
 
-// element is the place of element i in the rig's memory, in bytes.
-func (m *matrix) element(i int) int {
-	return int(m.Off) + (i/m.Cols*m.Stride+i%m.Cols)*int(m.DType.Bytes())
-}
-
-func (m *matrix) decode(image []byte, i int) float64 {
-	at := image[m.element(i):]
-	switch m.DType {
-	case tensor.F32:
-		return float64(math.Float32frombits(binary.NativeEndian.Uint32(at)))
-	case tensor.BF16:
-		return float64(tensor.F32FromBF16(binary.NativeEndian.Uint16(at)))
-	case tensor.F64:
-		return math.Float64frombits(binary.NativeEndian.Uint64(at))
-	case tensor.U8:
-		return float64(at[0])
-	case tensor.I16:
-		return float64(int16(binary.NativeEndian.Uint16(at)))
-	case tensor.I32:
-		return float64(int32(binary.NativeEndian.Uint32(at)))
-	case tensor.I64:
-		return float64(int64(binary.NativeEndian.Uint64(at)))
-	}
-	panic("devicetest: no numbers of type " + m.DType.String())
-}
-
-// run uploads the image, runs f and downloads what became of it.
+// run uploads the image, runs f on the device and on the reference, and downloads what became of the device's memory.
 func (r *rig) run(f func(s device.Stream)) {
 	r.Helper()
 	n := int64(r.used)
@@ -220,13 +175,28 @@ func (r *rig) run(f func(s device.Stream)) {
 	f(r.stream)
 	r.stream.Copy(r.staging.Slice(0, n), r.mem.Slice(0, n))
 	r.must(r.stream.Sync())
+	r.refer(f)
 }
 
-// near compares an output with the reference; scale is the size of what was summed.
-func (r *rig) near(what string, m *matrix, want []float64, scale float64) {
+// refer runs f on the reference, with the numbers of the image.
+func (r *rig) refer(f func(s device.Stream)) {
+	copy(r.reference.twin.bytes, r.image[:r.used])
+	clear(r.reference.twin.wide[:r.used/2+1])
+	f(r.reference)
+}
+
+// prepare changes the image as f changes the memory of the reference.
+func (r *rig) prepare(f func(s device.Stream)) {
+	r.refer(f)
+	copy(r.image, r.reference.twin.bytes[:r.used])
+}
+
+// near compares an output with that of the reference before it was rounded; scale is the magnitude of the terms that
+// were summed.
+func (r *rig) near(what string, m *matrix, scale float64) {
 	r.Helper()
 	tol := r.suite.tolerance(m.DType)
-	r.compare(what, m, want, func(got, want float64) bool {
+	r.compare(what, m, r.reference.numbers(m.Mat), func(got, want float64) bool {
 		if got == want {
 			return true
 		}
@@ -245,46 +215,39 @@ func (r *rig) tell() {
 	}
 }
 
-// exact compares an output with the reference, which is rounded to the output's type first. NaNs are equal, zeros are
-// not if they differ in sign.
-func (r *rig) exact(what string, m *matrix, want []float64) {
+// exact compares an output with that of the reference, bit by bit.
+func (r *rig) exact(what string, m *matrix) {
 	r.Helper()
-	r.compare(what, m, want, func(got, want float64) bool {
-		want = rounded(m.DType, want)
-		return math.Float64bits(got) == math.Float64bits(want) || got != got && want != want
-	})
+	r.compare(what, m, numbers(m.Mat, r.reference.twin.bytes), sameBits)
 }
 
-// rounded is a number as a type has it, if that has fractions.
-func rounded(d tensor.DType, x float64) float64 {
-	switch d {
-	case tensor.F32:
-		return float64(float32(x))
-	case tensor.BF16:
-		return float64(tensor.F32FromBF16(tensor.BF16FromF32(float32(x))))
-	}
-	return x
+// same compares two outputs of the device, bit by bit.
+func (r *rig) same(what string, m, other *matrix) {
+	r.Helper()
+	r.compare(what, m, numbers(other.Mat, r.host), sameBits)
+}
+
+// sameBits reports whether two numbers are equal. NaNs are, zeros are not if they differ in sign.
+func sameBits(a, b float64) bool {
+	return math.Float64bits(a) == math.Float64bits(b) || a != a && b != b
 }
 
 func (r *rig) compare(what string, m *matrix, want []float64, same func(got, want float64) bool) {
 	r.Helper()
-	if len(want) != len(m.v) {
-		r.Fatalf("%s: the reference has %d numbers, %s has %d", what, len(want), m.name, len(m.v))
-	}
 	var written []byte
 	bad := 0
-	for i := range want {
-		if got := m.decode(r.host, i); !same(got, want[i]) {
+	each(m.Mat, func(i int, at int64) {
+		end := at + m.DType.Bytes()
+		if got := load(m.DType, r.host[at:]); !same(got, want[i]) {
 			r.failed = true
 			if bad++; bad <= 3 {
 				r.Errorf("%s: %s[%d, %d] = %v, want %v", what, m.name, i/m.Cols, i%m.Cols, got, want[i])
 			}
 		}
 		// Checked elements are no longer compared with the image.
-		at, size := m.element(i), int(m.DType.Bytes())
-		copy(r.image[at:at+size], r.host[at:at+size])
-		written = append(written, r.host[at:at+size]...)
-	}
+		copy(r.image[at:end], r.host[at:end])
+		written = append(written, r.host[at:end]...)
+	})
 	if bad > 3 {
 		r.Errorf("%s: %s: %d of %d elements are wrong", what, m.name, bad, len(want))
 	}
@@ -326,5 +289,5 @@ func (r *rig) around(at int) string {
 	return s
 }
 
-// types are the types of activations.
+// types lists the types of activations.
 var types = []tensor.DType{tensor.F32, tensor.BF16}

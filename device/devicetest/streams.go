@@ -92,10 +92,10 @@ func testInPlace(r *rig) {
 	}
 }
 
-// ballast is the size of a matrix that takes much longer to multiply than to enqueue.
+// ballast rows and columns make a matrix that takes much longer to multiply than to enqueue.
 const ballast = 131
 
-// counter is a number in device memory.
+// counter counts in device memory.
 type counter struct {
 	r        *rig
 	value    device.Mat
@@ -287,12 +287,8 @@ func testBadCalls(r *rig) {
 		}()
 	}
 	// Column ranges of one matrix are no overlap, and a call that was refused leaves no trace.
-	want := make([]float64, 15)
-	for i := range want {
-		want[i] = 2 * wide.v[i/3*7+i%3+4]
-	}
 	left, right := wide.columns(0, 3), wide.columns(4, 3)
 	r.run(func(s device.Stream) { s.Add(left.Mat, right.Mat, right.Mat) })
-	r.exact("after refusals", left, want)
+	r.exact("after refusals", left)
 	r.finish("after refusals")
 }

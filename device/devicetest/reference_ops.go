@@ -1,0 +1,558 @@
+package devicetest
+
+import (
+	"math"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu/kernels"
+	"github.com/millrace/millrace/tensor"
+)
+
+// The operations of Reference, in the order of device/ops.go, whose texts name the sources of the formulas. Matrices
+// are dense slices here, row by row. Numbers are float64, except where the contract defines the bits of a result: sums
+// of two numbers are rounded by put, which gives the bits of fp32, and ScatterAdd and AdamW round every operation.
+
+// MatMul: c[i,j] = base[i,j] + sum over k of a[i,k]*b[k,j].
+func (s *referenceStream) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
+	s.operands.MatMul(c, a, b, f)
+	s.do(func() {
+		x, y := s.oriented(a, f.TransA), s.oriented(b, f.TransB)
+		inner := len(x) / max(c.Rows, 1)
+		sum := make([]float64, c.Rows*c.Cols)
+		if base, ok := f.Base(c); ok {
+			sum = s.numbers(base)
+		}
+		for i := range c.Rows {
+			for k := range inner {
+				addTo(sum[i*c.Cols:], y[k*c.Cols:][:c.Cols], x[i*inner+k])
+			}
+		}
+		s.put(c, sum)
+	})
+}
+
+// oriented reads a matrix, or its transpose.
+func (s *referenceStream) oriented(m device.Mat, transposed bool) []float64 {
+	x := s.numbers(m)
+	if !transposed {
+		return x
+	}
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i%m.Cols*m.Rows+i/m.Cols] = v
+	}
+	return y
+}
+
+// addTo adds scale*x to the start of y.
+func addTo(y, x []float64, scale float64) {
+	for i, v := range x {
+		y[i] += scale * v
+	}
+}
+
+// dot is the sum of x[i]*y[i].
+func dot(x, y []float64) float64 {
+	sum := 0.0
+	for i, v := range x {
+		sum += v * y[i]
+	}
+	return sum
+}
+
+// AddBias: y[r,i] += bias[i].
+func (s *referenceStream) AddBias(y, bias device.Mat) {
+	s.operands.AddBias(y, bias)
+	s.do(func() { s.put(y, s.biased(y, bias)) })
+}
+
+func (s *referenceStream) biased(m, bias device.Mat) []float64 {
+	x, b := s.numbers(m), s.numbers(bias)
+	for i := range x {
+		x[i] += b[i%m.Cols]
+	}
+	return x
+}
+
+// BiasGrad: db[i] += sum over r of dy[r,i].
+func (s *referenceStream) BiasGrad(db, dy device.Mat) {
+	s.operands.BiasGrad(db, dy)
+	s.do(func() {
+		sum := s.numbers(db)
+		for i, d := range s.numbers(dy) {
+			sum[i%dy.Cols] += d
+		}
+		s.put(db, sum)
+	})
+}
+
+// Add: y = a + b.
+func (s *referenceStream) Add(y, a, b device.Mat) {
+	s.operands.Add(y, a, b)
+	s.do(func() {
+		sum := s.numbers(a)
+		addTo(sum, s.numbers(b), 1)
+		s.put(y, sum)
+	})
+}
+
+// Cast: dst = src.
+func (s *referenceStream) Cast(dst, src device.Mat) {
+	s.operands.Cast(dst, src)
+	s.do(func() { s.put(dst, s.numbers(src)) })
+}
+
+// RMSNorm: y = w*x*rstd with rstd = 1/sqrt(mean(x^2) + eps), for each group of a row.
+func (s *referenceStream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
+	s.operands.RMSNorm(y, rstd, x, w, groups, eps)
+	s.do(func() {
+		v, weights := s.numbers(x), s.numbers(w)
+		inverse := make([]float64, x.Rows*groups)
+		for g := range inverse {
+			group := v[g*w.Cols:][:w.Cols]
+			inverse[g] = 1 / math.Sqrt(dot(group, group)/float64(w.Cols)+float64(eps))
+			for i := range group {
+				group[i] *= weights[i] * inverse[g]
+			}
+		}
+		s.put(y, v)
+		s.put(rstd, inverse)
+	})
+}
+
+// RMSNormGrad: dx = rstd*(w*dy - xhat*mean(w*dy*xhat)) + resid and dw += sum of dy*xhat, with xhat = x*rstd.
+func (s *referenceStream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
+	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups)
+	s.do(func() {
+		v, weights, gradient := s.numbers(x), s.numbers(w), s.numbers(dy)
+		sum, weightGradient := make([]float64, len(v)), make([]float64, w.Cols)
+		if !resid.IsZero() {
+			sum = s.numbers(resid)
+		}
+		if !dw.IsZero() {
+			weightGradient = s.numbers(dw)
+		}
+		for g, inverse := range s.numbers(rstd) {
+			first, mean := g*w.Cols, 0.0
+			for i, weight := range weights {
+				d, xhat := gradient[first+i], v[first+i]*inverse
+				mean += weight * d * xhat / float64(w.Cols)
+				weightGradient[i] += d * xhat
+			}
+			for i, weight := range weights {
+				sum[first+i] += inverse * (weight*gradient[first+i] - v[first+i]*inverse*mean)
+			}
+		}
+		s.put(dx, sum)
+		if !dw.IsZero() {
+			s.put(dw, weightGradient)
+		}
+	})
+}
+
+// RoPE: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin) for the two halves of each head, with -sin for the inverse.
+// The sum of x and a bias is rounded first, as AddBias rounds it.
+func (s *referenceStream) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem,
+	inverse bool) {
+	s.operands.RoPE(y, x, bias, heads, cos, sin, positions, inverse)
+	s.do(func() {
+		v := s.numbers(x)
+		if !bias.IsZero() {
+			for i, sum := range s.biased(x, bias) {
+				v[i] = rounded(x.DType, sum)
+			}
+		}
+		cosines, sines, places := s.numbers(cos), s.numbers(sin), s.vector(positions, tensor.I32, x.Rows)
+		half := cos.Cols
+		for first := 0; first < len(v); first += 2 * half { // of a head
+			for i := range half {
+				at := int(places[first/x.Cols])*half + i
+				c, sn := cosines[at], sines[at]
+				if inverse {
+					sn = -sn
+				}
+				a, b := v[first+i], v[first+half+i]
+				v[first+i], v[first+half+i] = a*c-b*sn, b*c+a*sn
+			}
+		}
+		s.put(y, v)
+	})
+}
+
+// attention has the operands of an attention as numbers.
+type attention struct {
+	device.AttentionSpec
+	q, k, v, start []float64
+}
+
+func (s *referenceStream) attention(q, k, v device.Mat, spec device.AttentionSpec) *attention {
+	return &attention{spec, s.numbers(q), s.numbers(k), s.numbers(v), s.vector(spec.Docs.Start, tensor.I32, q.Rows)}
+}
+
+// query returns the index in q of a head of position t, and the first position that it sees; the last one is t.
+func (a *attention) query(t, head int) (at, first int) {
+	first = int(a.start[t])
+	if a.Window > 0 {
+		first = max(first, t-a.Window+1)
+	}
+	return (t*a.Heads + head) * a.HeadDim, first
+}
+
+// key returns the index in k and v of what a query's head sees at position t.
+func (a *attention) key(t, head int) int { return (t*a.KVHeads + head/(a.Heads/a.KVHeads)) * a.HeadDim }
+
+// score returns the scaled and capped score of a query and a key, and its derivative by their product.
+func (a *attention) score(q, k int) (score, slope float64) {
+	score, slope = capped(float64(a.Scale)*dot(a.q[q:][:a.HeadDim], a.k[k:]), a.SoftCap)
+	return score, slope * float64(a.Scale)
+}
+
+// capped returns softCap*tanh(x/softCap), and the derivative. A softCap of 0 does not bound.
+func capped(x float64, softCap float32) (y, slope float64) {
+	if softCap == 0 {
+		return x, 1
+	}
+	t := math.Tanh(x / float64(softCap))
+	return float64(softCap) * t, 1 - t*t
+}
+
+// Attention: out = sum over keys of p*v with p = exp(score - lse) and lse = log(sum of exp(score) + exp(sink)).
+func (s *referenceStream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSpec) {
+	s.operands.Attention(out, lse, q, k, v, spec)
+	s.do(func() {
+		a := s.attention(q, k, v, spec)
+		result, logs := make([]float64, len(a.q)), make([]float64, q.Rows*spec.Heads)
+		sinks := make([]float64, spec.Heads)
+		for head := range sinks {
+			sinks[head] = math.Inf(-1)
+		}
+		if !spec.Sinks.IsZero() {
+			sinks = s.numbers(spec.Sinks)
+		}
+		for i := range logs {
+			t, head := i/spec.Heads, i%spec.Heads
+			at, first := a.query(t, head)
+			scores, top := make([]float64, t+1-first), sinks[head]
+			for j := range scores {
+				scores[j], _ = a.score(at, a.key(first+j, head))
+				top = max(top, scores[j])
+			}
+			sum := math.Exp(sinks[head] - top)
+			for _, x := range scores {
+				sum += math.Exp(x - top)
+			}
+			logs[i] = top + math.Log(sum)
+			for j, x := range scores {
+				addTo(result[at:], a.v[a.key(first+j, head):][:spec.HeadDim], math.Exp(x-top)/sum)
+			}
+		}
+		s.put(out, result)
+		s.put(lse, logs)
+	})
+}
+
+// AttentionGrad: delta = sum of out*dout, dscore = p*(dout·v - delta), dv = sum of p*dout, dq = sum of dscore*k and
+// dk = sum of dscore*q, the latter two times the derivative of the score.
+func (s *referenceStream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device.Mat,
+	spec device.AttentionSpec) {
+	s.operands.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
+	s.do(func() {
+		a := s.attention(q, k, v, spec)
+		gradient, result, logs := s.numbers(dout), s.numbers(out), s.numbers(lse)
+		gq, gk, gv := make([]float64, len(a.q)), make([]float64, len(a.k)), make([]float64, len(a.v))
+		sums := make([]float64, len(logs))
+		for i := range logs {
+			t, head := i/spec.Heads, i%spec.Heads
+			at, first := a.query(t, head)
+			d := gradient[at:][:spec.HeadDim]
+			sums[i] = dot(d, result[at:])
+			for j := first; j <= t; j++ {
+				key := a.key(j, head)
+				score, slope := a.score(at, key)
+				p := math.Exp(score - logs[i])
+				dscore := p * (dot(d, a.v[key:]) - sums[i]) * slope
+				addTo(gv[key:], d, p)
+				addTo(gk[key:], a.q[at:][:spec.HeadDim], dscore)
+				addTo(gq[at:], a.k[key:][:spec.HeadDim], dscore)
+			}
+		}
+		s.put(dq, gq)
+		s.put(dk, gk)
+		s.put(dv, gv)
+		s.put(delta, sums)
+	})
+}
+
+// SinkGrad: dsinks[h] -= sum over rows of exp(sinks[h] - lse)*delta.
+func (s *referenceStream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
+	s.operands.SinkGrad(dsinks, sinks, lse, delta)
+	s.do(func() {
+		sum, sink, deltas := s.numbers(dsinks), s.numbers(sinks), s.numbers(delta)
+		for i, log := range s.numbers(lse) {
+			sum[i%len(sum)] -= math.Exp(sink[i%len(sum)]-log) * deltas[i]
+		}
+		s.put(dsinks, sum)
+	})
+}
+
+// SwiGLU: y = gate*sigmoid(gate)*up.
+func (s *referenceStream) SwiGLU(y, gateUp device.Mat) {
+	s.operands.SwiGLU(y, gateUp)
+	s.do(func() { s.put(y, swiGLU(s.numbers(gateUp), y.Cols)) })
+}
+
+func swiGLU(gateUp []float64, cols int) []float64 {
+	y := make([]float64, len(gateUp)/2)
+	for i := range y {
+		at := i/cols*2*cols + i%cols
+		y[i] = gateUp[at] * sigmoid(gateUp[at]) * gateUp[at+cols]
+	}
+	return y
+}
+
+func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+
+// SwiGLUGrad: dgate = dy*up*s*(1 + gate*(1 - s)) and dup = dy*gate*s, with s = sigmoid(gate).
+func (s *referenceStream) SwiGLUGrad(dGateUp, act, dy, gateUp device.Mat) {
+	s.operands.SwiGLUGrad(dGateUp, act, dy, gateUp)
+	s.do(func() {
+		v, cols := s.numbers(gateUp), dy.Cols
+		gradient := make([]float64, len(v))
+		for i, d := range s.numbers(dy) {
+			at := i/cols*2*cols + i%cols
+			gate, up, sg := v[at], v[at+cols], sigmoid(v[at])
+			gradient[at] = d * up * sg * (1 + gate*(1-sg))
+			gradient[at+cols] = d * gate * sg
+		}
+		s.put(act, swiGLU(v, cols))
+		s.put(dGateUp, gradient)
+	})
+}
+
+// The columns of stat: the maximum, the sum of exponentials, and the target's logit.
+const (
+	maximum = iota
+	exponentials
+	targetLogit
+	statCols
+)
+
+// LSEInit: the maximum of no logits is -Inf, and the sums are 0.
+func (s *referenceStream) LSEInit(stat device.Mat) {
+	s.operands.LSEInit(stat)
+	s.do(func() {
+		all := make([]float64, stat.Rows*statCols)
+		for t := range stat.Rows {
+			all[t*statCols+maximum] = math.Inf(-1)
+		}
+		s.put(stat, all)
+	})
+}
+
+// LSEUpdate: with m' = max(m, x), the sum of exponentials becomes sum*exp(m - m') + exp(x - m'), for each logit x.
+func (s *referenceStream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first int, softCap float32) {
+	s.operands.LSEUpdate(stat, logits, targets, first, softCap)
+	s.do(func() {
+		all, ids := s.numbers(stat), s.vector(targets, tensor.I32, logits.Rows)
+		for i, x := range s.numbers(logits) {
+			x, _ = capped(x, softCap)
+			row := all[i/logits.Cols*statCols:]
+			larger := max(row[maximum], x)
+			row[exponentials] = row[exponentials]*math.Exp(row[maximum]-larger) + math.Exp(x-larger)
+			row[maximum] = larger
+			if int(ids[i/logits.Cols]) == first+i%logits.Cols {
+				row[targetLogit] = x
+			}
+		}
+		s.put(stat, all)
+	})
+}
+
+// TokenLoss: loss = m + log(sum of exponentials) - target's logit.
+func (s *referenceStream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
+	s.operands.TokenLoss(loss, stat, targets)
+	s.do(func() {
+		all, losses := s.numbers(stat), make([]float64, stat.Rows)
+		for t, id := range s.vector(targets, tensor.I32, stat.Rows) {
+			if row := all[t*statCols:]; id >= 0 {
+				losses[t] = row[maximum] + math.Log(row[exponentials]) - row[targetLogit]
+			}
+		}
+		s.put(loss, losses)
+	})
+}
+
+// CrossEntropyGrad: dlogits = (exp(x - m)/sum - onehot)*weight, times the derivative of the cap.
+func (s *referenceStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int,
+	softCap float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap)
+	s.do(func() {
+		v, all, ids := s.numbers(logits), s.numbers(stat), s.vector(targets, tensor.I32, logits.Rows)
+		scale := s.vector(weights, tensor.F32, logits.Rows)
+		for i, x := range v {
+			row, target := all[i/logits.Cols*statCols:], int(ids[i/logits.Cols])
+			if target < 0 {
+				v[i] = 0
+				continue
+			}
+			x, slope := capped(x, softCap)
+			v[i] = math.Exp(x-row[maximum]) / row[exponentials]
+			if target == first+i%logits.Cols {
+				v[i]--
+			}
+			v[i] *= scale[i/logits.Cols] * slope
+		}
+		s.put(dlogits, v)
+	})
+}
+
+// Sum: dst = sum of x, in the order of sumInOrder.
+func (s *referenceStream) Sum(dst device.Mem, x device.Mat) {
+	s.operands.Sum(dst, x)
+	s.do(func() { s.put(device.NewVec(dst, tensor.F64, 1), []float64{sumInOrder(s.numbers(x))}) })
+}
+
+// sumInOrder adds in the order that every device keeps: chunks of 65536 numbers, each in 16 lanes, which are folded in
+// halves.
+func sumInOrder(x []float64) (sum float64) {
+	const chunk = 65536
+	for len(x) > 0 {
+		var lanes [16]float64
+		for i, v := range x[:min(chunk, len(x))] {
+			lanes[i%len(lanes)] += v
+		}
+		for half := len(lanes) / 2; half > 0; half /= 2 {
+			for i := range half {
+				lanes[i] += lanes[i+half]
+			}
+		}
+		sum += lanes[0]
+		x = x[min(chunk, len(x)):]
+	}
+	return sum
+}
+
+// Gather: y[t] = table[ids[t]-first].
+func (s *referenceStream) Gather(y, table device.Mat, ids device.Mem, first int) {
+	s.operands.Gather(y, table, ids, first)
+	s.do(func() {
+		for t, id := range s.vector(ids, tensor.I32, y.Rows) {
+			if row := int(id) - first; row >= 0 && row < table.Rows {
+				s.put(y.RowRange(t, 1), s.numbers(table.RowRange(row, 1)))
+			}
+		}
+	})
+}
+
+// ScatterAdd: dtable[ids[t]-first] += dy[t], in the order of t, each sum in fp32.
+func (s *referenceStream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int) {
+	s.operands.ScatterAdd(dtable, dy, ids, first)
+	s.do(func() {
+		for t, id := range s.vector(ids, tensor.I32, dy.Rows) {
+			if row := int(id) - first; row >= 0 && row < dtable.Rows {
+				sum := s.numbers(dtable.RowRange(row, 1))
+				for i, d := range s.numbers(dy.RowRange(t, 1)) {
+					sum[i] = rounded(tensor.F32, sum[i]+d)
+				}
+				s.put(dtable.RowRange(row, 1), sum)
+			}
+		}
+	})
+}
+
+// AdamW: see step.
+func (s *referenceStream) AdamW(args device.AdamWArgs, bad device.Mem) {
+	s.operands.AdamW(args, bad)
+	s.do(func() {
+		m, v := s.numbers(args.M), s.numbers(args.V)
+		s.step(args.Weights, args.Low, args.Grad, m, v, &args.AdamWScalars, bad)
+		s.put(args.M, m)
+		s.put(args.V, v)
+	})
+}
+
+// AdamW8: see step. Package kernels defines the codes of moments, and its tests hold them against bitsandbytes.
+func (s *referenceStream) AdamW8(args device.AdamW8Args, bad device.Mem) {
+	s.operands.AdamW8(args, bad)
+	s.do(func() {
+		m, v := s.moments(args.M, args.MScale, true), s.moments(args.V, args.VScale, false)
+		s.step(args.Weights, args.Low, args.Grad, m, v, &args.AdamWScalars, bad)
+		s.putMoments(args.M, args.MScale, m, true)
+		s.putMoments(args.V, args.VScale, v, false)
+	})
+}
+
+func (s *referenceStream) moments(codes, scales device.Mat, signed bool) []float64 {
+	x := make([]float32, codes.Cols)
+	kernels.Dequantize8(x, as[uint8](s.numbers(codes)), as[float32](s.numbers(scales)), signed)
+	return as[float64](x)
+}
+
+func (s *referenceStream) putMoments(codes, scales device.Mat, x []float64, signed bool) {
+	c, sc := make([]uint8, codes.Cols), make([]float32, scales.Cols)
+	kernels.Quantize8(c, sc, as[float32](x), signed)
+	s.put(codes, as[float64](c))
+	s.put(scales, as[float64](sc))
+}
+
+func as[T, F uint8 | float32 | float64](x []F) []T {
+	out := make([]T, len(x))
+	for i, x := range x {
+		out[i] = T(x)
+	}
+	return out
+}
+
+// step updates weights and moments in place, by AdamW's formula in fp32, and adds to bad the number of new weights that
+// are infinite or NaN. Every product is converted, as Go may else contract it with the next sum.
+func (s *referenceStream) step(weights, low, grad device.Mat, m, v []float64, a *device.AdamWScalars, bad device.Mem) {
+	p, halves := s.numbers(weights), make([]float64, len(m))
+	if !low.IsZero() {
+		halves = s.numbers(low)
+		for i := range p {
+			p[i] = float64(tensor.JoinF32(tensor.BF16FromF32(float32(p[i])), int16(halves[i])))
+		}
+	}
+	failed := s.vector(bad, tensor.I64, 1)
+	for i, x := range s.numbers(grad) {
+		g := float32(a.ClipScale * float32(x))
+		m1, v1 := float32(m[i]), float32(v[i])
+		m1 = normal(m1 + float32(float32(g-m1)*a.OneMinusBeta1))
+		v1 = normal(float32(a.Beta2*v1) + float32(float32(a.OneMinusBeta2*g)*g))
+		root := float32(math.Sqrt(float64(v1)))
+		next := float32(float32(p[i])*a.Decay) - float32(float32(a.StepSize*m1)/(float32(root/a.SqrtBC2)+a.Eps))
+		if next-next != 0 { // infinite, or a NaN
+			failed[0]++
+		}
+		p[i], m[i], v[i] = float64(next), float64(m1), float64(v1)
+		if !low.IsZero() {
+			high, lo := tensor.SplitF32(next)
+			p[i], halves[i] = float64(tensor.F32FromBF16(high)), float64(lo)
+		}
+	}
+	s.put(weights, p)
+	if !low.IsZero() {
+		s.put(low, halves)
+	}
+	s.put(device.NewVec(bad, tensor.I64, 1), failed)
+}
+
+// normal replaces a denormal number by zero.
+func normal(x float32) float32 {
+	if math.Abs(float64(x)) < 0x1p-126 {
+		return 0
+	}
+	return x
+}
+
+// SumSquares: dst = sum of x^2, in the order of sumInOrder.
+func (s *referenceStream) SumSquares(dst device.Mem, x device.Mat) {
+	s.operands.SumSquares(dst, x)
+	s.do(func() {
+		v := s.numbers(x)
+		for i := range v {
+			v[i] *= v[i]
+		}
+		s.put(device.NewVec(dst, tensor.F64, 1), []float64{sumInOrder(v)})
+	})
+}
