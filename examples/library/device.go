@@ -19,13 +19,13 @@ import (
 // trainOnPlainDevice trains on a device whose driver is not in Millrace's tree. The engine streams layers to it, and
 // the CPU's driver updates the state that stays in host memory.
 func trainOnPlainDevice(ctx context.Context, config *runfile.Config, out io.Writer) (*train.Summary, error) {
-	env := millrace.NewEnv(out)
+	env, dev := millrace.NewEnv(out), plain.New(64<<20, 0)
 	env.Open = func(_ string, accounts *hostmem.Accounts) (computes, host device.Device, err error) {
 		host, err = cpu.New(cpu.Options{Accounts: accounts})
-		return plain.New(64 << 20), host, err
+		return dev, host, err
 	}
 	return millrace.Train(ctx, config, millrace.TrainOptions{Env: env, OnStep: func(m trace.Metrics) error {
-		fmt.Fprintf(out, "step %d: loss %.2f\n", m.Step, m.Loss)
+		fmt.Fprintf(out, "step %d: loss %.2f, %d MFLOP in products so far\n", m.Step, m.Loss, dev.FLOPs()/1e6)
 		return nil
 	}})
 }

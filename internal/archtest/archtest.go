@@ -189,7 +189,7 @@ func (c *checker) refuse(file, pkg, imported string, forTests, isTest bool) stri
 	switch {
 	case !known:
 		return "it has no level: add it to levels in internal/archtest/levels.go"
-	case isTestSupport(target) && !isTestSupport(pkg):
+	case isTestSupport(target) && !isTestSupport(pkg) && !within(pkg, "examples"):
 		return "it is for tests"
 	case within(target, standIn) && !within(pkg, standIn) && !isTestSupport(pkg) &&
 		!strings.HasSuffix(file, "_standin.go"):

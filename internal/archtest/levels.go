@@ -103,5 +103,5 @@ func withinAny(pkg string, trees []string) bool {
 	return false
 }
 
-// isTestSupport is true of packages such as device/devicetest, which only tests import.
+// isTestSupport is true of packages such as device/devicetest, which only tests and examples import.
 func isTestSupport(pkg string) bool { return strings.HasSuffix(pkg, "test") }
