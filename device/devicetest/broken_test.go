@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/device/devicetest"
 )
 
-// broken is a device whose streams are changed by wrap.
+// broken changes the streams of a device by wrap.
 type broken struct {
 	device.Device
 	wrap func(device.Stream) device.Stream
@@ -128,7 +128,7 @@ func (s truncates) Copy(dst, src device.Mem) {
 
 func (s never) Wait(device.Event) {}
 
-// breaks are the broken devices and the tests of the suite that must notice.
+// breaks lists the broken devices and the tests of the suite that must notice.
 var breaks = []struct {
 	name, noticed string
 	wrap          func(device.Stream) device.Stream

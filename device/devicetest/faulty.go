@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/device"
 )
 
-// Faulty is dev with streams whose operations can be made to fail or be late. Before each operation, in its order and
+// Faulty wraps dev: operations of its streams can be made to fail or be late. Before each operation, in its order and
 // on the stream's goroutine, failAt is called with the stream's name, the operation's ("MatMul", "Copy"), and how
 // many operations the stream had before it. When it returns an error the operation does not happen and the error
 // sticks to the stream. It may sleep, see [Jitter].
@@ -19,7 +19,7 @@ func Faulty(dev device.Device, failAt func(stream, op string, n int) error) devi
 	return &faulty{Device: dev, failAt: failAt}
 }
 
-// Jitter is for Faulty: it fails nothing and delays every operation at random, by up to longest, so that streams which
+// Jitter, given to Faulty, fails nothing and delays every operation at random, by up to longest, so that streams which
 // do not wait for each other as they should meet in many orders.
 func Jitter(longest time.Duration, seed uint64) func(stream, op string, n int) error {
 	var mu sync.Mutex
@@ -44,7 +44,7 @@ type faultyEvent struct {
 	latest *place
 }
 
-// place is the position of a record in a stream.
+// place marks the position of a record in a stream.
 type place struct {
 	reached chan struct{}
 	err     error
