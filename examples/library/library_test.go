@@ -57,6 +57,18 @@ func TestTrainUntil(t *testing.T) {
 	}
 }
 
+// A listener hears of each save.
+func TestSavesOf(t *testing.T) {
+	paths, err := savesOf(t.Context(), configOf(t, "max_steps=5", "save.every=2"))
+	var names []string
+	for _, path := range paths {
+		names = append(names, filepath.Base(path))
+	}
+	if err != nil || strings.Join(names, " ") != "step-000002 step-000004 step-000005" {
+		t.Errorf("saves %v, error %v", names, err)
+	}
+}
+
 // The saved checkpoint has the model of the step where the loop ended.
 func TestResearch(t *testing.T) {
 	path, err := research(t.Context(), configOf(t), t.TempDir(), io.Discard)

@@ -21,3 +21,15 @@ func trainUntil(ctx context.Context, config *runfile.Config, limit float64, out 
 		return nil
 	}})
 }
+
+// savesOf trains, and returns the paths of the checkpoints that the run saves.
+func savesOf(ctx context.Context, config *runfile.Config) (paths []string, err error) {
+	env := millrace.NewEnv(nil)
+	env.Events = func(event train.Event) {
+		if saved, ok := event.(train.Saved); ok {
+			paths = append(paths, saved.Path)
+		}
+	}
+	_, err = millrace.Train(ctx, config, millrace.TrainOptions{Env: env})
+	return paths, err
+}
