@@ -13,9 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/drivers"
 	"github.com/millrace/millrace/internal/terminal"
-	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
-	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train"
 )
 
@@ -27,69 +25,47 @@ func Config(path string, settings ...string) (*runfile.Config, error) {
 	return c, blame.BadRequest(err)
 }
 
-// PlanOptions say what to plan for.
-type PlanOptions struct {
-	Machine string // a named machine, such as "h100-pcie5", or a file; empty: this one
-	// On is a machine that the caller describes, such as one of [plan.FindMachine] with other rates, in place of Machine.
-	On  *plan.NamedMachine
-	Env *train.Env // nil: NewEnv(nil)
-}
+// PlanOptions say what to plan for. The zero value is valid.
+type PlanOptions = train.PlanOptions
 
 // Plan plans what Train would run: will it fit, how fast is it, and what limits it? It reads the config.json of the
 // model, and no weights and no data. If nothing fits, the error names the number to change.
 func Plan(ctx context.Context, c *runfile.Config, o PlanOptions) (*train.Planned, error) {
-	return train.PlanFor(ctx, envOr(o.Env), c, train.PlanOptions{Machine: o.Machine, On: o.On})
+	o.Env = envOr(o.Env)
+	return train.PlanFor(ctx, c, o)
 }
 
 // PlanShape is Plan for a published shape, such as "qwen2.5-14b", on a named machine with its drive. It reads no file.
-// Settings are those of Config. [plan.Shapes] and [plan.Machines] list the names, and so does the error of an unknown
+// Settings are those of Config. [github.com/millrace/millrace/plan.Shapes] and [github.com/millrace/millrace/plan.Machines] list the names, and so does the error of an unknown
 // one.
 func PlanShape(ctx context.Context, shape, machine string, settings ...string) (*train.Planned, error) {
 	c, err := runfile.ReadToPlan(shape, true, settings)
 	if err != nil {
 		return nil, blame.BadRequest(err)
 	}
-	return train.PlanFor(ctx, NewEnv(nil), c, train.PlanOptions{Shape: shape, Machine: machine})
+	return Plan(ctx, c, PlanOptions{Shape: shape, Machine: machine})
 }
 
 // TrainOptions are what Train needs in addition to a configuration. The zero value is valid.
-type TrainOptions struct {
-	// OnStep is called with the metrics of each step, before the next step begins. If it returns an error, the run
-	// saves its state and Train returns the error; [train.ErrStop] ends the run well.
-	OnStep func(trace.Metrics) error
-	// Rate, if given, returns the learning rate of a step, from 1, in place of the configured schedule.
-	Rate func(step int) float64
-	Env  *train.Env // nil: NewEnv(nil)
-}
+type TrainOptions = train.Options
 
 // Train trains a model as a configuration says, from the latest checkpoint in the output directory if there is one.
 // Checkpoints, metrics and the trained model are in the output directory after that. When Env.Stop is closed, the run
 // ends after its step with a checkpoint and [train.ErrInterrupted]. When the context ends, steps that were not saved
 // are lost.
 func Train(ctx context.Context, c *runfile.Config, o TrainOptions) (*train.Summary, error) {
-	return train.Train(ctx, c, envOr(o.Env), train.Options{OnStep: o.OnStep, Rate: o.Rate})
+	o.Env = envOr(o.Env)
+	return train.Train(ctx, c, o)
 }
 
 // OpenOptions are what Open needs in addition to a configuration. The zero value is valid.
-type OpenOptions struct {
-	// From is the path of the checkpoint that the run continues from; empty: it starts from the model's weights.
-	From string
-	// LogitRows is the number of positions of each micro-batch whose logits [train.Run.Logits] can return; 0: none.
-	LogitRows int
-	// LogProbs lets [train.Run.LogProbs] return the log-probability of every target.
-	LogProbs bool
-	// Gradients lets [train.Run.Gradient] return the gradient of every tensor after a step.
-	Gradients bool
-	// ModelConfig is the text of a config.json, in place of the key model: see [train.OpenOptions].
-	ModelConfig []byte
-	Env         *train.Env // nil: NewEnv(nil)
-}
+type OpenOptions = train.OpenOptions
 
 // Open opens a run for a loop that the caller writes, with the verbs Step, Eval, Logits and Save: see [train.Run]. The
 // model, sizes, precision, memory, device and data are those of the configuration, planned as for Train.
 func Open(ctx context.Context, c *runfile.Config, o OpenOptions) (*train.Run, error) {
-	return train.Open(ctx, c, envOr(o.Env), train.OpenOptions{From: o.From, LogitRows: o.LogitRows, LogProbs: o.LogProbs,
-		Gradients: o.Gradients, ModelConfig: o.ModelConfig})
+	o.Env = envOr(o.Env)
+	return train.Open(ctx, c, o)
 }
 
 func envOr(env *train.Env) *train.Env {

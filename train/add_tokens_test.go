@@ -103,7 +103,7 @@ func TestAddTokens(t *testing.T) {
 			if c.dtype == tensor.BF16 {
 				run.Precision = runfile.Defaults().Precision
 			}
-			if _, err := Train(context.Background(), &run, newEnv(t), Options{}); err != nil {
+			if _, err := Train(context.Background(), &run, Options{Env: newEnv(t)}); err != nil {
 				t.Errorf("it cannot be trained: %v", err)
 			}
 		})

@@ -86,7 +86,7 @@ func trainTuned(t *testing.T, c *runfile.Config, cache, line string, d *tunable)
 		stop := make(chan struct{})
 		env.Stop, env.Progress = stop, &stopper{line, stop}
 	}
-	_, err := Train(context.Background(), c, env, Options{})
+	_, err := Train(context.Background(), c, Options{Env: env})
 	if err != nil && (line == "" || !errors.Is(err, ErrInterrupted)) {
 		t.Fatal(err)
 	}

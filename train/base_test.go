@@ -18,7 +18,7 @@ import (
 func TestOtherWeightsAreRefused(t *testing.T) {
 	other := smallConfig(t)
 	other.MaxSteps = 3
-	trained, err := Train(context.Background(), other, newEnv(t), Options{})
+	trained, err := Train(context.Background(), other, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func TestOtherWeightsAreRefused(t *testing.T) {
 	c.Model, c.Datasets = other.Model, other.Datasets
 	alone := *c
 	alone.OutputDir = filepath.Join(t.TempDir(), "alone")
-	want, err := Train(context.Background(), &alone, newEnv(t), Options{})
+	want, err := Train(context.Background(), &alone, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestOtherWeightsAreRefused(t *testing.T) {
 		before := files(t, c.OutputDir)
 		run := *c
 		change(&run)
-		_, err := Train(context.Background(), &run, newEnv(t), Options{})
+		_, err := Train(context.Background(), &run, Options{Env: newEnv(t)})
 		if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), say) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: error %v, want one line with %q", name, err, say)
 		}
@@ -57,14 +57,13 @@ func TestOtherWeightsAreRefused(t *testing.T) {
 	}, began)
 	own := *c
 	own.Model = trained.Model
-	_, err = Open(context.Background(), &own, newEnv(t),
-		OpenOptions{From: filepath.Join(checkpointsDir(c), "step-000004")})
+	_, err = Open(context.Background(), &own, OpenOptions{Env: newEnv(t), From: filepath.Join(checkpointsDir(c), "step-000004")})
 	if err == nil || !strings.Contains(err.Error(), began) {
 		t.Errorf("a loop of its own: error %v", err)
 	}
 	moved := *c
 	moved.Model = copied
-	got, err := Train(context.Background(), &moved, newEnv(t), Options{})
+	got, err := Train(context.Background(), &moved, Options{Env: newEnv(t)})
 	if err != nil || got.ResumedAfter != 4 {
 		t.Fatalf("a copy of the model: %+v, error %v", got, err)
 	}
@@ -78,7 +77,7 @@ func TestOtherWeightsAreRefused(t *testing.T) {
 	if err := os.Remove(filepath.Join(copied, "model.safetensors")); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Train(context.Background(), &moved, newEnv(t), Options{}); err != nil || got.Steps != 12 {
+	if got, err := Train(context.Background(), &moved, Options{Env: newEnv(t)}); err != nil || got.Steps != 12 {
 		t.Errorf("without its weights: %+v, error %v", got, err)
 	}
 }

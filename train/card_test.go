@@ -26,7 +26,7 @@ import (
 func TestCardOfARun(t *testing.T) {
 	c := withEval(smallConfig(t))
 	env := newEnv(t)
-	if _, err := Train(context.Background(), c, env, Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: env}); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(c.OutputDir, lastModel)
@@ -178,7 +178,7 @@ func TestCardOfHubModel(t *testing.T) {
 	for name, isID := range map[string]bool{"org/base": true, "local/base": false} {
 		c.Model, c.OutputDir, c.MaxSteps, c.WarmupSteps = name, filepath.Join("runs", filepath.Dir(name)), 1, 0
 		c.Datasets = []data.Source{{Path: "local/texts", Type: data.Text}}
-		if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+		if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 			t.Fatal(err)
 		}
 		card := files(t, filepath.Join(c.OutputDir, lastModel))[hf.CardName]
@@ -213,7 +213,7 @@ func TestExportOfStrangeCard(t *testing.T) {
 	// A run has a card of its own.
 	c := smallConfig(t)
 	c.Model, c.MaxSteps, c.WarmupSteps = dir, 1, 0
-	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Error(err)
 	}
 }

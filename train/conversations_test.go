@@ -155,7 +155,7 @@ func TestLossOfConversations(t *testing.T) {
 			run := chatConfig(t, sets...)
 			run.MaxSteps, run.Epochs, run.WarmupSteps, run.BatchTokens = 0, 1, 1, 64*128 // more than all of them need
 			c.change(run)
-			sum, err := Train(context.Background(), run, newEnv(t), Options{})
+			sum, err := Train(context.Background(), run, Options{Env: newEnv(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -196,7 +196,7 @@ func TestResumeOnConversations(t *testing.T) {
 	base.Numerics = runfile.Sizes{MicroBatch: 2, HeadChunk: 64}
 
 	whole := *base
-	want, err := Train(context.Background(), &whole, newEnv(t), Options{})
+	want, err := Train(context.Background(), &whole, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestResumeOnConversations(t *testing.T) {
 		run := parts
 		until(t, &run, fmt.Sprintf("step %2d/14", step))
 	}
-	got, err := Train(context.Background(), &parts, newEnv(t), Options{})
+	got, err := Train(context.Background(), &parts, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

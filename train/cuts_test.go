@@ -69,7 +69,7 @@ func TestCutsTrainAndExport(t *testing.T) {
 	start := t.TempDir()
 	convert(t, plain.Model, modeltest.Patchwork, start, modeltest.Patchwork) // without the towers
 	plain.Model = start
-	want, err := Train(context.Background(), plain, env, Options{})
+	want, err := Train(context.Background(), plain, Options{Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestCutsTrainAndExport(t *testing.T) {
 	convert(t, plain.Model, modeltest.Patchwork, cut.Model, recut())
 	cutEnv := newEnv(t)
 	cutEnv.Families = []model.Family{recut()}
-	got, err := Train(context.Background(), &cut, cutEnv, Options{})
+	got, err := Train(context.Background(), &cut, Options{Env: cutEnv})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ var modelSpec = checkpoint.Spec{ID: checkpoint.ID{Part: "norm", Kind: store.Weig
 func newDirectories(test *testing.T, slots []slot, keep int, diverged bool) *directories {
 	d := &directories{test, vfs.NewMem(), nil, map[string]checkpoint.Sum{}}
 	c := &runfile.Config{OutputDir: "/runs/run", Save: runfile.Save{Keep: keep, Fallback: "/fallback"}}
-	d.t = newTrainer(&Env{FS: d.files, Progress: io.Discard}, c, Options{})
+	d.t = newTrainer(c, Options{Env: &Env{FS: d.files, Progress: io.Discard}})
 	d.t.home.id = d.t.env.newIdentity(c.OutputDir)
 	if diverged {
 		d.t.home.id.Ended = &ending{Step: 99, Diverged: true}

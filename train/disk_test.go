@@ -44,7 +44,7 @@ func TestFullDisk(t *testing.T) {
 					atStep11()
 				}
 			})
-			sum, err = Train(context.Background(), c, env, Options{})
+			sum, err = Train(context.Background(), c, Options{Env: env})
 			return sum, progress.String(), err
 		}
 		nothing := func() {}
@@ -138,7 +138,7 @@ func TestWrittenBytesAgreeWithTheKernel(t *testing.T) {
 			env := newEnv(t)
 			env.program, env.CacheDir = 1, p.cache
 			before, _ := kernelWritten()
-			sum, err := Train(context.Background(), &c, env, Options{})
+			sum, err := Train(context.Background(), &c, Options{Env: env})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -218,7 +218,7 @@ func (j *jumping) after(d time.Duration) (<-chan time.Time, func()) {
 func TestWritesAreLimited(t *testing.T) {
 	c := smallConfig(t)
 	c.MaxSteps, c.Save.Every = 6, 1
-	want, err := Train(context.Background(), c, newEnv(t), Options{})
+	want, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestWritesAreLimited(t *testing.T) {
 	env := newEnv(t)
 	var said strings.Builder
 	env.Progress, env.clock = &said, &jumping{time.Unix(1e9, 0)}
-	got, err := Train(context.Background(), &slow, env, Options{})
+	got, err := Train(context.Background(), &slow, Options{Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func TestWritesAreLimited(t *testing.T) {
 	env = newEnv(t)
 	stop := make(chan struct{})
 	env.Stop, env.Progress = stop, &stopper{"step 2/6", stop}
-	if _, err := Train(context.Background(), &never, env, Options{}); !errors.Is(err, ErrInterrupted) {
+	if _, err := Train(context.Background(), &never, Options{Env: env}); !errors.Is(err, ErrInterrupted) {
 		t.Errorf("error %v, want %v", err, ErrInterrupted)
 	}
 }

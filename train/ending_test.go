@@ -21,7 +21,7 @@ func TestEndedRunsStayEnded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := smallConfig(t)
 			c.Save = save
-			want, err := Train(context.Background(), c, newEnv(t), Options{})
+			want, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -29,7 +29,7 @@ func TestEndedRunsStayEnded(t *testing.T) {
 			env := newEnv(t)
 			var said strings.Builder
 			env.Progress = &said
-			again, err := Train(context.Background(), c, env, Options{})
+			again, err := Train(context.Background(), c, Options{Env: env})
 			if err != nil || again.Steps != 12 || again.ResumedAfter != 12 || again.TargetTokens != 0 ||
 				again.Model != want.Model {
 				t.Errorf("%+v, error %v", again, err)
@@ -47,7 +47,7 @@ func TestEndedRunsStayEnded(t *testing.T) {
 			}
 			copyTree(t, c.Model, want.Model)
 			theirs := files(t, c.OutputDir)
-			_, err = Train(context.Background(), c, newEnv(t), Options{})
+			_, err = Train(context.Background(), c, Options{Env: newEnv(t)})
 			if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "is not the model that it has written") {
 				t.Errorf("with another model: error %v", err)
 			}
@@ -58,7 +58,7 @@ func TestEndedRunsStayEnded(t *testing.T) {
 			if err := os.RemoveAll(want.Model); err != nil {
 				t.Fatal(err)
 			}
-			again, err = Train(context.Background(), c, newEnv(t), Options{})
+			again, err = Train(context.Background(), c, Options{Env: newEnv(t)})
 			if err != nil || again.ResumedAfter != map[string]int{"an earlier checkpoint": 10, "its end": 12}[name] {
 				t.Fatalf("without the model: %+v, error %v", again, err)
 			}
@@ -68,12 +68,12 @@ func TestEndedRunsStayEnded(t *testing.T) {
 			}
 			longer := *c
 			longer.MaxSteps, longer.ResumeWith = 14, []string{"max_steps"}
-			again, err = Train(context.Background(), &longer, newEnv(t), Options{})
+			again, err = Train(context.Background(), &longer, Options{Env: newEnv(t)})
 			if err != nil || again.Steps != 14 || again.ResumedAfter != 10 {
 				t.Errorf("with more steps: %+v, error %v", again, err)
 			}
 			// With the steps that it had before, it does not train again, and its model stays that of more steps.
-			if again, err = Train(context.Background(), c, newEnv(t), Options{}); err != nil || again.Steps != 14 {
+			if again, err = Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil || again.Steps != 14 {
 				t.Errorf("with fewer steps again: %+v, error %v", again, err)
 			}
 		})
@@ -90,7 +90,7 @@ func TestEndedRunsWithoutCheckpoints(t *testing.T) {
 			if what == "no run.json" {
 				c.Save = runfile.Save{}
 			}
-			if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+			if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 				t.Fatal(err)
 			}
 			err := os.RemoveAll(checkpointsDir(c))
@@ -109,7 +109,7 @@ func TestEndedRunsWithoutCheckpoints(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := files(t, c.OutputDir)
-			got, err := Train(context.Background(), c, newEnv(t), Options{})
+			got, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 			if what == "no run.json" {
 				if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "says that the run has ended") {
 					t.Errorf("%+v, error %v", got, err)

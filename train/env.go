@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/vfs"
@@ -44,6 +45,9 @@ type Env struct {
 	clock clock // nil: the machine's; in tests one that they move
 	watch clock // of progress; nil: the machine's
 }
+
+// errNoEnv is the error of options without surroundings, which only package millrace fills in.
+var errNoEnv = blame.BadRequest(errors.New("the options have no Env: set it to that of millrace.NewEnv"))
 
 // files is FS, or the operating system's.
 func (e *Env) files() vfs.FS {

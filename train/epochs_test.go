@@ -28,7 +28,7 @@ func TestEpochsAreRoundedUp(t *testing.T) {
 	}
 	whole := smallConfig(t)
 	whole.MaxSteps, whole.Epochs, whole.WarmupSteps = 0, 2.4, 0
-	sum, err := Train(context.Background(), whole, newEnv(t), Options{})
+	sum, err := Train(context.Background(), whole, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,14 +37,14 @@ func TestEpochsAreRoundedUp(t *testing.T) {
 	older.Save.AtEnd, older.Save.Every = false, 2
 	until(t, &older, fmt.Sprintf("step %*d/%d", digits(older.MaxSteps), 3, older.MaxSteps))
 	older.MaxSteps, older.Epochs = 0, whole.Epochs
-	got, err := Train(context.Background(), &older, newEnv(t), Options{})
+	got, err := Train(context.Background(), &older, Options{Env: newEnv(t)})
 	if err != nil || got.ResumedAfter != 3 || got.Steps != sum.Steps-1 {
 		t.Fatalf("%+v, error %v; the older run has %d steps", got, err, sum.Steps-1)
 	}
 	if err := os.RemoveAll(checkpointsDir(&older)); err != nil {
 		t.Fatal(err)
 	}
-	if got, err = Train(context.Background(), &older, newEnv(t), Options{}); err != nil || got.Steps != sum.Steps-1 ||
+	if got, err = Train(context.Background(), &older, Options{Env: newEnv(t)}); err != nil || got.Steps != sum.Steps-1 ||
 		got.ResumedAfter != got.Steps {
 		t.Errorf("after its end: %+v, error %v", got, err)
 	}

@@ -41,7 +41,7 @@ func heard(t *testing.T, c *runfile.Config) (events []string, lines string) {
 			events = append(events, fmt.Sprintf("%T", e))
 		}
 	}
-	_, err := Train(t.Context(), c, env, Options{})
+	_, err := Train(t.Context(), c, Options{Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ func TestPlanSaysWhichTypeIsFaster(t *testing.T) {
 			if c.compute == "f32" {
 				run.Precision.Master = "f32"
 			}
-			p, err := PlanFor(t.Context(), env, &run, PlanOptions{})
+			p, err := PlanFor(t.Context(), &run, PlanOptions{Env: env})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -75,7 +75,7 @@ func TestPlanSaysWhichTypeIsFaster(t *testing.T) {
 				t.Fatalf("no %q in\n%s", c.want, text)
 			}
 			run.Precision.Compute, run.Precision.Master = p.Faster.Compute, p.Faster.Master
-			other, err := PlanFor(t.Context(), env, &run, PlanOptions{})
+			other, err := PlanFor(t.Context(), &run, PlanOptions{Env: env})
 			if err != nil {
 				t.Fatal(err)
 			}

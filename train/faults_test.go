@@ -212,7 +212,7 @@ func (v *victims) start(c *runfile.Config, files vfs.FS, env *Env) (sum *Summary
 	}
 	env.program, env.CacheDir, env.FS = 1, v.cache, files
 	run := *c
-	return Train(context.Background(), &run, env, Options{})
+	return Train(context.Background(), &run, Options{Env: env})
 }
 
 // disturbed runs a run to its end in as many processes as it takes, with an intercept until the end of the process in

@@ -61,7 +61,7 @@ func TestFirstLines(t *testing.T) {
 		var said strings.Builder
 		env := newEnv(t)
 		env.Progress = &said
-		if _, err := Train(context.Background(), run, env, Options{}); err != nil {
+		if _, err := Train(context.Background(), run, Options{Env: env}); err != nil {
 			t.Fatal(err)
 		}
 		headline := ""
@@ -88,7 +88,7 @@ func TestFirstLines(t *testing.T) {
 	}
 	run := smallConfig(t)
 	run.ChatTemplate = "model"
-	if _, err := Train(context.Background(), run, newEnv(t), Options{}); err == nil ||
+	if _, err := Train(context.Background(), run, Options{Env: newEnv(t)}); err == nil ||
 		!strings.Contains(err.Error(), "there is no chat template") {
 		t.Errorf("chat_template: model without one: %v", err)
 	}
@@ -103,7 +103,7 @@ func TestHeadlineSaysWhatIsAGuess(t *testing.T) {
 		env.CacheDir = cache
 		var said strings.Builder
 		env.Progress = &said
-		if _, err := Train(t.Context(), run, env, Options{}); err != nil {
+		if _, err := Train(t.Context(), run, Options{Env: env}); err != nil {
 			t.Fatal(err)
 		}
 		guess := " s a step (a guess, since there is no cache directory with what a probe measured: run `millrace probe`); saves"

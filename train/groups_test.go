@@ -43,7 +43,7 @@ func TestFrozenTensors(t *testing.T) {
 			c.Save = runfile.Save{Every: 100, AtEnd: true}
 			whole := *c
 			whole.OutputDir = filepath.Join(t.TempDir(), "whole")
-			want, err := Train(t.Context(), &whole, newEnv(t), Options{})
+			want, err := Train(t.Context(), &whole, Options{Env: newEnv(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -68,15 +68,15 @@ func TestFrozenTensors(t *testing.T) {
 			until(t, c, "step  5/12")
 			other := *c
 			other.Groups, other.TrainOnly = nil, []string{"model.norm.weight"}
-			if _, err := Train(t.Context(), &other, newEnv(t), Options{}); !errors.Is(err, blame.ErrRequest) ||
+			if _, err := Train(t.Context(), &other, Options{Env: newEnv(t)}); !errors.Is(err, blame.ErrRequest) ||
 				!strings.Contains(err.Error(), "train_only was") || !strings.Contains(err.Error(), "restore them") {
 				t.Errorf("with other frozen tensors: error %v", err)
 			}
-			if _, err := Open(t.Context(), &other, newEnv(t), OpenOptions{From: filepath.Join(checkpointsDir(c), "step-000005")}); err == nil ||
+			if _, err := Open(t.Context(), &other, OpenOptions{Env: newEnv(t), From: filepath.Join(checkpointsDir(c), "step-000005")}); err == nil ||
 				!strings.Contains(err.Error(), "restore groups and train_only") {
 				t.Errorf("opened with other frozen tensors: error %v", err)
 			}
-			got, err := Train(t.Context(), c, newEnv(t), Options{})
+			got, err := Train(t.Context(), c, Options{Env: newEnv(t)})
 			if err != nil || got.ResumedAfter != 5 {
 				t.Fatalf("%+v, error %v", got, err)
 			}

@@ -56,7 +56,7 @@ func TestRunsShareAFallback(t *testing.T) {
 	a := smallConfig(t)
 	a.OutputDir, a.Save = filepath.Join(root, "a", "run"), runfile.Save{Every: 2, Keep: 2, AtEnd: true, Fallback: fallback}
 	env, _ := fullBelow(t, a)
-	want, err := Train(context.Background(), a, env, Options{})
+	want, err := Train(context.Background(), a, Options{Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestRunsShareAFallback(t *testing.T) {
 	env = newEnv(t)
 	var said strings.Builder
 	env.Progress = &said
-	got, err := Train(context.Background(), &b, env, Options{})
+	got, err := Train(context.Background(), &b, Options{Env: env})
 	if err != nil || got.ResumedAfter != 0 || got.TargetTokens == 0 {
 		t.Errorf("a run of the same name: %+v, error %v", got, err)
 	}
@@ -91,7 +91,7 @@ func TestRunsShareAFallback(t *testing.T) {
 	if err := os.RemoveAll(a.OutputDir); err != nil {
 		t.Fatal(err)
 	}
-	if got, err = Train(context.Background(), a, newEnv(t), Options{}); err != nil || got.ResumedAfter != 0 {
+	if got, err = Train(context.Background(), a, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 0 {
 		t.Errorf("a new run where the other was removed: %+v, error %v", got, err)
 	}
 	sameModel(t, got.Model, want.Model)
@@ -102,18 +102,18 @@ func TestRunsShareAFallback(t *testing.T) {
 	c.OutputDir, c.Seed, c.Resume, c.Save.AtEnd = filepath.Join(root, "c", "run"), 77, "never", false
 	alone := c
 	alone.OutputDir, alone.Save.Fallback = filepath.Join(t.TempDir(), "alone"), ""
-	if want, err = Train(context.Background(), &alone, newEnv(t), Options{}); err != nil {
+	if want, err = Train(context.Background(), &alone, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
 	env, _ = fullBelow(t, &c)
 	stop := make(chan struct{})
 	env.Stop, env.Progress = stop, &stopper{"step  7/12", stop}
-	if _, err := Train(context.Background(), &c, env, Options{}); !errors.Is(err, ErrInterrupted) {
+	if _, err := Train(context.Background(), &c, Options{Env: env}); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
 	stay("a run of earlier steps")
 	c.Resume = "auto"
-	if got, err = Train(context.Background(), &c, newEnv(t), Options{}); err != nil || got.ResumedAfter != 7 {
+	if got, err = Train(context.Background(), &c, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 7 {
 		t.Fatalf("it resumes after %+v, error %v", got, err)
 	}
 	sameModel(t, got.Model, want.Model)
@@ -137,7 +137,7 @@ func stoppedInFallback(t *testing.T) *runfile.Config {
 	env, _ := fullBelow(t, c)
 	stop := make(chan struct{})
 	env.Stop, env.Progress = stop, &stopper{"step  7/12", stop}
-	if _, err := Train(context.Background(), c, env, Options{}); !errors.Is(err, ErrInterrupted) {
+	if _, err := Train(context.Background(), c, Options{Env: env}); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
 	if got := inFallback(t, c.Save.Fallback); len(got) != 2 {
@@ -156,7 +156,7 @@ func TestMovedAndCopiedDirectories(t *testing.T) {
 	if err := os.Rename(c.OutputDir, moved.OutputDir); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Train(context.Background(), &moved, newEnv(t), Options{}); err != nil || got.ResumedAfter != 7 {
+	if got, err := Train(context.Background(), &moved, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 7 {
 		t.Fatalf("moved: %+v, error %v", got, err)
 	}
 	id := idOf(t, &moved)
@@ -173,7 +173,7 @@ func TestMovedAndCopiedDirectories(t *testing.T) {
 	stop := make(chan struct{})
 	env, _ := fullBelow(t, &copied)
 	env.Stop, env.Progress = stop, &stopper{"step 13/14", stop}
-	sum, err := Train(context.Background(), &copied, env, Options{})
+	sum, err := Train(context.Background(), &copied, Options{Env: env})
 	if !errors.Is(err, ErrInterrupted) || sum.ResumedAfter != 12 {
 		t.Fatalf("copied: %+v, error %v", sum, err)
 	}
@@ -185,10 +185,10 @@ func TestMovedAndCopiedDirectories(t *testing.T) {
 	for _, dir := range before {
 		sumsOf(t, dir)
 	}
-	if got, err := Train(context.Background(), &longer, newEnv(t), Options{}); err != nil || got.ResumedAfter != 12 {
+	if got, err := Train(context.Background(), &longer, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 12 {
 		t.Fatalf("the run that was copied: %+v, error %v", got, err)
 	}
-	if got, err := Train(context.Background(), &copied, newEnv(t), Options{}); err != nil || got.ResumedAfter != 13 {
+	if got, err := Train(context.Background(), &copied, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 13 {
 		t.Fatalf("the copy: %+v, error %v", got, err)
 	}
 	if again := idOf(t, &copied); again.Run != of.Run {
@@ -208,7 +208,7 @@ func TestCopiesOfAMovedDirectory(t *testing.T) {
 			env, _ := fullBelow(t, c)
 			stop := make(chan struct{})
 			env.Stop, env.Progress = stop, &stopper{"step  7/12", stop}
-			if _, err := Train(context.Background(), c, env, Options{}); !errors.Is(err, ErrInterrupted) {
+			if _, err := Train(context.Background(), c, Options{Env: env}); !errors.Is(err, ErrInterrupted) {
 				t.Fatal(err)
 			}
 			first, root := idOf(t, c), t.TempDir()
@@ -254,7 +254,7 @@ func TestCopiesOfAMovedDirectory(t *testing.T) {
 				env, said := fullBelow(t, copied)
 				stop := make(chan struct{})
 				env.Stop, env.Progress = stop, io.MultiWriter(said, &stopper{"step  9/12", stop})
-				sum, err := Train(context.Background(), copied, env, Options{})
+				sum, err := Train(context.Background(), copied, Options{Env: env})
 				if !errors.Is(err, ErrInterrupted) || sum.ResumedAfter != 3 {
 					t.Fatalf("%s: %+v, error %v", copied.OutputDir, sum, err)
 				}
@@ -284,7 +284,7 @@ func TestCopiesOfAMovedDirectory(t *testing.T) {
 				base = c.OutputDir
 			}
 			c.OutputDir = base
-			if got, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil || got.ResumedAfter != 7 ||
+			if got, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 7 ||
 				idOf(t, c).Run != first.Run {
 				t.Errorf("the first run: %+v, error %v", got, err)
 			}
@@ -313,7 +313,7 @@ func TestRunFilesMakeNoRun(t *testing.T) {
 	if err := os.RemoveAll(c.OutputDir); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Train(context.Background(), &again, newEnv(t), Options{})
+	got, err := Train(context.Background(), &again, Options{Env: newEnv(t)})
 	if err != nil || got.ResumedAfter != 0 {
 		t.Fatalf("%+v, error %v", got, err)
 	}
@@ -344,7 +344,7 @@ func TestIdentityComesFirst(t *testing.T) {
 		})
 		env := newEnv(t)
 		env.FS = drive
-		if _, err := Train(ctx, c, env, Options{}); err == nil || during == nil {
+		if _, err := Train(ctx, c, Options{Env: env}); err == nil || during == nil {
 			t.Fatalf("error %v, identity %+v", err, during)
 		}
 	}
@@ -355,7 +355,7 @@ func TestIdentityComesFirst(t *testing.T) {
 	start(func(func()) error { return syscall.EIO }) // nothing is removed, as after a kill
 	for _, resume := range []string{"never", "auto"} {
 		c.Resume = resume
-		if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+		if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 			t.Fatal(err)
 		}
 		if got := idOf(t, c); got.Run != during.Run || !got.Begun {
@@ -368,7 +368,7 @@ func TestIdentityComesFirst(t *testing.T) {
 func TestForeignCheckpointsStay(t *testing.T) {
 	other := smallConfig(t)
 	other.Seed, other.Save = 5, runfile.Save{Every: 1}
-	if _, err := Train(context.Background(), other, newEnv(t), Options{}); err != nil {
+	if _, err := Train(context.Background(), other, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
 	c := smallConfig(t)
@@ -385,7 +385,7 @@ func TestForeignCheckpointsStay(t *testing.T) {
 	env := newEnv(t)
 	var said strings.Builder
 	env.Progress = &said
-	got, err := Train(context.Background(), c, env, Options{})
+	got, err := Train(context.Background(), c, Options{Env: env})
 	if err != nil || got.ResumedAfter != 3 {
 		t.Fatalf("%+v, error %v", got, err)
 	}
@@ -403,7 +403,7 @@ func TestForeignCheckpointsStay(t *testing.T) {
 		t.Errorf("it says %s", said.String())
 	}
 	c.Resume = foreign[2]
-	if _, err := Train(context.Background(), c, newEnv(t), Options{}); !errors.Is(err, blame.ErrRequest) ||
+	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); !errors.Is(err, blame.ErrRequest) ||
 		!strings.Contains(err.Error(), "is of another run than the one in this output_dir") {
 		t.Errorf("resume from a foreign one: error %v", err)
 	}
@@ -414,7 +414,7 @@ func TestForeignCheckpointsStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := files(t, c.OutputDir)
-	if _, err := Train(context.Background(), c, newEnv(t), Options{}); !errors.Is(err, blame.ErrRequest) ||
+	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); !errors.Is(err, blame.ErrRequest) ||
 		!strings.Contains(err.Error(), "checkpoints of 2 runs") {
 		t.Errorf("without run.json: error %v", err)
 	}
@@ -429,7 +429,7 @@ func TestForeignCheckpointsStay(t *testing.T) {
 	write(t, filepath.Join(c.OutputDir, identityName), "damaged")
 	longer := *c
 	longer.MaxSteps, longer.ResumeWith = 13, []string{"max_steps"}
-	if got, err := Train(context.Background(), &longer, newEnv(t), Options{}); err != nil || got.ResumedAfter != 12 {
+	if got, err := Train(context.Background(), &longer, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 12 {
 		t.Errorf("with a damaged run.json: %+v, error %v", got, err)
 	}
 }
@@ -456,7 +456,7 @@ func TestRunsShareMemoryPath(t *testing.T) {
 			var said strings.Builder
 			stop := make(chan struct{})
 			env.Stop, env.Progress = stop, io.MultiWriter(&said, &stopper{stopAt, stop})
-			if _, err := Train(context.Background(), &run, env, Options{}); err != nil && !errors.Is(err, ErrInterrupted) {
+			if _, err := Train(context.Background(), &run, Options{Env: env}); err != nil && !errors.Is(err, ErrInterrupted) {
 				t.Fatal(err)
 			}
 			return said.String()
@@ -510,7 +510,7 @@ func TestForeignRunJSONStays(t *testing.T) {
 		mkdir(t, c.OutputDir)
 		write(t, filepath.Join(c.OutputDir, identityName), text)
 		before := files(t, c.OutputDir)
-		_, err := Train(context.Background(), c, newEnv(t), Options{})
+		_, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 		if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "run.json was not written by a run") {
 			t.Errorf("%s: error %v", text, err)
 		}
@@ -539,21 +539,21 @@ func TestMovedRunsThatBeganElsewhere(t *testing.T) {
 
 	other := c
 	other.Resume = filepath.Join(checkpointsDir(first), "step-000002")
-	_, err := Train(context.Background(), &other, newEnv(t), Options{})
+	_, err := Train(context.Background(), &other, Options{Env: newEnv(t)})
 	if !errors.Is(err, blame.ErrRequest) || strings.Contains(err.Error(), "remove") {
 		t.Errorf("with another checkpoint: error %v", err)
 	}
 	stop := make(chan struct{})
 	env := newEnv(t)
 	env.Stop, env.Progress = stop, &stopper{"step  8/12", stop}
-	sum, err := Train(context.Background(), &c, env, Options{})
+	sum, err := Train(context.Background(), &c, Options{Env: env})
 	if !errors.Is(err, ErrInterrupted) || sum.ResumedAfter != 6 {
 		t.Fatalf("moved: %+v, error %v", sum, err)
 	}
 	if err := os.RemoveAll(first.OutputDir); err != nil {
 		t.Fatal(err)
 	}
-	if sum, err = Train(context.Background(), &c, newEnv(t), Options{}); err != nil || sum.ResumedAfter != 8 {
+	if sum, err = Train(context.Background(), &c, Options{Env: newEnv(t)}); err != nil || sum.ResumedAfter != 8 {
 		t.Fatalf("without the first run: %+v, error %v", sum, err)
 	}
 }
@@ -580,7 +580,7 @@ func TestIdentityLostTwice(t *testing.T) {
 		if got := idOf(t, c); len(got.CopiedFrom) < 3 {
 			t.Errorf("it is %+v", got)
 		}
-		if sum, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil || sum.ResumedAfter != 7 {
+		if sum, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil || sum.ResumedAfter != 7 {
 			t.Errorf("%+v, error %v", sum, err)
 		}
 	}

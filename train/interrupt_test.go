@@ -93,7 +93,7 @@ func TestInterruptedEvaluation(t *testing.T) {
 	o := &operations{}
 	env := countedEnv(t, o)
 	env.Progress = lines(func(line string) { counts[strings.Fields(line)[1]] = o.done.Load() })
-	want, err := Train(context.Background(), whole, env, Options{})
+	want, err := Train(context.Background(), whole, Options{Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestInterruptedEvaluation(t *testing.T) {
 				finishes = env.Finishes()
 				close(stop)
 			}
-			sum, err := Train(context.Background(), &c, env, Options{})
+			sum, err := Train(context.Background(), &c, Options{Env: env})
 			dir := filepath.Join(checkpointsDir(&c), checkpoint.DirName(step))
 			line := fmt.Sprintf("interrupted after step %d, saved in %s; run the same command to continue", step, dir)
 			if step == c.MaxSteps {
@@ -127,7 +127,7 @@ func TestInterruptedEvaluation(t *testing.T) {
 			if now := int64(o.done.Load()); saved.Manifest.EvalLoss != nil || now >= after {
 				t.Fatalf("the evaluation did not end early: %d operations of %d, %v", now, after, saved.Manifest.EvalLoss)
 			}
-			got, err := Train(context.Background(), &c, newEnv(t), Options{})
+			got, err := Train(context.Background(), &c, Options{Env: newEnv(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -154,7 +154,7 @@ func TestInterruptedStart(t *testing.T) {
 			evaluated = o.done.Load()
 		}
 	})
-	want, err := Train(context.Background(), whole, env, Options{})
+	want, err := Train(context.Background(), whole, Options{Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestInterruptedStart(t *testing.T) {
 			o := &operations{}
 			env := countedEnv(t, o)
 			when(env, o, cancel)
-			sum, err := Train(ctx, &c, env, Options{})
+			sum, err := Train(ctx, &c, Options{Env: env})
 			if !errors.Is(err, ErrInterrupted) || sum != nil || !strings.HasPrefix(err.Error(), "interrupted before a step was done: nothing is lost") {
 				t.Fatalf("%+v; %v", sum, err)
 			}
@@ -193,7 +193,7 @@ func TestInterruptedStart(t *testing.T) {
 			if o.done.Load() >= evaluated {
 				t.Error("the evaluation was finished")
 			}
-			got, err := Train(context.Background(), &c, newEnv(t), Options{})
+			got, err := Train(context.Background(), &c, Options{Env: newEnv(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -215,7 +215,7 @@ func TestInterruptedElsewhere(t *testing.T) {
 			cancel()
 		}
 	})
-	sum, err := Train(ctx, c, env, Options{})
+	sum, err := Train(ctx, c, Options{Env: env})
 	if want := "interrupted before step 3: the checkpoint of step 2 is still the latest; run the same command to continue"; sum != nil || !errors.Is(err, ErrInterrupted) || err.Error() != want {
 		t.Errorf("%+v; %v, want %s", sum, err, want)
 	}
@@ -228,17 +228,17 @@ func TestInterruptedElsewhere(t *testing.T) {
 			cancel()
 		}
 	}}
-	sum, err = Train(ctx, c, env, Options{})
+	sum, err = Train(ctx, c, Options{Env: env})
 	if sum != nil || !errors.Is(err, ErrInterrupted) || !strings.HasPrefix(err.Error(), "interrupted before the model was written: all 12 steps are saved in ") {
 		t.Errorf("%+v; %v", sum, err)
 	}
-	got, err := Train(context.Background(), c, newEnv(t), Options{})
+	got, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	alone := *c
 	alone.OutputDir = filepath.Join(t.TempDir(), "alone")
-	want, err := Train(context.Background(), &alone, newEnv(t), Options{})
+	want, err := Train(context.Background(), &alone, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +268,7 @@ func TestEndInAStep(t *testing.T) {
 			cancel()
 		}
 	})
-	if _, err := Train(ctx, c, env, Options{}); !errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted) {
+	if _, err := Train(ctx, c, Options{Env: env}); !errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted) {
 		t.Errorf("%v", err)
 	}
 	if env.Finishes() != "finishing step 3 and saving" {

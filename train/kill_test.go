@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 			}
 			return d, d, err
 		}
-		_, err = Train(context.Background(), c, env, Options{})
+		_, err = Train(context.Background(), c, Options{Env: env})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -126,7 +126,7 @@ func TestKilledRunsGoOn(t *testing.T) {
 	left.OutputDir = filepath.Join(t.TempDir(), "left")
 	env := newEnv(t)
 	env.program = 1
-	want, err := Train(context.Background(), &left, env, Options{})
+	want, err := Train(context.Background(), &left, Options{Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func budgetsOf(t *testing.T, c *runfile.Config) [][]placement {
 			run.Memory = b.memory
 			env := newEnv(t)
 			env.program, env.CacheDir = 1, b.cache
-			if _, err := PlanFor(context.Background(), env, &run, PlanOptions{}); err != nil {
+			if _, err := PlanFor(context.Background(), &run, PlanOptions{Env: env}); err != nil {
 				t.Fatal(err)
 			}
 			tier = append(tier, b)
@@ -278,7 +278,7 @@ func (o *onStep) Write(p []byte) (int, error) {
 func TestTwoRunsOnOneDirectory(t *testing.T) {
 	alone := smallConfig(t)
 	alone.Save.Every = 2
-	want, err := Train(context.Background(), alone, newEnv(t), Options{})
+	want, err := Train(context.Background(), alone, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,13 +289,13 @@ func TestTwoRunsOnOneDirectory(t *testing.T) {
 		for _, resume := range []string{"auto", "never"} {
 			second := c
 			second.Resume = resume
-			_, refused = Train(context.Background(), &second, newEnv(t), Options{})
+			_, refused = Train(context.Background(), &second, Options{Env: newEnv(t)})
 			if refused == nil {
 				break
 			}
 		}
 	}}
-	got, err := Train(context.Background(), &c, env, Options{})
+	got, err := Train(context.Background(), &c, Options{Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}

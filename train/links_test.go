@@ -32,7 +32,7 @@ func linkTo(t *testing.T, to, name string) {
 // refusedLink fails unless a run is refused, for a link.
 func refusedLink(t *testing.T, c *runfile.Config) {
 	t.Helper()
-	_, err := Train(context.Background(), c, newEnv(t), Options{})
+	_, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	var not *vfs.NotOwnError
 	if !errors.As(err, &not) || !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "is a link to") {
 		t.Errorf("error %v", err)
@@ -44,7 +44,7 @@ func refusedLink(t *testing.T, c *runfile.Config) {
 func TestLinksInARunLeadNowhere(t *testing.T) {
 	c := smallConfig(t)
 	c.Save.Every, c.Save.Keep = 1, 0
-	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
 	of := func(name string) string { return filepath.Join(c.OutputDir, name) }
@@ -67,7 +67,7 @@ func TestLinksInARunLeadNowhere(t *testing.T) {
 		"checkpoints of another run": func(t *testing.T, dir string) {
 			other := *c
 			other.OutputDir, other.MaxSteps = dir, 2
-			if _, err := Train(context.Background(), &other, newEnv(t), Options{}); err != nil {
+			if _, err := Train(context.Background(), &other, Options{Env: newEnv(t)}); err != nil {
 				t.Fatal(err)
 			}
 			linkTo(t, of(checkpointsName), filepath.Join(dir, checkpointsName))
@@ -112,7 +112,7 @@ func filesBelow(t *testing.T, dir string) map[string]string {
 func TestLinksInSharedDirectoriesLeadNowhere(t *testing.T) {
 	other := smallConfig(t)
 	other.Save.Every = 1
-	if _, err := Train(context.Background(), other, newEnv(t), Options{}); err != nil {
+	if _, err := Train(context.Background(), other, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
 	for name, at := range map[string]func(c *runfile.Config) (to, link string){
@@ -138,7 +138,7 @@ func TestLinksInSharedDirectoriesLeadNowhere(t *testing.T) {
 			if err := os.Remove(link); err != nil {
 				t.Fatal(err)
 			}
-			if got, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil || got.ResumedAfter != 6 {
+			if got, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 6 {
 				t.Errorf("without the link: %+v, error %v", got, err)
 			}
 		})
@@ -155,7 +155,7 @@ func TestLinkedCheckpoints(t *testing.T) {
 	var want *Summary
 	for _, c := range []*runfile.Config{&alone, longer(&alone, alone.OutputDir)} {
 		var err error
-		if want, err = Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+		if want, err = Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -173,7 +173,7 @@ func TestLinkedCheckpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	linkTo(t, bigger, checkpointsDir(c))
-	if got, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil || got.ResumedAfter != 6 {
+	if got, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 6 {
 		t.Fatalf("moved: %+v, error %v", got, err)
 	}
 
@@ -183,14 +183,14 @@ func TestLinkedCheckpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	linkTo(t, model, filepath.Join(c.OutputDir, lastModel))
-	if got, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil || got.ResumedAfter != 12 {
+	if got, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 12 {
 		t.Fatalf("the run has ended: %+v, error %v", got, err)
 	}
 	c = longer(c, c.OutputDir)
 	refusedLink(t, c)
 	empty := t.TempDir()
 	linkTo(t, empty, filepath.Join(c.OutputDir, lastModel))
-	if got, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil || got.ResumedAfter != 12 {
+	if got, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 12 {
 		t.Fatalf("longer: %+v, error %v", got, err)
 	}
 	sameModel(t, empty, want.Model)

@@ -87,7 +87,7 @@ func TestLongContextTrains(t *testing.T) {
 		if err := now.Check(); err != nil {
 			t.Fatal(err)
 		}
-		return Train(context.Background(), &now, newEnv(t), Options{})
+		return Train(context.Background(), &now, Options{Env: newEnv(t)})
 	}
 	const device = "40MiB"
 	if _, err := run(4096, budget(t, device)); err == nil || !strings.Contains(err.Error(), "numerics.block_chunk=") {

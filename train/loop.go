@@ -23,6 +23,7 @@ import (
 
 // Options are what a command line adds to run.yaml.
 type Options struct {
+	Env   *Env // nil in package millrace: millrace.NewEnv(nil)
 	Trace bool // write a Chrome trace
 	// OnStep is called with the metrics of each step, before the next step begins. If it returns an error, the run saves
 	// its state and Train returns the error; ErrStop ends the run well.
@@ -64,7 +65,8 @@ type trainer struct {
 }
 
 // newTrainer prepares the loop of a configuration, which the loop changes.
-func newTrainer(env *Env, c *runfile.Config, o Options) *trainer {
+func newTrainer(c *runfile.Config, o Options) *trainer {
+	env := o.Env
 	t := &trainer{Run: &Run{env: env, config: c}, options: o, home: home{env: env, config: c}}
 	t.health.stop, t.evals.patience = c.Stop, c.Stop.Patience
 	t.records = records{env: env, name: t.home.file(metricsName)}
@@ -77,12 +79,15 @@ func newTrainer(env *Env, c *runfile.Config, o Options) *trainer {
 // asked to stop: then it saves a checkpoint, and the error is ErrInterrupted. So it is where the context ends while
 // nothing can be lost, which is before a step is done and when all are saved. A run that has ended before is not an
 // error.
-func Train(ctx context.Context, c *runfile.Config, env *Env, o Options) (*Summary, error) {
+func Train(ctx context.Context, c *runfile.Config, o Options) (*Summary, error) {
+	if o.Env == nil {
+		return nil, errNoEnv
+	}
 	if err := c.Check(); err != nil {
 		return nil, blame.BadRequest(err)
 	}
 	own := *c // what a run decides, such as sizes that are auto, is not the caller's
-	t := newTrainer(env, &own, o)
+	t := newTrainer(&own, o)
 	sum, err := t.train(ctx)
 	return t.interrupted(ctx, sum, err)
 }

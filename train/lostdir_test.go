@@ -22,7 +22,7 @@ func TestRemovedOutputDirectory(t *testing.T) {
 		"saves no more": {Every: 5}} {
 		t.Run(name, func(t *testing.T) {
 			alone := smallConfig(t)
-			want, err := Train(context.Background(), alone, newEnv(t), Options{})
+			want, err := Train(context.Background(), alone, Options{Env: newEnv(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -39,7 +39,7 @@ func TestRemovedOutputDirectory(t *testing.T) {
 					}
 				}
 			})
-			sum, err := Train(context.Background(), &c, env, Options{})
+			sum, err := Train(context.Background(), &c, Options{Env: env})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,7 +56,7 @@ func TestRemovedOutputDirectory(t *testing.T) {
 			if got := len(losses(t, c.OutputDir)); got != 12 {
 				t.Errorf("%d records", got)
 			}
-			again, err := Train(context.Background(), &c, newEnv(t), Options{})
+			again, err := Train(context.Background(), &c, Options{Env: newEnv(t)})
 			if err != nil || again.ResumedAfter != 12 {
 				t.Errorf("the same command: %+v, error %v", again, err)
 			}
@@ -75,7 +75,7 @@ func TestPartOfTheOutputDirectoryIsLost(t *testing.T) {
 			alone := withEval(smallConfig(t))
 			alone.Save = runfile.Save{Every: 2, Keep: 1, Best: true, AtEnd: true}
 			alone.Eval.Every, alone.LearningRate = 2, 20 // too high: an early state is the best one
-			want, err := Train(context.Background(), alone, newEnv(t), Options{})
+			want, err := Train(context.Background(), alone, Options{Env: newEnv(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,7 +104,7 @@ func TestPartOfTheOutputDirectoryIsLost(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			sum, err := Train(context.Background(), &c, env, Options{})
+			sum, err := Train(context.Background(), &c, Options{Env: env})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -149,7 +149,7 @@ func TestTakenOutputDirectory(t *testing.T) {
 			c := smallConfig(t)
 			alone, second := *c, *c
 			alone.OutputDir = filepath.Join(t.TempDir(), "alone")
-			want, err := Train(context.Background(), &alone, newEnv(t), Options{})
+			want, err := Train(context.Background(), &alone, Options{Env: newEnv(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -171,7 +171,7 @@ func TestTakenOutputDirectory(t *testing.T) {
 					t.Error(err)
 				}
 				if ended {
-					if _, err := Train(context.Background(), &second, newEnv(t), Options{}); err != nil {
+					if _, err := Train(context.Background(), &second, Options{Env: newEnv(t)}); err != nil {
 						t.Error(err)
 					}
 				} else { // it has only just begun
@@ -184,7 +184,7 @@ func TestTakenOutputDirectory(t *testing.T) {
 				}
 				before = files(t, c.OutputDir)
 			})
-			_, errFirst := Train(context.Background(), c, env, Options{})
+			_, errFirst := Train(context.Background(), c, Options{Env: env})
 			if errFirst == nil || errors.Is(errFirst, blame.ErrRequest) || strings.Contains(errFirst.Error(), "\n") ||
 				!strings.Contains(errFirst.Error(), "another run has the directory now") {
 				t.Fatalf("error %v", errFirst)
@@ -201,7 +201,7 @@ func TestTakenOutputDirectory(t *testing.T) {
 			}
 			rest := *c
 			rest.Resume, rest.OutputDir = saved[0], filepath.Join(t.TempDir(), "rest")
-			got, err := Train(context.Background(), &rest, newEnv(t), Options{})
+			got, err := Train(context.Background(), &rest, Options{Env: newEnv(t)})
 			if err != nil {
 				t.Fatal(err)
 			}

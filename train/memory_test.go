@@ -64,7 +64,7 @@ func TestDocumentsArePlanned(t *testing.T) {
 			if documents < 1_000_000 {
 				env.program = 64 << 20 // what earlier tests have left in the process, or the race detector takes, is not the run's
 			}
-			sum, err := Train(context.Background(), c, env, Options{})
+			sum, err := Train(context.Background(), c, Options{Env: env})
 			if err != nil {
 				t.Fatal(err)
 			}

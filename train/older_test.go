@@ -33,7 +33,7 @@ func pairsConfig(t *testing.T) *runfile.Config {
 func TestOlderRunsKeepOverlong(t *testing.T) {
 	whole := pairsConfig(t)
 	whole.Overlong = "split"
-	want, err := Train(context.Background(), whole, newEnv(t), Options{})
+	want, err := Train(context.Background(), whole, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestOlderRunsKeepOverlong(t *testing.T) {
 		t.Fatalf("the checkpoint says overlong is %q, as no older one does", long)
 	}
 	older.Overlong = runfile.Defaults().Overlong
-	got, err := Train(context.Background(), &older, newEnv(t), Options{})
+	got, err := Train(context.Background(), &older, Options{Env: newEnv(t)})
 	if err != nil || got.ResumedAfter != 5 {
 		t.Fatalf("%+v, error %v", got, err)
 	}
@@ -63,7 +63,7 @@ func TestOlderRunsKeepOverlong(t *testing.T) {
 	var said strings.Builder
 	env := newEnv(t)
 	env.Progress = &said
-	sum, err := Train(context.Background(), &again, env, Options{})
+	sum, err := Train(context.Background(), &again, Options{Env: env})
 	if err != nil || sum.Truncated == 0 || sum.Split != 0 || sum.CutTokens == 0 {
 		t.Errorf("%+v, error %v", sum, err)
 	}
@@ -77,7 +77,7 @@ func TestOlderRunsKeepOverlong(t *testing.T) {
 	}
 	// To change it takes resume_with, as for any other setting.
 	again.Overlong = "drop"
-	_, err = Train(context.Background(), &again, newEnv(t), Options{})
+	_, err = Train(context.Background(), &again, Options{Env: newEnv(t)})
 	if err == nil || !strings.Contains(err.Error(), "overlong was auto, is now drop") {
 		t.Errorf("error %v", err)
 	}
@@ -99,7 +99,7 @@ func TestOlderRunsStartOverAsTheyWere(t *testing.T) {
 	}
 	write(t, name, strings.Replace(string(doc), "overlong: split\n", "", 1))
 	c.Overlong = runfile.Defaults().Overlong
-	sum, err := Train(context.Background(), c, newEnv(t), Options{})
+	sum, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err != nil || sum.ResumedAfter != 0 || sum.Split == 0 || sum.Truncated != 0 {
 		t.Errorf("%+v, error %v", sum, err)
 	}

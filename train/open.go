@@ -17,6 +17,7 @@ import (
 
 // OpenOptions are what Open needs in addition to a configuration.
 type OpenOptions struct {
+	Env *Env // nil in package millrace: millrace.NewEnv(nil)
 	// From is the path of the checkpoint that the run continues from. If it is empty, the run starts from the model's
 	// weights, or from random weights with init: random.
 	From string
@@ -41,9 +42,12 @@ type OpenOptions struct {
 // eval.every, save, stop and resume. datasets may be missing; Next then returns io.EOF.
 //
 // Until Close the plan limits the Go heap, as in Train, unless GOMEMLIMIT is set.
-func Open(ctx context.Context, c *runfile.Config, env *Env, o OpenOptions) (*Run, error) {
+func Open(ctx context.Context, c *runfile.Config, o OpenOptions) (*Run, error) {
+	if o.Env == nil {
+		return nil, errNoEnv
+	}
 	own := *c
-	r := &Run{env: env, config: &own, runID: checkpoint.NewRunID()}
+	r := &Run{env: o.Env, config: &own, runID: checkpoint.NewRunID()}
 	err := r.open(ctx, o)
 	if err != nil {
 		_ = r.Close() // err is the one to report

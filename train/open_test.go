@@ -30,7 +30,8 @@ func openRun(t *testing.T, c *runfile.Config, cache string, o OpenOptions) *Run 
 	t.Helper()
 	env := newEnv(t)
 	env.program, env.CacheDir = 1, cache
-	r, err := Open(t.Context(), c, env, o)
+	o.Env = env
+	r, err := Open(t.Context(), c, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +87,7 @@ func TestRunIsTraining(t *testing.T) {
 			base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9}) // enough for the disk
 			base.Precision, base.Numerics = precision, runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
 			var losses []float64
-			_, err := Train(t.Context(), base, newEnv(t), Options{OnStep: func(m trace.Metrics) error {
+			_, err := Train(t.Context(), base, Options{Env: newEnv(t), OnStep: func(m trace.Metrics) error {
 				losses = append(losses, m.Loss)
 				return nil
 			}})
@@ -290,9 +291,9 @@ func TestOpenRefuses(t *testing.T) {
 			"none.jsonl"},
 	} {
 		t.Run(x.what, func(t *testing.T) {
-			c, o := smallConfig(t), OpenOptions{}
+			c, o := smallConfig(t), OpenOptions{Env: newEnv(t)}
 			x.change(c, &o)
-			r, err := Open(context.Background(), c, newEnv(t), o)
+			r, err := Open(context.Background(), c, o)
 			if r != nil || err == nil || !strings.Contains(err.Error(), x.want) || strings.Contains(err.Error(), "\n") {
 				t.Fatalf("error %v, want %q", err, x.want)
 			}
@@ -371,6 +372,19 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
+// Without surroundings there is an error, and no panic.
+func TestNoEnv(t *testing.T) {
+	c := smallConfig(t)
+	_, errTrain := Train(t.Context(), c, Options{})
+	_, errOpen := Open(t.Context(), c, OpenOptions{})
+	_, errPlan := PlanFor(t.Context(), c, PlanOptions{})
+	for _, err := range []error{errTrain, errOpen, errPlan} {
+		if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "millrace.NewEnv") {
+			t.Errorf("error %v", err)
+		}
+	}
+}
+
 // Weights that are not finite are not saved.
 func TestRunKeepsBadWeights(t *testing.T) {
 	c := smallConfig(t)
@@ -398,7 +412,7 @@ func TestOnStep(t *testing.T) {
 		c := smallConfig(t)
 		c.Save.AtEnd = i == 0
 		var seen []int64
-		sum, err := Train(t.Context(), c, newEnv(t), Options{OnStep: func(m trace.Metrics) error {
+		sum, err := Train(t.Context(), c, Options{Env: newEnv(t), OnStep: func(m trace.Metrics) error {
 			seen = append(seen, m.Step)
 			if m.Step == 3 {
 				return end
@@ -421,7 +435,7 @@ func TestOnStep(t *testing.T) {
 			t.Errorf("%v: %v", end, err)
 		}
 		c.Resume = "auto"
-		if sum, err = Train(t.Context(), c, newEnv(t), Options{}); err != nil || sum.ResumedAfter != 3 || sum.Steps != 12 {
+		if sum, err = Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil || sum.ResumedAfter != 3 || sum.Steps != 12 {
 			t.Errorf("started again: %+v, error %v", sum, err)
 		}
 	}
@@ -431,7 +445,7 @@ func TestOnStep(t *testing.T) {
 // is not finite ends the run with its state saved.
 func TestOwnRate(t *testing.T) {
 	c := smallConfig(t)
-	want, err := Train(t.Context(), c, newEnv(t), Options{})
+	want, err := Train(t.Context(), c, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -439,7 +453,7 @@ func TestOwnRate(t *testing.T) {
 	own := *c
 	own.OutputDir, own.LearningRate = filepath.Join(t.TempDir(), "own"), 1
 	var seen []float64
-	got, err := Train(t.Context(), &own, newEnv(t), Options{Rate: rates.At, OnStep: func(m trace.Metrics) error {
+	got, err := Train(t.Context(), &own, Options{Env: newEnv(t), Rate: rates.At, OnStep: func(m trace.Metrics) error {
 		seen = append(seen, m.LearningRate)
 		return nil
 	}})
@@ -452,7 +466,7 @@ func TestOwnRate(t *testing.T) {
 	}
 	bad := *c
 	bad.OutputDir = filepath.Join(t.TempDir(), "bad")
-	_, err = Train(t.Context(), &bad, newEnv(t), Options{Rate: func(step int) float64 {
+	_, err = Train(t.Context(), &bad, Options{Env: newEnv(t), Rate: func(step int) float64 {
 		if step == 4 {
 			return math.NaN()
 		}
@@ -472,13 +486,13 @@ func TestPlanOnOwnMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ofName, err := PlanFor(t.Context(), newEnv(t), smallConfig(t), PlanOptions{Machine: "h100-pcie5"})
+	ofName, err := PlanFor(t.Context(), smallConfig(t), PlanOptions{Env: newEnv(t), Machine: "h100-pcie5"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	slow := named
 	slow.Machine.BF16FLOPsPerSec, slow.Machine.F32FLOPsPerSec = named.Machine.BF16FLOPsPerSec/10, named.Machine.F32FLOPsPerSec/10
-	own, err := PlanFor(t.Context(), newEnv(t), smallConfig(t), PlanOptions{On: &slow})
+	own, err := PlanFor(t.Context(), smallConfig(t), PlanOptions{Env: newEnv(t), On: &slow})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -553,7 +567,7 @@ func TestAnyOrderResumes(t *testing.T) {
 			open := func(from string) *Run {
 				env := newEnv(t)
 				env.program = 1
-				r, err := Open(t.Context(), base, env, OpenOptions{From: from})
+				r, err := Open(t.Context(), base, OpenOptions{Env: env, From: from})
 				if err != nil {
 					rt.Fatal(err)
 				}

@@ -126,7 +126,7 @@ func (o *operator) leaveAlone(c runfile.Config) undisturbed {
 func (o *operator) start(c *runfile.Config, env *Env) (*Summary, error) {
 	env.program = 1
 	run := *c
-	return Train(context.Background(), &run, env, Options{})
+	return Train(context.Background(), &run, Options{Env: env})
 }
 
 // newDir is an output directory that is not there, with the name that all have.

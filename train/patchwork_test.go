@@ -128,7 +128,7 @@ func sameTensors(t testing.TB, what, dir string, want map[string]string) {
 // exported with all that it carries, by the run, from a checkpoint and as a copy.
 func TestPatchworkTrainsAndExports(t *testing.T) {
 	c, env, said := patchworkRun(t)
-	sum, err := Train(context.Background(), c, env, Options{})
+	sum, err := Train(context.Background(), c, Options{Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func TestPatchworkTrainsAndExports(t *testing.T) {
 
 	streamed := *c
 	streamed.OutputDir, streamed.Memory = filepath.Join(t.TempDir(), "streamed"), budget(t, "3MiB")
-	other, err := Train(context.Background(), &streamed, env, Options{})
+	other, err := Train(context.Background(), &streamed, Options{Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func lastCheckpoint(t testing.TB, c *runfile.Config) string {
 // gone or have changed.
 func TestCarriedTensorsGoneOrChanged(t *testing.T) {
 	c, env, said := patchworkRun(t)
-	if _, err := Train(context.Background(), c, env, Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: env}); err != nil {
 		t.Fatal(err)
 	}
 	weights := filepath.Join(c.Model, "model.safetensors")
@@ -214,7 +214,7 @@ func TestCarriedTensorsGoneOrChanged(t *testing.T) {
 	from := lastCheckpoint(t, c)
 	ways := map[string]func(out string) error{
 		"resume": func(string) error {
-			_, err := Train(context.Background(), &more, env, Options{})
+			_, err := Train(context.Background(), &more, Options{Env: env})
 			return err
 		},
 		"export": func(out string) error {

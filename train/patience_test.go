@@ -57,7 +57,7 @@ func TestPatience(t *testing.T) {
 	}
 	patient := overfitting(t)
 	patient.Stop.Patience = 0
-	all, err := Train(context.Background(), patient, newEnv(t), Options{})
+	all, err := Train(context.Background(), patient, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestPatience(t *testing.T) {
 	env := newEnv(t)
 	var said strings.Builder
 	env.Progress = &said
-	want, err := Train(context.Background(), &whole, env, Options{})
+	want, err := Train(context.Background(), &whole, Options{Env: env})
 	if err != nil || want.Steps != end || want.EvalsNotLower != 3 || want.BestModel == "" {
 		t.Fatalf("%+v, error %v, want an end after step %d", want, err, end)
 	}
@@ -88,7 +88,7 @@ func TestPatience(t *testing.T) {
 	before := files(t, whole.OutputDir)
 	env, said = newEnv(t), strings.Builder{}
 	env.Progress = &said
-	again, err := Train(context.Background(), &whole, env, Options{})
+	again, err := Train(context.Background(), &whole, Options{Env: env})
 	if err != nil || again.Steps != end || again.ResumedAfter != end || !strings.Contains(said.String(), "this run has ended after step") {
 		t.Errorf("again: %+v, error %v, it says %s", again, err, said.String())
 	}
@@ -107,7 +107,7 @@ func TestPatience(t *testing.T) {
 			env, stop := newEnv(t), make(chan struct{})
 			env.Stop = stop
 			ctx, cancel := context.WithCancel(t.Context())
-			_, err := Train(ctx, &c, env, Options{OnStep: func(m trace.Metrics) error {
+			_, err := Train(ctx, &c, Options{Env: env, OnStep: func(m trace.Metrics) error {
 				switch {
 				case int(m.Step) != step:
 				case how == "killed":
@@ -121,7 +121,7 @@ func TestPatience(t *testing.T) {
 			if err == nil {
 				t.Fatalf("%s after step %d: it came to its end", how, step)
 			}
-			got, err := Train(t.Context(), &c, newEnv(t), Options{})
+			got, err := Train(t.Context(), &c, Options{Env: newEnv(t)})
 			if err != nil || got.Steps != end {
 				t.Fatalf("%s after step %d: %+v, error %v", how, step, got, err)
 			}
@@ -135,12 +135,12 @@ func TestPatience(t *testing.T) {
 
 	more := whole
 	more.Stop.Patience = 5
-	got, err := Train(context.Background(), &more, newEnv(t), Options{})
+	got, err := Train(context.Background(), &more, Options{Env: newEnv(t)})
 	if err != nil || got.ResumedAfter != end || got.Steps != later {
 		t.Errorf("with more patience: %+v, error %v, want an end after step %d", got, err, later)
 	}
 	more.Stop.Patience = 0
-	got, err = Train(context.Background(), &more, newEnv(t), Options{})
+	got, err = Train(context.Background(), &more, Options{Env: newEnv(t)})
 	if err != nil || got.ResumedAfter != later || got.Steps != 40 {
 		t.Fatalf("without stop.patience: %+v, error %v", got, err)
 	}
@@ -158,19 +158,19 @@ func TestPatienceAtTheEnd(t *testing.T) {
 	}
 	c := overfitting(t)
 	c.Save = runfile.Save{}
-	want, err := Train(context.Background(), c, newEnv(t), Options{})
+	want, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err != nil || want.EvalsNotLower != 3 {
 		t.Fatalf("%+v, error %v", want, err)
 	}
 	before := files(t, c.OutputDir)
-	again, err := Train(context.Background(), c, newEnv(t), Options{})
+	again, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err != nil || again.Steps != want.Steps || !maps.Equal(files(t, c.OutputDir), before) {
 		t.Errorf("without a checkpoint: %+v, error %v", again, err)
 	}
 
 	saved := *c
 	saved.Save, saved.OutputDir = runfile.Save{AtEnd: true}, filepath.Join(t.TempDir(), "saved")
-	first, err := Train(context.Background(), &saved, newEnv(t), Options{})
+	first, err := Train(context.Background(), &saved, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestPatienceAtTheEnd(t *testing.T) {
 	if err := os.Rename(first.Model, kept); err != nil {
 		t.Fatal(err)
 	}
-	again, err = Train(context.Background(), &saved, newEnv(t), Options{})
+	again, err = Train(context.Background(), &saved, Options{Env: newEnv(t)})
 	if err != nil || again.ResumedAfter != want.Steps || again.Steps != want.Steps {
 		t.Fatalf("without the model: %+v, error %v", again, err)
 	}
@@ -188,7 +188,7 @@ func TestPatienceAtTheEnd(t *testing.T) {
 	hasty.Stop.Patience, hasty.Save, hasty.OutputDir = 0, runfile.Save{Every: want.Steps}, filepath.Join(t.TempDir(), "hasty")
 	until(t, &hasty, fmt.Sprintf("step %2d/40", want.Steps))
 	hasty.Stop.Patience = 2
-	again, err = Train(context.Background(), &hasty, newEnv(t), Options{})
+	again, err = Train(context.Background(), &hasty, Options{Env: newEnv(t)})
 	if err != nil || again.Steps != want.Steps || again.EvalsNotLower != 3 {
 		t.Errorf("with less patience: %+v, error %v", again, err)
 	}
@@ -202,14 +202,14 @@ func TestPatienceRaisedAndLowered(t *testing.T) {
 		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
 	}
 	c := overfitting(t)
-	first, err := Train(context.Background(), c, newEnv(t), Options{})
+	first, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err != nil || first.EvalsNotLower != 3 {
 		t.Fatalf("%+v, error %v", first, err)
 	}
 	c.Stop.Patience = 0
 	until(t, c, fmt.Sprintf("step %2d/40", first.Steps+3))
 	c.Stop.Patience = 3
-	second, err := Train(context.Background(), c, newEnv(t), Options{})
+	second, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err != nil || second.Steps != first.Steps+3 || second.ResumedAfter != second.Steps {
 		t.Fatalf("%+v, error %v", second, err)
 	}
@@ -232,7 +232,7 @@ func TestPatienceInterruptedEvaluation(t *testing.T) {
 			counts[f[1]] = o.done.Load()
 		}
 	})
-	want, err := Train(context.Background(), whole, env, Options{})
+	want, err := Train(context.Background(), whole, Options{Env: env})
 	if err != nil || want.EvalsNotLower == 0 {
 		t.Fatalf("%+v, error %v", want, err)
 	}
@@ -243,14 +243,14 @@ func TestPatienceInterruptedEvaluation(t *testing.T) {
 	o = &operations{at: before + (after-before)*3/4, f: func() { close(stop) }}
 	env = countedEnv(t, o)
 	env.Stop = stop
-	if _, err := Train(context.Background(), &c, env, Options{}); !errors.Is(err, ErrInterrupted) {
+	if _, err := Train(context.Background(), &c, Options{Env: env}); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
 	saved, err := checkpoint.Open(env.files(), filepath.Join(checkpointsDir(&c), checkpoint.DirName(want.Steps)))
 	if err != nil || saved.Manifest.EvalLoss != nil || saved.Manifest.Plateau.Evaluations != 2 {
 		t.Fatalf("%+v, error %v", saved, err)
 	}
-	got, err := Train(context.Background(), &c, newEnv(t), Options{})
+	got, err := Train(context.Background(), &c, Options{Env: newEnv(t)})
 	if err != nil || got.Steps != want.Steps || got.EvalsNotLower != 3 {
 		t.Fatalf("%+v, error %v", got, err)
 	}

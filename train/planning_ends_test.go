@@ -19,8 +19,11 @@ func TestVerbsPassTheirContextToThePlan(t *testing.T) {
 	run := smallConfig(t)
 	run.Memory = little
 	for verb, call := range map[string]func(context.Context, *Env) error{
-		"train": func(ctx context.Context, env *Env) error { _, err := Train(ctx, run, env, Options{}); return err },
-		"plan":  func(ctx context.Context, env *Env) error { _, err := PlanFor(ctx, env, run, PlanOptions{}); return err },
+		"train": func(ctx context.Context, env *Env) error { _, err := Train(ctx, run, Options{Env: env}); return err },
+		"plan": func(ctx context.Context, env *Env) error {
+			_, err := PlanFor(ctx, run, PlanOptions{Env: env})
+			return err
+		},
 		"eval": func(ctx context.Context, env *Env) error {
 			_, err := Evaluate(ctx, env, EvalOptions{Model: dir, Data: []data.Source{{Path: corpus(t), Type: data.Text}}, Tokenizer: "bytes", SequenceLen: 32, Memory: little})
 			return err

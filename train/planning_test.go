@@ -164,7 +164,7 @@ func planAlone(path string) int {
 
 // planOf is a run's plan as a run writes it. The space that is free on its disk is no part of it.
 func planOf(env *Env, c *runfile.Config) ([]byte, error) {
-	p, err := PlanFor(context.Background(), env, c, PlanOptions{})
+	p, err := PlanFor(context.Background(), c, PlanOptions{Env: env})
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +237,7 @@ func TestSizesComeFromTheMachine(t *testing.T) {
 		env := newEnv(t)
 		env.program = 1 << 20
 		env.memory = func() (int64, int64) { return left, total }
-		p, err := PlanFor(context.Background(), env, c, PlanOptions{})
+		p, err := PlanFor(context.Background(), c, PlanOptions{Env: env})
 		if err != nil {
 			return plan.Numerics{}, err
 		}
@@ -280,7 +280,7 @@ func TestSizesComeFromTheMachine(t *testing.T) {
 func planToTrain(t testing.TB, c *runfile.Config, env *Env) (*plan.Plan, error) {
 	t.Helper()
 	own := *c
-	run := newTrainer(env, &own, Options{})
+	run := newTrainer(&own, Options{Env: env})
 	defer run.home.close(false)
 	defer run.Close()
 	err := run.prepare(t.Context())
@@ -346,7 +346,7 @@ func TestSizesDoNotFollowFromTheTokenCache(t *testing.T) {
 func TestAdviceOnAResume(t *testing.T) {
 	c := tightConfig(t)
 	c.Memory.Device, c.Memory.Host = budget(t, "60MiB").Device, budget(t, "150MiB").Device
-	if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
 	c.MaxSteps, c.ResumeWith = 2, []string{"max_steps"}
@@ -382,17 +382,17 @@ func TestPlanOfARunThatHasBegun(t *testing.T) {
 	}
 	c := tightConfig(t)
 	c.Memory.Device, c.Memory.Host = budget(t, "60MiB").Device, budget(t, "119MiB").Device
-	if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
-	first, err := PlanFor(t.Context(), newEnv(t), c, PlanOptions{})
+	first, err := PlanFor(t.Context(), c, PlanOptions{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Memory.Host = budget(t, "300MiB").Device
 	elsewhere := *c
 	elsewhere.OutputDir = filepath.Join(t.TempDir(), "other")
-	large, err := PlanFor(t.Context(), newEnv(t), &elsewhere, PlanOptions{})
+	large, err := PlanFor(t.Context(), &elsewhere, PlanOptions{Env: newEnv(t)})
 	if err != nil || large.Plan.Numerics == first.Plan.Numerics {
 		t.Fatalf("larger budgets choose the same sizes: %v", err)
 	}
@@ -405,7 +405,7 @@ func TestPlanOfARunThatHasBegun(t *testing.T) {
 		var said bytes.Buffer
 		env := newEnv(t)
 		env.Progress = &said
-		got, err := PlanFor(t.Context(), env, c, PlanOptions{})
+		got, err := PlanFor(t.Context(), c, PlanOptions{Env: env})
 		if err != nil || got.Plan.Numerics != first.Plan.Numerics ||
 			!strings.Contains(said.String(), "continues with its sizes") {
 			t.Errorf("with %s: %v, %q\n%+v, want\n%+v", state, err, said.String(), got, first.Plan.Numerics)

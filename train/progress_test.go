@@ -42,7 +42,7 @@ func TestStepsShowProgress(t *testing.T) {
 			ends = append(ends, o.done.Load())
 		}
 	})
-	want, err := Train(context.Background(), c, env, Options{})
+	want, err := Train(context.Background(), c, Options{Env: env})
 	if err != nil || len(ends) != 2 {
 		t.Fatalf("%v, error %v", ends, err)
 	}
@@ -63,7 +63,7 @@ func TestStepsShowProgress(t *testing.T) {
 			}
 		})
 		env.Terminal, env.watch = onTerminal, &lateClock{}
-		sum, err := Train(context.Background(), &slow, env, Options{})
+		sum, err := Train(context.Background(), &slow, Options{Env: env})
 		if err != nil {
 			t.Fatal(err)
 		}

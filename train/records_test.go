@@ -28,7 +28,7 @@ func TestDamagedMetrics(t *testing.T) {
 			close(stop)
 			env.Stop = stop
 		}
-		if _, err := Train(context.Background(), c, env, Options{}); err != nil && i > 0 {
+		if _, err := Train(context.Background(), c, Options{Env: env}); err != nil && i > 0 {
 			t.Fatal(err)
 		}
 		aside := []string{name + ".damaged", name + ".damaged-2"}[i]
@@ -55,7 +55,7 @@ func TestRecordBeforeTraining(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+		if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 			t.Fatal(err)
 		}
 		for i, m := range metricsOf(t, c.OutputDir) {

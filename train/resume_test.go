@@ -36,7 +36,7 @@ func untilOn(t *testing.T, c *runfile.Config, line, cacheDir string) {
 	env.program, env.CacheDir = 1, cacheDir
 	stop := make(chan struct{})
 	env.Stop, env.Progress = stop, &stopper{line, stop}
-	sum, err := Train(context.Background(), c, env, Options{})
+	sum, err := Train(context.Background(), c, Options{Env: env})
 	if !errors.Is(err, ErrInterrupted) {
 		t.Fatalf("%+v, error %v", sum, err)
 	}
@@ -56,7 +56,7 @@ func placementsOf(t *testing.T, c *runfile.Config) []placement {
 	for onDisk := int64(0); onDisk == 0; tight.Host.N -= 256 << 10 { // until something has to go to disk
 		run := *c
 		run.Memory = tight
-		planned, err := PlanFor(context.Background(), env, &run, PlanOptions{})
+		planned, err := PlanFor(context.Background(), &run, PlanOptions{Env: env})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestResumeChangesNoBit(t *testing.T) {
 			base.Eval.Every, base.Save = 4, runfile.Save{Every: 3, Keep: 2, Best: true}
 
 			whole := *base
-			want, err := Train(context.Background(), &whole, newEnv(t), Options{})
+			want, err := Train(context.Background(), &whole, Options{Env: newEnv(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -137,7 +137,7 @@ func TestResumeChangesNoBit(t *testing.T) {
 					t.Errorf("%s: the device updates something: %v", p.name, here)
 				}
 			}
-			got, err := Train(context.Background(), &parts, newEnv(t), Options{})
+			got, err := Train(context.Background(), &parts, Options{Env: newEnv(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -213,7 +213,7 @@ func TestResumeRefuses(t *testing.T) {
 			other.Datasets = append(other.Datasets[:0:0], c.Datasets...)
 			o.change(&other)
 			before := files(t, c.OutputDir)
-			_, err := Train(context.Background(), &other, newEnv(t), Options{})
+			_, err := Train(context.Background(), &other, Options{Env: newEnv(t)})
 			if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), o.want) || strings.Contains(err.Error(), "\n") {
 				t.Fatalf("error %v, want one line with %q", err, o.want)
 			}
@@ -222,12 +222,12 @@ func TestResumeRefuses(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatalf("after all, the run does not continue: %v", err)
 	}
 	// A supervisor that has missed the end starts it again: that is no error, and changes nothing.
 	before := files(t, c.OutputDir)
-	sum, err := Train(context.Background(), c, newEnv(t), Options{})
+	sum, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err != nil || sum.Steps != 12 || sum.Model != filepath.Join(c.OutputDir, "model") {
 		t.Errorf("a finished run: %+v, error %v", sum, err)
 	}
@@ -261,7 +261,7 @@ func resumeAtLevel(t *testing.T, from, to isa.Level) {
 	c := smallConfig(t)
 	first, stop := newEnv(t), make(chan struct{})
 	first.Open, first.Stop, first.Progress = at(from), stop, &stopper{"step  2/12", stop}
-	if sum, err := Train(context.Background(), c, first, Options{}); !errors.Is(err, ErrInterrupted) {
+	if sum, err := Train(context.Background(), c, Options{Env: first}); !errors.Is(err, ErrInterrupted) {
 		t.Fatalf("%+v, error %v", sum, err)
 	}
 	last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
@@ -273,7 +273,7 @@ func resumeAtLevel(t *testing.T, from, to isa.Level) {
 	var said strings.Builder
 	env := newEnv(t)
 	env.Progress, env.Open = &said, at(to)
-	if _, err := Train(context.Background(), &run, env, Options{}); err != nil {
+	if _, err := Train(context.Background(), &run, Options{Env: env}); err != nil {
 		t.Fatal(err)
 	}
 	line := fmt.Sprintf("was computed on CPU, %v, and this run computes on CPU, %v:", from, to)

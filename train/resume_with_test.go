@@ -48,7 +48,7 @@ func TestResumeWith(t *testing.T) {
 			until(t, c, "step  5/12")
 			changed := *c
 			o.change(t, &changed)
-			if _, err := Train(context.Background(), &changed, newEnv(t), Options{}); !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "resume_with: [") {
+			if _, err := Train(context.Background(), &changed, Options{Env: newEnv(t)}); !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "resume_with: [") {
 				t.Fatalf("without resume_with: error %v", err)
 			}
 			changed.ResumeWith = o.with
@@ -59,7 +59,7 @@ func TestResumeWith(t *testing.T) {
 			var said strings.Builder
 			env := newEnv(t)
 			env.Progress = &said
-			want, err := Train(context.Background(), &whole, env, Options{})
+			want, err := Train(context.Background(), &whole, Options{Env: env})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +70,7 @@ func TestResumeWith(t *testing.T) {
 			parts := changed
 			parts.OutputDir = filepath.Join(t.TempDir(), "parts")
 			until(t, &parts, fmt.Sprintf("step %*d/%d", digits(want.Steps), 8, want.Steps))
-			got, err := Train(context.Background(), &parts, newEnv(t), Options{})
+			got, err := Train(context.Background(), &parts, Options{Env: newEnv(t)})
 			if err != nil || got.ResumedAfter != 8 {
 				t.Fatalf("%+v, error %v", got, err)
 			}
@@ -97,16 +97,16 @@ func TestAnEndedRunIsMadeLonger(t *testing.T) {
 	c.LRScheduler = "constant"
 	whole := *c
 	whole.MaxSteps, whole.OutputDir = 20, filepath.Join(t.TempDir(), "whole")
-	want, err := Train(context.Background(), &whole, newEnv(t), Options{})
+	want, err := Train(context.Background(), &whole, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
 	longer := *c
 	longer.MaxSteps, longer.ResumeWith = 20, []string{"max_steps"}
-	got, err := Train(context.Background(), &longer, newEnv(t), Options{})
+	got, err := Train(context.Background(), &longer, Options{Env: newEnv(t)})
 	if err != nil || got.ResumedAfter != 12 || got.Steps != 20 {
 		t.Fatalf("%+v, error %v", got, err)
 	}
@@ -126,7 +126,7 @@ func TestBestIsOfTheSameData(t *testing.T) {
 		t.Fatalf("%+v, error %v", before, err)
 	}
 	c.Eval.Datasets = []data.Source{{Path: other(t), Type: data.Text}}
-	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
 	after, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
@@ -154,7 +154,7 @@ func TestDamageSinceAChangeOfData(t *testing.T) {
 			close(stop)
 		}
 	})
-	if _, err := Train(context.Background(), &changed, env, Options{}); !errors.Is(err, ErrInterrupted) {
+	if _, err := Train(context.Background(), &changed, Options{Env: env}); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
 	for _, step := range []int{5, 6, 8} {
@@ -164,11 +164,11 @@ func TestDamageSinceAChangeOfData(t *testing.T) {
 	// As if the data had been changed after step 4.
 	direct := changed
 	direct.OutputDir, direct.Resume = filepath.Join(t.TempDir(), "direct"), filepath.Join(checkpointsDir(c), "step-000004")
-	want, err := Train(context.Background(), &direct, newEnv(t), Options{})
+	want, err := Train(context.Background(), &direct, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := Train(context.Background(), &changed, newEnv(t), Options{})
+	got, err := Train(context.Background(), &changed, Options{Env: newEnv(t)})
 	if err != nil || got.ResumedAfter != 4 || got.Steps != want.Steps {
 		t.Fatalf("%+v, error %v; want the steps of %+v", got, err, want)
 	}

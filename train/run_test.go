@@ -52,7 +52,7 @@ func TestRunEvaluates(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := smallConfig(t)
 			change(c)
-			want, err := Train(t.Context(), c, newEnv(t), Options{})
+			want, err := Train(t.Context(), c, Options{Env: newEnv(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -90,7 +90,7 @@ func TestTrainLearns(t *testing.T) {
 			if err := c.Check(); err != nil {
 				t.Fatal(err)
 			}
-			sum, err := Train(context.Background(), c, newEnv(t), Options{Trace: true})
+			sum, err := Train(context.Background(), c, Options{Env: newEnv(t), Trace: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,7 +110,7 @@ func TestTrainLearns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Train(context.Background(), again, newEnv(t), Options{}); err != nil {
+			if _, err := Train(context.Background(), again, Options{Env: newEnv(t)}); err != nil {
 				t.Fatal(err)
 			}
 			sameModel(t, filepath.Join(again.OutputDir, "model"), sum.Model)
@@ -197,7 +197,7 @@ func TestTrainRepeats(t *testing.T) {
 		t.Helper()
 		c := *c
 		c.Seed, c.OutputDir = seed, filepath.Join(t.TempDir(), "run")
-		sum, err := Train(context.Background(), &c, newEnv(t), Options{})
+		sum, err := Train(context.Background(), &c, Options{Env: newEnv(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,7 +230,7 @@ func TestTrainStops(t *testing.T) {
 	env := newEnv(t)
 	stop := make(chan struct{})
 	env.Stop, env.Progress = stop, &stopper{"step  3/12", stop}
-	sum, err := Train(context.Background(), c, env, Options{})
+	sum, err := Train(context.Background(), c, Options{Env: env})
 	if !errors.Is(err, ErrInterrupted) || sum == nil || sum.Steps != 3 || filepath.Base(sum.Checkpoint) != "step-000003" {
 		t.Fatalf("%+v, error %v", sum, err)
 	}
@@ -249,7 +249,7 @@ func TestTrainIsCancelled(t *testing.T) {
 			cancel()
 		}
 	})
-	_, err := Train(ctx, c, env, Options{})
+	_, err := Train(ctx, c, Options{Env: env})
 	if !errors.Is(err, context.Canceled) || errors.Is(err, blame.ErrRequest) {
 		t.Fatalf("error %v", err)
 	}
@@ -345,7 +345,7 @@ func TestTrainRefuses(t *testing.T) {
 			c := smallConfig(t)
 			x.break_(t, c)
 			before := files(t, filepath.Dir(c.OutputDir))
-			_, err := Train(context.Background(), c, newEnv(t), Options{})
+			_, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 			refused(t, err, x.want)
 			if after := files(t, filepath.Dir(c.OutputDir)); !maps.Equal(after, before) {
 				t.Errorf("the output directory has changed: %v", slices.Collect(maps.Keys(after)))
@@ -442,7 +442,7 @@ func TestSpoiledWeightsEndTheRun(t *testing.T) {
 			c.WarmupSteps, c.LearningRate = 0, 1e38 // a tenth of which is more than fp32 has
 			c.AdamBetas[0] = 0.99
 			change(c)
-			_, err := Train(context.Background(), c, newEnv(t), Options{})
+			_, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 			if err == nil || !strings.Contains(err.Error(), "step 1: its update made") {
 				t.Errorf("%v", err)
 			}
@@ -462,7 +462,7 @@ func TestUnclippedRunsEndWhereGradientsAreNotFinite(t *testing.T) {
 			c := smallConfig(t)
 			c.Memory, c.MaxGradNorm, c.LearningRate, c.Save = mem, 0, 1e30, runfile.Save{Every: 1}
 			c.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
-			_, err := Train(context.Background(), c, newEnv(t), Options{})
+			_, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 			if err == nil || !strings.Contains(err.Error(), "max_grad_norm") || strings.Contains(err.Error(), "\n") {
 				t.Fatalf("error %v", err)
 			}

@@ -22,7 +22,7 @@ import (
 // A start that fails, for whatever reason and at whatever time, takes nothing from the run that has the directory.
 func TestFailedStartsLeaveTheRunAlone(t *testing.T) {
 	alone := smallConfig(t)
-	want, err := Train(context.Background(), alone, newEnv(t), Options{})
+	want, err := Train(context.Background(), alone, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestFailedStartsLeaveTheRunAlone(t *testing.T) {
 			second := c
 			second.Datasets = slices.Clone(c.Datasets)
 			change(&second)
-			_, err := Train(context.Background(), &second, newEnv(t), Options{})
+			_, err := Train(context.Background(), &second, Options{Env: newEnv(t)})
 			if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "another run") {
 				t.Errorf("%s: error %v", name, err)
 			}
@@ -54,7 +54,7 @@ func TestFailedStartsLeaveTheRunAlone(t *testing.T) {
 			}
 		}
 	}}
-	got, err := Train(context.Background(), &c, env, Options{})
+	got, err := Train(context.Background(), &c, Options{Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestFailedStartsLeaveTheRunAlone(t *testing.T) {
 func TestRunsBeginAtOnce(t *testing.T) {
 	alone := smallConfig(t)
 	alone.MaxSteps = 3
-	want, err := Train(context.Background(), alone, newEnv(t), Options{})
+	want, err := Train(context.Background(), alone, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestRunsBeginAtOnce(t *testing.T) {
 			all.Go(func() {
 				c := *alone
 				c.OutputDir = dir
-				_, results[i] = Train(context.Background(), &c, newEnv(t), Options{})
+				_, results[i] = Train(context.Background(), &c, Options{Env: newEnv(t)})
 			})
 		}
 		all.Wait()
@@ -112,7 +112,7 @@ func TestFailedStartsLeaveLinks(t *testing.T) {
 		}
 	}
 	write(t, filepath.Join(c.OutputDir, "notes.txt"), "mine")
-	if _, err := Train(context.Background(), c, newEnv(t), Options{}); !errors.Is(err, blame.ErrRequest) {
+	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); !errors.Is(err, blame.ErrRequest) {
 		t.Fatalf("error %v", err)
 	}
 	for name, to := range links {
@@ -122,7 +122,7 @@ func TestFailedStartsLeaveLinks(t *testing.T) {
 	}
 	c.Model = good
 	c.Save.Every = 4
-	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
 	if !exists(filepath.Join(elsewhere, "ck", "step-000012")) {
@@ -147,7 +147,7 @@ func TestFilesOfARunAreNotLinks(t *testing.T) {
 			if err := os.Symlink(kept, link); err != nil {
 				t.Skip("this system makes no symbolic links for this user: ", err)
 			}
-			_, err := Train(context.Background(), c, newEnv(t), Options{Trace: true})
+			_, err := Train(context.Background(), c, Options{Env: newEnv(t), Trace: true})
 			if not := (*vfs.NotOwnError)(nil); errors.As(err, &not) != refused || errors.Is(err, blame.ErrRequest) != refused {
 				t.Errorf("error %v", err)
 			}
@@ -165,7 +165,7 @@ func TestRunFileInItsOutputDirectory(t *testing.T) {
 	mkdir(t, c.OutputDir)
 	write(t, filepath.Join(c.OutputDir, "run.yaml"), mine)
 	until(t, c, "step  3/12")
-	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(filepath.Join(c.OutputDir, "run.yaml")); err != nil || string(text) != mine {
@@ -186,7 +186,7 @@ func TestSizesSurviveAKill(t *testing.T) {
 	c.Precision, c.Memory = runfile.Defaults().Precision, budget(t, "6MiB")
 	c.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
 	c.BatchTokens, c.MaxSteps, c.WarmupSteps = 64*c.SequenceLen, 1, 0
-	want, err := Train(context.Background(), c, newEnv(t), Options{})
+	want, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,21 +203,21 @@ func TestSizesSurviveAKill(t *testing.T) {
 	killed.Memory = budget(t, "1500KiB")
 	fresh := killed
 	fresh.OutputDir = filepath.Join(t.TempDir(), "fresh")
-	if _, err := Train(context.Background(), &fresh, newEnv(t), Options{}); err != nil {
+	if _, err := Train(context.Background(), &fresh, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
 	a, _ := newEnv(t).readResolved(fresh.OutputDir)
 	if b, _ := newEnv(t).readResolved(c.OutputDir); a.Numerics == b.Numerics {
 		t.Fatalf("the budgets give the same sizes, %+v: this test shows nothing", a.Numerics)
 	}
-	got, err := Train(context.Background(), &killed, newEnv(t), Options{})
+	got, err := Train(context.Background(), &killed, Options{Env: newEnv(t)})
 	if err != nil {
 		// Honest as well: the sizes that the run had need more than the budget.
 		if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "memory.device") {
 			t.Fatal(err)
 		}
 		killed.Memory = budget(t, "8MiB")
-		if got, err = Train(context.Background(), &killed, newEnv(t), Options{}); err != nil {
+		if got, err = Train(context.Background(), &killed, Options{Env: newEnv(t)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -229,7 +229,7 @@ func TestSizesSurviveAKill(t *testing.T) {
 func TestResumeFromAPath(t *testing.T) {
 	first := smallConfig(t)
 	first.Save = runfile.Save{Every: 3}
-	want, err := Train(context.Background(), first, newEnv(t), Options{})
+	want, err := Train(context.Background(), first, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestResumeFromAPath(t *testing.T) {
 	var said strings.Builder
 	env := newEnv(t)
 	env.Progress = &said
-	got, err := Train(context.Background(), &c, env, Options{})
+	got, err := Train(context.Background(), &c, Options{Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,10 +255,10 @@ func TestResumeFromAPath(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	env = newEnv(t)
 	env.Progress = &onStep{cancel}
-	if _, err := Train(ctx, &killed, env, Options{}); !errors.Is(err, context.Canceled) {
+	if _, err := Train(ctx, &killed, Options{Env: env}); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	got, err = Train(context.Background(), &killed, newEnv(t), Options{})
+	got, err = Train(context.Background(), &killed, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +281,7 @@ func TestResumeFromAPath(t *testing.T) {
 				o.want = "already has"
 			}
 			before := files(t, there.OutputDir)
-			_, err := Train(context.Background(), &there, newEnv(t), Options{})
+			_, err := Train(context.Background(), &there, Options{Env: newEnv(t)})
 			if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), o.want) || strings.Contains(err.Error(), "\n") {
 				t.Fatalf("error %v, want one line with %q", err, o.want)
 			}
@@ -303,7 +303,7 @@ func TestLeftoversGo(t *testing.T) {
 	}
 	write(t, filepath.Join(c.OutputDir, "run.yaml.tmp"), "half")
 	mkdir(t, filepath.Join(c.OutputDir, ".model.tmp-mine"))
-	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
 	var hidden []string
@@ -337,7 +337,7 @@ func TestNamesAboveCheckpointsAreDurable(t *testing.T) {
 	env := newEnv(t)
 	fsys := syncedDirs{vfs.OS{}, map[string]bool{}}
 	env.FS = fsys
-	if _, err := Train(context.Background(), c, env, Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: env}); err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{"", "deep", "deep/a", "deep/a/run", "deep/a/run/checkpoints"} {
@@ -363,13 +363,13 @@ func TestUnreadableRunFile(t *testing.T) {
 		}
 		return vfs.Outcome{}
 	})
-	if _, err := Train(context.Background(), c, env, Options{}); !errors.Is(err, syscall.EIO) || errors.Is(err, blame.ErrRequest) {
+	if _, err := Train(context.Background(), c, Options{Env: env}); !errors.Is(err, syscall.EIO) || errors.Is(err, blame.ErrRequest) {
 		t.Errorf("error %v, want the drive's", err)
 	}
 	if !maps.Equal(files(t, c.OutputDir), before) {
 		t.Error("the directory has changed")
 	}
-	if sum, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil || sum.Steps != 12 {
+	if sum, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil || sum.Steps != 12 {
 		t.Errorf("when the drive is well again: %+v, error %v", sum, err)
 	}
 }
@@ -396,7 +396,7 @@ func TestStateInUse(t *testing.T) {
 		env := newEnv(t)
 		env.program, env.CacheDir = 1, p.cache
 		c.Resume = "auto"
-		_, err = Train(t.Context(), c, env, Options{})
+		_, err = Train(t.Context(), c, Options{Env: env})
 		if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "memory.path") {
 			t.Errorf("error %v", err)
 		}
@@ -414,7 +414,7 @@ func TestKeptSizesAreSaid(t *testing.T) {
 	for _, saves := range []bool{false, true} {
 		c := smallConfig(t)
 		c.Numerics, c.Resume, c.MaxSteps = runfile.Sizes{}, "auto", 2
-		if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
+		if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
 			t.Fatal(err)
 		}
 		if !saves { // as a kill before the first checkpoint leaves it
@@ -427,7 +427,7 @@ func TestKeptSizesAreSaid(t *testing.T) {
 		// until it is planned.
 		for _, size := range []string{"100KiB", "200KiB", "300KiB", "400KiB", "600KiB", "800KiB"} {
 			c.Memory.Device = budget(t, size).Device
-			_, err := Train(t.Context(), c, env, Options{})
+			_, err := Train(t.Context(), c, Options{Env: env})
 			if err == nil {
 				t.Fatalf("saved %v: no refusal says it", saves)
 			}
@@ -453,7 +453,7 @@ func TestOutputDirLeadsNowhere(t *testing.T) {
 	if err := os.Symlink(there, c.OutputDir); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Train(context.Background(), c, newEnv(t), Options{})
+	_, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "is a link to "+there+", which is not there") {
 		t.Errorf("error %v", err)
 	}

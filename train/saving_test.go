@@ -73,7 +73,7 @@ func TestRunsSaveByTime(t *testing.T) {
 					clock.at = clock.at.Add(20 * time.Minute)
 				}
 			})
-			if _, err := Train(context.Background(), c, env, Options{}); err != nil {
+			if _, err := Train(context.Background(), c, Options{Env: env}); err != nil {
 				t.Fatal(err)
 			}
 			if got := stepsSaved(t, checkpointsDir(c)); !slices.Equal(got, x.want) {
@@ -103,14 +103,14 @@ func (f fullDirs) Create(name string) (vfs.File, error) {
 // What cannot be saved in the output directory is saved in save.fallback, and found there.
 func TestSavesFallBack(t *testing.T) {
 	c := smallConfig(t)
-	want, err := Train(context.Background(), c, newEnv(t), Options{})
+	want, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	run := *c
 	run.OutputDir = filepath.Join(t.TempDir(), "full", "run")
 	run.Save = runfile.Save{Every: 2, Keep: 2, AtEnd: true, Fallback: filepath.Join(t.TempDir(), "elsewhere")}
-	if _, err := Train(context.Background(), &run, newEnv(t), Options{}); !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "save.fallback") {
+	if _, err := Train(context.Background(), &run, Options{Env: newEnv(t)}); !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "save.fallback") {
 		t.Fatalf("without the directory: error %v", err)
 	}
 	mkdir(t, run.Save.Fallback)
@@ -126,7 +126,7 @@ func TestSavesFallBack(t *testing.T) {
 			close(stop)
 		}
 	})
-	sum, err := Train(context.Background(), &run, env, Options{})
+	sum, err := Train(context.Background(), &run, Options{Env: env})
 	if !errors.Is(err, ErrInterrupted) || filepath.Dir(sum.Checkpoint) != idOf(t, &run).fallbackDir(&run) {
 		t.Fatalf("%+v, error %v; it says: %s", sum, err, said.String())
 	}
@@ -136,7 +136,7 @@ func TestSavesFallBack(t *testing.T) {
 	if got := stepsSaved(t, idOf(t, &run).fallbackDir(&run)); len(got) != 2 || got[1] != 7 {
 		t.Errorf("saved in the fallback: %v", got)
 	}
-	got, err := Train(context.Background(), &run, newEnv(t), Options{})
+	got, err := Train(context.Background(), &run, Options{Env: newEnv(t)})
 	if err != nil || got.ResumedAfter != 7 {
 		t.Fatalf("%+v, error %v", got, err)
 	}
@@ -162,7 +162,7 @@ func TestSavesAreTriedAgain(t *testing.T) {
 		}
 		full = !strings.HasPrefix(string(line), "step 25/40") && full
 	})
-	if _, err := Train(context.Background(), c, env, Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: env}); err != nil {
 		t.Fatal(err)
 	}
 	// The save of a step ends, or fails, in the step after it.
@@ -181,7 +181,7 @@ func TestFailedExportLeavesACheckpoint(t *testing.T) {
 		c.Save = runfile.Save{AtEnd: atEnd}
 		whole := *c
 		whole.OutputDir = filepath.Join(t.TempDir(), "whole")
-		want, err := Train(context.Background(), &whole, newEnv(t), Options{})
+		want, err := Train(context.Background(), &whole, Options{Env: newEnv(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +190,7 @@ func TestFailedExportLeavesACheckpoint(t *testing.T) {
 			mkdir(t, filepath.Dir(inTheWay))
 			write(t, inTheWay, "not a model")
 		}}
-		_, err = Train(context.Background(), c, env, Options{})
+		_, err = Train(context.Background(), c, Options{Env: env})
 		saved := filepath.Join(checkpointsDir(c), "step-000012")
 		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "millrace export --checkpoint "+saved+" --model "+c.Model) {
 			t.Fatalf("error %v", err)
@@ -198,7 +198,7 @@ func TestFailedExportLeavesACheckpoint(t *testing.T) {
 		if err := os.RemoveAll(filepath.Dir(inTheWay)); err != nil {
 			t.Fatal(err)
 		}
-		got, err := Train(context.Background(), c, newEnv(t), Options{})
+		got, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 		if err != nil || got.ResumedAfter != 12 {
 			t.Fatalf("%+v, error %v", got, err)
 		}
@@ -231,7 +231,7 @@ func TestStopWithoutSpace(t *testing.T) {
 	c.Save.Every = 2
 	env := newEnv(t)
 	env.FS = failsBelow(checkpointsDir(c), func(vfs.Op) bool { return stopped })
-	_, err := Train(t.Context(), c, env, Options{OnStep: func(m trace.Metrics) error {
+	_, err := Train(t.Context(), c, Options{Env: env, OnStep: func(m trace.Metrics) error {
 		if stopped = m.Step == 5; stopped {
 			return ErrStop
 		}
@@ -251,7 +251,7 @@ func TestBestStaysUntilABetterOneIsSaved(t *testing.T) {
 	env.FS = failsBelow(checkpointsDir(c), func(op vfs.Op) bool { return strings.Contains(op.Name, "step-000010") })
 	var progress strings.Builder
 	env.Progress = &progress
-	_, err := Train(t.Context(), c, env, Options{OnStep: func(m trace.Metrics) error {
+	_, err := Train(t.Context(), c, Options{Env: env, OnStep: func(m trace.Metrics) error {
 		if m.Step == 11 {
 			return ErrStop
 		}
@@ -279,7 +279,7 @@ func TestFailedEvaluationKeepsTheRecord(t *testing.T) {
 	env.CacheDir = t.TempDir()
 	plain := *c
 	plain.OutputDir = filepath.Join(t.TempDir(), "plain")
-	if _, err := Train(t.Context(), &plain, env, Options{}); err != nil {
+	if _, err := Train(t.Context(), &plain, Options{Env: env}); err != nil {
 		t.Fatal(err)
 	}
 	ofTraining := files(t, env.CacheDir)
@@ -297,7 +297,7 @@ func TestFailedEvaluationKeepsTheRecord(t *testing.T) {
 			}
 		}
 	})
-	_, err := Train(t.Context(), c, env, Options{})
+	_, err := Train(t.Context(), c, Options{Env: env})
 	if err == nil || !strings.Contains(err.Error(), "step-000006: the same command continues") {
 		t.Fatalf("error %v", err)
 	}
@@ -318,7 +318,7 @@ func TestDriveFailsInTheLastUpdate(t *testing.T) {
 	start := func(c *runfile.Config, files vfs.FS, progress io.Writer) (*Summary, error) {
 		env := newEnv(t)
 		env.program, env.FS, env.Progress = 1, files, progress
-		return Train(context.Background(), c, env, Options{})
+		return Train(context.Background(), c, Options{Env: env})
 	}
 	whole := *base
 	want, err := start(&whole, nil, io.Discard)
@@ -368,7 +368,7 @@ func TestDamageIsFoundBeforeItHurts(t *testing.T) {
 	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
 	base.Precision, base.Numerics = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
 	base.Save = runfile.Save{Every: 2}
-	want, err := Train(context.Background(), base, newEnv(t), Options{})
+	want, err := Train(context.Background(), base, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -394,14 +394,14 @@ func TestDamageIsFoundBeforeItHurts(t *testing.T) {
 					}
 					e, stop := env(), make(chan struct{})
 					e.Stop, e.Progress = stop, &stopper{"step  7/12", stop}
-					if _, err := Train(context.Background(), &c, e, Options{}); !errors.Is(err, ErrInterrupted) {
+					if _, err := Train(context.Background(), &c, Options{Env: e}); !errors.Is(err, ErrInterrupted) {
 						t.Fatal(err)
 					}
 					damaged := damage(t, filepath.Join(checkpointsDir(&c), "step-000007"), file)
 					e = env()
 					var said strings.Builder
 					e.Progress = &said
-					got, err := Train(context.Background(), &c, e, Options{})
+					got, err := Train(context.Background(), &c, Options{Env: e})
 					if err != nil {
 						t.Fatalf("error %v; it says: %s", err, said.String())
 					}
@@ -447,7 +447,7 @@ func TestAllCheckpointsAreDamaged(t *testing.T) {
 			damage(t, filepath.Join(checkpointsDir(c), checkpoint.DirName(step)), file)
 		}
 		before := files(t, c.OutputDir)
-		_, err := Train(context.Background(), c, newEnv(t), Options{})
+		_, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 		if err == nil || errors.Is(err, blame.ErrRequest) || strings.Contains(err.Error(), "\n") {
 			t.Fatalf("%s: error %v", file, err)
 		}
@@ -458,7 +458,7 @@ func TestAllCheckpointsAreDamaged(t *testing.T) {
 			damage(t, filepath.Join(checkpointsDir(c), checkpoint.DirName(step)), file)
 		}
 	}
-	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Error(err)
 	}
 }
@@ -471,7 +471,7 @@ func TestDivergenceEndsARun(t *testing.T) {
 	c.LearningRate = 1e14 // step 2's is 3e12 already
 	c.Save = runfile.Save{Every: 1, Keep: 2, AtEnd: true}
 	c.Stop.UnhealthySteps = 4
-	sum, err := Train(context.Background(), c, newEnv(t), Options{})
+	sum, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err == nil || errors.Is(err, blame.ErrRequest) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "diverged") ||
 		!strings.Contains(err.Error(), "resume_with: [learning_rate]") {
 		t.Fatalf("%+v, error %v", sum, err)
@@ -492,7 +492,7 @@ func TestDivergenceEndsARun(t *testing.T) {
 	again := *c
 	again.LearningRate, again.MaxSteps, again.ResumeWith = 1e-3, 20, []string{"learning_rate", "max_steps"}
 	again.Stop = runfile.Stop{}
-	got, err := Train(context.Background(), &again, newEnv(t), Options{})
+	got, err := Train(context.Background(), &again, Options{Env: newEnv(t)})
 	if err != nil || got.Steps != 20 || math.IsNaN(got.LastLoss) {
 		t.Errorf("with another rate: %+v, error %v", got, err)
 	}
@@ -502,7 +502,7 @@ func TestDivergenceEndsARun(t *testing.T) {
 func TestLossAboveTheLimit(t *testing.T) {
 	c := smallConfig(t)
 	c.Stop = runfile.Stop{UnhealthySteps: 3, LossAbove: 1}
-	_, err := Train(context.Background(), c, newEnv(t), Options{})
+	_, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err == nil || !strings.Contains(err.Error(), "step 3: the run has diverged") {
 		t.Errorf("error %v", err)
 	}
@@ -527,7 +527,7 @@ func TestStepsWithoutTargets(t *testing.T) {
 		var said strings.Builder
 		env := newEnv(t)
 		env.Progress = &said
-		sum, err := Train(context.Background(), c, env, Options{})
+		sum, err := Train(context.Background(), c, Options{Env: env})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -562,7 +562,7 @@ func TestStepsWithoutTargets(t *testing.T) {
 func TestDamagedCheckpointsAreSetAside(t *testing.T) {
 	for _, keep := range []int{1, 2} {
 		c := smallConfig(t)
-		want, err := Train(context.Background(), c, newEnv(t), Options{})
+		want, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -575,7 +575,7 @@ func TestDamagedCheckpointsAreSetAside(t *testing.T) {
 		var said strings.Builder
 		stop := make(chan struct{})
 		env.Stop, env.Progress = stop, io.MultiWriter(&said, &stopper{"step  3/12", stop})
-		sum, err := Train(context.Background(), &run, env, Options{})
+		sum, err := Train(context.Background(), &run, Options{Env: env})
 		if !errors.Is(err, ErrInterrupted) || sum.ResumedAfter != 2 {
 			t.Fatalf("%+v, error %v", sum, err)
 		}
@@ -587,7 +587,7 @@ func TestDamagedCheckpointsAreSetAside(t *testing.T) {
 		if got, all := stepsSaved(t, checkpointsDir(&run)), []int{2, 3}; !slices.Equal(got, all[2-keep:]) {
 			t.Errorf("keep %d: the run has %v", keep, got)
 		}
-		got, err := Train(context.Background(), &run, newEnv(t), Options{})
+		got, err := Train(context.Background(), &run, Options{Env: newEnv(t)})
 		if err != nil || got.ResumedAfter != 3 {
 			t.Fatalf("%+v, error %v", got, err)
 		}
@@ -613,7 +613,7 @@ func TestDivergedRunsContinueFromHealth(t *testing.T) {
 	if err != nil || healthy == nil {
 		t.Fatalf("there is no healthy checkpoint: this test shows nothing; error %v", err)
 	}
-	_, err = Train(context.Background(), c, newEnv(t), Options{})
+	_, err = Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err == nil || !strings.Contains(err.Error(), "the last healthy checkpoint is "+healthy.Dir()+":") {
 		t.Fatalf("error %v, want one that names %s", err, healthy.Dir())
 	}
@@ -624,7 +624,7 @@ func TestDivergedRunsContinueFromHealth(t *testing.T) {
 	stop := make(chan struct{})
 	at := fmt.Sprintf("step %2d/60", healthy.Manifest.Step+2)
 	env.Stop, env.Progress = stop, io.MultiWriter(&said, &stopper{at, stop})
-	sum, err := Train(context.Background(), &again, env, Options{})
+	sum, err := Train(context.Background(), &again, Options{Env: env})
 	if !errors.Is(err, ErrInterrupted) || sum.ResumedAfter != healthy.Manifest.Step {
 		t.Fatalf("%+v, error %v; it says %s", sum, err, said.String())
 	}
@@ -647,7 +647,7 @@ func TestRunThatChangesNothing(t *testing.T) {
 	c.Datasets = []data.Source{{Path: path, Type: data.PromptResponse}}
 	c.BatchTokens, c.MaxSteps, c.Overlong, c.Save.Every, c.Resume = c.SequenceLen, 3, "truncate", 1, "auto"
 	for range 2 {
-		_, err := Train(t.Context(), c, newEnv(t), Options{})
+		_, err := Train(t.Context(), c, Options{Env: newEnv(t)})
 		if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "none of the 3 steps changed the model") ||
 			strings.Contains(err.Error(), "\n") {
 			t.Errorf("error %v", err)

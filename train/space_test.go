@@ -59,7 +59,7 @@ func TestSpaceIsPlanned(t *testing.T) {
 				env := newEnv(t)
 				var said strings.Builder
 				env.Progress, env.FS = &said, roomFS{free: free}
-				_, err = Train(context.Background(), c, env, Options{})
+				_, err = Train(context.Background(), c, Options{Env: env})
 				var p plan.Plan
 				if err == nil {
 					doc, errRead := os.ReadFile(filepath.Join(out, "plan.json"))

@@ -303,12 +303,12 @@ func TestModelConfig(t *testing.T) {
 	} {
 		bad := own
 		change(&bad)
-		if r, err := Open(context.Background(), &bad, newEnv(t), OpenOptions{ModelConfig: text}); r != nil || err == nil ||
+		if r, err := Open(context.Background(), &bad, OpenOptions{Env: newEnv(t), ModelConfig: text}); r != nil || err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}
-	if r, err := Open(context.Background(), &own, newEnv(t), OpenOptions{ModelConfig: []byte("{")}); r != nil || err == nil {
+	if r, err := Open(context.Background(), &own, OpenOptions{Env: newEnv(t), ModelConfig: []byte("{")}); r != nil || err == nil {
 		t.Error("half of a config.json")
 	}
 	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {

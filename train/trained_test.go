@@ -36,7 +36,7 @@ func TestTrainedCheckpoints(t *testing.T) {
 			c := smallConfig(t)
 			change(c)
 			c.MaxSteps, c.Save.Every, c.Save.Keep = 4, 2, 0
-			if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
+			if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
 				t.Fatal(err)
 			}
 			losses := map[float64]bool{}
@@ -73,7 +73,7 @@ func TestTrainedRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Model, c.OutputDir = "start", filepath.Join("runs", "a")
-	if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
 	t.Chdir(t.TempDir())
@@ -154,7 +154,7 @@ func TestTrainedRuns(t *testing.T) {
 func TestTrainedOfAnotherModel(t *testing.T) {
 	c := smallConfig(t)
 	c.MaxSteps, c.Save.Every = 1, 1
-	if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
 	other := writeConfig(t, map[string]any{"rope_theta": 500.0})
@@ -173,7 +173,7 @@ func TestTrainedOfAFallback(t *testing.T) {
 	c := smallConfig(t)
 	c.MaxSteps, c.Save.Every, c.Save.Keep = 4, 1, 0
 	c.Save.Fallback = t.TempDir()
-	if _, err := Train(t.Context(), c, newEnv(t), Options{OnStep: func(m trace.Metrics) error {
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t), OnStep: func(m trace.Metrics) error {
 		if m.Step == 2 {
 			return ErrStop // with a model of this step
 		}
@@ -186,7 +186,7 @@ func TestTrainedOfAFallback(t *testing.T) {
 		t.Fatalf("the model is of step %d, %v", step, ok)
 	}
 	c.Resume = "auto"
-	if _, err := Train(t.Context(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
 	// As if the disk had been full from step 3 on, and the run killed.

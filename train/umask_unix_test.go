@@ -21,10 +21,10 @@ func TestDirectoriesAreNotOpenToAll(t *testing.T) {
 	fallback := *c
 	fallback.OutputDir = filepath.Join(t.TempDir(), "full")
 	env, _ := fullBelow(t, &fallback)
-	if _, err := Train(context.Background(), &fallback, env, Options{}); err != nil {
+	if _, err := Train(context.Background(), &fallback, Options{Env: env}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil || got.ResumedAfter != 6 {
+	if got, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 6 {
 		t.Errorf("again: %+v, error %v", got, err)
 	}
 	dirs := 0

@@ -21,6 +21,7 @@ import (
 
 // PlanOptions say what to plan in addition to the configuration.
 type PlanOptions struct {
+	Env             *Env               // nil in package millrace: millrace.NewEnv(nil)
 	Machine         string             // plan for this named machine, or that of a file; empty: for the machine that runs this
 	On              *plan.NamedMachine // in place of Machine: plan for a machine that the caller describes
 	Shape           string             // plan for this named shape instead of the configuration's model
@@ -46,7 +47,11 @@ type Planned struct {
 
 // PlanFor plans what Train would run, from config.json alone: it reads no data and no weights. For a named shape on a
 // named machine it reads nothing at all.
-func PlanFor(ctx context.Context, env *Env, c *runfile.Config, o PlanOptions) (r *Planned, err error) {
+func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned, err error) {
+	env := o.Env
+	if env == nil {
+		return nil, errNoEnv
+	}
 	var ask blame.Asking
 	defer ask.Judge(&err)
 	begun := false

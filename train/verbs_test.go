@@ -379,7 +379,7 @@ func TestTrainOnTheHub(t *testing.T) {
 	var said strings.Builder
 	env := newEnv(t)
 	env.Progress = &said
-	if _, err := Train(context.Background(), c, env, Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: env}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"dataset org/wheels: train.jsonl at commit " + hubtest.Commit, "dataset org/wheels: test.jsonl at commit "} {
@@ -392,7 +392,7 @@ func TestTrainOnTheHub(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum, err := Train(context.Background(), again, newEnv(t), Options{})
+	sum, err := Train(context.Background(), again, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,7 +407,7 @@ func TestTrainOnTheHub(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := Train(context.Background(), c, newEnv(t), Options{}); err != nil {
+	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Error(err)
 	}
 	again.Datasets[0].Split = "dev"
@@ -430,7 +430,7 @@ func TestPlanFor(t *testing.T) {
 	c := runfile.Defaults()
 	c.Model, c.SequenceLen, c.BatchTokens = writeConfig(t, nil), 64, 256
 	c.Datasets = []data.Source{{Path: "not read", Type: data.Text}}
-	p, err := PlanFor(context.Background(), newEnv(t), &c, PlanOptions{})
+	p, err := PlanFor(context.Background(), &c, PlanOptions{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -438,10 +438,10 @@ func TestPlanFor(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	c.Memory.Host = budget(t, "1MiB").Device
-	_, err = PlanFor(context.Background(), newEnv(t), &c, PlanOptions{})
+	_, err = PlanFor(context.Background(), &c, PlanOptions{Env: newEnv(t)})
 	refused(t, err, "memory.host")
 	c.Memory = budget(t, "1kB")
-	_, err = PlanFor(context.Background(), newEnv(t), &c, PlanOptions{})
+	_, err = PlanFor(context.Background(), &c, PlanOptions{Env: newEnv(t)})
 	refused(t, err, "memory.device")
 }
 
@@ -455,7 +455,7 @@ func TestPlanForLessMemoryThanItTakes(t *testing.T) {
 	c.Datasets = []data.Source{{Path: "not read", Type: data.Text}}
 	c.Memory.Host = budget(t, "900TiB").Device
 	lacks := func(change func(*Planned)) string {
-		p, err := PlanFor(context.Background(), newEnv(t), &c, PlanOptions{Shape: "qwen2.5-1.5b"})
+		p, err := PlanFor(context.Background(), &c, PlanOptions{Env: newEnv(t), Shape: "qwen2.5-1.5b"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -471,7 +471,7 @@ func TestPlanForLessMemoryThanItTakes(t *testing.T) {
 	if got := lacks(func(p *Planned) { p.AvailableBytes = p.Plan.ProcessBytes() - 1 }); !strings.Contains(got, "this machine has only") || !strings.Contains(got, "memory.host") {
 		t.Errorf("with less: %q", got)
 	}
-	p, err := PlanFor(context.Background(), newEnv(t), &c, PlanOptions{Shape: "qwen2.5-1.5b", Machine: "rtx3090-pc-24gb-64gb"})
+	p, err := PlanFor(context.Background(), &c, PlanOptions{Env: newEnv(t), Shape: "qwen2.5-1.5b", Machine: "rtx3090-pc-24gb-64gb"})
 	if err != nil || p.Lacks() != "" {
 		t.Errorf("a named machine: %v, %q", err, p.Lacks())
 	}
@@ -492,7 +492,7 @@ func TestMemoryThatGrows(t *testing.T) {
 		config := smallConfig(t)
 		config.Memory.Host = budget(t, c.host).Device
 		for range 2 {
-			p, err := PlanFor(context.Background(), env, config, PlanOptions{})
+			p, err := PlanFor(context.Background(), config, PlanOptions{Env: env})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -511,13 +511,13 @@ func TestTooLittleMemoryComesBeforeTheData(t *testing.T) {
 	c := smallConfig(t)
 	c.Datasets[0].Path = filepath.Join(t.TempDir(), "not there.jsonl")
 	c.Memory.Host = budget(t, "1MiB").Device
-	_, err := Train(context.Background(), c, newEnv(t), Options{})
+	_, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	refused(t, err, "memory.host")
 	c.Memory = budget(t, "1kB")
-	_, err = Train(context.Background(), c, newEnv(t), Options{})
+	_, err = Train(context.Background(), c, Options{Env: newEnv(t)})
 	refused(t, err, "makes it fit: memory.device=")
 	c.Memory = runfile.Memory{}
-	_, err = Train(context.Background(), c, newEnv(t), Options{})
+	_, err = Train(context.Background(), c, Options{Env: newEnv(t)})
 	refused(t, err, "not there.jsonl")
 }
 

@@ -59,7 +59,7 @@ func (c *planCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	o := train.PlanOptions{Machine: c.Machine, Shape: c.Shape}
+	o := train.PlanOptions{Env: p.env, Machine: c.Machine, Shape: c.Shape}
 	if c.TBW != "" {
 		rated, err := runfile.ParseBytes(c.TBW)
 		if err != nil || rated.N == 0 {
@@ -74,7 +74,7 @@ func (c *planCmd) Run(p *program) error {
 		}
 		defer traced.Abort()
 	}
-	made, err := train.PlanFor(p.ctx, p.env, config, o)
+	made, err := train.PlanFor(p.ctx, config, o)
 	if err != nil {
 		return err
 	}

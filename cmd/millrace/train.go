@@ -42,7 +42,7 @@ func (c *trainCmd) Run(p *program) error {
 		return err
 	}
 	p.trains = true
-	s, err := train.Train(p.ctx, config, p.env, train.Options{Trace: c.Trace})
+	s, err := train.Train(p.ctx, config, train.Options{Env: p.env, Trace: c.Trace})
 	if s == nil {
 		return err
 	}

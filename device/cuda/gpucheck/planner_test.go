@@ -62,7 +62,7 @@ func plans(args []string) int {
 		if err != nil {
 			return err
 		}
-		p, err := train.PlanFor(context.Background(), env, config, train.PlanOptions{})
+		p, err := train.PlanFor(context.Background(), config, train.PlanOptions{Env: env})
 		if err != nil {
 			return err
 		}
