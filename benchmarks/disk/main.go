@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/benchmarks/internal/harness"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
@@ -45,7 +46,7 @@ func main() {
 type contender struct {
 	name  string
 	pass  func() (bytesPerSec float64, err error)
-	rates []float64 // bytes per second, one for each round
+	rates harness.Series // bytes per second
 }
 
 func run(dir string, bytes int64, rounds int, piece int64, workers, depth int, block string) error {
@@ -90,25 +91,18 @@ func run(dir string, bytes int64, rounds int, piece int64, workers, depth int, b
 			c.rates = append(c.rates, rate)
 		}
 	}
-	fmt.Printf("%.1f GiB a pass, pieces of %d MiB, %d workers; fio: bs=%s iodepth=%d; %d rounds\n\n", float64(bytes)/(1<<30), piece>>20, workers, block, depth, rounds)
-	fmt.Println("| | MB/s, median | from | to | ratio to fio, median of rounds |\n|---|---|---|---|---|")
+	fmt.Printf("%.1f GiB a pass, pieces of %d MiB, %d workers; fio: bs=%s iodepth=%d; %d rounds\n\n",
+		float64(bytes)/(1<<30), piece>>20, workers, block, depth, rounds)
+	harness.Head("| | MB/s, median | from | to | ratio to fio, median of rounds |")
 	for i, c := range contenders {
 		ratio := ""
 		if i%2 == 1 && len(contenders) == 4 {
-			var ratios []float64
-			for r := range c.rates {
-				ratios = append(ratios, c.rates[r]/contenders[i-1].rates[r])
-			}
-			ratio = fmt.Sprintf("%.2f", median(ratios))
+			ratio = fmt.Sprintf("%.2f", c.rates.Over(contenders[i-1].rates).Median())
 		}
-		fmt.Printf("| %s | %.0f | %.0f | %.0f | %s |\n", c.name, median(c.rates)/1e6, slices.Min(c.rates)/1e6, slices.Max(c.rates)/1e6, ratio)
+		fmt.Printf("| %s | %.0f | %.0f | %.0f | %s |\n", c.name, c.rates.Median()/1e6, slices.Min(c.rates)/1e6,
+			slices.Max(c.rates)/1e6, ratio)
 	}
 	return nil
-}
-
-func median(x []float64) float64 {
-	x = slices.Sorted(slices.Values(x))
-	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }
 
 // tier is a disk with one extent, which one lane reads and writes in order.

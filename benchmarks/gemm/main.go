@@ -15,12 +15,10 @@ import (
 	"os"
 	"regexp"
 	"runtime"
-	"slices"
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/millrace/millrace/benchmarks/internal/harness"
 	"github.com/millrace/millrace/device/cpu/gemm"
 	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/device/cpu/pool"
@@ -54,7 +52,8 @@ func products() []product {
 			name string
 			a, b bool
 		}{{"NN", false, false}, {"NT", false, true}, {"TN", true, false}, {"TT", true, true}} {
-			all = append(all, product{name: "square " + t.name, m: 2048, n: 2048, k: 2048, transA: t.a, transB: t.b, ab: d, c: tensor.F32})
+			all = append(all, product{name: "square " + t.name, m: 2048, n: 2048, k: 2048, transA: t.a, transB: t.b,
+				ab: d, c: tensor.F32})
 		}
 		for _, tokens := range []int{512, 2048} {
 			all = append(all, linear("SmolLM2 QKV", tokens, 576, 960, d)...)
@@ -84,7 +83,7 @@ func main() {
 			fmt.Fprintln(os.Stderr, "-cpu is for -threads 1: with more, waiting would be counted as work")
 			os.Exit(2)
 		}
-		now = threadTime
+		now = harness.ThreadTime
 	}
 	filter := regexp.MustCompile(*only)
 	lib, err := openOneDNN(*threads)
@@ -97,8 +96,7 @@ func main() {
 	defer p.Close()
 	engine := gemm.New(isa.Best(), p)
 
-	fmt.Println("| product | operands -> C | M | N | K | ours GFLOP/s | oneDNN GFLOP/s | ratio | turns |")
-	fmt.Println("|---|---|---|---|---|---|---|---|---|")
+	harness.Head("| product | operands -> C | M | N | K | ours GFLOP/s | oneDNN GFLOP/s | ratio | turns |")
 	logs, lines := map[string]float64{}, map[string]int{}
 	for _, x := range products() {
 		line := fmt.Sprintf("%s | %v -> %v | %d | %d | %d", x.name, x.ab, x.c, x.m, x.n, x.k)
@@ -151,7 +149,7 @@ func compare(e *gemm.Engine, lib *oneDNN, x product, threads, repeats int) (ours
 	check(op, other)
 	flops := 2 * float64(x.m) * float64(x.n) * float64(x.k)
 	calls := 1 + int(6e9/flops) // about 30 ms of fp32 on two cores
-	var a, b, r []float64
+	var a, b, r harness.Series
 	for try := 0; len(r) < repeats && try < 8*repeats; try++ {
 		before, start := foreignTime(), time.Now()
 		s := timed(calls, func() { e.Mul(op) })
@@ -165,15 +163,10 @@ func compare(e *gemm.Engine, lib *oneDNN, x product, threads, repeats int) (ours
 	if len(r) == 0 {
 		return 0, 0, 0, 0
 	}
-	return median(a), median(b), median(r), len(r)
+	return a.Median(), b.Median(), r.Median(), len(r)
 }
 
-func median(x []float64) float64 {
-	slices.Sort(x)
-	return x[len(x)/2]
-}
-
-// foreignTime is the CPU time that other programs have used on all cores so far, in steps of 10 ms (Linux).
+// foreignTime returns the CPU time that other programs have used on all cores so far, in steps of 10 ms (Linux).
 func foreignTime() time.Duration {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -181,16 +174,12 @@ func foreignTime() time.Duration {
 	}
 	var user, nice, system, idle, iowait, irq, softirq, steal int64
 	fmt.Sscanf(string(text), "cpu %d %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &iowait, &irq, &softirq, &steal)
-	var own unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &own); err != nil {
-		panic(err)
-	}
 	all := time.Duration(user+nice+system+irq+softirq+steal) * 10 * time.Millisecond
-	return all - time.Duration(own.Utime.Nano()+own.Stime.Nano())
+	return all - harness.ProcessTime()
 }
 
-// timed is the mean time of a call. OpenMP's threads spin for some milliseconds after a call; the pause keeps them, and
-// ours, out of the other's turn, and the calls that are not counted let the threads settle on cores.
+// timed returns the mean time of a call. OpenMP's threads spin for some milliseconds after it; the pause keeps them,
+// and ours, out of the other's turn, and the calls that are not counted let the threads settle on cores.
 func timed(calls int, f func()) float64 {
 	time.Sleep(20 * time.Millisecond)
 	if calls > 1 {
@@ -205,19 +194,10 @@ func timed(calls int, f func()) float64 {
 	return (now() - start).Seconds() / float64(calls)
 }
 
-// now is the clock, from an arbitrary zero.
+// now reads the clock, which has an arbitrary zero.
 var now = func() time.Duration { return time.Since(epoch) }
 
 var epoch = time.Now()
-
-// threadTime is the CPU time of this thread.
-func threadTime() time.Duration {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		panic(err)
-	}
-	return time.Duration(t.Nano())
-}
 
 func newMat(d tensor.DType, rows, cols int) gemm.Mat {
 	words := make([]uint32, rows*cols*int(d.Bytes())/4+1)

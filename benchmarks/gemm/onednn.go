@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// oneDNN is the part of oneDNN 2.x that multiplies matrices: the BLAS-like calls, which write fp32, and the matmul
+// oneDNN has the part of oneDNN 2.x that multiplies matrices: the BLAS-like calls, which write fp32, and the matmul
 // primitive, for a bf16 C.
 type oneDNN struct {
 	sgemm  func(ta, tb int8, m, n, k int64, alpha float32, a unsafe.Pointer, lda int64, b unsafe.Pointer, ldb int64, beta float32, c unsafe.Pointer, ldc int64) int32

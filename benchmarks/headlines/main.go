@@ -10,15 +10,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/millrace/millrace/hf"
-	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/benchmarks/internal/harness"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/tensor"
 )
 
 func main() {
-	fmt.Println("| model | machine | moments | tokens per step | device | host | disk | s per step | tokens/s | what limits it | drive's life |\n|---|---|---|---|---|---|---|---|---|---|---|")
+	harness.Head("| model | machine | moments | tokens per step | device | host | disk | s per step | tokens/s " +
+		"| what limits it | drive's life |")
 	for _, r := range []row{
 		{"dense-123b", "h200-1.5tb", "8bit", 65536},
 		{"dense-123b", "h200-1.5tb", "f32", 65536},
@@ -39,11 +38,7 @@ func main() {
 		{"qwen2.5-14b", "dgx-2", "f32", 65536},
 		{"llama-3-70b", "dgx-2", "f32", 65536},
 	} {
-		line, err := r.plan()
-		if err != nil {
-			log.Fatalf("%s on %s: %v", r.shape, r.machine, err)
-		}
-		fmt.Println(line)
+		fmt.Println(r.plan())
 	}
 }
 
@@ -53,32 +48,14 @@ type row struct {
 	batchTokens             int
 }
 
-const sequenceLen = 2048
-
-func (r row) plan() (string, error) {
-	on, err := plan.FindMachine(r.machine)
+// plan returns the row's line of the table.
+func (r row) plan() string {
+	on := harness.Must(plan.FindMachine(r.machine))
+	n := harness.Numerics(harness.Must(optim.ParseMoments(r.moments)))
+	p, err := plan.Fitting{Request: on.Request(harness.Model(r.shape, 0), n), Rows: r.batchTokens / harness.SequenceLen}.
+		Fit(context.Background())
 	if err != nil {
-		return "", err
-	}
-	text, err := plan.Shape(r.shape)
-	if err != nil {
-		return "", err
-	}
-	config, err := hf.ParseConfig(r.shape, text)
-	if err != nil {
-		return "", err
-	}
-	m, err := model.New(config)
-	if err != nil {
-		return "", err
-	}
-	n := plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: sequenceLen}
-	if n.Moments, err = optim.ParseMoments(r.moments); err != nil {
-		return "", err
-	}
-	p, err := plan.Fitting{Request: on.Request(m, n), Rows: r.batchTokens / sequenceLen}.Fit(context.Background())
-	if err != nil {
-		return "", err
+		log.Fatalf("%s on %s: %v", r.shape, r.machine, err)
 	}
 	forecast, life := p.Forecast(on.Machine, on.Device, 1000, on.RatedWriteBytes), "-"
 	if forecast.WearDays > 0 {
@@ -88,13 +65,13 @@ func (r row) plan() (string, error) {
 	if p.DiskBytes > 0 {
 		disk = plan.FormatBytes(p.DiskBytes)
 	}
-	return fmt.Sprintf("| %s | %s | %s | %d | %s | %s | %s | %.3g | %.0f | %s | %s |", r.shape, r.machine, r.moments, r.batchTokens,
-		plan.FormatBytes(p.DeviceTotalBytes()), plan.FormatBytes(p.HostBytes), disk, p.Predicted.StepSeconds,
-		forecast.TokensPerSec,
-		limit(&p.Predicted), life), nil
+	return fmt.Sprintf("| %s | %s | %s | %d | %s | %s | %s | %.3g | %.0f | %s | %s |",
+		r.shape, r.machine, r.moments, r.batchTokens, plan.FormatBytes(p.DeviceTotalBytes()),
+		plan.FormatBytes(p.HostBytes), disk, p.Predicted.StepSeconds,
+		forecast.TokensPerSec, limit(&p.Predicted), life)
 }
 
-// limit are the lanes that are busy for at least a third of the step, the busiest first.
+// limit lists the lanes that are busy for at least a third of the step, the busiest first.
 func limit(q *plan.Prediction) string {
 	names := [plan.Lanes]string{plan.LaneFetch: "link up", plan.LaneCompute: "arithmetic", plan.LaneDrain: "link down",
 		plan.LaneUpdate: "updates", plan.LaneDisk: "disk"}

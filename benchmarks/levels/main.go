@@ -7,16 +7,13 @@ package main
 import (
 	"flag"
 	"fmt"
-	"log"
 	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/millrace/millrace/benchmarks/internal/harness"
 	"github.com/millrace/millrace/device/cpu/attention"
 	"github.com/millrace/millrace/device/cpu/gemm"
 	"github.com/millrace/millrace/device/cpu/isa"
@@ -42,24 +39,13 @@ func main() {
 	flag.Parse()
 	level := min(isa.Best(), isa.AVX512)
 	if *name != "" {
-		level = named("-level", *name)
+		level = harness.Level("-level", *name, isa.Available())
 	}
 	sides := [2]side{{level, tensor.F32}, {level, tensor.BF16}}
 	if *against != "" {
-		sides[0] = side{named("-against", *against), tensor.BF16}
+		sides[0] = side{harness.Level("-against", *against, isa.Available()), tensor.BF16}
 	}
 	run(sides, *turns, *only)
-}
-
-// named is the level that a flag names.
-func named(option, name string) isa.Level {
-	for _, level := range isa.Available() {
-		if name == strings.NewReplacer("-", "", " go", "", " ", "").Replace(strings.ToLower(level.String())) {
-			return level
-		}
-	}
-	log.Fatalf("%s %s: this machine has no such instructions; it has %v", option, name, isa.Available())
-	return 0
 }
 
 // side is one of the two that take turns.
@@ -81,19 +67,18 @@ func run(sides [2]side, turns int, only string) {
 	runtime.LockOSThread()
 	all := operations(sides)
 	fmt.Printf("A is %v, B is %v; the fastest of %d turns, CPU time of one thread\n\n", sides[0], sides[1], turns)
-	fmt.Println("| operation | A ms | B ms | B/A, median (range) | A GFLOP/s | B GFLOP/s |")
-	fmt.Println("|---|---|---|---|---|---|")
-	sums := [2][]float64{make([]float64, turns), make([]float64, turns)}
+	harness.Head("| operation | A ms | B ms | B/A, median (range) | A GFLOP/s | B GFLOP/s |")
+	sums := [2]harness.Series{make(harness.Series, turns), make(harness.Series, turns)}
 	for _, o := range all {
 		if !strings.Contains(o.name, only) {
 			continue
 		}
-		var ms [2][]float64
+		var ms [2]harness.Series
 		for turn := range turns + 1 { // the first one only warms up
 			for d := range ms {
-				start := threadTime()
+				start := harness.ThreadTime()
 				o.run[d]()
-				if t := float64(threadTime()-start) / 1e6; turn > 0 {
+				if t := float64(harness.ThreadTime()-start) / 1e6; turn > 0 {
 					ms[d] = append(ms[d], t)
 					sums[d][turn-1] += t
 				}
@@ -104,29 +89,15 @@ func run(sides [2]side, turns int, only string) {
 	line("all", sums, 0)
 }
 
-func line(name string, ms [2][]float64, flops float64) {
-	var ratios []float64
-	for i := range ms[0] {
-		ratios = append(ratios, ms[1][i]/ms[0][i])
-	}
+func line(name string, ms [2]harness.Series, flops float64) {
+	ratios := ms[1].Over(ms[0])
 	a, b := slices.Min(ms[0]), slices.Min(ms[1]) // other work takes caches and memory, and gives nothing
 	rates := " | "
 	if flops > 0 {
 		rates = fmt.Sprintf("%.0f | %.0f", flops/a/1e6, flops/b/1e6)
 	}
 	fmt.Printf("| %s | %.2f | %.2f | %.2f (%.2f to %.2f) | %s |\n", name, a, b,
-		median(ratios), slices.Min(ratios), slices.Max(ratios), rates)
-}
-
-func median(x []float64) float64 { return slices.Sorted(slices.Values(x))[len(x)/2] }
-
-// threadTime is the CPU time of this thread.
-func threadTime() time.Duration {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		panic(err)
-	}
-	return time.Duration(t.Nano())
+		ratios.Median(), slices.Min(ratios), slices.Max(ratios), rates)
 }
 
 // inline runs tasks on the calling goroutine.
@@ -168,7 +139,7 @@ func operations(sides [2]side) []operation {
 			all[i].run[d] = f
 			i++
 		}
-		// linear is the three products of a layer: y = x w^T, dx = dy w, dw += dy^T x.
+		// linear adds the three products of a layer: y = x w^T, dx = dy w, dw += dy^T x.
 		linear := func(name string, in, out int) {
 			x, w, y := matrix(dtype, positions, in), matrix(dtype, out, in), matrix(dtype, positions, out)
 			dx, dw, dy := matrix(dtype, positions, in), matrix(tensor.F32, out, in), matrix(dtype, positions, out)

@@ -4,20 +4,15 @@
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"log"
-	"strings"
 
-	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/benchmarks/internal/harness"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/tensor"
 )
-
-const sequenceLen = 2048
 
 // step is a step to plan and simulate.
 type step struct {
@@ -38,9 +33,8 @@ func main() {
 		sensitivity()
 		return
 	}
-	fmt.Println("| machine | model | moments | tokens | --stream | clipping | AdamW GB/s | step s | model TFLOP/s " +
+	harness.Head("| machine | model | moments | tokens | --stream | clipping | AdamW GB/s | step s | model TFLOP/s " +
 		"| busy: compute, update | updated on the device | compute waits for |")
-	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|---|")
 	for _, streamAll := range []bool{false, true} {
 		for _, noClip := range []bool{false, true} {
 			for _, adamw := range []float64{200e9, 150e9, 60e9} {
@@ -60,7 +54,7 @@ func main() {
 // sensitivity prints model TFLOP/s of a step of 7B with 32,768 tokens on the H200 whose AdamW has 150 GB/s, planned
 // again for each rate that is another one than assumed.
 func sensitivity() {
-	fmt.Println("| changed | auto | always |\n|---|---|---|")
+	harness.Head("| changed | auto | always |")
 	for _, row := range []struct {
 		name   string
 		change func(m *plan.Machine)
@@ -87,7 +81,7 @@ func sensitivity() {
 		for _, streamAll := range []bool{false, true} {
 			s := step{"qwen2.5-7b", 32768, h200(150e9), streamAll, false, optim.MomentsF32}
 			row.change(&s.on.Machine)
-			fmt.Printf("| %.0f ", modelTFLOPS(s.plan(), s.tokens))
+			fmt.Printf("| %.0f ", s.plan().ModelTFLOPS())
 		}
 		fmt.Println("|")
 	}
@@ -104,17 +98,16 @@ func updates(m *plan.Machine, alone, underCopies float64) {
 	m.AdamWBytesPerSec, m.HostBytesPerSec, m.AdamWUnderCopiesBytesPerSec = alone, alone, underCopies
 }
 
-// overheadBytes is the GPU memory that the CUDA driver's streams and products take (device/cuda).
+// overheadBytes counts the GPU memory that the CUDA driver's streams and products take (device/cuda).
 const overheadBytes = 32<<20 + 2<<10 + 16*64<<10
 
 // Bytes per second that the RAM has for all that runs at once: 0.70 of two sockets of eight channels of DDR5-4800, and
 // the 65 GB/s of the desktop's AdamW. Sixteen cores take less of the former than there is.
 const h200RAM, rtx4090RAM = 430e9, 65e9
 
-// h200 is an H200 with assumed rates, on a host with 110 GiB for a run.
+// h200 returns an H200 with assumed rates, on a host with 110 GiB for a run.
 func h200(adamw float64) plan.NamedMachine {
-	on, err := plan.FindMachine("h200-1.5tb")
-	must(err)
+	on := harness.Must(plan.FindMachine("h200-1.5tb"))
 	m := &on.Machine
 	m.BF16FLOPsPerSec, m.AttentionFLOPsPerSec, m.DeviceBytesPerSec = 680e12, 250e12, 3.4e12
 	m.UploadBytesPerSec, m.DownloadBytesPerSec = 50e9, 50e9
@@ -125,10 +118,9 @@ func h200(adamw float64) plan.NamedMachine {
 	return on
 }
 
-// rtx4090 is a desktop whose DRAM has 65 GB/s for AdamW, and room for all state.
+// rtx4090 returns a desktop whose DRAM has 65 GB/s for AdamW, and room for all state.
 func rtx4090() plan.NamedMachine {
-	on, err := plan.FindMachine("rtx4090-pc-256gb")
-	must(err)
+	on := harness.Must(plan.FindMachine("rtx4090-pc-256gb"))
 	on.Machine.AdamWBytesPerSec, on.Machine.HostBytesPerSec = rtx4090RAM, rtx4090RAM
 	on.Machine.ShareRAM(rtx4090RAM)
 	on.Device.OverheadBytes = overheadBytes
@@ -138,7 +130,6 @@ func rtx4090() plan.NamedMachine {
 // line prints a step.
 func line(s step) {
 	p := s.plan()
-	q := p.Predicted
 	stream, clipping := "auto", "exact"
 	if s.streamAll {
 		stream = "always"
@@ -152,74 +143,30 @@ func line(s step) {
 			here++
 		}
 	}
-	busy := func(lane plan.Lane) float64 { return 100 * q.LaneSeconds[lane] / q.StepSeconds }
 	fmt.Printf("| %s | %s | %s | %d | %s | %s | %.0f | %.2f | %.0f | %.0f%%, %.0f%% | %d of %d blocks | %s |\n",
 		s.on.Name, s.shape, s.moments, s.tokens, stream, clipping,
-		s.on.Machine.AdamWBytesPerSec/1e9, q.StepSeconds, modelTFLOPS(p, s.tokens), busy(plan.LaneCompute), busy(plan.LaneUpdate),
-		here, len(p.Model.Blocks), waits(p, s.on))
+		s.on.Machine.AdamWBytesPerSec/1e9, p.Predicted.StepSeconds, p.ModelTFLOPS(), p.Busy(plan.LaneCompute),
+		p.Busy(plan.LaneUpdate), here, len(p.Model.Blocks), p.Waits())
 }
 
-// plan is the fastest of the plans for several sizes of micro-batches and of chunks of the head.
-func (s step) plan() *plan.Plan {
-	text, err := plan.Shape(s.shape)
-	must(err)
-	c, err := hf.ParseConfig(s.shape, text)
-	must(err)
-	m, err := model.New(c)
-	must(err)
-	r := plan.Request{Model: m, Device: s.on.Device, Machine: s.on.Machine, DeviceBytes: s.on.DeviceBytes, HostBytes: s.on.HostBytes,
-		StreamAll: s.streamAll, Outputs: plan.Outputs{NoClip: s.noClip},
-		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, Moments: s.moments, SequenceLen: sequenceLen}}
-	var best *plan.Plan
-	for positions := 16384; positions >= sequenceLen; positions /= 2 {
-		var fits *plan.Plan
-		for _, chunk := range []int{4096, 2048, 1024, 512} {
-			n := &r.Numerics
-			n.MicroBatch, n.MicroBatches, n.HeadChunk = positions/sequenceLen, s.tokens/positions, min(chunk, positions)
-			p, err := plan.New(context.Background(), r)
-			if err != nil {
-				continue
-			}
-			if fits != nil && p.Predicted.StepSeconds > 0.99*fits.Predicted.StepSeconds {
-				break
-			}
-			fits = p
-		}
-		if fits == nil {
+// plan returns the fastest of the plans for several sizes of micro-batches and of chunks of the head.
+func (s step) plan() (best harness.Step) {
+	r := plan.Request{Model: harness.Model(s.shape, 0), Device: s.on.Device, Machine: s.on.Machine,
+		DeviceBytes: s.on.DeviceBytes, HostBytes: s.on.HostBytes, StreamAll: s.streamAll,
+		Outputs: plan.Outputs{NoClip: s.noClip}, Numerics: harness.Numerics(s.moments)}
+	found := false
+	for positions := 16384; positions >= harness.SequenceLen; positions /= 2 {
+		p, ok := harness.PlanStep(r, s.tokens, positions)
+		if !ok {
 			continue
 		}
-		if best != nil && fits.Predicted.StepSeconds > 0.99*best.Predicted.StepSeconds {
+		if found && p.Predicted.StepSeconds > 0.99*best.Predicted.StepSeconds {
 			break
 		}
-		best = fits
+		best, found = p, true
 	}
-	if best == nil {
+	if !found {
 		log.Fatalf("%s does not fit", s.shape)
 	}
 	return best
-}
-
-func modelTFLOPS(p *plan.Plan, tokens int) float64 {
-	docs := make([]int, tokens/sequenceLen)
-	for i := range docs {
-		docs[i] = sequenceLen
-	}
-	return float64(p.Model.TrainFLOPs(docs)) / p.Predicted.StepSeconds / 1e12
-}
-
-// waits are the longest times in which the compute lane stalls.
-func waits(p *plan.Plan, on plan.NamedMachine) string {
-	var say []string
-	for _, i := range p.Stalls(on.Machine, on.Device) {
-		if i.Seconds >= 0.002*p.Predicted.StepSeconds && len(say) < 3 {
-			say = append(say, fmt.Sprintf("%s before %s %.1f%%", i.For, i.Before, 100*i.Seconds/p.Predicted.StepSeconds))
-		}
-	}
-	return strings.Join(say, ", ")
-}
-
-func must(err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
 }

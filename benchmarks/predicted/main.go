@@ -9,21 +9,19 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"log"
 	"math"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
-	"time"
+
+	"github.com/millrace/millrace/bench"
+	"github.com/millrace/millrace/benchmarks/internal/harness"
+	"github.com/millrace/millrace/trace"
 )
 
 // A plan may differ from the measurement by these shares.
@@ -40,10 +38,15 @@ func main() {
 	steps := flag.Int("steps", 3, "steps that are measured, after one that is not")
 	tiny := flag.Bool("tiny", false, "shrink the models, to try the comparison itself: peaks and seconds are then of small things")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	over, err := run(ctx, *millrace, *dir, *only, *steps, *tiny)
+	wanted, err := regexp.Compile(*only)
 	if err != nil {
+		log.Fatalf("-only: %v", err)
+	}
+	over := 0
+	if err := harness.RunProgram(*millrace, *dir, "predicted", func(p *harness.Program) (err error) {
+		over, err = run(&runner{p, *steps, *tiny}, wanted)
+		return err
+	}); err != nil {
 		log.Fatal(err)
 	}
 	if over > 0 {
@@ -51,22 +54,16 @@ func main() {
 	}
 }
 
-// shape is a config.json of a llama.
-type shape struct {
-	hidden, intermediate, layers, heads, kvHeads, vocab int
-	tied                                                bool
-}
-
 var (
-	smol   = shape{576, 1536, 30, 9, 3, 49152, true} // SmolLM2-135M
-	untied = shape{576, 1536, 30, 9, 3, 49152, false}
-	wide   = shape{1024, 4096, 6, 16, 16, 32000, false}
+	smol   = harness.SmolLM2
+	untied = harness.Llama{Hidden: 576, Intermediate: 1536, Layers: 30, Heads: 9, KVHeads: 3, Vocab: 49152}
+	wide   = harness.Llama{Hidden: 1024, Intermediate: 4096, Layers: 6, Heads: 16, KVHeads: 16, Vocab: 32000}
 )
 
 // configuration is one row.
 type configuration struct {
 	name  string
-	shape shape
+	shape harness.Llama
 	args  string
 	host  float64 // memory.host as a share of what the run takes without a budget, the rest goes to disk; 0: no budget
 }
@@ -84,53 +81,23 @@ var configurations = []configuration{
 	{"bf16, 8-bit moments, streamed, state on disk", untied, "--sequence-len 512 --batch-tokens 2048 --moments 8bit --memory-device 128MiB", 0.7},
 }
 
-// result has the fields of `millrace bench --json` that are compared.
+// result is a measured step, with the kernel's account of the process's peak.
 type result struct {
-	StepSec          float64            `json:"step_sec"`
-	StepMinSec       float64            `json:"step_min_sec"`
-	StepMaxSec       float64            `json:"step_max_sec"`
-	PredictedStepSec float64            `json:"predicted_step_sec"`
-	Lanes            map[string]float64 `json:"lanes"`
-	PredictedLanes   map[string]float64 `json:"predicted_lanes"`
-	PredictedLimit   string             `json:"predicted_limit"`
-	Machine          string             `json:"machine"`
-	DiskBytes        int64              `json:"disk_bytes"`
-	PlannedBytes     int64              `json:"planned_bytes"`
-
-	peakBytes int64 // the kernel's account
+	bench.Result
+	peakBytes int64
 }
 
 // runner has what all rows share.
 type runner struct {
-	ctx           context.Context
-	millrace, dir string
-	steps         int
-	tiny          bool
+	*harness.Program
+	steps int
+	tiny  bool
 }
 
-func run(ctx context.Context, millrace, dir, only string, steps int, tiny bool) (over int, err error) {
-	wanted, err := regexp.Compile(only)
-	if err != nil {
-		return 0, fmt.Errorf("-only: %w", err)
-	}
-	if dir, err = os.MkdirTemp(dir, "millrace-predicted-"); err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if millrace == "" {
-		millrace = filepath.Join(dir, "millrace")
-		if out, err := exec.CommandContext(ctx, "go", "build", "-o", millrace, "github.com/millrace/millrace/cmd/millrace").CombinedOutput(); err != nil {
-			return 0, fmt.Errorf("go build: %w: %s", err, out)
-		}
-	}
-	r := &runner{ctx, millrace, dir, steps, tiny}
-	begin := time.Now()
-	probed, _, err := r.call("probe", "--path", dir)
-	if err != nil {
-		return 0, err
-	}
-	fmt.Printf("```\n%s```\n\n", probed)
-	fmt.Println("| configuration | on disk | planned peak | measured peak | below plan | planned s | measured s (fastest to slowest) | off by | limit |\n|---|---|---|---|---|---|---|---|---|")
+// run prints the table, and returns how many peaks are above their plan.
+func run(r *runner, wanted *regexp.Regexp) (over int, err error) {
+	harness.Head("| configuration | on disk | planned peak | measured peak | below plan | planned s " +
+		"| measured s (fastest to slowest) | off by | limit |")
 	marked, rows := 0, 0
 	for _, c := range configurations {
 		if !wanted.MatchString(c.name) {
@@ -153,21 +120,26 @@ func run(ctx context.Context, millrace, dir, only string, steps int, tiny bool) 
 		if below < 0 {
 			over++
 		}
-		fmt.Printf("| %s | %s | %s | %s | %.1f%%%s | %.3f | %.3f (%.3f to %.3f) | %+.0f%%%s | %s |\n", c.name, mib(got.DiskBytes), mib(got.PlannedBytes),
-			mib(got.peakBytes), 100*below, mark(below < 0 || below > peakShare), got.PredictedStepSec, got.StepSec, got.StepMinSec, got.StepMaxSec,
+		fmt.Printf("| %s | %s | %s | %s | %.1f%%%s | %.3f | %.3f (%.3f to %.3f) | %+.0f%%%s | %s |\n", c.name,
+			harness.MiB(got.DiskBytes, 1), harness.MiB(got.PlannedBytes, 1), harness.MiB(got.peakBytes, 1), 100*below,
+			mark(below < 0 || below > peakShare), got.PredictedStepSec, got.StepSec, got.StepMinSec, got.StepMaxSec,
 			100*off, mark(math.Abs(off) > secondsShare), got.PredictedLimit)
 		log.Printf("%s: lanes planned %v, measured %v", c.name, lanes(got.PredictedLanes), lanes(got.Lanes))
 	}
-	fmt.Printf("\n%d rows in %.0f s: %d peaks above their plan; %d figures marked (!): a peak above its plan or more than %.0f%% below it, a step more than %.0f%% off\n",
-		rows, time.Since(begin).Seconds(), over, marked, 100*peakShare, 100*secondsShare)
+	fmt.Printf("\n%d rows in %.0f s: %d peaks above their plan; %d figures marked (!): "+
+		"a peak above its plan or more than %.0f%% below it, a step more than %.0f%% off\n",
+		rows, r.Seconds(), over, marked, 100*peakShare, 100*secondsShare)
 	return over, nil
 }
 
 // measure runs a configuration. If its host budget is a share, a short run without a budget first tells of how many
 // bytes.
 func (r *runner) measure(c configuration) (*result, error) {
-	model, err := r.model(c.shape)
-	if err != nil {
+	if r.tiny {
+		c.shape.Layers, c.shape.Vocab = 3, 4096
+	}
+	model := filepath.Join(r.Dir, "model")
+	if err := c.shape.Write(model); err != nil {
 		return nil, err
 	}
 	args := append([]string{"bench", "--json", "--model", model}, strings.Fields(c.args)...)
@@ -184,14 +156,14 @@ func (r *runner) measure(c configuration) (*result, error) {
 		if err != nil {
 			return nil, err
 		}
-		args = append(args, "--memory-disk", "auto", "--memory-path", filepath.Join(r.dir, "state"),
+		args = append(args, "--memory-disk", "auto", "--memory-path", filepath.Join(r.Dir, "state"),
 			"--memory-host", fmt.Sprintf("%dB", int64(share*float64(whole.PlannedBytes))))
 	}
 	return r.bench(append(args, measured...))
 }
 
 func (r *runner) bench(args []string) (*result, error) {
-	out, peak, err := r.call(args...)
+	out, peak, err := r.Call(args...)
 	if err != nil {
 		return nil, err
 	}
@@ -199,55 +171,8 @@ func (r *runner) bench(args []string) (*result, error) {
 	return got, json.Unmarshal(out, got)
 }
 
-// call runs the program, which has its measured machine in our directory, and returns what it prints and the peak of
-// its resident memory.
-func (r *runner) call(args ...string) (out []byte, peakBytes int64, err error) {
-	cmd := exec.CommandContext(r.ctx, r.millrace, args...)
-	cmd.Env = append(os.Environ(), "MILLRACE_CACHE="+filepath.Join(r.dir, "cache"))
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	var problem strings.Builder
-	cmd.Stderr = &problem
-	if out, err = cmd.Output(); err != nil {
-		return nil, 0, fmt.Errorf("millrace %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(problem.String()))
-	}
-	usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-	if !ok {
-		return nil, 0, errors.New("this system does not say how much memory a process had")
-	}
-	return out, usage.Maxrss * 1024, nil // in KiB on Linux
-}
-
-// model writes a config.json.
-func (r *runner) model(s shape) (dir string, err error) {
-	if r.tiny {
-		s.layers, s.vocab = 3, 4096
-	}
-	doc, err := json.Marshal(map[string]any{"model_type": "llama", "architectures": []string{"LlamaForCausalLM"}, "vocab_size": s.vocab,
-		"hidden_size": s.hidden, "intermediate_size": s.intermediate, "num_hidden_layers": s.layers, "num_attention_heads": s.heads,
-		"num_key_value_heads": s.kvHeads, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 100000.0,
-		"tie_word_embeddings": s.tied, "hidden_act": "silu", "initializer_range": 0.02, "torch_dtype": "bfloat16"})
-	if err != nil {
-		return "", err
-	}
-	dir = filepath.Join(r.dir, "model")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	return dir, os.WriteFile(filepath.Join(dir, "config.json"), doc, 0o644)
-}
-
-func mib(bytes int64) string {
-	if bytes == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
-}
-
-// lanes are the busy seconds of a step.
-func lanes(sec map[string]float64) string {
-	var b strings.Builder
-	for _, name := range []string{"fetch", "compute", "drain", "update", "disk"} {
-		fmt.Fprintf(&b, "%s %.3f ", name, sec[name])
-	}
-	return strings.TrimSpace(b.String())
+// lanes lists the busy seconds of a step.
+func lanes(sec trace.Lanes) string {
+	return fmt.Sprintf("fetch %.3f compute %.3f drain %.3f update %.3f disk %.3f", sec.Fetch, sec.Compute, sec.Drain,
+		sec.Update, sec.Disk)
 }

@@ -4,17 +4,12 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"log"
-	"strings"
 
-	"github.com/millrace/millrace/hf"
-	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/benchmarks/internal/harness"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/tensor"
 )
 
 // size is a step that is asked for.
@@ -25,11 +20,8 @@ type size struct {
 	moments optim.Moments
 	tokens  int
 
-	streamAll    bool
-	recomputeAll bool
+	streamed bool // every block, and all of it is recomputed
 }
-
-const sequenceLen = 2048
 
 func main() {
 	log.SetFlags(0)
@@ -42,23 +34,27 @@ func main() {
 			size{shape: "llama-3-70b", machine: machine, tokens: 32768},
 			size{shape: "dense-123b", machine: machine, tokens: 32768})
 	}
-	fmt.Print("\n## Blocks, h100-sxm\n\nBlocks of qwen2.5-7b, 32,768 tokens, all streamed.\n\n| blocks | parameters | step | model TFLOP/s | compute busy |\n|---|---|---|---|---|\n")
+	fmt.Print("\n## Blocks, h100-sxm\n\nBlocks of qwen2.5-7b, 32,768 tokens, all streamed.\n\n")
+	harness.Head("| blocks | parameters | step | model TFLOP/s | compute busy |")
 	for _, layers := range []int{28, 56, 84, 112, 140, 180} {
-		p, m, _ := made(size{shape: "qwen2.5-7b", layers: layers, machine: "h100-sxm", tokens: 32768, streamAll: true, recomputeAll: true})
-		params, _ := m.Params()
-		fmt.Printf("| %d | %s | %.3g s | %.0f | %.1f%% |\n", layers, plan.FormatCount(params), p.Predicted.StepSeconds, modelTFLOPS(p, m, 32768), busy(p, plan.LaneCompute))
+		p := size{shape: "qwen2.5-7b", layers: layers, machine: "h100-sxm", tokens: 32768, streamed: true}.plan()
+		params, _ := p.Model.Params()
+		fmt.Printf("| %d | %s | %.3g s | %.0f | %.1f%% |\n", layers, plan.FormatCount(params), p.Predicted.StepSeconds,
+			p.ModelTFLOPS(), p.Busy(plan.LaneCompute))
 	}
-	fmt.Print("\n## Streamed against resident, qwen2.5-7b\n\n| machine | tokens | streamed | resident | ratio |\n|---|---|---|---|---|\n")
+	fmt.Print("\n## Streamed against resident, qwen2.5-7b\n\n")
+	harness.Head("| machine | tokens | streamed | resident | ratio |")
 	for _, machine := range []string{"h100-sxm", "h100-pcie5"} {
 		for _, tokens := range []int{8192, 16384, 32768, 65536} {
-			p, _, on := made(size{shape: "qwen2.5-7b", machine: machine, tokens: tokens, streamAll: true, recomputeAll: true})
-			streamed, resident := p.Predicted.StepSeconds, allResident(p).Simulate(on.Machine, on.Device).StepSeconds
+			p := size{shape: "qwen2.5-7b", machine: machine, tokens: tokens, streamed: true}.plan()
+			on := p.Request
+			streamed, resident := p.Predicted.StepSeconds, allResident(p.Plan).Simulate(on.Machine, on.Device).StepSeconds
 			fmt.Printf("| %s | %d | %.3f s | %.3f s | %.3f |\n", machine, tokens, streamed, resident, streamed/resident)
 		}
 	}
 }
 
-// allResident is the plan on a device that has memory for the state of all blocks, and updates it.
+// allResident changes a plan to one on a device that has memory for the state of all blocks, and updates it.
 func allResident(p *plan.Plan) *plan.Plan {
 	place := p.Placement.Clone()
 	for _, part := range p.Model.BlockParts {
@@ -70,82 +66,29 @@ func allResident(p *plan.Plan) *plan.Plan {
 // table prints sizes, a line each.
 func table(title string, sizes ...size) {
 	fmt.Printf("\n## %s\n\n", title)
-	fmt.Println("| model | moments | tokens | FLOPs / rate | up / link | down / link | limit | step | tokens/s | model TFLOP/s | executed TFLOP/s | busy: compute, fetch, drain, update | compute waits for |")
-	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+	harness.Head("| model | moments | tokens | FLOPs / rate | up / link | down / link | limit | step | tokens/s " +
+		"| model TFLOP/s | executed TFLOP/s | busy: compute, fetch, drain, update | compute waits for |")
 	for _, s := range sizes {
-		p, m, on := made(s)
-		q := p.Predicted
-		fmt.Printf("| %s | %s | %d | %.3g / %.3g = %.3g s | %.3g / %.3g = %.3g s | %.3g / %.3g = %.3g s | %s | %.3g s | %.0f | %.0f | %.0f | %.1f%%, %.0f%%, %.0f%%, %.0f%% | %s |\n",
+		p := s.plan()
+		q, on := p.Predicted, p.Request.Machine
+		fmt.Printf("| %s | %s | %d | %.3g / %.3g = %.3g s | %.3g / %.3g = %.3g s | %.3g / %.3g = %.3g s "+
+			"| %s | %.3g s | %.0f | %.0f | %.0f | %.1f%%, %.0f%%, %.0f%%, %.0f%% | %s |\n",
 			s.shape, s.moments, s.tokens,
-			float64(q.FLOPs), on.Machine.BF16FLOPsPerSec, float64(q.FLOPs)/on.Machine.BF16FLOPsPerSec,
-			float64(q.UploadBytes), on.Machine.UploadBytesPerSec, float64(q.UploadBytes)/on.Machine.UploadBytesPerSec,
-			float64(q.DownloadBytes), on.Machine.DownloadBytesPerSec, float64(q.DownloadBytes)/on.Machine.DownloadBytesPerSec,
-			q.Limit, q.StepSeconds, float64(s.tokens)/q.StepSeconds, modelTFLOPS(p, m, s.tokens), float64(q.FLOPs)/q.StepSeconds/1e12,
-			busy(p, plan.LaneCompute), busy(p, plan.LaneFetch), busy(p, plan.LaneDrain), busy(p, plan.LaneUpdate), waits(p, on))
+			float64(q.FLOPs), on.BF16FLOPsPerSec, float64(q.FLOPs)/on.BF16FLOPsPerSec,
+			float64(q.UploadBytes), on.UploadBytesPerSec, float64(q.UploadBytes)/on.UploadBytesPerSec,
+			float64(q.DownloadBytes), on.DownloadBytesPerSec, float64(q.DownloadBytes)/on.DownloadBytesPerSec,
+			q.Limit, q.StepSeconds, float64(s.tokens)/q.StepSeconds, p.ModelTFLOPS(), float64(q.FLOPs)/q.StepSeconds/1e12,
+			p.Busy(plan.LaneCompute), p.Busy(plan.LaneFetch), p.Busy(plan.LaneDrain), p.Busy(plan.LaneUpdate), p.Waits())
 	}
 }
 
-// made is the plan of a size, its model and its machine.
-func made(s size) (*plan.Plan, *model.Model, plan.NamedMachine) {
-	text, err := plan.Shape(s.shape)
-	must(err)
-	if s.layers > 0 {
-		var fields map[string]any
-		must(json.Unmarshal(text, &fields))
-		fields["num_hidden_layers"] = s.layers
-		delete(fields, "max_window_layers")
-		delete(fields, "layer_types")
-		text, err = json.Marshal(fields)
-		must(err)
+func (s size) plan() harness.Step {
+	on := harness.Must(plan.FindMachine(s.machine))
+	r := plan.Request{Model: harness.Model(s.shape, s.layers), Device: on.Device, Machine: on.Machine,
+		DeviceBytes: on.DeviceBytes, StreamAll: s.streamed, RecomputeAll: s.streamed, Numerics: harness.Numerics(s.moments)}
+	p, ok := harness.PlanStep(r, s.tokens, min(s.tokens, 16384))
+	if !ok {
+		log.Fatalf("%s does not fit on %s", s.shape, s.machine)
 	}
-	c, err := hf.ParseConfig(s.shape, text)
-	must(err)
-	m, err := model.New(c)
-	must(err)
-	on, err := plan.FindMachine(s.machine)
-	must(err)
-	positions := min(s.tokens, 16384)
-	r := plan.Request{Model: m, Device: on.Device, Machine: on.Machine, DeviceBytes: on.DeviceBytes, StreamAll: s.streamAll, RecomputeAll: s.recomputeAll,
-		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, Moments: s.moments, SequenceLen: sequenceLen,
-			MicroBatch: positions / sequenceLen, MicroBatches: s.tokens / positions}}
-	var best *plan.Plan
-	for _, chunk := range []int{4096, 2048, 1024, 512} { // as the program does where head_chunk is auto
-		r.Numerics.HeadChunk = chunk
-		p, err := plan.New(context.Background(), r)
-		must(err)
-		if best != nil && p.Predicted.StepSeconds > 0.99*best.Predicted.StepSeconds {
-			break
-		}
-		best = p
-	}
-	return best, m, on
-}
-
-func modelTFLOPS(p *plan.Plan, m *model.Model, tokens int) float64 {
-	docs := make([]int, tokens/sequenceLen)
-	for i := range docs {
-		docs[i] = sequenceLen
-	}
-	return float64(m.TrainFLOPs(docs)) / p.Predicted.StepSeconds / 1e12
-}
-
-func busy(p *plan.Plan, lane plan.Lane) float64 {
-	return 100 * p.Predicted.LaneSeconds[lane] / p.Predicted.StepSeconds
-}
-
-// waits are the longest times in which the compute lane stalls.
-func waits(p *plan.Plan, on plan.NamedMachine) string {
-	var say []string
-	for _, i := range p.Stalls(on.Machine, on.Device) {
-		if i.Seconds >= 0.002*p.Predicted.StepSeconds && len(say) < 3 {
-			say = append(say, fmt.Sprintf("%s before %s %.1f%%", i.For, i.Before, 100*i.Seconds/p.Predicted.StepSeconds))
-		}
-	}
-	return strings.Join(say, ", ")
-}
-
-func must(err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
+	return p
 }

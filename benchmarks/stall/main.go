@@ -8,7 +8,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -16,13 +15,11 @@ import (
 	"log"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
-	"strings"
-	"syscall"
-	"time"
+
+	"github.com/millrace/millrace/benchmarks/internal/harness"
+	"github.com/millrace/millrace/trace"
 )
 
 const saveEvery = 3
@@ -34,49 +31,33 @@ func main() {
 	saves := flag.Int("saves", 4, "checkpoints of each run")
 	tiny := flag.Bool("tiny", false, "shrink the model, to try the comparison itself")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *millrace, *dir, *saves, *tiny); err != nil {
+	if err := harness.RunProgram(*millrace, *dir, "stall", func(p *harness.Program) error {
+		return run(&runner{Program: p, saves: *saves}, *tiny)
+	}); err != nil {
 		log.Fatal(err)
 	}
 }
 
 // runner has what all rows share.
 type runner struct {
-	ctx                   context.Context
-	millrace, dir, config string
-	saves                 int
+	*harness.Program
+	config string
+	saves  int
 }
 
-// row is a run with its state in one place.
+// row is a run, with its state in memory or on disk.
 type row struct {
 	name        string
 	batchTokens int
 	onDisk      bool
 }
 
-func run(ctx context.Context, millrace, dir string, saves int, tiny bool) (err error) {
-	if dir, err = os.MkdirTemp(dir, "millrace-stall-"); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if millrace == "" {
-		millrace = filepath.Join(dir, "millrace")
-		if out, err := exec.CommandContext(ctx, "go", "build", "-o", millrace, "github.com/millrace/millrace/cmd/millrace").CombinedOutput(); err != nil {
-			return fmt.Errorf("go build: %w: %s", err, out)
-		}
-	}
-	r := &runner{ctx: ctx, millrace: millrace, dir: dir, saves: saves}
+func run(r *runner, tiny bool) error {
 	if err := r.prepare(tiny); err != nil {
 		return err
 	}
-	begin := time.Now()
-	probed, err := r.call("probe", "--path", dir)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("```\n%s```\n\n", probed)
-	fmt.Println("| state | copied a save | on disk | step planned, s | step measured, s | step that saves, s | stall planned, s | stall measured, s | of it commit, s |\n|---|---|---|---|---|---|---|---|---|")
+	harness.Head("| state | copied a save | on disk | step planned, s | step measured, s | step that saves, s " +
+		"| stall planned, s | stall measured, s | of it commit, s |")
 	for _, w := range []row{
 		{"in memory, short steps", 256, false},
 		{"in memory", 1024, false},
@@ -89,25 +70,18 @@ func run(ctx context.Context, millrace, dir string, saves int, tiny bool) (err e
 		}
 		fmt.Println(line)
 	}
-	fmt.Printf("\n%d saves a run, one every %d steps; %.0f s in all\n", saves, saveEvery, time.Since(begin).Seconds())
+	fmt.Printf("\n%d saves a run, one every %d steps; %.0f s in all\n", r.saves, saveEvery, r.Seconds())
 	return nil
 }
 
 // prepare writes the configuration of a SmolLM2-135M, random letters to train it on, and the run file.
 func (r *runner) prepare(tiny bool) error {
-	layers, hidden := 30, 576
+	shape := harness.SmolLM2
 	if tiny {
-		layers, hidden = 6, 192
+		shape.Layers, shape.Hidden, shape.Heads = 6, 192, 3
 	}
-	config, err := json.Marshal(map[string]any{"model_type": "llama", "architectures": []string{"LlamaForCausalLM"}, "vocab_size": 49152,
-		"hidden_size": hidden, "intermediate_size": 1536, "num_hidden_layers": layers, "num_attention_heads": hidden / 64,
-		"num_key_value_heads": 3, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 100000.0,
-		"tie_word_embeddings": true, "hidden_act": "silu", "initializer_range": 0.02, "torch_dtype": "bfloat16"})
-	if err != nil {
-		return err
-	}
-	model := filepath.Join(r.dir, "model")
-	if err := os.Mkdir(model, 0o755); err != nil {
+	model := filepath.Join(r.Dir, "model")
+	if err := shape.Write(model); err != nil {
 		return err
 	}
 	var text bytes.Buffer
@@ -119,12 +93,12 @@ func (r *runner) prepare(tiny bool) error {
 		}
 		fmt.Fprintf(&text, "{\"text\": %q}\n", line)
 	}
-	data := filepath.Join(r.dir, "text.jsonl")
-	r.config = filepath.Join(r.dir, "run.yaml")
-	yaml := fmt.Sprintf("model: %q\ninit: random\ntokenizer: bytes\ndatasets:\n  - {path: %q, type: text}\nsequence_len: 256\nsave: {every: %d, keep: 1}\nmax_steps: %d\nlearning_rate: 1e-4\n",
+	data := filepath.Join(r.Dir, "text.jsonl")
+	r.config = filepath.Join(r.Dir, "run.yaml")
+	yaml := fmt.Sprintf("model: %q\ninit: random\ntokenizer: bytes\ndatasets:\n  - {path: %q, type: text}\n"+
+		"sequence_len: 256\nsave: {every: %d, keep: 1}\nmax_steps: %d\nlearning_rate: 1e-4\n",
 		model, data, saveEvery, saveEvery*r.saves+1)
-	return errors.Join(os.WriteFile(filepath.Join(model, "config.json"), config, 0o644), os.WriteFile(data, text.Bytes(), 0o644),
-		os.WriteFile(r.config, []byte(yaml), 0o644))
+	return errors.Join(os.WriteFile(data, text.Bytes(), 0o644), os.WriteFile(r.config, []byte(yaml), 0o644))
 }
 
 // planned has the fields of `millrace plan --json` that are used.
@@ -142,8 +116,9 @@ type planned struct {
 }
 
 func (r *runner) measure(w row) (line string, err error) {
-	out := filepath.Join(r.dir, "run")
-	args := []string{r.config, "--json", "--set", "output_dir=" + out, "--set", fmt.Sprintf("batch_tokens=%d", w.batchTokens)}
+	out := filepath.Join(r.Dir, "run")
+	args := []string{r.config, "--json", "--set", "output_dir=" + out,
+		"--set", fmt.Sprintf("batch_tokens=%d", w.batchTokens)}
 	p, err := r.plan(args)
 	if err == nil && w.onDisk {
 		args, p, err = r.toDisk(args, p)
@@ -152,7 +127,7 @@ func (r *runner) measure(w row) (line string, err error) {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(out)) }()
-	text, err := r.call(append([]string{"train"}, args...)...)
+	text, _, err := r.Call(append([]string{"train"}, args...)...)
 	if err != nil {
 		return "", err
 	}
@@ -168,16 +143,16 @@ func (r *runner) measure(w row) (line string, err error) {
 	}
 	commits := r.saves + 1 // the run's end is one, too
 	return fmt.Sprintf("| %s | %s | %s | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f |", w.name,
-		mib(p.Forecast.CheckpointBytes), mib(p.DiskBytes),
-		p.Predicted.StepSec, median(others), median(saving), p.Forecast.CheckpointStallSec, median(saving)-median(others),
+		harness.MiB(p.Forecast.CheckpointBytes, 0), harness.MiB(p.DiskBytes, 0),
+		p.Predicted.StepSec, others.Median(), saving.Median(), p.Forecast.CheckpointStallSec, saving.Median()-others.Median(),
 		summary.SaveStallSec/float64(commits)), nil
 }
 
 // toDisk lowers the host's budget until most of what a save would copy is on disk.
 func (r *runner) toDisk(args []string, whole *planned) ([]string, *planned, error) {
 	for share := 0.9; ; share -= 0.1 {
-		less := slices.Concat(args, []string{"--set", "memory.disk=auto", "--set", "memory.path=" + filepath.Join(r.dir, "state"),
-			"--set", fmt.Sprintf("memory.host=%dB", int64(share*float64(whole.HostBytes+whole.DeviceBytes)))})
+		less := slices.Concat(args, []string{"--set", "memory.disk=auto",
+			"--set", "memory.path=" + filepath.Join(r.Dir, "state"), "--set", fmt.Sprintf("memory.host=%dB", int64(share*float64(whole.HostBytes+whole.DeviceBytes)))})
 		p, err := r.plan(less)
 		if err != nil || p.Forecast.CheckpointBytes < whole.Forecast.CheckpointBytes/2 {
 			return less, p, err
@@ -186,7 +161,7 @@ func (r *runner) toDisk(args []string, whole *planned) ([]string, *planned, erro
 }
 
 func (r *runner) plan(args []string) (*planned, error) {
-	text, err := r.call(append([]string{"plan"}, args...)...)
+	text, _, err := r.Call(append([]string{"plan"}, args...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -194,37 +169,19 @@ func (r *runner) plan(args []string) (*planned, error) {
 	return p, json.Unmarshal(text, p)
 }
 
-// call runs the program, which has its measured machine in our directory.
-func (r *runner) call(args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(r.ctx, r.millrace, args...)
-	cmd.Env = append(os.Environ(), "MILLRACE_CACHE="+filepath.Join(r.dir, "cache"))
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	var problem strings.Builder
-	cmd.Stderr = &problem
-	out, err := cmd.Output()
-	if err != nil {
-		err = fmt.Errorf("millrace %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(problem.String()))
-	}
-	return out, err
-}
-
 // steps returns the seconds of the steps that hand state to a save, and of the others. It leaves out the first two: the
 // first has no update before it, and both warm up.
-func steps(metrics string) (saving, others []float64, err error) {
+func steps(metrics string) (saving, others harness.Series, err error) {
 	f, err := os.Open(metrics)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.Close()
-	lines := json.NewDecoder(f)
-	for lines.More() {
-		var m struct {
-			Step    int     `json:"step"`
-			StepSec float64 `json:"step_sec"`
-		}
-		if err := lines.Decode(&m); err != nil {
-			return nil, nil, err
-		}
+	all, err := trace.ReadMetrics(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, m := range all {
 		switch {
 		case m.Step <= 2:
 		case m.Step%saveEvery == 1:
@@ -237,16 +194,4 @@ func steps(metrics string) (saving, others []float64, err error) {
 		return nil, nil, fmt.Errorf("%s: there are too few steps", metrics)
 	}
 	return saving, others, nil
-}
-
-func median(x []float64) float64 {
-	x = slices.Sorted(slices.Values(x))
-	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
-}
-
-func mib(bytes int64) string {
-	if bytes == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.0f MiB", float64(bytes)/(1<<20))
 }

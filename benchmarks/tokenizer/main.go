@@ -11,6 +11,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -22,12 +23,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/millrace/millrace/benchmarks/internal/harness"
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/internal/fault"
 )
 
 func main() {
@@ -40,8 +40,12 @@ func main() {
 	}
 }
 
-// rate is the text that a round turns into ids, in MB.
-type rate struct{ perCPUSecond, perSecond float64 }
+// rates has the MB of text that each round turns into ids.
+type rates struct{ perCPUSecond, perSecond harness.Series }
+
+func (r *rates) add(megabytes, cpuSeconds, seconds float64) {
+	r.perCPUSecond, r.perSecond = append(r.perCPUSecond, megabytes/cpuSeconds), append(r.perSecond, megabytes/seconds)
+}
 
 func run(vocabularies, python string, paths []string, rounds int) error {
 	files, err := filepath.Glob(filepath.Join(vocabularies, "*", "tokenizer.json"))
@@ -60,9 +64,10 @@ func run(vocabularies, python string, paths []string, rounds int) error {
 		return err
 	}
 	all := runtime.NumCPU()
-	fmt.Printf("%d documents, %.1f MB, %d rounds; MB per second of CPU time, first round and median; MB per second, median\n\n", len(docs), float64(size)/1e6, rounds)
-	fmt.Println("| tokenizer | ids | threads | ours, first | tokenizers | ours | tokenizers | ratio | ours, MB/s | tokenizers |")
-	fmt.Println("|---|---|---|---|---|---|---|---|---|---|")
+	fmt.Printf("%d documents, %.1f MB, %d rounds; MB per second of CPU time, first round and median; "+
+		"MB per second, median\n\n", len(docs), float64(size)/1e6, rounds)
+	harness.Head("| tokenizer | ids | threads | ours, first | tokenizers | ours | tokenizers " +
+		"| ratio | ours, MB/s | tokenizers |")
 	for _, file := range files {
 		for _, threads := range slices.Compact([]int{1, all}) {
 			if err := compare(file, python, docs, size, rounds, threads); err != nil {
@@ -112,12 +117,12 @@ func compare(file, python string, docs []string, size, rounds, threads int) erro
 		defer other.stop()
 	}
 	megabytes := float64(size) / 1e6
-	var ours, theirs []rate
+	var ours, theirs rates
 	count := 0
 	for range rounds {
-		start, startCPU := time.Now(), cpuTime()
+		start, startCPU := time.Now(), harness.ProcessTime()
 		ids := encodeAll(tok, docs, threads)
-		ours = append(ours, rate{megabytes / (cpuTime() - startCPU).Seconds(), megabytes / time.Since(start).Seconds()})
+		ours.add(megabytes, (harness.ProcessTime() - startCPU).Seconds(), time.Since(start).Seconds())
 		count = 0
 		for _, doc := range ids {
 			count += len(doc)
@@ -132,61 +137,32 @@ func compare(file, python string, docs []string, size, rounds, threads int) erro
 		if n != count {
 			return fmt.Errorf("%s: %d ids, tokenizers has %d", file, count, n)
 		}
-		theirs = append(theirs, rate{megabytes / cpu, megabytes / seconds})
+		theirs.add(megabytes, cpu, seconds)
 	}
-	cpu, wall := medians(ours)
+	cpu, wall := ours.perCPUSecond.Median(), ours.perSecond.Median()
 	name := filepath.Base(filepath.Dir(file))
 	if other == nil {
-		fmt.Printf("| %s | %d | %d | %.1f | | %.1f | | | %.1f | |\n", name, count, threads, ours[0].perCPUSecond, cpu, wall)
+		fmt.Printf("| %s | %d | %d | %.1f | | %.1f | | | %.1f | |\n", name, count, threads, ours.perCPUSecond[0], cpu, wall)
 		return nil
 	}
-	theirCPU, theirWall := medians(theirs)
+	theirCPU, theirWall := theirs.perCPUSecond.Median(), theirs.perSecond.Median()
 	fmt.Printf("| %s | %d | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f |\n", name, count, threads,
-		ours[0].perCPUSecond, theirs[0].perCPUSecond, cpu, theirCPU, cpu/theirCPU, wall, theirWall)
+		ours.perCPUSecond[0], theirs.perCPUSecond[0], cpu, theirCPU, cpu/theirCPU, wall, theirWall)
 	return nil
 }
 
 // encodeAll encodes many texts, workers of them at a time, and returns their ids in order.
 func encodeAll(t tokenizer.Tokenizer, texts []string, workers int) [][]int32 {
 	out := make([][]int32, len(texts))
-	var wg sync.WaitGroup
 	// Pieces are small enough to share the work out and large enough for a worker to stay with one cache of words.
 	piece := max(1, min(64, len(texts)/(4*workers)))
-	next := make(chan int)
-	for range min(workers, (len(texts)+piece-1)/piece) {
-		wg.Go(func() {
-			for from := range next {
-				for i := from; i < min(from+piece, len(texts)); i++ {
-					out[i] = t.Encode(texts[i], false)
-				}
-			}
-		})
-	}
-	for i := 0; i < len(texts); i += piece {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
+	_ = fault.Share(context.Background(), (len(texts)+piece-1)/piece, workers, func(p int) error { // it cannot fail
+		for i := p * piece; i < min((p+1)*piece, len(texts)); i++ {
+			out[i] = t.Encode(texts[i], false)
+		}
+		return nil
+	})
 	return out
-}
-
-func medians(rates []rate) (perCPUSecond, perSecond float64) {
-	var cpu, wall []float64
-	for _, r := range rates {
-		cpu, wall = append(cpu, r.perCPUSecond), append(wall, r.perSecond)
-	}
-	slices.Sort(cpu)
-	slices.Sort(wall)
-	return cpu[len(cpu)/2], wall[len(wall)/2]
-}
-
-// cpuTime is the time that all threads of the process have run, so that other programs on the machine do not count.
-func cpuTime() time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		panic(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // peer is the Python side: it reads a line of JSON with the documents, and for each further line encodes all of them

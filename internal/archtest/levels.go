@@ -17,7 +17,7 @@ var levels = [][]string{
 	8:  {"probe"},
 	9:  {"train"},
 	10: {"bench", "demo"},
-	11: {rootPackage},
+	11: {rootPackage, "benchmarks/internal/..."},
 	12: {"cmd/...", "benchmarks", "benchmarks/...", "examples/...", "tools/..."},
 }
 
