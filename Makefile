@@ -42,11 +42,11 @@ build: ## bin/millrace
 
 # The version is that of the commit's tag; untagged commits get a pseudo-version.
 .PHONY: release
-release: ## dist/: archives, wheels and Debian packages of the last commit for each platform, bills of materials, SHA256SUMS
+release: ## dist/: archives, wheels, Debian and RPM packages of the last commit for each platform, bills of materials, SHA256SUMS
 	cd tools && $(GO) run ./release -repository .. -out ../dist
 
 .PHONY: install-check
-install-check: ## do the archive, the wheel and the Debian package of this platform install, and what they install work?
+install-check: ## do the archive, the wheel and the packages of this platform install, and what they install work?
 	tools/release/quick.sh
 
 .PHONY: release-check

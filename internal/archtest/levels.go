@@ -57,6 +57,7 @@ var modules = map[string]struct {
 	"golang.org/x/crypto/x509roots":     {trees: []string{"cmd"}},                       // certificates alone
 	"golang.org/x/mod":                  {trees: []string{"tools"}},
 	"github.com/CycloneDX/cyclonedx-go": {trees: []string{"tools"}},
+	"github.com/google/rpmpack":         {trees: []string{"tools"}}, // needs 4 more; nfpm, which makes .deb too, 39
 	"golang.org/x/sys":                  {},
 	"golang.org/x/term":                 {trees: []string{"internal/terminal"}},
 	"golang.org/x/text":                 {},

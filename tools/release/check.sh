@@ -111,13 +111,17 @@ if [ ! -d "$roots/debian" ]; then
 	debootstrap --force-check-gpg --keyring="$keyring" --variant=minbase bookworm "$roots/debian.part" "$mirror" >"$work/debootstrap.log" || fail "debootstrap: $(tail -n 3 "$work/debootstrap.log")"
 	mv "$roots/debian.part" "$roots/debian"
 fi
-if [ ! -d "$roots/python" ]; then
-	cp -a "$roots/debian" "$roots/python.part"
-	cp /etc/resolv.conf "$roots/python.part/etc/"
-	chroot "$roots/python.part" sh -c 'apt-get update && apt-get install --yes --no-install-recommends python3-venv' >"$work/python.log" 2>&1 ||
-		fail "apt-get install python3-venv: $(tail -n 3 "$work/python.log")"
-	mv "$roots/python.part" "$roots/python"
-fi
+# with NAME PACKAGE: a root that also has a package of Debian.
+with() {
+	[ ! -d "$roots/$1" ] || return 0
+	cp -a "$roots/debian" "$roots/$1.part"
+	cp /etc/resolv.conf "$roots/$1.part/etc/"
+	chroot "$roots/$1.part" sh -c "apt-get update && apt-get install --yes --no-install-recommends $2" >"$work/$1.log" 2>&1 ||
+		fail "apt-get install $2: $(tail -n 3 "$work/$1.log")"
+	mv "$roots/$1.part" "$roots/$1"
+}
+with python python3-venv
+with rpm rpm
 du -sm "$roots"/*
 
 say "archive of the static program, in a root without any other file"
@@ -156,6 +160,19 @@ row "Debian package" "$root/dist/$deb" "$root"
 	fail "bash does not complete millrace pl"
 inside "$root" dpkg --purge millrace
 [ -z "$(find "$root/usr" "$root/etc" -name '*millrace*')" ] || fail "dpkg --purge leaves $(find "$root/usr" "$root/etc" -name '*millrace*')"
+
+say "RPM package, in Debian with rpm, whose database lacks glibc"
+root=$work/rpm
+copy rpm "$root"
+rpm=$(basename "$work"/dist/*.x86_64.rpm)
+bytes_before=$(bytes "$root")
+timed inside "$root" rpm --install --nodeps "/dist/$rpm"
+install_seconds=$seconds
+inside "$root" rpm --verify --nodeps millrace || fail "rpm --verify finds other files than were packed"
+tried "$root" rpm millrace
+row "RPM package" "$root/dist/$rpm" "$root"
+inside "$root" rpm --erase millrace
+[ -z "$(find "$root/usr" "$root/etc" -name '*millrace*')" ] || fail "rpm --erase leaves $(find "$root/usr" "$root/etc" -name '*millrace*')"
 
 say "wheel, in Debian with Python"
 root=$work/wheel

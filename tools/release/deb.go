@@ -10,21 +10,30 @@ import (
 	"time"
 )
 
+// What packages say of the program.
+const (
+	authors  = "The Millrace authors <millrace@users.noreply.github.com>"
+	homepage = "https://github.com/millrace/millrace"
+	summary  = "trains language models that do not fit on the device that computes"
+
+	description = `Weights, gradients and optimizer state live in host memory and on disk. The
+weights of each layer stream to the GPU, every micro-batch of the step uses
+them, and gradients stream back. All parameters are trained, in full
+precision.`
+)
+
 const control = `Package: millrace
 Version: %s
 Architecture: %s
-Maintainer: The Millrace authors <millrace@users.noreply.github.com>
+Maintainer: ` + authors + `
 Installed-Size: %d
 Depends: libc6
 Recommends: ca-certificates
 Section: science
 Priority: optional
-Homepage: https://github.com/millrace/millrace
-Description: trains language models that do not fit on the device that computes
- Weights, gradients and optimizer state live in host memory and on disk. The
- weights of each layer stream to the GPU, every micro-batch of the step uses
- them, and gradients stream back. All parameters are trained, in full
- precision.
+Homepage: ` + homepage + `
+Description: ` + summary + `
+ %s
 `
 
 const copyright = `Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
@@ -43,16 +52,16 @@ const changelog = `millrace (%s) unstable; urgency=medium
 
   * What changed is in NEWS.gz.
 
- -- The Millrace authors <millrace@users.noreply.github.com>  %s
+ -- ` + authors + `  %s
 `
 
-// makeDeb is a Debian package: deb(5). Its files are in the places that Debian's policy names, and documents and man
-// pages are compressed.
+// makeDeb returns a Debian package: deb(5). Its files are in the places that Debian's policy names, and documents and
+// man pages are compressed.
 func makeDeb(arch string, v version, files []file, made time.Time) ([]byte, error) {
 	places := strings.NewReplacer("share/zsh/site-functions/", "share/zsh/vendor-completions/", "CHANGELOG.md", "NEWS")
 	installed := []file{{path: "usr/share/doc/millrace/copyright", data: []byte(copyright)}}
 	date := made.UTC().Format(time.RFC1123Z)
-	changes := file{path: "share/doc/millrace/changelog", data: fmt.Appendf(nil, changelog, v.debian(), date)}
+	changes := file{path: "share/doc/millrace/changelog", data: fmt.Appendf(nil, changelog, v.distribution(), date)}
 	for _, f := range append([]file{changes}, files...) {
 		f.path = "usr/" + places.Replace(f.path)
 		switch {
@@ -73,8 +82,9 @@ func makeDeb(arch string, v version, files []file, made time.Time) ([]byte, erro
 		fmt.Fprintf(&sums, "%x  %s\n", md5.Sum(f.data), f.path)
 		kib += (len(f.data) + 1023) / 1024
 	}
+	text := strings.ReplaceAll(description, "\n", "\n ")
 	about := []file{
-		{path: "control", data: fmt.Appendf(nil, control, v.debian(), arch, kib)},
+		{path: "control", data: fmt.Appendf(nil, control, v.distribution(), arch, kib, text)},
 		{path: "md5sums", data: []byte(sums.String())},
 	}
 	controlTar, err := tarGzip("./", about, made)

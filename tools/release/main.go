@@ -1,5 +1,5 @@
 // Command release makes the files of a release from the commit that a checkout is at: programs for each platform in
-// archives, wheels and Debian packages, with shell completion, man pages and the licences of what is linked, a bill
+// archives, wheels, Debian and RPM packages, with shell completion, man pages and the licences of what is linked, a bill
 // of materials for each program, and SHA256SUMS.
 //
 // It builds in a clone, so changes that are not committed, and the directory, leave no trace. All times are the
@@ -145,7 +145,12 @@ func artifactsOf(p *program, shared []file, made time.Time) ([]file, error) {
 		if err != nil {
 			return nil, err
 		}
-		artifacts = append(artifacts, file{path: version.debFile(p.platform.arch), data: deb})
+		rpm, err := makeRPM(p.platform.arch, version, files, made)
+		if err != nil {
+			return nil, err
+		}
+		artifacts = append(artifacts, file{path: version.debFile(p.platform.arch), data: deb},
+			file{path: version.rpmFile(p.platform.arch), data: rpm})
 	}
 	return artifacts, nil
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # make install-check: do the packages of this machine's platform install, and does what they install work? It makes the packages of
-# the last commit for linux/amd64 alone, and runs smoke.sh on each of three: the static archive in a root without any
-# other file, the wheel in an environment of its own, and the files of the Debian package. All have to train the same
-# weights. A minute of work; make release-check does the rest: all platforms, clean systems, reproducible bytes.
+# the last commit for linux/amd64 alone, and runs smoke.sh on each of four: the static archive in a root without any
+# other file, the wheel in an environment of its own, the files of the Debian package, and the RPM package, installed in
+# a directory and removed from it. All have to train the same weights. A minute of work; make release-check does the
+# rest: all platforms, clean systems, reproducible bytes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 fail() {
@@ -62,4 +63,15 @@ if command -v dpkg-deb >/dev/null; then
 	tried "Debian package" "$work/deb-work" clean "$work/deb-work" "$work/deb/usr/bin" millrace
 else
 	left_out "the Debian package" "dpkg-deb is not installed"
+fi
+
+if command -v rpm >/dev/null; then
+	rpm=(rpm --dbpath "$work/rpm-database")
+	"${rpm[@]}" --install --nodeps --badreloc --relocate "/usr=$work/rpm" "$work"/dist/millrace-*.x86_64.rpm
+	"${rpm[@]}" --verify --nodeps millrace || fail "RPM package: rpm --verify finds other files than were packed"
+	tried "RPM package" "$work/rpm-work" clean "$work/rpm-work" "$work/rpm/bin" millrace
+	"${rpm[@]}" --erase millrace
+	[ -z "$(find "$work/rpm" -name '*millrace*')" ] || fail "RPM package: rpm --erase leaves $(find "$work/rpm" -name '*millrace*')"
+else
+	left_out "the RPM package" "rpm is not installed"
 fi

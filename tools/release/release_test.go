@@ -32,7 +32,7 @@ var (
 )
 
 func TestVersions(t *testing.T) {
-	for tag, want := range map[string][2]string{ // pip's and Debian's
+	for tag, want := range map[string][2]string{ // pip's, and that of dpkg and rpm
 		"v1.2.3":        {"1.2.3", "1.2.3"},
 		"v1.2.3-rc.1":   {"1.2.3rc1", "1.2.3~rc1"},
 		"v1.2.3-beta.2": {"1.2.3b2", "1.2.3~beta2"},
@@ -57,11 +57,14 @@ func TestVersions(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || v.python() != want[0] || v.debian() != want[1] {
-			t.Errorf("%q: %s and %s, want %q; %v", tag, v.python(), v.debian(), want, err)
+		if err != nil || v.python() != want[0] || v.distribution() != want[1] {
+			t.Errorf("%q: %s and %s, want %q; %v", tag, v.python(), v.distribution(), want, err)
 		}
 		if name := v.debFile("amd64"); !keptName.MatchString(name) || !strings.HasPrefix(name, "millrace_"+v.core) {
 			t.Errorf("%q: the Debian package's file is %s", tag, name)
+		}
+		if name := v.rpmFile("amd64"); !keptName.MatchString(name) || !strings.HasPrefix(name, "millrace-"+v.core) {
+			t.Errorf("%q: the RPM package's file is %s", tag, name)
 		}
 	}
 }
@@ -120,10 +123,33 @@ func TestWheel(t *testing.T) {
 	}
 }
 
-func TestDeb(t *testing.T) {
-	if _, err := exec.LookPath("dpkg-deb"); err != nil {
-		t.Skip("dpkg-deb is not installed; make release-check installs the package with dpkg")
+// saysOfPackage compares what a program says of a package with texts that have to be in it.
+type saysOfPackage struct {
+	args []string
+	want []string
+}
+
+func (s saysOfPackage) check(t *testing.T, data []byte) {
+	t.Helper()
+	if _, err := exec.LookPath(s.args[0]); err != nil {
+		t.Skipf("%s is not installed; make release-check has it", s.args[0])
 	}
+	path := filepath.Join(t.TempDir(), "package")
+	if err := os.WriteFile(path, data, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	got, err := exec.Command(s.args[0], append(s.args[1:], path)...).CombinedOutput()
+	if err != nil {
+		t.Errorf("%v: %v", s.args, err)
+	}
+	for _, want := range s.want {
+		if !strings.Contains(string(got), want) {
+			t.Errorf("%v has no %q:\n%s", s.args, want, got)
+		}
+	}
+}
+
+func TestDeb(t *testing.T) {
 	v, err := parseVersion("v1.2.3")
 	if err != nil {
 		t.Fatal(err)
@@ -132,28 +158,41 @@ func TestDeb(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "millrace.deb")
-	if err := os.WriteFile(path, data, 0o666); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		flag string
-		want []string
-	}{
-		{"--contents", []string{"-rwxr-xr-x 0/0 ", "./usr/bin/millrace\n", "./usr/share/man/man1/millrace.1.gz\n",
+	for _, s := range []saysOfPackage{
+		{[]string{"dpkg-deb", "--contents"}, []string{"-rwxr-xr-x 0/0 ", "./usr/bin/millrace\n",
+			"./usr/share/man/man1/millrace.1.gz\n",
 			"./usr/share/zsh/vendor-completions/_millrace\n",
 			"./usr/share/doc/millrace/changelog.gz\n", "drwxr-xr-x 0/0 ", " ./\n"}},
-		{"--info", []string{" Version: 1.2.3\n", " Architecture: amd64\n", "md5sums"}},
+		{[]string{"dpkg-deb", "--info"}, []string{" Version: 1.2.3\n", " Architecture: amd64\n", "md5sums",
+			"computes\n  Weights,", "\n  precision.\n"}},
 	} {
-		got, err := exec.Command("dpkg-deb", c.flag, path).CombinedOutput()
-		if err != nil {
-			t.Errorf("dpkg-deb %s: %v", c.flag, err)
-		}
-		for _, want := range c.want {
-			if !strings.Contains(string(got), want) {
-				t.Errorf("dpkg-deb %s has no %q:\n%s", c.flag, want, got)
-			}
-		}
+		s.check(t, data)
+	}
+}
+
+func TestRPM(t *testing.T) {
+	v, err := parseVersion("v1.2.3-rc.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := makeRPM("arm64", v, files, made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []saysOfPackage{
+		{[]string{"rpm", "--checksig", "--verbose"}, []string{"SHA256 digest: OK"}},
+		{[]string{"rpm", "--query", "--package", "--queryformat",
+			"[%{FILEMODES:perms} %{FILEUSERNAME} %{FILEFLAGS:fflags} %{FILEMTIMES} %{FILENAMES}\n]"}, []string{
+			"-rwxr-xr-x root  1767323045 /usr/bin/millrace\n",
+			"-rw-r--r-- root d 1767323045 /usr/share/man/man1/millrace.1\n",
+			"-rw-r--r-- root  1767323045 /usr/share/zsh/site-functions/_millrace\n",
+			"-rw-r--r-- root l 1767323045 /usr/share/licenses/millrace/LICENSE\n",
+			"drwxr-xr-x root  1767323045 /usr/share/doc/millrace\n"}},
+		{[]string{"rpm", "--query", "--info", "--requires", "--recommends", "--package"}, []string{
+			"Version     : 1.2.3~rc1\n", "Architecture: aarch64\n", "License     : Apache-2.0\n", "glibc\n",
+			"ca-certificates\n", "Build Host  : localhost\n", ":\nWeights, gradients"}},
+	} {
+		s.check(t, data)
 	}
 }
 
@@ -168,6 +207,7 @@ func TestSameBytes(t *testing.T) {
 	for name, make := range map[string]func([]file) ([]byte, error){
 		"archive": func(files []file) ([]byte, error) { return tarGzip("a/", files, made) },
 		"deb":     func(files []file) ([]byte, error) { return makeDeb("arm64", v, files, made) },
+		"rpm":     func(files []file) ([]byte, error) { return makeRPM("arm64", v, files, made) },
 		"wheel": func(files []file) ([]byte, error) {
 			_, data, err := makeWheel(platform{"darwin", "arm64", true}, v, files, made)
 			return data, err

@@ -54,8 +54,8 @@ func (v version) python() string {
 	return v.core + pythonPre[v.pre] + v.preCount
 }
 
-// debian is the version in Debian's spelling, where what follows a tilde comes before the version without it.
-func (v version) debian() string {
+// distribution spells the version as dpkg and rpm do: a version comes after the same one with a tilde and more.
+func (v version) distribution() string {
 	switch {
 	case v.time != "":
 		return v.core + "~" + v.time + "+" + v.commit
@@ -65,8 +65,8 @@ func (v version) debian() string {
 	return v.core
 }
 
-// debFile is the name of the Debian package's file. GitHub makes a dot of a tilde in the name of a file of a release,
+// debFile names the file of a Debian package. GitHub makes a dot of a tilde in the name of a file of a release,
 // and SHA256SUMS must have the name that people download.
 func (v version) debFile(arch string) string {
-	return "millrace_" + strings.ReplaceAll(v.debian(), "~", ".") + "_" + arch + ".deb"
+	return "millrace_" + strings.ReplaceAll(v.distribution(), "~", ".") + "_" + arch + ".deb"
 }
