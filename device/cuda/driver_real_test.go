@@ -20,5 +20,8 @@ var gpuShape = speedShape{rows: 8192, document: 2048, hidden: 3584, inner: 18944
 // gpuBLAS opens the library of tests on a GPU: the one that is installed.
 func gpuBLAS(*driver.API) func() (cublaslt.BLAS, error) { return nil }
 
+// gpuMemory has the bytes of host memory that TestGPUMemory touches and pins.
+var gpuMemory = struct{ touch, pin int64 }{120 << 30, 16 << 30}
+
 // gpuBlock are the sizes of TestGPUTuning.
 var gpuBlock = block7B

@@ -22,6 +22,9 @@ func gpuBLAS(api *driver.API) func() (cublaslt.BLAS, error) {
 // gpuBlock are the sizes of TestGPUTuning.
 var gpuBlock = smallBlock
 
+// gpuMemory has the bytes of host memory that TestGPUMemory touches and pins.
+var gpuMemory = struct{ touch, pin int64 }{256 << 20, 16 << 20}
+
 // lawSteps are how many steps TestGPUTraining takes.
 const lawSteps = 2
 

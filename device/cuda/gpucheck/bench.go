@@ -44,8 +44,8 @@ func speeds(c *check) (string, error) {
 	return testNote(said), err
 }
 
-// testArgs are the arguments of a test binary that runs the tests of a pattern: that of -test.run, but each part is a
-// whole name.
+// testArgs makes the arguments with which a test binary runs the tests of a pattern: that of -test.run, but each part
+// is a whole name.
 func testArgs(c *check, pattern string) []string {
 	parts := strings.Split(pattern, "/")
 	for i, p := range parts {
@@ -130,7 +130,8 @@ func probe(c *check) (string, error) {
 		m.BF16/1e12, m.Attention/1e12, m.Device/1e9, m.Up/1e9, m.Down/1e9, m.AdamW/1e9, m.Under/1e9, m.Host/1e9), nil
 }
 
-// benchResult is the part of `millrace bench --json` that is told.
+// benchResult has the fields of `millrace bench --json` (bench.Result) that a note tells. To link package bench for
+// them would double this program.
 type benchResult struct {
 	StepSec        float64            `json:"step_sec"`
 	StepSecs       []float64          `json:"step_secs"`
@@ -223,7 +224,7 @@ func (c *check) script(name string, args ...string) (string, error) {
 	return said, err
 }
 
-// device is the GPU's kind, as the Python programs call it.
+// device names the GPU's kind as the Python programs do.
 func (c *check) device() string {
 	if c.tiny {
 		return "cpu"

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// config is what a user has chosen.
+// config has the choices of a user.
 type config struct {
 	budget                            time.Duration
 	out, dir, gpu, only, shape, peers string
@@ -29,7 +29,7 @@ type config struct {
 // row is one question to the machine.
 type row struct {
 	name string
-	// least is what the row needs to say anything; with less left of the budget it is left out. most is when it is ended.
+	// A row is left out if less than least is left of the budget, and ended after most.
 	least, most time.Duration
 	// run answers in a few words. An error of [leftOut] is no failure.
 	run func(c *check) (note string, err error)
@@ -71,7 +71,7 @@ const (
 	left   = "left out"
 )
 
-// result is the outcome of a row.
+// result is a row's line of the table.
 type result struct {
 	Row     string  `json:"row"`
 	Result  string  `json:"result"`
@@ -79,7 +79,7 @@ type result struct {
 	Note    string  `json:"note"`
 }
 
-// report is results.json.
+// report has the contents of results.json.
 type report struct {
 	Built   string                     `json:"built_from"`
 	Machine string                     `json:"machine"`
@@ -175,7 +175,7 @@ func (c *check) all() int {
 	return c.end()
 }
 
-// String is a line of the table.
+// String writes a line of the table.
 func (r result) String() string {
 	return fmt.Sprintf("%-8s %-18s %6.1f s  %s", r.Result, r.Row, r.Seconds, r.Note)
 }
@@ -217,7 +217,7 @@ func (c *check) one(r row, limit time.Duration) (result result) {
 	return result
 }
 
-// oneLine is the last line of a text that says something, and not too much of it.
+// oneLine returns the last line of a text that says something, and not too much of it.
 func oneLine(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	line := strings.TrimSpace(lines[len(lines)-1])
@@ -286,7 +286,7 @@ func (c *check) end() int {
 	return exitDone
 }
 
-// products says what multiplied, since nothing costs more speed in silence.
+// products names the device that multiplied, since nothing costs more speed in silence.
 func (c *check) products() string {
 	switch {
 	case c.warning != "":

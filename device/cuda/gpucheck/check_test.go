@@ -45,6 +45,9 @@ func TestMain(m *testing.M) {
 		} else {
 			fmt.Println("device   a GPU")
 		}
+	case "pins": // cuda.test, of a GPU that cannot pin
+		fmt.Print("HOST 123\nSUMMARY 1 GiB at once\n--- FAIL: TestGPUMemory\n")
+		status = 1
 	case "sanitizes": // compute-sanitizer
 		fmt.Println(strings.Join(os.Args[1:], " "))
 		logs := os.Args[slices.Index(os.Args, "--log-file")+1]
@@ -61,7 +64,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// plays is a row in which this binary plays a part.
+// plays makes a row in which this binary plays a part.
 func plays(name, how string, most time.Duration, env ...string) row {
 	return row{name: name, most: most, run: func(c *check) (string, error) {
 		self, err := os.Executable()
@@ -69,7 +72,7 @@ func plays(name, how string, most time.Duration, env ...string) row {
 			return "", err
 		}
 		said, err := c.command(append(env, part+"="+how), self)
-		return strings.TrimSpace(lastLine(said)), err
+		return oneLine(said), err
 	}}
 }
 
@@ -82,7 +85,7 @@ func checked(t *testing.T, rows []row, args ...string) (status int, printed, out
 	return status, stdout.String() + stderr.String(), out
 }
 
-// tableOf is the table of a check that has ended.
+// tableOf reads the table of a check that has ended.
 func tableOf(t *testing.T, out string) map[string]result {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(out, "results.json"))
@@ -205,6 +208,21 @@ func TestWithoutTheLibrary(t *testing.T) {
 			!strings.HasSuffix(printed, "; SLOWER THAN IT COULD BE: install cuBLASLt\n") {
 			t.Errorf("found at %q: status %d, %+v\n%s", found, status, r, printed)
 		}
+	}
+}
+
+// The row memory keeps the size of the host's memory also if pinning fails.
+func TestMemory(t *testing.T) {
+	onPath(t, "cuda.test")
+	t.Setenv(part, "pins")
+	var host int64
+	_, printed, out := checked(t, []row{{name: "memory", most: time.Hour, run: func(c *check) (string, error) {
+		note, err := memory(c)
+		host = c.hostBytes
+		return note, err
+	}}}, "--budget", "100000")
+	if r := tableOf(t, out)["memory"]; r.Result != failed || !strings.HasSuffix(r.Note, "; 1 GiB at once") || host != 123 {
+		t.Errorf("%+v, %d bytes\n%s", r, host, printed)
 	}
 }
 

@@ -8,12 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// machine says what this machine is, for readers of the figures. Nothing of it can fail.
+// machine describes this machine, for readers of the figures. Nothing of it can fail.
 func machine(c *check) (string, error) {
 	for _, command := range [][]string{{"uname", "-a"}, {"nvidia-smi"}, {"lscpu"}, {"cat", "/proc/meminfo"},
 		{"cat", "/sys/kernel/mm/transparent_hugepage/enabled"}, {"cat", "/sys/fs/cgroup/memory.max"}, {"df", "-h", "."}, {"python3", "--version"}} {
@@ -33,10 +34,10 @@ func machine(c *check) (string, error) {
 	if c.found != "" {
 		note = "cuBLASLt is at " + c.found
 	}
-	return fmt.Sprintf("%d processors; %s", processors(), note), nil
+	return fmt.Sprintf("%d processors; %s", runtime.NumCPU(), note), nil
 }
 
-// libraryName is that of cuBLASLt's files.
+// libraryName matches the names of cuBLASLt's files.
 const libraryName = "libcublasLt.so.1[23]*"
 
 // findLibrary returns the path of a cuBLASLt on this machine, empty if there seems to be none. The places where
@@ -69,28 +70,7 @@ func (c *check) findLibrary() string {
 // searchSeconds bounds the search of a disk.
 const searchSeconds = 5
 
-// processors returns the number of processors that this process may run on.
-func processors() int {
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0
-	}
-	m := regexp.MustCompile(`(?m)^Cpus_allowed:\s*([0-9a-f,]+)$`).FindSubmatch(text)
-	if m == nil {
-		return 0
-	}
-	n := 0
-	for _, digit := range string(m[1]) {
-		if x, err := strconv.ParseUint(string(digit), 16, 8); err == nil {
-			for ; x != 0; x &= x - 1 {
-				n++
-			}
-		}
-	}
-	return n
-}
-
-// deviceLine is the line in which `millrace plan` names the device.
+// deviceLine matches the line in which `millrace plan` names the device.
 var deviceLine = regexp.MustCompile(`(?m)^device   (.*)$`)
 
 // open opens the GPU twice: the first time its driver may have kernels to compile.
@@ -124,7 +104,7 @@ func open(c *check) (string, error) {
 	return note, nil
 }
 
-// planned is the part of a plan that gpucheck reads.
+// planned has the fields of a plan that the rows read.
 type planned struct {
 	Warning           string `json:"warning"`
 	ComputedOn        string `json:"computed_on"`
@@ -135,46 +115,19 @@ type planned struct {
 	} `json:"predicted"`
 }
 
+// hostLine matches the line in which the test of memory tells how many bytes of the host a run may use.
+var hostLine = regexp.MustCompile(`(?m)^HOST (\d+)$`)
+
 // memory asks how much host memory there is, and what pinning it takes.
 func memory(c *check) (string, error) {
-	touch, pin := "120GiB", "16GiB"
-	if c.tiny {
-		touch, pin = "256MiB", "16MiB"
+	said, err := c.command([]string{"MILLRACE_GPU=1"}, "cuda.test", testArgs(c, "TestGPUMemory")...)
+	if m := hostLine.FindStringSubmatch(said); m != nil {
+		c.hostBytes, _ = strconv.ParseInt(m[1], 10, 64) // the benchmarks that follow do without
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	said, err := c.command(nil, self, memoryCommand, "touch", touch)
-	var touched touchedMemory
-	if err := errors.Join(err, json.Unmarshal([]byte(lastLine(said)), &touched)); err != nil {
-		return "", err
-	}
-	note := fmt.Sprintf("%s at once, %s after %s were touched in %.1f s", gib(touched.BeforeBytes), gib(touched.AfterBytes), gib(touched.TouchedBytes), touched.Seconds)
-	// All touched memory is free again, even if the system does not report it yet.
-	c.hostBytes = max(touched.TouchedBytes, touched.AfterBytes)
-	said, err = c.command(nil, self, memoryCommand, "pin", pin)
-	var pinned pinnedMemory
-	if err := errors.Join(err, json.Unmarshal([]byte(lastLine(said)), &pinned)); err != nil {
-		return note, err
-	}
-	return fmt.Sprintf("%s; %s pinned in %.2f s by one thread and %.2f s by four, for %.1f MiB of the GPU and %.1f MiB of the host", note,
-		gib(pinned.Bytes), pinned.OneSeconds, pinned.FourSeconds, float64(pinned.DeviceBytes)/(1<<20), float64(pinned.HostBytes)/(1<<20)), nil
+	return testNote(said), err
 }
 
-func lastLine(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return lines[len(lines)-1]
-}
-
-func gib(bytes int64) string {
-	if bytes < 1<<30 {
-		return fmt.Sprintf("%.0f MiB", float64(bytes)/(1<<20))
-	}
-	return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
-}
-
-// runFile is the run file of the small model.
+// runFile names the run file of the small model.
 func (c *check) runFile() string { return filepath.Join(c.work, "run.yaml") }
 
 // writeModel writes the small model that rows train: its heads and sizes reach cuBLASLt and the kernels for aligned

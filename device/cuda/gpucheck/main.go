@@ -35,11 +35,8 @@ const (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, rows)) }
 
-// run is the program.
+// run runs the program and returns its exit status.
 func run(args []string, stdout, stderr io.Writer, all []row) int {
-	if len(args) > 0 && args[0] == memoryCommand {
-		return memoryMain(args[1:], stdout, stderr)
-	}
 	if len(args) > 0 && args[0] == packCommand {
 		return packMain(args[1:], stderr)
 	}

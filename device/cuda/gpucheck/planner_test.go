@@ -23,7 +23,7 @@ import (
 	"github.com/millrace/millrace/train"
 )
 
-// said is a device that says something else of itself.
+// said gives a device another description of itself.
 type said struct {
 	device.Device
 	info device.Info
@@ -31,7 +31,7 @@ type said struct {
 
 func (d said) Info() device.Info { return d.info }
 
-// plans is `millrace plan RUN --json --set KEY=VALUE...` on the null device, with what the CUDA device says of itself
+// plans runs `millrace plan RUN --json --set KEY=VALUE...` on the null device, with what the CUDA device says of itself
 // on a card like an H200: its memory, and what it takes of that whatever it is asked to do.
 func plans(args []string) int {
 	err := func() error {

@@ -15,11 +15,11 @@ import (
 	"github.com/millrace/millrace/internal/fault"
 )
 
-// grace is how long a process that was asked to end may take, and then how long the system may take to end it. One
-// that hangs in the GPU's driver may never end.
+// grace bounds the time that a process which was asked to end may take, and then the time that the system may take to
+// end it. One that hangs in the GPU's driver may never end.
 const grace = 3 * time.Second
 
-// exitError is a program that ended with another status than 0.
+// exitError reports that a program ended with another status than 0.
 type exitError struct {
 	status int
 	text   string // the last lines that it wrote to standard error, or else to standard output
@@ -27,7 +27,7 @@ type exitError struct {
 
 func (e *exitError) Error() string { return fmt.Sprintf("status %d: %s", e.status, oneLine(e.text)) }
 
-// program is a program of the folder, or one on PATH.
+// program finds a program in the folder, or else on PATH.
 func (c *check) program(name string) string {
 	here := filepath.Join(c.dir, name)
 	if _, err := os.Stat(here); err == nil {

@@ -15,7 +15,7 @@ import (
 var sanitizers = []string{"compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer",
 	"/opt/nvidia/compute-sanitizer/compute-sanitizer"}
 
-// sanitizedRuns are the runs of TestGPUKernels that a sanitizer looks at: it makes them tens of times slower, so the
+// sanitizedRuns names the runs of TestGPUKernels that a sanitizer looks at: it makes them tens of times slower, so the
 // large ones are left to the row kernels.
 const sanitizedRuns = "TestGPUKernels/code/runs/(Add|Norm|NormGrad|RotatedSum|" +
 	"Sum|Loss|Fold|ScatterAdd|MatMul|Attention)"

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -10,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/millrace/millrace/trace"
 )
 
 // train trains the small model of random weights on the text that is here, with further keys set, as the run of a name.
@@ -21,7 +22,7 @@ func (c *check) train(name string, set ...string) error {
 	return c.again(name, set...)
 }
 
-// again is train in a folder that is there.
+// again trains as train does, in a folder that is there.
 func (c *check) again(name string, set ...string) error {
 	args := []string{"train", c.runFile(), "--set", "output_dir=" + filepath.Join(c.work, "runs", name)}
 	for _, s := range set {
@@ -31,32 +32,27 @@ func (c *check) again(name string, set ...string) error {
 	return err
 }
 
-// losses are those of a run's steps.
+// losses returns those of a run's steps.
 func (c *check) losses(name string) ([]float64, error) {
-	text, err := os.ReadFile(filepath.Join(c.work, "runs", name, "metrics.jsonl"))
+	f, err := os.Open(filepath.Join(c.work, "runs", name, "metrics.jsonl"))
 	if err != nil {
 		return nil, err
 	}
+	defer f.Close()
+	records, err := trace.ReadMetrics(f)
 	var all []float64
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for lines.Scan() {
-		var record struct {
-			Loss *float64 `json:"loss"`
-		}
-		if err := json.Unmarshal(lines.Bytes(), &record); err != nil {
-			return nil, err
-		}
-		if record.Loss != nil {
-			all = append(all, *record.Loss)
+	for _, m := range records {
+		if m.Step > 0 {
+			all = append(all, m.Loss)
 		}
 	}
-	if len(all) == 0 {
-		return nil, fmt.Errorf("run %s has no losses", name)
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("run %s has no losses", name)
 	}
-	return all, lines.Err()
+	return all, err
 }
 
-// steps is how many steps a run has, 20 but in a rehearsal.
+// steps counts the steps of a run: 20, and fewer in a rehearsal.
 func (c *check) steps() int {
 	if c.tiny {
 		return 4
@@ -213,7 +209,7 @@ func realModel(c *check) (string, error) {
 	return c.near("real-cpu", "real-gpu", steps, 0.01)
 }
 
-// dataType is how run.yaml calls what a file has: GSM8K's questions and answers, or text.
+// dataType names the type of a file's data in run.yaml: GSM8K's questions and answers, or text.
 func dataType(path string) string {
 	if strings.HasSuffix(path, ".jsonl") {
 		return "prompt-response, prompt: question, response: answer"

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/internal/fault"
 )
 
-// watchName is the file of what nvidia-smi sees each second: power, utilization, clocks, memory. Without the clocks a
-// rate cannot be judged.
+// watchName names the file of what nvidia-smi sees each second: power, utilization, clocks, memory. Without the clocks
+// a rate cannot be judged.
 const watchName = "dmon.txt"
 
 // watch has nvidia-smi write watchName until stop is called. It also keeps the GPU initialised between the processes of
