@@ -69,4 +69,7 @@ func TestGroupRates(t *testing.T) {
 	if want := []Rates{{5e-7, 0.1}, {5e-5, 0}, {0, 0.5}}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
+	if got := g.Rates(0, 0, 0.1); !slices.Equal(got, []Rates{{0, 0.1}, {}, {0, 0.5}}) {
+		t.Errorf("of a run without a rate: %v", got)
+	}
 }

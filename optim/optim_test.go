@@ -53,7 +53,12 @@ func TestSchedulesBeyondTransformers(t *testing.T) {
 	}{
 		{Schedule{Linear, 1, 0, 4, 10}, 11, 0}, {Schedule{Linear, 1, 0.2, 4, 10}, 11, 0.2}, {Schedule{WSD, 1, 0, 4, 10}, 11, 0},
 		{Schedule{WSD, 1, 0.2, 4, 10}, 11, 0.2}, {Schedule{Constant, 1, 0, 4, 10}, 1000, 1},
-		{Schedule{Cosine, 1, 0.2, 4, 10}, 1, 0}, {Schedule{WSD, 1, 0.2, 4, 10}, 3, 0.5}, {Schedule{Linear, 1, 0.2, 4, 10}, 3, 0.5},
+		{Schedule{Cosine, 1, 0.2, 4, 10}, 1, 0},
+		// A warm-up as long as the run, and longer; the tenth that WSD falls in is rounded down, and at least one step.
+		{Schedule{Linear, 1, 0.5, 10, 10}, 11, 1}, {Schedule{Linear, 1, 0.5, 10, 10}, 12, 0.5}, {Schedule{Linear, 1, 0.5, 10, 10}, 13, 0.5}, {Schedule{Linear, 1, 0, 20, 10}, 11, 0.5},
+		{Schedule{WSD, 1, 0, 0, 9}, 9, 1}, {Schedule{WSD, 1, 0, 0, 9}, 10, 0}, {Schedule{WSD, 1, 0, 0, 39}, 37, 1},
+		{Schedule{WSD, 1, 0, 0, 39}, 38, 2. / 3},
+		{Schedule{WSD, 1, 0.2, 4, 10}, 3, 0.5}, {Schedule{Linear, 1, 0.2, 4, 10}, 3, 0.5},
 	} {
 		if got := c.At(c.step); math.Abs(got-c.want) > 1e-12 {
 			t.Errorf("%+v at step %d: %v, want %v", c.Schedule, c.step, got, c.want)
@@ -70,6 +75,11 @@ func TestScheduleCheck(t *testing.T) {
 	} {
 		if s.Check() == nil {
 			t.Errorf("%s: accepted %+v", name, s)
+		}
+	}
+	for _, s := range []Schedule{{Constant, 0, 0, 0, 1}, {Cosine, 1, 1, 20, 10}, {WSD, 1, 0, 0, 9}} {
+		if err := s.Check(); err != nil {
+			t.Errorf("%+v: %v", s, err)
 		}
 	}
 	for _, floor := range []float64{0, 1e-6, 1e-5} {
@@ -91,28 +101,19 @@ func TestBytesPerParam(t *testing.T) {
 			t.Errorf("%v master, %v moments: %v and %v bytes, want %v and %v", c.Master, c.Moments, a, b, c.with, c.without)
 		}
 	}
-	if (Scheme{Master: Split}).Types()[0] != tensor.BF16 {
-		t.Error("split streams bf16")
-	}
-}
-
-func TestClipScale(t *testing.T) {
-	for _, c := range []struct{ norm, limit, want float64 }{
-		{2, 1, 1 / (2 + 1e-6)}, {0.5, 1, 1}, {100, 0, 1}, {0, 1, 1},
-	} {
-		if got := ClipScale(c.norm, c.limit); got != c.want {
-			t.Errorf("norm %v, limit %v: %v, want %v", c.norm, c.limit, got, c.want)
+	for _, name := range []string{"split", "f32"} {
+		var m Master
+		if err := m.UnmarshalText([]byte(name)); err != nil || m.String() != name {
+			t.Errorf("master %s is read as %v, error %v", name, m, err)
 		}
 	}
-}
-
-func TestScalars(t *testing.T) {
-	a := AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.1}
-	s := a.Scalars(1, 1e-3, 0.5, true)
-	if s.StepSize != float32(1e-3/(1-0.9)) || s.Decay != float32(1-1e-4) || s.ClipScale != 0.5 {
-		t.Errorf("%+v", s)
+	for _, name := range []string{"f32", "8bit"} {
+		var m Moments
+		if err := m.UnmarshalText([]byte(name)); err != nil || m.String() != name {
+			t.Errorf("moments %s are read as %v, error %v", name, m, err)
+		}
 	}
-	if s := a.Scalars(1, 1e-3, 1, false); s.Decay != 1 {
-		t.Errorf("without decay: %v", s.Decay)
+	if (Scheme{Master: Split}).Types()[0] != tensor.BF16 {
+		t.Error("split streams bf16")
 	}
 }
