@@ -46,7 +46,7 @@ func PlanShape(ctx context.Context, shape, machine string, settings ...string) (
 	return Plan(ctx, c, PlanOptions{Shape: shape, Machine: machine})
 }
 
-// TrainOptions are what Train needs in addition to a configuration. The zero value is valid.
+// TrainOptions add to a configuration what Train needs. The zero value is valid.
 type TrainOptions = train.Options
 
 // Train trains a model as a configuration says, from the latest checkpoint in the output directory if there is one.
@@ -58,7 +58,7 @@ func Train(ctx context.Context, c *runfile.Config, o TrainOptions) (*train.Summa
 	return train.Train(ctx, c, o)
 }
 
-// OpenOptions are what Open needs in addition to a configuration. The zero value is valid.
+// OpenOptions add to a configuration what Open needs. The zero value is valid.
 type OpenOptions = train.OpenOptions
 
 // Open opens a run for a loop that the caller writes, with the verbs Step, Eval, Logits and Save: see [train.Run]. The

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// aliasing is how decoder blocks share host memory in a benchmark: blocks of one shape are in turn on the first few
+// aliasing shares host memory among decoder blocks in a benchmark: blocks of one shape are in turn on the first few
 // of them.
 type aliasing struct {
 	copies int

@@ -100,8 +100,8 @@ type Result struct {
 	PredictedTimeline       []string    `json:"predicted_timeline"`
 	PredictedLimit          string      `json:"predicted_limit"` // the lane that should be busiest
 	Machine                 string      `json:"machine"`         // whose rates that is predicted from
-	// PlannedBy is what those rates are, by which the plan was chosen as well: probe, or guess. GuessReason says why a
-	// guess.
+	// PlannedBy tells the source of those rates, by which the plan was chosen as well: probe, or guess. GuessReason
+	// says why a guess.
 	PlannedBy   string `json:"planned_by"`
 	GuessReason string `json:"guess_reason,omitempty"`
 
@@ -228,7 +228,7 @@ type benchmark struct {
 	alias   *aliasing // nil: blocks have memory of their own
 }
 
-// out is where it says what it does.
+// out takes its messages.
 func (b *benchmark) out() console.Out {
 	return console.Out{Writer: b.env.Progress, Terminal: b.env.Terminal}
 }
@@ -338,7 +338,7 @@ func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, err
 	return r, b.writeTrace(traced)
 }
 
-// about is what a trace of the benchmark is of.
+// about describes the subject of a trace of the benchmark.
 func (b *benchmark) about() trace.About {
 	return trace.About{Model: b.Model + b.Shape, Device: b.info.Name, Tokens: int64(b.Tokens)}
 }
@@ -358,7 +358,7 @@ func (b *benchmark) writeTrace(t *trace.Trace) error {
 	return nil
 }
 
-// planned is what is known before a step.
+// planned has what the plan says before a step.
 func (b *benchmark) planned() *Result {
 	p := b.plan
 	docs := make([]int, b.Tokens/b.SequenceLen)

@@ -50,7 +50,7 @@ func layoutHash(parts []model.Part) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// nameInPart is what follows the last number in a tensor's name, as in "self_attn.q_proj.weight"; of one without a
+// nameInPart returns what follows the last number in a tensor's name, as in "self_attn.q_proj.weight"; of one without a
 // number it is the last word.
 func nameInPart(name string) string {
 	words := strings.Split(name, ".")

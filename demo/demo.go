@@ -31,7 +31,7 @@ type Options struct {
 	Color bool
 }
 
-// DefaultShape is what two idle cores can teach to write in two minutes; benchmarks/demo.md compares it with others.
+// DefaultShape can be taught to write in two minutes by two idle cores; benchmarks/demo.md compares it with others.
 var DefaultShape = Shape{Vocabulary: 4096, Hidden: 192, Intermediate: 512, Layers: 8, Heads: 3, KeyValueHeads: 1,
 	HeadDim:     64,
 	SequenceLen: 256, BatchTokens: 256, Device: "8MiB", Host: "116MiB"}
@@ -70,16 +70,16 @@ type Report struct {
 	CPUSeconds float64 `json:"cpu_sec"` // of all processes except this one
 }
 
-// Sample is what the model writes after a step.
+// Sample has the text that the model writes after a step.
 type Sample struct {
 	Step int    `json:"step"`
 	Text string `json:"text"` // the prompt included
 }
 
-// Prompt is what samples continue.
+// Prompt begins all samples.
 const Prompt = "The Rays of Light"
 
-// parts is how often the run is saved. It is killed after the first save.
+// parts counts the saves of the run. It is killed after the first save.
 const parts = 8
 
 // Bounds of the steps that are chosen: below them there is nothing to read, above them the model knows the book by

@@ -160,7 +160,7 @@ func removeEarlier(dir string) error {
 	return nil
 }
 
-// text is what is trained on and what is held out.
+// text has the text to train on, and the held-out text.
 type text struct {
 	trainBytes, heldOutBytes int
 	trainTokensPerByte       float64

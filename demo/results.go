@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// summary is what the demo needs of the result of millrace train.
+// summary has the part of the result of millrace train that the demo needs.
 type summary struct {
 	ResumedAfter int      `json:"resumed_after_step"`
 	EvalAfter    *float64 `json:"eval_loss_after"` // nats per token

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/terminal"
 )
 
-// stage is where people see the demo. Its lines are at most lineWidth columns long, except those with names of files.
+// stage shows the demo. Its lines are at most lineWidth columns long, except those with names of files.
 type stage struct {
 	out   *output
 	bars  io.Writer // nil: none are drawn
@@ -114,7 +114,7 @@ type progress struct {
 	drawn         bool
 }
 
-// shownSteps is how many steps of a run are shown.
+// shownSteps counts the steps of a run that are shown.
 const shownSteps = 6
 
 // progress shows a run up to a last step, whose losses are in nats per token.

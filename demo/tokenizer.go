@@ -47,7 +47,7 @@ func learnTokenizer(text string, vocabulary int) ([]byte, error) {
 // pair is two neighbouring tokens, by id.
 type pair [2]int
 
-// pairCounts is how often each pair occurs in a text, whose words are kept once each.
+// pairCounts counts each pair in a text, whose words are kept once each.
 type pairCounts struct {
 	words  [][]int // tokens of each word
 	counts []int   // of the words in the text

@@ -68,7 +68,7 @@ type ProductTuner interface {
 	UseAlgorithms(lines []string) error
 }
 
-// Info is what a device can do.
+// Info describes a device: what it is and what it can do.
 type Info struct {
 	Name string // for people: "CPU (AMD EPYC, AVX-512 BF16, 2 threads)"
 

@@ -10,12 +10,12 @@ type MatMulFlags struct {
 	TransA, TransB bool
 	// Accumulate adds to C instead of overwriting it.
 	Accumulate bool
-	// Onto, if it is given, is what the product is added to, of C's type and shape. C then receives the sum, and
+	// The product is added to Onto, if that is given, of C's type and shape. C then receives the sum, and
 	// Accumulate has no meaning. Onto does not overlap C.
 	Onto Mat
 }
 
-// Base is what the product is added to: Onto, or C itself to accumulate; else false.
+// Base returns the matrix that the product is added to: Onto, or C itself to accumulate; else false.
 func (f MatMulFlags) Base(c Mat) (Mat, bool) {
 	if !f.Onto.IsZero() {
 		return f.Onto, true

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// decoder is what a GGUF file says of a model.
+// decoder has the description of a model in a GGUF file.
 type decoder struct {
 	*model.Model
 	nn.Attention // of every block
@@ -42,7 +42,7 @@ func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
 	return d, err
 }
 
-// metadata is what the keys of the architecture say. The source of the keys, and of which are left out, is llama.cpp's
+// metadata reads the keys of the architecture. The source of the keys, and of which are left out, is llama.cpp's
 // convert_hf_to_gguf.py (TextModel.set_gguf_parameters, LlamaModel).
 func (m *decoder) metadata() []metaEntry {
 	var all []metaEntry

@@ -25,7 +25,7 @@ type ExportOptions struct {
 	Progress func(doneBytes, totalBytes int64) // of the file; called often, may be nil
 }
 
-// Report is what Export wrote.
+// Report describes the file that Export wrote.
 type Report struct {
 	File         string         `json:"file"`
 	Type         Type           `json:"type"`

@@ -19,7 +19,7 @@ const (
 	tokenByte        = 6
 )
 
-// preTokenizer is what tokenizer.json says for a value of tokenizer.ggml.pre: how text is cut before the merges.
+// preTokenizer has the part of tokenizer.json for a value of tokenizer.ggml.pre: how text is cut before the merges.
 type preTokenizer struct {
 	normalizer   string // JSON
 	preTokenizer string // JSON
@@ -253,7 +253,7 @@ func (t *tokens) postProcessor() string {
 		`],"pair":[` + pair + `],"special_tokens":` + string(table) + `}]}`
 }
 
-// tokenizerConfig is tokenizer_config.json. The class is the one that takes tokenizer.json as it is.
+// tokenizerConfig is tokenizer_config.json. Its class takes tokenizer.json as it is.
 func (t *tokens) tokenizerConfig(positions int) ([]byte, error) {
 	text := func(id *int) *string {
 		if id == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/hf"
 )
 
-// vocabulary is what a tokenizer becomes in a GGUF file. The source of what is written is llama.cpp's converter
+// vocabulary has a tokenizer as a GGUF file stores it. The source of what is written is llama.cpp's converter
 // (conversion/base.py: _set_vocab_gpt2, _set_vocab_llama_hf; gguf-py: vocab.py).
 type vocabulary struct {
 	meta  []metaEntry

@@ -236,7 +236,7 @@ func (w *ModelWriter) Abort() {
 	w.dir = nil
 }
 
-// Model is what WriteModel writes.
+// Model has what WriteModel writes.
 type Model struct {
 	Config   []byte // the text of config.json, such as Config.WithDType returns
 	Sidecars string // a model directory whose sidecar files are carried through; "": none

@@ -126,7 +126,7 @@ func (w *Weights) Close() error {
 	return first
 }
 
-// Files is how many files hold the tensors.
+// Files returns the number of files that hold the tensors.
 func (w *Weights) Files() int { return len(w.files) }
 
 // Names are the names of all tensors, sorted. The caller must not change the slice.
@@ -187,7 +187,8 @@ func (t location) pread(name string, dst []byte, off int64) error {
 	return nil
 }
 
-// convertElems is how many elements are converted at a time: 256 KiB of fp32, which stays in the second-level cache.
+// convertElems bounds the elements that are converted at a time: 256 KiB of fp32, which stays in the second-level
+// cache.
 const convertElems = 64 << 10
 
 // ReadF32 reads len(dst) elements, starting at element first in row-major order, as fp32. All three weight types

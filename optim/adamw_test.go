@@ -28,7 +28,7 @@ func TestScalars(t *testing.T) {
 	}
 }
 
-// What is checked is refused just outside of its range, and accepted on its edge.
+// Check refuses a number just outside of its range, and accepts one on its edge.
 func TestAdamWCheck(t *testing.T) {
 	good := AdamW{0.9, 0.999, 1e-8, 0.1}
 	for _, c := range []struct {

@@ -27,8 +27,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// probeDir is what the probe makes in the directory that it measures, and removes. A probe that was killed leaves it;
-// the next one empties it.
+// probeDir names the directory that the probe makes in the one that it measures, and removes. A probe that was killed
+// leaves it; the next one empties it.
 const probeDir = ".millrace-probe"
 
 // Rounds of the disk's probe: of each, one pass of writes and one of reads. A slow drive has fewer of them.
@@ -140,7 +140,7 @@ func occupyCores(cores int) (stop func()) {
 	}
 }
 
-// savePieces is how many pieces the probe saves each way.
+// savePieces counts the pieces that the probe saves each way.
 const savePieces = 16
 
 // save makes a checkpoint as a run does: pieces that are copied from memory, one after the other, and pieces that are

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Rates is what `millrace probe` measured of this machine and device, by what is kept in cacheDir, or a guess that
+// Rates returns what `millrace probe` measured of this machine and device, as kept in cacheDir, or a guess that
 // says so in its name. The disk's rates are those of the drive with diskPath, or a guess as well.
 func Rates(cacheDir string, dev device.Info, diskPath string) plan.Machine {
 	m, _ := Measured(cacheDir, dev, diskPath)
@@ -41,7 +41,7 @@ func Measured(cacheDir string, dev device.Info, diskPath string) (m plan.Machine
 	return m, ""
 }
 
-// MachineFile is where Measure keeps its result, in the cache directory.
+// MachineFile keeps the result of Measure, in the cache directory.
 const MachineFile = "machine.json"
 
 // Guess are rates of one core of a current server CPU, times the workers; of memory, of one socket; of the disk, of a

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// noisePiece is how many random numbers one source draws.
+// noisePiece counts the random numbers that one source draws.
 const noisePiece = 1 << 16
 
 // makeNoise draws the random numbers that fill operands, in fp32 and after them in bf16. A chip that multiplies zeros

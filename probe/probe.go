@@ -1,7 +1,7 @@
 // Package probe measures the rates of a machine, keeps them, and finds them again.
 //
 //   - [Measure] measures the devices, the host's memory and a drive with the operations that training uses.
-//   - [Rates] is what was kept of this machine, or a guess that says so.
+//   - [Rates] returns what was kept of this machine, or a guess that says so.
 //
 // Invariants: what a probe takes of memory and of a drive is given back when it ends, or by the next one.
 package probe
@@ -46,7 +46,7 @@ type Options struct {
 	Path string
 }
 
-// out is where the probe says what it does.
+// out takes the probe's messages.
 func (o *Options) out() console.Out { return console.Out{Writer: o.Progress, Terminal: o.Terminal} }
 
 // Measure measures the rates that plans are made from, with the operations that training uses and on random numbers: in

@@ -122,7 +122,7 @@ func (r *run) tokenLosses(rank, m int) device.Mat {
 // hostResult is the memory to which the host's lane writes a scalar of the step.
 func (r *run) hostResult(at int64) device.Mem { return r.host.HostResults.Slice(at, 8) }
 
-// state is what is kept of a part on the device by kind, its gradient in the stored type included: of a part whose state
+// state has the part's state on the device by kind, its gradient in the stored type included: of a part whose state
 // is there when it is updated.
 func (r *run) state(o plan.Operand) [store.Kinds]device.Mem {
 	if o.Slot < 0 {

@@ -127,7 +127,7 @@ func lastWhole(numbers []int64, computes map[int64]bool, whole int64) int64 {
 	return cmp.Or(last, numbers[len(numbers)-1])
 }
 
-// Busy is how long each lane was busy; time in which two blocks overlap counts once.
+// Busy sums the time of each lane's blocks; time in which two blocks overlap counts once.
 func (s *Step) Busy() [trace.NumLanes]time.Duration {
 	var busy [trace.NumLanes]time.Duration
 	for lane, blocks := range s.Lanes {

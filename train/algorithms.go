@@ -19,7 +19,7 @@ type chosen struct {
 	Algorithms []string `json:"algorithms"`
 }
 
-// algorithmsFile is where choices are kept, in the cache directory.
+// algorithmsFile keeps the choices, in the cache directory.
 const algorithmsFile = "algorithms.json"
 
 // maxAlgorithmsBytes bounds that file: some thousand shapes. A longer one is not read, and begins again.
@@ -131,7 +131,7 @@ func (s *Session) Algorithms() []string {
 	return s.tuner.Algorithms()
 }
 
-// readAlgorithms is what the cache directory has; nothing is no error.
+// readAlgorithms returns the choices in the cache directory; none is no error.
 func (e *Env) readAlgorithms() (*chosen, error) {
 	if e.CacheDir == "" {
 		return nil, nil

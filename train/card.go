@@ -27,8 +27,8 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// card is what the README.md of a trained model says: for people, and in its head for the hub. The same run writes the
-// same card, wherever and however often it was resumed, so it has no times and no memory in it.
+// card has the contents of a trained model's README.md: for people, and in its head for the hub. The same run writes
+// the same card, wherever and however often it was resumed, so it has no times and no memory in it.
 type card struct {
 	name     string
 	model    string // model_type

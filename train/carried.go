@@ -64,7 +64,7 @@ func (s *source) carryAs(ctx context.Context, env *Env, from *checkpoint.Checkpo
 	return nil
 }
 
-// carriedBytes is how much is read of a carried tensor at a time.
+// carriedBytes bounds what is read of a carried tensor at a time.
 const carriedBytes = 1 << 20
 
 // read hands out the bytes of all tensors in their order, and returns their checksum.

@@ -1,8 +1,9 @@
 // Package train runs what a user asks for: it reads run.yaml, brings model, data, plan and engine together, and walks the
 // steps.
 //
-//   - [runfile.Config] is what is asked for; [runfile.Read] reads it.
-//   - [Env] is what the program gives: devices, memory accounts, where messages go. Only the program links drivers.
+//   - [runfile.Config] says what to do; [runfile.Read] reads it.
+//   - [Env] has what the program gives: devices, memory accounts, a writer for messages. Only the program links
+//     drivers.
 //   - [Train] is the loop; [Evaluate], [Gradients], [Generate] and [Preview] are other verbs.
 //   - [Session] is what all of them and package bench share: a planned model with its state and an engine.
 //

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Env is what the program gives to a run.
+// Env has the surroundings that the program gives to a run.
 type Env struct {
 	// Open opens the devices that the name in run.yaml stands for: one that computes, and the host's, which updates state
 	// in host memory. On the CPU they are the same.
@@ -57,7 +57,7 @@ func (e *Env) files() vfs.FS {
 	return e.FS
 }
 
-// out is where a run says what it does.
+// out takes the messages of a run.
 func (e *Env) out() console.Out {
 	return console.Out{Writer: e.Progress, Terminal: e.Terminal, Now: e.watchClock().now}
 }

@@ -11,7 +11,7 @@ import (
 type stepRange struct{ up, down int }
 
 // epochSteps are the steps that a number of epochs takes, of those that whole epochs take. The last epoch may be asked
-// for in part, and then the last step is one that has begun, as in transformers' Trainer:
+// for in part. Then a step that has begun counts, as in transformers' Trainer:
 // max_steps = ceil(num_train_epochs * num_update_steps_per_epoch).
 func epochSteps(all int, asked float64, whole int) stepRange {
 	exact := float64(all)

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// home is where a run lives: its output directory and its directories elsewhere, with their locks, and the identity by
+// home has the directories of a run, its output directory and those elsewhere, with their locks, and the identity by
 // which they are the run's.
 type home struct {
 	env    *Env

@@ -45,7 +45,7 @@ type identity struct {
 	Origin *origin `json:"origin,omitempty"`
 	// Begun is that files outside of the output directory may have the id, and stay where the user removes it.
 	Begun bool `json:"begun,omitempty"`
-	// Ended is how the run has ended, unless it may simply continue.
+	// Ended records the end of a run that may not simply continue.
 	Ended *ending `json:"ended,omitempty"`
 }
 
@@ -68,7 +68,7 @@ func (e *Env) newIdentity(outputDir string) identity {
 	return identity{Run: id, Name: filepath.Base(dir) + "-" + id.Short(), Dir: dir, Inode: vfs.InodeOf(e.files(), dir)}
 }
 
-// isHere reports whether the output directory that a fresh identity is for is the one that this identity was written
+// isHere reports whether a fresh identity is for the output directory that this identity was written
 // to. It may have been moved in its file system. A directory at another path in another file system is taken for a
 // copy: that there is no other one cannot be known. So is a directory while the one where the run was last started has
 // the run.

@@ -36,7 +36,8 @@ func (e *Env) Finishes() string {
 
 func (e *Env) willFinish(what string) { e.finishes.Store(&what) }
 
-// interrupted is how a run ended. One that was stopped before it had done a step, or when all are saved, has lost nothing.
+// interrupted returns the result of a run. One that was stopped before it had done a step, or with all saved, has lost
+// nothing.
 func (t *trainer) interrupted(ctx context.Context, sum *Summary, err error) (*Summary, error) {
 	isCancelled := errors.Is(err, context.Canceled) || ctx.Err() != nil && errors.Is(err, ctx.Err())
 	hasSteps := t.steps > t.begun

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Options are what a command line adds to run.yaml.
+// Options add to run.yaml what a command line or a program decides.
 type Options struct {
 	Env   *Env // nil in package millrace: millrace.NewEnv(nil)
 	Trace bool // write a Chrome trace
@@ -76,9 +76,9 @@ func newTrainer(c *runfile.Config, o Options) *trainer {
 }
 
 // Train runs run.yaml to its end, from its latest checkpoint if it has one; or to the end of the step in which it is
-// asked to stop: then it saves a checkpoint, and the error is ErrInterrupted. So it is where the context ends while
-// nothing can be lost, which is before a step is done and when all are saved. A run that has ended before is not an
-// error.
+// asked to stop: then it saves a checkpoint, and the error is ErrInterrupted. The same holds where the context ends
+// while nothing can be lost, which is before a step is done and when all are saved. A run that has ended before is not
+// an error.
 func Train(ctx context.Context, c *runfile.Config, o Options) (*Summary, error) {
 	if o.Env == nil {
 		return nil, errNoEnv
@@ -265,7 +265,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// tracedSpans is how many of a lane's latest operations a trace holds.
+// tracedSpans bounds the operations of a lane that a trace holds, the latest ones.
 const tracedSpans = 100_000
 
 // beginAt puts the run where a checkpoint is, nil for its beginning: the place in its data, the sizes that set its bits,
@@ -468,7 +468,7 @@ func (t *trainer) saveNow(ctx context.Context) error {
 	return t.saves.saveStored(ctx)
 }
 
-// rescue is what to do about an error that ends the run: the state after the latest step is saved, if it can be and
+// rescue acts on an error that ends the run: it saves the state after the latest step, if that can be saved and
 // is worth it.
 func (t *trainer) rescue(ctx context.Context, err error) error {
 	if ill := (*divergedError)(nil); !errors.As(err, &ill) && ctx.Err() == nil && t.steps > t.saves.saved {

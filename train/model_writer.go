@@ -108,7 +108,7 @@ func finishModel(w *hf.ModelWriter, src *source, dtype tensor.DType, cardText []
 	return w.Commit()
 }
 
-// exportElems is how many elements are converted at a time.
+// exportElems bounds the elements that are converted at a time.
 const exportElems = 256 << 10
 
 func writeField(w *hf.ModelWriter, name string, v model.Values, f *tensor.Placed, dtype tensor.DType) error {

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/runfile"
 )
 
-// OpenOptions are what Open needs in addition to a configuration.
+// OpenOptions add to a configuration what Open needs.
 type OpenOptions struct {
 	Env *Env // nil in package millrace: millrace.NewEnv(nil)
 	// From is the path of the checkpoint that the run continues from. If it is empty, the run starts from the model's

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/stream"
 )
 
-// Rehearsal is what a run of a plan reserved, moved and computed, counted where it happened.
+// Rehearsal counts what a run of a plan reserved, moved and computed, where it happened.
 type Rehearsal struct {
 	DeviceBytes int64        `json:"device_bytes"` // reserved at most
 	Host        []plan.Bytes `json:"host"`         // by purpose; state is addresses only
@@ -123,7 +123,7 @@ func rehearsal(p *plan.Plan, dev *null.Device, accounts *hostmem.Accounts) (
 	return engine, disk, end, nil
 }
 
-// settled is what a disk has moved when all that was written is there; without a disk, nothing.
+// settled waits until all that was written is on the disk, and returns the traffic; without a disk, none.
 func settled(disk *store.Disk) (store.Traffic, error) {
 	if disk == nil {
 		return store.Traffic{}, nil

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// place is where a run is in its data.
+// place locates a run in its data.
 type place struct {
 	Cursor      data.Cursor `json:"cursor"`
 	Fingerprint string      `json:"fingerprint"`

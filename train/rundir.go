@@ -72,7 +72,7 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 	return dir, nil
 }
 
-// beginning is how a run starts in its output directory.
+// beginning says how a run starts in its output directory.
 type beginning struct {
 	from     *checkpoint.Checkpoint // it continues from this one; nil: it starts from the model
 	sizes    runfile.Sizes          // those that this very run had before it was killed without a checkpoint
@@ -211,7 +211,7 @@ func (e *Env) newest(c *runfile.Config, id *identity, q checkpoint.Query) (newes
 	return newest, broken, nil
 }
 
-// checkpointsDir is where a run's checkpoints are.
+// checkpointsDir names the directory of a run's checkpoints.
 func checkpointsDir(c *runfile.Config) string { return filepath.Join(c.OutputDir, checkpointsName) }
 
 func sameDir(a, b string) bool {

@@ -71,7 +71,7 @@ func (s *saver) close() {
 	}
 }
 
-// writtenBytes is what saves have written, the one that is under way included.
+// writtenBytes counts the bytes of all saves, the one that is under way included.
 func (s *saver) writtenBytes() int64 {
 	if s.writer != nil {
 		return s.written + s.writer.Written()
@@ -79,7 +79,7 @@ func (s *saver) writtenBytes() int64 {
 	return s.written
 }
 
-// mostRetrySteps is how far apart the tries of a save are at most.
+// mostRetrySteps bounds the steps between two tries of a save.
 const mostRetrySteps = 64
 
 // isDue reports whether the state after a step is to be saved; evaluations may ask for further saves.

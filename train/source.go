@@ -298,7 +298,7 @@ func (e *Env) tokenizingBytes(hostBytes int64) int64 {
 	return free / 2
 }
 
-// tokenizingGCPercent is how much the Go heap may grow between collections while text becomes tokens. Then it has
+// tokenizingGCPercent lets the Go heap grow between collections while text becomes tokens. Then it has
 // what is on its way, and garbage, in the tens of MB each; with the program's 25 a quarter of the time was spent on
 // collecting.
 const tokenizingGCPercent = 100

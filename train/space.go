@@ -49,7 +49,7 @@ func spaceOf(c *runfile.Config, p *plan.Plan, weights tensor.DType, steps int) *
 // mostSaves bounds the number of saves of a run whose steps take forever.
 const mostSaves = 1_000_000_000
 
-// savesOf is how often a run saves at most, if steps do not take longer than twice what is predicted; 0 is for one
+// savesOf bounds the saves of a run, if steps do not take longer than twice what is predicted; 0 is for one
 // that is not to save.
 func savesOf(c *runfile.Config, steps int, stepSec float64) int {
 	switch {

@@ -5,7 +5,7 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// Summary is what a run came to.
+// Summary has the numbers of a run at its end.
 type Summary struct {
 	Steps        int      `json:"steps"`                        // done, in all
 	ResumedAfter int      `json:"resumed_after_step,omitempty"` // the sums below are of the steps since

@@ -25,7 +25,7 @@ type ExportOptions struct {
 	ShardBytes int64        // most tensor bytes in a file, unless one tensor alone has more; 0: hf.DefaultShardBytes
 }
 
-// Exported is what Export wrote.
+// Exported describes the model that Export wrote.
 type Exported struct {
 	Dir    string `json:"dir"`
 	DType  string `json:"dtype"`

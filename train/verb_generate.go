@@ -116,7 +116,7 @@ func (e *Env) planGeneration(ctx context.Context, src *source, n plan.Numerics, 
 		})
 }
 
-// generation is what continues a text.
+// generation continues a text.
 type generation struct {
 	*Session
 	picker *picker

@@ -88,7 +88,7 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Repo
 	return report, nil
 }
 
-// modelName is what people call a model: the last part of its path or id.
+// modelName names a model for people: by the last part of its path or id.
 func modelName(pathOrID string) string {
 	if repo, ok := hub.Parse(hub.Model, pathOrID); ok {
 		pathOrID = repo.ID

@@ -31,7 +31,7 @@ type GradOptions struct {
 	Device  string // auto (default), or cpu
 }
 
-// GradSummary is what Gradients wrote.
+// GradSummary describes the file that Gradients wrote.
 type GradSummary struct {
 	Loss         float64 `json:"loss"` // nats per target token
 	GradNorm     float64 `json:"grad_norm"`

@@ -36,7 +36,7 @@ type PushFile struct {
 	Link  string `json:"link,omitempty"` // what it is a link to
 }
 
-// PushReport is what Push did, or would do.
+// PushReport lists what Push did, or would do.
 type PushReport struct {
 	hub.Pushed
 	DryRun  bool       `json:"dry_run"`

@@ -53,7 +53,8 @@ func (w wear) due(written int64, now time.Time) time.Duration {
 	return max(earned-now.Sub(w.begin), 0)
 }
 
-// written is what the run has written to drives: by the disk tier, and by checkpoints that did not share its files.
+// written counts the bytes that the run has written to drives: by the disk tier, and by checkpoints that did not share
+// its files.
 func (t *trainer) written() int64 {
 	n := t.saves.writtenBytes()
 	if t.session.Disk != nil {

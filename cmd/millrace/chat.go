@@ -133,7 +133,7 @@ func (c *chatCmd) answer(p *program, talk *train.Conversation, text string, type
 	return p.printf("\n")
 }
 
-// output is where answers go. It keeps the first error: the conversation cannot continue after it.
+// output takes answers. It keeps the first error: the conversation cannot continue after it.
 type output struct {
 	w   io.Writer
 	err error

@@ -4,5 +4,5 @@ package main
 
 import "github.com/millrace/millrace/device/cuda/driver"
 
-// loadDriver is where GPUs come from. Tests have none, or others.
+// loadDriver opens GPUs. Tests have none, or others.
 var loadDriver = driver.Load

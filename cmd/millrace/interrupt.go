@@ -45,9 +45,9 @@ type interrupts struct {
 // and one from the shell.
 const oneRequest = 2 * time.Second
 
-// patience is how long work that has nothing to lose may take to end after the first signal: a pass of a large model, a
-// network drive that does not answer. After that the process ends without waiting, as by a kill, but with the status of
-// an interrupt. 0 waits without end, for tests.
+// patience bounds the time that work with nothing to lose takes to end after the first signal: a pass of a large model,
+// a network drive that does not answer. After that the process ends without waiting, as by a kill, but with the status
+// of an interrupt. 0 waits without end, for tests.
 var patience = 5 * time.Second
 
 // giveUp ends the program.

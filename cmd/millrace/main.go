@@ -70,7 +70,7 @@ Start with:  millrace plan run.yaml;  millrace train run.yaml
 
 Exit status: 0 done, 1 failed, 2 the request is wrong, 130 interrupted, with nothing lost.`
 
-// program is what a run of the program has of its surroundings.
+// program has the surroundings of a run of the program.
 type program struct {
 	stdin   io.Reader
 	stdout  io.Writer
@@ -95,7 +95,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, listen()))
 }
 
-// exit is what the parser's help ends with.
+// exit ends the parser's help.
 type exit int
 
 // run is the whole program; it returns the exit status.
@@ -190,5 +190,5 @@ func isReaderGone(err error) bool {
 	return ok && e.Path == os.Stdout.Name() && errors.Is(e.Err, syscall.EPIPE)
 }
 
-// out is where progress of a verb goes that package train does not carry out.
+// out takes the progress of verbs that package train does not carry out.
 func (p *program) out() console.Out { return console.Out{Writer: p.stderr, Terminal: p.env.Terminal} }

@@ -122,7 +122,7 @@ func jsonWords(e *json.UnmarshalTypeError) string {
 	return fmt.Sprintf("%s has %s where %s belongs", where, e.Value, want)
 }
 
-// ways are what helps against causes that the operating system gives.
+// ways name a remedy for causes that the operating system gives.
 var ways = map[syscall.Errno]string{
 	syscall.EACCES:       "change its permissions, or name another place",
 	syscall.EPERM:        "change its permissions, or name another place",

@@ -122,7 +122,7 @@ func summaryLines(s *train.PreviewSummary, sequenceLen int) []string {
 	return lines
 }
 
-// counted is how many labels count. The first one is no target: nothing predicts it.
+// counted returns the number of labels that count. The first one is no target: nothing predicts it.
 func counted(labels []int32) (n int) {
 	for t, l := range labels {
 		if t > 0 && l >= 0 {

@@ -79,7 +79,7 @@ func summaryText(s *train.Summary) string {
 	return b.String()
 }
 
-// stepRows are what the steps of this process came to.
+// stepRows have the numbers of this process's steps.
 func stepRows(row func(name, format string, args ...any), s *train.Summary, steps int) {
 	row("tokens", "%d, of which %d count in the loss", s.Tokens, s.TargetTokens)
 	row("training loss", "%.4f -> %.4f%s", s.FirstLoss, s.LastLoss, rise(s.FirstLoss, s.LastLoss, mostNoise))

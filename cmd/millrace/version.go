@@ -16,7 +16,7 @@ reports:
   millrace version`
 }
 
-// build is what a binary knows of itself.
+// build describes the binary.
 type build struct {
 	Version  string `json:"version"` // "(devel)" for one built in a checkout
 	Commit   string `json:"commit,omitempty"`

@@ -18,7 +18,7 @@ type Template struct {
 	source string
 	body   block
 	names  []string // by id: every variable of the source
-	// hasGeneration is whether there is a {% generation %} block.
+	// hasGeneration says that there is a {% generation %} block.
 	hasGeneration bool
 }
 

@@ -33,7 +33,7 @@ type Output struct {
 	Text string
 	// Generations are the {% generation %} blocks, in order.
 	Generations []Span
-	// isHidden is whether there were such blocks in macros and captures, whose place in Text is not known.
+	// isHidden says that there were such blocks in macros and captures, whose place in Text is not known.
 	isHidden bool
 }
 

@@ -18,7 +18,7 @@ type runner interface {
 	Close()
 }
 
-// crew is what works on operations: workers, kernels and their scratch.
+// crew works on operations: workers, kernels and their scratch.
 type crew struct {
 	*kernels.Table
 	engine   *gemm.Engine

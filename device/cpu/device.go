@@ -79,7 +79,7 @@ func chosen(best isa.Level, tilesAgree func() bool) (level isa.Level, note strin
 	return best, ""
 }
 
-// beginner is what each worker but the caller of an operation, which is a stream, does first; nil if that is nothing.
+// beginner runs first on each worker but the caller of an operation, which is a stream; it may be nil.
 func (d *Device) beginner() func(worker int) {
 	if len(d.cores) == 0 {
 		return nil

@@ -73,7 +73,7 @@ func firstOf(a, b error) error {
 	return b
 }
 
-// closers is what has been opened, to be closed in the opposite order.
+// closers close what has been opened, in the opposite order.
 type closers []func() error
 
 func (c *closers) add(f func() error) { *c = append(*c, f) }

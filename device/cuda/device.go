@@ -223,7 +223,7 @@ func (d *Device) Close() error {
 	return d.named(err)
 }
 
-// gpu is what is known of a GPU before it is opened.
+// gpu describes a GPU before it is opened.
 type gpu struct {
 	handle        driver.Device
 	name          string

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// typeName is how kernels' names have a type.
+// typeName spells a type in kernels' names.
 func typeName(t tensor.DType) string {
 	if t == tensor.BF16 {
 		return "bf16"
@@ -20,7 +20,7 @@ func typeName(t tensor.DType) string {
 func empty(m device.Mat) bool { return m.Rows == 0 || m.Cols == 0 }
 
 const (
-	// flatCols is what the rows of a long vector are made of when it is treated as a matrix.
+	// flatCols has the columns of a long vector that is treated as a matrix.
 	flatCols = 4096
 	// maxCols is the most columns that a matrix keeps: a grid counts blocks of columns in 16 bits.
 	maxCols = 1 << 24
@@ -55,7 +55,7 @@ func shaped(ms [3]device.Mat, first, rows, cols int) [3]device.Mat {
 	return ms
 }
 
-// castName is how kernels' names have the types of a cast.
+// castName spells the types of a cast in kernels' names.
 func castName(from, to tensor.DType) string {
 	switch {
 	case from == tensor.BF16 && to == tensor.BF16:

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/fault"
 )
 
-// slowLoad is how long compiling takes before the user is told.
+// slowLoad bounds the time of compiling of which the user is not told.
 const slowLoad = 2 * time.Second
 
 // kernelSet is the kernels of a target, and a hash of all of their PTX.

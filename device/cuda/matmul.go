@@ -56,7 +56,7 @@ func blasMatrix(m device.Mat) cublaslt.Matrix {
 	return cublaslt.Matrix{At: address(m.Mem), Type: t, Rows: m.Rows, Cols: m.Cols, Stride: m.Stride}
 }
 
-// largeTile is from how many rows and columns on the kernels with large tiles are worth it.
+// largeTile is the least number of rows and columns for the kernels with large tiles.
 const largeTile = 64
 
 // ownProduct multiplies with a kernel of our own.
@@ -73,7 +73,7 @@ func (s *Stream) ownProduct(c, a, b device.Mat, inner int, f device.MatMulFlags)
 	return s.launch(named("matmul", operands, result), append(args, flag(f.TransA), flag(f.TransB), flag(add))...)
 }
 
-// productForm is how names of kernels say what is transposed.
+// productForm names in a kernel's name the operands that are transposed.
 func productForm(f device.MatMulFlags) string {
 	switch [2]bool{f.TransA, f.TransB} {
 	case [2]bool{false, false}:

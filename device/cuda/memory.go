@@ -16,7 +16,7 @@ const (
 	// maxPinBytes is the most that one registration pins: drivers refuse those of hundreds of GiB, and several run at
 	// once.
 	maxPinBytes = 4 << 30
-	// pinsAtOnce is how many registrations of a device run at once.
+	// pinsAtOnce bounds the registrations of a device that run at once.
 	pinsAtOnce = 8
 	// maxPieceBytes is the most that one copy moves, so that streams which copy in one direction share the link.
 	maxPieceBytes = 64 << 20

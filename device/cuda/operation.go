@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/device/cuda/kernels"
 )
 
-// operation is what a launch asks for. Kernels' names are its words and one that says which operands a variant is for:
-// "rmsnorm_grad.bf16.resid.a16". A launch looks operations up by value, so that it puts no strings together.
+// operation names what a launch computes. Kernels' names are its words and one that says which operands a variant is
+// for: "rmsnorm_grad.bf16.resid.a16". A launch looks operations up by value, so that it puts no strings together.
 type operation struct {
 	words [4]string
 	head  int // columns of a head, of attention's kernels
@@ -23,7 +23,7 @@ func named(words ...string) (o operation) {
 	return o
 }
 
-// String is what kernels' names begin with.
+// String begins the names of the kernels.
 func (o operation) String() string {
 	text := strings.TrimRight(strings.Join(o.words[:], "."), ".")
 	if o.head > 0 {

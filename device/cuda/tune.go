@@ -76,7 +76,7 @@ func (d *Device) seconds(s *Stream, begin, end driver.Event, times int, enqueue 
 	return float64(ms) / 1e3 / float64(times), err
 }
 
-// normalsBytes is how much random data the host makes. The device copies it until scratch is full.
+// normalsBytes bounds the random data that the host makes. The device copies it until scratch is full.
 const normalsBytes = 8 << 20
 
 // scatterNormals fills memory with normal numbers in bf16. Two of them read as one in fp32 are a number like the

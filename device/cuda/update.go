@@ -13,7 +13,7 @@ import (
 const (
 	// sumChunk is the elements of one partial sum, which device.OptimizerOps defines.
 	sumChunk = 65536
-	// partialChunks is how many partial sums a stream holds; longer vectors take several rounds.
+	// partialChunks bounds the partial sums that a stream holds; longer vectors take several rounds.
 	partialChunks = 8192
 	partialsBytes = 8 * partialChunks
 
@@ -71,7 +71,7 @@ func (d *Device) fillCodes() (err error) {
 	})
 }
 
-// codeValues is what each 8-bit code stands for: seven decades from 10^-7 up to 1, each of twice as many equal steps
+// codeValues decode each 8-bit code: seven decades from 10^-7 up to 1, each of twice as many equal steps
 // as the one below it, of which the means count; 0; 1; and, where codes have a sign, the negatives of all but 1.
 // Source: Dettmers, "8-Bit Approximations for Parallelism in Deep Learning" (2015), in the form of bitsandbytes'
 // functional.create_dynamic_map, whose roundings this follows; device/cpu/kernels has the same map, and a test
@@ -130,7 +130,7 @@ func (s *Stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
 	})
 }
 
-// masterName is how names of kernels have what weights are a part of.
+// masterName spells the master weights in names of kernels.
 func masterName(weights device.Mat) string {
 	if weights.DType == tensor.BF16 {
 		return "split"
@@ -138,7 +138,7 @@ func masterName(weights device.Mat) string {
 	return "f32"
 }
 
-// low is where the low halves are; weights in F32 have none, and their kernels do not look.
+// low is the address of the low halves; weights in F32 have none, and their kernels do not read it.
 func low(weights, low device.Mat) arg {
 	if low.IsZero() {
 		return ptr(weights.Mem)

@@ -41,13 +41,13 @@ type Counts struct {
 	HostToDeviceBytes, DeviceToHostBytes, DeviceToDeviceBytes, HostToHostBytes int64
 }
 
-// PurposeBytes is what is allocated for one purpose now, and was at most.
+// PurposeBytes counts what is allocated for one purpose now, and was at most.
 type PurposeBytes struct {
 	Purpose          string
 	Bytes, PeakBytes int64
 }
 
-// OpCount is how often an operation ran and how many floating-point operations its matrix products have: 2*M*N*K for
+// OpCount counts the runs of an operation and the floating-point operations of its matrix products: 2*M*N*K for
 // MatMul; for Attention 4*HeadDim for each head and each pair of a query and a key that causality and the window leave,
 // as if there were one document, and 2.5 times that for its gradient. Elementwise work counts as 0.
 type OpCount struct{ Calls, FLOPs int64 }

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/below"
 )
 
-// Kind is what a repository holds.
+// Kind says what a repository holds.
 type Kind string
 
 // The kinds of repositories.
@@ -74,7 +74,7 @@ type Hub struct {
 	FreeBytes func(dir string) (int64, error)
 
 	reached atomic.Bool // the server has answered before
-	// pause is how long to wait before trying again, less in tests.
+	// pause separates two tries, less in tests.
 	pause time.Duration
 }
 
@@ -162,7 +162,7 @@ func (h *Hub) snapshotDir(r Repo, commit string) string {
 	return filepath.Join(h.dir(r), "snapshots", commit)
 }
 
-// secrets are what may stand before the host of an endpoint: a name and a password.
+// secrets may stand before the host of an endpoint: a name and a password.
 var secrets = regexp.MustCompile(`^([a-zA-Z]+://)?.*@`)
 
 // shownEndpoint is the endpoint for messages, which others may read.

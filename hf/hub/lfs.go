@@ -20,7 +20,7 @@ type lfsAction struct {
 	Header map[string]any `json:"header"`
 }
 
-// maxParts is how many parts an upload can have; S3 has no more.
+// maxParts bounds the parts of an upload; S3 has no more.
 const maxParts = 10_000
 
 // upload sends a large file, unless the server has it.

@@ -27,7 +27,7 @@ type PushOptions struct {
 	Message string // of the commit
 }
 
-// Pushed is what Push did.
+// Pushed describes what Push did.
 type Pushed struct {
 	Repo      string   `json:"repo"`
 	Revision  string   `json:"revision"`
@@ -40,10 +40,10 @@ type Pushed struct {
 	Ignored   []string `json:"ignored"`          // that the repository's .gitignore names
 }
 
-// preuploadFiles is how many files one request asks for, as huggingface_hub does.
+// preuploadFiles bounds the files that one request asks for, as huggingface_hub does.
 const preuploadFiles = 256
 
-// sampleBytes is how much of a file the server sees when it decides how the file is stored.
+// sampleBytes bounds the part of a file that the server sees when it decides how the file is stored.
 const sampleBytes = 512
 
 // Push makes a commit of files in a model repository, on a branch that is the Revision of r; both are made if they do
@@ -239,7 +239,7 @@ func (p *push) refused(resp *http.Response, cancel context.CancelCauseFunc) erro
 	return r
 }
 
-// reason is what a server says of its refusal; "" if it says nothing.
+// reason returns a server's words on its refusal; "" without any.
 func reason(resp *http.Response, cancel context.CancelCauseFunc) string {
 	body := newStallReader(resp.Body, cancel, noData)
 	defer body.timer.Stop()

@@ -223,7 +223,7 @@ func isPassing(err error) bool {
 	return errors.As(err, &cut)
 }
 
-// maxFailures is how often in a row something is tried in vain.
+// maxFailures bounds the failures in a row.
 const maxFailures = 4
 
 // retry does something until it succeeds, fails for good, or has failed maxFailures times without getting on, with
@@ -368,7 +368,7 @@ func nextPage(resp *http.Response) (string, error) {
 	return "", nil
 }
 
-// stallAfter is how long a connection may be silent.
+// stallAfter bounds the silence of a connection.
 const stallAfter = time.Minute
 
 // stallReader ends a request whose body does not move any more.
@@ -377,7 +377,7 @@ type stallReader struct {
 	timer *time.Timer
 }
 
-// noData is what is said of an answer that does not come any more.
+// noData is the error of an answer that stops coming.
 const noData = "no data came for a minute"
 
 func newStallReader(body io.Reader, cancel context.CancelCauseFunc, stall string) *stallReader {

@@ -73,7 +73,7 @@ type loader struct {
 	loaded map[string]*types.Package
 }
 
-// Import is how the type checker asks for a package. One that is not of the module is empty.
+// Import loads a package for the type checker. One that is not of the module is empty.
 func (l *loader) Import(name string) (*types.Package, error) {
 	if name == "unsafe" {
 		return types.Unsafe, nil

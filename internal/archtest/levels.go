@@ -21,7 +21,7 @@ var levels = [][]string{
 	12: {"cmd/...", "benchmarks", "benchmarks/...", "examples/...", "tools/..."},
 }
 
-// bottom is what every package may import, also those of its level.
+// bottom lists what every package may import, also those of its level.
 var bottom = []string{"internal/fault", "internal/below"}
 
 // starter names the package that starts goroutines.
@@ -38,7 +38,7 @@ const standIn = "internal/cudatest"
 // driverList opens devices by name, for programs and for the root package.
 const driverList = "internal/drivers"
 
-// rootPackage is where programs in other modules begin. It links the drivers through driverList, so no package below it
+// rootPackage is for programs in other modules. It links the drivers through driverList, so no package below it
 // does.
 const rootPackage = "."
 

@@ -292,7 +292,7 @@ func isRepo(name string) bool {
 
 func isCommit(name string) bool { return len(name) == 40 && isHex(name) }
 
-// isHash reports whether a name is one that a blob has: a hash of git's or a SHA-256.
+// isHash reports whether a name is that of a blob: a hash of git's or a SHA-256.
 func isHash(name string) bool { return (len(name) == 40 || len(name) == 64) && isHex(name) }
 
 func isHex(name string) bool { return strings.Trim(name, "0123456789abcdef") == "" }

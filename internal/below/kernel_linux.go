@@ -2,7 +2,7 @@ package below
 
 import "golang.org/x/sys/unix"
 
-// ofKernel reports whether a file is one that the kernel makes up, as those of /proc are: they have no size, some never
+// ofKernel reports whether the kernel makes a file up, as those of /proc: they have no size, some never
 // end, and a link to one can give away the environment of the process, with the tokens in it.
 func ofKernel(name string) bool {
 	var s unix.Statfs_t

@@ -2,5 +2,5 @@
 
 package below
 
-// ofKernel reports whether a file is one that the kernel makes up, which this system does not have.
+// ofKernel reports whether the kernel makes a file up, as this system does not.
 func ofKernel(string) bool { return false }

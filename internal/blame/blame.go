@@ -76,7 +76,7 @@ func (a *Asking) Judge(err *error) {
 	}
 }
 
-// machineErrors are what a system says when it cannot do what it could do before: its disks are full or fail, or it
+// machineErrors come from a system that cannot do what it could do before: its disks are full or fail, or it
 // has run out of something.
 var machineErrors = []syscall.Errno{
 	syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, // full, for everybody or for this user or process

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/terminal"
 )
 
-// Out is where messages and progress go. A zero Out is not valid: Writer must be set, io.Discard for silence.
+// Out takes messages and progress. A zero Out is not valid: Writer must be set, io.Discard for silence.
 type Out struct {
 	Writer   io.Writer
 	Terminal bool             // it is one: bars instead of lines

@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// Status is what a program ends with that found itself to be wrong.
+// Status ends a program that found itself to be wrong.
 const Status = 1
 
 // Go runs f on a goroutine of its own.

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// mostMeant is how many names are suggested.
+// mostMeant bounds the names that are suggested.
 const mostMeant = 6
 
 // Meant are the known names that a word may stand for, nearest first: those that differ in case and in dashes only,

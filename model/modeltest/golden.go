@@ -3,7 +3,7 @@
 // and model.safetensors) with its golden.safetensors; golden.py writes them all and says what they hold.
 //
 // [Load] reads one variant as a [Golden]: a first [Batch] with its logits, loss and the gradient of every parameter,
-// and 20 [Step] of AdamW with clipping, all from the weights in the directory. A Batch is what one optimizer step
+// and 20 [Step] of AdamW with clipping, all from the weights in the directory. A Batch has what one optimizer step
 // sees: some [batch.Micro], each a row of packed documents.
 //
 // Invariants, which the tests of this package check: a target is the next token of the same document, or -1 where no

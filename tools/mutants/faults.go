@@ -29,7 +29,7 @@ func (f *fault) apply() []byte {
 	return bytes.Join([][]byte{f.text[:f.from], []byte(f.with), f.text[f.to:]}, nil)
 }
 
-// operators are what stands in for an operator.
+// operators stand in for an operator.
 var operators = map[token.Token][]token.Token{
 	token.EQL: {token.NEQ}, token.NEQ: {token.EQL},
 	token.LSS: {token.LEQ, token.GEQ}, token.LEQ: {token.LSS, token.GTR},

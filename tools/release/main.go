@@ -4,7 +4,7 @@
 //
 // It builds in a clone, so changes that are not committed, and the directory, leave no trace. All times are the
 // commit's ($SOURCE_DATE_EPOCH overrides it). The same commit and the same Go release therefore give the same bytes.
-// The version is the one that go build finds in git: the commit's tag, or a pseudo-version; it is what millrace
+// go build finds the version in git: the commit's tag, or a pseudo-version; it is what millrace
 // --version says.
 package main
 

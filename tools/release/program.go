@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// platform is what a program is built for.
+// platform names the system and the processor that a program is built for.
 type platform struct {
 	os, arch string
 	static   bool // without GPU support

@@ -131,7 +131,7 @@ type block struct {
 	next, fade      []float32   // [queryBlock]: max with the scores of one more block, and what changes the sums to it
 }
 
-// ScratchBytes is what each worker needs to run tasks with heads of headDim, in any type.
+// ScratchBytes returns the scratch memory of each worker for tasks with heads of headDim, in any type.
 func ScratchBytes(headDim int) int {
 	return 4*(2*queryBlock*keyBlock+queryBlock*headDim+4*queryBlock) + 2*2*queryBlock*keyBlock
 }

@@ -102,7 +102,7 @@ type Engine struct {
 	packTask, tileTask func(worker, task int) // bound once, so that Mul does not allocate
 }
 
-// worker is what one worker has for itself.
+// worker holds the memory of one worker.
 type worker struct {
 	own   blocking // for MulSerial
 	job   job
@@ -136,7 +136,7 @@ func newEngine(kern kernels, run Runner) *Engine {
 	return e
 }
 
-// ScratchBytes is what the engine holds, whatever it multiplies.
+// ScratchBytes returns the memory that the engine holds, whatever it multiplies.
 func (e *Engine) ScratchBytes() int64 {
 	n := e.shared.bytes()
 	for i := range e.workers {

@@ -20,7 +20,7 @@ func (m Moments8) Slice(lo, hi int) Moments8 {
 	return Moments8{m.M[lo:hi], m.V[lo:hi], m.MScale[a:b], m.VScale[a:b]}
 }
 
-// moments8 is where a loop finds the moments; the assembly knows the order.
+// moments8 has the addresses of the moments for a loop; the assembly knows the order.
 type moments8 struct{ m, v, mScale, vScale unsafe.Pointer }
 
 func (m Moments8) at(i int) moments8 {

@@ -10,7 +10,7 @@ import (
 // The plain-Go loops are the definition of every kernel. Products that are added are converted explicitly, so that no
 // compiler fuses the two.
 
-// element is what memory holds: fp32, or the bits of a bfloat16.
+// element types are in memory: fp32, or the bits of a bfloat16.
 type element interface{ float32 | uint16 }
 
 func load[E element](x E) float32 {

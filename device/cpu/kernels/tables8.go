@@ -74,7 +74,7 @@ func (b *narrow8) fill(c *codebook) {
 	}
 }
 
-// scratch8 is what the assembly works in: a block of both moments, and which first moments are negative.
+// scratch8 holds what the assembly works in: a block of both moments, and which first moments are negative.
 //
 //lint:ignore U1000 the assembly uses the fields
 type scratch8 struct {
@@ -82,7 +82,7 @@ type scratch8 struct {
 	negative [4]uint64
 }
 
-// narrowScratch8 is what the assembly for AVX2 works in: two blocks of both moments, this one and the next.
+// narrowScratch8 holds what the assembly for AVX2 works in: two blocks of both moments, this one and the next.
 type narrowScratch8 [2]struct{ m, v [256]float32 }
 
 // aligned returns the first T in memory that begins a cache line; memory is 64 bytes longer than T.
@@ -134,7 +134,7 @@ func (b *book8) fill(c *codebook) {
 		perUnit := float64(steps) / (0.9 * math.Pow10(d-6))
 		return float32(perUnit), float32(float64(first+1) - float64(steps)/9 + slack)
 	}
-	// ends[d+1] is where decade d ends; the last code before 1 begins well below the last of them.
+	// Decade d ends at ends[d+1]; the last code before 1 begins well below the last of them.
 	ends := []float64{1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 0.995, math.Inf(1)}
 	for i := range b.edge {
 		// The index is the low half of exponent>>1 in biased form; 50 (2^-27) to 63 (below 2) occur.

@@ -39,7 +39,7 @@ type helper struct {
 	wake   chan struct{}
 }
 
-// spin is how long a worker looks for work before it parks.
+// spin bounds the time that a worker looks for work before it parks.
 const spin = 50 * time.Microsecond
 
 // New starts a pool of workers, at least one. Close stops it. Each worker that the pool owns, from 1 on, calls begin

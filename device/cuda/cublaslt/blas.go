@@ -36,10 +36,10 @@ type Product struct {
 type Workspace = driver.DevicePtr
 
 const (
-	// WorkspaceBytes is what NVIDIA recommends for Hopper. It takes part in the choice of algorithms, so it is the same
-	// on all GPUs.
+	// WorkspaceBytes has the size that NVIDIA recommends for Hopper. It takes part in the choice of algorithms, so it
+	// is the same on all GPUs.
 	WorkspaceBytes = 32 << 20
-	// AlignBytes is what operands of products must be aligned to.
+	// AlignBytes divides the addresses of operands of products.
 	AlignBytes = 16
 )
 
@@ -54,7 +54,7 @@ type BLAS interface {
 
 	// Tune chooses the fastest algorithm for products of p's shape, unless one is chosen. seconds enqueues the product a
 	// number of times, with what it is given, and returns the seconds of one. What enqueuing returns is not an error of
-	// Tune: it drops the algorithm. Without Tune, the algorithm is the one that the library thinks best.
+	// Tune: it drops the algorithm. Without Tune, the library's first choice is the algorithm.
 	Tune(p *Product, w Workspace, s driver.Stream, seconds func(times int, enqueue func() error) (float64, error)) error
 	// Algorithms returns the choices of Tune, and those of UseAlgorithms that the library was asked about and offers,
 	// sorted, each as a line of text: a shape, a colon, a space, an algorithm. Another BLAS of the same version on the

@@ -129,7 +129,7 @@ func (h *handle) multiply(p *Product, t *plan, algo *algorithm, w Workspace, s d
 		algo, w, WorkspaceBytes, s).err("Matmul")
 }
 
-// factors are what alpha and beta point at. The library reads them before Matmul returns.
+// factors hold alpha and beta. The library reads them before Matmul returns.
 var factors = [2]float32{0, 1}
 
 // plan describes a shape to the library, once.
@@ -205,7 +205,7 @@ func (p *plan) prefer(i int) {
 	p.algorithms = slices.Insert(slices.Delete(p.algorithms, i, i+1), 0, best)
 }
 
-// candidates is how many algorithms the heuristic is asked for.
+// candidates counts the algorithms that the heuristic is asked for.
 const candidates = 8
 
 // ask takes the heuristic's algorithms.

@@ -6,8 +6,8 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 )
 
-// shape is what the choice of an algorithm depends on. Sizes are those of the transposed product, D' = C' + op(B)'·op(A)'; the library
-// calls our base C, and our C it calls D.
+// shape has all that the choice of an algorithm depends on. Sizes are those of the transposed product, D' = C' +
+// op(B)'·op(A)'; the library calls our base C, and our C it calls D.
 type shape struct {
 	m, n, k                        int
 	lda, ldb, ldc, ldd             int
@@ -27,8 +27,9 @@ func transposed(p *Product) shape {
 	return s
 }
 
-// alignment is what the library is told of an address. It excludes algorithms by it, so it has two values only: what an arena gives to its
-// operands wherever they are, and what all have. Else the bits of a product could depend on where its operands are.
+// alignment tells the library of an address. It excludes algorithms by it, so it has two values only: what an arena
+// gives to its operands wherever they are, and what all have. Else the bits of a product could depend on where its
+// operands are.
 func alignment(at driver.DevicePtr) uint32 {
 	if at%wholeAlignBytes == 0 {
 		return wholeAlignBytes

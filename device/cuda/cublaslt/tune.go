@@ -18,10 +18,10 @@ const (
 	// leastGain is the share by which an algorithm must be faster than the one before it in the library's order to be
 	// preferred. A smaller gain is noise.
 	leastGain = 0.02
-	// hopeless is how many times as long as the fastest one an algorithm takes that is not timed further. The first time
+	// hopeless ends the timing of an algorithm that takes this many times as long as the fastest one. The first time
 	// is of one product, so it is noisy, but not by as much as this.
 	hopeless = 1.2
-	// timedProducts is how many products are timed of an algorithm that is not hopeless.
+	// timedProducts counts the products that are timed of an algorithm that is not hopeless.
 	timedProducts = 3
 )
 

@@ -50,7 +50,7 @@ func FormatVersion(version int32) string {
 	return fmt.Sprintf("%d.%d", version/1000, version%1000/10)
 }
 
-// ErrMissing is what Load's error is (errors.Is) where there is no driver at all, or this program cannot have one: a
+// ErrMissing is in Load's error (errors.Is) where there is no driver at all, or this program cannot have one: a
 // machine that is not meant to compute on a GPU. Every other error is about a driver that is there and of no use.
 var ErrMissing = errors.New("no NVIDIA driver")
 

@@ -15,7 +15,7 @@ import (
 // names are those of a driver's library, looked for through the dynamic linker's search path.
 var names = []string{"libcuda.so.1", "libcuda.so"}
 
-// folders are where drivers are installed that the linker has not been told of: the multiarch folder of Debian and Ubuntu where its
+// folders hold drivers that the linker has not been told of: the multiarch folder of Debian and Ubuntu where its
 // cache is older than the driver, where device plugins of clusters mount it, and where Windows puts it for its Linux subsystem.
 var folders = []string{
 	"/usr/lib/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH] + "-linux-gnu",
@@ -23,7 +23,8 @@ var folders = []string{
 	"/usr/lib/wsl/lib",
 }
 
-// places is where the library is looked for, in order: by name first, so that LD_LIBRARY_PATH has its say.
+// places lists the paths at which the library is looked for, in order: by name first, so that LD_LIBRARY_PATH has its
+// say.
 func places(names, folders []string) []string {
 	list := slices.Clone(names)
 	for _, folder := range folders {

@@ -40,7 +40,7 @@ const (
 // MemHostGetDevicePointer.
 const MemHostRegisterDeviceMap = 0x2
 
-// Attribute is what DeviceGetAttribute is asked for.
+// Attribute names a property of a device, for DeviceGetAttribute.
 type Attribute int32
 
 const (
@@ -51,7 +51,7 @@ const (
 	MaxSharedMemoryPerBlockOptin Attribute = 97 // bytes, with FuncSetAttribute
 )
 
-// FunctionAttribute is what FuncSetAttribute sets.
+// FunctionAttribute names a setting of a kernel, for FuncSetAttribute.
 type FunctionAttribute int32
 
 // MaxDynamicSharedSizeBytes raises what a launch may ask for above 48 KiB, up to MaxSharedMemoryPerBlockOptin less

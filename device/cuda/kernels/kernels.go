@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// TrailingPointers is how many pointers a kernel takes after its arguments: scratch memory of Triton's, which no
+// TrailingPointers counts the pointers that a kernel takes after its arguments: scratch memory of Triton's, which no
 // kernel here uses. Zeros are passed for them.
 const TrailingPointers = 2
 
@@ -73,7 +73,7 @@ type Arg struct {
 	Offset int    `json:"-"` // in the parameter buffer, in bytes
 }
 
-// Figures are what a kernel took when it was assembled, by architecture ("sm_80", "sm_120"), and the most that it may
+// Figures have the resources of a kernel as assembled, by architecture ("sm_80", "sm_120"), and the most that it may
 // take.
 type Figures struct {
 	Registers  map[string]int `json:"registers"`   // of a thread
@@ -90,7 +90,7 @@ type Limits struct {
 	Loop       *Loop `json:"loop"` // products are not limited
 }
 
-// Loop is what the hot loop of a kernel consists of, in instructions. build.py says which loop that is.
+// Loop counts the instructions of a kernel's hot loop. build.py says which loop that is.
 type Loop struct {
 	Instructions int `json:"instructions"`
 	Products     int `json:"products"`     // of matrices, or fused ones in a kernel of fp32
@@ -157,7 +157,7 @@ type manifest struct {
 	} `json:"kernels"`
 }
 
-// A build is what differs between the targets of a kernel.
+// A build has what differs between the targets of a kernel.
 type build struct {
 	PTXBytes    int            `json:"ptx_bytes"`
 	PTXSHA256   string         `json:"ptx_sha256"`

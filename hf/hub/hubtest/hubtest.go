@@ -22,7 +22,7 @@ import (
 	"testing"
 )
 
-// Commit is where every revision is, unless Repo.Revisions says otherwise.
+// Commit has every revision, unless Repo.Revisions says otherwise.
 const Commit = "0123456789abcdef0123456789abcdef01234567"
 
 // Repo is a model or a data set.

@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// Upload is what a server has of pushes, and how it answers them.
+// Upload records the pushes to a server, and says how it answers them.
 type Upload struct {
 	ReadOnly     bool   // the token may not write
 	PartBytes    int    // of a multipart upload; 0: files are sent whole
@@ -23,10 +23,10 @@ type Upload struct {
 	RefuseCommit string // why commits are refused
 	FailGets     bool   // reads are answered with 503
 	RefusePuts   int    // the status of all uploads; 0: they are taken
-	// Denial is what a status of 403 is explained with: in the body, or in a header.
+	// Denial explains a status of 403: in the body, or in a header.
 	Denial         string
 	DenialInHeader bool
-	// CutPuts is how many uploads break before anything of them was read.
+	// CutPuts counts the uploads that break before anything of them was read.
 	CutPuts int
 
 	Objects map[string]string // large files that the server has, by SHA-256

@@ -21,7 +21,7 @@ type instr struct {
 	line int
 }
 
-// flow is what the warp does about an instruction, in addition to executing it.
+// flow tells the warp what to do about an instruction in addition to executing it.
 type flow uint8
 
 const (

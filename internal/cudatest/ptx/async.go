@@ -105,7 +105,7 @@ func decodeAsync(a *assembly) {
 	}
 }
 
-// source is what a lane copies. Only the bytes that it reads have to be there.
+// source returns the bytes that a lane copies. Only the bytes that it reads have to be there.
 func (w *warp) source(op copyOp, i int) []byte {
 	return w.global(op.src[i], int(op.bytes[i]), i)
 }

@@ -40,7 +40,7 @@ type constant struct {
 	row   int32   // set in Kernel.constants only
 }
 
-// lanes is how many threads a warp has; rows are counted in lanes.
+// lanes counts the threads of a warp; rows are counted in lanes.
 const lanes = 32
 
 // body reads a kernel's statements, up to the brace that closes it.

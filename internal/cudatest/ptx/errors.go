@@ -16,7 +16,7 @@ var (
 	ErrTrap        = errors.New("the kernel stopped itself")          // CUDA_ERROR_LAUNCH_FAILED
 )
 
-// A Fault is what ended a launch, and where.
+// A Fault tells what ended a launch, and where.
 type Fault struct {
 	Kernel      string
 	Instruction string    // its opcode; empty if the launch did not begin

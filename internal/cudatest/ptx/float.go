@@ -14,7 +14,7 @@ func (a *assembly) rounding() (r rounding, stated bool) {
 	return 'n', false
 }
 
-// A polish is what modifiers do to the operands and the result of an operation on f32.
+// A polish applies modifiers to the operands and the result of an operation on f32.
 type polish struct{ ftz, sat, relu bool }
 
 func (a *assembly) polish() polish {

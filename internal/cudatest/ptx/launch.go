@@ -8,17 +8,17 @@ import (
 	"github.com/millrace/millrace/internal/fault"
 )
 
-// A Config is how a kernel is launched.
+// A Config describes the launch of a kernel.
 type Config struct {
 	Grid, Block [3]uint32 // blocks, and threads of a block
 	SharedBytes uint32    // of the extern .shared array
 	Params      []byte    // the parameter block: each at its Param.Offset
-	// Skip is how many of the grid's first blocks are not run. A test can so look at the end of a grid that is too
+	// Skip counts the grid's first blocks, which are not run. A test can so look at the end of a grid that is too
 	// large to run.
 	Skip uint64
-	// Workers is how many goroutines run blocks; below 2, blocks run in order on the caller's goroutine.
+	// Workers counts the goroutines that run blocks; below 2, blocks run in order on the caller's goroutine.
 	Workers int
-	// WarpInstructions is how many instructions a warp may run before the launch ends with ErrBudget; 0 is 1<<26.
+	// WarpInstructions bounds the instructions of a warp before the launch ends with ErrBudget; 0 is 1<<26.
 	WarpInstructions int64
 }
 
@@ -32,7 +32,7 @@ func (k *Kernel) Launch(mem Memory, grid, block [3]uint32, sharedBytes uint32, p
 	return k.Run(mem, Config{Grid: grid, Block: block, SharedBytes: sharedBytes, Params: params})
 }
 
-// launch is what the blocks of one launch share.
+// launch has what the blocks of one launch share.
 type launch struct {
 	Config
 	kernel  *Kernel
@@ -45,7 +45,7 @@ type launch struct {
 
 func (l *launch) threads() int { return int(l.Block[0] * l.Block[1] * l.Block[2]) }
 
-// dynamicAt is where the extern .shared array begins: after the kernel's own variables, at the largest alignment that
+// The extern .shared array begins at dynamicAt: after the kernel's own variables, at the largest alignment that
 // .align can demand.
 func (k *Kernel) dynamicAt() int { return alignUp(k.SharedBytes, maxAlign) }
 

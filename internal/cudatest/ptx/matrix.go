@@ -64,9 +64,9 @@ func full(f exec) exec {
 // fragments for mma").
 type fragment struct {
 	registers int
-	// place is where an element is: e of register r, of a lane in a group.
+	// place locates an element: e of register r, of a lane in a group.
 	place func(r, e, group, within int) (row, col int)
-	// packed is how many elements a register holds.
+	// packed counts the elements in a register.
 	packed int
 }
 

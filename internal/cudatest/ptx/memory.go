@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// A Memory is what a kernel's global addresses mean. At lends the n bytes from an address on; it fails if they are
+// A Memory resolves a kernel's global addresses. At lends the n bytes from an address on; it fails if they are
 // not all inside of one allocation. It is called from several goroutines where a launch has more than one worker, and
 // also to find out whether a range is valid: an error need not end the launch. Addresses from 1<<63 on are not asked
 // for.
@@ -40,7 +40,7 @@ const (
 	dataWindow   = 0xff00_0000_0200_0000
 )
 
-// window is what a generic address has over one of a space.
+// window is added to an address of a space to make it generic.
 func (s space) window() uint64 {
 	switch s {
 	case sharedSpace:

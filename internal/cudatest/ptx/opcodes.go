@@ -1,6 +1,6 @@
 package ptx
 
-// decoders is how the instructions that are supported are decoded, by the first part of their name. A decoder takes
+// decoders decode the instructions that are supported, by the first part of their name. A decoder takes
 // the modifiers that it knows, resolves the operands and sets exec; what it leaves is not supported.
 var decoders = map[string]func(*assembly){
 	// integer.go, float.go

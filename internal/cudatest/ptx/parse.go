@@ -40,7 +40,7 @@ type parser struct {
 	globals *scope
 }
 
-// A symbol is what a name stands for: a register, a variable at an address, or a range of registers "%r<100>".
+// A symbol resolves a name: to a register, a variable at an address, or a range of registers "%r<100>".
 type symbol struct {
 	what  symbolKind
 	typ   typ
@@ -58,8 +58,8 @@ const (
 	variableSymbol
 )
 
-// A scope is what a pair of braces encloses. Labels are resolved when it ends, since they may be used before they are
-// set.
+// A scope holds the names within a pair of braces. Labels are resolved when it ends, since they may be used before they
+// are set.
 type scope struct {
 	outer   *scope
 	symbols map[string]symbol

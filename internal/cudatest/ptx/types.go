@@ -1,6 +1,6 @@
 package ptx
 
-// A kind is what the bits of a value mean.
+// A kind says what the bits of a value mean.
 type kind uint8
 
 const (

@@ -43,9 +43,9 @@ func describe(bits uint64) (descriptor, error) {
 	return d, nil
 }
 
-// address is where the 16 bytes with element k of row i begin, if the elements of a row are side by side (transposed:
-// of a column). i counts along M or N. The formulas are those of the canonical layouts in the ISA, "Shared Memory
-// Matrix Layout".
+// address returns the beginning of the 16 bytes with element k of row i, if the elements of a row are side by side
+// (transposed: of a column). i counts along M or N. The formulas are those of the canonical layouts in the ISA, "Shared
+// Memory Matrix Layout".
 func (d descriptor) address(i, k uint64, transposed bool) uint64 {
 	var at uint64
 	switch {

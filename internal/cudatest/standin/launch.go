@@ -93,7 +93,7 @@ func (d *Driver) readParams(f *function, params *unsafe.Pointer) ([]byte, driver
 	return values, driver.Success
 }
 
-// launchResult is what a driver would call the failure of a kernel.
+// launchResult returns a driver's status for the failure of a kernel.
 func launchResult(err error) driver.Result {
 	switch {
 	case err == nil:

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// firstAddress is where device memory starts. No process has memory there, so code that uses an address as a
+	// Device memory starts at firstAddress. No process has memory there, so code that uses an address as a
 	// pointer faults.
 	firstAddress = 0x0d00_0000_0000_0000
 	alignBytes   = 256

@@ -10,13 +10,13 @@ import (
 // Options says which GPU to play. The zero value is a card of compute capability 8.0 with 1 GiB and a driver of CUDA
 // 12.4.
 type Options struct {
-	// MemoryBytes is what MemAlloc may give in all.
+	// MemoryBytes bounds what MemAlloc gives in all.
 	MemoryBytes uint64
 
 	// Capability is the compute capability, major and minor. PTX for another target is refused as a driver would.
 	Capability [2]int32
 
-	// DriverVersion is what DriverGetVersion says, and limits the PTX version that ModuleLoadData takes.
+	// DriverVersion answers DriverGetVersion, and limits the PTX version that ModuleLoadData takes.
 	DriverVersion int32
 
 	// SharedOptinBytes is the shared memory that a block may have after FuncSetAttribute: 99 KiB if 0, which is what cards
@@ -33,7 +33,7 @@ type Options struct {
 	// Now is the clock of events. Nil: time.Now.
 	Now func() time.Time
 
-	// Workers is how many goroutines share a launch. 0: GOMAXPROCS.
+	// Workers counts the goroutines that share a launch. 0: GOMAXPROCS.
 	Workers int
 
 	// Load reads the image of a module. Nil: [LoadPTX].

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 )
 
-// problems are what Check reports. They have a lock of their own: they come from streams, too.
+// problems collect what Check reports. They have a lock of their own: they come from streams, too.
 type problems struct {
 	mu    sync.Mutex
 	list  []string // in order of the first time
@@ -119,7 +119,7 @@ func (d *Driver) leaks() (lines []string) {
 	return lines
 }
 
-// callSite is where the stand-in was called from.
+// callSite names the line that called the stand-in.
 func callSite() string {
 	var pcs [12]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])

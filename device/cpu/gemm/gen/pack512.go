@@ -98,7 +98,7 @@ func open512(w *writer, doc, name string, width int) (vectors int) {
 	return 2
 }
 
-// fetchAhead is how far ahead in a source row a routine fetches that reads some bytes of each row: what it is to read
+// fetchAhead leads, in a source row, the reads of a routine that reads some bytes of each row: what it is to read
 // when it comes back for the next panel. The rows are too far apart for the hardware to see the pattern.
 func fetchAhead(bytes int) int { return max(bytes, 64) }
 

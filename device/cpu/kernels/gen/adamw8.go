@@ -42,7 +42,7 @@ const (
 	scratchReg, tablesReg            = "R15", "R13"
 )
 
-// moment8 is where one moment is and how it is coded.
+// moment8 locates one moment, and says how it is coded.
 type moment8 struct {
 	name          string
 	codes, scales string // registers

@@ -22,7 +22,7 @@ func (w width) suffix() string {
 	return "AVX512"
 }
 
-// dtype is what an array in memory holds.
+// dtype names the elements of an array in memory.
 type dtype string
 
 const (
@@ -141,7 +141,7 @@ func (a *asm) scalar(name string) reg {
 	return r
 }
 
-// ymmFields is how many fields AVX2 keeps in registers; the temporaries need the others.
+// ymmFields bounds the fields that AVX2 keeps in registers; the temporaries need the others.
 const ymmFields = 5
 
 // field is the float32 at a byte offset of the struct that an argument points to. Where registers are short it is
@@ -181,7 +181,7 @@ type array struct {
 	bytes int
 }
 
-// fetchAhead is how many elements ahead loops fetch: half a page of fp32. The hardware's own fetching ends with a page.
+// fetchAhead leads the reads of a loop, in elements: half a page of fp32. The hardware's own fetching ends with a page.
 const fetchAhead = 512
 
 // fetch fetches arrays ahead.
@@ -398,7 +398,7 @@ func (a *asm) exponential(x reg) {
 	ln2High, ln2Low := a.float(-0.69140625), a.float(-0.0017409306)
 	c := []reg{a.float(0.0013814538), a.float(0.008368745), a.float(0.04166839), a.float(0.16666521), a.float(0.49999994), a.float(1), a.float(1)}
 	n := a.take()
-	// The second source is what a comparison with a NaN gives.
+	// A comparison with a NaN gives the second source.
 	a.reverse("VMAXPS", x, low)
 	a.reverse("VMINPS", x, high)
 	a.f("VMULPS %s, %s, %s", a.v(log2e), a.v(x), a.v(n))

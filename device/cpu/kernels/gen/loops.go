@@ -21,7 +21,7 @@ func loops(w width) []loop {
 	var all []loop
 	all = append(all, toBF16(), toF32(), split(), join())
 	if w == ymm {
-		// AVX2 is what a host with a GPU needs: optimizer, sums, rounding.
+		// AVX2 has what a host with a GPU needs: optimizer, sums, rounding.
 		for _, d := range both {
 			all = append(all, sumLanes("sumSquares", d, true))
 		}
@@ -438,7 +438,7 @@ func maximum() loop {
 			if a.masked {
 				k = "K1, "
 			}
-			// The second source, here the accumulator, is what a comparison with a NaN gives.
+			// A comparison with a NaN gives the second source, here the accumulator.
 			a.f("VMAXPS Z%d, Z%d, %sZ%d", acc, x, k, acc)
 			a.free(x)
 		},
