@@ -9,6 +9,7 @@
 // negated, ++ for --, an integer constant that is one more, and a statement that is left out. Of all faults in a package n are
 // drawn. Each is compiled with go test -overlay, so that no file changes, and the package's own tests run with -short. A fault
 // that does not compile, or that only changes a text, is not counted; one with which tests fail, panic or do not end is killed.
+// With -also the tests of other packages run too, and with -only a list of survivors is tried again.
 package main
 
 import (
@@ -31,23 +32,27 @@ func main() {
 	seed := flag.Uint64("seed", 1, "of the draw")
 	root := flag.String("root", ".", "directory of the module")
 	run := flag.String("run", "", "only tests that match, as for go test")
-	only := flag.String("only", "", "only the faults that a file lists, one place (file:line:column kind) a line")
+	also := flag.String("also", "", "run the tests of these `PACKAGES` too, separated by commas")
+	only := flag.String("only", "", "only faults at the places (file:line:column) that the lines of a `FILE` begin with")
 	flag.Parse()
 	if flag.NArg() == 0 {
 		fmt.Fprintln(os.Stderr, "mutants: name packages, such as ./optim")
 		os.Exit(2)
 	}
 	for _, pkg := range flag.Args() {
-		if err := mutate(*root, pkg, *n, *seed, *run, *only); err != nil {
+		if err := (&trial{*root, pkg, *run, *also}).mutate(*n, *seed, *only); err != nil {
 			fmt.Fprintln(os.Stderr, "mutants:", err)
 			os.Exit(1)
 		}
 	}
 }
 
+// trial says what to change and which tests to run.
+type trial struct{ root, pkg, run, also string }
+
 // mutate tries faults in a package and prints those that survive, and the counts.
-func mutate(root, pkg string, n int, seed uint64, run, only string) error {
-	dir, err := filepath.Abs(filepath.Join(root, pkg))
+func (t *trial) mutate(n int, seed uint64, only string) error {
+	dir, err := filepath.Abs(filepath.Join(t.root, t.pkg))
 	if err != nil {
 		return err
 	}
@@ -63,15 +68,15 @@ func mutate(root, pkg string, n int, seed uint64, run, only string) error {
 		}
 		var kept []fault
 		for _, f := range faults {
-			if strings.Contains(string(list), f.String()+"\n") {
+			if strings.Contains("\n"+string(list), "\n"+f.String()+":") {
 				kept = append(kept, f)
 			}
 		}
 		faults = kept
 	}
 	begin := time.Now()
-	if out, err := test(root, pkg, run, "", time.Hour); err != nil {
-		return fmt.Errorf("%s: its tests fail without a fault: %s", pkg, out)
+	if out, err := t.test("", time.Hour); err != nil {
+		return fmt.Errorf("%s: its tests fail without a fault: %s", t.pkg, out)
 	}
 	limit := 5*time.Since(begin) + 30*time.Second
 	killed, survived, invalid := 0, 0, 0
@@ -79,7 +84,7 @@ func mutate(root, pkg string, n int, seed uint64, run, only string) error {
 		if killed+survived == n {
 			break
 		}
-		switch alive, err := try(root, pkg, run, &f, limit); {
+		switch alive, err := t.try(&f, limit); {
 		case errors.Is(err, errInvalid):
 			invalid++
 		case err != nil:
@@ -91,10 +96,10 @@ func mutate(root, pkg string, n int, seed uint64, run, only string) error {
 			killed++
 		}
 		if i%20 == 19 {
-			fmt.Fprintf(os.Stderr, "%s: %d killed, %d survived\n", pkg, killed, survived)
+			fmt.Fprintf(os.Stderr, "%s: %d killed, %d survived\n", t.pkg, killed, survived)
 		}
 	}
-	fmt.Printf("%s: %d of %d killed (%.2f); drawn from %d, %d did not compile\n", pkg, killed, killed+survived,
+	fmt.Printf("%s: %d of %d killed (%.2f); drawn from %d, %d did not compile\n", t.pkg, killed, killed+survived,
 		float64(killed)/float64(max(killed+survived, 1)), len(faults), invalid)
 	return nil
 }
@@ -103,7 +108,7 @@ func mutate(root, pkg string, n int, seed uint64, run, only string) error {
 var errInvalid = errors.New("does not compile")
 
 // try runs the tests with a fault, and reports whether all pass.
-func try(root, pkg, run string, f *fault, limit time.Duration) (alive bool, err error) {
+func (t *trial) try(f *fault, limit time.Duration) (alive bool, err error) {
 	dir, err := os.MkdirTemp("", "mutants-")
 	if err != nil {
 		return false, err
@@ -120,26 +125,30 @@ func try(root, pkg, run string, f *fault, limit time.Duration) (alive bool, err 
 	if err := os.WriteFile(overlay, doc, 0o600); err != nil {
 		return false, err
 	}
-	out, err := test(root, pkg, run, overlay, limit)
+	out, err := t.test(overlay, limit)
 	if err != nil && (bytes.Contains(out, []byte("[build failed]")) || bytes.Contains(out, []byte("[setup failed]"))) {
 		return false, errInvalid
 	}
 	return err == nil, nil
 }
 
-// test runs the tests of a package, with the files of an overlay.
-func test(root, pkg, run, overlay string, limit time.Duration) ([]byte, error) {
+// test runs the tests, with the files of an overlay.
+func (t *trial) test(overlay string, limit time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit+time.Minute)
 	defer cancel()
 	args := []string{"test", "-short", "-failfast", "-vet=off", "-count=1", "-timeout", limit.String()}
-	if run != "" {
-		args = append(args, "-run", run)
+	if t.run != "" {
+		args = append(args, "-run", t.run)
 	}
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
-	cmd.Dir = root
+	packages := []string{t.pkg}
+	if t.also != "" {
+		packages = append(packages, strings.Split(t.also, ",")...)
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
+	cmd.Dir = t.root
 	cmd.WaitDelay = time.Second
 	return cmd.CombinedOutput()
 }
