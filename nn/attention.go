@@ -5,6 +5,30 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
+// Letters of shapes in this file: t rows of the pass, H the hidden width, h query heads, k key heads (each serves h/k
+// queries heads), d the width of a head.
+//
+//	x, dx            [t, H]           input of the block and its gradient
+//	qkv, dQKV        [t, (h+2k)*d]    queries, keys and values side by side: one product makes all three
+//	qk               [t, (h+k)*d]     normed and rotated queries and keys, with QK norms alone
+//	att, dAtt        [t, h*d]         output of the heads
+//	lse, delta       F32 [t, h]       log-sum-exp of the scores; row sums of att*dAtt
+//	q, k, v weights  [(h+2k)*d, H]    glued: one matrix
+//	o weight         [H, h*d]
+//
+// Which of these does backward read, and which of them is kept? Scores are the largest of all, t*t for each head, and are
+// never in memory: a kernel computes them in tiles, and again in backward from lse. Of the rest, att and lse are what is
+// dear to compute again (a pass over all keys), and qkv takes a product. So the levels of what is kept are: x alone;
+// att and lse too (KeepAttention); qkv too (KeepAll). Recompute makes up for what is not kept, with the same operations in
+// the same order as Forward, so that the bits of all levels agree.
+//
+// The rotation is done in place where backward can undo it: it is orthogonal, so the gradient is rotated backward. With QK
+// norms it cannot be: the norm's backward needs the product as it was, and so the rotated rows have a buffer of their own.
+//
+// Work on rows (products, norms, rotation) goes in chunks, for which scratch suffices. Attention itself sees all rows of
+// the micro-batch at once, since a row attends to rows of other chunks; that is why Backward has two loops over chunks,
+// before and after AttentionGrad.
+
 // Attention is grouped-query attention with rotary positions. Source: Ainslie et al., "GQA" (2023).
 type Attention struct {
 	Heads, KVHeads, HeadDim int

@@ -9,6 +9,27 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
+// All memory on the device is one allocation. Where is each buffer in it, and how large is the whole?
+//
+// The obvious answer is a function for the size and another one for the places. The two drift apart with the first change
+// that is made to one of them, and the run then dies of memory, or of a buffer on top of another, hours later. So there is
+// one function: buffers walks what a plan keeps and takes it from a device.Arena. The planner gives it an arena over no
+// memory, which only counts; the engine gives it the allocation. So the engine uses what the planner has counted, to
+// the byte.
+//
+// Three rules keep it small:
+//
+//   - What is never in use at the same time has the same memory. Blocks are visited one after the other, and so overlay
+//     places the values between visits of all blocks at one address; work does the same with the scratch of all visits,
+//     forward and backward, and with the head's, which begins when the blocks are done.
+//   - Rings have equal slots, each as large as the largest part that passes through it, so that any part fits any slot and
+//     the schedule alone says which.
+//   - What each micro-batch has comes in a row of equal buffers. A count takes one of them and multiplies (micros), since
+//     the search counts plans of thousands of micro-batches.
+//
+// The order of the groups below is the order of addresses, and the names of the groups are the rows of the memory table
+// that people read.
+
 // Buffers are all that a run keeps on the device, placed in one arena. The plan places them in an arena that only
 // counts, and the engine in the one allocation that the plan asked for, with this same code.
 type Buffers struct {
@@ -138,6 +159,8 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		group("resident weights")
 	}
 
+	// A gradient in fp32 has a place of its own where it collects over several visits (ownGrad); else it passes through the
+	// ring. With a split master it is rounded into a stage on its way out.
 	var ring, stage int64
 	b.OwnG = make([]device.Mem, len(p.Model.Parts))
 	for part := range p.Model.Parts {
@@ -199,6 +222,8 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	}
 	group("state that passes")
 
+	// Rows of x between two blocks: forward writes one set while it reads the other, and backward passes dx down. A ring of
+	// one buffer for each micro-batch and a few spare ones can serve all three (inputBuffer says in which order).
 	if p.sharesInputs() {
 		b.Shared = mats(num.Compute, t, hidden)
 		for range p.Placement.Rings.Inputs {

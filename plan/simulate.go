@@ -10,6 +10,25 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
+// How long does a step take? The search asks that of hundreds of placements, before anything has run.
+//
+// The obvious answer adds up each lane and takes the longest. It fails twice. Lanes wait for each other: a ring of two
+// slots makes the fetch of block 3 wait until compute is done with block 1, and such waits are the difference between the
+// placements that the search compares. And lanes slow each other down: two copies share a link, an update and a copy share
+// the memory of the host, and compute and update share the cores of a CPU.
+//
+// So walk follows the very schedule that the engine follows. It keeps a queue of operations for each lane, and two
+// numbers of seconds for the operation at the head of each: work, and disk. An operation begins when those that it names
+// in After are done. While the set of operations under way stays the same, each progresses at a constant rate, which
+// Machine.slowed and Placement.diskShares give. The walk goes from one moment at which that set changes to the next: it
+// takes the shortest time that finishes the work or the disk of any lane, gives all lanes that much progress, and looks
+// again. Nothing is random, and two walks of one plan agree to the bit.
+//
+// The time of a walk grows with the number of operations, so micro-batches beyond simulatedMicros are walked in groups,
+// and one that cannot beat the best plan so far ends early (walking.most). simulateEach is the reference without groups.
+//
+// The seconds are those of one rank: blocks that are dealt to several ranks are walked as if one rank had all of them.
+
 // Prediction has the figures of a simulated steady step.
 type Prediction struct {
 	StepSeconds float64 `json:"step_sec"`
@@ -163,7 +182,9 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 		out.DownloadBytes += c.down
 		out.FLOPs += c.flops + c.attention
 	}
-	toCome := out.LaneSeconds // of operations that have not begun; for the disk, of all
+	// A lane needs at least the seconds of its operations that have not begun, so that now + toCome is a lower bound of
+	// the step, and rises as waits show.
+	toCome := out.LaneSeconds // for the disk, of all operations
 	done := make([]bool, len(ops))
 	ready := func(i int) bool {
 		for _, d := range ops[i].After {
@@ -176,6 +197,7 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 	var at [Lanes]flight
 	var busy [Lanes]bool
 	for now, left := 0.0, len(ops); left > 0; {
+		// Each lane that is free takes its next operation, if nothing holds that up: a lane never overtakes within its queue.
 		for lane := range Lane(Lanes) {
 			if busy[lane] || len(queues[lane]) == 0 || !ready(queues[lane][0]) {
 				continue

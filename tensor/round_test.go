@@ -12,8 +12,8 @@ type between struct {
 	below, above float64
 }
 
-// toward checks that a conversion rounds what lies between two neighbours to the nearer one, and the middle to the
-// even one, in both signs.
+// toward checks that a conversion rounds a number from the lower neighbour to the higher one to the nearer of the two,
+// and the middle to the even one, in both signs.
 func (n between) toward(t *testing.T, name string, from func(float32) uint16) {
 	t.Helper()
 	middle := (n.below + n.above) / 2
@@ -40,7 +40,7 @@ func (n between) toward(t *testing.T, name string, from func(float32) uint16) {
 	}
 }
 
-// Every number of bf16 is its upper half in fp32, and what lies between two is rounded to the nearest, ties to even.
+// Every number of bf16 is its upper half in fp32, and any other number is rounded to the nearest, ties to even.
 func TestBF16(t *testing.T) {
 	for h := range uint16(0x7f80) {
 		x := F32FromBF16(h)
@@ -72,7 +72,7 @@ func valueOfF16(h uint16) float64 {
 	return math.Ldexp(1024+frac, exp-25)
 }
 
-// Every number of binary16 has its value, denormals included, and what lies between two is rounded to the nearest, ties
+// Every number of binary16 has its value, denormals included, and any other number is rounded to the nearest, ties
 // to even; from 65520 on that is infinity.
 func TestF16(t *testing.T) {
 	for h := range uint16(0x7c00) {
