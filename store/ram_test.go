@@ -105,3 +105,27 @@ func TestPiecesOfScales(t *testing.T) {
 		}
 	}
 }
+
+// Memory that one reader has, or one writer, is not given back.
+func TestRAMClosedWhileLent(t *testing.T) {
+	for _, access := range []store.Access{store.Read, store.Write} {
+		spec := store.Spec{ID: weightsOf(0), Bytes: 1536, Piece: 1024}
+		s, err := store.NewRAM(hostmem.New(), []store.Spec{spec})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease := borrow(t, s, trace.Fetch, spec.ID, 1024, 512, access, 0)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("no panic: access %v", access)
+				}
+			}()
+			s.Close()
+		}()
+		lease.Release()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
