@@ -1,0 +1,69 @@
+package nn_test
+
+import (
+	"testing"
+
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
+)
+
+// The account of a block's forward visit is what one counts by hand: 8 positions in documents of 3 and 5, a width of 8,
+// two query heads and one key head of 4, and 12 columns of gate.
+func TestMeasureForward(t *testing.T) {
+	for window, pairs := range map[int]int64{0: 6 + 15, 2: 5 + 9, 3: 6 + 12, 5: 6 + 15} {
+		b := &nn.Block{Hidden: 8, Eps: 1e-5, FeedForward: nn.GLU{Inner: 12}, Mixer: nn.Attention{Heads: 2, KVHeads: 1, HeadDim: 4,
+			Rope: nn.RopeFrequencies{HeadDim: 4, Theta: 1e4}, Scale: 0.5, Window: window}}
+		layout, err := tensor.NewLayout(b.Fields()...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := nn.Account{
+			Products:  2 * 8 * (16*8 + 8*8 + 24*8 + 8*12), // qkv, output, gate and up, down
+			Attention: 2 * 2 * pairs * 2 * 4,
+			Ops:       9,                                    // two norms, four products, rotation, attention, SwiGLU
+			Traffic:   2 * 8 * (2*8 + 2*8 + 2*12 + 12 + 24), // norms, rotation of queries and keys, SwiGLU; 2 bytes each
+		}
+		for _, level := range []nn.Keep{nn.KeepInput, nn.KeepAll} {
+			m := nn.Shape{Docs: []int{3, 5}, DType: tensor.BF16, Level: level}
+			got := b.Measure(b.Stages(nn.Forward, false)[0][0], m, layout)
+			if got != want || got.FLOPs() != want.Products+want.Attention {
+				t.Errorf("window %d, level %v: %+v, want %+v", window, level, got, want)
+			}
+		}
+		// Backward has two products for each of forward's, and what it computes again; the gradient of attention has five
+		// products where attention has two.
+		back := func(level nn.Keep) nn.Account {
+			return b.Measure(b.Stages(nn.Backward, false)[0][0], nn.Shape{Docs: []int{3, 5}, DType: tensor.BF16, Level: level}, layout)
+		}
+		all, none := back(nn.KeepAll), back(nn.KeepInput)
+		if all.Products != 2*want.Products || all.Attention != 5*want.Attention/2 || all.Widest != (nn.AttentionShape{Heads: 2, HeadDim: 4}) {
+			t.Errorf("window %d: backward %+v", window, all)
+		}
+		if again := none.Products - all.Products; again != 2*8*(16*8+8*8+24*8) || none.Attention-all.Attention != want.Attention {
+			t.Errorf("window %d: backward computes %d again, and %+v", window, again, none)
+		}
+	}
+}
+
+// Accounts add up, and the wider attention stays.
+func TestAccountPlus(t *testing.T) {
+	a := nn.Account{Products: 1, Attention: 2, Ops: 3, Traffic: 4, Widest: nn.AttentionShape{Heads: 2, HeadDim: 8}}
+	b := nn.Account{Products: 10, Attention: 20, Ops: 30, Traffic: 40, Widest: nn.AttentionShape{Heads: 1, HeadDim: 15}}
+	want := nn.Account{Products: 11, Attention: 22, Ops: 33, Traffic: 44, Widest: a.Widest}
+	if a.Plus(b) != want || b.Plus(a) != want {
+		t.Errorf("%+v and %+v, want %+v", a.Plus(b), b.Plus(a), want)
+	}
+}
+
+// What a product overwrites is not cleared: of a gradient only vectors and what is between tensors.
+func TestClearedBetween(t *testing.T) {
+	layout, err := tensor.NewLayout(tensor.Field{Name: "a", Shape: tensor.Shape{3, 100}, Trainable: true},
+		tensor.Field{Name: "b", Shape: tensor.Shape{10}, Trainable: true}, tensor.Field{Name: "frozen", Shape: tensor.Shape{7, 7}},
+		tensor.Field{Name: "c", Shape: tensor.Shape{2, 128}, Trainable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := nn.ClearedBytes(layout); got != 4*(768-300) {
+		t.Errorf("%d bytes, want %d: from the end of a to the beginning of c", got, 4*(768-300))
+	}
+}
