@@ -55,7 +55,7 @@ func TestAccountPlus(t *testing.T) {
 	}
 }
 
-// What a product overwrites is not cleared: of a gradient only vectors and what is between tensors.
+// Clearing leaves out what a product overwrites: it writes vectors, and the elements between tensors.
 func TestClearedBetween(t *testing.T) {
 	layout, err := tensor.NewLayout(tensor.Field{Name: "a", Shape: tensor.Shape{3, 100}, Trainable: true},
 		tensor.Field{Name: "b", Shape: tensor.Shape{10}, Trainable: true}, tensor.Field{Name: "frozen", Shape: tensor.Shape{7, 7}},

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// What a killed run has left counts with the blocks that it takes, unless a checkpoint has a second name of it.
+// A file that a killed run has left counts with the blocks that it takes, unless a checkpoint has a second name of it.
 func TestLeftBytes(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, bytes int) {
