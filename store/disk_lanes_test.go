@@ -298,7 +298,7 @@ func TestMisuse(t *testing.T) {
 		"a lane without a quota": func(d *store.Disk) {
 			borrow(t, d, trace.Fetch, four.ID, 0, 1, store.Read, 0)
 		},
-		"an unknown extent": func(d *store.Disk) { d.Prefetch(trace.Fetch, store.ID{}, 0, 0) },
+		"an unknown extent":     func(d *store.Disk) { d.Prefetch(trace.Fetch, store.ID{}, 0, 0) },
 		"a hint beyond the end": func(d *store.Disk) { d.Prefetch(trace.Update, four.ID, four.Bytes, 0) },
 		"the files of what is being written": func(d *store.Disk) {
 			defer borrow(t, d, trace.Update, four.ID, 0, 4096, store.Write, 0).Release()
