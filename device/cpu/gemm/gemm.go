@@ -7,6 +7,7 @@
 //
 //   - Mat and Op say what to multiply.
 //   - Engine holds the packing buffers, allocated once, and shares the work among the workers of a Runner.
+//   - Reference is the slow float64 oracle.
 //
 // # Bits
 //
@@ -30,7 +31,7 @@
 //     zeros. Even and odd k have sums of their own, which start at +0 and take the products in the order of k, each by
 //     fma; then s = s + (even + odd). Denormal inputs and results of each of these operations are zeros.
 //
-// The tests hold every level to this, bit by bit, with an emulation in plain Go, and to a product in float64.
+// The tests hold every level to this, bit by bit, with an emulation in plain Go.
 //
 // A product with a NaN operand is a NaN; which NaN is not defined.
 package gemm

@@ -139,7 +139,7 @@ func checkProduct(t *rapid.T, e *Engine, m, n, k int) {
 		}
 	}
 	want.C = exact
-	reference(want)
+	Reference(want)
 	if rapid.Bool().Draw(t, "serial") {
 		e.MulSerial(rapid.IntRange(0, len(e.workers)-1).Draw(t, "worker"), op)
 	} else {

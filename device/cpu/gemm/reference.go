@@ -6,8 +6,9 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// reference computes a product in float64 and writes it to C by one rounding to fp32, and a second one if C is bf16.
-func reference(op Op) {
+// Reference is the product in float64, written to C by one rounding to fp32, and a second one if C is bf16. It takes
+// 2MNK simple operations and is the oracle of the tests.
+func Reference(op Op) {
 	m, n, k := op.Shape()
 	a, b := newSource(&op.A, op.TransA, 1), newSource(&op.B, !op.TransB, 1)
 	for i := range m {
