@@ -203,7 +203,8 @@ func (r *Run) Eval(ctx context.Context, b *stream.Batch) (loss float64, err erro
 }
 
 // Evaluate returns the mean loss over the data sets of the key eval, or over the part of the data that val_size holds
-// out, after the updates of all steps. It does not train. Without such data the error is io.EOF.
+// out, after the updates of all steps. It does not train. The latest batch of Next is used up: the evaluation has its
+// memory. Without such data the error is io.EOF.
 func (r *Run) Evaluate(ctx context.Context) (Loss, error) {
 	if err := r.computes(); err != nil {
 		return Loss{}, err
@@ -211,6 +212,7 @@ func (r *Run) Evaluate(ctx context.Context) (Loss, error) {
 	if r.eval == nil {
 		return Loss{}, io.EOF
 	}
+	r.batch = stream.Batch{}
 	return r.session.evaluate(ctx, r.eval, "the held-out data")
 }
 

@@ -62,7 +62,14 @@ func TestRunEvaluates(t *testing.T) {
 				t.Fatal(err)
 			}
 			walk(t, r, c, c.MaxSteps)
+			b, err := r.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
 			after, err := r.Evaluate(t.Context())
+			if _, err := r.Step(t.Context(), b, r.Update(1e-3)); err == nil || !strings.Contains(err.Error(), "no position") {
+				t.Errorf("a step on a batch that the evaluation has overwritten: error %v", err)
+			}
 			if err != nil || before.Loss != *want.EvalBefore || after.Loss != *want.EvalAfter {
 				t.Errorf("%v, after it %v, error %v; Train has %v and %v", before, after, err, *want.EvalBefore, *want.EvalAfter)
 			}
