@@ -155,6 +155,14 @@ func TestAccountsAreASum(t *testing.T) {
 		if d := cmp.Diff(list, a.Usage()); d != "" {
 			t.Fatal(d)
 		}
+		for _, p := range list {
+			if got := a.Of(p.Purpose); got != p {
+				t.Fatalf("the account is %+v, want %+v", got, p)
+			}
+		}
+		if got := a.Of("absent"); got != (PurposeBytes{Purpose: "absent"}) {
+			t.Fatalf("nothing was reserved: %+v", got)
+		}
 	})
 }
 
