@@ -18,7 +18,7 @@ import (
 // a model of any depth is filled at the speed of memory. Cores share the drawing and the copies.
 func (b *benchmark) fillAlike(ctx context.Context, s *train.Session, wanted func(part int) bool) error {
 	type like struct {
-		kind           model.Kind
+		kind           model.PartKind
 		weights, state int64
 	}
 	specs := map[int][]store.Spec{}

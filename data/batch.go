@@ -7,11 +7,11 @@ import (
 	"github.com/millrace/millrace/hostmem"
 )
 
-// Batch is one micro-batch: Sequences rows of SequenceLen positions, row after row. A document here is a piece of one
-// where a document was split. The target of a position is the label of the next token of its document, even where that
-// token is in another row because the document was split; the last position of a document has no target. Padding is at
-// the end of a row.
-type Batch struct {
+// MicroBatch is one micro-batch: Sequences rows of SequenceLen positions, row after row. A document here is a piece of
+// one where a document was split. The target of a position is the label of the next token of its document, even where
+// that token is in another row because the document was split; the last position of a document has no target. Padding
+// is at the end of a row.
+type MicroBatch struct {
 	Sequences   int
 	SequenceLen int
 	batch.Micro
@@ -20,26 +20,26 @@ type Batch struct {
 }
 
 // NewBatches makes n micro-batches of padding in mem, which has the bytes that they take (batch.Bytes).
-func NewBatches(mem []byte, n, sequences, sequenceLen int) []Batch {
+func NewBatches(mem []byte, n, sequences, sequenceLen int) []MicroBatch {
 	all := hostmem.I32(mem)
 	each := len(all) / max(n, 1)
-	batches := make([]Batch, n)
+	batches := make([]MicroBatch, n)
 	for i := range batches {
-		batches[i] = Batch{Sequences: sequences, SequenceLen: sequenceLen, Micro: batch.In(all[i*each:][:each])}
+		batches[i] = MicroBatch{Sequences: sequences, SequenceLen: sequenceLen, Micro: batch.In(all[i*each:][:each])}
 		batches[i].clear()
 	}
 	return batches
 }
 
 // clear makes it padding.
-func (b *Batch) clear() {
+func (b *MicroBatch) clear() {
 	b.RealTokens, b.TargetTokens = 0, 0
 	b.Clear()
 }
 
 // place writes tokens as one document at flat position at. label(i) is the label of the token i of the document, and is
 // asked for 1 to len(tokens), the last only with more.
-func (b *Batch) place(at int, tokens []int32, more bool, label func(i int) int32) {
+func (b *MicroBatch) place(at int, tokens []int32, more bool, label func(i int) int32) {
 	b.SetDocument(at, tokens)
 	for i := range tokens {
 		if i+1 < len(tokens) || more {
@@ -63,7 +63,7 @@ func newPieceReader(sequenceLen int) pieceReader {
 }
 
 // fill writes pieces into a row.
-func (b *Batch) fill(row int, ps *pieces, members []int32, r *pieceReader) error {
+func (b *MicroBatch) fill(row int, ps *pieces, members []int32, r *pieceReader) error {
 	at := row * b.SequenceLen
 	for _, i := range members {
 		p := ps.find(i)
@@ -95,16 +95,16 @@ func (b *Batch) fill(row int, ps *pieces, members []int32, r *pieceReader) error
 
 // NewBatch makes a micro-batch of one row per example, unpacked. Labels may be any token or [Ignore]. sequenceLen must
 // not be shorter than the longest example; 0 takes that length.
-func NewBatch(examples []Example, sequenceLen int) (Batch, error) {
+func NewBatch(examples []Example, sequenceLen int) (MicroBatch, error) {
 	longest := 0
 	for i, e := range examples {
 		if len(e.InputIDs) == 0 || len(e.Labels) != len(e.InputIDs) {
-			return Batch{}, fmt.Errorf("sequence %d has %d tokens and %d labels: it needs as many of both, at least 1",
+			return MicroBatch{}, fmt.Errorf("sequence %d has %d tokens and %d labels: it needs as many of both, at least 1",
 				i, len(e.InputIDs), len(e.Labels))
 		}
 		for t, id := range e.InputIDs {
 			if l := e.Labels[t]; id < 0 || l < 0 && l != Ignore {
-				return Batch{}, fmt.Errorf("sequence %d has token %d with label %d at %d: neither may be negative, but a label %d",
+				return MicroBatch{}, fmt.Errorf("sequence %d has token %d with label %d at %d: neither may be negative, but a label %d",
 					i, id, l, t, Ignore)
 			}
 		}
@@ -114,9 +114,9 @@ func NewBatch(examples []Example, sequenceLen int) (Batch, error) {
 		sequenceLen = longest
 	}
 	if longest > sequenceLen || longest == 0 {
-		return Batch{}, fmt.Errorf("the longest of %d sequences has %d tokens, and a row %d", len(examples), longest, sequenceLen)
+		return MicroBatch{}, fmt.Errorf("the longest of %d sequences has %d tokens, and a row %d", len(examples), longest, sequenceLen)
 	}
-	b := Batch{Sequences: len(examples), SequenceLen: sequenceLen, Micro: batch.New(len(examples) * sequenceLen)}
+	b := MicroBatch{Sequences: len(examples), SequenceLen: sequenceLen, Micro: batch.New(len(examples) * sequenceLen)}
 	for i, e := range examples {
 		b.place(i*sequenceLen, e.InputIDs, false, func(t int) int32 { return e.Labels[t] })
 	}

@@ -168,7 +168,7 @@ func (l *Loader) Seek(c Cursor) error {
 
 // Next fills the micro-batches of the next step, which have BatchTokens/SequenceLen rows together. After the last
 // epoch it returns io.EOF; the step before that may end in rows of padding.
-func (l *Loader) Next(ctx context.Context, into []Batch) error {
+func (l *Loader) Next(ctx context.Context, into []MicroBatch) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (l *Loader) Next(ctx context.Context, into []Batch) error {
 }
 
 // rowsOf counts the rows of micro-batches.
-func rowsOf(batches []Batch) int {
+func rowsOf(batches []MicroBatch) int {
 	n := 0
 	for i := range batches {
 		n += batches[i].Sequences
@@ -251,7 +251,7 @@ func (l *EvalLoader) Packing() Packing { return l.packing }
 func (l *EvalLoader) Rows() int { return l.order.rows }
 
 // Next fills micro-batches with the next rows, and the rest of them with padding, or returns io.EOF after the last row.
-func (l *EvalLoader) Next(ctx context.Context, into []Batch) error {
+func (l *EvalLoader) Next(ctx context.Context, into []MicroBatch) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func wantTargets(examples []Example) map[int32]int32 {
 }
 
 // checkBatch checks what holds in every batch, and enters its tokens and targets.
-func checkBatch(t *rapid.T, b Batch, seen map[int32]int, targets map[int32]int32) {
+func checkBatch(t *rapid.T, b MicroBatch, seen map[int32]int, targets map[int32]int32) {
 	n := b.Sequences * b.SequenceLen
 	for name, a := range map[string][]int32{"tokens": b.IDs, "targets": b.Targets, "positions": b.Positions,
 		"document starts": b.DocStart, "document ends": b.DocEnd} {
@@ -127,12 +127,12 @@ func example(t interface{ Fatal(...any) }, d *Dataset, i int) Example {
 }
 
 // batches are n micro-batches in memory of their own.
-func batches(n, sequences, sequenceLen int) []Batch {
+func batches(n, sequences, sequenceLen int) []MicroBatch {
 	return NewBatches(make([]byte, batch.Bytes(n*sequences*sequenceLen)), n, sequences, sequenceLen)
 }
 
 // next returns the next step of a loader, in memory of its own and in micro-batches of that number of rows.
-func next(l *Loader, micro int) ([]Batch, error) {
+func next(l *Loader, micro int) ([]MicroBatch, error) {
 	into := batches(l.stepRows()/micro, micro, l.o.SequenceLen)
 	return into, l.Next(context.Background(), into)
 }
@@ -325,7 +325,7 @@ func TestBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := into[0]
-	want := Batch{
+	want := MicroBatch{
 		Sequences: 3, SequenceLen: 6, RealTokens: 13, TargetTokens: 9,
 		Micro: batch.Micro{
 			IDs:       []int32{11, 12, 13, 14, 15, 16, 1, 2, 3, 4, 5, 0, 17, 18, 0, 0, 0, 0},
@@ -349,7 +349,7 @@ func TestNewBatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Batch{
+	want := MicroBatch{
 		Sequences: 2, SequenceLen: 3, RealTokens: 4, TargetTokens: 1,
 		Micro: batch.Micro{IDs: []int32{7, 8, 9, 1, 0, 0}, Targets: []int32{6, -1, -1, -1, -1, -1}, Positions: []int32{0, 1, 2, 0, 0, 0},
 			DocStart: []int32{0, 0, 0, 3, 4, 5}, DocEnd: []int32{3, 3, 3, 4, 5, 6}, Weights: slices.Repeat([]float32{1}, 6)},

@@ -49,7 +49,7 @@ func TestGrouped(t *testing.T) {
 				t.Errorf("%s: group %d, trained %v", f.Name, f.ParamGroup, f.Trainable)
 			}
 		}
-		for _, run := range g.Parts[part].Layout.Runs() {
+		for _, run := range g.Parts[part].Layout.Stretches() {
 			norms += run.ParamGroup / 2
 		}
 	}

@@ -42,26 +42,26 @@ type Model struct {
 // at once.
 const DefaultChunkTokens = 512
 
-// Kind says what a part is for.
-type Kind uint8
+// PartKind says what a part is for.
+type PartKind uint8
 
 // The kinds of parts.
 const (
-	Embed    Kind = iota // a tile of the token embedding, which is also the head's if the two are tied
-	Block                // a decoder block
-	Norm                 // the final norm
-	HeadTile             // a tile of a head of its own
+	Embed    PartKind = iota // a tile of the token embedding, which is also the head's if the two are tied
+	Block                    // a decoder block
+	Norm                     // the final norm
+	HeadTile                 // a tile of a head of its own
 )
 
 // String is the word that part names begin with.
-func (k Kind) String() string { return [...]string{"embed", "block", "norm", "head"}[k] }
+func (k PartKind) String() string { return [...]string{"embed", "block", "norm", "head"}[k] }
 
 // Part is a unit of weights: fetched, updated and stored as one.
 type Part struct {
 	Index    int // in Model.Parts
 	Layer    int
 	Name     string // "embed.0", "block.11", "norm", "head.2"
-	Kind     Kind
+	Kind     PartKind
 	Layout   *tensor.Layout
 	Group    int      // from 1: the number of a group of a block; 0: the part is not a group
 	FirstRow int      // of a tile, in the vocabulary
@@ -197,7 +197,7 @@ func tileRows(block *tensor.Layout, hidden, vocab int) int {
 }
 
 // addTiles cuts a [vocabulary, hidden] matrix into parts and returns their indices.
-func (m *Model) addTiles(k Kind, layer int) ([]int, error) {
+func (m *Model) addTiles(k PartKind, layer int) ([]int, error) {
 	var tiles []int
 	for i := range m.Head.Tiles() {
 		first, rows := m.Head.Tile(i)

@@ -160,7 +160,7 @@ func (p *Part) role(field string) string {
 	case p.Kind == Block:
 		return field
 	}
-	return map[Kind]string{Embed: "embed_tokens.", Norm: "norm.", HeadTile: "lm_head."}[p.Kind] + field
+	return map[PartKind]string{Embed: "embed_tokens.", Norm: "norm.", HeadTile: "lm_head."}[p.Kind] + field
 }
 
 // assemble finds where a tensor has each of its shares.

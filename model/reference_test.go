@@ -116,7 +116,7 @@ func (r *reference) run(b modeltest.Batch, keep nn.Keep) (loss float64, logits [
 func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (losses, logits []float32) {
 	m, s, a := r.m, r.s, r.arena
 	n := len(micro.IDs)
-	b := &nn.Batch{T: n, IDs: r.take(micro.IDs), Targets: r.take(micro.Targets),
+	b := &nn.MicroBatch{T: n, IDs: r.take(micro.IDs), Targets: r.take(micro.Targets),
 		Docs: device.Docs{Positions: r.take(micro.Positions), Start: r.take(micro.DocStart), End: r.take(micro.DocEnd)}}
 	f := m.Blocks[0].Rotary()
 	cos, sin := f.Tables(0, n)

@@ -49,7 +49,7 @@ type block struct {
 	w, g     nn.Params
 	x, y, dx device.Mat
 	dy       []float32
-	b        *nn.Batch
+	b        *nn.MicroBatch
 	r        *nn.Rope
 	rows     int // of a chunk; 0: all
 }

@@ -99,7 +99,7 @@ func (h *Head) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 
 // measured are the arguments that all layers share.
 func measured(v Visit, m Shape, t int, layouts []*tensor.Layout) *Args {
-	args := &Args{Batch: &Batch{T: t, IDs: counted, Targets: counted, Weights: counted,
+	args := &Args{Batch: &MicroBatch{T: t, IDs: counted, Targets: counted, Weights: counted,
 		Docs: device.Docs{Positions: counted, Start: counted, End: counted}}}
 	for _, l := range layouts {
 		args.Weights = append(args.Weights, Weights(counted, l, m.DType))

@@ -73,7 +73,7 @@ func (d *Block) runBackward(s device.Stream, a *Args) {
 type Pass struct {
 	device.Stream
 	w, g      Params
-	b         *Batch
+	b         *MicroBatch
 	r         *Rope
 	keep      Keep
 	eps       float32
@@ -122,7 +122,7 @@ func (p *Pass) Held(i int) device.Mat { return p.held.own[i] }
 func (p *Pass) Norm() device.Mat { return p.norm }
 
 // Batch is the tokens of the micro-batch.
-func (p *Pass) Batch() *Batch { return p.b }
+func (p *Pass) Batch() *MicroBatch { return p.b }
 
 // Keeps reports whether what a level keeps was kept.
 func (p *Pass) Keeps(level Keep) bool { return p.keep >= level }

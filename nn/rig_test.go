@@ -106,7 +106,7 @@ func (r *rig) ints(x []int32) device.Mem {
 }
 
 // batch makes a micro-batch of documents with these lengths.
-func (r *rig) batch(docs []int, targets []int32) *nn.Batch {
+func (r *rig) batch(docs []int, targets []int32) *nn.MicroBatch {
 	var positions, start, end []int32
 	for _, n := range docs {
 		first := int32(len(positions))
@@ -114,7 +114,7 @@ func (r *rig) batch(docs []int, targets []int32) *nn.Batch {
 			positions, start, end = append(positions, i), append(start, first), append(end, first+int32(n))
 		}
 	}
-	b := &nn.Batch{T: len(positions)}
+	b := &nn.MicroBatch{T: len(positions)}
 	b.Docs = device.Docs{Positions: r.ints(positions), Start: r.ints(start), End: r.ints(end)}
 	if targets != nil {
 		b.Targets = r.ints(targets)

@@ -78,7 +78,7 @@ type Args struct {
 	// Params.
 	Weights, Gradients []Params
 	X, Y, DX           device.Mat // [T, Hidden]
-	Batch              *Batch
+	Batch              *MicroBatch
 	Rope               *Rope // of the block's frequencies
 	Kept               *Kept
 	Held               *Held // of the micro-batch, or of the whole step

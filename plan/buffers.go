@@ -64,10 +64,10 @@ type Buffers struct {
 }
 
 // Batch views the arrays of micro-batch m in mem, which holds those of all micro-batches.
-func Batch(mem device.Mem, m, positions int) *nn.Batch {
+func Batch(mem device.Mem, m, positions int) *nn.MicroBatch {
 	l, first := batch.LayoutOf(positions), int64(m)*batch.Bytes(positions)
 	at := func(offset int64) device.Mem { return mem.Slice(first+offset, l.ArrayBytes) }
-	return &nn.Batch{T: positions, IDs: at(l.IDs), Targets: at(l.Targets), Weights: at(l.Weights),
+	return &nn.MicroBatch{T: positions, IDs: at(l.IDs), Targets: at(l.Targets), Weights: at(l.Weights),
 		Docs: device.Docs{Positions: at(l.Positions), Start: at(l.DocStart), End: at(l.DocEnd)}}
 }
 

@@ -127,8 +127,8 @@ func (g microGroups) costs(p *Plan) func(op *Op) cost {
 	}
 }
 
-// span is the time that an operation, or the disk for it, takes of a lane.
-type span struct {
+// interval has the time that an operation, or the disk for it, takes of a lane.
+type interval struct {
 	lane       Lane
 	op         *Op
 	mark       byte // in the timeline
@@ -136,9 +136,9 @@ type span struct {
 	until      float64 // when it has got as far, where other lanes slow it down; else the end
 }
 
-// flight is an operation that a lane works on. Its reads and writes of the disk pass through staging memory while it
+// activeOp is an operation that a lane works on. Its reads and writes of the disk pass through staging memory while it
 // works, piece by piece. That memory is small compared with the whole, so the operation is done when work and disk are.
-type flight struct {
+type activeOp struct {
 	op         int
 	work, disk float64 // seconds that are left if neither is shared
 	read       float64 // share of reads in what the disk does for it
@@ -149,7 +149,7 @@ type walking struct {
 	micros int // that are simulated one by one: of a step with more, neighbours are one (microGroups)
 	// seconds; a step that is seen to take longer is not walked to its end, and predicted to take forever; 0: no limit
 	most    float64
-	see     func(span)
+	see     func(interval)
 	stalled func(next, culprit *Op, seconds float64) // times in which the compute lane waits
 }
 
@@ -167,15 +167,16 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 	ops := grouped.ScheduleOf(mode).Ops
 	cost := groups.costs(p)
 	var queues [Lanes][]int // operations to come
-	flights := make([]flight, len(ops))
+	active := make([]activeOp, len(ops))
 	for i := range ops {
 		lane := ops[i].Lane
 		queues[lane] = append(queues[lane], i)
 		c := cost(&ops[i])
 		read, write := seconds(c.read, m.DiskReadBytesPerSec), seconds(c.written, m.DiskWriteBytesPerSec)
-		flights[i] = flight{op: i, work: c.seconds(&m, p), disk: read + write, read: read / max(read+write, math.SmallestNonzeroFloat64)}
-		out.LaneSeconds[lane] += flights[i].work
-		out.LaneSeconds[LaneDisk] += flights[i].disk
+		active[i] = activeOp{op: i, work: c.seconds(&m, p), disk: read + write,
+			read: read / max(read+write, math.SmallestNonzeroFloat64)}
+		out.LaneSeconds[lane] += active[i].work
+		out.LaneSeconds[LaneDisk] += active[i].disk
 		out.DiskReadBytes += c.read
 		out.DiskWrittenBytes += c.written
 		out.UploadBytes += c.up
@@ -194,7 +195,7 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 		}
 		return true
 	}
-	var at [Lanes]flight
+	var at [Lanes]activeOp
 	var busy [Lanes]bool
 	for now, left := 0.0, len(ops); left > 0; {
 		// Each lane that is free takes its next operation, if nothing holds that up: a lane never overtakes within its queue.
@@ -204,7 +205,7 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 			}
 			i := queues[lane][0]
 			queues[lane], busy[lane] = queues[lane][1:], true
-			at[lane] = flights[i]
+			at[lane] = active[i]
 			if w.most > 0 && now+toCome[lane] > w.most*(1+rounding) {
 				out.StepSeconds = math.Inf(1)
 				return out, len(ops)
@@ -246,12 +247,12 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 			if f.disk > 0 && w.see != nil {
 				part := step * disk[lane]
 				between := served + part*f.read
-				w.see(span{LaneDisk, &ops[f.op], readMark, served, between, between})
-				w.see(span{LaneDisk, &ops[f.op], writeMark, between, served + part, served + part})
+				w.see(interval{LaneDisk, &ops[f.op], readMark, served, between, between})
+				w.see(interval{LaneDisk, &ops[f.op], writeMark, between, served + part, served + part})
 				served += part
 			}
 			if f.work > 0 && w.see != nil {
-				w.see(span{lane, &ops[f.op], MarkOf(ops[f.op].Name()), now, now + step/slowed[lane], now + step})
+				w.see(interval{lane, &ops[f.op], MarkOf(ops[f.op].Name()), now, now + step/slowed[lane], now + step})
 			}
 			f.work, f.disk = spend(f.work, step/slowed[lane]), spend(f.disk, step*disk[lane])
 			if f.work == 0 && f.disk == 0 {
@@ -276,7 +277,7 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 // compute and update share the cores. Otherwise copies in both directions share the link, which takes no longer than
 // one after the other, and the copies and an update take the host's memory from each other. The probe measures an
 // update with both copies; one copy slows it by half as much, and is slowed by half as much.
-func (m *Machine) slowed(unified bool, at *[Lanes]flight) [Lanes]float64 {
+func (m *Machine) slowed(unified bool, at *[Lanes]activeOp) [Lanes]float64 {
 	slowed := [Lanes]float64{}
 	for lane := range slowed {
 		slowed[lane] = 1
@@ -315,7 +316,7 @@ func (m *Machine) slowed(unified bool, at *[Lanes]flight) [Lanes]float64 {
 
 // diskShares divides the disk evenly between the lanes that want it; a lane's surplus above its diskShare goes to the
 // others.
-func (p *Placement) diskShares(at *[Lanes]flight) (share [Lanes]float64) {
+func (p *Placement) diskShares(at *[Lanes]activeOp) (share [Lanes]float64) {
 	want := make([]Lane, 0, Lanes)
 	for lane := range Lane(Lanes) {
 		if at[lane].disk > 0 {

@@ -71,7 +71,7 @@ func stallText(all []Stall, stepSeconds float64) string {
 
 // culprit is the operation under way that another one has to wait for in the end, by the schedule's waits and the
 // order of the lanes; next is nil after the last operation of its lane, where everything under way has to end.
-func culprit(ops []Op, done []bool, queues *[Lanes][]int, busy *[Lanes]bool, at *[Lanes]flight, next *Op) *Op {
+func culprit(ops []Op, done []bool, queues *[Lanes][]int, busy *[Lanes]bool, at *[Lanes]activeOp, next *Op) *Op {
 	if next == nil {
 		last := none
 		for lane := range busy {

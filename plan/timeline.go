@@ -154,6 +154,6 @@ func (c *Chart) mark(took map[byte]float64) byte {
 // Timeline is the Chart of a step as it is simulated.
 func (p *Plan) Timeline(m Machine, dev device.Info) []string {
 	c := NewChart(p.Simulate(m, dev).StepSeconds)
-	p.walk(m, dev, walking{micros: simulatedMicros, see: func(s span) { c.Add(s.lane, s.mark, s.begin, s.end) }})
+	p.walk(m, dev, walking{micros: simulatedMicros, see: func(s interval) { c.Add(s.lane, s.mark, s.begin, s.end) }})
 	return c.Lines()
 }

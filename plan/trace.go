@@ -26,7 +26,7 @@ func (p *Plan) Trace(m Machine, dev device.Info, about trace.About) *trace.Trace
 		at   int // in lanes
 	}
 	var lanes [Lanes][]trace.Span
-	p.walk(m, dev, walking{micros: simulatedMicros, see: func(s span) {
+	p.walk(m, dev, walking{micros: simulatedMicros, see: func(s interval) {
 		begin, end := simulatedTime(s.begin), simulatedTime(s.until)
 		l := &latest[s.lane]
 		if l.op == s.op && l.mark == s.mark && lanes[s.lane][l.at].End == begin {

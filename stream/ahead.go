@@ -63,7 +63,7 @@ func (e *Engine) loans(ops []plan.Op) [][store.Kinds][]loan {
 const hintsAhead = plan.DiskWorkers
 
 // readAhead hints at the loans that follow the one that the lane takes now.
-func (r *run) readAhead(w int, id store.ID, off int64) {
+func (r *execution) readAhead(w int, id store.ID, off int64) {
 	list, taken := r.disk[w][id.Kind], &r.at[w].taken[id.Kind]
 	if *taken >= len(list) || list[*taken].id != id || list[*taken].off != off {
 		return // not from disk
@@ -73,7 +73,7 @@ func (r *run) readAhead(w int, id store.ID, off int64) {
 }
 
 // hint tells the store of what the lane will read of a kind.
-func (r *run) hint(w int, kind store.Kind) {
+func (r *execution) hint(w int, kind store.Kind) {
 	list, hinted := r.disk[w][kind], &r.at[w].hinted[kind]
 	for ; *hinted < min(r.at[w].taken[kind]+hintsAhead, len(list)); *hinted++ {
 		l := list[*hinted]

@@ -7,7 +7,7 @@ import (
 )
 
 // saveState hands what is kept of a part between steps to the checkpoint.
-func (r *run) saveState(part int) error {
+func (r *execution) saveState(part int) error {
 	for kind := range store.Kind(store.Kinds) {
 		id := store.ID{Part: part, Kind: kind}
 		if kind.Transient() || r.specs[id].Bytes == 0 {

@@ -12,7 +12,7 @@ import (
 // The embedding is looked up and summed on the host: rows of the step's tokens are less traffic than the table.
 
 // lookup looks up the rows of the embedding that the step needs, a piece of the table at a time.
-func (r *run) lookup(s device.Stream, op *plan.Op) error {
+func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 	for _, p := range r.Plan.Model.EmbedTiles {
 		id := store.ID{Part: p, Kind: store.Weights}
 		for off, n := range r.specs[id].Pieces() {
@@ -37,7 +37,7 @@ func (r *run) lookup(s device.Stream, op *plan.Op) error {
 // lookupAhead looks up the rows of the embedding that the step needs and updates them where they land; the table is
 // updated later, to the same bits. The other state of the rows is copied to buffers of its own, for some rows at a
 // time.
-func (r *run) lookupAhead(s device.Stream, op *plan.Op) error {
+func (r *execution) lookupAhead(s device.Stream, op *plan.Op) error {
 	most := int(r.Plan.AheadElems()) / r.Plan.Model.Hidden
 	tables := make([][store.Kinds]device.Mem, len(r.Plan.Model.EmbedTiles))
 	for kind, t := range r.types {
@@ -67,7 +67,7 @@ func (r *run) lookupAhead(s device.Stream, op *plan.Op) error {
 }
 
 // updateRows copies n rows of the embedding, of all kinds, from its tiles and updates the copies.
-func (r *run) updateRows(s device.Stream, to [store.Kinds]device.Mem, tables [][store.Kinds]device.Mem,
+func (r *execution) updateRows(s device.Stream, to [store.Kinds]device.Mem, tables [][store.Kinds]device.Mem,
 	ids device.Mem, n int, bad device.Mem) {
 	var of [store.Kinds]device.Mat
 	var table tensor.Placed
@@ -96,20 +96,20 @@ func asRows(mem device.Mem, rows int) device.Mat {
 
 // rowsOf are the rows of the vocabulary in the n bytes at off of a tile; pieces end between rows, and padding is less
 // than a row.
-func (r *run) rowsOf(part int, off, n int64, t tensor.DType) (first, rows int) {
+func (r *execution) rowsOf(part int, off, n int64, t tensor.DType) (first, rows int) {
 	p, hidden := &r.Plan.Model.Parts[part], int64(r.Plan.Model.Hidden)
 	first = int(off / t.Bytes() / hidden)
 	rows = min(int(n/t.Bytes()/hidden), p.Layout.Fields[0].Shape[0]-first)
 	return p.FirstRow + first, rows
 }
 
-func (r *run) hostIDs(m int) device.Mem {
+func (r *execution) hostIDs(m int) device.Mem {
 	return plan.Batch(r.host.Batches, m, r.Plan.Numerics.Positions()).IDs
 }
 
 // scatter adds the gradient of the embedding's output to a tile of the table, a piece at a time, micro-batches in
 // order, then rounds and squares the piece.
-func (r *run) scatter(s device.Stream, op *plan.Op) error {
+func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 	p := op.Part
 	id := store.ID{Part: p, Kind: store.Grad}
 	i := int64(0)
@@ -144,7 +144,7 @@ func (r *run) scatter(s device.Stream, op *plan.Op) error {
 }
 
 // sumRows writes the gradient of a piece of a tile: rows of the vocabulary from first on.
-func (r *run) sumRows(s device.Stream, op *plan.Op, stored device.Mat, at int64, first, rows int) error {
+func (r *execution) sumRows(s device.Stream, op *plan.Op, stored device.Mat, at int64, first, rows int) error {
 	sum, err := r.sumPiece(s, op.Part, stored, at, int64(stored.Cols))
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ func (r *run) sumRows(s device.Stream, op *plan.Op, stored device.Mat, at int64,
 
 // sumTouched does the same by way of the rows of the step's tokens alone: they are summed and rounded, as many at a
 // time as there is room for, to the same bits, and put in their places among zeros.
-func (r *run) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, first, rows int) {
+func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, first, rows int) {
 	hidden, perMicro := r.Plan.Model.Hidden, 4*int64(r.Plan.Numerics.Positions())
 	numbers, room := r.host.Numbers, r.host.Touched
 	ofTokens := r.host.OfTokens.Slice(4*int64(first), 4*int64(rows))
@@ -185,7 +185,7 @@ func (r *run) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, first,
 
 // sumPiece returns the fp32 memory in which a piece of the embedding's gradient is summed, with its sum so far: the
 // head's share where the two are tied, else zeros, and then it is summed where it is stored.
-func (r *run) sumPiece(s device.Stream, p int, stored device.Mat, first, elems int64) (device.Mat, error) {
+func (r *execution) sumPiece(s device.Stream, p int, stored device.Mat, first, elems int64) (device.Mat, error) {
 	at, bytes := first*tensor.F32.Bytes(), elems*tensor.F32.Bytes()
 	sum := store.ID{Part: p, Kind: store.GradSum}
 	switch here := r.host.Sums[p]; {

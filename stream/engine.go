@@ -119,7 +119,7 @@ type Engine struct {
 	save     SaveFunc // of the next schedule that is at a boundary; else nil
 	broken   error
 
-	current atomic.Pointer[run] // that lanes walk; nil between two
+	current atomic.Pointer[execution] // that lanes walk; nil between two
 }
 
 // rank is one of the devices, with the memory that the engine has there.
@@ -137,7 +137,7 @@ type worker struct {
 	stream device.Stream
 	origin device.Event                 // recorded when the worker starts on a schedule
 	moved  [piecesInFlight]device.Event // recorded after the copy of a piece, in turn
-	runs   chan *run
+	runs   chan *execution
 }
 
 // SaveFunc takes an extent of the state, at a version that does not change while it does, to a checkpoint.
@@ -245,7 +245,7 @@ func (e *Engine) open() error {
 		}
 	}
 	for i := range e.workers {
-		runs := make(chan *run)
+		runs := make(chan *execution)
 		e.workers[i].runs = runs
 		e.done.Go(func() {
 			for r := range runs {

@@ -6,7 +6,7 @@ import (
 
 // firstError is the error of the first operation in schedule order that has one: the same line each time, whichever
 // lane failed first by the clock. Errors that the device found late are in the events.
-func (r *run) firstError() error {
+func (r *execution) firstError() error {
 	failed := false
 	for _, err := range r.errs {
 		failed = failed || err != nil

@@ -14,12 +14,12 @@ const (
 	scarcePieces   = 2
 )
 
-// flight is the pieces that a lane has enqueued copies of: their number, and up to the latest scarce one. It holds
+// enqueuedPieces counts the pieces that a lane has enqueued copies of, in all and up to the latest scarce one. It holds
 // leases of the last of them.
-type flight struct{ enqueued, scarce int }
+type enqueuedPieces struct{ enqueued, scarce int }
 
 // room is the number of leases that a lane may keep, of those that it holds, when it borrows one more.
-func (f *flight) room(held int, scarce bool) int {
+func (f *enqueuedPieces) room(held int, scarce bool) int {
 	if scarce || f.scarce > f.enqueued-held { // this one, or one that is held
 		return min(held, scarcePieces-1)
 	}
@@ -27,7 +27,7 @@ func (f *flight) room(held int, scarce bool) int {
 }
 
 // enqueue counts a piece.
-func (f *flight) enqueue(scarce bool) {
+func (f *enqueuedPieces) enqueue(scarce bool) {
 	f.enqueued++
 	if scarce {
 		f.scarce = f.enqueued
@@ -43,7 +43,7 @@ func (e *Engine) isScarce(id store.ID) bool {
 
 // pieces borrows an extent piece by piece for copies of a stream, and hands each to copy with its first byte in the
 // extent.
-func (r *run) pieces(w int, id store.ID, access store.Access, copy func(off int64, piece device.Mem)) error {
+func (r *execution) pieces(w int, id store.ID, access store.Access, copy func(off int64, piece device.Mem)) error {
 	for off, n := range r.specs[id].Pieces() {
 		if err := r.piece(w, id, off, n, access, func(piece device.Mem) { copy(off, piece) }); err != nil {
 			return err
@@ -53,8 +53,8 @@ func (r *run) pieces(w int, id store.ID, access store.Access, copy func(off int6
 }
 
 // piece borrows a piece for a copy of a stream. Before, it gives back the oldest ones if there are too many.
-func (r *run) piece(w int, id store.ID, off, n int64, access store.Access, copy func(piece device.Mem)) error {
-	f, scarce := &r.at[w].flight, r.isScarce(id)
+func (r *execution) piece(w int, id store.ID, off, n int64, access store.Access, copy func(piece device.Mem)) error {
+	f, scarce := &r.at[w].pieces, r.isScarce(id)
 	if err := r.retire(w, f.room(len(r.at[w].leases), scarce)); err != nil {
 		return err
 	}
@@ -70,10 +70,10 @@ func (r *run) piece(w int, id store.ID, off, n int64, access store.Access, copy 
 }
 
 // retire gives back the lane's oldest leases until `left` remain, each when its copy is done.
-func (r *run) retire(w, left int) error {
+func (r *execution) retire(w, left int) error {
 	at := &r.at[w]
 	for len(at.leases) > left {
-		oldest := at.flight.enqueued - len(at.leases)
+		oldest := at.pieces.enqueued - len(at.leases)
 		if err := r.workers[w].moved[oldest%piecesInFlight].Wait(); err != nil {
 			return err
 		}
@@ -84,7 +84,7 @@ func (r *run) retire(w, left int) error {
 }
 
 // borrow takes a lease that the lane gives back when its work is done.
-func (r *run) borrow(w int, id store.ID, off, n int64, access store.Access) (*store.Lease, error) {
+func (r *execution) borrow(w int, id store.ID, off, n int64, access store.Access) (*store.Lease, error) {
 	if access != store.Write {
 		r.readAhead(w, id, off)
 	}
@@ -101,7 +101,7 @@ func (r *run) borrow(w int, id store.ID, off, n int64, access store.Access) (*st
 }
 
 // bind borrows an extent for the compute lane until the lane's work on this schedule is done.
-func (r *run) bind(id store.ID, bytes int64, access store.Access) (device.Mem, error) {
+func (r *execution) bind(id store.ID, bytes int64, access store.Access) (device.Mem, error) {
 	if mem, ok := r.bound[id]; ok {
 		return mem, nil
 	}

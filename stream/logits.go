@@ -57,7 +57,7 @@ func (e *Engine) LogProbs(ctx context.Context, batch *Batch) ([][]float32, error
 }
 
 // logitChunk returns the first of a chunk's wanted rows, counted among all wanted ones, and their number.
-func (r *run) logitChunk(chunk int) (first, n int) {
+func (r *execution) logitChunk(chunk int) (first, n int) {
 	first = chunk * r.head.ChunkTokens
 	return first, min(r.head.ChunkTokens, r.Plan.Outputs.LogitRows-first)
 }

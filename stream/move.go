@@ -10,7 +10,7 @@ import (
 )
 
 // move enqueues a copy between the device and host memory, or the store.
-func (r *run) move(s device.Stream, i int) error {
+func (r *execution) move(s device.Stream, i int) error {
 	op := &r.ops[i]
 	from, to := op.Reads[0], op.Writes[0]
 	switch to.What {
@@ -39,7 +39,7 @@ func (r *run) move(s device.Stream, i int) error {
 }
 
 // movePart copies extents of a part, piece by piece.
-func (r *run) movePart(s device.Stream, i int) error {
+func (r *execution) movePart(s device.Stream, i int) error {
 	op := &r.ops[i]
 	from, to := op.Reads[0], op.Writes[0]
 	var here [store.Kinds]device.Mem // on the device
@@ -125,7 +125,7 @@ func usesAgain(ops []plan.Op) []bool {
 }
 
 // moveInput brings the input of a block from disk to the device, or from there to disk.
-func (r *run) moveInput(s device.Stream, i int) error {
+func (r *execution) moveInput(s device.Stream, i int) error {
 	op := &r.ops[i]
 	here, away, access := op.Writes[0], op.Reads[0], store.Read
 	if onDisk(here) {
@@ -164,7 +164,7 @@ func (e *Engine) inputPieces(m int) iter.Seq2[int64, int64] {
 }
 
 // drainLogits copies a chunk's logits of a tile to their columns on the host, row by row.
-func (r *run) drainLogits(s device.Stream, op *plan.Op) {
+func (r *execution) drainLogits(s device.Stream, op *plan.Op) {
 	from := r.wanted(op, op.Reads[0]).To
 	to := op.Writes[0]
 	first, n := r.logitChunk(to.Index)

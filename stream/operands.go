@@ -13,7 +13,7 @@ import (
 
 // mem is the memory of an operand as the device of the operation sees it, except of extents that are moved piece by
 // piece.
-func (r *run) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
+func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 	b, pinned, part := r.ranks[op.Rank].buffers, r.ranks[op.Rank].pinned, o.Index
 	inPlace := o.At == plan.InPlace
 	switch o.What {
@@ -79,7 +79,7 @@ func inStore(o plan.Operand) bool {
 }
 
 // rows is x or dx of a micro-batch on the device: [T, Hidden].
-func (r *run) rows(o plan.Operand) device.Mat {
+func (r *execution) rows(o plan.Operand) device.Mat {
 	b := r.ranks[o.Rank].buffers
 	switch {
 	case o.Slot >= 0:
@@ -93,7 +93,7 @@ func (r *run) rows(o plan.Operand) device.Mat {
 }
 
 // hostRows is x or dx of a micro-batch as the host's lane sees it.
-func (r *run) hostRows(o plan.Operand) device.Mat {
+func (r *execution) hostRows(o plan.Operand) device.Mat {
 	if o.At != plan.Host {
 		return r.rows(o)
 	}
@@ -102,7 +102,7 @@ func (r *run) hostRows(o plan.Operand) device.Mat {
 }
 
 // result is the memory to which the device writes a scalar of the step.
-func (r *run) result(op *plan.Op, o plan.Operand, at int64) device.Mem {
+func (r *execution) result(op *plan.Op, o plan.Operand, at int64) device.Mem {
 	here := &r.ranks[op.Rank]
 	if o.At == plan.InPlace {
 		return here.pinned.HostResults.Slice(at, 8)
@@ -111,7 +111,7 @@ func (r *run) result(op *plan.Op, o plan.Operand, at int64) device.Mem {
 }
 
 // tokenLosses are the losses of a micro-batch by position, which the device writes with the step's results: F32 [1, T].
-func (r *run) tokenLosses(rank, m int) device.Mat {
+func (r *execution) tokenLosses(rank, m int) device.Mat {
 	to, n := r.ranks[rank].buffers.Results, r.Plan.Numerics.Positions()
 	if to.IsZero() { // results are written where the host reads them
 		to = r.ranks[rank].pinned.HostResults
@@ -120,11 +120,11 @@ func (r *run) tokenLosses(rank, m int) device.Mat {
 }
 
 // hostResult is the memory to which the host's lane writes a scalar of the step.
-func (r *run) hostResult(at int64) device.Mem { return r.host.HostResults.Slice(at, 8) }
+func (r *execution) hostResult(at int64) device.Mem { return r.host.HostResults.Slice(at, 8) }
 
 // state has the part's state on the device by kind, its gradient in the stored type included: of a part whose state
 // is there when it is updated.
-func (r *run) state(o plan.Operand) [store.Kinds]device.Mem {
+func (r *execution) state(o plan.Operand) [store.Kinds]device.Mem {
 	if o.Slot < 0 {
 		return r.ranks[o.Rank].buffers.State[o.Index]
 	}
@@ -139,26 +139,26 @@ func (r *run) state(o plan.Operand) [store.Kinds]device.Mem {
 func (e *Engine) gradBytes(part int) int64 { return e.Plan.Model.Parts[part].Layout.StateElems * 4 }
 
 // params are the weights of a part where an operand has them.
-func (r *run) params(op *plan.Op, o plan.Operand) (nn.Params, error) {
+func (r *execution) params(op *plan.Op, o plan.Operand) (nn.Params, error) {
 	mem, err := r.mem(op, o)
 	return nn.Weights(mem, r.Plan.Model.Parts[o.Index].Layout, r.types[store.Weights]), err
 }
 
 // gradients are the fp32 gradients of a part where an operand has them.
-func (r *run) gradients(op *plan.Op, o plan.Operand) (nn.Params, error) {
+func (r *execution) gradients(op *plan.Op, o plan.Operand) (nn.Params, error) {
 	mem, err := r.mem(op, o)
 	return nn.Gradients(mem, r.Plan.Model.Parts[o.Index].Layout), err
 }
 
 // hostLogits are the wanted logits of a micro-batch in host memory: F32 [LogitRows, Vocab].
-func (r *run) hostLogits(rank, m int) device.Mat {
+func (r *execution) hostLogits(rank, m int) device.Mat {
 	rows, vocab := r.Plan.Outputs.LogitRows, r.Plan.Model.Vocab
 	return device.NewMat(r.ranks[rank].pinned.Logits[m], tensor.F32, rows, vocab)
 }
 
 // wanted tells a visit where to write the logits of a chunk of a tile: in their columns on the host where the device
 // can, else densely in a buffer of the device.
-func (r *run) wanted(op *plan.Op, o plan.Operand) nn.Wanted {
+func (r *execution) wanted(op *plan.Op, o plan.Operand) nn.Wanted {
 	part := &r.Plan.Model.Parts[op.Part]
 	first, n := r.logitChunk(o.Index)
 	w := nn.Wanted{First: r.logitRow + first, Rows: n}

@@ -9,7 +9,7 @@ import (
 // A lane holds as many leases as it may and never more: few while one of them is scarce.
 func TestFlight(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var f flight
+		var f enqueuedPieces
 		var held []bool // by lease, the oldest first: is it scarce?
 		for range rapid.IntRange(1, 60).Draw(t, "pieces") {
 			if rapid.IntRange(0, 9).Draw(t, "all go back") == 0 {

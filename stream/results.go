@@ -42,7 +42,7 @@ func (e *Engine) collect(counted []bool) Result {
 
 // record hands the times of all operations to the trace. They are the stream's own: from when an operation's turn
 // came to when it was done, however early it was enqueued.
-func (r *run) record() {
+func (r *execution) record() {
 	if r.Trace == nil {
 		return
 	}

@@ -38,8 +38,8 @@ import (
 // the work that reads or writes them is done. A lane that fails still passes its operations, so that no lane hangs,
 // and the reported error comes from the first failed operation of the list: the same line each time.
 
-// run is one walk of the lanes over a schedule.
-type run struct {
+// execution is one walk of the lanes over a schedule.
+type execution struct {
 	*Engine
 	*program
 	ctx    context.Context
@@ -56,11 +56,11 @@ type run struct {
 	bound   map[store.ID]device.Mem // compute lane: extents that are used where they are
 }
 
-// onWorker is the progress of a worker in a run.
+// onWorker is the progress of a worker in an execution.
 type onWorker struct {
 	failed error
 	leases []*store.Lease
-	flight flight
+	pieces enqueuedPieces
 	start  time.Duration    // on the clock of the trace
 	taken  [store.Kinds]int // loans from disk
 	hinted [store.Kinds]int // and those that the store has been told of
@@ -83,7 +83,8 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	if err != nil {
 		return Result{}, err
 	}
-	r := &run{Engine: e, program: p, ctx: ctx, stepNo: int64(step), errs: make([]error, len(p.ops)), update: e.pending, bound: map[store.ID]device.Mem{},
+	r := &execution{Engine: e, program: p, ctx: ctx, stepNo: int64(step), errs: make([]error, len(p.ops)), update: e.pending,
+		bound:  map[store.ID]device.Mem{},
 		passed: make([]int, len(e.workers)), at: make([]onWorker, len(e.workers)), first: slices.Clone(e.versions.of)}
 	r.changed = sync.NewCond(&r.mu)
 	if batch != nil {
@@ -136,7 +137,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 }
 
 // walk does the operations of one worker.
-func (r *run) walk(w int) {
+func (r *execution) walk(w int) {
 	r.begins(w)
 	for i := range r.ops {
 		if r.ops[i].Index() == w {
@@ -148,7 +149,7 @@ func (r *run) walk(w int) {
 }
 
 // begins notes when the worker starts on the schedule, and has the first reads begin.
-func (r *run) begins(w int) {
+func (r *execution) begins(w int) {
 	r.at[w].start = r.Trace.Now()
 	r.workers[w].stream.Record(r.workers[w].origin)
 	for kind := range store.Kind(store.Kinds) {
@@ -157,7 +158,7 @@ func (r *run) begins(w int) {
 }
 
 // do waits for what operation i depends on, then enqueues it between its two events.
-func (r *run) do(i int) {
+func (r *execution) do(i int) {
 	op, w := &r.ops[i], r.ops[i].Index()
 	stream, at := r.workers[w].stream, &r.at[w]
 	err := r.ctx.Err()
@@ -195,7 +196,7 @@ func (r *run) do(i int) {
 }
 
 // exec enqueues one operation on its lane's stream.
-func (r *run) exec(i int) error {
+func (r *execution) exec(i int) error {
 	op := &r.ops[i]
 	s := r.workers[op.Index()].stream
 	switch op.Do {
@@ -225,7 +226,7 @@ func (r *run) exec(i int) error {
 }
 
 // pass lets the waiters for operation i continue.
-func (r *run) pass(i int) {
+func (r *execution) pass(i int) {
 	r.mu.Lock()
 	r.passed[r.ops[i].Index()] = i + 1
 	r.mu.Unlock()
@@ -233,7 +234,7 @@ func (r *run) pass(i int) {
 }
 
 // await blocks until operation d has been enqueued, and returns its error if it failed or was skipped.
-func (r *run) await(d int) error {
+func (r *execution) await(d int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for r.passed[r.ops[d].Index()] <= d {
@@ -243,13 +244,13 @@ func (r *run) await(d int) error {
 }
 
 // releaseAll ends the worker's work on the schedule: when all is done, what it borrowed goes back.
-func (r *run) releaseAll(w int) {
+func (r *execution) releaseAll(w int) {
 	r.workers[w].stream.Sync() // its error is found by firstError
 	r.release(w)
 }
 
 // release gives back what the worker has borrowed; all work on it is done.
-func (r *run) release(w int) {
+func (r *execution) release(w int) {
 	for _, l := range r.at[w].leases {
 		l.Release()
 	}

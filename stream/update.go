@@ -12,14 +12,14 @@ const updates = int(plan.LaneUpdate)
 
 // updatePart applies the pending update to a part: a piece at a time, so that little of it need be in memory at once.
 // A part that is frozen in part has other places in its weights than in its state, and is one piece.
-func (r *run) updatePart(s device.Stream, part int) error {
+func (r *execution) updatePart(s device.Stream, part int) error {
 	l := r.Plan.Model.Parts[part].Layout
 	piece := r.Plan.PieceElems(part)
 	for first := int64(0); first < l.StateElems; first += piece {
-		weights := span{first, min(piece, l.StateElems-first)}
+		weights := elemRange{first, min(piece, l.StateElems-first)}
 		state := weights
 		if l.WeightElems != l.StateElems {
-			weights = span{0, l.WeightElems}
+			weights = elemRange{0, l.WeightElems}
 		}
 		if err := r.updatePiece(s, part, weights, state); err != nil {
 			return err
@@ -35,11 +35,11 @@ func (r *run) updatePart(s device.Stream, part int) error {
 	return nil
 }
 
-// span is a range of elements of an extent.
-type span struct{ first, n int64 }
+// elemRange is a range of elements of an extent.
+type elemRange struct{ first, n int64 }
 
 // updatePiece updates the parameters whose state is in a span; weights is the span of their weights.
-func (r *run) updatePiece(s device.Stream, part int, weights, state span) error {
+func (r *execution) updatePiece(s device.Stream, part int, weights, state elemRange) error {
 	var mem [store.Kinds]device.Mem
 	for kind, t := range r.types {
 		if t == tensor.Invalid {
@@ -65,8 +65,9 @@ func (r *run) updatePiece(s device.Stream, part int, weights, state span) error 
 // updateSpan updates the parameters whose state is in a span; weights is the span of their weights, and mem has both, by
 // kind. Spans and runs begin on multiples of tensor.Align, as what shares a state does. That is updated whole: the padding
 // is zero and stays zero. The cut of state into spans changes no bit.
-func (r *run) updateSpan(s device.Stream, part int, mem [store.Kinds]device.Mem, weights, state span, bad device.Mem) {
-	for _, run := range r.Plan.Model.Parts[part].Layout.Runs() {
+func (r *execution) updateSpan(s device.Stream, part int, mem [store.Kinds]device.Mem, weights, state elemRange,
+	bad device.Mem) {
+	for _, run := range r.Plan.Model.Parts[part].Layout.Stretches() {
 		begin, end := max(run.State, state.first), min(run.State+run.Elems, state.first+state.n)
 		if begin >= end {
 			continue
@@ -93,7 +94,7 @@ func (r *run) updateSpan(s device.Stream, part int, mem [store.Kinds]device.Mem,
 }
 
 // updateRun updates parameters of one group that share a rule of decay; of are their vectors.
-func (r *run) updateRun(s device.Stream, of [store.Kinds]device.Mat, decay bool, group int, bad device.Mem) {
+func (r *execution) updateRun(s device.Stream, of [store.Kinds]device.Mat, decay bool, group int, bad device.Mem) {
 	u := r.update
 	constants, lr := u.AdamW, u.LR
 	if group > 0 && group <= len(u.Groups) {

@@ -22,7 +22,7 @@ import (
 // the worker, wait for the operations that the schedule names in After before it comes here.
 
 // visit enqueues a layer's visit: it hands the visit what its operands name.
-func (r *run) visit(s device.Stream, op *plan.Op) error {
+func (r *execution) visit(s device.Stream, op *plan.Op) error {
 	here := r.ranks[op.Rank].buffers
 	var a nn.Args
 	if block := op.Layer - 1; block >= 0 && block < len(here.Rope) {
@@ -86,7 +86,7 @@ func (r *run) visit(s device.Stream, op *plan.Op) error {
 }
 
 // hold gives a visit what its layer has between visits, of the micro-batch or of the step.
-func (r *run) hold(a *nn.Args, op *plan.Op, o plan.Operand) {
+func (r *execution) hold(a *nn.Args, op *plan.Op, o plan.Operand) {
 	here := r.ranks[op.Rank].buffers
 	if o.Index > len(here.Held) {
 		a.Ending = here.Ending[r.Plan.HeadBuffer(o.Micro)]
@@ -103,7 +103,7 @@ func (r *run) hold(a *nn.Args, op *plan.Op, o plan.Operand) {
 }
 
 // batch is the tokens of a micro-batch as the device sees them.
-func (r *run) batch(rank, m int) *nn.Batch {
+func (r *execution) batch(rank, m int) *nn.MicroBatch {
 	mem := r.ranks[rank].buffers.Batches
 	if mem.IsZero() { // the device reads them where they are
 		mem = r.ranks[rank].pinned.Batches
@@ -112,7 +112,7 @@ func (r *run) batch(rank, m int) *nn.Batch {
 }
 
 // clear zeroes a gradient.
-func (r *run) clear(s device.Stream, op *plan.Op) error {
+func (r *execution) clear(s device.Stream, op *plan.Op) error {
 	g, err := r.gradients(op, op.Writes[0])
 	if err == nil {
 		g.Clear(s)
@@ -121,7 +121,7 @@ func (r *run) clear(s device.Stream, op *plan.Op) error {
 }
 
 // round brings a complete gradient into its stored type and squares what is stored.
-func (r *run) round(s device.Stream, op *plan.Op) error {
+func (r *execution) round(s device.Stream, op *plan.Op) error {
 	g, err := r.gradients(op, op.Reads[0])
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (r *run) round(s device.Stream, op *plan.Op) error {
 }
 
 // updateHere applies the pending update to a part on the device.
-func (r *run) updateHere(s device.Stream, op *plan.Op) error {
+func (r *execution) updateHere(s device.Stream, op *plan.Op) error {
 	weights, state, bad := op.Writes[0], op.Writes[1], op.Writes[2]
 	mem := r.state(state)
 	var err error
@@ -161,6 +161,6 @@ func (r *run) updateHere(s device.Stream, op *plan.Op) error {
 		s.Zero(count)
 	}
 	l := r.Plan.Model.Parts[op.Part].Layout
-	r.updateSpan(s, op.Part, mem, span{0, l.WeightElems}, span{0, l.StateElems}, count)
+	r.updateSpan(s, op.Part, mem, elemRange{0, l.WeightElems}, elemRange{0, l.StateElems}, count)
 	return nil
 }

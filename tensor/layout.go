@@ -103,18 +103,18 @@ func (f Field) updatedAs(other Field) bool {
 	return f.Decay == other.Decay && f.ParamGroup == other.ParamGroup
 }
 
-// Run is a stretch of trainable elements that is contiguous in the weights and in the state extents, of one group and
+// Stretch is a range of trainable elements that is contiguous in the weights and in the state extents, of one group and
 // with one weight-decay rule: what one optimizer call covers.
-type Run struct {
+type Stretch struct {
 	First, State, Elems int64
 	Decay               bool
 	ParamGroup          int
 }
 
-// Runs are the stretches that the optimizer walks, in order, padding between their tensors included (it is zero and
+// Stretches lists what the optimizer walks, in order, padding between their tensors included (it is zero and
 // stays zero). Together they cover all trainable elements.
-func (l *Layout) Runs() []Run {
-	var runs []Run
+func (l *Layout) Stretches() []Stretch {
+	var runs []Stretch
 	for _, p := range l.Fields {
 		if !p.Trainable {
 			continue
@@ -126,7 +126,7 @@ func (l *Layout) Runs() []Run {
 				continue
 			}
 		}
-		runs = append(runs, Run{First: p.First, State: p.State, Elems: p.Elems, Decay: p.Decay, ParamGroup: p.ParamGroup})
+		runs = append(runs, Stretch{First: p.First, State: p.State, Elems: p.Elems, Decay: p.Decay, ParamGroup: p.ParamGroup})
 	}
 	return runs
 }

@@ -36,8 +36,8 @@ func TestLayout(t *testing.T) {
 	if all, trained := l.Params(); all != 1180 || trained != 924 {
 		t.Errorf("%d parameters, %d trained", all, trained)
 	}
-	runs := []Run{{0, 0, 10, false, 0}, {256, 256, 400, true, 0}, {1024, 768, 513, true, 0}, {1792, 1536, 1, true, 1}}
-	if got := l.Runs(); !slices.Equal(got, runs) {
+	runs := []Stretch{{0, 0, 10, false, 0}, {256, 256, 400, true, 0}, {1024, 768, 513, true, 0}, {1792, 1536, 1, true, 1}}
+	if got := l.Stretches(); !slices.Equal(got, runs) {
 		t.Errorf("runs %+v, want %+v", got, runs)
 	}
 	if f, ok := l.Field("k"); !ok || f.First != 556 {
@@ -48,7 +48,7 @@ func TestLayout(t *testing.T) {
 	}
 	frozen := l.Frozen()
 	if all, trained := frozen.Params(); all != 1180 || trained != 0 || frozen.StateElems != 0 || frozen.WeightElems != 2048 ||
-		len(frozen.Runs()) != 0 {
+		len(frozen.Stretches()) != 0 {
 		t.Errorf("frozen: %+v", frozen)
 	}
 	for i, f := range frozen.Fields {
@@ -65,11 +65,11 @@ func TestLayout(t *testing.T) {
 func TestRunsOverPadding(t *testing.T) {
 	for _, c := range []struct {
 		elems []int
-		want  []Run
+		want  []Stretch
 	}{
-		{[]int{1, 1}, []Run{{0, 0, 257, false, 0}}},
-		{[]int{256, 256}, []Run{{0, 0, 512, false, 0}}},
-		{[]int{255, 2, 300}, []Run{{0, 0, 812, false, 0}}},
+		{[]int{1, 1}, []Stretch{{0, 0, 257, false, 0}}},
+		{[]int{256, 256}, []Stretch{{0, 0, 512, false, 0}}},
+		{[]int{255, 2, 300}, []Stretch{{0, 0, 812, false, 0}}},
 	} {
 		var fields []Field
 		for i, n := range c.elems {
@@ -79,7 +79,7 @@ func TestRunsOverPadding(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := l.Runs(); !slices.Equal(got, c.want) {
+		if got := l.Stretches(); !slices.Equal(got, c.want) {
 			t.Errorf("%v: runs %+v, want %+v", c.elems, got, c.want)
 		}
 	}

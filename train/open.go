@@ -206,7 +206,7 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 // where they, or how they are cut, are not the checkpoint's: again reports that. Without data sets the run keeps the
 // place for its own checkpoints.
 func (r *Run) standAt(from *checkpoint.Checkpoint) (again bool, err error) {
-	var at place
+	var at dataPlace
 	if from != nil {
 		if err := json.Unmarshal(from.Manifest.Data, &at); err != nil {
 			return false, blame.NotRequest(fmt.Errorf("resume: %s: %w", from.Dir(), err)) // its checksum is right: a run wrote this
@@ -216,7 +216,7 @@ func (r *Run) standAt(from *checkpoint.Checkpoint) (again bool, err error) {
 		r.at = at
 		return false, nil
 	}
-	r.at = place{Cursor: at.Cursor, Since: at.Since, Fingerprint: r.data.Fingerprint(), Sources: r.data.SourceSums()}
+	r.at = dataPlace{Cursor: at.Cursor, Since: at.Since, Fingerprint: r.data.Fingerprint(), Sources: r.data.SourceSums()}
 	if r.held != nil {
 		r.at.Held = r.held.Fingerprint()
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// place locates a run in its data.
-type place struct {
+// dataPlace locates a run in its data.
+type dataPlace struct {
 	Cursor      data.Cursor `json:"cursor"`
 	Fingerprint string      `json:"fingerprint"`
 	// Since is the step after which the run began with these data; 0: they are its first ones.

@@ -32,7 +32,7 @@ func sizeSettings(c *runfile.Config) map[string]string {
 
 // restarts reports whether the run takes the data from their beginning after a checkpoint: they, or how they are cut,
 // have changed, and a place in the old ones means nothing in the new ones.
-func restarts(c *runfile.Config, from *checkpoint.Manifest, at place, fingerprint string) bool {
+func restarts(c *runfile.Config, from *checkpoint.Manifest, at dataPlace, fingerprint string) bool {
 	return at.Fingerprint != fingerprint || !cutsAs(c, from) || from.Mathematics["overlong"] != sizeSettings(c)["overlong"]
 }
 
@@ -86,7 +86,7 @@ func (t *trainer) changes(from *checkpoint.Checkpoint, d checkpoint.Differences)
 
 // changedData says which data are not those of a checkpoint.
 func (t *trainer) changedData(from *checkpoint.Checkpoint) string {
-	var was place
+	var was dataPlace
 	_ = json.Unmarshal(from.Manifest.Data, &was) // it was read before
 	if was.Sources == nil {
 		return "the documents of datasets are others"

@@ -41,7 +41,7 @@ type Run struct {
 	rendering string                 // whether pairs have the chat template, in a line; empty where that is no question
 	loader    *data.Loader
 	eval      *data.EvalLoader // nil without held
-	at        place            // in the data, after the latest batch that a step was taken on
+	at        dataPlace        // in the data, after the latest batch that a step was taken on
 	batch     stream.Batch     // the latest of Next
 	after     data.Cursor      // of batch
 

@@ -41,8 +41,8 @@ type Session struct {
 	// machine, and those of the run that this one continues.
 	kept, continued []string
 
-	rows   []data.Batch    // the micro-batches that a loader fills for a step
-	region *hostmem.Region // of rows
+	rows   []data.MicroBatch // the micro-batches that a loader fills for a step
+	region *hostmem.Region   // of rows
 
 	heapLimit int64 // of the Go heap before the session; 0: it was not changed
 }
@@ -201,7 +201,7 @@ func (s *Session) Close() error {
 }
 
 // batchOf is a step of a loader's micro-batches.
-func batchOf(micro []data.Batch) *stream.Batch {
+func batchOf(micro []data.MicroBatch) *stream.Batch {
 	b := &stream.Batch{}
 	for _, m := range micro {
 		b.Targets += m.TargetTokens

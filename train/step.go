@@ -160,7 +160,7 @@ func (t *trainer) slowDown(ctx context.Context, wait time.Duration) error {
 }
 
 // documents appends the lengths of a micro-batch's documents, padding left out.
-func documents(docs []int, b data.Batch) []int {
+func documents(docs []int, b data.MicroBatch) []int {
 	for at := 0; at < len(b.DocEnd); at = int(b.DocEnd[at]) {
 		if n := int(b.DocEnd[at]) - at; n > 1 || b.Targets[at] >= 0 {
 			docs = append(docs, n)

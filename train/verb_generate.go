@@ -214,7 +214,7 @@ func (s *Session) next(ctx context.Context, ids []int32) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	logits, err := s.Engine.Logits(ctx, batchOf([]data.Batch{b}), len(ids)-1)
+	logits, err := s.Engine.Logits(ctx, batchOf([]data.MicroBatch{b}), len(ids)-1)
 	if err != nil {
 		return nil, err
 	}

@@ -181,7 +181,7 @@ func readTokens(path string, vocab int) ([]data.Example, error) {
 
 // unpacked is a batch of one row per sequence.
 func unpacked(examples []data.Example, n plan.Numerics) (*stream.Batch, error) {
-	var micro []data.Batch
+	var micro []data.MicroBatch
 	for m := range n.MicroBatches {
 		b, err := data.NewBatch(examples[m*n.MicroBatch:(m+1)*n.MicroBatch], n.SequenceLen)
 		if err != nil {

@@ -12,20 +12,20 @@ import (
 	"github.com/millrace/millrace/internal/below"
 )
 
-// Kind says what a repository holds.
-type Kind string
+// RepoKind says what a repository holds.
+type RepoKind string
 
 // The kinds of repositories.
 const (
-	Model   Kind = "model"
-	Dataset Kind = "dataset"
+	Model   RepoKind = "model"
+	Dataset RepoKind = "dataset"
 )
 
 // plural is the kind in addresses and in the names of cache directories.
-func (k Kind) plural() string { return string(k) + "s" }
+func (k RepoKind) plural() string { return string(k) + "s" }
 
 // name is the kind in a sentence.
-func (k Kind) name() string {
+func (k RepoKind) name() string {
 	if k == Dataset {
 		return "data set"
 	}
@@ -34,7 +34,7 @@ func (k Kind) name() string {
 
 // Repo is a repository at a revision: a branch, a tag or a commit.
 type Repo struct {
-	Kind     Kind
+	Kind     RepoKind
 	ID       string // ORG/NAME
 	Revision string
 }
@@ -48,7 +48,7 @@ var id = regexp.MustCompile(`^([A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Z
 var commitHash = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
 // Parse reads a hub id, ORG/NAME or ORG/NAME@REVISION.
-func Parse(kind Kind, name string) (r Repo, ok bool) {
+func Parse(kind RepoKind, name string) (r Repo, ok bool) {
 	match := id.FindStringSubmatch(name)
 	if match == nil || strings.Contains(name, "..") {
 		return Repo{}, false
