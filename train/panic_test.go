@@ -31,7 +31,7 @@ func TestPanicOfALane(t *testing.T) {
 	if got := cmd.ProcessState.ExitCode(); got != 1 {
 		t.Errorf("status %d", got)
 	}
-	for _, part := range []string{"a fault of the program", "panic: the lane is blocked", "stream.(*run).walk"} {
+	for _, part := range []string{"a fault of the program", "panic: the lane is blocked", "stream.(*execution).walk"} {
 		if !strings.Contains(said.String(), part) {
 			t.Errorf("no %q in %s", part, said.String())
 		}
