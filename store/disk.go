@@ -18,11 +18,10 @@ import (
 // Disk is a store that keeps its extents in files, each version of a piece in a file of its own, and lends staging
 // buffers.
 //
-// A file is written once and then read until its version is replaced. Then it goes back to a pool, from which it is
-// recycled, by rename, for another piece. So the space is reserved when the store is made, and a crash can only tear a
-// file that nothing refers to: a current file is never written to, and a file of a checkpoint ([Disk.Files]) is never
-// recycled. The directory belongs to the store, which empties it at both ends of its life. State that must survive is
-// linked elsewhere. Extents that were never written are zeros, which are neither stored nor read.
+// The space is reserved when the store is made. A crash can only tear a file that nothing refers to, and a file of a
+// checkpoint ([Disk.Files]) is never written again: disk_pool.go says how. The directory belongs to the store, which
+// empties it at both ends of its life. State that must survive is linked elsewhere. Extents that were never written are
+// zeros, which are neither stored nor read.
 //
 // Buffers belong to lanes, by a [Quota]. A lane waits for its own leases and for the disk, and for nothing else. If a
 // piece is in another lane's buffer, the lane takes that buffer in exchange for one of its own, or copies it if the

@@ -1,0 +1,256 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/millrace/millrace/vfs"
+)
+
+// fileSuffix is on all names that the store makes and removes in its directory.
+const fileSuffix = ".extent"
+
+// The problem. Every step of training replaces nearly all of the state: hundreds of gigabytes in a drive's files. A
+// kill may come at any byte of that. A checkpoint must be the state after one step and no mixture of two. And a full
+// disk must be found out before the first step, not in the fortieth hour.
+//
+// The obvious answer is one large file, each piece written in place. Then a kill leaves a piece that is half old and
+// half new, so that something else must hold the old one; and a checkpoint must copy the whole file, and steps wait.
+//
+// The answer here: each version of a piece has a file, whose life is a circle.
+//
+//	free      in the pool, "free-000012.extent", its space reserved
+//	current   written, then renamed "part-3-exp-avg-0.v17.extent": the latest version of its piece
+//	retired   a later version is current: the file is renamed again, back into the pool
+//
+// A current file is never written to, so a kill tears only what nothing refers to. The pool has a file for each piece
+// and one for each worker, which is all that can be in use at once. All of them are made and reserved with the store.
+//
+// A checkpoint gives current files a second name (disk_durable.go), which costs no copy, and marks them shared: such a
+// file never returns to the pool. So another file is reserved for it at once. If the disk is full, the checkpoint
+// fails, with nothing lost, and no later write does.
+//
+// Who waits for whom? A worker that writes a buffer waits in takeFile while the pool is empty. The pool is empty only
+// while retired files are pinned: Sync and Files pin a file so that it keeps its name while they make it durable or
+// link it. Both wait for writes before they pin, and for nothing but the drive after that. So no circle of waits
+// closes.
+
+// file is one of the store's files: in the pool, or a version of a piece.
+type file struct {
+	number  int
+	path    string
+	bytes   int64 // padded to whole blocks
+	sum     uint64
+	version uint64
+	synced  bool
+	shared  bool // it has, or may have, a name elsewhere: never to be written again
+	pins    int  // it is being synced or linked and keeps its name
+	retired bool // once it is not pinned it leaves
+}
+
+func (d *Disk) freePath(number int) string {
+	return filepath.Join(d.dir, fmt.Sprintf("free-%06d%s", number, fileSuffix))
+}
+
+func (d *Disk) versionPath(p *diskPiece, version uint64) string {
+	kind := strings.ReplaceAll(p.id.Kind.String(), " ", "-")
+	return filepath.Join(d.dir, fmt.Sprintf("part-%d-%s-%d.v%d%s", p.id.Part, kind, p.index, version, fileSuffix))
+}
+
+func (d *Disk) lockFile() string { return filepath.Join(d.dir, "lock") }
+
+// reserveFiles takes the directory and fills the pool.
+func (d *Disk) reserveFiles(specs []Spec) error {
+	if err := vfs.CheckDir(d.fs, d.dir); err != nil {
+		return fmt.Errorf("store: the directory for state on disk: %w", err)
+	}
+	made, err := vfs.MakeDirs(d.fs, d.dir, 0o775)
+	if d.made = made; err != nil {
+		return fmt.Errorf("store: make the directory for state on disk: %w", err)
+	}
+	lock, err := d.fs.Lock(d.lockFile())
+	if errors.Is(err, vfs.ErrLocked) {
+		return fmt.Errorf("store: %w: name another memory.path, or wait for the other run", err)
+	}
+	if err != nil {
+		return fmt.Errorf("store: hold the directory for state on disk: %w", err)
+	}
+	d.lock = lock
+	if err := d.clearDir(); err != nil {
+		return fmt.Errorf("store: remove what an earlier run left: %w", err)
+	}
+	counts := fileCounts(specs, d.workers)
+	var need int64
+	for bytes, n := range counts {
+		need += bytes * int64(n)
+	}
+	free, errFree := d.fs.FreeBytes(d.dir)
+	err = nil
+	if errFree == nil && free < need {
+		err = syscall.ENOSPC
+	}
+	for bytes, n := range counts {
+		for range n {
+			if err == nil {
+				err = d.addFile(bytes)
+			}
+		}
+	}
+	switch {
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("store: %d bytes (%s) of state go to %s and %s: %w; make room, or change memory.path, memory.disk or memory.host",
+			need, gib(need), d.dir, describeFree(free, errFree), err)
+	case err != nil:
+		return fmt.Errorf("store: reserve %d bytes of files: %w", need, err)
+	}
+	return d.probeDirect()
+}
+
+func describeFree(n int64, err error) string {
+	if err != nil {
+		return "there is less room"
+	}
+	return fmt.Sprintf("%d bytes (%s) are free", n, gib(n))
+}
+
+func gib(n int64) string { return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30)) }
+
+// clearDir removes the store's files, also those of a run that was killed.
+func (d *Disk) clearDir() error {
+	entries, err := d.fs.ReadDir(d.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), fileSuffix) {
+			err = cmp.Or(err, d.fs.Remove(filepath.Join(d.dir, e.Name())))
+		}
+	}
+	return err
+}
+
+// addFile adds a file to the pool, with its space.
+func (d *Disk) addFile(bytes int64) error {
+	d.files++
+	f := &file{number: d.files, path: d.freePath(d.files), bytes: bytes}
+	open, err := d.fs.Create(f.path)
+	if err != nil {
+		return err
+	}
+	if err := cmp.Or(open.Preallocate(bytes), open.Close()); err != nil {
+		return cmp.Or(err, d.fs.Remove(f.path))
+	}
+	d.free[bytes] = append(d.free[bytes], f)
+	return nil
+}
+
+// probeDirect finds out whether direct I/O works, and says so if not. Some file systems refuse it when a file is
+// opened, others when it is written.
+func (d *Disk) probeDirect() error {
+	for _, files := range d.free {
+		if err := d.writeDirect(files[0].path, d.anyBlock()); err != nil {
+			if !errors.Is(err, syscall.EINVAL) && !errors.Is(err, errors.ErrUnsupported) {
+				return fmt.Errorf("store: write to the directory for state on disk: %w", err)
+			}
+			d.log.Warn("the file system refuses direct I/O: state on disk goes through the page cache", "dir", d.dir, "error", err)
+			d.direct = 0
+		}
+		break
+	}
+	return nil
+}
+
+// anyBlock returns one block of staging memory; nil if the store has no staging memory.
+func (d *Disk) anyBlock() []byte {
+	for _, r := range d.regions {
+		if r != nil && r.Len() > 0 {
+			return r.Bytes()[:vfs.DirectAlign]
+		}
+	}
+	return nil
+}
+
+func (d *Disk) writeDirect(path string, mem []byte) error {
+	if d.direct == 0 {
+		return errors.ErrUnsupported
+	}
+	f, err := d.fs.OpenFile(path, os.O_WRONLY|d.direct, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(mem, 0)
+	return cmp.Or(err, f.Close())
+}
+
+var errClosed = errors.New("the store was closed")
+
+// takeFile takes a file of this length from the pool. There is one, or a pinned one is about to come back.
+func (d *Disk) takeFile(bytes int64) (*file, error) {
+	if d.addressOnly {
+		return &file{bytes: bytes}, nil
+	}
+	for len(d.free[bytes]) == 0 {
+		if d.err != nil {
+			return nil, d.err
+		}
+		if d.closed {
+			return nil, errClosed
+		}
+		_ = d.wait(context.Background()) // which does not end
+	}
+	pool := d.free[bytes]
+	f := pool[len(pool)-1]
+	d.free[bytes] = pool[:len(pool)-1]
+	return f, nil
+}
+
+// retire puts a file that is no piece's current version into the pool, or removes it if it has a name elsewhere. The
+// caller holds the lock, which retire gives up meanwhile.
+func (d *Disk) retire(f *file) {
+	switch {
+	case f == nil || d.addressOnly:
+		return
+	case f.pins > 0:
+		f.retired = true
+		return
+	}
+	d.mu.Unlock()
+	err := again(func() error {
+		if f.shared {
+			return d.fs.Remove(f.path)
+		}
+		return d.rename(f, d.freePath(f.number))
+	})
+	d.mu.Lock()
+	switch {
+	case err != nil:
+		d.fail(fmt.Errorf("store: recycle a file: %w", err))
+	case !f.shared:
+		d.free[f.bytes] = append(d.free[f.bytes], f)
+		d.wake()
+	}
+}
+
+func (d *Disk) rename(f *file, path string) error {
+	if err := d.fs.Rename(f.path, path); err != nil {
+		return err
+	}
+	f.path = path
+	return nil
+}
+
+// unpin undoes a pin. The caller holds the lock.
+func (d *Disk) unpin(f *file) {
+	f.pins--
+	if f.pins == 0 && f.retired {
+		f.retired = false
+		d.retire(f)
+	}
+}
