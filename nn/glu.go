@@ -5,6 +5,13 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
+// Letters of shapes in this file: c positions of a chunk, H the hidden width, I the inner one.
+//
+//	norm            [c, H]            the normed input, in backward then its gradient
+//	h, dx           [c, H]            the residual stream that was normed, and its gradient
+//	y, dy           [c, H]            output and its gradient
+//	gate, up; down  [2*I, H]; [H, I]  weights
+
 // GLU is the feed-forward of the Llama family: down(silu(gate(x)) * up(x)). Source: Shazeer, "GLU Variants Improve
 // Transformer" (2020).
 type GLU struct {
@@ -20,8 +27,8 @@ const (
 
 // The buffers of a GLU.
 const (
-	gateUp = iota // [c, 2*Inner]: gate and up, then the gradient of both
-	act           // [c, Inner]: silu(gate)*up; in backward the gradient of it first
+	gateUp = iota // [c, 2*I]: gate and up, then the gradient of both
+	act           // [c, I]: silu(gate)*up; in backward the gradient of it first
 )
 
 func (g GLU) Values() []Value {

@@ -8,6 +8,19 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
+// Letters of shapes in the head's files: T positions of a micro-batch, c those of a chunk of it, H the hidden width, n rows
+// of the tile, which are columns of its logits.
+//
+//	x, dx            [T, H]              input of the head and its gradient
+//	xn, rstd         [T, H], F32 [T, 1]  the final norm of x, and what NormBackward needs of it
+//	dxn32            F32 [T, H]          gradient of xn: a sum over tiles, so in fp32
+//	stat             F32 [T, 3]          of a position's logits so far: maximum, sum of exponentials, target's logit
+//	tileW, dTile     [n, H], F32 [n, H]  a tile of the vocabulary and its gradient
+//	first                                the first row of the tile in the vocabulary
+//	logits, dLogits  F32 [c, n], [c, n]  logits of the tile and their gradient
+//	targets          I32 [T]             the token that follows; negative: none that counts
+//	weights          F32 [T]             of each position's loss
+
 // Head is the end of a model: the final norm, the projection onto the vocabulary and the cross-entropy loss.
 //
 // The vocabulary is cut into tiles of TileRows rows of the [Vocab, Hidden] matrix, and the positions into chunks of
@@ -75,15 +88,15 @@ func (h *Head) NewVisitWork(a *device.Arena, dtype tensor.DType, t int) *HeadWor
 	return w
 }
 
-// NormForward is xn = norm(x), both [T, Hidden]; rstd (F32, [T, 1]) is for NormBackward.
+// NormForward is xn = norm(x); rstd is for NormBackward.
 func (h *Head) NormForward(s device.Stream, wNorm, x, xn, rstd device.Mat) {
 	for c := range h.normChunks(x.Rows) {
 		s.RMSNorm(c.rows(xn), c.rows(rstd), c.rows(x), wNorm, 1, h.Eps)
 	}
 }
 
-// NormBackward writes dx [T, Hidden] from dxn32 (F32, [T, Hidden]), which it rounds to dx's type first, and adds to dwNorm
-// unless that is the zero Mat. dx is not x.
+// NormBackward writes dx from dxn32, which it rounds to dx's type first, and adds to dwNorm unless that is the zero Mat. dx
+// is not x.
 func (h *Head) NormBackward(s device.Stream, wNorm, dwNorm, x, rstd, dxn32, dx device.Mat) {
 	for c := range h.normChunks(x.Rows) {
 		dxn, dx := c.rows(dxn32), c.rows(dx)
@@ -102,7 +115,7 @@ func (h *Head) normChunks(t int) iter.Seq[chunk] {
 	return chunks(t, t)
 }
 
-// Stats takes the logits of one tile, whose rows start at first, into stat (F32, [T, 3]). Tiles come in order.
+// Stats takes the logits of one tile into stat. Tiles come in order.
 func (h *Head) Stats(s device.Stream, tileW device.Mat, first int, xn, stat device.Mat, targets device.Mem, work *HeadWork) {
 	for c := range chunks(xn.Rows, h.ChunkTokens) {
 		logits := c.logits(s, tileW, xn, work.logits[0])
@@ -110,9 +123,9 @@ func (h *Head) Stats(s device.Stream, tileW device.Mat, first int, xn, stat devi
 	}
 }
 
-// Grad forms one tile's logits again and adds their gradient, times weights (F32[T]), to dTile (F32; skipped if the zero Mat) and to
-// dxn32 (F32, [T, Hidden]), which it overwrites if told so, as for the first tile it sees. A fresh dTile is written and not added to. stat
-// is complete. Tiles come in descending order.
+// Grad forms one tile's logits again and adds their gradient, times weights, to dTile, unless that is the zero Mat, and to
+// dxn32, which it overwrites if told so, as for the first tile it sees. A fresh dTile is written and not added to. stat is
+// complete. Tiles come in descending order.
 func (h *Head) Grad(s device.Stream, tileW, dTile device.Mat, first int, xn, stat, dxn32 device.Mat, overwrite, fresh bool,
 	targets, weights device.Mem, work *HeadWork) {
 	for c := range chunks(xn.Rows, h.ChunkTokens) {

@@ -16,6 +16,15 @@ import (
 // Between the visits of a direction each micro-batch has its normed rows on the device, in backward also their gradient,
 // and what the feed-forward holds ([Held]).
 
+// Letters of shapes in this file: T positions of a micro-batch, m micro-batches in a step, c positions of a chunk, H the
+// hidden width, I the inner columns of a part.
+//
+//	norm, rstd      [m*T, H], F32 [m*T, 1]  held: the normed input of the parts
+//	h, dNorm        [m*T, H]                held for backward: what was normed, and the gradient of norm
+//	y, dy           [c, H]                  output of the block, to which a part adds, and its gradient
+//	gateUp, act     [c, 2*I], [c, I]        of a part
+//	gate, up; down  [2*I, H]; [H, I]        weights of a part
+
 // InParts has the methods that all feed-forwards with parts of their own share.
 type InParts interface {
 	FeedForward

@@ -6,7 +6,17 @@ import (
 	"github.com/millrace/millrace/device"
 )
 
-// runForward computes y from x, both [T, Hidden]. kept receives what its level keeps. x is not changed; y is not x.
+// Letters of shapes in this file: T positions of a micro-batch, c those of a chunk of it, H the hidden width.
+//
+//	x, y    [T, H], of a chunk [c, H]  input and output of the block, the residual stream before and after it
+//	h       [T, H], of a chunk [c, H]  the residual stream between the halves: x plus the mixer's result
+//	dx, dy  [T, H], of a chunk [c, H]  gradients of x and y in one matrix: dy on entry, dx at the end
+//	norm    [c, H]                     the normed input of a half, in backward then its gradient
+//	out     [c, H]                     the result of a half, where the rule norms it
+//	dOut    [T, H]                     gradient of that result, or by the parallel rule a copy of dy
+//	w, dw   [out, in], F32 [out, in]   a weight, as y = x·w^T, and its gradient
+
+// runForward computes y from x. kept receives what its level keeps. x is not changed; y is not x.
 func (d *Block) runForward(s device.Stream, a *Args) {
 	mixer, feed := d.passes(s, a)
 	d.Mixer.Forward(mixer, a.X)
