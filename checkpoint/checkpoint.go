@@ -56,7 +56,9 @@ func (e *DamageError) Unwrap() error { return e.Err }
 
 // Lasts reports whether the files are not those that were saved. Otherwise the system failed to read them, and may not
 // fail the next time.
-func (e *DamageError) Lasts() bool { return e.Err == nil || errors.Is(e.Err, fs.ErrNotExist) }
+func (e *DamageError) Lasts() bool {
+	return e.Err == nil || errors.Is(e.Err, fs.ErrNotExist) || errors.Is(e.Err, io.ErrUnexpectedEOF)
+}
 
 // open is Open without a look for the previous checkpoint.
 func open(fsys vfs.FS, dir string) (*Checkpoint, error) {

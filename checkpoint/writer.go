@@ -204,22 +204,25 @@ func (w *Writer) closeImage(e *saving) error {
 
 // Attach writes a small file that is to travel with the state, such as config.json.
 func (w *Writer) Attach(name string, data []byte) error {
-	w.mu.Lock()
-	_, twice := w.lengths[name]
-	if !isPlainName(name) || name == manifestName || twice {
-		panic(fmt.Sprintf("checkpoint: %q cannot be the name of an attachment", name))
-	}
-	err := w.err
-	w.lengths[name] = int64(len(data))
-	w.attachments = append(w.attachments, Attachment{name, Sum(xxh3.Hash(data))})
-	w.mu.Unlock()
-	if err != nil {
+	if err := w.takeName(name, data); err != nil {
 		return err
 	}
 	if err := w.writeFile(name, data); err != nil {
 		return w.fail(err)
 	}
 	return nil
+}
+
+// takeName claims the name of an attachment, and returns the first error so far.
+func (w *Writer) takeName(name string, data []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, twice := w.lengths[name]; !isPlainName(name) || name == manifestName || twice {
+		panic(fmt.Sprintf("checkpoint: %q cannot be the name of an attachment", name))
+	}
+	w.lengths[name] = int64(len(data))
+	w.attachments = append(w.attachments, Attachment{name, Sum(xxh3.Hash(data))})
+	return w.err
 }
 
 // writeFile writes and syncs a small file.
