@@ -172,7 +172,7 @@ func (d *Disk) pinFiles(ctx context.Context, id ID) ([]*file, error) {
 	}()
 	files := make([]*file, len(pieces))
 	for i := range pieces {
-		for b := pieces[i].buf; b != nil && (b.state == dirty || b.state == writing); b = pieces[i].buf {
+		for pieces[i].isUnwritten() {
 			if d.err != nil {
 				return nil, d.err
 			}
@@ -188,6 +188,11 @@ func (d *Disk) pinFiles(ctx context.Context, id ID) ([]*file, error) {
 		}
 	}
 	return files, nil
+}
+
+// isUnwritten reports whether the current version is in a buffer alone.
+func (p *diskPiece) isUnwritten() bool {
+	return p.buf != nil && (p.buf.state == dirty || p.buf.state == writing)
 }
 
 // share makes sure that a file is not recycled, by reserving another one in its place.

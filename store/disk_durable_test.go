@@ -137,6 +137,26 @@ func TestFilesAreRecycled(t *testing.T) {
 	})
 }
 
+// The file of a short piece is as long as a block, and holds nothing of the piece that was in memory before it.
+func TestPaddingIsZeros(t *testing.T) {
+	m := vfs.NewMem()
+	d := openDisk(t, store.DiskOptions{FS: m, Specs: []store.Spec{four}})
+	defer d.Close()
+	fill(t, d, four, 0)
+	files, err := save(t, m, d, four.ID, "checkpoint")
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := files[3]
+	text, err := vfs.ReadFile(m, last.Path, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(text) != 4096 || last.Bytes != 100 || len(bytes.Trim(text[100:], "\x00")) > 0 {
+		t.Errorf("%d bytes for the piece of %d, and the rest is not zeros", len(text), last.Bytes)
+	}
+}
+
 // The pieces that were never written have no files in a checkpoint.
 func TestZerosAreKeptAsZeros(t *testing.T) {
 	fsys := vfs.NewMem()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/store"
@@ -308,6 +309,64 @@ func TestWriteErrorsStick(t *testing.T) {
 	if err := d.Close(); !errors.Is(err, syscall.EIO) {
 		t.Errorf("Close: %v", err)
 	}
+}
+
+// A read ahead that fails is forgotten: the lane that borrows the piece reads it again, and gets the error of that.
+func TestReadAheadFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := vfs.NewMem()
+		d := openDisk(t, store.DiskOptions{FS: m, Specs: []store.Spec{four}, Workers: 2})
+		defer d.Close()
+		fill(t, d, four, 0)
+		if err := d.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		broken := func(op vfs.Op) vfs.Outcome {
+			if op.Kind == vfs.OpRead {
+				return vfs.Outcome{Err: syscall.EIO}
+			}
+			return vfs.Outcome{}
+		}
+		m.Intercept(broken)
+		d.Prefetch(trace.Fetch, four.ID, 0, 1)
+		synctest.Wait()
+		if _, err := d.Borrow(t.Context(), trace.Fetch, four.ID, 0, 4096, store.Read, 1); !errors.Is(err, syscall.EIO) {
+			t.Errorf("error %v", err)
+		}
+		d.Prefetch(trace.Fetch, four.ID, 0, 1)
+		synctest.Wait()
+		m.Intercept(nil)
+		holds(t, d, four, 1)
+	})
+}
+
+// A Sync that is cancelled leaves the store as it is: the next one makes all durable.
+func TestCancelledSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := vfs.NewMem()
+		d := openDisk(t, store.DiskOptions{FS: m, Specs: []store.Spec{four}, Workers: 2})
+		defer d.Close()
+		fill(t, d, four, 0)
+		synctest.Wait() // all is written
+		syncs := 0
+		m.Intercept(func(op vfs.Op) vfs.Outcome {
+			if op.Kind == vfs.OpSync {
+				syncs++
+			}
+			return vfs.Outcome{}
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := d.Sync(ctx); !errors.Is(err, context.Canceled) || syncs > 0 {
+			t.Errorf("error %v after %d syncs", err, syncs)
+		}
+		if err := d.Sync(t.Context()); err != nil || syncs != 4 {
+			t.Errorf("error %v after %d syncs", err, syncs)
+		}
+		if err := d.Sync(ctx); err != nil {
+			t.Errorf("nothing to sync: error %v", err)
+		}
+	})
 }
 
 // A drive that fails two of three times costs nothing; one that always fails says so.

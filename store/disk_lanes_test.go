@@ -187,6 +187,50 @@ func TestBorrowBeforePrefetch(t *testing.T) {
 	})
 }
 
+// Of two pieces that were read ahead, the one that is needed last gives way, and the other is there without a read.
+func TestNearestPieceStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := inMemory(t, 2, four)
+		defer d.Close()
+		fill(t, d, four, 0)
+		d.Sync(t.Context())
+		for _, off := range []int64{2 * 4096, 3 * 4096} { // so that these are what the buffers of the update lane hold
+			borrow(t, d, trace.Update, four.ID, off, 1, store.Read, 1).Release()
+		}
+		d.Prefetch(trace.Fetch, four.ID, 0, 1)
+		d.Prefetch(trace.Fetch, four.ID, 4096, 1)
+		synctest.Wait()
+		held := borrow(t, d, trace.Fetch, four.ID, 2*4096, 1, store.Read, 1)
+		before := d.Traffic().ReadBytes
+		borrow(t, d, trace.Fetch, four.ID, 0, 1, store.Read, 1).Release()
+		if got := d.Traffic().ReadBytes - before; got != 0 {
+			t.Errorf("%d bytes of the nearest piece were read again", got)
+		}
+		held.Release()
+	})
+}
+
+// A piece that one lane has read ahead and another one borrows returns to the first after that, without a second read.
+func TestPieceReadAheadReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := inMemory(t, 1, four)
+		defer d.Close()
+		fill(t, d, four, 0)
+		d.Sync(t.Context())
+		before := d.Traffic().ReadBytes
+		d.Prefetch(trace.Fetch, four.ID, 0, 1)
+		synctest.Wait()
+		for _, off := range []int64{0, 4096} {
+			borrow(t, d, trace.Update, four.ID, off, 1, store.Read, 1).Release()
+			synctest.Wait()
+		}
+		borrow(t, d, trace.Fetch, four.ID, 0, 1, store.Read, 1).Release()
+		if got := d.Traffic().ReadBytes - before; got != 2*4096 {
+			t.Errorf("%d bytes were read, want two pieces", got)
+		}
+	})
+}
+
 // A lane that reads what another one holds has its own copy, so that neither waits for the other.
 func TestTwoLanesReadOnePiece(t *testing.T) {
 	d := inMemory(t, 1, four)

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/millrace/millrace/hostmem"
@@ -56,6 +57,37 @@ func TestRAMIsShared(t *testing.T) {
 	}
 	if first[0] != first[3] || first[2] != first[4] || first[0] == first[2] || first[1] == first[5] {
 		t.Errorf("extents begin at %v", first)
+	}
+}
+
+// What does not fit a region is in the next one; an extent is never in two.
+func TestRAMOfSeveralRegions(t *testing.T) {
+	var specs []store.Spec
+	for part := range 5 {
+		specs = append(specs, store.Spec{ID: store.ID{Part: part, Kind: store.Weights}, Bytes: int64(10+10*part) << 30, Piece: 1 << 30})
+	}
+	s, err := store.NewRAM(hostmem.New(), specs, hostmem.AddressOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var regions []*hostmem.Region
+	var offs []int64
+	for _, spec := range specs {
+		first := borrow(t, s, trace.Update, spec.ID, 0, 1<<30, store.Write, 0)
+		last := borrow(t, s, trace.Update, spec.ID, spec.Bytes-(1<<30), 1<<30, store.Write, 0)
+		if last.Region != first.Region || last.Off+last.Len-first.Off != spec.Bytes || last.Off+last.Len > first.Region.Len() {
+			t.Errorf("%v of %d bytes is from %d to %d of a region of %d", spec.ID, spec.Bytes, first.Off, last.Off+last.Len, first.Region.Len())
+		}
+		if regions = append(regions, first.Region); first.Off == 0 {
+			offs = append(offs, int64(spec.Part))
+		}
+		first.Release()
+		last.Release()
+	}
+	// 10 + 20 + 30 GiB are in the first region, 40 in the second, 50 in the third.
+	if regions[0] != regions[1] || regions[1] != regions[2] || !slices.Equal(offs, []int64{0, 3, 4}) {
+		t.Errorf("regions begin with the extents %d", offs)
 	}
 }
 
