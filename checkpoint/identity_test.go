@@ -60,6 +60,16 @@ func TestLayoutHash(t *testing.T) {
 	}
 }
 
+// A tensor's name in its part follows the last number; without a number it is the last word.
+func TestNameInPart(t *testing.T) {
+	for name, want := range map[string]string{"model.layers.3.self_attn.q_proj.weight": "self_attn.q_proj.weight",
+		"h.3.experts.12.w1": "w1", "0.mlp.weight": "mlp.weight", "model.norm.weight": "weight", "weight": "weight"} {
+		if got := nameInPart(name); got != want {
+			t.Errorf("%s is %s in its part, want %s", name, got, want)
+		}
+	}
+}
+
 // Gradients are not state; the rest goes by name.
 func TestSpecs(t *testing.T) {
 	m := &model.Model{Type: "qwen3", Parts: parts(t, "norm", tensor.Field{Name: "x", Shape: tensor.Shape{7}, Trainable: true})}

@@ -130,6 +130,19 @@ func TestSpecLimits(t *testing.T) {
 	}
 }
 
+// The last piece of an extent may be as short as a byte.
+func TestPieces(t *testing.T) {
+	for _, c := range []struct{ bytes, piece, want int64 }{{1, 4, 1}, {4, 4, 1}, {5, 4, 2}, {8, 4, 2}, {9, 4, 3}} {
+		s := Spec{Bytes: c.bytes, PieceBytes: c.piece}
+		if _, last := s.piece(s.Pieces() - 1); int64(s.Pieces()) != c.want || last != c.bytes-4*(c.want-1) {
+			t.Errorf("%d bytes are %d pieces, the last of %d", c.bytes, s.Pieces(), last)
+		}
+	}
+	if m := small(); m.length("tokens") != 5 || m.length("file") != 8 || m.length("nowhere") != 0 {
+		t.Error("files have other lengths")
+	}
+}
+
 // Names from damaged files are cut short, and no others.
 func TestQuote(t *testing.T) {
 	name := strings.Repeat("a", 100)

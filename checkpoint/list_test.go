@@ -83,11 +83,13 @@ func TestFind(t *testing.T) {
 	}
 
 	// Damage names the newest checkpoint before it that is the run's.
-	c, _, err := Find(m, root, Query{Owner: &other})
-	must(t, err)
-	must(t, m.FlipBit(filepath.Join(c.Dir(), "norm.weights"), 0, 0))
-	if err := c.ReadPiece(norm.ID, 0, make([]byte, 16)); err == nil || !strings.HasSuffix(err.Error(), ", "+root+"/step-000002") {
-		t.Errorf("error %v", err)
+	for o, want := range map[*Owner]string{&other: "/step-000002", &ours: "/step-000001"} {
+		c, _, err := Find(m, root, Query{Owner: o})
+		must(t, err)
+		must(t, m.FlipBit(filepath.Join(c.Dir(), "norm.weights"), 0, 0))
+		if err := c.ReadPiece(norm.ID, 0, make([]byte, 16)); err == nil || !strings.HasSuffix(err.Error(), ", "+root+want) {
+			t.Errorf("error %v, want %s", err, want)
+		}
 	}
 }
 

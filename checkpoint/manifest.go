@@ -425,7 +425,7 @@ func (m *Manifest) ranges(lengths map[string]int64) (map[string][][2]int64, erro
 		switch {
 		case !ok:
 			return fmt.Errorf("file %s is used and not listed", quote(file))
-		case off < 0 || n < 0 || n > length || off > length-n:
+		case off < 0 || off > length-n:
 			return fmt.Errorf("file %s has %d bytes, and %d at %d are used", quote(file), length, n, off)
 		}
 		used[file] = append(used[file], [2]int64{off, off + n})

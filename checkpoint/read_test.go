@@ -68,9 +68,16 @@ func TestReadRangesOfLongPieces(t *testing.T) {
 	}
 }
 
-// A copy is of the piece and no more, and what was copied is what its checksum is of.
+// A copy is of the piece and no more, it is durable, and its bytes are those that the checksum is of.
 func TestCopyOfLongPieces(t *testing.T) {
 	m := vfs.NewMem()
+	synced := map[string]bool{}
+	m.Intercept(func(op vfs.Op) vfs.Outcome {
+		if op.Kind == vfs.OpSync {
+			synced[filepath.Base(op.Name)] = true
+		}
+		return vfs.Outcome{}
+	})
 	c, data := saveLong(t, m, func(r *run, w *Writer, piece int, data []byte) {
 		path, err := r.version(data)
 		must(t, err)
@@ -84,8 +91,8 @@ func TestCopyOfLongPieces(t *testing.T) {
 	for i, p := range c.Manifest.Extents[0].Pieces {
 		info, err := m.Stat(filepath.Join(c.Dir(), p.File))
 		must(t, err)
-		if info.Size() != p.Bytes {
-			t.Errorf("piece %d of %d bytes has a file of %d", i, p.Bytes, info.Size())
+		if info.Size() != p.Bytes || !synced[p.File] {
+			t.Errorf("piece %d of %d bytes has a file of %d; synced: %v", i, p.Bytes, info.Size(), synced[p.File])
 		}
 	}
 }
@@ -116,6 +123,19 @@ func TestPieceFaults(t *testing.T) {
 				t.Errorf("%s: error %v, want %s", what, err, want)
 			}
 		}
+	}
+}
+
+// An attachment that was changed is not returned.
+func TestChangedAttachment(t *testing.T) {
+	m := vfs.NewMem()
+	start(t, m, root, 1, 2)
+	c, err := Open(m, root+"/step-000002")
+	must(t, err)
+	must(t, m.FlipBit(root+"/step-000002/config.json", 3, 0))
+	data, ok, err := c.Attachment("config.json")
+	if err == nil || !ok || data != nil || !strings.Contains(err.Error(), "config.json: the 23 bytes at 0 are not those that were saved") {
+		t.Errorf("%q, %v, error %v", data, ok, err)
 	}
 }
 

@@ -109,6 +109,19 @@ func TestWeights(t *testing.T) {
 	}
 }
 
+// A model in which one tensor is frozen is another one than that in which all are trained.
+func TestOneFrozen(t *testing.T) {
+	m, err := model.Read(qwen3)
+	must(t, err)
+	for _, frozen := range [][]string{nil, {frozenNorm}, {frozenPart, frozenNorm}} {
+		got, err := Model{Frozen: frozen}.With(m)
+		must(t, err)
+		if names := got.Untrained(); !slices.Equal(names, frozen) {
+			t.Errorf("%q are frozen, want %q", names, frozen)
+		}
+	}
+}
+
 // A checkpoint that is not of the model, or of no model, says so.
 func TestWeightsOfAnotherModel(t *testing.T) {
 	doc, err := os.ReadFile(qwen3 + "/config.json")

@@ -2,8 +2,8 @@ package hostmem
 
 import (
 	"errors"
+	"io/fs"
 	"math"
-	"os"
 	"sync"
 	"time"
 
@@ -59,15 +59,16 @@ func newGrowth(available func() (int64, error), pause func()) *growth {
 	return g
 }
 
-// systemGrowth watches this system. Memory that the system makes available by swapping out is no growth.
-func systemGrowth() *growth {
+// systemGrowth watches the system whose root directory it is given. Memory that the system makes available by swapping
+// out is no growth.
+func systemGrowth(root fs.FS) *growth {
 	swap := func() int64 {
-		kib, _ := field(os.DirFS("/"), "proc/meminfo", "SwapFree:") // 0 where there is no swap
+		kib, _ := field(root, "proc/meminfo", "SwapFree:") // 0 where there is no swap
 		return kib << 10
 	}
 	before := swap()
 	return newGrowth(func() (int64, error) {
-		n, _, err := Available()
+		n, _, err := available(root)
 		return n - max(before-swap(), 0), err
 	}, func() { time.Sleep(growthPause) })
 }
@@ -93,8 +94,7 @@ func (g *growth) take(bytes int64) error {
 			g.pause() // with the lock: all the others would wait for the same
 		}
 	}
-	g.landed.Broadcast()
-	return g.stopped
+	return g.stopped // who waits hears it when what is flying has landed
 }
 
 // land is the end of populating a piece that was taken.
@@ -166,8 +166,8 @@ func (a *Accounts) mustGrow(bytes, available, cgroups int64) (bool, error) {
 }
 
 // cgroupLeft returns the bytes that the cgroups of this process leave to it: no memory is added to those.
-func cgroupLeft() int64 {
+func cgroupLeft(root fs.FS) int64 {
 	least := int64(math.MaxInt64)
-	cgroups(os.DirFS("/"), func(limit, used int64, _ string) { least = min(least, max(limit-used, 0)) })
+	cgroups(root, func(limit, used int64, _ string) { least = min(least, max(limit-used, 0)) })
 	return least
 }

@@ -2,9 +2,12 @@ package hostmem
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"testing"
+	"testing/fstest"
+	"testing/synctest"
 )
 
 // vm is a machine that adds memory as it is used: up to most bytes, and aheadBytes more than are in use after each
@@ -96,6 +99,10 @@ func TestInPieces(t *testing.T) {
 		ends[3*populatePiece] != 5 {
 		t.Errorf("%v: pieces %v", err, got)
 	}
+	last := int64(-1)
+	if err := inPieces(1, 2, nil, func(_, n int64) error { last = n; return nil }); err != nil || last != 1 {
+		t.Errorf("a byte: a piece of %d, error %v", last, err)
+	}
 	calls, broken := 0, errors.New("broken")
 	if err := inPieces(1000*populatePiece, 1, nil, func(off, n int64) error { calls++; return broken }); err != broken ||
 		calls != 1 {
@@ -119,6 +126,7 @@ func TestMustGrow(t *testing.T) {
 		{10, 10, 10, true, false, nil},
 		{11, 10, 100, false, false, errShort},
 		{11, 10, 100, true, true, nil},
+		{100, 10, 100, true, true, nil},
 		{101, 10, 100, true, false, errShort},
 	} {
 		a := New()
@@ -126,5 +134,77 @@ func TestMustGrow(t *testing.T) {
 		if got, err := a.mustGrow(c.bytes, c.available, c.cgroups); got != c.want || err != c.err {
 			t.Errorf("%+v: %v, %v", c, got, err)
 		}
+	}
+}
+
+// Workers that find room for one piece alone take turns: each waits until the piece before has landed, and looks again.
+func TestGrowthTakesTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGrowth(func() (int64, error) { return growthSpareBytes + populatePiece, nil }, func() {})
+		begun, land := 0, make(chan struct{})
+		go func() {
+			for piece := range 4 {
+				synctest.Wait() // all the others wait
+				if begun != piece+1 {
+					t.Errorf("%d pieces have begun when %d have landed", begun, piece)
+				}
+				land <- struct{}{}
+			}
+		}()
+		err := inPieces(4*populatePiece, 3, g, func(_, _ int64) error { begun++; <-land; return nil })
+		if err != nil || begun != 4 {
+			t.Errorf("%d pieces, error %v", begun, err)
+		}
+	})
+}
+
+// Memory that others gave up to the swap space is no growth; memory that comes back from there is not less.
+func TestSwappedOutIsNoGrowth(t *testing.T) {
+	meminfo := func(available, swapFree string) *fstest.MapFile {
+		return &fstest.MapFile{Data: []byte("MemAvailable: " + available + " kB\nSwapFree: " + swapFree + " kB\n")}
+	}
+	root := fstest.MapFS{"proc/meminfo": meminfo("9000", "1000")}
+	g := systemGrowth(root)
+	for _, c := range []struct {
+		available, swapFree string
+		want                int64
+	}{
+		{"9000", "1000", 9000 << 10}, {"9500", "600", 9100 << 10}, {"9000", "1700", 9000 << 10}, {"9000", "999", 8999 << 10},
+	} {
+		root["proc/meminfo"] = meminfo(c.available, c.swapFree)
+		if got, err := g.available(); got != c.want || err != nil {
+			t.Errorf("%s kB and %s kB of swap space: %d bytes, error %v", c.available, c.swapFree, got, err)
+		}
+	}
+	delete(root, "proc/meminfo")
+	if _, err := g.available(); !errors.Is(err, ErrUnknown) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// The least of what the limits leave counts, and nothing below 0.
+func TestCgroupLeft(t *testing.T) {
+	number := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
+	root := fstest.MapFS{
+		"proc/self/cgroup":               number("0::/a\n"),
+		"sys/fs/cgroup/memory.max":       number("900\n"),
+		"sys/fs/cgroup/memory.current":   number("300\n"),
+		"sys/fs/cgroup/a/memory.max":     number("500\n"),
+		"sys/fs/cgroup/a/memory.current": number("100\n"),
+	}
+	if got := cgroupLeft(root); got != 400 {
+		t.Errorf("%d bytes are left", got)
+	}
+	// More page cache than there is in use: all of the limit is left.
+	root["sys/fs/cgroup/a/memory.stat"] = number("inactive_file 200\n")
+	if got := cgroupLeft(root); got != 500 {
+		t.Errorf("%d bytes are left", got)
+	}
+	root["sys/fs/cgroup/memory.current"] = number("1300\n")
+	if got := cgroupLeft(root); got != 0 {
+		t.Errorf("%d bytes are left", got)
+	}
+	if got := cgroupLeft(fstest.MapFS{}); got != math.MaxInt64 {
+		t.Errorf("without limits %d bytes are left", got)
 	}
 }

@@ -196,8 +196,9 @@ func faults(f func()) (faulted bool) {
 }
 
 func TestBadLengths(t *testing.T) {
-	for _, n := range []int64{-1, math.MinInt64, math.MaxInt64} {
-		if _, err := New().Reserve("weights", n); err == nil || !strings.Contains(err.Error(), "weights") {
+	for _, n := range []int64{-1, math.MinInt64, math.MaxInt64, 1<<56 + 1} {
+		if _, err := New().Reserve("weights", n); err == nil || !strings.Contains(err.Error(), "for weights: ") ||
+			!strings.HasSuffix(err.Error(), "is not a length") {
 			t.Errorf("Reserve(%d): %v", n, err)
 		}
 	}
@@ -215,7 +216,7 @@ func TestViews(t *testing.T) {
 		len(I16(b)) != 32 {
 		t.Error("views do not agree")
 	}
-	if F32(nil) != nil || len(F32(b[:0])) != 0 {
+	if F32(nil) != nil || len(F32(b[:0])) != 0 || len(F32(b[2:2])) != 0 {
 		t.Error("the view of nothing is something")
 	}
 	for what, f := range map[string]func(){
@@ -265,6 +266,12 @@ func TestAvailable(t *testing.T) {
 			"sys/fs/cgroup/memory.max":     file("5000000\n"),
 			"sys/fs/cgroup/memory.current": file("6000000\n"),
 		}, 0, "/sys/fs/cgroup/memory.max", 5000000},
+		{"a path with a colon, no room at all", fstest.MapFS{
+			"proc/meminfo":                     meminfo,
+			"proc/self/cgroup":                 file("0::/a:b\n"),
+			"sys/fs/cgroup/a:b/memory.max":     file("0\n"),
+			"sys/fs/cgroup/a:b/memory.current": file("0\n"),
+		}, 0, "/sys/fs/cgroup/a:b/memory.max", 0},
 		{"version 1", fstest.MapFS{
 			"proc/meminfo":     meminfo,
 			"proc/self/cgroup": file("5:cpu:/x\n4:memory:/c\n0::/\n"),

@@ -32,17 +32,26 @@ func mapMemory(bytes int64) (mapping, error) {
 // spread asks for the pages of memory that has none yet to be taken from nodes in turn. Where that cannot be, nothing
 // changes.
 func spread(start unsafe.Pointer, bytes int64, nodes []int) {
-	const interleave = 3 // MPOL_INTERLEAVE
-	const bits, most = 64, 1024
-	var mask [most / bits]uint64
-	for _, n := range nodes {
-		if n >= 0 && n < most {
-			mask[n/bits] |= 1 << (n % bits)
-		}
-	}
+	mask := maskOf(nodes)
 	// The kernel reads one bit less than it is told of.
 	_, _, _ = unix.Syscall6(unix.SYS_MBIND, uintptr(start), uintptr(bytes), interleave, uintptr(unsafe.Pointer(&mask[0])),
-		most+1, 0)
+		maskBits, 0)
+}
+
+const (
+	interleave = 3 // MPOL_INTERLEAVE
+	maxNodes   = 1024
+	maskBits   = maxNodes + 1
+)
+
+// maskOf has a bit for each node that a kernel can have.
+func maskOf(nodes []int) (mask [maxNodes / 64]uint64) {
+	for _, n := range nodes {
+		if n >= 0 && n < maxNodes {
+			mask[n/64] |= 1 << (n % 64)
+		}
+	}
+	return mask
 }
 
 func populate(start unsafe.Pointer, bytes int64) error {

@@ -1,6 +1,7 @@
 package hostmem
 
 import (
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -52,7 +53,6 @@ func (r *Region) Close() error {
 		if r.mem.free != nil {
 			r.closeErr = r.mem.free()
 		}
-		r.mem = mapping{}
 	})
 	return r.closeErr
 }
@@ -70,16 +70,15 @@ func (r *Region) Populate() error {
 	}
 	var g *growth
 	if n, _, err := Available(); err == nil {
-		grow, err := r.accounts.mustGrow(r.mapped, n, cgroupLeft())
+		grow, err := r.accounts.mustGrow(r.mapped, n, cgroupLeft(os.DirFS("/")))
 		if err != nil {
 			return shortage("populate", r.purpose, r.Len(), err)
 		}
 		if grow {
-			g = systemGrowth()
+			g = systemGrowth(os.DirFS("/"))
 		}
 	}
-	err := inPieces(r.mapped, runtime.GOMAXPROCS(0), g, func(off,
-		n int64) error {
+	err := inPieces(r.mapped, runtime.GOMAXPROCS(0), g, func(off, n int64) error {
 		return populate(unsafe.Add(r.mem.start, off), n)
 	})
 	if err != nil {

@@ -60,6 +60,18 @@ func TestRAMIsShared(t *testing.T) {
 	}
 }
 
+// A store that cannot have all of its memory has none.
+func TestRAMThatDoesNotFit(t *testing.T) {
+	accounts := hostmem.New()
+	_, err := store.NewRAM(accounts, []store.Spec{
+		{ID: store.ID{Kind: store.Weights}, Bytes: 4096, Piece: 4096},
+		{ID: store.ID{Kind: store.Grad}, Bytes: 1 << 57, Piece: 1 << 57},
+	})
+	if now, peak := accounts.Total(); err == nil || now != 0 || peak != 4096 {
+		t.Errorf("%d bytes are left of %d, error %v", now, peak, err)
+	}
+}
+
 // What does not fit a region is in the next one; an extent is never in two.
 func TestRAMOfSeveralRegions(t *testing.T) {
 	var specs []store.Spec
