@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -77,4 +78,35 @@ func TestTraceNamesGroups(t *testing.T) {
 		}
 	}
 	t.Error("no span names micro-batches 4 to 7")
+}
+
+// Micro-batches beyond the number that is simulated one by one have spans by neighbours, that of the last group for those
+// that are left; others have a span each.
+func TestTraceNamesMicroBatches(t *testing.T) {
+	n := plan.SimulatedMicros
+	for micros, want := range map[int]string{
+		n:       fmt.Sprintf("micro-batch %d", n-1),
+		n + 1:   fmt.Sprintf("micro-batches %d to %d", n, n),
+		2 * n:   fmt.Sprintf("micro-batches %d to %d", 2*n-2, 2*n-1),
+		3*n - 1: fmt.Sprintf("micro-batches %d to %d", 3*n-3, 3*n-2),
+	} {
+		r := request(t, tiny, numerics(micros, false))
+		p := newPlan(t, r.Model, r.Numerics).With(moving(r.Model, 2))
+		groups, ones, last := 0, 0, false
+		for _, s := range p.Trace(r.Machine, device.Info{}, trace.About{}).Spans {
+			switch {
+			case strings.Contains(s.Name, "micro-batches "):
+				groups++
+			case strings.Contains(s.Name, "micro-batch "):
+				ones++
+			}
+			if strings.HasPrefix(s.Name, "fetch ") && strings.Contains(s.Name, "micro-batch") {
+				t.Errorf("%d micro-batches: %q is of one", micros, s.Name)
+			}
+			last = last || strings.HasSuffix(s.Name, want)
+		}
+		if !last || (groups > 0) != (micros > n) || (ones > 0) != (micros <= n) {
+			t.Errorf("%d micro-batches: %d spans of groups, %d of one, %q is there: %v", micros, groups, ones, want, last)
+		}
+	}
 }
