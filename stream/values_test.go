@@ -1,0 +1,63 @@
+package stream_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/stream"
+)
+
+// A store that was filled from a model's files shows the exact numbers of each tensor, in fp32 and split into halves,
+// also where some parts are larger than the one before them, and after one part was filled again.
+func TestViewerShowsWhatFillWrote(t *testing.T) {
+	g := modeltest.Load(t, "qwen3-bias-untied")
+	for what, n := range map[string]plan.Numerics{"fp32": f32, "split": bf16} {
+		t.Run(what, func(t *testing.T) {
+			m, err := model.Read(g.Dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dev := newCPU(t)
+			defer dev.Close()
+			p, err := plan.New(t.Context(), plan.Request{Model: m, Numerics: numerics(g, n), Device: dev.Info(), Machine: machine})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := store.NewRAM(hostmem.New(), p.Extents())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			w, err := hf.OpenWeights(g.Dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Close()
+			from := func(part *model.Part, v model.Values) error { return m.ReadPart(w, part, v) }
+			if err := stream.Fill(t.Context(), p, s, from); err != nil {
+				t.Fatal(err)
+			}
+			if err := stream.FillPart(t.Context(), p, s, len(m.Parts)-1, from); err != nil {
+				t.Fatal(err)
+			}
+			view := stream.Viewer(p, s)
+			for i := range m.Tensors() {
+				want := make([]float32, m.Tensors()[i].Shape.Elems())
+				name := m.Tensors()[i].Name
+				if err := w.ReadF32(name, want, 0); err != nil {
+					t.Fatal(err)
+				}
+				got, err := m.ReadTensor(name, func(part int) (model.Values, error) { return view(t.Context(), part) })
+				if err != nil || !slices.Equal(got, want) {
+					t.Errorf("%s is not what the file has, error %v", name, err)
+				}
+			}
+		})
+	}
+}
