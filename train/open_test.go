@@ -82,6 +82,9 @@ func TestRunIsTraining(t *testing.T) {
 		"f32":  {Compute: "f32", Master: "f32", Moments: "f32"},
 		"bf16": runfile.Defaults().Precision,
 	} {
+		if testing.Short() && name != "bf16" {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			base := smallConfig(t)
 			base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9}) // enough for the disk

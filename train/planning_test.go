@@ -195,6 +195,9 @@ func tightConfig(t testing.TB) *runfile.Config {
 // TestPlansComeFromTheRequestAlone: the same request has the same plan, whatever memory the process has at the
 // moment and however its garbage is collected. A plan by what is resident had other sizes each time, and so other bits.
 func TestPlansComeFromTheRequestAlone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes that plan")
+	}
 	c := tightConfig(t)
 	c.Memory.Device, c.Memory.Host = budget(t, "60MiB").Device, budget(t, "132MiB").Device
 	want, err := planOf(newEnv(t), c)

@@ -91,6 +91,9 @@ func TestTrainLearns(t *testing.T) {
 			c.Precision = runfile.Precision{Compute: "bf16", Master: "split", Moments: "8bit"}
 		},
 	} {
+		if testing.Short() && name != "bf16 streamed" {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			c := withEval(smallConfig(t))
 			change(c)

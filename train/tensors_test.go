@@ -24,6 +24,9 @@ func TestRunGradients(t *testing.T) {
 		"bf16": runfile.Defaults().Precision,
 	} {
 		for _, isTied := range []bool{false, true} {
+			if testing.Short() && (name != "bf16" || !isTied) {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s, tied %v", name, isTied), func(t *testing.T) {
 				base := smallConfig(t)
 				base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9, "tie_word_embeddings": isTied})
