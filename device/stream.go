@@ -24,5 +24,7 @@ type Stream interface {
 	MLPOps
 	HeadOps
 	EmbeddingOps
+	RoutingOps
+	ExpertOps
 	OptimizerOps
 }

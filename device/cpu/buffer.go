@@ -58,3 +58,8 @@ func floats(m device.Mat) []float32 {
 
 // ints is the first n numbers of an I32 vector.
 func ints(m device.Mem, n int) []int32 { return unsafe.Slice((*int32)(start(m)), n) }
+
+// halves is a dense BF16 matrix as a slice of bits.
+func halves(m device.Mat) []uint16 {
+	return unsafe.Slice((*uint16)(start(m.Mem)), m.Rows*m.Cols)
+}

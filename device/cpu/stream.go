@@ -19,6 +19,8 @@ type Stream struct {
 	err      error     // the stream's goroutine's: the first error
 	sums     []float64 // the stream's goroutine's: chunks of a sum, as many as a run has tasks
 	found    []int32   // the stream's goroutine's: tokens of a ScatterAdd
+
+	ofExperts []stretch // the stream's goroutine's: of an operation on blocks
 }
 
 var _ device.Stream = (*Stream)(nil)

@@ -128,3 +128,58 @@ func (s *faultyStream) SumSquares(dst device.Mem, x device.Mat) {
 	s.operands.SumSquares(dst, x)
 	s.op(func() { s.inner.SumSquares(dst, x) })
 }
+
+func (s *faultyStream) Route(choices device.Mem, weights, logits, bias device.Mat, spec device.RouteSpec) {
+	s.operands.Route(choices, weights, logits, bias, spec)
+	s.op(func() { s.inner.Route(choices, weights, logits, bias, spec) })
+}
+
+func (s *faultyStream) RouteGrad(dlogits, dweights, logits device.Mat, choices device.Mem, spec device.RouteSpec) {
+	s.operands.RouteGrad(dlogits, dweights, logits, choices, spec)
+	s.op(func() { s.inner.RouteGrad(dlogits, dweights, logits, choices, spec) })
+}
+
+func (s *faultyStream) SortChoices(r device.Routing) {
+	s.operands.SortChoices(r)
+	s.op(func() { s.inner.SortChoices(r) })
+}
+
+func (s *faultyStream) GatherRows(y, x device.Mat, b device.Blocks) {
+	s.operands.GatherRows(y, x, b)
+	s.op(func() { s.inner.GatherRows(y, x, b) })
+}
+
+func (s *faultyStream) ExpertMatMul(c, a, w device.Mat, transposed bool, b device.Blocks) {
+	s.operands.ExpertMatMul(c, a, w, transposed, b)
+	s.op(func() { s.inner.ExpertMatMul(c, a, w, transposed, b) })
+}
+
+func (s *faultyStream) ExpertWeightGrad(dw, dy, x device.Mat, b device.Blocks) {
+	s.operands.ExpertWeightGrad(dw, dy, x, b)
+	s.op(func() { s.inner.ExpertWeightGrad(dw, dy, x, b) })
+}
+
+func (s *faultyStream) ExpertBias(y, bias device.Mat, b device.Blocks) {
+	s.operands.ExpertBias(y, bias, b)
+	s.op(func() { s.inner.ExpertBias(y, bias, b) })
+}
+
+func (s *faultyStream) ExpertBiasGrad(db, dweights, dy, bias, weights device.Mat, b device.Blocks) {
+	s.operands.ExpertBiasGrad(db, dweights, dy, bias, weights, b)
+	s.op(func() { s.inner.ExpertBiasGrad(db, dweights, dy, bias, weights, b) })
+}
+
+func (s *faultyStream) ExpertGLU(y, gateUp device.Mat, spec device.GLUSpec, b device.Blocks) {
+	s.operands.ExpertGLU(y, gateUp, spec, b)
+	s.op(func() { s.inner.ExpertGLU(y, gateUp, spec, b) })
+}
+
+func (s *faultyStream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights device.Mat, spec device.GLUSpec, b device.Blocks) {
+	s.operands.ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights, spec, b)
+	s.op(func() { s.inner.ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights, spec, b) })
+}
+
+func (s *faultyStream) CombineRows(sum, x, weights device.Mat, b device.Blocks) {
+	s.operands.CombineRows(sum, x, weights, b)
+	s.op(func() { s.inner.CombineRows(sum, x, weights, b) })
+}

@@ -41,6 +41,8 @@ type Suite struct {
 	// Only names the tests to run; nil: all. It is for a driver's second configuration, where most of the first one's
 	// proof holds.
 	Only []string
+	// NoExperts leaves out the operations of mixtures of experts, for a driver that refuses them.
+	NoExperts bool
 	// Align is a number n: matrices begin at multiples of n bytes, with strides of multiples of n elements, as those of
 	// an engine do. 0: they begin wherever their elements may. With it, shapes of real models come as well: sizes that
 	// are round, heads of 64, 128 and 256 columns.
@@ -51,6 +53,12 @@ type Suite struct {
 	MostFailures int
 	// Observe sees all that operations wrote, for comparisons between configurations of a driver. May be nil.
 	Observe func(test string, written []byte)
+}
+
+// test is a part of the suite.
+type test struct {
+	name string
+	run  func(*rig)
 }
 
 // Run holds the driver that open makes against the contract, with the CPU device's tolerances.
@@ -64,10 +72,7 @@ func (s Suite) Run(t *testing.T) {
 	if s.BF16 == (Tolerance{}) {
 		s.BF16 = Tolerance{Rel: 1.0 / 256, Abs: 1.0 / 1024}
 	}
-	for _, test := range []struct {
-		name string
-		run  func(*rig)
-	}{
+	tests := []test{
 		{"MatMul", testMatMul}, {"Bias", testBias}, {"Add", testAdd}, {"Cast", testCast},
 		{"RMSNorm", testRMSNorm}, {"RMSNormGrad", testRMSNormGrad}, {"RoPE", testRoPE},
 		{"Attention", testAttention}, {"SwiGLU", testSwiGLU}, {"CrossEntropy", testCrossEntropy},
@@ -76,7 +81,11 @@ func (s Suite) Run(t *testing.T) {
 		{"Memory", testMemory}, {"Copy", testCopy}, {"InPlace", testInPlace},
 		{"StreamOrder", testStreamOrder}, {"Events", testEvents}, {"EventTimes", testEventTimes},
 		{"StickyErrors", testStickyErrors}, {"BadCalls", testBadCalls},
-	} {
+	}
+	if !s.NoExperts {
+		tests = append(tests, expertTests...)
+	}
+	for _, test := range tests {
 		if s.Only != nil && !slices.Contains(s.Only, test.name) {
 			continue
 		}

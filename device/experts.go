@@ -1,0 +1,126 @@
+package device
+
+// The problem. In a mixture of experts each row of a step chooses K of E feed-forwards, its experts. An expert should
+// see its rows as one matrix, since a product of a few rows costs as much time as its weights take to be read. How
+// many rows chose an expert is known on the device alone, and may be any number from none to all of them.
+//
+// The obvious answer sorts the rows by expert, reads their numbers back, and asks for one product for each expert. Then
+// the host waits for the device in each layer, and the plan does not know what a step takes. Room for the worst case
+// would be K times the rows of the step, in each of the buffers that a feed-forward has.
+//
+// The answer here: the numbers stay on the device, and memory has a fixed size. The rows of an expert are cut into
+// blocks. Blocks are numbered by expert, then by row, and one call of an operation takes a range of that many numbers:
+// [Blocks]. A feed-forward has buffers for one call. The host asks for as many calls as the worst case has; those that
+// find no blocks end at once. A call computes a block alike whatever other blocks it has, and sums over rows or experts
+// are taken in the order of blocks. So neither the number of experts whose weights are there
+// nor the number of blocks in a call changes a bit.
+
+// Routing says which experts the rows of a step chose. A choice is a number t*TopK+j: the j-th of row t.
+type Routing struct {
+	Rows, TopK, Experts int
+
+	Choices Mem // I32 [Rows, TopK]: the experts of each row, ascending
+	Order   Mem // I32 [Rows*TopK]: the choices, by expert and then by row
+	Rank    Mem // I32 [Rows, TopK]: the place of each choice in Order
+	Starts  Mem // I32 [Experts+1]: where an expert's choices begin in Order; the last is the number of choices
+}
+
+// Blocks are the rows that one call of an operation of [ExpertOps] computes with. The rows that chose one of the experts
+// [First, First+Experts) are cut into blocks: each expert's by themselves, Rows at a time, the last one shorter. They are
+// numbered by expert, and in an expert by row. A call takes those with the numbers [From, From+Count).
+//
+// A matrix of blocks has Count*Rows rows. The block with the number From+i begins at row i*Rows. Rows that a block does
+// not fill are neither read nor written; no more are those of numbers that no block has.
+type Blocks struct {
+	Routing        Routing
+	First, Experts int // of those whose weights, or gradients, are there: stacked, each with as many rows
+	Rows           int
+	From, Count    int
+}
+
+// Most is the number of blocks in the worst case, whatever rows choose.
+func (b Blocks) Most() int {
+	rows := b.Routing.Rows * min(b.Routing.TopK, b.Experts) // a row chooses an expert once
+	chosen := min(b.Experts, rows)
+	return min((rows-chosen)/b.Rows+chosen, b.Experts*((b.Routing.Rows+b.Rows-1)/b.Rows))
+}
+
+// Balanced is the number of rows that the call computes if each expert is chosen equally often. The calls for all
+// blocks of all experts have Rows*TopK rows together.
+func (b Blocks) Balanced() int64 {
+	choices, rows := b.Routing.Rows*b.Routing.TopK, 0
+	for number, e := -b.From, b.First; e < b.First+b.Experts && number < b.Count; e++ {
+		left := (e+1)*choices/b.Routing.Experts - e*choices/b.Routing.Experts
+		for ; left > 0; number, left = number+1, left-b.Rows {
+			if 0 <= number && number < b.Count {
+				rows += min(left, b.Rows)
+			}
+		}
+	}
+	return int64(rows)
+}
+
+// RouteSpec says how rows choose their experts from the router's logits [T, Experts].
+//
+// The score of an expert is its softmax over all of the row's logits, or with Sigmoid its sigmoid. A row chooses the TopK
+// experts of the highest score plus bias; of equal ones that with the lower number. With Groups > 1, the experts are cut
+// into equal groups; a row chooses from the TopGroups groups for which the sum of the two highest is highest.
+//
+// The weight of a chosen expert is its score, with Renormalize divided by the sum of the scores of all chosen experts,
+// times Scale.
+//
+// Sources: Fedus et al., "Switch Transformers" (2021); Jiang et al., "Mixtral of Experts" (2024); DeepSeek-AI,
+// "DeepSeek-V3 Technical Report" (2024), in the forms of transformers.
+type RouteSpec struct {
+	TopK              int
+	Sigmoid           bool
+	Renormalize       bool
+	Scale             float32
+	Groups, TopGroups int // 0 or 1 groups: a row chooses from all experts
+}
+
+// RoutingOps choose experts. T is the number of rows, K is TopK, E the number of experts.
+type RoutingOps interface {
+	// Route writes choices (I32 [T, K]) and their weights (F32 [T, K]), from logits (F32 [T, E]) and, if that is given,
+	// the bias (F32 [1, E]), which has a part in choosing only.
+	Route(choices Mem, weights, logits, bias Mat, spec RouteSpec)
+	// RouteGrad is dlogits (A, [T, E]), from dweights (F32 [T, K]) and from what Route read and wrote. Choices and the
+	// groups are taken as they are.
+	RouteGrad(dlogits, dweights, logits Mat, choices Mem, spec RouteSpec)
+	// SortChoices writes the Order, Rank and Starts of a routing from its Choices.
+	SortChoices(r Routing)
+}
+
+// GLUSpec is a gated activation act(gate, up) of the columns of gate and of up. The zero value is SwiGLU, silu(gate)*up.
+// With Limit > 0 it is (clamp(up, -Limit, Limit) + 1)*g*sigmoid(Alpha*g) with g = min(gate, Limit). Source: OpenAI,
+// "gpt-oss-120b & gpt-oss-20b Model Card" (2025).
+type GLUSpec struct{ Alpha, Limit float32 }
+
+// ExpertOps compute with the rows of blocks. T is the number of rows of the step, n that of the matrices of blocks,
+// Count*Rows; X is the number of experts whose weights are there. A weight of experts has those of each expert in
+// rows one after the other. weights and dweights (F32 [T, K]) have a number for each choice.
+type ExpertOps interface {
+	// GatherRows copies the row of x [T, m] of each row of the blocks: y [n, m].
+	GatherRows(y, x Mat, b Blocks)
+	// ExpertMatMul is c = a·w_e, or a·w_e^T with transposed, for the expert e of each row: a is [n, k], w is [X*k, m] or
+	// transposed [X*m, k], c is [n, m].
+	ExpertMatMul(c, a, w Mat, transposed bool, b Blocks)
+	// ExpertWeightGrad is dw_e += dy^T·x for each block, in their order: dy is [n, m], x is [n, k], dw (F32) is [X*m, k].
+	// The product of a block is summed in fp32 before it is added.
+	ExpertWeightGrad(dw, dy, x Mat, b Blocks)
+	// ExpertBias adds the bias of its expert to each row: y [n, m] += bias_e, where bias is [X, m].
+	ExpertBias(y, bias Mat, b Blocks)
+	// ExpertBiasGrad adds weighted sums of rows, block by block: db_e (F32 [X, m]) += sum of weight*dy[r], unless db is
+	// none. If weights are given, it also adds to each choice's dweights dy[r]·bias_e. Without them each weight is 1, and
+	// there are no dweights and no bias.
+	ExpertBiasGrad(db, dweights, dy, bias, weights Mat, b Blocks)
+	// ExpertGLU is y = act(gate, up); gateUp is [n, 2*m], gate first; y is [n, m].
+	ExpertGLU(y, gateUp Mat, spec GLUSpec, b Blocks)
+	// ExpertGLUGrad is the gradient of weight*act(gate, up), given that of the product [n, m]: it writes weight times
+	// that of gateUp to dGateUp [n, 2*m], weight*act(gate, up) to act [n, m], and the gradient of the weight, the sum over
+	// the row of dy*act(gate, up), to dweights. dGateUp may be gateUp, act may be dy.
+	ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights Mat, spec GLUSpec, b Blocks)
+	// CombineRows adds the rows of the blocks to those of the step that they were gathered from: sum (F32 [T, m]) +=
+	// weight*x [n, m], in the order of experts. Without weights each is 1.
+	CombineRows(sum, x, weights Mat, b Blocks)
+}

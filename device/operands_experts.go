@@ -1,0 +1,182 @@
+package device
+
+import "github.com/millrace/millrace/tensor"
+
+// routing checks a routing by itself.
+func (o *Operands) routing(r Routing) {
+	if r.Rows < 0 || r.TopK < 1 || r.TopK > r.Experts {
+		o.fail("%d rows choose %d of %d experts", r.Rows, r.TopK, r.Experts)
+	}
+}
+
+// sorted adds what a routing has besides the choices.
+func (o *Operands) sorted(write bool, r Routing) {
+	o.vec(write, "order", r.Order, tensor.I32, r.Rows*r.TopK)
+	o.vec(write, "rank", r.Rank, tensor.I32, r.Rows*r.TopK)
+	o.vec(write, "starts", r.Starts, tensor.I32, r.Experts+1)
+}
+
+// blocks checks blocks, adds their routing, and returns the rows of their matrices.
+func (o *Operands) blocks(b Blocks) int {
+	o.routing(b.Routing)
+	if b.First < 0 || b.Experts < 1 || b.First+b.Experts > b.Routing.Experts {
+		o.fail("the experts [%d, %d) of %d", b.First, b.First+b.Experts, b.Routing.Experts)
+	}
+	if b.Rows < 1 || b.From < 0 || b.Count < 1 {
+		o.fail("%d blocks of %d rows, from %d", b.Count, b.Rows, b.From)
+	}
+	o.vec(false, "choices", b.Routing.Choices, tensor.I32, b.Routing.Rows*b.Routing.TopK)
+	o.sorted(false, b.Routing)
+	return b.Count * b.Rows
+}
+
+// perChoice adds weights of choices or their gradients.
+func (o *Operands) perChoice(write bool, name string, m Mat, r Routing) {
+	o.stat(write, name, m, r.Rows, r.TopK)
+}
+
+func (o *Operands) route(logits Mat, spec RouteSpec) {
+	groups := max(spec.Groups, 1)
+	switch e := logits.Cols; {
+	case spec.TopK < 1 || spec.TopK > e:
+		o.fail("%d of %d experts", spec.TopK, e)
+	case e%groups != 0:
+		o.fail("%d experts in %d groups", e, groups)
+	case groups > 1 && (e/groups < 2 || spec.TopGroups < 1 || spec.TopGroups > groups || spec.TopGroups*(e/groups) < spec.TopK):
+		o.fail("%d experts from %d of %d groups of %d", spec.TopK, spec.TopGroups, groups, e/groups)
+	}
+}
+
+func (o *Operands) Route(choices Mem, weights, logits, bias Mat, spec RouteSpec) {
+	o.begin("Route")
+	o.route(logits, spec)
+	o.vec(true, "choices", choices, tensor.I32, logits.Rows*spec.TopK)
+	o.stat(true, "weights", weights, logits.Rows, spec.TopK)
+	o.read("logits", logits, logits.Rows, logits.Cols, f32Only)
+	if !bias.IsZero() {
+		o.read("bias", bias, 1, logits.Cols, f32Only)
+	}
+	o.apart()
+}
+
+func (o *Operands) RouteGrad(dlogits, dweights, logits Mat, choices Mem, spec RouteSpec) {
+	o.begin("RouteGrad")
+	o.route(logits, spec)
+	o.write("dlogits", dlogits, logits.Rows, logits.Cols, activation)
+	o.stat(false, "dweights", dweights, logits.Rows, spec.TopK)
+	o.read("logits", logits, logits.Rows, logits.Cols, f32Only)
+	o.vec(false, "choices", choices, tensor.I32, logits.Rows*spec.TopK)
+	o.apart()
+}
+
+func (o *Operands) SortChoices(r Routing) {
+	o.begin("SortChoices")
+	o.routing(r)
+	o.sorted(true, r)
+	o.vec(false, "choices", r.Choices, tensor.I32, r.Rows*r.TopK)
+	o.apart()
+}
+
+func (o *Operands) GatherRows(y, x Mat, b Blocks) {
+	o.begin("GatherRows")
+	o.write("y", y, o.blocks(b), x.Cols, activation)
+	o.read("x", x, b.Routing.Rows, x.Cols, activation)
+	o.same("x", x, y)
+	o.apart()
+}
+
+func (o *Operands) ExpertMatMul(c, a, w Mat, transposed bool, b Blocks) {
+	o.begin("ExpertMatMul")
+	n := o.blocks(b)
+	rows, cols := a.Cols, c.Cols // of an expert's weight
+	if transposed {
+		rows, cols = cols, rows
+	}
+	o.write("c", c, n, c.Cols, activation)
+	o.read("a", a, n, a.Cols, activation)
+	o.read("w", w, b.Experts*rows, cols, activation)
+	o.same("w", w, a)
+	o.same("c", c, a)
+	o.apart()
+}
+
+func (o *Operands) ExpertWeightGrad(dw, dy, x Mat, b Blocks) {
+	o.begin("ExpertWeightGrad")
+	n := o.blocks(b)
+	o.write("dw", dw, b.Experts*dy.Cols, x.Cols, f32Only)
+	o.read("dy", dy, n, dy.Cols, activation)
+	o.read("x", x, n, x.Cols, activation)
+	o.same("x", x, dy)
+	o.apart()
+}
+
+func (o *Operands) ExpertBias(y, bias Mat, b Blocks) {
+	o.begin("ExpertBias")
+	o.write("y", y, o.blocks(b), y.Cols, activation)
+	o.read("bias", bias, b.Experts, y.Cols, activation)
+	o.same("bias", bias, y)
+	o.apart()
+}
+
+func (o *Operands) ExpertBiasGrad(db, dweights, dy, bias, weights Mat, b Blocks) {
+	o.begin("ExpertBiasGrad")
+	n := o.blocks(b)
+	if !db.IsZero() {
+		o.write("db", db, b.Experts, dy.Cols, f32Only)
+	}
+	o.read("dy", dy, n, dy.Cols, activation)
+	if weights.IsZero() != dweights.IsZero() || weights.IsZero() != bias.IsZero() {
+		o.fail("weights, their gradients and the bias come together")
+	}
+	if !weights.IsZero() {
+		o.perChoice(true, "dweights", dweights, b.Routing)
+		o.perChoice(false, "weights", weights, b.Routing)
+		o.read("bias", bias, b.Experts, dy.Cols, activation)
+		o.same("bias", bias, dy)
+	}
+	o.apart()
+}
+
+// glu checks the numbers of a gated activation.
+func (o *Operands) glu(spec GLUSpec) {
+	if spec.Limit < 0 || spec.Limit == 0 && spec.Alpha != 0 {
+		o.fail("a gated activation with the limit %g and alpha %g", spec.Limit, spec.Alpha)
+	}
+}
+
+func (o *Operands) ExpertGLU(y, gateUp Mat, spec GLUSpec, b Blocks) {
+	o.begin("ExpertGLU")
+	o.glu(spec)
+	n := o.blocks(b)
+	o.write("y", y, n, y.Cols, activation)
+	o.read("gateUp", gateUp, n, 2*y.Cols, activation)
+	o.same("y", y, gateUp)
+	o.apart()
+}
+
+func (o *Operands) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights Mat, spec GLUSpec, b Blocks) {
+	o.begin("ExpertGLUGrad")
+	o.glu(spec)
+	n := o.blocks(b)
+	o.write("dGateUp", dGateUp, n, 2*dy.Cols, activation)
+	o.write("act", act, n, dy.Cols, activation)
+	o.perChoice(true, "dweights", dweights, b.Routing)
+	o.read("dy", dy, n, dy.Cols, activation)
+	o.read("gateUp", gateUp, n, 2*dy.Cols, activation)
+	o.perChoice(false, "weights", weights, b.Routing)
+	o.same("dGateUp", dGateUp, dy)
+	o.same("act", act, dy)
+	o.same("gateUp", gateUp, dy)
+	o.apart([2]string{"dGateUp", "gateUp"}, [2]string{"act", "dy"})
+}
+
+func (o *Operands) CombineRows(sum, x, weights Mat, b Blocks) {
+	o.begin("CombineRows")
+	n := o.blocks(b)
+	o.write("sum", sum, b.Routing.Rows, x.Cols, f32Only)
+	o.read("x", x, n, x.Cols, activation)
+	if !weights.IsZero() {
+		o.perChoice(false, "weights", weights, b.Routing)
+	}
+	o.apart()
+}
