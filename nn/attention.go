@@ -66,7 +66,7 @@ const (
 	delta        // F32 [t, Heads]
 )
 
-func (a Attention) Values() []Value {
+func (a Attention) Values(int) []Value {
 	return []Value{
 		att:   {Cols: a.qCols(), Level: KeepAttention, Lives: Result},
 		lse:   {Cols: a.Heads, DType: tensor.F32, Level: KeepAttention, Lives: Result},

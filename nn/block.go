@@ -26,8 +26,8 @@ type Block struct {
 type Half interface {
 	// Fields are the half's tensors in rows of width hidden. What one product computes is glued ([Glued]).
 	Fields(hidden int) []tensor.Field
-	// Values are the matrices that the half computes with. [Pass.Value] has them by their index here.
-	Values() []Value
+	// Values are the matrices that the half computes with, on rows of width hidden. [Pass.Value] has them by their index here.
+	Values(hidden int) []Value
 }
 
 // Mixer is the first half of a block, in which positions look at each other: [Attention].

@@ -31,7 +31,7 @@ const (
 	act           // [c, I]: silu(gate)*up; in backward the gradient of it first
 )
 
-func (g GLU) Values() []Value {
+func (g GLU) Values(int) []Value {
 	return []Value{
 		gateUp: {Cols: 2 * g.Inner, Level: KeepGateUp, Lives: Scratch},
 		act:    {Cols: g.Inner, Lives: Scratch},

@@ -187,6 +187,47 @@ func (c *counter) RMSNormGrad(dx, _, dy, x, _, _, resid device.Mat, _ int) { c.m
 func (c *counter) Gather(y, _ device.Mat, _ device.Mem, _ int)      { c.moves(y, y) }
 func (c *counter) ScatterAdd(_, dy device.Mat, _ device.Mem, _ int) { c.moves(dy, dy, dy) }
 
+// routed counts an operation on the rows of blocks that reads or writes these matrices of blocks, if each expert is
+// chosen equally often.
+func (c *counter) routed(b device.Blocks, mats ...device.Mat) (rows int64) {
+	rows = b.Balanced()
+	c.Ops++
+	for _, x := range mats {
+		c.Traffic += rows * int64(x.Cols) * x.DType.Bytes()
+	}
+	return rows
+}
+
+func (c *counter) Route(_ device.Mem, _, logits, _ device.Mat, _ device.RouteSpec) { c.moves(logits) }
+
+func (c *counter) RouteGrad(dlogits, _, logits device.Mat, _ device.Mem, _ device.RouteSpec) {
+	c.moves(dlogits, logits)
+}
+
+func (c *counter) SortChoices(device.Routing)                  { c.Ops++ }
+func (c *counter) GatherRows(y, x device.Mat, b device.Blocks) { c.routed(b, y, x) }
+func (c *counter) ExpertBias(y, _ device.Mat, b device.Blocks) { c.routed(b, y, y) }
+
+func (c *counter) ExpertMatMul(to, a, _ device.Mat, _ bool, b device.Blocks) {
+	c.Products += 2 * c.routed(b) * int64(a.Cols) * int64(to.Cols)
+}
+
+func (c *counter) ExpertWeightGrad(_, dy, x device.Mat, b device.Blocks) {
+	c.Products += 2 * c.routed(b) * int64(dy.Cols) * int64(x.Cols)
+}
+
+func (c *counter) ExpertBiasGrad(_, _, dy, _, _ device.Mat, b device.Blocks) { c.routed(b, dy) }
+
+func (c *counter) ExpertGLU(y, gateUp device.Mat, _ device.GLUSpec, b device.Blocks) {
+	c.routed(b, y, gateUp)
+}
+
+func (c *counter) ExpertGLUGrad(dGateUp, act, _, dy, gateUp, _ device.Mat, _ device.GLUSpec, b device.Blocks) {
+	c.routed(b, dGateUp, act, dy, gateUp)
+}
+
+func (c *counter) CombineRows(sum, x, _ device.Mat, b device.Blocks) { c.routed(b, sum, sum, x) }
+
 func (c *counter) LSEInit(device.Mat)                                        { c.Ops++ }
 func (c *counter) LSEUpdate(_, l device.Mat, _ device.Mem, _ int, _ float32) { c.moves(l) }
 func (c *counter) TokenLoss(_, _ device.Mat, _ device.Mem)                   { c.Ops++ }

@@ -11,7 +11,7 @@ import (
 // this order:
 //
 //	forward:   trunk, part 1, part 2, ..., "combine" (Routed)
-//	backward:  trunk again ("reopen"), ..., part 2, part 1, trunk ("backward")
+//	backward:  trunk again ("reopen"), ..., part 2, part 1 (Routed: part 1, part 2, ...), trunk ("backward")
 //
 // Between the visits of a direction each micro-batch has its normed rows on the device, in backward also their gradient,
 // and what the feed-forward holds ([Held]).
@@ -47,11 +47,13 @@ type Parted interface {
 // it needs of a micro-batch it holds: x, y and dx are not there when its parts are visited.
 type Routed interface {
 	InParts
-	// HeldValues are what it holds between visits, a row for each position of the step: [Pass.Held] has them by their
-	// index here. Their Level and Lives have no meaning.
+	// HeldValues are what it holds between visits, a row for each position of the step or a number of rows of their own:
+	// [Pass.Held] has them by their index here. Their Level and Lives have no meaning.
 	HeldValues(hidden int) []Value
 	// Open fills the held values of a micro-batch whose normed rows are p.Norm, forward and again before backward.
 	Open(p *Pass)
+	// OpenForward begins what the parts add to forward, of a micro-batch.
+	OpenForward(p *Pass)
 	// ForwardPart computes a part for all rows of the step.
 	ForwardPart(p *Pass, part int)
 	// Combine adds the result of all parts to y, of a micro-batch.
@@ -85,6 +87,7 @@ type Held struct {
 	// [rows, Hidden]: the residual stream that was normed, and the gradient of norm; only where there is a backward pass
 	h, dNorm device.Mat
 	own      []device.Mat // the feed-forward's
+	whole    []bool       // of own: the micro-batches have it together
 }
 
 // NewHeld places it for a step of micro-batches of t positions; nil for a block without parts.
@@ -101,6 +104,9 @@ func (d *Block) NewHeld(a *device.Arena, dtype tensor.DType, t, micros int, back
 		values := r.HeldValues(d.Hidden)
 		held.own = make([]device.Mat, len(values))
 		take(a, dtype, rows, held.own, values, func(Value) bool { return true })
+		for _, v := range values {
+			held.whole = append(held.whole, v.Rows > 0)
+		}
 	}
 	return held
 }
@@ -114,8 +120,11 @@ func (b *Held) Micro(m int) *Held {
 		return x.RowRange(m*b.t, b.t)
 	}
 	of := &Held{t: b.t, norm: rows(b.norm), rstd: rows(b.rstd), h: rows(b.h), dNorm: rows(b.dNorm)}
-	for _, x := range b.own {
-		of.own = append(of.own, rows(x))
+	for i, x := range b.own {
+		if !b.whole[i] {
+			x = rows(x)
+		}
+		of.own = append(of.own, x)
 	}
 	return of
 }
@@ -153,9 +162,10 @@ func (d *Block) partBackward(part int, first bool) Visit {
 	return v
 }
 
-// held is the view of a routed feed-forward of a micro-batch, or of the step.
+// held is the view of a routed feed-forward of a micro-batch, or of the step. Its values have the rows of a chunk.
 func (d *Block) held(s device.Stream, a *Args) *Pass {
-	p := &Pass{Stream: s, eps: d.Eps, b: a.Batch, held: a.Held, norm: a.Held.norm, rstd: a.Held.rstd}
+	p := &Pass{Stream: s, eps: d.Eps, b: a.Batch, held: a.Held, norm: a.Held.norm, rstd: a.Held.rstd, chunk: a.Work.chunk,
+		buf: a.Work.feed}
 	if len(a.Weights) > 0 {
 		p.w = a.Weights[0]
 	}
@@ -195,7 +205,9 @@ func (d *Block) runOpen(s device.Stream, a *Args) {
 		}
 	}
 	if r, ok := d.FeedForward.(Routed); ok {
-		r.Open(d.held(s, a))
+		p := d.held(s, a)
+		r.Open(p)
+		r.OpenForward(p)
 	}
 }
 
@@ -273,7 +285,7 @@ func (g SplitGLU) PartFields(hidden, _ int) []tensor.Field {
 }
 
 // Values are those of a GLU; nothing of them is kept.
-func (g SplitGLU) Values() []Value {
+func (g SplitGLU) Values(int) []Value {
 	return []Value{gateUp: {Cols: 2 * g.Inner, Lives: Scratch}, act: {Cols: g.Inner, Lives: Scratch}}
 }
 

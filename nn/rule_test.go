@@ -16,12 +16,12 @@ func (l product) Fields(hidden int) []tensor.Field {
 	return []tensor.Field{{Name: l.role, Shape: tensor.Shape{hidden, hidden}, Trainable: true, Decay: true}}
 }
 
-func (l product) Values() []nn.Value { return nil }
+func (l product) Values(int) []nn.Value { return nil }
 
 // mixing is it as a mixer, which has its input.
 type mixing struct{ product }
 
-func (l mixing) Values() []nn.Value { return []nn.Value{{Cols: 6, Lives: nn.Result}} }
+func (l mixing) Values(int) []nn.Value { return []nn.Value{{Cols: 6, Lives: nn.Result}} }
 
 func (l mixing) Forward(p *nn.Pass, x device.Mat) {
 	p.EachChunk(func(p *nn.Pass, rows func(device.Mat) device.Mat) {

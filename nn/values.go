@@ -7,11 +7,11 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Value is a matrix that a half of a block computes with: a row for each position. Which ones share memory follows
-// from how long they live.
+// Value is a matrix that a half of a block computes with. Which ones share memory follows from how long they live.
 type Value struct {
 	Cols  int          // 0: this half has none
 	DType tensor.DType // Invalid: that of activations
+	Rows  int          // 0: one for each position
 	Level Keep         // forward leaves it for backward from this level on; KeepInput: never
 	Lives Lifetime
 }
@@ -41,7 +41,7 @@ func (d *Block) NewKept(a *device.Arena, dtype tensor.DType, t int, k Keep) *Kep
 	if k == KeepInput {
 		return kept
 	}
-	mixer, feed := d.Mixer.Values(), d.FeedForward.Values()
+	mixer, feed := d.Mixer.Values(d.Hidden), d.FeedForward.Values(d.Hidden)
 	kept.mixer, kept.feed = make([]device.Mat, len(mixer)), make([]device.Mat, len(feed))
 	for level := KeepAttention; level <= k; level++ {
 		of := func(v Value) bool { return v.Level == level }
@@ -58,7 +58,7 @@ func (d *Block) NewKept(a *device.Arena, dtype tensor.DType, t int, k Keep) *Kep
 func take(a *device.Arena, dtype tensor.DType, rows int, mats []device.Mat, table []Value, of func(Value) bool) {
 	for i, v := range table {
 		if v.Cols > 0 && of(v) {
-			mats[i] = a.Mat(cmp.Or(v.DType, dtype), rows, v.Cols)
+			mats[i] = a.Mat(cmp.Or(v.DType, dtype), cmp.Or(v.Rows, rows), v.Cols)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep
 	if rows <= 0 || rows > t {
 		rows = t
 	}
-	mixer, feed := d.Mixer.Values(), d.FeedForward.Values()
+	mixer, feed := d.Mixer.Values(d.Hidden), d.FeedForward.Values(d.Hidden)
 	w := &Work{chunk: rows, norm: a.Mat(dtype, rows, d.Hidden), rstd: a.Mat(tensor.F32, rows, 1),
 		mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed))}
 	if d.Rule.hasPost() {

@@ -134,12 +134,17 @@ func (d *Block) Stages(to Direction, _ bool) []Stage {
 		}
 	default:
 		reopen := Visit{Name: "reopen", Parts: trunk, Reads: X | Tokens | KeptRows, Writes: HeldRows, Run: d.runReopen}
-		if _, ok := d.FeedForward.(Routed); ok {
+		_, routed := d.FeedForward.(Routed)
+		if routed {
 			reopen.Reads |= DX
 		}
 		visit(reopen)
-		for i := n - 1; i >= 0; i-- {
-			visit(d.partBackward(i, i == n-1))
+		for i := range n {
+			part := n - 1 - i // which may still be in its slot
+			if routed {
+				part = i // sums over experts have one order in both directions
+			}
+			visit(d.partBackward(part, i == 0))
 		}
 		visit(Visit{Name: "backward", Parts: trunk, Reads: X | Tokens, Writes: DX | KeptRows | HeldRows | Grads,
 			Run: d.runClose})

@@ -27,7 +27,7 @@ func (l lowRank) Fields(hidden int) []tensor.Field {
 	return []tensor.Field{matrix("mixer.up.weight", l.Rank, hidden), matrix("mixer.down.weight", hidden, l.Rank)}
 }
 
-func (l lowRank) Values() []nn.Value {
+func (l lowRank) Values(int) []nn.Value {
 	return []nn.Value{upped: {Cols: l.Rank, Level: nn.KeepAttention, Lives: nn.Result}, dUpped: {Cols: l.Rank, Lives: nn.Gradient}}
 }
 
@@ -67,7 +67,7 @@ type byPosition struct{ Tables, Rows int }
 const places, out, dOut = 0, 1, 2 // held: I32 [1], [Hidden], [Hidden]
 
 func (b byPosition) Fields(int) []tensor.Field { return nil }
-func (b byPosition) Values() []nn.Value        { return nil }
+func (b byPosition) Values(int) []nn.Value     { return nil }
 func (b byPosition) Count() int                { return b.Tables }
 
 func (b byPosition) PartFields(hidden, _ int) []tensor.Field {
@@ -80,8 +80,9 @@ func (b byPosition) HeldValues(hidden int) []nn.Value {
 
 func (b byPosition) Open(p *nn.Pass) {
 	p.Copy(p.Held(places).Mem, p.Batch().Docs.Positions)
-	p.Zero(p.Held(out).Mem)
 }
+
+func (b byPosition) OpenForward(p *nn.Pass) { p.Zero(p.Held(out).Mem) }
 
 func (b byPosition) ForwardPart(p *nn.Pass, part int) {
 	p.Gather(p.Held(out), p.Weight("table.weight", 1), p.Held(places).Mem, part*b.Rows)

@@ -1,0 +1,336 @@
+package nn
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Letters of shapes in this file: S rows of the step, T of them in a micro-batch, c positions of a chunk, H the hidden
+// width, E experts, K of them for each row, X in a part, I the inner columns of an expert.
+//
+//	norm, dNorm         [S, H]                    the normed input; the gradient of y, then that of norm
+//	logits              F32 [S, E]                of the router
+//	choices, weights    I32 [S, K], F32 [S, K]    the experts of a row, and what their outputs are multiplied with
+//	sum                 F32 [S, H]                output of all experts, in backward the gradient of norm
+//	rows, out           [c, H]                    of one call: rows that chose an expert, and its output
+//	gateUp, act         [c, 2*I], [c, I]          of one call
+//	gate, up; down      [2*I, H]; [H, I]          weights of an expert; those of a part's experts follow each other
+//
+// A mixture of experts has most of a model's weights, and each row uses few of them. With a visit for each micro-batch, a
+// part of experts would cross the link as often as there are micro-batches, and each time meet a handful of rows for each
+// expert. So experts see the rows of the whole step at once. The trunk's visits choose for one micro-batch after the
+// other, and hold the choices. The first part's visit sorts them by expert. Then each part of experts comes once in a
+// direction, takes the rows that chose it in calls of a fixed size (device.Blocks says why), and adds their outputs to the sum.
+//
+// The order of all sums follows from the order of experts and of rows: a row's outputs are added in the order of experts,
+// and the gradient of an expert block by block. So the number of experts in a part changes no bit.
+
+// Experts is a feed-forward of which each row uses TopK of Number, chosen by a router. Source: Shazeer et al.,
+// "Outrageously Large Neural Networks" (2017); what families choose differently is in device.RouteSpec and device.GLUSpec.
+//
+//	y = shared(x) + the sum over chosen e of weight_e * down_e(act(gate_e(x), up_e(x)))
+type Experts struct {
+	Inner   int // columns of gate and of up of each expert
+	Number  int
+	PerPart int // experts of a part; the last one may have fewer
+
+	Route      device.RouteSpec
+	Activation device.GLUSpec
+
+	RouterBias bool // is added to the logits
+	Bias       bool // biases on gate, up and down of each expert
+	Shared     int  // inner columns of the expert that all rows use, in the trunk; 0: there is none
+}
+
+var _ Routed = Experts{}
+
+// The tensors of the trunk. The shared expert's gate and up are glued.
+const (
+	router, routerBias       = "router.weight", "router.bias"
+	sharedGateUp, sharedDown = "shared.gate.weight", "shared.down.weight"
+)
+
+// expertField is the name of a tensor of an expert, by its number in the part. Those of gate and up of all experts are
+// glued, and so are those of down.
+func expertField(expert int, name string) string { return fmt.Sprintf("experts.%d.%s", expert, name) }
+
+// expertBlockRows is how many rows of an expert make a block. Their products are summed before they are added to the
+// expert's gradient, so it sets bits. A GPU's tile of a product has as many rows.
+const expertBlockRows = 128
+
+// Count implements InParts.
+func (x Experts) Count() int { return (x.Number + x.PerPart - 1) / x.PerPart }
+
+// FirstExpert is the number of a part's first expert.
+func (x Experts) FirstExpert(part int) int { return part * x.PerPart }
+
+// in is the number of a part's experts.
+func (x Experts) in(part int) int { return min(x.PerPart, x.Number-x.FirstExpert(part)) }
+
+// Fields implements Half.
+func (x Experts) Fields(hidden int) []tensor.Field {
+	fields := []tensor.Field{param(router, x.Number, hidden)}
+	if x.RouterBias {
+		fields = append(fields, param(routerBias, x.Number))
+	}
+	if x.Shared > 0 {
+		fields = append(fields, param(sharedGateUp, x.Shared, hidden), glued("shared.up.weight", x.Shared, hidden),
+			param(sharedDown, hidden, x.Shared))
+	}
+	return fields
+}
+
+// PartFields implements InParts.
+func (x Experts) PartFields(hidden, part int) (fields []tensor.Field) {
+	for e := range x.in(part) {
+		fields = append(fields, glued(expertField(e, gateUpWeight), x.Inner, hidden), glued(expertField(e, "up.weight"), x.Inner, hidden))
+	}
+	down := len(fields)
+	for e := range x.in(part) {
+		fields = append(fields, glued(expertField(e, downWeight), hidden, x.Inner))
+	}
+	fields[0].Glued, fields[down].Glued = false, false
+	if !x.Bias {
+		return fields
+	}
+	biases := len(fields)
+	for e := range x.in(part) {
+		fields = append(fields, glued(expertField(e, gateUpBias), x.Inner), glued(expertField(e, "up.bias"), x.Inner))
+	}
+	downs := len(fields)
+	for e := range x.in(part) {
+		fields = append(fields, glued(expertField(e, downBias), hidden))
+	}
+	fields[biases].Glued, fields[downs].Glued = false, false
+	return fields
+}
+
+// Scratch: of a call, of a chunk, or one row. A call and the shared expert take turns in the same memory.
+const (
+	callRows    = iota // [c, H]
+	callOut            // [c, H]
+	callGateUp         // [c, 2*I]; of the shared expert
+	callAct            // [c, I]; of the shared expert
+	dLogits            // [c, E]
+	biasNumbers        // F32 [1, E]: the router's bias
+)
+
+// Values implements Half.
+func (x Experts) Values(hidden int) []Value {
+	inner := max(x.Inner, x.Shared)
+	return []Value{
+		callRows:    {Cols: hidden, Lives: Scratch},
+		callOut:     {Cols: hidden, Lives: Scratch},
+		callGateUp:  {Cols: 2 * inner, Lives: Scratch},
+		callAct:     {Cols: inner, Lives: Scratch},
+		dLogits:     {Cols: x.Number, Lives: Scratch},
+		biasNumbers: {Cols: when(x.RouterBias, x.Number), DType: tensor.F32, Rows: 1, Lives: Scratch},
+	}
+}
+
+// What is held between visits.
+const (
+	heldLogits   = iota // F32 [S, E]
+	heldChoices         // I32 [S, K]
+	heldWeights         // F32 [S, K]
+	heldDWeights        // F32 [S, K]
+	heldOrder           // I32 [S, K], see device.Routing
+	heldRank            // I32 [S, K]
+	heldStarts          // I32 [E+1, 1]
+	heldSum             // F32 [S, H]
+)
+
+// HeldValues implements Routed.
+func (x Experts) HeldValues(hidden int) []Value {
+	k := x.Route.TopK
+	return []Value{
+		heldLogits:   {Cols: x.Number, DType: tensor.F32},
+		heldChoices:  {Cols: k, DType: tensor.I32},
+		heldWeights:  {Cols: k, DType: tensor.F32},
+		heldDWeights: {Cols: k, DType: tensor.F32},
+		heldOrder:    {Cols: k, DType: tensor.I32},
+		heldRank:     {Cols: k, DType: tensor.I32},
+		heldStarts:   {Cols: 1, DType: tensor.I32, Rows: x.Number + 1},
+		heldSum:      {Cols: hidden, DType: tensor.F32},
+	}
+}
+
+// Open implements Routed: rows choose their experts. Logits are products of the activations' type, summed in fp32 and
+// not rounded.
+func (x Experts) Open(p *Pass) {
+	logits := p.Held(heldLogits)
+	p.Project(logits, p.norm, router, 1)
+	if x.RouterBias {
+		p.Cast(p.buf[biasNumbers], p.w.named(routerBias, 1))
+		p.AddBias(logits, p.buf[biasNumbers])
+	}
+	p.Route(p.Held(heldChoices).Mem, p.Held(heldWeights), logits, device.Mat{}, x.Route)
+}
+
+// OpenForward implements Routed: the sum begins with the shared expert's output.
+func (x Experts) OpenForward(p *Pass) {
+	sum := p.Held(heldSum)
+	if x.Shared == 0 {
+		p.Zero(sum.Mem)
+		return
+	}
+	for c := range chunks(sum.Rows, p.chunk) {
+		gateUp, act := x.shared(p, c)
+		p.Project(gateUp, c.rows(p.norm), sharedGateUp, 2)
+		p.SwiGLU(act, gateUp)
+		p.Project(c.rows(sum), act, sharedDown, 1)
+	}
+}
+
+// shared are gate and up of the shared expert, and what its down reads, of a chunk.
+func (x Experts) shared(p *Pass, c chunk) (gateUp, act device.Mat) {
+	return p.buf[callGateUp].RowRange(0, c.n).ColRange(0, 2*x.Shared), p.buf[callAct].RowRange(0, c.n).ColRange(0, x.Shared)
+}
+
+// call has the blocks of one call for a part's experts, and its memory.
+type call struct {
+	device.Blocks
+	rows, out, gateUp, act device.Mat
+}
+
+// calls runs do for as many calls as the worst case of a part has. The first part sorts the choices.
+func (x Experts) calls(p *Pass, part int, do func(*call)) {
+	b := device.Blocks{
+		Routing: device.Routing{Rows: p.norm.Rows, TopK: x.Route.TopK, Experts: x.Number, Choices: p.Held(heldChoices).Mem,
+			Order: p.Held(heldOrder).Mem, Rank: p.Held(heldRank).Mem, Starts: p.Held(heldStarts).Mem},
+		First: x.FirstExpert(part), Experts: x.in(part), Rows: min(expertBlockRows, p.chunk),
+	}
+	if part == 0 {
+		p.SortChoices(b.Routing)
+	}
+	most := b.Most()
+	b.Count = min(p.chunk/b.Rows, most)
+	n := b.Count * b.Rows
+	c := &call{b, p.buf[callRows].RowRange(0, n), p.buf[callOut].RowRange(0, n),
+		p.buf[callGateUp].RowRange(0, n).ColRange(0, 2*x.Inner), p.buf[callAct].RowRange(0, n).ColRange(0, x.Inner)}
+	for ; c.From < most; c.From += c.Count {
+		do(c)
+	}
+}
+
+// The weights of a part, or their gradients, stacked by expert.
+
+func (x Experts) gateUps(of Params, part int) device.Mat {
+	return of.named(expertField(0, gateUpWeight), 2*x.in(part))
+}
+
+func (x Experts) downs(of Params, part int) device.Mat {
+	return of.named(expertField(0, downWeight), x.in(part))
+}
+
+func (x Experts) gateUpBiases(of Params, part int) device.Mat {
+	return byExpert(of.named(expertField(0, gateUpBias), 2*x.in(part)), x.in(part))
+}
+
+func (x Experts) downBiases(of Params, part int) device.Mat {
+	return byExpert(of.named(expertField(0, downBias), x.in(part)), x.in(part))
+}
+
+// byExpert is one vector as a row for each expert.
+func byExpert(v device.Mat, experts int) device.Mat {
+	if v.IsZero() {
+		return v
+	}
+	return device.NewMat(v.Mem, v.DType, experts, v.Cols/experts)
+}
+
+// gatedRows gathers a call's rows, and computes their gate and up.
+func (x Experts) gatedRows(p *Pass, part int, c *call) {
+	p.GatherRows(c.rows, p.norm, c.Blocks)
+	p.ExpertMatMul(c.gateUp, c.rows, x.gateUps(p.w, part), true, c.Blocks)
+	if x.Bias {
+		p.ExpertBias(c.gateUp, x.gateUpBiases(p.w, part), c.Blocks)
+	}
+}
+
+// ForwardPart implements Routed.
+func (x Experts) ForwardPart(p *Pass, part int) {
+	x.calls(p, part, func(c *call) {
+		x.gatedRows(p, part, c)
+		p.ExpertGLU(c.act, c.gateUp, x.Activation, c.Blocks)
+		p.ExpertMatMul(c.out, c.act, x.downs(p.w, part), true, c.Blocks)
+		if x.Bias {
+			p.ExpertBias(c.out, x.downBiases(p.w, part), c.Blocks)
+		}
+		p.CombineRows(p.Held(heldSum), c.out, p.Held(heldWeights), c.Blocks)
+	})
+}
+
+// Combine implements Routed.
+func (x Experts) Combine(p *Pass, y device.Mat) {
+	sum := p.Held(heldSum)
+	for c := range chunks(sum.Rows, p.chunk) {
+		rounded := p.buf[callOut].RowRange(0, c.n)
+		p.Cast(rounded, c.rows(sum))
+		p.Add(c.rows(y), c.rows(y), rounded)
+	}
+}
+
+// OpenBackward implements Routed. The gradient of norm is written last, so the copy of dy has its memory until then.
+func (x Experts) OpenBackward(p *Pass, dy device.Mat) {
+	p.Copy(p.held.dNorm.Mem, dy.Mem)
+	p.Zero(p.Held(heldSum).Mem)
+}
+
+// BackwardPart implements Routed. An expert that no row chose gets a gradient of zeros.
+func (x Experts) BackwardPart(p *Pass, part int) {
+	if p.g.Layout != nil {
+		p.Zero(p.g.Mem)
+	}
+	weights, dWeights, none := p.Held(heldWeights), p.Held(heldDWeights), device.Mat{}
+	x.calls(p, part, func(c *call) {
+		x.gatedRows(p, part, c)
+		p.GatherRows(c.out, p.held.dNorm, c.Blocks)
+		p.ExpertMatMul(c.act, c.out, x.downs(p.w, part), false, c.Blocks)
+		p.ExpertGLUGrad(c.gateUp, c.act, dWeights, c.act, c.gateUp, weights, x.Activation, c.Blocks)
+		if dw := x.downs(p.g, part); !dw.IsZero() {
+			p.ExpertWeightGrad(dw, c.out, c.act, c.Blocks)
+		}
+		if x.Bias {
+			p.ExpertBiasGrad(x.downBiases(p.g, part), dWeights, c.out, x.downBiases(p.w, part), weights, c.Blocks)
+			if db := x.gateUpBiases(p.g, part); !db.IsZero() {
+				p.ExpertBiasGrad(db, none, c.gateUp, none, none, c.Blocks)
+			}
+		}
+		if dw := x.gateUps(p.g, part); !dw.IsZero() {
+			p.ExpertWeightGrad(dw, c.gateUp, c.rows, c.Blocks)
+		}
+		p.ExpertMatMul(c.out, c.gateUp, x.gateUps(p.w, part), false, c.Blocks)
+		p.CombineRows(p.Held(heldSum), c.out, none, c.Blocks)
+	})
+}
+
+// CloseBackward implements Routed. On entry dNorm has dy, and sum the gradient of norm that came through the experts.
+func (x Experts) CloseBackward(p *Pass, dNorm device.Mat) {
+	k := int64(x.Route.TopK) * tensor.I32.Bytes()
+	for c := range chunks(dNorm.Rows, p.chunk) {
+		part := *p
+		part.g = p.g.at(c)
+		norm, dy, sum := c.rows(p.norm), c.rows(dNorm), c.rows(p.Held(heldSum))
+		if x.Shared > 0 {
+			gateUp, act := x.shared(p, c)
+			p.Project(gateUp, norm, sharedGateUp, 2)
+			p.ProjectGrad(act, dy, sharedDown, 1)
+			p.SwiGLUGrad(gateUp, act, act, gateUp)
+			part.WeightGrad(sharedDown, 1, dy, act)
+			part.WeightGrad(sharedGateUp, 2, gateUp, norm)
+			p.MatMul(sum, gateUp, p.w.named(sharedGateUp, 2), device.MatMulFlags{Accumulate: true})
+		}
+		d := p.buf[dLogits].RowRange(0, c.n)
+		choices := p.Held(heldChoices).Mem.Slice(int64(c.first)*k, int64(c.n)*k)
+		p.RouteGrad(d, c.rows(p.Held(heldDWeights)), c.rows(p.Held(heldLogits)), choices, x.Route)
+		part.WeightGrad(router, 1, d, norm)
+		if x.RouterBias {
+			part.BiasGradient(routerBias, 1, d)
+		}
+		p.MatMul(sum, d, p.w.named(router, 1), device.MatMulFlags{Accumulate: true})
+		p.Cast(dy, sum)
+	}
+}

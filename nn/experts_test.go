@@ -1,0 +1,257 @@
+package nn_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
+)
+
+const expertHidden = 24
+
+// mixtures are experts of each option. Rows choose fewer than all of them, unless the name says so.
+func mixtures() map[string]nn.Experts {
+	softmax := device.RouteSpec{TopK: 2, Renormalize: true, Scale: 1}
+	sigmoid := device.RouteSpec{TopK: 3, Sigmoid: true, Renormalize: true, Scale: 1.5, Groups: 2, TopGroups: 1}
+	all := softmax
+	all.TopK, all.Renormalize = 7, false
+	return map[string]nn.Experts{
+		"plain":   {Inner: 10, Number: 7, Route: softmax},
+		"sigmoid": {Inner: 9, Number: 8, Route: sigmoid, Shared: 13},
+		"biases":  {Inner: 12, Number: 7, Route: softmax, Bias: true, RouterBias: true, Activation: device.GLUSpec{Alpha: 1.7, Limit: 0.4}},
+		"all":     {Inner: 8, Number: 7, Route: all, Bias: true, RouterBias: true, Shared: 5},
+	}
+}
+
+// mixed is a block with experts, and the weights and gradients of its parts.
+type mixed struct {
+	*block
+	experts        nn.Experts
+	weights, grads []nn.Params
+}
+
+// newMixed makes the block. An expert's weights depend on its number in order, and not on its part.
+func newMixed(t *testing.T, x nn.Experts, dtype tensor.DType, order []int) *mixed {
+	t.Helper()
+	d := &nn.Block{Hidden: expertHidden, Eps: 1e-5, Mixer: variants()["plain"].Mixer, FeedForward: x}
+	m := &mixed{block: newBlock(t, d, dtype, nil), experts: x}
+	for i, f := range m.layout.Fields {
+		if len(f.Shape) == 2 && f.Name == "router.weight" || f.Name == "router.bias" { // a row for each expert
+			old, cols := m.get(m.w.Mat(i)), int(f.Elems)/x.Number
+			for e, of := range order {
+				copy(old[e*cols:][:cols], normal(rand.New(rand.NewPCG(3, uint64(of))), cols, 0, 1))
+			}
+			m.set(m.w.Mat(i), old)
+		}
+	}
+	for part := range d.Parts() {
+		layout, err := tensor.NewLayout(d.PartFields(part)...)
+		check(t, err)
+		w := nn.Weights(m.arena.Take(layout.WeightElems*dtype.Bytes()), layout, dtype)
+		for i, f := range layout.Fields {
+			e, name := m.expertOf(part, f.Name)
+			seed := uint64(1000*order[e]) + uint64(slices.Index(expertTensors, name))
+			m.set(w.Mat(i), normal(rand.New(rand.NewPCG(4, seed)), int(f.Elems), 0, 0.3))
+		}
+		m.weights = append(m.weights, w)
+		m.grads = append(m.grads, nn.Gradients(m.arena.Take(layout.StateElems*4), layout))
+	}
+	return m
+}
+
+var expertTensors = []string{"gate.weight", "up.weight", "down.weight", "gate.bias", "up.bias", "down.bias"}
+
+// expertOf is the expert that a field of a part belongs to, and its name there.
+func (m *mixed) expertOf(part int, field string) (expert int, name string) {
+	var in int
+	if _, err := fmt.Sscanf(field, "experts.%d.%s", &in, &name); err != nil {
+		panic(err)
+	}
+	return m.experts.FirstExpert(part) + in, name
+}
+
+// result of a step: y, dx, the gradient of the trunk, and those of each expert's tensors.
+type result struct {
+	y, dx, trunk []float32
+	experts      [][]float32
+}
+
+// run does the visits of a step.
+func (m *mixed) run(keep nn.Keep) result {
+	begin := m.arena.Mark()
+	dtype := m.x.DType
+	kept := m.d.NewKept(m.arena, dtype, positions, keep)
+	held := m.d.NewHeld(m.arena, dtype, positions, 1, true)
+	mark := m.arena.Mark()
+	visits := func(to nn.Direction, work *nn.Work) {
+		m.poison(device.Mem{Off: mark, Len: m.arena.Mark() - mark})
+		for _, stage := range m.d.Stages(to, false) {
+			v, a := stage[0], m.args(kept, work)
+			a.Held = held
+			switch {
+			case len(v.Parts) == 0:
+				a.Weights, a.Gradients = nil, nil
+			case v.Parts[0] > 0:
+				a.Weights, a.Gradients = m.weights[v.Parts[0]-1:][:1], m.grads[v.Parts[0]-1:][:1]
+			}
+			if v.Writes.Has(nn.Grads) {
+				fresh := a.Gradients[0]
+				m.poison(fresh.Mem)
+				fresh.Clear(m.stream)
+				fresh.Fresh = true
+				a.Gradients = []nn.Params{fresh}
+			}
+			v.Run(m.stream, a)
+			m.sync()
+		}
+	}
+	visits(nn.Forward, m.d.NewForwardWork(m.arena, dtype, positions, m.rows, keep))
+	m.arena.Release(mark)
+	m.set(m.dx, m.dy)
+	visits(nn.Backward, m.d.NewBackwardWork(m.arena, dtype, positions, m.rows, keep))
+	r := result{y: m.get(m.y), dx: m.get(m.dx), experts: make([][]float32, m.experts.Number*len(expertTensors))}
+	for i := range m.layout.Fields {
+		r.trunk = append(r.trunk, m.get(m.g.Mat(i))...)
+	}
+	for part, g := range m.grads {
+		for i, f := range g.Layout.Fields {
+			e, name := m.expertOf(part, f.Name)
+			r.experts[e*len(expertTensors)+slices.Index(expertTensors, name)] = m.get(g.Mat(i))
+		}
+	}
+	m.arena.Release(begin)
+	return r
+}
+
+func (r result) same(t *testing.T, what string, want result) {
+	t.Helper()
+	sameBits(t, what+": y", r.y, want.y)
+	sameBits(t, what+": dx", r.dx, want.dx)
+	sameBits(t, what+": the trunk's gradient", r.trunk, want.trunk)
+	for i := range want.experts {
+		sameBits(t, fmt.Sprintf("%s: the gradient of expert %d's %s", what, i/len(expertTensors), expertTensors[i%len(expertTensors)]),
+			r.experts[i], want.experts[i])
+	}
+}
+
+func numbered(n int) (all []int) {
+	for i := range n {
+		all = append(all, i)
+	}
+	return all
+}
+
+// The bits of a mixture depend neither on how many experts a part has nor on what the trunk keeps.
+func TestExpertsInParts(t *testing.T) {
+	for name, x := range mixtures() {
+		for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
+			for _, rows := range []int{0, 8} {
+				var want *result
+				for i, perPart := range []int{x.Number, 1, 3, 5} {
+					x.PerPart = perPart
+					m := newMixed(t, x, dtype, numbered(x.Number))
+					m.rows = rows
+					got := m.run(nn.Keep(i % nn.Keeps))
+					if want == nil {
+						want = &got
+					}
+					got.same(t, fmt.Sprintf("%s, %v, chunks of %d, parts of %d", name, dtype, rows, perPart), *want)
+				}
+			}
+		}
+	}
+}
+
+// Experts in another order have the same gradients in that order. Of two experts the sum does not depend on their order.
+func TestPermutedExperts(t *testing.T) {
+	for _, name := range []string{"plain", "biases"} {
+		x := mixtures()[name]
+		x.PerPart = 3
+		order := []int{4, 2, 6, 0, 1, 5, 3}
+		want := newMixed(t, x, tensor.F32, numbered(x.Number)).run(nn.KeepInput)
+		got := newMixed(t, x, tensor.F32, order).run(nn.KeepInput)
+		sameBits(t, name+": y", got.y, want.y)
+		n := len(expertTensors)
+		for i, e := range order {
+			for j := range n {
+				sameBits(t, fmt.Sprintf("%s: %s of expert %d", name, expertTensors[j], e), got.experts[i*n+j], want.experts[e*n+j])
+			}
+		}
+	}
+}
+
+// One expert is a dense block.
+func TestOneExpert(t *testing.T) {
+	x := nn.Experts{Inner: 17, Number: 1, PerPart: 1, Route: device.RouteSpec{TopK: 1, Scale: 1}}
+	m := newMixed(t, x, tensor.F32, []int{0})
+	d := newBlock(t, &nn.Block{Hidden: expertHidden, Eps: 1e-5, Mixer: m.d.Mixer, FeedForward: nn.GLU{Inner: 17}}, tensor.F32, nil)
+	for i, f := range d.layout.Fields {
+		if at := m.index(f.Name); at >= 0 {
+			d.set(d.w.Mat(i), m.get(m.w.Mat(at)))
+			continue
+		}
+		d.set(d.w.Mat(i), m.get(m.weights[0].Mat(slices.Index(expertTensors, f.Name))))
+	}
+	copy(d.dy, m.dy)
+	d.set(d.x, m.get(m.x))
+	got := m.run(nn.KeepInput)
+	y, dx, _ := d.run(nn.KeepInput)
+	sameBits(t, "y", got.y, y)
+	near(t, "dx", got.dx, dx) // which is rounded once more in the dense block
+	for i, f := range d.layout.Fields {
+		if j := slices.Index(expertTensors, f.Name); j >= 0 {
+			sameBits(t, f.Name, got.experts[j], d.get(d.g.Mat(i)))
+		}
+	}
+}
+
+// index is the number of a field of the trunk; -1 if it has no such field.
+func (k *block) index(name string) int {
+	return slices.IndexFunc(k.layout.Fields, func(f tensor.Placed) bool { return f.Name == name })
+}
+
+// Gradients are the derivatives of the output. All rows use all experts, since a choice that changes is a jump.
+func TestExpertsGradient(t *testing.T) {
+	x := mixtures()["all"]
+	x.PerPart = 4
+	m := newMixed(t, x, tensor.F32, numbered(x.Number))
+	r := m.run(nn.KeepInput)
+	rnd := rand.New(rand.NewPCG(5, 6))
+	loss := func() float64 { return dot(m.run(nn.KeepInput).y, m.dy) }
+	check := func(what string, of device.Mat, grad []float32) {
+		checkGradient(t, rnd, what, m.get(of), grad, func(v []float32) { m.set(of, v) }, loss)
+	}
+	check("x", m.x, r.dx)
+	at := 0
+	for i, f := range m.layout.Fields {
+		check(f.Name, m.w.Mat(i), r.trunk[at:][:f.Elems])
+		at += int(f.Elems)
+	}
+	for part, w := range m.weights {
+		for i, f := range w.Layout.Fields {
+			e, name := m.expertOf(part, f.Name)
+			check(f.Name, w.Mat(i), r.experts[e*len(expertTensors)+slices.Index(expertTensors, name)])
+		}
+	}
+}
+
+// All rows may choose the same experts: those get all rows, the others get a gradient of zeros.
+func TestOneExpertForAll(t *testing.T) {
+	x := mixtures()["biases"]
+	x.PerPart = 2
+	m := newMixed(t, x, tensor.F32, numbered(x.Number))
+	bias := make([]float32, x.Number)
+	bias[3], bias[5] = 100, 90
+	m.set(m.w.Mat(m.index("router.bias")), bias)
+	r := m.run(nn.KeepInput)
+	for i, g := range r.experts {
+		chosen := i/len(expertTensors) == 3 || i/len(expertTensors) == 5
+		if zero := !slices.ContainsFunc(g, func(x float32) bool { return x != 0 }); zero == chosen {
+			t.Errorf("expert %d: the gradient of %s is zero: %v", i/len(expertTensors), expertTensors[i%len(expertTensors)], zero)
+		}
+	}
+}
