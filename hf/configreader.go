@@ -216,6 +216,28 @@ func (r *ConfigReader) StringsOr(key string, def []string) []string {
 	return out
 }
 
+// IntsOr reads a list of whole numbers of at most 2^31 - 1 in magnitude; def stands for an absent one.
+func (r *ConfigReader) IntsOr(key string, def []int) []int {
+	v := r.get(key)
+	if v == nil {
+		return def
+	}
+	list, ok := v.([]value)
+	out := make([]int, len(list))
+	for i, e := range list {
+		num, isNumber := e.v.(json.Number)
+		n, err := num.Int64()
+		if ok = ok && isNumber && err == nil && -maxSize <= n && n <= maxSize; ok {
+			out[i] = int(n)
+		}
+	}
+	if !ok {
+		r.Fail(key, "a list of whole numbers is expected")
+		return nil
+	}
+	return out
+}
+
 // Require refuses a key that is there with another value than the one that is supported: a bool, an int, a float64 or a
 // string.
 func (r *ConfigReader) Require(key string, want any) {

@@ -30,6 +30,8 @@ var families = []Family{
 	{ModelType: "mistral", Read: readMistral, Names: Llama, Architecture: "llama"},
 	{ModelType: "qwen2", Read: readQwen2, Names: qwen, Architecture: "qwen2"},
 	{ModelType: "qwen3", Read: readQwen3, Names: qwen, Architecture: "qwen3"},
+	{ModelType: "qwen3_moe", Read: readQwen3MoE, Names: qwenMoE},
+	{ModelType: "mixtral", Read: readMixtral, Names: mixtral},
 }
 
 // Families are the supported values of model_type.
@@ -54,6 +56,8 @@ type Spec struct {
 	// share are in them before the family reads.
 	Attention nn.Attention
 	GLU       nn.GLU
+	// FeedForwards are those of each layer, where not all have the GLU.
+	FeedForwards []nn.FeedForward
 	// Blocks are the halves of each layer's block, where layers differ in more than that. Of attention a Scale of 0 is
 	// 1/sqrt(HeadDim).
 	Blocks []nn.Block
@@ -187,10 +191,17 @@ func (s *Spec) finish(r *hf.ConfigReader) {
 			if s.windows != nil {
 				a.Window = s.windows[l]
 			}
-			s.Blocks = append(s.Blocks, nn.Block{Mixer: a, FeedForward: s.GLU})
+			b := nn.Block{Mixer: a, FeedForward: s.GLU}
+			if s.FeedForwards != nil {
+				b.FeedForward = s.FeedForwards[l]
+			}
+			s.Blocks = append(s.Blocks, b)
 		}
 		b := &s.Blocks[l]
 		b.Hidden, b.Eps = s.Hidden, s.Eps
+		if x, ok := b.FeedForward.(nn.Experts); ok {
+			b.FeedForward = s.parted(r, x)
+		}
 		if a, ok := b.Mixer.(nn.Attention); ok {
 			b.Mixer = s.checked(r, a)
 		}

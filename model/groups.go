@@ -35,15 +35,11 @@ func (m *Model) Grouped(of func(name string) (group int, trained bool)) (*Model,
 					names[f-1], names[f])
 			}
 		}
-		key := fmt.Sprint(fields)
-		if known[key] == nil {
-			layout, err := tensor.NewLayout(fields...)
-			if err != nil {
-				return nil, err
-			}
-			known[key] = layout
+		layout, err := layoutOf(fields, known)
+		if err != nil {
+			return nil, err
 		}
-		p.Layout = known[key]
+		p.Layout = layout
 	}
 	if !trains {
 		return nil, errors.New("groups and train_only leave nothing to train: freeze less")

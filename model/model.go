@@ -58,14 +58,15 @@ func (k PartKind) String() string { return [...]string{"embed", "block", "norm",
 
 // Part is a unit of weights: fetched, updated and stored as one.
 type Part struct {
-	Index    int // in Model.Parts
-	Layer    int
-	Name     string // "embed.0", "block.11", "norm", "head.2"
-	Kind     PartKind
-	Layout   *tensor.Layout
-	Group    int      // from 1: the number of a group of a block; 0: the part is not a group
-	FirstRow int      // of a tile, in the vocabulary
-	Tensors  []Source // of checkpoints, in the order of Layout's fields
+	Index       int // in Model.Parts
+	Layer       int
+	Name        string // "embed.0", "block.11", "norm", "head.2"
+	Kind        PartKind
+	Layout      *tensor.Layout
+	Group       int      // from 1: the number of a group of a block; 0: the part is not a group
+	FirstExpert int      // of a group of experts: the number of its first one in the block
+	FirstRow    int      // of a tile, in the vocabulary
+	Tensors     []Source // of checkpoints, in the order of Layout's fields
 }
 
 const headName = "lm_head.weight"
@@ -97,7 +98,8 @@ func New(c *hf.Config, added ...Family) (*Model, error) {
 func (s *Spec) build() (*Model, error) {
 	m := &Model{Type: s.family.ModelType, Hidden: s.Hidden, Vocab: s.Vocab, MaxPositions: s.Positions, Tied: s.Tied,
 		InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names, carried: s.family.Carried}
-	layouts, largest, err := s.layouts()
+	known := map[string]*tensor.Layout{}
+	layouts, largest, err := s.layouts(known)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +118,7 @@ func (s *Spec) build() (*Model, error) {
 		m.Like = append(m.Like, slices.IndexFunc(m.Blocks, func(b *nn.Block) bool { return reflect.DeepEqual(b, block) }))
 		p := Part{Layer: 1 + l, Name: fmt.Sprintf("%v.%d", Block, l), Kind: Block, Layout: layout}
 		m.BlockParts = append(m.BlockParts, m.add(p))
-		if err := m.addGroups(l); err != nil {
+		if err := m.addGroups(l, known); err != nil {
 			return nil, err
 		}
 	}
@@ -140,16 +142,19 @@ func (s *Spec) build() (*Model, error) {
 	return m, nil
 }
 
-// addGroups makes the parts of a block's groups.
-func (m *Model) addGroups(block int) error {
+// addGroups makes the parts of a block's groups, with layouts that are known where they are equal.
+func (m *Model) addGroups(block int, known map[string]*tensor.Layout) error {
 	var parts []int
 	for g := range m.Blocks[block].Parts() {
-		layout, err := tensor.NewLayout(m.Blocks[block].PartFields(g)...)
+		layout, err := layoutOf(m.Blocks[block].PartFields(g), known)
 		if err != nil {
 			return err
 		}
-		parts = append(parts, m.add(Part{Layer: 1 + block, Name: fmt.Sprintf("%v.%d.group.%d", Block, block, g), Kind: Block,
-			Layout: layout, Group: 1 + g}))
+		p := Part{Layer: 1 + block, Name: fmt.Sprintf("%v.%d.group.%d", Block, block, g), Kind: Block, Layout: layout, Group: 1 + g}
+		if x, ok := m.Blocks[block].FeedForward.(nn.Experts); ok {
+			p.FirstExpert = x.FirstExpert(g)
+		}
+		parts = append(parts, m.add(p))
 	}
 	m.GroupParts = append(m.GroupParts, parts)
 	return nil
@@ -163,18 +168,26 @@ func (m *Model) DecoderParts() (parts []int) {
 	return parts
 }
 
-// layouts are those of the blocks, which share them where they have the same tensors, and the largest one.
-func (s *Spec) layouts() (all []*tensor.Layout, largest *tensor.Layout, err error) {
-	known := map[string]*tensor.Layout{}
-	for _, b := range s.Blocks {
-		fields := b.Fields()
-		key := fmt.Sprint(fields)
-		if known[key] == nil {
-			if known[key], err = tensor.NewLayout(fields...); err != nil {
-				return nil, nil, err
-			}
+// layoutOf is the layout of the fields: the known one of equal fields, or a new one.
+func layoutOf(fields []tensor.Field, known map[string]*tensor.Layout) (*tensor.Layout, error) {
+	key := fmt.Sprint(fields)
+	if known[key] == nil {
+		l, err := tensor.NewLayout(fields...)
+		if err != nil {
+			return nil, err
 		}
-		l := known[key]
+		known[key] = l
+	}
+	return known[key], nil
+}
+
+// layouts are those of the blocks, which share them where they have the same tensors, and the largest one.
+func (s *Spec) layouts(known map[string]*tensor.Layout) (all []*tensor.Layout, largest *tensor.Layout, err error) {
+	for _, b := range s.Blocks {
+		l, err := layoutOf(b.Fields(), known)
+		if err != nil {
+			return nil, nil, err
+		}
 		if all = append(all, l); largest == nil || l.WeightElems > largest.WeightElems {
 			largest = l
 		}

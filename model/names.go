@@ -15,10 +15,11 @@ import (
 // read in both directions. Its order is the one in which transformers numbers a layer's parameters, and so that of
 // exported files.
 //
-// A name may have {layer} and {part} in it, for the numbers of a block and of a part of its feed-forward. An asterisk
+// A name may have {layer}, {part} and {expert} in it, for the numbers of a block, of a part of its feed-forward, and of an
+// expert, counted in the block. An asterisk
 // ends a role and stands for "weight" or "bias", there and in the names. Roles of the tensors of parts begin with
-// "part.". Roles that share a name make up one tensor: their rows follow each other in the order of the table, and those
-// of parts in the order of parts.
+// "part.", those of experts with "expert.". Roles that share a name make up one tensor: their rows follow each other in
+// the order of the table, and those of parts in the order of parts.
 type Names []Name
 
 // Name is a line of the table.
@@ -41,7 +42,7 @@ const (
 	Interleaved Cut = 1 << iota
 	// Transposed: [columns, rows].
 	Transposed
-	// Stacked: [parts, rows, columns] for the parts of a feed-forward.
+	// Stacked: [parts, rows, columns] for the parts or the experts of a feed-forward.
 	Stacked
 )
 
@@ -89,6 +90,7 @@ type Form struct {
 type share struct {
 	name       string
 	part       int
+	expert     int
 	field      int
 	line       int // of the table
 	rows, cols int
@@ -105,17 +107,18 @@ func (m *Model) form(of func(Name) (string, Cut)) (*Form, error) {
 		p := &m.Parts[i]
 		var all []share
 		for j, f := range p.Layout.Fields {
-			line, word, ok := m.names.find(p.role(f.Name))
+			role, expert := p.role(f.Name)
+			line, word, ok := m.names.find(role)
 			if !ok {
-				return nil, fmt.Errorf("the table of %s has no line for the tensor %q", m.Type, p.role(f.Name))
+				return nil, fmt.Errorf("the table of %s has no line for the tensor %q", m.Type, role)
 			}
 			pattern, cut := of(m.names[line])
 			if pattern == "" {
-				return nil, fmt.Errorf("no name is known for the tensor %q of %s", p.role(f.Name), m.Type)
+				return nil, fmt.Errorf("no name is known for the tensor %q of %s", role, m.Type)
 			}
-			name := strings.NewReplacer("{layer}", strconv.Itoa(p.Layer-1), "{part}", strconv.Itoa(p.Group-1), "*", word).
-				Replace(pattern)
-			s := share{name, i, j, line, f.Shape[0], 1, len(f.Shape) == 1, f.Shape[0], cut}
+			name := strings.NewReplacer("{layer}", strconv.Itoa(p.Layer-1), "{part}", strconv.Itoa(p.Group-1),
+				"{expert}", strconv.Itoa(expert), "*", word).Replace(pattern)
+			s := share{name, i, expert, j, line, f.Shape[0], 1, len(f.Shape) == 1, f.Shape[0], cut}
 			if !s.isVector {
 				s.cols = f.Shape[1]
 			}
@@ -127,7 +130,9 @@ func (m *Model) form(of func(Name) (string, Cut)) (*Form, error) {
 			all = append(all, s)
 		}
 		// Stable: in the layout and in transformers, a weight stands before its bias.
-		slices.SortStableFunc(all, func(a, b share) int { return cmp.Compare(a.line, b.line) })
+		slices.SortStableFunc(all, func(a, b share) int {
+			return cmp.Or(cmp.Compare(a.expert, b.expert), cmp.Compare(a.line, b.line))
+		})
 		for _, s := range all {
 			if shares[s.name] == nil {
 				order = append(order, s.name)
@@ -152,15 +157,18 @@ func (m *Model) form(of func(Name) (string, Cut)) (*Form, error) {
 	return form, nil
 }
 
-// role is the name of a field of the part in the table.
-func (p *Part) role(field string) string {
+// role is the name of a field of the part in the table, and the number of its expert in the block.
+func (p *Part) role(field string) (role string, expert int) {
+	if in, name, ok := nn.ExpertField(field); ok && p.Group > 0 {
+		return "expert." + name, p.FirstExpert + in
+	}
 	switch {
 	case p.Group > 0:
-		return "part." + field
+		return "part." + field, 0
 	case p.Kind == Block:
-		return field
+		return field, 0
 	}
-	return map[PartKind]string{Embed: "embed_tokens.", Norm: "norm.", HeadTile: "lm_head."}[p.Kind] + field
+	return map[PartKind]string{Embed: "embed_tokens.", Norm: "norm.", HeadTile: "lm_head."}[p.Kind] + field, 0
 }
 
 // assemble finds where a tensor has each of its shares.
@@ -168,7 +176,7 @@ func assemble(name string, all []share) (Tensor, error) {
 	t := Tensor{Name: name}
 	first, sheets := all[0], [][]share{nil}
 	for i, s := range all {
-		if first.cut&Stacked != 0 && i > 0 && s.part != all[i-1].part {
+		if first.cut&Stacked != 0 && i > 0 && (s.part != all[i-1].part || s.expert != all[i-1].expert) {
 			sheets = append(sheets, nil)
 		}
 		last := len(sheets) - 1

@@ -2,6 +2,8 @@ package nn
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
@@ -55,6 +57,17 @@ const (
 // expertField is the name of a tensor of an expert, by its number in the part. Those of gate and up of all experts are
 // glued, and so are those of down.
 func expertField(expert int, name string) string { return fmt.Sprintf("experts.%d.%s", expert, name) }
+
+// ExpertField returns the number in its part of the expert that a field of it belongs to, and the field's name there.
+func ExpertField(field string) (expert int, name string, ok bool) {
+	rest, ok := strings.CutPrefix(field, "experts.")
+	if !ok {
+		return 0, "", false
+	}
+	number, name, ok := strings.Cut(rest, ".")
+	expert, err := strconv.Atoi(number)
+	return expert, name, ok && err == nil
+}
 
 // expertBlockRows is how many rows of an expert make a block. Their products are summed before they are added to the
 // expert's gradient, so it sets bits. A GPU's tile of a product has as many rows.
@@ -281,9 +294,7 @@ func (x Experts) OpenBackward(p *Pass, dy device.Mat) {
 
 // BackwardPart implements Routed. An expert that no row chose gets a gradient of zeros.
 func (x Experts) BackwardPart(p *Pass, part int) {
-	if p.g.Layout != nil {
-		p.Zero(p.g.Mem)
-	}
+	p.g.zero(p)
 	weights, dWeights, none := p.Held(heldWeights), p.Held(heldDWeights), device.Mat{}
 	x.calls(p, part, func(c *call) {
 		x.gatedRows(p, part, c)

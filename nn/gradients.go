@@ -53,6 +53,13 @@ func (p Params) Clear(s device.Stream) {
 	}
 }
 
+// zero clears all of a gradient.
+func (p Params) zero(s device.Stream) {
+	if p.Layout != nil {
+		s.Zero(p.Mem.Slice(0, p.Layout.StateElems*p.DType.Bytes()))
+	}
+}
+
 // at is the gradient as a chunk finds it: fresh for the first one only.
 func (p Params) at(c chunk) Params {
 	p.Fresh = p.Fresh && c.first == 0

@@ -132,7 +132,7 @@ func layersLaw(t *testing.T, family model.Family, layers int) {
 	dev := newCPU(t)
 	defer dev.Close()
 	s := tiny
-	s.Type, s.Layers, s.BlockChunk = family.ModelType, layers, plan.BlockChunkMultiple
+	s.Type, s.Layers, s.BlockChunk, s.families = family.ModelType, layers, plan.BlockChunkMultiple, []model.Family{family}
 	var subjects []*subject
 	var wants []outcome
 	for _, s.BF16 = range []bool{false, true} {

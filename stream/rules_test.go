@@ -43,7 +43,7 @@ func TestTablesByBlock(t *testing.T) {
 	dev := newCPU(t)
 	defer dev.Close()
 	shape := tiny
-	shape.Type, shape.Layers = ruled.ModelType, 4
+	shape.Type, shape.Layers, shape.families = ruled.ModelType, 4, []model.Family{ruled}
 	s := shape.subject(t, 0)
 	r := start(t, s, setup{change: streamed(1), device: dev})
 	defer r.close(t)

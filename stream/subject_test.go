@@ -48,11 +48,12 @@ type shape struct {
 	SequenceLen, MicroBatch, Micro     int
 	HeadChunk, BlockChunk, PieceElems  int
 	BF16, Moments8, Unclipped          bool
-	Gradients                          bool // can be read after each step
-	Grouped                            bool // tensors have rates and decays of three groups
-	Groups                             int  // of the feed-forwards of a patchwork
-	FrozenBlocks                       int  // from the first one on
-	FrozenEmbed, FrozenHead, FrozenFFN bool // FrozenFFN: gate, up and down of the last block
+	Gradients                          bool           // can be read after each step
+	Grouped                            bool           // tensors have rates and decays of three groups
+	Groups                             int            // of the feed-forwards of a patchwork
+	families                           []model.Family // besides those of packages
+	FrozenBlocks                       int            // from the first one on
+	FrozenEmbed, FrozenHead, FrozenFFN bool           // FrozenFFN: gate, up and down of the last block
 }
 
 // tiny has six tiles of vocabulary, the last one short, and two micro-batches.
@@ -108,7 +109,7 @@ func (s shape) subject(t errorer, steps int) *subject {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.New(c, modeltest.Patchwork, modeltest.Piecework, made, ruled)
+	m, err := model.New(c, append(s.families, modeltest.Patchwork, modeltest.Piecework)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,29 @@
+package model
+
+import (
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/nn"
+)
+
+// partParams is how many parameters a part of experts has at most, unless a single expert has more. In bf16 such a part
+// takes 256 MiB of a slot and 512 MiB of a gradient in fp32. Smaller parts would be more operations of a step, larger ones
+// more memory of the device; a link is as fast with both. Checkpoints name state by part, so it is the same for all runs.
+const partParams = 128 << 20
+
+// parted is a mixture whose experts are dealt to parts, as many to each as possible, and checks what concerns several keys.
+func (s *Spec) parted(r *hf.ConfigReader, x nn.Experts) nn.Experts {
+	if x.Route.TopK > x.Number {
+		r.Fail("num_experts_per_tok", "each token has %d experts, and there are %d", x.Route.TopK, x.Number)
+		return x
+	}
+	if x.PerPart == 0 && x.Number > 0 {
+		each := 3 * int64(s.Hidden) * int64(x.Inner)
+		most := int(min(max(partParams/max(each, 1), 1), int64(x.Number)))
+		parts := (x.Number + most - 1) / most
+		x.PerPart = (x.Number + parts - 1) / parts
+	}
+	return x
+}
+
+// maxExperts keeps names and tables of one layer's experts in bounds.
+const maxExperts = 1 << 12

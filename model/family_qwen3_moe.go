@@ -1,0 +1,44 @@
+package model
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/nn"
+)
+
+// qwenMoE has Qwen's names, a router, and a matrix for each expert.
+var qwenMoE = slices.Concat(qwen, Names{
+	{Role: "router.*", HF: "model.layers.{layer}.mlp.gate.*"},
+	{Role: "expert.gate.*", HF: "model.layers.{layer}.mlp.experts.{expert}.gate_proj.*"},
+	{Role: "expert.up.*", HF: "model.layers.{layer}.mlp.experts.{expert}.up_proj.*"},
+	{Role: "expert.down.*", HF: "model.layers.{layer}.mlp.experts.{expert}.down_proj.*"},
+})
+
+// readQwen3MoE reads Qwen 3's mixtures of experts: Qwen 3's block with experts in some layers.
+// Source: transformers, configuration_qwen3_moe.py and modeling_qwen3_moe.py.
+func readQwen3MoE(c *hf.Config, r *hf.ConfigReader, s *Spec) {
+	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 4)
+	s.HeadDim(r)
+	s.Rotary(r)
+	s.Attention.QKNorm = true
+	bias := r.BoolOr("attention_bias", false)
+	s.Attention.QKVBias, s.Attention.OutBias = bias, bias
+	s.qwenWindows(c, r)
+	experts := nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth), Number: limited(r, "num_experts", maxExperts),
+		Route: device.RouteSpec{TopK: r.Size("num_experts_per_tok"), Renormalize: r.BoolOr("norm_topk_prob", false), Scale: 1}}
+	every := r.SizeOr("decoder_sparse_step", 1)
+	dense := r.IntsOr("mlp_only_layers", nil)
+	r.Ignore("output_router_logits", "router_aux_loss_coef") // of a loss that a run asks for
+	if r.Err() != nil {
+		return
+	}
+	for l := range s.Layers {
+		if (l+1)%every == 0 && !slices.Contains(dense, l) {
+			s.FeedForwards = append(s.FeedForwards, experts)
+		} else {
+			s.FeedForwards = append(s.FeedForwards, s.GLU)
+		}
+	}
+}
