@@ -20,7 +20,7 @@ import (
 // config is the text of a golden variant's config.json with some keys set; a nil value writes null, and absent removes.
 func config(t testing.TB, variant string, set map[string]any) []byte {
 	t.Helper()
-	doc, err := os.ReadFile(filepath.Join("modeltest", "testdata", variant, "config.json"))
+	doc, err := os.ReadFile(filepath.Join(modeltest.Load(t, variant).Dir, "config.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestConfigErrors(t *testing.T) {
 		{"llama", map[string]any{"partial_rotary_factor": 0.5}, `"partial_rotary_factor" is 0.5`},
 		{"llama", map[string]any{"quantization_config": map[string]any{"bits": 4}}, `"quantization_config" is not supported`},
 		{"llama", map[string]any{"sliding_window": 128}, `"sliding_window" is not supported`},
-		{"llama", map[string]any{"rope_scaling": map[string]any{"rope_type": "yarn", "factor": 4}}, `"rope_scaling.rope_type" is "yarn": supported are default, linear, llama3`},
+		{"llama", map[string]any{"rope_scaling": map[string]any{"rope_type": "dynamic", "factor": 4}}, `"rope_scaling.rope_type" is "dynamic": supported are default, linear, llama3, yarn`},
 		{"llama", map[string]any{"rope_scaling": map[string]any{"rope_type": "linear"}}, `"rope_scaling.factor" is missing`},
 		{"llama", map[string]any{"hidden_size": absent}, `"hidden_size" is missing`},
 		{"llama", map[string]any{"hidden_size": 0}, `"hidden_size" is 0`},
@@ -213,16 +213,20 @@ func TestTilesAreFew(t *testing.T) {
 	}
 }
 
-// TestParts holds the cut to its rules: every tensor of the checkpoint is covered once, row by row.
+// TestParts holds the cut to its rules: every element of the checkpoint is covered once.
 func TestParts(t *testing.T) {
 	for _, variant := range modeltest.Variants(t) {
 		for _, vocab := range []int{1, 64, 65, 1000} {
 			m := mustBuild(t, variant, map[string]any{"vocab_size": vocab})
-			block, _ := m.Parts[m.BlockParts[0]].Layout.Params()
+			var block int64 // the largest
+			for _, i := range m.BlockParts {
+				n, _ := m.Parts[i].Layout.Params()
+				block = max(block, n)
+			}
 			if m.Head.TileRows%64 != 0 && m.Head.Tiles() != 1 {
 				t.Errorf("%s, vocabulary %d: %d tiles of %d rows", variant, vocab, m.Head.Tiles(), m.Head.TileRows)
 			}
-			rows := map[string]int{}
+			covered := map[string][]bool{}
 			layer := 0
 			for i, p := range m.Parts {
 				if p.Index != i || p.Layer < layer || p.Layer >= m.Layers() || len(p.Tensors) != len(p.Layout.Fields) {
@@ -233,20 +237,31 @@ func TestParts(t *testing.T) {
 					t.Errorf("%s: part %s has %d parameters, a block %d", variant, p.Name, n, block)
 				}
 				for j, src := range p.Tensors {
-					if row := int(src.At) / src.Cols; src.Field != j || row != rows[src.Name] {
-						t.Errorf("%s: part %s: source %+v, its first row should be %d", variant, p.Name, src, rows[src.Name])
+					if src.Field != j {
+						t.Errorf("%s: part %s: source %d is of field %d", variant, p.Name, j, src.Field)
 					}
-					rows[src.Name] += p.Layout.Fields[j].Shape[0]
+					if covered[src.Name] == nil {
+						covered[src.Name] = make([]bool, src.Shape.Elems())
+					}
+					for r := range src.Rows {
+						for c := range src.Cols {
+							at := src.At + int64(r*src.RowStep+c*src.ColStep)
+							if covered[src.Name][at] {
+								t.Fatalf("%s: part %s: element %d of %s is there twice", variant, p.Name, at, src.Name)
+							}
+							covered[src.Name][at] = true
+						}
+					}
 				}
 			}
 			tensors := m.Tensors()
 			for _, out := range tensors {
-				if rows[out.Name] != out.Shape[0] {
-					t.Errorf("%s: %s has %d of %d rows", variant, out.Name, rows[out.Name], out.Shape[0])
+				if i := slices.Index(covered[out.Name], false); i >= 0 || covered[out.Name] == nil {
+					t.Errorf("%s: element %d of %s is missing", variant, i, out.Name)
 				}
 			}
-			if len(tensors) != len(rows) {
-				t.Errorf("%s: %d tensors out, %d in", variant, len(tensors), len(rows))
+			if len(tensors) != len(covered) {
+				t.Errorf("%s: %d tensors out, %d in", variant, len(tensors), len(covered))
 			}
 			if m.Tied != slices.Equal(m.EmbedTiles, m.HeadTiles) {
 				t.Errorf("%s: embedding %v, head %v", variant, m.EmbedTiles, m.HeadTiles)

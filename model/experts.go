@@ -25,5 +25,13 @@ func (s *Spec) parted(r *hf.ConfigReader, x nn.Experts) nn.Experts {
 	return x
 }
 
+// either is the name of a key that versions of transformers save under two names.
+func either(r *hf.ConfigReader, old, new string) string {
+	if r.Has(new) && !r.Has(old) {
+		return new
+	}
+	return old
+}
+
 // maxExperts keeps names and tables of one layer's experts in bounds.
 const maxExperts = 1 << 12

@@ -32,6 +32,7 @@ var families = []Family{
 	{ModelType: "qwen3", Read: readQwen3, Names: qwen, Architecture: "qwen3"},
 	{ModelType: "qwen3_moe", Read: readQwen3MoE, Names: qwenMoE},
 	{ModelType: "mixtral", Read: readMixtral, Names: mixtral},
+	{ModelType: "gpt_oss", Read: readGPTOSS, Names: gptOSS},
 }
 
 // Families are the supported values of model_type.

@@ -26,7 +26,7 @@ func readQwen3MoE(c *hf.Config, r *hf.ConfigReader, s *Spec) {
 	bias := r.BoolOr("attention_bias", false)
 	s.Attention.QKVBias, s.Attention.OutBias = bias, bias
 	s.qwenWindows(c, r)
-	experts := nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth), Number: limited(r, "num_experts", maxExperts),
+	experts := nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth), Number: limited(r, either(r, "num_experts", "num_local_experts"), maxExperts),
 		Route: device.RouteSpec{TopK: r.Size("num_experts_per_tok"), Renormalize: r.BoolOr("norm_topk_prob", false), Scale: 1}}
 	every := r.SizeOr("decoder_sparse_step", 1)
 	dense := r.IntsOr("mlp_only_layers", nil)

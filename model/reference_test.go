@@ -100,7 +100,10 @@ func (r *reference) run(b modeltest.Batch, keep nn.Keep) (loss float64, logits [
 	for _, g := range r.g {
 		r.s.Zero(g.Mem)
 	}
-	scale := float32(1 / float64(b.TargetCount()))
+	scale, rows := float32(1/float64(b.TargetCount())), len(b)
+	if slices.ContainsFunc(r.m.GroupParts, func(parts []int) bool { return len(parts) > 0 }) {
+		b = modeltest.Batch{b.Join()} // parts see the whole step at once
+	}
 	for _, micro := range b {
 		mark := r.arena.Mark()
 		tokens, l := r.microBatch(micro, scale, keep)
@@ -110,7 +113,22 @@ func (r *reference) run(b modeltest.Batch, keep nn.Keep) (loss float64, logits [
 		logits = append(logits, l)
 		r.arena.Release(mark)
 	}
+	if len(b) < rows {
+		logits = slices.Collect(slices.Chunk(logits[0], len(logits[0])/rows))
+	}
 	return loss / float64(b.TargetCount()), logits
+}
+
+// visits runs a block's visits in one direction.
+func (r *reference) visits(block int, to nn.Direction, args nn.Args) {
+	for _, stage := range r.m.Blocks[block].Stages(to, false) {
+		a := args
+		for _, i := range stage[0].Parts {
+			part := r.m.LayerParts(1 + block)[i]
+			a.Weights, a.Gradients = append(a.Weights, r.w[part]), append(a.Gradients, r.g[part])
+		}
+		stage[0].Run(r.s, &a)
+	}
 }
 
 func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (losses, logits []float32) {
@@ -132,8 +150,8 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 	for l, block := range m.Blocks {
 		x = append(x, a.Mat(r.dtype, n, m.Hidden))
 		kept = append(kept, block.NewKept(a, r.dtype, n, keep))
-		block.Stages(nn.Forward, false)[0][0].Run(s, &nn.Args{Weights: r.w[m.BlockParts[l]:][:1], X: x[l], Y: x[l+1], Batch: b,
-			Rope: rope, Kept: kept[l], Work: block.NewForwardWork(a, r.dtype, n, 0, keep)})
+		r.visits(l, nn.Forward, nn.Args{X: x[l], Y: x[l+1], Batch: b, Rope: rope, Kept: kept[l],
+			Held: block.NewHeld(a, r.dtype, n, 1, true), Work: block.NewForwardWork(a, r.dtype, n, 0, keep)})
 	}
 
 	h, top := &m.Head, x[len(m.Blocks)]
@@ -159,9 +177,9 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 	h.NormBackward(s, norm, dNorm, top, rstd, dxn, dx)
 
 	for l := len(m.Blocks) - 1; l >= 0; l-- {
-		block, part := m.Blocks[l], m.BlockParts[l]
-		block.Stages(nn.Backward, false)[0][0].Run(s, &nn.Args{Weights: r.w[part:][:1], Gradients: r.g[part:][:1], X: x[l],
-			DX: dx, Batch: b, Rope: rope, Kept: kept[l], Work: block.NewBackwardWork(a, r.dtype, n, 0, keep)})
+		block := m.Blocks[l]
+		r.visits(l, nn.Backward, nn.Args{X: x[l], DX: dx, Batch: b, Rope: rope, Kept: kept[l],
+			Held: block.NewHeld(a, r.dtype, n, 1, true), Work: block.NewBackwardWork(a, r.dtype, n, 0, keep)})
 	}
 	for _, i := range m.EmbedTiles {
 		s.ScatterAdd(r.g[i].Mat(0), dx, b.IDs, m.Parts[i].FirstRow)
@@ -172,10 +190,11 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 
 // gradient puts the gradient of one tensor together.
 func (r *reference) gradient(out model.Tensor) []float32 {
-	var all []float32
-	for _, piece := range out.Pieces {
-		all = append(all, r.floats(r.g[piece.Part].Mat(piece.Field))...)
-	}
+	all := make([]float32, out.Shape.Elems())
+	check(r.t, out.Read(all, 0, func(part, field int, dst []float32, first int64) error {
+		copy(dst, r.floats(r.g[part].Mat(field))[first:])
+		return nil
+	}))
 	return all
 }
 

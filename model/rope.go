@@ -1,6 +1,7 @@
 package model
 
 import (
+	"math"
 	"slices"
 
 	"github.com/millrace/millrace/hf"
@@ -8,7 +9,7 @@ import (
 )
 
 // ropeKinds are the kinds of stretching, under their names in config.json.
-var ropeKinds = []string{nn.RopeDefault.String(), nn.RopeLinear.String(), nn.RopeLlama3.String()}
+var ropeKinds = []string{nn.RopeDefault.String(), nn.RopeLinear.String(), nn.RopeLlama3.String(), nn.RopeYaRN.String()}
 
 // readRope reads the rotary embedding in the style of transformers 4 ("rope_theta" and "rope_scaling", whose kind is
 // "rope_type" or "type") or 5 ("rope_parameters" with both), for heads of a width. defaultTheta stands for an absent base.
@@ -47,6 +48,36 @@ func readRope(r *hf.ConfigReader, headDim int, defaultTheta float64) nn.RopeFreq
 		if r.Err() == nil && p.HighFreqFactor <= p.LowFreqFactor {
 			scaling.Fail("high_freq_factor", "it must be larger than \"low_freq_factor\"")
 		}
+	case nn.RopeYaRN:
+		readYaRN(r, scaling, &p)
 	}
 	return p
+}
+
+// readYaRN reads the settings of yarn. Defaults are those of transformers (modeling_rope_utils.py).
+func readYaRN(r, scaling *hf.ConfigReader, p *nn.RopeFrequencies) {
+	p.Factor = scaling.Positive("factor", 0)
+	p.OriginalPositions = scaling.SizeOr("original_max_position_embeddings", r.SizeOr("max_position_embeddings", 0))
+	p.BetaFast, p.BetaSlow = scaling.Positive("beta_fast", 32), scaling.Positive("beta_slow", 1)
+	p.Whole = scaling.BoolOr("truncate", true)
+	magnitude := func(by float64) float64 {
+		if p.Factor <= 1 {
+			return 1
+		}
+		return 0.1*by*math.Log(p.Factor) + 1
+	}
+	p.Magnitude = magnitude(1)
+	if one, all := scaling.FloatOr("mscale", 0), scaling.FloatOr("mscale_all_dim", 0); one != 0 && all != 0 {
+		p.Magnitude = magnitude(one) / magnitude(all)
+	}
+	p.Magnitude = scaling.Positive("attention_factor", p.Magnitude)
+	switch {
+	case r.Err() != nil:
+	case p.BetaFast <= p.BetaSlow:
+		scaling.Fail("beta_fast", "it must be larger than \"beta_slow\"")
+	case p.Theta <= 1:
+		r.Fail("rope_theta", "yarn needs one above 1")
+	case !(p.Magnitude > 0) || math.IsInf(p.Magnitude, 0):
+		scaling.Fail("mscale", "scores would be scaled by %g", p.Magnitude)
+	}
 }

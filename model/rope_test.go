@@ -48,8 +48,9 @@ func TestReadRopeRefuses(t *testing.T) {
 		doc   string
 		words []string
 	}{
-		"yarn":              {`{"rope_scaling": {"rope_type": "yarn", "factor": 4}}`, []string{`"rope_scaling.rope_type" is "yarn": supported are default, linear, llama3`}},
-		"yarn, old name":    {`{"rope_scaling": {"type": "yarn", "factor": 4}}`, []string{`"rope_scaling.type" is "yarn"`}},
+		"dynamic":           {`{"rope_scaling": {"rope_type": "dynamic", "factor": 4}}`, []string{`"rope_scaling.rope_type" is "dynamic": supported are default, linear, llama3, yarn`}},
+		"dynamic, old name": {`{"rope_scaling": {"type": "dynamic", "factor": 4}}`, []string{`"rope_scaling.type" is "dynamic"`}},
+		"yarn band":         {`{"rope_scaling": {"type": "yarn", "factor": 4, "beta_fast": 1, "beta_slow": 2}}`, []string{`"rope_scaling.beta_fast" is 1`}},
 		"two types":         {`{"rope_scaling": {"type": "default", "rope_type": "linear", "factor": 4}}`, []string{`"rope_scaling.type" is "default"`}},
 		"no factor":         {`{"rope_scaling": {"type": "linear"}}`, []string{`"rope_scaling.factor" is missing`}},
 		"factor zero":       {`{"rope_scaling": {"type": "linear", "factor": 0}}`, []string{`"rope_scaling.factor" is 0`}},

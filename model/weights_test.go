@@ -61,7 +61,7 @@ func checkPadding(t *testing.T, p *model.Part, v model.Values) {
 // TestReadPart reads each tensor through its parts and compares it with the file, exactly, in both forms.
 func TestReadPart(t *testing.T) {
 	for _, variant := range []string{"llama-bias", "qwen3", "qwen3-bias-untied"} {
-		dir := filepath.Join("modeltest", "testdata", variant)
+		dir := modeltest.Load(t, variant).Dir
 		w, err := hf.OpenWeights(dir)
 		if err != nil {
 			t.Fatal(err)

@@ -25,26 +25,32 @@ func (d *Block) Rotary() (f RopeFrequencies) {
 // RopeKind says how a model stretches its rotary frequencies to contexts longer than it was first trained on.
 type RopeKind uint8
 
-// The kinds, under the names of transformers: "default", "linear", "llama3".
+// The kinds, under the names of transformers: "default", "linear", "llama3", "yarn".
 const (
 	RopeDefault RopeKind = iota
 	RopeLinear           // all frequencies divided by Factor
 	RopeLlama3           // the low ones divided by Factor, the high ones kept, a ramp between
+	RopeYaRN             // the same with another ramp, and scores that are scaled: Peng et al., "YaRN" (2023)
 )
 
 // String is the name in config.json.
-func (k RopeKind) String() string { return [...]string{"default", "linear", "llama3"}[k] }
+func (k RopeKind) String() string { return [...]string{"default", "linear", "llama3", "yarn"}[k] }
 
 // RopeFrequencies define the angles of the rotary positions: position times frequency.
 type RopeFrequencies struct {
 	HeadDim int // even
 	Theta   float64
 	Kind    RopeKind
-	Factor  float64 // linear, llama3
+	Factor  float64 // linear, llama3, yarn
 	// For llama3: wavelengths beyond OriginalPositions/LowFreqFactor are stretched by Factor, those below
 	// OriginalPositions/HighFreqFactor are kept.
 	LowFreqFactor, HighFreqFactor float64
 	OriginalPositions             int
+	// For yarn: frequencies that turn BetaFast times or more within OriginalPositions are kept, those that turn BetaSlow times
+	// or less are stretched. Whole says that the ramp begins and ends at whole numbers of a frequency. Sines and cosines are
+	// multiplied by Magnitude.
+	BetaFast, BetaSlow, Magnitude float64
+	Whole                         bool
 }
 
 // Inverse are the HeadDim/2 frequencies in radians per position. They follow transformers (modeling_rope_utils.py)
@@ -65,6 +71,7 @@ func (f RopeFrequencies) Divisors() []float32 {
 // inverse computes the frequencies with the roundings of a type.
 func inverse[F float32 | float64](f RopeFrequencies) []F {
 	inv := make([]F, f.HeadDim/2)
+	first, last := f.yarnRamp()
 	for i := range inv {
 		exponent := F(2*i) / F(f.HeadDim)
 		inv[i] = 1 / F(math.Pow(f.Theta, float64(exponent)))
@@ -73,9 +80,32 @@ func inverse[F float32 | float64](f RopeFrequencies) []F {
 			inv[i] /= F(f.Factor)
 		case RopeLlama3:
 			inv[i] = llama3(f, inv[i])
+		case RopeYaRN:
+			kept := 1 - min(max((F(i)-F(first))/F(last-first), 0), 1)
+			stretched := 1 / F(F(f.Factor)*F(math.Pow(f.Theta, float64(exponent))))
+			inv[i] = F(stretched*(1-kept)) + F(inv[i]*kept)
 		}
 	}
 	return inv
+}
+
+// yarnRamp returns between which frequencies, counted from the highest, yarn goes from kept to stretched ones.
+func (f RopeFrequencies) yarnRamp() (first, last float64) {
+	if f.Kind != RopeYaRN {
+		return 0, 1
+	}
+	at := func(turns float64) float64 {
+		return float64(f.HeadDim) * math.Log(float64(f.OriginalPositions)/(turns*2*math.Pi)) / (2 * math.Log(f.Theta))
+	}
+	first, last = at(f.BetaFast), at(f.BetaSlow)
+	if f.Whole {
+		first, last = math.Floor(first), math.Ceil(last)
+	}
+	first, last = max(first, 0), min(last, float64(f.HeadDim-1))
+	if first == last {
+		last += 0.001 // as transformers has it
+	}
+	return first, last
 }
 
 // llama3 stretches one frequency. Source: the Llama 3.1 release, as in transformers.
@@ -99,12 +129,15 @@ func llama3[F float32 | float64](f RopeFrequencies, inv F) F {
 // Tables are the cosines and sines for n positions from the first one on, row-major [n, HeadDim/2]. An angle is rounded to fp32 before
 // its cosine is taken, as PyTorch does.
 func (f RopeFrequencies) Tables(first, n int) (cos, sin []float32) {
-	inv := f.Inverse()
+	inv, magnitude := f.Inverse(), float32(1)
+	if f.Kind == RopeYaRN {
+		magnitude = float32(f.Magnitude)
+	}
 	cos, sin = make([]float32, n*len(inv)), make([]float32, n*len(inv))
 	for t := range n {
 		for i, v := range inv {
 			s, c := math.Sincos(float64(float32(first+t) * v))
-			cos[t*len(inv)+i], sin[t*len(inv)+i] = float32(c), float32(s)
+			cos[t*len(inv)+i], sin[t*len(inv)+i] = float32(c)*magnitude, float32(s)*magnitude
 		}
 	}
 	return cos, sin

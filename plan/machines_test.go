@@ -82,8 +82,9 @@ func TestShapes(t *testing.T) {
 	billions := map[string]float64{"llama-3-8b": 8.03, "llama-3-70b": 70.55, "qwen2.5-1.5b": 1.54, "qwen2.5-7b": 7.62, "qwen2.5-7b-1m": 7.62, "qwen2.5-14b": 14.77,
 		"qwen2.5-32b": 32.76, "qwen2.5-72b": 72.71, "qwen3-8b": 8.19, "qwen3-32b": 32.76, "dense-123b": 122.61,
 		"dense-180-layers": 125.11,
-		"smollm2-135m":     0.135,
-		"llama-3.2-1b":     1.236, "llama-3.2-3b": 3.213, "qwen3-4b": 4.022, "qwen3-14b": 14.768, "mistral-7b": 7.248}
+		"smollm2-135m":     0.135, "qwen3-30b-a3b": 30.532, "qwen3-235b-a22b": 235.094,
+		"gpt-oss-20b": 20.915, "gpt-oss-120b": 116.829,
+		"llama-3.2-1b": 1.236, "llama-3.2-3b": 3.213, "qwen3-4b": 4.022, "qwen3-14b": 14.768, "mistral-7b": 7.248}
 	for _, name := range plan.Shapes() {
 		text, err := plan.Shape(name)
 		if err != nil {

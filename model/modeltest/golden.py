@@ -20,6 +20,7 @@ import math
 import pathlib
 import shutil
 import sys
+from functools import partial
 
 import numpy as np
 import torch
@@ -38,44 +39,44 @@ LIMITS = {"logits": 2e-6, "grad": 5e-6, "loss": 1e-6, "steps_loss": 1e-5, "steps
 
 # Sizes are small, mostly not powers of two, and differ between variants.
 VARIANTS = {
-    "llama": LlamaConfig(
+    "llama": partial(LlamaConfig,
         hidden_size=36, intermediate_size=76, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
         vocab_size=131, tie_word_embeddings=False, rms_norm_eps=1e-5, max_position_embeddings=64),
-    "llama-linear-tied": LlamaConfig(
+    "llama-linear-tied": partial(LlamaConfig,
         hidden_size=28, intermediate_size=60, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2,
         vocab_size=67, tie_word_embeddings=True, rms_norm_eps=1e-6, max_position_embeddings=64,
         rope_scaling={"rope_type": "linear", "factor": 4.0}),
     # The wavelengths of these six frequencies fall on all three branches of the llama3 rule.
-    "llama-llama3-headdim": LlamaConfig(
+    "llama-llama3-headdim": partial(LlamaConfig,
         hidden_size=30, intermediate_size=52, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1,
         head_dim=12, vocab_size=97, tie_word_embeddings=True, rms_norm_eps=1e-5, max_position_embeddings=256,
         rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                       "original_max_position_embeddings": 32}),
-    "llama-bias": LlamaConfig(
+    "llama-bias": partial(LlamaConfig,
         hidden_size=24, intermediate_size=68, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
         vocab_size=83, tie_word_embeddings=False, rms_norm_eps=1e-5, max_position_embeddings=64,
         attention_bias=True, mlp_bias=True),
-    "mistral": MistralConfig(
+    "mistral": partial(MistralConfig,
         hidden_size=36, intermediate_size=58, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3,
         head_dim=8, vocab_size=113, tie_word_embeddings=False, rms_norm_eps=1e-5, max_position_embeddings=64,
         sliding_window=None),
-    "mistral-window": MistralConfig(
+    "mistral-window": partial(MistralConfig,
         hidden_size=24, intermediate_size=52, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
         vocab_size=67, tie_word_embeddings=False, rms_norm_eps=1e-5, max_position_embeddings=64,
         sliding_window=7),
-    "qwen2": Qwen2Config(
+    "qwen2": partial(Qwen2Config,
         hidden_size=30, intermediate_size=62, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1,
         vocab_size=101, tie_word_embeddings=True, rms_norm_eps=1e-6, max_position_embeddings=64, rope_theta=1e6),
-    "qwen3": Qwen3Config(
+    "qwen3": partial(Qwen3Config,
         hidden_size=28, intermediate_size=60, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2,
         head_dim=8, vocab_size=131, tie_word_embeddings=True, rms_norm_eps=1e-6, max_position_embeddings=64,
         rope_theta=1e6),
-    "qwen3-bias-untied": Qwen3Config(
+    "qwen3-bias-untied": partial(Qwen3Config,
         hidden_size=26, intermediate_size=54, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
         head_dim=10, vocab_size=79, tie_word_embeddings=False, rms_norm_eps=1e-6, max_position_embeddings=64,
         attention_bias=True),
     # Documents have the padding token as a word: see take_padding_away.
-    "llama-padding": LlamaConfig(
+    "llama-padding": partial(LlamaConfig,
         hidden_size=20, intermediate_size=44, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
         vocab_size=41, tie_word_embeddings=True, rms_norm_eps=1e-5, max_position_embeddings=64, pad_token_id=8),
 }
@@ -200,13 +201,13 @@ def take_padding_away(model, b, window):
     return theirs["model.embed_tokens.weight"]
 
 
-def check_mask(model, vocab, window):
+def check_mask(model, vocab, logits):
     """Where a row is one document, transformers' own mask must give the logits that ours gives."""
     row = pack([document(np.random.default_rng(1), vocab, POSITIONS, 0)], 0)
     b = batch([row] * ROWS)
     with torch.no_grad():
         own = model(input_ids=b["tokens"], use_cache=False).logits
-        assert torch.equal(own, oracle(model, b, window)), "the 4-D mask is not what transformers builds itself"
+        assert torch.equal(own, logits(b)), "the 4-D mask is not what transformers builds itself"
 
 
 # ---- the oracle's oracle: the same decoders, written out, float64
@@ -271,11 +272,16 @@ def learning_rate(step):
     return PEAK_LR * min(1.0, (step + 1) / WARMUP_STEPS)
 
 
+def decays(name, p):
+    """Whether a parameter has weight decay: matrices have it, vectors do not; stacked biases are vectors."""
+    return p.ndim >= 2 and not name.endswith("_bias")
+
+
 def train(params, logits, batches, max_grad_norm):
-    """Losses and gradient norms (before clipping) of one step per batch; `logits(b)` computes with `params`."""
+    """Losses and gradient norms (before clipping) of a step per batch; `logits(b)` computes with `params`, by name."""
     opt = torch.optim.AdamW(
-        [{"params": [p for p in params if p.ndim >= 2], "weight_decay": WEIGHT_DECAY},
-         {"params": [p for p in params if p.ndim < 2], "weight_decay": 0.0}],
+        [{"params": [p for n, p in params.items() if decays(n, p)], "weight_decay": WEIGHT_DECAY},
+         {"params": [p for n, p in params.items() if not decays(n, p)], "weight_decay": 0.0}],
         lr=PEAK_LR, betas=BETAS, eps=EPS)
     losses, norms = [], []
     for step, b in enumerate(batches):
@@ -284,7 +290,7 @@ def train(params, logits, batches, max_grad_norm):
         loss = token_loss(logits(b), b["targets"])
         opt.zero_grad()
         loss.backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(params, max_grad_norm).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(params.values(), max_grad_norm).item())
         losses.append(loss.item())
         opt.step()
     return np.array(losses), np.array(norms)
@@ -292,6 +298,81 @@ def train(params, logits, batches, max_grad_norm):
 
 def stack(batches, key):
     return np.stack([b[key].numpy() for b in batches]).astype(np.int32)
+
+
+def golden(name, seed, params, logits, float64_logits, first, batches, saved=lambda tensors: tensors):
+    """The tensors of a golden.safetensors, and its metadata. `logits(b)` are the oracle's, computed with `params`.
+    `float64_logits(p, b)` computes with p, in which parameters have the names and shapes of model.safetensors; `saved`
+    gives these to a dict of params or of their gradients."""
+
+    # The first batch, from the initial weights.
+    first_logits = logits(first)
+    loss = token_loss(first_logits, first["targets"])
+    loss.backward()
+    grads = saved({n: p.grad.clone() for n, p in params.items()})
+    initial = {n: p.detach().clone() for n, p in params.items()}
+
+    def exact_params():
+        return {n: x.double().requires_grad_() for n, x in saved(initial).items()}
+
+    exact = exact_params()
+    exact_logits = float64_logits(exact, first)
+    exact_loss = token_loss(exact_logits, first["targets"])
+    exact_loss.backward()
+    exact_grads = {n: p.grad for n, p in exact.items()}
+
+    # The 20 steps, always from the initial weights. Without clipping first, so that the limit can be put where about
+    # half of the steps are clipped.
+    def autocast(b):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return logits(b)
+
+    def rerun(logits, max_grad_norm):
+        with torch.no_grad():
+            for n, p in params.items():
+                p.copy_(initial[n])
+        return train(params, logits, batches, max_grad_norm)
+
+    _, norms = rerun(logits, math.inf)
+    max_grad_norm = round(float(np.median(norms)), 1)
+    bf16_losses, _ = rerun(autocast, max_grad_norm)
+    losses, norms = rerun(logits, max_grad_norm)
+    exact = exact_params()
+    exact_losses, exact_norms = train(exact, lambda b: float64_logits(exact, b), batches, max_grad_norm)
+
+    distance = {
+        "logits": ((first_logits - exact_logits).abs().max() / exact_logits.abs().max()).item(),
+        "grad": max(((g - exact_grads[n]).norm() / exact_grads[n].norm()).item() for n, g in grads.items()),
+        "loss": abs(loss.item() / exact_loss.item() - 1),
+        "steps_loss": np.abs(losses / exact_losses - 1).max(),
+        "steps_grad_norm": np.abs(norms / exact_norms - 1).max(),
+        "bf16_loss": np.abs(bf16_losses / losses - 1).max(),
+    }
+    clipped = int((norms > max_grad_norm).sum())
+    print(f"{name:22} {sum(p.numel() for p in params.values()):6} parameters, "
+          f"loss {losses[0]:.3f} to {losses[-1]:.3f}, "
+          f"norm {norms.min():.2f} to {norms.max():.2f}, clipped at {max_grad_norm}: {clipped};",
+          " ".join(f"{k} {v:.1e}" for k, v in distance.items()), flush=True)
+    for key, limit in LIMITS.items():
+        assert distance[key] <= limit, f"{name}: {key} differs by {distance[key]:.2e}, more than {limit:.0e}"
+    assert 5 <= clipped <= STEPS - 5, f"{name}: {clipped} of {STEPS} steps are clipped"
+
+    f32 = lambda x: np.asarray(x, dtype=np.float32).reshape(-1)
+    tensors = {"first.logits": first_logits.detach().numpy(), "first.loss": f32(loss.item())}
+    for key in ("tokens", "targets", "positions"):
+        tensors["first." + key] = stack([first], key)[0]
+        tensors["steps." + key] = stack(batches, key)
+    tensors |= {"grad." + n: g.numpy() for n, g in grads.items()}
+    tensors |= {
+        "steps.lr": np.array([learning_rate(s) for s in range(STEPS)]),
+        "steps.loss": f32(losses), "steps.grad_norm": f32(norms), "steps.loss_bf16": f32(bf16_losses),
+    }
+    metadata = {
+        "torch": torch.__version__, "transformers": transformers.__version__, "numpy": np.__version__,
+        "seed": str(seed), "beta1": str(BETAS[0]), "beta2": str(BETAS[1]), "eps": str(EPS),
+        "weight_decay": str(WEIGHT_DECAY), "max_grad_norm": str(max_grad_norm),
+    } | {"fp32_error_" + k: f"{v:.2e}" for k, v in distance.items() if k != "bf16_loss"}
+    return tensors, metadata
 
 
 def write(out, name, seed):
@@ -308,11 +389,12 @@ def write(out, name, seed):
     steps.loss_bf16                                f32 [STEPS]; under autocast(bfloat16) with fp32 weights
     padded.grad.<embedding>                        f32; only with a padding token: see take_padding_away
     """
-    config = VARIANTS[name]
+    config = VARIANTS[name]()
     window = getattr(config, "sliding_window", None)
     rng = np.random.default_rng([seed, 20251])
     model = build(config, rng)
-    check_mask(model, config.vocab_size, window)
+    logits = lambda b: oracle(model, b, window)
+    check_mask(model, config.vocab_size, logits)
     first = first_batch(rng, config.vocab_size)
     batches = [random_batch(rng, config.vocab_size, s) for s in range(STEPS)]
 
@@ -321,77 +403,11 @@ def write(out, name, seed):
     (out / name / "generation_config.json").unlink()
 
     padded = None if config.pad_token_id is None else take_padding_away(model, first, window)
-
-    # The first batch, from the initial weights.
-    logits = oracle(model, first, window)
-    loss = token_loss(logits, first["targets"])
-    loss.backward()
-    grads = {n: p.grad.clone() for n, p in model.named_parameters()}
-    exact = {n: p.detach().double().requires_grad_() for n, p in model.named_parameters()}
-    exact_logits = float64_logits(config, exact, first, window)
-    exact_loss = token_loss(exact_logits, first["targets"])
-    exact_loss.backward()
-    exact_grads = {n: p.grad for n, p in exact.items()}
-
-    # The 20 steps, always from the initial weights. Without clipping first, so that the limit can be put where about
-    # half of the steps are clipped.
-    params = list(model.parameters())
-    initial = [p.detach().clone() for p in params]
-
-    def fp32(b):
-        return oracle(model, b, window)
-
-    def autocast(b):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return oracle(model, b, window)
-
-    def rerun(logits, max_grad_norm):
-        with torch.no_grad():
-            for p, x in zip(params, initial):
-                p.copy_(x)
-        return train(params, logits, batches, max_grad_norm)
-
-    _, norms = rerun(fp32, math.inf)
-    max_grad_norm = round(float(np.median(norms)), 1)
-    losses, norms = rerun(fp32, max_grad_norm)
-    bf16_losses, _ = rerun(autocast, max_grad_norm)
-    exact = {n: x.double().requires_grad_() for (n, _), x in zip(model.named_parameters(), initial)}
-    exact_losses, exact_norms = train(
-        list(exact.values()), lambda b: float64_logits(config, exact, b, window), batches, max_grad_norm)
-
-    distance = {
-        "logits": ((logits - exact_logits).abs().max() / exact_logits.abs().max()).item(),
-        "grad": max(((g - exact_grads[n]).norm() / exact_grads[n].norm()).item() for n, g in grads.items()),
-        "loss": abs(loss.item() / exact_loss.item() - 1),
-        "steps_loss": np.abs(losses / exact_losses - 1).max(),
-        "steps_grad_norm": np.abs(norms / exact_norms - 1).max(),
-        "bf16_loss": np.abs(bf16_losses / losses - 1).max(),
-    }
-    clipped = int((norms > max_grad_norm).sum())
-    print(f"{name:22} {sum(p.numel() for p in params):6} parameters, loss {losses[0]:.3f} to {losses[-1]:.3f}, "
-          f"norm {norms.min():.2f} to {norms.max():.2f}, clipped at {max_grad_norm}: {clipped};",
-          " ".join(f"{k} {v:.1e}" for k, v in distance.items()), flush=True)
-    for key, limit in LIMITS.items():
-        assert distance[key] <= limit, f"{name}: {key} differs by {distance[key]:.2e}, more than {limit:.0e}"
-    assert 5 <= clipped <= STEPS - 5, f"{name}: {clipped} of {STEPS} steps are clipped"
-
-    f32 = lambda x: np.asarray(x, dtype=np.float32).reshape(-1)
-    tensors = {"first.logits": logits.detach().numpy(), "first.loss": f32(loss.item())}
-    for key in ("tokens", "targets", "positions"):
-        tensors["first." + key] = stack([first], key)[0]
-        tensors["steps." + key] = stack(batches, key)
-    tensors |= {"grad." + n: g.numpy() for n, g in grads.items()}
-    tensors |= {
-        "steps.lr": np.array([learning_rate(s) for s in range(STEPS)]),
-        "steps.loss": f32(losses), "steps.grad_norm": f32(norms), "steps.loss_bf16": f32(bf16_losses),
-    }
+    tensors, metadata = golden(
+        name, seed, dict(model.named_parameters()), logits, lambda p, b: float64_logits(config, p, b, window), first,
+        batches)
     if padded is not None:
         tensors["padded.grad.model.embed_tokens.weight"] = padded.numpy()
-    metadata = {
-        "torch": torch.__version__, "transformers": transformers.__version__, "numpy": np.__version__,
-        "seed": str(seed), "beta1": str(BETAS[0]), "beta2": str(BETAS[1]), "eps": str(EPS),
-        "weight_decay": str(WEIGHT_DECAY), "max_grad_norm": str(max_grad_norm),
-    } | {"fp32_error_" + k: f"{v:.2e}" for k, v in distance.items() if k != "bf16_loss"}
     write_safetensors(out / name / "golden.safetensors", tensors, metadata)
 
 

@@ -1,17 +1,19 @@
 package modeltest
 
 import (
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/batch"
 )
 
 func eachVariant(t *testing.T, check func(t *testing.T, g *Golden)) {
-	for _, name := range Variants(t) {
+	for _, name := range append(Variants(t), notYet) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			check(t, Load(t, name))
@@ -22,9 +24,13 @@ func eachVariant(t *testing.T, check func(t *testing.T, g *Golden)) {
 // The families and features that the files must cover are listed here, so that a variant cannot vanish unnoticed.
 func TestVariants(t *testing.T) {
 	want := []string{"llama", "llama-bias", "llama-linear-tied", "llama-llama3-headdim", "llama-padding", "mistral",
-		"mistral-window", "qwen2", "qwen3", "qwen3-bias-untied"}
+		"mistral-window", "qwen2", "qwen3", "qwen3-bias-untied", "gpt_oss", "mixtral", "qwen3_moe", "qwen3_moe-mixed"}
 	if got := Variants(t); !slices.Equal(got, want) {
 		t.Errorf("variants are %q, want %q", got, want)
+	}
+	want = []string{"glm4_moe", "gpt_oss", "mixtral", "qwen3_moe", "qwen3_moe-mixed"}
+	if got := ExpertVariants(t); !slices.Equal(got, want) {
+		t.Errorf("variants with experts are %q, want %q", got, want)
 	}
 }
 
@@ -111,19 +117,57 @@ func TestGradients(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(weights.entries) != len(g.Grads) {
-			t.Errorf("%d weights and %d gradients", len(weights.entries), len(g.Grads))
+		maps.DeleteFunc(weights.entries, func(name string, _ entry) bool {
+			return strings.HasSuffix(name, ".e_score_correction_bias") // not trained
+		})
+		all := []map[string][]float32{g.Grads}
+		if g.AuxGrads != nil {
+			all = append(all, g.AuxGrads)
 		}
-		for name := range weights.entries {
-			w, dw := read[float32](weights, name), g.Grads[name]
-			if len(w) != len(dw) {
-				t.Errorf("%s has %d elements and %d gradients", name, len(w), len(dw))
+		for _, grads := range all {
+			if len(weights.entries) != len(grads) {
+				t.Errorf("%d weights and %d gradients", len(weights.entries), len(grads))
 			}
-			if RelDiff(make([]float32, len(dw)), dw) != 1 {
-				t.Errorf("%s: the gradient is zero or not finite", name)
+			for name := range weights.entries {
+				w, dw := read[float32](weights, name), grads[name]
+				if len(w) != len(dw) {
+					t.Errorf("%s has %d elements and %d gradients", name, len(w), len(dw))
+				}
+				if RelDiff(make([]float32, len(dw)), dw) != 1 {
+					t.Errorf("%s: the gradient is zero or not finite", name)
+				}
 			}
 		}
 	})
+}
+
+// Some variants have the auxiliary loss, and the gradients of routers and of the embedding have a part of it.
+func TestAuxiliaryLoss(t *testing.T) {
+	count := 0
+	for _, name := range ExpertVariants(t) {
+		g := Load(t, name)
+		if g.AuxGrads == nil {
+			continue
+		}
+		count++
+		if !(g.AuxLoss > 1) || g.AuxCoef != 0.05 {
+			t.Errorf("%s: loss %v, coefficient %v", name, g.AuxLoss, g.AuxCoef)
+		}
+		differ := 0
+		for param, dw := range g.AuxGrads {
+			if RelDiff(g.Grads[param], dw) > 1e-3 {
+				differ++
+			} else if strings.Contains(param, "gate.weight") || strings.Contains(param, "embed_tokens") {
+				t.Errorf("%s: %s: the auxiliary loss makes no difference", name, param)
+			}
+		}
+		if differ == 0 {
+			t.Errorf("%s: no gradient differs", name)
+		}
+	}
+	if count != 3 {
+		t.Errorf("%d variants have an auxiliary loss, want 3", count)
+	}
 }
 
 func TestSteps(t *testing.T) {
@@ -165,16 +209,18 @@ func TestDiffs(t *testing.T) {
 
 // The files stay small enough for a source tree.
 func TestSize(t *testing.T) {
-	total := int64(0)
-	err := filepath.WalkDir("testdata", func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+	for dir, limit := range map[string]int64{denseDir: 3 << 20, expertsDir: 2 << 20} {
+		total := int64(0)
+		err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			info, err := d.Info()
+			total += info.Size()
 			return err
+		})
+		if err != nil || total > limit {
+			t.Errorf("%s has %d bytes (%v), at most %d are allowed", dir, total, err, limit)
 		}
-		info, err := d.Info()
-		total += info.Size()
-		return err
-	})
-	if err != nil || total > 3<<20 {
-		t.Errorf("testdata has %d bytes (%v), at most 3 MiB are allowed", total, err)
 	}
 }

@@ -1,0 +1,45 @@
+package model
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/nn"
+)
+
+// gptOSS has Llama's names; experts are stacked, their matrices are transposed, and rows of gate and up alternate.
+var gptOSS = slices.Concat(Llama, Names{
+	{Role: "router.*", HF: "model.layers.{layer}.mlp.router.*"},
+	{Role: "expert.gate.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj", CutHF: Interleaved | Transposed | Stacked},
+	{Role: "expert.up.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj", CutHF: Interleaved | Transposed | Stacked},
+	{Role: "expert.gate.bias", HF: "model.layers.{layer}.mlp.experts.gate_up_proj_bias", CutHF: Interleaved | Stacked},
+	{Role: "expert.up.bias", HF: "model.layers.{layer}.mlp.experts.gate_up_proj_bias", CutHF: Interleaved | Stacked},
+	{Role: "expert.down.weight", HF: "model.layers.{layer}.mlp.experts.down_proj", CutHF: Transposed | Stacked},
+	{Role: "expert.down.bias", HF: "model.layers.{layer}.mlp.experts.down_proj_bias", CutHF: Stacked},
+})
+
+// readGPTOSS reads gpt-oss: attention with sinks, a window in every second layer and YaRN, biases everywhere, and experts with
+// an activation of their own. Sources: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025); transformers,
+// configuration_gpt_oss.py and modeling_gpt_oss.py.
+func readGPTOSS(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
+	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 8)
+	s.Attention.HeadDim = r.SizeOr("head_dim", 64)
+	s.Attention.Rope = readRope(r, s.Attention.HeadDim, 150000)
+	bias := r.BoolOr("attention_bias", true)
+	s.Attention.QKVBias, s.Attention.OutBias, s.Attention.Sinks = bias, bias, true
+	s.LayerTypes(r, r.SizeOr("sliding_window", 128), 0)
+	if !r.Has("layer_types") {
+		for l := range s.windows {
+			if l%2 == 1 {
+				s.windows[l] = 0
+			}
+		}
+	}
+	// Copies of keys for other programs, and the weight of a loss that a run asks for.
+	r.Ignore("initial_context_length", "experts_per_token", "output_router_logits", "router_aux_loss_coef")
+	experts := nn.Experts{Inner: s.GLU.Inner, Number: limited(r, "num_local_experts", maxExperts), Bias: true, RouterBias: true,
+		Route:      device.RouteSpec{TopK: r.SizeOr("num_experts_per_tok", 4), Renormalize: true, Scale: 1},
+		Activation: device.GLUSpec{Alpha: float32(r.Positive("swiglu_alpha", 1.702)), Limit: float32(r.Positive("swiglu_limit", 7))}}
+	s.FeedForwards = slices.Repeat([]nn.FeedForward{experts}, s.Layers)
+}
