@@ -76,6 +76,9 @@ const expertBlockRows = 128
 // Count implements InParts.
 func (x Experts) Count() int { return (x.Number + x.PerPart - 1) / x.PerPart }
 
+// Loads implements Loaded.
+func (x Experts) Loads() int { return x.Number + 1 }
+
 // FirstExpert is the number of a part's first expert.
 func (x Experts) FirstExpert(part int) int { return part * x.PerPart }
 
@@ -266,6 +269,9 @@ func (x Experts) gatedRows(p *Pass, part int, c *call) {
 // ForwardPart implements Routed.
 func (x Experts) ForwardPart(p *Pass, part int) {
 	x.calls(p, part, func(c *call) {
+		if part == 0 && c.From == 0 && p.loads.Len > 0 {
+			p.Copy(p.loads, p.Held(heldStarts).Mem)
+		}
 		x.gatedRows(p, part, c)
 		p.ExpertGLU(c.act, c.gateUp, x.Activation, c.Blocks)
 		p.ExpertMatMul(c.out, c.act, x.downs(p.w, part), true, c.Blocks)

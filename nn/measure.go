@@ -73,6 +73,7 @@ func (d *Block) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	} else {
 		args.Work = d.NewForwardWork(a, m.DType, t, m.Rows, m.Level)
 	}
+	args.Loads = device.Mem{Len: int64(d.Loads()) * tensor.I32.Bytes()}
 	if held := d.NewHeld(a, m.DType, t, max(m.Micros, 1), true); held != nil {
 		if args.Held = held; v.Over == EachMicro {
 			args.Held = held.Micro(0)

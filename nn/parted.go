@@ -66,6 +66,21 @@ type Routed interface {
 	CloseBackward(p *Pass, dNorm device.Mat)
 }
 
+// Loaded is a feed-forward that tells how many rows of a step chose each of its experts.
+type Loaded interface {
+	// Loads is the number of experts, plus one. The first part's forward visit writes as many numbers (I32): how many
+	// choices are of experts before each, and of all.
+	Loads() int
+}
+
+// Loads is the number of the feed-forward's Loads; 0 if it tells none.
+func (d *Block) Loads() int {
+	if f, ok := d.FeedForward.(Loaded); ok {
+		return f.Loads()
+	}
+	return 0
+}
+
 // Parts is the number of parts of the block's feed-forward, besides the trunk.
 func (d *Block) Parts() int {
 	if f, ok := d.FeedForward.(InParts); ok {
@@ -134,6 +149,9 @@ func (d *Block) partForward(part int) Visit {
 	v := Visit{Name: "forward", Parts: []int{1 + part}, Reads: HeldRows}
 	if r, ok := d.FeedForward.(Routed); ok {
 		v.Over, v.Writes = WholeStep, HeldRows
+		if part == 0 && d.Loads() > 0 {
+			v.Writes |= Loads
+		}
 		v.Run = func(s device.Stream, a *Args) { r.ForwardPart(d.held(s, a), part) }
 		return v
 	}
@@ -165,7 +183,7 @@ func (d *Block) partBackward(part int, first bool) Visit {
 // held is the view of a routed feed-forward of a micro-batch, or of the step. Its values have the rows of a chunk.
 func (d *Block) held(s device.Stream, a *Args) *Pass {
 	p := &Pass{Stream: s, eps: d.Eps, b: a.Batch, held: a.Held, norm: a.Held.norm, rstd: a.Held.rstd, chunk: a.Work.chunk,
-		buf: a.Work.feed}
+		buf: a.Work.feed, loads: a.Loads}
 	if len(a.Weights) > 0 {
 		p.w = a.Weights[0]
 	}

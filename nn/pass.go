@@ -98,6 +98,7 @@ type Pass struct {
 	outRstd device.Mat
 	buf     []device.Mat // the half's values: what is kept from kept, the rest from work
 	held    *Held        // of a routed feed-forward
+	loads   device.Mem   // where it tells of its experts
 }
 
 func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {

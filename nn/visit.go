@@ -51,6 +51,7 @@ const (
 	Grads                      // fp32 gradients of the weights of its parts, to which it adds
 	Loss                       // the sum of the micro-batch's token losses
 	LogitRows                  // logits of a tile for some of the rows that are wanted
+	Loads                      // how many rows chose each expert, for people: Block.Loads
 )
 
 // Has reports whether the set has all of those.
@@ -86,6 +87,7 @@ type Args struct {
 	Ending             *Ending
 
 	Loss   device.Mem // one F64
+	Loads  device.Mem // I32 [Block.Loads]
 	Wanted Wanted
 }
 

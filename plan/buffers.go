@@ -72,7 +72,8 @@ func Batch(mem device.Mem, m, positions int) *nn.MicroBatch {
 }
 
 // The scalars of a step are 8 bytes each: the number of weights that became infinite or NaN, the loss of each
-// micro-batch, and the sums of squares of each part, of which the embedding's have one for each piece. The host has
+// micro-batch, and the sums of squares of each part, of which the embedding's have one for each piece. After them come the
+// loads of experts, and the losses by position. The host has
 // all of them twice: what its own lane writes, and what comes from the device; each scalar is zero in one of the two.
 
 // BadAt is the place of the count of weights that are not finite.
@@ -102,12 +103,21 @@ func (p *Plan) ResultBytes() int64 {
 	if p.Outputs.LogProbs {
 		return p.TokenLossesAt(p.Numerics.MicroBatches)
 	}
-	return p.SquaresAt(len(p.Model.Parts))
+	return p.LoadsAt(p.blocks())
+}
+
+// LoadsAt is the place of the block's loads, I32[nn.Block.Loads].
+func (p *Plan) LoadsAt(block int) int64 {
+	at := p.SquaresAt(len(p.Model.Parts))
+	for _, d := range p.Model.Blocks[:block] {
+		at += (int64(d.Loads())*tensor.I32.Bytes() + 7) / 8 * 8
+	}
+	return at
 }
 
 // TokenLossesAt is the place of the micro-batch's losses by position, F32[T], where Outputs.LogProbs asks for them.
 func (p *Plan) TokenLossesAt(m int) int64 {
-	return p.SquaresAt(len(p.Model.Parts)) + int64(m)*((int64(p.Numerics.Positions())*tensor.F32.Bytes()+7)/8*8)
+	return p.LoadsAt(p.blocks()) + int64(m)*((int64(p.Numerics.Positions())*tensor.F32.Bytes()+7)/8*8)
 }
 
 // buffers lays them out. groups, if given, learns the bytes by purpose; the arena then only counts, and what each

@@ -21,6 +21,7 @@ const (
 	Held                  // layer and micro-batch: what the layer has between its visits of one direction
 	Work                  // scratch of the compute lane
 	LossSum               // micro-batch
+	Loads                 // layer: how many rows chose each expert
 	Squares               // part: the sum of squares of its rounded gradient
 	BadCount              // of weights that became infinite or NaN
 	LogitRows             // chunk of the wanted rows, and micro-batch

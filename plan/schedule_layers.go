@@ -110,6 +110,9 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	if v.Writes.Has(nn.Loss) {
 		writes = append(writes, Operand{What: LossSum, Index: none, Micro: m, At: b.bindable(), Rank: rank, Slot: none})
 	}
+	if v.Writes.Has(nn.Loads) {
+		writes = append(writes, Operand{What: Loads, Index: r.layer, Micro: none, At: b.bindable(), Rank: rank, Slot: none})
+	}
 	writes = append(writes, Operand{What: Work, Index: r.layer, Micro: none, At: Device, Rank: rank, Slot: none})
 	if uses.Has(nn.LogitRows) {
 		b.logits(o, reads, writes)

@@ -367,6 +367,11 @@ func (b *builder) collect(rank int) {
 	for m := range b.Numerics.MicroBatches {
 		reads = append(reads, of(LossSum, none, m))
 	}
+	for block, d := range b.Model.Blocks {
+		if d.Loads() > 0 && b.RankOf(1+block) == rank {
+			reads = append(reads, of(Loads, 1+block, none))
+		}
+	}
 	results := Operand{What: Results, Index: rank, Micro: none, At: Host, Slot: none}
 	b.add(op(LaneDrain, rank, DoMove), reads, []Operand{results})
 }

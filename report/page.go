@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/trace"
@@ -52,9 +54,44 @@ func charts(runs []Run) []chart {
 		each(runs, chart{title: "speed", unit: "tokens/s", zero: true},
 			func(m trace.Metrics) float64 { return m.TokensPerSec }),
 		lanes,
+		expertsChart(runs, "busiest expert of a layer", "% of its layer's choices: the worst layer, and the mean of layers",
+			func(x *trace.Experts) (worst, mean float64) {
+				return 100 * slices.Max(x.Busiest), 100 * meanOf(x.Busiest)
+			}),
+		expertsChart(runs, "entropy of experts' loads", "1: all are chosen equally often; the worst layer, and the mean of layers",
+			func(x *trace.Experts) (worst, mean float64) { return slices.Min(x.Entropy), meanOf(x.Entropy) }),
 		each(runs, chart{title: "host memory", unit: "GiB, peak so far", zero: true},
 			func(m trace.Metrics) float64 { return float64(m.HostPeakBytes) / (1 << 30) }),
 	}
+}
+
+// expertsChart has two lines for each run of a model with experts: of its worst layer, faint, and the mean over layers.
+func expertsChart(runs []Run, title, unit string, of func(*trace.Experts) (worst, mean float64)) chart {
+	c := chart{title: title, unit: unit, zero: true}
+	for i, r := range runs {
+		if !slices.ContainsFunc(r.Records, func(m trace.Metrics) bool { return m.Experts != nil }) {
+			continue
+		}
+		of := func(m trace.Metrics) (worst, mean float64) {
+			if m.Experts == nil || len(m.Experts.Busiest) == 0 || len(m.Experts.Entropy) == 0 {
+				return math.NaN(), math.NaN()
+			}
+			return of(m.Experts)
+		}
+		worst := column(r.Records, func(m trace.Metrics) float64 { x, _ := of(m); return x })
+		mean := column(r.Records, func(m trace.Metrics) float64 { _, x := of(m); return x })
+		c.lines = append(c.lines, line{x: steps(r), y: worst, color: i, class: "raw", name: r.Name + ", worst layer"},
+			line{x: steps(r), y: smooth(mean), color: i, name: r.Name + ", mean"})
+	}
+	return c
+}
+
+func meanOf(x []float64) float64 {
+	sum := 0.0
+	for _, v := range x {
+		sum += v
+	}
+	return sum / float64(len(x))
 }
 
 // lossChart has the loss of each step, faint, its average, and evaluations as dots.

@@ -84,8 +84,9 @@ type Result struct {
 	Targets    int     // how many these are
 	GradNorm   float64
 	ClipScale  float64
-	Skipped    bool  // the norm was not finite: the update will not happen
-	BadWeights int64 // weights that became infinite or NaN in the updates since the result before this one
+	Skipped    bool    // the norm was not finite: the update will not happen
+	Loads      [][]int // by block: how many rows of the step chose each of its experts; nil for a block without
+	BadWeights int64   // weights that became infinite or NaN in the updates since the result before this one
 }
 
 // Loss is the mean over the positions that count, in nats.

@@ -61,11 +61,14 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 		}
 		return b.KeptRing[o.Slot].Slice(0, onHost.Len), nil
 	case plan.LossSum:
-		return r.result(op, o, r.Plan.LossAt(o.Micro)), nil
+		return r.result(op, o, r.Plan.LossAt(o.Micro), 8), nil
+	case plan.Loads:
+		bytes := int64(r.Plan.Model.Blocks[o.Index-1].Loads()) * tensor.I32.Bytes()
+		return r.result(op, o, r.Plan.LoadsAt(o.Index-1), bytes), nil
 	case plan.Squares:
-		return r.result(op, o, r.Plan.SquaresAt(part)), nil
+		return r.result(op, o, r.Plan.SquaresAt(part), 8), nil
 	case plan.BadCount:
-		return r.result(op, o, r.Plan.BadAt()), nil
+		return r.result(op, o, r.Plan.BadAt(), 8), nil
 	}
 	panic("stream: an operand without memory: " + r.Plan.Model.Parts[max(part, 0)].Name)
 }
@@ -101,13 +104,13 @@ func (r *execution) hostRows(o plan.Operand) device.Mat {
 	return device.NewMat(r.host.Inputs[o.Index-1][o.Micro], n.Compute, n.Positions(), r.Plan.Model.Hidden)
 }
 
-// result is the memory to which the device writes a scalar of the step.
-func (r *execution) result(op *plan.Op, o plan.Operand, at int64) device.Mem {
+// result is the memory to which the device writes a result of the step.
+func (r *execution) result(op *plan.Op, o plan.Operand, at, bytes int64) device.Mem {
 	here := &r.ranks[op.Rank]
 	if o.At == plan.InPlace {
-		return here.pinned.HostResults.Slice(at, 8)
+		return here.pinned.HostResults.Slice(at, bytes)
 	}
-	return here.buffers.Results.Slice(at, 8)
+	return here.buffers.Results.Slice(at, bytes)
 }
 
 // tokenLosses are the losses of a micro-batch by position, which the device writes with the step's results: F32 [1, T].

@@ -27,7 +27,7 @@ func (e *Engine) collect(counted []bool) Result {
 		res.LossSum += float(e.Plan.LossAt(m))
 	}
 	squares := 0.0
-	for at := e.Plan.SquaresAt(0); at < e.Plan.ResultBytes(); at += 8 {
+	for at := e.Plan.SquaresAt(0); at < e.Plan.LoadsAt(0); at += 8 {
 		squares += float(at)
 	}
 	res.GradNorm = math.Sqrt(squares)
@@ -35,6 +35,23 @@ func (e *Engine) collect(counted []bool) Result {
 	for rank, dev := range devices {
 		if counted[rank] {
 			res.BadWeights += int64(binary.NativeEndian.Uint64(dev[e.Plan.BadAt():]))
+		}
+	}
+	for block, d := range e.Plan.Model.Blocks {
+		if d.Loads() == 0 {
+			continue
+		}
+		if res.Loads == nil {
+			res.Loads = make([][]int, len(e.Plan.Model.Blocks))
+		}
+		from := host // where it is one device's or the other's
+		if !e.ranks[e.Plan.RankOf(1+block)].buffers.Results.IsZero() {
+			from = devices[e.Plan.RankOf(1+block)]
+		}
+		before := from[e.Plan.LoadsAt(block):]
+		at := func(i int) int { return int(binary.NativeEndian.Uint32(before[4*i:])) }
+		for expert := range d.Loads() - 1 {
+			res.Loads[block] = append(res.Loads[block], at(expert+1)-at(expert))
 		}
 	}
 	return res

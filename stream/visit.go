@@ -76,6 +76,12 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 					return err
 				}
 				a.Loss = mem
+			case plan.Loads:
+				mem, err := r.mem(op, o)
+				if err != nil {
+					return err
+				}
+				a.Loads = mem
 			case plan.LogitRows:
 				a.Wanted = r.wanted(op, o)
 			}

@@ -29,6 +29,8 @@ type Metrics struct {
 
 	Lanes Lanes `json:"lanes"` // busy seconds
 
+	Experts *Experts `json:"experts,omitempty"` // of a model that has experts
+
 	Time *string `json:"time,omitempty"` // when the step ended: RFC 3339, UTC; older files lack it
 
 	EvalLoss *float64 `json:"eval_loss,omitempty"` // where there was an evaluation

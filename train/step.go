@@ -82,6 +82,7 @@ func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m 
 		return err // a save of them does not end
 	}
 	m.Loss, m.GradNorm, m.ClipScale = res.Loss(), res.GradNorm, res.ClipScale
+	m.Experts = trace.ExpertsOf(res.Loads)
 	if res.Skipped {
 		t.tell(UpdateSkipped{Step: step})
 	}
@@ -142,6 +143,7 @@ func (t *trainer) account(m *trace.Metrics) {
 		}
 		s.LastLoss = m.Loss
 	}
+	s.Experts = m.Experts
 	s.Tokens += m.Tokens
 	s.TargetTokens += m.TargetTokens
 	s.TrainSec += m.StepSec
