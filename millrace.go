@@ -19,9 +19,9 @@ import (
 
 // Config reads a run file and key=value settings, which come after it, as "millrace train FILE --set KEY=VALUE" does,
 // and checks them. With an empty path there are only the settings. docs/run-yaml.md has the keys. All keys except model
-// and datasets have defaults, and only Train needs datasets.
+// and datasets have defaults. Only Train needs datasets, and Open needs no model if OpenOptions.ModelConfig has one.
 func Config(path string, settings ...string) (*runfile.Config, error) {
-	c, err := runfile.ReadWithoutData(path, settings)
+	c, err := runfile.ReadWithoutModel(path, settings)
 	return c, blame.BadRequest(err)
 }
 

@@ -31,6 +31,14 @@ func TestRefusals(t *testing.T) {
 		_, err := millrace.PlanShape(t.Context(), shape, machine, settings...)
 		return err
 	}
+	noModel := func() error {
+		c, err := millrace.Config("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = millrace.Plan(t.Context(), c, millrace.PlanOptions{})
+		return err
+	}
 	noData := func() error {
 		c, err := millrace.Config("", tiny(t)...)
 		if err != nil {
@@ -40,7 +48,7 @@ func TestRefusals(t *testing.T) {
 		return err
 	}
 	for want, err := range map[string]error{
-		"model is missing":         config(),
+		"model is missing":         noModel(),
 		"unknown key":              config("modle=x"),
 		"sequence_len is 1":        config(tiny(t, "sequence_len=1")...),
 		"qwen2.5-14b":              shape("qwen", "rtx3090-pc-24gb-64gb"),

@@ -2,6 +2,7 @@ package runfile
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,6 +37,26 @@ func Read(path string, set []string) (*Config, error) {
 
 // ReadWithoutData is Read for uses that need no data sets, such as a plan.
 func ReadWithoutData(path string, set []string) (*Config, error) {
+	c, err := read(path, set)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.CheckWithoutData()
+}
+
+// ReadWithoutModel is ReadWithoutData for a caller that may have the model itself.
+func ReadWithoutModel(path string, set []string) (*Config, error) {
+	c, err := read(path, set)
+	if err != nil {
+		return nil, err
+	}
+	named := *c
+	named.Model = cmp.Or(c.Model, "the caller's")
+	return c, named.CheckWithoutData()
+}
+
+// read is a configuration that has not been checked.
+func read(path string, set []string) (*Config, error) {
 	c := undecided()
 	if path != "" {
 		doc, err := ReadFile(path)
@@ -55,7 +76,7 @@ func ReadWithoutData(path string, set []string) (*Config, error) {
 		}
 	}
 	c.decide()
-	return &c, c.CheckWithoutData()
+	return &c, nil
 }
 
 // decide fills in what follows from other keys: the master weights are fp32 where everything is computed in fp32.
