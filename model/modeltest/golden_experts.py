@@ -311,7 +311,7 @@ def balance(c, routes):
     rows together, and all sparse layers together, each token once per layer: f_e is how often e is chosen divided by
     that number, so that all f sum to num_experts_per_tok; P_e is the mean of e's softmax probability over all experts,
     also with norm_topk_prob. The product is of these means, not a mean of products by layer or by row. f has no
-    gradient. An attention mask would take tokens out of both; here is none, so pads count as all tokens do."""
+    gradient. An attention mask would take tokens out of both; it does not exist here, so pads count as all tokens do."""
     probabilities = torch.cat([r["logits"].softmax(-1) for r in routes])
     chosen = torch.cat([r["chosen"] for r in routes])
     tokens, experts = probabilities.shape
