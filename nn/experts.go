@@ -43,7 +43,7 @@ type Experts struct {
 
 	RouterBias bool // is added to the logits
 	Bias       bool // biases on gate, up and down of each expert
-	Shared     int  // inner columns of the expert that all rows use, in the trunk; 0: there is none
+	Shared     int  // inner columns of the expert that all rows use, in the trunk; 0: no such expert
 }
 
 var _ Routed = Experts{}
@@ -146,7 +146,7 @@ func (x Experts) Values(hidden int) []Value {
 	}
 }
 
-// What is held between visits.
+// The held values.
 const (
 	heldLogits   = iota // F32 [S, E]
 	heldChoices         // I32 [S, K]
