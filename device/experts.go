@@ -89,6 +89,8 @@ type RoutingOps interface {
 	RouteGrad(dlogits, dweights, logits Mat, choices Mem, spec RouteSpec)
 	// SortChoices writes the Order, Rank and Starts of a routing from its Choices.
 	SortChoices(r Routing)
+	// CountChoices writes how many choices are of each expert, times scale: counts (F32 [1, E]), from Starts.
+	CountChoices(counts Mat, r Routing, scale float32)
 }
 
 // GLUSpec is a gated activation act(gate, up) of the columns of gate and of up. The zero value is SwiGLU, silu(gate)*up.

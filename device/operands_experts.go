@@ -77,6 +77,14 @@ func (o *Operands) SortChoices(r Routing) {
 	o.apart()
 }
 
+func (o *Operands) CountChoices(counts Mat, r Routing, _ float32) {
+	o.begin("CountChoices")
+	o.routing(r)
+	o.stat(true, "counts", counts, 1, r.Experts)
+	o.vec(false, "starts", r.Starts, tensor.I32, r.Experts+1)
+	o.apart()
+}
+
 func (o *Operands) GatherRows(y, x Mat, b Blocks) {
 	o.begin("GatherRows")
 	o.write("y", y, o.blocks(b), x.Cols, activation)

@@ -1,6 +1,9 @@
 package model
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/nn"
 )
@@ -35,3 +38,34 @@ func either(r *hf.ConfigReader, old, new string) string {
 
 // maxExperts keeps names and tables of one layer's experts in bounds.
 const maxExperts = 1 << 12
+
+// Balanced returns the same model with a load-balancing loss of a weight, over all of its blocks with experts; the model
+// itself if the weight is 0. A model without experts has no such loss.
+func (m *Model) Balanced(weight float64) (*Model, error) {
+	if weight == 0 {
+		return m, nil
+	}
+	blocks, experts := 0, 0
+	for i, d := range m.Blocks {
+		if n := d.Loads() - 1; n > 0 {
+			if experts != 0 && n != experts {
+				return nil, fmt.Errorf("router_aux_loss_coef: layer %d has %d experts, another one %d, and the loss is over equally many", i, n, experts)
+			}
+			blocks, experts = blocks+1, n
+		}
+	}
+	if blocks == 0 {
+		return nil, fmt.Errorf("router_aux_loss_coef is %g: a %s has no experts; leave it out", weight, m.Type)
+	}
+	balanced := *m
+	balanced.Blocks = slices.Clone(m.Blocks)
+	for i, d := range m.Blocks {
+		if x, ok := d.FeedForward.(nn.Experts); ok {
+			x.Balance = nn.Balance{Weight: float32(weight), Blocks: blocks}
+			d := *d
+			d.FeedForward = x
+			balanced.Blocks[i] = &d
+		}
+	}
+	return &balanced, nil
+}

@@ -43,10 +43,27 @@ type Experts struct {
 
 	RouterBias bool // is added to the logits
 	Bias       bool // biases on gate, up and down of each expert
-	Shared     int  // inner columns of the expert that all rows use, in the trunk; 0: no such expert
+	Balance    Balance
+
+	Shared int // inner columns of the expert that all rows use, in the trunk; 0: no such expert
 }
 
-var _ Routed = Experts{}
+var (
+	_ Routed = Experts{}
+	_ Loaded = Experts{}
+)
+
+// Balance is a loss that is least if all experts are chosen equally often. It adds to the loss of a step
+//
+//	Weight * Number * the sum over experts e of f_e * P_e
+//
+// where f_e is how often e was chosen and P_e the sum of its probabilities (softmax of the logits), both over all rows of the
+// step in all Blocks and divided by the number of these. f has no gradient. Source: Fedus et al., "Switch Transformers"
+// (2021), section 2.2, as transformers has it (load_balancing_loss_func).
+type Balance struct {
+	Weight float32 // 0: there is no such loss
+	Blocks int     // that have experts, all as many
+}
 
 // The tensors of the trunk. The shared expert's gate and up are glued.
 const (
@@ -75,6 +92,9 @@ const expertBlockRows = 128
 
 // Count implements InParts.
 func (x Experts) Count() int { return (x.Number + x.PerPart - 1) / x.PerPart }
+
+// Balanced implements Loaded.
+func (x Experts) Balanced() float32 { return x.Balance.Weight }
 
 // Loads implements Loaded.
 func (x Experts) Loads() int { return x.Number + 1 }
@@ -131,11 +151,14 @@ const (
 	callAct            // [c, I]; of the shared expert
 	dLogits            // [c, E]
 	biasNumbers        // F32 [1, E]: the router's bias
+	allExperts         // I32 [c, E]: with a load-balancing loss, choices of all experts
+	allWeights         // F32 [c, E]: their probabilities, or gradients of these
+	dBalance           // [c, E]: the gradient of logits by that loss
 )
 
 // Values implements Half.
 func (x Experts) Values(hidden int) []Value {
-	inner := max(x.Inner, x.Shared)
+	inner, balanced := max(x.Inner, x.Shared), when(x.Balance.Weight != 0, x.Number)
 	return []Value{
 		callRows:    {Cols: hidden, Lives: Scratch},
 		callOut:     {Cols: hidden, Lives: Scratch},
@@ -143,6 +166,9 @@ func (x Experts) Values(hidden int) []Value {
 		callAct:     {Cols: inner, Lives: Scratch},
 		dLogits:     {Cols: x.Number, Lives: Scratch},
 		biasNumbers: {Cols: when(x.RouterBias, x.Number), DType: tensor.F32, Rows: 1, Lives: Scratch},
+		allExperts:  {Cols: balanced, DType: tensor.I32, Lives: Scratch},
+		allWeights:  {Cols: balanced, DType: tensor.F32, Lives: Scratch},
+		dBalance:    {Cols: balanced, Lives: Scratch},
 	}
 }
 
@@ -156,6 +182,7 @@ const (
 	heldRank            // I32 [S, K]
 	heldStarts          // I32 [E+1, 1]
 	heldSum             // F32 [S, H]
+	heldBalance         // F32 [1, E]: the sum of Args.Balance
 )
 
 // HeldValues implements Routed.
@@ -170,6 +197,7 @@ func (x Experts) HeldValues(hidden int) []Value {
 		heldRank:     {Cols: k, DType: tensor.I32},
 		heldStarts:   {Cols: 1, DType: tensor.I32, Rows: x.Number + 1},
 		heldSum:      {Cols: hidden, DType: tensor.F32},
+		heldBalance:  {Cols: when(x.Balance.Weight != 0, x.Number), DType: tensor.F32, Rows: 1},
 	}
 }
 
@@ -211,16 +239,15 @@ type call struct {
 	rows, out, gateUp, act device.Mat
 }
 
-// calls runs do for as many calls as the worst case of a part has. The first part sorts the choices.
+// routing is that of all rows of the step.
+func (x Experts) routing(p *Pass) device.Routing {
+	return device.Routing{Rows: p.norm.Rows, TopK: x.Route.TopK, Experts: x.Number, Choices: p.Held(heldChoices).Mem,
+		Order: p.Held(heldOrder).Mem, Rank: p.Held(heldRank).Mem, Starts: p.Held(heldStarts).Mem}
+}
+
+// calls runs do for as many calls as the worst case of a part has.
 func (x Experts) calls(p *Pass, part int, do func(*call)) {
-	b := device.Blocks{
-		Routing: device.Routing{Rows: p.norm.Rows, TopK: x.Route.TopK, Experts: x.Number, Choices: p.Held(heldChoices).Mem,
-			Order: p.Held(heldOrder).Mem, Rank: p.Held(heldRank).Mem, Starts: p.Held(heldStarts).Mem},
-		First: x.FirstExpert(part), Experts: x.in(part), Rows: min(expertBlockRows, p.chunk),
-	}
-	if part == 0 {
-		p.SortChoices(b.Routing)
-	}
+	b := device.Blocks{Routing: x.routing(p), First: x.FirstExpert(part), Experts: x.in(part), Rows: min(expertBlockRows, p.chunk)}
 	most := b.Most()
 	b.Count = min(p.chunk/b.Rows, most)
 	n := b.Count * b.Rows
@@ -268,10 +295,11 @@ func (x Experts) gatedRows(p *Pass, part int, c *call) {
 
 // ForwardPart implements Routed.
 func (x Experts) ForwardPart(p *Pass, part int) {
+	if part == 0 {
+		p.SortChoices(x.routing(p))
+		x.tell(p)
+	}
 	x.calls(p, part, func(c *call) {
-		if part == 0 && c.From == 0 && p.loads.Len > 0 {
-			p.Copy(p.loads, p.Held(heldStarts).Mem)
-		}
 		x.gatedRows(p, part, c)
 		p.ExpertGLU(c.act, c.gateUp, x.Activation, c.Blocks)
 		p.ExpertMatMul(c.out, c.act, x.downs(p.w, part), true, c.Blocks)
@@ -280,6 +308,46 @@ func (x Experts) ForwardPart(p *Pass, part int) {
 		}
 		p.CombineRows(p.Held(heldSum), c.out, p.Held(heldWeights), c.Blocks)
 	})
+}
+
+// tell writes what people, and the load-balancing loss, want to know of the choices of the step.
+func (x Experts) tell(p *Pass) {
+	starts := p.Held(heldStarts).Mem
+	if p.loads.Len > 0 {
+		p.Copy(p.loads.Slice(0, starts.Len), starts)
+	}
+	if x.Balance.Weight == 0 {
+		return
+	}
+	rows := float64(x.Balance.Blocks) * float64(p.norm.Rows)
+	p.CountChoices(p.balance, x.routing(p), float32(float64(x.Balance.Weight)*float64(x.Number)/(rows*rows)))
+	sums := device.NewMat(p.loads.Slice(starts.Len, p.loads.Len-starts.Len), tensor.F32, 1, x.Number)
+	p.Zero(sums.Mem)
+	for c := range chunks(p.norm.Rows, p.chunk) {
+		_, probabilities := x.chooseAll(p, c.rows(p.Held(heldLogits)))
+		p.BiasGrad(sums, probabilities)
+	}
+}
+
+// everyExpert is a routing of which each row chooses all experts, so that their weights are their probabilities.
+func (x Experts) everyExpert() device.RouteSpec { return device.RouteSpec{TopK: x.Number, Scale: 1} }
+
+// chooseAll returns the choice of all experts for some rows, and their probabilities.
+func (x Experts) chooseAll(p *Pass, logits device.Mat) (choices device.Mem, probabilities device.Mat) {
+	all, probabilities := p.buf[allExperts].RowRange(0, logits.Rows), p.buf[allWeights].RowRange(0, logits.Rows)
+	p.Route(all.Mem, probabilities, logits, device.Mat{}, x.everyExpert())
+	return all.Mem, probabilities
+}
+
+// balanceGrad adds to dlogits the gradient of the load-balancing loss, of which Held(heldBalance) is that of each row's
+// probabilities.
+func (x Experts) balanceGrad(p *Pass, dlogits, logits device.Mat) {
+	choices, d := x.chooseAll(p, logits)
+	p.Zero(d.Mem)
+	p.AddBias(d, p.Held(heldBalance))
+	own := p.buf[dBalance].RowRange(0, logits.Rows)
+	p.RouteGrad(own, d, logits, choices, x.everyExpert())
+	p.Add(dlogits, dlogits, own)
 }
 
 // Combine implements Routed.
@@ -301,6 +369,13 @@ func (x Experts) OpenBackward(p *Pass, dy device.Mat) {
 // BackwardPart implements Routed. An expert that no row chose gets a gradient of zeros.
 func (x Experts) BackwardPart(p *Pass, part int) {
 	p.g.zero(p)
+	if part == 0 {
+		p.SortChoices(x.routing(p))
+		if x.Balance.Weight != 0 {
+			p.Zero(p.Held(heldBalance).Mem)
+			p.BiasGrad(p.Held(heldBalance), p.balance)
+		}
+	}
 	weights, dWeights, none := p.Held(heldWeights), p.Held(heldDWeights), device.Mat{}
 	x.calls(p, part, func(c *call) {
 		x.gatedRows(p, part, c)
@@ -343,6 +418,9 @@ func (x Experts) CloseBackward(p *Pass, dNorm device.Mat) {
 		d := p.buf[dLogits].RowRange(0, c.n)
 		choices := p.Held(heldChoices).Mem.Slice(int64(c.first)*k, int64(c.n)*k)
 		p.RouteGrad(d, c.rows(p.Held(heldDWeights)), c.rows(p.Held(heldLogits)), choices, x.Route)
+		if x.Balance.Weight != 0 {
+			x.balanceGrad(p, d, c.rows(p.Held(heldLogits)))
+		}
 		part.WeightGrad(router, 1, d, norm)
 		if x.RouterBias {
 			part.BiasGradient(routerBias, 1, d)

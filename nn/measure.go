@@ -73,7 +73,10 @@ func (d *Block) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	} else {
 		args.Work = d.NewForwardWork(a, m.DType, t, m.Rows, m.Level)
 	}
-	args.Loads = device.Mem{Len: int64(d.Loads()) * tensor.I32.Bytes()}
+	args.Loads = device.Mem{Len: d.LoadBytes()}
+	if experts := d.Loads() - 1; d.Balanced() != 0 {
+		args.Balance = a.Mat(tensor.F32, 1, experts)
+	}
 	if held := d.NewHeld(a, m.DType, t, max(m.Micros, 1), true); held != nil {
 		if args.Held = held; v.Over == EachMicro {
 			args.Held = held.Micro(0)
@@ -205,9 +208,10 @@ func (c *counter) RouteGrad(dlogits, _, logits device.Mat, _ device.Mem, _ devic
 	c.moves(dlogits, logits)
 }
 
-func (c *counter) SortChoices(device.Routing)                  { c.Ops++ }
-func (c *counter) GatherRows(y, x device.Mat, b device.Blocks) { c.routed(b, y, x) }
-func (c *counter) ExpertBias(y, _ device.Mat, b device.Blocks) { c.routed(b, y, y) }
+func (c *counter) CountChoices(device.Mat, device.Routing, float32) { c.Ops++ }
+func (c *counter) SortChoices(device.Routing)                       { c.Ops++ }
+func (c *counter) GatherRows(y, x device.Mat, b device.Blocks)      { c.routed(b, y, x) }
+func (c *counter) ExpertBias(y, _ device.Mat, b device.Blocks)      { c.routed(b, y, y) }
 
 func (c *counter) ExpertMatMul(to, a, _ device.Mat, _ bool, b device.Blocks) {
 	c.Products += 2 * c.routed(b) * int64(a.Cols) * int64(to.Cols)

@@ -71,6 +71,9 @@ type Loaded interface {
 	// Loads is the number of experts, plus one. The first part's forward visit writes as many numbers (I32): how many
 	// choices are of experts before each, and of all.
 	Loads() int
+	// Balanced is the weight of the load-balancing loss of all blocks; 0: there is no such loss. With it, the visit also
+	// writes the sums of each expert's probabilities (F32 [experts]).
+	Balanced() float32
 }
 
 // Loads is the number of the feed-forward's Loads; 0 if it tells none.
@@ -79,6 +82,23 @@ func (d *Block) Loads() int {
 		return f.Loads()
 	}
 	return 0
+}
+
+// Balanced is the weight of the load-balancing loss that the block takes part in.
+func (d *Block) Balanced() float32 {
+	if f, ok := d.FeedForward.(Loaded); ok {
+		return f.Balanced()
+	}
+	return 0
+}
+
+// LoadBytes is the length of what the block tells of its experts.
+func (d *Block) LoadBytes() int64 {
+	n := d.Loads()
+	if d.Balanced() != 0 {
+		n += n - 1
+	}
+	return int64(n) * tensor.I32.Bytes()
 }
 
 // Parts is the number of parts of the block's feed-forward, besides the trunk.
@@ -152,6 +172,9 @@ func (d *Block) partForward(part int) Visit {
 		if part == 0 && d.Loads() > 0 {
 			v.Writes |= Loads
 		}
+		if part == 0 && d.Balanced() != 0 {
+			v.Writes |= Balancing
+		}
 		v.Run = func(s device.Stream, a *Args) { r.ForwardPart(d.held(s, a), part) }
 		return v
 	}
@@ -169,6 +192,9 @@ func (d *Block) partBackward(part int, first bool) Visit {
 	v := Visit{Name: "backward", Parts: []int{1 + part}, Reads: DX, Writes: HeldRows | Grads, First: first}
 	if r, ok := d.FeedForward.(Routed); ok {
 		v.Over, v.Reads = WholeStep, 0
+		if first && d.Balanced() != 0 {
+			v.Reads |= Balancing
+		}
 		v.Run = func(s device.Stream, a *Args) { r.BackwardPart(d.held(s, a), part) }
 		return v
 	}
@@ -183,7 +209,7 @@ func (d *Block) partBackward(part int, first bool) Visit {
 // held is the view of a routed feed-forward of a micro-batch, or of the step. Its values have the rows of a chunk.
 func (d *Block) held(s device.Stream, a *Args) *Pass {
 	p := &Pass{Stream: s, eps: d.Eps, b: a.Batch, held: a.Held, norm: a.Held.norm, rstd: a.Held.rstd, chunk: a.Work.chunk,
-		buf: a.Work.feed, loads: a.Loads}
+		buf: a.Work.feed, loads: a.Loads, balance: a.Balance}
 	if len(a.Weights) > 0 {
 		p.w = a.Weights[0]
 	}

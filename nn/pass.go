@@ -99,6 +99,7 @@ type Pass struct {
 	buf     []device.Mat // the half's values: what is kept from kept, the rest from work
 	held    *Held        // of a routed feed-forward
 	loads   device.Mem   // where it tells of its experts
+	balance device.Mat   // Args.Balance
 }
 
 func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {

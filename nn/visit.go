@@ -51,7 +51,8 @@ const (
 	Grads                      // fp32 gradients of the weights of its parts, to which it adds
 	Loss                       // the sum of the micro-batch's token losses
 	LogitRows                  // logits of a tile for some of the rows that are wanted
-	Loads                      // how many rows chose each expert, for people: Block.Loads
+	Loads                      // how many rows chose each expert, for people: Block.LoadBytes
+	Balancing                  // what the load-balancing loss needs of the loads of all blocks with experts
 )
 
 // Has reports whether the set has all of those.
@@ -86,9 +87,11 @@ type Args struct {
 	Work               *Work // of the visit's direction
 	Ending             *Ending
 
-	Loss   device.Mem // one F64
-	Loads  device.Mem // I32 [Block.Loads]
-	Wanted Wanted
+	Loss  device.Mem // one F64
+	Loads device.Mem // Block.LoadBytes
+	// F32 [1, experts], the block's own, on the way up; F32 [blocks with experts, experts] on the way down.
+	Balance device.Mat
+	Wanted  Wanted
 }
 
 // Wanted are the rows of a micro-batch whose logits a visit computes.

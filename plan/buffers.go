@@ -52,6 +52,8 @@ type Buffers struct {
 	Kept     [][]*nn.Kept    // by block and micro-batch, or by slot where the block's activations wait in host memory
 	KeptRing []device.Mem    // by slot: the memory of Kept
 
+	Balance device.Mat // F32 [blocks with experts, experts], with a load-balancing loss
+
 	Ending []*nn.Ending // the head's, in scratch, by Plan.HeadBuffer
 
 	Rope    []*nn.Rope // by block, shared by those with equal frequencies; nil: no rotation
@@ -106,11 +108,11 @@ func (p *Plan) ResultBytes() int64 {
 	return p.LoadsAt(p.blocks())
 }
 
-// LoadsAt is the place of the block's loads, I32[nn.Block.Loads].
+// LoadsAt is the place of the block's loads, of nn.Block.LoadBytes.
 func (p *Plan) LoadsAt(block int) int64 {
 	at := p.SquaresAt(len(p.Model.Parts))
 	for _, d := range p.Model.Blocks[:block] {
-		at += (int64(d.Loads())*tensor.I32.Bytes() + 7) / 8 * 8
+		at += (d.LoadBytes() + 7) / 8 * 8
 	}
 	return at
 }
@@ -293,6 +295,9 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		}
 		b.Rope = append(b.Rope, tables[f])
 	}
+	if rows, experts := p.balanced(); rows > 0 {
+		b.Balance = a.Mat(tensor.F32, rows, experts)
+	}
 	if !p.Bound() {
 		b.Batches = a.Take(int64(m) * batch.Bytes(t))
 		b.Results = a.Take(p.ResultBytes())
@@ -302,6 +307,26 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	p.work(a, b, groups != nil)
 	group("work")
 	return b
+}
+
+// balanced is the number of blocks that share a load-balancing loss, and of their experts.
+func (p *Plan) balanced() (blocks, experts int) {
+	for _, d := range p.Model.Blocks {
+		if d.Balanced() != 0 {
+			blocks, experts = blocks+1, d.Loads()-1
+		}
+	}
+	return blocks, experts
+}
+
+// balanceRow is the number of a layer among those blocks.
+func (p *Plan) balanceRow(layer int) (row int) {
+	for _, d := range p.Model.Blocks[:layer-1] {
+		if d.Balanced() != 0 {
+			row++
+		}
+	}
+	return row
 }
 
 // overlay places what each block has in the same memory, since blocks are visited one after the other.

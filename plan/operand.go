@@ -22,6 +22,7 @@ const (
 	Work                  // scratch of the compute lane
 	LossSum               // micro-batch
 	Loads                 // layer: how many rows chose each expert
+	Balance               // block with experts, none for all: nn.Args.Balance
 	Squares               // part: the sum of squares of its rounded gradient
 	BadCount              // of weights that became infinite or NaN
 	LogitRows             // chunk of the wanted rows, and micro-batch

@@ -191,6 +191,8 @@ func (c *Config) check(needsData bool) error {
 		return bad("init is %q: use pretrained or random", c.Init)
 	case needsData && len(c.Datasets) == 0:
 		return bad("datasets is missing: name at least one, such as {path: train.jsonl, type: text}")
+	case !(c.RouterAuxLossCoef >= 0) || math.IsInf(c.RouterAuxLossCoef, 0):
+		return bad("router_aux_loss_coef is %g: use 0 or a positive number, such as 0.001", c.RouterAuxLossCoef)
 	case c.ChatTemplate == "":
 		return bad("chat_template is empty: use auto, model, conversations, or the path of a Jinja file")
 	case c.TrainOnPrompt && c.TrainOnLast:

@@ -86,6 +86,7 @@ type Result struct {
 	ClipScale  float64
 	Skipped    bool    // the norm was not finite: the update will not happen
 	Loads      [][]int // by block: how many rows of the step chose each of its experts; nil for a block without
+	AuxLoss    float64 // the load-balancing loss, without its weight; 0 without one
 	BadWeights int64   // weights that became infinite or NaN in the updates since the result before this one
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/stream"
 )
@@ -37,8 +38,48 @@ func mixtures(perPart int) model.Family {
 	}}
 }
 
-// The law of placements holds for experts.
+// The law of placements holds for experts, and for experts with a load-balancing loss.
 func TestExperts(t *testing.T) { layersLaw(t, mixtures(2), 4) }
+
+func TestBalancedExperts(t *testing.T) {
+	family := mixtures(2)
+	read := family.Read
+	family.Read = func(c *hf.Config, r *hf.ConfigReader, s *model.Spec) {
+		read(c, r, s)
+		for l, f := range s.FeedForwards {
+			if x, ok := f.(nn.Experts); ok {
+				x.Number, x.Balance = 7, nn.Balance{Weight: 0.3, Blocks: 3}
+				s.FeedForwards[l] = x
+			}
+		}
+	}
+	layersLaw(t, family, 4)
+}
+
+// The load-balancing loss and the gradients with it are those of transformers, over all micro-batches of a step.
+func TestBalanceAgreesWithPyTorch(t *testing.T) {
+	for _, variant := range []string{"mixtral", "qwen3_moe", "qwen3_moe-mixed"} {
+		g := modeltest.Load(t, variant)
+		sub := golden(t, g, chunked(numerics(g, f32), 8))
+		var err error
+		if sub.model, err = sub.model.Balanced(g.AuxCoef); err != nil {
+			t.Fatal(err)
+		}
+		r := start(t, sub, setup{change: streamed(1)})
+		res, err := r.engine.Step(context.Background(), batchOf(g.First), stream.Update{Step: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := math.Abs(res.LossSum/float64(g.First.TargetCount()) - float64(g.Loss)); !(d <= 1e-5) {
+			t.Errorf("%s: loss %v, PyTorch %v", variant, res.LossSum/float64(g.First.TargetCount()), g.Loss)
+		}
+		if d := math.Abs(res.AuxLoss/float64(g.AuxLoss) - 1); !(d <= 1e-5) {
+			t.Errorf("%s: load-balancing loss %v, transformers %v", variant, res.AuxLoss, g.AuxLoss)
+		}
+		sameGradients(t, variant, r, g.AuxGrads)
+		r.close(t)
+	}
+}
 
 // How many experts a part has changes no weight.
 func TestExpertsOfAPart(t *testing.T) {

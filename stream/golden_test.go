@@ -74,29 +74,35 @@ func TestGradientsAgreeWithPyTorch(t *testing.T) {
 			if d := math.Abs(res.LossSum/float64(g.First.TargetCount()) - float64(g.Loss)); !(d <= 1e-5) {
 				t.Errorf("loss %v, PyTorch %v", res.LossSum/float64(g.First.TargetCount()), g.Loss)
 			}
-			m, seen := r.plan.Model, 0
-			for _, of := range m.Tensors() {
-				got := make([]float32, of.Shape.Elems())
-				if err := of.Read(got, 0, func(part, field int, dst []float32, first int64) error {
-					grads, err := stream.Grads(context.Background(), r.plan, r.store, part)
-					if err == nil {
-						copy(dst, grads[m.Parts[part].Layout.Fields[field].State+first:])
-					}
-					return err
-				}); err != nil {
-					t.Fatal(err)
-				}
-				want, known := g.Grads[of.Name]
-				if d := modeltest.RelDiff(got, want); known && !(d <= 1e-4) {
-					t.Errorf("%s: gradient differs by %.2g of its norm", of.Name, d)
-				}
-				if known {
-					seen++
-				}
-			}
-			if seen < len(g.Grads) {
-				t.Errorf("the model has %d of the %d tensors with a gradient", seen, len(g.Grads))
-			}
+			sameGradients(t, variant, r, g.Grads)
 		})
+	}
+}
+
+// sameGradients compares the gradients of the last step with those that are wanted, within 1e-4 of their norms.
+func sameGradients(t *testing.T, what string, r *rig, want map[string][]float32) {
+	t.Helper()
+	m, seen := r.plan.Model, 0
+	for _, of := range m.Tensors() {
+		got := make([]float32, of.Shape.Elems())
+		if err := of.Read(got, 0, func(part, field int, dst []float32, first int64) error {
+			grads, err := stream.Grads(context.Background(), r.plan, r.store, part)
+			if err == nil {
+				copy(dst, grads[m.Parts[part].Layout.Fields[field].State+first:])
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		want, known := want[of.Name]
+		if d := modeltest.RelDiff(got, want); known && !(d <= 1e-4) {
+			t.Errorf("%s: gradient of %s differs by %.2g of its norm", what, of.Name, d)
+		}
+		if known {
+			seen++
+		}
+	}
+	if seen < len(want) {
+		t.Errorf("%s: the model has %d of the %d tensors with a gradient", what, seen, len(want))
 	}
 }

@@ -63,8 +63,7 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 	case plan.LossSum:
 		return r.result(op, o, r.Plan.LossAt(o.Micro), 8), nil
 	case plan.Loads:
-		bytes := int64(r.Plan.Model.Blocks[o.Index-1].Loads()) * tensor.I32.Bytes()
-		return r.result(op, o, r.Plan.LoadsAt(o.Index-1), bytes), nil
+		return r.result(op, o, r.Plan.LoadsAt(o.Index-1), r.Plan.Model.Blocks[o.Index-1].LoadBytes()), nil
 	case plan.Squares:
 		return r.result(op, o, r.Plan.SquaresAt(part), 8), nil
 	case plan.BadCount:

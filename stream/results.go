@@ -37,24 +37,47 @@ func (e *Engine) collect(counted []bool) Result {
 			res.BadWeights += int64(binary.NativeEndian.Uint64(dev[e.Plan.BadAt():]))
 		}
 	}
+	e.loads(&res, host, devices)
+	return res
+}
+
+// loads reads how often the experts of each block were chosen, and computes the load-balancing loss: nn.Balance has the
+// formula.
+func (e *Engine) loads(res *Result, host []byte, devices [][]byte) {
+	var counts, probabilities []float64
+	rows := 0.0
 	for block, d := range e.Plan.Model.Blocks {
-		if d.Loads() == 0 {
+		experts := d.Loads() - 1
+		if experts < 0 {
 			continue
 		}
 		if res.Loads == nil {
 			res.Loads = make([][]int, len(e.Plan.Model.Blocks))
 		}
-		from := host // where it is one device's or the other's
-		if !e.ranks[e.Plan.RankOf(1+block)].buffers.Results.IsZero() {
-			from = devices[e.Plan.RankOf(1+block)]
+		from, rank := host, e.Plan.RankOf(1+block) // results are where the host reads them, or come from a device
+		if !e.ranks[rank].buffers.Results.IsZero() {
+			from = devices[rank]
 		}
-		before := from[e.Plan.LoadsAt(block):]
-		at := func(i int) int { return int(binary.NativeEndian.Uint32(before[4*i:])) }
-		for expert := range d.Loads() - 1 {
-			res.Loads[block] = append(res.Loads[block], at(expert+1)-at(expert))
+		from = from[e.Plan.LoadsAt(block):]
+		number := func(i int) uint32 { return binary.NativeEndian.Uint32(from[4*i:]) }
+		for i := range experts {
+			res.Loads[block] = append(res.Loads[block], int(number(i+1))-int(number(i)))
+		}
+		if d.Balanced() == 0 {
+			continue
+		}
+		if counts == nil {
+			counts, probabilities = make([]float64, experts), make([]float64, experts)
+		}
+		rows += float64(e.Plan.Numerics.StepPositions())
+		for i := range experts {
+			counts[i] += float64(res.Loads[block][i])
+			probabilities[i] += float64(math.Float32frombits(number(experts + 1 + i)))
 		}
 	}
-	return res
+	for i := range counts {
+		res.AuxLoss += float64(len(counts)) * counts[i] / rows * probabilities[i] / rows
+	}
 }
 
 // record hands the times of all operations to the trace. They are the stream's own: from when an operation's turn

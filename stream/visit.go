@@ -82,6 +82,10 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 					return err
 				}
 				a.Loads = mem
+			case plan.Balance:
+				if a.Balance = here.Balance; o.Index >= 0 {
+					a.Balance = a.Balance.RowRange(o.Index, 1)
+				}
 			case plan.LogitRows:
 				a.Wanted = r.wanted(op, o)
 			}

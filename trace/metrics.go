@@ -29,6 +29,8 @@ type Metrics struct {
 
 	Lanes Lanes `json:"lanes"` // busy seconds
 
+	AuxLoss *float64 `json:"aux_loss,omitempty"` // the load-balancing loss without its weight; Loss is without it
+
 	Experts *Experts `json:"experts,omitempty"` // of a model that has experts
 
 	Time *string `json:"time,omitempty"` // when the step ended: RFC 3339, UTC; older files lack it

@@ -148,7 +148,7 @@ func (r *Run) openModel(ctx context.Context) (err error) {
 	if r.src, err = openModel(ctx, r.env, c.Model); err != nil {
 		return err
 	}
-	if err := r.src.group(c.TensorGroups()); err != nil {
+	if err := r.src.configure(c); err != nil {
 		return err
 	}
 	if err := r.src.checkSidecars(); err != nil {

@@ -64,10 +64,19 @@ func openModel(ctx context.Context, env *Env, name string) (*source, error) {
 	return src, nil
 }
 
-// group puts the model's tensors into groups.
-func (s *source) group(g optim.Groups) (err error) {
-	s.model, err = inGroups(s.model, g)
+// configure makes the model what the run file asks for.
+func (s *source) configure(c *runfile.Config) (err error) {
+	s.model, err = configured(s.model, c)
 	return err
+}
+
+// configured is a model with its tensors in groups and with a load-balancing loss, as the run file asks for.
+func configured(m *model.Model, c *runfile.Config) (*model.Model, error) {
+	m, err := inGroups(m, c.TensorGroups())
+	if err != nil {
+		return nil, err
+	}
+	return m.Balanced(c.RouterAuxLossCoef)
 }
 
 // inGroups is a model with its tensors in groups.

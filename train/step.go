@@ -82,7 +82,9 @@ func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m 
 		return err // a save of them does not end
 	}
 	m.Loss, m.GradNorm, m.ClipScale = res.Loss(), res.GradNorm, res.ClipScale
-	m.Experts = trace.ExpertsOf(res.Loads)
+	if m.Experts = trace.ExpertsOf(res.Loads); t.config.RouterAuxLossCoef != 0 {
+		m.AuxLoss = &res.AuxLoss
+	}
 	if res.Skipped {
 		t.tell(UpdateSkipped{Step: step})
 	}

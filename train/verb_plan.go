@@ -68,7 +68,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 	}
 	m, weights, err := ModelToPlan(ctx, env, c.Model, o.Shape)
 	if err == nil {
-		m, err = inGroups(m, c.TensorGroups())
+		m, err = configured(m, c)
 	}
 	if err != nil {
 		return nil, err

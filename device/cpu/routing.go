@@ -39,10 +39,15 @@ func (r *router) score(logits []float32) {
 	}
 }
 
-// best are the numbers of the n greatest of x, the greatest first; of equal ones the first. A NaN is less than all
-// numbers.
+// best are the numbers of the n greatest of x; of equal ones the first. A NaN is less than all numbers.
 func (r *router) best(x []float64, n int) []int {
 	r.experts = r.experts[:0]
+	if n == len(x) { // all of them; every use sorts them
+		for i := range x {
+			r.experts = append(r.experts, i)
+		}
+		return r.experts
+	}
 	for range n {
 		at := -1
 		for i, v := range x {
@@ -186,6 +191,17 @@ func (s *Stream) SortChoices(r device.Routing) {
 		for c, e := range choices {
 			order[next[e]], rank[c] = int32(c), next[e]
 			next[e]++
+		}
+	})
+}
+
+// CountChoices implements device.RoutingOps.
+func (s *Stream) CountChoices(counts device.Mat, r device.Routing, scale float32) {
+	s.operands.CountChoices(counts, r, scale)
+	s.enqueue(func() {
+		to, starts := floats(counts), ints(r.Starts, r.Experts+1)
+		for e := range to {
+			to[e] = float32(starts[e+1]-starts[e]) * scale
 		}
 	})
 }

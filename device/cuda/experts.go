@@ -27,6 +27,12 @@ func (s *Stream) SortChoices(r device.Routing) {
 	s.enqueue(func() error { return errNoExperts })
 }
 
+// CountChoices implements device.RoutingOps.
+func (s *Stream) CountChoices(counts device.Mat, r device.Routing, scale float32) {
+	s.operands.CountChoices(counts, r, scale)
+	s.enqueue(func() error { return errNoExperts })
+}
+
 // GatherRows implements device.ExpertOps.
 func (s *Stream) GatherRows(y, x device.Mat, b device.Blocks) {
 	s.operands.GatherRows(y, x, b)

@@ -11,7 +11,7 @@ import (
 
 // expertTests are those of device.RoutingOps and device.ExpertOps.
 var expertTests = []test{
-	{"Route", testRoute}, {"RouteGrad", testRouteGrad}, {"SortChoices", testSortChoices},
+	{"Route", testRoute}, {"RouteGrad", testRouteGrad}, {"SortChoices", testSortChoices}, {"CountChoices", testCountChoices},
 	{"GatherRows", testGatherRows}, {"ExpertMatMul", testExpertMatMul}, {"ExpertWeightGrad", testExpertWeightGrad},
 	{"ExpertBias", testExpertBias}, {"ExpertBiasGrad", testExpertBiasGrad}, {"ExpertGLU", testExpertGLU},
 	{"CombineRows", testCombineRows}, {"ExpertCalls", testExpertCalls},
@@ -204,6 +204,19 @@ func testSortChoices(r *rig) {
 		r.exact(what, rank)
 		r.exact(what, starts)
 		r.finish(what)
+	}
+}
+
+func testCountChoices(r *rig) {
+	for _, s := range mixtures {
+		for _, scale := range []float32{1, 0.3} {
+			what := fmt.Sprintf("%+v, scale %g", s, scale)
+			m := r.mixture(s.rows, s.topK, s.experts, s.blockRows, s.skew)
+			counts := r.stat("counts", 1, s.experts)
+			r.run(func(st device.Stream) { st.CountChoices(counts.Mat, m.Routing, scale) })
+			r.near(what, counts, 0)
+			r.finish(what)
+		}
 	}
 }
 

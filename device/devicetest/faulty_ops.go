@@ -144,6 +144,11 @@ func (s *faultyStream) SortChoices(r device.Routing) {
 	s.op(func() { s.inner.SortChoices(r) })
 }
 
+func (s *faultyStream) CountChoices(counts device.Mat, r device.Routing, scale float32) {
+	s.operands.CountChoices(counts, r, scale)
+	s.op(func() { s.inner.CountChoices(counts, r, scale) })
+}
+
 func (s *faultyStream) GatherRows(y, x device.Mat, b device.Blocks) {
 	s.operands.GatherRows(y, x, b)
 	s.op(func() { s.inner.GatherRows(y, x, b) })

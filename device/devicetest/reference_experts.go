@@ -163,6 +163,18 @@ func (s *referenceStream) SortChoices(r device.Routing) {
 	})
 }
 
+// CountChoices: the difference of two Starts, times scale.
+func (s *referenceStream) CountChoices(counts device.Mat, r device.Routing, scale float32) {
+	s.operands.CountChoices(counts, r, scale)
+	s.do(func() {
+		starts, out := s.vector(r.Starts, tensor.I32, r.Experts+1), make([]float64, r.Experts)
+		for e := range out {
+			out[e] = (starts[e+1] - starts[e]) * float64(scale)
+		}
+		s.put(counts, out)
+	})
+}
+
 // block is one that a call computes: of an expert, counted from the first one whose weights are there.
 type block struct {
 	expert  int

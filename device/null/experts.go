@@ -19,6 +19,11 @@ func (s *stream) SortChoices(r device.Routing) {
 	s.count(0)
 }
 
+func (s *stream) CountChoices(counts device.Mat, r device.Routing, scale float32) {
+	s.operands.CountChoices(counts, r, scale)
+	s.count(0)
+}
+
 func (s *stream) GatherRows(y, x device.Mat, b device.Blocks) {
 	s.operands.GatherRows(y, x, b)
 	s.count(0)
