@@ -242,6 +242,24 @@ func (m *Model) Params() (all, trainable int64) {
 	return all, trainable
 }
 
+// Active is the number of parameters that a token is computed with: all but those of experts that it does not choose.
+func (m *Model) Active() (active int64) {
+	active, _ = m.Params()
+	for b, parts := range m.GroupParts {
+		x, ok := m.Blocks[b].FeedForward.(nn.Experts)
+		if !ok {
+			continue
+		}
+		var all int64
+		for _, part := range parts {
+			n, _ := m.Parts[part].Layout.Params()
+			all += n
+		}
+		active -= all / int64(x.Number) * int64(x.Number-x.Route.TopK)
+	}
+	return active
+}
+
 // TrainFLOPs is the arithmetic that a training step on documents of these lengths takes by the usual account: forward,
 // and twice as much for backward; 2MNK for each product, attention by the pairs that it really scores; recomputation
 // does not count. It is close to 6 times parameters times positions, plus attention.

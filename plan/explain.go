@@ -34,6 +34,9 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 	params, trained := p.Model.Params()
 	n := p.Numerics
 	fmt.Fprintf(&b, "%s: %s parameters in %s", p.Model.Type, FormatCount(params), count(len(p.Model.Blocks), "block"))
+	if active := p.Model.Active(); active < params {
+		fmt.Fprintf(&b, ", of which a token uses %s", FormatCount(active))
+	}
 	if trained < params && trained > 0 {
 		fmt.Fprintf(&b, ", of which %s are trained", FormatCount(trained))
 	}
