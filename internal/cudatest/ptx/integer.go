@@ -331,12 +331,22 @@ func decodeRemainder(a *assembly) {
 	a.binary(t, integer2(t, remainder[uint32, int32](s), remainder[uint64, int64](s)))
 }
 
+// decodeMinMax reads min and max. Of s32, a .relu makes a negative result 0; sm_90 has it.
 func decodeMinMax(a *assembly) {
 	if t, ok := types[a.last()]; !ok || t.isFloat() {
 		decodeFloatMinMax(a)
 		return
 	}
 	isMin := a.in.op[:3] == "min"
+	if a.mod("relu") != "" {
+		a.binary(a.typ("s32"), integer2(types["s32"], func(x, y uint32) uint32 {
+			if isMin {
+				return uint32(max(min(int32(x), int32(y)), 0))
+			}
+			return uint32(max(int32(x), int32(y), 0))
+		}, nil))
+		return
+	}
 	t := a.typ(integers...)
 	less32, less64 := less[uint32, int32](t.kind == signed), less[uint64, int64](t.kind == signed)
 	a.binary(t, integer2(t,
