@@ -109,6 +109,16 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	m8, u8, ms, us := vec(tensor.U8, n), vec(tensor.U8, n), vec(tensor.F32, n/tensor.MomentBlock), vec(tensor.F32, n/tensor.MomentBlock)
 	scalars := device.AdamWScalars{ClipScale: 1, Decay: 1, Beta2: 0.9, SqrtBC2: 1, Eps: 1e-8}
 	sum := a.Take(8)
+	const topK, experts = 4, 16
+	numbers := func(n int) device.Mem { return a.Take(4 * int64(n)) }
+	perChoice, dPerChoice := mat(tensor.F32, rows, topK), mat(tensor.F32, rows, topK)
+	router, dRouter := mat(tensor.F32, rows, experts), mat(tensor.BF16, rows, experts)
+	route := device.RouteSpec{TopK: topK, Scale: 1, Groups: 4, TopGroups: 2}
+	routing := device.Routing{Rows: rows, TopK: topK, Experts: experts, Choices: numbers(rows * topK), Order: numbers(rows * topK),
+		Rank: numbers(rows * topK), Starts: numbers(experts + 1)}
+	blocks := device.Blocks{Routing: routing, Experts: 1, Rows: 64, Count: (rows + 63) / 64}
+	ofBlocks := func(cols int) device.Mat { return mat(tensor.BF16, blocks.Count*blocks.Rows, cols) }
+	bx, by, bWide, dBias := ofBlocks(cols), ofBlocks(cols), ofBlocks(2*cols), mat(tensor.F32, 1, cols)
 	return map[string]func(){
 		"Copy up":          func() { s.Copy(x.Slice(0, 1<<14), host.Slice(0, 1<<14)) },
 		"Copy down":        func() { s.Copy(host.Slice(0, 1<<14), x.Slice(0, 1<<14)) },
@@ -144,7 +154,18 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"AdamW8": func() {
 			s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, M: m8, V: u8, MScale: ms, VScale: us, Grad: grad, AdamWScalars: scalars}, sum)
 		},
-		"SumSquares": func() { s.SumSquares(sum, grad) },
-		"Sum":        func() { s.Sum(sum, m) },
+		"Route":            func() { s.Route(routing.Choices, perChoice, router, device.Mat{}, route) },
+		"RouteGrad":        func() { s.RouteGrad(dRouter, perChoice, router, routing.Choices, route) },
+		"SortChoices":      func() { s.SortChoices(routing) },
+		"GatherRows":       func() { s.GatherRows(by, x, blocks) },
+		"ExpertMatMul":     func() { s.ExpertMatMul(by, bx, w, true, blocks) },
+		"ExpertWeightGrad": func() { s.ExpertWeightGrad(dw, by, bx, blocks) },
+		"ExpertBias":       func() { s.ExpertBias(by, bias, blocks) },
+		"ExpertBiasGrad":   func() { s.ExpertBiasGrad(dBias, dPerChoice, by, bias, perChoice, blocks) },
+		"ExpertGLU":        func() { s.ExpertGLU(by, bWide, device.GLUSpec{}, blocks) },
+		"ExpertGLUGrad":    func() { s.ExpertGLUGrad(bWide, by, dPerChoice, by, bWide, perChoice, device.GLUSpec{}, blocks) },
+		"CombineRows":      func() { s.CombineRows(f, bx, perChoice, blocks) },
+		"SumSquares":       func() { s.SumSquares(sum, grad) },
+		"Sum":              func() { s.Sum(sum, m) },
 	}
 }

@@ -18,13 +18,24 @@ func TestConformance(t *testing.T) {
 	}
 	t.Parallel()
 	suite := func(p products, align int, only ...string) devicetest.Suite {
-		return devicetest.Suite{Open: func() device.Device { return open(t, standin.Options{}, p) }, Fail: fail, Align: align, Only: only, NoExperts: true}
+		return devicetest.Suite{Open: func() device.Device { return open(t, standin.Options{}, p) }, Fail: fail, Align: align, Only: only}
 	}
 	t.Run("own products", suite(ownProducts, 0).Run)
 	// The kernels that aligned operands reach, and the library, which takes no others.
-	t.Run("own products, aligned", suite(ownProducts, 16, "MatMul", "Bias", "RMSNorm", "RMSNormGrad", "RoPE", "Attention", "SwiGLU").Run)
+	aligned := []string{"MatMul", "Bias", "RMSNorm", "RMSNormGrad", "RoPE", "Attention", "SwiGLU", "ExpertMatMul", "ExpertWeightGrad"}
+	if !testing.Short() {
+		aligned = append(aligned, "ExpertCalls")
+	}
+	t.Run("own products, aligned", suite(ownProducts, 16, aligned...).Run)
 	t.Run("library", suite(library, 0, "MatMul", "Bias", "StreamOrder", "Events").Run) // what differs, and what shares the workspace
 	t.Run("library, aligned", suite(library, 16, "MatMul").Run)
+	few := suite(ownProducts, 0, "CombineRows")
+	few.Open = func() device.Device {
+		d := open(t, standin.Options{}, ownProducts)
+		d.SetChoices(9)
+		return d
+	}
+	t.Run("few choices at a time", few.Run)
 }
 
 // Long vectors are summed in rounds, with the bits of one round.

@@ -1,82 +1,194 @@
 package cuda
 
 import (
-	"errors"
+	"math"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda/driver"
 )
-
-// errNoExperts is the answer to all operations of mixtures of experts.
-var errNoExperts = errors.New("the GPU driver has no kernels for mixtures of experts yet; use device: cpu")
 
 // Route implements device.RoutingOps.
 func (s *Stream) Route(choices device.Mem, weights, logits, bias device.Mat, spec device.RouteSpec) {
 	s.operands.Route(choices, weights, logits, bias, spec)
-	s.enqueue(func() error { return errNoExperts })
+	s.enqueue(func() error {
+		if empty(logits) {
+			return nil
+		}
+		return s.launch(named("route"), ptr(choices), ptr(weights.Mem), ptr(logits.Mem), ptr(bias.Mem), i32(logits.Rows), i32(logits.Cols),
+			i32(spec.TopK), i32(max(spec.Groups, 1)), i32(spec.TopGroups), i32(logits.Stride), flag(spec.Sigmoid), flag(spec.Renormalize),
+			flag(!bias.IsZero()), f32(spec.Scale))
+	})
 }
 
 // RouteGrad implements device.RoutingOps.
 func (s *Stream) RouteGrad(dlogits, dweights, logits device.Mat, choices device.Mem, spec device.RouteSpec) {
 	s.operands.RouteGrad(dlogits, dweights, logits, choices, spec)
-	s.enqueue(func() error { return errNoExperts })
+	s.enqueue(func() error {
+		if empty(logits) {
+			return nil
+		}
+		return s.launch(named("route_grad", typeName(dlogits.DType)), ptr(dlogits.Mem), ptr(dweights.Mem), ptr(logits.Mem), ptr(choices),
+			i32(logits.Rows), i32(logits.Cols), i32(spec.TopK), i32(dlogits.Stride), i32(logits.Stride), flag(spec.Sigmoid),
+			flag(spec.Renormalize), f32(spec.Scale))
+	})
 }
 
 // SortChoices implements device.RoutingOps.
 func (s *Stream) SortChoices(r device.Routing) {
 	s.operands.SortChoices(r)
-	s.enqueue(func() error { return errNoExperts })
+	s.enqueue(func() error {
+		return s.launch(named("sort_choices"), ptr(r.Order), ptr(r.Rank), ptr(r.Starts), ptr(r.Choices), i32(r.Rows*r.TopK), i32(r.Experts))
+	})
+}
+
+// starts are those of the experts whose weights are there.
+func starts(b device.Blocks) device.Mem {
+	return b.Routing.Starts.Slice(int64(b.First)*4, int64(b.Experts+1)*4)
+}
+
+// stretches is the greatest number of experts that have blocks in a call.
+func stretches(b device.Blocks) int { return min(b.Count, b.Experts) }
+
+// launchBlocks launches a kernel for the rows of blocks, whose arguments are those before, the blocks, and those after. Strides are what
+// they are, also of a single row: which kernel computes a block does not depend on how many the call has.
+func (s *Stream) launchBlocks(o operation, b device.Blocks, before, after []arg) error {
+	if b.Routing.Rows == 0 {
+		return nil
+	}
+	args := append(append(s.args[:0], before...), ptr(starts(b)), i32(b.Experts), i32(b.Rows), i32(b.From), i32(b.Count))
+	return s.launch(o, append(args, after...)...)
 }
 
 // CountChoices implements device.RoutingOps.
 func (s *Stream) CountChoices(counts device.Mat, r device.Routing, scale float32) {
 	s.operands.CountChoices(counts, r, scale)
-	s.enqueue(func() error { return errNoExperts })
+	s.enqueue(func() error {
+		return s.launch(named("count_choices"), ptr(counts.Mem), ptr(r.Starts), i32(r.Experts), f32(scale))
+	})
 }
 
 // GatherRows implements device.ExpertOps.
 func (s *Stream) GatherRows(y, x device.Mat, b device.Blocks) {
 	s.operands.GatherRows(y, x, b)
-	s.enqueue(func() error { return errNoExperts })
+	s.enqueue(func() error {
+		return s.launchBlocks(named("gather_rows", typeName(y.DType)), b, []arg{ptr(y.Mem), ptr(x.Mem), ptr(b.Routing.Order)},
+			[]arg{i32(b.Routing.TopK), i32(y.Cols), i32(y.Stride), i32(x.Stride)})
+	})
 }
 
 // ExpertMatMul implements device.ExpertOps.
 func (s *Stream) ExpertMatMul(c, a, w device.Mat, transposed bool, b device.Blocks) {
 	s.operands.ExpertMatMul(c, a, w, transposed, b)
-	s.enqueue(func() error { return errNoExperts })
+	s.enqueue(func() error {
+		form := "nn"
+		if transposed {
+			form = "nt"
+		}
+		return s.launchBlocks(named("expert_matmul", typeName(c.DType), form), b, []arg{ptr(c.Mem), ptr(a.Mem), ptr(w.Mem)},
+			[]arg{i32(c.Cols), i32(a.Cols), i32(c.Stride), i32(a.Stride), i32(w.Stride)})
+	})
 }
 
 // ExpertWeightGrad implements device.ExpertOps.
 func (s *Stream) ExpertWeightGrad(dw, dy, x device.Mat, b device.Blocks) {
 	s.operands.ExpertWeightGrad(dw, dy, x, b)
-	s.enqueue(func() error { return errNoExperts })
+	s.enqueue(func() error {
+		return s.launchBlocks(named("expert_weight_grad", typeName(dy.DType)), b, []arg{ptr(dw.Mem), ptr(dy.Mem), ptr(x.Mem)},
+			[]arg{i32(stretches(b)), i32(dy.Cols), i32(x.Cols), i32(dw.Stride), i32(dy.Stride), i32(x.Stride)})
+	})
 }
 
 // ExpertBias implements device.ExpertOps.
 func (s *Stream) ExpertBias(y, bias device.Mat, b device.Blocks) {
 	s.operands.ExpertBias(y, bias, b)
-	s.enqueue(func() error { return errNoExperts })
+	s.enqueue(func() error {
+		return s.launchBlocks(named("expert_bias", typeName(y.DType)), b, []arg{ptr(y.Mem), ptr(bias.Mem)},
+			[]arg{i32(y.Cols), i32(y.Stride), i32(bias.Stride)})
+	})
 }
 
 // ExpertBiasGrad implements device.ExpertOps.
 func (s *Stream) ExpertBiasGrad(db, dweights, dy, bias, weights device.Mat, b device.Blocks) {
 	s.operands.ExpertBiasGrad(db, dweights, dy, bias, weights, b)
-	s.enqueue(func() error { return errNoExperts })
+	s.enqueue(func() error {
+		if !weights.IsZero() {
+			err := s.launchBlocks(named("expert_bias_dot", typeName(dy.DType)), b,
+				[]arg{ptr(dweights.Mem), ptr(dy.Mem), ptr(bias.Mem), ptr(b.Routing.Order)},
+				[]arg{i32(dy.Cols), i32(dy.Stride), i32(bias.Stride)})
+			if err != nil {
+				return err
+			}
+		}
+		if db.IsZero() {
+			return nil
+		}
+		return s.launchBlocks(named("expert_bias_grad", typeName(dy.DType)), b,
+			[]arg{ptr(db.Mem), ptr(dy.Mem), ptr(weights.Mem), ptr(b.Routing.Order)},
+			[]arg{i32(stretches(b)), i32(dy.Cols), flag(!weights.IsZero()), i32(db.Stride), i32(dy.Stride)})
+	})
+}
+
+// gated are alpha, the limit, and what is added to up, in a gated activation.
+func gated(spec device.GLUSpec) (alpha, limit, plus arg) {
+	if spec.Limit == 0 {
+		return f32(1), f32(float32(math.Inf(1))), f32(0)
+	}
+	return f32(spec.Alpha), f32(spec.Limit), f32(1)
 }
 
 // ExpertGLU implements device.ExpertOps.
 func (s *Stream) ExpertGLU(y, gateUp device.Mat, spec device.GLUSpec, b device.Blocks) {
 	s.operands.ExpertGLU(y, gateUp, spec, b)
-	s.enqueue(func() error { return errNoExperts })
+	s.enqueue(func() error {
+		alpha, limit, plus := gated(spec)
+		return s.launchBlocks(named("expert_glu", typeName(y.DType)), b, []arg{ptr(y.Mem), ptr(gateUp.Mem)},
+			[]arg{i32(y.Cols), i32(y.Stride), i32(gateUp.Stride), alpha, limit, plus})
+	})
 }
 
 // ExpertGLUGrad implements device.ExpertOps.
 func (s *Stream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights device.Mat, spec device.GLUSpec, b device.Blocks) {
 	s.operands.ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights, spec, b)
-	s.enqueue(func() error { return errNoExperts })
+	s.enqueue(func() error {
+		alpha, limit, plus := gated(spec)
+		return s.launchBlocks(named("expert_glu_grad", typeName(dy.DType)), b,
+			[]arg{ptr(dGateUp.Mem), ptr(act.Mem), ptr(dweights.Mem), ptr(dy.Mem), ptr(gateUp.Mem), ptr(weights.Mem), ptr(b.Routing.Order)},
+			[]arg{i32(dy.Cols), i32(dGateUp.Stride), i32(act.Stride), i32(dy.Stride), i32(gateUp.Stride), alpha, limit, plus})
+	})
 }
 
-// CombineRows implements device.ExpertOps.
+// mostChoices is the greatest number of choices whose rows the workspace has room for.
+const mostChoices = workspaceBytes / 4
+
+// CombineRows implements device.ExpertOps. One kernel finds the row of each choice in the matrix of blocks, and another one adds these
+// rows up for each row of the step.
 func (s *Stream) CombineRows(sum, x, weights device.Mat, b device.Blocks) {
 	s.operands.CombineRows(sum, x, weights, b)
-	s.enqueue(func() error { return errNoExperts })
+	s.enqueue(func() error {
+		r := b.Routing
+		several := max(s.device.choices/r.TopK, 1)
+		for first := 0; first < r.Rows && !empty(sum); first += several {
+			rows, choice := min(several, r.Rows-first), first*r.TopK
+			part, of := sum.RowRange(first, rows), weights
+			if !of.IsZero() {
+				of = of.RowRange(first, rows)
+			}
+			err := s.device.workspace.lend(s, func(w driver.DevicePtr) error {
+				err := s.device.check("cuMemsetD8Async", s.device.api.MemsetD8Async(w, 0xff, uint64(4*rows*r.TopK), s.handle)) // -1
+				if err != nil {
+					return err
+				}
+				err = s.launchBlocks(named("choice_rows"), b, []arg{at(w), ptr(r.Order)}, []arg{i32(choice), i32(rows * r.TopK)})
+				if err != nil {
+					return err
+				}
+				return s.launch(named("combine_rows", typeName(x.DType)), ptr(part.Mem), ptr(x.Mem), ptr(of.Mem), at(w), i32(rows), i32(r.TopK),
+					i32(x.Cols), flag(!of.IsZero()), i32(sum.Stride), i32(x.Stride))
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

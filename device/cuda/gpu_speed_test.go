@@ -38,6 +38,8 @@ type operations interface {
 	device.HeadOps
 	device.EmbeddingOps
 	device.OptimizerOps
+	device.RoutingOps
+	device.ExpertOps
 }
 
 // speedTask is an operation to time.
@@ -70,7 +72,8 @@ type kernelTime struct {
 
 // speedTasks lays the operands of each operation of a block and a head out in an arena, and says how to run it.
 func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) device.Docs,
-	ids func(a *device.Arena, n, below int) device.Mem, zero func(device.Mem)) []func(a *device.Arena) speedTask {
+	ids func(a *device.Arena, n, below int) device.Mem, steps func(a *device.Arena, n, step int) device.Mem,
+	zero func(device.Mem)) []func(a *device.Arena) speedTask {
 	const bf16, f32 = tensor.BF16, tensor.F32
 	product := func(name string, m, n, k int, f device.MatMulFlags, c tensor.DType,
 		onto bool) func(a *device.Arena) speedTask {
@@ -108,6 +111,30 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 			return t
 		}
 	}
+	// mixture has all rows of the step in one call: each chooses one expert, and each expert has as many rows.
+	mixture := func(a *device.Arena, each int) device.Blocks {
+		experts := max(z.rows/each, 1)
+		r := device.Routing{Rows: z.rows, TopK: 1, Experts: experts, Choices: ids(a, z.rows, experts), Order: ids(a, z.rows, z.rows),
+			Rank: ids(a, z.rows, z.rows), Starts: steps(a, experts+1, z.rows/experts)}
+		size := min(z.rows/experts, 256)
+		return device.Blocks{Routing: r, Experts: experts, Rows: size, Count: z.rows / size}
+	}
+	grouped := func(each int, grad bool) func(a *device.Arena) speedTask {
+		return func(a *device.Arena) speedTask {
+			b, inner := mixture(a, each), z.hidden/2
+			y, x := a.Mat(bf16, z.rows, inner), a.Mat(bf16, z.rows, z.hidden)
+			t := speedTask{name: fmt.Sprintf("product of experts, %d rows each", each), flops: 2 * int64(z.rows) * int64(inner) * int64(z.hidden)}
+			if grad {
+				dw := a.Mat(f32, b.Experts*inner, z.hidden)
+				t.name, t.inPlace = fmt.Sprintf("gradient of experts' weights, %d rows each", each), true
+				t.run = func(s operations) { s.ExpertWeightGrad(dw, y, x, b) }
+				return t
+			}
+			w := a.Mat(bf16, b.Experts*inner, z.hidden)
+			t.run = func(s operations) { s.ExpertMatMul(y, x, w, true, b) }
+			return t
+		}
+	}
 	x := func(a *device.Arena) device.Mat { return a.Mat(bf16, z.rows, z.hidden) }
 	nt, tn := device.MatMulFlags{TransB: true}, device.MatMulFlags{TransA: true, Accumulate: true}
 	qkv := (z.heads + 2*z.keys) * z.headDim
@@ -119,6 +146,10 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 		product("gradient of gate, up's weights", 2*z.inner, z.hidden, z.rows, tn, f32, false),
 		product("gradient of down's weights", z.hidden, z.inner, z.rows, tn, f32, false),
 		product("logits of a tile", z.rows, z.tile, z.hidden, nt, f32, false),
+		product("product of as many rows, dense", z.rows, z.hidden/2, z.hidden, nt, bf16, false),
+		grouped(2048, false), grouped(256, false), grouped(64, false),
+		product("gradient of dense weights", z.hidden/2, z.hidden, z.rows, tn, f32, false),
+		grouped(2048, true), grouped(256, true),
 		attention("attention", z.document, false),
 		attention("gradient of attention", z.document, true),
 		attention("attention, one document", z.rows, false),
@@ -330,13 +361,16 @@ func speeds(t *testing.T, p products, z speedShape,
 	ids := func(a *device.Arena, n, below int) device.Mem {
 		return write(a.Take(int64(n)*4), func(i int) int { return i * 7919 % below })
 	}
+	steps := func(a *device.Arena, n, step int) device.Mem {
+		return write(a.Take(int64(n)*4), func(i int) int { return i * step })
+	}
 	zero := func(m device.Mem) {
 		if !counting {
 			s.Zero(m)
 			sync()
 		}
 	}
-	tasks := speedTasks(z, docs, ids, zero)
+	tasks := speedTasks(z, docs, ids, steps, zero)
 	count := device.NewArena(device.Mem{})
 	for _, taskIn := range tasks {
 		taskIn(count)

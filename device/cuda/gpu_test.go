@@ -72,8 +72,7 @@ var gpuF32 = devicetest.Tolerance{Rel: 1e-5, Abs: 1e-5}
 // gpuSuite is the suite on an open device. Odd operands reach the kernels for any operands, aligned ones those of
 // real models.
 func gpuSuite(d *cuda.Device, align int) devicetest.Suite {
-	return devicetest.Suite{Open: func() device.Device { return shared{d} }, F32: gpuF32, Align: align, MostFailures: 5,
-		NoExperts: true}
+	return devicetest.Suite{Open: func() device.Device { return shared{d} }, F32: gpuF32, Align: align, MostFailures: 5}
 }
 
 // The suite of all drivers.

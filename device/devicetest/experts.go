@@ -372,9 +372,15 @@ func testCombineRows(r *rig) {
 // The bits of a mixture's results depend neither on the number of experts whose weights are there nor on the number of
 // blocks in a call.
 func testExpertCalls(r *rig) {
-	const hidden, inner = 16, 32
+	hidden, inner := 13, 27 // a driver's kernels for aligned operands take none of these, wherever they begin
+	if r.suite.Align > 0 {
+		hidden, inner = r.suite.Align, 2*r.suite.Align
+	}
 	for _, d := range types {
 		for _, s := range mixtures {
+			if s.experts > 10 {
+				continue // many calls that find little
+			}
 			m := r.mixture(s.rows, s.topK, s.experts, s.blockRows, s.skew)
 			x, dy := r.normal("x", d, s.rows, hidden), r.normal("dy", d, s.rows, hidden)
 			up, down := r.normal("up", d, s.experts*2*inner, hidden), r.normal("down", d, s.experts*hidden, inner)

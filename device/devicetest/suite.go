@@ -41,8 +41,6 @@ type Suite struct {
 	// Only names the tests to run; nil: all. It is for a driver's second configuration, where most of the first one's
 	// proof holds.
 	Only []string
-	// NoExperts leaves out the operations of mixtures of experts, for a driver that refuses them.
-	NoExperts bool
 	// Align is a number n: matrices begin at multiples of n bytes, with strides of multiples of n elements, as those of
 	// an engine do. 0: they begin wherever their elements may. With it, shapes of real models come as well: sizes that
 	// are round, heads of 64, 128 and 256 columns.
@@ -82,9 +80,7 @@ func (s Suite) Run(t *testing.T) {
 		{"StreamOrder", testStreamOrder}, {"Events", testEvents}, {"EventTimes", testEventTimes},
 		{"StickyErrors", testStickyErrors}, {"BadCalls", testBadCalls},
 	}
-	if !s.NoExperts {
-		tests = append(tests, expertTests...)
-	}
+	tests = append(tests, expertTests...)
 	for _, test := range tests {
 		if s.Only != nil && !slices.Contains(s.Only, test.name) {
 			continue

@@ -3,6 +3,7 @@ package kernels_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 
@@ -85,6 +86,68 @@ func testLargeAttention(t *testing.T, on *backend) {
 		c.variant, c.dtype, c.large = "a16", tensor.BF16, true
 		t.Run(fmt.Sprintf("%d of %d, %d of keys, window %d, soft cap %g, documents %v", c.heads, c.headDim, c.kvHeads, c.window, c.softCap, c.lengths),
 			func(t *testing.T) { c.run(t, on) })
+	}
+}
+
+// testLargeExperts multiplies as the experts of a model do: some have many rows, and blocks are several tiles.
+func testLargeExperts(t *testing.T, on *backend) {
+	const k, n, every = 2048, 1536, 37
+	for _, d := range types {
+		b := benchFor(t, on, 14)
+		b.large = true
+		m := routedOf(b, 3000, 8, 256, 1, 60)
+		a, w, c := m.matrix(b, d, k, k), b.normal(d, m.experts*n, k, k), m.matrix(b, d, n, n+16)
+		dw := b.normal(tensor.F32, m.experts*n, k, k)
+		rows, cols := (m.rows*m.count+every-1)/every, (n+every-1)/every
+		product := make([]float64, rows*cols)
+		each(rows, func(r int) {
+			for j := range cols {
+				if e := int(m.blocks[r*every]); e >= 0 {
+					for l := range k {
+						product[r*cols+j] += a.get(r*every, l) * w.get(e*n+j*every, l)
+					}
+				} else {
+					product[r*cols+j] = c.get(r*every, j*every)
+				}
+			}
+		})
+		wide := (k + every - 1) / every
+		gradient := make([]float64, m.experts*cols*wide)
+		for i := range gradient {
+			gradient[i] = dw.get(i/(cols*wide)*n+i/wide%cols*every, i%wide*every)
+		}
+		name := typeWord(d)
+		b.run("expert_matmul."+name+".nt.a16", slices.Concat([]any{c, a, w}, m.args(b), []any{n, k, c.stride, a.stride, w.stride})...)
+		sampled := func(of *field, rows, cols int, at func(r int) int) *field {
+			got := b.field(tensor.F64, rows, cols, cols)
+			for r := range rows {
+				for j := range cols {
+					got.putF64(r, j, of.get(at(r), j*every))
+				}
+			}
+			return got
+		}
+		rel := map[tensor.DType]float64{tensor.F32: 4e-6, tensor.BF16: 1.0 / 256}[d]
+		allowed := func(n int, rel float64) func(w float64) float64 {
+			sum := math.Sqrt(float64(n))
+			return func(w float64) float64 { return rel*math.Abs(w) + max(4e-6, 0x1p-23*float64(n)/16)*sum }
+		}
+		b.compare("sampled products", sampled(c, rows, cols, func(r int) int { return r * every }), product, allowed(k, rel))
+		// The gradient takes what was multiplied, as it is stored.
+		each(m.experts*cols, func(i int) {
+			e, out := i/cols, i%cols*every
+			for row, of := range m.blocks {
+				for j := 0; j < wide && int(of) == e; j++ {
+					gradient[i*wide+j] += c.get(row, out) * a.get(row, j*every)
+				}
+			}
+		})
+		b.run("expert_weight_grad."+name+".a16",
+			slices.Concat([]any{dw, c, a}, m.args(b), []any{min(m.experts, m.count), n, k, dw.stride, c.stride, a.stride})...)
+		// Numbers of c are as large as the root of k.
+		grad := allowed(m.tokens, 4e-6)
+		b.compare("sampled gradients", sampled(dw, m.experts*cols, wide, func(r int) int { return r/cols*n + r%cols*every }), gradient,
+			func(w float64) float64 { return math.Sqrt(k) * grad(w) })
 	}
 }
 

@@ -92,14 +92,15 @@ func TestInstructionsOfProducts(t *testing.T) {
 		for _, name := range set.Names() {
 			k, _ := set.Find(name)
 			op, rest, _ := strings.Cut(name, ".")
-			if op != "matmul" && !strings.HasPrefix(op, "attention") {
+			product := op == "matmul" || op == "expert_matmul" || op == "expert_weight_grad"
+			if !product && !strings.HasPrefix(op, "attention") {
 				continue
 			}
 			want := "fma.rn.f32"
 			switch {
 			case op == "attention_delta" || op == "attention_fold":
 				want = ""
-			case strings.HasPrefix(rest, "bf16") && target == "sm90a" && (op == "matmul" || strings.HasSuffix(rest, ".a16")):
+			case strings.HasPrefix(rest, "bf16") && target == "sm90a" && (product || strings.HasSuffix(rest, ".a16")):
 				want = "wgmma.mma_async"
 			case strings.HasPrefix(rest, "bf16"):
 				want = "mma.sync"

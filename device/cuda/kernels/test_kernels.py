@@ -1,4 +1,4 @@
-"""Every kernel but products and attention, in Triton's interpreter, against plain NumPy: python -m unittest test_kernels
+"""Every kernel but products, attention and those of experts, in Triton's interpreter, against plain NumPy: python -m unittest test_kernels
 
 Kernels are launched as they are declared: with their constants, and on the grid that their expressions give. Operands are in memory
 full of NaN, with gaps between rows, so that what strays shows.
@@ -21,7 +21,7 @@ import adamw
 from poisoned import Field
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-SOURCES = ("elementwise", "norm", "sums", "rope", "swiglu", "loss", "embedding", "adamw")
+SOURCES = ("elementwise", "norm", "sums", "rope", "swiglu", "loss", "embedding", "adamw", "routing", "experts")
 SHAPES = ((1, 1), (1, 17), (3, 1), (17, 37), (7, 600))
 ALIGNED_SHAPES = ((3, 16), (5, 528), (2, 2064))
 f32 = np.float32
