@@ -14,10 +14,14 @@ import (
 // decoder has the description of a model in a GGUF file.
 type decoder struct {
 	*model.Model
-	nn.Attention // of every block
+	nn.Attention             // of every block
+	experts      *nn.Experts // of every block; nil: the blocks are dense
 	config       *hf.Config
 	form         *model.Form
 }
+
+// maxExperts is how many experts llama.cpp has at most (LLAMA_MAX_EXPERTS).
+const maxExperts = 1024
 
 // describe finds what a file says of a model, if llama.cpp knows its family.
 func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
@@ -25,21 +29,44 @@ func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
 	d = &decoder{Model: m, config: c}
 	if m.Architecture == "" {
 		r.Fail("model_type",
-			"a GGUF file is written of llama, mistral, qwen2 and qwen3 only: use the Hugging Face directory")
+			"a GGUF file is written of llama, mistral, mixtral, qwen2, qwen3 and qwen3_moe only: use the Hugging Face directory")
 		return nil, r.Err()
 	}
 	d.Attention = m.Blocks[0].Mixer.(nn.Attention)
 	switch {
-	case m.Architecture == "qwen3" && d.OutBias:
-		r.Fail("attention_bias", "llama.cpp has no such biases for qwen3: use the Hugging Face directory")
+	case strings.HasPrefix(m.Architecture, "qwen3") && d.OutBias:
+		r.Fail("attention_bias", "llama.cpp has no such biases for %s: use the Hugging Face directory", m.Architecture)
 	case m.Architecture != "llama" && d.Rope.Kind == nn.RopeLlama3:
 		r.Fail("model_type", "llama.cpp has the llama3 kind of rope scaling for llama only: use the Hugging Face directory")
 	}
+	d.readExperts(r)
 	if r.Err() != nil {
 		return nil, r.Err()
 	}
 	d.form, err = m.GGUF()
 	return d, err
+}
+
+// readExperts finds the experts, and fails if llama.cpp cannot have them. Source: its src/models/qwen3moe.cpp and llama.cpp,
+// which load experts of every layer and call build_moe_ffn with norm_w set.
+func (m *decoder) readExperts(r *hf.ConfigReader) {
+	for _, b := range m.Blocks {
+		if x, ok := b.FeedForward.(nn.Experts); ok {
+			m.experts = &x
+		} else if m.Architecture == "qwen3moe" {
+			r.Fail("mlp_only_layers", "this or \"decoder_sparse_step\" leaves a layer without experts, and llama.cpp needs them "+
+				"in every layer of qwen3moe: use the Hugging Face directory")
+		}
+	}
+	switch x := m.experts; {
+	case x == nil:
+	case !x.Route.Renormalize:
+		r.Fail("norm_topk_prob", "it is false, and in llama.cpp the weights of a token's experts always add up to 1: "+
+			"use the Hugging Face directory")
+	case x.Number > maxExperts:
+		r.Fail("num_experts_per_tok", "they are chosen of %d, and llama.cpp has at most %d experts: use the Hugging Face directory",
+			x.Number, maxExperts)
+	}
 }
 
 // metadata reads the keys of the architecture. The source of the keys, and of which are left out, is llama.cpp's
@@ -53,7 +80,7 @@ func (m *decoder) metadata() []metaEntry {
 	size("block_count", len(m.Blocks))
 	size("context_length", m.MaxPositions)
 	size("embedding_length", m.Hidden)
-	size("feed_forward_length", m.Blocks[0].FeedForward.(nn.GLU).Inner)
+	size("feed_forward_length", m.config.Reader().Size("intermediate_size"))
 	size("attention.head_count", m.Heads)
 	size("attention.head_count_kv", m.KVHeads)
 	float("rope.freq_base", m.Rope.Theta)
@@ -61,6 +88,13 @@ func (m *decoder) metadata() []metaEntry {
 	if m.HeadDim*m.Heads != m.Hidden || m.config.Reader().Has("head_dim") {
 		size("attention.key_length", m.HeadDim)
 		size("attention.value_length", m.HeadDim)
+	}
+	if m.experts != nil {
+		size("expert_count", m.experts.Number)
+		size("expert_used_count", m.experts.Route.TopK)
+		if arch == "qwen3moe" {
+			size("expert_feed_forward_length", m.experts.Inner)
+		}
 	}
 	switch {
 	case m.Rope.Kind == nn.RopeLinear:
@@ -80,7 +114,7 @@ func (m *decoder) metadata() []metaEntry {
 // Type names a form in which a model is written as GGUF.
 type Type string
 
-// The forms. In all of them tensors of one dimension are F32.
+// The forms. In all of them tensors of one dimension and routers are F32.
 const (
 	F32  Type = "f32"
 	BF16 Type = "bf16"
@@ -99,20 +133,29 @@ func (t Type) fileType() uint32 {
 
 // typeOf chooses a tensor's type as llama.cpp's quantizer does without an importance matrix (llama-quant.cpp:
 // llama_tensor_get_type_impl, tensor_type_fallback). Q4_K_M gives more bits to the value projection and the down
-// projection of some layers and to the matrix of the head; rows that are not whole blocks get a type of smaller blocks.
+// projection of some layers and to the matrix of the head, and to attention, which is small, with eight experts; rows
+// that are not whole blocks get a type of smaller blocks.
 func (m *decoder) typeOf(t Type, of model.Tensor) ggmlType {
-	if len(of.Shape) < 2 {
+	part := &m.Parts[of.Pieces[0].Part]
+	role := part.Layout.Fields[of.Pieces[0].Field].Name
+	if _, name, ok := nn.ExpertField(role); ok {
+		role = name
+	}
+	if len(of.Shape) < 2 || role == "router.weight" {
 		return ggmlF32
 	}
 	typ := map[Type]ggmlType{F32: ggmlF32, BF16: ggmlBF16, F16: ggmlF16, Q8: ggmlQ8_0,
 		Q4: ggmlQ4_K}[t]
-	part := &m.Parts[of.Pieces[0].Part]
 	isHead := part.Kind == model.HeadTile || part.Kind == model.Embed && m.Tied
 	if t == Q4 {
-		role := part.Layout.Fields[of.Pieces[0].Field].Name
 		more := part.Kind == model.Block && moreBits(part.Layer-1, len(m.Blocks))
 		isValue, isDown := role == "v.weight", role == "down.weight"
+		isOfEight := m.experts != nil && m.experts.Number == 8
 		switch {
+		case isOfEight && (isValue || role == "k.weight"):
+			typ = ggmlQ8_0
+		case isOfEight && role == "o.weight":
+			typ = ggmlQ5_K
 		case isHead || more && (isValue || isDown):
 			typ = ggmlQ6_K
 		case isValue && m.isNamed70B():
@@ -121,7 +164,7 @@ func (m *decoder) typeOf(t Type, of model.Tensor) ggmlType {
 	}
 	columns := int64(of.Shape[len(of.Shape)-1])
 	if q, _ := typ.quant(); columns%q.elems != 0 {
-		typ = map[ggmlType]ggmlType{ggmlQ4_K: ggmlQ5_0, ggmlQ5_K: ggmlQ8_0, ggmlQ6_K: ggmlQ8_0, ggmlQ8_0: ggmlF16}[typ]
+		typ = map[ggmlType]ggmlType{ggmlQ4_K: ggmlQ5_0, ggmlQ5_K: ggmlQ5_1, ggmlQ6_K: ggmlQ8_0, ggmlQ8_0: ggmlF16}[typ]
 	}
 	if q, _ := typ.quant(); columns%q.elems != 0 {
 		typ = ggmlF16
@@ -136,7 +179,18 @@ func moreBits(layer, layers int) bool {
 
 // isNamed70B reports whether llama.cpp calls the model a 70B, whose value projections are small compared with the rest.
 func (m *decoder) isNamed70B() bool {
-	return len(m.Blocks) == 80 && (m.Architecture == "qwen2" || m.KVHeads != m.Heads && m.Architecture != "qwen3")
+	return len(m.Blocks) == 80 && (m.Architecture == "qwen2" || m.KVHeads != m.Heads && m.Architecture == "llama")
+}
+
+// sizeLabel is general.size_label: of a mixture the experts, and the parameters that one expert has with what is shared,
+// such as 8x7.2B.
+func (m *decoder) sizeLabel() string {
+	params, _ := m.Params()
+	if m.experts == nil {
+		return SizeLabel(params)
+	}
+	each := 3 * int64(len(m.Blocks)) * int64(m.Hidden) * int64(m.experts.Inner)
+	return fmt.Sprintf("%dx%s", m.experts.Number, SizeLabel(params-int64(m.experts.Number-1)*each))
 }
 
 // SizeLabel says how many parameters a model has as llama.cpp does: two digits at least, such as 135M, 1.2B or 70B.

@@ -60,7 +60,7 @@ func Export(ctx context.Context, file, dir string, of *model.Model, from model.F
 	}
 	params, _ := m.Params()
 	meta := []metaEntry{{"general.architecture", m.Architecture}, {"general.type", "model"},
-		{"general.name", cmp.Or(opts.Name, "model")}, {"general.size_label", SizeLabel(params)},
+		{"general.name", cmp.Or(opts.Name, "model")}, {"general.size_label", m.sizeLabel()},
 		{"general.file_type", opts.Type.fileType()}, {"general.quantization_version", uint32(2)}}
 	meta = slices.Concat(meta, m.metadata(), vocab.meta)
 	var specs []tensorSpec

@@ -45,6 +45,12 @@ var exportFamilies = []exportFamily{
 	{"qwen2", "qwen2", "qwen2", "qwen2", map[string]any{"model_type": "qwen2"}},
 	{"qwen3", "qwen3", "qwen2", "qwen2", map[string]any{"model_type": "qwen3", "head_dim": 32,
 		"tie_word_embeddings": true}},
+	{"qwen3_moe", "qwen3moe", "qwen2", "qwen2", map[string]any{"model_type": "qwen3_moe", "head_dim": 32,
+		"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 96, "norm_topk_prob": true}},
+	{"mixtral", "llama", "gpt-2", "gpt2", map[string]any{"model_type": "mixtral", "num_local_experts": 8,
+		"num_hidden_layers": 2, "intermediate_size": 256, "tie_word_embeddings": true}},
+	{"narrow mixtral", "llama", "gpt-2", "gpt2", map[string]any{"model_type": "mixtral", "num_local_experts": 8,
+		"num_hidden_layers": 2, "intermediate_size": 32, "head_dim": 24}},
 }
 
 // writeRandomModel writes a directory of a model with random weights in bf16.
@@ -211,8 +217,9 @@ func TestExport(t *testing.T) {
 						diff += float64(got[i]-x) * float64(got[i]-x)
 						all += float64(x) * float64(x)
 					}
-					isVector := strings.HasSuffix(name, "norm.weight") || strings.HasSuffix(name, ".bias")
-					if share := math.Sqrt(diff / all); isVector && share != 0 || share > lost[typ] {
+					isExact := strings.HasSuffix(name, "norm.weight") || strings.HasSuffix(name, ".bias") ||
+						strings.HasSuffix(name, "mlp.gate.weight") || strings.HasSuffix(name, "block_sparse_moe.gate.weight")
+					if share := math.Sqrt(diff / all); isExact && share != 0 || share > lost[typ] {
 						t.Errorf("%s: %.5f of it is lost", name, share)
 					}
 				}
@@ -449,7 +456,7 @@ func TestExportRefuses(t *testing.T) {
 	another := *m
 	another.Architecture = ""
 	_, err = Export(context.Background(), filepath.Join(t.TempDir(), "x.gguf"), dir, &another, fields, bf16)
-	wantOneLine(t, err, "model_type", "llama, mistral, qwen2 and qwen3", "use")
+	wantOneLine(t, err, "model_type", "llama, mistral, mixtral, qwen2, qwen3 and qwen3_moe", "use")
 	there := filepath.Join(t.TempDir(), "there.gguf")
 	if err := os.WriteFile(there, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
@@ -597,7 +604,88 @@ func TestExportPre(t *testing.T) {
 	wantOneLine(t, err, "--pre", "SentencePiece", "leave it out")
 }
 
-// TestTypesOfTensors: Q4_K_M gives each tensor of SmolLM2-135M and of a 7B the type that llama.cpp gives it.
+// TestExportMixture: what a file says of a mixture.
+func TestExportMixture(t *testing.T) {
+	for i, want := range map[int]map[string]any{
+		6: {"general.architecture": "qwen3moe", "general.size_label": "5x817K", "qwen3moe.feed_forward_length": int64(512),
+			"qwen3moe.expert_feed_forward_length": int64(96), "qwen3moe.expert_count": int64(5),
+			"qwen3moe.expert_used_count": int64(2), "qwen3moe.attention.key_length": int64(32), "qwen3moe.vocab_size": nil},
+		7: {"general.architecture": "llama", "general.size_label": "8x939K", "llama.feed_forward_length": int64(256),
+			"llama.expert_feed_forward_length": nil, "llama.expert_count": int64(8), "llama.expert_used_count": int64(2),
+			"llama.vocab_size": int64(576)},
+	} {
+		f := exportFamilies[i]
+		file, _, err := export(t, writeRandomModel(t, f.config, f.tokenizer), ExportOptions{Type: BF16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		meta := metaOf(t, file)
+		for key, want := range want {
+			if got := meta(key); got != want {
+				t.Errorf("%s: %s is %v, want %v", f.name, key, got, want)
+			}
+		}
+		g := openFile(t, file)
+		experts, inner := g.meta[f.arch+".expert_count"].i, f.config["moe_intermediate_size"]
+		if inner == nil {
+			inner = f.config["intermediate_size"]
+		}
+		for name, shape := range map[string]tensor.Shape{"gate": {int(experts), inner.(int), 256},
+			"up": {int(experts), inner.(int), 256}, "down": {int(experts), 256, inner.(int)}} {
+			if x := g.tensors["blk.1.ffn_"+name+"_exps.weight"]; !x.dims.Equal(shape) || x.typ != ggmlBF16 {
+				t.Errorf("%s: %s is %v of %v, want %v", f.name, name, x.dims, x.typ, shape)
+			}
+		}
+		if x := g.tensors["blk.1.ffn_gate_inp.weight"]; !x.dims.Equal(tensor.Shape{int(experts), 256}) || x.typ != ggmlF32 {
+			t.Errorf("%s: the router is %v of %v", f.name, x.dims, x.typ)
+		}
+	}
+}
+
+// TestMixtureRefuses: a mixture that llama.cpp would compute otherwise, or not load, is one line.
+func TestMixtureRefuses(t *testing.T) {
+	const config = `{"model_type": "qwen3_moe", "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 4,
+		"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 6, "max_position_embeddings": 64, "num_experts": 3,
+		"num_experts_per_tok": 2, "moe_intermediate_size": 4, "norm_topk_prob": true}`
+	for change, words := range map[string][]string{
+		"":                                nil,
+		`"norm_topk_prob": false`:         {"norm_topk_prob", "add up to 1", "use"},
+		`"mlp_only_layers": [2]`:          {"mlp_only_layers", "every layer of qwen3moe", "use"},
+		`"mlp_only_layers": [0, 1, 2, 3]`: {"mlp_only_layers", "use"},
+		`"decoder_sparse_step": 2`:        {"decoder_sparse_step", "every layer of qwen3moe", "use"},
+		`"num_experts": 1025`:             {"1025", "at most 1024 experts", "use"},
+		`"num_experts": 1024`:             nil,
+		`"attention_bias": true`:          {"attention_bias", "qwen3moe", "use"},
+		`"num_experts": 1`:                {"num_experts_per_tok"},
+		`"num_experts_per_tok": 3`:        nil,
+		`"rope_scaling": {"rope_type": "yarn", "factor": 2}`: {"yarn"},
+	} {
+		doc := config
+		if key, _, ok := strings.Cut(change, ":"); ok {
+			var keys map[string]json.RawMessage
+			if err := errors.Join(json.Unmarshal([]byte(config), &keys), json.Unmarshal([]byte("{"+change+"}"), &keys)); err != nil {
+				t.Fatal(key, err)
+			}
+			b, err := json.Marshal(keys)
+			if err != nil {
+				t.Fatal(err)
+			}
+			doc = string(b)
+		}
+		c := parseConfig(t, doc)
+		m, err := model.New(c)
+		if err == nil {
+			_, err = describe(c, m)
+		}
+		if words != nil {
+			wantOneLine(t, err, words...)
+		} else if err != nil {
+			t.Errorf("%s: %v", change, err)
+		}
+	}
+}
+
+// TestTypesOfTensors: Q4_K_M gives each tensor of SmolLM2-135M, of a 7B and of mixtures the type that llama.cpp gives it.
 func TestTypesOfTensors(t *testing.T) {
 	count := func(m *decoder) map[string]int {
 		n := map[string]int{}
@@ -619,6 +707,15 @@ func TestTypesOfTensors(t *testing.T) {
 		"Llama 2 7B": {`{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
 			"num_hidden_layers": 32, "num_attention_heads": 32,
 			"vocab_size": 32000, "max_position_embeddings": 4096}`, map[string]int{"Q4_K": 193, "Q6_K": 33, "F32": 65}},
+		// As published files of these two have them.
+		"Mixtral 8x7B": {`{"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336,
+			"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+			"vocab_size": 32000, "max_position_embeddings": 32768}`,
+			map[string]int{"Q4_K": 113, "Q5_K": 32, "Q6_K": 17, "Q8_0": 64, "F32": 97}},
+		"Qwen3 30B-A3B": {`{"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "head_dim": 128,
+			"num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "num_experts": 128,
+			"num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": true,
+			"vocab_size": 151936, "max_position_embeddings": 40960}`, map[string]int{"Q4_K": 289, "Q6_K": 49, "F32": 241}},
 	} {
 		config := parseConfig(t, c.config)
 		of, err := model.New(config)

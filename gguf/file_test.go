@@ -150,12 +150,31 @@ func small(arch string) *document {
 		d.tensors["blk.0.attn_q.bias"] = f32Tensor(8)
 		d.tensors["blk.0.attn_k.bias"] = f32Tensor(4)
 		d.tensors["blk.0.attn_v.bias"] = f32Tensor(4)
-	case "qwen3":
+	case "qwen3", "qwen3moe":
 		d.meta[arch+".attention.key_length"] = 4
 		d.meta[arch+".attention.value_length"] = 4
 		d.tensors["blk.0.attn_q_norm.weight"] = f32Tensor(4)
 		d.tensors["blk.0.attn_k_norm.weight"] = f32Tensor(4)
 	}
+	return d
+}
+
+// smallMixture is a small model with 3 experts instead of a dense feed-forward, 5 wide in a qwen3moe.
+func smallMixture(arch string) *document {
+	d := small(arch)
+	inner := 12
+	d.meta[arch+".expert_count"], d.meta[arch+".expert_used_count"] = 3, 2
+	if arch == "qwen3moe" {
+		inner = 5
+		d.meta[arch+".expert_feed_forward_length"] = inner
+	}
+	for _, name := range []string{"gate", "up", "down"} {
+		delete(d.tensors, "blk.0.ffn_"+name+".weight")
+	}
+	d.tensors["blk.0.ffn_gate_inp.weight"] = f32Tensor(3, 8)
+	d.tensors["blk.0.ffn_gate_exps.weight"] = f32Tensor(3, inner, 8)
+	d.tensors["blk.0.ffn_up_exps.weight"] = f32Tensor(3, inner, 8)
+	d.tensors["blk.0.ffn_down_exps.weight"] = f32Tensor(3, 8, inner)
 	return d
 }
 
@@ -317,6 +336,119 @@ func TestImportFamilies(t *testing.T) {
 	}
 }
 
+// TestImportMixtures: experts have tensors of their own, in order, and config.json says what transformers needs.
+func TestImportMixtures(t *testing.T) {
+	for arch, c := range map[string]struct {
+		names  [3]string // of an expert's gate, up and down
+		router string
+		inner  int
+		config map[string]any
+	}{
+		"llama": {[3]string{"block_sparse_moe.experts.%d.w1", "block_sparse_moe.experts.%d.w3", "block_sparse_moe.experts.%d.w2"},
+			"block_sparse_moe.gate", 12, map[string]any{"model_type": "mixtral", "architectures": []any{"MixtralForCausalLM"},
+				"num_local_experts": 3.0, "num_experts_per_tok": 2.0, "intermediate_size": 12.0, "num_experts": nil,
+				"moe_intermediate_size": nil, "norm_topk_prob": nil, "mlp_only_layers": nil, "attention_bias": nil, "mlp_bias": nil}},
+		"qwen3moe": {[3]string{"mlp.experts.%d.gate_proj", "mlp.experts.%d.up_proj", "mlp.experts.%d.down_proj"}, "mlp.gate", 5,
+			map[string]any{"model_type": "qwen3_moe", "architectures": []any{"Qwen3MoeForCausalLM"}, "num_experts": 3.0,
+				"num_experts_per_tok": 2.0, "intermediate_size": 12.0, "moe_intermediate_size": 5.0, "norm_topk_prob": true,
+				"decoder_sparse_step": 1.0, "mlp_only_layers": []any{}, "attention_bias": false, "head_dim": 4.0,
+				"num_local_experts": nil}},
+	} {
+		d := smallMixture(arch)
+		dir, err := importDoc(t, d, ImportOptions{DType: tensor.F32})
+		if err != nil {
+			t.Fatal(arch, err)
+		}
+		all := allValues(t, dir)
+		if want := len(d.tensors) + 3*2; len(all) != want {
+			t.Errorf("%s: %d tensors, want %d", arch, len(all), want)
+		}
+		want := map[string][]float32{c.router: {}}
+		for e := range 3 {
+			for i, name := range c.names {
+				data := d.tensors["blk.0.ffn_"+[]string{"gate", "up", "down"}[i]+"_exps.weight"].data
+				size := 4 * c.inner * 8
+				want[fmt.Sprintf(name, e)] = make([]float32, c.inner*8)
+				dequantizeF32(want[fmt.Sprintf(name, e)], data[e*size:(e+1)*size])
+			}
+		}
+		want[c.router] = make([]float32, 3*8)
+		dequantizeF32(want[c.router], d.tensors["blk.0.ffn_gate_inp.weight"].data)
+		for name, want := range want {
+			if got := all["model.layers.0."+name+".weight"]; !slices.Equal(got, want) {
+				t.Errorf("%s: %s is %v, want %v", arch, name, got, want)
+			}
+		}
+		doc := readJSON(t, filepath.Join(dir, "config.json"))
+		for key, want := range c.config {
+			if got := doc[key]; !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: %s is %v, want %v", arch, key, got, want)
+			}
+		}
+	}
+}
+
+// TestBadMixture: what a hostile file says of its experts costs neither memory nor a panic.
+func TestBadMixture(t *testing.T) {
+	meta := func(k string, v any) func(*document) { return func(d *document) { d.meta["qwen3moe."+k] = v } }
+	tens := func(name string, x docTensor) func(*document) {
+		return func(d *document) { d.tensors["blk.0.ffn_"+name] = x }
+	}
+	for name, c := range map[string]struct {
+		change func(*document)
+		words  []string
+	}{
+		"no experts":         {meta("expert_count", 0), []string{"expert_count is 0"}},
+		"no count":           {func(d *document) { delete(d.meta, "qwen3moe.expert_count") }, []string{"expert_count is missing"}},
+		"no inner size":      {func(d *document) { delete(d.meta, "qwen3moe.expert_feed_forward_length") }, []string{"expert_feed_forward_length is missing"}},
+		"nothing used":       {meta("expert_used_count", 0), []string{"expert_used_count is 0"}},
+		"more used":          {meta("expert_used_count", 4), []string{"4 experts", "there are 3"}},
+		"absurd count":       {meta("expert_count", 1<<31-1), []string{`"blk.0.ffn_gate_exps.weight"`, "[3 5 8]", "[2147483647 5 8]"}},
+		"count of 32 bits":   {meta("expert_count", 1<<32-1), []string{"expert_count is 4294967295"}},
+		"count is text":      {meta("expert_count", "3"), []string{"expert_count", "whole number"}},
+		"count by layer":     {meta("expert_used_count", []int32{2}), []string{"expert_used_count", "whole number"}},
+		"absurd inner size":  {meta("expert_feed_forward_length", 1<<31-1), []string{"ffn_gate_exps", "2147483647"}},
+		"many layers":        {meta("block_count", 10), []string{`"blk.1.ffn_gate_exps.weight"`, "missing"}},
+		"shared experts":     {meta("expert_shared_count", 1), []string{`"qwen3moe.expert_shared_count"`, "not supported"}},
+		"scale":              {meta("expert_weights_scale", 2.5), []string{`"qwen3moe.expert_weights_scale"`, "not supported"}},
+		"gate of two":        {tens("gate_exps.weight", f32Tensor(3*5, 8)), []string{`"blk.0.ffn_gate_exps.weight"`, "[15 8]", "[3 5 8]"}},
+		"down as up":         {tens("down_exps.weight", f32Tensor(3, 5, 8)), []string{`"blk.0.ffn_down_exps.weight"`, "[3 5 8]", "[3 8 5]"}},
+		"fewer experts":      {tens("up_exps.weight", f32Tensor(2, 5, 8)), []string{`"blk.0.ffn_up_exps.weight"`, "[2 5 8]", "[3 5 8]"}},
+		"router":             {tens("gate_inp.weight", f32Tensor(4, 8)), []string{`"blk.0.ffn_gate_inp.weight"`, "[4 8]", "[3 8]"}},
+		"no router":          {func(d *document) { delete(d.tensors, "blk.0.ffn_gate_inp.weight") }, []string{`"blk.0.ffn_gate_inp.weight"`, "missing"}},
+		"dense, too":         {tens("up.weight", f32Tensor(12, 8)), []string{`"blk.0.ffn_up.weight"`, "does not belong to a qwen3_moe"}},
+		"bias of the router": {tens("gate_inp.bias", f32Tensor(3)), []string{`"blk.0.ffn_gate_inp.bias"`, "does not belong"}},
+		"bias of experts":    {tens("up_exps.bias", f32Tensor(3, 5)), []string{`"blk.0.ffn_up_exps.bias"`, "does not belong"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := smallMixture("qwen3moe")
+			c.change(d)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := importDoc(t, d, ImportOptions{})
+			runtime.ReadMemStats(&after)
+			wantOneLine(t, err, append(c.words, "m.gguf")...)
+			if took := after.TotalAlloc - before.TotalAlloc; took > 4<<20 {
+				t.Errorf("%d bytes of heap", took)
+			}
+		})
+	}
+
+	// Experts of architectures that have none, and more than a model has.
+	d := small("qwen3")
+	d.meta["qwen3.expert_count"] = 8
+	_, err := importDoc(t, d, ImportOptions{})
+	wantOneLine(t, err, `"qwen3.expert_count"`, "not supported")
+	d = smallMixture("qwen3moe")
+	d.meta["qwen3moe.expert_count"] = 1 << 13
+	for _, name := range []string{"gate", "up", "down"} {
+		d.tensors["blk.0.ffn_"+name+"_exps.weight"] = f32Tensor(1<<13, 5, 8)
+	}
+	d.tensors["blk.0.ffn_down_exps.weight"] = f32Tensor(1<<13, 8, 5)
+	_, err = importDoc(t, d, ImportOptions{})
+	wantOneLine(t, err, "num_experts", "4096")
+}
+
 func TestImportRopeScaling(t *testing.T) {
 	const pairs = 4
 	rotated := func(p nn.RopeFrequencies) *document {
@@ -421,9 +553,10 @@ func TestBadFile(t *testing.T) {
 		"unknown type":    {tens("output.weight", docTensor{1000, []int{6, 8}, nil, -1}), []string{"output.weight", "1000"}},
 		"part of a block": {tens("output.weight", docTensor{ggmlQ8_0, []int{6, 8}, nil, -1}), []string{"output.weight", "blocks of 32"}},
 
-		"architecture":     {meta("general.architecture", "gemma"), []string{`"gemma"`, "llama, qwen2, qwen3"}},
+		"architecture":     {meta("general.architecture", "gemma"), []string{`"gemma"`, "llama, qwen2, qwen3, qwen3moe"}},
 		"unknown key":      {meta("llama.attention.sliding_window", 4096), []string{`"llama.attention.sliding_window"`}},
-		"experts":          {meta("llama.expert_count", 8), []string{`"llama.expert_count"`}},
+		"experts":          {meta("llama.expert_count", 8), []string{"llama.expert_used_count is missing"}},
+		"used experts":     {meta("llama.expert_used_count", 2), []string{"llama.expert_count is missing"}},
 		"no layers":        {meta("llama.block_count", 0), []string{"block_count is 0"}},
 		"many layers":      {meta("llama.block_count", 1<<30), []string{"layers"}},
 		"two layers":       {meta("llama.block_count", 2), []string{`"blk.1.attn_q.weight"`, "missing"}},
@@ -480,6 +613,9 @@ func TestImportCancelled(t *testing.T) {
 func FuzzImport(f *testing.F) {
 	for _, arch := range []string{"llama", "qwen2", "qwen3"} {
 		f.Add(small(arch).bytes())
+	}
+	for _, arch := range []string{"llama", "qwen3moe"} {
+		f.Add(smallMixture(arch).bytes())
 	}
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		g, err := parse(bytes.NewReader(doc), int64(len(doc)))

@@ -48,7 +48,7 @@ var quants = []quant{
 	{ggmlQ4_0, "Q4_0", 32, 18, dequantizeQ4_0, nil, nil},
 	{ggmlQ4_1, "Q4_1", 32, 20, dequantizeQ4_1, nil, nil},
 	{ggmlQ5_0, "Q5_0", 32, 22, dequantizeQ5_0, quantizeQ5_0, []int{0}},
-	{ggmlQ5_1, "Q5_1", 32, 24, dequantizeQ5_1, nil, nil},
+	{ggmlQ5_1, "Q5_1", 32, 24, dequantizeQ5_1, quantizeQ5_1, []int{0, 2}},
 	{ggmlQ8_0, "Q8_0", 32, 34, dequantizeQ8_0, quantizeQ8_0, []int{0}},
 	{ggmlQ4_K, "Q4_K", 256, 144, dequantizeQ4_K, quantizeQ4_K, []int{0, 2}},
 	{ggmlQ5_K, "Q5_K", 256, 176, dequantizeQ5_K, quantizeQ5_K, []int{0, 2}},

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 
@@ -17,13 +17,19 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// classes are those of transformers for the architectures of llama.cpp, which have the names of transformers' families.
-var classes = map[string]string{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+// modelTypes are transformers' names of the families that llama.cpp's architectures stand for. A llama with experts is a
+// mixtral.
+var modelTypes = map[string]string{"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe"}
+
+// classes are those of transformers for the families.
+var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+	"qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
 
 // stated is a decoder as the metadata of a file state it.
 type stated struct {
 	modelType                                                               string
 	layers, hidden, intermediate, heads, kvHeads, headDim, vocab, positions int
+	experts, expertsUsed, expertInner                                       int // all 0: the model is dense
 
 	eps, theta    json.Number // the shortest text of the fp32 value: 1e-05, not 9.999999747378752e-06
 	rope          nn.RopeFrequencies
@@ -40,19 +46,23 @@ var knownKeys = []string{
 	"rope.scaling.original_context_length", "rope.scaling.finetuned", "tensor_data_layout",
 }
 
+// expertKeys are those of mixtures. A llama has the first two.
+var expertKeys = []string{"expert_count", "expert_used_count", "expert_feed_forward_length"}
+
 // stated reads the architecture's metadata.
 func (g *header) stated(f *tensorReader) (*stated, error) {
 	arch, _, err := g.text("general.architecture")
 	if err != nil {
 		return nil, err
 	}
-	if classes[arch] == "" {
-		return nil, fmt.Errorf("metadata general.architecture is %s: supported are llama, qwen2, qwen3", terminal.Quote(arch))
+	if modelTypes[arch] == "" {
+		return nil, fmt.Errorf("metadata general.architecture is %s: supported are llama, qwen2, qwen3, qwen3moe",
+			terminal.Quote(arch))
 	}
 	if err := g.refuseUnknown(arch); err != nil {
 		return nil, err
 	}
-	m := &stated{modelType: arch}
+	m := &stated{modelType: modelTypes[arch]}
 	for _, s := range []struct {
 		key string
 		to  *int
@@ -101,6 +111,9 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	if int64(m.heads)*int64(m.headDim) > maxSize {
 		return nil, fmt.Errorf("%d heads of %d are too large", m.heads, m.headDim)
 	}
+	if err := g.experts(arch, m); err != nil {
+		return nil, err
+	}
 	emb, ok := g.tensors["token_embd.weight"]
 	if !ok || len(emb.dims) != 2 {
 		return nil, fmt.Errorf("it has no tensor token_embd.weight with two dimensions")
@@ -113,23 +126,72 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	return m, g.rope(arch, theta, f, m)
 }
 
+// experts reads what the metadata say of a mixture. It fails unless every layer has the experts: the memory that a model's
+// description takes follows from their number, which tensors of a file bound.
+func (g *header) experts(arch string, m *stated) error {
+	isMixture := arch == "qwen3moe"
+	for _, key := range []string{"expert_count", "expert_used_count"} {
+		n, _, err := g.integer(arch + "." + key)
+		if err != nil {
+			return err
+		}
+		isMixture = isMixture || n != 0
+	}
+	if !isMixture {
+		return nil
+	}
+	inner := "feed_forward_length"
+	if arch == "qwen3moe" {
+		inner = "expert_feed_forward_length"
+	} else {
+		m.modelType = "mixtral"
+	}
+	var err error
+	for _, s := range []struct {
+		key string
+		to  *int
+	}{{"expert_count", &m.experts}, {"expert_used_count", &m.expertsUsed}, {inner, &m.expertInner}} {
+		if *s.to, err = g.size(arch + "." + s.key); err != nil {
+			return err
+		}
+	}
+	if m.expertsUsed > m.experts {
+		return fmt.Errorf("each token has %d experts, and there are %d", m.expertsUsed, m.experts)
+	}
+	for l := range m.layers {
+		for _, name := range []string{"gate", "up", "down"} {
+			shape := tensor.Shape{m.experts, m.expertInner, m.hidden}
+			if name == "down" {
+				shape[1], shape[2] = shape[2], shape[1]
+			}
+			if err := g.checkTensor(fmt.Sprintf("blk.%d.ffn_%s_exps.weight", l, name), shape); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 func (g *header) has(key string) bool        { _, ok := g.meta[key]; return ok }
 func (g *header) hasTensor(name string) bool { _, ok := g.tensors[name]; return ok }
 
 // refuseUnknown fails on a metadata key of the architecture that is not understood: it may change the mathematics.
 func (g *header) refuseUnknown(arch string) error {
 	known := map[string]bool{}
-	for _, k := range knownKeys {
+	keys := knownKeys
+	switch arch {
+	case "llama":
+		keys = slices.Concat(keys, expertKeys[:2])
+	case "qwen3moe":
+		keys = slices.Concat(keys, expertKeys)
+	}
+	for _, k := range keys {
 		known[arch+"."+k] = true
 	}
-	var keys []string
-	for k := range g.meta {
-		if strings.HasPrefix(k, arch+".") && !known[k] {
-			keys = append(keys, k)
+	for _, k := range slices.Sorted(maps.Keys(g.meta)) {
+		if !strings.HasPrefix(k, arch+".") || known[k] {
+			continue
 		}
-	}
-	sort.Strings(keys)
-	for _, k := range keys {
 		// Dense models may say that they have no experts.
 		if n, ok, err := g.integer(k); err == nil && ok && n == 0 && strings.HasPrefix(k, arch+".expert_") {
 			continue
@@ -247,12 +309,8 @@ func (g *header) checkTensors(m *model.Model, form *model.Form) error {
 	used := map[string]bool{ropeFreqs: true} // became rope_scaling
 	for _, t := range form.Tensors {
 		used[t.Name] = true
-		there, ok := g.tensors[t.Name]
-		if !ok {
-			return fmt.Errorf("tensor %s is missing", terminal.Quote(t.Name))
-		}
-		if !there.dims.Equal(t.Shape) {
-			return fmt.Errorf("tensor %s has shape %v, its metadata asks for %v", terminal.Quote(t.Name), there.dims, t.Shape)
+		if err := g.checkTensor(t.Name, t.Shape); err != nil {
+			return err
 		}
 	}
 	for _, name := range g.names {
@@ -260,6 +318,17 @@ func (g *header) checkTensors(m *model.Model, form *model.Form) error {
 			return fmt.Errorf("tensor %s does not belong to a %s model: this kind of model cannot be imported",
 				terminal.Quote(name), m.Type)
 		}
+	}
+	return nil
+}
+
+func (g *header) checkTensor(name string, shape tensor.Shape) error {
+	there, ok := g.tensors[name]
+	if !ok {
+		return fmt.Errorf("tensor %s is missing", terminal.Quote(name))
+	}
+	if !there.dims.Equal(shape) {
+		return fmt.Errorf("tensor %s has shape %v, its metadata asks for %v", terminal.Quote(name), there.dims, shape)
 	}
 	return nil
 }
@@ -286,6 +355,7 @@ func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
 		AttentionBias    *bool            `json:"attention_bias,omitempty"`
 		AttentionDropout float64          `json:"attention_dropout"`
 		BOS              *int             `json:"bos_token_id"`
+		SparseStep       int              `json:"decoder_sparse_step,omitempty"`
 		EOS              *int             `json:"eos_token_id"`
 		HeadDim          int              `json:"head_dim,omitempty"`
 		HiddenAct        string           `json:"hidden_act"`
@@ -294,10 +364,16 @@ func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
 		Intermediate     int              `json:"intermediate_size"`
 		Positions        int              `json:"max_position_embeddings"`
 		MLPBias          *bool            `json:"mlp_bias,omitempty"`
+		DenseLayers      *[]int           `json:"mlp_only_layers,omitempty"`
 		ModelType        string           `json:"model_type"`
+		ExpertInner      int              `json:"moe_intermediate_size,omitempty"`
+		Renormalize      bool             `json:"norm_topk_prob,omitempty"`
 		Heads            int              `json:"num_attention_heads"`
+		Experts          int              `json:"num_experts,omitempty"`
+		ExpertsUsed      int              `json:"num_experts_per_tok,omitempty"`
 		Layers           int              `json:"num_hidden_layers"`
 		KVHeads          int              `json:"num_key_value_heads"`
+		LocalExperts     int              `json:"num_local_experts,omitempty"`
 		PAD              *int             `json:"pad_token_id,omitempty"`
 		Eps              json.Number      `json:"rms_norm_eps"`
 		RopeScaling      *ropeScalingJSON `json:"rope_scaling"`
@@ -311,7 +387,7 @@ func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
 		Architectures: []string{classes[m.modelType]}, BOS: t.bos, EOS: t.eos, PAD: t.pad, HeadDim: m.headDim, HiddenAct: "silu",
 		HiddenSize: m.hidden, InitializerRange: 0.02, Intermediate: m.intermediate, Positions: m.positions,
 		ModelType: m.modelType, Heads: m.heads, Layers: m.layers, KVHeads: m.kvHeads, Eps: m.eps, Theta: m.theta,
-		Tied: m.tied, DType: hf.DTypeName(d), UseCache: true, Vocab: m.vocab,
+		ExpertsUsed: m.expertsUsed, Tied: m.tied, DType: hf.DTypeName(d), UseCache: true, Vocab: m.vocab,
 	}
 	no := false
 	switch m.modelType {
@@ -330,6 +406,11 @@ func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
 		if m.mlpBias {
 			return nil, fmt.Errorf("biases of the feed-forward part are not known for qwen3")
 		}
+	case "mixtral":
+		c.LocalExperts = m.experts
+	case "qwen3_moe":
+		c.AttentionBias, c.SlidingWindow = &m.attentionBias, &no
+		c.Experts, c.ExpertInner, c.Renormalize, c.SparseStep, c.DenseLayers = m.experts, m.expertInner, true, 1, &[]int{}
 	}
 	if m.rope.Kind != nn.RopeDefault {
 		c.RopeScaling = &ropeScalingJSON{m.rope.Factor, m.rope.HighFreqFactor, m.rope.LowFreqFactor, m.rope.OriginalPositions,

@@ -118,6 +118,34 @@ func quantizeQ5_0(dst []byte, src []float32) {
 	}
 }
 
+// quantizeQ5_1 puts the smallest number of a block at 0 and the largest at 31.
+func quantizeQ5_1(dst []byte, src []float32) {
+	for ; len(src) > 0; dst, src = dst[24:], src[32:] {
+		// Not min and max: of zeros of both signs the first one is taken.
+		least, largest := src[0], src[0]
+		for _, x := range src[1:32] {
+			if x < least {
+				least = x
+			}
+			if x > largest {
+				largest = x
+			}
+		}
+		d := (largest - least) / 31
+		putF16(dst, d)
+		putF16(dst[2:], least)
+		scale := reciprocal(d)
+		five := func(x float32) uint32 { return uint32(uint8(float32((x-least)*scale) + 0.5)) }
+		var high uint32
+		for j := range 16 {
+			lo, hi := five(src[j]), five(src[j+16])
+			dst[8+j] = byte(lo&15 | hi&15<<4)
+			high |= lo>>4&1<<j | hi>>4&1<<(j+16)
+		}
+		binary.LittleEndian.PutUint32(dst[4:], high)
+	}
+}
+
 func abs32(x float32) float32 { return math.Float32frombits(math.Float32bits(x) &^ (1 << 31)) }
 
 // nearest rounds to a whole number, half to even, for magnitudes below 2^22: the sum has no bits left for a fraction.

@@ -30,8 +30,8 @@ var families = []Family{
 	{ModelType: "mistral", Read: readMistral, Names: Llama, Architecture: "llama"},
 	{ModelType: "qwen2", Read: readQwen2, Names: qwen, Architecture: "qwen2"},
 	{ModelType: "qwen3", Read: readQwen3, Names: qwen, Architecture: "qwen3"},
-	{ModelType: "qwen3_moe", Read: readQwen3MoE, Names: qwenMoE},
-	{ModelType: "mixtral", Read: readMixtral, Names: mixtral},
+	{ModelType: "qwen3_moe", Read: readQwen3MoE, Names: qwenMoE, Architecture: "qwen3moe"},
+	{ModelType: "mixtral", Read: readMixtral, Names: mixtral, Architecture: "llama"},
 	{ModelType: "gpt_oss", Read: readGPTOSS, Names: gptOSS},
 }
 

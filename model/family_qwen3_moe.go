@@ -10,10 +10,10 @@ import (
 
 // qwenMoE has Qwen's names, a router, and a matrix for each expert.
 var qwenMoE = slices.Concat(qwen, Names{
-	{Role: "router.*", HF: "model.layers.{layer}.mlp.gate.*"},
-	{Role: "expert.gate.*", HF: "model.layers.{layer}.mlp.experts.{expert}.gate_proj.*"},
-	{Role: "expert.up.*", HF: "model.layers.{layer}.mlp.experts.{expert}.up_proj.*"},
-	{Role: "expert.down.*", HF: "model.layers.{layer}.mlp.experts.{expert}.down_proj.*"},
+	{Role: "router.*", HF: "model.layers.{layer}.mlp.gate.*", GGUF: "blk.{layer}.ffn_gate_inp.*"},
+	{Role: "expert.gate.*", HF: "model.layers.{layer}.mlp.experts.{expert}.gate_proj.*", GGUF: "blk.{layer}.ffn_gate_exps.*", CutGGUF: Stacked},
+	{Role: "expert.up.*", HF: "model.layers.{layer}.mlp.experts.{expert}.up_proj.*", GGUF: "blk.{layer}.ffn_up_exps.*", CutGGUF: Stacked},
+	{Role: "expert.down.*", HF: "model.layers.{layer}.mlp.experts.{expert}.down_proj.*", GGUF: "blk.{layer}.ffn_down_exps.*", CutGGUF: Stacked},
 })
 
 // readQwen3MoE reads Qwen 3's mixtures of experts: Qwen 3's block with experts in some layers.

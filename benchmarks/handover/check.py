@@ -197,9 +197,38 @@ FAMILIES = {
     "mistral": ("gpt2", {"model_type": "mistral", "head_dim": 32, "sliding_window": None}),
     "qwen2": ("qwen2", {"model_type": "qwen2", "use_sliding_window": False}),
     "qwen3": ("qwen2", {"model_type": "qwen3", "head_dim": 32, "use_sliding_window": False, "attention_bias": False}),
+    "mixtral": ("gpt2", {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 256}),
+    "mixtral, narrow heads": ("llama2", {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 3,
+            "intermediate_size": 96, "head_dim": 24}),
+    "mixtral, 4 experts": ("llama3", {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2,
+            "intermediate_size": 256, "rope_scaling": LLAMA3, "tie_word_embeddings": True}),
+    "qwen3_moe": ("qwen2", {"model_type": "qwen3_moe", "head_dim": 32, "use_sliding_window": False, "attention_bias": False,
+            "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 256, "norm_topk_prob": True,
+            "num_hidden_layers": 9}),
+    "qwen3_moe, narrow experts": ("qwen2", {"model_type": "qwen3_moe", "head_dim": 64, "use_sliding_window": False,
+            "attention_bias": False, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 96,
+            "norm_topk_prob": True, "tie_word_embeddings": True}),
+    "qwen3_moe, 8 experts": ("qwen2", {"model_type": "qwen3_moe", "head_dim": 32, "use_sliding_window": False,
+            "attention_bias": False, "num_experts": 8, "num_experts_per_tok": 8, "moe_intermediate_size": 128,
+            "norm_topk_prob": True}),
 }
+EXPERTS = {"mixtral": ("block_sparse_moe.", "w1", "w3", "w2"), "qwen3_moe": ("mlp.", "gate_proj", "up_proj", "down_proj")}
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
-        "qwen3": "Qwen3ForCausalLM"}
+        "qwen3": "Qwen3ForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
+
+
+def feed_forward(c, d, f):
+    """Names, shapes and biases of a layer's feed-forward."""
+    if c["model_type"] not in EXPERTS:
+        bias = c.get("mlp_bias")
+        return [("mlp.gate_proj", (f, d), bias), ("mlp.up_proj", (f, d), bias), ("mlp.down_proj", (d, f), bias)]
+    prefix, gate, up, down = EXPERTS[c["model_type"]]
+    f, n = c.get("moe_intermediate_size", f), c.get("num_experts", c.get("num_local_experts"))
+    all = [(prefix + "gate", (n, d), False)]
+    for e in range(n):
+        p = f"{prefix}experts.{e}."
+        all += [(p + gate, (f, d), False), (p + up, (f, d), False), (p + down, (d, f), False)]
+    return all
 
 
 def random_model(where, tokenizers, name, keys):
@@ -220,13 +249,12 @@ def random_model(where, tokenizers, name, keys):
         for key, shape, bias in (
                 ("self_attn.q_proj", (q, d), qkv_bias), ("self_attn.k_proj", (kv, d), qkv_bias),
                 ("self_attn.v_proj", (kv, d), qkv_bias), ("self_attn.o_proj", (d, q), c.get("attention_bias")),
-                ("mlp.gate_proj", (f, d), c.get("mlp_bias")), ("mlp.up_proj", (f, d), c.get("mlp_bias")),
-                ("mlp.down_proj", (d, f), c.get("mlp_bias"))):
+                *feed_forward(c, d, f)):
             shapes[p + key + ".weight"] = shape
             if bias:
                 shapes[p + key + ".bias"] = shape[:1]
         shapes[p + "input_layernorm.weight"] = shapes[p + "post_attention_layernorm.weight"] = (d,)
-        if keys["model_type"] == "qwen3":
+        if keys["model_type"] in ("qwen3", "qwen3_moe"):
             shapes[p + "self_attn.q_norm.weight"] = shapes[p + "self_attn.k_norm.weight"] = (h,)
     header, body = {}, b""
     for key, shape in shapes.items():
@@ -245,9 +273,11 @@ def random_model(where, tokenizers, name, keys):
 def families(args):
     tokenizers, work = pathlib.Path(args.families), pathlib.Path(args.work)
     texts = json.loads((tokenizers / "texts.json").read_text())
-    print("| model | tokenizer | greedy tokens equal | closest logits | ids equal | of texts in NFC |\n"
-          "|---|---|---|---|---|---|")
+    print("| model | tokenizer | greedy tokens equal | closest logits | ids equal | of texts in NFC | q8_0 | q4_k_m | of types |\n"
+          "|---|---|---|---|---|---|---|---|---|")
     for name, (tokenizer, keys) in FAMILIES.items():
+        if args.only and args.only not in name:
+            continue
         model = work / name.replace(", ", "-").replace(" ", "-")
         random_model(model, tokenizers, tokenizer, keys)
         file = model.with_suffix(".gguf")
@@ -257,8 +287,17 @@ def families(args):
         equal, margin = same_tokens(args, model, file, prompts, args.tokens)
         llm, normal = open_llama(file, WINDOW), [unicodedata.normalize("NFC", t) for t in texts]
         ids, in_nfc = (same_ids(model / "tokenizer.json", llm, ts) for ts in (texts, normal))
+        del llm
+        blocks, types = [], ""
+        for dtype, ftype in (("q8_0", 7), ("q4_k_m", 15)):
+            ours, theirs = (model.with_suffix(f".{dtype}.{who}") for who in ("millrace", "llama"))
+            ours.unlink(missing_ok=True)
+            report, _ = millrace(args, "export", str(model), "--gguf", str(ours), "--dtype", dtype, "--json")
+            quantize(file, theirs, ftype)
+            blocks.append(same_blocks(ours, theirs))
+            types = ", ".join(f"{n} {t}" for t, n in sorted(json.loads(report)["tensors"].items()))
         print(f"| {name} | {tokenizer} | {equal} of {len(prompts)} prompts | {margin:.4f} "
-              f"| {ids} of {sum(map(bool, texts))} texts | {in_nfc} |", flush=True)
+              f"| {ids} of {sum(map(bool, texts))} texts | {in_nfc} | {' | '.join(blocks)} | {types} |", flush=True)
 
 
 def main():
@@ -267,6 +306,7 @@ def main():
     parser.add_argument("--model")
     parser.add_argument("--text")
     parser.add_argument("--families")
+    parser.add_argument("--only", help="of the families, those with this in their names")
     parser.add_argument("--work", required=True)
     parser.add_argument("--tokens", type=int, default=32, help="greedy tokens of a prompt; 0: do not compare them")
     parser.add_argument("--types", default="f32,bf16,f16,q8_0,q4_k_m")

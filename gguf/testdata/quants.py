@@ -25,7 +25,7 @@ x = np.concatenate([
 ]).astype(np.float32)
 
 out = {"llama_cpp": version("llama-cpp-python"), "numbers": x.astype(">f4").tobytes().hex(), "types": {}}
-for name in ("Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K"):
+for name in ("Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"):
     qtype = gguf.GGMLQuantizationType[name]
     elems, size = gguf.GGML_QUANT_SIZES[qtype]
     blocks = np.zeros(len(x) // elems * size, np.uint8)
