@@ -39,6 +39,9 @@ func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
 	case m.Architecture != "llama" && d.Rope.Kind == nn.RopeLlama3:
 		r.Fail("model_type", "llama.cpp has the llama3 kind of rope scaling for llama only: use the Hugging Face directory")
 	}
+	if d.Rope.Kind == nn.RopeYaRN {
+		r.Fail("rope_type", "GGUF files are not written of models with yarn: use the Hugging Face directory")
+	}
 	d.readExperts(r)
 	if r.Err() != nil {
 		return nil, r.Err()
