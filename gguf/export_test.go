@@ -19,6 +19,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
@@ -638,6 +639,64 @@ func TestExportMixture(t *testing.T) {
 		}
 		if x := g.tensors["blk.1.ffn_gate_inp.weight"]; !x.dims.Equal(tensor.Shape{int(experts), 256}) || x.typ != ggmlF32 {
 			t.Errorf("%s: the router is %v of %v", f.name, x.dims, x.typ)
+		}
+	}
+}
+
+// TestExportParts: how many experts a part has changes no byte of a file, though a stacked tensor then comes from many parts.
+func TestExportParts(t *testing.T) {
+	f := exportFamilies[6]
+	dir := writeRandomModel(t, f.config, f.tokenizer)
+	file, _, err := export(t, dir, ExportOptions{Type: Q4, Name: "random"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := hf.OpenWeights(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	names := model.Llama.Recut(model.Rows, "q.*", "k.*")
+	names = append(names, model.Name{Role: "router.*", HF: "model.layers.{layer}.mlp.gate.*", GGUF: "blk.{layer}.ffn_gate_inp.*"})
+	for _, x := range []string{"gate", "up", "down"} {
+		names = append(names, model.Name{Role: "expert." + x + ".*", HF: "model.layers.{layer}.mlp.experts.{expert}." + x + "_proj.*",
+			GGUF: "blk.{layer}.ffn_" + x + "_exps.*", CutGGUF: model.Stacked})
+	}
+	doc, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := parseConfig(t, strings.Replace(string(doc), "qwen3_moe", "parts", 1))
+	for _, perPart := range []int{1, 2, 5} {
+		m, err := model.New(config, model.Family{ModelType: "parts", Architecture: "qwen3moe", Names: names,
+			Read: func(_ *hf.Config, r *hf.ConfigReader, s *model.Spec) {
+				s.Attention.KVHeads, s.Attention.QKNorm = r.Size("num_key_value_heads"), true
+				s.HeadDim(r)
+				s.Rotary(r)
+				x := nn.Experts{Inner: r.Size("moe_intermediate_size"), Number: r.Size("num_experts"), PerPart: perPart,
+					Route: device.RouteSpec{TopK: r.Size("num_experts_per_tok"), Renormalize: r.BoolOr("norm_topk_prob", false), Scale: 1}}
+				s.FeedForwards = slices.Repeat([]nn.FeedForward{x}, s.Layers)
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := len(m.GroupParts[0]), (4+perPart)/perPart; got != want {
+			t.Fatalf("%d parts of experts, want %d", got, want)
+		}
+		file := filepath.Join(t.TempDir(), "m.gguf")
+		if _, err := Export(context.Background(), file, dir, m, m.Checkpoint().Fields(w), ExportOptions{Type: Q4, Name: "random"}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%d experts in a part: another file", perPart)
 		}
 	}
 }

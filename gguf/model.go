@@ -126,8 +126,11 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	return m, g.rope(arch, theta, f, m)
 }
 
-// experts reads what the metadata say of a mixture. It fails unless every layer has the experts: the memory that a model's
-// description takes follows from their number, which tensors of a file bound.
+// maxAllExperts bounds the experts of all layers, and so the memory that the names of their tensors take: some 2 KB for each.
+// The largest Qwen 3 has a fifth of them.
+const maxAllExperts = 1 << 16
+
+// experts reads what the metadata say of a mixture, and fails unless every layer has the tensors.
 func (g *header) experts(arch string, m *stated) error {
 	isMixture := arch == "qwen3moe"
 	for _, key := range []string{"expert_count", "expert_used_count"} {
@@ -155,8 +158,12 @@ func (g *header) experts(arch string, m *stated) error {
 			return err
 		}
 	}
-	if m.expertsUsed > m.experts {
+	switch {
+	case m.expertsUsed > m.experts:
 		return fmt.Errorf("each token has %d experts, and there are %d", m.expertsUsed, m.experts)
+	case m.experts > maxExperts || m.layers*m.experts > maxAllExperts:
+		return fmt.Errorf("%d layers with %d experts each are more than models have: supported are %d in a layer and %d in all",
+			m.layers, m.experts, maxExperts, maxAllExperts)
 	}
 	for l := range m.layers {
 		for _, name := range []string{"gate", "up", "down"} {

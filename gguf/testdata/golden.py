@@ -1,7 +1,9 @@
-"""Makes blocks.json and tiny_llama.gguf, the oracles of the GGUF tests. Needs: pip install gguf==0.19.0 numpy.
+"""Makes blocks.json, tiny_llama.gguf and tiny_qwen3moe.gguf, the oracles of the GGUF tests. Needs: pip install
+gguf==0.19.0 numpy.
 
 blocks.json: for each quantized type, blocks of random bytes with sane scales, and what the gguf package dequantizes
-them to, as hexadecimal float32 bits. tiny_llama.gguf: a model whose file was written by the gguf package.
+them to, as hexadecimal float32 bits. tiny_llama.gguf and tiny_qwen3moe.gguf: models whose files were written by the gguf
+package.
 """
 import json
 import pathlib
@@ -70,6 +72,12 @@ w.write_kv_data_to_file()
 w.write_tensors_to_file()
 w.close()
 
+
+def bit_sum(x):
+    bits = np.ascontiguousarray(x).reshape(-1).view(np.uint32).astype(np.uint64)
+    return int((bits * (np.arange(len(bits), dtype=np.uint64) + 1)).sum() & np.uint64((1 << 53) - 1))
+
+
 # The same tensors as transformers wants them, in bf16: the sum of the bits per tensor, weighted by position.
 r = gguf.GGUFReader(here / "tiny_llama.gguf")
 sums = {}
@@ -79,6 +87,53 @@ for t in r.tensors:
     for key, heads in (("attn_q.", 4), ("attn_k.", 2)):
         if key in t.name:  # the inverse of convert_hf_to_gguf.py's LlamaModel.permute
             x = x.reshape(heads, x.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(x.shape)
-    bits = x.reshape(-1).view(np.uint32).astype(np.uint64)
-    sums[t.name] = int((bits * (np.arange(len(bits), dtype=np.uint64) + 1)).sum() & np.uint64((1 << 53) - 1))
+    sums[t.name] = bit_sum(x)
 (here / "tiny_llama.json").write_text(json.dumps({"gguf": version("gguf"), "numpy": np.__version__, "sums": sums}, indent=1) + "\n")
+
+w = gguf.GGUFWriter(here / "tiny_qwen3moe.gguf", "qwen3moe")
+w.add_block_count(2)
+w.add_context_length(64)
+w.add_embedding_length(32)
+w.add_feed_forward_length(96)
+w.add_head_count(4)
+w.add_head_count_kv(2)
+w.add_key_length(16)
+w.add_value_length(16)
+w.add_layer_norm_rms_eps(1e-6)
+w.add_rope_freq_base(1000000.0)
+w.add_expert_count(5)
+w.add_expert_used_count(2)
+w.add_expert_feed_forward_length(32)
+w.add_tokenizer_model("gpt2")
+w.add_tokenizer_pre("qwen2")
+w.add_token_list(["<|endoftext|>", "<|im_start|>", "a", "b", "Ġ", "ab", "Ġa", "[PAD7]"])
+w.add_token_types([3, 3, 1, 1, 1, 1, 1, 5])
+w.add_token_merges(["a b", "Ġ a"])
+w.add_eos_token_id(1)
+tensor("token_embd.weight", 8, 32)
+tensor("output_norm.weight", 32)
+tensor("output.weight", 8, 32, qtype=Q.Q8_0)
+for layer in range(2):
+    b = f"blk.{layer}."
+    for name, *shape in (("attn_q", 64, 32), ("attn_k", 32, 32), ("attn_v", 32, 32), ("attn_output", 32, 64)):
+        tensor(f"{b}{name}.weight", *shape, qtype=Q.F16)
+    for name, size in (("attn_q_norm", 16), ("attn_k_norm", 16), ("attn_norm", 32), ("ffn_norm", 32)):
+        tensor(f"{b}{name}.weight", size)
+    tensor(b + "ffn_gate_inp.weight", 5, 32)
+    tensor(b + "ffn_gate_exps.weight", 5, 32, 32, qtype=Q.Q8_0)
+    tensor(b + "ffn_up_exps.weight", 5, 32, 32, qtype=Q.Q4_0)
+    tensor(b + "ffn_down_exps.weight", 5, 32, 32, qtype=Q.Q5_1)
+w.write_header_to_file()
+w.write_kv_data_to_file()
+w.write_tensors_to_file()
+w.close()
+
+# Experts one by one, as transformers names them.
+sums = {}
+for t in gguf.GGUFReader(here / "tiny_qwen3moe.gguf").tensors:
+    x = gguf.dequantize(t.data, t.tensor_type).astype(np.float32).reshape(tuple(int(d) for d in reversed(t.shape)))
+    if "_exps." in t.name:
+        sums |= {f"{t.name}/{e}": bit_sum(x[e]) for e in range(len(x))}
+    else:
+        sums[t.name] = bit_sum(x)
+(here / "tiny_qwen3moe.json").write_text(json.dumps({"gguf": version("gguf"), "numpy": np.__version__, "sums": sums}, indent=1) + "\n")
