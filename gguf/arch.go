@@ -40,7 +40,7 @@ func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
 		r.Fail("model_type", "llama.cpp has the llama3 kind of rope scaling for llama only: use the Hugging Face directory")
 	}
 	if d.Rope.Kind == nn.RopeYaRN {
-		r.Fail("rope_type", "GGUF files are not written of models with yarn: use the Hugging Face directory")
+		r.Fail("model_type", "GGUF files are not written of models with yarn: use the Hugging Face directory")
 	}
 	d.readExperts(r)
 	if r.Err() != nil {
@@ -57,18 +57,22 @@ func (m *decoder) readExperts(r *hf.ConfigReader) {
 		if x, ok := b.FeedForward.(nn.Experts); ok {
 			m.experts = &x
 		} else if m.Architecture == "qwen3moe" {
-			r.Fail("mlp_only_layers", "this or \"decoder_sparse_step\" leaves a layer without experts, and llama.cpp needs them "+
-				"in every layer of qwen3moe: use the Hugging Face directory")
+			key := "decoder_sparse_step"
+			if len(r.IntsOr("mlp_only_layers", nil)) > 0 {
+				key = "mlp_only_layers"
+			}
+			r.Fail(key, "a layer has no experts, and llama.cpp needs them in every layer of qwen3moe: use the Hugging Face directory")
+			return
 		}
 	}
 	switch x := m.experts; {
 	case x == nil:
 	case !x.Route.Renormalize:
-		r.Fail("norm_topk_prob", "it is false, and in llama.cpp the weights of a token's experts always add up to 1: "+
+		r.Fail("norm_topk_prob", "in llama.cpp the weights of a token's experts always add up to 1: "+
 			"use the Hugging Face directory")
 	case x.Number > maxExperts:
-		r.Fail("num_experts_per_tok", "they are chosen of %d, and llama.cpp has at most %d experts: use the Hugging Face directory",
-			x.Number, maxExperts)
+		r.Fail("model_type", "a layer has %d experts, and llama.cpp has at most %d: use the Hugging Face directory", x.Number,
+			maxExperts)
 	}
 }
 

@@ -712,7 +712,7 @@ func TestMixtureRefuses(t *testing.T) {
 		`"mlp_only_layers": [2]`:          {"mlp_only_layers", "every layer of qwen3moe", "use"},
 		`"mlp_only_layers": [0, 1, 2, 3]`: {"mlp_only_layers", "use"},
 		`"decoder_sparse_step": 2`:        {"decoder_sparse_step", "every layer of qwen3moe", "use"},
-		`"num_experts": 1025`:             {"1025", "at most 1024 experts", "use"},
+		`"num_experts": 1025`:             {"1025 experts", "at most 1024", "use"},
 		`"num_experts": 1024`:             nil,
 		`"attention_bias": true`:          {"attention_bias", "qwen3moe", "use"},
 		`"num_experts": 1`:                {"num_experts_per_tok"},
@@ -775,6 +775,11 @@ func TestTypesOfTensors(t *testing.T) {
 			"num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "num_experts": 128,
 			"num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": true,
 			"vocab_size": 151936, "max_position_embeddings": 40960}`, map[string]int{"Q4_K": 289, "Q6_K": 49, "F32": 241}},
+		// A llama of 80 layers would have Q5_K.
+		"80 layers": {`{"model_type": "qwen3_moe", "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 80,
+			"num_attention_heads": 8, "num_key_value_heads": 1, "num_experts": 4, "num_experts_per_tok": 2,
+			"moe_intermediate_size": 256, "norm_topk_prob": true, "vocab_size": 512, "max_position_embeddings": 64}`,
+			map[string]int{"Q4_K": 481, "Q6_K": 81, "F32": 401}},
 	} {
 		config := parseConfig(t, c.config)
 		of, err := model.New(config)

@@ -455,6 +455,7 @@ func TestBadMixture(t *testing.T) {
 				d.tensors[fmt.Sprint("x", i)] = f32Tensor(1)
 			}
 		}, []string{"65 layers with 1024 experts", "65536 in all"}},
+		"many experts":       {meta("expert_count", 1025), []string{"1025 experts", "more than models have"}},
 		"another count":      {meta("expert_count", 1024), []string{`"blk.0.ffn_gate_exps.weight"`, "[3 5 8]", "[1024 5 8]"}},
 		"count of 32 bits":   {meta("expert_count", 1<<32-1), []string{"expert_count is 4294967295"}},
 		"count is text":      {meta("expert_count", "3"), []string{"expert_count", "whole number"}},

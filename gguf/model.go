@@ -158,10 +158,7 @@ func (g *header) experts(arch string, m *stated) error {
 			return err
 		}
 	}
-	switch {
-	case m.expertsUsed > m.experts:
-		return fmt.Errorf("each token has %d experts, and there are %d", m.expertsUsed, m.experts)
-	case m.experts > maxExperts || m.layers*m.experts > maxAllExperts:
+	if m.experts > maxExperts || m.layers*m.experts > maxAllExperts {
 		return fmt.Errorf("%d layers with %d experts each are more than models have: supported are %d in a layer and %d in all",
 			m.layers, m.experts, maxExperts, maxAllExperts)
 	}
