@@ -487,10 +487,19 @@ func TestBadMixture(t *testing.T) {
 		})
 	}
 
-	// Experts of architectures that have none.
-	d := small("qwen3")
-	d.meta["qwen3.expert_count"] = 8
+	// Keys of experts that the architecture does not have, and none where it has them.
+	d := smallMixture("llama")
+	d.meta["llama.expert_feed_forward_length"] = 12
 	_, err := importDoc(t, d, ImportOptions{})
+	wantOneLine(t, err, `"llama.expert_feed_forward_length"`, "not supported")
+	d = smallMixture("qwen3moe")
+	delete(d.meta, "qwen3moe.expert_count")
+	delete(d.meta, "qwen3moe.expert_used_count")
+	_, err = importDoc(t, d, ImportOptions{})
+	wantOneLine(t, err, "qwen3moe.expert_count is missing")
+	d = small("qwen3")
+	d.meta["qwen3.expert_count"] = 8
+	_, err = importDoc(t, d, ImportOptions{})
 	wantOneLine(t, err, `"qwen3.expert_count"`, "not supported")
 }
 
