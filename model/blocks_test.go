@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -102,6 +103,72 @@ func TestTextConfig(t *testing.T) {
 		_, err := patchwork(t, c.doc)
 		if (c.says == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// GLM 4.5 carries its constants, and the layer after its last one; what a later layer had would be of another model.
+func TestCarriedByLayer(t *testing.T) {
+	g := modeltest.Load(t, "glm4_moe")
+	m := mustBuild(t, "glm4_moe", nil)
+	from, err := hf.OpenWeights(g.Dir)
+	check(t, err)
+	defer from.Close()
+	correction := func(layer string) string { return "model.layers." + layer + ".mlp.gate.e_score_correction_bias" }
+	open := func(leftOut string, more ...string) *hf.Weights {
+		var specs []hf.TensorSpec
+		for _, name := range from.Names() {
+			if info, _ := from.Info(name); name != leftOut {
+				specs = append(specs, hf.TensorSpec{Name: name, Shape: info.Shape, DType: tensor.F32})
+			}
+		}
+		for _, name := range more {
+			specs = append(specs, hf.TensorSpec{Name: name, Shape: tensor.Shape{9}, DType: tensor.F32})
+		}
+		dir := t.TempDir()
+		w, err := hf.CreateFile(filepath.Join(dir, "model.safetensors"), specs)
+		check(t, err)
+		for _, s := range specs {
+			all := make([]byte, s.Shape.Elems()*4)
+			if !slices.Contains(more, s.Name) {
+				check(t, from.ReadAt(s.Name, all, 0))
+			}
+			check(t, w.Write(s.Name, all))
+		}
+		check(t, w.Commit())
+		weights, err := hf.OpenWeights(dir)
+		check(t, err)
+		t.Cleanup(func() { check(t, weights.Close()) })
+		return weights
+	}
+	w := open("", "model.layers.3.eh_proj.weight", correction("3"))
+	check(t, m.Check(w))
+	want := []model.Carried{{Pattern: "model.layers.3.*", Names: []string{"model.layers.3.eh_proj.weight", correction("3")}, Bytes: 72},
+		{Pattern: correction("*"), Names: []string{correction("1"), correction("2")}, Bytes: 72}}
+	if diff := cmp.Diff(want, m.Carried(w)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	check(t, m.ReadConstants(w))
+	for layer, got := range m.Constants {
+		if layer == 0 {
+			if got != nil {
+				t.Errorf("the dense layer has the constants %v", got)
+			}
+			continue
+		}
+		want := make([]float32, 9)
+		check(t, from.ReadF32(correction(strconv.Itoa(layer)), want, 0))
+		if !slices.Equal(got, want) {
+			t.Errorf("layer %d: %v, want %v", layer, got, want)
+		}
+	}
+	if err := m.Check(open("", "model.layers.4.eh_proj.weight")); err == nil || !strings.Contains(err.Error(), "no place in the glm4_moe") {
+		t.Errorf("a tensor of a layer that is not there: %v", err)
+	}
+	few := open(correction("2"))
+	for _, err := range []error{m.Check(few), m.ReadConstants(few)} {
+		if err == nil || !strings.Contains(err.Error(), correction("2")) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("constants are missing: %v", err)
 		}
 	}
 }

@@ -188,6 +188,15 @@ func TestConfigErrors(t *testing.T) {
 		{"qwen3", map[string]any{"layer_types": []string{"full_attention", "full_attention", "sliding_attention"}}, `"layer_types" is ["full_attention", "full_attention", "sliding_attention"]: a layer has sliding attention`},
 		{"qwen3", map[string]any{"layer_types": []string{"full_attention", "full_attention", "chunked_attention"}}, `layer 2 has "chunked_attention"`},
 		{"qwen3", map[string]any{"num_experts": 8}, `"num_experts" is not supported`},
+		{"glm4_moe", map[string]any{"n_group": 4}, `"n_group" is 4: it does not cut 9 experts into equal groups of 2 or more`},
+		{"glm4_moe", map[string]any{"n_group": 9}, `"n_group" is 9: it does not cut 9 experts into equal groups of 2 or more`},
+		{"glm4_moe", map[string]any{"topk_group": 4}, `"topk_group" is 4: each token has 4 groups, and there are 3`},
+		{"glm4_moe", map[string]any{"topk_group": 1, "num_experts_per_tok": 4}, `"topk_group" is 1: 1 groups have 3 experts, and each token has 4`},
+		{"glm4_moe", map[string]any{"num_experts_per_tok": 10}, `"num_experts_per_tok" is 10: each token has 10 experts, and there are 9`},
+		{"glm4_moe", map[string]any{"n_shared_experts": -1}, `"n_shared_experts" is -1: it must not be negative`},
+		{"glm4_moe", map[string]any{"n_shared_experts": 1 << 20}, `"n_shared_experts" is 1048576: shared experts that are together wider`},
+		{"glm4_moe", map[string]any{"routed_scaling_factor": 0}, `"routed_scaling_factor" is 0`},
+		{"glm4_moe", map[string]any{"num_experts": 8}, `"num_experts" is not supported`},
 	} {
 		_, err := build(t, c.variant, c.set)
 		switch {
@@ -229,17 +238,19 @@ func TestParts(t *testing.T) {
 			covered := map[string][]bool{}
 			layer := 0
 			for i, p := range m.Parts {
-				if p.Index != i || p.Layer < layer || p.Layer >= m.Layers() || len(p.Tensors) != len(p.Layout.Fields) {
-					t.Errorf("%s: part %d is %+v", variant, i, p)
+				if p.Index != i || p.Layer < layer || p.Layer >= m.Layers() {
+					t.Errorf("%s: part %d is %s, of layer %d", variant, i, p.Name, p.Layer)
 				}
 				layer = p.Layer
 				if n, _ := p.Layout.Params(); p.Kind != model.Block && n > block+64*int64(m.Hidden) {
 					t.Errorf("%s: part %s has %d parameters, a block %d", variant, p.Name, n, block)
 				}
+				field := -1 // a field may have several sources
 				for j, src := range p.Tensors {
-					if src.Field != j {
+					if src.Field != field && src.Field != field+1 {
 						t.Errorf("%s: part %s: source %d is of field %d", variant, p.Name, j, src.Field)
 					}
+					field = src.Field
 					if covered[src.Name] == nil {
 						covered[src.Name] = make([]bool, src.Shape.Elems())
 					}
@@ -252,6 +263,9 @@ func TestParts(t *testing.T) {
 							covered[src.Name][at] = true
 						}
 					}
+				}
+				if field != len(p.Layout.Fields)-1 {
+					t.Errorf("%s: part %s: %d of %d fields have a source", variant, p.Name, field+1, len(p.Layout.Fields))
 				}
 			}
 			tensors := m.Tensors()

@@ -19,6 +19,16 @@ func (s *Spec) parted(r *hf.ConfigReader, x nn.Experts) nn.Experts {
 		r.Fail("num_experts_per_tok", "each token has %d experts, and there are %d", x.Route.TopK, x.Number)
 		return x
 	}
+	if groups, top := x.Route.Groups, x.Route.TopGroups; groups > 1 {
+		switch each := x.Number / groups; {
+		case x.Number%groups != 0 || each < 2:
+			r.Fail("n_group", "it does not cut %d experts into equal groups of 2 or more", x.Number)
+		case top > groups:
+			r.Fail("topk_group", "each token has %d groups, and there are %d", top, groups)
+		case top*each < x.Route.TopK:
+			r.Fail("topk_group", "%d groups have %d experts, and each token has %d", top, top*each, x.Route.TopK)
+		}
+	}
 	if x.PerPart == 0 && x.Number > 0 {
 		each := 3 * int64(s.Hidden) * int64(x.Inner)
 		most := int(min(max(partParams/max(each, 1), 1), int64(x.Number)))

@@ -20,8 +20,12 @@ type Family struct {
 	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
 	Architecture string
 	// Carried are patterns of path.Match for the names of tensors that are neither loaded nor trained, such as those of a
-	// vision tower ("visual.*"). An export has them as the model's own files do.
+	// vision tower ("visual.*"). An export has them as the model's own files do. A pattern may have {layers} in it, for the
+	// number of layers.
 	Carried []string
+	// Constants is what checkpoints call the constants of a block (nn.Block.Constants), of which {layer} is the number. They are
+	// carried, too.
+	Constants string
 }
 
 // families are those of this package.
@@ -33,6 +37,7 @@ var families = []Family{
 	{ModelType: "qwen3_moe", Read: readQwen3MoE, Names: qwenMoE, Architecture: "qwen3moe"},
 	{ModelType: "mixtral", Read: readMixtral, Names: mixtral, Architecture: "llama"},
 	{ModelType: "gpt_oss", Read: readGPTOSS, Names: gptOSS},
+	{ModelType: "glm4_moe", Read: readGLM4MoE, Names: glmMoE, Constants: glmCorrection, Carried: glmNextToken},
 }
 
 // Families are the supported values of model_type.

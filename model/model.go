@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/nn"
@@ -29,12 +31,17 @@ type Model struct {
 	NormPart   int
 	HeadTiles  []int // of the parts that hold the head, by row; EmbedTiles if tied
 
+	// Constants are those of each block (nn.Block.Constants), as ReadConstants has found them in a checkpoint; nil for a
+	// block without any. If all is nil, they are zeros.
+	Constants [][]float32
+
 	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
 	Architecture string
 
 	names      Names
 	checkpoint *Form
 	carried    []string // patterns of the names of tensors that are carried, see Family
+	constants  string   // what checkpoints call the constants of a block
 }
 
 // DefaultChunkTokens is the number of positions that the head treats at once by default. Larger chunks make fewer,
@@ -97,7 +104,13 @@ func New(c *hf.Config, added ...Family) (*Model, error) {
 // build makes the blocks and cuts the parts.
 func (s *Spec) build() (*Model, error) {
 	m := &Model{Type: s.family.ModelType, Hidden: s.Hidden, Vocab: s.Vocab, MaxPositions: s.Positions, Tied: s.Tied,
-		InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names, carried: s.family.Carried}
+		InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names, constants: s.family.Constants}
+	for _, pattern := range s.family.Carried {
+		m.carried = append(m.carried, strings.ReplaceAll(pattern, "{layers}", strconv.Itoa(s.Layers)))
+	}
+	if m.constants != "" {
+		m.carried = append(m.carried, strings.ReplaceAll(m.constants, "{layer}", "*"))
+	}
 	known := map[string]*tensor.Layout{}
 	layouts, largest, err := s.layouts(known)
 	if err != nil {
@@ -113,6 +126,9 @@ func (s *Spec) build() (*Model, error) {
 		block := &s.Blocks[l]
 		if block.Parts() > 0 && block.Rule != nn.Pre {
 			return nil, fmt.Errorf("layer %d has a feed-forward in parts, which needs the residual rule Pre", l)
+		}
+		if block.Constants() > 0 && m.constants == "" {
+			return nil, fmt.Errorf("layer %d has constants, and the family has no name for them", l)
 		}
 		m.Blocks = append(m.Blocks, block)
 		m.Like = append(m.Like, slices.IndexFunc(m.Blocks, func(b *nn.Block) bool { return reflect.DeepEqual(b, block) }))

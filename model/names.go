@@ -44,6 +44,9 @@ const (
 	Transposed
 	// Stacked: [parts, rows, columns] for the parts or the experts of a feed-forward.
 	Stacked
+	// PartlyRotated: the rows of each head are in the order in which transformers rotates a part of them. Where all of a head
+	// is rotated, this is Rows. See nn.RopeFrequencies.
+	PartlyRotated
 )
 
 // Under is the table with "model." replaced in the names of checkpoints.
@@ -63,6 +66,17 @@ func (n Names) Recut(gguf Cut, roles ...string) Names {
 	for i := range n {
 		if slices.Contains(roles, n[i].Role) {
 			n[i].CutGGUF = gguf
+		}
+	}
+	return n
+}
+
+// RecutHF is the table with another cut of some roles in checkpoints.
+func (n Names) RecutHF(cut Cut, roles ...string) Names {
+	n = slices.Clone(n)
+	for i := range n {
+		if slices.Contains(roles, n[i].Role) {
+			n[i].CutHF = cut
 		}
 	}
 	return n
@@ -96,6 +110,7 @@ type share struct {
 	rows, cols int
 	isVector   bool
 	head       int // rows of a head
+	rotated    int // of these, or of part of them
 	cut        Cut
 }
 
@@ -118,13 +133,13 @@ func (m *Model) form(of func(Name) (string, Cut)) (*Form, error) {
 			}
 			name := strings.NewReplacer("{layer}", strconv.Itoa(p.Layer-1), "{part}", strconv.Itoa(p.Group-1),
 				"{expert}", strconv.Itoa(expert), "*", word).Replace(pattern)
-			s := share{name, i, expert, j, line, f.Shape[0], 1, len(f.Shape) == 1, f.Shape[0], cut}
+			s := share{name, i, expert, j, line, f.Shape[0], 1, len(f.Shape) == 1, f.Shape[0], 0, cut}
 			if !s.isVector {
 				s.cols = f.Shape[1]
 			}
 			if p.Kind == Block {
 				if a, ok := m.Blocks[p.Layer-1].Mixer.(nn.Attention); ok {
-					s.head = a.HeadDim
+					s.head, s.rotated = a.HeadDim, a.Rope.Rotated
 				}
 			}
 			all = append(all, s)
@@ -202,10 +217,24 @@ func assemble(name string, all []share) (Tensor, error) {
 				return t, fmt.Errorf("tensor %s has shares of different forms", name)
 			}
 			place := func(row int) int64 { return int64(i*rows)*int64(first.cols) + int64(row)*int64(rowStep) }
-			if s.cut&Interleaved == 0 {
+			switch {
+			case s.cut&PartlyRotated != 0 && 0 < s.rotated && s.rotated < s.head:
+				if s.rows%s.head != 0 || s.head%2 != 0 || s.rotated%2 != 0 {
+					return t, fmt.Errorf("tensor %s: %d rows are not heads of %d, of which %d are rotated", name, s.rows, s.head, s.rotated)
+				}
+				for first := 0; first < s.rows; first += s.head {
+					turns, stays := s.rotated/2, (s.head-s.rotated)/2
+					p.Row = first
+					for _, run := range []struct{ from, rows int }{{0, turns}, {s.rotated, stays}, {turns, turns}, {s.rotated + stays, stays}} {
+						p.At, p.Rows = place(at+first+run.from), run.rows
+						t.Pieces = append(t.Pieces, p)
+						p.Row += run.rows
+					}
+				}
+			case s.cut&Interleaved == 0:
 				p.At = place(at)
 				t.Pieces = append(t.Pieces, p)
-			} else {
+			default:
 				half := head / 2
 				if head%2 != 0 || s.rows%half != 0 {
 					return t, fmt.Errorf("tensor %s: %d rows have no halves of %d", name, s.rows, half)

@@ -29,6 +29,8 @@ type reference struct {
 	s      device.Stream
 	arena  *device.Arena
 	w, g   []nn.Params // by part
+
+	constants []device.Mat // by block
 }
 
 func check(t testing.TB, err error) {
@@ -62,6 +64,15 @@ func newReference(t *testing.T, dir string, dtype tensor.DType, level isa.Level)
 	check(t, err)
 	defer w.Close()
 	check(t, m.Check(w))
+	check(t, m.ReadConstants(w))
+	for i, b := range m.Blocks {
+		var of device.Mat
+		if n := b.Constants(); n > 0 {
+			of = r.arena.Mat(tensor.F32, 1, n)
+			r.put(of.Mem, m.Constants[i])
+		}
+		r.constants = append(r.constants, of)
+	}
 	for i := range m.Parts {
 		p := &m.Parts[i]
 		v := newValues(p, dtype == tensor.BF16)
@@ -150,7 +161,7 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 	for l, block := range m.Blocks {
 		x = append(x, a.Mat(r.dtype, n, m.Hidden))
 		kept = append(kept, block.NewKept(a, r.dtype, n, keep))
-		r.visits(l, nn.Forward, nn.Args{X: x[l], Y: x[l+1], Batch: b, Rope: rope, Kept: kept[l],
+		r.visits(l, nn.Forward, nn.Args{X: x[l], Y: x[l+1], Batch: b, Rope: rope, Constants: r.constants[l], Kept: kept[l],
 			Held: block.NewHeld(a, r.dtype, n, 1, true), Work: block.NewForwardWork(a, r.dtype, n, 0, keep)})
 	}
 
@@ -178,7 +189,7 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 
 	for l := len(m.Blocks) - 1; l >= 0; l-- {
 		block := m.Blocks[l]
-		r.visits(l, nn.Backward, nn.Args{X: x[l], DX: dx, Batch: b, Rope: rope, Kept: kept[l],
+		r.visits(l, nn.Backward, nn.Args{X: x[l], DX: dx, Batch: b, Rope: rope, Constants: r.constants[l], Kept: kept[l],
 			Held: block.NewHeld(a, r.dtype, n, 1, true), Work: block.NewBackwardWork(a, r.dtype, n, 0, keep)})
 	}
 	for _, i := range m.EmbedTiles {

@@ -14,7 +14,12 @@ var ropeKinds = []string{nn.RopeDefault.String(), nn.RopeLinear.String(), nn.Rop
 // readRope reads the rotary embedding in the style of transformers 4 ("rope_theta" and "rope_scaling", whose kind is
 // "rope_type" or "type") or 5 ("rope_parameters" with both), for heads of a width. defaultTheta stands for an absent base.
 func readRope(r *hf.ConfigReader, headDim int, defaultTheta float64) nn.RopeFrequencies {
-	r.Require("partial_rotary_factor", 1.0)
+	return readPartialRope(r, headDim, defaultTheta, 1)
+}
+
+// readPartialRope does so for a family whose heads may be rotated in part. defaultFactor stands for an absent
+// "partial_rotary_factor"; of a family whose default is 1 nothing else is supported.
+func readPartialRope(r *hf.ConfigReader, headDim int, defaultTheta, defaultFactor float64) nn.RopeFrequencies {
 	p := nn.RopeFrequencies{HeadDim: headDim, Theta: r.Positive("rope_theta", defaultTheta)}
 	scaling, isOld := r.Object("rope_scaling")
 	params, isNew := r.Object("rope_parameters")
@@ -26,9 +31,9 @@ func readRope(r *hf.ConfigReader, headDim int, defaultTheta float64) nn.RopeFreq
 		if r.Has("rope_theta") {
 			params.Require("rope_theta", r.FloatOr("rope_theta", 0))
 		}
-		params.Require("partial_rotary_factor", 1.0)
 		scaling = params
 	}
+	p.Rotated = rotated(r, params, headDim, defaultFactor)
 	if scaling == nil {
 		return p
 	}
@@ -52,6 +57,39 @@ func readRope(r *hf.ConfigReader, headDim int, defaultTheta float64) nn.RopeFreq
 		readYaRN(r, scaling, &p)
 	}
 	return p
+}
+
+// rotated reads how many columns of a head are rotated, 0 for all, from what the keys of a config.json and, unless that is
+// nil, those of its "rope_parameters" say.
+func rotated(r, params *hf.ConfigReader, headDim int, defaultFactor float64) int {
+	const key = "partial_rotary_factor"
+	all, factor := []*hf.ConfigReader{r}, defaultFactor
+	if params != nil {
+		all = append(all, params)
+	}
+	if defaultFactor == 1 {
+		for _, r := range all {
+			r.Require(key, 1.0)
+		}
+		return 0
+	}
+	at := r
+	for _, r := range all {
+		if r.Has(key) {
+			factor, at = r.Positive(key, 0), r
+		}
+	}
+	if at == params && r.Has(key) {
+		params.Require(key, r.FloatOr(key, 0))
+	}
+	n := int(float64(headDim) * factor)
+	switch {
+	case r.Err() != nil || n == headDim:
+		return 0
+	case factor > 1 || n < 2 || n%2 != 0:
+		at.Fail(key, "of heads of width %d that is %d columns, and an even number of them is rotated", headDim, n)
+	}
+	return n
 }
 
 // readYaRN reads the settings of yarn. Defaults are those of transformers (modeling_rope_utils.py).

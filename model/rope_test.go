@@ -43,6 +43,39 @@ func TestReadRope(t *testing.T) {
 	}
 }
 
+// Heads of some families are rotated in part, by a factor that either generation's keys may have.
+func TestReadPartialRope(t *testing.T) {
+	for doc, want := range map[string]struct {
+		rotated int
+		says    string
+	}{
+		`{}`:                              {32, ""},
+		`{"partial_rotary_factor": 0.25}`: {16, ""},
+		`{"partial_rotary_factor": 1}`:    {0, ""},
+		`{"rope_theta": 7, "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75}}`:        {48, ""},
+		`{"partial_rotary_factor": 0.3, "rope_parameters": {"rope_theta": 7}}`:                                 {0, `"partial_rotary_factor" is 0.3: of heads of width 64 that is 19 columns`},
+		`{"partial_rotary_factor": 0.25, "rope_parameters": {"rope_theta": 7, "partial_rotary_factor": 0.25}}`: {16, ""},
+		`{"partial_rotary_factor": 0.25, "rope_parameters": {"rope_theta": 7, "partial_rotary_factor": 0.5}}`:  {0, `"rope_parameters.partial_rotary_factor" is 0.5: supported is 0.25`},
+		`{"partial_rotary_factor": 1.5}`:                         {0, `"partial_rotary_factor" is 1.5`},
+		`{"partial_rotary_factor": 0.01}`:                        {0, `"partial_rotary_factor" is 0.01`},
+		`{"rope_parameters": {"partial_rotary_factor": -0.5}}`:   {0, `"rope_parameters.partial_rotary_factor" is -0.5: a positive number`},
+		`{"rope_parameters": {"partial_rotary_factor": "half"}}`: {0, `"rope_parameters.partial_rotary_factor" is "half"`},
+	} {
+		c, err := hf.ParseConfig("m/config.json", []byte(doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := c.Reader()
+		p := readPartialRope(r, 64, 1e4, 0.5)
+		switch err := r.Finish(); {
+		case want.says == "" && (err != nil || p.Rotated != want.rotated):
+			t.Errorf("%s: %d columns, %v; want %d", doc, p.Rotated, err, want.rotated)
+		case want.says != "" && (err == nil || !strings.Contains(err.Error(), want.says)):
+			t.Errorf("%s: %v, want %s", doc, err, want.says)
+		}
+	}
+}
+
 func TestReadRopeRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		doc   string

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/tensor"
 )
 
 // Check fails unless a checkpoint has every tensor of the model in its shape and in a type that can be read. It also
@@ -20,6 +22,11 @@ func (m *Model) Check(w *hf.Weights) error {
 			if err := w.Expect(src.Name, src.Shape); err != nil {
 				return err
 			}
+		}
+	}
+	for _, c := range m.ConstantTensors() {
+		if err := w.Expect(c.Name, c.Shape); err != nil {
+			return err
 		}
 	}
 	for _, name := range w.Names() {
@@ -42,6 +49,45 @@ func (m *Model) known() map[string]bool {
 		}
 	}
 	return names
+}
+
+// ConstantTensors are the tensors of checkpoints that have the constants of blocks, without pieces.
+func (m *Model) ConstantTensors() (all []Tensor) {
+	for i, b := range m.Blocks {
+		if n := b.Constants(); n > 0 {
+			all = append(all, Tensor{Name: m.constantsOf(i), Shape: tensor.Shape{n}})
+		}
+	}
+	return all
+}
+
+// constantsOf is what checkpoints call the constants of a block.
+func (m *Model) constantsOf(block int) string {
+	return strings.ReplaceAll(m.constants, "{layer}", strconv.Itoa(block))
+}
+
+// ReadConstants reads the constants of all blocks from a checkpoint.
+func (m *Model) ReadConstants(w TensorReader) error {
+	var all [][]float32
+	for i, b := range m.Blocks {
+		n := b.Constants()
+		if n == 0 {
+			continue
+		}
+		if all == nil {
+			all = make([][]float32, len(m.Blocks))
+		}
+		name := m.constantsOf(i)
+		if err := w.Expect(name, tensor.Shape{n}); err != nil {
+			return err
+		}
+		all[i] = make([]float32, n)
+		if err := w.ReadF32(name, all[i], 0); err != nil {
+			return err
+		}
+	}
+	m.Constants = all
+	return nil
 }
 
 // Carried are tensors of a checkpoint that the model has no place for, and that an export copies: those of one

@@ -42,6 +42,7 @@ type Experts struct {
 	Activation device.GLUSpec
 
 	RouterBias bool // is added to the logits
+	Correction bool // the block has a constant for each expert that is added to its score where rows choose, see device.RouteSpec
 	Bias       bool // biases on gate, up and down of each expert
 	Balance    Balance
 
@@ -51,6 +52,7 @@ type Experts struct {
 var (
 	_ Routed = Experts{}
 	_ Loaded = Experts{}
+	_ Fixed  = Experts{}
 )
 
 // Balance is a loss that is least if all experts are chosen equally often. It adds to the loss of a step
@@ -98,6 +100,9 @@ func (x Experts) Balanced() float32 { return x.Balance.Weight }
 
 // Loads implements Loaded.
 func (x Experts) Loads() int { return x.Number + 1 }
+
+// Constants implements Fixed.
+func (x Experts) Constants() int { return when(x.Correction, x.Number) }
 
 // FirstExpert is the number of a part's first expert.
 func (x Experts) FirstExpert(part int) int { return part * x.PerPart }
@@ -210,7 +215,7 @@ func (x Experts) Open(p *Pass) {
 		p.Cast(p.buf[biasNumbers], p.w.named(routerBias, 1))
 		p.AddBias(logits, p.buf[biasNumbers])
 	}
-	p.Route(p.Held(heldChoices).Mem, p.Held(heldWeights), logits, device.Mat{}, x.Route)
+	p.Route(p.Held(heldChoices).Mem, p.Held(heldWeights), logits, p.constants, x.Route)
 }
 
 // OpenForward implements Routed: the sum begins with the shared expert's output.

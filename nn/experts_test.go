@@ -20,10 +20,11 @@ func mixtures() map[string]nn.Experts {
 	all := softmax
 	all.TopK, all.Renormalize = 7, false
 	return map[string]nn.Experts{
-		"plain":   {Inner: 10, Number: 7, Route: softmax},
-		"sigmoid": {Inner: 9, Number: 8, Route: sigmoid, Shared: 13},
-		"biases":  {Inner: 12, Number: 7, Route: softmax, Bias: true, RouterBias: true, Activation: device.GLUSpec{Alpha: 1.7, Limit: 0.4}},
-		"all":     {Inner: 8, Number: 7, Route: all, Bias: true, RouterBias: true, Shared: 5},
+		"plain":     {Inner: 10, Number: 7, Route: softmax},
+		"sigmoid":   {Inner: 9, Number: 8, Route: sigmoid, Shared: 13},
+		"biases":    {Inner: 12, Number: 7, Route: softmax, Bias: true, RouterBias: true, Activation: device.GLUSpec{Alpha: 1.7, Limit: 0.4}},
+		"corrected": {Inner: 9, Number: 8, Route: sigmoid, Correction: true},
+		"all":       {Inner: 8, Number: 7, Route: all, Bias: true, RouterBias: true, Shared: 5},
 	}
 }
 
@@ -32,6 +33,7 @@ type mixed struct {
 	*block
 	experts        nn.Experts
 	weights, grads []nn.Params
+	correction     device.Mat
 }
 
 // newMixed makes the block. An expert's weights depend on its number in order, and not on its part.
@@ -47,6 +49,9 @@ func newMixed(t *testing.T, x nn.Experts, dtype tensor.DType, order []int) *mixe
 			}
 			m.set(m.w.Mat(i), old)
 		}
+	}
+	if x.Correction { // so that choices are others without it
+		m.correction = m.mat(tensor.F32, 1, x.Number, normal(rand.New(rand.NewPCG(6, 7)), x.Number, 0, 0.5))
 	}
 	for part := range d.Parts() {
 		layout, err := tensor.NewLayout(d.PartFields(part)...)
@@ -91,7 +96,7 @@ func (m *mixed) run(keep nn.Keep) result {
 		m.poison(device.Mem{Off: mark, Len: m.arena.Mark() - mark})
 		for _, stage := range m.d.Stages(to, false) {
 			v, a := stage[0], m.args(kept, work)
-			a.Held = held
+			a.Held, a.Constants = held, m.correction
 			switch {
 			case len(v.Parts) == 0:
 				a.Weights, a.Gradients = nil, nil
@@ -253,5 +258,60 @@ func TestOneExpertForAll(t *testing.T) {
 		if zero := !slices.ContainsFunc(g, func(x float32) bool { return x != 0 }); zero == chosen {
 			t.Errorf("expert %d: the gradient of %s is zero: %v", i/len(expertTensors), expertTensors[i%len(expertTensors)], zero)
 		}
+	}
+}
+
+// A correction has a part in choosing, and in nothing else: experts that it lifts compute what they do where there are no
+// others, and a correction that is the same for all changes no bit.
+func TestCorrection(t *testing.T) {
+	route := device.RouteSpec{TopK: 3, Sigmoid: true, Renormalize: true, Scale: 1.7}
+	x := nn.Experts{Inner: 9, Number: 8, PerPart: 3, Shared: 5, Route: route, Correction: true}
+	if n := (&nn.Block{FeedForward: x}).Constants(); n != x.Number {
+		t.Errorf("%d constants, want %d", n, x.Number)
+	}
+	if n := (&nn.Block{FeedForward: nn.Experts{Number: 8}}).Constants() + (&nn.Block{FeedForward: nn.GLU{}}).Constants(); n != 0 {
+		t.Errorf("%d constants of blocks without", n)
+	}
+	for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
+		like := newMixed(t, x, dtype, numbered(x.Number))
+		run := func(x nn.Experts, order []int, correction []float32) result {
+			m := newMixed(t, x, dtype, order)
+			for i, f := range m.layout.Fields {
+				if f.Name != "router.weight" { // of which the order says the rows
+					m.set(m.w.Mat(i), like.get(like.w.Mat(like.index(f.Name))))
+				}
+			}
+			m.set(m.x, like.get(like.x))
+			copy(m.dy, like.dy)
+			if x.Correction {
+				m.set(m.correction, correction)
+			}
+			return m.run(nn.KeepInput)
+		}
+		lifted := []int{1, 4, 6}
+		correction := normal(rand.New(rand.NewPCG(8, 9)), x.Number, 0, 0.1)
+		for _, e := range lifted {
+			correction[e] += 5
+		}
+		got := run(x, numbered(x.Number), correction)
+		few := x
+		few.Number, few.Correction = len(lifted), false
+		want := run(few, lifted, nil)
+		sameBits(t, "y", got.y, want.y)
+		if dtype == tensor.F32 {
+			near(t, "dx", got.dx, want.dx) // the router's share is a sum over more experts
+		}
+		n := len(expertTensors)
+		for i := range got.experts {
+			switch at := slices.Index(lifted, i/n); {
+			case at >= 0:
+				sameBits(t, fmt.Sprintf("%s of expert %d", expertTensors[i%n], i/n), got.experts[i], want.experts[at*n+i%n])
+			case slices.ContainsFunc(got.experts[i], func(x float32) bool { return x != 0 }):
+				t.Errorf("expert %d is not chosen, and its %s has a gradient", i/n, expertTensors[i%n])
+			}
+		}
+		plain := x
+		plain.Correction = false
+		run(x, numbered(x.Number), slices.Repeat([]float32{0.25}, x.Number)).same(t, "alike", run(plain, numbered(x.Number), nil))
 	}
 }

@@ -73,6 +73,7 @@ func (d *Block) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	} else {
 		args.Work = d.NewForwardWork(a, m.DType, t, m.Rows, m.Level)
 	}
+	args.Constants = a.Mat(tensor.F32, 1, d.Constants())
 	args.Loads = device.Mem{Len: d.LoadBytes()}
 	if experts := d.Loads() - 1; d.Balanced() != 0 {
 		args.Balance = a.Mat(tensor.F32, 1, experts)

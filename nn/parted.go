@@ -92,6 +92,20 @@ func (d *Block) Balanced() float32 {
 	return 0
 }
 
+// Fixed is a feed-forward that reads numbers which are of a model and are not trained. They are F32 whatever a run computes
+// in, and are on the device for as long as the run is.
+type Fixed interface {
+	Constants() int // how many
+}
+
+// Constants is the number of the feed-forward's constants; 0 for most.
+func (d *Block) Constants() int {
+	if f, ok := d.FeedForward.(Fixed); ok {
+		return f.Constants()
+	}
+	return 0
+}
+
 // LoadBytes is the length of what the block tells of its experts.
 func (d *Block) LoadBytes() int64 {
 	n := d.Loads()
@@ -209,7 +223,7 @@ func (d *Block) partBackward(part int, first bool) Visit {
 // held is the view of a routed feed-forward of a micro-batch, or of the step. Its values have the rows of a chunk.
 func (d *Block) held(s device.Stream, a *Args) *Pass {
 	p := &Pass{Stream: s, eps: d.Eps, b: a.Batch, held: a.Held, norm: a.Held.norm, rstd: a.Held.rstd, chunk: a.Work.chunk,
-		buf: a.Work.feed, loads: a.Loads, balance: a.Balance}
+		buf: a.Work.feed, loads: a.Loads, balance: a.Balance, constants: a.Constants}
 	if len(a.Weights) > 0 {
 		p.w = a.Weights[0]
 	}

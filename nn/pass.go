@@ -100,6 +100,8 @@ type Pass struct {
 	held    *Held        // of a routed feed-forward
 	loads   device.Mem   // where it tells of its experts
 	balance device.Mat   // Args.Balance
+
+	constants device.Mat // F32 [1, Block.Constants]
 }
 
 func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {

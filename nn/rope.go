@@ -2,6 +2,7 @@ package nn
 
 import (
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace/device"
 )
@@ -39,6 +40,7 @@ func (k RopeKind) String() string { return [...]string{"default", "linear", "lla
 // RopeFrequencies define the angles of the rotary positions: position times frequency.
 type RopeFrequencies struct {
 	HeadDim int // even
+	Rotated int // columns of a head that are rotated, even; 0: all
 	Theta   float64
 	Kind    RopeKind
 	Factor  float64 // linear, llama3, yarn
@@ -53,17 +55,33 @@ type RopeFrequencies struct {
 	Whole                         bool
 }
 
-// Inverse are the HeadDim/2 frequencies in radians per position. They follow transformers (modeling_rope_utils.py)
+// A head of which a part is rotated. The operation rotates the pairs of columns (i, i+HeadDim/2), and models that rotate a
+// part of r columns have its pairs (i, i+r/2) in their weights. So such a head has its columns in another order here: the
+// first half of what is rotated, the first half of the rest, and then the second halves of both. The pairs of the rest
+// have frequency 0. Scores are sums over a head's columns, so the order makes no difference to them; the rows of weights,
+// of biases and of norms are put into it as they are read (model.PartlyRotated).
+
+// width is the number of columns that are rotated.
+func (f RopeFrequencies) width() int {
+	if f.Rotated > 0 {
+		return f.Rotated
+	}
+	return f.HeadDim
+}
+
+// Inverse are the HeadDim/2 frequencies in radians per position, zeros after those of what is rotated. They follow transformers (modeling_rope_utils.py)
 // through fp32, with the roundings of PyTorch, which divides a number by a tensor as reciprocal times number; only its
 // power function may differ, by one unit in the last place.
 func (f RopeFrequencies) Inverse() []float32 { return inverse[float32](f) }
 
 // Divisors returns the number by which each frequency was divided to stretch it, HeadDim/2 numbers from 1 to Factor.
 func (f RopeFrequencies) Divisors() []float32 {
-	plain, stretched := inverse[float64](RopeFrequencies{HeadDim: f.HeadDim, Theta: f.Theta}), inverse[float64](f)
+	plain, stretched := inverse[float64](RopeFrequencies{HeadDim: f.HeadDim, Rotated: f.Rotated, Theta: f.Theta}), inverse[float64](f)
 	divisors := make([]float32, len(plain))
 	for i := range divisors {
-		divisors[i] = float32(plain[i] / stretched[i])
+		if divisors[i] = 1; i < f.width()/2 {
+			divisors[i] = float32(plain[i] / stretched[i])
+		}
 	}
 	return divisors
 }
@@ -72,8 +90,8 @@ func (f RopeFrequencies) Divisors() []float32 {
 func inverse[F float32 | float64](f RopeFrequencies) []F {
 	inv := make([]F, f.HeadDim/2)
 	first, last := f.yarnRamp()
-	for i := range inv {
-		exponent := F(2*i) / F(f.HeadDim)
+	for i := range inv[:f.width()/2] {
+		exponent := F(2*i) / F(f.width())
 		inv[i] = 1 / F(math.Pow(f.Theta, float64(exponent)))
 		switch f.Kind {
 		case RopeLinear:
@@ -95,13 +113,13 @@ func (f RopeFrequencies) yarnRamp() (first, last float64) {
 		return 0, 1
 	}
 	at := func(turns float64) float64 {
-		return float64(f.HeadDim) * math.Log(float64(f.OriginalPositions)/(turns*2*math.Pi)) / (2 * math.Log(f.Theta))
+		return float64(f.width()) * math.Log(float64(f.OriginalPositions)/(turns*2*math.Pi)) / (2 * math.Log(f.Theta))
 	}
 	first, last = at(f.BetaFast), at(f.BetaSlow)
 	if f.Whole {
 		first, last = math.Floor(first), math.Ceil(last)
 	}
-	first, last = max(first, 0), min(last, float64(f.HeadDim-1))
+	first, last = max(first, 0), min(last, float64(f.width()-1))
 	if first == last {
 		last += 0.001 // as transformers has it
 	}
@@ -129,15 +147,17 @@ func llama3[F float32 | float64](f RopeFrequencies, inv F) F {
 // Tables are the cosines and sines for n positions from the first one on, row-major [n, HeadDim/2]. An angle is rounded to fp32 before
 // its cosine is taken, as PyTorch does.
 func (f RopeFrequencies) Tables(first, n int) (cos, sin []float32) {
-	inv, magnitude := f.Inverse(), float32(1)
+	inv, magnitude := f.Inverse(), slices.Repeat([]float32{1}, f.HeadDim/2)
 	if f.Kind == RopeYaRN {
-		magnitude = float32(f.Magnitude)
+		for i := range f.width() / 2 {
+			magnitude[i] = float32(f.Magnitude)
+		}
 	}
 	cos, sin = make([]float32, n*len(inv)), make([]float32, n*len(inv))
 	for t := range n {
 		for i, v := range inv {
 			s, c := math.Sincos(float64(float32(first+t) * v))
-			cos[t*len(inv)+i], sin[t*len(inv)+i] = float32(c)*magnitude, float32(s)*magnitude
+			cos[t*len(inv)+i], sin[t*len(inv)+i] = float32(c)*magnitude[i], float32(s)*magnitude[i]
 		}
 	}
 	return cos, sin

@@ -2,10 +2,13 @@ package nn_test
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
 )
 
 // TestRope compares with LlamaRotaryEmbedding of transformers 4.57.3 on PyTorch 2.9.0: the frequencies, and the cosines
@@ -45,6 +48,66 @@ func TestRope(t *testing.T) {
 			}
 			if d := math.Abs(float64(sin[513*n+i] - c.sin[i])); d > tolerance {
 				t.Errorf("%s: sine %d is off by %g", c.name, i, d)
+			}
+		}
+	}
+}
+
+// A head that is rotated in part has the bits that its rotated columns have as a head of their own, in the order that
+// RopeFrequencies states, and its other columns as they were. Directly: column i of the rotated ones and column i+r/2 are a
+// pair, and columns from r on stay.
+func TestPartialRope(t *testing.T) {
+	const heads, positions = 3, 7
+	yarn := nn.RopeFrequencies{HeadDim: 20, Rotated: 12, Theta: 1e4, Kind: nn.RopeYaRN, Factor: 8, OriginalPositions: 64, BetaFast: 32, BetaSlow: 1, Magnitude: 1.2}
+	for _, f := range []nn.RopeFrequencies{{HeadDim: 12, Rotated: 6, Theta: 1e4}, {HeadDim: 8, Rotated: 2, Theta: 1e6},
+		{HeadDim: 16, Rotated: 12, Theta: 500, Kind: nn.RopeLinear, Factor: 3}, yarn} {
+		d, r := f.HeadDim, f.Rotated
+		var order []int // of columns, by place
+		for half := range 2 {
+			for i := range r / 2 {
+				order = append(order, half*r/2+i)
+			}
+			for i := range (d - r) / 2 {
+				order = append(order, r+half*(d-r)/2+i)
+			}
+		}
+		own := f
+		own.HeadDim, own.Rotated = r, 0
+		if inv := f.Inverse(); !slices.Equal(inv[:r/2], own.Inverse()) || slices.Max(inv[r/2:]) != 0 || slices.Min(inv[r/2:]) != 0 {
+			t.Errorf("%+v: frequencies %v", f, inv)
+		}
+		if n := f.Divisors(); !slices.Equal(n[:r/2], own.Divisors()) || slices.Max(n[r/2:]) != 1 || slices.Min(n[r/2:]) != 1 {
+			t.Errorf("%+v: divisors %v", f, n)
+		}
+		cos, sin := own.Tables(0, positions)
+		x := normal(rand.New(rand.NewPCG(1, 2)), positions*heads*d, 0, 1)
+		placed, want := make([]float32, len(x)), make([]float32, len(x))
+		for row := range positions * heads {
+			for i := range r / 2 {
+				at := row/heads*(r/2) + i
+				a, b := x[row*d+i], x[row*d+i+r/2]
+				want[row*d+i], want[row*d+i+r/2] = a*cos[at]-b*sin[at], b*cos[at]+a*sin[at]
+			}
+			copy(want[row*d+r:][:d-r], x[row*d+r:])
+			for place, col := range order {
+				placed[row*d+place] = x[row*d+col]
+			}
+		}
+		k := newRig(t)
+		m := k.mat(tensor.F32, positions, heads*d, placed)
+		var numbers []int32
+		for i := range int32(positions) {
+			numbers = append(numbers, i)
+		}
+		tables := k.rope(f, positions)
+		k.stream.RoPE(m, m, device.Mat{}, heads, tables.Cos, tables.Sin, k.ints(numbers), false)
+		k.sync()
+		got := k.get(m)
+		for row := range positions * heads {
+			for place, col := range order {
+				if g, w := got[row*d+place], want[row*d+col]; math.Abs(float64(g-w)) > 1e-6 || col >= r && g != w {
+					t.Errorf("%+v: column %d of row %d is %v, want %v", f, col, row, g, w)
+				}
 			}
 		}
 	}

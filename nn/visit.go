@@ -81,7 +81,8 @@ type Args struct {
 	Weights, Gradients []Params
 	X, Y, DX           device.Mat // [T, Hidden]
 	Batch              *MicroBatch
-	Rope               *Rope // of the block's frequencies
+	Rope               *Rope      // of the block's frequencies
+	Constants          device.Mat // F32 [1, Block.Constants]
 	Kept               *Kept
 	Held               *Held // of the micro-batch, or of the whole step
 	Work               *Work // of the visit's direction

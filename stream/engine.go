@@ -245,6 +245,9 @@ func (e *Engine) open() error {
 		if err := e.loadTables(i); err != nil {
 			return err
 		}
+		if err := e.loadConstants(i); err != nil {
+			return err
+		}
 	}
 	for i := range e.workers {
 		runs := make(chan *execution)
@@ -358,7 +361,47 @@ func (e *Engine) loadTables(rank int) error {
 func (e *Engine) loadTable(rank int, rope *nn.Rope, f nn.RopeFrequencies) error {
 	cos, sin := rope.Cos, rope.Sin
 	n := int64(min(rotaryRows, cos.Rows)) * int64(cos.Cols) * cos.DType.Bytes()
-	r, err := e.Accounts.Reserve("rotary tables, while loading", 2*n)
+	return e.upload(rank, "rotary tables, while loading", 2*n, func(s device.Stream, from device.Mem, bytes []byte) error {
+		for first := 0; first < cos.Rows; first += rotaryRows {
+			rows := min(rotaryRows, cos.Rows-first)
+			c, d := f.Tables(first, rows)
+			copy(hostmem.F32(bytes[:n]), c)
+			copy(hostmem.F32(bytes[n:]), d)
+			to := cos.RowRange(first, rows).Mem
+			s.Copy(to, from.Slice(0, to.Len))
+			to = sin.RowRange(first, rows).Mem
+			s.Copy(to, from.Slice(n, to.Len))
+			if err := s.Sync(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// loadConstants copies the constants of blocks to a rank's device, once; zeros where the model has none.
+func (e *Engine) loadConstants(rank int) error {
+	for i, to := range e.ranks[rank].buffers.Constants {
+		if to.IsZero() {
+			continue
+		}
+		if err := e.upload(rank, "constants, while loading", to.Mem.Len, func(s device.Stream, from device.Mem, bytes []byte) error {
+			clear(bytes)
+			if all := e.Plan.Model.Constants; all != nil {
+				copy(hostmem.F32(bytes), all[i])
+			}
+			s.Copy(to.Mem, from)
+			return s.Sync()
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// upload has do copy to a rank's device from memory that is reserved for that alone.
+func (e *Engine) upload(rank int, purpose string, n int64, do func(s device.Stream, from device.Mem, bytes []byte) error) error {
+	r, err := e.Accounts.Reserve(purpose, n)
 	if err != nil {
 		return err
 	}
@@ -368,21 +411,7 @@ func (e *Engine) loadTable(rank int, rope *nn.Rope, f nn.RopeFrequencies) error 
 		return err
 	}
 	defer b.Close()
-	s, mem := e.workers[plan.Worker{Lane: plan.LaneFetch, Rank: rank}.Index()].stream, device.Whole(b)
-	for first := 0; first < cos.Rows; first += rotaryRows {
-		rows := min(rotaryRows, cos.Rows-first)
-		c, d := f.Tables(first, rows)
-		copy(hostmem.F32(r.Bytes()[:n]), c)
-		copy(hostmem.F32(r.Bytes()[n:]), d)
-		to := cos.RowRange(first, rows).Mem
-		s.Copy(to, mem.Slice(0, to.Len))
-		to = sin.RowRange(first, rows).Mem
-		s.Copy(to, mem.Slice(n, to.Len))
-		if err := s.Sync(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return do(e.workers[plan.Worker{Lane: plan.LaneFetch, Rank: rank}.Index()].stream, device.Whole(b).Slice(0, n), r.Bytes()[:n])
 }
 
 // rotaryRows is of how many positions the rotary tables are loaded at a time.

@@ -15,7 +15,7 @@ import (
 
 // mixtures is a family of blocks with experts, in parts of that many, in turn with dense ones.
 func mixtures(perPart int) model.Family {
-	return model.Family{ModelType: "mixtures", Names: append(model.Names{
+	return model.Family{ModelType: "mixtures", Constants: "model.layers.{layer}.mlp.correction", Names: append(model.Names{
 		{Role: "router.*", HF: "model.layers.{layer}.mlp.router.*"},
 		{Role: "shared.gate.*", HF: "model.layers.{layer}.mlp.shared.gate_proj.*"},
 		{Role: "shared.up.*", HF: "model.layers.{layer}.mlp.shared.up_proj.*"},
@@ -30,7 +30,8 @@ func mixtures(perPart int) model.Family {
 		s.HeadDim(r)
 		s.Rotary(r)
 		plain := nn.Experts{Inner: 6, Number: 7, PerPart: perPart, Route: device.RouteSpec{TopK: 2, Renormalize: true, Scale: 1}}
-		all := nn.Experts{Inner: 5, Number: 5, PerPart: perPart, Shared: 9, Bias: true, RouterBias: true,
+		s.Attention.Rope.Rotated = s.Attention.HeadDim / 4 * 2
+		all := nn.Experts{Inner: 5, Number: 5, PerPart: perPart, Shared: 9, Bias: true, RouterBias: true, Correction: true,
 			Route: device.RouteSpec{TopK: 3, Sigmoid: true, Scale: 1.5}, Activation: device.GLUSpec{Alpha: 1.7, Limit: 0.5}}
 		for l := range s.Layers {
 			s.FeedForwards = append(s.FeedForwards, []nn.FeedForward{all, plain, s.GLU}[l%3])

@@ -217,6 +217,14 @@ func golden(t errorer, g *modeltest.Golden, n plan.Numerics) *subject {
 	if err != nil {
 		t.Fatal(err)
 	}
+	weights, err := hf.OpenWeights(g.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer weights.Close()
+	if err := m.ReadConstants(weights); err != nil {
+		t.Fatal(err)
+	}
 	s := &subject{model: m, numerics: numerics(g, n), eval: batchOf(g.First)}
 	s.fill = func(part *model.Part, v model.Values) error {
 		w, err := hf.OpenWeights(g.Dir)

@@ -114,6 +114,16 @@ func (s shape) subject(t errorer, steps int) *subject {
 		t.Fatal(err)
 	}
 	s.freeze(t, m)
+	for i, b := range m.Blocks {
+		if n := b.Constants(); n > 0 {
+			if m.Constants == nil {
+				m.Constants = make([][]float32, len(m.Blocks))
+			}
+			for e := range n {
+				m.Constants[i] = append(m.Constants[i], 0.01*float32(e%3)-0.003*float32(i))
+			}
+		}
+	}
 	sub := &subject{model: m, numerics: f32, outputs: plan.Outputs{Gradients: s.Gradients}}
 	if s.BF16 {
 		sub.numerics = bf16

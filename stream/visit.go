@@ -26,7 +26,7 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 	here := r.ranks[op.Rank].buffers
 	var a nn.Args
 	if block := op.Layer - 1; block >= 0 && block < len(here.Rope) {
-		a.Rope = here.Rope[block]
+		a.Rope, a.Constants = here.Rope[block], here.Constants[block]
 	}
 	if op.Micro >= 0 {
 		a.Batch = r.batch(op.Rank, op.Micro)

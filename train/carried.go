@@ -4,11 +4,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
 )
 
 // carried are the tensors of a model's directory that are not loaded and that an export copies (see model.Family).
@@ -21,18 +24,27 @@ type carried struct {
 
 // carry finds what the model's directory carries, and says so.
 func (s *source) carry(ctx context.Context, env *Env) error {
+	all, err := s.findCarried(ctx)
+	for _, c := range all {
+		env.note("%s (%s) of %s are carried: they are not trained and travel to the export unchanged",
+			spelling.Count(len(c.Names), "tensor"), plan.FormatBytes(c.Bytes), c.Pattern)
+	}
+	return err
+}
+
+// findCarried finds it, and reads it for the checksum.
+func (s *source) findCarried(ctx context.Context) (all []model.Carried, err error) {
 	s.carried = carried{}
 	if !s.model.Carries() {
-		return nil
+		return nil, nil
 	}
 	w, err := hf.OpenWeights(s.dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer w.Close()
-	for _, c := range s.model.Carried(w) {
-		env.note("%s (%s) of %s are carried: they are not trained and travel to the export unchanged",
-			spelling.Count(len(c.Names), "tensor"), plan.FormatBytes(c.Bytes), c.Pattern)
+	all = s.model.Carried(w)
+	for _, c := range all {
 		for _, name := range c.Names {
 			info, _ := w.Info(name)
 			s.carried.tensors = append(s.carried.tensors, hf.TensorSpec{Name: name, Shape: info.Shape, Type: info.Type})
@@ -42,16 +54,21 @@ func (s *source) carry(ctx context.Context, env *Env) error {
 	if len(s.carried.tensors) > 0 {
 		s.carried.sha256, err = s.carried.read(ctx, w, func(string, []byte) error { return nil })
 	}
-	return err
+	return all, err
 }
 
 // carryAs does so for a run that has a checkpoint, whose tensors have to be those of its beginning.
 func (s *source) carryAs(ctx context.Context, env *Env, from *checkpoint.Checkpoint) error {
+	return s.findAs(ctx, from, func() error { return s.carry(ctx, env) })
+}
+
+// findAs finds with find what a checkpoint's run carries.
+func (s *source) findAs(ctx context.Context, from *checkpoint.Checkpoint, find func() error) error {
 	want := from.Manifest.Model.CarriedSHA256
 	if want == "" {
 		return nil
 	}
-	err := s.carry(ctx, env)
+	err := find()
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -62,6 +79,58 @@ func (s *source) carryAs(ctx context.Context, env *Env, from *checkpoint.Checkpo
 			s.dir)
 	}
 	return nil
+}
+
+// has reports whether a tensor is carried.
+func (c *carried) has(name string) bool {
+	return slices.ContainsFunc(c.tensors, func(t hf.TensorSpec) bool { return t.Name == name })
+}
+
+// readConstants brings the constants of blocks to the session's model: those that are carried, and zeros for the others,
+// which only a model without weights has. The source knows what is carried.
+func (s *Session) readConstants(src *source) error {
+	isCarried := func(t model.Tensor) bool { return src.carried.has(t.Name) }
+	if !slices.ContainsFunc(s.plan.Model.ConstantTensors(), isCarried) {
+		s.plan.Model.Constants = nil
+		return nil
+	}
+	w, err := hf.OpenWeights(src.dir)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	return s.plan.Model.ReadConstants(carriedReader{w, &src.carried})
+}
+
+// carriedReader reads the tensors that are carried, and zeros for others.
+type carriedReader struct {
+	*hf.Weights
+	carried *carried
+}
+
+func (r carriedReader) Expect(name string, shape tensor.Shape) error {
+	if !r.carried.has(name) {
+		return nil
+	}
+	return r.Weights.Expect(name, shape)
+}
+
+func (r carriedReader) ReadF32(name string, dst []float32, first int64) error {
+	if !r.carried.has(name) {
+		clear(dst)
+		return nil
+	}
+	return r.Weights.ReadF32(name, dst, first)
+}
+
+// zeroConstants are the constants of blocks that are not carried, as tensors of an export.
+func (s *source) zeroConstants() (specs []hf.TensorSpec) {
+	for _, t := range s.model.ConstantTensors() {
+		if !s.carried.has(t.Name) {
+			specs = append(specs, hf.TensorSpec{Name: t.Name, DType: tensor.F32, Shape: t.Shape})
+		}
+	}
+	return specs
 }
 
 // carriedBytes bounds what is read of a carried tensor at a time.

@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -38,7 +39,8 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype ten
 	for i, t := range tensors {
 		specs[i] = hf.TensorSpec{Name: t.Name, DType: dtype, Shape: t.Shape}
 	}
-	specs = append(specs, src.carried.tensors...)
+	zeros := src.zeroConstants()
+	specs = slices.Concat(specs, src.carried.tensors, zeros)
 	o.FS = e.files()
 	w, err := hf.CreateModel(dir, specs, o)
 	if err != nil {
@@ -84,6 +86,11 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype ten
 	}
 	if err := src.writeCarried(ctx, w); err != nil {
 		return err
+	}
+	for _, t := range zeros {
+		if err := w.Write(t.Name, make([]byte, t.Shape.Elems()*t.DType.Bytes())); err != nil {
+			return err
+		}
 	}
 	return finishModel(w, src, dtype, cardText)
 }

@@ -263,6 +263,9 @@ func (r *Run) openState(ctx context.Context, check func() error) (err error) {
 				return err
 			}
 			if r.from != nil {
+				if err := s.readConstants(r.src); err != nil {
+					return err
+				}
 				return s.resume(ctx, r.from)
 			}
 			return s.fill(ctx, r.src, c.Init, c.Seed)

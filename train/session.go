@@ -143,6 +143,9 @@ func (s *Session) fill(ctx context.Context, src *source, init string, seed uint6
 	m := s.plan.Model
 	parts := int64(len(m.Parts))
 	if init == "random" {
+		if err := s.readConstants(src); err != nil {
+			return err
+		}
 		b := s.env.bar("initializing")
 		defer b.End()
 		return stream.Fill(ctx, s.plan, s.Store, func(p *model.Part, v model.Values) error {
@@ -160,6 +163,9 @@ func (s *Session) fill(ctx context.Context, src *source, init string, seed uint6
 	}
 	defer w.Close()
 	if err := m.Check(w); err != nil {
+		return err
+	}
+	if err := m.ReadConstants(w); err != nil {
 		return err
 	}
 	b := s.env.bar("loading " + filepath.Base(src.dir))

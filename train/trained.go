@@ -202,6 +202,17 @@ func whereRunStarted(runDir string, c *runfile.Config, path string) string {
 
 // fillFrom brings the weights of the source's checkpoint into the store, a part at a time.
 func (s *Session) fillFrom(ctx context.Context, src *source) error {
+	if len(src.model.ConstantTensors()) > 0 {
+		if err := src.findAs(ctx, src.from, func() error {
+			_, err := src.findCarried(ctx)
+			return err
+		}); err != nil {
+			return err
+		}
+		if err := s.readConstants(src); err != nil {
+			return err
+		}
+	}
 	weights := src.from.Weights(src.model)
 	b := s.env.bar("loading " + filepath.Base(src.from.Dir()))
 	defer b.End()
