@@ -1,6 +1,7 @@
 package hf
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -116,26 +117,24 @@ func (c *Config) stated() (all []statedDType) {
 	return all
 }
 
-// WithDType is the text with the stated element types changed and everything else as it is. A config that states none
-// gets a "torch_dtype", which both generations of transformers read.
+// WithDType is the text with the stated element types changed and everything else as it is, except that no weights are
+// quantized. A config that states none gets a "torch_dtype", which both generations of transformers read.
 func (c *Config) WithDType(d tensor.DType) ([]byte, error) {
 	name := DTypeName(d)
 	if name == "" {
 		return nil, fmt.Errorf("%s: %v cannot be stated as the type of a model", c.path, d)
 	}
+	if c.obj.values[quantizationKey].v != nil {
+		plain, err := ParseConfig(c.path, c.without(quantizationKey))
+		if err != nil {
+			return nil, err
+		}
+		return plain.WithDType(d)
+	}
 	quoted := strconv.Quote(name)
 	stated := c.stated()
 	if len(stated) == 0 {
-		// After the opening brace, which is the first byte that is not white space.
-		open := 0
-		for c.raw[open] != '{' {
-			open++
-		}
-		insert := "\n  \"torch_dtype\": " + quoted
-		if len(c.obj.keys) > 0 {
-			insert += ","
-		}
-		return splice(c.raw, open+1, open+1, insert), nil
+		return c.with("torch_dtype", quoted), nil
 	}
 	out := c.raw
 	// From the end, so that earlier offsets stay true.
@@ -155,6 +154,62 @@ func (c *Config) WithDType(d tensor.DType) ([]byte, error) {
 		out = splice(out, start, int(v.end), quoted)
 	}
 	return out, nil
+}
+
+// mxfp4Config says which modules are not in MXFP4, as in the published models.
+const mxfp4Config = `{
+    "modules_to_not_convert": [
+      "model.layers.*.self_attn",
+      "model.layers.*.mlp.router",
+      "model.embed_tokens",
+      "lm_head"
+    ],
+    "quant_method": "mxfp4"
+  }`
+
+// WithMXFP4 is the text for weights of which experts are in MXFP4 and all others in bf16.
+func (c *Config) WithMXFP4() ([]byte, error) {
+	text := c.raw
+	if _, ok := c.obj.values[quantizationKey]; ok {
+		text = c.without(quantizationKey)
+	}
+	plain, err := ParseConfig(c.path, text)
+	if err != nil {
+		return nil, err
+	}
+	if text, err = plain.WithDType(tensor.BF16); err != nil {
+		return nil, err
+	}
+	if plain, err = ParseConfig(c.path, text); err != nil {
+		return nil, err
+	}
+	return plain.with(quantizationKey, mxfp4Config), nil
+}
+
+// with is the text with a further first key.
+func (c *Config) with(key, value string) []byte {
+	insert := "\n  " + strconv.Quote(key) + ": " + value
+	if len(c.obj.keys) > 0 {
+		insert += ","
+	}
+	at := c.open()
+	return splice(c.raw, at, at, insert)
+}
+
+// open is the offset after the opening brace, which is the first byte that is not white space.
+func (c *Config) open() int { return bytes.IndexByte(c.raw, '{') + 1 }
+
+// without is the text without a key that it has.
+func (c *Config) without(key string) []byte {
+	i := slices.Index(c.obj.keys, key)
+	from, to := c.open(), int(c.obj.values[key].end)
+	switch {
+	case i > 0: // with the comma before it
+		from = int(c.obj.values[c.obj.keys[i-1]].end)
+	case len(c.obj.keys) > 1: // with the comma after it
+		to += bytes.IndexByte(c.raw[to:], ',') + 1
+	}
+	return splice(c.raw, from, to, "")
 }
 
 // escaped reports whether the byte at i has an odd number of backslashes before it.

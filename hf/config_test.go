@@ -96,11 +96,15 @@ func TestWithDType(t *testing.T) {
 	for doc, want := range map[string]string{
 		`{"a": 1, "torch_dtype": "float32", "b": [2]}`: `{"a": 1, "torch_dtype": "bfloat16", "b": [2]}`,
 		`{"dtype" : null}`: `{"dtype" : "bfloat16"}`,
-		`{"torch_dtype":"x\"y\\","dtype":"float16" }` + "\n":        `{"torch_dtype":"bfloat16","dtype":"bfloat16" }` + "\n",
-		` {"a": {"dtype": "int8"}}`:                                 " {\n  \"torch_dtype\": \"bfloat16\",\"a\": {\"dtype\": \"int8\"}}",
-		`{"text_config": {"dtype": "float32"}, "dtype": "float16"}`: `{"text_config": {"dtype": "bfloat16"}, "dtype": "bfloat16"}`,
-		`{"text_config": {"dtype": "float32"}}`:                     `{"text_config": {"dtype": "bfloat16"}}`,
-		`{}`:                                                        "{\n  \"torch_dtype\": \"bfloat16\"}",
+		`{"torch_dtype":"x\"y\\","dtype":"float16" }` + "\n":                       `{"torch_dtype":"bfloat16","dtype":"bfloat16" }` + "\n",
+		` {"a": {"dtype": "int8"}}`:                                                " {\n  \"torch_dtype\": \"bfloat16\",\"a\": {\"dtype\": \"int8\"}}",
+		`{"text_config": {"dtype": "float32"}, "dtype": "float16"}`:                `{"text_config": {"dtype": "bfloat16"}, "dtype": "bfloat16"}`,
+		`{"text_config": {"dtype": "float32"}}`:                                    `{"text_config": {"dtype": "bfloat16"}}`,
+		`{"a": 1, "quantization_config": {"x": "}"}, "dtype": "float16"}`:          `{"a": 1, "dtype": "bfloat16"}`,
+		`{ "quantization_config" : {"quant_method": "mxfp4"} , "dtype":"float16"}`: `{ "dtype":"bfloat16"}`,
+		`{"quantization_config": [1]}`:                                             "{\n  \"torch_dtype\": \"bfloat16\"}",
+		`{"dtype": "float32", "quantization_config": null}`:                        `{"dtype": "bfloat16", "quantization_config": null}`,
+		`{}`: "{\n  \"torch_dtype\": \"bfloat16\"}",
 	} {
 		got, err := parse(t, doc).WithDType(tensor.BF16)
 		if err != nil || string(got) != want {
@@ -121,8 +125,53 @@ func TestWithDType(t *testing.T) {
 	}
 }
 
+// Weights in MXFP4 are described as in the published models, once.
+func TestWithMXFP4(t *testing.T) {
+	for _, doc := range []string{`{}`, `{"a": 1}`, `{"quantization_config": null, "dtype": "float32"}`,
+		`{"dtype": "float32", "quantization_config": {"quant_method": "gptq"}}`, ` {"quantization_config": {}}`} {
+		text, err := parse(t, doc).WithMXFP4()
+		if err != nil {
+			t.Fatal(doc, err)
+		}
+		c := parse(t, string(text))
+		q, ok := c.Reader().Object("quantization_config")
+		if !ok || c.DType() != tensor.BF16 || q.StringOr("quant_method", "") != "mxfp4" ||
+			strings.Join(q.StringsOr("modules_to_not_convert", nil), " ") != "model.layers.*.self_attn model.layers.*.mlp.router model.embed_tokens lm_head" {
+			t.Errorf("%s became %s", doc, text)
+		}
+		if plain, err := c.WithDType(tensor.BF16); err != nil || strings.Contains(string(plain), "quant") {
+			t.Errorf("%s became %s, %v", text, plain, err)
+		}
+	}
+	_, err := parse(t, `{"dtype": 3}`).WithMXFP4()
+	wantOneLine(t, err, `"dtype" is 3`)
+}
+
+// A family accepts the methods that it names; all others are refused as before.
+func TestQuantized(t *testing.T) {
+	for doc, want := range map[string]string{
+		`{}`: "",
+		`{"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["x"], "new": 1}}`: "",
+		`{"quantization_config": {"quant_method": "gptq"}}`:                                             `the weights are quantized ("gptq"), and only those of the original model`,
+		`{"quantization_config": {"quant_method": 4}}`:                                                  "the weights are quantized, and only",
+		`{"quantization_config": {}}`:                                                                   "the weights are quantized, and only",
+		`{"quantization_config": "mxfp4"}`:                                                              "the weights are quantized, and only",
+	} {
+		r := parse(t, doc).Reader()
+		r.Quantized("mxfp4")
+		if err := r.Finish(); want != "" {
+			wantOneLine(t, err, want)
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	r := parse(t, `{"quantization_config": {"quant_method": "mxfp4"}}`).Reader()
+	wantOneLine(t, r.Finish(), `quantized ("mxfp4")`)
+}
+
 func FuzzConfig(f *testing.F) {
 	f.Add([]byte(`{"torch_dtype": "bfloat16", "hidden_size": 576, "rope_scaling": {"type": "linear", "factor": 2}}`))
+	f.Add([]byte(`{"quantization_config":{"quant_method":"mxfp4"},"a":{"dtype":"float16"}}`))
 	f.Add([]byte(`{"dtype":"a\\\"","rope_parameters":{"rope_type":"llama3"}}`))
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		c, err := ParseConfig("config.json", doc)
@@ -132,6 +181,14 @@ func FuzzConfig(f *testing.F) {
 				t.Errorf("size %d", n)
 			}
 			err = r.Finish()
+			if changed, werr := c.WithMXFP4(); werr == nil {
+				c, perr := ParseConfig("config.json", changed)
+				if perr != nil || c.DType() != tensor.BF16 {
+					t.Errorf("%s became %s: %v", doc, changed, perr)
+				} else if r := c.Reader(); r.quantization() != ` ("mxfp4")` {
+					t.Errorf("%s became %s", doc, changed)
+				}
+			}
 			if changed, werr := c.WithDType(tensor.BF16); werr == nil {
 				c, perr := ParseConfig("config.json", changed)
 				if perr != nil || c.DType() != tensor.BF16 {

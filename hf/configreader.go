@@ -342,6 +342,16 @@ func (r *ConfigReader) quantization() string {
 	return ""
 }
 
+// Quantized marks the description of weights that are stored in few bits as read if its method is one of those that
+// the family's weights may have. Finish refuses others.
+func (r *ConfigReader) Quantized(methods ...string) {
+	if o, isObject := r.obj.values[quantizationKey].v.(*object); isObject {
+		if method, isText := o.values["quant_method"].v.(string); isText && slices.Contains(methods, method) {
+			r.Ignore(quantizationKey)
+		}
+	}
+}
+
 // Finish returns the first error. Without one, it returns an error that names the first key that was not read, if any.
 func (r *ConfigReader) Finish() error {
 	if *r.err != nil {

@@ -4,6 +4,7 @@
 // files.
 //
 //   - [Weights] reads tensors, by ranges of elements, so that a tensor larger than memory can be streamed.
+//     Tensors in MXFP4, which gpt-oss has, are read as what they stand for.
 //   - [ModelWriter] writes a model directory; [FileWriter] writes one safetensors file. Both stream.
 //   - [Config] is config.json, kept byte for byte; [ConfigReader] reads it so that no key goes unnoticed.
 //   - [ResolveModel] turns a hub id into a local directory.

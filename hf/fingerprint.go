@@ -18,18 +18,20 @@ const (
 func (w *Weights) Fingerprint(ctx context.Context) (string, error) {
 	sum, page := sha256.New(), make([]byte, fingerprintPageBytes)
 	pages := int64(max(fingerprintPages/max(len(w.names), 1), 1))
-	for _, name := range w.names {
-		if err := ctx.Err(); err != nil {
-			return "", err
-		}
-		info, _ := w.Info(name)
-		fmt.Fprintf(sum, "%q %s %v\n", name, info.Type, []int(info.Shape))
-		for _, off := range sampled(info.Bytes, pages) {
-			n := min(int64(len(page)), info.Bytes-off)
-			if err := w.ReadAt(name, page[:n], off); err != nil {
+	for _, tensor := range w.names {
+		for _, name := range w.Stored(tensor) {
+			if err := ctx.Err(); err != nil {
 				return "", err
 			}
-			sum.Write(page[:n])
+			info, _ := w.Info(name)
+			fmt.Fprintf(sum, "%q %s %v\n", name, info.Type, []int(info.Shape))
+			for _, off := range sampled(info.Bytes, pages) {
+				n := min(int64(len(page)), info.Bytes-off)
+				if err := w.ReadAt(name, page[:n], off); err != nil {
+					return "", err
+				}
+				sum.Write(page[:n])
+			}
 		}
 	}
 	return fmt.Sprintf("%x", sum.Sum(nil)), nil

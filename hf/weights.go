@@ -23,17 +23,19 @@ type Weights struct {
 	names   []string
 	tensors map[string]location
 	files   []*safetensorsFile
+	faults  map[string]error // of pairs of blocks and scales that are no tensor, see mxfp4.go
 }
 
 type location struct {
 	fileTensor
-	file *safetensorsFile
+	file   *safetensorsFile
+	scales *location // of a tensor in MXFP4; the location is that of its blocks
 }
 
 // TensorInfo describes a tensor on file.
 type TensorInfo struct {
-	DType tensor.DType // Invalid for a type that cannot be read as weights, such as I64 or F8_E4M3
-	Type  string       // the type as the file spells it: "BF16"
+	DType tensor.DType // Invalid for a type that cannot be read as weights, such as I64 or F8_E4M3; of MXFP4 it is BF16
+	Type  string       // the type as the file spells it: "BF16"; or "MXFP4", which files have as a pair of tensors
 	Shape tensor.Shape
 	Bytes int64
 	File  string // path of the file that holds it
@@ -47,7 +49,7 @@ func OpenWeights(dir string) (*Weights, error) {
 	case err == nil:
 		w := &Weights{dir: dir, tensors: make(map[string]location, len(f.tensors)), files: []*safetensorsFile{f}}
 		for name, t := range f.tensors {
-			w.tensors[name] = location{t, f}
+			w.tensors[name] = location{fileTensor: t, file: f}
 		}
 		w.sortNames()
 		return w, nil
@@ -101,7 +103,7 @@ func (w *Weights) openShards(index string, weightMap map[string]string) error {
 		if !ok {
 			return fmt.Errorf("%s: tensor %s is missing, though %s places it there: download both again", f.path, terminal.Quote(name), filepath.Base(index))
 		}
-		w.tensors[name] = location{t, f}
+		w.tensors[name] = location{fileTensor: t, file: f}
 	}
 	return nil
 }
@@ -112,6 +114,7 @@ func (w *Weights) sortNames() {
 		w.names = append(w.names, name)
 	}
 	sort.Strings(w.names)
+	w.pairUp()
 }
 
 // Close closes all files.
@@ -129,7 +132,8 @@ func (w *Weights) Close() error {
 // Files returns the number of files that hold the tensors.
 func (w *Weights) Files() int { return len(w.files) }
 
-// Names are the names of all tensors, sorted. The caller must not change the slice.
+// Names are the names of all tensors, sorted; a pair of blocks and scales in MXFP4 is one tensor. The caller must not
+// change the slice.
 func (w *Weights) Names() []string { return w.names }
 
 // Info describes a tensor; ok is false if no tensor has that name.
@@ -138,7 +142,11 @@ func (w *Weights) Info(name string) (info TensorInfo, ok bool) {
 	if !ok {
 		return TensorInfo{}, false
 	}
-	return TensorInfo{DType: weightDTypes[t.dtype], Type: t.dtype, Shape: t.shape, Bytes: t.end - t.begin, File: t.file.path}, true
+	info = TensorInfo{DType: weightDTypes[t.dtype], Type: t.dtype, Shape: t.shape, Bytes: t.end - t.begin, File: t.file.path}
+	if t.scales != nil {
+		info.DType, info.Bytes = tensor.BF16, info.Bytes+t.scales.end-t.scales.begin
+	}
+	return info, true
 }
 
 // Expect fails unless the tensor exists, has the shape, and can be read as weights.
@@ -155,21 +163,27 @@ func (w *Weights) Expect(name string, shape tensor.Shape) error {
 
 func (w *Weights) weight(name string) (location, error) {
 	t, ok := w.tensors[name]
-	if !ok {
-		return t, fmt.Errorf("%s: the weights have no tensor %s: download the model again, or check config.json", w.dir, terminal.Quote(name))
+	if err := w.faults[name]; err != nil {
+		return t, err
 	}
-	if _, ok := weightDTypes[t.dtype]; !ok {
+	if !ok {
+		return t, w.missing(name)
+	}
+	if _, ok := weightDTypes[t.dtype]; !ok && t.scales == nil {
 		return t, fmt.Errorf("%s: tensor %s is %s, which cannot be trained: use a copy of the model in BF16, F16 or F32", t.file.path, terminal.Quote(name), t.dtype)
 	}
 	return t, nil
 }
 
 // ReadAt reads len(dst) bytes of the tensor's own bytes, starting at byte off of the tensor, in the file's type and
-// byte order (little-endian). It works for every type.
+// byte order (little-endian). It works for every type; a tensor in MXFP4 is read by its Stored names.
 func (w *Weights) ReadAt(name string, dst []byte, off int64) error {
 	t, ok := w.tensors[name]
 	if !ok {
-		return fmt.Errorf("%s: the weights have no tensor %s: download the model again, or check config.json", w.dir, terminal.Quote(name))
+		return w.missing(name)
+	}
+	if t.scales != nil {
+		return fmt.Errorf("%s: tensor %s is stored as %s and %s", t.file.path, terminal.Quote(name), mxBlocks, mxScales)
 	}
 	return t.pread(name, dst, off)
 }
@@ -191,11 +205,18 @@ func (t location) pread(name string, dst []byte, off int64) error {
 // cache.
 const convertElems = 64 << 10
 
-// ReadF32 reads len(dst) elements, starting at element first in row-major order, as fp32. All three weight types
+// ReadF32 reads len(dst) elements, starting at element first in row-major order, as fp32. All weight types
 // convert exactly. A NaN or an infinity is an error, since nothing can be trained from it.
 func (w *Weights) ReadF32(name string, dst []float32, first int64) error {
 	t, err := w.weight(name)
 	if err != nil {
+		return err
+	}
+	if t.scales != nil {
+		large, err := readMXFP4(t, name, dst, first, &mxF32)
+		if err == nil && large {
+			err = t.checkFinite(name, dst, first)
+		}
 		return err
 	}
 	if t.dtype == "F32" && littleEndian {
@@ -227,6 +248,13 @@ func (w *Weights) ReadBF16(name string, dst []uint16, first int64) error {
 	if err != nil {
 		return err
 	}
+	if t.scales != nil {
+		large, err := readMXFP4(t, name, dst, first, &mxBF16)
+		if err == nil && large {
+			err = t.checkFiniteBF16(name, dst, first)
+		}
+		return err
+	}
 	if t.dtype == "BF16" && littleEndian {
 		if err := t.readElems(name, u16Bytes(dst), first, int64(len(dst)), 2); err != nil {
 			return err
@@ -255,20 +283,29 @@ func (w *Weights) ReadBF16(name string, dst []uint16, first int64) error {
 
 // readElems reads the bytes of elements [first, first+n).
 func (t location) readElems(name string, dst []byte, first, n, size int64) error {
-	if first < 0 || first > t.elems || n > t.elems-first {
-		return fmt.Errorf("%s: tensor %s: elements %d to %d are outside of its %d", t.file.path, terminal.Quote(name), first, first+n, t.elems)
+	if err := t.checkRange(name, first, n); err != nil {
+		return err
 	}
 	return t.pread(name, dst, first*size)
 }
 
+func (t location) checkRange(name string, first, n int64) error {
+	if first < 0 || first > t.elems || n > t.elems-first {
+		return fmt.Errorf("%s: tensor %s: elements %d to %d are outside of its %d", t.file.path, terminal.Quote(name), first, first+n, t.elems)
+	}
+	return nil
+}
+
 func (t location) checkFinite(name string, vals []float32, first int64) error {
 	for i, x := range vals {
-		if math.Float32bits(x)&0x7f800000 == 0x7f800000 {
+		if !isFinite(x) {
 			return t.notFinite(name, first+int64(i))
 		}
 	}
 	return nil
 }
+
+func isFinite(x float32) bool { return math.Float32bits(x)&0x7f800000 != 0x7f800000 }
 
 func (t location) checkFiniteBF16(name string, vals []uint16, first int64) error {
 	for i, x := range vals {

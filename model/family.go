@@ -26,6 +26,9 @@ type Family struct {
 	// Constants is what checkpoints call the constants of a block (nn.Block.Constants), of which {layer} is the number. They are
 	// carried, too.
 	Constants string
+	// MXFP4 are patterns of path.Match for the names of tensors that an export can have in MXFP4: stacked and transposed
+	// ones, since the format has both.
+	MXFP4 []string
 }
 
 // families are those of this package.
@@ -36,7 +39,7 @@ var families = []Family{
 	{ModelType: "qwen3", Read: readQwen3, Names: qwen, Architecture: "qwen3"},
 	{ModelType: "qwen3_moe", Read: readQwen3MoE, Names: qwenMoE, Architecture: "qwen3moe"},
 	{ModelType: "mixtral", Read: readMixtral, Names: mixtral, Architecture: "llama"},
-	{ModelType: "gpt_oss", Read: readGPTOSS, Names: gptOSS},
+	{ModelType: "gpt_oss", Read: readGPTOSS, Names: gptOSS, MXFP4: gptOSSInMXFP4},
 	{ModelType: "glm4_moe", Read: readGLM4MoE, Names: glmMoE, Constants: glmCorrection, Carried: glmNextToken},
 }
 

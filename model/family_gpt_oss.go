@@ -19,6 +19,9 @@ var gptOSS = slices.Concat(Llama, Names{
 	{Role: "expert.down.bias", HF: "model.layers.{layer}.mlp.experts.down_proj_bias", CutHF: Stacked},
 })
 
+// gptOSSInMXFP4 are the tensors that are published in MXFP4.
+var gptOSSInMXFP4 = []string{"model.layers.*.mlp.experts.gate_up_proj", "model.layers.*.mlp.experts.down_proj"}
+
 // readGPTOSS reads gpt-oss: attention with sinks, a window in every second layer and YaRN, biases everywhere, and experts with
 // an activation of their own. Sources: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025); transformers,
 // configuration_gpt_oss.py and modeling_gpt_oss.py.
@@ -36,6 +39,7 @@ func readGPTOSS(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 			}
 		}
 	}
+	r.Quantized("mxfp4") // the weights say which tensors are
 	// Copies of keys for other programs, and the weight of a loss that a run asks for.
 	r.Ignore("initial_context_length", "experts_per_token", "output_router_logits", "router_aux_loss_coef")
 	experts := nn.Experts{Inner: s.GLU.Inner, Number: limited(r, "num_local_experts", maxExperts), Bias: true, RouterBias: true,

@@ -42,6 +42,7 @@ type Model struct {
 	checkpoint *Form
 	carried    []string // patterns of the names of tensors that are carried, see Family
 	constants  string   // what checkpoints call the constants of a block
+	mxfp4      []string // of those that an export can have in MXFP4
 }
 
 // DefaultChunkTokens is the number of positions that the head treats at once by default. Larger chunks make fewer,
@@ -104,7 +105,8 @@ func New(c *hf.Config, added ...Family) (*Model, error) {
 // build makes the blocks and cuts the parts.
 func (s *Spec) build() (*Model, error) {
 	m := &Model{Type: s.family.ModelType, Hidden: s.Hidden, Vocab: s.Vocab, MaxPositions: s.Positions, Tied: s.Tied,
-		InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names, constants: s.family.Constants}
+		InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names, constants: s.family.Constants,
+		mxfp4: s.family.MXFP4}
 	for _, pattern := range s.family.Carried {
 		m.carried = append(m.carried, strings.ReplaceAll(pattern, "{layers}", strconv.Itoa(s.Layers)))
 	}

@@ -41,6 +41,21 @@ type TensorReader interface {
 	Expect(name string, shape tensor.Shape) error // fails unless there is such a tensor
 }
 
+// transposedReader is an F32Reader of files that have some tensors with the last two dimensions exchanged, and that reads
+// such a tensor in that order, too; hf.Weights is one.
+type transposedReader interface {
+	IsTransposed(name string) bool
+	ReadTransposedF32(name string, dst []float32, first int64) error
+}
+
+// transposedIn is a reader whose files have the tensor transposed; nil: they have not.
+func transposedIn(from F32Reader, name string) transposedReader {
+	if t, ok := from.(transposedReader); ok && t.IsTransposed(name) {
+		return t
+	}
+	return nil
+}
+
 // Fields reads elements of a field of a part, from element first of it on.
 type Fields func(part, field int, dst []float32, first int64) error
 
@@ -58,6 +73,27 @@ func (m *Model) GGUF() (*Form, error) {
 		return nil, fmt.Errorf("a GGUF file cannot hold the model: %w; use the Hugging Face directory", err)
 	}
 	return f, nil
+}
+
+// Transposed is the tensor with its last two dimensions exchanged.
+func (t *Tensor) Transposed() *Tensor {
+	out := &Tensor{Name: t.Name, Shape: slices.Clone(t.Shape), Pieces: make([]Piece, len(t.Pieces))}
+	n := len(t.Shape)
+	out.Shape[n-2], out.Shape[n-1] = t.Shape[n-1], t.Shape[n-2]
+	for i, p := range t.Pieces {
+		out.Pieces[i] = p.transposed(t.Shape)
+	}
+	return out
+}
+
+// transposed is the piece in a tensor of that shape with its last two dimensions exchanged.
+func (p Piece) transposed(shape tensor.Shape) Piece {
+	rows, cols := int64(shape[len(shape)-2]), int64(shape[len(shape)-1])
+	to := func(i int64) int64 { return i/(rows*cols)*(rows*cols) + i%cols*rows + i/cols%rows }
+	at := p.At
+	p.At = to(at)
+	p.RowStep, p.ColStep = int(to(at+int64(p.RowStep))-p.At), int(to(at+int64(p.ColStep))-p.At)
+	return p
 }
 
 // InOrder reports whether the pieces are whole fields, one after the other.
@@ -110,6 +146,12 @@ func (f *Form) NameOf(p Piece) string {
 
 // read returns those elements of the field that the source has.
 func (s *Source) read(from F32Reader, dst []float32, first int64) error {
+	if t := transposedIn(from, s.Name); t != nil {
+		p := s.Piece.transposed(s.Shape)
+		return transfer(dst, first, s.Rows, s.Cols, s.inField(), p.inTensor(), func(dst []float32, first int64) error {
+			return t.ReadTransposedF32(s.Name, dst, first)
+		})
+	}
 	return transfer(dst, first, s.Rows, s.Cols, s.inField(), s.inTensor(), func(dst []float32, first int64) error {
 		return from.ReadF32(s.Name, dst, first)
 	})

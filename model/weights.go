@@ -98,14 +98,15 @@ type Carried struct {
 	Bytes   int64
 }
 
-// Carried finds them in a checkpoint, by pattern; a pattern without a tensor is left out.
+// Carried finds them in a checkpoint, by pattern; a pattern without a tensor is left out. Names are those in the files.
 func (m *Model) Carried(w *hf.Weights) []Carried {
 	known := m.known()
 	all := make([]Carried, len(m.carried))
 	for _, name := range w.Names() {
 		if i := slices.Index(m.carried, m.carriedAs(name)); i >= 0 && !known[name] {
 			info, _ := w.Info(name)
-			all[i].Pattern, all[i].Names, all[i].Bytes = m.carried[i], append(all[i].Names, name), all[i].Bytes+info.Bytes
+			all[i].Pattern, all[i].Bytes = m.carried[i], all[i].Bytes+info.Bytes
+			all[i].Names = append(all[i].Names, w.Stored(name)...)
 		}
 	}
 	return slices.DeleteFunc(all, func(c Carried) bool { return c.Names == nil })
@@ -114,9 +115,17 @@ func (m *Model) Carried(w *hf.Weights) []Carried {
 // Carries reports whether checkpoints of the model may have tensors that are carried.
 func (m *Model) Carries() bool { return len(m.carried) > 0 }
 
+// InMXFP4 reports whether an export can have a tensor in MXFP4.
+func (m *Model) InMXFP4(name string) bool { return match(m.mxfp4, name) != "" }
+
+// HasMXFP4 reports whether an export can have any tensor in MXFP4.
+func (m *Model) HasMXFP4() bool { return len(m.mxfp4) > 0 }
+
 // carriedAs returns the first pattern that a name matches; "" if no pattern does.
-func (m *Model) carriedAs(name string) string {
-	for _, pattern := range m.carried {
+func (m *Model) carriedAs(name string) string { return match(m.carried, name) }
+
+func match(patterns []string, name string) string {
+	for _, pattern := range patterns {
 		if ok, _ := path.Match(pattern, name); ok {
 			return pattern
 		}
@@ -156,7 +165,7 @@ func (m *Model) ReadPart(w TensorReader, p *Part, dst Values) error {
 			}
 			continue
 		}
-		if src.ColStep != 1 && dst.F32 == nil && len(buf) < transposedElems {
+		if src.ColStep != 1 && dst.F32 == nil && len(buf) < transposedElems && transposedIn(w, src.Name) == nil {
 			buf = make([]float32, transposedElems)
 		}
 		for at := begin; at < end; at += int64(len(buf)) {

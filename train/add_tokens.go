@@ -182,14 +182,16 @@ func (g *growth) grows(name string) bool {
 
 // specs are the tensors to write, and their bytes.
 func (g *growth) specs() (specs []hf.TensorSpec, bytes int64) {
-	for _, name := range g.w.Names() {
-		info, _ := g.w.Info(name)
-		if g.grows(name) {
-			bytes += info.Bytes / int64(info.Shape[0]) * int64(g.rows-info.Shape[0])
-			info.Shape = tensor.Shape{g.rows, info.Shape[1]}
+	for _, tensorName := range g.w.Names() {
+		for _, name := range g.w.Stored(tensorName) {
+			info, _ := g.w.Info(name)
+			if g.grows(name) {
+				bytes += info.Bytes / int64(info.Shape[0]) * int64(g.rows-info.Shape[0])
+				info.Shape = tensor.Shape{g.rows, info.Shape[1]}
+			}
+			bytes += info.Bytes
+			specs = append(specs, hf.TensorSpec{Name: name, Shape: info.Shape, Type: info.Type})
 		}
-		bytes += info.Bytes
-		specs = append(specs, hf.TensorSpec{Name: name, Shape: info.Shape, Type: info.Type})
 	}
 	return specs, bytes
 }

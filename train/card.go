@@ -23,7 +23,6 @@ import (
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
-	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
 )
 
@@ -34,7 +33,7 @@ type card struct {
 	model    string // model_type
 	params   int64
 	frozen   int64 // of them, not trained
-	dtype    tensor.DType
+	as       format
 	step     int    // that the weights are of
 	base     string // model that the run started from: a path or a hub id
 	baseID   string // the same, if it is known to be of the hub
@@ -48,11 +47,11 @@ type card struct {
 
 // cardOf collects what the directory of a run has for the card of its model after a step. Missing files are left out,
 // and so are files that cannot be read: a card is no reason to lose a model.
-func (e *Env) cardOf(runDir string, src *source, dtype tensor.DType, step int, settings map[string]string,
+func (e *Env) cardOf(runDir string, src *source, as format, step int, settings map[string]string,
 	base *checkpoint.Base, plateau *checkpoint.Plateau) *card {
 	params, trained := src.model.Params()
 	c := &card{name: modelName(runDir), runDir: runDir, model: src.config.Reader().StringOr("model_type", ""),
-		params: params, frozen: params - trained, dtype: dtype, step: step,
+		params: params, frozen: params - trained, as: as, step: step,
 		base: src.dir, baseID: src.id, settings: settings, plateau: plateau}
 	var err error
 	if c.config, err = e.readResolved(runDir); err != nil {
@@ -159,7 +158,7 @@ func (c *card) text() []byte {
 	}
 	line("A %s model of %s parameters in %s, %s for %s with [Millrace](https://github.com/millrace/millrace), "+
 		"%s at full precision.",
-		markdown(c.model), gguf.SizeLabel(c.params), c.dtype, how, spelling.Count(c.step, "step"), which)
+		markdown(c.model), gguf.SizeLabel(c.params), c.as, how, spelling.Count(c.step, "step"), which)
 	c.writeEarlyEnd(line)
 	c.writeData(line)
 	c.writeLosses(line)

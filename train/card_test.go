@@ -81,7 +81,7 @@ func TestCardOfARun(t *testing.T) {
 		t.Fatal(err)
 	}
 	out = filepath.Join(t.TempDir(), "elsewhere")
-	if err := env.exportCheckpoint(context.Background(), c.OutputDir, from, src, out, src.exportType(),
+	if err := env.exportCheckpoint(context.Background(), c.OutputDir, from, src, out, src.exportFormat(),
 		hf.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestCardText(t *testing.T) {
 		}
 		metrics = append(metrics, m)
 	}
-	c := card{name: "x", model: "llama", params: 134515008, dtype: tensor.BF16, step: 1000, base: r.Model, config: &r,
+	c := card{name: "x", model: "llama", params: 134515008, as: format{dtype: tensor.BF16}, step: 1000, base: r.Model, config: &r,
 		metrics: metrics}
 	if text := string(c.text()); strings.Contains(text, "base_model") {
 		t.Errorf("a path that looks like an id is the base model:\n%s", text)
@@ -228,7 +228,7 @@ func TestCardOfHostileTexts(t *testing.T) {
 		"a checkpoint alone": {settings: map[string]string{"seed": evil, evil: "1", "whole": "3"}},
 		"a run":              {config: &r},
 	} {
-		c.name, c.model, c.base, c.dtype = evil, evil, evil, tensor.BF16
+		c.name, c.model, c.base, c.as = evil, evil, evil, format{dtype: tensor.BF16}
 		text := string(c.text())
 		fenced := ""
 		for i, line := range strings.Split(text, "\n") {

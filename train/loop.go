@@ -122,7 +122,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 		t.env.note("%s", t.rendering)
 	}
 	t.noteCut()
-	if note := t.src.halfNote(); note != "" {
+	if note := t.src.formatNote(); note != "" {
 		t.env.note("%s", note)
 	}
 	claimed = true
@@ -494,9 +494,9 @@ func (t *trainer) exportAll(ctx context.Context) error {
 	out := filepath.Join(t.config.OutputDir, lastModel)
 	err := t.env.checkModelLinks(t.config) // again, after days
 	if err == nil {
-		c := t.env.cardOf(t.config.OutputDir, t.src, t.src.exportType(), t.steps, t.mathematics(), t.src.base,
+		c := t.env.cardOf(t.config.OutputDir, t.src, t.src.exportFormat(), t.steps, t.mathematics(), t.src.base,
 			t.evals.plateau)
-		err = t.session.export(ctx, t.src, out, t.src.exportType(), c)
+		err = t.session.export(ctx, t.src, out, t.src.exportFormat(), c)
 	}
 	if err == nil {
 		t.summary.Model = out
@@ -539,7 +539,7 @@ func (t *trainer) exportBest(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		err = t.env.exportCheckpoint(ctx, t.config.OutputDir, from, t.src, dir, t.src.exportType(),
+		err = t.env.exportCheckpoint(ctx, t.config.OutputDir, from, t.src, dir, t.src.exportFormat(),
 			hf.WriteOptions{Replace: true})
 	}
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// reexport writes a model directory again, in the type and the shard size of the options.
-func (e *Env) reexport(ctx context.Context, src *source, o ExportOptions, write hf.WriteOptions,
+// reexport writes a model directory again, in another format or shard size.
+func (e *Env) reexport(ctx context.Context, src *source, dir string, as format, write hf.WriteOptions,
 	ask *blame.Asking) error {
 	from, err := hf.OpenWeights(src.dir)
 	if err != nil {
@@ -24,31 +24,46 @@ func (e *Env) reexport(ctx context.Context, src *source, o ExportOptions, write 
 		return err
 	}
 	tensors := src.model.Tensors()
-	specs := make([]hf.TensorSpec, len(tensors))
+	specs, err := src.specs(as)
+	if err != nil {
+		return err
+	}
 	var done, total int64
-	for i, t := range tensors {
-		specs[i] = hf.TensorSpec{Name: t.Name, DType: o.DType, Shape: t.Shape}
+	for _, t := range tensors {
 		total += t.Shape.Elems()
 	}
-	specs = append(specs, src.carried.tensors...)
-	to, err := hf.CreateModel(o.Dir, specs, write)
+	to, err := hf.CreateModel(dir, specs, write)
 	if err != nil {
 		return err
 	}
 	ask.IsOver = true
 	defer to.Abort() // does nothing after Commit
-	bar := e.bar("writing " + o.Dir)
+	bar := e.bar("writing " + dir)
 	defer bar.End()
+	fields := src.model.Checkpoint().Fields(from)
 	full, half := make([]float32, exportElems), make([]uint16, exportElems)
 	for _, t := range tensors {
 		elems := t.Shape.Elems()
-		for at := int64(0); at < elems; at += exportElems {
+		if as.packs(src.model, t.Name) {
+			if err := writeMXFP4(ctx, to, &t, func(part, field int, dst []float32, first int64) error {
+				return blame.BadRequest(fields(part, field, dst, first)) // as below
+			}); err != nil {
+				return err
+			}
+			done += elems
+			bar.Set(done, total)
+			continue
+		}
+		if from.IsTransposed(t.Name) && len(full) < packElems { // fewer ranges, for each of which all columns are read
+			full, half = make([]float32, packElems), make([]uint16, packElems)
+		}
+		for at := int64(0); at < elems; at += int64(len(full)) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			n := min(exportElems, elems-at)
+			n := min(int64(len(full)), elems-at)
 			var piece []byte
-			switch o.DType {
+			switch as.dtype {
 			case tensor.F32:
 				err, piece = from.ReadF32(t.Name, full[:n], at), bytesOf(full[:n])
 			case tensor.F16:
@@ -71,5 +86,5 @@ func (e *Env) reexport(ctx context.Context, src *source, o ExportOptions, write 
 	if err := src.writeCarried(ctx, to); err != nil {
 		return err
 	}
-	return finishModel(to, src, o.DType, card)
+	return finishModel(to, src, as, card)
 }

@@ -3,7 +3,6 @@ package train
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"unsafe"
 
@@ -14,10 +13,42 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
+// format is how an export has the weights.
+type format struct {
+	dtype tensor.DType // F32, F16, or BF16
+	mxfp4 bool         // tensors that the family can have in MXFP4 are in that, and others in dtype
+}
+
+func (f format) String() string {
+	if f.mxfp4 {
+		return "mxfp4"
+	}
+	return f.dtype.String()
+}
+
+// packs reports whether a tensor of the model is written in MXFP4.
+func (f format) packs(m *model.Model, name string) bool { return f.mxfp4 && m.InMXFP4(name) }
+
+// specs declares the tensors of an export, those that are carried last.
+func (s *source) specs(as format) (specs []hf.TensorSpec, err error) {
+	for _, t := range s.model.Tensors() {
+		if !as.packs(s.model, t.Name) {
+			specs = append(specs, hf.TensorSpec{Name: t.Name, DType: as.dtype, Shape: t.Shape})
+			continue
+		}
+		pair, err := hf.MXFP4Specs(t.Name, t.Shape)
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs, pair[:]...)
+	}
+	return append(specs, s.carried.tensors...), nil
+}
+
 // export writes the weights as they are in the store.
-func (s *Session) export(ctx context.Context, src *source, dir string, dtype tensor.DType, c *card) error {
+func (s *Session) export(ctx context.Context, src *source, dir string, as format, c *card) error {
 	view := stream.Viewer(s.plan, s.Store)
-	return s.env.writeModel(ctx, src, dir, dtype, c, hf.WriteOptions{Replace: true}, func(part int) (model.Values,
+	return s.env.writeModel(ctx, src, dir, as, c, hf.WriteOptions{Replace: true}, func(part int) (model.Values,
 		error) {
 		return view(ctx, part)
 	})
@@ -25,22 +56,23 @@ func (s *Session) export(ctx context.Context, src *source, dir string, dtype ten
 
 // writeModel writes weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the
 // run started from; read returns the weights of one part; those of the part before are no longer used then. In BF16
-// they are the very weights that the forward pass used; in F32 the exact master, which F16 rounds. Tensors that the
+// they are the very weights that the forward pass used; in F32 the exact master, which F16 rounds. MXFP4
+// rounds those of BF16. Tensors that the
 // model carries are copied. c, unless it is nil, becomes the model card.
-func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype tensor.DType, c *card, o hf.WriteOptions,
+func (e *Env) writeModel(ctx context.Context, src *source, dir string, as format, c *card, o hf.WriteOptions,
 	read func(part int) (model.Values, error)) error {
 	cardText, err := c.textFor(src.dir)
 	if err != nil {
 		return err
 	}
-	m := src.model
+	m, dtype := src.model, as.dtype
 	tensors := m.Tensors()
-	specs := make([]hf.TensorSpec, len(tensors))
-	for i, t := range tensors {
-		specs[i] = hf.TensorSpec{Name: t.Name, DType: dtype, Shape: t.Shape}
+	specs, err := src.specs(as)
+	if err != nil {
+		return blame.BadRequest(err)
 	}
 	zeros := src.zeroConstants()
-	specs = slices.Concat(specs, src.carried.tensors, zeros)
+	specs = append(specs, zeros...)
 	o.FS = e.files()
 	w, err := hf.CreateModel(dir, specs, o)
 	if err != nil {
@@ -61,6 +93,13 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype ten
 		return v, err
 	})
 	for i, t := range tensors {
+		if as.packs(m, t.Name) {
+			viewed = -1 // fields read parts, too
+			if err := writeMXFP4(ctx, w, &t, fields); err != nil {
+				return err
+			}
+			continue
+		}
 		if !t.InOrder() {
 			viewed = -1 // fields read parts, too
 			if err := writeTensor(w, &t, fields, dtype); err != nil {
@@ -92,12 +131,15 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, dtype ten
 			return err
 		}
 	}
-	return finishModel(w, src, dtype, cardText)
+	return finishModel(w, src, as, cardText)
 }
 
 // finishModel adds what goes with the weights, a card unless it is nil, and makes the directory visible.
-func finishModel(w *hf.ModelWriter, src *source, dtype tensor.DType, cardText []byte) error {
-	config, err := src.config.WithDType(dtype)
+func finishModel(w *hf.ModelWriter, src *source, as format, cardText []byte) error {
+	config, err := src.config.WithDType(as.dtype)
+	if as.mxfp4 {
+		config, err = src.config.WithMXFP4()
+	}
 	if err != nil {
 		return err
 	}
@@ -131,6 +173,40 @@ func writeField(w *hf.ModelWriter, name string, v model.Values, f *tensor.Placed
 // writeTensor writes a tensor whose pieces are not in order.
 func writeTensor(w *hf.ModelWriter, t *model.Tensor, from model.Fields, dtype tensor.DType) error {
 	return writeElems(w, t.Name, t.Shape.Elems(), dtype, func(dst []float32, at int64) error { return t.Read(dst, at, from) })
+}
+
+// packElems bounds the elements that are packed at a time. They are more than exportElems, since for each range all pieces
+// of a tensor are asked, and one of experts has thousands of rows in pieces of their own.
+const packElems = 4 << 20
+
+// writeMXFP4 writes a tensor as blocks and scales. The scales wait in memory: they are a 32nd of its elements.
+func writeMXFP4(ctx context.Context, w *hf.ModelWriter, t *model.Tensor, from model.Fields) error {
+	pair, err := hf.MXFP4Specs(t.Name, t.Shape)
+	if err != nil {
+		return err
+	}
+	blocks, scales := pair[0], pair[1]
+	n, stored := t.Shape.Elems(), t.Transposed()
+	each := n / scales.Bytes() // of a block
+	buf, all := make([]float32, min(packElems, n)), make([]byte, scales.Bytes())
+	packed := make([]byte, len(buf)/2)
+	for at := int64(0); at < n; at += packElems {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		vals := buf[:min(packElems, n-at)]
+		if err := stored.Read(vals, at, from); err != nil {
+			return err
+		}
+		bytes := packed[:len(vals)/2]
+		if err := hf.PackMXFP4(bytes, all[at/each:][:int64(len(vals))/each], vals); err != nil {
+			return blame.BadRequest(fmt.Errorf("tensor %s: %w", t.Name, err))
+		}
+		if err := w.Write(blocks.Name, bytes); err != nil {
+			return err
+		}
+	}
+	return w.Write(scales.Name, all)
 }
 
 // writeElems appends n elements to a tensor.
@@ -186,6 +262,9 @@ func bytesOf[T float32 | uint16 | int16](x []T) []byte {
 // exportType is the type of an exported model: that of the model it came from where that is F32 or BF16, else BF16.
 func (s *source) exportType() tensor.DType { return exportType(s.config) }
 
+// exportFormat is the format in which a run writes its model.
+func (s *source) exportFormat() format { return format{dtype: s.exportType()} }
+
 func exportType(c *hf.Config) tensor.DType {
 	if c.DType() == tensor.F32 {
 		return tensor.F32
@@ -197,7 +276,7 @@ func exportType(c *hf.Config) tensor.DType {
 func ParseExportType(s string) (tensor.DType, error) {
 	d, err := tensor.ParseDType(strings.ToLower(s))
 	if err != nil || d != tensor.F32 && d != tensor.BF16 && d != tensor.F16 {
-		return tensor.Invalid, fmt.Errorf("dtype is %q: use bf16, f32 or f16", s)
+		return tensor.Invalid, fmt.Errorf("dtype is %q: use bf16, f32 or f16, or mxfp4 for gpt-oss", s)
 	}
 	return d, nil
 }

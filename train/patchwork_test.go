@@ -20,6 +20,8 @@ import (
 // towers are tensors that a decoder does not have, of types that nothing computes with.
 var towers = []hf.TensorSpec{
 	{Name: "model.visual.blocks.0.weight", Shape: tensor.Shape{300, 1000}, Type: "F8_E4M3"},
+	{Name: "model.visual.packed_blocks", Shape: tensor.Shape{1, 2, 1, 16}, Type: "U8"}, // MXFP4
+	{Name: "model.visual.packed_scales", Shape: tensor.Shape{1, 2, 1}, Type: "U8"},
 	{Name: "model.visual.patch", Shape: tensor.Shape{3, 5}, DType: tensor.BF16},
 	{Name: "mtp.steps", Shape: tensor.Shape{}, Type: "I64"},
 	{Name: "mtp.none", Shape: tensor.Shape{0, 4}, DType: tensor.F32},
@@ -46,7 +48,7 @@ func writePatchwork(t testing.TB) string {
 	specs := slices.Clone(towers)
 	values := map[string][]byte{}
 	for i, s := range towers {
-		n := s.Shape.Elems() * map[string]int64{"F8_E4M3": 1, "": 2, "I64": 8}[s.Type]
+		n := s.Shape.Elems() * map[string]int64{"F8_E4M3": 1, "": 2, "I64": 8, "U8": 1}[s.Type]
 		for b := range n {
 			values[s.Name] = append(values[s.Name], byte(b*7+int64(i)))
 		}
@@ -99,13 +101,15 @@ func tensorsOf(t testing.TB, dir string) map[string]string {
 	}
 	defer w.Close()
 	all := map[string]string{}
-	for _, name := range w.Names() {
-		info, _ := w.Info(name)
-		b := make([]byte, info.Bytes)
-		if err := w.ReadAt(name, b, 0); err != nil {
-			t.Fatal(err)
+	for _, tensorName := range w.Names() {
+		for _, name := range w.Stored(tensorName) {
+			info, _ := w.Info(name)
+			b := make([]byte, info.Bytes)
+			if err := w.ReadAt(name, b, 0); err != nil {
+				t.Fatal(err)
+			}
+			all[name] = fmt.Sprintf("%s %v %x", info.Type, info.Shape, b)
 		}
-		all[name] = fmt.Sprintf("%s %v %x", info.Type, info.Shape, b)
 	}
 	return all
 }
@@ -136,7 +140,7 @@ func TestPatchworkTrainsAndExports(t *testing.T) {
 		t.Errorf("%+v", sum)
 	}
 	for _, line := range []string{
-		"2 tensors (293.0 KiB) of model.visual.* are carried: they are not trained and travel to the export unchanged\n",
+		"4 tensors (293.0 KiB) of model.visual.* are carried: they are not trained and travel to the export unchanged\n",
 		"2 tensors (8 B) of mtp.* are carried: they are not trained and travel to the export unchanged\n",
 	} {
 		if !strings.Contains(said.String(), line) {
@@ -289,7 +293,7 @@ func TestCarriedTensorsChangeDuringARun(t *testing.T) {
 	} {
 		bad.change()
 		out := filepath.Join(t.TempDir(), "out")
-		err := env.writeModel(context.Background(), src, out, tensor.F32, nil, hf.WriteOptions{}, read)
+		err := env.writeModel(context.Background(), src, out, format{dtype: tensor.F32}, nil, hf.WriteOptions{}, read)
 		switch written := files(t, out) != nil; {
 		case bad.says == "" && (err != nil || !written):
 			t.Errorf("nothing has changed: %v", err)

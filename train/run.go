@@ -302,7 +302,7 @@ func (r *Run) Export(ctx context.Context, dir string) error {
 		return err
 	}
 	view := stream.Viewer(r.plan, r.session.Store)
-	return r.env.writeModel(ctx, r.src, dir, r.src.exportType(), nil, hf.WriteOptions{},
+	return r.env.writeModel(ctx, r.src, dir, r.src.exportFormat(), nil, hf.WriteOptions{},
 		func(part int) (model.Values, error) { return view(ctx, part) })
 }
 

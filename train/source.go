@@ -37,7 +37,8 @@ type source struct {
 	carried carried          // what carry has found
 	base    *checkpoint.Base // of the run, see baseOf; nil: no run
 
-	isHalf bool // the weights of dir are in float16, as far as checkWeights has seen them
+	// The weights of dir are in float16, or some are in MXFP4, as far as checkWeights has seen them.
+	isHalf, isMXFP4 bool
 
 	from *checkpoint.Checkpoint // that has the weights; nil: dir has them
 	run  *runfile.Config        // that they are of, as resolved; nil: not known
@@ -151,12 +152,17 @@ func (s *source) checkWeights() error {
 	for _, t := range s.model.Tensors() {
 		info, _ := w.Info(t.Name)
 		s.isHalf = s.isHalf || info.DType == tensor.F16
+		s.isMXFP4 = s.isMXFP4 || info.Type == hf.MXFP4
 	}
 	return errors.Join(s.model.Check(w), w.Close())
 }
 
-// halfNote says that a model in float16 is written in another type; it is empty for other models.
-func (s *source) halfNote() string {
+// formatNote says that a model in float16 or MXFP4 is written in another type; it is empty for other models.
+func (s *source) formatNote() string {
+	if s.isMXFP4 {
+		return fmt.Sprintf("the model has experts in MXFP4: the run reads them as bf16, which is exact, and writes its model in "+
+			"%v; millrace export writes MXFP4 with --dtype mxfp4", s.exportType())
+	}
 	if s.exportType() != tensor.BF16 || !s.isHalf && s.config.DType() != tensor.F16 {
 		return ""
 	}

@@ -22,6 +22,7 @@ type ExportOptions struct {
 	Checkpoint string       // directory whose weights are written
 	Dir        string       // must not exist
 	DType      tensor.DType // BF16, F32 or F16; Invalid: bf16, or of a checkpoint the type in which its run writes its model
+	MXFP4      bool         // tensors that the family can have in MXFP4, gpt-oss' experts, are in that; the others in BF16
 	ShardBytes int64        // most tensor bytes in a file, unless one tensor alone has more; 0: hf.DefaultShardBytes
 }
 
@@ -56,6 +57,13 @@ func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err
 	if err := src.checkSidecars(); err != nil {
 		return nil, err
 	}
+	if o.MXFP4 {
+		if !src.model.HasMXFP4() {
+			return nil, fmt.Errorf("dtype is \"mxfp4\", and models of kind %s have no tensors in MXFP4: use bf16, f32 or f16",
+				src.model.Type)
+		}
+		o.DType = tensor.BF16
+	}
 	if o.DType == tensor.Invalid {
 		o.DType = tensor.BF16
 		if from != nil {
@@ -71,16 +79,25 @@ func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err
 		return nil, err
 	}
 	params, _ := src.model.Params()
-	if err := env.hasRoom(filepath.Dir(o.Dir), params*o.DType.Bytes()+src.carried.bytes); err != nil {
+	as := format{o.DType, o.MXFP4}
+	specs, err := src.specs(as)
+	if err != nil {
+		return nil, err
+	}
+	var bytes int64
+	for _, s := range specs {
+		bytes += s.Bytes()
+	}
+	if err := env.hasRoom(filepath.Dir(o.Dir), bytes); err != nil {
 		return nil, err
 	}
 	write := hf.WriteOptions{ShardBytes: o.ShardBytes}
 	if from != nil {
 		ask.IsOver = true
 		runDir := filepath.Dir(filepath.Dir(runfile.Absolute(from.Dir())))
-		err = env.exportCheckpoint(ctx, runDir, from, src, o.Dir, o.DType, write)
+		err = env.exportCheckpoint(ctx, runDir, from, src, o.Dir, as, write)
 	} else {
-		err = env.reexport(ctx, src, o, write, &ask)
+		err = env.reexport(ctx, src, o.Dir, as, write, &ask)
 	}
 	if err != nil {
 		return nil, err
@@ -89,20 +106,20 @@ func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err
 	if err != nil {
 		return nil, blame.NotRequest(err)
 	}
-	return &Exported{Dir: o.Dir, DType: o.DType.String(), Params: params, Files: w.Files()}, w.Close()
+	return &Exported{Dir: o.Dir, DType: as.String(), Params: params, Files: w.Files()}, w.Close()
 }
 
 // exportCheckpoint writes a checkpoint of the run whose output directory is runDir, wherever the checkpoint is.
 func (e *Env) exportCheckpoint(ctx context.Context, runDir string, from *checkpoint.Checkpoint, src *source,
-	outDir string, dtype tensor.DType, o hf.WriteOptions) error {
+	outDir string, as format, o hf.WriteOptions) error {
 	if err := src.readAs(from); err != nil {
 		return blame.BadRequest(err)
 	}
-	c := e.cardOf(runDir, src, dtype, from.Manifest.Step, from.Manifest.Mathematics, from.Manifest.Base,
+	c := e.cardOf(runDir, src, as, from.Manifest.Step, from.Manifest.Mathematics, from.Manifest.Base,
 		from.Manifest.Plateau)
 	weights := from.Weights(src.model)
-	return e.writeModel(ctx, src, outDir, dtype, c, o, func(part int) (model.Values, error) {
-		return weights.Part(part, dtype != tensor.BF16)
+	return e.writeModel(ctx, src, outDir, as, c, o, func(part int) (model.Values, error) {
+		return weights.Part(part, as.dtype != tensor.BF16)
 	})
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/millrace/millrace/gguf"
 	"github.com/millrace/millrace/plan"
@@ -16,7 +17,7 @@ type exportCmd struct {
 	Model      string `placeholder:"DIR" help:"Model that the checkpoint's run started from."`
 	Out        string `placeholder:"DIR" help:"Model directory to write."`
 	GGUF       string `name:"gguf" placeholder:"FILE" help:"GGUF file to write, for llama.cpp, instead of a directory."`
-	DType      string `complete:"bf16|f32|f16|q8_0|q4_k_m" name:"dtype" placeholder:"TYPE" help:"Number format: bf16 (the default), f32 or f16; with --gguf also q8_0, q4_k_m."`
+	DType      string `complete:"bf16|f32|f16|mxfp4|q8_0|q4_k_m" name:"dtype" placeholder:"TYPE" help:"Number format: bf16 (the default), f32, f16, or mxfp4 for gpt-oss; with --gguf also q8_0, q4_k_m."`
 	ShardSize  string `placeholder:"SIZE" help:"Most bytes of weights in a file, unless one tensor has more; by default 5GB."`
 	Pre        string `placeholder:"NAME" help:"With --gguf: llama.cpp's name for how the tokenizer cuts text."`
 	JSON       bool   `help:"Print what was written as JSON."`
@@ -58,7 +59,9 @@ func (c *exportCmd) Run(p *program) error {
 		return badFlag("--pre is for a GGUF file: name one with --gguf")
 	}
 	o := train.ExportOptions{Model: from, Checkpoint: c.Checkpoint, Dir: to}
-	if c.DType != "" {
+	if strings.EqualFold(c.DType, "mxfp4") {
+		o.MXFP4 = true
+	} else if c.DType != "" {
 		var err error
 		if o.DType, err = train.ParseExportType(c.DType); err != nil {
 			return badFlag("%w", err)

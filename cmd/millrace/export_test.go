@@ -130,6 +130,20 @@ func TestExportShards(t *testing.T) {
 	}
 }
 
+// TestExportMXFP4: a model whose family has no tensors in MXFP4 is refused.
+func TestExportMXFP4(t *testing.T) {
+	w := newWorkshop(t)
+	for flag, want := range map[string]string{
+		w.path("out"):           `dtype is "mxfp4", and models of kind qwen3 have no tensors in MXFP4: use bf16, f32 or f16`,
+		"--gguf=" + w.path("g"): `dtype`,
+	} {
+		r := invoke(t, "export", w.path("model"), flag, "--dtype", "MXFP4")
+		if r.status != exitBadRequest || !strings.Contains(r.errorLine(), want) {
+			t.Errorf("status %d: %s", r.status, r.stderr)
+		}
+	}
+}
+
 // TestExportF16: a directory and a checkpoint are written in float16, rounded from the exact weights; a float16 model
 // comes back as it was; and a number that float16 cannot hold is an error that names its tensor.
 func TestExportF16(t *testing.T) {
