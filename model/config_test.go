@@ -152,6 +152,12 @@ func TestConfigErrors(t *testing.T) {
 	}{
 		{"llama", map[string]any{"model_type": "gpt2"}, `"model_type" is "gpt2": supported are llama, mistral, qwen2, qwen3`},
 		{"llama", map[string]any{"model_type": absent}, `"model_type" is missing`},
+		{"qwen3_moe", map[string]any{"num_hidden_layers": 400, "num_local_experts": 4096}, `"num_hidden_layers" is 400: 400 layers of 4096 experts`},
+		{"qwen3_moe", map[string]any{"num_local_experts": 1 << 17}, `"num_local_experts" is 131072: more than 65536`},
+		{"qwen3_moe", map[string]any{"num_experts_per_tok": 8}, `"num_experts_per_tok" is 8: each token has 8 experts, and there are 7`},
+		{"qwen3_moe", map[string]any{"mlp_only_layers": []any{0.5}}, `"mlp_only_layers"`},
+		{"mixtral", map[string]any{"router_jitter_noise": 0.1}, `"router_jitter_noise" is 0.1`},
+		{"gpt_oss", map[string]any{"swiglu_limit": -1}, `"swiglu_limit" is -1`},
 		{"llama", map[string]any{"hidden_act": "gelu"}, `"hidden_act" is "gelu": supported is "silu"`},
 		{"llama", map[string]any{"attention_dropout": 0.1}, `"attention_dropout" is 0.1`},
 		{"llama", map[string]any{"pretraining_tp": 2}, `"pretraining_tp" is 2`},

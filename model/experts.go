@@ -29,6 +29,10 @@ func (s *Spec) parted(r *hf.ConfigReader, x nn.Experts) nn.Experts {
 			r.Fail("topk_group", "%d groups have %d experts, and each token has %d", top, top*each, x.Route.TopK)
 		}
 	}
+	if x.Number > maxExperts/max(s.Layers, 1) {
+		r.Fail("num_hidden_layers", "%d layers of %d experts are more than %d experts, and no more are supported", s.Layers, x.Number, maxExperts)
+		return x
+	}
 	if x.PerPart == 0 && x.Number > 0 {
 		each := 3 * int64(s.Hidden) * int64(x.Inner)
 		most := int(min(max(partParams/max(each, 1), 1), int64(x.Number)))
@@ -46,8 +50,8 @@ func either(r *hf.ConfigReader, old, new string) string {
 	return old
 }
 
-// maxExperts keeps names and tables of one layer's experts in bounds.
-const maxExperts = 1 << 12
+// maxExperts bounds the experts of all layers, since each has tensors with names of their own. No model comes near.
+const maxExperts = 1 << 16
 
 // Balanced returns the same model with a load-balancing loss of a weight, over all of its blocks with experts; the model
 // itself if the weight is 0. A model without experts has no such loss.
