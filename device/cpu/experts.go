@@ -162,9 +162,7 @@ func (s *Stream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights devic
 			Limit: spec.Limit}
 		w, dw := floats(weights), floats(dweights)
 		s.eachRow(b, rowBytes(dGateUp, act, dy, gateUp), func(_ int, choices []int32, lo, _ int) {
-			for i, c := range choices {
-				dw[c] = s.crew.GLUBackward(a, lo+i, w[c])
-			}
+			s.crew.GLUBackward(a, lo, choices, w, dw)
 		})
 	})
 }

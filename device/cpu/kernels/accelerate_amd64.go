@@ -18,6 +18,7 @@ func accelerate(l *loops, level isa.Level) {
 		l.add = [2]func(dst, a, b unsafe.Pointer, n int){addF32AVX512, addBF16AVX512}
 		l.addTo = [2]func(dst, a unsafe.Pointer, n int){addToF32AVX512, addToBF16AVX512}
 		l.scale = [2]func(dst, a unsafe.Pointer, n int, s float32){scaleF32AVX512, scaleBF16AVX512}
+		l.addScaled = [2]func(dst, a unsafe.Pointer, n int, s float32){addScaledF32AVX512, addScaledBF16AVX512}
 		l.normSquares = [2]func(x unsafe.Pointer, n int) float32{normSquaresF32AVX512, normSquaresBF16AVX512}
 		l.normApply = [2]func(y, x, w unsafe.Pointer, n int, rstd float32){normApplyF32AVX512, normApplyBF16AVX512}
 		l.normDot = [2]func(x, w, dy unsafe.Pointer, n int, rstd float32) float32{normDotF32AVX512, normDotBF16AVX512}

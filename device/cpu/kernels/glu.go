@@ -37,30 +37,35 @@ func (t *Table) GLUForward(a *GLU, row0, row1 int) {
 	}
 }
 
-// GLUBackward is the gradient of weight*h for one row, given that of the product in DH: it writes weight times the
-// gradient to DGateUp and weight*h to H, and returns the gradient of the weight, the sum of DH*h. Numbers are rounded
-// once.
-func (t *Table) GLUBackward(a *GLU, row int, weight float32) (dweight float32) {
-	n := a.H.Cols
-	check(a.GateUp.has(row+1, 2*n) && a.DH.has(row+1, n) && a.H.has(row+1, n) && a.DGateUp.has(row+1, 2*n), "GLUBackward: shape")
+// GLUBackward is the gradient of weight*h for the rows from row0 on, one for each choice, given that of the product in
+// DH: it writes weight times the gradient to DGateUp and weight*h to H, and the gradient of the weight, the sum of DH*h, to
+// dweights. weights and dweights have numbers by choice. Numbers are rounded once.
+func (t *Table) GLUBackward(a *GLU, row0 int, choices []int32, weights, dweights []float32) {
+	n, row1 := a.H.Cols, row0+len(choices)
+	check(a.GateUp.has(row1, 2*n) && a.DH.has(row1, n) && a.H.has(row1, n) && a.DGateUp.has(row1, 2*n), "GLUBackward: shape")
 	check(a.GateUp.DType == a.DH.DType && a.GateUp.DType == a.H.DType && a.GateUp.DType == a.DGateUp.DType, "GLUBackward: types differ")
 	var p gluPiece
-	for c := 0; c < n; c += len(p.gate) {
-		p.n = min(len(p.gate), n-c)
-		p.read(t, a, row, c)
-		dh := F32(p.dh[:p.n])
-		t.Convert(dh, a.DH.vec(row, c, p.n))
-		p.backward(t, a.Alpha, a.Limit)
-		dweight += t.Dot(dh, F32(p.h[:p.n]))
-		for _, of := range []struct {
-			to   Vec
-			from []float32
-		}{{a.H.vec(row, c, p.n), p.h[:p.n]}, {a.DGateUp.vec(row, c, p.n), p.dgate[:p.n]}, {a.DGateUp.vec(row, n+c, p.n), p.dup[:p.n]}} {
-			t.Scale(F32(of.from), F32(of.from), weight)
-			t.Convert(of.to, F32(of.from))
+	for i, choice := range choices {
+		row, weight, sum := row0+i, weights[choice], float32(0)
+		for c := 0; c < n; c += len(p.gate) {
+			p.n = min(len(p.gate), n-c)
+			p.read(t, a, row, c)
+			dh := F32(p.dh[:p.n])
+			t.Convert(dh, a.DH.vec(row, c, p.n))
+			p.backward(t, a.Alpha, a.Limit)
+			sum += t.Dot(dh, F32(p.h[:p.n]))
+			p.write(t, a.H.vec(row, c, p.n), p.h[:p.n], weight)
+			p.write(t, a.DGateUp.vec(row, c, p.n), p.dgate[:p.n], weight)
+			p.write(t, a.DGateUp.vec(row, n+c, p.n), p.dup[:p.n], weight)
 		}
+		dweights[choice] = sum
 	}
-	return dweight
+}
+
+// write stores weight*x, and overwrites x.
+func (p *gluPiece) write(t *Table, to Vec, x []float32, weight float32) {
+	t.Scale(F32(x), F32(x), weight)
+	t.Convert(to, F32(x))
 }
 
 // vec is a run of n elements of a row from column c on.

@@ -56,6 +56,9 @@ func addToF32AVX512(dst, a unsafe.Pointer, n int)
 func scaleF32AVX512(dst, a unsafe.Pointer, n int, s float32)
 
 //go:noescape
+func addScaledF32AVX512(dst, a unsafe.Pointer, n int, s float32)
+
+//go:noescape
 func normSquaresF32AVX512(x unsafe.Pointer, n int) float32
 
 //go:noescape
@@ -108,6 +111,9 @@ func addToBF16AVX512(dst, a unsafe.Pointer, n int)
 
 //go:noescape
 func scaleBF16AVX512(dst, a unsafe.Pointer, n int, s float32)
+
+//go:noescape
+func addScaledBF16AVX512(dst, a unsafe.Pointer, n int, s float32)
 
 //go:noescape
 func normSquaresBF16AVX512(x unsafe.Pointer, n int) float32

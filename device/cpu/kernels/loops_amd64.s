@@ -808,6 +808,40 @@ done:
 	VZEROUPPER
 	RET
 
+// func addScaledF32AVX512(dst, a unsafe.Pointer, n int, s float32)
+TEXT ·addScaledF32AVX512(SB), NOSPLIT, $0-28
+	MOVQ dst+0(FP), AX
+	MOVQ a+8(FP), BX
+	MOVQ n+16(FP), R10
+	VBROADCASTSS s+24(FP), Z31
+	XORQ R12, R12
+	SUBQ $16, R10
+	JLT tail
+	PCALIGN $32
+body:
+	VMOVUPS (BX)(R12*4), Z0
+	VMOVUPS (AX)(R12*4), Z1
+	VMULPS Z31, Z0, Z0
+	VADDPS Z0, Z1, Z1
+	VMOVUPS Z1, (AX)(R12*4)
+	ADDQ $16, R12
+	SUBQ $16, R10
+	JGE body
+tail:
+	ADDQ $16, R10
+	JEQ done
+	MOVQ $-1, R11
+	BZHIQ R10, R11, R11
+	KMOVW R11, K1
+	VMOVUPS.Z (BX)(R12*4), K1, Z0
+	VMOVUPS.Z (AX)(R12*4), K1, Z1
+	VMULPS Z31, Z0, Z0
+	VADDPS Z0, Z1, Z1
+	VMOVUPS Z1, K1, (AX)(R12*4)
+done:
+	VZEROUPPER
+	RET
+
 // func normSquaresF32AVX512(x unsafe.Pointer, n int) float32
 TEXT ·normSquaresF32AVX512(SB), NOSPLIT, $0-20
 	MOVQ x+0(FP), AX
@@ -1986,6 +2020,42 @@ tail:
 	VPORD Z28, Z0, K2, Z1
 	VPSRLD $16, Z1, Z1
 	VPMOVDW Z1, K1, (AX)(R12*2)
+done:
+	VZEROUPPER
+	RET
+
+// func addScaledBF16AVX512(dst, a unsafe.Pointer, n int, s float32)
+TEXT ·addScaledBF16AVX512(SB), NOSPLIT, $0-28
+	MOVQ dst+0(FP), AX
+	MOVQ a+8(FP), BX
+	MOVQ n+16(FP), R10
+	VBROADCASTSS s+24(FP), Z31
+	XORQ R12, R12
+	SUBQ $16, R10
+	JLT tail
+	PCALIGN $32
+body:
+	VPMOVZXWD (BX)(R12*2), Z0
+	VPSLLD $16, Z0, Z0
+	VMOVUPS (AX)(R12*4), Z1
+	VMULPS Z31, Z0, Z0
+	VADDPS Z0, Z1, Z1
+	VMOVUPS Z1, (AX)(R12*4)
+	ADDQ $16, R12
+	SUBQ $16, R10
+	JGE body
+tail:
+	ADDQ $16, R10
+	JEQ done
+	MOVQ $-1, R11
+	BZHIQ R10, R11, R11
+	KMOVW R11, K1
+	VPMOVZXWD.Z (BX)(R12*2), K1, Z0
+	VPSLLD $16, Z0, Z0
+	VMOVUPS.Z (AX)(R12*4), K1, Z1
+	VMULPS Z31, Z0, Z0
+	VADDPS Z0, Z1, Z1
+	VMOVUPS Z1, K1, (AX)(R12*4)
 done:
 	VZEROUPPER
 	RET

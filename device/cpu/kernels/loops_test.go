@@ -18,7 +18,7 @@ import (
 var arrays = map[string]string{
 	"adamwSplit": "HLFPA", "adamwF32": "FFPF", "sumSquares": "A", "sum": "F",
 	"toBF16": "HF", "toF32": "FH", "split": "HLF", "join": "FHL",
-	"add": "AAA", "addTo": "FA", "scale": "AA",
+	"add": "AAA", "addTo": "FA", "scale": "AA", "addScaled": "FA",
 	"normSquares": "A", "normApply": "AAA", "normDot": "AAA", "normGrad": "AAAA", "normGradAdd": "AAAAA", "normWeight": "FAA",
 	"rotate": "AAAAFF", "swiglu": "AAA", "swigluGrad": "AAAAAA",
 	"max": "F", "sumExp": "F", "expMul": "AF", "expSum": "AF", "dot": "AA", "scoreGrad": "AAFF",

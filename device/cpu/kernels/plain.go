@@ -56,6 +56,7 @@ var plainLoops = loops{
 	add:        [2]func(dst, a, b unsafe.Pointer, n int){plainAdd[float32], plainAdd[uint16]},
 	addTo:      [2]func(dst, a unsafe.Pointer, n int){plainAddTo[float32], plainAddTo[uint16]},
 	scale:      [2]func(dst, a unsafe.Pointer, n int, s float32){plainScale[float32], plainScale[uint16]},
+	addScaled:  [2]func(dst, a unsafe.Pointer, n int, s float32){plainAddScaled[float32], plainAddScaled[uint16]},
 
 	normSquares: [2]func(x unsafe.Pointer, n int) float32{plainNormSquares[float32], plainNormSquares[uint16]},
 	normApply:   [2]func(y, x, w unsafe.Pointer, n int, rstd float32){plainNormApply[float32], plainNormApply[uint16]},
@@ -205,6 +206,13 @@ func plainScale[E element](dst, a unsafe.Pointer, n int, s float32) {
 	ys, as := of[E](dst, n), of[E](a, n)
 	for i := range ys {
 		ys[i] = round[E](load(as[i]) * s)
+	}
+}
+
+func plainAddScaled[E element](dst, a unsafe.Pointer, n int, s float32) {
+	ys, as := of[float32](dst, n), of[E](a, n)
+	for i := range ys {
+		ys[i] += float32(load(as[i]) * s)
 	}
 }
 

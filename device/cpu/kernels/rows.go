@@ -17,11 +17,5 @@ func (t *Table) AddRow(sum Mat, i int, x Mat, r, c, n int, weight float32) {
 		t.addTo[kind(x.DType)](sum.at(i, c), x.at(r, c), n)
 		return
 	}
-	var wide [1024]float32
-	for ; n > 0; c, n = c+len(wide), n-len(wide) {
-		v := F32(wide[:min(len(wide), n)])
-		t.Convert(v, x.vec(r, c, v.Len))
-		t.Scale(v, v, weight)
-		t.addTo[0](sum.at(i, c), v.Data, v.Len)
-	}
+	t.addScaled[kind(x.DType)](sum.at(i, c), x.at(r, c), n, weight)
 }

@@ -46,6 +46,8 @@ type loops struct {
 	addTo [2]func(dst, a unsafe.Pointer, n int)
 	scale [2]func(dst, a unsafe.Pointer, n int, s float32)
 
+	addScaled [2]func(dst, a unsafe.Pointer, n int, s float32)
+
 	normSquares [2]func(x unsafe.Pointer, n int) float32
 	normApply   [2]func(y, x, w unsafe.Pointer, n int, rstd float32)
 	normDot     [2]func(x, w, dy unsafe.Pointer, n int, rstd float32) float32

@@ -29,7 +29,7 @@ func loops(w width) []loop {
 	}
 	all = append(all, adamwF32())
 	for _, d := range both {
-		all = append(all, adamw(d), sum64("sumSquares", d, true), add(d), addTo(d), scale(d),
+		all = append(all, adamw(d), sum64("sumSquares", d, true), add(d), addTo(d), scale(d), addScaled(d),
 			normSquares(d), normApply(d), normDot(d), normGrad(d, false), normGrad(d, true), normWeight(d),
 			rotate(d), swiglu(d), swigluGrad(d), expMul(d), expSum(d), dot(d), scoreGrad(d))
 	}
@@ -261,6 +261,16 @@ func scale(d dtype) loop {
 		x := a.load(d, "a")
 		a.mul(x, a.scalar("s"))
 		a.store(d, x, "dst")
+	}}
+}
+
+func addScaled(d dtype) loop {
+	return loop{name: "addScaled" + string(d), arrays: []string{"dst", "a"}, scalars: []string{"s"}, body: func(a *asm) {
+		x, y := a.load(d, "a"), a.load(f32, "dst")
+		a.mul(x, a.scalar("s"))
+		a.add(y, x)
+		a.free(x)
+		a.store(f32, y, "dst")
 	}}
 }
 
