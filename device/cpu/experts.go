@@ -72,10 +72,14 @@ func (s *Stream) ExpertMatMul(c, a, w device.Mat, transposed bool, b device.Bloc
 	s.enqueue(func() {
 		s.crew.product.Lock()
 		defer s.crew.product.Unlock()
+		s.products = s.products[:0]
 		for _, of := range s.stretches(b) {
-			s.crew.engine.Mul(gemm.Op{C: gemmMat(c.RowRange(of.row, of.n)), A: gemmMat(a.RowRange(of.row, of.n)),
-				B: gemmMat(stacked(w, of.expert, b)), TransB: transposed})
+			if of.n > 0 {
+				s.products = append(s.products, gemm.Op{C: gemmMat(c.RowRange(of.row, of.n)), A: gemmMat(a.RowRange(of.row, of.n)),
+					B: gemmMat(stacked(w, of.expert, b)), TransB: transposed})
+			}
 		}
+		s.crew.engine.MulAll(s.products)
 	})
 }
 
@@ -85,17 +89,22 @@ func stacked(w device.Mat, expert int, b device.Blocks) device.Mat {
 	return w.RowRange(expert*n, n)
 }
 
-// ExpertWeightGrad implements device.ExpertOps.
+// ExpertWeightGrad implements device.ExpertOps. One product has all blocks of an expert if it can sum each of them by
+// itself.
 func (s *Stream) ExpertWeightGrad(dw, dy, x device.Mat, b device.Blocks) {
 	s.operands.ExpertWeightGrad(dw, dy, x, b)
 	s.enqueue(func() {
 		s.crew.product.Lock()
 		defer s.crew.product.Unlock()
+		atOnce, block := b.Rows, 0
+		if gemm.IsBlock(b.Rows) {
+			atOnce, block = b.Count*b.Rows, b.Rows
+		}
 		for _, of := range s.stretches(b) {
-			for first := 0; first < of.n; first += b.Rows {
-				row, n := of.row+first, min(b.Rows, of.n-first)
+			for first := 0; first < of.n; first += atOnce {
+				row, n := of.row+first, min(atOnce, of.n-first)
 				s.crew.engine.Mul(gemm.Op{C: gemmMat(stacked(dw, of.expert, b)), A: gemmMat(dy.RowRange(row, n)),
-					B: gemmMat(x.RowRange(row, n)), TransA: true, Accumulate: true})
+					B: gemmMat(x.RowRange(row, n)), TransA: true, Accumulate: true, Block: block})
 			}
 		}
 	})

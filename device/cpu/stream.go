@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu/gemm"
 	"github.com/millrace/millrace/internal/fault"
 )
 
@@ -21,6 +22,7 @@ type Stream struct {
 	found    []int32   // the stream's goroutine's: tokens of a ScatterAdd
 
 	ofExperts []stretch // the stream's goroutine's: of an operation on blocks
+	products  []gemm.Op // the stream's goroutine's: those of experts
 }
 
 var _ device.Stream = (*Stream)(nil)

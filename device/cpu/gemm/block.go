@@ -20,9 +20,11 @@ const (
 	sharedCols = 4096
 	sharedSums = 2064 * 1024
 
-	// A worker's own block for MulSerial lives in L2.
-	ownRows = 192
-	ownCols = 256
+	// A worker's own block for MulSerial lives in L2: packed A (480 KiB), a few panels of B that are packed when their
+	// turn comes (320 KiB), and the sums of a bf16 C (192 KiB).
+	ownRows   = 192
+	ownCols   = 256
+	panelCols = 128
 )
 
 // kBlocks cuts k into blocks of nearly equal length: count blocks of size elements, the last one shorter. It depends on
@@ -49,7 +51,7 @@ func ceilTo(n, d int) int { return ceilDiv(n, d) * d }
 
 // blocking is the scratch for one block of a product.
 type blocking struct {
-	rows, cols, sums int // most rows of op(A), columns of op(B), elements of C that are kept as fp32
+	rows, cols, sums int // most rows of op(A), columns of op(B) that are packed at once, elements of C that are kept as fp32
 	a, b             []float32
 	c                []float32 // sums of a bf16 C between blocks of k, one register tile after another
 }
@@ -82,10 +84,14 @@ type job struct {
 
 	m0, n0, k0      int // first element of the block
 	m, n, k         int // its size
+	depth           int // of the product: all of k
 	units           int // k in units
+	part            int // units of k that are summed before they are added to C
 	panelUnits      int // units that a packed panel has room for
 	first, last     bool
+	alone           bool          // one worker has the block, and packs a few panels of B at a time
 	inPlace         inPlaceKernel // reads op(A) where it is, except the panel at its edge; nil: all is packed
+	firstB          int           // panel of B that begins the packed ones
 	packed          []float32     // op(B), packed before; nil: it is packed here
 	aGroup, bGroup  int           // panels that one packing task packs
 	aTasks          int           // packing tasks of A; the rest are of B
@@ -93,9 +99,8 @@ type job struct {
 	tileTasksAcross int
 }
 
-// multiply walks the blocks of a product. phase runs the tasks of one phase: packing, then tiles.
-func (j *job) multiply(kern kernels, op Op, packed []float32, blk *blocking, workers int,
-	phase func(tasks int, pack bool)) {
+// multiply walks the blocks of a product, and calls block for each of them.
+func (j *job) multiply(kern kernels, op Op, packed []float32, blk *blocking, block func()) {
 	m, n, k := op.Shape()
 	if m == 0 || n == 0 {
 		return
@@ -106,7 +111,7 @@ func (j *job) multiply(kern kernels, op Op, packed []float32, blk *blocking, wor
 		}
 		return
 	}
-	j.kern, j.op, j.blk, j.packed = kern.of(op.A.DType), op, blk, packed
+	j.kern, j.op, j.blk, j.packed, j.depth = kern.of(op.A.DType), op, blk, packed, k
 	j.size = j.kern.size()
 	perUnit := j.size.perUnit(op.A.DType)
 	j.a = newSource(&op.A, op.TransA, perUnit)
@@ -117,8 +122,15 @@ func (j *job) multiply(kern kernels, op Op, packed []float32, blk *blocking, wor
 	}
 
 	kCount, kSize := kBlocks(k, perUnit)
+	if op.Block > 0 {
+		kSize = maxUnits * perUnit / op.Block * op.Block
+		kCount, j.inPlace = ceilDiv(k, kSize), nil
+	}
 	mCount, mSize := split(m, blk.rows/j.size.mr*j.size.mr, j.size.mr)
 	cols := blk.cols
+	if j.alone {
+		cols = ceilTo(n, j.size.nr)
+	}
 	if op.C.DType == tensor.BF16 && kCount > 1 {
 		cols = min(cols, blk.sums/mSize/j.size.nr*j.size.nr)
 	}
@@ -127,20 +139,77 @@ func (j *job) multiply(kern kernels, op Op, packed []float32, blk *blocking, wor
 		for nb := range nCount {
 			j.m0, j.n0 = mb*mSize, nb*nSize
 			j.m, j.n = min(mSize, m-j.m0), min(nSize, n-j.n0)
-			j.plan(workers)
 			for kb := range kCount {
 				j.k0 = kb * kSize
 				j.k = min(kSize, k-j.k0)
 				j.units = ceilDiv(j.k, perUnit)
 				j.panelUnits = ceilTo(j.units, panelQuantum)
+				if j.part = j.units; op.Block > 0 {
+					j.part = op.Block / perUnit
+				}
 				j.first, j.last = kb == 0, kb == kCount-1
-				aTasks, bTasks := j.packTasks()
-				phase(aTasks+bTasks, true)
-				phase(j.tileTasks(), false)
+				block()
 			}
 		}
 	}
 	*j = job{} // keep no pointer to the caller's memory
+}
+
+// block computes a block on one worker.
+func (j *job) block(w *worker) {
+	panelsA, panels, most := ceilDiv(j.m, j.size.mr), ceilDiv(j.n, j.size.nr), j.blk.cols/j.size.nr
+	j.packA(w, 0, panelsA)
+	for j.firstB = 0; j.firstB < panels; j.firstB += most {
+		end := min(j.firstB+most, panels)
+		if j.packed == nil {
+			j.packPanels(w, &j.b, j.blk.b, j.firstB, j.firstB, end, j.size.nr, j.n0, j.n)
+		}
+		w.ahead = j.after(end, most)
+		j.tiles(w, 0, panelsA, j.firstB, end)
+	}
+	j.firstB = 0
+	w.ahead = ahead{}
+}
+
+// after is the memory of the panels of B that a worker packs after those before the panel end.
+func (j *job) after(end, most int) ahead {
+	first, k, length := end*j.size.nr, j.k0, j.k
+	if first >= j.n { // the next block of k begins
+		first, k = 0, j.k0+j.k
+		length = min(j.k, j.depth-k)
+	}
+	n := min(most*j.size.nr, j.n-first)
+	// Rows of bf16 that run across are short here: what tiles fetched of them cost as much as it saved.
+	if j.packed != nil || length <= 0 || j.b.kRows && j.b.bf16 {
+		return ahead{}
+	}
+	if j.b.kRows {
+		n, length = length, n
+	}
+	return ahead{at: uintptr(j.b.at(j.n0+first, k)), stride: j.b.stride, rows: n, columns: length * int(j.b.esize) / fetched}
+}
+
+// fetched are the bytes that tiles fetch at a time.
+const fetched = 128
+
+// ahead is memory that tiles fetch while they compute: rows of whole columns of fetched bytes. It has addresses in place
+// of pointers, as they may be past the end of a matrix.
+type ahead struct {
+	at, stride    uintptr
+	rows, columns int
+	row, column   int // the next ones
+}
+
+// take is the place and the stride for a tile that fetches n times. Past the last row it fetches what comes after.
+func (a *ahead) take(n int) (at, stride uintptr) {
+	if a.column >= a.columns {
+		return uintptr(unsafe.Pointer(a)), 0
+	}
+	at = a.at + uintptr(a.row)*a.stride + uintptr(a.column*fetched)
+	if a.row += n; a.row >= a.rows {
+		a.row, a.column = 0, a.column+1
+	}
+	return at, a.stride
 }
 
 // plan chooses how large the tasks of a block are: large enough to reuse what they load into L2, small enough that the
@@ -172,15 +241,12 @@ const (
 	serialCols = 256
 )
 
-func (j *job) packTasks() (a, b int) {
+func (j *job) packTasks() int {
 	j.aTasks = ceilDiv(ceilDiv(j.m, j.size.mr), j.aGroup)
 	if j.inPlace != nil {
 		j.aTasks = min(j.m%j.size.mr, 1)
 	}
-	if j.packed == nil {
-		b = ceilDiv(ceilDiv(j.n, j.size.nr), j.bGroup)
-	}
-	return j.aTasks, b
+	return j.aTasks + ceilDiv(ceilDiv(j.n, j.size.nr), j.bGroup)
 }
 
 func (j *job) tileTasks() int {
@@ -190,19 +256,25 @@ func (j *job) tileTasks() int {
 
 // pack is one packing task.
 func (j *job) pack(w *worker, task int) {
-	if task < j.aTasks && j.inPlace != nil {
-		j.packPanels(w, &j.a, j.blk.a, j.m/j.size.mr, 1, j.size.mr, j.m0, j.m)
-		return
-	}
 	if task < j.aTasks {
-		j.packPanels(w, &j.a, j.blk.a, task*j.aGroup, j.aGroup, j.size.mr, j.m0, j.m)
+		j.packA(w, task*j.aGroup, (task+1)*j.aGroup)
 		return
 	}
-	j.packPanels(w, &j.b, j.blk.b, (task-j.aTasks)*j.bGroup, j.bGroup, j.size.nr, j.n0, j.n)
+	panel := (task - j.aTasks) * j.bGroup
+	j.packPanels(w, &j.b, j.blk.b, 0, panel, panel+j.bGroup, j.size.nr, j.n0, j.n)
 }
 
-func (j *job) packPanels(w *worker, s *source, dst []float32, panel, panels, width, first, total int) {
-	end := min(panel+panels, ceilDiv(total, width))
+// packA packs panels of A, or only the one at its edge if the others are read where they are.
+func (j *job) packA(w *worker, panel, end int) {
+	if j.inPlace != nil {
+		panel, end = j.m/j.size.mr, j.m/j.size.mr+1
+	}
+	j.packPanels(w, &j.a, j.blk.a, 0, panel, end, j.size.mr, j.m0, j.m)
+}
+
+// packPanels packs some of an operand's panels. The panel with the number base begins dst.
+func (j *job) packPanels(w *worker, s *source, dst []float32, base, panel, end, width, first, total int) {
+	end = min(end, ceilDiv(total, width))
 	// Source rows that run across are read a few at a time for all the panels, not all of them for each panel: the
 	// pages and the lines that the hardware fetches ahead are those of the next panel.
 	chunk := j.k
@@ -211,18 +283,21 @@ func (j *job) packPanels(w *worker, s *source, dst []float32, panel, panels, wid
 	}
 	for k := 0; k < j.k; k += chunk {
 		for p := panel; p < end; p++ {
-			d := unsafe.Pointer(&dst[p*width*j.panelUnits+k/s.perUnit*width])
+			d := unsafe.Pointer(&dst[(p-base)*width*j.panelUnits+k/s.perUnit*width])
 			j.kern.pack(&w.edge, d, s, width, first+p*width, min(width, total-p*width), j.k0+k, min(chunk, j.k-k))
 		}
 	}
 }
 
-// tiles is one tile task: all register tiles of a few panels of A and B.
-func (j *job) tiles(w *worker, task int) {
-	mr, nr := j.size.mr, j.size.nr
-	pa0 := task / j.tileTasksAcross * j.tileA
-	pb0 := task % j.tileTasksAcross * j.tileB
-	pa1, pb1 := min(pa0+j.tileA, ceilDiv(j.m, mr)), min(pb0+j.tileB, ceilDiv(j.n, nr))
+// tileTask is one task of Mul.
+func (j *job) tileTask(w *worker, task int) {
+	pa, pb := task/j.tileTasksAcross*j.tileA, task%j.tileTasksAcross*j.tileB
+	j.tiles(w, pa, min(pa+j.tileA, ceilDiv(j.m, j.size.mr)), pb, min(pb+j.tileB, ceilDiv(j.n, j.size.nr)))
+}
+
+// tiles computes the register tiles of the panels [pa0, pa1) of A and [pb0, pb1) of B.
+func (j *job) tiles(w *worker, pa0, pa1, pb0, pb1 int) {
+	mr, nr, add := j.size.mr, j.size.nr, !j.first || j.op.Accumulate
 	c := &j.op.C
 	esize := uintptr(c.DType.Bytes())
 	ldc := uintptr(c.Stride) * esize
@@ -234,6 +309,9 @@ func (j *job) tiles(w *worker, task int) {
 			a := unsafe.Pointer(&j.blk.a[pa*mr*j.panelUnits])
 			at := unsafe.Add(c.Data, uintptr(j.m0+pa*mr)*ldc+uintptr(j.n0+pb*nr)*esize)
 			if c.DType == tensor.F32 {
+				if !j.alone && add {
+					w.ahead = ahead{at: uintptr(at) + uintptr(rows)*ldc, stride: ldc, rows: min(mr, j.m-pa*mr-rows), columns: 1}
+				}
 				j.tile(w, pa, a, b, at, ldc, rows, cols)
 				continue
 			}
@@ -256,10 +334,13 @@ func (j *job) tiles(w *worker, task int) {
 func (j *job) tile(w *worker, pa int, a, b, c unsafe.Pointer, ldc uintptr, rows, cols int) {
 	pairs, add := j.a.perUnit == 2, !j.first || j.op.Accumulate
 	if j.inPlace != nil && rows == j.size.mr {
-		j.inPlace.tileInPlace(pairs, j.units, j.a.at(j.m0+pa*rows, j.k0), j.a.stride, b, c, ldc, cols, add)
+		j.inPlace.tileInPlace(w, pairs, j.units, j.a.at(j.m0+pa*rows, j.k0), j.a.stride, b, c, ldc, cols, add)
 		return
 	}
-	j.kern.tile(w, pairs, j.units, a, b, c, ldc, rows, cols, add)
+	for u := 0; u < j.units; u += j.part {
+		j.kern.tile(w, pairs, min(j.part, j.units-u), unsafe.Add(a, 4*u*j.size.mr), unsafe.Add(b, 4*u*j.size.nr), c, ldc, rows,
+			cols, add || u > 0)
+	}
 }
 
 func clearMat(c *Mat) {

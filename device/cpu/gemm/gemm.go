@@ -15,7 +15,8 @@
 // the dtypes and the isa.Level; on nothing else: not M or N, the place in the matrix, strides, alignment,
 // transposition, the number of workers, or Mul against MulSerial. The arithmetic is:
 //
-//   - k = 0..K-1 is cut into blocks, a function of K, the operands' dtype and the level alone (see kBlocks).
+//   - k = 0..K-1 is cut into blocks, a function of K, the operands' dtype and the level alone (see kBlocks), or as Op.Block
+//     says.
 //   - A block's sum starts at +0 and takes its products in the order of k.
 //   - The block sums are added in order, in fp32: ((S0 + S1) + S2) + ..., or with Accumulate, ((C + S0) + S1) + ...
 //   - A bf16 C is widened before and rounded once after all of this: to nearest, ties to even, denormals kept.
@@ -58,7 +59,13 @@ type Mat struct {
 type Op struct {
 	C, A, B                    Mat
 	TransA, TransB, Accumulate bool
+	// Block, if it is not 0, is the length of the blocks of k: a number that IsBlock has.
+	Block int
 }
+
+// IsBlock reports whether blocks of k may have that length. Products of each block by itself, added one after the other
+// by Accumulate, have the same bits; but C is read and written once for up to maxUnits units of k.
+func IsBlock(n int) bool { return n > 0 && n <= maxUnits && n%(2*panelQuantum) == 0 }
 
 // Shape is M, N, K. It panics if the matrices do not fit together: that is a bug of the caller.
 func (o *Op) Shape() (m, n, k int) {
@@ -70,7 +77,7 @@ func (o *Op) Shape() (m, n, k int) {
 	if o.TransB {
 		kb, n = n, kb
 	}
-	ok := k == kb && o.C.Rows == m && o.C.Cols == n && o.A.DType == o.B.DType
+	ok := (o.Block == 0 || IsBlock(o.Block)) && k == kb && o.C.Rows == m && o.C.Cols == n && o.A.DType == o.B.DType
 	for _, x := range []*Mat{&o.A, &o.B, &o.C} {
 		ok = ok && (x.DType == tensor.F32 || x.DType == tensor.BF16) && x.Rows >= 0 && x.Cols >= 0 &&
 			(x.Stride >= x.Cols || x.Rows <= 1) && (x.Data != nil || x.Rows == 0 || x.Cols == 0)
@@ -100,7 +107,9 @@ type Engine struct {
 	workers []worker
 	job     job // the product that Mul is at
 
-	packTask, tileTask func(worker, task int) // bound once, so that Mul does not allocate
+	all group // the products that MulAll is at
+
+	packTask, tileTask, pieceTask func(worker, task int) // bound once, so that Mul does not allocate
 }
 
 // worker holds the memory of one worker.
@@ -110,11 +119,12 @@ type worker struct {
 	tile  []float32 // one register tile of a bf16 C
 	spare []float32 // one register tile that goes over the edge
 	edge  edgeTable
+	ahead ahead // what tiles fetch
 }
 
 func newWorker(kern kernels, rows, cols int) worker {
 	sums := kern.bf16.size().mr * kern.bf16.size().nr
-	return worker{own: newBlocking(kern, rows, cols, rows*cols), tile: alignedFloats(sums), spare: alignedFloats(sums)}
+	return worker{own: newBlocking(kern, rows, min(cols, panelCols), rows*cols), tile: alignedFloats(sums), spare: alignedFloats(sums)}
 }
 
 // New makes an engine for a level that this machine has, with scratch for the runner's workers.
@@ -133,7 +143,8 @@ func newEngine(kern kernels, run Runner) *Engine {
 		e.workers[i] = newWorker(e.kern, ownRows, ownCols)
 	}
 	e.packTask = func(w, task int) { e.job.pack(&e.workers[w], task) }
-	e.tileTask = func(w, task int) { e.job.tiles(&e.workers[w], task) }
+	e.tileTask = func(w, task int) { e.job.tileTask(&e.workers[w], task) }
+	e.pieceTask = func(w, task int) { e.all.piece(e, w, task) }
 	return e
 }
 
@@ -148,12 +159,10 @@ func (e *Engine) ScratchBytes() int64 {
 
 // Mul multiplies on all workers. It does not allocate.
 func (e *Engine) Mul(op Op) {
-	e.job.multiply(e.kern, op, nil, &e.shared, len(e.workers), func(tasks int, pack bool) {
-		if pack {
-			e.run.Run(tasks, e.packTask)
-		} else {
-			e.run.Run(tasks, e.tileTask)
-		}
+	e.job.multiply(e.kern, op, nil, &e.shared, func() {
+		e.job.plan(len(e.workers))
+		e.run.Run(e.job.packTasks(), e.packTask)
+		e.run.Run(e.job.tileTasks(), e.tileTask)
 	})
 }
 
@@ -163,13 +172,6 @@ func (e *Engine) MulSerial(worker int, op Op) { e.mulSerial(worker, op, nil) }
 
 func (e *Engine) mulSerial(worker int, op Op, packed []float32) {
 	w := &e.workers[worker]
-	w.job.multiply(e.kern, op, packed, &w.own, 1, func(tasks int, pack bool) {
-		for t := range tasks {
-			if pack {
-				w.job.pack(w, t)
-			} else {
-				w.job.tiles(w, t)
-			}
-		}
-	})
+	w.job.alone = true
+	w.job.multiply(e.kern, op, packed, &w.own, func() { w.job.block(w) })
 }

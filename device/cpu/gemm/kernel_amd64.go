@@ -76,25 +76,26 @@ func (q kernel512) pack(e *edgeTable, dst unsafe.Pointer, s *source, width, firs
 	}
 }
 
-func (q kernel512) tile(_ *worker, pairs bool, units int, a, b, c unsafe.Pointer, ldc uintptr, rows, cols int, add bool) {
+func (q kernel512) tile(w *worker, pairs bool, units int, a, b, c unsafe.Pointer, ldc uintptr, rows, cols int, add bool) {
 	sum := uintptr(0)
 	if add {
 		sum = 1
 	}
 	k, r, m := uintptr(units), uintptr(rows), mask(cols)
+	fetch, step := w.ahead.take(units / 4)
 	switch {
 	case pairs && rows > 8:
-		tile512BF16x12(k, a, b, c, ldc, r, m, sum)
+		tile512BF16x12(k, a, b, c, ldc, r, m, sum, fetch, step)
 	case pairs && rows > 4:
-		tile512BF16x8(k, a, b, c, ldc, r, m, sum)
+		tile512BF16x8(k, a, b, c, ldc, r, m, sum, fetch, step)
 	case pairs:
-		tile512BF16x4(k, a, b, c, ldc, r, m, sum)
+		tile512BF16x4(k, a, b, c, ldc, r, m, sum, fetch, step)
 	case rows > 8:
-		tile512F32x12(k, a, b, c, ldc, r, m, sum)
+		tile512F32x12(k, a, b, c, ldc, r, m, sum, fetch, step)
 	case rows > 4:
-		tile512F32x8(k, a, b, c, ldc, r, m, sum)
+		tile512F32x8(k, a, b, c, ldc, r, m, sum, fetch, step)
 	default:
-		tile512F32x4(k, a, b, c, ldc, r, m, sum)
+		tile512F32x4(k, a, b, c, ldc, r, m, sum, fetch, step)
 	}
 }
 
@@ -105,17 +106,18 @@ func (q kernel512) readsInPlace(a *source, k int) bool {
 	return !a.kRows && k%a.perUnit == 0 && (!a.bf16 || a.perUnit == 2) && a.stride%page != 0
 }
 
-func (q kernel512) tileInPlace(pairs bool, units int, a unsafe.Pointer, lda uintptr, b, c unsafe.Pointer, ldc uintptr,
-	cols int, add bool) {
+func (q kernel512) tileInPlace(w *worker, pairs bool, units int, a unsafe.Pointer, lda uintptr, b, c unsafe.Pointer,
+	ldc uintptr, cols int, add bool) {
+	fetch, step := w.ahead.take(units / 4)
 	sum := uintptr(0)
 	if add {
 		sum = 1
 	}
 	if pairs {
-		tile512BF16InPlacex12(uintptr(units), a, b, c, ldc, 12, mask(cols), sum, lda)
+		tile512BF16InPlacex12(uintptr(units), a, b, c, ldc, 12, mask(cols), sum, lda, fetch, step)
 		return
 	}
-	tile512F32InPlacex12(uintptr(units), a, b, c, ldc, 12, mask(cols), sum, lda)
+	tile512F32InPlacex12(uintptr(units), a, b, c, ldc, 12, mask(cols), sum, lda, fetch, step)
 }
 
 func (kernel512) widen(t, c unsafe.Pointer, ldc uintptr, rows, cols int) {
@@ -200,28 +202,28 @@ func (kernel256) round(c unsafe.Pointer, ldc uintptr, t unsafe.Pointer, rows, co
 // bits of k in lastMask.
 
 //go:noescape
-func tile512F32x12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add uintptr)
+func tile512F32x12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, fetch, step uintptr)
 
 //go:noescape
-func tile512F32x8(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add uintptr)
+func tile512F32x8(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, fetch, step uintptr)
 
 //go:noescape
-func tile512F32x4(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add uintptr)
+func tile512F32x4(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, fetch, step uintptr)
 
 //go:noescape
-func tile512BF16x12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add uintptr)
+func tile512BF16x12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, fetch, step uintptr)
 
 //go:noescape
-func tile512BF16x8(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add uintptr)
+func tile512BF16x8(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, fetch, step uintptr)
 
 //go:noescape
-func tile512BF16x4(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add uintptr)
+func tile512BF16x4(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, fetch, step uintptr)
 
 //go:noescape
-func tile512F32InPlacex12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, lda uintptr)
+func tile512F32InPlacex12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, lda, fetch, step uintptr)
 
 //go:noescape
-func tile512BF16InPlacex12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, lda uintptr)
+func tile512BF16InPlacex12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, lda, fetch, step uintptr)
 
 //go:noescape
 func widenTile512(t unsafe.Pointer, ldt uintptr, c unsafe.Pointer, ldc, rows uintptr, mask uint64)

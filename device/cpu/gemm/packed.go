@@ -33,7 +33,7 @@ func (e *Engine) PackB(worker int, to []float32, b Mat, trans bool) {
 	s := j.kern.size()
 	j.size, j.k, j.panelUnits = s, k, ceilTo(ceilDiv(k, s.perUnit(b.DType)), panelQuantum)
 	j.b = newSource(&b, !trans, s.perUnit(b.DType))
-	j.packPanels(w, &j.b, to, 0, ceilDiv(n, s.nr), s.nr, 0, n)
+	j.packPanels(w, &j.b, to, 0, 0, ceilDiv(n, s.nr), s.nr, 0, n)
 	*j = job{}
 }
 
@@ -56,7 +56,7 @@ func (e *Engine) checkPacked(panels []float32, d tensor.DType, k, n int) {
 // panelB returns the start of the panel of op(B) with that number in the block.
 func (j *job) panelB(panel int) unsafe.Pointer {
 	if j.packed == nil {
-		return unsafe.Pointer(&j.blk.b[panel*j.size.nr*j.panelUnits])
+		return unsafe.Pointer(&j.blk.b[(panel-j.firstB)*j.size.nr*j.panelUnits])
 	}
 	return unsafe.Pointer(&j.packed[(j.n0+panel*j.size.nr)*j.panelUnits])
 }

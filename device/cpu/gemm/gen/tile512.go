@@ -13,6 +13,9 @@ const (
 // A is a packed panel. With inPlace, it is rows of a matrix that run along k, lda bytes from one to the next: a
 // register holds the address of every third row, and lda and 2*lda lead to the two that follow.
 //
+// Every four units of k it fetches 128 bytes at fetch, which is some memory that the caller packs next, and then adds
+// step to that.
+//
 // C is prefetched when about 100 units are left: earlier, the panels would push it out of L1 again; later, it would not
 // have arrived.
 func tile512(w *writer, rows int, bf16, inPlace bool) {
@@ -28,9 +31,11 @@ func tile512(w *writer, rows int, bf16, inPlace bool) {
 		doc = ", and rows of A, lda bytes from one to the next"
 		late = append(late, arg{"lda", "R13"})
 	}
+	ahead := []arg{{"fetch", "R14"}, {"step", "R15"}}
 	w.open(fmt.Sprintf("%d x 32 sums over k %s%s.", rows, unit, doc), fmt.Sprintf("tile512%sx%d", name, rows),
-		len(args)+len(late))
+		len(args)+len(late)+len(ahead))
 	w.load(0, args...)
+	w.load(len(args)+len(late), ahead...)
 	if inPlace {
 		w.load(len(args)+len(late)-1, late[len(late)-1])
 		w.op("LEAQ (R13)(R13*2), R9")
@@ -66,6 +71,11 @@ func tile512(w *writer, rows int, bf16, inPlace bool) {
 					}
 				}
 			}
+		}
+		if units == 4 {
+			w.op("PREFETCHT1 (R14)")
+			w.op("PREFETCHT1 64(R14)")
+			w.op("ADDQ R15, R14")
 		}
 		if inPlace {
 			for i := 0; i < (rows+2)/3; i++ {
