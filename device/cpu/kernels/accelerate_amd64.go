@@ -28,6 +28,8 @@ func accelerate(l *loops, level isa.Level) {
 		l.rotate = [2]func(y0, y1, x0, x1, cos, sin unsafe.Pointer, n int, sign float32){rotateF32AVX512, rotateBF16AVX512}
 		l.swiglu = [2]func(h, gate, up unsafe.Pointer, n int){swigluF32AVX512, swigluBF16AVX512}
 		l.swigluGrad = [2]func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int){swigluGradF32AVX512, swigluGradBF16AVX512}
+		l.glu = [2]func(h, gate, up unsafe.Pointer, n int, alpha, limit float32){gluF32AVX512, gluBF16AVX512}
+		l.gluGrad = gluGradAVX512
 		l.max, l.sumExp = maxAVX512, sumExpAVX512
 		l.expMul = [2]func(dst, x unsafe.Pointer, n int, max, factor float32){expMulF32AVX512, expMulBF16AVX512}
 		l.expSum = [2]func(dst, x unsafe.Pointer, n int, scale, max float32) float32{expSumF32AVX512, expSumBF16AVX512}

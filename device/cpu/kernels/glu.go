@@ -26,13 +26,10 @@ func (t *Table) GLUForward(a *GLU, row0, row1 int) {
 	}
 	n := a.H.Cols
 	check(a.GateUp.has(row1, 2*n) && a.H.has(row1, n) && a.GateUp.DType == a.H.DType, "GLUForward: shape or type")
-	var p gluPiece
+	f := t.glu[kind(a.H.DType)]
 	for r := row0; r < row1; r++ {
-		for c := 0; c < n; c += len(p.gate) {
-			p.n = min(len(p.gate), n-c)
-			p.read(t, a, r, c)
-			p.forward(t, a.Alpha, a.Limit)
-			t.Convert(a.H.vec(r, c, p.n), F32(p.h[:p.n]))
+		for c := 0; c < n; c += piece {
+			f(a.H.at(r, c), a.GateUp.at(r, c), a.GateUp.at(r, n+c), min(piece, n-c), a.Alpha, a.Limit)
 		}
 	}
 }
@@ -50,10 +47,8 @@ func (t *Table) GLUBackward(a *GLU, row0 int, choices []int32, weights, dweights
 		for c := 0; c < n; c += len(p.gate) {
 			p.n = min(len(p.gate), n-c)
 			p.read(t, a, row, c)
-			dh := F32(p.dh[:p.n])
-			t.Convert(dh, a.DH.vec(row, c, p.n))
 			p.backward(t, a.Alpha, a.Limit)
-			sum += t.Dot(dh, F32(p.h[:p.n]))
+			sum += t.Dot(F32(p.dh[:p.n]), F32(p.h[:p.n]))
 			p.write(t, a.H.vec(row, c, p.n), p.h[:p.n], weight)
 			p.write(t, a.DGateUp.vec(row, c, p.n), p.dgate[:p.n], weight)
 			p.write(t, a.DGateUp.vec(row, n+c, p.n), p.dup[:p.n], weight)
@@ -73,46 +68,24 @@ func (m Mat) vec(r, c, n int) Vec { return Vec{m.at(r, c), m.DType, n} }
 
 // gluPiece has n columns of a row in fp32.
 type gluPiece struct {
-	n                               int
-	gate, up, h, dh, dgate, dup, sg [512]float32
+	n                           int
+	gate, up, h, dh, dgate, dup [512]float32
 }
 
 func (p *gluPiece) read(t *Table, a *GLU, row, col int) {
+	n := a.H.Cols
 	t.Convert(F32(p.gate[:p.n]), a.GateUp.vec(row, col, p.n))
-	t.Convert(F32(p.up[:p.n]), a.GateUp.vec(row, a.H.Cols+col, p.n))
-}
-
-// forward writes h of the limited form, and leaves in sg the sigmoid of Alpha*g.
-func (p *gluPiece) forward(t *Table, alpha, limit float32) {
-	for i, g := range p.gate[:p.n] {
-		p.sg[i] = -alpha * min(g, limit)
-	}
-	t.Exp(p.sg[:p.n])
-	for i, e := range p.sg[:p.n] {
-		s := 1 / (1 + e)
-		p.sg[i] = s
-		p.h[i] = float32(min(p.gate[i], limit)*s) * (max(-limit, min(p.up[i], limit)) + 1)
-	}
+	t.Convert(F32(p.up[:p.n]), a.GateUp.vec(row, n+col, p.n))
+	t.Convert(F32(p.dh[:p.n]), a.DH.vec(row, col, p.n))
 }
 
 // backward writes h, dgate and dup.
 func (p *gluPiece) backward(t *Table, alpha, limit float32) {
+	dgate, dup, h, dh := unsafe.Pointer(&p.dgate), unsafe.Pointer(&p.dup), unsafe.Pointer(&p.h), unsafe.Pointer(&p.dh)
+	gate, up := unsafe.Pointer(&p.gate), unsafe.Pointer(&p.up)
 	if limit == 0 {
-		f := t.swigluGrad[0]
-		f(unsafe.Pointer(&p.dgate), unsafe.Pointer(&p.dup), unsafe.Pointer(&p.h), unsafe.Pointer(&p.dh), unsafe.Pointer(&p.gate),
-			unsafe.Pointer(&p.up), p.n)
+		t.swigluGrad[0](dgate, dup, h, dh, gate, up, p.n)
 		return
 	}
-	p.forward(t, alpha, limit)
-	for i, d := range p.dh[:p.n] {
-		gate, up, s := p.gate[i], p.up[i], p.sg[i]
-		g, u := min(gate, limit), max(-limit, min(up, limit))
-		p.dgate[i], p.dup[i] = 0, 0
-		if gate <= limit {
-			p.dgate[i] = float32(d*(u+1)) * float32(s*(1+float32(float32(alpha*g)*(1-s))))
-		}
-		if up == u {
-			p.dup[i] = float32(d * float32(g*s))
-		}
-	}
+	t.gluGrad(dgate, dup, h, dh, gate, up, p.n, alpha, limit)
 }

@@ -86,6 +86,9 @@ func swigluF32AVX512(h, gate, up unsafe.Pointer, n int)
 func swigluGradF32AVX512(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
 
 //go:noescape
+func gluF32AVX512(h, gate, up unsafe.Pointer, n int, alpha, limit float32)
+
+//go:noescape
 func expMulF32AVX512(dst, x unsafe.Pointer, n int, max, factor float32)
 
 //go:noescape
@@ -143,6 +146,9 @@ func swigluBF16AVX512(h, gate, up unsafe.Pointer, n int)
 func swigluGradBF16AVX512(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
 
 //go:noescape
+func gluBF16AVX512(h, gate, up unsafe.Pointer, n int, alpha, limit float32)
+
+//go:noescape
 func expMulBF16AVX512(dst, x unsafe.Pointer, n int, max, factor float32)
 
 //go:noescape
@@ -156,6 +162,9 @@ func scoreGradBF16AVX512(ds, p, s, dp unsafe.Pointer, n int, scale, lse, delta f
 
 //go:noescape
 func sumAVX512(x unsafe.Pointer, n int) float64
+
+//go:noescape
+func gluGradAVX512(dgate, dup, h, dh, gate, up unsafe.Pointer, n int, alpha, limit float32)
 
 //go:noescape
 func maxAVX512(x unsafe.Pointer, n int) float32

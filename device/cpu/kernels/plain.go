@@ -67,6 +67,8 @@ var plainLoops = loops{
 	rotate:      [2]func(y0, y1, x0, x1, cos, sin unsafe.Pointer, n int, sign float32){plainRotate[float32], plainRotate[uint16]},
 	swiglu:      [2]func(h, gate, up unsafe.Pointer, n int){plainSwiGLU[float32], plainSwiGLU[uint16]},
 	swigluGrad:  [2]func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int){plainSwiGLUGrad[float32], plainSwiGLUGrad[uint16]},
+	glu:         [2]func(h, gate, up unsafe.Pointer, n int, alpha, limit float32){plainGLU[float32], plainGLU[uint16]},
+	gluGrad:     plainGLUGrad,
 	max:         plainMax,
 	sumExp:      plainSumExp,
 	expMul:      [2]func(dst, x unsafe.Pointer, n int, max, factor float32){plainExpMul[float32], plainExpMul[uint16]},
@@ -294,6 +296,48 @@ func plainSwiGLUGrad[E element](dgate, dup, h, dh, gate, up unsafe.Pointer, n in
 		dgs[i] = round[E](float32(dh*u) * float32(s*(1+float32(g*(1-s)))))
 		dus[i] = round[E](dh * float32(g*s))
 		hs[i] = round[E](float32(g*s) * u)
+	}
+}
+
+// limited are gate and up between their limits. A NaN stays one.
+func limited(gate, up, limit float32) (g, u float32) {
+	if g, u = gate, up; limit < g {
+		g = limit
+	}
+	if -limit > u {
+		u = -limit
+	}
+	if limit < u {
+		u = limit
+	}
+	return g, u
+}
+
+func plainGLU[E element](h, gate, up unsafe.Pointer, n int, alpha, limit float32) {
+	hs, gs, us := of[E](h, n), of[E](gate, n), of[E](up, n)
+	for i := range hs {
+		g, u := limited(load(gs[i]), load(us[i]), limit)
+		hs[i] = round[E](float32(g*sigmoid(alpha*g)) * (u + 1))
+	}
+}
+
+func plainGLUGrad(dgate, dup, h, dh, gate, up unsafe.Pointer, n int, alpha, limit float32) {
+	dgs, dus, hs := of[float32](dgate, n), of[float32](dup, n), of[float32](h, n)
+	dhs, gs, us := of[float32](dh, n), of[float32](gate, n), of[float32](up, n)
+	for i := range dgs {
+		gate, up, dh := gs[i], us[i], dhs[i]
+		g, u := limited(gate, up, limit)
+		x := float32(alpha * g)
+		s := sigmoid(x)
+		dgs[i] = float32(dh*(u+1)) * float32(s*(1+float32(x*(1-s))))
+		dus[i] = dh * float32(g*s)
+		hs[i] = float32(g*s) * (u + 1)
+		if limit < gate {
+			dgs[i] = 0
+		}
+		if u != up {
+			dus[i] = 0
+		}
 	}
 }
 

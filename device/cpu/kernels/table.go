@@ -60,6 +60,9 @@ type loops struct {
 	swiglu     [2]func(h, gate, up unsafe.Pointer, n int)
 	swigluGrad [2]func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
 
+	glu     [2]func(h, gate, up unsafe.Pointer, n int, alpha, limit float32)
+	gluGrad func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int, alpha, limit float32)
+
 	max       func(x unsafe.Pointer, n int) float32
 	sumExp    func(x unsafe.Pointer, n int, max float32) float32
 	expMul    [2]func(dst, x unsafe.Pointer, n int, max, factor float32)

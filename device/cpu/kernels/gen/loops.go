@@ -31,9 +31,9 @@ func loops(w width) []loop {
 	for _, d := range both {
 		all = append(all, adamw(d), sum64("sumSquares", d, true), add(d), addTo(d), scale(d), addScaled(d),
 			normSquares(d), normApply(d), normDot(d), normGrad(d, false), normGrad(d, true), normWeight(d),
-			rotate(d), swiglu(d), swigluGrad(d), expMul(d), expSum(d), dot(d), scoreGrad(d))
+			rotate(d), swiglu(d), swigluGrad(d), glu(d), expMul(d), expSum(d), dot(d), scoreGrad(d))
 	}
-	return append(all, sum64("sum", f32, false), maximum(), sumExp())
+	return append(all, sum64("sum", f32, false), gluGrad(), maximum(), sumExp())
 }
 
 // update is the arithmetic of kernels.adamw. It takes p and the gradient, and frees the gradient.
@@ -431,6 +431,65 @@ func swigluGrad(d dtype) loop {
 		a.store(d, u, "dgate")
 		a.store(d, g, "dup")
 		a.store(d, h, "h")
+	}}
+}
+
+// limits are gate and up between their limits, and alpha*gate of that. A comparison with a NaN gives the second source.
+func limits(a *asm, gate, up reg) (g, u, x reg) {
+	limit := a.scalar("limit")
+	below := a.copy(limit)
+	a.f("VPXORD %s, %s, %s", a.v(a.bits(0x80000000)), a.v(below), a.v(below))
+	g, u, x = a.take(), a.take(), a.take()
+	a.f("VMINPS %s, %s, %s", a.v(gate), a.v(limit), a.v(g))
+	a.f("VMAXPS %s, %s, %s", a.v(up), a.v(below), a.v(u))
+	a.f("VMINPS %s, %s, %s", a.v(u), a.v(limit), a.v(u))
+	a.f("VMULPS %s, %s, %s", a.v(a.scalar("alpha")), a.v(g), a.v(x))
+	a.free(below)
+	return g, u, x
+}
+
+func glu(d dtype) loop {
+	return loop{name: "glu" + string(d), arrays: []string{"h", "gate", "up"}, scalars: []string{"alpha", "limit"}, body: func(a *asm) {
+		gate, up := a.load(d, "gate"), a.load(d, "up")
+		g, u, x := limits(a, gate, up)
+		a.free(gate, up)
+		s := sigmoid(a, x)
+		a.mul(g, s)
+		a.add(u, a.float(1))
+		a.mul(g, u)
+		a.free(u, x, s)
+		a.store(d, g, "h")
+	}}
+}
+
+func gluGrad() loop {
+	return loop{name: "gluGrad", arrays: []string{"dgate", "dup", "h", "dh", "gate", "up"}, scalars: []string{"alpha", "limit"}, body: func(a *asm) {
+		one := a.float(1)
+		gate, up := a.load(f32, "gate"), a.load(f32, "up")
+		g, u, x := limits(a, gate, up)
+		s := sigmoid(a, x)
+		dh, t := a.load(f32, "dh"), a.copy(one)
+		a.sub(t, s)
+		a.mul(t, x)
+		a.add(t, one)
+		a.mul(t, s)
+		a.mul(g, s)
+		a.free(s, x)
+		a.f("VCMPPS $4, %s, %s, K2", a.v(up), a.v(u))                   // not equal
+		a.f("VCMPPS $1, %s, %s, K3", a.v(gate), a.v(a.scalar("limit"))) // limit < gate
+		a.free(gate, up)
+		a.add(u, one)
+		h := a.copy(g)
+		a.mul(h, u)
+		a.mul(u, dh)
+		a.mul(u, t)
+		a.mul(g, dh)
+		a.free(dh, t)
+		a.f("VPXORD %s, %s, K3, %s", a.v(u), a.v(u), a.v(u))
+		a.f("VPXORD %s, %s, K2, %s", a.v(g), a.v(g), a.v(g))
+		a.store(f32, u, "dgate")
+		a.store(f32, g, "dup")
+		a.store(f32, h, "h")
 	}}
 }
 
