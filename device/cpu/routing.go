@@ -41,23 +41,26 @@ func (r *router) score(logits []float32) {
 
 // best are the numbers of the n greatest of x; of equal ones the first. A NaN is less than all numbers.
 func (r *router) best(x []float64, n int) []int {
-	r.experts = r.experts[:0]
+	better := func(a, b float64) bool { return a > b || a == a && b != b }
+	top := r.experts[:0]
 	if n == len(x) { // all of them; every use sorts them
 		for i := range x {
-			r.experts = append(r.experts, i)
+			top = append(top, i)
 		}
-		return r.experts
+		r.experts = top
+		return top
 	}
-	for range n {
-		at := -1
-		for i, v := range x {
-			if !slices.Contains(r.experts, i) && (at < 0 || v > x[at] || x[at] != x[at] && v == v) {
-				at = i
-			}
+	for i, v := range x {
+		if len(top) == n && !better(v, x[top[n-1]]) {
+			continue
 		}
-		r.experts = append(r.experts, at)
+		top = append(top[:min(len(top), n-1)], i)
+		for at := len(top) - 1; at > 0 && better(v, x[top[at-1]]); at-- {
+			top[at-1], top[at] = top[at], top[at-1]
+		}
 	}
-	return r.experts
+	r.experts = top
+	return top
 }
 
 // choose are the experts of a row whose scores are there, ascending.
