@@ -43,6 +43,9 @@ func mixtures(perPart int) model.Family {
 func TestExperts(t *testing.T) { layersLaw(t, mixtures(2), 4) }
 
 func TestBalancedExperts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains for each of many placements, as TestExperts does")
+	}
 	family := mixtures(2)
 	read := family.Read
 	family.Read = func(c *hf.Config, r *hf.ConfigReader, s *model.Spec) {
