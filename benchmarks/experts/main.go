@@ -146,9 +146,8 @@ func (t *table) print() {
 type timed struct {
 	device.Stream
 	*table
-	backward bool
-	filled   func(device.Blocks) int // rows of the blocks of a call
-	seen     device.Routing          // the last one
+	filled func(device.Blocks) int // rows of the blocks of a call
+	seen   device.Routing          // the last one
 }
 
 func (s *timed) time(name, dense string, flops, bytes float64, run func()) {
