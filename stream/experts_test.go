@@ -3,6 +3,8 @@ package stream_test
 import (
 	"context"
 	"math"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/device"
@@ -11,6 +13,7 @@ import (
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/tensor"
 )
 
 // mixtures is a family of blocks with experts, in parts of that many, in turn with dense ones.
@@ -85,6 +88,22 @@ func TestBalanceAgreesWithPyTorch(t *testing.T) {
 	}
 }
 
+// weightsOf are the tensors of the model in the store.
+func weightsOf(t *testing.T, r *rig, sub *subject) map[string][]float32 {
+	t.Helper()
+	view, all := stream.Viewer(r.plan, r.store), map[string][]float32{}
+	for _, of := range sub.model.Tensors() {
+		x, err := sub.model.ReadTensor(of.Name, func(part int) (model.Values, error) {
+			return view(context.Background(), part)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[of.Name] = x
+	}
+	return all
+}
+
 // How many experts a part has changes no weight.
 func TestExpertsOfAPart(t *testing.T) {
 	const steps = 3
@@ -97,17 +116,7 @@ func TestExpertsOfAPart(t *testing.T) {
 			sub := s.subject(t, steps)
 			r := start(t, sub, setup{change: streamed(2)})
 			train(t, r, sub, steps)
-			view := stream.Viewer(r.plan, r.store)
-			got := map[string][]float32{}
-			for _, of := range sub.model.Tensors() {
-				var err error
-				got[of.Name], err = sub.model.ReadTensor(of.Name, func(part int) (model.Values, error) {
-					return view(context.Background(), part)
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
+			got := weightsOf(t, r, sub)
 			r.close(t)
 			if want == nil {
 				want = got
@@ -121,6 +130,67 @@ func TestExpertsOfAPart(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// Experts or routers may be frozen: what is left is updated as if they were trained, and they stay as they are.
+func TestFrozenExperts(t *testing.T) {
+	s := tiny
+	s.Layers, s.Unclipped, s.families = 3, true, []model.Family{mixtures(2)}
+	s.Type = s.families[0].ModelType
+	after := func(steps int, frozen func(field string, isGroup bool) bool) map[string][]float32 {
+		sub := s.subject(t, 1)
+		for i := range sub.model.Parts {
+			p := &sub.model.Parts[i]
+			var fields []tensor.Field
+			for _, f := range p.Layout.Fields {
+				f.Field.Trainable = !frozen(f.Name, p.Group > 0)
+				fields = append(fields, f.Field)
+			}
+			l, err := tensor.NewLayout(fields...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Layout = l
+		}
+		r := start(t, sub, setup{change: streamed(2)})
+		defer r.close(t)
+		for i := range steps {
+			if _, err := r.engine.Step(context.Background(), sub.batches[i], sub.updates[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := r.engine.Flush(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		return weightsOf(t, r, sub)
+	}
+	none := func(string, bool) bool { return false }
+	begin, trained := after(0, none), after(1, none)
+	for what, isFrozen := range map[string]func(string, bool) bool{
+		"experts": func(_ string, isGroup bool) bool { return isGroup },
+		"routers": func(field string, _ bool) bool { return strings.HasPrefix(field, "router.") },
+		"all but experts and routers": func(field string, isGroup bool) bool {
+			return !isGroup && !strings.HasPrefix(field, "router.")
+		},
+	} {
+		changed := 0
+		for name, x := range after(1, isFrozen) {
+			field, isGroup := name[strings.LastIndex(name, "mlp.")+len("mlp."):], strings.Contains(name, "experts")
+			want := trained[name]
+			if isFrozen(field, isGroup) {
+				want = begin[name]
+			}
+			if !slices.Equal(x, want) {
+				t.Errorf("%s are frozen: %s is not what it should be", what, name)
+			}
+			if !slices.Equal(x, begin[name]) {
+				changed++
+			}
+		}
+		if changed == 0 {
+			t.Errorf("%s are frozen: nothing is trained", what)
 		}
 	}
 }
