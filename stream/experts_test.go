@@ -43,15 +43,11 @@ func mixtures(perPart int) model.Family {
 }
 
 // The law of placements holds for experts, and for experts with a load-balancing loss.
-func TestExperts(t *testing.T) { layersLaw(t, mixtures(2), 4) }
-
-func TestBalancedExperts(t *testing.T) {
-	if testing.Short() {
-		t.Skip("trains for each of many placements, as TestExperts does")
-	}
-	family := mixtures(2)
-	read := family.Read
-	family.Read = func(c *hf.Config, r *hf.ConfigReader, s *model.Spec) {
+func TestExperts(t *testing.T) {
+	balanced := mixtures(2)
+	balanced.ModelType = "balanced mixtures"
+	read := balanced.Read
+	balanced.Read = func(c *hf.Config, r *hf.ConfigReader, s *model.Spec) {
 		read(c, r, s)
 		for l, f := range s.FeedForwards {
 			if x, ok := f.(nn.Experts); ok {
@@ -60,7 +56,7 @@ func TestBalancedExperts(t *testing.T) {
 			}
 		}
 	}
-	layersLaw(t, family, 4)
+	layersLaw(t, 4, mixtures(2), balanced)
 }
 
 // The load-balancing loss and the gradients with it are those of transformers, over all micro-batches of a step.

@@ -124,27 +124,30 @@ var made = model.Family{ModelType: "made", Names: append(model.Names{
 }}
 
 // The law of placements holds for layers that no package knows.
-func TestNewLayers(t *testing.T) { layersLaw(t, made, 6) }
+func TestNewLayers(t *testing.T) { layersLaw(t, 6, made) }
 
-// layersLaw holds some layers of a family to the law of placements.
-func layersLaw(t *testing.T, family model.Family, layers int) {
+// layersLaw holds some layers of each of some families to the law of placements, in turn.
+func layersLaw(t *testing.T, layers int, families ...model.Family) {
 	const steps = 3
 	dev := newCPU(t)
 	defer dev.Close()
 	s := tiny
-	s.Type, s.Layers, s.BlockChunk, s.families = family.ModelType, layers, plan.BlockChunkMultiple, []model.Family{family}
+	s.Layers, s.BlockChunk = layers, plan.BlockChunkMultiple
 	var subjects []*subject
 	var wants []outcome
-	for _, s.BF16 = range []bool{false, true} {
-		sub := s.subject(t, steps)
-		ref := start(t, sub, setup{change: streamed(1), serial: true, device: dev})
-		subjects, wants = append(subjects, sub), append(wants, train(t, ref, sub, steps))
-		ref.close(t)
+	for _, family := range families {
+		s.Type, s.families = family.ModelType, []model.Family{family}
+		for _, s.BF16 = range []bool{false, true} {
+			sub := s.subject(t, steps)
+			ref := start(t, sub, setup{change: streamed(1), serial: true, device: dev})
+			subjects, wants = append(subjects, sub), append(wants, train(t, ref, sub, steps))
+			ref.close(t)
+		}
 	}
 	for i, want := range wants {
 		for _, p := range subjects[i].model.Parts {
 			if moments := want.state[store.ID{Part: p.Index, Kind: store.FirstMoment}]; len(bytes.Trim(moments, "\x00")) == 0 {
-				t.Errorf("bf16 %v: %s has no gradient", i == 1, p.Name)
+				t.Errorf("%s, bf16 %v: %s has no gradient", families[i/2].ModelType, i%2 == 1, p.Name)
 			}
 		}
 	}
@@ -153,7 +156,7 @@ func layersLaw(t *testing.T, family model.Family, layers int) {
 		r := start(rt, subjects[i], setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
 			change: func(p *plan.Placement) { placements(rt, p, true) }})
 		defer r.close(rt)
-		rt.Log(fmt.Sprintf("bf16 %v", i == 1))
+		rt.Log(fmt.Sprintf("%s, bf16 %v", families[i/2].ModelType, i%2 == 1))
 		sameBits(rt, train(rt, r, subjects[i], steps), wants[i], r.plan)
 	})
 }

@@ -560,6 +560,9 @@ func TestACopyOfTheNextBatchIsTaken(t *testing.T) {
 // is closed after each Save and continues from the checkpoint, where it fetches those batches again that came after
 // the latest step: weights, steps and the place in the data.
 func TestAnyOrderResumes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains for each of many orders")
+	}
 	base := smallConfig(t)
 	base.Numerics = runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
 	rapid.Check(t, func(rt *rapid.T) {
