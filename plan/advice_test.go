@@ -125,7 +125,7 @@ func TestAdviceIsRight(t *testing.T) {
 		}
 	})
 	t.Log(followed)
-	if followed["memory.host"] == 0 || followed["memory.device"] == 0 {
+	if !testing.Short() && (followed["memory.host"] == 0 || followed["memory.device"] == 0) { // 20 requests may be too few
 		t.Errorf("too few requests are refused: %v", followed)
 	}
 }
