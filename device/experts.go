@@ -25,9 +25,10 @@ type Routing struct {
 	Starts  Mem // I32 [Experts+1]: where an expert's choices begin in Order; the last is the number of choices
 }
 
-// Blocks are the rows that one call of an operation of [ExpertOps] computes with. The rows that chose one of the experts
-// [First, First+Experts) are cut into blocks: each expert's by themselves, Rows at a time, the last one shorter. They are
-// numbered by expert, and in an expert by row. A call takes those with the numbers [From, From+Count).
+// Blocks are the rows that one call of an operation of [ExpertOps] computes with. The rows that chose one of the
+// experts [First, First+Experts) are cut into blocks: each expert's by themselves, Rows at a time, the last one
+// shorter. They are numbered by expert, and in an expert by row. A call takes those with the numbers [From,
+// From+Count).
 //
 // A matrix of blocks has Count*Rows rows. The block with the number From+i begins at row i*Rows. Rows that a block does
 // not fill are neither read nor written; no more are those of numbers that no block has.
@@ -62,9 +63,9 @@ func (b Blocks) Balanced() int64 {
 
 // RouteSpec says how rows choose their experts from the router's logits [T, Experts].
 //
-// The score of an expert is its softmax over all of the row's logits, or with Sigmoid its sigmoid. A row chooses the TopK
-// experts of the highest score plus bias; of equal ones that with the lower number. With Groups > 1, the experts are cut
-// into equal groups; a row chooses from the TopGroups groups for which the sum of the two highest is highest.
+// The score of an expert is its softmax over all of the row's logits, or with Sigmoid its sigmoid. A row chooses the
+// TopK experts of the highest score plus bias; of equal ones that with the lower number. With Groups > 1, the experts
+// are cut into equal groups; a row chooses from the TopGroups groups for which the sum of the two highest is highest.
 //
 // The weight of a chosen expert is its score, with Renormalize divided by the sum of the scores of all chosen experts,
 // times Scale.
@@ -93,9 +94,9 @@ type RoutingOps interface {
 	CountChoices(counts Mat, r Routing, scale float32)
 }
 
-// GLUSpec is a gated activation act(gate, up) of the columns of gate and of up. The zero value is SwiGLU, silu(gate)*up.
-// With Limit > 0 it is (clamp(up, -Limit, Limit) + 1)*g*sigmoid(Alpha*g) with g = min(gate, Limit). Source: OpenAI,
-// "gpt-oss-120b & gpt-oss-20b Model Card" (2025).
+// GLUSpec is a gated activation act(gate, up) of the columns of gate and of up. The zero value is SwiGLU,
+// silu(gate)*up. With Limit > 0 it is (clamp(up, -Limit, Limit) + 1)*g*sigmoid(Alpha*g) with g = min(gate, Limit).
+// Source: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025).
 type GLUSpec struct{ Alpha, Limit float32 }
 
 // ExpertOps compute with the rows of blocks. T is the number of rows of the step, n that of the matrices of blocks,
@@ -104,23 +105,23 @@ type GLUSpec struct{ Alpha, Limit float32 }
 type ExpertOps interface {
 	// GatherRows copies the row of x [T, m] of each row of the blocks: y [n, m].
 	GatherRows(y, x Mat, b Blocks)
-	// ExpertMatMul is c = a·w_e, or a·w_e^T with transposed, for the expert e of each row: a is [n, k], w is [X*k, m] or
-	// transposed [X*m, k], c is [n, m].
+	// ExpertMatMul is c = a·w_e, or a·w_e^T with transposed, for the expert e of each row: a is [n, k], w is [X*k, m]
+	// or transposed [X*m, k], c is [n, m].
 	ExpertMatMul(c, a, w Mat, transposed bool, b Blocks)
-	// ExpertWeightGrad is dw_e += dy^T·x for each block, in their order: dy is [n, m], x is [n, k], dw (F32) is [X*m, k].
-	// The product of a block is summed in fp32 before it is added.
+	// ExpertWeightGrad is dw_e += dy^T·x for each block, in their order: dy is [n, m], x is [n, k], dw (F32) is [X*m,
+	// k]. The product of a block is summed in fp32 before it is added.
 	ExpertWeightGrad(dw, dy, x Mat, b Blocks)
 	// ExpertBias adds the bias of its expert to each row: y [n, m] += bias_e, where bias is [X, m].
 	ExpertBias(y, bias Mat, b Blocks)
 	// ExpertBiasGrad adds weighted sums of rows, block by block: db_e (F32 [X, m]) += sum of weight*dy[r], unless db is
-	// none. If weights are given, it also adds to each choice's dweights dy[r]·bias_e. Without them each weight is 1, and
-	// there are no dweights and no bias.
+	// none. If weights are given, it also adds to each choice's dweights dy[r]·bias_e. Without them each weight is 1,
+	// and there are no dweights and no bias.
 	ExpertBiasGrad(db, dweights, dy, bias, weights Mat, b Blocks)
 	// ExpertGLU is y = act(gate, up); gateUp is [n, 2*m], gate first; y is [n, m].
 	ExpertGLU(y, gateUp Mat, spec GLUSpec, b Blocks)
 	// ExpertGLUGrad is the gradient of weight*act(gate, up), given that of the product [n, m]: it writes weight times
-	// that of gateUp to dGateUp [n, 2*m], weight*act(gate, up) to act [n, m], and the gradient of the weight, the sum over
-	// the row of dy*act(gate, up), to dweights. dGateUp may be gateUp, act may be dy.
+	// that of gateUp to dGateUp [n, 2*m], weight*act(gate, up) to act [n, m], and the gradient of the weight, the sum
+	// over the row of dy*act(gate, up), to dweights. dGateUp may be gateUp, act may be dy.
 	ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights Mat, spec GLUSpec, b Blocks)
 	// CombineRows adds the rows of the blocks to those of the step that they were gathered from: sum (F32 [T, m]) +=
 	// weight*x [n, m], in the order of experts. Without weights each is 1.

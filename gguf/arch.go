@@ -29,7 +29,8 @@ func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
 	d = &decoder{Model: m, config: c}
 	if m.Architecture == "" {
 		r.Fail("model_type",
-			"a GGUF file is written of llama, mistral, mixtral, qwen2, qwen3 and qwen3_moe only: use the Hugging Face directory")
+			"a GGUF file is written of llama, mistral, mixtral, qwen2, qwen3 and qwen3_moe only: "+
+				"use the Hugging Face directory")
 		return nil, r.Err()
 	}
 	d.Attention = m.Blocks[0].Mixer.(nn.Attention)
@@ -50,8 +51,8 @@ func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
 	return d, err
 }
 
-// readExperts finds the experts, and fails if llama.cpp cannot have them. Source: its src/models/qwen3moe.cpp and llama.cpp,
-// which load experts of every layer and call build_moe_ffn with norm_w set.
+// readExperts finds the experts, and fails if llama.cpp cannot have them. Source: its src/models/qwen3moe.cpp and
+// llama.cpp, which load experts of every layer and call build_moe_ffn with norm_w set.
 func (m *decoder) readExperts(r *hf.ConfigReader) {
 	for _, b := range m.Blocks {
 		if x, ok := b.FeedForward.(nn.Experts); ok {
@@ -61,7 +62,8 @@ func (m *decoder) readExperts(r *hf.ConfigReader) {
 			if len(r.IntsOr("mlp_only_layers", nil)) > 0 {
 				key = "mlp_only_layers"
 			}
-			r.Fail(key, "a layer has no experts, and llama.cpp needs them in every layer of qwen3moe: use the Hugging Face directory")
+			r.Fail(key, "a layer has no experts, and llama.cpp needs them in every layer of qwen3moe: "+
+				"use the Hugging Face directory")
 			return
 		}
 	}
@@ -71,7 +73,8 @@ func (m *decoder) readExperts(r *hf.ConfigReader) {
 		r.Fail("norm_topk_prob", "in llama.cpp the weights of a token's experts always add up to 1: "+
 			"use the Hugging Face directory")
 	case x.Number > maxExperts:
-		r.Fail("model_type", "a layer has %d experts, and llama.cpp has at most %d: use the Hugging Face directory", x.Number,
+		r.Fail("model_type", "a layer has %d experts, and llama.cpp has at most %d: use the Hugging Face directory",
+			x.Number,
 			maxExperts)
 	}
 }
@@ -189,8 +192,8 @@ func (m *decoder) isNamed70B() bool {
 	return len(m.Blocks) == 80 && (m.Architecture == "qwen2" || m.KVHeads != m.Heads && m.Architecture == "llama")
 }
 
-// sizeLabel is general.size_label: of a mixture the experts, and the parameters that one expert has with what is shared,
-// such as 8x7.2B.
+// sizeLabel is general.size_label: of a mixture the experts, and the parameters that one expert has with what is
+// shared, such as 8x7.2B.
 func (m *decoder) sizeLabel() string {
 	params, _ := m.Params()
 	if m.experts == nil {

@@ -219,7 +219,8 @@ func TestExport(t *testing.T) {
 						all += float64(x) * float64(x)
 					}
 					isExact := strings.HasSuffix(name, "norm.weight") || strings.HasSuffix(name, ".bias") ||
-						strings.HasSuffix(name, "mlp.gate.weight") || strings.HasSuffix(name, "block_sparse_moe.gate.weight")
+						strings.HasSuffix(name, "mlp.gate.weight") || strings.HasSuffix(name,
+						"block_sparse_moe.gate.weight")
 					if share := math.Sqrt(diff / all); isExact && share != 0 || share > lost[typ] {
 						t.Errorf("%s: %.5f of it is lost", name, share)
 					}
@@ -608,12 +609,15 @@ func TestExportPre(t *testing.T) {
 // TestExportMixture: what a file says of a mixture.
 func TestExportMixture(t *testing.T) {
 	for i, want := range map[int]map[string]any{
-		6: {"general.architecture": "qwen3moe", "general.size_label": "5x817K", "qwen3moe.feed_forward_length": int64(512),
+		6: {"general.architecture": "qwen3moe", "general.size_label": "5x817K",
+			"qwen3moe.feed_forward_length":        int64(512),
 			"qwen3moe.expert_feed_forward_length": int64(96), "qwen3moe.expert_count": int64(5),
-			"qwen3moe.expert_used_count": int64(2), "qwen3moe.attention.key_length": int64(32), "qwen3moe.vocab_size": nil},
+			"qwen3moe.expert_used_count": int64(2), "qwen3moe.attention.key_length": int64(32),
+			"qwen3moe.vocab_size": nil},
 		7: {"general.architecture": "llama", "general.size_label": "8x939K", "llama.feed_forward_length": int64(256),
-			"llama.expert_feed_forward_length": nil, "llama.expert_count": int64(8), "llama.expert_used_count": int64(2),
-			"llama.vocab_size": int64(576)},
+			"llama.expert_feed_forward_length": nil, "llama.expert_count": int64(8),
+			"llama.expert_used_count": int64(2),
+			"llama.vocab_size":        int64(576)},
 	} {
 		f := exportFamilies[i]
 		file, _, err := export(t, writeRandomModel(t, f.config, f.tokenizer), ExportOptions{Type: BF16})
@@ -637,13 +641,15 @@ func TestExportMixture(t *testing.T) {
 				t.Errorf("%s: %s is %v of %v, want %v", f.name, name, x.dims, x.typ, shape)
 			}
 		}
-		if x := g.tensors["blk.1.ffn_gate_inp.weight"]; !x.dims.Equal(tensor.Shape{int(experts), 256}) || x.typ != ggmlF32 {
+		if x := g.tensors["blk.1.ffn_gate_inp.weight"]; !x.dims.Equal(tensor.Shape{int(experts), 256}) ||
+			x.typ != ggmlF32 {
 			t.Errorf("%s: the router is %v of %v", f.name, x.dims, x.typ)
 		}
 	}
 }
 
-// TestExportParts: how many experts a part has changes no byte of a file, though a stacked tensor then comes from many parts.
+// TestExportParts: how many experts a part has changes no byte of a file, though a stacked tensor then comes from many
+// parts.
 func TestExportParts(t *testing.T) {
 	f := exportFamilies[6]
 	dir := writeRandomModel(t, f.config, f.tokenizer)
@@ -661,9 +667,11 @@ func TestExportParts(t *testing.T) {
 	}
 	defer w.Close()
 	names := model.Llama.Recut(model.Rows, "q.*", "k.*")
-	names = append(names, model.Name{Role: "router.*", HF: "model.layers.{layer}.mlp.gate.*", GGUF: "blk.{layer}.ffn_gate_inp.*"})
+	names = append(names, model.Name{Role: "router.*", HF: "model.layers.{layer}.mlp.gate.*",
+		GGUF: "blk.{layer}.ffn_gate_inp.*"})
 	for _, x := range []string{"gate", "up", "down"} {
-		names = append(names, model.Name{Role: "expert." + x + ".*", HF: "model.layers.{layer}.mlp.experts.{expert}." + x + "_proj.*",
+		names = append(names, model.Name{Role: "expert." + x + ".*",
+			HF:   "model.layers.{layer}.mlp.experts.{expert}." + x + "_proj.*",
 			GGUF: "blk.{layer}.ffn_" + x + "_exps.*", CutGGUF: model.Stacked})
 	}
 	doc, err := os.ReadFile(filepath.Join(dir, "config.json"))
@@ -678,7 +686,8 @@ func TestExportParts(t *testing.T) {
 				s.HeadDim(r)
 				s.Rotary(r)
 				x := nn.Experts{Inner: r.Size("moe_intermediate_size"), Number: r.Size("num_experts"), PerPart: perPart,
-					Route: device.RouteSpec{TopK: r.Size("num_experts_per_tok"), Renormalize: r.BoolOr("norm_topk_prob", false), Scale: 1}}
+					Route: device.RouteSpec{TopK: r.Size("num_experts_per_tok"),
+						Renormalize: r.BoolOr("norm_topk_prob", false), Scale: 1}}
 				s.FeedForwards = slices.Repeat([]nn.FeedForward{x}, s.Layers)
 			}})
 		if err != nil {
@@ -688,7 +697,8 @@ func TestExportParts(t *testing.T) {
 			t.Fatalf("%d parts of experts, want %d", got, want)
 		}
 		file := filepath.Join(t.TempDir(), "m.gguf")
-		if _, err := Export(context.Background(), file, dir, m, m.Checkpoint().Fields(w), ExportOptions{Type: Q4, Name: "random"}); err != nil {
+		if _, err := Export(context.Background(), file, dir, m, m.Checkpoint().Fields(w), ExportOptions{Type: Q4,
+			Name: "random"}); err != nil {
 			t.Fatal(err)
 		}
 		got, err := os.ReadFile(file)
@@ -722,7 +732,8 @@ func TestMixtureRefuses(t *testing.T) {
 		doc := config
 		if key, _, ok := strings.Cut(change, ":"); ok {
 			var keys map[string]json.RawMessage
-			if err := errors.Join(json.Unmarshal([]byte(config), &keys), json.Unmarshal([]byte("{"+change+"}"), &keys)); err != nil {
+			if err := errors.Join(json.Unmarshal([]byte(config), &keys), json.Unmarshal([]byte("{"+change+"}"),
+				&keys)); err != nil {
 				t.Fatal(key, err)
 			}
 			b, err := json.Marshal(keys)
@@ -744,7 +755,8 @@ func TestMixtureRefuses(t *testing.T) {
 	}
 }
 
-// TestTypesOfTensors: Q4_K_M gives each tensor of SmolLM2-135M, of a 7B and of mixtures the type that llama.cpp gives it.
+// TestTypesOfTensors: Q4_K_M gives each tensor of SmolLM2-135M, of a 7B and of mixtures the type that llama.cpp gives
+// it.
 func TestTypesOfTensors(t *testing.T) {
 	count := func(m *decoder) map[string]int {
 		n := map[string]int{}

@@ -296,8 +296,8 @@ func bitSum(vals []float32) (sum uint64) {
 	return sum & (1<<53 - 1)
 }
 
-// TestImportTinyMixture imports a mixture that the gguf package wrote, with experts in three quantized types, and compares
-// every expert with what that package reads.
+// TestImportTinyMixture imports a mixture that the gguf package wrote, with experts in three quantized types, and
+// compares every expert with what that package reads.
 func TestImportTinyMixture(t *testing.T) {
 	dir := t.TempDir() + "/out"
 	err := Import(context.Background(), "testdata/tiny_qwen3moe.gguf", dir, ImportOptions{DType: tensor.F32})
@@ -313,10 +313,12 @@ func TestImportTinyMixture(t *testing.T) {
 	if len(all) != len(golden.Sums) || len(all) != 3+2*(9+3*5) {
 		t.Errorf("%d tensors, want %d", len(all), len(golden.Sums))
 	}
-	names := strings.NewReplacer("blk.", "model.layers.", "token_embd", "model.embed_tokens", "output_norm", "model.norm",
+	names := strings.NewReplacer("blk.", "model.layers.", "token_embd", "model.embed_tokens", "output_norm",
+		"model.norm",
 		"attn_q_norm", "self_attn.q_norm", "attn_k_norm", "self_attn.k_norm", "attn_q", "self_attn.q_proj",
 		"attn_k", "self_attn.k_proj", "attn_v", "self_attn.v_proj", "attn_output", "self_attn.o_proj",
-		"attn_norm", "input_layernorm", "ffn_norm", "post_attention_layernorm", "ffn_gate_inp", "mlp.gate", "output", "lm_head")
+		"attn_norm", "input_layernorm", "ffn_norm", "post_attention_layernorm", "ffn_gate_inp", "mlp.gate", "output",
+		"lm_head")
 	for from, want := range golden.Sums {
 		to := names.Replace(from)
 		if tensor, expert, ok := strings.Cut(from, "/"); ok {
@@ -331,7 +333,8 @@ func TestImportTinyMixture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x := m.Blocks[1].FeedForward.(nn.Experts); m.Type != "qwen3_moe" || x.Number != 5 || x.Inner != 32 || x.Route.TopK != 2 ||
+	if x := m.Blocks[1].FeedForward.(nn.Experts); m.Type != "qwen3_moe" || x.Number != 5 || x.Inner != 32 ||
+		x.Route.TopK != 2 ||
 		!x.Route.Renormalize {
 		t.Errorf("it is a %s with %+v", m.Type, x)
 	}
@@ -389,13 +392,18 @@ func TestImportMixtures(t *testing.T) {
 		inner  int
 		config map[string]any
 	}{
-		"llama": {[3]string{"block_sparse_moe.experts.%d.w1", "block_sparse_moe.experts.%d.w3", "block_sparse_moe.experts.%d.w2"},
-			"block_sparse_moe.gate", 12, map[string]any{"model_type": "mixtral", "architectures": []any{"MixtralForCausalLM"},
+		"llama": {[3]string{"block_sparse_moe.experts.%d.w1", "block_sparse_moe.experts.%d.w3",
+			"block_sparse_moe.experts.%d.w2"},
+			"block_sparse_moe.gate", 12, map[string]any{"model_type": "mixtral",
+				"architectures":     []any{"MixtralForCausalLM"},
 				"num_local_experts": 3.0, "num_experts_per_tok": 2.0, "intermediate_size": 12.0, "num_experts": nil,
-				"moe_intermediate_size": nil, "norm_topk_prob": nil, "mlp_only_layers": nil, "attention_bias": nil, "mlp_bias": nil}},
-		"qwen3moe": {[3]string{"mlp.experts.%d.gate_proj", "mlp.experts.%d.up_proj", "mlp.experts.%d.down_proj"}, "mlp.gate", 5,
+				"moe_intermediate_size": nil, "norm_topk_prob": nil, "mlp_only_layers": nil, "attention_bias": nil,
+				"mlp_bias": nil}},
+		"qwen3moe": {[3]string{"mlp.experts.%d.gate_proj", "mlp.experts.%d.up_proj", "mlp.experts.%d.down_proj"},
+			"mlp.gate", 5,
 			map[string]any{"model_type": "qwen3_moe", "architectures": []any{"Qwen3MoeForCausalLM"}, "num_experts": 3.0,
-				"num_experts_per_tok": 2.0, "intermediate_size": 12.0, "moe_intermediate_size": 5.0, "norm_topk_prob": true,
+				"num_experts_per_tok": 2.0, "intermediate_size": 12.0, "moe_intermediate_size": 5.0,
+				"norm_topk_prob":      true,
 				"decoder_sparse_step": 1.0, "mlp_only_layers": []any{}, "attention_bias": false, "head_dim": 4.0,
 				"num_local_experts": nil}},
 	} {
@@ -443,35 +451,48 @@ func TestBadMixture(t *testing.T) {
 		change func(*document)
 		words  []string
 	}{
-		"no experts":    {meta("expert_count", 0), []string{"expert_count is 0"}},
-		"no count":      {func(d *document) { delete(d.meta, "qwen3moe.expert_count") }, []string{"expert_count is missing"}},
-		"no inner size": {func(d *document) { delete(d.meta, "qwen3moe.expert_feed_forward_length") }, []string{"expert_feed_forward_length is missing"}},
-		"nothing used":  {meta("expert_used_count", 0), []string{"expert_used_count is 0"}},
-		"more used":     {meta("expert_used_count", 4), []string{"4 experts", "there are 3"}},
-		"absurd count":  {meta("expert_count", 1<<31-1), []string{"2147483647 experts", "more than models have"}},
+		"no experts": {meta("expert_count", 0), []string{"expert_count is 0"}},
+		"no count": {func(d *document) { delete(d.meta, "qwen3moe.expert_count") },
+			[]string{"expert_count is missing"}},
+		"no inner size": {func(d *document) { delete(d.meta, "qwen3moe.expert_feed_forward_length") },
+			[]string{"expert_feed_forward_length is missing"}},
+		"nothing used": {meta("expert_used_count", 0), []string{"expert_used_count is 0"}},
+		"more used":    {meta("expert_used_count", 4), []string{"4 experts", "there are 3"}},
+		"absurd count": {meta("expert_count", 1<<31-1), []string{"2147483647 experts", "more than models have"}},
 		"experts of all layers": {func(d *document) {
 			d.meta["qwen3moe.expert_count"], d.meta["qwen3moe.block_count"] = 1024, 65
 			for i := range 65 {
 				d.tensors[fmt.Sprint("x", i)] = f32Tensor(1)
 			}
 		}, []string{"65 layers with 1024 experts", "65536 in all"}},
-		"many experts":       {meta("expert_count", 1025), []string{"1025 experts", "more than models have"}},
-		"another count":      {meta("expert_count", 1024), []string{`"blk.0.ffn_gate_exps.weight"`, "[3 5 8]", "[1024 5 8]"}},
-		"count of 32 bits":   {meta("expert_count", 1<<32-1), []string{"expert_count is 4294967295"}},
-		"count is text":      {meta("expert_count", "3"), []string{"expert_count", "whole number"}},
-		"count by layer":     {meta("expert_used_count", []int32{2}), []string{"expert_used_count", "whole number"}},
-		"absurd inner size":  {meta("expert_feed_forward_length", 1<<31-1), []string{"ffn_gate_exps", "2147483647"}},
-		"many layers":        {meta("block_count", 10), []string{`"blk.1.ffn_gate_exps.weight"`, "missing"}},
-		"shared experts":     {meta("expert_shared_count", 1), []string{`"qwen3moe.expert_shared_count"`, "not supported"}},
-		"scale":              {meta("expert_weights_scale", 2.5), []string{`"qwen3moe.expert_weights_scale"`, "not supported"}},
-		"gate of two":        {tens("gate_exps.weight", f32Tensor(3*5, 8)), []string{`"blk.0.ffn_gate_exps.weight"`, "[15 8]", "[3 5 8]"}},
-		"down as up":         {tens("down_exps.weight", f32Tensor(3, 5, 8)), []string{`"blk.0.ffn_down_exps.weight"`, "[3 5 8]", "[3 8 5]"}},
-		"fewer experts":      {tens("up_exps.weight", f32Tensor(2, 5, 8)), []string{`"blk.0.ffn_up_exps.weight"`, "[2 5 8]", "[3 5 8]"}},
-		"router":             {tens("gate_inp.weight", f32Tensor(4, 8)), []string{`"blk.0.ffn_gate_inp.weight"`, "[4 8]", "[3 8]"}},
-		"no router":          {func(d *document) { delete(d.tensors, "blk.0.ffn_gate_inp.weight") }, []string{`"blk.0.ffn_gate_inp.weight"`, "missing"}},
-		"dense, too":         {tens("up.weight", f32Tensor(12, 8)), []string{`"blk.0.ffn_up.weight"`, "does not belong to a qwen3_moe"}},
-		"bias of the router": {tens("gate_inp.bias", f32Tensor(3)), []string{`"blk.0.ffn_gate_inp.bias"`, "does not belong"}},
-		"bias of experts":    {tens("up_exps.bias", f32Tensor(3, 5)), []string{`"blk.0.ffn_up_exps.bias"`, "does not belong"}},
+		"many experts": {meta("expert_count", 1025), []string{"1025 experts", "more than models have"}},
+		"another count": {meta("expert_count", 1024), []string{`"blk.0.ffn_gate_exps.weight"`, "[3 5 8]",
+			"[1024 5 8]"}},
+		"count of 32 bits":  {meta("expert_count", 1<<32-1), []string{"expert_count is 4294967295"}},
+		"count is text":     {meta("expert_count", "3"), []string{"expert_count", "whole number"}},
+		"count by layer":    {meta("expert_used_count", []int32{2}), []string{"expert_used_count", "whole number"}},
+		"absurd inner size": {meta("expert_feed_forward_length", 1<<31-1), []string{"ffn_gate_exps", "2147483647"}},
+		"many layers":       {meta("block_count", 10), []string{`"blk.1.ffn_gate_exps.weight"`, "missing"}},
+		"shared experts": {meta("expert_shared_count", 1), []string{`"qwen3moe.expert_shared_count"`,
+			"not supported"}},
+		"scale": {meta("expert_weights_scale", 2.5), []string{`"qwen3moe.expert_weights_scale"`,
+			"not supported"}},
+		"gate of two": {tens("gate_exps.weight", f32Tensor(3*5, 8)), []string{`"blk.0.ffn_gate_exps.weight"`,
+			"[15 8]", "[3 5 8]"}},
+		"down as up": {tens("down_exps.weight", f32Tensor(3, 5, 8)), []string{`"blk.0.ffn_down_exps.weight"`,
+			"[3 5 8]", "[3 8 5]"}},
+		"fewer experts": {tens("up_exps.weight", f32Tensor(2, 5, 8)), []string{`"blk.0.ffn_up_exps.weight"`,
+			"[2 5 8]", "[3 5 8]"}},
+		"router": {tens("gate_inp.weight", f32Tensor(4, 8)), []string{`"blk.0.ffn_gate_inp.weight"`,
+			"[4 8]", "[3 8]"}},
+		"no router": {func(d *document) { delete(d.tensors, "blk.0.ffn_gate_inp.weight") },
+			[]string{`"blk.0.ffn_gate_inp.weight"`, "missing"}},
+		"dense, too": {tens("up.weight", f32Tensor(12, 8)), []string{`"blk.0.ffn_up.weight"`,
+			"does not belong to a qwen3_moe"}},
+		"bias of the router": {tens("gate_inp.bias", f32Tensor(3)), []string{`"blk.0.ffn_gate_inp.bias"`,
+			"does not belong"}},
+		"bias of experts": {tens("up_exps.bias", f32Tensor(3, 5)), []string{`"blk.0.ffn_up_exps.bias"`,
+			"does not belong"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := smallMixture("qwen3moe")
@@ -607,7 +628,8 @@ func TestBadFile(t *testing.T) {
 		"unknown type":    {tens("output.weight", docTensor{1000, []int{6, 8}, nil, -1}), []string{"output.weight", "1000"}},
 		"part of a block": {tens("output.weight", docTensor{ggmlQ8_0, []int{6, 8}, nil, -1}), []string{"output.weight", "blocks of 32"}},
 
-		"architecture":     {meta("general.architecture", "gemma"), []string{`"gemma"`, "llama, qwen2, qwen3, qwen3moe"}},
+		"architecture": {meta("general.architecture", "gemma"), []string{`"gemma"`,
+			"llama, qwen2, qwen3, qwen3moe"}},
 		"unknown key":      {meta("llama.attention.sliding_window", 4096), []string{`"llama.attention.sliding_window"`}},
 		"experts":          {meta("llama.expert_count", 8), []string{"llama.expert_used_count is missing"}},
 		"used experts":     {meta("llama.expert_used_count", 2), []string{"llama.expert_count is missing"}},

@@ -22,9 +22,9 @@ type ImportOptions struct {
 	Progress   func(doneBytes, totalBytes int64) // of weights written; called often, may be nil
 }
 
-// Import turns a GGUF file of a llama, mixtral, qwen2, qwen3 or qwen3_moe model into a model directory: weights dequantized,
-// config.json, generation_config.json, tokenizer.json and tokenizer_config.json. It refuses features that such a
-// directory cannot express. On any error, ctx's included, no file is left.
+// Import turns a GGUF file of a llama, mixtral, qwen2, qwen3 or qwen3_moe model into a model directory: weights
+// dequantized, config.json, generation_config.json, tokenizer.json and tokenizer_config.json. It refuses features that
+// such a directory cannot express. On any error, ctx's included, no file is left.
 func Import(ctx context.Context, file, dir string, opts ImportOptions) error {
 	if opts.DType == tensor.Invalid {
 		opts.DType = tensor.BF16

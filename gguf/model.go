@@ -17,12 +17,13 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// modelTypes are transformers' names of the families that llama.cpp's architectures stand for. A llama with experts is a
-// mixtral.
+// modelTypes are transformers' names of the families that llama.cpp's architectures stand for. A llama with experts is
+// a mixtral.
 var modelTypes = map[string]string{"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe"}
 
 // classes are those of transformers for the families.
-var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM",
+	"qwen2": "Qwen2ForCausalLM",
 	"qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
 
 // stated is a decoder as the metadata of a file state it.
@@ -126,8 +127,8 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	return m, g.rope(arch, theta, f, m)
 }
 
-// maxAllExperts bounds the experts of all layers, and so the memory that the names of their tensors take: some 2 KB for each.
-// The largest Qwen 3 has a fifth of them.
+// maxAllExperts bounds the experts of all layers, and so the memory that the names of their tensors take: some 2 KB for
+// each. The largest Qwen 3 has a fifth of them.
 const maxAllExperts = 1 << 16
 
 // experts reads what the metadata say of a mixture, and fails unless every layer has the tensors.
@@ -159,7 +160,8 @@ func (g *header) experts(arch string, m *stated) error {
 		}
 	}
 	if m.experts > maxExperts || m.layers*m.experts > maxAllExperts {
-		return fmt.Errorf("%d layers with %d experts each are more than models have: supported are %d in a layer and %d in all",
+		return fmt.Errorf("%d layers with %d experts each are more than models have: supported are %d in a layer "+
+			"and %d in all",
 			m.layers, m.experts, maxExperts, maxAllExperts)
 	}
 	for l := range m.layers {
@@ -414,7 +416,8 @@ func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
 		c.LocalExperts = m.experts
 	case "qwen3_moe":
 		c.AttentionBias, c.SlidingWindow = &m.attentionBias, &no
-		c.Experts, c.ExpertInner, c.Renormalize, c.SparseStep, c.DenseLayers = m.experts, m.expertInner, true, 1, &[]int{}
+		c.Experts, c.ExpertInner, c.Renormalize, c.SparseStep, c.DenseLayers = m.experts, m.expertInner, true, 1,
+			&[]int{}
 	}
 	if m.rope.Kind != nn.RopeDefault {
 		c.RopeScaling = &ropeScalingJSON{m.rope.Factor, m.rope.HighFreqFactor, m.rope.LowFreqFactor, m.rope.OriginalPositions,

@@ -67,7 +67,8 @@ func TestQuantizeBounds(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 5))
 	src := make([]float32, 4*blockK)
 	// The largest error of an element, as a share of the largest magnitude of its block of 256.
-	bounds := map[ggmlType]float64{ggmlQ5_0: 1.0 / 16, ggmlQ5_1: 1.0 / 15, ggmlQ8_0: 1.0 / 127, ggmlQ4_K: 1.0 / 7, ggmlQ5_K: 1.0 / 15,
+	bounds := map[ggmlType]float64{ggmlQ5_0: 1.0 / 16, ggmlQ5_1: 1.0 / 15, ggmlQ8_0: 1.0 / 127, ggmlQ4_K: 1.0 / 7,
+		ggmlQ5_K: 1.0 / 15,
 		ggmlQ6_K: 1.0 / 16}
 	for round := range 50 {
 		for i := range src {

@@ -96,7 +96,8 @@ func TestWithDType(t *testing.T) {
 	for doc, want := range map[string]string{
 		`{"a": 1, "torch_dtype": "float32", "b": [2]}`: `{"a": 1, "torch_dtype": "bfloat16", "b": [2]}`,
 		`{"dtype" : null}`: `{"dtype" : "bfloat16"}`,
-		`{"torch_dtype":"x\"y\\","dtype":"float16" }` + "\n":                       `{"torch_dtype":"bfloat16","dtype":"bfloat16" }` + "\n",
+		`{"torch_dtype":"x\"y\\","dtype":"float16" }` +
+			"\n": `{"torch_dtype":"bfloat16","dtype":"bfloat16" }` + "\n",
 		` {"a": {"dtype": "int8"}}`:                                                " {\n  \"torch_dtype\": \"bfloat16\",\"a\": {\"dtype\": \"int8\"}}",
 		`{"text_config": {"dtype": "float32"}, "dtype": "float16"}`:                `{"text_config": {"dtype": "bfloat16"}, "dtype": "bfloat16"}`,
 		`{"text_config": {"dtype": "float32"}}`:                                    `{"text_config": {"dtype": "bfloat16"}}`,
@@ -136,7 +137,8 @@ func TestWithMXFP4(t *testing.T) {
 		c := parse(t, string(text))
 		q, ok := c.Reader().Object("quantization_config")
 		if !ok || c.DType() != tensor.BF16 || q.StringOr("quant_method", "") != "mxfp4" ||
-			strings.Join(q.StringsOr("modules_to_not_convert", nil), " ") != "model.layers.*.self_attn model.layers.*.mlp.router model.embed_tokens lm_head" {
+			strings.Join(q.StringsOr("modules_to_not_convert", nil),
+				" ") != "model.layers.*.self_attn model.layers.*.mlp.router model.embed_tokens lm_head" {
 			t.Errorf("%s became %s", doc, text)
 		}
 		if plain, err := c.WithDType(tensor.BF16); err != nil || strings.Contains(string(plain), "quant") {

@@ -17,8 +17,8 @@ import (
 //	NAME_blocks [experts, outputs, inputs/32, 16]
 //	NAME_scales [experts, outputs, inputs/32]
 //
-// Byte j of a block has input 2j in its low four bits and input 2j+1 in its high ones. Such a code is a sign, two bits of
-// exponent and one of fraction; its value is that times 2^(scale-127), which bf16 has exactly, subnormals and -0
+// Byte j of a block has input 2j in its low four bits and input 2j+1 in its high ones. Such a code is a sign, two bits
+// of exponent and one of fraction; its value is that times 2^(scale-127), which bf16 has exactly, subnormals and -0
 // included, or it overflows. Sources: OCP, "Microscaling Formats (MX) Specification", version 1.0 (2023);
 // transformers, integrations/mxfp4.py.
 //
@@ -40,8 +40,8 @@ const (
 // e2m1 are the values of the codes without sign; 8 more are -0 to -6.
 var e2m1 = [8]float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}
 
-// mxBF16 and mxF32 are the values of the codes with each scale. Those that overflow are infinite, and with the scale 255
-// all are NaN.
+// mxBF16 and mxF32 are the values of the codes with each scale. Those that overflow are infinite, and with the scale
+// 255 all are NaN.
 var (
 	mxBF16 = func() (all [256][16]uint16) {
 		for scale := range all {
@@ -92,9 +92,9 @@ func unpackMXFP4[T float32 | uint16](dst []T, blocks, scales []byte, skip int, t
 // the OCP specification, the power of two below the largest magnitude divided by 4; codes are rounded to nearest, ties
 // to even, and magnitudes above 6 become 6. A block of zeros has the scale 1. A number that is not finite is an error.
 //
-// Numbers that were read from MXFP4 come back exactly, signs of zeros included, though their scale may be a smaller one:
-// twice a code is a code while it is at most 6, so a block whose largest code is below 4 has the same values with a
-// smaller scale.
+// Numbers that were read from MXFP4 come back exactly, signs of zeros included, though their scale may be a smaller
+// one: twice a code is a code while it is at most 6, so a block whose largest code is below 4 has the same values with
+// a smaller scale.
 func PackMXFP4(blocks, scales []byte, src []float32) error {
 	if len(src)%mxBlock != 0 || len(scales) != len(src)/mxBlock || len(blocks) != len(src)/2 {
 		panic(fmt.Sprintf("hf: %d numbers in %d bytes of blocks and %d of scales", len(src), len(blocks), len(scales)))
@@ -148,7 +148,8 @@ func packE2M1(x float32, unit float64) (code byte) {
 // MXFP4Specs declares the two tensors that a tensor [experts, inputs, outputs] is in MXFP4: blocks, and scales.
 func MXFP4Specs(name string, shape tensor.Shape) (specs [2]TensorSpec, err error) {
 	if len(shape) != 3 || shape[1]%mxBlock != 0 {
-		return specs, fmt.Errorf("tensor %s of shape %v has no place in MXFP4: it needs experts, a multiple of %d inputs, and outputs",
+		return specs, fmt.Errorf("tensor %s of shape %v has no place in MXFP4: it needs experts, a multiple of %d inputs, "+
+			"and outputs",
 			terminal.Quote(name), shape, mxBlock)
 	}
 	of := tensor.Shape{shape[0], shape[2], shape[1] / mxBlock}
@@ -209,7 +210,8 @@ func (w *Weights) fault(name string, blocks, scales location) error {
 	case scales.dtype != "U8":
 		why = fmt.Sprintf("the scales are %s, not U8", scales.dtype)
 	case len(b) != 4 || b[3] != mxBlockBytes:
-		why = fmt.Sprintf("the blocks have the shape %v, not [experts, outputs, inputs/%d, %d]", b, mxBlock, mxBlockBytes)
+		why = fmt.Sprintf("the blocks have the shape %v, not [experts, outputs, inputs/%d, %d]", b, mxBlock,
+			mxBlockBytes)
 	case !s.Equal(b[:3]):
 		why = fmt.Sprintf("the blocks have the shape %v and the scales %v", b, s)
 	case slices.Max(b) > maxSize/mxBlock || slices.Min(b) == 0:
@@ -217,7 +219,8 @@ func (w *Weights) fault(name string, blocks, scales location) error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("%s: tensor %s has %s and %s, and %s: download the model again", blocks.file.path, terminal.Quote(name),
+	return fmt.Errorf("%s: tensor %s has %s and %s, and %s: download the model again", blocks.file.path,
+		terminal.Quote(name),
 		mxBlocks, mxScales, why)
 }
 
@@ -225,11 +228,13 @@ func (w *Weights) fault(name string, blocks, scales location) error {
 func (w *Weights) missing(name string) error {
 	for _, half := range [][2]string{{mxBlocks, mxScales}, {mxScales, mxBlocks}} {
 		if t, ok := w.tensors[name+half[0]]; ok {
-			return fmt.Errorf("%s: tensor %s has %s of type %s and no %s that fit: download the model again", t.file.path,
+			return fmt.Errorf("%s: tensor %s has %s of type %s and no %s that fit: download the model again",
+				t.file.path,
 				terminal.Quote(name), half[0], t.dtype, half[1])
 		}
 	}
-	return fmt.Errorf("%s: the weights have no tensor %s: download the model again, or check config.json", w.dir, terminal.Quote(name))
+	return fmt.Errorf("%s: the weights have no tensor %s: download the model again, or check config.json", w.dir,
+		terminal.Quote(name))
 }
 
 // Stored are the names that a tensor has in the files: its own, or those of blocks and scales in MXFP4. Info and ReadAt
@@ -304,7 +309,8 @@ const (
 // readMXFP4 reads elements of a pair, from element first on, by a table of values. The files have the columns of the
 // tensor as their rows. Some rows at a time are unpacked, and then the runs that they make up in the rows of the tensor
 // are written. It reports whether values may not be finite.
-func readMXFP4[T float32 | uint16](t location, name string, dst []T, first int64, table *[256][16]T) (large bool, err error) {
+func readMXFP4[T float32 | uint16](t location, name string, dst []T, first int64, table *[256][16]T) (large bool,
+	err error) {
 	if err := t.checkRange(name, first, int64(len(dst))); err != nil {
 		return false, err
 	}
@@ -332,8 +338,8 @@ type unpacker[T float32 | uint16] struct {
 	large          bool
 }
 
-// read fills dst with the elements of the matrix [inputs, outputs] from element at on. row is the first one of the matrix
-// in the files.
+// read fills dst with the elements of the matrix [inputs, outputs] from element at on. row is the first one of the
+// matrix in the files.
 func (u *unpacker[T]) read(dst []T, row, at int64) error {
 	inputs, outputs := int64(u.t.shape[1]), int64(u.t.shape[2])
 	first, last := at/outputs, (at+int64(len(dst))-1)/outputs // inputs
@@ -352,7 +358,8 @@ func (u *unpacker[T]) read(dst []T, row, at int64) error {
 				return err
 			}
 			for i := c; i < end; i++ {
-				// Where the run of these outputs is in dst; of the first and of the last input dst has some outputs only.
+				// Where the run of these outputs is in dst; of the first and of the last input dst has some outputs
+				// only.
 				to := i*outputs + r - at
 				skip, stop := max(0, -to), min(rows, int64(len(dst))-to)
 				if skip >= stop {
@@ -383,7 +390,8 @@ func (u *unpacker[T]) unpack(row, rows, b, n int64) error {
 		return err
 	}
 	for r := range rows {
-		large := unpackMXFP4(u.values[r*n*mxBlock:][:n*mxBlock], u.blocks[r*each*mxBlockBytes:], u.scales[r*each:], 0, u.table)
+		large := unpackMXFP4(u.values[r*n*mxBlock:][:n*mxBlock], u.blocks[r*each*mxBlockBytes:], u.scales[r*each:], 0,
+			u.table)
 		u.large = u.large || large
 	}
 	return nil

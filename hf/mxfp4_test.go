@@ -52,8 +52,8 @@ func mxFile(t testing.TB, data map[string][]byte, specs ...TensorSpec) *Weights 
 	return w
 }
 
-// Each code with each scale is what transformers makes of it, to the bit: in the golden file, and as the reader hands it
-// out. Scales that make infinities are refused with the name of the tensor.
+// Each code with each scale is what transformers makes of it, to the bit: in the golden file, and as the reader hands
+// it out. Scales that make infinities are refused with the name of the tensor.
 func TestMXFP4Golden(t *testing.T) {
 	golden, err := openSafetensors("../model/modeltest/testdata-experts/mxfp4", "mxfp4.safetensors")
 	if err != nil {
@@ -107,7 +107,8 @@ func TestMXFP4Golden(t *testing.T) {
 				t.Fatalf("%s: element %d, %#04x: %v", name, i, want[i], err)
 			} else if !infinite && one[0] != want[i] {
 				t.Fatalf("%s: element %d is %#04x, transformers has %#04x", name, i, one[0], want[i])
-			} else if err := w.ReadF32("x", f, int64(i)); (err != nil) != infinite || !infinite && math.Float32bits(f[0]) != uint32(want[i])<<16 {
+			} else if err := w.ReadF32("x", f, int64(i)); (err != nil) != infinite || !infinite &&
+				math.Float32bits(f[0]) != uint32(want[i])<<16 {
 				t.Fatalf("%s: element %d is %g in fp32, %v", name, i, f[0], err)
 			}
 		}
@@ -141,8 +142,10 @@ func TestMXFP4Golden(t *testing.T) {
 func TestMXFP4ScaleOf255(t *testing.T) {
 	w := mxPair(t, 1, 32, 1, make([]byte, 16), []byte{255})
 	for i := range int64(32) {
-		wantOneLine(t, w.ReadF32("x", make([]float32, 1), i), `"x"`, fmt.Sprintf("element %d ", i), "not a finite number")
-		wantOneLine(t, w.ReadBF16("x", make([]uint16, 1), i), `"x"`, fmt.Sprintf("element %d ", i), "not a finite number")
+		wantOneLine(t, w.ReadF32("x", make([]float32, 1), i), `"x"`, fmt.Sprintf("element %d ", i),
+			"not a finite number")
+		wantOneLine(t, w.ReadBF16("x", make([]uint16, 1), i), `"x"`, fmt.Sprintf("element %d ", i),
+			"not a finite number")
 		wantOneLine(t, w.ReadTransposedF32("x", make([]float32, 1), i), `"x"`, "not a finite number")
 	}
 }
@@ -169,7 +172,8 @@ func TestMXFP4Ranges(t *testing.T) {
 		}
 		w := mxPair(t, experts, inputs, outputs, blocks, scales)
 		info, ok := w.Info("x")
-		if !ok || info.Type != MXFP4 || info.DType != tensor.BF16 || !info.Shape.Equal(tensor.Shape{experts, inputs, outputs}) ||
+		if !ok || info.Type != MXFP4 || info.DType != tensor.BF16 || !info.Shape.Equal(tensor.Shape{experts, inputs,
+			outputs}) ||
 			info.Bytes != int64(len(blocks)+len(scales)) || len(w.Names()) != 1 || w.Names()[0] != "x" {
 			t.Fatalf("%+v, %v", info, w.Names())
 		}
@@ -191,7 +195,8 @@ func TestMXFP4Ranges(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if !slices.EqualFunc(f, want[first:first+length], same) || !slices.EqualFunc(st, stored[first:first+length], same) {
+			if !slices.EqualFunc(f, want[first:first+length], same) || !slices.EqualFunc(st,
+				stored[first:first+length], same) {
 				t.Fatalf("[%d %d %d]: elements %d to %d differ", experts, inputs, outputs, first, first+length)
 			}
 			for i, x := range bf {
@@ -202,7 +207,8 @@ func TestMXFP4Ranges(t *testing.T) {
 		}
 		one := make([]float32, 1)
 		for _, first := range []int64{-1, int64(n), math.MaxInt64} {
-			for _, err := range []error{w.ReadF32("x", one, first), w.ReadTransposedF32("x", one, first), w.ReadBF16("x", make([]uint16, 1), first)} {
+			for _, err := range []error{w.ReadF32("x", one, first), w.ReadTransposedF32("x", one, first),
+				w.ReadBF16("x", make([]uint16, 1), first)} {
 				wantOneLine(t, err, `"x"`, "outside")
 			}
 		}
@@ -224,7 +230,8 @@ func TestMXFP4RoundTrip(t *testing.T) {
 		unpackMXFP4(again, blocks, scales, 0, &mxF32)
 		for i := range vals {
 			if math.Float32bits(vals[i]) != math.Float32bits(again[i]) {
-				t.Fatalf("scale %d, code %d of %v: %g came back as %g with scale %d", scale, codes[i], codes, vals[i], again[i], scales[0])
+				t.Fatalf("scale %d, code %d of %v: %g came back as %g with scale %d", scale, codes[i], codes, vals[i],
+					again[i], scales[0])
 			}
 		}
 	}
@@ -249,8 +256,8 @@ func TestMXFP4RoundTrip(t *testing.T) {
 	})
 }
 
-// The quantizer is the specification's: the scale is 2^(floor(log2(max))-2), and of the codes with that scale each number
-// gets the nearest, of two that are as near the even one, and at most 6.
+// The quantizer is the specification's: the scale is 2^(floor(log2(max))-2), and of the codes with that scale each
+// number gets the nearest, of two that are as near the even one, and at most 6.
 func TestPackMXFP4IsNearest(t *testing.T) {
 	check := func(t testing.TB, vals []float32) {
 		t.Helper()
@@ -285,7 +292,8 @@ func TestPackMXFP4IsNearest(t *testing.T) {
 		}
 	}
 	ties := make([]float32, 32)
-	for i, x := range []float32{0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6, 7.9, 0.249, 0.251, 4, -5, -0.25, float32(math.Copysign(0, -1)), 0} {
+	for i, x := range []float32{0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6, 7.9, 0.249, 0.251, 4, -5, -0.25,
+		float32(math.Copysign(0, -1)), 0} {
 		ties[i] = x
 	}
 	check(t, ties)
@@ -316,18 +324,27 @@ func TestMXFP4Faults(t *testing.T) {
 		specs []TensorSpec
 		words []string
 	}{
-		"no scales":        {[]TensorSpec{u8("x_blocks", 1, 2, 1, 16)}, []string{"_blocks", "no _scales"}},
-		"no blocks":        {[]TensorSpec{u8("x_scales", 1, 2, 1)}, []string{"_scales", "no _blocks"}},
-		"other scales":     {[]TensorSpec{u8("x_blocks", 1, 2, 1, 16), u8("y_scales", 1, 2, 1)}, []string{"no _scales"}},
-		"blocks of 8":      {[]TensorSpec{u8("x_blocks", 1, 2, 1, 8), u8("x_scales", 1, 2, 1)}, []string{"[1 2 1 8]", "inputs/32"}},
-		"flat blocks":      {[]TensorSpec{u8("x_blocks", 1, 2, 16), u8("x_scales", 1, 2)}, []string{"[1 2 16]", "inputs/32"}},
-		"fewer scales":     {[]TensorSpec{u8("x_blocks", 1, 2, 2, 16), u8("x_scales", 1, 2, 1)}, []string{"[1 2 2 16]", "[1 2 1]"}},
-		"more scales":      {[]TensorSpec{u8("x_blocks", 1, 2, 2, 16), u8("x_scales", 1, 2, 2, 1)}, []string{"[1 2 2 16]", "[1 2 2 1]"}},
-		"transposed":       {[]TensorSpec{u8("x_blocks", 1, 2, 3, 16), u8("x_scales", 1, 3, 2)}, []string{"[1 3 2]"}},
-		"scales of a type": {[]TensorSpec{u8("x_blocks", 1, 2, 1, 16), {Name: "x_scales", Type: "F8_E8M0", Shape: tensor.Shape{1, 2, 1}}}, []string{"F8_E8M0", "not U8"}},
-		"blocks of a type": {[]TensorSpec{{Name: "x_blocks", Type: "I8", Shape: tensor.Shape{1, 2, 1, 16}}, u8("x_scales", 1, 2, 1)}, []string{"I8"}},
-		"empty":            {[]TensorSpec{u8("x_blocks", 0, 1<<40, 1<<20, 16), u8("x_scales", 0, 1<<40, 1<<20)}, []string{"not supported"}},
-		"both forms": {[]TensorSpec{{Name: "x", DType: tensor.BF16, Shape: tensor.Shape{1, 32, 2}}, u8("x_blocks", 1, 2, 1, 16), u8("x_scales", 1, 2, 1)},
+		"no scales": {[]TensorSpec{u8("x_blocks", 1, 2, 1, 16)}, []string{"_blocks", "no _scales"}},
+		"no blocks": {[]TensorSpec{u8("x_scales", 1, 2, 1)}, []string{"_scales", "no _blocks"}},
+		"other scales": {[]TensorSpec{u8("x_blocks", 1, 2, 1, 16), u8("y_scales", 1, 2, 1)},
+			[]string{"no _scales"}},
+		"blocks of 8": {[]TensorSpec{u8("x_blocks", 1, 2, 1, 8), u8("x_scales", 1, 2, 1)}, []string{"[1 2 1 8]",
+			"inputs/32"}},
+		"flat blocks": {[]TensorSpec{u8("x_blocks", 1, 2, 16), u8("x_scales", 1, 2)}, []string{"[1 2 16]",
+			"inputs/32"}},
+		"fewer scales": {[]TensorSpec{u8("x_blocks", 1, 2, 2, 16), u8("x_scales", 1, 2, 1)},
+			[]string{"[1 2 2 16]", "[1 2 1]"}},
+		"more scales": {[]TensorSpec{u8("x_blocks", 1, 2, 2, 16), u8("x_scales", 1, 2, 2, 1)},
+			[]string{"[1 2 2 16]", "[1 2 2 1]"}},
+		"transposed": {[]TensorSpec{u8("x_blocks", 1, 2, 3, 16), u8("x_scales", 1, 3, 2)}, []string{"[1 3 2]"}},
+		"scales of a type": {[]TensorSpec{u8("x_blocks", 1, 2, 1, 16), {Name: "x_scales", Type: "F8_E8M0",
+			Shape: tensor.Shape{1, 2, 1}}}, []string{"F8_E8M0", "not U8"}},
+		"blocks of a type": {[]TensorSpec{{Name: "x_blocks", Type: "I8", Shape: tensor.Shape{1, 2, 1, 16}},
+			u8("x_scales", 1, 2, 1)}, []string{"I8"}},
+		"empty": {[]TensorSpec{u8("x_blocks", 0, 1<<40, 1<<20, 16), u8("x_scales", 0, 1<<40, 1<<20)},
+			[]string{"not supported"}},
+		"both forms": {[]TensorSpec{{Name: "x", DType: tensor.BF16, Shape: tensor.Shape{1, 32, 2}}, u8("x_blocks", 1,
+			2, 1, 16), u8("x_scales", 1, 2, 1)},
 			[]string{"is there itself"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -359,7 +376,8 @@ func TestMXFP4Faults(t *testing.T) {
 	}
 	wantOneLine(t, w.ReadF32("x", make([]float32, 64), 0), `"x_`, "shorter")
 	wantOneLine(t, w.ReadTransposedF32("x", make([]float32, 64), 0), `"x_`, "shorter")
-	if _, err := MXFP4Specs("x", tensor.Shape{2, 34, 8}); err == nil || !strings.Contains(err.Error(), "multiple of 32") {
+	if _, err := MXFP4Specs("x", tensor.Shape{2, 34, 8}); err == nil || !strings.Contains(err.Error(),
+		"multiple of 32") {
 		t.Error(err)
 	}
 }
@@ -455,7 +473,8 @@ func FuzzMXFP4(f *testing.F) {
 			n := min(info.Shape.Elems(), 100)
 			dst, half := make([]float32, n), make([]uint16, n)
 			for _, at := range []int64{0, first, info.Shape.Elems() - n} {
-				for _, err := range []error{w.ReadF32(name, dst, at), w.ReadBF16(name, half, at), w.ReadTransposedF32(name, dst, at)} {
+				for _, err := range []error{w.ReadF32(name, dst, at), w.ReadBF16(name, half, at),
+					w.ReadTransposedF32(name, dst, at)} {
 					if err != nil && strings.ContainsAny(err.Error(), "\n\r") {
 						t.Errorf("more than one line: %q", err)
 					}

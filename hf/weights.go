@@ -142,7 +142,8 @@ func (w *Weights) Info(name string) (info TensorInfo, ok bool) {
 	if !ok {
 		return TensorInfo{}, false
 	}
-	info = TensorInfo{DType: weightDTypes[t.dtype], Type: t.dtype, Shape: t.shape, Bytes: t.end - t.begin, File: t.file.path}
+	info = TensorInfo{DType: weightDTypes[t.dtype], Type: t.dtype, Shape: t.shape, Bytes: t.end - t.begin,
+		File: t.file.path}
 	if t.scales != nil {
 		info.DType, info.Bytes = tensor.BF16, info.Bytes+t.scales.end-t.scales.begin
 	}

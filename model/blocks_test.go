@@ -143,7 +143,8 @@ func TestCarriedByLayer(t *testing.T) {
 	}
 	w := open("", "model.layers.3.eh_proj.weight", correction("3"))
 	check(t, m.Check(w))
-	want := []model.Carried{{Pattern: "model.layers.3.*", Names: []string{"model.layers.3.eh_proj.weight", correction("3")}, Bytes: 72},
+	want := []model.Carried{{Pattern: "model.layers.3.*", Names: []string{"model.layers.3.eh_proj.weight",
+		correction("3")}, Bytes: 72},
 		{Pattern: correction("*"), Names: []string{correction("1"), correction("2")}, Bytes: 72}}
 	if diff := cmp.Diff(want, m.Carried(w)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -162,7 +163,8 @@ func TestCarriedByLayer(t *testing.T) {
 			t.Errorf("layer %d: %v, want %v", layer, got, want)
 		}
 	}
-	if err := m.Check(open("", "model.layers.4.eh_proj.weight")); err == nil || !strings.Contains(err.Error(), "no place in the glm4_moe") {
+	if err := m.Check(open("", "model.layers.4.eh_proj.weight")); err == nil || !strings.Contains(err.Error(),
+		"no place in the glm4_moe") {
 		t.Errorf("a tensor of a layer that is not there: %v", err)
 	}
 	few := open(correction("2"))

@@ -152,14 +152,17 @@ func TestConfigErrors(t *testing.T) {
 	}{
 		{"llama", map[string]any{"model_type": "gpt2"}, `"model_type" is "gpt2": supported are llama, mistral, qwen2, qwen3`},
 		{"llama", map[string]any{"model_type": absent}, `"model_type" is missing`},
-		{"qwen3_moe", map[string]any{"num_hidden_layers": 400, "num_local_experts": 4096}, `"num_hidden_layers" is 400: 400 layers of 4096 experts`},
+		{"qwen3_moe", map[string]any{"num_hidden_layers": 400, "num_local_experts": 4096},
+			`"num_hidden_layers" is 400: 400 layers of 4096 experts`},
 		{"qwen3_moe", map[string]any{"num_local_experts": 1 << 17}, `"num_local_experts" is 131072: more than 65536`},
-		{"qwen3_moe", map[string]any{"num_experts_per_tok": 8}, `"num_experts_per_tok" is 8: each token has 8 experts, and there are 7`},
+		{"qwen3_moe", map[string]any{"num_experts_per_tok": 8},
+			`"num_experts_per_tok" is 8: each token has 8 experts, and there are 7`},
 		{"qwen3_moe", map[string]any{"mlp_only_layers": []any{0.5}}, `"mlp_only_layers"`},
 		{"glm4_moe", map[string]any{"n_group": 2}, `"n_group" is 2: it does not cut 9 experts`},
 		{"glm4_moe", map[string]any{"n_group": 9}, `"n_group" is 9: it does not cut 9 experts`},
 		{"glm4_moe", map[string]any{"topk_group": 4}, `"topk_group" is 4: each token has 4 groups`},
-		{"glm4_moe", map[string]any{"topk_group": 1, "num_experts_per_tok": 4}, `"topk_group" is 1: 1 groups have 3 experts`},
+		{"glm4_moe", map[string]any{"topk_group": 1, "num_experts_per_tok": 4},
+			`"topk_group" is 1: 1 groups have 3 experts`},
 		{"mixtral", map[string]any{"router_jitter_noise": 0.1}, `"router_jitter_noise" is 0.1`},
 		{"gpt_oss", map[string]any{"swiglu_limit": -1}, `"swiglu_limit" is -1`},
 		{"llama", map[string]any{"hidden_act": "gelu"}, `"hidden_act" is "gelu": supported is "silu"`},
@@ -168,7 +171,8 @@ func TestConfigErrors(t *testing.T) {
 		{"llama", map[string]any{"partial_rotary_factor": 0.5}, `"partial_rotary_factor" is 0.5`},
 		{"llama", map[string]any{"quantization_config": map[string]any{"bits": 4}}, `"quantization_config" is not supported`},
 		{"llama", map[string]any{"sliding_window": 128}, `"sliding_window" is not supported`},
-		{"llama", map[string]any{"rope_scaling": map[string]any{"rope_type": "dynamic", "factor": 4}}, `"rope_scaling.rope_type" is "dynamic": supported are default, linear, llama3, yarn`},
+		{"llama", map[string]any{"rope_scaling": map[string]any{"rope_type": "dynamic", "factor": 4}},
+			`"rope_scaling.rope_type" is "dynamic": supported are default, linear, llama3, yarn`},
 		{"llama", map[string]any{"rope_scaling": map[string]any{"rope_type": "linear"}}, `"rope_scaling.factor" is missing`},
 		{"llama", map[string]any{"hidden_size": absent}, `"hidden_size" is missing`},
 		{"llama", map[string]any{"hidden_size": 0}, `"hidden_size" is 0`},
@@ -198,13 +202,18 @@ func TestConfigErrors(t *testing.T) {
 		{"qwen3", map[string]any{"layer_types": []string{"full_attention", "full_attention", "sliding_attention"}}, `"layer_types" is ["full_attention", "full_attention", "sliding_attention"]: a layer has sliding attention`},
 		{"qwen3", map[string]any{"layer_types": []string{"full_attention", "full_attention", "chunked_attention"}}, `layer 2 has "chunked_attention"`},
 		{"qwen3", map[string]any{"num_experts": 8}, `"num_experts" is not supported`},
-		{"glm4_moe", map[string]any{"n_group": 4}, `"n_group" is 4: it does not cut 9 experts into equal groups of 2 or more`},
-		{"glm4_moe", map[string]any{"n_group": 9}, `"n_group" is 9: it does not cut 9 experts into equal groups of 2 or more`},
+		{"glm4_moe", map[string]any{"n_group": 4},
+			`"n_group" is 4: it does not cut 9 experts into equal groups of 2 or more`},
+		{"glm4_moe", map[string]any{"n_group": 9},
+			`"n_group" is 9: it does not cut 9 experts into equal groups of 2 or more`},
 		{"glm4_moe", map[string]any{"topk_group": 4}, `"topk_group" is 4: each token has 4 groups, and there are 3`},
-		{"glm4_moe", map[string]any{"topk_group": 1, "num_experts_per_tok": 4}, `"topk_group" is 1: 1 groups have 3 experts, and each token has 4`},
-		{"glm4_moe", map[string]any{"num_experts_per_tok": 10}, `"num_experts_per_tok" is 10: each token has 10 experts, and there are 9`},
+		{"glm4_moe", map[string]any{"topk_group": 1, "num_experts_per_tok": 4},
+			`"topk_group" is 1: 1 groups have 3 experts, and each token has 4`},
+		{"glm4_moe", map[string]any{"num_experts_per_tok": 10},
+			`"num_experts_per_tok" is 10: each token has 10 experts, and there are 9`},
 		{"glm4_moe", map[string]any{"n_shared_experts": -1}, `"n_shared_experts" is -1: it must not be negative`},
-		{"glm4_moe", map[string]any{"n_shared_experts": 1 << 20}, `"n_shared_experts" is 1048576: shared experts that are together wider`},
+		{"glm4_moe", map[string]any{"n_shared_experts": 1 << 20},
+			`"n_shared_experts" is 1048576: shared experts that are together wider`},
 		{"glm4_moe", map[string]any{"routed_scaling_factor": 0}, `"routed_scaling_factor" is 0`},
 		{"glm4_moe", map[string]any{"num_experts": 8}, `"num_experts" is not supported`},
 	} {
@@ -275,7 +284,8 @@ func TestParts(t *testing.T) {
 					}
 				}
 				if field != len(p.Layout.Fields)-1 {
-					t.Errorf("%s: part %s: %d of %d fields have a source", variant, p.Name, field+1, len(p.Layout.Fields))
+					t.Errorf("%s: part %s: %d of %d fields have a source", variant, p.Name, field+1,
+						len(p.Layout.Fields))
 				}
 			}
 			tensors := m.Tensors()

@@ -213,8 +213,8 @@ func TestFormsOfCuts(t *testing.T) {
 	}
 }
 
-// Heads that are rotated in part have their rows in another order, by hand: of heads of 12 rows 6 are rotated, so a head's
-// are 0 to 2, 6 to 8, 3 to 5, and 9 to 11. Where all are rotated, rows are in order.
+// Heads that are rotated in part have their rows in another order, by hand: of heads of 12 rows 6 are rotated, so a
+// head's are 0 to 2, 6 to 8, 3 to 5, and 9 to 11. Where all are rotated, rows are in order.
 func TestPartlyRotatedCut(t *testing.T) {
 	places := []int{0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11}
 	for _, partly := range []bool{true, false} {
@@ -222,7 +222,8 @@ func TestPartlyRotatedCut(t *testing.T) {
 		if !partly {
 			factor = 1
 		}
-		m := mustBuild(t, "glm4_moe", map[string]any{"rope_parameters": map[string]any{"rope_type": "default", "partial_rotary_factor": factor}})
+		m := mustBuild(t, "glm4_moe", map[string]any{"rope_parameters": map[string]any{"rope_type": "default",
+			"partial_rotary_factor": factor}})
 		p := &m.Parts[m.BlockParts[1]]
 		for _, f := range p.Layout.Fields {
 			cols := 1
@@ -249,7 +250,8 @@ func TestPartlyRotatedCut(t *testing.T) {
 				}
 				for c := range cols {
 					if want := float32(place*cols + c); got[row*cols+c] != want {
-						t.Fatalf("partly %v: element (%d, %d) of %s is %v of its field, want %v", partly, row, c, tensor.Name, got[row*cols+c], want)
+						t.Fatalf("partly %v: element (%d, %d) of %s is %v of its field, want %v", partly, row, c,
+							tensor.Name, got[row*cols+c], want)
 					}
 				}
 			}

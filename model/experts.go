@@ -9,11 +9,13 @@ import (
 )
 
 // partParams is how many parameters a part of experts has at most, unless a single expert has more. In bf16 such a part
-// takes 256 MiB of a slot and 512 MiB of a gradient in fp32. Smaller parts would be more operations of a step, larger ones
-// more memory of the device; a link is as fast with both. Checkpoints name state by part, so it is the same for all runs.
+// takes 256 MiB of a slot and 512 MiB of a gradient in fp32. Smaller parts would be more operations of a step, larger
+// ones more memory of the device; a link is as fast with both. Checkpoints name state by part, so it is the same for
+// all runs.
 const partParams = 128 << 20
 
-// parted is a mixture whose experts are dealt to parts, as many to each as possible, and checks what concerns several keys.
+// parted is a mixture whose experts are dealt to parts, as many to each as possible, and checks what concerns several
+// keys.
 func (s *Spec) parted(r *hf.ConfigReader, x nn.Experts) nn.Experts {
 	if x.Route.TopK > x.Number {
 		r.Fail("num_experts_per_tok", "each token has %d experts, and there are %d", x.Route.TopK, x.Number)
@@ -30,7 +32,8 @@ func (s *Spec) parted(r *hf.ConfigReader, x nn.Experts) nn.Experts {
 		}
 	}
 	if x.Number > maxExperts/max(s.Layers, 1) {
-		r.Fail("num_hidden_layers", "%d layers of %d experts are more than %d experts, and no more are supported", s.Layers, x.Number, maxExperts)
+		r.Fail("num_hidden_layers", "%d layers of %d experts are more than %d experts, and no more are supported",
+			s.Layers, x.Number, maxExperts)
 		return x
 	}
 	if x.PerPart == 0 && x.Number > 0 {
@@ -53,8 +56,8 @@ func either(r *hf.ConfigReader, old, new string) string {
 // maxExperts bounds the experts of all layers, since each has tensors with names of their own. No model comes near.
 const maxExperts = 1 << 16
 
-// Balanced returns the same model with a load-balancing loss of a weight, over all of its blocks with experts; the model
-// itself if the weight is 0. A model without experts has no such loss.
+// Balanced returns the same model with a load-balancing loss of a weight, over all of its blocks with experts; the
+// model itself if the weight is 0. A model without experts has no such loss.
 func (m *Model) Balanced(weight float64) (*Model, error) {
 	if weight == 0 {
 		return m, nil
@@ -63,7 +66,8 @@ func (m *Model) Balanced(weight float64) (*Model, error) {
 	for i, d := range m.Blocks {
 		if n := d.Loads() - 1; n > 0 {
 			if experts != 0 && n != experts {
-				return nil, fmt.Errorf("router_aux_loss_coef: layer %d has %d experts, another one %d, and the loss is over equally many", i, n, experts)
+				return nil, fmt.Errorf("router_aux_loss_coef: layer %d has %d experts, another one %d, and the loss is "+
+					"over equally many", i, n, experts)
 			}
 			blocks, experts = blocks+1, n
 		}

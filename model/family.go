@@ -20,14 +20,14 @@ type Family struct {
 	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
 	Architecture string
 	// Carried are patterns of path.Match for the names of tensors that are neither loaded nor trained, such as those of a
-	// vision tower ("visual.*"). An export has them as the model's own files do. A pattern may have {layers} in it, for the
-	// number of layers.
+	// vision tower ("visual.*"). An export has them as the model's own files do. A pattern may have {layers} in it, for
+	// the number of layers.
 	Carried []string
-	// Constants is what checkpoints call the constants of a block (nn.Block.Constants), of which {layer} is the number. They are
-	// carried, too.
+	// Constants is what checkpoints call the constants of a block (nn.Block.Constants), of which {layer} is the number.
+	// They are carried, too.
 	Constants string
-	// MXFP4 are patterns of path.Match for the names of tensors that an export can have in MXFP4: stacked and transposed
-	// ones, since the format has both.
+	// MXFP4 are patterns of path.Match for the names of tensors that an export can have in MXFP4: stacked and
+	// transposed ones, since the format has both.
 	MXFP4 []string
 }
 

@@ -18,12 +18,12 @@ var glmMoE = slices.Concat(qwenMoE.RecutHF(PartlyRotated, "q.*", "k.*", "q_norm.
 // glmCorrection has a number for each expert that balances how often experts are chosen.
 const glmCorrection = "model.layers.{layer}.mlp.gate.e_score_correction_bias"
 
-// glmNextToken are the tensors of a layer after the last one, which predicts tokens after the next one for faster generation.
-// transformers does not load it either.
+// glmNextToken are the tensors of a layer after the last one, which predicts tokens after the next one for faster
+// generation. transformers does not load it either.
 var glmNextToken = []string{"model.layers.{layers}.*"}
 
-// readGLM4MoE reads the mixtures of GLM 4.5: dense layers first, heads that are rotated in part, and experts that are chosen
-// from groups by a corrected sigmoid. Source: transformers, configuration_glm4_moe.py and modeling_glm4_moe.py.
+// readGLM4MoE reads the mixtures of GLM 4.5: dense layers first, heads that are rotated in part, and experts that are
+// chosen from groups by a corrected sigmoid. Source: transformers, configuration_glm4_moe.py and modeling_glm4_moe.py.
 func readGLM4MoE(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	if !r.Has("rms_norm_eps") {
 		s.Eps = 1e-5
@@ -37,8 +37,10 @@ func readGLM4MoE(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	r.Ignore("output_router_logits", "router_aux_loss_coef") // of a loss that a run asks for
 	experts := nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth), Correction: true,
 		Number: limited(r, either(r, "n_routed_experts", "num_local_experts"), maxExperts),
-		Route: device.RouteSpec{TopK: r.SizeOr("num_experts_per_tok", 8), Sigmoid: true, Renormalize: r.BoolOr("norm_topk_prob", true),
-			Scale: float32(r.Positive("routed_scaling_factor", 1)), Groups: r.SizeOr("n_group", 1), TopGroups: r.SizeOr("topk_group", 1)}}
+		Route: device.RouteSpec{TopK: r.SizeOr("num_experts_per_tok", 8), Sigmoid: true,
+			Renormalize: r.BoolOr("norm_topk_prob", true),
+			Scale:       float32(r.Positive("routed_scaling_factor", 1)), Groups: r.SizeOr("n_group", 1),
+			TopGroups: r.SizeOr("topk_group", 1)}}
 	shared := r.IntOr("n_shared_experts", 1)
 	dense := r.IntOr("first_k_dense_replace", 1)
 	switch {

@@ -11,8 +11,10 @@ import (
 // gptOSS has Llama's names; experts are stacked, their matrices are transposed, and rows of gate and up alternate.
 var gptOSS = slices.Concat(Llama, Names{
 	{Role: "router.*", HF: "model.layers.{layer}.mlp.router.*"},
-	{Role: "expert.gate.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj", CutHF: Interleaved | Transposed | Stacked},
-	{Role: "expert.up.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj", CutHF: Interleaved | Transposed | Stacked},
+	{Role: "expert.gate.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj",
+		CutHF: Interleaved | Transposed | Stacked},
+	{Role: "expert.up.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj",
+		CutHF: Interleaved | Transposed | Stacked},
 	{Role: "expert.gate.bias", HF: "model.layers.{layer}.mlp.experts.gate_up_proj_bias", CutHF: Interleaved | Stacked},
 	{Role: "expert.up.bias", HF: "model.layers.{layer}.mlp.experts.gate_up_proj_bias", CutHF: Interleaved | Stacked},
 	{Role: "expert.down.weight", HF: "model.layers.{layer}.mlp.experts.down_proj", CutHF: Transposed | Stacked},
@@ -22,9 +24,9 @@ var gptOSS = slices.Concat(Llama, Names{
 // gptOSSInMXFP4 are the tensors that are published in MXFP4.
 var gptOSSInMXFP4 = []string{"model.layers.*.mlp.experts.gate_up_proj", "model.layers.*.mlp.experts.down_proj"}
 
-// readGPTOSS reads gpt-oss: attention with sinks, a window in every second layer and YaRN, biases everywhere, and experts with
-// an activation of their own. Sources: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025); transformers,
-// configuration_gpt_oss.py and modeling_gpt_oss.py.
+// readGPTOSS reads gpt-oss: attention with sinks, a window in every second layer and YaRN, biases everywhere, and
+// experts with an activation of their own. Sources: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025);
+// transformers, configuration_gpt_oss.py and modeling_gpt_oss.py.
 func readGPTOSS(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 8)
 	s.Attention.HeadDim = r.SizeOr("head_dim", 64)
@@ -42,8 +44,10 @@ func readGPTOSS(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	r.Quantized("mxfp4") // the weights say which tensors are
 	// Copies of keys for other programs, and the weight of a loss that a run asks for.
 	r.Ignore("initial_context_length", "experts_per_token", "output_router_logits", "router_aux_loss_coef")
-	experts := nn.Experts{Inner: s.GLU.Inner, Number: limited(r, "num_local_experts", maxExperts), Bias: true, RouterBias: true,
+	experts := nn.Experts{Inner: s.GLU.Inner, Number: limited(r, "num_local_experts", maxExperts), Bias: true,
+		RouterBias: true,
 		Route:      device.RouteSpec{TopK: r.SizeOr("num_experts_per_tok", 4), Renormalize: true, Scale: 1},
-		Activation: device.GLUSpec{Alpha: float32(r.Positive("swiglu_alpha", 1.702)), Limit: float32(r.Positive("swiglu_limit", 7))}}
+		Activation: device.GLUSpec{Alpha: float32(r.Positive("swiglu_alpha", 1.702)),
+			Limit: float32(r.Positive("swiglu_limit", 7))}}
 	s.FeedForwards = slices.Repeat([]nn.FeedForward{experts}, s.Layers)
 }

@@ -11,9 +11,12 @@ import (
 // qwenMoE has Qwen's names, a router, and a matrix for each expert.
 var qwenMoE = slices.Concat(qwen, Names{
 	{Role: "router.*", HF: "model.layers.{layer}.mlp.gate.*", GGUF: "blk.{layer}.ffn_gate_inp.*"},
-	{Role: "expert.gate.*", HF: "model.layers.{layer}.mlp.experts.{expert}.gate_proj.*", GGUF: "blk.{layer}.ffn_gate_exps.*", CutGGUF: Stacked},
-	{Role: "expert.up.*", HF: "model.layers.{layer}.mlp.experts.{expert}.up_proj.*", GGUF: "blk.{layer}.ffn_up_exps.*", CutGGUF: Stacked},
-	{Role: "expert.down.*", HF: "model.layers.{layer}.mlp.experts.{expert}.down_proj.*", GGUF: "blk.{layer}.ffn_down_exps.*", CutGGUF: Stacked},
+	{Role: "expert.gate.*", HF: "model.layers.{layer}.mlp.experts.{expert}.gate_proj.*",
+		GGUF: "blk.{layer}.ffn_gate_exps.*", CutGGUF: Stacked},
+	{Role: "expert.up.*", HF: "model.layers.{layer}.mlp.experts.{expert}.up_proj.*",
+		GGUF: "blk.{layer}.ffn_up_exps.*", CutGGUF: Stacked},
+	{Role: "expert.down.*", HF: "model.layers.{layer}.mlp.experts.{expert}.down_proj.*",
+		GGUF: "blk.{layer}.ffn_down_exps.*", CutGGUF: Stacked},
 })
 
 // readQwen3MoE reads Qwen 3's mixtures of experts: Qwen 3's block with experts in some layers.
@@ -26,8 +29,10 @@ func readQwen3MoE(c *hf.Config, r *hf.ConfigReader, s *Spec) {
 	bias := r.BoolOr("attention_bias", false)
 	s.Attention.QKVBias, s.Attention.OutBias = bias, bias
 	s.qwenWindows(c, r)
-	experts := nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth), Number: limited(r, either(r, "num_experts", "num_local_experts"), maxExperts),
-		Route: device.RouteSpec{TopK: r.Size("num_experts_per_tok"), Renormalize: r.BoolOr("norm_topk_prob", false), Scale: 1}}
+	experts := nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth), Number: limited(r, either(r,
+		"num_experts", "num_local_experts"), maxExperts),
+		Route: device.RouteSpec{TopK: r.Size("num_experts_per_tok"), Renormalize: r.BoolOr("norm_topk_prob", false),
+			Scale: 1}}
 	every := r.SizeOr("decoder_sparse_step", 1)
 	dense := r.IntsOr("mlp_only_layers", nil)
 	r.Ignore("output_router_logits", "router_aux_loss_coef") // of a loss that a run asks for

@@ -31,8 +31,8 @@ type Model struct {
 	NormPart   int
 	HeadTiles  []int // of the parts that hold the head, by row; EmbedTiles if tied
 
-	// Constants are those of each block (nn.Block.Constants), as ReadConstants has found them in a checkpoint; nil for a
-	// block without any. If all is nil, they are zeros.
+	// Constants are those of each block (nn.Block.Constants), as ReadConstants has found them in a checkpoint; nil for
+	// a block without any. If all is nil, they are zeros.
 	Constants [][]float32
 
 	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
@@ -168,7 +168,8 @@ func (m *Model) addGroups(block int, known map[string]*tensor.Layout) error {
 		if err != nil {
 			return err
 		}
-		p := Part{Layer: 1 + block, Name: fmt.Sprintf("%v.%d.group.%d", Block, block, g), Kind: Block, Layout: layout, Group: 1 + g}
+		p := Part{Layer: 1 + block, Name: fmt.Sprintf("%v.%d.group.%d", Block, block, g), Kind: Block, Layout: layout,
+			Group: 1 + g}
 		if x, ok := m.Blocks[block].FeedForward.(nn.Experts); ok {
 			p.FirstExpert = x.FirstExpert(g)
 		}

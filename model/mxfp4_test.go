@@ -95,8 +95,8 @@ func packed(t *testing.T) (m *model.Model, inMXFP4, inBF16 *hf.Weights) {
 // plainReader hides that files have tensors transposed.
 type plainReader struct{ model.TensorReader }
 
-// A model reads the same from experts in MXFP4 as from the same numbers in bf16: whole parts, pieces of them, and tensors
-// in both orders.
+// A model reads the same from experts in MXFP4 as from the same numbers in bf16: whole parts, pieces of them, and
+// tensors in both orders.
 func TestReadMXFP4(t *testing.T) {
 	m, inMXFP4, inBF16 := packed(t)
 	for _, w := range []*hf.Weights{inMXFP4, inBF16} {
@@ -111,7 +111,8 @@ func TestReadMXFP4(t *testing.T) {
 			if err := m.ReadPart(inBF16, p, want); err != nil {
 				t.Fatal(err)
 			}
-			for name, from := range map[string]model.TensorReader{"by rows": inMXFP4, "by ranges": plainReader{inMXFP4}} {
+			for name, from := range map[string]model.TensorReader{"by rows": inMXFP4,
+				"by ranges": plainReader{inMXFP4}} {
 				got := newValues(p, split)
 				if err := m.ReadPart(from, p, got); err != nil {
 					t.Fatal(err)

@@ -15,8 +15,8 @@ import (
 // read in both directions. Its order is the one in which transformers numbers a layer's parameters, and so that of
 // exported files.
 //
-// A name may have {layer}, {part} and {expert} in it, for the numbers of a block, of a part of its feed-forward, and of an
-// expert, counted in the block. An asterisk
+// A name may have {layer}, {part} and {expert} in it, for the numbers of a block, of a part of its feed-forward, and of
+// an expert, counted in the block. An asterisk
 // ends a role and stands for "weight" or "bias", there and in the names. Roles of the tensors of parts begin with
 // "part.", those of experts with "expert.". Roles that share a name make up one tensor: their rows follow each other in
 // the order of the table, and those of parts in the order of parts.
@@ -44,8 +44,8 @@ const (
 	Transposed
 	// Stacked: [parts, rows, columns] for the parts or the experts of a feed-forward.
 	Stacked
-	// PartlyRotated: the rows of each head are in the order in which transformers rotates a part of them. Where all of a head
-	// is rotated, this is Rows. See nn.RopeFrequencies.
+	// PartlyRotated: the rows of each head are in the order in which transformers rotates a part of them. Where all of
+	// a head is rotated, this is Rows. See nn.RopeFrequencies.
 	PartlyRotated
 )
 
@@ -220,12 +220,14 @@ func assemble(name string, all []share) (Tensor, error) {
 			switch {
 			case s.cut&PartlyRotated != 0 && 0 < s.rotated && s.rotated < s.head:
 				if s.rows%s.head != 0 || s.head%2 != 0 || s.rotated%2 != 0 {
-					return t, fmt.Errorf("tensor %s: %d rows are not heads of %d, of which %d are rotated", name, s.rows, s.head, s.rotated)
+					return t, fmt.Errorf("tensor %s: %d rows are not heads of %d, of which %d are rotated", name,
+						s.rows, s.head, s.rotated)
 				}
 				for first := 0; first < s.rows; first += s.head {
 					turns, stays := s.rotated/2, (s.head-s.rotated)/2
 					p.Row = first
-					for _, run := range []struct{ from, rows int }{{0, turns}, {s.rotated, stays}, {turns, turns}, {s.rotated + stays, stays}} {
+					for _, run := range []struct{ from, rows int }{{0, turns}, {s.rotated, stays}, {turns, turns},
+						{s.rotated + stays, stays}} {
 						p.At, p.Rows = place(at+first+run.from), run.rows
 						t.Pieces = append(t.Pieces, p)
 						p.Row += run.rows

@@ -161,7 +161,8 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 	for l, block := range m.Blocks {
 		x = append(x, a.Mat(r.dtype, n, m.Hidden))
 		kept = append(kept, block.NewKept(a, r.dtype, n, keep))
-		r.visits(l, nn.Forward, nn.Args{X: x[l], Y: x[l+1], Batch: b, Rope: rope, Constants: r.constants[l], Kept: kept[l],
+		r.visits(l, nn.Forward, nn.Args{X: x[l], Y: x[l+1], Batch: b, Rope: rope, Constants: r.constants[l],
+			Kept: kept[l],
 			Held: block.NewHeld(a, r.dtype, n, 1, true), Work: block.NewForwardWork(a, r.dtype, n, 0, keep)})
 	}
 
@@ -189,7 +190,8 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 
 	for l := len(m.Blocks) - 1; l >= 0; l-- {
 		block := m.Blocks[l]
-		r.visits(l, nn.Backward, nn.Args{X: x[l], DX: dx, Batch: b, Rope: rope, Constants: r.constants[l], Kept: kept[l],
+		r.visits(l, nn.Backward, nn.Args{X: x[l], DX: dx, Batch: b, Rope: rope, Constants: r.constants[l],
+			Kept: kept[l],
 			Held: block.NewHeld(a, r.dtype, n, 1, true), Work: block.NewBackwardWork(a, r.dtype, n, 0, keep)})
 	}
 	for _, i := range m.EmbedTiles {

@@ -59,8 +59,8 @@ func readPartialRope(r *hf.ConfigReader, headDim int, defaultTheta, defaultFacto
 	return p
 }
 
-// rotated reads how many columns of a head are rotated, 0 for all, from what the keys of a config.json and, unless that is
-// nil, those of its "rope_parameters" say.
+// rotated reads how many columns of a head are rotated, 0 for all, from what the keys of a config.json and, unless that
+// is nil, those of its "rope_parameters" say.
 func rotated(r, params *hf.ConfigReader, headDim int, defaultFactor float64) int {
 	const key = "partial_rotary_factor"
 	all, factor := []*hf.ConfigReader{r}, defaultFactor

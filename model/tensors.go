@@ -41,8 +41,8 @@ type TensorReader interface {
 	Expect(name string, shape tensor.Shape) error // fails unless there is such a tensor
 }
 
-// transposedReader is an F32Reader of files that have some tensors with the last two dimensions exchanged, and that reads
-// such a tensor in that order, too; hf.Weights is one.
+// transposedReader is an F32Reader of files that have some tensors with the last two dimensions exchanged, and that
+// reads such a tensor in that order, too; hf.Weights is one.
 type transposedReader interface {
 	IsTransposed(name string) bool
 	ReadTransposedF32(name string, dst []float32, first int64) error

@@ -26,7 +26,8 @@ type Block struct {
 type Half interface {
 	// Fields are the half's tensors in rows of width hidden. What one product computes is glued ([Glued]).
 	Fields(hidden int) []tensor.Field
-	// Values are the matrices that the half computes with, on rows of width hidden. [Pass.Value] has them by their index here.
+	// Values are the matrices that the half computes with, on rows of width hidden. [Pass.Value] has them by their
+	// index here.
 	Values(hidden int) []Value
 }
 

@@ -20,17 +20,19 @@ import (
 //	gateUp, act         [c, 2*I], [c, I]          of one call
 //	gate, up; down      [2*I, H]; [H, I]          weights of an expert; those of a part's experts follow each other
 //
-// A mixture of experts has most of a model's weights, and each row uses few of them. With a visit for each micro-batch, a
-// part of experts would cross the link as often as there are micro-batches, and each time meet a handful of rows for each
-// expert. So experts see the rows of the whole step at once. The trunk's visits choose for one micro-batch after the
-// other, and hold the choices. The first part's visit sorts them by expert. Then each part of experts comes once in a
-// direction, takes the rows that chose it in calls of a fixed size (device.Blocks says why), and adds their outputs to the sum.
+// A mixture of experts has most of a model's weights, and each row uses few of them. With a visit for each micro-batch,
+// a part of experts would cross the link as often as there are micro-batches, and each time meet a handful of rows for
+// each expert. So experts see the rows of the whole step at once. The trunk's visits choose for one micro-batch after
+// the other, and hold the choices. The first part's visit sorts them by expert. Then each part of experts comes once in
+// a direction, takes the rows that chose it in calls of a fixed size (device.Blocks says why), and adds their outputs
+// to the sum.
 //
-// The order of all sums follows from the order of experts and of rows: a row's outputs are added in the order of experts,
-// and the gradient of an expert block by block. So the number of experts in a part changes no bit.
+// The order of all sums follows from the order of experts and of rows: a row's outputs are added in the order of
+// experts, and the gradient of an expert block by block. So the number of experts in a part changes no bit.
 
 // Experts is a feed-forward of which each row uses TopK of Number, chosen by a router. Source: Shazeer et al.,
-// "Outrageously Large Neural Networks" (2017); what families choose differently is in device.RouteSpec and device.GLUSpec.
+// "Outrageously Large Neural Networks" (2017); what families choose differently is in device.RouteSpec and
+// device.GLUSpec.
 //
 //	y = shared(x) + the sum over chosen e of weight_e * down_e(act(gate_e(x), up_e(x)))
 type Experts struct {
@@ -42,7 +44,8 @@ type Experts struct {
 	Activation device.GLUSpec
 
 	RouterBias bool // is added to the logits
-	Correction bool // the block has a constant for each expert that is added to its score where rows choose, see device.RouteSpec
+	// the block has a constant for each expert that is added to its score where rows choose, see device.RouteSpec
+	Correction bool
 	Bias       bool // biases on gate, up and down of each expert
 	Balance    Balance
 
@@ -59,9 +62,9 @@ var (
 //
 //	Weight * Number * the sum over experts e of f_e * P_e
 //
-// where f_e is how often e was chosen and P_e the sum of its probabilities (softmax of the logits), both over all rows of the
-// step in all Blocks and divided by the number of these. f has no gradient. Source: Fedus et al., "Switch Transformers"
-// (2021), section 2.2, as transformers has it (load_balancing_loss_func).
+// where f_e is how often e was chosen and P_e the sum of its probabilities (softmax of the logits), both over all rows
+// of the step in all Blocks and divided by the number of these. f has no gradient. Source: Fedus et al., "Switch
+// Transformers" (2021), section 2.2, as transformers has it (load_balancing_loss_func).
 type Balance struct {
 	Weight float32 // 0: there is no such loss
 	Blocks int     // that have experts, all as many
@@ -126,7 +129,8 @@ func (x Experts) Fields(hidden int) []tensor.Field {
 // PartFields implements InParts.
 func (x Experts) PartFields(hidden, part int) (fields []tensor.Field) {
 	for e := range x.in(part) {
-		fields = append(fields, glued(expertField(e, gateUpWeight), x.Inner, hidden), glued(expertField(e, "up.weight"), x.Inner, hidden))
+		fields = append(fields, glued(expertField(e, gateUpWeight), x.Inner, hidden), glued(expertField(e,
+			"up.weight"), x.Inner, hidden))
 	}
 	down := len(fields)
 	for e := range x.in(part) {
@@ -235,7 +239,8 @@ func (x Experts) OpenForward(p *Pass) {
 
 // shared are gate and up of the shared expert, and what its down reads, of a chunk.
 func (x Experts) shared(p *Pass, c chunk) (gateUp, act device.Mat) {
-	return p.buf[callGateUp].RowRange(0, c.n).ColRange(0, 2*x.Shared), p.buf[callAct].RowRange(0, c.n).ColRange(0, x.Shared)
+	return p.buf[callGateUp].RowRange(0, c.n).ColRange(0, 2*x.Shared), p.buf[callAct].RowRange(0, c.n).ColRange(0,
+		x.Shared)
 }
 
 // call has the blocks of one call for a part's experts, and its memory.
@@ -252,7 +257,8 @@ func (x Experts) routing(p *Pass) device.Routing {
 
 // calls runs do for as many calls as the worst case of a part has.
 func (x Experts) calls(p *Pass, part int, do func(*call)) {
-	b := device.Blocks{Routing: x.routing(p), First: x.FirstExpert(part), Experts: x.in(part), Rows: min(expertBlockRows, p.chunk)}
+	b := device.Blocks{Routing: x.routing(p), First: x.FirstExpert(part), Experts: x.in(part),
+		Rows: min(expertBlockRows, p.chunk)}
 	most := b.Most()
 	b.Count = min(p.chunk/b.Rows, most)
 	n := b.Count * b.Rows

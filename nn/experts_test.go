@@ -20,9 +20,10 @@ func mixtures() map[string]nn.Experts {
 	all := softmax
 	all.TopK, all.Renormalize = 7, false
 	return map[string]nn.Experts{
-		"plain":     {Inner: 10, Number: 7, Route: softmax},
-		"sigmoid":   {Inner: 9, Number: 8, Route: sigmoid, Shared: 13},
-		"biases":    {Inner: 12, Number: 7, Route: softmax, Bias: true, RouterBias: true, Activation: device.GLUSpec{Alpha: 1.7, Limit: 0.4}},
+		"plain":   {Inner: 10, Number: 7, Route: softmax},
+		"sigmoid": {Inner: 9, Number: 8, Route: sigmoid, Shared: 13},
+		"biases": {Inner: 12, Number: 7, Route: softmax, Bias: true, RouterBias: true,
+			Activation: device.GLUSpec{Alpha: 1.7, Limit: 0.4}},
 		"corrected": {Inner: 9, Number: 8, Route: sigmoid, Correction: true},
 		"all":       {Inner: 8, Number: 7, Route: all, Bias: true, RouterBias: true, Shared: 5},
 	}
@@ -138,7 +139,8 @@ func (r result) same(t *testing.T, what string, want result) {
 	sameBits(t, what+": dx", r.dx, want.dx)
 	sameBits(t, what+": the trunk's gradient", r.trunk, want.trunk)
 	for i := range want.experts {
-		sameBits(t, fmt.Sprintf("%s: the gradient of expert %d's %s", what, i/len(expertTensors), expertTensors[i%len(expertTensors)]),
+		sameBits(t, fmt.Sprintf("%s: the gradient of expert %d's %s", what, i/len(expertTensors),
+			expertTensors[i%len(expertTensors)]),
 			r.experts[i], want.experts[i])
 	}
 }
@@ -171,7 +173,8 @@ func TestExpertsInParts(t *testing.T) {
 	}
 }
 
-// Experts in another order have the same gradients in that order. Of two experts the sum does not depend on their order.
+// Experts in another order have the same gradients in that order. Of two experts the sum does not depend on their
+// order.
 func TestPermutedExperts(t *testing.T) {
 	for _, name := range []string{"plain", "biases"} {
 		x := mixtures()[name]
@@ -183,7 +186,8 @@ func TestPermutedExperts(t *testing.T) {
 		n := len(expertTensors)
 		for i, e := range order {
 			for j := range n {
-				sameBits(t, fmt.Sprintf("%s: %s of expert %d", name, expertTensors[j], e), got.experts[i*n+j], want.experts[e*n+j])
+				sameBits(t, fmt.Sprintf("%s: %s of expert %d", name, expertTensors[j], e), got.experts[i*n+j],
+					want.experts[e*n+j])
 			}
 		}
 	}
@@ -193,7 +197,8 @@ func TestPermutedExperts(t *testing.T) {
 func TestOneExpert(t *testing.T) {
 	x := nn.Experts{Inner: 17, Number: 1, PerPart: 1, Route: device.RouteSpec{TopK: 1, Scale: 1}}
 	m := newMixed(t, x, tensor.F32, []int{0})
-	d := newBlock(t, &nn.Block{Hidden: expertHidden, Eps: 1e-5, Mixer: m.d.Mixer, FeedForward: nn.GLU{Inner: 17}}, tensor.F32, nil)
+	d := newBlock(t, &nn.Block{Hidden: expertHidden, Eps: 1e-5, Mixer: m.d.Mixer, FeedForward: nn.GLU{Inner: 17}},
+		tensor.F32, nil)
 	for i, f := range d.layout.Fields {
 		if at := m.index(f.Name); at >= 0 {
 			d.set(d.w.Mat(i), m.get(m.w.Mat(at)))
@@ -256,20 +261,22 @@ func TestOneExpertForAll(t *testing.T) {
 	for i, g := range r.experts {
 		chosen := i/len(expertTensors) == 3 || i/len(expertTensors) == 5
 		if zero := !slices.ContainsFunc(g, func(x float32) bool { return x != 0 }); zero == chosen {
-			t.Errorf("expert %d: the gradient of %s is zero: %v", i/len(expertTensors), expertTensors[i%len(expertTensors)], zero)
+			t.Errorf("expert %d: the gradient of %s is zero: %v", i/len(expertTensors),
+				expertTensors[i%len(expertTensors)], zero)
 		}
 	}
 }
 
-// A correction has a part in choosing, and in nothing else: experts that it lifts compute what they do where there are no
-// others, and a correction that is the same for all changes no bit.
+// A correction has a part in choosing, and in nothing else: experts that it lifts compute what they do where there are
+// no others, and a correction that is the same for all changes no bit.
 func TestCorrection(t *testing.T) {
 	route := device.RouteSpec{TopK: 3, Sigmoid: true, Renormalize: true, Scale: 1.7}
 	x := nn.Experts{Inner: 9, Number: 8, PerPart: 3, Shared: 5, Route: route, Correction: true}
 	if n := (&nn.Block{FeedForward: x}).Constants(); n != x.Number {
 		t.Errorf("%d constants, want %d", n, x.Number)
 	}
-	if n := (&nn.Block{FeedForward: nn.Experts{Number: 8}}).Constants() + (&nn.Block{FeedForward: nn.GLU{}}).Constants(); n != 0 {
+	if n := (&nn.Block{FeedForward: nn.Experts{Number: 8}}).Constants() +
+		(&nn.Block{FeedForward: nn.GLU{}}).Constants(); n != 0 {
 		t.Errorf("%d constants of blocks without", n)
 	}
 	for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
@@ -305,13 +312,15 @@ func TestCorrection(t *testing.T) {
 		for i := range got.experts {
 			switch at := slices.Index(lifted, i/n); {
 			case at >= 0:
-				sameBits(t, fmt.Sprintf("%s of expert %d", expertTensors[i%n], i/n), got.experts[i], want.experts[at*n+i%n])
+				sameBits(t, fmt.Sprintf("%s of expert %d", expertTensors[i%n], i/n), got.experts[i],
+					want.experts[at*n+i%n])
 			case slices.ContainsFunc(got.experts[i], func(x float32) bool { return x != 0 }):
 				t.Errorf("expert %d is not chosen, and its %s has a gradient", i/n, expertTensors[i%n])
 			}
 		}
 		plain := x
 		plain.Correction = false
-		run(x, numbered(x.Number), slices.Repeat([]float32{0.25}, x.Number)).same(t, "alike", run(plain, numbered(x.Number), nil))
+		run(x, numbered(x.Number), slices.Repeat([]float32{0.25}, x.Number)).same(t, "alike", run(plain,
+			numbered(x.Number), nil))
 	}
 }

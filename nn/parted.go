@@ -47,8 +47,8 @@ type Parted interface {
 // it needs of a micro-batch it holds: x, y and dx are not there when its parts are visited.
 type Routed interface {
 	InParts
-	// HeldValues are what it holds between visits, a row for each position of the step or a number of rows of their own:
-	// [Pass.Held] has them by their index here. Their Level and Lives have no meaning.
+	// HeldValues are what it holds between visits, a row for each position of the step or a number of rows of their
+	// own: [Pass.Held] has them by their index here. Their Level and Lives have no meaning.
 	HeldValues(hidden int) []Value
 	// Open fills the held values of a micro-batch whose normed rows are p.Norm, forward and again before backward.
 	Open(p *Pass)
@@ -71,8 +71,8 @@ type Loaded interface {
 	// Loads is the number of experts, plus one. The first part's forward visit writes as many numbers (I32): how many
 	// choices are of experts before each, and of all.
 	Loads() int
-	// Balanced is the weight of the load-balancing loss of all blocks; 0: there is no such loss. With it, the visit also
-	// writes the sums of each expert's probabilities (F32 [experts]).
+	// Balanced is the weight of the load-balancing loss of all blocks; 0: there is no such loss. With it, the visit
+	// also writes the sums of each expert's probabilities (F32 [experts]).
 	Balanced() float32
 }
 
@@ -92,8 +92,8 @@ func (d *Block) Balanced() float32 {
 	return 0
 }
 
-// Fixed is a feed-forward that reads numbers which are of a model and are not trained. They are F32 whatever a run computes
-// in, and are on the device for as long as the run is.
+// Fixed is a feed-forward that reads numbers which are of a model and are not trained. They are F32 whatever a run
+// computes in, and are on the device for as long as the run is.
 type Fixed interface {
 	Constants() int // how many
 }
@@ -222,8 +222,9 @@ func (d *Block) partBackward(part int, first bool) Visit {
 
 // held is the view of a routed feed-forward of a micro-batch, or of the step. Its values have the rows of a chunk.
 func (d *Block) held(s device.Stream, a *Args) *Pass {
-	p := &Pass{Stream: s, eps: d.Eps, b: a.Batch, held: a.Held, norm: a.Held.norm, rstd: a.Held.rstd, chunk: a.Work.chunk,
-		buf: a.Work.feed, loads: a.Loads, balance: a.Balance, constants: a.Constants}
+	p := &Pass{Stream: s, eps: d.Eps, b: a.Batch, held: a.Held, norm: a.Held.norm, rstd: a.Held.rstd,
+		chunk: a.Work.chunk,
+		buf:   a.Work.feed, loads: a.Loads, balance: a.Balance, constants: a.Constants}
 	if len(a.Weights) > 0 {
 		p.w = a.Weights[0]
 	}

@@ -48,18 +48,18 @@ type RopeFrequencies struct {
 	// OriginalPositions/HighFreqFactor are kept.
 	LowFreqFactor, HighFreqFactor float64
 	OriginalPositions             int
-	// For yarn: frequencies that turn BetaFast times or more within OriginalPositions are kept, those that turn BetaSlow times
-	// or less are stretched. Whole says that the ramp begins and ends at whole numbers of a frequency. Sines and cosines are
-	// multiplied by Magnitude.
+	// For yarn: frequencies that turn BetaFast times or more within OriginalPositions are kept, those that turn
+	// BetaSlow times or less are stretched. Whole says that the ramp begins and ends at whole numbers of a frequency.
+	// Sines and cosines are multiplied by Magnitude.
 	BetaFast, BetaSlow, Magnitude float64
 	Whole                         bool
 }
 
-// A head of which a part is rotated. The operation rotates the pairs of columns (i, i+HeadDim/2), and models that rotate a
-// part of r columns have its pairs (i, i+r/2) in their weights. So such a head has its columns in another order here: the
-// first half of what is rotated, the first half of the rest, and then the second halves of both. The pairs of the rest
-// have frequency 0. Scores are sums over a head's columns, so the order makes no difference to them; the rows of weights,
-// of biases and of norms are put into it as they are read (model.PartlyRotated).
+// A head of which a part is rotated. The operation rotates the pairs of columns (i, i+HeadDim/2), and models that
+// rotate a part of r columns have its pairs (i, i+r/2) in their weights. So such a head has its columns in another
+// order here: the first half of what is rotated, the first half of the rest, and then the second halves of both. The
+// pairs of the rest have frequency 0. Scores are sums over a head's columns, so the order makes no difference to them;
+// the rows of weights, of biases and of norms are put into it as they are read (model.PartlyRotated).
 
 // width is the number of columns that are rotated.
 func (f RopeFrequencies) width() int {
@@ -69,14 +69,15 @@ func (f RopeFrequencies) width() int {
 	return f.HeadDim
 }
 
-// Inverse are the HeadDim/2 frequencies in radians per position, zeros after those of what is rotated. They follow transformers (modeling_rope_utils.py)
-// through fp32, with the roundings of PyTorch, which divides a number by a tensor as reciprocal times number; only its
-// power function may differ, by one unit in the last place.
+// Inverse are the HeadDim/2 frequencies in radians per position, zeros after those of what is rotated. They follow
+// transformers (modeling_rope_utils.py) through fp32, with the roundings of PyTorch, which divides a number by a tensor
+// as reciprocal times number; only its power function may differ, by one unit in the last place.
 func (f RopeFrequencies) Inverse() []float32 { return inverse[float32](f) }
 
 // Divisors returns the number by which each frequency was divided to stretch it, HeadDim/2 numbers from 1 to Factor.
 func (f RopeFrequencies) Divisors() []float32 {
-	plain, stretched := inverse[float64](RopeFrequencies{HeadDim: f.HeadDim, Rotated: f.Rotated, Theta: f.Theta}), inverse[float64](f)
+	plain, stretched := inverse[float64](RopeFrequencies{HeadDim: f.HeadDim, Rotated: f.Rotated, Theta: f.Theta}),
+		inverse[float64](f)
 	divisors := make([]float32, len(plain))
 	for i := range divisors {
 		if divisors[i] = 1; i < f.width()/2 {

@@ -54,11 +54,12 @@ func TestRope(t *testing.T) {
 }
 
 // A head that is rotated in part has the bits that its rotated columns have as a head of their own, in the order that
-// RopeFrequencies states, and its other columns as they were. Directly: column i of the rotated ones and column i+r/2 are a
-// pair, and columns from r on stay.
+// RopeFrequencies states, and its other columns as they were. Directly: column i of the rotated ones and column i+r/2
+// are a pair, and columns from r on stay.
 func TestPartialRope(t *testing.T) {
 	const heads, positions = 3, 7
-	yarn := nn.RopeFrequencies{HeadDim: 20, Rotated: 12, Theta: 1e4, Kind: nn.RopeYaRN, Factor: 8, OriginalPositions: 64, BetaFast: 32, BetaSlow: 1, Magnitude: 1.2}
+	yarn := nn.RopeFrequencies{HeadDim: 20, Rotated: 12, Theta: 1e4, Kind: nn.RopeYaRN, Factor: 8,
+		OriginalPositions: 64, BetaFast: 32, BetaSlow: 1, Magnitude: 1.2}
 	for _, f := range []nn.RopeFrequencies{{HeadDim: 12, Rotated: 6, Theta: 1e4}, {HeadDim: 8, Rotated: 2, Theta: 1e6},
 		{HeadDim: 16, Rotated: 12, Theta: 500, Kind: nn.RopeLinear, Factor: 3}, yarn} {
 		d, r := f.HeadDim, f.Rotated
@@ -73,10 +74,12 @@ func TestPartialRope(t *testing.T) {
 		}
 		own := f
 		own.HeadDim, own.Rotated = r, 0
-		if inv := f.Inverse(); !slices.Equal(inv[:r/2], own.Inverse()) || slices.Max(inv[r/2:]) != 0 || slices.Min(inv[r/2:]) != 0 {
+		if inv := f.Inverse(); !slices.Equal(inv[:r/2], own.Inverse()) || slices.Max(inv[r/2:]) != 0 ||
+			slices.Min(inv[r/2:]) != 0 {
 			t.Errorf("%+v: frequencies %v", f, inv)
 		}
-		if n := f.Divisors(); !slices.Equal(n[:r/2], own.Divisors()) || slices.Max(n[r/2:]) != 1 || slices.Min(n[r/2:]) != 1 {
+		if n := f.Divisors(); !slices.Equal(n[:r/2], own.Divisors()) || slices.Max(n[r/2:]) != 1 ||
+			slices.Min(n[r/2:]) != 1 {
 			t.Errorf("%+v: divisors %v", f, n)
 		}
 		cos, sin := own.Tables(0, positions)

@@ -125,7 +125,8 @@ func TestAdviceIsRight(t *testing.T) {
 		}
 	})
 	t.Log(followed)
-	if !testing.Short() && (followed["memory.host"] == 0 || followed["memory.device"] == 0) { // 20 requests may be too few
+	// 20 requests may be too few
+	if !testing.Short() && (followed["memory.host"] == 0 || followed["memory.device"] == 0) {
 		t.Errorf("too few requests are refused: %v", followed)
 	}
 }

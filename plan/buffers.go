@@ -75,8 +75,8 @@ func Batch(mem device.Mem, m, positions int) *nn.MicroBatch {
 }
 
 // The scalars of a step are 8 bytes each: the number of weights that became infinite or NaN, the loss of each
-// micro-batch, and the sums of squares of each part, of which the embedding's have one for each piece. After them come the
-// loads of experts, and the losses by position. The host has
+// micro-batch, and the sums of squares of each part, of which the embedding's have one for each piece. After them come
+// the loads of experts, and the losses by position. The host has
 // all of them twice: what its own lane writes, and what comes from the device; each scalar is zero in one of the two.
 
 // BadAt is the place of the count of weights that are not finite.

@@ -51,7 +51,8 @@ func (p *Plan) crosses(layer int) bool {
 // dealt is a deal that the model has room for, of one that is asked for: none on a unified device, and none with a
 // load-balancing loss, which sums over blocks.
 func (p *Plan) dealt(asked []int, bound bool) []int {
-	if balanced, _ := p.balanced(); balanced > 0 || bound || len(asked) != p.blocks() || slices.Max(asked) == 0 || slices.Min(asked) < 0 {
+	if balanced, _ := p.balanced(); balanced > 0 || bound || len(asked) != p.blocks() || slices.Max(asked) == 0 ||
+		slices.Min(asked) < 0 {
 		return nil
 	}
 	return slices.Clone(asked)

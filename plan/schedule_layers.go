@@ -120,7 +120,8 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 		}
 	}
 	if v.Writes.Has(nn.Loads) {
-		writes = append(writes, Operand{What: Loads, Index: r.layer, Micro: none, At: b.bindable(), Rank: rank, Slot: none})
+		writes = append(writes, Operand{What: Loads, Index: r.layer, Micro: none, At: b.bindable(), Rank: rank,
+			Slot: none})
 	}
 	writes = append(writes, Operand{What: Work, Index: r.layer, Micro: none, At: Device, Rank: rank, Slot: none})
 	if uses.Has(nn.LogitRows) {

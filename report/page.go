@@ -54,11 +54,13 @@ func charts(runs []Run) []chart {
 		each(runs, chart{title: "speed", unit: "tokens/s", zero: true},
 			func(m trace.Metrics) float64 { return m.TokensPerSec }),
 		lanes,
-		expertsChart(runs, "busiest expert of a layer", "% of its layer's choices: the worst layer, and the mean of layers",
+		expertsChart(runs, "busiest expert of a layer",
+			"% of its layer's choices: the worst layer, and the mean of layers",
 			func(x *trace.Experts) (worst, mean float64) {
 				return 100 * slices.Max(x.Busiest), 100 * meanOf(x.Busiest)
 			}),
-		expertsChart(runs, "entropy of experts' loads", "1: all are chosen equally often; the worst layer, and the mean of layers",
+		expertsChart(runs, "entropy of experts' loads",
+			"1: all are chosen equally often; the worst layer, and the mean of layers",
 			func(x *trace.Experts) (worst, mean float64) { return slices.Min(x.Entropy), meanOf(x.Entropy) }),
 		each(runs, chart{title: "host memory", unit: "GiB, peak so far", zero: true},
 			func(m trace.Metrics) float64 { return float64(m.HostPeakBytes) / (1 << 30) }),

@@ -96,8 +96,8 @@ type Config struct {
 	// A list of patterns of tensor names, such as `["model.layers.3[01].*"]`. What matches none of them is frozen. See
 	// [groups](#groups).
 	TrainOnly []string `yaml:"train_only,omitempty,flow" resume:"fixed" saved:"train_only"`
-	// The weight of a loss that is least if a model's experts are chosen equally often, in addition to the loss of tokens; Hugging
-	// Face models are trained with 0.001 to 0.02. 0: there is no such loss.
+	// The weight of a loss that is least if a model's experts are chosen equally often, in addition to the loss of
+	// tokens; Hugging Face models are trained with 0.001 to 0.02. 0: there is no such loss.
 	RouterAuxLossCoef float64 `yaml:"router_aux_loss_coef,omitempty" resume:"listed" saved:"router_aux_loss_coef"`
 	// Decides everything random: the order of the data, held-out documents, and weights with `init: random`.
 	Seed uint64 `yaml:"seed" default:"42" resume:"fixed" saved:"seed"`

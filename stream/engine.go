@@ -361,7 +361,8 @@ func (e *Engine) loadTables(rank int) error {
 func (e *Engine) loadTable(rank int, rope *nn.Rope, f nn.RopeFrequencies) error {
 	cos, sin := rope.Cos, rope.Sin
 	n := int64(min(rotaryRows, cos.Rows)) * int64(cos.Cols) * cos.DType.Bytes()
-	return e.upload(rank, "rotary tables, while loading", 2*n, func(s device.Stream, from device.Mem, bytes []byte) error {
+	return e.upload(rank, "rotary tables, while loading", 2*n, func(s device.Stream, from device.Mem,
+		bytes []byte) error {
 		for first := 0; first < cos.Rows; first += rotaryRows {
 			rows := min(rotaryRows, cos.Rows-first)
 			c, d := f.Tables(first, rows)
@@ -385,7 +386,8 @@ func (e *Engine) loadConstants(rank int) error {
 		if to.IsZero() {
 			continue
 		}
-		if err := e.upload(rank, "constants, while loading", to.Mem.Len, func(s device.Stream, from device.Mem, bytes []byte) error {
+		if err := e.upload(rank, "constants, while loading", to.Mem.Len, func(s device.Stream, from device.Mem,
+			bytes []byte) error {
 			clear(bytes)
 			if all := e.Plan.Model.Constants; all != nil {
 				copy(hostmem.F32(bytes), all[i])
@@ -400,7 +402,8 @@ func (e *Engine) loadConstants(rank int) error {
 }
 
 // upload has do copy to a rank's device from memory that is reserved for that alone.
-func (e *Engine) upload(rank int, purpose string, n int64, do func(s device.Stream, from device.Mem, bytes []byte) error) error {
+func (e *Engine) upload(rank int, purpose string, n int64, do func(s device.Stream, from device.Mem,
+	bytes []byte) error) error {
 	r, err := e.Accounts.Reserve(purpose, n)
 	if err != nil {
 		return err
@@ -411,7 +414,8 @@ func (e *Engine) upload(rank int, purpose string, n int64, do func(s device.Stre
 		return err
 	}
 	defer b.Close()
-	return do(e.workers[plan.Worker{Lane: plan.LaneFetch, Rank: rank}.Index()].stream, device.Whole(b).Slice(0, n), r.Bytes()[:n])
+	return do(e.workers[plan.Worker{Lane: plan.LaneFetch, Rank: rank}.Index()].stream, device.Whole(b).Slice(0, n),
+		r.Bytes()[:n])
 }
 
 // rotaryRows is of how many positions the rotary tables are loaded at a time.

@@ -18,28 +18,36 @@ import (
 
 // mixtures is a family of blocks with experts, in parts of that many, in turn with dense ones.
 func mixtures(perPart int) model.Family {
-	return model.Family{ModelType: "mixtures", Constants: "model.layers.{layer}.mlp.correction", Names: append(model.Names{
-		{Role: "router.*", HF: "model.layers.{layer}.mlp.router.*"},
-		{Role: "shared.gate.*", HF: "model.layers.{layer}.mlp.shared.gate_proj.*"},
-		{Role: "shared.up.*", HF: "model.layers.{layer}.mlp.shared.up_proj.*"},
-		{Role: "shared.down.*", HF: "model.layers.{layer}.mlp.shared.down_proj.*"},
-		{Role: "expert.gate.weight", HF: "model.layers.{layer}.mlp.experts.gate_up", CutHF: model.Interleaved | model.Transposed | model.Stacked},
-		{Role: "expert.up.weight", HF: "model.layers.{layer}.mlp.experts.gate_up", CutHF: model.Interleaved | model.Transposed | model.Stacked},
-		{Role: "expert.gate.bias", HF: "model.layers.{layer}.mlp.experts.gate_up_bias", CutHF: model.Interleaved | model.Stacked},
-		{Role: "expert.up.bias", HF: "model.layers.{layer}.mlp.experts.gate_up_bias", CutHF: model.Interleaved | model.Stacked},
-		{Role: "expert.down.*", HF: "model.layers.{layer}.mlp.experts.{expert}.down_proj.*"},
-	}, model.Llama...), Read: func(_ *hf.Config, r *hf.ConfigReader, s *model.Spec) {
-		s.Attention.KVHeads = r.Size("num_key_value_heads")
-		s.HeadDim(r)
-		s.Rotary(r)
-		plain := nn.Experts{Inner: 6, Number: 7, PerPart: perPart, Route: device.RouteSpec{TopK: 2, Renormalize: true, Scale: 1}}
-		s.Attention.Rope.Rotated = s.Attention.HeadDim / 4 * 2
-		all := nn.Experts{Inner: 5, Number: 5, PerPart: perPart, Shared: 9, Bias: true, RouterBias: true, Correction: true,
-			Route: device.RouteSpec{TopK: 3, Sigmoid: true, Scale: 1.5}, Activation: device.GLUSpec{Alpha: 1.7, Limit: 0.5}}
-		for l := range s.Layers {
-			s.FeedForwards = append(s.FeedForwards, []nn.FeedForward{all, plain, s.GLU}[l%3])
-		}
-	}}
+	return model.Family{ModelType: "mixtures", Constants: "model.layers.{layer}.mlp.correction",
+		Names: append(model.Names{
+			{Role: "router.*", HF: "model.layers.{layer}.mlp.router.*"},
+			{Role: "shared.gate.*", HF: "model.layers.{layer}.mlp.shared.gate_proj.*"},
+			{Role: "shared.up.*", HF: "model.layers.{layer}.mlp.shared.up_proj.*"},
+			{Role: "shared.down.*", HF: "model.layers.{layer}.mlp.shared.down_proj.*"},
+			{Role: "expert.gate.weight", HF: "model.layers.{layer}.mlp.experts.gate_up",
+				CutHF: model.Interleaved | model.Transposed | model.Stacked},
+			{Role: "expert.up.weight", HF: "model.layers.{layer}.mlp.experts.gate_up",
+				CutHF: model.Interleaved | model.Transposed | model.Stacked},
+			{Role: "expert.gate.bias", HF: "model.layers.{layer}.mlp.experts.gate_up_bias",
+				CutHF: model.Interleaved | model.Stacked},
+			{Role: "expert.up.bias", HF: "model.layers.{layer}.mlp.experts.gate_up_bias",
+				CutHF: model.Interleaved | model.Stacked},
+			{Role: "expert.down.*", HF: "model.layers.{layer}.mlp.experts.{expert}.down_proj.*"},
+		}, model.Llama...), Read: func(_ *hf.Config, r *hf.ConfigReader, s *model.Spec) {
+			s.Attention.KVHeads = r.Size("num_key_value_heads")
+			s.HeadDim(r)
+			s.Rotary(r)
+			plain := nn.Experts{Inner: 6, Number: 7, PerPart: perPart, Route: device.RouteSpec{TopK: 2, Renormalize: true,
+				Scale: 1}}
+			s.Attention.Rope.Rotated = s.Attention.HeadDim / 4 * 2
+			all := nn.Experts{Inner: 5, Number: 5, PerPart: perPart, Shared: 9, Bias: true, RouterBias: true,
+				Correction: true,
+				Route:      device.RouteSpec{TopK: 3, Sigmoid: true, Scale: 1.5}, Activation: device.GLUSpec{Alpha: 1.7,
+					Limit: 0.5}}
+			for l := range s.Layers {
+				s.FeedForwards = append(s.FeedForwards, []nn.FeedForward{all, plain, s.GLU}[l%3])
+			}
+		}}
 }
 
 // The law of placements holds for experts, and for experts with a load-balancing loss.
@@ -120,7 +128,8 @@ func TestExpertsOfAPart(t *testing.T) {
 			for name, x := range want {
 				for i := range x {
 					if math.Float32bits(x[i]) != math.Float32bits(got[name][i]) {
-						t.Errorf("bf16 %v, parts of %d: element %d of %s is %g, with all experts in a part %g", bf16, perPart, i,
+						t.Errorf("bf16 %v, parts of %d: element %d of %s is %g, with all experts in a part %g", bf16,
+							perPart, i,
 							name, got[name][i], x[i])
 						break
 					}

@@ -7,7 +7,8 @@ import (
 
 // Experts say how a step's rows were spread over the experts of each layer that has experts.
 type Experts struct {
-	Busiest []float64 `json:"busiest"` // by layer: the share of all choices that its busiest expert got; 1/n if all n got equally many
+	// by layer: the share of all choices that its busiest expert got; 1/n if all n got equally many
+	Busiest []float64 `json:"busiest"`
 	Entropy []float64 `json:"entropy"` // by layer: of the shares, 1 if all experts got equally many, 0 if one got all
 	Unused  []int     `json:"unused"`  // by layer: experts that no row chose
 }

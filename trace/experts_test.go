@@ -13,7 +13,8 @@ func TestExpertsOf(t *testing.T) {
 		t.Errorf("a model without experts has %+v", x)
 	}
 	x := trace.ExpertsOf([][]int{{5, 5, 5, 5}, nil, {0, 8, 0, 0}, {1, 3, 0, 0}, {7}})
-	want := &trace.Experts{Busiest: []float64{0.25, 1, 0.75, 1}, Entropy: []float64{1, 0, 0.4056, 0}, Unused: []int{0, 3, 2, 0}}
+	want := &trace.Experts{Busiest: []float64{0.25, 1, 0.75, 1}, Entropy: []float64{1, 0, 0.4056, 0}, Unused: []int{0,
+		3, 2, 0}}
 	if diff := cmp.Diff(want, x); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

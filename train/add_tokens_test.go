@@ -117,10 +117,12 @@ func TestAddTokensToMXFP4(t *testing.T) {
 	delete(plain, "quantization_config")
 	plain["vocab_size"] = 562
 	old, dir := filepath.Join(t.TempDir(), "mxfp4"), filepath.Join(t.TempDir(), "more")
-	if _, err := Export(t.Context(), newEnv(t), ExportOptions{Model: tokenizedModel(t, plain), Dir: old, MXFP4: true}); err != nil {
+	if _, err := Export(t.Context(), newEnv(t), ExportOptions{Model: tokenizedModel(t, plain), Dir: old,
+		MXFP4: true}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := AddTokens(t.Context(), newEnv(t), AddTokensOptions{Model: old, Dir: dir, Tokens: []string{"<tool>"}}); err != nil {
+	if _, err := AddTokens(t.Context(), newEnv(t), AddTokensOptions{Model: old, Dir: dir,
+		Tokens: []string{"<tool>"}}); err != nil {
 		t.Fatal(err)
 	}
 	before, after := tensorsOf(t, old), tensorsOf(t, dir)
@@ -128,7 +130,8 @@ func TestAddTokensToMXFP4(t *testing.T) {
 		t.Errorf("%d tensors became %d, %q", len(before), len(after), quantizationOf(t, dir))
 	}
 	for name := range before {
-		if grows := name == "lm_head.weight" || name == "model.embed_tokens.weight"; (before[name] == after[name]) == grows {
+		if grows := name == "lm_head.weight" ||
+			name == "model.embed_tokens.weight"; (before[name] == after[name]) == grows {
 			t.Errorf("%s has changed: %v", name, !grows)
 		}
 	}

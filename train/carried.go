@@ -86,8 +86,8 @@ func (c *carried) has(name string) bool {
 	return slices.ContainsFunc(c.tensors, func(t hf.TensorSpec) bool { return t.Name == name })
 }
 
-// readConstants brings the constants of blocks to the session's model: those that are carried, and zeros for the others,
-// which only a model without weights has. The source knows what is carried.
+// readConstants brings the constants of blocks to the session's model: those that are carried, and zeros for the
+// others, which only a model without weights has. The source knows what is carried.
 func (s *Session) readConstants(src *source) error {
 	isCarried := func(t model.Tensor) bool { return src.carried.has(t.Name) }
 	if !slices.ContainsFunc(s.plan.Model.ConstantTensors(), isCarried) {

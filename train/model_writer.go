@@ -57,8 +57,7 @@ func (s *Session) export(ctx context.Context, src *source, dir string, as format
 // writeModel writes weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the
 // run started from; read returns the weights of one part; those of the part before are no longer used then. In BF16
 // they are the very weights that the forward pass used; in F32 the exact master, which F16 rounds. MXFP4
-// rounds those of BF16. Tensors that the
-// model carries are copied. c, unless it is nil, becomes the model card.
+// rounds those of BF16. Tensors that the model carries are copied. c, unless it is nil, becomes the model card.
 func (e *Env) writeModel(ctx context.Context, src *source, dir string, as format, c *card, o hf.WriteOptions,
 	read func(part int) (model.Values, error)) error {
 	cardText, err := c.textFor(src.dir)
@@ -175,8 +174,8 @@ func writeTensor(w *hf.ModelWriter, t *model.Tensor, from model.Fields, dtype te
 	return writeElems(w, t.Name, t.Shape.Elems(), dtype, func(dst []float32, at int64) error { return t.Read(dst, at, from) })
 }
 
-// packElems bounds the elements that are packed at a time. They are more than exportElems, since for each range all pieces
-// of a tensor are asked, and one of experts has thousands of rows in pieces of their own.
+// packElems bounds the elements that are packed at a time. They are more than exportElems, since for each range all
+// pieces of a tensor are asked, and one of experts has thousands of rows in pieces of their own.
 const packElems = 4 << 20
 
 // writeMXFP4 writes a tensor as blocks and scales. The scales wait in memory: they are a 32nd of its elements.

@@ -18,7 +18,8 @@ import (
 
 // ossConfig is a gpt-oss for the byte tokenizer, whose rows are whole blocks of MXFP4.
 var ossConfig = map[string]any{"model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 32, "head_dim": 16,
-	"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16, "torch_dtype": "bfloat16", "rope_theta": 150000.0,
+	"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16, "torch_dtype": "bfloat16",
+	"rope_theta":          150000.0,
 	"quantization_config": map[string]any{"quant_method": "mxfp4", "modules_to_not_convert": []string{"lm_head"}}}
 
 // writeOSS writes a gpt-oss whose experts are random blocks, with scales of all sizes that a quantizer could choose.
@@ -123,13 +124,15 @@ func TestMXFP4TrainsAndExports(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !strings.Contains(said.String(), "the model has experts in MXFP4: the run reads them as bf16, which is exact, and "+
-				"writes its model in bf16; millrace export writes MXFP4 with --dtype mxfp4\n") {
+			if !strings.Contains(said.String(),
+				"the model has experts in MXFP4: the run reads them as bf16, which is exact, and "+
+					"writes its model in bf16; millrace export writes MXFP4 with --dtype mxfp4\n") {
 				t.Errorf("it says %s", said)
 			}
 			before, was := numbersOf(t, c.Model)
 			after, is := numbersOf(t, sum.Model)
-			if len(before) != len(after) || quantizationOf(t, sum.Model) != "" || quantizationOf(t, c.Model) != "mxfp4" {
+			if len(before) != len(after) || quantizationOf(t, sum.Model) != "" || quantizationOf(t,
+				c.Model) != "mxfp4" {
 				t.Errorf("%d tensors became %d, %q", len(before), len(after), quantizationOf(t, sum.Model))
 			}
 			packs := 0
@@ -152,7 +155,8 @@ func TestMXFP4TrainsAndExports(t *testing.T) {
 			// In MXFP4 again: of the checkpoint, of the run's model, and of the model in MXFP4 itself.
 			out := t.TempDir()
 			for to, o := range map[string]ExportOptions{
-				"checkpoint": {Checkpoint: lastCheckpoint(t, c), Model: c.Model}, "model": {Model: sum.Model}, "itself": {Model: c.Model},
+				"checkpoint": {Checkpoint: lastCheckpoint(t, c), Model: c.Model}, "model": {Model: sum.Model},
+				"itself": {Model: c.Model},
 			} {
 				o.MXFP4, o.Dir = true, filepath.Join(out, to)
 				done, err := Export(t.Context(), env, o)
@@ -177,12 +181,14 @@ func TestMXFP4TrainsAndExports(t *testing.T) {
 					}
 				}
 			}
-			sameTensors(t, "a checkpoint and its model", filepath.Join(out, "checkpoint"), tensorsOf(t, filepath.Join(out, "model")))
+			sameTensors(t, "a checkpoint and its model", filepath.Join(out, "checkpoint"), tensorsOf(t,
+				filepath.Join(out, "model")))
 
 			// And in other formats from MXFP4: no number changes.
 			for _, dtype := range []tensor.DType{tensor.BF16, tensor.F32, tensor.F16} {
 				dir := filepath.Join(out, dtype.String())
-				if _, err := Export(t.Context(), env, ExportOptions{Model: c.Model, Dir: dir, DType: dtype}); err != nil {
+				if _, err := Export(t.Context(), env, ExportOptions{Model: c.Model, Dir: dir,
+					DType: dtype}); err != nil {
 					t.Fatal(err)
 				}
 				if quantizationOf(t, dir) != "" {

@@ -16,23 +16,26 @@ type Summary struct {
 	EvalBefore   *float64 `json:"eval_loss_before,omitempty"`
 	EvalAfter    *float64 `json:"eval_loss_after,omitempty"`
 	// EvalsNotLower are the evaluations in a row that were not lower, of a run that has ended early for them.
-	EvalsNotLower int            `json:"evals_not_lower,omitempty"`
-	Skipped       int            `json:"skipped_updates"`               // their norm was not finite
-	Untargeted    int            `json:"untargeted_steps,omitempty"`    // they had no token that counts in the loss
-	Split         int            `json:"split_documents,omitempty"`     // longer than a row, in an epoch: cut into pieces
-	Truncated     int            `json:"truncated_documents,omitempty"` // cut off
-	Dropped       int            `json:"dropped_documents,omitempty"`   // left out
-	CutTokens     int64          `json:"cut_tokens,omitempty"`          // of these two, left out
-	Experts       *trace.Experts `json:"experts,omitempty"`             // of the last step
-	TrainSec      float64        `json:"train_sec"`                     // sum over the steps
-	TokensPerSec  float64        `json:"tokens_per_sec"`
-	Lanes         trace.Lanes    `json:"lanes"`                // busy seconds over the run
-	UploadBytes   int64          `json:"upload_bytes"`         // host to device over the run, as the schedule says
-	PeakBytes     int64          `json:"peak_rss_bytes"`       // resident memory of the process
-	PlannedBytes  int64          `json:"planned_bytes"`        // what the plan allowed
-	Model         string         `json:"model,omitempty"`      // directory of the trained model, of a run that has ended
-	BestModel     string         `json:"best_model,omitempty"` // and of the one with the lowest evaluation loss, with save.best
-	Checkpoint    string         `json:"checkpoint,omitempty"` // the latest
+	EvalsNotLower int `json:"evals_not_lower,omitempty"`
+	Skipped       int `json:"skipped_updates"`            // their norm was not finite
+	Untargeted    int `json:"untargeted_steps,omitempty"` // they had no token that counts in the loss
+	// longer than a row, in an epoch: cut into pieces
+	Split        int            `json:"split_documents,omitempty"`
+	Truncated    int            `json:"truncated_documents,omitempty"` // cut off
+	Dropped      int            `json:"dropped_documents,omitempty"`   // left out
+	CutTokens    int64          `json:"cut_tokens,omitempty"`          // of these two, left out
+	Experts      *trace.Experts `json:"experts,omitempty"`             // of the last step
+	TrainSec     float64        `json:"train_sec"`                     // sum over the steps
+	TokensPerSec float64        `json:"tokens_per_sec"`
+	Lanes        trace.Lanes    `json:"lanes"`          // busy seconds over the run
+	UploadBytes  int64          `json:"upload_bytes"`   // host to device over the run, as the schedule says
+	PeakBytes    int64          `json:"peak_rss_bytes"` // resident memory of the process
+	PlannedBytes int64          `json:"planned_bytes"`  // what the plan allowed
+	// directory of the trained model, of a run that has ended
+	Model string `json:"model,omitempty"`
+	// and of the one with the lowest evaluation loss, with save.best
+	BestModel  string `json:"best_model,omitempty"`
+	Checkpoint string `json:"checkpoint,omitempty"` // the latest
 
 	SaveStallSec     float64 `json:"save_stall_sec"` // that steps waited for checkpoints, beyond what was hidden
 	DiskReadBytes    int64   `json:"disk_read_bytes"`

@@ -22,8 +22,9 @@ type ExportOptions struct {
 	Checkpoint string       // directory whose weights are written
 	Dir        string       // must not exist
 	DType      tensor.DType // BF16, F32 or F16; Invalid: bf16, or of a checkpoint the type in which its run writes its model
-	MXFP4      bool         // tensors that the family can have in MXFP4, gpt-oss' experts, are in that; the others in BF16
-	ShardBytes int64        // most tensor bytes in a file, unless one tensor alone has more; 0: hf.DefaultShardBytes
+	// tensors that the family can have in MXFP4, gpt-oss' experts, are in that; the others in BF16
+	MXFP4      bool
+	ShardBytes int64 // most tensor bytes in a file, unless one tensor alone has more; 0: hf.DefaultShardBytes
 }
 
 // Exported describes the model that Export wrote.

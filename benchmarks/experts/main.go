@@ -42,7 +42,8 @@ func shapes() []shape {
 	limited.name, limited.activation = "small, limited", device.GLUSpec{Alpha: 1.702, Limit: 7}
 	all := []shape{small, limited}
 	for _, rows := range []int{16, 64, 128, 512} {
-		all = append(all, shape{fmt.Sprintf("Qwen3-30B-A3B, %d rows an expert", rows), 2048, 768, 128, 8, 16, 16 * rows, device.GLUSpec{}})
+		all = append(all, shape{fmt.Sprintf("Qwen3-30B-A3B, %d rows an expert", rows), 2048, 768, 128, 8, 16,
+			16 * rows, device.GLUSpec{}})
 	}
 	return all
 }
@@ -62,7 +63,8 @@ func main() {
 	threads := flag.Int("threads", 1, "workers; with 1, times are CPU times")
 	turns := flag.Int("turns", 7, "turns that count; the fastest does")
 	only := flag.String("only", "", "regular expression on shape and type")
-	name := flag.String("level", "", "instructions: plain, avx2, avx512, avx512bf16 or amx; if empty, the best that this machine has")
+	name := flag.String("level", "",
+		"instructions: plain, avx2, avx512, avx512bf16 or amx; if empty, the best that this machine has")
 	flag.Parse()
 	level := isa.Best()
 	if *name != "" {
@@ -168,11 +170,17 @@ func (s *timed) moves(b device.Blocks, ms ...device.Mat) float64 {
 }
 
 func (s *timed) Route(choices device.Mem, weights, logits, bias device.Mat, spec device.RouteSpec) {
-	s.time("Route", "", 0, float64(4*logits.Rows*logits.Cols), func() { s.Stream.Route(choices, weights, logits, bias, spec) })
+	s.time("Route", "", 0, float64(4*logits.Rows*logits.Cols), func() {
+		s.Stream.Route(choices, weights, logits, bias,
+			spec)
+	})
 }
 
 func (s *timed) RouteGrad(dlogits, dweights, logits device.Mat, choices device.Mem, spec device.RouteSpec) {
-	s.time("RouteGrad", "", 0, float64(8*logits.Rows*logits.Cols), func() { s.Stream.RouteGrad(dlogits, dweights, logits, choices, spec) })
+	s.time("RouteGrad", "", 0, float64(8*logits.Rows*logits.Cols), func() {
+		s.Stream.RouteGrad(dlogits, dweights,
+			logits, choices, spec)
+	})
 }
 
 func (s *timed) SortChoices(r device.Routing) {
@@ -189,19 +197,26 @@ func (s *timed) ExpertMatMul(c, a, w device.Mat, transposed bool, b device.Block
 	if transposed {
 		name += " transposed"
 	}
-	s.time(name, "dense "+name, 2*float64(s.filled(b)*a.Cols*c.Cols), 0, func() { s.Stream.ExpertMatMul(c, a, w, transposed, b) })
+	s.time(name, "dense "+name, 2*float64(s.filled(b)*a.Cols*c.Cols), 0, func() {
+		s.Stream.ExpertMatMul(c, a, w,
+			transposed, b)
+	})
 }
 
 func (s *timed) ExpertWeightGrad(dw, dy, x device.Mat, b device.Blocks) {
 	name := fmt.Sprintf("ExpertWeightGrad %d x %d", dy.Cols, x.Cols)
-	s.time(name, "dense "+name, 2*float64(s.filled(b)*dy.Cols*x.Cols), 0, func() { s.Stream.ExpertWeightGrad(dw, dy, x, b) })
+	s.time(name, "dense "+name, 2*float64(s.filled(b)*dy.Cols*x.Cols), 0, func() {
+		s.Stream.ExpertWeightGrad(dw, dy,
+			x, b)
+	})
 }
 
 func (s *timed) ExpertGLU(y, gateUp device.Mat, spec device.GLUSpec, b device.Blocks) {
 	s.time("ExpertGLU", "", 0, s.moves(b, y, gateUp), func() { s.Stream.ExpertGLU(y, gateUp, spec, b) })
 }
 
-func (s *timed) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights device.Mat, spec device.GLUSpec, b device.Blocks) {
+func (s *timed) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights device.Mat, spec device.GLUSpec,
+	b device.Blocks) {
 	s.time("ExpertGLUGrad", "", 0, s.moves(b, dGateUp, act, dy, gateUp), func() {
 		s.Stream.ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights, spec, b)
 	})
@@ -299,7 +314,8 @@ func (b *bench) run(turns int) {
 	rope := &nn.Rope{Cos: b.arena.Mat(tensor.F32, doc, 32), Sin: b.arena.Mat(tensor.F32, doc, 32)}
 	b.random(rope.Cos.Mem, tensor.F32, 0.5)
 	b.random(rope.Sin.Mem, tensor.F32, 0.5)
-	args := nn.Args{X: x, Y: y, DX: dx, Batch: batch, Rope: rope, Kept: b.block.NewKept(b.arena, b.dtype, b.rows, nn.KeepInput),
+	args := nn.Args{X: x, Y: y, DX: dx, Batch: batch, Rope: rope, Kept: b.block.NewKept(b.arena, b.dtype, b.rows,
+		nn.KeepInput),
 		Held: b.block.NewHeld(b.arena, b.dtype, b.rows, 1, true)}
 
 	var starts []int32
@@ -397,13 +413,15 @@ func (b *bench) dense(s *timed, p *products, visit string) {
 		s.add("dense "+visit, "dense "+visit, 0, 0, took)
 	}
 	forward := func(c, a, w device.Mat) {
-		product(fmt.Sprintf("ExpertMatMul %d x %d transposed", a.Cols, c.Cols), c, a, w, device.MatMulFlags{TransB: true})
+		product(fmt.Sprintf("ExpertMatMul %d x %d transposed", a.Cols, c.Cols), c, a, w,
+			device.MatMulFlags{TransB: true})
 	}
 	back := func(c, a, w device.Mat) {
 		product(fmt.Sprintf("ExpertMatMul %d x %d", a.Cols, c.Cols), c, a, w, device.MatMulFlags{})
 	}
 	gradient := func(dw, dy, x device.Mat) {
-		product(fmt.Sprintf("ExpertWeightGrad %d x %d", dy.Cols, x.Cols), dw, dy, x, device.MatMulFlags{TransA: true, Accumulate: true})
+		product(fmt.Sprintf("ExpertWeightGrad %d x %d", dy.Cols, x.Cols), dw, dy, x, device.MatMulFlags{TransA: true,
+			Accumulate: true})
 	}
 	forward(p.gateUp, p.rows, p.up)
 	if visit == "forward" {

@@ -93,7 +93,8 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 		row("idle steps", "%d: no token counted in the loss", s.Untargeted)
 	}
 	if x := s.Experts; x != nil {
-		row("experts", "at the last step the busiest one of a layer got %.1f%% of the choices (layer %d of %d with experts), %s no row",
+		row("experts", "at the last step the busiest one of a layer got %.1f%% of the choices "+
+			"(layer %d of %d with experts), %s no row",
 			100*x.Busiest[x.Worst()], 1+x.Worst(), len(x.Busiest), spelling.Count(x.AllUnused(), "expert")+" got")
 	}
 	row("speed", "%.0f tokens/s; %.1f s in steps", s.TokensPerSec, s.TrainSec)

@@ -75,7 +75,8 @@ func (s *Stream) ExpertMatMul(c, a, w device.Mat, transposed bool, b device.Bloc
 		s.products = s.products[:0]
 		for _, of := range s.stretches(b) {
 			if of.n > 0 {
-				s.products = append(s.products, gemm.Op{C: gemmMat(c.RowRange(of.row, of.n)), A: gemmMat(a.RowRange(of.row, of.n)),
+				s.products = append(s.products, gemm.Op{C: gemmMat(c.RowRange(of.row, of.n)),
+					A: gemmMat(a.RowRange(of.row, of.n)),
 					B: gemmMat(stacked(w, of.expert, b)), TransB: transposed})
 			}
 		}
@@ -164,7 +165,8 @@ func (s *Stream) ExpertGLU(y, gateUp device.Mat, spec device.GLUSpec, b device.B
 }
 
 // ExpertGLUGrad implements device.ExpertOps.
-func (s *Stream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights device.Mat, spec device.GLUSpec, b device.Blocks) {
+func (s *Stream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights device.Mat, spec device.GLUSpec,
+	b device.Blocks) {
 	s.operands.ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights, spec, b)
 	s.enqueue(func() {
 		a := &kernels.GLU{GateUp: mat(gateUp), H: mat(act), DH: mat(dy), DGateUp: mat(dGateUp), Alpha: spec.Alpha,

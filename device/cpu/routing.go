@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// router chooses for one row after another. Its arithmetic is in float64: it takes little time compared with the products of experts.
+// router chooses for one row after another. Its arithmetic is in float64: it takes little time compared with the
+// products of experts.
 type router struct {
 	device.RouteSpec
 	scores, from []float64 // of each expert: its score, and what the row chooses by

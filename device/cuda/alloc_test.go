@@ -114,8 +114,9 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	perChoice, dPerChoice := mat(tensor.F32, rows, topK), mat(tensor.F32, rows, topK)
 	router, dRouter := mat(tensor.F32, rows, experts), mat(tensor.BF16, rows, experts)
 	route := device.RouteSpec{TopK: topK, Scale: 1, Groups: 4, TopGroups: 2}
-	routing := device.Routing{Rows: rows, TopK: topK, Experts: experts, Choices: numbers(rows * topK), Order: numbers(rows * topK),
-		Rank: numbers(rows * topK), Starts: numbers(experts + 1)}
+	routing := device.Routing{Rows: rows, TopK: topK, Experts: experts, Choices: numbers(rows * topK),
+		Order: numbers(rows * topK),
+		Rank:  numbers(rows * topK), Starts: numbers(experts + 1)}
 	blocks := device.Blocks{Routing: routing, Experts: 1, Rows: 64, Count: (rows + 63) / 64}
 	ofBlocks := func(cols int) device.Mat { return mat(tensor.BF16, blocks.Count*blocks.Rows, cols) }
 	bx, by, bWide, dBias := ofBlocks(cols), ofBlocks(cols), ofBlocks(2*cols), mat(tensor.F32, 1, cols)
@@ -163,9 +164,12 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"ExpertBias":       func() { s.ExpertBias(by, bias, blocks) },
 		"ExpertBiasGrad":   func() { s.ExpertBiasGrad(dBias, dPerChoice, by, bias, perChoice, blocks) },
 		"ExpertGLU":        func() { s.ExpertGLU(by, bWide, device.GLUSpec{}, blocks) },
-		"ExpertGLUGrad":    func() { s.ExpertGLUGrad(bWide, by, dPerChoice, by, bWide, perChoice, device.GLUSpec{}, blocks) },
-		"CombineRows":      func() { s.CombineRows(f, bx, perChoice, blocks) },
-		"SumSquares":       func() { s.SumSquares(sum, grad) },
-		"Sum":              func() { s.Sum(sum, m) },
+		"ExpertGLUGrad": func() {
+			s.ExpertGLUGrad(bWide, by, dPerChoice, by, bWide, perChoice, device.GLUSpec{},
+				blocks)
+		},
+		"CombineRows": func() { s.CombineRows(f, bx, perChoice, blocks) },
+		"SumSquares":  func() { s.SumSquares(sum, grad) },
+		"Sum":         func() { s.Sum(sum, m) },
 	}
 }

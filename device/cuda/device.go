@@ -78,8 +78,9 @@ const screenReserveBytes = 1 << 30
 // Open opens a GPU. The error is one line: what is missing, and what to do.
 func Open(o Options) (d *Device, err error) {
 	d = &Device{id: fmt.Sprintf("cuda:%d", o.Ordinal), api: o.API, accounts: o.Accounts, pinned: map[*hostmem.Region]*pinning{},
-		pins: make(chan struct{}, pinsAtOnce), pinBytes: maxPinBytes, pieceBytes: maxPieceBytes, roundChunks: partialChunks,
-		choices: mostChoices}
+		pins: make(chan struct{}, pinsAtOnce), pinBytes: maxPinBytes, pieceBytes: maxPieceBytes,
+		roundChunks: partialChunks,
+		choices:     mostChoices}
 	defer func() {
 		if err != nil {
 			// The first error says why; what could not be given back after it says nothing more.

@@ -14,8 +14,10 @@ func (s *Stream) Route(choices device.Mem, weights, logits, bias device.Mat, spe
 		if empty(logits) {
 			return nil
 		}
-		return s.launch(named("route"), ptr(choices), ptr(weights.Mem), ptr(logits.Mem), ptr(bias.Mem), i32(logits.Rows), i32(logits.Cols),
-			i32(spec.TopK), i32(max(spec.Groups, 1)), i32(spec.TopGroups), i32(logits.Stride), flag(spec.Sigmoid), flag(spec.Renormalize),
+		return s.launch(named("route"), ptr(choices), ptr(weights.Mem), ptr(logits.Mem), ptr(bias.Mem),
+			i32(logits.Rows), i32(logits.Cols),
+			i32(spec.TopK), i32(max(spec.Groups, 1)), i32(spec.TopGroups), i32(logits.Stride), flag(spec.Sigmoid),
+			flag(spec.Renormalize),
 			flag(!bias.IsZero()), f32(spec.Scale))
 	})
 }
@@ -27,8 +29,10 @@ func (s *Stream) RouteGrad(dlogits, dweights, logits device.Mat, choices device.
 		if empty(logits) {
 			return nil
 		}
-		return s.launch(named("route_grad", typeName(dlogits.DType)), ptr(dlogits.Mem), ptr(dweights.Mem), ptr(logits.Mem), ptr(choices),
-			i32(logits.Rows), i32(logits.Cols), i32(spec.TopK), i32(dlogits.Stride), i32(logits.Stride), flag(spec.Sigmoid),
+		return s.launch(named("route_grad", typeName(dlogits.DType)), ptr(dlogits.Mem), ptr(dweights.Mem),
+			ptr(logits.Mem), ptr(choices),
+			i32(logits.Rows), i32(logits.Cols), i32(spec.TopK), i32(dlogits.Stride), i32(logits.Stride),
+			flag(spec.Sigmoid),
 			flag(spec.Renormalize), f32(spec.Scale))
 	})
 }
@@ -37,7 +41,8 @@ func (s *Stream) RouteGrad(dlogits, dweights, logits device.Mat, choices device.
 func (s *Stream) SortChoices(r device.Routing) {
 	s.operands.SortChoices(r)
 	s.enqueue(func() error {
-		return s.launch(named("sort_choices"), ptr(r.Order), ptr(r.Rank), ptr(r.Starts), ptr(r.Choices), i32(r.Rows*r.TopK), i32(r.Experts))
+		return s.launch(named("sort_choices"), ptr(r.Order), ptr(r.Rank), ptr(r.Starts), ptr(r.Choices),
+			i32(r.Rows*r.TopK), i32(r.Experts))
 	})
 }
 
@@ -49,13 +54,15 @@ func starts(b device.Blocks) device.Mem {
 // stretches is the greatest number of experts that have blocks in a call.
 func stretches(b device.Blocks) int { return min(b.Count, b.Experts) }
 
-// launchBlocks launches a kernel for the rows of blocks, whose arguments are those before, the blocks, and those after. Strides are what
-// they are, also of a single row: which kernel computes a block does not depend on how many the call has.
+// launchBlocks launches a kernel for the rows of blocks, whose arguments are those before, the blocks, and those after.
+// Strides are what they are, also of a single row: which kernel computes a block does not depend on how many the call
+// has.
 func (s *Stream) launchBlocks(o operation, b device.Blocks, before, after []arg) error {
 	if b.Routing.Rows == 0 {
 		return nil
 	}
-	args := append(append(s.args[:0], before...), ptr(starts(b)), i32(b.Experts), i32(b.Rows), i32(b.From), i32(b.Count))
+	args := append(append(s.args[:0], before...), ptr(starts(b)), i32(b.Experts), i32(b.Rows), i32(b.From),
+		i32(b.Count))
 	return s.launch(o, append(args, after...)...)
 }
 
@@ -71,7 +78,8 @@ func (s *Stream) CountChoices(counts device.Mat, r device.Routing, scale float32
 func (s *Stream) GatherRows(y, x device.Mat, b device.Blocks) {
 	s.operands.GatherRows(y, x, b)
 	s.enqueue(func() error {
-		return s.launchBlocks(named("gather_rows", typeName(y.DType)), b, []arg{ptr(y.Mem), ptr(x.Mem), ptr(b.Routing.Order)},
+		return s.launchBlocks(named("gather_rows", typeName(y.DType)), b, []arg{ptr(y.Mem), ptr(x.Mem),
+			ptr(b.Routing.Order)},
 			[]arg{i32(b.Routing.TopK), i32(y.Cols), i32(y.Stride), i32(x.Stride)})
 	})
 }
@@ -84,7 +92,8 @@ func (s *Stream) ExpertMatMul(c, a, w device.Mat, transposed bool, b device.Bloc
 		if transposed {
 			form = "nt"
 		}
-		return s.launchBlocks(named("expert_matmul", typeName(c.DType), form), b, []arg{ptr(c.Mem), ptr(a.Mem), ptr(w.Mem)},
+		return s.launchBlocks(named("expert_matmul", typeName(c.DType), form), b, []arg{ptr(c.Mem), ptr(a.Mem),
+			ptr(w.Mem)},
 			[]arg{i32(c.Cols), i32(a.Cols), i32(c.Stride), i32(a.Stride), i32(w.Stride)})
 	})
 }
@@ -93,7 +102,8 @@ func (s *Stream) ExpertMatMul(c, a, w device.Mat, transposed bool, b device.Bloc
 func (s *Stream) ExpertWeightGrad(dw, dy, x device.Mat, b device.Blocks) {
 	s.operands.ExpertWeightGrad(dw, dy, x, b)
 	s.enqueue(func() error {
-		return s.launchBlocks(named("expert_weight_grad", typeName(dy.DType)), b, []arg{ptr(dw.Mem), ptr(dy.Mem), ptr(x.Mem)},
+		return s.launchBlocks(named("expert_weight_grad", typeName(dy.DType)), b, []arg{ptr(dw.Mem), ptr(dy.Mem),
+			ptr(x.Mem)},
 			[]arg{i32(stretches(b)), i32(dy.Cols), i32(x.Cols), i32(dw.Stride), i32(dy.Stride), i32(x.Stride)})
 	})
 }
@@ -147,21 +157,24 @@ func (s *Stream) ExpertGLU(y, gateUp device.Mat, spec device.GLUSpec, b device.B
 }
 
 // ExpertGLUGrad implements device.ExpertOps.
-func (s *Stream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights device.Mat, spec device.GLUSpec, b device.Blocks) {
+func (s *Stream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights device.Mat, spec device.GLUSpec,
+	b device.Blocks) {
 	s.operands.ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights, spec, b)
 	s.enqueue(func() error {
 		alpha, limit, plus := gated(spec)
 		return s.launchBlocks(named("expert_glu_grad", typeName(dy.DType)), b,
-			[]arg{ptr(dGateUp.Mem), ptr(act.Mem), ptr(dweights.Mem), ptr(dy.Mem), ptr(gateUp.Mem), ptr(weights.Mem), ptr(b.Routing.Order)},
-			[]arg{i32(dy.Cols), i32(dGateUp.Stride), i32(act.Stride), i32(dy.Stride), i32(gateUp.Stride), alpha, limit, plus})
+			[]arg{ptr(dGateUp.Mem), ptr(act.Mem), ptr(dweights.Mem), ptr(dy.Mem), ptr(gateUp.Mem), ptr(weights.Mem),
+				ptr(b.Routing.Order)},
+			[]arg{i32(dy.Cols), i32(dGateUp.Stride), i32(act.Stride), i32(dy.Stride), i32(gateUp.Stride), alpha,
+				limit, plus})
 	})
 }
 
 // mostChoices is the greatest number of choices whose rows the workspace has room for.
 const mostChoices = workspaceBytes / 4
 
-// CombineRows implements device.ExpertOps. One kernel finds the row of each choice in the matrix of blocks, and another one adds these
-// rows up for each row of the step.
+// CombineRows implements device.ExpertOps. One kernel finds the row of each choice in the matrix of blocks, and another
+// one adds these rows up for each row of the step.
 func (s *Stream) CombineRows(sum, x, weights device.Mat, b device.Blocks) {
 	s.operands.CombineRows(sum, x, weights, b)
 	s.enqueue(func() error {
@@ -174,15 +187,19 @@ func (s *Stream) CombineRows(sum, x, weights device.Mat, b device.Blocks) {
 				of = of.RowRange(first, rows)
 			}
 			err := s.device.workspace.lend(s, func(w driver.DevicePtr) error {
-				err := s.device.check("cuMemsetD8Async", s.device.api.MemsetD8Async(w, 0xff, uint64(4*rows*r.TopK), s.handle)) // -1
+				// No choice has a row yet: -1.
+				err := s.device.check("cuMemsetD8Async", s.device.api.MemsetD8Async(w, 0xff, uint64(4*rows*r.TopK),
+					s.handle))
 				if err != nil {
 					return err
 				}
-				err = s.launchBlocks(named("choice_rows"), b, []arg{at(w), ptr(r.Order)}, []arg{i32(choice), i32(rows * r.TopK)})
+				err = s.launchBlocks(named("choice_rows"), b, []arg{at(w), ptr(r.Order)}, []arg{i32(choice),
+					i32(rows * r.TopK)})
 				if err != nil {
 					return err
 				}
-				return s.launch(named("combine_rows", typeName(x.DType)), ptr(part.Mem), ptr(x.Mem), ptr(of.Mem), at(w), i32(rows), i32(r.TopK),
+				return s.launch(named("combine_rows", typeName(x.DType)), ptr(part.Mem), ptr(x.Mem), ptr(of.Mem),
+					at(w), i32(rows), i32(r.TopK),
 					i32(x.Cols), flag(!of.IsZero()), i32(sum.Stride), i32(x.Stride))
 			})
 			if err != nil {

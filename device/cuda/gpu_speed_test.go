@@ -114,7 +114,8 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 	// mixture has all rows of the step in one call: each chooses one expert, and each expert has as many rows.
 	mixture := func(a *device.Arena, each int) device.Blocks {
 		experts := max(z.rows/each, 1)
-		r := device.Routing{Rows: z.rows, TopK: 1, Experts: experts, Choices: ids(a, z.rows, experts), Order: ids(a, z.rows, z.rows),
+		r := device.Routing{Rows: z.rows, TopK: 1, Experts: experts, Choices: ids(a, z.rows, experts), Order: ids(a,
+			z.rows, z.rows),
 			Rank: ids(a, z.rows, z.rows), Starts: steps(a, experts+1, z.rows/experts)}
 		size := min(z.rows/experts, 256)
 		return device.Blocks{Routing: r, Experts: experts, Rows: size, Count: z.rows / size}
@@ -123,7 +124,8 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 		return func(a *device.Arena) speedTask {
 			b, inner := mixture(a, each), z.hidden/2
 			y, x := a.Mat(bf16, z.rows, inner), a.Mat(bf16, z.rows, z.hidden)
-			t := speedTask{name: fmt.Sprintf("product of experts, %d rows each", each), flops: 2 * int64(z.rows) * int64(inner) * int64(z.hidden)}
+			t := speedTask{name: fmt.Sprintf("product of experts, %d rows each", each),
+				flops: 2 * int64(z.rows) * int64(inner) * int64(z.hidden)}
 			if grad {
 				dw := a.Mat(f32, b.Experts*inner, z.hidden)
 				t.name, t.inPlace = fmt.Sprintf("gradient of experts' weights, %d rows each", each), true

@@ -11,7 +11,8 @@ import (
 
 // expertTests are those of device.RoutingOps and device.ExpertOps.
 var expertTests = []test{
-	{"Route", testRoute}, {"RouteGrad", testRouteGrad}, {"SortChoices", testSortChoices}, {"CountChoices", testCountChoices},
+	{"Route", testRoute}, {"RouteGrad", testRouteGrad}, {"SortChoices", testSortChoices}, {"CountChoices",
+		testCountChoices},
 	{"GatherRows", testGatherRows}, {"ExpertMatMul", testExpertMatMul}, {"ExpertWeightGrad", testExpertWeightGrad},
 	{"ExpertBias", testExpertBias}, {"ExpertBiasGrad", testExpertBiasGrad}, {"ExpertGLU", testExpertGLU},
 	{"CombineRows", testCombineRows}, {"ExpertCalls", testExpertCalls},
@@ -49,7 +50,8 @@ func testRoute(r *rig) {
 			if biased {
 				bias = r.normal("bias", tensor.F32, 1, s.experts)
 			}
-			choices, weights := r.place("choices", tensor.I32, s.rows, s.TopK, s.TopK), r.stat("weights", s.rows, s.TopK)
+			choices, weights := r.place("choices", tensor.I32, s.rows, s.TopK, s.TopK), r.stat("weights", s.rows,
+				s.TopK)
 			r.run(func(st device.Stream) { st.Route(choices.Mem, weights.Mat, logits.Mat, bias.Mat, s.RouteSpec) })
 			r.exact(what, choices)
 			r.near(what, weights, 0)
@@ -71,11 +73,18 @@ func testRouteGrad(r *rig) {
 		for _, s := range routeSpecs {
 			what := fmt.Sprintf("%v %+v", d, s)
 			logits := r.normal("logits", tensor.F32, s.rows, s.experts)
-			choices, weights := r.place("choices", tensor.I32, s.rows, s.TopK, s.TopK), r.stat("weights", s.rows, s.TopK)
-			r.prepare(func(st device.Stream) { st.Route(choices.Mem, weights.Mat, logits.Mat, device.Mat{}, s.RouteSpec) })
+			choices, weights := r.place("choices", tensor.I32, s.rows, s.TopK, s.TopK), r.stat("weights", s.rows,
+				s.TopK)
+			r.prepare(func(st device.Stream) {
+				st.Route(choices.Mem, weights.Mat, logits.Mat, device.Mat{},
+					s.RouteSpec)
+			})
 			dweights := r.filled(r.stat("dweights", s.rows, s.TopK), func(int) float64 { return r.rng.NormFloat64() })
 			dlogits := r.output("dlogits", d, s.rows, s.experts)
-			r.run(func(st device.Stream) { st.RouteGrad(dlogits.Mat, dweights.Mat, logits.Mat, choices.Mem, s.RouteSpec) })
+			r.run(func(st device.Stream) {
+				st.RouteGrad(dlogits.Mat, dweights.Mat, logits.Mat, choices.Mem,
+					s.RouteSpec)
+			})
 			r.near(what, dlogits, float64(s.Scale))
 			r.finish(what)
 		}
@@ -111,7 +120,8 @@ func (r *rig) mixtures(f func(what string, m *mixture)) {
 				m.Count = 1 + r.rng.IntN(m.Most())
 				m.From = r.rng.IntN(m.Most())
 			}
-			f(fmt.Sprintf("%+v, experts [%d, %d), blocks [%d, %d)", s, m.First, m.First+m.Experts, m.From, m.From+m.Count), m)
+			f(fmt.Sprintf("%+v, experts [%d, %d), blocks [%d, %d)", s, m.First, m.First+m.Experts, m.From,
+				m.From+m.Count), m)
 		}
 	}
 }
@@ -332,12 +342,14 @@ func testExpertGLU(r *rig) {
 						y := r.output("y", d, m.Count*m.Rows, inner)
 						dGateUp, act := gateUp, dy
 						if !inPlace {
-							dGateUp, act = r.output("dGateUp", d, m.Count*m.Rows, 2*inner), r.output("act", d, m.Count*m.Rows, inner)
+							dGateUp, act = r.output("dGateUp", d, m.Count*m.Rows, 2*inner), r.output("act", d,
+								m.Count*m.Rows, inner)
 						}
 						weights, dweights := m.perChoice("weights"), m.perChoice("dweights")
 						r.run(func(st device.Stream) {
 							st.ExpertGLU(y.Mat, gateUp.Mat, spec, m.Blocks)
-							st.ExpertGLUGrad(dGateUp.Mat, act.Mat, dweights.Mat, dy.Mat, gateUp.Mat, weights.Mat, spec, m.Blocks)
+							st.ExpertGLUGrad(dGateUp.Mat, act.Mat, dweights.Mat, dy.Mat, gateUp.Mat, weights.Mat,
+								spec, m.Blocks)
 						})
 						m.nearRows(what, y, 1)
 						m.nearRows(what, act, 1)
@@ -416,7 +428,8 @@ func testExpertCalls(r *rig) {
 
 							st.GatherRows(out.Mat, dy.Mat, b)
 							st.ExpertMatMul(act.Mat, out.Mat, part(down), false, b)
-							st.ExpertGLUGrad(gateUp.Mat, act.Mat, dweights.Mat, act.Mat, gateUp.Mat, weights.Mat, device.GLUSpec{}, b)
+							st.ExpertGLUGrad(gateUp.Mat, act.Mat, dweights.Mat, act.Mat, gateUp.Mat, weights.Mat,
+								device.GLUSpec{}, b)
 							st.ExpertWeightGrad(part(ddown), out.Mat, act.Mat, b)
 							st.ExpertBiasGrad(part(dbias), dweights.Mat, out.Mat, part(bias), weights.Mat, b)
 							st.ExpertWeightGrad(part(dup), gateUp.Mat, in.Mat, b)

@@ -179,7 +179,8 @@ func (s *faultyStream) ExpertGLU(y, gateUp device.Mat, spec device.GLUSpec, b de
 	s.op(func() { s.inner.ExpertGLU(y, gateUp, spec, b) })
 }
 
-func (s *faultyStream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights device.Mat, spec device.GLUSpec, b device.Blocks) {
+func (s *faultyStream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights device.Mat, spec device.GLUSpec,
+	b device.Blocks) {
 	s.operands.ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights, spec, b)
 	s.op(func() { s.inner.ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights, spec, b) })
 }

@@ -54,7 +54,8 @@ func (s *stream) ExpertGLU(y, gateUp device.Mat, spec device.GLUSpec, b device.B
 	s.count(0)
 }
 
-func (s *stream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights device.Mat, spec device.GLUSpec, b device.Blocks) {
+func (s *stream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights device.Mat, spec device.GLUSpec,
+	b device.Blocks) {
 	s.operands.ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights, spec, b)
 	s.count(0)
 }

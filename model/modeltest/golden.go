@@ -78,8 +78,9 @@ type Golden struct {
 	// the embedding. Nil without such a token.
 	Padded []float32
 
-	// Of mixtures of experts, some have the auxiliary loss of First, with all micro-batches as one, and the gradients of
-	// Loss + AuxCoef*AuxLoss, named as in Grads. The steps are without it. AuxGrads is nil where AuxLoss does not exist.
+	// Of mixtures of experts, some have the auxiliary loss of First, with all micro-batches as one, and the gradients
+	// of Loss + AuxCoef*AuxLoss, named as in Grads. The steps are without it. AuxGrads is nil where AuxLoss does not
+	// exist.
 	AuxCoef  float64
 	AuxLoss  float32
 	AuxGrads map[string][]float32

@@ -24,7 +24,8 @@ func eachVariant(t *testing.T, check func(t *testing.T, g *Golden)) {
 // The families and features that the files must cover are listed here, so that a variant cannot vanish unnoticed.
 func TestVariants(t *testing.T) {
 	want := []string{"llama", "llama-bias", "llama-linear-tied", "llama-llama3-headdim", "llama-padding", "mistral",
-		"mistral-window", "qwen2", "qwen3", "qwen3-bias-untied", "glm4_moe", "gpt_oss", "mixtral", "qwen3_moe", "qwen3_moe-mixed"}
+		"mistral-window", "qwen2", "qwen3", "qwen3-bias-untied", "glm4_moe", "gpt_oss", "mixtral", "qwen3_moe",
+		"qwen3_moe-mixed"}
 	if got := Variants(t); !slices.Equal(got, want) {
 		t.Errorf("variants are %q, want %q", got, want)
 	}

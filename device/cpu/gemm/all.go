@@ -14,8 +14,8 @@ const (
 )
 
 // MulAll multiplies several products, to the bits of Mul. None may write what another one reads or writes. Those of few
-// rows are computed side by side, each piece of them by one worker, since workers would wait for each other several times
-// in each of them. It does not allocate.
+// rows are computed side by side, each piece of them by one worker, since workers would wait for each other several
+// times in each of them. It does not allocate.
 func (e *Engine) MulAll(ops []Op) {
 	count, most := 0, 0
 	for i := range ops {

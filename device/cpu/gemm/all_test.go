@@ -36,7 +36,8 @@ func TestBitsOfMulAll(t *testing.T) {
 				e.Mul(alone[i])
 				for r := range op.C.Rows {
 					for c := range n {
-						if got, want := op.C.At(r, c), alone[i].C.At(r, c); math.Float32bits(got) != math.Float32bits(want) {
+						if got, want := op.C.At(r, c), alone[i].C.At(r,
+							c); math.Float32bits(got) != math.Float32bits(want) {
 							t.Fatalf("product %d: C[%d,%d] = %x, alone %x (%v)", i, r, c, got, want, op)
 						}
 					}

@@ -68,7 +68,8 @@ func TestBitsOfTwin(t *testing.T) {
 			k := rapid.OneOf(rapid.IntRange(1, 40), rapid.IntRange(600, 1500)).Draw(t, "k")
 			rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 3))
 			op := Op{A: newMat(rng, ab, m, k, k, 0), B: newMat(rng, ab, k, n, n, 0), C: newMat(rng, cd, m, n, n, 0),
-				Accumulate: rapid.Bool().Draw(t, "accumulate"), Block: rapid.SampledFrom([]int{0, 0, 32, 128, 256, 640}).Draw(t, "block")}
+				Accumulate: rapid.Bool().Draw(t, "accumulate"), Block: rapid.SampledFrom([]int{0, 0, 32, 128, 256,
+					640}).Draw(t, "block")}
 			exponent := rapid.SampledFrom([]int{0, 0, -64, -70, -126, 62}).Draw(t, "exponent")
 			for _, x := range []*Mat{&op.A, &op.B} {
 				for i := range x.Rows {

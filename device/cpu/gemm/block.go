@@ -51,7 +51,8 @@ func ceilTo(n, d int) int { return ceilDiv(n, d) * d }
 
 // blocking is the scratch for one block of a product.
 type blocking struct {
-	rows, cols, sums int // most rows of op(A), columns of op(B) that are packed at once, elements of C that are kept as fp32
+	// most rows of op(A), columns of op(B) that are packed at once, elements of C that are kept as fp32
+	rows, cols, sums int
 	a, b             []float32
 	c                []float32 // sums of a bf16 C between blocks of k, one register tile after another
 }
@@ -186,14 +187,15 @@ func (j *job) after(end, most int) ahead {
 	if j.b.kRows {
 		n, length = length, n
 	}
-	return ahead{at: uintptr(j.b.at(j.n0+first, k)), stride: j.b.stride, rows: n, columns: length * int(j.b.esize) / fetched}
+	return ahead{at: uintptr(j.b.at(j.n0+first, k)), stride: j.b.stride, rows: n,
+		columns: length * int(j.b.esize) / fetched}
 }
 
 // fetched are the bytes that tiles fetch at a time.
 const fetched = 128
 
-// ahead is memory that tiles fetch while they compute: rows of whole columns of fetched bytes. It has addresses in place
-// of pointers, as they may be past the end of a matrix.
+// ahead is memory that tiles fetch while they compute: rows of whole columns of fetched bytes. It has addresses in
+// place of pointers, as they may be past the end of a matrix.
 type ahead struct {
 	at, stride    uintptr
 	rows, columns int
@@ -310,7 +312,8 @@ func (j *job) tiles(w *worker, pa0, pa1, pb0, pb1 int) {
 			at := unsafe.Add(c.Data, uintptr(j.m0+pa*mr)*ldc+uintptr(j.n0+pb*nr)*esize)
 			if c.DType == tensor.F32 {
 				if !j.alone && add {
-					w.ahead = ahead{at: uintptr(at) + uintptr(rows)*ldc, stride: ldc, rows: min(mr, j.m-pa*mr-rows), columns: 1}
+					w.ahead = ahead{at: uintptr(at) + uintptr(rows)*ldc, stride: ldc, rows: min(mr, j.m-pa*mr-rows),
+						columns: 1}
 				}
 				j.tile(w, pa, a, b, at, ldc, rows, cols)
 				continue
@@ -338,7 +341,8 @@ func (j *job) tile(w *worker, pa int, a, b, c unsafe.Pointer, ldc uintptr, rows,
 		return
 	}
 	for u := 0; u < j.units; u += j.part {
-		j.kern.tile(w, pairs, min(j.part, j.units-u), unsafe.Add(a, 4*u*j.size.mr), unsafe.Add(b, 4*u*j.size.nr), c, ldc, rows,
+		j.kern.tile(w, pairs, min(j.part, j.units-u), unsafe.Add(a, 4*u*j.size.mr), unsafe.Add(b, 4*u*j.size.nr), c,
+			ldc, rows,
 			cols, add || u > 0)
 	}
 }

@@ -124,7 +124,8 @@ type worker struct {
 
 func newWorker(kern kernels, rows, cols int) worker {
 	sums := kern.bf16.size().mr * kern.bf16.size().nr
-	return worker{own: newBlocking(kern, rows, min(cols, panelCols), rows*cols), tile: alignedFloats(sums), spare: alignedFloats(sums)}
+	return worker{own: newBlocking(kern, rows, min(cols, panelCols), rows*cols), tile: alignedFloats(sums),
+		spare: alignedFloats(sums)}
 }
 
 // New makes an engine for a level that this machine has, with scratch for the runner's workers.

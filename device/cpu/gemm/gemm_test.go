@@ -299,7 +299,8 @@ func TestMulDoesNotAllocate(t *testing.T) {
 	all := []Op{op, op}
 	panels := alignedFloats(e.PackedFloats(tensor.BF16, 50, 50))
 	for name, f := range map[string]func(){"Mul": func() { e.Mul(op) }, "MulSerial": func() { e.MulSerial(0, op) },
-		"PackB": func() { e.PackB(0, panels, op.B, false) }, "MulAll": func() { e.MulAll(all) }, "MulPacked": func() { e.MulPacked(0, op, panels) }} {
+		"PackB": func() { e.PackB(0, panels, op.B, false) }, "MulAll": func() { e.MulAll(all) },
+		"MulPacked": func() { e.MulPacked(0, op, panels) }} {
 		if n := testing.AllocsPerRun(10, f); n > 0 {
 			t.Errorf("%s allocates %v times", name, n)
 		}

@@ -41,7 +41,8 @@ type inPlaceKernel interface {
 	// readsInPlace says whether it can with this op(A), of that many elements of k.
 	readsInPlace(a *source, k int) bool
 	// tileInPlace is tile with all rows of a tile, which run along k and begin lda bytes after each other.
-	tileInPlace(w *worker, pairs bool, units int, a unsafe.Pointer, lda uintptr, b, c unsafe.Pointer, ldc uintptr, cols int, add bool)
+	tileInPlace(w *worker, pairs bool, units int, a unsafe.Pointer, lda uintptr, b, c unsafe.Pointer, ldc uintptr,
+		cols int, add bool)
 }
 
 // plainKernel is portable Go: the oracle of the others' shape handling, and what runs where there is no assembly.

@@ -76,7 +76,8 @@ func (q kernel512) pack(e *edgeTable, dst unsafe.Pointer, s *source, width, firs
 	}
 }
 
-func (q kernel512) tile(w *worker, pairs bool, units int, a, b, c unsafe.Pointer, ldc uintptr, rows, cols int, add bool) {
+func (q kernel512) tile(w *worker, pairs bool, units int, a, b, c unsafe.Pointer, ldc uintptr, rows, cols int,
+	add bool) {
 	sum := uintptr(0)
 	if add {
 		sum = 1
@@ -220,10 +221,12 @@ func tile512BF16x8(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask ui
 func tile512BF16x4(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, fetch, step uintptr)
 
 //go:noescape
-func tile512F32InPlacex12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, lda, fetch, step uintptr)
+func tile512F32InPlacex12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, lda, fetch,
+	step uintptr)
 
 //go:noescape
-func tile512BF16InPlacex12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, lda, fetch, step uintptr)
+func tile512BF16InPlacex12(k uintptr, a, b, c unsafe.Pointer, ldc, rows uintptr, mask uint64, add, lda, fetch,
+	step uintptr)
 
 //go:noescape
 func widenTile512(t unsafe.Pointer, ldt uintptr, c unsafe.Pointer, ldc, rows uintptr, mask uint64)

@@ -35,12 +35,14 @@ func (t *Table) GLUForward(a *GLU, row0, row1 int) {
 }
 
 // GLUBackward is the gradient of weight*h for the rows from row0 on, one for each choice, given that of the product in
-// DH: it writes weight times the gradient to DGateUp and weight*h to H, and the gradient of the weight, the sum of DH*h, to
-// dweights. weights and dweights have numbers by choice. Numbers are rounded once.
+// DH: it writes weight times the gradient to DGateUp and weight*h to H, and the gradient of the weight, the sum of
+// DH*h, to dweights. weights and dweights have numbers by choice. Numbers are rounded once.
 func (t *Table) GLUBackward(a *GLU, row0 int, choices []int32, weights, dweights []float32) {
 	n, row1 := a.H.Cols, row0+len(choices)
-	check(a.GateUp.has(row1, 2*n) && a.DH.has(row1, n) && a.H.has(row1, n) && a.DGateUp.has(row1, 2*n), "GLUBackward: shape")
-	check(a.GateUp.DType == a.DH.DType && a.GateUp.DType == a.H.DType && a.GateUp.DType == a.DGateUp.DType, "GLUBackward: types differ")
+	check(a.GateUp.has(row1, 2*n) && a.DH.has(row1, n) && a.H.has(row1, n) && a.DGateUp.has(row1, 2*n),
+		"GLUBackward: shape")
+	check(a.GateUp.DType == a.DH.DType && a.GateUp.DType == a.H.DType && a.GateUp.DType == a.DGateUp.DType,
+		"GLUBackward: types differ")
 	var p gluPiece
 	for i, choice := range choices {
 		row, weight, sum := row0+i, weights[choice], float32(0)

@@ -11,10 +11,11 @@ import (
 
 // routed is a routing, and the blocks of a call for all of its experts.
 type routed struct {
-	tokens, topK, experts       int
-	rows, first, count          int
-	choices, order              []int32
-	rank, starts, blocks, rowOf []int32 // blocks: the expert of each row of the matrix of blocks, -1 for none; rowOf: of each choice
+	tokens, topK, experts int
+	rows, first, count    int
+	choices, order        []int32
+	// blocks: the expert of each row of the matrix of blocks, -1 for none; rowOf: of each choice
+	rank, starts, blocks, rowOf []int32
 }
 
 // aRouting has more experts than a program looks at together, and four that rows choose more often.
@@ -39,7 +40,8 @@ func routedOf(b *bench, tokens, experts, rows, first, count int) *routed {
 		m.starts[e+1] += m.starts[e]
 	}
 	next := slices.Clone(m.starts)
-	m.order, m.rank, m.rowOf = make([]int32, len(m.choices)), make([]int32, len(m.choices)), make([]int32, len(m.choices))
+	m.order, m.rank, m.rowOf = make([]int32, len(m.choices)), make([]int32, len(m.choices)), make([]int32,
+		len(m.choices))
 	for c, e := range m.choices {
 		m.order[next[e]], m.rank[c], m.rowOf[c] = int32(c), next[e], -1
 		next[e]++
@@ -88,11 +90,14 @@ var ofExperts = map[string]operands{
 		return []any{y, bias}, []any{528, y.stride, bias.stride}, []*field{y}
 	}),
 	"expert_bias_grad.A": withBlocks(func(b *bench, d tensor.DType, m *routed) (before, after []any, written []*field) {
-		db, dy, weights := b.normal(tensor.F32, m.experts, 80, 96), m.matrix(b, d, 80, 112), b.normal(tensor.F32, m.tokens, m.topK, m.topK)
-		return []any{db, dy, weights, b.ints(m.order)}, []any{min(m.experts, m.count), 80, 1, db.stride, dy.stride}, []*field{db}
+		db, dy, weights := b.normal(tensor.F32, m.experts, 80, 96), m.matrix(b, d, 80, 112), b.normal(tensor.F32,
+			m.tokens, m.topK, m.topK)
+		return []any{db, dy, weights, b.ints(m.order)}, []any{min(m.experts, m.count), 80, 1, db.stride, dy.stride},
+			[]*field{db}
 	}),
 	"expert_bias_dot.A": withBlocks(func(b *bench, d tensor.DType, m *routed) (before, after []any, written []*field) {
-		dweights, dy, bias := b.normal(tensor.F32, m.tokens, m.topK, m.topK), m.matrix(b, d, 528, 544), b.normal(d, m.experts, 528, 560)
+		dweights, dy, bias := b.normal(tensor.F32, m.tokens, m.topK, m.topK), m.matrix(b, d, 528, 544), b.normal(d,
+			m.experts, 528, 560)
 		return []any{dweights, dy, bias, b.ints(m.order)}, []any{528, dy.stride, bias.stride}, []*field{dweights}
 	}),
 	"expert_glu.A": withBlocks(func(b *bench, d tensor.DType, m *routed) (before, after []any, written []*field) {
@@ -101,13 +106,16 @@ var ofExperts = map[string]operands{
 	}),
 	"expert_glu_grad.A": withBlocks(func(b *bench, d tensor.DType, m *routed) (before, after []any, written []*field) {
 		x, dy := m.matrix(b, d, 2*528, 2*528+16), m.matrix(b, d, 528, 544)
-		weights, dweights := b.normal(tensor.F32, m.tokens, m.topK, m.topK), b.normal(tensor.F32, m.tokens, m.topK, m.topK)
+		weights, dweights := b.normal(tensor.F32, m.tokens, m.topK, m.topK), b.normal(tensor.F32, m.tokens, m.topK,
+			m.topK)
 		return []any{x, dy, dweights, dy, x, weights, b.ints(m.order)},
-			[]any{528, x.stride, dy.stride, dy.stride, x.stride, float32(1.702), float32(0.75), float32(1)}, []*field{x, dy, dweights}
+			[]any{528, x.stride, dy.stride, dy.stride, x.stride, float32(1.702), float32(0.75), float32(1)},
+			[]*field{x, dy, dweights}
 	}),
 	"combine_rows.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		m := aRouting(b)
-		sum, x, weights := b.normal(tensor.F32, m.tokens, 1040, 1056), m.matrix(b, d, 1040, 1072), b.normal(tensor.F32, m.tokens, m.topK, m.topK)
+		sum, x, weights := b.normal(tensor.F32, m.tokens, 1040, 1056), m.matrix(b, d, 1040, 1072),
+			b.normal(tensor.F32, m.tokens, m.topK, m.topK)
 		return []any{sum, x, weights, b.ints(m.rowOf), m.tokens, m.topK, 1040, 1, sum.stride, x.stride}, []*field{sum}
 	},
 }
@@ -122,9 +130,11 @@ func testRouting(t *testing.T, on *backend) {
 				continue
 			}
 			b := benchFor(t, on, 10)
-			logits, bias := b.normal(tensor.F32, c.rows, c.experts, c.experts+3), b.normal(tensor.F32, 1, c.experts, c.experts)
+			logits, bias := b.normal(tensor.F32, c.rows, c.experts, c.experts+3), b.normal(tensor.F32, 1, c.experts,
+				c.experts)
 			choices, weights := b.ints(make([]int32, c.rows*c.topK)), b.field(tensor.F32, c.rows, c.topK, c.topK)
-			b.run("route"+variant, choices, weights, logits, bias, c.rows, c.experts, c.topK, c.groups, c.topGroups, logits.stride, c.sigmoid, 1,
+			b.run("route"+variant, choices, weights, logits, bias, c.rows, c.experts, c.topK, c.groups, c.topGroups,
+				logits.stride, c.sigmoid, 1,
 				c.biased, float32(2))
 			var want, parts, slopes []float64
 			dweights := b.normal(tensor.F32, c.rows, c.topK, c.topK)
@@ -185,7 +195,8 @@ func testRouting(t *testing.T, on *backend) {
 			}
 			for _, d := range types {
 				dlogits := b.field(d, c.rows, c.experts, c.experts+1)
-				b.run("route_grad."+typeWord(d)+variant, dlogits, dweights, logits, choices, c.rows, c.experts, c.topK, dlogits.stride, logits.stride,
+				b.run("route_grad."+typeWord(d)+variant, dlogits, dweights, logits, choices, c.rows, c.experts,
+					c.topK, dlogits.stride, logits.stride,
 					c.sigmoid, 1, float32(2))
 				rel := map[tensor.DType]float64{tensor.F32: 1e-5, tensor.BF16: 1.0 / 256}[d]
 				b.compare("gradient", dlogits, slopes, func(w float64) float64 { return 1e-5 + rel*math.Abs(w) })
@@ -197,7 +208,8 @@ func testRouting(t *testing.T, on *backend) {
 	}
 	b := benchFor(t, on, 11)
 	m := aRouting(b)
-	order, rank, starts := b.ints(make([]int32, len(m.choices))), b.ints(make([]int32, len(m.choices))), b.ints(make([]int32, m.experts+1))
+	order, rank, starts := b.ints(make([]int32, len(m.choices))), b.ints(make([]int32, len(m.choices))),
+		b.ints(make([]int32, m.experts+1))
 	b.run("sort_choices", order, rank, starts, b.ints(m.choices), len(m.choices), m.experts)
 	sameInts(t, "order", order, m.order)
 	sameInts(t, "rank", rank, m.rank)
@@ -295,7 +307,8 @@ func testExpertProducts(t *testing.T, on *backend) {
 				}
 			}
 			b.run(fmt.Sprintf("expert_weight_grad.%s%s", typeWord(d), variant),
-				slices.Concat([]any{dw, dy, x}, m.args(b), []any{min(m.experts, m.count), n, k, dw.stride, dy.stride, x.stride})...)
+				slices.Concat([]any{dw, dy, x}, m.args(b), []any{min(m.experts, m.count), n, k, dw.stride, dy.stride,
+					x.stride})...)
 			b.compare("gradient", dw, want, func(w float64) float64 { return 4e-6*math.Abs(w) + 2e-5 })
 			if !dw.intact() {
 				t.Error("it writes between the rows")

@@ -382,7 +382,8 @@ func (f *field) number(r, c int) float64 {
 
 // gpuRuns are the tests that TestGPUKernels runs, each in a process of its own: a kernel that ends the context costs
 // only these launches.
-var gpuRuns = append(slices.Clone(runs), kernelRun{"LargeMatMul", testLargeMatMul}, kernelRun{"LargeAttention", testLargeAttention},
+var gpuRuns = append(slices.Clone(runs), kernelRun{"LargeMatMul", testLargeMatMul}, kernelRun{"LargeAttention",
+	testLargeAttention},
 	kernelRun{"LargeExperts", testLargeExperts})
 
 // gpuRun is the environment variable that names what a process of TestGPUKernels runs: "code MatMul".

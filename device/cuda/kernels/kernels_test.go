@@ -190,7 +190,8 @@ func TestLimits(t *testing.T) {
 				t.Errorf("%s: %d bytes are spilled, the limit is %d", a, k.SpillBytes[a], k.Limits.SpillBytes)
 			}
 		}
-		products := []string{"matmul", "attention", "attention_dkdv", "attention_dq", "expert_matmul", "expert_weight_grad"}
+		products := []string{"matmul", "attention", "attention_dkdv", "attention_dq", "expert_matmul",
+			"expert_weight_grad"}
 		op, _, _ := strings.Cut(k.Name, ".")
 		if want := slices.Contains(products, op) && strings.HasSuffix(k.Name, ".a16"); (k.Loop != nil) != want || (k.Limits.Loop != nil) != want {
 			t.Fatalf("figures of the loop %+v, limits %+v", k.Loop, k.Limits.Loop)

@@ -117,7 +117,8 @@ func testLargeExperts(t *testing.T, on *backend) {
 			gradient[i] = dw.get(i/(cols*wide)*n+i/wide%cols*every, i%wide*every)
 		}
 		name := typeWord(d)
-		b.run("expert_matmul."+name+".nt.a16", slices.Concat([]any{c, a, w}, m.args(b), []any{n, k, c.stride, a.stride, w.stride})...)
+		b.run("expert_matmul."+name+".nt.a16", slices.Concat([]any{c, a, w}, m.args(b), []any{n, k, c.stride,
+			a.stride, w.stride})...)
 		sampled := func(of *field, rows, cols int, at func(r int) int) *field {
 			got := b.field(tensor.F64, rows, cols, cols)
 			for r := range rows {
@@ -132,7 +133,8 @@ func testLargeExperts(t *testing.T, on *backend) {
 			sum := math.Sqrt(float64(n))
 			return func(w float64) float64 { return rel*math.Abs(w) + max(4e-6, 0x1p-23*float64(n)/16)*sum }
 		}
-		b.compare("sampled products", sampled(c, rows, cols, func(r int) int { return r * every }), product, allowed(k, rel))
+		b.compare("sampled products", sampled(c, rows, cols, func(r int) int { return r * every }), product,
+			allowed(k, rel))
 		// The gradient takes what was multiplied, as it is stored.
 		each(m.experts*cols, func(i int) {
 			e, out := i/cols, i%cols*every
@@ -143,10 +145,14 @@ func testLargeExperts(t *testing.T, on *backend) {
 			}
 		})
 		b.run("expert_weight_grad."+name+".a16",
-			slices.Concat([]any{dw, c, a}, m.args(b), []any{min(m.experts, m.count), n, k, dw.stride, c.stride, a.stride})...)
+			slices.Concat([]any{dw, c, a}, m.args(b), []any{min(m.experts, m.count), n, k, dw.stride, c.stride,
+				a.stride})...)
 		// Numbers of c are as large as the root of k.
 		grad := allowed(m.tokens, 4e-6)
-		b.compare("sampled gradients", sampled(dw, m.experts*cols, wide, func(r int) int { return r/cols*n + r%cols*every }), gradient,
+		b.compare("sampled gradients", sampled(dw, m.experts*cols, wide, func(r int) int {
+			return r/cols*n +
+				r%cols*every
+		}), gradient,
 			func(w float64) float64 { return math.Sqrt(k) * grad(w) })
 	}
 }

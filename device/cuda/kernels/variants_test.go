@@ -154,7 +154,8 @@ func adamW(weights tensor.DType, coded bool) operands {
 }
 
 // ordered are the operations whose variants may add numbers up in different orders.
-var ordered = []string{"rmsnorm.A", "rmsnorm_grad.A", "rmsnorm_grad.A.resid", "bias_grad.A", "lse_update", "lse_update.cap",
+var ordered = []string{"rmsnorm.A", "rmsnorm_grad.A", "rmsnorm_grad.A.resid", "bias_grad.A", "lse_update",
+	"lse_update.cap",
 	"expert_bias_grad.A", "expert_bias_dot.A", "expert_glu_grad.A"}
 
 // All variants of an operation compute the same, on each target: to the bit, except where the order of sums is not
@@ -209,7 +210,8 @@ func testVariants(t *testing.T, on *backend) {
 	}
 	for _, name := range set.Names() {
 		k, _ := set.Find(name)
-		if len(k.Aligned) > 0 && k.Source != "attention.py" && k.Source != "matmul.py" && k.Limits.Loop == nil && !tested[name] {
+		if len(k.Aligned) > 0 && k.Source != "attention.py" && k.Source != "matmul.py" && k.Limits.Loop == nil &&
+			!tested[name] {
 			t.Errorf("%s is compared with no other variant", name)
 		}
 	}

@@ -265,13 +265,14 @@ func scale(d dtype) loop {
 }
 
 func addScaled(d dtype) loop {
-	return loop{name: "addScaled" + string(d), arrays: []string{"dst", "a"}, scalars: []string{"s"}, body: func(a *asm) {
-		x, y := a.load(d, "a"), a.load(f32, "dst")
-		a.mul(x, a.scalar("s"))
-		a.add(y, x)
-		a.free(x)
-		a.store(f32, y, "dst")
-	}}
+	return loop{name: "addScaled" + string(d), arrays: []string{"dst", "a"}, scalars: []string{"s"},
+		body: func(a *asm) {
+			x, y := a.load(d, "a"), a.load(f32, "dst")
+			a.mul(x, a.scalar("s"))
+			a.add(y, x)
+			a.free(x)
+			a.store(f32, y, "dst")
+		}}
 }
 
 // reduction is a loop that adds what term gives to 16 fp32 lanes.
@@ -449,21 +450,23 @@ func limits(a *asm, gate, up reg) (g, u, x reg) {
 }
 
 func glu(d dtype) loop {
-	return loop{name: "glu" + string(d), arrays: []string{"h", "gate", "up"}, scalars: []string{"alpha", "limit"}, body: func(a *asm) {
-		gate, up := a.load(d, "gate"), a.load(d, "up")
-		g, u, x := limits(a, gate, up)
-		a.free(gate, up)
-		s := sigmoid(a, x)
-		a.mul(g, s)
-		a.add(u, a.float(1))
-		a.mul(g, u)
-		a.free(u, x, s)
-		a.store(d, g, "h")
-	}}
+	return loop{name: "glu" + string(d), arrays: []string{"h", "gate", "up"}, scalars: []string{"alpha", "limit"},
+		body: func(a *asm) {
+			gate, up := a.load(d, "gate"), a.load(d, "up")
+			g, u, x := limits(a, gate, up)
+			a.free(gate, up)
+			s := sigmoid(a, x)
+			a.mul(g, s)
+			a.add(u, a.float(1))
+			a.mul(g, u)
+			a.free(u, x, s)
+			a.store(d, g, "h")
+		}}
 }
 
 func gluGrad() loop {
-	return loop{name: "gluGrad", arrays: []string{"dgate", "dup", "h", "dh", "gate", "up"}, scalars: []string{"alpha", "limit"}, body: func(a *asm) {
+	return loop{name: "gluGrad", arrays: []string{"dgate", "dup", "h", "dh", "gate", "up"}, scalars: []string{"alpha",
+		"limit"}, body: func(a *asm) {
 		one := a.float(1)
 		gate, up := a.load(f32, "gate"), a.load(f32, "up")
 		g, u, x := limits(a, gate, up)
