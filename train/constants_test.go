@@ -15,10 +15,12 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// glm is a mixture of GLM 4.5's kind for the byte tokenizer, with constants in two of its blocks, biases, norms of queries
-// and keys, and heads of which a third is rotated.
-var glm = map[string]any{"model_type": "glm4_moe", "num_hidden_layers": 3, "head_dim": 12, "partial_rotary_factor": 0.35,
-	"attention_bias": true, "use_qk_norm": true, "moe_intermediate_size": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1,
+// glm is a mixture of GLM 4.5's kind for the byte tokenizer, with constants in two of its blocks, biases, norms of
+// queries and keys, and heads of which a third is rotated.
+var glm = map[string]any{"model_type": "glm4_moe", "num_hidden_layers": 3, "head_dim": 12,
+	"partial_rotary_factor": 0.35,
+	"attention_bias":        true, "use_qk_norm": true, "moe_intermediate_size": 16, "n_routed_experts": 8,
+	"num_experts_per_tok": 2, "n_shared_experts": 1,
 	"routed_scaling_factor": 1.5, "num_nextn_predict_layers": 1}
 
 func correctionOf(layer string) string {
@@ -104,7 +106,8 @@ func glmRun(t testing.TB, dir string) (*runfile.Config, *Env, *strings.Builder) 
 
 func lossOf(t testing.TB, env *Env, dir string) float64 {
 	t.Helper()
-	l, err := Evaluate(context.Background(), env, EvalOptions{Model: dir, Data: []data.Source{{Path: corpus(t), Type: data.Text}},
+	l, err := Evaluate(context.Background(), env, EvalOptions{Model: dir, Data: []data.Source{{Path: corpus(t),
+		Type: data.Text}},
 		Tokenizer: "bytes", SequenceLen: 64, Compute: "f32"})
 	if err != nil {
 		t.Fatal(err)
@@ -112,8 +115,8 @@ func lossOf(t testing.TB, env *Env, dir string) float64 {
 	return l.Loss
 }
 
-// Constants choose experts in training, in evaluations and of a checkpoint, and an export has them to the bit, in F32 also
-// where all else is bf16.
+// Constants choose experts in training, in evaluations and of a checkpoint, and an export has them to the bit, in F32
+// also where all else is bf16.
 func TestConstants(t *testing.T) {
 	c, env, said := glmRun(t, writeGLM(t, [2]int{2, 7}, ""))
 	sum, err := Train(context.Background(), c, Options{Env: env})
@@ -148,7 +151,8 @@ func TestConstants(t *testing.T) {
 		t.Errorf("the loss of the model is %v, and %v of its checkpoint", loss, checkpointLoss)
 	}
 	zeroed := filepath.Join(t.TempDir(), "zeroed")
-	if _, err := Export(context.Background(), env, ExportOptions{Model: sum.Model, Dir: zeroed, DType: tensor.F32}); err != nil {
+	if _, err := Export(context.Background(), env, ExportOptions{Model: sum.Model, Dir: zeroed,
+		DType: tensor.F32}); err != nil {
 		t.Fatal(err)
 	}
 	sameTensors(t, "exported again", zeroed, after)
@@ -177,7 +181,8 @@ func TestConstants(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := filepath.Join(t.TempDir(), "out")
-	if _, err := Export(context.Background(), env, ExportOptions{Checkpoint: lastCheckpoint(t, &half), Model: c.Model, Dir: out,
+	if _, err := Export(context.Background(), env, ExportOptions{Checkpoint: lastCheckpoint(t, &half), Model: c.Model,
+		Dir:   out,
 		DType: tensor.BF16}); err != nil {
 		t.Fatal(err)
 	}
@@ -193,10 +198,12 @@ func TestConstants(t *testing.T) {
 
 	// A checkpoint whose constants have changed says so where it is run.
 	dir := c.Model
-	if err := os.Rename(filepath.Join(other.Model, "model.safetensors"), filepath.Join(dir, "model.safetensors")); err != nil {
+	if err := os.Rename(filepath.Join(other.Model, "model.safetensors"), filepath.Join(dir,
+		"model.safetensors")); err != nil {
 		t.Fatal(err)
 	}
-	_, err = Evaluate(context.Background(), env, EvalOptions{Model: lastCheckpoint(t, c), Data: c.Datasets, Tokenizer: "bytes", SequenceLen: 64})
+	_, err = Evaluate(context.Background(), env, EvalOptions{Model: lastCheckpoint(t, c), Data: c.Datasets,
+		Tokenizer: "bytes", SequenceLen: 64})
 	if err == nil || !strings.Contains(err.Error(), "the tensors that the run carries have changed in "+dir) {
 		t.Errorf("of other constants: %v", err)
 	}
@@ -205,12 +212,13 @@ func TestConstants(t *testing.T) {
 // Constants are the same streamed and in a run that continues.
 func TestConstantsMove(t *testing.T) {
 	if testing.Short() {
-		t.Skip("some seconds")
+		t.Skip("trains and resumes several runs with the goroutines of any other run; make test, which is not short, does")
 	}
 	c, env, said := glmRun(t, writeGLM(t, [2]int{2, 7}, ""))
 	c.MaxSteps, c.LRScheduler = 6, "constant"
 	run := func(c runfile.Config, steps int, name string) string {
-		c.OutputDir, c.MaxSteps, c.ResumeWith = filepath.Join(filepath.Dir(c.OutputDir), name), steps, []string{"max_steps"}
+		c.OutputDir, c.MaxSteps, c.ResumeWith = filepath.Join(filepath.Dir(c.OutputDir), name), steps,
+			[]string{"max_steps"}
 		sum, err := Train(context.Background(), &c, Options{Env: env})
 		if err != nil {
 			t.Fatal(err)
@@ -234,7 +242,8 @@ func TestConstantsMove(t *testing.T) {
 func TestMissingConstants(t *testing.T) {
 	c, env, _ := glmRun(t, writeGLM(t, [2]int{}, correctionOf("2")))
 	_, trains := Train(context.Background(), c, Options{Env: env})
-	_, evaluates := Evaluate(context.Background(), env, EvalOptions{Model: c.Model, Data: c.Datasets, Tokenizer: "bytes", SequenceLen: 64})
+	_, evaluates := Evaluate(context.Background(), env, EvalOptions{Model: c.Model, Data: c.Datasets,
+		Tokenizer: "bytes", SequenceLen: 64})
 	for _, err := range []error{trains, evaluates} {
 		if err == nil || !strings.Contains(err.Error(), correctionOf("2")) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v", err)

@@ -89,7 +89,7 @@ func typeOfClass(class string) string {
 	return ""
 }
 
-// describe says what a model is, for a refusal: "a model of type mixtral, with experts".
+// describe says what a model is, for a refusal: "a model of type qwen2_moe, with experts".
 func (f familyNames) describe() string {
 	kind := names().Kinds[f.Kind]
 	switch {
