@@ -63,7 +63,7 @@ type NormOps interface {
 
 // Docs are the documents that are packed in a micro-batch. Each is an I32 vector of T entries.
 type Docs struct {
-	Positions  Mem // place in the document, from 0
+	Positions  Mem // rows in the tables of RoPE: most often the place in the document, from 0
 	Start, End Mem // first row of the position's document, and one past its last
 }
 

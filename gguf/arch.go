@@ -40,8 +40,8 @@ func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
 	case m.Architecture != "llama" && d.Rope.Kind == nn.RopeLlama3:
 		r.Fail("model_type", "llama.cpp has the llama3 kind of rope scaling for llama only: use the Hugging Face directory")
 	}
-	if d.Rope.Kind == nn.RopeYaRN {
-		r.Fail("model_type", "GGUF files are not written of models with yarn: use the Hugging Face directory")
+	if k := d.Rope.Kind; k == nn.RopeYaRN || k == nn.RopeLong {
+		r.Fail("model_type", "GGUF files are not written of models with %v: use the Hugging Face directory", k)
 	}
 	d.readExperts(r)
 	if r.Err() != nil {

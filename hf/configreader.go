@@ -62,6 +62,12 @@ func (r *ConfigReader) Fail(key, why string, args ...any) {
 	*r.err = fmt.Errorf("%s: %s is %s: %s", r.path, terminal.Quote(r.prefix+key), show(r.obj.values[key].v), why)
 }
 
+// IsNull reports whether the key is there and null. To transformers that may differ from an absent key.
+func (r *ConfigReader) IsNull(key string) bool {
+	v, there := r.obj.values[key]
+	return there && v.v == nil
+}
+
 // get is the value of a key that is marked as read; nil after an error or if it is absent.
 func (r *ConfigReader) get(key string) any {
 	r.read[key] = true
@@ -233,6 +239,27 @@ func (r *ConfigReader) IntsOr(key string, def []int) []int {
 	}
 	if !ok {
 		r.Fail(key, "a list of whole numbers is expected")
+		return nil
+	}
+	return out
+}
+
+// FloatsOr reads a list of finite numbers; def stands for an absent one.
+func (r *ConfigReader) FloatsOr(key string, def []float64) []float64 {
+	v := r.get(key)
+	if v == nil {
+		return def
+	}
+	list, ok := v.([]value)
+	out := make([]float64, len(list))
+	for i, e := range list {
+		num, isNumber := e.v.(json.Number)
+		x, err := num.Float64()
+		ok = ok && isNumber && err == nil && !math.IsInf(x, 0)
+		out[i] = x
+	}
+	if !ok {
+		r.Fail(key, "a list of numbers is expected")
 		return nil
 	}
 	return out

@@ -7,18 +7,18 @@ var qwen = Llama.Recut(Rows, "q.*", "k.*")
 
 // readQwen2 reads Qwen 2 and 2.5: Llama's block with biases on q, k and v.
 // Source: transformers, configuration_qwen2.py and modeling_qwen2.py.
-func readQwen2(c *hf.Config, r *hf.ConfigReader, s *Spec) {
+func readQwen2(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.Attention.KVHeads = r.Size("num_key_value_heads")
 	s.HeadDim(r)
 	s.Rotary(r)
 	s.Attention.QKVBias = true
-	s.qwenWindows(c, r)
+	s.qwenWindows(r)
 	r.Require("use_mrope", false)
 }
 
 // qwenWindows reads which blocks of a Qwen see a window only.
-func (s *Spec) qwenWindows(c *hf.Config, r *hf.ConfigReader) {
-	window := r.SizeOr("sliding_window", absentOr(c, "sliding_window", 4096))
+func (s *Spec) qwenWindows(r *hf.ConfigReader) {
+	window := r.SizeOr("sliding_window", unlessNull(r, "sliding_window", 4096))
 	first := r.IntOr("max_window_layers", 28)
 	if first < 0 {
 		r.Fail("max_window_layers", "it is negative")

@@ -21,14 +21,14 @@ var qwenMoE = slices.Concat(qwen, Names{
 
 // readQwen3MoE reads Qwen 3's mixtures of experts: Qwen 3's block with experts in some layers.
 // Source: transformers, configuration_qwen3_moe.py and modeling_qwen3_moe.py.
-func readQwen3MoE(c *hf.Config, r *hf.ConfigReader, s *Spec) {
+func readQwen3MoE(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 4)
 	s.HeadDim(r)
 	s.Rotary(r)
 	s.Attention.QKNorm = true
 	bias := r.BoolOr("attention_bias", false)
 	s.Attention.QKVBias, s.Attention.OutBias = bias, bias
-	s.qwenWindows(c, r)
+	s.qwenWindows(r)
 	experts := nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth), Number: limited(r, either(r,
 		"num_experts", "num_local_experts"), maxExperts),
 		Route: device.RouteSpec{TopK: r.Size("num_experts_per_tok"), Renormalize: r.BoolOr("norm_topk_prob", false),

@@ -252,6 +252,17 @@ func (m *Model) add(p Part) int {
 // Layers is the number of layers: the embedding, the blocks, and the final norm with the head.
 func (m *Model) Layers() int { return len(m.Blocks) + 2 }
 
+// Rotary are the frequencies that place the positions of documents in rotary tables (nn.RopeFrequencies.Place): those
+// of any block with longrope, since the blocks of a model agree in which documents are long.
+func (m *Model) Rotary() nn.RopeFrequencies {
+	for _, b := range m.Blocks {
+		if f := b.Rotary(); f.Kind == nn.RopeLong {
+			return f
+		}
+	}
+	return nn.RopeFrequencies{}
+}
+
 // Params is the number of parameters, a tied matrix counted once.
 func (m *Model) Params() (all, trainable int64) {
 	for i := range m.Parts {

@@ -45,8 +45,10 @@ const (
 	// Stacked: [parts, rows, columns] for the parts or the experts of a feed-forward.
 	Stacked
 	// PartlyRotated: the rows of each head are in the order in which transformers rotates a part of them. Where all of
-	// a head is rotated, this is Rows. See nn.RopeFrequencies.
+	// a head is rotated, this is Rows. See nn.RopeFrequencies. With Interleaved, the halves of that part alternate.
 	PartlyRotated
+	// ByHead: of the roles that share the tensor, the first has its first head there, then the second role, and so on.
+	ByHead
 )
 
 // Under is the table with "model." replaced in the names of checkpoints.
@@ -186,6 +188,65 @@ func (p *Part) role(field string) (role string, expert int) {
 	return map[PartKind]string{Embed: "embed_tokens.", Norm: "norm.", HeadTile: "lm_head."}[p.Kind] + field, 0
 }
 
+// run is some rows of a share's head, each that many after the one before.
+type run struct{ from, rows, step int }
+
+// runs are the rows of a head in the order of the share, by their place in the file. A share whose rows are in the
+// file's order is a run of all of them.
+func (s share) runs(alone bool) []run {
+	rotated, step := s.head, 1
+	if s.cut&PartlyRotated != 0 && 0 < s.rotated && s.rotated < s.head {
+		rotated = s.rotated
+	}
+	second := rotated / 2
+	if s.cut&Interleaved != 0 && alone {
+		step, second = 2, 1
+	}
+	rest := (s.head - rotated) / 2
+	switch {
+	case rest == 0 && step == 1 && s.cut&ByHead != 0:
+		return []run{{0, s.head, 1}}
+	case rest == 0 && step == 1:
+		return []run{{0, s.rows, 1}}
+	case rest == 0:
+		return []run{{0, rotated / 2, step}, {second, rotated / 2, step}}
+	}
+	return []run{{0, rotated / 2, step}, {rotated, rest, 1}, {second, rotated / 2, step}, {rotated + rest, rest, 1}}
+}
+
+// pieces finds where a sheet of a tensor has the share with that number, of several, which begins after at rows.
+func (s share) pieces(number, shares, at int) (all []Piece, err error) {
+	p := Piece{Part: s.part, Field: s.field, Cols: s.cols}
+	if s.cut&Interleaved != 0 && shares > 1 && s.cut&ByHead == 0 { // the rows of shares alternate
+		if shares != 2 {
+			return nil, fmt.Errorf("%d shares are no halves", shares)
+		}
+		p.Rows, p.At, p.RowStep = s.rows, int64(number), shares
+		return []Piece{p}, nil
+	}
+	runs := s.runs(shares == 1 || s.cut&ByHead != 0)
+	height := 0 // of the runs
+	for _, r := range runs {
+		height += r.rows
+	}
+	if height == 0 || s.rows%height != 0 {
+		return nil, fmt.Errorf("%d rows are not heads of %d, of which %d are rotated", s.rows, s.head, s.rotated)
+	}
+	for first := 0; first < s.rows; first += height {
+		place := at + first
+		if s.cut&ByHead != 0 {
+			place = first*shares + number*height
+		}
+		p.Row = first
+		for _, r := range runs {
+			p.Rows, p.At, p.RowStep = r.rows, int64(place+r.from), r.step
+			all = append(all, p)
+			p.Row += r.rows
+		}
+	}
+	return all, nil
+}
+
 // assemble finds where a tensor has each of its shares.
 func assemble(name string, all []share) (Tensor, error) {
 	t := Tensor{Name: name}
@@ -205,48 +266,22 @@ func assemble(name string, all []share) (Tensor, error) {
 	if first.cut&Transposed != 0 {
 		rowStep, colStep = 1, rows
 	}
+	const whole = Stacked | Transposed | ByHead
 	for i, sheet := range sheets {
 		at := 0
-		head := rows // of which the halves alternate
-		if len(sheet) == 1 {
-			head = first.head
-		}
-		for _, s := range sheet {
-			p := Piece{Part: s.part, Field: s.field, Rows: s.rows, Cols: s.cols, RowStep: rowStep, ColStep: colStep}
-			if s.cols != first.cols || s.cut != first.cut || s.isVector != first.isVector {
+		for j, s := range sheet {
+			if s.cols != first.cols || s.cut&whole != first.cut&whole || s.isVector != first.isVector ||
+				s.cut&ByHead != 0 && s.rows != first.rows {
 				return t, fmt.Errorf("tensor %s has shares of different forms", name)
 			}
-			place := func(row int) int64 { return int64(i*rows)*int64(first.cols) + int64(row)*int64(rowStep) }
-			switch {
-			case s.cut&PartlyRotated != 0 && 0 < s.rotated && s.rotated < s.head:
-				if s.rows%s.head != 0 || s.head%2 != 0 || s.rotated%2 != 0 {
-					return t, fmt.Errorf("tensor %s: %d rows are not heads of %d, of which %d are rotated", name,
-						s.rows, s.head, s.rotated)
-				}
-				for first := 0; first < s.rows; first += s.head {
-					turns, stays := s.rotated/2, (s.head-s.rotated)/2
-					p.Row = first
-					for _, run := range []struct{ from, rows int }{{0, turns}, {s.rotated, stays}, {turns, turns},
-						{s.rotated + stays, stays}} {
-						p.At, p.Rows = place(at+first+run.from), run.rows
-						t.Pieces = append(t.Pieces, p)
-						p.Row += run.rows
-					}
-				}
-			case s.cut&Interleaved == 0:
-				p.At = place(at)
+			pieces, err := s.pieces(j, len(sheet), at)
+			if err != nil {
+				return t, fmt.Errorf("tensor %s: %w", name, err)
+			}
+			for _, p := range pieces { // in rows so far
+				p.At = int64(i*rows)*int64(first.cols) + p.At*int64(rowStep)
+				p.RowStep, p.ColStep = p.RowStep*rowStep, colStep
 				t.Pieces = append(t.Pieces, p)
-			default:
-				half := head / 2
-				if head%2 != 0 || s.rows%half != 0 {
-					return t, fmt.Errorf("tensor %s: %d rows have no halves of %d", name, s.rows, half)
-				}
-				p.Rows, p.RowStep = half, 2*rowStep
-				for p.Row = 0; p.Row < s.rows; p.Row += half {
-					row := at + p.Row
-					p.At = place(row/head*head + row%head/half)
-					t.Pieces = append(t.Pieces, p)
-				}
 			}
 			at += s.rows
 		}

@@ -145,13 +145,22 @@ func (r *reference) visits(block int, to nn.Direction, args nn.Args) {
 func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (losses, logits []float32) {
 	m, s, a := r.m, r.s, r.arena
 	n := len(micro.IDs)
+	place := slices.Clone(micro.Positions)
+	m.Rotary().Place(place, micro.DocStart, micro.DocEnd, n)
 	b := &nn.MicroBatch{T: n, IDs: r.take(micro.IDs), Targets: r.take(micro.Targets),
-		Docs: device.Docs{Positions: r.take(micro.Positions), Start: r.take(micro.DocStart), End: r.take(micro.DocEnd)}}
-	f := m.Blocks[0].Rotary()
-	cos, sin := f.Tables(0, n)
-	rope := &nn.Rope{Cos: a.Mat(tensor.F32, n, f.HeadDim/2), Sin: a.Mat(tensor.F32, n, f.HeadDim/2)}
-	r.put(rope.Cos.Mem, cos)
-	r.put(rope.Sin.Mem, sin)
+		Docs: device.Docs{Positions: r.take(place), Start: r.take(micro.DocStart), End: r.take(micro.DocEnd)}}
+	ropes := map[nn.RopeFrequencies]*nn.Rope{{}: nil}
+	for _, block := range m.Blocks {
+		f := block.Rotary()
+		if _, ok := ropes[f]; ok {
+			continue
+		}
+		rows := f.Rows(n)
+		cos, sin := f.Tables(n, 0, rows)
+		ropes[f] = &nn.Rope{Cos: a.Mat(tensor.F32, rows, f.HeadDim/2), Sin: a.Mat(tensor.F32, rows, f.HeadDim/2)}
+		r.put(ropes[f].Cos.Mem, cos)
+		r.put(ropes[f].Sin.Mem, sin)
+	}
 
 	x := []device.Mat{a.Mat(r.dtype, n, m.Hidden)}
 	for _, i := range m.EmbedTiles {
@@ -161,9 +170,10 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 	for l, block := range m.Blocks {
 		x = append(x, a.Mat(r.dtype, n, m.Hidden))
 		kept = append(kept, block.NewKept(a, r.dtype, n, keep))
-		r.visits(l, nn.Forward, nn.Args{X: x[l], Y: x[l+1], Batch: b, Rope: rope, Constants: r.constants[l],
-			Kept: kept[l],
-			Held: block.NewHeld(a, r.dtype, n, 1, true), Work: block.NewForwardWork(a, r.dtype, n, 0, keep)})
+		r.visits(l, nn.Forward, nn.Args{X: x[l], Y: x[l+1], Batch: b, Rope: ropes[block.Rotary()],
+			Constants: r.constants[l],
+			Kept:      kept[l],
+			Held:      block.NewHeld(a, r.dtype, n, 1, true), Work: block.NewForwardWork(a, r.dtype, n, 0, keep)})
 	}
 
 	h, top := &m.Head, x[len(m.Blocks)]
@@ -190,9 +200,10 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 
 	for l := len(m.Blocks) - 1; l >= 0; l-- {
 		block := m.Blocks[l]
-		r.visits(l, nn.Backward, nn.Args{X: x[l], DX: dx, Batch: b, Rope: rope, Constants: r.constants[l],
-			Kept: kept[l],
-			Held: block.NewHeld(a, r.dtype, n, 1, true), Work: block.NewBackwardWork(a, r.dtype, n, 0, keep)})
+		r.visits(l, nn.Backward, nn.Args{X: x[l], DX: dx, Batch: b, Rope: ropes[block.Rotary()],
+			Constants: r.constants[l],
+			Kept:      kept[l],
+			Held:      block.NewHeld(a, r.dtype, n, 1, true), Work: block.NewBackwardWork(a, r.dtype, n, 0, keep)})
 	}
 	for _, i := range m.EmbedTiles {
 		s.ScatterAdd(r.g[i].Mat(0), dx, b.IDs, m.Parts[i].FirstRow)

@@ -8,17 +8,19 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// ropeKinds are the kinds of stretching, under their names in config.json.
-var ropeKinds = []string{nn.RopeDefault.String(), nn.RopeLinear.String(), nn.RopeLlama3.String(), nn.RopeYaRN.String()}
+// ropeKinds are the kinds of stretching under their names in config.json. By dynamic, frequencies differ from the plain
+// ones only in sequences of more than max_position_embeddings, and those are refused. Early files have su for longrope.
+var ropeKinds = []string{nn.RopeDefault.String(), nn.RopeLinear.String(), nn.RopeLlama3.String(), nn.RopeYaRN.String(),
+	nn.RopeLong.String(), "dynamic", "su"}
 
 // readRope reads the rotary embedding in the style of transformers 4 ("rope_theta" and "rope_scaling", whose kind is
 // "rope_type" or "type") or 5 ("rope_parameters" with both), for heads of a width. defaultTheta stands for an absent base.
 func readRope(r *hf.ConfigReader, headDim int, defaultTheta float64) nn.RopeFrequencies {
-	return readPartialRope(r, headDim, defaultTheta, 1)
+	return readPartialRope(r, headDim, defaultTheta, 0)
 }
 
 // readPartialRope does so for a family whose heads may be rotated in part. defaultFactor stands for an absent
-// "partial_rotary_factor"; of a family whose default is 1 nothing else is supported.
+// "partial_rotary_factor"; 0: the family has no such key, and all of a head is rotated.
 func readPartialRope(r *hf.ConfigReader, headDim int, defaultTheta, defaultFactor float64) nn.RopeFrequencies {
 	p := nn.RopeFrequencies{HeadDim: headDim, Theta: r.Positive("rope_theta", defaultTheta)}
 	scaling, isOld := r.Object("rope_scaling")
@@ -27,19 +29,36 @@ func readPartialRope(r *hf.ConfigReader, headDim int, defaultTheta, defaultFacto
 		r.Fail("rope_scaling", "\"rope_parameters\" is set too: keep one of the two")
 	}
 	if isNew {
-		p.Theta = params.Positive("rope_theta", p.Theta)
-		if r.Has("rope_theta") {
-			params.Require("rope_theta", r.FloatOr("rope_theta", 0))
-		}
+		readTheta(r, params, &p)
 		scaling = params
 	}
 	p.Rotated = rotated(r, params, headDim, defaultFactor)
-	if scaling == nil {
-		return p
+	if scaling != nil {
+		readScaling(r, scaling, &p)
 	}
+	return p
+}
+
+// readTheta reads the base from an object that has it with the kind of stretching.
+func readTheta(r, params *hf.ConfigReader, p *nn.RopeFrequencies) {
+	p.Theta = params.Positive("rope_theta", p.Theta)
+	if r.Has("rope_theta") {
+		params.Require("rope_theta", r.FloatOr("rope_theta", 0))
+	}
+}
+
+// readScaling reads how frequencies are stretched, from an object that says so.
+func readScaling(r, scaling *hf.ConfigReader, p *nn.RopeFrequencies) {
 	name := scaling.OneOf("rope_type", scaling.OneOf("type", "default", ropeKinds...), ropeKinds...)
 	if scaling.Has("type") {
 		scaling.Require("type", name)
+	}
+	switch name {
+	case "dynamic":
+		scaling.Positive("factor", 0)
+		return
+	case "su":
+		name = nn.RopeLong.String()
 	}
 	p.Kind = nn.RopeKind(max(slices.Index(ropeKinds, name), 0))
 	switch p.Kind {
@@ -54,9 +73,33 @@ func readPartialRope(r *hf.ConfigReader, headDim int, defaultTheta, defaultFacto
 			scaling.Fail("high_freq_factor", "it must be larger than \"low_freq_factor\"")
 		}
 	case nn.RopeYaRN:
-		readYaRN(r, scaling, &p)
+		readYaRN(r, scaling, p)
+	case nn.RopeLong:
+		readLongRope(r, scaling, p)
 	}
-	return p
+}
+
+// readRopeByType reads rotary embeddings of layers with full attention and of others with a sliding window: in the
+// style of transformers 5, "rope_parameters" has an object for each; in that of 4, "rope_scaling" is for full attention
+// alone.
+func readRopeByType(r *hf.ConfigReader, headDim int, defaultTheta float64) (full, sliding nn.RopeFrequencies) {
+	plain := nn.RopeFrequencies{HeadDim: headDim, Theta: r.Positive("rope_theta", defaultTheta)}
+	full, sliding = plain, plain
+	if scaling, ok := r.Object("rope_scaling"); ok {
+		if r.Has("rope_parameters") {
+			r.Fail("rope_scaling", "\"rope_parameters\" is set too: keep one of the two")
+		}
+		readScaling(r, scaling, &full)
+	}
+	if params, ok := r.Object("rope_parameters"); ok {
+		for key, to := range map[string]*nn.RopeFrequencies{"full_attention": &full, "sliding_attention": &sliding} {
+			if of, ok := params.Object(key); ok {
+				readTheta(r, of, to)
+				readScaling(r, of, to)
+			}
+		}
+	}
+	return full, sliding
 }
 
 // rotated reads how many columns of a head are rotated, 0 for all, from what the keys of a config.json and, unless that
@@ -67,7 +110,7 @@ func rotated(r, params *hf.ConfigReader, headDim int, defaultFactor float64) int
 	if params != nil {
 		all = append(all, params)
 	}
-	if defaultFactor == 1 {
+	if defaultFactor == 0 {
 		for _, r := range all {
 			r.Require(key, 1.0)
 		}
@@ -94,8 +137,9 @@ func rotated(r, params *hf.ConfigReader, headDim int, defaultFactor float64) int
 
 // readYaRN reads the settings of yarn. Defaults are those of transformers (modeling_rope_utils.py).
 func readYaRN(r, scaling *hf.ConfigReader, p *nn.RopeFrequencies) {
-	p.Factor = scaling.Positive("factor", 0)
-	p.OriginalPositions = scaling.SizeOr("original_max_position_embeddings", r.SizeOr("max_position_embeddings", 0))
+	positions := r.SizeOr("max_position_embeddings", 0)
+	p.OriginalPositions = scaling.SizeOr("original_max_position_embeddings", positions)
+	p.Factor = scaling.Positive("factor", float64(positions)/float64(max(p.OriginalPositions, 1)))
 	p.BetaFast, p.BetaSlow = scaling.Positive("beta_fast", 32), scaling.Positive("beta_slow", 1)
 	p.Whole = scaling.BoolOr("truncate", true)
 	magnitude := func(by float64) float64 {
@@ -118,4 +162,33 @@ func readYaRN(r, scaling *hf.ConfigReader, p *nn.RopeFrequencies) {
 	case !(p.Magnitude > 0) || math.IsInf(p.Magnitude, 0):
 		scaling.Fail("mscale", "scores would be scaled by %g", p.Magnitude)
 	}
+}
+
+// readLongRope reads the settings of longrope. Defaults are those of transformers (modeling_rope_utils.py), for which
+// the original length next to the kind counts less than that of the whole configuration.
+func readLongRope(r, scaling *hf.ConfigReader, p *nn.RopeFrequencies) {
+	const original = "original_max_position_embeddings"
+	positions := r.SizeOr("max_position_embeddings", 0)
+	p.OriginalPositions = r.SizeOr(original, scaling.SizeOr(original, positions))
+	p.Factor = scaling.Positive("factor", float64(positions)/float64(max(p.OriginalPositions, 1)))
+	p.Magnitude = 1
+	if p.Factor > 1 && p.OriginalPositions > 1 {
+		p.Magnitude = math.Sqrt(1 + math.Log(p.Factor)/math.Log(float64(p.OriginalPositions)))
+	}
+	p.Magnitude = scaling.Positive("attention_factor", p.Magnitude)
+	width := p.HeadDim
+	if p.Rotated > 0 {
+		width = p.Rotated
+	}
+	read := func(key string) nn.Factors {
+		factors := scaling.FloatsOr(key, nil)
+		if r.Err() == nil && len(factors) != width/2 {
+			scaling.Fail(key, "%d numbers are expected, one for each frequency", width/2)
+		}
+		if slices.ContainsFunc(factors, func(x float64) bool { return x <= 0 }) {
+			scaling.Fail(key, "all of them must be positive")
+		}
+		return nn.NewFactors(factors)
+	}
+	p.Short, p.Long = read("short_factor"), read("long_factor")
 }

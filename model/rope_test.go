@@ -1,6 +1,7 @@
 package model
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -36,6 +37,8 @@ func TestReadRope(t *testing.T) {
 			Kind: nn.RopeLinear, Factor: 2},
 		`{"rope_scaling": {"rope_type": "default"}}`: plain(1e4),
 		`{"rope_scaling": null, "rope_theta": 7}`:    plain(7),
+		// Frequencies would be others beyond max_position_embeddings alone.
+		`{"rope_scaling": {"type": "dynamic", "factor": 2}}`: plain(1e4),
 	} {
 		if got, err := ropeOf(t, doc); err != nil || got != want {
 			t.Errorf("%s: %+v, %v; want %+v", doc, got, err, want)
@@ -82,15 +85,66 @@ func TestReadPartialRope(t *testing.T) {
 	}
 }
 
+// The original length of the configuration counts more than that of longrope, as to transformers, and the factor is the
+// ratio of the lengths unless it is stated.
+func TestReadLongRope(t *testing.T) {
+	ones := "[" + strings.Repeat("1, ", 31) + "1.5]"
+	text := strings.Repeat("1 ", 31) + "1.5"
+	const sqrt = 1.1902380714238083 // of 1 + log(32)/log(4096)
+	for doc, want := range map[string]nn.RopeFrequencies{
+		`"original_max_position_embeddings": 4096, "rope_scaling": {"original_max_position_embeddings": 3, `: {
+			Magnitude: sqrt, Factor: 32, OriginalPositions: 4096},
+		`"rope_scaling": {"original_max_position_embeddings": 65536, "factor": 1, `: {
+			Magnitude: 1, Factor: 1, OriginalPositions: 65536},
+		`"rope_scaling": {"attention_factor": 1.25, `: {Magnitude: 1.25, Factor: 1, OriginalPositions: 131072},
+	} {
+		want.HeadDim, want.Theta, want.Kind = 64, 1e4, nn.RopeLong
+		want.Short, want.Long = nn.Factors(text), nn.Factors(text)
+		got, err := ropeOf(t, `{"max_position_embeddings": 131072, `+doc+`"type": "longrope", "short_factor": `+ones+
+			`, "long_factor": `+ones+`}}`)
+		if err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", doc, got, err, want)
+		}
+	}
+}
+
+// Layers with full attention have a stretching of their own, in both generations' keys.
+func TestReadRopeByType(t *testing.T) {
+	const yarn = `"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192`
+	plain := nn.RopeFrequencies{HeadDim: 64, Theta: 5e5}
+	stretched := nn.RopeFrequencies{HeadDim: 64, Theta: 5e5, Kind: nn.RopeYaRN, Factor: 8, OriginalPositions: 8192,
+		BetaFast: 32, BetaSlow: 1, Whole: true, Magnitude: 0.1*math.Log(8) + 1}
+	for doc, want := range map[string][2]nn.RopeFrequencies{
+		`{}`: {plain, plain},
+		`{"rope_theta": 500000, "rope_scaling": {` + yarn + `}}`: {stretched, plain},
+		`{"rope_parameters": {"full_attention": {"rope_theta": 5e5, ` + yarn + `}, ` +
+			`"sliding_attention": {"rope_type": "default", "rope_theta": 5e5}}}`: {stretched, plain},
+	} {
+		c, err := hf.ParseConfig("m/config.json", []byte(doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := c.Reader()
+		full, sliding := readRopeByType(r, 64, 5e5)
+		if err := r.Finish(); err != nil || [2]nn.RopeFrequencies{full, sliding} != want {
+			t.Errorf("%s: %+v, %+v, %v; want %+v", doc, full, sliding, err, want)
+		}
+	}
+}
+
 func TestReadRopeRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		doc   string
 		words []string
 	}{
-		"dynamic": {`{"rope_scaling": {"rope_type": "dynamic", "factor": 4}}`,
-			[]string{`"rope_scaling.rope_type" is "dynamic": supported are default, linear, llama3, yarn`}},
-		"dynamic, old name": {`{"rope_scaling": {"type": "dynamic", "factor": 4}}`,
-			[]string{`"rope_scaling.type" is "dynamic"`}},
+		"unknown": {`{"rope_scaling": {"rope_type": "proportional", "factor": 4}}`,
+			[]string{`"rope_scaling.rope_type" is "proportional": supported are default, linear, llama3, yarn`}},
+		"unknown, old name": {`{"rope_scaling": {"type": "proportional", "factor": 4}}`,
+			[]string{`"rope_scaling.type" is "proportional"`}},
+		"no list of factors": {`{"max_position_embeddings": 64, "rope_scaling": {"type": "longrope"}}`,
+			[]string{`"rope_scaling.short_factor" is missing: 32 numbers are expected`}},
+		"few factors": {`{"max_position_embeddings": 64, "rope_scaling": {"type": "su", "short_factor": [1]}}`,
+			[]string{`"rope_scaling.short_factor"`, "32 numbers are expected"}},
 		"yarn band": {`{"rope_scaling": {"type": "yarn", "factor": 4, "beta_fast": 1, "beta_slow": 2}}`,
 			[]string{`"rope_scaling.beta_fast" is 1`}},
 		"two types":         {`{"rope_scaling": {"type": "default", "rope_type": "linear", "factor": 4}}`, []string{`"rope_scaling.type" is "default"`}},

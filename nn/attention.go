@@ -32,11 +32,12 @@ import (
 // Attention is grouped-query attention with rotary positions. Source: Ainslie et al., "GQA" (2023).
 type Attention struct {
 	Heads, KVHeads, HeadDim int
-	Rope                    RopeFrequencies // of heads of that width
+	Rope                    RopeFrequencies // of heads of that width; the zero value: heads are not rotated
 
 	QKVBias bool // biases on the q, k and v projections
 	OutBias bool // a bias on the output projection
 	QKNorm  bool // RMS norms of each head's query and key, before the rotation
+	QKWide  bool // with QKNorm: one norm over the queries of all heads, and one over the keys
 	Sinks   bool // a logit for each query head, see device.AttentionSpec
 
 	Scale   float32 // of the scores, usually 1/sqrt(HeadDim)
@@ -59,8 +60,8 @@ const (
 	lse          // F32 [t, Heads]: log-sum-exp
 	qkv          // [t, qkvCols]; rotated, unless QK norms need the products as they were
 	qk           // [t, qkCols]: normed and rotated queries and keys, with QKNorm only
-	qRstd        // F32 [t, Heads], with QKNorm only
-	kRstd        // F32 [t, KVHeads], with QKNorm only
+	qRstd        // F32 [t, Heads], with QKNorm only; one column with QKWide
+	kRstd        // F32 [t, KVHeads], the same
 	dAtt         // [t, qCols]
 	dQKV         // [t, qkvCols]
 	delta        // F32 [t, Heads]
@@ -72,8 +73,8 @@ func (a Attention) Values(int) []Value {
 		lse:   {Cols: a.Heads, DType: tensor.F32, Level: KeepAttention, Lives: Result},
 		qkv:   {Cols: a.qkvCols(), Level: KeepAll, Lives: Operand},
 		qk:    {Cols: when(a.QKNorm, a.qkCols()), Lives: Operand},
-		qRstd: {Cols: when(a.QKNorm, a.Heads), DType: tensor.F32, Lives: Operand},
-		kRstd: {Cols: when(a.QKNorm, a.KVHeads), DType: tensor.F32, Lives: Operand},
+		qRstd: {Cols: when(a.QKNorm, a.normGroups(a.Heads)), DType: tensor.F32, Lives: Operand},
+		kRstd: {Cols: when(a.QKNorm, a.normGroups(a.KVHeads)), DType: tensor.F32, Lives: Operand},
 		dAtt:  {Cols: a.qCols(), Lives: Gradient},
 		dQKV:  {Cols: a.qkvCols(), Lives: Gradient},
 		delta: {Cols: a.Heads, DType: tensor.F32, Lives: Gradient},
@@ -88,6 +89,17 @@ func (a Attention) kvCols() int  { return a.KVHeads * a.HeadDim }
 func (a Attention) qkCols() int  { return a.qCols() + a.kvCols() }
 func (a Attention) qkvCols() int { return a.qkCols() + a.kvCols() }
 
+// rotates reports whether heads are rotated.
+func (a Attention) rotates() bool { return a.Rope != RopeFrequencies{} }
+
+// normGroups is the number of groups in which the norm of that many heads takes a row.
+func (a Attention) normGroups(heads int) int {
+	if a.QKWide {
+		return 1
+	}
+	return heads
+}
+
 func (a Attention) Fields(hidden int) []tensor.Field {
 	fields := []tensor.Field{
 		param(qkvWeight, a.qCols(), hidden),
@@ -96,7 +108,8 @@ func (a Attention) Fields(hidden int) []tensor.Field {
 		param(outWeight, hidden, a.qCols()),
 	}
 	if a.QKNorm {
-		fields = append(fields, param(qNorm, a.HeadDim), param(kNorm, a.HeadDim))
+		fields = append(fields, param(qNorm, a.qCols()/a.normGroups(a.Heads)), param(kNorm,
+			a.kvCols()/a.normGroups(a.KVHeads)))
 	}
 	if a.QKVBias {
 		fields = append(fields, param(qkvBias, a.qCols()), glued("k.bias", a.kvCols()),
@@ -141,7 +154,7 @@ func (a Attention) projectQKV(p *Pass, x device.Mat) {
 	p.Normalize(x)
 	p.Project(p.buf[qkv], p.norm, qkvWeight, 3)
 	switch _, _, v := a.split(p.buf[qkv]); {
-	case a.QKVBias && a.QKNorm:
+	case a.QKVBias && (a.QKNorm || !a.rotates()):
 		p.AddBias(p.buf[qkv], p.w.named(qkvBias, 3))
 	case a.QKVBias:
 		p.AddBias(v, p.w.named(vBias, 1))
@@ -171,12 +184,32 @@ func (a Attention) rotate(p *Pass) {
 		rotated = p.buf[qk]
 		q, k, _ := a.operands(p)
 		rawQ, rawK, _ := a.split(p.buf[qkv])
-		p.RMSNorm(q, p.buf[qRstd], rawQ, p.w.named(qNorm, 1), a.Heads, p.eps)
-		p.RMSNorm(k, p.buf[kRstd], rawK, p.w.named(kNorm, 1), a.KVHeads, p.eps)
+		p.RMSNorm(q, p.buf[qRstd], rawQ, p.w.named(qNorm, 1), a.normGroups(a.Heads), p.eps)
+		p.RMSNorm(k, p.buf[kRstd], rawK, p.w.named(kNorm, 1), a.normGroups(a.KVHeads), p.eps)
 	case a.QKVBias:
 		bias = p.w.named(qkvBias, 2)
 	}
-	p.RoPE(rotated, rotated, bias, a.Heads+a.KVHeads, p.r.Cos, p.r.Sin, p.positions, false)
+	a.turn(p, rotated, bias, false)
+}
+
+// turn rotates queries and keys, which stand side by side, or turns their gradient back.
+func (a Attention) turn(p *Pass, qk, bias device.Mat, inverse bool) {
+	switch turn := func(x, bias device.Mat, heads int, r *Rope) {
+		p.RoPE(x, x, bias, heads, r.Cos, r.Sin, p.positions, inverse)
+	}; {
+	case !a.rotates():
+	case a.Rope.QueryBeta == 0:
+		turn(qk, bias, a.Heads+a.KVHeads, p.r)
+	default:
+		q, k := qk.ColRange(0, a.qCols()), qk.ColRange(a.qCols(), a.kvCols())
+		if bias.IsZero() {
+			turn(q, bias, a.Heads, p.r.queries())
+			turn(k, bias, a.KVHeads, p.r)
+			return
+		}
+		turn(q, bias.ColRange(0, a.qCols()), a.Heads, p.r.queries())
+		turn(k, bias.ColRange(a.qCols(), a.kvCols()), a.KVHeads, p.r)
+	}
 }
 
 func (a Attention) attend(p *Pass) {
@@ -225,13 +258,15 @@ func (a Attention) Backward(p *Pass, x, dy, dx device.Mat) {
 func (a Attention) backwardQKV(p *Pass, x, dx device.Mat) {
 	dqkv := p.buf[dQKV]
 	dqk := dqkv.ColRange(0, a.qkCols())
-	p.RoPE(dqk, dqk, device.Mat{}, a.Heads+a.KVHeads, p.r.Cos, p.r.Sin, p.positions, true)
+	a.turn(p, dqk, device.Mat{}, true)
 	if a.QKNorm {
 		dq, dk, _ := a.split(dqkv)
 		rawQ, rawK, _ := a.split(p.buf[qkv])
 		none := device.Mat{}
-		p.RMSNormGrad(dq, p.g.named(qNorm, 1), dq, rawQ, p.w.named(qNorm, 1), p.buf[qRstd], none, a.Heads)
-		p.RMSNormGrad(dk, p.g.named(kNorm, 1), dk, rawK, p.w.named(kNorm, 1), p.buf[kRstd], none, a.KVHeads)
+		p.RMSNormGrad(dq, p.g.named(qNorm, 1), dq, rawQ, p.w.named(qNorm, 1), p.buf[qRstd], none,
+			a.normGroups(a.Heads))
+		p.RMSNormGrad(dk, p.g.named(kNorm, 1), dk, rawK, p.w.named(kNorm, 1), p.buf[kRstd], none,
+			a.normGroups(a.KVHeads))
 	}
 	// The feed-forward took over the buffer of this norm; to repeat it is cheaper than to hold t*Hidden elements
 	// meanwhile.

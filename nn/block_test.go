@@ -17,7 +17,11 @@ func variants() map[string]*nn.Block {
 	all := map[string]*nn.Block{}
 	add := func(name string, set func(*nn.Attention, *nn.GLU)) {
 		a, g := nn.Attention{Heads: 4, KVHeads: 2, HeadDim: 6, Scale: 0.41}, nn.GLU{Inner: 38}
+		a.Rope.Theta = 100
 		set(&a, &g)
+		if a.Rope.Theta > 0 {
+			a.Rope.HeadDim = a.HeadDim
+		}
 		all[name] = &nn.Block{Hidden: 26, Mixer: a, FeedForward: g, Eps: 1e-5}
 	}
 	add("plain", func(*nn.Attention, *nn.GLU) {})
@@ -27,6 +31,20 @@ func variants() map[string]*nn.Block {
 	add("all biases", func(a *nn.Attention, g *nn.GLU) { a.QKVBias, a.OutBias, g.Bias = true, true, true })
 	add("qk norm", func(a *nn.Attention, _ *nn.GLU) { a.QKNorm = true })
 	add("qk norm, biases", func(a *nn.Attention, _ *nn.GLU) { a.QKNorm, a.QKVBias, a.OutBias = true, true, true })
+	add("wide qk norm", func(a *nn.Attention, _ *nn.GLU) { a.QKNorm, a.QKWide, a.QKVBias = true, true, true })
+	add("not rotated", func(a *nn.Attention, _ *nn.GLU) { a.Rope = nn.RopeFrequencies{} })
+	add("not rotated, biases", func(a *nn.Attention, _ *nn.GLU) { a.Rope, a.QKVBias = nn.RopeFrequencies{}, true })
+	add("not rotated, qk norm", func(a *nn.Attention, _ *nn.GLU) { a.Rope, a.QKNorm = nn.RopeFrequencies{}, true })
+	add("scaled queries", func(a *nn.Attention, _ *nn.GLU) {
+		a.Rope.QueryBeta, a.Rope.OriginalPositions, a.QKVBias = 0.3, 4, true
+	})
+	add("scaled queries, qk norm", func(a *nn.Attention, _ *nn.GLU) {
+		a.Rope.QueryBeta, a.Rope.OriginalPositions, a.QKNorm = 0.3, 4, true
+	})
+	add("longrope", func(a *nn.Attention, _ *nn.GLU) {
+		a.Rope.Kind, a.Rope.OriginalPositions, a.Rope.Magnitude = nn.RopeLong, 8, 1.3 // the last document is long
+		a.Rope.Short, a.Rope.Long = nn.NewFactors([]float64{1, 1.2, 2}), nn.NewFactors([]float64{1, 3, 5})
+	})
 	add("window", func(a *nn.Attention, _ *nn.GLU) { a.Window = 3 })
 	add("soft cap", func(a *nn.Attention, _ *nn.GLU) { a.SoftCap = 0.7 })
 	add("sinks", func(a *nn.Attention, _ *nn.GLU) { a.Sinks = true })
@@ -81,10 +99,7 @@ func newBlock(t *testing.T, d *nn.Block, dtype tensor.DType, frozen func(name st
 	k.y = k.arena.Mat(dtype, positions, d.Hidden)
 	k.dx = k.arena.Mat(dtype, positions, d.Hidden)
 	k.dy = normal(rnd, positions*d.Hidden, 0, 1)
-	k.b = k.batch(docs, nil)
-	if a, ok := d.Mixer.(nn.Attention); ok {
-		k.r = k.rope(nn.RopeFrequencies{HeadDim: a.HeadDim, Theta: 100}, positions)
-	}
+	k.r, k.b = k.rope(d.Rotary(), positions), k.batch(docs, d.Rotary())
 	return k
 }
 
@@ -314,7 +329,8 @@ func TestMeasure(t *testing.T) {
 //	backward  353 kB: 2 RMSNorm 2*14, SwiGLUGrad 227, 2 RMSNormGrad 2*29, dout*out 14, RoPE 16, bias gradient 9
 func TestTrafficOfABlock(t *testing.T) {
 	d := &nn.Block{Hidden: 3584, FeedForward: nn.GLU{Inner: 18944},
-		Mixer: nn.Attention{Heads: 28, KVHeads: 4, HeadDim: 128, QKVBias: true}}
+		Mixer: nn.Attention{Heads: 28, KVHeads: 4, HeadDim: 128, QKVBias: true,
+			Rope: nn.RopeFrequencies{HeadDim: 128, Theta: 1e6}}}
 	layout, err := tensor.NewLayout(d.Fields()...)
 	check(t, err)
 	m := nn.Shape{Docs: []int{16}, DType: tensor.BF16, Level: nn.KeepAll}

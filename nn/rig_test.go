@@ -105,8 +105,8 @@ func (r *rig) ints(x []int32) device.Mem {
 	return m
 }
 
-// batch makes a micro-batch of documents with these lengths.
-func (r *rig) batch(docs []int, targets []int32) *nn.MicroBatch {
+// batch makes a micro-batch of documents with these lengths, and places their positions in the tables of frequencies.
+func (r *rig) batch(docs []int, f nn.RopeFrequencies) *nn.MicroBatch {
 	var positions, start, end []int32
 	for _, n := range docs {
 		first := int32(len(positions))
@@ -114,17 +114,20 @@ func (r *rig) batch(docs []int, targets []int32) *nn.MicroBatch {
 			positions, start, end = append(positions, i), append(start, first), append(end, first+int32(n))
 		}
 	}
+	f.Place(positions, start, end, len(positions))
 	b := &nn.MicroBatch{T: len(positions)}
 	b.Docs = device.Docs{Positions: r.ints(positions), Start: r.ints(start), End: r.ints(end)}
-	if targets != nil {
-		b.Targets = r.ints(targets)
-	}
 	return b
 }
 
-func (r *rig) rope(f nn.RopeFrequencies, positions int) *nn.Rope {
-	cos, sin := f.Tables(0, positions)
-	return &nn.Rope{Cos: r.mat(tensor.F32, positions, f.HeadDim/2, cos), Sin: r.mat(tensor.F32, positions, f.HeadDim/2, sin)}
+// rope has the tables for documents of at most n positions; nil if nothing is rotated.
+func (r *rig) rope(f nn.RopeFrequencies, n int) *nn.Rope {
+	if f.HeadDim == 0 {
+		return nil
+	}
+	rows := f.Rows(n)
+	cos, sin := f.Tables(n, 0, rows)
+	return &nn.Rope{Cos: r.mat(tensor.F32, rows, f.HeadDim/2, cos), Sin: r.mat(tensor.F32, rows, f.HeadDim/2, sin)}
 }
 
 func normal(rnd *rand.Rand, n int, mean, std float64) []float32 {

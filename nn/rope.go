@@ -2,14 +2,21 @@ package nn
 
 import (
 	"math"
-	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/millrace/millrace/device"
 )
 
-// Rope are the tables of a mixer's rotary positions on the device, F32 [positions, HeadDim/2].
+// Rope are the tables of a mixer's rotary positions on the device, F32 [RopeFrequencies.Rows, HeadDim/2].
 type Rope struct {
 	Cos, Sin device.Mat
+}
+
+// queries are the tables of queries where they have some of their own, after those of keys.
+func (r *Rope) queries() *Rope {
+	n := r.Cos.Rows / 2
+	return &Rope{Cos: r.Cos.RowRange(n, n), Sin: r.Sin.RowRange(n, n)}
 }
 
 // Rotated is a mixer with rotary positions.
@@ -26,16 +33,19 @@ func (d *Block) Rotary() (f RopeFrequencies) {
 // RopeKind says how a model stretches its rotary frequencies to contexts longer than it was first trained on.
 type RopeKind uint8
 
-// The kinds, under the names of transformers: "default", "linear", "llama3", "yarn".
+// The kinds, under the names of transformers: "default", "linear", "llama3", "yarn", "longrope".
 const (
 	RopeDefault RopeKind = iota
 	RopeLinear           // all frequencies divided by Factor
 	RopeLlama3           // the low ones divided by Factor, the high ones kept, a ramp between
 	RopeYaRN             // the same with another ramp, and scores that are scaled: Peng et al., "YaRN" (2023)
+	RopeLong             // each divided by a number of its own: Ding et al., "LongRoPE" (2024)
 )
 
 // String is the name in config.json.
-func (k RopeKind) String() string { return [...]string{"default", "linear", "llama3", "yarn"}[k] }
+func (k RopeKind) String() string {
+	return [...]string{"default", "linear", "llama3", "yarn", "longrope"}[k]
+}
 
 // RopeFrequencies define the angles of the rotary positions: position times frequency.
 type RopeFrequencies struct {
@@ -50,9 +60,78 @@ type RopeFrequencies struct {
 	OriginalPositions             int
 	// For yarn: frequencies that turn BetaFast times or more within OriginalPositions are kept, those that turn
 	// BetaSlow times or less are stretched. Whole says that the ramp begins and ends at whole numbers of a frequency.
-	// Sines and cosines are multiplied by Magnitude.
-	BetaFast, BetaSlow, Magnitude float64
-	Whole                         bool
+	BetaFast, BetaSlow float64
+	Whole              bool
+	// For longrope: what frequencies are divided by in documents of more than OriginalPositions, and in others.
+	Long, Short Factors
+	// For yarn and longrope: sines and cosines are multiplied by Magnitude.
+	Magnitude float64
+	// Queries are multiplied by 1 + QueryBeta*log(1 + floor(position/OriginalPositions)). 0: they are not.
+	// Source: Meta, "Llama 4" (2025), in the form of transformers (modeling_ministral3.py).
+	QueryBeta float64
+}
+
+// Factors is a list of numbers that can be compared: their shortest texts, with spaces between.
+type Factors string
+
+// NewFactors is the list of those numbers.
+func NewFactors(numbers []float64) Factors {
+	texts := make([]string, len(numbers))
+	for i, x := range numbers {
+		texts[i] = strconv.FormatFloat(x, 'g', -1, 64)
+	}
+	return Factors(strings.Join(texts, " "))
+}
+
+// Numbers are those of the list.
+func (f Factors) Numbers() []float64 {
+	texts := strings.Fields(string(f))
+	numbers := make([]float64, len(texts))
+	for i, text := range texts {
+		numbers[i], _ = strconv.ParseFloat(text, 64) // as NewFactors wrote it
+	}
+	return numbers
+}
+
+// A mixer may need two tables, one after the other: position p of the second one is row n+p, where n is the number of
+// positions of each.
+//
+// By longrope, long documents have other frequencies than short ones. transformers chooses by the longest document of a
+// forward pass, and so for all documents that are packed together. Here each document has the frequencies that it would
+// have alone, so that packing changes nothing: Place puts its positions into one of the tables. Where no document can
+// be long there is one table.
+//
+// Where queries are scaled by position they have a table of their own, of scaled sines and cosines: scaling and
+// rotating are one multiplication, and their gradient is, too.
+
+// Rows is the number of rows of the tables for documents of at most n positions.
+func (f RopeFrequencies) Rows(n int) int { return n * len(f.tables(n)) }
+
+// tables are the frequencies of each table.
+func (f RopeFrequencies) tables(n int) []RopeFrequencies {
+	long, scaled := f, f
+	long.Short = long.Long
+	f.QueryBeta = 0
+	switch {
+	case f.Kind == RopeLong && n > f.OriginalPositions:
+		return []RopeFrequencies{f, long}
+	case scaled.QueryBeta != 0:
+		return []RopeFrequencies{f, scaled}
+	}
+	return []RopeFrequencies{f}
+}
+
+// Place turns positions in their documents, which begin and end at those rows of the micro-batch, into rows of the
+// tables for documents of at most n positions.
+func (f RopeFrequencies) Place(positions, start, end []int32, n int) {
+	if f.Kind != RopeLong || n <= f.OriginalPositions {
+		return
+	}
+	for t := range positions {
+		if int(end[t]-start[t]) > f.OriginalPositions {
+			positions[t] += int32(n)
+		}
+	}
 }
 
 // A head of which a part is rotated. The operation rotates the pairs of columns (i, i+HeadDim/2), and models that
@@ -91,6 +170,10 @@ func (f RopeFrequencies) Divisors() []float32 {
 func inverse[F float32 | float64](f RopeFrequencies) []F {
 	inv := make([]F, f.HeadDim/2)
 	first, last := f.yarnRamp()
+	var factors []float64
+	if f.Kind == RopeLong {
+		factors = f.Short.Numbers()
+	}
 	for i := range inv[:f.width()/2] {
 		exponent := F(2*i) / F(f.width())
 		inv[i] = 1 / F(math.Pow(f.Theta, float64(exponent)))
@@ -103,6 +186,8 @@ func inverse[F float32 | float64](f RopeFrequencies) []F {
 			kept := 1 - min(max((F(i)-F(first))/F(last-first), 0), 1)
 			stretched := 1 / F(F(f.Factor)*F(math.Pow(f.Theta, float64(exponent))))
 			inv[i] = F(stretched*(1-kept)) + F(inv[i]*kept)
+		case RopeLong:
+			inv[i] = 1 / F(F(factors[i])*F(math.Pow(f.Theta, float64(exponent))))
 		}
 	}
 	return inv
@@ -145,21 +230,41 @@ func llama3[F float32 | float64](f RopeFrequencies, inv F) F {
 	return F(F((1-smooth)*inv)/F(f.Factor)) + F(smooth*inv)
 }
 
-// Tables are the cosines and sines for n positions from the first one on, row-major [n, HeadDim/2]. An angle is rounded to fp32 before
-// its cosine is taken, as PyTorch does.
-func (f RopeFrequencies) Tables(first, n int) (cos, sin []float32) {
-	inv, magnitude := f.Inverse(), slices.Repeat([]float32{1}, f.HeadDim/2)
-	if f.Kind == RopeYaRN {
-		for i := range f.width() / 2 {
-			magnitude[i] = float32(f.Magnitude)
-		}
-	}
-	cos, sin = make([]float32, n*len(inv)), make([]float32, n*len(inv))
-	for t := range n {
-		for i, v := range inv {
-			s, c := math.Sincos(float64(float32(first+t) * v))
-			cos[t*len(inv)+i], sin[t*len(inv)+i] = float32(c)*magnitude[i], float32(s)*magnitude[i]
+// Tables are the cosines and sines of n rows from the first one on, of the tables for documents of at most positions:
+// row-major [n, HeadDim/2]. An angle is rounded to fp32 before its cosine is taken, as PyTorch does.
+func (f RopeFrequencies) Tables(positions, first, n int) (cos, sin []float32) {
+	half := f.HeadDim / 2
+	cos, sin = make([]float32, 0, n*half), make([]float32, 0, n*half)
+	for i, table := range f.tables(positions) {
+		inv, from := table.Inverse(), i*positions
+		for row := max(first, from); row < min(first+n, from+positions); row++ {
+			scale := table.queryScale(row - from)
+			for j, v := range inv {
+				s, c := math.Sincos(float64(float32(row-from) * v))
+				by := scale
+				if j < f.width()/2 {
+					by *= table.magnitude()
+				}
+				cos, sin = append(cos, float32(c)*by), append(sin, float32(s)*by)
+			}
 		}
 	}
 	return cos, sin
+}
+
+// magnitude is what sines and cosines are multiplied by.
+func (f RopeFrequencies) magnitude() float32 {
+	if f.Kind == RopeYaRN || f.Kind == RopeLong {
+		return float32(f.Magnitude)
+	}
+	return 1
+}
+
+// queryScale is what queries of a position are multiplied by.
+func (f RopeFrequencies) queryScale(position int) float32 {
+	if f.QueryBeta == 0 {
+		return 1
+	}
+	past := math.Log(1 + float64(position/f.OriginalPositions))
+	return float32(1 + float64(f.QueryBeta*past))
 }

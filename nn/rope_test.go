@@ -32,9 +32,9 @@ func TestRope(t *testing.T) {
 			[]float32{-0.6055038571357727, 0.959213376045227, 0.49879464507102966, 0.9849718809127808, 0.9037537574768066, -0.5984176397323608, -0.8255926370620728, -0.07660046964883804, 0.963971734046936, 0.9992026686668396, 0.9998453855514526, 0.999970018863678, 0.9999942183494568, 0.9999988675117493, 0.9999997615814209, 0.9999999403953552},
 			[]float32{-0.7958423495292664, -0.28268295526504517, -0.8667201995849609, -0.1727147251367569, 0.42805278301239014, 0.8011842966079712, -0.564266562461853, 0.9970618486404419, 0.26600468158721924, 0.03992467001080513, 0.017585257068276405, 0.007744282484054565, 0.0034103505313396454, 0.00150180677883327, 0.000661345780827105, 0.0002912346099037677}},
 	} {
-		cos, sin := c.f.Tables(0, 514)
+		cos, sin := c.f.Tables(514, 0, 514)
 		n := c.f.HeadDim / 2
-		if few, _ := c.f.Tables(500, 14); !slices.Equal(few, cos[500*n:]) {
+		if few, _ := c.f.Tables(514, 500, 14); !slices.Equal(few, cos[500*n:]) {
 			t.Errorf("%s: the last positions differ from those of the whole table", c.name)
 		}
 		for i, got := range c.f.Inverse() {
@@ -82,7 +82,7 @@ func TestPartialRope(t *testing.T) {
 			slices.Min(n[r/2:]) != 1 {
 			t.Errorf("%+v: divisors %v", f, n)
 		}
-		cos, sin := own.Tables(0, positions)
+		cos, sin := own.Tables(positions, 0, positions)
 		x := normal(rand.New(rand.NewPCG(1, 2)), positions*heads*d, 0, 1)
 		placed, want := make([]float32, len(x)), make([]float32, len(x))
 		for row := range positions * heads {

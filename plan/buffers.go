@@ -292,7 +292,8 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	for _, d := range p.Model.Blocks {
 		f := d.Rotary()
 		if half := f.HeadDim / 2; half > 0 && tables[f] == nil {
-			tables[f] = &nn.Rope{Cos: a.Mat(tensor.F32, num.SequenceLen, half), Sin: a.Mat(tensor.F32, num.SequenceLen, half)}
+			rows := f.Rows(num.SequenceLen)
+			tables[f] = &nn.Rope{Cos: a.Mat(tensor.F32, rows, half), Sin: a.Mat(tensor.F32, rows, half)}
 		}
 		b.Rope = append(b.Rope, tables[f])
 	}

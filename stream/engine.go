@@ -365,7 +365,7 @@ func (e *Engine) loadTable(rank int, rope *nn.Rope, f nn.RopeFrequencies) error 
 		bytes []byte) error {
 		for first := 0; first < cos.Rows; first += rotaryRows {
 			rows := min(rotaryRows, cos.Rows-first)
-			c, d := f.Tables(first, rows)
+			c, d := f.Tables(e.Plan.Numerics.SequenceLen, first, rows)
 			copy(hostmem.F32(bytes[:n]), c)
 			copy(hostmem.F32(bytes[n:]), d)
 			to := cos.RowRange(first, rows).Mem

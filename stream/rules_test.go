@@ -52,7 +52,7 @@ func TestTablesByBlock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantCos, wantSin := s.model.Blocks[b].Rotary().Tables(0, shape.SequenceLen)
+		wantCos, wantSin := s.model.Blocks[b].Rotary().Tables(shape.SequenceLen, 0, shape.SequenceLen)
 		if !slices.Equal(cos, wantCos) || !slices.Equal(sin, wantSin) {
 			t.Errorf("block %d has tables of another", b)
 		}

@@ -19,7 +19,7 @@ func TestRotaryTables(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantCos, wantSin := s.model.Blocks[0].Rotary().Tables(0, positions)
+		wantCos, wantSin := s.model.Blocks[0].Rotary().Tables(positions, 0, positions)
 		if !slices.Equal(cos, wantCos) || !slices.Equal(sin, wantSin) {
 			t.Errorf("%d positions: the tables are not what they should be", positions)
 		}

@@ -31,6 +31,7 @@ func (e *Engine) putTokens(b *Batch) error {
 		for i := range here.Weights {
 			here.Weights[i] *= scale
 		}
+		e.Plan.Model.Rotary().Place(here.Positions, here.DocStart, here.DocEnd, n.SequenceLen)
 	}
 	if e.Plan.SumsTouchedRows() {
 		e.orderTokens(b)
