@@ -106,6 +106,10 @@ type Info struct {
 	// TunesProducts says that the device is a [ProductTuner] with something to choose from.
 	TunesProducts bool
 
+	// NoRecurrence says that the streams' operations of ConvOps, GateOps and DeltaOps fail. The plan refuses a model
+	// that asks for them.
+	NoRecurrence bool
+
 	// Warning says in a line why the device is slower than it could be, and what to do; empty: nothing is known.
 	Warning string
 }
@@ -117,6 +121,9 @@ const (
 	GPUPinnedDeviceBytesPerMiB = 8 * (1 << 20 / 4096)
 	GPUPinnedHostBytesPerMiB   = 16 * (1 << 20 / 4096)
 )
+
+// GPUNoRecurrence is Info.NoRecurrence of GPUs: their kernels are not written yet.
+const GPUNoRecurrence = true
 
 // Buffer is an allocation of one driver.
 type Buffer interface {

@@ -285,8 +285,7 @@ func (o *Operands) attention(spec AttentionSpec, rows int) (queries, keys int) {
 		o.fail("a window of %d keys", spec.Window)
 	}
 	o.softCap(spec.SoftCap)
-	o.vec(false, "start", spec.Docs.Start, tensor.I32, rows)
-	o.vec(false, "end", spec.Docs.End, tensor.I32, rows)
+	o.bounds(spec.Docs, rows)
 	return spec.Heads * spec.HeadDim, spec.KVHeads * spec.HeadDim
 }
 

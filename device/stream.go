@@ -26,5 +26,8 @@ type Stream interface {
 	EmbeddingOps
 	RoutingOps
 	ExpertOps
+	ConvOps
+	GateOps
+	DeltaOps
 	OptimizerOps
 }

@@ -8,7 +8,8 @@ import (
 // Account counts what a visit asks of a device.
 type Account struct {
 	// Products and Attention are FLOPs: 2MNK for each matrix product; for attention two products for each pair of query
-	// and key that a head scores, and five for its gradient, which forms the scores again.
+	// and key that a head scores, and five for its gradient, which forms the scores again. A gated delta net counts
+	// with attention, as device.DeltaSpec.FLOPs says.
 	Products, Attention int64
 	Ops                 int
 	// Traffic counts the bytes that element-wise operations read and write, each operand once for each time that it is
@@ -18,6 +19,8 @@ type Account struct {
 	Traffic int64
 	// Widest is the widest attention whose gradient is asked for.
 	Widest AttentionShape
+	// Recurrent says that an operation is asked for that not all devices have (device.Info.NoRecurrence).
+	Recurrent bool
 }
 
 // AttentionShape is the number of query heads and their width.
@@ -34,7 +37,8 @@ func (a Account) Plus(b Account) Account {
 	if a.Widest.cols() < b.Widest.cols() {
 		a.Widest = b.Widest
 	}
-	return Account{a.Products + b.Products, a.Attention + b.Attention, a.Ops + b.Ops, a.Traffic + b.Traffic, a.Widest}
+	return Account{a.Products + b.Products, a.Attention + b.Attention, a.Ops + b.Ops, a.Traffic + b.Traffic, a.Widest,
+		a.Recurrent || b.Recurrent}
 }
 
 // Shape is of the micro-batch that visits are measured with.
@@ -233,6 +237,40 @@ func (c *counter) ExpertGLUGrad(dGateUp, act, _, dy, gateUp, _ device.Mat, _ dev
 }
 
 func (c *counter) CombineRows(sum, x, _ device.Mat, b device.Blocks) { c.routed(b, sum, sum, x) }
+
+// recurrent counts an operation that not all devices have.
+func (c *counter) recurrent(mats ...device.Mat) {
+	c.moves(mats...)
+	c.Recurrent = true
+}
+
+func (c *counter) CausalConv(y, x, _ device.Mat, _ device.Docs) { c.recurrent(y, x) }
+
+func (c *counter) CausalConvGrad(dx, _, dy, x, _ device.Mat, _ device.Docs) { c.recurrent(dx, dy, x) }
+
+func (c *counter) Gate(y, x, gate device.Mat, _ device.GateKind) { c.recurrent(y, x, gate) }
+
+func (c *counter) GateGrad(dx, dgate, dy, x, gate device.Mat, _ device.GateKind) {
+	c.recurrent(dx, dgate, dy, x, gate)
+}
+
+func (c *counter) DeltaGates(decay, beta, a, b, _, _ device.Mat) { c.recurrent(decay, beta, a, b) }
+
+func (c *counter) DeltaGatesGrad(da, db, _, _, ddecay, dbeta, a, b, _, _ device.Mat) {
+	c.recurrent(da, db, ddecay, dbeta, a, b)
+}
+
+func (c *counter) GatedDelta(_, states, qkv, _, _ device.Mat, s device.DeltaSpec) {
+	c.recurrent(states)
+	forward, _ := s.FLOPs(qkv.Rows)
+	c.Account.Attention += forward
+}
+
+func (c *counter) GatedDeltaGrad(_, _, _, dstates, _, qkv, _, _, states device.Mat, s device.DeltaSpec) {
+	c.recurrent(states, dstates)
+	_, backward := s.FLOPs(qkv.Rows)
+	c.Account.Attention += backward
+}
 
 func (c *counter) LSEInit(device.Mat)                                        { c.Ops++ }
 func (c *counter) LSEUpdate(_, l device.Mat, _ device.Mem, _ int, _ float32) { c.moves(l) }

@@ -276,7 +276,7 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 			DiskWriteBytesPerSec: diskShare * h.drive.writeGBPerSec * gigabyte,
 		},
 		Device: device.Info{Name: g.name, MemoryBytes: g.memory, PinnedDeviceBytesPerMiB: device.GPUPinnedDeviceBytesPerMiB,
-			PinnedHostBytesPerMiB: device.GPUPinnedHostBytesPerMiB},
+			PinnedHostBytesPerMiB: device.GPUPinnedHostBytesPerMiB, NoRecurrence: device.GPUNoRecurrence},
 		RatedWriteBytes: h.drive.ratedWriteBytes,
 		Sources:         sources,
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -149,7 +150,7 @@ func (r Request) choose(ctx context.Context, thorough bool) (*Plan, error) {
 	return (&chooser{Request: r, ctx: ctx}).choose(thorough)
 }
 
-// check refuses numerics that cannot be.
+// check refuses numerics that cannot be, and a model that the device cannot compute.
 func (r Request) check() error {
 	if err := r.Numerics.Check(); err != nil {
 		return err
@@ -157,6 +158,12 @@ func (r Request) check() error {
 	if r.Numerics.SequenceLen > r.Model.MaxPositions {
 		return fmt.Errorf("sequence_len %d is more than the %d positions that the model was made for; lower sequence_len, or raise max_position_embeddings in its config.json",
 			r.Numerics.SequenceLen, r.Model.MaxPositions)
+	}
+	if r.Device.NoRecurrence {
+		if blocks, _ := r.Model.ForwardAccount([]int{1}); blocks.Recurrent {
+			return fmt.Errorf("the model has gates or gated delta nets, and there are no kernels for them yet on %s; "+
+				"set device to cpu", cmp.Or(r.Device.Name, "this device"))
+		}
 	}
 	return nil
 }

@@ -40,12 +40,13 @@ func (s *Stream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSp
 		c := s.crew
 		c.attention.Lock()
 		defer c.attention.Unlock()
-		if err := c.equip(spec.HeadDim, 0); err != nil {
+		bytes := attentionBlock(spec.HeadDim)
+		if err := c.equip(bytes, 0); err != nil {
 			return err
 		}
 		packing := c.pack(a, false, c.shared())
 		c.Run(a.ForwardTasks(), func(worker, task int) {
-			attention.Forward(c.Table, multiplier{c.engine}, worker, a, packing, task, c.block(worker, spec.HeadDim))
+			attention.Forward(c.Table, multiplier{c.engine}, worker, a, packing, task, c.block(worker, bytes))
 		})
 		return nil
 	})
@@ -79,7 +80,8 @@ func (s *Stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device
 		c := s.crew
 		c.attention.Lock()
 		defer c.attention.Unlock()
-		if err := c.equip(spec.HeadDim, attentionGradBytes(q.Rows, spec.Heads, spec.HeadDim)); err != nil {
+		bytes := attentionBlock(spec.HeadDim)
+		if err := c.equip(bytes, attentionGradBytes(q.Rows, spec.Heads, spec.HeadDim)); err != nil {
 			return err
 		}
 		memory, grads := c.shared(), a.HeadGradsLen()
@@ -89,7 +91,7 @@ func (s *Stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device
 		}
 		packing, turns := c.pack(a, true, memory[min((grads+15)/16*16, len(memory)):]), attention.NewTurns(a)
 		c.Run(a.BackwardTasks(), func(worker, task int) {
-			attention.Backward(c.Table, multiplier{c.engine}, worker, a, packing, turns, task, c.block(worker, spec.HeadDim))
+			attention.Backward(c.Table, multiplier{c.engine}, worker, a, packing, turns, task, c.block(worker, bytes))
 		})
 		c.Run(a.ReduceTasks(), func(_, task int) { attention.Reduce(c.Table, a, task) })
 		return nil

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/millrace/millrace/device/cpu/attention"
+	"github.com/millrace/millrace/device/cpu/delta"
 	"github.com/millrace/millrace/device/cpu/gemm"
 	"github.com/millrace/millrace/device/cpu/kernels"
 	"github.com/millrace/millrace/hostmem"
@@ -27,20 +28,26 @@ type crew struct {
 
 	product sync.Mutex // held during a matrix product, of which the engine does one at a time
 
-	attention sync.Mutex      // held during an attention, for the scratch below
+	attention sync.Mutex      // held during an attention or a gated delta net, for the scratch below
 	blocks    *hostmem.Region // of each worker
 	headGrads *hostmem.Region // of all workers: gradients of heads, and operands that are packed for all
 	held      atomic.Int64    // bytes of blocks
 }
 
-// headDim is the width of attention heads that a crew is equipped for from the start.
-const headDim = 256
+// The heads that a crew is equipped for from the start: of an attention, and of a gated delta net.
+const (
+	headDim  = 256
+	deltaDim = 128
+)
+
+// firstBlocks is the scratch that each worker has from the start.
+func firstBlocks() int64 { return max(attentionBlock(headDim), deltaBlock(deltaDim, deltaDim)) }
 
 // newCrew makes the crew that the streams of a device share. Under the race detector each stream has one of its own.
 func newCrew(d *Device) (*crew, error) {
 	c := &crew{Table: kernels.For(d.level), accounts: d.accounts, runner: newRunner(d.workers, d.beginner())}
 	c.engine = gemm.New(d.level, c.runner)
-	if err := c.equip(headDim, d.prepared.Load()); err != nil {
+	if err := c.equip(firstBlocks(), d.prepared.Load()); err != nil {
 		c.runner.Close()
 		return nil, fmt.Errorf("cpu device: %w", err)
 	}
@@ -59,8 +66,9 @@ func (c *crew) close() error {
 // overheadBytes is all that the crew holds but attention gradients, which grow with what is computed.
 func (c *crew) overheadBytes() int64 { return c.engine.ScratchBytes() + c.held.Load() }
 
-// equip makes sure that there is scratch for an attention with heads of headDim, and for gradients of the given bytes.
-func (c *crew) equip(headDim int, headGradsBytes int64) error {
+// equip makes sure that each worker has a block of scratch, in whole pages, and that there is room for gradients of the
+// given bytes.
+func (c *crew) equip(blockBytes, headGradsBytes int64) error {
 	grow := func(r **hostmem.Region, purpose string, bytes int64) error {
 		old := *r
 		if old != nil && old.Len() >= bytes {
@@ -76,16 +84,21 @@ func (c *crew) equip(headDim int, headGradsBytes int64) error {
 		}
 		return nil
 	}
-	if err := grow(&c.blocks, "attention blocks", int64(c.Workers())*blockBytes(headDim)); err != nil {
+	if err := grow(&c.blocks, "attention blocks", int64(c.Workers())*blockBytes); err != nil {
 		return err
 	}
 	c.held.Store(c.blocks.ReservedBytes())
 	return grow(&c.headGrads, "attention gradients", headGradsBytes)
 }
 
-// blockBytes is one worker's scratch for an attention, in whole pages.
-func blockBytes(headDim int) int64 {
-	return (int64(attention.ScratchBytes(headDim)) + hostmem.PageBytes - 1) / hostmem.PageBytes * hostmem.PageBytes
+// attentionBlock is one worker's scratch for an attention.
+func attentionBlock(headDim int) int64 { return wholePages(attention.ScratchBytes(headDim)) }
+
+// deltaBlock is one worker's scratch for a gated delta net.
+func deltaBlock(keyDim, valueDim int) int64 { return wholePages(delta.ScratchBytes(keyDim, valueDim)) }
+
+func wholePages(bytes int) int64 {
+	return (int64(bytes) + hostmem.PageBytes - 1) / hostmem.PageBytes * hostmem.PageBytes
 }
 
 // The sizes of tasks. A task should be much longer than the microsecond that handing it out takes, and much shorter
@@ -145,10 +158,9 @@ func (m multiplier) PackB(worker int, to []float32, b kernels.Mat, transpose boo
 // PackedFloats implements attention.Multiplier.
 func (m multiplier) PackedFloats(d tensor.DType, k, n int) int { return m.engine.PackedFloats(d, k, n) }
 
-// block is the scratch of one worker.
-func (c *crew) block(worker int, headDim int) []byte {
-	n := blockBytes(headDim)
-	return c.blocks.Bytes()[int64(worker)*n:][:n]
+// block is the scratch of one worker, where each has that much.
+func (c *crew) block(worker int, bytes int64) []byte {
+	return c.blocks.Bytes()[int64(worker)*bytes:][:bytes]
 }
 
 // shared is the scratch that the workers of an attention share.

@@ -130,7 +130,7 @@ func (d *Device) PrepareAttention(positions, heads, headDim int) error {
 	d.crew.attention.Lock()
 	defer d.crew.attention.Unlock()
 	d.prepared.Store(max(d.prepared.Load(), attentionGradBytes(positions, heads, headDim)))
-	err := d.crew.equip(headDim, d.prepared.Load())
+	err := d.crew.equip(attentionBlock(headDim), d.prepared.Load())
 	if err == nil {
 		err = d.crew.headGrads.Populate()
 	}

@@ -172,6 +172,7 @@ func (d *Device) equip(gpu *gpu, o Options) error {
 		Numerics: fmt.Sprintf("CUDA, %s, compute capability %d.%d, driver of CUDA %d.%d, %s, %s", gpu.name, gpu.major, gpu.minor,
 			gpu.driverVersion/1000, gpu.driverVersion%1000/10, d.kernelsAre, products),
 		TunesProducts: d.blas != nil,
+		NoRecurrence:  device.GPUNoRecurrence,
 		Warning:       d.warning,
 	}
 	return nil

@@ -38,6 +38,11 @@ type (
 	forgetsBias  struct{ device.Stream }
 	zeroTargets  struct{ device.Stream }
 	fromZero     struct{ device.Stream }
+	noStarts     struct{ device.Stream }
+	deltaEnds    struct{ device.Stream }
+	noConvGrad   struct{ device.Stream }
+	otherGate    struct{ device.Stream }
+	swapsGates   struct{ device.Stream }
 	otherEps     struct{ device.Stream }
 	otherScale   struct{ device.Stream }
 	halves       struct{ device.Stream }
@@ -108,6 +113,28 @@ func (s fromZero) Gather(y, table device.Mat, ids device.Mem, first int) {
 	s.Stream.Gather(y, table, ids, 0)
 }
 
+func (s noStarts) CausalConv(y, x, w device.Mat, docs device.Docs) {
+	s.Stream.Zero(docs.Start)
+	s.Stream.CausalConv(y, x, w, docs)
+}
+
+func (s deltaEnds) GatedDelta(out, states, qkv, decay, beta device.Mat, spec device.DeltaSpec) {
+	s.Stream.GatedDelta(out, states, qkv, decay, beta, spec)
+	s.Stream.Zero(states.Mem) // as if each chunk began a document
+}
+
+func (s noConvGrad) CausalConvGrad(dx, dw, dy, x, w device.Mat, docs device.Docs) {
+	s.Stream.CausalConvGrad(dx, device.Mat{}, dy, x, w, docs)
+}
+
+func (s otherGate) GateGrad(dx, dgate, dy, x, gate device.Mat, kind device.GateKind) {
+	s.Stream.GateGrad(dx, dgate, dy, x, gate, device.SigmoidGate)
+}
+
+func (s swapsGates) DeltaGatesGrad(da, db, daLog, ddtBias, ddecay, dbeta, a, b, aLog, dtBias device.Mat) {
+	s.Stream.DeltaGatesGrad(da, db, ddtBias, daLog, ddecay, dbeta, a, b, aLog, dtBias)
+}
+
 func (s otherEps) AdamW(args device.AdamWArgs, bad device.Mem) {
 	args.Eps *= 1.01
 	s.Stream.AdamW(args, bad)
@@ -146,6 +173,12 @@ var breaks = []struct {
 	{"forgets the bias of a rotation", "RoPE", func(s device.Stream) device.Stream { return forgetsBias{s} }},
 	{"takes all targets for token 0", "CrossEntropy", func(s device.Stream) device.Stream { return zeroTargets{s} }},
 	{"ignores where a table begins", "Gather", func(s device.Stream) device.Stream { return fromZero{s} }},
+	{"convolves across documents", "CausalConv", func(s device.Stream) device.Stream { return noStarts{s} }},
+	{"forgets the gradient of taps", "CausalConv", func(s device.Stream) device.Stream { return noConvGrad{s} }},
+	{"forgets the kind of a gate", "Gate", func(s device.Stream) device.Stream { return otherGate{s} }},
+	{"swaps the gradients of a delta net's gates", "DeltaGates",
+		func(s device.Stream) device.Stream { return swapsGates{s} }},
+	{"forgets the states of chunks", "GatedDelta", func(s device.Stream) device.Stream { return deltaEnds{s} }},
 	{"rounds AdamW otherwise", "AdamW", func(s device.Stream) device.Stream { return otherEps{s} }},
 	{"swaps the scales of moments", "AdamW8", func(s device.Stream) device.Stream { return otherScale{s} }},
 	{"sums too little", "Sums", func(s device.Stream) device.Stream { return halves{s} }},

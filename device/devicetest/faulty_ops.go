@@ -189,3 +189,44 @@ func (s *faultyStream) CombineRows(sum, x, weights device.Mat, b device.Blocks) 
 	s.operands.CombineRows(sum, x, weights, b)
 	s.op(func() { s.inner.CombineRows(sum, x, weights, b) })
 }
+
+func (s *faultyStream) CausalConv(y, x, w device.Mat, docs device.Docs) {
+	s.operands.CausalConv(y, x, w, docs)
+	s.op(func() { s.inner.CausalConv(y, x, w, docs) })
+}
+
+func (s *faultyStream) CausalConvGrad(dx, dw, dy, x, w device.Mat, docs device.Docs) {
+	s.operands.CausalConvGrad(dx, dw, dy, x, w, docs)
+	s.op(func() { s.inner.CausalConvGrad(dx, dw, dy, x, w, docs) })
+}
+
+func (s *faultyStream) Gate(y, x, gate device.Mat, kind device.GateKind) {
+	s.operands.Gate(y, x, gate, kind)
+	s.op(func() { s.inner.Gate(y, x, gate, kind) })
+}
+
+func (s *faultyStream) GateGrad(dx, dgate, dy, x, gate device.Mat, kind device.GateKind) {
+	s.operands.GateGrad(dx, dgate, dy, x, gate, kind)
+	s.op(func() { s.inner.GateGrad(dx, dgate, dy, x, gate, kind) })
+}
+
+func (s *faultyStream) DeltaGates(decay, beta, a, b, aLog, dtBias device.Mat) {
+	s.operands.DeltaGates(decay, beta, a, b, aLog, dtBias)
+	s.op(func() { s.inner.DeltaGates(decay, beta, a, b, aLog, dtBias) })
+}
+
+func (s *faultyStream) DeltaGatesGrad(da, db, daLog, ddtBias, ddecay, dbeta, a, b, aLog, dtBias device.Mat) {
+	s.operands.DeltaGatesGrad(da, db, daLog, ddtBias, ddecay, dbeta, a, b, aLog, dtBias)
+	s.op(func() { s.inner.DeltaGatesGrad(da, db, daLog, ddtBias, ddecay, dbeta, a, b, aLog, dtBias) })
+}
+
+func (s *faultyStream) GatedDelta(out, states, qkv, decay, beta device.Mat, spec device.DeltaSpec) {
+	s.operands.GatedDelta(out, states, qkv, decay, beta, spec)
+	s.op(func() { s.inner.GatedDelta(out, states, qkv, decay, beta, spec) })
+}
+
+func (s *faultyStream) GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states device.Mat,
+	spec device.DeltaSpec) {
+	s.operands.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states, spec)
+	s.op(func() { s.inner.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states, spec) })
+}

@@ -174,6 +174,60 @@ func TestReferenceGradients(t *testing.T) {
 		}
 	}
 
+	starts := n.ints([]int32{0, 0, 0, 3, 4, 4})
+	docs := device.Docs{Start: starts, End: n.ints([]int32{3, 3, 3, 4, 6, 6})}
+	xc, wc, dc := normal(6, 3), normal(3, 4), normal(6, 3)
+	yc, dxc, dwc := n.like(xc), n.like(xc), n.like(wc)
+	n.CausalConvGrad(dxc, dwc, dc, xc, wc, docs)
+	conv := func() float64 {
+		n.CausalConv(yc, xc, wc, docs)
+		return inner(dc, yc)
+	}
+	check("CausalConv x", xc, dxc, conv)
+	check("CausalConv w", wc, dwc, conv)
+
+	for _, kind := range []device.GateKind{device.SigmoidGate, device.SiLUGate} {
+		xg, gate, dg := normal(3, 6), normal(3, 2), normal(3, 6)
+		yg, dxg, dgate := n.like(xg), n.like(xg), n.like(gate)
+		n.GateGrad(dxg, dgate, dg, xg, gate, kind)
+		f := func() float64 {
+			n.Gate(yg, xg, gate, kind)
+			return inner(dg, yg)
+		}
+		check("Gate x", xg, dxg, f)
+		check("Gate gate", gate, dgate, f)
+	}
+
+	a, b, aLog, dtBias := normal(5, 3), normal(5, 3), normal(1, 3), normal(1, 3)
+	ddecay, dbeta := normal(5, 3), normal(5, 3)
+	decay, beta := n.like(a), n.like(b)
+	gates := func() float64 {
+		n.DeltaGates(decay, beta, a, b, aLog, dtBias)
+		return inner(ddecay, decay) + inner(dbeta, beta)
+	}
+	da, db, daLog, ddtBias := n.like(a), n.like(b), n.like(aLog), n.like(dtBias)
+	n.DeltaGatesGrad(da, db, daLog, ddtBias, ddecay, dbeta, a, b, aLog, dtBias)
+	check("DeltaGates a", a, da, gates)
+	check("DeltaGates b", b, db, gates)
+	check("DeltaGates aLog", aLog, daLog, gates)
+	check("DeltaGates dtBias", dtBias, ddtBias, gates)
+
+	net := device.DeltaSpec{KeyHeads: 1, Heads: 2, KeyDim: 3, ValueDim: 2, Docs: docs}
+	qkv, dout := normal(6, net.QKVCols()), normal(6, net.Values())
+	decays, betas := normal(6, 2), normal(6, 2)
+	n.memory.put(decays, squared(n.read(decays), -1))
+	chunks, cols := net.States(6)
+	states, dstates := normal(chunks, cols), normal(chunks, cols)
+	outDelta, dqkv, ddecays, dbetas := n.like(dout), n.like(qkv), n.like(decays), n.like(betas)
+	n.GatedDeltaGrad(dqkv, ddecays, dbetas, dstates, dout, qkv, decays, betas, states, net)
+	recurrence := func() float64 {
+		n.GatedDelta(outDelta, states, qkv, decays, betas, net)
+		return inner(dout, outDelta)
+	}
+	check("GatedDelta qkv", qkv, dqkv, recurrence)
+	check("GatedDelta decay", decays, ddecays, recurrence)
+	check("GatedDelta beta", betas, dbetas, recurrence)
+
 	angles := make([]float64, 4*3)
 	for i := range angles {
 		angles[i] = rng.NormFloat64()
@@ -190,6 +244,14 @@ func TestReferenceGradients(t *testing.T) {
 		n.RoPE(yr, xr, device.Mat{}, 2, cos, sin, positions, false)
 		return inner(dr, yr)
 	})
+}
+
+// squared is by*x^2.
+func squared(x []float64, by float64) []float64 {
+	for i, v := range x {
+		x[i] = by * v * v
+	}
+	return x
 }
 
 // attentionResults has the outputs of an attention and of its gradients.

@@ -275,6 +275,19 @@ func testBadCalls(r *rig) {
 		"low halves of F32": func(s device.Stream) {
 			s.AdamW(device.AdamWArgs{Weights: f32(1, 6), Low: mat(tensor.I16, 1, 6), Grad: f32(1, 6), M: f32(1, 6), V: f32(1, 6)}, bad)
 		},
+		"too many taps": func(s device.Stream) {
+			s.CausalConv(f32(4, 6), x, f32(6, device.MostTaps+1), spec.Docs)
+		},
+		"a gate of 4 for 6 columns": func(s device.Stream) { s.Gate(f32(4, 6), x, f32(4, 4), device.SigmoidGate) },
+		"a gate of an unknown kind": func(s device.Stream) { s.Gate(f32(4, 6), x, f32(4, 6), 99) },
+		"a gradient that is its operand": func(s device.Stream) {
+			s.CausalConvGrad(x, device.Mat{}, x, f32(4, 6), f32(6, 4), spec.Docs)
+		},
+		"a state too narrow": func(s device.Stream) {
+			stat := r.stat("", 4, 1).Mat
+			s.GatedDelta(f32(4, 2), r.stat("", 1, 3).Mat, x, stat, stat, device.DeltaSpec{KeyHeads: 1,
+				Heads: 1, KeyDim: 2, ValueDim: 2, Docs: spec.Docs})
+		},
 		"a stride that is short": func(s device.Stream) { y := x; y.Stride = 5; s.Add(f32(4, 6), y, y) },
 	} {
 		func() {

@@ -59,6 +59,8 @@ type test struct {
 	run  func(*rig)
 }
 
+func (t test) is(other test) bool { return t.name == other.name }
+
 // Run holds the driver that open makes against the contract, with the CPU device's tolerances.
 func Run(t *testing.T, open func() device.Device) { Suite{Open: open}.Run(t) }
 
@@ -80,13 +82,16 @@ func (s Suite) Run(t *testing.T) {
 		{"StreamOrder", testStreamOrder}, {"Events", testEvents}, {"EventTimes", testEventTimes},
 		{"StickyErrors", testStickyErrors}, {"BadCalls", testBadCalls},
 	}
-	tests = append(tests, expertTests...)
+	tests = append(append(tests, expertTests...), recurrentTests...)
 	for _, test := range tests {
 		if s.Only != nil && !slices.Contains(s.Only, test.name) {
 			continue
 		}
 		t.Run(test.name, func(t *testing.T) {
 			r := newRig(t, s)
+			if r.dev.Info().NoRecurrence && slices.ContainsFunc(recurrentTests, test.is) {
+				t.Skip("the device says that it has no such operations")
+			}
 			defer r.tell()
 			test.run(r)
 		})

@@ -72,3 +72,12 @@ func (t *Table) Scale(dst, a Vec, s float32) {
 		f(unsafe.Add(dst.Data, i*size), unsafe.Add(a.Data, i*size), min(piece, dst.Len-i), s)
 	}
 }
+
+// AddScaled adds s*a to dst, which stays in fp32. The product is rounded before it is added.
+func (t *Table) AddScaled(dst []float32, a Vec, s float32) {
+	check(len(dst) == a.Len, "AddScaled: lengths differ")
+	f, size := t.addScaled[kind(a.DType)], size(a.DType)
+	for i := 0; i < len(dst); i += piece {
+		f(unsafe.Pointer(&dst[i]), unsafe.Add(a.Data, i*size), min(piece, len(dst)-i), s)
+	}
+}
