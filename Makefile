@@ -59,7 +59,7 @@ demo: build ## a small model learns to write, is killed and resumes with the sam
 
 .PHONY: test
 test: ## all tests; no cgo, no Python, no network
-	CGO_ENABLED=0 $(GO) test $(SHORT) $(SLOWEST) ./...
+	CGO_ENABLED=0 $(GO) test -timeout 40m $(SHORT) $(SLOWEST) ./...
 	for module in $(MODULES); do (cd $$module && CGO_ENABLED=0 $(GO) test $(SHORT) ./...) || exit 1; done
 
 .PHONY: hostile

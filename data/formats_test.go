@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/memdir"
 )
 
 func TestCompressed(t *testing.T) {
@@ -315,7 +316,7 @@ const cacheProcess = "MILLRACE_TEST_CACHE_PROCESS"
 func TestMain(m *testing.M) {
 	dir := os.Getenv(cacheProcess)
 	if dir == "" {
-		os.Exit(m.Run())
+		os.Exit(memdir.Run(m))
 	}
 	d, err := Prepare(context.Background(), []Source{{Path: filepath.Join(dir, "rows.jsonl"), Type: Text}},
 		Options{Tokenizer: tokenizer.Bytes(), CacheDir: filepath.Join(dir, "cache")})

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"github.com/millrace/millrace/internal/memdir"
 )
 
 // Under the race detector, which slows everything down, properties are tried less often unless -rapid.checks says otherwise.
@@ -18,5 +20,5 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
-	os.Exit(m.Run())
+	os.Exit(memdir.Run(m))
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/internal/memdir"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/vfs"
 )
@@ -45,7 +46,7 @@ func TestMain(m *testing.M) {
 	}
 	path := os.Getenv(victimEnv)
 	if path == "" {
-		os.Exit(m.Run())
+		os.Exit(memdir.Run(m))
 	}
 	c, err := runfile.Read(path, nil)
 	if err == nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/internal/memdir"
 )
 
 // programEnv is set in a process that is the program itself, with the arguments that follow its name.
@@ -24,7 +25,7 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(programEnv) {
 	case "":
 		patience = 0 // a busy machine ends no test
-		os.Exit(m.Run())
+		os.Exit(memdir.Run(m))
 	case "is impatient":
 		patience = time.Millisecond
 	case "panics":
