@@ -298,7 +298,7 @@ func numberIs(v any, want float64) bool {
 }
 
 // Object reads a nested object; ok is false if it is absent. Its reader shares this one's error, and Finish looks
-// into it.
+// into it. Each call returns the same reader.
 func (r *ConfigReader) Object(key string) (nested *ConfigReader, ok bool) {
 	v := r.get(key)
 	if v == nil {
@@ -308,6 +308,11 @@ func (r *ConfigReader) Object(key string) (nested *ConfigReader, ok bool) {
 	if !ok {
 		r.Fail(key, "an object is expected")
 		return nil, false
+	}
+	for _, c := range r.children {
+		if c.obj == obj {
+			return c, true
+		}
 	}
 	nested = &ConfigReader{path: r.path, prefix: r.prefix + key + ".", obj: obj, read: map[string]bool{}, err: r.err}
 	r.children = append(r.children, nested)

@@ -17,7 +17,8 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// config is the text of a golden variant's config.json with some keys set; a nil value writes null, and absent removes.
+// config is the text of a golden variant's config.json with some keys of the decoder set; a nil value writes
+// null, and absent removes.
 func config(t testing.TB, variant string, set map[string]any) []byte {
 	t.Helper()
 	doc, err := os.ReadFile(filepath.Join(modeltest.Load(t, variant).Dir, "config.json"))
@@ -28,11 +29,15 @@ func config(t testing.TB, variant string, set map[string]any) []byte {
 	if err := json.Unmarshal(doc, &keys); err != nil {
 		t.Fatal(err)
 	}
+	decoder := keys
+	if text, ok := keys["text_config"].(map[string]any); ok {
+		decoder = text
+	}
 	for k, v := range set {
 		if v == absent {
-			delete(keys, k)
+			delete(decoder, k)
 		} else {
-			keys[k] = v
+			decoder[k] = v
 		}
 	}
 	doc, err = json.Marshal(keys)
@@ -108,6 +113,17 @@ func windows(m *model.Model) []int {
 	return w
 }
 
+// unrotated are the layers whose heads are not rotated.
+func unrotated(m *model.Model) any {
+	var layers []int
+	for l, b := range m.Blocks {
+		if b.Rotary() == (nn.RopeFrequencies{}) {
+			layers = append(layers, l)
+		}
+	}
+	return layers
+}
+
 func TestConfigMeaning(t *testing.T) {
 	llama3 := map[string]any{"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 32}
 	for _, c := range []struct {
@@ -133,6 +149,23 @@ func TestConfigMeaning(t *testing.T) {
 			nn.RopeFrequencies{HeadDim: 6, Theta: 10000, Kind: nn.RopeLinear, Factor: 2.5}},
 		{"llama3 scaling", "llama", map[string]any{"rope_scaling": llama3, "rope_theta": 5e5}, func(m *model.Model) any { return m.Blocks[0].Rotary() },
 			nn.RopeFrequencies{HeadDim: 6, Theta: 5e5, Kind: nn.RopeLlama3, Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: 32}},
+		{"smollm3: every fourth layer is not rotated", "smollm3", map[string]any{"no_rope_layers": absent,
+			"no_rope_layer_interval": absent, "num_hidden_layers": 9, "layer_types": absent}, unrotated, []int{3, 7}},
+		{"smollm3: no_rope_layers decide", "smollm3", map[string]any{"no_rope_layers": []int{0, 1, 0, 1}}, unrotated,
+			[]int{0, 2}},
+		{"exaone4: every fourth layer sees all, and is not rotated", "exaone4", map[string]any{"layer_types": absent,
+			"sliding_window_pattern": absent, "num_hidden_layers": 4}, func(m *model.Model) any {
+			return [][]int{windows(m), unrotated(m).([]int)}
+		}, [][]int{{7, 7, 7, 0}, {3}}},
+		{"exaone4: without windows all layers are rotated", "exaone4", map[string]any{"layer_types": absent,
+			"sliding_window": nil, "sliding_window_pattern": "LLLG"}, unrotated, []int(nil)},
+		{"olmo3: every fourth layer sees all", "olmo3", map[string]any{"layer_types": absent},
+			func(m *model.Model) any { return windows(m) }, []int{6, 6, 6, 0}},
+		{"mistral3: the text may be Mistral's", "mistral3", map[string]any{"model_type": "mistral",
+			"rope_parameters": map[string]any{"rope_type": "default", "rope_theta": 1e9}, "sliding_window": absent},
+			func(m *model.Model) any { return windows(m) }, []int{4096, 4096}},
+		{"seed_oss: a null head_dim shares the hidden size", "seed_oss", map[string]any{"head_dim": nil,
+			"hidden_size": 24}, func(m *model.Model) any { return attention(m, 0).HeadDim }, 6},
 		{"keys of SmolLM2", "llama", map[string]any{"is_llama_config": true, "rope_interleaved": false, "transformers.js_config": map[string]any{"dtype": "q4"}}, func(m *model.Model) any { return m.Type }, "llama"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -216,6 +249,12 @@ func TestConfigErrors(t *testing.T) {
 			`"n_shared_experts" is 1048576: shared experts that are together wider`},
 		{"glm4_moe", map[string]any{"routed_scaling_factor": 0}, `"routed_scaling_factor" is 0`},
 		{"glm4_moe", map[string]any{"num_experts": 8}, `"num_experts" is not supported`},
+		{"smollm3", map[string]any{"no_rope_layers": []int{1}},
+			`"no_rope_layers" is [1]: it has 1 entries, "num_hidden_layers" is 3`},
+		{"mistral3", map[string]any{"model_type": "llama"},
+			`"text_config.model_type" is "llama": supported are mistral`},
+		{"mistral3", map[string]any{"rope_parameters": absent}, `"text_config.rope_parameters" is missing`},
+		{"phi3", map[string]any{"resid_pdrop": 0.1}, `"resid_pdrop" is 0.1: supported is 0`},
 	} {
 		_, err := build(t, c.variant, c.set)
 		switch {

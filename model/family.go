@@ -17,6 +17,8 @@ type Family struct {
 	// TextConfig says that the decoder's keys are in config.json's object "text_config". Read has the rest in Spec.Outer.
 	TextConfig bool
 	Names      Names // what files call its tensors
+	// Dropout says that published configurations ask for dropout in training. No family has dropout here.
+	Dropout bool
 	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
 	Architecture string
 	// Carried are patterns of path.Match for the names of tensors that are neither loaded nor trained, such as those of a
@@ -40,6 +42,15 @@ var families = []Family{
 	{ModelType: "qwen3_moe", Read: readQwen3MoE, Names: qwenMoE, Architecture: "qwen3moe"},
 	{ModelType: "mixtral", Read: readMixtral, Names: mixtral, Architecture: "llama"},
 	{ModelType: "gpt_oss", Read: readGPTOSS, Names: gptOSS, MXFP4: gptOSSInMXFP4},
+	{ModelType: "phi3", Read: readPhi3, Names: phi3},
+	{ModelType: "smollm3", Read: readSmolLM3, Names: Llama},
+	{ModelType: "seed_oss", Read: readSeedOSS, Names: seedOSS, Dropout: true},
+	{ModelType: "ministral3", Read: readMinistral3, Names: Llama},
+	{ModelType: "mistral3", Read: readMistral3, TextConfig: true, Names: mistral3, Carried: mistral3Images},
+	{ModelType: "exaone4", Read: readEXAONE4, Names: postNorms},
+	{ModelType: "glm4", Read: readGLM4, Names: glm4},
+	{ModelType: "olmo2", Read: readOLMo2, Names: postNorms},
+	{ModelType: "olmo3", Read: readOLMo3, Names: postNorms},
 	{ModelType: "glm4_moe", Read: readGLM4MoE, Names: glmMoE, Constants: glmCorrection, Carried: glmNextToken},
 }
 
@@ -112,7 +123,7 @@ func (s *Spec) common(r *hf.ConfigReader) {
 	s.Vocab = limited(r, "vocab_size", maxVocab)
 	s.Layers = limited(r, "num_hidden_layers", maxLayers)
 	s.Positions = r.Size("max_position_embeddings")
-	s.Tied = r.BoolOr("tie_word_embeddings", false)
+	s.Tied = r.BoolOr("tie_word_embeddings", s.Outer.BoolOr("tie_word_embeddings", false))
 	s.InitStd = r.FloatOr("initializer_range", 0.02)
 	if s.InitStd < 0 {
 		r.Fail("initializer_range", "a standard deviation is not negative")
@@ -127,7 +138,11 @@ func (s *Spec) common(r *hf.ConfigReader) {
 
 	// Features that exist in one form only.
 	r.Require("hidden_act", "silu")
-	r.Require("attention_dropout", 0.0)
+	if s.family.Dropout {
+		r.Ignore("attention_dropout")
+	} else {
+		r.Require("attention_dropout", 0.0)
+	}
 	r.Require("is_encoder_decoder", false)
 	r.Require("is_decoder", false)
 	r.Require("add_cross_attention", false)
@@ -153,22 +168,41 @@ func (s *Spec) HeadDim(r *hf.ConfigReader) {
 	a.HeadDim = r.SizeOr("head_dim", s.Hidden/max(a.Heads, 1))
 }
 
+// headDimOr reads the width of a head; def stands for an absent one, and a null one means that the heads share the
+// hidden size.
+func (s *Spec) headDimOr(r *hf.ConfigReader, def int) {
+	if r.Has("head_dim") || r.IsNull("head_dim") {
+		s.HeadDim(r)
+	} else {
+		s.Attention.HeadDim = def
+	}
+}
+
+// defaultEps is the number in norms where the key is absent.
+func (s *Spec) defaultEps(r *hf.ConfigReader, eps float32) {
+	if !r.Has("rms_norm_eps") {
+		s.Eps = eps
+	}
+}
+
 // Rotary reads the rotary positions of heads whose width is known.
 func (s *Spec) Rotary(r *hf.ConfigReader) {
 	s.Attention.Rope = readRope(r, s.Attention.HeadDim, 10000)
 }
 
-// LayerTypes reads which layers' attention sees a window only. Absent, the layers from number first on do, if window is
-// not 0.
-func (s *Spec) LayerTypes(r *hf.ConfigReader, window, first int) {
+// LayerTypes reads which layers' attention sees a window only. Absent, those do for which slides returns true, if
+// window is not 0.
+func (s *Spec) LayerTypes(r *hf.ConfigReader, window int, slides func(layer int) bool) {
 	types := r.StringsOr("layer_types", nil)
 	if r.Err() != nil {
 		return
 	}
 	s.windows = make([]int, s.Layers)
 	if types == nil {
-		for l := min(first, s.Layers); l < s.Layers; l++ {
-			s.windows[l] = window
+		for l := range s.windows {
+			if slides(l) {
+				s.windows[l] = window
+			}
 		}
 		return
 	}
@@ -189,6 +223,30 @@ func (s *Spec) LayerTypes(r *hf.ConfigReader, window, first int) {
 	}
 }
 
+// attention is that of a layer, for families whose layers differ in more than windows.
+func (s *Spec) attention(layer int) nn.Attention {
+	a := s.Attention
+	if s.windows != nil {
+		a.Window = s.windows[layer]
+	}
+	return a
+}
+
+// each makes blocks with a rule of the spec's attention and GLU, after LayerTypes. change, if there is one, makes the
+// attention of a layer differ from others.
+func (s *Spec) each(r *hf.ConfigReader, rule nn.Rule, change func(layer int, a *nn.Attention)) {
+	for l := range s.Layers {
+		if r.Err() != nil {
+			return
+		}
+		a := s.attention(l)
+		if change != nil {
+			change(l, &a)
+		}
+		s.Blocks = append(s.Blocks, nn.Block{Rule: rule, Mixer: a, FeedForward: s.GLU})
+	}
+}
+
 // finish completes the blocks and checks what concerns several keys.
 func (s *Spec) finish(r *hf.ConfigReader) {
 	for l := range s.Layers {
@@ -196,11 +254,7 @@ func (s *Spec) finish(r *hf.ConfigReader) {
 			return
 		}
 		if l == len(s.Blocks) {
-			a := s.Attention
-			if s.windows != nil {
-				a.Window = s.windows[l]
-			}
-			b := nn.Block{Mixer: a, FeedForward: s.GLU}
+			b := nn.Block{Mixer: s.attention(l), FeedForward: s.GLU}
 			if s.FeedForwards != nil {
 				b.FeedForward = s.FeedForwards[l]
 			}
@@ -229,7 +283,9 @@ func (s *Spec) checked(r *hf.ConfigReader, a nn.Attention) nn.Attention {
 	case a.HeadDim > maxWidth || a.Heads > maxWidth/a.HeadDim:
 		r.Fail("num_attention_heads", "heads that are together wider than %d are not supported", maxWidth)
 	}
-	a.Rope.HeadDim = a.HeadDim
+	if a.Rope != (nn.RopeFrequencies{}) {
+		a.Rope.HeadDim = a.HeadDim
+	}
 	if a.Scale == 0 {
 		a.Scale = float32(1 / math.Sqrt(float64(a.HeadDim)))
 	}

@@ -25,9 +25,7 @@ var glmNextToken = []string{"model.layers.{layers}.*"}
 // readGLM4MoE reads the mixtures of GLM 4.5: dense layers first, heads that are rotated in part, and experts that are
 // chosen from groups by a corrected sigmoid. Source: transformers, configuration_glm4_moe.py and modeling_glm4_moe.py.
 func readGLM4MoE(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	if !r.Has("rms_norm_eps") {
-		s.Eps = 1e-5
-	}
+	s.defaultEps(r, 1e-5)
 	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 8)
 	s.HeadDim(r)
 	s.Attention.Rope = readPartialRope(r, s.Attention.HeadDim, 10000, 0.5)

@@ -33,14 +33,7 @@ func readGPTOSS(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.Attention.Rope = readRope(r, s.Attention.HeadDim, 150000)
 	bias := r.BoolOr("attention_bias", true)
 	s.Attention.QKVBias, s.Attention.OutBias, s.Attention.Sinks = bias, bias, true
-	s.LayerTypes(r, r.SizeOr("sliding_window", 128), 0)
-	if !r.Has("layer_types") {
-		for l := range s.windows {
-			if l%2 == 1 {
-				s.windows[l] = 0
-			}
-		}
-	}
+	s.LayerTypes(r, r.SizeOr("sliding_window", 128), func(l int) bool { return l%2 == 0 })
 	r.Quantized("mxfp4") // the weights say which tensors are
 	// Copies of keys for other programs, and the weight of a loss that a run asks for.
 	r.Ignore("initial_context_length", "experts_per_token", "output_router_logits", "router_aux_loss_coef")

@@ -26,5 +26,5 @@ func (s *Spec) qwenWindows(r *hf.ConfigReader) {
 	if !r.BoolOr("use_sliding_window", false) {
 		window = 0
 	}
-	s.LayerTypes(r, window, first)
+	s.LayerTypes(r, window, func(l int) bool { return l >= first })
 }

@@ -62,6 +62,27 @@ func (n Names) Under(prefix string) Names {
 	return n
 }
 
+// Renamed is the table with other lines for some of its roles.
+func (n Names) Renamed(lines Names) Names {
+	n = slices.Clone(n)
+	for _, line := range lines {
+		i := slices.IndexFunc(n, func(l Name) bool { return l.Role == line.Role })
+		n[i] = line
+	}
+	return n
+}
+
+// Before is the table with further lines before that of a role.
+func (n Names) Before(role string, lines Names) Names {
+	i := slices.IndexFunc(n, func(l Name) bool { return l.Role == role })
+	return slices.Insert(slices.Clone(n), i, lines...)
+}
+
+// Without is the table without some roles.
+func (n Names) Without(roles ...string) Names {
+	return slices.DeleteFunc(slices.Clone(n), func(l Name) bool { return slices.Contains(roles, l.Role) })
+}
+
 // Recut is the table with another cut of some roles in GGUF files.
 func (n Names) Recut(gguf Cut, roles ...string) Names {
 	n = slices.Clone(n)

@@ -81,7 +81,7 @@ func readScaling(r, scaling *hf.ConfigReader, p *nn.RopeFrequencies) {
 
 // readRopeByType reads rotary embeddings of layers with full attention and of others with a sliding window: in the
 // style of transformers 5, "rope_parameters" has an object for each; in that of 4, "rope_scaling" is for full attention
-// alone.
+// alone. Early versions of 5 have the latter in the form of the former.
 func readRopeByType(r *hf.ConfigReader, headDim int, defaultTheta float64) (full, sliding nn.RopeFrequencies) {
 	plain := nn.RopeFrequencies{HeadDim: headDim, Theta: r.Positive("rope_theta", defaultTheta)}
 	full, sliding = plain, plain
@@ -91,13 +91,20 @@ func readRopeByType(r *hf.ConfigReader, headDim int, defaultTheta float64) (full
 		}
 		readScaling(r, scaling, &full)
 	}
-	if params, ok := r.Object("rope_parameters"); ok {
-		for key, to := range map[string]*nn.RopeFrequencies{"full_attention": &full, "sliding_attention": &sliding} {
-			if of, ok := params.Object(key); ok {
+	params, ok := r.Object("rope_parameters")
+	switch byType := [...]string{"full_attention", "sliding_attention"}; {
+	case !ok:
+	case params.Has(byType[0]) || params.Has(byType[1]):
+		for i, to := range []*nn.RopeFrequencies{&full, &sliding} {
+			if of, ok := params.Object(byType[i]); ok {
 				readTheta(r, of, to)
 				readScaling(r, of, to)
 			}
 		}
+	default:
+		readTheta(r, params, &full)
+		sliding.Theta = full.Theta
+		readScaling(r, params, &full)
 	}
 	return full, sliding
 }

@@ -119,6 +119,7 @@ func TestReadRopeByType(t *testing.T) {
 		`{"rope_theta": 500000, "rope_scaling": {` + yarn + `}}`: {stretched, plain},
 		`{"rope_parameters": {"full_attention": {"rope_theta": 5e5, ` + yarn + `}, ` +
 			`"sliding_attention": {"rope_type": "default", "rope_theta": 5e5}}}`: {stretched, plain},
+		`{"rope_parameters": {"rope_theta": 5e5, ` + yarn + `}}`: {stretched, plain},
 	} {
 		c, err := hf.ParseConfig("m/config.json", []byte(doc))
 		if err != nil {

@@ -1,7 +1,8 @@
 // Package modeltest holds golden files for the decoder families: what PyTorch and transformers compute, in fp32, for
 // tiny random models, and a reader for tests. Each variant is a Hugging Face directory under testdata (config.json
 // and model.safetensors) with its golden.safetensors; golden.py writes them all and says what they hold. Those of
-// mixtures of experts are in testdata-experts, and golden_experts.py writes them.
+// mixtures of experts are in testdata-experts, and golden_experts.py writes them; those of further families are in
+// testdata-families, and golden_families.py writes them.
 //
 // [Load] reads one variant as a [Golden]: a first [Batch] with its logits, loss and the gradient of every parameter,
 // and 20 [Step] of AdamW with clipping, all from the weights in the directory. A Batch has what one optimizer step
@@ -89,28 +90,46 @@ type Golden struct {
 	Steps []Step
 }
 
+// sets are the directories of variants, and the scripts that write them.
+var sets = []struct{ dir, script string }{
+	{denseDir, "golden.py"},
+	{expertsDir, "golden_experts.py"},
+	{familiesDir, "golden_families.py"},
+}
+
 const (
-	denseDir   = "testdata"
-	expertsDir = "testdata-experts"
+	denseDir    = "testdata"
+	expertsDir  = "testdata-experts"
+	familiesDir = "testdata-families"
 )
 
-// Variants are the names of all variants, those without experts first.
-func Variants(tb testing.TB) []string {
+// Variants are the names of all variants, by set.
+func Variants(tb testing.TB) (all []string) {
 	tb.Helper()
-	return append(variants(tb, denseDir, "golden.py"), ExpertVariants(tb)...)
+	for _, set := range sets {
+		all = append(all, variants(tb, set.dir)...)
+	}
+	return all
 }
 
 // ExpertVariants are the names of all variants with experts, sorted.
 func ExpertVariants(tb testing.TB) []string {
 	tb.Helper()
-	return variants(tb, expertsDir, "golden_experts.py")
+	return variants(tb, expertsDir)
 }
 
-func variants(tb testing.TB, dir, script string) []string {
+// FamilyVariants are the names of the variants of further families, sorted.
+func FamilyVariants(tb testing.TB) []string {
+	tb.Helper()
+	return variants(tb, familiesDir)
+}
+
+func variants(tb testing.TB, dir string) []string {
 	tb.Helper()
 	files, err := filepath.Glob(filepath.Join(testdata(tb, dir), "*", "golden.safetensors"))
 	if err != nil || len(files) == 0 {
-		tb.Fatalf("modeltest: no golden files in %s: run model/modeltest/%s", testdata(tb, dir), script)
+		i := slices.IndexFunc(sets, func(s struct{ dir, script string }) bool { return s.dir == dir })
+		tb.Fatalf("modeltest: no golden files in %s: run model/modeltest/%s", testdata(tb, dir), sets[i].script)
 	}
 	var names []string
 	for _, f := range files {
@@ -123,15 +142,17 @@ func variants(tb testing.TB, dir, script string) []string {
 // Load reads a variant; the test fails if it cannot be read.
 func Load(tb testing.TB, variant string) *Golden {
 	tb.Helper()
-	dir := denseDir
-	if slices.Contains(ExpertVariants(tb), variant) {
-		dir = expertsDir
+	for _, set := range sets {
+		if slices.Contains(variants(tb, set.dir), variant) {
+			g, err := load(filepath.Join(testdata(tb, set.dir), variant))
+			if err != nil {
+				tb.Fatalf("modeltest: %v", err)
+			}
+			return g
+		}
 	}
-	g, err := load(filepath.Join(testdata(tb, dir), variant))
-	if err != nil {
-		tb.Fatalf("modeltest: %v", err)
-	}
-	return g
+	tb.Fatalf("modeltest: there is no variant %q", variant)
+	return nil
 }
 
 // testdata finds a directory of this package from a test of any package: tests run in the directory of their package.

@@ -24,7 +24,7 @@ go build "${build[@]}" -o "$out/gpucheck" ./device/cuda/gpucheck
 # Files that are read are where they are in the tree, of which this folder is one: golden files are found below the module's root.
 printf 'module gpucheck\n' >"$packed/go.mod"
 mkdir -p "$packed/model/modeltest" "$packed/benchmarks" "$packed/plan" "$packed/data"
-cp -r model/modeltest/testdata model/modeltest/testdata-experts "$packed/model/modeltest/"
+cp -r model/modeltest/testdata* "$packed/model/modeltest/"
 cp -r benchmarks/peers benchmarks/gpu-rates "$packed/benchmarks/"
 cp -r plan/shapes "$packed/plan/"
 cp device/cuda/gpucheck/*.py device/cuda/gpucheck/README.md "$packed/"

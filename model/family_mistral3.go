@@ -1,0 +1,45 @@
+package model
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/hf"
+)
+
+// mistral3 has Llama's names below those of the language model.
+var mistral3 = Llama.Under("language_model.model.").Renamed(Names{{Role: "lm_head.*",
+	HF: "language_model.lm_head.*", GGUF: "output.*"}})
+
+// mistral3Images are what turns images into rows.
+var mistral3Images = []string{"vision_tower.*", "multi_modal_projector.*"}
+
+// readMistral3 reads the text of models that see images: Mistral Small 3.1 and 3.2, and Ministral 3.
+// Source: transformers, configuration_mistral3.py and modeling_mistral3.py.
+func readMistral3(c *hf.Config, r *hf.ConfigReader, s *Spec) {
+	if r.OneOf("model_type", "mistral", "mistral", "ministral3") == "ministral3" {
+		readMinistral3(c, r, s)
+	} else {
+		readMistral(c, r, s)
+	}
+	s.Outer.Ignore("vision_config", "image_token_index", "image_token_id", "projector_hidden_act",
+		"vision_feature_layer", "multimodal_projector_bias", "spatial_merge_size")
+}
+
+// readMinistral3 reads the text of Ministral 3: Mistral's block with YaRN, and queries that are scaled by position.
+// Source: transformers, configuration_ministral3.py and modeling_ministral3.py.
+func readMinistral3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
+	s.defaultEps(r, 1e-5)
+	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 8)
+	s.headDimOr(r, 128)
+	s.Attention.Rope = readRope(r, s.Attention.HeadDim, 1e6)
+	if params, ok := r.Object("rope_parameters"); ok {
+		params.Ignore("max_position_embeddings") // a copy
+		s.Attention.Rope.QueryBeta = params.FloatOr("llama_4_scaling_beta", 0)
+		s.Attention.Rope.OriginalPositions = params.Size("original_max_position_embeddings")
+	} else {
+		r.Fail("rope_parameters", "an object is expected")
+	}
+	if window := r.SizeOr("sliding_window", 0); window > 0 {
+		s.windows = slices.Repeat([]int{window}, s.Layers)
+	}
+}

@@ -1,0 +1,198 @@
+"""Write the golden files of testdata-families/: a tiny random model of each of further families, as golden.py has them.
+
+    python3 -m pip install torch==2.9.0 transformers==5.24.0 numpy==2.4.6 safetensors==0.8.0
+    python3 model/modeltest/golden_families.py [VARIANT ...]
+
+The files of a variant are those of golden.py; config.json is as transformers 5 saves it, and tensors have the names and
+shapes of model.safetensors, as save_pretrained writes it. Parameters that text does not use, such as those of a vision
+tower, are in model.safetensors and have no gradient.
+
+The oracle computes each document of a row alone, with the masks and positions that the model's own classes make for
+it. So nothing here says what is visible to whom, and a table of frequencies that a model chooses by the length of a
+sequence is chosen for each document. The model is in evaluation mode: none has dropout.
+
+The same classes in float64 (see in_float64) measure how exact the oracle's fp32 is. That finds rounding, and no errors
+of mathematics; those are for the Go code to find, which shares a config.json and no more.
+"""
+
+import contextlib
+import copy
+import math
+import pathlib
+import shutil
+import sys
+from functools import partial
+
+import numpy as np
+import torch
+import transformers
+from transformers import (
+    Exaone4Config, Glm4Config, Ministral3Config, Mistral3Config, Olmo2Config, Olmo3Config, Phi3Config,
+    PixtralVisionConfig, SeedOssConfig, SmolLM3Config)
+from transformers.core_model_loading import revert_weight_conversion
+
+from golden import STEPS, first_batch, golden, random_batch, write_safetensors
+
+YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+
+# Sizes are small, mostly not powers of two, and differ between variants; the second number is a seed.
+VARIANTS = {
+    # Documents of 13 and more positions are long. Four of the six columns of a head are rotated.
+    "phi3": (0, partial(
+        Phi3Config, hidden_size=24, intermediate_size=28, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=47, max_position_embeddings=64, original_max_position_embeddings=12,
+        sliding_window=9, partial_rotary_factor=0.75,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 1000.0, "short_factor": [1.0, 1.25],
+                         "long_factor": [1.5, 3.0]})),
+    # The second layer of three does not rotate its heads.
+    "smollm3": (1, partial(
+        SmolLM3Config, hidden_size=24, intermediate_size=26, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=43, max_position_embeddings=64, no_rope_layer_interval=2)),
+    "seed_oss": (2, partial(
+        SeedOssConfig, hidden_size=20, intermediate_size=22, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=6, vocab_size=41, max_position_embeddings=64, attention_out_bias=True,
+        mlp_bias=True)),
+    # Queries are scaled from position 16 on, and again from 32 on.
+    "mistral3": (3, partial(
+        Mistral3Config, tie_word_embeddings=False, text_config=partial(
+            Ministral3Config, hidden_size=18, intermediate_size=26, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=8, vocab_size=41, max_position_embeddings=64,
+            rope_parameters=YARN | {"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                                    "llama_4_scaling_beta": 0.1, "max_position_embeddings": 64}),
+        vision_config=partial(
+            PixtralVisionConfig, hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1,
+            head_dim=4, patch_size=2, image_size=4))),
+    # The second layer sees all, and does not rotate its heads.
+    "exaone4": (4, partial(
+        Exaone4Config, hidden_size=20, intermediate_size=26, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=10, vocab_size=43, max_position_embeddings=64, sliding_window=7,
+        sliding_window_pattern=2)),
+    # Half of a head is rotated, and its pairs are neighbours.
+    "glm4": (5, partial(
+        Glm4Config, hidden_size=22, intermediate_size=26, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, vocab_size=41, max_position_embeddings=64)),
+    "olmo2": (6, partial(
+        Olmo2Config, hidden_size=24, intermediate_size=26, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=43, max_position_embeddings=64)),
+    # Layer 3 sees all, with YaRN; the others have windows, and frequencies as they are.
+    "olmo3": (7, partial(
+        Olmo3Config, hidden_size=16, intermediate_size=18, num_hidden_layers=4, num_attention_heads=2,
+        num_key_value_heads=1, vocab_size=37, max_position_embeddings=64, sliding_window=6,
+        rope_parameters={"full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}})),
+}
+
+
+# ---- the oracle: transformers, fp32
+
+def made(config):
+    """A config of a partial, whose own partials are made first, without the family's numbers of special tokens."""
+    settings = {key: made(value) if isinstance(value, partial) else copy.deepcopy(value)
+                for key, value in config.keywords.items()}
+    config = config.func(**settings)
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        if hasattr(config, key):
+            setattr(config, key, None)
+    return config
+
+
+def model_of(config):
+    auto = transformers.AutoModelForCausalLM
+    if hasattr(config, "text_config"):
+        auto = transformers.AutoModelForImageTextToText
+    return auto.from_config(config, attn_implementation="eager").eval()
+
+
+def build(config, rng):
+    model = model_of(config)
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            x = rng.standard_normal(tuple(p.shape))
+            if name.endswith("norm.weight"):
+                x = 1 + 0.2 * x
+            elif p.ndim == 1:
+                x = 0.2 * x
+            elif "embed" in name or "lm_head" in name:
+                x = x / math.sqrt(p.shape[1])
+            else:
+                x = 1.2 * x / math.sqrt(p.shape[-1])
+            p.copy_(torch.from_numpy(x))
+    return model
+
+
+def oracle(compute, b):
+    """Logits of a batch, a document at a time; compute(tokens) are those of one row of tokens."""
+    rows = []
+    for tokens, positions in zip(b["tokens"], b["positions"]):
+        starts = (positions == 0).nonzero().flatten().tolist()
+        ends = starts[1:] + [len(positions)]
+        rows.append(torch.cat([compute(tokens[None, start:end])[0] for start, end in zip(starts, ends)]))
+    return torch.stack(rows)
+
+
+@contextlib.contextmanager
+def in_float64():
+    """Classes that name fp32 compute in float64."""
+    names = {"float32": torch.float32, "float": torch.float}
+    method, default = torch.Tensor.float, torch.get_default_dtype()
+    try:
+        for name in names:
+            setattr(torch, name, torch.float64)
+        torch.Tensor.float = torch.Tensor.double
+        torch.set_default_dtype(torch.float64)
+        yield
+    finally:
+        for name, dtype in names.items():
+            setattr(torch, name, dtype)
+        torch.Tensor.float = method
+        torch.set_default_dtype(default)
+
+
+# ---- the files
+
+def write(out, name):
+    seed, config = VARIANTS[name]
+    config = made(config)
+    text = config.get_text_config()
+    rng = np.random.default_rng([seed, 20254, *name.encode()])
+    model = build(config, rng)
+    first = first_batch(rng, text.vocab_size)
+    batches = [random_batch(rng, text.vocab_size, s) for s in range(STEPS)]
+
+    shutil.rmtree(out / name, ignore_errors=True)
+    model.save_pretrained(out / name)
+    (out / name / "generation_config.json").unlink()
+
+    with in_float64():
+        exact = model_of(made(VARIANTS[name][1]))
+    carried = ("vision_tower", "multi_modal_projector", "visual")
+    params = {n: p for n, p in model.named_parameters() if not any(part in n for part in carried)}
+
+    def exact_logits(p, b):
+        def compute(tokens):
+            with in_float64():
+                return torch.func.functional_call(exact, p, (), {"input_ids": tokens, "use_cache": False}).logits
+        return oracle(compute, b)
+
+    tensors, metadata = golden(
+        name, seed, params, lambda b: oracle(lambda t: model(input_ids=t, use_cache=False).logits.float(), b),
+        exact_logits, first, batches)
+    grads = {n: torch.from_numpy(x) for n, x in tensors.items() if n.startswith("grad.")}
+    saved = revert_weight_conversion(model, {n.removeprefix("grad."): x for n, x in grads.items()})
+    tensors = {n: x for n, x in tensors.items() if n not in grads}
+    tensors |= {"grad." + n: np.ascontiguousarray(x.numpy()) for n, x in saved.items()}
+    write_safetensors(out / name / "golden.safetensors", tensors, metadata)
+
+
+def main(names):
+    assert torch.__version__.startswith("2.9.0") and transformers.__version__ == "5.24.0", "other versions than pinned"
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    out = pathlib.Path(__file__).parent / "testdata-families"
+    for name in VARIANTS:
+        if not names or name in names:
+            write(out, name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
