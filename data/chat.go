@@ -87,7 +87,7 @@ func NewChat(dir, file string) (*Chat, error) {
 		}
 		c.sources[source] = t
 	}
-	spec, err := json.Marshal([]any{"chat-2", c.config.Templates, c.config.Tokens, chatNow})
+	spec, err := json.Marshal([]any{"chat-3", c.config.Templates, c.config.Tokens, chatNow})
 	if err != nil {
 		return nil, fmt.Errorf("chat_template: %w", err)
 	}

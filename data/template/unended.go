@@ -35,18 +35,12 @@ func (f *turnFinder) unended(last Span) *Unended {
 	if isSure && !strings.HasSuffix(strings.TrimSpace(f.text[last.Start:last.End]), content) {
 		return nil
 	}
-	messages, err := marked(f.in.Messages[:i+1:i+1], i)
+	messages, err := markedContent(f.in.Messages[:i+1:i+1], i)
 	if err != nil {
 		return nil
 	}
-	plain := NewDict(4)
-	for k, key := range messages[i].(*Dict).keys {
-		if key != Value(String("tool_calls")) {
-			plain.Set(string(key.(String)), messages[i].(*Dict).vals[k])
-		}
-	}
 	// The content may end as a turn does, so that is asked once more with the mark.
-	tail, ok := f.afterMark(append(messages[:i:i], plain))
+	tail, ok := f.afterMark(append(messages[:i:i], except(messages[i].(*Dict), "tool_calls")))
 	if ok && strings.TrimSpace(tail) != "" || !ok && !isSure {
 		return nil
 	}
@@ -73,16 +67,6 @@ func (f *turnFinder) unended(last Span) *Unended {
 		u.Header, _, _ = strings.Cut(text, mark)
 	}
 	return u
-}
-
-// afterMark returns the text after the mark in a rendered conversation that has one.
-func (f *turnFinder) afterMark(messages []Value) (string, bool) {
-	text, err := f.render(messages, false)
-	parts := strings.Split(text, mark)
-	if err != nil || len(parts) != 2 {
-		return "", false
-	}
-	return parts[1], true
 }
 
 // toolAnswer makes the answer of the first tool that a message calls: the mark.
