@@ -1,11 +1,12 @@
-"""Writes testdata/golden.json: what transformers computes for soft caps and attention sinks.
+"""Writes testdata/golden.json: what transformers computes for soft caps, attention sinks and gated delta nets.
 
     python3 -m pip install torch==2.9.0 transformers==4.57.3 numpy==2.4.6
     python3 device/devicetest/golden.py
 
 Nothing is downloaded: inputs are random, drawn from fixed seeds by NumPy, small, and in float64. Attention is that of gpt-oss (sinks, with
 and without its window) and of Gemma 2 (soft cap) in transformers' eager form; the loss is that of a Gemma 2 model with one layer, by its
-logits before they are capped. golden_test.go holds the suite's reference against all of it.
+logits before they are capped. The delta net is that of Qwen3-Next. golden_test.go holds the suite's reference against
+all of it.
 """
 
 import json
@@ -14,9 +15,11 @@ import types
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 import transformers
 from transformers.models.gemma2 import modeling_gemma2 as gemma2
 from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
+from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 
 ROWS, HEADS, KV_HEADS, HEAD_DIM = 9, 4, 2, 4
 STARTS = [0, 0, 0, 0, 0, 5, 5, 5, 5]  # two documents
@@ -73,6 +76,38 @@ def loss(seed, soft_cap):
             "logits": flat(raw[0][0, :-1]), "dlogits": flat(raw[0].grad[0, :-1])}
 
 
+def delta(seed):
+    """A gated delta net of Qwen3-Next from its convolution to its outputs, and all its gradients.
+
+    transformers computes the recurrence in float32, and heads first have keys of their own.
+    """
+    rng = np.random.default_rng(seed)
+    leaf = lambda *shape: torch.tensor(rng.standard_normal(shape).round(3)).requires_grad_()
+    key_heads, key_dim, value_dim, taps = 2, 3, 2, 4
+    keys = key_heads * key_dim
+    x, w = leaf(ROWS, 2 * keys + HEADS * value_dim), leaf(2 * keys + HEADS * value_dim, taps)
+    a, b, a_log, dt_bias = leaf(ROWS, HEADS), leaf(ROWS, HEADS), leaf(HEADS), leaf(HEADS)
+    dout = leaf(ROWS, HEADS * value_dim).detach()
+    outs = []
+    for start in sorted(set(STARTS)):
+        rows = slice(start, start + STARTS.count(start))
+        n = STARTS.count(start)
+        qkv = F.silu(F.conv1d(x[rows].T[None], w[:, None], padding=taps - 1, groups=len(w))[0, :, :n].T)
+        q, k, v = qkv.split([keys, keys, HEADS * value_dim], dim=1)
+        q, k = (t.view(1, n, key_heads, key_dim).repeat_interleave(HEADS // key_heads, dim=2) for t in (q, k))
+        decay = -a_log.exp() * F.softplus(a[rows] + dt_bias)
+        out, _ = qwen3_next.torch_recurrent_gated_delta_rule(
+            q, k, v.view(1, n, HEADS, value_dim), decay[None], b[rows].sigmoid()[None], None, False,
+            use_qk_l2norm_in_kernel=True)
+        outs.append(out.reshape(n, HEADS * value_dim))
+    out = torch.cat(outs)
+    out.backward(dout)
+    return {"key_heads": key_heads, "heads": HEADS, "key_dim": key_dim, "value_dim": value_dim, "start": STARTS,
+            "x": flat(x), "w": flat(w), "a": flat(a), "b": flat(b), "a_log": flat(a_log), "dt_bias": flat(dt_bias),
+            "dout": flat(dout), "out": flat(out), "dx": flat(x.grad), "dw": flat(w.grad), "da": flat(a.grad),
+            "db": flat(b.grad), "da_log": flat(a_log.grad), "ddt_bias": flat(dt_bias.grad)}
+
+
 golden = {
     "transformers": transformers.__version__, "torch": torch.__version__.split("+")[0],
     "attention": {
@@ -82,6 +117,7 @@ golden = {
         "gemma2, window": attention(4, gemma2.eager_attention_forward, 2, 1.5, False),
     },
     "loss": {"gemma2": loss(5, 2.0)},
+    "delta": {"qwen3-next": delta(6)},
 }
 path = pathlib.Path(__file__).parent / "testdata" / "golden.json"
 path.parent.mkdir(exist_ok=True)

@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/tensor"
 )
 
-// The reference agrees with transformers on sinks and soft caps; golden.py says with what of it. Gemma 2's softmax is in
-// fp32 there.
+// The reference agrees with transformers on sinks, soft caps and gated delta nets; golden.py says with what of it.
+// Gemma 2's softmax and the recurrence are in fp32 there.
 func TestReferenceAgainstTransformers(t *testing.T) {
 	text, err := os.ReadFile("testdata/golden.json")
 	if err != nil {
@@ -27,6 +28,18 @@ func TestReferenceAgainstTransformers(t *testing.T) {
 			SoftCap                                       float64 `json:"soft_cap"`
 			Sinks, Q, K, V, DOut, Out, DQ, DK, DV, DSinks []float64
 		}
+		Delta map[string]struct {
+			KeyHeads                              int `json:"key_heads"`
+			Heads                                 int
+			KeyDim                                int `json:"key_dim"`
+			ValueDim                              int `json:"value_dim"`
+			Start                                 []int32
+			X, W, A, B, DOut, Out, DX, DW, DA, DB []float64
+			ALog                                  []float64 `json:"a_log"`
+			DtBias                                []float64 `json:"dt_bias"`
+			DALog                                 []float64 `json:"da_log"`
+			DDtBias                               []float64 `json:"ddt_bias"`
+		}
 		Loss map[string]struct {
 			Vocab           int
 			SoftCap         float64 `json:"soft_cap"`
@@ -38,13 +51,13 @@ func TestReferenceAgainstTransformers(t *testing.T) {
 	if err := json.Unmarshal(text, &golden); err != nil {
 		t.Fatal(err)
 	}
-	near := func(what string, got, want []float64) {
+	near := func(what string, got, want []float64) { // sums of fp32, in softmaxes and recurrences
 		t.Helper()
 		if len(got) != len(want) {
 			t.Fatalf("%s: %d numbers, want %d", what, len(got), len(want))
 		}
 		for i := range want {
-			if !(math.Abs(got[i]-want[i]) <= 1e-6) {
+			if !(math.Abs(got[i]-want[i]) <= 1e-6*(1+math.Abs(want[i]))) {
 				t.Errorf("%s[%d] is %v, transformers has %v", what, i, got[i], want[i])
 			}
 		}
@@ -85,7 +98,32 @@ func TestReferenceAgainstTransformers(t *testing.T) {
 		near(name+" loss", []float64{total}, []float64{g.Loss})
 		near(name+" dlogits", n.read(dlogits), g.DLogits)
 	}
-	if len(golden.Attention) != 4 || len(golden.Loss) != 1 {
-		t.Errorf("%d attentions and %d losses", len(golden.Attention), len(golden.Loss))
+	for name, g := range golden.Delta {
+		rows, starts := len(g.Start), n.ints(g.Start)
+		spec := device.DeltaSpec{KeyHeads: g.KeyHeads, Heads: g.Heads, KeyDim: g.KeyDim, ValueDim: g.ValueDim,
+			Docs: device.Docs{Start: starts, End: starts}} // a recurrence has no use for ends
+		x, w, a, b := n.f32(rows, g.X), n.f32(spec.QKVCols(), g.W), n.f32(rows, g.A), n.f32(rows, g.B)
+		aLog, dtBias, dout := n.f32(1, g.ALog), n.f32(1, g.DtBias), n.f32(rows, g.DOut)
+		qkv, decay, beta, out := n.like(x), n.like(a), n.like(b), n.like(dout)
+		states, dstates := n.arena.Mat(tensor.F32, 1, spec.KeyDim*spec.ValueDim*spec.Heads), n.arena.Mat(tensor.F32, 1,
+			spec.KeyDim*spec.ValueDim*spec.Heads)
+		n.CausalConv(qkv, x, w, spec.Docs)
+		n.DeltaGates(decay, beta, a, b, aLog, dtBias)
+		n.GatedDelta(out, states, qkv, decay, beta, spec)
+		near(name+" out", n.read(out), g.Out)
+		dqkv, ddecay, dbeta, dx, dw := n.like(qkv), n.like(decay), n.like(beta), n.like(x), n.like(w)
+		da, db, daLog, ddtBias := n.like(a), n.like(b), n.like(aLog), n.like(dtBias)
+		n.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states, spec)
+		n.DeltaGatesGrad(da, db, daLog, ddtBias, ddecay, dbeta, a, b, aLog, dtBias)
+		n.CausalConvGrad(dx, dw, dqkv, x, w, spec.Docs)
+		near(name+" dx", n.read(dx), g.DX)
+		near(name+" dw", n.read(dw), g.DW)
+		near(name+" da", n.read(da), g.DA)
+		near(name+" db", n.read(db), g.DB)
+		near(name+" da_log", n.read(daLog), g.DALog)
+		near(name+" ddt_bias", n.read(ddtBias), g.DDtBias)
+	}
+	if len(golden.Attention) != 4 || len(golden.Loss) != 1 || len(golden.Delta) != 1 {
+		t.Errorf("%d attentions, %d losses, %d delta nets", len(golden.Attention), len(golden.Loss), len(golden.Delta))
 	}
 }

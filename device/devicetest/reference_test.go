@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -287,4 +288,51 @@ func (n *numbersOf) crossEntropy(dlogits, logits device.Mat, targets, weights de
 			softCap)
 	}
 	return n.read(loss)
+}
+
+// The reference computes a document's outputs and gradients from its own rows only: alone, they are the same.
+func TestReferenceDocumentsAlone(t *testing.T) {
+	const rows, taps = 150, 4
+	rng := rand.New(rand.NewPCG(3, 4))
+	n := newNumbers()
+	normal := func(rows, cols int) device.Mat {
+		x := make([]float64, rows*cols)
+		for i := range x {
+			x[i] = rng.NormFloat64()
+		}
+		return n.f32(rows, x)
+	}
+	spec := device.DeltaSpec{KeyHeads: 1, Heads: 2, KeyDim: 3, ValueDim: 2}
+	cols := spec.QKVCols()
+	x, w, dout := normal(rows, cols), normal(cols, taps), normal(rows, spec.Values())
+	decay, beta := normal(rows, spec.Heads), normal(rows, spec.Heads)
+	n.memory.put(decay, squared(n.read(decay), -0.1))
+	// run returns what it computes in a row, of count rows from first on.
+	run := func(first, count int, starts []int32) [][]float64 {
+		spec, part := spec, func(m device.Mat) device.Mat { return m.RowRange(first, count) }
+		spec.Docs = device.Docs{Start: n.ints(starts), End: n.ints(starts)} // the reference has no use for ends
+		chunks, size := spec.States(count)
+		qkv, y, dqkv, dxs := normal(count, cols), normal(count, spec.Values()), normal(count, cols), normal(count, cols)
+		states, dstates := normal(chunks, size), normal(chunks, size)
+		ddecay, dbeta := normal(count, spec.Heads), normal(count, spec.Heads)
+		n.CausalConv(qkv, part(x), w, spec.Docs)
+		n.GatedDelta(y, states, qkv, part(decay), part(beta), spec)
+		n.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, part(dout), qkv, part(decay), part(beta), states, spec)
+		n.CausalConvGrad(dxs, device.Mat{}, dqkv, part(x), w, spec.Docs)
+		return [][]float64{n.read(y), n.read(dxs), n.read(ddecay), n.read(dbeta)}
+	}
+	lengths, starts := []int{1, 70, 3, 64, 12}, []int32{}
+	for _, length := range lengths {
+		starts = append(starts, slices.Repeat([]int32{int32(len(starts))}, length)...)
+	}
+	packed, first := run(0, rows, starts), 0
+	for _, length := range lengths {
+		for i, alone := range run(first, length, make([]int32, length)) {
+			width := len(alone) / length
+			if !slices.Equal(packed[i][first*width:][:len(alone)], alone) {
+				t.Errorf("rows %d to %d: result %d has other numbers alone", first, first+length, i)
+			}
+		}
+		first += length
+	}
 }
