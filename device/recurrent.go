@@ -17,7 +17,7 @@ package device
 const DeltaChunk = 64
 
 // MostTaps is the greatest number of taps that a convolution may have.
-const MostTaps = 16
+const MostTaps = 8
 
 // GateKind is the activation of a gate.
 type GateKind uint8

@@ -35,7 +35,12 @@ func (s *Stream) CausalConv(y, x, w device.Mat, docs device.Docs) {
 	s.operands.CausalConv(y, x, w, docs)
 	s.convolve(x, w, docs, func(a *kernels.Conv) {
 		a.Y = mat(y)
-		s.crew.split(x.Rows, 1, rowBytes(y, x), func(lo, hi int) { s.crew.ConvForward(a, lo, hi) })
+		const rows, cols = 256, kernels.ConvColumns // of a task
+		blocks := (x.Rows + rows - 1) / rows
+		s.crew.Run(blocks*((x.Cols+cols-1)/cols), func(_, task int) {
+			row, col := task%blocks*rows, task/blocks*cols
+			s.crew.ConvForward(a, row, min(row+rows, x.Rows), col, min(col+cols, x.Cols))
+		})
 	})
 }
 
@@ -79,7 +84,7 @@ func deltaGates(a, b, aLog, dtBias device.Mat) *kernels.DeltaGates {
 }
 
 // gateBytes stands for the time that a row and head of the gates of a delta net takes, as memory that it goes through.
-const gateBytes = 512
+const gateBytes = 256
 
 // DeltaGates implements device.DeltaOps.
 func (s *Stream) DeltaGates(decay, beta, a, b, aLog, dtBias device.Mat) {
@@ -100,7 +105,7 @@ func (s *Stream) DeltaGatesGrad(da, db, daLog, ddtBias, ddecay, dbeta, a, b, aLo
 		if !daLog.IsZero() {
 			g.DALog, g.DDt = floats(daLog), floats(ddtBias)
 		}
-		s.crew.split(a.Cols, 1, int64(gateBytes*a.Rows), func(lo, hi int) {
+		s.crew.split(a.Cols, 16, int64(gateBytes*a.Rows), func(lo, hi int) {
 			s.crew.DeltaGatesBackward(g, a.Rows, lo, hi)
 		})
 	})

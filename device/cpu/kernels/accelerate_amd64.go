@@ -28,6 +28,8 @@ func accelerate(l *loops, level isa.Level) {
 		l.rotate = [2]func(y0, y1, x0, x1, cos, sin unsafe.Pointer, n int, sign float32){rotateF32AVX512, rotateBF16AVX512}
 		l.swiglu = [2]func(h, gate, up unsafe.Pointer, n int){swigluF32AVX512, swigluBF16AVX512}
 		l.swigluGrad = [2]func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int){swigluGradF32AVX512, swigluGradBF16AVX512}
+		l.gate = [2]func(y, x, gate unsafe.Pointer, n int){gateF32AVX512, gateBF16AVX512}
+		l.gateGrad = [2]func(dx, dgate, dy, x, gate unsafe.Pointer, n int){gateGradF32AVX512, gateGradBF16AVX512}
 		l.glu = [2]func(h, gate, up unsafe.Pointer, n int, alpha, limit float32){gluF32AVX512, gluBF16AVX512}
 		l.gluGrad = gluGradAVX512
 		l.max, l.sumExp = maxAVX512, sumExpAVX512

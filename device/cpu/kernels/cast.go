@@ -73,6 +73,15 @@ func (t *Table) Scale(dst, a Vec, s float32) {
 	}
 }
 
+// MulAdd adds the products of a and b to dst, each product rounded.
+func (t *Table) MulAdd(dst, a, b []float32) {
+	check(len(dst) == len(a) && len(dst) == len(b), "MulAdd: lengths differ")
+	for i := 0; i < len(dst); i += piece {
+		n := min(piece, len(dst)-i)
+		t.normWeight[0](unsafe.Pointer(&dst[i]), unsafe.Pointer(&a[i]), unsafe.Pointer(&b[i]), n, 1)
+	}
+}
+
 // AddScaled adds s*a to dst, which stays in fp32. The product is rounded before it is added.
 func (t *Table) AddScaled(dst []float32, a Vec, s float32) {
 	check(len(dst) == a.Len, "AddScaled: lengths differ")

@@ -1,11 +1,13 @@
 package kernels
 
+import "unsafe"
+
 // Conv is a short causal convolution of each column by itself, and silu of it:
 //
 //	z[t,c] = sum over j of w[c,j]*x[t-K+1+j,c]      y = z*s with s = 1/(1 + exp(-z))
 //
 // Rows before the first one of a document count as zeros. The sum begins at +0 and takes the products, each rounded, in
-// the order of j. exp is that of [Exp]. All matrices have the same type.
+// the order of j. exp is that of [Exp]. All matrices have the same type, but DW.
 type Conv struct {
 	X, Y, W Mat     // [rows, C] twice, [C, K]
 	Start   []int32 // [rows], the first row of a row's document
@@ -14,123 +16,117 @@ type Conv struct {
 	DW     Mat // [C, K], F32; the zero value: none
 }
 
-// MostTaps is the greatest K.
-const MostTaps = 16
+const (
+	MostTaps    = 8   // the greatest K
+	ConvColumns = 512 // the most columns that a call takes
+)
 
-// ConvColumns is the most columns that ConvBackward takes at once.
-const ConvColumns = 512
-
-func (a *Conv) check(rows, col0, col1 int) {
-	check(a.X.has(rows, col1) && a.W.Rows == a.X.Cols && a.W.Cols <= MostTaps && a.W.DType == a.X.DType &&
-		len(a.Start) >= rows && 0 <= col0 && col0 <= col1, "Conv: shape or type of X or W")
+// convBlock has some columns of a convolution in fp32: the weights, tap by tap, the last K rows of x and of dz, each at
+// its row mod K, and rows of what is computed.
+type convBlock struct {
+	*Table
+	*Conv
+	col, n, taps  int
+	w, x, dz, dw  [MostTaps][ConvColumns]float32
+	z, y, t, ones [ConvColumns]float32
 }
 
-// ConvForward writes rows [row0, row1) of Y.
-func (t *Table) ConvForward(a *Conv, row0, row1 int) {
-	a.check(row1, 0, a.X.Cols)
-	check(a.Y.has(row1, a.X.Cols) && a.Y.DType == a.X.DType, "ConvForward: shape or type of Y")
-	var taps convTaps
-	for c := 0; c < a.X.Cols; c += ConvColumns {
-		n := min(ConvColumns, a.X.Cols-c)
-		taps.read(t, a, c, n)
-		for r := row0; r < row1; r++ {
-			z := taps.sums(t, a, r, c, n)
-			for i, x := range z {
-				z[i] = x * sigmoid(x)
-			}
-			t.Convert(a.Y.vec(r, c, n), F32(z))
+func (b *convBlock) begin(t *Table, a *Conv, rows, col0, col1 int, others ...Mat) {
+	b.Table, b.Conv, b.col, b.n, b.taps = t, a, col0, col1-col0, a.W.Cols
+	ok := a.W.Rows == a.X.Cols && 1 <= b.taps && b.taps <= MostTaps && len(a.Start) >= rows && 0 <= col0 &&
+		0 <= b.n && b.n <= ConvColumns && a.W.DType == a.X.DType
+	for _, m := range append(others, a.X) {
+		ok = ok && m.has(rows, col1) && m.DType == a.X.DType
+	}
+	check(ok, "Conv: shape or type")
+	for c := range b.n {
+		for j := range b.taps {
+			b.w[j][c] = a.W.element(col0+c, j)
 		}
+		b.ones[c] = 1
 	}
 }
 
-// convTaps has the weights of some columns, tap by tap, and room for a row.
-type convTaps struct {
-	w       [MostTaps][ConvColumns]float32
-	x, sum  [ConvColumns]float32
-	dz      [MostTaps][ConvColumns]float32 // of the last rows, by row mod K
-	dw      [MostTaps][ConvColumns]float32
-	tapsOfW [MostTaps]float32
+// element is element (r, c) of m.
+func (m Mat) element(r, c int) float32 { return m.vec(r, c, 1).At(0) }
+
+// read takes a row of x in.
+func (b *convBlock) read(row int) {
+	b.Convert(F32(b.x[row%b.taps][:b.n]), b.X.vec(row, b.col, b.n))
 }
 
-// read reads the weights of n columns.
-func (p *convTaps) read(t *Table, a *Conv, col, n int) {
-	for c := range n {
-		t.Convert(F32(p.tapsOfW[:a.W.Cols]), a.W.vec(col+c, 0, a.W.Cols))
-		for j, w := range p.tapsOfW[:a.W.Cols] {
-			p.w[j][c] = w
-		}
-	}
-}
+// first is the tap that the first row of the document that row r sees is multiplied by.
+func (b *convBlock) first(r int) int { return max(0, b.taps-1-r+int(b.Start[r])) }
 
-// sums is z in n columns of a row.
-func (p *convTaps) sums(t *Table, a *Conv, row, col, n int) []float32 {
-	z := p.sum[:n]
+// sum computes z of row r, from rows that were taken in.
+func (b *convBlock) sum(r int) {
+	z := b.z[:b.n]
 	clear(z)
-	for j := max(0, a.W.Cols-1-row+int(a.Start[row])); j < a.W.Cols; j++ {
-		x := p.x[:n]
-		t.Convert(F32(x), a.X.vec(row-a.W.Cols+1+j, col, n))
-		for i, w := range p.w[j][:n] {
-			z[i] += float32(w * x[i])
-		}
+	for j := b.first(r); j < b.taps; j++ {
+		b.MulAdd(z, b.x[(r-b.taps+1+j)%b.taps][:b.n], b.w[j][:b.n])
 	}
-	return z
+}
+
+// ConvForward writes rows [row0, row1) and columns [col0, col1) of Y, no more than ConvColumns of them.
+func (t *Table) ConvForward(a *Conv, row0, row1, col0, col1 int) {
+	var b convBlock
+	b.begin(t, a, row1, col0, col1, a.Y)
+	for r := max(0, row0-b.taps+1); r < row1; r++ {
+		if b.read(r); r < row0 {
+			continue
+		}
+		b.sum(r)
+		t.swiglu[0](unsafe.Pointer(&b.y), unsafe.Pointer(&b.z), unsafe.Pointer(&b.ones), b.n)
+		t.Convert(a.Y.vec(r, col0, b.n), F32(b.y[:b.n]))
+	}
 }
 
 // ConvBackward writes columns [col0, col1) of DX, no more than ConvColumns of them, and adds to those rows of DW:
 //
 //	dz = dy*(s*(1 + z*(1-s)))      dx[t] = sum over j of w[j]*dz[t+K-1-j]      dw[j] += sum over t of dz[t]*x[t-K+1+j]
 //
-// The sum over j falls with j and has the rows of the document only; the sum over t begins at +0, in the order of rows.
+// Sums begin at +0. The one for dx falls with j, and the one for dw is in the order of rows.
 func (t *Table) ConvBackward(a *Conv, rows, col0, col1 int) {
-	a.check(rows, col0, col1)
-	n, k := col1-col0, a.W.Cols
-	check(n <= ConvColumns && a.DX.has(rows, col1) && a.DY.has(rows, col1) && a.DX.DType == a.X.DType &&
-		a.DY.DType == a.X.DType, "ConvBackward: shape or type of DX or DY")
-	var p convTaps
-	p.read(t, a, col0, n)
+	var b convBlock
+	b.begin(t, a, rows, col0, col1, a.DX, a.DY)
 	for r := range rows {
-		z, dz := p.sums(t, a, r, col0, n), p.dz[r%k][:n]
-		t.Convert(F32(dz), a.DY.vec(r, col0, n))
-		for i, x := range z {
-			s := sigmoid(x)
-			dz[i] *= s * (1 + float32(x*(1-s)))
-		}
+		b.read(r)
+		b.sum(r)
+		dz := b.dz[r%b.taps][:b.n]
+		t.Convert(F32(dz), a.DY.vec(r, col0, b.n))
+		at := unsafe.Pointer(&dz[0])
+		t.swigluGrad[0](at, unsafe.Pointer(&b.y), unsafe.Pointer(&b.t), at, unsafe.Pointer(&b.z),
+			unsafe.Pointer(&b.ones), b.n)
 		if a.DW.Data != nil {
-			for j := max(0, k-1-r+int(a.Start[r])); j < k; j++ {
-				x, dw := p.x[:n], p.dw[j][:n]
-				t.Convert(F32(x), a.X.vec(r-k+1+j, col0, n))
-				for i, d := range dz {
-					dw[i] += float32(d * x[i])
-				}
+			for j := b.first(r); j < b.taps; j++ {
+				b.MulAdd(b.dw[j][:b.n], dz, b.x[(r-b.taps+1+j)%b.taps][:b.n])
 			}
 		}
-		// The rows that no later row adds to: of the document's end all that are left.
-		first := max(int(a.Start[r]), r-k+1)
-		last := first
-		switch {
-		case r+1 == rows || int(a.Start[r+1]) == r+1:
-			last = r
-		case r-k+1 < int(a.Start[r]):
-			continue
-		}
-		for to := first; to <= last; to++ {
-			dx := p.sum[:n]
-			clear(dx)
-			for from := to; from <= min(r, to+k-1); from++ {
-				w := p.w[k-1-(from-to)][:n]
-				for i, d := range p.dz[from%k][:n] {
-					dx[i] += float32(w[i] * d)
-				}
+		if r+1 == rows || int(a.Start[r+1]) == r+1 { // the rows that are left of the document
+			for to := max(int(a.Start[r]), r-b.taps+1); to <= r; to++ {
+				b.writeDX(to, r)
 			}
-			t.Convert(a.DX.vec(to, col0, n), F32(dx))
+		} else if to := r - b.taps + 1; to >= int(a.Start[r]) {
+			b.writeDX(to, r)
 		}
 	}
 	if a.DW.Data == nil {
 		return
 	}
-	for c := range n {
-		for j := range k {
-			*(*float32)(a.DW.at(col0+c, j)) += p.dw[j][c]
+	check(a.DW.has(col1, b.taps) && kind(a.DW.DType) == 0, "ConvBackward: shape or type of DW")
+	for c := range b.n {
+		for j := range b.taps {
+			*(*float32)(a.DW.at(col0+c, j)) += b.dw[j][c]
 		}
 	}
+}
+
+// writeDX writes row r of DX, where last is the last row whose dz counts.
+func (b *convBlock) writeDX(r, last int) {
+	dx := b.t[:b.n]
+	clear(dx)
+	for from := r; from <= last; from++ {
+		b.MulAdd(dx, b.dz[from%b.taps][:b.n], b.w[b.taps-1-(from-r)][:b.n])
+	}
+	b.Convert(b.DX.vec(r, b.col, b.n), F32(dx))
 }

@@ -86,6 +86,12 @@ func swigluF32AVX512(h, gate, up unsafe.Pointer, n int)
 func swigluGradF32AVX512(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
 
 //go:noescape
+func gateF32AVX512(y, x, gate unsafe.Pointer, n int)
+
+//go:noescape
+func gateGradF32AVX512(dx, dgate, dy, x, gate unsafe.Pointer, n int)
+
+//go:noescape
 func gluF32AVX512(h, gate, up unsafe.Pointer, n int, alpha, limit float32)
 
 //go:noescape
@@ -144,6 +150,12 @@ func swigluBF16AVX512(h, gate, up unsafe.Pointer, n int)
 
 //go:noescape
 func swigluGradBF16AVX512(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
+
+//go:noescape
+func gateBF16AVX512(y, x, gate unsafe.Pointer, n int)
+
+//go:noescape
+func gateGradBF16AVX512(dx, dgate, dy, x, gate unsafe.Pointer, n int)
 
 //go:noescape
 func gluBF16AVX512(h, gate, up unsafe.Pointer, n int, alpha, limit float32)

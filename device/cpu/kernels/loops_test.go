@@ -20,7 +20,8 @@ var arrays = map[string]string{
 	"toBF16": "HF", "toF32": "FH", "split": "HLF", "join": "FHL",
 	"add": "AAA", "addTo": "FA", "scale": "AA", "addScaled": "FA",
 	"normSquares": "A", "normApply": "AAA", "normDot": "AAA", "normGrad": "AAAA", "normGradAdd": "AAAAA", "normWeight": "FAA",
-	"rotate": "AAAAFF", "swiglu": "AAA", "swigluGrad": "AAAAAA", "glu": "AAA", "gluGrad": "FFFFFF",
+	"rotate": "AAAAFF", "swiglu": "AAA", "swigluGrad": "AAAAAA", "gate": "AAA",
+	"gateGrad": "AAAAA", "glu": "AAA", "gluGrad": "FFFFFF",
 	"max": "F", "sumExp": "F", "expMul": "AF", "expSum": "AF", "dot": "AA", "scoreGrad": "AAFF",
 }
 

@@ -67,6 +67,8 @@ var plainLoops = loops{
 	rotate:      [2]func(y0, y1, x0, x1, cos, sin unsafe.Pointer, n int, sign float32){plainRotate[float32], plainRotate[uint16]},
 	swiglu:      [2]func(h, gate, up unsafe.Pointer, n int){plainSwiGLU[float32], plainSwiGLU[uint16]},
 	swigluGrad:  [2]func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int){plainSwiGLUGrad[float32], plainSwiGLUGrad[uint16]},
+	gate:        [2]func(y, x, gate unsafe.Pointer, n int){plainGate[float32], plainGate[uint16]},
+	gateGrad:    [2]func(dx, dgate, dy, x, gate unsafe.Pointer, n int){plainGateGrad[float32], plainGateGrad[uint16]},
 	glu:         [2]func(h, gate, up unsafe.Pointer, n int, alpha, limit float32){plainGLU[float32], plainGLU[uint16]},
 	gluGrad:     plainGLUGrad,
 	max:         plainMax,
@@ -285,6 +287,22 @@ func plainSwiGLU[E element](h, gate, up unsafe.Pointer, n int) {
 	for i := range hs {
 		g := load(gs[i])
 		hs[i] = round[E](float32(g*sigmoid(g)) * load(us[i]))
+	}
+}
+
+func plainGate[E element](y, x, gate unsafe.Pointer, n int) {
+	ys, xs, gs := of[E](y, n), of[E](x, n), of[E](gate, n)
+	for i := range ys {
+		ys[i] = round[E](load(xs[i]) * sigmoid(load(gs[i])))
+	}
+}
+
+func plainGateGrad[E element](dx, dgate, dy, x, gate unsafe.Pointer, n int) {
+	dxs, dgs, dys, xs, gs := of[E](dx, n), of[E](dgate, n), of[E](dy, n), of[E](x, n), of[E](gate, n)
+	for i := range dxs {
+		s, dy, x := sigmoid(load(gs[i])), load(dys[i]), load(xs[i])
+		dxs[i] = round[E](dy * s)
+		dgs[i] = round[E](float32(dy*x) * float32(s*(1-s)))
 	}
 }
 

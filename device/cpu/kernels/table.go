@@ -60,6 +60,9 @@ type loops struct {
 	swiglu     [2]func(h, gate, up unsafe.Pointer, n int)
 	swigluGrad [2]func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
 
+	gate     [2]func(y, x, gate unsafe.Pointer, n int)
+	gateGrad [2]func(dx, dgate, dy, x, gate unsafe.Pointer, n int)
+
 	glu     [2]func(h, gate, up unsafe.Pointer, n int, alpha, limit float32)
 	gluGrad func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int, alpha, limit float32)
 

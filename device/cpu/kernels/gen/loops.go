@@ -31,7 +31,8 @@ func loops(w width) []loop {
 	for _, d := range both {
 		all = append(all, adamw(d), sum64("sumSquares", d, true), add(d), addTo(d), scale(d), addScaled(d),
 			normSquares(d), normApply(d), normDot(d), normGrad(d, false), normGrad(d, true), normWeight(d),
-			rotate(d), swiglu(d), swigluGrad(d), glu(d), expMul(d), expSum(d), dot(d), scoreGrad(d))
+			rotate(d), swiglu(d), swigluGrad(d), gate(d), gateGrad(d), glu(d), expMul(d), expSum(d), dot(d),
+			scoreGrad(d))
 	}
 	return append(all, sum64("sum", f32, false), gluGrad(), maximum(), sumExp())
 }
@@ -432,6 +433,31 @@ func swigluGrad(d dtype) loop {
 		a.store(d, u, "dgate")
 		a.store(d, g, "dup")
 		a.store(d, h, "h")
+	}}
+}
+
+func gate(d dtype) loop {
+	return loop{name: "gate" + string(d), arrays: []string{"y", "x", "gate"}, body: func(a *asm) {
+		g := a.load(d, "gate")
+		s, x := sigmoid(a, g), a.load(d, "x")
+		a.mul(x, s)
+		a.free(g, s)
+		a.store(d, x, "y")
+	}}
+}
+
+func gateGrad(d dtype) loop {
+	return loop{name: "gateGrad" + string(d), arrays: []string{"dx", "dgate", "dy", "x", "gate"}, body: func(a *asm) {
+		g, t := a.load(d, "gate"), a.copy(a.float(1))
+		s, x, dy := sigmoid(a, g), a.load(d, "x"), a.load(d, "dy")
+		a.mul(x, dy)
+		a.sub(t, s)
+		a.mul(t, s)
+		a.mul(x, t)
+		a.mul(dy, s)
+		a.free(g, s, t)
+		a.store(d, dy, "dx")
+		a.store(d, x, "dgate")
 	}}
 }
 
