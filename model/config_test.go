@@ -113,6 +113,28 @@ func windows(m *model.Model) []int {
 	return w
 }
 
+// Older files of Qwen2.5-VL have the keys of the text outside of "text_config", and mrope as a kind of rope scaling.
+func TestFlatConfig(t *testing.T) {
+	nested := mustBuild(t, "qwen2_5_vl", nil)
+	var keys map[string]any
+	check(t, json.Unmarshal(config(t, "qwen2_5_vl", nil), &keys))
+	text := keys["text_config"].(map[string]any)
+	delete(keys, "text_config")
+	maps.DeleteFunc(text, func(key string, _ any) bool { return key == "model_type" || key == "rope_parameters" })
+	maps.Copy(keys, text)
+	keys["rope_theta"] = 1000
+	keys["rope_scaling"] = map[string]any{"type": "mrope", "mrope_section": []int{1, 2, 2}}
+	doc, err := json.Marshal(keys)
+	check(t, err)
+	c, err := hf.ParseConfig("config.json", doc)
+	check(t, err)
+	flat, err := model.New(c)
+	check(t, err)
+	if diff := cmp.Diff(nested.Blocks, flat.Blocks); diff != "" {
+		t.Errorf("(-nested +flat):\n%s", diff)
+	}
+}
+
 // unrotated are the layers whose heads are not rotated.
 func unrotated(m *model.Model) any {
 	var layers []int

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"math"
 	"strings"
 
@@ -16,7 +17,9 @@ type Family struct {
 	Read func(*hf.Config, *hf.ConfigReader, *Spec)
 	// TextConfig says that the decoder's keys are in config.json's object "text_config". Read has the rest in Spec.Outer.
 	TextConfig bool
-	Names      Names // what files call its tensors
+	// Flat says that older files of a family with a TextConfig have the decoder's keys outside of it.
+	Flat  bool
+	Names Names // what files call its tensors
 	// Dropout says that published configurations ask for dropout in training. No family has dropout here.
 	Dropout bool
 	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
@@ -51,6 +54,12 @@ var families = []Family{
 	{ModelType: "glm4", Read: readGLM4, Names: glm4},
 	{ModelType: "olmo2", Read: readOLMo2, Names: postNorms},
 	{ModelType: "olmo3", Read: readOLMo3, Names: postNorms},
+	{ModelType: "qwen2_5_vl", Read: readQwen25VL, TextConfig: true, Flat: true, Names: qwen,
+		Carried: []string{"visual.*"}},
+	{ModelType: "qwen3_vl", Read: readQwen3VL, TextConfig: true, Names: qwen.Under("model.language_model."),
+		Carried: []string{"model.visual.*"}},
+	{ModelType: "qwen3_vl_moe", Read: readQwen3VLMoE, TextConfig: true, Names: qwen3VLMoE,
+		Carried: []string{"model.visual.*"}},
 	{ModelType: "glm4_moe", Read: readGLM4MoE, Names: glmMoE, Constants: glmCorrection, Carried: glmNextToken},
 }
 
@@ -85,7 +94,8 @@ type Spec struct {
 	Outer *hf.ConfigReader // of config.json as a whole
 
 	family  Family
-	windows []int // of each layer's attention; none: no layer has one
+	theta   float64 // of rotary positions, where the file has none; 0: 10000
+	windows []int   // of each layer's attention; none: no layer has one
 }
 
 // Limits that no model comes near and that keep products of sizes far from overflow.
@@ -106,7 +116,7 @@ func readSpec(c *hf.Config, families []Family) (*Spec, error) {
 		if f.ModelType == modelType && r.Err() == nil {
 			s.family = f
 			decoder := r
-			if f.TextConfig {
+			if f.TextConfig && !(f.Flat && !r.Has("text_config")) {
 				decoder = r.Config("text_config")
 			}
 			s.common(decoder)
@@ -123,7 +133,7 @@ func (s *Spec) common(r *hf.ConfigReader) {
 	s.Vocab = limited(r, "vocab_size", maxVocab)
 	s.Layers = limited(r, "num_hidden_layers", maxLayers)
 	s.Positions = r.Size("max_position_embeddings")
-	s.Tied = r.BoolOr("tie_word_embeddings", s.Outer.BoolOr("tie_word_embeddings", false))
+	s.Tied = s.Outer.BoolOr("tie_word_embeddings", r.BoolOr("tie_word_embeddings", false))
 	s.InitStd = r.FloatOr("initializer_range", 0.02)
 	if s.InitStd < 0 {
 		r.Fail("initializer_range", "a standard deviation is not negative")
@@ -187,7 +197,7 @@ func (s *Spec) defaultEps(r *hf.ConfigReader, eps float32) {
 
 // Rotary reads the rotary positions of heads whose width is known.
 func (s *Spec) Rotary(r *hf.ConfigReader) {
-	s.Attention.Rope = readRope(r, s.Attention.HeadDim, 10000)
+	s.Attention.Rope = readRope(r, s.Attention.HeadDim, cmp.Or(s.theta, 10000))
 }
 
 // LayerTypes reads which layers' attention sees a window only. Absent, those do for which slides returns true, if

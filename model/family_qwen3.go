@@ -7,9 +7,14 @@ import "github.com/millrace/millrace/hf"
 func readQwen3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.Attention.KVHeads = r.Size("num_key_value_heads")
 	s.Attention.HeadDim = r.SizeOr("head_dim", 128)
+	s.qwen3Attention(r)
+	s.qwenWindows(r)
+}
+
+// qwen3Attention reads what the attention of all Qwen 3s has, of heads whose width is known.
+func (s *Spec) qwen3Attention(r *hf.ConfigReader) {
 	s.Rotary(r)
 	s.Attention.QKNorm = true
 	bias := r.BoolOr("attention_bias", false)
 	s.Attention.QKVBias, s.Attention.OutBias = bias, bias
-	s.qwenWindows(r)
 }

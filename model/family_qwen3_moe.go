@@ -24,15 +24,16 @@ var qwenMoE = slices.Concat(qwen, Names{
 func readQwen3MoE(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 4)
 	s.HeadDim(r)
-	s.Rotary(r)
-	s.Attention.QKNorm = true
-	bias := r.BoolOr("attention_bias", false)
-	s.Attention.QKVBias, s.Attention.OutBias = bias, bias
+	s.qwen3Attention(r)
 	s.qwenWindows(r)
+	s.qwenExperts(r, r.BoolOr("norm_topk_prob", false))
+}
+
+// qwenExperts reads which layers have experts.
+func (s *Spec) qwenExperts(r *hf.ConfigReader, renormalize bool) {
 	experts := nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth), Number: limited(r, either(r,
 		"num_experts", "num_local_experts"), maxExperts),
-		Route: device.RouteSpec{TopK: r.Size("num_experts_per_tok"), Renormalize: r.BoolOr("norm_topk_prob", false),
-			Scale: 1}}
+		Route: device.RouteSpec{TopK: r.Size("num_experts_per_tok"), Renormalize: renormalize, Scale: 1}}
 	every := r.SizeOr("decoder_sparse_step", 1)
 	dense := r.IntsOr("mlp_only_layers", nil)
 	r.Ignore("output_router_logits", "router_aux_loss_coef") // of a loss that a run asks for

@@ -8,7 +8,7 @@ import (
 // readSmolLM3 reads SmolLM3: Llama's block, of which every fourth does not rotate its heads.
 // Source: transformers, configuration_smollm3.py and modeling_smollm3.py.
 func readSmolLM3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.Tied = r.BoolOr("tie_word_embeddings", s.Outer.BoolOr("tie_word_embeddings", true))
+	s.Tied = r.BoolOr("tie_word_embeddings", true)
 	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 4)
 	s.HeadDim(r)
 	s.Attention.Rope = readRope(r, s.Attention.HeadDim, 2e6)

@@ -9,9 +9,10 @@ import (
 )
 
 // ropeKinds are the kinds of stretching under their names in config.json. By dynamic, frequencies differ from the plain
-// ones only in sequences of more than max_position_embeddings, and those are refused. Early files have su for longrope.
+// ones only in sequences of more than max_position_embeddings, and those are refused. By mrope, they differ in images.
+// Early files have su for longrope.
 var ropeKinds = []string{nn.RopeDefault.String(), nn.RopeLinear.String(), nn.RopeLlama3.String(), nn.RopeYaRN.String(),
-	nn.RopeLong.String(), "dynamic", "su"}
+	nn.RopeLong.String(), "dynamic", "mrope", "su"}
 
 // readRope reads the rotary embedding in the style of transformers 4 ("rope_theta" and "rope_scaling", whose kind is
 // "rope_type" or "type") or 5 ("rope_parameters" with both), for heads of a width. defaultTheta stands for an absent base.
@@ -56,6 +57,8 @@ func readScaling(r, scaling *hf.ConfigReader, p *nn.RopeFrequencies) {
 	switch name {
 	case "dynamic":
 		scaling.Positive("factor", 0)
+		return
+	case "mrope":
 		return
 	case "su":
 		name = nn.RopeLong.String()

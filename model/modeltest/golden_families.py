@@ -26,9 +26,10 @@ from functools import partial
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import (
     Exaone4Config, Glm4Config, Ministral3Config, Mistral3Config, Olmo2Config, Olmo3Config, Phi3Config,
-    PixtralVisionConfig, SeedOssConfig, SmolLM3Config)
+    PixtralVisionConfig, Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3VLMoeConfig, SeedOssConfig, SmolLM3Config)
 from transformers.core_model_loading import revert_weight_conversion
 
 from golden import STEPS, first_batch, golden, random_batch, write_safetensors
@@ -79,6 +80,30 @@ VARIANTS = {
         Olmo3Config, hidden_size=16, intermediate_size=18, num_hidden_layers=4, num_attention_heads=2,
         num_key_value_heads=1, vocab_size=37, max_position_embeddings=64, sliding_window=6,
         rope_parameters={"full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}})),
+    # Angles are those of three coordinates, which are equal in text.
+    "qwen2_5_vl": (8, partial(
+        Qwen2_5_VLConfig, tie_word_embeddings=False, text_config=dict(
+            hidden_size=20, intermediate_size=26, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+            vocab_size=41, max_position_embeddings=64, bos_token_id=None, eos_token_id=None,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [1, 2, 2]}),
+        vision_config=dict(depth=1, hidden_size=4, intermediate_size=4, num_heads=1, out_hidden_size=20,
+                           patch_size=2))),
+    "qwen3_vl": (9, partial(
+        Qwen3VLConfig, tie_word_embeddings=True, text_config=dict(
+            hidden_size=20, intermediate_size=22, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=6, vocab_size=43, max_position_embeddings=64,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [1, 1, 1],
+                             "mrope_interleaved": True}),
+        vision_config=dict(depth=1, hidden_size=4, intermediate_size=4, num_heads=1, out_hidden_size=20, patch_size=2,
+                           num_position_embeddings=4, deepstack_visual_indexes=[0]))),
+    "qwen3_vl_moe": (10, partial(
+        Qwen3VLMoeConfig, tie_word_embeddings=False, text_config=dict(
+            hidden_size=18, intermediate_size=22, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+            head_dim=8, vocab_size=37, max_position_embeddings=64, num_experts=4, num_experts_per_tok=2,
+            moe_intermediate_size=6, mlp_only_layers=[0],
+            rope_parameters={"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [1, 2, 1]}),
+        vision_config=dict(depth=1, hidden_size=4, intermediate_size=4, num_heads=1, out_hidden_size=18, patch_size=2,
+                           num_position_embeddings=4, deepstack_visual_indexes=[0]))),
 }
 
 
@@ -99,7 +124,7 @@ def model_of(config):
     auto = transformers.AutoModelForCausalLM
     if hasattr(config, "text_config"):
         auto = transformers.AutoModelForImageTextToText
-    return auto.from_config(config, attn_implementation="eager").eval()
+    return auto.from_config(config, attn_implementation="eager", experts_implementation="eager").eval()
 
 
 def build(config, rng):
@@ -150,6 +175,14 @@ def in_float64():
 
 # ---- the files
 
+def published(name, tensors):
+    """Tensors in the form of the published files. Those of qwen3_vl_moe have experts with transposed matrices, which
+    transformers turns as it loads them, and saves in the other form where it has not loaded them."""
+    if name != "qwen3_vl_moe":
+        return tensors
+    return {n: x.transpose(1, 2).contiguous() if ".experts." in n else x for n, x in tensors.items()}
+
+
 def write(out, name):
     seed, config = VARIANTS[name]
     config = made(config)
@@ -161,6 +194,8 @@ def write(out, name):
 
     shutil.rmtree(out / name, ignore_errors=True)
     model.save_pretrained(out / name)
+    file = out / name / "model.safetensors"
+    save_file(published(name, load_file(file)), file, metadata={"format": "pt"})
     (out / name / "generation_config.json").unlink()
 
     with in_float64():
@@ -180,7 +215,7 @@ def write(out, name):
     grads = {n: torch.from_numpy(x) for n, x in tensors.items() if n.startswith("grad.")}
     saved = revert_weight_conversion(model, {n.removeprefix("grad."): x for n, x in grads.items()})
     tensors = {n: x for n, x in tensors.items() if n not in grads}
-    tensors |= {"grad." + n: np.ascontiguousarray(x.numpy()) for n, x in saved.items()}
+    tensors |= {"grad." + n: np.ascontiguousarray(x.numpy()) for n, x in published(name, saved).items()}
     write_safetensors(out / name / "golden.safetensors", tensors, metadata)
 
 
