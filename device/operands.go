@@ -278,6 +278,12 @@ func (o *Operands) RoPE(y, x, bias Mat, heads int, cos, sin Mat, positions Mem, 
 }
 
 func (o *Operands) attention(spec AttentionSpec, rows int) (queries, keys int) {
+	o.bounds(spec.Docs, rows)
+	return o.heads(spec)
+}
+
+// heads checks what an attention's spec says of its heads and scores.
+func (o *Operands) heads(spec AttentionSpec) (queries, keys int) {
 	if spec.Heads < 1 || spec.KVHeads < 1 || spec.HeadDim < 1 || spec.Heads%spec.KVHeads != 0 {
 		o.fail("%d heads of %d columns share %d key heads", spec.Heads, spec.HeadDim, spec.KVHeads)
 	}
@@ -285,7 +291,6 @@ func (o *Operands) attention(spec AttentionSpec, rows int) (queries, keys int) {
 		o.fail("a window of %d keys", spec.Window)
 	}
 	o.softCap(spec.SoftCap)
-	o.bounds(spec.Docs, rows)
 	return spec.Heads * spec.HeadDim, spec.KVHeads * spec.HeadDim
 }
 
@@ -307,10 +312,7 @@ func (o *Operands) Attention(out, lse, q, k, v Mat, spec AttentionSpec) {
 	o.same("out", out, q)
 	o.same("k", k, q)
 	o.same("v", v, q)
-	if !spec.Sinks.IsZero() {
-		o.read("sinks", spec.Sinks, 1, spec.Heads, activation)
-		o.same("sinks", spec.Sinks, q)
-	}
+	o.sinks(q, spec)
 	o.apart()
 }
 
@@ -334,6 +336,30 @@ func (o *Operands) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta Mat,
 		o.same(p.Name, p.Mat, q)
 	}
 	o.apart()
+}
+
+func (o *Operands) AttendCache(out, q, k, v Mat, spec AttentionSpec) {
+	o.begin("AttendCache")
+	queries, keys := o.heads(spec)
+	o.write("out", out, q.Rows, queries, activation)
+	o.read("q", q, q.Rows, queries, activation)
+	o.read("k", k, k.Rows, keys, activation)
+	o.read("v", v, k.Rows, keys, activation)
+	o.vec(false, "start", spec.Docs.Start, tensor.I32, q.Rows)
+	o.vec(false, "end", spec.Docs.End, tensor.I32, q.Rows)
+	o.same("out", out, q)
+	o.same("k", k, q)
+	o.same("v", v, q)
+	o.sinks(q, spec)
+	o.apart()
+}
+
+// sinks checks the sinks of an attention, if it has any.
+func (o *Operands) sinks(q Mat, spec AttentionSpec) {
+	if !spec.Sinks.IsZero() {
+		o.read("sinks", spec.Sinks, 1, spec.Heads, activation)
+		o.same("sinks", spec.Sinks, q)
+	}
 }
 
 func (o *Operands) SinkGrad(dsinks, sinks, lse, delta Mat) {
@@ -411,6 +437,15 @@ func (o *Operands) Gather(y, table Mat, ids Mem, first int) {
 	o.read("table", table, table.Rows, table.Cols, activation)
 	o.vec(false, "ids", ids, tensor.I32, y.Rows)
 	o.same("table", table, y)
+	o.apart()
+}
+
+func (o *Operands) Put(cache, x Mat, at Mem) {
+	o.begin("Put")
+	o.write("cache", cache, cache.Rows, x.Cols, activation)
+	o.read("x", x, x.Rows, x.Cols, activation)
+	o.vec(false, "at", at, tensor.I32, x.Rows)
+	o.same("x", x, cache)
 	o.apart()
 }
 

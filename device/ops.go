@@ -82,6 +82,16 @@ type AttentionSpec struct {
 	Docs  Docs
 }
 
+// CacheFLOPs counts the arithmetic of AttendCache for n rows and a cache of cached rows: two products for each pair of
+// a query and a key, as if each row saw all rows of the cache, or as many as the window has. How many it sees is not
+// known before the operation runs.
+func (s *AttentionSpec) CacheFLOPs(n, cached int) int64 {
+	if s.Window > 0 {
+		cached = min(cached, s.Window)
+	}
+	return 2 * 2 * int64(n) * int64(cached) * int64(s.Heads) * int64(s.HeadDim)
+}
+
 // AttentionOps are rotary positions and attention.
 type AttentionOps interface {
 	// RoPE turns each head of x [T, heads*headDim] by its position: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin) for
@@ -96,6 +106,11 @@ type AttentionOps interface {
 	// AttentionGrad computes dq, dk, dv from dout and from the operands of Attention, except the sinks: they are part
 	// of lse. It leaves in delta (F32, [T, Heads]) the sum over each head of out*dout.
 	AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta Mat, spec AttentionSpec)
+	// AttendCache is Attention of rows whose keys and values are rows of a cache: k and v are [C, KVHeads*HeadDim].
+	// Row r of q and out, [n, Heads*HeadDim], sees the rows [Docs.Start[r], Docs.End[r]) of the cache, its own among
+	// them, or the last Window of these; a row that sees none gets zeros. All rows of the range hold finite numbers,
+	// and rows in no range are not read. Docs.Positions has no meaning.
+	AttendCache(out, q, k, v Mat, spec AttentionSpec)
 	// SinkGrad is the sinks' gradient: dsinks (F32, [1, heads]) -= sum over rows of exp(sinks - lse)*delta, from the
 	// sinks [1, heads] (A) and lse of Attention and the delta of AttentionGrad.
 	SinkGrad(dsinks, sinks, lse, delta Mat)
@@ -132,10 +147,14 @@ type HeadOps interface {
 	Sum(dst Mem, x Mat)
 }
 
-// EmbeddingOps look up rows of a table that holds the rows [first, first+table.Rows) of the vocabulary.
+// EmbeddingOps look up rows of a table and write rows of one. A table of an embedding holds the rows
+// [first, first+table.Rows) of the vocabulary.
 type EmbeddingOps interface {
 	// Gather writes y[t] = table[ids[t]-first] for the ids in range and leaves the other rows alone.
 	Gather(y, table Mat, ids Mem, first int)
+	// Put writes cache[at[r]] = x[r], for one type, and leaves the other rows of cache alone. No two rows have one
+	// place, and a row whose place is negative is not written.
+	Put(cache, x Mat, at Mem)
 	// ScatterAdd adds dtable[ids[t]-first] (F32) += dy[t] for the ids in range, in the order of t.
 	ScatterAdd(dtable, dy Mat, ids Mem, first int)
 }

@@ -164,6 +164,11 @@ func (c *counter) Attention(_, _, _, _, _ device.Mat, s device.AttentionSpec) {
 	c.Account.Attention += 2 * 2 * pairs(c.docs, s.Window) * int64(s.Heads*s.HeadDim)
 }
 
+func (c *counter) AttendCache(_, q, k, _ device.Mat, s device.AttentionSpec) {
+	c.Ops++
+	c.Account.Attention += s.CacheFLOPs(q.Rows, k.Rows)
+}
+
 func (c *counter) AttentionGrad(_, _, _, dout, _, _, _, out, _, _ device.Mat, s device.AttentionSpec) {
 	c.moves(dout, out)
 	if shape := (AttentionShape{s.Heads, s.HeadDim}); c.Widest.cols() < shape.cols() {
@@ -194,6 +199,7 @@ func (c *counter) RoPE(y, x, _ device.Mat, _ int, _, _ device.Mat, _ device.Mem,
 func (c *counter) RMSNormGrad(dx, _, dy, x, _, _, resid device.Mat, _ int) { c.moves(dx, dy, x, resid) }
 
 func (c *counter) Gather(y, _ device.Mat, _ device.Mem, _ int)      { c.moves(y, y) }
+func (c *counter) Put(_, x device.Mat, _ device.Mem)                { c.moves(x, x) }
 func (c *counter) ScatterAdd(_, dy device.Mat, _ device.Mem, _ int) { c.moves(dy, dy, dy) }
 
 // routed counts an operation on the rows of blocks that reads or writes these matrices of blocks, if each expert is

@@ -276,7 +276,8 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 			DiskWriteBytesPerSec: diskShare * h.drive.writeGBPerSec * gigabyte,
 		},
 		Device: device.Info{Name: g.name, MemoryBytes: g.memory, PinnedDeviceBytesPerMiB: device.GPUPinnedDeviceBytesPerMiB,
-			PinnedHostBytesPerMiB: device.GPUPinnedHostBytesPerMiB, NoRecurrence: device.GPUNoRecurrence},
+			PinnedHostBytesPerMiB: device.GPUPinnedHostBytesPerMiB, NoRecurrence: device.GPUNoRecurrence,
+			NoCaches: device.GPUNoCaches},
 		RatedWriteBytes: h.drive.ratedWriteBytes,
 		Sources:         sources,
 	}

@@ -245,7 +245,8 @@ func (f *machineFile) finish() (plan.NamedMachine, error) {
 	}
 	on.Device = device.Info{Name: cmp.Or(on.Device.Name, "a GPU"), MemoryBytes: cmp.Or(f.sizes["device_memory"],
 		on.Device.MemoryBytes), PinnedDeviceBytesPerMiB: device.GPUPinnedDeviceBytesPerMiB,
-		PinnedHostBytesPerMiB: device.GPUPinnedHostBytesPerMiB, NoRecurrence: device.GPUNoRecurrence}
+		PinnedHostBytesPerMiB: device.GPUPinnedHostBytesPerMiB, NoRecurrence: device.GPUNoRecurrence,
+		NoCaches: device.GPUNoCaches}
 	on.SetSizes(f.sizes["host_memory"], f.sizes["disk_space"])
 	if on.DeviceBytes <= 0 {
 		return plan.NamedMachine{}, fmt.Errorf("device_memory is %s: the driver alone takes 1 GiB; give more",

@@ -20,9 +20,12 @@ func (s *Stream) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, pos
 }
 
 func attentionSpec(out, lse, q, k, v device.Mat, spec device.AttentionSpec) *attention.Spec {
-	a := &attention.Spec{Q: mat(q), K: mat(k), V: mat(v), Out: mat(out), LSE: floats(lse),
+	a := &attention.Spec{Q: mat(q), K: mat(k), V: mat(v), Out: mat(out),
 		Heads: spec.Heads, KVHeads: spec.KVHeads, HeadDim: spec.HeadDim, Scale: spec.Scale, Window: spec.Window, SoftCap: spec.SoftCap,
 		DocStart: ints(spec.Docs.Start, q.Rows)}
+	if !lse.IsZero() {
+		a.LSE = floats(lse)
+	}
 	if !spec.Sinks.IsZero() {
 		a.Sinks = vec(spec.Sinks)
 	}
@@ -47,6 +50,30 @@ func (s *Stream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSp
 		packing := c.pack(a, false, c.shared())
 		c.Run(a.ForwardTasks(), func(worker, task int) {
 			attention.Forward(c.Table, multiplier{c.engine}, worker, a, packing, task, c.block(worker, bytes))
+		})
+		return nil
+	})
+}
+
+// AttendCache implements device.AttentionOps.
+func (s *Stream) AttendCache(out, q, k, v device.Mat, spec device.AttentionSpec) {
+	s.operands.AttendCache(out, q, k, v, spec)
+	s.try(func() error {
+		a := attentionSpec(out, device.Mat{}, q, k, v, spec)
+		a.End = ints(spec.Docs.End, q.Rows)
+		cached, err := attention.NewCached(a)
+		if err != nil {
+			return err
+		}
+		c := s.crew
+		c.attention.Lock()
+		defer c.attention.Unlock()
+		bytes := attentionBlock(spec.HeadDim)
+		if err := c.equip(bytes, 0); err != nil {
+			return err
+		}
+		c.Run(cached.Tasks(), func(worker, task int) {
+			cached.Run(c.Table, multiplier{c.engine}, worker, task, c.block(worker, bytes))
 		})
 		return nil
 	})

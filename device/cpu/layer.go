@@ -1,6 +1,8 @@
 package cpu
 
 import (
+	"fmt"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/kernels"
 )
@@ -56,6 +58,27 @@ func (s *Stream) Gather(y, table device.Mat, ids device.Mem, first int) {
 	s.enqueue(func() {
 		a := &kernels.Embedding{IDs: ints(ids, y.Rows), RowFirst: first, Table: mat(table), Y: mat(y)}
 		s.crew.split(y.Rows, 1, rowBytes(y, y), func(lo, hi int) { s.crew.EmbeddingGather(a, lo, hi) })
+	})
+}
+
+// Put implements device.EmbeddingOps.
+func (s *Stream) Put(cache, x device.Mat, at device.Mem) {
+	s.operands.Put(cache, x, at)
+	s.try(func() error {
+		to, from, places := mat(cache), mat(x), ints(at, x.Rows)
+		for r, place := range places {
+			if int(place) >= cache.Rows {
+				return fmt.Errorf("row %d has the place %d in a cache of %d rows", r, place, cache.Rows)
+			}
+		}
+		s.crew.split(x.Rows, 1, rowBytes(x, x), func(lo, hi int) {
+			for r := lo; r < hi; r++ {
+				if places[r] >= 0 {
+					s.crew.CopyRow(to, int(places[r]), from, r)
+				}
+			}
+		})
+		return nil
 	})
 }
 

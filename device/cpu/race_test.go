@@ -100,6 +100,12 @@ func calls(a *device.Arena) []func(w work) {
 		func(y, table device.Mat, ids device.Mem) func(work) {
 			return func(s work) { s.Gather(y, table, ids, 0) }
 		}(x(), f32(4, groups*d), ids()),
+		func(out, q, k, v device.Mat, spec device.AttentionSpec) func(work) {
+			return func(s work) { s.AttendCache(out, q, k, v, spec) }
+		}(x(), x(), f32(rows+2, groups*d), f32(rows+2, groups*d), sunk),
+		func(cache, x device.Mat, at device.Mem) func(work) {
+			return func(s work) { s.Put(cache, x, at) }
+		}(f32(rows+2, groups*d), x(), ids()),
 		func(dtable, dy device.Mat, ids device.Mem) func(work) {
 			return func(s work) { s.ScatterAdd(dtable, dy, ids, 0) }
 		}(f32(4, groups*d), x(), ids()),

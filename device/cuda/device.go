@@ -173,6 +173,7 @@ func (d *Device) equip(gpu *gpu, o Options) error {
 			gpu.driverVersion/1000, gpu.driverVersion%1000/10, d.kernelsAre, products),
 		TunesProducts: d.blas != nil,
 		NoRecurrence:  device.GPUNoRecurrence,
+		NoCaches:      device.GPUNoCaches,
 		Warning:       d.warning,
 	}
 	return nil

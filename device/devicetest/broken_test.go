@@ -38,6 +38,8 @@ type (
 	forgetsBias  struct{ device.Stream }
 	zeroTargets  struct{ device.Stream }
 	fromZero     struct{ device.Stream }
+	wholeCache   struct{ device.Stream }
+	putsAll      struct{ device.Stream }
 	noStarts     struct{ device.Stream }
 	deltaEnds    struct{ device.Stream }
 	noConvGrad   struct{ device.Stream }
@@ -113,6 +115,16 @@ func (s fromZero) Gather(y, table device.Mat, ids device.Mem, first int) {
 	s.Stream.Gather(y, table, ids, 0)
 }
 
+func (s wholeCache) AttendCache(out, q, k, v device.Mat, spec device.AttentionSpec) {
+	s.Stream.Zero(spec.Docs.Start)
+	s.Stream.AttendCache(out, q, k, v, spec)
+}
+
+func (s putsAll) Put(cache, x device.Mat, at device.Mem) {
+	s.Stream.Put(cache, x, at)
+	s.Stream.Copy(cache.RowRange(0, 1).Mem, x.RowRange(0, 1).Mem)
+}
+
 func (s noStarts) CausalConv(y, x, w device.Mat, docs device.Docs) {
 	s.Stream.Zero(docs.Start)
 	s.Stream.CausalConv(y, x, w, docs)
@@ -173,6 +185,8 @@ var breaks = []struct {
 	{"forgets the bias of a rotation", "RoPE", func(s device.Stream) device.Stream { return forgetsBias{s} }},
 	{"takes all targets for token 0", "CrossEntropy", func(s device.Stream) device.Stream { return zeroTargets{s} }},
 	{"ignores where a table begins", "Gather", func(s device.Stream) device.Stream { return fromZero{s} }},
+	{"attends the sequences before", "AttendCache", func(s device.Stream) device.Stream { return wholeCache{s} }},
+	{"puts a row where it has no place", "Put", func(s device.Stream) device.Stream { return putsAll{s} }},
 	{"convolves across documents", "CausalConv", func(s device.Stream) device.Stream { return noStarts{s} }},
 	{"forgets the gradient of taps", "CausalConv", func(s device.Stream) device.Stream { return noConvGrad{s} }},
 	{"forgets the kind of a gate", "Gate", func(s device.Stream) device.Stream { return otherGate{s} }},

@@ -64,6 +64,11 @@ func (s *faultyStream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta 
 	s.op(func() { s.inner.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec) })
 }
 
+func (s *faultyStream) AttendCache(out, q, k, v device.Mat, spec device.AttentionSpec) {
+	s.operands.AttendCache(out, q, k, v, spec)
+	s.op(func() { s.inner.AttendCache(out, q, k, v, spec) })
+}
+
 func (s *faultyStream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
 	s.operands.SinkGrad(dsinks, sinks, lse, delta)
 	s.op(func() { s.inner.SinkGrad(dsinks, sinks, lse, delta) })
@@ -107,6 +112,11 @@ func (s *faultyStream) Sum(dst device.Mem, x device.Mat) {
 func (s *faultyStream) Gather(y, table device.Mat, ids device.Mem, first int) {
 	s.operands.Gather(y, table, ids, first)
 	s.op(func() { s.inner.Gather(y, table, ids, first) })
+}
+
+func (s *faultyStream) Put(cache, x device.Mat, at device.Mem) {
+	s.operands.Put(cache, x, at)
+	s.op(func() { s.inner.Put(cache, x, at) })
 }
 
 func (s *faultyStream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int) {

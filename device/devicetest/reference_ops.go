@@ -189,11 +189,11 @@ func (s *referenceStream) attention(q, k, v device.Mat, spec device.AttentionSpe
 	return &attention{spec, s.numbers(q), s.numbers(k), s.numbers(v), s.vector(spec.Docs.Start, tensor.I32, q.Rows)}
 }
 
-// query returns the index in q of a head of position t, and the first position that it sees; the last one is t.
-func (a *attention) query(t, head int) (at, first int) {
+// query returns the index in q of a head of row t, and the first key that it sees of those before end.
+func (a *attention) query(t, head, end int) (at, first int) {
 	first = int(a.start[t])
 	if a.Window > 0 {
-		first = max(first, t-a.Window+1)
+		first = max(first, end-a.Window)
 	}
 	return (t*a.Heads + head) * a.HeadDim, first
 }
@@ -221,34 +221,55 @@ func (s *referenceStream) Attention(out, lse, q, k, v device.Mat, spec device.At
 	s.operands.Attention(out, lse, q, k, v, spec)
 	s.do(func() {
 		a := s.attention(q, k, v, spec)
-		result, logs := make([]float64, len(a.q)), make([]float64, q.Rows*spec.Heads)
-		sinks := make([]float64, spec.Heads)
-		for head := range sinks {
-			sinks[head] = math.Inf(-1)
-		}
-		if !spec.Sinks.IsZero() {
-			sinks = s.numbers(spec.Sinks)
-		}
-		for i := range logs {
-			t, head := i/spec.Heads, i%spec.Heads
-			at, first := a.query(t, head)
-			scores, top := make([]float64, t+1-first), sinks[head]
-			for j := range scores {
-				scores[j], _ = a.score(at, a.key(first+j, head))
-				top = max(top, scores[j])
-			}
-			sum := math.Exp(sinks[head] - top)
-			for _, x := range scores {
-				sum += math.Exp(x - top)
-			}
-			logs[i] = top + math.Log(sum)
-			for j, x := range scores {
-				addTo(result[at:], a.v[a.key(first+j, head):][:spec.HeadDim], math.Exp(x-top)/sum)
-			}
-		}
+		result, logs := a.outputs(q.Rows, s.sinks(spec), func(t int) int { return t + 1 })
 		s.put(out, result)
 		s.put(lse, logs)
 	})
+}
+
+// AttendCache is Attention of rows that say in Docs.End where the keys that they see end.
+func (s *referenceStream) AttendCache(out, q, k, v device.Mat, spec device.AttentionSpec) {
+	s.operands.AttendCache(out, q, k, v, spec)
+	s.do(func() {
+		a, end := s.attention(q, k, v, spec), s.vector(spec.Docs.End, tensor.I32, q.Rows)
+		result, _ := a.outputs(q.Rows, s.sinks(spec), func(t int) int { return int(end[t]) })
+		s.put(out, result)
+	})
+}
+
+// sinks are those of all heads: minus infinity where an attention has no sinks.
+func (s *referenceStream) sinks(spec device.AttentionSpec) []float64 {
+	if !spec.Sinks.IsZero() {
+		return s.numbers(spec.Sinks)
+	}
+	sinks := make([]float64, spec.Heads)
+	for head := range sinks {
+		sinks[head] = math.Inf(-1)
+	}
+	return sinks
+}
+
+// outputs are those of all rows, and the logarithms of their sums. end is one past the last key that a row sees.
+func (a *attention) outputs(rows int, sinks []float64, end func(t int) int) (result, logs []float64) {
+	result, logs = make([]float64, len(a.q)), make([]float64, rows*a.Heads)
+	for i := range logs {
+		t, head := i/a.Heads, i%a.Heads
+		at, first := a.query(t, head, end(t))
+		scores, top := make([]float64, end(t)-first), sinks[head]
+		for j := range scores {
+			scores[j], _ = a.score(at, a.key(first+j, head))
+			top = max(top, scores[j])
+		}
+		sum := math.Exp(sinks[head] - top)
+		for _, x := range scores {
+			sum += math.Exp(x - top)
+		}
+		logs[i] = top + math.Log(sum)
+		for j, x := range scores {
+			addTo(result[at:], a.v[a.key(first+j, head):][:a.HeadDim], math.Exp(x-top)/sum)
+		}
+	}
+	return result, logs
 }
 
 // AttentionGrad: delta = sum of out*dout, dscore = p*(dout·v - delta), dv = sum of p*dout, dq = sum of dscore*k and
@@ -263,7 +284,7 @@ func (s *referenceStream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, del
 		sums := make([]float64, len(logs))
 		for i := range logs {
 			t, head := i/spec.Heads, i%spec.Heads
-			at, first := a.query(t, head)
+			at, first := a.query(t, head, t+1)
 			d := gradient[at:][:spec.HeadDim]
 			sums[i] = dot(d, result[at:])
 			for j := first; j <= t; j++ {
@@ -439,6 +460,18 @@ func (s *referenceStream) Gather(y, table device.Mat, ids device.Mem, first int)
 		for t, id := range s.vector(ids, tensor.I32, y.Rows) {
 			if row := int(id) - first; row >= 0 && row < table.Rows {
 				s.put(y.RowRange(t, 1), s.numbers(table.RowRange(row, 1)))
+			}
+		}
+	})
+}
+
+// Put: cache[at[r]] = x[r].
+func (s *referenceStream) Put(cache, x device.Mat, at device.Mem) {
+	s.operands.Put(cache, x, at)
+	s.do(func() {
+		for r, row := range s.vector(at, tensor.I32, x.Rows) {
+			if row >= 0 {
+				s.put(cache.RowRange(int(row), 1), s.numbers(x.RowRange(r, 1)))
 			}
 		}
 	})

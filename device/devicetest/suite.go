@@ -82,14 +82,15 @@ func (s Suite) Run(t *testing.T) {
 		{"StreamOrder", testStreamOrder}, {"Events", testEvents}, {"EventTimes", testEventTimes},
 		{"StickyErrors", testStickyErrors}, {"BadCalls", testBadCalls},
 	}
-	tests = append(append(tests, expertTests...), recurrentTests...)
+	tests = slices.Concat(tests, expertTests, cacheTests, recurrentTests)
 	for _, test := range tests {
 		if s.Only != nil && !slices.Contains(s.Only, test.name) {
 			continue
 		}
 		t.Run(test.name, func(t *testing.T) {
 			r := newRig(t, s)
-			if r.dev.Info().NoRecurrence && slices.ContainsFunc(recurrentTests, test.is) {
+			if lacks := r.dev.Info(); lacks.NoRecurrence && slices.ContainsFunc(recurrentTests, test.is) ||
+				lacks.NoCaches && slices.ContainsFunc(cacheTests, test.is) {
 				t.Skip("the device says that it has no such operations")
 			}
 			defer r.tell()

@@ -60,6 +60,11 @@ func (s *stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device
 	s.count(5 * attentionFLOPs(q.Rows, spec) / 2)
 }
 
+func (s *stream) AttendCache(out, q, k, v device.Mat, spec device.AttentionSpec) {
+	s.operands.AttendCache(out, q, k, v, spec)
+	s.count(spec.CacheFLOPs(q.Rows, k.Rows))
+}
+
 func (s *stream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
 	s.operands.SinkGrad(dsinks, sinks, lse, delta)
 	s.count(0)
@@ -102,6 +107,11 @@ func (s *stream) Sum(dst device.Mem, x device.Mat) {
 
 func (s *stream) Gather(y, table device.Mat, ids device.Mem, first int) {
 	s.operands.Gather(y, table, ids, first)
+	s.count(0)
+}
+
+func (s *stream) Put(cache, x device.Mat, at device.Mem) {
+	s.operands.Put(cache, x, at)
 	s.count(0)
 }
 

@@ -1,5 +1,6 @@
 // Package attention is exact causal attention on the CPU, forward and backward, in blocks: the matrix of scores is
-// never whole (FlashAttention: Dao et al. 2022; online softmax: Milakov and Gimelshein 2018).
+// never whole (FlashAttention: Dao et al. 2022; online softmax: Milakov and Gimelshein 2018). [Cached] is that of rows
+// whose keys and values are in a cache.
 //
 // A [Spec] names the memory and the mask of one micro-batch of packed documents. The work is cut into tasks, with a
 // barrier between phases: [Packing] of keys and values, Forward, Backward and Reduce. Tasks may run in any order and on
@@ -36,6 +37,10 @@ type Spec struct {
 	SoftCap                 float32 // SoftCap*tanh(score/SoftCap) takes the place of a scaled score; 0: none
 	DocStart                []int32 // [T], the first position of t's document; DocStart[t] <= t
 
+	// Of attention over a cache only (see Cached): one past the last key that each row sees. K and V then have any
+	// number of rows, and DocStart has the first key of each row.
+	End []int32
+
 	Sinks kernels.Vec // [Heads], forward only: logits that the sums of the heads' softmaxes count; of length 0: none
 
 	// Backward only.
@@ -51,28 +56,16 @@ func (s *Spec) group() int { return s.Heads / s.KVHeads }
 // Check says what is wrong with a Spec. The tasks do not check again.
 func (s *Spec) Check(backward bool) error {
 	t, heads, kv := s.rows(), s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
-	if s.KVHeads < 1 || s.HeadDim < 1 || s.Heads%max(s.KVHeads, 1) != 0 {
-		return fmt.Errorf("attention: %d query heads are no multiple of %d key heads", s.Heads, s.KVHeads)
-	}
-	type named struct {
-		name string
-		mat  kernels.Mat
-		cols int
-	}
-	mats := []named{{"Q", s.Q, heads}, {"K", s.K, kv}, {"V", s.V, kv}, {"Out", s.Out, heads}}
+	mats := []named{{"Q", s.Q, t, heads}, {"K", s.K, t, kv}, {"V", s.V, t, kv}, {"Out", s.Out, t, heads}}
 	if backward {
-		mats = append(mats, named{"DOut", s.DOut, heads}, named{"DQ", s.DQ, heads}, named{"DK", s.DK, kv}, named{"DV", s.DV, kv})
+		mats = append(mats, named{"DOut", s.DOut, t, heads}, named{"DQ", s.DQ, t, heads}, named{"DK", s.DK, t, kv},
+			named{"DV", s.DV, t, kv})
 		if len(s.HeadGrads) < s.HeadGradsLen() {
 			return fmt.Errorf("attention: HeadGrads has %d elements, needs %d", len(s.HeadGrads), s.HeadGradsLen())
 		}
 	}
-	for _, m := range mats {
-		if m.mat.Rows != t || m.mat.Cols != m.cols || m.mat.Stride < m.cols || m.mat.DType != s.Q.DType {
-			return fmt.Errorf("attention: %s is %s [%d, %d], expected %s [%d, %d]", m.name, m.mat.DType, m.mat.Rows, m.mat.Cols, s.Q.DType, t, m.cols)
-		}
-	}
-	if s.Sinks.Len != 0 && s.Sinks.Len != s.Heads {
-		return fmt.Errorf("attention: Sinks has %d elements, needs %d", s.Sinks.Len, s.Heads)
+	if err := s.checkShapes(mats); err != nil {
+		return err
 	}
 	if backward && len(s.Delta) != t*s.Heads {
 		return fmt.Errorf("attention: Delta has %d elements, needs %d", len(s.Delta), t*s.Heads)
@@ -84,6 +77,30 @@ func (s *Spec) Check(backward bool) error {
 		if start < 0 || int(start) > i {
 			return fmt.Errorf("attention: DocStart[%d] = %d is not in [0, %d]", i, start, i)
 		}
+	}
+	return nil
+}
+
+// named is a matrix and the shape that it should have.
+type named struct {
+	name       string
+	mat        kernels.Mat
+	rows, cols int
+}
+
+// checkShapes says what is wrong with the heads, the sinks, or the shape of a matrix.
+func (s *Spec) checkShapes(mats []named) error {
+	if s.KVHeads < 1 || s.HeadDim < 1 || s.Heads%max(s.KVHeads, 1) != 0 {
+		return fmt.Errorf("attention: %d query heads are no multiple of %d key heads", s.Heads, s.KVHeads)
+	}
+	for _, m := range mats {
+		if m.mat.Rows != m.rows || m.mat.Cols != m.cols || m.mat.Stride < m.cols || m.mat.DType != s.Q.DType {
+			return fmt.Errorf("attention: %s is %s [%d, %d], expected %s [%d, %d]", m.name, m.mat.DType, m.mat.Rows,
+				m.mat.Cols, s.Q.DType, m.rows, m.cols)
+		}
+	}
+	if s.Sinks.Len != 0 && s.Sinks.Len != s.Heads {
+		return fmt.Errorf("attention: Sinks has %d elements, needs %d", s.Sinks.Len, s.Heads)
 	}
 	return nil
 }

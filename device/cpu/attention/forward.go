@@ -19,17 +19,8 @@ func Forward(k *kernels.Table, mul Multiplier, worker int, s *Spec, packing *Pac
 	q1 := min(q0+queryBlock, s.rows())
 	kv := h / s.group()
 	b := newBlock(s.Q.DType, d, scratch)
+	b.begin()
 	out := kernels.MatF32(b.out, d)
-	clear(b.out)
-	clear(b.sum)
-	for i := range b.max {
-		b.max[i] = float32(math.Inf(-1))
-	}
-
-	scale := s.Scale
-	if s.SoftCap > 0 {
-		scale = 1 // what is capped is scaled
-	}
 	lo, hi := s.span(q0, q1)
 	for k0 := lo; k0 < hi; k0 += keyBlock {
 		k1 := min(k0+keyBlock, hi)
@@ -37,57 +28,80 @@ func Forward(k *kernels.Table, mul Multiplier, worker int, s *Spec, packing *Pac
 		if r0 >= r1 {
 			continue
 		}
-		scores := part(kernels.MatF32(b.scores, keyBlock), r0, r1, 0, k1-k0)
 		packed, _ := packing.find(kv, q0, k0)
-		mul.Multiply(worker, Product{C: scores,
+		mul.Multiply(worker, Product{C: part(kernels.MatF32(b.scores, keyBlock), r0, r1, 0, k1-k0),
 			A: part(s.Q, q0+r0, q0+r1, h*d, (h+1)*d),
 			B: part(s.K, k0, k1, kv*d, (kv+1)*d), TransposeB: true, Packed: packed})
-		for r := r0; r < r1; r++ {
-			c0, c1 := s.keys(q0+r, k0, k1)
-			b.next[r] = b.max[r]
-			if c0 < c1 {
-				x := b.scores[r*keyBlock:][c0:c1]
-				if s.SoftCap > 0 {
-					k.SoftCap(x, x, s.Scale, s.SoftCap)
-				}
-				b.next[r] = max(b.max[r], float32(k.Max(x)*scale))
-			}
-			b.fade[r] = b.max[r] - b.next[r]
-		}
-		k.Exp(b.fade[r0:r1])
-		for r := r0; r < r1; r++ {
-			c0, c1 := s.keys(q0+r, k0, k1)
-			p := row(b.p, r, 0, k1-k0)
-			if c0 < c1 {
-				if b.max[r] != b.next[r] {
-					b.sum[r] *= b.fade[r]
-					o := kernels.F32(b.out[r*d : (r+1)*d])
-					k.Scale(o, o, b.fade[r])
-					b.max[r] = b.next[r]
-				}
-				b.sum[r] += k.ExpSum(p.Slice(c0, c1), b.scores[r*keyBlock:][c0:c1], scale, b.max[r])
-			}
-			k.Zero(p.Slice(0, c0))
-			k.Zero(p.Slice(c1, p.Len))
-		}
+		b.weigh(k, s, r0, r1, k1-k0, func(r int) (c0, c1 int) { return s.keys(q0+r, k0, k1) })
 		mul.Multiply(worker, Product{C: part(out, r0, r1, 0, d),
 			A: part(b.p, r0, r1, 0, k1-k0),
 			B: part(s.V, k0, k1, kv*d, (kv+1)*d), Accumulate: true})
 	}
-
 	for t := q0; t < q1; t++ {
-		r := t - q0
-		o := kernels.F32(b.out[r*d : (r+1)*d])
-		fade := float32(1)
-		if s.Sinks.Len > 0 {
-			sink := s.Sinks.At(h)
-			m := max(b.max[r], sink)
-			fade = kernels.Exp(b.max[r] - m)
-			b.sum[r] = float32(b.sum[r]*fade) + kernels.Exp(sink-m)
-			b.max[r] = m
-		}
-		k.Scale(o, o, fade/b.sum[r])
-		k.Convert(row(s.Out, t, h*d, (h+1)*d), o)
-		s.LSE[t*s.Heads+h] = b.max[r] + float32(math.Log(float64(b.sum[r])))
+		s.LSE[t*s.Heads+h] = b.end(k, s, t-q0, t, h)
 	}
+}
+
+// begin empties the sums of all rows.
+func (b *block) begin() {
+	clear(b.out)
+	clear(b.sum)
+	for i := range b.max {
+		b.max[i] = float32(math.Inf(-1))
+	}
+}
+
+// weigh turns the scores of n keys into their weights in the sums of rows [r0, r1), which it brings to the new maximum.
+// columns are the keys that a row sees.
+func (b *block) weigh(k *kernels.Table, s *Spec, r0, r1, n int, columns func(r int) (c0, c1 int)) {
+	d, scale := s.HeadDim, s.Scale
+	if s.SoftCap > 0 {
+		scale = 1 // what is capped is scaled
+	}
+	for r := r0; r < r1; r++ {
+		c0, c1 := columns(r)
+		b.next[r] = b.max[r]
+		if c0 < c1 {
+			x := b.scores[r*keyBlock:][c0:c1]
+			if s.SoftCap > 0 {
+				k.SoftCap(x, x, s.Scale, s.SoftCap)
+			}
+			b.next[r] = max(b.max[r], float32(k.Max(x)*scale))
+		}
+		b.fade[r] = b.max[r] - b.next[r]
+	}
+	k.Exp(b.fade[r0:r1])
+	for r := r0; r < r1; r++ {
+		c0, c1 := columns(r)
+		p := row(b.p, r, 0, n)
+		if c0 < c1 {
+			if b.max[r] != b.next[r] {
+				b.sum[r] *= b.fade[r]
+				o := kernels.F32(b.out[r*d : (r+1)*d])
+				k.Scale(o, o, b.fade[r])
+				b.max[r] = b.next[r]
+			}
+			b.sum[r] += k.ExpSum(p.Slice(c0, c1), b.scores[r*keyBlock:][c0:c1], scale, b.max[r])
+		}
+		k.Zero(p.Slice(0, c0))
+		k.Zero(p.Slice(c1, p.Len))
+	}
+}
+
+// end writes the output of a row of the block, which is that of position t and head h, and returns the logarithm of
+// its sum.
+func (b *block) end(k *kernels.Table, s *Spec, r, t, h int) float32 {
+	d := s.HeadDim
+	o := kernels.F32(b.out[r*d : (r+1)*d])
+	fade := float32(1)
+	if s.Sinks.Len > 0 {
+		sink := s.Sinks.At(h)
+		m := max(b.max[r], sink)
+		fade = kernels.Exp(b.max[r] - m)
+		b.sum[r] = float32(b.sum[r]*fade) + kernels.Exp(sink-m)
+		b.max[r] = m
+	}
+	k.Scale(o, o, fade/b.sum[r])
+	k.Convert(row(s.Out, t, h*d, (h+1)*d), o)
+	return b.max[r] + float32(math.Log(float64(b.sum[r])))
 }

@@ -61,6 +61,10 @@ func (s *stream) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSp
 	s.Stream.Attention(out, lse, q, k, v, s.windowed(spec))
 }
 
+func (s *stream) AttendCache(out, q, k, v device.Mat, spec device.AttentionSpec) {
+	s.Stream.AttendCache(out, q, k, v, s.windowed(spec))
+}
+
 func (s *stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device.Mat, spec device.AttentionSpec) {
 	s.Stream.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, s.windowed(spec))
 }
