@@ -40,7 +40,7 @@ type Report struct {
 // Export writes a model as one GGUF file, for llama.cpp and what is built on it: the weights that are read from, and the
 // tokenizer and the chat templates of a model directory, whose config.json is the model's. Rows change places where
 // llama.cpp has them in another order, as those of Q and K of a llama. [Import] reads the file back, and F32, BF16 and
-// F16 to the bit.
+// F16 to the bit. Constants of blocks are those of the model, which reads them (model.Model.ReadConstants).
 //
 // It goes a piece of a tensor at a time. The file becomes visible by one rename, after it was synced and read back; on
 // any error, ctx's included, nothing is left. A file that exists is not replaced.
@@ -54,7 +54,11 @@ func Export(ctx context.Context, file, dir string, of *model.Model, from model.F
 	if err != nil {
 		return nil, err
 	}
-	vocab, err := readVocab(c, dir, m.Vocab, opts.Pre)
+	if opts.Type == MXFP4 && m.experts == nil {
+		return nil, fmt.Errorf("dtype is \"mxfp4\", which is for the experts of mixtures, and a %s has none: "+
+			"use another one", m.Type)
+	}
+	vocab, err := readVocab(c, dir, m.arch, m.Vocab, opts.Pre)
 	if err != nil {
 		return nil, err
 	}
@@ -66,6 +70,9 @@ func Export(ctx context.Context, file, dir string, of *model.Model, from model.F
 	var specs []tensorSpec
 	for _, t := range m.form.Tensors {
 		specs = append(specs, tensorSpec{t.Name, t.Shape, m.typeOf(opts.Type, t)})
+	}
+	for _, t := range m.form.Constants {
+		specs = append(specs, tensorSpec{t.Name, t.Shape, ggmlF32})
 	}
 	if m.Rope.Kind == nn.RopeLlama3 {
 		specs = append(specs, tensorSpec{ropeFreqs, []int{m.HeadDim / 2}, ggmlF32})
@@ -85,6 +92,11 @@ func Export(ctx context.Context, file, dir string, of *model.Model, from model.F
 			return nil, err
 		}
 	}
+	for _, values := range m.constants() {
+		if err := w.write(values); err != nil {
+			return nil, err
+		}
+	}
 	if m.Rope.Kind == nn.RopeLlama3 {
 		divisors := make([]byte, 4*m.HeadDim/2)
 		quantizeF32(divisors, m.Rope.Divisors())
@@ -93,7 +105,7 @@ func Export(ctx context.Context, file, dir string, of *model.Model, from model.F
 		}
 	}
 	report := &Report{File: file, Type: opts.Type, Architecture: m.Architecture, Params: params, Bytes: w.bytes,
-		Tensors: map[string]int{}, Notes: vocab.notes}
+		Tensors: map[string]int{}, Notes: slices.Concat(m.notes, vocab.notes)}
 	for _, s := range specs {
 		report.Tensors[s.typ.String()]++
 	}
@@ -103,6 +115,22 @@ func Export(ctx context.Context, file, dir string, of *model.Model, from model.F
 		}
 	}
 	return report, w.commit()
+}
+
+// constants are the bytes of the constants of blocks, in their order.
+func (m *decoder) constants() (all [][]byte) {
+	for i, b := range m.Blocks {
+		n := b.Constants()
+		if n == 0 {
+			continue
+		}
+		values := make([]byte, 4*n)
+		if m.Constants != nil {
+			quantizeF32(values, m.Constants[i])
+		}
+		all = append(all, values)
+	}
+	return all
 }
 
 // Summary names the types of a report's tensors, the most frequent first: "201 Q4_K, 61 F32".

@@ -159,12 +159,12 @@ func small(arch string) *document {
 	return d
 }
 
-// smallMixture is a small model with 3 experts instead of a dense feed-forward, 5 wide in a qwen3moe.
+// smallMixture is a small model with 3 experts instead of a dense feed-forward, 5 wide unless it is a llama.
 func smallMixture(arch string) *document {
 	d := small(arch)
 	inner := 12
 	d.meta[arch+".expert_count"], d.meta[arch+".expert_used_count"] = 3, 2
-	if arch == "qwen3moe" {
+	if arch != "llama" {
 		inner = 5
 		d.meta[arch+".expert_feed_forward_length"] = inner
 	}
@@ -571,6 +571,39 @@ func TestImportRopeScaling(t *testing.T) {
 	if got, want := read(dir), (nn.RopeFrequencies{HeadDim: pairs, Theta: 1e6, Kind: nn.RopeLinear, Factor: 4}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
+
+	// Of yarn the defaults are those of llama.cpp; a factor of scores has two keys.
+	usual := nn.RopeFrequencies{HeadDim: pairs, Theta: 1e6, Kind: nn.RopeYaRN, Factor: 4, OriginalPositions: 128,
+		BetaFast: 32, BetaSlow: 1, Magnitude: 0.1*math.Log(4) + 1, Whole: true}
+	for _, c := range []struct {
+		keys   map[string]any
+		change func(*nn.RopeFrequencies)
+	}{
+		{nil, func(*nn.RopeFrequencies) {}},
+		{map[string]any{"original_context_length": 32}, func(p *nn.RopeFrequencies) { p.OriginalPositions = 32 }},
+		{map[string]any{"yarn_beta_fast": 16.0, "yarn_beta_slow": 2.0},
+			func(p *nn.RopeFrequencies) { p.BetaFast, p.BetaSlow = 16, 2 }},
+		{map[string]any{"yarn_attn_factor": 0.5}, func(p *nn.RopeFrequencies) { p.Magnitude = 0.5 }},
+		{map[string]any{"attn_factor": 0.5}, func(p *nn.RopeFrequencies) { p.Magnitude *= 0.5 }},
+	} {
+		d := small("llama")
+		d.meta["llama.rope.scaling.type"], d.meta["llama.rope.scaling.factor"] = "yarn", 4.0
+		for key, value := range c.keys {
+			d.meta["llama.rope.scaling."+key] = value
+		}
+		dir, err := importDoc(t, d, ImportOptions{})
+		if err != nil {
+			t.Fatal(c.keys, err)
+		}
+		got, want := read(dir), usual
+		c.change(&want)
+		if math.Abs(got.Magnitude-want.Magnitude) < 1e-7 {
+			got.Magnitude = want.Magnitude
+		}
+		if got != want {
+			t.Errorf("%v: %+v, want %+v", c.keys, got, want)
+		}
+	}
 }
 
 func TestImportAddsBOS(t *testing.T) {
@@ -643,7 +676,7 @@ func TestBadFile(t *testing.T) {
 		"rope dimension":   {meta("llama.rope.dimension_count", 2), []string{"llama.rope.dimension_count is 2"}},
 		"eps":              {meta("llama.attention.layer_norm_rms_epsilon", math.NaN()), []string{"epsilon", "finite"}},
 		"theta":            {meta("llama.rope.freq_base", -1.0), []string{"freq_base"}},
-		"yarn":             {meta("llama.rope.scaling.type", "yarn"), []string{`"yarn"`, "linear"}},
+		"yarn":             {meta("llama.rope.scaling.type", "longrope"), []string{`"longrope"`, "linear and yarn"}},
 		"missing tensor":   {func(d *document) { delete(d.tensors, "blk.0.ffn_up.weight") }, []string{`"blk.0.ffn_up.weight"`, "missing"}},
 		"no embedding":     {func(d *document) { delete(d.tensors, "token_embd.weight") }, []string{"token_embd.weight"}},
 		"shape":            {tens("blk.0.ffn_up.weight", f32Tensor(12, 9)), []string{`"blk.0.ffn_up.weight"`, "[12 9]", "[12 8]"}},
@@ -690,8 +723,9 @@ func FuzzImport(f *testing.F) {
 	for _, arch := range []string{"llama", "qwen2", "qwen3"} {
 		f.Add(small(arch).bytes())
 	}
-	for _, arch := range []string{"llama", "qwen3moe"} {
-		f.Add(smallMixture(arch).bytes())
+	for _, d := range []*document{smallMixture("llama"), smallMixture("qwen3moe"), smallGPTOSS(), smallGLM(),
+		unstacked()} {
+		f.Add(d.bytes())
 	}
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		g, err := parse(bytes.NewReader(doc), int64(len(doc)))

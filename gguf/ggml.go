@@ -24,6 +24,8 @@ const (
 	ggmlQ5_K ggmlType = 13
 	ggmlQ6_K ggmlType = 14
 	ggmlBF16 ggmlType = 30
+
+	ggmlMXFP4 ggmlType = 39
 )
 
 // quant describes how a type is stored, turned back into fp32 and, for those that are written, made of it. Dequantize
@@ -53,6 +55,7 @@ var quants = []quant{
 	{ggmlQ4_K, "Q4_K", 256, 144, dequantizeQ4_K, quantizeQ4_K, []int{0, 2}},
 	{ggmlQ5_K, "Q5_K", 256, 176, dequantizeQ5_K, quantizeQ5_K, []int{0, 2}},
 	{ggmlQ6_K, "Q6_K", 256, 210, dequantizeQ6_K, quantizeQ6_K, []int{208}},
+	{ggmlMXFP4, "MXFP4", 32, 17, dequantizeMXFP4, quantizeMXFP4, nil},
 }
 
 func (t ggmlType) quant() (quant, bool) {
@@ -68,7 +71,7 @@ func (t ggmlType) quant() (quant, bool) {
 var otherGGML = map[ggmlType]string{
 	9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
 	20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
-	34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+	34: "TQ1_0", 35: "TQ2_0",
 }
 
 // String is the name that llama.cpp uses.

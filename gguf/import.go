@@ -22,9 +22,9 @@ type ImportOptions struct {
 	Progress   func(doneBytes, totalBytes int64) // of weights written; called often, may be nil
 }
 
-// Import turns a GGUF file of a llama, mixtral, qwen2, qwen3 or qwen3_moe model into a model directory: weights
-// dequantized, config.json, generation_config.json, tokenizer.json and tokenizer_config.json. It refuses features that
-// such a directory cannot express. On any error, ctx's included, no file is left.
+// Import turns a GGUF file of a family that is known into a model directory: weights dequantized, config.json,
+// generation_config.json, tokenizer.json and tokenizer_config.json. It refuses features that such a directory cannot
+// express. On any error, ctx's included, no file is left.
 func Import(ctx context.Context, file, dir string, opts ImportOptions) error {
 	if opts.DType == tensor.Invalid {
 		opts.DType = tensor.BF16
@@ -41,10 +41,15 @@ func Import(ctx context.Context, file, dir string, opts ImportOptions) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	specs := make([]hf.TensorSpec, len(imp.model.Tensors()))
-	for i, t := range imp.model.Tensors() {
-		specs[i] = hf.TensorSpec{Name: t.Name, DType: opts.DType, Shape: t.Shape}
-		imp.totalBytes += specs[i].Bytes()
+	var specs []hf.TensorSpec
+	for _, t := range imp.model.Tensors() {
+		specs = append(specs, hf.TensorSpec{Name: t.Name, DType: opts.DType, Shape: t.Shape})
+	}
+	for _, t := range imp.model.ConstantTensors() { // exactly, whatever the weights are
+		specs = append(specs, hf.TensorSpec{Name: t.Name, DType: tensor.F32, Shape: t.Shape})
+	}
+	for _, s := range specs {
+		imp.totalBytes += s.Bytes()
 	}
 	w, err := hf.CreateModel(dir, specs, hf.WriteOptions{ShardBytes: opts.ShardBytes, Replace: opts.Replace})
 	if err != nil {
@@ -62,6 +67,14 @@ func Import(ctx context.Context, file, dir string, opts ImportOptions) error {
 			return err
 		}
 	}
+	for i, t := range imp.model.ConstantTensors() {
+		read := func(dst []float32, first int64) error {
+			return imp.file.ReadF32(imp.form.Constants[i].Name, dst, first)
+		}
+		if err := imp.copyElems(ctx, w, &t, imp.form.Constants[i].Name, tensor.F32, read); err != nil {
+			return err
+		}
+	}
 	return w.Commit()
 }
 
@@ -69,6 +82,7 @@ func Import(ctx context.Context, file, dir string, opts ImportOptions) error {
 type importer struct {
 	path  string
 	model *model.Model
+	file  *tensorReader
 	form  *model.Form
 	from  model.Fields
 	files []struct {
@@ -97,18 +111,20 @@ func (g *header) prepare(f io.ReaderAt, d tensor.DType) (*importer, error) {
 	if err != nil {
 		return nil, err
 	}
-	imp := &importer{}
+	imp := &importer{file: r}
 	if imp.model, err = model.New(c); err != nil {
 		return nil, err
 	}
-	form, err := imp.model.GGUF()
+	if imp.form, err = imp.model.GGUF(); m.unstacked {
+		imp.form, err = imp.model.UnstackedGGUF()
+	}
 	if err != nil {
 		return nil, err
 	}
-	if err := g.checkTensors(imp.model, form); err != nil {
+	if err := g.checkTensors(imp.model, imp.form, m); err != nil {
 		return nil, err
 	}
-	imp.form, imp.from = form, form.Fields(r)
+	imp.from = imp.form.Fields(r)
 	add := func(name string, data []byte, e error) {
 		if err == nil {
 			err = e
@@ -127,26 +143,42 @@ func (g *header) prepare(f io.ReaderAt, d tensor.DType) (*importer, error) {
 	return imp, err
 }
 
-// importElems is about how many elements are converted at a time: whole rows.
-const importElems = 64 << 10
+// importElems is about how many elements are converted at a time: whole rows. Of a tensor that is in another order in
+// the file it is more, since each row of the file is then read in runs that are longer.
+const (
+	importElems    = 64 << 10
+	reorderedElems = 4 << 20
+)
 
-// copyTensor dequantizes a tensor piece by piece.
+// copyTensor dequantizes a tensor of the model.
 func (imp *importer) copyTensor(ctx context.Context, w *hf.ModelWriter, t *model.Tensor, d tensor.DType) error {
+	return imp.copyElems(ctx, w, t, imp.form.NameOf(t.Pieces[0]), d, func(dst []float32, first int64) error {
+		return t.Read(dst, first, imp.from)
+	})
+}
+
+// copyElems writes a tensor piece by piece. Errors call it by the name that it has in the file.
+func (imp *importer) copyElems(ctx context.Context, w *hf.ModelWriter, t *model.Tensor, name string, d tensor.DType,
+	read func(dst []float32, first int64) error) error {
 	elems, row := t.Shape.Elems(), int64(t.Shape[len(t.Shape)-1])
-	piece := min(max(importElems/row, 1)*row, elems)
+	atOnce := int64(importElems)
+	if !t.InOrder() {
+		atOnce = reorderedElems
+	}
+	piece := min(max(atOnce/row, 1)*row, elems)
 	vals, out := make([]float32, piece), make([]byte, piece*d.Bytes())
 	for first := int64(0); first < elems; first += piece {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		vals := vals[:min(piece, elems-first)]
-		if err := t.Read(vals, first, imp.from); err != nil {
+		if err := read(vals, first); err != nil {
 			return fmt.Errorf("%s: %w", imp.path, err)
 		}
 		bytes := out[:int64(len(vals))*d.Bytes()]
 		if bad := encode(bytes, vals, d); bad >= 0 {
 			return fmt.Errorf("%s: tensor %s has a number that is not finite (as %v): the file is damaged, download it again",
-				imp.path, terminal.Quote(imp.form.NameOf(t.Pieces[0])), d)
+				imp.path, terminal.Quote(name), d)
 		}
 		if err := w.Write(t.Name, bytes); err != nil {
 			return err

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,38 +16,31 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// modelTypes are transformers' names of the families that llama.cpp's architectures stand for. A llama with experts is
-// a mixtral.
-var modelTypes = map[string]string{"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe"}
-
-// classes are those of transformers for the families.
-var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM",
-	"qwen2": "Qwen2ForCausalLM",
-	"qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
-
 // stated is a decoder as the metadata of a file state it.
 type stated struct {
+	arch                                                                    *architecture
 	modelType                                                               string
 	layers, hidden, intermediate, heads, kvHeads, headDim, vocab, positions int
 	experts, expertsUsed, expertInner                                       int // all 0: the model is dense
+	window                                                                  int // of sliding attention; 0: not stated
+	nextToken                                                               int // layers after the last one, left out
+	glm                                                                     glm // of glm4moe only
 
 	eps, theta    json.Number // the shortest text of the fp32 value: 1e-05, not 9.999999747378752e-06
 	rope          nn.RopeFrequencies
 	tied          bool // no output.weight: the head is the embedding
 	attentionBias bool // on Q, K, V and the output
 	mlpBias       bool
+	unstacked     bool // each expert has tensors of its own
 }
 
 // knownKeys are the metadata keys of an architecture that are understood, or that say nothing new.
 var knownKeys = []string{
 	"block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count",
 	"attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
-	"rope.freq_base", "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor",
-	"rope.scaling.original_context_length", "rope.scaling.finetuned", "tensor_data_layout",
+	"rope.freq_base", "rope.dimension_count", scalingType, scalingFactor, scalingOriginal, scalingAttn, yarnAttn,
+	yarnFast, yarnSlow, "rope.scaling.finetuned", "tensor_data_layout",
 }
-
-// expertKeys are those of mixtures. A llama has the first two.
-var expertKeys = []string{"expert_count", "expert_used_count", "expert_feed_forward_length"}
 
 // stated reads the architecture's metadata.
 func (g *header) stated(f *tensorReader) (*stated, error) {
@@ -56,14 +48,14 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	if err != nil {
 		return nil, err
 	}
-	if modelTypes[arch] == "" {
-		return nil, fmt.Errorf("metadata general.architecture is %s: supported are llama, qwen2, qwen3, qwen3moe",
-			terminal.Quote(arch))
+	m := &stated{arch: architectureOf(arch)}
+	if m.arch == nil {
+		return nil, fmt.Errorf("metadata general.architecture is %s: supported are %s", terminal.Quote(arch),
+			architectureNames())
 	}
-	if err := g.refuseUnknown(arch); err != nil {
+	if err := g.refuseUnknown(m.arch); err != nil {
 		return nil, err
 	}
-	m := &stated{modelType: modelTypes[arch]}
 	for _, s := range []struct {
 		key string
 		to  *int
@@ -84,7 +76,7 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	if m.heads%m.kvHeads != 0 {
 		return nil, fmt.Errorf("%d heads are not a multiple of %d key/value heads", m.heads, m.kvHeads)
 	}
-	if err := g.headDim(arch, m); err != nil {
+	if err := g.headDim(m); err != nil {
 		return nil, err
 	}
 	eps, ok, err := g.float(arch + ".attention.layer_norm_rms_epsilon")
@@ -112,7 +104,12 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	if int64(m.heads)*int64(m.headDim) > maxSize {
 		return nil, fmt.Errorf("%d heads of %d are too large", m.heads, m.headDim)
 	}
-	if err := g.experts(arch, m); err != nil {
+	if m.arch.read != nil {
+		if err := m.arch.read(g, m); err != nil {
+			return nil, err
+		}
+	}
+	if err := g.experts(m); err != nil {
 		return nil, err
 	}
 	emb, ok := g.tensors["token_embd.weight"]
@@ -123,39 +120,36 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	m.tied = !g.hasTensor("output.weight")
 	m.mlpBias = g.hasTensor("blk.0.ffn_down.bias")
 	// Qwen2 has Q, K and V biases always, and states no key for it. Elsewhere "attention_bias" stands for all four.
-	m.attentionBias = m.modelType != "qwen2" && g.hasTensor("blk.0.attn_q.bias")
-	return m, g.rope(arch, theta, f, m)
+	m.attentionBias = g.hasTensor("blk.0.attn_q.bias")
+	return m, g.rope(theta, f, m)
 }
 
 // maxAllExperts bounds the experts of all layers, and so the memory that the names of their tensors take: some 2 KB for
 // each. The largest Qwen 3 has a fifth of them.
 const maxAllExperts = 1 << 16
 
-// experts reads what the metadata say of a mixture, and fails unless every layer has the tensors.
-func (g *header) experts(arch string, m *stated) error {
-	isMixture := arch == "qwen3moe"
+// experts reads what the metadata say of a mixture, and fails unless every layer of experts has the tensors.
+func (g *header) experts(m *stated) error {
+	arch := m.arch.name + "."
+	isMixture := m.arch.dense == ""
 	for _, key := range []string{"expert_count", "expert_used_count"} {
-		n, _, err := g.integer(arch + "." + key)
+		n, _, err := g.integer(arch + key)
 		if err != nil {
 			return err
 		}
 		isMixture = isMixture || n != 0
 	}
+	m.modelType = m.arch.dense
 	if !isMixture {
 		return nil
 	}
-	inner := "feed_forward_length"
-	if arch == "qwen3moe" {
-		inner = "expert_feed_forward_length"
-	} else {
-		m.modelType = "mixtral"
-	}
+	m.modelType = m.arch.mixture
 	var err error
 	for _, s := range []struct {
 		key string
 		to  *int
-	}{{"expert_count", &m.experts}, {"expert_used_count", &m.expertsUsed}, {inner, &m.expertInner}} {
-		if *s.to, err = g.size(arch + "." + s.key); err != nil {
+	}{{"expert_count", &m.experts}, {"expert_used_count", &m.expertsUsed}, {m.arch.inner, &m.expertInner}} {
+		if *s.to, err = g.size(arch + s.key); err != nil {
 			return err
 		}
 	}
@@ -164,14 +158,24 @@ func (g *header) experts(arch string, m *stated) error {
 			"and %d in all",
 			m.layers, m.experts, maxExperts, maxAllExperts)
 	}
-	for l := range m.layers {
+	// Files of the llama architecture may be from before April 2024.
+	m.unstacked = m.arch.name == "llama" && g.hasTensor("blk.0.ffn_gate.0.weight")
+	for l := m.glm.dense; l < m.layers; l++ {
 		for _, name := range []string{"gate", "up", "down"} {
 			shape := tensor.Shape{m.experts, m.expertInner, m.hidden}
 			if name == "down" {
 				shape[1], shape[2] = shape[2], shape[1]
 			}
-			if err := g.checkTensor(fmt.Sprintf("blk.%d.ffn_%s_exps.weight", l, name), shape); err != nil {
-				return err
+			if !m.unstacked {
+				if err := g.checkTensor(fmt.Sprintf("blk.%d.ffn_%s_exps.weight", l, name), shape); err != nil {
+					return err
+				}
+				continue
+			}
+			for e := range m.experts {
+				if err := g.checkTensor(fmt.Sprintf("blk.%d.ffn_%s.%d.weight", l, name, e), shape[1:]); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -182,24 +186,17 @@ func (g *header) has(key string) bool        { _, ok := g.meta[key]; return ok }
 func (g *header) hasTensor(name string) bool { _, ok := g.tensors[name]; return ok }
 
 // refuseUnknown fails on a metadata key of the architecture that is not understood: it may change the mathematics.
-func (g *header) refuseUnknown(arch string) error {
+func (g *header) refuseUnknown(arch *architecture) error {
 	known := map[string]bool{}
-	keys := knownKeys
-	switch arch {
-	case "llama":
-		keys = slices.Concat(keys, expertKeys[:2])
-	case "qwen3moe":
-		keys = slices.Concat(keys, expertKeys)
-	}
-	for _, k := range keys {
-		known[arch+"."+k] = true
+	for _, k := range slices.Concat(knownKeys, arch.keys) {
+		known[arch.name+"."+k] = true
 	}
 	for _, k := range slices.Sorted(maps.Keys(g.meta)) {
-		if !strings.HasPrefix(k, arch+".") || known[k] {
+		if !strings.HasPrefix(k, arch.name+".") || known[k] {
 			continue
 		}
 		// Dense models may say that they have no experts.
-		if n, ok, err := g.integer(k); err == nil && ok && n == 0 && strings.HasPrefix(k, arch+".expert_") {
+		if n, ok, err := g.integer(k); err == nil && ok && n == 0 && strings.HasPrefix(k, arch.name+".expert_") {
 			continue
 		}
 		return fmt.Errorf("metadata %s is not supported: this kind of model cannot be imported", terminal.Quote(k))
@@ -207,7 +204,9 @@ func (g *header) refuseUnknown(arch string) error {
 	return nil
 }
 
-func (g *header) headDim(arch string, m *stated) error {
+// headDim reads the width of heads, and how much of it is rotated.
+func (g *header) headDim(m *stated) error {
+	arch := m.arch.name
 	if key := arch + ".attention.key_length"; g.has(key) {
 		n, err := g.size(key)
 		if err != nil {
@@ -230,78 +229,13 @@ func (g *header) headDim(arch string, m *stated) error {
 		if err != nil {
 			return err
 		}
-		if n != m.headDim {
+		if n < m.headDim && n%2 == 0 && m.arch.partlyRotated && k == ".rope.dimension_count" {
+			m.rope.Rotated = n
+		} else if n != m.headDim {
 			return fmt.Errorf("metadata %s is %d, the head dimension is %d: this is not supported", arch+k, n, m.headDim)
 		}
 	}
 	return nil
-}
-
-// rope reads the rotary embedding's scaling. The llama3 kind is stored as a tensor of divisors, rope_freqs.weight; it
-// is turned back into its parameters if the published ones give the same divisors.
-func (g *header) rope(arch string, theta float64, f *tensorReader, m *stated) error {
-	m.rope = nn.RopeFrequencies{HeadDim: m.headDim, Theta: theta}
-	kind, ok, err := g.text(arch + ".rope.scaling.type")
-	if err != nil {
-		return err
-	}
-	if ok && kind != "none" && kind != "linear" {
-		return fmt.Errorf("metadata %s.rope.scaling.type is %s: none and linear are supported", arch, terminal.Quote(kind))
-	}
-	if kind == "linear" {
-		factor, ok, err := g.float(arch + ".rope.scaling.factor")
-		if err != nil {
-			return err
-		}
-		if !ok || factor <= 0 {
-			return fmt.Errorf("metadata %s.rope.scaling.factor is missing or not positive", arch)
-		}
-		if factor != 1 {
-			m.rope.Kind, m.rope.Factor = nn.RopeLinear, factor
-		}
-	}
-	t, ok := g.tensors[ropeFreqs]
-	if !ok {
-		return nil
-	}
-	if m.rope.Kind == nn.RopeLinear {
-		return fmt.Errorf("it has both linear rope scaling and rope_freqs.weight: this is not supported")
-	}
-	if want := (tensor.Shape{m.headDim / 2}); !t.dims.Equal(want) {
-		return fmt.Errorf("tensor rope_freqs.weight has shape %v, expected is %v", t.dims, want)
-	}
-	divisors := make([]float32, t.elems)
-	if err := f.read(t, divisors, 0); err != nil {
-		return err
-	}
-	original := llama3Positions
-	if key := arch + ".rope.scaling.original_context_length"; g.has(key) {
-		if original, err = g.size(key); err != nil {
-			return err
-		}
-	}
-	p, ok := llama3FromDivisors(divisors, theta, original)
-	if !ok {
-		return fmt.Errorf("tensor rope_freqs.weight is not the llama3 rope scaling with the published parameters (low_freq_factor 1, high_freq_factor 4, %d original positions): use the model's Hugging Face directory", original)
-	}
-	m.rope = p
-	return nil
-}
-
-// llama3FromDivisors finds the scaling whose divisors those are, to the accuracy of fp32 arithmetic. Divisors that
-// are all one are no scaling.
-func llama3FromDivisors(divisors []float32, theta float64, original int) (nn.RopeFrequencies, bool) {
-	p := nn.RopeFrequencies{HeadDim: 2 * len(divisors), Theta: theta}
-	if largest := slices.Max(divisors); largest != 1 {
-		p.Kind, p.Factor, p.LowFreqFactor, p.HighFreqFactor = nn.RopeLlama3, float64(largest), 1, 4
-		p.OriginalPositions = original
-	}
-	for i, want := range p.Divisors() {
-		if !(math.Abs(float64(divisors[i]-want)) <= 1e-5*float64(want)) { // also when one is NaN
-			return p, false
-		}
-	}
-	return p, true
 }
 
 // shortestF32 is the shortest text that reads back as the same fp32 number.
@@ -309,23 +243,39 @@ func shortestF32(x float64) json.Number {
 	return json.Number(strconv.FormatFloat(float64(float32(x)), 'g', -1, 32))
 }
 
+// floatF32 is the same as a number that is not whole in JSON: transformers tells 1 from 1.0.
+func floatF32(x float64) json.Number {
+	n := shortestF32(x)
+	if _, err := strconv.ParseInt(string(n), 10, 64); err == nil {
+		n += ".0"
+	}
+	return n
+}
+
 // checkTensors fails if the file lacks a tensor of the model or has it in another shape, and if it has one that does not
 // belong to such a model.
-func (g *header) checkTensors(m *model.Model, form *model.Form) error {
+func (g *header) checkTensors(m *model.Model, form *model.Form, s *stated) error {
 	used := map[string]bool{ropeFreqs: true} // became rope_scaling
-	for _, t := range form.Tensors {
+	for _, t := range slices.Concat(form.Tensors, form.Constants) {
 		used[t.Name] = true
 		if err := g.checkTensor(t.Name, t.Shape); err != nil {
 			return err
 		}
 	}
 	for _, name := range g.names {
-		if !used[name] {
+		if !used[name] && !s.isLeftOut(name) {
 			return fmt.Errorf("tensor %s does not belong to a %s model: this kind of model cannot be imported",
 				terminal.Quote(name), m.Type)
 		}
 	}
 	return nil
+}
+
+// isLeftOut reports whether a tensor is of a layer that predicts tokens after the next one.
+func (m *stated) isLeftOut(name string) bool {
+	number, _, _ := strings.Cut(strings.TrimPrefix(name, "blk."), ".")
+	l, err := strconv.Atoi(number)
+	return err == nil && l >= m.layers && l < m.layers+m.nextToken && strings.HasPrefix(name, "blk.")
 }
 
 func (g *header) checkTensor(name string, shape tensor.Shape) error {
@@ -339,92 +289,33 @@ func (g *header) checkTensor(name string, shape tensor.Shape) error {
 	return nil
 }
 
-// llama3Positions are the original positions that every published Llama 3 model has.
-const llama3Positions = 8192
-
-// ropeFreqs is the tensor of divisors that stands for the llama3 kind of rope scaling.
-const ropeFreqs = "rope_freqs.weight"
-
-// ropeScalingJSON is rope_scaling in the style of transformers 4.
-type ropeScalingJSON struct {
-	Factor            float64 `json:"factor"`
-	HighFreqFactor    float64 `json:"high_freq_factor,omitempty"`
-	LowFreqFactor     float64 `json:"low_freq_factor,omitempty"`
-	OriginalPositions int     `json:"original_max_position_embeddings,omitempty"`
-	RopeType          string  `json:"rope_type"`
-}
-
 // config is config.json, in the style of transformers 4, which 5 reads as well.
 func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
-	c := struct {
-		Architectures    []string         `json:"architectures"`
-		AttentionBias    *bool            `json:"attention_bias,omitempty"`
-		AttentionDropout float64          `json:"attention_dropout"`
-		BOS              *int             `json:"bos_token_id"`
-		SparseStep       int              `json:"decoder_sparse_step,omitempty"`
-		EOS              *int             `json:"eos_token_id"`
-		HeadDim          int              `json:"head_dim,omitempty"`
-		HiddenAct        string           `json:"hidden_act"`
-		HiddenSize       int              `json:"hidden_size"`
-		InitializerRange float64          `json:"initializer_range"`
-		Intermediate     int              `json:"intermediate_size"`
-		Positions        int              `json:"max_position_embeddings"`
-		MLPBias          *bool            `json:"mlp_bias,omitempty"`
-		DenseLayers      *[]int           `json:"mlp_only_layers,omitempty"`
-		ModelType        string           `json:"model_type"`
-		ExpertInner      int              `json:"moe_intermediate_size,omitempty"`
-		Renormalize      bool             `json:"norm_topk_prob,omitempty"`
-		Heads            int              `json:"num_attention_heads"`
-		Experts          int              `json:"num_experts,omitempty"`
-		ExpertsUsed      int              `json:"num_experts_per_tok,omitempty"`
-		Layers           int              `json:"num_hidden_layers"`
-		KVHeads          int              `json:"num_key_value_heads"`
-		LocalExperts     int              `json:"num_local_experts,omitempty"`
-		PAD              *int             `json:"pad_token_id,omitempty"`
-		Eps              json.Number      `json:"rms_norm_eps"`
-		RopeScaling      *ropeScalingJSON `json:"rope_scaling"`
-		Theta            json.Number      `json:"rope_theta"`
-		Tied             bool             `json:"tie_word_embeddings"`
-		DType            string           `json:"torch_dtype"`
-		UseCache         bool             `json:"use_cache"`
-		SlidingWindow    *bool            `json:"use_sliding_window,omitempty"`
-		Vocab            int              `json:"vocab_size"`
-	}{
-		Architectures: []string{classes[m.modelType]}, BOS: t.bos, EOS: t.eos, PAD: t.pad, HeadDim: m.headDim, HiddenAct: "silu",
-		HiddenSize: m.hidden, InitializerRange: 0.02, Intermediate: m.intermediate, Positions: m.positions,
-		ModelType: m.modelType, Heads: m.heads, Layers: m.layers, KVHeads: m.kvHeads, Eps: m.eps, Theta: m.theta,
-		ExpertsUsed: m.expertsUsed, Tied: m.tied, DType: hf.DTypeName(d), UseCache: true, Vocab: m.vocab,
+	c := map[string]any{"architectures": []string{classes[m.modelType]}, "attention_dropout": 0, "bos_token_id": t.bos,
+		"eos_token_id": t.eos, "head_dim": m.headDim, "hidden_act": "silu", "hidden_size": m.hidden,
+		"initializer_range": 0.02, "intermediate_size": m.intermediate, "max_position_embeddings": m.positions,
+		"model_type": m.modelType, "num_attention_heads": m.heads, "num_hidden_layers": m.layers,
+		"num_key_value_heads": m.kvHeads, "rms_norm_eps": m.eps, "rope_scaling": m.scalingConfig(),
+		"rope_theta": m.theta, "tie_word_embeddings": m.tied, "torch_dtype": hf.DTypeName(d),
+		"use_cache": true, "vocab_size": m.vocab}
+	if t.pad != nil {
+		c["pad_token_id"] = t.pad
 	}
-	no := false
-	switch m.modelType {
-	case "llama":
-		c.AttentionBias, c.MLPBias = &m.attentionBias, &m.mlpBias
-	case "qwen2":
-		c.SlidingWindow = &no
-		if m.mlpBias {
-			return nil, fmt.Errorf("biases of the feed-forward part are not known for qwen2")
-		}
-		if m.headDim*m.heads == m.hidden {
-			c.HeadDim = 0 // transformers computes it
-		}
-	case "qwen3":
-		c.AttentionBias, c.SlidingWindow = &m.attentionBias, &no
-		if m.mlpBias {
-			return nil, fmt.Errorf("biases of the feed-forward part are not known for qwen3")
-		}
-	case "mixtral":
-		c.LocalExperts = m.experts
-	case "qwen3_moe":
-		c.AttentionBias, c.SlidingWindow = &m.attentionBias, &no
-		c.Experts, c.ExpertInner, c.Renormalize, c.SparseStep, c.DenseLayers = m.experts, m.expertInner, true, 1,
-			&[]int{}
+	if m.experts > 0 {
+		c["num_experts_per_tok"] = m.expertsUsed
 	}
-	if m.rope.Kind != nn.RopeDefault {
-		c.RopeScaling = &ropeScalingJSON{m.rope.Factor, m.rope.HighFreqFactor, m.rope.LowFreqFactor, m.rope.OriginalPositions,
-			m.rope.Kind.String()}
+	for key, value := range m.arch.config(m) {
+		if c[key] = value; value == nil {
+			delete(c, key)
+		}
 	}
 	return marshalIndent(c)
 }
+
+// classes are those of transformers for the families.
+var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM",
+	"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+	"gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM"}
 
 // generationConfig is generation_config.json.
 func (t *tokens) generationConfig() ([]byte, error) {

@@ -54,6 +54,9 @@ var preNames = map[string]string{
 	"6221ad2852e85ce96f791f476e0b390cf9b474c9e3d1362f53a24a06dc8220ff": "refact",           // Refact
 	"a8594e3edff7c29c003940395316294b2c623e09894deebbc65f33f1515df79e": "dbrx",             // DBRX
 	"ccc2ef013c104be7bae2965776d611e1d7a8a2a9c547dd93a682c9a9fc80352e": "gpt-4o",           // GPT-4o
+	"a1336059768a55c99a734006ffb02203cd450fed003e9a71886c88acf24fdbc2": "glm4",             // GLM-4
+	"9ca2dd618e8afaf09731a7cf6e2105b373ba6a1821559f258b272fe83e6eb902": "glm4",             // GLM-4.5
+	"cdf5f35325780597efd76153d4d1c16778f766173908894c04afc20108536267": "glm4",             // GLM-4.7
 	"36f3066e97b7f3994b379aaacde306c1444c6ae84e81a5ae3cd2b7ed3b8c42d4": "minicpm5",         // MiniCPM5
 }
 
@@ -71,7 +74,7 @@ func preNameOf(t *tokenizer.Pipeline, v *tokenizer.Vocabulary) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, name := range []string{"gpt-2", "smollm", "llama-bpe", "qwen2"} {
+	for _, name := range []string{"gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o"} {
 		p := preTokenizers[name]
 		want, err := preSteps(json.RawMessage(p.preTokenizer))
 		if err != nil {

@@ -37,7 +37,7 @@ func TestQuantizeGolden(t *testing.T) {
 	for i := range src {
 		src[i] = math.Float32frombits(binary.BigEndian.Uint32(numbers[4*i:]))
 	}
-	for _, typ := range []ggmlType{ggmlQ5_0, ggmlQ5_1, ggmlQ8_0, ggmlQ4_K, ggmlQ5_K, ggmlQ6_K} {
+	for _, typ := range []ggmlType{ggmlQ5_0, ggmlQ5_1, ggmlQ8_0, ggmlQ4_K, ggmlQ5_K, ggmlQ6_K, ggmlMXFP4} {
 		q, _ := typ.quant()
 		want := decode(golden.Types[q.name].Blocks)
 		got := make([]byte, int64(len(src))/q.elems*q.bytes)
@@ -69,7 +69,7 @@ func TestQuantizeBounds(t *testing.T) {
 	// The largest error of an element, as a share of the largest magnitude of its block of 256.
 	bounds := map[ggmlType]float64{ggmlQ5_0: 1.0 / 16, ggmlQ5_1: 1.0 / 15, ggmlQ8_0: 1.0 / 127, ggmlQ4_K: 1.0 / 7,
 		ggmlQ5_K: 1.0 / 15,
-		ggmlQ6_K: 1.0 / 16}
+		ggmlQ6_K: 1.0 / 16, ggmlMXFP4: 1.0 / 4}
 	for round := range 50 {
 		for i := range src {
 			src[i] = float32(random.NormFloat64() * math.Exp(random.Float64()*8-4))

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/internal/terminal"
@@ -49,9 +51,16 @@ var preTokenizers = func() map[string]preTokenizer {
 		preTokenizer: split(`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`)}
 	qwen2 := preTokenizer{normalizer: `{"type":"NFC"}`,
 		preTokenizer: split(`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`)}
+	glm4 := llama3
+	glm4.addBOS = false
+	// A word has upper-case letters and then lower-case ones. Source: tiktoken, openai_public.py (o200k_base).
+	gpt4o := preTokenizer{normalizer: "null", preTokenizer: split(strings.Join([]string{
+		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?`,
+		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?`,
+		`\p{N}{1,3}`, ` ?[^\s\p{L}\p{N}]+[\r\n/]*`, `\s*[\r\n]+`, `\s+(?!\S)`, `\s+`}, "|"))}
 	return map[string]preTokenizer{
 		"gpt-2": gpt2, "smollm": smollm, "llama-bpe": llama3, "llama3": llama3, "llama-v3": llama3,
-		"qwen2": qwen2, "deepseek-r1-qwen": qwen2,
+		"qwen2": qwen2, "deepseek-r1-qwen": qwen2, "gpt-4o": gpt4o, "glm4": glm4,
 	}
 }()
 
@@ -83,7 +92,9 @@ func (g *header) tokens(vocab int) (*tokens, error) {
 	}
 	t := &tokens{}
 	if t.pre, ok = preTokenizers[name]; !ok {
-		return nil, fmt.Errorf("metadata tokenizer.ggml.pre is %s: supported are gpt-2, smollm, llama-bpe, qwen2; use the model's Hugging Face directory", terminal.Quote(name))
+		return nil, fmt.Errorf("metadata tokenizer.ggml.pre is %s: supported are %s; "+
+			"use the model's Hugging Face directory",
+			terminal.Quote(name), strings.Join(slices.Sorted(maps.Keys(preTokenizers)), ", "))
 	}
 	if t.tokens, err = g.strings("tokenizer.ggml.tokens"); err != nil {
 		return nil, err

@@ -24,9 +24,20 @@ func (v *vocabulary) add(key string, value any) {
 	v.meta = append(v.meta, metaEntry{"tokenizer." + key, value})
 }
 
+// set is add for a key that may be there already.
+func (v *vocabulary) set(key string, value any) {
+	for i := range v.meta {
+		if v.meta[i].key == "tokenizer."+key {
+			v.meta[i].value = value
+			return
+		}
+	}
+	v.add(key, value)
+}
+
 // readVocab reads the tokenizer and the chat templates of a model directory, for a model with that many rows of
 // embeddings. pre is the name of how text is cut; "" finds it.
-func readVocab(c *hf.Config, dir string, rows int, pre string) (*vocabulary, error) {
+func readVocab(c *hf.Config, dir string, arch *architecture, rows int, pre string) (*vocabulary, error) {
 	t, parts, err := tokenizer.LoadVocabulary(dir)
 	if err != nil {
 		return nil, err
@@ -73,6 +84,11 @@ func readVocab(c *hf.Config, dir string, rows int, pre string) (*vocabulary, err
 		return string(text)
 	}
 	v.addSpecial(c, t, parts, special)
+	for _, s := range arch.special {
+		if n := t.TokenID(s.token); n != tokenizer.None {
+			v.set("ggml."+s.key+"_token_id", uint32(n))
+		}
+	}
 	v.addTemplates(chat.Templates)
 	return v, nil
 }

@@ -65,6 +65,10 @@ var (
 	}()
 )
 
+// MXFP4Values are the values of the codes with a scale. Those that overflow are infinite, and with the scale 255 all
+// are NaN.
+func MXFP4Values(scale byte) [16]float32 { return mxF32[scale] }
+
 // unpackMXFP4 writes elements of neighbouring blocks, from element skip of the first block on, by a table of values. It
 // reports whether a scale is so large that values may not be finite.
 func unpackMXFP4[T float32 | uint16](dst []T, blocks, scales []byte, skip int, table *[256][16]T) (large bool) {

@@ -3,6 +3,7 @@ package model
 import (
 	"cmp"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/hf"
@@ -29,8 +30,8 @@ type Family struct {
 	// the number of layers.
 	Carried []string
 	// Constants is what checkpoints call the constants of a block (nn.Block.Constants), of which {layer} is the number.
-	// They are carried, too.
-	Constants string
+	// They are carried, too. ConstantsGGUF is what GGUF files call them.
+	Constants, ConstantsGGUF string
 	// MXFP4 are patterns of path.Match for the names of tensors that an export can have in MXFP4: stacked and
 	// transposed ones, since the format has both.
 	MXFP4 []string
@@ -44,7 +45,7 @@ var families = []Family{
 	{ModelType: "qwen3", Read: readQwen3, Names: qwen, Architecture: "qwen3"},
 	{ModelType: "qwen3_moe", Read: readQwen3MoE, Names: qwenMoE, Architecture: "qwen3moe"},
 	{ModelType: "mixtral", Read: readMixtral, Names: mixtral, Architecture: "llama"},
-	{ModelType: "gpt_oss", Read: readGPTOSS, Names: gptOSS, MXFP4: gptOSSInMXFP4},
+	{ModelType: "gpt_oss", Read: readGPTOSS, Names: gptOSS, Architecture: "gpt-oss", MXFP4: gptOSSInMXFP4},
 	{ModelType: "phi3", Read: readPhi3, Names: phi3},
 	{ModelType: "smollm3", Read: readSmolLM3, Names: Llama},
 	{ModelType: "seed_oss", Read: readSeedOSS, Names: seedOSS, Dropout: true},
@@ -60,11 +61,17 @@ var families = []Family{
 		Carried: []string{"model.visual.*"}},
 	{ModelType: "qwen3_vl_moe", Read: readQwen3VLMoE, TextConfig: true, Names: qwen3VLMoE,
 		Carried: []string{"model.visual.*"}},
-	{ModelType: "glm4_moe", Read: readGLM4MoE, Names: glmMoE, Constants: glmCorrection, Carried: glmNextToken},
+	{ModelType: "glm4_moe", Read: readGLM4MoE, Names: glmMoE, Architecture: "glm4moe", Constants: glmCorrection,
+		ConstantsGGUF: glmCorrectionInGGUF, Carried: glmNextToken},
 }
 
 // Families are the supported values of model_type.
 func Families() []string { return modelTypes(families) }
+
+// FamiliesInGGUF are those of which GGUF files are written.
+func FamiliesInGGUF() []string {
+	return modelTypes(slices.DeleteFunc(slices.Clone(families), func(f Family) bool { return f.Architecture == "" }))
+}
 
 func modelTypes(families []Family) []string {
 	var names []string

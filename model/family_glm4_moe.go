@@ -9,14 +9,23 @@ import (
 )
 
 // glmMoE has the names of Qwen's mixtures, and an expert that all rows use. Heads are rotated in part.
-var glmMoE = slices.Concat(qwenMoE.RecutHF(PartlyRotated, "q.*", "k.*", "q_norm.*", "k_norm.*"), Names{
-	{Role: "shared.gate.*", HF: "model.layers.{layer}.mlp.shared_experts.gate_proj.*"},
-	{Role: "shared.up.*", HF: "model.layers.{layer}.mlp.shared_experts.up_proj.*"},
-	{Role: "shared.down.*", HF: "model.layers.{layer}.mlp.shared_experts.down_proj.*"},
+var glmMoE = slices.Concat(qwenMoE.RecutHF(PartlyRotated, glmRotated...).Recut(PartlyRotated, glmRotated...).
+	Renamed(normAfterAttention), Names{
+	{Role: "shared.gate.*", HF: "model.layers.{layer}.mlp.shared_experts.gate_proj.*",
+		GGUF: "blk.{layer}.ffn_gate_shexp.*"},
+	{Role: "shared.up.*", HF: "model.layers.{layer}.mlp.shared_experts.up_proj.*",
+		GGUF: "blk.{layer}.ffn_up_shexp.*"},
+	{Role: "shared.down.*", HF: "model.layers.{layer}.mlp.shared_experts.down_proj.*",
+		GGUF: "blk.{layer}.ffn_down_shexp.*"},
 })
 
+var glmRotated = []string{"q.*", "k.*", "q_norm.*", "k_norm.*"}
+
 // glmCorrection has a number for each expert that balances how often experts are chosen.
-const glmCorrection = "model.layers.{layer}.mlp.gate.e_score_correction_bias"
+const (
+	glmCorrection       = "model.layers.{layer}.mlp.gate.e_score_correction_bias"
+	glmCorrectionInGGUF = "blk.{layer}.exp_probs_b.bias"
+)
 
 // glmNextToken are the tensors of a layer after the last one, which predicts tokens after the next one for faster
 // generation. transformers does not load it either.

@@ -8,18 +8,27 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// gptOSS has Llama's names; experts are stacked, their matrices are transposed, and rows of gate and up alternate.
-var gptOSS = slices.Concat(Llama, Names{
-	{Role: "router.*", HF: "model.layers.{layer}.mlp.router.*"},
+// gptOSS has Qwen's names; experts are stacked. In checkpoints their matrices are transposed, and rows of gate and up
+// alternate; in GGUF files each matrix has a tensor.
+var gptOSS = slices.Concat(qwen.Renamed(normAfterAttention), Names{
+	{Role: "router.*", HF: "model.layers.{layer}.mlp.router.*", GGUF: "blk.{layer}.ffn_gate_inp.*"},
 	{Role: "expert.gate.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj",
-		CutHF: Interleaved | Transposed | Stacked},
+		CutHF: Interleaved | Transposed | Stacked, GGUF: "blk.{layer}.ffn_gate_exps.weight", CutGGUF: Stacked},
 	{Role: "expert.up.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj",
-		CutHF: Interleaved | Transposed | Stacked},
-	{Role: "expert.gate.bias", HF: "model.layers.{layer}.mlp.experts.gate_up_proj_bias", CutHF: Interleaved | Stacked},
-	{Role: "expert.up.bias", HF: "model.layers.{layer}.mlp.experts.gate_up_proj_bias", CutHF: Interleaved | Stacked},
-	{Role: "expert.down.weight", HF: "model.layers.{layer}.mlp.experts.down_proj", CutHF: Transposed | Stacked},
-	{Role: "expert.down.bias", HF: "model.layers.{layer}.mlp.experts.down_proj_bias", CutHF: Stacked},
+		CutHF: Interleaved | Transposed | Stacked, GGUF: "blk.{layer}.ffn_up_exps.weight", CutGGUF: Stacked},
+	{Role: "expert.gate.bias", HF: "model.layers.{layer}.mlp.experts.gate_up_proj_bias", CutHF: Interleaved | Stacked,
+		GGUF: "blk.{layer}.ffn_gate_exps.bias", CutGGUF: Stacked},
+	{Role: "expert.up.bias", HF: "model.layers.{layer}.mlp.experts.gate_up_proj_bias", CutHF: Interleaved | Stacked,
+		GGUF: "blk.{layer}.ffn_up_exps.bias", CutGGUF: Stacked},
+	{Role: "expert.down.weight", HF: "model.layers.{layer}.mlp.experts.down_proj", CutHF: Transposed | Stacked,
+		GGUF: "blk.{layer}.ffn_down_exps.weight", CutGGUF: Stacked},
+	{Role: "expert.down.bias", HF: "model.layers.{layer}.mlp.experts.down_proj_bias", CutHF: Stacked,
+		GGUF: "blk.{layer}.ffn_down_exps.bias", CutGGUF: Stacked},
 })
+
+// normAfterAttention is what llama.cpp calls the second norm of some mixtures.
+var normAfterAttention = Names{{Role: "feed_norm.*", HF: "model.layers.{layer}.post_attention_layernorm.*",
+	GGUF: "blk.{layer}.post_attention_norm.*"}}
 
 // gptOSSInMXFP4 are the tensors that are published in MXFP4.
 var gptOSSInMXFP4 = []string{"model.layers.*.mlp.experts.gate_up_proj", "model.layers.*.mlp.experts.down_proj"}

@@ -6,7 +6,7 @@ import "github.com/millrace/millrace/hf"
 // whose rotation takes neighbouring rows of a llama's queries and keys for a pair.
 var Llama = Names{
 	{Role: "embed_tokens.*", HF: "model.embed_tokens.*", GGUF: "token_embd.*"},
-	{Role: "sinks", HF: "model.layers.{layer}.self_attn.sinks"},
+	{Role: "sinks", HF: "model.layers.{layer}.self_attn.sinks", GGUF: "blk.{layer}.attn_sinks.weight"},
 	{Role: "q.*", HF: "model.layers.{layer}.self_attn.q_proj.*", GGUF: "blk.{layer}.attn_q.*", CutGGUF: Interleaved},
 	{Role: "k.*", HF: "model.layers.{layer}.self_attn.k_proj.*", GGUF: "blk.{layer}.attn_k.*", CutGGUF: Interleaved},
 	{Role: "v.*", HF: "model.layers.{layer}.self_attn.v_proj.*", GGUF: "blk.{layer}.attn_v.*"},

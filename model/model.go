@@ -41,7 +41,7 @@ type Model struct {
 	names      Names
 	checkpoint *Form
 	carried    []string // patterns of the names of tensors that are carried, see Family
-	constants  string   // what checkpoints call the constants of a block
+	constants  string   // what GGUF files call the constants of a block
 	mxfp4      []string // of those that an export can have in MXFP4
 }
 
@@ -105,13 +105,13 @@ func New(c *hf.Config, added ...Family) (*Model, error) {
 // build makes the blocks and cuts the parts.
 func (s *Spec) build() (*Model, error) {
 	m := &Model{Type: s.family.ModelType, Hidden: s.Hidden, Vocab: s.Vocab, MaxPositions: s.Positions, Tied: s.Tied,
-		InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names, constants: s.family.Constants,
-		mxfp4: s.family.MXFP4}
+		InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names,
+		constants: s.family.ConstantsGGUF, mxfp4: s.family.MXFP4}
 	for _, pattern := range s.family.Carried {
 		m.carried = append(m.carried, strings.ReplaceAll(pattern, "{layers}", strconv.Itoa(s.Layers)))
 	}
-	if m.constants != "" {
-		m.carried = append(m.carried, strings.ReplaceAll(m.constants, "{layer}", "*"))
+	if constants := s.family.Constants; constants != "" {
+		m.carried = append(m.carried, strings.ReplaceAll(constants, "{layer}", "*"))
 	}
 	known := map[string]*tensor.Layout{}
 	layouts, largest, err := s.layouts(known)
@@ -128,9 +128,6 @@ func (s *Spec) build() (*Model, error) {
 		block := &s.Blocks[l]
 		if block.Parts() > 0 && block.Rule != nn.Pre {
 			return nil, fmt.Errorf("layer %d has a feed-forward in parts, which needs the residual rule Pre", l)
-		}
-		if block.Constants() > 0 && m.constants == "" {
-			return nil, fmt.Errorf("layer %d has constants, and the family has no name for them", l)
 		}
 		m.Blocks = append(m.Blocks, block)
 		m.Like = append(m.Like, slices.IndexFunc(m.Blocks, func(b *nn.Block) bool { return reflect.DeepEqual(b, block) }))
@@ -151,7 +148,7 @@ func (s *Spec) build() (*Model, error) {
 			return nil, err
 		}
 	}
-	if m.checkpoint, err = m.form(func(n Name) (string, Cut) { return n.HF, n.CutHF }); err != nil {
+	if m.checkpoint, err = m.form(s.family.Constants, func(n Name) (string, Cut) { return n.HF, n.CutHF }); err != nil {
 		return nil, err
 	}
 	for i := range m.Parts {

@@ -119,8 +119,9 @@ func (n Names) find(role string) (line int, word string, ok bool) {
 
 // Form lists the tensors that files of one kind hold of a model.
 type Form struct {
-	Tensors []Tensor   // in the order of files
-	sources [][]Source // by part
+	Tensors   []Tensor   // in the order of files
+	Constants []Tensor   // those of blocks, in their order (see nn.Block.Constants), without pieces
+	sources   [][]Source // by part
 }
 
 // share is a field on its way into a tensor.
@@ -137,8 +138,8 @@ type share struct {
 	cut        Cut
 }
 
-// form finds the tensors of files that have these names and cuts.
-func (m *Model) form(of func(Name) (string, Cut)) (*Form, error) {
+// form finds the tensors of files that have these names and cuts, and that name for the constants of a block.
+func (m *Model) form(constants string, of func(Name) (string, Cut)) (*Form, error) {
 	var order []string
 	shares := map[string][]share{}
 	for i := range m.Parts {
@@ -179,6 +180,16 @@ func (m *Model) form(of func(Name) (string, Cut)) (*Form, error) {
 		}
 	}
 	form := &Form{sources: make([][]Source, len(m.Parts))}
+	for i, b := range m.Blocks {
+		n := b.Constants()
+		if n > 0 && constants == "" {
+			return nil, fmt.Errorf("layer %d has constants, and %s has no name for them", i, m.Type)
+		}
+		if n > 0 {
+			name := strings.ReplaceAll(constants, "{layer}", strconv.Itoa(i))
+			form.Constants = append(form.Constants, Tensor{Name: name, Shape: tensor.Shape{n}})
+		}
+	}
 	for _, name := range order {
 		t, err := assemble(name, shares[name])
 		if err != nil {

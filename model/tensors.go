@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/tensor"
 )
@@ -68,7 +69,19 @@ func (m *Model) Checkpoint() *Form { return m.checkpoint }
 
 // GGUF lists the tensors that GGUF files hold of the model. A tensor without a name there is an error.
 func (m *Model) GGUF() (*Form, error) {
-	f, err := m.form(func(n Name) (string, Cut) { return n.GGUF, n.CutGGUF })
+	return m.gguf(func(n Name) (string, Cut) { return n.GGUF, n.CutGGUF })
+}
+
+// UnstackedGGUF lists those of files from before llama.cpp stacked experts (April 2024): each expert has tensors of its
+// own.
+func (m *Model) UnstackedGGUF() (*Form, error) {
+	return m.gguf(func(n Name) (string, Cut) {
+		return strings.Replace(n.GGUF, "_exps.", ".{expert}.", 1), n.CutGGUF &^ Stacked
+	})
+}
+
+func (m *Model) gguf(of func(Name) (string, Cut)) (*Form, error) {
+	f, err := m.form(m.constants, of)
 	if err != nil {
 		return nil, fmt.Errorf("a GGUF file cannot hold the model: %w; use the Hugging Face directory", err)
 	}

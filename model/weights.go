@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/hf"
-	"github.com/millrace/millrace/tensor"
 )
 
 // Check fails unless a checkpoint has every tensor of the model in its shape and in a type that can be read. It also
@@ -52,37 +50,26 @@ func (m *Model) known() map[string]bool {
 }
 
 // ConstantTensors are the tensors of checkpoints that have the constants of blocks, without pieces.
-func (m *Model) ConstantTensors() (all []Tensor) {
-	for i, b := range m.Blocks {
-		if n := b.Constants(); n > 0 {
-			all = append(all, Tensor{Name: m.constantsOf(i), Shape: tensor.Shape{n}})
-		}
-	}
-	return all
-}
-
-// constantsOf is what checkpoints call the constants of a block.
-func (m *Model) constantsOf(block int) string {
-	return strings.ReplaceAll(m.constants, "{layer}", strconv.Itoa(block))
-}
+func (m *Model) ConstantTensors() []Tensor { return m.checkpoint.Constants }
 
 // ReadConstants reads the constants of all blocks from a checkpoint.
 func (m *Model) ReadConstants(w TensorReader) error {
 	var all [][]float32
+	tensors := m.ConstantTensors()
 	for i, b := range m.Blocks {
-		n := b.Constants()
-		if n == 0 {
+		if b.Constants() == 0 {
 			continue
 		}
 		if all == nil {
 			all = make([][]float32, len(m.Blocks))
 		}
-		name := m.constantsOf(i)
-		if err := w.Expect(name, tensor.Shape{n}); err != nil {
+		t := tensors[0]
+		tensors = tensors[1:]
+		if err := w.Expect(t.Name, t.Shape); err != nil {
 			return err
 		}
-		all[i] = make([]float32, n)
-		if err := w.ReadF32(name, all[i], 0); err != nil {
+		all[i] = make([]float32, t.Shape.Elems())
+		if err := w.ReadF32(t.Name, all[i], 0); err != nil {
 			return err
 		}
 	}

@@ -86,20 +86,23 @@ func (c *carried) has(name string) bool {
 	return slices.ContainsFunc(c.tensors, func(t hf.TensorSpec) bool { return t.Name == name })
 }
 
-// readConstants brings the constants of blocks to the session's model: those that are carried, and zeros for the
-// others, which only a model without weights has. The source knows what is carried.
-func (s *Session) readConstants(src *source) error {
-	isCarried := func(t model.Tensor) bool { return src.carried.has(t.Name) }
-	if !slices.ContainsFunc(s.plan.Model.ConstantTensors(), isCarried) {
-		s.plan.Model.Constants = nil
+// readConstants brings the constants of blocks to the session's model. The source knows what is carried.
+func (s *Session) readConstants(src *source) error { return src.readConstants(s.plan.Model) }
+
+// readConstants brings the constants of blocks to a model: those that are carried, and zeros for the others, which only
+// a model without weights has.
+func (s *source) readConstants(m *model.Model) error {
+	isCarried := func(t model.Tensor) bool { return s.carried.has(t.Name) }
+	if !slices.ContainsFunc(m.ConstantTensors(), isCarried) {
+		m.Constants = nil
 		return nil
 	}
-	w, err := hf.OpenWeights(src.dir)
+	w, err := hf.OpenWeights(s.dir)
 	if err != nil {
 		return err
 	}
 	defer w.Close()
-	return s.plan.Model.ReadConstants(carriedReader{w, &src.carried})
+	return m.ReadConstants(carriedReader{w, &s.carried})
 }
 
 // carriedReader reads the tensors that are carried, and zeros for others.

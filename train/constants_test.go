@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/gguf"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/runfile"
@@ -205,6 +207,47 @@ func TestConstants(t *testing.T) {
 	_, err = Evaluate(context.Background(), env, EvalOptions{Model: lastCheckpoint(t, c), Data: c.Datasets,
 		Tokenizer: "bytes", SequenceLen: 64})
 	if err == nil || !strings.Contains(err.Error(), "the tensors that the run carries have changed in "+dir) {
+		t.Errorf("of other constants: %v", err)
+	}
+}
+
+// A GGUF file has the constants that the run carries, of its model and of its checkpoint.
+func TestConstantsInGGUF(t *testing.T) {
+	c, env, _ := glmRun(t, writeGLM(t, [2]int{2, 7}, ""))
+	write(t, filepath.Join(c.Model, "tokenizer.json"), `{"added_tokens": [], "normalizer": null, "post_processor": null,
+		"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+		"decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}`)
+	sum, err := Train(context.Background(), c, Options{Env: env})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files []string
+	for name, o := range map[string]GGUFOptions{"model": {Model: sum.Model},
+		"checkpoint": {Model: c.Model, Checkpoint: lastCheckpoint(t, c)}, "run": {Model: c.OutputDir}} {
+		o.File, o.Type = filepath.Join(t.TempDir(), name+".gguf"), gguf.F32
+		if _, err := ExportGGUF(context.Background(), env, o); err != nil {
+			t.Fatal(name, err)
+		}
+		back := filepath.Join(t.TempDir(), name)
+		if err := gguf.Import(context.Background(), o.File, back, gguf.ImportOptions{DType: tensor.F32}); err != nil {
+			t.Fatal(name, err)
+		}
+		want, got := tensorsOf(t, sum.Model), tensorsOf(t, back)
+		for l := 1; l < 3; l++ {
+			if key := correctionOf(fmt.Sprint(l)); got[key] == "" || got[key] != want[key] {
+				t.Errorf("%s: %s was %.30q and is %.30q", name, key, want[key], got[key])
+			}
+		}
+		files = append(files, o.File)
+	}
+	other := writeGLM(t, [2]int{1, 3}, "")
+	const weights = "model.safetensors"
+	if err := os.Rename(filepath.Join(other, weights), filepath.Join(c.Model, weights)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = ExportGGUF(context.Background(), env, GGUFOptions{Model: c.Model, Checkpoint: lastCheckpoint(t, c),
+		File: files[0] + ".other"})
+	if err == nil || !strings.Contains(err.Error(), "the tensors that the run carries have changed in "+c.Model) {
 		t.Errorf("of other constants: %v", err)
 	}
 }

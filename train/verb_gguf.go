@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 
 	"github.com/millrace/millrace/checkpoint"
@@ -11,7 +10,6 @@ import (
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/model"
-	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -46,6 +44,12 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Repo
 	}
 	var from model.Fields
 	if c != nil {
+		if err := src.findAs(ctx, c, func() error { _, err := src.findCarried(ctx); return err }); err != nil {
+			return nil, err
+		}
+		if err := src.readConstants(src.model); err != nil {
+			return nil, err
+		}
 		if o.Type == "" && src.exportType() == tensor.F32 {
 			o.Type = gguf.F32
 		}
@@ -59,6 +63,9 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Repo
 		}
 		defer w.Close()
 		if err := src.model.Check(w); err != nil {
+			return nil, err
+		}
+		if err := src.model.ReadConstants(w); err != nil {
 			return nil, err
 		}
 		read := src.model.Checkpoint().Fields(w)
@@ -80,11 +87,6 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Repo
 	if err != nil {
 		return nil, err
 	}
-	if window := shortestWindow(src.model); window > 0 && window < src.model.MaxPositions {
-		report.Notes = append(report.Notes,
-			fmt.Sprintf("the model attends to its last %d positions only, which a GGUF file of this kind cannot say: "+
-				"longer texts differ in llama.cpp", window))
-	}
 	return report, nil
 }
 
@@ -97,15 +99,4 @@ func modelName(pathOrID string) string {
 		pathOrID = full // "." has a name, too
 	}
 	return filepath.Base(pathOrID)
-}
-
-// shortestWindow is the smallest sliding window of a model's blocks; 0 if they have none.
-func shortestWindow(m *model.Model) int {
-	shortest := 0
-	for _, b := range m.Blocks {
-		if a, ok := b.Mixer.(nn.Attention); ok && a.Window > 0 && (shortest == 0 || a.Window < shortest) {
-			shortest = a.Window
-		}
-	}
-	return shortest
 }

@@ -13,7 +13,6 @@ import ctypes
 import json
 import math
 import pathlib
-import struct
 import subprocess
 import sys
 import time
@@ -23,6 +22,8 @@ import gguf
 import llama_cpp
 import numpy as np
 from tokenizers import Tokenizer
+
+from random_models import FAMILIES, MIXTURES, random_model
 
 PROMPTS = ["The capital of France is", "def fibonacci(n):\n", "There was a small house at the edge of", "1, 2, 3, 4,",
            "Q: What is 12 + 30?\nA:", "Die Hauptstadt von Deutschland ist"]
@@ -181,100 +182,11 @@ def real_model(args):
     print(f"\nPerplexity of {n} tokens in windows of {WINDOW}.")
 
 
-BASE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3, "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
-        "torch_dtype": "float32"}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 256}
-FAMILIES = {
-    "llama, biases": ("llama3", {"model_type": "llama", "attention_bias": True, "mlp_bias": True}),
-    "llama, rope llama3": ("llama3", {"model_type": "llama", "rope_scaling": LLAMA3}),
-    "llama, rope linear": ("smollm2", {"model_type": "llama", "rope_scaling": {"rope_type": "linear", "factor": 2.0},
-            "tie_word_embeddings": True}),
-    "llama, SentencePiece": ("llama2", {"model_type": "llama"}),
-    "llama, SentencePiece, no prefix": ("gemma", {"model_type": "llama"}),
-    "mistral": ("gpt2", {"model_type": "mistral", "head_dim": 32, "sliding_window": None}),
-    "qwen2": ("qwen2", {"model_type": "qwen2", "use_sliding_window": False}),
-    "qwen3": ("qwen2", {"model_type": "qwen3", "head_dim": 32, "use_sliding_window": False, "attention_bias": False}),
-    "mixtral": ("gpt2", {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 256}),
-    "mixtral, narrow heads": ("llama2", {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 3,
-            "intermediate_size": 96, "head_dim": 24}),
-    "mixtral, 4 experts": ("llama3", {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2,
-            "intermediate_size": 256, "rope_scaling": LLAMA3, "tie_word_embeddings": True}),
-    "qwen3_moe": ("qwen2", {"model_type": "qwen3_moe", "head_dim": 32, "use_sliding_window": False, "attention_bias": False,
-            "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 256, "norm_topk_prob": True,
-            "num_hidden_layers": 9}),
-    "qwen3_moe, narrow experts": ("qwen2", {"model_type": "qwen3_moe", "head_dim": 64, "use_sliding_window": False,
-            "attention_bias": False, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 96,
-            "norm_topk_prob": True, "tie_word_embeddings": True}),
-    "qwen3_moe, 8 experts": ("qwen2", {"model_type": "qwen3_moe", "head_dim": 32, "use_sliding_window": False,
-            "attention_bias": False, "num_experts": 8, "num_experts_per_tok": 8, "moe_intermediate_size": 128,
-            "norm_topk_prob": True}),
-}
-EXPERTS = {"mixtral": ("block_sparse_moe.", "w1", "w3", "w2"), "qwen3_moe": ("mlp.", "gate_proj", "up_proj", "down_proj")}
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
-        "qwen3": "Qwen3ForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
-
-
-def feed_forward(c, d, f):
-    """Names, shapes and biases of a layer's feed-forward."""
-    if c["model_type"] not in EXPERTS:
-        bias = c.get("mlp_bias")
-        return [("mlp.gate_proj", (f, d), bias), ("mlp.up_proj", (f, d), bias), ("mlp.down_proj", (d, f), bias)]
-    prefix, gate, up, down = EXPERTS[c["model_type"]]
-    f, n = c.get("moe_intermediate_size", f), c.get("num_experts", c.get("num_local_experts"))
-    all = [(prefix + "gate", (n, d), False)]
-    for e in range(n):
-        p = f"{prefix}experts.{e}."
-        all += [(p + gate, (f, d), False), (p + up, (f, d), False), (p + down, (d, f), False)]
-    return all
-
-
-def random_model(where, tokenizers, name, keys):
-    """Writes a model directory with random weights, its tokenizer.json, and a tokenizer_config.json."""
-    where.mkdir(parents=True)
-    # A row for each token: millrace never picks a row without one.
-    rows = Tokenizer.from_file(str(tokenizers / f"{name}.json")).get_vocab_size()
-    c = {**BASE, **keys, "vocab_size": rows, "architectures": [ARCHITECTURES[keys["model_type"]]]}
-    rng = np.random.default_rng(7)
-    d, f, h = c["hidden_size"], c["intermediate_size"], c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
-    q, kv, v = h * c["num_attention_heads"], h * c["num_key_value_heads"], c["vocab_size"]
-    qkv_bias = c.get("attention_bias") or keys["model_type"] == "qwen2"
-    shapes = {"model.embed_tokens.weight": (v, d), "model.norm.weight": (d,)}
-    if not c.get("tie_word_embeddings"):
-        shapes["lm_head.weight"] = (v, d)
-    for layer in range(c["num_hidden_layers"]):
-        p = f"model.layers.{layer}."
-        for key, shape, bias in (
-                ("self_attn.q_proj", (q, d), qkv_bias), ("self_attn.k_proj", (kv, d), qkv_bias),
-                ("self_attn.v_proj", (kv, d), qkv_bias), ("self_attn.o_proj", (d, q), c.get("attention_bias")),
-                *feed_forward(c, d, f)):
-            shapes[p + key + ".weight"] = shape
-            if bias:
-                shapes[p + key + ".bias"] = shape[:1]
-        shapes[p + "input_layernorm.weight"] = shapes[p + "post_attention_layernorm.weight"] = (d,)
-        if keys["model_type"] in ("qwen3", "qwen3_moe"):
-            shapes[p + "self_attn.q_norm.weight"] = shapes[p + "self_attn.k_norm.weight"] = (h,)
-    header, body = {}, b""
-    for key, shape in shapes.items():
-        x = rng.normal(1, 0.1, shape) if key.endswith("norm.weight") else rng.normal(0, 0.1, shape)
-        data = x.astype("<f4").tobytes()
-        header[key] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
-        body += data
-    front = json.dumps(header).encode()
-    (where / "model.safetensors").write_bytes(struct.pack("<Q", len(front)) + front + body)
-    (where / "config.json").write_text(json.dumps(c))
-    (where / "tokenizer.json").write_bytes((tokenizers / f"{name}.json").read_bytes())
-    (where / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|eos|>",
-            "tokenizer_class": "PreTrainedTokenizerFast"}))
-
-
 def families(args):
     tokenizers, work = pathlib.Path(args.families), pathlib.Path(args.work)
     texts = json.loads((tokenizers / "texts.json").read_text())
-    print("| model | tokenizer | greedy tokens equal | closest logits | ids equal | of texts in NFC | q8_0 | q4_k_m | of types |\n"
-          "|---|---|---|---|---|---|---|---|---|")
+    print("| model | tokenizer | greedy tokens equal | closest logits | ids equal | of texts in NFC | mxfp4 | q8_0 "
+          "| q4_k_m | of types |\n|---|---|---|---|---|---|---|---|---|---|")
     for name, (tokenizer, keys) in FAMILIES.items():
         if args.only and args.only not in name:
             continue
@@ -289,7 +201,10 @@ def families(args):
         ids, in_nfc = (same_ids(model / "tokenizer.json", llm, ts) for ts in (texts, normal))
         del llm
         blocks, types = [], ""
-        for dtype, ftype in (("q8_0", 7), ("q4_k_m", 15)):
+        for dtype, ftype in (("mxfp4", 38), ("q8_0", 7), ("q4_k_m", 15)):
+            if dtype == "mxfp4" and keys["model_type"] not in MIXTURES:
+                blocks.append("")
+                continue
             ours, theirs = (model.with_suffix(f".{dtype}.{who}") for who in ("millrace", "llama"))
             ours.unlink(missing_ok=True)
             report, _ = millrace(args, "export", str(model), "--gguf", str(ours), "--dtype", dtype, "--json")

@@ -8,6 +8,7 @@ Models are those that check.py has made, each with the name of its tokenizer's r
 hash of ids, and those of the tests are not in its list. Prints Markdown. Ends with status 1 if something differs.
 """
 import argparse
+import json
 import logging
 import pathlib
 import runpy
@@ -18,10 +19,14 @@ import sys
 def convert(source, model, file, dtype, pre):
     """Runs the converter with that name of the tokenizer's rules, on a byte-level BPE for all families."""
     import conversion.base
+    import conversion.glm
     import conversion.llama
     conversion.base.TextModel.get_vocab_base_pre = lambda *_: pre
-    conversion.llama.LlamaModel.set_vocab = lambda self: self._set_vocab_gpt2()
+    for family in (conversion.llama.LlamaModel, conversion.glm.Glm4MoeModel):
+        family.set_vocab = lambda self: self._set_vocab_gpt2()
     sys.argv = ["convert_hf_to_gguf.py", str(model), "--outfile", str(file), "--outtype", dtype]
+    if json.loads((model / "config.json").read_text())["model_type"] == "glm4_moe":
+        sys.argv.append("--no-mtp")  # transformers takes an absent num_nextn_predict_layers for 1
     runpy.run_path(str(source / "convert_hf_to_gguf.py"), run_name="__main__")
     logging.disable()
 

@@ -25,13 +25,13 @@ x = np.concatenate([
 ]).astype(np.float32)
 
 out = {"llama_cpp": version("llama-cpp-python"), "numbers": x.astype(">f4").tobytes().hex(), "types": {}}
-for name in ("Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"):
+for name in ("Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"):
     qtype = gguf.GGMLQuantizationType[name]
     elems, size = gguf.GGML_QUANT_SIZES[qtype]
     blocks = np.zeros(len(x) // elems * size, np.uint8)
     ggml.ggml_quantize_chunk(int(qtype), x.ctypes.data, blocks.ctypes.data, 0, len(x) // 256, 256, None)
     out["types"][name] = {"blocks": blocks.tobytes().hex()}
-    if name == "Q5_K":  # blocks.json has the values of the others
+    if name in ("Q5_K", "MXFP4"):  # blocks.json has the values of the others
         values = gguf.dequantize(blocks.reshape(-1, size), qtype).astype(np.float32).reshape(-1)
         out["types"][name]["values"] = values.astype(">f4").tobytes().hex()
 (pathlib.Path(__file__).parent / "quants.json").write_text(json.dumps(out, indent=1) + "\n")

@@ -1,0 +1,144 @@
+"""Small random models of each family, with the tokenizers of the tests, for check.py and converter.py."""
+import json
+import struct
+
+import numpy as np
+from tokenizers import Tokenizer
+
+BASE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+        "torch_dtype": "float32"}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 256}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 256,
+        "head_dim": 64, "sliding_window": 16, "attention_bias": True, "swiglu_limit": 7.0}
+GLM = {"model_type": "glm4_moe", "n_routed_experts": 12, "n_shared_experts": 1, "num_experts_per_tok": 4,
+        "moe_intermediate_size": 256, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5, "partial_rotary_factor": 0.5, "attention_bias": True, "use_qk_norm": True}
+FAMILIES = {
+    "llama, biases": ("llama3", {"model_type": "llama", "attention_bias": True, "mlp_bias": True}),
+    "llama, rope llama3": ("llama3", {"model_type": "llama", "rope_scaling": LLAMA3}),
+    "llama, rope linear": ("smollm2", {"model_type": "llama", "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+            "tie_word_embeddings": True}),
+    "llama, SentencePiece": ("llama2", {"model_type": "llama"}),
+    "llama, SentencePiece, no prefix": ("gemma", {"model_type": "llama"}),
+    "mistral": ("gpt2", {"model_type": "mistral", "head_dim": 32, "sliding_window": None}),
+    "qwen2": ("qwen2", {"model_type": "qwen2", "use_sliding_window": False}),
+    "qwen3": ("qwen2", {"model_type": "qwen3", "head_dim": 32, "use_sliding_window": False, "attention_bias": False}),
+    "mixtral": ("gpt2", {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2,
+            "intermediate_size": 256}),
+    "mixtral, narrow heads": ("llama2", {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 3,
+            "intermediate_size": 96, "head_dim": 24}),
+    "mixtral, 4 experts": ("llama3", {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2,
+            "intermediate_size": 256, "rope_scaling": LLAMA3, "tie_word_embeddings": True}),
+    "qwen3_moe": ("qwen2", {"model_type": "qwen3_moe", "head_dim": 32, "use_sliding_window": False,
+            "attention_bias": False,
+            "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 256, "norm_topk_prob": True,
+            "num_hidden_layers": 9}),
+    "qwen3_moe, narrow experts": ("qwen2", {"model_type": "qwen3_moe", "head_dim": 64, "use_sliding_window": False,
+            "attention_bias": False, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 96,
+            "norm_topk_prob": True, "tie_word_embeddings": True}),
+    "qwen3_moe, 8 experts": ("qwen2", {"model_type": "qwen3_moe", "head_dim": 32, "use_sliding_window": False,
+            "attention_bias": False, "num_experts": 8, "num_experts_per_tok": 8, "moe_intermediate_size": 128,
+            "norm_topk_prob": True}),
+    "llama, yarn": ("smollm2", {"model_type": "llama", "rope_scaling": YARN}),
+    "llama, yarn, attention factor": ("smollm2", {"model_type": "llama", "rope_scaling": {**YARN,
+            "attention_factor": 0.7}}),
+    "mixtral, yarn": ("gpt2", {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2,
+            "intermediate_size": 256, "rope_scaling": YARN}),
+    "qwen2, yarn": ("qwen2", {"model_type": "qwen2", "use_sliding_window": False, "rope_scaling": YARN}),
+    "qwen3, yarn": ("qwen2", {"model_type": "qwen3", "head_dim": 32, "use_sliding_window": False,
+            "attention_bias": False, "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5}}),
+    "qwen3_moe, yarn": ("qwen2", {"model_type": "qwen3_moe", "head_dim": 32, "use_sliding_window": False,
+            "attention_bias": False, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 128,
+            "norm_topk_prob": True, "rope_scaling": YARN}),
+    "gpt_oss": ("qwen2", GPT_OSS),
+    "gpt_oss, yarn": ("qwen2", {**GPT_OSS, "num_local_experts": 5, "rope_scaling": {**YARN, "beta_fast": 32.0,
+            "beta_slow": 1.0, "truncate": True}}),
+    "gpt_oss, narrow experts": ("llama3", {**GPT_OSS, "num_experts_per_tok": 1, "intermediate_size": 96, "head_dim": 32,
+            "num_hidden_layers": 5, "rope_scaling": YARN}),
+    "glm4_moe": ("llama3", GLM),
+    "glm4_moe, groups, yarn": ("qwen2", {**GLM, "n_group": 4, "topk_group": 2, "rope_scaling": YARN}),
+    "glm4_moe, no norms": ("llama3", {**GLM, "n_shared_experts": 2, "first_k_dense_replace": 2, "num_hidden_layers": 5,
+            "moe_intermediate_size": 96, "norm_topk_prob": False, "routed_scaling_factor": 1.0, "attention_bias": False,
+            "use_qk_norm": False, "partial_rotary_factor": 0.25, "tie_word_embeddings": True}),
+}
+MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe")
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+        "qwen3": "Qwen3ForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+        "gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM"}
+PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+
+
+def gated(prefix, names, d, f, bias=False):
+    """Names and shapes of a gated linear unit."""
+    shapes = {}
+    for name, shape in zip(names, ((f, d), (f, d), (d, f))):
+        shapes[f"{prefix}{name}.weight"] = shape
+        if bias:
+            shapes[f"{prefix}{name}.bias"] = shape[:1]
+    return shapes
+
+
+def feed_forward(c, layer, d, f):
+    """Names and shapes of a layer's feed-forward."""
+    kind, n = c["model_type"], c.get("num_experts", c.get("num_local_experts", c.get("n_routed_experts")))
+    inner = c.get("moe_intermediate_size", f)
+    if kind == "gpt_oss":
+        return {"mlp.router.weight": (n, d), "mlp.router.bias": (n,), "mlp.experts.gate_up_proj": (n, d, 2 * f),
+                "mlp.experts.gate_up_proj_bias": (n, 2 * f), "mlp.experts.down_proj": (n, f, d),
+                "mlp.experts.down_proj_bias": (n, d)}
+    if kind not in MIXTURES or layer < c.get("first_k_dense_replace", 0):
+        return gated("mlp.", PROJECTIONS, d, f, c.get("mlp_bias"))
+    prefix, names = ("block_sparse_moe.", ("w1", "w3", "w2")) if kind == "mixtral" else ("mlp.", PROJECTIONS)
+    shapes = {prefix + "gate.weight": (n, d)}
+    for e in range(n):
+        shapes |= gated(f"{prefix}experts.{e}.", names, d, inner)
+    if kind == "glm4_moe":
+        shapes |= gated("mlp.shared_experts.", names, d, inner * c["n_shared_experts"])
+        shapes["mlp.gate.e_score_correction_bias"] = (n,)
+    return shapes
+
+
+def random_model(where, tokenizers, name, keys):
+    """Writes a model directory with random weights, its tokenizer.json, and a tokenizer_config.json."""
+    where.mkdir(parents=True)
+    # A row for each token: millrace never picks a row without one.
+    rows = Tokenizer.from_file(str(tokenizers / f"{name}.json")).get_vocab_size()
+    c = {**BASE, **keys, "vocab_size": rows, "architectures": [ARCHITECTURES[keys["model_type"]]]}
+    rng = np.random.default_rng(7)
+    d, f, h = c["hidden_size"], c["intermediate_size"], c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
+    q, kv, v = h * c["num_attention_heads"], h * c["num_key_value_heads"], c["vocab_size"]
+    qkv_bias = c.get("attention_bias") or keys["model_type"] == "qwen2"
+    out_bias = c.get("attention_bias") and keys["model_type"] != "glm4_moe"
+    shapes = {"model.embed_tokens.weight": (v, d), "model.norm.weight": (d,)}
+    if not c.get("tie_word_embeddings"):
+        shapes["lm_head.weight"] = (v, d)
+    for layer in range(c["num_hidden_layers"]):
+        p = f"model.layers.{layer}."
+        for key, shape, bias in (
+                ("self_attn.q_proj", (q, d), qkv_bias), ("self_attn.k_proj", (kv, d), qkv_bias),
+                ("self_attn.v_proj", (kv, d), qkv_bias), ("self_attn.o_proj", (d, q), out_bias)):
+            shapes[p + key + ".weight"] = shape
+            if bias:
+                shapes[p + key + ".bias"] = shape[:1]
+        shapes |= {p + key: shape for key, shape in feed_forward(c, layer, d, f).items()}
+        shapes[p + "input_layernorm.weight"] = shapes[p + "post_attention_layernorm.weight"] = (d,)
+        if keys["model_type"] == "gpt_oss":
+            shapes[p + "self_attn.sinks"] = (c["num_attention_heads"],)
+        if keys["model_type"] in ("qwen3", "qwen3_moe") or c.get("use_qk_norm"):
+            shapes[p + "self_attn.q_norm.weight"] = shapes[p + "self_attn.k_norm.weight"] = (h,)
+    header, body = {}, b""
+    for key, shape in shapes.items():
+        x = rng.normal(1, 0.1, shape) if key.endswith("norm.weight") else rng.normal(0, 0.1, shape)
+        data = x.astype("<f4").tobytes()
+        header[key] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    front = json.dumps(header).encode()
+    (where / "model.safetensors").write_bytes(struct.pack("<Q", len(front)) + front + body)
+    (where / "config.json").write_text(json.dumps(c))
+    (where / "tokenizer.json").write_bytes((tokenizers / f"{name}.json").read_bytes())
+    (where / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|eos|>",
+            "tokenizer_class": "PreTrainedTokenizerFast"}))

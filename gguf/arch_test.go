@@ -1,0 +1,509 @@
+package gguf
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
+)
+
+// describeChanged describes a model whose config.json has other values for some keys.
+func describeChanged(t *testing.T, config map[string]any, change string) (*decoder, error) {
+	t.Helper()
+	keys := maps.Clone(config)
+	if err := json.Unmarshal([]byte("{"+change+"}"), &keys); err != nil {
+		t.Fatal(change, err)
+	}
+	doc, err := json.Marshal(keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := parseConfig(t, string(doc))
+	m, err := model.New(c)
+	if err != nil {
+		return nil, err
+	}
+	return describe(c, m)
+}
+
+// TestGPTOSSRefuses: what llama.cpp computes otherwise, or does not load, is one line.
+func TestGPTOSSRefuses(t *testing.T) {
+	config := map[string]any{"model_type": "gpt_oss", "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 3,
+		"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 6, "max_position_embeddings": 64,
+		"num_local_experts": 3, "num_experts_per_tok": 2, "head_dim": 4, "sliding_window": 8}
+	const yarn = `"rope_scaling": {"rope_type": "yarn", "factor": 32, "truncate": `
+	for change, c := range map[string]struct{ words, notes []string }{
+		"":                            {},
+		`"tie_word_embeddings": true`: {words: []string{"tie_word_embeddings", "head", "use"}},
+		`"attention_bias": false`:     {words: []string{"attention_bias", "gpt-oss", "use"}},
+		`"swiglu_limit": 6`:           {words: []string{"swiglu_limit", "always 7", "use"}},
+		`"swiglu_alpha": 1.5`:         {words: []string{"swiglu_alpha", "always 1.702", "use"}},
+		`"num_local_experts": 1025`:   {words: []string{"1025 experts", "at most 1024"}},
+		`"layer_types": ["sliding_attention", "sliding_attention", "sliding_attention"]`: {
+			words: []string{"layer_types", "layer 1", "use"}},
+		`"layer_types": ["full_attention", "sliding_attention", "full_attention"]`: {
+			words: []string{"layer_types", "layer 0", "use"}},
+		`"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]`: {},
+		yarn + `false}`: {notes: []string{"truncate", "llama.cpp"}},
+		yarn + `true}`:  {notes: []string{"truncate", "import"}},
+		`"rope_scaling": {"rope_type": "yarn", "factor": 2, "beta_fast": 16}`: {words: []string{"beta_fast", "use"}},
+	} {
+		d, err := describeChanged(t, config, change)
+		if c.words != nil {
+			wantOneLine(t, err, c.words...)
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", change, err)
+			continue
+		}
+		if notes := strings.Join(d.notes, ""); len(d.notes) > 1 || (notes == "") != (c.notes == nil) {
+			t.Errorf("%s: notes %q", change, d.notes)
+		}
+		for _, word := range c.notes {
+			if !strings.Contains(d.notes[0], word) {
+				t.Errorf("%s: the note %q lacks %q", change, d.notes[0], word)
+			}
+		}
+	}
+}
+
+// TestGLMRefuses: the same of glm4_moe.
+func TestGLMRefuses(t *testing.T) {
+	config := map[string]any{"model_type": "glm4_moe", "hidden_size": 8, "intermediate_size": 12,
+		"num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 6,
+		"max_position_embeddings": 64, "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 4}
+	for change, words := range map[string][]string{
+		"":                           nil,
+		`"n_group": 3`:               nil,
+		`"norm_topk_prob": false`:    nil,
+		`"first_k_dense_replace": 0`: nil,
+		`"first_k_dense_replace": 3`: {"first_k_dense_replace", "no layer has experts", "use"},
+		`"n_shared_experts": 0`:      {"n_shared_experts", "use"},
+		`"n_routed_experts": 1, "num_experts_per_tok": 1`:    {"n_routed_experts", "more experts", "use"},
+		`"n_group": 3, "topk_group": 3`:                      {"topk_group", "n_group", "write 1"},
+		`"rope_scaling": {"rope_type": "yarn", "factor": 2}`: nil,
+		`"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+			"original_max_position_embeddings": 64}`: {"llama3", "use"},
+	} {
+		if change == `"n_group": 3` {
+			change += `, "topk_group": 1, "num_experts_per_tok": 2`
+		}
+		_, err := describeChanged(t, config, change)
+		if words != nil {
+			wantOneLine(t, err, words...)
+		} else if err != nil {
+			t.Errorf("%s: %v", change, err)
+		}
+	}
+}
+
+// TestExportOfArchitectures: what files of gpt-oss and glm4moe say.
+func TestExportOfArchitectures(t *testing.T) {
+	for name, want := range map[string]map[string]any{
+		"gpt_oss": {"general.architecture": "gpt-oss", "general.size_label": "5x820K",
+			"gpt-oss.expert_count": int64(5), "gpt-oss.expert_used_count": int64(2),
+			"gpt-oss.expert_feed_forward_length": int64(96), "gpt-oss.feed_forward_length": int64(96),
+			"gpt-oss.attention.sliding_window": int64(16), "gpt-oss.attention.key_length": int64(32),
+			"gpt-oss.rope.scaling.type": "yarn", "gpt-oss.rope.scaling.original_context_length": int64(512)},
+		"glm4_moe": {"general.architecture": "glm4moe", "glm4moe.block_count": int64(3),
+			"glm4moe.expert_count": int64(6), "glm4moe.expert_used_count": int64(3),
+			"glm4moe.expert_shared_count": int64(1), "glm4moe.leading_dense_block_count": int64(1),
+			"glm4moe.expert_group_count": int64(3), "glm4moe.expert_group_used_count": int64(2),
+			"glm4moe.expert_gating_func": int64(2), "glm4moe.expert_weights_norm": true,
+			"glm4moe.rope.dimension_count": int64(32), "glm4moe.nextn_predict_layers": nil},
+	} {
+		i := slices.IndexFunc(exportFamilies, func(f exportFamily) bool { return f.name == name })
+		f := exportFamilies[i]
+		file, _, err := export(t, writeRandomModel(t, f.config, f.tokenizer), ExportOptions{Type: Q8})
+		if err != nil {
+			t.Fatal(err)
+		}
+		meta := metaOf(t, file)
+		for key, want := range want {
+			if got := meta(key); got != want {
+				t.Errorf("%s: %s is %v, want %v", name, key, got, want)
+			}
+		}
+		g := openFile(t, file)
+		for tensorName, typ := range map[string]ggmlType{"blk.1.ffn_gate_exps.bias": ggmlF32,
+			"blk.1.exp_probs_b.bias": ggmlF32, "blk.1.attn_sinks.weight": ggmlF32,
+			"blk.1.ffn_gate_inp.weight": ggmlF32, "blk.1.attn_q.bias": ggmlF32,
+			"blk.1.ffn_up_exps.weight": ggmlQ8_0, "blk.1.post_attention_norm.weight": ggmlF32,
+			"blk.1.ffn_down_shexp.weight": ggmlQ8_0} {
+			if x, ok := g.tensors[tensorName]; ok && x.typ != typ {
+				t.Errorf("%s: %s has the type %v, want %v", name, tensorName, x.typ, typ)
+			}
+		}
+	}
+	// The bytes of MXFP4 are those of experts, and no others.
+	f := exportFamilies[slices.IndexFunc(exportFamilies, func(f exportFamily) bool { return f.name == "gpt_oss" })]
+	file, report, err := export(t, writeRandomModel(t, f.config, f.tokenizer), ExportOptions{Type: MXFP4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, x := range openFile(t, file).tensors {
+		if isExpert := strings.HasSuffix(name, "_exps.weight"); isExpert != (x.typ == ggmlMXFP4) {
+			t.Errorf("%s has the type %v", name, x.typ)
+		}
+	}
+	if report.Tensors["MXFP4"] != 9 || metaOf(t, file)("general.file_type") != int64(38) {
+		t.Errorf("%+v", report)
+	}
+	// A model without experts has no such form.
+	dense := exportFamilies[0]
+	_, _, err = export(t, writeRandomModel(t, dense.config, dense.tokenizer), ExportOptions{Type: MXFP4})
+	wantOneLine(t, err, "mxfp4", "llama", "mixtures")
+}
+
+// TestExportLeavesOutNextToken: layers that predict tokens after the next one are not written.
+func TestExportLeavesOutNextToken(t *testing.T) {
+	f := exportFamilies[slices.IndexFunc(exportFamilies, func(f exportFamily) bool { return f.name == "glm4_moe" })]
+	dir := writeRandomModel(t, f.config, f.tokenizer)
+	more := filepath.Join(t.TempDir(), "more")
+	w, err := hf.CreateModel(more, []hf.TensorSpec{{Name: "model.layers.3.eh_proj.weight", DType: tensor.F32,
+		Shape: tensor.Shape{4, 8}}}, hf.WriteOptions{})
+	if err == nil {
+		if err = w.Write("model.layers.3.eh_proj.weight", make([]byte, 128)); err == nil {
+			err = w.AddFile("config.json", []byte("{}"))
+		}
+	}
+	if err == nil {
+		err = w.Commit()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _, err := export(t, dir, ExportOptions{Type: BF16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	extra := filepath.Join(more, "model.safetensors")
+	if err := os.Rename(extra, filepath.Join(dir, "model-2.safetensors")); err != nil {
+		t.Fatal(err)
+	}
+	after, _, err := export(t, dir, ExportOptions{Type: BF16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := os.ReadFile(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(after)
+	if err != nil || !bytes.Equal(a, b) {
+		t.Errorf("the file differs: %v", err)
+	}
+}
+
+// TestSpecialTokensOfGLM: the file names the tokens at which llama.cpp stops, if the tokenizer has them.
+func TestSpecialTokensOfGLM(t *testing.T) {
+	f := exportFamilies[slices.IndexFunc(exportFamilies, func(f exportFamily) bool { return f.name == "glm4_moe" })]
+	dir := writeRandomModel(t, f.config, f.tokenizer)
+	path := filepath.Join(dir, "tokenizer.json")
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc = bytes.ReplaceAll(bytes.ReplaceAll(doc, []byte(`"<|bos|>"`), []byte(`"[gMASK]"`)), []byte(`"<|eos|>"`),
+		[]byte(`"<|user|>"`))
+	if err := os.WriteFile(path, doc, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, _, err := export(t, dir, ExportOptions{Type: BF16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := metaOf(t, file)
+	for key, want := range map[string]any{"bos": int64(tok.TokenID("[gMASK]")), "eot": int64(tok.TokenID("<|user|>")),
+		"eom": nil, "unknown": nil} {
+		if got := meta("tokenizer.ggml." + key + "_token_id"); got != want {
+			t.Errorf("%s is token %v, want %v", key, got, want)
+		}
+	}
+}
+
+// TestPreOfGPTOSS: a tokenizer that cuts text as that of gpt-oss is found by its rules.
+func TestPreOfGPTOSS(t *testing.T) {
+	dir := writeRandomModel(t, exportFamilies[0].config, "qwen2")
+	path := filepath.Join(dir, "tokenizer.json")
+	var doc map[string]json.RawMessage
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &doc)
+	}
+	if err == nil {
+		doc["pre_tokenizer"], doc["normalizer"] = json.RawMessage(preTokenizers["gpt-4o"].preTokenizer),
+			json.RawMessage("null")
+		text, err = json.Marshal(doc)
+	}
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, report, err := export(t, dir, ExportOptions{Type: BF16})
+	if err != nil || report.PreTokenizer != "gpt-4o" {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// smallGPTOSS is a small gpt-oss with 3 experts, 5 wide.
+func smallGPTOSS() *document {
+	d := smallMixture("gpt-oss")
+	d.meta["gpt-oss.attention.sliding_window"] = 16
+	maps.Copy(d.meta, map[string]any{"gpt-oss.rope.scaling.type": "yarn", "gpt-oss.rope.scaling.factor": 32.0,
+		"gpt-oss.rope.scaling.original_context_length": 4, "gpt-oss.rope.scaling.yarn_beta_fast": 32.0,
+		"gpt-oss.rope.scaling.yarn_beta_slow": 1.0})
+	maps.Copy(d.tensors, map[string]docTensor{"blk.0.attn_q.bias": f32Tensor(8), "blk.0.attn_k.bias": f32Tensor(4),
+		"blk.0.attn_v.bias": f32Tensor(4), "blk.0.attn_output.bias": f32Tensor(8),
+		"blk.0.attn_sinks.weight": f32Tensor(2), "blk.0.ffn_gate_inp.bias": f32Tensor(3),
+		"blk.0.ffn_gate_exps.bias": f32Tensor(3, 5),
+		"blk.0.ffn_up_exps.bias":   f32Tensor(3, 5), "blk.0.ffn_down_exps.bias": f32Tensor(3, 8),
+		"blk.0.post_attention_norm.weight": f32Tensor(8)})
+	delete(d.tensors, "blk.0.ffn_norm.weight")
+	return d
+}
+
+// smallGLM is a small glm4moe: a dense layer, one with 3 experts, and one that predicts the token after the next.
+func smallGLM() *document {
+	d := smallMixture("glm4moe")
+	for name, x := range maps.Clone(d.tensors) {
+		if rest, ok := strings.CutPrefix(name, "blk.0."); ok {
+			d.tensors["blk.1."+rest] = x
+			if strings.Contains(rest, "_inp") || strings.Contains(rest, "_exps") {
+				delete(d.tensors, name)
+			}
+		}
+	}
+	for l := range 2 {
+		p := fmt.Sprintf("blk.%d.", l)
+		d.tensors[p+"post_attention_norm.weight"] = d.tensors[p+"ffn_norm.weight"]
+		delete(d.tensors, p+"ffn_norm.weight")
+	}
+	maps.Copy(d.tensors, map[string]docTensor{"blk.0.ffn_gate.weight": f32Tensor(12, 8),
+		"blk.0.ffn_up.weight": f32Tensor(12, 8), "blk.0.ffn_down.weight": f32Tensor(8, 12),
+		"blk.1.ffn_gate_shexp.weight": f32Tensor(5, 8), "blk.1.ffn_up_shexp.weight": f32Tensor(5, 8),
+		"blk.1.ffn_down_shexp.weight": f32Tensor(8, 5), "blk.1.exp_probs_b.bias": f32Tensor(3),
+		"blk.2.nextn.eh_proj.weight": f32Tensor(8, 16), "blk.2.attn_q.weight": f32Tensor(1)})
+	maps.Copy(d.meta, map[string]any{"glm4moe.block_count": 3, "glm4moe.nextn_predict_layers": 1,
+		"glm4moe.expert_shared_count": 1, "glm4moe.leading_dense_block_count": 1, "glm4moe.expert_gating_func": 2,
+		"glm4moe.expert_weights_scale": 2.5, "glm4moe.expert_weights_norm": true, "glm4moe.rope.dimension_count": 2})
+	return d
+}
+
+// TestImportGPTOSS: experts become stacked and transposed matrices with alternating columns, config.json says the rest.
+func TestImportGPTOSS(t *testing.T) {
+	dir, err := importDoc(t, smallGPTOSS(), ImportOptions{DType: tensor.F32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := allValues(t, dir)
+	gateUp := all["model.layers.0.mlp.experts.gate_up_proj"] // [3, 8, 2*5]
+	down := all["model.layers.0.mlp.experts.down_proj"]      // [3, 5, 8]
+	if len(gateUp) != 240 || len(down) != 120 {
+		t.Fatalf("%d and %d numbers", len(gateUp), len(down))
+	}
+	value := func(i int) float32 { return float32(i%97) / 32 } // of f32Tensor
+	for e := range 3 {
+		for in := range 8 {
+			for out := range 5 {
+				want := value(e*40 + out*8 + in)
+				if a, b := gateUp[e*80+in*10+2*out], gateUp[e*80+in*10+2*out+1]; a != want || b != want {
+					t.Fatalf("gate and up of expert %d, row %d, column %d are %v, %v, want %v", e, out, in, a, b,
+						want)
+				}
+				if got, want := down[e*40+out*8+in], value(e*40+in*5+out); got != want {
+					t.Fatalf("down of expert %d, row %d, column %d is %v, want %v", e, in, out, got, want)
+				}
+			}
+		}
+	}
+	for key, want := range map[string]any{"model_type": "gpt_oss", "architectures": []any{"GptOssForCausalLM"},
+		"num_local_experts": 3.0, "num_experts_per_tok": 2.0, "intermediate_size": 5.0, "sliding_window": 16.0,
+		"layer_types": []any{"sliding_attention"}, "swiglu_limit": 7.0, "attention_bias": true,
+		"rope_scaling": map[string]any{"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4.0,
+			"beta_fast": 32.0, "beta_slow": 1.0, "truncate": false}} {
+		if got := readJSON(t, filepath.Join(dir, "config.json"))[key]; !reflect.DeepEqual(got, want) {
+			t.Errorf("%s is %v, want %v", key, got, want)
+		}
+	}
+}
+
+// TestImportGLM: a layer that predicts the token after the next is left out, and the corrections are there.
+func TestImportGLM(t *testing.T) {
+	dir, err := importDoc(t, smallGLM(), ImportOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const correction = "model.layers.1.mlp.gate.e_score_correction_bias"
+	w, err := hf.OpenWeights(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if info, _ := w.Info(correction); info.Type != "F32" {
+		t.Errorf("the corrections have the type %q", info.Type)
+	}
+	all := allValues(t, dir)
+	if want := []float32{0, 1. / 32, 2. / 32}; !slices.Equal(all[correction], want) {
+		t.Errorf("the corrections are %v, want %v", all[correction], want)
+	}
+	m, err := model.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(w); err != nil {
+		t.Error(err)
+	}
+	x := m.Blocks[1].FeedForward.(nn.Experts)
+	a := m.Blocks[1].Mixer.(nn.Attention)
+	if len(m.Blocks) != 2 || x.Shared != 5 || x.Route.Scale != 2.5 || !x.Route.Sigmoid || !x.Route.Renormalize ||
+		!x.Correction || a.Rope.Rotated != 2 || a.QKNorm || a.QKVBias {
+		t.Errorf("%d blocks, %+v, %+v", len(m.Blocks), x, a)
+	}
+	if _, isDense := m.Blocks[0].FeedForward.(nn.GLU); !isDense {
+		t.Error("the first layer is not dense")
+	}
+}
+
+// TestRotaryFactor: readers, which round down, get the number of columns back.
+func TestRotaryFactor(t *testing.T) {
+	for headDim := 2; headDim <= 512; headDim += 2 {
+		for rotated := 2; rotated <= headDim; rotated += 2 {
+			factor, err := rotaryFactor(rotated%headDim, headDim).Float64()
+			if got := int(float64(headDim) * factor); err != nil || got != rotated || factor > 1 {
+				t.Fatalf("%d of %d become %g and so %d, %v", rotated, headDim, factor, got, err)
+			}
+		}
+	}
+}
+
+// TestBadArchitectures: what a hostile file of gpt-oss or glm4moe says is one line.
+func TestBadArchitectures(t *testing.T) {
+	for name, c := range map[string]struct {
+		of     func() *document
+		change func(d *document)
+		words  []string
+	}{
+		"no window": {smallGPTOSS, func(d *document) { delete(d.meta, "gpt-oss.attention.sliding_window") },
+			[]string{"sliding_window is missing"}},
+		"no sinks": {smallGPTOSS, func(d *document) { delete(d.tensors, "blk.0.attn_sinks.weight") },
+			[]string{`"blk.0.attn_sinks.weight"`, "missing"}},
+		"three sinks": {smallGPTOSS, func(d *document) { d.tensors["blk.0.attn_sinks.weight"] = f32Tensor(3) },
+			[]string{`"blk.0.attn_sinks.weight"`, "[3]", "[2]"}},
+		"biases of experts": {smallGPTOSS, func(d *document) { d.tensors["blk.0.ffn_up_exps.bias"] = f32Tensor(5, 3) },
+			[]string{`"blk.0.ffn_up_exps.bias"`, "[5 3]", "[3 5]"}},
+		"partly rotated": {smallGPTOSS, func(d *document) { d.meta["gpt-oss.rope.dimension_count"] = 2 },
+			[]string{"dimension_count is 2"}},
+		"a shared expert": {smallGPTOSS, func(d *document) { d.meta["gpt-oss.expert_shared_count"] = 1 },
+			[]string{"expert_shared_count", "not supported"}},
+		"yarn without a factor": {smallGPTOSS, func(d *document) { delete(d.meta, "gpt-oss.rope.scaling.factor") },
+			[]string{"rope.scaling.factor is missing"}},
+		"yarn of betas": {smallGPTOSS, func(d *document) { d.meta["gpt-oss.rope.scaling.yarn_beta_fast"] = 0.5 },
+			[]string{"beta_fast"}},
+		"two scalings of scores": {smallGPTOSS, func(d *document) {
+			d.meta["gpt-oss.rope.scaling.yarn_attn_factor"] = 1.5
+			d.meta["gpt-oss.rope.scaling.attn_factor"] = 1.5
+		}, []string{"yarn_attn_factor is 1.5", "attn_factor is 1.5"}},
+		"divisors, too": {smallGPTOSS, func(d *document) { d.tensors["rope_freqs.weight"] = f32Tensor(2) },
+			[]string{"yarn", "rope_freqs.weight"}},
+		"no corrections": {smallGLM, func(d *document) { delete(d.tensors, "blk.1.exp_probs_b.bias") },
+			[]string{`"blk.1.exp_probs_b.bias"`, "missing"}},
+		"corrections of more": {smallGLM, func(d *document) { d.tensors["blk.1.exp_probs_b.bias"] = f32Tensor(4) },
+			[]string{`"blk.1.exp_probs_b.bias"`, "[4]", "[3]"}},
+		"corrections that are no numbers": {smallGLM, func(d *document) {
+			d.tensors["blk.1.exp_probs_b.bias"] = docTensor{ggmlF32, []int{3}, bytes.Repeat([]byte{0xff}, 12), -1}
+		}, []string{`"blk.1.exp_probs_b.bias"`, "not finite"}},
+		"no shared expert": {smallGLM, func(d *document) { d.meta["glm4moe.expert_shared_count"] = 0 },
+			[]string{"expert_shared_count is 0"}},
+		"many shared experts": {smallGLM, func(d *document) { d.meta["glm4moe.expert_shared_count"] = 1<<31 - 1 },
+			[]string{"shared"}},
+		"dense layers only": {smallGLM, func(d *document) { d.meta["glm4moe.leading_dense_block_count"] = 2 },
+			[]string{"leading_dense_block_count is 2", "2 layers"}},
+		"a softmax": {smallGLM, func(d *document) { d.meta["glm4moe.expert_gating_func"] = 1 },
+			[]string{"expert_gating_func is 1", "sigmoid"}},
+		"next-token layers only": {smallGLM, func(d *document) { d.meta["glm4moe.nextn_predict_layers"] = 3 },
+			[]string{"nextn_predict_layers is 3", "3 layers"}},
+		"no number of them": {smallGLM, func(d *document) { d.meta["glm4moe.nextn_predict_layers"] = 1<<32 - 1 },
+			[]string{"nextn_predict_layers is 4294967295"}},
+		"a layer after them": {smallGLM, func(d *document) { d.tensors["blk.3.attn_q.weight"] = f32Tensor(1) },
+			[]string{`"blk.3.attn_q.weight"`, "does not belong"}},
+		"groups that do not cut": {smallGLM, func(d *document) { d.meta["glm4moe.expert_group_count"] = 2 },
+			[]string{"group"}},
+		"an odd part that is rotated": {smallGLM, func(d *document) { d.meta["glm4moe.rope.dimension_count"] = 3 },
+			[]string{"dimension_count is 3"}},
+		"more than a head": {smallGLM, func(d *document) { d.meta["glm4moe.rope.dimension_count"] = 6 },
+			[]string{"dimension_count is 6"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := c.of()
+			c.change(d)
+			_, err := importDoc(t, d, ImportOptions{})
+			wantOneLine(t, err, append(c.words, "m.gguf")...)
+		})
+	}
+}
+
+// unstacked is a small mixtral as files had it before experts were stacked.
+func unstacked() *document {
+	d := smallMixture("llama")
+	for _, name := range []string{"gate", "up", "down"} {
+		stacked := d.tensors["blk.0.ffn_"+name+"_exps.weight"]
+		delete(d.tensors, "blk.0.ffn_"+name+"_exps.weight")
+		size := len(stacked.data) / 3
+		for e := range 3 {
+			d.tensors[fmt.Sprintf("blk.0.ffn_%s.%d.weight", name, e)] = docTensor{ggmlF32, stacked.dims[1:],
+				stacked.data[e*size:][:size], -1}
+		}
+	}
+	return d
+}
+
+// TestImportUnstacked: it is the same model as with stacked experts.
+func TestImportUnstacked(t *testing.T) {
+	old, err := importDoc(t, unstacked(), ImportOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stacked, err := importDoc(t, smallMixture("llama"), ImportOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := allValues(t, old), allValues(t, stacked); !reflect.DeepEqual(a, b) || len(a) == 0 {
+		t.Errorf("%v,\nstacked it is %v", a, b)
+	}
+	d := unstacked()
+	delete(d.tensors, "blk.0.ffn_up.2.weight")
+	_, err = importDoc(t, d, ImportOptions{})
+	wantOneLine(t, err, `"blk.0.ffn_up.2.weight"`, "missing")
+	d = unstacked()
+	d.tensors["blk.0.ffn_up.3.weight"] = f32Tensor(12, 8)
+	_, err = importDoc(t, d, ImportOptions{})
+	wantOneLine(t, err, `"blk.0.ffn_up.3.weight"`, "does not belong")
+	d = unstacked()
+	d.tensors["blk.0.ffn_up.1.weight"] = f32Tensor(8, 12)
+	_, err = importDoc(t, d, ImportOptions{})
+	wantOneLine(t, err, `"blk.0.ffn_up.1.weight"`, "[8 12]", "[12 8]")
+	d = unstacked()
+	d.meta["llama.expert_count"] = 1024
+	_, err = importDoc(t, d, ImportOptions{})
+	wantOneLine(t, err, `.3.weight"`, "missing")
+}

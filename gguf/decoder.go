@@ -1,0 +1,142 @@
+package gguf
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
+)
+
+// decoder has the description of a model in a GGUF file.
+type decoder struct {
+	*model.Model
+	arch         *architecture
+	nn.Attention             // of the first block; others differ in the window alone
+	experts      *nn.Experts // of every block that has any; nil: none has
+	dense        int         // blocks without experts
+	config       *hf.Config
+	form         *model.Form
+	notes        []string // what the file cannot say
+}
+
+// maxExperts is how many experts llama.cpp has at most (LLAMA_MAX_EXPERTS).
+const maxExperts = 1024
+
+// describe finds what a file says of a model, if llama.cpp knows its family.
+func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
+	r := c.Reader()
+	d = &decoder{Model: m, config: c, arch: architectureOf(m.Architecture)}
+	if d.arch == nil {
+		r.Fail("model_type", "a GGUF file is written of %s only: use the Hugging Face directory", families())
+		return nil, r.Err()
+	}
+	d.Attention = m.Blocks[0].Mixer.(nn.Attention)
+	for _, b := range m.Blocks {
+		if x, ok := b.FeedForward.(nn.Experts); ok {
+			d.experts = &x
+		} else {
+			d.dense++
+		}
+	}
+	if d.arch.refuse != nil {
+		d.arch.refuse(d, r)
+	}
+	if d.experts != nil && d.experts.Number > maxExperts {
+		r.Fail("model_type", "a layer has %d experts, and llama.cpp has at most %d: use the Hugging Face directory",
+			d.experts.Number, maxExperts)
+	}
+	d.refuseRope(r)
+	if r.Err() != nil {
+		return nil, r.Err()
+	}
+	saysWindow := slices.Contains(d.arch.keys, slidingWindow)
+	if window := shortestWindow(m); window > 0 && window < m.MaxPositions && !saysWindow {
+		d.notes = append(d.notes, fmt.Sprintf("the model attends to its last %d positions only, which a GGUF file of "+
+			"this kind cannot say: longer texts differ in llama.cpp", window))
+	}
+	d.form, err = m.GGUF()
+	return d, err
+}
+
+// shortestWindow is the smallest sliding window of a model's blocks; 0 if they have none.
+func shortestWindow(m *model.Model) int {
+	shortest := 0
+	for _, b := range m.Blocks {
+		if a, ok := b.Mixer.(nn.Attention); ok && a.Window > 0 && (shortest == 0 || a.Window < shortest) {
+			shortest = a.Window
+		}
+	}
+	return shortest
+}
+
+// metadata reads the keys of the architecture. The source of the keys, and of which are left out, is llama.cpp's
+// converter (conversion/base.py, TextModel.set_gguf_parameters, and the classes of the families).
+func (m *decoder) metadata() []metaEntry {
+	var all []metaEntry
+	add := func(key string, value any) { all = append(all, metaEntry{m.arch.name + "." + key, value}) }
+	size := func(key string, n int) { add(key, uint32(n)) }
+	size("block_count", len(m.Blocks))
+	size("context_length", m.MaxPositions)
+	size("embedding_length", m.Hidden)
+	size("feed_forward_length", m.config.Reader().Size("intermediate_size"))
+	size("attention.head_count", m.Heads)
+	size("attention.head_count_kv", m.KVHeads)
+	add("rope.freq_base", float32(m.Rope.Theta))
+	add("attention.layer_norm_rms_epsilon", m.Head.Eps)
+	if m.HeadDim*m.Heads != m.Hidden || m.config.Reader().Has("head_dim") {
+		size("attention.key_length", m.HeadDim)
+		size("attention.value_length", m.HeadDim)
+	}
+	if m.experts != nil {
+		size("expert_count", m.experts.Number)
+		size("expert_used_count", m.experts.Route.TopK)
+	}
+	m.ropeScaling(add)
+	if m.arch.write != nil {
+		m.arch.write(m, add)
+	}
+	return all
+}
+
+// sizeLabel is general.size_label: of a mixture the experts, and the parameters that one expert has with what is
+// shared, such as 8x7.2B.
+func (m *decoder) sizeLabel() string {
+	params, _ := m.Params()
+	if m.experts == nil {
+		return SizeLabel(params)
+	}
+	var each int64 // of one expert in all layers
+	for _, parts := range m.GroupParts {
+		for _, part := range parts {
+			n, _ := m.Parts[part].Layout.Params()
+			each += n
+		}
+	}
+	for _, t := range m.form.Constants {
+		params += t.Shape.Elems()
+	}
+	each /= int64(m.experts.Number)
+	return fmt.Sprintf("%dx%s", m.experts.Number, SizeLabel(params-int64(m.experts.Number-1)*each))
+}
+
+// SizeLabel says how many parameters a model has as llama.cpp does: two digits at least, such as 135M, 1.2B or 70B.
+func SizeLabel(params int64) string {
+	scaled, suffix := float64(params)/1e3, "K"
+	switch {
+	case params > 1e12:
+		scaled, suffix = float64(params)/1e12, "T"
+	case params > 1e9:
+		scaled, suffix = float64(params)/1e9, "B"
+	case params > 1e6:
+		scaled, suffix = float64(params)/1e6, "M"
+	}
+	whole := strconv.FormatFloat(scaled, 'f', 0, 64)
+	digits := max(0, 2-len(whole))
+	if whole == "0" {
+		digits = 2
+	}
+	return strconv.FormatFloat(scaled, 'f', digits, 64) + suffix
+}
