@@ -17,3 +17,5 @@ require (
 	golang.org/x/text v0.43.0
 	pgregory.net/rapid v1.3.0
 )
+
+require github.com/andybalholm/brotli v1.3.0

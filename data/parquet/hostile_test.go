@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/snappy"
 	"github.com/klauspost/compress/zstd"
@@ -122,6 +123,23 @@ func zstdOf(t *testing.T, data []byte) []byte {
 	return w.EncodeAll(data, nil)
 }
 
+func brotliOf(t *testing.T, data []byte) []byte {
+	var b bytes.Buffer
+	w := brotli.NewWriter(&b)
+	if _, err := w.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// brotliFile has a page of two texts that is said to unpack to a size.
+func brotliFile(size int, packed []byte) []byte {
+	return textFile(codecBrotli, 2, 2, dataPage(2, size, packed, nil))
+}
+
 // deltasOf is DELTA_BINARY_PACKED: a first value, and another one n-1 times.
 func deltasOf(first, then, n int) []byte {
 	b := []byte{128, 1, 1} // blocks of 128 values, in one miniblock
@@ -221,7 +239,12 @@ func TestHostile(t *testing.T) {
 		"zstd's window":       {textFile(codecZstd, 2, 2, dataPage(2, 8, []byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0xf8, 8<<3 | 3, 0, 0, 'a'}, nil)), `column "text"`},
 		"LZ4 of more":         {textFile(codecLZ4Raw, 2, 2, dataPage(2, 8, []byte{0x1f, 'a', 1, 0, 255, 255, 0}, nil)), "its LZ4 data are damaged"},
 		"LZ4 before":          {textFile(codecLZ4Raw, 2, 2, dataPage(2, 8, []byte{0x10, 'a', 2, 0}, nil)), "its LZ4 data are damaged"},
-		"compression":         {textFile(4, 2, 2, dataPage(2, len(texts), texts, nil)), "its compression, Brotli, is not supported: write the file with zstd or snappy"},
+		"brotli bomb":         {brotliFile(1000, brotliOf(t, make([]byte, 10_000_000))), "to another size"},
+		"brotli of less":      {brotliFile(2000, brotliOf(t, make([]byte, 1000))), "its Brotli data are damaged"},
+		"brotli is cut":       {brotliFile(1000, brotliOf(t, make([]byte, 1000))[:4]), "its Brotli data are damaged"},
+		"brotli's window":     {brotliFile(8, []byte{0x11, 62, 'a', 'b'}), "its Brotli data are damaged"},
+		"no Brotli":           {brotliFile(len(texts), texts), "its Brotli data are damaged"},
+		"compression":         {textFile(3, 2, 2, dataPage(2, 4, texts, nil)), "LZO, is not supported: write the file"},
 		"no dictionary":       {textFile(codecNone, 2, 2, indices(1, 3, 2)), "it needs a dictionary"},
 		"dictionary's values": {textFile(codecNone, 2, 2, dictionary(math.MaxInt32, len(texts), texts)), "said to have 2147483647 values"},
 		"dictionary is cut":   {textFile(codecNone, 2, 2, dictionary(3, len(texts), texts), indices(1, 3, 2)), "the data end too early"},

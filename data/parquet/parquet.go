@@ -10,8 +10,8 @@
 // memory and time that a file can cost, and a fault of the file is an error that names the column and the page.
 //
 // The format is that of github.com/apache/parquet-format: pages of version 1 and 2; plain, dictionary, run-length,
-// delta and byte-stream-split values; snappy, gzip, zstd, LZ4_RAW or no compression. Encrypted files, and Brotli, LZO
-// and the older LZ4, are refused by name.
+// delta and byte-stream-split values; snappy, gzip, Brotli, zstd, LZ4_RAW or no compression. Encrypted files, LZO and
+// the older LZ4 are refused by name.
 //
 // It is not built on github.com/parquet-go/parquet-go, whose memory a caller cannot bound without decoding the pages
 // first: v0.32.0, even after a guard that checks every page header, allocates until the process dies for a file of 105

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/snappy"
 	"github.com/klauspost/compress/zstd"
@@ -17,13 +18,14 @@ const (
 	codecNone   = 0
 	codecSnappy = 1
 	codecGzip   = 2
+	codecBrotli = 4
 	codecZstd   = 6
 	codecLZ4Raw = 7
 )
 
 func supported(codec int) bool {
 	switch codec {
-	case codecNone, codecSnappy, codecGzip, codecZstd, codecLZ4Raw:
+	case codecNone, codecSnappy, codecGzip, codecBrotli, codecZstd, codecLZ4Raw:
 		return true
 	}
 	return false
@@ -46,6 +48,8 @@ func plausible(codec, packed, unpacked int) error {
 		most *= 64 // copies of at most 64 bytes have two bytes and more
 	case codecGzip:
 		most *= 1032 // a match of 258 bytes has two bits and more
+	case codecBrotli:
+		most *= 16 << 20 / 2 // a meta-block of at most 16 MiB has two bytes and more
 	case codecZstd:
 		most *= 128 << 10 / 4 // a block of at most 128 KiB has four bytes and more
 	case codecLZ4Raw:
@@ -59,8 +63,9 @@ func plausible(codec, packed, unpacked int) error {
 
 // unpackers are made when they are needed, and kept.
 type unpackers struct {
-	gzip *gzip.Reader
-	zstd *zstd.Decoder
+	gzip   *gzip.Reader
+	brotli *brotli.Reader // its window has at most 16 MiB
+	zstd   *zstd.Decoder
 }
 
 var errUnpacked = errors.New("it unpacks to another size than is said")
@@ -88,13 +93,21 @@ func (u *unpackers) into(out, data []byte, codec int) error {
 		if err != nil {
 			return fail(err)
 		}
-		if _, err := io.ReadFull(u.gzip, out); err != nil {
+		if err := fill(out, u.gzip); err == errUnpacked {
+			return err
+		} else if err != nil {
 			return fail(err)
 		}
-		var more [1]byte
-		if n, err := u.gzip.Read(more[:]); n > 0 {
-			return errUnpacked
-		} else if err != io.EOF { // the checksum follows the data
+	case codecBrotli:
+		if u.brotli == nil {
+			u.brotli = brotli.NewReader(nil)
+		}
+		if err := u.brotli.Reset(bytes.NewReader(data)); err != nil {
+			return fail(err)
+		}
+		if err := fill(out, u.brotli); err == errUnpacked {
+			return err
+		} else if err != nil {
 			return fail(err)
 		}
 	case codecZstd:
@@ -115,6 +128,20 @@ func (u *unpackers) into(out, data []byte, codec int) error {
 		return unpackLZ4(out, data)
 	default:
 		return fmt.Errorf("compression %s is not supported", codecName(codec))
+	}
+	return nil
+}
+
+// fill fills out with all that a reader has, to the end of its data: a checksum may follow them.
+func fill(out []byte, in io.Reader) error {
+	if _, err := io.ReadFull(in, out); err != nil {
+		return err
+	}
+	var more [1]byte
+	if n, err := in.Read(more[:]); n > 0 {
+		return errUnpacked
+	} else if err != io.EOF {
+		return err
 	}
 	return nil
 }

@@ -63,6 +63,7 @@ var modules = map[string]struct {
 	"golang.org/x/text":                 {},
 	"github.com/alecthomas/kong":        {trees: []string{"cmd"}},
 	"github.com/goccy/go-yaml":          {},
+	"github.com/andybalholm/brotli":     {trees: []string{"data/parquet"}}, // RFC 7932 has a dictionary of 120 KB
 	"github.com/klauspost/compress":     {},
 	"github.com/klauspost/cpuid":        {trees: []string{"device/cpu/isa"}}, // the CPU's maker
 	"github.com/zeebo/xxh3":             {},

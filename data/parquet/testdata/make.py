@@ -124,7 +124,7 @@ def main():
     write("empty_pyarrow_v2", [], EMPTY, use_dictionary=False, data_page_version="2.0", compression="brotli")
     polars.DataFrame({"text": []}, schema={"text": polars.String}).write_parquet(HERE / "empty_polars.parquet")
     write_rows("empty_polars")
-    pq.write_table(pa.table({"text": ["a"]}), HERE / "refused_brotli.parquet", compression="brotli", store_schema=False)
+    write("flat_brotli", flat(random.Random(2), 20), FLAT, compression="brotli")
 
 
 main()
