@@ -41,36 +41,6 @@ func isJSON(name string) bool {
 
 func isParquet(name string) bool { return endings(name) == ".parquet" }
 
-// Files with these endings are no texts, although some could be read as one.
-var (
-	tables   = []string{".arrow", ".feather", ".orc", ".avro", ".xlsx", ".xls", ".ods", ".h5", ".hdf5", ".npy", ".npz", ".pkl", ".lance", ".db", ".sqlite"}
-	lined    = []string{".jl", ".jsonlines"}
-	archives = []string{".zip", ".tar", ".tgz", ".7z", ".rar", ".bz2", ".xz", ".lz4", ".br"}
-	media    = []string{".pdf", ".docx", ".doc", ".pptx", ".epub", ".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp3", ".wav", ".flac", ".mp4", ".safetensors", ".gguf", ".pt", ".bin"}
-)
-
-// checkEndings refuses files that would be one text each, and are something else by their names.
-func checkEndings(names []string) error {
-	for _, name := range names {
-		ending := unpacked(name)
-		how := ""
-		switch {
-		case slices.Contains(tables, ending):
-			how = "convert it to JSON lines, CSV or Parquet"
-		case slices.Contains(lined, ending):
-			how = "if it has a JSON object on each line, rename it to .jsonl"
-		case slices.Contains(archives, ending):
-			how = "unpack it, or pack each file with gzip or zstd"
-		case slices.Contains(media, ending):
-			how = "extract its text"
-		default:
-			continue
-		}
-		return fmt.Errorf("%s: a file ending in %s is no text and is not read: %s", name, ending, how)
-	}
-	return nil
-}
-
 // files returns the files of a source in the order in which they are read.
 func (s Source) files() ([]string, error) {
 	info, err := os.Stat(s.Path)

@@ -410,15 +410,20 @@ func TestBlankLines(t *testing.T) {
 func TestFilesThatAreNoText(t *testing.T) {
 	dir := t.TempDir()
 	for name, want := range map[string]string{
-		"a.orc":      "a file ending in .orc is no text and is not read: convert it to JSON lines, CSV or Parquet",
-		"a.XLSX.gz":  "a file ending in .xlsx is no text",
-		"a.zip":      "a file ending in .zip is no text and is not read: unpack it",
-		"a.jsonl.xz": "a file ending in .xz is no text",
-		"a.jl":       "rename it to .jsonl",
-		"a.pdf":      "extract its text",
-		"a.xml":      "",
-		"a.go":       "",
-		"noending":   "",
+		"a.orc":        "a file ending in .orc is no text and is not read: convert it to JSON lines, CSV or Parquet",
+		"a.XLSX.gz":    "a file ending in .xlsx is no text",
+		"a.zip":        "a file ending in .zip is no text and is not read: unpack it",
+		"a.jsonl.xz":   "a file ending in .xz is no text",
+		"a.jl":         "rename it to .jsonl",
+		"a.pdf":        "extract its text",
+		"a.docx":       "extract its text",
+		"a.PNG":        "extract its text",
+		"a.tar.gz":     "a file ending in .tar is no text and is not read: unpack it",
+		"a.gguf":       "name the files with text by a glob",
+		"a.parquet.gz": "unpack it: pages of Parquet files are packed already",
+		"a.xml":        "",
+		"a.go":         "",
+		"noending":     "",
 	} {
 		content := "one"
 		if strings.HasSuffix(name, ".gz") {
