@@ -24,38 +24,53 @@ var familyMessages = map[string]string{
 const familyCall = `"tool_calls": [{"id": "c1", "type": "function",
 	"function": {"name": "add", "arguments": {"a": 1}}}]}`
 
-// TestFindTurnsOfFamilies states what the model has to write for templates with the structure of public ones, in
-// conversations with tools and thoughts.
-func TestFindTurnsOfFamilies(t *testing.T) {
+// family is a template of testdata/families.txt, with conversations and what is found in them.
+type family struct {
+	name, source string
+	cases        []string
+}
+
+func readFamilies(t testing.TB) (all []family) {
+	t.Helper()
 	doc, err := os.ReadFile("testdata/families.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	tried := 0
-	for _, family := range strings.Split(string(doc), "\n### ")[1:] {
-		name, rest, _ := strings.Cut(family, "\n")
+	for _, text := range strings.Split(string(doc), "\n### ")[1:] {
+		name, rest, _ := strings.Cut(text, "\n")
 		source, cases, _ := strings.Cut(rest, "\n> ")
-		tmpl, err := Parse(strings.ReplaceAll(strings.ReplaceAll(source, "\n", ""), `\n`, "\n"))
+		source = strings.ReplaceAll(strings.ReplaceAll(source, "\n", ""), `\n`, "\n")
+		all = append(all, family{name, source, strings.Split(cases, "\n> ")})
+	}
+	return all
+}
+
+// TestFindTurnsOfFamilies states what the model has to write for templates with the structure of public ones, in
+// conversations with tools and thoughts.
+func TestFindTurnsOfFamilies(t *testing.T) {
+	tried := 0
+	for _, family := range readFamilies(t) {
+		tmpl, err := Parse(family.source)
 		if err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v", family.name, err)
 			continue
 		}
-		for _, c := range strings.Split(cases, "\n> ") {
+		for _, c := range family.cases {
 			tried++
 			conversation, want, _ := strings.Cut(strings.TrimSpace(c), "\n")
 			found, err := tmpl.FindTurns(context.Background(), familyInput(t, strings.Fields(conversation)), AllTurns)
-			var got []string
+			var lines []string
 			for _, s := range found.Spans {
 				turn := strings.ReplaceAll(found.Text[s.Start:s.End], "\n", `\n`)
-				got = append(got, fmt.Sprintf("= %d:%s", s.Message, turn))
+				lines = append(lines, fmt.Sprintf("= %d:%s", s.Message, turn))
 			}
+			got := strings.Join(lines, "\n")
 			if part, isError := strings.CutPrefix(want, "! "); isError {
 				if err == nil || !strings.Contains(err.Error(), part) {
-					t.Errorf("%s\n%s: got\n%s and the error %v, want one with %q", name, conversation,
-						strings.Join(got, "\n"), err, part)
+					t.Errorf("%s\n%s: got\n%s and the error %v, want %q", family.name, conversation, got, err, part)
 				}
-			} else if err != nil || strings.Join(got, "\n") != want {
-				t.Errorf("%s\n%s: got\n%s, %v, want\n%s", name, conversation, strings.Join(got, "\n"), err, want)
+			} else if err != nil || got != want {
+				t.Errorf("%s\n%s: got\n%s, %v, want\n%s", family.name, conversation, got, err, want)
 			}
 		}
 	}
@@ -64,7 +79,7 @@ func TestFindTurnsOfFamilies(t *testing.T) {
 	}
 }
 
-func familyInput(t *testing.T, names []string) Input {
+func familyInput(t testing.TB, names []string) Input {
 	t.Helper()
 	var all []string
 	for _, name := range names {

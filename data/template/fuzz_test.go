@@ -28,6 +28,9 @@ func addSeeds(f *testing.F) (in Input) {
 	for _, source := range hostile {
 		f.Add(source)
 	}
+	for _, family := range readFamilies(f) {
+		f.Add(family.source)
+	}
 	paths, err := filepath.Glob("testdata/*.jinja")
 	if err != nil {
 		f.Fatal(err)
@@ -77,25 +80,29 @@ func FuzzRender(f *testing.F) {
 // FuzzSpans looks for spans of any template: those that it finds are within the text and in order.
 func FuzzSpans(f *testing.F) {
 	in := addSeeds(f)
+	tooled := in
+	tooled.Messages = familyInput(f, []string{"answer", "question", "saidCall", "result", "thought"}).Messages
 	f.Fuzz(func(t *testing.T, source string) {
 		tmpl, err := Parse(source)
 		if err != nil {
 			return
 		}
-		found, err := tmpl.FindTurns(context.Background(), in, AllTurns)
-		var broken runtime.Error
-		if errors.As(err, &broken) {
-			t.Fatal(err)
-		}
-		if tmpl.hasGeneration {
-			return // the template's own, which may be anything
-		}
-		end := 0
-		for _, s := range found.Spans {
-			if s.Start < end || s.End < s.Start || s.End > len(found.Text) {
-				t.Fatalf("span %v after %d of %d bytes", s, end, len(found.Text))
+		for _, in := range []Input{in, tooled} {
+			found, err := tmpl.FindTurns(context.Background(), in, AllTurns)
+			var broken runtime.Error
+			if errors.As(err, &broken) {
+				t.Fatal(err)
 			}
-			end = s.End
+			if tmpl.hasGeneration {
+				return // the template's own, which may be anything
+			}
+			end := 0
+			for _, s := range found.Spans {
+				if s.Start < end || s.End < s.Start || s.End > len(found.Text) {
+					t.Fatalf("span %v after %d of %d bytes", s, end, len(found.Text))
+				}
+				end = s.End
+			}
 		}
 	})
 }
