@@ -201,8 +201,12 @@ func parseArguments(function *template.Dict) {
 	}
 }
 
-// tools reads a list of tools, which may be in a string. A bare function is put into {"type": "function"}.
+// tools reads a list of tools, which may be in a string. A bare function is put into {"type": "function"}. The name
+// DropTools has no tools.
 func (f *fields) tools(name string) []template.Value {
+	if name == DropTools {
+		return nil
+	}
 	v, ok := f.value(name)
 	if text, isText := v.(template.String); ok && isText {
 		if blank(string(text)) {

@@ -51,7 +51,8 @@ func checkNothingLeftOut(ctx context.Context, t *template.Template, in template.
 		function, _ := v.(*template.Dict).Get("function")
 		if d, ok := function.(*template.Dict); ok {
 			if name, err := textOf(d, "name"); err == nil && !strings.Contains(text, name) {
-				return fmt.Errorf("the chat template leaves out tool %d (%s): it knows no tools; remove them, or set chat_template to one that does", i, name)
+				return fmt.Errorf("the chat template leaves out tool %d (%s): it knows no tools; set tools: drop in "+
+					"the entry to train without them, or chat_template to one that knows tools", i, name)
 			}
 		}
 	}
@@ -77,7 +78,8 @@ func checkCalls(m *template.Dict, i int, text string) error {
 			continue
 		}
 		if name, err := textOf(function, "name"); err == nil && !strings.Contains(text, name) {
-			return fmt.Errorf("the chat template leaves out the call of %s in message %d: it knows no tools; remove them, or set chat_template to one that does", shown(name), i)
+			return fmt.Errorf("the chat template leaves out the call of %s in message %d: it knows no calls of tools; "+
+				"set chat_template to one that does", shown(name), i)
 		}
 	}
 	return nil

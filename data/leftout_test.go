@@ -89,3 +89,42 @@ func TestNothingIsLeftOut(t *testing.T) {
 		}
 	}
 }
+
+// TestDropTools: tools that a template would leave out are an error, unless the entry drops them.
+func TestDropTools(t *testing.T) {
+	const (
+		plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}" +
+			"{{ '<assistant>' if add_generation_prompt }}"
+		question = `[{"role": "user", "content": "a"}`
+		answer   = `{"role": "assistant", "content": "b"}]`
+		tools    = `"tools": [{"type": "function", "function": {"name": "fetch"}}]`
+	)
+	dir := t.TempDir()
+	write(t, dir, "dataset_info.json", `{"calls": {"file_name": "a.jsonl", "formatting": "openai"}}`)
+	turns := write(t, dir, "a.jsonl", `{"messages": `+question+", "+answer+", "+tools+"}")
+	pair := write(t, dir, "b.jsonl", `{"prompt": `+question+`], "response": [`+answer+", "+tools+"}")
+	for _, s := range []Source{
+		{Type: Messages, Path: turns}, {Type: PromptResponse, Path: pair}, {Path: dir, Name: "calls"}} {
+		_, err := prepare(t, s, Options{Renderer: chatOf(t, plain)})
+		if err == nil || !strings.Contains(err.Error(), "tool 0 (fetch): it knows no tools; set tools: drop") {
+			t.Errorf("%+v: %v", s, err)
+		}
+		s.Tools = DropTools
+		for template, want := range map[string]string{
+			plain: "<user>a</s><assistant>[b</s>]", chatML: "<user>a</s>\n<assistant>[b</s>]\n"} {
+			var told []string
+			note := func(line string) { told = append(told, line) }
+			d, err := prepare(t, s, Options{Renderer: chatOf(t, template), Note: note})
+			if err != nil || marked(d)[0] != want {
+				t.Errorf("%+v: %v, %v", s, d, err)
+			}
+			if len(told) != 1 || !strings.HasSuffix(told[0], "rendered without their tools (tools: drop)") {
+				t.Errorf("%+v: told %q", s, told)
+			}
+		}
+	}
+	err := Source{Type: Alpaca, Path: "a", Tools: DropTools}.Validate()
+	if err == nil || !strings.Contains(err.Error(), "tools is for type") {
+		t.Errorf("alpaca: %v", err)
+	}
+}

@@ -99,6 +99,9 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 			return nil, err
 		}
 		all = append(all, f)
+		if f.Tools == DropTools {
+			o.Note(fmt.Sprintf("dataset %s: its rows are rendered without their tools (tools: drop)", s.Path))
+		}
 		if f.commit != "" && s.Type != "" {
 			repo, _ := hub.Parse(hub.Dataset, s.Path)
 			s.Path, s.Revision = repo.ID, f.commit

@@ -154,6 +154,9 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 	if err := out.setFormat(e); err != nil {
 		return fail("%v", err)
 	}
+	if s.Tools == DropTools {
+		out.Tools = DropTools
+	}
 	if err := out.Validate(); err != nil {
 		return fail("%v", err)
 	}

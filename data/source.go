@@ -32,6 +32,9 @@ const (
 	SkipBadRows   = "skip"   // it is left out and counted
 )
 
+// DropTools is Source.Tools of rows whose tools shall not be rendered, as for a chat template that knows no tools.
+const DropTools = "drop"
+
 // Source is one entry of `datasets` in run.yaml.
 //
 // The ending of a file decides how it is read: .jsonl, .ndjson and .json as JSON rows, one object per line or one array
@@ -64,7 +67,7 @@ type Source struct {
 	// System is the key of a system prompt (alpaca and sharegpt; default "system").
 	System string `yaml:"system,omitempty" json:"system,omitempty"`
 	// Tools is the key of a list of tools (sharegpt, messages, and prompt-response with lists of messages; default
-	// "tools").
+	// "tools"), or DropTools.
 	Tools string `yaml:"tools,omitempty" json:"tools,omitempty"`
 	Tags  Tags   `yaml:"tags,omitempty" json:"tags,omitzero"`
 	// Glob selects files below the directory Path, or of a data set of the hub: * and ? within one name, ** any number of
@@ -129,7 +132,11 @@ func (s Source) Validate() error {
 
 // checkNamed refuses keys that do not go with the entry of a registry.
 func (s Source) checkNamed() error {
-	if s.Type != "" || s.Glob != "" || s.Split != "" || s.Revision != "" || s.keys() != (keys{}) {
+	set := s.keys()
+	if set.tools == DropTools {
+		set.tools = ""
+	}
+	if s.Type != "" || s.Glob != "" || s.Split != "" || s.Revision != "" || set != (keys{}) {
 		return s.fail("name %q takes type, keys, tags and files from the registry: remove them here", s.Name)
 	}
 	return nil
