@@ -134,10 +134,13 @@ func (f *fields) shareGPT(s Source, out *Record) {
 			f.fail("turn %d: %s %.100q is unknown: known are %s; tags can name others", i, s.Tags.Role, who, strings.Join(slices.Sorted(maps.Keys(roles)), ", "))
 			return
 		case roleCall:
-			if said, err = callsOf(text); err != nil {
+			calls, err := callsOf(text)
+			if err != nil {
 				f.fail("turn %d: %w", i, err)
 				return
 			}
+			said = message(roleAssistant, "")
+			said.Set("tool_calls", template.NewList(calls...))
 		default:
 			said = message(role, text)
 		}
@@ -150,9 +153,8 @@ func (f *fields) shareGPT(s Source, out *Record) {
 	f.checkConversation(out)
 }
 
-// callsOf turns the JSON of one call or a list of them, each {"name": ..., "arguments": {...}}, into a message of the
-// assistant with tool_calls.
-func callsOf(text string) (*template.Dict, error) {
+// callsOf turns the JSON of one call or a list of them, each {"name": ..., "arguments": {...}}, into tool_calls.
+func callsOf(text string) ([]template.Value, error) {
 	const want = `it must be {"name": ..., "arguments": {...}} or a list of these, as JSON`
 	v, err := template.ParseJSON([]byte(text))
 	if err != nil {
@@ -180,9 +182,7 @@ func callsOf(text string) (*template.Dict, error) {
 	if len(calls) == 0 {
 		return nil, fmt.Errorf("there is no function call: %s", want)
 	}
-	d := message(roleAssistant, "")
-	d.Set("tool_calls", template.NewList(calls...))
-	return d, nil
+	return calls, nil
 }
 
 // parseArguments makes arguments that are an object in a string, as OpenAI writes them, an object: templates print them
@@ -314,11 +314,25 @@ func (f *fields) message(m *template.Dict, out *Record) error {
 	if old, ok := m.Get("function_call"); ok && old != template.Value(template.None{}) {
 		return fmt.Errorf("function_call is not supported: use tool_calls")
 	}
-	content, err := contentOf(m, hasCalls)
+	said, err := contentOf(m)
 	if err != nil {
 		return err
 	}
-	fixed := message(role, content)
+	switch {
+	case said.isMissing && !hasCalls:
+		return errNoContent
+	case role != roleAssistant && (said.thoughts != "" || len(said.calls) > 0):
+		return fmt.Errorf("a part of the content has reasoning or a tool_call, and the role is %s, not assistant", role)
+	case hasCalls && len(said.calls) > 0:
+		return fmt.Errorf("the message has tool_calls, and a tool_call in its content: one of the two must have all")
+	}
+	fixed := message(role, said.text)
+	if said.thoughts != "" {
+		fixed.Set("reasoning_content", template.String(said.thoughts))
+	}
+	if len(said.calls) > 0 {
+		fixed.Set("tool_calls", template.NewList(said.calls...))
+	}
 	if hasCalls {
 		calls, err := checkedCalls(list)
 		if err != nil {
@@ -338,10 +352,14 @@ func (r *Record) addMessage(message, row *template.Dict, but ...string) error {
 			continue
 		}
 		switch name {
-		case "weight", "train", "training": // as OpenAI and axolotl call it
+		case "weight", "train", "training", "loss_weight": // as OpenAI, axolotl and LLaMA-Factory's v1 format call it
 			counts, ok := isCounted(value)
 			if !ok {
 				return fmt.Errorf("%s is neither 0 nor 1: a message counts or does not", name)
+			}
+			if role, _ := textOf(message, "role"); name == "loss_weight" && counts && role != roleAssistant {
+				return fmt.Errorf("%s is 1, and the role is %s: only messages of the assistant count; write 0",
+					name, role)
 			}
 			if !counts {
 				if r.Untrained == nil {
@@ -389,43 +407,6 @@ func fillReasoning(message *template.Dict) {
 			return
 		}
 	}
-}
-
-// contentOf is a message's content as one text. Parts are joined with nothing between them.
-func contentOf(m *template.Dict, hasCalls bool) (string, error) {
-	content, ok := m.Get("content")
-	switch content := content.(type) {
-	case template.String:
-		return string(content), nil
-	case *template.List:
-		var b strings.Builder
-		for _, item := range content.Items() {
-			part, ok := item.(*template.Dict)
-			if !ok {
-				return "", fmt.Errorf("a part of the content is not an object")
-			}
-			if kind, err := textOf(part, "type"); err != nil || kind != "text" {
-				return "", fmt.Errorf("content has a part that is not text: only text can be trained on")
-			}
-			text, err := textOf(part, "text")
-			if err != nil {
-				return "", fmt.Errorf("a part of the content: %w", err)
-			}
-			for _, key := range []string{"train", "weight"} {
-				if v, ok := part.Get(key); ok && v != template.Value(template.None{}) {
-					if counts, ok := isCounted(v); !ok || !counts {
-						return "", fmt.Errorf("a part of the content has %s: a message counts as a whole or not", key)
-					}
-				}
-			}
-			b.WriteString(text)
-		}
-		return b.String(), nil
-	}
-	if _, null := content.(template.None); (null || !ok) && hasCalls {
-		return "", nil
-	}
-	return "", fmt.Errorf("content is missing, or neither a text nor a list of parts")
 }
 
 // checkedCalls are tool_calls with arguments as objects.

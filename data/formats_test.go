@@ -156,6 +156,9 @@ func FuzzConversation(f *testing.F) {
 	f.Add(`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "text", "text": "b"}], "tool_calls": [{"function": {"name": "f"}}]}]}`)
 	f.Add(`{"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": "{\"name\": \"f\"}"}], "tools": "[{}]"}`)
 	f.Add(`{"instruction": "a", "output": "b", "history": [["c", "d"]], "system": "e"}`)
+	f.Add(`{"messages": [{"role": "user", "content": [{"type": "text", "value": "a"}], "loss_weight": 0}, ` +
+		`{"role": "assistant", "content": [{"type": "reasoning", "value": "b"}, ` +
+		`{"type": "tool_call", "value": "[{\"name\": \"f\"}]"}]}]}`)
 	f.Add(`{"messages": [{"role": "assistant", "content": "a", "reasoning": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "<think>d</think>", "weight": 0}]}`)
 	chats := []*Chat{chatOf(f, chatML), chatOf(f, words), chatOf(f, nextEnds), chatOf(f, thinks)}
 	for _, chat := range chats {

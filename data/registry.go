@@ -124,7 +124,7 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 	}
 	for _, media := range []string{"images", "videos", "audios"} {
 		if e.Columns[media] != "" {
-			return fail("it has %s: only text can be trained on", media)
+			return fail("it has %s: %s", media, onlyText)
 		}
 	}
 	out = Source{MaxSamples: s.MaxSamples, Weight: s.Weight, BadRows: s.BadRows}

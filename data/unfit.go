@@ -11,8 +11,8 @@ import (
 var (
 	mediaKeys  = []string{"images", "image", "videos", "video", "audios", "audio"}
 	labelKeys  = []string{"label", "kto_tag"} // whether the answer is a good one
-	choiceKeys = []string{"chosen", "rejected"}
-	unfitKeys  = slices.Concat(mediaKeys, labelKeys, choiceKeys)
+	choiceKeys = [][]string{{"chosen", "rejected"}, {"chosen_messages", "rejected_messages"}}
+	unfitKeys  = slices.Concat(mediaKeys, labelKeys, slices.Concat(choiceKeys...))
 )
 
 // placeholders stand in a text for a picture, a film or a sound.
@@ -39,7 +39,7 @@ func (s Source) unfit(object map[string]json.RawMessage) string {
 	for _, key := range mediaKeys {
 		// The text of a row with a picture can be trained on as long as no placeholder in it stands for the picture.
 		if has(key) && (s.Type != Text || slices.ContainsFunc(placeholders, func(p string) bool { return strings.Contains(string(object[s.Field]), p) })) {
-			return fmt.Sprintf("the row has %q: only text can be trained on", key)
+			return fmt.Sprintf("the row has %q: %s", key, onlyText)
 		}
 	}
 	if s.Type == Text {
@@ -50,8 +50,11 @@ func (s Source) unfit(object map[string]json.RawMessage) string {
 			return fmt.Sprintf("%q is false, which marks the answer as a bad one", key)
 		}
 	}
-	if has(choiceKeys[0]) && has(choiceKeys[1]) {
-		return fmt.Sprintf("the row has %q and %q: only one answer can be trained on; name its key", choiceKeys[0], choiceKeys[1])
+	for _, keys := range choiceKeys {
+		if has(keys[0]) && has(keys[1]) {
+			return fmt.Sprintf("the row has %q and %q: only one answer can be trained on; name its key",
+				keys[0], keys[1])
+		}
 	}
 	return ""
 }

@@ -15,6 +15,8 @@ func TestUnfitRows(t *testing.T) {
 		turns = `"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]`
 		share = `"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]`
 	)
+	chosen := strings.Replace(turns, "messages", "chosen_messages", 1)
+	rejected := strings.Replace(turns, "messages", "rejected_messages", 1)
 	for _, c := range []struct {
 		source    Source
 		row, want string
@@ -32,6 +34,9 @@ func TestUnfitRows(t *testing.T) {
 		{Source{Type: ShareGPT}, share + `, "kto_tag": false`, `"kto_tag" is false`},
 		{Source{Type: Messages}, turns + `, "label": 0`, ""},
 		{Source{Type: ShareGPT}, share + `, "chosen": {"from": "gpt", "value": "x"}, "rejected": {"from": "gpt", "value": "y"}`, `the row has "chosen" and "rejected"`},
+		{Source{Type: Messages}, `"chosen_messages": [], "x": 1`, `field "messages" is missing`},
+		{Source{Type: Messages}, chosen + ", " + rejected, `the row has "chosen_messages" and "rejected_messages"`},
+		{Source{Type: Messages, Messages: "chosen_messages"}, chosen + ", " + rejected, ""},
 		{Source{Type: PromptResponse, Response: "chosen"}, `"prompt": "a", "chosen": "b", "rejected": "c"`, ""},
 		{Source{Type: PromptResponse, Prompt: "image"}, `"image": "a", "response": "b"`, ""},
 	} {
@@ -90,7 +95,7 @@ func TestTurnsThatDoNotCount(t *testing.T) {
 		`"weight": 0.5`:                      "weight is neither 0 nor 1",
 		`"train": "no"`:                      "train is neither 0 nor 1",
 		`"train_detail": [{"train": false}]`: "train_detail is not supported",
-		`"content": [{"type": "text", "text": "b", "train": false}]`: "a part of the content has train",
+		`"content": [{"type": "text", "text": "b", "train": false}]`: "a part of the content: it has train",
 	} {
 		row := `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", ` + key + `}]}`
 		_, err := prepare(t, Source{Type: Messages, Path: write(t, t.TempDir(), "a.jsonl", row)}, Options{Renderer: chatOf(t, chatML)})
