@@ -125,6 +125,10 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 		turns = template.LastTurn
 	}
 	found, err := c.sources[source].FindTurns(ctx, in, turns)
+	if err != nil && ctx.Err() == nil && opening(in.Messages) > 0 {
+		return Rendered{}, fmt.Errorf("%w; the conversation does not begin with a question: set opening: drop in the "+
+			"entry to leave out the turns before it", err)
+	}
 	if err != nil {
 		return Rendered{}, err
 	}

@@ -150,6 +150,7 @@ func (f *fields) shareGPT(s Source, out *Record) {
 		}
 	}
 	out.Tools = f.tools(s.Tools)
+	s.open(out)
 	f.checkConversation(out)
 }
 
@@ -254,6 +255,7 @@ func (f *fields) messages(s Source, out *Record) {
 		}
 	}
 	out.Tools = f.tools(s.Tools)
+	s.open(out)
 	f.checkConversation(out)
 }
 
@@ -287,6 +289,7 @@ func (f *fields) messagePair(s Source, out *Record) {
 		}
 	}
 	out.Tools = f.tools(cmp.Or(s.Tools, "tools"))
+	s.open(out)
 	f.checkConversation(out)
 }
 

@@ -102,6 +102,9 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 		if f.Tools == DropTools {
 			o.Note(fmt.Sprintf("dataset %s: its rows are rendered without their tools (tools: drop)", s.Path))
 		}
+		if f.Opening == DropOpening {
+			o.Note(fmt.Sprintf("dataset %s: turns before the first question are left out (opening: drop)", s.Path))
+		}
 		if f.commit != "" && s.Type != "" {
 			repo, _ := hub.Parse(hub.Dataset, s.Path)
 			s.Path, s.Revision = repo.ID, f.commit

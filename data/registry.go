@@ -127,7 +127,7 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 			return fail("it has %s: %s", media, onlyText)
 		}
 	}
-	out = Source{MaxSamples: s.MaxSamples, Weight: s.Weight, BadRows: s.BadRows}
+	out = Source{MaxSamples: s.MaxSamples, Weight: s.Weight, BadRows: s.BadRows, Opening: s.Opening}
 	out.Path = filepath.Join(filepath.Dir(path), filepath.FromSlash(e.FileName))
 	switch elsewhere := cmp.Or(e.ModelScope, e.OpenMind, e.ScriptURL, e.CloudFile); {
 	case filepath.IsAbs(e.FileName):

@@ -70,6 +70,8 @@ type Source struct {
 	// "tools"), or DropTools.
 	Tools string `yaml:"tools,omitempty" json:"tools,omitempty"`
 	Tags  Tags   `yaml:"tags,omitempty" json:"tags,omitzero"`
+	// Opening is DropOpening, or "" to keep turns before the first question (types as for Tools).
+	Opening string `yaml:"opening,omitempty" json:"opening,omitempty"`
 	// Glob selects files below the directory Path, or of a data set of the hub: * and ? within one name, ** any number of
 	// directories. Without it, a directory's files of rows and .txt files are read.
 	Glob string `yaml:"glob,omitempty" json:"glob,omitempty"`
@@ -126,6 +128,8 @@ func (s Source) Validate() error {
 		return s.fail("weight is %v: it must be between 0, which leaves the data out, and 1000", s.Weight)
 	case s.BadRows != "" && s.BadRows != RefuseBadRows && s.BadRows != SkipBadRows:
 		return s.fail("bad_rows is %q: use %s or %s", s.BadRows, RefuseBadRows, SkipBadRows)
+	case s.Opening != "" && s.Opening != DropOpening:
+		return s.fail("opening is %q: use %s, or remove the key", s.Opening, DropOpening)
 	}
 	return nil
 }
@@ -133,6 +137,7 @@ func (s Source) Validate() error {
 // checkNamed refuses keys that do not go with the entry of a registry.
 func (s Source) checkNamed() error {
 	set := s.keys()
+	set.opening = ""
 	if set.tools == DropTools {
 		set.tools = ""
 	}
@@ -148,13 +153,14 @@ func (s Source) fail(format string, args ...any) error {
 
 // keys are the names in a row.
 type keys struct {
-	field, prompt, response, input, history, messages, system, tools string
-	tags                                                             Tags
-	lines                                                            bool
+	field, prompt, response, input, history, messages, system, tools, opening string
+	tags                                                                      Tags
+	lines                                                                     bool
 }
 
 func (s Source) keys() keys {
-	return keys{s.Field, s.Prompt, s.Response, s.Input, s.History, s.Messages, s.System, s.Tools, s.Tags, s.Lines}
+	return keys{s.Field, s.Prompt, s.Response, s.Input, s.History, s.Messages, s.System, s.Tools, s.Opening, s.Tags,
+		s.Lines}
 }
 
 // checkKeys refuses keys of another type.
@@ -177,6 +183,7 @@ func (s Source) checkKeys() error {
 		{s.Messages, "messages is", []Type{ShareGPT, Messages}},
 		{s.System, "system is", []Type{Alpaca, ShareGPT}},
 		{s.Tools, "tools is", []Type{PromptResponse, ShareGPT, Messages}},
+		{s.Opening, "opening is", []Type{PromptResponse, ShareGPT, Messages}},
 	} {
 		allowed := make([]string, len(k.types))
 		ok := k.set == ""
