@@ -50,11 +50,13 @@ func calls(a *device.Arena) []func(w work) {
 	weights8, low8 := a.Mat(tensor.BF16, 1, block), a.Mat(tensor.I16, 1, block)
 	adamw8 := device.AdamW8Args{Weights: weights8, Low: low8, Grad: f32(1, block), M: a.Mat(tensor.U8, 1, block),
 		V: a.Mat(tensor.U8, 1, block), MScale: f32(1, 1), VScale: f32(1, 1)}
-	docs := device.Docs{Start: ids(), End: ids()}
-	net := device.DeltaSpec{KeyHeads: 1, Heads: groups, KeyDim: 3, ValueDim: d, Docs: docs}
+	docs := func() device.Docs { return device.Docs{Start: ids(), End: ids()} }
+	net := func() device.DeltaSpec {
+		return device.DeltaSpec{KeyHeads: 1, Heads: groups, KeyDim: 3, ValueDim: d, Docs: docs()}
+	}
 	heads := func(rows int) device.Mat { return f32(rows, groups) }
-	qkv := func() device.Mat { return f32(rows, net.QKVCols()) }
-	states := func() device.Mat { return f32(net.States(rows)) }
+	qkv := func() device.Mat { return f32(rows, net().QKVCols()) }
+	states := func() device.Mat { return f32(net().States(rows)) }
 	// Each entry binds its operands once and returns the call.
 	return []func(w work){
 		bind2(a.Take(9), a.Take(9), work.Copy),
@@ -109,12 +111,12 @@ func calls(a *device.Arena) []func(w work) {
 		func(dtable, dy device.Mat, ids device.Mem) func(work) {
 			return func(s work) { s.ScatterAdd(dtable, dy, ids, 0) }
 		}(f32(4, groups*d), x(), ids()),
-		func(y, x, w device.Mat) func(work) {
+		func(y, x, w device.Mat, docs device.Docs) func(work) {
 			return func(s work) { s.CausalConv(y, x, w, docs) }
-		}(part(), part(), f32(7, 3)),
-		func(dx, dw, dy, x, w device.Mat) func(work) {
+		}(part(), part(), f32(7, 3), docs()),
+		func(dx, dw, dy, x, w device.Mat, docs device.Docs) func(work) {
 			return func(s work) { s.CausalConvGrad(dx, dw, dy, x, w, docs) }
-		}(part(), f32(7, 3), part(), part(), f32(7, 3)),
+		}(part(), f32(7, 3), part(), part(), f32(7, 3), docs()),
 		func(y, x, gate device.Mat) func(work) {
 			return func(s work) { s.Gate(y, x, gate, device.SiLUGate) }
 		}(x(), x(), f32(rows, groups)),
@@ -128,12 +130,13 @@ func calls(a *device.Arena) []func(w work) {
 			return func(s work) { s.DeltaGatesGrad(da, db, daLog, ddtBias, ddecay, dbeta, a, b, aLog, dtBias) }
 		}(heads(rows), heads(rows), heads(1), heads(1), heads(rows), heads(rows), heads(rows), heads(rows), heads(1),
 			heads(1)),
-		func(out, states, qkv, decay, beta device.Mat) func(work) {
-			return func(s work) { s.GatedDelta(out, states, qkv, decay, beta, net) }
-		}(x(), states(), qkv(), heads(rows), heads(rows)),
-		func(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states device.Mat) func(work) {
-			return func(s work) { s.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states, net) }
-		}(qkv(), heads(rows), heads(rows), states(), x(), qkv(), heads(rows), heads(rows), states()),
+		func(out, states, qkv, decay, beta device.Mat, spec device.DeltaSpec) func(work) {
+			return func(s work) { s.GatedDelta(out, states, qkv, decay, beta, spec) }
+		}(x(), states(), qkv(), heads(rows), heads(rows), net()),
+		func(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states device.Mat,
+			spec device.DeltaSpec) func(work) {
+			return func(s work) { s.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states, spec) }
+		}(qkv(), heads(rows), heads(rows), states(), x(), qkv(), heads(rows), heads(rows), states(), net()),
 		bind2(adamw, a.Take(8), work.AdamW),
 		bind2(adamw8, a.Take(8), work.AdamW8),
 		bind2(a.Take(8), f32(1, 7), work.SumSquares),
