@@ -1,5 +1,6 @@
 // Package kernels is the arithmetic of the CPU device, all but the matrix product: optimizer, sums, casts, norms, rotary
-// positions, SwiGLU, cross-entropy, embedding and bias, as serial functions over memory that the caller owns.
+// positions, SwiGLU, cross-entropy, embedding, bias, gates and short convolutions, as serial functions over memory that
+// the caller owns.
 //
 // A [Table] holds the kernels of one instruction-set level; [For] finds it. Vec and Mat say where numbers are; they are
 // F32 or BF16, arithmetic is in fp32, and a BF16 result is rounded once, to nearest even, denormals kept
