@@ -1,6 +1,7 @@
 package gguf
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/hf"
@@ -32,7 +33,7 @@ type architecture struct {
 // specialToken is a token that files of an architecture name as a special one, if the tokenizer has it.
 type specialToken struct{ key, token string }
 
-var architectures = []*architecture{
+var architectures = slices.Concat([]*architecture{
 	{name: "llama", dense: "llama", mixture: "mixtral", inner: "feed_forward_length",
 		keys: []string{"expert_count", "expert_used_count"}, write: writeLlama, config: configLlama},
 	{name: "qwen2", dense: "qwen2", config: configQwen2},
@@ -43,7 +44,7 @@ var architectures = []*architecture{
 		expertInner, slidingWindow}, refuse: refuseGPTOSS, write: writeGPTOSS, read: readGPTOSS, config: configGPTOSS},
 	{name: "glm4moe", mixture: "glm4_moe", inner: expertInner, keys: glmKeys, partlyRotated: true, special: glmSpecial,
 		refuse: refuseGLM, write: writeGLM, read: readGLM, config: configGLM},
-}
+}, denseArchitectures)
 
 const (
 	expertInner   = "expert_feed_forward_length"

@@ -53,11 +53,7 @@ func writeGLM(m *decoder, add func(key string, value any)) {
 		add("expert_group_count", uint32(x.Route.Groups))
 		add("expert_group_used_count", uint32(x.Route.TopGroups))
 	}
-	rotated := m.Rope.Rotated
-	if rotated == 0 {
-		rotated = m.HeadDim
-	}
-	add("rope.dimension_count", uint32(rotated))
+	writeRotated(m, add)
 	writeInner(m, add)
 	add("expert_shared_count", uint32(x.Shared/x.Inner))
 	add("leading_dense_block_count", uint32(m.dense))

@@ -507,3 +507,30 @@ func TestImportUnstacked(t *testing.T) {
 	_, err = importDoc(t, d, ImportOptions{})
 	wantOneLine(t, err, `.3.weight"`, "missing")
 }
+
+// TestDenseRefuses: what llama.cpp computes otherwise, or does not load, of dense families.
+func TestDenseRefuses(t *testing.T) {
+	config := map[string]any{"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 4,
+		"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 6, "max_position_embeddings": 64}
+	for change, words := range map[string][]string{
+		`"model_type": "smollm3"`:                              nil,
+		`"model_type": "smollm3", "no_rope_layer_interval": 2`: {"no_rope_layers", "layer 1", "use"},
+		`"model_type": "smollm3", "attention_bias": true`:      {"attention_bias", "smollm3", "use"},
+		`"model_type": "smollm3", "mlp_bias": true`:            {"mlp_bias", "smollm3", "use"},
+		`"model_type": "seed_oss"`:                             nil,
+		`"model_type": "seed_oss", "attention_out_bias": true`: {"attention_out_bias", "seed_oss", "use"},
+		`"model_type": "glm4"`:                                 nil,
+		`"model_type": "olmo2"`:                                nil,
+		`"model_type": "olmo2", "tie_word_embeddings": true`:   {"tie_word_embeddings", "olmo2", "use"},
+		`"model_type": "olmo2", "head_dim": 6`:                 {"head_dim", "olmo2", "use"},
+		`"model_type": "olmo2", "attention_bias": true`:        {"attention_bias", "olmo2", "use"},
+		`"model_type": "olmo3"`:                                {"model_type", "glm4, olmo2 and glm4_moe"},
+	} {
+		_, err := describeChanged(t, config, change)
+		if words != nil {
+			wantOneLine(t, err, words...)
+		} else if err != nil {
+			t.Errorf("%s: %v", change, err)
+		}
+	}
+}

@@ -36,8 +36,11 @@ type exportFamily struct {
 	notes     int // how many the report has
 }
 
-// types are those in which the family is written.
+// types are those in which the family is written: few for dense families whose tensors have the types of a llama's.
 func (f exportFamily) types() []Type {
+	if slices.ContainsFunc(denseArchitectures, func(a *architecture) bool { return a.name == f.arch }) {
+		return []Type{BF16, Q4}
+	}
 	for _, a := range architectures {
 		if f.arch == a.name && a.mixture == f.config["model_type"] {
 			return Types
@@ -88,6 +91,11 @@ var exportFamilies = []exportFamily{
 		"n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 2,
 		"head_dim": 26, "partial_rotary_factor": 0.4, "norm_topk_prob": false, "tie_word_embeddings": true,
 		"rope_scaling": yarn(nil)}, 0},
+	{"smollm3", "smollm3", "smollm", "smollm2", map[string]any{"model_type": "smollm3", "num_hidden_layers": 5}, 0},
+	{"seed_oss", "seed_oss", "qwen2", "qwen2", map[string]any{"model_type": "seed_oss", "head_dim": 48}, 0},
+	{"glm4", "glm4", "llama-bpe", "llama3", map[string]any{"model_type": "glm4", "head_dim": 32,
+		"partial_rotary_factor": 0.25}, 0},
+	{"olmo2", "olmo2", "gpt-2", "gpt2", map[string]any{"model_type": "olmo2", "rope_scaling": yarn(nil)}, 0},
 }
 
 // writeRandomModel writes a directory of a model with random weights in bf16.
@@ -537,7 +545,8 @@ func TestExportRefuses(t *testing.T) {
 	another := *m
 	another.Architecture = ""
 	_, err = Export(context.Background(), filepath.Join(t.TempDir(), "x.gguf"), dir, &another, fields, bf16)
-	wantOneLine(t, err, "model_type", "llama, mistral, qwen2, qwen3, qwen3_moe, mixtral, gpt_oss and glm4_moe", "use")
+	wantOneLine(t, err, "model_type", "llama, mistral, qwen2, qwen3, qwen3_moe, mixtral, gpt_oss,",
+		"olmo2 and glm4_moe", "use")
 	there := filepath.Join(t.TempDir(), "there.gguf")
 	if err := os.WriteFile(there, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)

@@ -64,11 +64,22 @@ FAMILIES = {
     "glm4_moe, no norms": ("llama3", {**GLM, "n_shared_experts": 2, "first_k_dense_replace": 2, "num_hidden_layers": 5,
             "moe_intermediate_size": 96, "norm_topk_prob": False, "routed_scaling_factor": 1.0, "attention_bias": False,
             "use_qk_norm": False, "partial_rotary_factor": 0.25, "tie_word_embeddings": True}),
+    "smollm3": ("smollm2", {"model_type": "smollm3", "num_hidden_layers": 9, "tie_word_embeddings": True}),
+    "seed_oss": ("qwen2", {"model_type": "seed_oss", "head_dim": 48, "attention_bias": True,
+            "attention_out_bias": False, "mlp_bias": False, "tie_word_embeddings": False}),
+    "glm4": ("llama3", {"model_type": "glm4", "head_dim": 64, "attention_bias": True, "partial_rotary_factor": 0.5}),
+    "glm4, a quarter": ("qwen2", {"model_type": "glm4", "head_dim": 32, "attention_bias": False,
+            "partial_rotary_factor": 0.25, "tie_word_embeddings": True}),
+    "olmo2": ("gpt2", {"model_type": "olmo2", "attention_bias": False}),
+    "olmo2, yarn": ("gpt2", {"model_type": "olmo2", "attention_bias": False, "rope_scaling": YARN}),
 }
 MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe")
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
-        "gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM"}
+        "gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "smollm3": "SmolLM3ForCausalLM",
+        "seed_oss": "SeedOssForCausalLM", "glm4": "Glm4ForCausalLM", "olmo2": "Olmo2ForCausalLM"}
+NORMS = {"glm4": ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"),
+        "olmo2": ("post_attention_layernorm", "post_feedforward_layernorm")}
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
@@ -90,6 +101,8 @@ def feed_forward(c, layer, d, f):
         return {"mlp.router.weight": (n, d), "mlp.router.bias": (n,), "mlp.experts.gate_up_proj": (n, d, 2 * f),
                 "mlp.experts.gate_up_proj_bias": (n, 2 * f), "mlp.experts.down_proj": (n, f, d),
                 "mlp.experts.down_proj_bias": (n, d)}
+    if kind == "glm4":
+        return {"mlp.gate_up_proj.weight": (2 * f, d), "mlp.down_proj.weight": (d, f)}
     if kind not in MIXTURES or layer < c.get("first_k_dense_replace", 0):
         return gated("mlp.", PROJECTIONS, d, f, c.get("mlp_bias"))
     prefix, names = ("block_sparse_moe.", ("w1", "w3", "w2")) if kind == "mixtral" else ("mlp.", PROJECTIONS)
@@ -112,7 +125,7 @@ def random_model(where, tokenizers, name, keys):
     d, f, h = c["hidden_size"], c["intermediate_size"], c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
     q, kv, v = h * c["num_attention_heads"], h * c["num_key_value_heads"], c["vocab_size"]
     qkv_bias = c.get("attention_bias") or keys["model_type"] == "qwen2"
-    out_bias = c.get("attention_bias") and keys["model_type"] != "glm4_moe"
+    out_bias = c.get("attention_bias") and keys["model_type"] not in ("glm4_moe", "glm4", "seed_oss")
     shapes = {"model.embed_tokens.weight": (v, d), "model.norm.weight": (d,)}
     if not c.get("tie_word_embeddings"):
         shapes["lm_head.weight"] = (v, d)
@@ -125,7 +138,10 @@ def random_model(where, tokenizers, name, keys):
             if bias:
                 shapes[p + key + ".bias"] = shape[:1]
         shapes |= {p + key: shape for key, shape in feed_forward(c, layer, d, f).items()}
-        shapes[p + "input_layernorm.weight"] = shapes[p + "post_attention_layernorm.weight"] = (d,)
+        for norm in NORMS.get(keys["model_type"], ("input_layernorm", "post_attention_layernorm")):
+            shapes[f"{p}{norm}.weight"] = (d,)
+        if keys["model_type"] == "olmo2":
+            shapes |= {p + "self_attn.q_norm.weight": (q,), p + "self_attn.k_norm.weight": (kv,)}
         if keys["model_type"] == "gpt_oss":
             shapes[p + "self_attn.sinks"] = (c["num_attention_heads"],)
         if keys["model_type"] in ("qwen3", "qwen3_moe") or c.get("use_qk_norm"):

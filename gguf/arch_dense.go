@@ -1,0 +1,82 @@
+package gguf
+
+import (
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/nn"
+)
+
+// denseArchitectures are those whose blocks differ from Llama's in norms, biases or rotation.
+var denseArchitectures = []*architecture{
+	{name: "smollm3", dense: "smollm3", refuse: refuseSmolLM3, write: writeLlama, config: configSmolLM3},
+	{name: "seed_oss", dense: "seed_oss", refuse: refuseOtherBiases, config: configSeedOSS},
+	{name: "glm4", dense: "glm4", partlyRotated: true, special: glmSpecial[1:3], write: writeRotated,
+		config: configGLM4},
+	{name: "olmo2", dense: "olmo2", refuse: refuseOLMo2, config: configOLMo2},
+}
+
+// refuseOtherBiases refuses biases that llama.cpp does not load: those of the output projection and of the
+// feed-forward.
+func refuseOtherBiases(m *decoder, r *hf.ConfigReader) {
+	if m.OutBias {
+		key := "attention_bias"
+		if r.Has("attention_out_bias") {
+			key = "attention_out_bias"
+		}
+		r.Fail(key, "llama.cpp has no such biases for %s: use the Hugging Face directory", m.arch.name)
+	}
+	if g, ok := m.Blocks[0].FeedForward.(nn.GLU); ok && g.Bias {
+		r.Fail("mlp_bias", "llama.cpp has no such biases for %s: use the Hugging Face directory", m.arch.name)
+	}
+}
+
+// refuseSmolLM3 refuses what llama.cpp has not. Source: its src/models/smollm3.cpp, where every fourth layer is not
+// rotated.
+func refuseSmolLM3(m *decoder, r *hf.ConfigReader) {
+	refuseOtherBiases(m, r)
+	for l, b := range m.Blocks {
+		if rotated := b.Rotary() != (nn.RopeFrequencies{}); rotated != ((l+1)%4 != 0) {
+			r.Fail("no_rope_layers", "in llama.cpp every fourth layer is not rotated, and layer %d differs: "+
+				"use the Hugging Face directory", l)
+			return
+		}
+	}
+}
+
+func configSmolLM3(m *stated) map[string]any {
+	return map[string]any{"attention_bias": false, "mlp_bias": false, "use_sliding_window": false,
+		"no_rope_layer_interval": 4}
+}
+
+func configSeedOSS(m *stated) map[string]any {
+	return map[string]any{"attention_bias": m.attentionBias, "attention_out_bias": false, "mlp_bias": false}
+}
+
+// writeRotated adds how many columns of a head are rotated.
+func writeRotated(m *decoder, add func(key string, value any)) {
+	rotated := m.Rope.Rotated
+	if rotated == 0 {
+		rotated = m.HeadDim
+	}
+	add("rope.dimension_count", uint32(rotated))
+}
+
+func configGLM4(m *stated) map[string]any {
+	return map[string]any{"attention_bias": m.attentionBias,
+		"partial_rotary_factor": rotaryFactor(m.rope.Rotated, m.headDim)}
+}
+
+// refuseOLMo2 refuses what llama.cpp has not. Source: its src/models/olmo2.cpp, which asks for a head and for heads
+// that share the hidden size.
+func refuseOLMo2(m *decoder, r *hf.ConfigReader) {
+	refuseOtherBiases(m, r)
+	switch {
+	case m.Tied:
+		r.Fail("tie_word_embeddings", "llama.cpp needs a head of its own for olmo2: use the Hugging Face directory")
+	case m.HeadDim*m.Heads != m.Hidden:
+		r.Fail("head_dim", "in llama.cpp the heads of olmo2 share the hidden size: use the Hugging Face directory")
+	}
+}
+
+func configOLMo2(m *stated) map[string]any {
+	return map[string]any{"attention_bias": false, "head_dim": nil}
+}
