@@ -212,8 +212,26 @@ func (a Attention) turn(p *Pass, qk, bias device.Mat, inverse bool) {
 	}
 }
 
+// The values of attention that a cache keeps, a row for each position.
+const (
+	cachedKeys   = iota // [C, kvCols]: rotated
+	cachedValues        // [C, kvCols]
+)
+
+// CacheValues implements Cached.
+func (a Attention) CacheValues(int) []Value {
+	return []Value{cachedKeys: {Cols: a.kvCols()}, cachedValues: {Cols: a.kvCols()}}
+}
+
 func (a Attention) attend(p *Pass) {
 	q, k, v := a.operands(p)
+	if keys, ok := p.Cached(cachedKeys); ok {
+		values, _ := p.Cached(cachedValues)
+		p.Put(keys, k, p.b.Places)
+		p.Put(values, v, p.b.Places)
+		p.AttendCache(p.buf[att], q, keys, values, a.spec(p))
+		return
+	}
 	p.Attention(p.buf[att], p.buf[lse], q, k, v, a.spec(p))
 }
 

@@ -8,4 +8,8 @@ type MicroBatch struct {
 	IDs, Targets device.Mem // I32[T]; a negative target does not count in the loss
 	Weights      device.Mem // F32[T]: multiplies the gradient of each position's loss
 	Docs         device.Docs
+	// Places are, in a pass that continues sequences, the rows of caches that the positions have (I32[T]). Docs.Start
+	// and Docs.End are rows of caches as well then: the sequence of a position begins at Start, and End is one past its
+	// own.
+	Places device.Mem
 }

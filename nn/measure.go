@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"cmp"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
 )
@@ -47,6 +49,10 @@ type Shape struct {
 	DType tensor.DType
 	// Micros is the number of micro-batches in a step, which visits over the whole step see at once; 0: one.
 	Micros int
+	// Wanted is how many rows' logits a visit computes at once; 0: of a chunk of the head.
+	Wanted int
+	// Caches are those of visits that continue sequences.
+	Caches Caches
 	// Rows is the number of positions of a block that are treated at once (Block.NewForwardWork), and Level what it
 	// keeps.
 	Rows  int
@@ -77,6 +83,9 @@ func (d *Block) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	} else {
 		args.Work = d.NewForwardWork(a, m.DType, t, m.Rows, m.Level)
 	}
+	if v.To == Continue && d.CanContinue() {
+		args.Cache = d.NewCache(a, m.DType, m.Caches)
+	}
 	args.Constants = a.Mat(tensor.F32, 1, d.Constants())
 	args.Loads = device.Mem{Len: d.LoadBytes()}
 	if experts := d.Loads() - 1; d.Balanced() != 0 {
@@ -100,7 +109,8 @@ func (h *Head) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	args.X, args.DX = a.Mat(m.DType, t, h.Hidden), a.Mat(m.DType, t, h.Hidden)
 	args.Ending = h.NewEnding(a, m.DType, t, true)
 	args.Ending.ByTile, args.Ending.AtOnce = h.NewStatsWork(a, m.DType, t), h.NewVisitWork(a, m.DType, t)
-	args.Wanted = Wanted{Rows: min(t, h.ChunkTokens), To: a.Mat(tensor.F32, min(t, h.ChunkTokens), h.Vocab)}
+	wanted := min(t, cmp.Or(m.Wanted, h.ChunkTokens))
+	args.Wanted = Wanted{Rows: wanted, To: a.Mat(tensor.F32, wanted, h.Vocab)}
 	c := &counter{docs: m.Docs}
 	v.Run(c, args)
 	return c.Account
@@ -109,7 +119,7 @@ func (h *Head) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 // measured are the arguments that all layers share.
 func measured(v Visit, m Shape, t int, layouts []*tensor.Layout) *Args {
 	args := &Args{Batch: &MicroBatch{T: t, IDs: counted, Targets: counted, Weights: counted,
-		Docs: device.Docs{Positions: counted, Start: counted, End: counted}}}
+		Docs: device.Docs{Positions: counted, Start: counted, End: counted}, Places: counted}}
 	for _, l := range layouts {
 		args.Weights = append(args.Weights, Weights(counted, l, m.DType))
 		g := Params{}

@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
 )
@@ -168,7 +170,7 @@ func (b *Held) Micro(m int) *Held {
 		}
 		return x.RowRange(m*b.t, b.t)
 	}
-	of := &Held{t: b.t, norm: rows(b.norm), rstd: rows(b.rstd), h: rows(b.h), dNorm: rows(b.dNorm)}
+	of := &Held{t: b.t, whole: b.whole, norm: rows(b.norm), rstd: rows(b.rstd), h: rows(b.h), dNorm: rows(b.dNorm)}
 	for i, x := range b.own {
 		if !b.whole[i] {
 			x = rows(x)
@@ -176,6 +178,20 @@ func (b *Held) Micro(m int) *Held {
 		of.own = append(of.own, x)
 	}
 	return of
+}
+
+// first is the share of the first n rows.
+func (b *Held) first(n int) *Held {
+	cut := *b
+	cut.t = min(b.t, n)
+	cut.norm, cut.rstd, cut.h, cut.dNorm = first(b.norm, n), first(b.rstd, n), first(b.h, n), first(b.dNorm, n)
+	cut.own = slices.Clone(b.own)
+	for i := range cut.own {
+		if !b.whole[i] {
+			cut.own[i] = first(b.own[i], n)
+		}
+	}
+	return &cut
 }
 
 // partForward is the visit of a part on the way up.

@@ -96,6 +96,7 @@ type Pass struct {
 	out  device.Mat // [c, Hidden]: the half's result, where it is normed
 	// F32 [c, 1]: of the norm of the result
 	outRstd device.Mat
+	cache   *Cache       // of a pass that continues sequences; else nil
 	buf     []device.Mat // the half's values: what is kept from kept, the rest from work
 	held    *Held        // of a routed feed-forward
 	loads   device.Mem   // where it tells of its experts
@@ -106,7 +107,7 @@ type Pass struct {
 
 func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {
 	p := Pass{Stream: s, w: a.Weights[0], b: a.Batch, r: a.Rope, keep: a.Kept.keep, eps: d.Eps, chunk: a.Work.chunk,
-		positions: a.Batch.Docs.Positions, norm: a.Work.norm, rstd: a.Work.rstd}
+		cache: a.Cache, positions: a.Batch.Docs.Positions, norm: a.Work.norm, rstd: a.Work.rstd}
 	if len(a.Gradients) > 0 {
 		p.g = a.Gradients[0]
 	}

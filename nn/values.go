@@ -81,16 +81,17 @@ type Work struct {
 	// By rules that norm the results of halves: [c, Hidden], the mixer's and the feed-forward's, and F32 [c, 1].
 	out, outRstd [2]device.Mat
 	dOut         device.Mat // [t, Hidden]: the gradient of results, by all rules but Pre
+
+	mixerTable, feedTable []Value // of mixer and feed
 }
 
 // worker places a Work.
 type worker struct {
 	*Work
-	a                     *device.Arena
-	dtype                 tensor.DType
-	t                     int
-	keep                  Keep
-	mixerTable, feedTable []Value
+	a     *device.Arena
+	dtype tensor.DType
+	t     int
+	keep  Keep
 }
 
 // newWork returns the scratch for micro-batches of t positions in chunks of that number of rows, 0 for all of them. The
@@ -101,13 +102,13 @@ func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep
 	}
 	mixer, feed := d.Mixer.Values(d.Hidden), d.FeedForward.Values(d.Hidden)
 	w := &Work{chunk: rows, norm: a.Mat(dtype, rows, d.Hidden), rstd: a.Mat(tensor.F32, rows, 1),
-		mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed))}
+		mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed)), mixerTable: mixer, feedTable: feed}
 	if d.Rule.hasPost() {
 		for i := range w.out {
 			w.out[i], w.outRstd[i] = a.Mat(dtype, rows, d.Hidden), a.Mat(tensor.F32, rows, 1)
 		}
 	}
-	return &worker{w, a, dtype, t, k, mixer, feed}
+	return &worker{w, a, dtype, t, k}
 }
 
 // take places the values with a lifetime. Those that Kept has are not taken again.

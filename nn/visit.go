@@ -26,6 +26,7 @@ const (
 	Forward  Direction = iota // of the head: as far as the loss
 	Backward                  // of the head: loss and gradients
 	Logits                    // of the head alone: logits of the rows that are wanted
+	Continue                  // of blocks alone: Forward of positions that follow those in the block's cache
 )
 
 // Over says with which rows one call of a visit computes.
@@ -52,6 +53,7 @@ const (
 	Loss                       // the sum of the micro-batch's token losses
 	LogitRows                  // logits of a tile for some of the rows that are wanted
 	Loads                      // how many rows chose each expert, for people: Block.LoadBytes
+	CacheRows                  // what the block keeps from pass to pass: Cache
 	Balancing                  // what the load-balancing loss needs of the loads of all blocks with experts
 )
 
@@ -84,6 +86,7 @@ type Args struct {
 	Rope               *Rope      // of the block's frequencies
 	Constants          device.Mat // F32 [1, Block.Constants]
 	Kept               *Kept
+	Cache              *Cache
 	Held               *Held // of the micro-batch, or of the whole step
 	Work               *Work // of the visit's direction
 	Ending             *Ending
@@ -121,15 +124,19 @@ func (d *Block) Stages(to Direction, _ bool) []Stage {
 		v.To = to
 		all = append(all, Stage{v})
 	}
-	trunk, n := []int{0}, d.Parts()
+	trunk, n, kept := []int{0}, d.Parts(), KeptRows
+	up := to == Forward || to == Continue
+	if to == Continue {
+		kept |= CacheRows
+	}
 	switch {
 	case to == Logits:
-	case n == 0 && to == Forward:
-		visit(Visit{Name: "forward", Parts: trunk, Reads: X | Tokens, Writes: Y | KeptRows, Run: d.runForward})
+	case n == 0 && up:
+		visit(Visit{Name: "forward", Parts: trunk, Reads: X | Tokens, Writes: Y | kept, Run: d.runForward})
 	case n == 0:
 		visit(Visit{Name: "backward", Parts: trunk, Reads: X | Tokens, Writes: DX | KeptRows | Grads, Run: d.runBackward})
-	case to == Forward:
-		visit(Visit{Name: "forward", Parts: trunk, Reads: X | Tokens, Writes: Y | KeptRows | HeldRows, Run: d.runOpen})
+	case up:
+		visit(Visit{Name: "forward", Parts: trunk, Reads: X | Tokens, Writes: Y | kept | HeldRows, Run: d.runOpen})
 		for i := range n {
 			visit(d.partForward(i))
 		}

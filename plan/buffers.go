@@ -52,6 +52,9 @@ type Buffers struct {
 	Kept     [][]*nn.Kept    // by block and micro-batch, or by slot where the block's activations wait in host memory
 	KeptRing []device.Mem    // by slot: the memory of Kept
 
+	Caches    [][]*nn.Cache // by block: its cache, or one for each slot where the cache waits in host memory
+	CacheRing []device.Mem  // by slot: the memory of those
+
 	Balance device.Mat // F32 [blocks with experts, experts], with a load-balancing loss
 
 	Ending []*nn.Ending // the head's, in scratch, by Plan.HeadBuffer
@@ -71,7 +74,8 @@ func Batch(mem device.Mem, m, positions int) *nn.MicroBatch {
 	l, first := batch.LayoutOf(positions), int64(m)*batch.Bytes(positions)
 	at := func(offset int64) device.Mem { return mem.Slice(first+offset, l.ArrayBytes) }
 	return &nn.MicroBatch{T: positions, IDs: at(l.IDs), Targets: at(l.Targets), Weights: at(l.Weights),
-		Docs: device.Docs{Positions: at(l.Positions), Start: at(l.DocStart), End: at(l.DocEnd)}}
+		Docs:   device.Docs{Positions: at(l.Positions), Start: at(l.DocStart), End: at(l.DocEnd)},
+		Places: at(l.Targets)} // passes that continue sequences have no targets
 }
 
 // The scalars of a step are 8 bytes each: the number of weights that became infinite or NaN, the loss of each
@@ -283,6 +287,9 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	}
 	group("kept activations")
 
+	p.caches(a, b)
+	group("caches")
+
 	if p.Outputs.LogitRows > 0 && !p.Bound() {
 		b.Logits = a.Take(int64(min(p.Outputs.LogitRows, num.HeadChunk)) * int64(p.Model.Head.TileRows) * tensor.F32.Bytes())
 		group("logits")
@@ -292,7 +299,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	for _, d := range p.Model.Blocks {
 		f := d.Rotary()
 		if half := f.HeadDim / 2; half > 0 && tables[f] == nil {
-			rows := f.Rows(num.SequenceLen)
+			rows := f.Rows(p.LongestDocument())
 			tables[f] = &nn.Rope{Cos: a.Mat(tensor.F32, rows, half), Sin: a.Mat(tensor.F32, rows, half)}
 		}
 		b.Rope = append(b.Rope, tables[f])
@@ -315,6 +322,37 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	p.work(a, b, groups != nil)
 	group("work")
 	return b
+}
+
+// caches places what blocks keep from pass to pass.
+func (p *Plan) caches(a *device.Arena, b *Buffers) {
+	var ring int64
+	for i := range p.Model.Blocks {
+		if p.cacheAt(i) == Host {
+			ring = max(ring, p.CacheBytes(i))
+		}
+	}
+	if ring > 0 {
+		for range cacheSlots {
+			b.CacheRing = append(b.CacheRing, a.Take(ring))
+		}
+	}
+	b.Caches = make([][]*nn.Cache, p.blocks())
+	for i, d := range p.Model.Blocks {
+		places := []*device.Arena{a}
+		switch p.cacheAt(i) {
+		case Absent:
+			places = nil
+		case Host:
+			places = nil
+			for _, slot := range b.CacheRing {
+				places = append(places, device.NewArena(slot))
+			}
+		}
+		for _, place := range places {
+			b.Caches[i] = append(b.Caches[i], d.NewCache(place, p.Numerics.Compute, p.Outputs.Caches))
+		}
+	}
 }
 
 // balanced is the number of blocks that share a load-balancing loss, and of their experts.

@@ -90,6 +90,9 @@ func (p *Plan) costs() func(op *Op) cost {
 				disk(part, store.Grad, 0, 1)
 			case Gradient:
 				disk(part, store.GradSum, 0, 1)
+			case LogitRows:
+				rows := min(p.Numerics.HeadChunk, p.Outputs.LogitRows-op.Writes[0].Index*p.Numerics.HeadChunk)
+				c.down = int64(rows*p.Model.Parts[part].Layout.Fields[0].Shape[0]) * tensor.F32.Bytes()
 			}
 		case DoVisit:
 			c = p.visitCost(op.Layer, op.Visit, op.Micro <= 0)
@@ -171,6 +174,8 @@ func (p *Plan) moveCost(to Operand) (c cost) {
 		}
 	case Kept:
 		bytes = p.KeptBytes(to.Index - 1)
+	case Cache:
+		bytes = p.CacheBytes(to.Index - 1)
 	case Rounded:
 		bytes = p.storedGradBytes(to.Index)
 	case Gradient:
@@ -257,7 +262,8 @@ func (p *Plan) accountAt(layer int, v *nn.Visit, level nn.Keep) nn.Account {
 	if !ok {
 		n := &p.Numerics
 		a = p.Layer(layer).Measure(*v, nn.Shape{Docs: slices.Repeat([]int{n.SequenceLen}, n.MicroBatch), DType: n.Compute,
-			Micros: n.MicroBatches, Rows: n.BlockRows(), Level: level}, layouts...)
+			Micros: n.MicroBatches, Rows: n.BlockRows(), Level: level, Caches: p.Outputs.Caches,
+			Wanted: min(p.Outputs.LogitRows, n.HeadChunk)}, layouts...)
 		if known.known == nil {
 			known.known = map[accountKey]nn.Account{}
 		}

@@ -20,6 +20,7 @@ type HostBuffers struct {
 
 	Inputs      [][]device.Mem // by block and micro-batch: saved layer inputs
 	Activations [][]device.Mem // by block and micro-batch: what forward kept for backward
+	Caches      []device.Mem   // by block: those that wait here between visits
 	Logits      []device.Mem   // by micro-batch: F32 [LogitRows, Vocab]
 
 	Sums    []device.Mem // by part: fp32 gradient of a tied tile that is bound
@@ -101,6 +102,12 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 			b.Activations[i] = each(KeptPurpose, p.KeptBytes(i))
 		}
 	}
+	b.Caches = make([]device.Mem, p.blocks())
+	for i := range p.blocks() {
+		if p.cacheAt(i) == Host {
+			b.Caches[i] = a.take(CachesPurpose, p.CacheBytes(i))
+		}
+	}
 	if n := int64(p.Outputs.LogitRows) * int64(p.Model.Vocab) * tensor.F32.Bytes(); n > 0 {
 		b.Logits = each(LogitsPurpose, n)
 	}
@@ -135,6 +142,7 @@ const (
 	ResultsPurpose      = "results"
 	InputsPurpose       = "saved layer inputs"
 	KeptPurpose         = "kept activations"
+	CachesPurpose       = "caches"
 	LogitsPurpose       = "logits"
 	EmbeddingSumPurpose = "embedding gradient sum"
 	// EmbeddingAheadPurpose is state of rows of the embedding that are looked up before the table is updated.

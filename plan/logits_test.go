@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -34,6 +35,11 @@ func TestGoldenLogits(t *testing.T) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "bound\n%s", bound.Schedule(plan.Logits))
 	fmt.Fprintf(&b, "\nring of 2\n%s", bound.With(moving(m, 2)).Schedule(plan.Logits))
+	continuing := planFor(t, m, plan.Outputs{LogitRows: 2, Caches: nn.Caches{Sequences: 2, Positions: 32}})
+	fmt.Fprintf(&b, "\ncontinuing, bound\n%s", continuing.Schedule(plan.Continue))
+	place := moving(m, 2)
+	place.Where.Caches = []plan.Place{plan.Device}
+	fmt.Fprintf(&b, "\ncontinuing, ring of 2\n%s", continuing.With(place).Schedule(plan.Continue))
 	path := filepath.Join("testdata", "logits.golden")
 	if *update {
 		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {

@@ -12,7 +12,7 @@ import (
 // Move is one change of a placement that spends memory. It is data, so that a search can say what it tried.
 type Move struct {
 	What  MoveKind
-	Index int     // the block (input, activations), the part (weights, state), or the first block (passing)
+	Index int     // the block (input, activations, cache), the part (weights, state), or the first block (passing)
 	To    Place   // of activations
 	Level nn.Keep // of activations
 	Count int     // passing: how many blocks, evenly among those from Index on
@@ -29,6 +29,7 @@ const (
 	MoveState                       // all state of a block stays on the device, which updates it
 	MoveHeadState                   // all state of the head and the final norm does
 	MoveHead                        // all tiles of the head are on the device at once
+	MoveCache                       // what a block keeps from pass to pass stays on the device
 	MovePassing                     // the state of some blocks passes through the device to be updated
 )
 
@@ -47,6 +48,8 @@ func (m Move) String() string {
 		return "the state of the head stays on the device"
 	case MoveHead:
 		return "the head is visited at once"
+	case MoveCache:
+		return fmt.Sprintf("the cache of block %d stays on the device", m.Index)
 	}
 	return fmt.Sprintf("the state of %d blocks from block %d on passes through the device", m.Count, m.Index)
 }
@@ -76,6 +79,11 @@ func (m Move) apply(p *Placement, of *model.Model) {
 		}
 	case MoveHead:
 		p.HeadAtOnce = true
+	case MoveCache:
+		if p.Where.Caches == nil {
+			p.Where.Caches = make([]Place, len(of.Blocks)) // Absent: of those that are not told, see settle
+		}
+		p.Where.Caches[m.Index] = Device
 	case MovePassing:
 		p.Rings.State = stateSlots
 		blocks := of.DecoderParts()[m.Index:]

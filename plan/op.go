@@ -126,10 +126,12 @@ func (op *Op) Name() string {
 func moveName(to Operand) string {
 	if to.At == Device {
 		return map[What]string{Tokens: "upload", Weights: "fetch", State: "fetch-state", Input: "load",
-			InputGrad: "load-input", Kept: "load-kept"}[to.What]
+			InputGrad: "load-input", Kept: "load-kept",
+			Cache: "load-cache"}[to.What]
 	}
-	return map[What]string{Stored: "write-back", Input: "save", Kept: "save-kept", InputGrad: "drain-input",
-		Gradient: "drain-sum", Rounded: "drain", LogitRows: "drain-logits", Results: "collect"}[to.What]
+	return map[What]string{Stored: "write-back", Input: "save", Kept: "save-kept", Cache: "save-cache",
+		InputGrad: "drain-input", Gradient: "drain-sum", Rounded: "drain", LogitRows: "drain-logits",
+		Results: "collect"}[to.What]
 }
 
 // String names the operation by layer, part and micro-batch, and by the slots and buffers of its operands.
@@ -145,6 +147,8 @@ func (op Op) String() string {
 			name = "grad"
 		case Kept:
 			name = "kept"
+		case Cache:
+			name = "cache"
 		case Rounded:
 			if name = "stage"; o.At != Device {
 				name = "share" // of host memory, which is not shown
@@ -176,7 +180,7 @@ func (op Op) String() string {
 	show("layer", op.Layer, true)
 	show("part", op.Part, true)
 	show("micro", op.Micro, true)
-	for _, name := range []string{"slot", "grad", "kept", "stage", "chunk", "state", "input", "output"} {
+	for _, name := range []string{"slot", "grad", "kept", "cache", "stage", "chunk", "state", "input", "output"} {
 		if name == "chunk" {
 			show(name, chunk, true)
 		}

@@ -18,6 +18,7 @@ const (
 	Input                 // layer and micro-batch: x
 	InputGrad             // micro-batch: dx
 	Kept                  // layer and micro-batch: what forward leaves for backward
+	Cache                 // layer: what it keeps from pass to pass
 	Held                  // layer and micro-batch: what the layer has between its visits of one direction
 	Work                  // scratch of the compute lane
 	LossSum               // micro-batch
@@ -114,6 +115,12 @@ func (b *builder) touch(o Operand) touch {
 			memory = homeMemory
 		} else {
 			ring(rings.Activations)
+		}
+	case Cache:
+		if count = b.blocks() + 1; outside {
+			memory = homeMemory
+		} else {
+			ring(cacheSlots)
 		}
 	case Held: // of one layer at a time
 		count, i = 2*micros, o.Micro

@@ -11,12 +11,13 @@ const (
 	Flush                 // the pending updates alone
 	Forwards              // evaluation: forward and loss, no updates pending
 	Logits                // forward and the logits of the wanted rows, no updates pending
+	Continue              // forward of positions that follow those in caches, and logits of the wanted rows
 	Nothing               // no updates pending and no step: what a saving schedule has left to do
 )
 
 // String is the phase's name.
 func (p Phase) String() string {
-	return [...]string{"prologue", "steady", "flush", "forward", "logits", "nothing"}[p]
+	return [...]string{"prologue", "steady", "flush", "forward", "logits", "continue", "nothing"}[p]
 }
 
 // Mode says which schedule is asked for.

@@ -58,6 +58,9 @@ type Table struct {
 	Inputs []Place `json:"inputs"`
 	// Activations says by block what its forward visit keeps for the backward visit, and where that waits.
 	Activations []Activations `json:"activations"`
+	// Caches says by block where its cache waits between visits: in place, on the device, or in host memory, from where
+	// it comes for each visit through the ring and goes back. None: no caches are kept.
+	Caches []Place `json:"caches,omitempty"`
 }
 
 // Activations says which values a block keeps of its forward visit, and at which place.
@@ -107,6 +110,6 @@ func (p Placement) Clone() Placement {
 	w := &p.Where
 	w.State, w.Weights, w.Updates = slices.Clone(w.State), slices.Clone(w.Weights), slices.Clone(w.Updates)
 	w.Inputs, w.Activations = slices.Clone(w.Inputs), slices.Clone(w.Activations)
-	p.Deal = slices.Clone(p.Deal)
+	w.Caches, p.Deal = slices.Clone(w.Caches), slices.Clone(p.Deal)
 	return p
 }

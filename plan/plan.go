@@ -3,10 +3,12 @@ package plan
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/store"
 )
 
@@ -49,7 +51,10 @@ type Request struct {
 type Outputs struct {
 	LogitRows int  `json:"logit_rows,omitempty"` // rows of each micro-batch whose logits can be asked for at once
 	LogProbs  bool `json:"log_probs,omitempty"`  // the log-probability of each target can be asked for
-	NoUpdates bool `json:"no_updates,omitempty"` // gradients are wanted, updates are not: no moments are kept
+	// Caches are kept from pass to pass, so that a pass computes new positions alone (Continue). A pass has
+	// Numerics.Positions rows at most, which is all that Numerics.SequenceLen says: documents are as long as caches.
+	Caches    nn.Caches `json:"caches,omitzero"`
+	NoUpdates bool      `json:"no_updates,omitempty"` // gradients are wanted, updates are not: no moments are kept
 	// Gradients says that gradients can be read after a step: they wait in the store, where the next step's updates read
 	// them.
 	Gradients bool `json:"gradients,omitempty"`
@@ -155,9 +160,18 @@ func (r Request) check() error {
 	if err := r.Numerics.Check(); err != nil {
 		return err
 	}
-	if r.Numerics.SequenceLen > r.Model.MaxPositions {
+	if n := r.Outputs.longest(r.Numerics); n > r.Model.MaxPositions {
 		return fmt.Errorf("sequence_len %d is more than the %d positions that the model was made for; lower sequence_len, or raise max_position_embeddings in its config.json",
-			r.Numerics.SequenceLen, r.Model.MaxPositions)
+			n, r.Model.MaxPositions)
+	}
+	if r.Outputs.Continues() {
+		if c := r.Outputs.Caches; c.Positions < 1 || c.Sequences > MaxPositionsPerMicroBatch/c.Positions {
+			return fmt.Errorf("caches of %d sequences of %d positions: they may have %d rows together",
+				c.Sequences, c.Positions, MaxPositionsPerMicroBatch)
+		}
+		if err := CanContinue(r.Model, r.Device); err != nil {
+			return err
+		}
 	}
 	if r.Device.NoRecurrence {
 		if blocks, _ := r.Model.ForwardAccount([]int{1}); blocks.Recurrent {
@@ -167,6 +181,33 @@ func (r Request) check() error {
 	}
 	return nil
 }
+
+// CanContinue says why passes over a model on a device cannot continue those before them, if they cannot.
+func CanContinue(m *model.Model, dev device.Info) error {
+	for _, d := range m.Blocks {
+		if !d.CanContinue() {
+			return errors.New("caches: the model has blocks that keep nothing from pass to pass")
+		}
+	}
+	if dev.NoCaches {
+		return fmt.Errorf("caches: there are no kernels for them yet on %s", cmp.Or(dev.Name, "this device"))
+	}
+	return nil
+}
+
+// Continues reports whether passes continue sequences.
+func (o Outputs) Continues() bool { return o.Caches.Sequences > 0 }
+
+// longest is the length of the longest document.
+func (o Outputs) longest(n Numerics) int {
+	if o.Continues() {
+		return o.Caches.Positions
+	}
+	return n.SequenceLen
+}
+
+// LongestDocument is the number of positions that the longest document can have.
+func (p *Plan) LongestDocument() int { return p.Outputs.longest(p.Numerics) }
 
 // Schedule is the step that the engine walks in a phase, as it usually comes: see Mode.
 func (p *Plan) Schedule(phase Phase) *Schedule { return p.ScheduleOf(usual(phase)) }
@@ -189,8 +230,8 @@ func (p *Plan) Extents() []store.Spec {
 // copies. State that it does not update stays the host's alone.
 func (p *Plan) Pinned(purpose string) bool {
 	switch purpose {
-	case TokensPurpose, ResultsPurpose, InputsPurpose, KeptPurpose, LogitsPurpose, EmbeddingSumPurpose, stagingPurpose,
-		store.Weights.String(), store.Grad.String():
+	case TokensPurpose, ResultsPurpose, InputsPurpose, KeptPurpose, CachesPurpose, LogitsPurpose, EmbeddingSumPurpose,
+		stagingPurpose, store.Weights.String(), store.Grad.String():
 		return true
 	}
 	for _, kind := range p.stateKinds() {

@@ -12,7 +12,7 @@ import (
 func (c *chooser) routes(start Placement) []Route {
 	s := c.plan(start)
 	if !s.Trains() {
-		return []Route{nil} // one forward pass: nothing is computed or fetched twice
+		return c.forwardRoutes(start)
 	}
 	bound := start.Where.Bound()
 	var blocks []int // from the last one down: what is kept there is needed again soonest
@@ -104,6 +104,25 @@ func (c *chooser) routes(start Placement) []Route {
 		}
 	}
 	return all
+}
+
+// forwardRoutes spend memory on passes forward. One pass computes and fetches nothing twice. Passes that continue
+// sequences are many, with little to compute: what is on the device need not move for each of them.
+func (c *chooser) forwardRoutes(start Placement) []Route {
+	if !c.Outputs.Continues() || start.Where.Bound() {
+		return []Route{nil}
+	}
+	var caches, resident Stage
+	for b := range c.Model.Blocks {
+		caches = append(caches, Move{What: MoveCache, Index: b})
+	}
+	for _, part := range c.Model.DecoderParts() {
+		resident = append(resident, Move{What: MoveWeights, Index: part})
+	}
+	if c.StreamAll {
+		resident = nil
+	}
+	return []Route{{caches, resident, {{What: MoveHead}}}, {caches, {{What: MoveHead}}, resident}}
 }
 
 // stateMoves keep the state of parts on the device, which updates it there: of blocks, the first ones first, since

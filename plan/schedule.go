@@ -62,6 +62,7 @@ type onRank struct {
 	kept   []int    // by visit so far: slot of the ring of what is kept on the host
 	inX    [2][]int // by parity and micro-batch: the layer whose input the working buffer holds
 	inDX   []int    // by micro-batch: the layer whose output's gradient dx holds
+	cache  int      // next slot of the ring for caches
 	counts bool     // weights that become infinite or NaN are counted here
 }
 
@@ -120,7 +121,7 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 		b.embeddingGrad()
 	}
 	for rank := range b.devices {
-		if b.runs() && b.Phase != Logits || b.devices[rank].counts {
+		if b.runs() && b.Phase != Logits && b.Phase != Continue || b.devices[rank].counts {
 			b.collect(rank)
 		}
 	}
@@ -161,13 +162,17 @@ func (b *builder) walk() (rows []row) {
 		rows = append(rows, row{layer, to, b.Model.LayerParts(layer),
 			b.Layer(layer).Stages(to, b.Placement.HeadAtOnce)})
 	}
+	up := nn.Forward
+	if b.Phase == Continue {
+		up = nn.Continue
+	}
 	for layer := 1; layer <= b.blocks(); layer++ {
-		enter(layer, nn.Forward)
+		enter(layer, up)
 	}
 	switch {
 	case b.backwards():
 		enter(b.blocks()+1, nn.Backward)
-	case b.Phase == Logits:
+	case b.Phase == Logits, b.Phase == Continue:
 		enter(b.blocks()+1, nn.Logits)
 	default:
 		enter(b.blocks()+1, nn.Forward)

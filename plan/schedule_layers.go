@@ -133,7 +133,15 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 		kept = b.keep(r.layer, m, r.to == nn.Backward)
 		writes = append(writes, kept) // also on the way down, where its buffers are reused for gradients
 	}
+	cache := Operand{}
+	if uses.Has(nn.CacheRows) {
+		cache = b.cache(r.layer)
+		writes = append(writes, cache)
+	}
 	b.add(o, reads, writes)
+	if cache.Slot != none && uses.Has(nn.CacheRows) {
+		b.move(LaneDrain, rank, cache, b.cacheHome(r.layer))
+	}
 	if r.to == nn.Forward && uses.Has(nn.KeptRows) && b.backwards() && b.ActivationsSpill(r.layer-1) {
 		b.move(LaneDrain, rank, kept, Operand{What: Kept, Index: r.layer, Micro: m, At: Host, Slot: none})
 	}

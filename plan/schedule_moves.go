@@ -82,11 +82,11 @@ func (b *builder) weights(part int) Operand {
 			return r
 		}
 		b.onDevice[part] = true
-		stays := b.StateResident(part)
-		if !stays || !b.Loaded {
+		state := b.StateResident(part)
+		if !(state || b.weightsStay()) || !b.Loaded {
 			b.movePart(LaneFetch, part, []Operand{of(Stored, part, Host)}, []Operand{r})
 		}
-		if stays {
+		if state {
 			if !b.Loaded {
 				b.movePart(LaneFetch, part, []Operand{of(Stored, part, Host)}, []Operand{b.here(State, part, Device)})
 			}
@@ -211,6 +211,23 @@ func (b *builder) keep(layer, m int, down bool) Operand {
 		b.move(LaneFetch, kept.Rank, Operand{What: Kept, Index: layer, Micro: m, At: Host, Slot: none}, kept)
 	}
 	return kept
+}
+
+// cache is the operand for what a block keeps from pass to pass: in a slot of the ring, to which it is brought, if it
+// waits in host memory.
+func (b *builder) cache(layer int) Operand {
+	c := Operand{What: Cache, Index: layer, Micro: none, At: Device, Rank: b.RankOf(layer), Slot: none}
+	if b.cacheAt(layer-1) == Host {
+		here := &b.devices[c.Rank]
+		c.Slot, here.cache = here.cache, (here.cache+1)%cacheSlots
+		b.move(LaneFetch, c.Rank, b.cacheHome(layer), c)
+	}
+	return c
+}
+
+// cacheHome is the place in host memory of what a block keeps from pass to pass.
+func (b *builder) cacheHome(layer int) Operand {
+	return Operand{What: Cache, Index: layer, Micro: none, At: Host, Slot: none}
 }
 
 // clear gives the part an fp32 gradient and zeroes it.

@@ -156,7 +156,10 @@ type walking struct {
 // walk simulates, and counts the operations that it has simulated.
 func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, operations int) {
 	phase := Steady
-	if !p.Trains() {
+	switch {
+	case p.Outputs.Continues():
+		phase = Continue
+	case !p.Trains():
 		phase = Forwards
 	}
 	mode := usual(phase)

@@ -80,6 +80,19 @@ func (p *Plan) settle(ask Placement) Placement {
 		}
 		place.Where.Activations[b] = a
 	}
+	if p.Outputs.Continues() {
+		place.Where.Caches = make([]Place, p.blocks())
+		for b := range place.Where.Caches {
+			switch at := &place.Where.Caches[b]; {
+			case bound:
+				*at = InPlace
+			case b < len(asked.Caches) && asked.Caches[b] == Device:
+				*at = Device
+			default:
+				*at = Host
+			}
+		}
+	}
 	place.LookAhead = ask.LookAhead && !bound && !inBackward && p.mayLookAhead(&place.Where)
 	return place
 }
@@ -343,6 +356,31 @@ func (p *Plan) keptBytes(block int, level nn.Keep) int64 {
 	p.Model.Blocks[block].NewKept(a, p.Numerics.Compute, p.Numerics.Positions(), level)
 	return a.Peak()
 }
+
+// cacheAt is where a block's cache waits; Absent if the plan keeps none.
+func (p *Plan) cacheAt(block int) Place {
+	if p.Placement.Where.Caches == nil {
+		return Absent
+	}
+	return p.Placement.Where.Caches[block]
+}
+
+// CacheBytes is the length of a block's cache.
+func (p *Plan) CacheBytes(block int) int64 {
+	a := device.NewArena(device.Mem{})
+	p.Model.Blocks[block].NewCache(a, p.Numerics.Compute, p.Outputs.Caches)
+	return a.Peak()
+}
+
+// cacheSlots are the slots of the ring for caches that wait in host memory: one is computed with while another one
+// moves.
+const cacheSlots = 2
+
+// weightsStay reports whether weights that are resident are so from schedule to schedule: no update changes them.
+func (p *Plan) weightsStay() bool { return !p.Trains() && p.Outputs.Continues() }
+
+// KeepsLoaded reports whether the device keeps anything from schedule to schedule that a schedule before has loaded.
+func (p *Plan) KeepsLoaded() bool { return p.AnyStateResident() || p.weightsStay() }
 
 // inputSpills reports whether the input of a block leaves the device and comes back. It need not where no later layer
 // takes the working buffer over, as none does from the last block, unless they share buffers.

@@ -141,6 +141,8 @@ func (s Stage) String() string {
 			return fmt.Sprintf("activations up to %v on the %v", last, m.To)
 		}
 		return fmt.Sprintf("activations (%v) on the %v", m.Level, m.To)
+	case MoveCache:
+		return "caches of blocks on the device"
 	case MoveWeights:
 		return "weights of blocks on the device"
 	case MoveState:

@@ -23,7 +23,7 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 			first, rows := r.rowsOf(p, off, n, r.types[id.Kind])
 			table := device.NewMat(r.onHost[l.Region].Slice(l.Off, l.Len), r.types[id.Kind], rows, r.Plan.Model.Hidden)
 			for m, x := range op.Writes {
-				s.Gather(r.hostRows(x), table, r.hostIDs(m), first)
+				s.Gather(r.hostRows(x).RowRange(0, r.passRows), table, r.hostIDs(m), first)
 			}
 			if err := s.Sync(); err != nil {
 				return err

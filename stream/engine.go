@@ -114,6 +114,8 @@ type Engine struct {
 	versions versions
 	touched  []int32 // tokens of the step, each once, rising, where the plan sums the rows of these alone
 	logitRow int     // first wanted row
+	wanted   int     // how many rows are wanted
+	passRows int     // of the micro-batch that a pass computes, from the first one on
 	pending  *pendingUpdate
 	bad      int64    // weights that became infinite or NaN in updates of which no result has told
 	loaded   bool     // what the plan keeps on the device is there
@@ -196,7 +198,8 @@ func (e *Engine) open() error {
 		switch h.Purpose {
 		case plan.TokensPurpose, plan.ResultsPurpose: // real even in a rehearsal: small, and written by the host
 			e.regions[h.Purpose], err = e.reserve(h)
-		case plan.InputsPurpose, plan.KeptPurpose, plan.LogitsPurpose, plan.EmbeddingSumPurpose, plan.EmbeddingAheadPurpose:
+		case plan.InputsPurpose, plan.KeptPurpose, plan.CachesPurpose, plan.LogitsPurpose, plan.EmbeddingSumPurpose,
+			plan.EmbeddingAheadPurpose:
 			e.regions[h.Purpose], err = e.reserve(h, opts...)
 		default:
 			continue
@@ -365,7 +368,7 @@ func (e *Engine) loadTable(rank int, rope *nn.Rope, f nn.RopeFrequencies) error 
 		bytes []byte) error {
 		for first := 0; first < cos.Rows; first += rotaryRows {
 			rows := min(rotaryRows, cos.Rows-first)
-			c, d := f.Tables(e.Plan.Numerics.SequenceLen, first, rows)
+			c, d := f.Tables(e.Plan.LongestDocument(), first, rows)
 			copy(hostmem.F32(bytes[:n]), c)
 			copy(hostmem.F32(bytes[n:]), d)
 			to := cos.RowRange(first, rows).Mem
@@ -525,9 +528,12 @@ func (e *Engine) finish(ctx context.Context, writeBack bool) error {
 // mode is in which mode the schedule of a phase comes now; writeBack says that the store is to have all of the state
 // after it, as it does where the schedule saves.
 func (e *Engine) mode(phase plan.Phase, writeBack bool) plan.Mode {
-	m := plan.Mode{Phase: phase, Saves: e.save != nil && phase != plan.Forwards && phase != plan.Logits}
-	if e.Plan.AnyStateResident() {
+	updates := phase != plan.Forwards && phase != plan.Logits && phase != plan.Continue
+	m := plan.Mode{Phase: phase, Saves: e.save != nil && updates}
+	if e.Plan.KeepsLoaded() {
 		m.Loaded = e.loaded
+	}
+	if e.Plan.AnyStateResident() {
 		m.WriteBack = (writeBack || m.Saves) && (e.dirty || e.pending != nil)
 	}
 	return m

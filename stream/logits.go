@@ -20,7 +20,7 @@ func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float
 	if err := e.settle(ctx); err != nil {
 		return nil, err
 	}
-	e.logitRow = first
+	e.logitRow, e.wanted = first, n
 	if _, err := e.run(ctx, plan.Logits, batch, 0); err != nil {
 		return nil, err
 	}
@@ -56,8 +56,9 @@ func (e *Engine) LogProbs(ctx context.Context, batch *Batch) ([][]float32, error
 	return all, nil
 }
 
-// logitChunk returns the first of a chunk's wanted rows, counted among all wanted ones, and their number.
+// logitChunk returns the first of a chunk's wanted rows, counted among all wanted ones, and their number; 0 for a chunk
+// that the pass does not need.
 func (r *execution) logitChunk(chunk int) (first, n int) {
 	first = chunk * r.head.ChunkTokens
-	return first, min(r.head.ChunkTokens, r.Plan.Outputs.LogitRows-first)
+	return first, max(min(r.head.ChunkTokens, r.wanted-first), 0)
 }

@@ -165,7 +165,7 @@ func (e *Engine) inputPieces(m int) iter.Seq2[int64, int64] {
 
 // drainLogits copies a chunk's logits of a tile to their columns on the host, row by row.
 func (r *execution) drainLogits(s device.Stream, op *plan.Op) {
-	from := r.wanted(op, op.Reads[0]).To
+	from := r.logitsOf(op, op.Reads[0]).To
 	to := op.Writes[0]
 	first, n := r.logitChunk(to.Index)
 	rows := r.hostLogits(op.Rank, to.Micro).RowRange(first, n).ColRange(r.Plan.Model.Parts[op.Part].FirstRow, from.Cols)

@@ -60,6 +60,12 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 			return onHost, nil
 		}
 		return b.KeptRing[o.Slot].Slice(0, onHost.Len), nil
+	case plan.Cache:
+		onHost := pinned.Caches[o.Index-1]
+		if o.At == plan.Host {
+			return onHost, nil
+		}
+		return b.CacheRing[o.Slot].Slice(0, onHost.Len), nil
 	case plan.LossSum:
 		return r.result(op, o, r.Plan.LossAt(o.Micro), 8), nil
 	case plan.Loads:
@@ -158,9 +164,9 @@ func (r *execution) hostLogits(rank, m int) device.Mat {
 	return device.NewMat(r.ranks[rank].pinned.Logits[m], tensor.F32, rows, vocab)
 }
 
-// wanted tells a visit where to write the logits of a chunk of a tile: in their columns on the host where the device
+// logitsOf tells a visit where to write the logits of a chunk of a tile: in their columns on the host where the device
 // can, else densely in a buffer of the device.
-func (r *execution) wanted(op *plan.Op, o plan.Operand) nn.Wanted {
+func (r *execution) logitsOf(op *plan.Op, o plan.Operand) nn.Wanted {
 	part := &r.Plan.Model.Parts[op.Part]
 	first, n := r.logitChunk(o.Index)
 	w := nn.Wanted{First: r.logitRow + first, Rows: n}

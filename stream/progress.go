@@ -33,7 +33,7 @@ func (e *Engine) marksOf(ops []plan.Op) (marks []mark) {
 		case op.Do != plan.DoVisit:
 		case op.Layer < 0:
 			weight, where = backwardWeight, "head"
-		case op.Visit.To == nn.Forward:
+		case op.Visit.To == nn.Forward, op.Visit.To == nn.Continue:
 			weight, where = 1, fmt.Sprintf("forward, layer %d of %d", op.Layer, layers)
 		default:
 			weight, where = backwardWeight, fmt.Sprintf("backward, layer %d of %d", op.Layer, layers)

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/null"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
@@ -67,7 +68,12 @@ func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
 		for rank, d := range devices {
 			before[rank] = d.(*null.Device).Counts()
 		}
-		if _, err := e.Step(context.Background(), s.batches[i], s.updates[i]); err != nil {
+		if p.Outputs.Continues() {
+			_, err = e.Continue(context.Background(), longestPass(p), p.Outputs.LogitRows)
+		} else {
+			_, err = e.Step(context.Background(), s.batches[i], s.updates[i])
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -79,7 +85,7 @@ func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
 		r.down += after.DeviceToHostBytes - before.DeviceToHostBytes
 		for name, c := range after.Ops {
 			flops := c.FLOPs - before.Ops[name].FLOPs
-			if strings.HasPrefix(name, "Attention") {
+			if strings.HasPrefix(name, "Attention") || name == "AttendCache" {
 				r.attended += flops
 			} else {
 				r.matMul += flops
@@ -95,6 +101,54 @@ func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
 		}
 	}
 	return r
+}
+
+// longestPass is a pass with as many positions as a plan has room for.
+func longestPass(p *plan.Plan) (pass []stream.Position) {
+	for i := range p.Numerics.Positions() {
+		pass = append(pass, stream.Position{Sequence: i % p.Outputs.Caches.Sequences, Length: 1})
+	}
+	return pass
+}
+
+// A pass that continues sequences reserves, moves and computes exactly what the plan says.
+func TestContinuedPassIsPlanned(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		shape := draw(rt)
+		shape.Micro, shape.MicroBatch, shape.HeadChunk = 1, 1, shape.SequenceLen
+		s := shape.subject(rt, 0)
+		s.model = s.model.Frozen()
+		s.outputs = plan.Outputs{LogitRows: rapid.IntRange(1, shape.SequenceLen).Draw(rt, "logits"),
+			Caches: nn.Caches{Sequences: rapid.IntRange(1, 5).Draw(rt, "cached"),
+				Positions: rapid.IntRange(1, 64).Draw(rt, "places")}}
+		info := device.Info{Unified: rapid.Bool().Draw(rt, "unified")}
+		p := newPlan(rt, s, info, func(p *plan.Placement) {
+			if info.Unified {
+				return
+			}
+			streamed(rapid.IntRange(1, 3).Draw(rt, "slots"))(p)
+			p.HeadAtOnce = rapid.Bool().Draw(rt, "head at once")
+			place := rapid.SampledFrom([]plan.Place{plan.Device, plan.Host})
+			for range p.Where.Inputs {
+				p.Where.Caches = append(p.Where.Caches, place.Draw(rt, "cache"))
+			}
+			for part := range p.Where.Weights {
+				p.Where.Weights[part] = place.Draw(rt, "weights")
+			}
+		})
+		got := rehearse(rt, s, p)
+		predicted := p.Simulate(machine, info)
+		want := rehearsal{deviceBytes: p.DeviceBytes, host: map[string]int64{}, up: predicted.UploadBytes,
+			down: predicted.DownloadBytes, matMul: predicted.FLOPs - got.attended, attended: got.attended}
+		for _, b := range append(p.State, p.Host...) {
+			if b.Bytes > 0 && b.Purpose != plan.RowsPurpose {
+				want.host[b.Purpose] += b.Bytes
+			}
+		}
+		if d := cmp.Diff(want, got, cmp.AllowUnexported(rehearsal{})); d != "" {
+			rt.Errorf("rehearsed (+) is not planned (-): %s", d)
+		}
+	})
 }
 
 // The engine reserves, moves and computes exactly what the plan says, to the byte and to the operation.

@@ -88,6 +88,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		passed: make([]int, len(e.workers)), at: make([]onWorker, len(e.workers)), first: slices.Clone(e.versions.of)}
 	r.changed = sync.NewCond(&r.mu)
 	if batch != nil {
+		e.passRows = e.Plan.Numerics.Positions()
 		if err := e.putTokens(batch); err != nil {
 			return Result{}, err
 		}
@@ -126,7 +127,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	if mode.WriteBack || !e.Plan.AnyStateResident() {
 		e.dirty = false
 	}
-	if batch != nil {
+	if batch != nil || mode.Phase == plan.Continue {
 		e.loaded = true // all of it is visited
 	}
 	if mode.Saves {

@@ -31,7 +31,7 @@ func (e *Engine) putTokens(b *Batch) error {
 		for i := range here.Weights {
 			here.Weights[i] *= scale
 		}
-		e.Plan.Model.Rotary().Place(here.Positions, here.DocStart, here.DocEnd, n.SequenceLen)
+		e.Plan.Model.Rotary().Place(here.Positions, here.DocStart, here.DocEnd, e.Plan.LongestDocument())
 	}
 	if e.Plan.SumsTouchedRows() {
 		e.orderTokens(b)

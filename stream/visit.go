@@ -67,9 +67,15 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 			case plan.Held:
 				r.hold(&a, op, o)
 			case plan.Work:
-				if of := here.Work[op.Visit.To%2]; o.Index <= len(of) {
+				way := nn.Forward
+				if op.Visit.To == nn.Backward {
+					way = nn.Backward
+				}
+				if of := here.Work[way]; o.Index <= len(of) {
 					a.Work = of[o.Index-1]
 				}
+			case plan.Cache:
+				a.Cache = here.Caches[o.Index-1][max(o.Slot, 0)]
 			case plan.LossSum:
 				mem, err := r.mem(op, o)
 				if err != nil {
@@ -87,9 +93,14 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 					a.Balance = a.Balance.RowRange(o.Index, 1)
 				}
 			case plan.LogitRows:
-				a.Wanted = r.wanted(op, o)
+				if a.Wanted = r.logitsOf(op, o); a.Wanted.Rows == 0 {
+					return nil
+				}
 			}
 		}
+	}
+	if r.passRows < r.Plan.Numerics.Positions() {
+		a.First(r.passRows)
 	}
 	op.Visit.Run(s, &a)
 	return nil

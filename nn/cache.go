@@ -1,0 +1,106 @@
+package nn
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Text is generated a position at a time. A position reads nothing of those before it but what mixers look at, so a
+// pass over new positions alone suffices if a block remembers that: its cache. It is the same forward pass, with the
+// same operations on fewer rows ([Args.First]). The difference is in the mixer: where a pass has a cache, the mixer
+// puts into it what later positions will look at, and looks at what positions before have left there.
+
+// Cached is a mixer whose positions can follow those of passes before: Forward with [Pass.Cached].
+type Cached interface {
+	Mixer
+	// CacheValues are the matrices that the mixer keeps from pass to pass, with a row for each position of each
+	// sequence. Of a Value they have Cols and DType alone.
+	CacheValues(hidden int) []Value
+}
+
+// Caches says of which positions blocks keep what later ones look at.
+type Caches struct {
+	Sequences int `json:"sequences"`
+	Positions int `json:"positions"` // of each sequence, at most
+}
+
+// Rows is the number of rows of a cache's matrices: those of the sequences follow each other.
+func (c Caches) Rows() int { return c.Sequences * c.Positions }
+
+// Cache is what a block keeps from pass to pass.
+type Cache struct {
+	own []device.Mat // the mixer's
+}
+
+// CanContinue reports whether the block's mixer has a cache.
+func (d *Block) CanContinue() bool {
+	_, ok := d.Mixer.(Cached)
+	return ok
+}
+
+// NewCache places the block's cache. The mixer has one.
+func (d *Block) NewCache(a *device.Arena, dtype tensor.DType, of Caches) *Cache {
+	values := d.Mixer.(Cached).CacheValues(d.Hidden)
+	c := &Cache{own: make([]device.Mat, len(values))}
+	take(a, dtype, of.Rows(), c.own, values, func(Value) bool { return true })
+	return c
+}
+
+// Cached is one of the values that the mixer keeps from pass to pass, by its index; ok is false in a pass without a
+// cache. MicroBatch.Places says which of its rows the positions of the pass have.
+func (p *Pass) Cached(i int) (m device.Mat, ok bool) {
+	if p.cache == nil {
+		return device.Mat{}, false
+	}
+	return p.cache.own[i], true
+}
+
+// First has a visit see the first n rows of the micro-batch alone, and as many of all that has its rows.
+func (a *Args) First(n int) {
+	a.X, a.Y, a.DX = first(a.X, n), first(a.Y, n), first(a.DX, n)
+	if a.Batch != nil {
+		batch := *a.Batch
+		batch.T = n
+		a.Batch = &batch
+	}
+	if w := a.Work; w != nil {
+		cut := *w
+		cut.chunk = min(w.chunk, n)
+		cut.norm, cut.rstd, cut.h, cut.dOut = first(w.norm, n), first(w.rstd, n), first(w.h, n), first(w.dOut, n)
+		for i := range w.out {
+			cut.out[i], cut.outRstd[i] = first(w.out[i], n), first(w.outRstd[i], n)
+		}
+		cut.mixer, cut.feed = firstOfEach(w.mixer, w.mixerTable, n), firstOfEach(w.feed, w.feedTable, n)
+		a.Work = &cut
+	}
+	if a.Held != nil {
+		a.Held = a.Held.first(n)
+	}
+	if e := a.Ending; e != nil {
+		cut := *e
+		cut.Normed, cut.Rstd, cut.Stat = first(e.Normed, n), first(e.Rstd, n), first(e.Stat, n)
+		cut.DNormed = first(e.DNormed, n)
+		a.Ending = &cut
+	}
+}
+
+// first is the first n rows of a matrix that has more.
+func first(m device.Mat, n int) device.Mat {
+	if m.Rows <= n {
+		return m
+	}
+	return m.RowRange(0, n)
+}
+
+// firstOfEach is first of values, except those that have a number of rows of their own.
+func firstOfEach(mats []device.Mat, table []Value, n int) []device.Mat {
+	mats = slices.Clone(mats)
+	for i := range mats {
+		if table[i].Rows == 0 {
+			mats[i] = first(mats[i], n)
+		}
+	}
+	return mats
+}

@@ -1,0 +1,188 @@
+package stream_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/millrace/millrace/batch"
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/stream"
+)
+
+// frozen is a golden variant for passes of some rows, without training.
+func frozen(t *testing.T, g *modeltest.Golden, n plan.Numerics, rows int, out plan.Outputs) *subject {
+	t.Helper()
+	s := golden(t, g, n)
+	s.model, s.outputs = s.model.Frozen(), out
+	s.numerics.SequenceLen, s.numerics.MicroBatches, s.numerics.HeadChunk = rows, 1, 3
+	return s
+}
+
+// wholeLogits are those of all positions of a document that is computed at once.
+func wholeLogits(t *testing.T, g *modeltest.Golden, n plan.Numerics, dev device.Device, tokens []int32) [][]float32 {
+	t.Helper()
+	s := frozen(t, g, n, len(tokens), plan.Outputs{LogitRows: len(tokens)})
+	r := start(t, s, setup{device: dev})
+	defer r.close(t)
+	mb := batch.New(len(tokens))
+	mb.SetDocument(0, tokens)
+	got, err := r.engine.Logits(t.Context(), &stream.Batch{Micro: []batch.Micro{mb}}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows [][]float32
+	for row := range slices.Chunk(got[0], s.model.Vocab) {
+		rows = append(rows, slices.Clone(row))
+	}
+	return rows
+}
+
+// inPasses computes the logits of the sequences' positions in passes of at most some rows, cut at random; the last
+// positions of sequences may come in one pass.
+func inPasses(t *testing.T, r *rig, rng *rand.Rand, sequences [][]int32, most int) [][][]float32 {
+	t.Helper()
+	all, done := make([][][]float32, len(sequences)), make([]int, len(sequences))
+	for {
+		var pass []stream.Position
+		for _, seq := range rng.Perm(len(sequences)) {
+			n := min(rng.IntN(most)+1, len(sequences[seq])-done[seq], most-len(pass))
+			for range n {
+				at := done[seq]
+				pass = append(pass, stream.Position{Token: sequences[seq][at], Sequence: seq, At: at,
+					Length: len(sequences[seq])})
+				done[seq]++
+			}
+		}
+		if len(pass) == 0 {
+			return all
+		}
+		got, err := r.engine.Continue(t.Context(), pass, len(pass))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, p := range pass {
+			all[p.Sequence] = append(all[p.Sequence], slices.Clone(got[i]))
+		}
+	}
+}
+
+// distance is the greatest difference of logits, over the greatest logit.
+func distance(got, want [][]float32) float64 {
+	var diff, largest float64
+	for i := range want {
+		for j, x := range want[i] {
+			largest = max(largest, math.Abs(float64(x)))
+			if d := math.Abs(float64(got[i][j] - x)); d > diff || d != d {
+				diff = d
+			}
+		}
+	}
+	return diff / largest
+}
+
+// Logits of passes that continue sequences are those of one pass over all of each sequence, for every kind of model.
+// Their bits do not depend on how sequences are cut into passes, on which of them share a pass, or on where caches
+// wait.
+func TestContinuedPassesAgreeWithWholeOnes(t *testing.T) {
+	dev := newCPU(t)
+	t.Cleanup(func() { dev.Close() })
+	for _, variant := range modeltest.Variants(t) {
+		g := modeltest.Load(t, variant)
+		for name, n := range map[string]plan.Numerics{"f32": f32, "bf16": bf16} {
+			t.Run(variant+" "+name, func(t *testing.T) {
+				sequences := [][]int32{g.First[0].IDs, g.First[1].IDs[:len(g.First[1].IDs)*2/3], g.First[0].IDs[3:8]}
+				const most = 9
+				out := plan.Outputs{LogitRows: most, Caches: nn.Caches{Sequences: 3, Positions: len(sequences[0]) + 2}}
+				s := frozen(t, g, n, most, out)
+				if err := plan.CanContinue(s.model, dev.Info()); err != nil {
+					t.Skip(err)
+				}
+				rng := rand.New(rand.NewPCG(1, uint64(len(variant))))
+				var first [][][]float32
+				for i, place := range []func(*plan.Placement){nil, streamed(2), func(p *plan.Placement) {
+					streamed(1)(p)
+					for b := range p.Where.Inputs {
+						p.Where.Caches = append(p.Where.Caches, []plan.Place{plan.Device, plan.Host}[b%2])
+					}
+					p.Where.Weights[s.model.BlockParts[0]] = plan.Device
+				}} {
+					r := start(t, s, setup{device: dev, change: place})
+					got := inPasses(t, r, rng, sequences, most)
+					r.close(t)
+					if first == nil {
+						first = got
+					}
+					if fmt.Sprint(got) != fmt.Sprint(first) {
+						t.Errorf("placement %d, in other passes: other logits", i)
+					}
+				}
+				limit := map[string]float64{"f32": 1e-5, "bf16": 3e-2}[name]
+				for seq, tokens := range sequences {
+					if d := distance(first[seq], wholeLogits(t, g, n, dev, tokens)); !(d <= limit) {
+						t.Errorf("sequence %d: logits differ by %.2g of the largest", seq, d)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A sequence may be taken up again at an earlier position, with other tokens.
+func TestSequenceIsTakenUpAgain(t *testing.T) {
+	g := modeltest.Load(t, "llama")
+	tokens := g.First[0].IDs[:12]
+	s := frozen(t, g, f32, 12, plan.Outputs{LogitRows: 12, Caches: nn.Caches{Sequences: 1, Positions: 12}})
+	r := start(t, s, setup{})
+	defer r.close(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	other := slices.Clone(tokens)
+	for i := 7; i < len(other); i++ {
+		other[i] = (other[i] + 1) % int32(s.model.Vocab)
+	}
+	inPasses(t, r, rng, [][]int32{other}, 5)
+	var pass []stream.Position
+	for at := 7; at < len(tokens); at++ {
+		pass = append(pass, stream.Position{Token: tokens[at], At: at, Length: len(tokens)})
+	}
+	got, err := r.engine.Continue(t.Context(), pass, len(pass))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := slices.Clone(got)
+	for i := range again {
+		again[i] = slices.Clone(again[i])
+	}
+	if want := inPasses(t, r, rng, [][]int32{tokens}, 12); fmt.Sprint(again) != fmt.Sprint(want[0][7:]) {
+		t.Error("logits after other tokens differ from those of the sequence by itself")
+	}
+}
+
+// Passes that leave their bounds are refused, and the engine continues.
+func TestContinueRefuses(t *testing.T) {
+	g := modeltest.Load(t, "llama")
+	s := frozen(t, g, f32, 4, plan.Outputs{LogitRows: 2, Caches: nn.Caches{Sequences: 2, Positions: 6}})
+	r := start(t, s, setup{})
+	defer r.close(t)
+	good := stream.Position{Length: 1}
+	for name, pass := range map[string][]stream.Position{
+		"none": {}, "too many": slices.Repeat([]stream.Position{good}, 5),
+		"token": {{Token: int32(s.model.Vocab), Length: 1}}, "sequence": {{Sequence: 2, Length: 1}},
+		"place": {{At: 3, Length: 3}}, "length": {{At: 3, Length: 7}}, "negative": {{At: -1, Length: 7}},
+	} {
+		if _, err := r.engine.Continue(t.Context(), pass, 1); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if _, err := r.engine.Continue(t.Context(), []stream.Position{good}, 2); err == nil {
+		t.Error("more logits than positions: no error")
+	}
+	if _, err := r.engine.Continue(t.Context(), []stream.Position{good}, 1); err != nil {
+		t.Error(err)
+	}
+}
