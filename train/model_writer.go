@@ -56,8 +56,8 @@ func (s *Session) export(ctx context.Context, src *source, dir string, as format
 
 // writeModel writes weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the
 // run started from; read returns the weights of one part; those of the part before are no longer used then. In BF16
-// they are the very weights that the forward pass used; in F32 the exact master, which F16 rounds. MXFP4
-// rounds those of BF16. Tensors that the model carries are copied. c, unless it is nil, becomes the model card.
+// they are the very weights that the forward pass used; in F32 the exact master, which F16 and MXFP4 round. Tensors
+// that the model carries are copied. c, unless it is nil, becomes the model card.
 func (e *Env) writeModel(ctx context.Context, src *source, dir string, as format, c *card, o hf.WriteOptions,
 	read func(part int) (model.Values, error)) error {
 	cardText, err := c.textFor(src.dir)
@@ -83,42 +83,18 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, as format
 	defer w.Abort() // does nothing after Commit
 	bar := e.bar("writing " + dir)
 	defer bar.End()
-	viewed := -1
-	var v model.Values
-	fields := m.FieldsOf(func(part int) (v model.Values, err error) {
-		if v, err = read(part); dtype == tensor.BF16 && v.High != nil {
-			v.Low = nil
-		}
-		return v, err
-	})
+	from := &heldPart{model: m, read: read, part: -1}
 	for i, t := range tensors {
-		if as.packs(m, t.Name) {
-			viewed = -1 // fields read parts, too
-			if err := writeMXFP4(ctx, w, &t, fields); err != nil {
-				return err
-			}
-			continue
+		switch {
+		case as.packs(m, t.Name):
+			err = writeMXFP4(ctx, w, &t, from.fields(true))
+		case t.InOrder():
+			err = from.write(ctx, w, &t, dtype)
+		default:
+			err = writeTensor(w, &t, from.fields(dtype != tensor.BF16), dtype)
 		}
-		if !t.InOrder() {
-			viewed = -1 // fields read parts, too
-			if err := writeTensor(w, &t, fields, dtype); err != nil {
-				return err
-			}
-			continue
-		}
-		for _, p := range t.Pieces {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if p.Part != viewed { // a block has many tensors
-				if v, err = read(p.Part); err != nil {
-					return err
-				}
-				viewed = p.Part
-			}
-			if err = writeField(w, t.Name, v, &m.Parts[p.Part].Layout.Fields[p.Field], dtype); err != nil {
-				return err
-			}
+		if err != nil {
+			return err
 		}
 		bar.Set(int64(i+1), int64(len(tensors)))
 	}
@@ -131,6 +107,57 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, as format
 		}
 	}
 	return finishModel(w, src, as, cardText)
+}
+
+// heldPart has the weights of one part at a time: neighbouring tensors are often of one.
+type heldPart struct {
+	model *model.Model
+	read  func(part int) (model.Values, error)
+	part  int // -1: none
+	of    model.Values
+}
+
+func (h *heldPart) values(part int) (model.Values, error) {
+	if part == h.part {
+		return h.of, nil
+	}
+	v, err := h.read(part)
+	if h.part, h.of = part, v; err != nil {
+		h.part = -1
+	}
+	return v, err
+}
+
+// fields reads the exact weights, or those that the forward pass used.
+func (h *heldPart) fields(exact bool) model.Fields {
+	return func(part, field int, dst []float32, first int64) error {
+		v, err := h.values(part)
+		if err != nil {
+			return err
+		}
+		if !exact && v.High != nil {
+			v.Low = nil
+		}
+		v.Elems(&h.model.Parts[part].Layout.Fields[field], first, dst)
+		return nil
+	}
+}
+
+// write writes a tensor that is whole fields, one after the other.
+func (h *heldPart) write(ctx context.Context, w *hf.ModelWriter, t *model.Tensor, dtype tensor.DType) error {
+	for _, p := range t.Pieces {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		v, err := h.values(p.Part)
+		if err == nil {
+			err = writeField(w, t.Name, v, &h.model.Parts[p.Part].Layout.Fields[p.Field], dtype)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // finishModel adds what goes with the weights, a card unless it is nil, and makes the directory visible.

@@ -22,7 +22,8 @@ type ExportOptions struct {
 	Checkpoint string       // directory whose weights are written
 	Dir        string       // must not exist
 	DType      tensor.DType // BF16, F32 or F16; Invalid: bf16, or of a checkpoint the type in which its run writes its model
-	// tensors that the family can have in MXFP4, gpt-oss' experts, are in that; the others in BF16
+	// tensors that the family can have in MXFP4, gpt-oss' experts, are in that, rounded from the exact weights; the
+	// others in BF16
 	MXFP4      bool
 	ShardBytes int64 // most tensor bytes in a file, unless one tensor alone has more; 0: hf.DefaultShardBytes
 }
@@ -36,7 +37,7 @@ type Exported struct {
 }
 
 // Export writes a model or a checkpoint as a Hugging Face directory, with the configuration and the tokenizer of the
-// model. Of a checkpoint it reads weights and low halves only, a part at a time and the latter not for BF16, and
+// model. Of a checkpoint it reads weights and low halves only, a part at a time and the latter not for BF16 alone, and
 // compares what it reads with its checksums. A model goes a piece of a tensor at a time, so that any fits; values round
 // to nearest, ties to even, and tensors that the model does not use (a head next to tied embeddings) are left out.
 func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err error) {
@@ -120,7 +121,7 @@ func (e *Env) exportCheckpoint(ctx context.Context, runDir string, from *checkpo
 		from.Manifest.Plateau)
 	weights := from.Weights(src.model)
 	return e.writeModel(ctx, src, outDir, as, c, o, func(part int) (model.Values, error) {
-		return weights.Part(part, as.dtype != tensor.BF16)
+		return weights.Part(part, as.dtype != tensor.BF16 || as.mxfp4)
 	})
 }
 
