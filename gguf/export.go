@@ -86,21 +86,23 @@ func Export(ctx context.Context, file, dir string, of *model.Model, from model.F
 	}
 	defer w.abort() // does nothing after commit
 	e := &exporter{to: w, from: from, progress: opts.Progress}
-	for i := range m.form.Tensors {
-		t := &m.form.Tensors[i]
-		if err := e.copyTensor(ctx, t, m.Checkpoint().NameOf(t.Pieces[0]), specs[i].typ); err != nil {
+	for _, slab := range model.Slabs(m.form.Tensors) {
+		t := &m.form.Tensors[slab.Tensor]
+		if err := e.copySlab(ctx, slab, t, m.Checkpoint().NameOf(t.Pieces[0])); err != nil {
 			return nil, err
 		}
 	}
+	next := len(m.form.Tensors)
 	for _, values := range m.constants() {
-		if err := w.write(values); err != nil {
+		if err := w.write(next, values); err != nil {
 			return nil, err
 		}
+		next++
 	}
 	if m.Rope.Kind == nn.RopeLlama3 {
 		divisors := make([]byte, 4*m.HeadDim/2)
 		quantizeF32(divisors, m.Rope.Divisors())
-		if err := w.write(divisors); err != nil {
+		if err := w.write(next, divisors); err != nil {
 			return nil, err
 		}
 	}
@@ -165,18 +167,18 @@ const (
 	exportShare = 1 << 15
 )
 
-// copyTensor converts a tensor piece by piece. Errors call it by the name.
-func (e *exporter) copyTensor(ctx context.Context, t *model.Tensor, name string, typ ggmlType) error {
-	q, _ := typ.quant()
-	elems, row := t.Shape.Elems(), int64(t.Shape[len(t.Shape)-1])
-	piece := min(max(exportPiece/row, 1)*row, elems)
+// copySlab converts what a slab has of a tensor, whole rows, piece by piece. Errors call the tensor by the name.
+func (e *exporter) copySlab(ctx context.Context, slab model.Slab, t *model.Tensor, name string) error {
+	q, _ := e.to.specs[slab.Tensor].typ.quant()
+	row, end := int64(t.Shape[len(t.Shape)-1]), slab.First+slab.Elems
+	piece := min(max(exportPiece/row, 1)*row, slab.Elems)
 	e.vals = grown(e.vals, piece)
 	e.out = grown(e.out, piece/q.elems*q.bytes)
-	for first := int64(0); first < elems; first += piece {
+	for first := slab.First; first < end; first += piece {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		vals := e.vals[:min(piece, elems-first)]
+		vals := e.vals[:min(piece, end-first)]
 		if err := t.Read(vals, first, e.from); err != nil {
 			return err
 		}
@@ -198,11 +200,11 @@ func (e *exporter) copyTensor(ctx context.Context, t *model.Tensor, name string,
 		}); err != nil {
 			return err
 		}
-		if err := e.to.write(out); err != nil {
+		if err := e.to.write(slab.Tensor, out); err != nil {
 			return err
 		}
 		if e.progress != nil {
-			e.progress(e.to.at, e.to.bytes)
+			e.progress(e.to.done, e.to.bytes)
 		}
 	}
 	return nil

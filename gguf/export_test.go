@@ -618,7 +618,7 @@ func TestExportNotFinite(t *testing.T) {
 				e := &exporter{to: w, from: oneBad{at, float32(bad)}.fields}
 				whole := &model.Tensor{Name: "a", Shape: tensor.Shape{elems},
 					Pieces: []model.Piece{{Rows: elems, Cols: 1, RowStep: 1, ColStep: 1}}}
-				err = e.copyTensor(context.Background(), whole, "a", q.typ)
+				err = e.copySlab(context.Background(), model.Slab{Elems: elems}, whole, "a")
 				w.abort()
 				if bad == 0.5 {
 					if err != nil {
@@ -737,7 +737,7 @@ func TestExportMixture(t *testing.T) {
 }
 
 // TestExportParts: how many experts a part has changes no byte of a file, though a stacked tensor then comes from many
-// parts.
+// parts, and each part is read once.
 func TestExportParts(t *testing.T) {
 	f := exportFamilies[6]
 	dir := writeRandomModel(t, f.config, f.tokenizer)
@@ -785,9 +785,18 @@ func TestExportParts(t *testing.T) {
 			t.Fatalf("%d parts of experts, want %d", got, want)
 		}
 		file := filepath.Join(t.TempDir(), "m.gguf")
-		if _, err := Export(context.Background(), file, dir, m, m.Checkpoint().Fields(w), ExportOptions{Type: Q4,
+		reads := make([]int, len(m.Parts))
+		fields := m.FieldsOf(func(part int) (model.Values, error) {
+			reads[part]++
+			v := model.Values{F32: make([]float32, m.Parts[part].Layout.WeightElems)}
+			return v, m.ReadPart(w, &m.Parts[part], v)
+		})
+		if _, err := Export(context.Background(), file, dir, m, fields, ExportOptions{Type: Q4,
 			Name: "random"}); err != nil {
 			t.Fatal(err)
+		}
+		if slices.Min(reads) != 1 || slices.Max(reads) != 1 {
+			t.Errorf("%d experts in a part: parts were read %v times", perPart, reads)
 		}
 		got, err := os.ReadFile(file)
 		if err != nil {

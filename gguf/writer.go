@@ -37,16 +37,17 @@ func (s tensorSpec) bytes() int64 {
 }
 
 // fileWriter writes one GGUF file, version 3. All metadata and tensors are declared first; then the tensors' bytes are
-// written in the declared order, in pieces of any length. Nothing is visible at the path before commit.
+// written, in pieces of any length, of any tensor. Nothing is visible at the path before commit.
 type fileWriter struct {
 	path    string
 	out     *vfs.Output
 	specs   []tensorSpec
-	bytes   int64 // of the whole file
-	at      int64 // where the next byte goes
-	left    int64 // bytes that the current tensor lacks
-	current int
-	sum     xxh3.Hasher
+	bytes   int64         // of the whole file
+	done    int64         // bytes that are written
+	front   uint64        // checksum of what is before the tensors
+	at      []int64       // where each tensor begins, and at last where the file ends
+	written []int64       // bytes of each tensor
+	sums    []xxh3.Hasher // of each tensor, with what follows it up to the next one
 }
 
 // create starts a file at path, which must not exist unless it is a device; see vfs.Output. End it with commit or
@@ -65,12 +66,15 @@ func create(path string, meta []metaEntry, specs []tensorSpec, room func(bytes i
 	if err != nil {
 		return nil, err
 	}
-	w := &fileWriter{path: path, out: out, specs: specs, bytes: bytes}
-	if err := w.append(front); err != nil {
+	w := &fileWriter{path: path, out: out, specs: specs, bytes: bytes, done: int64(len(front)), front: xxh3.Hash(front),
+		at: []int64{int64(len(front))}, written: make([]int64, len(specs)), sums: make([]xxh3.Hasher, len(specs))}
+	for i, s := range specs {
+		w.at = append(w.at, w.at[i]+padded(s.bytes()))
+	}
+	if _, err := w.out.WriteAt(front, 0); err != nil {
 		w.abort()
 		return nil, fmt.Errorf("%s cannot be written: %w", path, err)
 	}
-	w.start(0)
 	return w, nil
 }
 
@@ -136,35 +140,44 @@ func layOut(meta []metaEntry, specs []tensorSpec) (front []byte, bytes int64) {
 
 func padded(n int64) int64 { return (n + defaultAlignment - 1) / defaultAlignment * defaultAlignment }
 
-func (w *fileWriter) append(p []byte) error {
-	if _, err := w.out.WriteAt(p, w.at); err != nil {
-		return err
+// write appends bytes to the tensor with that number.
+func (w *fileWriter) write(tensor int, p []byte) error {
+	n := w.specs[tensor].bytes()
+	if int64(len(p)) > n-w.written[tensor] {
+		return fmt.Errorf("%s: tensor %s has %d bytes more than were declared", w.path,
+			terminal.Quote(w.specs[tensor].name), w.written[tensor]+int64(len(p))-n)
 	}
-	_, _ = w.sum.Write(p) // a hash takes everything
-	w.at += int64(len(p))
+	if w.written[tensor]+int64(len(p)) == n {
+		p = append(p[:len(p):len(p)], make([]byte, padded(n)-n)...)
+	}
+	if _, err := w.out.WriteAt(p, w.at[tensor]+w.written[tensor]); err != nil {
+		return fmt.Errorf("%s: %w", w.path, err)
+	}
+	_, _ = w.sums[tensor].Write(p) // a hash takes everything
+	w.written[tensor] += int64(len(p))
+	w.done += int64(len(p))
 	return nil
 }
 
-func (w *fileWriter) start(tensor int) {
-	w.current, w.left = tensor, 0
-	if tensor < len(w.specs) {
-		w.left = w.specs[tensor].bytes()
+// incomplete is the first tensor that lacks bytes, and how many; -1 if all are complete.
+func (w *fileWriter) incomplete() (tensor int, missing int64) {
+	for i, s := range w.specs {
+		if w.written[i] < s.bytes() {
+			return i, s.bytes() - w.written[i]
+		}
 	}
+	return -1, 0
 }
 
-// write appends bytes to the current tensor.
-func (w *fileWriter) write(p []byte) error {
-	if w.current == len(w.specs) || int64(len(p)) > w.left {
-		return fmt.Errorf("%s: %d bytes more than were declared", w.path, int64(len(p))-w.left)
+// readBack compares the file, which was synced, with what was written.
+func (w *fileWriter) readBack() error {
+	if err := hf.ReadBack(w.out.File, 0, w.at[0], w.front); err != nil {
+		return err
 	}
-	err := w.append(p)
-	if w.left -= int64(len(p)); err == nil && w.left == 0 {
-		n := w.specs[w.current].bytes()
-		err = w.append(make([]byte, padded(n)-n))
-		w.start(w.current + 1)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", w.path, err)
+	for i := range w.specs {
+		if err := hf.ReadBack(w.out.File, w.at[i], w.at[i+1]-w.at[i], w.sums[i].Sum64()); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -175,12 +188,12 @@ func (w *fileWriter) commit() error {
 		return errors.New("the file is already committed or aborted")
 	}
 	var err error
-	if w.current < len(w.specs) {
-		err = fmt.Errorf("tensor %s is not complete: %d bytes are missing", terminal.Quote(w.specs[w.current].name), w.left)
+	if i, missing := w.incomplete(); i >= 0 {
+		err = fmt.Errorf("tensor %s is not complete: %d bytes are missing", terminal.Quote(w.specs[i].name), missing)
 	}
 	if err == nil && !w.out.IsDevice() {
 		if err = w.out.Sync(); err == nil {
-			err = hf.ReadBack(w.out.File, 0, w.at, w.sum.Sum64())
+			err = w.readBack()
 		}
 	}
 	if err == nil {

@@ -26,8 +26,8 @@ type TensorSpec struct {
 	Type  string // the type as files spell it, such as "I64", instead of DType
 }
 
-// FileWriter writes one safetensors file. All tensors are declared first; then their bytes are written in the declared
-// order, in pieces of any length. Nothing is visible at the path before Commit.
+// FileWriter writes one safetensors file. All tensors are declared first; then their bytes are written, in pieces of
+// any length. Nothing is visible at the path before Commit.
 type FileWriter struct {
 	path string
 	f    *vfs.Output
@@ -51,7 +51,7 @@ func CreateFile(path string, specs []TensorSpec) (*FileWriter, error) {
 	return w, nil
 }
 
-// Write appends little-endian bytes to the named tensor, which must be the first declared one that is not complete.
+// Write appends little-endian bytes to the named tensor. Tensors may be written in any order, and in turns.
 func (w *FileWriter) Write(name string, p []byte) error {
 	if err := w.body.write(name, p); err != nil {
 		return fmt.Errorf("%s: %w", w.path, err)
@@ -102,19 +102,21 @@ func (w *FileWriter) Abort() {
 type shardWriter struct {
 	f       vfs.File
 	specs   []TensorSpec
-	at      []int64 // file offset of each tensor
-	current int     // the tensor that is being written
-	written int64   // bytes of it
+	number  map[string]int // of a tensor, by its name
+	at      []int64        // file offset of each tensor
+	written []int64        // bytes of each tensor
+	left    int            // tensors that are not complete
 
 	header []byte
-	sum    xxh3.Hasher // of the tensor that is being written
-	sums   []uint64    // of those before it
+	begun  map[int]*xxh3.Hasher // of tensors that are neither empty nor complete
+	sums   []uint64             // of those that are complete
 }
 
 // startShard writes the header. Tensors of wider types are first, as the reference implementation places them, so that
 // each is aligned to its element size; the order of writing is the declared one all the same.
 func startShard(f vfs.File, specs []TensorSpec) (shardWriter, error) {
-	w := shardWriter{f: f, specs: specs, at: make([]int64, len(specs))}
+	w := shardWriter{f: f, specs: specs, number: make(map[string]int, len(specs)), at: make([]int64, len(specs)),
+		written: make([]int64, len(specs)), begun: map[int]*xxh3.Hasher{}, sums: make([]uint64, len(specs))}
 	order := make([]int, len(specs))
 	for i := range order {
 		order[i] = i
@@ -159,7 +161,13 @@ func startShard(f vfs.File, specs []TensorSpec) (shardWriter, error) {
 		return w, err
 	}
 	w.header = doc
-	w.skipEmpty()
+	for i, s := range specs {
+		w.number[s.Name] = i
+		w.sums[i] = xxh3.Hash(nil)
+		if s.Bytes() > 0 {
+			w.left++
+		}
+	}
 	return w, nil
 }
 
@@ -177,38 +185,43 @@ func (s TensorSpec) bits() int64 { return dtypeBits[s.typeName()] }
 // Bytes is the size of the tensor on file.
 func (s TensorSpec) Bytes() int64 { return s.Shape.Elems() * s.bits() / 8 }
 
-func (w *shardWriter) skipEmpty() {
-	for w.current < len(w.specs) && w.written == w.specs[w.current].Bytes() {
-		w.sums = append(w.sums, w.sum.Sum64())
-		w.sum.Reset()
-		w.current, w.written = w.current+1, 0
-	}
-}
-
 func (w *shardWriter) write(name string, p []byte) error {
-	if w.current == len(w.specs) {
-		return fmt.Errorf("tensor %s: all declared tensors are complete", terminal.Quote(name))
+	i, ok := w.number[name]
+	if !ok {
+		return fmt.Errorf("tensor %s is not among the declared ones", terminal.Quote(name))
 	}
-	s := w.specs[w.current]
-	if name != s.Name {
-		return fmt.Errorf("tensor %s was written while %s has %d of %d bytes", terminal.Quote(name), terminal.Quote(s.Name), w.written, s.Bytes())
+	s := w.specs[i]
+	if w.written[i] == s.Bytes() && len(p) > 0 {
+		return fmt.Errorf("tensor %s is complete, and %d bytes more were written", terminal.Quote(name), len(p))
 	}
-	if int64(len(p)) > s.Bytes()-w.written {
-		return fmt.Errorf("tensor %s: %d bytes were written, its shape %v holds %d", terminal.Quote(name), w.written+int64(len(p)), s.Shape, s.Bytes())
+	if int64(len(p)) > s.Bytes()-w.written[i] {
+		return fmt.Errorf("tensor %s: %d bytes were written, its shape %v holds %d", terminal.Quote(name),
+			w.written[i]+int64(len(p)), s.Shape, s.Bytes())
 	}
-	if _, err := w.f.WriteAt(p, w.at[w.current]+w.written); err != nil {
+	if _, err := w.f.WriteAt(p, w.at[i]+w.written[i]); err != nil {
 		return err
 	}
-	w.written += int64(len(p))
-	_, _ = w.sum.Write(p) // a hash takes everything
-	w.skipEmpty()
+	if w.begun[i] == nil {
+		w.begun[i] = xxh3.New()
+	}
+	_, _ = w.begun[i].Write(p) // a hash takes everything
+	if w.written[i] += int64(len(p)); w.written[i] == s.Bytes() && len(p) > 0 {
+		w.sums[i] = w.begun[i].Sum64()
+		w.left--
+		delete(w.begun, i)
+	}
 	return nil
 }
 
 func (w *shardWriter) finish() error {
-	if w.current < len(w.specs) {
-		s := w.specs[w.current]
-		return fmt.Errorf("tensor %s is not complete: %d of %d bytes were written", terminal.Quote(s.Name), w.written, s.Bytes())
+	if w.left == 0 {
+		return nil
+	}
+	for i, s := range w.specs {
+		if w.written[i] < s.Bytes() {
+			return fmt.Errorf("tensor %s is not complete: %d of %d bytes were written", terminal.Quote(s.Name),
+				w.written[i], s.Bytes())
+		}
 	}
 	return nil
 }

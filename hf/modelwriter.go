@@ -26,14 +26,15 @@ type WriteOptions struct {
 }
 
 // ModelWriter writes a model directory: weights in one file or in shards with an index, and small files. All tensors
-// are declared first; then their bytes are written in the declared order, in pieces of any length. Nothing is visible
-// at the directory's path before Commit, which needs all tensors and a config.json.
+// are declared first; then their bytes are written, in pieces of any length. Nothing is visible at the directory's path
+// before Commit, which needs all tensors and a config.json.
 type ModelWriter struct {
 	dir     *staging
 	replace bool
 	shards  [][]TensorSpec
-	shard   int         // the shard that is being written
-	body    shardWriter // its body; body.f is nil between shards and at the end
+	shardOf map[string]int       // of a tensor, by its name
+	open    map[int]*shardWriter // shards that are being written
+	done    []bool               // shards that are complete and closed
 	files   map[string]bool
 }
 
@@ -55,8 +56,15 @@ func CreateModel(dir string, specs []TensorSpec, opts WriteOptions) (*ModelWrite
 	if err != nil {
 		return nil, err
 	}
-	w := &ModelWriter{dir: st, replace: opts.Replace, shards: splitShards(specs, opts.ShardBytes), files: map[string]bool{}}
-	if err := w.openShard(); err != nil {
+	w := &ModelWriter{dir: st, replace: opts.Replace, shards: splitShards(specs, opts.ShardBytes),
+		shardOf: make(map[string]int, len(specs)), open: map[int]*shardWriter{}, files: map[string]bool{}}
+	w.done = make([]bool, len(w.shards))
+	for i, shard := range w.shards {
+		for _, s := range shard {
+			w.shardOf[s.Name] = i
+		}
+	}
+	if err := w.openShard(0); err != nil {
 		w.Abort()
 		return nil, fmt.Errorf("%s cannot be written: %w", dir, err)
 	}
@@ -84,48 +92,54 @@ func (w *ModelWriter) shardName(i int) string {
 	return fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, len(w.shards))
 }
 
-// openShard starts the current shard, and goes past those that hold only empty tensors.
-func (w *ModelWriter) openShard() error {
-	for ; w.shard < len(w.shards); w.shard++ {
-		f, err := w.dir.fs.Create(w.dir.path(w.shardName(w.shard)))
-		if err != nil {
-			return err
-		}
-		if w.body, err = startShard(f, w.shards[w.shard]); err != nil {
-			f.Close()
-			return err
-		}
-		if w.body.finish() != nil {
-			return nil // there is something to write
-		}
-		if err := w.closeShard(); err != nil {
-			return err
-		}
+// openShard starts a shard, and ends it if all of its tensors are empty.
+func (w *ModelWriter) openShard(i int) error {
+	f, err := w.dir.fs.Create(w.dir.path(w.shardName(i)))
+	if err != nil {
+		return err
 	}
-	return nil
+	body, err := startShard(f, w.shards[i])
+	if err != nil {
+		f.Close()
+		return err
+	}
+	w.open[i] = &body
+	return w.closeComplete(i)
 }
 
-func (w *ModelWriter) closeShard() error {
-	f := w.body.f
-	err := f.Sync()
+// closeComplete closes a shard that is open if it is complete, after it was read back.
+func (w *ModelWriter) closeComplete(i int) error {
+	body := w.open[i]
+	if body.finish() != nil {
+		return nil // there is something to write
+	}
+	err := body.f.Sync()
 	if err == nil {
-		err = w.body.readBack()
+		err = body.readBack()
 	}
-	w.body.f = nil
-	return cmp.Or(err, f.Close())
+	w.done[i] = true
+	delete(w.open, i)
+	return cmp.Or(err, body.f.Close())
 }
 
-// Write appends little-endian bytes to the named tensor, which must be the first declared one that is not complete.
+// Write appends little-endian bytes to the named tensor. Tensors may be written in any order, and in turns; a file
+// stays open from the first byte of its tensors to their last one.
 func (w *ModelWriter) Write(name string, p []byte) error {
-	if w.body.f == nil {
-		return fmt.Errorf("%s: tensor %s: all declared tensors are complete", w.dir.target, terminal.Quote(name))
+	i, ok := w.shardOf[name]
+	err := error(nil)
+	switch {
+	case !ok:
+		err = fmt.Errorf("tensor %s is not among the declared ones", terminal.Quote(name))
+	case w.done[i]:
+		err = fmt.Errorf("tensor %s: all tensors of its file are complete", terminal.Quote(name))
+	case w.open[i] == nil:
+		err = w.openShard(i)
 	}
-	err := w.body.write(name, p)
-	if err == nil && w.body.finish() == nil {
-		if err = w.closeShard(); err == nil {
-			w.shard++
-			err = w.openShard()
-		}
+	if err == nil {
+		err = w.open[i].write(name, p)
+	}
+	if err == nil {
+		err = w.closeComplete(i)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", w.dir.target, err)
@@ -182,8 +196,15 @@ func (w *ModelWriter) Commit() error {
 }
 
 func (w *ModelWriter) commit() error {
-	if w.body.f != nil {
-		return w.body.finish()
+	for i := range w.shards {
+		if !w.done[i] && w.open[i] == nil { // none of its tensors was written
+			if err := w.openShard(i); err != nil {
+				return err
+			}
+		}
+		if !w.done[i] {
+			return w.open[i].finish()
+		}
 	}
 	if !w.files[configName] {
 		return fmt.Errorf("a model directory needs a %s", configName)
@@ -228,10 +249,10 @@ func (w *ModelWriter) Abort() {
 	if w.dir == nil {
 		return
 	}
-	if w.body.f != nil {
-		w.body.f.Close()
-		w.body.f = nil
+	for _, body := range w.open {
+		body.f.Close()
 	}
+	clear(w.open)
 	w.dir.abort()
 	w.dir = nil
 }

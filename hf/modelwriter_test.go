@@ -48,8 +48,10 @@ func TestModelWriterRefuses(t *testing.T) {
 		"type":       {[]TensorSpec{{Name: "a", Type: "F9"}}, nil, []string{`"a"`, "F9"}},
 		"half a byte": {[]TensorSpec{{Name: "a", Type: "F4", Shape: tensor.Shape{3}}}, nil,
 			[]string{`"a"`, "whole bytes"}},
-		"too large":      {[]TensorSpec{f32Spec("a", 1<<31, 1<<31)}, nil, []string{`"a"`, "too large"}},
-		"wrong order":    {[]TensorSpec{f32Spec("a", 1), f32Spec("b", 1)}, func(w *ModelWriter) error { return w.Write("b", make([]byte, 4)) }, []string{`"b"`, `"a"`}},
+		"too large": {[]TensorSpec{f32Spec("a", 1<<31, 1<<31)}, nil, []string{`"a"`, "too large"}},
+		"another tensor": {[]TensorSpec{f32Spec("a", 1)}, func(w *ModelWriter) error {
+			return w.Write("b", make([]byte, 4))
+		}, []string{`"b"`, "declared"}},
 		"too many bytes": {[]TensorSpec{f32Spec("a", 1)}, func(w *ModelWriter) error { return w.Write("a", make([]byte, 5)) }, []string{`"a"`, "5 bytes"}},
 		"after the end": {[]TensorSpec{f32Spec("a", 1)}, func(w *ModelWriter) error {
 			if err := w.Write("a", make([]byte, 4)); err != nil {
@@ -332,5 +334,54 @@ func TestSidecars(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(out, "README.md")); err == nil {
 		t.Error("a README.md was carried")
+	}
+}
+
+// TestModelWriterInTurns: tensors are written in turns and from the last one on, in one file and in one for each; a
+// file that has only empty tensors is there, too.
+func TestModelWriterInTurns(t *testing.T) {
+	specs := []TensorSpec{f32Spec("a", 3), f32Spec("nothing", 0), f32Spec("b", 2), f32Spec("c", 4)}
+	for _, shard := range []int64{0, 1} {
+		dir := t.TempDir() + "/out"
+		w, err := CreateModel(dir, specs, WriteOptions{ShardBytes: shard})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range byte(16) {
+			for j := len(specs) - 1; j >= 0; j-- {
+				if int64(i) < specs[j].Bytes() {
+					if err := w.Write(specs[j].Name, []byte{i + byte(j)}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+		if err := w.Write("c", []byte{1}); err == nil {
+			t.Error("more than a tensor has was written")
+		}
+		if err := w.AddFile(configName, []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		back, err := OpenWeights(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j, s := range specs {
+			got := make([]byte, s.Bytes())
+			if err := back.ReadAt(s.Name, got, 0); err != nil {
+				t.Fatal(err)
+			}
+			for i, x := range got {
+				if x != byte(i+j) {
+					t.Fatalf("%s is %v", s.Name, got)
+				}
+			}
+		}
+		if err := back.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -45,7 +45,7 @@ func (e *Env) reexport(ctx context.Context, src *source, dir string, as format, 
 	for _, t := range tensors {
 		elems := t.Shape.Elems()
 		if as.packs(src.model, t.Name) {
-			if err := writeMXFP4(ctx, to, &t, func(part, field int, dst []float32, first int64) error {
+			if err := writeMXFP4(ctx, to, &t, 0, elems, func(part, field int, dst []float32, first int64) error {
 				return blame.BadRequest(fields(part, field, dst, first)) // as below
 			}); err != nil {
 				return err

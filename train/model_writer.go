@@ -84,19 +84,23 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, as format
 	bar := e.bar("writing " + dir)
 	defer bar.End()
 	from := &heldPart{model: m, read: read, part: -1}
-	for i, t := range tensors {
+	slabs := model.Slabs(tensors)
+	for i, s := range slabs {
+		t := &tensors[s.Tensor]
 		switch {
 		case as.packs(m, t.Name):
-			err = writeMXFP4(ctx, w, &t, from.fields(true))
-		case t.InOrder():
-			err = from.write(ctx, w, &t, dtype)
+			err = writeMXFP4(ctx, w, t, s.First, s.Elems, from.fields(true))
+		case t.InOrder() && s.Elems == t.Shape.Elems():
+			err = from.write(ctx, w, t, dtype)
 		default:
-			err = writeTensor(w, &t, from.fields(dtype != tensor.BF16), dtype)
+			err = writeElems(w, t.Name, s.Elems, dtype, func(dst []float32, at int64) error {
+				return t.Read(dst, s.First+at, from.fields(dtype != tensor.BF16))
+			})
 		}
 		if err != nil {
 			return err
 		}
-		bar.Set(int64(i+1), int64(len(tensors)))
+		bar.Set(int64(i+1), int64(len(slabs)))
 	}
 	if err := src.writeCarried(ctx, w); err != nil {
 		return err
@@ -196,43 +200,40 @@ func writeField(w *hf.ModelWriter, name string, v model.Values, f *tensor.Placed
 	})
 }
 
-// writeTensor writes a tensor whose pieces are not in order.
-func writeTensor(w *hf.ModelWriter, t *model.Tensor, from model.Fields, dtype tensor.DType) error {
-	return writeElems(w, t.Name, t.Shape.Elems(), dtype, func(dst []float32, at int64) error { return t.Read(dst, at, from) })
-}
-
 // packElems bounds the elements that are packed at a time. They are more than exportElems, since for each range all
 // pieces of a tensor are asked, and one of experts has thousands of rows in pieces of their own.
 const packElems = 4 << 20
 
-// writeMXFP4 writes a tensor as blocks and scales. The scales wait in memory: they are a 32nd of its elements.
-func writeMXFP4(ctx context.Context, w *hf.ModelWriter, t *model.Tensor, from model.Fields) error {
+// writeMXFP4 writes n elements of a tensor, from element first on, as blocks and scales: whole matrices.
+func writeMXFP4(ctx context.Context, w *hf.ModelWriter, t *model.Tensor, first, n int64, from model.Fields) error {
 	pair, err := hf.MXFP4Specs(t.Name, t.Shape)
 	if err != nil {
 		return err
 	}
 	blocks, scales := pair[0], pair[1]
-	n, stored := t.Shape.Elems(), t.Transposed()
-	each := n / scales.Bytes() // of a block
-	buf, all := make([]float32, min(packElems, n)), make([]byte, scales.Bytes())
-	packed := make([]byte, len(buf)/2)
+	each, stored := t.Shape.Elems()/scales.Bytes(), t.Transposed() // of a block
+	vals := make([]float32, min(packElems, n))
+	packed, all := make([]byte, len(vals)/2), make([]byte, int64(len(vals))/each)
 	for at := int64(0); at < n; at += packElems {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		vals := buf[:min(packElems, n-at)]
-		if err := stored.Read(vals, at, from); err != nil {
+		vals := vals[:min(packElems, n-at)]
+		if err := stored.Read(vals, first+at, from); err != nil {
 			return err
 		}
-		bytes := packed[:len(vals)/2]
-		if err := hf.PackMXFP4(bytes, all[at/each:][:int64(len(vals))/each], vals); err != nil {
+		packed, all := packed[:len(vals)/2], all[:int64(len(vals))/each]
+		if err := hf.PackMXFP4(packed, all, vals); err != nil {
 			return blame.BadRequest(fmt.Errorf("tensor %s: %w", t.Name, err))
 		}
-		if err := w.Write(blocks.Name, bytes); err != nil {
+		if err := w.Write(blocks.Name, packed); err != nil {
+			return err
+		}
+		if err := w.Write(scales.Name, all); err != nil {
 			return err
 		}
 	}
-	return w.Write(scales.Name, all)
+	return nil
 }
 
 // writeElems appends n elements to a tensor.
