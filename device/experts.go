@@ -94,11 +94,6 @@ type RoutingOps interface {
 	CountChoices(counts Mat, r Routing, scale float32)
 }
 
-// GLUSpec is a gated activation act(gate, up) of the columns of gate and of up. The zero value is SwiGLU,
-// silu(gate)*up. With Limit > 0 it is (clamp(up, -Limit, Limit) + 1)*g*sigmoid(Alpha*g) with g = min(gate, Limit).
-// Source: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025).
-type GLUSpec struct{ Alpha, Limit float32 }
-
 // ExpertOps compute with the rows of blocks. T is the number of rows of the step, n that of the matrices of blocks,
 // Count*Rows; X is the number of experts whose weights are there. A weight of experts has those of each expert in
 // rows one after the other. weights and dweights (F32 [T, K]) have a number for each choice.

@@ -215,32 +215,43 @@ func (o *Operands) Cast(dst, src Mat) {
 	o.apart()
 }
 
-func (o *Operands) RMSNorm(y, rstd, x, w Mat, groups int, eps float32) {
+func (o *Operands) RMSNorm(y, rstd, x, w Mat, spec NormSpec) {
 	o.begin("RMSNorm")
-	d := o.groupLen(x, groups)
+	d := o.groupLen(x, spec.Groups)
 	o.write("y", y, x.Rows, x.Cols, activation)
-	o.stat(true, "rstd", rstd, x.Rows, groups)
+	o.stat(true, "rstd", rstd, x.Rows, spec.Groups)
 	o.read("x", x, x.Rows, x.Cols, activation)
-	o.read("w", w, 1, d, activation)
+	o.normWeight(w, x, d, spec)
 	o.same("y", y, x)
-	o.same("w", w, x)
 	o.apart()
 }
 
-func (o *Operands) RMSNormGrad(dx, dw, dy, x, w, rstd, resid Mat, groups int) {
+// normWeight checks the weight of a norm of x over groups of d columns.
+func (o *Operands) normWeight(w, x Mat, d int, spec NormSpec) {
+	if !w.IsZero() {
+		o.read("w", w, 1, d, activation)
+		o.same("w", w, x)
+	} else if spec.Offset != 0 {
+		o.fail("an offset of %g to no weight", spec.Offset)
+	}
+}
+
+func (o *Operands) RMSNormGrad(dx, dw, dy, x, w, rstd, resid Mat, spec NormSpec) {
 	o.begin("RMSNormGrad")
-	d := o.groupLen(x, groups)
+	d := o.groupLen(x, spec.Groups)
 	o.write("dx", dx, x.Rows, x.Cols, activation)
 	if !dw.IsZero() {
+		if w.IsZero() {
+			o.fail("a gradient of no weight")
+		}
 		o.write("dw", dw, 1, d, f32Only)
 	}
 	o.read("dy", dy, x.Rows, x.Cols, activation)
 	o.read("x", x, x.Rows, x.Cols, activation)
-	o.read("w", w, 1, d, activation)
-	o.stat(false, "rstd", rstd, x.Rows, groups)
+	o.normWeight(w, x, d, spec)
+	o.stat(false, "rstd", rstd, x.Rows, spec.Groups)
 	o.same("dx", dx, x)
 	o.same("dy", dy, x)
-	o.same("w", w, x)
 	if !resid.IsZero() {
 		o.read("resid", resid, x.Rows, x.Cols, activation)
 		o.same("resid", resid, x)
@@ -371,16 +382,26 @@ func (o *Operands) SinkGrad(dsinks, sinks, lse, delta Mat) {
 	o.apart()
 }
 
-func (o *Operands) SwiGLU(y, gateUp Mat) {
-	o.begin("SwiGLU")
+// glu checks the numbers of a gated unit.
+func (o *Operands) glu(spec GLUSpec) {
+	if spec.Limit < 0 || spec.Limit == 0 && spec.Alpha != 0 || spec.Limit > 0 && spec.Gate != SiLU ||
+		spec.Gate > GELUTanh {
+		o.fail("a gated unit of activation %d with the limit %g and alpha %g", spec.Gate, spec.Limit, spec.Alpha)
+	}
+}
+
+func (o *Operands) GLU(y, gateUp Mat, spec GLUSpec) {
+	o.begin("GLU")
+	o.glu(spec)
 	o.write("y", y, gateUp.Rows, y.Cols, activation)
 	o.read("gateUp", gateUp, gateUp.Rows, 2*y.Cols, activation)
 	o.same("y", y, gateUp)
 	o.apart()
 }
 
-func (o *Operands) SwiGLUGrad(dGateUp, act, dy, gateUp Mat) {
-	o.begin("SwiGLUGrad")
+func (o *Operands) GLUGrad(dGateUp, act, dy, gateUp Mat, spec GLUSpec) {
+	o.begin("GLUGrad")
+	o.glu(spec)
 	o.write("dGateUp", dGateUp, dy.Rows, 2*dy.Cols, activation)
 	o.write("act", act, dy.Rows, dy.Cols, activation)
 	o.read("dy", dy, dy.Rows, dy.Cols, activation)

@@ -146,13 +146,6 @@ func (o *Operands) ExpertBiasGrad(db, dweights, dy, bias, weights Mat, b Blocks)
 	o.apart()
 }
 
-// glu checks the numbers of a gated activation.
-func (o *Operands) glu(spec GLUSpec) {
-	if spec.Limit < 0 || spec.Limit == 0 && spec.Alpha != 0 {
-		o.fail("a gated activation with the limit %g and alpha %g", spec.Limit, spec.Alpha)
-	}
-}
-
 func (o *Operands) ExpertGLU(y, gateUp Mat, spec GLUSpec, b Blocks) {
 	o.begin("ExpertGLU")
 	o.glu(spec)

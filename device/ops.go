@@ -48,17 +48,25 @@ type ElementOps interface {
 	Cast(dst, src Mat)
 }
 
-// NormOps are root-mean-square norms, over whole rows (groups = 1) or over each of the equal groups that a row is cut
-// into (QK-norm: one group per head).
+// NormSpec is a root-mean-square norm of each of the equal groups of columns that a row is cut into: 1 for the whole
+// row, in QK-norm one for each head.
+type NormSpec struct {
+	Groups int
+	Eps    float32
+	// Offset is added to the weight, in fp32, before it multiplies. Gemma's norms have 1, and their weights begin at 0.
+	Offset float32
+}
+
+// NormOps are root-mean-square norms. They multiply by W = w + Offset, or by 1 without a w; Offset is then 0.
 type NormOps interface {
-	// RMSNorm is y = w * x * rstd with rstd = 1/sqrt(mean(x^2) + eps). x and y are [T, groups*d], w is [1, d],
-	// rstd (F32, [T, groups]) is kept for the gradient.
+	// RMSNorm is y = W * x * rstd with rstd = 1/sqrt(mean(x^2) + Eps). x and y are [T, Groups*d], w is [1, d],
+	// rstd (F32, [T, Groups]) is kept for the gradient.
 	// Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
-	RMSNorm(y, rstd, x, w Mat, groups int, eps float32)
-	// RMSNormGrad is dx = rstd*(w*dy - xhat*mean(w*dy*xhat)) with xhat = x*rstd, plus resid if that is given (the
+	RMSNorm(y, rstd, x, w Mat, spec NormSpec)
+	// RMSNormGrad is dx = rstd*(W*dy - xhat*mean(W*dy*xhat)) with xhat = x*rstd, plus resid if that is given (the
 	// gradient that went around the norm), and dw (F32, [1, d]) += sum over rows and groups of dy*xhat, unless dw is
 	// none. dx may be dy or resid.
-	RMSNormGrad(dx, dw, dy, x, w, rstd, resid Mat, groups int)
+	RMSNormGrad(dx, dw, dy, x, w, rstd, resid Mat, spec NormSpec)
 }
 
 // Docs are the documents that are packed in a micro-batch. Each is an I32 vector of T entries.
@@ -116,14 +124,32 @@ type AttentionOps interface {
 	SinkGrad(dsinks, sinks, lse, delta Mat)
 }
 
-// MLPOps are the gated activation.
+// Activation is the function that a gated unit applies to its gate.
+type Activation uint8
+
+// The activations. Sources: Elfwing et al., "Sigmoid-Weighted Linear Units" (2017); Hendrycks and Gimpel, "Gaussian
+// Error Linear Units" (2016).
+const (
+	SiLU     Activation = iota // x*sigmoid(x)
+	GELU                       // x*(1 + erf(x/sqrt(2)))/2
+	GELUTanh                   // x*(1 + tanh(sqrt(2/pi)*(x + 0.044715*x^3)))/2
+)
+
+// GLUSpec is a gated unit act(gate, up) of the columns of gate and of up: Gate(gate)*up. The zero value is SwiGLU. With
+// Limit > 0, which needs SiLU, it is (clamp(up, -Limit, Limit) + 1)*g*sigmoid(Alpha*g) with g = min(gate, Limit).
+// Sources: Shazeer, "GLU Variants Improve Transformer" (2020); OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025).
+type GLUSpec struct {
+	Gate         Activation
+	Alpha, Limit float32
+}
+
+// MLPOps are the gated unit.
 type MLPOps interface {
-	// SwiGLU is y = silu(gate)*up; gateUp is [T, 2*I], gate first; y is [T, I].
-	// Source: Shazeer, "GLU Variants Improve Transformer" (2020).
-	SwiGLU(y, gateUp Mat)
-	// SwiGLUGrad writes dGateUp [T, 2*I] from dy [T, I], and to act [T, I] the bits of SwiGLU. dGateUp may be gateUp,
-	// act may be dy.
-	SwiGLUGrad(dGateUp, act, dy, gateUp Mat)
+	// GLU is y = act(gate, up); gateUp is [T, 2*I], gate first; y is [T, I].
+	GLU(y, gateUp Mat, spec GLUSpec)
+	// GLUGrad writes dGateUp [T, 2*I] from dy [T, I], and to act [T, I] the bits of GLU. dGateUp may be gateUp, act may
+	// be dy.
+	GLUGrad(dGateUp, act, dy, gateUp Mat, spec GLUSpec)
 }
 
 // HeadOps are the loss over a vocabulary that is visited in tiles of columns, in a fixed order.

@@ -85,7 +85,7 @@ func (m *decoder) metadata() []metaEntry {
 	size("attention.head_count", m.Heads)
 	size("attention.head_count_kv", m.KVHeads)
 	add("rope.freq_base", float32(m.Rope.Theta))
-	add("attention.layer_norm_rms_epsilon", m.Head.Eps)
+	add("attention.layer_norm_rms_epsilon", m.Head.Norm.Eps)
 	if m.HeadDim*m.Heads != m.Hidden || m.config.Reader().Has("head_dim") {
 		size("attention.key_length", m.HeadDim)
 		size("attention.value_length", m.HeadDim)

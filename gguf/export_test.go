@@ -346,7 +346,7 @@ func sameModel(t *testing.T, dir, back, modelType string) {
 			if modelType != "gpt_oss" {
 				a.Window = 0 // a file cannot say it
 			}
-			text += fmt.Sprintf("\n%+v %+v %v", a, b.FeedForward, b.Eps)
+			text += fmt.Sprintf("\n%+v %+v %v", a, b.FeedForward, b.Norm.Eps)
 		}
 		said = append(said, text)
 	}

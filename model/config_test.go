@@ -70,7 +70,7 @@ func mustBuild(t testing.TB, variant string, set map[string]any) *model.Model {
 func TestFamilies(t *testing.T) {
 	const rsqrt6, rsqrt8, rsqrt10, rsqrt12 = 0.40824829046386301637, 0.35355339059327376220, 0.31622776601683793320, 0.28867513459481288225
 	block := func(hidden, inner int, eps float32, a nn.Attention) nn.Block {
-		return nn.Block{Hidden: hidden, Mixer: a, FeedForward: nn.GLU{Inner: inner}, Eps: eps}
+		return nn.Block{Hidden: hidden, Mixer: a, FeedForward: nn.GLU{Inner: inner}, Norm: nn.Norm{Eps: eps}}
 	}
 	llamaBias := block(24, 68, 1e-5, nn.Attention{Heads: 4, KVHeads: 2, HeadDim: 6, Scale: rsqrt6, QKVBias: true,
 		OutBias: true})

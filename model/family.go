@@ -86,7 +86,7 @@ type Spec struct {
 	Hidden, Vocab, Layers, Positions int
 	Tied                             bool // the head uses the token embedding
 	InitStd                          float64
-	Eps                              float32 // of all norms
+	Norm                             nn.Norm // all norms
 
 	// Attention and GLU hold for every layer, except the settings that LayerTypes reads. The keys that all families
 	// share are in them before the family reads.
@@ -148,8 +148,8 @@ func (s *Spec) common(r *hf.ConfigReader) {
 	s.Hidden = limited(r, "hidden_size", maxWidth)
 	s.GLU.Inner = limited(r, "intermediate_size", maxWidth)
 	s.Attention.Heads = limited(r, "num_attention_heads", maxWidth)
-	s.Eps = float32(r.FloatOr("rms_norm_eps", 1e-6))
-	if !(s.Eps >= 0 && s.Eps < 1) {
+	s.Norm.Eps = float32(r.FloatOr("rms_norm_eps", 1e-6))
+	if !(s.Norm.Eps >= 0 && s.Norm.Eps < 1) {
 		r.Fail("rms_norm_eps", "a small positive number is expected")
 	}
 
@@ -198,7 +198,7 @@ func (s *Spec) headDimOr(r *hf.ConfigReader, def int) {
 // defaultEps is the number in norms where the key is absent.
 func (s *Spec) defaultEps(r *hf.ConfigReader, eps float32) {
 	if !r.Has("rms_norm_eps") {
-		s.Eps = eps
+		s.Norm.Eps = eps
 	}
 }
 
@@ -278,7 +278,7 @@ func (s *Spec) finish(r *hf.ConfigReader) {
 			s.Blocks = append(s.Blocks, b)
 		}
 		b := &s.Blocks[l]
-		b.Hidden, b.Eps = s.Hidden, s.Eps
+		b.Hidden, b.Norm = s.Hidden, s.Norm
 		if x, ok := b.FeedForward.(nn.Experts); ok {
 			b.FeedForward = s.parted(r, x)
 		}

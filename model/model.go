@@ -119,7 +119,7 @@ func (s *Spec) build() (*Model, error) {
 		return nil, err
 	}
 	m.Head = nn.Head{Hidden: m.Hidden, Vocab: m.Vocab, TileRows: tileRows(largest, m.Hidden, m.Vocab),
-		ChunkTokens: DefaultChunkTokens, Eps: s.Eps}
+		ChunkTokens: DefaultChunkTokens, Norm: s.Norm}
 
 	if m.EmbedTiles, err = m.addTiles(Embed, 0); err != nil {
 		return nil, err

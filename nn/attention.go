@@ -184,8 +184,8 @@ func (a Attention) rotate(p *Pass) {
 		rotated = p.buf[qk]
 		q, k, _ := a.operands(p)
 		rawQ, rawK, _ := a.split(p.buf[qkv])
-		p.RMSNorm(q, p.buf[qRstd], rawQ, p.w.named(qNorm, 1), a.normGroups(a.Heads), p.eps)
-		p.RMSNorm(k, p.buf[kRstd], rawK, p.w.named(kNorm, 1), a.normGroups(a.KVHeads), p.eps)
+		p.RMSNorm(q, p.buf[qRstd], rawQ, p.w.named(qNorm, 1), p.normed.of(a.normGroups(a.Heads)))
+		p.RMSNorm(k, p.buf[kRstd], rawK, p.w.named(kNorm, 1), p.normed.of(a.normGroups(a.KVHeads)))
 	case a.QKVBias:
 		bias = p.w.named(qkvBias, 2)
 	}
@@ -282,9 +282,9 @@ func (a Attention) backwardQKV(p *Pass, x, dx device.Mat) {
 		rawQ, rawK, _ := a.split(p.buf[qkv])
 		none := device.Mat{}
 		p.RMSNormGrad(dq, p.g.named(qNorm, 1), dq, rawQ, p.w.named(qNorm, 1), p.buf[qRstd], none,
-			a.normGroups(a.Heads))
+			p.normed.of(a.normGroups(a.Heads)))
 		p.RMSNormGrad(dk, p.g.named(kNorm, 1), dk, rawK, p.w.named(kNorm, 1), p.buf[kRstd], none,
-			a.normGroups(a.KVHeads))
+			p.normed.of(a.normGroups(a.KVHeads)))
 	}
 	// The feed-forward took over the buffer of this norm; to repeat it is cheaper than to hold t*Hidden elements
 	// meanwhile.

@@ -19,7 +19,7 @@ type Block struct {
 	Rule        Rule
 	Mixer       Mixer
 	FeedForward FeedForward
-	Eps         float32 // of all norms, those inside of halves included
+	Norm        Norm // all norms, those inside of halves included
 }
 
 // Half has the methods that both halves of a block share. A half is a value that says its sizes; it has no memory.

@@ -22,7 +22,7 @@ func variants() map[string]*nn.Block {
 		if a.Rope.Theta > 0 {
 			a.Rope.HeadDim = a.HeadDim
 		}
-		all[name] = &nn.Block{Hidden: 26, Mixer: a, FeedForward: g, Eps: 1e-5}
+		all[name] = &nn.Block{Hidden: 26, Mixer: a, FeedForward: g, Norm: nn.Norm{Eps: 1e-5}}
 	}
 	add("plain", func(*nn.Attention, *nn.GLU) {})
 	add("one head", func(a *nn.Attention, _ *nn.GLU) { a.Heads, a.KVHeads, a.HeadDim = 1, 1, 14 })

@@ -41,7 +41,7 @@ type Experts struct {
 	PerPart int // experts of a part; the last one may have fewer
 
 	Route      device.RouteSpec
-	Activation device.GLUSpec
+	Activation device.GLUSpec // of all experts, the shared one included
 
 	RouterBias bool // is added to the logits
 	// the block has a constant for each expert that is added to its score where rows choose, see device.RouteSpec
@@ -232,7 +232,7 @@ func (x Experts) OpenForward(p *Pass) {
 	for c := range chunks(sum.Rows, p.chunk) {
 		gateUp, act := x.shared(p, c)
 		p.Project(gateUp, c.rows(p.norm), sharedGateUp, 2)
-		p.SwiGLU(act, gateUp)
+		p.GLU(act, gateUp, x.Activation)
 		p.Project(c.rows(sum), act, sharedDown, 1)
 	}
 }
@@ -421,7 +421,7 @@ func (x Experts) CloseBackward(p *Pass, dNorm device.Mat) {
 			gateUp, act := x.shared(p, c)
 			p.Project(gateUp, norm, sharedGateUp, 2)
 			p.ProjectGrad(act, dy, sharedDown, 1)
-			p.SwiGLUGrad(gateUp, act, act, gateUp)
+			p.GLUGrad(gateUp, act, act, gateUp, x.Activation)
 			part.WeightGrad(sharedDown, 1, dy, act)
 			part.WeightGrad(sharedGateUp, 2, gateUp, norm)
 			p.MatMul(sum, gateUp, p.w.named(sharedGateUp, 2), device.MatMulFlags{Accumulate: true})

@@ -40,7 +40,7 @@ type mixed struct {
 // newMixed makes the block. An expert's weights depend on its number in order, and not on its part.
 func newMixed(t *testing.T, x nn.Experts, dtype tensor.DType, order []int) *mixed {
 	t.Helper()
-	d := &nn.Block{Hidden: expertHidden, Eps: 1e-5, Mixer: variants()["plain"].Mixer, FeedForward: x}
+	d := &nn.Block{Hidden: expertHidden, Norm: nn.Norm{Eps: 1e-5}, Mixer: variants()["plain"].Mixer, FeedForward: x}
 	m := &mixed{block: newBlock(t, d, dtype, nil), experts: x}
 	for i, f := range m.layout.Fields {
 		if len(f.Shape) == 2 && f.Name == "router.weight" || f.Name == "router.bias" { // a row for each expert
@@ -197,7 +197,8 @@ func TestPermutedExperts(t *testing.T) {
 func TestOneExpert(t *testing.T) {
 	x := nn.Experts{Inner: 17, Number: 1, PerPart: 1, Route: device.RouteSpec{TopK: 1, Scale: 1}}
 	m := newMixed(t, x, tensor.F32, []int{0})
-	d := newBlock(t, &nn.Block{Hidden: expertHidden, Eps: 1e-5, Mixer: m.d.Mixer, FeedForward: nn.GLU{Inner: 17}},
+	d := newBlock(t, &nn.Block{Hidden: expertHidden, Norm: nn.Norm{Eps: 1e-5}, Mixer: m.d.Mixer,
+		FeedForward: nn.GLU{Inner: 17}},
 		tensor.F32, nil)
 	for i, f := range d.layout.Fields {
 		if at := m.index(f.Name); at >= 0 {

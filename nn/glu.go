@@ -12,11 +12,12 @@ import (
 //	y, dy           [c, H]            output and its gradient
 //	gate, up; down  [2*I, H]; [H, I]  weights
 
-// GLU is the feed-forward of the Llama family: down(silu(gate(x)) * up(x)). Source: Shazeer, "GLU Variants Improve
-// Transformer" (2020).
+// GLU is a gated feed-forward: down(act(gate(x), up(x))), in the Llama family with silu(gate)*up. Source: Shazeer, "GLU
+// Variants Improve Transformer" (2020).
 type GLU struct {
-	Inner int  // columns of gate and of up
-	Bias  bool // biases on gate, up and down
+	Inner      int  // columns of gate and of up
+	Bias       bool // biases on gate, up and down
+	Activation device.GLUSpec
 }
 
 // The tensors of a GLU. Gate and up are glued.
@@ -28,7 +29,7 @@ const (
 // The buffers of a GLU.
 const (
 	gateUp = iota // [c, 2*I]: gate and up, then the gradient of both
-	act           // [c, I]: silu(gate)*up; in backward the gradient of it first
+	act           // [c, I]: act(gate, up); in backward the gradient of it first
 )
 
 func (g GLU) Values(int) []Value {
@@ -52,7 +53,7 @@ func (g GLU) Fields(hidden int) []tensor.Field {
 func (g GLU) Forward(p *Pass, h, y device.Mat, last device.MatMulFlags) {
 	p.Normalize(h)
 	g.projectGateUp(p)
-	p.SwiGLU(p.buf[act], p.buf[gateUp])
+	p.GLU(p.buf[act], p.buf[gateUp], g.Activation)
 	p.MatMul(y, p.buf[act], p.w.named(downWeight, 1), last)
 	if g.Bias {
 		p.AddBias(y, p.w.named(downBias, 1))
@@ -75,7 +76,7 @@ func (g GLU) Backward(p *Pass, h, dy, dx device.Mat) {
 		g.projectGateUp(p)
 	}
 	p.ProjectGrad(p.buf[act], dy, downWeight, 1)
-	p.SwiGLUGrad(p.buf[gateUp], p.buf[act], p.buf[act], p.buf[gateUp])
+	p.GLUGrad(p.buf[gateUp], p.buf[act], p.buf[act], p.buf[gateUp], g.Activation)
 	p.WeightGrad(downWeight, 1, dy, p.buf[act])
 	if g.Bias {
 		p.BiasGradient(downBias, 1, dy)

@@ -20,9 +20,11 @@ const groupInner, groupCount = 8, 3
 
 func newGrouped(t *testing.T, a nn.Attention) *grouped {
 	t.Helper()
-	whole := newBlock(t, &nn.Block{Hidden: 24, Eps: 1e-5, Mixer: a, FeedForward: nn.GLU{Inner: groupInner * groupCount}},
+	whole := newBlock(t, &nn.Block{Hidden: 24, Norm: nn.Norm{Eps: 1e-5}, Mixer: a,
+		FeedForward: nn.GLU{Inner: groupInner * groupCount}},
 		tensor.F32, nil)
-	d := &nn.Block{Hidden: 24, Eps: 1e-5, Mixer: a, FeedForward: nn.SplitGLU{Inner: groupInner, Groups: groupCount}}
+	d := &nn.Block{Hidden: 24, Norm: nn.Norm{Eps: 1e-5}, Mixer: a,
+		FeedForward: nn.SplitGLU{Inner: groupInner, Groups: groupCount}}
 	g := &grouped{block: newBlock(t, d, tensor.F32, nil), whole: whole}
 	for i, f := range g.layout.Fields {
 		g.set(g.w.Mat(i), whole.get(whole.w.Mat(whole.field(f.Name))))

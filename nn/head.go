@@ -36,8 +36,8 @@ type Head struct {
 	Hidden, Vocab int
 	TileRows      int
 	ChunkTokens   int
-	NormTokens    int     // positions whose final norm is taken at once; 0: all. It sets the order of sums as well
-	Eps           float32 // of the norm
+	NormTokens    int // positions whose final norm is taken at once; 0: all. It sets the order of sums as well
+	Norm          Norm
 	SoftCap       float32 // bounds the logits, as device.HeadOps has it; 0: none
 }
 
@@ -91,7 +91,7 @@ func (h *Head) NewVisitWork(a *device.Arena, dtype tensor.DType, t int) *HeadWor
 // NormForward is xn = norm(x); rstd is for NormBackward.
 func (h *Head) NormForward(s device.Stream, wNorm, x, xn, rstd device.Mat) {
 	for c := range h.normChunks(x.Rows) {
-		s.RMSNorm(c.rows(xn), c.rows(rstd), c.rows(x), wNorm, 1, h.Eps)
+		s.RMSNorm(c.rows(xn), c.rows(rstd), c.rows(x), wNorm, h.Norm.of(1))
 	}
 }
 
@@ -104,7 +104,7 @@ func (h *Head) NormBackward(s device.Stream, wNorm, dwNorm, x, rstd, dxn32, dx d
 			s.Cast(dx, dxn)
 			dxn = dx
 		}
-		s.RMSNormGrad(dx, dwNorm, dxn, c.rows(x), wNorm, c.rows(rstd), device.Mat{}, 1)
+		s.RMSNormGrad(dx, dwNorm, dxn, c.rows(x), wNorm, c.rows(rstd), device.Mat{}, h.Norm.of(1))
 	}
 }
 

@@ -103,10 +103,10 @@ func (e *ending) totalLoss() float64 {
 // heads have tiles and chunks that do not divide evenly, one tile, and one chunk.
 func heads() map[string]*nn.Head {
 	return map[string]*nn.Head{
-		"uneven":    {Hidden: 22, Vocab: 53, TileRows: 16, ChunkTokens: 7, Eps: 1e-5},
-		"one tile":  {Hidden: 10, Vocab: 31, TileRows: 31, ChunkTokens: 5, Eps: 1e-5},
-		"one chunk": {Hidden: 10, Vocab: 31, TileRows: 4, ChunkTokens: 64, Eps: 1e-5},
-		"capped":    {Hidden: 10, Vocab: 31, TileRows: 12, ChunkTokens: 7, Eps: 1e-5, SoftCap: 1.5},
+		"uneven":    {Hidden: 22, Vocab: 53, TileRows: 16, ChunkTokens: 7, Norm: nn.Norm{Eps: 1e-5}},
+		"one tile":  {Hidden: 10, Vocab: 31, TileRows: 31, ChunkTokens: 5, Norm: nn.Norm{Eps: 1e-5}},
+		"one chunk": {Hidden: 10, Vocab: 31, TileRows: 4, ChunkTokens: 64, Norm: nn.Norm{Eps: 1e-5}},
+		"capped":    {Hidden: 10, Vocab: 31, TileRows: 12, ChunkTokens: 7, Norm: nn.Norm{Eps: 1e-5}, SoftCap: 1.5},
 	}
 }
 
@@ -178,7 +178,7 @@ func TestHeadLoss(t *testing.T) {
 		h.Cap(out)
 		for p := range positions {
 			row := x[p*h.Hidden : (p+1)*h.Hidden]
-			rms := math.Sqrt(dot(row, row)/float64(h.Hidden) + float64(h.Eps))
+			rms := math.Sqrt(dot(row, row)/float64(h.Hidden) + float64(h.Norm.Eps))
 			sum, target := 0.0, 0.0
 			for i, w := range e.tiles {
 				first, rows := h.Tile(i)

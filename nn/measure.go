@@ -192,21 +192,26 @@ func (c *counter) Copy(dst, src device.Mem) {
 	c.Traffic += dst.Len + src.Len
 }
 
-func (c *counter) Zero(dst device.Mem)                             { c.Ops++; c.Traffic += dst.Len }
-func (c *counter) Add(y, a, b device.Mat)                          { c.moves(y, a, b) }
-func (c *counter) Cast(dst, src device.Mat)                        { c.moves(dst, src) }
-func (c *counter) AddBias(y, _ device.Mat)                         { c.moves(y, y) }
-func (c *counter) BiasGrad(_, dy device.Mat)                       { c.moves(dy) }
-func (c *counter) RMSNorm(y, _, x, _ device.Mat, _ int, _ float32) { c.moves(y, x) }
-func (c *counter) SinkGrad(_, _, _, _ device.Mat)                  { c.Ops++ }
-func (c *counter) SwiGLU(y, gateUp device.Mat)                     { c.moves(y, gateUp) }
-func (c *counter) SwiGLUGrad(dGateUp, act, dy, gateUp device.Mat)  { c.moves(dGateUp, act, dy, gateUp) }
+func (c *counter) Zero(dst device.Mem)                              { c.Ops++; c.Traffic += dst.Len }
+func (c *counter) Add(y, a, b device.Mat)                           { c.moves(y, a, b) }
+func (c *counter) Cast(dst, src device.Mat)                         { c.moves(dst, src) }
+func (c *counter) AddBias(y, _ device.Mat)                          { c.moves(y, y) }
+func (c *counter) BiasGrad(_, dy device.Mat)                        { c.moves(dy) }
+func (c *counter) RMSNorm(y, _, x, _ device.Mat, _ device.NormSpec) { c.moves(y, x) }
+func (c *counter) SinkGrad(_, _, _, _ device.Mat)                   { c.Ops++ }
+func (c *counter) GLU(y, gateUp device.Mat, _ device.GLUSpec)       { c.moves(y, gateUp) }
 
 func (c *counter) RoPE(y, x, _ device.Mat, _ int, _, _ device.Mat, _ device.Mem, _ bool) {
 	c.moves(y, x)
 }
 
-func (c *counter) RMSNormGrad(dx, _, dy, x, _, _, resid device.Mat, _ int) { c.moves(dx, dy, x, resid) }
+func (c *counter) RMSNormGrad(dx, _, dy, x, _, _, resid device.Mat, _ device.NormSpec) {
+	c.moves(dx, dy, x, resid)
+}
+
+func (c *counter) GLUGrad(dGateUp, act, dy, gateUp device.Mat, _ device.GLUSpec) {
+	c.moves(dGateUp, act, dy, gateUp)
+}
 
 func (c *counter) Gather(y, _ device.Mat, _ device.Mem, _ int)      { c.moves(y, y) }
 func (c *counter) Put(_, x device.Mat, _ device.Mem)                { c.moves(x, x) }

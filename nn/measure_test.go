@@ -11,8 +11,9 @@ import (
 // two query heads and one key head of 4, and 12 columns of gate.
 func TestMeasureForward(t *testing.T) {
 	for window, pairs := range map[int]int64{0: 6 + 15, 2: 5 + 9, 3: 6 + 12, 5: 6 + 15} {
-		b := &nn.Block{Hidden: 8, Eps: 1e-5, FeedForward: nn.GLU{Inner: 12}, Mixer: nn.Attention{Heads: 2, KVHeads: 1, HeadDim: 4,
-			Rope: nn.RopeFrequencies{HeadDim: 4, Theta: 1e4}, Scale: 0.5, Window: window}}
+		b := &nn.Block{Hidden: 8, Norm: nn.Norm{Eps: 1e-5}, FeedForward: nn.GLU{Inner: 12},
+			Mixer: nn.Attention{Heads: 2, KVHeads: 1, HeadDim: 4,
+				Rope: nn.RopeFrequencies{HeadDim: 4, Theta: 1e4}, Scale: 0.5, Window: window}}
 		layout, err := tensor.NewLayout(b.Fields()...)
 		if err != nil {
 			t.Fatal(err)

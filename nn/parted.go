@@ -238,7 +238,7 @@ func (d *Block) partBackward(part int, first bool) Visit {
 
 // held is the view of a routed feed-forward of a micro-batch, or of the step. Its values have the rows of a chunk.
 func (d *Block) held(s device.Stream, a *Args) *Pass {
-	p := &Pass{Stream: s, eps: d.Eps, b: a.Batch, held: a.Held, norm: a.Held.norm, rstd: a.Held.rstd,
+	p := &Pass{Stream: s, normed: d.Norm, b: a.Batch, held: a.Held, norm: a.Held.norm, rstd: a.Held.rstd,
 		chunk: a.Work.chunk,
 		buf:   a.Work.feed, loads: a.Loads, balance: a.Balance, constants: a.Constants}
 	if len(a.Weights) > 0 {
@@ -252,7 +252,7 @@ func (d *Block) held(s device.Stream, a *Args) *Pass {
 
 // partPass is the view that a part has of a chunk of a micro-batch.
 func (d *Block) partPass(s device.Stream, a *Args, c chunk) *Pass {
-	p := &Pass{Stream: s, w: a.Weights[0], eps: d.Eps, norm: c.rows(a.Held.norm)}
+	p := &Pass{Stream: s, w: a.Weights[0], normed: d.Norm, norm: c.rows(a.Held.norm)}
 	if len(a.Gradients) > 0 {
 		p.g = a.Gradients[0].at(c)
 	}
@@ -287,7 +287,7 @@ func (d *Block) runOpen(s device.Stream, a *Args) {
 }
 
 func (d *Block) normalizeHeld(s device.Stream, a *Args, c chunk, h device.Mat) {
-	s.RMSNorm(c.rows(a.Held.norm), c.rows(a.Held.rstd), h, a.Weights[0].named(feedNorm, 1), 1, d.Eps)
+	s.RMSNorm(c.rows(a.Held.norm), c.rows(a.Held.rstd), h, a.Weights[0].named(feedNorm, 1), d.Norm.of(1))
 }
 
 // runReopen computes again what the parts read in their visits on the way down.
@@ -328,14 +328,14 @@ func (d *Block) runClose(s device.Stream, a *Args) {
 	for c := range mixer.chunks() {
 		dx := c.rows(a.DX)
 		s.RMSNormGrad(dx, g.named(feedNorm, 1), c.rows(a.Held.dNorm), d.residual(c, a), w.named(feedNorm, 1),
-			c.rows(a.Held.rstd), dx, 1)
+			c.rows(a.Held.rstd), dx, d.Norm.of(1))
 	}
 	d.Mixer.Recompute(mixer, a.X)
 	d.Mixer.Backward(mixer, a.X, a.DX, a.DX)
 }
 
-// SplitGLU is a GLU whose inner columns are cut into parts. It computes what a GLU of Groups*Inner columns does,
-// with a rounding of the sum after each part.
+// SplitGLU is a GLU, with silu, whose inner columns are cut into parts. It computes what a GLU of Groups*Inner columns
+// does, with a rounding of the sum after each part.
 type SplitGLU struct {
 	Inner  int // columns of gate and of up in a part
 	Groups int
@@ -367,7 +367,7 @@ func (g SplitGLU) Values(int) []Value {
 // ForwardPart implements Parted.
 func (g SplitGLU) ForwardPart(p *Pass, _ int, y device.Mat) {
 	p.Project(p.buf[gateUp], p.norm, groupGateUp, 2)
-	p.SwiGLU(p.buf[act], p.buf[gateUp])
+	p.GLU(p.buf[act], p.buf[gateUp], device.GLUSpec{})
 	p.MatMul(y, p.buf[act], p.w.named(groupDown, 1), device.MatMulFlags{TransB: true, Accumulate: true})
 }
 
@@ -375,7 +375,7 @@ func (g SplitGLU) ForwardPart(p *Pass, _ int, y device.Mat) {
 func (g SplitGLU) BackwardPart(p *Pass, _ int, dy, dNorm device.Mat, first bool) {
 	p.Project(p.buf[gateUp], p.norm, groupGateUp, 2)
 	p.ProjectGrad(p.buf[act], dy, groupDown, 1)
-	p.SwiGLUGrad(p.buf[gateUp], p.buf[act], p.buf[act], p.buf[gateUp])
+	p.GLUGrad(p.buf[gateUp], p.buf[act], p.buf[act], p.buf[gateUp], device.GLUSpec{})
 	p.WeightGrad(groupDown, 1, dy, p.buf[act])
 	p.WeightGrad(groupGateUp, 2, p.buf[gateUp], p.norm)
 	p.MatMul(dNorm, p.buf[gateUp], p.w.named(groupGateUp, 2), device.MatMulFlags{Accumulate: !first})

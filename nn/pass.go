@@ -86,7 +86,7 @@ type Pass struct {
 	b         *MicroBatch
 	r         *Rope
 	keep      Keep
-	eps       float32
+	normed    Norm
 	norms     norms // of the half
 	chunk     int   // rows
 	positions device.Mem
@@ -106,8 +106,8 @@ type Pass struct {
 }
 
 func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {
-	p := Pass{Stream: s, w: a.Weights[0], b: a.Batch, r: a.Rope, keep: a.Kept.keep, eps: d.Eps, chunk: a.Work.chunk,
-		cache: a.Cache, positions: a.Batch.Docs.Positions, norm: a.Work.norm, rstd: a.Work.rstd}
+	p := Pass{Stream: s, w: a.Weights[0], b: a.Batch, r: a.Rope, keep: a.Kept.keep, normed: d.Norm,
+		chunk: a.Work.chunk, cache: a.Cache, positions: a.Batch.Docs.Positions, norm: a.Work.norm, rstd: a.Work.rstd}
 	if len(a.Gradients) > 0 {
 		p.g = a.Gradients[0]
 	}

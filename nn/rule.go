@@ -15,6 +15,14 @@ const (
 	Parallel             // y = x + mixer(n(x)) + feed(n(x)), with one norm for both: Cohere, Phi
 )
 
+// Norm says how norms are taken: Eps keeps them finite, and Offset is added to their weights (device.NormSpec).
+type Norm struct{ Eps, Offset float32 }
+
+// of is the norm of each of the groups of columns of a row.
+func (n Norm) of(groups int) device.NormSpec {
+	return device.NormSpec{Groups: groups, Eps: n.Eps, Offset: n.Offset}
+}
+
 // The norms of the halves' inputs and of their results.
 const (
 	mixerNorm = "mixer_norm.weight"
@@ -41,7 +49,7 @@ func (p *Pass) Normalize(x device.Mat) {
 		p.Copy(p.norm.Mem, x.Mem)
 		return
 	}
-	p.RMSNorm(p.norm, p.rstd, x, p.w.named(p.norms.in, 1), 1, p.eps)
+	p.RMSNorm(p.norm, p.rstd, x, p.w.named(p.norms.in, 1), p.normed.of(1))
 }
 
 // NormalizeGrad adds to dx, the residual stream's gradient, what comes through Normalize. The gradient of the rows that
@@ -51,17 +59,18 @@ func (p *Pass) NormalizeGrad(x, dx device.Mat) {
 		p.Add(dx, dx, p.norm)
 		return
 	}
-	p.RMSNormGrad(dx, p.g.named(p.norms.in, 1), p.norm, x, p.w.named(p.norms.in, 1), p.rstd, dx, 1)
+	p.RMSNormGrad(dx, p.g.named(p.norms.in, 1), p.norm, x, p.w.named(p.norms.in, 1), p.rstd, dx, p.normed.of(1))
 }
 
 // normOut writes the norm of the half's result, which is in p.out, to p.Norm.
 func (p *Pass) normOut() {
-	p.RMSNorm(p.norm, p.outRstd, p.out, p.w.named(p.norms.out, 1), 1, p.eps)
+	p.RMSNorm(p.norm, p.outRstd, p.out, p.w.named(p.norms.out, 1), p.normed.of(1))
 }
 
 // normedGrad writes the gradient of p.out, given that of its norm.
 func (p *Pass) normedGrad(dOut, dNormed device.Mat) {
-	p.RMSNormGrad(dOut, p.g.named(p.norms.out, 1), dNormed, p.out, p.w.named(p.norms.out, 1), p.outRstd, device.Mat{}, 1)
+	p.RMSNormGrad(dOut, p.g.named(p.norms.out, 1), dNormed, p.out, p.w.named(p.norms.out, 1), p.outRstd, device.Mat{},
+		p.normed.of(1))
 }
 
 // mix adds the mixer's result to a chunk of the residual stream: h = x + it.

@@ -65,7 +65,7 @@ func TestRules(t *testing.T) {
 	const hidden = 6
 	for rule := nn.Pre; rule <= nn.Parallel; rule++ {
 		for _, rows := range []int{0, 4} {
-			d := &nn.Block{Hidden: hidden, Rule: rule, Eps: 1e-5, Mixer: mixing{product{"a.weight"}},
+			d := &nn.Block{Hidden: hidden, Rule: rule, Norm: nn.Norm{Eps: 1e-5}, Mixer: mixing{product{"a.weight"}},
 				FeedForward: feeding{product{"b.weight"}}}
 			k := newBlock(t, d, tensor.F32, nil)
 			k.rows = rows

@@ -239,7 +239,7 @@ func TestProbeTakesRandomNumbers(t *testing.T) {
 	if _, err := measure(context.Background(), o, smallProbeFor, 0.001); err != nil {
 		t.Fatal(err)
 	}
-	for _, op := range []string{"MatMul", "Attention", "AttentionGrad", "RMSNorm", "SwiGLU", "AdamW"} {
+	for _, op := range []string{"MatMul", "Attention", "AttentionGrad", "RMSNorm", "GLU", "AdamW"} {
 		if !seen[op] {
 			t.Errorf("the probe does no %s", op)
 		}
@@ -307,14 +307,14 @@ func (w *watchedStream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta
 	w.Stream.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec)
 }
 
-func (w *watchedStream) RMSNorm(y, rstd, x, scale device.Mat, groups int, eps float32) {
+func (w *watchedStream) RMSNorm(y, rstd, x, scale device.Mat, spec device.NormSpec) {
 	w.look("RMSNorm", x, scale)
-	w.Stream.RMSNorm(y, rstd, x, scale, groups, eps)
+	w.Stream.RMSNorm(y, rstd, x, scale, spec)
 }
 
-func (w *watchedStream) SwiGLU(y, gateUp device.Mat) {
-	w.look("SwiGLU", gateUp)
-	w.Stream.SwiGLU(y, gateUp)
+func (w *watchedStream) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
+	w.look("GLU", gateUp)
+	w.Stream.GLU(y, gateUp, spec)
 }
 
 func (w *watchedStream) AdamW(args device.AdamWArgs, bad device.Mem) {

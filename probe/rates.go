@@ -168,9 +168,9 @@ func (p *prober) elements(dtype tensor.DType) func(*plan.Machine) error {
 		}
 		one := int64(rows) * int64(cols) * dtype.Bytes()
 		r, err := p.rate(task{p.compute, (2 + 3 + 3) * one, func() {
-			p.compute.RMSNorm(y, rstd, x, w, 1, 1e-6)
+			p.compute.RMSNorm(y, rstd, x, w, device.NormSpec{Groups: 1, Eps: 1e-6})
 			p.compute.Add(y, y, x)
-			p.compute.SwiGLU(y, gateUp)
+			p.compute.GLU(y, gateUp, device.GLUSpec{})
 		}}, p.seconds)
 		if dtype == tensor.F32 {
 			m.F32DeviceBytesPerSec = r

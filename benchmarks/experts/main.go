@@ -274,8 +274,8 @@ func measure(s shape, dtype tensor.DType, options cpu.Options, turns int) {
 	d := harness.Must(cpu.New(options))
 	x := nn.Experts{Inner: s.inner, Number: s.experts, PerPart: s.part, Activation: s.activation,
 		Route: device.RouteSpec{TopK: s.topK, Renormalize: true, Scale: 1}}
-	b := &bench{shape: s, dtype: dtype, rng: rand.New(rand.NewPCG(1, 2)), block: &nn.Block{Hidden: s.hidden, Eps: 1e-5,
-		Mixer: nn.Attention{Heads: 1, KVHeads: 1, HeadDim: 64, Scale: 0.125,
+	b := &bench{shape: s, dtype: dtype, rng: rand.New(rand.NewPCG(1, 2)), block: &nn.Block{Hidden: s.hidden,
+		Norm: nn.Norm{Eps: 1e-5}, Mixer: nn.Attention{Heads: 1, KVHeads: 1, HeadDim: 64, Scale: 0.125,
 			Rope: nn.RopeFrequencies{HeadDim: 64, Theta: 1e6}}, FeedForward: x}}
 	bytes := int64(3*s.part*s.inner*s.hidden)*8 + int64(s.rows)*int64(s.hidden+s.experts)*64 +
 		int64(s.expected()+chunk)*int64(4*s.hidden+4*s.inner)*8 + 64<<20

@@ -192,12 +192,12 @@ func operations(sides [2]side) []operation {
 			}
 		})
 
-		glu := &kernels.SwiGLU{GateUp: matrix(dtype, positions, 2*inter), H: matrix(dtype, positions, inter),
+		glu := &kernels.GLU{GateUp: matrix(dtype, positions, 2*inter), H: matrix(dtype, positions, inter),
 			DH: matrix(dtype, positions, inter), DGateUp: matrix(dtype, positions, 2*inter)}
-		add("swiglu", 0, func() { k.SwiGLUForward(glu, 0, positions) })
-		add("swiglu grad", 0, func() { k.SwiGLUBackward(glu, 0, positions) })
+		add("swiglu", 0, func() { k.GLUForward(glu, 0, positions) })
+		add("swiglu grad", 0, func() { k.GLUBackward(glu, 0, positions) })
 		x := matrix(dtype, positions, hidden)
-		norm := &kernels.RMSNorm{X: x, Y: matrix(dtype, positions, hidden), Weight: vector(matrix(dtype, 1, hidden)),
+		norm := &kernels.RMSNorm{X: x, Y: matrix(dtype, positions, hidden), Weight: make([]float32, hidden),
 			RStd: make([]float32, positions), Groups: 1, Eps: 1e-5,
 			DX: matrix(dtype, positions, hidden), DY: matrix(dtype, positions, hidden), Residual: x,
 			DWeight: make([]float32, hidden)}

@@ -61,6 +61,8 @@ func BenchmarkOps(b *testing.B) {
 		}
 		bad := sp.arena.Take(8)
 		none := device.Mat{}
+		norm, headNorm := device.NormSpec{Groups: 1, Eps: 1e-5}, device.NormSpec{Groups: heads, Eps: 1e-5}
+		geglu := device.GLUSpec{Gate: device.GELUTanh}
 		pairs := float64(T) * (T + 1) / 2
 		product := func(m, n, k int) float64 { return 2 * float64(m) * float64(n) * float64(k) }
 		for _, op := range []struct {
@@ -80,16 +82,18 @@ func BenchmarkOps(b *testing.B) {
 			{"Cast", 0, func(w work) { w.Cast(cast, table.RowRange(0, T)) }},
 			{"Copy", 0, func(w work) { w.Copy(gu.Mem, dgu.Mem) }},
 			{"Zero", 0, func(w work) { w.Zero(gu.Mem) }},
-			{"RMSNorm", 0, func(s work) { s.RMSNorm(y, rstd, x, w, 1, 1e-5) }},
-			{"RMSNormGrad", 0, func(s work) { s.RMSNormGrad(dx, dw, y, x, w, rstd, y, 1) }},
-			{"RMSNorm/heads", 0, func(w work) { w.RMSNorm(out, qrstd, q, qw, heads, 1e-5) }},
-			{"RMSNormGrad/heads", 0, func(w work) { w.RMSNormGrad(dq, qdw, out, q, qw, qrstd, none, heads) }},
+			{"RMSNorm", 0, func(s work) { s.RMSNorm(y, rstd, x, w, norm) }},
+			{"RMSNormGrad", 0, func(s work) { s.RMSNormGrad(dx, dw, y, x, w, rstd, y, norm) }},
+			{"RMSNorm/heads", 0, func(w work) { w.RMSNorm(out, qrstd, q, qw, headNorm) }},
+			{"RMSNormGrad/heads", 0, func(w work) { w.RMSNormGrad(dq, qdw, out, q, qw, qrstd, none, headNorm) }},
 			{"RoPE", 0, func(w work) { w.RoPE(dq, q, none, heads, cos, sin, positions, false) }},
 			{"RoPE/bias", 0, func(w work) { w.RoPE(dq, q, bias.ColRange(0, q.Cols), heads, cos, sin, positions, false) }},
 			{"Attention", 4 * headDim * heads * pairs, func(w work) { w.Attention(out, lse, q, k, v, spec) }},
 			{"AttentionGrad", 10 * headDim * heads * pairs, func(w work) { w.AttentionGrad(dq, dk, dv, y, q, k, v, out, lse, delta, spec) }},
-			{"SwiGLU", 0, func(w work) { w.SwiGLU(h, gu) }},
-			{"SwiGLUGrad", 0, func(w work) { w.SwiGLUGrad(dgu, dh, dh, gu) }},
+			{"SwiGLU", 0, func(w work) { w.GLU(h, gu, device.GLUSpec{}) }},
+			{"SwiGLUGrad", 0, func(w work) { w.GLUGrad(dgu, dh, dh, gu, device.GLUSpec{}) }},
+			{"GeGLU", 0, func(w work) { w.GLU(h, gu, geglu) }},
+			{"GeGLUGrad", 0, func(w work) { w.GLUGrad(dgu, dh, dh, gu, geglu) }},
 			{"LSEUpdate", 0, func(w work) { w.LSEUpdate(stat, logits, ids, 0, 0) }},
 			{"TokenLoss", 0, func(w work) { w.TokenLoss(loss, stat, ids) }},
 			{"CrossEntropyGrad", 0, func(w work) { w.CrossEntropyGrad(dlogits, logits, stat, ids, loss.Mem, 0, 0) }},

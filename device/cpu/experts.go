@@ -159,7 +159,7 @@ func (s *Stream) ExpertBiasGrad(db, dweights, dy, bias, weights device.Mat, b de
 func (s *Stream) ExpertGLU(y, gateUp device.Mat, spec device.GLUSpec, b device.Blocks) {
 	s.operands.ExpertGLU(y, gateUp, spec, b)
 	s.enqueue(func() {
-		a := &kernels.GLU{GateUp: mat(gateUp), H: mat(y), Alpha: spec.Alpha, Limit: spec.Limit}
+		a := &kernels.GLU{GateUp: mat(gateUp), H: mat(y), GLUSpec: spec}
 		s.eachRow(b, rowBytes(y, gateUp), func(_ int, _ []int32, lo, hi int) { s.crew.GLUForward(a, lo, hi) })
 	})
 }
@@ -169,11 +169,10 @@ func (s *Stream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights devic
 	b device.Blocks) {
 	s.operands.ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights, spec, b)
 	s.enqueue(func() {
-		a := &kernels.GLU{GateUp: mat(gateUp), H: mat(act), DH: mat(dy), DGateUp: mat(dGateUp), Alpha: spec.Alpha,
-			Limit: spec.Limit}
+		a := &kernels.GLU{GateUp: mat(gateUp), H: mat(act), DH: mat(dy), DGateUp: mat(dGateUp), GLUSpec: spec}
 		w, dw := floats(weights), floats(dweights)
 		s.eachRow(b, rowBytes(dGateUp, act, dy, gateUp), func(_ int, choices []int32, lo, _ int) {
-			s.crew.GLUBackward(a, lo, choices, w, dw)
+			s.crew.WeightedGLUBackward(a, lo, choices, w, dw)
 		})
 	})
 }

@@ -8,22 +8,34 @@ import (
 )
 
 // RMSNorm implements device.NormOps.
-func (s *Stream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
-	s.operands.RMSNorm(y, rstd, x, w, groups, eps)
+func (s *Stream) RMSNorm(y, rstd, x, w device.Mat, spec device.NormSpec) {
+	s.operands.RMSNorm(y, rstd, x, w, spec)
 	s.enqueue(func() {
-		a := &kernels.RMSNorm{X: mat(x), Y: mat(y), Weight: vec(w), RStd: floats(rstd), Groups: groups, Eps: eps}
+		a := s.norm(x, w, rstd, spec)
+		a.Y = mat(y)
 		s.crew.split(x.Rows, 1, rowBytes(x, y), func(lo, hi int) { s.crew.RMSNormForward(a, lo, hi) })
 	})
 }
 
+// norm has what a norm and its gradient share.
+func (s *Stream) norm(x, w, rstd device.Mat, spec device.NormSpec) *kernels.RMSNorm {
+	var weight kernels.Vec
+	if !w.IsZero() {
+		weight = vec(w)
+	}
+	s.scales = kernels.NormWeight(s.scales[:0], weight, spec.Offset, x.Cols/spec.Groups)
+	return &kernels.RMSNorm{X: mat(x), Weight: s.scales, RStd: floats(rstd), Groups: spec.Groups, Eps: spec.Eps}
+}
+
 // RMSNormGrad implements device.NormOps. The gradient of the weight comes first, since dx may overwrite dy.
-func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
-	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups)
+func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, spec device.NormSpec) {
+	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, spec)
 	s.enqueue(func() {
-		a := &kernels.RMSNorm{X: mat(x), Weight: vec(w), RStd: floats(rstd), Groups: groups, DX: mat(dx), DY: mat(dy)}
+		a := s.norm(x, w, rstd, spec)
+		a.DX, a.DY = mat(dx), mat(dy)
 		if !dw.IsZero() {
 			a.DWeight = floats(dw)
-			s.crew.split(w.Cols, columns, int64(groups)*int64(x.Rows)*2*x.DType.Bytes(), func(lo, hi int) {
+			s.crew.split(w.Cols, columns, int64(spec.Groups)*int64(x.Rows)*2*x.DType.Bytes(), func(lo, hi int) {
 				s.crew.RMSNormWeightGrad(a, x.Rows, lo, hi)
 			})
 		}
@@ -34,21 +46,21 @@ func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups in
 	})
 }
 
-// SwiGLU implements device.MLPOps.
-func (s *Stream) SwiGLU(y, gateUp device.Mat) {
-	s.operands.SwiGLU(y, gateUp)
+// GLU implements device.MLPOps.
+func (s *Stream) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
+	s.operands.GLU(y, gateUp, spec)
 	s.enqueue(func() {
-		a := &kernels.SwiGLU{GateUp: mat(gateUp), H: mat(y)}
-		s.crew.split(y.Rows, 1, rowBytes(y, gateUp), func(lo, hi int) { s.crew.SwiGLUForward(a, lo, hi) })
+		a := &kernels.GLU{GateUp: mat(gateUp), H: mat(y), GLUSpec: spec}
+		s.crew.split(y.Rows, 1, rowBytes(y, gateUp), func(lo, hi int) { s.crew.GLUForward(a, lo, hi) })
 	})
 }
 
-// SwiGLUGrad implements device.MLPOps.
-func (s *Stream) SwiGLUGrad(dGateUp, act, dy, gateUp device.Mat) {
-	s.operands.SwiGLUGrad(dGateUp, act, dy, gateUp)
+// GLUGrad implements device.MLPOps.
+func (s *Stream) GLUGrad(dGateUp, act, dy, gateUp device.Mat, spec device.GLUSpec) {
+	s.operands.GLUGrad(dGateUp, act, dy, gateUp, spec)
 	s.enqueue(func() {
-		a := &kernels.SwiGLU{GateUp: mat(gateUp), H: mat(act), DH: mat(dy), DGateUp: mat(dGateUp)}
-		s.crew.split(dy.Rows, 1, rowBytes(dGateUp, act, dy, gateUp), func(lo, hi int) { s.crew.SwiGLUBackward(a, lo, hi) })
+		a := &kernels.GLU{GateUp: mat(gateUp), H: mat(act), DH: mat(dy), DGateUp: mat(dGateUp), GLUSpec: spec}
+		s.crew.split(dy.Rows, 1, rowBytes(dGateUp, act, dy, gateUp), func(lo, hi int) { s.crew.GLUBackward(a, lo, hi) })
 	})
 }
 

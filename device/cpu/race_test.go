@@ -57,6 +57,7 @@ func calls(a *device.Arena) []func(w work) {
 	heads := func(rows int) device.Mat { return f32(rows, groups) }
 	qkv := func() device.Mat { return f32(rows, net().QKVCols()) }
 	states := func() device.Mat { return f32(net().States(rows)) }
+	norm := device.NormSpec{Groups: groups, Eps: 1e-5}
 	// Each entry binds its operands once and returns the call.
 	return []func(w work){
 		bind2(a.Take(9), a.Take(9), work.Copy),
@@ -69,10 +70,10 @@ func calls(a *device.Arena) []func(w work) {
 		bind3(part(), part(), part(), work.Add),
 		bind2(a.Mat(tensor.BF16, rows, groups*d), x(), work.Cast),
 		func(y, rstd, x, w device.Mat) func(work) {
-			return func(s work) { s.RMSNorm(y, rstd, x, w, groups, 1e-5) }
+			return func(s work) { s.RMSNorm(y, rstd, x, w, norm) }
 		}(x(), f32(rows, groups), x(), f32(1, d)),
 		func(dx, dw, dy, x, w, rstd, resid device.Mat) func(work) {
-			return func(s work) { s.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups) }
+			return func(s work) { s.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, norm) }
 		}(x(), f32(1, d), x(), x(), f32(1, d), f32(rows, groups), x()),
 		func(y, x, bias, cos, sin device.Mat, positions device.Mem) func(work) {
 			return func(s work) { s.RoPE(y, x, bias, groups, cos, sin, positions, false) }
@@ -86,9 +87,9 @@ func calls(a *device.Arena) []func(w work) {
 		func(dsinks, sinks, lse, delta device.Mat) func(work) {
 			return func(s work) { s.SinkGrad(dsinks, sinks, lse, delta) }
 		}(f32(1, groups), f32(1, groups), f32(rows, groups), f32(rows, groups)),
-		bind2(f32(rows, d), f32(rows, 2*d), work.SwiGLU),
+		bind2(f32(rows, d), f32(rows, 2*d), func(s work, y, gateUp device.Mat) { s.GLU(y, gateUp, device.GLUSpec{}) }),
 		func(dGateUp, act, dy, gateUp device.Mat) func(work) {
-			return func(s work) { s.SwiGLUGrad(dGateUp, act, dy, gateUp) }
+			return func(s work) { s.GLUGrad(dGateUp, act, dy, gateUp, device.GLUSpec{}) }
 		}(f32(rows, 2*d), f32(rows, d), f32(rows, d), f32(rows, 2*d)),
 		bind1(f32(rows, 3), work.LSEInit),
 		func(stat, logits device.Mat, targets device.Mem) func(work) {

@@ -20,6 +20,7 @@ type Stream struct {
 	err      error     // the stream's goroutine's: the first error
 	sums     []float64 // the stream's goroutine's: chunks of a sum, as many as a run has tasks
 	found    []int32   // the stream's goroutine's: tokens of a ScatterAdd
+	scales   []float32 // and what a norm multiplies by
 
 	ofExperts []stretch // the stream's goroutine's: of an operation on blocks
 	products  []gemm.Op // the stream's goroutine's: those of experts

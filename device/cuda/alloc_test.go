@@ -120,6 +120,7 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	blocks := device.Blocks{Routing: routing, Experts: 1, Rows: 64, Count: (rows + 63) / 64}
 	ofBlocks := func(cols int) device.Mat { return mat(tensor.BF16, blocks.Count*blocks.Rows, cols) }
 	bx, by, bWide, dBias := ofBlocks(cols), ofBlocks(cols), ofBlocks(2*cols), mat(tensor.F32, 1, cols)
+	norm := device.NormSpec{Groups: 1, Eps: 1e-6}
 	return map[string]func(){
 		"Copy up":          func() { s.Copy(x.Slice(0, 1<<14), host.Slice(0, 1<<14)) },
 		"Copy down":        func() { s.Copy(host.Slice(0, 1<<14), x.Slice(0, 1<<14)) },
@@ -133,10 +134,10 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"Add":              func() { s.Add(z, x, y) },
 		"Add strided":      func() { s.Add(z.ColRange(0, 64), x.ColRange(0, 64), y.ColRange(0, 64)) },
 		"Cast":             func() { s.Cast(f, x) },
-		"RMSNorm":          func() { s.RMSNorm(y, rstd, x, bias, 1, 1e-6) },
-		"RMSNormGrad":      func() { s.RMSNormGrad(z, db, y, x, bias, rstd, device.Mat{}, 1) },
-		"SwiGLU":           func() { s.SwiGLU(y, wide) },
-		"SwiGLUGrad":       func() { s.SwiGLUGrad(dWide, y, y, wide) },
+		"RMSNorm":          func() { s.RMSNorm(y, rstd, x, bias, norm) },
+		"RMSNormGrad":      func() { s.RMSNormGrad(z, db, y, x, bias, rstd, device.Mat{}, norm) },
+		"GLU":              func() { s.GLU(y, wide, device.GLUSpec{Gate: device.GELUTanh}) },
+		"GLUGrad":          func() { s.GLUGrad(dWide, y, y, wide, device.GLUSpec{Gate: device.GELUTanh}) },
 		"RoPE":             func() { s.RoPE(y, x, device.Mat{}, heads, cos, sin, ids, false) },
 		"RoPE of a sum":    func() { s.RoPE(y, x, bias, heads, cos, sin, ids, false) },
 		"Attention":        func() { s.Attention(out, lse, q, k, v, spec) },

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/driver"
@@ -148,28 +149,45 @@ func (s *Stream) sumRows(dst device.Mat, slices int, f func(w driver.DevicePtr) 
 }
 
 // RMSNorm implements device.NormOps.
-func (s *Stream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
-	s.operands.RMSNorm(y, rstd, x, w, groups, eps)
+func (s *Stream) RMSNorm(y, rstd, x, w device.Mat, spec device.NormSpec) {
+	s.operands.RMSNorm(y, rstd, x, w, spec)
 	s.enqueue(func() error {
 		if empty(x) {
 			return nil
 		}
-		return s.launch(named("rmsnorm", typeName(x.DType)), ptr(y.Mem), ptr(rstd.Mem), ptr(x.Mem), ptr(w.Mem),
-			i32(x.Rows), i32(groups), i32(x.Cols/groups), stride(y), stride(x), f32(eps))
+		of, offset, weighted := normWeight(x, w, spec)
+		return s.launch(named("rmsnorm", typeName(x.DType)), ptr(y.Mem), ptr(rstd.Mem), ptr(x.Mem), of,
+			i32(x.Rows), i32(spec.Groups), i32(x.Cols/spec.Groups), stride(y), stride(x), f32(spec.Eps), offset,
+			weighted)
 	})
+}
+
+// normWeight are what kernels read of a norm's weight: where it is, what is added to it, and whether there is one. An
+// offset of -0 leaves each number as it is.
+func normWeight(x, w device.Mat, spec device.NormSpec) (of, offset, weighted arg) {
+	add := spec.Offset
+	if add == 0 {
+		add = float32(math.Copysign(0, -1))
+	}
+	if w.IsZero() {
+		return ptr(x.Mem), f32(add), flag(false) // not read
+	}
+	return ptr(w.Mem), f32(add), flag(true)
 }
 
 // RMSNormGrad implements device.NormOps. One kernel computes both gradients; it leaves the weight's in slices of the
 // rows.
-func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
-	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups)
+func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, spec device.NormSpec) {
+	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, spec)
 	s.enqueue(func() error {
 		if empty(x) {
 			return nil
 		}
-		slices := min(normSlices, x.Rows, workspaceBytes/4/w.Cols)
+		d := x.Cols / spec.Groups
+		slices := min(normSlices, x.Rows, workspaceBytes/4/d)
 		if slices == 0 {
-			return fmt.Errorf("the gradient of a norm over %d columns: the kernel takes at most %d", w.Cols, workspaceBytes/4)
+			return fmt.Errorf("the gradient of a norm over %d columns: the kernel takes at most %d", d,
+				workspaceBytes/4)
 		}
 		o := named("rmsnorm_grad", typeName(x.DType))
 		if resid.IsZero() {
@@ -178,31 +196,48 @@ func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups in
 			o = named("rmsnorm_grad", typeName(x.DType), "resid")
 		}
 		return s.sumRows(dw, slices, func(part driver.DevicePtr) error {
-			return s.launch(o, at(part), ptr(dx.Mem), ptr(dy.Mem), ptr(x.Mem), ptr(w.Mem), ptr(rstd.Mem), ptr(resid.Mem),
-				i32(x.Rows), i32(groups), i32(w.Cols), i32(slices), stride(dx), stride(dy), stride(x), stride(resid))
+			of, offset, weighted := normWeight(x, w, spec)
+			return s.launch(o, at(part), ptr(dx.Mem), ptr(dy.Mem), ptr(x.Mem), of, ptr(rstd.Mem), ptr(resid.Mem),
+				i32(x.Rows), i32(spec.Groups), i32(d), i32(slices), stride(dx), stride(dy), stride(x), stride(resid),
+				offset, weighted)
 		})
 	})
 }
 
-// SwiGLU implements device.MLPOps.
-func (s *Stream) SwiGLU(y, gateUp device.Mat) {
-	s.operands.SwiGLU(y, gateUp)
+// activations are the words that kernels have for device.Activation.
+var activations = [...]string{device.SiLU: "silu", device.GELU: "gelu", device.GELUTanh: "gelu_tanh"}
+
+// gated are alpha, the limit, and what is added to up, in a gated unit. To add -0 leaves each number as it is.
+func gated(spec device.GLUSpec) (alpha, limit, plus arg) {
+	if spec.Limit == 0 {
+		return f32(1), f32(float32(math.Inf(1))), f32(float32(math.Copysign(0, -1)))
+	}
+	return f32(spec.Alpha), f32(spec.Limit), f32(1)
+}
+
+// GLU implements device.MLPOps.
+func (s *Stream) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
+	s.operands.GLU(y, gateUp, spec)
 	s.enqueue(func() error {
 		if empty(y) {
 			return nil
 		}
-		return s.launch(named("swiglu", typeName(y.DType)), ptr(y.Mem), ptr(gateUp.Mem), i32(y.Rows), i32(y.Cols), stride(y), stride(gateUp))
+		alpha, limit, plus := gated(spec)
+		return s.launch(named("glu", activations[spec.Gate], typeName(y.DType)), ptr(y.Mem), ptr(gateUp.Mem),
+			i32(y.Rows), i32(y.Cols), stride(y), stride(gateUp), alpha, limit, plus)
 	})
 }
 
-// SwiGLUGrad implements device.MLPOps.
-func (s *Stream) SwiGLUGrad(dGateUp, act, dy, gateUp device.Mat) {
-	s.operands.SwiGLUGrad(dGateUp, act, dy, gateUp)
+// GLUGrad implements device.MLPOps.
+func (s *Stream) GLUGrad(dGateUp, act, dy, gateUp device.Mat, spec device.GLUSpec) {
+	s.operands.GLUGrad(dGateUp, act, dy, gateUp, spec)
 	s.enqueue(func() error {
 		if empty(dy) {
 			return nil
 		}
-		return s.launch(named("swiglu_grad", typeName(dy.DType)), ptr(dGateUp.Mem), ptr(act.Mem), ptr(dy.Mem), ptr(gateUp.Mem),
-			i32(dy.Rows), i32(dy.Cols), stride(dGateUp), stride(act), stride(dy), stride(gateUp))
+		alpha, limit, plus := gated(spec)
+		return s.launch(named("glu_grad", activations[spec.Gate], typeName(dy.DType)), ptr(dGateUp.Mem), ptr(act.Mem),
+			ptr(dy.Mem), ptr(gateUp.Mem), i32(dy.Rows), i32(dy.Cols), stride(dGateUp), stride(act), stride(dy),
+			stride(gateUp), alpha, limit, plus)
 	})
 }

@@ -1,8 +1,6 @@
 package cuda
 
 import (
-	"math"
-
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/driver"
 )
@@ -138,20 +136,13 @@ func (s *Stream) ExpertBiasGrad(db, dweights, dy, bias, weights device.Mat, b de
 	})
 }
 
-// gated are alpha, the limit, and what is added to up, in a gated activation.
-func gated(spec device.GLUSpec) (alpha, limit, plus arg) {
-	if spec.Limit == 0 {
-		return f32(1), f32(float32(math.Inf(1))), f32(0)
-	}
-	return f32(spec.Alpha), f32(spec.Limit), f32(1)
-}
-
 // ExpertGLU implements device.ExpertOps.
 func (s *Stream) ExpertGLU(y, gateUp device.Mat, spec device.GLUSpec, b device.Blocks) {
 	s.operands.ExpertGLU(y, gateUp, spec, b)
 	s.enqueue(func() error {
 		alpha, limit, plus := gated(spec)
-		return s.launchBlocks(named("expert_glu", typeName(y.DType)), b, []arg{ptr(y.Mem), ptr(gateUp.Mem)},
+		return s.launchBlocks(named("expert_glu", activations[spec.Gate], typeName(y.DType)), b,
+			[]arg{ptr(y.Mem), ptr(gateUp.Mem)},
 			[]arg{i32(y.Cols), i32(y.Stride), i32(gateUp.Stride), alpha, limit, plus})
 	})
 }
@@ -162,7 +153,7 @@ func (s *Stream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights devic
 	s.operands.ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights, spec, b)
 	s.enqueue(func() error {
 		alpha, limit, plus := gated(spec)
-		return s.launchBlocks(named("expert_glu_grad", typeName(dy.DType)), b,
+		return s.launchBlocks(named("expert_glu_grad", activations[spec.Gate], typeName(dy.DType)), b,
 			[]arg{ptr(dGateUp.Mem), ptr(act.Mem), ptr(dweights.Mem), ptr(dy.Mem), ptr(gateUp.Mem), ptr(weights.Mem),
 				ptr(b.Routing.Order)},
 			[]arg{i32(dy.Cols), i32(dGateUp.Stride), i32(act.Stride), i32(dy.Stride), i32(gateUp.Stride), alpha,

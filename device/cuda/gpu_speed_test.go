@@ -158,13 +158,14 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 		attention("gradient of attention, one document", z.rows, true),
 		func(a *device.Arena) speedTask {
 			y, rstd, x, w := x(a), a.Mat(f32, z.rows, 1), x(a), a.Mat(bf16, 1, z.hidden)
-			return speedTask{name: "norm", run: func(s operations) { s.RMSNorm(y, rstd, x, w, 1, 1e-6) }}
+			norm := device.NormSpec{Groups: 1, Eps: 1e-6}
+			return speedTask{name: "norm", run: func(s operations) { s.RMSNorm(y, rstd, x, w, norm) }}
 		},
 		func(a *device.Arena) speedTask {
 			dx, dw, dy, x, w, rstd, around := x(a), a.Mat(f32, 1, z.hidden), x(a),
 				x(a), a.Mat(bf16, 1, z.hidden), a.Mat(f32, z.rows, 1), x(a)
 			return speedTask{name: "gradients of norm",
-				run: func(s operations) { s.RMSNormGrad(dx, dw, dy, x, w, rstd, around, 1) }}
+				run: func(s operations) { s.RMSNormGrad(dx, dw, dy, x, w, rstd, around, device.NormSpec{Groups: 1}) }}
 		},
 		func(a *device.Arena) speedTask {
 			q, bias := a.Mat(bf16, z.rows, z.heads*z.headDim), a.Mat(bf16, 1, z.heads*z.headDim)
@@ -175,12 +176,14 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 		},
 		func(a *device.Arena) speedTask {
 			y, gateUp := a.Mat(bf16, z.rows, z.inner), a.Mat(bf16, z.rows, 2*z.inner)
-			return speedTask{name: "SwiGLU", run: func(s operations) { s.SwiGLU(y, gateUp) }}
+			return speedTask{name: "SwiGLU", run: func(s operations) { s.GLU(y, gateUp, device.GLUSpec{}) }}
 		},
 		func(a *device.Arena) speedTask {
 			dGateUp, act, dy, gateUp := a.Mat(bf16, z.rows, 2*z.inner), a.Mat(bf16, z.rows, z.inner),
 				a.Mat(bf16, z.rows, z.inner), a.Mat(bf16, z.rows, 2*z.inner)
-			return speedTask{name: "gradient of SwiGLU", run: func(s operations) { s.SwiGLUGrad(dGateUp, act, dy, gateUp) }}
+			return speedTask{name: "gradient of SwiGLU", run: func(s operations) {
+				s.GLUGrad(dGateUp, act, dy, gateUp, device.GLUSpec{})
+			}}
 		},
 		func(a *device.Arena) speedTask {
 			y, x, z := x(a), x(a), x(a)

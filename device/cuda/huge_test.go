@@ -69,7 +69,8 @@ func TestHugeOperands(t *testing.T) {
 	}
 	many := device.NewArena(device.Whole(b))
 	x, rstd, w := many.Mat(tensor.BF16, 1<<24, 128*2), many.Mat(tensor.F32, 1<<24, 128), many.Mat(tensor.BF16, 1, 2)
-	s.RMSNormGrad(x, many.Mat(tensor.F32, 1, 2), x, many.Mat(tensor.BF16, 1<<24, 128*2), w, rstd, device.Mat{}, 128)
+	s.RMSNormGrad(x, many.Mat(tensor.F32, 1, 2), x, many.Mat(tensor.BF16, 1<<24, 128*2), w, rstd, device.Mat{},
+		device.NormSpec{Groups: 128})
 	if err := s.Sync(); err != nil {
 		t.Errorf("2^31 groups: %v", err)
 	}
@@ -80,7 +81,7 @@ func TestHugeOperands(t *testing.T) {
 	defer fails.Close() // its error is the one that is looked for
 	wide := func(t tensor.DType) device.Mat { return many.Mat(t, 1, 1<<24) }
 	fails.RMSNormGrad(wide(tensor.BF16), wide(tensor.F32), wide(tensor.BF16), wide(tensor.BF16), wide(tensor.BF16),
-		many.Mat(tensor.F32, 1, 1), device.Mat{}, 1)
+		many.Mat(tensor.F32, 1, 1), device.Mat{}, device.NormSpec{Groups: 1})
 	if err := fails.Sync(); err == nil || !strings.Contains(err.Error(), "at most 8388608") {
 		t.Errorf("wider than the workspace: %v", err)
 	}

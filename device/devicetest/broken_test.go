@@ -45,6 +45,8 @@ type (
 	noConvGrad   struct{ device.Stream }
 	otherGate    struct{ device.Stream }
 	swapsGates   struct{ device.Stream }
+	noOffset     struct{ device.Stream }
+	otherGELU    struct{ device.Stream }
 	otherEps     struct{ device.Stream }
 	otherScale   struct{ device.Stream }
 	halves       struct{ device.Stream }
@@ -64,8 +66,20 @@ func (s forgetsC) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
 	s.Stream.MatMul(c, a, b, f)
 }
 
-func (s forgetsResid) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
-	s.Stream.RMSNormGrad(dx, dw, dy, x, w, rstd, device.Mat{}, groups)
+func (s forgetsResid) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, spec device.NormSpec) {
+	s.Stream.RMSNormGrad(dx, dw, dy, x, w, rstd, device.Mat{}, spec)
+}
+
+func (s noOffset) RMSNorm(y, rstd, x, w device.Mat, spec device.NormSpec) {
+	spec.Offset = 0
+	s.Stream.RMSNorm(y, rstd, x, w, spec)
+}
+
+func (s otherGELU) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
+	if spec.Gate == device.GELU {
+		spec.Gate = device.GELUTanh
+	}
+	s.Stream.GLU(y, gateUp, spec)
 }
 
 func (s noWindow) Attention(out, lse, q, k, v device.Mat, spec device.AttentionSpec) {
@@ -174,6 +188,8 @@ var breaks = []struct {
 }{
 	{"writes past its columns", "Add", func(s device.Stream) device.Stream { return addTooFar{s} }},
 	{"forgets to accumulate", "MatMul", func(s device.Stream) device.Stream { return forgetsC{s} }},
+	{"forgets the offset", "RMSNorm", func(s device.Stream) device.Stream { return noOffset{s} }},
+	{"takes one GELU for the other", "GLU", func(s device.Stream) device.Stream { return otherGELU{s} }},
 	{"forgets the residual", "RMSNormGrad", func(s device.Stream) device.Stream { return forgetsResid{s} }},
 	{"ignores the window", "Attention", func(s device.Stream) device.Stream { return noWindow{s} }},
 	{"attends across documents", "Attention", func(s device.Stream) device.Stream { return noDocuments{s} }},

@@ -325,9 +325,6 @@ func testExpertBiasGrad(r *rig) {
 	}
 }
 
-// gluSpecs are SwiGLU, and the activation of gpt-oss with a limit that many numbers are beyond.
-var gluSpecs = []device.GLUSpec{{}, {Alpha: 1.702, Limit: 0.75}}
-
 func testExpertGLU(r *rig) {
 	for _, d := range types {
 		for _, spec := range gluSpecs {

@@ -39,14 +39,14 @@ func (s *faultyStream) Cast(dst, src device.Mat) {
 	s.op(func() { s.inner.Cast(dst, src) })
 }
 
-func (s *faultyStream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
-	s.operands.RMSNorm(y, rstd, x, w, groups, eps)
-	s.op(func() { s.inner.RMSNorm(y, rstd, x, w, groups, eps) })
+func (s *faultyStream) RMSNorm(y, rstd, x, w device.Mat, spec device.NormSpec) {
+	s.operands.RMSNorm(y, rstd, x, w, spec)
+	s.op(func() { s.inner.RMSNorm(y, rstd, x, w, spec) })
 }
 
-func (s *faultyStream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
-	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups)
-	s.op(func() { s.inner.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups) })
+func (s *faultyStream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, spec device.NormSpec) {
+	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, spec)
+	s.op(func() { s.inner.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, spec) })
 }
 
 func (s *faultyStream) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
@@ -74,14 +74,14 @@ func (s *faultyStream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
 	s.op(func() { s.inner.SinkGrad(dsinks, sinks, lse, delta) })
 }
 
-func (s *faultyStream) SwiGLU(y, gateUp device.Mat) {
-	s.operands.SwiGLU(y, gateUp)
-	s.op(func() { s.inner.SwiGLU(y, gateUp) })
+func (s *faultyStream) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
+	s.operands.GLU(y, gateUp, spec)
+	s.op(func() { s.inner.GLU(y, gateUp, spec) })
 }
 
-func (s *faultyStream) SwiGLUGrad(dGateUp, act, dy, gateUp device.Mat) {
-	s.operands.SwiGLUGrad(dGateUp, act, dy, gateUp)
-	s.op(func() { s.inner.SwiGLUGrad(dGateUp, act, dy, gateUp) })
+func (s *faultyStream) GLUGrad(dGateUp, act, dy, gateUp device.Mat, spec device.GLUSpec) {
+	s.operands.GLUGrad(dGateUp, act, dy, gateUp, spec)
+	s.op(func() { s.inner.GLUGrad(dGateUp, act, dy, gateUp, spec) })
 }
 
 func (s *faultyStream) LSEInit(stat device.Mat) {

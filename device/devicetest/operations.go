@@ -119,17 +119,39 @@ func (s *Suite) groupings() []grouping {
 
 type grouping struct{ rows, groups, d int }
 
+// A norm has a weight, one that 1 is added to, or none.
+const (
+	plainWeight = iota
+	offsetWeight
+	noWeight
+	weightKinds
+)
+
+// normWeight makes the weight of a norm of a kind, and its spec.
+func (r *rig) normWeight(kind int, d tensor.DType, s grouping, eps float32) (*matrix, device.NormSpec) {
+	spec := device.NormSpec{Groups: s.groups, Eps: eps}
+	if kind == noWeight {
+		return &matrix{}, spec
+	}
+	if kind == offsetWeight {
+		spec.Offset = 1
+	}
+	return r.normal("w", d, 1, s.d), spec
+}
+
 func testRMSNorm(r *rig) {
 	for _, d := range types {
 		for _, s := range r.suite.groupings() {
-			what := fmt.Sprint(d, s)
-			x, w := r.normal("x", d, s.rows, s.groups*s.d), r.normal("w", d, 1, s.d)
-			y, rstd := r.output("y", d, s.rows, s.groups*s.d), r.stat("rstd", s.rows, s.groups)
-			const eps = 0x1p-17
-			r.run(func(st device.Stream) { st.RMSNorm(y.Mat, rstd.Mat, x.Mat, w.Mat, s.groups, eps) })
-			r.near(what, y, 0)
-			r.near(what, rstd, 0)
-			r.finish(what)
+			for kind := range weightKinds {
+				what := fmt.Sprint(d, s, " kind of weight ", kind)
+				x := r.normal("x", d, s.rows, s.groups*s.d)
+				w, spec := r.normWeight(kind, d, s, 0x1p-17)
+				y, rstd := r.output("y", d, s.rows, s.groups*s.d), r.stat("rstd", s.rows, s.groups)
+				r.run(func(st device.Stream) { st.RMSNorm(y.Mat, rstd.Mat, x.Mat, w.Mat, spec) })
+				r.near(what, y, 0)
+				r.near(what, rstd, 0)
+				r.finish(what)
+			}
 		}
 	}
 }
@@ -137,14 +159,17 @@ func testRMSNorm(r *rig) {
 func testRMSNormGrad(r *rig) {
 	for _, d := range types {
 		for i, s := range r.suite.groupings() {
-			for variant := range 8 {
-				hasWeight, hasResid, alias := variant&1 != 0, variant&2 != 0, (variant>>2+i)%3
-				what := fmt.Sprint(d, s, " dw ", hasWeight, " resid ", hasResid, " alias ", alias)
+			for variant := range 8 * weightKinds {
+				kind := variant / 8
+				hasGrad, hasResid, alias := kind != noWeight && variant&1 != 0, variant&2 != 0, (variant>>2+i)%3
+				what := fmt.Sprint(d, s, " kind of weight ", kind, " dw ", hasGrad, " resid ", hasResid, " alias ",
+					alias)
 				cols := s.groups * s.d
-				dy, x, w := r.normal("dy", d, s.rows, cols), r.normal("x", d, s.rows, cols), r.normal("w", d, 1, s.d)
+				dy, x := r.normal("dy", d, s.rows, cols), r.normal("x", d, s.rows, cols)
+				w, spec := r.normWeight(kind, d, s, 1e-5)
 				dx, dw, resid := r.output("dx", d, s.rows, cols), &matrix{}, &matrix{}
 				rstd, y := r.stat("rstd", s.rows, s.groups), r.output("y", d, s.rows, cols)
-				r.prepare(func(st device.Stream) { st.RMSNorm(y.Mat, rstd.Mat, x.Mat, w.Mat, s.groups, 1e-5) })
+				r.prepare(func(st device.Stream) { st.RMSNorm(y.Mat, rstd.Mat, x.Mat, w.Mat, spec) })
 				if hasResid {
 					resid = r.normal("resid", d, s.rows, cols)
 				}
@@ -154,14 +179,14 @@ func testRMSNormGrad(r *rig) {
 				case alias == 2 && hasResid:
 					dx = resid
 				}
-				if hasWeight {
+				if hasGrad {
 					dw = r.normal("dw", tensor.F32, 1, s.d)
 				}
 				r.run(func(st device.Stream) {
-					st.RMSNormGrad(dx.Mat, dw.Mat, dy.Mat, x.Mat, w.Mat, rstd.Mat, resid.Mat, s.groups)
+					st.RMSNormGrad(dx.Mat, dw.Mat, dy.Mat, x.Mat, w.Mat, rstd.Mat, resid.Mat, spec)
 				})
 				r.near(what, dx, 4)
-				if hasWeight {
+				if hasGrad {
 					r.near(what, dw, math.Sqrt(float64(s.rows*s.groups))+1)
 				}
 				r.finish(what)
@@ -314,33 +339,38 @@ func (r *rig) scratch(m *matrix) {
 	copy(r.image[at:at+int(m.Len)], r.host[at:])
 }
 
-func testSwiGLU(r *rig) {
+// gluSpecs are all kinds of gated units; many numbers are beyond the limit of the last one.
+var gluSpecs = []device.GLUSpec{{}, {Gate: device.GELU}, {Gate: device.GELUTanh}, {Alpha: 1.702, Limit: 0.75}}
+
+func testGLU(r *rig) {
 	for _, d := range types {
 		for _, s := range r.suite.shapes() {
-			for _, inPlace := range []bool{false, true} {
-				what := fmt.Sprint(d, s, " in place ", inPlace)
-				// Gates reach far into both tails of the sigmoid.
-				gateUp := r.filled(r.output("gateUp", d, s.rows, 2*s.cols), func(i int) float64 {
-					x := r.rng.NormFloat64()
-					if i%7 == 0 && i%(2*s.cols) < s.cols {
-						x *= 60
+			for _, spec := range gluSpecs {
+				for _, inPlace := range []bool{false, true} {
+					what := fmt.Sprintf("%v %v %+v in place %v", d, s, spec, inPlace)
+					// Gates reach far into both tails of the activation.
+					gateUp := r.filled(r.output("gateUp", d, s.rows, 2*s.cols), func(i int) float64 {
+						x := r.rng.NormFloat64()
+						if i%7 == 0 && i%(2*s.cols) < s.cols {
+							x *= 60
+						}
+						return x
+					})
+					dy := r.normal("dy", d, s.rows, s.cols)
+					y := r.output("y", d, s.rows, s.cols)
+					dGateUp, act := gateUp, dy
+					if !inPlace {
+						dGateUp, act = r.output("dGateUp", d, s.rows, 2*s.cols), r.output("act", d, s.rows, s.cols)
 					}
-					return x
-				})
-				dy := r.normal("dy", d, s.rows, s.cols)
-				y := r.output("y", d, s.rows, s.cols)
-				dGateUp, act := gateUp, dy
-				if !inPlace {
-					dGateUp, act = r.output("dGateUp", d, s.rows, 2*s.cols), r.output("act", d, s.rows, s.cols)
+					r.run(func(st device.Stream) {
+						st.GLU(y.Mat, gateUp.Mat, spec)
+						st.GLUGrad(dGateUp.Mat, act.Mat, dy.Mat, gateUp.Mat, spec)
+					})
+					r.near(what, y, 1)
+					r.same(what, act, y)
+					r.near(what, dGateUp, 4)
+					r.finish(what)
 				}
-				r.run(func(st device.Stream) {
-					st.SwiGLU(y.Mat, gateUp.Mat)
-					st.SwiGLUGrad(dGateUp.Mat, act.Mat, dy.Mat, gateUp.Mat)
-				})
-				r.near(what, y, 1)
-				r.same(what, act, y)
-				r.near(what, dGateUp, 4)
-				r.finish(what)
 			}
 		}
 	}

@@ -277,23 +277,6 @@ func element(m device.Mat, choice int) device.Mat {
 	return m.RowRange(choice/m.Cols, 1).ColRange(choice%m.Cols, 1)
 }
 
-// gated is a gated activation and its derivatives by gate and up.
-func gated(gate, up float64, spec device.GLUSpec) (y, byGate, byUp float64) {
-	alpha, add, slope := 1.0, 0.0, [2]float64{1, 1}
-	if limit := float64(spec.Limit); limit > 0 {
-		alpha, add = float64(spec.Alpha), 1
-		if gate > limit {
-			gate, slope[0] = limit, 0
-		}
-		if math.Abs(up) > limit {
-			up, slope[1] = math.Copysign(limit, up), 0
-		}
-	}
-	up += add
-	sigmoid := 1 / (1 + math.Exp(-alpha*gate))
-	return up * gate * sigmoid, slope[0] * up * sigmoid * (1 + alpha*gate*(1-sigmoid)), slope[1] * gate * sigmoid
-}
-
 // ExpertGLU: y = act(gate, up).
 func (s *referenceStream) ExpertGLU(y, gateUp device.Mat, spec device.GLUSpec, b device.Blocks) {
 	s.operands.ExpertGLU(y, gateUp, spec, b)

@@ -102,15 +102,15 @@ func (s *referenceStream) Cast(dst, src device.Mat) {
 	s.do(func() { s.put(dst, s.numbers(src)) })
 }
 
-// RMSNorm: y = w*x*rstd with rstd = 1/sqrt(mean(x^2) + eps), for each group of a row.
-func (s *referenceStream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
-	s.operands.RMSNorm(y, rstd, x, w, groups, eps)
+// RMSNorm: y = W*x*rstd with rstd = 1/sqrt(mean(x^2) + eps), for each group of a row.
+func (s *referenceStream) RMSNorm(y, rstd, x, w device.Mat, spec device.NormSpec) {
+	s.operands.RMSNorm(y, rstd, x, w, spec)
 	s.do(func() {
-		v, weights := s.numbers(x), s.numbers(w)
-		inverse := make([]float64, x.Rows*groups)
+		v, weights := s.numbers(x), s.normWeights(w, x, spec)
+		inverse, d := make([]float64, x.Rows*spec.Groups), len(weights)
 		for g := range inverse {
-			group := v[g*w.Cols:][:w.Cols]
-			inverse[g] = 1 / math.Sqrt(dot(group, group)/float64(w.Cols)+float64(eps))
+			group := v[g*d:][:d]
+			inverse[g] = 1 / math.Sqrt(dot(group, group)/float64(d)+float64(spec.Eps))
 			for i := range group {
 				group[i] *= weights[i] * inverse[g]
 			}
@@ -120,12 +120,28 @@ func (s *referenceStream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps floa
 	})
 }
 
-// RMSNormGrad: dx = rstd*(w*dy - xhat*mean(w*dy*xhat)) + resid and dw += sum of dy*xhat, with xhat = x*rstd.
-func (s *referenceStream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
-	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups)
+// normWeights are W: w + Offset, or ones.
+func (s *referenceStream) normWeights(w, x device.Mat, spec device.NormSpec) []float64 {
+	weights := make([]float64, x.Cols/spec.Groups)
+	if !w.IsZero() {
+		weights = s.numbers(w)
+	}
+	for i := range weights {
+		if w.IsZero() {
+			weights[i] = 1
+		}
+		weights[i] += float64(spec.Offset)
+	}
+	return weights
+}
+
+// RMSNormGrad: dx = rstd*(W*dy - xhat*mean(W*dy*xhat)) + resid and dw += sum of dy*xhat, with xhat = x*rstd.
+func (s *referenceStream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, spec device.NormSpec) {
+	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, spec)
 	s.do(func() {
-		v, weights, gradient := s.numbers(x), s.numbers(w), s.numbers(dy)
-		sum, weightGradient := make([]float64, len(v)), make([]float64, w.Cols)
+		v, weights, gradient := s.numbers(x), s.normWeights(w, x, spec), s.numbers(dy)
+		d := len(weights)
+		sum, weightGradient := make([]float64, len(v)), make([]float64, d)
 		if !resid.IsZero() {
 			sum = s.numbers(resid)
 		}
@@ -133,11 +149,11 @@ func (s *referenceStream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, 
 			weightGradient = s.numbers(dw)
 		}
 		for g, inverse := range s.numbers(rstd) {
-			first, mean := g*w.Cols, 0.0
+			first, mean := g*d, 0.0
 			for i, weight := range weights {
-				d, xhat := gradient[first+i], v[first+i]*inverse
-				mean += weight * d * xhat / float64(w.Cols)
-				weightGradient[i] += d * xhat
+				dy, xhat := gradient[first+i], v[first+i]*inverse
+				mean += weight * dy * xhat / float64(d)
+				weightGradient[i] += dy * xhat
 			}
 			for i, weight := range weights {
 				sum[first+i] += inverse * (weight*gradient[first+i] - v[first+i]*inverse*mean)
@@ -316,38 +332,69 @@ func (s *referenceStream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
 	})
 }
 
-// SwiGLU: y = gate*sigmoid(gate)*up.
-func (s *referenceStream) SwiGLU(y, gateUp device.Mat) {
-	s.operands.SwiGLU(y, gateUp)
-	s.do(func() { s.put(y, swiGLU(s.numbers(gateUp), y.Cols)) })
+// GLU: y = act(gate, up).
+func (s *referenceStream) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
+	s.operands.GLU(y, gateUp, spec)
+	s.do(func() {
+		v, out := s.numbers(gateUp), make([]float64, y.Rows*y.Cols)
+		for i := range out {
+			at := i/y.Cols*2*y.Cols + i%y.Cols
+			out[i], _, _ = gated(v[at], v[at+y.Cols], spec)
+		}
+		s.put(y, out)
+	})
 }
 
-func swiGLU(gateUp []float64, cols int) []float64 {
-	y := make([]float64, len(gateUp)/2)
-	for i := range y {
-		at := i/cols*2*cols + i%cols
-		y[i] = gateUp[at] * sigmoid(gateUp[at]) * gateUp[at+cols]
+// GLUGrad: dgate = dy*d act/d gate and dup = dy*d act/d up; act is what GLU writes.
+func (s *referenceStream) GLUGrad(dGateUp, act, dy, gateUp device.Mat, spec device.GLUSpec) {
+	s.operands.GLUGrad(dGateUp, act, dy, gateUp, spec)
+	s.do(func() {
+		v, cols := s.numbers(gateUp), dy.Cols
+		gradient, out := make([]float64, len(v)), make([]float64, len(v)/2)
+		for i, d := range s.numbers(dy) {
+			at := i/cols*2*cols + i%cols
+			y, byGate, byUp := gated(v[at], v[at+cols], spec)
+			out[i], gradient[at], gradient[at+cols] = y, d*byGate, d*byUp
+		}
+		s.put(act, out)
+		s.put(dGateUp, gradient)
+	})
+}
+
+// gated is a gated unit and its derivatives by gate and up.
+func gated(gate, up float64, spec device.GLUSpec) (y, byGate, byUp float64) {
+	alpha, add, slope := 1.0, 0.0, [2]float64{1, 1}
+	if limit := float64(spec.Limit); limit > 0 {
+		alpha, add = float64(spec.Alpha), 1
+		if gate > limit {
+			gate, slope[0] = limit, 0
+		}
+		if math.Abs(up) > limit {
+			up, slope[1] = math.Copysign(limit, up), 0
+		}
 	}
-	return y
+	up += add
+	f, derivative := activation(gate, alpha, spec.Gate)
+	return up * f, slope[0] * up * derivative, slope[1] * f
 }
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 
-// SwiGLUGrad: dgate = dy*up*s*(1 + gate*(1 - s)) and dup = dy*gate*s, with s = sigmoid(gate).
-func (s *referenceStream) SwiGLUGrad(dGateUp, act, dy, gateUp device.Mat) {
-	s.operands.SwiGLUGrad(dGateUp, act, dy, gateUp)
-	s.do(func() {
-		v, cols := s.numbers(gateUp), dy.Cols
-		gradient := make([]float64, len(v))
-		for i, d := range s.numbers(dy) {
-			at := i/cols*2*cols + i%cols
-			gate, up, sg := v[at], v[at+cols], sigmoid(v[at])
-			gradient[at] = d * up * sg * (1 + gate*(1-sg))
-			gradient[at+cols] = d * gate * sg
-		}
-		s.put(act, swiGLU(v, cols))
-		s.put(dGateUp, gradient)
-	})
+// activation is a function of a gate, and its derivative.
+func activation(x, alpha float64, of device.Activation) (y, derivative float64) {
+	switch of {
+	case device.SiLU:
+		s := sigmoid(alpha * x)
+		return x * s, s * (1 + alpha*x*(1-s))
+	case device.GELU:
+		share := math.Erfc(-x/math.Sqrt2) / 2
+		return x * share, share + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
+	case device.GELUTanh:
+		root := math.Sqrt(2 / math.Pi)
+		tanh := math.Tanh(root * (x + 0.044715*x*x*x))
+		return x * (1 + tanh) / 2, (1+tanh)/2 + x*(1-tanh*tanh)/2*root*(1+3*0.044715*x*x)
+	}
+	panic("devicetest: an unknown activation")
 }
 
 // The columns of stat: the maximum, the sum of exponentials, and the target's logit.

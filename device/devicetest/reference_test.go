@@ -2,6 +2,7 @@ package devicetest
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -119,22 +120,33 @@ func TestReferenceGradients(t *testing.T) {
 
 	x, w, dy := normal(3, 2*5), normal(1, 5), normal(3, 2*5)
 	y, rstd, dx, dw := n.like(x), normal(3, 2), n.like(x), n.like(w)
-	norm := func() float64 {
-		n.RMSNorm(y, rstd, x, w, 2, 1e-3)
-		return inner(dy, y)
+	for _, spec := range []device.NormSpec{{Groups: 2, Eps: 1e-3}, {Groups: 2, Eps: 1e-3, Offset: 1}} {
+		norm := func() float64 {
+			n.RMSNorm(y, rstd, x, w, spec)
+			return inner(dy, y)
+		}
+		norm()
+		n.Zero(dw.Mem)
+		n.RMSNormGrad(dx, dw, dy, x, w, rstd, device.Mat{}, spec)
+		check("RMSNorm x", x, dx, norm)
+		check("RMSNorm w", w, dw, norm)
 	}
-	norm()
-	n.RMSNormGrad(dx, dw, dy, x, w, rstd, device.Mat{}, 2)
-	check("RMSNorm x", x, dx, norm)
-	check("RMSNorm w", w, dw, norm)
+	bare := device.NormSpec{Groups: 2, Eps: 1e-3}
+	n.RMSNormGrad(dx, device.Mat{}, dy, x, device.Mat{}, rstd, device.Mat{}, bare)
+	check("RMSNorm without a weight", x, dx, func() float64 {
+		n.RMSNorm(y, rstd, x, device.Mat{}, bare)
+		return inner(dy, y)
+	})
 
 	gateUp, dh := normal(3, 2*4), normal(3, 4)
 	h, dGateUp := n.like(dh), n.like(gateUp)
-	n.SwiGLUGrad(dGateUp, h, dh, gateUp)
-	check("SwiGLU", gateUp, dGateUp, func() float64 {
-		n.SwiGLU(h, gateUp)
-		return inner(dh, h)
-	})
+	for _, spec := range gluSpecs {
+		n.GLUGrad(dGateUp, h, dh, gateUp, spec)
+		check(fmt.Sprintf("GLU %+v", spec), gateUp, dGateUp, func() float64 {
+			n.GLU(h, gateUp, spec)
+			return inner(dh, h)
+		})
+	}
 
 	logits, targets := normal(4, 7), n.ints([]int32{3, -1, 0, 6})
 	weights := n.f32(1, []float64{1, 1, 1, -2})

@@ -264,7 +264,15 @@ func testBadCalls(r *rig) {
 		"rows that overlap":    func(s device.Stream) { s.Add(x.RowRange(0, 3), x.RowRange(1, 3), f32(3, 6)) },
 		"columns that overlap": func(s device.Stream) { s.Add(x.ColRange(0, 3), x.ColRange(2, 3), f32(4, 3)) },
 		"an integer type":      func(s device.Stream) { s.Cast(mat(tensor.I32, 4, 6), x) },
-		"groups":               func(s device.Stream) { s.RMSNorm(f32(4, 6), f32(4, 1), x, f32(1, 6), 4, 1e-5) },
+		"groups": func(s device.Stream) {
+			s.RMSNorm(f32(4, 6), f32(4, 1), x, f32(1, 6), device.NormSpec{Groups: 4})
+		},
+		"an offset to no weight": func(s device.Stream) {
+			s.RMSNorm(f32(4, 6), f32(4, 2), x, device.Mat{}, device.NormSpec{Groups: 2, Offset: 1})
+		},
+		"a limit of GELU": func(s device.Stream) {
+			s.GLU(f32(4, 3), x, device.GLUSpec{Gate: device.GELU, Limit: 1})
+		},
 		"heads that share":     func(s device.Stream) { s.Attention(f32(4, 6), r.stat("", 4, 3).Mat, x, f32(4, 4), f32(4, 4), spec) },
 		"a negative soft cap":  func(s device.Stream) { s.LSEUpdate(r.stat("", 4, 3).Mat, x, ids, 0, -1) },
 		"sinks of other heads": func(s device.Stream) { s.SinkGrad(f32(1, 3), f32(1, 3), r.stat("", 4, 2).Mat, r.stat("", 4, 2).Mat) },

@@ -75,7 +75,7 @@ func (s Suite) Run(t *testing.T) {
 	tests := []test{
 		{"MatMul", testMatMul}, {"Bias", testBias}, {"Add", testAdd}, {"Cast", testCast},
 		{"RMSNorm", testRMSNorm}, {"RMSNormGrad", testRMSNormGrad}, {"RoPE", testRoPE},
-		{"Attention", testAttention}, {"SwiGLU", testSwiGLU}, {"CrossEntropy", testCrossEntropy},
+		{"Attention", testAttention}, {"GLU", testGLU}, {"CrossEntropy", testCrossEntropy},
 		{"Gather", testGather}, {"ScatterAdd", testScatterAdd},
 		{"AdamW", testAdamW}, {"AdamW8", testAdamW8}, {"Sums", testSums},
 		{"Memory", testMemory}, {"Copy", testCopy}, {"InPlace", testInPlace},

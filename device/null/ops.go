@@ -35,13 +35,13 @@ func (s *stream) Cast(dst, src device.Mat) {
 	s.count(0)
 }
 
-func (s *stream) RMSNorm(y, rstd, x, w device.Mat, groups int, eps float32) {
-	s.operands.RMSNorm(y, rstd, x, w, groups, eps)
+func (s *stream) RMSNorm(y, rstd, x, w device.Mat, spec device.NormSpec) {
+	s.operands.RMSNorm(y, rstd, x, w, spec)
 	s.count(0)
 }
 
-func (s *stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, groups int) {
-	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, groups)
+func (s *stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, spec device.NormSpec) {
+	s.operands.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, spec)
 	s.count(0)
 }
 
@@ -70,13 +70,13 @@ func (s *stream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
 	s.count(0)
 }
 
-func (s *stream) SwiGLU(y, gateUp device.Mat) {
-	s.operands.SwiGLU(y, gateUp)
+func (s *stream) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
+	s.operands.GLU(y, gateUp, spec)
 	s.count(0)
 }
 
-func (s *stream) SwiGLUGrad(dGateUp, act, dy, gateUp device.Mat) {
-	s.operands.SwiGLUGrad(dGateUp, act, dy, gateUp)
+func (s *stream) GLUGrad(dGateUp, act, dy, gateUp device.Mat, spec device.GLUSpec) {
+	s.operands.GLUGrad(dGateUp, act, dy, gateUp, spec)
 	s.count(0)
 }
 

@@ -1,11 +1,17 @@
 package kernels
 
-import "unsafe"
+import (
+	"unsafe"
 
-// GLU is a gated activation for rows that hold gate and up side by side, in two forms:
+	"github.com/millrace/millrace/device"
+)
+
+// GLU is a gated unit for rows that hold gate and up side by side: h = f(gate)*up, where f(x) = x*s.
 //
-//	Limit = 0: h = silu(gate) * up, to the bits of [SwiGLU]
-//	Limit > 0: h = (clamp(up, -Limit, Limit) + 1) * g*sigmoid(Alpha*g) with g = min(gate, Limit)
+//	SiLU      s = sigmoid(x), with the exponential of [Exp]
+//	GELUTanh  s = sigmoid(2*sqrt(2/pi)*(x + 0.044715*x^3)), the same as (1 + tanh(half of that))/2
+//	GELU      s = (1 + erf(x/sqrt(2)))/2, in float64
+//	Limit     h = (clamp(up, -Limit, Limit) + 1) * g*sigmoid(Alpha*g) with g = min(gate, Limit)
 //
 // All matrices have the same type.
 type GLU struct {
@@ -15,41 +21,85 @@ type GLU struct {
 	DH      Mat // [rows, I], backward; may be H
 	DGateUp Mat // [rows, 2*I], backward; may be GateUp
 
-	Alpha, Limit float32
+	device.GLUSpec
 }
 
 // GLUForward writes rows [row0, row1) of H.
 func (t *Table) GLUForward(a *GLU, row0, row1 int) {
-	if a.Limit == 0 {
-		t.SwiGLUForward(&SwiGLU{GateUp: a.GateUp, H: a.H}, row0, row1)
-		return
-	}
 	n := a.H.Cols
 	check(a.GateUp.has(row1, 2*n) && a.H.has(row1, n) && a.GateUp.DType == a.H.DType, "GLUForward: shape or type")
-	f := t.glu[kind(a.H.DType)]
+	k := kind(a.H.DType)
 	for r := row0; r < row1; r++ {
 		for c := 0; c < n; c += piece {
-			f(a.H.at(r, c), a.GateUp.at(r, c), a.GateUp.at(r, n+c), min(piece, n-c), a.Alpha, a.Limit)
+			t.gated(a, k, a.H.at(r, c), a.GateUp.at(r, c), a.GateUp.at(r, n+c), min(piece, n-c))
 		}
 	}
 }
 
-// GLUBackward is the gradient of weight*h for the rows from row0 on, one for each choice, given that of the product in
-// DH: it writes weight times the gradient to DGateUp and weight*h to H, and the gradient of the weight, the sum of
-// DH*h, to dweights. weights and dweights have numbers by choice. Numbers are rounded once.
-func (t *Table) GLUBackward(a *GLU, row0 int, choices []int32, weights, dweights []float32) {
-	n, row1 := a.H.Cols, row0+len(choices)
+// gated is the loop of a's gated unit over n elements of a kind.
+func (t *Table) gated(a *GLU, kind int, h, gate, up unsafe.Pointer, n int) {
+	switch {
+	case a.Limit > 0:
+		t.limited[kind](h, gate, up, n, a.Alpha, a.Limit)
+	case a.Gate == device.GELU:
+		plainERFGLU[kind](h, gate, up, n)
+	case a.Gate == device.GELUTanh:
+		t.geglu[kind](h, gate, up, n)
+	default:
+		t.swiglu[kind](h, gate, up, n)
+	}
+}
+
+// gatedGrad is the loop of its gradient. It writes h, too.
+func (t *Table) gatedGrad(a *GLU, kind int, dgate, dup, h, dh, gate, up unsafe.Pointer, n int) {
+	switch {
+	case a.Limit > 0:
+		t.limitedGrad[kind](dgate, dup, h, dh, gate, up, n, a.Alpha, a.Limit)
+	case a.Gate == device.GELU:
+		plainERFGLUGrad[kind](dgate, dup, h, dh, gate, up, n)
+	case a.Gate == device.GELUTanh:
+		t.gegluGrad[kind](dgate, dup, h, dh, gate, up, n)
+	default:
+		t.swigluGrad[kind](dgate, dup, h, dh, gate, up, n)
+	}
+}
+
+func (a *GLU) checkBackward(row1 int) {
+	n := a.H.Cols
 	check(a.GateUp.has(row1, 2*n) && a.DH.has(row1, n) && a.H.has(row1, n) && a.DGateUp.has(row1, 2*n),
-		"GLUBackward: shape")
+		"gradient of a GLU: shape")
 	check(a.GateUp.DType == a.DH.DType && a.GateUp.DType == a.H.DType && a.GateUp.DType == a.DGateUp.DType,
-		"GLUBackward: types differ")
+		"gradient of a GLU: types differ")
+}
+
+// GLUBackward writes rows [row0, row1) of DGateUp, and those of H as GLUForward does:
+//
+//	dup   = dh * f(gate)
+//	dgate = (dh*up) * f'(gate)      of SiLU: s * (1 + gate*(1-s))
+func (t *Table) GLUBackward(a *GLU, row0, row1 int) {
+	a.checkBackward(row1)
+	n, k := a.H.Cols, kind(a.DH.DType)
+	for r := row0; r < row1; r++ {
+		for c := 0; c < n; c += piece {
+			t.gatedGrad(a, k, a.DGateUp.at(r, c), a.DGateUp.at(r, n+c), a.H.at(r, c), a.DH.at(r, c), a.GateUp.at(r, c),
+				a.GateUp.at(r, n+c), min(piece, n-c))
+		}
+	}
+}
+
+// WeightedGLUBackward is the gradient of weight*h for the rows from row0 on, one for each choice, given that of the
+// product in DH: it writes weight times the gradient to DGateUp and weight*h to H, and the gradient of the weight, the
+// sum of DH*h, to dweights. weights and dweights have numbers by choice. Numbers are rounded once.
+func (t *Table) WeightedGLUBackward(a *GLU, row0 int, choices []int32, weights, dweights []float32) {
+	a.checkBackward(row0 + len(choices))
+	n := a.H.Cols
 	var p gluPiece
 	for i, choice := range choices {
 		row, weight, sum := row0+i, weights[choice], float32(0)
 		for c := 0; c < n; c += len(p.gate) {
 			p.n = min(len(p.gate), n-c)
 			p.read(t, a, row, c)
-			p.backward(t, a.Alpha, a.Limit)
+			p.backward(t, a)
 			sum += t.Dot(F32(p.dh[:p.n]), F32(p.h[:p.n]))
 			p.write(t, a.H.vec(row, c, p.n), p.h[:p.n], weight)
 			p.write(t, a.DGateUp.vec(row, c, p.n), p.dgate[:p.n], weight)
@@ -82,12 +132,7 @@ func (p *gluPiece) read(t *Table, a *GLU, row, col int) {
 }
 
 // backward writes h, dgate and dup.
-func (p *gluPiece) backward(t *Table, alpha, limit float32) {
-	dgate, dup, h, dh := unsafe.Pointer(&p.dgate), unsafe.Pointer(&p.dup), unsafe.Pointer(&p.h), unsafe.Pointer(&p.dh)
-	gate, up := unsafe.Pointer(&p.gate), unsafe.Pointer(&p.up)
-	if limit == 0 {
-		t.swigluGrad[0](dgate, dup, h, dh, gate, up, p.n)
-		return
-	}
-	t.gluGrad(dgate, dup, h, dh, gate, up, p.n, alpha, limit)
+func (p *gluPiece) backward(t *Table, a *GLU) {
+	t.gatedGrad(a, 0, unsafe.Pointer(&p.dgate), unsafe.Pointer(&p.dup), unsafe.Pointer(&p.h), unsafe.Pointer(&p.dh),
+		unsafe.Pointer(&p.gate), unsafe.Pointer(&p.up), p.n)
 }

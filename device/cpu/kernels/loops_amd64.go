@@ -86,13 +86,22 @@ func swigluF32AVX512(h, gate, up unsafe.Pointer, n int)
 func swigluGradF32AVX512(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
 
 //go:noescape
+func gegluF32AVX512(h, gate, up unsafe.Pointer, n int)
+
+//go:noescape
+func gegluGradF32AVX512(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
+
+//go:noescape
+func limitedF32AVX512(h, gate, up unsafe.Pointer, n int, alpha, limit float32)
+
+//go:noescape
+func limitedGradF32AVX512(dgate, dup, h, dh, gate, up unsafe.Pointer, n int, alpha, limit float32)
+
+//go:noescape
 func gateF32AVX512(y, x, gate unsafe.Pointer, n int)
 
 //go:noescape
 func gateGradF32AVX512(dx, dgate, dy, x, gate unsafe.Pointer, n int)
-
-//go:noescape
-func gluF32AVX512(h, gate, up unsafe.Pointer, n int, alpha, limit float32)
 
 //go:noescape
 func expMulF32AVX512(dst, x unsafe.Pointer, n int, max, factor float32)
@@ -152,13 +161,22 @@ func swigluBF16AVX512(h, gate, up unsafe.Pointer, n int)
 func swigluGradBF16AVX512(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
 
 //go:noescape
+func gegluBF16AVX512(h, gate, up unsafe.Pointer, n int)
+
+//go:noescape
+func gegluGradBF16AVX512(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
+
+//go:noescape
+func limitedBF16AVX512(h, gate, up unsafe.Pointer, n int, alpha, limit float32)
+
+//go:noescape
+func limitedGradBF16AVX512(dgate, dup, h, dh, gate, up unsafe.Pointer, n int, alpha, limit float32)
+
+//go:noescape
 func gateBF16AVX512(y, x, gate unsafe.Pointer, n int)
 
 //go:noescape
 func gateGradBF16AVX512(dx, dgate, dy, x, gate unsafe.Pointer, n int)
-
-//go:noescape
-func gluBF16AVX512(h, gate, up unsafe.Pointer, n int, alpha, limit float32)
 
 //go:noescape
 func expMulBF16AVX512(dst, x unsafe.Pointer, n int, max, factor float32)
@@ -174,9 +192,6 @@ func scoreGradBF16AVX512(ds, p, s, dp unsafe.Pointer, n int, scale, lse, delta f
 
 //go:noescape
 func sumAVX512(x unsafe.Pointer, n int) float64
-
-//go:noescape
-func gluGradAVX512(dgate, dup, h, dh, gate, up unsafe.Pointer, n int, alpha, limit float32)
 
 //go:noescape
 func maxAVX512(x unsafe.Pointer, n int) float32

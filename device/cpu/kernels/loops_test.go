@@ -19,9 +19,9 @@ var arrays = map[string]string{
 	"adamwSplit": "HLFPA", "adamwF32": "FFPF", "sumSquares": "A", "sum": "F",
 	"toBF16": "HF", "toF32": "FH", "split": "HLF", "join": "FHL",
 	"add": "AAA", "addTo": "FA", "scale": "AA", "addScaled": "FA",
-	"normSquares": "A", "normApply": "AAA", "normDot": "AAA", "normGrad": "AAAA", "normGradAdd": "AAAAA", "normWeight": "FAA",
-	"rotate": "AAAAFF", "swiglu": "AAA", "swigluGrad": "AAAAAA", "gate": "AAA",
-	"gateGrad": "AAAAA", "glu": "AAA", "gluGrad": "FFFFFF",
+	"normSquares": "A", "normApply": "AAF", "normDot": "AFA", "normGrad": "AAFA", "normGradAdd": "AAAFA",
+	"normWeight": "FAA", "rotate": "AAAAFF", "swiglu": "AAA", "swigluGrad": "AAAAAA", "geglu": "AAA",
+	"gegluGrad": "AAAAAA", "limited": "AAA", "limitedGrad": "AAAAAA", "gate": "AAA", "gateGrad": "AAAAA",
 	"max": "F", "sumExp": "F", "expMul": "AF", "expSum": "AF", "dot": "AA", "scoreGrad": "AAFF",
 }
 

@@ -1,12 +1,15 @@
 package kernels
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/tensor"
@@ -83,7 +86,10 @@ func nan() float32 { return float32(math.NaN()) }
 
 func TestRMSNorm(t *testing.T) {
 	forAll(t, func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand) {
-		for _, s := range []struct{ rows, groups, dim int }{{3, 1, 37}, {2, 5, 16}, {5, 3, 20}, {1, 1, 600}} {
+		for _, s := range []struct {
+			rows, groups, dim int
+			offset            float32
+		}{{3, 1, 37, 0}, {2, 5, 16, 1}, {5, 3, 20, 0}, {1, 1, 600, 1}} {
 			cols := s.groups * s.dim
 			x, dy, res := newArray(d, s.rows, cols, 3, normal(rng)), newArray(d, s.rows, cols, 1, normal(rng)), newArray(d, s.rows, cols, 0, normal(rng))
 			y, dx := newArray(d, s.rows, cols, 2, nan), newArray(d, s.rows, cols, 0, nan)
@@ -93,8 +99,9 @@ func TestRMSNorm(t *testing.T) {
 			for j := range dw {
 				dw[j] = before
 			}
-			op := RMSNorm{X: x.Mat, Y: y.Mat, Weight: w.vec(), RStd: make([]float32, s.rows*s.groups), Groups: s.groups, Eps: 1e-5,
-				DX: dx.Mat, DY: dy.Mat, DWeight: dw}
+			weight := NormWeight(nil, w.vec(), s.offset, s.dim)
+			op := RMSNorm{X: x.Mat, Y: y.Mat, Weight: weight, RStd: make([]float32, s.rows*s.groups), Groups: s.groups,
+				Eps: 1e-5, DX: dx.Mat, DY: dy.Mat, DWeight: dw}
 			residual := s.rows > 1
 			if residual {
 				op.Residual = res.Mat
@@ -113,12 +120,12 @@ func TestRMSNorm(t *testing.T) {
 					rstd := 1 / math.Sqrt(squares/float64(s.dim)+1e-5)
 					near(t, "rstd", tensor.F32, float64(op.RStd[r*s.groups+g]), rstd, rstd)
 					for j := range s.dim {
-						mean += w.at(0, j) * at(dy, j) * at(x, j) * rstd / float64(s.dim)
+						mean += (w.at(0, j) + float64(s.offset)) * at(dy, j) * at(x, j) * rstd / float64(s.dim)
 					}
 					for j := range s.dim {
 						xhat := at(x, j) * rstd
-						near(t, "y", d, at(y, j), w.at(0, j)*xhat, 4)
-						want := rstd * (w.at(0, j)*at(dy, j) - xhat*mean)
+						near(t, "y", d, at(y, j), (w.at(0, j)+float64(s.offset))*xhat, 4)
+						want := rstd * ((w.at(0, j)+float64(s.offset))*at(dy, j) - xhat*mean)
 						if residual {
 							want += at(res, j)
 						}
@@ -181,30 +188,94 @@ func TestRoPE(t *testing.T) {
 	})
 }
 
-func TestSwiGLU(t *testing.T) {
-	forAll(t, func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand) {
-		const rows, n = 3, 45
-		wide := func() float32 { return float32(rng.NormFloat64() * 8) }
-		gu, dh := newArray(d, rows, 2*n, 3, wide), newArray(d, rows, n, 1, normal(rng))
-		h, dgu := newArray(d, rows, n, 0, nan), newArray(d, rows, 2*n, 1, nan)
-		op := SwiGLU{GateUp: gu.Mat, H: h.Mat, DH: dh.Mat, DGateUp: dgu.Mat}
-		cut(rng, rows, func(lo, hi int) { k.SwiGLUForward(&op, lo, hi) })
-		again := newArray(d, rows, n, 2, nan)
-		op.H = again.Mat
-		cut(rng, rows, func(lo, hi int) { k.SwiGLUBackward(&op, lo, hi) })
-		for r := range rows {
-			for c := range n {
-				g, u := gu.at(r, c), gu.at(r, n+c)
-				s := 1 / (1 + math.Exp(-g))
-				near(t, "h", d, h.at(r, c), g*s*u, 1+math.Abs(g*u))
-				if again.at(r, c) != h.at(r, c) {
-					t.Errorf("h of the gradient is %g, of forward %g", again.at(r, c), h.at(r, c))
+// A norm without a weight multiplies by 1, and an offset of 0 leaves a weight its sign.
+func TestNormWeight(t *testing.T) {
+	w := []float32{float32(math.Copysign(0, -1)), -1, 0.5}
+	if got := NormWeight(nil, F32(w), 0, 3); !math.Signbit(float64(got[0])) || got[1] != -1 || got[2] != 0.5 {
+		t.Errorf("offset 0 makes %v of %v", got, w)
+	}
+	if got := NormWeight(nil, F32(w), 1, 3); !slices.Equal(got, []float32{1, 0, 1.5}) {
+		t.Errorf("offset 1 makes %v of %v", got, w)
+	}
+	if got := NormWeight(nil, Vec{}, 0, 3); !slices.Equal(got, []float32{1, 1, 1}) {
+		t.Errorf("no weight is %v", got)
+	}
+}
+
+// gates are activations and their derivatives in float64.
+var gates = map[device.GLUSpec]func(x float64) (f, slope float64){
+	{}: func(x float64) (f, slope float64) {
+		s := 1 / (1 + math.Exp(-x))
+		return x * s, s * (1 + x*(1-s))
+	},
+	{Gate: device.GELU}: func(x float64) (f, slope float64) {
+		s := math.Erfc(-x/math.Sqrt2) / 2
+		return x * s, s + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
+	},
+	{Gate: device.GELUTanh}: func(x float64) (f, slope float64) {
+		root := math.Sqrt(2 / math.Pi)
+		tanh := math.Tanh(root * (x + 0.044715*x*x*x))
+		return x * (1 + tanh) / 2, (1+tanh)/2 + x*(1-tanh*tanh)/2*root*(1+3*0.044715*x*x)
+	},
+}
+
+func TestGLU(t *testing.T) {
+	for spec, gate := range gates {
+		forAll(t, func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand) {
+			const rows, n = 3, 45
+			wide := func() float32 { return float32(rng.NormFloat64() * 8) }
+			gu, dh := newArray(d, rows, 2*n, 3, wide), newArray(d, rows, n, 1, normal(rng))
+			h, dgu := newArray(d, rows, n, 0, nan), newArray(d, rows, 2*n, 1, nan)
+			op := GLU{GateUp: gu.Mat, H: h.Mat, DH: dh.Mat, DGateUp: dgu.Mat, GLUSpec: spec}
+			cut(rng, rows, func(lo, hi int) { k.GLUForward(&op, lo, hi) })
+			again := newArray(d, rows, n, 2, nan)
+			op.H = again.Mat
+			cut(rng, rows, func(lo, hi int) { k.GLUBackward(&op, lo, hi) })
+			for r := range rows {
+				for c := range n {
+					g, u := gu.at(r, c), gu.at(r, n+c)
+					f, slope := gate(g)
+					near(t, "h", d, h.at(r, c), f*u, 1+math.Abs(g*u))
+					if again.at(r, c) != h.at(r, c) {
+						t.Errorf("h of the gradient is %g, of forward %g", again.at(r, c), h.at(r, c))
+					}
+					near(t, "dup", d, dgu.at(r, n+c), dh.at(r, c)*f, 1+math.Abs(g))
+					near(t, "dgate", d, dgu.at(r, c), dh.at(r, c)*u*slope, 1+math.Abs(g*u))
 				}
-				near(t, "dup", d, dgu.at(r, n+c), dh.at(r, c)*g*s, 1+math.Abs(g))
-				near(t, "dgate", d, dgu.at(r, c), dh.at(r, c)*u*s*(1+g*(1-s)), 1+math.Abs(g*u))
+			}
+		})
+	}
+}
+
+// Gates of any size give numbers, and a NaN stays one.
+func TestGLUOfOddGates(t *testing.T) {
+	odd := []float32{0, 1e-40, 15.9, 16, 17, 1e4, 1e20, math.MaxFloat32}
+	for spec, gate := range gates {
+		for _, level := range isa.Available() {
+			k := For(level)
+			for _, size := range odd {
+				for _, g := range []float32{size, -size, float32(math.NaN())} {
+					gu, h, dgu := []float32{g, 1}, make([]float32, 1), make([]float32, 2)
+					op := GLU{GateUp: MatF32(gu, 2), H: MatF32(h, 1), DH: MatF32([]float32{1}, 1),
+						DGateUp: MatF32(dgu, 2), GLUSpec: spec}
+					k.GLUBackward(&op, 0, 1)
+					if g != g {
+						if h[0] == h[0] || dgu[0] == dgu[0] || dgu[1] == dgu[1] {
+							t.Errorf("%v %+v: a gate of NaN gives %v, %v", level, spec, h, dgu)
+						}
+						continue
+					}
+					f, slope := gate(float64(min(max(g, -40), 40))) // x or 0 beyond
+					if math.Abs(float64(g)) > 40 {
+						f = max(float64(g), 0)
+					}
+					what := fmt.Sprintf("%v %+v of %g: ", level, spec, g)
+					near(t, what+"h", tensor.F32, float64(h[0]), f, 1+math.Abs(float64(g)))
+					near(t, what+"dgate", tensor.F32, float64(dgu[0]), slope, 2)
+				}
 			}
 		}
-	})
+	}
 }
 
 func TestCrossEntropy(t *testing.T) {
@@ -404,7 +475,8 @@ func TestNoAllocations(t *testing.T) {
 	const n = 300
 	x, y, h, l := make([]float32, n), make([]float32, n), make([]uint16, n), make([]int16, n)
 	s, sums := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0}.Scalars(1, 1e-3, 1, true), make([]float64, 1)
-	norm := RMSNorm{X: MatF32(x, n), Y: MatF32(y, n), Weight: F32(y), RStd: make([]float32, 1), Groups: 1, Eps: 1}
+	norm := RMSNorm{X: MatF32(x, n), Y: MatF32(y, n), Weight: slices.Clone(y), RStd: make([]float32, 1),
+		Groups: 1, Eps: 1}
 	for _, level := range isa.Available() {
 		k := For(level)
 		if a := testing.AllocsPerRun(5, func() {

@@ -65,12 +65,14 @@ var plainLoops = loops{
 	normGradAdd: [2]func(dx, residual, x, w, dy unsafe.Pointer, n int, rstd, mean float32){plainNormGradAdd[float32], plainNormGradAdd[uint16]},
 	normWeight:  [2]func(dw, x, dy unsafe.Pointer, n int, rstd float32){plainNormWeight[float32], plainNormWeight[uint16]},
 	rotate:      [2]func(y0, y1, x0, x1, cos, sin unsafe.Pointer, n int, sign float32){plainRotate[float32], plainRotate[uint16]},
-	swiglu:      [2]func(h, gate, up unsafe.Pointer, n int){plainSwiGLU[float32], plainSwiGLU[uint16]},
-	swigluGrad:  [2]func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int){plainSwiGLUGrad[float32], plainSwiGLUGrad[uint16]},
+	swiglu:      gatedLoop{plainSwiGLU[float32], plainSwiGLU[uint16]},
+	swigluGrad:  gatedGradLoop{plainSwiGLUGrad[float32], plainSwiGLUGrad[uint16]},
 	gate:        [2]func(y, x, gate unsafe.Pointer, n int){plainGate[float32], plainGate[uint16]},
 	gateGrad:    [2]func(dx, dgate, dy, x, gate unsafe.Pointer, n int){plainGateGrad[float32], plainGateGrad[uint16]},
-	glu:         [2]func(h, gate, up unsafe.Pointer, n int, alpha, limit float32){plainGLU[float32], plainGLU[uint16]},
-	gluGrad:     plainGLUGrad,
+	geglu:       gatedLoop{plainGeGLU[float32], plainGeGLU[uint16]},
+	gegluGrad:   gatedGradLoop{plainGeGLUGrad[float32], plainGeGLUGrad[uint16]},
+	limited:     limitedLoop{plainLimited[float32], plainLimited[uint16]},
+	limitedGrad: limitedGradLoop{plainLimitedGrad[float32], plainLimitedGrad[uint16]},
 	max:         plainMax,
 	sumExp:      plainSumExp,
 	expMul:      [2]func(dst, x unsafe.Pointer, n int, max, factor float32){plainExpMul[float32], plainExpMul[uint16]},
@@ -230,34 +232,34 @@ func plainNormSquares[E element](x unsafe.Pointer, n int) float32 {
 }
 
 func plainNormApply[E element](y, x, w unsafe.Pointer, n int, rstd float32) {
-	ys, xs, ws := of[E](y, n), of[E](x, n), of[E](w, n)
+	ys, xs, ws := of[E](y, n), of[E](x, n), of[float32](w, n)
 	for i := range ys {
-		ys[i] = round[E](load(ws[i]) * float32(load(xs[i])*rstd))
+		ys[i] = round[E](ws[i] * float32(load(xs[i])*rstd))
 	}
 }
 
 func plainNormDot[E element](x, w, dy unsafe.Pointer, n int, rstd float32) float32 {
-	xs, ws, dys := of[E](x, n), of[E](w, n), of[E](dy, n)
+	xs, ws, dys := of[E](x, n), of[float32](w, n), of[E](dy, n)
 	var l lanes[float32]
 	for i := range xs {
-		l[i%16] += float32(float32(load(ws[i])*load(dys[i])) * float32(load(xs[i])*rstd))
+		l[i%16] += float32(float32(ws[i]*load(dys[i])) * float32(load(xs[i])*rstd))
 	}
 	return l.sum()
 }
 
-func normGrad[E element](x, w, dy E, rstd, mean float32) float32 {
-	return rstd * (float32(load(w)*load(dy)) - float32(float32(load(x)*rstd)*mean))
+func normGrad[E element](x E, w float32, dy E, rstd, mean float32) float32 {
+	return rstd * (float32(w*load(dy)) - float32(float32(load(x)*rstd)*mean))
 }
 
 func plainNormGrad[E element](dx, x, w, dy unsafe.Pointer, n int, rstd, mean float32) {
-	dxs, xs, ws, dys := of[E](dx, n), of[E](x, n), of[E](w, n), of[E](dy, n)
+	dxs, xs, ws, dys := of[E](dx, n), of[E](x, n), of[float32](w, n), of[E](dy, n)
 	for i := range dxs {
 		dxs[i] = round[E](normGrad(xs[i], ws[i], dys[i], rstd, mean))
 	}
 }
 
 func plainNormGradAdd[E element](dx, residual, x, w, dy unsafe.Pointer, n int, rstd, mean float32) {
-	dxs, rs, xs, ws, dys := of[E](dx, n), of[E](residual, n), of[E](x, n), of[E](w, n), of[E](dy, n)
+	dxs, rs, xs, ws, dys := of[E](dx, n), of[E](residual, n), of[E](x, n), of[float32](w, n), of[E](dy, n)
 	for i := range dxs {
 		dxs[i] = round[E](float32(normGrad(xs[i], ws[i], dys[i], rstd, mean)) + load(rs[i]))
 	}
@@ -317,6 +319,47 @@ func plainSwiGLUGrad[E element](dgate, dup, h, dh, gate, up unsafe.Pointer, n in
 	}
 }
 
+// The argument of GELUTanh's sigmoid is x*(gelu1 + gelu3*x^2); it stays finite for x between -geluMost and geluMost,
+// and beyond them the sigmoid is 0 or 1.
+const (
+	gelu1    = 1.5957691216057308 // 2*sqrt(2/pi)
+	gelu3    = gelu1 * 0.044715
+	geluMost = 16
+)
+
+// geluTanh is s of GELUTanh(x) = x*s, and x times the derivative of the sigmoid's argument.
+func geluTanh(x float32) (s, slope float32) {
+	if geluMost < x {
+		x = geluMost
+	}
+	if -geluMost > x {
+		x = -geluMost
+	}
+	cubic := float32(float32(x*x) * gelu3)
+	s = sigmoid(x * (cubic + gelu1))
+	return s, x * (float32(3*cubic) + gelu1)
+}
+
+func plainGeGLU[E element](h, gate, up unsafe.Pointer, n int) {
+	hs, gs, us := of[E](h, n), of[E](gate, n), of[E](up, n)
+	for i := range hs {
+		g := load(gs[i])
+		s, _ := geluTanh(g)
+		hs[i] = round[E](float32(g*s) * load(us[i]))
+	}
+}
+
+func plainGeGLUGrad[E element](dgate, dup, h, dh, gate, up unsafe.Pointer, n int) {
+	dgs, dus, hs, dhs, gs, us := of[E](dgate, n), of[E](dup, n), of[E](h, n), of[E](dh, n), of[E](gate, n), of[E](up, n)
+	for i := range dgs {
+		g, u, dh := load(gs[i]), load(us[i]), load(dhs[i])
+		s, slope := geluTanh(g)
+		dgs[i] = round[E](float32(dh*u) * float32(s*(1+float32(slope*(1-s)))))
+		dus[i] = round[E](dh * float32(g*s))
+		hs[i] = round[E](float32(g*s) * u)
+	}
+}
+
 // limited are gate and up between their limits. A NaN stays one.
 func limited(gate, up, limit float32) (g, u float32) {
 	if g, u = gate, up; limit < g {
@@ -331,7 +374,7 @@ func limited(gate, up, limit float32) (g, u float32) {
 	return g, u
 }
 
-func plainGLU[E element](h, gate, up unsafe.Pointer, n int, alpha, limit float32) {
+func plainLimited[E element](h, gate, up unsafe.Pointer, n int, alpha, limit float32) {
 	hs, gs, us := of[E](h, n), of[E](gate, n), of[E](up, n)
 	for i := range hs {
 		g, u := limited(load(gs[i]), load(us[i]), limit)
@@ -339,23 +382,55 @@ func plainGLU[E element](h, gate, up unsafe.Pointer, n int, alpha, limit float32
 	}
 }
 
-func plainGLUGrad(dgate, dup, h, dh, gate, up unsafe.Pointer, n int, alpha, limit float32) {
-	dgs, dus, hs := of[float32](dgate, n), of[float32](dup, n), of[float32](h, n)
-	dhs, gs, us := of[float32](dh, n), of[float32](gate, n), of[float32](up, n)
+func plainLimitedGrad[E element](dgate, dup, h, dh, gate, up unsafe.Pointer, n int, alpha, limit float32) {
+	dgs, dus, hs, dhs, gs, us := of[E](dgate, n), of[E](dup, n), of[E](h, n), of[E](dh, n), of[E](gate, n), of[E](up, n)
 	for i := range dgs {
-		gate, up, dh := gs[i], us[i], dhs[i]
+		gate, up, dh := load(gs[i]), load(us[i]), load(dhs[i])
 		g, u := limited(gate, up, limit)
 		x := float32(alpha * g)
 		s := sigmoid(x)
-		dgs[i] = float32(dh*(u+1)) * float32(s*(1+float32(x*(1-s))))
-		dus[i] = dh * float32(g*s)
-		hs[i] = float32(g*s) * (u + 1)
+		dgate, dup := float32(dh*(u+1))*float32(s*(1+float32(x*(1-s)))), dh*float32(g*s)
 		if limit < gate {
-			dgs[i] = 0
+			dgate = 0
 		}
 		if u != up {
-			dus[i] = 0
+			dup = 0
 		}
+		dgs[i], dus[i], hs[i] = round[E](dgate), round[E](dup), round[E](float32(g*s)*(u+1))
+	}
+}
+
+// The loops of GELU, whose erf has no assembly: models with this activation in a gated unit are rare.
+var (
+	plainERFGLU     = gatedLoop{erfGLU[float32], erfGLU[uint16]}
+	plainERFGLUGrad = gatedGradLoop{erfGLUGrad[float32], erfGLUGrad[uint16]}
+)
+
+// geluERF is s of GELU(x) = x*s and the derivative of GELU.
+func geluERF(x float32) (s, slope float64) {
+	g := float64(x)
+	s = math.Erfc(-g/math.Sqrt2) / 2
+	return s, s + float64(g*math.Exp(-float64(g*g)/2))/math.Sqrt(2*math.Pi)
+}
+
+func erfGLU[E element](h, gate, up unsafe.Pointer, n int) {
+	hs, gs, us := of[E](h, n), of[E](gate, n), of[E](up, n)
+	for i := range hs {
+		g := load(gs[i])
+		s, _ := geluERF(g)
+		hs[i] = round[E](float32(float64(g)*s) * load(us[i]))
+	}
+}
+
+func erfGLUGrad[E element](dgate, dup, h, dh, gate, up unsafe.Pointer, n int) {
+	dgs, dus, hs, dhs, gs, us := of[E](dgate, n), of[E](dup, n), of[E](h, n), of[E](dh, n), of[E](gate, n), of[E](up, n)
+	for i := range dgs {
+		g, u, dh := load(gs[i]), load(us[i]), load(dhs[i])
+		s, slope := geluERF(g)
+		f := float32(float64(g) * s)
+		dgs[i] = round[E](float32(dh*u) * float32(slope))
+		dus[i] = round[E](dh * f)
+		hs[i] = round[E](f * u)
 	}
 }
 

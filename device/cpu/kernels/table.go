@@ -29,6 +29,14 @@ var tables = func() (all [isa.AMX + 1]Table) {
 	return all
 }()
 
+// Loops of gated units, and of those with limits, and of their gradients.
+type (
+	gatedLoop       = [2]func(h, gate, up unsafe.Pointer, n int)
+	gatedGradLoop   = [2]func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
+	limitedLoop     = [2]func(h, gate, up unsafe.Pointer, n int, alpha, limit float32)
+	limitedGradLoop = [2]func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int, alpha, limit float32)
+)
+
 // loops are the inner loops: over n elements without gaps, for a short time. Pairs are indexed by kind.
 type loops struct {
 	adamwSplit [2]func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int
@@ -57,14 +65,14 @@ type loops struct {
 
 	rotate [2]func(y0, y1, x0, x1, cos, sin unsafe.Pointer, n int, sign float32)
 
-	swiglu     [2]func(h, gate, up unsafe.Pointer, n int)
-	swigluGrad [2]func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
+	swiglu, geglu         gatedLoop
+	swigluGrad, gegluGrad gatedGradLoop
 
 	gate     [2]func(y, x, gate unsafe.Pointer, n int)
 	gateGrad [2]func(dx, dgate, dy, x, gate unsafe.Pointer, n int)
 
-	glu     [2]func(h, gate, up unsafe.Pointer, n int, alpha, limit float32)
-	gluGrad func(dgate, dup, h, dh, gate, up unsafe.Pointer, n int, alpha, limit float32)
+	limited     limitedLoop
+	limitedGrad limitedGradLoop
 
 	max       func(x unsafe.Pointer, n int) float32
 	sumExp    func(x unsafe.Pointer, n int, max float32) float32

@@ -8,7 +8,7 @@ const (
 	tinyPTX         = "TestGPUKernels/ptx/runs/(Loss|Sum|MatMul)"
 	tinyConformance = "TestGPUConformance/own_products/aligned_to_16/(Add|Gather|Copy)"
 	tinyLaws        = "TestGPUTraining/own_products/qwen3_bf16"
-	tinyRepeats     = "TestGPURepeats/own_products/aligned_to_16/(MatMul|SwiGLU)"
+	tinyRepeats     = "TestGPURepeats/own_products/aligned_to_16/(MatMul|GLU)"
 	tinyBadInput    = "TestGPUBadInput/wrong_ordinal"
 )
 

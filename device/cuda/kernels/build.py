@@ -225,10 +225,17 @@ def in_parallel(function, jobs):
         return [f.result() for f in futures]
 
 
+def with_imports(source):
+    """A source, and below it the files that it imports from here, but the registry."""
+    text = (HERE / source).read_bytes()
+    names = re.findall(rb"^from (\w+) import", text, re.MULTILINE)
+    return text + b"".join((HERE / f"{n.decode()}.py").read_bytes() for n in names if n != b"registry")
+
+
 def inputs(source):
     """What compiled files are made from, but the compiler's version, as sums."""
-    return {f"{word}_sha256": sha256((HERE / name).read_bytes())
-            for word, name in (("source", source), ("registry", "registry.py"), ("build", "build.py"))}
+    return {"source_sha256": sha256(with_imports(source)),
+            **{f"{word}_sha256": sha256((HERE / f"{word}.py").read_bytes()) for word in ("registry", "build")}}
 
 
 def header(source):

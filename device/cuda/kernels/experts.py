@@ -10,6 +10,7 @@ what runs when. Matrices of blocks, and weights of several experts, may have mor
 import triton
 import triton.language as tl
 
+from gates import ACTIVATIONS, GLU, gated
 from registry import BF16_OR_F32, Kernel
 
 SOME = tl.constexpr(128)  # experts that are looked at together
@@ -141,30 +142,22 @@ def expert_bias_dot(dweights, dy, bias, order, starts, experts, rows, first, cou
 
 
 @triton.jit
-def _gate(gate, up, limit, alpha, plus):
-    """What a gated activation multiplies: g = min(gate, limit), u = clamp(up, -limit, limit) + plus, and sigmoid(alpha*g). Without a limit
-    it is infinite. A NaN stays one."""
-    g = tl.minimum(gate, limit, propagate_nan=tl.PropagateNan.ALL)
-    u = tl.maximum(tl.minimum(up, limit, propagate_nan=tl.PropagateNan.ALL), -limit, propagate_nan=tl.PropagateNan.ALL) + plus
-    return g, u, 1.0 / (1.0 + tl.exp(-alpha * g))
-
-
-@triton.jit
-def expert_glu(y, gateup, starts, experts, rows, first, count, inner, sy, sgu, alpha, limit, plus, BLOCK_ROWS: tl.constexpr,
-               BLOCK_COLS: tl.constexpr):
-    """y = u*g*sigmoid(alpha*g). Moves 3 elements for each of y."""
+def expert_glu(y, gateup, starts, experts, rows, first, count, inner, sy, sgu, alpha, limit, plus,
+               ACTIVATION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
+    """y = f(g)*u of the gated unit. Moves 3 elements for each of y."""
     row, _, known, _ = _rows(starts, experts, rows, first, BLOCK_ROWS)
     col = (tl.program_id(1) * BLOCK_COLS + tl.arange(0, BLOCK_COLS))[None, :]
     inside = known & (col < inner)
     at = gateup + row * sgu + col
-    g, u, s = _gate(tl.load(at, mask=inside, other=0.0).to(tl.float32), tl.load(at + inner, mask=inside, other=0.0).to(tl.float32),
-                    limit, alpha, plus)
-    tl.store(y + row * sy + col, (g * s * u).to(y.dtype.element_ty), mask=inside)
+    gate = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(at + inner, mask=inside, other=0.0).to(tl.float32)
+    f, _, u = gated(gate, up, alpha, limit, plus, ACTIVATION)
+    tl.store(y + row * sy + col, (f * u).to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def expert_glu_grad(dgateup, act, dweights, dy, gateup, weights, order, starts, experts, rows, first, count, inner, sdgu, sact, sdy, sgu,
-                    alpha, limit, plus, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
+                    alpha, limit, plus, ACTIVATION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
     """Both halves of dgateup and the activation in act, times the weight, and the sum over the row of dy*activation in dweights. A program
     has whole rows. Moves 6 elements for each of dy. dgateup may be gateup and act may be dy: a program writes only what it read first.
     """
@@ -179,12 +172,12 @@ def expert_glu_grad(dgateup, act, dweights, dy, gateup, weights, order, starts, 
         gate = tl.load(at, mask=inside, other=0.0).to(tl.float32)
         up = tl.load(at + inner, mask=inside, other=0.0).to(tl.float32)
         d = tl.load(dy + row * sdy + col, mask=inside, other=0.0).to(tl.float32)
-        g, u, s = _gate(gate, up, limit, alpha, plus)
-        y = g * s * u
+        f, slope, u = gated(gate, up, alpha, limit, plus, ACTIVATION)
+        y = f * u
         acc += d * y
         d *= weight
-        dgate = tl.where(gate > limit, 0.0, d * u * (s * (1.0 + alpha * g * (1.0 - s))))
-        dup = tl.where(tl.abs(up) > limit, 0.0, d * (g * s))
+        dgate = tl.where(gate > limit, 0.0, d * u * slope)
+        dup = tl.where(tl.abs(up) > limit, 0.0, d * f)
         out = dgateup + row * sdgu + col
         tl.store(out, dgate.to(dgateup.dtype.element_ty), mask=inside)
         tl.store(out + inner, dup.to(dgateup.dtype.element_ty), mask=inside)
@@ -304,7 +297,6 @@ BLOCKS = "starts:*i32 experts:i32 rows:i32 first:i32 count:i32"
 TILE = dict(BLOCK_ROWS=8, BLOCK_COLS=512)
 HALF = dict(BLOCK_ROWS=4, BLOCK_COLS=512)
 QUARTER = dict(BLOCK_ROWS=2, BLOCK_COLS=512)
-GLU = "alpha:fp32 limit:fp32 plus:fp32"
 
 
 def _grid(cols):
@@ -334,11 +326,16 @@ for a, t in BF16_OR_F32:
                spill=16)  # outside of its loop over rows
         stream("expert_bias_dot", expert_bias_dot, f"dweights:*fp32 dy:*{t} bias:*{t} order:*i32 {BLOCKS} cols:i32 sdy:i32 sb:i32",
                _grid("cols")[:1], HALF, "dy bias cols sdy sb")
-        stream("expert_glu", expert_glu, f"y:*{t} gateup:*{t} {BLOCKS} inner:i32 sy:i32 sgu:i32 {GLU}", _grid("inner"), HALF,
-               "y gateup inner sy sgu")
-        stream("expert_glu_grad", expert_glu_grad,
-               f"dgateup:*{t} act:*{t} dweights:*fp32 dy:*{t} gateup:*{t} weights:*fp32 order:*i32 {BLOCKS} inner:i32 sdgu:i32 sact:i32 sdy:i32 "
-               f"sgu:i32 {GLU}", _grid("inner")[:1], QUARTER, "dgateup act dy gateup inner sdgu sact sdy sgu")
+        for activation in ACTIVATIONS:
+            word = dict(ACTIVATION=ACTIVATIONS[activation])
+            spill = 0 if activation == "silu" else 8
+            stream(f"expert_glu.{activation}", expert_glu,
+                   f"y:*{t} gateup:*{t} {BLOCKS} inner:i32 sy:i32 sgu:i32 {GLU}", _grid("inner"), word | HALF,
+                   "y gateup inner sy sgu", spill)
+            stream(f"expert_glu_grad.{activation}", expert_glu_grad,
+                   f"dgateup:*{t} act:*{t} dweights:*fp32 dy:*{t} gateup:*{t} weights:*fp32 order:*i32 {BLOCKS} "
+                   f"inner:i32 sdgu:i32 sact:i32 sdy:i32 sgu:i32 {GLU}", _grid("inner")[:1], word | QUARTER,
+                   "dgateup act dy gateup inner sdgu sact sdy sgu", spill)
         stream("combine_rows", combine_rows,
                f"sum:*fp32 x:*{t} weights:*fp32 at:*i32 n:i32 topk:i32 cols:i32 weighted:i32 ssum:i32 sx:i32", ("n", "ceil(cols/BLOCK_COLS)"),
                dict(BLOCK_COLS=1024, BLOCK_CHOICES=16), "sum x cols ssum sx")

@@ -100,18 +100,9 @@ var ofExperts = map[string]operands{
 			m.experts, 528, 560)
 		return []any{dweights, dy, bias, b.ints(m.order)}, []any{528, dy.stride, bias.stride}, []*field{dweights}
 	}),
-	"expert_glu.A": withBlocks(func(b *bench, d tensor.DType, m *routed) (before, after []any, written []*field) {
-		y, x := m.matrix(b, d, 528, 544), m.matrix(b, d, 2*528, 2*528+16)
-		return []any{y, x}, []any{528, y.stride, x.stride, float32(1.702), float32(0.75), float32(1)}, []*field{y}
-	}),
-	"expert_glu_grad.A": withBlocks(func(b *bench, d tensor.DType, m *routed) (before, after []any, written []*field) {
-		x, dy := m.matrix(b, d, 2*528, 2*528+16), m.matrix(b, d, 528, 544)
-		weights, dweights := b.normal(tensor.F32, m.tokens, m.topK, m.topK), b.normal(tensor.F32, m.tokens, m.topK,
-			m.topK)
-		return []any{x, dy, dweights, dy, x, weights, b.ints(m.order)},
-			[]any{528, x.stride, dy.stride, dy.stride, x.stride, float32(1.702), float32(0.75), float32(1)},
-			[]*field{x, dy, dweights}
-	}),
+	"expert_glu.silu.A": expertGLU, "expert_glu.gelu.A": expertGLU, "expert_glu.gelu_tanh.A": expertGLU,
+	"expert_glu_grad.silu.A": expertGLUGrad, "expert_glu_grad.gelu.A": expertGLUGrad,
+	"expert_glu_grad.gelu_tanh.A": expertGLUGrad,
 	"combine_rows.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		m := aRouting(b)
 		sum, x, weights := b.normal(tensor.F32, m.tokens, 1040, 1056), m.matrix(b, d, 1040, 1072),
@@ -119,6 +110,18 @@ var ofExperts = map[string]operands{
 		return []any{sum, x, weights, b.ints(m.rowOf), m.tokens, m.topK, 1040, 1, sum.stride, x.stride}, []*field{sum}
 	},
 }
+
+var expertGLU = withBlocks(func(b *bench, d tensor.DType, m *routed) (before, after []any, written []*field) {
+	y, x := m.matrix(b, d, 528, 544), m.matrix(b, d, 2*528, 2*528+16)
+	return []any{y, x}, append([]any{528, y.stride, x.stride}, unit...), []*field{y}
+})
+
+var expertGLUGrad = withBlocks(func(b *bench, d tensor.DType, m *routed) (before, after []any, written []*field) {
+	x, dy := m.matrix(b, d, 2*528, 2*528+16), m.matrix(b, d, 528, 544)
+	weights, dweights := b.normal(tensor.F32, m.tokens, m.topK, m.topK), b.normal(tensor.F32, m.tokens, m.topK, m.topK)
+	return []any{x, dy, dweights, dy, x, weights, b.ints(m.order)},
+		append([]any{528, x.stride, dy.stride, dy.stride, x.stride}, unit...), []*field{x, dy, dweights}
+})
 
 // Choices of rows and their places.
 func testRouting(t *testing.T, on *backend) {

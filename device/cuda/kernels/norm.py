@@ -18,8 +18,14 @@ def _rstd(squares, d, eps):
 
 
 @triton.jit
-def rmsnorm(y, rstd, x, w, rows, groups, d, sy, sx, eps, BLOCK_COLS: tl.constexpr):
-    """y = w*x*rstd, and rstd. Moves 2 elements for each of y. Programs: rows, groups."""
+def _weight(w, col, inside, offset, weighted):
+    """W of device.NormOps at some columns: w plus an offset, -0 for none, or 1 if weighted is 0."""
+    return tl.load(w + col, mask=inside & (weighted != 0), other=1.0).to(tl.float32) + offset
+
+
+@triton.jit
+def rmsnorm(y, rstd, x, w, rows, groups, d, sy, sx, eps, offset, weighted, BLOCK_COLS: tl.constexpr):
+    """y = W*x*rstd, and rstd. Moves 2 elements for each of y. Programs: rows, groups."""
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)
     x += row * sx + group * d
@@ -34,7 +40,7 @@ def rmsnorm(y, rstd, x, w, rows, groups, d, sy, sx, eps, BLOCK_COLS: tl.constexp
     for first in range(0, d, BLOCK_COLS):
         col = first + tl.arange(0, BLOCK_COLS)
         v = tl.load(x + col, mask=col < d).to(tl.float32)
-        v = tl.load(w + col, mask=col < d).to(tl.float32) * (v * r)
+        v = _weight(w, col, col < d, offset, weighted) * (v * r)
         tl.store(y + col, v.to(y.dtype.element_ty), mask=col < d)
 
 
@@ -50,14 +56,14 @@ def _several(rows, groups, d, BLOCK_ROWS: tl.constexpr, BLOCK_GROUPS: tl.constex
 
 
 @triton.jit
-def rmsnorm_narrow(y, rstd, x, w, rows, groups, d, sy, sx, eps, BLOCK_ROWS: tl.constexpr, BLOCK_GROUPS: tl.constexpr,
-                   BLOCK_COLS: tl.constexpr):
+def rmsnorm_narrow(y, rstd, x, w, rows, groups, d, sy, sx, eps, offset, weighted, BLOCK_ROWS: tl.constexpr,
+                   BLOCK_GROUPS: tl.constexpr, BLOCK_COLS: tl.constexpr):
     """rmsnorm for d <= BLOCK_COLS. Programs: ceil(rows/BLOCK_ROWS), ceil(groups/BLOCK_GROUPS)."""
     row, group, col, known, inside = _several(rows, groups, d, BLOCK_ROWS, BLOCK_GROUPS, BLOCK_COLS)
     v = tl.load(x + row * sx + group * d + col, mask=inside, other=0.0).to(tl.float32)
     r = _rstd(tl.sum(v * v, 1, keep_dims=True), d, eps)
     tl.store(rstd + row * groups + group, r, mask=known)
-    v = tl.load(w + col, mask=col < d, other=0.0).to(tl.float32) * (v * r)
+    v = _weight(w, col, col < d, offset, weighted) * (v * r)
     tl.store(y + row * sy + group * d + col, v.to(y.dtype.element_ty), mask=inside)
 
 
@@ -71,18 +77,20 @@ def _slice(part, d, rows, slices, BLOCK_ROWS: tl.constexpr):
 
 
 @triton.jit
-def rmsnorm_grad(part, dx, dy, x, w, rstd, resid, rows, groups, d, slices, sdx, sdy, sx, sresid, RESID: tl.constexpr,
-                 BLOCK_ROWS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, BLOCK_COLS: tl.constexpr, STAGES: tl.constexpr):
-    """Both gradients, for d <= BLOCK_COLS: dx = rstd*(w*dy - xhat*mean(w*dy*xhat)) with xhat = x*rstd, plus resid where RESID;
-    part[s] = sum of dy*xhat over slice s of the rows, which fold adds up. Programs: slices.
+def rmsnorm_grad(part, dx, dy, x, w, rstd, resid, rows, groups, d, slices, sdx, sdy, sx, sresid, offset, weighted,
+                 RESID: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, BLOCK_COLS: tl.constexpr,
+                 STAGES: tl.constexpr):
+    """Both gradients, for d <= BLOCK_COLS: dx = rstd*(W*dy - xhat*mean(W*dy*xhat)) with xhat = x*rstd, plus resid where
+    RESID; part[s] = sum of dy*xhat over slice s of the rows, which fold adds up. Programs: slices.
 
-    Moves 3 or 4 elements for each of dx: a program holds w and its sums in registers, and meets each group once, whole, while the next
-    ones are under way. dx may be dy or resid: a group is read before it is written, and those under way are others.
+    Moves 3 or 4 elements for each of dx: a program holds W and its sums in registers, and meets each group once, whole,
+    while the next ones are under way. dx may be dy or resid: a group is read before it is written, and those under way
+    are others.
     """
     part, begin, n = _slice(part, d, rows, slices, BLOCK_ROWS)
     i = tl.arange(0, BLOCK_ROWS * BLOCK_GROUPS)[:, None]
     col = tl.arange(0, BLOCK_COLS)[None, :]
-    weight = tl.load(w + col + i * 0, mask=(col < d) & (i >= 0), other=0.0).to(tl.float32)  # in the layout of the groups
+    weight = _weight(w, col + i * 0, (col < d) & (i >= 0), offset, weighted)  # in the layout of the groups
     acc = tl.zeros([BLOCK_ROWS * BLOCK_GROUPS, BLOCK_COLS], tl.float32)
     across = tl.cdiv(groups, BLOCK_GROUPS)
     for t in tl.range(0, tl.cdiv(n, BLOCK_ROWS) * across, num_stages=STAGES):
@@ -104,8 +112,8 @@ def rmsnorm_grad(part, dx, dy, x, w, rstd, resid, rows, groups, d, slices, sdx, 
 
 
 @triton.jit
-def rmsnorm_grad_long(part, dx, dy, x, w, rstd, resid, rows, groups, d, slices, sdx, sdy, sx, sresid, RESID: tl.constexpr,
-                      BLOCK_COLS: tl.constexpr):
+def rmsnorm_grad_long(part, dx, dy, x, w, rstd, resid, rows, groups, d, slices, sdx, sdy, sx, sresid, offset, weighted,
+                      RESID: tl.constexpr, BLOCK_COLS: tl.constexpr):
     """rmsnorm_grad for any d. Its sums are in part all the time, and a group is read twice, the second time from the cache: it is what a
     program read last. dx may be dy or resid: the dot product has seen all of dy before the first store. Programs: slices.
     """
@@ -123,7 +131,7 @@ def rmsnorm_grad_long(part, dx, dy, x, w, rstd, resid, rows, groups, d, slices, 
         dots = tl.zeros([BLOCK_COLS], tl.float32)
         for first in range(0, d, BLOCK_COLS):
             col = first + tl.arange(0, BLOCK_COLS)
-            g = tl.load(w + col, mask=col < d, other=0.0).to(tl.float32) * tl.load(of + col, mask=col < d, other=0.0).to(tl.float32)
+            g = _weight(w, col, col < d, offset, weighted) * tl.load(of + col, mask=col < d, other=0.0).to(tl.float32)
             dots += g * (tl.load(at + col, mask=col < d, other=0.0).to(tl.float32) * r)
         mean = tl.div_rn(tl.sum(dots), d.to(tl.float32))
         tl.debug_barrier()  # a thread may load from part what another one stored
@@ -132,7 +140,7 @@ def rmsnorm_grad_long(part, dx, dy, x, w, rstd, resid, rows, groups, d, slices, 
             g = tl.load(of + col, mask=col < d).to(tl.float32)
             xhat = tl.load(at + col, mask=col < d).to(tl.float32) * r
             tl.store(part + col, tl.load(part + col, mask=col < d) + g * xhat, mask=col < d)
-            v = r * (tl.load(w + col, mask=col < d).to(tl.float32) * g - xhat * mean)
+            v = r * (_weight(w, col, col < d, offset, weighted) * g - xhat * mean)
             if RESID:
                 v += tl.load(resid + row * sresid + group * d + col, mask=col < d).to(tl.float32)
             tl.store(to + col, v.to(dx.dtype.element_ty), mask=col < d)
@@ -153,11 +161,13 @@ TILES = {
     "c8192": dict(BLOCK_ROWS=1, BLOCK_GROUPS=1, BLOCK_COLS=8192),
 }
 
+WEIGHT = "offset:fp32 weighted:i32"
+
 KERNELS = []
 for a, t in BF16_OR_F32:
-    forward = f"y:*{t} rstd:*fp32 x:*{t} w:*{t} rows:i32 groups:i32 d:i32 sy:i32 sx:i32 eps:fp32"
+    forward = f"y:*{t} rstd:*fp32 x:*{t} w:*{t} rows:i32 groups:i32 d:i32 sy:i32 sx:i32 eps:fp32 {WEIGHT}"
     backward = (f"part:*fp32 dx:*{t} dy:*{t} x:*{t} w:*{t} rstd:*fp32 resid:*{t} rows:i32 groups:i32 d:i32 slices:i32 "
-                "sdx:i32 sdy:i32 sx:i32 sresid:i32")
+                f"sdx:i32 sdy:i32 sx:i32 sresid:i32 {WEIGHT}")
     for variant, block, aligned in (("any", ODD, ""), ("a16", WIDE, "y x w d sy sx")):
         KERNELS.append(Kernel(f"rmsnorm.{a}.{variant}", rmsnorm, forward, ("rows", "groups"), block, aligned=aligned))
     KERNELS.append(Kernel(f"rmsnorm.{a}.narrow", rmsnorm_narrow, forward, GROUPS, FEW, aligned="y x w d sy sx", most={"d": NARROW}))
@@ -170,4 +180,5 @@ for a, t in BF16_OR_F32:
             KERNELS.append(Kernel(f"{op}.{variant}", rmsnorm_grad, backward, ("slices",), resid | stages | tile, aligned=aligned,
                                   most={"d": tile["BLOCK_COLS"]}, warps=elements // 512))
         KERNELS += [Kernel(f"{op}.any", rmsnorm_grad_long, backward, ("slices",), resid | ODD),
-                    Kernel(f"{op}.a16", rmsnorm_grad_long, backward, ("slices",), resid | LONG, aligned=aligned, warps=8)]
+                    Kernel(f"{op}.a16", rmsnorm_grad_long, backward, ("slices",), resid | LONG, aligned=aligned,
+                           warps=8, spill=8)]  # for sm_80 and its kin, ptxas stops at 80 registers

@@ -109,7 +109,8 @@ func testNorms(t *testing.T, on *backend) {
 			x, w := b.normal(d, rows, groups*dim, groups*dim+16), b.normal(d, 1, dim, dim)
 			y, rstd := b.field(d, rows, groups*dim, groups*dim+48), b.field(tensor.F32, rows, groups, groups)
 			a := typeWord(d)
-			b.run("rmsnorm."+a+variant, y, rstd, x, w, rows, groups, dim, y.stride, x.stride, float32(1e-5))
+			b.run("rmsnorm."+a+variant, y, rstd, x, w, rows, groups, dim, y.stride, x.stride, float32(1e-5),
+				float32(1), 1)
 			var got []float64
 			for _, f := range []*field{y, rstd} {
 				if !f.intact() {
@@ -151,6 +152,10 @@ func testNormGrads(t *testing.T, on *backend) {
 			{".c2048", 7, 1, 2048, 3}, {".c4096", 5, 1, 3584, 2}, {".c8192", 3, 1, 8192, 2},
 		} {
 			for _, withResid := range []bool{false, true} {
+				offset := 0.0
+				if withResid {
+					offset = 1
+				}
 				b, name := benchFor(t, on, 2), "rmsnorm_grad."+typeWord(d)
 				cols := c.groups * c.dim
 				dy, x, w := b.normal(d, c.rows, cols, cols+32), b.normal(d, c.rows, cols, cols+16), b.normal(d, 1, c.dim, c.dim)
@@ -173,11 +178,12 @@ func testNormGrads(t *testing.T, on *backend) {
 							at := g*c.dim + i
 							term := dy.get(r, at) * x.get(r, at) * rstd.get(r, g)
 							sums[r/long*c.dim+i] += term
-							mean += w.get(0, i) * term / float64(c.dim)
+							mean += (w.get(0, i) + offset) * term / float64(c.dim)
 						}
 						for i := range c.dim {
 							at := g*c.dim + i
-							v := rstd.get(r, g) * (w.get(0, i)*dy.get(r, at) - x.get(r, at)*rstd.get(r, g)*mean)
+							xhat := x.get(r, at) * rstd.get(r, g)
+							v := rstd.get(r, g) * ((w.get(0, i)+offset)*dy.get(r, at) - xhat*mean)
 							if withResid {
 								v += resid.get(r, at)
 							}
@@ -186,7 +192,7 @@ func testNormGrads(t *testing.T, on *backend) {
 					}
 				}
 				b.run(name+c.variant, part, dx, dy, x, w, rstd, resid, c.rows, c.groups, c.dim, c.slices, dx.stride, dy.stride, x.stride,
-					resid.stride)
+					resid.stride, float32(offset), 1)
 				b.compare(fmt.Sprintf("%s%s %+v: dx", name, c.variant, c), dx, want, allowed)
 				b.compare(fmt.Sprintf("%s%s %+v: part", name, c.variant, c), part, sums, within(1e-4))
 				if !dx.intact() || !part.intact() {

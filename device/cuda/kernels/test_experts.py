@@ -8,7 +8,7 @@ import interpreted  # first
 import numpy as np
 import torch
 
-from test_kernels import TYPES, Case, empty, field, ints, launch, numbers, rounded
+from test_kernels import TYPES, UNITS, Case, empty, field, ints, launch, numbers, rounded, unit
 
 
 def scores(logits, sigmoid):
@@ -193,24 +193,24 @@ class ExpertsTest(Case):
 
     def test_glu(self):
         for kind, variant, m, inner, pad in self.mixtures({"any": 37, "a16": 592}):
-            for alpha, limit, plus in ((1.0, float("inf"), 0.0), (1.702, 0.75, 1.0)):
+            for word, *numbers_of in UNITS:
                 gateup, dy = self.block_matrix(m, kind, 2 * inner, pad(2 * inner)), self.block_matrix(m, kind, inner, pad(inner))
                 weights, dweights = (field("f32", self.normal(m.tokens, m.topk), m.topk) for _ in range(2))
                 y = empty(kind, m.count * m.rows, inner, pad(inner))
-                gate, up, d = gateup.numpy()[:, :inner], gateup.numpy()[:, inner:], dy.numpy()
-                g, u = np.minimum(gate, limit), np.clip(up, -limit, limit) + plus
-                s = 1 / (1 + np.exp(-alpha * g))
-                launch(f"expert_glu.{kind}.{variant}", y, gateup, *m.args(), inner, y.stride, gateup.stride, alpha, limit, plus)
-                self.rows_near(m, numbers(y), g * s * u, kind, 1, y)
+                d = dy.numpy()
+                act, by_gate, by_up = unit(gateup.numpy()[:, :inner], gateup.numpy()[:, inner:], word, *numbers_of)
+                launch(f"expert_glu.{word}.{kind}.{variant}", y, gateup, *m.args(), inner, y.stride, gateup.stride,
+                       *numbers_of)
+                self.rows_near(m, numbers(y), act, kind, 1, y)
                 w, sums = np.zeros((m.count * m.rows, 1)), numbers(dweights).astype(np.float64).reshape(-1)
                 for _, at, choices in m.blocks:
                     w[at, 0] = weights.numpy().reshape(-1)[choices]
-                    sums[choices] = (d * g * s * u)[at].sum(1)
-                want = np.concatenate((np.where(gate > limit, 0, d * u * s * (1 + alpha * g * (1 - s))), np.where(abs(up) > limit, 0, d * g * s)), 1)
-                launch(f"expert_glu_grad.{kind}.{variant}", gateup, dy, dweights, dy, gateup, weights, ints(m.order), *m.args(), inner,
-                       gateup.stride, dy.stride, dy.stride, gateup.stride, alpha, limit, plus)
+                    sums[choices] = (d * act)[at].sum(1)
+                want = np.concatenate((d * by_gate, d * by_up), 1)
+                launch(f"expert_glu_grad.{word}.{kind}.{variant}", gateup, dy, dweights, dy, gateup, weights,
+                       ints(m.order), *m.args(), inner, gateup.stride, dy.stride, dy.stride, gateup.stride, *numbers_of)
                 self.rows_near(m, numbers(gateup), w * want, kind, 4, gateup)
-                self.rows_near(m, numbers(dy), w * g * s * u, kind, 2, dy)
+                self.rows_near(m, numbers(dy), w * act, kind, 2, dy)
                 self.near(numbers(dweights).reshape(-1), sums, "f32", 16, dweights)
 
     def test_combine(self):

@@ -7,6 +7,7 @@ full of NaN, with gaps between rows, so that what strays shows.
 import functools
 import importlib
 import itertools
+import math
 import re
 import unittest
 
@@ -21,7 +22,7 @@ import adamw
 from poisoned import Field
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-SOURCES = ("elementwise", "norm", "sums", "rope", "swiglu", "loss", "embedding", "adamw", "routing", "experts")
+SOURCES = ("elementwise", "norm", "sums", "rope", "glu", "loss", "embedding", "adamw", "routing", "experts")
 SHAPES = ((1, 1), (1, 17), (3, 1), (17, 37), (7, 600))
 ALIGNED_SHAPES = ((3, 16), (5, 528), (2, 2064))
 f32 = np.float32
@@ -144,6 +145,10 @@ class ElementwiseTest(Case):
             self.near(numbers(db), want, "f32", rows ** 0.5 + 1, db, part)
 
 
+# What is added to a norm's weight, and whether there is one. -0 leaves each number as it is.
+WEIGHTS = ((-0.0, 1), (1.0, 1), (-0.0, 0))
+
+
 class NormTest(Case):
     def cases(self):
         wide = ((1, 1, 1), (3, 1, 100), (5, 3, 37), (2, 1, 2100))
@@ -155,14 +160,16 @@ class NormTest(Case):
     def test_forward(self):
         for kind, variant, rows, groups, d, pad in self.cases():
             cols, eps = groups * d, 2.0 ** -17
-            x, w = field(kind, self.normal(rows, cols), pad(cols)), field(kind, self.normal(1, d))
-            y, rstd = empty(kind, rows, cols, pad(cols)), empty("f32", rows, groups, groups)
-            v = x.numpy().reshape(rows, groups, d)
-            want_rstd = 1 / np.sqrt((v * v).mean(2) + eps)
-            want = (w.numpy() * v * want_rstd[:, :, None]).reshape(rows, cols)
-            launch(f"rmsnorm.{kind}.{variant}", y, rstd, x, w, rows, groups, d, y.stride, x.stride, eps)
-            self.near(numbers(rstd), want_rstd, "f32", 0, rstd)
-            self.near(numbers(y), want, kind, 0, y)
+            for offset, weighted in WEIGHTS:
+                x, w = field(kind, self.normal(rows, cols), pad(cols)), field(kind, self.normal(1, d))
+                y, rstd = empty(kind, rows, cols, pad(cols)), empty("f32", rows, groups, groups)
+                v = x.numpy().reshape(rows, groups, d)
+                want_rstd = 1 / np.sqrt((v * v).mean(2) + eps)
+                want = ((w.numpy() + offset if weighted else 1) * v * want_rstd[:, :, None]).reshape(rows, cols)
+                launch(f"rmsnorm.{kind}.{variant}", y, rstd, x, w, rows, groups, d, y.stride, x.stride, eps, offset,
+                       weighted)
+                self.near(numbers(rstd), want_rstd, "f32", 0, rstd)
+                self.near(numbers(y), want, kind, 0, y)
 
     def grad_cases(self):
         """Variants of the gradient with groups of rows that they take: as few as there are slices, and several turns of each slice."""
@@ -176,21 +183,23 @@ class NormTest(Case):
     def test_grad(self):
         for kind, variant, rows, groups, d, slices, pad in self.grad_cases():
             cols = groups * d
-            for has_resid, alias in ((False, ""), (False, "dy"), (True, ""), (True, "resid")):
+            for i, (has_resid, alias) in enumerate(((False, ""), (False, "dy"), (True, ""), (True, "resid"))):
+                offset, weighted = WEIGHTS[(i + slices) % 3]
                 x, w, dy, resid = (field(kind, self.normal(r, c), pad(c)) for r, c in ((rows, cols), (1, d), (rows, cols), (rows, cols)))
                 dw, part = field("f32", self.normal(1, d)), empty("f32", slices, d, d)
                 v = x.numpy().reshape(rows, groups, d)
                 rstd = field("f32", 1 / np.sqrt((v * v).mean(2) + 1e-5), groups)
                 r = rstd.numpy()[:, :, None]
                 terms = dy.numpy().reshape(rows, groups, d) * v * r
-                g = w.numpy() * dy.numpy().reshape(rows, groups, d)
+                g = (w.numpy() + offset if weighted else 1) * dy.numpy().reshape(rows, groups, d)
                 want = (r * (g - v * r * (g * v * r).mean(2, keepdims=True))).reshape(rows, cols)
                 if has_resid:
                     want += resid.numpy()
                 want_dw = dw.numpy() + terms.sum((0, 1))
                 dx = {"": empty(kind, rows, cols, pad(cols)), "dy": dy, "resid": resid}[alias]
                 launch(f"rmsnorm_grad.{kind}{'.resid' if has_resid else ''}.{variant}", part, dx, dy, x, w, rstd, resid if has_resid else x,
-                       rows, groups, d, slices, dx.stride, dy.stride, x.stride, resid.stride if has_resid else 0)
+                       rows, groups, d, slices, dx.stride, dy.stride, x.stride, resid.stride if has_resid else 0,
+                       offset, weighted)
                 self.near(numbers(dx), want, kind, 4, dx, part)
                 launch("fold.f32", dw, part, slices, d)
                 self.near(numbers(dw), want_dw, "f32", (rows * groups) ** 0.5 + 1, dw)
@@ -219,23 +228,47 @@ class RoPETest(Case):
                     self.near(numbers(y), want, kind, 2, y)
 
 
-class SwiGLUTest(Case):
+INF = float("inf")
+# Gated units: the word of the activation, alpha, the limit, and what is added to up.
+UNITS = (("silu", 1.0, INF, -0.0), ("gelu", 1.0, INF, -0.0), ("gelu_tanh", 1.0, INF, -0.0), ("silu", 1.702, 0.75, 1.0))
+
+
+def unit(gate, up, word, alpha, limit, plus):
+    """A gated unit and its derivatives by gate and up."""
+    g, u = np.minimum(gate, limit), np.clip(up, -limit, limit) + plus
+    if word == "silu":
+        s = 1 / (1 + np.exp(-alpha * g))
+        slope = s * (1 + alpha * g * (1 - s))
+    elif word == "gelu":
+        s = np.vectorize(math.erfc)(-g / math.sqrt(2)) / 2
+        slope = s + g * np.exp(-g * g / 2) / math.sqrt(2 * math.pi)
+    else:
+        root = math.sqrt(2 / math.pi)
+        tanh = np.tanh(root * (g + 0.044715 * g ** 3))
+        s = (1 + tanh) / 2
+        slope = s + g * (1 - tanh * tanh) / 2 * root * (1 + 3 * 0.044715 * g * g)
+    return g * s * u, np.where(gate > limit, 0, u * slope), np.where(abs(up) > limit, 0, g * s)
+
+
+class GLUTest(Case):
     def test_forward_and_backward(self):
         for kind, variant, rows, inner, pad in self.shapes():
-            x = self.normal(rows, 2 * inner)
-            x[:, :inner:7] *= 60  # far into both tails of the sigmoid
-            gateup, dy = field(kind, x, pad(2 * inner)), field(kind, self.normal(rows, inner), pad(inner))
-            g, u, d = gateup.numpy()[:, :inner], gateup.numpy()[:, inner:], dy.numpy()
-            s = 1 / (1 + np.exp(-g))
-            y = empty(kind, rows, inner, pad(inner))
-            launch(f"swiglu.{kind}.{variant}", y, gateup, rows, inner, y.stride, gateup.stride)
-            self.near(numbers(y), g * s * u, kind, 1, y)
-            want = np.concatenate((d * u * s * (1 + g * (1 - s)), d * g * s), 1)
-            for dgateup, act in ((empty(kind, rows, 2 * inner, pad(2 * inner)), empty(kind, rows, inner, pad(inner))), (gateup, dy)):
-                launch(f"swiglu_grad.{kind}.{variant}", dgateup, act, dy, gateup, rows, inner, dgateup.stride, act.stride, dy.stride,
-                       gateup.stride)
-                self.near(numbers(dgateup), want, kind, 4, dgateup)
-                self.same(numbers(act), numbers(y), act)
+            for word, *numbers_of in UNITS:
+                x = self.normal(rows, 2 * inner)
+                x[:, :inner:7] *= 60  # far into both tails of the activation
+                gateup, dy = field(kind, x, pad(2 * inner)), field(kind, self.normal(rows, inner), pad(inner))
+                d = dy.numpy()
+                want_y, by_gate, by_up = unit(gateup.numpy()[:, :inner], gateup.numpy()[:, inner:], word, *numbers_of)
+                y = empty(kind, rows, inner, pad(inner))
+                launch(f"glu.{word}.{kind}.{variant}", y, gateup, rows, inner, y.stride, gateup.stride, *numbers_of)
+                self.near(numbers(y), want_y, kind, 1, y)
+                want = np.concatenate((d * by_gate, d * by_up), 1)
+                apart = empty(kind, rows, 2 * inner, pad(2 * inner)), empty(kind, rows, inner, pad(inner))
+                for dgateup, act in (apart, (gateup, dy)):
+                    launch(f"glu_grad.{word}.{kind}.{variant}", dgateup, act, dy, gateup, rows, inner, dgateup.stride,
+                           act.stride, dy.stride, gateup.stride, *numbers_of)
+                    self.near(numbers(dgateup), want, kind, 4, dgateup)
+                    self.same(numbers(act), numbers(y), act)
 
 
 class LossTest(Case):

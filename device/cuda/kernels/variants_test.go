@@ -35,20 +35,14 @@ var aligned = map[string]operands{
 	},
 	"rmsnorm.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		x, w, y, rstd := b.normal(d, 5, 3*96, 304), b.normal(d, 1, 96, 96), b.field(d, 5, 3*96, 320), b.field(tensor.F32, 5, 3, 3)
-		return []any{y, rstd, x, w, 5, 3, 96, y.stride, x.stride, float32(1e-5)}, []*field{y, rstd}
+		return []any{y, rstd, x, w, 5, 3, 96, y.stride, x.stride, float32(1e-5), float32(1), 1}, []*field{y, rstd}
 	},
 	"rmsnorm_grad.A":       normGrad,
 	"rmsnorm_grad.A.resid": normGrad,
 	"rope.A":               rope(1),
 	"rope.A.bias":          rope(0),
-	"swiglu.A": func(b *bench, d tensor.DType) ([]any, []*field) {
-		x, y := b.normal(d, 5, 2*528, 2*528+16), b.field(d, 5, 528, 544)
-		return []any{y, x, 5, 528, y.stride, x.stride}, []*field{y}
-	},
-	"swiglu_grad.A": func(b *bench, d tensor.DType) ([]any, []*field) {
-		x, dy := b.normal(d, 5, 2*528, 2*528+16), b.normal(d, 5, 528, 560)
-		return []any{x, dy, dy, x, 5, 528, x.stride, dy.stride, dy.stride, x.stride}, []*field{x, dy}
-	},
+	"glu.silu.A":           glu, "glu.gelu.A": glu, "glu.gelu_tanh.A": glu,
+	"glu_grad.silu.A": gluGrad, "glu_grad.gelu.A": gluGrad, "glu_grad.gelu_tanh.A": gluGrad,
 	"lse_update":     lseUpdate(0),
 	"lse_update.cap": lseUpdate(1.5),
 	"ce_grad.A":      lossGrad(0),
@@ -63,6 +57,19 @@ var aligned = map[string]operands{
 	},
 	"adamw.split.A": adamW(tensor.BF16, false), "adamw.f32.A": adamW(tensor.F32, false),
 	"adamw8.split.A": adamW(tensor.BF16, true), "adamw8.f32.A": adamW(tensor.F32, true),
+}
+
+// A gated unit's arguments: alpha, limit and what is added to up.
+var unit = []any{float32(1.702), float32(0.75), float32(1)}
+
+func glu(b *bench, d tensor.DType) ([]any, []*field) {
+	x, y := b.normal(d, 5, 2*528, 2*528+16), b.field(d, 5, 528, 544)
+	return append([]any{y, x, 5, 528, y.stride, x.stride}, unit...), []*field{y}
+}
+
+func gluGrad(b *bench, d tensor.DType) ([]any, []*field) {
+	x, dy := b.normal(d, 5, 2*528, 2*528+16), b.normal(d, 5, 528, 560)
+	return append([]any{x, dy, dy, x, 5, 528, x.stride, dy.stride, dy.stride, x.stride}, unit...), []*field{x, dy}
 }
 
 func cast(to tensor.DType) operands {
@@ -107,7 +114,8 @@ func normGrad(b *bench, d tensor.DType) ([]any, []*field) {
 	const rows, slices = 15, 2
 	dy, x, w, resid := b.normal(d, rows, 3*96, 304), b.normal(d, rows, 3*96, 288), b.normal(d, 1, 96, 96), b.normal(d, rows, 3*96, 336)
 	rstd, part := b.normal(tensor.F32, rows, 3, 3), b.field(tensor.F32, slices, 96, 96)
-	return []any{part, dy, dy, x, w, rstd, resid, rows, 3, 96, slices, dy.stride, dy.stride, x.stride, resid.stride}, []*field{dy, part}
+	return []any{part, dy, dy, x, w, rstd, resid, rows, 3, 96, slices, dy.stride, dy.stride, x.stride, resid.stride,
+		float32(1), 1}, []*field{dy, part}
 }
 
 // bits makes a vector of random bits.
@@ -156,7 +164,8 @@ func adamW(weights tensor.DType, coded bool) operands {
 // ordered are the operations whose variants may add numbers up in different orders.
 var ordered = []string{"rmsnorm.A", "rmsnorm_grad.A", "rmsnorm_grad.A.resid", "bias_grad.A", "lse_update",
 	"lse_update.cap",
-	"expert_bias_grad.A", "expert_bias_dot.A", "expert_glu_grad.A"}
+	"expert_bias_grad.A", "expert_bias_dot.A", "expert_glu_grad.silu.A", "expert_glu_grad.gelu.A",
+	"expert_glu_grad.gelu_tanh.A"}
 
 // All variants of an operation compute the same, on each target: to the bit, except where the order of sums is not
 // defined. A proof of one variant by devicetest is then a proof of all. Rows so far apart that offsets need 64 bits

@@ -31,10 +31,10 @@ func loops(w width) []loop {
 	for _, d := range both {
 		all = append(all, adamw(d), sum64("sumSquares", d, true), add(d), addTo(d), scale(d), addScaled(d),
 			normSquares(d), normApply(d), normDot(d), normGrad(d, false), normGrad(d, true), normWeight(d),
-			rotate(d), swiglu(d), swigluGrad(d), gate(d), gateGrad(d), glu(d), expMul(d), expSum(d), dot(d),
-			scoreGrad(d))
+			rotate(d), swiglu(d), swigluGrad(d), geglu(d), gegluGrad(d), limited(d), limitedGrad(d), gate(d),
+			gateGrad(d), expMul(d), expSum(d), dot(d), scoreGrad(d))
 	}
-	return append(all, sum64("sum", f32, false), gluGrad(), maximum(), sumExp())
+	return append(all, sum64("sum", f32, false), maximum(), sumExp())
 }
 
 // update is the arithmetic of kernels.adamw. It takes p and the gradient, and frees the gradient.
@@ -319,9 +319,17 @@ func product(a *asm, d dtype, x, y string) reg {
 	return p
 }
 
+// weighted is w*dy.
+func weighted(a *asm, d dtype) reg {
+	w, dy := a.load(f32, "w"), a.load(d, "dy")
+	a.mul(w, dy)
+	a.free(dy)
+	return w
+}
+
 func normApply(d dtype) loop {
 	return loop{name: "normApply" + string(d), arrays: []string{"y", "x", "w"}, scalars: []string{"rstd"}, body: func(a *asm) {
-		x, w := xhat(a, d), a.load(d, "w")
+		x, w := xhat(a, d), a.load(f32, "w")
 		a.mul(x, w)
 		a.free(w)
 		a.store(d, x, "y")
@@ -330,7 +338,7 @@ func normApply(d dtype) loop {
 
 func normDot(d dtype) loop {
 	return reduction(loop{name: "normDot" + string(d), arrays: []string{"x", "w", "dy"}, scalars: []string{"rstd"}}, func(a *asm) reg {
-		p, x := product(a, d, "w", "dy"), xhat(a, d)
+		p, x := weighted(a, d), xhat(a, d)
 		a.mul(p, x)
 		a.free(x)
 		return p
@@ -343,7 +351,7 @@ func normGrad(d dtype, residual bool) loop {
 		l.name, l.arrays = "normGradAdd"+string(d), []string{"dx", "residual", "x", "w", "dy"}
 	}
 	l.body = func(a *asm) {
-		p, x := product(a, d, "w", "dy"), xhat(a, d)
+		p, x := weighted(a, d), xhat(a, d)
 		a.mul(x, a.scalar("mean"))
 		a.sub(p, x)
 		a.free(x)
@@ -412,10 +420,16 @@ func swiglu(d dtype) loop {
 }
 
 func swigluGrad(d dtype) loop {
-	return loop{name: "swigluGrad" + string(d), arrays: []string{"dgate", "dup", "h", "dh", "gate", "up"}, body: func(a *asm) {
+	return gatedGrad("swigluGrad", d, func(a *asm, g reg) (s, slope reg) { return sigmoid(a, g), a.copy(g) })
+}
+
+// gatedGrad is the gradient of gate*s*up, where f gives s and slope, and the derivative of gate*s is
+// s*(1 + slope*(1-s)).
+func gatedGrad(name string, d dtype, f func(a *asm, gate reg) (s, slope reg)) loop {
+	return loop{name: name + string(d), arrays: []string{"dgate", "dup", "h", "dh", "gate", "up"}, body: func(a *asm) {
 		one := a.float(1)
 		g := a.load(d, "gate")
-		s := sigmoid(a, g)
+		s, slope := f(a, g)
 		u, dh := a.load(d, "up"), a.load(d, "dh")
 		h := a.copy(g)
 		a.mul(h, s)
@@ -423,13 +437,13 @@ func swigluGrad(d dtype) loop {
 		a.mul(u, dh)
 		t := a.copy(one)
 		a.sub(t, s)
-		a.mul(t, g)
+		a.mul(t, slope)
 		a.add(t, one)
 		a.mul(t, s)
 		a.mul(u, t)
 		a.mul(g, s)
 		a.mul(g, dh)
-		a.free(s, dh, t)
+		a.free(s, slope, dh, t)
 		a.store(d, u, "dgate")
 		a.store(d, g, "dup")
 		a.store(d, h, "h")
@@ -461,6 +475,44 @@ func gateGrad(d dtype) loop {
 	}}
 }
 
+// The constants of kernels.geluTanh.
+const (
+	gelu1    = 1.5957691216057308
+	gelu3    = gelu1 * 0.044715
+	geluMost = 16
+)
+
+// geluTanh is kernels.geluTanh. A comparison with a NaN gives the second source.
+func geluTanh(a *asm, gate reg) (s, slope reg) {
+	x, cubic, t := a.take(), a.take(), a.take()
+	a.f("VMINPS %s, %s, %s", a.v(gate), a.v(a.float(geluMost)), a.v(x))
+	a.f("VMAXPS %s, %s, %s", a.v(x), a.v(a.float(-geluMost)), a.v(x))
+	a.f("VMULPS %s, %s, %s", a.v(x), a.v(x), a.v(cubic))
+	a.mul(cubic, a.float(gelu3))
+	a.f("VADDPS %s, %s, %s", a.v(cubic), a.v(a.float(gelu1)), a.v(t))
+	a.mul(t, x)
+	s = sigmoid(a, t)
+	a.mul(cubic, a.float(3))
+	a.add(cubic, a.float(gelu1))
+	a.mul(cubic, x)
+	a.free(x, t)
+	return s, cubic
+}
+
+func geglu(d dtype) loop {
+	return loop{name: "geglu" + string(d), arrays: []string{"h", "gate", "up"}, body: func(a *asm) {
+		g := a.load(d, "gate")
+		s, slope := geluTanh(a, g)
+		a.mul(g, s)
+		u := a.load(d, "up")
+		a.mul(g, u)
+		a.free(s, slope, u)
+		a.store(d, g, "h")
+	}}
+}
+
+func gegluGrad(d dtype) loop { return gatedGrad("gegluGrad", d, geluTanh) }
+
 // limits are gate and up between their limits, and alpha*gate of that. A comparison with a NaN gives the second source.
 func limits(a *asm, gate, up reg) (g, u, x reg) {
 	limit := a.scalar("limit")
@@ -475,8 +527,8 @@ func limits(a *asm, gate, up reg) (g, u, x reg) {
 	return g, u, x
 }
 
-func glu(d dtype) loop {
-	return loop{name: "glu" + string(d), arrays: []string{"h", "gate", "up"}, scalars: []string{"alpha", "limit"},
+func limited(d dtype) loop {
+	return loop{name: "limited" + string(d), arrays: []string{"h", "gate", "up"}, scalars: []string{"alpha", "limit"},
 		body: func(a *asm) {
 			gate, up := a.load(d, "gate"), a.load(d, "up")
 			g, u, x := limits(a, gate, up)
@@ -490,36 +542,36 @@ func glu(d dtype) loop {
 		}}
 }
 
-func gluGrad() loop {
-	return loop{name: "gluGrad", arrays: []string{"dgate", "dup", "h", "dh", "gate", "up"}, scalars: []string{"alpha",
-		"limit"}, body: func(a *asm) {
-		one := a.float(1)
-		gate, up := a.load(f32, "gate"), a.load(f32, "up")
-		g, u, x := limits(a, gate, up)
-		s := sigmoid(a, x)
-		dh, t := a.load(f32, "dh"), a.copy(one)
-		a.sub(t, s)
-		a.mul(t, x)
-		a.add(t, one)
-		a.mul(t, s)
-		a.mul(g, s)
-		a.free(s, x)
-		a.f("VCMPPS $4, %s, %s, K2", a.v(up), a.v(u))                   // not equal
-		a.f("VCMPPS $1, %s, %s, K3", a.v(gate), a.v(a.scalar("limit"))) // limit < gate
-		a.free(gate, up)
-		a.add(u, one)
-		h := a.copy(g)
-		a.mul(h, u)
-		a.mul(u, dh)
-		a.mul(u, t)
-		a.mul(g, dh)
-		a.free(dh, t)
-		a.f("VPXORD %s, %s, K3, %s", a.v(u), a.v(u), a.v(u))
-		a.f("VPXORD %s, %s, K2, %s", a.v(g), a.v(g), a.v(g))
-		a.store(f32, u, "dgate")
-		a.store(f32, g, "dup")
-		a.store(f32, h, "h")
-	}}
+func limitedGrad(d dtype) loop {
+	return loop{name: "limitedGrad" + string(d), arrays: []string{"dgate", "dup", "h", "dh", "gate", "up"},
+		scalars: []string{"alpha", "limit"}, body: func(a *asm) {
+			one := a.float(1)
+			gate, up := a.load(d, "gate"), a.load(d, "up")
+			g, u, x := limits(a, gate, up)
+			s := sigmoid(a, x)
+			dh, t := a.load(d, "dh"), a.copy(one)
+			a.sub(t, s)
+			a.mul(t, x)
+			a.add(t, one)
+			a.mul(t, s)
+			a.mul(g, s)
+			a.free(s, x)
+			a.f("VCMPPS $4, %s, %s, K2", a.v(up), a.v(u))                   // not equal
+			a.f("VCMPPS $1, %s, %s, K3", a.v(gate), a.v(a.scalar("limit"))) // limit < gate
+			a.free(gate, up)
+			a.add(u, one)
+			h := a.copy(g)
+			a.mul(h, u)
+			a.mul(u, dh)
+			a.mul(u, t)
+			a.mul(g, dh)
+			a.free(dh, t)
+			a.f("VPXORD %s, %s, K3, %s", a.v(u), a.v(u), a.v(u))
+			a.f("VPXORD %s, %s, K2, %s", a.v(g), a.v(g), a.v(g))
+			a.store(d, u, "dgate")
+			a.store(d, g, "dup")
+			a.store(d, h, "h")
+		}}
 }
 
 func maximum() loop {
