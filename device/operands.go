@@ -208,6 +208,21 @@ func (o *Operands) Add(y, a, b Mat) {
 	o.apart([2]string{"y", "a"}, [2]string{"y", "b"})
 }
 
+func (o *Operands) Scale(y, x Mat, by float32) {
+	o.begin("Scale")
+	o.finite("the factor", by)
+	o.write("y", y, y.Rows, y.Cols, activation)
+	o.read("x", x, y.Rows, y.Cols, activation)
+	o.same("x", x, y)
+	o.apart([2]string{"y", "x"})
+}
+
+func (o *Operands) finite(what string, x float32) {
+	if x-x != 0 {
+		o.fail("%s is %g", what, x)
+	}
+}
+
 func (o *Operands) Cast(dst, src Mat) {
 	o.begin("Cast")
 	o.write("dst", dst, src.Rows, src.Cols, activation)
@@ -470,8 +485,9 @@ func (o *Operands) Put(cache, x Mat, at Mem) {
 	o.apart()
 }
 
-func (o *Operands) ScatterAdd(dtable, dy Mat, ids Mem, first int) {
+func (o *Operands) ScatterAdd(dtable, dy Mat, ids Mem, first int, by float32) {
 	o.begin("ScatterAdd")
+	o.finite("the factor", by)
 	o.write("dtable", dtable, dtable.Rows, dy.Cols, f32Only)
 	o.read("dy", dy, dy.Rows, dy.Cols, activation)
 	o.vec(false, "ids", ids, tensor.I32, dy.Rows)

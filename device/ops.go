@@ -44,6 +44,8 @@ type LinearOps interface {
 type ElementOps interface {
 	// Add is y = a + b, for one type; y may be a or b.
 	Add(y, a, b Mat)
+	// Scale is y = by*x, for one type; y may be x.
+	Scale(y, x Mat, by float32)
 	// Cast converts between F32 and BF16, to nearest even.
 	Cast(dst, src Mat)
 }
@@ -181,8 +183,9 @@ type EmbeddingOps interface {
 	// Put writes cache[at[r]] = x[r], for one type, and leaves the other rows of cache alone. No two rows have one
 	// place, and a row whose place is negative is not written.
 	Put(cache, x Mat, at Mem)
-	// ScatterAdd adds dtable[ids[t]-first] (F32) += dy[t] for the ids in range, in the order of t.
-	ScatterAdd(dtable, dy Mat, ids Mem, first int)
+	// ScatterAdd adds dtable[ids[t]-first] (F32) += by*dy[t] for the ids in range, in the order of t. Products and sums
+	// are rounded to fp32, each by itself.
+	ScatterAdd(dtable, dy Mat, ids Mem, first int, by float32)
 }
 
 // AdamWScalars are the numbers of one AdamW step, computed in fp64 by package optim and rounded once.

@@ -87,6 +87,8 @@ type Spec struct {
 	Tied                             bool // the head uses the token embedding
 	InitStd                          float64
 	Norm                             nn.Norm // all norms
+	EmbedScale                       Multiplier
+	SoftCap                          float32 // bounds the logits; 0: none
 
 	// Attention and GLU hold for every layer, except the settings that LayerTypes reads. The keys that all families
 	// share are in them before the family reads.
@@ -103,6 +105,13 @@ type Spec struct {
 	family  Family
 	theta   float64 // of rotary positions, where the file has none; 0: 10000
 	windows []int   // of each layer's attention; none: no layer has one
+}
+
+// Multiplier is a number that activations are multiplied by. Rounded says that transformers rounds it to their type
+// first.
+type Multiplier struct {
+	By      float64
+	Rounded bool
 }
 
 // Limits that no model comes near and that keep products of sizes far from overflow.
@@ -137,6 +146,7 @@ func readSpec(c *hf.Config, families []Family) (*Spec, error) {
 // common reads the keys that mean the same in all families. Defaults are those of transformers; the sizes of a model
 // have none.
 func (s *Spec) common(r *hf.ConfigReader) {
+	s.EmbedScale.By = 1
 	s.Vocab = limited(r, "vocab_size", maxVocab)
 	s.Layers = limited(r, "num_hidden_layers", maxLayers)
 	s.Positions = r.Size("max_position_embeddings")

@@ -38,11 +38,21 @@ type Model struct {
 	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
 	Architecture string
 
+	embedScale Multiplier
 	names      Names
 	checkpoint *Form
 	carried    []string // patterns of the names of tensors that are carried, see Family
 	constants  string   // what GGUF files call the constants of a block
 	mxfp4      []string // of those that an export can have in MXFP4
+}
+
+// EmbedScale is the number that rows of the embedding are multiplied by, where activations have a type.
+func (m *Model) EmbedScale(t tensor.DType) float32 {
+	by := float32(m.embedScale.By)
+	if m.embedScale.Rounded && t == tensor.BF16 {
+		by = tensor.F32FromBF16(tensor.BF16FromF32(by))
+	}
+	return by
 }
 
 // DefaultChunkTokens is the number of positions that the head treats at once by default. Larger chunks make fewer,
@@ -105,7 +115,7 @@ func New(c *hf.Config, added ...Family) (*Model, error) {
 // build makes the blocks and cuts the parts.
 func (s *Spec) build() (*Model, error) {
 	m := &Model{Type: s.family.ModelType, Hidden: s.Hidden, Vocab: s.Vocab, MaxPositions: s.Positions, Tied: s.Tied,
-		InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names,
+		InitStd: s.InitStd, embedScale: s.EmbedScale, Architecture: s.family.Architecture, names: s.family.Names,
 		constants: s.family.ConstantsGGUF, mxfp4: s.family.MXFP4}
 	for _, pattern := range s.family.Carried {
 		m.carried = append(m.carried, strings.ReplaceAll(pattern, "{layers}", strconv.Itoa(s.Layers)))
@@ -119,7 +129,7 @@ func (s *Spec) build() (*Model, error) {
 		return nil, err
 	}
 	m.Head = nn.Head{Hidden: m.Hidden, Vocab: m.Vocab, TileRows: tileRows(largest, m.Hidden, m.Vocab),
-		ChunkTokens: DefaultChunkTokens, Norm: s.Norm}
+		ChunkTokens: DefaultChunkTokens, Norm: s.Norm, SoftCap: s.SoftCap}
 
 	if m.EmbedTiles, err = m.addTiles(Embed, 0); err != nil {
 		return nil, err

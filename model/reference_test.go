@@ -166,6 +166,7 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 	for _, i := range m.EmbedTiles {
 		s.Gather(x[0], r.w[i].Mat(0), b.IDs, m.Parts[i].FirstRow)
 	}
+	s.Scale(x[0], x[0], m.EmbedScale(r.dtype))
 	var kept []*nn.Kept
 	for l, block := range m.Blocks {
 		x = append(x, a.Mat(r.dtype, n, m.Hidden))
@@ -206,10 +207,12 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 			Held:      block.NewHeld(a, r.dtype, n, 1, true), Work: block.NewBackwardWork(a, r.dtype, n, 0, keep)})
 	}
 	for _, i := range m.EmbedTiles {
-		s.ScatterAdd(r.g[i].Mat(0), dx, b.IDs, m.Parts[i].FirstRow)
+		s.ScatterAdd(r.g[i].Mat(0), dx, b.IDs, m.Parts[i].FirstRow, m.EmbedScale(dx.DType))
 	}
 	check(r.t, s.Sync())
-	return r.floats(loss), r.floats(all)
+	logits = r.floats(all)
+	h.Cap(logits)
+	return r.floats(loss), logits
 }
 
 // gradient puts the gradient of one tensor together.

@@ -194,6 +194,7 @@ func (c *counter) Copy(dst, src device.Mem) {
 
 func (c *counter) Zero(dst device.Mem)                              { c.Ops++; c.Traffic += dst.Len }
 func (c *counter) Add(y, a, b device.Mat)                           { c.moves(y, a, b) }
+func (c *counter) Scale(y, x device.Mat, _ float32)                 { c.moves(y, x) }
 func (c *counter) Cast(dst, src device.Mat)                         { c.moves(dst, src) }
 func (c *counter) AddBias(y, _ device.Mat)                          { c.moves(y, y) }
 func (c *counter) BiasGrad(_, dy device.Mat)                        { c.moves(dy) }
@@ -213,9 +214,9 @@ func (c *counter) GLUGrad(dGateUp, act, dy, gateUp device.Mat, _ device.GLUSpec)
 	c.moves(dGateUp, act, dy, gateUp)
 }
 
-func (c *counter) Gather(y, _ device.Mat, _ device.Mem, _ int)      { c.moves(y, y) }
-func (c *counter) Put(_, x device.Mat, _ device.Mem)                { c.moves(x, x) }
-func (c *counter) ScatterAdd(_, dy device.Mat, _ device.Mem, _ int) { c.moves(dy, dy, dy) }
+func (c *counter) Gather(y, _ device.Mat, _ device.Mem, _ int)                 { c.moves(y, y) }
+func (c *counter) Put(_, x device.Mat, _ device.Mem)                           { c.moves(x, x) }
+func (c *counter) ScatterAdd(_, dy device.Mat, _ device.Mem, _ int, _ float32) { c.moves(dy, dy, dy) }
 
 // routed counts an operation on the rows of blocks that reads or writes these matrices of blocks, if each expert is
 // chosen equally often.

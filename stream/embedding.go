@@ -31,7 +31,17 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 			r.release(updates)
 		}
 	}
-	return nil
+	for _, x := range op.Writes {
+		r.scaleRows(s, r.hostRows(x).RowRange(0, r.passRows))
+	}
+	return s.Sync()
+}
+
+// scaleRows makes rows of the table the embedding's output.
+func (r *execution) scaleRows(s device.Stream, y device.Mat) {
+	if by := r.Plan.Model.EmbedScale(y.DType); by != 1 {
+		s.Scale(y, y, by)
+	}
 }
 
 // lookupAhead looks up the rows of the embedding that the step needs and updates them where they land; the table is
@@ -61,6 +71,7 @@ func (r *execution) lookupAhead(s device.Stream, op *plan.Op) error {
 			ids, to := r.hostIDs(m).Slice(4*int64(first), 4*int64(n)), r.host.Ahead
 			to[store.Weights] = y.RowRange(first, n).Mem
 			r.updateRows(s, to, tables, ids, n, r.host.AheadBad)
+			r.scaleRows(s, y.RowRange(first, n))
 		}
 	}
 	return s.Sync()
@@ -151,7 +162,8 @@ func (r *execution) sumRows(s device.Stream, op *plan.Op, stored device.Mat, at 
 	}
 	table := device.NewMat(sum.Mem, tensor.F32, rows, r.Plan.Model.Hidden)
 	for m, dx := range op.Reads {
-		s.ScatterAdd(table, r.hostRows(dx), r.hostIDs(m), first)
+		dx := r.hostRows(dx)
+		s.ScatterAdd(table, dx, r.hostIDs(m), first, r.Plan.Model.EmbedScale(dx.DType))
 	}
 	if sum.Mem != stored.Mem {
 		s.Cast(stored, sum)
@@ -176,7 +188,8 @@ func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, 
 		rounded := device.NewMat(room.Slice(sum.Len, 2*int64(n*hidden)), tensor.BF16, n, hidden)
 		s.Zero(sum.Mem)
 		for m, dx := range op.Reads {
-			s.ScatterAdd(sum, r.hostRows(dx), numbers.Slice(int64(m)*perMicro, perMicro), from)
+			dx := r.hostRows(dx)
+			s.ScatterAdd(sum, dx, numbers.Slice(int64(m)*perMicro, perMicro), from, r.Plan.Model.EmbedScale(dx.DType))
 		}
 		s.Cast(rounded, sum)
 		s.Gather(table, rounded, ofTokens, from)

@@ -95,7 +95,7 @@ func (b byPosition) OpenBackward(p *nn.Pass, dy device.Mat) { p.Copy(p.Held(dOut
 func (b byPosition) BackwardPart(p *nn.Pass, part int) {
 	if g := p.WeightGradient("table.weight", 1); !g.IsZero() {
 		p.Zero(g.Mem) // rows of the whole step come once
-		p.ScatterAdd(g, p.Held(dOut), p.Held(places).Mem, part*b.Rows)
+		p.ScatterAdd(g, p.Held(dOut), p.Held(places).Mem, part*b.Rows, 1)
 	}
 }
 

@@ -98,7 +98,7 @@ func BenchmarkOps(b *testing.B) {
 			{"TokenLoss", 0, func(w work) { w.TokenLoss(loss, stat, ids) }},
 			{"CrossEntropyGrad", 0, func(w work) { w.CrossEntropyGrad(dlogits, logits, stat, ids, loss.Mem, 0, 0) }},
 			{"Gather", 0, func(w work) { w.Gather(y, whead, ids, 0) }},
-			{"ScatterAdd", 0, func(w work) { w.ScatterAdd(table, y, ids, 0) }},
+			{"ScatterAdd", 0, func(w work) { w.ScatterAdd(table, y, ids, 0, 1) }},
 			{"AdamW", 0, func(w work) { w.AdamW(opt, bad) }},
 			{"SumSquares", 0, func(w work) { w.SumSquares(bad, opt.Grad) }},
 		} {

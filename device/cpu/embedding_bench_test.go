@@ -31,7 +31,7 @@ func BenchmarkEmbeddingGradient(b *testing.B) {
 	flat := device.NewVec(sum.Mem, tensor.F32, rows*hidden)
 	for what, op := range map[string]func(first int){
 		"Zero":       func(int) { s.Zero(sum.Mem) },
-		"ScatterAdd": func(first int) { s.ScatterAdd(sum, dx, ids, first) },
+		"ScatterAdd": func(first int) { s.ScatterAdd(sum, dx, ids, first, 1) },
 		"Cast":       func(int) { s.Cast(stored, flat) },
 		"SumSquares": func(int) { s.SumSquares(squares, stored) },
 	} {

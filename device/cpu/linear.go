@@ -49,6 +49,14 @@ func (s *Stream) Add(y, a, b device.Mat) {
 	})
 }
 
+// Scale implements device.ElementOps.
+func (s *Stream) Scale(y, x device.Mat, by float32) {
+	s.operands.Scale(y, x, by)
+	s.enqueue(func() {
+		s.elementwise(func(v []kernels.Vec) { s.crew.Scale(v[0], v[1], by) }, y, x)
+	})
+}
+
 // Cast implements device.ElementOps.
 func (s *Stream) Cast(dst, src device.Mat) {
 	s.operands.Cast(dst, src)

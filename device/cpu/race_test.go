@@ -68,6 +68,7 @@ func calls(a *device.Arena) []func(w work) {
 		bind2(x(), f32(1, groups*d), work.AddBias),
 		bind2(f32(1, groups*d), x(), work.BiasGrad),
 		bind3(part(), part(), part(), work.Add),
+		bind2(part(), part(), func(s work, y, x device.Mat) { s.Scale(y, x, 1.7) }),
 		bind2(a.Mat(tensor.BF16, rows, groups*d), x(), work.Cast),
 		func(y, rstd, x, w device.Mat) func(work) {
 			return func(s work) { s.RMSNorm(y, rstd, x, w, norm) }
@@ -110,7 +111,7 @@ func calls(a *device.Arena) []func(w work) {
 			return func(s work) { s.Put(cache, x, at) }
 		}(f32(rows+2, groups*d), x(), ids()),
 		func(dtable, dy device.Mat, ids device.Mem) func(work) {
-			return func(s work) { s.ScatterAdd(dtable, dy, ids, 0) }
+			return func(s work) { s.ScatterAdd(dtable, dy, ids, 0, 1) }
 		}(f32(4, groups*d), x(), ids()),
 		func(y, x, w device.Mat, docs device.Docs) func(work) {
 			return func(s work) { s.CausalConv(y, x, w, docs) }

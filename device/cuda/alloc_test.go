@@ -132,6 +132,7 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"AddBias":          func() { s.AddBias(y, bias) },
 		"BiasGrad":         func() { s.BiasGrad(db, y) },
 		"Add":              func() { s.Add(z, x, y) },
+		"Scale":            func() { s.Scale(z, x, 1.7) },
 		"Add strided":      func() { s.Add(z.ColRange(0, 64), x.ColRange(0, 64), y.ColRange(0, 64)) },
 		"Cast":             func() { s.Cast(f, x) },
 		"RMSNorm":          func() { s.RMSNorm(y, rstd, x, bias, norm) },
@@ -149,7 +150,7 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"TokenLoss":        func() { s.TokenLoss(loss, stat, ids) },
 		"CrossEntropyGrad": func() { s.CrossEntropyGrad(x, f, stat, ids, loss.Mem, 0, 30) },
 		"Gather":           func() { s.Gather(y, table, ids, 0) },
-		"ScatterAdd":       func() { s.ScatterAdd(dTable, y, ids, 0) },
+		"ScatterAdd":       func() { s.ScatterAdd(dTable, y, ids, 0, 1) },
 		"AdamW": func() {
 			s.AdamW(device.AdamWArgs{Weights: weights, Low: low, M: m, V: u, Grad: grad, AdamWScalars: scalars}, sum)
 		},

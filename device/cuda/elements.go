@@ -115,6 +115,21 @@ func (s *Stream) Add(y, a, b device.Mat) {
 	})
 }
 
+// Scale implements device.ElementOps.
+func (s *Stream) Scale(y, x device.Mat, by float32) {
+	s.operands.Scale(y, x, by)
+	s.enqueue(func() error {
+		if empty(y) {
+			return nil
+		}
+		return elementwise(func(m [3]device.Mat) error {
+			y, x := m[0], m[1]
+			return s.launch(named("scale", typeName(y.DType)), ptr(y.Mem), ptr(x.Mem), i32(y.Rows), i32(y.Cols),
+				stride(y), stride(x), f32(by))
+		}, [3]device.Mat{y, x, x})
+	})
+}
+
 // Cast implements device.ElementOps.
 func (s *Stream) Cast(dst, src device.Mat) {
 	s.operands.Cast(dst, src)

@@ -201,7 +201,9 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 		},
 		func(a *device.Arena) speedTask {
 			dtable, dy, ids := a.Mat(f32, z.tile, z.hidden), x(a), ids(a, z.rows, z.tile)
-			return speedTask{name: "gradient of the embedding", run: func(s operations) { s.ScatterAdd(dtable, dy, ids, 0) }}
+			return speedTask{name: "gradient of the embedding", run: func(s operations) {
+				s.ScatterAdd(dtable, dy, ids, 0, 1)
+			}}
 		},
 		func(a *device.Arena) speedTask {
 			to, from := a.Mat(bf16, 2*z.inner, z.hidden), a.Mat(f32, 2*z.inner, z.hidden)

@@ -69,13 +69,13 @@ func (s *Stream) Gather(y, table device.Mat, ids device.Mem, first int) {
 }
 
 // ScatterAdd implements device.EmbeddingOps.
-func (s *Stream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int) {
-	s.operands.ScatterAdd(dtable, dy, ids, first)
+func (s *Stream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int, by float32) {
+	s.operands.ScatterAdd(dtable, dy, ids, first, by)
 	s.enqueue(func() error {
 		if empty(dy) || empty(dtable) {
 			return nil
 		}
 		return s.launch(named("scatter_add", typeName(dy.DType)), ptr(dtable.Mem), ptr(dy.Mem), ptr(ids),
-			i32(dy.Rows), i32(dy.Cols), i32(first), i32(dtable.Rows), stride(dtable), stride(dy))
+			i32(dy.Rows), i32(dy.Cols), i32(first), i32(dtable.Rows), stride(dtable), stride(dy), f32(by))
 	})
 }

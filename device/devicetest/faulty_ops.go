@@ -34,6 +34,11 @@ func (s *faultyStream) Add(y, a, b device.Mat) {
 	s.op(func() { s.inner.Add(y, a, b) })
 }
 
+func (s *faultyStream) Scale(y, x device.Mat, by float32) {
+	s.operands.Scale(y, x, by)
+	s.op(func() { s.inner.Scale(y, x, by) })
+}
+
 func (s *faultyStream) Cast(dst, src device.Mat) {
 	s.operands.Cast(dst, src)
 	s.op(func() { s.inner.Cast(dst, src) })
@@ -119,9 +124,9 @@ func (s *faultyStream) Put(cache, x device.Mat, at device.Mem) {
 	s.op(func() { s.inner.Put(cache, x, at) })
 }
 
-func (s *faultyStream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int) {
-	s.operands.ScatterAdd(dtable, dy, ids, first)
-	s.op(func() { s.inner.ScatterAdd(dtable, dy, ids, first) })
+func (s *faultyStream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int, by float32) {
+	s.operands.ScatterAdd(dtable, dy, ids, first, by)
+	s.op(func() { s.inner.ScatterAdd(dtable, dy, ids, first, by) })
 }
 
 func (s *faultyStream) AdamW(args device.AdamWArgs, bad device.Mem) {

@@ -83,6 +83,24 @@ func testAdd(r *rig) {
 	}
 }
 
+func testScale(r *rig) {
+	for _, d := range types {
+		for _, s := range r.suite.shapes() {
+			for _, inPlace := range []bool{false, true} {
+				what := fmt.Sprint(d, s, " in place ", inPlace)
+				x := r.normal("x", d, s.rows, s.cols)
+				y := x
+				if !inPlace {
+					y = r.output("y", d, s.rows, s.cols)
+				}
+				r.run(func(st device.Stream) { st.Scale(y.Mat, x.Mat, 1.7) })
+				r.exact(what, y)
+				r.finish(what)
+			}
+		}
+	}
+}
+
 // corners lists numbers on which roundings differ: ties in BF16, its largest and smallest, denormals, infinities.
 var corners = []float64{0, math.Copysign(0, -1), 1, 1 + 0x1p-8, 1 + 0x3p-8, 1 + 0x1p-8 + 0x1p-20, 1 + 0x1p-8 - 0x1p-20, -1 - 0x1p-8,
 	math.MaxFloat32, -math.MaxFloat32, 0x1.fep127, 0x1.fefp127, 0x1.ffp127, 0x1p-126, 0x1.ffp-127, 0x1p-133, 0x1p-134, 0x1.8p-134,
@@ -436,7 +454,11 @@ func testScatterAdd(r *rig) {
 	r.lookUps(func(what string, d tensor.DType, s shape, ids []int32, first int) {
 		dtable, dy := r.normal("dtable", tensor.F32, 40, s.cols), r.normal("dy", d, s.rows, s.cols)
 		v := r.ints("ids", ids)
-		r.run(func(st device.Stream) { st.ScatterAdd(dtable.Mat, dy.Mat, v.Mem, first) })
+		by := float32(1)
+		if first > 0 {
+			by = 1.7
+		}
+		r.run(func(st device.Stream) { st.ScatterAdd(dtable.Mat, dy.Mat, v.Mem, first, by) })
 		r.exact(what, dtable)
 		r.finish(what)
 	})

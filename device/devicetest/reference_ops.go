@@ -96,6 +96,18 @@ func (s *referenceStream) Add(y, a, b device.Mat) {
 	})
 }
 
+// Scale: y = by*x.
+func (s *referenceStream) Scale(y, x device.Mat, by float32) {
+	s.operands.Scale(y, x, by)
+	s.do(func() {
+		v := s.numbers(x)
+		for i := range v {
+			v[i] *= float64(by)
+		}
+		s.put(y, v)
+	})
+}
+
 // Cast: dst = src.
 func (s *referenceStream) Cast(dst, src device.Mat) {
 	s.operands.Cast(dst, src)
@@ -524,15 +536,15 @@ func (s *referenceStream) Put(cache, x device.Mat, at device.Mem) {
 	})
 }
 
-// ScatterAdd: dtable[ids[t]-first] += dy[t], in the order of t, each sum in fp32.
-func (s *referenceStream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int) {
-	s.operands.ScatterAdd(dtable, dy, ids, first)
+// ScatterAdd: dtable[ids[t]-first] += by*dy[t], in the order of t, each product and each sum in fp32.
+func (s *referenceStream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int, by float32) {
+	s.operands.ScatterAdd(dtable, dy, ids, first, by)
 	s.do(func() {
 		for t, id := range s.vector(ids, tensor.I32, dy.Rows) {
 			if row := int(id) - first; row >= 0 && row < dtable.Rows {
 				sum := s.numbers(dtable.RowRange(row, 1))
 				for i, d := range s.numbers(dy.RowRange(t, 1)) {
-					sum[i] = rounded(tensor.F32, sum[i]+d)
+					sum[i] = rounded(tensor.F32, sum[i]+rounded(tensor.F32, d*float64(by)))
 				}
 				s.put(dtable.RowRange(row, 1), sum)
 			}

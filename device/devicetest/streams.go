@@ -3,6 +3,7 @@ package devicetest
 import (
 	"bytes"
 	"errors"
+	"math"
 	"strings"
 
 	"github.com/millrace/millrace/device"
@@ -264,6 +265,7 @@ func testBadCalls(r *rig) {
 		"rows that overlap":    func(s device.Stream) { s.Add(x.RowRange(0, 3), x.RowRange(1, 3), f32(3, 6)) },
 		"columns that overlap": func(s device.Stream) { s.Add(x.ColRange(0, 3), x.ColRange(2, 3), f32(4, 3)) },
 		"an integer type":      func(s device.Stream) { s.Cast(mat(tensor.I32, 4, 6), x) },
+		"a factor of NaN":      func(s device.Stream) { s.Scale(x, x, float32(math.NaN())) },
 		"groups": func(s device.Stream) {
 			s.RMSNorm(f32(4, 6), f32(4, 1), x, f32(1, 6), device.NormSpec{Groups: 4})
 		},

@@ -73,7 +73,7 @@ func (s Suite) Run(t *testing.T) {
 		s.BF16 = Tolerance{Rel: 1.0 / 256, Abs: 1.0 / 1024}
 	}
 	tests := []test{
-		{"MatMul", testMatMul}, {"Bias", testBias}, {"Add", testAdd}, {"Cast", testCast},
+		{"MatMul", testMatMul}, {"Bias", testBias}, {"Add", testAdd}, {"Scale", testScale}, {"Cast", testCast},
 		{"RMSNorm", testRMSNorm}, {"RMSNormGrad", testRMSNormGrad}, {"RoPE", testRoPE},
 		{"Attention", testAttention}, {"GLU", testGLU}, {"CrossEntropy", testCrossEntropy},
 		{"Gather", testGather}, {"ScatterAdd", testScatterAdd},

@@ -30,6 +30,11 @@ func (s *stream) Add(y, a, b device.Mat) {
 	s.count(0)
 }
 
+func (s *stream) Scale(y, x device.Mat, by float32) {
+	s.operands.Scale(y, x, by)
+	s.count(0)
+}
+
 func (s *stream) Cast(dst, src device.Mat) {
 	s.operands.Cast(dst, src)
 	s.count(0)
@@ -115,8 +120,8 @@ func (s *stream) Put(cache, x device.Mat, at device.Mem) {
 	s.count(0)
 }
 
-func (s *stream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int) {
-	s.operands.ScatterAdd(dtable, dy, ids, first)
+func (s *stream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int, by float32) {
+	s.operands.ScatterAdd(dtable, dy, ids, first, by)
 	s.count(0)
 }
 

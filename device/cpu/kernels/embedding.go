@@ -12,6 +12,7 @@ type Embedding struct {
 
 	DTable Mat     // [rows, D], F32, scatter
 	DY     Mat     // [tokens, D], F32 or BF16, scatter
+	By     float32 // scatter
 	Found  []int32 // tokens whose rows the table has, in order, scatter: see TokensOf
 }
 
@@ -38,13 +39,18 @@ func (t *Table) EmbeddingGather(a *Embedding, tok0, tok1 int) {
 	}
 }
 
-// EmbeddingScatterAdd adds dy[t] to dtable[ids[t] - RowFirst] for the tokens that were found, in order, in columns
+// EmbeddingScatterAdd adds By*dy[t] to dtable[ids[t] - RowFirst] for the tokens that were found, in order, in columns
 // [col0, col1).
 func (t *Table) EmbeddingScatterAdd(a *Embedding, col0, col1 int) {
 	check(0 <= col0 && col0 <= col1 && col1 <= a.DTable.Cols && kind(a.DTable.DType) == 0, "EmbeddingScatterAdd: columns or type of DTable")
 	check(a.DY.has(len(a.IDs), col1), "EmbeddingScatterAdd: shape of DY")
-	f := t.addTo[kind(a.DY.DType)]
+	k := kind(a.DY.DType)
 	for _, tok := range a.Found {
-		f(a.DTable.at(int(a.IDs[tok])-a.RowFirst, col0), a.DY.at(int(tok), col0), col1-col0)
+		to, from := a.DTable.at(int(a.IDs[tok])-a.RowFirst, col0), a.DY.at(int(tok), col0)
+		if a.By == 1 {
+			t.addTo[k](to, from, col1-col0)
+		} else {
+			t.addScaled[k](to, from, col1-col0, a.By)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-"""Additions, casts and biases: each element is read once and written once, so they run at the speed of memory.
+"""Additions, casts, biases and factors: each element is read once and written once, so they run at the speed of memory.
 
 A program takes a block of rows and columns. In the a16 variants rows begin at multiples of 16 elements and end there, so that a
 thread moves 16 bytes at once.
@@ -27,6 +27,14 @@ def add(y, a, b, rows, cols, sy, sa, sb, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: t
 
 
 @triton.jit
+def scale(y, x, rows, cols, sy, sx, by, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
+    """y = by*x. y may be x: an element is read by whom it is written by. Moves 2 elements for each of y."""
+    row, col, inside = _block(rows, cols, BLOCK_ROWS, BLOCK_COLS)
+    v = by * tl.load(x + row * sx + col, mask=inside).to(tl.float32)
+    tl.store(y + row * sy + col, v.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def cast(dst, src, rows, cols, sd, ss, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
     """dst = src in dst's type. Moves one element of each."""
     row, col, inside = _block(rows, cols, BLOCK_ROWS, BLOCK_COLS)
@@ -52,6 +60,8 @@ for a, t in BF16_OR_F32:
         KERNELS += [
             Kernel(f"add.{a}.{variant}", add, f"y:*{t} a:*{t} b:*{t} rows:i32 cols:i32 sy:i32 sa:i32 sb:i32", GRID, BLOCK,
                    aligned="y a b cols sy sa sb" if a16 else ""),
+            Kernel(f"scale.{a}.{variant}", scale, f"y:*{t} x:*{t} rows:i32 cols:i32 sy:i32 sx:i32 by:fp32", GRID, BLOCK,
+                   aligned="y x cols sy sx" if a16 else ""),
             Kernel(f"add_bias.{a}.{variant}", add_bias, f"y:*{t} bias:*{t} rows:i32 cols:i32 sy:i32", GRID, BLOCK,
                    aligned="y bias cols sy" if a16 else ""),
         ] + [

@@ -17,8 +17,9 @@ def gather(y, table, ids, rows, cols, first, tablerows, sy, st, BLOCK_ROWS: tl.c
 
 
 @triton.jit
-def scatter_add(dtable, dy, ids, rows, cols, first, tablerows, sdt, sdy, BLOCK_IDS: tl.constexpr, BLOCK_COLS: tl.constexpr):
-    """dtable[ids[t]-first] += dy[t] for the ids in range, in the order of t. Programs: rows, ceil(cols/BLOCK_COLS).
+def scatter_add(dtable, dy, ids, rows, cols, first, tablerows, sdt, sdy, by, BLOCK_IDS: tl.constexpr,
+                BLOCK_COLS: tl.constexpr):
+    """dtable[ids[t]-first] += by*dy[t] for the ids in range, in the order of t. Programs: rows, ceil(cols/BLOCK_COLS).
 
     The program of the first position with an id adds all positions with it; those of the others look back, find that one, and end.
     Reads dy once, and reads and writes once the rows of dtable that there are ids for; and all ids for each program, from the
@@ -45,7 +46,7 @@ def scatter_add(dtable, dy, ids, rows, cols, first, tablerows, sdt, sdy, BLOCK_I
                 # One row after the other: the first one that is not yet added.
                 next = tl.min(tl.where(same, i, rows), 0)
                 while next < rows:
-                    acc += tl.load(dy + next.to(tl.int64) * sdy + col, mask=col < cols, other=0.0).to(tl.float32)
+                    acc += by * tl.load(dy + next.to(tl.int64) * sdy + col, mask=col < cols, other=0.0).to(tl.float32)
                     next = tl.min(tl.where(same & (i > next), i, rows), 0)
             tl.store(into, acc, mask=col < cols)
 
@@ -60,7 +61,7 @@ for a, t in BF16_OR_F32:
                    ("ceil(rows/BLOCK_ROWS)", "ceil(cols/BLOCK_COLS)"), dict(BLOCK_ROWS=4, BLOCK_COLS=512),
                    aligned="y table cols sy st" if a16 else ""),
             Kernel(f"scatter_add.{a}.{variant}", scatter_add,
-                   f"dtable:*fp32 dy:*{t} ids:*i32 rows:i32 cols:i32 first:i32 tablerows:i32 sdt:i32 sdy:i32",
-                   ("rows", "ceil(cols/BLOCK_COLS)"), dict(BLOCK_IDS=1024, BLOCK_COLS=1024),
+                   f"dtable:*fp32 dy:*{t} ids:*i32 rows:i32 cols:i32 first:i32 tablerows:i32 sdt:i32 sdy:i32 "
+                   "by:fp32", ("rows", "ceil(cols/BLOCK_COLS)"), dict(BLOCK_IDS=1024, BLOCK_COLS=1024), exact=True,
                    aligned="dtable dy cols sdt sdy" if a16 else ""),
         ]

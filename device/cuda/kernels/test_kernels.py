@@ -116,6 +116,15 @@ class ElementwiseTest(Case):
                 launch(f"add.{kind}.{variant}", y, a, b, rows, cols, y.stride, a.stride, b.stride)
                 self.same(numbers(y), want, y)
 
+    def test_scale(self):
+        for kind, variant, rows, cols, pad in self.shapes():
+            for in_place in (False, True):
+                x = field(kind, self.normal(rows, cols), pad(cols))
+                y = x if in_place else empty(kind, rows, cols, pad(cols))
+                want = rounded(f32(1.7) * numbers(x), kind)
+                launch(f"scale.{kind}.{variant}", y, x, rows, cols, y.stride, x.stride, 1.7)
+                self.same(numbers(y), want, y)
+
     def test_cast(self):
         for kind, variant, rows, cols, pad in self.shapes():
             for other in TYPES:
@@ -340,12 +349,14 @@ class EmbeddingTest(Case):
 
     def scatter(self, kind, variant, rows, cols, pad, first, ids):
         dtable, dy = field("f32", self.normal(40, cols), pad(cols)), field(kind, self.normal(rows, cols), pad(cols))
-        want = numbers(dtable).copy()
-        for t, id in enumerate(ids):
-            if 0 <= id - first < 40:
-                want[id - first] += numbers(dy)[t]
-        launch(f"scatter_add.{kind}.{variant}", dtable, dy, ints(ids), rows, cols, first, 40, dtable.stride, dy.stride)
-        self.same(numbers(dtable), want, dtable)
+        for by in (1.0, 1.7):
+            want = numbers(dtable).copy()
+            for t, id in enumerate(ids):
+                if 0 <= id - first < 40:
+                    want[id - first] += f32(by) * numbers(dy)[t]
+            launch(f"scatter_add.{kind}.{variant}", dtable, dy, ints(ids), rows, cols, first, 40, dtable.stride,
+                   dy.stride, by)
+            self.same(numbers(dtable), want, dtable)
 
 
 def sum_in_order(x):

@@ -41,7 +41,11 @@ var aligned = map[string]operands{
 	"rmsnorm_grad.A.resid": normGrad,
 	"rope.A":               rope(1),
 	"rope.A.bias":          rope(0),
-	"glu.silu.A":           glu, "glu.gelu.A": glu, "glu.gelu_tanh.A": glu,
+	"scale.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		x, y := b.normal(d, 7, 528, 544), b.field(d, 7, 528, 560)
+		return []any{y, x, 7, 528, y.stride, x.stride, float32(1.7)}, []*field{y}
+	},
+	"glu.silu.A": glu, "glu.gelu.A": glu, "glu.gelu_tanh.A": glu,
 	"glu_grad.silu.A": gluGrad, "glu_grad.gelu.A": gluGrad, "glu_grad.gelu_tanh.A": gluGrad,
 	"lse_update":     lseUpdate(0),
 	"lse_update.cap": lseUpdate(1.5),
@@ -53,7 +57,8 @@ var aligned = map[string]operands{
 	},
 	"scatter_add.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		table, dy := b.normal(tensor.F32, 4, 1040, 1072), b.normal(d, 6, 1040, 1056)
-		return []any{table, dy, b.ints([]int32{12, 10, 9, 12, 13, 10}), 6, 1040, 10, 4, table.stride, dy.stride}, []*field{table}
+		ids := b.ints([]int32{12, 10, 9, 12, 13, 10})
+		return []any{table, dy, ids, 6, 1040, 10, 4, table.stride, dy.stride, float32(1.7)}, []*field{table}
 	},
 	"adamw.split.A": adamW(tensor.BF16, false), "adamw.f32.A": adamW(tensor.F32, false),
 	"adamw8.split.A": adamW(tensor.BF16, true), "adamw8.f32.A": adamW(tensor.F32, true),
