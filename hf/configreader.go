@@ -3,6 +3,7 @@ package hf
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -66,6 +67,25 @@ func (r *ConfigReader) Fail(key, why string, args ...any) {
 func (r *ConfigReader) IsNull(key string) bool {
 	v, there := r.obj.values[key]
 	return there && v.v == nil
+}
+
+// Default gives keys that the file does not have a value: a bool, an int, a float64 or a string.
+func (r *ConfigReader) Default(values map[string]any) {
+	with := object{keys: r.obj.keys, values: maps.Clone(r.obj.values)}
+	for key, v := range values {
+		if _, there := with.values[key]; there {
+			continue
+		}
+		switch v.(type) {
+		case bool, string:
+		case int, float64:
+			v = json.Number(fmt.Sprint(v))
+		default:
+			panic(fmt.Sprintf("hf: Default cannot give a %T", v))
+		}
+		with.values[key] = value{v: v}
+	}
+	r.obj = &with
 }
 
 // get is the value of a key that is marked as read; nil after an error or if it is absent.

@@ -3,6 +3,7 @@ package model_test
 import (
 	"encoding/json"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
 )
 
 // config is the text of a golden variant's config.json with some keys of the decoder set; a nil value writes
@@ -183,6 +185,31 @@ func TestConfigMeaning(t *testing.T) {
 			"sliding_window": nil, "sliding_window_pattern": "LLLG"}, unrotated, []int(nil)},
 		{"olmo3: every fourth layer sees all", "olmo3", map[string]any{"layer_types": absent},
 			func(m *model.Model) any { return windows(m) }, []int{6, 6, 6, 0}},
+		{"gemma2: caps are on by default, and null turns them off", "gemma2", map[string]any{
+			"attn_logit_softcapping": absent, "final_logit_softcapping": nil, "layer_types": absent},
+			func(m *model.Model) any { return []any{attention(m, 1).SoftCap, m.Head.SoftCap, windows(m)} },
+			[]any{float32(50), float32(0), []int{7, 0, 7}}},
+		{"gemma3: keys that published files leave out", "gemma3", map[string]any{"vocab_size": absent,
+			"head_dim": absent, "query_pre_attn_scalar": absent, "max_position_embeddings": absent,
+			"rope_parameters": absent, "layer_types": absent, "_sliding_window_pattern": absent, "num_hidden_layers": 7,
+			"sliding_window": absent, "hidden_activation": absent, "num_attention_heads": absent,
+			"num_key_value_heads": absent, "rms_norm_eps": absent, "tie_word_embeddings": absent,
+			"rope_scaling": map[string]any{"rope_type": "linear", "factor": 8}},
+			func(m *model.Model) any {
+				a := attention(m, 0)
+				return []any{m.Vocab, a.Heads, a.KVHeads, a.HeadDim, a.Scale, m.MaxPositions, m.Tied, windows(m),
+					a.Rope.Theta, attention(m, 5).Rope.Theta, attention(m, 5).Rope.Factor}
+			}, []any{262208, 8, 4, 256, float32(1.0 / 16), 131072, true,
+				[]int{4096, 4096, 4096, 4096, 4096, 0, 4096}, 1e4, 1e6, 8.0}},
+		{"gemma3_text: the pattern and bases of transformers 4", "gemma3_text", map[string]any{
+			"rope_parameters": absent, "layer_types": absent, "_sliding_window_pattern": absent,
+			"sliding_window_pattern": 2, "rope_theta": 3e5, "rope_local_base_freq": 3e3,
+			"cache_implementation": "hybrid"}, func(m *model.Model) any {
+			return []any{windows(m), attention(m, 0).Rope.Theta, attention(m, 1).Rope.Theta}
+		}, []any{[]int{6, 0, 6}, 3e3, 3e5}},
+		{"gemma3_text: the multiplier is rounded in bf16", "gemma3_text", map[string]any{"hidden_size": 3072},
+			func(m *model.Model) any { return []float32{m.EmbedScale(tensor.F32), m.EmbedScale(tensor.BF16)} },
+			[]float32{float32(math.Sqrt(3072)), 55.5}},
 		{"mistral3: the text may be Mistral's", "mistral3", map[string]any{"model_type": "mistral",
 			"rope_parameters": map[string]any{"rope_type": "default", "rope_theta": 1e9}, "sliding_window": absent},
 			func(m *model.Model) any { return windows(m) }, []int{4096, 4096}},
@@ -276,6 +303,16 @@ func TestConfigErrors(t *testing.T) {
 		{"mistral3", map[string]any{"model_type": "llama"},
 			`"text_config.model_type" is "llama": supported are mistral`},
 		{"mistral3", map[string]any{"rope_parameters": absent}, `"text_config.rope_parameters" is missing`},
+		{"gemma2", map[string]any{"hidden_activation": "gelu"},
+			`"hidden_activation" is "gelu": supported is "gelu_pytorch_tanh"`},
+		{"gemma2", map[string]any{"use_bidirectional_attention": true}, `"use_bidirectional_attention" is true`},
+		{"gemma2", map[string]any{"query_pre_attn_scalar": 0}, `"query_pre_attn_scalar" is 0: a positive number`},
+		{"gemma2", map[string]any{"final_logit_softcapping": -3}, `"final_logit_softcapping" is -3: a positive number`},
+		{"gemma3_text", map[string]any{"attn_logit_softcapping": 50},
+			`"attn_logit_softcapping" is 50: transformers takes no notice of it`},
+		{"gemma3_text", map[string]any{"head_dim": 7}, `"head_dim" is 7: rotary positions need an even one`},
+		{"gemma3_text", map[string]any{"sliding_window_pattern": 0, "layer_types": absent},
+			`"sliding_window_pattern" is 0`},
 		{"phi3", map[string]any{"resid_pdrop": 0.1}, `"resid_pdrop" is 0.1: supported is 0`},
 	} {
 		_, err := build(t, c.variant, c.set)

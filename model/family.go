@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/nn"
 )
@@ -21,6 +22,10 @@ type Family struct {
 	// Flat says that older files of a family with a TextConfig have the decoder's keys outside of it.
 	Flat  bool
 	Names Names // what files call its tensors
+	// Defaults are keys of the decoder that published files leave out, and what they mean by that.
+	Defaults map[string]any
+	// GELU says that units are gated with GELU by tanh, which the key "hidden_activation" names.
+	GELU bool
 	// Dropout says that published configurations ask for dropout in training. No family has dropout here.
 	Dropout bool
 	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
@@ -61,6 +66,10 @@ var families = []Family{
 		Carried: []string{"model.visual.*"}},
 	{ModelType: "qwen3_vl_moe", Read: readQwen3VLMoE, TextConfig: true, Names: qwen3VLMoE,
 		Carried: []string{"model.visual.*"}},
+	{ModelType: "gemma2", Read: readGemma2, Names: gemma, Defaults: gemma2Defaults, GELU: true},
+	{ModelType: "gemma3_text", Read: readGemma3, Names: gemma, Defaults: gemma3Defaults, GELU: true},
+	{ModelType: "gemma3", Read: readGemma3Images, TextConfig: true, Names: gemma3, Defaults: gemma3Defaults, GELU: true,
+		Carried: gemma3Images},
 	{ModelType: "glm4_moe", Read: readGLM4MoE, Names: glmMoE, Architecture: "glm4moe", Constants: glmCorrection,
 		ConstantsGGUF: glmCorrectionInGGUF, Carried: glmNextToken},
 }
@@ -135,6 +144,7 @@ func readSpec(c *hf.Config, families []Family) (*Spec, error) {
 			if f.TextConfig && !(f.Flat && !r.Has("text_config")) {
 				decoder = r.Config("text_config")
 			}
+			decoder.Default(f.Defaults)
 			s.common(decoder)
 			f.Read(c, decoder, s)
 			s.finish(decoder)
@@ -164,7 +174,13 @@ func (s *Spec) common(r *hf.ConfigReader) {
 	}
 
 	// Features that exist in one form only.
-	r.Require("hidden_act", "silu")
+	if s.family.GELU {
+		r.Require("hidden_activation", "gelu_pytorch_tanh")
+		r.Ignore("hidden_act") // hidden_activation took its place
+		s.GLU.Activation.Gate = device.GELUTanh
+	} else {
+		r.Require("hidden_act", "silu")
+	}
 	if s.family.Dropout {
 		r.Ignore("attention_dropout")
 	} else {

@@ -17,7 +17,7 @@ func readOLMo2(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 // Source: transformers, configuration_olmo3.py and modeling_olmo3.py.
 func readOLMo3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	readOLMo(r, s)
-	full, sliding := readRopeByType(r, s.Attention.HeadDim, 5e5)
+	full, sliding := readRopeByType(r, s.Attention.HeadDim, 5e5, "", 0)
 	s.LayerTypes(r, r.SizeOr("sliding_window", unlessNull(r, "sliding_window", 4096)), func(l int) bool {
 		return (l+1)%4 != 0
 	})

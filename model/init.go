@@ -6,9 +6,10 @@ import (
 	"github.com/millrace/millrace/internal/rng"
 )
 
-// InitPart fills values of a part or of a piece of one, padding included, as transformers initializes a new model: matrices from a normal
-// distribution with standard deviation InitStd, biases with zeros, norms with ones. Each row of a tensor has random numbers
-// of its own, named by seed, tensor and row, so the result does not depend on how the model is cut.
+// InitPart fills values of a part or of a piece of one, padding included, as transformers initializes a new model:
+// matrices from a normal distribution with standard deviation InitStd, biases with zeros, norms so that they multiply
+// by 1. Each row of a tensor has random numbers of its own, named by seed, tensor and row, so the result does not
+// depend on how the model is cut.
 func (m *Model) InitPart(seed uint64, p *Part, dst Values) {
 	dst.clearPadding(p.Layout)
 	for _, src := range p.Tensors {
@@ -21,7 +22,7 @@ func (m *Model) InitPart(seed uint64, p *Part, dst Values) {
 		row := make([]float32, cols)
 		if isVector && !strings.HasSuffix(f.Name, ".bias") {
 			for i := range row {
-				row[i] = 1
+				row[i] = 1 - m.Head.Norm.Offset
 			}
 		}
 		first, end := dst.of(f)

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -30,7 +31,7 @@ func readPartialRope(r *hf.ConfigReader, headDim int, defaultTheta, defaultFacto
 		r.Fail("rope_scaling", "\"rope_parameters\" is set too: keep one of the two")
 	}
 	if isNew {
-		readTheta(r, params, &p)
+		readTheta(r, params, "rope_theta", &p)
 		scaling = params
 	}
 	p.Rotated = rotated(r, params, headDim, defaultFactor)
@@ -40,11 +41,12 @@ func readPartialRope(r *hf.ConfigReader, headDim int, defaultTheta, defaultFacto
 	return p
 }
 
-// readTheta reads the base from an object that has it with the kind of stretching.
-func readTheta(r, params *hf.ConfigReader, p *nn.RopeFrequencies) {
+// readTheta reads the base from an object that has it with the kind of stretching. Where the configuration has it under
+// its own key, too, the two are the same.
+func readTheta(r, params *hf.ConfigReader, key string, p *nn.RopeFrequencies) {
 	p.Theta = params.Positive("rope_theta", p.Theta)
-	if r.Has("rope_theta") {
-		params.Require("rope_theta", r.FloatOr("rope_theta", 0))
+	if r.Has(key) {
+		params.Require("rope_theta", r.FloatOr(key, 0))
 	}
 }
 
@@ -84,10 +86,15 @@ func readScaling(r, scaling *hf.ConfigReader, p *nn.RopeFrequencies) {
 
 // readRopeByType reads rotary embeddings of layers with full attention and of others with a sliding window: in the
 // style of transformers 5, "rope_parameters" has an object for each; in that of 4, "rope_scaling" is for full attention
-// alone. Early versions of 5 have the latter in the form of the former.
-func readRopeByType(r *hf.ConfigReader, headDim int, defaultTheta float64) (full, sliding nn.RopeFrequencies) {
-	plain := nn.RopeFrequencies{HeadDim: headDim, Theta: r.Positive("rope_theta", defaultTheta)}
-	full, sliding = plain, plain
+// alone. Early versions of 5 have the latter in the form of the former. An absent base of full attention is theta. That
+// of a sliding window has a key of its own in the style of 4; "": it is the same.
+func readRopeByType(r *hf.ConfigReader, headDim int, theta float64, slidingKey string, slidingTheta float64,
+) (full, sliding nn.RopeFrequencies) {
+	full = nn.RopeFrequencies{HeadDim: headDim, Theta: r.Positive("rope_theta", theta)}
+	sliding = full
+	if slidingKey != "" {
+		sliding.Theta = r.Positive(slidingKey, slidingTheta)
+	}
 	if scaling, ok := r.Object("rope_scaling"); ok {
 		if r.Has("rope_parameters") {
 			r.Fail("rope_scaling", "\"rope_parameters\" is set too: keep one of the two")
@@ -95,18 +102,21 @@ func readRopeByType(r *hf.ConfigReader, headDim int, defaultTheta float64) (full
 		readScaling(r, scaling, &full)
 	}
 	params, ok := r.Object("rope_parameters")
+	keys := [...]string{"rope_theta", cmp.Or(slidingKey, "rope_theta")}
 	switch byType := [...]string{"full_attention", "sliding_attention"}; {
 	case !ok:
 	case params.Has(byType[0]) || params.Has(byType[1]):
 		for i, to := range []*nn.RopeFrequencies{&full, &sliding} {
 			if of, ok := params.Object(byType[i]); ok {
-				readTheta(r, of, to)
+				readTheta(r, of, keys[i], to)
 				readScaling(r, of, to)
 			}
 		}
 	default:
-		readTheta(r, params, &full)
-		sliding.Theta = full.Theta
+		readTheta(r, params, "rope_theta", &full)
+		if slidingKey == "" {
+			sliding.Theta = full.Theta
+		}
 		readScaling(r, params, &full)
 	}
 	return full, sliding

@@ -126,7 +126,7 @@ func TestReadRopeByType(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := c.Reader()
-		full, sliding := readRopeByType(r, 64, 5e5)
+		full, sliding := readRopeByType(r, 64, 5e5, "", 0)
 		if err := r.Finish(); err != nil || [2]nn.RopeFrequencies{full, sliding} != want {
 			t.Errorf("%s: %+v, %+v, %v; want %+v", doc, full, sliding, err, want)
 		}

@@ -382,6 +382,12 @@ func TestInitPart(t *testing.T) {
 	if b := init(m, 2, true); modeltest.MaxDiff(a[embed], b[embed]) == 0 {
 		t.Error("the seed does not matter")
 	}
+	// Norms that add 1 to their weights begin with zeros.
+	for name, x := range init(mustBuild(t, "gemma2", nil), 1, true) {
+		if strings.HasSuffix(name, "norm.weight") && slices.ContainsFunc(x, func(v float32) bool { return v != 0 }) {
+			t.Errorf("gemma2: %s is not all zeros", name)
+		}
+	}
 	// A model with larger blocks is cut otherwise, and keeps the numbers.
 	set["intermediate_size"] = 400
 	wide := mustBuild(t, "qwen3", set)

@@ -83,7 +83,8 @@ func TestShapes(t *testing.T) {
 		"qwen2.5-32b": 32.76, "qwen2.5-72b": 72.71, "qwen3-8b": 8.19, "qwen3-32b": 32.76, "dense-123b": 122.61,
 		"dense-180-layers": 125.11,
 		"smollm2-135m":     0.135, "qwen3-30b-a3b": 30.532, "qwen3-235b-a22b": 235.094,
-		"gpt-oss-20b": 20.915, "gpt-oss-120b": 116.829, "glm-4.5-air": 106.852, "phi-4": 14.660, "olmo-3-32b": 32.234,
+		"gpt-oss-20b": 20.915, "gpt-oss-120b": 116.829, "glm-4.5-air": 106.852, "phi-4": 14.660,
+		"gemma-3-12b": 11.766, "gemma-3-27b": 27.009, "olmo-3-32b": 32.234,
 		"llama-3.2-1b": 1.236, "llama-3.2-3b": 3.213, "qwen3-4b": 4.022, "qwen3-14b": 14.768, "mistral-7b": 7.248}
 	// Of a token, embedding and head included. The models' cards say 3.3, 22, 3.6, 5.1 and 12, the last three without
 	// the embedding.

@@ -28,13 +28,17 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (
-    Exaone4Config, Glm4Config, Ministral3Config, Mistral3Config, Olmo2Config, Olmo3Config, Phi3Config,
-    PixtralVisionConfig, Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3VLMoeConfig, SeedOssConfig, SmolLM3Config)
+    Exaone4Config, Gemma2Config, Gemma3Config, Gemma3TextConfig, Glm4Config, Ministral3Config, Mistral3Config,
+    Olmo2Config, Olmo3Config, Phi3Config, PixtralVisionConfig, Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3VLMoeConfig,
+    SeedOssConfig, SiglipVisionConfig, SmolLM3Config)
 from transformers.core_model_loading import revert_weight_conversion
 
 from golden import STEPS, first_batch, golden, random_batch, write_safetensors
 
 YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+
+GEMMA3_ROPE = {"full_attention": {"rope_type": "linear", "rope_theta": 2000.0, "factor": 8.0},
+               "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}
 
 # Sizes are small, mostly not powers of two, and differ between variants; the second number is a seed.
 VARIANTS = {
@@ -104,6 +108,25 @@ VARIANTS = {
             rope_parameters={"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [1, 2, 1]}),
         vision_config=dict(depth=1, hidden_size=4, intermediate_size=4, num_heads=1, out_hidden_size=18, patch_size=2,
                            num_position_embeddings=4, deepstack_visual_indexes=[0]))),
+    # Layers 0 and 2 have windows. Scores and logits come near their caps.
+    "gemma2": (8, partial(
+        Gemma2Config, hidden_size=20, intermediate_size=26, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=6, vocab_size=43, max_position_embeddings=64, query_pre_attn_scalar=9,
+        sliding_window=7, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0})),
+    # Layer 2 sees all, with slower frequencies; the others have windows, and a base of their own.
+    "gemma3_text": (9, partial(
+        Gemma3TextConfig, hidden_size=22, intermediate_size=26, num_hidden_layers=3, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, vocab_size=43, max_position_embeddings=64, query_pre_attn_scalar=11,
+        sliding_window=6, sliding_window_pattern=3, rope_parameters=GEMMA3_ROPE)),
+    "gemma3": (10, partial(
+        Gemma3Config, mm_tokens_per_image=4, text_config=partial(
+            Gemma3TextConfig, hidden_size=18, intermediate_size=26, num_hidden_layers=2, num_attention_heads=3,
+            num_key_value_heads=1, head_dim=6, vocab_size=41, max_position_embeddings=64, query_pre_attn_scalar=6,
+            sliding_window=5, layer_types=["full_attention", "sliding_attention"], rope_parameters=GEMMA3_ROPE),
+        vision_config=partial(
+            SiglipVisionConfig, hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1,
+            patch_size=2, image_size=4))),
 }
 
 
@@ -134,7 +157,7 @@ def build(config, rng):
         for name, p in model.named_parameters():
             x = rng.standard_normal(tuple(p.shape))
             if name.endswith("norm.weight"):
-                x = 1 + 0.2 * x
+                x = (0 if model.config.model_type.startswith("gemma") else 1) + 0.2 * x  # Gemma's classes add 1
             elif p.ndim == 1:
                 x = 0.2 * x
             elif "embed" in name or "lm_head" in name:
