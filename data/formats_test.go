@@ -444,3 +444,17 @@ func TestFilesThatAreNoText(t *testing.T) {
 		}
 	}
 }
+
+// TestOneObject: a file that is one object of several lines, as with the rows in a key, says what is read.
+func TestOneObject(t *testing.T) {
+	path := write(t, t.TempDir(), "a.json", "{\n  \"version\": \"1\",\n  \"data\": [{\"text\": \"one\"}]\n}\n")
+	_, err := prepare(t, Source{Type: Text, Path: path}, Options{})
+	if err == nil || !strings.Contains(err.Error(), "a.json:1: unexpected end of JSON input: each line must") {
+		t.Errorf("error %v", err)
+	}
+	path = write(t, t.TempDir(), "a.json", `{"version": "1", "data": [{"text": "one"}]}`)
+	_, err = prepare(t, Source{Type: Text, Path: path}, Options{})
+	if err == nil || !strings.Contains(err.Error(), `a.json:1: field "text" is missing: the row has data, version`) {
+		t.Errorf("error %v", err)
+	}
+}

@@ -358,6 +358,10 @@ func (s Source) record(r row) (Record, error) {
 
 // explained says what Python writes where the parser finds a letter that begins no value.
 func explained(err error) error {
+	if err.Error() == "unexpected end of JSON input" {
+		return fmt.Errorf("%w: each line must be one object, or the file one array of objects; put a list that is "+
+			"in an object into a file of its own", err)
+	}
 	for _, found := range []string{"'N' looking for", "'I' looking for", "'I' in numeric literal"} {
 		if strings.Contains(err.Error(), "character "+found) {
 			return fmt.Errorf("%w: NaN, Infinity and None are not JSON: write null instead", err)
