@@ -113,7 +113,7 @@ func (f RopeFrequencies) tables(n int) []RopeFrequencies {
 	long.Short = long.Long
 	f.QueryBeta = 0
 	switch {
-	case f.Kind == RopeLong && n > f.OriginalPositions:
+	case f.IsLong(n):
 		return []RopeFrequencies{f, long}
 	case scaled.QueryBeta != 0:
 		return []RopeFrequencies{f, scaled}
@@ -124,15 +124,18 @@ func (f RopeFrequencies) tables(n int) []RopeFrequencies {
 // Place turns positions in their documents, which begin and end at those rows of the micro-batch, into rows of the
 // tables for documents of at most n positions.
 func (f RopeFrequencies) Place(positions, start, end []int32, n int) {
-	if f.Kind != RopeLong || n <= f.OriginalPositions {
+	if !f.IsLong(n) {
 		return
 	}
 	for t := range positions {
-		if int(end[t]-start[t]) > f.OriginalPositions {
+		if f.IsLong(int(end[t] - start[t])) {
 			positions[t] += int32(n)
 		}
 	}
 }
+
+// IsLong reports whether a document of n positions has the frequencies of long ones.
+func (f RopeFrequencies) IsLong(n int) bool { return f.Kind == RopeLong && n > f.OriginalPositions }
 
 // A head of which a part is rotated. The operation rotates the pairs of columns (i, i+HeadDim/2), and models that
 // rotate a part of r columns have its pairs (i, i+r/2) in their weights. So such a head has its columns in another

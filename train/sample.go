@@ -21,12 +21,12 @@ func newPicker(o GenerateOptions, vocab int) *picker {
 	return &picker{GenerateOptions: o, vocab: vocab, probs: make([]float64, vocab)}
 }
 
-// token is the choice for the place at of the text. Of equal logits the lower id is the more likely one.
+// token is the choice for the place at of a text, by its number. Of equal logits the lower id is the more likely one.
 //
 // Logits are divided by the temperature, the TopK largest kept, of these the fewest whose probability is at least TopP, and
 // one drawn by probability: the order of transformers. Source of TopP: Holtzman et al., "The Curious Case of Neural Text
 // Degeneration" (2020).
-func (p *picker) token(logits []float32, at int) (int32, error) {
+func (p *picker) token(logits []float32, text, at int) (int32, error) {
 	logits = logits[:min(p.vocab, len(logits))]
 	best := 0
 	for i, x := range logits {
@@ -64,7 +64,7 @@ func (p *picker) token(logits []float32, at int) (int32, error) {
 			}
 		}
 	}
-	draw := rng.New(p.Seed, "generate", uint64(at), 0).Float64() * sum
+	draw := rng.New(p.Seed, "generate", uint64(at), uint64(text)).Float64() * sum
 	for i, q := range probs {
 		if draw -= q; draw < 0 {
 			return ids[i], nil

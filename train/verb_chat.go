@@ -23,7 +23,7 @@ type ChatOptions struct {
 }
 
 // Conversation is a talk with a model. Its messages are rendered with the chat template each time, and the model
-// continues the whole text: there is no cache of keys and values. It is not safe for concurrent use.
+// continues the whole text, of which it computes what is new. It is not safe for concurrent use.
 type Conversation struct {
 	env      *Env
 	options  ChatOptions
@@ -34,7 +34,7 @@ type Conversation struct {
 	chat     *data.Chat
 	ends     map[int32]bool
 	picker   *picker
-	session  *Session // for rows of a length that has sufficed so far; nil before the first answer
+	texts    *texts // of a length that has sufficed so far; nil before the first answer
 
 	messages []data.Message
 	chosen   int // tokens of all answers
@@ -110,10 +110,11 @@ func (c *Conversation) Say(ctx context.Context, stop <-chan struct{}, text strin
 	if err := c.fit(ctx, len(ids)+min(c.options.MaxTokens, c.src.model.MaxPositions)); err != nil {
 		return nil, err
 	}
-	g := generation{Session: c.session, picker: c.picker, ends: c.ends, text: writer{out: out, tok: c.tok}, stop: stop}
-	answer, err = g.from(ctx, ids, c.chosen)
-	if err != nil {
-		return nil, errors.Join(err, c.closeSession()) // an engine that stopped in a pass does not run again
+	w := &writing{picker: c.picker, before: c.chosen, ids: ids, ends: c.ends, most: c.texts.plan.LongestDocument(),
+		text: writer{out: out, tok: c.tok}, made: Generated{PromptTokens: len(ids), Finish: FinishLength}}
+	err = c.texts.write(ctx, []*writing{w}, stop, func(*writing) error { return nil })
+	if answer, err = w.end(err); err != nil {
+		return nil, errors.Join(err, c.closeTexts()) // an engine that stopped in a pass does not run again
 	}
 	if answer.Finish == FinishStopped && len(answer.Tokens) == 0 {
 		return answer, nil
@@ -123,44 +124,39 @@ func (c *Conversation) Say(ctx context.Context, stop <-chan struct{}, text strin
 	return answer, nil
 }
 
-// leastRow is the shortest row, in positions, that a conversation is planned for.
-const leastRow = 256
+// leastPositions is the least number of positions that a conversation is planned for.
+const leastPositions = 256
 
-// fit has the session take rows of n positions or more, or of all that the model has. Their lengths are powers of two,
-// since each token costs a pass over a whole row, and each other length costs loading the weights again.
+// fit has the texts take n positions or more, or all that the model has. Their numbers are powers of two, since each
+// other number costs loading the weights again.
 func (c *Conversation) fit(ctx context.Context, n int) error {
-	numerics := c.numerics
-	numerics.SequenceLen = min(max(leastRow, 1<<bits.Len(uint(n-1))), c.src.model.MaxPositions)
-	if c.session != nil && c.session.plan.Numerics.SequenceLen >= numerics.SequenceLen {
+	n = min(max(leastPositions, 1<<bits.Len(uint(n-1))), c.src.model.MaxPositions)
+	if c.texts != nil && c.texts.plan.LongestDocument() >= n {
 		return nil
 	}
-	if err := c.closeSession(); err != nil {
+	if err := c.closeTexts(); err != nil {
 		return err
 	}
-	p, err := c.env.planGeneration(ctx, c.src, numerics, c.dev, c.options.Memory)
+	p, err := c.env.planTexts(ctx, c.src, c.numerics, c.dev, c.options.Memory, 1, n, n)
 	if err != nil {
 		return blame.BadRequest(err)
 	}
-	s, err := c.env.openModelSession(ctx, p, c.dev, c.options.Memory.Path, c.src)
-	if err != nil {
-		return err
-	}
-	c.session = s
-	return nil
+	c.texts, err = c.env.openTexts(ctx, p, c.dev, c.options.Memory.Path, c.src)
+	return err
 }
 
-func (c *Conversation) closeSession() error {
-	if c.session == nil {
+func (c *Conversation) closeTexts() error {
+	if c.texts == nil {
 		return nil
 	}
-	err := c.session.Close()
-	c.session = nil
+	err := c.texts.Close()
+	c.texts = nil
 	return err
 }
 
 // Close gives the weights and the devices back.
 func (c *Conversation) Close() error {
-	err := c.closeSession()
+	err := c.closeTexts()
 	if c.dev != nil {
 		err = errors.Join(err, c.dev.Close())
 	}

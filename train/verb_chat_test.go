@@ -69,6 +69,32 @@ func TestConversation(t *testing.T) {
 	}
 }
 
+// An answer costs what is new of the conversation.
+func TestConversationReadsWhatIsNew(t *testing.T) {
+	c := converse(t, talkOptions(t))
+	var read []int
+	for range 3 {
+		before, a := 0, (*Generated)(nil)
+		if c.texts != nil {
+			said := append(slices.Clone(c.messages), data.Message{Role: data.User, Content: "a"})
+			prompt, err := c.chat.Prompt(t.Context(), said)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before = c.texts.known(0, c.tok.Encode(prompt, false))
+		}
+		a, err := c.Say(t.Context(), nil, "a", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read = append(read, a.PromptTokens-before)
+	}
+	// Bytes that are no UTF-8 come back as other ones, so an answer may be read again from the first of them on.
+	if most := len("<user>a</s>\n<assistant>") + 6*len("\ufffd") + len("</s>\n"); read[1] > most || read[2] > most {
+		t.Errorf("messages had %d, %d and %d new tokens", read[0], read[1], read[2])
+	}
+}
+
 // firstWord is called when something is written.
 type firstWord func()
 
@@ -119,7 +145,7 @@ func TestConversationCut(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cut := false
-	c.session.Engine.Store = cutting{c.session.Engine.Store, func() { cut = true; cancel() }}
+	c.texts.Engine.Store = cutting{c.texts.Engine.Store, func() { cut = true; cancel() }}
 	if a, err := c.Say(ctx, nil, "b", nil); a != nil || !errors.Is(err, context.Canceled) || !cut || len(c.messages) != 2 {
 		t.Fatalf("%+v, %v, %v", a, err, c.messages)
 	}
@@ -140,7 +166,7 @@ func TestConversationLength(t *testing.T) {
 		if _, err := c.Say(t.Context(), nil, strings.Repeat("x", n), nil); err != nil {
 			t.Fatal(err)
 		}
-		rows = append(rows, c.session.plan.Numerics.SequenceLen)
+		rows = append(rows, c.texts.plan.LongestDocument())
 	}
 	if want := []int{256, 512, 512}; !slices.Equal(rows, want) {
 		t.Errorf("rows of %v positions, want %v", rows, want)
@@ -150,8 +176,8 @@ func TestConversationLength(t *testing.T) {
 		!strings.Contains(err.Error(), "made for 600 positions") || len(c.messages) != before {
 		t.Errorf("%v, %d messages", err, len(c.messages))
 	}
-	if _, err := c.Say(t.Context(), nil, "x", nil); err != nil || c.session.plan.Numerics.SequenceLen != 512 {
-		t.Errorf("%v, %d", err, c.session.plan.Numerics.SequenceLen)
+	if _, err := c.Say(t.Context(), nil, "x", nil); err != nil || c.texts.plan.LongestDocument() != 512 {
+		t.Errorf("%v, %d", err, c.texts.plan.LongestDocument())
 	}
 }
 

@@ -8,14 +8,10 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
-	"time"
-	"unicode/utf8"
 
-	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 )
 
@@ -41,8 +37,9 @@ type Generated struct {
 	Tokens       []int32 `json:"tokens"` // of Text
 	PromptTokens int     `json:"prompt_tokens"`
 	// stop: the model ended the text; length: MaxTokens, or all its positions; interrupted: the user ended it
-	Finish       string  `json:"finish"`
-	TokensPerSec float64 `json:"tokens_per_sec"`
+	Finish        string  `json:"finish"`
+	PromptSeconds float64 `json:"prompt_sec"`     // until the prompt was read
+	TokensPerSec  float64 `json:"tokens_per_sec"` // after the first one; 0 of fewer than two
 }
 
 // Why a text ended.
@@ -52,129 +49,108 @@ const (
 	FinishStopped = "interrupted"
 )
 
-// Generate continues a prompt, as it stands: no chat template is put around it. There is no cache of keys and values:
-// each token takes a forward pass over the whole row, which is as long as prompt and MaxTokens together. It is there
-// to look at what was trained, not to serve it.
+// Generate continues a prompt, as it stands: no chat template is put around it.
 //
 // The text ends at the tokenizer's end of text and at the eos_token_id of config.json and generation_config.json.
 // Choices depend on the seed and the token's place alone.
 func Generate(ctx context.Context, env *Env, o GenerateOptions) (made *Generated, err error) {
+	err = GenerateEach(ctx, env, o, []string{o.Prompt}, func(g *Generated) error {
+		made = g
+		return nil
+	})
+	return made, err
+}
+
+// GenerateEach continues several prompts, which share passes over the model. It calls each with what was made of them,
+// in their order, as soon as those before are there; an error of each ends it. The choices of the first prompt are
+// those of [Generate], and those of others depend on their number as well. o.Prompt has no meaning, and o.Out gets the
+// text as it comes if there is one prompt.
+func GenerateEach(ctx context.Context, env *Env, o GenerateOptions, prompts []string,
+	each func(*Generated) error) (err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)
 	if err := o.check(); err != nil {
-		return nil, err
+		return err
 	}
 	src, err := openTrained(ctx, env, o.Model)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	n, err := runfile.NumericsOf(o.Compute, "bf16")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	tok, err := src.openTokenizer(src.settings(o.Tokenizer, "").Tokenizer)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	queue, err := writings(src, tok, o, prompts)
+	if err != nil {
+		return err
+	}
+	dev, err := env.OpenDevices(o.Device)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	positions, longest := 0, 0
+	for _, w := range queue {
+		positions, longest = max(positions, w.most), max(longest, len(w.ids))
+	}
+	p, err := env.planTexts(ctx, src, n, dev, o.Memory, len(queue), positions, longest)
+	if err != nil {
+		return err
+	}
+	ask.IsOver = true
+	t, err := env.openTexts(ctx, p, dev, o.Memory.Path, src)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	if len(queue) == 1 {
+		queue[0].text.out = o.Out
+	}
+	made, next := make([]*Generated, len(queue)), 0
+	err = t.write(ctx, queue, nil, func(w *writing) (err error) {
+		made[w.number], err = w.end(nil)
+		for err == nil && next < len(made) && made[next] != nil {
+			err = each(made[next])
+			next++
+		}
+		return err
+	})
+	if err != nil && len(queue) == 1 {
+		_, err = queue[0].end(err) // what is left of a character
+	}
+	return err
+}
+
+// writings are texts that begin with prompts.
+func writings(src *source, tok tokenizer.Tokenizer, o GenerateOptions, prompts []string) ([]*writing, error) {
 	ends, err := src.ends(tok)
 	if err != nil {
 		return nil, err
 	}
-	ids, err := promptTokens(tok, o.Prompt)
-	if err != nil {
-		return nil, err
-	}
-	if len(ids) >= src.model.MaxPositions {
-		return nil, fmt.Errorf("prompt: it has %d tokens, and the model was made for %d positions; shorten it", len(ids), src.model.MaxPositions)
-	}
-	dev, err := env.OpenDevices(o.Device)
-	if err != nil {
-		return nil, err
-	}
-	defer dev.Close()
-	n.SequenceLen = min(len(ids)+min(o.MaxTokens, src.model.MaxPositions)-1, src.model.MaxPositions)
-	p, err := env.planGeneration(ctx, src, n, dev, o.Memory)
-	if err != nil {
-		return nil, err
-	}
-	ask.IsOver = true
-	s, err := env.openModelSession(ctx, p, dev, o.Memory.Path, src)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	g := generation{Session: s, picker: newPicker(o, tok.VocabSize()), ends: ends, text: writer{out: o.Out, tok: tok}}
-	return g.from(ctx, ids, 0)
-}
-
-// planGeneration plans forward passes that give the logits of one position.
-func (e *Env) planGeneration(ctx context.Context, src *source, n plan.Numerics, dev *Devices,
-	mem runfile.Memory) (*plan.Plan, error) {
-	return e.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.Computes.Info(), mem,
-		func(plan.Numerics) plan.Outputs {
-			return plan.Outputs{LogitRows: 1}
-		})
-}
-
-// generation continues a text.
-type generation struct {
-	*Session
-	picker *picker
-	ends   map[int32]bool // tokens that end a text
-	text   writer
-	stop   <-chan struct{} // closed: end after the pass that is under way; nil: never
-}
-
-// from continues ids. before is the number of tokens that the picker has chosen before.
-func (g *generation) from(ctx context.Context, ids []int32, before int) (*Generated, error) {
-	o, tok := g.picker.GenerateOptions, g.text.tok
-	made := &Generated{PromptTokens: len(ids), Finish: FinishLength}
-	begin := time.Now()
-	var err error
-	for len(made.Tokens) < o.MaxTokens && len(ids) <= g.plan.Numerics.SequenceLen && err == nil {
-		if g.isStopped() {
-			made.Finish = FinishStopped
-			break
+	choices, all := newPicker(o, tok.VocabSize()), make([]*writing, len(prompts))
+	for i, prompt := range prompts {
+		what := "prompt"
+		if len(prompts) > 1 {
+			what = fmt.Sprintf("prompt %d", i+1)
 		}
-		var id int32
-		if id, err = g.choose(ctx, ids, before+len(made.Tokens)); err != nil {
-			break
+		ids, err := promptTokens(tok, prompt)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
 		}
-		if g.ends[id] {
-			made.Finish = FinishStop
-			break
+		most := src.model.MaxPositions
+		if len(ids) >= most {
+			return nil, fmt.Errorf("%s: it has %d tokens, and the model was made for %d positions; shorten it", what,
+				len(ids), most)
 		}
-		ids = append(ids, id)
-		made.Tokens = append(made.Tokens, id)
-		err = g.text.add(id)
+		all[i] = &writing{picker: choices, number: i, ids: ids, ends: ends, text: writer{tok: tok},
+			most: min(len(ids)+min(o.MaxTokens, most)-1, most),
+			made: Generated{PromptTokens: len(ids), Finish: FinishLength}}
 	}
-	made.TokensPerSec = float64(len(made.Tokens)) / time.Since(begin).Seconds()
-	made.Text = tok.Decode(made.Tokens, true)
-	if errText := g.text.end(); err == nil {
-		err = errText
-	}
-	if err != nil {
-		return nil, err
-	}
-	return made, nil
-}
-
-func (g *generation) isStopped() bool {
-	select {
-	case <-g.stop:
-		return true
-	default:
-		return false
-	}
-}
-
-// choose returns the token that follows ids, the one at a place of what is generated.
-func (g *generation) choose(ctx context.Context, ids []int32, at int) (int32, error) {
-	logits, err := g.next(ctx, ids)
-	if err != nil {
-		return 0, err
-	}
-	return g.picker.token(logits, at)
+	return all, nil
 }
 
 func (o *GenerateOptions) check() error {
@@ -197,28 +173,11 @@ func promptTokens(tok tokenizer.Tokenizer, prompt string) ([]int32, error) {
 	ids := append(append([]int32(nil), before...), tok.Encode(prompt, false)...)
 	if len(ids) == 0 {
 		if tok.BOS() == tokenizer.None {
-			return nil, errors.New("prompt: it is empty, and the tokenizer has no token to begin with; write something")
+			return nil, errors.New("it is empty, and the tokenizer has no token to begin with; write something")
 		}
 		ids = append(ids, tok.BOS())
 	}
 	return ids, nil
-}
-
-// next returns the logits of the token that follows ids.
-func (s *Session) next(ctx context.Context, ids []int32) ([]float32, error) {
-	labels := make([]int32, len(ids))
-	for i := range labels {
-		labels[i] = data.Ignore
-	}
-	b, err := data.NewBatch([]data.Example{{InputIDs: ids, Labels: labels}}, s.plan.Numerics.SequenceLen)
-	if err != nil {
-		return nil, err
-	}
-	logits, err := s.Engine.Logits(ctx, batchOf([]data.MicroBatch{b}), len(ids)-1)
-	if err != nil {
-		return nil, err
-	}
-	return logits[0], nil
 }
 
 // maxGenerationBytes bounds a generation_config.json; real ones have less than a kilobyte.
@@ -265,39 +224,4 @@ func (t *tokenIDs) UnmarshalJSON(doc []byte) error {
 		return nil
 	}
 	return json.Unmarshal(doc, (*[]int32)(t))
-}
-
-// writer prints tokens as text, whole characters at a time: a character may take several tokens.
-type writer struct {
-	out  io.Writer
-	tok  tokenizer.Tokenizer
-	left []byte // of a character that is not complete
-}
-
-func (w *writer) add(id int32) error {
-	if w.out == nil {
-		return nil
-	}
-	w.left = w.tok.AppendBytes(w.left, id, true)
-	n := len(w.left)
-	for back := 1; back <= min(utf8.UTFMax-1, len(w.left)); back++ {
-		if at := len(w.left) - back; utf8.RuneStart(w.left[at]) {
-			if !utf8.FullRune(w.left[at:]) {
-				n = at
-			}
-			break
-		}
-	}
-	_, err := w.out.Write(w.left[:n])
-	w.left = append(w.left[:0], w.left[n:]...)
-	return err
-}
-
-func (w *writer) end() error {
-	if w.out == nil {
-		return nil
-	}
-	_, err := w.out.Write(w.left)
-	w.left = w.left[:0]
-	return err
 }

@@ -329,7 +329,7 @@ func TestPickerFollowsProbabilities(t *testing.T) {
 			const n = 20000
 			counts := make([]float64, 3)
 			for at := range n {
-				id, err := p.token(logits, at)
+				id, err := p.token(logits, 0, at)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -343,7 +343,7 @@ func TestPickerFollowsProbabilities(t *testing.T) {
 			}
 		})
 	}
-	if _, err := newPicker(GenerateOptions{}, 2).token([]float32{0, float32(math.NaN())}, 0); err == nil {
+	if _, err := newPicker(GenerateOptions{}, 2).token([]float32{0, float32(math.NaN())}, 0, 0); err == nil {
 		t.Error("NaN is chosen from")
 	}
 }

@@ -26,8 +26,7 @@ Ctrl-D ends the program.
 
 ` + chatCommands + `
 
-The conversation is rendered with the chat template, as in training. Each token takes a pass over the whole
-conversation, since no attention cache is kept.
+The conversation is rendered with the chat template, as in training. Each message costs what is new of it.
 
 Examples:
 

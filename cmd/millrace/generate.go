@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -8,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/vfs"
 )
 
 // maxPromptBytes bounds what is read from standard input.
@@ -43,18 +46,20 @@ func (p *program) text() io.Writer {
 
 type generateCmd struct {
 	speaker `embed:"" set:"max_tokens=128"`
-	Prompt  string `required:"" placeholder:"TEXT" help:"Text to continue; - reads standard input."`
-	JSON    bool   `help:"Print text and tokens as JSON at the end."`
+	Prompt  []string `sep:"none" placeholder:"TEXT" help:"Text to continue, or several; - is standard input."`
+	Prompts string   `placeholder:"FILE" help:"File of texts to continue: an object with a prompt in each line."`
+	JSON    bool     `help:"Print text and tokens as JSON at the end; of several prompts in lines."`
 }
 
 func (*generateCmd) Help() string {
 	return `Prints the text as it comes. The prompt is taken as it is, without a chat template; millrace chat uses that.
-Each token takes a pass over the whole text, since no attention cache is kept; a server is faster.
+Several prompts share passes over the model, which takes little longer than one.
 
 Examples:
 
   millrace generate --model millrace-demo/run/model --prompt "The Rays of Light" --max-tokens 200
-  millrace generate --model millrace-demo/run --prompt "The Rays of Light"`
+  millrace generate --model millrace-demo/run --prompt "The Rays of Light"
+  millrace generate --model runs/smollm2-gsm8k --prompts questions.jsonl --json > answers.jsonl`
 }
 
 // Run generates.
@@ -63,25 +68,81 @@ func (c *generateCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	if o.Prompt = c.Prompt; c.Prompt == "-" {
-		if o.Prompt, err = p.readPrompt(); err != nil {
-			return err
-		}
-	}
-	if !c.JSON {
-		o.Out = p.text()
-	}
-	g, err := train.Generate(p.ctx, p.env, o)
+	prompts, err := c.prompts(p)
 	if err != nil {
 		return err
 	}
-	if c.JSON {
-		return p.printJSON(g)
+	several := len(prompts) > 1 || c.Prompts != ""
+	switch {
+	case several && !c.JSON:
+		return badFlag("--json: it is missing; the texts of several prompts are printed as JSON, one in a line")
+	case !c.JSON:
+		o.Out = p.text()
 	}
-	if !strings.HasSuffix(g.Text, "\n") {
-		return p.printf("\n")
+	return train.GenerateEach(p.ctx, p.env, o, prompts, func(g *train.Generated) error {
+		switch {
+		case several:
+			return p.printJSONLine(g)
+		case c.JSON:
+			return p.printJSON(g)
+		case !strings.HasSuffix(g.Text, "\n"):
+			return p.printf("\n")
+		}
+		return nil
+	})
+}
+
+// prompts are those of all flags, in their order.
+func (c *generateCmd) prompts(p *program) (all []string, err error) {
+	isRead := false
+	for _, prompt := range c.Prompt {
+		if prompt == "-" {
+			if isRead {
+				return nil, badFlag("--prompt -: standard input is read once; give - once")
+			}
+			isRead = true
+			if prompt, err = p.readPrompt(); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, prompt)
 	}
-	return nil
+	if c.Prompts != "" {
+		of, err := readPrompts(c.Prompts)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, of...)
+	}
+	if len(all) == 0 {
+		return nil, badFlag("--prompt: it is missing; write the text to continue, or name a file with --prompts")
+	}
+	return all, nil
+}
+
+// readPrompts reads the objects of a file, each of which has a prompt.
+func readPrompts(path string) (all []string, err error) {
+	text, err := vfs.ReadFile(vfs.OS{}, path, maxPromptBytes)
+	if err != nil {
+		return nil, badFlag("--prompts: %v", err)
+	}
+	for i, line := range bytes.Split(text, []byte("\n")) {
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		var row struct {
+			Prompt *string `json:"prompt"`
+		}
+		if err := json.Unmarshal(line, &row); err != nil || row.Prompt == nil {
+			return nil, badFlag(`--prompts: line %d of %s is no object with a prompt; write {"prompt": "text"} in each`,
+				i+1, path)
+		}
+		all = append(all, *row.Prompt)
+	}
+	if len(all) == 0 {
+		return nil, badFlag(`--prompts: %s is empty; write {"prompt": "text"} in each line`, path)
+	}
+	return all, nil
 }
 
 // readPrompt reads standard input, which a user may be typing.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -195,6 +196,22 @@ func TestGenerate(t *testing.T) {
 	piped := jsonOf[train.Generated](t, invokeWith(t, "the wheel", nil, append(args, "--prompt", "-", "--json")...).must(t).stdout)
 	if d := cmp.Diff(g.Tokens, piped.Tokens); d != "" {
 		t.Errorf("the same prompt and seed give other tokens:\n%s", d)
+	}
+	// Several prompts are answered in their order, a line each; the first one as if it were alone.
+	file := filepath.Join(t.TempDir(), "prompts.jsonl")
+	if err := os.WriteFile(file, []byte("{\"prompt\": \"turns\"}\n\n{\"prompt\": \"on\"}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	several := invoke(t, append(args, "--prompt", "the wheel", "--prompts", file, "--json")...).must(t).stdout
+	var lengths []int
+	for i, line := range strings.Split(strings.TrimSpace(several), "\n") {
+		of := jsonOf[train.Generated](t, line)
+		if lengths = append(lengths, of.PromptTokens); i == 0 && !slices.Equal(of.Tokens, g.Tokens) {
+			t.Errorf("with other prompts %v, alone %v", of.Tokens, g.Tokens)
+		}
+	}
+	if !slices.Equal(lengths, []int{9, 5, 2}) {
+		t.Errorf("prompts of %v tokens:\n%s", lengths, several)
 	}
 	if r := invoke(t, append(args, "--prompt", "the wheel")...).must(t); !strings.HasSuffix(r.stdout, "\n") {
 		t.Errorf("output %q does not end its line", r.stdout)
