@@ -11,6 +11,8 @@ var denseArchitectures = []*architecture{
 	{name: "seed_oss", dense: "seed_oss", refuse: refuseOtherBiases, config: configSeedOSS},
 	{name: "glm4", dense: "glm4", partlyRotated: true, special: glmSpecial[1:3], write: writeRotated,
 		config: configGLM4},
+	{name: "phi3", dense: "phi3", keys: []string{slidingWindow}, partlyRotated: true, refuse: refusePhi3,
+		write: writePhi3, read: readPhi3, config: configPhi3},
 	{name: "olmo2", dense: "olmo2", refuse: refuseOLMo2, config: configOLMo2},
 }
 

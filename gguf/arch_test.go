@@ -520,6 +520,8 @@ func TestDenseRefuses(t *testing.T) {
 		`"model_type": "seed_oss"`:                             nil,
 		`"model_type": "seed_oss", "attention_out_bias": true`: {"attention_out_bias", "seed_oss", "use"},
 		`"model_type": "glm4"`:                                 nil,
+		`"model_type": "phi3"`:                                 nil,
+		`"model_type": "phi3", "head_dim": 6`:                  {"head_dim", "phi3", "use"},
 		`"model_type": "olmo2"`:                                nil,
 		`"model_type": "olmo2", "tie_word_embeddings": true`:   {"tie_word_embeddings", "olmo2", "use"},
 		`"model_type": "olmo2", "head_dim": 6`:                 {"head_dim", "olmo2", "use"},

@@ -12,7 +12,6 @@ import (
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/model"
-	"github.com/millrace/millrace/nn"
 )
 
 // ExportOptions say what Export writes.
@@ -74,8 +73,8 @@ func Export(ctx context.Context, file, dir string, of *model.Model, from model.F
 	for _, t := range m.form.Constants {
 		specs = append(specs, tensorSpec{t.Name, t.Shape, ggmlF32})
 	}
-	if m.Rope.Kind == nn.RopeLlama3 {
-		specs = append(specs, tensorSpec{ropeFreqs, []int{m.HeadDim / 2}, ggmlF32})
+	for _, t := range m.ropeTensors() {
+		specs = append(specs, tensorSpec{t.name, []int{len(t.divisors)}, ggmlF32})
 	}
 	if len(specs) > maxEntries {
 		return nil, fmt.Errorf("%d tensors are more than a GGUF file has", len(specs))
@@ -99,12 +98,13 @@ func Export(ctx context.Context, file, dir string, of *model.Model, from model.F
 		}
 		next++
 	}
-	if m.Rope.Kind == nn.RopeLlama3 {
-		divisors := make([]byte, 4*m.HeadDim/2)
-		quantizeF32(divisors, m.Rope.Divisors())
+	for _, t := range m.ropeTensors() {
+		divisors := make([]byte, 4*len(t.divisors))
+		quantizeF32(divisors, t.divisors)
 		if err := w.write(next, divisors); err != nil {
 			return nil, err
 		}
+		next++
 	}
 	report := &Report{File: file, Type: opts.Type, Architecture: m.Architecture, Params: params, Bytes: w.bytes,
 		Tensors: map[string]int{}, Notes: slices.Concat(m.notes, vocab.notes)}

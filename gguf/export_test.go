@@ -95,6 +95,11 @@ var exportFamilies = []exportFamily{
 	{"seed_oss", "seed_oss", "qwen2", "qwen2", map[string]any{"model_type": "seed_oss", "head_dim": 48}, 0},
 	{"glm4", "glm4", "llama-bpe", "llama3", map[string]any{"model_type": "glm4", "head_dim": 32,
 		"partial_rotary_factor": 0.25}, 0},
+	{"phi3", "phi3", "smollm", "smollm2", map[string]any{"model_type": "phi3", "sliding_window": 2048}, 0},
+	{"phi3 longrope", "phi3", "llama-bpe", "llama3", map[string]any{"model_type": "phi3", "sliding_window": 512,
+		"partial_rotary_factor": 0.0625, "original_max_position_embeddings": 512, "num_hidden_layers": 2,
+		"rope_scaling": map[string]any{"type": "longrope", "short_factor": []float64{1, 1.25},
+			"long_factor": []float64{1.5, 30.5}}}, 2},
 	{"olmo2", "olmo2", "gpt-2", "gpt2", map[string]any{"model_type": "olmo2", "rope_scaling": yarn(nil)}, 0},
 }
 

@@ -255,7 +255,7 @@ func floatF32(x float64) json.Number {
 // checkTensors fails if the file lacks a tensor of the model or has it in another shape, and if it has one that does not
 // belong to such a model.
 func (g *header) checkTensors(m *model.Model, form *model.Form, s *stated) error {
-	used := map[string]bool{ropeFreqs: true} // became rope_scaling
+	used := map[string]bool{ropeFreqs: true, ropeLong: true, ropeShort: true} // became rope_scaling
 	for _, t := range slices.Concat(form.Tensors, form.Constants) {
 		used[t.Name] = true
 		if err := g.checkTensor(t.Name, t.Shape); err != nil {
@@ -316,7 +316,7 @@ func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
 var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM",
 	"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 	"gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "smollm3": "SmolLM3ForCausalLM",
-	"seed_oss": "SeedOssForCausalLM", "glm4": "Glm4ForCausalLM", "olmo2": "Olmo2ForCausalLM"}
+	"seed_oss": "SeedOssForCausalLM", "glm4": "Glm4ForCausalLM", "olmo2": "Olmo2ForCausalLM", "phi3": "Phi3ForCausalLM"}
 
 // generationConfig is generation_config.json.
 func (t *tokens) generationConfig() ([]byte, error) {

@@ -52,7 +52,7 @@ func (m *decoder) refuseRope(r *hf.ConfigReader) {
 	case f.Kind == nn.RopeLlama3 && m.arch.name != "llama":
 		r.Fail("model_type", "llama.cpp has the llama3 kind of rope scaling for llama only: "+
 			"use the Hugging Face directory")
-	case f.Kind == nn.RopeLong:
+	case f.Kind == nn.RopeLong && m.arch.name != "phi3":
 		r.Fail("model_type", "GGUF files are not written of models with longrope: use the Hugging Face directory")
 	case f.Kind != nn.RopeYaRN:
 	case f.BetaFast != betaFast || f.BetaSlow != betaSlow:
@@ -73,6 +73,9 @@ func (m *decoder) ropeScaling(add func(key string, value any)) {
 	case nn.RopeLinear:
 		add(scalingType, "linear")
 		add(scalingFactor, float32(f.Factor))
+	case nn.RopeLong:
+		add(scalingOriginal, uint32(f.OriginalPositions))
+		add(scalingAttn, float32(f.Magnitude))
 	case nn.RopeLlama3:
 		if f.OriginalPositions != llama3Positions {
 			// The tensor says all; this is for those who want the parameters back.
@@ -149,6 +152,9 @@ func (g *header) rope(theta float64, f *tensorReader, m *stated) error {
 	default:
 		return fmt.Errorf("metadata %s is %s: none, linear and yarn are supported", arch+scalingType,
 			terminal.Quote(kind))
+	}
+	if err := g.longRope(f, m); err != nil {
+		return err
 	}
 	t, ok := g.tensors[ropeFreqs]
 	if !ok {
@@ -236,6 +242,8 @@ func (m *stated) scalingConfig() map[string]any {
 	switch p.Kind {
 	case nn.RopeDefault:
 		return nil
+	case nn.RopeLong:
+		return m.longConfig()
 	case nn.RopeLlama3:
 		c["low_freq_factor"], c["high_freq_factor"] = p.LowFreqFactor, p.HighFreqFactor
 		c["original_max_position_embeddings"] = p.OriginalPositions

@@ -53,7 +53,11 @@ func (m *decoder) typeOf(t Type, of model.Tensor) ggmlType {
 	isHead := part.Kind == model.HeadTile || part.Kind == model.Embed && m.Tied
 	if t == Q4 {
 		more := part.Kind == model.Block && moreBits(part.Layer-1, len(m.Blocks))
-		isValue, isDown := role == "v.weight", role == "down.weight" || role == "shared.down.weight"
+		// A tensor that is more than the value projection counts as that.
+		isValue := slices.ContainsFunc(of.Pieces, func(p model.Piece) bool {
+			return m.Parts[p.Part].Layout.Fields[p.Field].Name == "v.weight"
+		})
+		isDown := role == "down.weight" || role == "shared.down.weight"
 		isOfEight := m.experts != nil && m.experts.Number == 8
 		switch {
 		case isOfEight && (isValue || role == "k.weight"):

@@ -51,7 +51,7 @@ var families = []Family{
 	{ModelType: "qwen3_moe", Read: readQwen3MoE, Names: qwenMoE, Architecture: "qwen3moe"},
 	{ModelType: "mixtral", Read: readMixtral, Names: mixtral, Architecture: "llama"},
 	{ModelType: "gpt_oss", Read: readGPTOSS, Names: gptOSS, Architecture: "gpt-oss", MXFP4: gptOSSInMXFP4},
-	{ModelType: "phi3", Read: readPhi3, Names: phi3},
+	{ModelType: "phi3", Read: readPhi3, Names: phi3, Architecture: "phi3"},
 	{ModelType: "smollm3", Read: readSmolLM3, Names: Llama, Architecture: "smollm3"},
 	{ModelType: "seed_oss", Read: readSeedOSS, Names: seedOSS, Dropout: true, Architecture: "seed_oss"},
 	{ModelType: "ministral3", Read: readMinistral3, Names: Llama},

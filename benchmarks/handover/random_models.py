@@ -70,6 +70,11 @@ FAMILIES = {
     "glm4": ("llama3", {"model_type": "glm4", "head_dim": 64, "attention_bias": True, "partial_rotary_factor": 0.5}),
     "glm4, a quarter": ("qwen2", {"model_type": "glm4", "head_dim": 32, "attention_bias": False,
             "partial_rotary_factor": 0.25, "tie_word_embeddings": True}),
+    # llama.cpp looks for tokens of Phi-3 in models whose names have "phi3" in them.
+    "phi": ("smollm2", {"model_type": "phi3", "sliding_window": None}),
+    "phi, longrope": ("llama3", {"model_type": "phi3", "sliding_window": None, "partial_rotary_factor": 0.75,
+            "original_max_position_embeddings": 1024, "rope_scaling": {"type": "longrope",
+            "short_factor": [1 + i / 16 for i in range(24)], "long_factor": [1.0 + i for i in range(24)]}}),
     "olmo2": ("gpt2", {"model_type": "olmo2", "attention_bias": False}),
     "olmo2, yarn": ("gpt2", {"model_type": "olmo2", "attention_bias": False, "rope_scaling": YARN}),
 }
@@ -77,7 +82,8 @@ MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe")
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
         "gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "smollm3": "SmolLM3ForCausalLM",
-        "seed_oss": "SeedOssForCausalLM", "glm4": "Glm4ForCausalLM", "olmo2": "Olmo2ForCausalLM"}
+        "seed_oss": "SeedOssForCausalLM", "glm4": "Glm4ForCausalLM", "olmo2": "Olmo2ForCausalLM",
+        "phi3": "Phi3ForCausalLM"}
 NORMS = {"glm4": ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"),
         "olmo2": ("post_attention_layernorm", "post_feedforward_layernorm")}
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
@@ -101,7 +107,7 @@ def feed_forward(c, layer, d, f):
         return {"mlp.router.weight": (n, d), "mlp.router.bias": (n,), "mlp.experts.gate_up_proj": (n, d, 2 * f),
                 "mlp.experts.gate_up_proj_bias": (n, 2 * f), "mlp.experts.down_proj": (n, f, d),
                 "mlp.experts.down_proj_bias": (n, d)}
-    if kind == "glm4":
+    if kind in ("glm4", "phi3"):
         return {"mlp.gate_up_proj.weight": (2 * f, d), "mlp.down_proj.weight": (d, f)}
     if kind not in MIXTURES or layer < c.get("first_k_dense_replace", 0):
         return gated("mlp.", PROJECTIONS, d, f, c.get("mlp_bias"))
@@ -131,7 +137,9 @@ def random_model(where, tokenizers, name, keys):
         shapes["lm_head.weight"] = (v, d)
     for layer in range(c["num_hidden_layers"]):
         p = f"model.layers.{layer}."
-        for key, shape, bias in (
+        fused = keys["model_type"] == "phi3"
+        for key, shape, bias in (("self_attn.qkv_proj", (q + 2 * kv, d), False), ("self_attn.o_proj", (d, q), False)
+                ) if fused else (
                 ("self_attn.q_proj", (q, d), qkv_bias), ("self_attn.k_proj", (kv, d), qkv_bias),
                 ("self_attn.v_proj", (kv, d), qkv_bias), ("self_attn.o_proj", (d, q), out_bias)):
             shapes[p + key + ".weight"] = shape
