@@ -11,9 +11,11 @@ import (
 //	x, dx            [t, H]           input of the block and its gradient
 //	qkv, dQKV        [t, (h+2k)*d]    queries, keys and values side by side: one product makes all three
 //	qk               [t, (h+k)*d]     normed and rotated queries and keys, with QK norms alone
+//	gate             [t, h*d]         more columns of qkv and dQKV, where the output is gated
 //	att, dAtt        [t, h*d]         output of the heads
+//	gated            [t, h*d]         att*sigmoid(gate), where the output is gated
 //	lse, delta       F32 [t, h]       log-sum-exp of the scores; row sums of att*dAtt
-//	q, k, v weights  [(h+2k)*d, H]    glued: one matrix
+//	q, k, v weights  [(h+2k)*d, H]    glued: one matrix, with the gate's if there is one
 //	o weight         [H, h*d]
 //
 // Which of these does backward read, and which of them is kept? Scores are the largest of all, t*t for each head, and are
@@ -39,6 +41,7 @@ type Attention struct {
 	QKNorm  bool // RMS norms of each head's query and key, before the rotation
 	QKWide  bool // with QKNorm: one norm over the queries of all heads, and one over the keys
 	Sinks   bool // a logit for each query head, see device.AttentionSpec
+	Gated   bool // the output is multiplied by the sigmoid of a gate, which is a projection of its own
 
 	Scale   float32 // of the scores, usually 1/sqrt(HeadDim)
 	Window  int     // a query sees this many latest keys, itself included; 0: all
@@ -65,19 +68,25 @@ const (
 	dAtt         // [t, qCols]
 	dQKV         // [t, qkvCols]
 	delta        // F32 [t, Heads]
+	gated        // [t, qCols], with Gated only; in backward the gradient of it
 )
 
 func (a Attention) Values(int) []Value {
+	qkvLives := Operand
+	if a.Gated { // the gate is read for the output
+		qkvLives = Result
+	}
 	return []Value{
 		att:   {Cols: a.qCols(), Level: KeepAttention, Lives: Result},
 		lse:   {Cols: a.Heads, DType: tensor.F32, Level: KeepAttention, Lives: Result},
-		qkv:   {Cols: a.qkvCols(), Level: KeepAll, Lives: Operand},
+		qkv:   {Cols: a.qkvCols(), Level: KeepAll, Lives: qkvLives},
 		qk:    {Cols: when(a.QKNorm, a.qkCols()), Lives: Operand},
 		qRstd: {Cols: when(a.QKNorm, a.normGroups(a.Heads)), DType: tensor.F32, Lives: Operand},
 		kRstd: {Cols: when(a.QKNorm, a.normGroups(a.KVHeads)), DType: tensor.F32, Lives: Operand},
 		dAtt:  {Cols: a.qCols(), Lives: Gradient},
 		dQKV:  {Cols: a.qkvCols(), Lives: Gradient},
 		delta: {Cols: a.Heads, DType: tensor.F32, Lives: Gradient},
+		gated: {Cols: when(a.Gated, a.qCols()), Lives: Result},
 	}
 }
 
@@ -87,7 +96,10 @@ func (a Attention) Rotary() RopeFrequencies { return a.Rope }
 func (a Attention) qCols() int   { return a.Heads * a.HeadDim }
 func (a Attention) kvCols() int  { return a.KVHeads * a.HeadDim }
 func (a Attention) qkCols() int  { return a.qCols() + a.kvCols() }
-func (a Attention) qkvCols() int { return a.qkCols() + a.kvCols() }
+func (a Attention) qkvCols() int { return a.qkCols() + a.kvCols() + when(a.Gated, a.qCols()) }
+
+// projections is the number of matrices that are glued to one: q, k, v and the gate.
+func (a Attention) projections() int { return 3 + when(a.Gated, 1) }
 
 // rotates reports whether heads are rotated.
 func (a Attention) rotates() bool { return a.Rope != RopeFrequencies{} }
@@ -105,8 +117,11 @@ func (a Attention) Fields(hidden int) []tensor.Field {
 		param(qkvWeight, a.qCols(), hidden),
 		glued("k.weight", a.kvCols(), hidden),
 		glued("v.weight", a.kvCols(), hidden),
-		param(outWeight, hidden, a.qCols()),
 	}
+	if a.Gated {
+		fields = append(fields, glued("q_gate.weight", a.qCols(), hidden))
+	}
+	fields = append(fields, param(outWeight, hidden, a.qCols()))
 	if a.QKNorm {
 		fields = append(fields, param(qNorm, a.qCols()/a.normGroups(a.Heads)), param(kNorm,
 			a.kvCols()/a.normGroups(a.KVHeads)))
@@ -114,6 +129,9 @@ func (a Attention) Fields(hidden int) []tensor.Field {
 	if a.QKVBias {
 		fields = append(fields, param(qkvBias, a.qCols()), glued("k.bias", a.kvCols()),
 			glued(vBias, a.kvCols()))
+		if a.Gated {
+			fields = append(fields, glued("q_gate.bias", a.qCols()))
+		}
 	}
 	if a.OutBias {
 		fields = append(fields, param(outBias, hidden))
@@ -152,18 +170,23 @@ func (a Attention) Recompute(p *Pass, x device.Mat) {
 // projectQKV computes qkv = norm(x)·Wqkv^T + bias, except the biases that rotate adds.
 func (a Attention) projectQKV(p *Pass, x device.Mat) {
 	p.Normalize(x)
-	p.Project(p.buf[qkv], p.norm, qkvWeight, 3)
-	switch _, _, v := a.split(p.buf[qkv]); {
+	p.Project(p.buf[qkv], p.norm, qkvWeight, a.projections())
+	switch at := a.qkCols(); {
 	case a.QKVBias && (a.QKNorm || !a.rotates()):
-		p.AddBias(p.buf[qkv], p.w.named(qkvBias, 3))
+		p.AddBias(p.buf[qkv], p.w.named(qkvBias, a.projections()))
 	case a.QKVBias:
-		p.AddBias(v, p.w.named(vBias, 1))
+		p.AddBias(p.buf[qkv].ColRange(at, a.qkvCols()-at), p.w.named(vBias, a.projections()-2))
 	}
 }
 
 // split views the columns of [t, qkvCols] as queries, keys and values.
 func (a Attention) split(qkv device.Mat) (q, k, v device.Mat) {
 	return qkv.ColRange(0, a.qCols()), qkv.ColRange(a.qCols(), a.kvCols()), qkv.ColRange(a.qkCols(), a.kvCols())
+}
+
+// gate views the columns of [t, qkvCols] that are the gate.
+func (a Attention) gate(qkv device.Mat) device.Mat {
+	return qkv.ColRange(a.qkvCols()-a.qCols(), a.qCols())
 }
 
 // operands returns the inputs of attention. The queries and keys are in qkv itself, or in matrices of their own when QK
@@ -244,9 +267,14 @@ func (a Attention) spec(p *Pass) device.AttentionSpec {
 	return s
 }
 
-// output is h = x + att·Wo^T + bias.
+// output is h = x + att·Wo^T + bias, where att may be gated.
 func (a Attention) Output(p *Pass, x, h device.Mat) {
-	p.MatMul(h, p.buf[att], p.w.named(outWeight, 1), device.MatMulFlags{TransB: true, Onto: x})
+	out := p.buf[att]
+	if a.Gated {
+		out = p.buf[gated]
+		p.Gate(out, p.buf[att], a.gate(p.buf[qkv]), device.SigmoidGate)
+	}
+	p.MatMul(h, out, p.w.named(outWeight, 1), device.MatMulFlags{TransB: true, Onto: x})
 	if a.OutBias {
 		p.AddBias(h, p.w.named(outBias, 1))
 	}
@@ -254,12 +282,7 @@ func (a Attention) Output(p *Pass, x, h device.Mat) {
 
 func (a Attention) Backward(p *Pass, x, dy, dx device.Mat) {
 	for c := range p.chunks() {
-		part, dy := p.At(c), c.rows(dy)
-		part.WeightGrad(outWeight, 1, dy, part.buf[att])
-		if a.OutBias {
-			part.BiasGradient(outBias, 1, dy)
-		}
-		part.ProjectGrad(part.buf[dAtt], dy, outWeight, 1)
+		a.backwardOutput(p.At(c), c.rows(dy))
 	}
 	q, k, v := a.operands(p)
 	dq, dk, dv := a.split(p.buf[dQKV])
@@ -269,6 +292,23 @@ func (a Attention) Backward(p *Pass, x, dy, dx device.Mat) {
 	}
 	for c := range p.chunks() {
 		a.backwardQKV(p.At(c), c.rows(x), c.rows(dx))
+	}
+}
+
+// backwardOutput takes the gradient of a chunk's result back to the output of the heads, and to its gate.
+func (a Attention) backwardOutput(p *Pass, dy device.Mat) {
+	out, dOut := p.buf[att], p.buf[dAtt]
+	if a.Gated {
+		out, dOut = p.buf[dAtt], p.buf[gated]
+		p.Gate(out, p.buf[att], a.gate(p.buf[qkv]), device.SigmoidGate)
+	}
+	p.WeightGrad(outWeight, 1, dy, out)
+	if a.OutBias {
+		p.BiasGradient(outBias, 1, dy)
+	}
+	p.ProjectGrad(dOut, dy, outWeight, 1)
+	if a.Gated {
+		p.GateGrad(p.buf[dAtt], a.gate(p.buf[dQKV]), dOut, p.buf[att], a.gate(p.buf[qkv]), device.SigmoidGate)
 	}
 }
 
@@ -289,10 +329,10 @@ func (a Attention) backwardQKV(p *Pass, x, dx device.Mat) {
 	// The feed-forward took over the buffer of this norm; to repeat it is cheaper than to hold t*Hidden elements
 	// meanwhile.
 	p.Normalize(x)
-	p.WeightGrad(qkvWeight, 3, dqkv, p.norm)
+	p.WeightGrad(qkvWeight, a.projections(), dqkv, p.norm)
 	if a.QKVBias {
-		p.BiasGradient(qkvBias, 3, dqkv)
+		p.BiasGradient(qkvBias, a.projections(), dqkv)
 	}
-	p.ProjectGrad(p.norm, dqkv, qkvWeight, 3)
+	p.ProjectGrad(p.norm, dqkv, qkvWeight, a.projections())
 	p.NormalizeGrad(x, dx)
 }

@@ -45,6 +45,9 @@ func variants() map[string]*nn.Block {
 		a.Rope.Kind, a.Rope.OriginalPositions, a.Rope.Magnitude = nn.RopeLong, 8, 1.3 // the last document is long
 		a.Rope.Short, a.Rope.Long = nn.NewFactors([]float64{1, 1.2, 2}), nn.NewFactors([]float64{1, 3, 5})
 	})
+	add("gated", func(a *nn.Attention, _ *nn.GLU) { a.Gated = true })
+	add("gated, biases", func(a *nn.Attention, _ *nn.GLU) { a.Gated, a.QKVBias, a.OutBias = true, true, true })
+	add("gated, qk norm", func(a *nn.Attention, _ *nn.GLU) { a.Gated, a.QKNorm, a.QKVBias = true, true, true })
 	add("window", func(a *nn.Attention, _ *nn.GLU) { a.Window = 3 })
 	add("soft cap", func(a *nn.Attention, _ *nn.GLU) { a.SoftCap = 0.7 })
 	add("sinks", func(a *nn.Attention, _ *nn.GLU) { a.Sinks = true })
@@ -52,6 +55,15 @@ func variants() map[string]*nn.Block {
 		add(rule, func(a *nn.Attention, g *nn.GLU) { a.OutBias, g.Bias, a.QKNorm = i%2 == 0, i%2 == 0, i > 0 })
 		all[rule].Rule = nn.Post + nn.Rule(i)
 	}
+	for name, d := range map[string]nn.GatedDelta{"delta net": {KeyHeads: 2, Heads: 4, KeyDim: 5, ValueDim: 3},
+		"delta net, one key head": {KeyHeads: 1, Heads: 3, KeyDim: 13, ValueDim: 6}} {
+		add(name, func(*nn.Attention, *nn.GLU) {})
+		// Norms of small numbers have slopes that change within a step of a difference.
+		all[name].Mixer, all[name].Norm = d, nn.Norm{Eps: 0.02, Offset: float32(d.Heads % 2)}
+	}
+	sandwich := *all["delta net"]
+	sandwich.Rule = nn.Sandwich
+	all["delta net, sandwich"] = &sandwich
 	return all
 }
 
@@ -79,6 +91,9 @@ func newBlock(t *testing.T, d *nn.Block, dtype tensor.DType, frozen func(name st
 	fields := d.Fields()
 	for i := range fields {
 		fields[i].Trainable = frozen == nil || !frozen(fields[i].Name)
+		if fields[i].Glued {
+			fields[i].Trainable = fields[i-1].Trainable
+		}
 	}
 	var err error
 	k.layout, err = tensor.NewLayout(fields...)
@@ -87,10 +102,16 @@ func newBlock(t *testing.T, d *nn.Block, dtype tensor.DType, frozen func(name st
 	k.w = nn.Weights(k.arena.Take(k.layout.WeightElems*dtype.Bytes()), k.layout, dtype)
 	for i, f := range k.layout.Fields {
 		mean, std := 0.0, 1/5.0
-		if strings.Contains(f.Name, "norm") {
+		if strings.Contains(f.Name, "norm") || strings.Contains(f.Name, "conv") {
 			mean = 1
 		}
-		k.set(k.w.Mat(i), normal(rnd, int(f.Elems), mean, std))
+		x := normal(rnd, int(f.Elems), mean, std)
+		if f.Name == "delta.k.weight" { // so that no product of query and key is near 0, by which a norm would divide
+			for j, q := range k.get(k.w.Mat(i - 1)) {
+				x[j] = 0.9*q + 0.4*x[j]
+			}
+		}
+		k.set(k.w.Mat(i), x)
 	}
 	if k.layout.StateElems > 0 {
 		k.g = nn.Gradients(k.arena.Take(k.layout.StateElems*4), k.layout)

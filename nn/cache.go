@@ -98,9 +98,7 @@ func first(m device.Mat, n int) device.Mat {
 func firstOfEach(mats []device.Mat, table []Value, n int) []device.Mat {
 	mats = slices.Clone(mats)
 	for i := range mats {
-		if table[i].Rows == 0 {
-			mats[i] = first(mats[i], n)
-		}
+		mats[i] = first(mats[i], table[i].rows(n))
 	}
 	return mats
 }

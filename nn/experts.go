@@ -35,6 +35,8 @@ import (
 // device.GLUSpec.
 //
 //	y = shared(x) + the sum over chosen e of weight_e * down_e(act(gate_e(x), up_e(x)))
+//
+// where shared may have a gate: sigmoid(g(x)) * shared(x), with a number g(x) for each row.
 type Experts struct {
 	Inner   int // columns of gate and of up of each expert
 	Number  int
@@ -49,7 +51,8 @@ type Experts struct {
 	Bias       bool // biases on gate, up and down of each expert
 	Balance    Balance
 
-	Shared int // inner columns of the expert that all rows use, in the trunk; 0: no such expert
+	Shared     int  // inner columns of the expert that all rows use, in the trunk; 0: no such expert
+	SharedGate bool // its output is multiplied by the sigmoid of a product of its own, a number for each row
 }
 
 var (
@@ -74,6 +77,7 @@ type Balance struct {
 const (
 	router, routerBias       = "router.weight", "router.bias"
 	sharedGateUp, sharedDown = "shared.gate.weight", "shared.down.weight"
+	sharedGate               = "shared_gate.weight"
 )
 
 // expertField is the name of a tensor of an expert, by its number in the part. Those of gate and up of all experts are
@@ -123,6 +127,9 @@ func (x Experts) Fields(hidden int) []tensor.Field {
 		fields = append(fields, param(sharedGateUp, x.Shared, hidden), glued("shared.up.weight", x.Shared, hidden),
 			param(sharedDown, hidden, x.Shared))
 	}
+	if x.SharedGate {
+		fields = append(fields, param(sharedGate, 1, hidden))
+	}
 	return fields
 }
 
@@ -163,6 +170,8 @@ const (
 	allExperts         // I32 [c, E]: with a load-balancing loss, choices of all experts
 	allWeights         // F32 [c, E]: their probabilities, or gradients of these
 	dBalance           // [c, E]: the gradient of logits by that loss
+	sharedScale        // [c, 1]: with SharedGate, the gate; in backward then its gradient
+	sharedAct          // [c, I]: with SharedGate, of the shared expert before it is gated
 )
 
 // Values implements Half.
@@ -178,6 +187,8 @@ func (x Experts) Values(hidden int) []Value {
 		allExperts:  {Cols: balanced, DType: tensor.I32, Lives: Scratch},
 		allWeights:  {Cols: balanced, DType: tensor.F32, Lives: Scratch},
 		dBalance:    {Cols: balanced, Lives: Scratch},
+		sharedScale: {Cols: when(x.SharedGate, 1), Lives: Scratch},
+		sharedAct:   {Cols: when(x.SharedGate, x.Shared), Lives: Scratch},
 	}
 }
 
@@ -233,14 +244,50 @@ func (x Experts) OpenForward(p *Pass) {
 		gateUp, act := x.shared(p, c)
 		p.Project(gateUp, c.rows(p.norm), sharedGateUp, 2)
 		p.GLU(act, gateUp, x.Activation)
+		if x.SharedGate {
+			x.gateShared(p, c, act, act)
+		}
 		p.Project(c.rows(sum), act, sharedDown, 1)
 	}
+}
+
+// gateShared multiplies what the shared expert's down reads by the gate, of a chunk, which is as good as its output:
+// down is linear, and its inner columns are fewer. It returns the gate before its activation.
+func (x Experts) gateShared(p *Pass, c chunk, to, act device.Mat) device.Mat {
+	gate := p.buf[sharedScale].RowRange(0, c.n)
+	p.Project(gate, c.rows(p.norm), sharedGate, 1)
+	p.Gate(to, act, gate, device.SigmoidGate)
+	return gate
 }
 
 // shared are gate and up of the shared expert, and what its down reads, of a chunk.
 func (x Experts) shared(p *Pass, c chunk) (gateUp, act device.Mat) {
 	return p.buf[callGateUp].RowRange(0, c.n).ColRange(0, 2*x.Shared), p.buf[callAct].RowRange(0, c.n).ColRange(0,
 		x.Shared)
+}
+
+// sharedGrad is the backward of the shared expert, of a chunk: it adds the gradient of norm to sum.
+func (x Experts) sharedGrad(p *Pass, c chunk, dy device.Mat) {
+	norm, sum := c.rows(p.norm), c.rows(p.Held(heldSum))
+	gateUp, act := x.shared(p, c)
+	p.Project(gateUp, norm, sharedGateUp, 2)
+	if x.SharedGate {
+		own := p.buf[sharedAct].RowRange(0, c.n)
+		p.GLU(own, gateUp, x.Activation)
+		gate := x.gateShared(p, c, act, own)
+		p.WeightGrad(sharedDown, 1, dy, act)
+		p.ProjectGrad(act, dy, sharedDown, 1)
+		p.GateGrad(act, gate, act, own, gate, device.SigmoidGate)
+		p.GLUGrad(gateUp, own, act, gateUp, x.Activation)
+		p.WeightGrad(sharedGate, 1, gate, norm)
+		p.MatMul(sum, gate, p.w.named(sharedGate, 1), device.MatMulFlags{Accumulate: true})
+	} else {
+		p.ProjectGrad(act, dy, sharedDown, 1)
+		p.GLUGrad(gateUp, act, act, gateUp, x.Activation)
+		p.WeightGrad(sharedDown, 1, dy, act)
+	}
+	p.WeightGrad(sharedGateUp, 2, gateUp, norm)
+	p.MatMul(sum, gateUp, p.w.named(sharedGateUp, 2), device.MatMulFlags{Accumulate: true})
 }
 
 // call has the blocks of one call for a part's experts, and its memory.
@@ -418,13 +465,7 @@ func (x Experts) CloseBackward(p *Pass, dNorm device.Mat) {
 		part.g = p.g.at(c)
 		norm, dy, sum := c.rows(p.norm), c.rows(dNorm), c.rows(p.Held(heldSum))
 		if x.Shared > 0 {
-			gateUp, act := x.shared(p, c)
-			p.Project(gateUp, norm, sharedGateUp, 2)
-			p.ProjectGrad(act, dy, sharedDown, 1)
-			p.GLUGrad(gateUp, act, act, gateUp, x.Activation)
-			part.WeightGrad(sharedDown, 1, dy, act)
-			part.WeightGrad(sharedGateUp, 2, gateUp, norm)
-			p.MatMul(sum, gateUp, p.w.named(sharedGateUp, 2), device.MatMulFlags{Accumulate: true})
+			x.sharedGrad(&part, c, dy)
 		}
 		d := p.buf[dLogits].RowRange(0, c.n)
 		choices := p.Held(heldChoices).Mem.Slice(int64(c.first)*k, int64(c.n)*k)

@@ -26,6 +26,7 @@ func mixtures() map[string]nn.Experts {
 			Activation: device.GLUSpec{Alpha: 1.7, Limit: 0.4}},
 		"corrected": {Inner: 9, Number: 8, Route: sigmoid, Correction: true},
 		"all":       {Inner: 8, Number: 7, Route: all, Bias: true, RouterBias: true, Shared: 5},
+		"gated":     {Inner: 8, Number: 6, Route: softmax, Shared: 7, SharedGate: true},
 	}
 }
 

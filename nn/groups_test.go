@@ -18,7 +18,7 @@ type grouped struct {
 
 const groupInner, groupCount = 8, 3
 
-func newGrouped(t *testing.T, a nn.Attention) *grouped {
+func newGrouped(t *testing.T, a nn.Mixer) *grouped {
 	t.Helper()
 	whole := newBlock(t, &nn.Block{Hidden: 24, Norm: nn.Norm{Eps: 1e-5}, Mixer: a,
 		FeedForward: nn.GLU{Inner: groupInner * groupCount}},
@@ -107,7 +107,7 @@ func (g *grouped) run(keep nn.Keep) (y, dx, trunk []float32, groups [][]float32)
 // neither on the kept activations nor on chunks.
 func TestGroups(t *testing.T) {
 	for name, d := range variants() {
-		g := newGrouped(t, d.Mixer.(nn.Attention))
+		g := newGrouped(t, d.Mixer)
 		wantY, wantDX, _ := g.whole.run(nn.KeepInput)
 		var wantTrunk []float32
 		for _, f := range g.layout.Fields {

@@ -181,6 +181,8 @@ func (p *Pass) rows(c chunk, m device.Mat) device.Mat {
 		return m
 	case m.Rows == p.b.T:
 		return c.rows(m)
+	case m.Rows < c.n: // rows are for more than one position: none belongs to a chunk alone
+		return m
 	}
 	return m.RowRange(0, c.n)
 }

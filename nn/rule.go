@@ -1,6 +1,10 @@
 package nn
 
-import "github.com/millrace/millrace/device"
+import (
+	"slices"
+
+	"github.com/millrace/millrace/device"
+)
 
 // Rule says what the halves of a block read of the residual stream and what they add to it; n are RMS norms, each with
 // weights of its own.
@@ -30,6 +34,11 @@ const (
 	mixerPost = "mixer_post_norm.weight"
 	feedPost  = "feed_post_norm.weight"
 )
+
+// NormHasOffset reports whether a tensor of a block is the weight of a norm to which Norm.Offset is added.
+func NormHasOffset(field string) bool {
+	return slices.Contains([]string{mixerNorm, feedNorm, mixerPost, feedPost, qNorm, kNorm}, field)
+}
 
 // norms are the names of a half's norms; "" where it has none.
 type norms struct{ in, out string }

@@ -12,8 +12,17 @@ type Value struct {
 	Cols  int          // 0: this half has none
 	DType tensor.DType // Invalid: that of activations
 	Rows  int          // 0: one for each position
+	Every int          // a row is for that many positions, and the last one for what is left; 0: see Rows
 	Level Keep         // forward leaves it for backward from this level on; KeepInput: never
 	Lives Lifetime
+}
+
+// rows is the number of rows that it has of that many positions.
+func (v Value) rows(positions int) int {
+	if v.Every > 0 {
+		return (positions + v.Every - 1) / v.Every
+	}
+	return cmp.Or(v.Rows, positions)
 }
 
 // Lifetime says how long a half needs a value that is not kept.
@@ -58,7 +67,7 @@ func (d *Block) NewKept(a *device.Arena, dtype tensor.DType, t int, k Keep) *Kep
 func take(a *device.Arena, dtype tensor.DType, rows int, mats []device.Mat, table []Value, of func(Value) bool) {
 	for i, v := range table {
 		if v.Cols > 0 && of(v) {
-			mats[i] = a.Mat(cmp.Or(v.DType, dtype), cmp.Or(v.Rows, rows), v.Cols)
+			mats[i] = a.Mat(cmp.Or(v.DType, dtype), v.rows(rows), v.Cols)
 		}
 	}
 }
