@@ -49,6 +49,12 @@ var families = []Family{
 	{ModelType: "qwen2", Read: readQwen2, Names: qwen, Architecture: "qwen2"},
 	{ModelType: "qwen3", Read: readQwen3, Names: qwen, Architecture: "qwen3"},
 	{ModelType: "qwen3_moe", Read: readQwen3MoE, Names: qwenMoE, Architecture: "qwen3moe"},
+	{ModelType: "qwen3_5", Read: readQwen35, Names: qwen35.Under(qwenNested), TextConfig: true, Carried: qwenCarried},
+	{ModelType: "qwen3_5_text", Read: readQwen35, Names: qwen35, Carried: qwenCarried},
+	{ModelType: "qwen3_5_moe", Read: readQwen35MoE, Names: qwen35MoE.Under(qwenNested), TextConfig: true,
+		Carried: qwenCarried},
+	{ModelType: "qwen3_5_moe_text", Read: readQwen35MoE, Names: qwen35MoE, Carried: qwenCarried},
+	{ModelType: "qwen3_next", Read: readQwenNext, Names: qwenNext, Carried: qwenCarried},
 	{ModelType: "mixtral", Read: readMixtral, Names: mixtral, Architecture: "llama"},
 	{ModelType: "gpt_oss", Read: readGPTOSS, Names: gptOSS, Architecture: "gpt-oss", MXFP4: gptOSSInMXFP4},
 	{ModelType: "phi3", Read: readPhi3, Names: phi3, Architecture: "phi3"},
@@ -103,7 +109,8 @@ type Spec struct {
 	// share are in them before the family reads.
 	Attention nn.Attention
 	GLU       nn.GLU
-	// FeedForwards are those of each layer, where not all have the GLU.
+	// Mixers and FeedForwards are those of each layer, where not all have the Attention, or the GLU.
+	Mixers       []nn.Mixer
 	FeedForwards []nn.FeedForward
 	// Blocks are the halves of each layer's block, where layers differ in more than that. Of attention a Scale of 0 is
 	// 1/sqrt(HeadDim).
@@ -166,7 +173,9 @@ func (s *Spec) common(r *hf.ConfigReader) {
 		r.Fail("initializer_range", "a standard deviation is not negative")
 	}
 	s.Hidden = limited(r, "hidden_size", maxWidth)
-	s.GLU.Inner = limited(r, "intermediate_size", maxWidth)
+	if r.Has("intermediate_size") { // else no layer has a GLU: finish checks that
+		s.GLU.Inner = limited(r, "intermediate_size", maxWidth)
+	}
 	s.Attention.Heads = limited(r, "num_attention_heads", maxWidth)
 	s.Norm.Eps = float32(r.FloatOr("rms_norm_eps", 1e-6))
 	if !(s.Norm.Eps >= 0 && s.Norm.Eps < 1) {
@@ -298,6 +307,9 @@ func (s *Spec) finish(r *hf.ConfigReader) {
 		}
 		if l == len(s.Blocks) {
 			b := nn.Block{Mixer: s.attention(l), FeedForward: s.GLU}
+			if s.Mixers != nil {
+				b.Mixer = s.Mixers[l]
+			}
 			if s.FeedForwards != nil {
 				b.FeedForward = s.FeedForwards[l]
 			}
@@ -305,12 +317,23 @@ func (s *Spec) finish(r *hf.ConfigReader) {
 		}
 		b := &s.Blocks[l]
 		b.Hidden, b.Norm = s.Hidden, s.Norm
-		if x, ok := b.FeedForward.(nn.Experts); ok {
-			b.FeedForward = s.parted(r, x)
+		switch f := b.FeedForward.(type) {
+		case nn.GLU:
+			s.needsInner(r, f.Inner)
+		case nn.Experts:
+			s.needsInner(r, f.Inner)
+			b.FeedForward = s.parted(r, f)
 		}
 		if a, ok := b.Mixer.(nn.Attention); ok {
 			b.Mixer = s.checked(r, a)
 		}
+	}
+}
+
+// needsInner fails if a feed-forward has no columns because config.json does not say how many.
+func (s *Spec) needsInner(r *hf.ConfigReader, inner int) {
+	if inner == 0 {
+		r.Size("intermediate_size")
 	}
 }
 

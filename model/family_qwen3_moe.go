@@ -29,14 +29,19 @@ func readQwen3MoE(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.qwenExperts(r, r.BoolOr("norm_topk_prob", false))
 }
 
-// qwenExperts reads which layers have experts.
+// qwenExperts reads experts, and which layers have them.
 func (s *Spec) qwenExperts(r *hf.ConfigReader, renormalize bool) {
 	experts := nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth), Number: limited(r, either(r,
 		"num_experts", "num_local_experts"), maxExperts),
 		Route: device.RouteSpec{TopK: r.Size("num_experts_per_tok"), Renormalize: renormalize, Scale: 1}}
+	r.Ignore("output_router_logits", "router_aux_loss_coef") // of a loss that a run asks for
+	s.sparseLayers(r, experts)
+}
+
+// sparseLayers reads which layers have experts; the others have a GLU.
+func (s *Spec) sparseLayers(r *hf.ConfigReader, experts nn.Experts) {
 	every := r.SizeOr("decoder_sparse_step", 1)
 	dense := r.IntsOr("mlp_only_layers", nil)
-	r.Ignore("output_router_logits", "router_aux_loss_coef") // of a loss that a run asks for
 	if r.Err() != nil {
 		return
 	}

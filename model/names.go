@@ -48,7 +48,10 @@ const (
 	// a head is rotated, this is Rows. See nn.RopeFrequencies. With Interleaved, the halves of that part alternate.
 	PartlyRotated
 	// ByHead: of the roles that share the tensor, the first has its first head there, then the second role, and so on.
+	// In a gated delta net a turn has a key head, and the heads that it serves.
 	ByHead
+	// Filters: [rows, 1, columns], as convolutions of each column by itself have it.
+	Filters
 )
 
 // Under is the table with "model." replaced in the names of checkpoints.
@@ -162,8 +165,11 @@ func (m *Model) form(constants string, of func(Name) (string, Cut)) (*Form, erro
 				s.cols = f.Shape[1]
 			}
 			if p.Kind == Block {
-				if a, ok := m.Blocks[p.Layer-1].Mixer.(nn.Attention); ok {
-					s.head, s.rotated = a.HeadDim, a.Rope.Rotated
+				switch x := m.Blocks[p.Layer-1].Mixer.(type) {
+				case nn.Attention:
+					s.head, s.rotated = x.HeadDim, x.Rope.Rotated
+				case nn.GatedDelta:
+					s.head = s.rows / x.KeyHeads
 				}
 			}
 			all = append(all, s)
@@ -246,8 +252,8 @@ func (s share) runs(alone bool) []run {
 	return []run{{0, rotated / 2, step}, {rotated, rest, 1}, {second, rotated / 2, step}, {rotated + rest, rest, 1}}
 }
 
-// pieces finds where a sheet of a tensor has the share with that number, of several, which begins after at rows.
-func (s share) pieces(number, shares, at int) (all []Piece, err error) {
+// pieces finds where a sheet of rows has the share with that number, of several, which begins after at rows.
+func (s share) pieces(number, shares, at, rows int) (all []Piece, err error) {
 	p := Piece{Part: s.part, Field: s.field, Cols: s.cols}
 	if s.cut&Interleaved != 0 && shares > 1 && s.cut&ByHead == 0 { // the rows of shares alternate
 		if shares != 2 {
@@ -267,7 +273,8 @@ func (s share) pieces(number, shares, at int) (all []Piece, err error) {
 	for first := 0; first < s.rows; first += height {
 		place := at + first
 		if s.cut&ByHead != 0 {
-			place = first*shares + number*height
+			turns := s.rows / height
+			place = first/height*(rows/turns) + at/turns
 		}
 		p.Row = first
 		for _, r := range runs {
@@ -298,15 +305,15 @@ func assemble(name string, all []share) (Tensor, error) {
 	if first.cut&Transposed != 0 {
 		rowStep, colStep = 1, rows
 	}
-	const whole = Stacked | Transposed | ByHead
+	const whole = Stacked | Transposed | ByHead | Filters
 	for i, sheet := range sheets {
 		at := 0
 		for j, s := range sheet {
 			if s.cols != first.cols || s.cut&whole != first.cut&whole || s.isVector != first.isVector ||
-				s.cut&ByHead != 0 && s.rows != first.rows {
+				s.cut&ByHead != 0 && s.rows*first.head != first.rows*s.head { // as many turns
 				return t, fmt.Errorf("tensor %s has shares of different forms", name)
 			}
-			pieces, err := s.pieces(j, len(sheet), at)
+			pieces, err := s.pieces(j, len(sheet), at, rows)
 			if err != nil {
 				return t, fmt.Errorf("tensor %s: %w", name, err)
 			}
@@ -324,6 +331,9 @@ func assemble(name string, all []share) (Tensor, error) {
 	t.Shape = tensor.Shape{rows, first.cols}
 	if first.cut&Transposed != 0 {
 		t.Shape = tensor.Shape{first.cols, rows}
+	}
+	if first.cut&Filters != 0 {
+		t.Shape = tensor.Shape{rows, 1, first.cols}
 	}
 	if first.isVector {
 		t.Shape = tensor.Shape{rows}

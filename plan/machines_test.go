@@ -77,7 +77,8 @@ func TestSharesOfMachinesHaveSources(t *testing.T) {
 	}
 }
 
-// The parameters that model cards state, in billions.
+// The parameters that model cards state, in billions. Those of Qwen 3.5 are of the decoder: 35B-A3B has
+// 35.95 with the vision tower and the layer of multi-token prediction.
 func TestShapes(t *testing.T) {
 	billions := map[string]float64{"llama-3-8b": 8.03, "llama-3-70b": 70.55, "qwen2.5-1.5b": 1.54, "qwen2.5-7b": 7.62, "qwen2.5-7b-1m": 7.62, "qwen2.5-14b": 14.77,
 		"qwen2.5-32b": 32.76, "qwen2.5-72b": 72.71, "qwen3-8b": 8.19, "qwen3-32b": 32.76, "dense-123b": 122.61,
@@ -85,12 +86,13 @@ func TestShapes(t *testing.T) {
 		"smollm2-135m":     0.135, "qwen3-30b-a3b": 30.532, "qwen3-235b-a22b": 235.094,
 		"gpt-oss-20b": 20.915, "gpt-oss-120b": 116.829, "glm-4.5-air": 106.852, "phi-4": 14.660,
 		"gemma-3-12b": 11.766, "gemma-3-27b": 27.009, "olmo-3-32b": 32.234,
-		"llama-3.2-1b": 1.236, "llama-3.2-3b": 3.213, "qwen3-4b": 4.022, "qwen3-14b": 14.768, "mistral-7b": 7.248}
+		"llama-3.2-1b": 1.236, "llama-3.2-3b": 3.213, "qwen3-4b": 4.022, "qwen3-14b": 14.768, "mistral-7b": 7.248,
+		"qwen3.5-4b": 4.206, "qwen3.5-27b": 26.896, "qwen3.5-35b-a3b": 34.661, "qwen3.5-122b-a10b": 122.112}
 	// Of a token, embedding and head included. The models' cards say 3.3, 22, 3.6, 5.1 and 12, the last three without
 	// the embedding.
 	active := map[string]float64{"qwen3-30b-a3b": 3.353, "qwen3-235b-a22b": 22.191, "gpt-oss-20b": 4.187,
 		"gpt-oss-120b": 5.710,
-		"glm-4.5-air":  13.424}
+		"glm-4.5-air":  13.424, "qwen3.5-35b-a3b": 3.455, "qwen3.5-122b-a10b": 9.771}
 	for _, name := range plan.Shapes() {
 		text, err := plan.Shape(name)
 		if err != nil {

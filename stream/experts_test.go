@@ -16,7 +16,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// mixtures is a family of blocks with experts, in parts of that many, in turn with dense ones.
+// mixtures is a family of blocks with experts, in parts of that many, in turn with dense ones. Every third block has a
+// gated delta net.
 func mixtures(perPart int) model.Family {
 	return model.Family{ModelType: "mixtures", Constants: "model.layers.{layer}.mlp.correction",
 		Names: append(model.Names{
@@ -24,6 +25,18 @@ func mixtures(perPart int) model.Family {
 			{Role: "shared.gate.*", HF: "model.layers.{layer}.mlp.shared.gate_proj.*"},
 			{Role: "shared.up.*", HF: "model.layers.{layer}.mlp.shared.up_proj.*"},
 			{Role: "shared.down.*", HF: "model.layers.{layer}.mlp.shared.down_proj.*"},
+			{Role: "shared_gate.*", HF: "model.layers.{layer}.mlp.shared_gate.*"},
+			{Role: "delta.q.*", HF: "model.layers.{layer}.delta.qkvz.*", CutHF: model.ByHead},
+			{Role: "delta.k.*", HF: "model.layers.{layer}.delta.qkvz.*", CutHF: model.ByHead},
+			{Role: "delta.v.*", HF: "model.layers.{layer}.delta.qkvz.*", CutHF: model.ByHead},
+			{Role: "delta.z.*", HF: "model.layers.{layer}.delta.qkvz.*", CutHF: model.ByHead},
+			{Role: "delta.b.*", HF: "model.layers.{layer}.delta.b.*"},
+			{Role: "delta.a.*", HF: "model.layers.{layer}.delta.a.*"},
+			{Role: "delta.conv.*", HF: "model.layers.{layer}.delta.conv.*", CutHF: model.Filters},
+			{Role: "delta.out.*", HF: "model.layers.{layer}.delta.out.*"},
+			{Role: "delta.norm.*", HF: "model.layers.{layer}.delta.norm.*"},
+			{Role: "delta.a_log", HF: "model.layers.{layer}.delta.A_log"},
+			{Role: "delta.dt_bias", HF: "model.layers.{layer}.delta.dt_bias"},
 			{Role: "expert.gate.weight", HF: "model.layers.{layer}.mlp.experts.gate_up",
 				CutHF: model.Interleaved | model.Transposed | model.Stacked},
 			{Role: "expert.up.weight", HF: "model.layers.{layer}.mlp.experts.gate_up",
@@ -40,12 +53,14 @@ func mixtures(perPart int) model.Family {
 			plain := nn.Experts{Inner: 6, Number: 7, PerPart: perPart, Route: device.RouteSpec{TopK: 2, Renormalize: true,
 				Scale: 1}}
 			s.Attention.Rope.Rotated = s.Attention.HeadDim / 4 * 2
-			all := nn.Experts{Inner: 5, Number: 5, PerPart: perPart, Shared: 9, Bias: true, RouterBias: true,
-				Correction: true,
-				Route:      device.RouteSpec{TopK: 3, Sigmoid: true, Scale: 1.5}, Activation: device.GLUSpec{Alpha: 1.7,
+			all := nn.Experts{Inner: 5, Number: 5, PerPart: perPart, Shared: 9, SharedGate: true, Bias: true,
+				RouterBias: true, Correction: true,
+				Route: device.RouteSpec{TopK: 3, Sigmoid: true, Scale: 1.5}, Activation: device.GLUSpec{Alpha: 1.7,
 					Limit: 0.5}}
 			for l := range s.Layers {
 				s.FeedForwards = append(s.FeedForwards, []nn.FeedForward{all, plain, s.GLU}[l%3])
+				s.Mixers = append(s.Mixers, []nn.Mixer{s.Attention, nn.GatedDelta{KeyHeads: 1, Heads: 2, KeyDim: 3,
+					ValueDim: 5}, s.Attention}[l%3])
 			}
 		}}
 }

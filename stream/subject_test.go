@@ -3,6 +3,7 @@ package stream_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 
@@ -56,6 +57,9 @@ type shape struct {
 	FrozenEmbed, FrozenHead, FrozenFFN bool           // FrozenFFN: gate, up and down of the last block
 }
 
+// hybrid is a family with gated delta nets, and gated attention in every second layer.
+const hybrid = "qwen3_5_text"
+
 // tiny has six tiles of vocabulary, the last one short, and two micro-batches.
 var tiny = shape{Type: "llama", Vocab: 700, Hidden: 16, Inner: 24, Layers: 3, Heads: 2, KVHeads: 1, HeadDim: 8,
 	SequenceLen: 11, MicroBatch: 1, Micro: 2, HeadChunk: 4, PieceElems: 300}
@@ -63,7 +67,7 @@ var tiny = shape{Type: "llama", Vocab: 700, Hidden: 16, Inner: 24, Layers: 3, He
 // draw picks any shape. Odd sizes are as likely as round ones.
 func draw(rt *rapid.T) shape {
 	s := shape{
-		Type:   rapid.SampledFrom([]string{"llama", "qwen3", "qwen2", "patchwork"}).Draw(rt, "type"),
+		Type:   rapid.SampledFrom([]string{"llama", "qwen3", "qwen2", "patchwork", hybrid}).Draw(rt, "type"),
 		Vocab:  rapid.IntRange(3, 700).Draw(rt, "vocabulary"),
 		Hidden: rapid.IntRange(3, 20).Draw(rt, "hidden"), Inner: rapid.IntRange(1, 30).Draw(rt, "inner"),
 		Layers:  rapid.IntRange(1, 4).Draw(rt, "layers"),
@@ -94,6 +98,11 @@ func (s shape) config() []byte {
 			c["groups"] = s.Groups
 		}
 		return modeltest.PatchworkConfig(c)
+	}
+	if s.Type == hybrid {
+		maps.Copy(c, map[string]any{"head_dim": 4 * s.HeadDim, "full_attention_interval": 2,
+			"linear_num_key_heads": s.KVHeads, "linear_num_value_heads": s.Heads,
+			"linear_key_head_dim": s.HeadDim + 1, "linear_value_head_dim": s.HeadDim})
 	}
 	text, err := json.Marshal(c)
 	if err != nil {

@@ -111,6 +111,21 @@ func TestKilledRunsGoOn(t *testing.T) {
 	if testing.Short() {
 		rounds = min(rounds, 2)
 	}
+	killedRunsGoOn(t, rounds, map[string]any{"num_hidden_layers": 9})
+}
+
+// So does one of a hybrid of delta nets and attention with experts.
+func TestKilledHybridsGoOn(t *testing.T) {
+	rounds := *kills / 3
+	if testing.Short() {
+		rounds = min(rounds, 1)
+	}
+	killedRunsGoOn(t, rounds, hybridConfig)
+}
+
+// killedRunsGoOn kills runs of a model that often.
+func killedRunsGoOn(t *testing.T, rounds int, keys map[string]any) {
+	t.Helper()
 	seed := *killSeed
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -119,7 +134,7 @@ func TestKilledRunsGoOn(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 1))
 
 	base := smallConfig(t)
-	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
+	base.Model = writeModel(t, keys)
 	base.Precision, base.Numerics = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 1, HeadChunk: 32}
 	base.BatchTokens, base.MaxSteps = base.SequenceLen, 8
 	base.Save = runfile.Save{Every: 1}

@@ -29,7 +29,8 @@ func drawRequest(rt *rapid.T) plan.Request {
 	config := fmt.Sprintf(`{"model_type": %q, "vocab_size": %d, "hidden_size": %d, "intermediate_size": %d, "num_hidden_layers": %d,
 		"num_attention_heads": %d, "num_key_value_heads": %d, "head_dim": %d, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6,
 		"rope_theta": 1e4, "tie_word_embeddings": %v, "hidden_act": "silu", "attention_bias": false}`,
-		rapid.SampledFrom([]string{"llama", "qwen3"}).Draw(rt, "family"), draw("vocabulary", 3, 3000), heads*headDim, 8*draw("inner / 8", 1, 40),
+		rapid.SampledFrom([]string{"llama", "qwen3", "qwen3_5_text"}).Draw(rt, "family"),
+		draw("vocabulary", 3, 3000), heads*headDim, 8*draw("inner / 8", 1, 40),
 		draw("layers", 1, 8), heads, kv, headDim, rapid.Bool().Draw(rt, "tied"))
 	c, err := hf.ParseConfig("config.json", []byte(config))
 	if err != nil {

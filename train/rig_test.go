@@ -37,6 +37,11 @@ var bytesConfig = map[string]any{"model_type": "llama", "vocab_size": 320, "hidd
 	"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
 	"rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu", "initializer_range": 0.08, "torch_dtype": "float32"}
 
+// hybridConfig makes it a mixture of experts with gated delta nets, and with gated attention in every second layer.
+var hybridConfig = map[string]any{"model_type": "qwen3_5_moe_text", "head_dim": 16, "full_attention_interval": 2,
+	"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12,
+	"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24}
+
 // writeConfig writes config.json alone, with changed keys.
 func writeConfig(t testing.TB, change map[string]any) string {
 	t.Helper()
@@ -69,13 +74,14 @@ func writeModel(t testing.TB, change map[string]any) string {
 		t.Fatal(err)
 	}
 	values := map[string][]float32{}
-	for i := range m.Parts {
-		p := &m.Parts[i]
-		v := model.Values{F32: make([]float32, p.Layout.WeightElems)}
-		m.InitPart(3, p, v)
-		for _, src := range p.Tensors {
-			f := p.Layout.Fields[src.Field]
-			values[src.Name] = append(values[src.Name], v.F32[f.First:f.First+f.Elems]...)
+	for _, x := range m.Tensors() {
+		values[x.Name], err = m.ReadTensor(x.Name, func(part int) (model.Values, error) {
+			v := model.Values{F32: make([]float32, m.Parts[part].Layout.WeightElems)}
+			m.InitPart(3, &m.Parts[part], v)
+			return v, nil
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 	writeTensors(t, filepath.Join(dir, "model.safetensors"), m, values)

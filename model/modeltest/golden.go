@@ -2,7 +2,8 @@
 // tiny random models, and a reader for tests. Each variant is a Hugging Face directory under testdata (config.json
 // and model.safetensors) with its golden.safetensors; golden.py writes them all and says what they hold. Those of
 // mixtures of experts are in testdata-experts, and golden_experts.py writes them; those of further families are in
-// testdata-families, and golden_families.py writes them.
+// testdata-families, and golden_families.py writes them; those of gated delta nets are in testdata-delta, of
+// golden_delta.py.
 //
 // [Load] reads one variant as a [Golden]: a first [Batch] with its logits, loss and the gradient of every parameter,
 // and 20 [Step] of AdamW with clipping, all from the weights in the directory. A Batch has what one optimizer step
@@ -95,12 +96,14 @@ var sets = []struct{ dir, script string }{
 	{denseDir, "golden.py"},
 	{expertsDir, "golden_experts.py"},
 	{familiesDir, "golden_families.py"},
+	{deltaDir, "golden_delta.py"},
 }
 
 const (
 	denseDir    = "testdata"
 	expertsDir  = "testdata-experts"
 	familiesDir = "testdata-families"
+	deltaDir    = "testdata-delta"
 )
 
 // Variants are the names of all variants, by set.
@@ -112,7 +115,13 @@ func Variants(tb testing.TB) (all []string) {
 	return all
 }
 
-// ExpertVariants are the names of all variants with experts, sorted.
+// DeltaVariants are the names of all variants with gated delta nets, sorted. Some have experts, too.
+func DeltaVariants(tb testing.TB) []string {
+	tb.Helper()
+	return variants(tb, deltaDir)
+}
+
+// ExpertVariants are the names of the variants of mixtures of experts with attention alone, sorted.
 func ExpertVariants(tb testing.TB) []string {
 	tb.Helper()
 	return variants(tb, expertsDir)

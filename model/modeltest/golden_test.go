@@ -27,7 +27,8 @@ func TestVariants(t *testing.T) {
 	want := []string{"llama", "llama-bias", "llama-linear-tied", "llama-llama3-headdim", "llama-padding", "mistral",
 		"mistral-window", "qwen2", "qwen3", "qwen3-bias-untied", "glm4_moe", "gpt_oss", "mixtral", "qwen3_moe",
 		"qwen3_moe-mixed", "exaone4", "gemma2", "gemma3", "gemma3_text", "glm4", "mistral3", "olmo2", "olmo3", "phi3",
-		"qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "seed_oss", "smollm3"}
+		"qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "seed_oss", "smollm3",
+		"qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"}
 	if got := Variants(t); !slices.Equal(got, want) {
 		t.Errorf("variants are %q, want %q", got, want)
 	}
@@ -114,7 +115,7 @@ func TestLossOfLogits(t *testing.T) {
 }
 
 // carried are the tensors of files that text does not use.
-var carried = regexp.MustCompile(`(^|\.)(vision_tower|multi_modal_projector|visual)\.`)
+var carried = regexp.MustCompile(`(^|\.)(vision_tower|multi_modal_projector|visual|mtp)\.`)
 
 // The gradients are those of the weights in the directory, and none is trivial.
 func TestGradients(t *testing.T) {
@@ -215,7 +216,8 @@ func TestDiffs(t *testing.T) {
 
 // The files stay small enough for a source tree.
 func TestSize(t *testing.T) {
-	for dir, limit := range map[string]int64{denseDir: 3 << 20, expertsDir: 2 << 20, familiesDir: 3 << 20} {
+	for dir, limit := range map[string]int64{denseDir: 3 << 20, expertsDir: 2 << 20, familiesDir: 3 << 20,
+		deltaDir: 2 << 20} {
 		total := int64(0)
 		err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 			if err != nil || d.IsDir() {

@@ -1,0 +1,29 @@
+package model
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/hf"
+)
+
+// qwenNext has the projections of delta nets as two tensors, in which key heads take turns, and a matrix for each
+// expert.
+var qwenNext = slices.Concat(qwenHybrid, Names{
+	{Role: "delta.q.*", HF: "model.layers.{layer}.linear_attn.in_proj_qkvz.*", CutHF: ByHead},
+	{Role: "delta.k.*", HF: "model.layers.{layer}.linear_attn.in_proj_qkvz.*", CutHF: ByHead},
+	{Role: "delta.v.*", HF: "model.layers.{layer}.linear_attn.in_proj_qkvz.*", CutHF: ByHead},
+	{Role: "delta.z.*", HF: "model.layers.{layer}.linear_attn.in_proj_qkvz.*", CutHF: ByHead},
+	{Role: "delta.b.*", HF: "model.layers.{layer}.linear_attn.in_proj_ba.*", CutHF: ByHead},
+	{Role: "delta.a.*", HF: "model.layers.{layer}.linear_attn.in_proj_ba.*", CutHF: ByHead},
+}, qwenShared, Names{
+	{Role: "expert.gate.*", HF: "model.layers.{layer}.mlp.experts.{expert}.gate_proj.*"},
+	{Role: "expert.up.*", HF: "model.layers.{layer}.mlp.experts.{expert}.up_proj.*"},
+	{Role: "expert.down.*", HF: "model.layers.{layer}.mlp.experts.{expert}.down_proj.*"},
+})
+
+// readQwenNext reads Qwen3-Next, the model that Qwen 3.5 grew from: experts in some layers.
+// Source: transformers, configuration_qwen3_next.py and modeling_qwen3_next.py.
+func readQwenNext(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
+	s.qwenHybrid(r, 2)
+	s.sparseLayers(r, s.gatedExperts(r, 10, r.BoolOr("norm_topk_prob", true)))
+}
