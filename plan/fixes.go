@@ -85,7 +85,7 @@ const (
 // SuggestFixes adds to the error of a request that does not fit the smallest changes after which it does. It looks
 // for them until the context ends, and then returns the context's error.
 func (r Request) SuggestFixes(ctx context.Context, err error) error {
-	if r.Numerics.Check() != nil || r.Numerics.SequenceLen > r.Model.MaxPositions {
+	if r.check() != nil {
 		return err // not a matter of memory
 	}
 	list, hostBytes := (&chooser{Request: r, ctx: ctx}).fixes()

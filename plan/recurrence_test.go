@@ -35,6 +35,9 @@ func TestDeviceWithoutRecurrence(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", name, err)
 		}
+		if says := request.SuggestFixes(context.Background(), err); says != err {
+			t.Errorf("%s: memory is suggested: %v", name, says)
+		}
 	}
 	request.Device.NoRecurrence = false
 	if err := request.Fits(context.Background()); err != nil {
