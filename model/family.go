@@ -66,6 +66,7 @@ var families = []Family{
 	{ModelType: "glm4", Read: readGLM4, Names: glm4, Architecture: "glm4"},
 	{ModelType: "olmo2", Read: readOLMo2, Names: postNorms, Architecture: "olmo2"},
 	{ModelType: "olmo3", Read: readOLMo3, Names: postNorms},
+	{ModelType: "granite", Read: readGranite, Names: Llama},
 	{ModelType: "qwen2_5_vl", Read: readQwen25VL, TextConfig: true, Flat: true, Names: qwen,
 		Carried: []string{"visual.*"}},
 	{ModelType: "qwen3_vl", Read: readQwen3VL, TextConfig: true, Names: qwen.Under("model.language_model."),
@@ -103,6 +104,7 @@ type Spec struct {
 	InitStd                          float64
 	Norm                             nn.Norm // all norms
 	EmbedScale                       Multiplier
+	LogitScale                       float32 // multiplies the logits; 0: none
 	SoftCap                          float32 // bounds the logits; 0: none
 
 	// Attention and GLU hold for every layer, except the settings that LayerTypes reads. The keys that all families

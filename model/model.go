@@ -129,7 +129,7 @@ func (s *Spec) build() (*Model, error) {
 		return nil, err
 	}
 	m.Head = nn.Head{Hidden: m.Hidden, Vocab: m.Vocab, TileRows: tileRows(largest, m.Hidden, m.Vocab),
-		ChunkTokens: DefaultChunkTokens, Norm: s.Norm, SoftCap: s.SoftCap}
+		ChunkTokens: DefaultChunkTokens, Norm: s.Norm, Scale: s.LogitScale, SoftCap: s.SoftCap}
 
 	if m.EmbedTiles, err = m.addTiles(Embed, 0); err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 type Block struct {
 	Hidden      int
 	Rule        Rule
+	Residual    float32 // of the rule Scaled: multiplies the results of halves
 	Mixer       Mixer
 	FeedForward FeedForward
 	Norm        Norm // all norms, those inside of halves included

@@ -51,6 +51,8 @@ func variants() map[string]*nn.Block {
 	add("window", func(a *nn.Attention, _ *nn.GLU) { a.Window = 3 })
 	add("soft cap", func(a *nn.Attention, _ *nn.GLU) { a.SoftCap = 0.7 })
 	add("sinks", func(a *nn.Attention, _ *nn.GLU) { a.Sinks = true })
+	add("scaled", func(a *nn.Attention, g *nn.GLU) { a.OutBias, g.Bias = true, true })
+	all["scaled"].Rule, all["scaled"].Residual = nn.Scaled, 0.3
 	for i, rule := range []string{"post", "sandwich", "parallel"} {
 		add(rule, func(a *nn.Attention, g *nn.GLU) { a.OutBias, g.Bias, a.QKNorm = i%2 == 0, i%2 == 0, i > 0 })
 		all[rule].Rule = nn.Post + nn.Rule(i)

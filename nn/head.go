@@ -38,6 +38,7 @@ type Head struct {
 	ChunkTokens   int
 	NormTokens    int // positions whose final norm is taken at once; 0: all. It sets the order of sums as well
 	Norm          Norm
+	Scale         float32 // of the logits, by that of the final norm's result; 0: none
 	SoftCap       float32 // bounds the logits, as device.HeadOps has it; 0: none
 }
 
@@ -92,6 +93,9 @@ func (h *Head) NewVisitWork(a *device.Arena, dtype tensor.DType, t int) *HeadWor
 func (h *Head) NormForward(s device.Stream, wNorm, x, xn, rstd device.Mat) {
 	for c := range h.normChunks(x.Rows) {
 		s.RMSNorm(c.rows(xn), c.rows(rstd), c.rows(x), wNorm, h.Norm.of(1))
+		if h.Scale != 0 {
+			s.Scale(c.rows(xn), c.rows(xn), h.Scale)
+		}
 	}
 }
 
@@ -100,6 +104,9 @@ func (h *Head) NormForward(s device.Stream, wNorm, x, xn, rstd device.Mat) {
 func (h *Head) NormBackward(s device.Stream, wNorm, dwNorm, x, rstd, dxn32, dx device.Mat) {
 	for c := range h.normChunks(x.Rows) {
 		dxn, dx := c.rows(dxn32), c.rows(dx)
+		if h.Scale != 0 {
+			s.Scale(dxn, dxn, h.Scale)
+		}
 		if dx.DType != tensor.F32 {
 			s.Cast(dx, dxn)
 			dxn = dx

@@ -62,13 +62,15 @@ func (d *Block) runBackward(s device.Stream, a *Args) {
 		if d.Rule.hasPost() {
 			d.FeedForward.(Dense).Forward(f, h, f.out, device.MatMulFlags{TransB: true})
 			f.keep = KeepAll // since forward left all that it computes
-			f.normOut()
+			f.altered()
+		}
+		if d.Rule.alters() {
 			dy = c.rows(a.Work.dOut)
-			f.normedGrad(dy, dx)
+			f.alteredGrad(dy, dx)
 		}
 		d.FeedForward.(Dense).Backward(f, h, dy, dx)
-		if d.Rule.hasPost() {
-			p.normedGrad(c.rows(a.Work.dOut), dx)
+		if d.Rule.alters() {
+			p.alteredGrad(c.rows(a.Work.dOut), dx)
 		}
 	}
 	dy := a.DX
@@ -87,8 +89,9 @@ type Pass struct {
 	r         *Rope
 	keep      Keep
 	normed    Norm
-	norms     norms // of the half
-	chunk     int   // rows
+	norms     norms   // of the half
+	residual  float32 // by the rule Scaled
+	chunk     int     // rows
 	positions device.Mem
 
 	norm device.Mat // [c, Hidden]: the normed input of the half, then the gradient of it
@@ -107,7 +110,8 @@ type Pass struct {
 
 func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {
 	p := Pass{Stream: s, w: a.Weights[0], b: a.Batch, r: a.Rope, keep: a.Kept.keep, normed: d.Norm,
-		chunk: a.Work.chunk, cache: a.Cache, positions: a.Batch.Docs.Positions, norm: a.Work.norm, rstd: a.Work.rstd}
+		residual: d.Residual, chunk: a.Work.chunk, cache: a.Cache, positions: a.Batch.Docs.Positions,
+		norm: a.Work.norm, rstd: a.Work.rstd}
 	if len(a.Gradients) > 0 {
 		p.g = a.Gradients[0]
 	}

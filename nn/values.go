@@ -112,7 +112,7 @@ func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep
 	mixer, feed := d.Mixer.Values(d.Hidden), d.FeedForward.Values(d.Hidden)
 	w := &Work{chunk: rows, norm: a.Mat(dtype, rows, d.Hidden), rstd: a.Mat(tensor.F32, rows, 1),
 		mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed)), mixerTable: mixer, feedTable: feed}
-	if d.Rule.hasPost() {
+	if d.Rule.alters() {
 		for i := range w.out {
 			w.out[i], w.outRstd[i] = a.Mat(dtype, rows, d.Hidden), a.Mat(tensor.F32, rows, 1)
 		}

@@ -28,9 +28,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (
-    Exaone4Config, Gemma2Config, Gemma3Config, Gemma3TextConfig, Glm4Config, Ministral3Config, Mistral3Config,
-    Olmo2Config, Olmo3Config, Phi3Config, PixtralVisionConfig, Qwen2_5_VLConfig, Qwen3VLConfig, Qwen3VLMoeConfig,
-    SeedOssConfig, SiglipVisionConfig, SmolLM3Config)
+    Exaone4Config, Gemma2Config, Gemma3Config, Gemma3TextConfig, Glm4Config, GraniteConfig, Ministral3Config,
+    Mistral3Config, Olmo2Config, Olmo3Config, Phi3Config, PixtralVisionConfig, Qwen2_5_VLConfig, Qwen3VLConfig,
+    Qwen3VLMoeConfig, SeedOssConfig, SiglipVisionConfig, SmolLM3Config)
 from transformers.core_model_loading import revert_weight_conversion
 
 from golden import STEPS, first_batch, golden, random_batch, write_safetensors
@@ -84,6 +84,10 @@ VARIANTS = {
         Olmo3Config, hidden_size=16, intermediate_size=18, num_hidden_layers=4, num_attention_heads=2,
         num_key_value_heads=1, vocab_size=37, max_position_embeddings=64, sliding_window=6,
         rope_parameters={"full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}})),
+    "granite": (11, partial(
+        GraniteConfig, hidden_size=20, intermediate_size=26, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, vocab_size=43, max_position_embeddings=64, tie_word_embeddings=True,
+        embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.22, logits_scaling=1.6)),
     # Angles are those of three coordinates, which are equal in text.
     "qwen2_5_vl": (8, partial(
         Qwen2_5_VLConfig, tie_word_embeddings=False, text_config=dict(
