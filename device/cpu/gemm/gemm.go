@@ -107,9 +107,10 @@ type Engine struct {
 	workers []worker
 	job     job // the product that Mul is at
 
+	few few   // the product of few rows that Mul is at
 	all group // the products that MulAll is at
 
-	packTask, tileTask, pieceTask func(worker, task int) // bound once, so that Mul does not allocate
+	packTask, tileTask, fewTask, pieceTask func(worker, task int) // bound once, so that Mul does not allocate
 }
 
 // worker holds the memory of one worker.
@@ -145,6 +146,7 @@ func newEngine(kern kernels, run Runner) *Engine {
 	}
 	e.packTask = func(w, task int) { e.job.pack(&e.workers[w], task) }
 	e.tileTask = func(w, task int) { e.job.tileTask(&e.workers[w], task) }
+	e.fewTask = func(w, task int) { e.mulSerial(w, e.few.part(task), nil) }
 	e.pieceTask = func(w, task int) { e.all.piece(e, w, task) }
 	return e
 }
@@ -160,6 +162,15 @@ func (e *Engine) ScratchBytes() int64 {
 
 // Mul multiplies on all workers. It does not allocate.
 func (e *Engine) Mul(op Op) {
+	if m, _, _ := op.Shape(); m <= fewRows {
+		e.mulFew(op)
+	} else {
+		e.mulMany(op)
+	}
+}
+
+// mulMany packs op(A) and op(B) for all workers.
+func (e *Engine) mulMany(op Op) {
 	e.job.multiply(e.kern, op, nil, &e.shared, func() {
 		e.job.plan(len(e.workers))
 		e.run.Run(e.job.packTasks(), e.packTask)

@@ -55,6 +55,30 @@ func BenchmarkMul(b *testing.B) {
 }
 
 // BenchmarkMulSerial measures the small blocks of attention.
+// BenchmarkFewRows are products that read more weights than caches hold, as of a pass over few positions.
+func BenchmarkFewRows(b *testing.B) {
+	p := pool.New(runtime.GOMAXPROCS(0), nil)
+	defer p.Close()
+	e := New(isa.Best(), p)
+	for _, d := range []tensor.DType{tensor.F32, tensor.BF16} {
+		for _, m := range []int{1, 4, 16, 32} {
+			op := benchOp(d, d, m, 49152, 576, false, true)
+			for _, way := range []struct {
+				name string
+				mul  func(Op)
+			}{{"few", e.mulFew}, {"many", e.mulMany}} {
+				b.Run(fmt.Sprintf("%v/%d/%s", d, m, way.name), func(b *testing.B) {
+					for b.Loop() {
+						way.mul(op)
+					}
+					bytes := float64(op.B.Rows*op.B.Cols) * float64(d.Bytes())
+					b.ReportMetric(bytes*float64(b.N)/b.Elapsed().Seconds()/1e9, "GB/s")
+				})
+			}
+		}
+	}
+}
+
 func BenchmarkMulSerial(b *testing.B) {
 	p := pool.New(1, nil)
 	defer p.Close()
