@@ -1,10 +1,9 @@
 package train
 
 import (
-	"cmp"
+	"container/heap"
 	"errors"
 	"math"
-	"slices"
 
 	"github.com/millrace/millrace/internal/rng"
 )
@@ -13,12 +12,13 @@ import (
 type picker struct {
 	GenerateOptions
 	vocab int // ids from here on are padding of the model's table, which no text has
-	ids   []int32
+	order byLikelihood
+	ids   []int32 // the likeliest ones
 	probs []float64
 }
 
 func newPicker(o GenerateOptions, vocab int) *picker {
-	return &picker{GenerateOptions: o, vocab: vocab, probs: make([]float64, vocab)}
+	return &picker{GenerateOptions: o, vocab: vocab}
 }
 
 // token is the choice for the place at of a text, by its number. Of equal logits the lower id is the more likely one.
@@ -40,35 +40,81 @@ func (p *picker) token(logits []float32, text, at int) (int32, error) {
 	if p.Temperature == 0 {
 		return int32(best), nil
 	}
-	p.ids = p.ids[:0]
-	for i := range logits {
-		p.ids = append(p.ids, int32(i))
+	p.order.begin(logits)
+	weight := func(id int32) float64 {
+		return math.Exp((float64(logits[id]) - float64(logits[best])) / p.Temperature)
 	}
-	slices.SortFunc(p.ids, func(a, b int32) int { return cmp.Or(cmp.Compare(logits[b], logits[a]), cmp.Compare(a, b)) })
-	ids := p.ids
+	most, sum := len(logits), 0.0
 	if p.TopK > 0 {
-		ids = ids[:min(p.TopK, len(ids))]
+		most = min(p.TopK, most)
+	} else {
+		for id := range logits {
+			sum += weight(int32(id))
+		}
 	}
-	probs, sum := p.probs[:len(ids)], 0.0
-	for i, id := range ids {
-		probs[i] = math.Exp((float64(logits[id]) - float64(logits[best])) / p.Temperature)
-		sum += probs[i]
+	// Few tokens have most of the probability, so that the others need no order.
+	p.ids, p.probs = p.ids[:0], p.probs[:0]
+	next := func() float64 {
+		id := p.order.next()
+		p.ids, p.probs = append(p.ids, id), append(p.probs, weight(id))
+		return p.probs[len(p.probs)-1]
+	}
+	if p.TopK > 0 {
+		for len(p.ids) < most {
+			sum += next()
+		}
 	}
 	if p.TopP > 0 && p.TopP < 1 {
-		kept := 0.0
-		for i, q := range probs {
-			kept += q
-			if kept >= p.TopP*sum {
-				probs, sum = probs[:i+1], kept
-				break
+		kept, n := 0.0, 0
+		for all := sum; n < most && kept < p.TopP*all; n++ {
+			if n == len(p.ids) {
+				next()
 			}
+			kept += p.probs[n]
 		}
+		most, sum = n, kept
 	}
 	draw := rng.New(p.Seed, "generate", uint64(at), uint64(text)).Float64() * sum
-	for i, q := range probs {
-		if draw -= q; draw < 0 {
-			return ids[i], nil
+	for i := range most {
+		if i == len(p.ids) {
+			next()
+		}
+		if draw -= p.probs[i]; draw < 0 {
+			return p.ids[i], nil
 		}
 	}
-	return ids[len(probs)-1], nil
+	return p.ids[most-1], nil
 }
+
+// byLikelihood gives token ids from the likeliest on; of equal logits, the lower id first. It is a heap.
+type byLikelihood struct {
+	logits []float32
+	ids    []int32
+}
+
+func (h *byLikelihood) Len() int      { return len(h.ids) }
+func (h *byLikelihood) Swap(i, j int) { h.ids[i], h.ids[j] = h.ids[j], h.ids[i] }
+func (h *byLikelihood) Push(any)      { panic("train: an id is pushed") }
+
+func (h *byLikelihood) Less(i, j int) bool {
+	a, b := h.ids[i], h.ids[j]
+	return h.logits[a] > h.logits[b] || h.logits[a] == h.logits[b] && a < b
+}
+
+func (h *byLikelihood) Pop() any {
+	last := h.ids[len(h.ids)-1]
+	h.ids = h.ids[:len(h.ids)-1]
+	return last
+}
+
+// begin takes all ids.
+func (h *byLikelihood) begin(logits []float32) {
+	h.logits, h.ids = logits, h.ids[:0]
+	for id := range logits {
+		h.ids = append(h.ids, int32(id))
+	}
+	heap.Init(h)
+}
+
+// next is the likeliest id of those that are left.
+func (h *byLikelihood) next() int32 { return heap.Pop(h).(int32) }
