@@ -3,11 +3,12 @@
 // loss). A [Rule] joins a block's halves to the residual stream. Tensors go by their roles ("q.weight"); package model
 // knows what files call them. An embedding is two operations of the stream, Gather and ScatterAdd, and needs nothing here.
 //
-// The parts own no memory and allocate none. Three kinds of buffers come from a [device.Arena]:
+// The parts own no memory and allocate none. Four kinds of buffers come from a [device.Arena]:
 //
 //   - [Params] are the weights, or the fp32 gradients, of one part of the model: a range of memory and its layout.
 //   - [Kept] has the values that a block's forward leaves for its backward, in addition to the block's input; [Keep]
 //     says which.
+//   - [Cache] has what a mixer keeps of positions from pass to pass, where text is generated.
 //   - [Work] is scratch for one call. All blocks and micro-batches of a stream can share it.
 //
 // An arena over no memory counts what the same calls would take: that is how a plan sizes these buffers.
