@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 
 	"github.com/millrace/millrace/internal/fault"
@@ -120,11 +122,17 @@ func (c *generateCmd) prompts(p *program) (all []string, err error) {
 	return all, nil
 }
 
+// promptLine is what a line of a file of prompts looks like.
+const promptLine = `{"prompt": "text"}`
+
 // readPrompts reads the objects of a file, each of which has a prompt.
 func readPrompts(path string) (all []string, err error) {
 	text, err := vfs.ReadFile(vfs.OS{}, path, maxPromptBytes)
-	if err != nil {
-		return nil, badFlag("--prompts: %v", err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, badFlag("--prompts %s: there is no such file; name one that has %s in each line", path, promptLine)
+	case err != nil:
+		return nil, badFlag("--prompts: %v; name a file that can be read", err)
 	}
 	for i, line := range bytes.Split(text, []byte("\n")) {
 		if len(bytes.TrimSpace(line)) == 0 {
@@ -134,13 +142,13 @@ func readPrompts(path string) (all []string, err error) {
 			Prompt *string `json:"prompt"`
 		}
 		if err := json.Unmarshal(line, &row); err != nil || row.Prompt == nil {
-			return nil, badFlag(`--prompts: line %d of %s is no object with a prompt; write {"prompt": "text"} in each`,
-				i+1, path)
+			return nil, badFlag("--prompts: line %d of %s is no object with a prompt; write %s in each", i+1, path,
+				promptLine)
 		}
 		all = append(all, *row.Prompt)
 	}
 	if len(all) == 0 {
-		return nil, badFlag(`--prompts: %s is empty; write {"prompt": "text"} in each line`, path)
+		return nil, badFlag("--prompts: %s is empty; write %s in each line", path, promptLine)
 	}
 	return all, nil
 }
