@@ -94,18 +94,25 @@ func (o *Operands) GatherRows(y, x Mat, b Blocks) {
 	o.apart()
 }
 
-func (o *Operands) ExpertMatMul(c, a, w Mat, transposed bool, b Blocks) {
+func (o *Operands) ExpertMatMul(c, a, w, bias Mat, of ExpertProduct, b Blocks) {
 	o.begin("ExpertMatMul")
 	n := o.blocks(b)
-	rows, cols := a.Cols, c.Cols // of an expert's weight
-	if transposed {
+	rows, cols, results := a.Cols, c.Cols, n // of an expert's weight; of c
+	if of.Transposed {
 		rows, cols = cols, rows
 	}
-	o.write("c", c, n, c.Cols, activation)
+	if of.Placed {
+		results = b.Routing.Rows * b.Routing.TopK
+	}
+	o.write("c", c, results, c.Cols, activation)
 	o.read("a", a, n, a.Cols, activation)
 	o.read("w", w, b.Experts*rows, cols, activation)
 	o.same("w", w, a)
 	o.same("c", c, a)
+	if !bias.IsZero() {
+		o.read("bias", bias, b.Experts, c.Cols, activation)
+		o.same("bias", bias, a)
+	}
 	o.apart()
 }
 
@@ -116,14 +123,6 @@ func (o *Operands) ExpertWeightGrad(dw, dy, x Mat, b Blocks) {
 	o.read("dy", dy, n, dy.Cols, activation)
 	o.read("x", x, n, x.Cols, activation)
 	o.same("x", x, dy)
-	o.apart()
-}
-
-func (o *Operands) ExpertBias(y, bias Mat, b Blocks) {
-	o.begin("ExpertBias")
-	o.write("y", y, o.blocks(b), y.Cols, activation)
-	o.read("bias", bias, b.Experts, y.Cols, activation)
-	o.same("bias", bias, y)
 	o.apart()
 }
 
@@ -172,13 +171,21 @@ func (o *Operands) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights Mat
 	o.apart([2]string{"dGateUp", "gateUp"}, [2]string{"act", "dy"})
 }
 
-func (o *Operands) CombineRows(sum, x, weights Mat, b Blocks) {
+func (o *Operands) CombineRows(y, x, from, weights Mat, places Mem, topK int) {
 	o.begin("CombineRows")
-	n := o.blocks(b)
-	o.write("sum", sum, b.Routing.Rows, x.Cols, f32Only)
-	o.read("x", x, n, x.Cols, activation)
-	if !weights.IsZero() {
-		o.perChoice(false, "weights", weights, b.Routing)
+	if topK < 1 {
+		o.fail("the sum of %d rows", topK)
 	}
-	o.apart()
+	o.write("y", y, y.Rows, y.Cols, activation)
+	o.read("x", x, x.Rows, y.Cols, activation)
+	o.same("x", x, y)
+	o.read("from", from, y.Rows, y.Cols, activation)
+	if from.DType != tensor.F32 {
+		o.same("from", from, y)
+	}
+	o.vec(false, "places", places, tensor.I32, y.Rows*topK)
+	if !weights.IsZero() {
+		o.stat(false, "weights", weights, y.Rows, topK)
+	}
+	o.apart([2]string{"y", "from"})
 }

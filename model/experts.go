@@ -45,6 +45,11 @@ func (s *Spec) parted(r *hf.ConfigReader, x nn.Experts) nn.Experts {
 	return x
 }
 
+// Routed reports whether the model has experts.
+func (m *Model) Routed() bool {
+	return slices.ContainsFunc(m.Blocks, func(d *nn.Block) bool { return d.Loads() > 0 })
+}
+
 // either is the name of a key that versions of transformers save under two names.
 func either(r *hf.ConfigReader, old, new string) string {
 	if r.Has(new) && !r.Has(old) {

@@ -174,7 +174,8 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 		r.visits(l, nn.Forward, nn.Args{X: x[l], Y: x[l+1], Batch: b, Rope: ropes[block.Rotary()],
 			Constants: r.constants[l],
 			Kept:      kept[l],
-			Held:      block.NewHeld(a, r.dtype, n, 1, true), Work: block.NewForwardWork(a, r.dtype, n, 0, keep)})
+			Held:      block.NewHeld(a, r.dtype, n, 1, true),
+			Work:      block.NewForwardWork(a, r.dtype, n, nn.Cut{}, keep)})
 	}
 
 	h, top := &m.Head, x[len(m.Blocks)]
@@ -204,7 +205,8 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 		r.visits(l, nn.Backward, nn.Args{X: x[l], DX: dx, Batch: b, Rope: ropes[block.Rotary()],
 			Constants: r.constants[l],
 			Kept:      kept[l],
-			Held:      block.NewHeld(a, r.dtype, n, 1, true), Work: block.NewBackwardWork(a, r.dtype, n, 0, keep)})
+			Held:      block.NewHeld(a, r.dtype, n, 1, true),
+			Work:      block.NewBackwardWork(a, r.dtype, n, nn.Cut{}, keep)})
 	}
 	for _, i := range m.EmbedTiles {
 		s.ScatterAdd(r.g[i].Mat(0), dx, b.IDs, m.Parts[i].FirstRow, m.EmbedScale(dx.DType))

@@ -63,8 +63,8 @@ func close32(t *testing.T, l *tensor.Layout, what string, got, want []float32) {
 func TestChunksBoundWork(t *testing.T) {
 	bytes := func(d *nn.Block, positions, rows int, keep nn.Keep) (forward, backward int64) {
 		f, b := device.NewArena(device.Mem{}), device.NewArena(device.Mem{})
-		d.NewForwardWork(f, tensor.BF16, positions, rows, keep)
-		d.NewBackwardWork(b, tensor.BF16, positions, rows, keep)
+		d.NewForwardWork(f, tensor.BF16, positions, nn.Cut{Chunk: rows}, keep)
+		d.NewBackwardWork(b, tensor.BF16, positions, nn.Cut{Chunk: rows}, keep)
 		return f.Peak(), b.Peak()
 	}
 	rapid.Check(t, func(rt *rapid.T) {

@@ -139,7 +139,7 @@ func (k *block) args(kept *nn.Kept, work *nn.Work) *nn.Args {
 func (k *block) forward(keep nn.Keep) *nn.Kept {
 	kept := k.d.NewKept(k.arena, k.x.DType, positions, keep)
 	mark := k.arena.Mark()
-	work := k.d.NewForwardWork(k.arena, k.x.DType, positions, k.rows, keep)
+	work := k.d.NewForwardWork(k.arena, k.x.DType, positions, nn.Cut{Chunk: k.rows}, keep)
 	k.visit(nn.Forward, 0).Run(k.stream, k.args(kept, work))
 	k.sync()
 	k.arena.Release(mark)
@@ -151,7 +151,7 @@ func (k *block) run(keep nn.Keep) (y, dx, g []float32) {
 	begin := k.arena.Mark()
 	kept := k.forward(keep)
 	mark := k.arena.Mark()
-	work := k.d.NewBackwardWork(k.arena, k.x.DType, positions, k.rows, keep)
+	work := k.d.NewBackwardWork(k.arena, k.x.DType, positions, nn.Cut{Chunk: k.rows}, keep)
 	k.poison(device.Mem{Off: mark, Len: k.arena.Mark() - mark})
 	k.set(k.dx, k.dy)
 	if k.g.Fresh {
@@ -203,7 +203,8 @@ func TestGradientsAccumulate(t *testing.T) {
 	_, _, once := k.run(nn.KeepInput)
 	kept := k.forward(nn.KeepInput)
 	k.set(k.dx, k.dy)
-	k.visit(nn.Backward, 0).Run(k.stream, k.args(kept, k.d.NewBackwardWork(k.arena, tensor.F32, positions, 0, nn.KeepInput)))
+	work := k.d.NewBackwardWork(k.arena, tensor.F32, positions, nn.Cut{}, nn.KeepInput)
+	k.visit(nn.Backward, 0).Run(k.stream, k.args(kept, work))
 	k.sync()
 	twice := k.get(device.NewVec(k.g.Mem, tensor.F32, int(k.layout.StateElems)))
 	for i, x := range once {
@@ -274,9 +275,9 @@ func TestCounting(t *testing.T) {
 				peaks = append(peaks, a.Mark())
 			}
 			for keep := nn.KeepInput; keep <= nn.KeepAll; keep++ {
-				d.NewForwardWork(a, tensor.BF16, positions, 5, keep)
+				d.NewForwardWork(a, tensor.BF16, positions, nn.Cut{Chunk: 5}, keep)
 				peaks = append(peaks, a.Mark(), a.Peak())
-				d.NewBackwardWork(a, tensor.F32, positions, 5, keep)
+				d.NewBackwardWork(a, tensor.F32, positions, nn.Cut{Chunk: 5}, keep)
 				peaks = append(peaks, a.Mark(), a.Peak())
 			}
 			return peaks
@@ -311,7 +312,7 @@ func TestMeasure(t *testing.T) {
 		if rows > 0 {
 			chunks = (positions + rows - 1) / rows
 		}
-		m := nn.Shape{Docs: docs, DType: tensor.F32, Rows: rows, Level: keep}
+		m := nn.Shape{Docs: docs, DType: tensor.F32, Cut: nn.Cut{Chunk: rows}, Level: keep}
 		f := d.Measure(d.Stages(nn.Forward, false)[0][0], m, layout)
 		b := d.Measure(d.Stages(nn.Backward, false)[0][0], m, layout)
 		// Norm, projection, rotation, output, norm, gate and up, activation, down; and attention, which is not cut.

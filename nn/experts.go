@@ -15,17 +15,19 @@ import (
 //	norm, dNorm         [S, H]                    the normed input; the gradient of y, then that of norm
 //	logits              F32 [S, E]                of the router
 //	choices, weights    I32 [S, K], F32 [S, K]    the experts of a row, and what their outputs are multiplied with
-//	sum                 F32 [S, H]                output of all experts, in backward the gradient of norm
-//	rows, out           [c, H]                    of one call: rows that chose an expert, and its output
-//	gateUp, act         [c, 2*I], [c, I]          of one call
+//	outputs             [S*K, H]                  what each choice's expert made of its row, by place in the order; in
+//	                                              backward the gradient of that row
+//	rows, dOut          [n, H]                    of one call of n rows: rows that chose an expert, and the gradient of
+//	                                              its output
+//	gateUp, act         [n, 2*I], [n, I]          of one call
 //	gate, up; down      [2*I, H]; [H, I]          weights of an expert; those of a part's experts follow each other
 //
 // A mixture of experts has most of a model's weights, and each row uses few of them. With a visit for each micro-batch,
 // a part of experts would cross the link as often as there are micro-batches, and each time meet a handful of rows for
 // each expert. So experts see the rows of the whole step at once. The trunk's visits choose for one micro-batch after
 // the other, and hold the choices. The first part's visit sorts them by expert. Then each part of experts comes once in
-// a direction, takes the rows that chose it in calls of a fixed size (device.Blocks says why), and adds their outputs
-// to the sum.
+// a direction, takes the rows that chose it in calls of a fixed size (device.Blocks says why), and leaves an output for
+// each choice. The trunk adds them up.
 //
 // The order of all sums follows from the order of experts and of rows: a row's outputs are added in the order of
 // experts, and the gradient of an expert block by block. So the number of experts in a part changes no bit.
@@ -161,10 +163,11 @@ func (x Experts) PartFields(hidden, part int) (fields []tensor.Field) {
 
 // Scratch: of a call, of a chunk, or one row. A call and the shared expert take turns in the same memory.
 const (
-	callRows    = iota // [c, H]
-	callOut            // [c, H]
-	callGateUp         // [c, 2*I]; of the shared expert
-	callAct            // [c, I]; of the shared expert
+	callRows    = iota // [n, H]
+	callDOut           // [n, H]
+	callGateUp         // [n, 2*I]; of the shared expert
+	callAct            // [n, I]; of the shared expert
+	dNormOthers        // F32 [c, H]: the gradient of norm by the router and the shared expert
 	dLogits            // [c, E]
 	biasNumbers        // F32 [1, E]: the router's bias
 	allExperts         // I32 [c, E]: with a load-balancing loss, choices of all experts
@@ -178,10 +181,11 @@ const (
 func (x Experts) Values(hidden int) []Value {
 	inner, balanced := max(x.Inner, x.Shared), when(x.Balance.Weight != 0, x.Number)
 	return []Value{
-		callRows:    {Cols: hidden, Lives: Scratch},
-		callOut:     {Cols: hidden, Lives: Scratch},
-		callGateUp:  {Cols: 2 * inner, Lives: Scratch},
-		callAct:     {Cols: inner, Lives: Scratch},
+		callRows:    {Cols: hidden, Lives: Call},
+		callDOut:    {Cols: hidden, Lives: Call},
+		callGateUp:  {Cols: 2 * inner, Lives: Call},
+		callAct:     {Cols: inner, Lives: Call},
+		dNormOthers: {Cols: hidden, DType: tensor.F32, Lives: Scratch},
 		dLogits:     {Cols: x.Number, Lives: Scratch},
 		biasNumbers: {Cols: when(x.RouterBias, x.Number), DType: tensor.F32, Rows: 1, Lives: Scratch},
 		allExperts:  {Cols: balanced, DType: tensor.I32, Lives: Scratch},
@@ -201,7 +205,7 @@ const (
 	heldOrder           // I32 [S, K], see device.Routing
 	heldRank            // I32 [S, K]
 	heldStarts          // I32 [E+1, 1]
-	heldSum             // F32 [S, H]
+	heldOutputs         // [S, K*H]: see outputs
 	heldBalance         // F32 [1, E]: the sum of Args.Balance
 )
 
@@ -215,10 +219,16 @@ func (x Experts) HeldValues(hidden int) []Value {
 		heldDWeights: {Cols: k, DType: tensor.F32},
 		heldOrder:    {Cols: k, DType: tensor.I32},
 		heldRank:     {Cols: k, DType: tensor.I32},
-		heldStarts:   {Cols: 1, DType: tensor.I32, Rows: x.Number + 1},
-		heldSum:      {Cols: hidden, DType: tensor.F32},
-		heldBalance:  {Cols: when(x.Balance.Weight != 0, x.Number), DType: tensor.F32, Rows: 1},
+		heldStarts:   {Cols: 1, DType: tensor.I32, Rows: x.Number + 1, Whole: true},
+		heldOutputs:  {Cols: k * hidden, Whole: true},
+		heldBalance:  {Cols: when(x.Balance.Weight != 0, x.Number), DType: tensor.F32, Rows: 1, Whole: true},
 	}
+}
+
+// outputs has a row for each choice of the step.
+func (x Experts) outputs(p *Pass) device.Mat {
+	all, k := p.Held(heldOutputs), x.Route.TopK
+	return device.NewMat(all.Mem, all.DType, all.Rows*k, all.Cols/k)
 }
 
 // Open implements Routed: rows choose their experts. Logits are products of the activations' type, summed in fp32 and
@@ -233,21 +243,19 @@ func (x Experts) Open(p *Pass) {
 	p.Route(p.Held(heldChoices).Mem, p.Held(heldWeights), logits, p.constants, x.Route)
 }
 
-// OpenForward implements Routed: the sum begins with the shared expert's output.
-func (x Experts) OpenForward(p *Pass) {
-	sum := p.Held(heldSum)
+// OpenForward implements Routed: the shared expert adds its output.
+func (x Experts) OpenForward(p *Pass, y device.Mat) {
 	if x.Shared == 0 {
-		p.Zero(sum.Mem)
 		return
 	}
-	for c := range chunks(sum.Rows, p.chunk) {
+	for c := range chunks(y.Rows, p.chunk) {
 		gateUp, act := x.shared(p, c)
 		p.Project(gateUp, c.rows(p.norm), sharedGateUp, 2)
 		p.GLU(act, gateUp, x.Activation)
 		if x.SharedGate {
 			x.gateShared(p, c, act, act)
 		}
-		p.Project(c.rows(sum), act, sharedDown, 1)
+		p.MatMul(c.rows(y), act, p.w.named(sharedDown, 1), device.MatMulFlags{TransB: true, Accumulate: true})
 	}
 }
 
@@ -267,8 +275,8 @@ func (x Experts) shared(p *Pass, c chunk) (gateUp, act device.Mat) {
 }
 
 // sharedGrad is the backward of the shared expert, of a chunk: it adds the gradient of norm to sum.
-func (x Experts) sharedGrad(p *Pass, c chunk, dy device.Mat) {
-	norm, sum := c.rows(p.norm), c.rows(p.Held(heldSum))
+func (x Experts) sharedGrad(p *Pass, c chunk, dy, sum device.Mat) {
+	norm := c.rows(p.norm)
 	gateUp, act := x.shared(p, c)
 	p.Project(gateUp, norm, sharedGateUp, 2)
 	if x.SharedGate {
@@ -293,7 +301,7 @@ func (x Experts) sharedGrad(p *Pass, c chunk, dy device.Mat) {
 // call has the blocks of one call for a part's experts, and its memory.
 type call struct {
 	device.Blocks
-	rows, out, gateUp, act device.Mat
+	rows, dOut, gateUp, act device.Mat
 }
 
 // routing is that of all rows of the step.
@@ -307,9 +315,9 @@ func (x Experts) calls(p *Pass, part int, do func(*call)) {
 	b := device.Blocks{Routing: x.routing(p), First: x.FirstExpert(part), Experts: x.in(part),
 		Rows: min(expertBlockRows, p.chunk)}
 	most := b.Most()
-	b.Count = min(p.chunk/b.Rows, most)
+	b.Count = min(p.call/b.Rows, most)
 	n := b.Count * b.Rows
-	c := &call{b, p.buf[callRows].RowRange(0, n), p.buf[callOut].RowRange(0, n),
+	c := &call{b, p.buf[callRows].RowRange(0, n), p.buf[callDOut].RowRange(0, n),
 		p.buf[callGateUp].RowRange(0, n).ColRange(0, 2*x.Inner), p.buf[callAct].RowRange(0, n).ColRange(0, x.Inner)}
 	for ; c.From < most; c.From += c.Count {
 		do(c)
@@ -345,10 +353,8 @@ func byExpert(v device.Mat, experts int) device.Mat {
 // gatedRows gathers a call's rows, and computes their gate and up.
 func (x Experts) gatedRows(p *Pass, part int, c *call) {
 	p.GatherRows(c.rows, p.norm, c.Blocks)
-	p.ExpertMatMul(c.gateUp, c.rows, x.gateUps(p.w, part), true, c.Blocks)
-	if x.Bias {
-		p.ExpertBias(c.gateUp, x.gateUpBiases(p.w, part), c.Blocks)
-	}
+	p.ExpertMatMul(c.gateUp, c.rows, x.gateUps(p.w, part), x.gateUpBiases(p.w, part),
+		device.ExpertProduct{Transposed: true}, c.Blocks)
 }
 
 // ForwardPart implements Routed.
@@ -360,11 +366,8 @@ func (x Experts) ForwardPart(p *Pass, part int) {
 	x.calls(p, part, func(c *call) {
 		x.gatedRows(p, part, c)
 		p.ExpertGLU(c.act, c.gateUp, x.Activation, c.Blocks)
-		p.ExpertMatMul(c.out, c.act, x.downs(p.w, part), true, c.Blocks)
-		if x.Bias {
-			p.ExpertBias(c.out, x.downBiases(p.w, part), c.Blocks)
-		}
-		p.CombineRows(p.Held(heldSum), c.out, p.Held(heldWeights), c.Blocks)
+		p.ExpertMatMul(x.outputs(p), c.act, x.downs(p.w, part), x.downBiases(p.w, part),
+			device.ExpertProduct{Transposed: true, Placed: true}, c.Blocks)
 	})
 }
 
@@ -410,19 +413,11 @@ func (x Experts) balanceGrad(p *Pass, dlogits, logits device.Mat) {
 
 // Combine implements Routed.
 func (x Experts) Combine(p *Pass, y device.Mat) {
-	sum := p.Held(heldSum)
-	for c := range chunks(sum.Rows, p.chunk) {
-		rounded := p.buf[callOut].RowRange(0, c.n)
-		p.Cast(rounded, c.rows(sum))
-		p.Add(c.rows(y), c.rows(y), rounded)
-	}
+	p.CombineRows(y, x.outputs(p), y, p.Held(heldWeights), p.Held(heldRank).Mem, x.Route.TopK)
 }
 
 // OpenBackward implements Routed. The gradient of norm is written last, so the copy of dy has its memory until then.
-func (x Experts) OpenBackward(p *Pass, dy device.Mat) {
-	p.Copy(p.held.dNorm.Mem, dy.Mem)
-	p.Zero(p.Held(heldSum).Mem)
-}
+func (x Experts) OpenBackward(p *Pass, dy device.Mat) { p.Copy(p.held.dNorm.Mem, dy.Mem) }
 
 // BackwardPart implements Routed. An expert that no row chose gets a gradient of zeros.
 func (x Experts) BackwardPart(p *Pass, part int) {
@@ -437,14 +432,14 @@ func (x Experts) BackwardPart(p *Pass, part int) {
 	weights, dWeights, none := p.Held(heldWeights), p.Held(heldDWeights), device.Mat{}
 	x.calls(p, part, func(c *call) {
 		x.gatedRows(p, part, c)
-		p.GatherRows(c.out, p.held.dNorm, c.Blocks)
-		p.ExpertMatMul(c.act, c.out, x.downs(p.w, part), false, c.Blocks)
+		p.GatherRows(c.dOut, p.held.dNorm, c.Blocks)
+		p.ExpertMatMul(c.act, c.dOut, x.downs(p.w, part), none, device.ExpertProduct{}, c.Blocks)
 		p.ExpertGLUGrad(c.gateUp, c.act, dWeights, c.act, c.gateUp, weights, x.Activation, c.Blocks)
 		if dw := x.downs(p.g, part); !dw.IsZero() {
-			p.ExpertWeightGrad(dw, c.out, c.act, c.Blocks)
+			p.ExpertWeightGrad(dw, c.dOut, c.act, c.Blocks)
 		}
 		if x.Bias {
-			p.ExpertBiasGrad(x.downBiases(p.g, part), dWeights, c.out, x.downBiases(p.w, part), weights, c.Blocks)
+			p.ExpertBiasGrad(x.downBiases(p.g, part), dWeights, c.dOut, x.downBiases(p.w, part), weights, c.Blocks)
 			if db := x.gateUpBiases(p.g, part); !db.IsZero() {
 				p.ExpertBiasGrad(db, none, c.gateUp, none, none, c.Blocks)
 			}
@@ -452,24 +447,22 @@ func (x Experts) BackwardPart(p *Pass, part int) {
 		if dw := x.gateUps(p.g, part); !dw.IsZero() {
 			p.ExpertWeightGrad(dw, c.gateUp, c.rows, c.Blocks)
 		}
-		p.ExpertMatMul(c.out, c.gateUp, x.gateUps(p.w, part), false, c.Blocks)
-		p.CombineRows(p.Held(heldSum), c.out, none, c.Blocks)
+		p.ExpertMatMul(x.outputs(p), c.gateUp, x.gateUps(p.w, part), none, device.ExpertProduct{Placed: true}, c.Blocks)
 	})
 }
 
-// CloseBackward implements Routed. On entry dNorm has dy, and sum the gradient of norm that came through the experts.
+// CloseBackward implements Routed. On entry dNorm has dy.
 func (x Experts) CloseBackward(p *Pass, dNorm device.Mat) {
-	k := int64(x.Route.TopK) * tensor.I32.Bytes()
+	perRow := int64(x.Route.TopK) * tensor.I32.Bytes()
 	for c := range chunks(dNorm.Rows, p.chunk) {
 		part := *p
 		part.g = p.g.at(c)
-		norm, dy, sum := c.rows(p.norm), c.rows(dNorm), c.rows(p.Held(heldSum))
-		if x.Shared > 0 {
-			x.sharedGrad(&part, c, dy)
+		norm, dy := c.rows(p.norm), c.rows(dNorm)
+		d, others := p.buf[dLogits].RowRange(0, c.n), p.buf[dNormOthers].RowRange(0, c.n)
+		ofChunk := func(held int) device.Mem {
+			return p.Held(held).Mem.Slice(int64(c.first)*perRow, int64(c.n)*perRow)
 		}
-		d := p.buf[dLogits].RowRange(0, c.n)
-		choices := p.Held(heldChoices).Mem.Slice(int64(c.first)*k, int64(c.n)*k)
-		p.RouteGrad(d, c.rows(p.Held(heldDWeights)), c.rows(p.Held(heldLogits)), choices, x.Route)
+		p.RouteGrad(d, c.rows(p.Held(heldDWeights)), c.rows(p.Held(heldLogits)), ofChunk(heldChoices), x.Route)
 		if x.Balance.Weight != 0 {
 			x.balanceGrad(p, d, c.rows(p.Held(heldLogits)))
 		}
@@ -477,7 +470,10 @@ func (x Experts) CloseBackward(p *Pass, dNorm device.Mat) {
 		if x.RouterBias {
 			part.BiasGradient(routerBias, 1, d)
 		}
-		p.MatMul(sum, d, p.w.named(router, 1), device.MatMulFlags{Accumulate: true})
-		p.Cast(dy, sum)
+		p.MatMul(others, d, p.w.named(router, 1), device.MatMulFlags{})
+		if x.Shared > 0 {
+			x.sharedGrad(&part, c, dy, others)
+		}
+		p.CombineRows(dy, x.outputs(p), others, device.Mat{}, ofChunk(heldRank), x.Route.TopK)
 	}
 }

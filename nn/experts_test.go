@@ -34,6 +34,7 @@ func mixtures() map[string]nn.Experts {
 type mixed struct {
 	*block
 	experts        nn.Experts
+	cut            nn.Cut
 	weights, grads []nn.Params
 	correction     device.Mat
 }
@@ -116,10 +117,10 @@ func (m *mixed) run(keep nn.Keep) result {
 			m.sync()
 		}
 	}
-	visits(nn.Forward, m.d.NewForwardWork(m.arena, dtype, positions, m.rows, keep))
+	visits(nn.Forward, m.d.NewForwardWork(m.arena, dtype, positions, m.cut, keep))
 	m.arena.Release(mark)
 	m.set(m.dx, m.dy)
-	visits(nn.Backward, m.d.NewBackwardWork(m.arena, dtype, positions, m.rows, keep))
+	visits(nn.Backward, m.d.NewBackwardWork(m.arena, dtype, positions, m.cut, keep))
 	r := result{y: m.get(m.y), dx: m.get(m.dx), experts: make([][]float32, m.experts.Number*len(expertTensors))}
 	for i := range m.layout.Fields {
 		r.trunk = append(r.trunk, m.get(m.g.Mat(i))...)
@@ -153,7 +154,8 @@ func numbered(n int) (all []int) {
 	return all
 }
 
-// The bits of a mixture depend neither on how many experts a part has nor on what the trunk keeps.
+// The bits of a mixture depend neither on how many experts a part has nor on the rows of a call nor on what the trunk
+// keeps.
 func TestExpertsInParts(t *testing.T) {
 	for name, x := range mixtures() {
 		for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
@@ -162,7 +164,7 @@ func TestExpertsInParts(t *testing.T) {
 				for i, perPart := range []int{x.Number, 1, 3, 5} {
 					x.PerPart = perPart
 					m := newMixed(t, x, dtype, numbered(x.Number))
-					m.rows = rows
+					m.cut = nn.Cut{Chunk: rows, Call: 20 * i}
 					got := m.run(nn.Keep(i % nn.Keeps))
 					if want == nil {
 						want = &got

@@ -87,10 +87,10 @@ func (g *grouped) run(keep nn.Keep) (y, dx, trunk []float32, groups [][]float32)
 			v.Run(g.stream, a)
 		}
 	}
-	visits(nn.Forward, g.d.NewForwardWork(g.arena, tensor.F32, positions, g.rows, keep))
+	visits(nn.Forward, g.d.NewForwardWork(g.arena, tensor.F32, positions, nn.Cut{Chunk: g.rows}, keep))
 	g.arena.Release(mark)
 	g.set(g.dx, g.dy)
-	visits(nn.Backward, g.d.NewBackwardWork(g.arena, tensor.F32, positions, g.rows, keep))
+	visits(nn.Backward, g.d.NewBackwardWork(g.arena, tensor.F32, positions, nn.Cut{Chunk: g.rows}, keep))
 	g.sync()
 	for _, d := range g.grads {
 		groups = append(groups, append(append(g.get(d.Mat(0)), g.get(d.Mat(1))...), g.get(d.Mat(2))...))

@@ -53,10 +53,8 @@ type Shape struct {
 	Wanted int
 	// Caches are those of visits that continue sequences.
 	Caches Caches
-	// Rows is the number of positions of a block that are treated at once (Block.NewForwardWork), and Level what it
-	// keeps.
-	Rows  int
-	Level Keep
+	Cut    Cut
+	Level  Keep // what the block keeps
 }
 
 func (m Shape) positions() (t int) {
@@ -79,9 +77,9 @@ func (d *Block) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	args.Rope = &Rope{Cos: x, Sin: x}
 	args.Kept = d.NewKept(a, m.DType, t, m.Level)
 	if v.To == Backward {
-		args.Work = d.NewBackwardWork(a, m.DType, t, m.Rows, m.Level)
+		args.Work = d.NewBackwardWork(a, m.DType, t, m.Cut, m.Level)
 	} else {
-		args.Work = d.NewForwardWork(a, m.DType, t, m.Rows, m.Level)
+		args.Work = d.NewForwardWork(a, m.DType, t, m.Cut, m.Level)
 	}
 	if v.To == Continue && d.CanContinue() {
 		args.Cache = d.NewCache(a, m.DType, m.Caches)
@@ -238,9 +236,8 @@ func (c *counter) RouteGrad(dlogits, _, logits device.Mat, _ device.Mem, _ devic
 func (c *counter) CountChoices(device.Mat, device.Routing, float32) { c.Ops++ }
 func (c *counter) SortChoices(device.Routing)                       { c.Ops++ }
 func (c *counter) GatherRows(y, x device.Mat, b device.Blocks)      { c.routed(b, y, x) }
-func (c *counter) ExpertBias(y, _ device.Mat, b device.Blocks)      { c.routed(b, y, y) }
 
-func (c *counter) ExpertMatMul(to, a, _ device.Mat, _ bool, b device.Blocks) {
+func (c *counter) ExpertMatMul(to, a, _, _ device.Mat, _ device.ExpertProduct, b device.Blocks) {
 	c.Products += 2 * c.routed(b) * int64(a.Cols) * int64(to.Cols)
 }
 
@@ -258,7 +255,10 @@ func (c *counter) ExpertGLUGrad(dGateUp, act, _, dy, gateUp, _ device.Mat, _ dev
 	c.routed(b, dGateUp, act, dy, gateUp)
 }
 
-func (c *counter) CombineRows(sum, x, _ device.Mat, b device.Blocks) { c.routed(b, sum, sum, x) }
+func (c *counter) CombineRows(y, x, from, _ device.Mat, _ device.Mem, topK int) {
+	c.moves(y, from)
+	c.Traffic += int64(topK) * int64(y.Rows) * int64(y.Cols) * x.DType.Bytes()
+}
 
 // recurrent counts an operation that not all devices have.
 func (c *counter) recurrent(mats ...device.Mat) {

@@ -50,17 +50,18 @@ type Parted interface {
 type Routed interface {
 	InParts
 	// HeldValues are what it holds between visits, a row for each position of the step or a number of rows of their
-	// own: [Pass.Held] has them by their index here. Their Level and Lives have no meaning.
+	// own: [Pass.Held] has them by their index here. Their Level and Lives have no meaning. Those that are Whole are
+	// not cut into micro-batches.
 	HeldValues(hidden int) []Value
 	// Open fills the held values of a micro-batch whose normed rows are p.Norm, forward and again before backward.
 	Open(p *Pass)
-	// OpenForward begins what the parts add to forward, of a micro-batch.
-	OpenForward(p *Pass)
+	// OpenForward adds to y what all rows have of the half's own Fields, of a micro-batch.
+	OpenForward(p *Pass, y device.Mat)
 	// ForwardPart computes a part for all rows of the step.
 	ForwardPart(p *Pass, part int)
 	// Combine adds the result of all parts to y, of a micro-batch.
 	Combine(p *Pass, y device.Mat)
-	// OpenBackward takes what the parts need of dy, of a micro-batch, and clears what they add to.
+	// OpenBackward takes what the parts need of dy, of a micro-batch.
 	OpenBackward(p *Pass, dy device.Mat)
 	// BackwardPart adds the gradients of a part's parameters, for all rows of the step.
 	BackwardPart(p *Pass, part int)
@@ -156,7 +157,7 @@ func (d *Block) NewHeld(a *device.Arena, dtype tensor.DType, t, micros int, back
 		held.own = make([]device.Mat, len(values))
 		take(a, dtype, rows, held.own, values, func(Value) bool { return true })
 		for _, v := range values {
-			held.whole = append(held.whole, v.Rows > 0)
+			held.whole = append(held.whole, v.Whole)
 		}
 	}
 	return held
@@ -239,8 +240,8 @@ func (d *Block) partBackward(part int, first bool) Visit {
 // held is the view of a routed feed-forward of a micro-batch, or of the step. Its values have the rows of a chunk.
 func (d *Block) held(s device.Stream, a *Args) *Pass {
 	p := &Pass{Stream: s, normed: d.Norm, b: a.Batch, held: a.Held, norm: a.Held.norm, rstd: a.Held.rstd,
-		chunk: a.Work.chunk,
-		buf:   a.Work.feed, loads: a.Loads, balance: a.Balance, constants: a.Constants}
+		chunk: a.Work.chunk, call: a.Work.call, buf: a.Work.feed, loads: a.Loads, balance: a.Balance,
+		constants: a.Constants}
 	if len(a.Weights) > 0 {
 		p.w = a.Weights[0]
 	}
@@ -282,7 +283,7 @@ func (d *Block) runOpen(s device.Stream, a *Args) {
 	if r, ok := d.FeedForward.(Routed); ok {
 		p := d.held(s, a)
 		r.Open(p)
-		r.OpenForward(p)
+		r.OpenForward(p, a.Y)
 	}
 }
 

@@ -92,6 +92,7 @@ type Pass struct {
 	norms     norms   // of the half
 	residual  float32 // by the rule Scaled
 	chunk     int     // rows
+	call      int     // rows of a call of experts
 	positions device.Mem
 
 	norm device.Mat // [c, Hidden]: the normed input of the half, then the gradient of it

@@ -15,6 +15,7 @@ type Value struct {
 	Every int          // a row is for that many positions, and the last one for what is left; 0: see Rows
 	Level Keep         // forward leaves it for backward from this level on; KeepInput: never
 	Lives Lifetime
+	Whole bool // of a value that is held (Routed): micro-batches have it together
 }
 
 // rows is the number of rows that it has of that many positions.
@@ -34,6 +35,7 @@ const (
 	Operand                  // of the mixer: in forward until there is a result, in backward to the end
 	Gradient                 // of the mixer: from when the feed-forward's gradients are there
 	Scratch                  // of the feed-forward: while a chunk is in it, and with as many rows
+	Call                     // as Scratch, with the rows of a call of experts, or those of a chunk if these are more
 )
 
 // Kept has the values that a block's forward leaves for its backward. Backward may overwrite it: it serves once. A
@@ -81,7 +83,7 @@ func take(a *device.Arena, dtype tensor.DType, rows int, mats []device.Mat, tabl
 // bits. A device may choose the way of an operation by how operands are aligned, so a chunk should begin at a
 // multiple of 16 bytes of every matrix: then it does not matter what is kept.
 type Work struct {
-	chunk int
+	chunk, call int // rows
 
 	norm, rstd  device.Mat   // of a half's norm, see pass
 	mixer, feed []device.Mat // by the half's values, except those that Kept has
@@ -103,14 +105,22 @@ type worker struct {
 	keep  Keep
 }
 
-// newWork returns the scratch for micro-batches of t positions in chunks of that number of rows, 0 for all of them. The
-// memory that it takes first is in use all the time.
-func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep) *worker {
+// Cut says how many rows of a step some operations take at once.
+type Cut struct {
+	Chunk int // of a micro-batch, by all but mixers; 0: all
+	// Call is of the rows of the step, by experts; 0: those of a chunk. Its size changes no bit.
+	Call int
+}
+
+// newWork returns the scratch for micro-batches of t positions. The memory that it takes first is in use all the time.
+func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t int, cut Cut, k Keep) *worker {
+	rows := cut.Chunk
 	if rows <= 0 || rows > t {
 		rows = t
 	}
 	mixer, feed := d.Mixer.Values(d.Hidden), d.FeedForward.Values(d.Hidden)
-	w := &Work{chunk: rows, norm: a.Mat(dtype, rows, d.Hidden), rstd: a.Mat(tensor.F32, rows, 1),
+	w := &Work{chunk: rows, call: max(rows, cut.Call),
+		norm: a.Mat(dtype, rows, d.Hidden), rstd: a.Mat(tensor.F32, rows, 1),
 		mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed)), mixerTable: mixer, feedTable: feed}
 	if d.Rule.alters() {
 		for i := range w.out {
@@ -125,6 +135,9 @@ func (w *worker) take(l Lifetime) {
 	of := func(v Value) bool { return v.Lives == l && (v.Level == KeepInput || v.Level > w.keep) }
 	take(w.a, w.dtype, w.t, w.mixer, w.mixerTable, of)
 	take(w.a, w.dtype, w.chunk, w.feed, w.feedTable, of)
+	if l == Scratch {
+		take(w.a, w.dtype, w.call, w.feed, w.feedTable, func(v Value) bool { return v.Lives == Call })
+	}
 }
 
 // or places two alternatives in the same memory. The next buffer starts after the longer one.
@@ -139,7 +152,7 @@ func (w *worker) or(one, other func()) {
 }
 
 // NewForwardWork places the scratch of Forward for micro-batches of t positions, where the level k is kept. Norms,
-// projections and the feed-forward take that number of rows at once (0: all). The mixer is done when the feed-forward
+// projections and the feed-forward take the rows of a chunk at once. The mixer is done when the feed-forward
 // begins (its output is in y, the residual stream), so the two share memory, all but the mixer's result:
 //
 //	norm rstd | result | operand
@@ -149,8 +162,8 @@ func (w *worker) or(one, other func()) {
 //
 //	norm rstd | att lse | qkv qk qRstd kRstd
 //	                    | gateUp act
-func (d *Block) NewForwardWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep) *Work {
-	w := d.newWork(a, dtype, t, rows, k)
+func (d *Block) NewForwardWork(a *device.Arena, dtype tensor.DType, t int, cut Cut, k Keep) *Work {
+	w := d.newWork(a, dtype, t, cut, k)
 	w.take(Result)
 	w.or(func() { w.take(Operand) }, func() { w.take(Scratch) })
 	return w.Work
@@ -162,8 +175,8 @@ func (d *Block) NewForwardWork(a *device.Arena, dtype tensor.DType, t, rows int,
 //
 //	norm rstd | result operand | h scratch
 //	                           | gradient
-func (d *Block) NewBackwardWork(a *device.Arena, dtype tensor.DType, t, rows int, k Keep) *Work {
-	w := d.newWork(a, dtype, t, rows, k)
+func (d *Block) NewBackwardWork(a *device.Arena, dtype tensor.DType, t int, cut Cut, k Keep) *Work {
+	w := d.newWork(a, dtype, t, cut, k)
 	if d.Rule != Pre {
 		w.dOut = a.Mat(dtype, t, d.Hidden)
 	}

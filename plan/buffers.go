@@ -392,14 +392,14 @@ func (p *Plan) overlay(a *device.Arena, place func(block int)) {
 // it is done. If it only counts, a block takes what one that is equal has taken.
 func (p *Plan) work(a *device.Arena, b *Buffers, counts bool) {
 	first := a.Mark()
-	t, rows, compute := p.Numerics.Positions(), p.Numerics.BlockRows(), p.Numerics.Compute
+	t, cut, compute := p.Numerics.Positions(), p.cut(), p.Numerics.Compute
 	p.overlay(a, func(i int) {
 		if d, keep := p.Model.Blocks[i], p.Keep(i); !counts || i == 0 || p.Model.Like[i] != p.Model.Like[i-1] || keep != p.Keep(i-1) {
-			b.Work[nn.Forward] = append(b.Work[nn.Forward], d.NewForwardWork(a, compute, t, rows, keep))
+			b.Work[nn.Forward] = append(b.Work[nn.Forward], d.NewForwardWork(a, compute, t, cut, keep))
 			end := a.Mark()
 			if p.Trains() {
 				a.Release(first)
-				b.Work[nn.Backward] = append(b.Work[nn.Backward], d.NewBackwardWork(a, compute, t, rows, keep))
+				b.Work[nn.Backward] = append(b.Work[nn.Backward], d.NewBackwardWork(a, compute, t, cut, keep))
 			}
 			a.Release(max(end, a.Mark()))
 		}
@@ -427,6 +427,12 @@ func (p *Plan) work(a *device.Arena, b *Buffers, counts bool) {
 		e.ByTile, e.AtOnce = byTile, atOnce
 	}
 	a.Release(end)
+}
+
+// cut is the rows that operations of blocks take at once.
+func (p *Plan) cut() nn.Cut {
+	rows := p.Numerics.BlockRows()
+	return nn.Cut{Chunk: rows, Call: rows * p.Placement.CallChunks}
 }
 
 // HeadBuffer returns the number of the head's buffers for a micro-batch. All micro-batches share one set where each is

@@ -235,6 +235,7 @@ type accountKey struct {
 	layout *tensor.Layout
 	to     nn.Direction
 	level  nn.Keep
+	call   int // rows
 }
 
 // account measures what a visit of a layer asks of the device, at the level that the plan keeps.
@@ -247,7 +248,7 @@ func (p *Plan) account(layer int, v *nn.Visit) nn.Account {
 }
 
 func (p *Plan) accountAt(layer int, v *nn.Visit, level nn.Keep) nn.Account {
-	key := accountKey{like: none, name: v.Name, part: none, to: v.To, level: level}
+	key := accountKey{like: none, name: v.Name, part: none, to: v.To, level: level, call: p.cut().Call}
 	layouts := p.Model.Layouts(layer, v.Parts)
 	if layer <= p.blocks() {
 		key.like = p.Model.Like[layer-1]
@@ -262,7 +263,7 @@ func (p *Plan) accountAt(layer int, v *nn.Visit, level nn.Keep) nn.Account {
 	if !ok {
 		n := &p.Numerics
 		a = p.Layer(layer).Measure(*v, nn.Shape{Docs: slices.Repeat([]int{n.SequenceLen}, n.MicroBatch), DType: n.Compute,
-			Micros: n.MicroBatches, Rows: n.BlockRows(), Level: level, Caches: p.Outputs.Caches,
+			Micros: n.MicroBatches, Cut: p.cut(), Level: level, Caches: p.Outputs.Caches,
 			Wanted: min(p.Outputs.LogitRows, n.HeadChunk)}, layouts...)
 		if known.known == nil {
 			known.known = map[accountKey]nn.Account{}

@@ -96,6 +96,9 @@ type Placement struct {
 	// LookAhead has a step look up rows of the embedding as the pending update will leave them, and update the table
 	// later. The first layer then waits for the rows of the step's tokens instead of the whole table.
 	LookAhead bool `json:"look_ahead,omitempty"`
+	// CallChunks is the number of chunks (Numerics.BlockRows) whose rows experts take in one call; 0: one. Larger calls
+	// take more scratch, and fewer of them find no rows: see device.Blocks.
+	CallChunks int `json:"call_chunks,omitempty"`
 	// Deal says by block which rank computes it, from 0; the head is on the rank of the last block. None: rank 0 computes
 	// all. Rows pass between ranks by way of host memory.
 	Deal []int `json:"deal,omitempty"`

@@ -140,6 +140,7 @@ func (c *chooser) search(start Placement, best *Plan, seen map[string]bool, thor
 	if start.LookAhead = 2*c.Numerics.StepPositions() <= 3*c.Model.Vocab; c.fits(c.measure(start)) != nil {
 		start.LookAhead = false
 	}
+	start = c.largestCalls(start)
 	routes := []Route{nil}
 	if thorough {
 		routes = c.routes(start)
@@ -172,6 +173,21 @@ func (c *chooser) search(start Placement, best *Plan, seen map[string]bool, thor
 		}
 	}
 	return best
+}
+
+// callChunks are the most chunks of a call of experts. On a device of its own each operation costs a launch, also those
+// that find no rows; on the host's cores it costs next to nothing, and small calls stay in the caches.
+const callChunks = 8
+
+// largestCalls gives experts the largest calls that there is room for.
+func (c *chooser) largestCalls(place Placement) Placement {
+	if c.Device.Unified || !c.Model.Routed() {
+		return place
+	}
+	for place.CallChunks = callChunks; place.CallChunks > 1 && c.fits(c.measure(place)) != nil; {
+		place.CallChunks /= 2
+	}
+	return place
 }
 
 // fastest is the placement with the shortest step of those that fit, the first one if none does.

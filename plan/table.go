@@ -93,6 +93,9 @@ func (p *Plan) settle(ask Placement) Placement {
 			}
 		}
 	}
+	if p.Model.Routed() {
+		place.CallChunks = min(ask.CallChunks, p.mostCallChunks())
+	}
 	place.LookAhead = ask.LookAhead && !bound && !inBackward && p.mayLookAhead(&place.Where)
 	return place
 }
@@ -119,6 +122,12 @@ func (p *Plan) weightsPlace(part int, bound, headAtOnce, asked bool) Place {
 		return Device
 	}
 	return Host
+}
+
+// mostCallChunks is the number of chunks that all rows of a step have.
+func (p *Plan) mostCallChunks() int {
+	rows := p.Numerics.BlockRows()
+	return (p.Numerics.StepPositions() + rows - 1) / rows
 }
 
 // mayLookAhead reports whether rows of the embedding can be updated as they are looked up: of a table in host memory

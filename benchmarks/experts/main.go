@@ -192,14 +192,13 @@ func (s *timed) GatherRows(y, x device.Mat, b device.Blocks) {
 	s.time("GatherRows", "", 0, s.moves(b, x, y), func() { s.Stream.GatherRows(y, x, b) })
 }
 
-func (s *timed) ExpertMatMul(c, a, w device.Mat, transposed bool, b device.Blocks) {
+func (s *timed) ExpertMatMul(c, a, w, bias device.Mat, of device.ExpertProduct, b device.Blocks) {
 	name := fmt.Sprintf("ExpertMatMul %d x %d", a.Cols, c.Cols)
-	if transposed {
+	if of.Transposed {
 		name += " transposed"
 	}
 	s.time(name, "dense "+name, 2*float64(s.filled(b)*a.Cols*c.Cols), 0, func() {
-		s.Stream.ExpertMatMul(c, a, w,
-			transposed, b)
+		s.Stream.ExpertMatMul(c, a, w, bias, of, b)
 	})
 }
 
@@ -222,12 +221,17 @@ func (s *timed) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights device
 	})
 }
 
-func (s *timed) CombineRows(sum, x, weights device.Mat, b device.Blocks) {
+func (s *timed) CombineRows(y, x, from, weights device.Mat, places device.Mem, topK int) {
 	name := "CombineRows"
 	if !weights.IsZero() {
 		name += " with weights"
 	}
-	s.time(name, "", 0, s.moves(b, sum, sum, x), func() { s.Stream.CombineRows(sum, x, weights, b) })
+	bytes := 0
+	for _, m := range []device.Mat{y, from} {
+		bytes += y.Rows * y.Cols * int(m.DType.Bytes())
+	}
+	bytes += topK * y.Rows * y.Cols * int(x.DType.Bytes())
+	s.time(name, "", 0, float64(bytes), func() { s.Stream.CombineRows(y, x, from, weights, places, topK) })
 }
 
 // bench is a block with experts and the memory of a step.
@@ -338,7 +342,10 @@ func (b *bench) run(turns int) {
 			v, a := stage[0], args
 			a.Work = work
 			switch {
-			case len(v.Parts) == 0 || v.Parts[0] > 1:
+			case len(v.Parts) == 0:
+				v.Run(s, &a)
+				must(s.Sync())
+			case v.Parts[0] > 1:
 				continue
 			case v.Parts[0] == 0:
 				a.Weights, a.Gradients = []nn.Params{trunk}, []nn.Params{trunkGrad}
@@ -367,10 +374,10 @@ func (b *bench) run(turns int) {
 	}
 	mark := b.arena.Mark()
 	for turn := range turns + 1 {
-		visit(nn.Forward, b.block.NewForwardWork(b.arena, b.dtype, b.rows, chunk, nn.KeepInput))
+		visit(nn.Forward, b.block.NewForwardWork(b.arena, b.dtype, b.rows, nn.Cut{Chunk: chunk}, nn.KeepInput))
 		b.arena.Release(mark)
 		b.random(dx.Mem, b.dtype, 1)
-		visit(nn.Backward, b.block.NewBackwardWork(b.arena, b.dtype, b.rows, chunk, nn.KeepInput))
+		visit(nn.Backward, b.block.NewBackwardWork(b.arena, b.dtype, b.rows, nn.Cut{Chunk: chunk}, nn.KeepInput))
 		b.arena.Release(mark)
 		if turn == 0 { // it only warms up
 			s.table.rows = nil

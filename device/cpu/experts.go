@@ -35,9 +35,9 @@ func (s *Stream) stretches(b device.Blocks) []stretch {
 	return s.ofExperts
 }
 
-// eachRow calls f for the rows of blocks, each of which goes through the given bytes: for ranges of an expert's rows
-// and their choices.
-func (s *Stream) eachRow(b device.Blocks, bytes int64, f func(expert int, choices []int32, lo, hi int)) {
+// eachRow calls f for the rows of blocks, each of which goes through the given bytes: for ranges of an expert's rows,
+// their choices, and the place of the first of these in the order.
+func (s *Stream) eachRow(b device.Blocks, bytes int64, f func(expert int, choices []int32, lo, hi, place int)) {
 	all, order := s.stretches(b), ints(b.Routing.Order, b.Routing.Rows*b.Routing.TopK)
 	total := 0
 	for _, of := range all {
@@ -46,7 +46,7 @@ func (s *Stream) eachRow(b device.Blocks, bytes int64, f func(expert int, choice
 	s.crew.split(total, 1, bytes, func(lo, hi int) {
 		for _, of := range all {
 			if from, to := max(0, lo), min(of.n, hi); from < to {
-				f(of.expert, order[of.first+from:of.first+to], of.row+from, of.row+to)
+				f(of.expert, order[of.first+from:of.first+to], of.row+from, of.row+to, of.first+from)
 			}
 			lo, hi = lo-of.n, hi-of.n
 		}
@@ -58,7 +58,7 @@ func (s *Stream) GatherRows(y, x device.Mat, b device.Blocks) {
 	s.operands.GatherRows(y, x, b)
 	s.enqueue(func() {
 		to, from := mat(y), mat(x)
-		s.eachRow(b, rowBytes(y, x), func(_ int, choices []int32, lo, _ int) {
+		s.eachRow(b, rowBytes(y, x), func(_ int, choices []int32, lo, _, _ int) {
 			for i, c := range choices {
 				s.crew.CopyRow(to, lo+i, from, int(c)/b.Routing.TopK)
 			}
@@ -66,19 +66,35 @@ func (s *Stream) GatherRows(y, x device.Mat, b device.Blocks) {
 	})
 }
 
-// ExpertMatMul implements device.ExpertOps.
-func (s *Stream) ExpertMatMul(c, a, w device.Mat, transposed bool, b device.Blocks) {
-	s.operands.ExpertMatMul(c, a, w, transposed, b)
+// ExpertMatMul implements device.ExpertOps. A bias is what the result begins with.
+func (s *Stream) ExpertMatMul(c, a, w, bias device.Mat, how device.ExpertProduct, b device.Blocks) {
+	s.operands.ExpertMatMul(c, a, w, bias, how, b)
 	s.enqueue(func() {
 		s.crew.product.Lock()
 		defer s.crew.product.Unlock()
 		s.products = s.products[:0]
 		for _, of := range s.stretches(b) {
-			if of.n > 0 {
-				s.products = append(s.products, gemm.Op{C: gemmMat(c.RowRange(of.row, of.n)),
-					A: gemmMat(a.RowRange(of.row, of.n)),
-					B: gemmMat(stacked(w, of.expert, b)), TransB: transposed})
+			if of.n == 0 {
+				continue
 			}
+			to := of.row
+			if how.Placed {
+				to = of.first
+			}
+			s.products = append(s.products, gemm.Op{C: gemmMat(c.RowRange(to, of.n)),
+				A: gemmMat(a.RowRange(of.row, of.n)), B: gemmMat(stacked(w, of.expert, b)), TransB: how.Transposed,
+				Accumulate: !bias.IsZero()})
+		}
+		if !bias.IsZero() {
+			s.eachRow(b, rowBytes(c), func(expert int, _ []int32, lo, hi, place int) {
+				if how.Placed {
+					lo, hi = place, place+hi-lo
+				}
+				to, row := mat(c), mat(bias)
+				for i := lo; i < hi; i++ {
+					s.crew.CopyRow(to, i, row, expert)
+				}
+			})
 		}
 		s.crew.engine.MulAll(s.products)
 	})
@@ -111,17 +127,6 @@ func (s *Stream) ExpertWeightGrad(dw, dy, x device.Mat, b device.Blocks) {
 	})
 }
 
-// ExpertBias implements device.ExpertOps.
-func (s *Stream) ExpertBias(y, bias device.Mat, b device.Blocks) {
-	s.operands.ExpertBias(y, bias, b)
-	s.enqueue(func() {
-		ym := mat(y)
-		s.eachRow(b, rowBytes(y, y), func(expert int, _ []int32, lo, hi int) {
-			s.crew.BiasAdd(ym, vec(bias.RowRange(expert, 1)), lo, hi)
-		})
-	})
-}
-
 // ExpertBiasGrad implements device.ExpertOps. The gradients of weights have a row each; those of biases are sums over
 // rows, and so cut between columns.
 func (s *Stream) ExpertBiasGrad(db, dweights, dy, bias, weights device.Mat, b device.Blocks) {
@@ -130,7 +135,7 @@ func (s *Stream) ExpertBiasGrad(db, dweights, dy, bias, weights device.Mat, b de
 		var w, dw []float32
 		if !weights.IsZero() {
 			w, dw = floats(weights), floats(dweights)
-			s.eachRow(b, rowBytes(dy, dy), func(expert int, choices []int32, lo, _ int) {
+			s.eachRow(b, rowBytes(dy, dy), func(expert int, choices []int32, lo, _, _ int) {
 				for i, c := range choices {
 					dw[c] += s.crew.Dot(vec(dy.RowRange(lo+i, 1)), vec(bias.RowRange(expert, 1)))
 				}
@@ -160,7 +165,7 @@ func (s *Stream) ExpertGLU(y, gateUp device.Mat, spec device.GLUSpec, b device.B
 	s.operands.ExpertGLU(y, gateUp, spec, b)
 	s.enqueue(func() {
 		a := &kernels.GLU{GateUp: mat(gateUp), H: mat(y), GLUSpec: spec}
-		s.eachRow(b, rowBytes(y, gateUp), func(_ int, _ []int32, lo, hi int) { s.crew.GLUForward(a, lo, hi) })
+		s.eachRow(b, rowBytes(y, gateUp), func(_ int, _ []int32, lo, hi, _ int) { s.crew.GLUForward(a, lo, hi) })
 	})
 }
 
@@ -171,46 +176,29 @@ func (s *Stream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights devic
 	s.enqueue(func() {
 		a := &kernels.GLU{GateUp: mat(gateUp), H: mat(act), DH: mat(dy), DGateUp: mat(dGateUp), GLUSpec: spec}
 		w, dw := floats(weights), floats(dweights)
-		s.eachRow(b, rowBytes(dGateUp, act, dy, gateUp), func(_ int, choices []int32, lo, _ int) {
+		s.eachRow(b, rowBytes(dGateUp, act, dy, gateUp), func(_ int, choices []int32, lo, _, _ int) {
 			s.crew.WeightedGLUBackward(a, lo, choices, w, dw)
 		})
 	})
 }
 
-// CombineRows implements device.ExpertOps. A worker has some rows of the step, and looks for their choices among those
-// of the call.
-func (s *Stream) CombineRows(sum, x, weights device.Mat, b device.Blocks) {
-	s.operands.CombineRows(sum, x, weights, b)
+// CombineRows implements device.ExpertOps.
+func (s *Stream) CombineRows(y, x, from, weights device.Mat, places device.Mem, topK int) {
+	s.operands.CombineRows(y, x, from, weights, places, topK)
 	s.enqueue(func() {
-		r, all, total := b.Routing, s.stretches(b), 0
-		for _, of := range all {
-			total += of.n
-		}
-		if total == 0 {
-			return
-		}
-		choices, rank := ints(r.Choices, r.Rows*r.TopK), ints(r.Rank, r.Rows*r.TopK)
+		all, to, rows, begin := ints(places, y.Rows*topK), mat(y), mat(x), mat(from)
 		var w []float32
 		if !weights.IsZero() {
 			w = floats(weights)
 		}
-		to, from := mat(sum), mat(x)
-		perRow := rowBytes(sum, sum, x)*int64(total)/int64(r.Rows) + int64(8*r.TopK)
-		s.crew.split(r.Rows, 1, perRow, func(lo, hi int) {
-			for c := lo * r.TopK; c < hi*r.TopK; c++ {
-				e := int(choices[c]) - b.First
-				if e < 0 || e >= b.Experts {
-					continue
-				}
-				i := int(rank[c]) - all[e].first
-				if i < 0 || i >= all[e].n {
-					continue
-				}
-				weight := float32(1)
+		perRow := rowBytes(y, from) + int64(topK)*int64(y.Cols)*x.DType.Bytes()
+		s.crew.split(y.Rows, 1, perRow, func(lo, hi int) {
+			for t := lo; t < hi; t++ {
+				var mine []float32
 				if w != nil {
-					weight = w[c]
+					mine = w[t*topK : (t+1)*topK]
 				}
-				s.crew.AddRow(to, c/r.TopK, from, all[e].row+i, 0, x.Cols, weight)
+				s.crew.SumRows(to, begin, t, rows, all[t*topK:(t+1)*topK], mine)
 			}
 		})
 	})

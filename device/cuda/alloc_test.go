@@ -119,6 +119,7 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		Rank:  numbers(rows * topK), Starts: numbers(experts + 1)}
 	blocks := device.Blocks{Routing: routing, Experts: 1, Rows: 64, Count: (rows + 63) / 64}
 	ofBlocks := func(cols int) device.Mat { return mat(tensor.BF16, blocks.Count*blocks.Rows, cols) }
+	outputs := mat(tensor.BF16, rows*topK, cols)
 	bx, by, bWide, dBias := ofBlocks(cols), ofBlocks(cols), ofBlocks(2*cols), mat(tensor.F32, 1, cols)
 	norm := device.NormSpec{Groups: 1, Eps: 1e-6}
 	return map[string]func(){
@@ -161,16 +162,15 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"RouteGrad":        func() { s.RouteGrad(dRouter, perChoice, router, routing.Choices, route) },
 		"SortChoices":      func() { s.SortChoices(routing) },
 		"GatherRows":       func() { s.GatherRows(by, x, blocks) },
-		"ExpertMatMul":     func() { s.ExpertMatMul(by, bx, w, true, blocks) },
+		"ExpertMatMul":     func() { s.ExpertMatMul(by, bx, w, bias, device.ExpertProduct{Transposed: true}, blocks) },
 		"ExpertWeightGrad": func() { s.ExpertWeightGrad(dw, by, bx, blocks) },
-		"ExpertBias":       func() { s.ExpertBias(by, bias, blocks) },
 		"ExpertBiasGrad":   func() { s.ExpertBiasGrad(dBias, dPerChoice, by, bias, perChoice, blocks) },
 		"ExpertGLU":        func() { s.ExpertGLU(by, bWide, device.GLUSpec{}, blocks) },
 		"ExpertGLUGrad": func() {
 			s.ExpertGLUGrad(bWide, by, dPerChoice, by, bWide, perChoice, device.GLUSpec{},
 				blocks)
 		},
-		"CombineRows": func() { s.CombineRows(f, bx, perChoice, blocks) },
+		"CombineRows": func() { s.CombineRows(x, outputs, f, perChoice, routing.Rank, topK) },
 		"SumSquares":  func() { s.SumSquares(sum, grad) },
 		"Sum":         func() { s.Sum(sum, m) },
 	}

@@ -30,13 +30,6 @@ func TestConformance(t *testing.T) {
 	t.Run("own products, aligned", suite(ownProducts, 16, aligned...).Run)
 	t.Run("library", suite(library, 0, "MatMul", "Bias", "StreamOrder", "Events").Run) // what differs, and what shares the workspace
 	t.Run("library, aligned", suite(library, 16, "MatMul").Run)
-	few := suite(ownProducts, 0, "CombineRows")
-	few.Open = func() device.Device {
-		d := open(t, standin.Options{}, ownProducts)
-		d.SetChoices(9)
-		return d
-	}
-	t.Run("few choices at a time", few.Run)
 }
 
 // Long vectors are summed in rounds, with the bits of one round.

@@ -57,9 +57,9 @@ type Device struct {
 	workspace workspace
 
 	// pinBytes and pieceBytes are the most that one registration and one copy take, roundChunks the chunks of one round
-	// of a sum, choices those whose rows are in the workspace at a time; smaller in tests.
+	// of a sum; smaller in tests.
 	pinBytes, pieceBytes int64
-	roundChunks, choices int
+	roundChunks          int
 }
 
 var _ device.Device = (*Device)(nil)
@@ -79,8 +79,7 @@ const screenReserveBytes = 1 << 30
 func Open(o Options) (d *Device, err error) {
 	d = &Device{id: fmt.Sprintf("cuda:%d", o.Ordinal), api: o.API, accounts: o.Accounts, pinned: map[*hostmem.Region]*pinning{},
 		pins: make(chan struct{}, pinsAtOnce), pinBytes: maxPinBytes, pieceBytes: maxPieceBytes,
-		roundChunks: partialChunks,
-		choices:     mostChoices}
+		roundChunks: partialChunks}
 	defer func() {
 		if err != nil {
 			// The first error says why; what could not be given back after it says nothing more.

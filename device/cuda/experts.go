@@ -2,7 +2,7 @@ package cuda
 
 import (
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/tensor"
 )
 
 // Route implements device.RoutingOps.
@@ -83,16 +83,17 @@ func (s *Stream) GatherRows(y, x device.Mat, b device.Blocks) {
 }
 
 // ExpertMatMul implements device.ExpertOps.
-func (s *Stream) ExpertMatMul(c, a, w device.Mat, transposed bool, b device.Blocks) {
-	s.operands.ExpertMatMul(c, a, w, transposed, b)
+func (s *Stream) ExpertMatMul(c, a, w, bias device.Mat, of device.ExpertProduct, b device.Blocks) {
+	s.operands.ExpertMatMul(c, a, w, bias, of, b)
 	s.enqueue(func() error {
 		form := "nn"
-		if transposed {
+		if of.Transposed {
 			form = "nt"
 		}
 		return s.launchBlocks(named("expert_matmul", typeName(c.DType), form), b, []arg{ptr(c.Mem), ptr(a.Mem),
-			ptr(w.Mem)},
-			[]arg{i32(c.Cols), i32(a.Cols), i32(c.Stride), i32(a.Stride), i32(w.Stride)})
+			ptr(w.Mem), ptr(bias.Mem)},
+			[]arg{i32(c.Cols), i32(a.Cols), flag(of.Placed), flag(!bias.IsZero()), i32(c.Stride), i32(a.Stride),
+				i32(w.Stride), i32(bias.Stride)})
 	})
 }
 
@@ -103,15 +104,6 @@ func (s *Stream) ExpertWeightGrad(dw, dy, x device.Mat, b device.Blocks) {
 		return s.launchBlocks(named("expert_weight_grad", typeName(dy.DType)), b, []arg{ptr(dw.Mem), ptr(dy.Mem),
 			ptr(x.Mem)},
 			[]arg{i32(stretches(b)), i32(dy.Cols), i32(x.Cols), i32(dw.Stride), i32(dy.Stride), i32(x.Stride)})
-	})
-}
-
-// ExpertBias implements device.ExpertOps.
-func (s *Stream) ExpertBias(y, bias device.Mat, b device.Blocks) {
-	s.operands.ExpertBias(y, bias, b)
-	s.enqueue(func() error {
-		return s.launchBlocks(named("expert_bias", typeName(y.DType)), b, []arg{ptr(y.Mem), ptr(bias.Mem)},
-			[]arg{i32(y.Cols), i32(y.Stride), i32(bias.Stride)})
 	})
 }
 
@@ -161,42 +153,19 @@ func (s *Stream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights devic
 	})
 }
 
-// mostChoices is the greatest number of choices whose rows the workspace has room for.
-const mostChoices = workspaceBytes / 4
-
-// CombineRows implements device.ExpertOps. One kernel finds the row of each choice in the matrix of blocks, and another
-// one adds these rows up for each row of the step.
-func (s *Stream) CombineRows(sum, x, weights device.Mat, b device.Blocks) {
-	s.operands.CombineRows(sum, x, weights, b)
+// CombineRows implements device.ExpertOps.
+func (s *Stream) CombineRows(y, x, from, weights device.Mat, places device.Mem, topK int) {
+	s.operands.CombineRows(y, x, from, weights, places, topK)
 	s.enqueue(func() error {
-		r := b.Routing
-		several := max(s.device.choices/r.TopK, 1)
-		for first := 0; first < r.Rows && !empty(sum); first += several {
-			rows, choice := min(several, r.Rows-first), first*r.TopK
-			part, of := sum.RowRange(first, rows), weights
-			if !of.IsZero() {
-				of = of.RowRange(first, rows)
-			}
-			err := s.device.workspace.lend(s, func(w driver.DevicePtr) error {
-				// No choice has a row yet: -1.
-				err := s.device.check("cuMemsetD8Async", s.device.api.MemsetD8Async(w, 0xff, uint64(4*rows*r.TopK),
-					s.handle))
-				if err != nil {
-					return err
-				}
-				err = s.launchBlocks(named("choice_rows"), b, []arg{at(w), ptr(r.Order)}, []arg{i32(choice),
-					i32(rows * r.TopK)})
-				if err != nil {
-					return err
-				}
-				return s.launch(named("combine_rows", typeName(x.DType)), ptr(part.Mem), ptr(x.Mem), ptr(of.Mem),
-					at(w), i32(rows), i32(r.TopK),
-					i32(x.Cols), flag(!of.IsZero()), i32(sum.Stride), i32(x.Stride))
-			})
-			if err != nil {
-				return err
-			}
+		if empty(y) {
+			return nil
 		}
-		return nil
+		begin := "own"
+		if from.DType == tensor.F32 {
+			begin = "f32"
+		}
+		return s.launch(named("combine_rows", begin, typeName(y.DType)), ptr(y.Mem), ptr(x.Mem),
+			ptr(from.Mem), ptr(weights.Mem), ptr(places), i32(y.Rows), i32(topK), i32(y.Cols), flag(!weights.IsZero()),
+			i32(y.Stride), i32(x.Stride), i32(from.Stride))
 	})
 }

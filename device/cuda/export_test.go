@@ -25,9 +25,6 @@ func (d *Device) FreeBytes() (int64, error) {
 // SetRound makes sums take the given number of chunks at a time.
 func (d *Device) SetRound(chunks int) { d.roundChunks = chunks }
 
-// SetChoices makes sums over the choices of rows take at most n at a time.
-func (d *Device) SetChoices(n int) { d.choices = n }
-
 // CodeValues returns the numbers that codes of 8-bit moments stand for.
 func CodeValues(signed bool) []float32 { return codeValues(signed) }
 

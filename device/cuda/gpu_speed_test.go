@@ -133,7 +133,9 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 				return t
 			}
 			w := a.Mat(bf16, b.Experts*inner, z.hidden)
-			t.run = func(s operations) { s.ExpertMatMul(y, x, w, true, b) }
+			t.run = func(s operations) {
+				s.ExpertMatMul(y, x, w, device.Mat{}, device.ExpertProduct{Transposed: true}, b)
+			}
 			return t
 		}
 	}

@@ -14,7 +14,7 @@ var expertTests = []test{
 	{"Route", testRoute}, {"RouteGrad", testRouteGrad}, {"SortChoices", testSortChoices}, {"CountChoices",
 		testCountChoices},
 	{"GatherRows", testGatherRows}, {"ExpertMatMul", testExpertMatMul}, {"ExpertWeightGrad", testExpertWeightGrad},
-	{"ExpertBias", testExpertBias}, {"ExpertBiasGrad", testExpertBiasGrad}, {"ExpertGLU", testExpertGLU},
+	{"ExpertBiasGrad", testExpertBiasGrad}, {"ExpertGLU", testExpertGLU},
 	{"CombineRows", testCombineRows}, {"ExpertCalls", testExpertCalls},
 }
 
@@ -148,9 +148,15 @@ func (r *rig) mixture(rows, topK, experts, blockRows int, skew bool) *mixture {
 	return m
 }
 
-// filled are the rows of matrices of blocks that the call's blocks fill, and their choices.
-func (m *mixture) filled() (rows, choices []int) {
-	number := 0
+// filled are the rows of matrices of blocks that the call's blocks fill, their choices, and the places of these in the
+// order.
+func (m *mixture) filled() (rows, choices, places []int) {
+	number, before := 0, 0
+	for _, of := range m.experts {
+		if int(of) < m.First {
+			before++
+		}
+	}
 	for e := m.First; e < m.First+m.Experts; e++ {
 		n := 0
 		for c, of := range m.experts {
@@ -159,18 +165,19 @@ func (m *mixture) filled() (rows, choices []int) {
 			}
 			if at := number + n/m.Rows - m.From; 0 <= at && at < m.Count {
 				rows, choices = append(rows, at*m.Rows+n%m.Rows), append(choices, c)
+				places = append(places, before+n)
 			}
 			n++
 		}
-		number += (n + m.Rows - 1) / m.Rows
+		number, before = number+(n+m.Rows-1)/m.Rows, before+n
 	}
-	return rows, choices
+	return rows, choices, places
 }
 
 // ofBlocks places a matrix of blocks, with numbers in the rows that blocks fill and poison in the others.
 func (m *mixture) ofBlocks(name string, d tensor.DType, cols int) *matrix {
 	x := m.output(name, d, m.Count*m.Blocks.Rows, cols)
-	rows, _ := m.filled()
+	rows, _, _ := m.filled()
 	for _, row := range rows {
 		each(x.RowRange(row, 1), func(_ int, at int64) { store(d, m.image[at:], m.rng.NormFloat64()) })
 	}
@@ -182,10 +189,14 @@ func (m *mixture) perChoice(name string) *matrix {
 	return m.rig.filled(m.stat(name, m.Routing.Rows, m.Routing.TopK), func(int) float64 { return m.rng.NormFloat64() })
 }
 
-// nearRows compares the rows of a matrix of blocks that blocks fill.
-func (m *mixture) nearRows(what string, x *matrix, scale float64) {
+// nearRows compares the rows of a matrix of blocks that blocks fill, or those of their choices in one that has them
+// all.
+func (m *mixture) nearRows(what string, x *matrix, scale float64, placed bool) {
 	m.Helper()
-	rows, _ := m.filled()
+	rows, _, places := m.filled()
+	if placed {
+		rows = places
+	}
 	for _, row := range rows {
 		m.near(what, &matrix{x.RowRange(row, 1), fmt.Sprint(x.name, " row ", row)}, scale)
 	}
@@ -194,7 +205,7 @@ func (m *mixture) nearRows(what string, x *matrix, scale float64) {
 // nearChoices compares the numbers of the call's choices.
 func (m *mixture) nearChoices(what string, x *matrix, scale float64) {
 	m.Helper()
-	_, choices := m.filled()
+	_, choices, _ := m.filled()
 	for _, c := range choices {
 		m.near(what, &matrix{element(x.Mat, c), fmt.Sprint(x.name, " of choice ", c)}, scale)
 	}
@@ -235,7 +246,7 @@ func testGatherRows(r *rig) {
 		r.mixtures(func(what string, m *mixture) {
 			x, y := r.normal("x", d, m.Routing.Rows, 37), r.output("y", d, m.Count*m.Rows, 37)
 			r.run(func(st device.Stream) { st.GatherRows(y.Mat, x.Mat, m.Blocks) })
-			m.nearRows(what, y, 0)
+			m.nearRows(what, y, 0, false)
 			r.finish(what)
 		})
 	}
@@ -252,17 +263,24 @@ func (s *Suite) widths() [][2]int {
 func testExpertMatMul(r *rig) {
 	for _, d := range types {
 		for _, width := range r.suite.widths() {
-			for _, transposed := range []bool{false, true} {
+			for variant := range 4 {
+				of := device.ExpertProduct{Transposed: variant&1 != 0, Placed: variant&2 != 0}
 				r.mixtures(func(what string, m *mixture) {
-					what = fmt.Sprintf("%v %v transposed %v %s", d, width, transposed, what)
-					rows, cols := width[0], width[1]
-					if transposed {
+					what = fmt.Sprintf("%v %v %+v %s", d, width, of, what)
+					rows, cols, results := width[0], width[1], m.Count*m.Rows
+					if of.Transposed {
 						rows, cols = cols, rows
 					}
-					a, w := m.ofBlocks("a", d, width[0]), r.normal("w", d, m.Experts*rows, cols)
-					c := r.output("c", d, m.Count*m.Rows, width[1])
-					r.run(func(st device.Stream) { st.ExpertMatMul(c.Mat, a.Mat, w.Mat, transposed, m.Blocks) })
-					m.nearRows(what, c, math.Sqrt(float64(width[0]))+1)
+					if of.Placed {
+						results = m.Routing.Rows * m.Routing.TopK
+					}
+					a, w, bias := m.ofBlocks("a", d, width[0]), r.normal("w", d, m.Experts*rows, cols), &matrix{}
+					if of.Transposed && m.Routing.Rows%3 != 0 {
+						bias = r.normal("bias", d, m.Experts, width[1])
+					}
+					c := r.output("c", d, results, width[1])
+					r.run(func(st device.Stream) { st.ExpertMatMul(c.Mat, a.Mat, w.Mat, bias.Mat, of, m.Blocks) })
+					m.nearRows(what, c, math.Sqrt(float64(width[0]))+1, of.Placed)
 					r.finish(what)
 				})
 			}
@@ -282,17 +300,6 @@ func testExpertWeightGrad(r *rig) {
 				r.finish(what)
 			})
 		}
-	}
-}
-
-func testExpertBias(r *rig) {
-	for _, d := range types {
-		r.mixtures(func(what string, m *mixture) {
-			y, bias := m.ofBlocks("y", d, 21), r.normal("bias", d, m.Experts, 21)
-			r.run(func(st device.Stream) { st.ExpertBias(y.Mat, bias.Mat, m.Blocks) })
-			m.nearRows(what, y, 0)
-			r.finish(what)
-		})
 	}
 }
 
@@ -348,9 +355,9 @@ func testExpertGLU(r *rig) {
 							st.ExpertGLUGrad(dGateUp.Mat, act.Mat, dweights.Mat, dy.Mat, gateUp.Mat, weights.Mat,
 								spec, m.Blocks)
 						})
-						m.nearRows(what, y, 1)
-						m.nearRows(what, act, 1)
-						m.nearRows(what, dGateUp, 4)
+						m.nearRows(what, y, 1, false)
+						m.nearRows(what, act, 1, false)
+						m.nearRows(what, dGateUp, 4, false)
 						m.nearChoices(what, dweights, math.Sqrt(float64(inner)))
 						r.finish(what)
 					})
@@ -362,18 +369,33 @@ func testExpertGLU(r *rig) {
 
 func testCombineRows(r *rig) {
 	for _, d := range types {
-		for _, weighted := range []bool{false, true} {
-			r.mixtures(func(what string, m *mixture) {
-				what = fmt.Sprintf("%v weighted %v %s", d, weighted, what)
-				x, sum := m.ofBlocks("x", d, 37), r.normal("sum", tensor.F32, m.Routing.Rows, 37)
-				weights := &matrix{}
-				if weighted {
-					weights = m.perChoice("weights")
+		for variant := range 8 {
+			for _, s := range []struct{ rows, topK, cols int }{{1, 1, 37}, {9, 8, 600}, {33, 2, 16}} {
+				what := fmt.Sprintf("%v variant %d %+v", d, variant, s)
+				n := s.rows * s.topK
+				var places []int32
+				for _, place := range r.rng.Perm(n + 5)[:n] { // some rows of x belong to others
+					places = append(places, int32(place))
 				}
-				r.run(func(st device.Stream) { st.CombineRows(sum.Mat, x.Mat, weights.Mat, m.Blocks) })
-				r.near(what, sum, 2)
+				x, y, weights := r.normal("x", d, n+5, s.cols), r.output("y", d, s.rows, s.cols), &matrix{}
+				if variant&1 != 0 {
+					weights = r.filled(r.stat("weights", s.rows, s.topK),
+						func(int) float64 { return r.rng.NormFloat64() })
+				}
+				from := y
+				switch {
+				case variant&2 != 0:
+					from = r.normal("from", tensor.F32, s.rows, s.cols)
+				case variant&4 != 0:
+					from = r.normal("from", d, s.rows, s.cols)
+				default:
+					r.filled(y, func(int) float64 { return r.rng.NormFloat64() })
+				}
+				at := r.ints("places", places)
+				r.run(func(st device.Stream) { st.CombineRows(y.Mat, x.Mat, from.Mat, weights.Mat, at.Mem, s.topK) })
+				r.near(what, y, 4)
 				r.finish(what)
-			})
+			}
 		}
 	}
 }
@@ -397,15 +419,15 @@ func testExpertCalls(r *rig) {
 			var results [][]*matrix
 			// The first way has all at once.
 			for _, way := range []struct{ experts, count int }{{s.experts, m.Most()}, {1, 2}, {3, 1}, {2, 3}} {
-				sum, dsum := r.stat("sum", s.rows, hidden), r.stat("dsum", s.rows, hidden)
+				outs, dins := r.output("outs", d, s.rows*s.topK, hidden), r.output("dins", d, s.rows*s.topK, hidden)
 				dup, ddown := r.stat("dup", up.Rows, hidden), r.stat("ddown", down.Rows, inner)
 				dbias, dweights := r.stat("dbias", s.experts, hidden), r.stat("dweights", s.rows, s.topK)
-				results = append(results, []*matrix{sum, dsum, dup, ddown, dbias, dweights})
+				results = append(results, []*matrix{outs, dins, dup, ddown, dbias, dweights})
 				rows := way.count * s.blockRows
 				in, out := r.output("in", d, rows, hidden), r.output("out", d, rows, hidden)
 				gateUp, act := r.output("gateUp", d, rows, 2*inner), r.output("act", d, rows, inner)
 				r.run(func(st device.Stream) {
-					for _, of := range results[len(results)-1][:5] {
+					for _, of := range results[len(results)-1][2:5] {
 						st.Zero(of.Mem)
 					}
 					for first := 0; first < s.experts; first += way.experts {
@@ -416,22 +438,24 @@ func testExpertCalls(r *rig) {
 							return of.RowRange(first*n, b.Experts*n)
 						}
 						for most := b.Most(); b.From < most; b.From += b.Count {
+							product := func(c, a, w, bias device.Mat, transposed, placed bool) {
+								of := device.ExpertProduct{Transposed: transposed, Placed: placed}
+								st.ExpertMatMul(c, a, w, bias, of, b)
+							}
+							none := device.Mat{}
 							st.GatherRows(in.Mat, x.Mat, b)
-							st.ExpertMatMul(gateUp.Mat, in.Mat, part(up), true, b)
+							product(gateUp.Mat, in.Mat, part(up), none, true, false)
 							st.ExpertGLU(act.Mat, gateUp.Mat, device.GLUSpec{}, b)
-							st.ExpertMatMul(out.Mat, act.Mat, part(down), true, b)
-							st.ExpertBias(out.Mat, part(bias), b)
-							st.CombineRows(sum.Mat, out.Mat, weights.Mat, b)
+							product(outs.Mat, act.Mat, part(down), part(bias), true, true)
 
 							st.GatherRows(out.Mat, dy.Mat, b)
-							st.ExpertMatMul(act.Mat, out.Mat, part(down), false, b)
+							product(act.Mat, out.Mat, part(down), none, false, false)
 							st.ExpertGLUGrad(gateUp.Mat, act.Mat, dweights.Mat, act.Mat, gateUp.Mat, weights.Mat,
 								device.GLUSpec{}, b)
 							st.ExpertWeightGrad(part(ddown), out.Mat, act.Mat, b)
 							st.ExpertBiasGrad(part(dbias), dweights.Mat, out.Mat, part(bias), weights.Mat, b)
 							st.ExpertWeightGrad(part(dup), gateUp.Mat, in.Mat, b)
-							st.ExpertMatMul(in.Mat, gateUp.Mat, part(up), false, b)
-							st.CombineRows(dsum.Mat, in.Mat, device.Mat{}, b)
+							product(dins.Mat, gateUp.Mat, part(up), none, false, true)
 						}
 					}
 				})

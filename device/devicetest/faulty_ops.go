@@ -169,19 +169,14 @@ func (s *faultyStream) GatherRows(y, x device.Mat, b device.Blocks) {
 	s.op(func() { s.inner.GatherRows(y, x, b) })
 }
 
-func (s *faultyStream) ExpertMatMul(c, a, w device.Mat, transposed bool, b device.Blocks) {
-	s.operands.ExpertMatMul(c, a, w, transposed, b)
-	s.op(func() { s.inner.ExpertMatMul(c, a, w, transposed, b) })
+func (s *faultyStream) ExpertMatMul(c, a, w, bias device.Mat, of device.ExpertProduct, b device.Blocks) {
+	s.operands.ExpertMatMul(c, a, w, bias, of, b)
+	s.op(func() { s.inner.ExpertMatMul(c, a, w, bias, of, b) })
 }
 
 func (s *faultyStream) ExpertWeightGrad(dw, dy, x device.Mat, b device.Blocks) {
 	s.operands.ExpertWeightGrad(dw, dy, x, b)
 	s.op(func() { s.inner.ExpertWeightGrad(dw, dy, x, b) })
-}
-
-func (s *faultyStream) ExpertBias(y, bias device.Mat, b device.Blocks) {
-	s.operands.ExpertBias(y, bias, b)
-	s.op(func() { s.inner.ExpertBias(y, bias, b) })
 }
 
 func (s *faultyStream) ExpertBiasGrad(db, dweights, dy, bias, weights device.Mat, b device.Blocks) {
@@ -200,9 +195,9 @@ func (s *faultyStream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights
 	s.op(func() { s.inner.ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights, spec, b) })
 }
 
-func (s *faultyStream) CombineRows(sum, x, weights device.Mat, b device.Blocks) {
-	s.operands.CombineRows(sum, x, weights, b)
-	s.op(func() { s.inner.CombineRows(sum, x, weights, b) })
+func (s *faultyStream) CombineRows(y, x, from, weights device.Mat, places device.Mem, topK int) {
+	s.operands.CombineRows(y, x, from, weights, places, topK)
+	s.op(func() { s.inner.CombineRows(y, x, from, weights, places, topK) })
 }
 
 func (s *faultyStream) CausalConv(y, x, w device.Mat, docs device.Docs) {

@@ -179,6 +179,7 @@ func (s *referenceStream) CountChoices(counts device.Mat, r device.Routing, scal
 type block struct {
 	expert  int
 	row     int       // of matrices of blocks, the first
+	place   int       // of its first choice in the order
 	choices []float64 // of its rows
 }
 
@@ -188,11 +189,12 @@ func (s *referenceStream) blocks(b device.Blocks) (all []block) {
 	order, starts := s.vector(r.Order, tensor.I32, r.Rows*r.TopK), s.vector(r.Starts, tensor.I32, r.Experts+1)
 	number := 0
 	for e := range b.Experts {
-		for choices := range slices.Chunk(order[int(starts[b.First+e]):int(starts[b.First+e+1])], b.Rows) {
+		place := int(starts[b.First+e])
+		for choices := range slices.Chunk(order[place:int(starts[b.First+e+1])], b.Rows) {
 			if at := number - b.From; 0 <= at && at < b.Count {
-				all = append(all, block{e, at * b.Rows, choices})
+				all = append(all, block{e, at * b.Rows, place, choices})
 			}
-			number++
+			number, place = number+1, place+len(choices)
 		}
 	}
 	return all
@@ -210,14 +212,24 @@ func (s *referenceStream) GatherRows(y, x device.Mat, b device.Blocks) {
 	})
 }
 
-// ExpertMatMul is a product for each block.
-func (s *referenceStream) ExpertMatMul(c, a, w device.Mat, transposed bool, b device.Blocks) {
-	s.operands.ExpertMatMul(c, a, w, transposed, b)
+// ExpertMatMul is a product for each block, onto its bias.
+func (s *referenceStream) ExpertMatMul(c, a, w, bias device.Mat, how device.ExpertProduct, b device.Blocks) {
+	s.operands.ExpertMatMul(c, a, w, bias, how, b)
 	s.do(func() {
 		for _, of := range s.blocks(b) {
-			n := len(of.choices)
-			s.MatMul(c.RowRange(of.row, n), a.RowRange(of.row, n), stacked(w, of.expert, b),
-				device.MatMulFlags{TransB: transposed})
+			n, to := len(of.choices), of.row
+			if how.Placed {
+				to = of.place
+			}
+			rows := c.RowRange(to, n)
+			flags := device.MatMulFlags{TransB: how.Transposed}
+			if !bias.IsZero() {
+				for i := range n {
+					s.put(rows.RowRange(i, 1), s.numbers(bias.RowRange(of.expert, 1)))
+				}
+				flags.Accumulate = true
+			}
+			s.MatMul(rows, a.RowRange(of.row, n), stacked(w, of.expert, b), flags)
 		}
 	})
 }
@@ -236,16 +248,6 @@ func (s *referenceStream) ExpertWeightGrad(dw, dy, x device.Mat, b device.Blocks
 			n := len(of.choices)
 			s.MatMul(stacked(dw, of.expert, b), dy.RowRange(of.row, n), x.RowRange(of.row, n),
 				device.MatMulFlags{TransA: true, Accumulate: true})
-		}
-	})
-}
-
-// ExpertBias: y[r] += bias of its expert.
-func (s *referenceStream) ExpertBias(y, bias device.Mat, b device.Blocks) {
-	s.operands.ExpertBias(y, bias, b)
-	s.do(func() {
-		for _, of := range s.blocks(b) {
-			s.AddBias(y.RowRange(of.row, len(of.choices)), bias.RowRange(of.expert, 1))
 		}
 	})
 }
@@ -316,21 +318,22 @@ func (s *referenceStream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weig
 	})
 }
 
-// CombineRows: sum[row of i] += weight*x[i].
-func (s *referenceStream) CombineRows(sum, x, weights device.Mat, b device.Blocks) {
-	s.operands.CombineRows(sum, x, weights, b)
+// CombineRows: y[t] = from[t] + the sum of weight*x[place].
+func (s *referenceStream) CombineRows(y, x, from, weights device.Mat, places device.Mem, topK int) {
+	s.operands.CombineRows(y, x, from, weights, places, topK)
 	s.do(func() {
-		for _, of := range s.blocks(b) {
-			for i, choice := range of.choices {
+		all := s.vector(places, tensor.I32, y.Rows*topK)
+		for t := range y.Rows {
+			total := make([]float64, y.Cols)
+			for j, place := range all[t*topK:][:topK] {
 				weight := 1.0
 				if !weights.IsZero() {
-					weight = s.numbers(element(weights, int(choice)))[0]
+					weight = s.numbers(element(weights, t*topK+j))[0]
 				}
-				row := sum.RowRange(int(choice)/b.Routing.TopK, 1)
-				total := s.numbers(row)
-				addTo(total, s.numbers(x.RowRange(of.row+i, 1)), weight)
-				s.put(row, total)
+				addTo(total, s.numbers(x.RowRange(int(place), 1)), weight)
 			}
+			addTo(total, s.numbers(from.RowRange(t, 1)), 1)
+			s.put(y.RowRange(t, 1), total)
 		}
 	})
 }

@@ -29,19 +29,14 @@ func (s *stream) GatherRows(y, x device.Mat, b device.Blocks) {
 	s.count(0)
 }
 
-func (s *stream) ExpertMatMul(c, a, w device.Mat, transposed bool, b device.Blocks) {
-	s.operands.ExpertMatMul(c, a, w, transposed, b)
+func (s *stream) ExpertMatMul(c, a, w, bias device.Mat, of device.ExpertProduct, b device.Blocks) {
+	s.operands.ExpertMatMul(c, a, w, bias, of, b)
 	s.count(2 * b.Balanced() * int64(a.Cols) * int64(c.Cols))
 }
 
 func (s *stream) ExpertWeightGrad(dw, dy, x device.Mat, b device.Blocks) {
 	s.operands.ExpertWeightGrad(dw, dy, x, b)
 	s.count(2 * b.Balanced() * int64(dy.Cols) * int64(x.Cols))
-}
-
-func (s *stream) ExpertBias(y, bias device.Mat, b device.Blocks) {
-	s.operands.ExpertBias(y, bias, b)
-	s.count(0)
 }
 
 func (s *stream) ExpertBiasGrad(db, dweights, dy, bias, weights device.Mat, b device.Blocks) {
@@ -60,7 +55,7 @@ func (s *stream) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights devic
 	s.count(0)
 }
 
-func (s *stream) CombineRows(sum, x, weights device.Mat, b device.Blocks) {
-	s.operands.CombineRows(sum, x, weights, b)
+func (s *stream) CombineRows(y, x, from, weights device.Mat, places device.Mem, topK int) {
+	s.operands.CombineRows(y, x, from, weights, places, topK)
 	s.count(0)
 }

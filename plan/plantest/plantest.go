@@ -27,6 +27,7 @@ func Draw(rt *rapid.T, parts, blocks int, bound bool) plan.Placement {
 	yes := func(name string) bool { return rapid.Bool().Draw(rt, name) }
 	p := plan.Smallest(parts, blocks, bound)
 	p.HeadAtOnce, p.LookAhead = yes("head at once"), yes("look ahead")
+	p.CallChunks = number("chunks of a call", 0, 3)
 	p.Rings = plan.Rings{Weights: number("weight slots", 1, 5), Gradients: number("gradient slots", 1, 3), Rounded: number("rounded slots", 1, 3),
 		Activations: number("activation slots", 1, 3)}
 	if yes("shared inputs") {

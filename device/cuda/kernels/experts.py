@@ -92,18 +92,6 @@ def gather_rows(y, x, order, starts, experts, rows, first, count, topk, cols, sy
 
 
 @triton.jit
-def expert_bias(y, bias, starts, experts, rows, first, count, cols, sy, sb, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
-    """y[i] += the bias of its expert, summed in fp32. Moves 2 elements for each of y."""
-    row, _, known, expert = _rows(starts, experts, rows, first, BLOCK_ROWS)
-    col = (tl.program_id(1) * BLOCK_COLS + tl.arange(0, BLOCK_COLS))[None, :]
-    inside = known & (col < cols)
-    at = y + row * sy + col
-    x = tl.load(at, mask=inside).to(tl.float32)
-    x += tl.load(bias + expert.to(tl.int64) * sb + col, mask=(expert < experts) & (col < cols)).to(tl.float32)
-    tl.store(at, x.to(y.dtype.element_ty), mask=inside)
-
-
-@triton.jit
 def expert_bias_grad(db, dy, weights, order, starts, experts, rows, first, count, stretches, cols, weighted, sdb, sdy,
                      BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
     """db of an expert += the sum of weight*dy over the rows of each of its blocks, one block after the other. Reads dy once.
@@ -186,34 +174,20 @@ def expert_glu_grad(dgateup, act, dweights, dy, gateup, weights, order, starts, 
 
 
 @triton.jit
-def choice_rows(at, order, starts, experts, rows, first, count, choice, n, BLOCK_ROWS: tl.constexpr):
-    """at[c-choice] = the row of matrices of blocks of each choice c of the call, if it is one of the n from choice on. The others stay.
-    Programs: count*ceil(rows/BLOCK_ROWS)."""
-    row, place, known, _ = _rows(starts, experts, rows, first, BLOCK_ROWS)
-    c = tl.load(order + place, mask=known, other=0) - choice
-    tl.store(at + c, row.to(tl.int32), mask=known & (c >= 0) & (c < n))
-
-
-@triton.jit
-def combine_rows(sum, x, weights, at, n, topk, cols, weighted, ssum, sx, BLOCK_COLS: tl.constexpr, BLOCK_CHOICES: tl.constexpr):
-    """sum[t] += weight*x[at[choice]] for the choices of t, one after the other, but those that are -1: they are not in the call. Reads x once;
-    of sum, it reads and writes the rows that have a choice in the call. Programs: n, ceil(cols/BLOCK_COLS)."""
+def combine_rows(y, x, begin, weights, places, n, topk, cols, weighted, sy, sx, sbegin, BLOCK_COLS: tl.constexpr):
+    """y[t] = begin[t] + the sum of weight*x[place] over the choices of t, one after the other. Moves topk elements of x
+    for each of y. begin may be y. Programs: n, ceil(cols/BLOCK_COLS)."""
     t = tl.program_id(0).to(tl.int64)
-    at += t * topk
+    places += t * topk
     weights += t * topk
-    any = -1
-    for start in range(0, topk, BLOCK_CHOICES):
-        i = start + tl.arange(0, BLOCK_CHOICES)
-        any = tl.maximum(any, tl.max(tl.load(at + i, mask=i < topk, other=-1), 0))
-    if any >= 0:
-        col = tl.program_id(1) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)
-        acc = tl.load(sum + t * ssum + col, mask=col < cols, other=0.0)
-        for i in range(0, topk):
-            row = tl.load(at + i)
-            weight = tl.load(weights + i, mask=weighted != 0, other=1.0)
-            if row >= 0:
-                acc += weight * tl.load(x + row.to(tl.int64) * sx + col, mask=col < cols, other=0.0).to(tl.float32)
-        tl.store(sum + t * ssum + col, acc, mask=col < cols)
+    col = tl.program_id(1) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)
+    acc = tl.zeros([BLOCK_COLS], tl.float32)
+    for i in range(0, topk):
+        row = tl.load(places + i).to(tl.int64)
+        weight = tl.load(weights + i, mask=weighted != 0, other=1.0)
+        acc += weight * tl.load(x + row * sx + col, mask=col < cols, other=0.0).to(tl.float32)
+    acc += tl.load(begin + t * sbegin + col, mask=col < cols, other=0.0).to(tl.float32)
+    tl.store(y + t * sy + col, acc.to(y.dtype.element_ty), mask=col < cols)
 
 
 @triton.jit
@@ -226,15 +200,17 @@ def _place(program, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 
 
 @triton.jit
-def expert_matmul(c, a, w, starts, experts, rows, first, count, n, k, sc, sa, sw, TRANSPOSED: tl.constexpr, BLOCK_M: tl.constexpr,
-                  BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
-    """c = a·w_e or a·w_e^T for the rows of a block. A program has a tile of c; no tile has rows of two blocks. Each sums the whole inner
-    dimension in fp32, in order, and rounds once. Programs: count*ceil(rows/BLOCK_M)*ceil(n/BLOCK_N)."""
+def expert_matmul(c, a, w, bias, starts, experts, rows, first, count, n, k, placed, biased, sc, sa, sw, sb,
+                  TRANSPOSED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+                  GROUP_M: tl.constexpr):
+    """c = a·w_e or a·w_e^T, plus bias_e, for the rows of a block. A program has a tile of c; no tile has rows of two
+    blocks. Each sums the whole inner dimension in fp32 onto the bias, in order, and rounds once. Rows of c are at their
+    places in the order of choices, or as those of a are. Programs: count*ceil(rows/BLOCK_M)*ceil(n/BLOCK_N)."""
     tiles = tl.cdiv(rows, BLOCK_M)
     tile_m, tile_n = _place(tl.program_id(0), count * tiles, tl.cdiv(n, BLOCK_N), GROUP_M)
     block = tile_m // tiles
     top = tile_m % tiles * BLOCK_M
-    expert, _, filled = _block(starts, experts, rows, first + block)
+    expert, begin, filled = _block(starts, experts, rows, first + block)
     if top < filled:
         i = top + tl.arange(0, BLOCK_M)
         row = block.to(tl.int64) * rows + i
@@ -248,6 +224,8 @@ def expert_matmul(c, a, w, starts, experts, rows, first, count, n, k, sc, sa, sw
             at_w = w + (expert.to(tl.int64) * k + l)[:, None] * sw + j[None, :]
             step = BLOCK_K * tl.cast(sw, tl.int64)
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        b = tl.load(bias + expert.to(tl.int64) * sb + j, mask=(biased != 0) & (j < n), other=0.0)
+        acc += b.to(tl.float32)[None, :]
         for done in range(0, k, BLOCK_K):
             left = k - done
             x = tl.load(at_a, mask=(i[:, None] < filled) & (l[None, :] < left), other=0.0)
@@ -255,7 +233,9 @@ def expert_matmul(c, a, w, starts, experts, rows, first, count, n, k, sc, sa, sw
             acc = tl.dot(x, y, acc, input_precision="ieee")
             at_a += BLOCK_K
             at_w += step
-        tl.store(c + row[:, None] * sc + j[None, :], acc.to(c.dtype.element_ty), mask=(i[:, None] < filled) & (j[None, :] < n))
+        to = tl.where(placed != 0, begin, block * rows).to(tl.int64) + i
+        inside = (i[:, None] < filled) & (j[None, :] < n)
+        tl.store(c + to[:, None] * sc + j[None, :], acc.to(c.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -307,9 +287,7 @@ def _tile(m, n, k):
     return dict(BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, GROUP_M=8)
 
 
-KERNELS = [
-    Kernel("choice_rows", choice_rows, f"at:*i32 order:*i32 {BLOCKS} choice:i32 n:i32", ("count*ceil(rows/BLOCK_ROWS)",), dict(BLOCK_ROWS=128)),
-]
+KERNELS = []
 for a, t in BF16_OR_F32:
     for variant in ("any", "a16"):
         def stream(op, function, arguments, grid, constants, aligned, spill=0):
@@ -318,8 +296,6 @@ for a, t in BF16_OR_F32:
 
         stream("gather_rows", gather_rows, f"y:*{t} x:*{t} order:*i32 {BLOCKS} topk:i32 cols:i32 sy:i32 sx:i32", _grid("cols"), TILE,
                "y x cols sy sx")
-        stream("expert_bias", expert_bias, f"y:*{t} bias:*{t} {BLOCKS} cols:i32 sy:i32 sb:i32", _grid("cols"), TILE,
-               "y bias cols sy sb")
         stream("expert_bias_grad", expert_bias_grad,
                f"db:*fp32 dy:*{t} weights:*fp32 order:*i32 {BLOCKS} stretches:i32 cols:i32 weighted:i32 sdb:i32 sdy:i32",
                ("ceil(cols/BLOCK_COLS)", "stretches"), dict(BLOCK_ROWS=16, BLOCK_COLS=64), "db dy cols sdb sdy",
@@ -336,9 +312,13 @@ for a, t in BF16_OR_F32:
                    f"dgateup:*{t} act:*{t} dweights:*fp32 dy:*{t} gateup:*{t} weights:*fp32 order:*i32 {BLOCKS} "
                    f"inner:i32 sdgu:i32 sact:i32 sdy:i32 sgu:i32 {GLU}", _grid("inner")[:1], word | QUARTER,
                    "dgateup act dy gateup inner sdgu sact sdy sgu", spill)
-        stream("combine_rows", combine_rows,
-               f"sum:*fp32 x:*{t} weights:*fp32 at:*i32 n:i32 topk:i32 cols:i32 weighted:i32 ssum:i32 sx:i32", ("n", "ceil(cols/BLOCK_COLS)"),
-               dict(BLOCK_COLS=1024, BLOCK_CHOICES=16), "sum x cols ssum sx")
+        for begin, of in {"f32": "fp32", "own": t}.items():
+            if begin == "own" and a == "f32":
+                continue
+            stream(f"combine_rows.{begin}", combine_rows,
+                   f"y:*{t} x:*{t} begin:*{of} weights:*fp32 places:*i32 n:i32 topk:i32 cols:i32 weighted:i32 "
+                   "sy:i32 sx:i32 sbegin:i32", ("n", "ceil(cols/BLOCK_COLS)"), dict(BLOCK_COLS=1024),
+                   "y x begin cols sy sx sbegin")
 
 # The tiles of products: those of matmul.py, but that a gradient of weights holds two of them. With them go warps, stages and registers.
 PRODUCTS = {
@@ -346,8 +326,8 @@ PRODUCTS = {
     ("bf16", "any"): (_tile(64, 32, 32), 4, 2, 224), ("f32", "any"): (_tile(32, 32, 32), 4, 2, 224),
 }
 # The most instructions of the hot loops, for sm80 and for sm90a.
-LOOPS = {("bf16", "nn"): (200, 185), ("bf16", "nt"): (185, 195), ("bf16", "tn"): (205, 150), ("f32", "nn"): (660, 660), ("f32", "nt"): (660, 660),
-         ("f32", "tn"): (660, 660)}
+LOOPS = {("bf16", "nn"): (200, 185), ("bf16", "nt"): (185, 200), ("bf16", "tn"): (205, 150),
+         ("f32", "nn"): (660, 660), ("f32", "nt"): (660, 660), ("f32", "tn"): (660, 660)}
 # A gradient of weights spills some of its two tiles outside of the hot loop.
 SPILL = 64
 
@@ -366,7 +346,9 @@ for a, variant in PRODUCTS:
     t = dict(BF16_OR_F32)[a]
     large = dict(constants=dict(BLOCK_N=256), stages=4) if a == "bf16" else {}
     KERNELS += [
-        _product(f"expert_matmul.{a}.{form}", expert_matmul, a, variant, form, f"c:*{t} a:*{t} w:*{t} {BLOCKS} n:i32 k:i32 sc:i32 sa:i32 sw:i32",
+        _product(f"expert_matmul.{a}.{form}", expert_matmul, a, variant, form,
+                 f"c:*{t} a:*{t} w:*{t} bias:*{t} {BLOCKS} n:i32 k:i32 placed:i32 biased:i32 sc:i32 sa:i32 "
+                 "sw:i32 sb:i32",
                  ("count*ceil(rows/BLOCK_M)*ceil(n/BLOCK_N)",), "c a w n k sc sa sw", dict(TRANSPOSED=int(form == "nt")), **large)
         for form in ("nn", "nt")
     ] + [

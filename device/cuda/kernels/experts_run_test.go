@@ -14,8 +14,9 @@ type routed struct {
 	tokens, topK, experts int
 	rows, first, count    int
 	choices, order        []int32
-	// blocks: the expert of each row of the matrix of blocks, -1 for none; rowOf: of each choice
-	rank, starts, blocks, rowOf []int32
+	rank, starts          []int32
+	// of each row of the matrix of blocks: the expert, -1 for none, and the place of its choice in the order
+	blocks, places []int32
 }
 
 // aRouting has more experts than a program looks at together, and four that rows choose more often.
@@ -40,20 +41,19 @@ func routedOf(b *bench, tokens, experts, rows, first, count int) *routed {
 		m.starts[e+1] += m.starts[e]
 	}
 	next := slices.Clone(m.starts)
-	m.order, m.rank, m.rowOf = make([]int32, len(m.choices)), make([]int32, len(m.choices)), make([]int32,
-		len(m.choices))
+	m.order, m.rank = make([]int32, len(m.choices)), make([]int32, len(m.choices))
 	for c, e := range m.choices {
-		m.order[next[e]], m.rank[c], m.rowOf[c] = int32(c), next[e], -1
+		m.order[next[e]], m.rank[c] = int32(c), next[e]
 		next[e]++
 	}
-	m.blocks = slices.Repeat([]int32{-1}, m.rows*m.count)
+	m.blocks, m.places = slices.Repeat([]int32{-1}, m.rows*m.count), make([]int32, m.rows*m.count)
 	number := 0
 	for e := range m.experts {
 		for i := m.starts[e]; i < m.starts[e+1]; i++ {
 			within := int(i - m.starts[e])
 			if at := number + within/m.rows - m.first; 0 <= at && at < m.count {
 				row := at*m.rows + within%m.rows
-				m.blocks[row], m.rowOf[m.order[i]] = int32(e), int32(row)
+				m.blocks[row], m.places[row] = int32(e), i
 			}
 		}
 		number += (int(m.starts[e+1]-m.starts[e]) + m.rows - 1) / m.rows
@@ -85,10 +85,6 @@ var ofExperts = map[string]operands{
 		y, x := m.matrix(b, d, 528, 544), b.normal(d, m.tokens, 528, 560)
 		return []any{y, x, b.ints(m.order)}, []any{m.topK, 528, y.stride, x.stride}, []*field{y}
 	}),
-	"expert_bias.A": withBlocks(func(b *bench, d tensor.DType, m *routed) (before, after []any, written []*field) {
-		y, bias := m.matrix(b, d, 528, 544), b.normal(d, m.experts, 528, 560)
-		return []any{y, bias}, []any{528, y.stride, bias.stride}, []*field{y}
-	}),
 	"expert_bias_grad.A": withBlocks(func(b *bench, d tensor.DType, m *routed) (before, after []any, written []*field) {
 		db, dy, weights := b.normal(tensor.F32, m.experts, 80, 96), m.matrix(b, d, 80, 112), b.normal(tensor.F32,
 			m.tokens, m.topK, m.topK)
@@ -103,12 +99,20 @@ var ofExperts = map[string]operands{
 	"expert_glu.silu.A": expertGLU, "expert_glu.gelu.A": expertGLU, "expert_glu.gelu_tanh.A": expertGLU,
 	"expert_glu_grad.silu.A": expertGLUGrad, "expert_glu_grad.gelu.A": expertGLUGrad,
 	"expert_glu_grad.gelu_tanh.A": expertGLUGrad,
-	"combine_rows.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+	"combine_rows.own.A":          combined(func(d tensor.DType) tensor.DType { return d }),
+	"combine_rows.f32.A":          combined(func(tensor.DType) tensor.DType { return tensor.F32 }),
+}
+
+// combined are the operands of a sum of rows that begins with others of the type that from returns.
+func combined(from func(tensor.DType) tensor.DType) operands {
+	return func(b *bench, d tensor.DType) ([]any, []*field) {
 		m := aRouting(b)
-		sum, x, weights := b.normal(tensor.F32, m.tokens, 1040, 1056), m.matrix(b, d, 1040, 1072),
-			b.normal(tensor.F32, m.tokens, m.topK, m.topK)
-		return []any{sum, x, weights, b.ints(m.rowOf), m.tokens, m.topK, 1040, 1, sum.stride, x.stride}, []*field{sum}
-	},
+		y, x, begin := b.field(d, m.tokens, 1040, 1056), b.normal(d, m.tokens*m.topK, 1040, 1072),
+			b.normal(from(d), m.tokens, 1040, 1056)
+		weights := b.normal(tensor.F32, m.tokens, m.topK, m.topK)
+		return []any{y, x, begin, weights, b.ints(m.rank), m.tokens, m.topK, 1040, 1, y.stride, x.stride, begin.stride},
+			[]*field{y}
+	}
 }
 
 var expertGLU = withBlocks(func(b *bench, d tensor.DType, m *routed) (before, after []any, written []*field) {
@@ -223,9 +227,6 @@ func testRouting(t *testing.T, on *backend) {
 		want[e] = float64(m.starts[e+1]-m.starts[e]) / 2
 	}
 	b.compare("choices of experts", counts, want, func(float64) float64 { return 1e-9 })
-	at := b.ints(slices.Repeat([]int32{-1}, len(m.choices)))
-	b.run("choice_rows", slices.Concat([]any{at, b.ints(m.order)}, m.args(b), []any{0, len(m.choices)})...)
-	sameInts(t, "rows of choices", at, m.rowOf)
 }
 
 // greatest are the numbers of the n greatest, ascending.
@@ -271,11 +272,12 @@ func testExpertProducts(t *testing.T, on *backend) {
 				b := benchFor(t, on, 12)
 				m := aRouting(b)
 				a, c := m.matrix(b, d, k, pad(k)).apart(longStride), m.matrix(b, d, n, pad(n)).apart(longStride)
-				height, width := k, n
-				if form == "nt" {
-					height, width = n, k
+				height, width, more := k, n, 0
+				if form == "nt" { // rows of the result at their places, and a bias
+					height, width, more = n, k, 1
+					c = b.normal(d, len(m.order), n, pad(n)).apart(longStride)
 				}
-				w := b.normal(d, m.experts*height, width, pad(width))
+				w, bias := b.normal(d, m.experts*height, width, pad(width)), b.normal(d, m.experts, n, pad(n))
 				want := c.numbers()
 				for row, e := range m.blocks {
 					for j := 0; j < n && e >= 0; j++ {
@@ -287,11 +289,16 @@ func testExpertProducts(t *testing.T, on *backend) {
 								sum += a.get(row, l) * w.get(int(e)*k+l, j)
 							}
 						}
-						want[row*n+j] = sum
+						if form == "nt" {
+							want[int(m.places[row])*n+j] = sum + bias.get(int(e), j)
+						} else {
+							want[row*n+j] = sum
+						}
 					}
 				}
 				b.run(fmt.Sprintf("expert_matmul.%s.%s%s", typeWord(d), form, variant),
-					slices.Concat([]any{c, a, w}, m.args(b), []any{n, k, c.stride, a.stride, w.stride})...)
+					slices.Concat([]any{c, a, w, bias}, m.args(b), []any{n, k, more, more, c.stride, a.stride, w.stride,
+						bias.stride})...)
 				b.compare("product", c, want, func(w float64) float64 { return rel*math.Abs(w) + 2e-5 })
 				if !c.intact() {
 					t.Error("it writes between the rows")

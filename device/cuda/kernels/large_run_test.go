@@ -117,8 +117,8 @@ func testLargeExperts(t *testing.T, on *backend) {
 			gradient[i] = dw.get(i/(cols*wide)*n+i/wide%cols*every, i%wide*every)
 		}
 		name := typeWord(d)
-		b.run("expert_matmul."+name+".nt.a16", slices.Concat([]any{c, a, w}, m.args(b), []any{n, k, c.stride,
-			a.stride, w.stride})...)
+		b.run("expert_matmul."+name+".nt.a16", slices.Concat([]any{c, a, w, a}, m.args(b), []any{n, k, 0, 0, c.stride,
+			a.stride, w.stride, 0})...)
 		sampled := func(of *field, rows, cols int, at func(r int) int) *field {
 			got := b.field(tensor.F64, rows, cols, cols)
 			for r := range rows {

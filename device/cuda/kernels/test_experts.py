@@ -113,6 +113,7 @@ class Mixture:
         starts = np.array([(self.choices < e).sum() for e in range(of + 1)])
         self.starts = starts[first_expert:][:experts + 1]
         self.blocks = []  # of the call: expert, rows of the matrix, their choices
+        self.places = []  # of the call's blocks: places of these choices in the order
         number = 0
         for e in range(experts):
             for begin in range(self.starts[e], self.starts[e + 1], rows):
@@ -120,6 +121,7 @@ class Mixture:
                 if first <= number < first + count:
                     at = (number - first) * rows
                     self.blocks.append((e, slice(at, at + len(mine)), mine))
+                    self.places.append(slice(begin, begin + len(mine)))
                 number += 1
         self.filled = np.zeros(count * rows, bool)
         for _, at, _ in self.blocks:
@@ -165,15 +167,6 @@ class ExpertsTest(Case):
             launch(f"gather_rows.{kind}.{variant}", y, x, ints(m.order), *m.args(), m.topk, cols, y.stride, x.stride)
             self.same(numbers(y), want, y)
 
-    def test_bias(self):
-        for kind, variant, m, cols, pad in self.mixtures(self.COLS):
-            y, bias = self.block_matrix(m, kind, cols, pad(cols)), field(kind, self.normal(m.experts, cols), pad(cols))
-            want = numbers(y).copy()
-            for e, at, _ in m.blocks:
-                want[at] = rounded(want[at] + numbers(bias)[e], kind)
-            launch(f"expert_bias.{kind}.{variant}", y, bias, *m.args(), cols, y.stride, bias.stride)
-            self.same(numbers(y), want, y)
-
     def test_bias_grad(self):
         for kind, variant, m, cols, pad in self.mixtures({"any": 37, "a16": 80}):
             for weighted in (0, 1):
@@ -214,38 +207,41 @@ class ExpertsTest(Case):
                 self.near(numbers(dweights).reshape(-1), sums, "f32", 16, dweights)
 
     def test_combine(self):
-        for kind, variant, m, cols, pad in self.mixtures(self.COLS):
-            for weighted in (0, 1):
-                x, total = self.block_matrix(m, kind, cols, pad(cols)), field("f32", self.normal(m.tokens, cols), pad(cols))
-                weights = field("f32", self.normal(m.tokens, m.topk), m.topk)
-                want = numbers(total).astype(np.float64)
-                rows = np.full(m.tokens * m.topk, -1)
-                for _, at, choices in m.blocks:
-                    rows[choices] = np.arange(at.start, at.stop)
-                    w = weights.numpy().reshape(-1)[choices, None] if weighted else 1
-                    np.add.at(want, choices // m.topk, w * x.numpy()[at])
-                # All of the rows, and some of them.
-                choice, n = m.topk * (m.tokens // 3), m.topk * (m.tokens - m.tokens // 3)
-                for begin, count in ((choice, n), (0, len(rows))):
-                    at = torch.full((len(rows) + 1,), -1, dtype=torch.int32)
-                    launch("choice_rows", at, ints(m.order), *m.args(), begin, count)
-                    self.assertEqual(at.tolist(), rows[begin:begin + count].tolist() + [-1] * (len(rows) + 1 - count))
-                launch(f"combine_rows.{kind}.{variant}", total, x, weights, at, m.tokens, m.topk, cols, weighted, total.stride, x.stride)
-                self.near(numbers(total), want, "f32", 4, total)
+        sizes = (1, 1), (7, 3), (5, 8)
+        for kind, variant, (n, topk), weighted in itertools.product(TYPES, ("any", "a16"), sizes, (0, 1)):
+            for begin in dict.fromkeys((kind, "f32")):
+                with self.subTest(f"{kind}.{begin}.{variant} {n} {topk} {weighted}"):
+                    cols, pad = ((37, 40), (1040, 1056))[variant == "a16"]
+                    x, y = field(kind, self.normal(n * topk + 3, cols), pad), field(kind, self.normal(n, cols), pad)
+                    of = y if begin == kind else field("f32", self.normal(n, cols), pad)
+                    weights = field("f32", self.normal(n, topk), topk)
+                    places = self.rng.permutation(n * topk + 3)[:n * topk].reshape(n, topk)
+                    w = weights.numpy() if weighted else np.ones((n, topk))
+                    want = of.numpy() + (w[:, :, None] * x.numpy()[places]).sum(1)
+                    name = f"combine_rows.{'f32' if begin == 'f32' else 'own'}.{kind}.{variant}"
+                    launch(name, y, x, of, weights, ints(places), n, topk, cols, weighted, y.stride, x.stride,
+                           of.stride)
+                    self.near(numbers(y), want, kind, 8, y)
 
     def test_products(self):
         sizes = {"any": (37, 70), "a16": (80, 272)}
         for kind, variant, m, (k, n), pad in self.mixtures(sizes):
-            for transposed in (0, 1):
+            for transposed, placed in ((0, 0), (1, 0), (1, 1)):
                 a = self.block_matrix(m, kind, k, pad(k))
                 w = field(kind, self.normal(m.experts * (n if transposed else k), k if transposed else n), pad(k if transposed else n))
-                c = empty(kind, m.count * m.rows, n, pad(n))
-                want = np.full((m.count * m.rows, n), np.nan)
-                for e, at, _ in m.blocks:
+                bias = field(kind, self.normal(m.experts, n), pad(n))
+                c = empty(kind, len(m.order) if placed else m.count * m.rows, n, pad(n))
+                want = np.full(numbers(c).shape, np.nan)
+                for (e, at, _), place in zip(m.blocks, m.places):
                     of = w.numpy()[e * (n if transposed else k):][:n if transposed else k]
-                    want[at] = a.numpy()[at] @ (of.T if transposed else of)
-                launch(f"expert_matmul.{kind}.{('nn', 'nt')[transposed]}.{variant}", c, a, w, *m.args(), n, k, c.stride, a.stride, w.stride)
-                self.rows_near(m, numbers(c), want, kind, 8, c)
+                    product = a.numpy()[at] @ (of.T if transposed else of)
+                    want[place if placed else at] = product + placed * bias.numpy()[e]
+                name = f"expert_matmul.{kind}.{('nn', 'nt')[transposed]}.{variant}"
+                launch(name, c, a, w, bias, *m.args(), n, k, placed, placed, c.stride, a.stride, w.stride, bias.stride)
+                filled = ~np.isnan(want[:, 0])
+                if filled.any():
+                    self.near(numbers(c)[filled], want[filled], kind, 8, c)
+                self.assertTrue(np.isnan(numbers(c)[~filled]).all(), "rows are written that no block has")
 
     def test_weight_grads(self):
         for kind, variant, m, (k, n), pad in self.mixtures({"any": (37, 21), "a16": (144, 32)}):
