@@ -96,6 +96,9 @@ type Info struct {
 	// both.
 	PinnedDeviceBytesPerMiB, PinnedHostBytesPerMiB int64
 
+	// MaxExperts is the most experts of which a row can choose; 0: there is no limit.
+	MaxExperts int
+
 	// Workers is the number of threads that share one operation.
 	Workers int
 
@@ -131,6 +134,9 @@ const GPUNoRecurrence = true
 
 // GPUNoCaches is Info.NoCaches of GPUs: their kernels are not written yet.
 const GPUNoCaches = true
+
+// GPUMaxExperts is Info.MaxExperts of a GPU: a program of the kernels that route has all experts of a row at once.
+const GPUMaxExperts = 512
 
 // Buffer is an allocation of one driver.
 type Buffer interface {

@@ -277,7 +277,7 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 		},
 		Device: device.Info{Name: g.name, MemoryBytes: g.memory, PinnedDeviceBytesPerMiB: device.GPUPinnedDeviceBytesPerMiB,
 			PinnedHostBytesPerMiB: device.GPUPinnedHostBytesPerMiB, NoRecurrence: device.GPUNoRecurrence,
-			NoCaches: device.GPUNoCaches},
+			NoCaches: device.GPUNoCaches, MaxExperts: device.GPUMaxExperts},
 		RatedWriteBytes: h.drive.ratedWriteBytes,
 		Sources:         sources,
 	}

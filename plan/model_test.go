@@ -3,6 +3,7 @@ package plan_test
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -126,3 +127,51 @@ func drawPlacement(rt *rapid.T, m *model.Model, mayBind bool) plan.Placement {
 var phases = []plan.Phase{plan.Prologue, plan.Steady, plan.Flush, plan.Forwards}
 
 var _ errorer = testing.TB(nil)
+
+// mixtureConfig is a mixture with that many experts in each of two layers.
+func mixtureConfig(experts int) map[string]any {
+	return map[string]any{"model_type": "qwen3_moe", "vocab_size": 200, "hidden_size": 64, "intermediate_size": 128,
+		"moe_intermediate_size": 16, "num_experts": experts, "num_experts_per_tok": 2, "norm_topk_prob": true,
+		"decoder_sparse_step": 1, "mlp_only_layers": []int{}, "num_hidden_layers": 2, "num_attention_heads": 2,
+		"num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6,
+		"rope_theta": 1e6, "tie_word_embeddings": false, "hidden_act": "silu"}
+}
+
+// modelOf is the model of a config.json.
+func modelOf(t errorer, keys map[string]any) *model.Model {
+	t.Helper()
+	text, err := json.Marshal(keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := hf.ParseConfig("config.json", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// A GPU's kernels have all experts of a row at once. The CPU takes any number.
+func TestTooManyExperts(t *testing.T) {
+	on, err := plan.FindMachine("h100-sxm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 64, MicroBatch: 1, MicroBatches: 1,
+		HeadChunk: 64}
+	for experts, want := range map[int]bool{512: true, 513: false} {
+		r := on.Request(modelOf(t, mixtureConfig(experts)), n)
+		err := r.Fits(context.Background())
+		if want != (err == nil) || err != nil && !strings.Contains(err.Error(), "layer 0 has 513 experts") {
+			t.Errorf("%d experts on a GPU: %v", experts, err)
+		}
+		r.Device = device.Info{Unified: true}
+		if err := r.Fits(context.Background()); err != nil {
+			t.Errorf("%d experts on a CPU: %v", experts, err)
+		}
+	}
+}

@@ -179,6 +179,14 @@ func (r Request) check() error {
 				"set device to cpu", cmp.Or(r.Device.Name, "this device"))
 		}
 	}
+	if most := r.Device.MaxExperts; most > 0 {
+		for layer, d := range r.Model.Blocks {
+			if n := d.Loads() - 1; n > most {
+				return fmt.Errorf("num_experts: layer %d has %d experts, and a token on %s can choose from %d; "+
+					"set device to cpu", layer, n, r.Device.Name, most)
+			}
+		}
+	}
 	return nil
 }
 
@@ -219,7 +227,7 @@ func (p *Plan) Place(mem device.Mem) *Buffers {
 
 // Extents lists what the store has to keep of the parameters.
 func (p *Plan) Extents() []store.Spec {
-	var specs []store.Spec
+	specs := make([]store.Spec, 0, len(p.Model.Parts)*store.Kinds)
 	for i := range p.Model.Parts {
 		specs = append(specs, p.extents(i)...)
 	}

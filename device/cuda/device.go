@@ -163,6 +163,7 @@ func (d *Device) equip(gpu *gpu, o Options) error {
 		MemoryBytes:   max(int64(free)-reserve, 0) + own,
 		TotalBytes:    int64(total),
 		OverheadBytes: own + streamsPlanned*partialsBytes,
+		MaxExperts:    device.GPUMaxExperts,
 		Workers:       gpu.processors,
 
 		PinnedDeviceBytesPerMiB: device.GPUPinnedDeviceBytesPerMiB,

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/cudatest/ptx"
 )
 
@@ -371,4 +372,14 @@ func BenchmarkLoad(b *testing.B) {
 	for b.Loop() {
 		load(b, "sm80")
 	}
+}
+
+// Devices say how many experts the kernels take.
+func TestMostExperts(t *testing.T) {
+	all(t, func(t *testing.T, _ string, k *Kernel) {
+		if name := strings.Split(k.Name, "."); strings.HasPrefix(name[0], "route") && name[len(name)-1] == "any" &&
+			k.Most["experts"] != device.GPUMaxExperts {
+			t.Errorf("%s takes %d experts, and devices say %d", k.Name, k.Most["experts"], device.GPUMaxExperts)
+		}
+	})
 }
