@@ -43,13 +43,14 @@ func (c *chooser) measure(place Placement) *Plan {
 	if c.TokenBytes > 0 {
 		p.Host = append(p.Host, Bytes{data.TokensPurpose, c.TokenBytes})
 	}
-	if p.ManifestBytes = p.manifestBytes(); p.ManifestBytes > 0 {
+	extents := p.Extents()
+	if p.ManifestBytes = p.manifestBytes(extents); p.ManifestBytes > 0 {
 		p.Host = append(p.Host, Bytes{ManifestsPurpose, p.ManifestBytes})
 	}
 	if c.ProgramBytes > 0 {
 		p.Host = append(p.Host, Bytes{ProgramPurpose, c.ProgramBytes})
 	}
-	p.tierTable().enter(p)
+	p.tierTable(extents).enter(p)
 	c.pin(p)
 	for i := range p.Host {
 		p.Host[i].Bytes = store.AlignUp(p.Host[i].Bytes) // whole pages, as they are counted
@@ -103,8 +104,14 @@ func (p *Plan) attentionBytes(dev device.Info) int64 {
 
 // AttentionShapes are those of the attentions whose gradients a step asks for, of blocks that differ.
 func (p *Plan) AttentionShapes() (all []nn.AttentionShape) {
+	if !p.Trains() {
+		return nil
+	}
 	for i := range p.Model.Blocks {
-		if a := p.visitsOf(i, nn.Backward, nn.KeepAll).Widest; p.Trains() && p.Model.Like[i] == i && a.Heads > 0 {
+		if p.Model.Like[i] != i {
+			continue
+		}
+		if a := p.visitsOf(i, nn.Backward, nn.KeepAll).Widest; a.Heads > 0 {
 			all = append(all, a)
 		}
 	}

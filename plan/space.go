@@ -48,15 +48,13 @@ func CheckpointBytes(m *model.Model, n Numerics) (sum int64) {
 const manifestPieceBytes = 1 << 10
 
 // manifestBytes is that of a whole checkpoint; 0 for what is not trained, and so not saved.
-func (p *Plan) manifestBytes() (sum int64) {
+func (p *Plan) manifestBytes(extents []store.Spec) (sum int64) {
 	if p.Outputs.NoUpdates || !p.Trains() {
 		return 0
 	}
-	for part := range p.Model.Parts {
-		for _, spec := range p.extents(part) {
-			if !spec.Kind.Transient() {
-				sum += (spec.Bytes + spec.Piece - 1) / spec.Piece * manifestPieceBytes
-			}
+	for _, spec := range extents {
+		if !spec.Kind.Transient() {
+			sum += (spec.Bytes + spec.Piece - 1) / spec.Piece * manifestPieceBytes
 		}
 	}
 	return sum

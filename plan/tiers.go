@@ -61,18 +61,16 @@ type tierTable struct {
 	staging         int64
 }
 
-// tierTable divides the extents between host memory and disk and adds them up.
-func (p *Plan) tierTable() *tierTable {
+// tierTable divides the extents of the parameters between host memory and disk and adds them up, with those of inputs.
+func (p *Plan) tierTable(extents []store.Spec) *tierTable {
 	var disk [store.Kinds]int64
-	var inRAM, onDisk []store.Spec
-	for part := range p.Model.Parts {
-		for _, spec := range p.extents(part) {
-			if p.OnDisk(spec.ID) {
-				disk[spec.Kind] += store.AlignUp(spec.Bytes)
-				onDisk = append(onDisk, spec)
-			} else {
-				inRAM = append(inRAM, spec)
-			}
+	inRAM, onDisk := make([]store.Spec, 0, len(extents)), []store.Spec(nil)
+	for _, spec := range extents {
+		if p.OnDisk(spec.ID) {
+			disk[spec.Kind] += store.AlignUp(spec.Bytes)
+			onDisk = append(onDisk, spec)
+		} else {
+			inRAM = append(inRAM, spec)
 		}
 	}
 	ram := store.RAMBytes(inRAM)

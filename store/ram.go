@@ -112,11 +112,24 @@ func roomsOf(kind Kind, specs []Spec) (rooms []*room) {
 	return rooms
 }
 
-// RAMBytes is the memory that the extents take in a RAM, by kind.
+// RAMBytes is the memory that the extents take in a RAM, by kind: that of roomsOf, without making rooms, since a
+// planner asks it thousands of times.
 func RAMBytes(specs []Spec) (bytes [Kinds]int64) {
-	for kind := range Kind(Kinds) {
-		for _, r := range roomsOf(kind, specs) {
-			bytes[kind] += AlignUp(r.bytes)
+	var longest [Kinds]map[int]int64 // of the extents that share a room
+	for _, spec := range specs {
+		if spec.Share == 0 {
+			bytes[spec.Kind] += AlignUp(spec.Bytes)
+			continue
+		}
+		of := &longest[spec.Kind]
+		if *of == nil {
+			*of = map[int]int64{}
+		}
+		(*of)[spec.Share] = max((*of)[spec.Share], spec.Bytes)
+	}
+	for kind, of := range longest {
+		for _, n := range of {
+			bytes[kind] += AlignUp(n)
 		}
 	}
 	return bytes
@@ -238,7 +251,7 @@ func (s *RAM) Close() error {
 // in the given types (tensor.Invalid leaves a kind out). Pieces have pieceParams parameters, a multiple of
 // tensor.Align, so that pieces with the same number hold the same parameters in every kind.
 func PartSpecs(part int, l *tensor.Layout, types [Kinds]tensor.DType, pieceParams int64) []Spec {
-	var specs []Spec
+	specs := make([]Spec, 0, Kinds)
 	for kind := range Kind(Kinds) {
 		elems := l.StateElems
 		if kind == Weights {
