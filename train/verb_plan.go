@@ -43,6 +43,9 @@ type Planned struct {
 	AvailableBytes int64
 	// Faster is the other compute type, where a CPU is measured to be faster with it; nil: it is not, or not known.
 	Faster *FasterCompute
+	// Larger is the number of tokens in a step from which on arithmetic bounds it; nil: it does, or see
+	// plan.Plan.LargerBatch.
+	Larger *plan.LargerBatch
 }
 
 // PlanFor plans what Train would run, from config.json alone: it reads no data and no weights. For a named shape on a
@@ -112,7 +115,8 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		return nil, err
 	}
 	r.Forecast = r.Plan.Forecast(r.Machine, r.Device, c.MaxSteps, rated)
-	return r, nil
+	r.Larger, err = r.Plan.LargerBatch(ctx)
+	return r, err
 }
 
 // continueSizes gives a configuration the sizes that a run which has begun in its output directory continues with, and
@@ -158,6 +162,9 @@ func (r *Planned) String() string {
 	text := r.Plan.Explain(r.Device, r.Machine, r.Forecast)
 	if r.Faster != nil {
 		text += "\n" + r.Faster.String() + "\n"
+	}
+	if r.Larger != nil {
+		text += "\n" + r.Larger.String() + "\n"
 	}
 	if lacks := r.Lacks(); lacks != "" {
 		text += "\n" + lacks + "\n"

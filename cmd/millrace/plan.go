@@ -92,7 +92,7 @@ func (c *planCmd) Run(p *program) error {
 		}
 	}
 	out := planResult{Plan: made.Plan, Machine: made.Machine, Sources: made.Sources, Forecast: made.Forecast,
-		AvailableBytes: made.AvailableBytes, Faster: made.Faster}
+		AvailableBytes: made.AvailableBytes, Faster: made.Faster, Larger: made.Larger}
 	if c.Rehearse {
 		r, err := train.Rehearse(made.Plan, 3)
 		if err != nil {
@@ -155,9 +155,11 @@ type planResult struct {
 	// AvailableBytes is the host memory that this machine has for the run, where the plan is for this machine.
 	AvailableBytes int64 `json:"available_bytes,omitempty"`
 	// Faster is the other precision.compute, where this machine's CPU is measured to be faster with it.
-	Faster    *train.FasterCompute `json:"faster_compute,omitempty"`
-	Rehearsed *train.Rehearsal     `json:"rehearsed,omitempty"`
-	Why       *plan.Why            `json:"why,omitempty"`
+	Faster *train.FasterCompute `json:"faster_compute,omitempty"`
+	// Larger is the batch_tokens from which on a step is bound by arithmetic.
+	Larger    *plan.LargerBatch `json:"larger_batch,omitempty"`
+	Rehearsed *train.Rehearsal  `json:"rehearsed,omitempty"`
+	Why       *plan.Why         `json:"why,omitempty"`
 }
 
 // read reads the run file or, for a model alone, makes one with data that a plan does not look at.

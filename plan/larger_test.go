@@ -1,0 +1,85 @@
+package plan_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
+)
+
+// The plan with the tokens that are advised is bound by arithmetic, and that with half of them is not, whatever sizes a
+// run of that many tokens chooses. There is no advice where a step is bound, and where the host has no room for what
+// larger steps save.
+func TestLargerBatchIsRight(t *testing.T) {
+	type advised struct {
+		shape, machine string
+		moments        optim.Moments
+		rows           int
+		short          bool // of host memory
+		recompute      bool // fewer placements are tried
+		want           bool
+	}
+	cases := []advised{
+		{"qwen2.5-7b", "rtx3090-pc-24gb-128gb", optim.MomentsF32, 1, false, true, true},
+		{"qwen2.5-7b", "rtx3090-pc-24gb-128gb", optim.MomentsF32, 1, true, true, false},
+		{"qwen2.5-7b", "rtx3090-pc-24gb-128gb", optim.MomentsF32, 8, false, true, false},
+	}
+	if !testing.Short() {
+		cases = append(cases, advised{"gpt-oss-20b", "h200-1.5tb", optim.MomentsF32, 4, false, false, true},
+			advised{"qwen3-30b-a3b", "h100-pcie5", optim.Dynamic8, 4, false, false, true},
+			advised{"qwen2.5-7b", "rtx3090-pc-24gb-128gb", optim.MomentsF32, 1, false, false, true})
+	}
+	for _, c := range cases {
+		text, err := plan.Shape(c.shape)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := hf.ParseConfig(c.shape, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := model.New(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		on, err := plan.FindMachine(c.machine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const length = 4096
+		request := on.Request(m, plan.Numerics{Compute: tensor.BF16, Master: optim.Split, Moments: c.moments,
+			SequenceLen: length})
+		request.RecomputeAll, request.DiskBytes = c.recompute, 0
+		request.HostUpdates = c.short // else some state may leave for the device
+		planOf := func(tokens int) *plan.Plan {
+			p, err := plan.Fitting{Request: request, Rows: tokens / length}.Fit(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		p := planOf(c.rows * length)
+		if c.short {
+			request.HostBytes = p.HostBytes + 1<<30 // of which the first placement that is tried takes a part
+			p = planOf(c.rows * length)
+		}
+		larger, err := p.LargerBatch(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (larger != nil) != c.want {
+			t.Errorf("%+v: the advice is %v", c, larger)
+		}
+		if larger == nil {
+			continue
+		}
+		t.Log(c.shape, c.machine, larger)
+		if !planOf(larger.BatchTokens).BoundByArithmetic() || planOf(larger.BatchTokens/2).BoundByArithmetic() {
+			t.Errorf("%+v: %v: that is not so", c, larger)
+		}
+	}
+}
