@@ -67,7 +67,7 @@ func (a *Args) First(n int) {
 	}
 	if w := a.Work; w != nil {
 		cut := *w
-		cut.chunk = min(w.chunk, n)
+		cut.chunk, cut.call = min(w.chunk, n), min(w.call, n)
 		cut.norm, cut.rstd, cut.h, cut.dOut = first(w.norm, n), first(w.rstd, n), first(w.h, n), first(w.dOut, n)
 		for i := range w.out {
 			cut.out[i], cut.outRstd[i] = first(w.out[i], n), first(w.outRstd[i], n)

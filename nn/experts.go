@@ -225,7 +225,7 @@ func (x Experts) HeldValues(hidden int) []Value {
 	}
 }
 
-// outputs has a row for each choice of the step.
+// outputs has a row for each choice of the step, and more where a pass that continues has fewer rows.
 func (x Experts) outputs(p *Pass) device.Mat {
 	all, k := p.Held(heldOutputs), x.Route.TopK
 	return device.NewMat(all.Mem, all.DType, all.Rows*k, all.Cols/k)
@@ -302,6 +302,7 @@ func (x Experts) sharedGrad(p *Pass, c chunk, dy, sum device.Mat) {
 type call struct {
 	device.Blocks
 	rows, dOut, gateUp, act device.Mat
+	outputs                 device.Mat // of all choices
 }
 
 // routing is that of all rows of the step.
@@ -318,7 +319,8 @@ func (x Experts) calls(p *Pass, part int, do func(*call)) {
 	b.Count = min(p.call/b.Rows, most)
 	n := b.Count * b.Rows
 	c := &call{b, p.buf[callRows].RowRange(0, n), p.buf[callDOut].RowRange(0, n),
-		p.buf[callGateUp].RowRange(0, n).ColRange(0, 2*x.Inner), p.buf[callAct].RowRange(0, n).ColRange(0, x.Inner)}
+		p.buf[callGateUp].RowRange(0, n).ColRange(0, 2*x.Inner), p.buf[callAct].RowRange(0, n).ColRange(0, x.Inner),
+		x.outputs(p).RowRange(0, b.Routing.Rows*b.Routing.TopK)}
 	for ; c.From < most; c.From += c.Count {
 		do(c)
 	}
@@ -366,7 +368,7 @@ func (x Experts) ForwardPart(p *Pass, part int) {
 	x.calls(p, part, func(c *call) {
 		x.gatedRows(p, part, c)
 		p.ExpertGLU(c.act, c.gateUp, x.Activation, c.Blocks)
-		p.ExpertMatMul(x.outputs(p), c.act, x.downs(p.w, part), x.downBiases(p.w, part),
+		p.ExpertMatMul(c.outputs, c.act, x.downs(p.w, part), x.downBiases(p.w, part),
 			device.ExpertProduct{Transposed: true, Placed: true}, c.Blocks)
 	})
 }
@@ -447,7 +449,7 @@ func (x Experts) BackwardPart(p *Pass, part int) {
 		if dw := x.gateUps(p.g, part); !dw.IsZero() {
 			p.ExpertWeightGrad(dw, c.gateUp, c.rows, c.Blocks)
 		}
-		p.ExpertMatMul(x.outputs(p), c.gateUp, x.gateUps(p.w, part), none, device.ExpertProduct{Placed: true}, c.Blocks)
+		p.ExpertMatMul(c.outputs, c.gateUp, x.gateUps(p.w, part), none, device.ExpertProduct{Placed: true}, c.Blocks)
 	})
 }
 

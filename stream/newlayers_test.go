@@ -66,6 +66,8 @@ type byPosition struct{ Tables, Rows int }
 
 const places, out, dOut = 0, 1, 2 // held: I32 [1], [Hidden], [Hidden]
 
+var _ nn.Routed = byPosition{}
+
 func (b byPosition) Fields(int) []tensor.Field { return nil }
 func (b byPosition) Values(int) []nn.Value     { return nil }
 func (b byPosition) Count() int                { return b.Tables }
@@ -82,7 +84,7 @@ func (b byPosition) Open(p *nn.Pass) {
 	p.Copy(p.Held(places).Mem, p.Batch().Docs.Positions)
 }
 
-func (b byPosition) OpenForward(p *nn.Pass) { p.Zero(p.Held(out).Mem) }
+func (b byPosition) OpenForward(p *nn.Pass, _ device.Mat) { p.Zero(p.Held(out).Mem) }
 
 func (b byPosition) ForwardPart(p *nn.Pass, part int) {
 	p.Gather(p.Held(out), p.Weight("table.weight", 1), p.Held(places).Mem, part*b.Rows)
