@@ -175,3 +175,13 @@ func TestTooManyExperts(t *testing.T) {
 		}
 	}
 }
+
+// The size of a checkpoint is known before the sizes of a step are, also of a mixture.
+func TestCheckpointOfAMixture(t *testing.T) {
+	m := modelOf(t, mixtureConfig(8))
+	n := plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: 64}
+	params, _ := m.Params()
+	if got := plan.CheckpointBytes(m, n); got < 12*params { // weights, low halves and moments
+		t.Errorf("%d bytes for %d parameters", got, params)
+	}
+}

@@ -93,7 +93,7 @@ func (p *Plan) settle(ask Placement) Placement {
 			}
 		}
 	}
-	if p.Model.Routed() {
+	if ask.CallChunks > 1 && p.Model.Routed() {
 		place.CallChunks = min(ask.CallChunks, p.mostCallChunks())
 	}
 	place.LookAhead = ask.LookAhead && !bound && !inBackward && p.mayLookAhead(&place.Where)
