@@ -246,7 +246,7 @@ func (f *machineFile) finish() (plan.NamedMachine, error) {
 	on.Device = device.Info{Name: cmp.Or(on.Device.Name, "a GPU"), MemoryBytes: cmp.Or(f.sizes["device_memory"],
 		on.Device.MemoryBytes), PinnedDeviceBytesPerMiB: device.GPUPinnedDeviceBytesPerMiB,
 		PinnedHostBytesPerMiB: device.GPUPinnedHostBytesPerMiB, NoRecurrence: device.GPUNoRecurrence,
-		NoCaches: device.GPUNoCaches}
+		NoCaches: device.GPUNoCaches, MaxExperts: device.GPUMaxExperts}
 	on.SetSizes(f.sizes["host_memory"], f.sizes["disk_space"])
 	if on.DeviceBytes <= 0 {
 		return plan.NamedMachine{}, fmt.Errorf("device_memory is %s: the driver alone takes 1 GiB; give more",
