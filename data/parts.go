@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/data/template"
 )
 
-// said is what the content of a message has. Parts of a kind are joined with nothing between them.
+// said holds the content of a message. Parts of a kind are joined with nothing between them.
 type said struct {
 	text      string
 	isMissing bool // there is no content, or null

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/model"
 )
 
-// architecture is what is particular to the models that llama.cpp calls by one name. What all have in common is in
+// architecture lists the particulars of the models that llama.cpp calls by one name. What all have in common is in
 // decoder.go for the way out, and in model.go for the way in.
 type architecture struct {
 	name string // "qwen3moe"

@@ -83,7 +83,7 @@ func inF32(factors nn.Factors) (all []float32) {
 	return all
 }
 
-// longMagnitude is what longrope multiplies sines and cosines with unless a model says otherwise: in transformers
+// longMagnitude returns longrope's factor of sines and cosines where a model states none: in transformers
 // (modeling_rope_utils.py) and in llama.cpp's converter.
 func longMagnitude(positions, original int) float64 {
 	if positions <= original || original < 2 {

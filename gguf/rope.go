@@ -36,7 +36,7 @@ const llama3Positions = 8192
 // ropeFreqs is the tensor of divisors that stands for the llama3 kind of rope scaling.
 const ropeFreqs = "rope_freqs.weight"
 
-// yarnMagnitude is what yarn multiplies sines and cosines with unless a model says otherwise: in transformers
+// yarnMagnitude returns yarn's factor of sines and cosines where a model states none: in transformers
 // (modeling_rope_utils.py), and in llama.cpp (llama-context.cpp and ggml's rope_yarn).
 func yarnMagnitude(factor float64) float64 {
 	if factor <= 1 {

@@ -52,7 +52,7 @@ func mxFile(t testing.TB, data map[string][]byte, specs ...TensorSpec) *Weights 
 	return w
 }
 
-// Each code with each scale is what transformers makes of it, to the bit: in the golden file, and as the reader hands
+// Each code with each scale gives the number of transformers, to the bit: in the golden file, and as the reader hands
 // it out. Scales that make infinities are refused with the name of the tensor.
 func TestMXFP4Golden(t *testing.T) {
 	golden, err := openSafetensors("../model/modeltest/testdata-experts/mxfp4", "mxfp4.safetensors")

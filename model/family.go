@@ -34,8 +34,8 @@ type Family struct {
 	// vision tower ("visual.*"). An export has them as the model's own files do. A pattern may have {layers} in it, for
 	// the number of layers.
 	Carried []string
-	// Constants is what checkpoints call the constants of a block (nn.Block.Constants), of which {layer} is the number.
-	// They are carried, too. ConstantsGGUF is what GGUF files call them.
+	// Constants names the constants of a block (nn.Block.Constants) in checkpoints, of which {layer} is the number.
+	// They are carried, too. ConstantsGGUF names them in GGUF files.
 	Constants, ConstantsGGUF string
 	// MXFP4 are patterns of path.Match for the names of tensors that an export can have in MXFP4: stacked and
 	// transposed ones, since the format has both.

@@ -26,7 +26,7 @@ var gptOSS = slices.Concat(qwen.Renamed(normAfterAttention), Names{
 		GGUF: "blk.{layer}.ffn_down_exps.bias", CutGGUF: Stacked},
 })
 
-// normAfterAttention is what llama.cpp calls the second norm of some mixtures.
+// normAfterAttention names the second norm of some mixtures in llama.cpp.
 var normAfterAttention = Names{{Role: "feed_norm.*", HF: "model.layers.{layer}.post_attention_layernorm.*",
 	GGUF: "blk.{layer}.post_attention_norm.*"}}
 

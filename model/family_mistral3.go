@@ -10,7 +10,7 @@ import (
 var mistral3 = Llama.Under("language_model.model.").Renamed(Names{{Role: "lm_head.*",
 	HF: "language_model.lm_head.*", GGUF: "output.*"}})
 
-// mistral3Images are what turns images into rows.
+// mistral3Images turn images into rows.
 var mistral3Images = []string{"vision_tower.*", "multi_modal_projector.*"}
 
 // readMistral3 reads the text of models that see images: Mistral Small 3.1 and 3.2, and Ministral 3.

@@ -39,7 +39,7 @@ func Slabs(tensors []Tensor) []Slab {
 	return all
 }
 
-// stretch is what a part has of a tensor.
+// stretch names the elements of a tensor that one part has.
 type stretch struct {
 	part       int
 	first, end int64

@@ -29,7 +29,7 @@ type Caches struct {
 // Rows is the number of rows of a cache's matrices: those of the sequences follow each other.
 func (c Caches) Rows() int { return c.Sequences * c.Positions }
 
-// Cache is what a block keeps from pass to pass.
+// Cache holds a block's rows from pass to pass.
 type Cache struct {
 	own []device.Mat // the mixer's
 }

@@ -49,7 +49,7 @@ type Parted interface {
 // it needs of a micro-batch it holds: x, y and dx are not there when its parts are visited.
 type Routed interface {
 	InParts
-	// HeldValues are what it holds between visits, a row for each position of the step or a number of rows of their
+	// HeldValues lists the values between visits, a row for each position of the step or a number of rows of their
 	// own: [Pass.Held] has them by their index here. Their Level and Lives have no meaning. Those that are Whole are
 	// not cut into micro-batches.
 	HeldValues(hidden int) []Value

@@ -255,7 +255,7 @@ func (f RopeFrequencies) Tables(positions, first, n int) (cos, sin []float32) {
 	return cos, sin
 }
 
-// magnitude is what sines and cosines are multiplied by.
+// magnitude returns the factor of sines and cosines.
 func (f RopeFrequencies) magnitude() float32 {
 	if f.Kind == RopeYaRN || f.Kind == RopeLong {
 		return float32(f.Magnitude)
@@ -263,7 +263,7 @@ func (f RopeFrequencies) magnitude() float32 {
 	return 1
 }
 
-// queryScale is what queries of a position are multiplied by.
+// queryScale returns the factor of a position's queries.
 func (f RopeFrequencies) queryScale(position int) float32 {
 	if f.QueryBeta == 0 {
 		return 1

@@ -561,7 +561,7 @@ func TestACopyOfTheNextBatchIsTaken(t *testing.T) {
 // the latest step: weights, steps and the place in the data.
 func TestAnyOrderResumes(t *testing.T) {
 	if testing.Short() {
-		t.Skip("trains twice for each order of calls that it draws, all by one goroutine; make test, which is not short, does")
+		t.Skip("left out by -short: it trains many runs, which is minutes under the race detector; make test runs it")
 	}
 	base := smallConfig(t)
 	base.Numerics = runfile.Sizes{MicroBatch: 2, HeadChunk: 32}

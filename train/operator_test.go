@@ -63,7 +63,7 @@ type operator struct {
 // operator has removed or damaged it, and no file of another run ever changes.
 func TestWeeksOfAnOperator(t *testing.T) {
 	if testing.Short() {
-		t.Skip("trains twelve runs, each started again after every error that it draws; make test, which is not short, does")
+		t.Skip("left out by -short: it trains many runs, which is minutes under the race detector; make test runs it")
 	}
 	seed, n := *weekSeed, *weeks
 	if seed == 0 {

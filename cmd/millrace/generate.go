@@ -122,7 +122,7 @@ func (c *generateCmd) prompts(p *program) (all []string, err error) {
 	return all, nil
 }
 
-// promptLine is what a line of a file of prompts looks like.
+// promptLine shows users a line of a file of prompts.
 const promptLine = `{"prompt": "text"}`
 
 // readPrompts reads the objects of a file, each of which has a prompt.

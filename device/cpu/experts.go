@@ -66,7 +66,7 @@ func (s *Stream) GatherRows(y, x device.Mat, b device.Blocks) {
 	})
 }
 
-// ExpertMatMul implements device.ExpertOps. A bias is what the result begins with.
+// ExpertMatMul implements device.ExpertOps. The sum begins with the bias.
 func (s *Stream) ExpertMatMul(c, a, w, bias device.Mat, how device.ExpertProduct, b device.Blocks) {
 	s.operands.ExpertMatMul(c, a, w, bias, how, b)
 	s.enqueue(func() {

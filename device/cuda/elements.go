@@ -177,8 +177,8 @@ func (s *Stream) RMSNorm(y, rstd, x, w device.Mat, spec device.NormSpec) {
 	})
 }
 
-// normWeight are what kernels read of a norm's weight: where it is, what is added to it, and whether there is one. An
-// offset of -0 leaves each number as it is.
+// normWeight returns a kernel's arguments for a norm's weight: its place, the number added to it, and whether there is
+// one. An offset of -0 leaves each number as it is.
 func normWeight(x, w device.Mat, spec device.NormSpec) (of, offset, weighted arg) {
 	add := spec.Offset
 	if add == 0 {

@@ -53,7 +53,7 @@ func starts(b device.Blocks) device.Mem {
 func stretches(b device.Blocks) int { return min(b.Count, b.Experts) }
 
 // launchBlocks launches a kernel for the rows of blocks, whose arguments are those before, the blocks, and those after.
-// Strides are what they are, also of a single row: which kernel computes a block does not depend on how many the call
+// Strides stay as given, also of a single row: which kernel computes a block does not depend on how many the call
 // has.
 func (s *Stream) launchBlocks(o operation, b device.Blocks, before, after []arg) error {
 	if b.Routing.Rows == 0 {

@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/device"
 )
 
-// errNoRecurrence is what the operations of this file come to. Info.NoRecurrence says so before there is a stream.
+// errNoRecurrence ends each operation of this file. Info.NoRecurrence says so before there is a stream.
 var errNoRecurrence = errors.New("there are no kernels for it yet; set device to cpu")
 
 // refuse queues the failure of the operation that s.operands describes.

@@ -179,7 +179,7 @@ func (n *delta) run(st device.Stream) {
 		n.beta.Mat, n.states.Mat, n.DeltaSpec)
 }
 
-// outputs are what was written, with the magnitude of the terms that were summed.
+// outputs holds what was written, with the magnitude of the terms that were summed.
 func (n *delta) outputs() (all []*matrix, scales []float64) {
 	root := math.Sqrt(float64(n.ValueDim))
 	keys := math.Sqrt(float64(n.Heads/n.KeyHeads)) * root

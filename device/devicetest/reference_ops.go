@@ -357,7 +357,7 @@ func (s *referenceStream) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
 	})
 }
 
-// GLUGrad: dgate = dy*d act/d gate and dup = dy*d act/d up; act is what GLU writes.
+// GLUGrad: dgate = dy*d act/d gate and dup = dy*d act/d up; act has the numbers of GLU.
 func (s *referenceStream) GLUGrad(dGateUp, act, dy, gateUp device.Mat, spec device.GLUSpec) {
 	s.operands.GLUGrad(dGateUp, act, dy, gateUp, spec)
 	s.do(func() {

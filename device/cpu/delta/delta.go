@@ -8,7 +8,7 @@
 // number that it reads; each row waits for the row before it; and backward needs the state of each row, of 64 KiB with
 // 128 columns, where the row's q, k, v and o have 1 KiB in bf16.
 //
-// The answer here: the recurrence is unrolled over the n rows of a piece, which is what a document has in a chunk. With
+// The answer here: the recurrence is unrolled over the n rows of a piece, the part of a document in one chunk. With
 // g_i the sum of the decays of the piece's rows up to i, c_i = exp(g_i), M_ij = exp(g_i - g_j) for j <= i and zero
 // above, and S the state before the piece, the state that row i leaves is
 //

@@ -88,7 +88,7 @@ func (s *Spec) run(level isa.Level) {
 	}
 }
 
-// outputs are what both directions wrote, by name.
+// outputs holds the results of both directions, by name.
 func (s *Spec) outputs() map[string][]float32 {
 	flat := func(m kernels.Mat) (all []float32) {
 		for r := range m.Rows {
