@@ -129,14 +129,15 @@ const (
 	GPUPinnedHostBytesPerMiB   = 16 * (1 << 20 / 4096)
 )
 
-// GPUNoRecurrence is Info.NoRecurrence of GPUs: their kernels are not written yet.
-const GPUNoRecurrence = true
-
-// GPUNoCaches is Info.NoCaches of GPUs: their kernels are not written yet.
-const GPUNoCaches = true
-
 // GPUMaxExperts is Info.MaxExperts of a GPU: a program of the kernels that route has all experts of a row at once.
 const GPUMaxExperts = 512
+
+// GPU returns the Info that all GPUs share: of one that is open, and of one that a plan is made for. Kernels of
+// recurrences and of caches are not written yet.
+func GPU() Info {
+	return Info{PinnedDeviceBytesPerMiB: GPUPinnedDeviceBytesPerMiB, PinnedHostBytesPerMiB: GPUPinnedHostBytesPerMiB,
+		MaxExperts: GPUMaxExperts, NoRecurrence: true, NoCaches: true}
+}
 
 // Buffer is an allocation of one driver.
 type Buffer interface {

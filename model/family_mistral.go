@@ -17,8 +17,8 @@ func readMistral(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	}
 }
 
-// unlessNull returns the meaning of an absent key: def if it is not in the file, and 0 if it is null. For transformers an
-// absent sliding window means 4096, and null means no window.
+// unlessNull returns the meaning of an absent key: def if it is not in the file, and 0 if it is null. An absent sliding
+// window means 4096 to transformers, and null means no window.
 func unlessNull(r *hf.ConfigReader, key string, def int) int {
 	if r.IsNull(key) {
 		return 0

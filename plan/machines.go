@@ -275,12 +275,11 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 			DiskReadBytesPerSec:  diskShare * h.drive.readGBPerSec * gigabyte,
 			DiskWriteBytesPerSec: diskShare * h.drive.writeGBPerSec * gigabyte,
 		},
-		Device: device.Info{Name: g.name, MemoryBytes: g.memory, PinnedDeviceBytesPerMiB: device.GPUPinnedDeviceBytesPerMiB,
-			PinnedHostBytesPerMiB: device.GPUPinnedHostBytesPerMiB, NoRecurrence: device.GPUNoRecurrence,
-			NoCaches: device.GPUNoCaches, MaxExperts: device.GPUMaxExperts},
+		Device:          device.GPU(),
 		RatedWriteBytes: h.drive.ratedWriteBytes,
 		Sources:         sources,
 	}
+	named.Device.Name, named.Device.MemoryBytes = g.name, g.memory
 	named.SetSizes(h.ram, h.drive.bytes)
 	named.Machine.shareRAM(dram, bytesPerCopied)
 	return named

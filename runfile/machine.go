@@ -243,10 +243,10 @@ func (f *machineFile) finish() (plan.NamedMachine, error) {
 		return plan.NamedMachine{}, fmt.Errorf("%s missing: give them, or begin with a machine that has them, such as base: "+
 			"rtx4090-pc-256gb; a device that computes on the host's memory cannot be described", areMissing(missing))
 	}
-	on.Device = device.Info{Name: cmp.Or(on.Device.Name, "a GPU"), MemoryBytes: cmp.Or(f.sizes["device_memory"],
-		on.Device.MemoryBytes), PinnedDeviceBytesPerMiB: device.GPUPinnedDeviceBytesPerMiB,
-		PinnedHostBytesPerMiB: device.GPUPinnedHostBytesPerMiB, NoRecurrence: device.GPUNoRecurrence,
-		NoCaches: device.GPUNoCaches, MaxExperts: device.GPUMaxExperts}
+	gpu := device.GPU()
+	gpu.Name = cmp.Or(on.Device.Name, "a GPU")
+	gpu.MemoryBytes = cmp.Or(f.sizes["device_memory"], on.Device.MemoryBytes)
+	on.Device = gpu
 	on.SetSizes(f.sizes["host_memory"], f.sizes["disk_space"])
 	if on.DeviceBytes <= 0 {
 		return plan.NamedMachine{}, fmt.Errorf("device_memory is %s: the driver alone takes 1 GiB; give more",

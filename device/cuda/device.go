@@ -158,24 +158,17 @@ func (d *Device) equip(gpu *gpu, o Options) error {
 	if d.blas != nil {
 		products = d.blas.Name()
 	}
-	d.info = device.Info{
-		Name:          fmt.Sprintf("%s (%s, compute capability %d.%d, %s)", gpu.name, d.id, gpu.major, gpu.minor, products),
-		MemoryBytes:   max(int64(free)-reserve, 0) + own,
-		TotalBytes:    int64(total),
-		OverheadBytes: own + streamsPlanned*partialsBytes,
-		MaxExperts:    device.GPUMaxExperts,
-		Workers:       gpu.processors,
-
-		PinnedDeviceBytesPerMiB: device.GPUPinnedDeviceBytesPerMiB,
-		PinnedHostBytesPerMiB:   device.GPUPinnedHostBytesPerMiB,
-		// The driver compiles the kernels, and the library chooses by the GPU: both are a part of what computes.
-		Numerics: fmt.Sprintf("CUDA, %s, compute capability %d.%d, driver of CUDA %d.%d, %s, %s", gpu.name, gpu.major, gpu.minor,
-			gpu.driverVersion/1000, gpu.driverVersion%1000/10, d.kernelsAre, products),
-		TunesProducts: d.blas != nil,
-		NoRecurrence:  device.GPUNoRecurrence,
-		NoCaches:      device.GPUNoCaches,
-		Warning:       d.warning,
-	}
+	d.info = device.GPU()
+	d.info.Name = fmt.Sprintf("%s (%s, compute capability %d.%d, %s)", gpu.name, d.id, gpu.major, gpu.minor, products)
+	d.info.MemoryBytes = max(int64(free)-reserve, 0) + own
+	d.info.TotalBytes = int64(total)
+	d.info.OverheadBytes = own + streamsPlanned*partialsBytes
+	d.info.Workers = gpu.processors
+	// The driver compiles the kernels, and the library chooses by the GPU: both are a part of what computes.
+	d.info.Numerics = fmt.Sprintf("CUDA, %s, compute capability %d.%d, driver of CUDA %d.%d, %s, %s", gpu.name, gpu.major,
+		gpu.minor, gpu.driverVersion/1000, gpu.driverVersion%1000/10, d.kernelsAre, products)
+	d.info.TunesProducts = d.blas != nil
+	d.info.Warning = d.warning
 	return nil
 }
 
