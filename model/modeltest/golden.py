@@ -426,14 +426,20 @@ def write_safetensors(path, tensors, metadata):
     path.write_bytes(len(head).to_bytes(8, "little") + head + b"".join(bodies))
 
 
-def main(names):
-    assert torch.__version__.startswith("2.9.0") and transformers.__version__ == "4.57.3", "other versions than pinned"
+def run(names, variants, write, directory, version):
+    """Write the named variants, or all of them, with the pinned versions and the same bytes each time."""
+    assert torch.__version__.startswith("2.9.0") and transformers.__version__ == version, "other versions than pinned"
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    out = pathlib.Path(__file__).parent / "testdata"
-    for seed, name in enumerate(VARIANTS):
+    out = pathlib.Path(__file__).parent / directory
+    for name in variants:
         if not names or name in names:
-            write(out, name, seed)
+            write(out, name)
+
+
+def main(names):
+    seeds = {name: seed for seed, name in enumerate(VARIANTS)}
+    run(names, VARIANTS, lambda out, name: write(out, name, seeds[name]), "testdata", "4.57.3")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ The rows of the first variant are longer than two chunks of 64 positions, in whi
 
 import json
 import math
-import pathlib
 import shutil
 import sys
 from functools import partial
@@ -36,7 +35,7 @@ from transformers import Qwen3_5Config, Qwen3_5MoeConfig, Qwen3_5MoeTextConfig, 
 from transformers.core_model_loading import revert_weight_conversion
 
 import golden as base
-from golden import ROWS, STEPS, batch, document, golden, pack, write_safetensors
+from golden import ROWS, STEPS, batch, document, golden, pack, run, write_safetensors
 from golden_experts import Choices, choose, swiglu
 
 GAP = 5e-5  # of golden_experts.py, whose models have fewer layers with experts
@@ -336,15 +335,5 @@ def write(out, name):
     write_safetensors(out / name / "golden.safetensors", tensors, metadata)
 
 
-def main(names):
-    assert torch.__version__.startswith("2.9.0") and transformers.__version__ == "5.24.0", "other versions than pinned"
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    out = pathlib.Path(__file__).parent / "testdata-delta"
-    for name in VARIANTS:
-        if not names or name in names:
-            write(out, name)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(sys.argv[1:], VARIANTS, write, "testdata-delta", "5.24.0")

@@ -33,7 +33,6 @@ mxfp4/mxfp4.safetensors is of another kind: see write_mxfp4.
 
 import json
 import math
-import pathlib
 import shutil
 import sys
 from functools import partial
@@ -48,8 +47,8 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from golden import (
-    LIMITS, POSITIONS, ROWS, STEPS, batch, check_mask, document, first_batch, golden, pack, random_batch, token_loss,
-    visible, write_safetensors)
+    LIMITS, POSITIONS, ROWS, STEPS, batch, check_mask, document, first_batch, golden, pack, random_batch, run,
+    token_loss, visible, write_safetensors)
 
 GAP = 1e-4  # relative to the score of the last chosen one
 AUX_COEF = 0.05
@@ -445,17 +444,6 @@ def write_mxfp4(out):
     print("mxfp4", {n: tuple(x.shape) for n, x in tensors.items()})
 
 
-def main(names):
-    assert torch.__version__.startswith("2.9.0") and transformers.__version__ == "5.24.0", "other versions than pinned"
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    out = pathlib.Path(__file__).parent / "testdata-experts"
-    for name in VARIANTS:
-        if not names or name in names:
-            write(out, name)
-    if not names or "mxfp4" in names:
-        write_mxfp4(out)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(sys.argv[1:], [*VARIANTS, "mxfp4"], lambda out, name: write_mxfp4(out) if name == "mxfp4" else write(out, name),
+        "testdata-experts", "5.24.0")

@@ -18,7 +18,6 @@ of mathematics; those are for the Go code to find, which shares a config.json an
 import contextlib
 import copy
 import math
-import pathlib
 import shutil
 import sys
 from functools import partial
@@ -33,7 +32,7 @@ from transformers import (
     Qwen3VLMoeConfig, SeedOssConfig, SiglipVisionConfig, SmolLM3Config)
 from transformers.core_model_loading import revert_weight_conversion
 
-from golden import STEPS, first_batch, golden, random_batch, write_safetensors
+from golden import STEPS, first_batch, golden, random_batch, run, write_safetensors
 
 YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 
@@ -246,15 +245,5 @@ def write(out, name):
     write_safetensors(out / name / "golden.safetensors", tensors, metadata)
 
 
-def main(names):
-    assert torch.__version__.startswith("2.9.0") and transformers.__version__ == "5.24.0", "other versions than pinned"
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    out = pathlib.Path(__file__).parent / "testdata-families"
-    for name in VARIANTS:
-        if not names or name in names:
-            write(out, name)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(sys.argv[1:], VARIANTS, write, "testdata-families", "5.24.0")
