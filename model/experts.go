@@ -69,7 +69,7 @@ func (m *Model) Balanced(weight float64) (*Model, error) {
 	}
 	blocks, experts := 0, 0
 	for i, d := range m.Blocks {
-		if n := d.Loads() - 1; n > 0 {
+		if n := d.Loads(); n > 0 {
 			if experts != 0 && n != experts {
 				return nil, fmt.Errorf("router_aux_loss_coef: layer %d has %d experts, another one %d, and the loss is "+
 					"over equally many", i, n, experts)

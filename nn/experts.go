@@ -108,7 +108,7 @@ func (x Experts) Count() int { return (x.Number + x.PerPart - 1) / x.PerPart }
 func (x Experts) Balanced() float32 { return x.Balance.Weight }
 
 // Loads implements Loaded.
-func (x Experts) Loads() int { return x.Number + 1 }
+func (x Experts) Loads() int { return x.Number }
 
 // Constants implements Fixed.
 func (x Experts) Constants() int { return when(x.Correction, x.Number) }
@@ -375,16 +375,17 @@ func (x Experts) ForwardPart(p *Pass, part int) {
 
 // tell writes what people, and the load-balancing loss, want to know of the choices of the step.
 func (x Experts) tell(p *Pass) {
-	starts := p.Held(heldStarts).Mem
-	if p.loads.Len > 0 {
-		p.Copy(p.loads.Slice(0, starts.Len), starts)
+	if p.loads.Len == 0 {
+		return // a caller that asks for no loads, and has no such loss
 	}
+	counts := device.NewVec(p.loads, tensor.F32, x.Number)
+	p.CountChoices(counts, x.routing(p), 1)
 	if x.Balance.Weight == 0 {
 		return
 	}
 	rows := float64(x.Balance.Blocks) * float64(p.norm.Rows)
 	p.CountChoices(p.balance, x.routing(p), float32(float64(x.Balance.Weight)*float64(x.Number)/(rows*rows)))
-	sums := device.NewMat(p.loads.Slice(starts.Len, p.loads.Len-starts.Len), tensor.F32, 1, x.Number)
+	sums := device.NewVec(p.loads.Slice(counts.Len, counts.Len), tensor.F32, x.Number)
 	p.Zero(sums.Mem)
 	for c := range chunks(p.norm.Rows, p.chunk) {
 		_, probabilities := x.chooseAll(p, c.rows(p.Held(heldLogits)))

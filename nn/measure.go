@@ -86,7 +86,7 @@ func (d *Block) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	}
 	args.Constants = a.Mat(tensor.F32, 1, d.Constants())
 	args.Loads = device.Mem{Len: d.LoadBytes()}
-	if experts := d.Loads() - 1; d.Balanced() != 0 {
+	if experts := d.Loads(); d.Balanced() != 0 {
 		args.Balance = a.Mat(tensor.F32, 1, experts)
 	}
 	if held := d.NewHeld(a, m.DType, t, max(m.Micros, 1), true); held != nil {

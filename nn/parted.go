@@ -71,8 +71,8 @@ type Routed interface {
 
 // Loaded is a feed-forward that tells how many rows of a step chose each of its experts.
 type Loaded interface {
-	// Loads is the number of experts, plus one. The first part's forward visit writes as many numbers (I32): how many
-	// choices are of experts before each, and of all.
+	// Loads is the number of experts. The first part's forward visit writes as many numbers (F32): how many rows chose
+	// each.
 	Loads() int
 	// Balanced is the weight of the load-balancing loss of all blocks; 0: there is no such loss. With it, the visit
 	// also writes the sums of each expert's probabilities (F32 [experts]).
@@ -113,9 +113,9 @@ func (d *Block) Constants() int {
 func (d *Block) LoadBytes() int64 {
 	n := d.Loads()
 	if d.Balanced() != 0 {
-		n += n - 1
+		n *= 2
 	}
-	return int64(n) * tensor.I32.Bytes()
+	return int64(n) * tensor.F32.Bytes()
 }
 
 // Parts is the number of parts of the block's feed-forward, besides the trunk.

@@ -359,7 +359,7 @@ func (p *Plan) caches(a *device.Arena, b *Buffers) {
 func (p *Plan) balanced() (blocks, experts int) {
 	for _, d := range p.Model.Blocks {
 		if d.Balanced() != 0 {
-			blocks, experts = blocks+1, d.Loads()-1
+			blocks, experts = blocks+1, d.Loads()
 		}
 	}
 	return blocks, experts

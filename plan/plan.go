@@ -181,7 +181,7 @@ func (r Request) check() error {
 	}
 	if most := r.Device.MaxExperts; most > 0 {
 		for layer, d := range r.Model.Blocks {
-			if n := d.Loads() - 1; n > most {
+			if n := d.Loads(); n > most {
 				return fmt.Errorf("num_experts: layer %d has %d experts, and a token on %s can choose from %d; "+
 					"set device to cpu", layer, n, r.Device.Name, most)
 			}

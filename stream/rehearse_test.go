@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/null"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -174,20 +175,35 @@ func TestRehearsedIsPlanned(t *testing.T) {
 		p := newPlan(rt, s, info, func(p *plan.Placement) {
 			placements(rt, p, info.Unified)
 		})
-		got := rehearse(rt, s, p)
-		predicted := p.Simulate(machine, info)
-		want := rehearsal{deviceBytes: p.DeviceBytes, host: map[string]int64{}, up: predicted.UploadBytes, down: predicted.DownloadBytes,
-			read: predicted.DiskReadBytes, written: predicted.DiskWrittenBytes,
-			matMul: predicted.FLOPs - got.attended, attended: got.attended}
-		for _, b := range append(p.State, p.Host...) {
-			if b.Bytes > 0 && b.Purpose != plan.RowsPurpose && b.Purpose != plan.ManifestsPurpose { // which are not the engine's
-				want.host[b.Purpose] += b.Bytes
-			}
-		}
-		if d := cmp.Diff(want, got, cmp.AllowUnexported(rehearsal{})); d != "" {
-			rt.Errorf("rehearsed (+) is not planned (-): %s", d)
-		}
+		rehearsedIsPlanned(rt, s, p, info)
 	})
+}
+
+func rehearsedIsPlanned(t errorer, s *subject, p *plan.Plan, info device.Info) {
+	t.Helper()
+	got := rehearse(t, s, p)
+	predicted := p.Simulate(machine, info)
+	want := rehearsal{deviceBytes: p.DeviceBytes, host: map[string]int64{}, up: predicted.UploadBytes,
+		down: predicted.DownloadBytes, read: predicted.DiskReadBytes, written: predicted.DiskWrittenBytes,
+		matMul: predicted.FLOPs - got.attended, attended: got.attended}
+	for _, b := range append(p.State, p.Host...) {
+		if b.Bytes > 0 && b.Purpose != plan.RowsPurpose && b.Purpose != plan.ManifestsPurpose { // which are not the engine's
+			want.host[b.Purpose] += b.Bytes
+		}
+	}
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(rehearsal{})); d != "" {
+		t.Errorf("rehearsed (+) is not planned (-): %s", d)
+	}
+}
+
+// So it is with experts, also where results are written in host memory.
+func TestRehearsedMixtureIsPlanned(t *testing.T) {
+	shape, family := tiny, mixtures(2)
+	shape.Type, shape.families, shape.Layers, shape.MicroBatch = family.ModelType, []model.Family{family}, 4, 1
+	for _, info := range []device.Info{{}, {Unified: true}} {
+		s := shape.subject(t, 2)
+		rehearsedIsPlanned(t, s, newPlan(t, s, info, nil), info)
+	}
 }
 
 // A real disk moves what the plan says as well, to the byte.

@@ -47,8 +47,8 @@ func (e *Engine) loads(res *Result, host []byte, devices [][]byte) {
 	var counts, probabilities []float64
 	rows := 0.0
 	for block, d := range e.Plan.Model.Blocks {
-		experts := d.Loads() - 1
-		if experts < 0 {
+		experts := d.Loads()
+		if experts == 0 {
 			continue
 		}
 		if res.Loads == nil {
@@ -59,9 +59,9 @@ func (e *Engine) loads(res *Result, host []byte, devices [][]byte) {
 			from = devices[rank]
 		}
 		from = from[e.Plan.LoadsAt(block):]
-		number := func(i int) uint32 { return binary.NativeEndian.Uint32(from[4*i:]) }
+		number := func(i int) float64 { return float64(math.Float32frombits(binary.NativeEndian.Uint32(from[4*i:]))) }
 		for i := range experts {
-			res.Loads[block] = append(res.Loads[block], int(number(i+1))-int(number(i)))
+			res.Loads[block] = append(res.Loads[block], int(number(i)))
 		}
 		if d.Balanced() == 0 {
 			continue
@@ -72,7 +72,7 @@ func (e *Engine) loads(res *Result, host []byte, devices [][]byte) {
 		rows += float64(e.Plan.Numerics.StepPositions())
 		for i := range experts {
 			counts[i] += float64(res.Loads[block][i])
-			probabilities[i] += float64(math.Float32frombits(number(experts + 1 + i)))
+			probabilities[i] += number(experts + i)
 		}
 	}
 	for i := range counts {
