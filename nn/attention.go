@@ -11,11 +11,12 @@ import (
 //	x, dx            [t, H]           input of the block and its gradient
 //	qkv, dQKV        [t, (h+2k)*d]    queries, keys and values side by side: one product makes all three
 //	qk               [t, (h+k)*d]     normed and rotated queries and keys, with QK norms alone
+//	values           [t, k*d]         normed values, with value norms alone
 //	gate             [t, h*d]         more columns of qkv and dQKV, where the output is gated
 //	att, dAtt        [t, h*d]         output of the heads
 //	gated            [t, h*d]         att*sigmoid(gate), where the output is gated
 //	lse, delta       F32 [t, h]       log-sum-exp of the scores; row sums of att*dAtt
-//	q, k, v weights  [(h+2k)*d, H]    glued: one matrix, with the gate's if there is one
+//	q, k, v weights  [(h+2k)*d, H]    glued: one matrix, with the gate's if there is one; no v with KeyIsValue
 //	o weight         [H, h*d]
 //
 // Which of these does backward read, and which of them is kept? Scores are the largest of all, t*t for each head, and are
@@ -40,8 +41,11 @@ type Attention struct {
 	OutBias bool // a bias on the output projection
 	QKNorm  bool // RMS norms of each head's query and key, before the rotation
 	QKWide  bool // with QKNorm: one norm over the queries of all heads, and one over the keys
-	Sinks   bool // a logit for each query head, see device.AttentionSpec
-	Gated   bool // the output is multiplied by the sigmoid of a gate, which is a projection of its own
+	VNorm   bool // with QKNorm: RMS norms of each head's value, without weights
+	// With QKNorm and VNorm: values are norms of the product that makes the keys, and have no weights of their own.
+	KeyIsValue bool
+	Sinks      bool // a logit for each query head, see device.AttentionSpec
+	Gated      bool // the output is multiplied by the sigmoid of a gate, which is a projection of its own
 
 	Scale   float32 // of the scores, usually 1/sqrt(HeadDim)
 	Window  int     // a query sees this many latest keys, itself included; 0: all
@@ -59,16 +63,19 @@ const (
 
 // The buffers of attention, t rows each.
 const (
-	att   = iota // [t, qCols]: the output
-	lse          // F32 [t, Heads]: log-sum-exp
-	qkv          // [t, qkvCols]; rotated, unless QK norms need the products as they were
-	qk           // [t, qkCols]: normed and rotated queries and keys, with QKNorm only
-	qRstd        // F32 [t, Heads], with QKNorm only; one column with QKWide
-	kRstd        // F32 [t, KVHeads], the same
-	dAtt         // [t, qCols]
-	dQKV         // [t, qkvCols]
-	delta        // F32 [t, Heads]
-	gated        // [t, qCols], with Gated only; in backward the gradient of it
+	att     = iota // [t, qCols]: the output
+	lse            // F32 [t, Heads]: log-sum-exp
+	qkv            // [t, qkvCols]; rotated, unless QK norms need the products as they were
+	qk             // [t, qkCols]: normed and rotated queries and keys, with QKNorm only
+	values         // [t, kvCols]: normed values, with VNorm only
+	qRstd          // F32 [t, Heads], with QKNorm only; one column with QKWide
+	kRstd          // F32 [t, KVHeads], the same
+	vRstd          // F32 [t, KVHeads], with VNorm only
+	dAtt           // [t, qCols]
+	dQKV           // [t, qkvCols]
+	dValues        // [t, kvCols], with KeyIsValue only, where dQKV has no columns for it
+	delta          // F32 [t, Heads]
+	gated          // [t, qCols], with Gated only; in backward the gradient of it
 )
 
 func (a Attention) Values(int) []Value {
@@ -77,29 +84,34 @@ func (a Attention) Values(int) []Value {
 		qkvLives = Result
 	}
 	return []Value{
-		att:   {Cols: a.qCols(), Level: KeepAttention, Lives: Result},
-		lse:   {Cols: a.Heads, DType: tensor.F32, Level: KeepAttention, Lives: Result},
-		qkv:   {Cols: a.qkvCols(), Level: KeepAll, Lives: qkvLives},
-		qk:    {Cols: when(a.QKNorm, a.qkCols()), Lives: Operand},
-		qRstd: {Cols: when(a.QKNorm, a.normGroups(a.Heads)), DType: tensor.F32, Lives: Operand},
-		kRstd: {Cols: when(a.QKNorm, a.normGroups(a.KVHeads)), DType: tensor.F32, Lives: Operand},
-		dAtt:  {Cols: a.qCols(), Lives: Gradient},
-		dQKV:  {Cols: a.qkvCols(), Lives: Gradient},
-		delta: {Cols: a.Heads, DType: tensor.F32, Lives: Gradient},
-		gated: {Cols: when(a.Gated, a.qCols()), Lives: Result},
+		att:     {Cols: a.qCols(), Level: KeepAttention, Lives: Result},
+		lse:     {Cols: a.Heads, DType: tensor.F32, Level: KeepAttention, Lives: Result},
+		qkv:     {Cols: a.qkvCols(), Level: KeepAll, Lives: qkvLives},
+		qk:      {Cols: when(a.QKNorm, a.qkCols()), Lives: Operand},
+		values:  {Cols: when(a.VNorm, a.kvCols()), Lives: Operand},
+		qRstd:   {Cols: when(a.QKNorm, a.normGroups(a.Heads)), DType: tensor.F32, Lives: Operand},
+		kRstd:   {Cols: when(a.QKNorm, a.normGroups(a.KVHeads)), DType: tensor.F32, Lives: Operand},
+		vRstd:   {Cols: when(a.VNorm, a.KVHeads), DType: tensor.F32, Lives: Operand},
+		dAtt:    {Cols: a.qCols(), Lives: Gradient},
+		dQKV:    {Cols: a.qkvCols(), Lives: Gradient},
+		dValues: {Cols: when(a.KeyIsValue, a.kvCols()), Lives: Gradient},
+		delta:   {Cols: a.Heads, DType: tensor.F32, Lives: Gradient},
+		gated:   {Cols: when(a.Gated, a.qCols()), Lives: Result},
 	}
 }
 
 // Rotary implements Rotated.
 func (a Attention) Rotary() RopeFrequencies { return a.Rope }
 
-func (a Attention) qCols() int   { return a.Heads * a.HeadDim }
-func (a Attention) kvCols() int  { return a.KVHeads * a.HeadDim }
-func (a Attention) qkCols() int  { return a.qCols() + a.kvCols() }
-func (a Attention) qkvCols() int { return a.qkCols() + a.kvCols() + when(a.Gated, a.qCols()) }
+func (a Attention) qCols() int  { return a.Heads * a.HeadDim }
+func (a Attention) kvCols() int { return a.KVHeads * a.HeadDim }
+func (a Attention) qkCols() int { return a.qCols() + a.kvCols() }
+func (a Attention) qkvCols() int {
+	return a.qkCols() + when(!a.KeyIsValue, a.kvCols()) + when(a.Gated, a.qCols())
+}
 
 // projections is the number of matrices that are glued to one: q, k, v and the gate.
-func (a Attention) projections() int { return 3 + when(a.Gated, 1) }
+func (a Attention) projections() int { return 2 + when(!a.KeyIsValue, 1) + when(a.Gated, 1) }
 
 // rotates reports whether heads are rotated.
 func (a Attention) rotates() bool { return a.Rope != RopeFrequencies{} }
@@ -116,7 +128,9 @@ func (a Attention) Fields(hidden int) []tensor.Field {
 	fields := []tensor.Field{
 		param(qkvWeight, a.qCols(), hidden),
 		glued("k.weight", a.kvCols(), hidden),
-		glued("v.weight", a.kvCols(), hidden),
+	}
+	if !a.KeyIsValue {
+		fields = append(fields, glued("v.weight", a.kvCols(), hidden))
 	}
 	if a.Gated {
 		fields = append(fields, glued("q_gate.weight", a.qCols(), hidden))
@@ -127,8 +141,10 @@ func (a Attention) Fields(hidden int) []tensor.Field {
 			a.kvCols()/a.normGroups(a.KVHeads)))
 	}
 	if a.QKVBias {
-		fields = append(fields, param(qkvBias, a.qCols()), glued("k.bias", a.kvCols()),
-			glued(vBias, a.kvCols()))
+		fields = append(fields, param(qkvBias, a.qCols()), glued("k.bias", a.kvCols()))
+		if !a.KeyIsValue {
+			fields = append(fields, glued(vBias, a.kvCols()))
+		}
 		if a.Gated {
 			fields = append(fields, glued("q_gate.bias", a.qCols()))
 		}
@@ -157,7 +173,7 @@ func (a Attention) Recompute(p *Pass, x device.Mat) {
 		if p.keep < KeepAll {
 			a.projectQKV(part, c.rows(x))
 		}
-		// Without QK norms a kept qkv is rotated already.
+		// Without norms a kept qkv is rotated already.
 		if p.keep < KeepAll || a.QKNorm {
 			a.rotate(part)
 		}
@@ -179,9 +195,22 @@ func (a Attention) projectQKV(p *Pass, x device.Mat) {
 	}
 }
 
-// split views the columns of [t, qkvCols] as queries, keys and values.
+// split views the columns of [t, qkvCols] as queries, keys and values, which are the keys' columns with KeyIsValue.
 func (a Attention) split(qkv device.Mat) (q, k, v device.Mat) {
-	return qkv.ColRange(0, a.qCols()), qkv.ColRange(a.qCols(), a.kvCols()), qkv.ColRange(a.qkCols(), a.kvCols())
+	q, k = qkv.ColRange(0, a.qCols()), qkv.ColRange(a.qCols(), a.kvCols())
+	if a.KeyIsValue {
+		return q, k, k
+	}
+	return q, k, qkv.ColRange(a.qkCols(), a.kvCols())
+}
+
+// gradients are those of what operands returns.
+func (a Attention) gradients(p *Pass) (dq, dk, dv device.Mat) {
+	dq, dk, dv = a.split(p.buf[dQKV])
+	if a.KeyIsValue {
+		dv = p.buf[dValues]
+	}
+	return dq, dk, dv
 }
 
 // gate views the columns of [t, qkvCols] that are the gate.
@@ -189,17 +218,21 @@ func (a Attention) gate(qkv device.Mat) device.Mat {
 	return qkv.ColRange(a.qkvCols()-a.qCols(), a.qCols())
 }
 
-// operands returns the inputs of attention. The queries and keys are in qkv itself, or in matrices of their own when QK
-// norms leave qkv as it was.
+// operands returns the inputs of attention. They are in qkv itself, or in matrices of their own where norms leave qkv
+// as it was.
 func (a Attention) operands(p *Pass) (q, k, v device.Mat) {
 	q, k, v = a.split(p.buf[qkv])
 	if a.QKNorm {
 		q, k = p.buf[qk].ColRange(0, a.qCols()), p.buf[qk].ColRange(a.qCols(), a.kvCols())
 	}
+	if a.VNorm {
+		v = p.buf[values]
+	}
 	return q, k, v
 }
 
-// rotate norms the queries and keys where the mixer does so, or else adds their biases, and rotates them.
+// rotate norms the queries and keys where the mixer does so, or else adds their biases, and rotates them. It norms the
+// values, too.
 func (a Attention) rotate(p *Pass) {
 	rotated, bias := p.buf[qkv].ColRange(0, a.qkCols()), device.Mat{}
 	switch {
@@ -213,7 +246,14 @@ func (a Attention) rotate(p *Pass) {
 		bias = p.w.named(qkvBias, 2)
 	}
 	a.turn(p, rotated, bias, false)
+	if a.VNorm {
+		_, _, raw := a.split(p.buf[qkv])
+		p.RMSNorm(p.buf[values], p.buf[vRstd], raw, device.Mat{}, a.valueNorm(p))
+	}
 }
+
+// valueNorm is the norm of values: it has no weight, and so no offset to one.
+func (a Attention) valueNorm(p *Pass) device.NormSpec { return Norm{Eps: p.normed.Eps}.of(a.KVHeads) }
 
 // turn rotates queries and keys, which stand side by side, or turns their gradient back.
 func (a Attention) turn(p *Pass, qk, bias device.Mat, inverse bool) {
@@ -285,7 +325,7 @@ func (a Attention) Backward(p *Pass, x, dy, dx device.Mat) {
 		a.backwardOutput(p.At(c), c.rows(dy))
 	}
 	q, k, v := a.operands(p)
-	dq, dk, dv := a.split(p.buf[dQKV])
+	dq, dk, dv := a.gradients(p)
 	p.AttentionGrad(dq, dk, dv, p.buf[dAtt], q, k, v, p.buf[att], p.buf[lse], p.buf[delta], a.spec(p))
 	if d := p.g.named(sinks, 1); a.Sinks && !d.IsZero() {
 		p.SinkGrad(d, p.w.named(sinks, 1), p.buf[lse], p.buf[delta])
@@ -317,14 +357,20 @@ func (a Attention) backwardQKV(p *Pass, x, dx device.Mat) {
 	dqkv := p.buf[dQKV]
 	dqk := dqkv.ColRange(0, a.qkCols())
 	a.turn(p, dqk, device.Mat{}, true)
+	dq, dk, dv := a.gradients(p)
+	rawQ, rawK, rawV := a.split(p.buf[qkv])
+	none := device.Mat{}
 	if a.QKNorm {
-		dq, dk, _ := a.split(dqkv)
-		rawQ, rawK, _ := a.split(p.buf[qkv])
-		none := device.Mat{}
 		p.RMSNormGrad(dq, p.g.named(qNorm, 1), dq, rawQ, p.w.named(qNorm, 1), p.buf[qRstd], none,
 			p.normed.of(a.normGroups(a.Heads)))
 		p.RMSNormGrad(dk, p.g.named(kNorm, 1), dk, rawK, p.w.named(kNorm, 1), p.buf[kRstd], none,
 			p.normed.of(a.normGroups(a.KVHeads)))
+	}
+	switch {
+	case a.KeyIsValue: // the projection has both gradients
+		p.RMSNormGrad(dk, none, dv, rawV, none, p.buf[vRstd], dk, a.valueNorm(p))
+	case a.VNorm:
+		p.RMSNormGrad(dv, none, dv, rawV, none, p.buf[vRstd], none, a.valueNorm(p))
 	}
 	// The feed-forward took over the buffer of this norm; to repeat it is cheaper than to hold t*Hidden elements
 	// meanwhile.

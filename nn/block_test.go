@@ -47,6 +47,10 @@ func variants() map[string]*nn.Block {
 	})
 	add("gated", func(a *nn.Attention, _ *nn.GLU) { a.Gated = true })
 	add("gated, biases", func(a *nn.Attention, _ *nn.GLU) { a.Gated, a.QKVBias, a.OutBias = true, true, true })
+	add("value norm", func(a *nn.Attention, _ *nn.GLU) { a.QKNorm, a.VNorm = true, true })
+	add("keys are values", func(a *nn.Attention, _ *nn.GLU) {
+		a.QKNorm, a.VNorm, a.KeyIsValue, a.QKVBias = true, true, true, true
+	})
 	add("gated, qk norm", func(a *nn.Attention, _ *nn.GLU) { a.Gated, a.QKNorm, a.QKVBias = true, true, true })
 	add("window", func(a *nn.Attention, _ *nn.GLU) { a.Window = 3 })
 	add("soft cap", func(a *nn.Attention, _ *nn.GLU) { a.SoftCap = 0.7 })
