@@ -48,6 +48,28 @@ func TestConfigReader(t *testing.T) {
 	}
 }
 
+// What defaults give a nested object is not asked of the file, and its reader stays the same one.
+func TestConfigDefaults(t *testing.T) {
+	r := parse(t, `{"text_config": {"a": 1, "none": null, "z": 3}}`).Reader()
+	nested := r.Config("text_config")
+	nested.Default(map[string]any{"a": 7, "b": 2, "none": 5})
+	if a, b, none := nested.Size("a"), nested.Size("b"), nested.SizeOr("none", 4); a != 1 || b != 2 || none != 4 {
+		t.Error(a, b, none)
+	}
+	if again, ok := r.Object("text_config"); !ok || again != nested {
+		t.Error("the object has a second reader")
+	}
+	wantOneLine(t, r.Finish(), `"text_config.z" is not supported`)
+
+	for _, doc := range []string{`{}`, `{"text_config": null}`, `{"text_config": 3}`} {
+		r := parse(t, doc).Reader()
+		nested := r.Config("text_config")
+		nested.Default(map[string]any{"a": 7})
+		nested.Size("a")
+		wantOneLine(t, r.Finish(), `"text_config" is `, "an object is expected")
+	}
+}
+
 func TestConfigErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		doc   string

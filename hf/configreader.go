@@ -329,12 +329,13 @@ func (r *ConfigReader) Object(key string) (nested *ConfigReader, ok bool) {
 		r.Fail(key, "an object is expected")
 		return nil, false
 	}
+	prefix := r.prefix + key + "."
 	for _, c := range r.children {
-		if c.obj == obj {
+		if c.prefix == prefix {
 			return c, true
 		}
 	}
-	nested = &ConfigReader{path: r.path, prefix: r.prefix + key + ".", obj: obj, read: map[string]bool{}, err: r.err}
+	nested = &ConfigReader{path: r.path, prefix: prefix, obj: obj, read: map[string]bool{}, err: r.err}
 	r.children = append(r.children, nested)
 	return nested, true
 }
@@ -345,7 +346,8 @@ func (r *ConfigReader) Config(key string) *ConfigReader {
 	nested, ok := r.Object(key)
 	if !ok {
 		r.Fail(key, "an object is expected")
-		return &ConfigReader{path: r.path, obj: &object{}, read: map[string]bool{}, err: r.err}
+		return &ConfigReader{path: r.path, prefix: r.prefix + key + ".", obj: &object{values: map[string]value{}},
+			read: map[string]bool{}, err: r.err}
 	}
 	nested.config = true
 	return nested

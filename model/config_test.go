@@ -327,6 +327,20 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
+// A file that says no more than its kind is an error of one line, but Gemma's, of which each size has a default.
+func TestBareConfig(t *testing.T) {
+	for _, family := range model.Families() {
+		for _, rest := range []string{``, `, "text_config": null`, `, "text_config": {}`, `, "text_config": 3`} {
+			c, err := hf.ParseConfig("config.json", []byte(`{"model_type": "`+family+`"`+rest+`}`))
+			check(t, err)
+			_, err = model.New(c)
+			if err == nil && !strings.HasPrefix(family, "gemma") || err != nil && strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s%s: %v", family, rest, err)
+			}
+		}
+	}
+}
+
 // A huge vocabulary of tiny rows is not cut into more tiles than a plan and a step can take, each of them whole but
 // the last.
 func TestTilesAreFew(t *testing.T) {
