@@ -213,6 +213,11 @@ func TestConfigMeaning(t *testing.T) {
 		{"mistral3: the text may be Mistral's", "mistral3", map[string]any{"model_type": "mistral",
 			"rope_parameters": map[string]any{"rope_type": "default", "rope_theta": 1e9}, "sliding_window": absent},
 			func(m *model.Model) any { return windows(m) }, []int{4096, 4096}},
+		{"gemma3_text: longrope in all layers", "gemma3_text", map[string]any{"rope_parameters": map[string]any{
+			"full_attention": longRope(8, 16), "sliding_attention": longRope(8, 16)}},
+			func(m *model.Model) any { return m.Rotary().OriginalPositions }, 16},
+		{"smollm3: longrope in all layers that are rotated", "smollm3", map[string]any{
+			"rope_parameters": longRope(6, 16)}, func(m *model.Model) any { return m.Rotary().OriginalPositions }, 16},
 		{"seed_oss: a null head_dim shares the hidden size", "seed_oss", map[string]any{"head_dim": nil,
 			"hidden_size": 24}, func(m *model.Model) any { return attention(m, 0).HeadDim }, 6},
 		{"keys of SmolLM2", "llama", map[string]any{"is_llama_config": true, "rope_interleaved": false, "transformers.js_config": map[string]any{"dtype": "q4"}}, func(m *model.Model) any { return m.Type }, "llama"},
@@ -223,6 +228,17 @@ func TestConfigMeaning(t *testing.T) {
 			}
 		})
 	}
+}
+
+// longRope are the settings of longrope for heads of a width, and more keys with their values.
+func longRope(headDim, original int, more ...any) map[string]any {
+	ones := slices.Repeat([]float64{1}, headDim/2)
+	keys := map[string]any{"rope_type": "longrope", "short_factor": ones, "long_factor": ones, "rope_theta": 1e4,
+		"original_max_position_embeddings": original}
+	for i := 0; i < len(more); i += 2 {
+		keys[more[i].(string)] = more[i+1]
+	}
+	return keys
 }
 
 // TestConfigErrors has a model that cannot be trained in each row; the message names the key and says why.
@@ -314,6 +330,12 @@ func TestConfigErrors(t *testing.T) {
 		{"gemma3_text", map[string]any{"sliding_window_pattern": 0, "layer_types": absent},
 			`"sliding_window_pattern" is 0`},
 		{"phi3", map[string]any{"resid_pdrop": 0.1}, `"resid_pdrop" is 0.1: supported is 0`},
+		{"olmo3", map[string]any{"rope_parameters": absent, "rope_scaling": longRope(8, 16)},
+			`"rope_scaling" is {...}: longrope is supported only where all layers that are rotated have it`},
+		{"gemma3_text", map[string]any{"rope_parameters": map[string]any{"full_attention": longRope(8, 16),
+			"sliding_attention": longRope(8, 32)}}, `"rope_parameters" is {...}: longrope is supported only where`},
+		{"mistral3", map[string]any{"rope_parameters": longRope(8, 16, "llama_4_scaling_beta", 0.1)},
+			`"text_config.rope_parameters" is {...}: longrope is not supported together with "llama_4_scaling_beta"`},
 	} {
 		_, err := build(t, c.variant, c.set)
 		switch {

@@ -330,6 +330,7 @@ func (s *Spec) finish(r *hf.ConfigReader) {
 			b.Mixer = s.checked(r, a)
 		}
 	}
+	s.checkRopes(r)
 }
 
 // needsInner fails if a feed-forward has no columns because config.json does not say how many.

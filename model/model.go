@@ -260,7 +260,7 @@ func (m *Model) add(p Part) int {
 func (m *Model) Layers() int { return len(m.Blocks) + 2 }
 
 // Rotary are the frequencies that place the positions of documents in rotary tables (nn.RopeFrequencies.Place): those
-// of any block with longrope, since the blocks of a model agree in which documents are long.
+// of any block with longrope, since the blocks of a model agree in which documents are long (Spec.checkRopes).
 func (m *Model) Rotary() nn.RopeFrequencies {
 	for _, b := range m.Blocks {
 		if f := b.Rotary(); f.Kind == nn.RopeLong {

@@ -122,6 +122,33 @@ func readRopeByType(r *hf.ConfigReader, headDim int, theta float64, slidingKey s
 	return full, sliding
 }
 
+// checkRopes refuses what tables of rotary positions cannot hold. A micro-batch has one place for each of its positions
+// (Model.Rotary), so all rotated blocks agree in which documents are long; and a second table is for long documents or
+// for queries.
+func (s *Spec) checkRopes(r *hf.ConfigReader) {
+	key := "rope_parameters"
+	if r.Has("rope_scaling") {
+		key = "rope_scaling"
+	}
+	var lengths []int // of the longest documents that are not long, by rotated blocks; 0: none is long
+	for l := range s.Blocks {
+		f := s.Blocks[l].Rotary()
+		switch {
+		case f == nn.RopeFrequencies{}:
+		case f.Kind != nn.RopeLong:
+			lengths = append(lengths, 0)
+		case f.QueryBeta != 0:
+			r.Fail(key, "longrope is not supported together with \"llama_4_scaling_beta\"")
+		default:
+			lengths = append(lengths, f.OriginalPositions)
+		}
+	}
+	if len(slices.Compact(lengths)) > 1 {
+		r.Fail(key, "longrope is supported only where all layers that are rotated have it, with the same original "+
+			"length")
+	}
+}
+
 // rotated reads how many columns of a head are rotated, 0 for all, from what the keys of a config.json and, unless that
 // is nil, those of its "rope_parameters" say.
 func rotated(r, params *hf.ConfigReader, headDim int, defaultFactor float64) int {
