@@ -55,11 +55,7 @@ func configSeedOSS(m *stated) map[string]any {
 
 // writeRotated adds how many columns of a head are rotated.
 func writeRotated(m *decoder, add func(key string, value any)) {
-	rotated := m.Rope.Rotated
-	if rotated == 0 {
-		rotated = m.HeadDim
-	}
-	add("rope.dimension_count", uint32(rotated))
+	add("rope.dimension_count", uint32(m.Rope.Width()))
 }
 
 func configGLM4(m *stated) map[string]any {

@@ -83,15 +83,6 @@ func inF32(factors nn.Factors) (all []float32) {
 	return all
 }
 
-// longMagnitude returns longrope's factor of sines and cosines where a model states none: in transformers
-// (modeling_rope_utils.py) and in llama.cpp's converter.
-func longMagnitude(positions, original int) float64 {
-	if positions <= original || original < 2 {
-		return 1
-	}
-	return math.Sqrt(1 + math.Log(float64(positions)/float64(original))/math.Log(float64(original)))
-}
-
 // longRope reads longrope, if the file has it.
 func (g *header) longRope(f *tensorReader, m *stated) (err error) {
 	if !g.hasTensor(ropeLong) && !g.hasTensor(ropeShort) {
@@ -102,12 +93,8 @@ func (g *header) longRope(f *tensorReader, m *stated) (err error) {
 		return fmt.Errorf("tensor %s does not belong to a %s model: this kind of model cannot be imported", ropeLong,
 			m.arch.name)
 	}
-	width := p.Rotated
-	if width == 0 {
-		width = p.HeadDim
-	}
 	read := func(name string) (nn.Factors, error) {
-		if err := g.checkTensor(name, tensor.Shape{width / 2}); err != nil {
+		if err := g.checkTensor(name, tensor.Shape{p.Width() / 2}); err != nil {
 			return "", err
 		}
 		t := g.tensors[name]
@@ -147,7 +134,9 @@ func (m *stated) longConfig() map[string]any {
 	}
 	c := map[string]any{"type": m.rope.Kind.String(), "long_factor": list(m.rope.Long),
 		"short_factor": list(m.rope.Short)}
-	if float32(m.rope.Magnitude) != float32(longMagnitude(m.positions, m.rope.OriginalPositions)) {
+	original := m.rope.OriginalPositions
+	usual := nn.LongRopeMagnitude(float64(m.positions)/float64(original), original)
+	if float32(m.rope.Magnitude) != float32(usual) {
 		c["attention_factor"] = floatF32(m.rope.Magnitude)
 	}
 	return c

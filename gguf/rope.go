@@ -18,7 +18,7 @@ const (
 	scalingType     = "rope.scaling.type"
 	scalingFactor   = "rope.scaling.factor"
 	scalingOriginal = "rope.scaling.original_context_length"
-	scalingAttn     = "rope.scaling.attn_factor" // of scores, in addition to yarnMagnitude
+	scalingAttn     = "rope.scaling.attn_factor" // of scores, in addition to nn.YaRNMagnitude
 	yarnAttn        = "rope.scaling.yarn_attn_factor"
 	yarnFast        = "rope.scaling.yarn_beta_fast"
 	yarnSlow        = "rope.scaling.yarn_beta_slow"
@@ -35,15 +35,6 @@ const llama3Positions = 8192
 
 // ropeFreqs is the tensor of divisors that stands for the llama3 kind of rope scaling.
 const ropeFreqs = "rope_freqs.weight"
-
-// yarnMagnitude returns yarn's factor of sines and cosines where a model states none: in transformers
-// (modeling_rope_utils.py), and in llama.cpp (llama-context.cpp and ggml's rope_yarn).
-func yarnMagnitude(factor float64) float64 {
-	if factor <= 1 {
-		return 1
-	}
-	return 0.1*math.Log(factor) + 1
-}
 
 // refuseRope fails for a scaling that llama.cpp computes otherwise. The one difference that published models have is a
 // note.
@@ -85,7 +76,7 @@ func (m *decoder) ropeScaling(add func(key string, value any)) {
 		add(scalingType, "yarn")
 		add(scalingFactor, float32(f.Factor))
 		add(scalingOriginal, uint32(f.OriginalPositions))
-		usual := yarnMagnitude(f.Factor)
+		usual := nn.YaRNMagnitude(f.Factor, 1)
 		if f.Magnitude != usual || m.states("attention_factor") {
 			add(yarnAttn, float32(f.Magnitude))
 		}
@@ -204,7 +195,7 @@ func (g *header) yarn(m *stated) (err error) {
 	if p.BetaSlow, err = g.positive(arch+yarnSlow, betaSlow); err != nil {
 		return err
 	}
-	usual := yarnMagnitude(p.Factor)
+	usual := nn.YaRNMagnitude(p.Factor, 1)
 	relative, err := g.positive(arch+scalingAttn, 1)
 	if err != nil {
 		return err
@@ -250,7 +241,7 @@ func (m *stated) scalingConfig() map[string]any {
 	case nn.RopeYaRN:
 		c["factor"], c["beta_fast"], c["beta_slow"] = floatF32(p.Factor), floatF32(p.BetaFast), floatF32(p.BetaSlow)
 		c["original_max_position_embeddings"] = p.OriginalPositions
-		if p.Magnitude != yarnMagnitude(p.Factor) {
+		if p.Magnitude != nn.YaRNMagnitude(p.Factor, 1) {
 			c["attention_factor"] = floatF32(p.Magnitude)
 		}
 		if m.modelType == "gpt_oss" { // the file cannot say it, and every published model has it

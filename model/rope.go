@@ -189,15 +189,9 @@ func readYaRN(r, scaling *hf.ConfigReader, p *nn.RopeFrequencies) {
 	p.Factor = scaling.Positive("factor", float64(positions)/float64(max(p.OriginalPositions, 1)))
 	p.BetaFast, p.BetaSlow = scaling.Positive("beta_fast", 32), scaling.Positive("beta_slow", 1)
 	p.Whole = scaling.BoolOr("truncate", true)
-	magnitude := func(by float64) float64 {
-		if p.Factor <= 1 {
-			return 1
-		}
-		return 0.1*by*math.Log(p.Factor) + 1
-	}
-	p.Magnitude = magnitude(1)
+	p.Magnitude = nn.YaRNMagnitude(p.Factor, 1)
 	if one, all := scaling.FloatOr("mscale", 0), scaling.FloatOr("mscale_all_dim", 0); one != 0 && all != 0 {
-		p.Magnitude = magnitude(one) / magnitude(all)
+		p.Magnitude = nn.YaRNMagnitude(p.Factor, one) / nn.YaRNMagnitude(p.Factor, all)
 	}
 	p.Magnitude = scaling.Positive("attention_factor", p.Magnitude)
 	switch {
@@ -218,19 +212,11 @@ func readLongRope(r, scaling *hf.ConfigReader, p *nn.RopeFrequencies) {
 	positions := r.SizeOr("max_position_embeddings", 0)
 	p.OriginalPositions = r.SizeOr(original, scaling.SizeOr(original, positions))
 	p.Factor = scaling.Positive("factor", float64(positions)/float64(max(p.OriginalPositions, 1)))
-	p.Magnitude = 1
-	if p.Factor > 1 && p.OriginalPositions > 1 {
-		p.Magnitude = math.Sqrt(1 + math.Log(p.Factor)/math.Log(float64(p.OriginalPositions)))
-	}
-	p.Magnitude = scaling.Positive("attention_factor", p.Magnitude)
-	width := p.HeadDim
-	if p.Rotated > 0 {
-		width = p.Rotated
-	}
+	p.Magnitude = scaling.Positive("attention_factor", nn.LongRopeMagnitude(p.Factor, p.OriginalPositions))
 	read := func(key string) nn.Factors {
 		factors := scaling.FloatsOr(key, nil)
-		if r.Err() == nil && len(factors) != width/2 {
-			scaling.Fail(key, "%d numbers are expected, one for each frequency", width/2)
+		if n := p.Width() / 2; r.Err() == nil && len(factors) != n {
+			scaling.Fail(key, "%d numbers are expected, one for each frequency", n)
 		}
 		if slices.ContainsFunc(factors, func(x float64) bool { return x <= 0 }) {
 			scaling.Fail(key, "all of them must be positive")

@@ -113,7 +113,7 @@ func TestReadRopeByType(t *testing.T) {
 	const yarn = `"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192`
 	plain := nn.RopeFrequencies{HeadDim: 64, Theta: 5e5}
 	stretched := nn.RopeFrequencies{HeadDim: 64, Theta: 5e5, Kind: nn.RopeYaRN, Factor: 8, OriginalPositions: 8192,
-		BetaFast: 32, BetaSlow: 1, Whole: true, Magnitude: 0.1*math.Log(8) + 1}
+		BetaFast: 32, BetaSlow: 1, Whole: true, Magnitude: float64(0.1*math.Log(8)) + 1}
 	for doc, want := range map[string][2]nn.RopeFrequencies{
 		`{}`: {plain, plain},
 		`{"rope_theta": 500000, "rope_scaling": {` + yarn + `}}`: {stretched, plain},

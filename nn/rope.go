@@ -71,6 +71,25 @@ type RopeFrequencies struct {
 	QueryBeta float64
 }
 
+// YaRNMagnitude is yarn's factor of sines and cosines for frequencies that are stretched by a factor, and a multiple of
+// its logarithm, which is 1 where a model states none. Source: transformers (modeling_rope_utils.py), llama.cpp
+// (llama-context.cpp and ggml's rope_yarn).
+func YaRNMagnitude(factor, multiple float64) float64 {
+	if factor <= 1 {
+		return 1
+	}
+	return float64(0.1*multiple*math.Log(factor)) + 1
+}
+
+// LongRopeMagnitude is longrope's factor of sines and cosines where a model states none: for a context that is longer
+// by a factor than the original one. Source: transformers (modeling_rope_utils.py), llama.cpp's converter.
+func LongRopeMagnitude(factor float64, original int) float64 {
+	if factor <= 1 || original < 2 {
+		return 1
+	}
+	return math.Sqrt(1 + math.Log(factor)/math.Log(float64(original)))
+}
+
 // Factors is a list of numbers that can be compared: their shortest texts, with spaces between.
 type Factors string
 
@@ -143,8 +162,8 @@ func (f RopeFrequencies) IsLong(n int) bool { return f.Kind == RopeLong && n > f
 // pairs of the rest have frequency 0. Scores are sums over a head's columns, so the order makes no difference to them;
 // the rows of weights, of biases and of norms are put into it as they are read (model.PartlyRotated).
 
-// width is the number of columns that are rotated.
-func (f RopeFrequencies) width() int {
+// Width is the number of columns of a head that are rotated.
+func (f RopeFrequencies) Width() int {
 	if f.Rotated > 0 {
 		return f.Rotated
 	}
@@ -162,7 +181,7 @@ func (f RopeFrequencies) Divisors() []float32 {
 		inverse[float64](f)
 	divisors := make([]float32, len(plain))
 	for i := range divisors {
-		if divisors[i] = 1; i < f.width()/2 {
+		if divisors[i] = 1; i < f.Width()/2 {
 			divisors[i] = float32(plain[i] / stretched[i])
 		}
 	}
@@ -177,8 +196,8 @@ func inverse[F float32 | float64](f RopeFrequencies) []F {
 	if f.Kind == RopeLong {
 		factors = f.Short.Numbers()
 	}
-	for i := range inv[:f.width()/2] {
-		exponent := F(2*i) / F(f.width())
+	for i := range inv[:f.Width()/2] {
+		exponent := F(2*i) / F(f.Width())
 		inv[i] = 1 / F(math.Pow(f.Theta, float64(exponent)))
 		switch f.Kind {
 		case RopeLinear:
@@ -202,13 +221,13 @@ func (f RopeFrequencies) yarnRamp() (first, last float64) {
 		return 0, 1
 	}
 	at := func(turns float64) float64 {
-		return float64(f.width()) * math.Log(float64(f.OriginalPositions)/(turns*2*math.Pi)) / (2 * math.Log(f.Theta))
+		return float64(f.Width()) * math.Log(float64(f.OriginalPositions)/(turns*2*math.Pi)) / (2 * math.Log(f.Theta))
 	}
 	first, last = at(f.BetaFast), at(f.BetaSlow)
 	if f.Whole {
 		first, last = math.Floor(first), math.Ceil(last)
 	}
-	first, last = max(first, 0), min(last, float64(f.width()-1))
+	first, last = max(first, 0), min(last, float64(f.Width()-1))
 	if first == last {
 		last += 0.001 // as transformers has it
 	}
@@ -245,7 +264,7 @@ func (f RopeFrequencies) Tables(positions, first, n int) (cos, sin []float32) {
 			for j, v := range inv {
 				s, c := math.Sincos(float64(float32(row-from) * v))
 				by := scale
-				if j < f.width()/2 {
+				if j < f.Width()/2 {
 					by *= table.magnitude()
 				}
 				cos, sin = append(cos, float32(c)*by), append(sin, float32(s)*by)
