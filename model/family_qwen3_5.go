@@ -55,7 +55,7 @@ var (
 // readQwen35 reads Qwen 3.5 and its successors of the same architecture: most layers have a gated delta net, and the
 // others attention whose output has a gate. Source: transformers, configuration_qwen3_5.py and modeling_qwen3_5.py.
 func readQwen35(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.mRope(r, 10000)
+	s.mRope(r)
 	s.qwenHybrid(r, 4)
 	r.Ignore("mlp_only_layers") // which are all
 }
@@ -63,7 +63,7 @@ func readQwen35(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 // readQwen35MoE reads those with experts in every layer.
 // Source: transformers, configuration_qwen3_5_moe.py and modeling_qwen3_5_moe.py.
 func readQwen35MoE(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.mRope(r, 10000)
+	s.mRope(r)
 	s.qwenHybrid(r, 2)
 	if len(r.IntsOr("mlp_only_layers", nil)) > 0 {
 		r.Fail("mlp_only_layers", "every layer has experts")

@@ -18,14 +18,16 @@ var qwen3VLMoE = slices.Concat(qwen, Names{
 // readQwen25VL reads the text of Qwen 2.5 VL, which is Qwen 2.5.
 // Source: transformers, configuration_qwen2_5_vl.py and modeling_qwen2_5_vl.py.
 func readQwen25VL(c *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.mRope(r, 1e6)
+	s.mRope(r)
+	s.theta = 1e6
 	readQwen2(c, r, s)
 }
 
 // readQwen3VL reads the text of Qwen 3 VL, which is Qwen 3.
 // Source: transformers, configuration_qwen3_vl.py and modeling_qwen3_vl.py.
 func readQwen3VL(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.mRope(r, 5e5)
+	s.mRope(r)
+	s.theta = 5e5
 	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 32)
 	s.headDimOr(r, 128)
 	s.qwen3Attention(r)
@@ -34,7 +36,8 @@ func readQwen3VL(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 // readQwen3VLMoE reads the text of Qwen 3 VL's mixtures, in which the weights of a token's experts add up to 1.
 // Source: transformers, configuration_qwen3_vl_moe.py and modeling_qwen3_vl_moe.py.
 func readQwen3VLMoE(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.mRope(r, 5e5)
+	s.mRope(r)
+	s.theta = 5e5
 	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 16)
 	s.HeadDim(r)
 	s.qwen3Attention(r)
@@ -43,9 +46,8 @@ func readQwen3VLMoE(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 }
 
 // mRope marks what is about images as read. A rotation whose angles depend on the place in an image is the plain one on
-// text, where an image's coordinates all are the position. theta stands for an absent base.
-func (s *Spec) mRope(r *hf.ConfigReader, theta float64) {
-	s.theta = theta
+// text, where an image's coordinates all are the position.
+func (s *Spec) mRope(r *hf.ConfigReader) {
 	for _, key := range []string{"rope_scaling", "rope_parameters"} {
 		if scaling, ok := r.Object(key); ok {
 			scaling.Ignore("mrope_section", "mrope_interleaved")
