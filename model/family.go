@@ -277,6 +277,9 @@ func (s *Spec) LayerTypes(r *hf.ConfigReader, window int, slides func(layer int)
 	}
 }
 
+// windowEverywhere gives the attention of every layer a window; 0: none.
+func (s *Spec) windowEverywhere(window int) { s.windows = slices.Repeat([]int{window}, s.Layers) }
+
 // attention is that of a layer, for families whose layers differ in more than windows.
 func (s *Spec) attention(layer int) nn.Attention {
 	a := s.Attention

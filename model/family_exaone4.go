@@ -5,14 +5,6 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// postNorms has Qwen's names, and norms of results instead of those of inputs.
-var postNorms = qwen.Without("mixer_norm.*", "feed_norm.*").Before("norm.*", Names{
-	{Role: "mixer_post_norm.*", HF: "model.layers.{layer}.post_attention_layernorm.*",
-		GGUF: "blk.{layer}.post_attention_norm.*"},
-	{Role: "feed_post_norm.*", HF: "model.layers.{layer}.post_feedforward_layernorm.*",
-		GGUF: "blk.{layer}.post_ffw_norm.*"},
-})
-
 // readEXAONE4 reads EXAONE 4: norms of results, and of each head's query and key. Where some layers see a window, the
 // others do not rotate their heads. Source: transformers, configuration_exaone4.py and modeling_exaone4.py.
 func readEXAONE4(_ *hf.Config, r *hf.ConfigReader, s *Spec) {

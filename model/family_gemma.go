@@ -8,12 +8,8 @@ import (
 )
 
 // gemma has Qwen's names; both the inputs and the results of a block's halves are normed.
-var gemma = qwen.Without("feed_norm.*").Before("norm.*", Names{
-	{Role: "mixer_post_norm.*", HF: "model.layers.{layer}.post_attention_layernorm.*",
-		GGUF: "blk.{layer}.post_attention_norm.*"},
+var gemma = qwen.Without("feed_norm.*").Before("norm.*", resultNorms).Before("feed_post_norm.*", Names{
 	{Role: "feed_norm.*", HF: "model.layers.{layer}.pre_feedforward_layernorm.*", GGUF: "blk.{layer}.ffn_norm.*"},
-	{Role: "feed_post_norm.*", HF: "model.layers.{layer}.post_feedforward_layernorm.*",
-		GGUF: "blk.{layer}.post_ffw_norm.*"},
 })
 
 // gemma3 is the table of files that have a vision tower, too.

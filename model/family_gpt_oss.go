@@ -26,10 +26,6 @@ var gptOSS = slices.Concat(qwen.Renamed(normAfterAttention), Names{
 		GGUF: "blk.{layer}.ffn_down_exps.bias", CutGGUF: Stacked},
 })
 
-// normAfterAttention names the second norm of some mixtures in llama.cpp.
-var normAfterAttention = Names{{Role: "feed_norm.*", HF: "model.layers.{layer}.post_attention_layernorm.*",
-	GGUF: "blk.{layer}.post_attention_norm.*"}}
-
 // gptOSSInMXFP4 are the tensors that are published in MXFP4.
 var gptOSSInMXFP4 = []string{"model.layers.*.mlp.experts.gate_up_proj", "model.layers.*.mlp.experts.down_proj"}
 

@@ -1,10 +1,6 @@
 package model
 
-import (
-	"slices"
-
-	"github.com/millrace/millrace/hf"
-)
+import "github.com/millrace/millrace/hf"
 
 // mistral3 has Llama's names below those of the language model.
 var mistral3 = Llama.Under("language_model.model.").Renamed(Names{{Role: "lm_head.*",
@@ -39,7 +35,5 @@ func readMinistral3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	} else {
 		r.Fail("rope_parameters", "an object is expected")
 	}
-	if window := r.SizeOr("sliding_window", 0); window > 0 {
-		s.windows = slices.Repeat([]int{window}, s.Layers)
-	}
+	s.windowEverywhere(r.SizeOr("sliding_window", 0))
 }

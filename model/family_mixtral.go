@@ -25,9 +25,7 @@ func readMixtral(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 8)
 	s.HeadDim(r)
 	s.Rotary(r)
-	if window := r.SizeOr("sliding_window", 0); window > 0 {
-		s.windows = slices.Repeat([]int{window}, s.Layers)
-	}
+	s.windowEverywhere(r.SizeOr("sliding_window", 0))
 	r.Require("router_jitter_noise", 0.0)
 	r.Ignore("output_router_logits", "router_aux_loss_coef") // of a loss that a run asks for
 	experts := nn.Experts{Inner: s.GLU.Inner, Number: limited(r, "num_local_experts", maxExperts),

@@ -1,10 +1,6 @@
 package model
 
-import (
-	"slices"
-
-	"github.com/millrace/millrace/hf"
-)
+import "github.com/millrace/millrace/hf"
 
 // phi3 has Llama's names; q, k and v are one tensor, and so are gate and up. Heads may be rotated in part.
 var phi3 = Llama.Renamed(Names{
@@ -25,9 +21,7 @@ func readPhi3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.HeadDim(r)
 	r.Ignore("original_max_position_embeddings") // for other kinds than longrope it means nothing
 	s.Attention.Rope = readPartialRope(r, s.Attention.HeadDim, 10000, 1)
-	if window := r.SizeOr("sliding_window", 0); window > 0 {
-		s.windows = slices.Repeat([]int{window}, s.Layers)
-	}
+	s.windowEverywhere(r.SizeOr("sliding_window", 0))
 	r.Require("attention_bias", false)
 	r.Require("resid_pdrop", 0.0)
 	r.Require("embd_pdrop", 0.0)

@@ -3,8 +3,7 @@ package model
 import "github.com/millrace/millrace/hf"
 
 // seedOSS has Qwen's names; llama.cpp calls the norm before the feed-forward by another one.
-var seedOSS = qwen.Renamed(Names{{Role: "feed_norm.*", HF: "model.layers.{layer}.post_attention_layernorm.*",
-	GGUF: "blk.{layer}.post_attention_norm.*"}})
+var seedOSS = qwen.Renamed(normAfterAttention)
 
 // readSeedOSS reads Seed-OSS: Llama's block with biases on q, k and v. Its configurations ask for dropout, which is not
 // applied. Source: transformers, configuration_seed_oss.py and modeling_seed_oss.py.
