@@ -12,7 +12,7 @@ import (
 //	h       [T, H], of a chunk [c, H]  the residual stream between the halves: x plus the mixer's result
 //	dx, dy  [T, H], of a chunk [c, H]  gradients of x and y in one matrix: dy on entry, dx at the end
 //	norm    [c, H]                     the normed input of a half, in backward then its gradient
-//	out     [c, H]                     the result of a half, where the rule norms it
+//	out     [c, H]                     the result of a half, where the rule alters it: norms or multiplies it
 //	dOut    [T, H]                     gradient of that result, or by the parallel rule a copy of dy
 //	w, dw   [out, in], F32 [out, in]   a weight, as y = x·w^T, and its gradient
 
@@ -95,11 +95,10 @@ type Pass struct {
 	call      int     // rows of a call of experts
 	positions device.Mem
 
-	norm device.Mat // [c, Hidden]: the normed input of the half, then the gradient of it
-	rstd device.Mat // F32 [c, 1]: of that norm
-	out  device.Mat // [c, Hidden]: the half's result, where it is normed
-	// F32 [c, 1]: of the norm of the result
-	outRstd device.Mat
+	norm    device.Mat   // [c, Hidden]: the normed input of the half, then the gradient of it
+	rstd    device.Mat   // F32 [c, 1]: of that norm
+	out     device.Mat   // [c, Hidden]: the half's result, where the rule alters it
+	outRstd device.Mat   // F32 [c, 1]: of the norm of the result, where the rule norms it
 	cache   *Cache       // of a pass that continues sequences; else nil
 	buf     []device.Mat // the half's values: what is kept from kept, the rest from work
 	held    *Held        // of a routed feed-forward

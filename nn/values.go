@@ -89,9 +89,9 @@ type Work struct {
 	mixer, feed []device.Mat // by the half's values, except those that Kept has
 	h           device.Mat   // [c, Hidden]: the residual stream between the halves, where Kept has none
 
-	// By rules that norm the results of halves: [c, Hidden], the mixer's and the feed-forward's, and F32 [c, 1].
-	out, outRstd [2]device.Mat
-	dOut         device.Mat // [t, Hidden]: the gradient of results, by all rules but Pre
+	out     [2]device.Mat // [c, Hidden]: the results of the mixer and of the feed-forward, by rules that alter them
+	outRstd [2]device.Mat // F32 [c, 1]: of their norms, by rules that norm them
+	dOut    device.Mat    // [t, Hidden]: the gradient of results, by all rules but Pre
 
 	mixerTable, feedTable []Value // of mixer and feed
 }
@@ -122,9 +122,12 @@ func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t int, cut Cut, k K
 	w := &Work{chunk: rows, call: max(rows, cut.Call),
 		norm: a.Mat(dtype, rows, d.Hidden), rstd: a.Mat(tensor.F32, rows, 1),
 		mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed)), mixerTable: mixer, feedTable: feed}
-	if d.Rule.alters() {
-		for i := range w.out {
-			w.out[i], w.outRstd[i] = a.Mat(dtype, rows, d.Hidden), a.Mat(tensor.F32, rows, 1)
+	for i := range w.out {
+		if d.Rule.alters() {
+			w.out[i] = a.Mat(dtype, rows, d.Hidden)
+		}
+		if d.Rule.hasPost() {
+			w.outRstd[i] = a.Mat(tensor.F32, rows, 1)
 		}
 	}
 	return &worker{w, a, dtype, t, k}
