@@ -8,11 +8,13 @@
     build.py --try PATTERN [SOURCE.py]... compiles the kernels whose names match and prints their figures; writes nothing
                                           (with --keep FOLDER: their PTX)
 
-For each source compiled/ has NAME.json, the manifest, a NAME-TARGET.ptx.gz for each target, which is all its PTX texts in the order of
-the manifest, and a NAME-ARCHITECTURE.cubin.gz for each architecture of registry.MACHINE_CODE, which is its machine code in the same
-order. The manifest has what ptxas and the machine code say of a kernel beside its limits; over one of them, the build fails. A source is
-compiled again when its text, that of registry.py or of this file, or the compiler's version is another. PTX is made for sm_80, which newer
-GPUs load too, and for sm_90a. It claims PTX_VERSION, so that drivers from that one on take it.
+For each source compiled/ has NAME.json, the manifest, NAME.ptx.zst, which is all its PTX texts in the order of the
+manifest, those of a kernel in the order of the targets' names, and NAME.cubin.zst, which is its machine code for the
+architectures of registry.MACHINE_CODE in the same order. One file has them all because those of a kernel are much
+alike. The manifest has what ptxas and the machine code say of a kernel beside its limits; over one of them, the build
+fails. A source is compiled again when its text, that of registry.py or of this file, or the compiler's version is
+another. PTX is made for sm_80, which newer GPUs load too, and for sm_90a. It claims PTX_VERSION, so that drivers from
+that one on take it.
 
 Assembling is what a driver does when it loads PTX, for over a minute where all kernels are new to it: machine code saves that. A GPU of
 another architecture takes the PTX.
@@ -22,7 +24,6 @@ import argparse
 import collections
 import concurrent.futures
 import fnmatch
-import gzip
 import hashlib
 import importlib
 import json
@@ -36,6 +37,8 @@ import tempfile
 
 os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # paths and lines do not belong in the program
 os.environ.pop("TRITON_INTERPRET", None)
+
+import zstandard
 
 from registry import LOOPS, MACHINE_CODE, SCALARS, TARGETS
 
@@ -249,30 +252,43 @@ def manifest_path(source):
     return COMPILED / (pathlib.Path(source).stem + ".json")
 
 
-def bundle_path(source, target):
-    return COMPILED / f"{pathlib.Path(source).stem}-{target}.ptx.gz"
+def ptx_path(source):
+    return COMPILED / (pathlib.Path(source).stem + ".ptx.zst")
 
 
-def code_path(source, architecture):
-    return COMPILED / f"{pathlib.Path(source).stem}-{architecture}.cubin.gz"
+def code_path(source):
+    return COMPILED / (pathlib.Path(source).stem + ".cubin.zst")
+
+
+def pack(parts):
+    return zstandard.ZstdCompressor(level=19).compress(b"".join(parts))
+
+
+def unpack(path, sizes):
+    """The parts of a file, by the keys of sizes, which are in the file's order."""
+    data, parts = zstandard.ZstdDecompressor().decompress(path.read_bytes()), {}
+    for key, size in sizes.items():
+        parts[key], data = data[:size], data[size:]
+    return parts
+
+
+def ptx_order(kernels):
+    return [(k["name"], target) for k in kernels for target in sorted(TARGETS)]
+
+
+def code_order(kernels):
+    return [(k["name"], architecture) for k in kernels for architecture in sorted(MACHINE_CODE)]
 
 
 def read(source):
     """The manifest of a source, its PTX by (name, target) and its machine code by (name, architecture); nothing where there are none."""
     try:
         manifest = json.loads(manifest_path(source).read_text())
-        texts, code = {}, {}
-        for target in TARGETS:
-            bundle = gzip.decompress(bundle_path(source, target).read_bytes()).decode()
-            for kernel in manifest["kernels"]:
-                size = kernel["targets"][target]["ptx_bytes"]
-                texts[kernel["name"], target], bundle = bundle[:size], bundle[size:]
-        for architecture, target in MACHINE_CODE.items():
-            bundle = gzip.decompress(code_path(source, architecture).read_bytes())
-            for kernel in manifest["kernels"]:
-                size = kernel["targets"][target]["cubin_bytes"][architecture]
-                code[kernel["name"], architecture], bundle = bundle[:size], bundle[size:]
-        return manifest, texts, code
+        targets = {k["name"]: k["targets"] for k in manifest["kernels"]}
+        ptx_bytes = {(n, t): targets[n][t]["ptx_bytes"] for n, t in ptx_order(manifest["kernels"])}
+        code_bytes = {(n, a): targets[n][MACHINE_CODE[a]]["cubin_bytes"][a] for n, a in code_order(manifest["kernels"])}
+        texts, code = unpack(ptx_path(source), ptx_bytes), unpack(code_path(source), code_bytes)
+        return manifest, {key: text.decode() for key, text in texts.items()}, code
     except (FileNotFoundError, KeyError):
         return {"kernels": []}, {}, {}
 
@@ -294,13 +310,9 @@ def text_of(manifest):
     return json.dumps(head)[:-1] + ', "kernels": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
-def code_bundles(kernels, code):
-    """The machine code of all kernels, one after the other, by architecture."""
-    return {a: b"".join(code[k["name"], a] for k in kernels) for a in MACHINE_CODE}
-
-
 def code_sums(kernels, code):
-    return {a: sha256(bundle) for a, bundle in code_bundles(kernels, code).items()}
+    """The sum of the machine code of all kernels, one after the other, by architecture."""
+    return {a: sha256(b"".join(code[k["name"], a] for k in kernels)) for a in MACHINE_CODE}
 
 
 def compiled(source, known):
@@ -342,11 +354,8 @@ def build(source):
         return
     new, new_texts, new_code = compiled(source, known_figures(manifest, code))
     COMPILED.mkdir(exist_ok=True)
-    for target in TARGETS:
-        bundle = "".join(new_texts[k["name"], target] for k in new["kernels"]).encode()
-        write(bundle_path(source, target), gzip.compress(bundle, 9, mtime=0))
-    for architecture, bundle in code_bundles(new["kernels"], new_code).items():
-        write(code_path(source, architecture), gzip.compress(bundle, 9, mtime=0))
+    write(ptx_path(source), pack(new_texts[key].encode() for key in ptx_order(new["kernels"])))
+    write(code_path(source), pack(new_code[key] for key in code_order(new["kernels"])))
     write(manifest_path(source), text_of(new).encode())
     print(f"{source}: {len(new['kernels'])} kernels")
 
@@ -420,7 +429,7 @@ def main():
                 reassemble(source)
             if not args.check and not args.assemble:
                 build(source)
-        made = {f.name for s in sources() for f in [manifest_path(s), *(bundle_path(s, t) for t in TARGETS), *(code_path(s, a) for a in MACHINE_CODE)]}
+        made = {f.name for s in sources() for f in (manifest_path(s), ptx_path(s), code_path(s))}
         gone = sorted({p.name for p in COMPILED.glob("*")} - made)
         if gone and not args.pattern and not args.ptxas and not args.sources:
             raise Stale(f"compiled/ has {gone}, which no source makes: remove them")

@@ -34,8 +34,7 @@ func Architecture(major, minor int) string {
 
 // LoadCode unpacks the machine code of all kernels for an architecture, by name. It takes some milliseconds.
 func LoadCode(name string) (map[string][]byte, error) {
-	i := slices.IndexFunc(architectures, func(a architecture) bool { return a.name == name })
-	if i < 0 {
+	if !slices.ContainsFunc(architectures, func(a architecture) bool { return a.name == name }) {
 		return nil, fmt.Errorf("there is no machine code for %q", name)
 	}
 	all, err := manifests()
@@ -44,17 +43,17 @@ func LoadCode(name string) (map[string][]byte, error) {
 	}
 	code := map[string][]byte{}
 	for _, m := range all {
-		unpacked, err := m.unpack(name + ".cubin.gz")
+		unpacked, err := m.unpack(".cubin.zst")
 		if err != nil {
 			return nil, fmt.Errorf("embedded kernels of %s: %w", m.Source, err)
 		}
 		for _, k := range m.Kernels {
-			n := k.Targets[architectures[i].target].CubinBytes[name]
-			if n <= 0 || n > len(unpacked) {
+			var part []byte
+			part, unpacked = cut(unpacked, k.codeBytes(), name)
+			if part == nil {
 				return nil, fmt.Errorf("embedded kernels of %s: %s has no machine code for %s", m.Source, k.Name, name)
 			}
-			code[k.Name] = slices.Clone(unpacked[:n]) // at an address that the driver likes
-			unpacked = unpacked[n:]
+			code[k.Name] = slices.Clone(part) // at an address that the driver likes
 		}
 		if len(unpacked) > 0 {
 			return nil, fmt.Errorf("embedded kernels of %s: %d bytes of machine code belong to no kernel", m.Source, len(unpacked))

@@ -4,6 +4,6 @@ package kernels
 
 import "embed"
 
-// compiled is empty: a program that cannot open NVIDIA's driver has no use for 12 MB of kernels. Tests of GPU code
+// compiled is empty: a program that cannot open NVIDIA's driver has no use for 8 MB of kernels. Tests of GPU code
 // need a build without the tag.
 var compiled embed.FS

@@ -2,15 +2,15 @@ package kernels
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 // TrailingPointers counts the pointers that a kernel takes after its arguments: scratch memory of Triton's, which no
@@ -145,16 +145,37 @@ type manifest struct {
 	TrailingPointers int    `json:"trailing_pointers"`
 	// CubinSHA256 is of the machine code of all kernels of the source, by architecture.
 	CubinSHA256 map[string]string `json:"cubin_sha256"`
-	Kernels     []struct {
-		Name    string           `json:"name"`
-		Entry   string           `json:"entry"`
-		Args    []Arg            `json:"args"`
-		Aligned []string         `json:"aligned"`
-		Most    map[string]int   `json:"most"`
-		Exact   bool             `json:"exact"`
-		Grid    []string         `json:"grid"`
-		Targets map[string]build `json:"targets"`
-	} `json:"kernels"`
+	Kernels     []entry           `json:"kernels"`
+}
+
+// An entry is a kernel of a manifest.
+type entry struct {
+	Name    string           `json:"name"`
+	Entry   string           `json:"entry"`
+	Args    []Arg            `json:"args"`
+	Aligned []string         `json:"aligned"`
+	Most    map[string]int   `json:"most"`
+	Exact   bool             `json:"exact"`
+	Grid    []string         `json:"grid"`
+	Targets map[string]build `json:"targets"`
+}
+
+// ptxBytes are the sizes of a kernel's PTX, by target.
+func (e *entry) ptxBytes() map[string]int {
+	sizes := map[string]int{}
+	for target, b := range e.Targets {
+		sizes[target] = b.PTXBytes
+	}
+	return sizes
+}
+
+// codeBytes are the sizes of a kernel's machine code, by architecture.
+func (e *entry) codeBytes() map[string]int {
+	sizes := map[string]int{}
+	for _, b := range e.Targets {
+		maps.Copy(sizes, b.CubinBytes)
+	}
+	return sizes
 }
 
 // A build has what differs between the targets of a kernel.
@@ -194,23 +215,42 @@ func manifests() ([]manifest, error) {
 	return all, nil
 }
 
-// unpack is a file of the kernels of a source, one after the other: NAME-sm80.ptx.gz or NAME-sm_80.cubin.gz.
-func (m *manifest) unpack(suffix string) ([]byte, error) {
-	name := strings.TrimSuffix(m.Source, ".py") + "-" + suffix
-	packed, err := compiled.Open("compiled/" + name)
+// unpack is the file of a source that has its kernels' PTX (.ptx.zst) or machine code (.cubin.zst): the texts or
+// code of a kernel for all targets or architectures, in the order of their names, then those of the next kernel.
+func (m *manifest) unpack(extension string) ([]byte, error) {
+	name := strings.TrimSuffix(m.Source, ".py") + extension
+	packed, err := compiled.ReadFile("compiled/" + name)
 	if err != nil {
 		return nil, err
 	}
-	defer packed.Close()
-	r, err := gzip.NewReader(packed)
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, err
 	}
-	all, err := io.ReadAll(r)
+	defer d.Close()
+	all, err := d.DecodeAll(packed, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return all, nil
+}
+
+// cut takes a kernel's parts off the front of an unpacked file. sizes are theirs, by target or architecture; it returns
+// the part that is asked for, and the parts of the next kernels. The part is nil if sizes do not name it, or if
+// the file ends before the part does.
+func cut(unpacked []byte, sizes map[string]int, wanted string) (part, rest []byte) {
+	rest = unpacked
+	for _, name := range slices.Sorted(maps.Keys(sizes)) {
+		size := sizes[name]
+		if size <= 0 || size > len(rest) {
+			return nil, rest
+		}
+		if name == wanted {
+			part = rest[:size]
+		}
+		rest = rest[size:]
+	}
+	return part, rest
 }
 
 // Load unpacks the kernels of a target. It takes some milliseconds; keep the set.
@@ -232,23 +272,23 @@ func Load(target string) (*Set, error) {
 }
 
 func (s *Set) add(m *manifest) error {
-	unpacked, err := m.unpack(s.Target + ".ptx.gz")
+	unpacked, err := m.unpack(".ptx.zst")
 	if err != nil {
 		return err
 	}
-	text := string(unpacked)
 	if m.TrailingPointers != TrailingPointers {
 		return fmt.Errorf("take %d trailing pointers, not %d", m.TrailingPointers, TrailingPointers)
 	}
 	for _, e := range m.Kernels {
-		b, ok := e.Targets[s.Target]
-		if !ok || b.PTXBytes > len(text) {
+		var text []byte
+		text, unpacked = cut(unpacked, e.ptxBytes(), s.Target)
+		if text == nil {
 			return fmt.Errorf("%s has no PTX for %s", e.Name, s.Target)
 		}
+		b := e.Targets[s.Target]
 		k := &Kernel{Name: e.Name, Entry: e.Entry, Source: m.Source, Args: e.Args, Aligned: e.Aligned, Most: e.Most, Exact: e.Exact,
-			Threads: 32 * b.Warps, SharedBytes: b.SharedBytes, Constants: b.Constants, Grid: e.Grid, PTX: text[:b.PTXBytes],
+			Threads: 32 * b.Warps, SharedBytes: b.SharedBytes, Constants: b.Constants, Grid: e.Grid, PTX: string(text),
 			Figures: b.Figures}
-		text = text[b.PTXBytes:]
 		if err := k.prepare(); err != nil {
 			return fmt.Errorf("%s: %w", e.Name, err)
 		}
@@ -257,8 +297,8 @@ func (s *Set) add(m *manifest) error {
 		}
 		s.kernels[k.Name] = k
 	}
-	if text != "" {
-		return fmt.Errorf("%d bytes of PTX belong to no kernel", len(text))
+	if len(unpacked) > 0 {
+		return fmt.Errorf("%d bytes of PTX belong to no kernel", len(unpacked))
 	}
 	return nil
 }
