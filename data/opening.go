@@ -6,7 +6,8 @@ import "github.com/millrace/millrace/data/template"
 // that refuse conversations which do not begin with a question.
 const DropOpening = "drop"
 
-// opening counts the messages before the first question that are no system prompt: a greeting of the assistant.
+// opening counts the messages before the first question that are no system prompt: a greeting of the assistant. A
+// conversation without a question has none, since nothing would be left of it.
 func opening(messages []template.Value) (n int) {
 	for _, v := range messages {
 		switch role, _ := textOf(v.(*template.Dict), "role"); role {
@@ -17,7 +18,7 @@ func opening(messages []template.Value) (n int) {
 			n++
 		}
 	}
-	return n
+	return 0
 }
 
 // open leaves out the opening of a conversation where the source says so.

@@ -5,6 +5,25 @@ import (
 	"testing"
 )
 
+// A conversation without a question has no opening: opening: drop keeps it whole, and is no advice where a template
+// refuses it.
+func TestNoQuestion(t *testing.T) {
+	const takesAll = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{{ '<assistant>' if " +
+		"add_generation_prompt }}"
+	row := write(t, t.TempDir(), "a.jsonl", `{"messages": [{"role": "assistant", "content": "b"}]}`)
+	for _, drop := range []string{"", DropOpening} {
+		s := Source{Type: Messages, Path: row, Opening: drop}
+		d, err := prepare(t, s, Options{Renderer: chatOf(t, takesAll)})
+		if err != nil || marked(d)[0] != "<assistant>[b</s>]" {
+			t.Errorf("opening %q: %v, %v", drop, d, err)
+		}
+		_, err = prepare(t, s, Options{Renderer: chatOf(t, "{{ raise_exception('ask') }}")})
+		if err == nil || !strings.Contains(err.Error(), ": ask; correct it") {
+			t.Errorf("opening %q: error %v", drop, err)
+		}
+	}
+}
+
 // TestDropOpening: a template may refuse conversations that do not begin with a question. The error says what to do,
 // and opening: drop leaves out the turns before it.
 func TestDropOpening(t *testing.T) {
@@ -46,12 +65,6 @@ func TestDropOpening(t *testing.T) {
 		if len(told) != 1 || !strings.HasSuffix(told[0], "before the first question are left out (opening: drop)") {
 			t.Errorf("%s: told %q", c.row, told)
 		}
-	}
-	s := Source{Type: Messages, Opening: DropOpening,
-		Path: write(t, t.TempDir(), "a.jsonl", `{"messages": [{"role": "assistant", "content": "b"}]}`)}
-	_, err := prepare(t, s, Options{Renderer: chatOf(t, asks)})
-	if err == nil || !strings.Contains(err.Error(), "no turn of the assistant") {
-		t.Errorf("nothing is left: %v", err)
 	}
 	for _, bad := range []Source{
 		{Type: Messages, Path: "a", Opening: "keep"}, {Type: Alpaca, Path: "a", Opening: DropOpening}} {
