@@ -14,7 +14,7 @@ import (
 type decoder struct {
 	*model.Model
 	arch         *architecture
-	nn.Attention             // of the first block; others differ in the window alone
+	nn.Attention             // of the first block; others may differ in the window, or not be rotated
 	experts      *nn.Experts // of every block that has any; nil: none has
 	dense        int         // blocks without experts
 	config       *hf.Config

@@ -115,10 +115,11 @@ func (g *header) prepare(f io.ReaderAt, d tensor.DType) (*importer, error) {
 	if imp.model, err = model.New(c); err != nil {
 		return nil, err
 	}
-	if imp.form, err = imp.model.GGUF(); m.unstacked {
-		imp.form, err = imp.model.UnstackedGGUF()
+	form := imp.model.GGUF
+	if m.unstacked {
+		form = imp.model.UnstackedGGUF
 	}
-	if err != nil {
+	if imp.form, err = form(); err != nil {
 		return nil, err
 	}
 	if err := g.checkTensors(imp.model, imp.form, m); err != nil {

@@ -29,7 +29,7 @@ type stated struct {
 	eps, theta    json.Number // the shortest text of the fp32 value: 1e-05, not 9.999999747378752e-06
 	rope          nn.RopeFrequencies
 	tied          bool // no output.weight: the head is the embedding
-	attentionBias bool // on Q, K, V and the output
+	attentionBias bool // on Q, K and V
 	mlpBias       bool
 	unstacked     bool // each expert has tensors of its own
 }
@@ -119,7 +119,8 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	m.vocab = emb.dims[0]
 	m.tied = !g.hasTensor("output.weight")
 	m.mlpBias = g.hasTensor("blk.0.ffn_down.bias")
-	// Qwen2 has Q, K and V biases always, and states no key for it. Elsewhere "attention_bias" stands for all four.
+	// Qwen2 always has biases on Q, K and V, and config.json has no key for them. Elsewhere that is "attention_bias",
+	// which in some families stands for one on the output, too.
 	m.attentionBias = g.hasTensor("blk.0.attn_q.bias")
 	return m, g.rope(theta, f, m)
 }
