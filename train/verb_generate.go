@@ -61,10 +61,11 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (made *Generated
 	return made, err
 }
 
-// GenerateEach continues several prompts, which share passes over the model. It calls each with what was made of them,
-// in their order, as soon as those before are there; an error of each ends it. The choices of the first prompt are
-// those of [Generate], and those of others depend on their number as well. o.Prompt has no meaning, and o.Out gets the
-// text as it comes if there is one prompt.
+// GenerateEach continues several prompts, which share passes over the model; where there are no caches
+// ([plan.CanContinue]) they come one after the other. It calls each with what was made of them, in their order, as soon
+// as those before are there; an error of each ends it. The choices of the first prompt are those of [Generate], and
+// those of others depend on their number as well. o.Prompt has no meaning, and o.Out gets the text as it comes if there
+// is one prompt.
 func GenerateEach(ctx context.Context, env *Env, o GenerateOptions, prompts []string,
 	each func(*Generated) error) (err error) {
 	var ask blame.Asking
