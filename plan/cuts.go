@@ -180,14 +180,31 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 	return p, ctx.Err()
 }
 
-// Check says in one line why nothing fits, if nothing does, and which number to change. It simulates nothing.
-func (f Fitting) Check(ctx context.Context) error {
+// smallest returns the request with the smallest sizes.
+func (f *Fitting) smallest() (Request, error) {
 	micros, err := f.Cuts.microBatches(f.Rows, f.Numerics.SequenceLen, f.Device)
+	if err != nil {
+		return Request{}, err
+	}
+	chunks := f.Cuts.headChunks(f.Device)
+	return f.sized(micros[len(micros)-1], chunks[len(chunks)-1]), nil
+}
+
+// Fits says in one line why nothing fits, if nothing does. It simulates nothing.
+func (f Fitting) Fits(ctx context.Context) error {
+	r, err := f.smallest()
 	if err != nil {
 		return err
 	}
-	chunks := f.Cuts.headChunks(f.Device)
-	r := f.sized(micros[len(micros)-1], chunks[len(chunks)-1])
+	return r.Fits(ctx)
+}
+
+// Check is Fits, and says which number to change.
+func (f Fitting) Check(ctx context.Context) error {
+	r, err := f.smallest()
+	if err != nil {
+		return err
+	}
 	if err = r.Fits(ctx); err == nil || ctx.Err() != nil {
 		return err
 	}

@@ -56,13 +56,7 @@ func (l lines) Write(p []byte) (int, error) {
 
 // countedEnv is an environment that counts operations.
 func countedEnv(t *testing.T, o *operations) *Env {
-	env := newEnv(t)
-	open := env.Open
-	env.Open = func(name string, a *hostmem.Accounts) (device.Device, device.Device, error) {
-		d, _, err := open(name, a)
-		return counted{d, o}, counted{d, o}, err
-	}
-	return env
+	return wrappedEnv(t, func(d device.Device) device.Device { return counted{d, o} })
 }
 
 // evaluatedRun is a run that spends most of its time in evaluations, of which the second one is the best.

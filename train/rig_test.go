@@ -32,6 +32,21 @@ func newEnv(t testing.TB) *Env {
 	}}
 }
 
+// wrappedEnv is newEnv with a device that is wrapped.
+func wrappedEnv(t *testing.T, wrap func(device.Device) device.Device) *Env {
+	env := newEnv(t)
+	open := env.Open
+	env.Open = func(name string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+		d, _, err := open(name, a)
+		if err != nil {
+			return nil, nil, err
+		}
+		d = wrap(d)
+		return d, d, nil
+	}
+	return env
+}
+
 // bytesConfig is a llama for the byte tokenizer.
 var bytesConfig = map[string]any{"model_type": "llama", "vocab_size": 320, "hidden_size": 48, "intermediate_size": 96,
 	"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,

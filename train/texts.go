@@ -20,29 +20,33 @@ type texts struct {
 
 // Sizes of passes that continue texts.
 const (
-	mostPassRows = 512 // positions of a prompt that one pass takes at most
+	mostPassRows = 512 // positions of prompts that one pass takes at most; not fewer than mostTexts
 	mostTexts    = 32  // texts that grow together at most
 )
 
 // planTexts plans for a number of texts that grow together, or for fewer where memory has no room for them, of as many
 // positions at most. prompt is the length of the longest prompt.
 func (e *Env) planTexts(ctx context.Context, src *source, n plan.Numerics, dev *Devices, mem runfile.Memory,
-	count, positions, prompt int) (p *plan.Plan, err error) {
+	count, positions, prompt int) (*plan.Plan, error) {
 	m, info := src.model.Frozen(), dev.Computes.Info()
 	if plan.CanContinue(m, info) != nil {
 		n.SequenceLen = positions
 		return e.fitPlan(ctx, m, n, 1, runfile.Sizes{}, info, mem,
 			func(plan.Numerics) plan.Outputs { return plan.Outputs{LogitRows: 1} })
 	}
-	for count = min(count, mostTexts); count > 0; count /= 2 {
-		out := plan.Outputs{LogitRows: count, Caches: nn.Caches{Sequences: count, Positions: positions}}
-		n.SequenceLen = max(min(prompt, mostPassRows), count)
-		p, err = e.fitPlan(ctx, m, n, 1, runfile.Sizes{}, info, mem, func(plan.Numerics) plan.Outputs { return out })
-		if err == nil || ctx.Err() != nil {
-			break
+	r, err := e.PlanRequest(m, n, info, mem)
+	if err != nil {
+		return nil, err
+	}
+	f := plan.Fitting{Request: r, Rows: 1}
+	for count = min(count, mostTexts); ; count /= 2 {
+		f.Outputs = plan.Outputs{LogitRows: count, Caches: nn.Caches{Sequences: count, Positions: positions}}
+		f.Numerics.SequenceLen = min(count*prompt, mostPassRows)
+		f.Cuts = plan.Cuts{MicroBatch: 1, HeadChunk: count} // the head has no other rows than those that are wanted
+		if count == 1 || f.Fits(ctx) == nil {
+			return f.Fit(ctx)
 		}
 	}
-	return p, err
 }
 
 // openTexts loads the model for a plan of planTexts.

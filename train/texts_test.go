@@ -8,7 +8,8 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 )
 
 // withoutCaches is a device whose streams have no operations on caches.
@@ -18,6 +19,87 @@ func (d withoutCaches) Info() device.Info {
 	info := d.Device.Info()
 	info.NoCaches = true
 	return info
+}
+
+// attending is a device that keeps the rows of each AttendCache.
+type attending struct {
+	device.Device
+	rows *[]int
+}
+
+func (d attending) NewStream(name string) (device.Stream, error) {
+	s, err := d.Device.NewStream(name)
+	return attendingStream{s, d.rows}, err
+}
+
+type attendingStream struct {
+	device.Stream
+	rows *[]int
+}
+
+func (s attendingStream) AttendCache(out, q, k, v device.Mat, spec device.AttentionSpec) {
+	*s.rows = append(*s.rows, q.Rows)
+	s.Stream.AttendCache(out, q, k, v, spec)
+}
+
+// The new tokens of several prompts share passes, each of as many as a pass may have.
+func TestPromptsSharePasses(t *testing.T) {
+	o := GenerateOptions{Model: writeModel(t, map[string]any{"num_hidden_layers": 1}), Tokenizer: "bytes", MaxTokens: 1,
+		Compute: "f32"}
+	all := 0
+	var prompts []string
+	for i := range 30 {
+		prompts = append(prompts, strings.Repeat("wheel ", 4))
+		all += len(prompts[i])
+	}
+	var rows []int
+	env := wrappedEnv(t, func(d device.Device) device.Device { return attending{d, &rows} })
+	if err := GenerateEach(t.Context(), env, o, prompts, func(*Generated) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if want := []int{mostPassRows, all - mostPassRows}; !slices.Equal(rows, want) {
+		t.Errorf("passes of %d rows, not of %d", rows, want)
+	}
+}
+
+// Where memory has no room for all texts at once, half as many of them grow together, and so on; where it has none for
+// one, the error says what to change for that one.
+func TestFewerTextsWhereMemoryIsShort(t *testing.T) {
+	env := newEnv(t)
+	src, err := openTrained(t.Context(), env, writeModel(t, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := env.OpenDevices("auto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	n, err := runfile.NumericsOf("f32", "f32")
+	if err != nil {
+		t.Fatal(err)
+	}
+	planOf := func(count int, hostBytes int64) (*plan.Plan, error) {
+		return env.planTexts(t.Context(), src, n, dev, runfile.Memory{Host: runfile.Bytes{N: hostBytes}}, count, 100, 8)
+	}
+	for _, count := range []int{1, 8, 16} {
+		whole, err := planOf(count, 1<<30)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ask := range []int{count, 2 * count, mostTexts} {
+			p, err := planOf(ask, whole.ProcessBytes())
+			if err != nil || p.Outputs.Caches.Sequences != count || p.Numerics.Positions() != 8*count {
+				t.Errorf("room for %d of %d texts: %v, %+v", count, ask, err, p)
+			}
+		}
+		if count == 1 {
+			_, err := planOf(mostTexts, whole.ProcessBytes()-1<<12)
+			if err == nil || !strings.Contains(err.Error(), "each of which makes it fit: memory.host=") {
+				t.Errorf("no room for one text: %v", err)
+			}
+		}
+	}
 }
 
 // Where there are no caches all of a text is computed for each token, with the same result: also of a model whose
@@ -33,17 +115,8 @@ func TestGenerateWithoutCaches(t *testing.T) {
 		for i, wrap := range []func(device.Device) device.Device{
 			func(d device.Device) device.Device { return d },
 			func(d device.Device) device.Device { return withoutCaches{d} }} {
-			env := newEnv(t)
-			open := env.Open
-			env.Open = func(name string, a *hostmem.Accounts) (device.Device, device.Device, error) {
-				d, _, err := open(name, a)
-				if err != nil {
-					return nil, nil, err
-				}
-				return wrap(d), wrap(d), nil
-			}
 			var err error
-			if made[i], err = Generate(t.Context(), env, o); err != nil {
+			if made[i], err = Generate(t.Context(), wrappedEnv(t, wrap), o); err != nil {
 				t.Fatal(err)
 			}
 		}
