@@ -74,17 +74,28 @@ func (p *Plan) LargerBatch(ctx context.Context) (*LargerBatch, error) {
 	rate := func(of *Plan) float64 { return float64(of.Numerics.StepPositions()) / of.Predicted.StepSeconds }
 	l := &LargerBatch{BatchTokens: best.Numerics.StepPositions(), StepSeconds: best.Predicted.StepSeconds,
 		TokensPerSec: rate(best), more: rate(best)/rate(p) - 1}
-	params, _ := p.Model.Params()
-	if active := p.Model.Active(); active < params {
-		l.mixture = fmt.Sprintf(", since all %s parameters are moved and updated and a token computes with %s",
-			FormatCount(params), FormatCount(active))
-	}
 	if l.more < FasterBy {
 		return nil, nil
 	}
+	l.mixture = p.mixture()
 	l.waits = [Lanes]string{LaneFetch: "the link to the device", LaneDrain: "the link from the device",
 		LaneUpdate: "the optimizer", LaneDisk: "the disk"}[busiest]
 	return l, nil
+}
+
+// mixture says why steps of a mixture of experts wait; of other models it is empty.
+func (p *Plan) mixture() string {
+	params, trained := p.Model.Params()
+	active := p.Model.Active()
+	if active == params {
+		return ""
+	}
+	moved := "moved and updated"
+	if trained < params {
+		moved = fmt.Sprintf("moved, %s of them are updated,", FormatCount(trained))
+	}
+	return fmt.Sprintf(", since all %s parameters are %s and a token computes with %s", FormatCount(params), moved,
+		FormatCount(active))
 }
 
 // String is the advice in a line.
