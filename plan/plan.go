@@ -169,6 +169,10 @@ func (r Request) check() error {
 			return fmt.Errorf("caches of %d sequences of %d positions: they may have %d rows together",
 				c.Sequences, c.Positions, MaxPositionsPerMicroBatch)
 		}
+		if n := r.Numerics.MicroBatches; n != 1 {
+			return fmt.Errorf("caches: a step has %d micro-batches, and a pass that continues sequences is one; "+
+				"give them a larger micro-batch", n)
+		}
 		if err := CanContinue(r.Model, r.Device); err != nil {
 			return err
 		}
