@@ -140,7 +140,7 @@ func (c *chooser) search(start Placement, best *Plan, seen map[string]bool, thor
 	if start.LookAhead = 2*c.Numerics.StepPositions() <= 3*c.Model.Vocab; c.fits(c.measure(start)) != nil {
 		start.LookAhead = false
 	}
-	start = c.largestCalls(start)
+	start = c.withLargestCalls(start)
 	routes := []Route{nil}
 	if thorough {
 		routes = c.routes(start)
@@ -175,16 +175,17 @@ func (c *chooser) search(start Placement, best *Plan, seen map[string]bool, thor
 	return best
 }
 
-// callChunks are the most chunks of a call of experts. On a device of its own each operation costs a launch, also those
-// that find no rows; on the host's cores it costs next to nothing, and small calls stay in the caches.
-const callChunks = 8
+// searchedCallChunks are the most chunks of a call of experts that the search tries. On a device of its own each
+// operation costs a launch, also those that find no rows; on the host's cores it costs next to nothing, and small calls
+// stay in the caches.
+const searchedCallChunks = 8
 
-// largestCalls gives experts the largest calls that there is room for.
-func (c *chooser) largestCalls(place Placement) Placement {
+// withLargestCalls is a placement that gives experts the largest calls that there is room for.
+func (c *chooser) withLargestCalls(place Placement) Placement {
 	if c.Device.Unified || !c.Model.Routed() {
 		return place
 	}
-	for place.CallChunks = callChunks; place.CallChunks > 1 && c.fits(c.measure(place)) != nil; {
+	for place.CallChunks = searchedCallChunks; place.CallChunks > 1 && c.fits(c.measure(place)) != nil; {
 		place.CallChunks /= 2
 	}
 	return place

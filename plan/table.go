@@ -94,7 +94,7 @@ func (p *Plan) settle(ask Placement) Placement {
 		}
 	}
 	if ask.CallChunks > 1 && p.Model.Routed() {
-		place.CallChunks = min(ask.CallChunks, p.mostCallChunks())
+		place.CallChunks = min(ask.CallChunks, p.chunksOfStep())
 	}
 	place.LookAhead = ask.LookAhead && !bound && !inBackward && p.mayLookAhead(&place.Where)
 	return place
@@ -124,8 +124,8 @@ func (p *Plan) weightsPlace(part int, bound, headAtOnce, asked bool) Place {
 	return Host
 }
 
-// mostCallChunks is the number of chunks that all rows of a step have.
-func (p *Plan) mostCallChunks() int {
+// chunksOfStep is the number of chunks that all rows of a step have.
+func (p *Plan) chunksOfStep() int {
 	rows := p.Numerics.BlockRows()
 	return (p.Numerics.StepPositions() + rows - 1) / rows
 }
