@@ -20,6 +20,21 @@ func (p Phase) String() string {
 	return [...]string{"prologue", "steady", "flush", "forward", "logits", "continue", "nothing"}[p]
 }
 
+// Steps reports whether a schedule of the phase is a step: it computes gradients.
+func (p Phase) Steps() bool { return p == Prologue || p == Steady }
+
+// Updates reports whether a schedule of the phase begins with the pending updates.
+func (p Phase) Updates() bool { return p == Steady || p == Flush }
+
+// Runs reports whether a schedule of the phase goes through layers.
+func (p Phase) Runs() bool { return p != Flush && p != Nothing }
+
+// ForwardOnly reports whether a schedule of the phase runs forward alone: it leaves the state as it is.
+func (p Phase) ForwardOnly() bool { return p.Runs() && !p.Steps() }
+
+// WantsLogits reports whether a schedule of the phase computes logits instead of a loss.
+func (p Phase) WantsLogits() bool { return p == Logits || p == Continue }
+
 // Mode says which schedule is asked for.
 type Mode struct {
 	Phase Phase
@@ -36,5 +51,5 @@ type Mode struct {
 // usual is the mode in which a phase comes without a save: state is on the device from the second step on, and a
 // flush writes it back.
 func usual(phase Phase) Mode {
-	return Mode{Phase: phase, Loaded: phase == Steady || phase == Flush, WriteBack: phase == Flush}
+	return Mode{Phase: phase, Loaded: phase.Updates(), WriteBack: phase == Flush}
 }

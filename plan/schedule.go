@@ -78,11 +78,11 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 	for i := range b.devices {
 		b.devices[i].inX, b.devices[i].inDX = [2][]int{make([]int, micros), make([]int, micros)}, make([]int, micros)
 	}
-	ahead := b.runs() && b.updates() && p.Placement.LookAhead
+	ahead := b.Phase.Runs() && b.updates() && p.Placement.LookAhead
 	if ahead {
 		b.lookup(DoLookupAhead)
 	}
-	if b.runs() && b.updates() {
+	if b.Phase.Runs() && b.updates() {
 		for _, part := range p.Model.DecoderParts() {
 			if p.StatePasses(part) {
 				b.passing = append(b.passing, part)
@@ -95,7 +95,7 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 	b.update(first)
 	if !ahead {
 		b.update(p.Model.EmbedTiles...)
-		if b.runs() {
+		if b.Phase.Runs() {
 			b.lookup(DoLookup)
 		}
 	}
@@ -107,7 +107,7 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 	if ahead {
 		b.update(p.Model.EmbedTiles...)
 	}
-	if b.runs() {
+	if b.Phase.Runs() {
 		rows := b.walk()
 		for rank := range b.devices {
 			b.devices[rank].slots.plan(p.Placement.Rings.Weights, b.visited(rows, rank))
@@ -117,11 +117,11 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 			b.layer(row)
 		}
 	}
-	if b.backwards() {
+	if b.Phase.Steps() {
 		b.embeddingGrad()
 	}
 	for rank := range b.devices {
-		if b.runs() && b.Phase != Logits && b.Phase != Continue || b.devices[rank].counts {
+		if b.Phase.Runs() && !b.Phase.WantsLogits() || b.devices[rank].counts {
 			b.collect(rank)
 		}
 	}
@@ -137,16 +137,8 @@ func op(lane Lane, rank int, do Do) Op {
 	return Op{Worker: Worker{lane, rank}, Do: do, Layer: none, Part: none, Micro: none}
 }
 
-// runs reports whether the schedule runs layers.
-func (b *builder) runs() bool { return b.Phase != Flush && b.Phase != Nothing }
-
 // updates reports whether the schedule carries out the pending updates.
-func (b *builder) updates() bool {
-	return (b.Phase == Steady || b.Phase == Flush) && !b.UpdatesInBackward()
-}
-
-// backwards reports whether the schedule has a backward pass.
-func (b *builder) backwards() bool { return b.Phase == Prologue || b.Phase == Steady }
+func (b *builder) updates() bool { return b.Phase.Updates() && !b.UpdatesInBackward() }
 
 // row is a layer and its stages in one direction.
 type row struct {
@@ -170,14 +162,14 @@ func (b *builder) walk() (rows []row) {
 		enter(layer, up)
 	}
 	switch {
-	case b.backwards():
+	case b.Phase.Steps():
 		enter(b.blocks()+1, nn.Backward)
-	case b.Phase == Logits, b.Phase == Continue:
+	case b.Phase.WantsLogits():
 		enter(b.blocks()+1, nn.Logits)
 	default:
 		enter(b.blocks()+1, nn.Forward)
 	}
-	for layer := b.blocks(); b.backwards() && layer >= b.lowestTrained(); layer-- {
+	for layer := b.blocks(); b.Phase.Steps() && layer >= b.lowestTrained(); layer-- {
 		enter(layer, nn.Backward)
 	}
 	return rows

@@ -142,7 +142,7 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	if cache.Slot != none && uses.Has(nn.CacheRows) {
 		b.move(LaneDrain, rank, cache, b.cacheHome(r.layer))
 	}
-	if r.to == nn.Forward && uses.Has(nn.KeptRows) && b.backwards() && b.ActivationsSpill(r.layer-1) {
+	if r.to == nn.Forward && uses.Has(nn.KeptRows) && b.Phase.Steps() && b.ActivationsSpill(r.layer-1) {
 		b.move(LaneDrain, rank, kept, Operand{What: Kept, Index: r.layer, Micro: m, At: Host, Slot: none})
 	}
 	if v.Writes.Has(nn.Y) {

@@ -180,7 +180,10 @@ func (b *builder) home(what What, layer, m int) Operand {
 // saveInput takes the input of a layer to where it waits for the backward pass, if it spills, or for a layer on another
 // device. It is complete.
 func (b *builder) saveInput(layer, m int, x Operand) {
-	if layer <= b.blocks() && (b.crosses(layer-1) || !b.savedOnDevice(layer-1) && b.inputSpills(layer-1) && b.backwards()) {
+	if layer > b.blocks() {
+		return
+	}
+	if b.crosses(layer-1) || b.Phase.Steps() && !b.savedOnDevice(layer-1) && b.inputSpills(layer-1) {
 		b.move(LaneDrain, x.Rank, x, b.home(Input, layer, m))
 	}
 }

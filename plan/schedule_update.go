@@ -6,14 +6,14 @@ package plan
 func (b *builder) update(parts ...int) {
 	for _, part := range parts {
 		if b.StateResident(part) {
-			if b.runs() {
+			if b.Phase.Runs() {
 				b.weights(part)
 			} else {
 				b.updateResident(part)
 			}
 			continue
 		}
-		if b.runs() && b.updates() && b.StatePasses(part) {
+		if b.Phase.Runs() && b.updates() && b.StatePasses(part) {
 			continue // with its forward visit
 		}
 		if b.Trained(part) && b.updates() {

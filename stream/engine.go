@@ -528,8 +528,7 @@ func (e *Engine) finish(ctx context.Context, writeBack bool) error {
 // mode is in which mode the schedule of a phase comes now; writeBack says that the store is to have all of the state
 // after it, as it does where the schedule saves.
 func (e *Engine) mode(phase plan.Phase, writeBack bool) plan.Mode {
-	updates := phase != plan.Forwards && phase != plan.Logits && phase != plan.Continue
-	m := plan.Mode{Phase: phase, Saves: e.save != nil && updates}
+	m := plan.Mode{Phase: phase, Saves: e.save != nil && !phase.ForwardOnly()}
 	if e.Plan.KeepsLoaded() {
 		m.Loaded = e.loaded
 	}

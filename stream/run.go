@@ -121,13 +121,13 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		return Result{}, err
 	}
 	r.record()
-	if mode.Phase == plan.Steady || mode.Phase == plan.Flush {
+	if mode.Phase.Updates() {
 		e.pending, e.dirty = nil, true
 	}
 	if mode.WriteBack || !e.Plan.AnyStateResident() {
 		e.dirty = false
 	}
-	if batch != nil || mode.Phase == plan.Continue {
+	if mode.Phase.Runs() {
 		e.loaded = true // all of it is visited
 	}
 	if mode.Saves {

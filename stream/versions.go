@@ -48,7 +48,7 @@ func (v *versions) wrote(id store.ID) { v.of[id.Part][id.Kind]++ }
 // passed counts the gradients and the layer inputs that a schedule has written, except writes that were counted when
 // they happened.
 func (v *versions) passed(phase plan.Phase) {
-	if phase != plan.Prologue && phase != plan.Steady {
+	if !phase.Steps() {
 		return
 	}
 	for part, trained := range v.trained {
