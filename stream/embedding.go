@@ -31,17 +31,23 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 			r.release(updates)
 		}
 	}
+	scaled := false
 	for _, x := range op.Writes {
-		r.scaleRows(s, r.hostRows(x).RowRange(0, r.passRows))
+		scaled = r.scaleRows(s, r.hostRows(x).RowRange(0, r.passRows))
+	}
+	if !scaled {
+		return nil
 	}
 	return s.Sync()
 }
 
-// scaleRows makes rows of the table the embedding's output.
-func (r *execution) scaleRows(s device.Stream, y device.Mat) {
-	if by := r.Plan.Model.EmbedScale(y.DType); by != 1 {
+// scaleRows makes rows of the table the embedding's output. It reports whether they are others.
+func (r *execution) scaleRows(s device.Stream, y device.Mat) bool {
+	by := r.Plan.Model.EmbedScale(y.DType)
+	if by != 1 {
 		s.Scale(y, y, by)
 	}
+	return by != 1
 }
 
 // lookupAhead looks up the rows of the embedding that the step needs and updates them where they land; the table is
