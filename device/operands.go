@@ -88,6 +88,12 @@ func (o *Operands) vec(write bool, name string, mem Mem, t tensor.DType, n int) 
 	o.add(write, name, NewVec(mem, t, n), 1, n, []tensor.DType{t})
 }
 
+// bounds adds where documents begin and end.
+func (o *Operands) bounds(d Docs, rows int) {
+	o.vec(false, "start", d.Start, tensor.I32, rows)
+	o.vec(false, "end", d.End, tensor.I32, rows)
+}
+
 // same makes sure that two operands have one element type.
 func (o *Operands) same(name string, a, b Mat) {
 	if a.DType != b.DType {
@@ -303,13 +309,9 @@ func (o *Operands) RoPE(y, x, bias Mat, heads int, cos, sin Mat, positions Mem, 
 	o.apart([2]string{"y", "x"})
 }
 
+// attention adds the documents of an attention's rows, and checks what its spec says of heads and scores.
 func (o *Operands) attention(spec AttentionSpec, rows int) (queries, keys int) {
 	o.bounds(spec.Docs, rows)
-	return o.heads(spec)
-}
-
-// heads checks what an attention's spec says of its heads and scores.
-func (o *Operands) heads(spec AttentionSpec) (queries, keys int) {
 	if spec.Heads < 1 || spec.KVHeads < 1 || spec.HeadDim < 1 || spec.Heads%spec.KVHeads != 0 {
 		o.fail("%d heads of %d columns share %d key heads", spec.Heads, spec.HeadDim, spec.KVHeads)
 	}
@@ -366,13 +368,11 @@ func (o *Operands) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta Mat,
 
 func (o *Operands) AttendCache(out, q, k, v Mat, spec AttentionSpec) {
 	o.begin("AttendCache")
-	queries, keys := o.heads(spec)
+	queries, keys := o.attention(spec, q.Rows)
 	o.write("out", out, q.Rows, queries, activation)
 	o.read("q", q, q.Rows, queries, activation)
 	o.read("k", k, k.Rows, keys, activation)
 	o.read("v", v, k.Rows, keys, activation)
-	o.vec(false, "start", spec.Docs.Start, tensor.I32, q.Rows)
-	o.vec(false, "end", spec.Docs.End, tensor.I32, q.Rows)
 	o.same("out", out, q)
 	o.same("k", k, q)
 	o.same("v", v, q)

@@ -1,13 +1,5 @@
 package device
 
-import "github.com/millrace/millrace/tensor"
-
-// bounds adds where documents begin and end.
-func (o *Operands) bounds(d Docs, rows int) {
-	o.vec(false, "start", d.Start, tensor.I32, rows)
-	o.vec(false, "end", d.End, tensor.I32, rows)
-}
-
 func (o *Operands) CausalConv(y, x, w Mat, docs Docs) {
 	o.begin("CausalConv")
 	o.write("y", y, x.Rows, x.Cols, activation)
