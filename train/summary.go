@@ -19,21 +19,22 @@ type Summary struct {
 	EvalsNotLower int `json:"evals_not_lower,omitempty"`
 	Skipped       int `json:"skipped_updates"`            // their norm was not finite
 	Untargeted    int `json:"untargeted_steps,omitempty"` // they had no token that counts in the loss
-	// longer than a row, in an epoch: cut into pieces
+	// Split, Truncated and Dropped are the documents of an epoch that were longer than a row and were cut into pieces,
+	// cut off, or left out. CutTokens are the tokens that the last two cost.
 	Split        int            `json:"split_documents,omitempty"`
-	Truncated    int            `json:"truncated_documents,omitempty"` // cut off
-	Dropped      int            `json:"dropped_documents,omitempty"`   // left out
-	CutTokens    int64          `json:"cut_tokens,omitempty"`          // of these two, left out
-	Experts      *trace.Experts `json:"experts,omitempty"`             // of the last step
-	TrainSec     float64        `json:"train_sec"`                     // sum over the steps
+	Truncated    int            `json:"truncated_documents,omitempty"`
+	Dropped      int            `json:"dropped_documents,omitempty"`
+	CutTokens    int64          `json:"cut_tokens,omitempty"`
+	Experts      *trace.Experts `json:"experts,omitempty"` // of the last step
+	TrainSec     float64        `json:"train_sec"`         // sum over the steps
 	TokensPerSec float64        `json:"tokens_per_sec"`
 	Lanes        trace.Lanes    `json:"lanes"`          // busy seconds over the run
 	UploadBytes  int64          `json:"upload_bytes"`   // host to device over the run, as the schedule says
 	PeakBytes    int64          `json:"peak_rss_bytes"` // resident memory of the process
 	PlannedBytes int64          `json:"planned_bytes"`  // what the plan allowed
-	// directory of the trained model, of a run that has ended
-	Model string `json:"model,omitempty"`
-	// and of the one with the lowest evaluation loss, with save.best
+	// Model is the directory of the trained model, once the run has ended, and BestModel that of the one with the
+	// lowest evaluation loss, with save.best.
+	Model      string `json:"model,omitempty"`
 	BestModel  string `json:"best_model,omitempty"`
 	Checkpoint string `json:"checkpoint,omitempty"` // the latest
 

@@ -16,14 +16,14 @@ import (
 
 // ExportOptions say what to write as a Hugging Face directory.
 type ExportOptions struct {
-	// a Hugging Face directory, or a hub id: the configuration and the tokenizer. If Checkpoint is "", the weights as
-	// well; it may then be a run's output directory, or one of its checkpoints.
+	// Model is a Hugging Face directory, or a hub id, that has the configuration and the tokenizer. If Checkpoint is
+	// "", the weights come from there as well, and it may be a run's output directory, or one of its checkpoints.
 	Model      string
 	Checkpoint string       // directory whose weights are written
 	Dir        string       // must not exist
 	DType      tensor.DType // BF16, F32 or F16; Invalid: bf16, or of a checkpoint the type in which its run writes its model
-	// tensors that the family can have in MXFP4, gpt-oss' experts, are in that, rounded from the exact weights; the
-	// others in BF16
+	// MXFP4 rounds the exact weights of tensors that the family can have in MXFP4, gpt-oss' experts, to that, and those
+	// of the others to BF16.
 	MXFP4      bool
 	ShardBytes int64 // most tensor bytes in a file, unless one tensor alone has more; 0: hf.DefaultShardBytes
 }
