@@ -44,8 +44,12 @@ const (
 // A template may end turns with nothing; then a conversation is Unended, which says what the template has in such
 // places.
 //
-// A conversation without a message of the assistant has no spans; that is no error. The Limits are those of one render,
-// and n turns may take 2n+8 of them, or some 12n where marks are needed; ctx bounds them together.
+// A conversation without a message of the assistant has no spans; that is no error.
+//
+// The Limits are those of one render; ctx bounds all of them together. A turn takes 2 renders, or some 12 where marks
+// are needed, and at most 31; one that no question comes before takes some 24 with marks, and at most 54. Besides, a
+// conversation takes at most 22. Twice as many are possible for a template that opens the next turn after every text,
+// which is tried after all else.
 func (t *Template) FindTurns(ctx context.Context, in Input, turns Turns) (Conversation, error) {
 	if in.AddGenerationPrompt {
 		return Conversation{}, errors.New("chat template: the assistant's parts are those of a conversation without a generation prompt")
