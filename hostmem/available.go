@@ -85,6 +85,10 @@ var (
 	version2 = controller{[]string{"memory.max", "memory.high"}, "memory.current", "memory.stat", "inactive_file"}
 )
 
+// noLimit is below what version 1 says of a group without a limit: the largest number of whole pages, whose size
+// depends on the machine.
+const noLimit = 1 << 62
+
 // climb looks at a cgroup and all above it. Inside a container the path may be the host's and not exist below the
 // mount; climbing then ends at the mount, which is the container's own group.
 func climb(root fs.FS, mount, group string, c controller, take func(limit, used int64, source string)) {
@@ -92,8 +96,8 @@ func climb(root fs.FS, mount, group string, c controller, take func(limit, used 
 		for _, name := range c.limits {
 			file := path.Join(dir, name)
 			limit, err := number(root, file)
-			if err != nil {
-				continue // "max", or no such group
+			if err != nil || limit >= noLimit {
+				continue // "max", or no such group, or no limit: then the files of what is used need not be read
 			}
 			used, err := number(root, path.Join(dir, c.usage))
 			if err != nil {

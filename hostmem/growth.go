@@ -154,12 +154,12 @@ func inPieces(bytes int64, workers int, g *growth, populate func(off, n int64) e
 }
 
 // mustGrow reports whether memory must grow for a region to be populated, given what is available and what cgroups
-// leave. The error is errShort where that must not be hoped for.
-func (a *Accounts) mustGrow(bytes, available, cgroups int64) (bool, error) {
+// leave; those are asked only where that decides. The error is errShort where that must not be hoped for.
+func (a *Accounts) mustGrow(bytes, available int64, cgroups func() int64) (bool, error) {
 	switch {
 	case bytes <= available:
 		return false, nil
-	case bytes > cgroups || !a.GrowsOnUse():
+	case !a.GrowsOnUse() || bytes > cgroups():
 		return false, errShort
 	}
 	return true, nil

@@ -131,8 +131,10 @@ func TestMustGrow(t *testing.T) {
 	} {
 		a := New()
 		a.GrowOnUse(c.word)
-		if got, err := a.mustGrow(c.bytes, c.available, c.cgroups); got != c.want || err != c.err {
-			t.Errorf("%+v: %v, %v", c, got, err)
+		asked := false
+		got, err := a.mustGrow(c.bytes, c.available, func() int64 { asked = true; return c.cgroups })
+		if got != c.want || err != c.err || asked && c.bytes <= c.available {
+			t.Errorf("%+v: %v, %v; the cgroups were asked: %v", c, got, err, asked)
 		}
 	}
 }

@@ -296,4 +296,12 @@ func TestAvailable(t *testing.T) {
 	if _, err := total(fstest.MapFS{}); err == nil {
 		t.Error("a system that tells nothing gives no error for its total")
 	}
+	unlimited := fstest.MapFS{
+		"proc/self/cgroup":                           file("4:memory:/\n"),
+		"sys/fs/cgroup/memory/memory.limit_in_bytes": file("9223372036854771712\n"),
+		"sys/fs/cgroup/memory/memory.usage_in_bytes": file("2000000\n"),
+	}
+	if n, source, err := available(unlimited); err != ErrUnknown {
+		t.Errorf("a cgroup of version 1 without a limit: %d bytes from %q, %v", n, source, err)
+	}
 }

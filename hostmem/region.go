@@ -70,7 +70,7 @@ func (r *Region) Populate() error {
 	}
 	var g *growth
 	if n, _, err := Available(); err == nil {
-		grow, err := r.accounts.mustGrow(r.mapped, n, cgroupLeft(os.DirFS("/")))
+		grow, err := r.accounts.mustGrow(r.mapped, n, func() int64 { return cgroupLeft(os.DirFS("/")) })
 		if err != nil {
 			return shortage("populate", r.purpose, r.Len(), err)
 		}
