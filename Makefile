@@ -27,6 +27,9 @@ MODULES = data/parquet/oracle examples/library tools
 # In a module of its own, so that those who import this one need none of what it needs.
 STATICCHECK = $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck
 
+# About how long make demo may take, in seconds.
+DEMO_SECONDS ?= 120
+
 BENCH_TIME ?= 200ms
 BENCH_PROGRAMS = $(sort $(dir $(wildcard benchmarks/*/main.go)))
 
@@ -54,8 +57,8 @@ release-check: ## is the release reproducible, and does each package work on a c
 	tools/release/check.sh
 
 .PHONY: demo
-demo: build ## a small model learns to write, is killed and resumes with the same bits, in about two minutes
-	bin/millrace demo --dir build/demo
+demo: build ## a small model learns to write, is killed and resumes with the same bits, in about DEMO_SECONDS=120
+	bin/millrace demo --dir build/demo --seconds $(DEMO_SECONDS)
 
 .PHONY: test
 test: ## all tests; no cgo, no Python, no network
