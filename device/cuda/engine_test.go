@@ -210,9 +210,9 @@ func TestStandInTraining(t *testing.T) {
 		if (testing.Short() || raceEnabled) && c.compute != tensor.BF16 {
 			continue
 		}
-		steps := 2
-		if raceEnabled {
-			steps = 1
+		steps := 1 // the second type of numbers has other kernels, and the same steps
+		if c.compute == tensor.BF16 && !raceEnabled {
+			steps = 2
 		}
 		t.Run(c.variant+" "+c.compute.String(), func(t *testing.T) {
 			trainingLaws(t, c.variant, c.compute, steps, func() device.Device { return open(t, standin.Options{}, library) })

@@ -334,12 +334,17 @@ func testExpertBiasGrad(r *rig) {
 
 func testExpertGLU(r *rig) {
 	for _, d := range types {
-		for _, spec := range gluSpecs {
+		for i, spec := range gluSpecs {
 			for _, inPlace := range []bool{false, true} {
 				for _, inner := range []int{19, 600} {
+					call := i
 					r.mixtures(func(what string, m *mixture) {
 						if inner > 100 && m.Routing.Rows > 40 {
 							return // of one piece only
+						}
+						// All calls in place and not, for one kind of unit and short rows; the others take turns.
+						if call++; (i > 0 || inner > 100) && (call%2 == 0) == inPlace {
+							return
 						}
 						what = fmt.Sprintf("%v %+v in place %v %d %s", d, spec, inPlace, inner, what)
 						gateUp, dy := m.ofBlocks("gateUp", d, 2*inner), m.ofBlocks("dy", d, inner)
