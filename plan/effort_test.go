@@ -102,7 +102,7 @@ func TestManyMicroBatches(t *testing.T) {
 		return p, c.effort
 	}
 	_, few := search(simulatedMicros)
-	const micros = 512
+	const micros = 128 // four in a group: a search that took longer for more of them would do four times the work
 	p, many := search(micros)
 	t.Logf("%+v for %d micro-batches, %+v for %d", few, simulatedMicros, many, micros)
 	if many.operations > 2*few.operations || many.placements > 2*few.placements || many.operations > 5e6 ||

@@ -176,7 +176,7 @@ func TestEveryOperationMayFail(t *testing.T) {
 			s := least(name == "ring").subject(t, 3)
 			count := operations(t, s, o)
 			for _, stream := range slices.Sorted(maps.Keys(count)) {
-				first, step := 0, sample(count[stream], 40)
+				first, step := 0, sample(count[stream], 24)
 				if stream == "fetch" {
 					first = tables
 				}
@@ -353,7 +353,7 @@ func TestEveryLoanMayFail(t *testing.T) {
 			tried := 0
 			for l, n := range loans {
 				for at := range n {
-					if tried++; tried%sample(2*len(loans), 60) != 0 {
+					if tried++; tried%sample(2*len(loans), 40) != 0 {
 						continue
 					}
 					o := o

@@ -66,16 +66,29 @@ func newCPU(t errorer) device.Device {
 	return dev
 }
 
+// planned is a subject's plan with everything bound, which its rigs share, and what it was made for.
+type planned struct {
+	plan     *plan.Plan
+	model    *model.Model
+	numerics plan.Numerics
+	outputs  plan.Outputs
+	on       device.Info
+}
+
 // newPlan plans with everything bound; change may then choose another placement.
 func newPlan(t errorer, s *subject, dev device.Info, change func(*plan.Placement)) *plan.Plan {
 	t.Helper()
-	p, err := plan.New(context.Background(), plan.Request{Model: s.model, Numerics: s.numerics, Device: dev,
-		Machine: machine, Outputs: s.outputs})
-	if err != nil {
-		t.Fatal(err)
+	if s.planned != (planned{s.planned.plan, s.model, s.numerics, s.outputs, dev}) {
+		p, err := plan.New(context.Background(), plan.Request{Model: s.model, Numerics: s.numerics, Device: dev,
+			Machine: machine, Outputs: s.outputs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.planned = planned{p, s.model, s.numerics, s.outputs, dev}
 	}
+	p := s.planned.plan
 	if change != nil {
-		place := p.Placement
+		place := p.Placement.Clone()
 		change(&place)
 		p = p.With(place)
 	}

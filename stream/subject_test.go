@@ -27,6 +27,7 @@ type subject struct {
 	batches  []*stream.Batch
 	updates  []stream.Update
 	eval     *stream.Batch
+	planned  planned // by newPlan
 }
 
 // unclipped are steps of the same subject that do not clip; with inBackward, of a plan that knows.

@@ -26,7 +26,7 @@ import (
 )
 
 var (
-	faults    = flag.Int("faults", 24, "how many faults TestRunsUnderFaults puts into runs; 2000 for a long run")
+	faults    = flag.Int("faults", 12, "how many faults TestRunsUnderFaults puts into runs; 2000 for a long run")
 	faultSeed = flag.Uint64("fault-seed", 0, "which faults those are; 0: others each time, which is logged")
 )
 

@@ -28,7 +28,7 @@ import (
 )
 
 var (
-	kills    = flag.Int("kills", 30, "how often TestKilledRunsGoOn kills; 1000 for a long run")
+	kills    = flag.Int("kills", 18, "how often TestKilledRunsGoOn kills; 1000 for a long run")
 	killSeed = flag.Uint64("kill-seed", 0, "when TestKilledRunsGoOn kills; 0: another one each time, which is logged")
 )
 

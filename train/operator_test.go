@@ -27,7 +27,7 @@ import (
 )
 
 var (
-	weeks    = flag.Int("weeks", 12, "how many runs TestWeeksOfAnOperator disturbs; 500 for a long run")
+	weeks    = flag.Int("weeks", 8, "how many runs TestWeeksOfAnOperator disturbs; 500 for a long run")
 	weekSeed = flag.Uint64("week-seed", 0, "how it disturbs them; 0: in another way each time, which is logged")
 )
 

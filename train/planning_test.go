@@ -251,7 +251,7 @@ func TestSizesComeFromTheMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	planned, advised, refusals := 0, 0, 0
-	for left := int64(total); left > 40<<20; left -= max(left/100, 1<<20) {
+	for left := int64(total); left > 40<<20; left -= max(left/50, 2<<20) {
 		got, err := planWith(c, left)
 		switch {
 		case err == nil:
