@@ -397,6 +397,32 @@ func (o *Operands) SinkGrad(dsinks, sinks, lse, delta Mat) {
 	o.apart()
 }
 
+func (o *Operands) JoinHeads(y, a, b Mat, heads int) {
+	o.begin("JoinHeads")
+	o.joined(true, y, a, b, heads)
+}
+
+func (o *Operands) SplitHeads(a, b, y Mat, heads int) {
+	o.begin("SplitHeads")
+	o.joined(false, y, a, b, heads)
+}
+
+// joined checks heads that are made of two parts.
+func (o *Operands) joined(join bool, y, a, b Mat, heads int) {
+	width, n := o.groupLen(y, heads), o.groupLen(a, heads)
+	if rest := width - n; rest < 0 || !b.IsZero() && (rest == 0 || b.Cols != rest && b.Cols != rest*heads) {
+		o.fail("heads of %d columns from %d and a matrix of %d", width, n, b.Cols)
+	}
+	o.add(join, "y", y, a.Rows, y.Cols, activation)
+	o.add(!join, "a", a, a.Rows, a.Cols, activation)
+	o.same("a", a, y)
+	if !b.IsZero() {
+		o.add(!join, "b", b, a.Rows, b.Cols, activation)
+		o.same("b", b, y)
+	}
+	o.apart()
+}
+
 // glu checks the numbers of a gated unit.
 func (o *Operands) glu(spec GLUSpec) {
 	if spec.Limit < 0 || spec.Limit == 0 && spec.Alpha != 0 || spec.Limit > 0 && spec.Gate != SiLU ||

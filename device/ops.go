@@ -124,6 +124,14 @@ type AttentionOps interface {
 	// SinkGrad is the sinks' gradient: dsinks (F32, [1, heads]) -= sum over rows of exp(sinks - lse)*delta, from the
 	// sinks [1, heads] (A) and lse of Attention and the delta of AttentionGrad.
 	SinkGrad(dsinks, sinks, lse, delta Mat)
+	// JoinHeads puts two matrices side by side, head by head: a head of y [T, heads*d] is the n columns of the same
+	// head of a [T, heads*n], and after them those of b. b is [T, heads*(d-n)], or [T, d-n] if all heads share it;
+	// without a b, which n < d allows, the other columns are zeros.
+	JoinHeads(y, a, b Mat, heads int)
+	// SplitHeads takes apart what JoinHeads makes, and is its gradient: each head of a becomes the first n columns of
+	// the same head of y, and that of b the others. Where all heads share b, it is their sum, in fp32 and in the order
+	// of heads. Without a b the other columns are not read.
+	SplitHeads(a, b, y Mat, heads int)
 }
 
 // Activation is the function that a gated unit applies to its gate.

@@ -125,6 +125,32 @@ func (s *Stream) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device
 	})
 }
 
+// JoinHeads implements device.AttentionOps.
+func (s *Stream) JoinHeads(y, a, b device.Mat, heads int) {
+	s.operands.JoinHeads(y, a, b, heads)
+	s.enqueue(func() {
+		j := joined(y, a, b, heads)
+		s.crew.split(y.Rows, 1, rowBytes(y, y), func(lo, hi int) { s.crew.JoinHeads(j, lo, hi) })
+	})
+}
+
+// SplitHeads implements device.AttentionOps.
+func (s *Stream) SplitHeads(a, b, y device.Mat, heads int) {
+	s.operands.SplitHeads(a, b, y, heads)
+	s.enqueue(func() {
+		j := joined(y, a, b, heads)
+		s.crew.split(y.Rows, 1, rowBytes(y, y), func(lo, hi int) { s.crew.SplitHeads(j, lo, hi) })
+	})
+}
+
+func joined(y, a, b device.Mat, heads int) *kernels.Joined {
+	j := &kernels.Joined{Y: mat(y), A: mat(a), Heads: heads}
+	if !b.IsZero() {
+		j.B = mat(b)
+	}
+	return j
+}
+
 // SinkGrad implements device.AttentionOps.
 func (s *Stream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
 	s.operands.SinkGrad(dsinks, sinks, lse, delta)

@@ -88,6 +88,8 @@ func calls(a *device.Arena) []func(w work) {
 		func(dsinks, sinks, lse, delta device.Mat) func(work) {
 			return func(s work) { s.SinkGrad(dsinks, sinks, lse, delta) }
 		}(f32(1, groups), f32(1, groups), f32(rows, groups), f32(rows, groups)),
+		bind3(f32(rows, 15), f32(rows, 9), f32(rows, 2), func(s work, y, a, b device.Mat) { s.JoinHeads(y, a, b, 3) }),
+		bind3(f32(rows, 9), f32(rows, 2), f32(rows, 15), func(s work, a, b, y device.Mat) { s.SplitHeads(a, b, y, 3) }),
 		bind2(f32(rows, d), f32(rows, 2*d), func(s work, y, gateUp device.Mat) { s.GLU(y, gateUp, device.GLUSpec{}) }),
 		func(dGateUp, act, dy, gateUp device.Mat) func(work) {
 			return func(s work) { s.GLUGrad(dGateUp, act, dy, gateUp, device.GLUSpec{}) }

@@ -104,6 +104,8 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	spec := device.AttentionSpec{Heads: heads, KVHeads: heads / 2, HeadDim: headDim, Scale: 0.125, Docs: docs}
 	dsinks, sinks, capped := mat(tensor.F32, 1, heads), mat(tensor.BF16, 1, heads), spec
 	capped.SoftCap, capped.Sinks = 50, sinks
+	joined, parts := mat(tensor.BF16, rows, heads*48), mat(tensor.BF16, rows, heads*32)
+	shared := mat(tensor.BF16, rows, 16)
 	vec := func(t tensor.DType, n int) device.Mat { return a.Mat(t, 1, n) }
 	weights, low, grad, m, u := vec(tensor.BF16, n), vec(tensor.I16, n), vec(tensor.BF16, n), vec(tensor.F32, n), vec(tensor.F32, n)
 	m8, u8, ms, us := vec(tensor.U8, n), vec(tensor.U8, n), vec(tensor.F32, n/tensor.MomentBlock), vec(tensor.F32, n/tensor.MomentBlock)
@@ -145,6 +147,8 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"Attention":        func() { s.Attention(out, lse, q, k, v, spec) },
 		"AttentionGrad":    func() { s.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec) },
 		"SinkGrad":         func() { s.SinkGrad(dsinks, sinks, lse, delta) },
+		"JoinHeads":        func() { s.JoinHeads(joined, parts, shared, heads) },
+		"SplitHeads":       func() { s.SplitHeads(parts, shared, joined, heads) },
 		"Attention capped": func() { s.Attention(out, lse, q, k, v, capped) },
 		"LSEInit":          func() { s.LSEInit(stat) },
 		"LSEUpdate":        func() { s.LSEUpdate(stat, f, ids, 0, 30) },

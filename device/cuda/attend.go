@@ -114,6 +114,55 @@ func (s *Stream) attend(name string, q device.Mat, spec device.AttentionSpec, ar
 	return s.launch(o, args...)
 }
 
+// JoinHeads implements device.AttentionOps.
+func (s *Stream) JoinHeads(y, a, b device.Mat, heads int) {
+	s.operands.JoinHeads(y, a, b, heads)
+	s.enqueue(func() error {
+		if empty(y) {
+			return nil
+		}
+		d, n := y.Cols/heads, a.Cols/heads
+		if err := s.moveHeads(y, a, heads, n, d, n); err != nil || n == d {
+			return err
+		}
+		step := 0 // from head to head of b
+		if b.Cols > d-n {
+			step = d - n
+		}
+		return s.moveHeads(y.ColRange(n, y.Cols-n), b, heads, d-n, d, step)
+	})
+}
+
+// SplitHeads implements device.AttentionOps.
+func (s *Stream) SplitHeads(a, b, y device.Mat, heads int) {
+	s.operands.SplitHeads(a, b, y, heads)
+	s.enqueue(func() error {
+		if empty(y) {
+			return nil
+		}
+		d, n := y.Cols/heads, a.Cols/heads
+		if err := s.moveHeads(a, y, heads, n, n, d); err != nil || b.IsZero() {
+			return err
+		}
+		rest := y.ColRange(n, y.Cols-n)
+		if b.Cols > d-n {
+			return s.moveHeads(b, rest, heads, d-n, d-n, d)
+		}
+		return s.launch(named("sum_heads", typeName(y.DType)), ptr(b.Mem), ptr(rest.Mem), i32(y.Rows), i32(heads),
+			i32(d-n), i32(d), stride(b), stride(rest))
+	})
+}
+
+// moveHeads copies width columns of each head; the heads begin as many columns after each other as toHead and fromHead
+// say. From the zero Mat come zeros.
+func (s *Stream) moveHeads(to, from device.Mat, heads, width, toHead, fromHead int) error {
+	if width == 0 {
+		return nil
+	}
+	return s.launch(named("move_heads", typeName(to.DType)), ptr(to.Mem), ptr(from.Mem), i32(to.Rows), i32(heads),
+		i32(width), i32(toHead), i32(fromHead), stride(to), stride(from))
+}
+
 // SinkGrad implements device.AttentionOps.
 func (s *Stream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
 	s.operands.SinkGrad(dsinks, sinks, lse, delta)

@@ -36,6 +36,7 @@ type (
 	noLogitCap   struct{ device.Stream }
 	turnsBack    struct{ device.Stream }
 	forgetsBias  struct{ device.Stream }
+	firstHead    struct{ device.Stream }
 	zeroTargets  struct{ device.Stream }
 	fromZero     struct{ device.Stream }
 	wholeCache   struct{ device.Stream }
@@ -105,6 +106,13 @@ func (s noSlope) AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta device
 func (s overSinks) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
 	s.Stream.Zero(dsinks.Mem)
 	s.Stream.SinkGrad(dsinks, sinks, lse, delta)
+}
+
+func (s firstHead) SplitHeads(a, b, y device.Mat, heads int) {
+	s.Stream.SplitHeads(a, b, y, heads)
+	if d := y.Cols / heads; b.Cols == d-a.Cols/heads { // shared
+		s.Stream.SplitHeads(a.ColRange(0, a.Cols/heads), b, y.ColRange(0, d), 1)
+	}
 }
 
 func (s noLogitCap) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int,
@@ -196,6 +204,7 @@ var breaks = []struct {
 	{"forgets the sinks", "Attention", func(s device.Stream) device.Stream { return noSinks{s} }},
 	{"forgets the soft cap in the gradient", "Attention", func(s device.Stream) device.Stream { return noSlope{s} }},
 	{"overwrites the gradient of sinks", "Attention", func(s device.Stream) device.Stream { return overSinks{s} }},
+	{"takes the first head for the sum of heads", "Heads", func(s device.Stream) device.Stream { return firstHead{s} }},
 	{"forgets the soft cap of logits", "CrossEntropy", func(s device.Stream) device.Stream { return noLogitCap{s} }},
 	{"never turns back", "RoPE", func(s device.Stream) device.Stream { return turnsBack{s} }},
 	{"forgets the bias of a rotation", "RoPE", func(s device.Stream) device.Stream { return forgetsBias{s} }},

@@ -79,6 +79,16 @@ func (s *faultyStream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
 	s.op(func() { s.inner.SinkGrad(dsinks, sinks, lse, delta) })
 }
 
+func (s *faultyStream) JoinHeads(y, a, b device.Mat, heads int) {
+	s.operands.JoinHeads(y, a, b, heads)
+	s.op(func() { s.inner.JoinHeads(y, a, b, heads) })
+}
+
+func (s *faultyStream) SplitHeads(a, b, y device.Mat, heads int) {
+	s.operands.SplitHeads(a, b, y, heads)
+	s.op(func() { s.inner.SplitHeads(a, b, y, heads) })
+}
+
 func (s *faultyStream) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
 	s.operands.GLU(y, gateUp, spec)
 	s.op(func() { s.inner.GLU(y, gateUp, spec) })

@@ -344,6 +344,54 @@ func (s *referenceStream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
 	})
 }
 
+// JoinHeads: head i of y is head i of a, and then head i of b, the only one of b, or zeros.
+func (s *referenceStream) JoinHeads(y, a, b device.Mat, heads int) {
+	s.operands.JoinHeads(y, a, b, heads)
+	s.do(func() {
+		for i := range heads {
+			first, rest := halvesOfHead(y, a, heads, i)
+			s.put(first, s.numbers(headOf(a, heads, i)))
+			switch {
+			case !b.IsZero():
+				s.put(rest, s.numbers(headOf(b, b.Cols/rest.Cols, i%(b.Cols/rest.Cols))))
+			case rest.Cols > 0:
+				s.put(rest, make([]float64, rest.Rows*rest.Cols))
+			}
+		}
+	})
+}
+
+// SplitHeads: head i of a is the first part of head i of y, and head i of b the second; or b is the sum of these.
+func (s *referenceStream) SplitHeads(a, b, y device.Mat, heads int) {
+	s.operands.SplitHeads(a, b, y, heads)
+	s.do(func() {
+		sum := make([]float64, b.Rows*b.Cols)
+		for i := range heads {
+			first, rest := halvesOfHead(y, a, heads, i)
+			s.put(headOf(a, heads, i), s.numbers(first))
+			switch {
+			case b.IsZero():
+			case b.Cols == rest.Cols:
+				addTo(sum, s.numbers(rest), 1)
+			default:
+				s.put(headOf(b, heads, i), s.numbers(rest))
+			}
+		}
+		if !b.IsZero() && b.Cols == y.Cols/heads-a.Cols/heads {
+			s.put(b, sum)
+		}
+	})
+}
+
+// headOf are the columns of head i of a matrix of that many heads.
+func headOf(m device.Mat, heads, i int) device.Mat { return m.ColRange(i*(m.Cols/heads), m.Cols/heads) }
+
+// halvesOfHead are the columns of a head of y that are as wide as a head of a, and those after them.
+func halvesOfHead(y, a device.Mat, heads, i int) (first, rest device.Mat) {
+	head, n := headOf(y, heads, i), a.Cols/heads
+	return head.ColRange(0, n), head.ColRange(n, head.Cols-n)
+}
+
 // GLU: y = act(gate, up).
 func (s *referenceStream) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
 	s.operands.GLU(y, gateUp, spec)

@@ -282,6 +282,9 @@ func testBadCalls(r *rig) {
 		"lengths of a copy":    func(s device.Stream) { s.Copy(r.mem.Slice(0, 8), r.staging.Slice(0, 9)) },
 		"copy onto itself":     func(s device.Stream) { s.Copy(r.mem.Slice(0, 8), r.mem.Slice(7, 8)) },
 		"a gradient too wide":  func(s device.Stream) { s.BiasGrad(f32(1, 7), x) },
+		"heads that do not join": func(s device.Stream) {
+			s.JoinHeads(f32(4, 9), x, f32(4, 2), 3)
+		},
 		"low halves of F32": func(s device.Stream) {
 			s.AdamW(device.AdamWArgs{Weights: f32(1, 6), Low: mat(tensor.I16, 1, 6), Grad: f32(1, 6), M: f32(1, 6), V: f32(1, 6)}, bad)
 		},

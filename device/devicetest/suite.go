@@ -75,7 +75,7 @@ func (s Suite) Run(t *testing.T) {
 	tests := []test{
 		{"MatMul", testMatMul}, {"Bias", testBias}, {"Add", testAdd}, {"Scale", testScale}, {"Cast", testCast},
 		{"RMSNorm", testRMSNorm}, {"RMSNormGrad", testRMSNormGrad}, {"RoPE", testRoPE},
-		{"Attention", testAttention}, {"GLU", testGLU}, {"CrossEntropy", testCrossEntropy},
+		{"Attention", testAttention}, {"Heads", testHeads}, {"GLU", testGLU}, {"CrossEntropy", testCrossEntropy},
 		{"Gather", testGather}, {"ScatterAdd", testScatterAdd},
 		{"AdamW", testAdamW}, {"AdamW8", testAdamW8}, {"Sums", testSums},
 		{"Memory", testMemory}, {"Copy", testCopy}, {"InPlace", testInPlace},

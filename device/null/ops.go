@@ -75,6 +75,16 @@ func (s *stream) SinkGrad(dsinks, sinks, lse, delta device.Mat) {
 	s.count(0)
 }
 
+func (s *stream) JoinHeads(y, a, b device.Mat, heads int) {
+	s.operands.JoinHeads(y, a, b, heads)
+	s.count(0)
+}
+
+func (s *stream) SplitHeads(a, b, y device.Mat, heads int) {
+	s.operands.SplitHeads(a, b, y, heads)
+	s.count(0)
+}
+
 func (s *stream) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
 	s.operands.GLU(y, gateUp, spec)
 	s.count(0)

@@ -22,7 +22,7 @@ import adamw
 from poisoned import Field
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-SOURCES = ("elementwise", "norm", "sums", "rope", "glu", "loss", "embedding", "adamw", "routing", "experts")
+SOURCES = ("elementwise", "norm", "sums", "rope", "heads", "glu", "loss", "embedding", "adamw", "routing", "experts")
 SHAPES = ((1, 1), (1, 17), (3, 1), (17, 37), (7, 600))
 ALIGNED_SHAPES = ((3, 16), (5, 528), (2, 2064))
 f32 = np.float32
@@ -257,6 +257,41 @@ def unit(gate, up, word, alpha, limit, plus):
         s = (1 + tanh) / 2
         slope = s + g * (1 - tanh * tanh) / 2 * root * (1 + 3 * 0.044715 * g * g)
     return g * s * u, np.where(gate > limit, 0, u * slope), np.where(abs(up) > limit, 0, g * s)
+
+
+class HeadsTest(Case):
+    def cases(self):
+        for kind, variant in itertools.product(TYPES, ("any", "a16")):
+            shapes = {"any": ((1, 1, 1, 0), (5, 3, 7, 4), (3, 20, 70, 1)), "a16": ((5, 3, 64, 128), (17, 20, 80, 16))}
+            for rows, heads, width, gap in shapes[variant]:
+                with self.subTest(f"{kind}.{variant} {rows} {heads} {width} {gap}"):
+                    yield kind, variant, rows, heads, width, width + gap, 16 if variant == "a16" else 3
+
+    def test_move_heads(self):
+        for kind, variant, rows, heads, width, step, pad in self.cases():
+            for source, to in ((step, width), (width, step), (0, step), (None, step)):
+                cols = max(source or 0, width) * heads
+                x = field(kind, self.normal(rows, cols), cols + pad)
+                y = field(kind, self.normal(rows, to * heads), to * heads + pad)
+                want = numbers(y).copy()
+                for h in range(heads):
+                    part = 0 if source is None else numbers(x)[:, h * source:][:, :width]
+                    want[:, h * to:h * to + width] = part
+                # No source is a null pointer, as an empty tensor has.
+                given = torch.tensor([], dtype=TYPES[kind]) if source is None else x
+                launch(f"move_heads.{kind}.{variant}", y, given, rows, heads, width, to, source or 0, y.stride,
+                       x.stride)
+                self.same(numbers(y), want, y)
+
+    def test_sum_heads(self):
+        for kind, variant, rows, heads, width, step, pad in self.cases():
+            x = field(kind, self.normal(rows, step * heads), step * heads + pad)
+            y = empty(kind, rows, width, width + pad)
+            want = np.zeros((rows, width), f32)
+            for h in range(heads):
+                want += numbers(x)[:, h * step:][:, :width]
+            launch(f"sum_heads.{kind}.{variant}", y, x, rows, heads, width, step, y.stride, x.stride)
+            self.same(numbers(y), rounded(want, kind), y)
 
 
 class GLUTest(Case):

@@ -41,6 +41,14 @@ var aligned = map[string]operands{
 	"rmsnorm_grad.A.resid": normGrad,
 	"rope.A":               rope(1),
 	"rope.A.bias":          rope(0),
+	"move_heads.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		x, y := b.normal(d, 5, 17*96, 17*96+16), b.normal(d, 5, 17*112, 17*112+32)
+		return []any{y, x, 5, 17, 80, 112, 96, y.stride, x.stride}, []*field{y}
+	},
+	"sum_heads.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		x, y := b.normal(d, 19, 17*96, 17*96+16), b.field(d, 19, 80, 96)
+		return []any{y, x, 19, 17, 80, 96, y.stride, x.stride}, []*field{y}
+	},
 	"scale.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		x, y := b.normal(d, 7, 528, 544), b.field(d, 7, 528, 560)
 		return []any{y, x, 7, 528, y.stride, x.stride, float32(1.7)}, []*field{y}
