@@ -67,6 +67,16 @@ func variants() map[string]*nn.Block {
 		// Norms of small numbers have slopes that change within a step of a difference.
 		all[name].Mixer, all[name].Norm = d, nn.Norm{Eps: 0.02, Offset: float32(d.Heads % 2)}
 	}
+	ranked := nn.LatentAttention{Heads: 3, QueryRank: 10, KeyRank: 14, Plain: 6, Rotated: 4, ValueDim: 5, Scale: 0.41,
+		Eps: 1e-5, Rope: nn.RopeFrequencies{HeadDim: 4, Theta: 100}}
+	direct, biased := ranked, ranked
+	direct.QueryRank, direct.ValueDim, direct.InBias = 0, 10, true
+	biased.InBias, biased.OutBias = true, true
+	for name, l := range map[string]nn.LatentAttention{"latent": ranked, "latent, queries of one product": direct,
+		"latent, biases": biased} {
+		add(name, func(*nn.Attention, *nn.GLU) {})
+		all[name].Mixer = l
+	}
 	sandwich := *all["delta net"]
 	sandwich.Rule = nn.Sandwich
 	all["delta net, sandwich"] = &sandwich

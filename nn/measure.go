@@ -200,6 +200,9 @@ func (c *counter) RMSNorm(y, _, x, _ device.Mat, _ device.NormSpec) { c.moves(y,
 func (c *counter) SinkGrad(_, _, _, _ device.Mat)                   { c.Ops++ }
 func (c *counter) GLU(y, gateUp device.Mat, _ device.GLUSpec)       { c.moves(y, gateUp) }
 
+func (c *counter) JoinHeads(y, a, b device.Mat, _ int)  { c.moves(y, a, b) }
+func (c *counter) SplitHeads(a, b, y device.Mat, _ int) { c.moves(a, b, y) }
+
 func (c *counter) RoPE(y, x, _ device.Mat, _ int, _, _ device.Mat, _ device.Mem, _ bool) {
 	c.moves(y, x)
 }
