@@ -8,14 +8,24 @@ import (
 // again last (Belady's rule, which fetches least); among parts that are not used again, the one that was visited
 // longest ago, since its slot is free soonest.
 type slotRing struct {
-	visits []int
-	at     int
-	holds  []int // by slot: part, or none
-	last   []int // by slot: its latest visit
+	visits    []int
+	following []int // by visit: the next one of the same part
+	at        int
+	holds     []int // by slot: part, or none
+	last      []int // by slot: its latest visit
 }
 
 func (r *slotRing) plan(slots int, visits []int) {
-	*r = slotRing{visits: visits, holds: make([]int, slots), last: make([]int, slots)}
+	*r = slotRing{visits: visits, following: make([]int, len(visits)), holds: make([]int, slots),
+		last: make([]int, slots)}
+	later := map[int]int{} // by part, the nearest visit of those that were seen, from the last one on
+	for i := len(visits) - 1; i >= 0; i-- {
+		r.following[i] = math.MaxInt
+		if next, ok := later[visits[i]]; ok {
+			r.following[i] = next
+		}
+		later[visits[i]] = i
+	}
 	for i := range r.holds {
 		r.holds[i], r.last[i] = none, none
 	}
@@ -36,7 +46,7 @@ func (r *slotRing) next(part int) (slot int, fetch bool) {
 		}
 		use := math.MaxInt
 		if held != none {
-			use = r.nextUse(held)
+			use = r.following[r.last[i]]
 		}
 		if use > bestUse || use == bestUse && r.last[i] < r.last[best] {
 			best, bestUse = i, use
@@ -44,13 +54,4 @@ func (r *slotRing) next(part int) (slot int, fetch bool) {
 	}
 	r.holds[best], r.last[best] = part, now
 	return best, true
-}
-
-func (r *slotRing) nextUse(part int) int {
-	for i := r.at; i < len(r.visits); i++ {
-		if r.visits[i] == part {
-			return i
-		}
-	}
-	return math.MaxInt
 }
