@@ -40,25 +40,40 @@ func readGLM4MoE(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.Attention.Rope = readPartialRope(r, s.Attention.HeadDim, 10000, 0.5)
 	s.Attention.QKVBias = r.BoolOr("attention_bias", false)
 	s.Attention.QKNorm = r.BoolOr("use_qk_norm", false)
-	r.Ignore("num_nextn_predict_layers")                     // of layers that are carried
+	s.denseFirst(r.IntOr("first_k_dense_replace", 1), s.correctedExperts(r))
+}
+
+// correctedExperts reads experts that are chosen from groups by a corrected sigmoid, and shared ones.
+func (s *Spec) correctedExperts(r *hf.ConfigReader) nn.Experts {
+	experts := s.sharedExperts(r, 1)
+	experts.Correction = true
+	experts.Route = device.RouteSpec{TopK: r.SizeOr("num_experts_per_tok", 8), Sigmoid: true,
+		Renormalize: r.BoolOr("norm_topk_prob", true), Scale: float32(r.Positive("routed_scaling_factor", 1)),
+		Groups: r.SizeOr("n_group", 1), TopGroups: r.SizeOr("topk_group", 1)}
+	return experts
+}
+
+// sharedExperts reads experts without their routing, some of which all rows use. An absent number of these is shared.
+func (s *Spec) sharedExperts(r *hf.ConfigReader, shared int) nn.Experts {
+	r.Ignore("num_nextn_predict_layers", "num_mtp_layers")   // of layers that are carried
 	r.Ignore("output_router_logits", "router_aux_loss_coef") // of a loss that a run asks for
-	experts := nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth), Correction: true,
-		Number: limited(r, either(r, "n_routed_experts", "num_local_experts"), maxExperts),
-		Route: device.RouteSpec{TopK: r.SizeOr("num_experts_per_tok", 8), Sigmoid: true,
-			Renormalize: r.BoolOr("norm_topk_prob", true),
-			Scale:       float32(r.Positive("routed_scaling_factor", 1)), Groups: r.SizeOr("n_group", 1),
-			TopGroups: r.SizeOr("topk_group", 1)}}
-	shared := r.IntOr("n_shared_experts", 1)
-	dense := r.IntOr("first_k_dense_replace", 1)
+	experts := nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth),
+		Number: limited(r, either(r, "n_routed_experts", "num_local_experts"), maxExperts)}
+	shared = r.IntOr("n_shared_experts", shared)
 	switch {
 	case r.Err() != nil:
-		return
+		return experts
 	case shared < 0:
 		r.Fail("n_shared_experts", "it must not be negative")
 	case shared > maxWidth/experts.Inner:
 		r.Fail("n_shared_experts", "shared experts that are together wider than %d are not supported", maxWidth)
 	}
 	experts.Shared = shared * experts.Inner
+	return experts
+}
+
+// denseFirst has a GLU in as many layers, and experts in those after them.
+func (s *Spec) denseFirst(dense int, experts nn.Experts) {
 	for l := range s.Layers {
 		if l < dense {
 			s.FeedForwards = append(s.FeedForwards, s.GLU)

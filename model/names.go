@@ -170,6 +170,8 @@ func (m *Model) form(constants string, of func(Name) (string, Cut)) (*Form, erro
 					s.head, s.rotated = x.HeadDim, x.Rope.Rotated
 				case nn.GatedDelta:
 					s.head = s.rows / x.KeyHeads
+				case nn.LatentAttention:
+					s.head = cmp.Or(x.HeadRows(f.Name), s.rows)
 				}
 			}
 			all = append(all, s)

@@ -87,12 +87,14 @@ func TestShapes(t *testing.T) {
 		"gpt-oss-20b": 20.915, "gpt-oss-120b": 116.829, "glm-4.5-air": 106.852, "phi-4": 14.660,
 		"gemma-3-12b": 11.766, "gemma-3-27b": 27.009, "olmo-3-32b": 32.234,
 		"llama-3.2-1b": 1.236, "llama-3.2-3b": 3.213, "qwen3-4b": 4.022, "qwen3-14b": 14.768, "mistral-7b": 7.248,
-		"qwen3.5-4b": 4.206, "qwen3.5-27b": 26.896, "qwen3.5-35b-a3b": 34.661, "qwen3.5-122b-a10b": 122.112}
-	// Of a token, embedding and head included. The models' cards say 3.3, 22, 3.6, 5.1 and 12, the last three without
-	// the embedding.
+		"qwen3.5-4b": 4.206, "qwen3.5-27b": 26.896, "qwen3.5-35b-a3b": 34.661, "qwen3.5-122b-a10b": 122.112,
+		"deepseek-v3": 671.026}
+	// Of a token, embedding and head included. The models' cards say 3.3, 22, 3.6, 5.1, 12 and 37, all but the first
+	// two without the embedding.
 	active := map[string]float64{"qwen3-30b-a3b": 3.353, "qwen3-235b-a22b": 22.191, "gpt-oss-20b": 4.187,
 		"gpt-oss-120b": 5.710,
-		"glm-4.5-air":  13.424, "qwen3.5-35b-a3b": 3.455, "qwen3.5-122b-a10b": 9.771}
+		"glm-4.5-air":  13.424, "qwen3.5-35b-a3b": 3.455, "qwen3.5-122b-a10b": 9.771,
+		"deepseek-v3": 37.552}
 	for _, name := range plan.Shapes() {
 		text, err := plan.Shape(name)
 		if err != nil {
@@ -121,7 +123,7 @@ func TestShapes(t *testing.T) {
 		t.Errorf("shapes %v", plan.Shapes())
 	}
 	_, err := plan.Shape("qwen2.5-3b")
-	oneLine(t, err, "qwen2.5-3b", "known are dense-123b")
+	oneLine(t, err, "qwen2.5-3b", "known are deepseek-v3")
 }
 
 // A part of a name, or a slip, is answered with the names that it may mean.

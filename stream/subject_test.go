@@ -61,6 +61,9 @@ type shape struct {
 // hybrid is a family with gated delta nets, and gated attention in every second layer.
 const hybrid = "qwen3_5_text"
 
+// latent is a family with latent attention. It has experts in layers after the first few, and here in none.
+const latent = "deepseek_v3"
+
 // tiny has six tiles of vocabulary, the last one short, and two micro-batches.
 var tiny = shape{Type: "llama", Vocab: 700, Hidden: 16, Inner: 24, Layers: 3, Heads: 2, KVHeads: 1, HeadDim: 8,
 	SequenceLen: 11, MicroBatch: 1, Micro: 2, HeadChunk: 4, PieceElems: 300}
@@ -68,7 +71,7 @@ var tiny = shape{Type: "llama", Vocab: 700, Hidden: 16, Inner: 24, Layers: 3, He
 // draw picks any shape. Odd sizes are as likely as round ones.
 func draw(rt *rapid.T) shape {
 	s := shape{
-		Type:   rapid.SampledFrom([]string{"llama", "qwen3", "qwen2", "patchwork", hybrid}).Draw(rt, "type"),
+		Type:   rapid.SampledFrom([]string{"llama", "qwen3", "qwen2", "patchwork", hybrid, latent}).Draw(rt, "type"),
 		Vocab:  rapid.IntRange(3, 700).Draw(rt, "vocabulary"),
 		Hidden: rapid.IntRange(3, 20).Draw(rt, "hidden"), Inner: rapid.IntRange(1, 30).Draw(rt, "inner"),
 		Layers:  rapid.IntRange(1, 4).Draw(rt, "layers"),
@@ -104,6 +107,11 @@ func (s shape) config() []byte {
 		maps.Copy(c, map[string]any{"head_dim": 4 * s.HeadDim, "full_attention_interval": 2,
 			"linear_num_key_heads": s.KVHeads, "linear_num_value_heads": s.Heads,
 			"linear_key_head_dim": s.HeadDim + 1, "linear_value_head_dim": s.HeadDim})
+	}
+	if s.Type == latent {
+		maps.Copy(c, map[string]any{"num_key_value_heads": s.Heads, "qk_rope_head_dim": s.HeadDim,
+			"qk_nope_head_dim": 3, "v_head_dim": 1 + s.HeadDim, "kv_lora_rank": 5, "q_lora_rank": 2 + s.KVHeads,
+			"first_k_dense_replace": 99, "moe_intermediate_size": 4, "n_routed_experts": 16, "rope_interleave": true})
 	}
 	text, err := json.Marshal(c)
 	if err != nil {

@@ -176,22 +176,37 @@ def rotations(c, head_dim):
     f = r["rope_theta"] ** -(2 * pair / width)
     if r["rope_type"] == "default":
         return f, 1.0
-    assert r["rope_type"] == "yarn" and not r["truncate"]
+    assert r["rope_type"] == "yarn"
 
     def bound(turns):  # the pair, a fraction, that turns this often within the original positions
         positions = r["original_max_position_embeddings"]
         return width * math.log(positions / (turns * 2 * math.pi)) / (2 * math.log(r["rope_theta"]))
 
-    low, high = max(bound(r["beta_fast"]), 0), min(bound(r["beta_slow"]), width - 1)
+    low, high = bound(r["beta_fast"]), bound(r["beta_slow"])
+    if r.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, width - 1)
     slowed = ((pair - low) / (high - low)).clamp(0, 1)
-    return (1 - slowed) * f + slowed * f / r["factor"], 0.1 * math.log(r["factor"]) + 1
+    factor = magnitude(r, "mscale") / magnitude(r, "mscale_all_dim") if "mscale" in r else magnitude(r)
+    return (1 - slowed) * f + slowed * f / r["factor"], factor
+
+
+def magnitude(r, key=None):
+    """The factor of yarn for cos and sin, times what a key says of its logarithm."""
+    return 0.1 * r.get(key, 1.0) * math.log(r["factor"]) + 1
 
 
 def choose(scores, count):
     """The indices of the highest, ties to the lower index, and how far the next one is below, relative to the last."""
     ordered, indices = scores.sort(dim=-1, descending=True, stable=True)
+    if count == scores.shape[-1]:  # there is no choice
+        return indices, math.inf
     last, other = ordered[..., count - 1], ordered[..., count]
     return indices[..., :count], ((last - other) / last.abs()).min().item()
+
+
+# The families that choose by a corrected sigmoid, from groups.
+CORRECTED = ("glm4_moe", "glm4_moe_lite", "deepseek_v3")
 
 
 def route(c, p, name, h):
@@ -203,7 +218,7 @@ def route(c, p, name, h):
         logits = logits + p[name + ".bias"]
         chosen, gap = choose(logits.softmax(-1), k)
         weights = logits.gather(-1, chosen).softmax(-1)
-    elif family == "glm4_moe":
+    elif family in CORRECTED:
         scores = logits.sigmoid()
         biased = scores + p[name + ".e_score_correction_bias"]
         grouped = biased.unflatten(-1, (c["n_group"], -1))
@@ -220,8 +235,9 @@ def route(c, p, name, h):
         scores = logits.softmax(-1)
         chosen, gap = choose(scores, k)
         weights = scores.gather(-1, chosen)
-        if c.get("norm_topk_prob", True):
+        if c.get("norm_topk_prob", True) and family != "deepseek_v2":
             weights = weights / weights.sum(-1, keepdim=True)
+        weights = weights * c.get("routed_scaling_factor", 1.0)
     return torch.zeros_like(logits).scatter(-1, chosen, weights), {"logits": logits, "chosen": chosen, "gap": gap}
 
 
@@ -247,7 +263,8 @@ def feed_forward(c, p, n, i, h, routes):
     family = c["model_type"]
     sparse = {
         "qwen3_moe": lambda: i not in c["mlp_only_layers"] and (i + 1) % c["decoder_sparse_step"] == 0,
-        "glm4_moe": lambda: i >= c["first_k_dense_replace"],
+        "glm4_moe_lite": lambda: c["mlp_layer_types"][i] == "sparse",
+        **dict.fromkeys(("glm4_moe", "deepseek_v3", "deepseek_v2"), lambda: i >= c["first_k_dense_replace"]),
     }.get(family, lambda: True)()
     if not sparse:
         return swiglu(p, n + "mlp", h)
@@ -256,23 +273,24 @@ def feed_forward(c, p, n, i, h, routes):
     weights, taken = route(c, p, n + router, h)
     routes.append(taken)
     y = sum(weights[:, e, None] * expert(c, p, n, e, h) for e in range(weights.shape[1]))
-    if family == "glm4_moe":
+    if n + "mlp.shared_experts.up_proj.weight" in p:
         y = y + swiglu(p, n + "mlp.shared_experts", h)
     return y.unflatten(0, (ROWS, POSITIONS))
 
 
-def float64_logits(c, p, b, routes):
-    """Logits with a config.json and the tensors p of a model.safetensors. The sparse layers' routes are appended."""
+def rms_norm(p, x, name, eps):
+    return p[name] * x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps)
+
+
+def linear(p, x, name):
+    y = x @ p[name + ".weight"].T
+    return y + p[name + ".bias"] if name + ".bias" in p else y
+
+
+def attention(c, p, b, n, i, h):
+    """The attention of layer i, whose tensors begin with n, of h."""
     heads, groups = c["num_attention_heads"], c["num_key_value_heads"]
     d = c.get("head_dim") or c["hidden_size"] // heads
-
-    def norm(x, name):
-        return p[name] * x / torch.sqrt((x * x).mean(-1, keepdim=True) + c["rms_norm_eps"])
-
-    def linear(x, name):
-        y = x @ p[name + ".weight"].T
-        return y + p[name + ".bias"] if name + ".bias" in p else y
-
     frequencies, factor = rotations(c, d)
     angle = b["positions"][:, :, None, None].double() * frequencies
     cos, sin, half = factor * angle.cos(), factor * angle.sin(), len(frequencies)
@@ -281,28 +299,33 @@ def float64_logits(c, p, b, routes):
         a, z, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
         return torch.cat([a * cos - z * sin, z * cos + a * sin, rest], -1)
 
+    window = c["sliding_window"] if c.get("layer_types", [None] * (i + 1))[i] == "sliding_attention" else None
+    q = linear(p, h, n + "q_proj").reshape(ROWS, POSITIONS, heads, d)
+    k = linear(p, h, n + "k_proj").reshape(ROWS, POSITIONS, groups, d)
+    v = linear(p, h, n + "v_proj").reshape(ROWS, POSITIONS, groups, d)
+    if n + "q_norm.weight" in p:
+        q, k = (rms_norm(p, x, n + norm, c["rms_norm_eps"]) for x, norm in ((q, "q_norm.weight"), (k, "k_norm.weight")))
+    q, k = rope(q).reshape(ROWS, POSITIONS, groups, heads // groups, d), rope(k)
+    s = torch.einsum("rqghd,rkgd->rghqk", q, k) / math.sqrt(d)
+    s = s.masked_fill(~visible(b, window)[:, 0][:, None, None], -torch.inf)
+    if n + "sinks" in p:  # one more key of a value of zeros
+        sinks = p[n + "sinks"].reshape(1, groups, heads // groups, 1, 1)
+        s = torch.cat([s, sinks.expand(ROWS, -1, -1, POSITIONS, 1)], -1)
+    a = s.softmax(-1)[..., :POSITIONS]
+    o = torch.einsum("rghqk,rkgd->rqghd", a, v).reshape(ROWS, POSITIONS, heads * d)
+    return linear(p, o, n + "o_proj")
+
+
+def float64_logits(c, p, b, routes, attention=attention):
+    """Logits with a config.json and the tensors p of a model.safetensors. The sparse layers' routes are appended."""
+    eps = c["rms_norm_eps"]
     x = p["model.embed_tokens.weight"][b["tokens"]]
     for i in range(c["num_hidden_layers"]):
         n = f"model.layers.{i}."
-        window = c["sliding_window"] if c.get("layer_types", [None] * (i + 1))[i] == "sliding_attention" else None
-        h = norm(x, n + "input_layernorm.weight")
-        q = linear(h, n + "self_attn.q_proj").reshape(ROWS, POSITIONS, heads, d)
-        k = linear(h, n + "self_attn.k_proj").reshape(ROWS, POSITIONS, groups, d)
-        v = linear(h, n + "self_attn.v_proj").reshape(ROWS, POSITIONS, groups, d)
-        if n + "self_attn.q_norm.weight" in p:
-            q, k = norm(q, n + "self_attn.q_norm.weight"), norm(k, n + "self_attn.k_norm.weight")
-        q, k = rope(q).reshape(ROWS, POSITIONS, groups, heads // groups, d), rope(k)
-        s = torch.einsum("rqghd,rkgd->rghqk", q, k) / math.sqrt(d)
-        s = s.masked_fill(~visible(b, window)[:, 0][:, None, None], -torch.inf)
-        if n + "self_attn.sinks" in p:  # one more key of a value of zeros
-            sinks = p[n + "self_attn.sinks"].reshape(1, groups, heads // groups, 1, 1)
-            s = torch.cat([s, sinks.expand(ROWS, -1, -1, POSITIONS, 1)], -1)
-        a = s.softmax(-1)[..., :POSITIONS]
-        o = torch.einsum("rghqk,rkgd->rqghd", a, v).reshape(ROWS, POSITIONS, heads * d)
-        x = x + linear(o, n + "self_attn.o_proj")
-        x = x + feed_forward(c, p, n, i, norm(x, n + "post_attention_layernorm.weight"), routes)
+        x = x + attention(c, p, b, n + "self_attn.", i, rms_norm(p, x, n + "input_layernorm.weight", eps))
+        x = x + feed_forward(c, p, n, i, rms_norm(p, x, n + "post_attention_layernorm.weight", eps), routes)
     head = p.get("lm_head.weight", p["model.embed_tokens.weight"])
-    return norm(x, "model.norm.weight") @ head.T
+    return rms_norm(p, x, "model.norm.weight", eps) @ head.T
 
 
 def balance(c, routes):
@@ -350,8 +373,8 @@ def write_balance(model, c, first, saved, buffers, distance):
     return tensors | {"aux.grad." + n: g.numpy() for n, g in grads.items()}
 
 
-def write(out, name):
-    seed, config = VARIANTS[name]
+def write(out, name, variants=VARIANTS, attention=attention):
+    seed, config = variants[name]
     config = config()
     rng = np.random.default_rng([seed, 20252, *name.encode()])
     model = build(config, rng)
@@ -380,7 +403,7 @@ def write(out, name):
 
     def exact_logits(p, b):
         calls.append([])
-        return float64_logits(c, p | buffers, b, calls[-1])
+        return float64_logits(c, p | buffers, b, calls[-1], attention)
 
     tensors, metadata = golden(
         name, seed, dict(model.named_parameters()), choices.of(lambda b: oracle(model, b)), exact_logits, first,

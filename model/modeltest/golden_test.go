@@ -29,7 +29,8 @@ func TestVariants(t *testing.T) {
 		"qwen3_moe-mixed", "exaone4", "gemma2", "gemma3", "gemma3_text", "glm4", "granite", "mistral3", "olmo2",
 		"olmo3", "phi3",
 		"qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "seed_oss", "smollm3",
-		"qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"}
+		"qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+		"deepseek_v2", "deepseek_v3", "deepseek_v3-direct", "glm4_moe_lite"}
 	if got := Variants(t); !slices.Equal(got, want) {
 		t.Errorf("variants are %q, want %q", got, want)
 	}
@@ -218,7 +219,7 @@ func TestDiffs(t *testing.T) {
 // The files stay small enough for a source tree.
 func TestSize(t *testing.T) {
 	for dir, limit := range map[string]int64{denseDir: 3 << 20, expertsDir: 2 << 20, familiesDir: 3 << 20,
-		deltaDir: 2 << 20} {
+		deltaDir: 2 << 20, latentDir: 1 << 20} {
 		total := int64(0)
 		err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 			if err != nil || d.IsDir() {

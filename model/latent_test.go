@@ -1,0 +1,86 @@
+package model_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/nn"
+)
+
+// The mixers and feed-forwards of each layer, as the golden configurations say.
+func TestLatentBlocks(t *testing.T) {
+	stretched := func(all float64) float64 { return 0.1*all*math.Log(8) + 1 }
+	for variant, want := range map[string]struct {
+		mixer nn.LatentAttention // without its frequencies
+		scale float64
+	}{
+		"deepseek_v3": {nn.LatentAttention{Heads: 3, QueryRank: 11, KeyRank: 14, Plain: 7, Rotated: 6, ValueDim: 5,
+			InBias: true, OutBias: true}, stretched(1.3) * stretched(1.3) / math.Sqrt(13)},
+		"deepseek_v3-direct": {nn.LatentAttention{Heads: 2, KeyRank: 9, Plain: 5, Rotated: 4, ValueDim: 6, InBias: true,
+			OutBias: true}, 1 / math.Sqrt(9)},
+		"glm4_moe_lite": {nn.LatentAttention{Heads: 4, QueryRank: 10, KeyRank: 12, Plain: 6, Rotated: 4, ValueDim: 10},
+			1 / math.Sqrt(10)},
+		"deepseek_v2": {nn.LatentAttention{Heads: 2, KeyRank: 10, Plain: 6, Rotated: 6, ValueDim: 4},
+			stretched(0.707) * stretched(0.707) / math.Sqrt(12)},
+	} {
+		m := mustBuild(t, variant, nil)
+		for l, b := range m.Blocks {
+			got := b.Mixer.(nn.LatentAttention)
+			if got.Rope.HeadDim != got.Rotated || math.Abs(float64(got.Scale)/want.scale-1) > 1e-6 {
+				t.Errorf("%s: block %d has scores times %g, want %g, and frequencies %+v", variant, l, got.Scale,
+					want.scale, got.Rope)
+			}
+			got.Rope, got.Scale = nn.RopeFrequencies{}, 0
+			want.mixer.Eps = 1e-6
+			if got != want.mixer {
+				t.Errorf("%s: block %d has %+v, want %+v", variant, l, got, want.mixer)
+			}
+			_, routed := b.FeedForward.(nn.Experts)
+			if routed != (l > 0) {
+				t.Errorf("%s: block %d has %T", variant, l, b.FeedForward)
+			}
+		}
+		if carries := variant != "deepseek_v2"; m.Carries() != carries || (len(m.ConstantTensors()) > 0) != carries {
+			t.Errorf("%s: carries %v; constants %v", variant, m.Carries(), m.ConstantTensors())
+		}
+	}
+}
+
+// What these configurations must not say, and what they may, such as what the published ones say.
+func TestLatentConfig(t *testing.T) {
+	for _, c := range []struct {
+		variant string
+		set     map[string]any
+		says    string // "" if it is to be read
+	}{
+		{"deepseek_v3", map[string]any{"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+			"aux_loss_alpha": 0.001, "seq_aux": true, "ep_size": 1, "head_dim": absent, "qk_head_dim": absent,
+			"rope_interleave": absent}, ""},
+		{"deepseek_v3", map[string]any{"rope_parameters": absent, "rope_theta": 10000, "rope_scaling": map[string]any{
+			"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+			"original_max_position_embeddings": 4096}}, ""},
+		{"deepseek_v3", map[string]any{"moe_layer_freq": 2}, `moe_layer_freq" is 2: supported is 1`},
+		{"deepseek_v3", map[string]any{"scoring_func": "softmax"}, `supported is sigmoid`},
+		{"deepseek_v3", map[string]any{"rope_interleave": false}, `supported is true`},
+		{"deepseek_v3", map[string]any{"qk_rope_head_dim": 5, "head_dim": 5, "qk_head_dim": 12}, `need an even one`},
+		{"deepseek_v3", map[string]any{"qk_head_dim": 14}, `supported is 13`},
+		{"deepseek_v3", map[string]any{"v_head_dim": 14}, `values that are wider than keys (13)`},
+		{"deepseek_v3", map[string]any{"v_head_dim": 1 << 19}, `heads that are together wider than 524288`},
+		{"deepseek_v3", map[string]any{"kv_lora_rank": 1 << 20}, `more than 524288 is not supported`},
+		{"deepseek_v3", map[string]any{"q_lora_rank": -1}, `it is from 1 to`},
+		{"deepseek_v3", map[string]any{"num_key_value_heads": 1}, `supported is 3`},
+		{"deepseek_v3", map[string]any{"n_shared_experts": -1}, `it must not be negative`},
+		{"glm4_moe_lite", map[string]any{"mlp_layer_types": absent, "first_k_dense_replace": 1}, ""},
+		{"glm4_moe_lite", map[string]any{"mlp_layer_types": absent, "first_k_dense_replace": 2}, `supported is 1`},
+		{"glm4_moe_lite", map[string]any{"mlp_layer_types": []string{"dense"}}, `it has 1 entries`},
+		{"glm4_moe_lite", map[string]any{"mlp_layer_types": []string{"dense", "wide"}}, `layer 1 has "wide"`},
+		{"deepseek_v2", map[string]any{"topk_method": "group_limited_greedy"}, `supported is greedy`},
+		{"deepseek_v2", map[string]any{"norm_topk_prob": true}, `supported is false`},
+	} {
+		_, err := build(t, c.variant, c.set)
+		if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s with %v: %v", c.variant, c.set, err)
+		}
+	}
+}
