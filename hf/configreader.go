@@ -406,6 +406,20 @@ func (r *ConfigReader) Quantized(methods ...string) {
 	}
 }
 
+// FP8 does so for weights in FP8 with a scale for each block of 128 rows and columns; other forms of FP8 are errors.
+func (r *ConfigReader) FP8() {
+	if o, isObject := r.obj.values[quantizationKey].v.(*object); !isObject || o.values["quant_method"].v != "fp8" {
+		return
+	}
+	o, _ := r.Object(quantizationKey)
+	o.Require("quant_method", "fp8")
+	o.OneOf("fmt", "e4m3", "e4m3")
+	if size := o.IntsOr("weight_block_size", nil); !slices.Equal(size, []int{fp8Block, fp8Block}) {
+		o.Fail("weight_block_size", "supported are blocks of %d rows and columns", fp8Block)
+	}
+	o.Ignore("activation_scheme", "modules_to_not_convert", "scale_fmt") // of inference; the files say the rest
+}
+
 // Finish returns the first error. Without one, it returns an error that names the first key that was not read, if any.
 func (r *ConfigReader) Finish() error {
 	if *r.err != nil {

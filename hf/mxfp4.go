@@ -241,18 +241,21 @@ func (w *Weights) missing(name string) error {
 		terminal.Quote(name))
 }
 
-// Stored are the names that a tensor has in the files: its own, or those of blocks and scales in MXFP4. Info and ReadAt
-// know them.
+// Stored are the names that a tensor has in the files: its own, with that of its scales in FP8, or those of blocks and
+// scales in MXFP4. Info and ReadAt know them.
 func (w *Weights) Stored(name string) []string {
-	if w.tensors[name].scales == nil {
-		return []string{name}
+	switch t := w.tensors[name]; {
+	case t.isFP8():
+		return []string{name, name + fp8Scales}
+	case t.scales != nil:
+		return []string{name + mxBlocks, name + mxScales}
 	}
-	return []string{name + mxBlocks, name + mxScales}
+	return []string{name}
 }
 
 // IsTransposed reports whether the files have a tensor with its last two dimensions exchanged, as MXFP4 has.
 // ReadTransposedF32 reads it in that order, which takes less time.
-func (w *Weights) IsTransposed(name string) bool { return w.tensors[name].scales != nil }
+func (w *Weights) IsTransposed(name string) bool { return w.tensors[name].dtype == MXFP4 }
 
 // ReadTransposedF32 is ReadF32 of a tensor that IsTransposed, in the order of the files: of a tensor
 // [experts, inputs, outputs] an element's number is (expert*outputs + output)*inputs + input.
@@ -261,7 +264,7 @@ func (w *Weights) ReadTransposedF32(name string, dst []float32, first int64) err
 	if err != nil {
 		return err
 	}
-	if t.scales == nil {
+	if t.dtype != MXFP4 {
 		return fmt.Errorf("%s: tensor %s is not transposed in its file", t.file.path, terminal.Quote(name))
 	}
 	if err := t.checkRange(name, first, int64(len(dst))); err != nil {

@@ -29,12 +29,12 @@ type Weights struct {
 type location struct {
 	fileTensor
 	file   *safetensorsFile
-	scales *location // of a tensor in MXFP4; the location is that of its blocks
+	scales *location // of a tensor in MXFP4, whose blocks the location is then of, or in FP8
 }
 
 // TensorInfo describes a tensor on file.
 type TensorInfo struct {
-	DType tensor.DType // Invalid for a type that cannot be read as weights, such as I64 or F8_E4M3; of MXFP4 it is BF16
+	DType tensor.DType // Invalid for a type that cannot be read as weights, such as I64; BF16 for MXFP4 and scaled FP8
 	Type  string       // the type as the file spells it: "BF16"; or "MXFP4", which files have as a pair of tensors
 	Shape tensor.Shape
 	Bytes int64
@@ -115,6 +115,7 @@ func (w *Weights) sortNames() {
 	}
 	sort.Strings(w.names)
 	w.pairUp()
+	w.giveScales()
 }
 
 // Close closes all files.
@@ -145,7 +146,10 @@ func (w *Weights) Info(name string) (info TensorInfo, ok bool) {
 	info = TensorInfo{DType: weightDTypes[t.dtype], Type: t.dtype, Shape: t.shape, Bytes: t.end - t.begin,
 		File: t.file.path}
 	if t.scales != nil {
-		info.DType, info.Bytes = tensor.BF16, info.Bytes+t.scales.end-t.scales.begin
+		info.DType = tensor.BF16
+	}
+	if t.dtype == MXFP4 {
+		info.Bytes += t.scales.end - t.scales.begin
 	}
 	return info, true
 }
@@ -183,7 +187,7 @@ func (w *Weights) ReadAt(name string, dst []byte, off int64) error {
 	if !ok {
 		return w.missing(name)
 	}
-	if t.scales != nil {
+	if t.dtype == MXFP4 {
 		return fmt.Errorf("%s: tensor %s is stored as %s and %s", t.file.path, terminal.Quote(name), mxBlocks, mxScales)
 	}
 	return t.pread(name, dst, off)
@@ -212,6 +216,9 @@ func (w *Weights) ReadF32(name string, dst []float32, first int64) error {
 	t, err := w.weight(name)
 	if err != nil {
 		return err
+	}
+	if t.isFP8() {
+		return t.readFP8(name, dst, first)
 	}
 	if t.scales != nil {
 		large, err := readMXFP4(t, name, dst, first, &mxF32)
@@ -248,6 +255,9 @@ func (w *Weights) ReadBF16(name string, dst []uint16, first int64) error {
 	t, err := w.weight(name)
 	if err != nil {
 		return err
+	}
+	if t.isFP8() {
+		return t.readFP8AsBF16(name, dst, first)
 	}
 	if t.scales != nil {
 		large, err := readMXFP4(t, name, dst, first, &mxBF16)

@@ -102,6 +102,7 @@ func (s *Spec) latentAttention(r *hf.ConfigReader) {
 		}
 		return n
 	}
+	r.FP8()
 	bias := r.BoolOr("attention_bias", false)
 	l := nn.LatentAttention{Heads: s.Attention.Heads, QueryRank: r.IntOr("q_lora_rank", 0),
 		KeyRank: r.SizeOr("kv_lora_rank", 512), Plain: width("qk_nope_head_dim", 128),

@@ -1,11 +1,16 @@
 package model_test
 
 import (
+	"errors"
 	"math"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
 )
 
 // The mixers and feed-forwards of each layer, as the golden configurations say.
@@ -83,4 +88,89 @@ func TestLatentConfig(t *testing.T) {
 			t.Errorf("%s with %v: %v", c.variant, c.set, err)
 		}
 	}
+}
+
+// A model reads the same from matrices in FP8 as from the same numbers in bf16. Its layer after the last one is carried
+// in FP8, with its scales.
+func TestReadFP8(t *testing.T) {
+	m := mustBuild(t, "deepseek_v3", map[string]any{"quantization_config": map[string]any{"quant_method": "fp8",
+		"fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": []int{128, 128}}})
+	var specs, plain []hf.TensorSpec
+	data, rounded := map[string][]byte{}, map[string][]byte{}
+	add := func(name, typ string, shape tensor.Shape, elem func(i int) byte) {
+		s := hf.TensorSpec{Name: name, Type: typ, Shape: shape}
+		specs = append(specs, s)
+		data[name] = make([]byte, s.Bytes())
+		for i := range data[name] {
+			data[name][i] = elem(i)
+		}
+	}
+	inFP8 := func(name string, shape tensor.Shape) {
+		add(name, "F8_E4M3", shape, func(i int) byte { return byte(i*29+len(name)) &^ 1 })
+		add(name+"_scale_inv", "F32", tensor.Shape{1, 1}, func(i int) byte {
+			return []byte{7, byte(len(name)), 0x81, 0x3b}[i]
+		})
+	}
+	for _, x := range m.Tensors() {
+		if strings.HasSuffix(x.Name, "_proj.weight") {
+			inFP8(x.Name, x.Shape)
+		} else {
+			add(x.Name, "BF16", x.Shape, func(i int) byte { return byte(i*5+3) & 63 })
+		}
+		plain = append(plain, hf.TensorSpec{Name: x.Name, DType: tensor.BF16, Shape: x.Shape})
+	}
+	for _, x := range m.ConstantTensors() {
+		add(x.Name, "F32", x.Shape, func(int) byte { return 0 })
+	}
+	next := "model.layers.2.eh_proj.weight"
+	inFP8(next, tensor.Shape{3, 5})
+	w := written(t, specs, data)
+	if err := m.Check(w); err != nil {
+		t.Fatal(err)
+	}
+	carried := map[string]int64{}
+	for _, c := range m.Carried(w) {
+		for _, name := range c.Names {
+			carried[name] = c.Bytes
+		}
+	}
+	if carried[next] != 15+4 || carried[next+"_scale_inv"] != 15+4 {
+		t.Errorf("carried are %v", carried)
+	}
+	for _, s := range plain {
+		half := make([]uint16, s.Shape.Elems())
+		if err := w.ReadBF16(s.Name, half, 0); err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range half {
+			rounded[s.Name] = append(rounded[s.Name], byte(h), byte(h>>8))
+		}
+	}
+	inBF16 := written(t, plain, rounded)
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		got, want := newValues(p, true), newValues(p, true)
+		if err := errors.Join(m.ReadPart(w, p, got), m.ReadPart(inBF16, p, want)); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got.High, want.High) || !slices.Equal(got.Low, want.Low) {
+			t.Errorf("%s differs", p.Name)
+		}
+	}
+}
+
+// written are tensors in a file of their own.
+func written(t *testing.T, specs []hf.TensorSpec, data map[string][]byte) *hf.Weights {
+	t.Helper()
+	dir := t.TempDir()
+	f, err := hf.CreateFile(filepath.Join(dir, "model.safetensors"), specs)
+	check(t, err)
+	for _, s := range specs {
+		check(t, f.Write(s.Name, data[s.Name]))
+	}
+	check(t, f.Commit())
+	w, err := hf.OpenWeights(dir)
+	check(t, err)
+	t.Cleanup(func() { w.Close() })
+	return w
 }

@@ -54,28 +54,7 @@ func packed(t *testing.T) (m *model.Model, inMXFP4, inBF16 *hf.Weights) {
 		small = append(small, pair[:]...)
 		data[pair[0].Name], data[pair[1].Name] = random(pair[0].Bytes(), code), random(pair[1].Bytes(), scale)
 	}
-	open := func(specs []hf.TensorSpec) *hf.Weights {
-		dir := t.TempDir()
-		f, err := hf.CreateFile(filepath.Join(dir, "model.safetensors"), specs)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, s := range specs {
-			if err := f.Write(s.Name, data[s.Name]); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := f.Commit(); err != nil {
-			t.Fatal(err)
-		}
-		w, err := hf.OpenWeights(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { w.Close() })
-		return w
-	}
-	inMXFP4 = open(small)
+	inMXFP4 = written(t, small, data)
 	var large []hf.TensorSpec
 	for _, x := range m.Tensors() {
 		large = append(large, hf.TensorSpec{Name: x.Name, DType: tensor.BF16, Shape: x.Shape})
@@ -89,7 +68,7 @@ func packed(t *testing.T) (m *model.Model, inMXFP4, inBF16 *hf.Weights) {
 			}
 		}
 	}
-	return m, inMXFP4, open(large)
+	return m, inMXFP4, written(t, large, data)
 }
 
 // plainReader hides that files have tensors transposed.

@@ -91,9 +91,12 @@ func (m *Model) Carried(w *hf.Weights) []Carried {
 	all := make([]Carried, len(m.carried))
 	for _, name := range w.Names() {
 		if i := slices.Index(m.carried, m.carriedAs(name)); i >= 0 && !known[name] {
-			info, _ := w.Info(name)
-			all[i].Pattern, all[i].Bytes = m.carried[i], all[i].Bytes+info.Bytes
-			all[i].Names = append(all[i].Names, w.Stored(name)...)
+			stored := w.Stored(name)
+			all[i].Pattern, all[i].Names = m.carried[i], append(all[i].Names, stored...)
+			for _, name := range stored {
+				info, _ := w.Info(name)
+				all[i].Bytes += info.Bytes
+			}
 		}
 	}
 	return slices.DeleteFunc(all, func(c Carried) bool { return c.Names == nil })
