@@ -158,7 +158,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 		}
 	}
 	runs, inputs, here, passing, kept, ahead, inBackward := 0, 0, 0, 0, 0, 0, 0
-	rapid.Check(t, func(rt *rapid.T) {
+	check := func(rt *rapid.T) {
 		l := laws[rapid.IntRange(0, len(laws)-1).Draw(rt, "subject")]
 		r := start(rt, l.subject, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
 			change: func(p *plan.Placement) { placements(rt, p, true) }})
@@ -187,11 +187,18 @@ func TestPlacementChangesNoBit(t *testing.T) {
 			inBackward++
 		}
 		sameBits(rt, train(rt, r, l.subject, steps), l.want, r.plan)
-	})
+	}
+	narrow := func() bool {
+		return runs >= 100 && (inputs == 0 || here == 0 || passing == 0 || kept == 0 || ahead == 0 || inBackward == 0)
+	}
+	rapid.Check(t, check)
+	for more := 0; more < 3 && narrow(); more++ { // what is drawn in some runs of a hundred may be drawn in none
+		rapid.Check(t, check)
+	}
 	t.Logf("%d runs, %d of them with saved inputs on disk, %d with updates on the device, "+
 		"%d with state that passes, %d with kept activations on the host, %d with rows looked up ahead, "+
 		"%d with updates in the backward pass", runs, inputs, here, passing, kept, ahead, inBackward)
-	if runs >= 100 && (inputs == 0 || here == 0 || passing == 0 || kept == 0 || ahead == 0 || inBackward == 0) {
+	if narrow() {
 		t.Error("the draws are too narrow")
 	}
 }
