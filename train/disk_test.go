@@ -123,6 +123,9 @@ func fillDisk(t *testing.T, path string) {
 
 // A run reports as many written bytes as the kernel has counted.
 func TestWrittenBytesAgreeWithTheKernel(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short, for the race detector, which has no part in what is counted; make test runs it")
+	}
 	memdir.OnDisk(t)
 	if _, err := kernelWritten(); err != nil {
 		t.Skip("this system does not count: ", err)
@@ -132,9 +135,6 @@ func TestWrittenBytesAgreeWithTheKernel(t *testing.T) {
 	base.Precision, base.Numerics, base.Save = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 2, HeadChunk: 32}, runfile.Save{Every: 3}
 	for _, p := range placementsOf(t, base) {
 		t.Run(p.name, func(t *testing.T) {
-			if testing.Short() && p.name != "on disk" {
-				t.Skip("-short keeps the case that writes most; make test runs all")
-			}
 			c := *base
 			c.Memory, c.OutputDir = p.memory, filepath.Join(t.TempDir(), "run")
 			env := newEnv(t)

@@ -93,11 +93,11 @@ func TestRehearseRefuses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("rehearsals of a large model")
 	}
-	if _, err := Rehearse(largePlan(t, nil), 1); err == nil || !strings.Contains(err.Error(), "2 or more") {
+	p := largePlan(t, nil)
+	if _, err := Rehearse(p, 1); err == nil || !strings.Contains(err.Error(), "2 or more") {
 		t.Errorf("one step: %v", err)
 	}
 	// A plan that says something else than the engine does is found out.
-	p := largePlan(t, nil)
 	p.Predicted.UploadBytes++
 	if _, err := Rehearse(p, 2); err == nil || !strings.Contains(err.Error(), "uploaded bytes") {
 		t.Errorf("a wrong plan: %v", err)

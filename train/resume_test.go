@@ -193,6 +193,9 @@ func metricsOf(t *testing.T, dir string) []trace.Metrics {
 
 // A run does not continue with other mathematics: exit status 2, and the difference.
 func TestResumeRefuses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
+	}
 	c := smallConfig(t)
 	until(t, c, "step  2/12")
 	for name, o := range map[string]struct {

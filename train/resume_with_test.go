@@ -93,6 +93,9 @@ func TestResumeWith(t *testing.T) {
 
 // A run that has ended becomes longer with resume_with, in its own directory.
 func TestAnEndedRunIsMadeLonger(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
+	}
 	c := smallConfig(t)
 	c.LRScheduler = "constant"
 	whole := *c
@@ -118,6 +121,9 @@ func TestAnEndedRunIsMadeLonger(t *testing.T) {
 
 // A better loss on other data is no better loss.
 func TestBestIsOfTheSameData(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
+	}
 	c := withEval(smallConfig(t))
 	c.Eval.Every, c.Save = 2, runfile.Save{Best: true, AtEnd: true}
 	until(t, c, "step  6/12")
