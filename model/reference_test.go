@@ -67,7 +67,7 @@ func newReference(t *testing.T, dir string, dtype tensor.DType, level isa.Level)
 	check(t, m.ReadConstants(w))
 	for i, b := range m.Blocks {
 		var of device.Mat
-		if n := b.Constants(); n > 0 {
+		if n := b.FeedConstants(); n > 0 {
 			of = r.arena.Mat(tensor.F32, 1, n)
 			r.put(of.Mem, m.Constants[i])
 		}
@@ -173,6 +173,7 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 		kept = append(kept, block.NewKept(a, r.dtype, n, keep))
 		r.visits(l, nn.Forward, nn.Args{X: x[l], Y: x[l+1], Batch: b, Rope: ropes[block.Rotary()],
 			Constants: r.constants[l],
+			Scalar:    m.Scalar(l),
 			Kept:      kept[l],
 			Held:      block.NewHeld(a, r.dtype, n, 1, true),
 			Work:      block.NewForwardWork(a, r.dtype, n, nn.Cut{}, keep)})
@@ -204,6 +205,7 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 		block := m.Blocks[l]
 		r.visits(l, nn.Backward, nn.Args{X: x[l], DX: dx, Batch: b, Rope: ropes[block.Rotary()],
 			Constants: r.constants[l],
+			Scalar:    m.Scalar(l),
 			Kept:      kept[l],
 			Held:      block.NewHeld(a, r.dtype, n, 1, true),
 			Work:      block.NewBackwardWork(a, r.dtype, n, nn.Cut{}, keep)})

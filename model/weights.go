@@ -52,7 +52,26 @@ func (m *Model) known() map[string]bool {
 // ConstantTensors are the tensors of checkpoints that have the constants of blocks, without pieces.
 func (m *Model) ConstantTensors() []Tensor { return m.checkpoint.Constants }
 
-// ReadConstants reads the constants of all blocks from a checkpoint.
+// InitialConstants are those of ConstantTensors in a model without weights, in their order.
+func (m *Model) InitialConstants() (all [][]float32) {
+	for _, b := range m.Blocks {
+		if n := b.Constants(); n > 0 {
+			all = append(all, slices.Repeat([]float32{b.InitialConstant()}, n))
+		}
+	}
+	return all
+}
+
+// Scalar is the number that a block's output is multiplied by; 1 for a block without one, and without a checkpoint.
+func (m *Model) Scalar(block int) float32 {
+	if m.Constants == nil || !m.Blocks[block].Scalar {
+		return 1
+	}
+	return m.Constants[block][m.Blocks[block].FeedConstants()]
+}
+
+// ReadConstants reads the constants of all blocks from a checkpoint. A reader that leaves some alone gets those of a
+// model without weights.
 func (m *Model) ReadConstants(w TensorReader) error {
 	var all [][]float32
 	tensors := m.ConstantTensors()
@@ -68,7 +87,7 @@ func (m *Model) ReadConstants(w TensorReader) error {
 		if err := w.Expect(t.Name, t.Shape); err != nil {
 			return err
 		}
-		all[i] = make([]float32, t.Shape.Elems())
+		all[i] = slices.Repeat([]float32{b.InitialConstant()}, int(t.Shape.Elems()))
 		if err := w.ReadF32(t.Name, all[i], 0); err != nil {
 			return err
 		}

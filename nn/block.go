@@ -21,6 +21,8 @@ type Block struct {
 	Mixer       Mixer
 	FeedForward FeedForward
 	Norm        Norm // all norms, those inside of halves included
+	// The output is multiplied by a number of the model that is not trained (Args.Scalar).
+	Scalar bool
 }
 
 // Half has the methods that both halves of a block share. A half is a value that says its sizes; it has no memory.

@@ -61,6 +61,10 @@ func variants() map[string]*nn.Block {
 		add(rule, func(a *nn.Attention, g *nn.GLU) { a.OutBias, g.Bias, a.QKNorm = i%2 == 0, i%2 == 0, i > 0 })
 		all[rule].Rule = nn.Post + nn.Rule(i)
 	}
+	add("scaled output", func(*nn.Attention, *nn.GLU) {})
+	all["scaled output"].Scalar = true
+	add("scaled output, sandwich", func(*nn.Attention, *nn.GLU) {})
+	all["scaled output, sandwich"].Scalar, all["scaled output, sandwich"].Rule = true, nn.Sandwich
 	for name, d := range map[string]nn.GatedDelta{"delta net": {KeyHeads: 2, Heads: 4, KeyDim: 5, ValueDim: 3},
 		"delta net, one key head": {KeyHeads: 1, Heads: 3, KeyDim: 13, ValueDim: 6}} {
 		add(name, func(*nn.Attention, *nn.GLU) {})
@@ -146,7 +150,7 @@ func (k *block) visit(to nn.Direction, i int) nn.Visit { return k.d.Stages(to, f
 // args are those of a visit of the block, or of its trunk.
 func (k *block) args(kept *nn.Kept, work *nn.Work) *nn.Args {
 	return &nn.Args{Weights: []nn.Params{k.w}, Gradients: []nn.Params{k.g}, X: k.x, Y: k.y, DX: k.dx, Batch: k.b, Rope: k.r,
-		Kept: kept, Work: work}
+		Kept: kept, Work: work, Scalar: 0.7}
 }
 
 // forward computes y with scratch of its own and returns what it keeps.

@@ -84,7 +84,7 @@ func (d *Block) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	if v.To == Continue && d.CanContinue() {
 		args.Cache = d.NewCache(a, m.DType, m.Caches)
 	}
-	args.Constants = a.Mat(tensor.F32, 1, d.Constants())
+	args.Constants = a.Mat(tensor.F32, 1, d.FeedConstants())
 	args.Loads = device.Mem{Len: d.LoadBytes()}
 	if experts := d.Loads(); d.Balanced() != 0 {
 		args.Balance = a.Mat(tensor.F32, 1, experts)

@@ -101,10 +101,22 @@ type Fixed interface {
 	Constants() int // how many
 }
 
-// Constants is the number of the feed-forward's constants; 0 for most.
-func (d *Block) Constants() int {
+// FeedConstants is the number of the feed-forward's constants; 0 for most.
+func (d *Block) FeedConstants() int {
 	if f, ok := d.FeedForward.(Fixed); ok {
 		return f.Constants()
+	}
+	return 0
+}
+
+// Constants is the number of the block's constants: those of its feed-forward, or the one that its output is multiplied
+// by. Checkpoints have them as one tensor.
+func (d *Block) Constants() int { return d.FeedConstants() + when(d.Scalar, 1) }
+
+// InitialConstant is what each of them is in a model without weights: what changes nothing.
+func (d *Block) InitialConstant() float32 {
+	if d.Scalar {
+		return 1
 	}
 	return 0
 }

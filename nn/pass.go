@@ -33,6 +33,9 @@ func (d *Block) runForward(s device.Stream, a *Args) {
 			h = x // and y has the mixer's result
 		}
 		d.feed(feed.At(c), h, y, last)
+		if d.Scalar {
+			s.Scale(y, y, a.Scalar)
+		}
 	}
 }
 
@@ -46,6 +49,9 @@ func (d *Block) runBackward(s device.Stream, a *Args) {
 	for c := range mixer.chunks() {
 		p, f := mixer.At(c), feed.At(c)
 		x, dx := c.rows(a.X), c.rows(a.DX)
+		if d.Scalar {
+			s.Scale(dx, dx, a.Scalar)
+		}
 		dy, h := dx, x
 		if d.Rule == Parallel {
 			dy = c.rows(a.Work.dOut) // the mixer wants it, too
@@ -105,7 +111,7 @@ type Pass struct {
 	loads   device.Mem   // where it tells of its experts
 	balance device.Mat   // Args.Balance
 
-	constants device.Mat // F32 [1, Block.Constants]
+	constants device.Mat // F32 [1, Block.FeedConstants]
 }
 
 func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {

@@ -33,18 +33,21 @@ func (d *Block) Rotary() (f RopeFrequencies) {
 // RopeKind says how a model stretches its rotary frequencies to contexts longer than it was first trained on.
 type RopeKind uint8
 
-// The kinds, under the names of transformers: "default", "linear", "llama3", "yarn", "longrope".
+// The kinds, under the names of transformers: "default", "linear", "llama3", "yarn", "longrope", "proportional".
 const (
 	RopeDefault RopeKind = iota
 	RopeLinear           // all frequencies divided by Factor
 	RopeLlama3           // the low ones divided by Factor, the high ones kept, a ramp between
 	RopeYaRN             // the same with another ramp, and scores that are scaled: Peng et al., "YaRN" (2023)
 	RopeLong             // each divided by a number of its own: Ding et al., "LongRoPE" (2024)
+	// Of a head that is rotated in part, the frequencies and the pairs are those of all of it, the frequencies divided
+	// by Factor: Gemma 4, transformers (modeling_rope_utils.py).
+	RopeProportional
 )
 
 // String is the name in config.json.
 func (k RopeKind) String() string {
-	return [...]string{"default", "linear", "llama3", "yarn", "longrope"}[k]
+	return [...]string{"default", "linear", "llama3", "yarn", "longrope", "proportional"}[k]
 }
 
 // RopeFrequencies define the angles of the rotary positions: position times frequency.
@@ -53,7 +56,7 @@ type RopeFrequencies struct {
 	Rotated int // columns of a head that are rotated, even; 0: all
 	Theta   float64
 	Kind    RopeKind
-	Factor  float64 // linear, llama3, yarn
+	Factor  float64 // linear, llama3, yarn, proportional
 	// For llama3: wavelengths beyond OriginalPositions/LowFreqFactor are stretched by Factor, those below
 	// OriginalPositions/HighFreqFactor are kept.
 	LowFreqFactor, HighFreqFactor float64
@@ -160,7 +163,8 @@ func (f RopeFrequencies) IsLong(n int) bool { return f.Kind == RopeLong && n > f
 // rotate a part of r columns have its pairs (i, i+r/2) in their weights. So such a head has its columns in another
 // order here: the first half of what is rotated, the first half of the rest, and then the second halves of both. The
 // pairs of the rest have frequency 0. Scores are sums over a head's columns, so the order makes no difference to them;
-// the rows of weights, of biases and of norms are put into it as they are read (model.PartlyRotated).
+// the rows of weights, of biases and of norms are put into it as they are read (model.PartlyRotated). By proportional,
+// models have the operation's own pairs, of which the first r/2 are rotated, and columns stay where they are.
 
 // Width is the number of columns of a head that are rotated.
 func (f RopeFrequencies) Width() int {
@@ -170,6 +174,14 @@ func (f RopeFrequencies) Width() int {
 	return f.HeadDim
 }
 
+// span is the number of columns over which frequencies fall from 1 to 1/Theta.
+func (f RopeFrequencies) span() int {
+	if f.Kind == RopeProportional {
+		return f.HeadDim
+	}
+	return f.Width()
+}
+
 // Inverse are the HeadDim/2 frequencies in radians per position, zeros after those of what is rotated. They follow
 // transformers (modeling_rope_utils.py) through fp32, with the roundings of PyTorch, which divides a number by a tensor
 // as reciprocal times number; only its power function may differ, by one unit in the last place.
@@ -177,8 +189,11 @@ func (f RopeFrequencies) Inverse() []float32 { return inverse[float32](f) }
 
 // Divisors returns the number by which each frequency was divided to stretch it, HeadDim/2 numbers from 1 to Factor.
 func (f RopeFrequencies) Divisors() []float32 {
-	plain, stretched := inverse[float64](RopeFrequencies{HeadDim: f.HeadDim, Rotated: f.Rotated, Theta: f.Theta}),
-		inverse[float64](f)
+	unstretched := RopeFrequencies{HeadDim: f.HeadDim, Rotated: f.Rotated, Theta: f.Theta}
+	if f.Kind == RopeProportional {
+		unstretched.Kind, unstretched.Factor = f.Kind, 1
+	}
+	plain, stretched := inverse[float64](unstretched), inverse[float64](f)
 	divisors := make([]float32, len(plain))
 	for i := range divisors {
 		if divisors[i] = 1; i < f.Width()/2 {
@@ -197,10 +212,10 @@ func inverse[F float32 | float64](f RopeFrequencies) []F {
 		factors = f.Short.Numbers()
 	}
 	for i := range inv[:f.Width()/2] {
-		exponent := F(2*i) / F(f.Width())
+		exponent := F(2*i) / F(f.span())
 		inv[i] = 1 / F(math.Pow(f.Theta, float64(exponent)))
 		switch f.Kind {
-		case RopeLinear:
+		case RopeLinear, RopeProportional:
 			inv[i] /= F(f.Factor)
 		case RopeLlama3:
 			inv[i] = llama3(f, inv[i])

@@ -84,7 +84,8 @@ type Args struct {
 	X, Y, DX           device.Mat // [T, Hidden]
 	Batch              *MicroBatch
 	Rope               *Rope      // of the block's frequencies
-	Constants          device.Mat // F32 [1, Block.Constants]
+	Constants          device.Mat // F32 [1, Block.FeedConstants]
+	Scalar             float32    // of a block that has one, see Block.Scalar
 	Kept               *Kept
 	Cache              *Cache
 	Held               *Held // of the micro-batch, or of the whole step

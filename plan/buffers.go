@@ -60,7 +60,7 @@ type Buffers struct {
 	Ending []*nn.Ending // the head's, in scratch, by Plan.HeadBuffer
 
 	Rope      []*nn.Rope   // by block, shared by those with equal frequencies; nil: no rotation
-	Constants []device.Mat // by block: F32 [1, nn.Block.Constants]; the zero Mat for a block without
+	Constants []device.Mat // by block: F32 [1, nn.Block.FeedConstants]; the zero Mat for a block without
 	Logits    device.Mem   // F32 [a chunk of the wanted rows, rows of a tile]; none where logits are bound
 	Batches   device.Mem   // token arrays of the micro-batches, see package batch; none where they are bound
 	Results   device.Mem   // see ResultBytes; none where they are bound
@@ -309,7 +309,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	}
 	b.Constants = make([]device.Mat, p.blocks())
 	for i, d := range p.Model.Blocks {
-		if n := d.Constants(); n > 0 {
+		if n := d.FeedConstants(); n > 0 {
 			b.Constants[i] = a.Mat(tensor.F32, 1, n)
 		}
 	}

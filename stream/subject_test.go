@@ -138,7 +138,7 @@ func (s shape) subject(t errorer, steps int) *subject {
 				m.Constants = make([][]float32, len(m.Blocks))
 			}
 			for e := range n {
-				m.Constants[i] = append(m.Constants[i], 0.01*float32(e%3)-0.003*float32(i))
+				m.Constants[i] = append(m.Constants[i], b.InitialConstant()+0.01*float32(e%3)-0.003*float32(i))
 			}
 		}
 	}

@@ -27,6 +27,7 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 	var a nn.Args
 	if block := op.Layer - 1; block >= 0 && block < len(here.Rope) {
 		a.Rope, a.Constants = here.Rope[block], here.Constants[block]
+		a.Scalar = r.Plan.Model.Scalar(block)
 	}
 	if op.Micro >= 0 {
 		a.Batch = r.batch(op.Rank, op.Micro)

@@ -89,8 +89,8 @@ func (c *carried) has(name string) bool {
 // readConstants brings the constants of blocks to the session's model. The source knows what is carried.
 func (s *Session) readConstants(src *source) error { return src.readConstants(s.plan.Model) }
 
-// readConstants brings the constants of blocks to a model: those that are carried, and zeros for the others, which only
-// a model without weights has.
+// readConstants brings the constants of blocks to a model: those that are carried, and for the others, which only a
+// model without weights has, what changes nothing.
 func (s *source) readConstants(m *model.Model) error {
 	isCarried := func(t model.Tensor) bool { return s.carried.has(t.Name) }
 	if !slices.ContainsFunc(m.ConstantTensors(), isCarried) {
@@ -105,7 +105,7 @@ func (s *source) readConstants(m *model.Model) error {
 	return m.ReadConstants(carriedReader{w, &s.carried})
 }
 
-// carriedReader reads the tensors that are carried, and zeros for others.
+// carriedReader reads the tensors that are carried, and leaves others as they are.
 type carriedReader struct {
 	*hf.Weights
 	carried *carried
@@ -120,20 +120,21 @@ func (r carriedReader) Expect(name string, shape tensor.Shape) error {
 
 func (r carriedReader) ReadF32(name string, dst []float32, first int64) error {
 	if !r.carried.has(name) {
-		clear(dst)
 		return nil
 	}
 	return r.Weights.ReadF32(name, dst, first)
 }
 
-// zeroConstants are the constants of blocks that are not carried, as tensors of an export.
-func (s *source) zeroConstants() (specs []hf.TensorSpec) {
-	for _, t := range s.model.ConstantTensors() {
+// initialConstants are the constants of blocks that are not carried, as tensors of an export, and their values.
+func (s *source) initialConstants() (specs []hf.TensorSpec, values [][]float32) {
+	all := s.model.InitialConstants()
+	for i, t := range s.model.ConstantTensors() {
 		if !s.carried.has(t.Name) {
 			specs = append(specs, hf.TensorSpec{Name: t.Name, DType: tensor.F32, Shape: t.Shape})
+			values = append(values, all[i])
 		}
 	}
-	return specs
+	return specs, values
 }
 
 // carriedBytes bounds what is read of a carried tensor at a time.

@@ -70,8 +70,8 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, as format
 	if err != nil {
 		return blame.BadRequest(err)
 	}
-	zeros := src.zeroConstants()
-	specs = append(specs, zeros...)
+	constants, initial := src.initialConstants()
+	specs = append(specs, constants...)
 	o.FS = e.files()
 	w, err := hf.CreateModel(dir, specs, o)
 	if err != nil {
@@ -105,8 +105,12 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, as format
 	if err := src.writeCarried(ctx, w); err != nil {
 		return err
 	}
-	for _, t := range zeros {
-		if err := w.Write(t.Name, make([]byte, t.Shape.Elems()*t.DType.Bytes())); err != nil {
+	for i, t := range constants {
+		err := writeElems(w, t.Name, t.Shape.Elems(), t.DType, func(dst []float32, at int64) error {
+			copy(dst, initial[i][at:])
+			return nil
+		})
+		if err != nil {
 			return err
 		}
 	}

@@ -27,8 +27,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (
-    Exaone4Config, Gemma2Config, Gemma3Config, Gemma3TextConfig, Glm4Config, GraniteConfig, Ministral3Config,
-    Mistral3Config, Olmo2Config, Olmo3Config, Phi3Config, PixtralVisionConfig, Qwen2_5_VLConfig, Qwen3VLConfig,
+    Exaone4Config, Gemma2Config, Gemma3Config, Gemma3TextConfig, Gemma4Config, Gemma4TextConfig, Gemma4UnifiedConfig,
+    Gemma4VisionConfig, Glm4Config, GraniteConfig, Ministral3Config, Mistral3Config,
+    Olmo2Config, Olmo3Config, Phi3Config, PixtralVisionConfig, Qwen2_5_VLConfig, Qwen3VLConfig,
     Qwen3VLMoeConfig, SeedOssConfig, SiglipVisionConfig, SmolLM3Config)
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -37,6 +38,9 @@ from golden import STEPS, first_batch, golden, random_batch, run, write_safetens
 YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 
 GEMMA3_ROPE = {"full_attention": {"rope_type": "linear", "rope_theta": 2000.0, "factor": 8.0},
+               "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}
+
+GEMMA4_ROPE = {"full_attention": {"rope_type": "proportional", "rope_theta": 2000.0, "partial_rotary_factor": 0.25},
                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}
 
 # Sizes are small, mostly not powers of two, and differ between variants; the second number is a seed.
@@ -130,6 +134,31 @@ VARIANTS = {
         vision_config=partial(
             SiglipVisionConfig, hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1,
             patch_size=2, image_size=4))),
+    # Layer 2 sees all, with wider heads, of which 4 columns are rotated.
+    "gemma4_text": (12, partial(
+        Gemma4TextConfig, hidden_size=22, intermediate_size=26, num_hidden_layers=3, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, global_head_dim=18, vocab_size=43, vocab_size_per_layer_input=43,
+        hidden_size_per_layer_input=0, max_position_embeddings=64, sliding_window=6,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"], rope_parameters=GEMMA4_ROPE)),
+    # Layers 1 and 2 see all; they have fewer keys, which are their values, too.
+    "gemma4": (13, partial(
+        Gemma4Config, text_config=partial(
+            Gemma4TextConfig, hidden_size=20, intermediate_size=26, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=6, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True,
+            vocab_size=41, vocab_size_per_layer_input=41, hidden_size_per_layer_input=0, max_position_embeddings=64,
+            sliding_window=7, layer_types=["sliding_attention", "full_attention", "full_attention"],
+            final_logit_softcapping=3.0, use_bidirectional_attention="vision"),
+        vision_config=partial(
+            Gemma4VisionConfig, hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1,
+            num_key_value_heads=1, head_dim=4, patch_size=2, position_embedding_size=4))),
+    "gemma4_unified": (14, partial(
+        Gemma4UnifiedConfig, text_config=dict(
+            hidden_size=18, intermediate_size=22, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3,
+            head_dim=6, global_head_dim=8, num_global_key_value_heads=1, attention_k_eq_v=True, vocab_size=37,
+            max_position_embeddings=64, sliding_window=5, layer_types=["sliding_attention", "full_attention"],
+            attention_bias=True, bos_token_id=None, eos_token_id=None, pad_token_id=None),
+        vision_config=dict(patch_size=1, pooling_kernel_size=2, mm_embed_dim=18, mm_posemb_size=4, output_proj_dims=18),
+        audio_config=dict(audio_embed_dim=4))),
 }
 
 
@@ -150,7 +179,10 @@ def model_of(config):
     auto = transformers.AutoModelForCausalLM
     if hasattr(config, "text_config"):
         auto = transformers.AutoModelForImageTextToText
-    return auto.from_config(config, attn_implementation="eager", experts_implementation="eager").eval()
+    model = auto.from_config(config, attn_implementation="eager", experts_implementation="eager").eval()
+    if config.model_type in ("gemma4", "gemma4_unified"):
+        model.config.text_config.pad_token_id = 0  # forward wants one; the embedding has no row of padding
+    return model
 
 
 def build(config, rng):
@@ -160,7 +192,9 @@ def build(config, rng):
         for name, p in model.named_parameters():
             x = rng.standard_normal(tuple(p.shape))
             if name.endswith("norm.weight"):
-                x = (0 if model.config.model_type.startswith("gemma") else 1) + 0.2 * x  # Gemma's classes add 1
+                x = (0 if model.config.model_type.startswith(("gemma2", "gemma3")) else 1) + 0.2 * x  # these add 1
+                if "gemma4" in model.config.model_type and name.endswith(("q_norm.weight", "k_norm.weight")):
+                    x *= 0.4  # scores have no scale but this
             elif p.ndim == 1:
                 x = 0.2 * x
             elif "embed" in name or "lm_head" in name:
@@ -168,7 +202,13 @@ def build(config, rng):
             else:
                 x = 1.2 * x / math.sqrt(p.shape[-1])
             p.copy_(torch.from_numpy(x))
+        for _, b in layer_scalars(model):
+            b.copy_(torch.from_numpy(rng.uniform(0.7, 1.3, 1)))
     return model
+
+
+def layer_scalars(model):
+    return [(name, b) for name, b in model.named_buffers() if name.endswith(".layer_scalar")]
 
 
 def oracle(compute, b):
@@ -226,7 +266,9 @@ def write(out, name):
 
     with in_float64():
         exact = model_of(made(VARIANTS[name][1]))
-    carried = ("vision_tower", "multi_modal_projector", "visual")
+        for (_, to), (_, b) in zip(layer_scalars(exact), layer_scalars(model), strict=True):
+            to.copy_(b)
+    carried = ("vision_tower", "multi_modal_projector", "visual", "embed_vision", "embed_audio")
     params = {n: p for n, p in model.named_parameters() if not any(part in n for part in carried)}
 
     def exact_logits(p, b):

@@ -26,7 +26,8 @@ func eachVariant(t *testing.T, check func(t *testing.T, g *Golden)) {
 func TestVariants(t *testing.T) {
 	want := []string{"llama", "llama-bias", "llama-linear-tied", "llama-llama3-headdim", "llama-padding", "mistral",
 		"mistral-window", "qwen2", "qwen3", "qwen3-bias-untied", "glm4_moe", "gpt_oss", "mixtral", "qwen3_moe",
-		"qwen3_moe-mixed", "exaone4", "gemma2", "gemma3", "gemma3_text", "glm4", "granite", "mistral3", "olmo2",
+		"qwen3_moe-mixed", "exaone4", "gemma2", "gemma3", "gemma3_text", "gemma4", "gemma4_text",
+		"gemma4_unified", "glm4", "granite", "mistral3", "olmo2",
 		"olmo3", "phi3",
 		"qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "seed_oss", "smollm3",
 		"qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
@@ -117,7 +118,8 @@ func TestLossOfLogits(t *testing.T) {
 }
 
 // carried are the tensors of files that text does not use.
-var carried = regexp.MustCompile(`(^|\.)(vision_tower|multi_modal_projector|visual|mtp)\.`)
+var carried = regexp.MustCompile(`(^|\.)(vision_tower|multi_modal_projector|visual|mtp|vision_embedder|embed_vision|` +
+	`embed_audio)\.`)
 
 // The gradients are those of the weights in the directory, and none is trivial.
 func TestGradients(t *testing.T) {
@@ -127,7 +129,8 @@ func TestGradients(t *testing.T) {
 			t.Fatal(err)
 		}
 		maps.DeleteFunc(weights.entries, func(name string, _ entry) bool {
-			return strings.HasSuffix(name, ".e_score_correction_bias") || carried.MatchString(name) // not trained
+			return carried.MatchString(name) || strings.HasSuffix(name, ".e_score_correction_bias") ||
+				strings.HasSuffix(name, ".layer_scalar") // not trained
 		})
 		all := []map[string][]float32{g.Grads}
 		if g.AuxGrads != nil {
