@@ -45,8 +45,8 @@ type Device interface {
 
 	// PrepareAttention reserves what the driver needs of its own (see Info.AttentionElemBytes) for the gradient of an
 	// attention over queries [positions, heads*headDim], before streams are made. Without it the first gradient that
-	// needs more reserves it.
-	PrepareAttention(positions, heads, headDim int) error
+	// needs more reserves it. Operands have the type t. It fails for heads that the device's kernels do not take.
+	PrepareAttention(positions, heads, headDim int, t tensor.DType) error
 
 	// Close releases the device. Streams and buffers must have been closed.
 	Close() error

@@ -172,7 +172,8 @@ func (e *Engine) open() error {
 	}
 	for _, d := range e.Devices[:e.Plan.Ranks()] {
 		for _, a := range e.Plan.AttentionShapes() {
-			if err := d.PrepareAttention(e.Plan.Numerics.Positions(), a.Heads, a.HeadDim); err != nil {
+			n := e.Plan.Numerics
+			if err := d.PrepareAttention(n.Positions(), a.Heads, a.HeadDim, n.Compute); err != nil {
 				return err
 			}
 		}

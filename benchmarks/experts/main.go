@@ -294,7 +294,7 @@ func measure(s shape, dtype tensor.DType, options cpu.Options, turns int) {
 			}
 		}
 	}()
-	if err := d.PrepareAttention(s.rows, 1, 64); err != nil {
+	if err := d.PrepareAttention(s.rows, 1, 64, tensor.BF16); err != nil {
 		log.Fatal(err)
 	}
 	b.run(turns)

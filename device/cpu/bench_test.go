@@ -17,7 +17,7 @@ func BenchmarkOps(b *testing.B) {
 	const T, hidden, heads, kvHeads, headDim, inter, vocab = 1024, 576, 9, 3, 64, 1536, 4096
 	const qkvCols = (heads + 2*kvHeads) * headDim
 	d := open(b, cpu.Options{})
-	if err := d.PrepareAttention(T, heads, headDim); err != nil {
+	if err := d.PrepareAttention(T, heads, headDim, tensor.BF16); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { d.Close() })

@@ -227,7 +227,7 @@ func TestOverhead(t *testing.T) {
 	t.Cleanup(func() { d.Close() })
 	overhead := d.Info().OverheadBytes
 	grads := (d.Info().AttentionElemBytes*rows*heads*headDim + hostmem.PageBytes - 1) / hostmem.PageBytes * hostmem.PageBytes
-	if err := d.PrepareAttention(rows, heads, headDim); err != nil {
+	if err := d.PrepareAttention(rows, heads, headDim, tensor.F32); err != nil {
 		t.Fatal(err)
 	}
 	held, _ := accounts.Total()

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cores"
+	"github.com/millrace/millrace/tensor"
 )
 
 // Options say how a Device computes. The zero value is a good choice.
@@ -126,7 +127,7 @@ func (d *Device) Register(r *hostmem.Region) (device.Buffer, error) {
 }
 
 // PrepareAttention implements device.Device. The memory is made resident at once.
-func (d *Device) PrepareAttention(positions, heads, headDim int) error {
+func (d *Device) PrepareAttention(positions, heads, headDim int, _ tensor.DType) error {
 	d.crew.attention.Lock()
 	defer d.crew.attention.Unlock()
 	d.prepared.Store(max(d.prepared.Load(), attentionGradBytes(positions, heads, headDim)))

@@ -5,10 +5,17 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/tensor"
 )
 
-// maxHeadDim is the widest head that the attention kernels take.
-const maxHeadDim = 256
+// maxHeadDim is the widest head that the attention kernels take. Operands of wider ones in fp32 are more than the
+// shared memory of most GPUs holds, and no model has wider ones with a soft cap.
+func maxHeadDim(t tensor.DType, capped bool) int {
+	if t == tensor.BF16 && !capped {
+		return 512
+	}
+	return 256
+}
 
 // RoPE implements device.AttentionOps.
 func (s *Stream) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
@@ -100,8 +107,9 @@ func sizes(to []arg, q device.Mat, spec device.AttentionSpec) []arg {
 
 // attend launches the kernel made for this head size and aligned operands if there is one, else the narrowest that has room for it.
 func (s *Stream) attend(name string, q device.Mat, spec device.AttentionSpec, args []arg) error {
-	if spec.HeadDim > maxHeadDim {
-		return fmt.Errorf("heads of %d columns: the kernels take at most %d", spec.HeadDim, maxHeadDim)
+	if most := maxHeadDim(q.DType, spec.SoftCap > 0); spec.HeadDim > most {
+		return fmt.Errorf("heads of %d columns: the kernels take at most %d, in bf16 without a soft cap %d",
+			spec.HeadDim, most, maxHeadDim(tensor.BF16, false))
 	}
 	if spec.Scale <= 0 {
 		return fmt.Errorf("a scale of %g: the kernels take positive ones", spec.Scale)

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/tensor"
 )
 
 // Options say which GPU to open, and with what.
@@ -201,9 +202,10 @@ func (d *Device) Info() device.Info { return d.info }
 
 // PrepareAttention implements device.Device: there is nothing to reserve, but heads may be larger than the kernels
 // take.
-func (d *Device) PrepareAttention(positions, heads, headDim int) error {
-	if headDim > maxHeadDim {
-		return fmt.Errorf("device %s: heads of %d columns: the attention kernels take at most %d; set device to cpu", d.id, headDim, maxHeadDim)
+func (d *Device) PrepareAttention(positions, heads, headDim int, t tensor.DType) error {
+	if most := maxHeadDim(t, false); headDim > most {
+		return fmt.Errorf("device %s: heads of %d columns: the attention kernels take at most %d in %s; "+
+			"set device to cpu", d.id, headDim, most, t)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/kernels"
+	"github.com/millrace/millrace/tensor"
 )
 
 // All kernels are reached by the operation that their names say, the quickest first, and attention by every size of heads.
@@ -75,10 +76,16 @@ func TestTabulate(t *testing.T) {
 		check(capped("attention", "bf16", 64), "attention.bf16.cap.h64.a16", "attention.bf16.cap.h128.any")
 		check(capped("attention", "bf16", 80), "attention.bf16.cap.h128.any", "attention.bf16.cap.h256.any")
 		for _, name := range []string{"attention", "attention_dkdv", "attention_dq"} {
-			for _, dtype := range []string{"f32", "bf16"} {
-				for width := 1; width <= maxHeadDim; width++ {
-					if len(table[heads(name, dtype, width)]) == 0 || len(table[capped(name, dtype, width)]) == 0 {
-						t.Errorf("%s.%s has no kernel for heads of %d columns", name, dtype, width)
+			for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
+				for _, isCapped := range []bool{false, true} {
+					for width := 1; width <= maxHeadDim(dtype, isCapped); width++ {
+						o := heads(name, typeName(dtype), width)
+						if isCapped {
+							o = capped(name, typeName(dtype), width)
+						}
+						if len(table[o]) == 0 {
+							t.Errorf("no kernel of %v", o)
+						}
 					}
 				}
 			}

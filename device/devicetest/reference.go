@@ -65,7 +65,7 @@ func (d *Reference) NewStream(name string) (device.Stream, error) {
 func (d *Reference) NewEvent() (device.Event, error) { return &referenceEvent{}, nil }
 
 // PrepareAttention implements device.Device: there is nothing to reserve.
-func (d *Reference) PrepareAttention(positions, heads, headDim int) error { return nil }
+func (d *Reference) PrepareAttention(positions, heads, headDim int, _ tensor.DType) error { return nil }
 
 // Close implements device.Device.
 func (d *Reference) Close() error {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/tensor"
 )
 
 // Options say what the device pretends to be.
@@ -136,7 +137,7 @@ func reserve(now, peak *int64, bytes int64) {
 }
 
 // PrepareAttention implements device.Device: there is nothing to reserve.
-func (d *Device) PrepareAttention(positions, heads, headDim int) error { return nil }
+func (d *Device) PrepareAttention(positions, heads, headDim int, _ tensor.DType) error { return nil }
 
 // NewStream implements device.Device.
 func (d *Device) NewStream(name string) (device.Stream, error) {

@@ -308,6 +308,7 @@ func TestAgainstFloat64(t *testing.T) {
 		{260, 2, 2, 64, 70, 1, 50, false},
 		{129, 4, 2, 16, 0, 3, 0, true},
 		{300, 3, 1, 256, 131, 2, 2, true},
+		{200, 2, 1, 512, 0, 2, 0, false},
 	} {
 		for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
 			t.Run(fmt.Sprintf("%s/%+v", dtype, c), func(t *testing.T) {

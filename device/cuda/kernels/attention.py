@@ -8,8 +8,8 @@ must visit (from the first key of its first row), and which of these need no mas
 Query heads come in groups that share a key head. Operands are [rows, heads*headdim] with a stride; lse and delta are
 [rows, heads], dense.
 
-A head of 80 or 96 columns is worked on as 64 and 16 or 64 and 32, because Triton's tiles are powers of two. Where PADDED,
-headdim may be anything up to HEAD_A, and what is beyond counts as zero.
+A head of 80 or 96 columns is worked on as 64 and 16 or 64 and 32, because Triton's tiles are powers of two, and one of
+512 as two times 256. Where PADDED, headdim may be anything up to HEAD_A, and what is beyond counts as zero.
 
 Where CAPPED, cap*tanh(score/cap) takes the place of a scaled score. What the kernels keep of it is the tanh: p = exp(cap*tanh - lse), and
 the score's gradient has one more factor, 1 - tanh^2. Kernels without CAPPED do not read cap.
@@ -462,6 +462,8 @@ HEADS = {  # (HEAD_A, HEAD_B), tiles on sm80, tiles on sm90a
           ((128, 64, 8, 3, 425), (64, 128, 8, 2, 585), (128, 64, 8, 2, 440))),
     256: ((256, 0), ((64, 32, 8, 2, 580), (32, 32, 8, 2, 375), (64, 16, 4, 2, 475)),
           ((128, 32, 8, 2, 500), (32, 64, 8, 2, 955, 18), (128, 32, 8, 2, 545))),
+    512: ((256, 256), ((32, 16, 4, 2, 540), (16, 16, 4, 2, 395), (16, 16, 4, 2, 280)),
+          ((64, 16, 8, 2, 925), (32, 32, 8, 2, 550), (32, 32, 8, 2, 455))),
 }
 # The same with a soft cap, for fewer sizes; other heads take the kernels for any head.
 CAPPED_HEADS = {
@@ -474,7 +476,8 @@ CAPPED_HEADS = {
 }
 # Of the kernels for any head up to a size and any alignment, on all targets.
 ANY = {
-    "bf16": {16: ((32, 32, 4, 2),) * 3, 64: ((32, 32, 4, 2),) * 3, 128: ((32, 32, 4, 2),) * 3, 256: ((16, 16, 4, 2),) * 3},
+    "bf16": {16: ((32, 32, 4, 2),) * 3, 64: ((32, 32, 4, 2),) * 3, 128: ((32, 32, 4, 2),) * 3,
+             256: ((16, 16, 4, 2),) * 3, 512: ((16, 16, 4, 2), (16, 16, 8, 2), (16, 16, 8, 2))},
     "f32": {16: ((32, 32, 4, 2),) * 3, 64: ((32, 16, 4, 2),) * 3, 128: ((32, 16, 8, 2),) * 3, 256: ((16, 16, 8, 2),) * 3},
 }
 CAPPED_ANY = {

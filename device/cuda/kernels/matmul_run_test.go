@@ -100,6 +100,8 @@ func TestInstructionsOfProducts(t *testing.T) {
 			switch {
 			case op == "attention_delta" || op == "attention_fold":
 				want = ""
+			case rest == "bf16.h512.a16" && op != "attention": // its tiles have 32 rows, and the newer ones need 64
+				want = "mma.sync"
 			case strings.HasPrefix(rest, "bf16") && target == "sm90a" && (product || strings.HasSuffix(rest, ".a16")):
 				want = "wgmma.mma_async"
 			case strings.HasPrefix(rest, "bf16"):

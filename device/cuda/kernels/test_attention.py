@@ -153,6 +153,8 @@ class AttentionTest(unittest.TestCase):
     def test_wide_heads(self):
         for headdim in (128, 256):
             Case("bf16", [9, 31], 2, 1, headdim, 0, (headdim, 0), (16, 16)).check(self)
+        for dtype in TYPES:
+            Case(dtype, [9, 31], 2, 1, 512, 11, (256, 256), (32, 16)).check(self)
 
     def test_caps_and_sinks(self):
         """Caps that hardly and that strongly bend scores, sinks from far below scores to far above them, and both."""
