@@ -64,7 +64,7 @@ func (s *Stream) CausalConvGrad(dx, dw, dy, x, w device.Mat, docs device.Docs) {
 func (s *Stream) Gate(y, x, gate device.Mat, kind device.GateKind) {
 	s.operands.Gate(y, x, gate, kind)
 	s.enqueue(func() {
-		a := &kernels.Gate{X: mat(x), Y: mat(y), Gate: mat(gate), SiLU: kind == device.SiLUGate}
+		a := &kernels.Gate{X: mat(x), Y: mat(y), Gate: mat(gate), Kind: kind}
 		s.crew.split(x.Rows, 1, rowBytes(y, x, gate), func(lo, hi int) { s.crew.GateForward(a, lo, hi) })
 	})
 }
@@ -73,7 +73,7 @@ func (s *Stream) Gate(y, x, gate device.Mat, kind device.GateKind) {
 func (s *Stream) GateGrad(dx, dgate, dy, x, gate device.Mat, kind device.GateKind) {
 	s.operands.GateGrad(dx, dgate, dy, x, gate, kind)
 	s.enqueue(func() {
-		a := &kernels.Gate{X: mat(x), Gate: mat(gate), SiLU: kind == device.SiLUGate,
+		a := &kernels.Gate{X: mat(x), Gate: mat(gate), Kind: kind,
 			DX: mat(dx), DY: mat(dy), DGate: mat(dgate)}
 		s.crew.split(x.Rows, 1, rowBytes(dx, dy, x, gate), func(lo, hi int) { s.crew.GateBackward(a, lo, hi) })
 	})

@@ -56,13 +56,14 @@ package delta
 import (
 	"unsafe"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/attention"
 	"github.com/millrace/millrace/device/cpu/kernels"
 	"github.com/millrace/millrace/tensor"
 )
 
-// Chunk is the number of rows of a chunk: device.DeltaChunk.
-const Chunk = 64
+// Chunk is the number of rows of a chunk.
+const Chunk = device.DeltaChunk
 
 // Spec is the recurrence over T positions of packed documents. Head h reads key head h / (Heads/KeyHeads).
 type Spec struct {

@@ -1,6 +1,10 @@
 package kernels
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/millrace/millrace/device"
+)
 
 // Conv is a short causal convolution of each column by itself, and silu of it:
 //
@@ -16,10 +20,8 @@ type Conv struct {
 	DW     Mat // [C, K], F32; the zero value: none
 }
 
-const (
-	MostTaps    = 8   // the greatest K
-	ConvColumns = 512 // the most columns that a call takes
-)
+// ConvColumns is the most columns that a call takes. K is device.MostTaps at most.
+const ConvColumns = 512
 
 // convBlock has some columns of a convolution in fp32: the weights, tap by tap, the last K rows of x and of dz, each at
 // its row mod K, and rows of what is computed.
@@ -27,13 +29,13 @@ type convBlock struct {
 	*Table
 	*Conv
 	col, n, taps  int
-	w, x, dz, dw  [MostTaps][ConvColumns]float32
+	w, x, dz, dw  [device.MostTaps][ConvColumns]float32
 	z, y, t, ones [ConvColumns]float32
 }
 
 func (b *convBlock) begin(t *Table, a *Conv, rows, col0, col1 int, others ...Mat) {
 	b.Table, b.Conv, b.col, b.n, b.taps = t, a, col0, col1-col0, a.W.Cols
-	ok := a.W.Rows == a.X.Cols && 1 <= b.taps && b.taps <= MostTaps && len(a.Start) >= rows && 0 <= col0 &&
+	ok := a.W.Rows == a.X.Cols && 1 <= b.taps && b.taps <= device.MostTaps && len(a.Start) >= rows && 0 <= col0 &&
 		0 <= b.n && b.n <= ConvColumns && a.W.DType == a.X.DType
 	for _, m := range append(others, a.X) {
 		ok = ok && m.has(rows, col1) && m.DType == a.X.DType

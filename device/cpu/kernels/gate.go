@@ -1,23 +1,27 @@
 package kernels
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/millrace/millrace/device"
+)
 
 // Gate multiplies by the activation of a gate, each column of which serves as many neighbours in X:
 //
-//	y = x*act(gate)      act(g) = s, or with SiLU g*s, where s = 1/(1 + exp(-g))
+//	y = x*act(gate)      act(g) = s, or of a SiLUGate g*s, where s = 1/(1 + exp(-g))
 //
 // exp is that of [Exp]. All matrices have the same type.
 type Gate struct {
 	X, Y, Gate Mat // [rows, n*each] twice, [rows, n]; Y may be X
-	SiLU       bool
+	Kind       device.GateKind
 
 	DY, DX, DGate Mat // backward; DX may be DY, DGate may be Gate
 }
 
-// act is the activation and its derivative: s*(1-s), or with SiLU s*(1 + g*(1-s)).
+// act is the activation and its derivative: s*(1-s), or of a SiLUGate s*(1 + g*(1-s)).
 func (a *Gate) act(g float32) (y, slope float32) {
 	s := sigmoid(g)
-	if a.SiLU {
+	if a.Kind == device.SiLUGate {
 		return float32(g * s), s * (1 + float32(g*(1-s)))
 	}
 	return s, s * (1 - s)
@@ -40,7 +44,7 @@ func (t *Table) GateForward(a *Gate, row0, row1 int) {
 		if each == 1 {
 			for c := 0; c < a.X.Cols; c += piece {
 				y, x, gate, n := a.Y.at(r, c), a.X.at(r, c), a.Gate.at(r, c), min(piece, a.X.Cols-c)
-				if a.SiLU {
+				if a.Kind == device.SiLUGate {
 					t.swiglu[k](y, gate, x, n)
 				} else {
 					t.gate[k](y, x, gate, n)
@@ -69,7 +73,7 @@ func (t *Table) GateBackward(a *Gate, row0, row1 int) {
 			for c := 0; c < a.X.Cols; c += len(unused) {
 				dx, dgate, dy := a.DX.at(r, c), a.DGate.at(r, c), a.DY.at(r, c)
 				x, gate, n := a.X.at(r, c), a.Gate.at(r, c), min(len(unused), a.X.Cols-c)
-				if a.SiLU {
+				if a.Kind == device.SiLUGate {
 					t.swigluGrad[k](dgate, dx, unsafe.Pointer(&unused), dy, gate, x, n)
 				} else {
 					t.gateGrad[k](dx, dgate, dy, x, gate, n)

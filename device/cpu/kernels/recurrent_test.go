@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/tensor"
 )
@@ -57,7 +58,7 @@ func TestConv(t *testing.T) {
 			}
 		}
 	}
-	for _, taps := range []int{1, 4, MostTaps} {
+	for _, taps := range []int{1, 4, device.MostTaps} {
 		againstPlain(t, func(k *Table, d tensor.DType, rng *rand.Rand, cut bool) []array {
 			x, dy := newArray(d, rows, cols, 3, normal(rng)), newArray(d, rows, cols, 0, normal(rng))
 			w, dw := newArray(d, cols, taps, 1, normal(rng)), newArray(tensor.F32, cols, taps, 2, normal(rng))
@@ -75,12 +76,12 @@ func TestConv(t *testing.T) {
 func TestGate(t *testing.T) {
 	const rows = 5
 	for _, s := range []struct{ gates, each int }{{45, 1}, {2500, 1}, {3, 15}, {1, 77}} {
-		for _, silu := range []bool{false, true} {
+		for _, kind := range []device.GateKind{device.SigmoidGate, device.SiLUGate} {
 			againstPlain(t, func(k *Table, d tensor.DType, rng *rand.Rand, cut bool) []array {
 				cols := s.gates * s.each
 				x, dy := newArray(d, rows, cols, 3, normal(rng)), newArray(d, rows, cols, 1, normal(rng))
 				gate, y := newArray(d, rows, s.gates, 2, normal(rng)), newArray(d, rows, cols, 0, nan)
-				a := &Gate{X: x.Mat, Y: y.Mat, Gate: gate.Mat, SiLU: silu, DY: dy.Mat, DX: dy.Mat, DGate: gate.Mat}
+				a := &Gate{X: x.Mat, Y: y.Mat, Gate: gate.Mat, Kind: kind, DY: dy.Mat, DX: dy.Mat, DGate: gate.Mat}
 				pieces(cut, rows, func(lo, hi int) { k.GateForward(a, lo, hi) })
 				pieces(cut, rows, func(lo, hi int) { k.GateBackward(a, lo, hi) })
 				return []array{y, dy, gate}
