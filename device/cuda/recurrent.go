@@ -1,16 +1,8 @@
 package cuda
 
-import (
-	"errors"
+import "github.com/millrace/millrace/device"
 
-	"github.com/millrace/millrace/device"
-)
-
-// errNoRecurrence ends each operation of this file. Info.NoRecurrence says so before there is a stream.
-var errNoRecurrence = errors.New("there are no kernels for it yet; set device to cpu")
-
-// refuse queues the failure of the operation that s.operands describes.
-func (s *Stream) refuse() { s.enqueue(func() error { return errNoRecurrence }) }
+// There are no kernels for these operations yet; Info.NoRecurrence says so before there is a stream.
 
 // CausalConv implements device.ConvOps.
 func (s *Stream) CausalConv(y, x, w device.Mat, docs device.Docs) {
