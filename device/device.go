@@ -99,6 +99,10 @@ type Info struct {
 	// MaxExperts is the most experts of which a row can choose; 0: there is no limit.
 	MaxExperts int
 
+	// MaxDeltaDim is the most columns of queries, keys and values that a head of a gated delta net may have; 0: there
+	// is no limit. The driver has no scratch for more, or no kernels.
+	MaxDeltaDim int
+
 	// Workers is the number of threads that share one operation.
 	Workers int
 

@@ -334,12 +334,12 @@ func TestMeasure(t *testing.T) {
 		f := d.Measure(d.Stages(nn.Forward, false)[0][0], m, layout)
 		b := d.Measure(d.Stages(nn.Backward, false)[0][0], m, layout)
 		// Norm, projection, rotation, output, norm, gate and up, activation, down; and attention, which is not cut.
-		if want := (nn.Account{projections + 3*feed, attention, 8*chunks + 1, f.Traffic, nn.AttentionShape{},
-			false}); f != want {
+		if want := (nn.Account{Products: projections + 3*feed, Attention: attention, Ops: 8*chunks + 1,
+			Traffic: f.Traffic}); f != want {
 			t.Errorf("keep %v, %d rows: forward %+v, want %+v", keep, rows, f, want)
 		}
-		want := nn.Account{2*projections + 6*feed, 5 * attention / 2, 14*chunks + 1, b.Traffic,
-			nn.AttentionShape{Heads: heads, HeadDim: width}, false}
+		want := nn.Account{Products: 2*projections + 6*feed, Attention: 5 * attention / 2, Ops: 14*chunks + 1,
+			Traffic: b.Traffic, Widest: nn.AttentionShape{Heads: heads, HeadDim: width}}
 		if keep < nn.KeepGateUp {
 			want.Products, want.Ops = want.Products+2*feed, want.Ops+chunks
 		}

@@ -23,6 +23,8 @@ type Account struct {
 	Widest AttentionShape
 	// Recurrent says that an operation is asked for that not all devices have (device.Info.NoRecurrence).
 	Recurrent bool
+	// DeltaDim is the most columns of queries, keys and values of a head of a gated delta net; 0: nothing asks for one.
+	DeltaDim int
 }
 
 // AttentionShape is the number of query heads and their width.
@@ -40,7 +42,7 @@ func (a Account) Plus(b Account) Account {
 		a.Widest = b.Widest
 	}
 	return Account{a.Products + b.Products, a.Attention + b.Attention, a.Ops + b.Ops, a.Traffic + b.Traffic, a.Widest,
-		a.Recurrent || b.Recurrent}
+		a.Recurrent || b.Recurrent, max(a.DeltaDim, b.DeltaDim)}
 }
 
 // Shape is of the micro-batch that visits are measured with.
@@ -287,6 +289,7 @@ func (c *counter) DeltaGatesGrad(da, db, _, _, ddecay, dbeta, a, b, _, _ device.
 
 func (c *counter) GatedDelta(_, states, qkv, _, _ device.Mat, s device.DeltaSpec) {
 	c.recurrent(states)
+	c.DeltaDim = max(c.DeltaDim, s.KeyDim, s.ValueDim)
 	forward, _ := s.FLOPs(qkv.Rows)
 	c.Account.Attention += forward
 }

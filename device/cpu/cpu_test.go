@@ -222,7 +222,7 @@ func TestClosedStream(t *testing.T) {
 // All memory that the device takes is counted, and no operation takes more.
 func TestOverhead(t *testing.T) {
 	accounts := hostmem.New()
-	const rows, heads, headDim = 300, 4, 32
+	const rows, heads, headDim = 300, 2, 512
 	d := open(t, cpu.Options{Workers: 2, Accounts: accounts})
 	t.Cleanup(func() { d.Close() })
 	overhead := d.Info().OverheadBytes
@@ -234,7 +234,7 @@ func TestOverhead(t *testing.T) {
 	if overhead+grads < held || held < grads {
 		t.Errorf("an overhead of %d bytes, of which %d are in the accounts", overhead, held)
 	}
-	sp := newSpace(t, d, 4<<20)
+	sp := newSpace(t, d, 32<<20)
 	s, _ := d.NewStream("s")
 	mat := func(n int) device.Mat { return sp.arena.Mat(tensor.F32, rows, n) }
 	docs := sp.arena.Take(4 * rows)
@@ -242,6 +242,13 @@ func TestOverhead(t *testing.T) {
 	q, out, lse := mat(heads*headDim), mat(heads*headDim), mat(heads)
 	s.Attention(out, lse, q, q, q, spec)
 	s.AttentionGrad(mat(heads*headDim), mat(heads*headDim), mat(heads*headDim), out, q, q, q, out, lse, mat(heads), spec)
+	widest := d.Info().MaxDeltaDim
+	delta := device.DeltaSpec{KeyHeads: 1, Heads: 1, KeyDim: widest, ValueDim: widest, Docs: spec.Docs}
+	chunks, cols := delta.States(rows)
+	states := func() device.Mat { return sp.arena.Mat(tensor.F32, chunks, cols) }
+	kept, qkv, gates := states(), mat(3*widest), mat(1)
+	s.GatedDelta(mat(widest), kept, qkv, gates, gates, delta)
+	s.GatedDeltaGrad(mat(3*widest), mat(1), mat(1), states(), mat(widest), qkv, gates, gates, kept, delta)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -34,10 +34,10 @@ type crew struct {
 	held      atomic.Int64    // bytes of blocks
 }
 
-// The heads that a crew is equipped for from the start: of an attention, and of a gated delta net.
+// The widest heads that a crew is equipped for from the start: of an attention, and of a gated delta net.
 const (
-	headDim  = 256
-	deltaDim = 128
+	headDim  = 512
+	deltaDim = 128 // Info.MaxDeltaDim
 )
 
 // firstBlocks is the scratch that each worker has from the start.
@@ -84,7 +84,7 @@ func (c *crew) equip(blockBytes, headGradsBytes int64) error {
 		}
 		return nil
 	}
-	if err := grow(&c.blocks, "attention blocks", int64(c.Workers())*blockBytes); err != nil {
+	if err := grow(&c.blocks, "scratch of workers", int64(c.Workers())*blockBytes); err != nil {
 		return err
 	}
 	c.held.Store(c.blocks.ReservedBytes())

@@ -99,7 +99,8 @@ func (d *Device) bind(worker int) {
 
 // Info implements device.Device.
 func (d *Device) Info() device.Info {
-	return device.Info{Name: d.name, Unified: true, OverheadBytes: d.crew.overheadBytes(), AttentionElemBytes: attentionElemBytes, Workers: d.workers,
+	return device.Info{Name: d.name, Unified: true, OverheadBytes: d.crew.overheadBytes(),
+		AttentionElemBytes: attentionElemBytes, MaxDeltaDim: deltaDim, Workers: d.workers,
 		Numerics: fmt.Sprintf("CPU, %v", d.level)}
 }
 

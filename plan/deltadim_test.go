@@ -1,0 +1,26 @@
+package plan
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+// A model whose gated delta nets have wider heads than a device has scratch for has no plan there.
+func TestDeviceWithNarrowDeltaHeads(t *testing.T) {
+	const dim = 128 // of the shape
+	n := Numerics{SequenceLen: 128, MicroBatch: 1, MicroBatches: 1, HeadChunk: 128}
+	r := named(t, "qwen3.5-4b", "h100-pcie5", n)
+	r.Device.NoRecurrence = false
+	for most, fits := range map[int]bool{0: true, dim: true, dim - 1: false} {
+		r.Device.MaxDeltaDim = most
+		err := r.Fits(context.Background())
+		if fits != (err == nil) || err != nil && !strings.Contains(err.Error(), "they can have 127; choose a model") {
+			t.Errorf("%d columns at most: %v", most, err)
+		}
+	}
+	r.Model, r.Device.MaxDeltaDim = named(t, "qwen3-4b", "h100-pcie5", Numerics{}).Model, 1
+	if err := r.Fits(context.Background()); err != nil {
+		t.Errorf("a model without gated delta nets: %v", err)
+	}
+}
