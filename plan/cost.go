@@ -43,7 +43,7 @@ func (p *Plan) diskBytes() [][store.Kinds]int64 {
 	}
 	all := make([][store.Kinds]int64, len(p.Model.Parts))
 	for part := range all {
-		for _, spec := range p.extents(part) {
+		for _, spec := range p.extents(nil, part) {
 			if !p.OnDisk(spec.ID) {
 				continue
 			}

@@ -32,8 +32,8 @@ func lcm(a, b int64) int64 {
 	return a / x * b
 }
 
-// extents lists what the store keeps of a part. A tied tile that is streamed has its gradient sum there as well.
-func (p *Plan) extents(part int) []store.Spec {
+// extents appends what the store keeps of a part. A tied tile that is streamed has its gradient sum there as well.
+func (p *Plan) extents(specs []store.Spec, part int) []store.Spec {
 	types := p.types()
 	if p.Tied(part) && !p.Bound() {
 		types[store.GradSum] = tensor.F32
@@ -41,8 +41,9 @@ func (p *Plan) extents(part int) []store.Spec {
 	if p.StateResident(part) {
 		types[store.Grad] = tensor.Invalid
 	}
-	specs := store.PartSpecs(part, p.Model.Parts[part].Layout, types, p.PieceElems(part))
-	for i := range specs {
+	first := len(specs)
+	specs = store.AppendPartSpecs(specs, part, p.Model.Parts[part].Layout, types, p.PieceElems(part))
+	for i := first; i < len(specs); i++ {
 		if specs[i].Kind == store.Grad {
 			specs[i].Share = p.gradShare(part)
 		}

@@ -43,7 +43,8 @@ func (c *chooser) measure(place Placement) *Plan {
 	if c.TokenBytes > 0 {
 		p.Host = append(p.Host, Bytes{data.TokensPurpose, c.TokenBytes})
 	}
-	extents := p.Extents()
+	extents := p.extentsIn(c.extents)
+	c.extents = extents
 	if p.ManifestBytes = p.manifestBytes(extents); p.ManifestBytes > 0 {
 		p.Host = append(p.Host, Bytes{ManifestsPurpose, p.ManifestBytes})
 	}

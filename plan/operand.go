@@ -150,7 +150,7 @@ func (b *builder) touch(o Operand) touch {
 
 // add appends an operation on what it reads and writes, and works out what it waits for.
 func (b *builder) add(op Op, reads, writes []Operand) *Op {
-	op.Reads, op.Writes = b.listed(reads), b.listed(writes)
+	op.Reads, op.Writes = b.list(reads), b.list(writes)
 	need, worker := b.need, op.Index()
 	clear(need)
 	for _, r := range reads {
@@ -188,8 +188,9 @@ func (b *builder) add(op Op, reads, writes []Operand) *Op {
 	return &b.ops[i]
 }
 
-// listed is a copy that lives as long as the schedule; all of a schedule's are in few allocations.
-func (b *builder) listed(all []Operand) []Operand {
+// list is a copy that lives as long as the schedule; all of a schedule's are in few allocations.
+func (b *builder) list(all []Operand) []Operand {
+	b.listed += len(all)
 	if len(b.operands)+len(all) > cap(b.operands) {
 		b.operands = make([]Operand, 0, max(4096, len(all)))
 	}

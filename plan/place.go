@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -115,4 +116,39 @@ func (p Placement) Clone() Placement {
 	w.Inputs, w.Activations = slices.Clone(w.Inputs), slices.Clone(w.Activations)
 	w.Caches, p.Deal = slices.Clone(w.Caches), slices.Clone(p.Deal)
 	return p
+}
+
+// placementKey tells placements apart. It is what a search knows them again by.
+type placementKey struct {
+	rings                 Rings
+	headAtOnce, lookAhead bool
+	callChunks            int
+	lists                 string // the table and Deal, each list after its length
+}
+
+func (p *Placement) key() placementKey {
+	w := &p.Where
+	lists := make([]byte, 0, 16*(len(w.State)+len(w.Inputs)))
+	begin := func(n int) { lists = binary.AppendUvarint(lists, uint64(n)) }
+	begin(len(w.State))
+	for i := range w.State {
+		for _, at := range w.State[i] {
+			lists = append(lists, byte(at))
+		}
+	}
+	for _, places := range [][]Place{w.Weights, w.Updates, w.Inputs, w.Caches} {
+		begin(len(places))
+		for _, at := range places {
+			lists = append(lists, byte(at))
+		}
+	}
+	begin(len(w.Activations))
+	for _, a := range w.Activations {
+		lists = append(lists, byte(a.Level), byte(a.Place))
+	}
+	begin(len(p.Deal))
+	for _, rank := range p.Deal {
+		lists = binary.AppendUvarint(lists, uint64(rank))
+	}
+	return placementKey{p.Rings, p.HeadAtOnce, p.LookAhead, p.CallChunks, string(lists)}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
@@ -236,10 +237,13 @@ func (p *Plan) Place(mem device.Mem) *Buffers {
 }
 
 // Extents lists what the store has to keep of the parameters.
-func (p *Plan) Extents() []store.Spec {
-	specs := make([]store.Spec, 0, len(p.Model.Parts)*store.Kinds)
+func (p *Plan) Extents() []store.Spec { return p.extentsIn(nil) }
+
+// extentsIn is Extents in memory that they overwrite, if it has room.
+func (p *Plan) extentsIn(specs []store.Spec) []store.Spec {
+	specs = slices.Grow(specs[:0], len(p.Model.Parts)*store.Kinds)
 	for i := range p.Model.Parts {
-		specs = append(specs, p.extents(i)...)
+		specs = p.extents(specs, i)
 	}
 	return specs
 }

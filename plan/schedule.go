@@ -35,13 +35,12 @@ import (
 type builder struct {
 	*Plan
 	Mode
-	ops      []Op
-	operands []Operand // of the latest operations, which have slices of it
+	scheduleMemory
+	reads, writes []Operand // of the visit that is emitted
 
 	touched [whats][memories]touches // see builder.touch
 	waited  [][]int                  // by worker: how far into each other worker's it has waited, plus one
 	need    []int                    // of the operation that is added: by worker
-	waits   []int                    // of all operations, which have slices of it
 
 	ranks    int
 	devices  []onRank       // by rank
@@ -52,6 +51,23 @@ type builder struct {
 	onDevice map[int]bool // resident parts that have been fetched, or updated, in this schedule
 	late     []int        // parts of the head whose gradients are complete and not rounded
 	down     bool         // the backward pass has begun
+}
+
+// scheduleMemory is what a schedule is written to. A search that reads one schedule after the other has them all in the
+// same memory.
+type scheduleMemory struct {
+	ops      []Op
+	operands []Operand // of the latest operations, which have slices of it
+	waits    []int     // of all operations, which have slices of it
+	listed   int       // operands of all operations
+}
+
+// again is the memory for the next schedule, which overwrites the one that is there.
+func (m scheduleMemory) again() scheduleMemory {
+	if cap(m.operands) < m.listed {
+		m.operands = make([]Operand, 0, m.listed+m.listed/8)
+	}
+	return scheduleMemory{ops: m.ops[:0], operands: m.operands[:0], waits: m.waits[:0]}
 }
 
 // onRank is the progress of a schedule on one device.
@@ -68,7 +84,15 @@ type onRank struct {
 
 // ScheduleOf is the schedule of a mode.
 func (p *Plan) ScheduleOf(mode Mode) *Schedule {
-	b := &builder{Plan: p, Mode: mode, ops: make([]Op, 0, p.aboutOps()), gradOf: map[int]int{}, onDevice: map[int]bool{}, keptIn: map[[2]int]int{}}
+	var mem scheduleMemory
+	return p.scheduleIn(mode, &mem)
+}
+
+// scheduleIn is ScheduleOf in memory from which the schedule before vanishes.
+func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
+	b := &builder{Plan: p, Mode: mode, scheduleMemory: mem.again(), gradOf: map[int]int{}, onDevice: map[int]bool{},
+		keptIn: map[[2]int]int{}}
+	b.ops = slices.Grow(b.ops, p.aboutOps())
 	workers, micros := len(p.Workers()), p.Numerics.MicroBatches
 	b.ranks, b.need, b.waited = p.Ranks(), make([]int, workers), make([][]int, workers)
 	for w := range b.waited {
@@ -125,6 +149,7 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 			b.collect(rank)
 		}
 	}
+	*mem = b.scheduleMemory
 	return &Schedule{Ops: b.ops}
 }
 

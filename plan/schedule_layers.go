@@ -76,7 +76,8 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	if len(v.Parts) == 1 && (block || v.Parts[0] > 0) {
 		o.Part = r.parts[v.Parts[0]]
 	}
-	var reads, writes []Operand
+	reads, writes := b.reads[:0], b.writes[:0]
+	defer func() { b.reads, b.writes = reads, writes }()
 	for _, i := range v.Parts {
 		reads = append(reads, weights[i])
 		if v.Writes.Has(nn.Grads) && b.Trained(r.parts[i]) {
@@ -94,7 +95,7 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 		reads = append(reads, b.gradientOf(r.layer, m))
 	}
 	if v.Reads.Has(nn.HeldRows) && !v.Writes.Has(nn.HeldRows) {
-		reads = append(reads, b.held(r.layer, v, m)...)
+		reads = b.held(reads, r.layer, v, m)
 	}
 	var y Operand
 	if v.Writes.Has(nn.Y) {
@@ -105,7 +106,7 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 		writes = append(writes, b.gradientOf(r.layer, m))
 	}
 	if v.Writes.Has(nn.HeldRows) {
-		writes = append(writes, b.held(r.layer, v, m)...)
+		writes = b.held(writes, r.layer, v, m)
 	}
 	if v.Writes.Has(nn.Loss) {
 		writes = append(writes, Operand{What: LossSum, Index: none, Micro: m, At: b.bindable(), Rank: rank, Slot: none})
@@ -156,8 +157,8 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	}
 }
 
-// held are the rows that a layer has between its visits, of a micro-batch or of all.
-func (b *builder) held(layer int, v *nn.Visit, m int) (all []Operand) {
+// held appends the rows that a layer has between its visits, of a micro-batch or of all.
+func (b *builder) held(all []Operand, layer int, v *nn.Visit, m int) []Operand {
 	for micro := range b.Numerics.MicroBatches {
 		if v.Over == nn.WholeStep || micro == m {
 			all = append(all, Operand{What: Held, Index: layer, Micro: micro, At: Device, Rank: b.RankOf(layer), Slot: none})

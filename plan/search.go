@@ -2,7 +2,6 @@ package plan
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -42,7 +41,9 @@ type chooser struct {
 	ctx      context.Context // ends the search
 	effort   effort
 	accounts accounts
-	note     func(Trial) // told of each placement that is simulated; nil: no notes
+	memory   scheduleMemory // of the schedule that is simulated
+	extents  []store.Spec   // of the placement that is measured
+	note     func(Trial)    // told of each placement that is simulated; nil: no notes
 }
 
 // effort counts the work of a search, so that tests can bound it without a clock.
@@ -112,6 +113,7 @@ func (c *chooser) leastHead(place Placement) Placement {
 
 // choose looks for the fastest plan; unless it is to be thorough, among those that spend memory on overlap alone.
 func (c *chooser) choose(thorough bool) (*Plan, error) {
+	defer func() { c.memory, c.extents = scheduleMemory{}, nil }() // a plan keeps its chooser
 	best, err := c.feasible()
 	if err != nil {
 		return nil, err
@@ -121,7 +123,7 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 	if !best.Bound() {
 		starts = c.streaming()
 	}
-	seen := map[string]bool{} // routes meet
+	seen := map[placementKey]bool{} // routes meet
 	for _, start := range starts {
 		for _, start.Rings = range c.rings(start) {
 			best = c.search(start, best, seen, thorough)
@@ -134,7 +136,7 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 }
 
 // search returns the fastest of a plan and the plans that the routes lead to from a start, except those already seen.
-func (c *chooser) search(start Placement, best *Plan, seen map[string]bool, thorough bool) *Plan {
+func (c *chooser) search(start Placement, best *Plan, seen map[placementKey]bool, thorough bool) *Plan {
 	start = c.fastest(c.spills(start, thorough)) // overlap is worth the disk, all else is not
 	// A row that is looked up ahead is read and written with 18 bytes a parameter, or fewer; the table is updated with 26.
 	if start.LookAhead = 2*c.Numerics.StepPositions() <= 3*c.Model.Vocab; c.fits(c.measure(start)) != nil {
@@ -156,7 +158,7 @@ func (c *chooser) search(start Placement, best *Plan, seen map[string]bool, thor
 			p := r.Plan
 			spent := p.Placement.Clone()
 			spent.Where.offDisk() // what is on disk follows from the rings
-			key := fmt.Sprint(spent)
+			key := spent.key()
 			if seen[key] {
 				continue
 			}
@@ -215,7 +217,7 @@ func (c *chooser) fastest(places []Placement) Placement {
 // simulate predicts a step of a placement. A step that takes longer than most seconds is predicted to take forever; 0
 // means no limit.
 func (c *chooser) simulate(p *Plan, most float64) Prediction {
-	q, operations := p.walk(c.Machine, c.Device, walking{micros: simulatedMicros, most: most})
+	q, operations := p.walk(c.Machine, c.Device, walking{micros: simulatedMicros, most: most, memory: &c.memory})
 	c.effort.operations += operations
 	return q
 }

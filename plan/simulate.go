@@ -108,6 +108,9 @@ func (g microGroups) costs(p *Plan) func(op *Op) cost {
 	}
 	known := map[key]cost{}
 	return func(op *Op) cost {
+		if op.Micro == none {
+			return one(op) // there is no other one
+		}
 		k := key{op.Visit, op.Lane, op.Do, 0, max(op.Layer, op.Part)}
 		if len(op.Writes) > 0 && op.Do == DoMove {
 			k.to = op.Writes[0].What
@@ -117,10 +120,7 @@ func (g microGroups) costs(p *Plan) func(op *Op) cost {
 			c = one(op)
 			known[k] = c
 		}
-		switch {
-		case op.Micro == none:
-			return c
-		case op.Micro == g.count-1:
+		if op.Micro == g.count-1 {
 			return c.times(g.last)
 		}
 		return c.times(g.size)
@@ -149,6 +149,7 @@ type walking struct {
 	micros int // that are simulated one by one: of a step with more, neighbours are one (microGroups)
 	// seconds; a step that is seen to take longer is not walked to its end, and predicted to take forever; 0: no limit
 	most    float64
+	memory  *scheduleMemory // for the schedule; nil: memory of its own
 	see     func(interval)
 	stalled func(next, culprit *Op, seconds float64) // times in which the compute lane waits
 }
@@ -167,7 +168,10 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 	groups := groupMicros(p.Numerics.MicroBatches, w.micros)
 	grouped := *p
 	grouped.Numerics.MicroBatches = groups.count
-	ops := grouped.ScheduleOf(mode).Ops
+	if w.memory == nil {
+		w.memory = new(scheduleMemory)
+	}
+	ops := grouped.scheduleIn(mode, w.memory).Ops
 	cost := groups.costs(p)
 	var queues [Lanes][]int // operations to come
 	active := make([]activeOp, len(ops))

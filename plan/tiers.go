@@ -62,21 +62,19 @@ type tierTable struct {
 }
 
 // tierTable divides the extents of the parameters between host memory and disk and adds them up, with those of inputs.
+// It puts those in host memory first.
 func (p *Plan) tierTable(extents []store.Spec) *tierTable {
-	var disk [store.Kinds]int64
-	inRAM, onDisk := make([]store.Spec, 0, len(extents)), []store.Spec(nil)
-	for _, spec := range extents {
-		if p.OnDisk(spec.ID) {
-			disk[spec.Kind] += store.AlignUp(spec.Bytes)
-			onDisk = append(onDisk, spec)
-		} else {
-			inRAM = append(inRAM, spec)
+	inRAM := 0
+	for i, spec := range extents {
+		if !p.OnDisk(spec.ID) {
+			extents[i], extents[inRAM] = extents[inRAM], spec
+			inRAM++
 		}
 	}
-	ram := store.RAMBytes(inRAM)
-	for _, spec := range p.InputExtents() {
+	ram, onDisk := store.RAMBytes(extents[:inRAM]), append(extents[inRAM:], p.InputExtents()...)
+	var disk [store.Kinds]int64
+	for _, spec := range onDisk {
 		disk[spec.Kind] += store.AlignUp(spec.Bytes)
-		onDisk = append(onDisk, spec)
 	}
 	t := &tierTable{}
 	for kind := range store.Kind(store.Kinds) {

@@ -251,7 +251,11 @@ func (s *RAM) Close() error {
 // in the given types (tensor.Invalid leaves a kind out). Pieces have pieceParams parameters, a multiple of
 // tensor.Align, so that pieces with the same number hold the same parameters in every kind.
 func PartSpecs(part int, l *tensor.Layout, types [Kinds]tensor.DType, pieceParams int64) []Spec {
-	specs := make([]Spec, 0, Kinds)
+	return AppendPartSpecs(make([]Spec, 0, Kinds), part, l, types, pieceParams)
+}
+
+// AppendPartSpecs is PartSpecs after other specs.
+func AppendPartSpecs(specs []Spec, part int, l *tensor.Layout, types [Kinds]tensor.DType, pieceParams int64) []Spec {
 	for kind := range Kind(Kinds) {
 		elems := l.StateElems
 		if kind == Weights {
