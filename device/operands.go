@@ -280,6 +280,43 @@ func (o *Operands) RMSNormGrad(dx, dw, dy, x, w, rstd, resid Mat, spec NormSpec)
 	o.apart([2]string{"dx", "dy"}, [2]string{"dx", "resid"})
 }
 
+func (o *Operands) LayerNorm(y, stat, x, w, b Mat, eps float32) {
+	o.begin("LayerNorm")
+	o.layerNorm(x, w, stat, true)
+	o.write("y", y, x.Rows, x.Cols, activation)
+	o.same("y", y, x)
+	if !b.IsZero() {
+		o.read("b", b, 1, x.Cols, activation)
+		o.same("b", b, x)
+	}
+	o.apart()
+}
+
+func (o *Operands) LayerNormGrad(dx, dw, dy, x, w, stat, resid Mat) {
+	o.begin("LayerNormGrad")
+	o.write("dx", dx, x.Rows, x.Cols, activation)
+	if !dw.IsZero() {
+		o.write("dw", dw, 1, x.Cols, f32Only)
+	}
+	o.read("dy", dy, x.Rows, x.Cols, activation)
+	o.layerNorm(x, w, stat, false)
+	o.same("dx", dx, x)
+	o.same("dy", dy, x)
+	if !resid.IsZero() {
+		o.read("resid", resid, x.Rows, x.Cols, activation)
+		o.same("resid", resid, x)
+	}
+	o.apart([2]string{"dx", "dy"}, [2]string{"dx", "resid"})
+}
+
+// layerNorm checks what LayerNorm and its gradient share.
+func (o *Operands) layerNorm(x, w, stat Mat, writes bool) {
+	o.stat(writes, "stat", stat, x.Rows, 2)
+	o.read("x", x, x.Rows, x.Cols, activation)
+	o.read("w", w, 1, x.Cols, activation)
+	o.same("w", w, x)
+}
+
 func (o *Operands) groupLen(x Mat, groups int) int {
 	if groups < 1 || x.Cols%groups != 0 {
 		o.fail("%d columns in %d groups", x.Cols, groups)
@@ -425,9 +462,10 @@ func (o *Operands) joined(join bool, y, a, b Mat, heads int) {
 
 // glu checks the numbers of a gated unit.
 func (o *Operands) glu(spec GLUSpec) {
-	if spec.Limit < 0 || spec.Limit == 0 && spec.Alpha != 0 || spec.Limit > 0 && spec.Gate != SiLU ||
+	if spec.Limit < 0 || spec.Limit == 0 && spec.Alpha != 0 || spec.Limit > 0 && (spec.Gate != SiLU || spec.Ungated) ||
 		spec.Gate > GELUTanh {
-		o.fail("a gated unit of activation %d with the limit %g and alpha %g", spec.Gate, spec.Limit, spec.Alpha)
+		o.fail("a gated unit of activation %d with the limit %g and alpha %g, ungated %v", spec.Gate, spec.Limit,
+			spec.Alpha, spec.Ungated)
 	}
 }
 
@@ -435,7 +473,7 @@ func (o *Operands) GLU(y, gateUp Mat, spec GLUSpec) {
 	o.begin("GLU")
 	o.glu(spec)
 	o.write("y", y, gateUp.Rows, y.Cols, activation)
-	o.read("gateUp", gateUp, gateUp.Rows, 2*y.Cols, activation)
+	o.read("gateUp", gateUp, gateUp.Rows, spec.Inputs()*y.Cols, activation)
 	o.same("y", y, gateUp)
 	o.apart()
 }
@@ -443,10 +481,10 @@ func (o *Operands) GLU(y, gateUp Mat, spec GLUSpec) {
 func (o *Operands) GLUGrad(dGateUp, act, dy, gateUp Mat, spec GLUSpec) {
 	o.begin("GLUGrad")
 	o.glu(spec)
-	o.write("dGateUp", dGateUp, dy.Rows, 2*dy.Cols, activation)
+	o.write("dGateUp", dGateUp, dy.Rows, spec.Inputs()*dy.Cols, activation)
 	o.write("act", act, dy.Rows, dy.Cols, activation)
 	o.read("dy", dy, dy.Rows, dy.Cols, activation)
-	o.read("gateUp", gateUp, dy.Rows, 2*dy.Cols, activation)
+	o.read("gateUp", gateUp, dy.Rows, spec.Inputs()*dy.Cols, activation)
 	o.same("dGateUp", dGateUp, dy)
 	o.same("act", act, dy)
 	o.same("gateUp", gateUp, dy)

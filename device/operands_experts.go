@@ -145,9 +145,16 @@ func (o *Operands) ExpertBiasGrad(db, dweights, dy, bias, weights Mat, b Blocks)
 	o.apart()
 }
 
+// expertGLU checks the gated unit of experts.
+func (o *Operands) expertGLU(spec GLUSpec) {
+	if o.glu(spec); spec.Ungated {
+		o.fail("experts have gated units alone")
+	}
+}
+
 func (o *Operands) ExpertGLU(y, gateUp Mat, spec GLUSpec, b Blocks) {
 	o.begin("ExpertGLU")
-	o.glu(spec)
+	o.expertGLU(spec)
 	n := o.blocks(b)
 	o.write("y", y, n, y.Cols, activation)
 	o.read("gateUp", gateUp, n, 2*y.Cols, activation)
@@ -157,7 +164,7 @@ func (o *Operands) ExpertGLU(y, gateUp Mat, spec GLUSpec, b Blocks) {
 
 func (o *Operands) ExpertGLUGrad(dGateUp, act, dweights, dy, gateUp, weights Mat, spec GLUSpec, b Blocks) {
 	o.begin("ExpertGLUGrad")
-	o.glu(spec)
+	o.expertGLU(spec)
 	n := o.blocks(b)
 	o.write("dGateUp", dGateUp, n, 2*dy.Cols, activation)
 	o.write("act", act, n, dy.Cols, activation)

@@ -59,7 +59,7 @@ type NormSpec struct {
 	Offset float32
 }
 
-// NormOps are root-mean-square norms. They multiply by W = w + Offset, or by 1 without a w; Offset is then 0.
+// NormOps are norms of rows. Root-mean-square norms multiply by W = w + Offset, or by 1 without a w; Offset is then 0.
 type NormOps interface {
 	// RMSNorm is y = W * x * rstd with rstd = 1/sqrt(mean(x^2) + Eps). x and y are [T, Groups*d], w is [1, d],
 	// rstd (F32, [T, Groups]) is kept for the gradient.
@@ -69,6 +69,14 @@ type NormOps interface {
 	// gradient that went around the norm), and dw (F32, [1, d]) += sum over rows and groups of dy*xhat, unless dw is
 	// none. dx may be dy or resid.
 	RMSNormGrad(dx, dw, dy, x, w, rstd, resid Mat, spec NormSpec)
+	// LayerNorm is y = w*xhat + b with xhat = (x - mean)*rstd and rstd = 1/sqrt(mean((x - mean)^2) + eps); means are
+	// over the columns of a row. x and y are [T, n], w and b are [1, n]; b may be none. stat (F32, [T, 2]) keeps each
+	// row's mean and rstd for the gradient. Source: Ba et al., "Layer Normalization" (2016).
+	LayerNorm(y, stat, x, w, b Mat, eps float32)
+	// LayerNormGrad is dx = rstd*(w*dy - mean(w*dy) - xhat*mean(w*dy*xhat)), plus resid if that is given, and dw (F32,
+	// [1, n]) += sum over rows of dy*xhat, unless dw is the zero Mat. dx may be dy or resid. The gradient of b is
+	// BiasGrad of dy.
+	LayerNormGrad(dx, dw, dy, x, w, stat, resid Mat)
 }
 
 // Docs are the documents that are packed in a micro-batch. Each is an I32 vector of T entries.
@@ -147,18 +155,28 @@ const (
 
 // GLUSpec is a gated unit act(gate, up) of the columns of gate and of up: Gate(gate)*up. The zero value is SwiGLU. With
 // Limit > 0, which needs SiLU, it is (clamp(up, -Limit, Limit) + 1)*g*sigmoid(Alpha*g) with g = min(gate, Limit).
+// Ungated, which has no Limit, there is no up, and the unit is Gate(gate): the bits of an up of ones.
 // Sources: Shazeer, "GLU Variants Improve Transformer" (2020); OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025).
 type GLUSpec struct {
 	Gate         Activation
 	Alpha, Limit float32
+	Ungated      bool
+}
+
+// Inputs is the number of columns that one of the unit's outputs comes from: 2, or 1 if it is ungated.
+func (s GLUSpec) Inputs() int {
+	if s.Ungated {
+		return 1
+	}
+	return 2
 }
 
 // MLPOps are the gated unit.
 type MLPOps interface {
-	// GLU is y = act(gate, up); gateUp is [T, 2*I], gate first; y is [T, I].
+	// GLU is y = act(gate, up); gateUp is [T, Inputs*I], gate first; y is [T, I].
 	GLU(y, gateUp Mat, spec GLUSpec)
-	// GLUGrad writes dGateUp [T, 2*I] from dy [T, I], and to act [T, I] the bits of GLU. dGateUp may be gateUp, act may
-	// be dy.
+	// GLUGrad writes dGateUp [T, Inputs*I] from dy [T, I], and to act [T, I] the bits of GLU. dGateUp may be gateUp,
+	// act may be dy.
 	GLUGrad(dGateUp, act, dy, gateUp Mat, spec GLUSpec)
 }
 

@@ -46,6 +46,45 @@ func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, spec devi
 	})
 }
 
+// LayerNorm implements device.NormOps.
+func (s *Stream) LayerNorm(y, stat, x, w, b device.Mat, eps float32) {
+	s.operands.LayerNorm(y, stat, x, w, b, eps)
+	s.enqueue(func() {
+		a := s.layerNorm(x, w, stat)
+		a.Y, a.Eps = mat(y), eps
+		if !b.IsZero() {
+			s.scales = kernels.NormWeight(s.scales, vec(b), 0, x.Cols)
+			a.Weight, a.Bias = s.scales[:x.Cols], s.scales[x.Cols:]
+		}
+		s.crew.split(x.Rows, 1, rowBytes(x, y), func(lo, hi int) { s.crew.LayerNormForward(a, lo, hi) })
+	})
+}
+
+// layerNorm has what a layer norm and its gradient share.
+func (s *Stream) layerNorm(x, w, stat device.Mat) *kernels.LayerNorm {
+	s.scales = kernels.NormWeight(s.scales[:0], vec(w), 0, x.Cols)
+	return &kernels.LayerNorm{X: mat(x), Weight: s.scales, Stat: floats(stat)}
+}
+
+// LayerNormGrad implements device.NormOps. The gradient of the weight comes first, since dx may overwrite dy.
+func (s *Stream) LayerNormGrad(dx, dw, dy, x, w, stat, resid device.Mat) {
+	s.operands.LayerNormGrad(dx, dw, dy, x, w, stat, resid)
+	s.enqueue(func() {
+		a := s.layerNorm(x, w, stat)
+		a.DX, a.DY = mat(dx), mat(dy)
+		if !dw.IsZero() {
+			a.DWeight = floats(dw)
+			s.crew.split(w.Cols, columns, int64(x.Rows)*2*x.DType.Bytes(), func(lo, hi int) {
+				s.crew.LayerNormWeightGrad(a, x.Rows, lo, hi)
+			})
+		}
+		if !resid.IsZero() {
+			a.Residual = mat(resid)
+		}
+		s.crew.split(x.Rows, 1, rowBytes(x, dx, dy), func(lo, hi int) { s.crew.LayerNormBackward(a, lo, hi) })
+	})
+}
+
 // GLU implements device.MLPOps.
 func (s *Stream) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
 	s.operands.GLU(y, gateUp, spec)

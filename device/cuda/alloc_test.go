@@ -123,7 +123,7 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	ofBlocks := func(cols int) device.Mat { return mat(tensor.BF16, blocks.Count*blocks.Rows, cols) }
 	outputs := mat(tensor.BF16, rows*topK, cols)
 	bx, by, bWide, dBias := ofBlocks(cols), ofBlocks(cols), ofBlocks(2*cols), mat(tensor.F32, 1, cols)
-	norm := device.NormSpec{Groups: 1, Eps: 1e-6}
+	norm, stats := device.NormSpec{Groups: 1, Eps: 1e-6}, mat(tensor.F32, rows, 2)
 	return map[string]func(){
 		"Copy up":          func() { s.Copy(x.Slice(0, 1<<14), host.Slice(0, 1<<14)) },
 		"Copy down":        func() { s.Copy(host.Slice(0, 1<<14), x.Slice(0, 1<<14)) },
@@ -140,6 +140,8 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"Cast":             func() { s.Cast(f, x) },
 		"RMSNorm":          func() { s.RMSNorm(y, rstd, x, bias, norm) },
 		"RMSNormGrad":      func() { s.RMSNormGrad(z, db, y, x, bias, rstd, device.Mat{}, norm) },
+		"LayerNorm":        func() { s.LayerNorm(y, stats, x, bias, bias, 1e-5) },
+		"LayerNormGrad":    func() { s.LayerNormGrad(z, db, y, x, bias, stats, device.Mat{}) },
 		"GLU":              func() { s.GLU(y, wide, device.GLUSpec{Gate: device.GELUTanh}) },
 		"GLUGrad":          func() { s.GLUGrad(dWide, y, y, wide, device.GLUSpec{Gate: device.GELUTanh}) },
 		"RoPE":             func() { s.RoPE(y, x, device.Mat{}, heads, cos, sin, ids, false) },

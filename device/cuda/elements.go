@@ -219,6 +219,46 @@ func (s *Stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, spec devi
 	})
 }
 
+// LayerNorm implements device.NormOps.
+func (s *Stream) LayerNorm(y, stat, x, w, b device.Mat, eps float32) {
+	s.operands.LayerNorm(y, stat, x, w, b, eps)
+	s.enqueue(func() error {
+		if empty(x) {
+			return nil
+		}
+		biased := !b.IsZero()
+		if !biased {
+			b = w // not read
+		}
+		return s.launch(named("layernorm", typeName(x.DType)), ptr(y.Mem), ptr(stat.Mem), ptr(x.Mem), ptr(w.Mem),
+			ptr(b.Mem), i32(x.Rows), i32(x.Cols), stride(y), stride(x), f32(eps), flag(biased))
+	})
+}
+
+// LayerNormGrad implements device.NormOps, as RMSNormGrad is.
+func (s *Stream) LayerNormGrad(dx, dw, dy, x, w, stat, resid device.Mat) {
+	s.operands.LayerNormGrad(dx, dw, dy, x, w, stat, resid)
+	s.enqueue(func() error {
+		if empty(x) {
+			return nil
+		}
+		slices := min(normSlices, x.Rows, workspaceBytes/4/x.Cols)
+		if slices == 0 {
+			return fmt.Errorf("the gradient of a norm over %d columns: the kernel takes at most %d", x.Cols,
+				workspaceBytes/4)
+		}
+		around := !resid.IsZero()
+		if !around {
+			resid = x // not read
+		}
+		return s.sumRows(dw, slices, func(part driver.DevicePtr) error {
+			return s.launch(named("layernorm_grad", typeName(x.DType)), at(part), ptr(dx.Mem), ptr(dy.Mem), ptr(x.Mem),
+				ptr(w.Mem), ptr(stat.Mem), ptr(resid.Mem), i32(x.Rows), i32(x.Cols), i32(slices), stride(dx),
+				stride(dy), stride(x), stride(resid), flag(around))
+		})
+	})
+}
+
 // activations are the words that kernels have for device.Activation.
 var activations = [...]string{device.SiLU: "silu", device.GELU: "gelu", device.GELUTanh: "gelu_tanh"}
 
@@ -239,7 +279,7 @@ func (s *Stream) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
 		}
 		alpha, limit, plus := gated(spec)
 		return s.launch(named("glu", activations[spec.Gate], typeName(y.DType)), ptr(y.Mem), ptr(gateUp.Mem),
-			i32(y.Rows), i32(y.Cols), stride(y), stride(gateUp), alpha, limit, plus)
+			i32(y.Rows), i32(y.Cols), stride(y), stride(gateUp), flag(!spec.Ungated), alpha, limit, plus)
 	})
 }
 
@@ -253,6 +293,6 @@ func (s *Stream) GLUGrad(dGateUp, act, dy, gateUp device.Mat, spec device.GLUSpe
 		alpha, limit, plus := gated(spec)
 		return s.launch(named("glu_grad", activations[spec.Gate], typeName(dy.DType)), ptr(dGateUp.Mem), ptr(act.Mem),
 			ptr(dy.Mem), ptr(gateUp.Mem), i32(dy.Rows), i32(dy.Cols), stride(dGateUp), stride(act), stride(dy),
-			stride(gateUp), alpha, limit, plus)
+			stride(gateUp), flag(!spec.Ungated), alpha, limit, plus)
 	})
 }

@@ -47,6 +47,8 @@ type (
 	otherGate    struct{ device.Stream }
 	swapsGates   struct{ device.Stream }
 	noOffset     struct{ device.Stream }
+	noShift      struct{ device.Stream }
+	leavesResid  struct{ device.Stream }
 	otherGELU    struct{ device.Stream }
 	otherEps     struct{ device.Stream }
 	otherScale   struct{ device.Stream }
@@ -74,6 +76,14 @@ func (s forgetsResid) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, spec
 func (s noOffset) RMSNorm(y, rstd, x, w device.Mat, spec device.NormSpec) {
 	spec.Offset = 0
 	s.Stream.RMSNorm(y, rstd, x, w, spec)
+}
+
+func (s noShift) LayerNorm(y, stat, x, w, b device.Mat, eps float32) {
+	s.Stream.LayerNorm(y, stat, x, w, device.Mat{}, eps)
+}
+
+func (s leavesResid) LayerNormGrad(dx, dw, dy, x, w, stat, resid device.Mat) {
+	s.Stream.LayerNormGrad(dx, dw, dy, x, w, stat, device.Mat{})
 }
 
 func (s otherGELU) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
@@ -197,6 +207,9 @@ var breaks = []struct {
 	{"writes past its columns", "Add", func(s device.Stream) device.Stream { return addTooFar{s} }},
 	{"forgets to accumulate", "MatMul", func(s device.Stream) device.Stream { return forgetsC{s} }},
 	{"forgets the offset", "RMSNorm", func(s device.Stream) device.Stream { return noOffset{s} }},
+	{"forgets the bias of a layer norm", "LayerNorm", func(s device.Stream) device.Stream { return noShift{s} }},
+	{"forgets the residual of a layer norm", "LayerNormGrad",
+		func(s device.Stream) device.Stream { return leavesResid{s} }},
 	{"takes one GELU for the other", "GLU", func(s device.Stream) device.Stream { return otherGELU{s} }},
 	{"forgets the residual", "RMSNormGrad", func(s device.Stream) device.Stream { return forgetsResid{s} }},
 	{"ignores the window", "Attention", func(s device.Stream) device.Stream { return noWindow{s} }},

@@ -54,6 +54,16 @@ func (s *faultyStream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, spe
 	s.op(func() { s.inner.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, spec) })
 }
 
+func (s *faultyStream) LayerNorm(y, stat, x, w, b device.Mat, eps float32) {
+	s.operands.LayerNorm(y, stat, x, w, b, eps)
+	s.op(func() { s.inner.LayerNorm(y, stat, x, w, b, eps) })
+}
+
+func (s *faultyStream) LayerNormGrad(dx, dw, dy, x, w, stat, resid device.Mat) {
+	s.operands.LayerNormGrad(dx, dw, dy, x, w, stat, resid)
+	s.op(func() { s.inner.LayerNormGrad(dx, dw, dy, x, w, stat, resid) })
+}
+
 func (s *faultyStream) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
 	s.operands.RoPE(y, x, bias, heads, cos, sin, positions, inverse)
 	s.op(func() { s.inner.RoPE(y, x, bias, heads, cos, sin, positions, inverse) })

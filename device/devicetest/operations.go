@@ -218,6 +218,79 @@ func testRMSNormGrad(r *rig) {
 	}
 }
 
+// wholeRows returns the rows and columns of layer norms: one group for each row, and one that is more than a piece.
+func (s *Suite) wholeRows() (all []shape) {
+	for _, g := range s.groupings() {
+		all = append(all, shape{g.rows, g.groups * g.d})
+	}
+	return append(all, shape{3, 2500})
+}
+
+// offCentre places a matrix whose rows have means far from zero, as residual streams have.
+func (r *rig) offCentre(name string, d tensor.DType, s shape) *matrix {
+	return r.filled(r.output(name, d, s.rows, s.cols), func(i int) float64 {
+		return r.rng.NormFloat64() + float64(i/s.cols%5)
+	})
+}
+
+func testLayerNorm(r *rig) {
+	for _, d := range types {
+		for _, s := range r.suite.wholeRows() {
+			for _, biased := range []bool{false, true} {
+				what := fmt.Sprint(d, s, " bias ", biased)
+				x, w, bias := r.offCentre("x", d, s), r.normal("w", d, 1, s.cols), &matrix{}
+				if biased {
+					bias = r.normal("b", d, 1, s.cols)
+				}
+				y, stat := r.output("y", d, s.rows, s.cols), r.stat("stat", s.rows, 2)
+				r.run(func(st device.Stream) { st.LayerNorm(y.Mat, stat.Mat, x.Mat, w.Mat, bias.Mat, 0x1p-17) })
+				r.near(what, y, 4)
+				r.near(what, stat, 1)
+				r.finish(what)
+			}
+		}
+	}
+}
+
+func testLayerNormGrad(r *rig) {
+	for _, d := range types {
+		for i, s := range r.suite.wholeRows() {
+			for variant := range 8 {
+				hasGrad, hasResid, alias := variant&1 != 0, variant&2 != 0, (variant>>2+i)%3
+				what := fmt.Sprint(d, s, " dw ", hasGrad, " resid ", hasResid, " alias ", alias)
+				dy, x := r.normal("dy", d, s.rows, s.cols), r.offCentre("x", d, s)
+				w, stat := r.normal("w", d, 1, s.cols), r.stat("stat", s.rows, 2)
+				dx, dw, resid := r.output("dx", d, s.rows, s.cols), &matrix{}, &matrix{}
+				y := r.output("y", d, s.rows, s.cols)
+				// Of a row of one column only roundings times rstd are left.
+				r.prepare(func(st device.Stream) {
+					st.LayerNorm(y.Mat, stat.Mat, x.Mat, w.Mat, device.Mat{}, 0.01)
+				})
+				if hasResid {
+					resid = r.normal("resid", d, s.rows, s.cols)
+				}
+				switch {
+				case alias == 1:
+					dx = dy
+				case alias == 2 && hasResid:
+					dx = resid
+				}
+				if hasGrad {
+					dw = r.normal("dw", tensor.F32, 1, s.cols)
+				}
+				r.run(func(st device.Stream) {
+					st.LayerNormGrad(dx.Mat, dw.Mat, dy.Mat, x.Mat, w.Mat, stat.Mat, resid.Mat)
+				})
+				r.near(what, dx, 4)
+				if hasGrad {
+					r.near(what, dw, math.Sqrt(float64(s.rows))+1)
+				}
+				r.finish(what)
+			}
+		}
+	}
+}
+
 func testRoPE(r *rig) {
 	for _, d := range types {
 		for _, s := range []struct{ rows, heads, headDim int }{{1, 1, 2}, {3, 1, 64}, {17, 3, 6}, {37, 9, 64}, {300, 3, 80}, {9, 2, 128}} {
@@ -368,7 +441,8 @@ func (r *rig) scratch(m *matrix) {
 }
 
 // gluSpecs are all kinds of gated units; many numbers are beyond the limit of the last one.
-var gluSpecs = []device.GLUSpec{{}, {Gate: device.GELU}, {Gate: device.GELUTanh}, {Alpha: 1.702, Limit: 0.75}}
+var gluSpecs = []device.GLUSpec{{}, {Gate: device.GELU}, {Gate: device.GELUTanh}, {Ungated: true},
+	{Gate: device.GELU, Ungated: true}, {Gate: device.GELUTanh, Ungated: true}, {Alpha: 1.702, Limit: 0.75}}
 
 func testGLU(r *rig) {
 	for _, d := range types {
@@ -377,9 +451,10 @@ func testGLU(r *rig) {
 				for _, inPlace := range []bool{false, true} {
 					what := fmt.Sprintf("%v %v %+v in place %v", d, s, spec, inPlace)
 					// Gates reach far into both tails of the activation.
-					gateUp := r.filled(r.output("gateUp", d, s.rows, 2*s.cols), func(i int) float64 {
+					inputs := spec.Inputs() * s.cols
+					gateUp := r.filled(r.output("gateUp", d, s.rows, inputs), func(i int) float64 {
 						x := r.rng.NormFloat64()
-						if i%7 == 0 && i%(2*s.cols) < s.cols {
+						if i%7 == 0 && i%inputs < s.cols {
 							x *= 60
 						}
 						return x
@@ -388,7 +463,7 @@ func testGLU(r *rig) {
 					y := r.output("y", d, s.rows, s.cols)
 					dGateUp, act := gateUp, dy
 					if !inPlace {
-						dGateUp, act = r.output("dGateUp", d, s.rows, 2*s.cols), r.output("act", d, s.rows, s.cols)
+						dGateUp, act = r.output("dGateUp", d, s.rows, inputs), r.output("act", d, s.rows, s.cols)
 					}
 					r.run(func(st device.Stream) {
 						st.GLU(y.Mat, gateUp.Mat, spec)

@@ -178,6 +178,67 @@ func (s *referenceStream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, 
 	})
 }
 
+// LayerNorm: y = w*(x - mean)*rstd + b with rstd = 1/sqrt(mean((x - mean)^2) + eps), for each row.
+func (s *referenceStream) LayerNorm(y, stat, x, w, b device.Mat, eps float32) {
+	s.operands.LayerNorm(y, stat, x, w, b, eps)
+	s.do(func() {
+		v, weights, stats, d := s.numbers(x), s.numbers(w), []float64(nil), x.Cols
+		bias := make([]float64, d)
+		if !b.IsZero() {
+			bias = s.numbers(b)
+		}
+		for r := range x.Rows {
+			row, mean := v[r*d:][:d], 0.0
+			for _, x := range row {
+				mean += x / float64(d)
+			}
+			for i := range row {
+				row[i] -= mean
+			}
+			rstd := 1 / math.Sqrt(dot(row, row)/float64(d)+float64(eps))
+			stats = append(stats, mean, rstd)
+			for i := range row {
+				row[i] = weights[i]*row[i]*rstd + bias[i]
+			}
+		}
+		s.put(y, v)
+		s.put(stat, stats)
+	})
+}
+
+// LayerNormGrad: dx = rstd*(w*dy - mean(w*dy) - xhat*mean(w*dy*xhat)) + resid and dw += sum of dy*xhat, with xhat =
+// (x - mean)*rstd.
+func (s *referenceStream) LayerNormGrad(dx, dw, dy, x, w, stat, resid device.Mat) {
+	s.operands.LayerNormGrad(dx, dw, dy, x, w, stat, resid)
+	s.do(func() {
+		v, weights, gradient, stats, d := s.numbers(x), s.numbers(w), s.numbers(dy), s.numbers(stat), x.Cols
+		sum, weightGradient := make([]float64, len(v)), make([]float64, d)
+		if !resid.IsZero() {
+			sum = s.numbers(resid)
+		}
+		if !dw.IsZero() {
+			weightGradient = s.numbers(dw)
+		}
+		for r := range x.Rows {
+			mean, rstd := stats[2*r], stats[2*r+1]
+			xhat, dXhat, all := make([]float64, d), make([]float64, d), 0.0
+			for i := range d {
+				xhat[i], dXhat[i] = (v[r*d+i]-mean)*rstd, weights[i]*gradient[r*d+i]
+				all += dXhat[i] / float64(d)
+				weightGradient[i] += gradient[r*d+i] * xhat[i]
+			}
+			along := dot(dXhat, xhat) / float64(d)
+			for i := range d {
+				sum[r*d+i] += rstd * (dXhat[i] - all - xhat[i]*along)
+			}
+		}
+		s.put(dx, sum)
+		if !dw.IsZero() {
+			s.put(dw, weightGradient)
+		}
+	})
+}
+
 // RoPE: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin) for the two halves of each head, with -sin for the inverse.
 // The sum of x and a bias is rounded first, as AddBias rounds it.
 func (s *referenceStream) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem,
@@ -398,8 +459,8 @@ func (s *referenceStream) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
 	s.do(func() {
 		v, out := s.numbers(gateUp), make([]float64, y.Rows*y.Cols)
 		for i := range out {
-			at := i/y.Cols*2*y.Cols + i%y.Cols
-			out[i], _, _ = gated(v[at], v[at+y.Cols], spec)
+			gate, up, _ := unit(v, i, y.Cols, spec)
+			out[i], _, _ = gated(gate, up, spec)
 		}
 		s.put(y, out)
 	})
@@ -410,15 +471,27 @@ func (s *referenceStream) GLUGrad(dGateUp, act, dy, gateUp device.Mat, spec devi
 	s.operands.GLUGrad(dGateUp, act, dy, gateUp, spec)
 	s.do(func() {
 		v, cols := s.numbers(gateUp), dy.Cols
-		gradient, out := make([]float64, len(v)), make([]float64, len(v)/2)
+		gradient, out := make([]float64, len(v)), make([]float64, len(v)/spec.Inputs())
 		for i, d := range s.numbers(dy) {
-			at := i/cols*2*cols + i%cols
-			y, byGate, byUp := gated(v[at], v[at+cols], spec)
-			out[i], gradient[at], gradient[at+cols] = y, d*byGate, d*byUp
+			gate, up, at := unit(v, i, cols, spec)
+			y, byGate, byUp := gated(gate, up, spec)
+			out[i], gradient[at] = y, d*byGate
+			if !spec.Ungated {
+				gradient[at+cols] = d * byUp
+			}
 		}
 		s.put(act, out)
 		s.put(dGateUp, gradient)
 	})
+}
+
+// unit returns the gate and the up of output i of rows of cols outputs, and where the gate is in v.
+func unit(v []float64, i, cols int, spec device.GLUSpec) (gate, up float64, at int) {
+	at = i/cols*spec.Inputs()*cols + i%cols
+	if spec.Ungated {
+		return v[at], 1, at
+	}
+	return v[at], v[at+cols], at
 }
 
 // gated is a gated unit and its derivatives by gate and up.

@@ -138,9 +138,21 @@ func TestReferenceGradients(t *testing.T) {
 		return inner(dy, y)
 	})
 
-	gateUp, dh := normal(3, 2*4), normal(3, 4)
-	h, dGateUp := n.like(dh), n.like(gateUp)
+	whole, scale, shift, dWhole := normal(3, 7), normal(1, 7), normal(1, 7), normal(3, 7)
+	out, stat, dx, dw := n.like(whole), normal(3, 2), n.like(whole), n.like(scale)
+	layerNorm := func() float64 {
+		n.LayerNorm(out, stat, whole, scale, shift, 1e-3)
+		return inner(dWhole, out)
+	}
+	layerNorm()
+	n.Zero(dw.Mem)
+	n.LayerNormGrad(dx, dw, dWhole, whole, scale, stat, device.Mat{})
+	check("LayerNorm x", whole, dx, layerNorm)
+	check("LayerNorm w", scale, dw, layerNorm)
+
 	for _, spec := range gluSpecs {
+		gateUp, dh := normal(3, spec.Inputs()*4), normal(3, 4)
+		h, dGateUp := n.like(dh), n.like(gateUp)
 		n.GLUGrad(dGateUp, h, dh, gateUp, spec)
 		check(fmt.Sprintf("GLU %+v", spec), gateUp, dGateUp, func() float64 {
 			n.GLU(h, gateUp, spec)

@@ -275,6 +275,12 @@ func testBadCalls(r *rig) {
 		"a limit of GELU": func(s device.Stream) {
 			s.GLU(f32(4, 3), x, device.GLUSpec{Gate: device.GELU, Limit: 1})
 		},
+		"a limit of an ungated unit": func(s device.Stream) {
+			s.GLU(f32(4, 6), x, device.GLUSpec{Limit: 1, Ungated: true})
+		},
+		"statistics of a layer norm": func(s device.Stream) {
+			s.LayerNorm(f32(4, 6), f32(4, 1), x, f32(1, 6), device.Mat{}, 1e-5)
+		},
 		"heads that share":     func(s device.Stream) { s.Attention(f32(4, 6), r.stat("", 4, 3).Mat, x, f32(4, 4), f32(4, 4), spec) },
 		"a negative soft cap":  func(s device.Stream) { s.LSEUpdate(r.stat("", 4, 3).Mat, x, ids, 0, -1) },
 		"sinks of other heads": func(s device.Stream) { s.SinkGrad(f32(1, 3), f32(1, 3), r.stat("", 4, 2).Mat, r.stat("", 4, 2).Mat) },

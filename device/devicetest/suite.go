@@ -74,7 +74,8 @@ func (s Suite) Run(t *testing.T) {
 	}
 	tests := []test{
 		{"MatMul", testMatMul}, {"Bias", testBias}, {"Add", testAdd}, {"Scale", testScale}, {"Cast", testCast},
-		{"RMSNorm", testRMSNorm}, {"RMSNormGrad", testRMSNormGrad}, {"RoPE", testRoPE},
+		{"RMSNorm", testRMSNorm}, {"RMSNormGrad", testRMSNormGrad}, {"LayerNorm", testLayerNorm},
+		{"LayerNormGrad", testLayerNormGrad}, {"RoPE", testRoPE},
 		{"Attention", testAttention}, {"Heads", testHeads}, {"GLU", testGLU}, {"CrossEntropy", testCrossEntropy},
 		{"Gather", testGather}, {"ScatterAdd", testScatterAdd},
 		{"AdamW", testAdamW}, {"AdamW8", testAdamW8}, {"Sums", testSums},

@@ -50,6 +50,16 @@ func (s *stream) RMSNormGrad(dx, dw, dy, x, w, rstd, resid device.Mat, spec devi
 	s.count(0)
 }
 
+func (s *stream) LayerNorm(y, stat, x, w, b device.Mat, eps float32) {
+	s.operands.LayerNorm(y, stat, x, w, b, eps)
+	s.count(0)
+}
+
+func (s *stream) LayerNormGrad(dx, dw, dy, x, w, stat, resid device.Mat) {
+	s.operands.LayerNormGrad(dx, dw, dy, x, w, stat, resid)
+	s.count(0)
+}
+
 func (s *stream) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
 	s.operands.RoPE(y, x, bias, heads, cos, sin, positions, inverse)
 	s.count(0)

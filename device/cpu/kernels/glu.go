@@ -12,14 +12,15 @@ import (
 //	GELUTanh  s = sigmoid(2*sqrt(2/pi)*(x + 0.044715*x^3)), the same as (1 + tanh(half of that))/2
 //	GELU      s = (1 + erf(x/sqrt(2)))/2, in float64
 //	Limit     h = (clamp(up, -Limit, Limit) + 1) * g*sigmoid(Alpha*g) with g = min(gate, Limit)
+//	Ungated   up is 1
 //
 // All matrices have the same type.
 type GLU struct {
-	GateUp Mat // [rows, 2*I]: gate is columns [0, I), up is columns [I, 2*I)
+	GateUp Mat // [rows, Inputs*I]: gate is columns [0, I), up is columns [I, 2*I)
 	H      Mat // [rows, I]
 
 	DH      Mat // [rows, I], backward; may be H
-	DGateUp Mat // [rows, 2*I], backward; may be GateUp
+	DGateUp Mat // [rows, Inputs*I], backward; may be GateUp
 
 	device.GLUSpec
 }
@@ -27,13 +28,33 @@ type GLU struct {
 // GLUForward writes rows [row0, row1) of H.
 func (t *Table) GLUForward(a *GLU, row0, row1 int) {
 	n := a.H.Cols
-	check(a.GateUp.has(row1, 2*n) && a.H.has(row1, n) && a.GateUp.DType == a.H.DType, "GLUForward: shape or type")
-	k := kind(a.H.DType)
+	check(a.GateUp.has(row1, a.Inputs()*n) && a.H.has(row1, n) && a.GateUp.DType == a.H.DType,
+		"GLUForward: shape or type")
+	k, size := kind(a.H.DType), a.pieces()
 	for r := row0; r < row1; r++ {
-		for c := 0; c < n; c += piece {
-			t.gated(a, k, a.H.at(r, c), a.GateUp.at(r, c), a.GateUp.at(r, n+c), min(piece, n-c))
+		for c := 0; c < n; c += size {
+			t.gated(a, k, a.H.at(r, c), a.GateUp.at(r, c), a.up(r, c), min(size, n-c))
 		}
 	}
+}
+
+// pieces is how many elements a loop gets at a time.
+func (a *GLU) pieces() int {
+	if a.Ungated {
+		return unitPiece
+	}
+	return piece
+}
+
+// up is the address of up's columns from c on, in a row: an ungated unit's are ones.
+func (a *GLU) up(r, c int) unsafe.Pointer {
+	switch {
+	case !a.Ungated:
+		return a.GateUp.at(r, a.H.Cols+c)
+	case kind(a.H.DType) == 0:
+		return unsafe.Pointer(&ones)
+	}
+	return unsafe.Pointer(&onesBF16)
 }
 
 // gated is the loop of a's gated unit over n elements of a kind.
@@ -65,8 +86,8 @@ func (t *Table) gatedGrad(a *GLU, kind int, dgate, dup, h, dh, gate, up unsafe.P
 }
 
 func (a *GLU) checkBackward(row1 int) {
-	n := a.H.Cols
-	check(a.GateUp.has(row1, 2*n) && a.DH.has(row1, n) && a.H.has(row1, n) && a.DGateUp.has(row1, 2*n),
+	n, inputs := a.H.Cols, a.Inputs()*a.H.Cols
+	check(a.GateUp.has(row1, inputs) && a.DH.has(row1, n) && a.H.has(row1, n) && a.DGateUp.has(row1, inputs),
 		"gradient of a GLU: shape")
 	check(a.GateUp.DType == a.DH.DType && a.GateUp.DType == a.H.DType && a.GateUp.DType == a.DGateUp.DType,
 		"gradient of a GLU: types differ")
@@ -78,11 +99,16 @@ func (a *GLU) checkBackward(row1 int) {
 //	dgate = (dh*up) * f'(gate)      of SiLU: s * (1 + gate*(1-s))
 func (t *Table) GLUBackward(a *GLU, row0, row1 int) {
 	a.checkBackward(row1)
-	n, k := a.H.Cols, kind(a.DH.DType)
+	n, k, size := a.H.Cols, kind(a.DH.DType), a.pieces()
+	var unread [unitPiece]float32 // the gradient of ones
 	for r := row0; r < row1; r++ {
-		for c := 0; c < n; c += piece {
-			t.gatedGrad(a, k, a.DGateUp.at(r, c), a.DGateUp.at(r, n+c), a.H.at(r, c), a.DH.at(r, c), a.GateUp.at(r, c),
-				a.GateUp.at(r, n+c), min(piece, n-c))
+		for c := 0; c < n; c += size {
+			dup := unsafe.Pointer(&unread)
+			if !a.Ungated {
+				dup = a.DGateUp.at(r, n+c)
+			}
+			t.gatedGrad(a, k, a.DGateUp.at(r, c), dup, a.H.at(r, c), a.DH.at(r, c), a.GateUp.at(r, c), a.up(r, c),
+				min(size, n-c))
 		}
 	}
 }

@@ -141,6 +141,68 @@ func TestRMSNorm(t *testing.T) {
 	})
 }
 
+func TestLayerNorm(t *testing.T) {
+	forAll(t, func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand) {
+		for i, s := range []struct{ rows, dim int }{{3, 37}, {2, 16}, {4, unitPiece + 70}, {1, 600}} {
+			off := func() float32 { return float32(rng.NormFloat64()) + 3 }
+			x, dy := newArray(d, s.rows, s.dim, 3, off), newArray(d, s.rows, s.dim, 1, normal(rng))
+			res, y := newArray(d, s.rows, s.dim, 0, normal(rng)), newArray(d, s.rows, s.dim, 2, nan)
+			dx, dw := newArray(d, s.rows, s.dim, 0, nan), make([]float32, s.dim)
+			w, b := newArray(d, 1, s.dim, 0, normal(rng)), newArray(d, 1, s.dim, 0, normal(rng))
+			const before = 0.5 // gradients accumulate
+			for j := range dw {
+				dw[j] = before
+			}
+			op := LayerNorm{X: x.Mat, Y: y.Mat, Weight: NormWeight(nil, w.vec(), 0, s.dim), Eps: 1e-5,
+				Stat: make([]float32, 2*s.rows), DX: dx.Mat, DY: dy.Mat, DWeight: dw}
+			biased, residual := i%2 == 0, s.rows > 1
+			if biased {
+				op.Bias = NormWeight(nil, b.vec(), 0, s.dim)
+			}
+			if residual {
+				op.Residual = res.Mat
+			}
+			cut(rng, s.rows, func(lo, hi int) { k.LayerNormForward(&op, lo, hi) })
+			cut(rng, s.rows, func(lo, hi int) { k.LayerNormBackward(&op, lo, hi) })
+			cut(rng, s.dim, func(lo, hi int) { k.LayerNormWeightGrad(&op, s.rows, lo, hi) })
+			wantDW, n := make([]float64, s.dim), float64(s.dim)
+			for r := range s.rows {
+				var mean, squares, all, along float64
+				for j := range s.dim {
+					mean += x.at(r, j) / n
+				}
+				for j := range s.dim {
+					squares += (x.at(r, j) - mean) * (x.at(r, j) - mean)
+				}
+				rstd := 1 / math.Sqrt(squares/n+1e-5)
+				near(t, "mean", tensor.F32, float64(op.Stat[2*r]), mean, 1)
+				near(t, "rstd", tensor.F32, float64(op.Stat[2*r+1]), rstd, rstd)
+				xhat := func(j int) float64 { return (x.at(r, j) - mean) * rstd }
+				for j := range s.dim {
+					all += w.at(0, j) * dy.at(r, j) / n
+					along += w.at(0, j) * dy.at(r, j) * xhat(j) / n
+				}
+				for j := range s.dim {
+					want := w.at(0, j) * xhat(j)
+					if biased {
+						want += b.at(0, j)
+					}
+					near(t, "y", d, y.at(r, j), want, 4)
+					want = rstd * (w.at(0, j)*dy.at(r, j) - all - xhat(j)*along)
+					if residual {
+						want += res.at(r, j)
+					}
+					near(t, "dx", d, dx.at(r, j), want, 8)
+					wantDW[j] += dy.at(r, j) * xhat(j)
+				}
+			}
+			for j := range dw {
+				near(t, "dw", tensor.F32, float64(dw[j]), before+wantDW[j], 8)
+			}
+		}
+	})
+}
+
 func TestRoPE(t *testing.T) {
 	forAll(t, func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand) {
 		const rows, heads, headDim, most = 4, 3, 26, 50

@@ -117,14 +117,14 @@ func combined(from func(tensor.DType) tensor.DType) operands {
 
 var expertGLU = withBlocks(func(b *bench, d tensor.DType, m *routed) (before, after []any, written []*field) {
 	y, x := m.matrix(b, d, 528, 544), m.matrix(b, d, 2*528, 2*528+16)
-	return []any{y, x}, append([]any{528, y.stride, x.stride}, unit...), []*field{y}
+	return []any{y, x}, append([]any{528, y.stride, x.stride}, unit[1:]...), []*field{y}
 })
 
 var expertGLUGrad = withBlocks(func(b *bench, d tensor.DType, m *routed) (before, after []any, written []*field) {
 	x, dy := m.matrix(b, d, 2*528, 2*528+16), m.matrix(b, d, 528, 544)
 	weights, dweights := b.normal(tensor.F32, m.tokens, m.topK, m.topK), b.normal(tensor.F32, m.tokens, m.topK, m.topK)
 	return []any{x, dy, dweights, dy, x, weights, b.ints(m.order)},
-		append([]any{528, x.stride, dy.stride, dy.stride, x.stride}, unit...), []*field{x, dy, dweights}
+		append([]any{528, x.stride, dy.stride, dy.stride, x.stride}, unit[1:]...), []*field{x, dy, dweights}
 })
 
 // Choices of rows and their places.

@@ -315,6 +315,8 @@ func TestChoose(t *testing.T) {
 		{"rmsnorm_grad.f32", map[string]uint64{"d": 8192}, "rmsnorm_grad.f32.c8192"},
 		{"rmsnorm_grad.f32", map[string]uint64{"d": 8208}, "rmsnorm_grad.f32.a16"},
 		{"rmsnorm_grad.f32", map[string]uint64{"d": 3580}, "rmsnorm_grad.f32.any"},
+		{"layernorm.bf16", map[string]uint64{"n": 4096}, "layernorm.bf16.a16"},
+		{"layernorm_grad.bf16", map[string]uint64{"n": 4090}, "layernorm_grad.bf16.any"},
 		{"sum_fold", map[string]uint64{"dst": 8}, "sum_fold"},
 	} {
 		k, _ := s.Find(c.want)

@@ -22,7 +22,8 @@ import adamw
 from poisoned import Field
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-SOURCES = ("elementwise", "norm", "sums", "rope", "heads", "glu", "loss", "embedding", "adamw", "routing", "experts")
+SOURCES = ("elementwise", "norm", "layernorm", "sums", "rope", "heads", "glu", "loss", "embedding", "adamw", "routing",
+           "experts")
 SHAPES = ((1, 1), (1, 17), (3, 1), (17, 37), (7, 600))
 ALIGNED_SHAPES = ((3, 16), (5, 528), (2, 2064))
 f32 = np.float32
@@ -214,6 +215,49 @@ class NormTest(Case):
                 self.near(numbers(dw), want_dw, "f32", (rows * groups) ** 0.5 + 1, dw)
 
 
+class LayerNormTest(Case):
+    def cases(self, cases):
+        for variant, shapes in cases.items():
+            for kind, (rows, n) in itertools.product(TYPES, shapes):
+                with self.subTest(f"{kind}.{variant} [{rows}, {n}]"):
+                    yield kind, variant, rows, n, (lambda n, a=variant: n + (3 if a == "any" else 16))
+
+    def rows(self, kind, rows, n, pad):
+        """Rows with means far from zero, and what they are normed to, with their means and scales."""
+        x = field(kind, self.normal(rows, n) + np.arange(rows)[:, None] % 5, pad(n))
+        mean = x.numpy().mean(1, keepdims=True)
+        rstd = 1 / np.sqrt(((x.numpy() - mean) ** 2).mean(1, keepdims=True) + 1e-5)
+        return x, (x.numpy() - mean) * rstd, np.concatenate((mean, rstd), 1)
+
+    def test_forward(self):
+        shapes = {"any": ((1, 1), (3, 100), (2, 1100)), "a16": ((3, 48), (2, 4112))}
+        for kind, variant, rows, n, pad in self.cases(shapes):
+            for biased in (0, 1):
+                x, xhat, want_stat = self.rows(kind, rows, n, pad)
+                w, b = field(kind, self.normal(1, n)), field(kind, self.normal(1, n))
+                y, stat = empty(kind, rows, n, pad(n)), empty("f32", rows, 2, 2)
+                launch(f"layernorm.{kind}.{variant}", y, stat, x, w, b, rows, n, y.stride, x.stride, 1e-5, biased)
+                self.near(numbers(stat), want_stat, "f32", 1, stat)
+                self.near(numbers(y), w.numpy() * xhat + biased * b.numpy(), kind, 4, y)
+
+    def test_grad(self):
+        for kind, variant, rows, n, pad in self.cases({"any": ((7, 17), (2, 1100)), "a16": ((7, 48), (3, 4112))}):
+            for around, alias, slices in ((0, "", 1), (0, "dy", 3), (1, "", 3), (1, "resid", 1)):
+                x, xhat, stats = self.rows(kind, rows, n, pad)
+                stat, dw, part = field("f32", stats, 2), field("f32", self.normal(1, n)), empty("f32", slices, n, n)
+                w, dy, resid = (field(kind, self.normal(r, n), pad(n)) for r in (1, rows, rows))
+                g = w.numpy() * dy.numpy()
+                want = stats[:, 1:] * (g - g.mean(1, keepdims=True) - xhat * (g * xhat).mean(1, keepdims=True))
+                want += around * resid.numpy()
+                want_dw = dw.numpy() + (dy.numpy() * xhat).sum(0)
+                dx = {"": empty(kind, rows, n, pad(n)), "dy": dy, "resid": resid}[alias]
+                launch(f"layernorm_grad.{kind}.{variant}", part, dx, dy, x, w, stat, resid, rows, n, slices,
+                       dx.stride, dy.stride, x.stride, resid.stride, around)
+                self.near(numbers(dx), want, kind, 4, dx, part)
+                launch("fold.f32", dw, part, slices, n)
+                self.near(numbers(dw), want_dw, "f32", rows ** 0.5 + 1, dw)
+
+
 class RoPETest(Case):
     def test_turns(self):
         shapes = {"any": ((1, 1, 2), (3, 2, 64), (5, 3, 6), (2, 17, 80), (2, 1, 262)), "a16": ((3, 2, 64), (2, 17, 80), (2, 1, 256))}
@@ -297,20 +341,23 @@ class HeadsTest(Case):
 class GLUTest(Case):
     def test_forward_and_backward(self):
         for kind, variant, rows, inner, pad in self.shapes():
-            for word, *numbers_of in UNITS:
-                x = self.normal(rows, 2 * inner)
+            for ups, (word, *numbers_of) in [(1, u) for u in UNITS] + [(0, u) for u in UNITS if u[2] == INF]:
+                cols = (1 + ups) * inner
+                x = self.normal(rows, cols)
                 x[:, :inner:7] *= 60  # far into both tails of the activation
-                gateup, dy = field(kind, x, pad(2 * inner)), field(kind, self.normal(rows, inner), pad(inner))
+                gateup, dy = field(kind, x, pad(cols)), field(kind, self.normal(rows, inner), pad(inner))
                 d = dy.numpy()
-                want_y, by_gate, by_up = unit(gateup.numpy()[:, :inner], gateup.numpy()[:, inner:], word, *numbers_of)
+                up = gateup.numpy()[:, inner:] if ups else np.ones((rows, inner))
+                want_y, by_gate, by_up = unit(gateup.numpy()[:, :inner], up, word, *numbers_of)
                 y = empty(kind, rows, inner, pad(inner))
-                launch(f"glu.{word}.{kind}.{variant}", y, gateup, rows, inner, y.stride, gateup.stride, *numbers_of)
+                launch(f"glu.{word}.{kind}.{variant}", y, gateup, rows, inner, y.stride, gateup.stride, ups,
+                       *numbers_of)
                 self.near(numbers(y), want_y, kind, 1, y)
-                want = np.concatenate((d * by_gate, d * by_up), 1)
-                apart = empty(kind, rows, 2 * inner, pad(2 * inner)), empty(kind, rows, inner, pad(inner))
+                want = np.concatenate((d * by_gate, d * by_up), 1)[:, :cols]
+                apart = empty(kind, rows, cols, pad(cols)), empty(kind, rows, inner, pad(inner))
                 for dgateup, act in (apart, (gateup, dy)):
                     launch(f"glu_grad.{word}.{kind}.{variant}", dgateup, act, dy, gateup, rows, inner, dgateup.stride,
-                           act.stride, dy.stride, gateup.stride, *numbers_of)
+                           act.stride, dy.stride, gateup.stride, ups, *numbers_of)
                     self.near(numbers(dgateup), want, kind, 4, dgateup)
                     self.same(numbers(act), numbers(y), act)
 

@@ -37,6 +37,18 @@ var aligned = map[string]operands{
 		x, w, y, rstd := b.normal(d, 5, 3*96, 304), b.normal(d, 1, 96, 96), b.field(d, 5, 3*96, 320), b.field(tensor.F32, 5, 3, 3)
 		return []any{y, rstd, x, w, 5, 3, 96, y.stride, x.stride, float32(1e-5), float32(1), 1}, []*field{y, rstd}
 	},
+	"layernorm.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		x, w, y, stat := b.normal(d, 5, 2064, 2080), b.normal(d, 1, 2064, 2064), b.field(d, 5, 2064, 2096),
+			b.field(tensor.F32, 5, 2, 2)
+		return []any{y, stat, x, w, w, 5, 2064, y.stride, x.stride, float32(1e-5), 1}, []*field{y, stat}
+	},
+	"layernorm_grad.A": func(b *bench, d tensor.DType) ([]any, []*field) {
+		x, w, dy, stat := b.normal(d, 5, 2064, 2080), b.normal(d, 1, 2064, 2064), b.normal(d, 5, 2064, 2096),
+			b.normal(tensor.F32, 5, 2, 2)
+		part := b.field(tensor.F32, 2, 2064, 2064)
+		return []any{part, dy, dy, x, w, stat, x, 5, 2064, 2, dy.stride, dy.stride, x.stride, x.stride, 1},
+			[]*field{part, dy}
+	},
 	"rmsnorm_grad.A":       normGrad,
 	"rmsnorm_grad.A.resid": normGrad,
 	"rope.A":               rope(1),
@@ -72,8 +84,9 @@ var aligned = map[string]operands{
 	"adamw8.split.A": adamW(tensor.BF16, true), "adamw8.f32.A": adamW(tensor.F32, true),
 }
 
-// A gated unit's arguments: alpha, limit and what is added to up.
-var unit = []any{float32(1.702), float32(0.75), float32(1)}
+// A gated unit's arguments: that there are ups, alpha, limit and what is added to up. Those of experts have the last
+// three.
+var unit = []any{1, float32(1.702), float32(0.75), float32(1)}
 
 func glu(b *bench, d tensor.DType) ([]any, []*field) {
 	x, y := b.normal(d, 5, 2*528, 2*528+16), b.field(d, 5, 528, 544)
@@ -175,8 +188,8 @@ func adamW(weights tensor.DType, coded bool) operands {
 }
 
 // ordered are the operations whose variants may add numbers up in different orders.
-var ordered = []string{"rmsnorm.A", "rmsnorm_grad.A", "rmsnorm_grad.A.resid", "bias_grad.A", "lse_update",
-	"lse_update.cap",
+var ordered = []string{"rmsnorm.A", "rmsnorm_grad.A", "rmsnorm_grad.A.resid", "layernorm.A", "layernorm_grad.A",
+	"bias_grad.A", "lse_update", "lse_update.cap",
 	"expert_bias_grad.A", "expert_bias_dot.A", "expert_glu_grad.silu.A", "expert_glu_grad.gelu.A",
 	"expert_glu_grad.gelu_tanh.A"}
 
