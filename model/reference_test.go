@@ -180,16 +180,16 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 	}
 
 	h, top := &m.Head, x[len(m.Blocks)]
-	xn, dx := a.Mat(r.dtype, n, m.Hidden), a.Mat(r.dtype, n, m.Hidden)
-	rstd, stat, loss := a.Mat(tensor.F32, n, 1), a.Mat(tensor.F32, n, 3), a.Mat(tensor.F32, 1, n)
-	dxn := a.Mat(tensor.F32, n, m.Hidden)
+	dx := a.Mat(r.dtype, n, m.Hidden)
+	e, loss := h.NewEnding(a, r.dtype, n, true), a.Mat(tensor.F32, 1, n)
+	xn, stats, stat, dxn := e.Normed, e.Stats, e.Stat, e.DNormed
 	all := a.Mat(tensor.F32, n, m.Vocab)
 	var tiles, dTiles []device.Mat
 	for _, i := range m.HeadTiles {
 		tiles, dTiles = append(tiles, r.w[i].Mat(0)), append(dTiles, r.g[i].Mat(0))
 	}
-	norm, dNorm := r.w[m.NormPart].Mat(0), r.g[m.NormPart].Mat(0)
-	h.NormForward(s, norm, top, xn, rstd)
+	norm, dNorm := r.w[m.NormPart], r.g[m.NormPart]
+	h.NormForward(s, norm, top, xn, stats)
 	for i, w := range tiles {
 		first, _ := h.Tile(i)
 		h.Logits(s, w, first, xn, all)
@@ -199,7 +199,7 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 	s.LSEInit(stat)
 	h.Visit(s, tiles, dTiles, xn, stat, dxn, false, b.Targets, weights, h.NewVisitWork(a, r.dtype, n))
 	s.TokenLoss(loss, stat, b.Targets)
-	h.NormBackward(s, norm, dNorm, top, rstd, dxn, dx)
+	h.NormBackward(s, norm, dNorm, top, stats, dxn, dx)
 
 	for l := len(m.Blocks) - 1; l >= 0; l-- {
 		block := m.Blocks[l]

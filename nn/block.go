@@ -20,7 +20,7 @@ type Block struct {
 	Residual    float32 // of the rule Scaled: multiplies the results of halves
 	Mixer       Mixer
 	FeedForward FeedForward
-	Norm        Norm // all norms, those inside of halves included
+	Norm        Norm // all norms; of those inside of halves, Eps and Offset
 	// The output is multiplied by a number of the model that is not trained (Args.Scalar).
 	Scalar bool
 }
@@ -77,7 +77,7 @@ func (d *Block) Fields() []tensor.Field {
 	mixer, feed := d.Rule.norms()
 	for _, name := range slices.Compact([]string{mixer.in, feed.in, mixer.out, feed.out}) {
 		if name != "" {
-			matrices = append(matrices, param(name, d.Hidden))
+			matrices = append(matrices, d.Norm.fields(name, d.Hidden)...)
 		}
 	}
 	return slices.Concat(matrices, vectors)

@@ -65,6 +65,16 @@ func variants() map[string]*nn.Block {
 	all["scaled output"].Scalar = true
 	add("scaled output, sandwich", func(*nn.Attention, *nn.GLU) {})
 	all["scaled output, sandwich"].Scalar, all["scaled output, sandwich"].Rule = true, nn.Sandwich
+	for name, norm := range map[string]nn.Norm{"layer norms": {Layer: true},
+		"layer norms, biases": {Layer: true, Bias: true}} {
+		add(name, func(a *nn.Attention, g *nn.GLU) { a.QKVBias, a.OutBias, g.Bias = norm.Bias, norm.Bias, norm.Bias })
+		norm.Eps = 1e-5
+		all[name].Norm, all[name].Rule = norm, nn.ParallelNorms
+	}
+	add("plain MLP", func(_ *nn.Attention, g *nn.GLU) { g.Activation.Ungated = true })
+	add("plain MLP, biases", func(_ *nn.Attention, g *nn.GLU) {
+		g.Bias, g.Activation = true, device.GLUSpec{Gate: device.GELU, Ungated: true}
+	})
 	for name, d := range map[string]nn.GatedDelta{"delta net": {KeyHeads: 2, Heads: 4, KeyDim: 5, ValueDim: 3},
 		"delta net, one key head": {KeyHeads: 1, Heads: 3, KeyDim: 13, ValueDim: 6}} {
 		add(name, func(*nn.Attention, *nn.GLU) {})

@@ -68,9 +68,9 @@ func (a *Args) First(n int) {
 	if w := a.Work; w != nil {
 		cut := *w
 		cut.chunk, cut.call = min(w.chunk, n), min(w.call, n)
-		cut.norm, cut.rstd, cut.h, cut.dOut = first(w.norm, n), first(w.rstd, n), first(w.h, n), first(w.dOut, n)
+		cut.norm, cut.stat, cut.h, cut.dOut = first(w.norm, n), first(w.stat, n), first(w.h, n), first(w.dOut, n)
 		for i := range w.out {
-			cut.out[i], cut.outRstd[i] = first(w.out[i], n), first(w.outRstd[i], n)
+			cut.out[i], cut.outStat[i] = first(w.out[i], n), first(w.outStat[i], n)
 		}
 		cut.mixer, cut.feed = firstOfEach(w.mixer, w.mixerTable, n), firstOfEach(w.feed, w.feedTable, n)
 		a.Work = &cut
@@ -80,7 +80,7 @@ func (a *Args) First(n int) {
 	}
 	if e := a.Ending; e != nil {
 		cut := *e
-		cut.Normed, cut.Rstd, cut.Stat = first(e.Normed, n), first(e.Rstd, n), first(e.Stat, n)
+		cut.Normed, cut.Stats, cut.Stat = first(e.Normed, n), first(e.Stats, n), first(e.Stat, n)
 		cut.DNormed = first(e.DNormed, n)
 		a.Ending = &cut
 	}

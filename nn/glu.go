@@ -10,10 +10,11 @@ import (
 //	norm            [c, H]            the normed input, in backward then its gradient
 //	h, dx           [c, H]            the residual stream that was normed, and its gradient
 //	y, dy           [c, H]            output and its gradient
-//	gate, up; down  [2*I, H]; [H, I]  weights
+//	gate, up; down  [2*I, H]; [H, I]  weights; ungated there is one projection, up [I, H]
 
-// GLU is a gated feed-forward: down(act(gate(x), up(x))), in the Llama family with silu(gate)*up. Source: Shazeer, "GLU
-// Variants Improve Transformer" (2020).
+// GLU is a gated feed-forward: down(act(gate(x), up(x))), in the Llama family with silu(gate)*up; or with an ungated
+// activation the plain one of two projections, down(act(up(x))). Sources: Shazeer, "GLU Variants Improve Transformer"
+// (2020); Vaswani et al., "Attention Is All You Need" (2017).
 type GLU struct {
 	Inner      int  // columns of gate and of up
 	Bias       bool // biases on gate, up and down
@@ -23,29 +24,44 @@ type GLU struct {
 // The tensors of a GLU. Gate and up are glued.
 const (
 	gateUpWeight, gateUpBias = "gate.weight", "gate.bias"
+	upWeight, upBias         = "up.weight", "up.bias"
 	downWeight, downBias     = "down.weight", "down.bias"
 )
 
+// projections are the first of the tensors that project the input, and the number of matrices.
+func (g GLU) projections() (weight, bias string, n int) {
+	if g.Activation.Ungated {
+		return upWeight, upBias, 1
+	}
+	return gateUpWeight, gateUpBias, 2
+}
+
 // The buffers of a GLU.
 const (
-	gateUp = iota // [c, 2*I]: gate and up, then the gradient of both
+	gateUp = iota // [c, 2*I]: gate and up, then the gradient of both; [c, I] ungated
 	act           // [c, I]: act(gate, up); in backward the gradient of it first
 )
 
 func (g GLU) Values(int) []Value {
 	return []Value{
-		gateUp: {Cols: 2 * g.Inner, Level: KeepGateUp, Lives: Scratch},
+		gateUp: {Cols: g.Activation.Inputs() * g.Inner, Level: KeepGateUp, Lives: Scratch},
 		act:    {Cols: g.Inner, Lives: Scratch},
 	}
 }
 
-func (g GLU) Fields(hidden int) []tensor.Field {
-	fields := []tensor.Field{
-		param(gateUpWeight, g.Inner, hidden), glued("up.weight", g.Inner, hidden),
-		param(downWeight, hidden, g.Inner),
+func (g GLU) Fields(hidden int) (fields []tensor.Field) {
+	project := func(gate, up string, shape ...int) {
+		if g.Activation.Ungated {
+			fields = append(fields, param(up, shape...))
+		} else {
+			fields = append(fields, param(gate, shape...), glued(up, shape...))
+		}
 	}
+	project(gateUpWeight, upWeight, g.Inner, hidden)
+	fields = append(fields, param(downWeight, hidden, g.Inner))
 	if g.Bias {
-		fields = append(fields, param(gateUpBias, g.Inner), glued("up.bias", g.Inner), param(downBias, hidden))
+		project(gateUpBias, upBias, g.Inner)
+		fields = append(fields, param(downBias, hidden))
 	}
 	return fields
 }
@@ -62,9 +78,10 @@ func (g GLU) Forward(p *Pass, h, y device.Mat, last device.MatMulFlags) {
 
 // projectGateUp is gateUp = norm·Wgu^T + bias.
 func (g GLU) projectGateUp(p *Pass) {
-	p.Project(p.buf[gateUp], p.norm, gateUpWeight, 2)
+	weight, bias, n := g.projections()
+	p.Project(p.buf[gateUp], p.norm, weight, n)
 	if g.Bias {
-		p.AddBias(p.buf[gateUp], p.w.named(gateUpBias, 2))
+		p.AddBias(p.buf[gateUp], p.w.named(bias, n))
 	}
 }
 
@@ -81,10 +98,11 @@ func (g GLU) Backward(p *Pass, h, dy, dx device.Mat) {
 	if g.Bias {
 		p.BiasGradient(downBias, 1, dy)
 	}
-	p.WeightGrad(gateUpWeight, 2, p.buf[gateUp], p.norm)
+	weight, bias, n := g.projections()
+	p.WeightGrad(weight, n, p.buf[gateUp], p.norm)
 	if g.Bias {
-		p.BiasGradient(gateUpBias, 2, p.buf[gateUp])
+		p.BiasGradient(bias, n, p.buf[gateUp])
 	}
-	p.ProjectGrad(p.norm, p.buf[gateUp], gateUpWeight, 2)
+	p.ProjectGrad(p.norm, p.buf[gateUp], weight, n)
 	p.NormalizeGrad(h, dx)
 }

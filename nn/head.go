@@ -12,7 +12,7 @@ import (
 // of the tile, which are columns of its logits.
 //
 //	x, dx            [T, H]              input of the head and its gradient
-//	xn, rstd         [T, H], F32 [T, 1]  the final norm of x, and what NormBackward needs of it
+//	xn, stats        [T, H], F32 [T, n]  the final norm of x, and what NormBackward needs of it
 //	dxn32            F32 [T, H]          gradient of xn: a sum over tiles, so in fp32
 //	stat             F32 [T, 3]          of a position's logits so far: maximum, sum of exponentials, target's logit
 //	tileW, dTile     [n, H], F32 [n, H]  a tile of the vocabulary and its gradient
@@ -42,9 +42,12 @@ type Head struct {
 	SoftCap       float32 // bounds the logits, as device.HeadOps has it; 0: none
 }
 
+// finalNorm is the weight of the final norm.
+const finalNorm = "weight"
+
 // Fields are the tensors of the final norm's part.
 func (h *Head) Fields() []tensor.Field {
-	return []tensor.Field{{Name: "weight", Shape: tensor.Shape{h.Hidden}, Trainable: true}}
+	return h.Norm.fields(finalNorm, h.Hidden)
 }
 
 // TileFields are the tensors of the part that holds a tile of the vocabulary with this many rows.
@@ -89,19 +92,19 @@ func (h *Head) NewVisitWork(a *device.Arena, dtype tensor.DType, t int) *HeadWor
 	return w
 }
 
-// NormForward is xn = norm(x); rstd is for NormBackward.
-func (h *Head) NormForward(s device.Stream, wNorm, x, xn, rstd device.Mat) {
+// NormForward is xn = norm(x); stats are for NormBackward.
+func (h *Head) NormForward(s device.Stream, w Params, x, xn, stats device.Mat) {
 	for c := range h.normChunks(x.Rows) {
-		s.RMSNorm(c.rows(xn), c.rows(rstd), c.rows(x), wNorm, h.Norm.of(1))
+		h.Norm.apply(s, c.rows(xn), c.rows(stats), c.rows(x), w, finalNorm)
 		if h.Scale != 0 {
 			s.Scale(c.rows(xn), c.rows(xn), h.Scale)
 		}
 	}
 }
 
-// NormBackward writes dx from dxn32, which it rounds to dx's type first, and adds to dwNorm unless that is the zero Mat. dx
-// is not x.
-func (h *Head) NormBackward(s device.Stream, wNorm, dwNorm, x, rstd, dxn32, dx device.Mat) {
+// NormBackward writes dx from dxn32, which it rounds to dx's type first, and adds the gradients of the norm's
+// parameters. dx is not x.
+func (h *Head) NormBackward(s device.Stream, w, g Params, x, stats, dxn32, dx device.Mat) {
 	for c := range h.normChunks(x.Rows) {
 		dxn, dx := c.rows(dxn32), c.rows(dx)
 		if h.Scale != 0 {
@@ -111,7 +114,7 @@ func (h *Head) NormBackward(s device.Stream, wNorm, dwNorm, x, rstd, dxn32, dx d
 			s.Cast(dx, dxn)
 			dxn = dx
 		}
-		s.RMSNormGrad(dx, dwNorm, dxn, c.rows(x), wNorm, c.rows(rstd), device.Mat{}, h.Norm.of(1))
+		h.Norm.grad(s, dx, dxn, c.rows(x), c.rows(stats), device.Mat{}, w, g, finalNorm)
 	}
 }
 

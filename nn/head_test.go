@@ -16,9 +16,9 @@ type ending struct {
 	*rig
 	h                 *nn.Head
 	dtype             tensor.DType
-	wNorm, dwNorm     device.Mat
+	wNorm, dwNorm     nn.Params
 	tiles, dTiles     []device.Mat
-	x, xn, rstd, dx   device.Mat
+	x, xn, stats, dx  device.Mat
 	stat, loss, dxn32 device.Mat
 	targets           device.Mem
 	targetIDs         []int32
@@ -30,8 +30,13 @@ type ending struct {
 func newEnding(t *testing.T, h *nn.Head, dtype tensor.DType) *ending {
 	e := &ending{rig: newRig(t), h: h, dtype: dtype}
 	rnd := rand.New(rand.NewPCG(5, 6))
-	e.wNorm = e.mat(dtype, 1, h.Hidden, normal(rnd, h.Hidden, 1, 0.2))
-	e.dwNorm = e.arena.Mat(tensor.F32, 1, h.Hidden)
+	layout, err := tensor.NewLayout(h.Fields()...)
+	check(t, err)
+	e.wNorm = nn.Weights(e.arena.Take(layout.WeightElems*dtype.Bytes()), layout, dtype)
+	for i := range layout.Fields {
+		e.set(e.wNorm.Mat(i), normal(rnd, h.Hidden, float64(1-i), 0.2)) // the bias is around 0
+	}
+	e.dwNorm = nn.Gradients(e.arena.Take(layout.StateElems*4), layout)
 	for i := range h.Tiles() {
 		_, rows := h.Tile(i)
 		e.tiles = append(e.tiles, e.mat(dtype, rows, h.Hidden, normal(rnd, rows*h.Hidden, 0, 0.5)))
@@ -39,7 +44,10 @@ func newEnding(t *testing.T, h *nn.Head, dtype tensor.DType) *ending {
 	}
 	e.x = e.mat(dtype, positions, h.Hidden, normal(rnd, positions*h.Hidden, 0, 1))
 	e.xn, e.dx = e.arena.Mat(dtype, positions, h.Hidden), e.arena.Mat(dtype, positions, h.Hidden)
-	e.rstd = e.arena.Mat(tensor.F32, positions, 1)
+	e.stats = e.arena.Mat(tensor.F32, positions, 2)
+	if !h.Norm.Layer {
+		e.stats = e.arena.Mat(tensor.F32, positions, 1)
+	}
 	e.stat, e.loss = e.arena.Mat(tensor.F32, positions, 3), e.arena.Mat(tensor.F32, 1, positions)
 	e.dxn32 = e.arena.Mat(tensor.F32, positions, h.Hidden)
 	for i := range positions {
@@ -68,7 +76,7 @@ func (e *ending) run(visit bool) {
 	}
 	e.poison(e.dxn32.Mem)
 	s, h := e.stream, e.h
-	h.NormForward(s, e.wNorm, e.x, e.xn, e.rstd)
+	h.NormForward(s, e.wNorm, e.x, e.xn, e.stats)
 	s.LSEInit(e.stat)
 	if visit {
 		work := h.NewVisitWork(e.arena, e.dtype, positions)
@@ -85,7 +93,7 @@ func (e *ending) run(visit bool) {
 		}
 	}
 	s.TokenLoss(e.loss, e.stat, e.targets)
-	h.NormBackward(s, e.wNorm, e.dwNorm, e.x, e.rstd, e.dxn32, e.dx)
+	h.NormBackward(s, e.wNorm, e.dwNorm, e.x, e.stats, e.dxn32, e.dx)
 	e.sync()
 	e.poison(device.Mem{Off: mark, Len: e.arena.Mark() - mark})
 	e.arena.Release(mark)
@@ -107,6 +115,8 @@ func heads() map[string]*nn.Head {
 		"one tile":  {Hidden: 10, Vocab: 31, TileRows: 31, ChunkTokens: 5, Norm: nn.Norm{Eps: 1e-5}},
 		"one chunk": {Hidden: 10, Vocab: 31, TileRows: 4, ChunkTokens: 64, Norm: nn.Norm{Eps: 1e-5}},
 		"capped":    {Hidden: 10, Vocab: 31, TileRows: 12, ChunkTokens: 7, Norm: nn.Norm{Eps: 1e-5}, SoftCap: 1.5},
+		"layer norm": {Hidden: 10, Vocab: 31, TileRows: 12, ChunkTokens: 7, Scale: 0.3,
+			Norm: nn.Norm{Eps: 1e-5, Layer: true, Bias: true}},
 	}
 }
 
@@ -122,7 +132,9 @@ func TestHeadGradients(t *testing.T) {
 				e.run(true)
 			}
 			check("x", e.x, e.dx)
-			check("norm", e.wNorm, e.dwNorm)
+			for i, f := range e.wNorm.Layout.Fields {
+				check("norm "+f.Name, e.wNorm.Mat(i), e.dwNorm.Mat(i))
+			}
 			for i := range e.tiles {
 				check(fmt.Sprint("tile ", i), e.tiles[i], e.dTiles[i])
 			}
@@ -137,7 +149,10 @@ func TestHeadSchedules(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", dtype), func(t *testing.T) {
 				t.Parallel()
 				e := newEnding(t, h, dtype)
-				results := append([]device.Mat{e.loss, e.stat, e.dxn32, e.dx, e.dwNorm}, e.dTiles...)
+				results := append([]device.Mat{e.loss, e.stat, e.dxn32, e.dx}, e.dTiles...)
+				for i := range e.dwNorm.Layout.Fields {
+					results = append(results, e.dwNorm.Mat(i))
+				}
 				e.run(false)
 				var want [][]float32
 				for _, m := range results {
@@ -152,7 +167,7 @@ func TestHeadSchedules(t *testing.T) {
 				for i := range e.dTiles {
 					e.dTiles[i] = device.Mat{}
 				}
-				e.dwNorm = device.Mat{}
+				e.dwNorm = nn.Params{}
 				for _, visit := range []bool{false, true} {
 					e.run(visit)
 					sameBits(t, "dx with frozen weights", e.get(e.dx), want[3])
@@ -160,6 +175,29 @@ func TestHeadSchedules(t *testing.T) {
 			})
 		}
 	}
+}
+
+// normed is the final norm of a row in float64, times the scale of logits.
+func (e *ending) normed(row, weight []float64) (y []float64) {
+	mean, squares, n := 0.0, float64(e.h.Norm.Eps), float64(len(row))
+	for _, x := range row {
+		if e.h.Norm.Layer {
+			mean += x / n
+		}
+	}
+	for _, x := range row {
+		squares += (x - mean) * (x - mean) / n
+	}
+	for c, x := range row {
+		y = append(y, weight[c]*(x-mean)/math.Sqrt(squares))
+		if e.h.Norm.Bias {
+			y[c] += float64(e.get(e.wNorm.Mat(1))[c])
+		}
+		if e.h.Scale != 0 {
+			y[c] *= float64(e.h.Scale)
+		}
+	}
+	return y
 }
 
 // TestHeadLoss compares logits and losses with float64 arithmetic.
@@ -174,19 +212,19 @@ func TestHeadLoss(t *testing.T) {
 			h.Logits(e.stream, w, first, e.xn, logits)
 		}
 		e.sync()
-		out, x, norm := e.get(logits), e.get(e.x), e.get(e.wNorm)
+		out, x, norm := e.get(logits), e.get(e.x), wide(e.get(e.wNorm.Mat(0)))
 		h.Cap(out)
 		for p := range positions {
-			row := x[p*h.Hidden : (p+1)*h.Hidden]
-			rms := math.Sqrt(dot(row, row)/float64(h.Hidden) + float64(h.Norm.Eps))
+			row := wide(x[p*h.Hidden : (p+1)*h.Hidden])
+			normed := e.normed(row, norm)
 			sum, target := 0.0, 0.0
 			for i, w := range e.tiles {
 				first, rows := h.Tile(i)
 				tile := e.get(w)
 				for r := range rows {
 					var z float64
-					for c, v := range row {
-						z += float64(v) / rms * float64(norm[c]) * float64(tile[r*h.Hidden+c])
+					for c, v := range normed {
+						z += v * float64(tile[r*h.Hidden+c])
 					}
 					if limit := float64(h.SoftCap); limit > 0 {
 						z = limit * math.Tanh(z/limit)

@@ -8,7 +8,7 @@ import (
 // Ending holds a micro-batch of the head on the device between its visits, and the scratch of them.
 type Ending struct {
 	Normed  device.Mat // [T, Hidden]: the final norm of x
-	Rstd    device.Mat // F32 [T, 1]
+	Stats   device.Mat // F32 [T, Norm.stats]: of that norm
 	Stat    device.Mat // F32 [T, 3]
 	DNormed device.Mat // F32 [T, Hidden]; only where there is a backward pass
 	Loss    device.Mat // F32 [1, T]
@@ -18,7 +18,8 @@ type Ending struct {
 
 // NewEnding places it for t positions, without the scratch.
 func (h *Head) NewEnding(a *device.Arena, dtype tensor.DType, t int, backward bool) *Ending {
-	e := &Ending{Normed: a.Mat(dtype, t, h.Hidden), Rstd: a.Mat(tensor.F32, t, 1), Stat: a.Mat(tensor.F32, t, 3)}
+	e := &Ending{Normed: a.Mat(dtype, t, h.Hidden), Stats: a.Mat(tensor.F32, t, h.Norm.stats()),
+		Stat: a.Mat(tensor.F32, t, 3)}
 	if backward {
 		e.DNormed = a.Mat(tensor.F32, t, h.Hidden)
 	}
@@ -27,13 +28,13 @@ func (h *Head) NewEnding(a *device.Arena, dtype tensor.DType, t int, backward bo
 }
 
 func (h *Head) runNorm(s device.Stream, a *Args) {
-	h.NormForward(s, a.Weights[0].Mat(0), a.X, a.Ending.Normed, a.Ending.Rstd)
+	h.NormForward(s, a.Weights[0], a.X, a.Ending.Normed, a.Ending.Stats)
 	s.LSEInit(a.Ending.Stat)
 }
 
 func (h *Head) runInput(s device.Stream, a *Args) {
 	e := a.Ending
-	h.NormBackward(s, a.Weights[0].Mat(0), a.Gradients[0].Mat(0), a.X, e.Rstd, e.DNormed, a.DX)
+	h.NormBackward(s, a.Weights[0], a.Gradients[0], a.X, e.Stats, e.DNormed, a.DX)
 }
 
 // runLoss writes the token losses of a micro-batch and their sum.

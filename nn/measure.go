@@ -213,6 +213,9 @@ func (c *counter) RMSNormGrad(dx, _, dy, x, _, _, resid device.Mat, _ device.Nor
 	c.moves(dx, dy, x, resid)
 }
 
+func (c *counter) LayerNorm(y, _, x, _, _ device.Mat, _ float32)      { c.moves(y, x) }
+func (c *counter) LayerNormGrad(dx, _, dy, x, _, _, resid device.Mat) { c.moves(dx, dy, x, resid) }
+
 func (c *counter) GLUGrad(dGateUp, act, dy, gateUp device.Mat, _ device.GLUSpec) {
 	c.moves(dGateUp, act, dy, gateUp)
 }

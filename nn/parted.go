@@ -21,7 +21,7 @@ import (
 // Letters of shapes in this file: T positions of a micro-batch, m micro-batches in a step, c positions of a chunk, H the
 // hidden width, I the inner columns of a part.
 //
-//	norm, rstd      [m*T, H], F32 [m*T, 1]  held: the normed input of the parts
+//	norm, stat      [m*T, H], F32 [m*T, n]  held: the normed input of the parts
 //	h, dNorm        [m*T, H]                held for backward: what was normed, and the gradient of norm
 //	y, dy           [c, H]                  output of the block, to which a part adds, and its gradient
 //	gateUp, act     [c, 2*I], [c, I]        of a part
@@ -147,7 +147,7 @@ func (d *Block) PartFields(part int) []tensor.Field {
 // or those of one ([Held.Micro]).
 type Held struct {
 	t          int        // positions of a micro-batch
-	norm, rstd device.Mat // [rows, Hidden], F32 [rows, 1]: the normed input of the parts
+	norm, stat device.Mat // [rows, Hidden], F32 [rows, Norm.stats]: the normed input of the parts
 	// [rows, Hidden]: the residual stream that was normed, and the gradient of norm; only where there is a backward pass
 	h, dNorm device.Mat
 	own      []device.Mat // the feed-forward's
@@ -160,7 +160,7 @@ func (d *Block) NewHeld(a *device.Arena, dtype tensor.DType, t, micros int, back
 		return nil
 	}
 	rows := t * micros
-	held := &Held{t: t, norm: a.Mat(dtype, rows, d.Hidden), rstd: a.Mat(tensor.F32, rows, 1)}
+	held := &Held{t: t, norm: a.Mat(dtype, rows, d.Hidden), stat: a.Mat(tensor.F32, rows, d.Norm.stats())}
 	if backward {
 		held.h, held.dNorm = a.Mat(dtype, rows, d.Hidden), a.Mat(dtype, rows, d.Hidden)
 	}
@@ -183,7 +183,7 @@ func (b *Held) Micro(m int) *Held {
 		}
 		return x.RowRange(m*b.t, b.t)
 	}
-	of := &Held{t: b.t, whole: b.whole, norm: rows(b.norm), rstd: rows(b.rstd), h: rows(b.h), dNorm: rows(b.dNorm)}
+	of := &Held{t: b.t, whole: b.whole, norm: rows(b.norm), stat: rows(b.stat), h: rows(b.h), dNorm: rows(b.dNorm)}
 	for i, x := range b.own {
 		if !b.whole[i] {
 			x = rows(x)
@@ -197,7 +197,7 @@ func (b *Held) Micro(m int) *Held {
 func (b *Held) first(n int) *Held {
 	cut := *b
 	cut.t = min(b.t, n)
-	cut.norm, cut.rstd, cut.h, cut.dNorm = first(b.norm, n), first(b.rstd, n), first(b.h, n), first(b.dNorm, n)
+	cut.norm, cut.stat, cut.h, cut.dNorm = first(b.norm, n), first(b.stat, n), first(b.h, n), first(b.dNorm, n)
 	cut.own = slices.Clone(b.own)
 	for i := range cut.own {
 		if !b.whole[i] {
@@ -251,7 +251,7 @@ func (d *Block) partBackward(part int, first bool) Visit {
 
 // held is the view of a routed feed-forward of a micro-batch, or of the step. Its values have the rows of a chunk.
 func (d *Block) held(s device.Stream, a *Args) *Pass {
-	p := &Pass{Stream: s, normed: d.Norm, b: a.Batch, held: a.Held, norm: a.Held.norm, rstd: a.Held.rstd,
+	p := &Pass{Stream: s, normed: d.Norm, b: a.Batch, held: a.Held, norm: a.Held.norm, stat: a.Held.stat,
 		chunk: a.Work.chunk, call: a.Work.call, buf: a.Work.feed, loads: a.Loads, balance: a.Balance,
 		constants: a.Constants}
 	if len(a.Weights) > 0 {
@@ -300,7 +300,7 @@ func (d *Block) runOpen(s device.Stream, a *Args) {
 }
 
 func (d *Block) normalizeHeld(s device.Stream, a *Args, c chunk, h device.Mat) {
-	s.RMSNorm(c.rows(a.Held.norm), c.rows(a.Held.rstd), h, a.Weights[0].named(feedNorm, 1), d.Norm.of(1))
+	d.Norm.apply(s, c.rows(a.Held.norm), c.rows(a.Held.stat), h, a.Weights[0], feedNorm)
 }
 
 // runReopen computes again what the parts read in their visits on the way down.
@@ -340,8 +340,7 @@ func (d *Block) runClose(s device.Stream, a *Args) {
 	w, g := a.Weights[0], a.Gradients[0]
 	for c := range mixer.chunks() {
 		dx := c.rows(a.DX)
-		s.RMSNormGrad(dx, g.named(feedNorm, 1), c.rows(a.Held.dNorm), d.residual(c, a), w.named(feedNorm, 1),
-			c.rows(a.Held.rstd), dx, d.Norm.of(1))
+		d.Norm.grad(s, dx, c.rows(a.Held.dNorm), d.residual(c, a), c.rows(a.Held.stat), dx, w, g, feedNorm)
 	}
 	d.Mixer.Recompute(mixer, a.X)
 	d.Mixer.Backward(mixer, a.X, a.DX, a.DX)

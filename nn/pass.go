@@ -29,7 +29,7 @@ func (d *Block) runForward(s device.Stream, a *Args) {
 			last = device.MatMulFlags{TransB: true, Onto: h}
 		}
 		d.mix(mixer.At(c), x, h)
-		if d.Rule == Parallel {
+		if d.Rule.isParallel() {
 			h = x // and y has the mixer's result
 		}
 		d.feed(feed.At(c), h, y, last)
@@ -53,7 +53,7 @@ func (d *Block) runBackward(s device.Stream, a *Args) {
 			s.Scale(dx, dx, a.Scalar)
 		}
 		dy, h := dx, x
-		if d.Rule == Parallel {
+		if d.Rule.isParallel() {
 			dy = c.rows(a.Work.dOut) // the mixer wants it, too
 			s.Copy(dy.Mem, dx.Mem)
 		} else {
@@ -102,9 +102,9 @@ type Pass struct {
 	positions device.Mem
 
 	norm    device.Mat   // [c, Hidden]: the normed input of the half, then the gradient of it
-	rstd    device.Mat   // F32 [c, 1]: of that norm
+	stat    device.Mat   // F32 [c, Norm.stats]: of that norm
 	out     device.Mat   // [c, Hidden]: the half's result, where the rule alters it
-	outRstd device.Mat   // F32 [c, 1]: of the norm of the result, where the rule norms it
+	outStat device.Mat   // F32 [c, Norm.stats]: of the norm of the result, where the rule norms it
 	cache   *Cache       // of a pass that continues sequences; else nil
 	buf     []device.Mat // the half's values: what is kept from kept, the rest from work
 	held    *Held        // of a routed feed-forward
@@ -117,13 +117,13 @@ type Pass struct {
 func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {
 	p := Pass{Stream: s, w: a.Weights[0], b: a.Batch, r: a.Rope, keep: a.Kept.keep, normed: d.Norm,
 		residual: d.Residual, chunk: a.Work.chunk, cache: a.Cache, positions: a.Batch.Docs.Positions,
-		norm: a.Work.norm, rstd: a.Work.rstd}
+		norm: a.Work.norm, stat: a.Work.stat}
 	if len(a.Gradients) > 0 {
 		p.g = a.Gradients[0]
 	}
-	half := func(norms norms, out, outRstd device.Mat, kept, work []device.Mat) *Pass {
+	half := func(norms norms, out, outStat device.Mat, kept, work []device.Mat) *Pass {
 		p := p
-		p.norms, p.out, p.outRstd = norms, out, outRstd
+		p.norms, p.out, p.outStat = norms, out, outStat
 		p.buf = make([]device.Mat, len(work))
 		for i := range p.buf {
 			if p.buf[i] = work[i]; i < len(kept) && !kept[i].IsZero() {
@@ -134,7 +134,8 @@ func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {
 	}
 	first, second := d.Rule.norms()
 	w := a.Work
-	return half(first, w.out[0], w.outRstd[0], a.Kept.mixer, w.mixer), half(second, w.out[1], w.outRstd[1], a.Kept.feed, w.feed)
+	return half(first, w.out[0], w.outStat[0], a.Kept.mixer, w.mixer),
+		half(second, w.out[1], w.outStat[1], a.Kept.feed, w.feed)
 }
 
 // Value is one of the half's Values, by its index.
@@ -175,8 +176,8 @@ func (p *Pass) At(c chunk) *Pass {
 	part := *p
 	part.g = p.g.at(c)
 	part.positions = c.ids(p.positions)
-	part.norm, part.rstd = p.rows(c, p.norm), p.rows(c, p.rstd)
-	part.out, part.outRstd = p.rows(c, p.out), p.rows(c, p.outRstd)
+	part.norm, part.stat = p.rows(c, p.norm), p.rows(c, p.stat)
+	part.out, part.outStat = p.rows(c, p.out), p.rows(c, p.outStat)
 	part.buf = make([]device.Mat, len(p.buf))
 	for i, m := range p.buf {
 		part.buf[i] = p.rows(c, m)

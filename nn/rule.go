@@ -1,55 +1,37 @@
 package nn
 
-import (
-	"slices"
+import "github.com/millrace/millrace/device"
 
-	"github.com/millrace/millrace/device"
-)
-
-// Rule says what the halves of a block read of the residual stream and what they add to it; n are RMS norms, each with
+// Rule says what the halves of a block read of the residual stream and what they add to it; n are norms, each with
 // weights of its own.
 type Rule uint8
 
 // The rules. Sources: Xiong et al., "On Layer Normalization in the Transformer Architecture" (2020); OLMo 2 (2024);
-// Gemma 2 (2024); Wang and Komatsuzaki, "GPT-J-6B" (2021); IBM, "Granite 3.0 Language Models" (2024).
+// Gemma 2 (2024); Wang and Komatsuzaki, "GPT-J-6B" (2021); IBM, "Granite 3.0 Language Models" (2024); Black et al.,
+// "GPT-NeoX-20B" (2022).
 const (
-	Pre      Rule = iota // h = x + mixer(n(x)), y = h + feed(n(h))
-	Post                 // h = x + n(mixer(x)), y = h + n(feed(h)): OLMo 2
-	Sandwich             // h = x + n(mixer(n(x))), y = h + n(feed(n(h))): Gemma 2 and 3
-	Parallel             // y = x + mixer(n(x)) + feed(n(x)), with one norm for both: Cohere, Phi
-	Scaled               // h = x + Residual*mixer(n(x)), y = h + Residual*feed(n(h)): Granite
+	Pre           Rule = iota // h = x + mixer(n(x)), y = h + feed(n(h))
+	Post                      // h = x + n(mixer(x)), y = h + n(feed(h)): OLMo 2
+	Sandwich                  // h = x + n(mixer(n(x))), y = h + n(feed(n(h))): Gemma 2 and 3
+	Parallel                  // y = x + mixer(n(x)) + feed(n(x)), with one norm for both: Cohere, Phi
+	Scaled                    // h = x + Residual*mixer(n(x)), y = h + Residual*feed(n(h)): Granite
+	ParallelNorms             // y = x + mixer(n(x)) + feed(n(x)), with a norm for each: GPT-NeoX
 )
-
-// Norm says how norms are taken: Eps keeps them finite, and Offset is added to their weights (device.NormSpec).
-type Norm struct{ Eps, Offset float32 }
-
-// of is the norm of each of the groups of columns of a row.
-func (n Norm) of(groups int) device.NormSpec {
-	return device.NormSpec{Groups: groups, Eps: n.Eps, Offset: n.Offset}
-}
-
-// The norms of the halves' inputs and of their results.
-const (
-	mixerNorm = "mixer_norm.weight"
-	feedNorm  = "feed_norm.weight"
-	mixerPost = "mixer_post_norm.weight"
-	feedPost  = "feed_post_norm.weight"
-)
-
-// NormHasOffset reports whether a tensor of a block is the weight of a norm to which Norm.Offset is added.
-func NormHasOffset(field string) bool {
-	return slices.Contains([]string{mixerNorm, feedNorm, mixerPost, feedPost, qNorm, kNorm}, field)
-}
 
 // norms are the names of a half's norms; "" where it has none.
 type norms struct{ in, out string }
 
 // norms returns those of both halves.
 func (r Rule) norms() (mixer, feed norms) {
-	return [...]norms{{mixerNorm, ""}, {"", mixerPost}, {mixerNorm, mixerPost}, {mixerNorm, ""},
-			{mixerNorm, ""}}[r],
-		[...]norms{{feedNorm, ""}, {"", feedPost}, {feedNorm, feedPost}, {mixerNorm, ""}, {feedNorm, ""}}[r]
+	in := [2]norms{{in: mixerNorm}, {in: feedNorm}}
+	of := [...][2]norms{Pre: in, Post: {{out: mixerPost}, {out: feedPost}},
+		Sandwich: {{mixerNorm, mixerPost}, {feedNorm, feedPost}}, Parallel: {in[0], in[0]}, Scaled: in,
+		ParallelNorms: in}[r]
+	return of[0], of[1]
 }
+
+// isParallel reports whether both halves read the block's input.
+func (r Rule) isParallel() bool { return r == Parallel || r == ParallelNorms }
 
 // hasPost reports whether the results of halves are normed.
 func (r Rule) hasPost() bool { return r == Post || r == Sandwich }
@@ -60,7 +42,7 @@ func (p *Pass) Normalize(x device.Mat) {
 		p.Copy(p.norm.Mem, x.Mem)
 		return
 	}
-	p.RMSNorm(p.norm, p.rstd, x, p.w.named(p.norms.in, 1), p.normed.of(1))
+	p.normed.apply(p, p.norm, p.stat, x, p.w, p.norms.in)
 }
 
 // NormalizeGrad adds to dx, the residual stream's gradient, what comes through Normalize. The gradient of the rows that
@@ -70,7 +52,7 @@ func (p *Pass) NormalizeGrad(x, dx device.Mat) {
 		p.Add(dx, dx, p.norm)
 		return
 	}
-	p.RMSNormGrad(dx, p.g.named(p.norms.in, 1), p.norm, x, p.w.named(p.norms.in, 1), p.rstd, dx, p.normed.of(1))
+	p.normed.grad(p, dx, p.norm, x, p.stat, dx, p.w, p.g, p.norms.in)
 }
 
 // alters reports whether the results of halves are not added as they are.
@@ -82,7 +64,7 @@ func (p *Pass) altered() {
 		p.Scale(p.norm, p.out, p.residual)
 		return
 	}
-	p.RMSNorm(p.norm, p.outRstd, p.out, p.w.named(p.norms.out, 1), p.normed.of(1))
+	p.normed.apply(p, p.norm, p.outStat, p.out, p.w, p.norms.out)
 }
 
 // alteredGrad writes the gradient of p.out, given that of what is added of it.
@@ -91,8 +73,7 @@ func (p *Pass) alteredGrad(dOut, dNormed device.Mat) {
 		p.Scale(dOut, dNormed, p.residual)
 		return
 	}
-	p.RMSNormGrad(dOut, p.g.named(p.norms.out, 1), dNormed, p.out, p.w.named(p.norms.out, 1), p.outRstd, device.Mat{},
-		p.normed.of(1))
+	p.normed.grad(p, dOut, dNormed, p.out, p.outStat, device.Mat{}, p.w, p.g, p.norms.out)
 }
 
 // mix adds the mixer's result to a chunk of the residual stream: h = x + it.

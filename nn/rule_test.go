@@ -63,9 +63,12 @@ func (l feeding) Backward(p *nn.Pass, h, dy, dx device.Mat) {
 // Each rule is the formula that it states, in float64, and its gradients are the derivatives of that.
 func TestRules(t *testing.T) {
 	const hidden = 6
-	for rule := nn.Pre; rule <= nn.Parallel; rule++ {
+	rules := []nn.Rule{nn.Pre, nn.Post, nn.Sandwich, nn.Parallel, nn.ParallelNorms}
+	norms := []nn.Norm{{Eps: 1e-5}, {Eps: 1e-5, Layer: true}, {Eps: 1e-5, Layer: true, Bias: true}}
+	for i := range len(rules) * len(norms) {
+		rule := formula{rules[i/len(norms)], norms[i%len(norms)]}
 		for _, rows := range []int{0, 4} {
-			d := &nn.Block{Hidden: hidden, Rule: rule, Norm: nn.Norm{Eps: 1e-5}, Mixer: mixing{product{"a.weight"}},
+			d := &nn.Block{Hidden: hidden, Rule: rule.Rule, Norm: rule.Norm, Mixer: mixing{product{"a.weight"}},
 				FeedForward: feeding{product{"b.weight"}}}
 			k := newBlock(t, d, tensor.F32, nil)
 			k.rows = rows
@@ -85,15 +88,29 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// formula is a rule with a kind of norms.
+type formula struct {
+	nn.Rule
+	nn.Norm
+}
+
 // ruled computes a block in float64.
-func ruled(rule nn.Rule, w map[string][]float64, hidden int) (all []float64) {
+func ruled(rule formula, w map[string][]float64, hidden int) (all []float64) {
 	norm := func(x []float64, name string) (y []float64) {
-		mean := 0.0
+		mean, squares := 0.0, 0.0
 		for _, v := range x {
-			mean += v * v / float64(hidden)
+			if rule.Layer {
+				mean += v / float64(hidden)
+			}
+		}
+		for _, v := range x {
+			squares += (v - mean) * (v - mean) / float64(hidden)
 		}
 		for i, v := range x {
-			y = append(y, w[name][i]*v/math.Sqrt(mean+1e-5))
+			y = append(y, w[name+".weight"][i]*(v-mean)/math.Sqrt(squares+1e-5))
+			if rule.Bias {
+				y[i] += w[name+".bias"][i]
+			}
 		}
 		return y
 	}
@@ -116,11 +133,11 @@ func ruled(rule nn.Rule, w map[string][]float64, hidden int) (all []float64) {
 		}
 		return sum
 	}
-	const in1, in2, out1, out2 = "mixer_norm.weight", "feed_norm.weight", "mixer_post_norm.weight", "feed_post_norm.weight"
+	const in1, in2, out1, out2 = "mixer_norm", "feed_norm", "mixer_post_norm", "feed_post_norm"
 	for t := range positions {
 		x := w["x"][t*hidden:][:hidden]
 		var y []float64
-		switch rule {
+		switch rule.Rule {
 		case nn.Pre:
 			h := plus(x, times("a.weight", norm(x, in1)))
 			y = plus(h, times("b.weight", norm(h, in2)))
@@ -133,6 +150,8 @@ func ruled(rule nn.Rule, w map[string][]float64, hidden int) (all []float64) {
 		case nn.Parallel:
 			n := norm(x, in1)
 			y = plus(x, times("a.weight", n), times("b.weight", n))
+		case nn.ParallelNorms:
+			y = plus(x, times("a.weight", norm(x, in1)), times("b.weight", norm(x, in2)))
 		}
 		all = append(all, y...)
 	}
@@ -140,7 +159,7 @@ func ruled(rule nn.Rule, w map[string][]float64, hidden int) (all []float64) {
 }
 
 // derivative is that of dy·y by an operand, from differences in float64.
-func derivative(rule nn.Rule, w map[string][]float64, of string, dy []float32) (d []float64) {
+func derivative(rule formula, w map[string][]float64, of string, dy []float32) (d []float64) {
 	loss := func() (sum float64) {
 		for i, y := range ruled(rule, w, len(w["x"])/positions) {
 			sum += y * float64(dy[i])
@@ -201,10 +220,12 @@ func TestMeasureOfRules(t *testing.T) {
 		{nn.Post, nn.Forward, nn.KeepInput, 4, 0, 2*2 + 2*3},
 		{nn.Sandwich, nn.Forward, nn.KeepInput, 4, 0, 2*2 + 2*3},
 		{nn.Parallel, nn.Forward, nn.KeepInput, 0, 0, 0},
+		{nn.ParallelNorms, nn.Forward, nn.KeepInput, 0, 0, 0},
 		{nn.Sandwich, nn.Backward, nn.KeepAll, 10, out + 3*feed, 2 + 3 + 2 + 2 + 3 + 3},
 		{nn.Sandwich, nn.Backward, nn.KeepInput, 8, feed, 2 + 3 + 2 + 2 + 3 + 3},
 		{nn.Parallel, nn.Backward, nn.KeepAll, 1, 0, 2},
 		{nn.Parallel, nn.Backward, nn.KeepInput, 0, -out, 2},
+		{nn.ParallelNorms, nn.Backward, nn.KeepAll, 1, 0, 2},
 	} {
 		pre, got := account(nn.Pre, c.to, c.level), account(c.rule, c.to, c.level)
 		traffic := c.traffic * rowBytes

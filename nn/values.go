@@ -59,7 +59,7 @@ func (d *Block) NewKept(a *device.Arena, dtype tensor.DType, t int, k Keep) *Kep
 		take(a, dtype, t, kept.mixer, mixer, of)
 		take(a, dtype, t, kept.feed, feed, of)
 	}
-	if k >= KeepAll && d.Rule != Parallel {
+	if k >= KeepAll && !d.Rule.isParallel() {
 		kept.h = a.Mat(dtype, t, d.Hidden)
 	}
 	return kept
@@ -85,12 +85,12 @@ func take(a *device.Arena, dtype tensor.DType, rows int, mats []device.Mat, tabl
 type Work struct {
 	chunk, call int // rows
 
-	norm, rstd  device.Mat   // of a half's norm, see pass
+	norm, stat  device.Mat   // of a half's norm, see pass
 	mixer, feed []device.Mat // by the half's values, except those that Kept has
 	h           device.Mat   // [c, Hidden]: the residual stream between the halves, where Kept has none
 
 	out     [2]device.Mat // [c, Hidden]: the results of the mixer and of the feed-forward, by rules that alter them
-	outRstd [2]device.Mat // F32 [c, 1]: of their norms, by rules that norm them
+	outStat [2]device.Mat // F32 [c, Norm.stats]: of their norms, by rules that norm them
 	dOut    device.Mat    // [t, Hidden]: the gradient of results, by all rules but Pre
 
 	mixerTable, feedTable []Value // of mixer and feed
@@ -120,14 +120,14 @@ func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t int, cut Cut, k K
 	}
 	mixer, feed := d.Mixer.Values(d.Hidden), d.FeedForward.Values(d.Hidden)
 	w := &Work{chunk: rows, call: max(rows, cut.Call),
-		norm: a.Mat(dtype, rows, d.Hidden), rstd: a.Mat(tensor.F32, rows, 1),
+		norm: a.Mat(dtype, rows, d.Hidden), stat: a.Mat(tensor.F32, rows, d.Norm.stats()),
 		mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed)), mixerTable: mixer, feedTable: feed}
 	for i := range w.out {
 		if d.Rule.alters() {
 			w.out[i] = a.Mat(dtype, rows, d.Hidden)
 		}
 		if d.Rule.hasPost() {
-			w.outRstd[i] = a.Mat(tensor.F32, rows, 1)
+			w.outStat[i] = a.Mat(tensor.F32, rows, d.Norm.stats())
 		}
 	}
 	return &worker{w, a, dtype, t, k}
@@ -158,12 +158,12 @@ func (w *worker) or(one, other func()) {
 // projections and the feed-forward take the rows of a chunk at once. The mixer is done when the feed-forward
 // begins (its output is in y, the residual stream), so the two share memory, all but the mixer's result:
 //
-//	norm rstd | result | operand
+//	norm stat | result | operand
 //	                   | scratch
 //
 // That is, for attention and a GLU:
 //
-//	norm rstd | att lse | qkv qk qRstd kRstd
+//	norm stat | att lse | qkv qk qRstd kRstd
 //	                    | gateUp act
 func (d *Block) NewForwardWork(a *device.Arena, dtype tensor.DType, t int, cut Cut, k Keep) *Work {
 	w := d.newWork(a, dtype, t, cut, k)
@@ -176,7 +176,7 @@ func (d *Block) NewForwardWork(a *device.Arena, dtype tensor.DType, t int, cut C
 // computed again have to outlive the feed-forward, whose gradient comes first; the feed-forward's own buffers are free
 // by the time the mixer's gradients are formed:
 //
-//	norm rstd | result operand | h scratch
+//	norm stat | result operand | h scratch
 //	                           | gradient
 func (d *Block) NewBackwardWork(a *device.Arena, dtype tensor.DType, t int, cut Cut, k Keep) *Work {
 	w := d.newWork(a, dtype, t, cut, k)
@@ -186,7 +186,7 @@ func (d *Block) NewBackwardWork(a *device.Arena, dtype tensor.DType, t int, cut 
 	w.take(Result)
 	w.take(Operand)
 	w.or(func() {
-		if k < KeepAll && d.Rule != Parallel {
+		if k < KeepAll && !d.Rule.isParallel() {
 			w.h = a.Mat(dtype, w.chunk, d.Hidden)
 		}
 		w.take(Scratch)

@@ -98,7 +98,7 @@ func TestBuffersAreApart(t *testing.T) {
 			mats(list)
 		}
 		for _, e := range b.Ending {
-			mats([]device.Mat{e.Normed, e.Rstd, e.Stat, e.DNormed, e.Loss})
+			mats([]device.Mat{e.Normed, e.Stats, e.Stat, e.DNormed, e.Loss})
 		}
 		take(b.KeptRing...)
 		take(b.Logits, b.Rope[0].Cos.Mem, b.Rope[0].Sin.Mem, b.Batches, b.Results)
