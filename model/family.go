@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -26,6 +27,10 @@ type Family struct {
 	Defaults map[string]any
 	// GELU says that units are gated with GELU by tanh, which the key "hidden_activation" names.
 	GELU bool
+	// PlainMLP is the key of the activation of a feed-forward that has no gate; "": it has one.
+	PlainMLP string
+	// LayerNorm is the key of the number that keeps layer norms finite; "": norms are root-mean-square norms.
+	LayerNorm string
 	// Dropout says that published configurations ask for dropout in training. No family has dropout here.
 	Dropout bool
 	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
@@ -87,6 +92,10 @@ var families = []Family{
 	{ModelType: "gemma4_unified", Read: readGemma4Media, TextConfig: true, Names: gemma.Under(gemma4Nested),
 		Defaults: gemma4UnifiedDefaults, GELU: true, Carried: gemma4Media,
 		Constants: gemma4Nested + "layers.{layer}.layer_scalar"},
+	{ModelType: "cohere", Read: readCohere, Names: cohere, LayerNorm: "layer_norm_eps"},
+	{ModelType: "cohere2", Read: readCohere2, Names: cohere, LayerNorm: "layer_norm_eps"},
+	{ModelType: "gpt_neox", Read: readGPTNeoX, Names: gptNeoX, LayerNorm: "layer_norm_eps", PlainMLP: "hidden_act",
+		Carried: gptNeoXBuffers},
 	{ModelType: "glm4_moe", Read: readGLM4MoE, Names: glmMoE, Architecture: "glm4moe", Constants: glmCorrection,
 		ConstantsGGUF: glmCorrectionInGGUF, Carried: glmNextToken},
 	{ModelType: "glm4_moe_lite", Read: readGLM4MoELite, Names: latentMoE, Defaults: glm4MoELiteDefaults,
@@ -194,19 +203,10 @@ func (s *Spec) common(r *hf.ConfigReader) {
 		s.GLU.Inner = limited(r, "intermediate_size", maxWidth)
 	}
 	s.Attention.Heads = limited(r, "num_attention_heads", maxWidth)
-	s.Norm.Eps = float32(r.FloatOr("rms_norm_eps", 1e-6))
-	if !(s.Norm.Eps >= 0 && s.Norm.Eps < 1) {
-		r.Fail("rms_norm_eps", "a small positive number is expected")
-	}
+	s.norms(r)
+	s.activation(r)
 
 	// Features that exist in one form only.
-	if s.family.GELU {
-		r.Require("hidden_activation", "gelu_pytorch_tanh")
-		r.Ignore("hidden_act") // hidden_activation took its place
-		s.GLU.Activation.Gate = device.GELUTanh
-	} else {
-		r.Require("hidden_act", "silu")
-	}
 	if s.family.Dropout {
 		r.Ignore("attention_dropout")
 	} else {
@@ -216,6 +216,37 @@ func (s *Spec) common(r *hf.ConfigReader) {
 	r.Require("is_decoder", false)
 	r.Require("add_cross_attention", false)
 	r.Require("chunk_size_feed_forward", 0)
+}
+
+// norms reads what keeps norms finite.
+func (s *Spec) norms(r *hf.ConfigReader) {
+	key, eps := "rms_norm_eps", 1e-6
+	if s.family.LayerNorm != "" {
+		key, eps, s.Norm.Layer = s.family.LayerNorm, 1e-5, true
+	}
+	s.Norm.Eps = float32(r.FloatOr(key, eps))
+	if !(s.Norm.Eps >= 0 && s.Norm.Eps < 1) {
+		r.Fail(key, "a small positive number is expected")
+	}
+}
+
+// plainActivations are those of feed-forwards without a gate under their names in config.json.
+var plainActivations = map[string]device.Activation{"gelu": device.GELU, "gelu_new": device.GELUTanh,
+	"gelu_fast": device.GELUTanh, "gelu_pytorch_tanh": device.GELUTanh}
+
+// activation reads that of the feed-forward, of which each family with a gate has one.
+func (s *Spec) activation(r *hf.ConfigReader) {
+	switch key := s.family.PlainMLP; {
+	case key != "":
+		name := r.OneOf(key, "gelu", slices.Sorted(maps.Keys(plainActivations))...)
+		s.GLU.Activation = device.GLUSpec{Gate: plainActivations[name], Ungated: true}
+	case s.family.GELU:
+		r.Require("hidden_activation", "gelu_pytorch_tanh")
+		r.Ignore("hidden_act") // hidden_activation took its place
+		s.GLU.Activation.Gate = device.GELUTanh
+	default:
+		r.Require("hidden_act", "silu")
+	}
 }
 
 // limited reads a size that must be there and is at most limit.

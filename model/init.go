@@ -51,7 +51,7 @@ func (m *Model) InitPart(seed uint64, p *Part, dst Values) {
 func (m *Model) initVector(p *Part, name string, random *rng.Source, row []float32) {
 	value := float32(1)
 	switch {
-	case strings.HasSuffix(name, ".bias"):
+	case strings.HasSuffix("."+name, ".bias"):
 		value = 0
 	case nn.NormHasOffset(name) || p.Kind == Norm:
 		value = 1 - m.Head.Norm.Offset

@@ -27,10 +27,10 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (
-    Exaone4Config, Gemma2Config, Gemma3Config, Gemma3TextConfig, Gemma4Config, Gemma4TextConfig, Gemma4UnifiedConfig,
-    Gemma4VisionConfig, Glm4Config, GraniteConfig, Ministral3Config, Mistral3Config,
-    Olmo2Config, Olmo3Config, Phi3Config, PixtralVisionConfig, Qwen2_5_VLConfig, Qwen3VLConfig,
-    Qwen3VLMoeConfig, SeedOssConfig, SiglipVisionConfig, SmolLM3Config)
+    Cohere2Config, CohereConfig, Exaone4Config, Gemma2Config, Gemma3Config, Gemma3TextConfig, Gemma4Config,
+    Gemma4TextConfig, Gemma4UnifiedConfig, Gemma4VisionConfig, Glm4Config, GPTNeoXConfig, GraniteConfig,
+    Ministral3Config, Mistral3Config, Olmo2Config, Olmo3Config, Phi3Config, PixtralVisionConfig, Qwen2_5_VLConfig,
+    Qwen3VLConfig, Qwen3VLMoeConfig, SeedOssConfig, SiglipVisionConfig, SmolLM3Config)
 from transformers.core_model_loading import revert_weight_conversion
 
 from golden import STEPS, first_batch, golden, random_batch, run, write_safetensors
@@ -91,6 +91,24 @@ VARIANTS = {
         GraniteConfig, hidden_size=20, intermediate_size=26, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, vocab_size=43, max_position_embeddings=64, tie_word_embeddings=True,
         embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.22, logits_scaling=1.6)),
+    "cohere": (12, partial(
+        CohereConfig, hidden_size=20, intermediate_size=26, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, vocab_size=43, max_position_embeddings=64, logit_scale=0.7, attention_bias=True)),
+    # Layer 2 sees all, and does not rotate its heads; the others have windows.
+    "cohere2": (13, partial(
+        Cohere2Config, hidden_size=18, intermediate_size=22, num_hidden_layers=3, num_attention_heads=3,
+        num_key_value_heads=1, vocab_size=41, max_position_embeddings=64, logit_scale=0.6, sliding_window=7,
+        sliding_window_pattern=3)),
+    # Four of the ten columns of a head are rotated.
+    "gpt_neox": (14, partial(
+        GPTNeoXConfig, hidden_size=20, intermediate_size=34, num_hidden_layers=2, num_attention_heads=2, vocab_size=43,
+        max_position_embeddings=64,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.4})),
+    "gpt_neox-sequential": (15, partial(
+        GPTNeoXConfig, hidden_size=18, intermediate_size=26, num_hidden_layers=2, num_attention_heads=3, vocab_size=37,
+        max_position_embeddings=64, use_parallel_residual=False, hidden_act="gelu_pytorch_tanh",
+        tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 1.0})),
     # Angles are those of three coordinates, which are equal in text.
     "qwen2_5_vl": (8, partial(
         Qwen2_5_VLConfig, tie_word_embeddings=False, text_config=dict(
