@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 )
 
 // architecture lists the particulars of the models that llama.cpp calls by one name. What all have in common is in
@@ -14,9 +15,14 @@ type architecture struct {
 	name string // "qwen3moe"
 	// dense and mixture are the model_type of a file without experts and of one with them; "": there is no such file.
 	dense, mixture string
-	inner          string   // the key that has the width of an expert
-	keys           []string // metadata that it has in addition to knownKeys
-	partlyRotated  bool     // heads may be rotated in part
+	inner          string                 // the key that has the width of an expert
+	typeOf         func(m *stated) string // the model_type of a dense file, where that depends on the file; nil: dense
+	keys           []string               // metadata that it has in addition to knownKeys
+	partlyRotated  bool                   // heads may be rotated in part
+	// fullEvery: one of n layers sees all positions, and the others have a window; 0: layers do not differ in that.
+	fullEvery int
+	scalings  []nn.RopeKind // of rope scaling that it has, besides linear and yarn
+	ownYaRN   bool          // llama.cpp reads the betas of yarn, and its multiple
 
 	special []specialToken
 
@@ -34,22 +40,21 @@ type architecture struct {
 type specialToken struct{ key, token string }
 
 var architectures = slices.Concat([]*architecture{
-	{name: "llama", dense: "llama", mixture: "mixtral", inner: "feed_forward_length",
+	{name: "llama", dense: "llama", mixture: "mixtral", inner: "feed_forward_length", scalings: llama3Scaling,
 		keys: []string{"expert_count", "expert_used_count"}, write: writeLlama, config: configLlama},
 	{name: "qwen2", dense: "qwen2", config: configQwen2},
 	{name: "qwen3", dense: "qwen3", refuse: refuseQwen3, config: configQwen3},
 	{name: "qwen3moe", mixture: "qwen3_moe", inner: expertInner, keys: []string{"expert_count", "expert_used_count",
 		expertInner}, refuse: refuseQwen3MoE, write: writeInner, config: configQwen3MoE},
 	{name: "gpt-oss", mixture: "gpt_oss", inner: expertInner, keys: []string{"expert_count", "expert_used_count",
-		expertInner, slidingWindow}, refuse: refuseGPTOSS, write: writeGPTOSS, read: readGPTOSS, config: configGPTOSS},
+		expertInner, slidingWindow}, fullEvery: 2, refuse: refuseGPTOSS, write: writeGPTOSS, read: readGPTOSS, config: configGPTOSS},
 	{name: "glm4moe", mixture: "glm4_moe", inner: expertInner, keys: glmKeys, partlyRotated: true, special: glmSpecial,
 		refuse: refuseGLM, write: writeGLM, read: readGLM, config: configGLM},
-}, denseArchitectures)
+}, denseArchitectures, gemmaArchitectures, vlArchitectures)
 
-const (
-	expertInner   = "expert_feed_forward_length"
-	slidingWindow = "attention.sliding_window"
-)
+const expertInner = "expert_feed_forward_length"
+
+var llama3Scaling = []nn.RopeKind{nn.RopeLlama3}
 
 // architectureOf finds an architecture by its name; nil if it is not known.
 func architectureOf(name string) *architecture {

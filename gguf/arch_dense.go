@@ -1,6 +1,9 @@
 package gguf
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/nn"
 )
@@ -12,8 +15,15 @@ var denseArchitectures = []*architecture{
 	{name: "glm4", dense: "glm4", partlyRotated: true, special: glmSpecial[1:3], write: writeRotated,
 		config: configGLM4},
 	{name: "phi3", dense: "phi3", keys: []string{slidingWindow}, partlyRotated: true, refuse: refusePhi3,
-		write: writePhi3, read: readPhi3, config: configPhi3},
-	{name: "olmo2", dense: "olmo2", refuse: refuseOLMo2, config: configOLMo2},
+		write: writePhi3, read: readPhi3, config: configPhi3, scalings: []nn.RopeKind{nn.RopeLong}},
+	{name: "olmo2", dense: "olmo2", keys: windowKeys[:2], fullEvery: 4, refuse: refuseOLMo2, write: (*decoder).writeWindows,
+		read: readOLMo2, typeOf: typeOfOLMo, config: configOLMo2},
+	{name: "exaone4", dense: "exaone4", keys: windowKeys[:2], fullEvery: 4, scalings: llama3Scaling,
+		refuse: refuseEXAONE4, write: writeEXAONE4, read: readEXAONE4, config: configEXAONE4},
+	{name: "granite", dense: "granite", keys: slices.Sorted(maps.Values(graniteScales)), scalings: llama3Scaling,
+		refuse: refuseGranite, write: writeGranite, read: readGranite, config: configGranite},
+	{name: "mistral3", dense: "mistral", keys: []string{temperature, yarnLogMultiple}, scalings: llama3Scaling,
+		ownYaRN: true, refuse: refuseMistral3, write: writeMistral3, read: readMistral3, typeOf: typeOfMistral3, config: configMistral3},
 }
 
 // refuseOtherBiases refuses biases that llama.cpp does not load: those of the output projection and of the
@@ -67,6 +77,7 @@ func configGLM4(m *stated) map[string]any {
 // that share the hidden size.
 func refuseOLMo2(m *decoder, r *hf.ConfigReader) {
 	refuseOtherBiases(m, r)
+	m.refuseSlidingRope(r, false)
 	switch {
 	case m.Tied:
 		r.Fail("tie_word_embeddings", "llama.cpp needs a head of its own for olmo2: use the Hugging Face directory")
@@ -75,6 +86,55 @@ func refuseOLMo2(m *decoder, r *hf.ConfigReader) {
 	}
 }
 
+// OLMo 3 is OLMo 2 with windows, and llama.cpp has one name for both.
+func readOLMo2(g *header, m *stated) error { return g.windows(m, 0) }
+
+func typeOfOLMo(m *stated) string {
+	if m.window > 0 {
+		return "olmo3"
+	}
+	return "olmo2"
+}
+
 func configOLMo2(m *stated) map[string]any {
-	return map[string]any{"attention_bias": false, "head_dim": nil}
+	keys := map[string]any{"attention_bias": false, "head_dim": nil}
+	if m.window > 0 {
+		keys["sliding_window"], keys["layer_types"] = m.window, m.layerTypes()
+	}
+	return keys
+}
+
+// exaoneWindows is how many layers an EXAONE 4 has in llama.cpp if it has windows: it goes by nothing else.
+const exaoneWindows = 64
+
+// refuseEXAONE4 refuses what llama.cpp has not. Source: its src/models/exaone4.cpp.
+func refuseEXAONE4(m *decoder, r *hf.ConfigReader) {
+	if m.HeadDim*m.Heads != m.Hidden {
+		r.Fail("head_dim", "in llama.cpp the heads of exaone4 share the hidden size: use the Hugging Face directory")
+	}
+	if (len(m.Blocks) == exaoneWindows) != (m.window > 0) {
+		r.Fail("sliding_window", "in llama.cpp an exaone4 has windows if it has %d layers, and only then: "+
+			"use the Hugging Face directory", exaoneWindows)
+	}
+}
+
+func writeEXAONE4(m *decoder, add func(key string, value any)) {
+	add("vocab_size", uint32(m.Vocab))
+	m.writeWindows(add)
+}
+
+func readEXAONE4(g *header, m *stated) error {
+	if m.layers == exaoneWindows {
+		return g.windows(m, 4096)
+	}
+	m.slides = make([]bool, m.layers)
+	return nil
+}
+
+func configEXAONE4(m *stated) map[string]any {
+	keys := map[string]any{"layer_types": m.layerTypes(), "sliding_window": jsonNull}
+	if m.window > 0 {
+		keys["sliding_window"] = m.window
+	}
+	return keys
 }

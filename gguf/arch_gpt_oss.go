@@ -2,7 +2,6 @@ package gguf
 
 import (
 	"github.com/millrace/millrace/hf"
-	"github.com/millrace/millrace/nn"
 )
 
 // llama.cpp has these as constants of gpt-oss (llama-graph.cpp, LLM_FFN_SWIGLU_OAI_MOE).
@@ -24,31 +23,23 @@ func refuseGPTOSS(m *decoder, r *hf.ConfigReader) {
 	case m.experts.Activation.Limit != gptOSSLimit:
 		r.Fail("swiglu_limit", "in llama.cpp it is always %v: use the Hugging Face directory", gptOSSLimit)
 	}
-	for l, b := range m.Blocks {
-		if has := b.Mixer.(nn.Attention).Window > 0; has != (l%2 == 0) {
-			r.Fail("layer_types", "in llama.cpp every second layer has the window, the first one included, and layer "+
-				"%d differs: use the Hugging Face directory", l)
-			return
-		}
-	}
+	m.refuseWindows(r)
 }
 
 func writeGPTOSS(m *decoder, add func(key string, value any)) {
-	add(slidingWindow, uint32(m.Window))
+	m.writeWindow(add)
 	writeInner(m, add)
 }
 
-func readGPTOSS(g *header, m *stated) (err error) {
-	m.window, err = g.size(m.arch.name + "." + slidingWindow)
-	return err
+func readGPTOSS(g *header, m *stated) error {
+	if _, err := g.size(m.arch.name + "." + slidingWindow); err != nil {
+		return err
+	}
+	return g.windows(m, 0)
 }
 
 func configGPTOSS(m *stated) map[string]any {
-	types := make([]string, m.layers)
-	for l := range types {
-		types[l] = [2]string{"sliding_attention", "full_attention"}[l%2]
-	}
 	return map[string]any{"attention_bias": m.attentionBias, "num_local_experts": m.experts,
-		"intermediate_size": m.expertInner, "sliding_window": m.window, "layer_types": types,
+		"intermediate_size": m.expertInner, "sliding_window": m.window, "layer_types": m.layerTypes(),
 		"swiglu_limit": floatF32(gptOSSLimit)}
 }

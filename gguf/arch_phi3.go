@@ -22,9 +22,9 @@ func refusePhi3(m *decoder, r *hf.ConfigReader) {
 	if m.HeadDim*m.Heads != m.Hidden {
 		r.Fail("head_dim", "in llama.cpp the heads of phi3 share the hidden size: use the Hugging Face directory")
 	}
-	if m.Window > 0 && m.Window < m.MaxPositions {
+	if m.window > 0 && m.window < m.MaxPositions {
 		m.notes = append(m.notes, fmt.Sprintf("the model attends to its last %d positions only, and llama.cpp attends "+
-			"to all: longer texts differ there", m.Window))
+			"to all: longer texts differ there", m.window))
 	}
 	if m.Rope.Kind == nn.RopeLong {
 		m.notes = append(m.notes, fmt.Sprintf("llama.cpp chooses the frequencies of longrope by the size of the "+
@@ -34,7 +34,7 @@ func refusePhi3(m *decoder, r *hf.ConfigReader) {
 
 func writePhi3(m *decoder, add func(key string, value any)) {
 	writeRotated(m, add)
-	add(slidingWindow, uint32(m.Window)) // 0: none
+	add(slidingWindow, uint32(m.window)) // 0: none
 }
 
 func readPhi3(g *header, m *stated) error {

@@ -508,6 +508,8 @@ func TestImportUnstacked(t *testing.T) {
 	wantOneLine(t, err, `.3.weight"`, "missing")
 }
 
+const gemmaKeysOfTest = `"head_dim": 4, "query_pre_attn_scalar": 4, "attention_bias": false`
+
 // TestDenseRefuses: what llama.cpp computes otherwise, or does not load, of dense families.
 func TestDenseRefuses(t *testing.T) {
 	config := map[string]any{"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 4,
@@ -526,7 +528,39 @@ func TestDenseRefuses(t *testing.T) {
 		`"model_type": "olmo2", "tie_word_embeddings": true`:   {"tie_word_embeddings", "olmo2", "use"},
 		`"model_type": "olmo2", "head_dim": 6`:                 {"head_dim", "olmo2", "use"},
 		`"model_type": "olmo2", "attention_bias": true`:        {"attention_bias", "olmo2", "use"},
-		`"model_type": "olmo3"`:                                {"model_type", "glm4, olmo2 and glm4_moe"},
+		`"model_type": "olmo3", "sliding_window": 16`:          nil,
+		`"model_type": "olmo3", "sliding_window": 16, "rope_parameters": {"full_attention": {"rope_theta": 1e6},
+			"sliding_attention": {"rope_theta": 1e4}}`: {"rope_parameters", "olmo2 with a window", "use"},
+		`"model_type": "exaone4", "sliding_window": null`:                                           nil,
+		`"model_type": "exaone4", "sliding_window": 16`:                                             {"sliding_window", "64 layers", "use"},
+		`"model_type": "exaone4", "num_hidden_layers": 64, "sliding_window": null`:                  {"sliding_window", "64 layers", "use"},
+		`"model_type": "exaone4", "head_dim": 6, "sliding_window": null`:                            {"head_dim", "exaone4", "use"},
+		`"model_type": "granite"`:                                                                   nil,
+		`"model_type": "granite", "residual_multiplier": 1e-60`:                                     {"residual_multiplier", "small", "use"},
+		`"model_type": "granite", "attention_multiplier": 1e-60`:                                    {"attention_multiplier", "small", "use"},
+		`"model_type": "gemma2", ` + gemmaKeysOfTest:                                                nil,
+		`"model_type": "gemma2", "query_pre_attn_scalar": 8, "head_dim": 4`:                         {"query_pre_attn_scalar", "is 4", "use"},
+		`"model_type": "gemma2", "head_dim": 4, "query_pre_attn_scalar": 4, "attention_bias": true`: {"attention_bias", "gemma2", "use"},
+		`"model_type": "gemma2", "attn_logit_softcapping": null, ` + gemmaKeysOfTest: {
+			"attn_logit_softcapping", "needs it", "use"},
+		`"model_type": "gemma2", "final_logit_softcapping": null, ` + gemmaKeysOfTest: {
+			"final_logit_softcapping", "needs it", "use"},
+		`"model_type": "gemma2", "tie_word_embeddings": false, ` + gemmaKeysOfTest: {
+			"tie_word_embeddings", "gemma2", "use"},
+		`"model_type": "gemma2", "sliding_window": null, ` + gemmaKeysOfTest: {"layer_types", "layer 0", "use"},
+		`"model_type": "gemma2", "rope_scaling": {"rope_type": "yarn", "factor": 2}, ` + gemmaKeysOfTest: {
+			"rope_scaling", "linear", "use"},
+		`"model_type": "gemma3_text", ` + gemmaKeysOfTest:                              nil,
+		`"model_type": "gemma3_text", "sliding_window": null, ` + gemmaKeysOfTest:      nil,
+		`"model_type": "gemma3_text", "sliding_window_pattern": 3, ` + gemmaKeysOfTest: {"layer_types", "layer 2", "use"},
+		`"model_type": "gemma3_text", "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}, ` +
+			gemmaKeysOfTest: {"rope_parameters", "gemma3 with a window", "use"},
+		// The largest of Gemma 3 has the scalar of a share of the hidden size.
+		`"model_type": "gemma3_text", "num_hidden_layers": 62, ` + gemmaKeysOfTest: nil,
+		`"model_type": "gemma3_text", "num_hidden_layers": 62, "head_dim": 6, "query_pre_attn_scalar": 6`: {
+			"query_pre_attn_scalar", "is 4", "use"},
+		`"model_type": "ministral3", "rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1,
+			"original_max_position_embeddings": 64}`: {"rope_parameters", "with yarn only", "use"},
 	} {
 		_, err := describeChanged(t, config, change)
 		if words != nil {
@@ -535,4 +569,108 @@ func TestDenseRefuses(t *testing.T) {
 			t.Errorf("%s: %v", change, err)
 		}
 	}
+}
+
+// TestNestedRefuses: errors of a decoder whose keys are nested name their place.
+func TestNestedRefuses(t *testing.T) {
+	_, err := describeChanged(t, nested("qwen3_vl", map[string]any{}), `"model_type": "qwen3_vl"`)
+	if err != nil {
+		t.Error(err)
+	}
+	_, err = describeChanged(t, nested("qwen3_vl", map[string]any{"attention_bias": true}), `"model_type": "qwen3_vl"`)
+	wantOneLine(t, err, "text_config.attention_bias", "qwen3vl", "use")
+}
+
+// TestWindowsInFiles: which layers have a window is what a file lists, or what llama.cpp takes without a list.
+func TestWindowsInFiles(t *testing.T) {
+	for name, c := range map[string]struct {
+		arch   string
+		change func(d *document)
+		want   string // a letter of each layer; "": an error
+		words  []string
+	}{
+		"olmo 2": {"olmo2", func(*document) {}, "FFFFF", nil},
+		"olmo 3": {"olmo2", func(d *document) { d.meta["olmo2.attention.sliding_window"] = 3 }, "SSSFS", nil},
+		"a number": {"olmo2", func(d *document) {
+			d.meta["olmo2.attention.sliding_window"] = 3
+			d.meta["olmo2.attention.sliding_window_pattern"] = 2
+		}, "SFSFS", nil},
+		"all": {"olmo2", func(d *document) {
+			d.meta["olmo2.attention.sliding_window"] = 3
+			d.meta["olmo2.attention.sliding_window_pattern"] = 0
+		}, "SSSSS", nil},
+		"a list": {"olmo2", func(d *document) {
+			d.meta["olmo2.attention.sliding_window"] = 3
+			d.meta["olmo2.attention.sliding_window_pattern"] = []bool{false, true, true, false, true}
+		}, "FSSFS", nil},
+		"a short list": {"olmo2", func(d *document) {
+			d.meta["olmo2.attention.sliding_window"] = 3
+			d.meta["olmo2.attention.sliding_window_pattern"] = []bool{true}
+		}, "", []string{"sliding_window_pattern", "5 booleans"}},
+		"numbers": {"olmo2", func(d *document) {
+			d.meta["olmo2.attention.sliding_window"] = 3
+			d.meta["olmo2.attention.sliding_window_pattern"] = []int32{1, 1, 1, 1, 1}
+		}, "", []string{"sliding_window_pattern", "5 booleans"}},
+		"a window without end": {"olmo2", func(d *document) { d.meta["olmo2.attention.sliding_window"] = 1<<32 - 1 }, "",
+			[]string{"sliding_window is 4294967295"}},
+		"gemma 2":           {"gemma2", func(*document) {}, "SFSFS", nil},
+		"gemma 3":           {"gemma3", func(d *document) { d.meta["gemma3.attention.sliding_window"] = 3 }, "SSSSS", nil},
+		"gemma 3, all full": {"gemma3", func(*document) {}, "FFFFF", nil},
+		"gemma 3, base": {"gemma3", func(d *document) { d.meta["gemma3.rope.freq_base_swa"] = -1.0 }, "",
+			[]string{"freq_base_swa", "not positive"}},
+		"gemma 2, no cap": {"gemma2", func(d *document) { d.meta["gemma2.attn_logit_softcapping"] = 0.0 }, "",
+			[]string{"attn_logit_softcapping", "not positive"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := smallWindows(c.arch)
+			c.change(d)
+			dir, err := importDoc(t, d, ImportOptions{})
+			if c.want == "" {
+				wantOneLine(t, err, c.words...)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := model.Read(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, b := range m.Blocks {
+				got += map[bool]string{true: "S", false: "F"}[b.Mixer.(nn.Attention).Window > 0]
+			}
+			if got != c.want {
+				t.Errorf("layers have the windows %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// smallWindows is a small model of five layers, of an architecture whose norms are of results.
+func smallWindows(arch string) *document {
+	d := small(arch)
+	d.meta[arch+".block_count"] = 5
+	for name, x := range maps.Clone(d.tensors) {
+		rest, ok := strings.CutPrefix(name, "blk.0.")
+		for l := 1; ok && l < 5; l++ {
+			d.tensors[fmt.Sprintf("blk.%d.%s", l, rest)] = x
+		}
+	}
+	for l := range 5 {
+		p := fmt.Sprintf("blk.%d.", l)
+		d.tensors[p+"post_attention_norm.weight"], d.tensors[p+"post_ffw_norm.weight"] = f32Tensor(8), f32Tensor(8)
+		switch arch {
+		case "olmo2":
+			delete(d.tensors, p+"attn_norm.weight")
+			delete(d.tensors, p+"ffn_norm.weight")
+			d.tensors[p+"attn_q_norm.weight"], d.tensors[p+"attn_k_norm.weight"] = f32Tensor(8), f32Tensor(4)
+		case "gemma3":
+			d.tensors[p+"attn_q_norm.weight"], d.tensors[p+"attn_k_norm.weight"] = f32Tensor(4), f32Tensor(4)
+		}
+	}
+	if arch == "gemma2" {
+		delete(d.tensors, "output.weight")
+	}
+	return d
 }

@@ -13,13 +13,16 @@ import (
 // decoder has the description of a model in a GGUF file.
 type decoder struct {
 	*model.Model
-	arch         *architecture
-	nn.Attention             // of the first block; others may differ in the window, or not be rotated
-	experts      *nn.Experts // of every block that has any; nil: none has
-	dense        int         // blocks without experts
-	config       *hf.Config
-	form         *model.Form
-	notes        []string // what the file cannot say
+	arch *architecture
+	// of the first block that is rotated and has no window, or else of the first one that has attention
+	nn.Attention
+	window  int                // the smallest sliding window of blocks; 0: none has one
+	sliding nn.RopeFrequencies // of blocks with a window
+	experts *nn.Experts        // of every block that has any; nil: none has
+	dense   int                // blocks without experts
+	config  *hf.Config
+	form    *model.Form
+	notes   []string // what the file cannot say
 }
 
 // maxExperts is how many experts llama.cpp has at most (LLAMA_MAX_EXPERTS).
@@ -33,7 +36,8 @@ func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
 		r.Fail("model_type", "a GGUF file is written of %s only: use the Hugging Face directory", families())
 		return nil, r.Err()
 	}
-	d.Attention = m.Blocks[0].Mixer.(nn.Attention)
+	d.mixers()
+	r = decoderKeys(c)
 	for _, b := range m.Blocks {
 		if x, ok := b.FeedForward.(nn.Experts); ok {
 			d.experts = &x
@@ -53,23 +57,39 @@ func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
 		return nil, r.Err()
 	}
 	saysWindow := slices.Contains(d.arch.keys, slidingWindow)
-	if window := shortestWindow(m); window > 0 && window < m.MaxPositions && !saysWindow {
+	if d.window > 0 && d.window < m.MaxPositions && !saysWindow {
 		d.notes = append(d.notes, fmt.Sprintf("the model attends to its last %d positions only, which a GGUF file of "+
-			"this kind cannot say: longer texts differ in llama.cpp", window))
+			"this kind cannot say: longer texts differ in llama.cpp", d.window))
 	}
 	d.form, err = m.GGUF()
 	return d, err
 }
 
-// shortestWindow is the smallest sliding window of a model's blocks; 0 if they have none.
-func shortestWindow(m *model.Model) int {
-	shortest := 0
+// mixers finds what stands for the attention of all blocks.
+func (m *decoder) mixers() {
+	sees := func(a nn.Attention) bool { return a.Window == 0 && a.Rope != (nn.RopeFrequencies{}) }
 	for _, b := range m.Blocks {
-		if a, ok := b.Mixer.(nn.Attention); ok && a.Window > 0 && (shortest == 0 || a.Window < shortest) {
-			shortest = a.Window
+		a, ok := b.Mixer.(nn.Attention)
+		if !ok {
+			continue
+		}
+		if m.Heads == 0 || sees(a) && !sees(m.Attention) {
+			m.Attention = a
+		}
+		if a.Window > 0 && (m.window == 0 || a.Window < m.window) {
+			m.window, m.sliding = a.Window, a.Rope
 		}
 	}
-	return shortest
+}
+
+// inner is the width of the feed-forward of blocks without experts, which config.json has also where there are none.
+func (m *decoder) inner() int {
+	for _, b := range m.Blocks {
+		if g, ok := b.FeedForward.(nn.GLU); ok {
+			return g.Inner
+		}
+	}
+	return decoderKeys(m.config).Size("intermediate_size")
 }
 
 // metadata reads the keys of the architecture. The source of the keys, and of which are left out, is llama.cpp's
@@ -81,12 +101,12 @@ func (m *decoder) metadata() []metaEntry {
 	size("block_count", len(m.Blocks))
 	size("context_length", m.MaxPositions)
 	size("embedding_length", m.Hidden)
-	size("feed_forward_length", m.config.Reader().Size("intermediate_size"))
+	size("feed_forward_length", m.inner())
 	size("attention.head_count", m.Heads)
 	size("attention.head_count_kv", m.KVHeads)
 	add("rope.freq_base", float32(m.Rope.Theta))
 	add("attention.layer_norm_rms_epsilon", m.Head.Norm.Eps)
-	if m.HeadDim*m.Heads != m.Hidden || m.config.Reader().Has("head_dim") {
+	if m.HeadDim*m.Heads != m.Hidden || decoderKeys(m.config).Has("head_dim") {
 		size("attention.key_length", m.HeadDim)
 		size("attention.value_length", m.HeadDim)
 	}

@@ -69,6 +69,11 @@ func (d *document) bytes() []byte {
 			for _, s := range v {
 				b = str(b, s)
 			}
+		case []bool:
+			b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, uint32(typeArray)), uint32(typeBool)), uint64(len(v)))
+			for _, x := range v {
+				b = append(b, map[bool]byte{true: 1}[x])
+			}
 		case []int32:
 			b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, uint32(typeArray)), uint32(typeI32)), uint64(len(v)))
 			for _, n := range v {

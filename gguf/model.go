@@ -21,10 +21,11 @@ type stated struct {
 	arch                                                                    *architecture
 	modelType                                                               string
 	layers, hidden, intermediate, heads, kvHeads, headDim, vocab, positions int
-	experts, expertsUsed, expertInner                                       int // all 0: the model is dense
-	window                                                                  int // of sliding attention; 0: not stated
-	nextToken                                                               int // layers after the last one, left out
-	glm                                                                     glm // of glm4moe only
+	experts, expertsUsed, expertInner                                       int    // all 0: the model is dense
+	window                                                                  int    // of sliding attention; 0: not stated
+	slides                                                                  []bool // of layers: they have the window
+	nextToken                                                               int    // layers after the last one, left out
+	glm                                                                     glm    // of glm4moe only
 
 	eps, theta    json.Number // the shortest text of the fp32 value: 1e-05, not 9.999999747378752e-06
 	rope          nn.RopeFrequencies
@@ -32,7 +33,12 @@ type stated struct {
 	attentionBias bool // on Q, K and V
 	mlpBias       bool
 	unstacked     bool // each expert has tensors of its own
+
+	also map[string]any // keys of config.json that only its architecture has
 }
+
+// jsonNull is written; nil takes a key away.
+var jsonNull = json.RawMessage("null")
 
 // knownKeys are the metadata keys of an architecture that are understood, or that say nothing new.
 var knownKeys = []string{
@@ -48,7 +54,7 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &stated{arch: architectureOf(arch)}
+	m := &stated{arch: architectureOf(arch), also: map[string]any{}}
 	if m.arch == nil {
 		return nil, fmt.Errorf("metadata general.architecture is %s: supported are %s", terminal.Quote(arch),
 			architectureNames())
@@ -140,7 +146,9 @@ func (g *header) experts(m *stated) error {
 		}
 		isMixture = isMixture || n != 0
 	}
-	m.modelType = m.arch.dense
+	if m.modelType = m.arch.dense; m.arch.typeOf != nil {
+		m.modelType = m.arch.typeOf(m)
+	}
 	if !isMixture {
 		return nil
 	}
@@ -305,6 +313,7 @@ func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
 	if m.experts > 0 {
 		c["num_experts_per_tok"] = m.expertsUsed
 	}
+	maps.Copy(c, m.also)
 	for key, value := range m.arch.config(m) {
 		if c[key] = value; value == nil {
 			delete(c, key)
@@ -317,7 +326,10 @@ func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
 var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM",
 	"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 	"gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "smollm3": "SmolLM3ForCausalLM",
-	"seed_oss": "SeedOssForCausalLM", "glm4": "Glm4ForCausalLM", "olmo2": "Olmo2ForCausalLM", "phi3": "Phi3ForCausalLM"}
+	"seed_oss": "SeedOssForCausalLM", "glm4": "Glm4ForCausalLM", "olmo2": "Olmo2ForCausalLM",
+	"phi3": "Phi3ForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
+	"olmo3": "Olmo3ForCausalLM", "exaone4": "Exaone4ForCausalLM", "granite": "GraniteForCausalLM",
+	"mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM"}
 
 // generationConfig is generation_config.json.
 func (t *tokens) generationConfig() ([]byte, error) {

@@ -13,7 +13,8 @@ import (
 
 // The stretching of rotary frequencies in metadata. llama.cpp has linear and yarn as kinds, and llama3 as a tensor of
 // divisors. Of yarn's settings it reads factor, original_context_length and attn_factor for the architectures here; the
-// keys that its converter writes for the others ("yarn_...") are for those who want them back.
+// keys that its converter writes for the others ("yarn_...") are for those who want them back. mistral3 reads the betas
+// and the multiple, too.
 const (
 	scalingType     = "rope.scaling.type"
 	scalingFactor   = "rope.scaling.factor"
@@ -22,6 +23,8 @@ const (
 	yarnAttn        = "rope.scaling.yarn_attn_factor"
 	yarnFast        = "rope.scaling.yarn_beta_fast"
 	yarnSlow        = "rope.scaling.yarn_beta_slow"
+	// yarnLogMultiple: what nn.YaRNMagnitude makes of it divides that of 1.
+	yarnLogMultiple = "rope.scaling.yarn_log_multiplier"
 )
 
 // llama.cpp's betas of yarn, which are also the defaults of transformers.
@@ -40,13 +43,11 @@ const ropeFreqs = "rope_freqs.weight"
 // note.
 func (m *decoder) refuseRope(r *hf.ConfigReader) {
 	switch f := m.Rope; {
-	case f.Kind == nn.RopeLlama3 && m.arch.name != "llama":
-		r.Fail("model_type", "llama.cpp has the llama3 kind of rope scaling for llama only: "+
-			"use the Hugging Face directory")
-	case f.Kind == nn.RopeLong && m.arch.name != "phi3":
-		r.Fail("model_type", "GGUF files are not written of models with longrope: use the Hugging Face directory")
+	case (f.Kind == nn.RopeLlama3 || f.Kind == nn.RopeLong) && !slices.Contains(m.arch.scalings, f.Kind):
+		r.Fail("model_type", "GGUF files are not written of a %s with %s rope scaling: use the Hugging Face directory",
+			m.arch.name, f.Kind)
 	case f.Kind != nn.RopeYaRN:
-	case f.BetaFast != betaFast || f.BetaSlow != betaSlow:
+	case !m.arch.ownYaRN && (f.BetaFast != betaFast || f.BetaSlow != betaSlow):
 		r.Fail("model_type", "in llama.cpp \"beta_fast\" and \"beta_slow\" of yarn are always %d and %d: "+
 			"use the Hugging Face directory", betaFast, betaSlow)
 	case !f.Whole:
@@ -80,7 +81,9 @@ func (m *decoder) ropeScaling(add func(key string, value any)) {
 		if f.Magnitude != usual || m.states("attention_factor") {
 			add(yarnAttn, float32(f.Magnitude))
 		}
-		if f.Magnitude != usual {
+		if f.Magnitude == 1 && m.arch.ownYaRN {
+			add(yarnLogMultiple, float32(1))
+		} else if f.Magnitude != usual {
 			add(scalingAttn, float32(f.Magnitude/usual))
 		}
 		if m.states("beta_fast") {
@@ -95,7 +98,7 @@ func (m *decoder) ropeScaling(add func(key string, value any)) {
 // states reports whether config.json has a key of rope scaling, which llama.cpp's converter copies only then.
 func (m *decoder) states(key string) bool {
 	for _, object := range []string{"rope_scaling", "rope_parameters"} {
-		if scaling, ok := m.config.Reader().Object(object); ok && scaling.Has(key) {
+		if scaling, ok := decoderKeys(m.config).Object(object); ok && scaling.Has(key) {
 			return true
 		}
 	}
@@ -196,6 +199,11 @@ func (g *header) yarn(m *stated) (err error) {
 		return err
 	}
 	usual := nn.YaRNMagnitude(p.Factor, 1)
+	if multiple, ok, err := g.float(arch + yarnLogMultiple); err != nil {
+		return err
+	} else if ok && multiple > 0 {
+		usual /= nn.YaRNMagnitude(p.Factor, multiple)
+	}
 	relative, err := g.positive(arch+scalingAttn, 1)
 	if err != nil {
 		return err

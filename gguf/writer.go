@@ -18,7 +18,7 @@ import (
 
 const defaultAlignment = 32 // what a file has that does not state general.alignment
 
-// metaEntry is a metadata entry to write: a uint32, float32, bool, string, []string, []int32 or []float32 under a key.
+// metaEntry is a metadata entry to write: a uint32, float32, bool, string, []string, []bool, []int32 or []float32 under a key.
 type metaEntry struct {
 	key   string
 	value any
@@ -110,6 +110,15 @@ func layOut(meta []metaEntry, specs []tensorSpec) (front []byte, bytes int64) {
 			b = array(b, typeString, len(v))
 			for _, s := range v {
 				b = str(b, s)
+			}
+		case []bool:
+			b = array(b, typeBool, len(v))
+			for _, x := range v {
+				one := byte(0)
+				if x {
+					one = 1
+				}
+				b = append(b, one)
 			}
 		case []int32:
 			b = array(b, typeI32, len(v))

@@ -9,10 +9,13 @@ import (
 // qwen3VLMoE has the names of Qwen's mixtures below those of the language model. Experts are stacked, and their
 // matrices transposed, as in the published files.
 var qwen3VLMoE = slices.Concat(qwen, Names{
-	{Role: "router.*", HF: "model.layers.{layer}.mlp.gate.*"},
-	{Role: "expert.gate.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj", CutHF: Transposed | Stacked},
-	{Role: "expert.up.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj", CutHF: Transposed | Stacked},
-	{Role: "expert.down.weight", HF: "model.layers.{layer}.mlp.experts.down_proj", CutHF: Transposed | Stacked},
+	{Role: "router.*", HF: "model.layers.{layer}.mlp.gate.*", GGUF: "blk.{layer}.ffn_gate_inp.*"},
+	{Role: "expert.gate.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj", CutHF: Transposed | Stacked,
+		GGUF: "blk.{layer}.ffn_gate_exps.weight", CutGGUF: Stacked},
+	{Role: "expert.up.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj", CutHF: Transposed | Stacked,
+		GGUF: "blk.{layer}.ffn_up_exps.weight", CutGGUF: Stacked},
+	{Role: "expert.down.weight", HF: "model.layers.{layer}.mlp.experts.down_proj", CutHF: Transposed | Stacked,
+		GGUF: "blk.{layer}.ffn_down_exps.weight", CutGGUF: Stacked},
 }).Under("model.language_model.")
 
 // readQwen25VL reads the text of Qwen 2.5 VL, which is Qwen 2.5.

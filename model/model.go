@@ -158,7 +158,7 @@ func (s *Spec) build() (*Model, error) {
 			return nil, err
 		}
 	}
-	if m.checkpoint, err = m.form(s.family.Constants, func(n Name) (string, Cut) { return n.HF, n.CutHF }); err != nil {
+	if m.checkpoint, err = m.form(s.family.Constants, func(n Name) held { return held{n.HF, n.CutHF, Plain} }); err != nil {
 		return nil, err
 	}
 	for i := range m.Parts {

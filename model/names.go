@@ -29,6 +29,7 @@ type Name struct {
 	GGUF string // in GGUF files; "": they have no such tensor
 	// CutHF and CutGGUF say how each of them holds the role.
 	CutHF, CutGGUF Cut
+	NumbersGGUF    Numbers // that GGUF files hold of it
 }
 
 // Cut says how a tensor of a file holds the matrices of its roles, [rows, columns] each. It is a set.
@@ -97,6 +98,17 @@ func (n Names) Recut(gguf Cut, roles ...string) Names {
 	return n
 }
 
+// HeldAs is the table with other numbers of some roles in GGUF files.
+func (n Names) HeldAs(gguf Numbers, roles ...string) Names {
+	n = slices.Clone(n)
+	for i := range n {
+		if slices.Contains(roles, n[i].Role) {
+			n[i].NumbersGGUF = gguf
+		}
+	}
+	return n
+}
+
 // RecutHF is the table with another cut of some roles in checkpoints.
 func (n Names) RecutHF(cut Cut, roles ...string) Names {
 	n = slices.Clone(n)
@@ -139,10 +151,18 @@ type share struct {
 	head       int // rows of a head
 	rotated    int // of these, or of part of them
 	cut        Cut
+	numbers    Numbers
+}
+
+// held is what files hold of a line of the table.
+type held struct {
+	name    string
+	cut     Cut
+	numbers Numbers
 }
 
 // form finds the tensors of files that have these names and cuts, and that name for the constants of a block.
-func (m *Model) form(constants string, of func(Name) (string, Cut)) (*Form, error) {
+func (m *Model) form(constants string, of func(Name) held) (*Form, error) {
 	var order []string
 	shares := map[string][]share{}
 	for i := range m.Parts {
@@ -154,13 +174,14 @@ func (m *Model) form(constants string, of func(Name) (string, Cut)) (*Form, erro
 			if !ok {
 				return nil, fmt.Errorf("the table of %s has no line for the tensor %q", m.Type, role)
 			}
-			pattern, cut := of(m.names[line])
-			if pattern == "" {
+			files := of(m.names[line])
+			if files.name == "" {
 				return nil, fmt.Errorf("no name is known for the tensor %q of %s", role, m.Type)
 			}
 			name := strings.NewReplacer("{layer}", strconv.Itoa(p.Layer-1), "{part}", strconv.Itoa(p.Group-1),
-				"{expert}", strconv.Itoa(expert), "*", word).Replace(pattern)
-			s := share{name, i, expert, j, line, f.Shape[0], 1, len(f.Shape) == 1, f.Shape[0], 0, cut}
+				"{expert}", strconv.Itoa(expert), "*", word).Replace(files.name)
+			s := share{name, i, expert, j, line, f.Shape[0], 1, len(f.Shape) == 1, f.Shape[0], 0, files.cut,
+				files.numbers}
 			if !s.isVector {
 				s.cols = f.Shape[1]
 			}
@@ -256,7 +277,7 @@ func (s share) runs(alone bool) []run {
 
 // pieces finds where a sheet of rows has the share with that number, of several, which begins after at rows.
 func (s share) pieces(number, shares, at, rows int) (all []Piece, err error) {
-	p := Piece{Part: s.part, Field: s.field, Cols: s.cols}
+	p := Piece{Part: s.part, Field: s.field, Cols: s.cols, Numbers: s.numbers}
 	if s.cut&Interleaved != 0 && shares > 1 && s.cut&ByHead == 0 { // the rows of shares alternate
 		if shares != 2 {
 			return nil, fmt.Errorf("%d shares are no halves", shares)

@@ -22,6 +22,7 @@ type Piece struct {
 	Row, Rows, Cols  int
 	At               int64
 	RowStep, ColStep int
+	Numbers          Numbers // that the tensor holds of the field
 }
 
 // Source is a tensor of a file that a field of a part, or some rows of it, come from.
@@ -69,18 +70,18 @@ func (m *Model) Checkpoint() *Form { return m.checkpoint }
 
 // GGUF lists the tensors that GGUF files hold of the model. A tensor without a name there is an error.
 func (m *Model) GGUF() (*Form, error) {
-	return m.gguf(func(n Name) (string, Cut) { return n.GGUF, n.CutGGUF })
+	return m.gguf(func(n Name) held { return held{n.GGUF, n.CutGGUF, n.NumbersGGUF} })
 }
 
 // UnstackedGGUF lists those of files from before llama.cpp stacked experts (April 2024): each expert has tensors of its
 // own.
 func (m *Model) UnstackedGGUF() (*Form, error) {
-	return m.gguf(func(n Name) (string, Cut) {
-		return strings.Replace(n.GGUF, "_exps.", ".{expert}.", 1), n.CutGGUF &^ Stacked
+	return m.gguf(func(n Name) held {
+		return held{strings.Replace(n.GGUF, "_exps.", ".{expert}.", 1), n.CutGGUF &^ Stacked, n.NumbersGGUF}
 	})
 }
 
-func (m *Model) gguf(of func(Name) (string, Cut)) (*Form, error) {
+func (m *Model) gguf(of func(Name) held) (*Form, error) {
 	f, err := m.form(m.constants, of)
 	if err != nil {
 		return nil, fmt.Errorf("a GGUF file cannot hold the model: %w; use the Hugging Face directory", err)
@@ -125,7 +126,9 @@ func (t *Tensor) InOrder() bool {
 func (t *Tensor) Read(dst []float32, first int64, from Fields) error {
 	for _, p := range t.Pieces {
 		if err := transfer(dst, first, p.Rows, p.Cols, p.inTensor(), p.inField(), func(dst []float32, first int64) error {
-			return from(p.Part, p.Field, dst, first)
+			err := from(p.Part, p.Field, dst, first)
+			p.Numbers.toFile(dst)
+			return err
 		}); err != nil {
 			return err
 		}
@@ -166,7 +169,9 @@ func (s *Source) read(from F32Reader, dst []float32, first int64) error {
 		})
 	}
 	return transfer(dst, first, s.Rows, s.Cols, s.inField(), s.inTensor(), func(dst []float32, first int64) error {
-		return from.ReadF32(s.Name, dst, first)
+		err := from.ReadF32(s.Name, dst, first)
+		s.Numbers.fromFile(dst)
+		return err
 	})
 }
 

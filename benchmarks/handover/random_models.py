@@ -17,6 +17,11 @@ GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": 8, "num_experts_per_tok
 GLM = {"model_type": "glm4_moe", "n_routed_experts": 12, "n_shared_experts": 1, "num_experts_per_tok": 4,
         "moe_intermediate_size": 256, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
         "routed_scaling_factor": 2.5, "partial_rotary_factor": 0.5, "attention_bias": True, "use_qk_norm": True}
+GEMMA = {"head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32, "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": False, "tie_word_embeddings": True}
+GEMMA3 = {**GEMMA, "model_type": "gemma3_text", "num_hidden_layers": 7, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+MINISTRAL = {**YARN, "rope_theta": 1e6, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1}
 FAMILIES = {
     "llama, biases": ("llama3", {"model_type": "llama", "attention_bias": True, "mlp_bias": True}),
     "llama, rope llama3": ("llama3", {"model_type": "llama", "rope_scaling": LLAMA3}),
@@ -76,16 +81,62 @@ FAMILIES = {
             "original_max_position_embeddings": 1024, "rope_scaling": {"type": "longrope",
             "short_factor": [1 + i / 16 for i in range(24)], "long_factor": [1.0 + i for i in range(24)]}}),
     "olmo2": ("gpt2", {"model_type": "olmo2", "attention_bias": False}),
+    "gemma3": ("gemma", GEMMA3),
+    "gemma3, caps, linear": ("qwen2", {**GEMMA3, "num_hidden_layers": 6, "final_logit_softcapping": 1.5,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    "gemma3, images": ("gemma", {**GEMMA3, "model_type": "gemma3"}),
+    "gemma2": ("gemma", {**GEMMA, "model_type": "gemma2", "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 1.5}),
+    "granite": ("gpt2", {"model_type": "granite", "attention_bias": False, "mlp_bias": False,
+            "embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22,
+            "logits_scaling": 8.0, "tie_word_embeddings": True}),
+    "granite, biases": ("smollm2", {"model_type": "granite", "attention_bias": True, "mlp_bias": True,
+            "embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 1.0,
+            "logits_scaling": 0.5, "rope_scaling": LLAMA3}),
+    "mistral3": ("llama2", {"model_type": "mistral3", "head_dim": 32, "sliding_window": None}),
+    "ministral3": ("llama3", {"model_type": "ministral3", "head_dim": 32, "rope_theta": None,
+            "rope_parameters": MINISTRAL}),
+    "ministral3, images": ("llama3", {"model_type": "mistral3", "text_type": "ministral3", "head_dim": 32,
+            "rope_theta": None, "rope_parameters": {**MINISTRAL, "mscale_all_dim": 0.5}}),
+    "qwen2_5_vl": ("qwen2", {"model_type": "qwen2_5_vl", "use_sliding_window": False, "rope_scaling": {"type": "mrope",
+            "mrope_section": [8, 12, 12]}}),
+    "qwen3_vl": ("qwen2", {"model_type": "qwen3_vl", "head_dim": 32, "attention_bias": False, "rope_scaling": {
+            "rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]}}),
+    "qwen3_vl_moe": ("qwen2", {"model_type": "qwen3_vl_moe", "head_dim": 32, "attention_bias": False, "num_experts": 6,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 128, "rope_scaling": {
+            "rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]}}),
+    "olmo3": ("gpt2", {"model_type": "olmo3", "attention_bias": False, "sliding_window": 16, "num_hidden_layers": 5}),
+    "olmo3, yarn": ("gpt2", {"model_type": "olmo3", "attention_bias": False, "sliding_window": 16,
+            "num_hidden_layers": 4, "layer_types": ["full_attention", "sliding_attention"] * 2, "rope_scaling": YARN}),
+    "exaone4": ("qwen2", {"model_type": "exaone4", "sliding_window": None, "tie_word_embeddings": True,
+            "rope_scaling": LLAMA3}),
+    "exaone4, windows": ("qwen2", {"model_type": "exaone4", "sliding_window": 16, "sliding_window_pattern": 4,
+            "num_hidden_layers": 64, "hidden_size": 64, "intermediate_size": 64}),
     "olmo2, yarn": ("gpt2", {"model_type": "olmo2", "attention_bias": False, "rope_scaling": YARN}),
 }
-MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe")
+MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe", "qwen3_vl_moe")
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
         "gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "smollm3": "SmolLM3ForCausalLM",
         "seed_oss": "SeedOssForCausalLM", "glm4": "Glm4ForCausalLM", "olmo2": "Olmo2ForCausalLM",
-        "phi3": "Phi3ForCausalLM"}
+        "phi3": "Phi3ForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
+        "gemma3": "Gemma3ForConditionalGeneration", "granite": "GraniteForCausalLM",
+        "mistral3": "Mistral3ForConditionalGeneration", "ministral3": "Ministral3ForCausalLM",
+        "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen3_vl": "Qwen3VLForConditionalGeneration",
+        "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration", "olmo3": "Olmo3ForCausalLM",
+        "exaone4": "Exaone4ForCausalLM"}
+# Models that see images: what the names of the decoder's tensors begin with, what that of the head begins with, and
+# the model_type of the decoder's configuration.
+NESTED = {"gemma3": ("language_model.model.", "language_model.", "gemma3_text"),
+        "mistral3": ("language_model.model.", "language_model.", "mistral"),
+        "qwen2_5_vl": ("model.", "", "qwen2_5_vl_text"), "qwen3_vl": ("model.language_model.", "", "qwen3_vl_text"),
+        "qwen3_vl_moe": ("model.language_model.", "", "qwen3_vl_moe_text")}
+QK_NORMED = ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "exaone4", "gemma3", "gemma3_text")
+GEMMAS = ("gemma2", "gemma3", "gemma3_text")
 NORMS = {"glm4": ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"),
-        "olmo2": ("post_attention_layernorm", "post_feedforward_layernorm")}
+        **{kind: ("post_attention_layernorm", "post_feedforward_layernorm") for kind in ("olmo2", "olmo3", "exaone4")},
+        **{kind: ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+        "post_feedforward_layernorm") for kind in ("gemma2", "gemma3", "gemma3_text")}}
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
@@ -107,6 +158,9 @@ def feed_forward(c, layer, d, f):
         return {"mlp.router.weight": (n, d), "mlp.router.bias": (n,), "mlp.experts.gate_up_proj": (n, d, 2 * f),
                 "mlp.experts.gate_up_proj_bias": (n, 2 * f), "mlp.experts.down_proj": (n, f, d),
                 "mlp.experts.down_proj_bias": (n, d)}
+    if kind == "qwen3_vl_moe":
+        return {"mlp.gate.weight": (n, d), "mlp.experts.gate_up_proj": (n, d, 2 * inner),
+                "mlp.experts.down_proj": (n, inner, d)}
     if kind in ("glm4", "phi3"):
         return {"mlp.gate_up_proj.weight": (2 * f, d), "mlp.down_proj.weight": (d, f)}
     if kind not in MIXTURES or layer < c.get("first_k_dense_replace", 0):
@@ -130,7 +184,7 @@ def random_model(where, tokenizers, name, keys):
     rng = np.random.default_rng(7)
     d, f, h = c["hidden_size"], c["intermediate_size"], c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
     q, kv, v = h * c["num_attention_heads"], h * c["num_key_value_heads"], c["vocab_size"]
-    qkv_bias = c.get("attention_bias") or keys["model_type"] == "qwen2"
+    qkv_bias = c.get("attention_bias") or keys["model_type"] in ("qwen2", "qwen2_5_vl")
     out_bias = c.get("attention_bias") and keys["model_type"] not in ("glm4_moe", "glm4", "seed_oss")
     shapes = {"model.embed_tokens.weight": (v, d), "model.norm.weight": (d,)}
     if not c.get("tie_word_embeddings"):
@@ -148,15 +202,25 @@ def random_model(where, tokenizers, name, keys):
         shapes |= {p + key: shape for key, shape in feed_forward(c, layer, d, f).items()}
         for norm in NORMS.get(keys["model_type"], ("input_layernorm", "post_attention_layernorm")):
             shapes[f"{p}{norm}.weight"] = (d,)
-        if keys["model_type"] == "olmo2":
+        if keys["model_type"] in ("olmo2", "olmo3"):
             shapes |= {p + "self_attn.q_norm.weight": (q,), p + "self_attn.k_norm.weight": (kv,)}
         if keys["model_type"] == "gpt_oss":
             shapes[p + "self_attn.sinks"] = (c["num_attention_heads"],)
-        if keys["model_type"] in ("qwen3", "qwen3_moe") or c.get("use_qk_norm"):
+        if keys["model_type"] in QK_NORMED or c.get("use_qk_norm"):
             shapes[p + "self_attn.q_norm.weight"] = shapes[p + "self_attn.k_norm.weight"] = (h,)
-    header, body = {}, b""
+    # In these 1 is added to the weights of norms.
+    header, body, mean = {}, b"", 0 if keys["model_type"] in GEMMAS else 1
+    c = {k: v for k, v in c.items() if v is not None or k == "sliding_window"}
+    if keys["model_type"] in NESTED:
+        prefix, head, kind = NESTED[keys["model_type"]]
+        shapes = {prefix + key.removeprefix("model.") if key.startswith("model.") else head + key: shape
+                for key, shape in shapes.items()}
+        kind = c.pop("text_type", kind)
+        inner = {**c, "model_type": kind}
+        c = {"model_type": keys["model_type"], "architectures": inner.pop("architectures"), "text_config": inner,
+                "tie_word_embeddings": inner.get("tie_word_embeddings", False), "vision_config": {}}
     for key, shape in shapes.items():
-        x = rng.normal(1, 0.1, shape) if key.endswith("norm.weight") else rng.normal(0, 0.1, shape)
+        x = rng.normal(mean, 0.1, shape) if key.endswith("norm.weight") else rng.normal(0, 0.1, shape)
         data = x.astype("<f4").tobytes()
         header[key] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
         body += data
