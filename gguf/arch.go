@@ -47,10 +47,11 @@ var architectures = slices.Concat([]*architecture{
 	{name: "qwen3moe", mixture: "qwen3_moe", inner: expertInner, keys: []string{"expert_count", "expert_used_count",
 		expertInner}, refuse: refuseQwen3MoE, write: writeInner, config: configQwen3MoE},
 	{name: "gpt-oss", mixture: "gpt_oss", inner: expertInner, keys: []string{"expert_count", "expert_used_count",
-		expertInner, slidingWindow}, fullEvery: 2, refuse: refuseGPTOSS, write: writeGPTOSS, read: readGPTOSS, config: configGPTOSS},
+		expertInner, slidingWindow}, fullEvery: 2,
+		refuse: refuseGPTOSS, write: writeGPTOSS, read: readGPTOSS, config: configGPTOSS},
 	{name: "glm4moe", mixture: "glm4_moe", inner: expertInner, keys: glmKeys, partlyRotated: true, special: glmSpecial,
 		refuse: refuseGLM, write: writeGLM, read: readGLM, config: configGLM},
-}, denseArchitectures, gemmaArchitectures, vlArchitectures)
+}, denseArchitectures, gemmaArchitectures, vlArchitectures, deltaArchitectures)
 
 const expertInner = "expert_feed_forward_length"
 

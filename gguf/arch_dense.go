@@ -1,9 +1,6 @@
 package gguf
 
 import (
-	"maps"
-	"slices"
-
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/nn"
 )
@@ -16,14 +13,16 @@ var denseArchitectures = []*architecture{
 		config: configGLM4},
 	{name: "phi3", dense: "phi3", keys: []string{slidingWindow}, partlyRotated: true, refuse: refusePhi3,
 		write: writePhi3, read: readPhi3, config: configPhi3, scalings: []nn.RopeKind{nn.RopeLong}},
-	{name: "olmo2", dense: "olmo2", keys: windowKeys[:2], fullEvery: 4, refuse: refuseOLMo2, write: (*decoder).writeWindows,
+	{name: "olmo2", dense: "olmo2", keys: windowKeys[:2], fullEvery: 4,
+		refuse: refuseOLMo2, write: (*decoder).writeWindows,
 		read: readOLMo2, typeOf: typeOfOLMo, config: configOLMo2},
 	{name: "exaone4", dense: "exaone4", keys: windowKeys[:2], fullEvery: 4, scalings: llama3Scaling,
 		refuse: refuseEXAONE4, write: writeEXAONE4, read: readEXAONE4, config: configEXAONE4},
-	{name: "granite", dense: "granite", keys: slices.Sorted(maps.Values(graniteScales)), scalings: llama3Scaling,
+	{name: "granite", dense: "granite", keys: graniteKeys(), scalings: llama3Scaling,
 		refuse: refuseGranite, write: writeGranite, read: readGranite, config: configGranite},
 	{name: "mistral3", dense: "mistral", keys: []string{temperature, yarnLogMultiple}, scalings: llama3Scaling,
-		ownYaRN: true, refuse: refuseMistral3, write: writeMistral3, read: readMistral3, typeOf: typeOfMistral3, config: configMistral3},
+		ownYaRN: true, refuse: refuseMistral3, write: writeMistral3, read: readMistral3,
+		typeOf: typeOfMistral3, config: configMistral3},
 }
 
 // refuseOtherBiases refuses biases that llama.cpp does not load: those of the output projection and of the

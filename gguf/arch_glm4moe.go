@@ -14,7 +14,10 @@ const glmSigmoid = 2
 
 var glmKeys = []string{"expert_count", "expert_used_count", expertInner, "expert_shared_count",
 	"leading_dense_block_count", "expert_gating_func", "expert_weights_scale", "expert_weights_norm",
-	"expert_group_count", "expert_group_used_count", "nextn_predict_layers"}
+	"expert_group_count", "expert_group_used_count", nextLayers}
+
+// nextLayers is how many layers predict tokens after the next one.
+const nextLayers = "nextn_predict_layers"
 
 // glmSpecial are tokens of GLM's chats: llama.cpp stops at the ends of a turn and of a message. Source: its converter
 // (conversion/base.py, _set_vocab_glm).
@@ -62,8 +65,20 @@ func writeGLM(m *decoder, add func(key string, value any)) {
 	add("expert_weights_norm", x.Route.Renormalize)
 }
 
-// readGLM reads them. Layers that predict tokens after the next one are left out: block_count counts them, and
-// transformers does not load them. Defaults are those of llama.cpp.
+// nextLayers takes layers that predict tokens after the next one from the number of layers: block_count counts them,
+// and transformers does not load them.
+func (g *header) nextLayers(m *stated) error {
+	key := m.arch.name + "." + nextLayers
+	n, _, err := g.integer(key)
+	if err == nil && (n < 0 || n >= int64(m.layers)) {
+		err = fmt.Errorf("metadata %s is %d, of %d layers", key, n, m.layers)
+	}
+	m.nextToken = int(n)
+	m.layers -= m.nextToken
+	return err
+}
+
+// readGLM reads them. Defaults are those of llama.cpp.
 func readGLM(g *header, m *stated) error {
 	arch := m.arch.name + "."
 	for _, s := range []struct {
@@ -71,8 +86,7 @@ func readGLM(g *header, m *stated) error {
 		to    *int
 		least int
 	}{{"expert_shared_count", &m.glm.shared, 1}, {"leading_dense_block_count", &m.glm.dense, 0},
-		{"expert_group_count", &m.glm.groups, 0}, {"expert_group_used_count", &m.glm.usedGroups, 0},
-		{"nextn_predict_layers", &m.nextToken, 0}} {
+		{"expert_group_count", &m.glm.groups, 0}, {"expert_group_used_count", &m.glm.usedGroups, 0}} {
 		n, _, err := g.integer(arch + s.key)
 		if err != nil {
 			return err
@@ -82,10 +96,9 @@ func readGLM(g *header, m *stated) error {
 		}
 		*s.to = int(n)
 	}
-	if m.nextToken >= m.layers {
-		return fmt.Errorf("metadata %snextn_predict_layers is %d, of %d layers", arch, m.nextToken, m.layers)
+	if err := g.nextLayers(m); err != nil {
+		return err
 	}
-	m.layers -= m.nextToken
 	if m.glm.dense >= m.layers {
 		return fmt.Errorf("metadata %sleading_dense_block_count is %d, of %d layers", arch, m.glm.dense, m.layers)
 	}

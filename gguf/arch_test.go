@@ -531,16 +531,23 @@ func TestDenseRefuses(t *testing.T) {
 		`"model_type": "olmo3", "sliding_window": 16`:          nil,
 		`"model_type": "olmo3", "sliding_window": 16, "rope_parameters": {"full_attention": {"rope_theta": 1e6},
 			"sliding_attention": {"rope_theta": 1e4}}`: {"rope_parameters", "olmo2 with a window", "use"},
-		`"model_type": "exaone4", "sliding_window": null`:                                           nil,
-		`"model_type": "exaone4", "sliding_window": 16`:                                             {"sliding_window", "64 layers", "use"},
-		`"model_type": "exaone4", "num_hidden_layers": 64, "sliding_window": null`:                  {"sliding_window", "64 layers", "use"},
-		`"model_type": "exaone4", "head_dim": 6, "sliding_window": null`:                            {"head_dim", "exaone4", "use"},
-		`"model_type": "granite"`:                                                                   nil,
-		`"model_type": "granite", "residual_multiplier": 1e-60`:                                     {"residual_multiplier", "small", "use"},
-		`"model_type": "granite", "attention_multiplier": 1e-60`:                                    {"attention_multiplier", "small", "use"},
-		`"model_type": "gemma2", ` + gemmaKeysOfTest:                                                nil,
-		`"model_type": "gemma2", "query_pre_attn_scalar": 8, "head_dim": 4`:                         {"query_pre_attn_scalar", "is 4", "use"},
-		`"model_type": "gemma2", "head_dim": 4, "query_pre_attn_scalar": 4, "attention_bias": true`: {"attention_bias", "gemma2", "use"},
+		`"model_type": "exaone4", "sliding_window": null`: nil,
+		`"model_type": "exaone4", "sliding_window": 16`: {
+			"sliding_window", "64 layers", "use"},
+		`"model_type": "exaone4", "num_hidden_layers": 64, "sliding_window": null`: {
+			"sliding_window", "64 layers", "use"},
+		`"model_type": "exaone4", "head_dim": 6, "sliding_window": null`: {
+			"head_dim", "exaone4", "use"},
+		`"model_type": "granite"`: nil,
+		`"model_type": "granite", "residual_multiplier": 1e-60`: {
+			"residual_multiplier", "small", "use"},
+		`"model_type": "granite", "attention_multiplier": 1e-60`: {
+			"attention_multiplier", "small", "use"},
+		`"model_type": "gemma2", ` + gemmaKeysOfTest: nil,
+		`"model_type": "gemma2", "query_pre_attn_scalar": 8, "head_dim": 4`: {
+			"query_pre_attn_scalar", "is 4", "use"},
+		`"model_type": "gemma2", "head_dim": 4, "query_pre_attn_scalar": 4, "attention_bias": true`: {
+			"attention_bias", "gemma2", "use"},
 		`"model_type": "gemma2", "attn_logit_softcapping": null, ` + gemmaKeysOfTest: {
 			"attn_logit_softcapping", "needs it", "use"},
 		`"model_type": "gemma2", "final_logit_softcapping": null, ` + gemmaKeysOfTest: {
@@ -550,11 +557,12 @@ func TestDenseRefuses(t *testing.T) {
 		`"model_type": "gemma2", "sliding_window": null, ` + gemmaKeysOfTest: {"layer_types", "layer 0", "use"},
 		`"model_type": "gemma2", "rope_scaling": {"rope_type": "yarn", "factor": 2}, ` + gemmaKeysOfTest: {
 			"rope_scaling", "linear", "use"},
-		`"model_type": "gemma3_text", ` + gemmaKeysOfTest:                              nil,
-		`"model_type": "gemma3_text", "sliding_window": null, ` + gemmaKeysOfTest:      nil,
-		`"model_type": "gemma3_text", "sliding_window_pattern": 3, ` + gemmaKeysOfTest: {"layer_types", "layer 2", "use"},
-		`"model_type": "gemma3_text", "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}, ` +
-			gemmaKeysOfTest: {"rope_parameters", "gemma3 with a window", "use"},
+		`"model_type": "gemma3_text", ` + gemmaKeysOfTest:                         nil,
+		`"model_type": "gemma3_text", "sliding_window": null, ` + gemmaKeysOfTest: nil,
+		`"model_type": "gemma3_text", "sliding_window_pattern": 3, ` + gemmaKeysOfTest: {
+			"layer_types", "layer 2", "use"},
+		`"model_type": "gemma3_text", "rope_parameters": {"sliding_attention": {"rope_type": "linear",
+			"factor": 2}}, ` + gemmaKeysOfTest: {"rope_parameters", "gemma3 with a window", "use"},
 		// The largest of Gemma 3 has the scalar of a share of the hidden size.
 		`"model_type": "gemma3_text", "num_hidden_layers": 62, ` + gemmaKeysOfTest: nil,
 		`"model_type": "gemma3_text", "num_hidden_layers": 62, "head_dim": 6, "query_pre_attn_scalar": 6`: {
@@ -611,10 +619,12 @@ func TestWindowsInFiles(t *testing.T) {
 			d.meta["olmo2.attention.sliding_window"] = 3
 			d.meta["olmo2.attention.sliding_window_pattern"] = []int32{1, 1, 1, 1, 1}
 		}, "", []string{"sliding_window_pattern", "5 booleans"}},
-		"a window without end": {"olmo2", func(d *document) { d.meta["olmo2.attention.sliding_window"] = 1<<32 - 1 }, "",
-			[]string{"sliding_window is 4294967295"}},
-		"gemma 2":           {"gemma2", func(*document) {}, "SFSFS", nil},
-		"gemma 3":           {"gemma3", func(d *document) { d.meta["gemma3.attention.sliding_window"] = 3 }, "SSSSS", nil},
+		"a window without end": {"olmo2", func(d *document) {
+			d.meta["olmo2.attention.sliding_window"] = 1<<32 - 1
+		}, "", []string{"sliding_window is 4294967295"}},
+		"gemma 2": {"gemma2", func(*document) {}, "SFSFS", nil},
+		"gemma 3": {
+			"gemma3", func(d *document) { d.meta["gemma3.attention.sliding_window"] = 3 }, "SSSSS", nil},
 		"gemma 3, all full": {"gemma3", func(*document) {}, "FFFFF", nil},
 		"gemma 3, base": {"gemma3", func(d *document) { d.meta["gemma3.rope.freq_base_swa"] = -1.0 }, "",
 			[]string{"freq_base_swa", "not positive"}},
@@ -673,4 +683,116 @@ func smallWindows(arch string) *document {
 		delete(d.tensors, "output.weight")
 	}
 	return d
+}
+
+// TestDeltaRefuses: what llama.cpp computes otherwise, or does not load, of gated delta nets.
+func TestDeltaRefuses(t *testing.T) {
+	config := randomConfig()
+	maps.Copy(config, deltaConfig(map[string]any{"model_type": "qwen3_next", "num_experts": 3, "num_experts_per_tok": 2,
+		"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}))
+	const dense = `"model_type": "qwen3_5_text", "num_experts": null, "num_experts_per_tok": null,
+		"moe_intermediate_size": null, "shared_expert_intermediate_size": null, `
+	for change, words := range map[string][]string{
+		"":                             nil,
+		`"linear_value_head_dim": 32`:  {"linear_value_head_dim", "linear_key_head_dim", "use"},
+		`"rms_norm_eps": 1e-5`:         {"rms_norm_eps", "1e-06", "use"},
+		`"attention_bias": true`:       {"attention_bias", "qwen3next", "use"},
+		`"norm_topk_prob": false`:      {"norm_topk_prob", "add up to 1", "use"},
+		`"mlp_only_layers": [1]`:       {"mlp_only_layers", "every layer", "use"},
+		`"full_attention_interval": 1`: {"layer_types", "both kinds", "use"},
+		`"full_attention_interval": 3`: {"layer_types", "both kinds", "use"},
+	} {
+		_, err := describeChanged(t, config, change)
+		if words != nil {
+			wantOneLine(t, err, words...)
+		} else if err != nil {
+			t.Errorf("%s: %v", change, err)
+		}
+	}
+}
+
+// smallDelta is a small qwen35: a gated delta net, attention, and a layer that predicts the token after the next.
+func smallDelta() *document {
+	d := small("qwen35")
+	maps.Copy(d.meta, map[string]any{"qwen35.block_count": 3, "qwen35.nextn_predict_layers": 1,
+		"qwen35.ssm.conv_kernel": 4, "qwen35.ssm.state_size": 2, "qwen35.ssm.group_count": 1,
+		"qwen35.ssm.time_step_rank": 2, "qwen35.ssm.inner_size": 4, "qwen35.full_attention_interval": 2,
+		"qwen35.rope.dimension_count": 2, "qwen35.rope.dimension_sections": []int32{1, 0, 0, 0}})
+	for name, x := range maps.Clone(d.tensors) {
+		if rest, ok := strings.CutPrefix(name, "blk.0."); ok {
+			d.tensors["blk.1."+rest] = x
+			if strings.HasPrefix(rest, "attn_") && rest != "attn_norm.weight" {
+				delete(d.tensors, name)
+			}
+		}
+	}
+	for l := range 2 {
+		p := fmt.Sprintf("blk.%d.", l)
+		d.tensors[p+"post_attention_norm.weight"] = d.tensors[p+"ffn_norm.weight"]
+		delete(d.tensors, p+"ffn_norm.weight")
+	}
+	maps.Copy(d.tensors, map[string]docTensor{"blk.1.attn_q.weight": f32Tensor(16, 8),
+		"blk.1.attn_q_norm.weight": f32Tensor(4), "blk.1.attn_k_norm.weight": f32Tensor(4),
+		"blk.0.attn_qkv.weight": f32Tensor(8, 8), "blk.0.attn_gate.weight": f32Tensor(4, 8),
+		"blk.0.ssm_beta.weight": f32Tensor(2, 8), "blk.0.ssm_alpha.weight": f32Tensor(2, 8),
+		"blk.0.ssm_conv1d.weight": f32Tensor(8, 4), "blk.0.ssm_dt.bias": f32Tensor(2), "blk.0.ssm_a": negative(2),
+		"blk.0.ssm_norm.weight": f32Tensor(2), "blk.0.ssm_out.weight": f32Tensor(8, 4),
+		"blk.2.nextn.eh_proj.weight": f32Tensor(8, 16)})
+	return d
+}
+
+// negative is a tensor of -1.
+func negative(n int) docTensor {
+	return docTensor{ggmlF32, []int{n}, bytes.Repeat([]byte{0, 0, 0x80, 0xbf}, n), -1}
+}
+
+// TestImportDelta: what a file of a gated delta net says comes back, and what is wrong with it is one line.
+func TestImportDelta(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(d *document)
+		words  []string
+	}{
+		"good": {func(*document) {}, nil},
+		"a list": {func(d *document) { d.meta["qwen35.attention.recurrent_layers"] = []bool{true, false, false} },
+			nil},
+		"a short list": {func(d *document) { d.meta["qwen35.attention.recurrent_layers"] = []bool{true} },
+			[]string{"3 booleans"}},
+		"other values": {func(d *document) { d.meta["qwen35.ssm.inner_size"] = 6 },
+			[]string{"time_step_rank", "6 wide"}},
+		"three taps": {func(d *document) { d.meta["qwen35.ssm.conv_kernel"] = 3 },
+			[]string{"linear_conv_kernel_dim"}},
+		"no key heads": {func(d *document) { delete(d.meta, "qwen35.ssm.group_count") },
+			[]string{"group_count is missing"}},
+		"many heads": {func(d *document) { d.meta["qwen35.ssm.group_count"] = 3 },
+			[]string{"linear_num_key_heads"}},
+		"a growth": {func(d *document) { d.tensors["blk.0.ssm_a"] = f32Tensor(2) },
+			[]string{"blk.0.ssm_a", "not finite"}},
+		"no such layer": {func(d *document) { d.meta["qwen35.nextn_predict_layers"] = 3 },
+			[]string{"3 layers"}},
+		"an interval": {func(d *document) { d.meta["qwen35.full_attention_interval"] = 9 },
+			[]string{"blk.1.ssm_a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := smallDelta()
+			c.change(d)
+			dir, err := importDoc(t, d, ImportOptions{})
+			if c.words != nil {
+				wantOneLine(t, err, c.words...)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := allValues(t, dir)
+			if got := all["model.layers.0.linear_attn.A_log"]; !slices.Equal(got, []float32{0, 0}) {
+				t.Errorf("logarithms of decays are %v", got)
+			}
+			if got := all["model.layers.0.input_layernorm.weight"]; got[0] != -1 {
+				t.Errorf("the norm has %v", got)
+			}
+			if got := all["model.layers.0.linear_attn.norm.weight"]; got[0] != 0 {
+				t.Errorf("the norm of a delta net has %v", got)
+			}
+		})
+	}
 }

@@ -82,14 +82,15 @@ func (m *decoder) mixers() {
 	}
 }
 
-// inner is the width of the feed-forward of blocks without experts, which config.json has also where there are none.
+// inner is the width of the feed-forward of blocks without experts, which config.json may have also where there are
+// none.
 func (m *decoder) inner() int {
 	for _, b := range m.Blocks {
 		if g, ok := b.FeedForward.(nn.GLU); ok {
 			return g.Inner
 		}
 	}
-	return decoderKeys(m.config).Size("intermediate_size")
+	return decoderKeys(m.config).SizeOr("intermediate_size", 0)
 }
 
 // metadata reads the keys of the architecture. The source of the keys, and of which are left out, is llama.cpp's
@@ -101,7 +102,9 @@ func (m *decoder) metadata() []metaEntry {
 	size("block_count", len(m.Blocks))
 	size("context_length", m.MaxPositions)
 	size("embedding_length", m.Hidden)
-	size("feed_forward_length", m.inner())
+	if inner := m.inner(); inner > 0 {
+		size("feed_forward_length", inner)
+	}
 	size("attention.head_count", m.Heads)
 	size("attention.head_count_kv", m.KVHeads)
 	add("rope.freq_base", float32(m.Rope.Theta))

@@ -70,7 +70,8 @@ func (d *document) bytes() []byte {
 				b = str(b, s)
 			}
 		case []bool:
-			b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, uint32(typeArray)), uint32(typeBool)), uint64(len(v)))
+			b = le.AppendUint32(le.AppendUint32(b, uint32(typeArray)), uint32(typeBool))
+			b = le.AppendUint64(b, uint64(len(v)))
 			for _, x := range v {
 				b = append(b, map[bool]byte{true: 1}[x])
 			}

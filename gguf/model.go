@@ -21,11 +21,12 @@ type stated struct {
 	arch                                                                    *architecture
 	modelType                                                               string
 	layers, hidden, intermediate, heads, kvHeads, headDim, vocab, positions int
-	experts, expertsUsed, expertInner                                       int    // all 0: the model is dense
-	window                                                                  int    // of sliding attention; 0: not stated
-	slides                                                                  []bool // of layers: they have the window
-	nextToken                                                               int    // layers after the last one, left out
-	glm                                                                     glm    // of glm4moe only
+
+	experts, expertsUsed, expertInner int    // all 0: the model is dense
+	window                            int    // of sliding attention; 0: not stated
+	slides                            []bool // of layers: they have the window
+	nextToken                         int    // layers after the last one, left out
+	glm                               glm    // of glm4moe only
 
 	eps, theta    json.Number // the shortest text of the fp32 value: 1e-05, not 9.999999747378752e-06
 	rope          nn.RopeFrequencies
@@ -66,10 +67,15 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 		key string
 		to  *int
 	}{
-		{"block_count", &m.layers}, {"embedding_length", &m.hidden}, {"feed_forward_length", &m.intermediate},
-		{"attention.head_count", &m.heads}, {"context_length", &m.positions},
+		{"block_count", &m.layers}, {"embedding_length", &m.hidden}, {"attention.head_count", &m.heads},
+		{"context_length", &m.positions},
 	} {
 		if *s.to, err = g.size(arch + "." + s.key); err != nil {
+			return nil, err
+		}
+	}
+	if key := arch + ".feed_forward_length"; m.arch.dense != "" || g.has(key) {
+		if m.intermediate, err = g.size(key); err != nil {
 			return nil, err
 		}
 	}
@@ -313,6 +319,9 @@ func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
 	if m.experts > 0 {
 		c["num_experts_per_tok"] = m.expertsUsed
 	}
+	if m.intermediate == 0 {
+		delete(c, "intermediate_size")
+	}
 	maps.Copy(c, m.also)
 	for key, value := range m.arch.config(m) {
 		if c[key] = value; value == nil {
@@ -329,7 +338,9 @@ var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "Mixtral
 	"seed_oss": "SeedOssForCausalLM", "glm4": "Glm4ForCausalLM", "olmo2": "Olmo2ForCausalLM",
 	"phi3": "Phi3ForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
 	"olmo3": "Olmo3ForCausalLM", "exaone4": "Exaone4ForCausalLM", "granite": "GraniteForCausalLM",
-	"mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM"}
+	"mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM",
+	"qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+	"qwen3_next": "Qwen3NextForCausalLM"}
 
 // generationConfig is generation_config.json.
 func (t *tokens) generationConfig() ([]byte, error) {

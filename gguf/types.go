@@ -12,7 +12,7 @@ import (
 // Type names a form in which a model is written as GGUF.
 type Type string
 
-// The forms. In all of them norms, biases and routers are F32.
+// The forms. In all of them norms, biases, routers and short convolutions are F32.
 const (
 	F32  Type = "f32"
 	BF16 Type = "bf16"
@@ -42,7 +42,7 @@ func (m *decoder) typeOf(t Type, of model.Tensor) ggmlType {
 	if isExpert {
 		role = name
 	}
-	if len(of.Shape) < 2 || role == "router.weight" || strings.HasSuffix(role, ".bias") {
+	if len(of.Shape) < 2 || role == "router.weight" || role == "delta.conv.weight" || strings.HasSuffix(role, ".bias") {
 		return ggmlF32
 	}
 	typ := map[Type]ggmlType{F32: ggmlF32, BF16: ggmlBF16, F16: ggmlF16, Q8: ggmlQ8_0, Q4: ggmlQ4_K,
@@ -55,7 +55,8 @@ func (m *decoder) typeOf(t Type, of model.Tensor) ggmlType {
 		more := part.Kind == model.Block && moreBits(part.Layer-1, len(m.Blocks))
 		// A tensor that is more than the value projection counts as that.
 		isValue := slices.ContainsFunc(of.Pieces, func(p model.Piece) bool {
-			return m.Parts[p.Part].Layout.Fields[p.Field].Name == "v.weight"
+			name := m.Parts[p.Part].Layout.Fields[p.Field].Name
+			return name == "v.weight" || name == "delta.v.weight"
 		})
 		isDown := role == "down.weight" || role == "shared.down.weight"
 		isOfEight := m.experts != nil && m.experts.Number == 8

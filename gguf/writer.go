@@ -18,7 +18,8 @@ import (
 
 const defaultAlignment = 32 // what a file has that does not state general.alignment
 
-// metaEntry is a metadata entry to write: a uint32, float32, bool, string, []string, []bool, []int32 or []float32 under a key.
+// metaEntry is a metadata entry to write: a uint32, float32, bool, string, []string, []bool, []int32 or []float32 under
+// a key.
 type metaEntry struct {
 	key   string
 	value any

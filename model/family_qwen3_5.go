@@ -10,39 +10,50 @@ import (
 
 // qwenHybrid has Qwen's names, and those of gated delta nets. A head of q_proj has its query, and then its gate.
 var qwenHybrid = slices.Concat(Names{
-	{Role: "delta.a_log", HF: "model.layers.{layer}.linear_attn.A_log"},
-	{Role: "delta.dt_bias", HF: "model.layers.{layer}.linear_attn.dt_bias"},
-	{Role: "delta.conv.*", HF: "model.layers.{layer}.linear_attn.conv1d.*", CutHF: Filters},
-	{Role: "delta.norm.*", HF: "model.layers.{layer}.linear_attn.norm.*"},
-	{Role: "delta.out.*", HF: "model.layers.{layer}.linear_attn.out_proj.*"},
-}, qwen.RecutHF(PartlyRotated, "k.*", "q_norm.*", "k_norm.*").RecutHF(ByHead|PartlyRotated, "q.*"), Names{
-	{Role: "q_gate.*", HF: "model.layers.{layer}.self_attn.q_proj.*", CutHF: ByHead},
-})
+	{Role: "delta.a_log", HF: "model.layers.{layer}.linear_attn.A_log", GGUF: "blk.{layer}.ssm_a", NumbersGGUF: NegExp},
+	{Role: "delta.dt_bias", HF: "model.layers.{layer}.linear_attn.dt_bias", GGUF: "blk.{layer}.ssm_dt.bias"},
+	{Role: "delta.conv.*", HF: "model.layers.{layer}.linear_attn.conv1d.*", CutHF: Filters,
+		GGUF: "blk.{layer}.ssm_conv1d.*"},
+	{Role: "delta.norm.*", HF: "model.layers.{layer}.linear_attn.norm.*", GGUF: "blk.{layer}.ssm_norm.*"},
+	{Role: "delta.out.*", HF: "model.layers.{layer}.linear_attn.out_proj.*", GGUF: "blk.{layer}.ssm_out.*"},
+}, qwen.Renamed(normAfterAttention).RecutHF(PartlyRotated, "k.*", "q_norm.*", "k_norm.*").
+	Recut(PartlyRotated, "k.*", "q_norm.*", "k_norm.*").RecutHF(ByHead|PartlyRotated, "q.*").
+	Recut(ByHead|PartlyRotated, "q.*"), Names{
+	{Role: "q_gate.*", HF: "model.layers.{layer}.self_attn.q_proj.*", CutHF: ByHead, GGUF: "blk.{layer}.attn_q.*",
+		CutGGUF: ByHead},
+}).HeldAs(PlusOne, "q_norm.*", "k_norm.*", "mixer_norm.*", "feed_norm.*", "norm.*")
 
-// qwen35 has the projections of delta nets as four tensors.
+// qwen35 has the projections of delta nets as four tensors. In GGUF files value heads are in an order of their own.
 var qwen35 = slices.Concat(qwenHybrid, Names{
-	{Role: "delta.q.*", HF: "model.layers.{layer}.linear_attn.in_proj_qkv.*"},
-	{Role: "delta.k.*", HF: "model.layers.{layer}.linear_attn.in_proj_qkv.*"},
-	{Role: "delta.v.*", HF: "model.layers.{layer}.linear_attn.in_proj_qkv.*"},
-	{Role: "delta.z.*", HF: "model.layers.{layer}.linear_attn.in_proj_z.*"},
-	{Role: "delta.b.*", HF: "model.layers.{layer}.linear_attn.in_proj_b.*"},
-	{Role: "delta.a.*", HF: "model.layers.{layer}.linear_attn.in_proj_a.*"},
-})
+	{Role: "delta.q.*", HF: "model.layers.{layer}.linear_attn.in_proj_qkv.*", GGUF: "blk.{layer}.attn_qkv.*"},
+	{Role: "delta.k.*", HF: "model.layers.{layer}.linear_attn.in_proj_qkv.*", GGUF: "blk.{layer}.attn_qkv.*"},
+	{Role: "delta.v.*", HF: "model.layers.{layer}.linear_attn.in_proj_qkv.*", GGUF: "blk.{layer}.attn_qkv.*"},
+	{Role: "delta.z.*", HF: "model.layers.{layer}.linear_attn.in_proj_z.*", GGUF: "blk.{layer}.attn_gate.*"},
+	{Role: "delta.b.*", HF: "model.layers.{layer}.linear_attn.in_proj_b.*", GGUF: "blk.{layer}.ssm_beta.*"},
+	{Role: "delta.a.*", HF: "model.layers.{layer}.linear_attn.in_proj_a.*", GGUF: "blk.{layer}.ssm_alpha.*"},
+}).Recut(Tiled, "delta.a_log", "delta.dt_bias", "delta.conv.*", "delta.v.*", "delta.z.*", "delta.b.*", "delta.a.*").
+	Recut(TiledColumns, "delta.out.*")
 
 // qwenShared are the names of a router and of an expert that all rows use, if its gate says so.
 var qwenShared = Names{
-	{Role: "router.*", HF: "model.layers.{layer}.mlp.gate.*"},
-	{Role: "shared.gate.*", HF: "model.layers.{layer}.mlp.shared_expert.gate_proj.*"},
-	{Role: "shared.up.*", HF: "model.layers.{layer}.mlp.shared_expert.up_proj.*"},
-	{Role: "shared.down.*", HF: "model.layers.{layer}.mlp.shared_expert.down_proj.*"},
-	{Role: "shared_gate.*", HF: "model.layers.{layer}.mlp.shared_expert_gate.*"},
+	{Role: "router.*", HF: "model.layers.{layer}.mlp.gate.*", GGUF: "blk.{layer}.ffn_gate_inp.*"},
+	{Role: "shared.gate.*", HF: "model.layers.{layer}.mlp.shared_expert.gate_proj.*",
+		GGUF: "blk.{layer}.ffn_gate_shexp.*"},
+	{Role: "shared.up.*", HF: "model.layers.{layer}.mlp.shared_expert.up_proj.*", GGUF: "blk.{layer}.ffn_up_shexp.*"},
+	{Role: "shared.down.*", HF: "model.layers.{layer}.mlp.shared_expert.down_proj.*",
+		GGUF: "blk.{layer}.ffn_down_shexp.*"},
+	{Role: "shared_gate.*", HF: "model.layers.{layer}.mlp.shared_expert_gate.*",
+		GGUF: "blk.{layer}.ffn_gate_inp_shexp.*", CutGGUF: Row},
 }
 
 // qwen35MoE has experts stacked.
 var qwen35MoE = slices.Concat(qwen35, qwenShared, Names{
-	{Role: "expert.gate.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj", CutHF: Stacked},
-	{Role: "expert.up.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj", CutHF: Stacked},
-	{Role: "expert.down.weight", HF: "model.layers.{layer}.mlp.experts.down_proj", CutHF: Stacked},
+	{Role: "expert.gate.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj", CutHF: Stacked,
+		GGUF: "blk.{layer}.ffn_gate_exps.weight", CutGGUF: Stacked},
+	{Role: "expert.up.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj", CutHF: Stacked,
+		GGUF: "blk.{layer}.ffn_up_exps.weight", CutGGUF: Stacked},
+	{Role: "expert.down.weight", HF: "model.layers.{layer}.mlp.experts.down_proj", CutHF: Stacked,
+		GGUF: "blk.{layer}.ffn_down_exps.weight", CutGGUF: Stacked},
 })
 
 // With its decoder a checkpoint has a vision tower, and a layer that predicts tokens after the next one for faster

@@ -158,7 +158,8 @@ func (s *Spec) build() (*Model, error) {
 			return nil, err
 		}
 	}
-	if m.checkpoint, err = m.form(s.family.Constants, func(n Name) held { return held{n.HF, n.CutHF, Plain} }); err != nil {
+	inHF := func(n Name) held { return held{n.HF, n.CutHF, Plain} }
+	if m.checkpoint, err = m.form(s.family.Constants, inHF); err != nil {
 		return nil, err
 	}
 	for i := range m.Parts {

@@ -33,7 +33,7 @@ type Name struct {
 }
 
 // Cut says how a tensor of a file holds the matrices of its roles, [rows, columns] each. It is a set.
-type Cut uint8
+type Cut uint16
 
 // The cuts. Rows alone are in order.
 const (
@@ -53,6 +53,12 @@ const (
 	ByHead
 	// Filters: [rows, 1, columns], as convolutions of each column by itself have it.
 	Filters
+	// Tiled: the rows of the value heads of a gated delta net, which are the last ones, take turns of another kind: the
+	// first head of each key head, then the second of each, and so on. TiledColumns: the same of columns.
+	Tiled
+	TiledColumns
+	// Row: [columns], of a matrix of one row.
+	Row
 )
 
 // Under is the table with "model." replaced in the names of checkpoints.
@@ -150,6 +156,7 @@ type share struct {
 	isVector   bool
 	head       int // rows of a head
 	rotated    int // of these, or of part of them
+	delta      nn.GatedDelta
 	cut        Cut
 	numbers    Numbers
 }
@@ -180,8 +187,8 @@ func (m *Model) form(constants string, of func(Name) held) (*Form, error) {
 			}
 			name := strings.NewReplacer("{layer}", strconv.Itoa(p.Layer-1), "{part}", strconv.Itoa(p.Group-1),
 				"{expert}", strconv.Itoa(expert), "*", word).Replace(files.name)
-			s := share{name, i, expert, j, line, f.Shape[0], 1, len(f.Shape) == 1, f.Shape[0], 0, files.cut,
-				files.numbers}
+			s := share{name, i, expert, j, line, f.Shape[0], 1, len(f.Shape) == 1, f.Shape[0], 0,
+				nn.GatedDelta{}, files.cut, files.numbers}
 			if !s.isVector {
 				s.cols = f.Shape[1]
 			}
@@ -190,7 +197,7 @@ func (m *Model) form(constants string, of func(Name) held) (*Form, error) {
 				case nn.Attention:
 					s.head, s.rotated = x.HeadDim, x.Rope.Rotated
 				case nn.GatedDelta:
-					s.head = s.rows / x.KeyHeads
+					s.head, s.delta = s.rows/x.KeyHeads, x
 				case nn.LatentAttention:
 					s.head = cmp.Or(x.HeadRows(f.Name), s.rows)
 				}
@@ -285,6 +292,12 @@ func (s share) pieces(number, shares, at, rows int) (all []Piece, err error) {
 		p.Rows, p.At, p.RowStep = s.rows, int64(number), shares
 		return []Piece{p}, nil
 	}
+	switch {
+	case s.cut&Tiled != 0:
+		return s.tiles(at, s.rows), nil
+	case s.cut&TiledColumns != 0:
+		return s.tiles(0, s.cols), nil
+	}
 	runs := s.runs(shares == 1 || s.cut&ByHead != 0)
 	height := 0 // of the runs
 	for _, r := range runs {
@@ -309,6 +322,44 @@ func (s share) pieces(number, shares, at, rows int) (all []Piece, err error) {
 	return all, nil
 }
 
+// tiles are the pieces of n rows, of which value heads are the last ones, or of n columns, in the order of Tiled. at is
+// where the first one is. In pieces of columns it and At are in columns. Where there are fewer than values of heads,
+// each head has one.
+func (s share) tiles(at, n int) (all []Piece) {
+	d, columns := s.delta, s.cut&TiledColumns != 0
+	width := 1 // of a head
+	if n >= d.Heads*d.ValueDim {
+		width = d.ValueDim
+	}
+	add := func(first, place, n, step int) {
+		p := Piece{Part: s.part, Field: s.field, Cols: s.cols, Numbers: s.numbers, At: int64(at + place)}
+		if columns {
+			p.Rows, p.Col, p.Cols, p.Width, p.RowStep = s.rows, first, n, s.cols, 1
+		} else {
+			p.Row, p.Rows, p.RowStep = first, n, step
+		}
+		all = append(all, p)
+	}
+	before, each := n-d.Heads*width, d.Heads/d.KeyHeads
+	switch {
+	case each == 1:
+		add(0, 0, n, 1)
+		return all
+	case before > 0:
+		add(0, 0, before, 1)
+	}
+	for key := range d.KeyHeads {
+		if width == 1 && !columns {
+			add(before+key*each, before+key, each, d.KeyHeads)
+			continue
+		}
+		for i := range each {
+			add(before+(key*each+i)*width, before+(i*d.KeyHeads+key)*width, width, 1)
+		}
+	}
+	return all
+}
+
 // assemble finds where a tensor has each of its shares.
 func assemble(name string, all []share) (Tensor, error) {
 	t := Tensor{Name: name}
@@ -328,7 +379,7 @@ func assemble(name string, all []share) (Tensor, error) {
 	if first.cut&Transposed != 0 {
 		rowStep, colStep = 1, rows
 	}
-	const whole = Stacked | Transposed | ByHead | Filters
+	const whole = Stacked | Transposed | ByHead | Filters | TiledColumns
 	for i, sheet := range sheets {
 		at := 0
 		for j, s := range sheet {
@@ -340,8 +391,12 @@ func assemble(name string, all []share) (Tensor, error) {
 			if err != nil {
 				return t, fmt.Errorf("tensor %s: %w", name, err)
 			}
-			for _, p := range pieces { // in rows so far
-				p.At = int64(i*rows)*int64(first.cols) + p.At*int64(rowStep)
+			step := rowStep // of p.At, which is in rows so far, or in columns
+			if s.cut&TiledColumns != 0 {
+				step = colStep
+			}
+			for _, p := range pieces {
+				p.At = int64(i*rows)*int64(first.cols) + p.At*int64(step)
 				p.RowStep, p.ColStep = p.RowStep*rowStep, colStep
 				t.Pieces = append(t.Pieces, p)
 			}
@@ -360,6 +415,9 @@ func assemble(name string, all []share) (Tensor, error) {
 	}
 	if first.isVector {
 		t.Shape = tensor.Shape{rows}
+	}
+	if first.cut&Row != 0 && rows == 1 {
+		t.Shape = tensor.Shape{first.cols}
 	}
 	if first.cut&Stacked != 0 {
 		t.Shape = append(tensor.Shape{len(sheets)}, t.Shape...)

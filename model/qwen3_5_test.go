@@ -292,3 +292,68 @@ func TestPackedDocumentsAreAlone(t *testing.T) {
 		})
 	}
 }
+
+// TestValueHeadsInGGUF: llama.cpp has the first value head of each key head, then the second of each, and so on, in all
+// tensors of a gated delta net; and no other order of queries and keys.
+func TestValueHeadsInGGUF(t *testing.T) {
+	c, err := hf.ParseConfig("config.json", []byte(`{"model_type": "qwen3_5_text", "hidden_size": 8,
+		"intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+		"vocab_size": 5, "max_position_embeddings": 16, "head_dim": 8, "layer_types": ["linear_attention"],
+		"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 2, "linear_value_head_dim": 2}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	form, err := m.GGUF()
+	if err != nil {
+		t.Fatal(err)
+	}
+	heads := []int{0, 3, 1, 4, 2, 5}
+	var rows, channels []int // of values, and of what the convolution sees
+	for i := range 8 {
+		channels = append(channels, i)
+	}
+	for _, h := range heads {
+		rows = append(rows, 2*h, 2*h+1)
+		channels = append(channels, 8+2*h, 8+2*h+1)
+	}
+	for name, want := range map[string]struct {
+		shape tensor.Shape
+		order []int // the rows of the field, or with columns its columns
+	}{
+		"ssm_alpha.weight": {tensor.Shape{6, 8}, heads}, "ssm_beta.weight": {tensor.Shape{6, 8}, heads},
+		"ssm_dt.bias": {tensor.Shape{6}, heads}, "attn_gate.weight": {tensor.Shape{12, 8}, rows},
+		"ssm_conv1d.weight": {tensor.Shape{20, 4}, channels}, "ssm_out.weight": {tensor.Shape{8, 12}, rows},
+	} {
+		i := slices.IndexFunc(form.Tensors, func(x model.Tensor) bool { return x.Name == "blk.0."+name })
+		if i < 0 || !form.Tensors[i].Shape.Equal(want.shape) {
+			t.Fatalf("%s is %+v", name, form.Tensors)
+		}
+		got := make([]float32, want.shape.Elems())
+		err := form.Tensors[i].Read(got, 0, func(_, _ int, dst []float32, first int64) error {
+			for i := range dst {
+				dst[i] = float32(first) + float32(i)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cols := 1
+		if len(want.shape) == 2 {
+			cols = want.shape[1]
+		}
+		for i, x := range got {
+			expected := want.order[i/cols%len(want.order)]*cols + i%cols
+			if name == "ssm_out.weight" {
+				expected = i/cols*cols + want.order[i%cols]
+			}
+			if x != float32(expected) {
+				t.Fatalf("%s: element %d is element %v of the field, want %d", name, i, x, expected)
+			}
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,10 +17,12 @@ type Tensor struct {
 }
 
 // Piece is some rows of a field of a part, [Rows, Cols] from row Row on, and their place in a tensor: element (r, c) of
-// the piece is element At + r*RowStep + c*ColStep. A vector has one column.
+// the piece is element At + r*RowStep + c*ColStep. A vector has one column. A Width above 0 is how many columns the
+// field has, of which those of the piece begin with Col.
 type Piece struct {
 	Part, Field      int
 	Row, Rows, Cols  int
+	Col, Width       int
 	At               int64
 	RowStep, ColStep int
 	Numbers          Numbers // that the tensor holds of the field
@@ -179,7 +182,10 @@ func (s *Source) read(from F32Reader, dst []float32, first int64) error {
 type steps struct{ at, row, col int64 }
 
 func (p *Piece) inTensor() steps { return steps{p.At, int64(p.RowStep), int64(p.ColStep)} }
-func (p *Piece) inField() steps  { return steps{int64(p.Row) * int64(p.Cols), int64(p.Cols), 1} }
+func (p *Piece) inField() steps {
+	width := int64(cmp.Or(p.Width, p.Cols))
+	return steps{int64(p.Row)*width + int64(p.Col), width, 1}
+}
 
 // isWhole reports whether the elements follow each other.
 func (s steps) isWhole(rows, cols int) bool {

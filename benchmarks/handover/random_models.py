@@ -20,6 +20,9 @@ GLM = {"model_type": "glm4_moe", "n_routed_experts": 12, "n_shared_experts": 1, 
 GEMMA = {"head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32, "hidden_activation": "gelu_pytorch_tanh",
         "attention_bias": False, "tie_word_embeddings": True}
 GEMMA3 = {**GEMMA, "model_type": "gemma3_text", "num_hidden_layers": 7, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+DELTA = {"rms_norm_eps": 1e-6, "num_hidden_layers": 4, "head_dim": 64, "partial_rotary_factor": 0.25,
+        "attention_bias": False, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4}
 MINISTRAL = {**YARN, "rope_theta": 1e6, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
         "llama_4_scaling_beta": 0.1}
 FAMILIES = {
@@ -112,9 +115,17 @@ FAMILIES = {
             "rope_scaling": LLAMA3}),
     "exaone4, windows": ("qwen2", {"model_type": "exaone4", "sliding_window": 16, "sliding_window_pattern": 4,
             "num_hidden_layers": 64, "hidden_size": 64, "intermediate_size": 64}),
+    "qwen3_5": ("qwen2", {**DELTA, "model_type": "qwen3_5"}),
+    "qwen3_5, wide": ("qwen2", {**DELTA, "model_type": "qwen3_5_text", "linear_num_key_heads": 4,
+            "linear_num_value_heads": 4, "head_dim": 32, "partial_rotary_factor": 0.5, "tie_word_embeddings": True,
+            "layer_types": ["full_attention", "linear_attention", "linear_attention"], "num_hidden_layers": 3}),
+    "qwen3_5_moe": ("qwen2", {**DELTA, "model_type": "qwen3_5_moe", "num_experts": 6, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 128, "shared_expert_intermediate_size": 256, "linear_num_value_heads": 6}),
+    "qwen3_next": ("qwen2", {**DELTA, "model_type": "qwen3_next", "num_experts": 5, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 128, "shared_expert_intermediate_size": 256, "norm_topk_prob": True}),
     "olmo2, yarn": ("gpt2", {"model_type": "olmo2", "attention_bias": False, "rope_scaling": YARN}),
 }
-MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe", "qwen3_vl_moe")
+MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe", "qwen3_vl_moe", "qwen3_5_moe", "qwen3_next")
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
         "gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "smollm3": "SmolLM3ForCausalLM",
@@ -124,14 +135,19 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "
         "mistral3": "Mistral3ForConditionalGeneration", "ministral3": "Ministral3ForCausalLM",
         "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen3_vl": "Qwen3VLForConditionalGeneration",
         "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration", "olmo3": "Olmo3ForCausalLM",
-        "exaone4": "Exaone4ForCausalLM"}
+        "exaone4": "Exaone4ForCausalLM", "qwen3_5": "Qwen3_5ForConditionalGeneration",
+        "qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
+        "qwen3_next": "Qwen3NextForCausalLM"}
 # Models that see images: what the names of the decoder's tensors begin with, what that of the head begins with, and
 # the model_type of the decoder's configuration.
 NESTED = {"gemma3": ("language_model.model.", "language_model.", "gemma3_text"),
         "mistral3": ("language_model.model.", "language_model.", "mistral"),
         "qwen2_5_vl": ("model.", "", "qwen2_5_vl_text"), "qwen3_vl": ("model.language_model.", "", "qwen3_vl_text"),
-        "qwen3_vl_moe": ("model.language_model.", "", "qwen3_vl_moe_text")}
-QK_NORMED = ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "exaone4", "gemma3", "gemma3_text")
+        "qwen3_vl_moe": ("model.language_model.", "", "qwen3_vl_moe_text"),
+        "qwen3_5": ("model.language_model.", "", "qwen3_5_text"),
+        "qwen3_5_moe": ("model.language_model.", "", "qwen3_5_moe_text")}
+DELTAS = ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_next")
+QK_NORMED = ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "exaone4", "gemma3", "gemma3_text", *DELTAS)
 GEMMAS = ("gemma2", "gemma3", "gemma3_text")
 NORMS = {"glm4": ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"),
         **{kind: ("post_attention_layernorm", "post_feedforward_layernorm") for kind in ("olmo2", "olmo3", "exaone4")},
@@ -161,6 +177,14 @@ def feed_forward(c, layer, d, f):
     if kind == "qwen3_vl_moe":
         return {"mlp.gate.weight": (n, d), "mlp.experts.gate_up_proj": (n, d, 2 * inner),
                 "mlp.experts.down_proj": (n, inner, d)}
+    if kind in ("qwen3_5_moe", "qwen3_next"):
+        shared = {"mlp.gate.weight": (n, d), "mlp.shared_expert_gate.weight": (1, d),
+                **gated("mlp.shared_expert.", PROJECTIONS, d, c["shared_expert_intermediate_size"])}
+        if kind == "qwen3_5_moe":
+            return shared | {"mlp.experts.gate_up_proj": (n, 2 * inner, d), "mlp.experts.down_proj": (n, d, inner)}
+        for e in range(n):
+            shared |= gated(f"mlp.experts.{e}.", PROJECTIONS, d, inner)
+        return shared
     if kind in ("glm4", "phi3"):
         return {"mlp.gate_up_proj.weight": (2 * f, d), "mlp.down_proj.weight": (d, f)}
     if kind not in MIXTURES or layer < c.get("first_k_dense_replace", 0):
@@ -175,6 +199,25 @@ def feed_forward(c, layer, d, f):
     return shapes
 
 
+def delta_net(c, d):
+    """Names and shapes of a gated delta net."""
+    keys, heads = c["linear_num_key_heads"], c["linear_num_value_heads"]
+    k, v = keys * c["linear_key_head_dim"], heads * c["linear_value_head_dim"]
+    shapes = {"A_log": (heads,), "dt_bias": (heads,), "conv1d.weight": (2 * k + v, 1, c["linear_conv_kernel_dim"]),
+            "norm.weight": (c["linear_value_head_dim"],), "out_proj.weight": (d, v)}
+    if c["model_type"] == "qwen3_next":
+        return shapes | {"in_proj_qkvz.weight": (2 * k + 2 * v, d), "in_proj_ba.weight": (2 * heads, d)}
+    return shapes | {"in_proj_qkv.weight": (2 * k + v, d), "in_proj_z.weight": (v, d), "in_proj_b.weight": (heads, d),
+            "in_proj_a.weight": (heads, d)}
+
+
+def has_delta_net(c, layer):
+    """Whether a layer has a gated delta net instead of attention."""
+    if c["model_type"] not in DELTAS:
+        return False
+    return c["layer_types"][layer] == "linear_attention" if "layer_types" in c else (layer + 1) % 4 != 0
+
+
 def random_model(where, tokenizers, name, keys):
     """Writes a model directory with random weights, its tokenizer.json, and a tokenizer_config.json."""
     where.mkdir(parents=True)
@@ -186,15 +229,21 @@ def random_model(where, tokenizers, name, keys):
     q, kv, v = h * c["num_attention_heads"], h * c["num_key_value_heads"], c["vocab_size"]
     qkv_bias = c.get("attention_bias") or keys["model_type"] in ("qwen2", "qwen2_5_vl")
     out_bias = c.get("attention_bias") and keys["model_type"] not in ("glm4_moe", "glm4", "seed_oss")
+    gate = 2 if keys["model_type"] in DELTAS else 1  # each query has a gate
     shapes = {"model.embed_tokens.weight": (v, d), "model.norm.weight": (d,)}
     if not c.get("tie_word_embeddings"):
         shapes["lm_head.weight"] = (v, d)
     for layer in range(c["num_hidden_layers"]):
         p = f"model.layers.{layer}."
+        if has_delta_net(c, layer):
+            shapes |= {f"{p}linear_attn.{key}": shape for key, shape in delta_net(c, d).items()}
+            shapes |= {p + key: shape for key, shape in feed_forward(c, layer, d, f).items()}
+            shapes |= {p + "input_layernorm.weight": (d,), p + "post_attention_layernorm.weight": (d,)}
+            continue
         fused = keys["model_type"] == "phi3"
         for key, shape, bias in (("self_attn.qkv_proj", (q + 2 * kv, d), False), ("self_attn.o_proj", (d, q), False)
                 ) if fused else (
-                ("self_attn.q_proj", (q, d), qkv_bias), ("self_attn.k_proj", (kv, d), qkv_bias),
+                ("self_attn.q_proj", (q * gate, d), qkv_bias), ("self_attn.k_proj", (kv, d), qkv_bias),
                 ("self_attn.v_proj", (kv, d), qkv_bias), ("self_attn.o_proj", (d, q), out_bias)):
             shapes[p + key + ".weight"] = shape
             if bias:
@@ -209,7 +258,7 @@ def random_model(where, tokenizers, name, keys):
         if keys["model_type"] in QK_NORMED or c.get("use_qk_norm"):
             shapes[p + "self_attn.q_norm.weight"] = shapes[p + "self_attn.k_norm.weight"] = (h,)
     # In these 1 is added to the weights of norms.
-    header, body, mean = {}, b"", 0 if keys["model_type"] in GEMMAS else 1
+    header, body, added = {}, b"", keys["model_type"] in GEMMAS + DELTAS
     c = {k: v for k, v in c.items() if v is not None or k == "sliding_window"}
     if keys["model_type"] in NESTED:
         prefix, head, kind = NESTED[keys["model_type"]]
@@ -220,7 +269,8 @@ def random_model(where, tokenizers, name, keys):
         c = {"model_type": keys["model_type"], "architectures": inner.pop("architectures"), "text_config": inner,
                 "tie_word_embeddings": inner.get("tie_word_embeddings", False), "vision_config": {}}
     for key, shape in shapes.items():
-        x = rng.normal(mean, 0.1, shape) if key.endswith("norm.weight") else rng.normal(0, 0.1, shape)
+        mean = key.endswith("norm.weight") and (not added or "linear_attn" in key)
+        x = rng.normal(float(mean), 0.1, shape)
         data = x.astype("<f4").tobytes()
         header[key] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
         body += data
