@@ -13,8 +13,8 @@ var denseArchitectures = []*architecture{
 		config: configGLM4},
 	{name: "phi3", dense: "phi3", keys: []string{slidingWindow}, partlyRotated: true, refuse: refusePhi3,
 		write: writePhi3, read: readPhi3, config: configPhi3, scalings: []nn.RopeKind{nn.RopeLong}},
-	{name: "olmo2", dense: "olmo2", keys: windowKeys[:2], fullEvery: 4,
-		refuse: refuseOLMo2, write: (*decoder).writeWindows,
+	{name: "olmo2", dense: "olmo2", keys: windowKeys, fullEvery: 4,
+		refuse: refuseOLMo2, write: writeOLMo2,
 		read: readOLMo2, typeOf: typeOfOLMo, config: configOLMo2},
 	{name: "exaone4", dense: "exaone4", keys: windowKeys[:2], fullEvery: 4, scalings: llama3Scaling,
 		refuse: refuseEXAONE4, write: writeEXAONE4, read: readEXAONE4, config: configEXAONE4},
@@ -85,8 +85,15 @@ func refuseOLMo2(m *decoder, r *hf.ConfigReader) {
 	}
 }
 
-// OLMo 3 is OLMo 2 with windows, and llama.cpp has one name for both.
+// OLMo 3 is OLMo 2 with windows, and llama.cpp has one name for both. It takes no notice of a base of windows alone.
 func readOLMo2(g *header, m *stated) error { return g.windows(m, 0) }
+
+func writeOLMo2(m *decoder, add func(key string, value any)) {
+	m.writeWindows(add)
+	if m.window > 0 {
+		add(slidingBase, float32(m.sliding.Theta))
+	}
+}
 
 func typeOfOLMo(m *stated) string {
 	if m.window > 0 {

@@ -46,7 +46,7 @@ func writeQwen3VL(m *decoder, add func(key string, value any)) {
 	writeSections(24, 20, 20)(m, add)
 	layers := []int(nil)
 	if vision, ok := m.config.Reader().Object("vision_config"); ok {
-		layers = vision.IntsOr("deepstack_visual_indexes", nil)
+		layers = vision.IntsOr("deepstack_visual_indexes", []int{8, 16, 24}) // what transformers takes
 	}
 	add(deepstack, uint32(len(layers)))
 }

@@ -741,6 +741,20 @@ func smallDelta() *document {
 	return d
 }
 
+// TestOneRow: a matrix of one row may be a vector in a file.
+func TestOneRow(t *testing.T) {
+	g := &header{tensors: map[string]tensorEntry{"row": {dims: tensor.Shape{1, 4}}, "vector": {dims: tensor.Shape{4}},
+		"column": {dims: tensor.Shape{4, 1}}}}
+	for name, isRight := range map[string]bool{"row": true, "vector": true, "column": false} {
+		if err := g.checkTensor(name, tensor.Shape{1, 4}); (err == nil) != isRight {
+			t.Errorf("a %s as a matrix of one row: %v", name, err)
+		}
+	}
+	if g.checkTensor("row", tensor.Shape{4}) == nil {
+		t.Error("a matrix of one row is taken for a vector")
+	}
+}
+
 // negative is a tensor of -1.
 func negative(n int) docTensor {
 	return docTensor{ggmlF32, []int{n}, bytes.Repeat([]byte{0, 0, 0x80, 0xbf}, n), -1}

@@ -298,7 +298,8 @@ func (g *header) checkTensor(name string, shape tensor.Shape) error {
 	if !ok {
 		return fmt.Errorf("tensor %s is missing", terminal.Quote(name))
 	}
-	if !there.dims.Equal(shape) {
+	// A tensor of one row may be stored as a vector, as llama.cpp's quantizer has it.
+	if !there.dims.Equal(shape) && !(len(shape) == 2 && shape[0] == 1 && there.dims.Equal(shape[1:])) {
 		return fmt.Errorf("tensor %s has shape %v, its metadata asks for %v", terminal.Quote(name), there.dims, shape)
 	}
 	return nil

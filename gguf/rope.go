@@ -78,10 +78,11 @@ func (m *decoder) ropeScaling(add func(key string, value any)) {
 		add(scalingFactor, float32(f.Factor))
 		add(scalingOriginal, uint32(f.OriginalPositions))
 		usual := nn.YaRNMagnitude(f.Factor, 1)
-		if f.Magnitude != usual || m.states("attention_factor") {
+		byMultiple := f.Magnitude == 1 && m.arch.ownYaRN
+		if f.Magnitude != usual && !byMultiple || m.states("attention_factor") {
 			add(yarnAttn, float32(f.Magnitude))
 		}
-		if f.Magnitude == 1 && m.arch.ownYaRN {
+		if byMultiple {
 			add(yarnLogMultiple, float32(1))
 		} else if f.Magnitude != usual {
 			add(scalingAttn, float32(f.Magnitude/usual))

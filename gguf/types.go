@@ -42,7 +42,8 @@ func (m *decoder) typeOf(t Type, of model.Tensor) ggmlType {
 	if isExpert {
 		role = name
 	}
-	if len(of.Shape) < 2 || role == "router.weight" || role == "delta.conv.weight" || strings.HasSuffix(role, ".bias") {
+	if len(of.Shape) < 2 || role == "router.weight" || role == "delta.conv.weight" ||
+		role == "shared_gate.weight" || strings.HasSuffix(role, ".bias") {
 		return ggmlF32
 	}
 	typ := map[Type]ggmlType{F32: ggmlF32, BF16: ggmlBF16, F16: ggmlF16, Q8: ggmlQ8_0, Q4: ggmlQ4_K,

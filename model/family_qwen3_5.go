@@ -43,7 +43,7 @@ var qwenShared = Names{
 	{Role: "shared.down.*", HF: "model.layers.{layer}.mlp.shared_expert.down_proj.*",
 		GGUF: "blk.{layer}.ffn_down_shexp.*"},
 	{Role: "shared_gate.*", HF: "model.layers.{layer}.mlp.shared_expert_gate.*",
-		GGUF: "blk.{layer}.ffn_gate_inp_shexp.*", CutGGUF: Row},
+		GGUF: "blk.{layer}.ffn_gate_inp_shexp.*"},
 }
 
 // qwen35MoE has experts stacked.

@@ -57,8 +57,6 @@ const (
 	// first head of each key head, then the second of each, and so on. TiledColumns: the same of columns.
 	Tiled
 	TiledColumns
-	// Row: [columns], of a matrix of one row.
-	Row
 )
 
 // Under is the table with "model." replaced in the names of checkpoints.
@@ -415,9 +413,6 @@ func assemble(name string, all []share) (Tensor, error) {
 	}
 	if first.isVector {
 		t.Shape = tensor.Shape{rows}
-	}
-	if first.cut&Row != 0 && rows == 1 {
-		t.Shape = tensor.Shape{first.cols}
 	}
 	if first.cut&Stacked != 0 {
 		t.Shape = append(tensor.Shape{len(sheets)}, t.Shape...)
