@@ -28,6 +28,9 @@ var preNames = map[string]string{
 	"c136ed14d01c2745d4f60a9596ae66800e2b61fa45643e72436041855ad4089d": "smaug-bpe",        // Smaug-Llama-3
 	"e636dc30a262dcc0d8c323492e32ae2b70728f4df7dfe9737d9f920a282b8aea": "qwen2",            // Qwen 1.5 to 3
 	"d4540891389ea895b53b399da6ac824becc30f2fba0e9ddbb98f92e55ca0e97c": "qwen2",            // Qwen3-Embedding
+	"d30d75d9059f1aa2c19359de71047b3ae408c70875e8a3ccf8c5fba56c9d8af4": "qwen35",           // Qwen 3.5
+	"2085e1638f6c377a0aa4ead21b27bb4cb941bf800df86ed391011769c1758dfb": "exaone4",          // EXAONE 4
+	"b6dc8df998e1cfbdc4eac8243701a65afe638679230920b50d6f17d81c098166": "olmo",             // OLMo 1.7
 	"b3f499bb4255f8ca19fccd664443283318f2fd2414d5e0b040fbdd0cc195d6c5": "deepseek-r1-qwen", // DeepSeek-R1-Distill-Qwen
 	"855059429035d75a914d1eda9f10a876752e281a054a7a3d421ef0533e5b6249": "smollm",           // SmolLM, SmolLM2
 	"63b97e4253352e6f357cc59ea5b583e3a680eaeaf2632188c2b952de2588485e": "tekken",           // Mistral-Nemo
