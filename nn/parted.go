@@ -148,10 +148,15 @@ func (d *Block) PartFields(part int) []tensor.Field {
 type Held struct {
 	t          int        // positions of a micro-batch
 	norm, stat device.Mat // [rows, Hidden], F32 [rows, Norm.stats]: the normed input of the parts
-	// [rows, Hidden]: the residual stream that was normed, and the gradient of norm; only where there is a backward pass
-	h, dNorm device.Mat
-	own      []device.Mat // the feed-forward's
-	whole    []bool       // of own: the micro-batches have it together
+	dNorm      device.Mat // [rows, Hidden]: the gradient of norm; only where there is a backward pass
+	// [apart·micro-batches, Hidden]: the residual stream that was normed; only where there is a backward pass. The
+	// rows of a micro-batch begin where an arena would place them alone, as those in Kept or in y do: a device may
+	// choose the way of a product by where its result begins, and what is computed again must have the bits of the
+	// first time.
+	h     device.Mat
+	apart int          // rows of h for a micro-batch, some of them unused
+	own   []device.Mat // the feed-forward's
+	whole []bool       // of own: the micro-batches have it together
 }
 
 // NewHeld places it for a step of micro-batches of t positions; nil for a block without parts.
@@ -162,7 +167,8 @@ func (d *Block) NewHeld(a *device.Arena, dtype tensor.DType, t, micros int, back
 	rows := t * micros
 	held := &Held{t: t, norm: a.Mat(dtype, rows, d.Hidden), stat: a.Mat(tensor.F32, rows, d.Norm.stats())}
 	if backward {
-		held.h, held.dNorm = a.Mat(dtype, rows, d.Hidden), a.Mat(dtype, rows, d.Hidden)
+		held.apart = alignedRows(t, int64(d.Hidden)*dtype.Bytes())
+		held.h, held.dNorm = a.Mat(dtype, held.apart*micros, d.Hidden), a.Mat(dtype, rows, d.Hidden)
 	}
 	if r, ok := d.FeedForward.(Routed); ok {
 		values := r.HeldValues(d.Hidden)
@@ -175,6 +181,16 @@ func (d *Block) NewHeld(a *device.Arena, dtype tensor.DType, t, micros int, back
 	return held
 }
 
+// alignedRows is the least number of rows, n or more, after which a matrix with rows of rowBytes is aligned as at its
+// begin.
+func alignedRows(n int, rowBytes int64) int {
+	step := device.ArenaAlign
+	for step > 1 && rowBytes%2 == 0 {
+		step, rowBytes = step/2, rowBytes/2
+	}
+	return (n + step - 1) / step * step
+}
+
 // Micro returns the share of a micro-batch.
 func (b *Held) Micro(m int) *Held {
 	rows := func(x device.Mat) device.Mat {
@@ -183,7 +199,10 @@ func (b *Held) Micro(m int) *Held {
 		}
 		return x.RowRange(m*b.t, b.t)
 	}
-	of := &Held{t: b.t, whole: b.whole, norm: rows(b.norm), stat: rows(b.stat), h: rows(b.h), dNorm: rows(b.dNorm)}
+	of := &Held{t: b.t, whole: b.whole, norm: rows(b.norm), stat: rows(b.stat), dNorm: rows(b.dNorm)}
+	if !b.h.IsZero() {
+		of.h = b.h.RowRange(m*b.apart, b.t)
+	}
 	for i, x := range b.own {
 		if !b.whole[i] {
 			x = rows(x)

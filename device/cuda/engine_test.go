@@ -75,6 +75,9 @@ func train(t testing.TB, g *modeltest.Golden, n plan.Numerics, computes device.D
 		t.Fatal(err)
 	}
 	defer w.Close()
+	if err := m.ReadConstants(w); err != nil {
+		t.Fatal(err)
+	}
 	fill := func(part *model.Part, v model.Values) error { return m.ReadPart(w, part, v) }
 	return trainModel(t, m, fill, g, n, computes, place, steps)
 }
@@ -206,7 +209,7 @@ func TestStandInTraining(t *testing.T) {
 	for _, c := range []struct {
 		variant string
 		compute tensor.DType
-	}{{"mistral-window", tensor.BF16}, {"qwen3-bias-untied", tensor.F32}, {"deepseek_v2", tensor.F32}} {
+	}{{"mistral-window", tensor.BF16}, {"qwen3-bias-untied", tensor.F32}, {"deepseek_v3", tensor.F32}} {
 		if (testing.Short() || raceEnabled) && c.compute != tensor.BF16 {
 			continue
 		}
