@@ -103,8 +103,8 @@ func TestInfo(t *testing.T) {
 	if ok, _ := regexp.MatchString(`^CUDA, .*, compute capability 8\.0, driver of CUDA 1\d\.\d, sm80 kernels [0-9a-f]{12}, stand-in for cuBLASLt$`, i.Numerics); !ok {
 		t.Errorf("computed on %q", i.Numerics)
 	}
-	oneLine(t, d.PrepareAttention(100, 2, 513, tensor.BF16), "heads of 513 columns", "at most 512 in BF16")
-	oneLine(t, d.PrepareAttention(100, 2, 257, tensor.F32), "heads of 257 columns", "at most 256 in F32")
+	oneLine(t, d.PrepareAttention(100, 2, 513, tensor.BF16), "heads of 513 columns", "at most 512 in bf16")
+	oneLine(t, d.PrepareAttention(100, 2, 257, tensor.F32), "heads of 257 columns", "at most 256 in f32")
 }
 
 // A card with a screen keeps more memory free for it, and says so.
