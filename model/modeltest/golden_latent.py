@@ -37,7 +37,7 @@ VARIANTS = {
         num_experts_per_tok=2, n_group=1, topk_group=1, moe_intermediate_size=8, n_shared_experts=1,
         first_k_dense_replace=1, routed_scaling_factor=2.446, norm_topk_prob=True)),
     # Values as wide as keys.
-    "glm4_moe_lite": (0, partial(
+    "glm4_moe_lite": (4, partial(
         Glm4MoeLiteConfig, hidden_size=24, intermediate_size=34, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=4, q_lora_rank=10, kv_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=10,
         vocab_size=61, rms_norm_eps=1e-5, max_position_embeddings=64, n_routed_experts=5, num_experts_per_tok=2,
