@@ -15,7 +15,7 @@ import (
 )
 
 type importCmd struct {
-	Model     string `arg:"" name:"FILE.gguf" help:"GGUF file of a llama, qwen2 or qwen3 model; with --add-tokens also a model directory or hub id."`
+	Model     string `arg:"" name:"FILE.gguf" help:"GGUF file; with --add-tokens also a model directory or hub id."`
 	Dir       string `arg:"" name:"DIR" help:"Model directory to write."`
 	DType     string `complete:"bf16|f32" name:"dtype" placeholder:"TYPE" help:"Number format to write of a GGUF file: bf16 (default) or f32."`
 	AddTokens string `placeholder:"TEXT" help:"Tokens to add, separated by commas, or @FILE with one on each line."`
