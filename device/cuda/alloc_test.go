@@ -124,6 +124,9 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	outputs := mat(tensor.BF16, rows*topK, cols)
 	bx, by, bWide, dBias := ofBlocks(cols), ofBlocks(cols), ofBlocks(2*cols), mat(tensor.F32, 1, cols)
 	norm, stats := device.NormSpec{Groups: 1, Eps: 1e-6}, mat(tensor.F32, rows, 2)
+	taps, dTaps, each := mat(tensor.BF16, cols, 4), mat(tensor.F32, cols, 4), mat(tensor.BF16, rows, heads)
+	decay, beta, dRates := mat(tensor.F32, rows, heads), mat(tensor.F32, rows, heads), mat(tensor.F32, 1, heads)
+	dEach, dOther := mat(tensor.BF16, rows, heads), mat(tensor.BF16, rows, heads)
 	return map[string]func(){
 		"Copy up":          func() { s.Copy(x.Slice(0, 1<<14), host.Slice(0, 1<<14)) },
 		"Copy down":        func() { s.Copy(host.Slice(0, 1<<14), x.Slice(0, 1<<14)) },
@@ -176,8 +179,18 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 			s.ExpertGLUGrad(bWide, by, dPerChoice, by, bWide, perChoice, device.GLUSpec{},
 				blocks)
 		},
-		"CombineRows": func() { s.CombineRows(x, outputs, f, perChoice, routing.Rank, topK) },
-		"SumSquares":  func() { s.SumSquares(sum, grad) },
-		"Sum":         func() { s.Sum(sum, m) },
+		"CombineRows":       func() { s.CombineRows(x, outputs, f, perChoice, routing.Rank, topK) },
+		"CausalConv":        func() { s.CausalConv(y, x, taps, docs) },
+		"CausalConvGrad":    func() { s.CausalConvGrad(z, dTaps, y, x, taps, docs) },
+		"Gate":              func() { s.Gate(y, x, z, device.SigmoidGate) },
+		"Gate of heads":     func() { s.Gate(y, x, each, device.SiLUGate) },
+		"GateGrad":          func() { s.GateGrad(y, z, y, x, z, device.SigmoidGate) },
+		"GateGrad of heads": func() { s.GateGrad(y, dEach, y, x, each, device.SiLUGate) },
+		"DeltaGates":        func() { s.DeltaGates(decay, beta, each, each, sinks, sinks) },
+		"DeltaGatesGrad": func() {
+			s.DeltaGatesGrad(dEach, dOther, dsinks, dRates, decay, beta, each, each, sinks, sinks)
+		},
+		"SumSquares": func() { s.SumSquares(sum, grad) },
+		"Sum":        func() { s.Sum(sum, m) },
 	}
 }

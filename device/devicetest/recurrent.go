@@ -10,8 +10,10 @@ import (
 
 // recurrentTests are those of device.ConvOps, device.GateOps and device.DeltaOps.
 var recurrentTests = []test{
-	{"CausalConv", testCausalConv}, {"Gate", testGate}, {"DeltaGates", testDeltaGates}, {"GatedDelta", testGatedDelta},
+	{"CausalConv", testCausalConv}, {"Gate", testGate}, {"DeltaGates", testDeltaGates}, gatedDelta,
 }
+
+var gatedDelta = test{"GatedDelta", testGatedDelta}
 
 // lengths places documents of these lengths, and of what is left of rows.
 func (r *rig) lengths(rows int, of ...int) device.Docs {

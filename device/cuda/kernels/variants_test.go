@@ -199,6 +199,7 @@ var ordered = []string{"rmsnorm.A", "rmsnorm_grad.A", "rmsnorm_grad.A.resid", "l
 func testVariants(t *testing.T, on *backend) {
 	tested, patterns := map[string]bool{}, maps.Clone(aligned)
 	maps.Copy(patterns, ofExperts)
+	maps.Copy(patterns, aroundRecurrence)
 	for pattern, make := range patterns {
 		for _, d := range types {
 			op := strings.Replace(pattern, "A", typeWord(d), 1)
