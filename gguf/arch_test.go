@@ -690,8 +690,6 @@ func TestDeltaRefuses(t *testing.T) {
 	config := randomConfig()
 	maps.Copy(config, deltaConfig(map[string]any{"model_type": "qwen3_next", "num_experts": 3, "num_experts_per_tok": 2,
 		"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}))
-	const dense = `"model_type": "qwen3_5_text", "num_experts": null, "num_experts_per_tok": null,
-		"moe_intermediate_size": null, "shared_expert_intermediate_size": null, `
 	for change, words := range map[string][]string{
 		"":                             nil,
 		`"linear_value_head_dim": 32`:  {"linear_value_head_dim", "linear_key_head_dim", "use"},
