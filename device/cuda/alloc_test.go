@@ -127,6 +127,13 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	taps, dTaps, each := mat(tensor.BF16, cols, 4), mat(tensor.F32, cols, 4), mat(tensor.BF16, rows, heads)
 	decay, beta, dRates := mat(tensor.F32, rows, heads), mat(tensor.F32, rows, heads), mat(tensor.F32, 1, heads)
 	dEach, dOther := mat(tensor.BF16, rows, heads), mat(tensor.BF16, rows, heads)
+	net := device.DeltaSpec{KeyHeads: 2, Heads: 4, KeyDim: 16, ValueDim: 32, Docs: docs}
+	chunks, state := net.States(rows)
+	jointly, dJointly := mat(tensor.BF16, rows, net.QKVCols()), mat(tensor.BF16, rows, net.QKVCols())
+	read, dRead := mat(tensor.BF16, rows, net.Values()), mat(tensor.BF16, rows, net.Values())
+	states, dStates := mat(tensor.F32, chunks, state), mat(tensor.F32, chunks, state)
+	ofNet := func() device.Mat { return mat(tensor.F32, rows, net.Heads) }
+	netDecay, netBeta, dDecay, dBeta := ofNet(), ofNet(), ofNet(), ofNet()
 	return map[string]func(){
 		"Copy up":          func() { s.Copy(x.Slice(0, 1<<14), host.Slice(0, 1<<14)) },
 		"Copy down":        func() { s.Copy(host.Slice(0, 1<<14), x.Slice(0, 1<<14)) },
@@ -189,6 +196,10 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"DeltaGates":        func() { s.DeltaGates(decay, beta, each, each, sinks, sinks) },
 		"DeltaGatesGrad": func() {
 			s.DeltaGatesGrad(dEach, dOther, dsinks, dRates, decay, beta, each, each, sinks, sinks)
+		},
+		"GatedDelta": func() { s.GatedDelta(read, states, jointly, netDecay, netBeta, net) },
+		"GatedDeltaGrad": func() {
+			s.GatedDeltaGrad(dJointly, dDecay, dBeta, dStates, dRead, jointly, netDecay, netBeta, states, net)
 		},
 		"SumSquares": func() { s.SumSquares(sum, grad) },
 		"Sum":        func() { s.Sum(sum, m) },

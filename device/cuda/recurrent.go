@@ -122,17 +122,3 @@ func (s *Stream) DeltaGatesGrad(da, db, daLog, ddtBias, ddecay, dbeta, a, b, aLo
 		})
 	})
 }
-
-// GatedDelta implements device.DeltaOps. There are no kernels for it yet; Info.NoRecurrence says so before there is a
-// stream.
-func (s *Stream) GatedDelta(out, states, qkv, decay, beta device.Mat, spec device.DeltaSpec) {
-	s.operands.GatedDelta(out, states, qkv, decay, beta, spec)
-	s.refuse()
-}
-
-// GatedDeltaGrad implements device.DeltaOps, as GatedDelta does.
-func (s *Stream) GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states device.Mat,
-	spec device.DeltaSpec) {
-	s.operands.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states, spec)
-	s.refuse()
-}

@@ -35,7 +35,7 @@ var runs = []kernelRun{
 	{"Add", testAdd}, {"Norm", testNorms}, {"NormGrad", testNormGrads}, {"RotatedSum", testRotatedSum}, {"Sum", testSums}, {"Loss", testLoss}, {"Fold", testFold}, {"ScatterAdd", testScatterAdd},
 	{"Variants", testVariants}, {"MatMul", testMatMul}, {"Attention", testAttention},
 	{"Routing", testRouting}, {"ExpertProducts", testExpertProducts},
-	{"GateGrad", testGateGrad}, {"DeltaGates", testDeltaGates},
+	{"GateGrad", testGateGrad}, {"DeltaGates", testDeltaGates}, {"Delta", testDelta},
 }
 
 // Every kernel runs in some test, on each target and so on a GPU as well.
