@@ -21,8 +21,6 @@ type Account struct {
 	Traffic int64
 	// Widest is the widest attention whose gradient is asked for.
 	Widest AttentionShape
-	// Recurrent says that an operation is asked for that not all devices have (device.Info.NoRecurrence).
-	Recurrent bool
 	// DeltaDim is the most columns of queries, keys and values of a head of a gated delta net; 0: nothing asks for one.
 	DeltaDim int
 }
@@ -42,7 +40,7 @@ func (a Account) Plus(b Account) Account {
 		a.Widest = b.Widest
 	}
 	return Account{a.Products + b.Products, a.Attention + b.Attention, a.Ops + b.Ops, a.Traffic + b.Traffic, a.Widest,
-		a.Recurrent || b.Recurrent, max(a.DeltaDim, b.DeltaDim)}
+		max(a.DeltaDim, b.DeltaDim)}
 }
 
 // Shape is of the micro-batch that visits are measured with.
@@ -268,37 +266,31 @@ func (c *counter) CombineRows(y, x, from, _ device.Mat, _ device.Mem, topK int) 
 	c.Traffic += int64(topK) * int64(y.Rows) * int64(y.Cols) * x.DType.Bytes()
 }
 
-// recurrent counts an operation that not all devices have.
-func (c *counter) recurrent(mats ...device.Mat) {
-	c.moves(mats...)
-	c.Recurrent = true
-}
+func (c *counter) CausalConv(y, x, _ device.Mat, _ device.Docs) { c.moves(y, x) }
 
-func (c *counter) CausalConv(y, x, _ device.Mat, _ device.Docs) { c.recurrent(y, x) }
+func (c *counter) CausalConvGrad(dx, _, dy, x, _ device.Mat, _ device.Docs) { c.moves(dx, dy, x) }
 
-func (c *counter) CausalConvGrad(dx, _, dy, x, _ device.Mat, _ device.Docs) { c.recurrent(dx, dy, x) }
-
-func (c *counter) Gate(y, x, gate device.Mat, _ device.GateKind) { c.recurrent(y, x, gate) }
+func (c *counter) Gate(y, x, gate device.Mat, _ device.GateKind) { c.moves(y, x, gate) }
 
 func (c *counter) GateGrad(dx, dgate, dy, x, gate device.Mat, _ device.GateKind) {
-	c.recurrent(dx, dgate, dy, x, gate)
+	c.moves(dx, dgate, dy, x, gate)
 }
 
-func (c *counter) DeltaGates(decay, beta, a, b, _, _ device.Mat) { c.recurrent(decay, beta, a, b) }
+func (c *counter) DeltaGates(decay, beta, a, b, _, _ device.Mat) { c.moves(decay, beta, a, b) }
 
 func (c *counter) DeltaGatesGrad(da, db, _, _, ddecay, dbeta, a, b, _, _ device.Mat) {
-	c.recurrent(da, db, ddecay, dbeta, a, b)
+	c.moves(da, db, ddecay, dbeta, a, b)
 }
 
 func (c *counter) GatedDelta(_, states, qkv, _, _ device.Mat, s device.DeltaSpec) {
-	c.recurrent(states)
+	c.moves(states)
 	c.DeltaDim = max(c.DeltaDim, s.KeyDim, s.ValueDim)
 	forward, _ := s.FLOPs(qkv.Rows)
 	c.Account.Attention += forward
 }
 
 func (c *counter) GatedDeltaGrad(_, _, _, dstates, _, qkv, _, _, states device.Mat, s device.DeltaSpec) {
-	c.recurrent(states, dstates)
+	c.moves(states, dstates)
 	_, backward := s.FLOPs(qkv.Rows)
 	c.Account.Attention += backward
 }

@@ -11,7 +11,6 @@ func TestDeviceWithNarrowDeltaHeads(t *testing.T) {
 	const dim = 128 // of the shape
 	n := Numerics{SequenceLen: 128, MicroBatch: 1, MicroBatches: 1, HeadChunk: 128}
 	r := named(t, "qwen3.5-4b", "h100-pcie5", n)
-	r.Device.NoRecurrence = false
 	for most, fits := range map[int]bool{0: true, dim: true, dim - 1: false} {
 		r.Device.MaxDeltaDim = most
 		err := r.Fits(context.Background())

@@ -178,16 +178,11 @@ func (r Request) check() error {
 			return err
 		}
 	}
-	if r.Device.NoRecurrence || r.Device.MaxDeltaDim > 0 {
-		blocks, _ := r.Model.ForwardAccount([]int{1})
-		on := cmp.Or(r.Device.Name, "this device")
-		if r.Device.NoRecurrence && blocks.Recurrent {
-			return fmt.Errorf("the model has gates or gated delta nets, and there are no kernels for them yet on %s; "+
-				"set device to cpu", on)
-		}
-		if most := r.Device.MaxDeltaDim; most > 0 && blocks.DeltaDim > most {
+	if most := r.Device.MaxDeltaDim; most > 0 {
+		if blocks, _ := r.Model.ForwardAccount([]int{1}); blocks.DeltaDim > most {
 			return fmt.Errorf("linear_key_head_dim, linear_value_head_dim: the model has heads of %d columns in gated "+
-				"delta nets, and on %s they can have %d; choose a model with narrower ones", blocks.DeltaDim, on, most)
+				"delta nets, and on %s they can have %d; choose a model with narrower ones", blocks.DeltaDim,
+				cmp.Or(r.Device.Name, "this device"), most)
 		}
 	}
 	if most := r.Device.MaxExperts; most > 0 {

@@ -209,7 +209,8 @@ func TestStandInTraining(t *testing.T) {
 	for _, c := range []struct {
 		variant string
 		compute tensor.DType
-	}{{"mistral-window", tensor.BF16}, {"qwen3-bias-untied", tensor.F32}, {"deepseek_v3", tensor.F32}} {
+	}{{"mistral-window", tensor.BF16}, {"qwen3_5", tensor.BF16}, {"qwen3-bias-untied", tensor.F32},
+		{"deepseek_v3", tensor.F32}, {"qwen3_5", tensor.F32}} {
 		if (testing.Short() || raceEnabled) && c.compute != tensor.BF16 {
 			continue
 		}

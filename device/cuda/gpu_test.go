@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 
@@ -112,9 +111,6 @@ func TestGPURepeats(t *testing.T) {
 func TestGPUTraining(t *testing.T) {
 	onGPU(t, func(t *testing.T, d *cuda.Device) {
 		for _, variant := range modeltest.Variants(t) {
-			if d.Info().NoRecurrence && slices.Contains(modeltest.DeltaVariants(t), variant) {
-				continue
-			}
 			for _, compute := range []tensor.DType{tensor.BF16, tensor.F32} {
 				t.Run(variant+" "+compute.String(), func(t *testing.T) {
 					trainingLaws(t, variant, compute, lawSteps, func() device.Device { return shared{d} })

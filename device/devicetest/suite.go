@@ -90,8 +90,7 @@ func (s Suite) Run(t *testing.T) {
 		}
 		t.Run(test.name, func(t *testing.T) {
 			r := newRig(t, s)
-			if lacks := r.dev.Info(); lacks.NoRecurrence && test.is(gatedDelta) ||
-				lacks.NoCaches && slices.ContainsFunc(cacheTests, test.is) {
+			if lacks := r.dev.Info(); lacks.NoCaches && slices.ContainsFunc(cacheTests, test.is) {
 				t.Skip("the device says that it has no such operations")
 			}
 			defer r.tell()

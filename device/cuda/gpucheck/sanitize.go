@@ -18,7 +18,7 @@ var sanitizers = []string{"compute-sanitizer", "/usr/local/cuda/bin/compute-sani
 // sanitizedRuns names the runs of TestGPUKernels that a sanitizer looks at: it makes them tens of times slower, so the
 // large ones are left to the row kernels.
 const sanitizedRuns = "TestGPUKernels/code/runs/(Add|Norm|NormGrad|RotatedSum|" +
-	"Sum|Loss|Fold|ScatterAdd|MatMul|Attention)"
+	"Sum|Loss|Fold|ScatterAdd|MatMul|Attention|GateGrad|Delta)"
 
 // sanitize runs the kernels below a tool of compute-sanitizer, which finds what guards around operands cannot see:
 // reads outside of them, and threads that race in shared memory.

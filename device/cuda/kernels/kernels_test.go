@@ -373,6 +373,17 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
+// Devices say how wide the heads of gated delta nets are that the kernels take.
+func TestMostDeltaDim(t *testing.T) {
+	all(t, func(t *testing.T, _ string, k *Kernel) {
+		for _, dim := range []string{"keydim", "valuedim"} {
+			if k.Source == "delta.py" && k.Arg(dim) >= 0 && k.Most[dim] != device.GPUMaxDeltaDim {
+				t.Errorf("%s takes a %s of %d, and devices say %d", k.Name, dim, k.Most[dim], device.GPUMaxDeltaDim)
+			}
+		}
+	})
+}
+
 // Devices say how many experts the kernels take.
 func TestMostExperts(t *testing.T) {
 	all(t, func(t *testing.T, _ string, k *Kernel) {
