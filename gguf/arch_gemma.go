@@ -68,12 +68,15 @@ func writeGemma2(m *decoder, add func(key string, value any)) {
 }
 
 func readGemma2(g *header, m *stated) error {
-	for key, def := range map[string]float64{scoreCap: 50, logitCap: 30} { // what llama.cpp takes
-		limit, err := g.positive(m.arch.name+"."+key, def)
+	for _, c := range []struct {
+		key   string
+		other float64 // what llama.cpp takes
+	}{{scoreCap, 50}, {logitCap, 30}} {
+		limit, err := g.positive(m.arch.name+"."+c.key, c.other)
 		if err != nil {
 			return err
 		}
-		m.also[key] = floatF32(limit)
+		m.also[c.key] = floatF32(limit)
 	}
 	return g.windows(m, 4096)
 }

@@ -30,6 +30,12 @@ func readMistral3(g *header, m *stated) error {
 	if err == nil && beta < 0 {
 		err = fmt.Errorf("metadata %s.%s is negative", m.arch.name, temperature)
 	}
+	if err == nil && beta > 0 {
+		if kind, _, _ := g.text(m.arch.name + "." + scalingType); kind != "yarn" {
+			err = fmt.Errorf("metadata %s.%s scales queries by position, which llama.cpp does with yarn only",
+				m.arch.name, temperature)
+		}
+	}
 	m.rope.QueryBeta = beta
 	return err
 }

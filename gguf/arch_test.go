@@ -403,6 +403,9 @@ func TestBadArchitectures(t *testing.T) {
 		change func(d *document)
 		words  []string
 	}{
+		"queries of positions without yarn": {func() *document { return small("mistral3") }, func(d *document) {
+			d.meta["mistral3.attention.temperature_scale"] = 0.1
+		}, []string{"temperature_scale", "with yarn only"}},
 		"no window": {smallGPTOSS, func(d *document) { delete(d.meta, "gpt-oss.attention.sliding_window") },
 			[]string{"sliding_window is missing"}},
 		"no sinks": {smallGPTOSS, func(d *document) { delete(d.tensors, "blk.0.attn_sinks.weight") },
