@@ -87,8 +87,6 @@ type Part struct {
 	Tensors     []Source // of checkpoints, in the order of Layout's fields
 }
 
-const headName = "lm_head.weight"
-
 // Read builds the model that a model directory's config.json describes.
 func Read(dir string) (*Model, error) {
 	c, err := hf.ReadConfig(dir)
@@ -136,8 +134,8 @@ func (s *Spec) build() (*Model, error) {
 	}
 	for l, layout := range layouts {
 		block := &s.Blocks[l]
-		if block.Parts() > 0 && block.Rule != nn.Pre {
-			return nil, fmt.Errorf("layer %d has a feed-forward in parts, which needs the residual rule Pre", l)
+		if block.Parts() > 0 && (block.Rule != nn.Pre || block.Scalar) {
+			return nil, fmt.Errorf("layer %d has a feed-forward in parts, which needs the rule Pre and no scalar", l)
 		}
 		m.Blocks = append(m.Blocks, block)
 		m.Like = append(m.Like, slices.IndexFunc(m.Blocks, func(b *nn.Block) bool { return reflect.DeepEqual(b, block) }))

@@ -11,7 +11,7 @@ import (
 
 // Check fails unless a checkpoint has every tensor of the model in its shape and in a type that can be read. It also
 // fails for a tensor that the model has no place for and does not carry: such a tensor means that config.json describes
-// another model. As in transformers, lm_head.weight is ignored where embeddings are tied, and so are the frequencies
+// another model. As in transformers, the head's weight is ignored where embeddings are tied, and so are the frequencies
 // that old checkpoints carry.
 func (m *Model) Check(w *hf.Weights) error {
 	known := m.known()
@@ -28,7 +28,7 @@ func (m *Model) Check(w *hf.Weights) error {
 		}
 	}
 	for _, name := range w.Names() {
-		if known[name] || m.carriedAs(name) != "" || m.Tied && name == headName ||
+		if known[name] || m.carriedAs(name) != "" || m.Tied && name == m.HeadName() ||
 			strings.HasSuffix(name, "rotary_emb.inv_freq") {
 			continue
 		}
@@ -36,6 +36,16 @@ func (m *Model) Check(w *hf.Weights) error {
 		return fmt.Errorf("%s: tensor %.200q has no place in the %s that config.json describes: the weights and config.json are not of one model", info.File, name, m.Type)
 	}
 	return nil
+}
+
+// HeadName is what files call the head's weight, also where embeddings are tied and files need none; "" if the family
+// has no name for it.
+func (m *Model) HeadName() string {
+	line, word, ok := m.names.find("lm_head.weight")
+	if !ok {
+		return ""
+	}
+	return strings.ReplaceAll(m.names[line].HF, "*", word)
 }
 
 // known are the names of the model's own tensors.

@@ -413,3 +413,14 @@ func TestTrainFLOPs(t *testing.T) {
 		t.Errorf("%d, want %d", got, want)
 	}
 }
+
+// Where embeddings are tied, files may have the head's weight, by the family's own name for it.
+func TestNamesOfTiedHeads(t *testing.T) {
+	for variant, want := range map[string]string{"llama": "lm_head.weight", "gpt_neox": "embed_out.weight",
+		"gemma3": "language_model.lm_head.weight"} {
+		m := mustBuild(t, variant, map[string]any{"tie_word_embeddings": true})
+		if !m.Tied || m.HeadName() != want {
+			t.Errorf("%s: tied: %v, the head is %q, want %q", variant, m.Tied, m.HeadName(), want)
+		}
+	}
+}

@@ -177,7 +177,7 @@ func (g *growth) grows(name string) bool {
 			return true
 		}
 	}
-	return name == "lm_head.weight"
+	return name == m.HeadName()
 }
 
 // specs are the tensors to write, and their bytes.
