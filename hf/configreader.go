@@ -33,7 +33,8 @@ type ConfigReader struct {
 // inertKeys have no influence on the mathematics of a decoder, or only say again what the tensors say.
 var inertKeys = []string{
 	"_name_or_path", "_commit_hash", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation",
-	"architectures", "model_type", "transformers_version", "transformers.js_config", "torch_dtype", "dtype", "torchscript",
+	"architectures", "model_type", "auto_map", "transformers_version", "transformers.js_config", "torch_dtype", "dtype",
+	"torchscript",
 	"use_cache", "return_dict", "output_hidden_states", "output_attentions", "initializer_range", "tokenizer_class",
 	"bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
 	"decoder_start_token_id", "prefix", "task_specific_params", "problem_type", "finetuning_task", "id2label", "label2id",

@@ -107,7 +107,7 @@ var families = []Family{
 		Constants: glmCorrection, Carried: glmNextToken},
 	{ModelType: "deepseek_v3", Read: readDeepSeekV3, Names: latentMoE, Defaults: deepseekV3Defaults,
 		Constants: glmCorrection, Carried: glmNextToken},
-	{ModelType: "deepseek_v2", Read: readDeepSeekV2, Names: latentMoE},
+	{ModelType: "deepseek_v2", Read: readDeepSeekV2, Names: latentMoE, Defaults: deepseekV2Defaults},
 }
 
 // Families are the supported values of model_type.
@@ -165,6 +165,7 @@ type Multiplier struct {
 const (
 	maxLayers = 1 << 12
 	maxWidth  = 1 << 20
+	maxHeads  = 1 << 16 // of all layers: names and cuts of each take memory
 	maxVocab  = 1 << 24
 )
 
@@ -208,6 +209,9 @@ func (s *Spec) common(r *hf.ConfigReader) {
 		s.GLU.Inner = limited(r, "intermediate_size", maxWidth)
 	}
 	s.Attention.Heads = limited(r, "num_attention_heads", maxWidth)
+	if s.Attention.Heads > maxHeads/max(s.Layers, 1) {
+		r.Fail("num_attention_heads", "more than %d in all layers together are not supported", maxHeads)
+	}
 	s.norms(r)
 	s.activation(r)
 

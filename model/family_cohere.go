@@ -49,4 +49,8 @@ func readCommand(r *hf.ConfigReader, s *Spec) {
 	s.Attention.QKVBias, s.Attention.OutBias = bias, bias
 	s.LogitScale = float32(r.Positive("logit_scale", 0.0625))
 	r.Require("use_qk_norm", false) // layer norms of each head with weights of its own
+	r.Ignore("model_max_length")    // Command R v01 has it for other programs
+	if s.LogitScale == 0 {
+		r.Fail("logit_scale", "it is 0 in fp32")
+	}
 }

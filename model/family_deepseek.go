@@ -26,11 +26,14 @@ var latentMoE = glmMoE.Without("q.*", "k.*", "v.*", "q_norm.*", "k_norm.*").Befo
 
 // deepseekV3Defaults are those of transformers (configuration_deepseek_v3.py).
 var deepseekV3Defaults = map[string]any{"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5,
-	"first_k_dense_replace": 3}
+	"first_k_dense_replace": 3, "q_lora_rank": 1536}
+
+// deepseekV2Defaults are those of transformers (configuration_deepseek_v2.py).
+var deepseekV2Defaults = map[string]any{"q_lora_rank": 1536}
 
 // glm4MoELiteDefaults are those of transformers (configuration_glm4_moe_lite.py).
 var glm4MoELiteDefaults = map[string]any{"num_experts_per_tok": 4, "routed_scaling_factor": 1.8,
-	"qk_nope_head_dim": 192, "v_head_dim": 256}
+	"qk_nope_head_dim": 192, "v_head_dim": 256, "q_lora_rank": 768}
 
 // readDeepSeekV3 reads DeepSeek-V3 and what took over its form, such as Moonlight: latent attention, dense layers
 // first, and GLM's experts. Source: transformers, configuration_deepseek_v3.py and modeling_deepseek_v3.py.
@@ -118,7 +121,7 @@ func (s *Spec) latentAttention(r *hf.ConfigReader) {
 	switch {
 	case r.Err() != nil:
 		return
-	case l.QueryRank < 0 || l.QueryRank > most:
+	case r.Has("q_lora_rank") && l.QueryRank < 1 || l.QueryRank > most:
 		r.Fail("q_lora_rank", "it is from 1 to %d; without one it is null", most)
 	case l.KeyRank > most:
 		r.Fail("kv_lora_rank", "more than %d is not supported", most)
@@ -127,20 +130,23 @@ func (s *Spec) latentAttention(r *hf.ConfigReader) {
 	case l.ValueDim > heads:
 		r.Fail("v_head_dim", "values that are wider than keys (%d) are not supported", heads)
 	}
-	l.Rope = readPartialRope(r, l.Rotated, 10000, 1)
-	l.Scale = float32(math.Pow(float64(heads), -0.5) * latentScale(r))
+	l.Rope = readRope(r, l.Rotated, 10000)
+	l.Scale = float32(math.Pow(float64(heads), -0.5) * latentScale(r, l.Rope.Factor))
 	s.Mixers = slices.Repeat([]nn.Mixer{l}, s.Layers)
 }
 
-// latentScale is the factor of scores of a model whose rotary frequencies are stretched.
-func latentScale(r *hf.ConfigReader) float64 {
+// latentScale is the factor of scores of a model whose rotary frequencies are stretched by a factor.
+func latentScale(r *hf.ConfigReader, factor float64) float64 {
 	for _, key := range []string{"rope_scaling", "rope_parameters"} {
 		o, ok := r.Object(key)
 		if !ok || o.StringOr("rope_type", o.StringOr("type", "default")) == "default" {
 			continue
 		}
-		if all, factor := o.FloatOr("mscale_all_dim", 0), o.FloatOr("factor", 1); all != 0 && factor > 1 {
+		if all := o.FloatOr("mscale_all_dim", 0); all != 0 && factor > 1 {
 			by := 0.1*all*math.Log(factor) + 1
+			if !(by > 0 && by <= 1e6) {
+				o.Fail("mscale_all_dim", "scores would be multiplied by the square of %g", by)
+			}
 			return by * by
 		}
 	}

@@ -65,6 +65,8 @@ func TestLatentConfig(t *testing.T) {
 		{"deepseek_v3", map[string]any{"rope_parameters": absent, "rope_theta": 10000, "rope_scaling": map[string]any{
 			"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
 			"original_max_position_embeddings": 4096}}, ""},
+		{"deepseek_v3", map[string]any{"pretraining_tp": 1, "torch_dtype": "bfloat16", "tie_word_embeddings": false,
+			"auto_map": map[string]any{"AutoConfig": "configuration_deepseek.DeepseekV3Config"}}, ""},
 		{"deepseek_v3", map[string]any{"moe_layer_freq": 2}, `moe_layer_freq" is 2: supported is 1`},
 		{"deepseek_v3", map[string]any{"scoring_func": "softmax"}, `supported is sigmoid`},
 		{"deepseek_v3", map[string]any{"rope_interleave": false}, `supported is true`},
@@ -74,6 +76,16 @@ func TestLatentConfig(t *testing.T) {
 		{"deepseek_v3", map[string]any{"v_head_dim": 1 << 19}, `heads that are together wider than 524288`},
 		{"deepseek_v3", map[string]any{"kv_lora_rank": 1 << 20}, `more than 524288 is not supported`},
 		{"deepseek_v3", map[string]any{"q_lora_rank": -1}, `it is from 1 to`},
+		{"deepseek_v3", map[string]any{"q_lora_rank": 0}, `it is from 1 to`},
+		{"deepseek_v3", map[string]any{"partial_rotary_factor": 0.5}, `supported is 1`},
+		{"glm4_moe_lite", map[string]any{"partial_rotary_factor": 0.5}, `supported is 1`},
+		{"glm4_moe_lite", map[string]any{"partial_rotary_factor": 1.0}, ""},
+		{"deepseek_v3", map[string]any{"rope_parameters": map[string]any{"rope_type": "yarn", "rope_theta": 10000.0,
+			"factor": 40.0, "original_max_position_embeddings": 512, "mscale_all_dim": 1e300}}, `the square of`},
+		{"deepseek_v3", map[string]any{"rope_parameters": map[string]any{"rope_type": "yarn", "rope_theta": 10000.0,
+			"factor": 40.0, "original_max_position_embeddings": 512, "mscale_all_dim": -10}}, `the square of`},
+		{"deepseek_v3", map[string]any{"num_attention_heads": 1 << 17, "num_key_value_heads": 1 << 17},
+			`more than 65536 in all layers`},
 		{"deepseek_v3", map[string]any{"num_key_value_heads": 1}, `supported is 3`},
 		{"deepseek_v3", map[string]any{"n_shared_experts": -1}, `it must not be negative`},
 		{"glm4_moe_lite", map[string]any{"mlp_layer_types": absent, "first_k_dense_replace": 1}, ""},
@@ -86,6 +98,18 @@ func TestLatentConfig(t *testing.T) {
 		_, err := build(t, c.variant, c.set)
 		if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s with %v: %v", c.variant, c.set, err)
+		}
+	}
+}
+
+// Without a rank, queries have that of transformers, and null means a product of their own.
+func TestAbsentQueryRank(t *testing.T) {
+	for variant, want := range map[string]int{"deepseek_v3": 1536, "glm4_moe_lite": 768, "deepseek_v2": 1536} {
+		for rank, set := range map[int]any{want: absent, 0: nil} {
+			m := mustBuild(t, variant, map[string]any{"q_lora_rank": set})
+			if got := m.Blocks[0].Mixer.(nn.LatentAttention).QueryRank; got != rank {
+				t.Errorf("%s with q_lora_rank %v: %d, want %d", variant, set, got, rank)
+			}
 		}
 	}
 }

@@ -176,7 +176,9 @@ func rotated(r, params *hf.ConfigReader, headDim int, defaultFactor float64) int
 	switch {
 	case r.Err() != nil || n == headDim:
 		return 0
-	case factor > 1 || n < 2 || n%2 != 0:
+	case factor > 1:
+		at.Fail(key, "more than 1 cannot be rotated of a head")
+	case n < 2 || n%2 != 0:
 		at.Fail(key, "of heads of width %d that is %d columns, and an even number of them is rotated", headDim, n)
 	}
 	return n
