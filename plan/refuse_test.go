@@ -28,5 +28,3 @@ func TestCachesWithOneMicroBatch(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func second[T any](_ T, err error) error { return err }
