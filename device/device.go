@@ -45,7 +45,8 @@ type Device interface {
 
 	// PrepareAttention reserves what the driver needs of its own (see Info.AttentionElemBytes) for the gradient of an
 	// attention over queries [positions, heads*headDim], before streams are made. Without it the first gradient that
-	// needs more reserves it. Operands have the type t. It fails for heads that the device's kernels do not take.
+	// needs more reserves it. Operands have the type t. It fails for heads that are wider than Info.MaxHeadDim says of
+	// scores without a soft cap.
 	PrepareAttention(positions, heads, headDim int, t tensor.DType) error
 
 	// Close releases the device. Streams and buffers must have been closed.
@@ -99,6 +100,10 @@ type Info struct {
 	// MaxExperts is the most experts of which a row can choose; 0: there is no limit.
 	MaxExperts int
 
+	// MaxHeadDim is the most columns that a head of an attention may have. The driver has no kernels for more, or no
+	// scratch.
+	MaxHeadDim HeadDims
+
 	// MaxDeltaDim is the most columns of queries, keys and values that a head of a gated delta net may have; 0: there
 	// is no limit. The driver has no scratch for more, or no kernels.
 	MaxDeltaDim int
@@ -132,6 +137,24 @@ const (
 // GPUMaxExperts is Info.MaxExperts of a GPU: a program of the kernels that route has all experts of a row at once.
 const GPUMaxExperts = 512
 
+// HeadDims are limits of the columns of a head of an attention, by what is asked of it; 0: there is no limit.
+type HeadDims struct {
+	BF16  int // of operands in bf16, if scores have no soft cap
+	Other int // in fp32, or with a soft cap
+}
+
+// Of is the limit for operands of a type, for scores with a soft cap or without one.
+func (m HeadDims) Of(t tensor.DType, capped bool) int {
+	if t == tensor.BF16 && !capped {
+		return m.BF16
+	}
+	return m.Other
+}
+
+// GPUMaxHeadDim is Info.MaxHeadDim of a GPU. Operands of wider heads in fp32 are more than the shared memory of most
+// GPUs holds, and no model has wider ones with a soft cap.
+var GPUMaxHeadDim = HeadDims{BF16: 512, Other: 256}
+
 // GPUMaxDeltaDim is Info.MaxDeltaDim of a GPU: a program of the kernels for gradients of queries and keys has all
 // columns of a head at once.
 const GPUMaxDeltaDim = 128
@@ -140,7 +163,7 @@ const GPUMaxDeltaDim = 128
 // are not written yet.
 func GPU() Info {
 	return Info{PinnedDeviceBytesPerMiB: GPUPinnedDeviceBytesPerMiB, PinnedHostBytesPerMiB: GPUPinnedHostBytesPerMiB,
-		MaxExperts: GPUMaxExperts, MaxDeltaDim: GPUMaxDeltaDim, NoCaches: true}
+		MaxExperts: GPUMaxExperts, MaxHeadDim: GPUMaxHeadDim, MaxDeltaDim: GPUMaxDeltaDim, NoCaches: true}
 }
 
 // Buffer is an allocation of one driver.

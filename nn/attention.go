@@ -103,6 +103,8 @@ func (a Attention) Values(int) []Value {
 // Rotary implements Rotated.
 func (a Attention) Rotary() RopeFrequencies { return a.Rope }
 
+func (a Attention) head() (columns int, capped bool) { return a.HeadDim, a.SoftCap > 0 }
+
 func (a Attention) qCols() int  { return a.Heads * a.HeadDim }
 func (a Attention) kvCols() int { return a.KVHeads * a.HeadDim }
 func (a Attention) qkCols() int { return a.qCols() + a.kvCols() }

@@ -63,6 +63,15 @@ type Dense interface {
 	Backward(p *Pass, h, dy, dx device.Mat)
 }
 
+// AttentionHead is the number of columns of a head of the block's attention, and whether its scores have a soft cap; 0
+// columns if the block has another mixer.
+func (d *Block) AttentionHead() (columns int, capped bool) {
+	if a, ok := d.Mixer.(interface{ head() (int, bool) }); ok {
+		return a.head()
+	}
+	return 0, false
+}
+
 // Fields are the block's tensors. Matrices come first and decay; norms, other vectors and biases follow and do not,
 // so that the optimizer walks two runs.
 func (d *Block) Fields() []tensor.Field {

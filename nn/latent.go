@@ -115,6 +115,8 @@ func (l LatentAttention) Values(int) []Value {
 // Rotary implements Rotated.
 func (l LatentAttention) Rotary() RopeFrequencies { return l.Rope }
 
+func (l LatentAttention) head() (columns int, capped bool) { return l.headDim(), false }
+
 func (l LatentAttention) headDim() int   { return l.Plain + l.Rotated }
 func (l LatentAttention) cols() int      { return l.Heads * l.headDim() }
 func (l LatentAttention) valueCols() int { return l.Heads * l.ValueDim }

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
 )
 
 // Request has all that a plan is made from.
@@ -178,6 +179,11 @@ func (r Request) check() error {
 			return err
 		}
 	}
+	for layer, d := range r.Model.Blocks {
+		if err := r.checkHeads(layer, d); err != nil {
+			return err
+		}
+	}
 	if most := r.Device.MaxDeltaDim; most > 0 {
 		if blocks, _ := r.Model.ForwardAccount([]int{1}); blocks.DeltaDim > most {
 			return fmt.Errorf("linear_key_head_dim, linear_value_head_dim: the model has heads of %d columns in gated "+
@@ -194,6 +200,25 @@ func (r Request) check() error {
 		}
 	}
 	return nil
+}
+
+// checkHeads refuses a layer with wider heads of attention than the device takes, before anything is computed.
+func (r Request) checkHeads(layer int, d *nn.Block) error {
+	columns, capped := d.AttentionHead()
+	limits, compute := r.Device.MaxHeadDim, r.Numerics.Compute
+	most := limits.Of(compute, capped)
+	if most == 0 || columns <= most {
+		return nil
+	}
+	remedy := "set device to cpu"
+	switch {
+	case columns <= limits.Of(tensor.BF16, capped):
+		remedy = "set precision: {compute: bf16}, or device: cpu"
+	case r.Device.Unified:
+		remedy = "choose a model with narrower ones"
+	}
+	return fmt.Errorf("head_dim: layer %d has heads of %d columns, and on %s they can have %d in %v; %s", layer,
+		columns, cmp.Or(r.Device.Name, "this device"), most, compute, remedy)
 }
 
 // CanContinue says why passes over a model on a device cannot continue those before them, if they cannot.

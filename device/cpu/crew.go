@@ -34,10 +34,10 @@ type crew struct {
 	held      atomic.Int64    // bytes of blocks
 }
 
-// The widest heads that a crew is equipped for from the start: of an attention, and of a gated delta net.
+// The widest heads that a crew is equipped for, Info.MaxHeadDim and Info.MaxDeltaDim.
 const (
 	headDim  = 512
-	deltaDim = 128 // Info.MaxDeltaDim
+	deltaDim = 128
 )
 
 // firstBlocks is the scratch that each worker has from the start.

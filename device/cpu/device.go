@@ -100,8 +100,8 @@ func (d *Device) bind(worker int) {
 // Info implements device.Device.
 func (d *Device) Info() device.Info {
 	return device.Info{Name: d.name, Unified: true, OverheadBytes: d.crew.overheadBytes(),
-		AttentionElemBytes: attentionElemBytes, MaxDeltaDim: deltaDim, Workers: d.workers,
-		Numerics: fmt.Sprintf("CPU, %v", d.level)}
+		AttentionElemBytes: attentionElemBytes, MaxHeadDim: device.HeadDims{BF16: headDim, Other: headDim},
+		MaxDeltaDim: deltaDim, Workers: d.workers, Numerics: fmt.Sprintf("CPU, %v", d.level)}
 }
 
 // Alloc implements device.Device. The memory is made resident at once, so that a shortage is an error here.

@@ -5,17 +5,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/tensor"
 )
-
-// maxHeadDim is the widest head that the attention kernels take. Operands of wider ones in fp32 are more than the
-// shared memory of most GPUs holds, and no model has wider ones with a soft cap.
-func maxHeadDim(t tensor.DType, capped bool) int {
-	if t == tensor.BF16 && !capped {
-		return 512
-	}
-	return 256
-}
 
 // RoPE implements device.AttentionOps.
 func (s *Stream) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
@@ -107,9 +97,9 @@ func sizes(to []arg, q device.Mat, spec device.AttentionSpec) []arg {
 
 // attend launches the kernel made for this head size and aligned operands if there is one, else the narrowest that has room for it.
 func (s *Stream) attend(name string, q device.Mat, spec device.AttentionSpec, args []arg) error {
-	if most := maxHeadDim(q.DType, spec.SoftCap > 0); spec.HeadDim > most {
+	if most := device.GPUMaxHeadDim.Of(q.DType, spec.SoftCap > 0); spec.HeadDim > most {
 		return fmt.Errorf("heads of %d columns: the kernels take at most %d, in bf16 without a soft cap %d",
-			spec.HeadDim, most, maxHeadDim(tensor.BF16, false))
+			spec.HeadDim, most, device.GPUMaxHeadDim.BF16)
 	}
 	if spec.Scale <= 0 {
 		return fmt.Errorf("a scale of %g: the kernels take positive ones", spec.Scale)
@@ -153,7 +143,7 @@ func (s *Stream) SplitHeads(a, b, y device.Mat, heads int) {
 			return err
 		}
 		rest := y.ColRange(n, y.Cols-n)
-		if b.Cols > d-n {
+		if b.Cols == heads*(d-n) { // of one head, too: a sum of one negative zero is another zero
 			return s.moveHeads(b, rest, heads, d-n, d-n, d)
 		}
 		return s.launch(named("sum_heads", typeName(y.DType)), ptr(b.Mem), ptr(rest.Mem), i32(y.Rows), i32(heads),

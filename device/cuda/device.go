@@ -203,7 +203,7 @@ func (d *Device) Info() device.Info { return d.info }
 // PrepareAttention implements device.Device: there is nothing to reserve, but heads may be larger than the kernels
 // take.
 func (d *Device) PrepareAttention(positions, heads, headDim int, t tensor.DType) error {
-	if most := maxHeadDim(t, false); headDim > most {
+	if most := device.GPUMaxHeadDim.Of(t, false); headDim > most {
 		return fmt.Errorf("device %s: heads of %d columns: the attention kernels take at most %d in %s; "+
 			"set device to cpu", d.id, headDim, most, t)
 	}

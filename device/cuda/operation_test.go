@@ -78,7 +78,7 @@ func TestTabulate(t *testing.T) {
 		for _, name := range []string{"attention", "attention_dkdv", "attention_dq"} {
 			for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
 				for _, isCapped := range []bool{false, true} {
-					for width := 1; width <= maxHeadDim(dtype, isCapped); width++ {
+					for width := 1; width <= device.GPUMaxHeadDim.Of(dtype, isCapped); width++ {
 						o := heads(name, typeName(dtype), width)
 						if isCapped {
 							o = capped(name, typeName(dtype), width)
