@@ -253,16 +253,19 @@ func TestReferenceGradients(t *testing.T) {
 	check("GatedDelta decay", decays, ddecays, recurrence)
 	check("GatedDelta beta", betas, dbetas, recurrence)
 
-	for name, cols := range map[string]int{"of its own": 6, "shared": 2} {
-		first, rest, dy := normal(4, 3*5), normal(4, cols), normal(4, 3*5+3*2)
+	for _, b := range []struct {
+		name string
+		cols int
+	}{{"of its own", 6}, {"shared", 2}} {
+		first, rest, dy := normal(4, 3*5), normal(4, b.cols), normal(4, 3*5+3*2)
 		y, dFirst, dRest := n.like(dy), n.like(first), n.like(rest)
 		n.SplitHeads(dFirst, dRest, dy, 3)
 		join := func() float64 {
 			n.JoinHeads(y, first, rest, 3)
 			return inner(dy, y)
 		}
-		check("JoinHeads a, b "+name, first, dFirst, join)
-		check("JoinHeads b "+name, rest, dRest, join)
+		check("JoinHeads a, b "+b.name, first, dFirst, join)
+		check("JoinHeads b "+b.name, rest, dRest, join)
 	}
 
 	angles := make([]float64, 4*3)

@@ -12,9 +12,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The programs of a check embed the same kernels, 12 MB each, which are compressed already. gzip looks back 32 KiB and
-// cannot see that: three copies made a folder of 49 MiB, which with the tree was too much for one transfer. One window
-// over all files finds the copies (20 MiB), and this program unpacks them, so that the target needs no tool for it.
+// The programs of a check embed the same kernels, 8 MB each, which are compressed already. gzip looks back 32 KiB and
+// cannot see that. Three copies and the tree are too much for one transfer. One window over all files finds the copies,
+// and this program unpacks them, so that the target needs no tool for it.
 
 // packedName is the archive next to this program in a packed folder.
 const packedName = "files.tar.zst"
@@ -44,7 +44,7 @@ func packFiles(dir, to string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	// The faster levels keep too few places to find a copy that is 20 MiB back.
+	// The faster levels keep too few places to find a copy that is 10 MiB back or more.
 	z, err := zstd.NewWriter(file, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithWindowSize(windowBytes))
 	if err != nil {
 		return err

@@ -253,7 +253,7 @@ func cut(unpacked []byte, sizes map[string]int, wanted string) (part, rest []byt
 	return part, rest
 }
 
-// Load unpacks the kernels of a target. It takes some milliseconds; keep the set.
+// Load unpacks the kernels of a target. It takes a tenth of a second; keep the set.
 func Load(target string) (*Set, error) {
 	if !slices.Contains(Targets, target) {
 		return nil, fmt.Errorf("there are kernels for %s, not for %q", strings.Join(Targets, " and "), target)
