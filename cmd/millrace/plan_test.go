@@ -46,7 +46,7 @@ func TestWhatIf(t *testing.T) {
 	}
 
 	for want, args := range map[string][]string{
-		"known are dense-123b":       {"--shape", "list"},
+		"deepseek-v3, dense-123b":    {"--shape", "list"},
 		"known are rtx2060":          {"--shape", "qwen3-8b", "--machine", "list"},
 		"--tbw":                      {"--shape", "qwen3-8b", "--tbw", "much"},
 		"give one of them":           {"--shape", "qwen3-8b", "--model", "x"},
