@@ -11,6 +11,17 @@ RACE = store checkpoint data probe device/cpu device/cpu/pool device/null device
 	trace hostmem vfs hf/hub internal/fault internal/cudatest/...
 RACE_PACKAGES = $(addprefix ./,$(RACE))
 
+# Tests of train that run what its other tests run, in many runs: minutes under the race detector, for no goroutine that
+# those do not have. make test runs them.
+RACE_REPEATS = TestAdviceOnAResume TestAnEndedRunIsMadeLonger TestAnyOrderResumes TestBestIsOfTheSameData \
+	TestConstantsMove TestDamageSinceAChangeOfData TestEpochsAreRoundedUp TestFilesOfARunAreNotLinks \
+	TestLossOfConversations TestPartOfTheOutputDirectoryIsLost TestPatience TestPatienceAtTheEnd \
+	TestPatienceInterruptedEvaluation TestPatienceRaisedAndLowered TestPlanForLessMemoryThanItTakes \
+	TestResumeOnAnotherDevice TestResumeOnConversations TestResumeRefuses TestResumeWith \
+	TestSizesSurviveAKill TestTrainedCheckpoints TestWeeksOfAnOperator \
+	TestWrittenBytesAgreeWithTheKernel
+space := $(subst ,, )
+
 # SHORT=-short leaves out what takes long.
 SHORT ?=
 
@@ -73,7 +84,7 @@ hostile: ## what users do wrong and what the world does to them: is each answere
 race: ## the tests of what runs concurrently, under the race detector (SHORT=-short: the quick ones)
 	@command -v "$$($(GO) env CC | cut -d' ' -f1)" >/dev/null || \
 		{ echo "make race: the race detector needs cgo, and there is no C compiler: install gcc or clang, or set CC" >&2; exit 1; }
-	CGO_ENABLED=1 $(GO) test -race -timeout 40m $(SHORT) $(SLOWEST) $(RACE_PACKAGES)
+	CGO_ENABLED=1 $(GO) test -race -timeout 40m $(SHORT) $(if $(SHORT),-skip '^($(subst $(space),|,$(strip $(RACE_REPEATS))))$$') $(SLOWEST) $(RACE_PACKAGES)
 
 .PHONY: kernels
 kernels: ## compile the GPU kernels whose sources changed (needs Python, no GPU)

@@ -254,9 +254,6 @@ func TestConstantsInGGUF(t *testing.T) {
 
 // Constants are the same streamed and in a run that continues.
 func TestConstantsMove(t *testing.T) {
-	if testing.Short() {
-		t.Skip("left out by -short: it trains many runs, which is minutes under the race detector; make test runs it")
-	}
 	c, env, said := glmRun(t, writeGLM(t, [2]int{2, 7}, ""))
 	c.MaxSteps, c.LRScheduler = 6, "constant"
 	run := func(c runfile.Config, steps int, name string) string {

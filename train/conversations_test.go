@@ -129,9 +129,6 @@ func chatConfig(t testing.TB, sets ...data.Source) *runfile.Config {
 // themselves; of held-out conversations, too. With the first learning rate at zero, both are of the model that the
 // run began with.
 func TestLossOfConversations(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	all := dialogs(20)
 	for name, c := range map[string]struct {
 		counts counting
@@ -184,9 +181,6 @@ func TestLossOfConversations(t *testing.T) {
 // A run on several sets with weights and held-out documents, stopped in the middle of an epoch and again in the next,
 // ends with the bits of one that was not.
 func TestResumeOnConversations(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	all := dialogs(24)
 	text := data.Source{Path: corpus(t), Type: data.Text, Weight: 0.2}
 	twice := writeDialogs(t, data.Messages, all[:10])

@@ -123,9 +123,6 @@ func fillDisk(t *testing.T, path string) {
 
 // A run reports as many written bytes as the kernel has counted.
 func TestWrittenBytesAgreeWithTheKernel(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector, which has no part in what is counted; make test runs it")
-	}
 	memdir.OnDisk(t)
 	if _, err := kernelWritten(); err != nil {
 		t.Skip("this system does not count: ", err)

@@ -11,9 +11,6 @@ import (
 // Epochs that end inside a step are rounded up. A run that began when they were rounded down keeps its steps, and so
 // does one that has ended.
 func TestEpochsAreRoundedUp(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	for _, c := range []struct {
 		all, whole int
 		asked      float64

@@ -67,9 +67,6 @@ func TestRemovedOutputDirectory(t *testing.T) {
 // A run makes again the part of its output directory that was removed, and touches nothing else: its records stay,
 // and so do its checkpoints, as far as they are there. Where the directory was moved, the run makes another one.
 func TestPartOfTheOutputDirectoryIsLost(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	for _, what := range []string{"checkpoints/.lock", "checkpoints", "metrics.jsonl and the lock", "moved"} {
 		t.Run(what, func(t *testing.T) {
 			alone := withEval(smallConfig(t))

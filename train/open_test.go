@@ -560,9 +560,6 @@ func TestACopyOfTheNextBatchIsTaken(t *testing.T) {
 // is closed after each Save and continues from the checkpoint, where it fetches those batches again that came after
 // the latest step: weights, steps and the place in the data.
 func TestAnyOrderResumes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("left out by -short: it trains many runs, which is minutes under the race detector; make test runs it")
-	}
 	base := smallConfig(t)
 	base.Numerics = runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
 	rapid.Check(t, func(rt *rapid.T) {

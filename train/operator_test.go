@@ -62,9 +62,6 @@ type operator struct {
 // left alone, or with one line, and a refused one has changed nothing. No run loses what it has saved unless the
 // operator has removed or damaged it, and no file of another run ever changes.
 func TestWeeksOfAnOperator(t *testing.T) {
-	if testing.Short() {
-		t.Skip("left out by -short: it trains many runs, which is minutes under the race detector; make test runs it")
-	}
 	seed, n := *weekSeed, *weeks
 	if seed == 0 {
 		seed = rand.Uint64()

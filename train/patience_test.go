@@ -52,9 +52,6 @@ func endOf(records []trace.Metrics, patience int) int {
 // Killed and stopped anywhere it ends after the same step, with the same bits. Started again it does nothing, and with
 // more patience it continues as if it had never ended.
 func TestPatience(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	patient := overfitting(t)
 	patient.Stop.Patience = 0
 	all, err := Train(context.Background(), patient, Options{Env: newEnv(t)})
@@ -153,9 +150,6 @@ func TestPatience(t *testing.T) {
 // A run that ended early and saved nothing stays ended, by run.json. One whose model could not be written has its last
 // state, and writes the model when it is started again. With less patience than it had it ends at once.
 func TestPatienceAtTheEnd(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	c := overfitting(t)
 	c.Save = runfile.Save{}
 	want, err := Train(context.Background(), c, Options{Env: newEnv(t)})
@@ -198,9 +192,6 @@ func TestPatienceAtTheEnd(t *testing.T) {
 // A run that ended early, was continued, and gets its old patience again ends where it is now: its old model is not
 // that of its latest state.
 func TestPatienceRaisedAndLowered(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	c := overfitting(t)
 	first, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err != nil || first.EvalsNotLower != 3 {
@@ -220,9 +211,6 @@ func TestPatienceRaisedAndLowered(t *testing.T) {
 
 // A run that is stopped in the evaluation that would end it evaluates when it continues, and ends there.
 func TestPatienceInterruptedEvaluation(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	whole := overfitting(t)
 	counts := map[string]int64{}
 	o := &operations{}

@@ -347,9 +347,6 @@ func TestSizesDoNotFollowFromTheTokenCache(t *testing.T) {
 // TestAdviceOnAResume: a run that continues keeps its sizes, so that a refusal is about them, advises budgets alone,
 // and what it advises is accepted.
 func TestAdviceOnAResume(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: plans, and a step with the lanes of other tests; make test runs it")
-	}
 	c := tightConfig(t)
 	c.Memory.Device, c.Memory.Host = budget(t, "60MiB").Device, budget(t, "150MiB").Device
 	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {

@@ -193,9 +193,6 @@ func metricsOf(t *testing.T, dir string) []trace.Metrics {
 
 // A run does not continue with other mathematics: exit status 2, and the difference.
 func TestResumeRefuses(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	c := smallConfig(t)
 	until(t, c, "step  2/12")
 	for name, o := range map[string]struct {
@@ -241,9 +238,6 @@ func TestResumeRefuses(t *testing.T) {
 
 // A run continues on another device, and says that its bits may differ; on the same one it says nothing.
 func TestResumeOnAnotherDevice(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	for _, to := range []isa.Level{isa.Plain, isa.AVX512} {
 		t.Run(to.String(), func(t *testing.T) { resumeAtLevel(t, isa.Highest(), to) })
 	}

@@ -18,9 +18,6 @@ import (
 // What resume_with lists may change; the change is recorded, and a run that is stopped again after it continues to
 // the bit.
 func TestResumeWith(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	for name, o := range map[string]struct {
 		change func(*testing.T, *runfile.Config)
 		with   []string
@@ -93,9 +90,6 @@ func TestResumeWith(t *testing.T) {
 
 // A run that has ended becomes longer with resume_with, in its own directory.
 func TestAnEndedRunIsMadeLonger(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	c := smallConfig(t)
 	c.LRScheduler = "constant"
 	whole := *c
@@ -121,9 +115,6 @@ func TestAnEndedRunIsMadeLonger(t *testing.T) {
 
 // A better loss on other data is no better loss.
 func TestBestIsOfTheSameData(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	c := withEval(smallConfig(t))
 	c.Eval.Every, c.Save = 2, runfile.Save{Best: true, AtEnd: true}
 	until(t, c, "step  6/12")
@@ -144,9 +135,6 @@ func TestBestIsOfTheSameData(t *testing.T) {
 // Where the checkpoints since a change of the data are damaged, the run continues from one before it: the new data
 // begin there.
 func TestDamageSinceAChangeOfData(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	c := smallConfig(t)
 	c.MaxSteps, c.Epochs, c.Save = 0, 3, runfile.Save{Every: 2, AtEnd: true}
 	until(t, c, "step   5/")

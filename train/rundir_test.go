@@ -132,9 +132,6 @@ func TestFailedStartsLeaveLinks(t *testing.T) {
 
 // A link at the name of a file that a run writes is not written through: the run replaces it, or refuses it.
 func TestFilesOfARunAreNotLinks(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	for name, refused := range map[string]bool{"checkpoints/.lock": true, "metrics.jsonl": true, "trace.json": false,
 		"plan.json": false, "run.yaml": false, "run.yaml.tmp": false, "trace.json.tmp": false} {
 		t.Run(name, func(t *testing.T) {
@@ -179,9 +176,6 @@ func TestRunFileInItsOutputDirectory(t *testing.T) {
 // A run that was killed before its first checkpoint starts over with the sizes that it had: with another budget, the
 // same bits.
 func TestSizesSurviveAKill(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	c := smallConfig(t)
 	c.Precision, c.Memory = runfile.Defaults().Precision, budget(t, "6MiB")
 	c.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})

@@ -28,9 +28,6 @@ func trainedLoss(t *testing.T, env *Env, name, compute string, sources []data.So
 // A checkpoint has the loss of its export, to the bit, in either type: of runs with split and with fp32 master weights,
 // and in pieces.
 func TestTrainedCheckpoints(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	for name, change := range map[string]func(*runfile.Config){
 		"f32":  func(*runfile.Config) {},
 		"bf16": func(c *runfile.Config) { c.Precision = runfile.Defaults().Precision },

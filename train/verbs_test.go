@@ -456,9 +456,6 @@ func TestPlanFor(t *testing.T) {
 
 // A plan for this machine says when that has less memory than the run takes; a named machine is another one.
 func TestPlanForLessMemoryThanItTakes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short, for the race detector: these runs have the lanes of other tests; make test runs them")
-	}
 	c := runfile.Defaults()
 	c.Model, c.SequenceLen, c.BatchTokens = "none", 64, 256
 	c.Datasets = []data.Source{{Path: "not read", Type: data.Text}}
