@@ -24,7 +24,7 @@ var gemmaArchitectures = []*architecture{
 		read: readGemma3, config: configGemma3},
 }
 
-// gemmaScalar is what llama.cpp takes for query_pre_attn_scalar: the width of a head, and for the largest model that of
+// gemmaScalar returns the query_pre_attn_scalar that llama.cpp takes: the width of a head, and for the largest model that of
 // a share of the hidden size. Source: its src/models/gemma2.cpp and gemma3.cpp.
 func gemmaScalar(arch *architecture, layers, hidden, heads, headDim int) int {
 	if largest := map[string]int{"gemma2": 46, "gemma3": 62}[arch.name]; layers == largest {

@@ -38,8 +38,8 @@ var deltaArchitectures = []*architecture{
 		refuse: refuseDelta, write: writeDelta, read: readDelta, config: configDelta},
 }
 
-// deltaEps is what the model adds to the squares of queries and keys before it divides by their root, and llama.cpp the
-// number of all norms.
+// deltaEps is added to the squares of queries and keys before they are divided by their root; llama.cpp adds the number
+// of all norms.
 const deltaEps = 1e-6
 
 // delta is the first gated delta net of the model.

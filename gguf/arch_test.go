@@ -592,7 +592,7 @@ func TestNestedRefuses(t *testing.T) {
 	wantOneLine(t, err, "text_config.attention_bias", "qwen3vl", "use")
 }
 
-// TestWindowsInFiles: which layers have a window is what a file lists, or what llama.cpp takes without a list.
+// TestWindowsInFiles: a file lists the layers that have a window; without a list they are those of llama.cpp.
 func TestWindowsInFiles(t *testing.T) {
 	for name, c := range map[string]struct {
 		arch   string

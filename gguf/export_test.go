@@ -148,7 +148,7 @@ func deltaConfig(more map[string]any) map[string]any {
 	return keys
 }
 
-// returns is what families come back as that a GGUF file does not tell from another one.
+// returns names the family that comes back where a GGUF file does not tell two families apart.
 var returns = map[string]string{"gemma3": "gemma3_text", "mistral3": "mistral", "qwen2_5_vl": "qwen2",
 	"qwen3_vl": "qwen3", "qwen3_vl_moe": "qwen3_moe", "mistral": "llama", "qwen3_5": "qwen3_5_text",
 	"qwen3_5_moe": "qwen3_5_moe_text"}

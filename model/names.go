@@ -159,7 +159,7 @@ type share struct {
 	numbers    Numbers
 }
 
-// held is what files hold of a line of the table.
+// held tells how files store a line of the table.
 type held struct {
 	name    string
 	cut     Cut

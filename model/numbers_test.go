@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestNumbers: what a file holds is what llama.cpp computes with, and comes back except what it rounds.
+// TestNumbers: a file holds the numbers that llama.cpp computes with, and they come back, rounded.
 func TestNumbers(t *testing.T) {
 	for numbers, c := range map[Numbers]struct{ x, file, back []float32 }{
 		Plain: {[]float32{0, -2, 1e-30}, []float32{0, -2, 1e-30}, []float32{0, -2, 1e-30}},

@@ -38,7 +38,7 @@ func (m *Model) Check(w *hf.Weights) error {
 	return nil
 }
 
-// HeadName is what files call the head's weight, also where embeddings are tied and files need none; "" if the family
+// HeadName returns the name of the head's weight in files, also where embeddings are tied and files need none; "" if the family
 // has no name for it.
 func (m *Model) HeadName() string {
 	line, word, ok := m.names.find("lm_head.weight")

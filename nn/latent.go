@@ -288,7 +288,7 @@ func (l LatentAttention) join(p *Pass) {
 	}
 }
 
-// value is what attention reads as values.
+// value returns the matrix that attention reads as values.
 func (l LatentAttention) value(p *Pass) device.Mat {
 	if v := p.buf[laValue]; !v.IsZero() {
 		return v

@@ -113,7 +113,7 @@ func (d *Block) FeedConstants() int {
 // by. Checkpoints have them as one tensor.
 func (d *Block) Constants() int { return d.FeedConstants() + when(d.Scalar, 1) }
 
-// InitialConstant is what each of them is in a model without weights: what changes nothing.
+// InitialConstant returns the value of each of them in a model without weights, which changes nothing.
 func (d *Block) InitialConstant() float32 {
 	if d.Scalar {
 		return 1

@@ -118,7 +118,7 @@ func (p Placement) Clone() Placement {
 	return p
 }
 
-// placementKey tells placements apart. It is what a search knows them again by.
+// placementKey tells placements apart: a search knows them again by it.
 type placementKey struct {
 	rings                 Rings
 	headAtOnce, lookAhead bool

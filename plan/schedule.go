@@ -53,7 +53,7 @@ type builder struct {
 	down     bool         // the backward pass has begun
 }
 
-// scheduleMemory is what a schedule is written to. A search that reads one schedule after the other has them all in the
+// scheduleMemory holds a schedule. A search that reads one schedule after the other has them all in the
 // same memory.
 type scheduleMemory struct {
 	ops      []Op

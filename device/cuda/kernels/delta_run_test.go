@@ -133,7 +133,7 @@ func (c *deltaCase) make(b *bench) {
 	c.start = b.ints(c.starts)
 }
 
-// deltaResult is what a kernel wrote, and what it should have.
+// deltaResult holds the numbers that a kernel wrote, and those that it should have written.
 type deltaResult struct {
 	kernel, name string
 	got          *field
@@ -156,7 +156,7 @@ func (c *deltaCase) reference() []deltaResult {
 	return results
 }
 
-// unit is the query or key of a row at a column of qkv, normalized; by is what it was multiplied by.
+// unit returns the query or key of a row at a column of qkv, normalized, and the factor that normalized it.
 func (c *deltaCase) unit(row, col int) (x []float64, by float64) {
 	x = make([]float64, c.keyDim)
 	squares := 1e-6
