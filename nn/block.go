@@ -23,6 +23,9 @@ type Block struct {
 	Norm        Norm // all norms; of those inside of halves, Eps and Offset
 	// The output is multiplied by a number of the model that is not trained (Args.Scalar).
 	Scalar bool
+	// The number of positions of a document that have a learned row each, which is added to the input; 0: none has. No
+	// document may be longer. Such a block has no feed-forward with parts of its own.
+	Positions int
 }
 
 // Half has the methods that both halves of a block share. A half is a value that says its sizes; it has no memory.
@@ -76,7 +79,7 @@ func (d *Block) AttentionHead() (columns int, capped bool) {
 // so that the optimizer walks two runs.
 func (d *Block) Fields() []tensor.Field {
 	var matrices, vectors []tensor.Field
-	for _, f := range slices.Concat(d.Mixer.Fields(d.Hidden), d.FeedForward.Fields(d.Hidden)) {
+	for _, f := range slices.Concat(d.positionFields(), d.Mixer.Fields(d.Hidden), d.FeedForward.Fields(d.Hidden)) {
 		if f.Decay {
 			matrices = append(matrices, f)
 		} else {

@@ -65,6 +65,10 @@ func variants() map[string]*nn.Block {
 	all["scaled output"].Scalar = true
 	add("scaled output, sandwich", func(*nn.Attention, *nn.GLU) {})
 	all["scaled output, sandwich"].Scalar, all["scaled output, sandwich"].Rule = true, nn.Sandwich
+	for i, name := range []string{"learned positions", "learned positions, parallel", "learned positions, sandwich"} {
+		add(name, func(a *nn.Attention, _ *nn.GLU) { a.Rope = nn.RopeFrequencies{} })
+		all[name].Positions, all[name].Rule = 13, []nn.Rule{nn.Pre, nn.Parallel, nn.Sandwich}[i]
+	}
 	for name, norm := range map[string]nn.Norm{"layer norms": {Layer: true},
 		"layer norms, biases": {Layer: true, Bias: true}} {
 		add(name, func(a *nn.Attention, g *nn.GLU) { a.QKVBias, a.OutBias, g.Bias = norm.Bias, norm.Bias, norm.Bias })

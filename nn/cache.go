@@ -69,6 +69,7 @@ func (a *Args) First(n int) {
 		cut := *w
 		cut.chunk, cut.call = min(w.chunk, n), min(w.call, n)
 		cut.norm, cut.stat, cut.h, cut.dOut = first(w.norm, n), first(w.stat, n), first(w.h, n), first(w.dOut, n)
+		cut.placed = first(w.placed, n)
 		for i := range w.out {
 			cut.out[i], cut.outStat[i] = first(w.out[i], n), first(w.outStat[i], n)
 		}

@@ -1,7 +1,8 @@
 // Package nn holds the parts that transformers are made of, with forward and backward written by hand over
 // [device.Stream]: the [Block], which is made of a [Mixer] and a [FeedForward], and the [Head] (final norm, vocabulary,
 // loss). A [Rule] joins a block's halves to the residual stream. Tensors go by their roles ("q.weight"); package model
-// knows what files call them. An embedding is two operations of the stream, Gather and ScatterAdd, and needs nothing here.
+// knows what files call them. An embedding of tokens is two operations of the stream, Gather and ScatterAdd, and needs
+// nothing here; one of positions is a block's (Block.Positions).
 //
 // The parts own no memory and allocate none. Four kinds of buffers come from a [device.Arena]:
 //

@@ -19,10 +19,11 @@ import (
 // runForward computes y from x. kept receives what its level keeps. x is not changed; y is not x.
 func (d *Block) runForward(s device.Stream, a *Args) {
 	mixer, feed := d.passes(s, a)
-	d.Mixer.Forward(mixer, a.X)
+	in := d.placed(mixer, a.X, a.Work.placed)
+	d.Mixer.Forward(mixer, in)
 	for c := range mixer.chunks() {
 		// The residual stream runs in y, but where KeepAll wants the value between the halves for later.
-		x, y := c.rows(a.X), c.rows(a.Y)
+		x, y := c.rows(in), c.rows(a.Y)
 		h, last := y, device.MatMulFlags{TransB: true, Accumulate: true}
 		if !a.Kept.h.IsZero() {
 			h = c.rows(a.Kept.h)
@@ -45,10 +46,11 @@ func (d *Block) runForward(s device.Stream, a *Args) {
 // kept's level.
 func (d *Block) runBackward(s device.Stream, a *Args) {
 	mixer, feed := d.passes(s, a)
-	d.Mixer.Recompute(mixer, a.X)
+	in := d.placed(mixer, a.X, a.Work.placed)
+	d.Mixer.Recompute(mixer, in)
 	for c := range mixer.chunks() {
 		p, f := mixer.At(c), feed.At(c)
-		x, dx := c.rows(a.X), c.rows(a.DX)
+		x, dx := c.rows(in), c.rows(a.DX)
 		if d.Scalar {
 			s.Scale(dx, dx, a.Scalar)
 		}
@@ -83,7 +85,8 @@ func (d *Block) runBackward(s device.Stream, a *Args) {
 	if d.Rule != Pre {
 		dy = a.Work.dOut
 	}
-	d.Mixer.Backward(mixer, a.X, dy, a.DX)
+	d.Mixer.Backward(mixer, in, dy, a.DX)
+	d.placedGrad(mixer, a.DX)
 }
 
 // Pass is a block's visit as one of its halves sees it: of a whole micro-batch, or of a chunk of it. It is the stream

@@ -92,6 +92,7 @@ type Work struct {
 	out     [2]device.Mat // [c, Hidden]: the results of the mixer and of the feed-forward, by rules that alter them
 	outStat [2]device.Mat // F32 [c, Norm.stats]: of their norms, by rules that norm them
 	dOut    device.Mat    // [t, Hidden]: the gradient of results, by all rules but Pre
+	placed  device.Mat    // [t, Hidden]: the input and the rows of its positions, where the block has learned ones
 
 	mixerTable, feedTable []Value // of mixer and feed
 }
@@ -122,6 +123,9 @@ func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t int, cut Cut, k K
 	w := &Work{chunk: rows, call: max(rows, cut.Call),
 		norm: a.Mat(dtype, rows, d.Hidden), stat: a.Mat(tensor.F32, rows, d.Norm.stats()),
 		mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed)), mixerTable: mixer, feedTable: feed}
+	if d.Positions > 0 {
+		w.placed = a.Mat(dtype, t, d.Hidden)
+	}
 	for i := range w.out {
 		if d.Rule.alters() {
 			w.out[i] = a.Mat(dtype, rows, d.Hidden)
