@@ -48,6 +48,28 @@ func TestConfigReader(t *testing.T) {
 	}
 }
 
+// A key is read by the name that the file has for it, and errors name that; the other name is then unknown.
+func TestConfigCalled(t *testing.T) {
+	called := map[string]string{"hidden_size": "n_embd", "layers": "n_layer"}
+	r := parse(t, `{"n_embd": 7, "layers": 2, "heads": 3}`).Reader()
+	r.Called(called)
+	if !r.Has("hidden_size") || r.Size("hidden_size") != 7 || r.Size("layers") != 2 {
+		t.Error(r.Err())
+	}
+	r.Ignore("heads")
+	if err := r.Finish(); err != nil {
+		t.Error(err)
+	}
+	for doc, want := range map[string]string{`{}`: `"n_embd" is missing`, `{"n_embd": 0}`: `"n_embd" is 0`,
+		`{"hidden_size": "x"}`:            `"hidden_size" is "x"`,
+		`{"hidden_size": 1, "n_embd": 2}`: `"n_embd" is not supported`} {
+		r := parse(t, doc).Reader()
+		r.Called(called)
+		r.Size("hidden_size")
+		wantOneLine(t, r.Finish(), want)
+	}
+}
+
 // What defaults give a nested object is not asked of the file, and its reader stays the same one.
 func TestConfigDefaults(t *testing.T) {
 	r := parse(t, `{"text_config": {"a": 1, "none": null, "z": 3}}`).Reader()

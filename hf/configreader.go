@@ -25,6 +25,7 @@ type ConfigReader struct {
 	prefix   string // "rope_scaling." inside that object
 	config   bool   // the object is a model's configuration, and may have inert keys
 	obj      *object
+	called   map[string]string // by key, what files may call it instead
 	read     map[string]bool
 	err      *error // shared with the readers of nested objects
 	children []*ConfigReader
@@ -46,7 +47,7 @@ var inertKeys = []string{
 }
 
 // Has reports whether the key is there and not null. It does not count as reading it.
-func (r *ConfigReader) Has(key string) bool { return r.obj.values[key].v != nil }
+func (r *ConfigReader) Has(key string) bool { return r.obj.values[r.own(key)].v != nil }
 
 // Err is the first error.
 func (r *ConfigReader) Err() error { return *r.err }
@@ -56,6 +57,7 @@ func (r *ConfigReader) Fail(key, why string, args ...any) {
 	if *r.err != nil {
 		return
 	}
+	key = r.own(key)
 	why = fmt.Sprintf(why, args...)
 	if !r.Has(key) {
 		*r.err = fmt.Errorf("%s: %s is missing: %s", r.path, terminal.Quote(r.prefix+key), why)
@@ -66,7 +68,7 @@ func (r *ConfigReader) Fail(key, why string, args ...any) {
 
 // IsNull reports whether the key is there and null. To transformers that may differ from an absent key.
 func (r *ConfigReader) IsNull(key string) bool {
-	v, there := r.obj.values[key]
+	v, there := r.obj.values[r.own(key)]
 	return there && v.v == nil
 }
 
@@ -89,8 +91,21 @@ func (r *ConfigReader) Default(values map[string]any) {
 	r.obj = &with
 }
 
+// Called gives keys the names that older files have for them. A key that the file has under the name that is asked for
+// is read by that.
+func (r *ConfigReader) Called(names map[string]string) { r.called = names }
+
+// own is the name of a key in the file.
+func (r *ConfigReader) own(key string) string {
+	if _, there := r.obj.values[key]; !there && r.called[key] != "" {
+		return r.called[key]
+	}
+	return key
+}
+
 // get is the value of a key that is marked as read; nil after an error or if it is absent.
 func (r *ConfigReader) get(key string) any {
+	key = r.own(key)
 	r.read[key] = true
 	if *r.err != nil {
 		return nil
@@ -357,7 +372,7 @@ func (r *ConfigReader) Config(key string) *ConfigReader {
 // Ignore marks keys as read.
 func (r *ConfigReader) Ignore(keys ...string) {
 	for _, k := range keys {
-		r.read[k] = true
+		r.read[r.own(k)] = true
 	}
 }
 

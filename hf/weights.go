@@ -118,6 +118,29 @@ func (w *Weights) sortNames() {
 	w.giveScales()
 }
 
+// Under puts a prefix before the names of all tensors, but those that have the name except. All methods then know them
+// by these names.
+func (w *Weights) Under(prefix, except string) {
+	to := func(name string) string {
+		if name == except {
+			return name
+		}
+		return prefix + name
+	}
+	tensors, faults := make(map[string]location, len(w.tensors)), map[string]error{}
+	for name, t := range w.tensors {
+		tensors[to(name)] = t
+	}
+	for name, err := range w.faults {
+		faults[to(name)] = err
+	}
+	for i, name := range w.names {
+		w.names[i] = to(name)
+	}
+	w.tensors, w.faults = tensors, faults
+	sort.Strings(w.names)
+}
+
 // Close closes all files.
 func (w *Weights) Close() error {
 	var first error
