@@ -248,7 +248,8 @@ func TestConfigErrors(t *testing.T) {
 		set     map[string]any
 		want    string
 	}{
-		{"llama", map[string]any{"model_type": "gpt2"}, `"model_type" is "gpt2": supported are llama, mistral, qwen2, qwen3`},
+		{"llama", map[string]any{"model_type": "gptj"},
+			`"model_type" is "gptj": supported are llama, mistral, qwen2, qwen3`},
 		{"llama", map[string]any{"model_type": absent}, `"model_type" is missing`},
 		{"qwen3_moe", map[string]any{"num_hidden_layers": 400, "num_local_experts": 4096},
 			`"num_hidden_layers" is 400: 400 layers of 4096 experts`},
@@ -329,6 +330,13 @@ func TestConfigErrors(t *testing.T) {
 		{"gemma3_text", map[string]any{"head_dim": 7}, `"head_dim" is 7: rotary positions need an even one`},
 		{"gemma3_text", map[string]any{"sliding_window_pattern": 0, "layer_types": absent},
 			`"sliding_window_pattern" is 0`},
+		{"gpt2", map[string]any{"n_embd": absent}, `"n_embd" is missing`},
+		{"gpt2", map[string]any{"n_head": 5}, `"n_head" is 5: it does not divide "n_embd" (12)`},
+		{"gpt2", map[string]any{"n_positions": 1 << 24}, `"n_positions" is 16777216: more than 1048576`},
+		{"gpt2", map[string]any{"n_embd": 1 << 19, "n_head": 1 << 10}, `"n_embd" is 524288: a feed-forward`},
+		{"gpt2", map[string]any{"hidden_size": 12}, `"n_embd" is not supported`},
+		{"gpt2", map[string]any{"scale_attn_weights": false}, `"scale_attn_weights" is false`},
+		{"gpt2", map[string]any{"add_cross_attention": true}, `"add_cross_attention" is true`},
 		{"phi3", map[string]any{"resid_pdrop": 0.1}, `"resid_pdrop" is 0.1: supported is 0`},
 		{"olmo3", map[string]any{"rope_parameters": absent, "rope_scaling": longRope(8, 16)},
 			`"rope_scaling" is {...}: longrope is supported only where all layers that are rotated have it`},

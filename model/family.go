@@ -23,6 +23,10 @@ type Family struct {
 	// Flat says that older files of a family with a TextConfig have the decoder's keys outside of it.
 	Flat  bool
 	Names Names // what files call its tensors
+	// Base is what the names of all tensors but the head's begin with. Files may leave it out. "": none may.
+	Base string
+	// Keys are the names that config.json has for keys that other families share, by the name that these have.
+	Keys map[string]string
 	// Defaults are keys of the decoder that published files leave out, and what they mean by that.
 	Defaults map[string]any
 	// GELU says that units are gated with GELU by tanh, which the key "hidden_activation" names.
@@ -101,6 +105,8 @@ var families = []Family{
 	{ModelType: "cohere2", Read: readCohere2, Names: cohere, LayerNorm: "layer_norm_eps"},
 	{ModelType: "gpt_neox", Read: readGPTNeoX, Names: gptNeoX, LayerNorm: "layer_norm_eps", PlainMLP: "hidden_act",
 		Carried: gptNeoXBuffers},
+	{ModelType: "gpt2", Read: readGPT2, Names: gpt2, Base: gpt2Base, Keys: gpt2Keys, Defaults: gpt2Defaults,
+		LayerNorm: "layer_norm_epsilon", PlainMLP: "activation_function", Carried: gpt2Buffers},
 	{ModelType: "glm4_moe", Read: readGLM4MoE, Names: glmMoE, Architecture: "glm4moe", Constants: glmCorrection,
 		ConstantsGGUF: glmCorrectionInGGUF, Carried: glmNextToken},
 	{ModelType: "glm4_moe_lite", Read: readGLM4MoELite, Names: latentMoE, Defaults: glm4MoELiteDefaults,
@@ -184,6 +190,7 @@ func readSpec(c *hf.Config, families []Family) (*Spec, error) {
 				decoder = r.Config("text_config")
 			}
 			decoder.Default(f.Defaults)
+			decoder.Called(f.Keys)
 			s.common(decoder)
 			f.Read(c, decoder, s)
 			s.finish(decoder)

@@ -41,6 +41,7 @@ type Model struct {
 	embedScale Multiplier
 	names      Names
 	checkpoint *Form
+	base       string   // see Family
 	carried    []string // patterns of the names of tensors that are carried, see Family
 	constants  string   // what GGUF files call the constants of a block
 	mxfp4      []string // of those that an export can have in MXFP4
@@ -114,7 +115,7 @@ func New(c *hf.Config, added ...Family) (*Model, error) {
 func (s *Spec) build() (*Model, error) {
 	m := &Model{Type: s.family.ModelType, Hidden: s.Hidden, Vocab: s.Vocab, MaxPositions: s.Positions, Tied: s.Tied,
 		InitStd: s.InitStd, embedScale: s.EmbedScale, Architecture: s.family.Architecture, names: s.family.Names,
-		constants: s.family.ConstantsGGUF, mxfp4: s.family.MXFP4}
+		base: s.family.Base, constants: s.family.ConstantsGGUF, mxfp4: s.family.MXFP4}
 	for _, pattern := range s.family.Carried {
 		m.carried = append(m.carried, strings.ReplaceAll(pattern, "{layers}", strconv.Itoa(s.Layers)))
 	}
@@ -134,8 +135,9 @@ func (s *Spec) build() (*Model, error) {
 	}
 	for l, layout := range layouts {
 		block := &s.Blocks[l]
-		if block.Parts() > 0 && (block.Rule != nn.Pre || block.Scalar) {
-			return nil, fmt.Errorf("layer %d has a feed-forward in parts, which needs the rule Pre and no scalar", l)
+		if block.Parts() > 0 && (block.Rule != nn.Pre || block.Scalar || block.Positions > 0) {
+			return nil, fmt.Errorf("layer %d has a feed-forward in parts, which needs the rule Pre, no scalar "+
+				"and no learned positions", l)
 		}
 		m.Blocks = append(m.Blocks, block)
 		m.Like = append(m.Like, slices.IndexFunc(m.Blocks, func(b *nn.Block) bool { return reflect.DeepEqual(b, block) }))
@@ -294,6 +296,11 @@ func (m *Model) Active() (active int64) {
 		active -= all / int64(x.Number) * int64(x.Number-x.Route.TopK)
 	}
 	return active
+}
+
+// LearnsPositions reports whether each of the MaxPositions has weights, without which a document cannot be longer.
+func (m *Model) LearnsPositions() bool {
+	return slices.ContainsFunc(m.Blocks, func(b *nn.Block) bool { return b.Positions > 0 })
 }
 
 // TrainFLOPs is the arithmetic that a training step on documents of these lengths takes by the usual account: forward,

@@ -40,6 +40,21 @@ func TestPublicModels(t *testing.T) {
 			"max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28,
 			"num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
 			"tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936}`},
+		{"gpt2", 124439808, `{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
+			"attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256,
+			"initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
+			"n_head": 12, "n_layer": 12, "n_positions": 1024,
+			"resid_pdrop": 0.1, "summary_activation": null, "summary_first_dropout": 0.1,
+			"summary_proj_to_labels": true, "summary_type": "cls_index", "summary_use_proj": true,
+			"task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}}, "vocab_size": 50257}`},
+		{"gpt2-medium", 354823168, `{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
+			"attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256,
+			"initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 1024,
+			"n_head": 16, "n_layer": 24, "n_positions": 1024, "n_special": 0,
+			"predict_special_tokens": true, "resid_pdrop": 0.1,
+			"summary_activation": null, "summary_first_dropout": 0.1, "summary_proj_to_labels": true,
+			"summary_type": "cls_index", "summary_use_proj": true, "vocab_size": 50257,
+			"task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}}}`},
 	} {
 		doc, err := hf.ParseConfig(c.name, []byte(c.config))
 		check(t, err)

@@ -9,6 +9,17 @@ import (
 	"github.com/millrace/millrace/hf"
 )
 
+// OpenWeights opens the weights of a model directory. Where the files leave out what the names of the model's tensors
+// begin with, as transformers saves a model without its head, the tensors have it all the same.
+func (m *Model) OpenWeights(dir string) (*hf.Weights, error) {
+	w, err := hf.OpenWeights(dir)
+	hasBase := func(name string) bool { return strings.HasPrefix(name, m.base) }
+	if err == nil && !slices.ContainsFunc(w.Names(), hasBase) {
+		w.Under(m.base, m.HeadName())
+	}
+	return w, err
+}
+
 // Check fails unless a checkpoint has every tensor of the model in its shape and in a type that can be read. It also
 // fails for a tensor that the model has no place for and does not carry: such a tensor means that config.json describes
 // another model. As in transformers, the head's weight is ignored where embeddings are tied, and so are the frequencies

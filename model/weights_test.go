@@ -97,6 +97,54 @@ func TestReadPart(t *testing.T) {
 	}
 }
 
+// GPT-2 is published without what the names of its tensors begin with, and with masks. It reads as what transformers
+// saves of it.
+func TestNamesWithoutBase(t *testing.T) {
+	dir := modeltest.Load(t, "gpt2").Dir
+	m, err := model.Read(dir)
+	check(t, err)
+	w, err := m.OpenWeights(dir)
+	check(t, err)
+	defer w.Close()
+	const mask = "h.1.attn.bias"
+	specs := []hf.TensorSpec{{Name: mask, DType: tensor.F32, Shape: tensor.Shape{1, 1, 2, 2}}}
+	for _, of := range m.Tensors() {
+		name, cut := strings.CutPrefix(of.Name, "transformer.")
+		if !cut {
+			t.Errorf("%s has another name in transformers", of.Name)
+		}
+		specs = append(specs, hf.TensorSpec{Name: name, DType: tensor.F32, Shape: of.Shape})
+	}
+	short := filepath.Join(t.TempDir(), "published")
+	to, err := hf.CreateModel(short, specs, hf.WriteOptions{})
+	check(t, err)
+	for _, spec := range specs {
+		bytes := make([]byte, 4*spec.Shape.Elems())
+		if spec.Name != mask {
+			check(t, w.ReadAt("transformer."+spec.Name, bytes, 0))
+		}
+		check(t, to.Write(spec.Name, bytes))
+	}
+	check(t, to.AddFile("config.json", config(t, "gpt2", nil)))
+	check(t, to.Commit())
+	published, err := m.OpenWeights(short)
+	check(t, err)
+	defer published.Close()
+	check(t, m.Check(published))
+	carried := m.Carried(published)
+	if len(carried) != 1 || !slices.Equal(carried[0].Names, []string{"transformer." + mask}) || carried[0].Bytes != 16 {
+		t.Errorf("%v is carried, not the mask", carried)
+	}
+	for i := range m.Parts {
+		want, got := newValues(&m.Parts[i], false), newValues(&m.Parts[i], false)
+		check(t, m.ReadPart(w, &m.Parts[i], want))
+		check(t, m.ReadPart(published, &m.Parts[i], got))
+		if modeltest.MaxDiff(got.F32, want.F32) != 0 {
+			t.Errorf("%s differs", m.Parts[i].Name)
+		}
+	}
+}
+
 // TestPiecesOfParts fills parts piece by piece, from a checkpoint and at random, and compares them with whole ones.
 func TestPiecesOfParts(t *testing.T) {
 	dir := filepath.Join("modeltest", "testdata", "qwen3-bias-untied")

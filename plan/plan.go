@@ -162,7 +162,12 @@ func (r Request) check() error {
 	if err := r.Numerics.Check(); err != nil {
 		return err
 	}
-	if n := r.Outputs.longest(r.Numerics); n > r.Model.MaxPositions {
+	switch n := r.Outputs.longest(r.Numerics); {
+	case n <= r.Model.MaxPositions:
+	case r.Model.LearnsPositions():
+		return fmt.Errorf("sequence_len %d is more than the %d positions that the model has weights for; lower "+
+			"sequence_len", n, r.Model.MaxPositions)
+	default:
 		return fmt.Errorf("sequence_len %d is more than the %d positions that the model was made for; lower sequence_len, or raise max_position_embeddings in its config.json",
 			n, r.Model.MaxPositions)
 	}

@@ -6,9 +6,32 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 )
+
+// A document cannot be longer than a model has weights for.
+func TestLearnedPositions(t *testing.T) {
+	for positions, want := range map[int]string{39: "",
+		40: "sequence_len 40 is more than the 39 positions that the model has weights for; lower sequence_len"} {
+		m, err := model.Read(modeltest.Load(t, "gpt2").Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := numerics(1, false)
+		n.SequenceLen = positions
+		request := plan.Request{Model: m, Numerics: n, Machine: machine, Device: device.Info{Unified: true}}
+		got := ""
+		if err := request.Fits(context.Background()); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%d positions: %q", positions, got)
+		}
+	}
+}
 
 // Passes that continue sequences are one micro-batch each.
 func TestCachesWithOneMicroBatch(t *testing.T) {

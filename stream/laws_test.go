@@ -127,7 +127,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 		laws = append(laws, law{name + ", not clipped", s.unclipped(true), train(t, ref, late, steps)})
 	}
 	for _, variant := range []string{"qwen3", "llama-bias", "mistral-window", "llama-linear-tied", "gemma2",
-		"gpt_neox"} {
+		"gpt_neox", "gpt2"} {
 		g := modeltest.Load(t, variant)
 		add(variant+" f32", golden(t, g, f32))
 		add(variant+" bf16, in chunks", golden(t, g, chunked(bf16, 8)))

@@ -72,7 +72,7 @@ func AddTokens(ctx context.Context, env *Env, o AddTokensOptions) (done *TokensA
 	if err != nil {
 		return nil, err
 	}
-	if g.w, err = hf.OpenWeights(src.dir); err != nil {
+	if g.w, err = src.model.OpenWeights(src.dir); err != nil {
 		return nil, err
 	}
 	defer g.w.Close()

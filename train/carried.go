@@ -38,7 +38,7 @@ func (s *source) findCarried(ctx context.Context) (all []model.Carried, err erro
 	if !s.model.Carries() {
 		return nil, nil
 	}
-	w, err := hf.OpenWeights(s.dir)
+	w, err := s.model.OpenWeights(s.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (s *source) readConstants(m *model.Model) error {
 		m.Constants = nil
 		return nil
 	}
-	w, err := hf.OpenWeights(s.dir)
+	w, err := m.OpenWeights(s.dir)
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (s *source) writeCarried(ctx context.Context, to *hf.ModelWriter) error {
 	if len(s.carried.tensors) == 0 {
 		return nil
 	}
-	w, err := hf.OpenWeights(s.dir)
+	w, err := s.model.OpenWeights(s.dir)
 	if err != nil {
 		return fmt.Errorf("the tensors that the run carries cannot be read: %w; put the model back as it was", err)
 	}

@@ -11,7 +11,7 @@ import (
 // reexport writes a model directory again, in another format or shard size.
 func (e *Env) reexport(ctx context.Context, src *source, dir string, as format, write hf.WriteOptions,
 	ask *blame.Asking) error {
-	from, err := hf.OpenWeights(src.dir)
+	from, err := src.model.OpenWeights(src.dir)
 	if err != nil {
 		return err
 	}

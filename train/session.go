@@ -13,7 +13,6 @@ import (
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/model"
@@ -157,7 +156,7 @@ func (s *Session) fill(ctx context.Context, src *source, init string, seed uint6
 	if src.from != nil {
 		return s.fillFrom(ctx, src)
 	}
-	w, err := hf.OpenWeights(src.dir)
+	w, err := m.OpenWeights(src.dir)
 	if err != nil {
 		return err
 	}

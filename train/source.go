@@ -145,7 +145,7 @@ func (s *source) checkWeights() error {
 	if s.from != nil {
 		return s.checkIsOf(s.from)
 	}
-	w, err := hf.OpenWeights(s.dir)
+	w, err := s.model.OpenWeights(s.dir)
 	if err != nil {
 		return err
 	}

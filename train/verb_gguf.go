@@ -6,7 +6,6 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/gguf"
-	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/model"
@@ -57,7 +56,7 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Repo
 		weights, lowHalves := c.Weights(src.model), o.Type != gguf.BF16 && o.Type != ""
 		from = src.model.FieldsOf(func(part int) (model.Values, error) { return weights.Part(part, lowHalves) })
 	} else {
-		w, err := hf.OpenWeights(src.dir)
+		w, err := src.model.OpenWeights(src.dir)
 		if err != nil {
 			return nil, err
 		}

@@ -28,7 +28,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (
     Cohere2Config, CohereConfig, Exaone4Config, Gemma2Config, Gemma3Config, Gemma3TextConfig, Gemma4Config,
-    Gemma4TextConfig, Gemma4UnifiedConfig, Gemma4VisionConfig, Glm4Config, GPTNeoXConfig, GraniteConfig,
+    Gemma4TextConfig, Gemma4UnifiedConfig, Gemma4VisionConfig, Glm4Config, GPT2Config, GPTNeoXConfig, GraniteConfig,
     Ministral3Config, Mistral3Config, Olmo2Config, Olmo3Config, Phi3Config, PixtralVisionConfig, Qwen2_5_VLConfig,
     Qwen3VLConfig, Qwen3VLMoeConfig, SeedOssConfig, SiglipVisionConfig, SmolLM3Config)
 from transformers.core_model_loading import revert_weight_conversion
@@ -109,6 +109,11 @@ VARIANTS = {
         max_position_embeddings=64, use_parallel_residual=False, hidden_act="gelu_pytorch_tanh",
         tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 1.0})),
+    # As many positions as the longest document has, and two more. The feed-forward has four times the hidden columns,
+    # and the scores of the second layer are halved.
+    "gpt2": (16, partial(
+        GPT2Config, n_embd=12, n_layer=2, n_head=3, vocab_size=37, n_positions=39, scale_attn_by_inverse_layer_idx=True,
+        bos_token_id=None, eos_token_id=None)),
     # Angles are those of three coordinates, which are equal in text.
     "qwen2_5_vl": (8, partial(
         Qwen2_5_VLConfig, tie_word_embeddings=False, text_config=dict(
@@ -209,7 +214,7 @@ def build(config, rng):
     with torch.no_grad():
         for name, p in model.named_parameters():
             x = rng.standard_normal(tuple(p.shape))
-            if name.endswith("norm.weight"):
+            if name.endswith(("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight")):
                 x = (0 if model.config.model_type.startswith(("gemma2", "gemma3")) else 1) + 0.2 * x  # these add 1
                 if "gemma4" in model.config.model_type and name.endswith(("q_norm.weight", "k_norm.weight")):
                     x *= 0.4  # scores have no scale but this
@@ -217,6 +222,8 @@ def build(config, rng):
                 x = 0.2 * x
             elif "embed" in name or "lm_head" in name:
                 x = x / math.sqrt(p.shape[1])
+            elif model.config.model_type == "gpt2" and ".h." in name:  # matrices are transposed
+                x = 1.2 * x / math.sqrt(p.shape[0])
             else:
                 x = 1.2 * x / math.sqrt(p.shape[-1])
             p.copy_(torch.from_numpy(x))

@@ -41,7 +41,8 @@ func TestNamed(t *testing.T) {
 		"tiiuae/Falcon3-7B-Base": "llama", "tiiuae/Falcon-E-3B-Base-prequantized": "", "some/new-vlm-7b": "",
 		"some/x-vl-2b": "", "some/llama-omni-8b": "",
 		"some/llama-audio-8b": "", "some/mistral-moe-4x7b": "", "EleutherAI/pythia-1.4b-deduped": "gpt_neox",
-		"zai-org/GLM-4.5-Air": "glm4_moe", "THUDM/GLM-4-32B-0414": "glm4", "allenai/Olmo-3-7B-Instruct": "olmo3",
+		"openai-community/gpt2-xl": "gpt2",
+		"zai-org/GLM-4.5-Air":      "glm4_moe", "THUDM/GLM-4-32B-0414": "glm4", "allenai/Olmo-3-7B-Instruct": "olmo3",
 		"ibm-granite/granite-4.0-tiny-preview": "granitemoehybrid", "ibm-granite/granite-3.3-8b-instruct": "granite",
 	} {
 		if row, ok := named(name); !ok || row.Type != want {
