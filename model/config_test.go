@@ -459,8 +459,8 @@ func TestNames(t *testing.T) {
 		for _, out := range m.Tensors() {
 			names = append(names, out.Name)
 			n += out.Shape.Elems()
-			if int64(len(g.Grads[out.Name])) != out.Shape.Elems() {
-				t.Errorf("%s: %s is %v, transformers has %d elements", variant, out.Name, out.Shape, len(g.Grads[out.Name]))
+			if n := g.Grads[out.Name].Elems(); int64(n) != out.Shape.Elems() {
+				t.Errorf("%s: %s is %v, transformers has %d elements", variant, out.Name, out.Shape, n)
 			}
 		}
 		slices.Sort(names)

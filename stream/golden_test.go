@@ -80,7 +80,7 @@ func TestGradientsAgreeWithPyTorch(t *testing.T) {
 }
 
 // sameGradients compares the gradients of the last step with those that are wanted, within 1e-4 of their norms.
-func sameGradients(t *testing.T, what string, r *rig, want map[string][]float32) {
+func sameGradients(t *testing.T, what string, r *rig, want map[string]modeltest.Gradient) {
 	t.Helper()
 	m, seen := r.plan.Model, 0
 	for _, of := range m.Tensors() {
@@ -95,7 +95,7 @@ func sameGradients(t *testing.T, what string, r *rig, want map[string][]float32)
 			t.Fatal(err)
 		}
 		want, known := want[of.Name]
-		if d := modeltest.RelDiff(got, want); known && !(d <= 1e-4) {
+		if d := want.RelDiff(got); known && !(d <= 1e-4) {
 			t.Errorf("%s: gradient of %s differs by %.2g of its norm", what, of.Name, d)
 		}
 		if known {

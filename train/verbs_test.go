@@ -111,7 +111,7 @@ func TestGradientsAgreeWithPyTorch(t *testing.T) {
 				t.Errorf("loss %v and %v, PyTorch %v", sum.Loss, got["loss"], g.Loss)
 			}
 			for name, want := range g.Grads {
-				if d := modeltest.RelDiff(got[name], want); !(d <= 1e-4) {
+				if d := want.RelDiff(got[name]); !(d <= 1e-4) {
 					t.Errorf("%s: gradient differs by %.2g of its norm", name, d)
 				}
 			}

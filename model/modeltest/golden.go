@@ -15,10 +15,10 @@
 package modeltest
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/batch"
@@ -73,11 +73,11 @@ type Golden struct {
 	Vocab int
 
 	First  Batch
-	Logits [][]float32          // of First: per micro-batch [T, Vocab]
-	Loss   float32              // of First
-	Grads  map[string][]float32 // gradient of Loss by Hugging Face parameter name; a tied head has no entry of its own
-	// Padded is the gradient of the embedding as transformers has it with a padding token: without that token's row of
-	// the embedding. Nil without such a token.
+	Logits [][]float32         // of First: per micro-batch [T, Vocab]
+	Loss   float32             // of First
+	Grads  map[string]Gradient // gradient of Loss by Hugging Face parameter name; a tied head has no entry of its own
+	// Padded is the whole gradient of the embedding as transformers has it with a padding token: without that token's
+	// row of the embedding. Nil without such a token.
 	Padded []float32
 
 	// Of mixtures of experts, some have the auxiliary loss of First, with all micro-batches as one, and the gradients
@@ -85,7 +85,7 @@ type Golden struct {
 	// exist.
 	AuxCoef  float64
 	AuxLoss  float32
-	AuxGrads map[string][]float32
+	AuxGrads map[string]Gradient
 
 	AdamW AdamW
 	Steps []Step
@@ -195,24 +195,19 @@ func load(dir string) (*Golden, error) {
 		Vocab:  f.dim("first.logits", 2),
 		First:  f.batches("first")[0],
 		Loss:   read[float32](f, "first.loss")[0],
-		Grads:  map[string][]float32{},
+		Grads:  f.gradients("grad."),
 		Logits: rows(read[float32](f, "first.logits"), f.dim("first.logits", 0)),
 		AdamW: AdamW{
 			Beta1: f.setting("beta1"), Beta2: f.setting("beta2"), Eps: f.setting("eps"),
 			WeightDecay: f.setting("weight_decay"), MaxGradNorm: f.setting("max_grad_norm"),
 		},
 	}
+	if len(g.Grads) == 0 {
+		return nil, fmt.Errorf("%s has no gradients in the form of gradient.go: write it again with the script", f.path)
+	}
 	if _, ok := f.entries["first.aux_loss"]; ok {
 		g.AuxCoef, g.AuxLoss = f.setting("router_aux_loss_coef"), read[float32](f, "first.aux_loss")[0]
-		g.AuxGrads = map[string][]float32{}
-	}
-	for name := range f.entries {
-		if param, ok := strings.CutPrefix(name, "grad."); ok {
-			g.Grads[param] = read[float32](f, name)
-		}
-		if param, ok := strings.CutPrefix(name, "aux.grad."); ok {
-			g.AuxGrads[param] = read[float32](f, name)
-		}
+		g.AuxGrads = f.gradients("aux.grad.")
 	}
 	if _, ok := f.entries[paddedName]; ok {
 		g.Padded = read[float32](f, paddedName)

@@ -382,7 +382,10 @@ def write(out, name, seed):
                                                    a document starts where the position is 0
     first.logits                                   f32 [ROWS, POSITIONS, vocabulary]
     first.loss                                     f32 [1]
-    grad.<parameter>                               f32, of first.loss, before clipping, with the initial weights
+    grad.rows.<parameter>, grad.columns.<parameter>
+                                                   f32, products of `factors` and the gradient of first.loss, before
+                                                   clipping, with the initial weights: one for each row, and each column
+    grad.whole.<parameter>                         f32, where the gradient itself is smaller
     steps.tokens, steps.targets, steps.positions   i32 [STEPS, ROWS, POSITIONS]
     steps.lr                                       f64 [STEPS]
     steps.loss, steps.grad_norm                    f32 [STEPS]; the norm is the one before clipping
@@ -408,7 +411,35 @@ def write(out, name, seed):
         batches)
     if padded is not None:
         tensors["padded.grad.model.embed_tokens.weight"] = padded.numpy()
-    write_safetensors(out / name / "golden.safetensors", tensors, metadata)
+    write_golden(out / name, tensors, metadata)
+
+
+def factors(n):
+    """The first n numbers of gradient.go's factor."""
+    x = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9e3779b97f4a7c15)
+    x = (x ^ x >> np.uint64(30)) * np.uint64(0xbf58476d1ce4e5b9)
+    x = (x ^ x >> np.uint64(27)) * np.uint64(0x94d049bb133111eb)
+    x ^= x >> np.uint64(31)
+    return (1 + (x >> np.uint64(11)) / 2**53) * (1 - 2 * (x & np.uint64(1)).astype(np.float64))
+
+
+def kept(prefix, name, gradient):
+    """What a golden file has of a tensor's gradient: gradient.go says why it is this."""
+    matrix = gradient.reshape(-1, gradient.shape[-1]).astype(np.float64)
+    rows, columns = matrix.shape
+    if rows + columns >= matrix.size:
+        return {f"{prefix}whole.{name}": gradient.reshape(-1)}
+    return {f"{prefix}rows.{name}": (matrix * factors(columns)).sum(1).astype(np.float32),
+            f"{prefix}columns.{name}": (factors(rows)[:, None] * matrix).sum(0).astype(np.float32)}
+
+
+def write_golden(folder, tensors, metadata):
+    """golden.safetensors, from tensors with whole gradients."""
+    out = {}
+    for name, x in tensors.items():
+        prefix = next((p for p in ("grad.", "aux.grad.") if name.startswith(p)), None)
+        out |= kept(prefix, name.removeprefix(prefix), x) if prefix else {name: x}
+    write_safetensors(folder / "golden.safetensors", out, metadata)
 
 
 def write_safetensors(path, tensors, metadata):

@@ -35,7 +35,7 @@ from transformers import Qwen3_5Config, Qwen3_5MoeConfig, Qwen3_5MoeTextConfig, 
 from transformers.core_model_loading import revert_weight_conversion
 
 import golden as base
-from golden import ROWS, STEPS, batch, document, golden, pack, run, write_safetensors
+from golden import ROWS, STEPS, batch, document, golden, pack, run, write_golden
 from golden_experts import Choices, choose, swiglu
 
 GAP = 5e-5  # of golden_experts.py, whose models have fewer layers with experts
@@ -332,7 +332,7 @@ def write(out, name):
     closest = min((r["gap"] for call in calls for r in call), default=1)
     print(f"    closest choice: {closest:.1e}")
     assert closest > GAP, f"{name}: a choice is close"
-    write_safetensors(out / name / "golden.safetensors", tensors, metadata)
+    write_golden(out / name, tensors, metadata)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ glm4_moe (e_score_correction_bias) is not trained: it is in model.safetensors an
 More tensors, of variants with a router_aux_loss_coef that differs from the default:
 
     first.aux_loss         f32 [1], of the initial weights: see balance
-    aux.grad.<parameter>   f32, of first.loss + router_aux_loss_coef * first.aux_loss; the steps are without
+    aux.grad.*             as grad.*, of first.loss + router_aux_loss_coef * first.aux_loss; the steps are without
 
 A choice of experts must not depend on rounding. The script fails where in any batch the last chosen and the first other
 expert, or group, are closer than GAP, and where fp32 and float64 choose differently.
@@ -48,7 +48,7 @@ from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_fun
 
 from golden import (
     LIMITS, POSITIONS, ROWS, STEPS, batch, check_mask, document, first_batch, golden, pack, random_batch, run,
-    token_loss, visible, write_safetensors)
+    token_loss, visible, write_golden)
 
 GAP = 1e-4  # relative to the score of the last chosen one
 AUX_COEF = 0.05
@@ -424,7 +424,7 @@ def write(out, name, variants=VARIANTS, attention=attention):
     metadata |= {"fp32_error_" + k: f"{v:.2e}" for k, v in distance.items()}
     if aux:
         metadata["router_aux_loss_coef"] = str(AUX_COEF)
-    write_safetensors(out / name / "golden.safetensors", tensors | aux, metadata)
+    write_golden(out / name, tensors | aux, metadata)
 
 
 def write_mxfp4(out):

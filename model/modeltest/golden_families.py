@@ -33,7 +33,7 @@ from transformers import (
     Qwen3VLConfig, Qwen3VLMoeConfig, SeedOssConfig, SiglipVisionConfig, SmolLM3Config)
 from transformers.core_model_loading import revert_weight_conversion
 
-from golden import STEPS, first_batch, golden, random_batch, run, write_safetensors
+from golden import STEPS, first_batch, golden, random_batch, run, write_golden
 
 YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 
@@ -309,7 +309,7 @@ def write(out, name):
     saved = revert_weight_conversion(model, {n.removeprefix("grad."): x for n, x in grads.items()})
     tensors = {n: x for n, x in tensors.items() if n not in grads}
     tensors |= {"grad." + n: np.ascontiguousarray(x.numpy()) for n, x in published(name, saved).items()}
-    write_safetensors(out / name / "golden.safetensors", tensors, metadata)
+    write_golden(out / name, tensors, metadata)
 
 
 if __name__ == "__main__":
