@@ -71,19 +71,29 @@ func (b Blocks) Balanced() int64 {
 //
 // The score of an expert is its softmax over all of the row's logits, or with Sigmoid its sigmoid. A row chooses the
 // TopK experts of the highest score plus bias; of equal ones that with the lower number. With Groups > 1, the experts
-// are cut into equal groups; a row chooses from the TopGroups groups for which the sum of the two highest is highest.
+// are cut into equal groups; a row chooses from the TopGroups groups for which the sum of the two highest is highest,
+// or with ByBest the highest alone.
 //
 // The weight of a chosen expert is its score, with Renormalize divided by the sum of the scores of all chosen experts,
 // times Scale.
 //
 // Sources: Fedus et al., "Switch Transformers" (2021); Jiang et al., "Mixtral of Experts" (2024); DeepSeek-AI,
-// "DeepSeek-V3 Technical Report" (2024), in the forms of transformers.
+// "DeepSeek-V2" (2024) and "DeepSeek-V3 Technical Report" (2024), in the forms of transformers.
 type RouteSpec struct {
 	TopK              int
 	Sigmoid           bool
 	Renormalize       bool
 	Scale             float32
 	Groups, TopGroups int // 0 or 1 groups: a row chooses from all experts
+	ByBest            bool
+}
+
+// LeastInGroup is the number of experts that a group has at least, since it is chosen by as many.
+func (s RouteSpec) LeastInGroup() int {
+	if s.ByBest {
+		return 1
+	}
+	return 2
 }
 
 // RoutingOps choose experts. T is the number of rows, K is TopK, E the number of experts.

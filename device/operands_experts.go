@@ -42,7 +42,7 @@ func (o *Operands) route(logits Mat, spec RouteSpec) {
 		o.fail("%d of %d experts", spec.TopK, e)
 	case e%groups != 0:
 		o.fail("%d experts in %d groups", e, groups)
-	case groups > 1 && (e/groups < 2 || spec.TopGroups < 1 || spec.TopGroups > groups ||
+	case groups > 1 && (e/groups < spec.LeastInGroup() || spec.TopGroups < 1 || spec.TopGroups > groups ||
 		spec.TopGroups*(e/groups) < spec.TopK):
 		o.fail("%d experts from %d of %d groups of %d", spec.TopK, spec.TopGroups, groups, e/groups)
 	}

@@ -23,8 +23,9 @@ func (s *Spec) parted(r *hf.ConfigReader, x nn.Experts) nn.Experts {
 	}
 	if groups, top := x.Route.Groups, x.Route.TopGroups; groups > 1 {
 		switch each := x.Number / groups; {
-		case x.Number%groups != 0 || each < 2:
-			r.Fail("n_group", "it does not cut %d experts into equal groups of 2 or more", x.Number)
+		case x.Number%groups != 0 || each < x.Route.LeastInGroup():
+			r.Fail("n_group", "it does not cut %d experts into equal groups of %d or more", x.Number,
+				x.Route.LeastInGroup())
 		case top > groups:
 			r.Fail("topk_group", "each token has %d groups, and there are %d", top, groups)
 		case top*each < x.Route.TopK:

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/nn"
 )
@@ -44,17 +45,20 @@ func readDeepSeekV3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.deepseekLayers(r, s.correctedExperts(r))
 }
 
-// readDeepSeekV2 reads the DeepSeek-V2s whose tokens choose among all experts, such as V2-Lite: a softmax without a
-// correction. Source: transformers, configuration_deepseek_v2.py and modeling_deepseek_v2.py.
+// readDeepSeekV2 reads DeepSeek-V2, V2-Lite and Coder-V2: a softmax without a correction, of all experts or of the
+// groups with the best ones. Source: transformers, configuration_deepseek_v2.py and modeling_deepseek_v2.py.
 func readDeepSeekV2(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.latentAttention(r)
 	r.OneOf("scoring_func", "softmax", "softmax")
-	r.OneOf("topk_method", "greedy", "greedy")
-	r.Ignore("n_group", "topk_group") // of the other method
 	r.Require("norm_topk_prob", false)
 	experts := s.sharedExperts(r, 2)
-	experts.Route.TopK, experts.Route.Scale = r.Size("num_experts_per_tok"),
-		float32(r.Positive("routed_scaling_factor", 1))
+	experts.Route = device.RouteSpec{TopK: r.Size("num_experts_per_tok"),
+		Scale: float32(r.Positive("routed_scaling_factor", 1))}
+	if r.OneOf("topk_method", "greedy", "greedy", "group_limited_greedy") == "group_limited_greedy" {
+		route := &experts.Route
+		route.Groups, route.TopGroups, route.ByBest = r.Size("n_group"), r.Size("topk_group"), true
+	}
+	r.Ignore("n_group", "topk_group") // which the other method does not read
 	s.deepseekLayers(r, experts)
 }
 

@@ -26,6 +26,8 @@ func TestLatentBlocks(t *testing.T) {
 			OutBias: true}, 1 / math.Sqrt(9)},
 		"glm4_moe_lite": {nn.LatentAttention{Heads: 4, QueryRank: 10, KeyRank: 12, Plain: 6, Rotated: 4, ValueDim: 10},
 			1 / math.Sqrt(10)},
+		"deepseek_v2-groups": {nn.LatentAttention{Heads: 2, QueryRank: 8, KeyRank: 10, Plain: 4, Rotated: 4,
+			ValueDim: 4}, 1 / math.Sqrt(8)},
 		"deepseek_v2": {nn.LatentAttention{Heads: 2, KeyRank: 10, Plain: 6, Rotated: 6, ValueDim: 4},
 			stretched(0.707) * stretched(0.707) / math.Sqrt(12)},
 	} {
@@ -46,7 +48,8 @@ func TestLatentBlocks(t *testing.T) {
 				t.Errorf("%s: block %d has %T", variant, l, b.FeedForward)
 			}
 		}
-		if carries := variant != "deepseek_v2"; m.Carries() != carries || (len(m.ConstantTensors()) > 0) != carries {
+		carries := !strings.HasPrefix(variant, "deepseek_v2")
+		if m.Carries() != carries || (len(m.ConstantTensors()) > 0) != carries {
 			t.Errorf("%s: carries %v; constants %v", variant, m.Carries(), m.ConstantTensors())
 		}
 	}
@@ -92,7 +95,12 @@ func TestLatentConfig(t *testing.T) {
 		{"glm4_moe_lite", map[string]any{"mlp_layer_types": absent, "first_k_dense_replace": 2}, `supported is 1`},
 		{"glm4_moe_lite", map[string]any{"mlp_layer_types": []string{"dense"}}, `it has 1 entries`},
 		{"glm4_moe_lite", map[string]any{"mlp_layer_types": []string{"dense", "wide"}}, `layer 1 has "wide"`},
-		{"deepseek_v2", map[string]any{"topk_method": "group_limited_greedy"}, `supported is greedy`},
+		{"deepseek_v2", map[string]any{"topk_method": "noaux_tc"}, `supported are greedy, group_limited_greedy`},
+		{"deepseek_v2", map[string]any{"n_group": 0}, ""}, // which that method does not read
+		{"deepseek_v2-groups", map[string]any{"n_group": absent}, `"n_group" is missing`},
+		{"deepseek_v2-groups", map[string]any{"n_group": 12, "topk_group": 3}, ""},
+		{"deepseek_v2-groups", map[string]any{"n_group": 5}, `12 experts into equal groups of 1 or more`},
+		{"deepseek_v2-groups", map[string]any{"n_group": 12}, `2 groups have 2 experts, and each token has 3`},
 		{"deepseek_v2", map[string]any{"norm_topk_prob": true}, `supported is false`},
 	} {
 		_, err := build(t, c.variant, c.set)

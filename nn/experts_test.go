@@ -17,6 +17,7 @@ const expertHidden = 24
 func mixtures() map[string]nn.Experts {
 	softmax := device.RouteSpec{TopK: 2, Renormalize: true, Scale: 1}
 	sigmoid := device.RouteSpec{TopK: 3, Sigmoid: true, Renormalize: true, Scale: 1.5, Groups: 2, TopGroups: 1}
+	byBest := device.RouteSpec{TopK: 3, Scale: 4, Groups: 4, TopGroups: 2, ByBest: true}
 	all := softmax
 	all.TopK, all.Renormalize = 7, false
 	return map[string]nn.Experts{
@@ -24,9 +25,10 @@ func mixtures() map[string]nn.Experts {
 		"sigmoid": {Inner: 9, Number: 8, Route: sigmoid, Shared: 13},
 		"biases": {Inner: 12, Number: 7, Route: softmax, Bias: true, RouterBias: true,
 			Activation: device.GLUSpec{Alpha: 1.7, Limit: 0.4}},
-		"corrected": {Inner: 9, Number: 8, Route: sigmoid, Correction: true},
-		"all":       {Inner: 8, Number: 7, Route: all, Bias: true, RouterBias: true, Shared: 5},
-		"gated":     {Inner: 8, Number: 6, Route: softmax, Shared: 7, SharedGate: true},
+		"groups by the best": {Inner: 9, Number: 12, Route: byBest, Shared: 7},
+		"corrected":          {Inner: 9, Number: 8, Route: sigmoid, Correction: true},
+		"all":                {Inner: 8, Number: 7, Route: all, Bias: true, RouterBias: true, Shared: 5},
+		"gated":              {Inner: 8, Number: 6, Route: softmax, Shared: 7, SharedGate: true},
 	}
 }
 

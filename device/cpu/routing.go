@@ -74,8 +74,10 @@ func (r *router) choose(bias []float32) []int {
 		size := len(r.from) / r.Groups
 		for g := range r.sums {
 			group := r.from[g*size:][:size]
-			two := r.best(group, 2)
-			r.sums[g] = group[two[0]] + group[two[1]]
+			r.sums[g] = 0
+			for _, e := range r.best(group, r.LeastInGroup()) {
+				r.sums[g] += group[e]
+			}
 		}
 		groups := r.best(r.sums, r.TopGroups)
 		for e := range r.from {

@@ -14,9 +14,8 @@ func (s *Stream) Route(choices device.Mem, weights, logits, bias device.Mat, spe
 		}
 		return s.launch(named("route"), ptr(choices), ptr(weights.Mem), ptr(logits.Mem), ptr(bias.Mem),
 			i32(logits.Rows), i32(logits.Cols),
-			i32(spec.TopK), i32(max(spec.Groups, 1)), i32(spec.TopGroups), i32(logits.Stride), flag(spec.Sigmoid),
-			flag(spec.Renormalize),
-			flag(!bias.IsZero()), f32(spec.Scale))
+			i32(spec.TopK), i32(max(spec.Groups, 1)), i32(spec.TopGroups), flag(spec.ByBest),
+			i32(logits.Stride), flag(spec.Sigmoid), flag(spec.Renormalize), flag(!bias.IsZero()), f32(spec.Scale))
 	})
 }
 

@@ -31,6 +31,8 @@ var routeSpecs = []struct {
 	{31, 17, device.RouteSpec{TopK: 3, Sigmoid: true, Scale: 1}},
 	{50, 24, device.RouteSpec{TopK: 4, Sigmoid: true, Renormalize: true, Scale: 2.5, Groups: 4, TopGroups: 2}},
 	{20, 16, device.RouteSpec{TopK: 2, Sigmoid: true, Renormalize: true, Scale: 1, Groups: 8, TopGroups: 1}},
+	{30, 24, device.RouteSpec{TopK: 3, Scale: 16, Groups: 6, TopGroups: 2, ByBest: true}},
+	{12, 5, device.RouteSpec{TopK: 2, Scale: 1, Groups: 5, TopGroups: 3, ByBest: true}},
 	{5, 300, device.RouteSpec{TopK: 10, Renormalize: true, Scale: 1}},
 }
 

@@ -52,7 +52,7 @@ func chosen(scores, bias []float64, spec device.RouteSpec) []int {
 		size := len(from) / spec.Groups
 		sums := make([]float64, spec.Groups)
 		for g := range sums {
-			for _, e := range best(from[g*size:][:size], 2) {
+			for _, e := range best(from[g*size:][:size], spec.LeastInGroup()) {
 				sums[g] += from[g*size+e]
 			}
 		}

@@ -233,7 +233,14 @@ def route(c, p, name, h):
         weights = weights * c["routed_scaling_factor"]
     else:
         scores = logits.softmax(-1)
-        chosen, gap = choose(scores, k)
+        if c.get("topk_method") == "group_limited_greedy":
+            grouped = scores.unflatten(-1, (c["n_group"], -1))
+            groups, group_gap = choose(grouped.amax(-1), c["topk_group"])
+            allowed = torch.zeros_like(grouped[..., 0], dtype=torch.bool).scatter(-1, groups, True)
+            chosen, gap = choose(grouped.masked_fill(~allowed[..., None], -torch.inf).flatten(-2), k)
+            gap = min(gap, group_gap)
+        else:
+            chosen, gap = choose(scores, k)
         weights = scores.gather(-1, chosen)
         if c.get("norm_topk_prob", True) and family != "deepseek_v2":
             weights = weights / weights.sum(-1, keepdim=True)

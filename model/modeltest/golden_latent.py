@@ -53,6 +53,13 @@ VARIANTS = {
         rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 32.0,
                          "beta_slow": 1.0, "mscale": 0.707, "mscale_all_dim": 0.707,
                          "original_max_position_embeddings": 512})),
+    # The same of the groups whose best experts are best, as DeepSeek-V2 itself has it.
+    "deepseek_v2-groups": (3, partial(
+        DeepseekV2Config, hidden_size=18, intermediate_size=22, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, q_lora_rank=8, kv_lora_rank=10, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=4,
+        vocab_size=47, rms_norm_eps=1e-6, max_position_embeddings=64, n_routed_experts=12, num_experts_per_tok=3,
+        moe_intermediate_size=5, n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=3.0,
+        norm_topk_prob=False, topk_method="group_limited_greedy", n_group=4, topk_group=2)),
 }
 
 

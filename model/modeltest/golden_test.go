@@ -30,7 +30,7 @@ func TestVariants(t *testing.T) {
 		"gemma4_unified", "glm4", "gpt2", "gpt_neox", "gpt_neox-sequential", "granite", "mistral3", "olmo2", "olmo3",
 		"phi3", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "seed_oss", "smollm3",
 		"qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
-		"deepseek_v2", "deepseek_v3", "deepseek_v3-direct", "glm4_moe_lite"}
+		"deepseek_v2", "deepseek_v2-groups", "deepseek_v3", "deepseek_v3-direct", "glm4_moe_lite"}
 	if got := Variants(t); !slices.Equal(got, want) {
 		t.Errorf("variants are %q, want %q", got, want)
 	}

@@ -129,8 +129,8 @@ var expertGLUGrad = withBlocks(func(b *bench, d tensor.DType, m *routed) (before
 
 // Choices of rows and their places.
 func testRouting(t *testing.T, on *backend) {
-	for _, c := range []struct{ rows, experts, topK, groups, topGroups, sigmoid, biased int }{
-		{7, 24, 4, 1, 0, 0, 0}, {9, 120, 3, 4, 2, 1, 1}, {6, 300, 9, 1, 0, 0, 1},
+	for _, c := range []struct{ rows, experts, topK, groups, topGroups, byBest, sigmoid, biased int }{
+		{7, 24, 4, 1, 0, 0, 0, 0}, {9, 120, 3, 4, 2, 0, 1, 1}, {6, 300, 9, 1, 0, 0, 0, 1}, {8, 40, 5, 4, 2, 1, 0, 0},
 	} {
 		for _, variant := range []string{".narrow", ".any"} {
 			if variant == ".narrow" && c.experts > 128 {
@@ -141,7 +141,7 @@ func testRouting(t *testing.T, on *backend) {
 				c.experts)
 			choices, weights := b.ints(make([]int32, c.rows*c.topK)), b.field(tensor.F32, c.rows, c.topK, c.topK)
 			b.run("route"+variant, choices, weights, logits, bias, c.rows, c.experts, c.topK, c.groups, c.topGroups,
-				logits.stride, c.sigmoid, 1,
+				c.byBest, logits.stride, c.sigmoid, 1,
 				c.biased, float32(2))
 			var want, parts, slopes []float64
 			dweights := b.normal(tensor.F32, c.rows, c.topK, c.topK)
@@ -160,12 +160,14 @@ func testRouting(t *testing.T, on *backend) {
 				}
 				size := c.experts / c.groups
 				if c.groups > 1 {
-					two := make([]float64, c.groups)
-					for g := range two {
+					sums := make([]float64, c.groups)
+					for g := range sums {
 						of := slices.Sorted(slices.Values(by[g*size:][:size]))
-						two[g] = of[size-1] + of[size-2]
+						if sums[g] = of[size-1]; c.byBest == 0 {
+							sums[g] += of[size-2]
+						}
 					}
-					left := greatest(two, c.topGroups)
+					left := greatest(sums, c.topGroups)
 					for e := range by {
 						if !slices.Contains(left, e/size) {
 							by[e] = math.Inf(-1)

@@ -50,8 +50,8 @@ def _number(x):
 
 
 @triton.jit
-def route(choices, weights, logits, bias, rows, experts, topk, groups, topgroups, sl, sigmoid, renormalize, biased, scale,
-          BLOCK_ROWS: tl.constexpr, BLOCK_EXPERTS: tl.constexpr):
+def route(choices, weights, logits, bias, rows, experts, topk, groups, topgroups, bybest, sl, sigmoid, renormalize,
+          biased, scale, BLOCK_ROWS: tl.constexpr, BLOCK_EXPERTS: tl.constexpr):
     """The choices of each row, ascending, and their weights. Programs: ceil(rows/BLOCK_ROWS). Reads logits once.
 
     The experts of a row are taken one after the other, the best one first. The place of one among the row's choices is the number of
@@ -60,7 +60,7 @@ def route(choices, weights, logits, bias, rows, experts, topk, groups, topgroups
     row, e, known, x = _logits(logits, rows, experts, sl, BLOCK_ROWS, BLOCK_EXPERTS)
     score = _scores(x, known, sigmoid)
     by = x
-    if (biased != 0) | (groups > 1):
+    if (biased != 0) | ((groups > 1) & (bybest == 0)):
         by = score + tl.load(bias + e, mask=(e < experts) & (biased != 0), other=0.0)
     by = _number(by)
     among = known
@@ -71,8 +71,8 @@ def route(choices, weights, logits, bias, rows, experts, topk, groups, topgroups
         for g in range(0, groups):
             of = known & (group == g)
             first = _best(by, of, e, BLOCK_EXPERTS)
-            two = _greatest(by, of) + _greatest(by, of & (e != first))
-            sums = tl.where(of, _number(two), sums)
+            second = tl.where(bybest != 0, 0.0, _greatest(by, of & (e != first)))
+            sums = tl.where(of, _number(_greatest(by, of) + second), sums)
         left = known
         for _ in range(0, topgroups):
             left = left & (group != _best(sums, left, e, BLOCK_EXPERTS) // size)
@@ -158,8 +158,9 @@ KERNELS = [
 for variant, width in WIDTHS.items():
     most = dict(experts=width["BLOCK_EXPERTS"])
     KERNELS.append(Kernel(f"route.{variant}", route,
-                          "choices:*i32 weights:*fp32 logits:*fp32 bias:*fp32 rows:i32 experts:i32 topk:i32 groups:i32 topgroups:i32 sl:i32 "
-                          "sigmoid:i32 renormalize:i32 biased:i32 scale:fp32", ROWS, width, most=most))
+                          "choices:*i32 weights:*fp32 logits:*fp32 bias:*fp32 rows:i32 experts:i32 topk:i32 groups:i32 "
+                          "topgroups:i32 bybest:i32 sl:i32 sigmoid:i32 renormalize:i32 biased:i32 scale:fp32",
+                          ROWS, width, most=most))
     KERNELS += [
         Kernel(f"route_grad.{a}.{variant}", route_grad,
                f"dlogits:*{t} dweights:*fp32 logits:*fp32 choices:*i32 rows:i32 experts:i32 topk:i32 sd:i32 sl:i32 sigmoid:i32 "

@@ -24,34 +24,36 @@ def best(x, n):
 
 
 class RoutingTest(Case):
-    # rows, experts, topk, sigmoid, renormalize, scale, groups, topgroups, biased
-    SPECS = ((1, 1, 1, 0, 0, 1, 1, 0, 0), (5, 7, 2, 0, 1, 1.5, 1, 0, 1), (5, 6, 6, 0, 0, 1, 1, 0, 0), (9, 24, 4, 1, 1, 2.5, 4, 2, 1),
-             (3, 16, 2, 1, 0, 1, 8, 1, 0), (5, 128, 3, 1, 0, 1, 1, 0, 0))
-    WIDE = ((3, 300, 10, 0, 1, 1, 1, 0, 0), (2, 512, 8, 1, 1, 2.5, 8, 4, 1))
+    # rows, experts, topk, sigmoid, renormalize, scale, groups, topgroups, bybest, biased
+    SPECS = ((1, 1, 1, 0, 0, 1, 1, 0, 0, 0), (5, 7, 2, 0, 1, 1.5, 1, 0, 0, 1), (5, 6, 6, 0, 0, 1, 1, 0, 0, 0),
+             (9, 24, 4, 1, 1, 2.5, 4, 2, 0, 1), (3, 16, 2, 1, 0, 1, 8, 1, 0, 0), (7, 20, 3, 0, 0, 16, 5, 2, 1, 0),
+             (4, 6, 2, 0, 0, 1, 6, 3, 1, 1), (5, 128, 3, 1, 0, 1, 1, 0, 0, 0))
+    WIDE = ((3, 300, 10, 0, 1, 1, 1, 0, 0, 0), (2, 512, 8, 1, 1, 2.5, 8, 4, 0, 1), (2, 160, 6, 0, 0, 16, 8, 3, 1, 0))
 
     def specs(self):
-        for variant, specs in (("narrow", self.SPECS), ("any", self.SPECS[1:4:2] + self.WIDE)):
+        for variant, specs in (("narrow", self.SPECS), ("any", self.SPECS[1:6:2] + self.WIDE)):
             for spec in specs:
                 with self.subTest(f"{variant} {spec}"):
                     yield (variant, *spec)
 
     def test_route(self):
-        for variant, rows, experts, topk, sigmoid, renormalize, scale, groups, topgroups, biased in self.specs():
+        for variant, rows, experts, topk, sigmoid, renormalize, scale, *rest in self.specs():
+            groups, topgroups, bybest, biased = rest
             for ties in (False, True):
                 x = self.normal(rows, experts)
                 logits = field("f32", np.round(x) if ties else x, experts + 3)
                 bias = field("f32", self.normal(1, experts), experts)
                 choices, weights = torch.full((rows, topk), -1, dtype=torch.int32), empty("f32", rows, topk, topk)
-                launch(f"route.{variant}", choices, weights, logits, bias, rows, experts, topk, groups, topgroups, logits.stride, sigmoid,
-                       renormalize, biased, scale)
+                launch(f"route.{variant}", choices, weights, logits, bias, rows, experts, topk, groups, topgroups,
+                       bybest, logits.stride, sigmoid, renormalize, biased, scale)
                 of = scores(logits.numpy(), sigmoid)
                 want, parts = [], []
                 for row in of:
                     by = row + (bias.numpy()[0] if biased else 0)
                     if groups > 1:
                         size = experts // groups
-                        two = [np.sort(by[g * size:][:size])[-2:].sum() for g in range(groups)]
-                        left = best(two, topgroups)
+                        of_groups = [np.sort(by[g * size:][:size])[bybest - 2:].sum() for g in range(groups)]
+                        left = best(of_groups, topgroups)
                         by = np.where([e // size in left for e in range(experts)], by, -np.inf)
                     want.append(sorted(best(by, topk)))
                     part = row[want[-1]]
@@ -62,7 +64,7 @@ class RoutingTest(Case):
     def test_numbers_that_are_none(self):
         x = np.array([[np.nan, 1, 0, np.nan], [-np.inf, np.nan, 3, 2], [np.nan] * 4, [0, 0, 0, -np.inf]])
         choices, weights = torch.full((4, 3), -1, dtype=torch.int32), empty("f32", 4, 3, 3)
-        launch("route.narrow", choices, weights, field("f32", x), field("f32", x), 4, 4, 3, 1, 0, 9, 0, 0, 0, 1.0)
+        launch("route.narrow", choices, weights, field("f32", x), field("f32", x), 4, 4, 3, 1, 0, 0, 9, 0, 0, 0, 1.0)
         self.assertEqual(choices.tolist(), [[0, 1, 2], [0, 2, 3], [0, 1, 2], [0, 1, 2]])
 
     def test_count_choices(self):
