@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda"
+	"github.com/millrace/millrace/device/cuda/kernels/kerneltest"
 	"github.com/millrace/millrace/device/devicetest"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/tensor"
@@ -106,6 +107,15 @@ func TestGPURepeats(t *testing.T) {
 		}
 	})
 }
+
+// Every kernel, launched directly: what was compiled is right before anything else is asked.
+func TestGPUKernels(t *testing.T) {
+	needGPU(t)
+	kerneltest.GPU(t, "TestGPUKernelsOnce")
+}
+
+// TestGPUKernelsOnce is a process of TestGPUKernels.
+func TestGPUKernelsOnce(t *testing.T) { kerneltest.GPUOnce(t, loadDriver) }
 
 // The engine's laws, and the losses of the CPU and of PyTorch.
 func TestGPUTraining(t *testing.T) {

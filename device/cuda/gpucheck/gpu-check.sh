@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs what checks a GPU into a folder (default bin/gpucheck): the program gpucheck, an archive with test binaries, the program, scripts and
+# Packs what checks a GPU into a folder (default bin/gpucheck): the program gpucheck, an archive with a test binary, the program, scripts and
 # what they read, and run.sh. Copy the folder to a machine with a GPU, which needs neither Go nor a network nor tar, and start run.sh there.
 #
 # The binaries load the driver at run time, so they are linked dynamically, to glibc alone. TAGS=standin builds them for a rehearsal.
@@ -18,7 +18,6 @@ trap 'rm -rf "$packed"' EXIT
 export CGO_ENABLED=0
 build=(-tags "${TAGS:-}" -ldflags='-s -w')
 go test -c "${build[@]}" -o "$packed/cuda.test" ./device/cuda
-go test -c "${build[@]}" -o "$packed/kernels.test" ./device/cuda/kernels
 go build "${build[@]}" -o "$packed/millrace" ./cmd/millrace
 go build "${build[@]}" -o "$out/gpucheck" ./device/cuda/gpucheck
 # Files that are read are where they are in the tree, of which this folder is one: golden files are found below the module's root.

@@ -18,7 +18,7 @@ const (
 var rows = []row{
 	{name: "machine", least: sec(1), most: sec(20), run: machine},
 	{name: "open", least: sec(5), most: sec(120), run: open, opens: true},
-	{name: "kernels", least: sec(10), most: sec(90), run: tests("kernels.test", "TestGPUKernels/code", tinyKernels)},
+	{name: "kernels", least: sec(10), most: sec(90), run: tests("cuda.test", "TestGPUKernels/code", tinyKernels)},
 	{name: "conformance", least: sec(10), most: sec(60), run: tests("cuda.test", "TestGPUConformance", tinyConformance)},
 	{name: "pytorch", least: sec(15), most: sec(60), run: pytorch},
 	{name: "speeds", least: sec(8), most: sec(45), run: speeds},
@@ -34,7 +34,7 @@ var rows = []row{
 		run: bench(3, nil, "--stream", "always", "--max-grad-norm", "0"), keeps: true},
 	{name: "bench-70b", least: sec(45), most: sec(150), run: bench70B, keeps: true},
 	{name: "rates", least: sec(30), most: sec(90), run: rates},
-	{name: "kernels-ptx", least: sec(20), most: sec(120), run: tests("kernels.test", "TestGPUKernels/ptx", tinyPTX)},
+	{name: "kernels-ptx", least: sec(20), most: sec(120), run: tests("cuda.test", "TestGPUKernels/ptx", tinyPTX)},
 	{name: "memcheck", least: sec(15), most: sec(60), run: sanitize("memcheck"), keeps: true},
 	{name: "racecheck", least: sec(15), most: sec(60), run: sanitize("racecheck"), keeps: true},
 	{name: "bench-own", least: sec(30), most: sec(150),

@@ -39,7 +39,8 @@ func sanitize(tool string) func(c *check) (string, error) {
 			return "", err
 		}
 		args := append([]string{"--tool", tool, "--target-processes", "all", "--error-exitcode", "86",
-			"--log-file", filepath.Join(logs, "%p.txt"), filepath.Join(c.dir, "kernels.test")}, testArgs(c, sanitizedRuns)...)
+			"--log-file", filepath.Join(logs, "%p.txt"), filepath.Join(c.dir, "cuda.test")},
+			testArgs(c, sanitizedRuns)...)
 		_, err := c.command([]string{"MILLRACE_GPU=1"}, program, args...)
 		processes, found, readErr := sanitized(logs)
 		note := fmt.Sprintf("%s found %d errors in %d processes", tool, found, processes)

@@ -1,4 +1,4 @@
-package kernels_test
+package kerneltest
 
 import (
 	"bytes"
@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"os/exec"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,11 +17,10 @@ import (
 
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/device/cuda/kernels"
-	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/tensor"
 )
 
-// The launches of these tests on a real driver: MILLRACE_GPU=1 runs TestGPUKernels, which `make gpu-check` packs for a
+// The launches on a real driver, for tests that run with MILLRACE_GPU=1 alone: `make gpu-check` packs them for a
 // machine with a GPU. Each kernel runs three times, on operands with guards around them. Its bits must repeat, the
 // guards must stay, and the results are compared with the interpreter's for the same PTX, in addition to the
 // comparisons of each test.
@@ -380,21 +378,18 @@ func (f *field) number(r, c int) float64 {
 	return x
 }
 
-// gpuRuns are the tests that TestGPUKernels runs, each in a process of its own: a kernel that ends the context costs
+// gpuRuns are the tests that GPU runs, each in a process of its own: a kernel that ends the context costs
 // only these launches.
 var gpuRuns = append(slices.Clone(runs), kernelRun{"LargeMatMul", testLargeMatMul}, kernelRun{"LargeAttention",
 	testLargeAttention},
 	kernelRun{"LargeExperts", testLargeExperts})
 
-// gpuRun is the environment variable that names what a process of TestGPUKernels runs: "code MatMul".
+// gpuRun is the environment variable that names what GPUOnce runs: "code MatMul".
 const gpuRun = "MILLRACE_GPU_RUN"
 
-// Every kernel on the GPU: "code" as the program loads it there, "ptx" as the driver compiles the PTX that all GPUs
-// take.
-func TestGPUKernels(t *testing.T) {
-	if os.Getenv("MILLRACE_GPU") != "1" {
-		t.Skip("needs a GPU: set MILLRACE_GPU=1")
-	}
+// GPU runs every kernel on the GPU: "code" as the program loads it there, "ptx" as the driver compiles the PTX that all
+// GPUs take. Each run is a process of this test binary, in which the test named once calls [GPUOnce].
+func GPU(t *testing.T, once string) {
 	for _, form := range []string{"code", "ptx"} {
 		t.Run(form, func(t *testing.T) {
 			var mu sync.Mutex
@@ -403,7 +398,7 @@ func TestGPUKernels(t *testing.T) {
 				for _, r := range gpuRuns {
 					t.Run(r.name, func(t *testing.T) {
 						t.Parallel()
-						c := exec.Command(os.Args[0], "-test.run=^TestGPUKernelsOnce$", "-test.v", "-test.count=1")
+						c := exec.Command(os.Args[0], "-test.run=^"+once+"$", "-test.v", "-test.count=1")
 						c.Env = append(os.Environ(), gpuRun+"="+form+" "+r.name)
 						out, err := c.CombinedOutput()
 						mu.Lock()
@@ -478,13 +473,14 @@ func parseOutcomes(out string) (map[string]outcome, string) {
 	return found, rest.String()
 }
 
-// TestGPUKernelsOnce is a process of TestGPUKernels.
-func TestGPUKernelsOnce(t *testing.T) {
+// GPUOnce does the run for which [GPU] started this process, on the driver that load loads. In other processes it does
+// nothing.
+func GPUOnce(t *testing.T, load func() (*driver.API, error)) {
 	form, name, ok := strings.Cut(os.Getenv(gpuRun), " ")
 	if !ok {
-		t.Skip("a process of TestGPUKernels")
+		t.Skip("a process of the test of all kernels on a GPU")
 	}
-	api, err := loadDriver()
+	api, err := load()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -520,95 +516,5 @@ func TestGPUKernelsOnce(t *testing.T) {
 		if err := g.close(); err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// onStandIn is a GPU that the stand-in plays.
-func onStandIn(t *testing.T, target string, capability [2]int32) (*backend, *standin.Driver) {
-	t.Helper()
-	d := standin.New(standin.Options{Capability: capability, SharedOptinBytes: 227 << 10})
-	g, err := openGPU(d.API(), target, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &backend{target: target, gpu: g}, d
-}
-
-// What runs kernels on a GPU works on the stand-in: operands go there and come back, and nothing is left.
-func TestKernelsRunOnStandIn(t *testing.T) {
-	if raceEnabled {
-		t.Skip("one stream, and the interpreter of PTX is slow under the race detector")
-	}
-	for _, name := range []string{"Add", "Loss", "Fold", "ScatterAdd", "Sum"} {
-		t.Run(name, func(t *testing.T) {
-			on, _ := onStandIn(t, "sm90a", [2]int32{9, 0})
-			runs[slices.IndexFunc(runs, func(r kernelRun) bool { return r.name == name })].run(t, on)
-			for kernel, o := range on.report.kernels {
-				if o.failed || o.launches == 0 {
-					t.Errorf("%s: %+v", kernel, *o)
-				}
-			}
-			if err := on.gpu.close(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
-// complaints takes the place of a test that fails on purpose.
-type complaints struct{ lines []string }
-
-func (*complaints) Helper()             {}
-func (c *complaints) Error(args ...any) { c.lines = append(c.lines, fmt.Sprint(args...)) }
-func (c *complaints) Errorf(f string, args ...any) {
-	c.lines = append(c.lines, fmt.Sprintf(f, args...))
-}
-func (c *complaints) Fatal(args ...any)            { c.Error(args...); panic(c) }
-func (c *complaints) Fatalf(f string, args ...any) { c.Errorf(f, args...); panic(c) }
-
-// recover is for the end of what may call Fatal.
-func (c *complaints) recover() {
-	if p := recover(); p != nil && p != any(c) {
-		panic(p)
-	}
-}
-
-// A kernel that computes something else, writes where it must not or ends the context is found out.
-func TestWrongKernelsAreFound(t *testing.T) {
-	address := regexp.MustCompile(`(st\.global\.b32 \[ %rd[0-9]+ \+) 0`)
-	for _, c := range []struct {
-		what  string
-		alter func(ptx string) string
-		want  string
-		ends  bool // the context, so that no other kernel can run
-	}{
-		{"a subtraction", func(ptx string) string { return strings.ReplaceAll(ptx, "add.f32", "sub.f32") },
-			"times what is allowed between the GPU and the interpreter", false},
-		{"no PTX at all", func(string) string { return "nonsense" }, "cuModuleLoadData", false},
-		{"a store outside", func(ptx string) string { return address.ReplaceAllString(ptx, "$1 2048") }, "it wrote outside of its operands", false},
-		{"an address that does not exist", func(ptx string) string { return address.ReplaceAllString(ptx, "$1 1073741824") }, "illegal address", true},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			on, _ := onStandIn(t, "sm80", [2]int32{8, 0})
-			on.gpu.load = func(k *kernels.Kernel) []byte { return append([]byte(c.alter(k.PTX)), 0) }
-			said := &complaints{}
-			b := benchFor(said, on, 1)
-			x, y := b.normal(tensor.F32, 3, 48, 48), b.normal(tensor.F32, 3, 48, 48)
-			func() {
-				defer said.recover()
-				b.run("add.f32.any", y, x, y, 3, 48, 48, 48, 48)
-			}()
-			if text := strings.Join(said.lines, "\n"); !on.report.kernels["add.f32.any"].failed || !strings.Contains(text, c.want) {
-				t.Errorf("said %q, want %q; %+v", text, c.want, *on.report.kernels["add.f32.any"])
-			}
-			on.gpu.load = func(k *kernels.Kernel) []byte { return append([]byte(k.PTX), 0) }
-			func() {
-				defer said.recover()
-				b.run("add.f32.a16", y, x, y, 3, 48, 48, 48, 48)
-			}()
-			if failed := on.report.kernels["add.f32.a16"].failed || on.gpu.lost != nil; failed != c.ends {
-				t.Errorf("another kernel fails then: %t, want %t", failed, c.ends)
-			}
-		})
 	}
 }

@@ -1,12 +1,10 @@
-package kernels_test
+package kerneltest
 
 import (
 	"fmt"
 	"math"
-	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/device/cuda/kernels"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -78,42 +76,6 @@ func testMatMul(t *testing.T, on *backend) {
 				t.Error("it writes between the rows")
 			}
 		})
-	}
-}
-
-// Products of bf16 are the tensor cores' work, by the newer instructions where a GPU has them; those of f32 are not,
-// since TF32 would round their operands. There are no atomics: sums do not depend on timing, and so neither do bits.
-func TestInstructionsOfProducts(t *testing.T) {
-	for _, target := range kernels.Targets {
-		set, err := kernels.Load(target)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range set.Names() {
-			k, _ := set.Find(name)
-			op, rest, _ := strings.Cut(name, ".")
-			product := op == "matmul" || op == "expert_matmul" || op == "expert_weight_grad"
-			if !product && !strings.HasPrefix(op, "attention") {
-				continue
-			}
-			want := "fma.rn.f32"
-			switch {
-			case op == "attention_delta" || op == "attention_fold":
-				want = ""
-			case rest == "bf16.h512.a16" && op != "attention": // its tiles have 32 rows, and the newer ones need 64
-				want = "mma.sync"
-			case strings.HasPrefix(rest, "bf16") && target == "sm90a" && (product || strings.HasSuffix(rest, ".a16")):
-				want = "wgmma.mma_async"
-			case strings.HasPrefix(rest, "bf16"):
-				want = "mma.sync"
-			}
-			text := strings.ReplaceAll(k.PTX, "\t", " ")
-			for _, instruction := range []string{"wgmma.mma_async", "mma.sync", "tf32", " atom.", " red.", "fma.rn.f32"} {
-				if has := strings.Contains(text, instruction); has && instruction != want && instruction != "fma.rn.f32" || !has && instruction == want {
-					t.Errorf("%s of %s: has %s: %t", name, target, instruction, has)
-				}
-			}
-		}
 	}
 }
 

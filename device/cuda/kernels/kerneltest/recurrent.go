@@ -1,4 +1,4 @@
-package kernels_test
+package kerneltest
 
 import (
 	"math"

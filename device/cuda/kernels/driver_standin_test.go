@@ -1,8 +1,0 @@
-//go:build standin
-
-package kernels_test
-
-import "github.com/millrace/millrace/internal/cudatest/standin"
-
-// loadDriver is the driver of tests on a GPU, in a rehearsal of them.
-var loadDriver = standin.Load
