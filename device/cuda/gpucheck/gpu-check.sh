@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packs what checks a GPU into a folder (default bin/gpucheck): the program gpucheck, an archive with a test binary, the program, scripts and
-# what they read, and run.sh. Copy the folder to a machine with a GPU, which needs neither Go nor a network nor tar, and start run.sh there.
+# what they read, and run.sh. Copy the folder to a machine with a GPU, which needs neither Go nor a network nor tar, but gzip, and start run.sh there.
 #
 # The binaries load the driver at run time, so they are linked dynamically, to glibc alone. TAGS=standin builds them for a rehearsal.
 set -euo pipefail
@@ -33,6 +33,7 @@ cat docs/*.md README.md ARCHITECTURE.md CONTRIBUTING.md >"$packed/data/text.txt"
 	go version
 } >"$packed/built-from.txt"
 "$out/gpucheck" pack "$packed" "$out/files.tar.zst"
+gzip -9n "$out/gpucheck" # run.sh unpacks it
 cp device/cuda/gpucheck/run.sh device/cuda/gpucheck/README.md "$out/"
 
 mib() { awk -v n="$1" 'BEGIN {printf "%.1f MiB", n / 1048576}'; }

@@ -13,8 +13,8 @@ import (
 )
 
 // The programs of a check embed the same kernels, 8 MB each, which are compressed already. gzip looks back 32 KiB and
-// cannot see that. Three copies and the tree are too much for one transfer. One window over all files finds the copies,
-// and this program unpacks them, so that the target needs no tool for it.
+// cannot see that. Two copies and the tree are too much for one transfer. One window over all files finds the copies,
+// and this program unpacks them, so that the target needs no tool for it but gzip, which unpacks this program.
 
 // packedName is the archive next to this program in a packed folder.
 const packedName = "files.tar.zst"
