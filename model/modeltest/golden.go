@@ -89,6 +89,8 @@ type Golden struct {
 
 	AdamW AdamW
 	Steps []Step
+
+	Greedy []Continued // after prompts of several lengths, all by as many tokens
 }
 
 // sets are the directories of variants, and the scripts that write them.
@@ -211,6 +213,9 @@ func load(dir string) (*Golden, error) {
 	}
 	if _, ok := f.entries[paddedName]; ok {
 		g.Padded = read[float32](f, paddedName)
+	}
+	if g.Greedy, err = readGreedy(dir); err != nil {
+		return nil, err
 	}
 	lr := read[float64](f, "steps.lr")
 	loss, norm, bf16 := read[float32](f, "steps.loss"), read[float32](f, "steps.grad_norm"), read[float32](f, "steps.loss_bf16")

@@ -8,6 +8,7 @@ Nothing is downloaded: the models are random, drawn from fixed seeds by NumPy. E
     config.json         as transformers saves it
     model.safetensors   the initial weights, fp32
     golden.safetensors  logits, loss, gradients and 20 steps of training (the tensors are listed at `write`)
+    greedy.json         tokens that follow prompts: see golden_tokens.py
 
 Everything golden is computed in fp32 by transformers' own model classes with eager attention, and without the exception
 that PyTorch makes for padding tokens (see take_padding_away). A float64 model written
@@ -27,6 +28,8 @@ import torch
 import torch.nn.functional as F
 import transformers
 from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+import golden_tokens
 
 ROWS, POSITIONS, STEPS = 2, 37, 20
 PEAK_LR, WARMUP_STEPS = 3e-3, 4
@@ -466,6 +469,8 @@ def run(names, variants, write, directory, version):
     for name in variants:
         if not names or name in names:
             write(out, name)
+            if (out / name / "golden.safetensors").exists():
+                golden_tokens.write(out / name)
 
 
 def main(names):

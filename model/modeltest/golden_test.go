@@ -181,6 +181,27 @@ func TestAuxiliaryLoss(t *testing.T) {
 	}
 }
 
+// Prompts of two lengths are followed by tokens that rounding does not choose, and which are not all the same.
+func TestGreedy(t *testing.T) {
+	eachVariant(t, func(t *testing.T, g *Golden) {
+		different := map[int32]bool{}
+		if len(g.Greedy) != 2 || len(g.Greedy[0].Prompt) == len(g.Greedy[1].Prompt) {
+			t.Fatalf("the prompts are %v", g.Greedy)
+		}
+		for _, c := range g.Greedy {
+			if len(c.Tokens) != 20 || c.Margin < 1e-3 || int(slices.Max(c.Prompt)) >= g.Vocab {
+				t.Errorf("%+v", c)
+			}
+			for _, token := range c.Tokens {
+				different[token] = true
+			}
+		}
+		if len(different) < 2 {
+			t.Errorf("all tokens are %v", g.Greedy[0].Tokens[0])
+		}
+	})
+}
+
 func TestSteps(t *testing.T) {
 	eachVariant(t, func(t *testing.T, g *Golden) {
 		clipped := 0
