@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,11 +10,57 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
 )
 
-// docs/models.md has a row for each family, in the order of the list, with all of its golden files.
+// shared are the families that have the golden files of another one, by its variant: the text of a model as a model of
+// its own, with the same decoder.
+var shared = map[string]string{"ministral3": "mistral3", "gemma4_unified_text": "gemma4_unified"}
+
+// Such a family has the same blocks, and the same tensors under names without what says that they are the text's.
+func TestSharedGoldenFiles(t *testing.T) {
+	for family, variant := range shared {
+		whole := mustBuild(t, variant, nil)
+		var keys map[string]json.RawMessage
+		check(t, json.Unmarshal(config(t, variant, nil), &keys))
+		var decoder map[string]any
+		check(t, json.Unmarshal(keys["text_config"], &decoder))
+		decoder["model_type"] = family
+		if tied, ok := keys["tie_word_embeddings"]; ok {
+			decoder["tie_word_embeddings"] = tied
+		}
+		doc, err := json.Marshal(decoder)
+		check(t, err)
+		c, err := hf.ParseConfig("config.json", doc)
+		check(t, err)
+		text, err := model.New(c)
+		check(t, err)
+		if diff := cmp.Diff(whole.Blocks, text.Blocks, cmp.AllowUnexported(nn.RopeFrequencies{})); diff != "" {
+			t.Errorf("%s: blocks (-%s +%s):\n%s", family, variant, family, diff)
+		}
+		scales := func(m *model.Model) [2]float32 {
+			return [2]float32{m.EmbedScale(tensor.F32), m.EmbedScale(tensor.BF16)}
+		}
+		if text.Head != whole.Head || text.Tied != whole.Tied || text.MaxPositions != whole.MaxPositions ||
+			text.InitStd != whole.InitStd || scales(text) != scales(whole) {
+			t.Errorf("%s: %+v, %+v, not as in %s %+v, %+v", family, text, text.Head, variant, whole, whole.Head)
+		}
+		for i, of := range text.Tensors() {
+			want := whole.Tensors()[i]
+			want.Name = strings.Replace(want.Name, "language_model.", "", 1)
+			if diff := cmp.Diff(want, of); diff != "" {
+				t.Errorf("%s: (-%s +%s)\n%s", family, variant, family, diff)
+			}
+		}
+	}
+}
+
+// docs/models.md has a row for each family, in the order of the list, with all of its golden files and how many
+// thousands of parameters each has.
 func TestModelsPage(t *testing.T) {
 	variants := map[string][]string{}
 	for _, name := range modeltest.Variants(t) {
@@ -23,7 +70,13 @@ func TestModelsPage(t *testing.T) {
 			ModelType string `json:"model_type"`
 		}
 		check(t, json.Unmarshal(text, &c))
-		variants[c.ModelType] = append(variants[c.ModelType], name)
+		m, err := model.Read(modeltest.Load(t, name).Dir)
+		check(t, err)
+		params, _ := m.Params()
+		variants[c.ModelType] = append(variants[c.ModelType], fmt.Sprintf("%s %d", name, (params+500)/1000))
+	}
+	for family, variant := range shared {
+		variants[family] = append(variants[family], "those of "+variant)
 	}
 	var want, got [][]string
 	for _, family := range model.Families() {
