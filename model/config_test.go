@@ -496,7 +496,8 @@ func TestTensorOrder(t *testing.T) {
 
 // FuzzConfig: whatever the file says, New returns a model that is consistent, or an error of one line.
 func FuzzConfig(f *testing.F) {
-	for _, variant := range []string{"llama", "llama-bias", "llama-llama3-headdim", "mistral-window", "qwen2", "qwen3"} {
+	for _, variant := range []string{"llama", "llama-bias", "llama-llama3-headdim", "mistral-window", "qwen2", "qwen3",
+		"gpt2", "deepseek_v2-groups"} {
 		f.Add(config(f, variant, nil))
 	}
 	f.Fuzz(func(t *testing.T, doc []byte) {
