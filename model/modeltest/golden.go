@@ -3,7 +3,8 @@
 // and model.safetensors) with its golden.safetensors; golden.py writes them all and says what they hold. Those of
 // mixtures of experts are in testdata-experts, and golden_experts.py writes them; those of further families are in
 // testdata-families, and golden_families.py writes them; those of gated delta nets are in testdata-delta, of
-// golden_delta.py, and those of latent attention in testdata-latent, of golden_latent.py.
+// golden_delta.py, and those of latent attention in testdata-latent, of golden_latent.py. A variant's greedy.json has
+// tokens that were generated, by golden_tokens.py.
 //
 // [Load] reads one variant as a [Golden]: a first [Batch] with its logits, loss and the gradient of every parameter,
 // and 20 [Step] of AdamW with clipping, all from the weights in the directory. A Batch has what one optimizer step
