@@ -51,7 +51,7 @@ func (g *group) piece(e *Engine, worker, task int) {
 	n = min(g.cols, n-first)
 	op.C = op.C.columns(first, n)
 	if op.TransB {
-		op.B.Data, op.B.Rows = op.B.address(first, 0), n
+		op.B = op.B.rows(first, n)
 	} else {
 		op.B = op.B.columns(first, n)
 	}
@@ -61,5 +61,11 @@ func (g *group) piece(e *Engine, worker, task int) {
 // columns are n of a matrix, from the first one on.
 func (x Mat) columns(first, n int) Mat {
 	x.Data, x.Cols = x.address(0, first), n
+	return x
+}
+
+// rows are n of a matrix, from the first one on.
+func (x Mat) rows(first, n int) Mat {
+	x.Data, x.Rows = x.address(first, 0), n
 	return x
 }

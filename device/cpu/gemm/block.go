@@ -92,6 +92,8 @@ type job struct {
 	first, last     bool
 	alone           bool          // one worker has the block, and packs a few panels of B at a time
 	inPlace         inPlaceKernel // reads op(A) where it is, except the panel at its edge; nil: all is packed
+	few             fewKernel     // reads op(B) where it is; nil: that is packed, too
+	rows            rowsOfUnits   // op(A) for few
 	firstB          int           // panel of B that begins the packed ones
 	packed          []float32     // op(B), packed before; nil: it is packed here
 	aGroup, bGroup  int           // panels that one packing task packs
@@ -121,6 +123,11 @@ func (j *job) multiply(kern kernels, op Op, packed []float32, blk *blocking, blo
 	if in, ok := j.kern.(inPlaceKernel); ok && in.readsInPlace(&j.a, k) {
 		j.inPlace = in
 	}
+	if few, ok := j.kern.(fewKernel); ok && j.alone && packed == nil && !j.a.kRows && !j.b.kRows {
+		if n := few.rowsAtOnce(m, k); n > 0 {
+			j.few, j.inPlace, j.rows.atOnce = few, nil, n
+		}
+	}
 
 	kCount, kSize := kBlocks(k, perUnit)
 	if op.Block > 0 {
@@ -129,7 +136,10 @@ func (j *job) multiply(kern kernels, op Op, packed []float32, blk *blocking, blo
 	}
 	mCount, mSize := split(m, blk.rows/j.size.mr*j.size.mr, j.size.mr)
 	cols := blk.cols
-	if j.alone {
+	switch {
+	case j.few != nil:
+		cols = j.size.nr // all blocks of k of a column before the next one: rows are read to their ends
+	case j.alone:
 		cols = ceilTo(n, j.size.nr)
 	}
 	if op.C.DType == tensor.BF16 && kCount > 1 {
@@ -159,6 +169,11 @@ func (j *job) multiply(kern kernels, op Op, packed []float32, blk *blocking, blo
 // block computes a block on one worker.
 func (j *job) block(w *worker) {
 	panelsA, panels, most := ceilDiv(j.m, j.size.mr), ceilDiv(j.n, j.size.nr), j.blk.cols/j.size.nr
+	if j.few != nil {
+		j.rowsOfA()
+		j.tiles(w, 0, panelsA, 0, panels)
+		return
+	}
 	j.packA(w, 0, panelsA)
 	for j.firstB = 0; j.firstB < panels; j.firstB += most {
 		end := min(j.firstB+most, panels)
@@ -305,17 +320,15 @@ func (j *job) tiles(w *worker, pa0, pa1, pb0, pb1 int) {
 	ldc := uintptr(c.Stride) * esize
 	for pb := pb0; pb < pb1; pb++ {
 		cols := min(nr, j.n-pb*nr)
-		b := j.panelB(pb)
 		for pa := pa0; pa < pa1; pa++ {
 			rows := min(mr, j.m-pa*mr)
-			a := unsafe.Pointer(&j.blk.a[pa*mr*j.panelUnits])
 			at := unsafe.Add(c.Data, uintptr(j.m0+pa*mr)*ldc+uintptr(j.n0+pb*nr)*esize)
 			if c.DType == tensor.F32 {
 				if !j.alone && add {
 					w.ahead = ahead{at: uintptr(at) + uintptr(rows)*ldc, stride: ldc, rows: min(mr, j.m-pa*mr-rows),
 						columns: 1}
 				}
-				j.tile(w, pa, a, b, at, ldc, rows, cols)
+				j.tile(w, pa, pb, at, ldc, rows, cols)
 				continue
 			}
 			t := unsafe.Pointer(&w.tile[0])
@@ -325,7 +338,7 @@ func (j *job) tiles(w *worker, pa0, pa1, pb0, pb1 int) {
 			if j.first && j.op.Accumulate {
 				j.kern.widen(t, at, ldc, rows, cols)
 			}
-			j.tile(w, pa, a, b, t, uintptr(nr)*4, rows, nr)
+			j.tile(w, pa, pb, t, uintptr(nr)*4, rows, nr)
 			if j.last {
 				j.kern.round(at, ldc, t, rows, cols)
 			}
@@ -333,17 +346,22 @@ func (j *job) tiles(w *worker, pa0, pa1, pb0, pb1 int) {
 	}
 }
 
-// tile computes one register tile of the panel pa, packed at a, into c.
-func (j *job) tile(w *worker, pa int, a, b, c unsafe.Pointer, ldc uintptr, rows, cols int) {
+// tile computes one register tile of the panels pa and pb into c.
+func (j *job) tile(w *worker, pa, pb int, c unsafe.Pointer, ldc uintptr, rows, cols int) {
 	pairs, add := j.a.perUnit == 2, !j.first || j.op.Accumulate
+	if j.few != nil {
+		j.tileOfRows(w, pb, c, ldc, rows, cols, add)
+		return
+	}
+	b := j.panelB(pb)
 	if j.inPlace != nil && rows == j.size.mr {
 		j.inPlace.tileInPlace(w, pairs, j.units, j.a.at(j.m0+pa*rows, j.k0), j.a.stride, b, c, ldc, cols, add)
 		return
 	}
+	a := unsafe.Pointer(&j.blk.a[pa*j.size.mr*j.panelUnits])
 	for u := 0; u < j.units; u += j.part {
 		j.kern.tile(w, pairs, min(j.part, j.units-u), unsafe.Add(a, 4*u*j.size.mr), unsafe.Add(b, 4*u*j.size.nr), c,
-			ldc, rows,
-			cols, add || u > 0)
+			ldc, rows, cols, add || u > 0)
 	}
 }
 

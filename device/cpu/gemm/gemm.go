@@ -146,7 +146,8 @@ func newEngine(kern kernels, run Runner) *Engine {
 	}
 	e.packTask = func(w, task int) { e.job.pack(&e.workers[w], task) }
 	e.tileTask = func(w, task int) { e.job.tileTask(&e.workers[w], task) }
-	e.fewTask = func(w, task int) { e.mulSerial(w, e.few.part(task), nil) }
+	e.few.ranges = make([]pieceRange, len(e.workers))
+	e.fewTask = func(w, task int) { e.few.task(e, w, task) }
 	e.pieceTask = func(w, task int) { e.all.piece(e, w, task) }
 	return e
 }

@@ -54,7 +54,6 @@ func BenchmarkMul(b *testing.B) {
 	}
 }
 
-// BenchmarkMulSerial measures the small blocks of attention.
 // BenchmarkFewRows are products that read more weights than caches hold, as of a pass over few positions.
 func BenchmarkFewRows(b *testing.B) {
 	p := pool.New(runtime.GOMAXPROCS(0), nil)
@@ -79,6 +78,7 @@ func BenchmarkFewRows(b *testing.B) {
 	}
 }
 
+// BenchmarkMulSerial measures the small blocks of attention.
 func BenchmarkMulSerial(b *testing.B) {
 	p := pool.New(1, nil)
 	defer p.Close()

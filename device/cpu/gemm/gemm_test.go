@@ -296,10 +296,13 @@ func TestMulDoesNotAllocate(t *testing.T) {
 	e := New(isa.Best(), p)
 	rng := rand.New(rand.NewPCG(6, 6))
 	op := Op{A: newMat(rng, tensor.BF16, 50, 50, 50, 0), B: newMat(rng, tensor.BF16, 50, 50, 50, 0), C: newMat(rng, tensor.BF16, 50, 50, 50, 0)}
+	few := op
+	few.A.Rows, few.C.Rows, few.TransB = 3, 3, true
 	all := []Op{op, op}
 	panels := alignedFloats(e.PackedFloats(tensor.BF16, 50, 50))
-	for name, f := range map[string]func(){"Mul": func() { e.Mul(op) }, "MulSerial": func() { e.MulSerial(0, op) },
-		"PackB": func() { e.PackB(0, panels, op.B, false) }, "MulAll": func() { e.MulAll(all) },
+	for name, f := range map[string]func(){"Mul": func() { e.Mul(op) }, "Mul of few rows": func() { e.Mul(few) },
+		"MulSerial": func() { e.MulSerial(0, op) }, "MulAll": func() { e.MulAll(all) },
+		"PackB":     func() { e.PackB(0, panels, op.B, false) },
 		"MulPacked": func() { e.MulPacked(0, op, panels) }} {
 		if n := testing.AllocsPerRun(10, f); n > 0 {
 			t.Errorf("%s allocates %v times", name, n)

@@ -45,6 +45,31 @@ type inPlaceKernel interface {
 		cols int, add bool)
 }
 
+// fewKernel is a kernel that also computes tiles of few rows with columns of op(B) where they are, without a packed
+// panel.
+type fewKernel interface {
+	kernel
+	// rowsAtOnce is the number of rows that it computes at a time, of a product of m <= that many; 0 if there are too
+	// many, or if it cannot with that many elements of k.
+	rowsAtOnce(m, k int) int
+	// tileOfRows is tile with rows of units, and with columns of op(B) from `first` on that run along k.
+	tileOfRows(w *worker, a rowsOfUnits, b *source, first, k0, k int, c unsafe.Pointer, ldc uintptr, rows, cols int,
+		add bool)
+}
+
+// rowsOfUnits are rows of op(A) as a fewKernel takes them, each with its units one after the other.
+type rowsOfUnits struct {
+	at     unsafe.Pointer
+	stride uintptr // bytes from row to row
+	atOnce int     // as many rows
+}
+
+// from are the rows from that unit on.
+func (r rowsOfUnits) from(unit int) rowsOfUnits {
+	r.at = unsafe.Add(r.at, 4*unit)
+	return r
+}
+
 // plainKernel is portable Go: the oracle of the others' shape handling, and what runs where there is no assembly.
 type plainKernel struct{}
 

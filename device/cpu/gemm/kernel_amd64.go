@@ -121,6 +121,42 @@ func (q kernel512) tileInPlace(w *worker, pairs bool, units int, a unsafe.Pointe
 	tile512F32InPlacex12(uintptr(units), a, b, c, ldc, 12, mask(cols), sum, lda, fetch, step)
 }
 
+// rowsAtOnce implements fewKernel.
+func (kernel512) rowsAtOnce(m, _ int) int {
+	switch {
+	case m == 1:
+		return 1
+	case m <= 4:
+		return 4
+	case m <= 8:
+		return 8
+	}
+	return 0
+}
+
+func (q kernel512) tileOfRows(w *worker, a rowsOfUnits, b *source, first, k0, k int, c unsafe.Pointer, ldc uintptr,
+	rows, cols int, add bool) {
+	units, sum := uintptr(ceilDiv(k, b.perUnit)), uintptr(0)
+	if add {
+		sum = 1
+	}
+	rest := k - 16*b.perUnit*(int(units-1)/16) // elements in the last block
+	routines := &few512BF16
+	switch {
+	case !b.bf16:
+		routines = &few512F32
+		rest *= 2 // a mask of fp32 has two bits for each
+	case b.perUnit == 1:
+		routines = &few512Widen
+	}
+	for i := 0; i < cols; i += 16 {
+		n := min(16, cols-i)
+		w.edge.rows(b.stride, n, 16)
+		routines[a.atOnce/4](units, a.at, a.stride, b.at(first+i, k0), unsafe.Pointer(&w.edge.offsets[0]), 16*b.stride,
+			unsafe.Add(c, 4*i), ldc, uintptr(rows), sum, mask(n), mask(rest))
+	}
+}
+
 func (kernel512) widen(t, c unsafe.Pointer, ldc uintptr, rows, cols int) {
 	widenTile512(t, 128, c, ldc, uintptr(rows), mask(cols))
 }
@@ -183,6 +219,41 @@ func (kernel256) tile(w *worker, _ bool, units int, a, b, c unsafe.Pointer, ldc 
 	writeTile(c, ldc, w.spare, 16, rows, cols, add)
 }
 
+// rowsAtOnce implements fewKernel.
+func (kernel256) rowsAtOnce(m, k int) int {
+	switch {
+	case k%8 != 0:
+		return 0
+	case m == 1:
+		return 1
+	case m <= 4:
+		return 4
+	}
+	return 0
+}
+
+func (kernel256) tileOfRows(w *worker, a rowsOfUnits, b *source, first, k0, k int, c unsafe.Pointer, ldc uintptr,
+	rows, cols int, add bool) {
+	routines, sum := &few256F32, uintptr(0)
+	if b.bf16 {
+		routines = &few256Widen
+	}
+	t, ldt := c, ldc
+	if whole := rows == a.atOnce && cols == 16; !whole {
+		t, ldt = unsafe.Pointer(&w.spare[0]), 64
+	} else if add {
+		sum = 1
+	}
+	for i := 0; i < cols; i += 8 {
+		w.edge.rows(b.stride, min(8, cols-i), 8)
+		routines[a.atOnce/4](uintptr(k/8), a.at, a.stride, b.at(first+i, k0), unsafe.Pointer(&w.edge.offsets[0]),
+			16*b.stride, unsafe.Add(t, 4*i), ldt, sum)
+	}
+	if t != c {
+		writeTile(c, ldc, w.spare, 16, rows, cols, add)
+	}
+}
+
 func (kernel256) widen(t, c unsafe.Pointer, ldc uintptr, rows, cols int) {
 	if cols < 16 {
 		widenPlain(t, 16, c, ldc, rows, cols)
@@ -198,6 +269,25 @@ func (kernel256) round(c unsafe.Pointer, ldc uintptr, t unsafe.Pointer, rows, co
 	}
 	roundTile256(c, ldc, t, 64, uintptr(rows))
 }
+
+// few512 are routines for 1, 4 and 8 rows.
+type few512 [3]func(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr,
+	c unsafe.Pointer, ldc, rows, add uintptr, lanes, lastMask uint64)
+
+var (
+	few512F32   = few512{few512F32x1, few512F32x4, few512F32x8}
+	few512BF16  = few512{few512BF16x1, few512BF16x4, few512BF16x8}
+	few512Widen = few512{few512Widenx1, few512Widenx4, few512Widenx8}
+)
+
+// few256 are routines for 1 and 4 rows.
+type few256 [2]func(blocks uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr,
+	c unsafe.Pointer, ldc, add uintptr)
+
+var (
+	few256F32   = few256{few256F32x1, few256F32x4}
+	few256Widen = few256{few256Widenx1, few256Widenx4}
+)
 
 // The routines of kernels_amd64.s. Strides and steps are in bytes; a mask has one bit for each column, or for each 16
 // bits of k in lastMask.
@@ -290,3 +380,55 @@ func copyWiden256x6(dst, src unsafe.Pointer, stride, k uintptr)
 
 //go:noescape
 func copyWiden256x16(dst, src unsafe.Pointer, stride, k uintptr)
+
+//go:noescape
+func few512F32x1(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
+	ldc, rows, add uintptr, lanes, lastMask uint64)
+
+//go:noescape
+func few512F32x4(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
+	ldc, rows, add uintptr, lanes, lastMask uint64)
+
+//go:noescape
+func few512F32x8(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
+	ldc, rows, add uintptr, lanes, lastMask uint64)
+
+//go:noescape
+func few512BF16x1(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
+	ldc, rows, add uintptr, lanes, lastMask uint64)
+
+//go:noescape
+func few512BF16x4(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
+	ldc, rows, add uintptr, lanes, lastMask uint64)
+
+//go:noescape
+func few512BF16x8(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
+	ldc, rows, add uintptr, lanes, lastMask uint64)
+
+//go:noescape
+func few512Widenx1(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
+	ldc, rows, add uintptr, lanes, lastMask uint64)
+
+//go:noescape
+func few512Widenx4(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
+	ldc, rows, add uintptr, lanes, lastMask uint64)
+
+//go:noescape
+func few512Widenx8(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
+	ldc, rows, add uintptr, lanes, lastMask uint64)
+
+//go:noescape
+func few256F32x1(blocks uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr,
+	c unsafe.Pointer, ldc, add uintptr)
+
+//go:noescape
+func few256F32x4(blocks uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr,
+	c unsafe.Pointer, ldc, add uintptr)
+
+//go:noescape
+func few256Widenx1(blocks uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr,
+	c unsafe.Pointer, ldc, add uintptr)
+
+//go:noescape
+func few256Widenx4(blocks uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr,
+	c unsafe.Pointer, ldc, add uintptr)

@@ -168,22 +168,8 @@ func transpose256(w *writer, width int, widen bool) {
 			w.op("MOVQ %d(BX), AX", 8*(first+i))
 			load256(w, "(SI)(AX*1)", i, widen)
 		}
-		for i := 0; i < 8; i += 2 {
-			w.op("VUNPCKLPS Y%d, Y%d, Y%d", i+1, i, 8+i)
-			w.op("VUNPCKHPS Y%d, Y%d, Y%d", i+1, i, 9+i)
-		}
-		for i := 0; i < 8; i += 4 {
-			w.op("VUNPCKLPD Y%d, Y%d, Y%d", 10+i, 8+i, i)
-			w.op("VUNPCKHPD Y%d, Y%d, Y%d", 10+i, 8+i, i+1)
-			w.op("VUNPCKLPD Y%d, Y%d, Y%d", 11+i, 9+i, i+2)
-			w.op("VUNPCKHPD Y%d, Y%d, Y%d", 11+i, 9+i, i+3)
-		}
-		for c := 0; c < 4; c++ {
-			w.op("VPERM2F128 $0x20, Y%d, Y%d, Y%d", 4+c, c, 8+c)
-			w.op("VPERM2F128 $0x31, Y%d, Y%d, Y%d", 4+c, c, 12+c)
-		}
-		for k := 0; k < 8; k++ {
-			store256(w, 8+k, 4*(width*k+first), lanes)
+		for k, y := range transposed256(w) {
+			store256(w, y, 4*(width*k+first), lanes)
 		}
 	}
 	w.op("ADDQ $%d, DI", 4*8*width)

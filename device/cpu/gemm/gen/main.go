@@ -1,8 +1,8 @@
 // Command gen writes the assembly of package gemm.
 //
 // The routines are unrolled loops over register numbers, which a program writes more reliably than a person. Each file
-// of this command writes one family of routines: tile512.go and pack512.go for AVX-512, amx.go for AMX, avx2.go for
-// AVX2. Go's assembler has neither VDPBF16PS nor AMX; evex.go and vex.go encode them.
+// of this command writes one family of routines: tile512.go, pack512.go and few512.go for AVX-512, amx.go for AMX,
+// avx2.go and few256.go for AVX2. Go's assembler has neither VDPBF16PS nor AMX; evex.go and vex.go encode them.
 //
 // A test compares the output with the committed file, so that the two cannot drift.
 package main
@@ -43,12 +43,22 @@ func generate() []byte {
 		copyWiden512(w, width)
 		copyPairs512(w, width)
 	}
+	for _, of := range []operands{fp32, pairsOfBF16, widenedBF16} {
+		for _, rows := range few512Rows {
+			few512(w, rows, of)
+		}
+	}
 	tileAMX(w)
 	add512(w)
 	copyRows512(w)
 	tile256(w)
 	widen256(w)
 	round256(w)
+	for _, widen := range []bool{false, true} {
+		for _, rows := range few256Rows {
+			few256(w, rows, widen)
+		}
+	}
 	for _, width := range []int{6, 16} {
 		transpose256(w, width, false)
 		transpose256(w, width, true)

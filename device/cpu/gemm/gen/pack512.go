@@ -35,44 +35,26 @@ func transpose512(w *writer, widen bool) {
 	w.label("full")
 	for i := 0; i < 16; i++ {
 		w.op("MOVQ %d(BX), AX", 8*i)
-		if widen {
-			w.op("VPMOVZXWD.Z (SI)(AX*1), K1, Z%d", i)
-			w.op("VPSLLD $16, Z%d, Z%d", i, i)
-		} else {
-			w.op("VMOVDQU16.Z (SI)(AX*1), K1, Z%d", i)
-		}
+		load512(w, "(SI)(AX*1)", i, widen)
 	}
-	// 32-bit, then 64-bit unpacking transposes 4 x 4 inside each 128-bit lane; two rounds of lane shuffles finish.
-	for i := 0; i < 16; i += 2 {
-		w.op("VUNPCKLPS Z%d, Z%d, Z%d", i+1, i, 16+i)
-		w.op("VUNPCKHPS Z%d, Z%d, Z%d", i+1, i, 17+i)
-	}
-	for i := 0; i < 16; i += 4 {
-		w.op("VUNPCKLPD Z%d, Z%d, Z%d", 18+i, 16+i, i)
-		w.op("VUNPCKHPD Z%d, Z%d, Z%d", 18+i, 16+i, i+1)
-		w.op("VUNPCKLPD Z%d, Z%d, Z%d", 19+i, 17+i, i+2)
-		w.op("VUNPCKHPD Z%d, Z%d, Z%d", 19+i, 17+i, i+3)
-	}
-	for c := 0; c < 4; c++ {
-		w.op("VSHUFF32X4 $0x88, Z%d, Z%d, Z%d", 4+c, c, 16+c)    // k = c, c+8 of rows 0..7
-		w.op("VSHUFF32X4 $0xdd, Z%d, Z%d, Z%d", 4+c, c, 20+c)    // k = c+4, c+12 of rows 0..7
-		w.op("VSHUFF32X4 $0x88, Z%d, Z%d, Z%d", 12+c, 8+c, 24+c) // the same of rows 8..15
-		w.op("VSHUFF32X4 $0xdd, Z%d, Z%d, Z%d", 12+c, 8+c, 28+c)
-	}
-	for c := 0; c < 4; c++ {
-		w.op("VSHUFF32X4 $0x88, Z%d, Z%d, Z%d", 24+c, 16+c, c)
-		w.op("VSHUFF32X4 $0x88, Z%d, Z%d, Z%d", 28+c, 20+c, c+4)
-		w.op("VSHUFF32X4 $0xdd, Z%d, Z%d, Z%d", 24+c, 16+c, c+8)
-		w.op("VSHUFF32X4 $0xdd, Z%d, Z%d, Z%d", 28+c, 20+c, c+12)
-	}
-	for i := 0; i < 16; i++ {
-		w.op("VMOVUPS Z%d, K2, (DI)", i)
+	for _, z := range transposed512(w) {
+		w.op("VMOVUPS Z%d, K2, (DI)", z)
 		w.op("ADDQ DX, DI")
 	}
 	w.op("ADDQ $%d, SI", bytes)
 	w.op("DECQ CX")
 	w.op("JNZ block")
 	w.ret()
+}
+
+// load512 loads 16 units of a row of op(B) or op(A) under the mask K1, widened or not, into Z<z>.
+func load512(w *writer, address string, z int, widen bool) {
+	if widen {
+		w.op("VPMOVZXWD.Z %s, K1, Z%d", address, z)
+		w.op("VPSLLD $16, Z%d, Z%d", z, z)
+		return
+	}
+	w.op("VMOVDQU16.Z %s, K1, Z%d", address, z)
 }
 
 // store512 writes one unit of k of a panel from Z<z> (and Z<z+1>).
