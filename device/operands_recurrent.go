@@ -34,6 +34,30 @@ func (o *Operands) CausalConvGrad(dx, dw, dy, x, w Mat, docs Docs) {
 	o.apart()
 }
 
+func (o *Operands) ContinueConv(y, tail, x, w Mat, of Continued) {
+	o.begin("ContinueConv")
+	if w.Cols < 2 {
+		o.fail("a convolution of %d taps keeps no rows", w.Cols)
+	}
+	kept := w.Cols - 1
+	o.write("y", y, x.Rows, x.Cols, activation)
+	o.write("tail", tail, tail.Rows/kept*kept, x.Cols, activation)
+	o.read("x", x, x.Rows, x.Cols, activation)
+	o.taps(w, x)
+	o.same("y", y, x)
+	o.same("tail", tail, x)
+	o.continued(of, x.Rows)
+	o.apart()
+}
+
+// continued adds which positions rows are.
+func (o *Operands) continued(of Continued, rows int) {
+	if of.Each < 1 {
+		o.fail("sequences of %d rows", of.Each)
+	}
+	o.bounds(of.Docs, rows)
+}
+
 // gate checks the shape of a gate of x, and its kind.
 func (o *Operands) gate(gate, x Mat, kind GateKind) {
 	if kind >= gateKinds {
@@ -106,18 +130,18 @@ func (o *Operands) DeltaGatesGrad(da, db, daLog, ddtBias, ddecay, dbeta, a, b, a
 	o.apart()
 }
 
-// delta checks the shape of a gated delta net, and adds its documents.
-func (o *Operands) delta(spec DeltaSpec, rows int) {
+// delta checks the shape of a gated delta net.
+func (o *Operands) delta(spec DeltaSpec) {
 	if spec.KeyHeads < 1 || spec.Heads < 1 || spec.Heads%spec.KeyHeads != 0 || spec.KeyDim < 1 || spec.ValueDim < 1 {
 		o.fail("%d heads of %d columns share %d key heads of %d", spec.Heads, spec.ValueDim, spec.KeyHeads, spec.KeyDim)
 	}
-	o.bounds(spec.Docs, rows)
 }
 
 func (o *Operands) GatedDelta(out, states, qkv, decay, beta Mat, spec DeltaSpec) {
 	o.begin("GatedDelta")
 	rows := qkv.Rows
-	o.delta(spec, rows)
+	o.delta(spec)
+	o.bounds(spec.Docs, rows)
 	chunks, cols := spec.States(rows)
 	o.write("out", out, rows, spec.Values(), activation)
 	o.stat(true, "states", states, chunks, cols)
@@ -131,7 +155,8 @@ func (o *Operands) GatedDelta(out, states, qkv, decay, beta Mat, spec DeltaSpec)
 func (o *Operands) GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states Mat, spec DeltaSpec) {
 	o.begin("GatedDeltaGrad")
 	rows := qkv.Rows
-	o.delta(spec, rows)
+	o.delta(spec)
+	o.bounds(spec.Docs, rows)
 	chunks, cols := spec.States(rows)
 	o.write("dqkv", dqkv, rows, spec.QKVCols(), activation)
 	o.stat(true, "ddecay", ddecay, rows, spec.Heads)
@@ -144,5 +169,20 @@ func (o *Operands) GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay
 	o.stat(false, "states", states, chunks, cols)
 	o.same("dqkv", dqkv, qkv)
 	o.same("dout", dout, qkv)
+	o.apart()
+}
+
+func (o *Operands) ContinueDelta(out, states, qkv, decay, beta Mat, spec DeltaSpec, each int) {
+	o.begin("ContinueDelta")
+	rows := qkv.Rows
+	o.delta(spec)
+	_, cols := spec.States(rows)
+	o.write("out", out, rows, spec.Values(), activation)
+	o.stat(true, "states", states, states.Rows, cols)
+	o.read("qkv", qkv, rows, spec.QKVCols(), activation)
+	o.stat(false, "decay", decay, rows, spec.Heads)
+	o.stat(false, "beta", beta, rows, spec.Heads)
+	o.same("out", out, qkv)
+	o.continued(Continued{spec.Docs, each}, rows)
 	o.apart()
 }

@@ -38,6 +38,20 @@ type ConvOps interface {
 	// CausalConvGrad writes dx [T, C] from dy and from the operands of CausalConv, and adds the gradient of the taps to
 	// dw (F32, [C, K]) if that is given. dx may not be dy: a row of dx needs the rows of dy after it.
 	CausalConvGrad(dx, dw, dy, x, w Mat, docs Docs)
+	// ContinueConv is CausalConv of rows that continue sequences, as [Continued] says; K is 2 at least. tail
+	// [sequences*(K-1), C] (A) keeps the latest K-1 rows of x of each sequence: that of position p is row p mod (K-1)
+	// of its sequence's. The rows of sequences that have none in x are neither read nor written.
+	ContinueConv(y, tail, x, w Mat, of Continued)
+}
+
+// Continued says which positions of sequences the rows of an operation are. As in AttendCache, sequences are
+// documents in the rows of a cache, Each rows for each sequence: row r is the position Docs.End[r]-1-Docs.Start[r] of
+// the sequence Docs.Start[r]/Each. The rows of a sequence are in order and leave out no position, those of other
+// sequences may be between them. The first one has position 0, and then nothing of the sequence is remembered, or else
+// it follows the last row of the sequence in an earlier operation. Docs.Positions has no meaning.
+type Continued struct {
+	Docs Docs
+	Each int
 }
 
 // GateOps multiply by the activation of a gate.
@@ -77,6 +91,11 @@ func (s DeltaSpec) FLOPs(rows int) (forward, backward int64) {
 	return each * (3*k*v + c*(2*k+2*v)), each * (8*k*v + c*(6*k+5*v))
 }
 
+// StepFLOPs counts what the recurrence takes for that many rows, row by row: three products of a vector with a state.
+func (s DeltaSpec) StepFLOPs(rows int) int64 {
+	return 2 * 3 * int64(rows) * int64(s.Heads) * int64(s.KeyDim) * int64(s.ValueDim)
+}
+
 // DeltaOps are the operations of a gated delta net.
 // Source: Yang et al., "Gated Delta Networks: Improving Mamba2 with Delta Rule" (2024), in the form of transformers.
 type DeltaOps interface {
@@ -99,4 +118,9 @@ type DeltaOps interface {
 	// GatedDeltaGrad writes dqkv, and ddecay and dbeta (F32, [T, Heads]), from dout and from what GatedDelta read and
 	// wrote to states. It also writes the gradients of states to dstates, zeros where a document begins.
 	GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states Mat, spec DeltaSpec)
+	// ContinueDelta is GatedDelta of rows that continue sequences, as [Continued] says of spec.Docs and each, row by
+	// row. states (F32, [sequences, Heads*KeyDim*ValueDim]) keeps the state that the last row of each sequence leaves;
+	// those of sequences that have no rows are neither read nor written. The bits of a row depend on its sequence
+	// alone, not on the operations that its rows were cut into.
+	ContinueDelta(out, states, qkv, decay, beta Mat, spec DeltaSpec, each int)
 }

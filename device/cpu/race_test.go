@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -32,9 +33,10 @@ type work interface {
 }
 
 // calls are one call of each operation, each with memory of its own: the detector reports an address once. All memory is
-// zero, which is valid everywhere: one document, token 0.
-func calls(a *device.Arena) []func(w work) {
+// zero, which is valid nearly everywhere: one document, token 0. The last calls need positions, of one sequence.
+func calls(sp *space) []func(w work) {
 	const rows, groups, d = 5, 2, 6
+	a := sp.arena
 	f32 := func(rows, cols int) device.Mat { return a.Mat(tensor.F32, rows, cols) }
 	x := func() device.Mat { return f32(rows, groups*d) }
 	// Some columns of a wider matrix: the ranges are reported row by row.
@@ -55,6 +57,15 @@ func calls(a *device.Arena) []func(w work) {
 	net := func() device.DeltaSpec {
 		return device.DeltaSpec{KeyHeads: 1, Heads: groups, KeyDim: 3, ValueDim: d, Docs: docs()}
 	}
+	positions := func() device.Docs {
+		docs := docs()
+		for i := range rows {
+			hostmem.I32(sp.bytes(docs.End))[i] = int32(i + 1)
+		}
+		return docs
+	}
+	continued := net()
+	continued.Docs = positions()
 	heads := func(rows int) device.Mat { return f32(rows, groups) }
 	qkv := func() device.Mat { return f32(rows, net().QKVCols()) }
 	states := func() device.Mat { return f32(net().States(rows)) }
@@ -151,6 +162,12 @@ func calls(a *device.Arena) []func(w work) {
 		bind2(adamw, a.Take(8), work.AdamW),
 		bind2(adamw8, a.Take(8), work.AdamW8),
 		bind2(a.Take(8), f32(1, 7), work.SumSquares),
+		func(y, tail, x, w device.Mat, docs device.Docs) func(work) {
+			return func(s work) { s.ContinueConv(y, tail, x, w, device.Continued{Docs: docs, Each: 5}) }
+		}(part(), f32(4, 7), part(), f32(7, 3), positions()),
+		func(out, states, qkv, decay, beta device.Mat, spec device.DeltaSpec) func(work) {
+			return func(s work) { s.ContinueDelta(out, states, qkv, decay, beta, spec, 5) }
+		}(x(), states(), qkv(), heads(rows), heads(rows), continued),
 	}
 }
 
@@ -179,7 +196,7 @@ func TestWaits(t *testing.T) {
 		a.Close()
 		b.Close()
 	})
-	for _, call := range calls(sp.arena) {
+	for _, call := range calls(sp) {
 		var operands device.Operands
 		call(&operands)
 		for _, o := range operands.List {
@@ -214,7 +231,7 @@ func TestMissingWaitsAreFound(t *testing.T) {
 	missing := map[string]bool{} // names of tests
 	d := open(t, cpu.Options{Workers: 2})
 	t.Cleanup(func() { d.Close() })
-	for _, call := range calls(newSpace(t, d, 1<<20).arena) {
+	for _, call := range calls(newSpace(t, d, 1<<20)) {
 		var operands device.Operands
 		call(&operands)
 		for _, o := range operands.List {

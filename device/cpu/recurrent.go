@@ -119,22 +119,34 @@ func (s *Stream) gatedDelta(qkv, decay, beta, states device.Mat, spec device.Del
 		if err != nil {
 			return err
 		}
-		a := &delta.Spec{KeyHeads: spec.KeyHeads, Heads: spec.Heads, KeyDim: spec.KeyDim, ValueDim: spec.ValueDim,
-			Start: start, QKV: mat(qkv), Decay: floats(decay), Beta: floats(beta), States: floats(states)}
+		a := deltaSpec(qkv, decay, beta, states, spec)
+		a.Start = start
 		others(a)
-		c := s.crew
-		c.attention.Lock()
-		defer c.attention.Unlock()
-		bytes := deltaBlock(spec.KeyDim, spec.ValueDim)
-		if err := c.equip(bytes, 0); err != nil {
-			return err
-		}
-		documents := a.Documents()
-		c.Run(documents.Tasks(a), func(worker, task int) {
-			run(c.Table, multiplier{c.engine}, worker, a, documents, task, c.block(worker, bytes))
+		return s.crew.equipDelta(spec, func(scratch func(worker int) []byte) {
+			c, documents := s.crew, a.Documents()
+			c.Run(documents.Tasks(a), func(worker, task int) {
+				run(c.Table, multiplier{c.engine}, worker, a, documents, task, scratch(worker))
+			})
 		})
-		return nil
 	})
+}
+
+// deltaSpec is what all operations of a gated delta net read, but where documents begin.
+func deltaSpec(qkv, decay, beta, states device.Mat, spec device.DeltaSpec) *delta.Spec {
+	return &delta.Spec{KeyHeads: spec.KeyHeads, Heads: spec.Heads, KeyDim: spec.KeyDim, ValueDim: spec.ValueDim,
+		QKV: mat(qkv), Decay: floats(decay), Beta: floats(beta), States: floats(states)}
+}
+
+// equipDelta calls f with the workers' scratch for a gated delta net.
+func (c *crew) equipDelta(spec device.DeltaSpec, f func(scratch func(worker int) []byte)) error {
+	c.attention.Lock()
+	defer c.attention.Unlock()
+	bytes := deltaBlock(spec.KeyDim, spec.ValueDim)
+	if err := c.equip(bytes, 0); err != nil {
+		return err
+	}
+	f(func(worker int) []byte { return c.block(worker, bytes) })
+	return nil
 }
 
 // GatedDelta implements device.DeltaOps.

@@ -15,3 +15,15 @@ func (s *Stream) Put(cache, x device.Mat, at device.Mem) {
 	s.operands.Put(cache, x, at)
 	s.refuse()
 }
+
+// ContinueConv implements device.ConvOps.
+func (s *Stream) ContinueConv(y, tail, x, w device.Mat, of device.Continued) {
+	s.operands.ContinueConv(y, tail, x, w, of)
+	s.refuse()
+}
+
+// ContinueDelta implements device.DeltaOps.
+func (s *Stream) ContinueDelta(out, states, qkv, decay, beta device.Mat, spec device.DeltaSpec, each int) {
+	s.operands.ContinueDelta(out, states, qkv, decay, beta, spec, each)
+	s.refuse()
+}

@@ -41,6 +41,8 @@ type (
 	fromZero     struct{ device.Stream }
 	wholeCache   struct{ device.Stream }
 	putsAll      struct{ device.Stream }
+	noTail       struct{ device.Stream }
+	noState      struct{ device.Stream }
 	noStarts     struct{ device.Stream }
 	deltaEnds    struct{ device.Stream }
 	noConvGrad   struct{ device.Stream }
@@ -157,6 +159,16 @@ func (s putsAll) Put(cache, x device.Mat, at device.Mem) {
 	s.Stream.Copy(cache.RowRange(0, 1).Mem, x.RowRange(0, 1).Mem)
 }
 
+func (s noTail) ContinueConv(y, tail, x, w device.Mat, of device.Continued) {
+	s.Stream.Zero(tail.RowRange(0, 1).Mem)
+	s.Stream.ContinueConv(y, tail, x, w, of)
+}
+
+func (s noState) ContinueDelta(out, states, qkv, decay, beta device.Mat, spec device.DeltaSpec, each int) {
+	s.Stream.Zero(states.RowRange(0, 1).Mem)
+	s.Stream.ContinueDelta(out, states, qkv, decay, beta, spec, each)
+}
+
 func (s noStarts) CausalConv(y, x, w device.Mat, docs device.Docs) {
 	s.Stream.Zero(docs.Start)
 	s.Stream.CausalConv(y, x, w, docs)
@@ -225,6 +237,9 @@ var breaks = []struct {
 	{"ignores where a table begins", "Gather", func(s device.Stream) device.Stream { return fromZero{s} }},
 	{"attends the sequences before", "AttendCache", func(s device.Stream) device.Stream { return wholeCache{s} }},
 	{"puts a row where it has no place", "Put", func(s device.Stream) device.Stream { return putsAll{s} }},
+	{"forgets a row that a convolution keeps", "ContinueConv",
+		func(s device.Stream) device.Stream { return noTail{s} }},
+	{"forgets a state between operations", "ContinueDelta", func(s device.Stream) device.Stream { return noState{s} }},
 	{"convolves across documents", "CausalConv", func(s device.Stream) device.Stream { return noStarts{s} }},
 	{"forgets the gradient of taps", "CausalConv", func(s device.Stream) device.Stream { return noConvGrad{s} }},
 	{"forgets the kind of a gate", "Gate", func(s device.Stream) device.Stream { return otherGate{s} }},

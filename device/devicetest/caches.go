@@ -8,7 +8,8 @@ import (
 )
 
 // cacheTests are those of operations on caches.
-var cacheTests = []test{{"AttendCache", testAttendCache}, {"Put", testPut}}
+var cacheTests = []test{{"AttendCache", testAttendCache}, {"Put", testPut}, {"ContinueConv", testContinueConv},
+	{"ContinueDelta", testContinueDelta}}
 
 func testAttendCache(r *rig) {
 	type attention struct {
@@ -90,6 +91,109 @@ func testPut(r *rig) {
 			r.run(func(st device.Stream) { st.Put(cache.Mat, x.Mat, v.Mem) })
 			r.exact(what, cache)
 			r.finish(what)
+		}
+	}
+}
+
+// continuing are passes over rows of sequences that begin, or that continue what passes before have left.
+type continuing struct {
+	each, sequences int // rows of a sequence in a cache; and sequences of which a cache has rows
+	passes          []device.Continued
+	rows            []int // of passes
+	first           []int // row of all passes together
+	seen            map[int]bool
+}
+
+// continuing draws that many passes of up to most rows each over mixtures of some sequences, in the order of rows that
+// the passes have together. One of the sequences begins again; the last one has no rows.
+func (r *rig) continuing(passes, most, sequences int) continuing {
+	c := continuing{each: passes*most + 2, sequences: sequences, seen: map[int]bool{}}
+	at, total := make([]int, sequences), 0
+	for pass := range passes {
+		var start, end []int32
+		for len(start) < 1+r.rng.IntN(most) {
+			sequence := r.rng.IntN(max(sequences-1, 1))
+			c.seen[sequence] = true
+			for range 1 + r.rng.IntN(most-len(start)) {
+				if pass == passes-1 && sequence == 0 && at[0] > 0 && len(start) == 0 {
+					at[0] = 0
+				}
+				start = append(start, int32(sequence*c.each))
+				at[sequence]++
+				end = append(end, int32(sequence*c.each+at[sequence]))
+			}
+		}
+		c.first, c.rows = append(c.first, total), append(c.rows, len(start))
+		c.passes = append(c.passes, device.Continued{Each: c.each,
+			Docs: device.Docs{Start: r.ints("start", start).Mem, End: r.ints("end", end).Mem}})
+		total += len(start)
+	}
+	return c
+}
+
+// total is the number of rows of all passes.
+func (c continuing) total() int { return c.first[len(c.first)-1] + c.rows[len(c.rows)-1] }
+
+// forEach calls do for each pass, with what picks its rows of matrices that have those of all passes.
+func (c continuing) forEach(do func(of device.Continued, rows func(*matrix) device.Mat)) {
+	for i, of := range c.passes {
+		do(of, func(m *matrix) device.Mat { return m.RowRange(c.first[i], c.rows[i]) })
+	}
+}
+
+func testContinueConv(r *rig) {
+	for _, d := range types {
+		for _, s := range r.suite.shapes() {
+			for _, taps := range []int{4, 2, device.MostTaps} {
+				if taps != 4 && s.rows > 100 {
+					continue // these were tried
+				}
+				for _, sequences := range []int{1, 3} {
+					what := fmt.Sprint(d, s, " taps ", taps, " sequences ", sequences)
+					c := r.continuing(3, max(s.rows/2, 1), sequences)
+					x, y := r.normal("x", d, c.total(), s.cols), r.output("y", d, c.total(), s.cols)
+					w, tail := r.normal("w", d, s.cols, taps), r.output("tail", d, sequences*(taps-1), s.cols)
+					r.run(func(st device.Stream) {
+						c.forEach(func(of device.Continued, rows func(*matrix) device.Mat) {
+							st.ContinueConv(rows(y), tail.Mat, rows(x), w.Mat, of)
+						})
+					})
+					r.near(what, y, math.Sqrt(float64(taps))+1)
+					r.exact(what, tail)
+					r.finish(what)
+				}
+			}
+		}
+	}
+}
+
+func testContinueDelta(r *rig) {
+	for _, d := range types {
+		shapes := []deltaShape{{1, 1, 1, 1, 1, nil}, {3, 1, 2, 5, 3, nil}, {20, 2, 6, 12, 10, nil},
+			{70, 1, 3, 8, 20, nil}, {33, 1, 1, 33, 17, nil}, {130, 2, 4, 16, 16, nil}, {9, 1, 2, 64, 64, nil}}
+		if r.suite.Align > 0 {
+			shapes = []deltaShape{{40, 1, 2, 128, 128, nil}, {70, 1, 3, 48, 16, nil}, {9, 1, 1, 64, 64, nil}}
+		}
+		for _, s := range shapes {
+			for _, sequences := range []int{1, 3} {
+				what := fmt.Sprintf("%v %+v of %d sequences", d, s, sequences)
+				c := r.continuing(3, max(s.rows/2, 1), sequences)
+				spec := device.DeltaSpec{KeyHeads: s.keyHeads, Heads: s.heads, KeyDim: s.keyDim, ValueDim: s.valueDim}
+				_, cols := spec.States(1)
+				n := r.delta(d, c.total(), spec)
+				left := r.stat("left", sequences, cols)
+				r.run(func(st device.Stream) {
+					c.forEach(func(of device.Continued, rows func(*matrix) device.Mat) {
+						spec.Docs = of.Docs
+						st.ContinueDelta(rows(n.out), left.Mat, rows(n.qkv), rows(n.decay), rows(n.beta), spec, of.Each)
+					})
+				})
+				r.near(what, n.out, 2)
+				for sequence := range c.seen {
+					r.near(what, &matrix{left.RowRange(sequence, 1), left.name}, 4)
+				}
+				r.finish(what)
+			}
 		}
 	}
 }

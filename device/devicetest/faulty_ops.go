@@ -260,3 +260,13 @@ func (s *faultyStream) GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, d
 	s.operands.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states, spec)
 	s.op(func() { s.inner.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states, spec) })
 }
+
+func (s *faultyStream) ContinueConv(y, tail, x, w device.Mat, of device.Continued) {
+	s.operands.ContinueConv(y, tail, x, w, of)
+	s.op(func() { s.inner.ContinueConv(y, tail, x, w, of) })
+}
+
+func (s *faultyStream) ContinueDelta(out, states, qkv, decay, beta device.Mat, spec device.DeltaSpec, each int) {
+	s.operands.ContinueDelta(out, states, qkv, decay, beta, spec, each)
+	s.op(func() { s.inner.ContinueDelta(out, states, qkv, decay, beta, spec, each) })
+}

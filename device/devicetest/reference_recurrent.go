@@ -230,6 +230,17 @@ func difference(x, y []float64) []float64 {
 	return z
 }
 
+// step returns the state that row t leaves of the one that it finds, and its output.
+func (d *deltaHead) step(found state, t int) (left state, out []float64) {
+	left = found.scaled(d.factor[t])
+	delta := difference(d.v[t], left.times(d.k[t]))
+	for i := range delta {
+		delta[i] *= d.beta[t]
+	}
+	left.add(d.k[t], delta)
+	return left, left.times(d.q[t])
+}
+
 // forward returns the state that each row finds, and the outputs.
 func (d *deltaHead) forward() (found []state, out [][]float64) {
 	var s state
@@ -238,13 +249,8 @@ func (d *deltaHead) forward() (found []state, out [][]float64) {
 			s = make(state, len(k)*len(d.v[t]))
 		}
 		found = append(found, s)
-		s = s.scaled(d.factor[t])
-		delta := difference(d.v[t], s.times(k))
-		for i := range delta {
-			delta[i] *= d.beta[t]
-		}
-		s.add(k, delta)
-		out = append(out, s.times(d.q[t]))
+		left, o := d.step(s, t)
+		s, out = left, append(out, o)
 	}
 	return found, out
 }

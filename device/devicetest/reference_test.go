@@ -375,3 +375,65 @@ func TestReferenceDocumentsAlone(t *testing.T) {
 		first += length
 	}
 }
+
+// The reference's rows that continue sequences have what whole documents have.
+func TestReferenceContinues(t *testing.T) {
+	const sequences, length, taps = 3, 20, 4
+	rng := rand.New(rand.NewPCG(5, 6))
+	n := newNumbers()
+	normal := func(rows, cols int) device.Mat {
+		x := make([]float64, rows*cols)
+		for i := range x {
+			x[i] = rng.NormFloat64()
+		}
+		return n.f32(rows, x)
+	}
+	spec, rows := device.DeltaSpec{KeyHeads: 1, Heads: 2, KeyDim: 3, ValueDim: 2}, sequences*length
+	chunks, size := spec.States(rows)
+	x, w := normal(rows, spec.QKVCols()), normal(spec.QKVCols(), taps)
+	decay, beta := normal(rows, spec.Heads), normal(rows, spec.Heads)
+	n.memory.put(decay, squared(n.read(decay), -0.1))
+	var starts []int32
+	for r := range rows {
+		starts = append(starts, int32(r/length*length))
+	}
+	docs := device.Docs{Start: n.ints(starts), End: n.ints(starts)} // the reference has no use for ends
+	qkv, out := normal(rows, spec.QKVCols()), normal(rows, spec.Values())
+	n.CausalConv(qkv, x, w, docs)
+	spec.Docs = docs
+	n.GatedDelta(out, normal(chunks, size), qkv, decay, beta, spec)
+
+	// The same rows, a few of some sequences at a time.
+	tail, states, at := normal(sequences*(taps-1), spec.QKVCols()), normal(sequences, size), [sequences]int{}
+	for done := 0; done < rows; {
+		var start, end []int32
+		var from []int // rows of x
+		for sequence := range at {
+			for range min(rng.IntN(5), length-at[sequence]) {
+				start = append(start, int32(sequence*length))
+				from = append(from, sequence*length+at[sequence])
+				at[sequence]++
+				end = append(end, int32(sequence*length+at[sequence]))
+			}
+		}
+		if done += len(from); len(from) == 0 {
+			continue
+		}
+		picked := func(m device.Mat) device.Mat {
+			var x []float64
+			for _, r := range from {
+				x = append(x, n.read(m.RowRange(r, 1))...)
+			}
+			return n.f32(len(from), x)
+		}
+		spec.Docs = device.Docs{Start: n.ints(start), End: n.ints(end)}
+		rows, y := normal(len(from), spec.QKVCols()), normal(len(from), spec.Values())
+		n.ContinueConv(rows, tail, picked(x), w, device.Continued{Docs: spec.Docs, Each: length})
+		n.ContinueDelta(y, states, rows, picked(decay), picked(beta), spec, length)
+		for i, r := range from {
+			if got, want := n.read(y.RowRange(i, 1)), n.read(out.RowRange(r, 1)); !slices.Equal(got, want) {
+				t.Fatalf("row %d of a document: %v where the whole document has %v", r, got, want)
+			}
+		}
+	}
+}

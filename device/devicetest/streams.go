@@ -297,6 +297,17 @@ func testBadCalls(r *rig) {
 		"too many taps": func(s device.Stream) {
 			s.CausalConv(f32(4, 6), x, f32(6, device.MostTaps+1), spec.Docs)
 		},
+		"a convolution that keeps nothing": func(s device.Stream) {
+			s.ContinueConv(f32(4, 6), f32(4, 6), x, f32(6, 1), device.Continued{Docs: spec.Docs, Each: 4})
+		},
+		"a tail of some rows of a sequence": func(s device.Stream) {
+			s.ContinueConv(f32(4, 6), f32(4, 6), x, f32(6, 4), device.Continued{Docs: spec.Docs, Each: 4})
+		},
+		"sequences without rows": func(s device.Stream) {
+			stat := r.stat("", 4, 1).Mat
+			s.ContinueDelta(f32(4, 2), r.stat("", 1, 4).Mat, x, stat, stat, device.DeltaSpec{KeyHeads: 1,
+				Heads: 1, KeyDim: 2, ValueDim: 2, Docs: spec.Docs}, 0)
+		},
 		"a gate of 4 for 6 columns": func(s device.Stream) { s.Gate(f32(4, 6), x, f32(4, 4), device.SigmoidGate) },
 		"a gate of an unknown kind": func(s device.Stream) { s.Gate(f32(4, 6), x, f32(4, 6), 99) },
 		"a gradient that is its operand": func(s device.Stream) {

@@ -12,6 +12,11 @@ func (s *stream) CausalConvGrad(dx, dw, dy, x, w device.Mat, docs device.Docs) {
 	s.count(0)
 }
 
+func (s *stream) ContinueConv(y, tail, x, w device.Mat, of device.Continued) {
+	s.operands.ContinueConv(y, tail, x, w, of)
+	s.count(0)
+}
+
 func (s *stream) Gate(y, x, gate device.Mat, kind device.GateKind) {
 	s.operands.Gate(y, x, gate, kind)
 	s.count(0)
@@ -43,4 +48,9 @@ func (s *stream) GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, 
 	s.operands.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states, spec)
 	_, backward := spec.FLOPs(qkv.Rows)
 	s.count(backward)
+}
+
+func (s *stream) ContinueDelta(out, states, qkv, decay, beta device.Mat, spec device.DeltaSpec, each int) {
+	s.operands.ContinueDelta(out, states, qkv, decay, beta, spec, each)
+	s.count(spec.StepFLOPs(qkv.Rows))
 }

@@ -32,12 +32,17 @@ func (w *worker) keys(p piece, keyHead int) {
 		if i >= w.n {
 			first, by = w.key(keyHead), 1
 		}
-		x := kernels.F32(line(w.qk, i, w.KeyDim))
-		w.Convert(x, part(w.QKV, p.first+i%w.n, first, w.KeyDim))
-		w.scales[i] = float32(by / math.Sqrt(float64(w.Dot(x, x)+epsilon)))
-		w.Scale(x, x, w.scales[i])
+		w.normalize(i, p.first+i%w.n, first, by)
 	}
 	w.multiply(rowsOf(w.products, 0, 2*w.n, w.n), rowsOf(w.qk, 0, 2*w.n, w.KeyDim), w.keyRows(), false, true, false)
+}
+
+// normalize reads a query or a key, KeyDim columns from the first one on, as line i of qk, and normalizes it.
+func (w *worker) normalize(i, row, first int, by float64) {
+	x := kernels.F32(line(w.qk, i, w.KeyDim))
+	w.Convert(x, part(w.QKV, row, first, w.KeyDim))
+	w.scales[i] = float32(by / math.Sqrt(float64(w.Dot(x, x)+epsilon)))
+	w.Scale(x, x, w.scales[i])
 }
 
 // keyRows are the normalized keys.

@@ -60,13 +60,19 @@ func (b *convBlock) read(row int) {
 // first is the tap that the first row of the document that row r sees is multiplied by.
 func (b *convBlock) first(r int) int { return max(0, b.taps-1-r+int(b.Start[r])) }
 
-// sum computes z of row r, from rows that were taken in.
-func (b *convBlock) sum(r int) {
+// sum computes z of row r, from rows that were taken in. first is the first tap that it sees.
+func (b *convBlock) sum(r, first int) {
 	z := b.z[:b.n]
 	clear(z)
-	for j := b.first(r); j < b.taps; j++ {
+	for j := first; j < b.taps; j++ {
 		b.MulAdd(z, b.x[(r-b.taps+1+j)%b.taps][:b.n], b.w[j][:b.n])
 	}
+}
+
+// write writes silu of the sum to row r of Y.
+func (b *convBlock) write(r int) {
+	b.swiglu[0](unsafe.Pointer(&b.y), unsafe.Pointer(&b.z), unsafe.Pointer(&b.ones), b.n)
+	b.Convert(b.Y.vec(r, b.col, b.n), F32(b.y[:b.n]))
 }
 
 // ConvForward writes rows [row0, row1) and columns [col0, col1) of Y, no more than ConvColumns of them.
@@ -77,9 +83,32 @@ func (t *Table) ConvForward(a *Conv, row0, row1, col0, col1 int) {
 		if b.read(r); r < row0 {
 			continue
 		}
-		b.sum(r)
-		t.swiglu[0](unsafe.Pointer(&b.y), unsafe.Pointer(&b.z), unsafe.Pointer(&b.ones), b.n)
-		t.Convert(a.Y.vec(r, col0, b.n), F32(b.y[:b.n]))
+		b.sum(r, b.first(r))
+		b.write(r)
+	}
+}
+
+// ConvContinue writes columns [col0, col1) of some rows of Y, no more than ConvColumns of them. The rows are those of a
+// sequence from the position at on, and a.Start is not read. tail keeps the K-1 latest rows of X, that of position p at
+// p mod (K-1).
+func (t *Table) ConvContinue(a *Conv, tail Mat, rows []int32, at, col0, col1 int) {
+	var b convBlock
+	b.begin(t, a, 0, col0, col1, a.Y, tail)
+	kept := b.taps - 1
+	check(tail.has(kept, col1), "ConvContinue: shape of the tail")
+	for p := max(0, at-kept); p < at; p++ {
+		b.Convert(F32(b.x[p%b.taps][:b.n]), tail.vec(p%kept, col0, b.n))
+	}
+	for i, row := range rows {
+		p, r := at+i, int(row)
+		check(a.X.has(r+1, col1) && a.Y.has(r+1, col1), "ConvContinue: rows")
+		b.Convert(F32(b.x[p%b.taps][:b.n]), a.X.vec(r, col0, b.n))
+		b.sum(p, max(0, kept-p))
+		b.write(r)
+	}
+	for i := max(0, len(rows)-kept); i < len(rows); i++ {
+		p := at + i
+		b.Convert(tail.vec(p%kept, col0, b.n), F32(b.x[p%b.taps][:b.n]))
 	}
 }
 
@@ -93,7 +122,7 @@ func (t *Table) ConvBackward(a *Conv, rows, col0, col1 int) {
 	b.begin(t, a, rows, col0, col1, a.DX, a.DY)
 	for r := range rows {
 		b.read(r)
-		b.sum(r)
+		b.sum(r, b.first(r))
 		dz := b.dz[r%b.taps][:b.n]
 		t.Convert(F32(dz), a.DY.vec(r, col0, b.n))
 		at := unsafe.Pointer(&dz[0])
