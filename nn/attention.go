@@ -284,7 +284,7 @@ const (
 )
 
 // CacheValues implements Cached.
-func (a Attention) CacheValues(int) []Value {
+func (a Attention) CacheValues(int, Caches) []Value {
 	return []Value{cachedKeys: {Cols: a.kvCols()}, cachedValues: {Cols: a.kvCols()}}
 }
 

@@ -16,8 +16,9 @@ import (
 type Cached interface {
 	Mixer
 	// CacheValues are the matrices that the mixer keeps from pass to pass, with a row for each position of each
-	// sequence. Of a Value they have Cols and DType alone.
-	CacheValues(hidden int) []Value
+	// sequence, or with Rows. One that has Rows remembers of a sequence what its latest position has left: then the
+	// sequence can continue after that position, and nowhere else. Of a Value they have Cols, DType and Rows alone.
+	CacheValues(hidden int, of Caches) []Value
 }
 
 // Caches says of which positions blocks keep what later ones look at.
@@ -31,7 +32,8 @@ func (c Caches) Rows() int { return c.Sequences * c.Positions }
 
 // Cache holds a block's rows from pass to pass.
 type Cache struct {
-	own []device.Mat // the mixer's
+	own  []device.Mat // the mixer's
+	each int          // positions of a sequence
 }
 
 // CanContinue reports whether the block's mixer has a cache.
@@ -40,10 +42,20 @@ func (d *Block) CanContinue() bool {
 	return ok
 }
 
+// CanGoBack reports whether a sequence can be taken up again at any of its positions: whether the block's cache has
+// rows of all of them.
+func (d *Block) CanGoBack() bool {
+	mixer, ok := d.Mixer.(Cached)
+	if !ok {
+		return false
+	}
+	return !slices.ContainsFunc(mixer.CacheValues(d.Hidden, Caches{1, 1}), func(v Value) bool { return v.Rows > 0 })
+}
+
 // NewCache places the block's cache. The mixer has one.
 func (d *Block) NewCache(a *device.Arena, dtype tensor.DType, of Caches) *Cache {
-	values := d.Mixer.(Cached).CacheValues(d.Hidden)
-	c := &Cache{own: make([]device.Mat, len(values))}
+	values := d.Mixer.(Cached).CacheValues(d.Hidden, of)
+	c := &Cache{own: make([]device.Mat, len(values)), each: of.Positions}
 	take(a, dtype, of.Rows(), c.own, values, func(Value) bool { return true })
 	return c
 }
@@ -55,6 +67,11 @@ func (p *Pass) Cached(i int) (m device.Mat, ok bool) {
 		return device.Mat{}, false
 	}
 	return p.cache.own[i], true
+}
+
+// Continued says which positions of sequences the rows of a pass with a cache are.
+func (p *Pass) Continued() device.Continued {
+	return device.Continued{Docs: p.b.Docs, Each: p.cache.each}
 }
 
 // First has a visit see the first n rows of the micro-batch alone, and as many of all that has its rows.

@@ -158,11 +158,34 @@ func (d GatedDelta) project(p *Pass, x device.Mat) {
 // convolve computes what the recurrence reads.
 func (d GatedDelta) convolve(p *Pass) {
 	qkv, _, b, a := d.split(p.buf[dnIn])
-	p.CausalConv(p.buf[dnConv], qkv, p.w.named(deltaConv, 1), p.b.Docs)
+	if tail, ok := p.Cached(cachedTail); ok {
+		p.ContinueConv(p.buf[dnConv], tail, qkv, p.w.named(deltaConv, 1), p.Continued())
+	} else {
+		p.CausalConv(p.buf[dnConv], qkv, p.w.named(deltaConv, 1), p.b.Docs)
+	}
 	p.DeltaGates(p.buf[dnDecay], p.buf[dnBeta], a, b, p.w.named(DeltaALog, 1), p.w.named(deltaDTBias, 1))
 }
 
+// The values of a gated delta net that a cache keeps: of each sequence the latest rows that the convolution reads, and
+// a state.
+const (
+	cachedTail   = iota // [sequences*(DeltaTaps-1), C]
+	cachedStates        // F32 [sequences, h*K*V]
+)
+
+// CacheValues implements Cached.
+func (d GatedDelta) CacheValues(_ int, of Caches) []Value {
+	_, state := d.spec(device.Docs{}).States(1)
+	return []Value{cachedTail: {Cols: d.qkvCols(), Rows: of.Sequences * (DeltaTaps - 1)},
+		cachedStates: {Cols: state, DType: tensor.F32, Rows: of.Sequences}}
+}
+
 func (d GatedDelta) remember(p *Pass) {
+	if states, ok := p.Cached(cachedStates); ok {
+		p.ContinueDelta(p.buf[dnCore], states, p.buf[dnConv], p.buf[dnDecay], p.buf[dnBeta], d.spec(p.b.Docs),
+			p.Continued().Each)
+		return
+	}
 	p.GatedDelta(p.buf[dnCore], p.buf[dnStates], p.buf[dnConv], p.buf[dnDecay], p.buf[dnBeta], d.spec(p.b.Docs))
 }
 

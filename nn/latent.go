@@ -298,7 +298,7 @@ func (l LatentAttention) value(p *Pass) device.Mat {
 }
 
 // CacheValues implements Cached.
-func (l LatentAttention) CacheValues(int) []Value {
+func (l LatentAttention) CacheValues(int, Caches) []Value {
 	return []Value{cachedKeys: {Cols: l.cols()}, cachedValues: {Cols: l.cols()}}
 }
 

@@ -295,6 +295,14 @@ func (c *counter) GatedDeltaGrad(_, _, _, dstates, _, qkv, _, _, states device.M
 	c.Account.Attention += backward
 }
 
+func (c *counter) ContinueConv(y, _, x, _ device.Mat, _ device.Continued) { c.moves(y, x) }
+
+func (c *counter) ContinueDelta(_, states, qkv, _, _ device.Mat, s device.DeltaSpec, _ int) {
+	c.moves(states, states)
+	c.DeltaDim = max(c.DeltaDim, s.KeyDim, s.ValueDim)
+	c.Account.Attention += s.StepFLOPs(qkv.Rows)
+}
+
 func (c *counter) LSEInit(device.Mat)                                        { c.Ops++ }
 func (c *counter) LSEUpdate(_, l device.Mat, _ device.Mem, _ int, _ float32) { c.moves(l) }
 func (c *counter) TokenLoss(_, _ device.Mat, _ device.Mem)                   { c.Ops++ }

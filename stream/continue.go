@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/hostmem"
@@ -25,8 +26,10 @@ type Position struct {
 // call.
 //
 // Of a sequence, all positions before those of the pass have come in passes before, or come in this one, in any order;
-// positions that have come before may come again, with other tokens, and then all that follow them must, too. A pass
-// has one position to as many as Plan.Numerics.Positions. The plan is one with [plan.Outputs.Caches].
+// positions that have come before may come again, with other tokens, and then all that follow them must, too. Blocks
+// that remember a sequence in a state cannot go back. Of a model that has some, as [plan.Plan.CanGoBack] says, the
+// positions of a sequence come in order: each after the one before it, or from 0 again, as they must after a pass that
+// failed. A pass has one position to as many as Plan.Numerics.Positions. The plan is one with [plan.Outputs.Caches].
 func (e *Engine) Continue(ctx context.Context, positions []Position, wanted int) ([][]float32, error) {
 	if !e.Plan.Outputs.Continues() {
 		return nil, errors.New("continue: the plan has no caches; make it with Caches")
@@ -37,9 +40,18 @@ func (e *Engine) Continue(ctx context.Context, positions []Position, wanted int)
 	if err := e.putPositions(positions); err != nil {
 		return nil, err
 	}
+	if err := e.refuseGoingBack(positions); err != nil {
+		return nil, err
+	}
 	e.passRows, e.logitRow, e.wanted = len(positions), len(positions)-wanted, wanted
+	for _, p := range positions {
+		e.reached[p.Sequence] = 0 // until the pass has ended well
+	}
 	if _, err := e.run(ctx, plan.Continue, nil, 0); err != nil {
 		return nil, err
+	}
+	for _, p := range positions {
+		e.reached[p.Sequence] = p.At + 1
 	}
 	all, vocab := make([][]float32, wanted), e.Plan.Model.Vocab
 	logits := hostmem.F32(e.bytes(plan.LogitsPurpose, e.host.Logits[0]))
@@ -48,6 +60,22 @@ func (e *Engine) Continue(ctx context.Context, positions []Position, wanted int)
 		e.head.Cap(all[i])
 	}
 	return all, nil
+}
+
+// refuseGoingBack refuses positions that do not follow those before them, where the model cannot go back.
+func (e *Engine) refuseGoingBack(positions []Position) error {
+	if e.Plan.CanGoBack() {
+		return nil
+	}
+	next := slices.Clone(e.reached)
+	for _, p := range positions {
+		if p.At != 0 && p.At != next[p.Sequence] {
+			return fmt.Errorf("continue: position %d of sequence %d, where %d is the next; the model cannot go back, "+
+				"so begin again at 0", p.At, p.Sequence, next[p.Sequence])
+		}
+		next[p.Sequence] = p.At + 1
+	}
+	return nil
 }
 
 // putPositions copies positions to where lanes read them, as rows of the micro-batch. It refuses what would make an

@@ -1,10 +1,12 @@
 package stream_test
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/batch"
@@ -86,11 +88,6 @@ func distance(got, want [][]float32) float64 {
 	return diff / largest
 }
 
-func hasDeltaNet(b *nn.Block) bool {
-	_, ok := b.Mixer.(nn.GatedDelta)
-	return ok
-}
-
 // Logits of passes that continue sequences are those of one pass over all of each sequence, for every kind of model.
 // Their bits do not depend on how sequences are cut into passes, on which of them share a pass, or on where caches
 // wait.
@@ -105,12 +102,6 @@ func TestContinuedPassesAgreeWithWholeOnes(t *testing.T) {
 				const most = 9
 				out := plan.Outputs{LogitRows: most, Caches: nn.Caches{Sequences: 3, Positions: len(sequences[0]) + 2}}
 				s := frozen(t, g, n, most, out)
-				if err := plan.CanContinue(s.model, dev.Info()); err != nil {
-					if !slices.ContainsFunc(s.model.Blocks, hasDeltaNet) {
-						t.Fatal(err)
-					}
-					return // delta nets have no cache; package train tests how such a model generates
-				}
 				rng := rand.New(rand.NewPCG(1, uint64(len(variant))))
 				var first [][][]float32
 				for i, place := range []func(*plan.Placement){nil, streamed(2), func(p *plan.Placement) {
@@ -168,6 +159,58 @@ func TestSequenceIsTakenUpAgain(t *testing.T) {
 	}
 	if want := inPasses(t, r, rng, [][]int32{tokens}, 12); fmt.Sprint(again) != fmt.Sprint(want[0][7:]) {
 		t.Error("logits after other tokens differ from those of the sequence by itself")
+	}
+}
+
+// A sequence of a model with gated delta nets continues, or begins again; after a pass that failed, it begins again.
+func TestSequenceOfStatesBeginsAgain(t *testing.T) {
+	g := modeltest.Load(t, "qwen3_5")
+	tokens := g.First[0].IDs[:12]
+	s := frozen(t, g, f32, 12, plan.Outputs{LogitRows: 12, Caches: nn.Caches{Sequences: 2, Positions: 12}})
+	r := start(t, s, setup{})
+	defer r.close(t)
+	pass := func(ctx context.Context, sequence, from, to int) ([][]float32, error) {
+		var all []stream.Position
+		for at := from; at < to; at++ {
+			all = append(all, stream.Position{Token: tokens[at], Sequence: sequence, At: at, Length: len(tokens)})
+		}
+		got, err := r.engine.Continue(ctx, all, len(all))
+		for i := range got {
+			got[i] = slices.Clone(got[i])
+		}
+		return got, err
+	}
+	must := func(sequence, from, to int) [][]float32 {
+		t.Helper()
+		got, err := pass(t.Context(), sequence, from, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	refused := func(what string, sequence, from, to int) {
+		t.Helper()
+		_, err := pass(t.Context(), sequence, from, to)
+		if err == nil || !strings.Contains(err.Error(), "begin again at 0") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	want := must(0, 0, 12)
+	refused("an earlier position", 0, 7, 9)
+	refused("a position that leaves one out", 1, 1, 3)
+	got := append(must(1, 0, 5), must(0, 0, 4)...)[:5] // 0 begins again meanwhile
+	got = append(got, must(1, 5, 12)...)
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Error("logits of a sequence in passes differ from those of one pass")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := pass(ctx, 0, 4, 6); err == nil {
+		t.Fatal("a pass of a context that is over: no error")
+	}
+	refused("a position after a pass that failed", 0, 4, 6)
+	if got := must(0, 0, 12); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Error("logits of a sequence that begins again differ")
 	}
 }
 

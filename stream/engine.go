@@ -116,6 +116,7 @@ type Engine struct {
 	logitRow int     // first wanted row
 	wanted   int     // how many rows are wanted
 	passRows int     // of the micro-batch that a pass computes, from the first one on
+	reached  []int   // by sequence: one past the latest position that has come, 0 after a failure
 	pending  *pendingUpdate
 	bad      int64    // weights that became infinite or NaN in updates of which no result has told
 	loaded   bool     // what the plan keeps on the device is there
@@ -157,7 +158,7 @@ type pendingUpdate struct {
 func New(c Config) (*Engine, error) {
 	e := &Engine{Config: c, regions: map[string]*hostmem.Region{}, onHost: map[*hostmem.Region]device.Mem{},
 		programs: map[plan.Mode]*program{}, types: c.Plan.Numerics.Scheme().Types(),
-		rule: c.Plan.Numerics.Scheme().Rule()}
+		rule: c.Plan.Numerics.Scheme().Rule(), reached: make([]int, c.Plan.Outputs.Caches.Sequences)}
 	if err := e.open(); err != nil {
 		_ = e.Close() // err is the one to report
 		return nil, err

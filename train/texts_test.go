@@ -103,12 +103,12 @@ func TestFewerTextsWhereMemoryIsShort(t *testing.T) {
 }
 
 // Where there are no caches all of a text is computed for each token, with the same result: also of a model whose
-// rotary positions are others as soon as a text is long.
+// rotary positions are others as soon as a text is long, and of one with gated delta nets.
 func TestGenerateWithoutCaches(t *testing.T) {
 	long := map[string]any{"rope_scaling": map[string]any{"rope_type": "longrope", "factor": 4.0,
 		"original_max_position_embeddings": 16, "long_factor": []float64{1, 3, 9, 20},
 		"short_factor": []float64{1, 1, 1, 1}}, "head_dim": 8}
-	for name, change := range map[string]map[string]any{"plain": nil, "longrope": long} {
+	for name, change := range map[string]map[string]any{"plain": nil, "longrope": long, "delta nets": hybridConfig} {
 		o := GenerateOptions{Model: writeModel(t, change), Prompt: "the wheel", Tokenizer: "bytes", MaxTokens: 20,
 			Compute: "f32"}
 		var made [2]*Generated
@@ -122,6 +122,59 @@ func TestGenerateWithoutCaches(t *testing.T) {
 		}
 		if !slices.Equal(made[0].Tokens, made[1].Tokens) || len(made[0].Tokens) < 10 {
 			t.Errorf("%s: with caches %v, without %v", name, made[0], made[1])
+		}
+	}
+}
+
+// What follows a text does not depend on the texts before it, whether the model can go back in them or begins again.
+func TestTextsGoBack(t *testing.T) {
+	for name, change := range map[string]map[string]any{"attention": nil, "delta nets": hybridConfig} {
+		env := newEnv(t)
+		src, err := openTrained(t.Context(), env, writeModel(t, change))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dev, err := env.OpenDevices("auto")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dev.Close()
+		n, err := runfile.NumericsOf("f32", "f32")
+		if err != nil {
+			t.Fatal(err)
+		}
+		open := func() *texts {
+			p, err := env.planTexts(t.Context(), src, n, dev, runfile.Memory{}, 1, 40, 8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := env.openTexts(t.Context(), p, dev, "", src)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		used := open()
+		defer used.Close()
+		for _, text := range []string{"the wheel", "the wheel turns", "the wheel", "the wheel", "the weir", "a",
+			"a mill"} {
+			ids := make([]int32, len(text))
+			for i := range text {
+				ids[i] = int32(text[i])
+			}
+			fresh := open()
+			want, err := fresh.next(t.Context(), [][]int32{ids})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := used.next(t.Context(), [][]int32{ids})
+			if err != nil {
+				t.Fatalf("%s: %q: %v", name, text, err)
+			}
+			if !slices.Equal(got[0], want[0]) {
+				t.Errorf("%s: after other texts, %q has other logits", name, text)
+			}
+			fresh.Close()
 		}
 	}
 }
