@@ -13,7 +13,6 @@ import (
 func TestGreedyTokensAgreeWithTransformers(t *testing.T) {
 	for _, variant := range modeltest.Variants(t) {
 		t.Run(variant, func(t *testing.T) {
-			t.Parallel()
 			g := modeltest.Load(t, variant)
 			for how, wrap := range map[string]func(device.Device) device.Device{
 				"as the device has it": func(d device.Device) device.Device { return d },
