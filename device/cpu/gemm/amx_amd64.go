@@ -25,7 +25,7 @@ func (kernelAMX) pack(e *edgeTable, dst unsafe.Pointer, s *source, width, first,
 		pairs512.pack(e, unsafe.Pointer(&e.units[0]), s, width, first, n, k0, k)
 		e.rows(uintptr(4*width), 16, 16)
 		from, offsets := unsafe.Pointer(&e.units[0]), unsafe.Pointer(&e.offsets[0])
-		transpose512(dst, 64, from, offsets, uintptr(width/16), mask(32), mask(16))
+		transpose512(dst, 64, from, offsets, uintptr(width/16), mask(32), mask(16), 0)
 	default:
 		pairs512.pack(e, dst, s, width, first, n, k0, k)
 		if s.kRows { // transpose512 writes the zeros past the end itself

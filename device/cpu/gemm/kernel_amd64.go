@@ -38,15 +38,15 @@ func (q kernel512) pack(e *edgeTable, dst unsafe.Pointer, s *source, width, firs
 		blocks := uintptr(ceilDiv(units, 16))
 		rest := k - 16*s.perUnit*(int(blocks)-1) // elements in the last block
 		for i := 0; i < width; i += 16 {
-			lanes := mask(min(16, width-i))
+			lanes, ahead := mask(min(16, width-i)), 16*s.stride
 			d, offsets := unsafe.Add(dst, 4*i), unsafe.Pointer(&e.offsets[i])
 			switch {
 			case s.bf16 && s.perUnit == 1:
-				transposeWiden512(d, uintptr(4*width), src, offsets, blocks, mask(rest), lanes)
+				transposeWiden512(d, uintptr(4*width), src, offsets, blocks, mask(rest), lanes, ahead)
 			case s.bf16:
-				transpose512(d, uintptr(4*width), src, offsets, blocks, mask(rest), lanes)
+				transpose512(d, uintptr(4*width), src, offsets, blocks, mask(rest), lanes, ahead)
 			default:
-				transpose512(d, uintptr(4*width), src, offsets, blocks, mask(2*rest), lanes)
+				transpose512(d, uintptr(4*width), src, offsets, blocks, mask(2*rest), lanes, ahead)
 			}
 		}
 		return
@@ -325,10 +325,12 @@ func widenTile512(t unsafe.Pointer, ldt uintptr, c unsafe.Pointer, ldc, rows uin
 func roundTile512(c unsafe.Pointer, ldc uintptr, t unsafe.Pointer, ldt, rows uintptr, mask uint64)
 
 //go:noescape
-func transpose512(dst unsafe.Pointer, dstStep uintptr, src, offsets unsafe.Pointer, blocks uintptr, lastMask, lanes uint64)
+func transpose512(dst unsafe.Pointer, dstStep uintptr, src, offsets unsafe.Pointer, blocks uintptr,
+	lastMask, lanes uint64, ahead uintptr)
 
 //go:noescape
-func transposeWiden512(dst unsafe.Pointer, dstStep uintptr, src, offsets unsafe.Pointer, blocks uintptr, lastMask, lanes uint64)
+func transposeWiden512(dst unsafe.Pointer, dstStep uintptr, src, offsets unsafe.Pointer, blocks uintptr,
+	lastMask, lanes uint64, ahead uintptr)
 
 //go:noescape
 func copy512x12(dst, src unsafe.Pointer, stride, k uintptr, mask uint64)

@@ -17,14 +17,16 @@ func tables512(w *writer) {
 
 // transpose512 packs a panel whose source rows run along k: 16 rows at a time, 16 units of k at a time. The addresses
 // of the rows come from a table, so that rows past the edge can repeat the last one (their sums are never written). The
-// last block reads under a mask and stores zeros past k.
+// last block reads under a mask and stores zeros past k. Each read of a row is followed by a fetch to L2 of what is
+// `ahead` bytes after it, as few512 has it.
 func transpose512(w *writer, widen bool) {
 	name, doc, bytes := "transpose512", "Packs up to 16 source rows of 32-bit units.", 64
 	if widen {
 		name, doc, bytes = "transposeWiden512", "Packs up to 16 source rows of bf16, widened to fp32.", 32
 	}
 	w.text(doc, name, arg{"dst", "DI"}, arg{"dstStep", "DX"}, arg{"src", "SI"}, arg{"offsets", "BX"},
-		arg{"blocks", "CX"}, arg{"lastMask", "R8"}, arg{"lanes", "R9"})
+		arg{"blocks", "CX"}, arg{"lastMask", "R8"}, arg{"lanes", "R9"}, arg{"ahead", "R10"})
+	w.op("ADDQ SI, R10")
 	w.op("MOVQ $-1, AX")
 	w.op("KMOVD AX, K1")
 	w.op("KMOVW R9, K2")
@@ -36,12 +38,14 @@ func transpose512(w *writer, widen bool) {
 	for i := 0; i < 16; i++ {
 		w.op("MOVQ %d(BX), AX", 8*i)
 		load512(w, "(SI)(AX*1)", i, widen)
+		w.op("PREFETCHT1 (R10)(AX*1)")
 	}
 	for _, z := range transposed512(w) {
 		w.op("VMOVUPS Z%d, K2, (DI)", z)
 		w.op("ADDQ DX, DI")
 	}
 	w.op("ADDQ $%d, SI", bytes)
+	w.op("ADDQ $%d, R10", bytes)
 	w.op("DECQ CX")
 	w.op("JNZ block")
 	w.ret()
