@@ -2,7 +2,10 @@ package kernels
 
 import (
 	"math"
+	"slices"
 	"unsafe"
+
+	"github.com/millrace/millrace/tensor"
 )
 
 // RMSNorm is root-mean-square normalisation of each of Groups runs of D elements of each row (one run of the whole row
@@ -27,14 +30,26 @@ type RMSNorm struct {
 
 // NormWeight appends what a norm over d columns multiplies by, w + offset, to dst: 1 where w is empty.
 func NormWeight(dst []float32, w Vec, offset float32, d int) []float32 {
-	for i := range d {
-		switch {
-		case w.Len == 0:
-			dst = append(dst, 1)
-		case offset == 0:
-			dst = append(dst, w.At(i)) // -0 + 0 would be 0
-		default:
-			dst = append(dst, w.At(i)+offset)
+	check(w.Len == 0 || w.Len >= d, "NormWeight: shape of W")
+	first := len(dst)
+	dst = slices.Grow(dst, d)[:first+d]
+	of := dst[first:]
+	switch {
+	case w.Len == 0:
+		for i := range of {
+			of[i] = 1
+		}
+		return dst
+	case w.DType == tensor.BF16:
+		for i, x := range unsafe.Slice((*uint16)(w.Data), d) {
+			of[i] = tensor.F32FromBF16(x)
+		}
+	default:
+		copy(of, unsafe.Slice((*float32)(w.Data), d))
+	}
+	if offset != 0 { // -0 + 0 would be 0
+		for i := range of {
+			of[i] += offset
 		}
 	}
 	return dst
