@@ -134,6 +134,7 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	states, dStates := mat(tensor.F32, chunks, state), mat(tensor.F32, chunks, state)
 	ofNet := func() device.Mat { return mat(tensor.F32, rows, net.Heads) }
 	netDecay, netBeta, dDecay, dBeta := ofNet(), ofNet(), ofNet(), ofNet()
+	tail := mat(tensor.BF16, 3, cols)
 	return map[string]func(){
 		"Copy up":          func() { s.Copy(x.Slice(0, 1<<14), host.Slice(0, 1<<14)) },
 		"Copy down":        func() { s.Copy(host.Slice(0, 1<<14), x.Slice(0, 1<<14)) },
@@ -205,6 +206,12 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"GatedDelta": func() { s.GatedDelta(read, states, jointly, netDecay, netBeta, net) },
 		"GatedDeltaGrad": func() {
 			s.GatedDeltaGrad(dJointly, dDecay, dBeta, dStates, dRead, jointly, netDecay, netBeta, states, net)
+		},
+		"AttendCache":  func() { s.AttendCache(out, q, k, v, capped) },
+		"Put":          func() { s.Put(table, y, ids) },
+		"ContinueConv": func() { s.ContinueConv(y, tail, x, taps, device.Continued{Docs: docs, Each: rows}) },
+		"ContinueDelta": func() {
+			s.ContinueDelta(read, states, jointly, netDecay, netBeta, net, rows)
 		},
 		"SumSquares": func() { s.SumSquares(sum, grad) },
 		"Sum":        func() { s.Sum(sum, m) },

@@ -34,7 +34,7 @@ func TestHugeOperands(t *testing.T) {
 	defer func() { *o.API = real }()
 	launches := 0
 	o.API.LaunchKernel = func(_ driver.Function, gx, gy, gz, _, _, _, _ uint32, _ driver.Stream, _, _ *unsafe.Pointer) driver.Result {
-		if launches++; gx < 1 || gx > 1<<31-1 || gy < 1 || gy > 1<<16-1 || gz != 1 {
+		if launches++; gx < 1 || gx > 1<<31-1 || gy < 1 || gy > 1<<16-1 || gz < 1 || gz > 1<<16-1 {
 			t.Errorf("a grid of %d x %d x %d", gx, gy, gz)
 			return driver.InvalidValue
 		}

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 	"unsafe"
 
@@ -70,12 +69,6 @@ func (s *Stream) mustBeOpen() {
 // enqueue checks that the operation which s.operands describes works on this device, and calls f to hand it to the driver,
 // unless an error stuck to the stream before.
 func (s *Stream) enqueue(f func() error) { s.put(false, f) }
-
-// errNoKernels ends operations that have no kernels. Info says of which this is so before there is a stream.
-var errNoKernels = errors.New("there are no kernels for it yet; set device to cpu")
-
-// refuse queues the failure of the operation that s.operands describes.
-func (s *Stream) refuse() { s.enqueue(func() error { return errNoKernels }) }
 
 // put is enqueue for operations that may work on pinned host memory.
 func (s *Stream) put(hostAllowed bool, f func() error) {

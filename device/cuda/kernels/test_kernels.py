@@ -23,7 +23,7 @@ from poisoned import Field
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SOURCES = ("elementwise", "norm", "layernorm", "sums", "rope", "heads", "glu", "loss", "embedding", "adamw", "routing",
-           "experts", "recurrent")
+           "experts", "recurrent", "cache")
 SHAPES = ((1, 1), (1, 17), (3, 1), (17, 37), (7, 600))
 ALIGNED_SHAPES = ((3, 16), (5, 528), (2, 2064))
 f32 = np.float32

@@ -34,6 +34,7 @@ var runs = []kernelRun{
 	{"Variants", testVariants}, {"MatMul", testMatMul}, {"Attention", testAttention},
 	{"Routing", testRouting}, {"ExpertProducts", testExpertProducts},
 	{"GateGrad", testGateGrad}, {"DeltaGates", testDeltaGates}, {"Delta", testDelta},
+	{"AttendCache", testAttendCache}, {"ContinueDelta", testContinueDelta},
 }
 
 var types = []tensor.DType{tensor.F32, tensor.BF16}

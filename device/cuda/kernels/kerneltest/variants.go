@@ -203,6 +203,7 @@ func testVariants(t *testing.T, on *backend) {
 	tested, patterns := map[string]bool{}, maps.Clone(aligned)
 	maps.Copy(patterns, ofExperts)
 	maps.Copy(patterns, aroundRecurrence)
+	maps.Copy(patterns, ofCaches)
 	for pattern, make := range patterns {
 		for _, d := range types {
 			op := strings.Replace(pattern, "A", typeWord(d), 1)
