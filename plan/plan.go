@@ -180,8 +180,8 @@ func (r Request) check() error {
 			return fmt.Errorf("caches: a step has %d micro-batches, and a pass that continues sequences is one; "+
 				"give them a larger micro-batch", n)
 		}
-		if err := CanContinue(r.Model, r.Device); err != nil {
-			return err
+		if !CanContinue(r.Model) {
+			return errors.New("caches: the model has blocks that keep nothing from pass to pass")
 		}
 	}
 	for layer, d := range r.Model.Blocks {
@@ -226,17 +226,10 @@ func (r Request) checkHeads(layer int, d *nn.Block) error {
 		columns, cmp.Or(r.Device.Name, "this device"), most, compute, remedy)
 }
 
-// CanContinue says why passes over a model on a device cannot continue those before them, if they cannot.
-func CanContinue(m *model.Model, dev device.Info) error {
-	for _, d := range m.Blocks {
-		if !d.CanContinue() {
-			return errors.New("caches: the model has blocks that keep nothing from pass to pass")
-		}
-	}
-	if dev.NoCaches {
-		return fmt.Errorf("caches: there are no kernels for them yet on %s", cmp.Or(dev.Name, "this device"))
-	}
-	return nil
+// CanContinue reports whether passes over a model can continue those before them: whether all its blocks keep what that
+// takes.
+func CanContinue(m *model.Model) bool {
+	return !slices.ContainsFunc(m.Blocks, func(d *nn.Block) bool { return !d.CanContinue() })
 }
 
 // Continues reports whether passes continue sequences.

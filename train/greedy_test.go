@@ -1,23 +1,32 @@
 package train
 
 import (
+	"context"
 	"slices"
 	"testing"
 
-	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 )
 
-// The likeliest tokens are those of transformers for models of each family, with caches and where a device has none.
+// planning is planTexts, or another way to plan for texts.
+type planning func(e *Env, ctx context.Context, src *source, n plan.Numerics, dev *Devices, mem runfile.Memory,
+	count, positions, prompt int) (*plan.Plan, error)
+
+// planWholes has each token take a pass over all of its text, as if the model had no caches.
+func planWholes(e *Env, ctx context.Context, src *source, n plan.Numerics, dev *Devices, mem runfile.Memory,
+	_, positions, _ int) (*plan.Plan, error) {
+	return e.planWholeText(ctx, src, n, dev, mem, positions)
+}
+
+// The likeliest tokens are those of transformers for models of each family, with caches and without.
 func TestGreedyTokensAgreeWithTransformers(t *testing.T) {
 	for _, variant := range modeltest.Variants(t) {
 		t.Run(variant, func(t *testing.T) {
 			g := modeltest.Load(t, variant)
-			for how, wrap := range map[string]func(device.Device) device.Device{
-				"as the device has it": func(d device.Device) device.Device { return d },
-				"without caches":       func(d device.Device) device.Device { return withoutCaches{d} }} {
-				for i, got := range greedily(t, wrappedEnv(t, wrap), g) {
+			for how, plans := range map[string]planning{"with caches": (*Env).planTexts, "without": planWholes} {
+				for i, got := range greedily(t, g.Dir, g.Greedy, plans) {
 					if want := g.Greedy[i]; !slices.Equal(got, want.Tokens) {
 						t.Errorf("%s, prompt %v:\n got %v\nwant %v", how, want.Prompt, got, want.Tokens)
 					}
@@ -27,8 +36,32 @@ func TestGreedyTokensAgreeWithTransformers(t *testing.T) {
 	}
 }
 
-// greedily continues the prompts of a golden variant by as many tokens, in fp32.
-func greedily(t *testing.T, env *Env, g *modeltest.Golden) [][]int32 {
+// Tokens are the same without caches also of a model whose rotary positions are others as soon as a text is long, and
+// of a mixture of experts with gated delta nets.
+func TestGreedyTokensWithoutCaches(t *testing.T) {
+	long := map[string]any{"rope_scaling": map[string]any{"rope_type": "longrope", "factor": 4.0,
+		"original_max_position_embeddings": 16, "long_factor": []float64{1, 3, 9, 20},
+		"short_factor": []float64{1, 1, 1, 1}}, "head_dim": 8}
+	for name, change := range map[string]map[string]any{"plain": nil, "longrope": long, "delta nets": hybridConfig} {
+		dir := writeModel(t, change)
+		of := []modeltest.Continued{{Prompt: byteIDs("the wheel"), Tokens: make([]int32, 20)}}
+		with, without := greedily(t, dir, of, (*Env).planTexts), greedily(t, dir, of, planWholes)
+		if !slices.Equal(with[0], without[0]) {
+			t.Errorf("%s: with caches %v, without %v", name, with[0], without[0])
+		}
+	}
+}
+
+// byteIDs are the tokens of a text of ASCII by the tokenizer of bytes.
+func byteIDs(text string) (ids []int32) {
+	for _, b := range []byte(text) {
+		ids = append(ids, int32(b))
+	}
+	return ids
+}
+
+// openAny opens a model for texts, in fp32.
+func openAny(t *testing.T, dir string, plans planning, count, positions, prompt int) *texts {
 	t.Helper()
 	check := func(err error) {
 		t.Helper()
@@ -36,31 +69,41 @@ func greedily(t *testing.T, env *Env, g *modeltest.Golden) [][]int32 {
 			t.Fatal(err)
 		}
 	}
-	src, err := openTrained(t.Context(), env, g.Dir)
+	env := newEnv(t)
+	src, err := openTrained(t.Context(), env, dir)
 	check(err)
 	n, err := runfile.NumericsOf("f32", "f32")
 	check(err)
 	dev, err := env.OpenDevices("auto")
 	check(err)
-	defer dev.Close()
-	longest, positions := 0, 0
-	for _, of := range g.Greedy {
-		longest, positions = max(longest, len(of.Prompt)), max(positions, len(of.Prompt)+len(of.Tokens))
-	}
-	p, err := env.planTexts(t.Context(), src, n, dev, runfile.Memory{}, len(g.Greedy), positions, longest)
+	t.Cleanup(func() { dev.Close() })
+	p, err := plans(env, t.Context(), src, n, dev, runfile.Memory{}, count, positions, prompt)
 	check(err)
 	texts, err := env.openTexts(t.Context(), p, dev, "", src)
 	check(err)
+	return texts
+}
+
+// greedily continues prompts by as many tokens as they come with, in fp32.
+func greedily(t *testing.T, dir string, of []modeltest.Continued, plans planning) [][]int32 {
+	t.Helper()
+	longest, positions := 0, 0
+	for _, of := range of {
+		longest, positions = max(longest, len(of.Prompt)), max(positions, len(of.Prompt)+len(of.Tokens))
+	}
+	texts := openAny(t, dir, plans, len(of), positions, longest)
 	defer texts.Close()
 	var made [][]int32
-	for together := range slices.Chunk(g.Greedy, texts.places()) {
+	for together := range slices.Chunk(of, texts.places()) {
 		ids := make([][]int32, len(together))
 		for i, of := range together {
 			ids[i] = slices.Clone(of.Prompt)
 		}
 		for range together[0].Tokens {
 			logits, err := texts.next(t.Context(), ids)
-			check(err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			for i := range ids {
 				ids[i] = append(ids[i], int32(slices.Index(logits[i], slices.Max(logits[i]))))
 			}

@@ -13,8 +13,8 @@ import (
 // texts computes what a model expects to follow texts. It remembers what it has read: of a text that begins as the one
 // before it in its place did, it computes the rest alone. A conversation and a text that grows by a token therefore
 // cost what is new of them. A model that cannot go back ([plan.Plan.CanGoBack]) does so where a text begins with all of
-// the one before it, and else reads it from its start. Where the model or the device has no caches, it computes all of
-// a text each time.
+// the one before it, and else reads it from its start. Where the model has no caches, it computes all of a text each
+// time.
 type texts struct {
 	*Session
 	read [][]int32 // by place: the tokens whose positions are in caches; nil where there are no caches
@@ -30,13 +30,11 @@ const (
 // positions at most. prompt is the length of the longest prompt.
 func (e *Env) planTexts(ctx context.Context, src *source, n plan.Numerics, dev *Devices, mem runfile.Memory,
 	count, positions, prompt int) (*plan.Plan, error) {
-	m, info := src.model.Frozen(), dev.Computes.Info()
-	if plan.CanContinue(m, info) != nil {
-		n.SequenceLen = positions
-		return e.fitPlan(ctx, m, n, 1, runfile.Sizes{}, info, mem,
-			func(plan.Numerics) plan.Outputs { return plan.Outputs{LogitRows: 1} })
+	m := src.model.Frozen()
+	if !plan.CanContinue(m) {
+		return e.planWholeText(ctx, src, n, dev, mem, positions)
 	}
-	r, err := e.PlanRequest(m, n, info, mem)
+	r, err := e.PlanRequest(m, n, dev.Computes.Info(), mem)
 	if err != nil {
 		return nil, err
 	}
@@ -49,6 +47,14 @@ func (e *Env) planTexts(ctx context.Context, src *source, n plan.Numerics, dev *
 			return f.Fit(ctx)
 		}
 	}
+}
+
+// planWholeText plans for passes over all of a text of as many positions at most.
+func (e *Env) planWholeText(ctx context.Context, src *source, n plan.Numerics, dev *Devices, mem runfile.Memory,
+	positions int) (*plan.Plan, error) {
+	n.SequenceLen = positions
+	return e.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.Computes.Info(), mem,
+		func(plan.Numerics) plan.Outputs { return plan.Outputs{LogitRows: 1} })
 }
 
 // openTexts loads the model for a plan of planTexts.

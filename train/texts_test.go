@@ -12,15 +12,6 @@ import (
 	"github.com/millrace/millrace/runfile"
 )
 
-// withoutCaches is a device whose streams have no operations on caches.
-type withoutCaches struct{ device.Device }
-
-func (d withoutCaches) Info() device.Info {
-	info := d.Device.Info()
-	info.NoCaches = true
-	return info
-}
-
 // attending is a device that keeps the rows of each AttendCache.
 type attending struct {
 	device.Device
@@ -102,67 +93,15 @@ func TestFewerTextsWhereMemoryIsShort(t *testing.T) {
 	}
 }
 
-// Where there are no caches all of a text is computed for each token, with the same result: also of a model whose
-// rotary positions are others as soon as a text is long, and of one with gated delta nets.
-func TestGenerateWithoutCaches(t *testing.T) {
-	long := map[string]any{"rope_scaling": map[string]any{"rope_type": "longrope", "factor": 4.0,
-		"original_max_position_embeddings": 16, "long_factor": []float64{1, 3, 9, 20},
-		"short_factor": []float64{1, 1, 1, 1}}, "head_dim": 8}
-	for name, change := range map[string]map[string]any{"plain": nil, "longrope": long, "delta nets": hybridConfig} {
-		o := GenerateOptions{Model: writeModel(t, change), Prompt: "the wheel", Tokenizer: "bytes", MaxTokens: 20,
-			Compute: "f32"}
-		var made [2]*Generated
-		for i, wrap := range []func(device.Device) device.Device{
-			func(d device.Device) device.Device { return d },
-			func(d device.Device) device.Device { return withoutCaches{d} }} {
-			var err error
-			if made[i], err = Generate(t.Context(), wrappedEnv(t, wrap), o); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if !slices.Equal(made[0].Tokens, made[1].Tokens) || len(made[0].Tokens) < 10 {
-			t.Errorf("%s: with caches %v, without %v", name, made[0], made[1])
-		}
-	}
-}
-
 // What follows a text does not depend on the texts before it, whether the model can go back in them or begins again.
 func TestTextsGoBack(t *testing.T) {
 	for name, change := range map[string]map[string]any{"attention": nil, "delta nets": hybridConfig} {
-		env := newEnv(t)
-		src, err := openTrained(t.Context(), env, writeModel(t, change))
-		if err != nil {
-			t.Fatal(err)
-		}
-		dev, err := env.OpenDevices("auto")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer dev.Close()
-		n, err := runfile.NumericsOf("f32", "f32")
-		if err != nil {
-			t.Fatal(err)
-		}
-		open := func() *texts {
-			p, err := env.planTexts(t.Context(), src, n, dev, runfile.Memory{}, 1, 40, 8)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, err := env.openTexts(t.Context(), p, dev, "", src)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s
-		}
-		used := open()
-		defer used.Close()
+		dir := writeModel(t, change)
+		used := openAny(t, dir, (*Env).planTexts, 1, 40, 8)
 		for _, text := range []string{"the wheel", "the wheel turns", "the wheel", "the wheel", "the weir", "a",
 			"a mill"} {
-			ids := make([]int32, len(text))
-			for i := range text {
-				ids[i] = int32(text[i])
-			}
-			fresh := open()
+			ids := byteIDs(text)
+			fresh := openAny(t, dir, (*Env).planTexts, 1, 40, 8)
 			want, err := fresh.next(t.Context(), [][]int32{ids})
 			if err != nil {
 				t.Fatal(err)
@@ -176,6 +115,7 @@ func TestTextsGoBack(t *testing.T) {
 			}
 			fresh.Close()
 		}
+		used.Close()
 	}
 }
 

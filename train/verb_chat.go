@@ -23,8 +23,8 @@ type ChatOptions struct {
 }
 
 // Conversation is a talk with a model. Its messages are rendered with the chat template each time, and the model
-// continues the whole text. It computes what is new of that, or where there are no caches ([plan.CanContinue]) all of
-// it for each token. It is not safe for concurrent use.
+// continues the whole text. It computes what is new of that, or where the model has no caches ([plan.CanContinue]) all
+// of it for each token. It is not safe for concurrent use.
 type Conversation struct {
 	env      *Env
 	options  ChatOptions

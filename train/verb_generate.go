@@ -61,7 +61,7 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (made *Generated
 	return made, err
 }
 
-// GenerateEach continues several prompts, which share passes over the model; where there are no caches
+// GenerateEach continues several prompts, which share passes over the model; where that has no caches
 // ([plan.CanContinue]) they come one after the other. It calls each with what was made of them, in their order, as soon
 // as those before are there; an error of each ends it. The choices of the first prompt are those of [Generate], and
 // those of others depend on their number as well. o.Prompt has no meaning, and o.Out gets the text as it comes if there

@@ -26,8 +26,7 @@ Ctrl-D ends the program.
 
 ` + chatCommands + `
 
-The conversation is rendered with the chat template, as in training. Each message costs what is new of it; on GPUs
-each token of an answer takes a pass over the whole conversation.
+The conversation is rendered with the chat template, as in training. Each message costs what is new of it.
 
 Examples:
 

@@ -55,8 +55,7 @@ type generateCmd struct {
 
 func (*generateCmd) Help() string {
 	return `Prints the text as it comes. The prompt is taken as it is, without a chat template; millrace chat uses that.
-Several prompts share passes over the model, which takes little longer than one; on GPUs each token takes a pass
-over its whole text, and prompts come one after the other.
+Several prompts share passes over the model, which takes little longer than one.
 
 Examples:
 

@@ -23,7 +23,8 @@ func TestConformance(t *testing.T) {
 	t.Run("own products", suite(ownProducts, 0).Run)
 	// The kernels that aligned operands reach, and the library, which takes no others.
 	aligned := []string{"MatMul", "Bias", "RMSNorm", "RMSNormGrad", "LayerNorm", "LayerNormGrad", "RoPE", "Attention",
-		"Heads", "GLU", "ExpertMatMul", "ExpertWeightGrad", "CausalConv", "Gate", "GatedDelta"}
+		"Heads", "GLU", "ExpertMatMul", "ExpertWeightGrad", "CausalConv", "Gate", "GatedDelta", "AttendCache", "Put",
+		"ContinueConv"}
 	if !testing.Short() {
 		aligned = append(aligned, "ExpertCalls")
 	}

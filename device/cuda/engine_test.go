@@ -3,7 +3,9 @@ package cuda_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -93,31 +95,9 @@ func trainModel(t testing.TB, m *model.Model, fill func(*model.Part, model.Value
 			t.Fatal(err)
 		}
 	}
-	accounts := hostmem.New()
-	host, err := cpu.New(cpu.Options{Workers: 2, Accounts: hostmem.New()})
-	must(err)
-	defer host.Close()
-	if computes == nil {
-		computes = host
-	}
-	rates := plan.Machine{Name: "test", F32FLOPsPerSec: 1e11, BF16FLOPsPerSec: 2e11, AttentionFLOPsPerSec: 1e10, DeviceBytesPerSec: 1e10,
-		UploadBytesPerSec: 1e10, DownloadBytesPerSec: 1e10, AdamWBytesPerSec: 1e10, HostBytesPerSec: 1e10}
-	p, err := plan.New(context.Background(), plan.Request{Model: m, Numerics: n, Device: computes.Info(), Machine: rates, DeviceBytes: 256 << 20})
-	must(err)
-	changed := p.Placement
-	place(&changed)
-	p = p.With(changed)
-	kept, _, err := stream.OpenStore(p, stream.StoreOptions{Accounts: accounts, Dir: t.TempDir()})
-	must(err)
-	defer kept.Close()
-	must(stream.Fill(context.Background(), p, kept, fill))
-	e, err := stream.New(stream.Config{Plan: p, Devices: []device.Device{computes}, Host: host, Store: kept, Accounts: accounts})
-	must(err)
-	defer func() {
-		if err := e.Close(); err != nil {
-			t.Errorf("engine: %v", err)
-		}
-	}()
+	e, kept, done := engine(t, plan.Request{Model: m, Numerics: n}, fill, computes, place)
+	defer done()
+	p := e.Plan
 	o := outcome{state: map[store.ID][]byte{}, plan: p}
 	for i, s := range g.Steps[:steps] {
 		batch := &stream.Batch{Micro: s.Batch, Targets: s.Batch.TargetCount()}
@@ -126,7 +106,7 @@ func trainModel(t testing.TB, m *model.Model, fill func(*model.Part, model.Value
 		must(err)
 		o.losses, o.norms = append(o.losses, res.LossSum/float64(batch.Targets)), append(o.norms, res.GradNorm)
 	}
-	_, err = e.Flush(context.Background())
+	_, err := e.Flush(context.Background())
 	must(err)
 	for _, spec := range p.Extents() {
 		if spec.Kind == store.GradSum {
@@ -136,6 +116,47 @@ func trainModel(t testing.TB, m *model.Model, fill func(*model.Part, model.Value
 		must(stream.ReadExtent(context.Background(), kept, spec, o.state[spec.ID]))
 	}
 	return o
+}
+
+// engine opens an engine on a device, the CPU being the host's, with its store. The request lacks what is known of the
+// device and the machine. done closes all of it.
+func engine(t testing.TB, r plan.Request, fill func(*model.Part, model.Values) error, computes device.Device,
+	place func(*plan.Placement)) (e *stream.Engine, kept store.Store, done func()) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	accounts := hostmem.New()
+	host, err := cpu.New(cpu.Options{Workers: 2, Accounts: hostmem.New()})
+	must(err)
+	if computes == nil {
+		computes = host
+	}
+	r.Device, r.DeviceBytes = computes.Info(), 256<<20
+	r.Machine = plan.Machine{Name: "test", F32FLOPsPerSec: 1e11, BF16FLOPsPerSec: 2e11, AttentionFLOPsPerSec: 1e10,
+		DeviceBytesPerSec: 1e10, UploadBytesPerSec: 1e10, DownloadBytesPerSec: 1e10, AdamWBytesPerSec: 1e10,
+		HostBytesPerSec: 1e10}
+	p, err := plan.New(context.Background(), r)
+	must(err)
+	changed := p.Placement
+	place(&changed)
+	p = p.With(changed)
+	kept, _, err = stream.OpenStore(p, stream.StoreOptions{Accounts: accounts, Dir: t.TempDir()})
+	must(err)
+	must(stream.Fill(context.Background(), p, kept, fill))
+	e, err = stream.New(stream.Config{Plan: p, Devices: []device.Device{computes}, Host: host, Store: kept,
+		Accounts: accounts})
+	must(err)
+	return e, kept, func() {
+		if err := e.Close(); err != nil {
+			t.Errorf("engine: %v", err)
+		}
+		kept.Close()
+		host.Close()
+	}
 }
 
 // sameBits is the law: what moves, and when, changes no bit.
@@ -275,5 +296,82 @@ func TestStandInPauses(t *testing.T) {
 			first = got
 		}
 		sameBits(t, "with pauses", got, first)
+	}
+}
+
+// Text a few positions at a time: the logits of a position have the same bits whichever positions its pass has, and
+// wherever caches wait. They are near the CPU's.
+func TestStandInContinues(t *testing.T) {
+	if raceEnabled && testing.Short() {
+		t.Skip("with -race -short only: TestStandInTraining runs the same lanes at once; make test runs this one")
+	}
+	t.Parallel()
+	for _, c := range []struct {
+		variant string
+		compute tensor.DType
+	}{{"qwen3_5", tensor.BF16}, {"gpt_oss", tensor.F32}} {
+		g := modeltest.Load(t, c.variant)
+		m, err := model.Read(g.Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := hf.OpenWeights(g.Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		if err := m.ReadConstants(w); err != nil {
+			t.Fatal(err)
+		}
+		d := open(t, standin.Options{}, library)
+		defer mustClose(t, d)
+		// Rows of passes: how many positions of each of two sequences come next.
+		logits := func(computes device.Device, place func(*plan.Placement), passes [][2]int) (all [2][][]float32) {
+			n := numerics(g, c.compute)
+			n.SequenceLen, n.MicroBatches = 8, 1
+			out := plan.Outputs{LogitRows: 8, Caches: nn.Caches{Sequences: 2, Positions: 9}}
+			fill := func(part *model.Part, v model.Values) error { return m.ReadPart(w, part, v) }
+			e, _, done := engine(t, plan.Request{Model: m.Frozen(), Numerics: n, Outputs: out}, fill, computes, place)
+			defer done()
+			for _, pass := range passes {
+				var rows []stream.Position
+				for sequence, count := range pass {
+					for range count {
+						at := len(all[sequence])
+						rows = append(rows, stream.Position{Token: g.First[sequence].IDs[at], Sequence: sequence,
+							At: at, Length: 9})
+						all[sequence] = append(all[sequence], nil)
+					}
+				}
+				got, err := e.Continue(context.Background(), rows, len(rows))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, row := range rows {
+					all[row.Sequence][row.At] = slices.Clone(got[i])
+				}
+			}
+			return all
+		}
+		mixed := [][2]int{{3, 0}, {1, 4}, {2, 1}}
+		first := logits(d, func(*plan.Placement) {}, mixed)
+		moved := logits(d, func(p *plan.Placement) {
+			*p = plan.Smallest(len(p.Where.Weights), len(p.Where.Inputs), false)
+		}, [][2]int{{0, 1}, {0, 1}, {0, 3}, {5, 0}, {1, 0}})
+		if fmt.Sprint(moved) != fmt.Sprint(first) {
+			t.Errorf("%s: streamed, in other passes: other logits", c.variant)
+		}
+		onCPU, most, off := logits(nil, func(*plan.Placement) {}, mixed), 0.0, 0.0
+		for sequence, rows := range first {
+			for at, row := range rows {
+				for i, x := range row {
+					want := float64(onCPU[sequence][at][i])
+					most, off = max(most, math.Abs(want)), max(off, math.Abs(float64(x)-want))
+				}
+			}
+		}
+		if limit := map[tensor.DType]float64{tensor.F32: 1e-5, tensor.BF16: 3e-2}[c.compute]; !(off <= limit*most) {
+			t.Errorf("%s: logits are %v off the CPU's, of which the largest is %v", c.variant, off, most)
+		}
 	}
 }

@@ -190,7 +190,7 @@ func testContinueDelta(r *rig) {
 				})
 				r.near(what, n.out, 2)
 				for sequence := range c.seen {
-					r.near(what, &matrix{left.RowRange(sequence, 1), left.name}, 4)
+					r.near(what, &matrix{left.RowRange(sequence, 1), fmt.Sprint("left ", sequence)}, 4)
 				}
 				r.finish(what)
 			}

@@ -59,8 +59,6 @@ type test struct {
 	run  func(*rig)
 }
 
-func (t test) is(other test) bool { return t.name == other.name }
-
 // Run holds the driver that open makes against the contract, with the CPU device's tolerances.
 func Run(t *testing.T, open func() device.Device) { Suite{Open: open}.Run(t) }
 
@@ -90,9 +88,6 @@ func (s Suite) Run(t *testing.T) {
 		}
 		t.Run(test.name, func(t *testing.T) {
 			r := newRig(t, s)
-			if lacks := r.dev.Info(); lacks.NoCaches && slices.ContainsFunc(cacheTests, test.is) {
-				t.Skip("the device says that it has no such operations")
-			}
 			defer r.tell()
 			test.run(r)
 		})
