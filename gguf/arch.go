@@ -24,7 +24,8 @@ type architecture struct {
 	scalings  []nn.RopeKind // of rope scaling that it has, besides linear and yarn
 	ownYaRN   bool          // llama.cpp reads the betas of yarn, and its multiple
 
-	special []specialToken
+	special     []specialToken
+	longerFirst bool // of merges of SentencePiece's kind that make one token (see tokens.mergesOf)
 
 	// refuse fails for what llama.cpp computes otherwise, or does not load; nil: nothing.
 	refuse func(m *decoder, r *hf.ConfigReader)

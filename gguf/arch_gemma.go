@@ -18,10 +18,10 @@ var gemmaKeys = slices.Concat(windowKeys, []string{scoreCap, logitCap})
 
 // gemmaArchitectures are those of Gemma. The weights of their norms are the model's plus 1 (model.PlusOne).
 var gemmaArchitectures = []*architecture{
-	{name: "gemma2", dense: "gemma2", keys: gemmaKeys, fullEvery: 2, refuse: refuseGemma2, write: writeGemma2,
-		read: readGemma2, config: configGemma},
-	{name: "gemma3", dense: "gemma3_text", keys: gemmaKeys, fullEvery: 6, refuse: refuseGemma3, write: writeGemma3,
-		read: readGemma3, config: configGemma3},
+	{name: "gemma2", dense: "gemma2", keys: gemmaKeys, fullEvery: 2, longerFirst: true, refuse: refuseGemma2,
+		write: writeGemma2, read: readGemma2, config: configGemma},
+	{name: "gemma3", dense: "gemma3_text", keys: gemmaKeys, fullEvery: 6, longerFirst: true, refuse: refuseGemma3,
+		write: writeGemma3, read: readGemma3, config: configGemma3},
 }
 
 // gemmaScalar returns the query_pre_attn_scalar that llama.cpp takes: the width of a head, and for the largest model that of

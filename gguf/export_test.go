@@ -112,7 +112,7 @@ var exportFamilies = []exportFamily{
 	{"granite", "granite", "gpt-2", "gpt2", map[string]any{"model_type": "granite", "attention_bias": true,
 		"mlp_bias": true, "embedding_multiplier": 12, "attention_multiplier": 0.015625, "residual_multiplier": 0.22,
 		"logits_scaling": 8, "rope_scaling": llama3Keys}, 0},
-	{"gemma2", "gemma2", "qwen2", "qwen2", map[string]any{"model_type": "gemma2", "head_dim": 32,
+	{"gemma2", "gemma2", "default", "gemma", map[string]any{"model_type": "gemma2", "head_dim": 32,
 		"query_pre_attn_scalar": 32, "sliding_window": 16, "attn_logit_softcapping": 40}, 0},
 	{"gemma3", "gemma3", "qwen2", "qwen2", map[string]any{"model_type": "gemma3_text", "head_dim": 32,
 		"num_hidden_layers": 6, "query_pre_attn_scalar": 32, "sliding_window": 16, "final_logit_softcapping": 7.5,
@@ -137,6 +137,8 @@ var exportFamilies = []exportFamily{
 	{"qwen3_next", "qwen3next", "qwen2", "qwen2", deltaConfig(map[string]any{"model_type": "qwen3_next",
 		"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
 		"linear_num_value_heads": 6}), 0},
+	{"llama SentencePiece", "llama", "default", "llama2", map[string]any{"model_type": "llama",
+		"num_hidden_layers": 1}, 0},
 }
 
 // deltaConfig has the keys of models with gated delta nets.

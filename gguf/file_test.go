@@ -80,6 +80,11 @@ func (d *document) bytes() []byte {
 			for _, n := range v {
 				b = le.AppendUint32(b, uint32(n))
 			}
+		case []float32:
+			b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, uint32(typeArray)), uint32(typeF32)), uint64(len(v)))
+			for _, x := range v {
+				b = le.AppendUint32(b, math.Float32bits(x))
+			}
 		case rawArray:
 			b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, uint32(typeArray)), uint32(v.elem)), v.n)
 			b = append(b, v.data...)
@@ -688,8 +693,8 @@ func TestBadFile(t *testing.T) {
 		"shape":            {tens("blk.0.ffn_up.weight", f32Tensor(12, 9)), []string{`"blk.0.ffn_up.weight"`, "[12 9]", "[12 8]"}},
 		"foreign tensor":   {tens("blk.0.ffn_gate_inp.weight", f32Tensor(4, 8)), []string{`"blk.0.ffn_gate_inp.weight"`, "does not belong"}},
 		"not a number":     {tens("output.weight", docTensor{ggmlF32, []int{6, 8}, bytes.Repeat([]byte{0xff}, 192), -1}), []string{`"output.weight"`, "finite"}},
-		"sentencepiece":    {meta("tokenizer.ggml.model", "llama"), []string{`"llama"`, "SentencePiece", "Hugging Face directory"}},
-		"pre-tokenizer":    {meta("tokenizer.ggml.pre", "tekken"), []string{`"tekken"`, "smollm"}},
+		"tokenizer":        {meta("tokenizer.ggml.model", "t5"), []string{`"t5"`, "gpt2, llama", "Hugging Face"}},
+		"pre-tokenizer":    {meta("tokenizer.ggml.pre", "superbpe"), []string{`"superbpe"`, "smollm"}},
 		"no tokens":        {meta("tokenizer.ggml.tokens", []string{}), []string{"0 tokens"}},
 		"too many tokens":  {meta("tokenizer.ggml.tokens", make([]string, 7)), []string{"7 tokens", "6 rows"}},
 		"token types":      {meta("tokenizer.ggml.token_type", []int32{1}), []string{"1 entries for 6"}},
@@ -730,7 +735,7 @@ func FuzzImport(f *testing.F) {
 		f.Add(small(arch).bytes())
 	}
 	for _, d := range []*document{smallMixture("llama"), smallMixture("qwen3moe"), smallGPTOSS(), smallGLM(),
-		unstacked()} {
+		unstacked(), smallPieces()} {
 		f.Add(d.bytes())
 	}
 	f.Fuzz(func(t *testing.T, doc []byte) {
@@ -756,30 +761,58 @@ func FuzzImport(f *testing.F) {
 	})
 }
 
+// tokenizerOf is the tokenizer that an import of a file writes, read by the program's own reader.
+func tokenizerOf(t *testing.T, d *document) *tokenizer.Pipeline {
+	t.Helper()
+	doc := d.bytes()
+	g, err := parse(bytes.NewReader(doc), int64(len(doc)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	imp, err := g.prepare(bytes.NewReader(doc), tensor.BF16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, side := range imp.files {
+		if side.name == "tokenizer.json" {
+			tok, err := tokenizer.Parse(side.data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tok
+		}
+	}
+	t.Fatal("there is no tokenizer.json")
+	return nil
+}
+
 // TestImportedTokenizerLoads: what the import writes is what the program's own tokenizer reads.
 func TestImportedTokenizerLoads(t *testing.T) {
 	for _, pre := range slices.Sorted(maps.Keys(preTokenizers)) {
-		d := small("llama")
-		d.meta["tokenizer.ggml.pre"], d.meta["tokenizer.ggml.bos_token_id"] = pre, 4
-		dir, err := importDoc(t, d, ImportOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		tok, err := tokenizer.Load(filepath.Join(dir, "tokenizer.json"))
-		if err != nil {
-			t.Errorf("%s: %v", pre, err)
-			continue
-		}
-		if got, want := tok.Encode("abb<think>a<|end|>", false), []int32{2, 1, 3, 0, 4}; !slices.Equal(got, want) {
-			t.Errorf("%s: ids %v, want %v", pre, got, want)
-		}
-		got := tok.Encode("ab", true)
-		want := []int32{2}
-		if preTokenizers[pre].addBOS {
-			want = []int32{4, 2}
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: ids with special tokens %v, want %v", pre, got, want)
+		t.Run(pre, func(t *testing.T) {
+			d := small("llama")
+			d.meta["tokenizer.ggml.pre"], d.meta["tokenizer.ggml.bos_token_id"] = pre, 4
+			tok := tokenizerOf(t, d)
+			if got, want := tok.Encode("abb<think>a<|end|>", false), []int32{2, 1, 3, 0, 4}; !slices.Equal(got, want) {
+				t.Errorf("ids %v, want %v", got, want)
+			}
+			got := tok.Encode("ab", true)
+			want := []int32{2}
+			if preTokenizers[pre].addBOS {
+				want = []int32{4, 2}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("ids with special tokens %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// TestImportKnowsPre: an import reads each name of how text is cut that an export finds.
+func TestImportKnowsPre(t *testing.T) {
+	for _, name := range slices.Concat(slices.Collect(maps.Values(preNames)), preByRules) {
+		if _, ok := preTokenizers[name]; !ok {
+			t.Errorf("export writes %q, which import refuses", name)
 		}
 	}
 }

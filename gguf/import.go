@@ -99,7 +99,7 @@ func (g *header) prepare(f io.ReaderAt, d tensor.DType) (*importer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := g.tokens(m.vocab)
+	t, err := g.tokens(m.arch, m.vocab)
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,12 @@ var preNames = map[string]string{
 	"9ca2dd618e8afaf09731a7cf6e2105b373ba6a1821559f258b272fe83e6eb902": "glm4",             // GLM-4.5
 	"cdf5f35325780597efd76153d4d1c16778f766173908894c04afc20108536267": "glm4",             // GLM-4.7
 	"36f3066e97b7f3994b379aaacde306c1444c6ae84e81a5ae3cd2b7ed3b8c42d4": "minicpm5",         // MiniCPM5
+	"9c2227e4dd922002fb81bde4fc02b0483ca4f12911410dee2255e4987644e3f8": "command-r",        // Command R
 }
+
+// preByRules are the names that are found by what tokenizer.json says. Of names with one rule the first one is taken.
+var preByRules = []string{"gpt-2", "smollm", "llama-bpe", "dbrx", "qwen2", "qwen35", "gpt-4o", "tekken", "deepseek-v3",
+	"deepseek-llm", "deepseek-coder", "seed-coder", "minicpm5"}
 
 // preNameOf is the name of how a byte-level BPE cuts text.
 func preNameOf(t *tokenizer.Pipeline, v *tokenizer.Vocabulary) (string, error) {
@@ -77,18 +82,14 @@ func preNameOf(t *tokenizer.Pipeline, v *tokenizer.Vocabulary) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, name := range []string{"gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o"} {
+	for _, name := range preByRules {
 		p := preTokenizers[name]
 		want, err := preSteps(json.RawMessage(p.preTokenizer))
 		if err != nil {
 			panic(err) // they are constants
 		}
-		switch {
-		case steps != want:
-		case p.ignoreMerges == v.IgnoreMerges:
+		if steps == want && p.ignoreMerges == v.IgnoreMerges {
 			return name, nil
-		case name == "llama-bpe": // the same expression for a tokenizer that merges always
-			return "dbrx", nil
 		}
 	}
 	return "", fmt.Errorf("no name of llama.cpp is known for how this tokenizer cuts text (pre_tokenizer of " +

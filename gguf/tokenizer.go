@@ -21,61 +21,28 @@ const (
 	tokenByte        = 6
 )
 
-// preTokenizer has the part of tokenizer.json for a value of tokenizer.ggml.pre: how text is cut before the merges.
-type preTokenizer struct {
-	normalizer   string // JSON
-	preTokenizer string // JSON
-	ignoreMerges bool   // a piece that is a token as a whole is not merged
-	addBOS       bool   // unless the file says otherwise
-}
-
-const byteLevelPlain = `{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}`
-const byteLevelGPT2 = `{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true}`
-
-// split isolates the matches of a regular expression, then maps bytes to characters.
-func split(regex string) string {
-	pattern, err := json.Marshal(regex)
-	if err != nil {
-		panic(err) // the expressions are constants
-	}
-	return `{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":` + string(pattern) +
-		`},"behavior":"Isolated","invert":false},` + byteLevelPlain + `]}`
-}
-
-// preTokenizers has the names that llama.cpp gives to the tokenizers of model families (llama-vocab.cpp), each with
-// what the tokenizer.json of the original family says.
-var preTokenizers = func() map[string]preTokenizer {
-	gpt2 := preTokenizer{normalizer: "null", preTokenizer: byteLevelGPT2}
-	smollm := preTokenizer{normalizer: "null", preTokenizer: `{"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":true},` + byteLevelGPT2 + `]}`}
-	llama3 := preTokenizer{normalizer: "null", ignoreMerges: true, addBOS: true,
-		preTokenizer: split(`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`)}
-	qwen2 := preTokenizer{normalizer: `{"type":"NFC"}`,
-		preTokenizer: split(`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`)}
-	glm4 := llama3
-	glm4.addBOS = false
-	// A word has upper-case letters and then lower-case ones. Source: tiktoken, openai_public.py (o200k_base).
-	gpt4o := preTokenizer{normalizer: "null", preTokenizer: split(strings.Join([]string{
-		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?`,
-		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?`,
-		`\p{N}{1,3}`, ` ?[^\s\p{L}\p{N}]+[\r\n/]*`, `\s*[\r\n]+`, `\s+(?!\S)`, `\s+`}, "|"))}
-	return map[string]preTokenizer{
-		"gpt-2": gpt2, "smollm": smollm, "llama-bpe": llama3, "llama3": llama3, "llama-v3": llama3,
-		"qwen2": qwen2, "deepseek-r1-qwen": qwen2, "gpt-4o": gpt4o, "glm4": glm4,
-	}
-}()
-
 // tokens is the vocabulary of a GGUF file.
 type tokens struct {
 	tokens, merges     []string
 	types              []int32
-	pre                preTokenizer
 	bos, eos, pad, unk *int
 	addBOS, addEOS     bool
+	addBOSByDefault    bool // unless the file says otherwise
+	longerFirst        bool // of merges with one score (see mergesOf)
 	chatTemplate       string
+	parts              parts
+}
+
+// parts of tokenizer.json differ between kinds of tokenizers. Those that are strings are JSON.
+type parts struct {
+	normalizer, preTokenizer, decoder string
+	postProcessor                     string // before the one that adds tokens; "": none
+	byteFallback                      bool   // characters without a token become bytes, or the unknown token
+	ignoreMerges                      bool
 }
 
 // tokens reads and checks the tokenizer's metadata, for a model with vocab embeddings.
-func (g *header) tokens(vocab int) (*tokens, error) {
+func (g *header) tokens(arch *architecture, vocab int) (*tokens, error) {
 	kind, ok, err := g.text("tokenizer.ggml.model")
 	if err != nil {
 		return nil, err
@@ -83,23 +50,14 @@ func (g *header) tokens(vocab int) (*tokens, error) {
 	if !ok {
 		return nil, fmt.Errorf("metadata tokenizer.ggml.model is missing: the file has no tokenizer")
 	}
-	if kind != "gpt2" {
-		return nil, fmt.Errorf("metadata tokenizer.ggml.model is %s: only a byte-level BPE (gpt2) can be turned into tokenizer.json (llama is SentencePiece); use the model's Hugging Face directory", terminal.Quote(kind))
+	read, ok := tokenizerKinds[kind]
+	if !ok {
+		return nil, fmt.Errorf("metadata tokenizer.ggml.model is %s: supported are %s; "+
+			"use the model's Hugging Face directory", terminal.Quote(kind),
+			strings.Join(slices.Sorted(maps.Keys(tokenizerKinds)), ", "))
 	}
-	name, _, err := g.text("tokenizer.ggml.pre")
-	if err != nil {
-		return nil, err
-	}
-	t := &tokens{}
-	if t.pre, ok = preTokenizers[name]; !ok {
-		return nil, fmt.Errorf("metadata tokenizer.ggml.pre is %s: supported are %s; "+
-			"use the model's Hugging Face directory",
-			terminal.Quote(name), strings.Join(slices.Sorted(maps.Keys(preTokenizers)), ", "))
-	}
+	t := &tokens{longerFirst: arch.longerFirst}
 	if t.tokens, err = g.strings("tokenizer.ggml.tokens"); err != nil {
-		return nil, err
-	}
-	if t.merges, err = g.strings("tokenizer.ggml.merges"); err != nil {
 		return nil, err
 	}
 	if len(t.tokens) == 0 || len(t.tokens) > vocab {
@@ -126,7 +84,11 @@ func (g *header) tokens(vocab int) (*tokens, error) {
 		id := int(n)
 		*s.to = &id
 	}
-	if t.addBOS, err = g.boolean("tokenizer.ggml.add_bos_token", t.pre.addBOS && t.bos != nil); err != nil {
+	if err := read(g, t); err != nil {
+		return nil, err
+	}
+	addsBOS := t.addBOSByDefault && t.bos != nil
+	if t.addBOS, err = g.boolean("tokenizer.ggml.add_bos_token", addsBOS); err != nil {
 		return nil, err
 	}
 	if t.addEOS, err = g.boolean("tokenizer.ggml.add_eos_token", false); err != nil {
@@ -141,6 +103,33 @@ func (g *header) tokens(vocab int) (*tokens, error) {
 	return t, t.check()
 }
 
+// tokenizerKinds reads what each kind of tokenizer has, by tokenizer.ggml.model.
+var tokenizerKinds = map[string]func(g *header, t *tokens) error{"gpt2": (*header).byteLevel,
+	"llama": (*header).sentencePiece}
+
+// byteLevel reads what only a byte-level BPE has.
+func (g *header) byteLevel(t *tokens) error {
+	name, _, err := g.text("tokenizer.ggml.pre")
+	if err != nil {
+		return err
+	}
+	pre, ok := preTokenizers[name]
+	if !ok {
+		return fmt.Errorf("metadata tokenizer.ggml.pre is %s: supported are %s; use the model's Hugging Face directory",
+			terminal.Quote(name), strings.Join(slices.Sorted(maps.Keys(preTokenizers)), ", "))
+	}
+	if i := slices.Index(t.types, tokenByte); i >= 0 {
+		return fmt.Errorf("token %d has type %d, which a byte-level BPE does not have", i, tokenByte)
+	}
+	const toBytes = `{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}`
+	t.parts = parts{normalizer: pre.normalizer, preTokenizer: pre.preTokenizer, decoder: toBytes,
+		postProcessor: `{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":false,"use_regex":true}`,
+		ignoreMerges:  pre.ignoreMerges}
+	t.addBOSByDefault = pre.addBOS
+	t.merges, err = g.strings("tokenizer.ggml.merges")
+	return err
+}
+
 func (g *header) tokenTypes(t *tokens) error {
 	v, ok := g.meta["tokenizer.ggml.token_type"]
 	if !ok || v.typ != typeArray || v.elem != typeI32 && v.elem != typeU32 {
@@ -152,8 +141,8 @@ func (g *header) tokenTypes(t *tokens) error {
 	t.types = make([]int32, v.n)
 	for i := range t.types {
 		n, _ := scalar(v.elem, v.raw[4*i:])
-		if n < tokenNormal || n > tokenUnused {
-			return fmt.Errorf("token %d has type %d, which a byte-level BPE does not have", i, n)
+		if n < tokenNormal || n > tokenByte {
+			return fmt.Errorf("token %d has type %d, which no tokenizer has", i, n)
 		}
 		t.types[i] = int32(n)
 	}
@@ -202,7 +191,7 @@ func (t *tokens) tokenizerJSON() []byte {
 	b.WriteString("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [")
 	sep := "\n"
 	for i, s := range t.tokens {
-		if t.types[i] == tokenNormal || t.types[i] == tokenUnused {
+		if slices.Contains([]int32{tokenNormal, tokenUnused, tokenByte}, t.types[i]) {
 			continue
 		}
 		special := t.types[i] != tokenUserDefined
@@ -210,9 +199,16 @@ func (t *tokens) tokenizerJSON() []byte {
 			sep, i, jsonString(s), special)
 		sep = ",\n"
 	}
-	fmt.Fprintf(&b, "\n  ],\n  \"normalizer\": %s,\n  \"pre_tokenizer\": %s,\n  \"post_processor\": %s,\n", t.pre.normalizer, t.pre.preTokenizer, t.postProcessor())
-	b.WriteString("  \"decoder\": {\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},\n")
-	fmt.Fprintf(&b, "  \"model\": {\n    \"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null, \"end_of_word_suffix\": null,\n    \"fuse_unk\": false, \"byte_fallback\": false, \"ignore_merges\": %v,\n    \"vocab\": {", t.pre.ignoreMerges)
+	fmt.Fprintf(&b, "\n  ],\n  \"normalizer\": %s,\n  \"pre_tokenizer\": %s,\n  \"post_processor\": %s,\n",
+		t.parts.normalizer, t.parts.preTokenizer, t.postProcessor())
+	unknown := jsonNone
+	if t.parts.byteFallback && t.unk != nil {
+		unknown = jsonString(t.tokens[*t.unk])
+	}
+	fmt.Fprintf(&b, "  \"decoder\": %s,\n  \"model\": {\n    \"type\": \"BPE\", \"dropout\": null, \"unk_token\": %s, "+
+		"\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null,\n    \"fuse_unk\": %v, "+
+		"\"byte_fallback\": %v, \"ignore_merges\": %v,\n    \"vocab\": {", t.parts.decoder, unknown,
+		t.parts.byteFallback, t.parts.byteFallback, t.parts.ignoreMerges)
 	sep = "\n"
 	for i, s := range t.tokens {
 		if t.filler(i) {
@@ -233,9 +229,13 @@ func (t *tokens) tokenizerJSON() []byte {
 
 // postProcessor puts the tokens at the start and end that the tokenizer always adds.
 func (t *tokens) postProcessor() string {
-	const byteLevel = `{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":false,"use_regex":true}`
-	if !t.addBOS && !t.addEOS {
-		return byteLevel
+	first := t.parts.postProcessor
+	switch {
+	case t.addBOS || t.addEOS:
+	case first == "":
+		return jsonNone
+	default:
+		return first
 	}
 	specials := map[string]any{}
 	piece := func(id *int, typeID int) string {
@@ -260,8 +260,12 @@ func (t *tokens) postProcessor() string {
 	if err != nil {
 		panic(err) // strings and numbers always marshal
 	}
-	return `{"type":"Sequence","processors":[` + byteLevel + `,{"type":"TemplateProcessing","single":[` + single +
-		`],"pair":[` + pair + `],"special_tokens":` + string(table) + `}]}`
+	template := `{"type":"TemplateProcessing","single":[` + single + `],"pair":[` + pair + `],"special_tokens":` +
+		string(table) + `}`
+	if first == "" {
+		return template
+	}
+	return `{"type":"Sequence","processors":[` + first + `,` + template + `]}`
 }
 
 // tokenizerConfig is tokenizer_config.json. Its class takes tokenizer.json as it is.

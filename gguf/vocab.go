@@ -112,9 +112,6 @@ func prefixesSpace(t *tokenizer.Pipeline) bool {
 	return len(ids) > 0 && strings.HasPrefix(t.Token(ids[0]), metaspace)
 }
 
-// metaspace stands for a space in vocabularies as SentencePiece has them.
-const metaspace = "▁"
-
 // addTokens writes the texts and types of tokens; rows that have none are fillers.
 func (v *vocabulary) addTokens(parts *tokenizer.Vocabulary, rows int) {
 	tokens, types := make([]string, rows), make([]int32, rows)
@@ -155,32 +152,6 @@ func looksSpecial(token string) bool {
 	return slices.Contains([]string{"<pad>", "<mask>", "<2mass>", "[@BOS@]"}, token) || enclosed("<|", "|>") ||
 		enclosed("<｜", "｜>") ||
 		enclosed("<unused", ">")
-}
-
-func isByteToken(token string) bool {
-	return len(token) == 6 && strings.HasPrefix(token, "<0x") && strings.HasSuffix(token, ">") &&
-		strings.Trim(token[3:5], "0123456789ABCDEFabcdef") == ""
-}
-
-// sentencePieceScores give llama.cpp the order of merges: it joins the neighbours whose union has the highest score.
-// What no merge makes comes after all that one does.
-func sentencePieceScores(parts *tokenizer.Vocabulary, rows int) []float32 {
-	rank := make(map[string]int, len(parts.Merges))
-	for i, m := range parts.Merges {
-		if _, seen := rank[m[0]+m[1]]; !seen {
-			rank[m[0]+m[1]] = i
-		}
-	}
-	scores := make([]float32, rows)
-	for id := range scores {
-		scores[id] = -float32(len(parts.Merges))
-		if id < len(parts.Tokens) {
-			if r, ok := rank[parts.Tokens[id]]; ok {
-				scores[id] = -float32(r)
-			}
-		}
-	}
-	return scores
 }
 
 // addSpecial writes the ids of special tokens, and which of them stand around every text. special has the spellings by
