@@ -1,72 +1,95 @@
 package ptx
 
+import "math/bits"
+
 var comparisons = []string{"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs",
 	"equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"}
 
 // A comparison gives a bit per lane.
 type comparison func(w *warp, in *instr) uint32
 
-func compare[U word](f func(x, y U) bool) comparison {
-	return func(w *warp, in *instr) uint32 {
-		a, b := row[U](w, in.a), row[U](w, in.b)
-		var v uint32
+// A relation gives the lanes where a is less than b, where they are equal, and where one of them is NaN.
+type relation func(w *warp, in *instr) (less, equal, nan uint32)
+
+// is is the comparison of a name: u and n say what it is of NaN and of numbers.
+func (r relation) is(op string) comparison {
+	switch op {
+	case "num", "nan":
+		return func(w *warp, in *instr) uint32 {
+			_, _, nan := r(w, in)
+			if op == "num" {
+				return ^nan
+			}
+			return nan
+		}
+	}
+	order, unordered := op[:2], len(op) == 3
+	return func(w *warp, in *instr) (v uint32) {
+		less, equal, nan := r(w, in)
+		switch order {
+		case "eq":
+			v = equal
+		case "ne":
+			v = ^equal
+		case "lt", "lo":
+			v = less
+		case "le", "ls":
+			v = less | equal
+		case "gt", "hi":
+			v = ^(less | equal)
+		default: // ge, hs
+			v = ^less
+		}
+		if unordered {
+			return v | nan
+		}
+		return v &^ nan
+	}
+}
+
+// related32 is for integers of 32 bits, and of 16 once they are extended; flip is the sign bit if they are signed.
+func related32(flip uint32, extend func(uint32) uint32) relation {
+	return func(w *warp, in *instr) (less, equal, nan uint32) {
+		a, b := w.narrow(in.a), w.narrow(in.b)
 		for i := range a {
-			if f(a[i], b[i]) {
-				v |= 1 << i
+			x, y := a[i], b[i]
+			if extend != nil {
+				x, y = extend(x), extend(y)
+			}
+			less |= uint32((uint64(x^flip)-uint64(y^flip))>>63) << i
+			equal |= uint32((uint64(x^y)-1)>>63) << i
+		}
+		return less, equal, 0
+	}
+}
+
+func related64(flip uint64) relation {
+	return func(w *warp, in *instr) (less, equal, nan uint32) {
+		a, b := w.wide(in.a), w.wide(in.b)
+		for i := range a {
+			_, below := bits.Sub64(a[i]^flip, b[i]^flip, 0)
+			_, same := bits.Sub64(a[i]^b[i], 1, 0)
+			less, equal = less|uint32(below)<<i, equal|uint32(same)<<i
+		}
+		return less, equal, 0
+	}
+}
+
+// relatedFloats is for floats, of whose bits value makes the number.
+func relatedFloats[U word, F float32 | float64](value func(U) F) relation {
+	return func(w *warp, in *instr) (less, equal, nan uint32) {
+		a, b := row[U](w, in.a), row[U](w, in.b)
+		for i := range a {
+			switch x, y := value(a[i]), value(b[i]); {
+			case x < y:
+				less |= 1 << i
+			case x == y:
+				equal |= 1 << i
+			case x != x || y != y:
+				nan |= 1 << i
 			}
 		}
-		return v
-	}
-}
-
-// ordered is a comparison of numbers by its name; u and n say what it is of NaN and of numbers.
-func order(op string, less, equal bool) bool {
-	switch op[:2] {
-	case "eq":
-		return equal
-	case "ne":
-		return !equal
-	case "lt", "lo":
-		return less
-	case "le", "ls":
-		return less || equal
-	case "gt", "hi":
-		return !less && !equal
-	}
-	return !less // ge, hs
-}
-
-// integerComparison is for integers and untyped bits, of which only eq and ne make sense.
-func integerComparison[U word, S int32 | int64](op string, t typ, narrow func(U) U) func(x, y U) bool {
-	// Comparisons that kernels spend time in
-	switch {
-	case op == "eq" && t.bits >= 32:
-		return func(x, y U) bool { return x == y }
-	case op == "lt" && t.kind == signed && t.bits >= 32:
-		return func(x, y U) bool { return S(x) < S(y) }
-	}
-	isSigned := t.kind == signed && op[0] != 'h' && op != "lo" && op != "ls"
-	return func(x, y U) bool {
-		x, y = narrow(x), narrow(y)
-		if isSigned {
-			return order(op, S(x) < S(y), x == y)
-		}
-		return order(op, x < y, x == y)
-	}
-}
-
-func floatComparison(op string) func(x, y float64) bool {
-	return func(x, y float64) bool {
-		isNaN := x != x || y != y
-		switch {
-		case op == "num":
-			return !isNaN
-		case op == "nan":
-			return isNaN
-		case isNaN:
-			return len(op) == 3
-		}
-		return order(op, x < y, x == y)
+		return less, equal, nan
 	}
 }
 
@@ -86,35 +109,31 @@ func (a *assembly) comparison(before func()) (c comparison, boolean string, t ty
 		ftz && t.name != "f32" && t.name != "f16":
 		a.fail("a comparison .%s of .%s is not supported", op, t.name)
 	}
-	switch {
+	var r relation
+	switch sign := uint64(1) << (max(t.bits, 32) - 1); {
+	case t.name == "f32" && ftz:
+		r = relatedFloats(func(x uint32) float32 { return f32(flush(x)) })
 	case t.name == "f32":
-		f := floatComparison(op)
-		p := polish{ftz: ftz}
-		c = compare(func(x, y uint32) bool { return f(float64(f32(p.in(x))), float64(f32(p.in(y)))) })
+		r = relatedFloats(f32)
 	case t.name == "f64":
-		f := floatComparison(op)
-		c = compare(func(x, y uint64) bool { return f(f64(x), f64(y)) })
+		r = relatedFloats(f64)
 	case t.isFloat():
-		f := floatComparison(op)
-		h := half{t, polish{ftz: ftz}}
-		c = compare(func(x, y uint32) bool { return f(h.value(x), h.value(y)) })
-	case op == "lt" && t.name == "s32": // the end of most loops and masks
-		c = func(w *warp, in *instr) uint32 {
-			a, b := w.narrow(in.a), w.narrow(in.b)
-			var v uint32
-			for i := range a {
-				v |= uint32((int64(int32(a[i]))-int64(int32(b[i])))>>63) & (1 << i)
-			}
-			return v
-		}
+		r = relatedFloats(half{t, polish{ftz: ftz}}.value)
+	case t.bits == 64 && t.kind == signed:
+		r = related64(sign)
 	case t.bits == 64:
-		c = compare(integerComparison[uint64, int64](op, t, func(x uint64) uint64 { return x }))
+		r = related64(0)
 	case t.bits == 16:
-		c = compare(integerComparison[uint32, int32](op, t, func(x uint32) uint32 { return extend16(t, x) }))
+		r = related32(uint32(sign), func(x uint32) uint32 { return extend16(t, x) })
+	case t.kind == signed:
+		r = related32(uint32(sign), nil)
 	default:
-		c = compare(integerComparison[uint32, int32](op, t, func(x uint32) uint32 { return x }))
+		r = related32(0, nil)
 	}
-	return c, boolean, t
+	if a.err != nil {
+		return nil, boolean, t
+	}
+	return r.is(op), boolean, t
 }
 
 // combine applies a boolean operator to masks.
@@ -221,6 +240,13 @@ func decodeSelp(a *assembly) {
 func selp[U word](w *warp, in *instr, m uint32) {
 	d, a, b := row[U](w, in.d), row[U](w, in.a), row[U](w, in.b)
 	p := w.predicate(in.c)
+	if m == all {
+		for i := range d {
+			yes := -(U(p) >> i & 1)
+			d[i] = a[i]&yes | b[i]&^yes
+		}
+		return
+	}
 	for ; m != 0; m &= m - 1 {
 		i := lowest(m)
 		if p>>i&1 != 0 {

@@ -51,6 +51,10 @@ func decodeConvert(a *assembly) {
 		a.src(&a.in.a, a.ops[1], s)
 		a.src(&a.in.b, a.ops[2], s)
 		a.dst(&a.in.d, a.ops[0], types["b32"])
+		if d.name == "bf16x2" && r == 'n' && p.none() {
+			a.in.exec = map2(func(x, y uint32) uint32 { return brainBits(x)<<16 | brainBits(y) })
+			return
+		}
 		to := toFloat(d, rounding(r), p)
 		a.in.exec = map2(func(x, y uint32) uint32 {
 			return uint32(to(float64(f32(p.in(x))))<<16 | to(float64(f32(p.in(y)))))
@@ -79,8 +83,15 @@ func decodeConvert(a *assembly) {
 	default:
 		f = floatToFloat(s, d, rounding(r), whole, p)
 	}
-	if s.name == "bf16" && d.name == "f32" && p.none() && whole == 0 {
+	switch { // what kernels spend time in
+	case s.name == "bf16" && d.name == "f32" && p.none() && whole == 0:
 		a.in.exec = map1(func(x uint32) uint32 { return bits32(f32(x << 16)) })
+		return
+	case s.name == "f32" && d.name == "bf16" && r == 'n' && p.none():
+		a.in.exec = map1(brainBits)
+		return
+	case s.name == "s32" && d.name == "f32" && r == 'n' && p.none() && from == 32:
+		a.in.exec = map1(func(x uint32) uint32 { return bits32(float32(int32(x))) })
 		return
 	}
 	switch {
@@ -97,6 +108,15 @@ func decodeConvert(a *assembly) {
 	default:
 		a.in.exec = map1(func(x uint32) uint32 { return uint32(f(uint64(x))) })
 	}
+}
+
+// brainBits rounds the bits of a float32 to those of a bf16, to nearest even: the sum carries where half of the last
+// bit or more is cut off. formatBF16.round does the same, slowly.
+func brainBits(x uint32) uint32 {
+	if x<<1 > 0xff000000 {
+		return nan16
+	}
+	return (x + 0x7fff + x>>16&1) >> 16
 }
 
 // extend gives the low bits of x as 64 bits.

@@ -4,10 +4,9 @@ package ptx
 // make it hang, or its result undefined.
 func members(f exec) exec {
 	return func(w *warp, in *instr, m uint32) {
-		named := w.narrow(in.e)
+		named, alive := w.narrow(in.e), w.alive
 		for r := m; r != 0; r &= r - 1 {
-			i := lowest(r)
-			if missing := named[i]&w.alive ^ m; missing != 0 {
+			if missing := named[lowest(r)]&alive ^ m; missing != 0 {
 				w.fail(lowest(missing), ErrDivergence)
 				return
 			}
@@ -16,11 +15,20 @@ func members(f exec) exec {
 	}
 }
 
+// alike is true of a row with the same number in all lanes.
+func alike(x *[lanes]uint32) bool {
+	var other uint32
+	for _, y := range x {
+		other |= y ^ x[0]
+	}
+	return other == 0
+}
+
 // decodeShuffle reads shfl.sync. c holds a clamp in bits 0-4 and a mask of what divides the warp in bits 8-12 (PTX
 // ISA, "shfl.sync").
 func decodeShuffle(a *assembly) {
 	a.must("sync")
-	mode := a.must("up", "down", "bfly", "idx")
+	mode := a.must("up", "down", "bfly", "idx")[0]
 	t := a.typ("b32")
 	if !a.count(5) {
 		return
@@ -41,6 +49,16 @@ func decodeShuffle(a *assembly) {
 	a.in.exec = members(func(w *warp, in *instr, m uint32) {
 		d, src := w.narrow(in.d), *w.narrow(in.a)
 		b, c := w.narrow(in.b), w.narrow(in.c)
+		if mode == 'b' && m == all && alike(b) && alike(c) && c[0] == lanes-1 { // most are: a sum over a warp
+			by := int(b[0])
+			for i := range d {
+				d[i] = src[(i^by)&(lanes-1)]
+			}
+			if inRange != sink {
+				w.setPredicate(inRange, m, all)
+			}
+			return
+		}
 		var valid uint32
 		for r := m; r != 0; r &= r - 1 {
 			lane := int32(lowest(r))
@@ -50,16 +68,16 @@ func decodeShuffle(a *assembly) {
 			var from int32
 			var ok bool
 			switch mode {
-			case "up":
+			case 'u':
 				from = lane - by
 				ok = from >= last
-			case "down":
+			case 'd':
 				from = lane + by
 				ok = from <= last
-			case "bfly":
+			case 'b':
 				from = lane ^ by
 				ok = from <= last
-			case "idx":
+			case 'i':
 				from = first | by&^segment
 				ok = from <= last
 			}

@@ -105,6 +105,12 @@ func decodeFloatArithmetic(a *assembly) {
 
 func addF32(w *warp, in *instr, m uint32) {
 	d, a, b := w.narrow(in.d), w.narrow(in.a), w.narrow(in.b)
+	if m == all {
+		for i := range d {
+			d[i] = bits32(f32(a[i]) + f32(b[i]))
+		}
+		return
+	}
 	for ; m != 0; m &= m - 1 {
 		i := lowest(m)
 		d[i] = bits32(f32(a[i]) + f32(b[i]))
@@ -113,6 +119,12 @@ func addF32(w *warp, in *instr, m uint32) {
 
 func subF32(w *warp, in *instr, m uint32) {
 	d, a, b := w.narrow(in.d), w.narrow(in.a), w.narrow(in.b)
+	if m == all {
+		for i := range d {
+			d[i] = bits32(f32(a[i]) - f32(b[i]))
+		}
+		return
+	}
 	for ; m != 0; m &= m - 1 {
 		i := lowest(m)
 		d[i] = bits32(f32(a[i]) - f32(b[i]))
@@ -121,6 +133,12 @@ func subF32(w *warp, in *instr, m uint32) {
 
 func mulF32(w *warp, in *instr, m uint32) {
 	d, a, b := w.narrow(in.d), w.narrow(in.a), w.narrow(in.b)
+	if m == all {
+		for i := range d {
+			d[i] = bits32(f32(a[i]) * f32(b[i]))
+		}
+		return
+	}
 	for ; m != 0; m &= m - 1 {
 		i := lowest(m)
 		d[i] = bits32(f32(a[i]) * f32(b[i]))

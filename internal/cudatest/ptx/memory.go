@@ -125,21 +125,32 @@ func (w *warp) addresses(in *instr, isWide bool) *[lanes]uint64 {
 	return d
 }
 
-// span is memory that holds all that the lanes of an access touch, and where it begins: all of shared memory, or a
-// range of global memory, if they are close together in one allocation. It is the usual case, with one check instead
-// of 32; else it is nil.
+// span is memory that holds all that the lanes of an access touch, and where it begins: all of shared memory, all
+// parameters, or a range of global memory, if they are close together in one allocation. It is the usual case, with one
+// check instead of 32; else it is nil.
 func (w *warp) span(s space, m uint32, addr *[lanes]uint64, n int) (mem []byte, base uint64) {
-	if s != globalSpace && s != sharedSpace {
+	if s != globalSpace && s != sharedSpace && s != paramSpace {
 		return nil, 0
 	}
 	lo, hi, union := ^uint64(0), uint64(0), uint64(0)
-	for r := m; r != 0; r &= r - 1 {
-		x := addr[lowest(r)]
-		lo, hi, union = min(lo, x), max(hi, x), union|x
+	if m == all {
+		for _, x := range addr {
+			lo, hi, union = min(lo, x), max(hi, x), union|x
+		}
+	} else {
+		for r := m; r != 0; r &= r - 1 {
+			x := addr[lowest(r)]
+			lo, hi, union = min(lo, x), max(hi, x), union|x
+		}
 	}
 	switch {
 	case union%uint64(n) != 0:
 		return nil, 0
+	case s == paramSpace:
+		if hi+uint64(n) > uint64(len(w.block.launch.params)) || hi >= 1<<63 {
+			return nil, 0
+		}
+		return w.block.launch.params, 0
 	case s == sharedSpace:
 		if lo < sharedBase || hi-sharedBase+uint64(n) > uint64(len(w.block.shared)) || hi >= 1<<63 {
 			return nil, 0
@@ -269,8 +280,12 @@ func decodeLoad(a *assembly) {
 	a.in.exec = func(w *warp, in *instr, m uint32) {
 		addr := w.addresses(in, isWide)
 		mem, base := w.span(in.space, m, addr, in.bytes)
-		if mem != nil && size == 4 && width == 32 {
+		switch {
+		case mem != nil && size == 4 && width == 32:
 			loadWords(w, in, m, addr, mem, base)
+			return
+		case mem != nil && size == 2 && width <= 32 && !extended:
+			loadHalves(w, in, m, addr, mem, base)
 			return
 		}
 		for ; m != 0; m &= m - 1 {
@@ -305,10 +320,30 @@ func loadWords(w *warp, in *instr, m uint32, addr *[lanes]uint64, mem []byte, ba
 		if r == sink {
 			continue
 		}
-		d := w.narrow(r)
+		d, from := w.narrow(r), mem[4*e:]
+		if m == all {
+			for i, x := range addr {
+				d[i] = binary.LittleEndian.Uint32(from[x-base:])
+			}
+			continue
+		}
 		for rest := m; rest != 0; rest &= rest - 1 {
 			i := lowest(rest)
-			d[i] = binary.LittleEndian.Uint32(mem[addr[i]-base+uint64(4*e):])
+			d[i] = binary.LittleEndian.Uint32(from[addr[i]-base:])
+		}
+	}
+}
+
+// loadHalves is a load of 16-bit elements from a span.
+func loadHalves(w *warp, in *instr, m uint32, addr *[lanes]uint64, mem []byte, base uint64) {
+	for e, r := range in.v {
+		if r == sink {
+			continue
+		}
+		d, from := w.narrow(r), mem[2*e:]
+		for rest := m; rest != 0; rest &= rest - 1 {
+			i := lowest(rest)
+			d[i] = uint32(binary.LittleEndian.Uint16(from[addr[i]-base:]))
 		}
 	}
 }
@@ -359,6 +394,10 @@ func decodeStore(a *assembly) {
 	a.in.exec = func(w *warp, in *instr, m uint32) {
 		addr := w.addresses(in, isWide)
 		mem, base := w.span(in.space, m, addr, in.bytes)
+		if mem != nil && size == 4 && width == 32 {
+			storeWords(w, in, m, addr, mem, base)
+			return
+		}
 		for ; m != 0; m &= m - 1 {
 			i := lowest(m)
 			var b []byte
@@ -374,6 +413,17 @@ func decodeStore(a *assembly) {
 					write(b[e*size:], size, uint64(w.narrow(r)[i]))
 				}
 			}
+		}
+	}
+}
+
+// storeWords is a store of 32-bit elements to a span. Where lanes have one address, the last one's elements stay.
+func storeWords(w *warp, in *instr, m uint32, addr *[lanes]uint64, mem []byte, base uint64) {
+	for e, r := range in.v {
+		x, to := w.narrow(r), mem[4*e:]
+		for rest := m; rest != 0; rest &= rest - 1 {
+			i := lowest(rest)
+			binary.LittleEndian.PutUint32(to[addr[i]-base:], x[i])
 		}
 	}
 }

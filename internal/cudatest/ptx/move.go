@@ -68,6 +68,12 @@ func unpack(t, part typ) exec {
 					continue
 				}
 				d := w.narrow(r)
+				if m == all {
+					for i, x := range a {
+						d[i] = x >> (16 * e & 31) & 0xffff
+					}
+					continue
+				}
 				for rest := m; rest != 0; rest &= rest - 1 {
 					i := lowest(rest)
 					d[i] = a[i] >> (16 * e) & 0xffff
@@ -83,6 +89,12 @@ func unpack(t, part typ) exec {
 					continue
 				}
 				d := w.narrow(r)
+				if m == all {
+					for i, x := range a {
+						d[i] = uint32(x >> (32 * e & 63))
+					}
+					continue
+				}
 				for rest := m; rest != 0; rest &= rest - 1 {
 					i := lowest(rest)
 					d[i] = uint32(a[i] >> (32 * e))

@@ -96,6 +96,18 @@ func TestRounding(t *testing.T) {
 	})
 }
 
+// The quick rounding to bf16 is that of the format.
+func TestBrainBits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		x := rapid.OneOf(float32s(), rapid.Map(rapid.Uint32Range(0, 1<<17), func(low uint32) uint32 {
+			return 0x3f800000 + low // ties are among these
+		}), rapid.Map(rapid.Uint32Range(0, 1<<16), func(low uint32) uint32 { return 0x7f7f0000 + low })).Draw(t, "bits")
+		if got, want := brainBits(x), formatBF16.round(float64(f32(x)), 'n'); got != want {
+			t.Errorf("%#x is %#x, want %#x", x, got, want)
+		}
+	})
+}
+
 // TestNearTies goes where float64 rounds a fused operation to a tie of float32, or where the result is subnormal.
 func TestNearTies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
