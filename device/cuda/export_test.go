@@ -2,9 +2,23 @@ package cuda
 
 import (
 	"errors"
+	"sync"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda/kernels"
 )
+
+// KeepCode makes devices that are opened from now on share the machine code of an architecture, which takes a tenth of
+// a second to unpack.
+func KeepCode() {
+	var kept sync.Map // func() (map[string][]byte, error) by architecture
+	loadCode = func(architecture string) (map[string][]byte, error) {
+		load, _ := kept.LoadOrStore(architecture, sync.OnceValues(func() (map[string][]byte, error) {
+			return kernels.LoadCode(architecture)
+		}))
+		return load.(func() (map[string][]byte, error))()
+	}
+}
 
 // Fail makes the stream fail with err, as an operation would.
 func (s *Stream) Fail(err error) {

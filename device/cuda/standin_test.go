@@ -21,7 +21,10 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	cuda.KeepCode()
+	goleak.VerifyTestMain(m)
+}
 
 // rig is a device on a stand-in of the driver. Closing it checks that the driver was used well and that nothing is
 // left.
