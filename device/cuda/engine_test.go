@@ -299,79 +299,81 @@ func TestStandInPauses(t *testing.T) {
 	}
 }
 
-// Text a few positions at a time: the logits of a position have the same bits whichever positions its pass has, and
-// wherever caches wait. They are near the CPU's.
+// continuing: text a few positions at a time. The logits of a position are those that the CPU has for it. If bits are
+// asked for, they are the same whichever positions its pass has, and wherever caches wait.
+func continuing(t *testing.T, variant string, compute tensor.DType, bits bool, d device.Device) {
+	g := modeltest.Load(t, variant)
+	m, err := model.Read(g.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := hf.OpenWeights(g.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := m.ReadConstants(w); err != nil {
+		t.Fatal(err)
+	}
+	// Passes have that many of the next positions of each of two sequences.
+	logits := func(computes device.Device, place func(*plan.Placement), passes [][2]int) (all [2][][]float32) {
+		n := numerics(g, compute)
+		n.SequenceLen, n.MicroBatches = 8, 1
+		out := plan.Outputs{LogitRows: 8, Caches: nn.Caches{Sequences: 2, Positions: 9}}
+		fill := func(part *model.Part, v model.Values) error { return m.ReadPart(w, part, v) }
+		e, _, done := engine(t, plan.Request{Model: m.Frozen(), Numerics: n, Outputs: out}, fill, computes, place)
+		defer done()
+		for _, pass := range passes {
+			var rows []stream.Position
+			for sequence, count := range pass {
+				for range count {
+					at := len(all[sequence])
+					rows = append(rows, stream.Position{Token: g.First[sequence].IDs[at], Sequence: sequence, At: at,
+						Length: 9})
+					all[sequence] = append(all[sequence], nil)
+				}
+			}
+			got, err := e.Continue(context.Background(), rows, len(rows))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, row := range rows {
+				all[row.Sequence][row.At] = slices.Clone(got[i])
+			}
+		}
+		return all
+	}
+	stay, move := func(*plan.Placement) {}, func(p *plan.Placement) {
+		*p = plan.Smallest(len(p.Where.Weights), len(p.Where.Inputs), false)
+	}
+	mixed, apart := [][2]int{{3, 0}, {1, 4}, {2, 1}}, [][2]int{{0, 1}, {0, 1}, {0, 3}, {5, 0}, {1, 0}}
+	first, moved, onCPU := logits(d, stay, mixed), logits(d, move, apart), logits(nil, stay, mixed)
+	if bits && fmt.Sprint(moved) != fmt.Sprint(first) {
+		t.Error("streamed, in other passes: other logits")
+	}
+	most, off := 0.0, 0.0
+	for sequence, rows := range onCPU {
+		for at, row := range rows {
+			for i, x := range row {
+				most = max(most, math.Abs(float64(x)))
+				off = max(off, math.Abs(float64(first[sequence][at][i]-x)), math.Abs(float64(moved[sequence][at][i]-x)))
+			}
+		}
+	}
+	if limit := map[tensor.DType]float64{tensor.F32: 1e-4, tensor.BF16: 3e-2}[compute]; !(off <= limit*most) {
+		t.Errorf("logits are %v off the CPU's, of which the largest is %v", off, most)
+	}
+}
+
+// The engine continues sequences on a GPU as on the CPU.
 func TestStandInContinues(t *testing.T) {
 	if raceEnabled && testing.Short() {
 		t.Skip("with -race -short only: TestStandInTraining runs the same lanes at once; make test runs this one")
 	}
 	t.Parallel()
-	for _, c := range []struct {
-		variant string
-		compute tensor.DType
-	}{{"qwen3_5", tensor.BF16}, {"gpt_oss", tensor.F32}} {
-		g := modeltest.Load(t, c.variant)
-		m, err := model.Read(g.Dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, err := hf.OpenWeights(g.Dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer w.Close()
-		if err := m.ReadConstants(w); err != nil {
-			t.Fatal(err)
-		}
-		d := open(t, standin.Options{}, library)
-		defer mustClose(t, d)
-		// Rows of passes: how many positions of each of two sequences come next.
-		logits := func(computes device.Device, place func(*plan.Placement), passes [][2]int) (all [2][][]float32) {
-			n := numerics(g, c.compute)
-			n.SequenceLen, n.MicroBatches = 8, 1
-			out := plan.Outputs{LogitRows: 8, Caches: nn.Caches{Sequences: 2, Positions: 9}}
-			fill := func(part *model.Part, v model.Values) error { return m.ReadPart(w, part, v) }
-			e, _, done := engine(t, plan.Request{Model: m.Frozen(), Numerics: n, Outputs: out}, fill, computes, place)
-			defer done()
-			for _, pass := range passes {
-				var rows []stream.Position
-				for sequence, count := range pass {
-					for range count {
-						at := len(all[sequence])
-						rows = append(rows, stream.Position{Token: g.First[sequence].IDs[at], Sequence: sequence,
-							At: at, Length: 9})
-						all[sequence] = append(all[sequence], nil)
-					}
-				}
-				got, err := e.Continue(context.Background(), rows, len(rows))
-				if err != nil {
-					t.Fatal(err)
-				}
-				for i, row := range rows {
-					all[row.Sequence][row.At] = slices.Clone(got[i])
-				}
-			}
-			return all
-		}
-		mixed := [][2]int{{3, 0}, {1, 4}, {2, 1}}
-		first := logits(d, func(*plan.Placement) {}, mixed)
-		moved := logits(d, func(p *plan.Placement) {
-			*p = plan.Smallest(len(p.Where.Weights), len(p.Where.Inputs), false)
-		}, [][2]int{{0, 1}, {0, 1}, {0, 3}, {5, 0}, {1, 0}})
-		if fmt.Sprint(moved) != fmt.Sprint(first) {
-			t.Errorf("%s: streamed, in other passes: other logits", c.variant)
-		}
-		onCPU, most, off := logits(nil, func(*plan.Placement) {}, mixed), 0.0, 0.0
-		for sequence, rows := range first {
-			for at, row := range rows {
-				for i, x := range row {
-					want := float64(onCPU[sequence][at][i])
-					most, off = max(most, math.Abs(want)), max(off, math.Abs(float64(x)-want))
-				}
-			}
-		}
-		if limit := map[tensor.DType]float64{tensor.F32: 1e-5, tensor.BF16: 3e-2}[c.compute]; !(off <= limit*most) {
-			t.Errorf("%s: logits are %v off the CPU's, of which the largest is %v", c.variant, off, most)
-		}
+	d := open(t, standin.Options{}, library)
+	defer mustClose(t, d)
+	for variant, compute := range map[string]tensor.DType{"qwen3_5": tensor.BF16, "gpt_oss": tensor.F32} {
+		t.Run(variant, func(t *testing.T) { continuing(t, variant, compute, true, d) })
 	}
 }

@@ -130,6 +130,17 @@ func TestGPUTraining(t *testing.T) {
 	})
 }
 
+// Text a few positions at a time. Whether a product of one row has the bits of many is the library's to say.
+func TestGPUContinues(t *testing.T) {
+	onGPU(t, func(t *testing.T, d *cuda.Device) {
+		for _, variant := range []string{"qwen3", "gemma2", "gpt_oss", "deepseek_v3", "qwen3_5"} {
+			for _, compute := range []tensor.DType{tensor.BF16, tensor.F32} {
+				t.Run(variant+" "+compute.String(), func(t *testing.T) { continuing(t, variant, compute, false, d) })
+			}
+		}
+	})
+}
+
 // TestGPUBadInput runs each mistake of a user, and each failure of a GPU, in a process of its own.
 func TestGPUBadInput(t *testing.T) {
 	needGPU(t)
