@@ -139,6 +139,7 @@ type Spec struct {
 	InitStd                          float64
 	Norm                             nn.Norm // all norms
 	EmbedScale                       Multiplier
+	LayerRows                        LayerRows
 	LogitScale                       float32 // multiplies the logits; 0: none
 	SoftCap                          float32 // bounds the logits; 0: none
 
@@ -158,6 +159,13 @@ type Spec struct {
 	family  Family
 	theta   float64 // of rotary positions, where the file has none; 0: 10000
 	windows []int   // of each layer's attention; none: no layer has one
+}
+
+// LayerRows is a second embedding, of which each layer has columns of its own; the zero value has no columns.
+type LayerRows struct {
+	Cols  int // of a layer
+	Scale Multiplier
+	Side  int // that begins with its rows
 }
 
 // Multiplier is a number that activations are multiplied by. Rounded says that transformers rounds it to their type

@@ -24,8 +24,10 @@ type Model struct {
 	Head   nn.Head // its ChunkTokens is DefaultChunkTokens, which a run may change
 
 	Parts      []Part
-	EmbedTiles []int // indices of the parts that hold the token embedding, by row
-	BlockParts []int // of each block's part, or of its trunk
+	Lookups    []Lookup // the tables of which rows are looked up; the token embedding first
+	Sides      []Side   // what crosses blocks besides the residual stream, by number
+	EmbedTiles []int    // indices of the parts that hold the token embedding, by row: those of the first of Lookups
+	BlockParts []int    // of each block's part, or of its trunk
 	// GroupParts are, by block, the parts of its feed-forward that are apart from the trunk (nn.InParts); none for most.
 	GroupParts [][]int
 	NormPart   int
@@ -38,7 +40,6 @@ type Model struct {
 	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
 	Architecture string
 
-	embedScale Multiplier
 	names      Names
 	checkpoint *Form
 	base       string   // see Family
@@ -48,13 +49,7 @@ type Model struct {
 }
 
 // EmbedScale is the number that rows of the embedding are multiplied by, where activations have a type.
-func (m *Model) EmbedScale(t tensor.DType) float32 {
-	by := float32(m.embedScale.By)
-	if m.embedScale.Rounded && t == tensor.BF16 {
-		by = tensor.F32FromBF16(tensor.BF16FromF32(by))
-	}
-	return by
-}
+func (m *Model) EmbedScale(t tensor.DType) float32 { return m.Lookups[0].Scale(t) }
 
 // DefaultChunkTokens is the number of positions that the head treats at once by default. Larger chunks make fewer,
 // larger products; a chunk's logits take 4*ChunkTokens*TileRows bytes, and 4*ChunkTokens*Vocab where the head visits
@@ -66,14 +61,17 @@ type PartKind uint8
 
 // The kinds of parts.
 const (
-	Embed    PartKind = iota // a tile of the token embedding, which is also the head's if the two are tied
-	Block                    // a decoder block
-	Norm                     // the final norm
-	HeadTile                 // a tile of a head of its own
+	Embed      PartKind = iota // a tile of the token embedding, which is also the head's if the two are tied
+	Block                      // a decoder block
+	Norm                       // the final norm
+	HeadTile                   // a tile of a head of its own
+	LayerEmbed                 // a tile of a second embedding, of which each layer has columns of its own
 )
 
 // String is the word that part names begin with.
-func (k PartKind) String() string { return [...]string{"embed", "block", "norm", "head"}[k] }
+func (k PartKind) String() string {
+	return [...]string{"embed", "block", "norm", "head", "layer-embed"}[k]
+}
 
 // Part is a unit of weights: fetched, updated and stored as one.
 type Part struct {
@@ -114,7 +112,7 @@ func New(c *hf.Config, added ...Family) (*Model, error) {
 // build makes the blocks and cuts the parts.
 func (s *Spec) build() (*Model, error) {
 	m := &Model{Type: s.family.ModelType, Hidden: s.Hidden, Vocab: s.Vocab, MaxPositions: s.Positions, Tied: s.Tied,
-		InitStd: s.InitStd, embedScale: s.EmbedScale, Architecture: s.family.Architecture, names: s.family.Names,
+		InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names,
 		base: s.family.Base, constants: s.family.ConstantsGGUF, mxfp4: s.family.MXFP4}
 	for _, pattern := range s.family.Carried {
 		m.carried = append(m.carried, strings.ReplaceAll(pattern, "{layers}", strconv.Itoa(s.Layers)))
@@ -130,14 +128,25 @@ func (s *Spec) build() (*Model, error) {
 	m.Head = nn.Head{Hidden: m.Hidden, Vocab: m.Vocab, TileRows: tileRows(largest, m.Hidden, m.Vocab),
 		ChunkTokens: DefaultChunkTokens, Norm: s.Norm, Scale: s.LogitScale, SoftCap: s.SoftCap}
 
-	if m.EmbedTiles, err = m.addTiles(Embed, 0); err != nil {
+	if m.EmbedTiles, err = m.addTiles(Embed, 0, m.Head.TileRows, m.Hidden); err != nil {
 		return nil, err
+	}
+	m.Lookups = []Lookup{{Tiles: m.EmbedTiles, Cols: m.Hidden, Side: -1, scale: s.EmbedScale}}
+	if cols := s.LayerRows.Cols; cols > 0 {
+		l := Lookup{Cols: cols * s.Layers, Side: s.LayerRows.Side, scale: s.LayerRows.Scale}
+		if l.Tiles, err = m.addTiles(LayerEmbed, 0, tileRows(largest, l.Cols, m.Vocab), l.Cols); err != nil {
+			return nil, err
+		}
+		m.Lookups = append(m.Lookups, l)
 	}
 	for l, layout := range layouts {
 		block := &s.Blocks[l]
 		if block.Parts() > 0 && (block.Rule != nn.Pre || block.Scalar || block.Positions > 0) {
 			return nil, fmt.Errorf("layer %d has a feed-forward in parts, which needs the rule Pre, no scalar "+
 				"and no learned positions", l)
+		}
+		if block.PerLayer.Inner > 0 && (block.Rule != nn.Sandwich || block.Norm.Layer) {
+			return nil, fmt.Errorf("layer %d has rows of its own, which need the rule Sandwich and no layer norms", l)
 		}
 		m.Blocks = append(m.Blocks, block)
 		m.Like = append(m.Like, slices.IndexFunc(m.Blocks, func(b *nn.Block) bool { return reflect.DeepEqual(b, block) }))
@@ -147,6 +156,9 @@ func (s *Spec) build() (*Model, error) {
 			return nil, err
 		}
 	}
+	if err := m.addSides(); err != nil {
+		return nil, err
+	}
 	norm, err := tensor.NewLayout(m.Head.Fields()...)
 	if err != nil {
 		return nil, err
@@ -154,7 +166,7 @@ func (s *Spec) build() (*Model, error) {
 	m.NormPart = m.add(Part{Layer: 1 + s.Layers, Name: Norm.String(), Kind: Norm, Layout: norm})
 	m.HeadTiles = m.EmbedTiles
 	if !m.Tied {
-		if m.HeadTiles, err = m.addTiles(HeadTile, 1+s.Layers); err != nil {
+		if m.HeadTiles, err = m.addTiles(HeadTile, 1+s.Layers, m.Head.TileRows, m.Hidden); err != nil {
 			return nil, err
 		}
 	}
@@ -236,17 +248,16 @@ func tileRows(block *tensor.Layout, hidden, vocab int) int {
 	return int(min(rows, int64(vocab)))
 }
 
-// addTiles cuts a [vocabulary, hidden] matrix into parts and returns their indices.
-func (m *Model) addTiles(k PartKind, layer int) ([]int, error) {
+// addTiles cuts a matrix with a row for each token into parts of some rows, and returns their indices.
+func (m *Model) addTiles(k PartKind, layer, tileRows, cols int) ([]int, error) {
 	var tiles []int
-	for i := range m.Head.Tiles() {
-		first, rows := m.Head.Tile(i)
-		layout, err := tensor.NewLayout(m.Head.TileFields(rows)...)
+	for first := 0; first < m.Vocab; first += tileRows {
+		layout, err := tensor.NewLayout(nn.TileFields(min(tileRows, m.Vocab-first), cols)...)
 		if err != nil {
 			return nil, err
 		}
-		tiles = append(tiles, m.add(Part{Layer: layer, Name: fmt.Sprintf("%v.%d", k, i), Kind: k, Layout: layout,
-			FirstRow: first}))
+		tiles = append(tiles, m.add(Part{Layer: layer, Name: fmt.Sprintf("%v.%d", k, len(tiles)), Kind: k,
+			Layout: layout, FirstRow: first}))
 	}
 	return tiles, nil
 }

@@ -251,7 +251,8 @@ func (p *Part) role(field string) (role string, expert int) {
 	case p.Kind == Block:
 		return field, 0
 	}
-	return map[PartKind]string{Embed: "embed_tokens.", Norm: "norm.", HeadTile: "lm_head."}[p.Kind] + field, 0
+	return map[PartKind]string{Embed: "embed_tokens.", Norm: "norm.", HeadTile: "lm_head.",
+		LayerEmbed: "embed_tokens_per_layer."}[p.Kind] + field, 0
 }
 
 // run is some rows of a share's head, each that many after the one before.

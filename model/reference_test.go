@@ -167,6 +167,31 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 		s.Gather(x[0], r.w[i].Mat(0), b.IDs, m.Parts[i].FirstRow)
 	}
 	s.Scale(x[0], x[0], m.EmbedScale(r.dtype))
+	var sides, sideGrads []device.Mat
+	for _, side := range m.Sides {
+		rows := a.Mat(r.dtype, n, side.Cols)
+		if l := side.Lookup; l != nil {
+			for _, i := range l.Tiles {
+				s.Gather(rows, r.w[i].Mat(0), b.IDs, m.Parts[i].FirstRow)
+			}
+			s.Scale(rows, rows, l.Scale(r.dtype))
+		}
+		sides, sideGrads = append(sides, rows), append(sideGrads, a.Mat(r.dtype, n, side.Cols))
+	}
+	sidesOf := func(block int) (all []nn.SideRows) {
+		for _, s := range m.Blocks[block].Sides() {
+			rows := nn.SideRows{Value: sides[s.Number], Grad: sideGrads[s.Number],
+				Fresh: s.Sliced || 1+block == m.Sides[s.Number].Last}
+			if s.Sliced {
+				rows.Grad = rows.Value
+			}
+			if s.Sliced && !s.Makes {
+				rows = rows.Columns(block*s.Cols, s.Cols)
+			}
+			all = append(all, rows)
+		}
+		return all
+	}
 	var kept []*nn.Kept
 	for l, block := range m.Blocks {
 		x = append(x, a.Mat(r.dtype, n, m.Hidden))
@@ -175,6 +200,7 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 			Constants: r.constants[l],
 			Scalar:    m.Scalar(l),
 			Kept:      kept[l],
+			Sides:     sidesOf(l),
 			Held:      block.NewHeld(a, r.dtype, n, 1, true),
 			Work:      block.NewForwardWork(a, r.dtype, n, nn.Cut{}, keep)})
 	}
@@ -207,11 +233,20 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 			Constants: r.constants[l],
 			Scalar:    m.Scalar(l),
 			Kept:      kept[l],
+			Sides:     sidesOf(l),
 			Held:      block.NewHeld(a, r.dtype, n, 1, true),
 			Work:      block.NewBackwardWork(a, r.dtype, n, nn.Cut{}, keep)})
 	}
 	for _, i := range m.EmbedTiles {
 		s.ScatterAdd(r.g[i].Mat(0), dx, b.IDs, m.Parts[i].FirstRow, m.EmbedScale(dx.DType))
+	}
+	for i, side := range m.Sides {
+		if side.Lookup == nil {
+			continue
+		}
+		for _, part := range side.Lookup.Tiles {
+			s.ScatterAdd(r.g[part].Mat(0), sides[i], b.IDs, m.Parts[part].FirstRow, side.Lookup.Scale(r.dtype))
+		}
 	}
 	check(r.t, s.Sync())
 	logits = r.floats(all)

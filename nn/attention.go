@@ -16,7 +16,9 @@ import (
 //	att, dAtt        [t, h*d]         output of the heads
 //	gated            [t, h*d]         att*sigmoid(gate), where the output is gated
 //	lse, delta       F32 [t, h]       log-sum-exp of the scores; row sums of att*dAtt
-//	q, k, v weights  [(h+2k)*d, H]    glued: one matrix, with the gate's if there is one; no v with KeyIsValue
+//	q, k, v weights  [(h+2k)*d, H]    glued: one matrix, with the gate's if there is one; no v with KeyIsValue, and
+//	                                  neither k nor v where they are those of a block before
+//	shared           [t, 2k*d]        keys and values that cross blocks, side by side
 //	o weight         [H, h*d]
 //
 // Which of these does backward read, and which of them is kept? Scores are the largest of all, t*t for each head, and are
@@ -46,11 +48,28 @@ type Attention struct {
 	KeyIsValue bool
 	Sinks      bool // a logit for each query head, see device.AttentionSpec
 	Gated      bool // the output is multiplied by the sigmoid of a gate, which is a projection of its own
+	KV         SharedKV
 
 	Scale   float32 // of the scores, usually 1/sqrt(HeadDim)
 	Window  int     // a query sees this many latest keys, itself included; 0: all
 	SoftCap float32 // bounds the scores, see device.AttentionSpec; 0: none
 }
+
+// SharedKV says whether keys and values, normed and rotated, cross blocks.
+type SharedKV struct {
+	Role   KVRole
+	Number int // of the side that has them
+}
+
+// KVRole is the part that a block has in it.
+type KVRole uint8
+
+// The roles.
+const (
+	KVAlone KVRole = iota // keys and values are the block's own, and no other one reads them
+	KVGiven               // later blocks read them, too
+	KVTaken               // with QKNorm: they are those of a block before, and the block has no weights for them
+)
 
 // The tensors of attention. Of those that are glued it is the first.
 const (
@@ -74,6 +93,7 @@ const (
 	dAtt           // [t, qCols]
 	dQKV           // [t, qkvCols]
 	dValues        // [t, kvCols], with KeyIsValue only, where dQKV has no columns for it
+	dTaken         // [t, 2*kvCols]: of keys and values that are those of a block before
 	delta          // F32 [t, Heads]
 	gated          // [t, qCols], with Gated only; in backward the gradient of it
 )
@@ -88,13 +108,14 @@ func (a Attention) Values(int) []Value {
 		lse:     {Cols: a.Heads, DType: tensor.F32, Level: KeepAttention, Lives: Result},
 		qkv:     {Cols: a.qkvCols(), Level: KeepAll, Lives: qkvLives},
 		qk:      {Cols: when(a.QKNorm, a.qkCols()), Lives: Operand},
-		values:  {Cols: when(a.VNorm, a.kvCols()), Lives: Operand},
+		values:  {Cols: when(a.VNorm, a.ownCols()), Lives: Operand},
 		qRstd:   {Cols: when(a.QKNorm, a.normGroups(a.Heads)), DType: tensor.F32, Lives: Operand},
-		kRstd:   {Cols: when(a.QKNorm, a.normGroups(a.KVHeads)), DType: tensor.F32, Lives: Operand},
-		vRstd:   {Cols: when(a.VNorm, a.KVHeads), DType: tensor.F32, Lives: Operand},
+		kRstd:   {Cols: when(a.QKNorm && a.ownKV(), a.normGroups(a.KVHeads)), DType: tensor.F32, Lives: Operand},
+		vRstd:   {Cols: when(a.VNorm && a.ownKV(), a.KVHeads), DType: tensor.F32, Lives: Operand},
 		dAtt:    {Cols: a.qCols(), Lives: Gradient},
 		dQKV:    {Cols: a.qkvCols(), Lives: Gradient},
-		dValues: {Cols: when(a.KeyIsValue, a.kvCols()), Lives: Gradient},
+		dValues: {Cols: when(a.KeyIsValue, a.ownCols()), Lives: Gradient},
+		dTaken:  {Cols: when(!a.ownKV(), 2*a.kvCols()), Lives: Gradient},
 		delta:   {Cols: a.Heads, DType: tensor.F32, Lives: Gradient},
 		gated:   {Cols: when(a.Gated, a.qCols()), Lives: Result},
 	}
@@ -107,13 +128,32 @@ func (a Attention) head() (columns int, capped bool) { return a.HeadDim, a.SoftC
 
 func (a Attention) qCols() int  { return a.Heads * a.HeadDim }
 func (a Attention) kvCols() int { return a.KVHeads * a.HeadDim }
-func (a Attention) qkCols() int { return a.qCols() + a.kvCols() }
+func (a Attention) qkCols() int { return a.qCols() + a.ownCols() }
 func (a Attention) qkvCols() int {
-	return a.qkCols() + when(!a.KeyIsValue, a.kvCols()) + when(a.Gated, a.qCols())
+	return a.qkCols() + when(!a.KeyIsValue, a.ownCols()) + when(a.Gated, a.qCols())
+}
+
+// ownKV reports whether the block computes keys and values, and ownCols is the number of columns of its keys.
+func (a Attention) ownKV() bool  { return a.KV.Role != KVTaken }
+func (a Attention) ownCols() int { return when(a.ownKV(), a.kvCols()) }
+
+// Sides implements Sided.
+func (a Attention) Sides() []Side {
+	if a.KV.Role == KVAlone {
+		return nil
+	}
+	return []Side{{Number: a.KV.Number, Cols: 2 * a.kvCols(), Makes: a.KV.Role == KVGiven}}
+}
+
+// shared views the columns of [t, 2*kvCols] as keys and values.
+func (a Attention) shared(kv device.Mat) (k, v device.Mat) {
+	return kv.ColRange(0, a.kvCols()), kv.ColRange(a.kvCols(), a.kvCols())
 }
 
 // projections is the number of matrices that are glued to one: q, k, v and the gate.
-func (a Attention) projections() int { return 2 + when(!a.KeyIsValue, 1) + when(a.Gated, 1) }
+func (a Attention) projections() int {
+	return 1 + when(a.ownKV(), 1) + when(a.ownKV() && !a.KeyIsValue, 1) + when(a.Gated, 1)
+}
 
 // rotates reports whether heads are rotated.
 func (a Attention) rotates() bool { return a.Rope != RopeFrequencies{} }
@@ -127,11 +167,11 @@ func (a Attention) normGroups(heads int) int {
 }
 
 func (a Attention) Fields(hidden int) []tensor.Field {
-	fields := []tensor.Field{
-		param(qkvWeight, a.qCols(), hidden),
-		glued("k.weight", a.kvCols(), hidden),
+	fields := []tensor.Field{param(qkvWeight, a.qCols(), hidden)}
+	if a.ownKV() {
+		fields = append(fields, glued("k.weight", a.kvCols(), hidden))
 	}
-	if !a.KeyIsValue {
+	if a.ownKV() && !a.KeyIsValue {
 		fields = append(fields, glued("v.weight", a.kvCols(), hidden))
 	}
 	if a.Gated {
@@ -139,12 +179,17 @@ func (a Attention) Fields(hidden int) []tensor.Field {
 	}
 	fields = append(fields, param(outWeight, hidden, a.qCols()))
 	if a.QKNorm {
-		fields = append(fields, param(qNorm, a.qCols()/a.normGroups(a.Heads)), param(kNorm,
-			a.kvCols()/a.normGroups(a.KVHeads)))
+		fields = append(fields, param(qNorm, a.qCols()/a.normGroups(a.Heads)))
+		if a.ownKV() {
+			fields = append(fields, param(kNorm, a.kvCols()/a.normGroups(a.KVHeads)))
+		}
 	}
 	if a.QKVBias {
-		fields = append(fields, param(qkvBias, a.qCols()), glued("k.bias", a.kvCols()))
-		if !a.KeyIsValue {
+		fields = append(fields, param(qkvBias, a.qCols()))
+		if a.ownKV() {
+			fields = append(fields, glued("k.bias", a.kvCols()))
+		}
+		if a.ownKV() && !a.KeyIsValue {
 			fields = append(fields, glued(vBias, a.kvCols()))
 		}
 		if a.Gated {
@@ -165,8 +210,20 @@ func (a Attention) Forward(p *Pass, x device.Mat) {
 		part := p.At(c)
 		a.projectQKV(part, c.rows(x))
 		a.rotate(part)
+		a.give(part)
 	}
 	a.attend(p)
+}
+
+// give hands keys and values on to later blocks.
+func (a Attention) give(p *Pass) {
+	if a.KV.Role != KVGiven {
+		return
+	}
+	_, k, v := a.operands(p)
+	toK, toV := a.shared(p.Side(0).Value)
+	p.Scale(toK, k, 1)
+	p.Scale(toV, v, 1)
 }
 
 func (a Attention) Recompute(p *Pass, x device.Mat) {
@@ -197,8 +254,12 @@ func (a Attention) projectQKV(p *Pass, x device.Mat) {
 	}
 }
 
-// split views the columns of [t, qkvCols] as queries, keys and values, which are the keys' columns with KeyIsValue.
+// split views the columns of [t, qkvCols] as queries, keys and values, which are the keys' columns with KeyIsValue; the
+// latter two are the zero Mat where they are those of a block before.
 func (a Attention) split(qkv device.Mat) (q, k, v device.Mat) {
+	if !a.ownKV() {
+		return qkv.ColRange(0, a.qCols()), k, v
+	}
 	q, k = qkv.ColRange(0, a.qCols()), qkv.ColRange(a.qCols(), a.kvCols())
 	if a.KeyIsValue {
 		return q, k, k
@@ -209,6 +270,10 @@ func (a Attention) split(qkv device.Mat) (q, k, v device.Mat) {
 // gradients are those of what operands returns.
 func (a Attention) gradients(p *Pass) (dq, dk, dv device.Mat) {
 	dq, dk, dv = a.split(p.buf[dQKV])
+	if !a.ownKV() {
+		dk, dv = a.shared(p.buf[dTaken])
+		return dq, dk, dv
+	}
 	if a.KeyIsValue {
 		dv = p.buf[dValues]
 	}
@@ -224,6 +289,10 @@ func (a Attention) gate(qkv device.Mat) device.Mat {
 // as it was.
 func (a Attention) operands(p *Pass) (q, k, v device.Mat) {
 	q, k, v = a.split(p.buf[qkv])
+	if !a.ownKV() {
+		k, v = a.shared(p.Side(0).Value)
+		return p.buf[qk], k, v
+	}
 	if a.QKNorm {
 		q, k = p.buf[qk].ColRange(0, a.qCols()), p.buf[qk].ColRange(a.qCols(), a.kvCols())
 	}
@@ -243,12 +312,14 @@ func (a Attention) rotate(p *Pass) {
 		q, k, _ := a.operands(p)
 		rawQ, rawK, _ := a.split(p.buf[qkv])
 		p.RMSNorm(q, p.buf[qRstd], rawQ, p.w.named(qNorm, 1), p.normed.of(a.normGroups(a.Heads)))
-		p.RMSNorm(k, p.buf[kRstd], rawK, p.w.named(kNorm, 1), p.normed.of(a.normGroups(a.KVHeads)))
+		if a.ownKV() {
+			p.RMSNorm(k, p.buf[kRstd], rawK, p.w.named(kNorm, 1), p.normed.of(a.normGroups(a.KVHeads)))
+		}
 	case a.QKVBias:
 		bias = p.w.named(qkvBias, 2)
 	}
 	a.turn(p, rotated, bias, false)
-	if a.VNorm {
+	if a.VNorm && a.ownKV() {
 		_, _, raw := a.split(p.buf[qkv])
 		p.RMSNorm(p.buf[values], p.buf[vRstd], raw, device.Mat{}, a.valueNorm(p))
 	}
@@ -264,7 +335,9 @@ func (a Attention) turn(p *Pass, qk, bias device.Mat, inverse bool) {
 	}; {
 	case !a.rotates():
 	case a.Rope.QueryBeta == 0:
-		turn(qk, bias, a.Heads+a.KVHeads, p.r)
+		turn(qk, bias, a.Heads+when(a.ownKV(), a.KVHeads), p.r)
+	case !a.ownKV():
+		turn(qk, bias, a.Heads, p.r.queries())
 	default:
 		q, k := qk.ColRange(0, a.qCols()), qk.ColRange(a.qCols(), a.kvCols())
 		if bias.IsZero() {
@@ -329,11 +402,25 @@ func (a Attention) Backward(p *Pass, x, dy, dx device.Mat) {
 	q, k, v := a.operands(p)
 	dq, dk, dv := a.gradients(p)
 	p.AttentionGrad(dq, dk, dv, p.buf[dAtt], q, k, v, p.buf[att], p.buf[lse], p.buf[delta], a.spec(p))
+	a.shareGradient(p, dk, dv)
 	if d := p.g.named(sinks, 1); a.Sinks && !d.IsZero() {
 		p.SinkGrad(d, p.w.named(sinks, 1), p.buf[lse], p.buf[delta])
 	}
 	for c := range p.chunks() {
 		a.backwardQKV(p.At(c), c.rows(x), c.rows(dx))
+	}
+}
+
+// shareGradient takes the gradient of keys and values to the block that has made them, or adds there what later
+// blocks have taken.
+func (a Attention) shareGradient(p *Pass, dk, dv device.Mat) {
+	switch a.KV.Role {
+	case KVTaken:
+		p.AddSideGradient(0, p.buf[dTaken])
+	case KVGiven:
+		givenK, givenV := a.shared(p.Side(0).Grad)
+		p.Add(dk, dk, givenK)
+		p.Add(dv, dv, givenV)
 	}
 }
 
@@ -365,10 +452,13 @@ func (a Attention) backwardQKV(p *Pass, x, dx device.Mat) {
 	if a.QKNorm {
 		p.RMSNormGrad(dq, p.g.named(qNorm, 1), dq, rawQ, p.w.named(qNorm, 1), p.buf[qRstd], none,
 			p.normed.of(a.normGroups(a.Heads)))
-		p.RMSNormGrad(dk, p.g.named(kNorm, 1), dk, rawK, p.w.named(kNorm, 1), p.buf[kRstd], none,
-			p.normed.of(a.normGroups(a.KVHeads)))
+		if a.ownKV() {
+			p.RMSNormGrad(dk, p.g.named(kNorm, 1), dk, rawK, p.w.named(kNorm, 1), p.buf[kRstd], none,
+				p.normed.of(a.normGroups(a.KVHeads)))
+		}
 	}
 	switch {
+	case !a.ownKV():
 	case a.KeyIsValue: // the projection has both gradients
 		p.RMSNormGrad(dk, none, dv, rawV, none, p.buf[vRstd], dk, a.valueNorm(p))
 	case a.VNorm:

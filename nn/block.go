@@ -26,6 +26,9 @@ type Block struct {
 	// The number of positions of a document that have a learned row each, which is added to the input; 0: none has. No
 	// document may be longer. Such a block has no feed-forward with parts of its own.
 	Positions int
+	// PerLayer adds rows of a second embedding to the output, before it is multiplied. It needs Sandwich and
+	// root-mean-square norms.
+	PerLayer PerLayer
 }
 
 // Half has the methods that both halves of a block share. A half is a value that says its sizes; it has no memory.
@@ -79,7 +82,8 @@ func (d *Block) AttentionHead() (columns int, capped bool) {
 // so that the optimizer walks two runs.
 func (d *Block) Fields() []tensor.Field {
 	var matrices, vectors []tensor.Field
-	for _, f := range slices.Concat(d.positionFields(), d.Mixer.Fields(d.Hidden), d.FeedForward.Fields(d.Hidden)) {
+	for _, f := range slices.Concat(d.positionFields(), d.Mixer.Fields(d.Hidden), d.FeedForward.Fields(d.Hidden),
+		d.PerLayer.Fields(d.Hidden)) {
 		if f.Decay {
 			matrices = append(matrices, f)
 		} else {

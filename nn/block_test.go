@@ -95,6 +95,16 @@ func variants() map[string]*nn.Block {
 		add(name, func(*nn.Attention, *nn.GLU) {})
 		all[name].Mixer = l
 	}
+	for name, role := range map[string]nn.KVRole{"given": nn.KVGiven, "taken": nn.KVTaken} {
+		add("keys and values "+name, func(a *nn.Attention, _ *nn.GLU) {
+			a.QKNorm, a.VNorm, a.KV.Role, a.QKVBias, a.Gated = true, true, role, true, role == nn.KVTaken
+		})
+	}
+	for name, layers := range map[string]int{"rows of a layer": 0, "rows of all layers": 3} {
+		add(name, func(*nn.Attention, *nn.GLU) {})
+		all[name].Rule, all[name].Scalar, all[name].Norm.Eps = nn.Sandwich, true, 1e-3
+		all[name].PerLayer = nn.PerLayer{Inner: 5, Layers: layers, Activation: device.GLUSpec{Gate: device.GELUTanh}}
+	}
 	sandwich := *all["delta net"]
 	sandwich.Rule = nn.Sandwich
 	all["delta net, sandwich"] = &sandwich
@@ -116,6 +126,91 @@ type block struct {
 	b        *nn.MicroBatch
 	r        *nn.Rope
 	rows     int // of a chunk; 0: all
+	side     side
+}
+
+// side is what crosses the border of a block besides x and y, if anything does; the block is the first of three.
+type side struct {
+	value, grad  device.Mat // of all blocks
+	begin, later []float32  // the value before the block, and the gradient that later blocks leave
+}
+
+// newSide makes random values and gradients.
+func (k *block) newSide(rnd *rand.Rand, dtype tensor.DType) {
+	cols := 0
+	for _, s := range k.d.Sides() {
+		if cols = max(cols, s.Cols); s.Sliced && !s.Makes {
+			cols = 3 * s.Cols
+		}
+	}
+	if cols > 0 {
+		k.side = side{k.arena.Mat(dtype, positions, cols), k.arena.Mat(dtype, positions, cols),
+			normal(rnd, positions*cols, 0, 1), normal(rnd, positions*cols, 0, 1)}
+	}
+}
+
+// sides are the operands of the block's sides.
+func (k *block) sides() (all []nn.SideRows) {
+	for _, s := range k.d.Sides() {
+		rows := nn.SideRows{Value: k.side.value, Grad: k.side.grad, Fresh: !s.Makes}
+		if s.Sliced {
+			rows.Value = rows.Value.ColRange(0, s.Cols)
+			rows.Grad = rows.Value
+		}
+		all = append(all, rows)
+	}
+	return all
+}
+
+// beginSide has the side as the block finds it on the way up.
+func (k *block) beginSide() {
+	if !k.side.value.IsZero() {
+		k.set(k.side.value, k.side.begin)
+	}
+}
+
+// turnSide has its gradient as the block finds it on the way down. Of a sliced one the block's own columns still have
+// their values.
+func (k *block) turnSide() {
+	sides := k.d.Sides()
+	if len(sides) == 0 {
+		return
+	}
+	k.set(k.side.grad, k.side.later)
+	if own := sides[0]; own.Sliced {
+		x := k.get(k.side.value)
+		for i := range x {
+			if i%k.side.value.Cols >= own.Cols {
+				x[i] = k.side.later[i]
+			}
+		}
+		k.set(k.side.value, x)
+	}
+}
+
+// sideGradient is what the block leaves of it.
+func (k *block) sideGradient() []float32 {
+	switch sides := k.d.Sides(); {
+	case len(sides) == 0:
+		return nil
+	case sides[0].Sliced:
+		return k.get(k.side.value)
+	}
+	return k.get(k.side.grad)
+}
+
+// sideLoss is the part of the loss that later blocks compute of what the block has made.
+func (k *block) sideLoss() (sum float64) {
+	sides := k.d.Sides()
+	if len(sides) == 0 || !sides[len(sides)-1].Makes {
+		return 0
+	}
+	for i, x := range k.get(k.side.value) {
+		if !sides[0].Sliced || i%k.side.value.Cols >= sides[0].Cols {
+			sum += float64(x) * float64(k.side.later[i])
+		}
+	}
+	return sum
 }
 
 // newBlock makes random weights and inputs; frozen fields are those for which it returns true.
@@ -155,6 +250,7 @@ func newBlock(t *testing.T, d *nn.Block, dtype tensor.DType, frozen func(name st
 	k.dx = k.arena.Mat(dtype, positions, d.Hidden)
 	k.dy = normal(rnd, positions*d.Hidden, 0, 1)
 	k.r, k.b = k.rope(d.Rotary(), positions), k.batch(docs, d.Rotary())
+	k.newSide(rnd, dtype)
 	return k
 }
 
@@ -164,7 +260,7 @@ func (k *block) visit(to nn.Direction, i int) nn.Visit { return k.d.Stages(to, f
 // args are those of a visit of the block, or of its trunk.
 func (k *block) args(kept *nn.Kept, work *nn.Work) *nn.Args {
 	return &nn.Args{Weights: []nn.Params{k.w}, Gradients: []nn.Params{k.g}, X: k.x, Y: k.y, DX: k.dx, Batch: k.b, Rope: k.r,
-		Kept: kept, Work: work, Scalar: 0.7}
+		Kept: kept, Work: work, Scalar: 0.7, Sides: k.sides()}
 }
 
 // forward computes y with scratch of its own and returns what it keeps.
@@ -172,13 +268,15 @@ func (k *block) forward(keep nn.Keep) *nn.Kept {
 	kept := k.d.NewKept(k.arena, k.x.DType, positions, keep)
 	mark := k.arena.Mark()
 	work := k.d.NewForwardWork(k.arena, k.x.DType, positions, nn.Cut{Chunk: k.rows}, keep)
+	k.beginSide()
 	k.visit(nn.Forward, 0).Run(k.stream, k.args(kept, work))
 	k.sync()
 	k.arena.Release(mark)
 	return kept
 }
 
-// run does forward and backward, with all scratch poisoned between the two, and returns y, dx and the gradient extent.
+// run does forward and backward, with all scratch poisoned between the two, and returns y, dx and the gradient extent,
+// after which come the gradients of what crosses blocks.
 func (k *block) run(keep nn.Keep) (y, dx, g []float32) {
 	begin := k.arena.Mark()
 	kept := k.forward(keep)
@@ -186,6 +284,7 @@ func (k *block) run(keep nn.Keep) (y, dx, g []float32) {
 	work := k.d.NewBackwardWork(k.arena, k.x.DType, positions, nn.Cut{Chunk: k.rows}, keep)
 	k.poison(device.Mem{Off: mark, Len: k.arena.Mark() - mark})
 	k.set(k.dx, k.dy)
+	k.turnSide()
 	if k.g.Fresh {
 		k.poison(k.g.Mem)
 		k.g.Clear(k.stream)
@@ -198,7 +297,7 @@ func (k *block) run(keep nn.Keep) (y, dx, g []float32) {
 	if !k.g.Mem.IsZero() {
 		g = k.get(device.NewVec(k.g.Mem, tensor.F32, int(k.layout.StateElems)))
 	}
-	return k.get(k.y), k.get(k.dx), g
+	return k.get(k.y), k.get(k.dx), append(g, k.sideGradient()...)
 }
 
 func TestBlockGradients(t *testing.T) {
@@ -212,7 +311,18 @@ func TestBlockGradients(t *testing.T) {
 			loss := func() float64 {
 				k.arena.Release(mark)
 				k.forward(nn.KeepInput)
-				return dot(k.get(k.y), k.dy)
+				return dot(k.get(k.y), k.dy) + k.sideLoss()
+			}
+			crossed := k.sideGradient()
+			if sides := d.Sides(); len(sides) > 0 && (sides[0].Sliced || !sides[0].Makes) {
+				if len(sides) == 1 && sides[0].Sliced { // of other columns the block knows nothing
+					for i := range crossed {
+						if i%k.side.value.Cols >= sides[0].Cols {
+							crossed[i] = 0
+						}
+					}
+				}
+				checkGradient(t, rnd, "side", k.side.begin, crossed, func(x []float32) { k.side.begin = x }, loss)
 			}
 			checkGradient(t, rnd, "x", k.get(k.x), dx, func(x []float32) { k.set(k.x, x) }, loss)
 			for i, f := range k.layout.Fields {

@@ -77,6 +77,10 @@ func (p *Pass) Continued() device.Continued {
 // First has a visit see the first n rows of the micro-batch alone, and as many of all that has its rows.
 func (a *Args) First(n int) {
 	a.X, a.Y, a.DX = first(a.X, n), first(a.Y, n), first(a.DX, n)
+	a.Sides = slices.Clone(a.Sides)
+	for i, r := range a.Sides {
+		a.Sides[i] = r.cut(func(m device.Mat) device.Mat { return first(m, n) })
+	}
 	if a.Batch != nil {
 		batch := *a.Batch
 		batch.T = n
@@ -91,6 +95,7 @@ func (a *Args) First(n int) {
 			cut.out[i], cut.outStat[i] = first(w.out[i], n), first(w.outStat[i], n)
 		}
 		cut.mixer, cut.feed = firstOfEach(w.mixer, w.mixerTable, n), firstOfEach(w.feed, w.feedTable, n)
+		cut.late = firstOfEach(w.late, w.lateTable, n)
 		a.Work = &cut
 	}
 	if a.Held != nil {

@@ -30,6 +30,7 @@ func newGrouped(t *testing.T, a nn.Mixer) *grouped {
 		g.set(g.w.Mat(i), whole.get(whole.w.Mat(whole.field(f.Name))))
 	}
 	copy(g.dy, whole.dy)
+	g.side.begin, g.side.later = whole.side.begin, whole.side.later
 	g.set(g.x, whole.get(whole.x))
 	layout, err := tensor.NewLayout(d.PartFields(0)...)
 	check(t, err)
@@ -87,9 +88,12 @@ func (g *grouped) run(keep nn.Keep) (y, dx, trunk []float32, groups [][]float32)
 			v.Run(g.stream, a)
 		}
 	}
+	g.beginSide()
 	visits(nn.Forward, g.d.NewForwardWork(g.arena, tensor.F32, positions, nn.Cut{Chunk: g.rows}, keep))
 	g.arena.Release(mark)
+	g.sync()
 	g.set(g.dx, g.dy)
+	g.turnSide()
 	visits(nn.Backward, g.d.NewBackwardWork(g.arena, tensor.F32, positions, nn.Cut{Chunk: g.rows}, keep))
 	g.sync()
 	for _, d := range g.grads {

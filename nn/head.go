@@ -50,10 +50,9 @@ func (h *Head) Fields() []tensor.Field {
 	return h.Norm.fields(finalNorm, h.Hidden)
 }
 
-// TileFields are the tensors of the part that holds a tile of the vocabulary with this many rows.
-func (h *Head) TileFields(rows int) []tensor.Field {
-	return []tensor.Field{{Name: "weight", Shape: tensor.Shape{rows, h.Hidden}, Trainable: true, Decay: true}}
-}
+// TileFields are the tensors of the part that holds a tile of a matrix with a row for each token: one with that many
+// rows.
+func TileFields(rows, cols int) []tensor.Field { return []tensor.Field{param("weight", rows, cols)} }
 
 // Tiles is the number of tiles.
 func (h *Head) Tiles() int { return (h.Vocab + h.TileRows - 1) / h.TileRows }

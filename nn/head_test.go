@@ -274,7 +274,7 @@ func TestHeadMeasure(t *testing.T) {
 	layouts := []*tensor.Layout{norm}
 	for i := range h.Tiles() {
 		_, rows := h.Tile(i)
-		tile, err := tensor.NewLayout(h.TileFields(rows)...)
+		tile, err := tensor.NewLayout(nn.TileFields(rows, h.Hidden)...)
 		check(t, err)
 		layouts = append(layouts, tile)
 	}

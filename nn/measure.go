@@ -84,6 +84,10 @@ func (d *Block) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	if v.To == Continue && d.CanContinue() {
 		args.Cache = d.NewCache(a, m.DType, m.Caches)
 	}
+	for _, side := range d.Sides() {
+		rows := func() device.Mat { return a.Mat(m.DType, t, side.Cols) }
+		args.Sides = append(args.Sides, SideRows{Value: rows(), Grad: rows()})
+	}
 	args.Constants = a.Mat(tensor.F32, 1, d.FeedConstants())
 	args.Loads = device.Mem{Len: d.LoadBytes()}
 	if experts := d.Loads(); d.Balanced() != 0 {

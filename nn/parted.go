@@ -297,7 +297,7 @@ func (d *Block) partPass(s device.Stream, a *Args, c chunk) *Pass {
 // runOpen is the trunk's visit on the way up: a whole block's as far as the parts. It leaves the residual stream in y,
 // to which they add.
 func (d *Block) runOpen(s device.Stream, a *Args) {
-	mixer, _ := d.passes(s, a)
+	mixer, _, _ := d.passes(s, a)
 	d.Mixer.Forward(mixer, a.X)
 	for c := range mixer.chunks() {
 		y := c.rows(a.Y)
@@ -324,7 +324,7 @@ func (d *Block) normalizeHeld(s device.Stream, a *Args, c chunk, h device.Mat) {
 
 // runReopen computes again what the parts read in their visits on the way down.
 func (d *Block) runReopen(s device.Stream, a *Args) {
-	mixer, _ := d.passes(s, a)
+	mixer, _, _ := d.passes(s, a)
 	if a.Kept.keep < KeepAll {
 		d.Mixer.Recompute(mixer, a.X)
 	}
@@ -352,7 +352,7 @@ func (d *Block) residual(c chunk, a *Args) device.Mat {
 
 // runClose is the trunk's visit after the parts on the way down: it turns dx from the gradient of y into that of x.
 func (d *Block) runClose(s device.Stream, a *Args) {
-	mixer, _ := d.passes(s, a)
+	mixer, _, _ := d.passes(s, a)
 	if r, ok := d.FeedForward.(Routed); ok {
 		r.CloseBackward(d.held(s, a), a.Held.dNorm)
 	}

@@ -18,7 +18,10 @@ import (
 
 // runForward computes y from x. kept receives what its level keeps. x is not changed; y is not x.
 func (d *Block) runForward(s device.Stream, a *Args) {
-	mixer, feed := d.passes(s, a)
+	mixer, feed, late := d.passes(s, a)
+	if d.PerLayer.Layers > 0 {
+		late.EachChunk(func(p *Pass, rows func(device.Mat) device.Mat) { d.PerLayer.makeRows(p, rows(a.X)) })
+	}
 	in := d.placed(mixer, a.X, a.Work.placed)
 	d.Mixer.Forward(mixer, in)
 	for c := range mixer.chunks() {
@@ -34,6 +37,9 @@ func (d *Block) runForward(s device.Stream, a *Args) {
 			h = x // and y has the mixer's result
 		}
 		d.feed(feed.At(c), h, y, last)
+		if d.PerLayer.Inner > 0 {
+			d.PerLayer.forward(late.At(c), y)
+		}
 		if d.Scalar {
 			s.Scale(y, y, a.Scalar)
 		}
@@ -45,7 +51,7 @@ func (d *Block) runForward(s device.Stream, a *Args) {
 // lacks is computed again first, all but the last projection, whose result nothing reads. The bits do not depend on
 // kept's level.
 func (d *Block) runBackward(s device.Stream, a *Args) {
-	mixer, feed := d.passes(s, a)
+	mixer, feed, late := d.passes(s, a)
 	in := d.placed(mixer, a.X, a.Work.placed)
 	d.Mixer.Recompute(mixer, in)
 	for c := range mixer.chunks() {
@@ -72,6 +78,12 @@ func (d *Block) runBackward(s device.Stream, a *Args) {
 			f.keep = KeepAll // since forward left all that it computes
 			f.altered()
 		}
+		if d.PerLayer.Inner > 0 {
+			l := late.At(c)
+			stream := l.buf[plStream]
+			s.Add(stream, h, f.norm)
+			d.PerLayer.backward(l, stream, dx)
+		}
 		if d.Rule.alters() {
 			dy = c.rows(a.Work.dOut)
 			f.alteredGrad(dy, dx)
@@ -87,6 +99,11 @@ func (d *Block) runBackward(s device.Stream, a *Args) {
 	}
 	d.Mixer.Backward(mixer, in, dy, a.DX)
 	d.placedGrad(mixer, a.DX)
+	if d.PerLayer.Layers > 0 {
+		late.EachChunk(func(p *Pass, rows func(device.Mat) device.Mat) {
+			d.PerLayer.makeRowsGrad(p, rows(a.X), rows(a.DX))
+		})
+	}
 }
 
 // Pass is a block's visit as one of its halves sees it: of a whole micro-batch, or of a chunk of it. It is the stream
@@ -110,6 +127,7 @@ type Pass struct {
 	outStat device.Mat   // F32 [c, Norm.stats]: of the norm of the result, where the rule norms it
 	cache   *Cache       // of a pass that continues sequences; else nil
 	buf     []device.Mat // the half's values: what is kept from kept, the rest from work
+	sides   []SideRows   // the half's
 	held    *Held        // of a routed feed-forward
 	loads   device.Mem   // where it tells of its experts
 	balance device.Mat   // Args.Balance
@@ -117,15 +135,19 @@ type Pass struct {
 	constants device.Mat // F32 [1, Block.FeedConstants]
 }
 
-func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {
+// passes are the views of the halves, and of what adds the layer's rows.
+func (d *Block) passes(s device.Stream, a *Args) (mixer, feed, late *Pass) {
 	p := Pass{Stream: s, w: a.Weights[0], b: a.Batch, r: a.Rope, keep: a.Kept.keep, normed: d.Norm,
 		residual: d.Residual, chunk: a.Work.chunk, cache: a.Cache, positions: a.Batch.Docs.Positions,
 		norm: a.Work.norm, stat: a.Work.stat}
 	if len(a.Gradients) > 0 {
 		p.g = a.Gradients[0]
 	}
-	half := func(norms norms, out, outStat device.Mat, kept, work []device.Mat) *Pass {
+	sides := a.Sides
+	half := func(h Half, norms norms, out, outStat device.Mat, kept, work []device.Mat) *Pass {
 		p := p
+		n := len(sidesOf(h))
+		p.sides, sides = sides[:n], sides[n:]
 		p.norms, p.out, p.outStat = norms, out, outStat
 		p.buf = make([]device.Mat, len(work))
 		for i := range p.buf {
@@ -137,8 +159,9 @@ func (d *Block) passes(s device.Stream, a *Args) (mixer, feed *Pass) {
 	}
 	first, second := d.Rule.norms()
 	w := a.Work
-	return half(first, w.out[0], w.outStat[0], a.Kept.mixer, w.mixer),
-		half(second, w.out[1], w.outStat[1], a.Kept.feed, w.feed)
+	mixer = half(d.Mixer, first, w.out[0], w.outStat[0], a.Kept.mixer, w.mixer)
+	feed = half(d.FeedForward, second, w.out[1], w.outStat[1], a.Kept.feed, w.feed)
+	return mixer, feed, half(d.PerLayer, norms{}, device.Mat{}, device.Mat{}, nil, w.late)
 }
 
 // Value is one of the half's Values, by its index.
@@ -184,6 +207,10 @@ func (p *Pass) At(c chunk) *Pass {
 	part.buf = make([]device.Mat, len(p.buf))
 	for i, m := range p.buf {
 		part.buf[i] = p.rows(c, m)
+	}
+	part.sides = make([]SideRows, len(p.sides))
+	for i, r := range p.sides {
+		part.sides[i] = r.cut(c.rows)
 	}
 	return &part
 }

@@ -87,6 +87,7 @@ type Work struct {
 
 	norm, stat  device.Mat   // of a half's norm, see pass
 	mixer, feed []device.Mat // by the half's values, except those that Kept has
+	late        []device.Mat // by the values of PerLayer
 	h           device.Mat   // [c, Hidden]: the residual stream between the halves, where Kept has none
 
 	out     [2]device.Mat // [c, Hidden]: the results of the mixer and of the feed-forward, by rules that alter them
@@ -94,7 +95,7 @@ type Work struct {
 	dOut    device.Mat    // [t, Hidden]: the gradient of results, by all rules but Pre
 	placed  device.Mat    // [t, Hidden]: the input and the rows of its positions, where the block has learned ones
 
-	mixerTable, feedTable []Value // of mixer and feed
+	mixerTable, feedTable, lateTable []Value // of mixer, feed and late
 }
 
 // worker places a Work.
@@ -119,10 +120,11 @@ func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t int, cut Cut, k K
 	if rows <= 0 || rows > t {
 		rows = t
 	}
-	mixer, feed := d.Mixer.Values(d.Hidden), d.FeedForward.Values(d.Hidden)
+	mixer, feed, late := d.Mixer.Values(d.Hidden), d.FeedForward.Values(d.Hidden), d.PerLayer.Values(d.Hidden)
 	w := &Work{chunk: rows, call: max(rows, cut.Call),
 		norm: a.Mat(dtype, rows, d.Hidden), stat: a.Mat(tensor.F32, rows, d.Norm.stats()),
-		mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed)), mixerTable: mixer, feedTable: feed}
+		mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed)), late: make([]device.Mat, len(late)),
+		mixerTable: mixer, feedTable: feed, lateTable: late}
 	if d.Positions > 0 {
 		w.placed = a.Mat(dtype, t, d.Hidden)
 	}
@@ -142,6 +144,7 @@ func (w *worker) take(l Lifetime) {
 	of := func(v Value) bool { return v.Lives == l && (v.Level == KeepInput || v.Level > w.keep) }
 	take(w.a, w.dtype, w.t, w.mixer, w.mixerTable, of)
 	take(w.a, w.dtype, w.chunk, w.feed, w.feedTable, of)
+	take(w.a, w.dtype, w.chunk, w.late, w.lateTable, of)
 	if l == Scratch {
 		take(w.a, w.dtype, w.call, w.feed, w.feedTable, func(v Value) bool { return v.Lives == Call })
 	}

@@ -55,6 +55,7 @@ const (
 	Loads                      // how many rows chose each expert, for people: Block.LoadBytes
 	CacheRows                  // what the block keeps from pass to pass: Cache
 	Balancing                  // what the load-balancing loss needs of the loads of all blocks with experts
+	Sides                      // what crosses blocks besides x and y: Block.Sides
 )
 
 // Has reports whether the set has all of those.
@@ -88,8 +89,9 @@ type Args struct {
 	Scalar             float32    // of a block that has one, see Block.Scalar
 	Kept               *Kept
 	Cache              *Cache
-	Held               *Held // of the micro-batch, or of the whole step
-	Work               *Work // of the visit's direction
+	Sides              []SideRows // by the index in Block.Sides
+	Held               *Held      // of the micro-batch, or of the whole step
+	Work               *Work      // of the visit's direction
 	Ending             *Ending
 
 	Loss  device.Mem // one F64
@@ -125,17 +127,21 @@ func (d *Block) Stages(to Direction, _ bool) []Stage {
 		v.To = to
 		all = append(all, Stage{v})
 	}
-	trunk, n, kept := []int{0}, d.Parts(), KeptRows
+	trunk, n, kept, sides := []int{0}, d.Parts(), KeptRows, Uses(0)
+	if len(d.Sides()) > 0 {
+		sides = Sides
+	}
 	up := to == Forward || to == Continue
 	if to == Continue {
 		kept |= CacheRows
 	}
+	kept |= sides // the visits that run the halves, or their backward, read and write them
 	switch {
 	case to == Logits:
 	case n == 0 && up:
 		visit(Visit{Name: "forward", Parts: trunk, Reads: X | Tokens, Writes: Y | kept, Run: d.runForward})
 	case n == 0:
-		visit(Visit{Name: "backward", Parts: trunk, Reads: X | Tokens, Writes: DX | KeptRows | Grads, Run: d.runBackward})
+		visit(Visit{Name: "backward", Parts: trunk, Reads: X | Tokens, Writes: DX | kept | Grads, Run: d.runBackward})
 	case up:
 		visit(Visit{Name: "forward", Parts: trunk, Reads: X | Tokens, Writes: Y | kept | HeldRows, Run: d.runOpen})
 		for i := range n {
@@ -147,7 +153,7 @@ func (d *Block) Stages(to Direction, _ bool) []Stage {
 			}})
 		}
 	default:
-		reopen := Visit{Name: "reopen", Parts: trunk, Reads: X | Tokens | KeptRows, Writes: HeldRows, Run: d.runReopen}
+		reopen := Visit{Name: "reopen", Parts: trunk, Reads: X | Tokens | kept, Writes: HeldRows, Run: d.runReopen}
 		_, routed := d.FeedForward.(Routed)
 		if routed {
 			reopen.Reads |= DX
@@ -160,7 +166,7 @@ func (d *Block) Stages(to Direction, _ bool) []Stage {
 			}
 			visit(d.partBackward(part, i == 0))
 		}
-		visit(Visit{Name: "backward", Parts: trunk, Reads: X | Tokens, Writes: DX | KeptRows | HeldRows | Grads,
+		visit(Visit{Name: "backward", Parts: trunk, Reads: X | Tokens, Writes: DX | kept | HeldRows | Grads,
 			Run: d.runClose})
 	}
 	return all

@@ -3,7 +3,6 @@ package plan
 import (
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
@@ -44,13 +43,15 @@ type Buffers struct {
 	// StateRing is the same by slot and kind, of parts whose state passes.
 	StateRing [][store.Kinds]device.Mem
 
-	Working  [2][]device.Mat // by parity of the layer and micro-batch: x [T, H]
-	Saved    [][]device.Mat  // by block and micro-batch: x [T, H] where it stays on the device
-	DX       []device.Mat    // by micro-batch: gradient of x [T, H]
-	Shared   []device.Mat    // instead of Working and DX where these share buffers: [T, H]
-	Held     []*nn.Held      // by block: of all micro-batches; blocks take turns in the same memory
-	Kept     [][]*nn.Kept    // by block and micro-batch, or by slot where the block's activations wait in host memory
-	KeptRing []device.Mem    // by slot: the memory of Kept
+	Working [2][]device.Mat // by parity of the layer and micro-batch: x [T, H]
+	Saved   [][]device.Mat  // by block and micro-batch: x [T, H] where it stays on the device
+	DX      []device.Mat    // by micro-batch: gradient of x [T, H]
+	Shared  []device.Mat    // instead of Working and DX where these share buffers: [T, H]
+	// Sides and their gradients, by side and micro-batch: [T, Side.Cols]. A gradient may be in the value's place.
+	Sides, SideGrads [][]device.Mat
+	Held             []*nn.Held   // by block: of all micro-batches; blocks take turns in the same memory
+	Kept             [][]*nn.Kept // by block and micro-batch, or by slot where those of the block wait in host memory
+	KeptRing         []device.Mem // by slot: the memory of Kept
 
 	Caches    [][]*nn.Cache // by block: its cache, or one for each slot where the cache waits in host memory
 	CacheRing []device.Mem  // by slot: the memory of those
@@ -99,7 +100,7 @@ func (p *Plan) SquaresAt(part int) int64 {
 
 // squares is the number of the part's sums of squares.
 func (p *Plan) squares(part int) int64 {
-	if p.Model.Parts[part].Kind != model.Embed {
+	if !p.Model.Parts[part].Kind.LookedUp() {
 		return 1
 	}
 	n := p.PieceElems(part)
@@ -253,6 +254,18 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		}
 	}
 	group("layer inputs in use")
+	for i, side := range p.Model.Sides {
+		b.Sides = append(b.Sides, mats(num.Compute, t, side.Cols))
+		switch {
+		case !p.Trains():
+			b.SideGrads = append(b.SideGrads, nil)
+		case p.gradTakesSide(i):
+			b.SideGrads = append(b.SideGrads, b.Sides[i])
+		default:
+			b.SideGrads = append(b.SideGrads, mats(num.Compute, t, side.Cols))
+		}
+	}
+	group("values that cross blocks")
 	p.overlay(a, func(block int) {
 		b.Held = append(b.Held, p.Model.Blocks[block].NewHeld(a, num.Compute, t, m, p.Trains()))
 	})

@@ -79,7 +79,6 @@ func (p *Plan) costs() func(op *Op) cost {
 				c.written += writes * onDisk[part][kind]
 			}
 		}
-		x := p.inputBytes() * int64(p.Numerics.MicroBatches)
 		switch op.Do {
 		case DoMove:
 			c = p.moveCost(op.Writes[0])
@@ -117,20 +116,25 @@ func (p *Plan) costs() func(op *Op) cost {
 				}
 			}
 		case DoLookup:
-			for _, tile := range p.Model.EmbedTiles {
+			l := p.LookupOf(op)
+			for _, tile := range l.Tiles {
 				disk(tile, store.Weights, 1, 0)
 			}
-			c.host = 2 * x
+			c.host = 2 * p.lookedUpBytes(l)
 		case DoLookupAhead:
-			c.adamw = x                       // written
+			l := p.LookupOf(op)
+			c.adamw = p.lookedUpBytes(l)      // written
 			for kind, dt := range p.types() { // read
-				c.adamw += store.Kind(kind).Elems(int64(p.Numerics.StepPositions()*p.Model.Hidden)) * dt.Bytes()
+				c.adamw += store.Kind(kind).Elems(int64(p.Numerics.StepPositions()*l.Cols)) * dt.Bytes()
 			}
 		case DoScatter:
+			l := p.LookupOf(op)
 			disk(op.Part, store.GradSum, 1, 1)
 			disk(op.Part, store.Grad, 0, 1)
-			c.host = 3*p.gradBytes(op.Part) + 3*x/int64(len(p.Model.EmbedTiles))
-			if p.SumsTouchedRows() { // of which there are no more than tokens: cleared, rounded and put in place; all are cleared and squared
+			c.host = 3*p.gradBytes(op.Part) + 3*p.lookedUpBytes(l)/int64(len(l.Tiles))
+			// Of touched rows there are no more than tokens: cleared, rounded and put in place. All rows are cleared
+			// and squared.
+			if p.SumsTouchedRows(op.Part) {
 				elems := p.Model.Parts[op.Part].Layout.StateElems
 				touched := min(elems, elems*int64(p.Numerics.StepPositions())/int64(p.Model.Vocab))
 				c.host += 2*p.storedGradBytes(op.Part) + 14*touched - 3*p.gradBytes(op.Part)
@@ -138,6 +142,22 @@ func (p *Plan) costs() func(op *Op) cost {
 		}
 		return c
 	}
+}
+
+// LookupOf is the table that an operation looks up, or adds gradients to.
+func (p *Plan) LookupOf(op *Op) *model.Lookup {
+	switch first := op.Writes[0]; {
+	case op.Part != none:
+		return p.Model.LookupOf(op.Part)
+	case first.What == Side:
+		return p.Model.Sides[first.Index].Lookup
+	}
+	return &p.Model.Lookups[0]
+}
+
+// lookedUpBytes is the length of the rows that a step looks up in a table.
+func (p *Plan) lookedUpBytes(l *model.Lookup) int64 {
+	return p.rowBytes(l.Cols) * int64(p.Numerics.MicroBatches)
 }
 
 // updateBytes counts the bytes that an update reads and writes of a part.
@@ -172,6 +192,8 @@ func (p *Plan) moveCost(to Operand) (c cost) {
 		if pieces, each := p.InputPieces(); to.What == Input && p.SavedOnDisk(to.Index-1) {
 			c.read = int64(pieces) * wholeBlocks(each)
 		}
+	case Side, SideGrad:
+		bytes = p.sideBytes(to.Index)
 	case Kept:
 		bytes = p.KeptBytes(to.Index - 1)
 	case Cache:

@@ -14,8 +14,8 @@ func (p *Plan) PieceElems(part int) int64 {
 		return l.WeightElems // frozen in part: weights and state have other places, and go as one
 	}
 	unit := int64(tensor.Align)
-	if k := p.Model.Parts[part].Kind; k == model.Embed || k == model.HeadTile {
-		unit = lcm(unit, int64(p.Model.Hidden))
+	if k := p.Model.Parts[part].Kind; k.LookedUp() || k == model.HeadTile {
+		unit = lcm(unit, int64(l.Fields[0].Shape[1]))
 	}
 	want := p.Numerics.PieceElems
 	if want == 0 {
@@ -52,9 +52,7 @@ func (p *Plan) extents(specs []store.Spec, part int) []store.Spec {
 }
 
 // inputBytes is the input of a block for one micro-batch: [T, H].
-func (p *Plan) inputBytes() int64 {
-	return int64(p.Numerics.Positions()) * int64(p.Model.Hidden) * p.Numerics.Compute.Bytes()
-}
+func (p *Plan) inputBytes() int64 { return p.rowBytes(p.Model.Hidden) }
 
 // InputPieces cuts it into pieces about as long as those of moments in fp32.
 func (p *Plan) InputPieces() (pieces int, pieceBytes int64) {

@@ -19,6 +19,7 @@ type HostBuffers struct {
 	DeviceResults []device.Mem
 
 	Inputs      [][]device.Mem // by block and micro-batch: saved layer inputs
+	Sides       [][]device.Mem // by side and micro-batch: rows of a table, and later their gradient
 	Activations [][]device.Mem // by block and micro-batch: what forward kept for backward
 	Caches      []device.Mem   // by block: those that wait here between visits
 	Logits      []device.Mem   // by micro-batch: F32 [LogitRows, Vocab]
@@ -82,7 +83,7 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 		return all
 	}
 	b.Batches = a.take(TokensPurpose, int64(micros)*batch.Bytes(t))
-	if p.SumsTouchedRows() {
+	if p.NumbersTokens() {
 		b.Numbers = a.take(TokensPurpose, 4*int64(p.Numerics.StepPositions()))
 		b.OfTokens = a.take(TokensPurpose, 4*int64(p.Model.Vocab))
 	}
@@ -95,6 +96,12 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 	for i := range p.blocks() {
 		if p.SavedOnHost(i) {
 			b.Inputs[i] = each(InputsPurpose, p.inputBytes())
+		}
+	}
+	b.Sides = make([][]device.Mem, len(p.Model.Sides))
+	for i, side := range p.Model.Sides {
+		if side.Lookup != nil && !p.Bound() {
+			b.Sides[i] = each(SidesPurpose, p.sideBytes(i))
 		}
 	}
 	for i := range p.blocks() {
@@ -114,19 +121,23 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 
 	b.Sums = make([]device.Mem, len(p.Model.Parts))
 	var touched int64
-	for _, part := range p.Model.EmbedTiles {
+	for part := range p.Model.Parts {
 		switch {
 		case p.Tied(part) && p.Bound():
 			b.Sums[part] = a.take(EmbeddingSumPurpose, p.gradBytes(part))
-		case p.SumsTouchedRows():
-			touched = max(touched, min(p.gradBytes(part), 4*p.PieceElems(part)), 6*int64(p.Model.Hidden))
+		case p.SumsTouchedRows(part):
+			touched = max(touched, min(p.gradBytes(part), 4*p.PieceElems(part)), 6*int64(p.Model.LookupOf(part).Cols))
 		}
 	}
 	b.Touched = a.take(EmbeddingSumPurpose, touched)
 	if p.Placement.LookAhead {
 		for kind, dtype := range p.types() {
 			if k := store.Kind(kind); k != store.Weights && dtype != tensor.Invalid {
-				n := k.Elems(p.AheadElems()) * dtype.Bytes()
+				n := int64(0)
+				for i := range p.Model.Lookups {
+					l := &p.Model.Lookups[i]
+					n = max(n, k.Elems(int64(p.AheadRows(l)*l.Cols))*dtype.Bytes())
+				}
 				b.Ahead[kind] = a.take(EmbeddingAheadPurpose, store.AlignUp(n))
 			}
 		}
@@ -141,6 +152,7 @@ const (
 	TokensPurpose       = "tokens"      // of a step, as the device takes them, and the order of those that occur
 	ResultsPurpose      = "results"
 	InputsPurpose       = "saved layer inputs"
+	SidesPurpose        = "rows of layers" // of the table that each layer has columns of
 	KeptPurpose         = "kept activations"
 	CachesPurpose       = "caches"
 	LogitsPurpose       = "logits"

@@ -126,12 +126,12 @@ func (op *Op) Name() string {
 func moveName(to Operand) string {
 	if to.At == Device {
 		return map[What]string{Tokens: "upload", Weights: "fetch", State: "fetch-state", Input: "load",
-			InputGrad: "load-input", Kept: "load-kept",
+			InputGrad: "load-input", Kept: "load-kept", Side: "load-side",
 			Cache: "load-cache"}[to.What]
 	}
 	return map[What]string{Stored: "write-back", Input: "save", Kept: "save-kept", Cache: "save-cache",
-		InputGrad: "drain-input", Gradient: "drain-sum", Rounded: "drain", LogitRows: "drain-logits",
-		Results: "collect"}[to.What]
+		InputGrad: "drain-input", SideGrad: "drain-side", Gradient: "drain-sum", Rounded: "drain",
+		LogitRows: "drain-logits", Results: "collect"}[to.What]
 }
 
 // String names the operation by layer, part and micro-batch, and by the slots and buffers of its operands.

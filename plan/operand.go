@@ -19,6 +19,8 @@ const (
 	InputGrad             // micro-batch: dx
 	Kept                  // layer and micro-batch: what forward leaves for backward
 	Cache                 // layer: what it keeps from pass to pass
+	Side                  // side and micro-batch: what crosses blocks besides x
+	SideGrad              // side and micro-batch: its gradient
 	Held                  // layer and micro-batch: what the layer has between its visits of one direction
 	Work                  // scratch of the compute lane
 	LossSum               // micro-batch
@@ -121,6 +123,13 @@ func (b *builder) touch(o Operand) touch {
 			memory = homeMemory
 		} else {
 			ring(cacheSlots)
+		}
+	case Side, SideGrad:
+		if count, i = len(b.Model.Sides)*micros, o.Index*micros+o.Micro; outside {
+			memory = homeMemory
+		}
+		if b.gradTakesSide(o.Index) {
+			what = Side
 		}
 	case Held: // of one layer at a time
 		count, i = 2*micros, o.Micro

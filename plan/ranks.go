@@ -48,11 +48,11 @@ func (p *Plan) crosses(layer int) bool {
 	return len(p.Placement.Deal) > 0 && layer >= 1 && layer < p.blocks() && p.RankOf(layer) != p.RankOf(layer+1)
 }
 
-// dealt is a deal that the model has room for, of one that is asked for: none on a unified device, and none with a
-// load-balancing loss, which sums over blocks.
+// dealt is a deal that the model has room for, of one that is asked for: none on a unified device, none with a
+// load-balancing loss, which sums over blocks, and none with sides, which do not pass between ranks.
 func (p *Plan) dealt(asked []int, bound bool) []int {
-	if balanced, _ := p.balanced(); balanced > 0 || bound || len(asked) != p.blocks() || slices.Max(asked) == 0 ||
-		slices.Min(asked) < 0 {
+	if balanced, _ := p.balanced(); balanced > 0 || len(p.Model.Sides) > 0 || bound || len(asked) != p.blocks() ||
+		slices.Max(asked) == 0 || slices.Min(asked) < 0 {
 		return nil
 	}
 	return slices.Clone(asked)

@@ -48,9 +48,10 @@ type builder struct {
 	passed   int            // how many of them are on the device, or were there
 	keptIn   map[[2]int]int // by layer and micro-batch: slot of the ring that holds it until the backward visit
 	gradOf   map[int]int
-	onDevice map[int]bool // resident parts that have been fetched, or updated, in this schedule
-	late     []int        // parts of the head whose gradients are complete and not rounded
-	down     bool         // the backward pass has begun
+	onDevice map[int]bool     // resident parts that have been fetched, or updated, in this schedule
+	late     []int            // parts of the head whose gradients are complete and not rounded
+	down     bool             // the backward pass has begun
+	sideHere map[Operand]bool // sides that are on the device, or have been
 }
 
 // scheduleMemory holds a schedule. A search that reads one schedule after the other has them all in the
@@ -91,7 +92,7 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 // scheduleIn is ScheduleOf in memory from which the schedule before vanishes.
 func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	b := &builder{Plan: p, Mode: mode, scheduleMemory: mem.again(), gradOf: map[int]int{}, onDevice: map[int]bool{},
-		keptIn: map[[2]int]int{}}
+		keptIn: map[[2]int]int{}, sideHere: map[Operand]bool{}}
 	b.ops = slices.Grow(b.ops, p.aboutOps())
 	workers, micros := len(p.Workers()), p.Numerics.MicroBatches
 	b.ranks, b.need, b.waited = p.Ranks(), make([]int, workers), make([][]int, workers)
@@ -103,8 +104,11 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 		b.devices[i].inX, b.devices[i].inDX = [2][]int{make([]int, micros), make([]int, micros)}, make([]int, micros)
 	}
 	ahead := b.Phase.Runs() && b.updates() && p.Placement.LookAhead
-	if ahead {
-		b.lookup(DoLookupAhead)
+	tables := p.Model.Lookups
+	for i := range tables {
+		if ahead {
+			b.lookup(DoLookupAhead, &tables[i])
+		}
 	}
 	if b.Phase.Runs() && b.updates() {
 		for _, part := range p.Model.DecoderParts() {
@@ -117,10 +121,12 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	// The first block travels while the embedding is updated and looked up.
 	first, others := p.Model.BlockParts[0], p.Model.DecoderParts()[1:]
 	b.update(first)
-	if !ahead {
-		b.update(p.Model.EmbedTiles...)
-		if b.Phase.Runs() {
-			b.lookup(DoLookup)
+	for i := range tables {
+		if !ahead {
+			b.update(tables[i].Tiles...)
+		}
+		if !ahead && b.Phase.Runs() {
+			b.lookup(DoLookup, &tables[i])
 		}
 	}
 	b.update(others...)
@@ -128,8 +134,10 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	if !p.Model.Tied {
 		b.update(p.Model.HeadTiles...)
 	}
-	if ahead {
-		b.update(p.Model.EmbedTiles...)
+	for i := range tables {
+		if ahead {
+			b.update(tables[i].Tiles...)
+		}
 	}
 	if b.Phase.Runs() {
 		rows := b.walk()
@@ -141,8 +149,10 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 			b.layer(row)
 		}
 	}
-	if b.Phase.Steps() {
-		b.embeddingGrad()
+	for i := range tables {
+		if b.Phase.Steps() {
+			b.scatter(&tables[i])
+		}
 	}
 	for rank := range b.devices {
 		if b.Phase.Runs() && !b.Phase.WantsLogits() || b.devices[rank].counts {

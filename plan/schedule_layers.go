@@ -108,6 +108,9 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	if v.Writes.Has(nn.HeldRows) {
 		writes = b.held(writes, r.layer, v, m)
 	}
+	if uses.Has(nn.Sides) {
+		reads, writes = b.sides(reads, writes, r, v, m)
+	}
 	if v.Writes.Has(nn.Loss) {
 		writes = append(writes, Operand{What: LossSum, Index: none, Micro: m, At: b.bindable(), Rank: rank, Slot: none})
 	}
@@ -154,6 +157,7 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	}
 	if v.Writes.Has(nn.DX) && !later.Has(nn.DX) {
 		b.drainInput(r.layer, m)
+		b.drainSides(r.layer, m)
 	}
 }
 

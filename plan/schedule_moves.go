@@ -2,6 +2,9 @@ package plan
 
 import (
 	"slices"
+
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 )
 
 // move emits a copy from one place to another.
@@ -51,22 +54,26 @@ func (b *builder) upload(rank int) {
 	}
 }
 
-// lookup looks the embedding up on the host, before or after its update; only the rows travel.
-func (b *builder) lookup(do Do) {
+// lookup looks rows of a table up on the host, before or after its update; only the rows travel.
+func (b *builder) lookup(do Do, l *model.Lookup) {
 	var tables, rows []Operand
-	for _, p := range b.Model.EmbedTiles {
+	for _, p := range l.Tiles {
 		tables = append(tables, of(Stored, p, Host))
 		if do == DoLookupAhead {
 			tables = append(tables, b.storedGradient(p))
 		}
 	}
 	for m := range b.Numerics.MicroBatches {
-		to := b.home(Input, 1, m)
-		if b.Bound() {
-			to = b.input(0, 1, m)
-			b.wrote(1, m, to)
+		switch {
+		case l.Side >= 0:
+			rows = append(rows, b.sideRows(Side, l.Side, m, b.bindable() == Device))
+		case b.Bound():
+			x := b.input(0, 1, m)
+			b.wrote(1, m, x)
+			rows = append(rows, x)
+		default:
+			rows = append(rows, b.home(Input, 1, m))
 		}
-		rows = append(rows, to)
 	}
 	b.add(op(LaneUpdate, 0, do), tables, rows)
 }
@@ -332,6 +339,53 @@ func (b *builder) finishLate(n int) {
 // embedTrained reports whether anything needs the gradient of x[1].
 func (b *builder) embedTrained() bool { return slices.ContainsFunc(b.Model.EmbedTiles, b.Trained) }
 
+// sideRows is a side of a micro-batch, or its gradient: on the device, or in host memory where a table has its rows.
+func (b *builder) sideRows(what What, side, m int, onHost bool) Operand {
+	o := Operand{What: what, Index: side, Micro: m, At: Device, Slot: none}
+	if onHost {
+		o.At = Host
+	}
+	return o
+}
+
+// sides appends what a visit of a block reads and writes of its sides. The rows of a table come to the device before
+// the first visit that has them.
+func (b *builder) sides(reads, writes []Operand, r row, v *nn.Visit, m int) ([]Operand, []Operand) {
+	for _, s := range b.Model.Blocks[r.layer-1].Sides() {
+		value, grad := b.sideRows(Side, s.Number, m, false), b.sideRows(SideGrad, s.Number, m, false)
+		if b.Model.Sides[s.Number].Lookup != nil && !b.Bound() && !b.sideHere[value] {
+			o := op(LaneFetch, 0, DoMove)
+			o.Layer, o.Micro = r.layer, m
+			b.add(o, []Operand{b.sideRows(Side, s.Number, m, true)}, []Operand{value})
+		}
+		b.sideHere[value] = true
+		switch down := r.to == nn.Backward; {
+		case down && v.Writes.Has(nn.Sides) && s.Makes:
+			writes = append(writes, grad)
+		case down && v.Writes.Has(nn.Sides):
+			reads, writes = append(reads, value), append(writes, grad)
+		case !down && s.Makes:
+			writes = append(writes, value)
+		case !s.Makes:
+			reads = append(reads, value)
+		}
+	}
+	return reads, writes
+}
+
+// drainSides takes the gradient of rows of tables to the host, after the last visit on the way down that has them.
+func (b *builder) drainSides(layer, m int) {
+	for n, side := range b.Model.Sides {
+		l := side.Lookup
+		if l == nil || layer != b.Model.FirstOf(n) || b.Bound() || !slices.ContainsFunc(l.Tiles, b.Trained) {
+			continue
+		}
+		o := op(LaneDrain, 0, DoMove)
+		o.Layer, o.Micro = layer, m
+		b.add(o, []Operand{b.sideRows(SideGrad, n, m, false)}, []Operand{b.sideRows(SideGrad, n, m, true)})
+	}
+}
+
 // drainInput takes the gradient of x[layer][m] to the host, where that is on its way: of the first block, as soon as
 // there is one, since what follows it ends the step; or of a block whose neighbour below is on another device. It lands
 // where x was: its last reader is done.
@@ -349,20 +403,23 @@ func (b *builder) drainInput(layer, m int) {
 	b.add(o, []Operand{b.inputGradient(rank, m)}, []Operand{b.home(InputGrad, layer, m)})
 }
 
-// embeddingGrad adds the gradient of x[1] to the table's.
-func (b *builder) embeddingGrad() {
-	if !b.embedTrained() {
+// scatter adds the gradient of rows that were looked up to the table's.
+func (b *builder) scatter(l *model.Lookup) {
+	if !slices.ContainsFunc(l.Tiles, b.Trained) {
 		return
 	}
 	var dx []Operand
 	for m := range b.Numerics.MicroBatches {
-		if b.Bound() {
+		switch {
+		case l.Side >= 0:
+			dx = append(dx, b.sideRows(SideGrad, l.Side, m, !b.Bound()))
+		case b.Bound():
 			dx = append(dx, b.inputGradient(0, m))
-		} else {
+		default:
 			dx = append(dx, b.home(InputGrad, 1, m))
 		}
 	}
-	for _, p := range b.Model.EmbedTiles {
+	for _, p := range l.Tiles {
 		o := op(LaneUpdate, 0, DoScatter)
 		o.Part = p
 		// Its sum of squares is the host's own: what is collected from the device does not wait for it.

@@ -46,6 +46,7 @@ var waitedFor = map[string]string{"update": "updates", "fetch": "weights",
 	"scatter": "the embedding's gradient", "load": "layer inputs", "save": "layer inputs to leave",
 	"load-kept": "kept activations", "save-kept": "kept activations to leave", "drain": "gradients to leave",
 	"drain-sum": "gradients to leave", "drain-input": "the embedding's gradient", "load-input": "a gradient from above",
+	"load-side": "rows of layers", "drain-side": "the gradient of rows of layers",
 	"collect": "the norm"}
 
 // stallText says where a step's compute lane waits, as long as it is worth a word.

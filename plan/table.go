@@ -130,13 +130,21 @@ func (p *Plan) chunksOfStep() int {
 	return (p.Numerics.StepPositions() + rows - 1) / rows
 }
 
-// mayLookAhead reports whether rows of the embedding can be updated as they are looked up: of a table in host memory
-// whose rows share no state.
+// mayLookAhead reports whether rows of tables can be updated as they are looked up: of tables in host memory whose rows
+// share no state.
 func (p *Plan) mayLookAhead(where *Table) bool {
-	if p.Outputs.NoUpdates || int64(p.Model.Hidden)%p.Numerics.Scheme().Rule().Together() != 0 {
+	if p.Outputs.NoUpdates {
 		return false
 	}
-	for _, part := range p.Model.EmbedTiles {
+	for _, l := range p.Model.Lookups {
+		if int64(l.Cols)%p.Numerics.Scheme().Rule().Together() != 0 {
+			return false
+		}
+	}
+	for part := range p.Model.Parts {
+		if !p.Model.Parts[part].Kind.LookedUp() {
+			continue
+		}
 		for kind, at := range where.State[part] {
 			if store.Kind(kind) != store.GradSum && at == Disk {
 				return false
@@ -200,15 +208,35 @@ func (p *Plan) gradShare(part int) int {
 	return 1 + part%sharedGrads
 }
 
-// AheadElems is the number of elements of rows looked up ahead that are updated at once.
-func (p *Plan) AheadElems() int64 {
-	rows := max(p.PieceElems(p.Model.EmbedTiles[0])/2/int64(p.Model.Hidden), 1)
-	return min(rows, int64(p.Numerics.Positions())) * int64(p.Model.Hidden)
+// AheadRows is the number of rows of a table that are updated at once as they are looked up ahead.
+func (p *Plan) AheadRows(l *model.Lookup) int {
+	rows := max(p.PieceElems(l.Tiles[0])/2/int64(l.Cols), 1)
+	return int(min(rows, int64(p.Numerics.Positions())))
 }
 
-// SumsTouchedRows reports whether the embedding's gradient is summed and rounded for the rows of the step's tokens
-// alone, the others being cleared: where no head adds to it, and it is not summed where it is stored.
-func (p *Plan) SumsTouchedRows() bool { return !p.Model.Tied && p.Numerics.Master == optim.Split }
+// SumsTouchedRows reports whether the gradient of a tile that is looked up is summed and rounded for the rows of the
+// step's tokens alone, the others being cleared: where no head adds to it, and it is not summed where it is stored.
+func (p *Plan) SumsTouchedRows(part int) bool {
+	return p.Model.Parts[part].Kind.LookedUp() && !p.Tied(part) && p.Numerics.Master == optim.Split
+}
+
+// NumbersTokens reports whether a step numbers the tokens that occur in it: SumsTouchedRows holds for some part.
+func (p *Plan) NumbersTokens() bool {
+	return slices.ContainsFunc(p.Model.Lookups, func(l model.Lookup) bool { return p.SumsTouchedRows(l.Tiles[0]) })
+}
+
+// gradTakesSide reports whether the gradient of a side takes the value's place.
+func (p *Plan) gradTakesSide(side int) bool { return p.Model.Sides[side].Sliced }
+
+// sideBytes is the length of a side of a micro-batch.
+func (p *Plan) sideBytes(side int) int64 {
+	return p.rowBytes(p.Model.Sides[side].Cols)
+}
+
+// rowBytes is the length of that many columns of a micro-batch, in the type of activations.
+func (p *Plan) rowBytes(cols int) int64 {
+	return int64(p.Numerics.Positions()) * int64(cols) * p.Numerics.Compute.Bytes()
+}
 
 // OnDisk reports whether an extent is kept on disk.
 func (p *Plan) OnDisk(id store.ID) bool {
@@ -242,10 +270,10 @@ func (p *Plan) kindBytes(part int, kind store.Kind) int64 {
 	return kind.Elems(p.Model.Parts[part].Layout.StateElems) * t.Bytes()
 }
 
-// hostOnly reports whether the part never visits the device: embedding tiles that are not also head tiles. The host
-// gathers the rows that a step needs, which is less traffic than the table.
+// hostOnly reports whether the part never visits the device: tiles that are looked up and are not also head tiles. The
+// host gathers the rows that a step needs, which is less traffic than the table.
 func (p *Plan) hostOnly(part int) bool {
-	return p.Model.Parts[part].Kind == model.Embed && !p.Model.Tied
+	return p.Model.Parts[part].Kind.LookedUp() && !p.Tied(part)
 }
 
 // Tied reports whether the part is a tile that both the embedding and the head use: its fp32 gradient stays until the

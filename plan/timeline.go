@@ -30,7 +30,7 @@ var legend = []struct {
 	{'B', "backward with recompute", []string{"reopen", "backward"}},
 	{'H', "head", []string{"head-"}},
 	{'W', "weights", []string{"fetch", "fetch-state", "write-back"}},
-	{'x', "layer inputs", []string{"load", "save", "drain-input", "load-input"}},
+	{'x', "layer inputs", []string{"load", "save", "drain-input", "load-input", "load-side", "drain-side"}},
 	{'a', "kept activations", []string{"save-kept", "load-kept"}},
 	{'G', "gradients", []string{"drain", "drain-sum"}},
 	{'g', "clear and round gradients", []string{"zero-grad", "round"}},

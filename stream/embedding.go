@@ -4,16 +4,19 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
 )
 
-// The embedding is looked up and summed on the host: rows of the step's tokens are less traffic than the table.
+// Tables with a row for each token, such as the embedding, are looked up and summed on the host: rows of the step's
+// tokens are less traffic than the table.
 
-// lookup looks up the rows of the embedding that the step needs, a piece of the table at a time.
+// lookup looks up the rows of a table that the step needs, a piece of it at a time.
 func (r *execution) lookup(s device.Stream, op *plan.Op) error {
-	for _, p := range r.Plan.Model.EmbedTiles {
+	table := r.Plan.LookupOf(op)
+	for _, p := range table.Tiles {
 		id := store.ID{Part: p, Kind: store.Weights}
 		for off, n := range r.specs[id].Pieces() {
 			l, err := r.borrow(updates, id, off, n, store.Read)
@@ -21,9 +24,9 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 				return err
 			}
 			first, rows := r.rowsOf(p, off, n, r.types[id.Kind])
-			table := device.NewMat(r.onHost[l.Region].Slice(l.Off, l.Len), r.types[id.Kind], rows, r.Plan.Model.Hidden)
+			piece := device.NewMat(r.onHost[l.Region].Slice(l.Off, l.Len), r.types[id.Kind], rows, table.Cols)
 			for m, x := range op.Writes {
-				s.Gather(r.hostRows(x).RowRange(0, r.passRows), table, r.hostIDs(m), first)
+				s.Gather(r.hostRows(x).RowRange(0, r.passRows), piece, r.hostIDs(m), first)
 			}
 			if err := s.Sync(); err != nil {
 				return err
@@ -33,7 +36,7 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 	}
 	scaled := false
 	for _, x := range op.Writes {
-		scaled = r.scaleRows(s, r.hostRows(x).RowRange(0, r.passRows))
+		scaled = scaleRows(s, table, r.hostRows(x).RowRange(0, r.passRows))
 	}
 	if !scaled {
 		return nil
@@ -41,9 +44,9 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 	return s.Sync()
 }
 
-// scaleRows makes rows of the table the embedding's output. It reports whether they are others.
-func (r *execution) scaleRows(s device.Stream, y device.Mat) bool {
-	by := r.Plan.Model.EmbedScale(y.DType)
+// scaleRows makes rows of the table what is looked up. It reports whether they are others.
+func scaleRows(s device.Stream, table *model.Lookup, y device.Mat) bool {
+	by := table.Scale(y.DType)
 	if by != 1 {
 		s.Scale(y, y, by)
 	}
@@ -54,20 +57,21 @@ func (r *execution) scaleRows(s device.Stream, y device.Mat) bool {
 // updated later, to the same bits. The other state of the rows is copied to buffers of its own, for some rows at a
 // time.
 func (r *execution) lookupAhead(s device.Stream, op *plan.Op) error {
-	most := int(r.Plan.AheadElems()) / r.Plan.Model.Hidden
-	tables := make([][store.Kinds]device.Mem, len(r.Plan.Model.EmbedTiles))
+	table := r.Plan.LookupOf(op)
+	most := r.Plan.AheadRows(table)
+	tiles := make([][store.Kinds]device.Mem, len(table.Tiles))
 	for kind, t := range r.types {
 		k := store.Kind(kind)
 		if t == tensor.Invalid {
 			continue
 		}
-		for i, p := range r.Plan.Model.EmbedTiles {
+		for i, p := range table.Tiles {
 			id := store.ID{Part: p, Kind: k}
 			l, err := r.borrow(updates, id, 0, r.specs[id].Bytes, store.Read)
 			if err != nil {
 				return err
 			}
-			tables[i][kind] = r.onHost[l.Region].Slice(l.Off, l.Len)
+			tiles[i][kind] = r.onHost[l.Region].Slice(l.Off, l.Len)
 		}
 	}
 	for m, x := range op.Writes {
@@ -76,34 +80,34 @@ func (r *execution) lookupAhead(s device.Stream, op *plan.Op) error {
 			n := min(most, y.Rows-first)
 			ids, to := r.hostIDs(m).Slice(4*int64(first), 4*int64(n)), r.host.Ahead
 			to[store.Weights] = y.RowRange(first, n).Mem
-			r.updateRows(s, to, tables, ids, n, r.host.AheadBad)
-			r.scaleRows(s, y.RowRange(first, n))
+			r.updateRows(s, table, to, tiles, ids, n)
+			scaleRows(s, table, y.RowRange(first, n))
 		}
 	}
 	return s.Sync()
 }
 
-// updateRows copies n rows of the embedding, of all kinds, from its tiles and updates the copies.
-func (r *execution) updateRows(s device.Stream, to [store.Kinds]device.Mem, tables [][store.Kinds]device.Mem,
-	ids device.Mem, n int, bad device.Mem) {
+// updateRows copies n rows of a table, of all kinds, from its tiles and updates the copies.
+func (r *execution) updateRows(s device.Stream, table *model.Lookup, to [store.Kinds]device.Mem,
+	tiles [][store.Kinds]device.Mem, ids device.Mem, n int) {
 	var of [store.Kinds]device.Mat
-	var table tensor.Placed
+	var field tensor.Placed
 	for kind, t := range r.types {
 		if t == tensor.Invalid {
 			continue
 		}
-		elems := store.Kind(kind).Elems(int64(n * r.Plan.Model.Hidden))
+		elems := store.Kind(kind).Elems(int64(n * table.Cols))
 		of[kind] = device.NewVec(to[kind], t, int(elems))
 		copies := asRows(of[kind].Mem, n)
-		for i, p := range r.Plan.Model.EmbedTiles {
+		for i, p := range table.Tiles {
 			part := &r.Plan.Model.Parts[p]
 			rows := part.Layout.Fields[0].Shape[0]
-			table = part.Layout.Fields[0]
-			from := tables[i][kind].Slice(0, copies.Len/int64(n)*int64(rows))
+			field = part.Layout.Fields[0]
+			from := tiles[i][kind].Slice(0, copies.Len/int64(n)*int64(rows))
 			s.Gather(copies, asRows(from, rows), ids, part.FirstRow)
 		}
 	}
-	r.updateRun(s, of, table.Decay, table.ParamGroup, bad)
+	r.updateRun(s, of, field.Decay, field.ParamGroup, r.host.AheadBad)
 }
 
 // asRows is memory as rows of numbers of two bytes, whatever they are, for a gather to copy.
@@ -114,9 +118,11 @@ func asRows(mem device.Mem, rows int) device.Mat {
 // rowsOf are the rows of the vocabulary in the n bytes at off of a tile; pieces end between rows, and padding is less
 // than a row.
 func (r *execution) rowsOf(part int, off, n int64, t tensor.DType) (first, rows int) {
-	p, hidden := &r.Plan.Model.Parts[part], int64(r.Plan.Model.Hidden)
-	first = int(off / t.Bytes() / hidden)
-	rows = min(int(n/t.Bytes()/hidden), p.Layout.Fields[0].Shape[0]-first)
+	p := &r.Plan.Model.Parts[part]
+	table := p.Layout.Fields[0].Shape
+	row := int64(table[1]) * t.Bytes()
+	first = int(off / row)
+	rows = min(int(n/row), table[0]-first)
 	return p.FirstRow + first, rows
 }
 
@@ -139,7 +145,7 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 		elems := n / t.Bytes()
 		stored := device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), t, int(elems))
 		first, rows := r.rowsOf(p, off, n, t)
-		if r.Plan.SumsTouchedRows() {
+		if r.Plan.SumsTouchedRows(p) {
 			r.sumTouched(s, op, stored, first, rows)
 		} else if err := r.sumRows(s, op, stored, off/t.Bytes(), first, rows); err != nil {
 			return err
@@ -166,10 +172,11 @@ func (r *execution) sumRows(s device.Stream, op *plan.Op, stored device.Mat, at 
 	if err != nil {
 		return err
 	}
-	table := device.NewMat(sum.Mem, tensor.F32, rows, r.Plan.Model.Hidden)
+	l := r.Plan.LookupOf(op)
+	table := device.NewMat(sum.Mem, tensor.F32, rows, l.Cols)
 	for m, dx := range op.Reads {
 		dx := r.hostRows(dx)
-		s.ScatterAdd(table, dx, r.hostIDs(m), first, r.Plan.Model.EmbedScale(dx.DType))
+		s.ScatterAdd(table, dx, r.hostIDs(m), first, l.Scale(dx.DType))
 	}
 	if sum.Mem != stored.Mem {
 		s.Cast(stored, sum)
@@ -180,22 +187,22 @@ func (r *execution) sumRows(s device.Stream, op *plan.Op, stored device.Mat, at 
 // sumTouched does the same by way of the rows of the step's tokens alone: they are summed and rounded, as many at a
 // time as there is room for, to the same bits, and put in their places among zeros.
 func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, first, rows int) {
-	hidden, perMicro := r.Plan.Model.Hidden, 4*int64(r.Plan.Numerics.Positions())
+	l, perMicro := r.Plan.LookupOf(op), 4*int64(r.Plan.Numerics.Positions())
 	numbers, room := r.host.Numbers, r.host.Touched
 	ofTokens := r.host.OfTokens.Slice(4*int64(first), 4*int64(rows))
-	most := int(room.Len) / hidden / 6
-	table := device.NewMat(stored.Mem, tensor.BF16, rows, hidden)
+	most := int(room.Len) / l.Cols / 6
+	table := device.NewMat(stored.Mem, tensor.BF16, rows, l.Cols)
 	s.Zero(stored.Mem)
 	from, _ := slices.BinarySearch(r.touched, int32(first))
 	end, _ := slices.BinarySearch(r.touched, int32(first+rows))
 	for ; from < end; from += most {
 		n := min(most, end-from)
-		sum := device.NewMat(room, tensor.F32, n, hidden)
-		rounded := device.NewMat(room.Slice(sum.Len, 2*int64(n*hidden)), tensor.BF16, n, hidden)
+		sum := device.NewMat(room, tensor.F32, n, l.Cols)
+		rounded := device.NewMat(room.Slice(sum.Len, 2*int64(n*l.Cols)), tensor.BF16, n, l.Cols)
 		s.Zero(sum.Mem)
 		for m, dx := range op.Reads {
 			dx := r.hostRows(dx)
-			s.ScatterAdd(sum, dx, numbers.Slice(int64(m)*perMicro, perMicro), from, r.Plan.Model.EmbedScale(dx.DType))
+			s.ScatterAdd(sum, dx, numbers.Slice(int64(m)*perMicro, perMicro), from, l.Scale(dx.DType))
 		}
 		s.Cast(rounded, sum)
 		s.Gather(table, rounded, ofTokens, from)

@@ -54,6 +54,11 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 			return pinned.Inputs[o.Index-1][o.Micro], nil
 		}
 		return r.rows(o).Mem, nil
+	case plan.Side, plan.SideGrad:
+		if o.At == plan.Host {
+			return pinned.Sides[o.Index][o.Micro], nil
+		}
+		return r.rows(o).Mem, nil
 	case plan.Kept:
 		onHost := pinned.Activations[o.Index-1][o.Micro]
 		if o.At == plan.Host {
@@ -86,10 +91,14 @@ func inStore(o plan.Operand) bool {
 	return o.At == plan.Host && (o.What == plan.Stored || o.What == plan.Rounded || o.What == plan.Gradient)
 }
 
-// rows is x or dx of a micro-batch on the device: [T, Hidden].
+// rows is x or dx of a micro-batch on the device, [T, Hidden], or rows of a side, or of its gradient.
 func (r *execution) rows(o plan.Operand) device.Mat {
 	b := r.ranks[o.Rank].buffers
 	switch {
+	case o.What == plan.Side:
+		return b.Sides[o.Index][o.Micro]
+	case o.What == plan.SideGrad:
+		return b.SideGrads[o.Index][o.Micro]
 	case o.Slot >= 0:
 		return b.Shared[o.Slot]
 	case o.What == plan.InputGrad:
@@ -100,13 +109,34 @@ func (r *execution) rows(o plan.Operand) device.Mat {
 	return b.Working[o.Index%2][o.Micro]
 }
 
-// hostRows is x or dx of a micro-batch as the host's lane sees it.
+// hostRows is x or dx of a micro-batch, or rows of a side or of its gradient, where the operand has them: as the host's
+// lane sees them.
 func (r *execution) hostRows(o plan.Operand) device.Mat {
 	if o.At != plan.Host {
 		return r.rows(o)
 	}
 	n := &r.Plan.Numerics
+	if o.What == plan.Side || o.What == plan.SideGrad {
+		return device.NewMat(r.host.Sides[o.Index][o.Micro], n.Compute, n.Positions(), r.Plan.Model.Sides[o.Index].Cols)
+	}
 	return device.NewMat(r.host.Inputs[o.Index-1][o.Micro], n.Compute, n.Positions(), r.Plan.Model.Hidden)
+}
+
+// sides are the rows of a block's sides for a micro-batch: of a sliced one those columns that are the block's.
+func (r *execution) sides(op *plan.Op) (all []nn.SideRows) {
+	m, here := r.Plan.Model, r.ranks[op.Rank].buffers
+	for _, s := range m.Blocks[op.Layer-1].Sides() {
+		rows := nn.SideRows{Value: here.Sides[s.Number][op.Micro]}
+		if op.Visit.To == nn.Backward {
+			rows.Grad = here.SideGrads[s.Number][op.Micro]
+			rows.Fresh = s.Sliced || op.Layer == m.Sides[s.Number].Last
+		}
+		if s.Sliced && !s.Makes {
+			rows = rows.Columns((op.Layer-1)*s.Cols, s.Cols)
+		}
+		all = append(all, rows)
+	}
+	return all
 }
 
 // result is the memory to which the device writes a result of the step.

@@ -33,7 +33,7 @@ func (e *Engine) putTokens(b *Batch) error {
 		}
 		e.Plan.Model.Rotary().Place(here.Positions, here.DocStart, here.DocEnd, e.Plan.LongestDocument())
 	}
-	if e.Plan.SumsTouchedRows() {
+	if e.Plan.NumbersTokens() {
 		e.orderTokens(b)
 	}
 	return nil

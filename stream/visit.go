@@ -100,6 +100,9 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 			}
 		}
 	}
+	if (op.Visit.Reads | op.Visit.Writes).Has(nn.Sides) {
+		a.Sides = r.sides(op)
+	}
 	if r.passRows < r.Plan.Numerics.Positions() {
 		a.First(r.passRows)
 	}
