@@ -108,6 +108,10 @@ type Info struct {
 	// is no limit. The driver has no scratch for more, or no kernels.
 	MaxDeltaDim int
 
+	// MaxDeltaHeads is the most heads that a gated delta net may have; 0: there is no limit. The driver has no scratch
+	// for a chunk of more.
+	MaxDeltaHeads int
+
 	// Workers is the number of threads that share one operation.
 	Workers int
 
@@ -155,10 +159,15 @@ var GPUMaxHeadDim = HeadDims{BF16: 512, Other: 256}
 // columns of a head at once.
 const GPUMaxDeltaDim = 128
 
+// GPUMaxDeltaHeads is Info.MaxDeltaHeads of a GPU: the gradient leaves two matrices of DeltaChunk rows and two of
+// values of each head of a chunk in a workspace of 32 MiB, in fp32.
+const GPUMaxDeltaHeads = 32 << 20 / (4 * DeltaChunk * (2*DeltaChunk + 2*GPUMaxDeltaDim))
+
 // GPU returns the Info that all GPUs share: of one that is open, and of one that a plan is made for.
 func GPU() Info {
 	return Info{PinnedDeviceBytesPerMiB: GPUPinnedDeviceBytesPerMiB, PinnedHostBytesPerMiB: GPUPinnedHostBytesPerMiB,
-		MaxExperts: GPUMaxExperts, MaxHeadDim: GPUMaxHeadDim, MaxDeltaDim: GPUMaxDeltaDim}
+		MaxExperts: GPUMaxExperts, MaxHeadDim: GPUMaxHeadDim, MaxDeltaDim: GPUMaxDeltaDim,
+		MaxDeltaHeads: GPUMaxDeltaHeads}
 }
 
 // Buffer is an allocation of one driver.

@@ -23,6 +23,8 @@ type Account struct {
 	Widest AttentionShape
 	// DeltaDim is the most columns of queries, keys and values of a head of a gated delta net; 0: nothing asks for one.
 	DeltaDim int
+	// DeltaHeads is the most heads of a gated delta net.
+	DeltaHeads int
 }
 
 // AttentionShape is the number of query heads and their width.
@@ -40,7 +42,7 @@ func (a Account) Plus(b Account) Account {
 		a.Widest = b.Widest
 	}
 	return Account{a.Products + b.Products, a.Attention + b.Attention, a.Ops + b.Ops, a.Traffic + b.Traffic, a.Widest,
-		max(a.DeltaDim, b.DeltaDim)}
+		max(a.DeltaDim, b.DeltaDim), max(a.DeltaHeads, b.DeltaHeads)}
 }
 
 // Shape is of the micro-batch that visits are measured with.
@@ -288,7 +290,7 @@ func (c *counter) DeltaGatesGrad(da, db, _, _, ddecay, dbeta, a, b, _, _ device.
 
 func (c *counter) GatedDelta(_, states, qkv, _, _ device.Mat, s device.DeltaSpec) {
 	c.moves(states)
-	c.DeltaDim = max(c.DeltaDim, s.KeyDim, s.ValueDim)
+	c.DeltaDim, c.DeltaHeads = max(c.DeltaDim, s.KeyDim, s.ValueDim), max(c.DeltaHeads, s.Heads)
 	forward, _ := s.FLOPs(qkv.Rows)
 	c.Account.Attention += forward
 }

@@ -49,9 +49,10 @@ func TestMeasureForward(t *testing.T) {
 // Accounts add up, and the wider attention stays.
 func TestAccountPlus(t *testing.T) {
 	a := nn.Account{Products: 1, Attention: 2, Ops: 3, Traffic: 4, Widest: nn.AttentionShape{Heads: 2, HeadDim: 8},
-		DeltaDim: 5}
+		DeltaDim: 5, DeltaHeads: 6}
 	b := nn.Account{Products: 10, Attention: 20, Ops: 30, Traffic: 40, Widest: nn.AttentionShape{Heads: 1, HeadDim: 15}}
-	want := nn.Account{Products: 11, Attention: 22, Ops: 33, Traffic: 44, Widest: a.Widest, DeltaDim: 5}
+	want := nn.Account{Products: 11, Attention: 22, Ops: 33, Traffic: 44, Widest: a.Widest, DeltaDim: 5,
+		DeltaHeads: 6}
 	if a.Plus(b) != want || b.Plus(a) != want {
 		t.Errorf("%+v and %+v, want %+v", a.Plus(b), b.Plus(a), want)
 	}

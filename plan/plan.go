@@ -189,12 +189,8 @@ func (r Request) check() error {
 			return err
 		}
 	}
-	if most := r.Device.MaxDeltaDim; most > 0 {
-		if blocks, _ := r.Model.ForwardAccount([]int{1}); blocks.DeltaDim > most {
-			return fmt.Errorf("linear_key_head_dim, linear_value_head_dim: the model has heads of %d columns in gated "+
-				"delta nets, and on %s they can have %d; choose a model with narrower ones", blocks.DeltaDim,
-				cmp.Or(r.Device.Name, "this device"), most)
-		}
+	if err := r.checkDelta(); err != nil {
+		return err
 	}
 	if most := r.Device.MaxExperts; most > 0 {
 		for layer, d := range r.Model.Blocks {
@@ -224,6 +220,25 @@ func (r Request) checkHeads(layer int, d *nn.Block) error {
 	}
 	return fmt.Errorf("head_dim: layer %d has heads of %d columns, and on %s they can have %d in %v; %s", layer,
 		columns, cmp.Or(r.Device.Name, "this device"), most, compute, remedy)
+}
+
+// checkDelta refuses gated delta nets with wider heads, or more of them, than the device has scratch for.
+func (r Request) checkDelta() error {
+	columns, heads := r.Device.MaxDeltaDim, r.Device.MaxDeltaHeads
+	if columns == 0 && heads == 0 {
+		return nil
+	}
+	blocks, _ := r.Model.ForwardAccount([]int{1})
+	name := cmp.Or(r.Device.Name, "this device")
+	if columns > 0 && blocks.DeltaDim > columns {
+		return fmt.Errorf("linear_key_head_dim, linear_value_head_dim: the model has heads of %d columns in gated "+
+			"delta nets, and on %s they can have %d; choose a model with narrower ones", blocks.DeltaDim, name, columns)
+	}
+	if heads > 0 && blocks.DeltaHeads > heads {
+		return fmt.Errorf("linear_num_value_heads: the model has gated delta nets of %d heads, and on %s they can "+
+			"have %d; set device to cpu", blocks.DeltaHeads, name, heads)
+	}
+	return nil
 }
 
 // CanContinue reports whether passes over a model can continue those before them: whether all its blocks keep what that

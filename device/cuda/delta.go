@@ -24,10 +24,10 @@ func (s *Stream) delta(qkv, decay, beta device.Mat, spec device.DeltaSpec, colum
 	f func(d deltaCall) error) error {
 	chunks, _ := spec.States(qkv.Rows)
 	each := device.DeltaChunk * (2*device.DeltaChunk + columns)
-	most := workspaceBytes / (4 * each * spec.Heads)
-	if most == 0 {
-		return fmt.Errorf("%d heads: the kernels take at most %d", spec.Heads, workspaceBytes/(4*each))
+	if spec.Heads > device.GPUMaxDeltaHeads {
+		return fmt.Errorf("%d heads: the workspace has room for %d", spec.Heads, device.GPUMaxDeltaHeads)
 	}
+	most := workspaceBytes / (4 * each * spec.Heads)
 	return s.device.workspace.lend(s, func(w driver.DevicePtr) error {
 		for done := 0; done < chunks; done += most {
 			d := deltaCall{s, spec, qkv, decay, beta, at(w), chunks, done, min(most, chunks-done), each}
