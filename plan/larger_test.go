@@ -20,16 +20,18 @@ func TestLargerBatchIsRight(t *testing.T) {
 		rows           int
 		short          bool // of host memory
 		recompute      bool // fewer placements are tried
+		moments        optim.Moments
 		want           bool
 	}
 	cases := []advised{
-		{"qwen2.5-7b", "rtx3090-pc-24gb-128gb", 1, false, true, true},
-		{"qwen2.5-7b", "rtx3090-pc-24gb-128gb", 1, true, true, false},
-		{"qwen2.5-7b", "rtx3090-pc-24gb-128gb", 8, false, true, false},
+		{"qwen2.5-7b", "rtx3090-pc-24gb-128gb", 1, false, true, optim.MomentsF32, true},
+		{"qwen2.5-7b", "rtx3090-pc-24gb-128gb", 1, false, true, optim.Dynamic8, true},
+		{"qwen2.5-7b", "rtx3090-pc-24gb-128gb", 1, true, true, optim.MomentsF32, false},
+		{"qwen2.5-7b", "rtx3090-pc-24gb-128gb", 8, false, true, optim.MomentsF32, false},
 	}
 	if !testing.Short() {
-		cases = append(cases, advised{"gpt-oss-20b", "h200-1.5tb", 4, false, true, true},
-			advised{"qwen2.5-7b", "rtx3090-pc-24gb-128gb", 1, false, false, true})
+		cases = append(cases, advised{"gpt-oss-20b", "h200-1.5tb", 4, false, true, optim.MomentsF32, true},
+			advised{"qwen2.5-7b", "rtx3090-pc-24gb-128gb", 1, false, false, optim.MomentsF32, true})
 	}
 	for _, c := range cases {
 		text, err := plan.Shape(c.shape)
@@ -49,7 +51,8 @@ func TestLargerBatchIsRight(t *testing.T) {
 			t.Fatal(err)
 		}
 		const length = 4096
-		request := on.Request(m, plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: length})
+		request := on.Request(m, plan.Numerics{Compute: tensor.BF16, Master: optim.Split, Moments: c.moments,
+			SequenceLen: length})
 		request.RecomputeAll, request.DiskBytes = c.recompute, 0
 		request.HostUpdates = c.short // else some state may leave for the device
 		planOf := func(tokens int) *plan.Plan {
