@@ -28,6 +28,12 @@ func (c cost) times(n int) cost {
 	return cost{c.flops * m, c.attention * m, c.ops * m, c.element * m, c.up * m, c.down * m, c.adamw * m, c.host * m, c.read * m, c.written * m}
 }
 
+// plus returns the cost of both.
+func (c cost) plus(d cost) cost {
+	return cost{c.flops + d.flops, c.attention + d.attention, c.ops + d.ops, c.element + d.element, c.up + d.up,
+		c.down + d.down, c.adamw + d.adamw, c.host + d.host, c.read + d.read, c.written + d.written}
+}
+
 // seconds is the time that bytes take at a rate; none at a rate that is not known.
 func seconds(bytes int64, perSec float64) float64 {
 	if perSec == 0 {

@@ -153,3 +153,30 @@ func TestGateAndUpTravel(t *testing.T) {
 		t.Errorf("a step takes %.3g s, with little room %.3g s", fast.StepSeconds, slow.StepSeconds)
 	}
 }
+
+// One by one, each micro-batch costs what it does: the first one finds gradients that hold nothing, the others add.
+func TestEachMicroBatchCosts(t *testing.T) {
+	const micros = 3
+	r := named(t, "qwen3-4b", "rtx4090-pc-256gb", Numerics{SequenceLen: 128, MicroBatch: 1, MicroBatches: micros,
+		HeadChunk: 128})
+	p, err := (&chooser{Request: r, ctx: context.Background()}).feasible()
+	if err != nil {
+		t.Fatal(err)
+	}
+	each, grouped := p.costs(), groupMicros(micros, micros).costs(p)
+	element := map[int]int64{} // of backward visits, by micro-batch
+	ops := p.Schedule(Steady).Ops
+	for i := range ops {
+		op := &ops[i]
+		if got, want := grouped(op), each(op); got != want {
+			t.Errorf("%s costs %+v, and in a group of its own %+v", op.Name(), want, got)
+		}
+		if op.Do == DoVisit && op.Micro != none && op.Visit.Writes.Has(nn.Grads) {
+			element[op.Micro] += each(op).element
+		}
+	}
+	if element[1] != element[2] || element[0] >= element[1] {
+		t.Errorf("backward visits of micro-batches move %d bytes: the first should move the least, the others the same",
+			element)
+	}
+}

@@ -96,7 +96,8 @@ func groupMicros(micros, atOnce int) microGroups {
 	return microGroups{count, size, micros - (count-1)*size}
 }
 
-// costs tells what each operation of a schedule of groups costs, as Plan.costs does of micro-batches.
+// costs tells what each operation of a schedule of groups costs, as Plan.costs does of micro-batches. The first
+// micro-batch of a step adds to gradients that hold nothing yet; the others cost the same.
 func (g microGroups) costs(p *Plan) func(op *Op) cost {
 	one := p.costs()
 	type key struct {
@@ -106,7 +107,8 @@ func (g microGroups) costs(p *Plan) func(op *Op) cost {
 		to    What
 		index int
 	}
-	known := map[key]cost{}
+	type costs struct{ first, other cost }
+	known := map[key]costs{}
 	return func(op *Op) cost {
 		if op.Micro == none {
 			return one(op) // there is no other one
@@ -117,13 +119,21 @@ func (g microGroups) costs(p *Plan) func(op *Op) cost {
 		}
 		c, ok := known[k]
 		if !ok {
-			c = one(op)
+			at := *op
+			at.Micro = 0
+			c.first = one(&at)
+			at.Micro = 1
+			c.other = one(&at)
 			known[k] = c
 		}
+		size := g.size
 		if op.Micro == g.count-1 {
-			return c.times(g.last)
+			size = g.last
 		}
-		return c.times(g.size)
+		if op.Micro == 0 {
+			return c.first.plus(c.other.times(size - 1))
+		}
+		return c.other.times(size)
 	}
 }
 
