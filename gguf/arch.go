@@ -15,6 +15,7 @@ type architecture struct {
 	name string // "qwen3moe"
 	// dense and mixture are the model_type of a file without experts and of one with them; "": there is no such file.
 	dense, mixture string
+	layerNorm      string                 // the key in config.json of the number of layer norms; "": norms are others
 	inner          string                 // the key that has the width of an expert
 	typeOf         func(m *stated) string // the model_type of a dense file, where that depends on the file; nil: dense
 	keys           []string               // metadata that it has in addition to knownKeys
@@ -52,11 +53,25 @@ var architectures = slices.Concat([]*architecture{
 		refuse: refuseGPTOSS, write: writeGPTOSS, read: readGPTOSS, config: configGPTOSS},
 	{name: "glm4moe", mixture: "glm4_moe", inner: expertInner, keys: glmKeys, partlyRotated: true, special: glmSpecial,
 		refuse: refuseGLM, write: writeGLM, read: readGLM, config: configGLM},
-}, denseArchitectures, gemmaArchitectures, vlArchitectures, deltaArchitectures)
+}, denseArchitectures, layerNormArchitectures, gemmaArchitectures, vlArchitectures, deltaArchitectures)
 
 const expertInner = "expert_feed_forward_length"
 
 var llama3Scaling = []nn.RopeKind{nn.RopeLlama3}
+
+// The number that keeps norms finite, of root-mean-square norms and of layer norms.
+const (
+	epsRMS   = "attention.layer_norm_rms_epsilon"
+	epsLayer = "attention.layer_norm_epsilon"
+)
+
+// eps is the key in files of the number that keeps norms finite.
+func (a *architecture) eps() string {
+	if a.layerNorm != "" {
+		return epsLayer
+	}
+	return epsRMS
+}
 
 // architectureOf finds an architecture by its name; nil if it is not known.
 func architectureOf(name string) *architecture {

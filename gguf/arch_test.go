@@ -570,6 +570,13 @@ func TestDenseRefuses(t *testing.T) {
 		`"model_type": "gemma3_text", "num_hidden_layers": 62, ` + gemmaKeysOfTest: nil,
 		`"model_type": "gemma3_text", "num_hidden_layers": 62, "head_dim": 6, "query_pre_attn_scalar": 6`: {
 			"query_pre_attn_scalar", "is 4", "use"},
+		`"model_type": "cohere"`:                               nil,
+		`"model_type": "cohere", "tie_word_embeddings": false`: {"tie_word_embeddings", "command-r", "use"},
+		`"model_type": "cohere", "attention_bias": true`:       {"attention_bias", "command-r", "use"},
+		`"model_type": "cohere", "head_dim": 6`:                {"head_dim", "command-r", "use"},
+		`"model_type": "cohere", "num_hidden_layers": 64`:      {"num_hidden_layers", "64 layers", "use"},
+		`"model_type": "cohere2", "num_hidden_layers": 64`:     nil,
+		`"model_type": "cohere2", "sliding_window": null`:      {"sliding_window", "cohere2", "use"},
 		`"model_type": "ministral3", "rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1,
 			"original_max_position_embeddings": 64}`: {"rope_parameters", "with yarn only", "use"},
 	} {

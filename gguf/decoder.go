@@ -14,7 +14,7 @@ import (
 type decoder struct {
 	*model.Model
 	arch *architecture
-	// of the first block that is rotated and has no window, or else of the first one that has attention
+	// of the first block that is rotated and has no window, or else of the first that is rotated, or has attention
 	nn.Attention
 	window  int                // the smallest sliding window of blocks; 0: none has one
 	sliding nn.RopeFrequencies // of blocks with a window
@@ -67,13 +67,22 @@ func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
 
 // mixers finds what stands for the attention of all blocks.
 func (m *decoder) mixers() {
-	sees := func(a nn.Attention) bool { return a.Window == 0 && a.Rope != (nn.RopeFrequencies{}) }
+	// One without a window stands for more than one with it, and one that is rotated for more than one that is not.
+	rank := func(a nn.Attention) (n int) {
+		if a.Rope != (nn.RopeFrequencies{}) {
+			n = 1
+			if a.Window == 0 {
+				n = 2
+			}
+		}
+		return n
+	}
 	for _, b := range m.Blocks {
 		a, ok := b.Mixer.(nn.Attention)
 		if !ok {
 			continue
 		}
-		if m.Heads == 0 || sees(a) && !sees(m.Attention) {
+		if m.Heads == 0 || rank(a) > rank(m.Attention) {
 			m.Attention = a
 		}
 		if a.Window > 0 && (m.window == 0 || a.Window < m.window) {
@@ -108,7 +117,7 @@ func (m *decoder) metadata() []metaEntry {
 	size("attention.head_count", m.Heads)
 	size("attention.head_count_kv", m.KVHeads)
 	add("rope.freq_base", float32(m.Rope.Theta))
-	add("attention.layer_norm_rms_epsilon", m.Head.Norm.Eps)
+	add(m.arch.eps(), m.Head.Norm.Eps)
 	if m.HeadDim*m.Heads != m.Hidden || decoderKeys(m.config).Has("head_dim") {
 		size("attention.key_length", m.HeadDim)
 		size("attention.value_length", m.HeadDim)

@@ -137,6 +137,13 @@ var exportFamilies = []exportFamily{
 	{"qwen3_next", "qwen3next", "qwen2", "qwen2", deltaConfig(map[string]any{"model_type": "qwen3_next",
 		"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
 		"linear_num_value_heads": 6}), 0},
+	{"cohere", "command-r", "smollm", "smollm2", map[string]any{"model_type": "cohere", "logit_scale": 0.25,
+		"layer_norm_eps": 2e-5, "num_hidden_layers": 2}, 0},
+	{"cohere2", "cohere2", "gpt-2", "gpt2", map[string]any{"model_type": "cohere2", "sliding_window": 16,
+		"layer_norm_eps": 1e-5, "num_hidden_layers": 4, "hidden_size": 128}, 0},
+	{"cohere2 pattern", "cohere2", "gpt-2", "gpt2", map[string]any{"model_type": "cohere2", "sliding_window": 16,
+		"num_hidden_layers": 2, "layer_norm_eps": 1e-5, "hidden_size": 128,
+		"layer_types": []string{"full_attention", "sliding_attention"}}, 0},
 	{"llama SentencePiece", "llama", "default", "llama2", map[string]any{"model_type": "llama",
 		"num_hidden_layers": 1}, 0},
 }
@@ -183,6 +190,9 @@ func writeRandomModel(t *testing.T, keys map[string]any, tokens string) (dir str
 		config = map[string]any{}
 	}
 	maps.Copy(config, keys)
+	if config["layer_norm_eps"] != nil {
+		delete(config, "rms_norm_eps")
+	}
 	doc, err := json.Marshal(config)
 	if err != nil {
 		t.Fatal(err)
@@ -670,7 +680,7 @@ func TestExportRefuses(t *testing.T) {
 	another.Architecture = ""
 	_, err = Export(context.Background(), filepath.Join(t.TempDir(), "x.gguf"), dir, &another, fields, bf16)
 	wantOneLine(t, err, "model_type", "llama, mistral, qwen2, qwen3, qwen3_moe, qwen3_5,",
-		"gemma3 and glm4_moe", "use")
+		"cohere2 and glm4_moe", "use")
 	there := filepath.Join(t.TempDir(), "there.gguf")
 	if err := os.WriteFile(there, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)

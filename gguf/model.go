@@ -44,7 +44,7 @@ var jsonNull = json.RawMessage("null")
 // knownKeys are the metadata keys of an architecture that are understood, or that say nothing new.
 var knownKeys = []string{
 	"block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count",
-	"attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
+	"attention.head_count_kv", "attention.key_length", "attention.value_length", epsRMS,
 	"rope.freq_base", "rope.dimension_count", scalingType, scalingFactor, scalingOriginal, scalingAttn, yarnAttn,
 	yarnFast, yarnSlow, "rope.scaling.finetuned", "tensor_data_layout",
 }
@@ -91,12 +91,12 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	if err := g.headDim(m); err != nil {
 		return nil, err
 	}
-	eps, ok, err := g.float(arch + ".attention.layer_norm_rms_epsilon")
+	eps, ok, err := g.float(arch + "." + m.arch.eps())
 	if err != nil {
 		return nil, err
 	}
 	if !ok || eps <= 0 {
-		return nil, fmt.Errorf("metadata %s.attention.layer_norm_rms_epsilon is missing or not positive", arch)
+		return nil, fmt.Errorf("metadata %s.%s is missing or not positive", arch, m.arch.eps())
 	}
 	theta, ok, err := g.float(arch + ".rope.freq_base")
 	if err != nil {
@@ -323,6 +323,10 @@ func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
 	if m.intermediate == 0 {
 		delete(c, "intermediate_size")
 	}
+	if key := m.arch.layerNorm; key != "" {
+		delete(c, "rms_norm_eps")
+		c[key] = m.eps
+	}
 	maps.Copy(c, m.also)
 	for key, value := range m.arch.config(m) {
 		if c[key] = value; value == nil {
@@ -341,7 +345,7 @@ var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "Mixtral
 	"olmo3": "Olmo3ForCausalLM", "exaone4": "Exaone4ForCausalLM", "granite": "GraniteForCausalLM",
 	"mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM",
 	"qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
-	"qwen3_next": "Qwen3NextForCausalLM"}
+	"qwen3_next": "Qwen3NextForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM"}
 
 // generationConfig is generation_config.json.
 func (t *tokens) generationConfig() ([]byte, error) {

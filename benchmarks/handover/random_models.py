@@ -123,6 +123,10 @@ FAMILIES = {
             "moe_intermediate_size": 128, "shared_expert_intermediate_size": 256, "linear_num_value_heads": 6}),
     "qwen3_next": ("qwen2", {**DELTA, "model_type": "qwen3_next", "num_experts": 5, "num_experts_per_tok": 2,
             "moe_intermediate_size": 128, "shared_expert_intermediate_size": 256, "norm_topk_prob": True}),
+    "cohere": ("smollm2", {"model_type": "cohere", "logit_scale": 0.25, "layer_norm_eps": 1e-5, "rms_norm_eps": None,
+            "tie_word_embeddings": True}),
+    "cohere2": ("gpt2", {"model_type": "cohere2", "logit_scale": 2.0, "layer_norm_eps": 1e-5, "rms_norm_eps": None,
+            "sliding_window": 16, "num_hidden_layers": 5, "rotary_pct": 1.0, "tie_word_embeddings": True}),
     "olmo2, yarn": ("gpt2", {"model_type": "olmo2", "attention_bias": False, "rope_scaling": YARN}),
 }
 MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe", "qwen3_vl_moe", "qwen3_5_moe", "qwen3_next")
@@ -137,7 +141,7 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "
         "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration", "olmo3": "Olmo3ForCausalLM",
         "exaone4": "Exaone4ForCausalLM", "qwen3_5": "Qwen3_5ForConditionalGeneration",
         "qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
-        "qwen3_next": "Qwen3NextForCausalLM"}
+        "qwen3_next": "Qwen3NextForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM"}
 # Models that see images: what the names of the decoder's tensors begin with, what that of the head begins with, and
 # the model_type of the decoder's configuration.
 NESTED = {"gemma3": ("language_model.model.", "language_model.", "gemma3_text"),
@@ -149,7 +153,8 @@ NESTED = {"gemma3": ("language_model.model.", "language_model.", "gemma3_text"),
 DELTAS = ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_next")
 QK_NORMED = ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "exaone4", "gemma3", "gemma3_text", *DELTAS)
 GEMMAS = ("gemma2", "gemma3", "gemma3_text")
-NORMS = {"glm4": ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"),
+NORMS = {"cohere": ("input_layernorm",), "cohere2": ("input_layernorm",),
+        "glm4": ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"),
         **{kind: ("post_attention_layernorm", "post_feedforward_layernorm") for kind in ("olmo2", "olmo3", "exaone4")},
         **{kind: ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
         "post_feedforward_layernorm") for kind in ("gemma2", "gemma3", "gemma3_text")}}
