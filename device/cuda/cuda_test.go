@@ -18,7 +18,8 @@ func TestConformance(t *testing.T) {
 	}
 	t.Parallel()
 	suite := func(p products, align int, only ...string) devicetest.Suite {
-		return devicetest.Suite{Open: func() device.Device { return open(t, standin.Options{}, p) }, Fail: fail, Align: align, Only: only}
+		return devicetest.Suite{Open: func() device.Device { return open(t, standin.Options{}, p) }, Fail: fail,
+			Align: align, Brief: true, Only: only}
 	}
 	t.Run("own products", suite(ownProducts, 0).Run)
 	// The kernels that aligned operands reach, and the library, which takes no others.

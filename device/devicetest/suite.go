@@ -45,6 +45,9 @@ type Suite struct {
 	// an engine do. 0: they begin wherever their elements may. With it, shapes of real models come as well: sizes that
 	// are round, heads of 64, 128 and 256 columns.
 	Align int
+	// Brief has the widths of experts' products take turns, each routing with one of two: for a device that is
+	// interpreted.
+	Brief bool
 	// Fail makes the stream fail with err in its order, as an operation would. nil: the driver has no such hook.
 	Fail func(s device.Stream, err error)
 	// MostFailures bounds the cases of a test that fail before it ends; 0: one. More tell more where a run is rare.
