@@ -14,11 +14,12 @@ RACE_PACKAGES = $(addprefix ./,$(RACE))
 # Tests of train that run what its other tests run, in many runs: minutes under the race detector, for no goroutine that
 # those do not have. make test runs them.
 RACE_REPEATS = TestAdviceOnAResume TestAnEndedRunIsMadeLonger TestAnyOrderResumes TestBestIsOfTheSameData \
-	TestConstantsMove TestDamageSinceAChangeOfData TestEpochsAreRoundedUp TestFilesOfARunAreNotLinks \
-	TestLossOfConversations TestPartOfTheOutputDirectoryIsLost TestPatience TestPatienceAtTheEnd \
+	TestConstantsMove TestDamageSinceAChangeOfData TestDirectoriesAreNotOpenToAll TestDocumentsArePlanned \
+	TestEpochsAreRoundedUp TestFilesOfARunAreNotLinks TestLinksInARunLeadNowhere TestLossOfConversations \
+	TestPartOfTheOutputDirectoryIsLost TestPatience TestPatienceAtTheEnd \
 	TestPatienceInterruptedEvaluation TestPatienceRaisedAndLowered TestPlanForLessMemoryThanItTakes \
-	TestResumeOnAnotherDevice TestResumeOnConversations TestResumeRefuses TestResumeWith \
-	TestSizesSurviveAKill TestTrainedCheckpoints TestWeeksOfAnOperator \
+	TestRecordBeforeTraining TestResumeOnAnotherDevice TestResumeOnConversations TestResumeRefuses TestResumeWith \
+	TestSizesSurviveAKill TestTakenOutputDirectory TestTrainedCheckpoints TestWeeksOfAnOperator \
 	TestWrittenBytesAgreeWithTheKernel
 space := $(subst ,, )
 
