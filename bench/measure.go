@@ -188,7 +188,7 @@ func Measure(ctx context.Context, env *train.Env, o Options) (r *Result, err err
 		return nil, err
 	}
 	defer dev.Close()
-	b := &benchmark{Options: o, env: env, dev: dev, info: dev.Computes.Info(), model: m}
+	b := &benchmark{Options: o, env: env, dev: dev, info: dev.Info(), model: m}
 	if o.TracePath != "" { // made now, so that a long benchmark does not end in finding that it cannot be
 		if b.trace, err = vfs.CreateOutput(o.TracePath); err != nil {
 			return nil, fmt.Errorf("--trace: %w", err)
@@ -235,7 +235,7 @@ func (b *benchmark) out() console.Out {
 
 // makePlan plans the step that is measured.
 func (b *benchmark) makePlan(ctx context.Context, n plan.Numerics) error {
-	r, err := b.env.PlanRequest(b.model, n, b.info, b.Memory)
+	r, err := b.env.PlanRequest(b.model, n, b.info, len(b.dev.Computes), b.Memory)
 	if err != nil {
 		return err
 	}
@@ -298,7 +298,8 @@ func (b *benchmark) open(ctx context.Context) (*train.Session, error) {
 // measure runs the steps.
 func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, error) {
 	steady := b.plan.Schedule(plan.Steady)
-	s.Engine.Trace = trace.NewRecorder(len(steady.Ops) + 1) // all of a step, and the end of the one before
+	// All of a step, and the end of the one before.
+	s.Engine.Trace = trace.NewRecorder(b.plan.Ranks(), len(steady.Ops)+1)
 	bar := b.out().Bar("measuring steps")
 	defer bar.End()
 	var times, losses []float64
@@ -323,7 +324,7 @@ func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, err
 		}
 		bar.Set(int64(step), int64(b.Warmup+b.Steps))
 	}
-	lanes := s.Engine.Trace.TakeBusy()
+	lanes, _ := s.Engine.Trace.TakeBusy()
 	if s.Disk != nil {
 		lanes.Disk += (s.Disk.Traffic().Busy - busy).Seconds()
 	}

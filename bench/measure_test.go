@@ -226,7 +226,7 @@ func TestMeasureSaysWhatItPlannedBy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info := dev.Computes.Info()
+	info := dev.Info()
 	if err := dev.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestFillAlike(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	b := &benchmark{Options: o, env: env, dev: dev, info: dev.Computes.Info(), model: m}
+	b := &benchmark{Options: o, env: env, dev: dev, info: dev.Info(), model: m}
 	b.machine = probe.Rates(env.CacheDir, b.info, "")
 	if err := b.makePlan(context.Background(), n); err != nil {
 		t.Fatal(err)
@@ -325,7 +325,7 @@ func TestMeasurePassesItsContextToThePlan(t *testing.T) {
 	defer cancel()
 	env := newEnv(t)
 	open := env.Open
-	env.Open = func(name string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+	env.Open = func(name string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 		cancel() // devices are opened before the plan is made
 		return open(name, a)
 	}

@@ -29,9 +29,11 @@ func newEnv(t testing.TB) *train.Env {
 			t.Errorf("%d bytes of host memory are still reserved: %v", n, accounts.Usage())
 		}
 	})
-	return &train.Env{Accounts: accounts, Progress: io.Discard, Open: func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+	return &train.Env{Accounts: accounts, Progress: io.Discard, Open: func(_ string, a *hostmem.Accounts) (
+		[]device.Device, device.Device, error,
+	) {
 		d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
-		return d, d, err
+		return []device.Device{d}, d, err
 	}}
 }
 
@@ -88,8 +90,8 @@ func machineOf(t *testing.T, adamWBytesPerSec float64) string {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	m := probe.Guess(dev.Computes.Info())
-	m.Name, m.AdamWBytesPerSec = dev.Computes.Info().Name, adamWBytesPerSec
+	m := probe.Guess(dev.Info())
+	m.Name, m.AdamWBytesPerSec = dev.Info().Name, adamWBytesPerSec
 	dir := t.TempDir()
 	if err := plan.WriteMachine(filepath.Join(dir, probe.MachineFile), m); err != nil {
 		t.Fatal(err)

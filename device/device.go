@@ -69,6 +69,9 @@ type ProductTuner interface {
 	UseAlgorithms(lines []string) error
 }
 
+// MaxDevices bounds the devices that compute in a run.
+const MaxDevices = 64
+
 // Info describes a device: what it is and what it can do.
 type Info struct {
 	Name string // for people: "CPU (AMD EPYC, AVX-512 BF16, 2 threads)"

@@ -128,9 +128,9 @@ func (p *Plan) TokenLossesAt(m int) int64 {
 	return p.LoadsAt(p.blocks()) + int64(m)*((int64(p.Numerics.Positions())*tensor.F32.Bytes()+7)/8*8)
 }
 
-// buffers lays them out. groups, if given, learns the bytes by purpose; the arena then only counts, and what each
-// micro-batch has is taken once and counted as often as there are micro-batches.
-func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)) *Buffers {
+// buffers lays out those of a rank. groups, if given, learns the bytes by purpose; the arena then only counts, and what
+// each micro-batch has is taken once and counted as often as there are micro-batches.
+func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, bytes int64)) *Buffers {
 	b := &Buffers{}
 	last := a.Mark()
 	group := func(purpose string) {
@@ -139,6 +139,9 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		}
 		last = a.Mark()
 	}
+	// Whether a part or a block is on the rank, where it stays on one.
+	has := func(part int) bool { return p.rankOf(part, nn.Backward) == rank }
+	runs := func(block int) bool { return p.RankOf(1+block, nn.Backward) == rank }
 	num, t, m := p.Numerics, p.Numerics.Positions(), p.Numerics.MicroBatches
 	hidden := p.Model.Hidden
 	micros := func(take func()) {
@@ -170,7 +173,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 		}
 		group("weight slots")
 		for part := range p.Model.Parts {
-			if p.resident(part) {
+			if p.resident(part) && has(part) {
 				b.Own[part] = a.Take(p.weightBytes(part))
 			}
 		}
@@ -182,7 +185,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	var ring, stage int64
 	b.OwnG = make([]device.Mem, len(p.Model.Parts))
 	for part := range p.Model.Parts {
-		if p.hostOnly(part) || p.GradInExtent(part) || !p.Trained(part) {
+		if p.hostOnly(part) || p.GradInExtent(part) || !p.Trained(part) || !has(part) {
 			continue
 		}
 		if p.ownGrad(part) {
@@ -207,7 +210,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	group("gradients")
 	b.State = make([][store.Kinds]device.Mem, len(p.Model.Parts))
 	for part := range p.Model.Parts {
-		if !p.StateResident(part) {
+		if !p.StateResident(part) || !has(part) {
 			continue
 		}
 		for _, kind := range p.stateKinds() {
@@ -272,7 +275,7 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	group("between visits of groups")
 	b.Saved = make([][]device.Mat, p.blocks())
 	for i := range b.Saved {
-		if p.savedOnDevice(i) {
+		if p.savedOnDevice(i) && runs(i) {
 			b.Saved[i] = mats(num.Compute, t, hidden)
 		}
 	}
@@ -296,11 +299,15 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 			}
 			continue
 		}
-		micros(func() { b.Kept[i] = append(b.Kept[i], d.NewKept(a, num.Compute, t, p.Keep(i))) })
+		level := p.Keep(i)
+		if !runs(i) {
+			level = nn.KeepInput // nothing
+		}
+		micros(func() { b.Kept[i] = append(b.Kept[i], d.NewKept(a, num.Compute, t, level)) })
 	}
 	group("kept activations")
 
-	p.caches(a, b)
+	p.caches(a, b, runs)
 	group("caches")
 
 	if p.Outputs.LogitRows > 0 && !p.Bound() {
@@ -332,13 +339,13 @@ func (p *Plan) buffers(a *device.Arena, groups func(purpose string, bytes int64)
 	}
 	group("tables, tokens and results")
 
-	p.work(a, b, groups != nil)
+	p.work(a, b, rank, groups != nil)
 	group("work")
 	return b
 }
 
 // caches places what blocks keep from pass to pass.
-func (p *Plan) caches(a *device.Arena, b *Buffers) {
+func (p *Plan) caches(a *device.Arena, b *Buffers, runs func(block int) bool) {
 	var ring int64
 	for i := range p.Model.Blocks {
 		if p.cacheAt(i) == Host {
@@ -353,10 +360,10 @@ func (p *Plan) caches(a *device.Arena, b *Buffers) {
 	b.Caches = make([][]*nn.Cache, p.blocks())
 	for i, d := range p.Model.Blocks {
 		places := []*device.Arena{a}
-		switch p.cacheAt(i) {
-		case Absent:
+		switch at := p.cacheAt(i); {
+		case at == Absent, !runs(i):
 			places = nil
-		case Host:
+		case at == Host:
 			places = nil
 			for _, slot := range b.CacheRing {
 				places = append(places, device.NewArena(slot))
@@ -403,7 +410,7 @@ func (p *Plan) overlay(a *device.Arena, place func(block int)) {
 // work places the scratch of all visits in the same memory, since visits follow each other in the compute lane. The
 // head's rows of micro-batches are scratch too: blocks are done with theirs when the head begins, and begin again when
 // it is done. If it only counts, a block takes what one that is equal has taken.
-func (p *Plan) work(a *device.Arena, b *Buffers, counts bool) {
+func (p *Plan) work(a *device.Arena, b *Buffers, rank int, counts bool) {
 	first := a.Mark()
 	t, cut, compute := p.Numerics.Positions(), p.cut(), p.Numerics.Compute
 	p.overlay(a, func(i int) {
@@ -417,6 +424,9 @@ func (p *Plan) work(a *device.Arena, b *Buffers, counts bool) {
 			a.Release(max(end, a.Mark()))
 		}
 	})
+	if p.RankOf(p.blocks()+1, nn.Backward) != rank {
+		return
+	}
 	end := a.Mark()
 	a.Release(first)
 	head := p.Head()

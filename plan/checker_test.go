@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -72,7 +73,7 @@ func check(p *plan.Plan, mode plan.Mode, s *plan.Schedule) []string {
 		}
 		c.mem[place{"host weights", part, 0}] = content{"weights", part, fresh}
 		if p.StateResident(part) && mode.Loaded {
-			rank := p.RankOf(max(m.Parts[part].Layer, 1))
+			rank := p.RankOf(max(m.Parts[part].Layer, 1), nn.Forward)
 			c.mem[place{"own slot", part, 0}.on(rank)] = content{"weights", part, fresh}
 			c.mem[place{"own state", part, 0}.on(rank)] = content{"state", part, fresh}
 			c.mem[c.storedAt(part).on(rank)] = content{"new gradient", part, 0}
@@ -326,6 +327,11 @@ func (c *checker) run(i int) {
 	if op.Name() == "update" && (c.p.StateResident(op.Part) || c.passes(op.Part)) {
 		want = plan.LaneCompute
 	}
+	passed := op.Name() == "load-input" ||
+		op.Name() == "load" && !c.down(i) && op.Layer > 1 && c.p.RankOf(op.Layer-1, nn.Forward) != op.Rank
+	if passed { // from another device
+		want = plan.LaneExchange
+	}
 	if op.Lane != want {
 		c.errorf(i, "is on lane %v", op.Lane)
 	}
@@ -480,7 +486,7 @@ func (c *checker) run(i int) {
 		reads()
 		weights(op.Part)
 		c.read(i, c.xAt(inputSlot(op, op.Layer), op.Layer, m), content{"x", op.Layer, m})
-		c.read(i, c.keptAt(op), content{"kept", op.Layer, m})
+		c.readKept(i, op)
 		c.write(i, place{"between", m, 0}, c.gradientAfter(op, 0))
 	case "backward":
 		if c.m.Parts[op.Part].Group > 0 {
@@ -494,7 +500,7 @@ func (c *checker) run(i int) {
 		reads()
 		weights(op.Part)
 		c.read(i, c.xAt(inputSlot(op, op.Layer), op.Layer, m), content{"x", op.Layer, m})
-		c.read(i, c.keptAt(op), content{"kept", op.Layer, m})
+		c.readKept(i, op)
 		c.write(i, c.keptAt(op), content{"spent", op.Layer, m})
 		c.contribute(i, op, op.Part)
 		c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer + 1, m})
@@ -554,12 +560,13 @@ func (c *checker) run(i int) {
 			break
 		}
 		for m := range c.p.Numerics.MicroBatches {
-			if op.Rank == c.p.RankOf(top) {
+			if op.Rank == c.p.RankOf(top, nn.Forward) {
 				c.read(i, place{"device loss", m, 0}, content{"loss", 0, 0})
 			}
 		}
 		for part, p := range c.m.Parts {
-			if c.training() && c.p.Trained(part) && p.Kind != model.Embed && op.Rank == c.p.RankOf(p.Layer) {
+			if c.training() && c.p.Trained(part) && p.Kind != model.Embed &&
+				op.Rank == c.p.RankOf(p.Layer, nn.Backward) {
 				c.read(i, place{"device squares", part, 0}, content{"squares", part, 0})
 			}
 		}
@@ -581,7 +588,8 @@ func (c *checker) saved() {
 		}
 	}
 	for layer := 2; layer <= len(c.m.Blocks); layer++ {
-		if c.p.RankOf(layer) != c.p.RankOf(layer-1) {
+		if c.p.RankOf(layer, nn.Forward) != c.p.RankOf(layer-1, nn.Forward) ||
+			c.p.RankOf(layer, nn.Forward) != c.p.RankOf(layer, nn.Backward) {
 			continue // it passes between devices as well
 		}
 		again := loads[layer]
@@ -621,10 +629,24 @@ func (c *checker) complete(saves bool) {
 		c.errs = append(c.errs, fmt.Sprintf("results are collected: %v", collected))
 	}
 	for m := range c.p.Numerics.MicroBatches {
-		if _, ok := c.mem[place{"device loss", m, 0}.on(c.p.RankOf(len(c.m.Blocks)))]; ok != runs {
+		if _, ok := c.mem[place{"device loss", m, 0}.on(c.p.RankOf(len(c.m.Blocks)+1, nn.Forward))]; ok != runs {
 			c.errs = append(c.errs, fmt.Sprintf("micro-batch %d has a loss: %v", m, ok))
 		}
 	}
+}
+
+// readKept reads what forward has left, if it has left anything.
+func (c *checker) readKept(i int, op plan.Op) {
+	if c.p.Keep(op.Layer-1) > nn.KeepInput {
+		c.read(i, c.keptAt(op), content{"kept", op.Layer, op.Micro})
+	}
+}
+
+// down reports whether an operation comes after the head's first.
+func (c *checker) down(i int) bool {
+	return slices.ContainsFunc(c.ops[:i], func(op plan.Op) bool {
+		return op.Do == plan.DoVisit && op.Visit.Name == "backward"
+	})
 }
 
 // groups is the number of groups of an operation's block.

@@ -41,7 +41,11 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 		fmt.Fprintf(&b, ", of which %s are trained", FormatCount(trained))
 	}
 	b.WriteString("\n")
-	fmt.Fprintf(&b, "device   %s\nmachine  %s\n", dev.Name, m.Name)
+	devices := dev.Name
+	if ranks := p.Ranks(); ranks > 1 {
+		devices = fmt.Sprintf("%d x %s", ranks, dev.Name)
+	}
+	fmt.Fprintf(&b, "device   %s\nmachine  %s\n", devices, m.Name)
 	if p.Warning != "" {
 		fmt.Fprintf(&b, "warning  %s\n", p.Warning)
 	}
@@ -67,7 +71,11 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 	if p.PageTableBytes > 0 {
 		driver = append(driver, Bytes{pageTablesPurpose, p.PageTableBytes})
 	}
-	table("device memory", p.DeviceTotalBytes(), p.DeviceBudget, p.Device, driver)
+	tier := "device memory"
+	if p.Ranks() > 1 {
+		tier = "memory of each device, at most"
+	}
+	table(tier, p.DeviceTotalBytes(), p.DeviceBudget, p.Device, driver)
 	table("host memory", p.HostBytes, p.HostBudget, p.State, p.Host)
 	if p.Unified {
 		fmt.Fprintf(&b, "memory of both, since this device computes on the host's: %s\n", FormatBytes(p.ProcessBytes()))
@@ -84,6 +92,9 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 		if sec := q.LaneSeconds[lane]; sec > 0 {
 			fmt.Fprintf(&b, "  %-8s busy %7s s  %3.0f%%\n", lane, three(sec), 100*sec/q.StepSeconds)
 		}
+	}
+	for i, d := range q.DeviceSeconds {
+		fmt.Fprintf(&b, "  device %d computes for %s s, %.0f%%\n", i, three(d.Compute), 100*d.Compute/q.StepSeconds)
 	}
 	fmt.Fprintf(&b, "  %s\n", stallText(o.Stalls, q.StepSeconds))
 	fmt.Fprintf(&b, "  %s TFLOP executed, %s to the device, %s back\n", three(float64(q.FLOPs)/1e12), FormatBytes(q.UploadBytes), FormatBytes(q.DownloadBytes))
@@ -163,8 +174,12 @@ func (p *Plan) Choices() []string {
 	} else {
 		text += "; logits are computed twice, a vocabulary tile at a time"
 	}
+	lines := []string{text}
+	if dealt := p.dealText(); dealt != "" {
+		lines = append(lines, dealt)
+	}
 	if p.Bound() {
-		return []string{text, "weights are used where they are; nothing is streamed"}
+		return append(lines, "weights are used where they are; nothing is streamed")
 	}
 	resident, updated, passing, onDevice, disk := 0, 0, 0, 0, 0
 	for i, part := range p.Model.BlockParts {
@@ -207,7 +222,7 @@ func (p *Plan) Choices() []string {
 	if disk > 0 {
 		moves += fmt.Sprintf("; %s on disk", stay(count(disk, "saved input"), disk))
 	}
-	return []string{text, moves}
+	return append(lines, moves)
 }
 
 // stay appends "stays" or "stay" to agree with n.

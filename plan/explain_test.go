@@ -169,12 +169,12 @@ func TestTimeline(t *testing.T) {
 // A column shows what took most of it, if it was busy for half of it, and the legend has the marks that occur.
 func TestChart(t *testing.T) {
 	c := plan.NewChart(70)
-	c.Add(plan.LaneCompute, 'F', 0, 1.3)
-	c.Add(plan.LaneCompute, 'B', 1.3, 1.7)
-	c.Add(plan.LaneCompute, 'F', 2.1, 2.3)
-	c.Add(plan.LaneCompute, 'F', 3.1, 3.11)
-	c.Add(plan.LaneCompute, 'U', 69.5, 80)
-	c.Add(plan.LaneDrain, 'G', 5, 5)
+	c.Add(plan.Worker{Lane: plan.LaneCompute}, 'F', 0, 1.3)
+	c.Add(plan.Worker{Lane: plan.LaneCompute}, 'B', 1.3, 1.7)
+	c.Add(plan.Worker{Lane: plan.LaneCompute}, 'F', 2.1, 2.3)
+	c.Add(plan.Worker{Lane: plan.LaneCompute}, 'F', 3.1, 3.11)
+	c.Add(plan.Worker{Lane: plan.LaneCompute}, 'U', 69.5, 80)
+	c.Add(plan.Worker{Lane: plan.LaneDrain}, 'G', 5, 5)
 	want := []string{"compute FB:" + strings.Repeat(".", 66) + "U"}
 	if got := c.Lines(); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)

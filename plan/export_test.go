@@ -5,10 +5,10 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// PlacedBytes is what the buffers of all micro-batches take where each is placed.
-func PlacedBytes(p *Plan) int64 {
+// PlacedBytes is what a rank's buffers of all micro-batches take where each is placed.
+func PlacedBytes(p *Plan, rank int) int64 {
 	a := device.NewArena(device.Mem{})
-	p.buffers(a, nil)
+	p.buffers(a, rank, nil)
 	return a.Peak()
 }
 

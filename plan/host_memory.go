@@ -18,7 +18,7 @@ type HostBuffers struct {
 	HostResults   device.Mem
 	DeviceResults []device.Mem
 
-	Inputs      [][]device.Mem // by block and micro-batch: saved layer inputs
+	Inputs      [][]device.Mem // by block, and the head, and micro-batch: saved layer inputs
 	Sides       [][]device.Mem // by side and micro-batch: rows of a table, and later their gradient
 	Activations [][]device.Mem // by block and micro-batch: what forward kept for backward
 	Caches      []device.Mem   // by block: those that wait here between visits
@@ -92,8 +92,8 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 		b.DeviceResults = append(b.DeviceResults, a.take(ResultsPurpose, p.ResultBytes()))
 	}
 
-	b.Inputs, b.Activations = make([][]device.Mem, p.blocks()), make([][]device.Mem, p.blocks())
-	for i := range p.blocks() {
+	b.Inputs, b.Activations = make([][]device.Mem, p.blocks()+1), make([][]device.Mem, p.blocks())
+	for i := range p.blocks() + 1 {
 		if p.SavedOnHost(i) {
 			b.Inputs[i] = each(InputsPurpose, p.inputBytes())
 		}

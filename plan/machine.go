@@ -42,6 +42,9 @@ type Machine struct {
 	UploadUnderAdamWBytesPerSec   float64 `json:"upload_under_adamw_bytes_per_sec,omitempty"`
 	DownloadUnderAdamWBytesPerSec float64 `json:"download_under_adamw_bytes_per_sec,omitempty"`
 	DeviceCopyBytesPerSec         float64 `json:"device_copy_bytes_per_sec,omitempty"` // of a copy on the device; shown
+	// HostMemoryBytesPerSec is what the host's memory gives to all that reads and writes it together; 0: what one
+	// device's copies and an update had together.
+	HostMemoryBytesPerSec float64 `json:"host_memory_bytes_per_sec,omitempty"`
 
 	// Of the disk, as the disk tier uses it; 0 where it was not measured.
 	DiskReadBytesPerSec  float64 `json:"disk_read_bytes_per_sec,omitempty"`
@@ -96,6 +99,15 @@ func (m *Machine) ElementBytesPerSec(compute tensor.DType) float64 {
 	return m.DeviceBytesPerSec
 }
 
+// memoryBytesPerSec is the rate of the host's memory that copies of all devices and updates share.
+func (m *Machine) memoryBytesPerSec() float64 {
+	if m.HostMemoryBytesPerSec > 0 {
+		return m.HostMemoryBytesPerSec
+	}
+	together := m.AdamWUnderCopiesBytesPerSec + m.UploadUnderAdamWBytesPerSec + m.DownloadUnderAdamWBytesPerSec
+	return max(together, m.AdamWBytesPerSec, m.HostBytesPerSec, m.UploadBytesPerSec, m.DownloadBytesPerSec)
+}
+
 // FasterType is the compute type whose products are faster, with how many times as fast it computes products, and
 // attention of sequences of 2,048; ok is false where they differ by less than FasterBy, or attention was measured in
 // one type.
@@ -147,6 +159,7 @@ func (m *Machine) Check() error {
 		"upload_under_adamw_bytes_per_sec":   m.UploadUnderAdamWBytesPerSec,
 		"download_under_adamw_bytes_per_sec": m.DownloadUnderAdamWBytesPerSec,
 		"device_copy_bytes_per_sec":          m.DeviceCopyBytesPerSec,
+		"host_memory_bytes_per_sec":          m.HostMemoryBytesPerSec,
 		"f32_attention_flops_per_sec":        m.F32AttentionFLOPsPerSec, "f32_device_bytes_per_sec": m.F32DeviceBytesPerSec} {
 		if !(rate >= 0) || rate > 1e20 {
 			return fmt.Errorf("machine %q: %s is %v", m.Name, name, rate)

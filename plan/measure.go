@@ -22,13 +22,22 @@ func (c *chooser) plan(place Placement) *Plan {
 func (c *chooser) measure(place Placement) *Plan {
 	c.effort.placements++
 	p := c.plan(place)
-	a := device.NewArena(device.Mem{})
-	p.buffers(a, func(purpose string, bytes int64) {
-		if bytes > 0 {
-			p.Device = append(p.Device, Bytes{purpose, bytes})
+	ranks := p.Ranks()
+	for rank := range ranks {
+		a := device.NewArena(device.Mem{})
+		var groups []Bytes
+		p.buffers(a, rank, func(purpose string, bytes int64) {
+			if bytes > 0 {
+				groups = append(groups, Bytes{purpose, bytes})
+			}
+		})
+		if ranks > 1 {
+			p.ByDevice = append(p.ByDevice, a.Peak())
 		}
-	})
-	p.DeviceBytes = a.Peak()
+		if a.Peak() > p.DeviceBytes {
+			p.Device, p.DeviceBytes = groups, a.Peak()
+		}
+	}
 
 	p.Host = p.hostBytes()
 	switch n := c.Device.OverheadBytes + p.attentionBytes(c.Device); {

@@ -14,47 +14,22 @@ type Lane = trace.Lane
 
 // The lanes.
 const (
-	LaneFetch   = trace.Fetch
-	LaneCompute = trace.Compute
-	LaneDrain   = trace.Drain
-	LaneUpdate  = trace.Update
-	LaneDisk    = trace.Disk
-	Lanes       = int(trace.NumLanes)
+	LaneFetch    = trace.Fetch
+	LaneCompute  = trace.Compute
+	LaneDrain    = trace.Drain
+	LaneUpdate   = trace.Update
+	LaneDisk     = trace.Disk
+	LaneExchange = trace.Exchange
+	Lanes        = int(trace.NumLanes)
 )
 
-// Worker is a lane of a rank. A rank is a device that computes, with lanes of its own for fetch, compute and drain; the
-// lanes of the host, update and disk, are those of rank 0. A place is likewise a tier and a rank: see Operand.
-type Worker struct {
-	Lane Lane
-	Rank int
-}
-
-// Index numbers workers from 0: those of rank 0 by their lanes, then the lanes of each other rank's device.
-func (w Worker) Index() int {
-	if w.Rank == 0 {
-		return int(w.Lane)
-	}
-	return Lanes + (w.Rank-1)*deviceLanes + int(w.Lane)
-}
-
-// deviceLanes is the number of lanes of a device: fetch, compute and drain, which come first.
-const deviceLanes = 3
-
-// OnHost reports whether the worker is a stream of the host.
-func (w Worker) OnHost() bool { return int(w.Lane) >= deviceLanes }
+// Worker is a lane of a rank. A rank is a device that computes, with lanes of its own for fetch, compute and drain and,
+// where there are several, exchange; the lanes of the host, update and disk, are those of rank 0. A place is likewise a
+// tier and a rank: see Operand.
+type Worker = trace.Worker
 
 // Workers are all workers of a plan, by their index.
-func (p *Plan) Workers() (all []Worker) {
-	for lane := range Lane(Lanes) {
-		all = append(all, Worker{Lane: lane})
-	}
-	for rank := 1; rank < p.Ranks(); rank++ {
-		for lane := range Lane(deviceLanes) {
-			all = append(all, Worker{lane, rank})
-		}
-	}
-	return all
-}
+func (p *Plan) Workers() []Worker { return trace.Workers(p.Ranks()) }
 
 // Do says what an operation does.
 type Do uint8

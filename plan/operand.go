@@ -68,7 +68,7 @@ const (
 // each is asked for often, so they are in arrays, by kind, that are made when they are needed.
 func (b *builder) touch(o Operand) touch {
 	parts, micros := len(b.Model.Parts), b.Numerics.MicroBatches
-	what, memory, count, i := o.What, ownMemory, parts, o.Index
+	what, memory, count, i, rank := o.What, ownMemory, parts, o.Index, o.Rank
 	ring := func(n int) {
 		if o.Slot != none {
 			memory, count, i = ringMemory, n, o.Slot
@@ -79,7 +79,7 @@ func (b *builder) touch(o Operand) touch {
 	switch rings := &b.Placement.Rings; what {
 	case Weights:
 		if ring(rings.Weights); o.At == InPlace {
-			what = Stored
+			what, rank = Stored, 0 // of the host, whichever device uses them
 		}
 	case State:
 		ring(rings.State)
@@ -148,7 +148,7 @@ func (b *builder) touch(o Operand) touch {
 		}
 	}
 	if memory != homeMemory {
-		count, i = count*b.ranks, o.Rank*count+i
+		count, i = count*b.ranks, rank*count+i
 	}
 	list, workers := &b.touched[what][memory], len(b.waited)
 	if list.written == nil {

@@ -100,8 +100,8 @@ type Placement struct {
 	// CallChunks is the number of chunks (Numerics.BlockRows) whose rows experts take in one call; 0: one. Larger calls
 	// take more scratch, and fewer of them find no rows: see device.Blocks.
 	CallChunks int `json:"call_chunks,omitempty"`
-	// Deal says by block which rank computes it, from 0; the head is on the rank of the last block. None: rank 0 computes
-	// all. Rows pass between ranks by way of host memory.
+	// Deal says by visit which rank computes it, from 0: forward of the blocks, the head, backward of the blocks from
+	// the last one down. None: rank 0 computes all. Rows pass between ranks by way of host memory.
 	Deal []int `json:"deal,omitempty"`
 }
 

@@ -22,7 +22,9 @@ type Request struct {
 	Machine  Machine
 	Outputs  Outputs
 
-	// Budgets in bytes. That of the device includes what its driver takes for itself (device.Info.OverheadBytes); on a
+	// Devices is the number of devices of that kind which the visits are dealt to; 0 is one.
+	Devices int
+	// Budgets in bytes. That of each device includes what its driver takes for itself (device.Info.OverheadBytes); on a
 	// unified device, where the host's budget has that, 0 means that nothing is streamed: weights are bound where they
 	// are.
 	DeviceBytes, HostBytes int64
@@ -87,6 +89,8 @@ type Plan struct {
 
 	Device      []Bytes `json:"device"` // one allocation
 	DeviceBytes int64   `json:"device_bytes"`
+	// ByDevice is the same by rank, where there are several; Device and DeviceBytes are of the one that has most.
+	ByDevice []int64 `json:"bytes_by_device,omitempty"`
 	// DeviceDriverBytes is the device memory that the driver takes for itself, outside of that allocation and within
 	// the budget; 0 on a unified device, where Host has it.
 	DeviceDriverBytes int64 `json:"device_driver_bytes,omitempty"`
@@ -125,7 +129,11 @@ func (p *Plan) DeviceTotalBytes() int64 {
 // well.
 func (p *Plan) ProcessBytes() int64 {
 	if p.Unified {
-		return p.HostBytes + p.DeviceBytes
+		bytes := p.HostBytes
+		for rank := range p.Ranks() {
+			bytes += p.RankBytes(rank)
+		}
+		return bytes
 	}
 	return p.HostBytes
 }
@@ -270,9 +278,17 @@ func (p *Plan) LongestDocument() int { return p.Outputs.longest(p.Numerics) }
 // Schedule is the step that the engine walks in a phase, as it usually comes: see Mode.
 func (p *Plan) Schedule(phase Phase) *Schedule { return p.ScheduleOf(usual(phase)) }
 
-// Place lays out the device's buffers in mem, which has DeviceBytes; in the zero Mem it only counts.
-func (p *Plan) Place(mem device.Mem) *Buffers {
-	return p.buffers(device.NewArena(mem), nil)
+// Place lays out the buffers of a rank in mem, which has RankBytes; in the zero Mem it only counts.
+func (p *Plan) Place(mem device.Mem, rank int) *Buffers {
+	return p.buffers(device.NewArena(mem), rank, nil)
+}
+
+// RankBytes is the memory that a rank's buffers take.
+func (p *Plan) RankBytes(rank int) int64 {
+	if len(p.ByDevice) == 0 {
+		return p.DeviceBytes
+	}
+	return p.ByDevice[rank]
 }
 
 // Extents lists what the store has to keep of the parameters.

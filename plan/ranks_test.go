@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 )
 
@@ -24,11 +25,11 @@ func TestRanks(t *testing.T) {
 	} {
 		m := tiny.model(t)
 		place := moving(m, 2)
-		place.Deal = c.deal
+		place.Deal = plan.DealBlocks(c.deal)
 		p := newPlan(t, m, numerics(2, false)).With(place)
 		var got []int
 		for layer := 1; layer <= len(m.Blocks)+1; layer++ {
-			got = append(got, p.RankOf(layer))
+			got = append(got, p.RankOf(layer, nn.Forward))
 		}
 		if !slices.Equal(got, c.want) || p.Ranks() != slices.Max(c.want)+1 {
 			t.Errorf("deal %v: layers are on the ranks %v, of %d", c.deal, got, p.Ranks())

@@ -169,7 +169,7 @@ func (p *Plan) aboutOps() int {
 }
 
 func op(lane Lane, rank int, do Do) Op {
-	return Op{Worker: Worker{lane, rank}, Do: do, Layer: none, Part: none, Micro: none}
+	return Op{Worker: Worker{Lane: lane, Rank: rank}, Do: do, Layer: none, Part: none, Micro: none}
 }
 
 // updates reports whether the schedule carries out the pending updates.
@@ -213,7 +213,7 @@ func (b *builder) walk() (rows []row) {
 // visited are the parts that pass through a rank's ring of slots, in order.
 func (b *builder) visited(rows []row, rank int) (parts []int) {
 	for _, r := range rows {
-		if b.RankOf(r.layer) != rank {
+		if b.RankOf(r.layer, r.to) != rank {
 			continue
 		}
 		for _, stage := range r.stages {

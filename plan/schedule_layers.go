@@ -63,7 +63,7 @@ func (b *builder) run(r row, stage nn.Stage, later nn.Uses) {
 
 // visit emits a visit with one micro-batch, or with all of them.
 func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, later nn.Uses) {
-	rank := b.RankOf(r.layer)
+	rank := b.RankOf(r.layer, r.to)
 	o := op(LaneCompute, rank, DoVisit)
 	o.Visit, o.First = v, v.First
 	if v.Over == nn.EachMicro {
@@ -165,7 +165,8 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 func (b *builder) held(all []Operand, layer int, v *nn.Visit, m int) []Operand {
 	for micro := range b.Numerics.MicroBatches {
 		if v.Over == nn.WholeStep || micro == m {
-			all = append(all, Operand{What: Held, Index: layer, Micro: micro, At: Device, Rank: b.RankOf(layer), Slot: none})
+			all = append(all, Operand{What: Held, Index: layer, Micro: micro, At: Device,
+				Rank: b.RankOf(layer, b.way()), Slot: none})
 		}
 	}
 	return all

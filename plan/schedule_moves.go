@@ -16,7 +16,7 @@ func (b *builder) move(lane Lane, rank int, from, to Operand) {
 
 // movePart emits a copy of what a part has.
 func (b *builder) movePart(lane Lane, part int, from, to []Operand) {
-	o := op(lane, b.rankOf(part), DoMove)
+	o := op(lane, b.rank(part), DoMove)
 	o.Part = part
 	b.add(o, from, to)
 }
@@ -29,9 +29,20 @@ func of(what What, part int, at Place) Operand {
 // here is an operand of a part on its device.
 func (b *builder) here(what What, part int, at Place) Operand {
 	o := of(what, part, at)
-	o.Rank = b.rankOf(part)
+	o.Rank = b.rank(part)
 	return o
 }
+
+// way is the direction in which the schedule goes.
+func (b *builder) way() nn.Direction {
+	if b.down {
+		return nn.Backward
+	}
+	return nn.Forward
+}
+
+// rank is the device of a part on the way that the schedule goes.
+func (b *builder) rank(part int) int { return b.rankOf(part, b.way()) }
 
 // bindable is the place of what a unified device uses in host memory, and other devices in their own.
 func (b *builder) bindable() Place {
@@ -114,7 +125,7 @@ func (b *builder) weights(part int) Operand {
 
 // load brings x[layer][m] to the device unless it is there.
 func (b *builder) load(layer, m int) Operand {
-	rank := b.RankOf(layer)
+	rank := b.RankOf(layer, b.way())
 	x := b.input(rank, layer, m)
 	switch {
 	case x.Slot != none:
@@ -129,7 +140,11 @@ func (b *builder) load(layer, m int) Operand {
 		return x
 	}
 	b.wrote(layer, m, x)
-	b.move(LaneFetch, rank, b.home(Input, layer, m), x)
+	lane := LaneFetch
+	if !b.down && b.crosses(layer-1, nn.Forward) {
+		lane = LaneExchange
+	}
+	b.move(lane, rank, b.home(Input, layer, m), x)
 	return x
 }
 
@@ -155,10 +170,10 @@ func (b *builder) input(rank, layer, m int) Operand {
 // gradientOf is dx[m] on the device of a layer whose visit reads or writes it: brought there if the layer above is on
 // another one.
 func (b *builder) gradientOf(layer, m int) Operand {
-	rank := b.RankOf(layer)
+	rank := b.RankOf(layer, nn.Backward)
 	dx := b.inputGradient(rank, m)
-	if b.crosses(layer) && b.devices[rank].inDX[m] != layer {
-		o := op(LaneFetch, rank, DoMove)
+	if b.crosses(layer, nn.Backward) && b.devices[rank].inDX[m] != layer {
+		o := op(LaneExchange, rank, DoMove)
 		o.Layer, o.Micro = layer, m
 		b.add(o, []Operand{b.home(InputGrad, layer+1, m)}, []Operand{dx})
 	}
@@ -187,10 +202,8 @@ func (b *builder) home(what What, layer, m int) Operand {
 // saveInput takes the input of a layer to where it waits for the backward pass, if it spills, or for a layer on another
 // device. It is complete.
 func (b *builder) saveInput(layer, m int, x Operand) {
-	if layer > b.blocks() {
-		return
-	}
-	if b.crosses(layer-1) || b.Phase.Steps() && !b.savedOnDevice(layer-1) && b.inputSpills(layer-1) {
+	spills := layer <= b.blocks() && b.Phase.Steps() && !b.savedOnDevice(layer-1) && b.inputSpills(layer-1)
+	if spills || b.crosses(layer-1, nn.Forward) {
 		b.move(LaneDrain, x.Rank, x, b.home(Input, layer, m))
 	}
 }
@@ -199,8 +212,9 @@ func (b *builder) saveInput(layer, m int, x Operand) {
 // that waits in host memory passes through a ring: a visit gets the slot that was given out longest ago, unless its
 // values are still in one.
 func (b *builder) keep(layer, m int, down bool) Operand {
-	here := &b.devices[b.RankOf(layer)]
-	kept := Operand{What: Kept, Index: layer, Micro: m, At: Device, Rank: b.RankOf(layer), Slot: none}
+	rank := b.RankOf(layer, b.way())
+	here := &b.devices[rank]
+	kept := Operand{What: Kept, Index: layer, Micro: m, At: Device, Rank: rank, Slot: none}
 	if !b.ActivationsPass(layer - 1) {
 		return kept
 	}
@@ -226,7 +240,7 @@ func (b *builder) keep(layer, m int, down bool) Operand {
 // cache is the operand for what a block keeps from pass to pass: in a slot of the ring, to which it is brought, if it
 // waits in host memory.
 func (b *builder) cache(layer int) Operand {
-	c := Operand{What: Cache, Index: layer, Micro: none, At: Device, Rank: b.RankOf(layer), Slot: none}
+	c := Operand{What: Cache, Index: layer, Micro: none, At: Device, Rank: b.RankOf(layer, nn.Forward), Slot: none}
 	if b.cacheAt(layer-1) == Host {
 		here := &b.devices[c.Rank]
 		c.Slot, here.cache = here.cache, (here.cache+1)%cacheSlots
@@ -246,11 +260,11 @@ func (b *builder) clear(part int) {
 		return
 	}
 	if !b.ownGrad(part) && !b.GradInExtent(part) {
-		here := &b.devices[b.rankOf(part)]
+		here := &b.devices[b.rank(part)]
 		b.gradOf[part] = here.grad
 		here.grad = (here.grad + 1) % b.Placement.Rings.Gradients
 	}
-	o := op(LaneCompute, b.rankOf(part), DoClear)
+	o := op(LaneCompute, b.rank(part), DoClear)
 	o.Part = part
 	b.add(o, nil, []Operand{b.gradient(part)})
 }
@@ -391,10 +405,10 @@ func (b *builder) drainSides(layer, m int) {
 // where x was: its last reader is done.
 func (b *builder) drainInput(layer, m int) {
 	first := layer == 1 && !b.Bound() && b.embedTrained()
-	if next := layer > b.lowestTrained() && layer <= b.blocks() && b.crosses(layer-1); !first && !next {
+	if next := layer > b.lowestTrained() && b.crosses(layer-1, nn.Backward); !first && !next {
 		return
 	}
-	rank := b.RankOf(layer)
+	rank := b.RankOf(layer, nn.Backward)
 	o := op(LaneDrain, rank, DoMove)
 	o.Micro = m
 	if layer > 1 {
@@ -445,7 +459,7 @@ func (b *builder) collect(rank int) {
 		reads = append(reads, of(LossSum, none, m))
 	}
 	for block, d := range b.Model.Blocks {
-		if d.Loads() > 0 && b.RankOf(1+block) == rank {
+		if d.Loads() > 0 && b.RankOf(1+block, nn.Forward) == rank {
 			reads = append(reads, of(Loads, 1+block, none))
 		}
 	}

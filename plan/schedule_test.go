@@ -71,9 +71,10 @@ func TestBuffersAreApart(t *testing.T) {
 		m := drawModel(rt)
 		n := numerics(rapid.IntRange(1, 3).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))
 		p := newPlan(rt, m, n).With(drawPlacement(rt, m, true))
-		b := p.Place(device.Mem{})
-		if n := plan.PlacedBytes(p); n != p.DeviceBytes {
-			rt.Errorf("%d bytes are counted, and %d placed", p.DeviceBytes, n)
+		rank := rapid.IntRange(0, p.Ranks()-1).Draw(rt, "of rank")
+		b := p.Place(device.Mem{}, rank)
+		if n := plan.PlacedBytes(p, rank); n != p.RankBytes(rank) || n > p.DeviceBytes {
+			rt.Errorf("%d bytes are counted, and %d placed", p.RankBytes(rank), n)
 		}
 		var all []device.Mem
 		take := func(list ...device.Mem) { all = append(all, list...) }

@@ -41,7 +41,7 @@ func (b *builder) updateNow(part int) {
 // updateHere carries out the pending update of a part on the device, from the gradient among the operands or in its
 // state. The first one begins the count of bad weights.
 func (b *builder) updateHere(part int, reads, state []Operand) {
-	rank := b.rankOf(part)
+	rank := b.rank(part)
 	o, counts := op(LaneCompute, rank, DoUpdate), &b.devices[rank].counts
 	o.Part, o.First = part, !*counts
 	*counts = true

@@ -40,6 +40,7 @@ type chooser struct {
 	Request
 	ctx      context.Context // ends the search
 	effort   effort
+	alone    bool // of several devices one is used
 	accounts accounts
 	memory   scheduleMemory // of the schedule that is simulated
 	extents  []store.Spec   // of the placement that is measured
@@ -125,12 +126,18 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 	}
 	seen := map[placementKey]bool{} // routes meet
 	for _, start := range starts {
-		for _, start.Rings = range c.rings(start) {
-			best = c.search(start, best, seen, thorough)
-			if err := c.ctx.Err(); err != nil {
-				return nil, err
+		for _, start.Deal = range c.deals(start) {
+			for _, start.Rings = range c.rings(start) {
+				best = c.search(start, best, seen, thorough)
+				if err := c.ctx.Err(); err != nil {
+					return nil, err
+				}
 			}
 		}
+	}
+	if c.Devices > 1 && best.Ranks() == 1 && !c.alone { // no deal fits
+		c.alone = true
+		return c.choose(thorough)
 	}
 	return best, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/trace"
 )
 
 // How long does a step take? The search asks that of hundreds of placements, before anything has run.
@@ -24,17 +25,21 @@ import (
 // takes the shortest time that finishes the work or the disk of any lane, gives all lanes that much progress, and looks
 // again. Nothing is random, and two walks of one plan agree to the bit.
 //
+// Each device has a link and lanes of its own. What all of them share is the host: its memory, which copies of all
+// devices and updates read and write, its update lane, and the disk.
+//
 // The time of a walk grows with the number of operations, so micro-batches beyond simulatedMicros are walked in groups,
 // and one that cannot beat the best plan so far ends early (walking.most). simulateEach is the reference without groups.
-//
-// The seconds are those of one rank: blocks that are dealt to several ranks are walked as if one rank had all of them.
 
 // Prediction has the figures of a simulated steady step.
 type Prediction struct {
 	StepSeconds float64 `json:"step_sec"`
-	// LaneSeconds are the busy times of the lanes; the busiest one waits for the rest of the step.
+	// LaneSeconds are the busy times of the lanes; the busiest one waits for the rest of the step. With several
+	// devices, the lanes of a device have the times of the device whose lane is busiest.
 	LaneSeconds LaneSeconds `json:"lane_sec"`
 	Limit       string      `json:"limit"` // the busiest lane
+	// DeviceSeconds are the busy times of the lanes of each device, where there are several.
+	DeviceSeconds []trace.DeviceSeconds `json:"device_sec,omitempty"`
 
 	UploadBytes   int64 `json:"upload_bytes"`   // host to device, per step
 	DownloadBytes int64 `json:"download_bytes"` // device to host, per step
@@ -139,14 +144,14 @@ func (g microGroups) costs(p *Plan) func(op *Op) cost {
 
 // interval has the time that an operation, or the disk for it, takes of a lane.
 type interval struct {
-	lane       Lane
+	Worker
 	op         *Op
 	mark       byte // in the timeline
 	begin, end float64
 	until      float64 // when it has got as far, where other lanes slow it down; else the end
 }
 
-// activeOp is an operation that a lane works on. Its reads and writes of the disk pass through staging memory while it
+// activeOp is an operation that a worker is at. Its reads and writes of the disk pass through staging memory while it
 // works, piece by piece. That memory is small compared with the whole, so the operation is done when work and disk are.
 type activeOp struct {
 	op         int
@@ -165,7 +170,7 @@ type walking struct {
 }
 
 // walk simulates, and counts the operations that it has simulated.
-func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, operations int) {
+func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, operations int) {
 	phase := Steady
 	switch {
 	case p.Outputs.Continues():
@@ -175,34 +180,40 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 	}
 	mode := usual(phase)
 	mode.Loaded = true
-	groups := groupMicros(p.Numerics.MicroBatches, w.micros)
+	groups := groupMicros(p.Numerics.MicroBatches, walk.micros)
 	grouped := *p
 	grouped.Numerics.MicroBatches = groups.count
-	if w.memory == nil {
-		w.memory = new(scheduleMemory)
+	if walk.memory == nil {
+		walk.memory = new(scheduleMemory)
 	}
-	ops := grouped.scheduleIn(mode, w.memory).Ops
+	ops := grouped.scheduleIn(mode, walk.memory).Ops
 	cost := groups.costs(p)
-	var queues [Lanes][]int // operations to come
+	workers := p.Workers()
+	queues := make([][]int, len(workers)) // operations to come, by worker
+	spent := make([]float64, len(workers))
 	active := make([]activeOp, len(ops))
 	for i := range ops {
-		lane := ops[i].Lane
-		queues[lane] = append(queues[lane], i)
+		w := ops[i].Index()
+		queues[w] = append(queues[w], i)
 		c := cost(&ops[i])
 		read, write := seconds(c.read, m.DiskReadBytesPerSec), seconds(c.written, m.DiskWriteBytesPerSec)
 		active[i] = activeOp{op: i, work: c.seconds(&m, p), disk: read + write,
 			read: read / max(read+write, math.SmallestNonzeroFloat64)}
-		out.LaneSeconds[lane] += active[i].work
-		out.LaneSeconds[LaneDisk] += active[i].disk
+		if dev.Unified && ops[i].Lane == LaneCompute {
+			active[i].work *= float64(p.devices()) // which divide the cores
+		}
+		spent[w] += active[i].work
+		spent[LaneDisk] += active[i].disk
 		out.DiskReadBytes += c.read
 		out.DiskWrittenBytes += c.written
 		out.UploadBytes += c.up
 		out.DownloadBytes += c.down
 		out.FLOPs += c.flops + c.attention
 	}
-	// A lane needs at least the seconds of its operations that have not begun, so that now + toCome is a lower bound of
-	// the step, and rises as waits show.
-	toCome := out.LaneSeconds // for the disk, of all operations
+	out.busy(workers, spent)
+	// A worker needs at least the seconds of its operations that have not begun, so that now + toCome is a lower bound
+	// of the step, and rises as waits show.
+	toCome := spent // for the disk, of all operations
 	done := make([]bool, len(ops))
 	ready := func(i int) bool {
 		for _, d := range ops[i].After {
@@ -212,99 +223,109 @@ func (p *Plan) walk(m Machine, dev device.Info, w walking) (out Prediction, oper
 		}
 		return true
 	}
-	var at [Lanes]activeOp
-	var busy [Lanes]bool
+	at, busy := make([]activeOp, len(workers)), make([]bool, len(workers))
+	slowed, disk := make([]float64, len(workers)), make([]float64, len(workers))
 	for now, left := 0.0, len(ops); left > 0; {
-		// Each lane that is free takes its next operation, if nothing holds that up: a lane never overtakes within its queue.
-		for lane := range Lane(Lanes) {
-			if busy[lane] || len(queues[lane]) == 0 || !ready(queues[lane][0]) {
+		// Each worker that is free takes its next operation, if nothing holds that up: none overtakes within its queue.
+		for w := range workers {
+			if busy[w] || len(queues[w]) == 0 || !ready(queues[w][0]) {
 				continue
 			}
-			i := queues[lane][0]
-			queues[lane], busy[lane] = queues[lane][1:], true
-			at[lane] = active[i]
-			if w.most > 0 && now+toCome[lane] > w.most*(1+rounding) {
+			i := queues[w][0]
+			queues[w], busy[w] = queues[w][1:], true
+			at[w] = active[i]
+			if walk.most > 0 && now+toCome[w] > walk.most*(1+rounding) {
 				out.StepSeconds = math.Inf(1)
 				return out, len(ops)
 			}
-			toCome[lane] -= at[lane].work
+			toCome[w] -= at[w].work
 		}
 		// Until the next one of them has done its work, or has all that it wants of the disk, the shares stay.
-		slowed := m.slowed(dev.Unified, &at)
-		disk := p.Placement.diskShares(&at)
+		m.slowed(dev.Unified, workers, at, slowed)
+		p.Placement.diskShares(workers, at, disk)
 		step := math.Inf(1)
-		for lane := range Lane(Lanes) {
-			f := &at[lane]
+		for w := range workers {
+			f := &at[w]
 			switch {
-			case !busy[lane]:
+			case !busy[w]:
 			case f.work <= 0 && f.disk <= 0:
 				step = 0
 			default:
 				if f.work > 0 {
-					step = min(step, f.work*slowed[lane])
+					step = min(step, f.work*slowed[w])
 				}
 				if f.disk > 0 {
-					step = min(step, f.disk/disk[lane])
+					step = min(step, f.disk/disk[w])
 				}
 			}
 		}
-		if w.stalled != nil && !busy[LaneCompute] && step > 0 {
-			var next *Op
-			if q := queues[LaneCompute]; len(q) > 0 {
-				next = &ops[q[0]]
+		if walk.stalled != nil && step > 0 {
+			for w := range workers {
+				if workers[w].Lane != LaneCompute || busy[w] {
+					continue
+				}
+				var next *Op
+				if q := queues[w]; len(q) > 0 {
+					next = &ops[q[0]]
+				}
+				walk.stalled(next, culprit(ops, done, queues, busy, at, next), step)
 			}
-			w.stalled(next, culprit(ops, done, &queues, &busy, &at, next), step)
 		}
 		served := now
-		for lane := range Lane(Lanes) {
-			f := &at[lane]
-			if !busy[lane] {
+		for w := range workers {
+			f := &at[w]
+			if !busy[w] {
 				continue
 			}
-			if f.disk > 0 && w.see != nil {
-				part := step * disk[lane]
+			if f.disk > 0 && walk.see != nil {
+				part := step * disk[w]
 				between := served + part*f.read
-				w.see(interval{LaneDisk, &ops[f.op], readMark, served, between, between})
-				w.see(interval{LaneDisk, &ops[f.op], writeMark, between, served + part, served + part})
+				walk.see(interval{Worker{Lane: LaneDisk}, &ops[f.op], readMark, served, between, between})
+				walk.see(interval{Worker{Lane: LaneDisk}, &ops[f.op], writeMark, between, served + part, served + part})
 				served += part
 			}
-			if f.work > 0 && w.see != nil {
-				w.see(interval{lane, &ops[f.op], MarkOf(ops[f.op].Name()), now, now + step/slowed[lane], now + step})
+			if f.work > 0 && walk.see != nil {
+				walk.see(interval{workers[w], &ops[f.op], MarkOf(ops[f.op].Name()), now, now + step/slowed[w],
+					now + step})
 			}
-			f.work, f.disk = spend(f.work, step/slowed[lane]), spend(f.disk, step*disk[lane])
+			f.work, f.disk = spend(f.work, step/slowed[w]), spend(f.disk, step*disk[w])
 			if f.work == 0 && f.disk == 0 {
-				busy[lane], done[f.op] = false, true
+				busy[w], done[f.op] = false, true
 				left--
 			}
 		}
 		now += step
 		out.StepSeconds = now
 	}
-	busiest := LaneFetch
-	for lane := range Lane(Lanes) {
-		if out.LaneSeconds[lane] > out.LaneSeconds[busiest] {
-			busiest = lane
-		}
-	}
-	out.Limit = busiest.String()
 	return out, len(ops)
 }
 
-// slowed returns the factor by which the work of other lanes slows each lane down. On a unified device
-// compute and update share the cores. Otherwise copies in both directions share the link, which takes no longer than
-// one after the other, and the copies and an update take the host's memory from each other. The probe measures an
-// update with both copies; one copy slows it by half as much, and is slowed by half as much.
-func (m *Machine) slowed(unified bool, at *[Lanes]activeOp) [Lanes]float64 {
-	slowed := [Lanes]float64{}
-	for lane := range slowed {
-		slowed[lane] = 1
+// busy enters what each worker is busy with.
+func (q *Prediction) busy(workers []Worker, seconds []float64) {
+	for w, sec := range seconds {
+		lane := workers[w].Lane
+		q.LaneSeconds[lane] = max(q.LaneSeconds[lane], sec)
 	}
-	works := func(lane Lane) bool { return at[lane].work > 0 }
-	if unified {
-		if works(LaneCompute) && works(LaneUpdate) {
-			slowed[LaneCompute], slowed[LaneUpdate] = 2, 2
+	if devices := trace.ByDevice(workers, seconds); len(devices) > 1 {
+		q.DeviceSeconds = devices
+	}
+	busiest := LaneFetch
+	for lane := range Lane(Lanes) {
+		if q.LaneSeconds[lane] > q.LaneSeconds[busiest] {
+			busiest = lane
 		}
-		return slowed
+	}
+	q.Limit = busiest.String()
+}
+
+// slowed sets, by worker, the factor by which the work of others slows it down. On a unified device compute and update
+// share the cores. Otherwise copies in both directions share a device's link, which takes no longer than one after the
+// other, and copies and an update take the host's memory from each other. The probe measures an update with both copies
+// of one device; one copy slows it by half as much, and is slowed by half as much. Of several devices, all copies and
+// the update share what the memory gives, by how much each asks for.
+func (m *Machine) slowed(unified bool, workers []Worker, at []activeOp, slowed []float64) {
+	for w := range slowed {
+		slowed[w] = 1
 	}
 	loss := func(alone, together float64) float64 {
 		if together == 0 {
@@ -312,44 +333,92 @@ func (m *Machine) slowed(unified bool, at *[Lanes]activeOp) [Lanes]float64 {
 		}
 		return max(alone/together, 1)
 	}
-	copies := 0.0
-	for _, lane := range []Lane{LaneFetch, LaneDrain} {
-		if works(lane) {
-			copies++
+	updates := at[LaneUpdate].work > 0
+	if unified {
+		for w, of := range workers {
+			if updates && of.Lane == LaneCompute && at[w].work > 0 {
+				slowed[w], slowed[LaneUpdate] = 2, 2
+			}
+		}
+		return
+	}
+	copies, asked := 0.0, 0.0               // in how many directions of links, and by them of the host's memory
+	for first := 0; first < len(workers); { // a device
+		rank := workers[first].Rank
+		next := first
+		up, down := 0.0, 0.0 // copies under way
+		for ; next < len(workers) && workers[next].Rank == rank; next++ {
+			switch of := workers[next].Lane; {
+			case at[next].work <= 0:
+			case of == LaneFetch, of == LaneExchange:
+				up++
+			case of == LaneDrain:
+				down++
+			}
+		}
+		upload, download := 1.0, 1.0
+		if up > 0 && down > 0 {
+			upload = min(loss(m.UploadBytesPerSec, m.DuplexUploadBytesPerSec), 2)
+			download = min(loss(m.DownloadBytesPerSec, m.DuplexDownloadBytesPerSec), 2)
+		}
+		for w := first; w < next; w++ {
+			switch workers[w].Lane {
+			case LaneFetch, LaneExchange:
+				slowed[w] = max(up, 1) * upload
+			case LaneDrain:
+				slowed[w] = download
+			}
+		}
+		if up > 0 {
+			copies, asked = copies+1, asked+m.UploadBytesPerSec/upload
+		}
+		if down > 0 {
+			copies, asked = copies+1, asked+m.DownloadBytesPerSec/download
+		}
+		first = next
+	}
+	if workers[len(workers)-1].Rank == 0 {
+		share := func(alone, together float64) float64 { return 1 + (min(loss(alone, together), 3)-1)*copies/2 }
+		slowed[LaneUpdate] = 1 + (loss(m.AdamWBytesPerSec, m.AdamWUnderCopiesBytesPerSec)-1)*copies/2
+		if updates {
+			slowed[LaneFetch] = max(slowed[LaneFetch], share(m.UploadBytesPerSec, m.UploadUnderAdamWBytesPerSec))
+			slowed[LaneDrain] = max(slowed[LaneDrain], share(m.DownloadBytesPerSec, m.DownloadUnderAdamWBytesPerSec))
+		}
+		return
+	}
+	if updates {
+		asked += m.AdamWBytesPerSec
+	}
+	if over := asked / m.memoryBytesPerSec(); over > 1 {
+		for w, of := range workers {
+			if of.Lane != LaneCompute && of.Lane != LaneDisk {
+				slowed[w] *= over
+			}
 		}
 	}
-	if copies == 2 {
-		slowed[LaneFetch] = min(loss(m.UploadBytesPerSec, m.DuplexUploadBytesPerSec), 2)
-		slowed[LaneDrain] = min(loss(m.DownloadBytesPerSec, m.DuplexDownloadBytesPerSec), 2)
-	}
-	share := func(alone, together float64) float64 { return 1 + (min(loss(alone, together), 3)-1)*copies/2 }
-	slowed[LaneUpdate] = 1 + (loss(m.AdamWBytesPerSec, m.AdamWUnderCopiesBytesPerSec)-1)*copies/2
-	if works(LaneUpdate) {
-		slowed[LaneFetch] = max(slowed[LaneFetch], share(m.UploadBytesPerSec, m.UploadUnderAdamWBytesPerSec))
-		slowed[LaneDrain] = max(slowed[LaneDrain], share(m.DownloadBytesPerSec, m.DownloadUnderAdamWBytesPerSec))
-	}
-	return slowed
 }
 
-// diskShares divides the disk evenly between the lanes that want it; a lane's surplus above its diskShare goes to the
-// others.
-func (p *Placement) diskShares(at *[Lanes]activeOp) (share [Lanes]float64) {
-	want := make([]Lane, 0, Lanes)
-	for lane := range Lane(Lanes) {
-		if at[lane].disk > 0 {
-			want = append(want, lane)
+// diskShares sets the share of the disk that each worker has: it is divided evenly between those that want it; a
+// worker's surplus above its lane's diskShare goes to the others.
+func (p *Placement) diskShares(workers []Worker, at []activeOp, share []float64) {
+	clear(share)
+	want := make([]int, 0, Lanes)
+	for w := range at {
+		if at[w].disk > 0 {
+			want = append(want, w)
 		}
 	}
 	if len(want) == 0 {
-		return share
+		return
 	}
-	slices.SortStableFunc(want, func(a, b Lane) int { return cmp.Compare(p.diskShare(a), p.diskShare(b)) })
+	slices.SortStableFunc(want, func(a, b int) int {
+		return cmp.Compare(p.diskShare(workers[a].Lane), p.diskShare(workers[b].Lane))
+	})
 	left := 1.0
-	for i, lane := range want {
-		share[lane] = min(left/float64(len(want)-i), p.diskShare(lane))
-		left -= share[lane]
+	for i, w := range want {
+		share[w] = min(left/float64(len(want)-i), p.diskShare(workers[w].Lane))
+		left -= share[w]
 	}
-	return share
 }
 
 // rounding is more than what sums of a step's seconds lose.

@@ -17,7 +17,8 @@ type Stall struct {
 }
 
 // Stalls are the times of a simulated step in which the compute lane waits, by what comes next and by what it waits
-// for in the end: not the fetch that has not begun but the update that the fetch waits for. Longest first.
+// for in the end: not the fetch that has not begun but the update that the fetch waits for. Longest first. Those of
+// several devices are averages.
 func (p *Plan) Stalls(m Machine, dev device.Info) []Stall {
 	of := map[[2]string]float64{}
 	p.walk(m, dev, walking{micros: simulatedMicros, stalled: func(next, culprit *Op, seconds float64) {
@@ -25,7 +26,7 @@ func (p *Plan) Stalls(m Machine, dev device.Info) []Stall {
 		if next != nil {
 			before = next.Name()
 		}
-		of[[2]string{before, culprit.Name()}] += seconds
+		of[[2]string{before, culprit.Name()}] += seconds / float64(p.Ranks())
 	}})
 	var all []Stall
 	for names, seconds := range of {
@@ -72,12 +73,12 @@ func stallText(all []Stall, stepSeconds float64) string {
 
 // culprit is the operation under way that another one has to wait for in the end, by the schedule's waits and the
 // order of the lanes; next is nil after the last operation of its lane, where everything under way has to end.
-func culprit(ops []Op, done []bool, queues *[Lanes][]int, busy *[Lanes]bool, at *[Lanes]activeOp, next *Op) *Op {
+func culprit(ops []Op, done []bool, queues [][]int, busy []bool, at []activeOp, next *Op) *Op {
 	if next == nil {
 		last := none
-		for lane := range busy {
-			if busy[lane] {
-				last = max(last, at[lane].op)
+		for w := range busy {
+			if busy[w] {
+				last = max(last, at[w].op)
 			}
 		}
 		return &ops[last]
@@ -87,11 +88,11 @@ func culprit(ops []Op, done []bool, queues *[Lanes][]int, busy *[Lanes]bool, at 
 			if done[d] {
 				continue
 			}
-			lane := ops[d].Lane
-			if busy[lane] {
-				return &ops[at[lane].op]
+			w := ops[d].Index()
+			if busy[w] {
+				return &ops[at[w].op]
 			}
-			next = &ops[queues[lane][0]]
+			next = &ops[queues[w][0]]
 			break
 		}
 	}

@@ -24,14 +24,15 @@ func (p *Plan) settle(ask Placement) Placement {
 	if bound || !alone {
 		place.Rings.Inputs = 0
 	}
-	crosses := func(block int) bool { // the input of a block (from 0) comes from another rank
-		return block > 0 && !alone && place.Deal[block] != place.Deal[block-1]
-	}
+	p.Placement.Deal = place.Deal // for questions about ranks
+	together := func(part int) bool { return p.together(max(p.Model.Parts[part].Layer, 1)) }
 	types := p.types()
 	inBackward := p.Outputs.NoClip && !p.Outputs.keepGradients() && !bound
 	for part := range p.Model.Parts {
-		resident := asked.State[part][store.Weights] == Device && p.stateMayReside(part, bound, ask.HeadAtOnce)
-		place.Where.Weights[part] = p.weightsPlace(part, bound, ask.HeadAtOnce, resident || asked.Weights[part] == Device)
+		resident := asked.State[part][store.Weights] == Device && together(part) &&
+			p.stateMayReside(part, bound, ask.HeadAtOnce)
+		place.Where.Weights[part] = p.weightsPlace(part, bound, ask.HeadAtOnce,
+			resident || asked.Weights[part] == Device && together(part))
 		onDisk := false
 		for kind := range store.Kind(store.Kinds) {
 			at := Host
@@ -66,7 +67,8 @@ func (p *Plan) settle(ask Placement) Placement {
 			at = Absent
 		case bound:
 			at = InPlace
-		case at == Device && place.Rings.Inputs > 0, at == Disk && (b == 0 || !alone), at != Device && at != Disk, crosses(b):
+		case at == Device && place.Rings.Inputs > 0, at == Disk && (b == 0 || !alone), at != Device && at != Disk,
+			b > 0 && p.crosses(b, nn.Forward), p.crosses(b, nn.Backward), !p.together(b + 1):
 			at = Host
 		}
 		place.Where.Inputs[b] = at
@@ -74,6 +76,8 @@ func (p *Plan) settle(ask Placement) Placement {
 		switch {
 		case bound:
 			a.Place = InPlace
+		case !p.together(b+1) && (a.Place != Host || place.Rings.Activations == 0 || len(p.Model.GroupParts[b]) > 0):
+			a = Activations{nn.KeepInput, Device} // it is computed again, elsewhere
 		case a.Place != Host || a.Level == nn.KeepInput || !visited || place.Rings.Activations == 0 ||
 			len(p.Model.GroupParts[b]) > 0:
 			a.Place = Device
@@ -344,15 +348,21 @@ func (p *Plan) inputBuffer(layer, m int, down bool) int {
 // inputGradBuffer returns the number of the shared buffer of dx[m].
 func (p *Plan) inputGradBuffer(m int) int { return p.inputBuffer(p.blocks()+2, m, false) }
 
-// SavedOnHost reports whether the input of a block (from 0) has a place in host memory. The embedding's output always
-// has: it comes to the device by way of the host, unless it is bound.
+// SavedOnHost reports whether the input of a block (from 0), or of the head after them, has a place in host memory. The
+// embedding's output always has: it comes to the device by way of the host, unless it is bound. Rows that pass between
+// devices have one.
 func (p *Plan) SavedOnHost(block int) bool {
-	return !p.Bound() && (block == 0 || p.crosses(block) || p.inputSpills(block) && p.Placement.Where.Inputs[block] == Host)
+	if block == p.blocks() {
+		return p.crosses(block, nn.Forward) || p.crosses(block, nn.Backward)
+	}
+	return p.crosses(block, nn.Forward) || p.crosses(block, nn.Backward) ||
+		!p.Bound() && (block == 0 || !p.together(block+1) ||
+			p.inputSpills(block) && p.Placement.Where.Inputs[block] == Host)
 }
 
 // SavedOnDisk reports whether the input of a block (from 0) has an extent on disk.
 func (p *Plan) SavedOnDisk(block int) bool {
-	return p.inputSpills(block) && p.Placement.Where.Inputs[block] == Disk
+	return block < p.blocks() && p.inputSpills(block) && p.Placement.Where.Inputs[block] == Disk
 }
 
 // ActivationsPass reports whether what a block (from 0) keeps for its backward visit passes through the ring of slots
@@ -367,6 +377,9 @@ func (p *Plan) ActivationsPass(block int) bool {
 func (p *Plan) ActivationsSpill(block int) bool {
 	if !p.ActivationsPass(block) {
 		return false
+	}
+	if !p.together(block + 1) {
+		return true
 	}
 	blocks, above := 0, 0
 	for i := range p.blocks() {
@@ -426,12 +439,12 @@ func (p *Plan) inputSpills(block int) bool {
 	if inputs[block] != Host && inputs[block] != Disk {
 		return false
 	}
-	if p.sharesInputs() {
+	if p.sharesInputs() || !p.together(block+1) {
 		return true
 	}
-	rank := p.RankOf(block + 1)
+	rank := p.RankOf(block+1, nn.Forward)
 	for later := block + 2; later <= p.blocks(); later += 2 {
-		here := p.RankOf(later) == rank || p.RankOf(later+1) == rank // is written or read there
+		here := p.RankOf(later, nn.Forward) == rank || p.RankOf(later+1, nn.Forward) == rank // is written or read there
 		if here && (later == p.blocks() || inputs[later] != Device) {
 			return true
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/trace"
 )
 
 // chartColumns is the width of a Chart.
@@ -62,7 +63,7 @@ func Legend(charts ...[]string) string {
 	drawn := ""
 	for _, lines := range charts {
 		for _, line := range lines {
-			drawn += line[laneColumns:]
+			drawn += line[len(line)-chartColumns:]
 		}
 	}
 	var b strings.Builder
@@ -90,46 +91,60 @@ func Legend(charts ...[]string) string {
 // Chart draws a step over time from left to right, a line for each lane that has anything to do: in each column the
 // Mark of what took most of it, a colon where the lane was busy for less than half, a dot where it was idle.
 type Chart struct {
-	column float64 // seconds
-	used   [Lanes]bool
-	took   [Lanes][chartColumns]map[byte]float64 // seconds
+	column float64                                    // seconds
+	took   map[Worker]*[chartColumns]map[byte]float64 // seconds
 }
 
 // NewChart returns a chart that covers seconds.
-func NewChart(seconds float64) *Chart { return &Chart{column: seconds / chartColumns} }
+func NewChart(seconds float64) *Chart {
+	return &Chart{seconds / chartColumns, map[Worker]*[chartColumns]map[byte]float64{}}
+}
 
-// Add draws that a lane was busy with what has that mark, 0 for other things, from begin to end in seconds.
-func (c *Chart) Add(lane Lane, mark byte, begin, end float64) {
+// Add draws that a worker was busy with what has that mark, 0 for other things, from begin to end in seconds.
+func (c *Chart) Add(w Worker, mark byte, begin, end float64) {
 	if mark == 0 {
 		mark = otherMark
 	}
 	if !(end > begin) || !(c.column > 0) {
 		return
 	}
-	c.used[lane] = true
+	took := c.took[w]
+	if took == nil {
+		took = new([chartColumns]map[byte]float64)
+		c.took[w] = took
+	}
 	for i := max(int(begin/c.column), 0); i < chartColumns && float64(i)*c.column < end; i++ {
-		if c.took[lane][i] == nil {
-			c.took[lane][i] = map[byte]float64{}
+		if took[i] == nil {
+			took[i] = map[byte]float64{}
 		}
-		c.took[lane][i][mark] += min(end, float64(i+1)*c.column) - max(begin, float64(i)*c.column)
+		took[i][mark] += min(end, float64(i+1)*c.column) - max(begin, float64(i)*c.column)
 	}
 }
 
-// laneColumns are before each line of a chart, for the lane's name.
-const laneColumns = 8
+// laneColumns are before each line of a chart, for the lane's name; deviceColumns more where there are several devices.
+const laneColumns, deviceColumns = 8, 13
 
 // Lines are the chart, without a legend; none if nothing was drawn.
 func (c *Chart) Lines() []string {
+	ranks := 0
+	for w := range c.took {
+		ranks = max(ranks, 1+w.Rank)
+	}
+	label := laneColumns
+	if ranks > 1 {
+		label += deviceColumns
+	}
 	var lines []string
-	for lane := range Lane(Lanes) {
-		if !c.used[lane] {
+	for _, w := range trace.Workers(ranks) {
+		took := c.took[w]
+		if took == nil {
 			continue
 		}
 		line := make([]byte, chartColumns)
-		for i, took := range c.took[lane] {
-			line[i] = c.mark(took)
+		for i := range took {
+			line[i] = c.mark(took[i])
 		}
-		lines = append(lines, fmt.Sprintf("%-*s%s", laneColumns, lane, line))
+		lines = append(lines, fmt.Sprintf("%-*v%s", label, w, line))
 	}
 	return lines
 }
@@ -154,6 +169,6 @@ func (c *Chart) mark(took map[byte]float64) byte {
 // Timeline is the Chart of a step as it is simulated.
 func (p *Plan) Timeline(m Machine, dev device.Info) []string {
 	c := NewChart(p.Simulate(m, dev).StepSeconds)
-	p.walk(m, dev, walking{micros: simulatedMicros, see: func(s interval) { c.Add(s.lane, s.mark, s.begin, s.end) }})
+	p.walk(m, dev, walking{micros: simulatedMicros, see: func(s interval) { c.Add(s.Worker, s.mark, s.begin, s.end) }})
 	return c.Lines()
 }

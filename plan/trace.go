@@ -20,17 +20,19 @@ func (p *Plan) Trace(m Machine, dev device.Info, about trace.About) *trace.Trace
 	about.Simulated, about.Tokens = true, int64(p.Numerics.StepPositions())
 	t := &trace.Trace{About: about}
 	groups := groupMicros(p.Numerics.MicroBatches, simulatedMicros)
-	var latest [Lanes]struct {
+	type latest struct { // of a worker
 		op   *Op
 		mark byte
-		at   int // in lanes
+		at   int // in spans
 	}
-	var lanes [Lanes][]trace.Span
+	workers := len(p.Workers())
+	ends, spans := make([]latest, workers), make([][]trace.Span, workers)
 	p.walk(m, dev, walking{micros: simulatedMicros, see: func(s interval) {
 		begin, end := simulatedTime(s.begin), simulatedTime(s.until)
-		l := &latest[s.lane]
-		if l.op == s.op && l.mark == s.mark && lanes[s.lane][l.at].End == begin {
-			lanes[s.lane][l.at].End = end // its share has changed since, and it has not ended
+		w := s.Index()
+		l := &ends[w]
+		if l.op == s.op && l.mark == s.mark && spans[w][l.at].End == begin {
+			spans[w][l.at].End = end // its share has changed since, and it has not ended
 			return
 		}
 		if end == begin {
@@ -43,11 +45,11 @@ func (p *Plan) Trace(m Machine, dev device.Info, about trace.About) *trace.Trace
 		case writeMark:
 			name = WriteWord + " for " + name
 		}
-		l.op, l.mark, l.at = s.op, s.mark, len(lanes[s.lane])
-		lanes[s.lane] = append(lanes[s.lane], trace.Span{Lane: s.lane, Name: name, Step: 1, Start: begin, End: end})
+		*l = latest{s.op, s.mark, len(spans[w])}
+		spans[w] = append(spans[w], trace.Span{Worker: s.Worker, Name: name, Step: 1, Start: begin, End: end})
 	}})
-	for _, spans := range lanes {
-		t.Spans = append(t.Spans, spans...)
+	for _, of := range spans {
+		t.Spans = append(t.Spans, of...)
 	}
 	return t
 }

@@ -35,8 +35,8 @@ const probeSeconds = 0.5
 
 // Options say what is measured.
 type Options struct {
-	// Open opens a device, and that of the host.
-	Open     func(name string, accounts *hostmem.Accounts) (computes, host device.Device, err error)
+	// Open opens devices, of which the first is measured, and that of the host.
+	Open     func(name string, accounts *hostmem.Accounts) (computes []device.Device, host device.Device, err error)
 	Accounts *hostmem.Accounts
 	Progress io.Writer // messages and progress for people; io.Discard for silence
 	Terminal bool      // Progress is a terminal: bars instead of lines
@@ -145,10 +145,16 @@ func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes,
 	if info, err := os.Stat(o.Path); o.Path != "" && (err != nil || !info.IsDir()) {
 		return nil, fmt.Errorf("--path: %s is not a directory; name one on the drive to measure, or none", o.Path)
 	}
-	computes, host, err := o.Open(o.Device, o.Accounts)
+	all, host, err := o.Open(o.Device, o.Accounts)
 	if err != nil {
 		return nil, err
 	}
+	computes := all[0]
+	defer func() {
+		for _, other := range all[1:] {
+			err = errors.Join(err, other.Close())
+		}
+	}()
 	ask.IsOver = true
 	p := &prober{probeSizes: sizes(computes.Info()), Options: o, ctx: ctx, device: computes, hostDevice: host, seconds: seconds}
 	if host != computes {

@@ -35,9 +35,9 @@ func newOptions(t testing.TB) Options {
 		}
 	})
 	return Options{Accounts: accounts, Progress: io.Discard, Device: "cpu",
-		Open: func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+		Open: func(_ string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 			d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
-			return d, d, err
+			return []device.Device{d}, d, err
 		}}
 }
 
@@ -109,13 +109,13 @@ func TestProbe(t *testing.T) {
 func TestProbeOfAStandIn(t *testing.T) {
 	o := newOptions(t)
 	gpu := standin.New(standin.Options{MemoryBytes: 256 << 20})
-	o.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+	o.Open = func(_ string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 		host, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
 		if err != nil {
 			return nil, nil, err
 		}
 		d, err := cuda.Open(cuda.Options{API: gpu.API(), OwnProducts: true, Accounts: a})
-		return d, host, err
+		return []device.Device{d}, host, err
 	}
 	tiny := probeSizes{positions: 32, hidden: 64, intermediate: 64, lengths: []int{16, 64}, heads: 2, kvHeads: 1, headDim: 128,
 		bytes: 1 << 16, stateBytes: 1 << 16, noiseElems: 1 << 12, long: 1}
@@ -185,9 +185,9 @@ func (s *tunedStream) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
 func TestProbeTunesProducts(t *testing.T) {
 	o := newOptions(t)
 	d := &tuned{Device: null.New(null.Options{})}
-	o.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+	o.Open = func(_ string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 		host, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
-		return d, host, err
+		return []device.Device{d}, host, err
 	}
 	if _, err := measure(context.Background(), o, smallProbeFor, 0.02); err != nil {
 		t.Fatal(err)
@@ -228,13 +228,13 @@ func TestProbeSizes(t *testing.T) {
 func TestProbeTakesRandomNumbers(t *testing.T) {
 	o := newOptions(t)
 	seen := map[string]bool{}
-	o.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+	o.Open = func(_ string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 		d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
 		if err != nil {
 			return nil, nil, err
 		}
 		w := &watched{d, t, seen}
-		return w, w, nil
+		return []device.Device{w}, w, nil
 	}
 	if _, err := measure(context.Background(), o, smallProbeFor, 0.001); err != nil {
 		t.Fatal(err)
@@ -326,9 +326,9 @@ func (w *watchedStream) AdamW(args device.AdamWArgs, bad device.Mem) {
 // copies.
 func TestProbeOfALink(t *testing.T) {
 	o := newOptions(t)
-	o.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+	o.Open = func(_ string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 		host, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
-		return null.New(null.Options{}), host, err
+		return []device.Device{null.New(null.Options{})}, host, err
 	}
 	m, err := measure(context.Background(), o, smallProbeFor, 0.02)
 	if err != nil {
@@ -481,7 +481,7 @@ func TestRatesThatAreNotKept(t *testing.T) {
 	}
 	atOpen := "it was not opened"
 	open := o.Open
-	o.Open = func(name string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+	o.Open = func(name string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 		atOpen = said.String()
 		return open(name, a)
 	}

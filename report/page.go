@@ -43,6 +43,10 @@ func charts(runs []Run) []chart {
 	if len(runs) == 1 { // lanes of several runs would be too many lines
 		for lane := range trace.NumLanes {
 			y := smooth(column(runs[0].Records, func(m trace.Metrics) float64 { return 100 * m.Lanes.Of(lane) / m.StepSec }))
+			several := func(m trace.Metrics) bool { return m.Devices != nil }
+			if lane == trace.Exchange && !slices.ContainsFunc(runs[0].Records, several) {
+				continue // one device
+			}
 			lanes.lines = append(lanes.lines, line{x: steps(runs[0]), y: y, color: int(lane), name: lane.String()})
 		}
 	}

@@ -30,12 +30,14 @@ numerics: {head_chunk: 128}
 eval: {datasets: [{path: b.jsonl, type: prompt-response, prompt: question, response: answer}], every: 50}
 adam_betas: [0.9, 0.95]
 epochs: 2.5
+device: [cpu, cpu]
 `, "learning_rate=3e-4", "memory.device=500MB", "output_dir=runs/x")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c.Memory.Device.N != 500e6 || c.Memory.Host.N != 0 || c.LearningRate != 3e-4 || c.Numerics.HeadChunk != 128 ||
-		c.AdamBetas != [2]float64{0.9, 0.95} || c.OutputDir != "runs/x" || c.Eval.Datasets[0].Prompt != "question" || c.Epochs != 2.5 {
+		c.AdamBetas != [2]float64{0.9, 0.95} || c.OutputDir != "runs/x" || c.Eval.Datasets[0].Prompt != "question" ||
+		c.Epochs != 2.5 || c.Device != "cpu,cpu" {
 		t.Errorf("read as %+v", c)
 	}
 	doc, err := c.YAML()
@@ -58,6 +60,7 @@ func TestConfigRefuses(t *testing.T) {
 		"wrong type":        {smallRun + "sequence_len: many\n", "line 3: sequence_len must be a whole number, not many"},
 		"a fraction":        {smallRun + "max_steps: 3.5\n", "line 3: max_steps must be a whole number, not 3.5"},
 		"an overflow":       {smallRun + "max_steps: 99999999999999999999\n", "line 3: max_steps must be a whole number"},
+		"no names":          {smallRun + "device: [cpu, [cpu]]\n", "line 3: device[1] must be one text"},
 		"a list":            {smallRun + "tokenizer: [a]\n", "line 3: tokenizer must be one text, not [a]"},
 		"no list":           {"model: m\ndatasets: {path: a, type: text}\n", "line 2: datasets must be a list"},
 		"no mapping":        {smallRun + "memory: 5GiB\n", "line 3: memory must be a mapping, such as {device: ...}, not 5GiB"},

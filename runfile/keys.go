@@ -105,8 +105,10 @@ type Config struct {
 	Precision Precision `yaml:"precision" resume:"fixed" saved:"precision"`
 	Numerics  Sizes     `yaml:"numerics" resume:"fixed"`
 	Memory    Memory    `yaml:"memory" resume:"free"`
-	// `cuda` (the first GPU), `cuda:N`, `cpu`, or `auto`: the first usable GPU, else the CPU. See [gpu.md](gpu.md).
-	Device string `yaml:"device" default:"auto" resume:"free"`
+	// `cuda` (the first GPU), `cuda:N`, `cpu`, or `auto`: the first usable GPU, else the CPU. See [gpu.md](gpu.md). A
+	// list deals the layers of a step to several devices, to the bits of one; `[cpu, cpu]` divides the cores. See
+	// [devices.md](devices.md).
+	Device Names `yaml:"device" default:"auto" resume:"free"`
 
 	Eval Eval `yaml:"eval,omitempty" resume:"listed"`
 	Save Save `yaml:"save" resume:"free"`

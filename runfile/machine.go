@@ -269,7 +269,7 @@ func isRequiredRate(key string) bool {
 	if key == "f32_attention_flops_per_sec" || key == "f32_device_bytes_per_sec" {
 		return false
 	}
-	for _, part := range []string{"duplex", "under", "disk", "save", "ops_per_sec", "copy"} {
+	for _, part := range []string{"duplex", "under", "disk", "save", "ops_per_sec", "copy", "host_memory"} {
 		if strings.Contains(key, part) && key != "adamw_bytes_per_sec" && !strings.HasSuffix(key, "flops_per_sec") {
 			return false
 		}

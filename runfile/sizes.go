@@ -111,6 +111,30 @@ func (a Auto) MarshalYAML() (any, error) {
 	return int(a), nil
 }
 
+// Names is a name in run.yaml, or a list of names: then with commas between them.
+type Names string
+
+// UnmarshalYAML reads a text or a list of texts.
+func (n *Names) UnmarshalYAML(unmarshal func(any) error) error {
+	var one string
+	if err := unmarshal(&one); err == nil {
+		*n = Names(one)
+		return nil
+	}
+	var several []string
+	err := unmarshal(&several)
+	*n = Names(strings.Join(several, ","))
+	return err
+}
+
+// MarshalYAML writes what UnmarshalYAML reads.
+func (n Names) MarshalYAML() (any, error) {
+	if several := strings.Split(string(n), ","); len(several) > 1 {
+		return several, nil
+	}
+	return string(n), nil
+}
+
 // Cuts are the sizes of a configuration as a plan has them.
 func (s Sizes) Cuts() plan.Cuts {
 	return plan.Cuts{MicroBatch: int(s.MicroBatch), HeadChunk: int(s.HeadChunk), BlockChunk: int(s.BlockChunk)}

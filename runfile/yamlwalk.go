@@ -92,6 +92,10 @@ func (w *runFileWalk) check(n ast.Node, t reflect.Type, key string) {
 		return
 	}
 	text, isScalar := scalarText(n)
+	if _, isList := n.(*ast.SequenceNode); isList && t == reflect.TypeFor[Names]() {
+		w.checkList(n, reflect.TypeFor[[]string](), key)
+		return
+	}
 	if read, ok := reflect.New(t).Interface().(selfReader); ok {
 		if !isScalar {
 			w.must(n, key, "one value")

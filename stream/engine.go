@@ -171,14 +171,14 @@ func (e *Engine) open() error {
 		return fmt.Errorf("the plan deals blocks to %d devices, and there are %d; open more, or plan for fewer",
 			n, len(e.Devices))
 	}
-	for _, d := range e.Devices[:e.Plan.Ranks()] {
+	for number, d := range e.Devices[:e.Plan.Ranks()] {
 		for _, a := range e.Plan.AttentionShapes() {
 			n := e.Plan.Numerics
 			if err := d.PrepareAttention(n.Positions(), a.Heads, a.HeadDim, n.Compute); err != nil {
 				return err
 			}
 		}
-		buf, err := d.Alloc("arena", e.Plan.DeviceBytes)
+		buf, err := d.Alloc("arena", e.Plan.RankBytes(number))
 		if err != nil {
 			return err
 		}
@@ -186,7 +186,8 @@ func (e *Engine) open() error {
 		if err := e.tune(d, device.Whole(buf)); err != nil {
 			return err
 		}
-		e.ranks = append(e.ranks, rank{d, e.Plan.Place(device.Whole(buf)), map[*hostmem.Region]device.Mem{}, nil})
+		buffers := e.Plan.Place(device.Whole(buf), number)
+		e.ranks = append(e.ranks, rank{d, buffers, map[*hostmem.Region]device.Mem{}, nil})
 	}
 	e.head = e.Plan.Head()
 

@@ -101,15 +101,19 @@ func (r *execution) borrow(w int, id store.ID, off, n int64, access store.Access
 }
 
 // bind borrows an extent for the compute lane until the lane's work on this schedule is done.
-func (r *execution) bind(id store.ID, bytes int64, access store.Access) (device.Mem, error) {
-	if mem, ok := r.bound[id]; ok {
+func (r *execution) bind(op *plan.Op, id store.ID, bytes int64, access store.Access) (device.Mem, error) {
+	at := &r.at[op.Index()]
+	if mem, ok := at.bound[id]; ok {
 		return mem, nil
 	}
-	l, err := r.borrow(int(plan.LaneCompute), id, 0, bytes, access)
+	l, err := r.borrow(op.Index(), id, 0, bytes, access)
 	if err != nil {
 		return device.Mem{}, err
 	}
-	mem := r.ranks[0].registered[l.Region].Slice(l.Off, l.Len)
-	r.bound[id] = mem
+	mem := r.ranks[op.Rank].registered[l.Region].Slice(l.Off, l.Len)
+	if at.bound == nil {
+		at.bound = map[store.ID]device.Mem{}
+	}
+	at.bound[id] = mem
 	return mem, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 )
 
@@ -42,7 +43,7 @@ func (e *Engine) LogProbs(ctx context.Context, batch *Batch) ([][]float32, error
 	if _, err := e.Eval(ctx, batch); err != nil {
 		return nil, err
 	}
-	from, rank := e.host.HostResults, e.Plan.RankOf(1+len(e.Plan.Model.Blocks))
+	from, rank := e.host.HostResults, e.Plan.RankOf(1+len(e.Plan.Model.Blocks), nn.Forward)
 	if !e.ranks[rank].buffers.Results.IsZero() {
 		from = e.host.DeviceResults[rank]
 	}

@@ -25,6 +25,7 @@ func TestLogProbsAgreeWithPyTorch(t *testing.T) {
 				for b := range p.Where.Inputs {
 					p.Deal = append(p.Deal, b%2)
 				}
+				p.Deal = plan.DealBlocks(p.Deal)
 			}, "head at once": func(p *plan.Placement) { streamed(1)(p); p.HeadAtOnce = true },
 		} {
 			r := start(t, s, setup{change: change})

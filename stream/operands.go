@@ -21,7 +21,7 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 		bytes := r.Plan.Model.Parts[part].Layout.WeightElems * r.types[store.Weights].Bytes()
 		switch {
 		case inPlace:
-			return r.bind(store.ID{Part: part, Kind: store.Weights}, bytes, store.Read)
+			return r.bind(op, store.ID{Part: part, Kind: store.Weights}, bytes, store.Read)
 		case o.Slot >= 0:
 			return b.Slots[o.Slot].Slice(0, bytes), nil
 		}
@@ -29,7 +29,7 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 	case plan.Gradient:
 		switch {
 		case inPlace:
-			return r.bind(store.ID{Part: part, Kind: store.Grad}, r.gradBytes(part), store.Write)
+			return r.bind(op, store.ID{Part: part, Kind: store.Grad}, r.gradBytes(part), store.Write)
 		case o.At == plan.Host:
 			return pinned.Sums[part], nil
 		case o.Slot >= 0:
@@ -39,7 +39,7 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 	case plan.Rounded:
 		switch id := (store.ID{Part: part, Kind: store.Grad}); {
 		case o.At == plan.Host:
-			return r.bind(id, r.specs[id].Bytes, store.Write)
+			return r.bind(op, id, r.specs[id].Bytes, store.Write)
 		case o.Slot >= 0:
 			return b.Stages[o.Slot], nil
 		}

@@ -247,7 +247,7 @@ func TestTooFewDevices(t *testing.T) {
 	s := shape.subject(t, 1)
 	p := newPlan(t, s, device.Info{}, func(p *plan.Placement) {
 		*p = plan.Smallest(len(p.Where.Weights), len(p.Where.Inputs), false)
-		p.Deal = []int{0, 1}
+		p.Deal = plan.DealBlocks([]int{0, 1})
 	})
 	dev := null.New(null.Options{})
 	_, err := stream.New(stream.Config{Plan: p, Devices: []device.Device{dev}, Host: dev, Accounts: hostmem.New()})

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 )
 
@@ -54,7 +55,8 @@ func (e *Engine) loads(res *Result, host []byte, devices [][]byte) {
 		if res.Loads == nil {
 			res.Loads = make([][]int, len(e.Plan.Model.Blocks))
 		}
-		from, rank := host, e.Plan.RankOf(1+block) // results are where the host reads them, or come from a device
+		// Results are where the host reads them, or come from a device.
+		from, rank := host, e.Plan.RankOf(1+block, nn.Forward)
 		if !e.ranks[rank].buffers.Results.IsZero() {
 			from = devices[rank]
 		}
@@ -89,6 +91,6 @@ func (r *execution) record() {
 	for i, op := range r.ops {
 		w := op.Index()
 		start := r.at[w].start + r.begin[i].Since(r.workers[w].origin)
-		r.Trace.Record(op.Lane, r.names[i], r.stepNo, start, start+r.end[i].Since(r.begin[i]))
+		r.Trace.Record(op.Worker, r.names[i], r.stepNo, start, start+r.end[i].Since(r.begin[i]))
 	}
 }

@@ -57,7 +57,7 @@ func TestTablesByBlock(t *testing.T) {
 			t.Errorf("block %d has tables of another", b)
 		}
 	}
-	if tables := r.plan.Place(device.Mem{Len: 1 << 40}).Rope; tables[0] != tables[2] || tables[0] == tables[1] {
+	if tables := r.plan.Place(device.Mem{Len: 1 << 40}, 0).Rope; tables[0] != tables[2] || tables[0] == tables[1] {
 		t.Error("blocks 0 and 2 are to share tables, and 1 is to have its own")
 	}
 }

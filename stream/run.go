@@ -51,9 +51,8 @@ type execution struct {
 	passed  []int   // by worker: operations before this index have been enqueued, or done, or skipped
 	errs    []error // by operation
 	update  *pendingUpdate
-	at      []onWorker              // by worker, each its own
-	first   [][store.Kinds]uint64   // versions before the schedule
-	bound   map[store.ID]device.Mem // compute lane: extents that are used where they are
+	at      []onWorker            // by worker, each its own
+	first   [][store.Kinds]uint64 // versions before the schedule
 }
 
 // onWorker is the progress of a worker in an execution.
@@ -61,9 +60,10 @@ type onWorker struct {
 	failed error
 	leases []*store.Lease
 	pieces enqueuedPieces
-	start  time.Duration    // on the clock of the trace
-	taken  [store.Kinds]int // loans from disk
-	hinted [store.Kinds]int // and those that the store has been told of
+	start  time.Duration           // on the clock of the trace
+	taken  [store.Kinds]int        // loans from disk
+	hinted [store.Kinds]int        // and those that the store has been told of
+	bound  map[store.ID]device.Mem // extents that are used where they are
 }
 
 // run walks the schedule of a phase and collects its results.
@@ -84,7 +84,6 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		return Result{}, err
 	}
 	r := &execution{Engine: e, program: p, ctx: ctx, stepNo: int64(step), errs: make([]error, len(p.ops)), update: e.pending,
-		bound:  map[store.ID]device.Mem{},
 		passed: make([]int, len(e.workers)), at: make([]onWorker, len(e.workers)), first: slices.Clone(e.versions.of)}
 	r.changed = sync.NewCond(&r.mu)
 	if batch != nil {

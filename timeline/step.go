@@ -26,7 +26,13 @@ type Step struct {
 	Number int64 // of the optimizer's steps; of a simulation 1
 	Torn   bool  // the trace lacks the beginning of the step
 	Length time.Duration
-	Lanes  [trace.NumLanes][]Block // in the order in which they begin
+	Rows   []Row
+}
+
+// Row has what a worker did.
+type Row struct {
+	trace.Worker
+	Blocks []Block // in the order in which they begin
 }
 
 // Block is an operation on a lane.
@@ -61,14 +67,18 @@ func Of(t *trace.Trace, number int64) (*Step, error) {
 	if s.Length = end - begin; s.Length <= 0 {
 		return nil, fmt.Errorf("step %d of the trace took no time: choose another with --step", number)
 	}
+	for _, of := range trace.Workers(t.Ranks()) {
+		s.Rows = append(s.Rows, Row{Worker: of})
+	}
 	for _, span := range t.Spans {
 		if span.Step == number || span.Step == 0 && span.Start < end && span.End > begin {
-			s.Lanes[span.Lane] = append(s.Lanes[span.Lane], Block{span.Name, plan.MarkOf(span.Name),
+			row := &s.Rows[span.Index()]
+			row.Blocks = append(row.Blocks, Block{span.Name, plan.MarkOf(span.Name),
 				max(span.Start-begin, 0), min(span.End-begin, s.Length)})
 		}
 	}
-	for _, blocks := range s.Lanes {
-		slices.SortStableFunc(blocks, func(a, b Block) int { return cmp.Compare(a.Begin, b.Begin) })
+	for _, row := range s.Rows {
+		slices.SortStableFunc(row.Blocks, func(a, b Block) int { return cmp.Compare(a.Begin, b.Begin) })
 	}
 	return s, nil
 }
@@ -92,7 +102,7 @@ func steps(t *trace.Trace) (numbers []int64, computes map[int64]bool) {
 
 // firstWhole is the first step of which the trace has all spans: a lane forgets its oldest ones.
 func firstWhole(t *trace.Trace) int64 {
-	var oldest [trace.NumLanes]int64
+	var oldest [trace.NumLanes]int64 // of any device
 	for _, span := range t.Spans {
 		if at := &oldest[span.Lane]; span.Step != 0 && (*at == 0 || span.Step < *at) {
 			*at = span.Step
@@ -127,24 +137,21 @@ func lastWhole(numbers []int64, computes map[int64]bool, whole int64) int64 {
 	return cmp.Or(last, numbers[len(numbers)-1])
 }
 
-// Busy sums the time of each lane's blocks; time in which two blocks overlap counts once.
-func (s *Step) Busy() [trace.NumLanes]time.Duration {
-	var busy [trace.NumLanes]time.Duration
-	for lane, blocks := range s.Lanes {
-		end := time.Duration(0)
-		for _, b := range blocks {
-			busy[lane] += max(b.End-max(b.Begin, end), 0)
-			end = max(end, b.End)
-		}
+// Busy sums the time of a row's blocks; time in which two blocks overlap counts once.
+func (r *Row) Busy() (busy time.Duration) {
+	end := time.Duration(0)
+	for _, b := range r.Blocks {
+		busy += max(b.End-max(b.Begin, end), 0)
+		end = max(end, b.End)
 	}
 	return busy
 }
 
-// BusyLanes are the seconds of Busy.
+// BusyLanes are the busy seconds of each lane, of several devices' those of the busiest.
 func (s *Step) BusyLanes() trace.Lanes {
 	var sec [trace.NumLanes]float64
-	for lane, busy := range s.Busy() {
-		sec[lane] = busy.Seconds()
+	for i := range s.Rows {
+		sec[s.Rows[i].Lane] = max(sec[s.Rows[i].Lane], s.Rows[i].Busy().Seconds())
 	}
 	return trace.LanesOf(sec)
 }
@@ -152,9 +159,9 @@ func (s *Step) BusyLanes() trace.Lanes {
 // Chart is the plan.Chart of the step.
 func (s *Step) Chart() []string {
 	c := plan.NewChart(s.Length.Seconds())
-	for lane, blocks := range s.Lanes {
-		for _, b := range blocks {
-			c.Add(trace.Lane(lane), b.Mark, b.Begin.Seconds(), b.End.Seconds())
+	for _, row := range s.Rows {
+		for _, b := range row.Blocks {
+			c.Add(row.Worker, b.Mark, b.Begin.Seconds(), b.End.Seconds())
 		}
 	}
 	return c.Lines()

@@ -14,13 +14,14 @@ import (
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
 func TestChart(t *testing.T) {
+	compute := trace.Worker{Lane: trace.Compute}
 	spans := []trace.Span{
-		{Lane: trace.Fetch, Name: "fetch a", Step: 2, Start: ms(100), End: ms(118)},
-		{Lane: trace.Compute, Name: "forward a", Step: 1, Start: ms(0), End: ms(100)}, // of another step
-		{Lane: trace.Compute, Name: "forward a micro-batch 0", Step: 2, Start: ms(118), End: ms(136)},
-		{Lane: trace.Compute, Name: "something else", Step: 2, Start: ms(136), End: ms(154)},
-		{Lane: trace.Compute, Name: "backward a", Step: 2, Start: ms(155), End: ms(170)},
-		{Lane: trace.Drain, Name: "drain a", Step: 2, Start: ms(169), End: ms(169)},
+		{Worker: trace.Worker{Lane: trace.Fetch}, Name: "fetch a", Step: 2, Start: ms(100), End: ms(118)},
+		{Worker: compute, Name: "forward a", Step: 1, Start: ms(0), End: ms(100)}, // of another step
+		{Worker: compute, Name: "forward a micro-batch 0", Step: 2, Start: ms(118), End: ms(136)},
+		{Worker: compute, Name: "something else", Step: 2, Start: ms(136), End: ms(154)},
+		{Worker: compute, Name: "backward a", Step: 2, Start: ms(155), End: ms(170)},
+		{Worker: trace.Worker{Lane: trace.Drain}, Name: "drain a", Step: 2, Start: ms(169), End: ms(169)},
 	}
 	s, err := Of(&trace.Trace{Spans: spans}, 2)
 	if err != nil {
@@ -38,7 +39,8 @@ func TestChart(t *testing.T) {
 
 func TestStepOf(t *testing.T) {
 	work := func(lane trace.Lane, step int64, start, end int) trace.Span {
-		return trace.Span{Lane: lane, Name: "forward a", Step: step, Start: ms(start), End: ms(end)}
+		of := trace.Worker{Lane: lane}
+		return trace.Span{Worker: of, Name: "forward a", Step: step, Start: ms(start), End: ms(end)}
 	}
 	two := []trace.Span{work(trace.Fetch, 1, 0, 10), work(trace.Compute, 1, 5, 20), work(trace.Compute, 2, 20, 50)}
 	for name, c := range map[string]struct {
@@ -80,9 +82,9 @@ func TestStepOf(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, s, err)
 			continue
 		}
-		for lane, busy := range s.Busy() {
-			if busy < 0 || busy > s.Length {
-				t.Errorf("%s: lane %v is busy for %v of %v", name, trace.Lane(lane), busy, s.Length)
+		for _, row := range s.Rows {
+			if busy := row.Busy(); busy < 0 || busy > s.Length {
+				t.Errorf("%s: %v is busy for %v of %v", name, row.Worker, busy, s.Length)
 			}
 		}
 	}

@@ -42,18 +42,20 @@ const (
 
 // laneWork is written below the name of a lane.
 var laneWork = [trace.NumLanes]string{
-	trace.Fetch:   "host to device",
-	trace.Compute: "runs the layers",
-	trace.Drain:   "device to host",
-	trace.Update:  "AdamW on the host",
-	trace.Disk:    "reads and writes",
+	trace.Fetch:    "host to device",
+	trace.Compute:  "runs the layers",
+	trace.Drain:    "device to host",
+	trace.Update:   "AdamW on the host",
+	trace.Disk:     "reads and writes",
+	trace.Exchange: "rows of other devices",
 }
 
 // SVG draws the step. Blocks without a gap that one color shows are one bar. Blocks narrower than a few pixels are
 // drawn together, as wide as the time that they took.
 func (s *Step) SVG(t Theme) []byte {
 	for apart := 1.5; ; apart *= 1.5 {
-		d := drawing{Step: s, apart: apart, perPixel: s.Length.Seconds() / (right - left)}
+		of := *s
+		d := drawing{Step: &of, apart: apart, perPixel: s.Length.Seconds() / (right - left)}
 		if d.draw(t); d.Len() <= MaxSVGBytes {
 			return d.Bytes()
 		}
@@ -68,12 +70,15 @@ type drawing struct {
 	perPixel float64 // seconds
 }
 
+// drawnRows are the most rows of a picture: those of eight devices and the host.
+const drawnRows = 8*4 + 2
+
 func (d *drawing) draw(t Theme) {
+	d.Rows = d.Rows[:min(len(d.Rows), drawnRows)]
 	labels, rows := d.legend()
 	top := legendAt + rows*legendRow + 20 // of the first lane
-	bottom := top + int(trace.NumLanes)*(laneHeight+laneGap)
+	bottom := top + len(d.Rows)*(laneHeight+laneGap)
 	height := bottom + axisHeight
-	busy := d.Busy()
 	d.line(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img"`+
 		` aria-labelledby="t d">`, width, height, width, height)
 	d.line(`<title id="t">%s</title>`, escape(cut(d.title(), nameRunes)))
@@ -88,19 +93,19 @@ func (d *drawing) draw(t Theme) {
 			`<text class="muted" x="%d" y="%d">%s</text>`, l.class, l.x, y, l.x+16, y+10, l.means)
 	}
 	d.line(`<text class="muted" x="%d" y="%d" text-anchor="end">busy</text>`, width-margin, top-8)
-	for lane := range trace.NumLanes {
-		y := top + int(lane)*(laneHeight+laneGap)
-		d.line(`<text class="lane" x="%d" y="%d">%s</text>`, margin, y+14, lane)
-		d.line(`<text class="muted" x="%d" y="%d">%s</text>`, margin, y+29, laneWork[lane])
+	for i := range d.Rows {
+		row, y := &d.Rows[i], top+i*(laneHeight+laneGap)
+		d.line(`<text class="lane" x="%d" y="%d">%v</text>`, margin, y+14, row.Worker)
+		d.line(`<text class="muted" x="%d" y="%d">%s</text>`, margin, y+29, laneWork[row.Lane])
 		d.line(`<text class="lane" x="%d" y="%d" text-anchor="end">%s</text>`,
-			width-margin, y+laneHeight/2+5, share(busy[lane], d.Length))
+			width-margin, y+laneHeight/2+5, share(row.Busy(), d.Length))
 		d.line(`<rect class="track" x="%d" y="%d" width="%d" height="%d"/>`, left, y, right-left, laneHeight)
 	}
 	d.axis(top, bottom)
-	for lane := range trace.NumLanes {
-		if len(d.Lanes[lane]) > 0 {
-			d.line(`<g transform="translate(%d %d)">`, left, top+int(lane)*(laneHeight+laneGap))
-			d.blocks(d.Lanes[lane])
+	for i, row := range d.Rows {
+		if len(row.Blocks) > 0 {
+			d.line(`<g transform="translate(%d %d)">`, left, top+i*(laneHeight+laneGap))
+			d.blocks(row.Blocks)
 			d.line("</g>")
 		}
 	}
@@ -142,8 +147,8 @@ func (s *Step) subtitle() string {
 
 // shares are texts such as "compute 97%".
 func (s *Step) shares() (all []string) {
-	for lane, busy := range s.Busy() {
-		all = append(all, fmt.Sprintf("%v %s", trace.Lane(lane), share(busy, s.Length)))
+	for i := range s.Rows {
+		all = append(all, fmt.Sprintf("%v %s", s.Rows[i].Worker, share(s.Rows[i].Busy(), s.Length)))
 	}
 	return all
 }
@@ -157,8 +162,8 @@ type label struct {
 // legend has the tints that a reader can see, in as many rows as they need.
 func (d *drawing) legend() (labels []label, rows int) {
 	var took [256]time.Duration
-	for _, blocks := range d.Lanes {
-		for _, b := range blocks {
+	for _, row := range d.Rows {
+		for _, b := range row.Blocks {
 			took[tintOf(b.Mark)] += b.End - b.Begin
 		}
 	}

@@ -30,7 +30,7 @@ func pictured() *trace.Trace {
 	at := map[trace.Lane]int{}
 	add := func(lane trace.Lane, name string, start, length int) {
 		at[lane] = max(at[lane], start)
-		t.Spans = append(t.Spans, trace.Span{Lane: lane, Name: name, Step: 7, Start: ms(at[lane]),
+		t.Spans = append(t.Spans, trace.Span{Worker: trace.Worker{Lane: lane}, Name: name, Step: 7, Start: ms(at[lane]),
 			End: ms(at[lane] + length)})
 		at[lane] += length
 	}
@@ -155,10 +155,11 @@ func TestBarsAreAsWideAsTheirTime(t *testing.T) {
 		names := []string{"forward a", "backward a", "head-loss a"}
 		for i := range count {
 			start := time.Duration(i) * length
-			tr.Spans = append(tr.Spans, trace.Span{Lane: trace.Compute, Name: names[i%3], Step: 1, Start: start,
-				End: start + length*2/5})
+			tr.Spans = append(tr.Spans, trace.Span{Worker: trace.Worker{Lane: trace.Compute}, Name: names[i%3], Step: 1,
+				Start: start,
+				End:   start + length*2/5})
 		}
-		tr.Spans = append(tr.Spans, trace.Span{Lane: trace.Fetch, Step: 1, End: time.Minute})
+		tr.Spans = append(tr.Spans, trace.Span{Worker: trace.Worker{Lane: trace.Fetch}, Step: 1, End: time.Minute})
 		s, err := Of(tr, 1)
 		if err != nil {
 			t.Fatal(err)
@@ -180,11 +181,12 @@ func TestBarsAreAsWideAsTheirTime(t *testing.T) {
 func TestHostileNames(t *testing.T) {
 	long := strings.Repeat("<script>alert(1)</script>]]>&\x00\xff\x1b水", 10_000)
 	tr := &trace.Trace{About: trace.About{Model: long, Device: long, Tokens: math.MaxInt64}}
-	for lane := range trace.NumLanes {
+	for _, of := range trace.Workers(300) {
 		for _, word := range []string{"forward ", "head-loss ", "backward ", "fetch ", "save-kept ", "drain ", "update ",
 			"gather ", "read ", "write ", "other "} {
 			start := time.Duration(len(tr.Spans)) * time.Hour
-			tr.Spans = append(tr.Spans, trace.Span{Lane: lane, Name: word + long, Step: 1, Start: start, End: start + time.Hour})
+			tr.Spans = append(tr.Spans, trace.Span{Worker: of, Name: word + long, Step: 1, Start: start,
+				End: start + time.Hour})
 		}
 	}
 	s, err := Of(tr, 0)

@@ -48,7 +48,19 @@ func (r *Recorder) Trace(about About) *Trace {
 	return t
 }
 
-// WriteChrome writes the trace in the Chrome trace format, one track per lane.
+// Ranks is the number of devices that have spans, at least one.
+func (t *Trace) Ranks() int {
+	ranks := 1
+	for i := range t.Spans {
+		ranks = max(ranks, 1+t.Spans[i].Rank)
+		if t.Spans[i].Lane == Exchange {
+			ranks = max(ranks, 2) // with another one
+		}
+	}
+	return ranks
+}
+
+// WriteChrome writes the trace in the Chrome trace format, one track per worker.
 func (t *Trace) WriteChrome(w io.Writer) error {
 	out := bufio.NewWriterSize(w, 1<<16)
 	encoder := json.NewEncoder(out)
@@ -63,16 +75,16 @@ func (t *Trace) WriteChrome(w io.Writer) error {
 
 	out.WriteString(`{"displayTimeUnit":"ms","traceEvents":[` + "\n")
 	write(chromeEvent{Name: "process_name", Phase: "M", Args: map[string]any{"name": "millrace"}})
-	for l := range NumLanes {
+	for i, w := range Workers(t.Ranks()) {
 		comma()
-		write(chromeEvent{Name: "thread_name", Phase: "M", TID: int(l) + 1, Args: map[string]any{"name": l.String()}})
+		write(chromeEvent{Name: "thread_name", Phase: "M", TID: i + 1, Args: map[string]any{"name": w.String()}})
 		comma()
-		write(chromeEvent{Name: "thread_sort_index", Phase: "M", TID: int(l) + 1, Args: map[string]any{"sort_index": int(l)}})
+		write(chromeEvent{Name: "thread_sort_index", Phase: "M", TID: i + 1, Args: map[string]any{"sort_index": i}})
 	}
 	for _, s := range t.Spans {
 		start, length := micros(s.Start), micros(s.End-s.Start)
 		comma()
-		write(chromeEvent{Name: s.Name, Phase: "X", TID: int(s.Lane) + 1, TS: &start, Dur: &length,
+		write(chromeEvent{Name: s.Name, Phase: "X", TID: s.Index() + 1, TS: &start, Dur: &length,
 			Args: map[string]any{"step": s.Step}})
 	}
 	out.WriteString("],\"otherData\":")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"reflect"
+	"strings"
 )
 
 // Metrics is one step, and one line of metrics.jsonl. A number that is not finite is null in the file.
@@ -27,7 +28,9 @@ type Metrics struct {
 
 	WriteWaitSec *float64 `json:"write_wait_sec,omitempty"` // of the pause after the step, where writing is limited
 
-	Lanes Lanes `json:"lanes"` // busy seconds
+	Lanes Lanes `json:"lanes"` // busy seconds; with several devices, of the device whose lane is busiest
+
+	Devices []DeviceSeconds `json:"devices,omitempty"` // busy seconds by device, where there are several
 
 	AuxLoss *float64 `json:"aux_loss,omitempty"` // the load-balancing loss without its weight; Loss is without it
 
@@ -48,11 +51,12 @@ func BeforeTraining(evalLoss float64, ended string) Metrics {
 
 // Lanes has the seconds that each lane was busy.
 type Lanes struct {
-	Fetch   float64 `json:"fetch"`
-	Compute float64 `json:"compute"`
-	Drain   float64 `json:"drain"`
-	Update  float64 `json:"update"`
-	Disk    float64 `json:"disk"`
+	Fetch    float64 `json:"fetch"`
+	Compute  float64 `json:"compute"`
+	Drain    float64 `json:"drain"`
+	Update   float64 `json:"update"`
+	Disk     float64 `json:"disk"`
+	Exchange float64 `json:"exchange,omitempty"` // with several devices
 }
 
 // MarshalJSON writes the fields in the order of the type. encoding/json alone refuses NaN and infinities, which are
@@ -63,13 +67,11 @@ func (m Metrics) MarshalJSON() ([]byte, error) {
 	v := reflect.ValueOf(m)
 	for i := range v.NumField() {
 		field := v.Field(i)
-		name, isOptional := v.Type().Field(i).Tag.Get("json"), field.Kind() == reflect.Pointer
-		if isOptional {
-			if field.IsNil() {
-				continue
-			}
-			name, field = name[:len(name)-len(",omitempty")], field.Elem()
+		name, isOptional := strings.CutSuffix(v.Type().Field(i).Tag.Get("json"), ",omitempty")
+		if isOptional && field.IsNil() {
+			continue
 		}
+		field = reflect.Indirect(field)
 		if i > 0 {
 			b.WriteByte(',')
 		}
@@ -114,22 +116,24 @@ func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 // Plus adds up two.
 func (l Lanes) Plus(m Lanes) Lanes {
-	return Lanes{l.Fetch + m.Fetch, l.Compute + m.Compute, l.Drain + m.Drain, l.Update + m.Update, l.Disk + m.Disk}
+	return Lanes{l.Fetch + m.Fetch, l.Compute + m.Compute, l.Drain + m.Drain, l.Update + m.Update, l.Disk + m.Disk,
+		l.Exchange + m.Exchange}
 }
 
 // LanesOf has the seconds of each lane.
 func LanesOf(s [NumLanes]float64) Lanes {
-	return Lanes{Fetch: s[Fetch], Compute: s[Compute], Drain: s[Drain], Update: s[Update], Disk: s[Disk]}
+	return Lanes{Fetch: s[Fetch], Compute: s[Compute], Drain: s[Drain], Update: s[Update], Disk: s[Disk],
+		Exchange: s[Exchange]}
 }
 
 // Of is the number of a lane.
 func (l Lanes) Of(lane Lane) float64 {
-	return [NumLanes]float64{l.Fetch, l.Compute, l.Drain, l.Update, l.Disk}[lane]
+	return [NumLanes]float64{l.Fetch, l.Compute, l.Drain, l.Update, l.Disk, l.Exchange}[lane]
 }
 
 // Times is each number times x.
 func (l Lanes) Times(x float64) Lanes {
-	return Lanes{l.Fetch * x, l.Compute * x, l.Drain * x, l.Update * x, l.Disk * x}
+	return Lanes{l.Fetch * x, l.Compute * x, l.Drain * x, l.Update * x, l.Disk * x, l.Exchange * x}
 }
 
 // Median is the middle of sorted numbers.

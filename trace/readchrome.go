@@ -22,7 +22,7 @@ func ReadChrome(r io.Reader) (*Trace, error) { return readChrome(r, maxTraceByte
 
 func readChrome(r io.Reader, maxBytes int64) (*Trace, error) {
 	limited := &io.LimitedReader{R: r, N: maxBytes + 1}
-	c := &chromeReader{json: json.NewDecoder(limited), lanes: map[int]Lane{}, names: map[string]string{}}
+	c := &chromeReader{json: json.NewDecoder(limited), tracks: map[int]Worker{}, names: map[string]string{}}
 	err := c.file()
 	if limited.N <= 0 {
 		return nil, fmt.Errorf("is larger than %d MiB, above any trace that millrace writes: use a shorter one",
@@ -62,11 +62,11 @@ func (e contentError) Error() string { return string(e) }
 
 // chromeReader reads one file.
 type chromeReader struct {
-	json  *json.Decoder
-	trace Trace
-	lanes map[int]Lane      // by track
-	names map[string]string // of spans, each once
-	event int               // the number of the event that is being read, from 1
+	json   *json.Decoder
+	trace  Trace
+	tracks map[int]Worker
+	names  map[string]string // of spans, each once
+	event  int               // the number of the event that is being read, from 1
 }
 
 func (c *chromeReader) file() error {
@@ -134,17 +134,17 @@ func (c *chromeReader) events() error {
 func (c *chromeReader) take(e *chromeEvent) error {
 	switch {
 	case e.Phase == "M" && e.Name == "thread_name":
-		for l := range NumLanes {
-			if e.Args["name"] == l.String() {
-				c.lanes[e.TID] = l
-				return nil
-			}
+		name, _ := e.Args["name"].(string)
+		w, ok := namedWorker(name)
+		if !ok {
+			return errors.New("names a track that is not a lane")
 		}
-		return errors.New("names a track that is not a lane")
+		c.tracks[e.TID] = w
+		return nil
 	case e.Phase != "X":
 		return nil
 	}
-	lane, ok := c.lanes[e.TID]
+	on, ok := c.tracks[e.TID]
 	switch {
 	case !ok:
 		return errors.New("is on a track without a name")
@@ -162,7 +162,7 @@ func (c *chromeReader) take(e *chromeEvent) error {
 		name, c.names[e.Name] = e.Name, e.Name
 	}
 	start := nanos(*e.TS)
-	c.trace.Spans = append(c.trace.Spans, Span{lane, name, int64(step), start, start + nanos(*e.Dur)})
+	c.trace.Spans = append(c.trace.Spans, Span{on, name, int64(step), start, start + nanos(*e.Dur)})
 	return nil
 }
 

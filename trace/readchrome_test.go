@@ -31,7 +31,7 @@ func TestChromeIsReadBack(t *testing.T) {
 			Tokens: rapid.Int64Min(0).Draw(rt, "tokens"), Simulated: rapid.Bool().Draw(rt, "simulated")}}
 		for range rapid.IntRange(0, 20).Draw(rt, "spans") {
 			start := time.Duration(times.Draw(rt, "start"))
-			want.Spans = append(want.Spans, Span{Lane(rapid.IntRange(0, int(NumLanes)-1).Draw(rt, "lane")),
+			want.Spans = append(want.Spans, Span{rapid.SampledFrom(Workers(3)).Draw(rt, "worker"),
 				rapid.String().Draw(rt, "name"), rapid.Int64Range(0, 1<<53).Draw(rt, "step"),
 				start, start + time.Duration(times.Draw(rt, "length"))})
 		}
@@ -91,7 +91,7 @@ func TestUnknownEventsAreIgnored(t *testing.T) {
 		`{"ph":"C","name":"memory","args":{"b":2}},` +
 		`{"ph":"M","name":"thread_name","tid":9,"args":{"name":"drain"}},` +
 		`{"ph":"X","tid":9,"name":"drain a","ts":1.5,"dur":2}]}`))
-	want := &Trace{Spans: []Span{{Drain, "drain a", 0, 1500, 3500}}}
+	want := &Trace{Spans: []Span{{Worker{Lane: Drain}, "drain a", 0, 1500, 3500}}}
 	if d := cmp.Diff(want, got); err != nil || d != "" {
 		t.Error(err, d)
 	}

@@ -21,32 +21,34 @@ type Lane uint8
 
 // The lanes, in the order of the tracks.
 const (
-	Fetch   Lane = iota // weights to the device
-	Compute             // operations on the device
-	Drain               // gradients and saved inputs from the device
-	Update              // the optimizer
-	Disk                // reads and writes of files
+	Fetch    Lane = iota // weights to the device
+	Compute              // operations on the device
+	Drain                // gradients and saved inputs from the device
+	Update               // the optimizer
+	Disk                 // reads and writes of files
+	Exchange             // rows of layers from another device
 	NumLanes
 )
 
 // String is the lane's name in traces and metrics.
 func (l Lane) String() string {
-	return [NumLanes]string{"fetch", "compute", "drain", "update", "disk"}[l]
+	return [NumLanes]string{"fetch", "compute", "drain", "update", "disk", "exchange"}[l]
 }
 
 // Span is a stretch of a lane's time in which it was busy.
 type Span struct {
-	Lane Lane
+	Worker
 	// Name says the work of the span, such as "forward 12". It is kept, not copied: make it once, not per span.
 	Name       string
 	Step       int64
 	Start, End time.Duration // since the recorder was made
 }
 
-// Recorder keeps the latest spans of each lane. It is safe for concurrent use; a nil one does nothing.
+// Recorder keeps the latest spans of each worker. It is safe for concurrent use; a nil one does nothing.
 type Recorder struct {
-	epoch time.Time
-	lanes [NumLanes]lane
+	epoch   time.Time
+	workers []Worker
+	lanes   []lane // by worker
 }
 
 // lane ends in padding: lanes record at the same time, and their locks must not share a cache line.
@@ -58,10 +60,11 @@ type lane struct {
 	_     [64]byte
 }
 
-// NewRecorder makes a recorder that remembers the latest spansPerLane spans of each lane (56 bytes each); 0 remembers
-// none and still adds up busy time.
-func NewRecorder(spansPerLane int) *Recorder {
-	r := &Recorder{epoch: time.Now()}
+// NewRecorder makes a recorder for the workers of a number of ranks. It remembers the latest spansPerLane spans of each
+// (64 bytes each); 0 remembers none and still adds up busy time.
+func NewRecorder(ranks, spansPerLane int) *Recorder {
+	workers := Workers(ranks)
+	r := &Recorder{epoch: time.Now(), workers: workers, lanes: make([]lane, len(workers))}
 	for i := range r.lanes {
 		r.lanes[i].ring = make([]Span, spansPerLane)
 	}
@@ -76,35 +79,44 @@ func (r *Recorder) Now() time.Duration {
 	return time.Since(r.epoch)
 }
 
-// Record notes that a lane was busy from start to end, both from [Recorder.Now]. Spans of one lane do not overlap, or
-// busy time counts twice.
-func (r *Recorder) Record(l Lane, name string, step int64, start, end time.Duration) {
+// Record notes that a worker was busy from start to end, both from [Recorder.Now]. Spans of one worker do not overlap,
+// or busy time counts twice.
+func (r *Recorder) Record(w Worker, name string, step int64, start, end time.Duration) {
 	if r == nil {
 		return
 	}
-	at := &r.lanes[l]
+	at := &r.lanes[w.Index()]
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	at.busy += end - start
 	if n := int64(len(at.ring)); n > 0 {
-		at.ring[at.count%n] = Span{l, name, step, start, end}
+		at.ring[at.count%n] = Span{w, name, step, start, end}
 	}
 	at.count++
 }
 
-// TakeBusy returns the seconds that each lane was busy since the last TakeBusy, or since the start. A span counts where
-// it ends: an update of step n that runs below the next forward pass is busy time of the record written next.
-func (r *Recorder) TakeBusy() Lanes {
+// TakeBusy returns the seconds that each lane was busy since the last TakeBusy, or since the start; with several
+// devices, also by device, and in the first result those of the device whose lane was busiest. A span counts where it
+// ends: an update of step n that runs below the next forward pass is busy time of the record written next.
+func (r *Recorder) TakeBusy() (Lanes, []DeviceSeconds) {
 	var s [NumLanes]float64
-	if r != nil {
-		for i := range r.lanes {
-			l := &r.lanes[i]
-			l.mu.Lock()
-			s[i], l.busy = l.busy.Seconds(), 0
-			l.mu.Unlock()
+	var devices []DeviceSeconds
+	if r == nil {
+		return LanesOf(s), nil
+	}
+	several := r.workers[len(r.workers)-1].Rank > 0
+	for i, w := range r.workers {
+		l := &r.lanes[i]
+		l.mu.Lock()
+		sec := l.busy.Seconds()
+		l.busy = 0
+		l.mu.Unlock()
+		s[w.Lane] = max(s[w.Lane], sec)
+		if several {
+			devices = add(devices, w, sec)
 		}
 	}
-	return LanesOf(s)
+	return LanesOf(s), devices
 }
 
 // spans are the spans that are remembered, by lane and in the order of recording, and the number of older ones of each
@@ -121,7 +133,7 @@ func (r *Recorder) spans() (spans []Span, forgotten [NumLanes]int64) {
 		for at := first; at < l.count; at++ {
 			spans = append(spans, l.ring[at%n])
 		}
-		forgotten[i] = first
+		forgotten[r.workers[i].Lane] += first
 		l.mu.Unlock()
 	}
 	return spans, forgotten

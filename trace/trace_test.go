@@ -23,30 +23,36 @@ import (
 const ms = time.Millisecond
 
 func TestRecorder(t *testing.T) {
-	r := NewRecorder(3)
+	workers := Workers(2)
+	r := NewRecorder(2, 3)
 	var wg sync.WaitGroup
-	for l := range NumLanes {
+	for n, w := range workers {
 		wg.Go(func() {
 			for i := range 5 {
-				r.Record(l, "work", int64(i), time.Duration(i)*10*ms, time.Duration(i)*10*ms+time.Duration(l+1)*ms)
+				r.Record(w, "work", int64(i), time.Duration(i)*10*ms, time.Duration(i)*10*ms+time.Duration(n+1)*ms)
 			}
 		})
 	}
 	wg.Wait()
 	of := r.Trace(About{})
-	if want := [NumLanes]int64{2, 2, 2, 2, 2}; len(of.Spans) != 15 || of.Forgotten != want {
+	if want := [NumLanes]int64{4, 4, 4, 2, 2, 4}; len(of.Spans) != 30 || of.Forgotten != want {
 		t.Fatalf("%d spans, %v forgotten", len(of.Spans), of.Forgotten)
 	}
 	for i, s := range of.Spans {
-		if s.Lane != Lane(i/3) || s.Step != int64(2+i%3) {
+		if s.Worker != workers[i/3] || s.Step != int64(2+i%3) {
 			t.Errorf("span %d is %v", i, s)
 		}
 	}
-	want := Lanes{0.005, 0.010, 0.015, 0.020, 0.025}
-	if d := cmp.Diff(want, r.TakeBusy(), cmpopts.EquateApprox(0, 1e-12)); d != "" {
+	want := Lanes{0.035, 0.040, 0.045, 0.020, 0.025, 0.050}
+	byDevice := []DeviceSeconds{{0.005, 0.010, 0.015, 0.030}, {0.035, 0.040, 0.045, 0.050}}
+	lanes, devices := r.TakeBusy()
+	if d := cmp.Diff(want, lanes, cmpopts.EquateApprox(0, 1e-12)); d != "" {
 		t.Error(d)
 	}
-	if got := r.TakeBusy(); got != (Lanes{}) {
+	if d := cmp.Diff(byDevice, devices, cmpopts.EquateApprox(0, 1e-12)); d != "" {
+		t.Error(d)
+	}
+	if got, _ := r.TakeBusy(); got != (Lanes{}) {
 		t.Errorf("busy time was counted twice: %v", got)
 	}
 	if a, b := r.Now(), r.Now(); a < 0 || b < a {
@@ -56,18 +62,20 @@ func TestRecorder(t *testing.T) {
 
 func TestNilRecorder(t *testing.T) {
 	var r *Recorder
-	r.Record(Fetch, "x", 1, r.Now(), r.Now())
-	if of := r.Trace(About{}); of.Spans != nil || of.Forgotten != [NumLanes]int64{} || r.TakeBusy() != (Lanes{}) {
+	r.Record(Worker{Lane: Fetch}, "x", 1, r.Now(), r.Now())
+	busy, devices := r.TakeBusy()
+	of := r.Trace(About{})
+	if of.Spans != nil || of.Forgotten != [NumLanes]int64{} || busy != (Lanes{}) || devices != nil {
 		t.Error("a nil recorder recorded something")
 	}
 }
 
 func TestRecordDoesNotAllocate(t *testing.T) {
 	for _, size := range []int{0, 100} {
-		r := NewRecorder(size)
+		r := NewRecorder(1, size)
 		if n := testing.AllocsPerRun(1000, func() {
 			start := r.Now()
-			r.Record(Compute, "forward", 1, start, r.Now())
+			r.Record(Worker{Lane: Compute}, "forward", 1, start, r.Now())
 			r.TakeBusy()
 		}); n != 0 {
 			t.Errorf("%v allocations per span", n)
@@ -78,11 +86,11 @@ func TestRecordDoesNotAllocate(t *testing.T) {
 // The format's rules: an object with traceEvents; each event has a phase, a process and a track; spans have a start and
 // a length; tracks are named.
 func TestChrome(t *testing.T) {
-	r := NewRecorder(2)
-	r.Record(Fetch, "oldest", 0, 0, ms)
-	r.Record(Fetch, `fetch "3"`, 7, ms, 3*ms)
-	r.Record(Fetch, "empty", 7, 3*ms, 3*ms)
-	r.Record(Disk, "save", 8, 1500, 2*ms)
+	r := NewRecorder(1, 2)
+	r.Record(Worker{Lane: Fetch}, "oldest", 0, 0, ms)
+	r.Record(Worker{Lane: Fetch}, `fetch "3"`, 7, ms, 3*ms)
+	r.Record(Worker{Lane: Fetch}, "empty", 7, 3*ms, 3*ms)
+	r.Record(Worker{Lane: Disk}, "save", 8, 1500, 2*ms)
 	var b bytes.Buffer
 	if err := r.Trace(About{}).WriteChrome(&b); err != nil {
 		t.Fatal(err)
@@ -397,10 +405,10 @@ func FuzzReadMetrics(f *testing.F) {
 }
 
 func BenchmarkRecord(b *testing.B) {
-	r := NewRecorder(1 << 12)
+	r := NewRecorder(1, 1<<12)
 	for b.Loop() {
 		start := r.Now()
-		r.Record(Compute, "forward", 1, start, r.Now())
+		r.Record(Worker{Lane: Compute}, "forward", 1, start, r.Now())
 	}
 }
 

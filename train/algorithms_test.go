@@ -75,10 +75,10 @@ func trainTuned(t *testing.T, c *runfile.Config, cache, line string, d *tunable)
 	d.prefers = cmp.Or(d.prefers, "quick")
 	env := newEnv(t)
 	env.CacheDir = cache
-	env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+	env.Open = func(_ string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 		host, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
 		d.Device = host
-		return d, host, err
+		return []device.Device{d}, host, err
 	}
 	var said strings.Builder
 	env.Progress = &said

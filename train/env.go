@@ -18,7 +18,7 @@ import (
 type Env struct {
 	// Open opens the devices that the name in run.yaml stands for: one that computes, and the host's, which updates state
 	// in host memory. On the CPU they are the same.
-	Open     func(name string, accounts *hostmem.Accounts) (computes, host device.Device, err error)
+	Open     func(name string, accounts *hostmem.Accounts) (computes []device.Device, host device.Device, err error)
 	Accounts *hostmem.Accounts
 	Progress io.Writer // messages and progress for people; io.Discard for silence
 	Terminal bool      // Progress is a terminal: bars instead of lines
@@ -84,10 +84,14 @@ func (e *Env) warnOf(err error) { e.warn("%s", console.OneLine(err)) }
 // bar shows how far a long task is.
 func (e *Env) bar(what string) *console.Bar { return e.out().Bar(what) }
 
-// Devices are the two devices of a run: the one that computes, and the host's. They may be the same.
+// Devices are those of a run: the ones that compute, alike, and the host's, which may be the first of them.
 type Devices struct {
-	Computes, Host device.Device
+	Computes []device.Device
+	Host     device.Device
 }
+
+// Info is that of each device that computes.
+func (d *Devices) Info() device.Info { return d.Computes[0].Info() }
 
 // OpenDevices opens the devices that a name stands for; an empty one is auto.
 func (e *Env) OpenDevices(name string) (*Devices, error) {
@@ -101,10 +105,12 @@ func (e *Env) OpenDevices(name string) (*Devices, error) {
 	return &Devices{c, h}, nil
 }
 
-// Close gives both back.
-func (d *Devices) Close() error {
-	err := d.Computes.Close()
-	if d.Host != d.Computes {
+// Close gives all back.
+func (d *Devices) Close() (err error) {
+	for _, of := range d.Computes {
+		err = errors.Join(err, of.Close())
+	}
+	if d.Host != d.Computes[0] {
 		err = errors.Join(err, d.Host.Close())
 	}
 	return err

@@ -40,7 +40,7 @@ func (f *FasterCompute) String() string {
 // plan.FasterBy. It returns nil on a GPU, on a machine on which a probe has not measured both types, and where the
 // other type does not fit, or does not go with 8-bit moments.
 func (e *Env) fasterCompute(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType, p *plan.Plan,
-	dev device.Info) *FasterCompute {
+	dev device.Info, devices int) *FasterCompute {
 	rates, guess := probe.Measured(e.CacheDir, dev, c.Budgets().Path)
 	if !dev.Unified || guess != "" || rates.F32AttentionFLOPsPerSec == 0 || p.Numerics.Moments == optim.Dynamic8 {
 		return nil
@@ -50,7 +50,7 @@ func (e *Env) fasterCompute(ctx context.Context, c *runfile.Config, m *model.Mod
 	if p.Numerics.Compute == tensor.F32 {
 		other.Precision.Compute, other.Precision.Master = tensor.BF16.String(), optim.Split.String()
 	}
-	q, err := e.makePlan(ctx, &other, m, weights, c.MaxSteps, plan.Outputs{}, false, dev)
+	q, err := e.makePlan(ctx, &other, m, weights, c.MaxSteps, plan.Outputs{}, false, dev, devices)
 	if err != nil || q.Predicted.StepSeconds > (1-plan.FasterBy)*p.Predicted.StepSeconds {
 		return nil
 	}

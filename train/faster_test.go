@@ -18,7 +18,7 @@ func TestPlanSaysWhichTypeIsFaster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info := dev.Computes.Info()
+	info := dev.Info()
 	dev.Close()
 	for name, c := range map[string]struct {
 		compute, moments string

@@ -155,7 +155,7 @@ func TestInterruptedStart(t *testing.T) {
 	for name, when := range map[string]func(env *Env, o *operations, cancel func()){
 		"before tokenizing": func(env *Env, _ *operations, cancel func()) {
 			open := env.Open
-			env.Open = func(name string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+			env.Open = func(name string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 				cancel()
 				return open(name, a)
 			}

@@ -54,12 +54,12 @@ func TestMain(m *testing.M) {
 	c, err := runfile.Read(path, nil)
 	if err == nil {
 		env := &Env{Accounts: hostmem.New(), Progress: io.Discard, program: 1, CacheDir: os.Getenv(victimCacheEnv)}
-		env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+		env.Open = func(_ string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 			d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
 			if os.Getenv(victimPanicsEnv) != "" {
-				return panicking{d}, d, err
+				return []device.Device{panicking{d}}, d, err
 			}
-			return d, d, err
+			return []device.Device{d}, d, err
 		}
 		_, err = Train(context.Background(), c, Options{Env: env})
 	}

@@ -115,7 +115,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	if err := t.env.checkModelLinks(t.config); err != nil {
 		return nil, blame.BadRequest(err)
 	}
-	dev := t.dev.Computes.Info()
+	dev := t.dev.Info()
 	_, guess := probe.Measured(t.env.CacheDir, dev, t.config.Budgets().Path)
 	t.env.tell(RunBegan{t.plan.Headline(dev, guess), savesText(t.config.Save)})
 	if t.rendering != "" {
@@ -138,7 +138,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	defer t.records.close()
 	begun = true
 	if t.options.Trace {
-		t.spans = trace.NewRecorder(tracedSpans)
+		t.spans = trace.NewRecorder(t.plan.Ranks(), tracedSpans)
 		t.session.Engine.Trace = t.spans
 	}
 	if err = t.run(ctx); err != nil && !errors.Is(err, ErrInterrupted) {
@@ -172,7 +172,7 @@ func (t *trainer) prepare(ctx context.Context) error {
 	if err := t.src.findBase(ctx, c, t.from); err != nil {
 		return err
 	}
-	if err := t.env.checkFits(ctx, c, t.src.model, b.hasSizes(), t.dev.Computes.Info()); err != nil {
+	if err := t.env.checkFits(ctx, c, t.src.model, b.hasSizes(), t.dev.Info()); err != nil {
 		return t.keptSizes(ctx, asked, err)
 	}
 	epochs := 0 // without an end: max_steps ends the run
@@ -552,7 +552,7 @@ func (t *trainer) exportBest(ctx context.Context) error {
 
 // writeTrace writes the Chrome trace.
 func (t *trainer) writeTrace() error {
-	about := trace.About{Model: t.config.Model, Device: t.dev.Computes.Info().Name,
+	about := trace.About{Model: t.config.Model, Device: t.dev.Info().Name,
 		Tokens: int64(t.plan.Numerics.StepPositions())}
 	return vfs.WriteAtomic(t.env.files(), filepath.Join(t.config.OutputDir, traceName), func(f vfs.File) error {
 		return t.spans.Trace(about).WriteChrome(f)

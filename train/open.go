@@ -154,7 +154,7 @@ func (r *Run) openModel(ctx context.Context) (err error) {
 	if err := r.src.checkSidecars(); err != nil {
 		return err
 	}
-	if r.dev, err = r.env.OpenDevices(c.Device); err != nil {
+	if r.dev, err = r.env.OpenDevices(string(c.Device)); err != nil {
 		return err
 	}
 	if r.from == nil && c.Init == "pretrained" {
@@ -240,7 +240,8 @@ func (r *Run) seek() error {
 
 // makePlan plans the run for a number of steps, 0 if it is not known. begun is plan.Request.Begun.
 func (r *Run) makePlan(ctx context.Context, steps int, also plan.Outputs, begun bool) (err error) {
-	r.plan, err = r.env.makePlan(ctx, r.config, r.src.model, r.src.exportType(), steps, also, begun, r.dev.Computes.Info())
+	r.plan, err = r.env.makePlan(ctx, r.config, r.src.model, r.src.exportType(), steps, also, begun, r.dev.Info(),
+		len(r.dev.Computes))
 	return err
 }
 

@@ -27,8 +27,10 @@ const goHeapSlack = 16 << 20
 const hostShare = 0.9
 
 // PlanRequest makes what a plan is asked for. Budgets that are auto come from what the machine has left now.
-func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, mem runfile.Memory) (plan.Request, error) {
-	r := plan.Request{Model: m, Numerics: n, Device: dev, Machine: probe.Rates(e.CacheDir, dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
+func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, devices int,
+	mem runfile.Memory) (plan.Request, error) {
+	r := plan.Request{Model: m, Numerics: n, Device: dev, Devices: devices,
+		Machine: probe.Rates(e.CacheDir, dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
 		RecomputeAll: mem.Recompute == "always"}
 	var err error
 	if r.DiskBytes, err = diskBytes(mem, e.files()); err != nil {
@@ -232,14 +234,14 @@ func sizesOf(n plan.Numerics) runfile.Sizes {
 // auto become the largest that fit. also has LogitRows and LogProbs for the caller; a micro-batch that has fewer rows
 // than LogitRows gives all. begun is plan.Request.Begun.
 func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType,
-	steps int, also plan.Outputs, begun bool, dev device.Info) (*plan.Plan, error) {
+	steps int, also plan.Outputs, begun bool, dev device.Info, devices int) (*plan.Plan, error) {
 	n, err := c.Types()
 	if err != nil {
 		return nil, err
 	}
 	n.SequenceLen = c.SequenceLen
 	mem := c.Budgets()
-	r, err := e.PlanRequest(m, n, dev, mem)
+	r, err := e.PlanRequest(m, n, dev, devices, mem)
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +274,7 @@ func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 // choice of sizes.
 func (e *Env) fitPlan(ctx context.Context, m *model.Model, n plan.Numerics, rows int, sizes runfile.Sizes, dev device.Info, mem runfile.Memory,
 	outputs func(plan.Numerics) plan.Outputs) (*plan.Plan, error) {
-	r, err := e.PlanRequest(m, n, dev, mem)
+	r, err := e.PlanRequest(m, n, dev, 1, mem)
 	if err != nil {
 		return nil, err
 	}
@@ -287,7 +289,7 @@ func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, 
 		return err
 	}
 	n.SequenceLen = c.SequenceLen
-	r, err := e.PlanRequest(m, n, dev, c.Budgets())
+	r, err := e.PlanRequest(m, n, dev, 1, c.Budgets())
 	if err != nil {
 		return err
 	}
@@ -308,7 +310,7 @@ const unreadDataBytes = 1 << 20
 // fitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows
 // allow, one at a time.
 func (e *Env) fitForward(ctx context.Context, m *model.Model, n plan.Numerics, rows int, dev *Devices, mem runfile.Memory) (*plan.Plan, error) {
-	r, err := e.PlanRequest(m, n, dev.Computes.Info(), mem)
+	r, err := e.PlanRequest(m, n, dev.Info(), 1, mem)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ func TestVerbsPassTheirContextToThePlan(t *testing.T) {
 			defer cancel()
 			env := newEnv(t)
 			open := env.Open
-			env.Open = func(name string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+			env.Open = func(name string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 				cancel() // devices are opened before the plan is made
 				return open(name, a)
 			}

@@ -145,9 +145,9 @@ func planAlone(path string) int {
 	c, err := runfile.Read(path, nil)
 	if err == nil {
 		env := &Env{Accounts: hostmem.New(), Progress: io.Discard}
-		env.Open = func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+		env.Open = func(_ string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 			d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
-			return d, d, err
+			return []device.Device{d}, d, err
 		}
 		var doc []byte
 		if doc, err = planOf(env, c); err == nil {

@@ -21,8 +21,9 @@ import (
 
 // Rehearsal counts what a run of a plan reserved, moved and computed, where it happened.
 type Rehearsal struct {
-	DeviceBytes int64        `json:"device_bytes"` // reserved at most
-	Host        []plan.Bytes `json:"host"`         // by purpose; state is addresses only
+	DeviceBytes int64        `json:"device_bytes"` // reserved at most, of the device that reserves most
+	ByDevice    []int64      `json:"bytes_by_device,omitempty"`
+	Host        []plan.Bytes `json:"host"` // by purpose; state is addresses only
 	HostBytes   int64        `json:"host_bytes"`
 	PinnedBytes int64        `json:"pinned_bytes,omitempty"` // of host memory, registered with a device that has memory of its own
 
@@ -49,17 +50,17 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 	if steps < 2 {
 		return r, blame.BadRequest(fmt.Errorf("rehearse: %d steps; the second one is the first that repeats itself, so give 2 or more", steps))
 	}
-	accounts, dev := hostmem.New(), null.New(null.Options{Name: "rehearsal", Unified: p.Unified})
-	engine, disk, end, err := rehearsal(p, dev, accounts)
+	accounts := hostmem.New()
+	devices, engine, disk, end, err := rehearsal(p, null.Options{}, accounts)
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, end()) }()
 	batch := emptyBatch(p.Numerics)
-	var before null.Counts
+	var before []null.Counts
 	var moved store.Traffic // before the last step
 	for step := range steps {
-		before = dev.Counts()
+		before = countsOf(devices)
 		if moved, err = settled(disk); err != nil {
 			return r, err
 		}
@@ -69,7 +70,7 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 		}
 		r.StepSeconds = time.Since(begin).Seconds()
 	}
-	r.count(before, dev.Counts(), accounts, p.Unified)
+	r.count(before, countsOf(devices), accounts, p.Unified)
 	after, err := settled(disk)
 	if err != nil {
 		return r, err
@@ -83,9 +84,17 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 	return r, r.compare(p)
 }
 
+// countsOf are the counts of devices.
+func countsOf(devices []*null.Device) (all []null.Counts) {
+	for _, d := range devices {
+		all = append(all, d.Counts())
+	}
+	return all
+}
+
 // rehearsal makes an engine whose devices count, and whose state is addresses. end closes all of it but accounts.
-func rehearsal(p *plan.Plan, dev *null.Device, accounts *hostmem.Accounts) (
-	engine *stream.Engine, disk *store.Disk, end func() error, err error,
+func rehearsal(p *plan.Plan, o null.Options, accounts *hostmem.Accounts) (
+	devices []*null.Device, engine *stream.Engine, disk *store.Disk, end func() error, err error,
 ) {
 	var made []func() error
 	end = func() error {
@@ -100,27 +109,33 @@ func rehearsal(p *plan.Plan, dev *null.Device, accounts *hostmem.Accounts) (
 			err = errors.Join(err, end())
 		}
 	}()
-	host := dev
+	o.Name, o.Unified = "rehearsal", p.Unified
+	var computes []device.Device
+	for range p.Ranks() {
+		d := null.New(o)
+		devices, computes = append(devices, d), append(computes, d)
+	}
+	host := devices[0]
 	if !p.Unified {
 		host = null.New(null.Options{Name: "rehearsal's host", Unified: true})
 	}
 	state, disk, err := stream.OpenStore(p, stream.StoreOptions{Accounts: accounts, AddressOnly: true})
 	if err != nil {
-		return nil, nil, end, err
+		return nil, nil, nil, end, err
 	}
 	made = append(made, state.Close)
-	engine, err = stream.New(stream.Config{Plan: p, Devices: []device.Device{dev}, Host: host, Store: state,
+	engine, err = stream.New(stream.Config{Plan: p, Devices: computes, Host: host, Store: state,
 		Accounts: accounts, AddressOnly: true})
 	if err != nil {
-		return nil, nil, end, err
+		return nil, nil, nil, end, err
 	}
 	made = append(made, engine.Close)
 	rows, err := accounts.Reserve(plan.RowsPurpose, batch.Bytes(p.Numerics.StepPositions()), hostmem.AddressOnly)
 	if err != nil {
-		return nil, nil, end, err
+		return nil, nil, nil, end, err
 	}
 	made = append(made, rows.Close)
-	return engine, disk, end, nil
+	return devices, engine, disk, end, nil
 }
 
 // settled waits until all that was written is on the disk, and returns the traffic; without a disk, none.
@@ -157,20 +172,27 @@ func emptyBatch(n plan.Numerics) *stream.Batch {
 	return b
 }
 
-// count takes what happened between two counts of the device, and what is reserved.
-func (r *Rehearsal) count(before, after null.Counts, accounts *hostmem.Accounts, unified bool) {
-	r.DeviceBytes = after.AllocatedPeakBytes
-	if !unified {
-		r.PinnedBytes = after.RegisteredBytes
-	}
-	r.UploadBytes = after.HostToDeviceBytes - before.HostToDeviceBytes
-	r.DownloadBytes = after.DeviceToHostBytes - before.DeviceToHostBytes
-	for name, op := range after.Ops {
-		flops := op.FLOPs - before.Ops[name].FLOPs
-		if strings.HasPrefix(name, "Attention") {
-			r.AttentionFLOPs += flops
-		} else {
-			r.MatMulFLOPs += flops
+// count takes what happened between two counts of the devices, and what is reserved. Each device has all pinned memory
+// registered.
+func (r *Rehearsal) count(before, after []null.Counts, accounts *hostmem.Accounts, unified bool) {
+	for i, then := range before {
+		now := &after[i]
+		r.DeviceBytes = max(r.DeviceBytes, now.AllocatedPeakBytes)
+		if len(after) > 1 {
+			r.ByDevice = append(r.ByDevice, now.AllocatedPeakBytes)
+		}
+		if !unified {
+			r.PinnedBytes = max(r.PinnedBytes, now.RegisteredBytes)
+		}
+		r.UploadBytes += now.HostToDeviceBytes - then.HostToDeviceBytes
+		r.DownloadBytes += now.DeviceToHostBytes - then.DeviceToHostBytes
+		for name, op := range now.Ops {
+			flops := op.FLOPs - then.Ops[name].FLOPs
+			if strings.HasPrefix(name, "Attention") {
+				r.AttentionFLOPs += flops
+			} else {
+				r.MatMulFLOPs += flops
+			}
 		}
 	}
 	for _, u := range accounts.Usage() {
@@ -205,6 +227,11 @@ func (r *Rehearsal) compare(p *plan.Plan) error {
 	}
 	for purpose, bytes := range reserved {
 		return differ("bytes of "+purpose, bytes, 0)
+	}
+	for rank, bytes := range r.ByDevice {
+		if err := differ(fmt.Sprintf("bytes of device %d", rank), bytes, p.RankBytes(rank)); err != nil {
+			return err
+		}
 	}
 	for _, c := range []struct {
 		what      string

@@ -15,7 +15,7 @@ import (
 // the arena.
 func rehearseProducts(p *plan.Plan) (products []device.Product, err error) {
 	seen := map[string]bool{}
-	dev := null.New(null.Options{Name: "rehearsal", Unified: p.Unified, Product: func(product device.Product) {
+	options := null.Options{Product: func(product device.Product) {
 		key := fmt.Sprint(product.MatMulFlags.TransA, product.TransB)
 		for _, m := range []device.Mat{product.C, product.A, product.B, product.Onto} {
 			key += fmt.Sprint(" ", m.DType, m.Rows, m.Cols, m.Stride, m.Off%device.ArenaAlign)
@@ -24,8 +24,8 @@ func rehearseProducts(p *plan.Plan) (products []device.Product, err error) {
 			seen[key] = true
 			products = append(products, product)
 		}
-	}})
-	engine, _, end, err := rehearsal(p, dev, hostmem.New())
+	}}
+	_, engine, _, end, err := rehearsal(p, options, hostmem.New())
 	if err != nil {
 		return nil, err
 	}

@@ -81,8 +81,8 @@ func slowHost(t *testing.T) string {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	m := probe.Guess(dev.Computes.Info())
-	m.Name, m.AdamWBytesPerSec = dev.Computes.Info().Name, 1e6
+	m := probe.Guess(dev.Info())
+	m.Name, m.AdamWBytesPerSec = dev.Info().Name, 1e6
 	dir := t.TempDir()
 	if err := plan.WriteMachine(filepath.Join(dir, probe.MachineFile), m); err != nil {
 		t.Fatal(err)
@@ -249,10 +249,10 @@ func resumeAtLevel(t *testing.T, from, to isa.Level) {
 	if to > from {
 		t.Skipf("this machine has no %v", to)
 	}
-	at := func(level isa.Level) func(string, *hostmem.Accounts) (device.Device, device.Device, error) {
-		return func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+	at := func(level isa.Level) func(string, *hostmem.Accounts) ([]device.Device, device.Device, error) {
+		return func(_ string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 			d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a, Level: &level})
-			return d, d, err
+			return []device.Device{d}, d, err
 		}
 	}
 	c := smallConfig(t)

@@ -26,9 +26,11 @@ func newEnv(t testing.TB) *Env {
 			t.Errorf("%d bytes of host memory are still reserved: %v", n, accounts.Usage())
 		}
 	})
-	return &Env{Accounts: accounts, Progress: io.Discard, Open: func(_ string, a *hostmem.Accounts) (device.Device, device.Device, error) {
+	return &Env{Accounts: accounts, Progress: io.Discard, Open: func(_ string, a *hostmem.Accounts) (
+		[]device.Device, device.Device, error,
+	) {
 		d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
-		return d, d, err
+		return []device.Device{d}, d, err
 	}}
 }
 
@@ -36,13 +38,13 @@ func newEnv(t testing.TB) *Env {
 func wrappedEnv(t *testing.T, wrap func(device.Device) device.Device) *Env {
 	env := newEnv(t)
 	open := env.Open
-	env.Open = func(name string, a *hostmem.Accounts) (device.Device, device.Device, error) {
-		d, _, err := open(name, a)
+	env.Open = func(name string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
+		all, _, err := open(name, a)
 		if err != nil {
 			return nil, nil, err
 		}
-		d = wrap(d)
-		return d, d, nil
+		d := wrap(all[0])
+		return []device.Device{d}, d, nil
 	}
 	return env
 }

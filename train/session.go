@@ -93,9 +93,9 @@ func (e *Env) openModelSession(ctx context.Context, p *plan.Plan, dev *Devices, 
 
 // startEngine makes the engine. The store is filled.
 func (s *Session) startEngine(dev *Devices) error {
-	config := stream.Config{Plan: s.plan, Devices: []device.Device{dev.Computes}, Host: dev.Host,
-		Store: s.Store, Accounts: s.env.Accounts, Trace: trace.NewRecorder(0)}
-	if tuner, ok := dev.Computes.(device.ProductTuner); ok && dev.Computes.Info().TunesProducts && s.plan.Trains() {
+	config := stream.Config{Plan: s.plan, Devices: dev.Computes, Host: dev.Host,
+		Store: s.Store, Accounts: s.env.Accounts, Trace: trace.NewRecorder(s.plan.Ranks(), 0)}
+	if tuner, ok := dev.Computes[0].(device.ProductTuner); ok && dev.Info().TunesProducts && s.plan.Trains() {
 		s.tuner = tuner
 		var err error
 		if config.Products, err = rehearseProducts(s.plan); err != nil {

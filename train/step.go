@@ -99,7 +99,7 @@ func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait t
 	ended := time.Now()
 	timestamp := ended.UTC().Format(time.RFC3339)
 	m.Time, m.StepSec = &timestamp, ended.Sub(begin).Seconds()
-	m.Lanes = t.session.Engine.Trace.TakeBusy()
+	m.Lanes, m.Devices = t.session.Engine.Trace.TakeBusy()
 	m.TokensPerSec = float64(m.Tokens) / m.StepSec
 	m.ModelTFLOPS = float64(t.plan.Model.TrainFLOPs(docs)) / m.StepSec / 1e12
 	m.HostPeakBytes, _ = hostmem.PeakRSS()

@@ -34,7 +34,7 @@ func (e *Env) planTexts(ctx context.Context, src *source, n plan.Numerics, dev *
 	if !plan.CanContinue(m) {
 		return e.planWholeText(ctx, src, n, dev, mem, positions)
 	}
-	r, err := e.PlanRequest(m, n, dev.Computes.Info(), mem)
+	r, err := e.PlanRequest(m, n, dev.Info(), 1, mem)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (e *Env) planTexts(ctx context.Context, src *source, n plan.Numerics, dev *
 func (e *Env) planWholeText(ctx context.Context, src *source, n plan.Numerics, dev *Devices, mem runfile.Memory,
 	positions int) (*plan.Plan, error) {
 	n.SequenceLen = positions
-	return e.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.Computes.Info(), mem,
+	return e.fitPlan(ctx, src.model.Frozen(), n, 1, runfile.Sizes{}, dev.Info(), mem,
 		func(plan.Numerics) plan.Outputs { return plan.Outputs{LogitRows: 1} })
 }
 

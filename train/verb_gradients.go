@@ -76,7 +76,7 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (sum *GradSummary, 
 		return nil, err
 	}
 	defer dev.Close()
-	p, err := env.fitPlan(ctx, src.model, n, len(examples), runfile.Sizes{}, dev.Computes.Info(), o.Memory,
+	p, err := env.fitPlan(ctx, src.model, n, len(examples), runfile.Sizes{}, dev.Info(), o.Memory,
 		func(n plan.Numerics) plan.Outputs {
 			w := plan.Outputs{NoUpdates: true}
 			if o.Logits {

@@ -23,6 +23,7 @@ import (
 type PlanOptions struct {
 	Env             *Env               // nil in package millrace: millrace.NewEnv(nil)
 	Machine         string             // plan for this named machine, or that of a file; empty: for the machine that runs this
+	Devices         int                // of that machine; 0 is one
 	On              *plan.NamedMachine // in place of Machine: plan for a machine that the caller describes
 	Shape           string             // plan for this named shape instead of the configuration's model
 	RatedWriteBytes int64              // rated endurance of the drive; 0: that of the named machine, else not known
@@ -91,21 +92,21 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 			rated = named.RatedWriteBytes
 		}
 		r.Device, r.Machine, r.Sources = named.Device, named.Machine, named.Sources
-		if r.Plan, err = env.planOn(ctx, c, m, named); err == nil && named.DiskBytes > 0 {
+		if r.Plan, err = env.planOn(ctx, c, m, named, o.Devices); err == nil && named.DiskBytes > 0 {
 			r.Plan.Space = spaceOf(c, r.Plan, weights, c.MaxSteps)
 			r.Plan.Space.StateBytes, r.Plan.Space.FreeBytes = r.Plan.DiskBytes, &named.DiskBytes // it has one drive
 		}
 	} else {
-		dev, openErr := env.OpenDevices(c.Device)
+		dev, openErr := env.OpenDevices(string(c.Device))
 		if openErr != nil {
 			return nil, openErr
 		}
 		defer dev.Close()
-		r.Device = dev.Computes.Info()
+		r.Device = dev.Info()
 		r.Machine = probe.Rates(env.CacheDir, r.Device, c.Budgets().Path)
-		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, plan.Outputs{}, begun, r.Device)
+		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, plan.Outputs{}, begun, r.Device, len(dev.Computes))
 		if err == nil && !begun {
-			r.Faster = env.fasterCompute(ctx, c, m, weights, r.Plan, r.Device)
+			r.Faster = env.fasterCompute(ctx, c, m, weights, r.Plan, r.Device, len(dev.Computes))
 		}
 		if !env.MemoryGrows {
 			r.AvailableBytes = available()
@@ -216,13 +217,15 @@ func ModelToPlan(ctx context.Context, env *Env, name, shape string) (*model.Mode
 }
 
 // planOn plans for a named machine. Budgets that the configuration gives come before the machine's.
-func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on *plan.NamedMachine) (*plan.Plan, error) {
+func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on *plan.NamedMachine,
+	devices int) (*plan.Plan, error) {
 	n, err := c.Types()
 	if err != nil {
 		return nil, err
 	}
 	n.SequenceLen = c.SequenceLen
 	r := on.Request(m, n)
+	r.Devices = devices
 	r.RecomputeAll = c.Memory.Recompute == "always"
 	if b := c.Memory.Device.N; b > 0 {
 		r.DeviceBytes = b

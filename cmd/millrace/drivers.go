@@ -8,8 +8,9 @@ import (
 	"github.com/millrace/millrace/internal/drivers"
 )
 
-// openDevice opens the devices that a name in run.yaml stands for.
-func (p *program) openDevice(name string, accounts *hostmem.Accounts) (computes, host device.Device, err error) {
+// openDevice opens the devices that a value of `device` in run.yaml stands for.
+func (p *program) openDevice(name string, accounts *hostmem.Accounts) (computes []device.Device, host device.Device,
+	err error) {
 	onCPU := func(why error) { p.note("computing on the CPU: " + oneLine(why)) }
 	return drivers.Opener{Load: loadDriver, OwnProducts: os.Getenv("MILLRACE_OWN_PRODUCTS") == "1",
 		Note: p.note, OnCPU: onCPU}.Open(name, accounts)

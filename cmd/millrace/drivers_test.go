@@ -43,6 +43,11 @@ func TestDevices(t *testing.T) {
 	}{
 		{name: "auto", want: "CPU"},
 		{name: "cpu", want: "CPU"},
+		{name: "cpu, cpu", want: "CPU", gpu: &standin.Options{}},
+		{name: "cpu,cuda:0", err: `"cuda:0" cannot be one of several, only cpu can: name one device`},
+		{name: "cuda:0,cuda:1", err: `"cuda:0" cannot be one of several`},
+		{name: "cpu,", err: `"" cannot be one of several`},
+		{name: strings.Repeat("cpu,", 64) + "cpu", err: "65 devices are named, and there can be 64"},
 		{name: "cuda", err: "device cuda: no NVIDIA driver"},
 		{name: "cuda:0", err: "device cuda:0: no NVIDIA driver"},
 		{name: "auto", gpu: &standin.Options{}, want: "cuda:0, compute capability 8.0"},
@@ -76,7 +81,7 @@ func TestDevices(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if name := computes.Info().Name; !strings.Contains(name, c.want) {
+			if name := computes[0].Info().Name; !strings.Contains(name, c.want) {
 				t.Errorf("%q computes, want %q", name, c.want)
 			}
 			if name := host.Info().Name; !strings.HasPrefix(name, "CPU") {
@@ -85,8 +90,10 @@ func TestDevices(t *testing.T) {
 			if !strings.Contains(stderr.String(), c.note) {
 				t.Errorf("notes %q, want %q", stderr.String(), c.note)
 			}
-			if host != computes {
-				err = computes.Close()
+			for _, d := range computes {
+				if d != host {
+					err = errors.Join(err, d.Close())
+				}
 			}
 			if err := errors.Join(err, host.Close()); err != nil {
 				t.Error(err)
@@ -157,10 +164,10 @@ func TestOwnProducts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if info := computes.Info(); missed != (info.Warning != "" || info.TunesProducts) {
+		if info := computes[0].Info(); missed != (info.Warning != "" || info.TunesProducts) {
 			t.Errorf("%q: warning %q, a library multiplies: %t", value, info.Warning, info.TunesProducts)
 		}
-		if err := errors.Join(computes.Close(), host.Close()); err != nil {
+		if err := errors.Join(computes[0].Close(), host.Close()); err != nil {
 			t.Error(err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime/debug"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
@@ -19,6 +20,7 @@ type planCmd struct {
 	runFile
 	Model      string `placeholder:"DIR" help:"Plan for this model with the other keys of the run file, or with the defaults without one; weights and data are not needed."`
 	Machine    string `complete:"MACHINE" placeholder:"NAME" help:"Plan for this machine instead of this computer, or for the one that a file describes; an unknown name lists the names."`
+	Devices    int    `placeholder:"N" help:"Plan for N such devices, which share the host of --machine."`
 	MachineOut string `placeholder:"FILE" help:"Write the machine of --machine as a file to edit, and plan nothing."`
 	Shape      string `complete:"SHAPE" placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. An unknown name lists the names."`
 	TBW        string `name:"tbw" placeholder:"SIZE" help:"What the drive is rated to have written in its life, such as 600TB."`
@@ -59,7 +61,11 @@ func (c *planCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	o := train.PlanOptions{Env: p.env, Machine: c.Machine, Shape: c.Shape}
+	o := train.PlanOptions{Env: p.env, Machine: c.Machine, Shape: c.Shape, Devices: c.Devices}
+	if c.Devices < 0 || c.Devices > device.MaxDevices || c.Devices > 0 && c.Machine == "" {
+		return badFlag("--devices %d: write a number from 1 to %d, with --machine; for this computer, name "+
+			"devices in the run file", c.Devices, device.MaxDevices)
+	}
 	if c.TBW != "" {
 		rated, err := runfile.ParseBytes(c.TBW)
 		if err != nil || rated.N == 0 {

@@ -5,6 +5,7 @@ package drivers
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -28,15 +29,28 @@ type Opener struct {
 	OnCPU func(why error)
 }
 
-// Open opens the device that a name in run.yaml stands for, and the host's device, which is always a CPU, and the same
-// one where the CPU computes. With a GPU, the CPU's workers have cores of their own, where there are enough.
-func (o Opener) Open(name string, accounts *hostmem.Accounts) (computes, host device.Device, err error) {
-	computes, err = o.openGPU(name, accounts)
+// Open opens the devices that a value of `device` in run.yaml stands for, alike, and the host's device, which is always
+// a CPU, and the first of them where CPUs compute. The value is a name, or several with commas between them. Several
+// CPU devices divide the cores. With a GPU, the CPU's workers have cores of their own, where there are enough.
+func (o Opener) Open(value string, accounts *hostmem.Accounts) (computes []device.Device, host device.Device,
+	err error) {
+	names, err := namesOf(value)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(names) > 1 {
+		computes, err = openCPUs(len(names), accounts)
+		if err != nil {
+			return nil, nil, err
+		}
+		return computes, computes[0], nil
+	}
+	gpu, err := o.openGPU(names[0], accounts)
 	if err != nil {
 		return nil, nil, err
 	}
 	var own [][]int
-	if computes != nil {
+	if gpu != nil {
 		division := cores.Divide()
 		for _, c := range division.Workers {
 			own = append(own, c.Processors)
@@ -45,12 +59,43 @@ func (o Opener) Open(name string, accounts *hostmem.Accounts) (computes, host de
 	}
 	host, err = cpu.New(cpu.Options{Accounts: accounts, Cores: own})
 	switch {
-	case err == nil && computes == nil:
-		return host, host, nil
-	case err != nil && computes != nil:
-		return nil, nil, errors.Join(err, computes.Close())
+	case err == nil && gpu == nil:
+		return []device.Device{host}, host, nil
+	case err != nil && gpu != nil:
+		return nil, nil, errors.Join(err, gpu.Close())
 	}
-	return computes, host, err
+	return []device.Device{gpu}, host, err
+}
+
+// namesOf are the devices that a value names.
+func namesOf(value string) ([]string, error) {
+	names := strings.Split(value, ",")
+	for i, name := range names {
+		if names[i] = strings.TrimSpace(name); names[i] != "cpu" && len(names) > 1 {
+			return nil, fmt.Errorf("device %q: %q cannot be one of several, only cpu can: name one device",
+				value, names[i])
+		}
+	}
+	if len(names) > device.MaxDevices {
+		return nil, fmt.Errorf("device: %d devices are named, and there can be %d; name fewer", len(names),
+			device.MaxDevices)
+	}
+	return names, nil
+}
+
+// openCPUs opens CPU devices that share the cores.
+func openCPUs(n int, accounts *hostmem.Accounts) (all []device.Device, err error) {
+	for range n {
+		d, err := cpu.New(cpu.Options{Accounts: accounts, Workers: max(runtime.GOMAXPROCS(0)/n, 1)})
+		if err != nil {
+			for _, opened := range all {
+				err = errors.Join(err, opened.Close())
+			}
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	return all, nil
 }
 
 // openGPU is nil where the CPU is to compute.

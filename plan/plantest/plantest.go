@@ -66,9 +66,15 @@ func Draw(rt *rapid.T, parts, blocks int, bound bool) plan.Placement {
 		w.Activations[b] = plan.Activations{Level: nn.Keep(number("keep", 0, nn.Keeps-1)),
 			Place: rapid.SampledFrom(places[:2]).Draw(rt, "activations")}
 	}
-	if !bound && yes("dealt") {
+	if yes("dealt") {
 		for range w.Inputs {
 			p.Deal = append(p.Deal, number("rank", 0, Ranks-1))
+		}
+		p.Deal = plan.DealBlocks(p.Deal)
+		if yes("dealt by visit") {
+			for i := range p.Deal {
+				p.Deal[i] = number("rank", 0, Ranks-1)
+			}
 		}
 	}
 	return p

@@ -48,9 +48,11 @@ func plans(args []string) int {
 			return err
 		}
 		accounts := hostmem.New()
-		env := &train.Env{Accounts: accounts, Progress: io.Discard, Open: func(string, *hostmem.Accounts) (device.Device, device.Device, error) {
+		env := &train.Env{Accounts: accounts, Progress: io.Discard, Open: func(string, *hostmem.Accounts) (
+			[]device.Device, device.Device, error,
+		) {
 			host, err := cpu.New(cpu.Options{Workers: 2, Accounts: accounts})
-			return said{null.New(null.Options{}), info}, host, err
+			return []device.Device{said{null.New(null.Options{}), info}}, host, err
 		}}
 		var set []string
 		for i, a := range args {

@@ -1,0 +1,117 @@
+package plan_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/plan"
+)
+
+// More devices of a kind make a step shorter, by about their number where arithmetic bounds it. All of them compute,
+// and each has less to hold.
+func TestDevicesShareAStep(t *testing.T) {
+	r, _ := onMachine(t, "llama-3-8b", "h100-sxm")
+	r.Numerics.MicroBatch, r.Numerics.MicroBatches, r.Numerics.SequenceLen = 1, 128, 4096
+	alone, err := plan.Estimate(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for devices, least := range map[int]float64{2: 0.85, 4: 0.75} {
+		r.Devices = devices
+		p, err := plan.Estimate(context.Background(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Ranks() != devices || len(p.Predicted.DeviceSeconds) != devices || len(p.ByDevice) != devices {
+			t.Errorf("%d devices: %d of them compute, %d are predicted and %d have memory", devices, p.Ranks(),
+				len(p.Predicted.DeviceSeconds), len(p.ByDevice))
+			continue
+		}
+		if got := alone.Predicted.StepSeconds / p.Predicted.StepSeconds; got < least*float64(devices) {
+			t.Errorf("%d devices take %.3g s and one %.3g s: %.2f times as fast", devices, p.Predicted.StepSeconds,
+				alone.Predicted.StepSeconds, got)
+		}
+		if most := slices.Max(p.ByDevice); most != p.DeviceBytes || most > r.DeviceBytes {
+			t.Errorf("%d devices: %d bytes of %v, and the budget is %d", devices, p.DeviceBytes,
+				p.ByDevice, r.DeviceBytes)
+		}
+	}
+}
+
+// Copies of several devices and updates share the host's memory: where it is slow, more devices make no shorter step.
+func TestDevicesShareTheHostsMemory(t *testing.T) {
+	m := medium.model(t)
+	p := newPlan(t, m, numerics(8, true)).With(moving(m, 2))
+	var deal []int
+	for b := range m.Blocks {
+		deal = append(deal, b%2)
+	}
+	place := p.Placement.Clone()
+	place.Deal = plan.DealBlocks(deal)
+	dealt := p.With(place)
+	slow := machine
+	slow.UploadBytesPerSec, slow.DownloadBytesPerSec = 1e6, 1e6 // links bound the step
+	slow.HostMemoryBytesPerSec = 1e20
+	fast := dealt.Simulate(slow, gpu).StepSeconds
+	if one := p.Simulate(slow, gpu).StepSeconds; fast > 0.75*one {
+		t.Errorf("two links take %.3g s, one %.3g s", fast, one)
+	}
+	slow.HostMemoryBytesPerSec = 1e6
+	if shared := dealt.Simulate(slow, gpu).StepSeconds; shared < 1.3*fast {
+		t.Errorf("two links that share the memory of one take %.3g s, apart %.3g s", shared, fast)
+	}
+}
+
+// A plan says which visits each device has, or why one of several has all of them.
+func TestDealIsExplained(t *testing.T) {
+	m := medium.model(t)
+	r := request(t, medium, numerics(4, true))
+	r.Devices = 2
+	p, err := plan.New(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.Join(p.Choices(), "\n"); p.Ranks() != 2 ||
+		!strings.Contains(text, "visits of layers by device: ") {
+		t.Errorf("%d ranks: %s", p.Ranks(), text)
+	}
+	blocks, deal := len(m.Blocks), p.Placement.Deal
+	if len(deal) != 2*blocks+1 || p.RankOf(blocks+1, nn.Backward) != deal[blocks] {
+		t.Errorf("a deal of %d visits of %d blocks", len(deal), blocks)
+	}
+	r.Devices, r.DeviceBytes = 2, 0
+	r.HostBytes = p.HostBytes * 3 / 4
+	r.DiskBytes = 1 << 40
+	p, err = plan.New(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.Join(p.Choices(), "\n"); p.Ranks() != 1 ||
+		!strings.Contains(text, "one of 2 devices is used: state on disk passes through one device") {
+		t.Errorf("%d ranks: %s", p.Ranks(), text)
+	}
+}
+
+// Devices that compute in host memory divide its cores: two are no faster than one that has all.
+func TestDevicesDivideCores(t *testing.T) {
+	r := request(t, medium, numerics(4, true))
+	r.Device = device.Info{Unified: true}
+	one, err := plan.New(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Devices = 2
+	two, err := plan.New(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if two.Ranks() != 2 || two.Predicted.StepSeconds < one.Predicted.StepSeconds ||
+		two.ProcessBytes() <= two.HostBytes+two.DeviceBytes {
+		t.Errorf("%d ranks take %.3g s and %d bytes, one %.3g s", two.Ranks(), two.Predicted.StepSeconds,
+			two.ProcessBytes(), one.Predicted.StepSeconds)
+	}
+}
