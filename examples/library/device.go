@@ -20,9 +20,10 @@ import (
 // the CPU's driver updates the state that stays in host memory.
 func trainOnPlainDevice(ctx context.Context, config *runfile.Config, out io.Writer) (*train.Summary, error) {
 	env, dev := millrace.NewEnv(out), plain.New(64<<20, 0)
-	env.Open = func(_ string, accounts *hostmem.Accounts) (computes, host device.Device, err error) {
+	env.Open = func(_ string, accounts *hostmem.Accounts) (computes []device.Device, host device.Device,
+		err error) {
 		host, err = cpu.New(cpu.Options{Accounts: accounts})
-		return dev, host, err
+		return []device.Device{dev}, host, err
 	}
 	return millrace.Train(ctx, config, millrace.TrainOptions{Env: env, OnStep: func(m trace.Metrics) error {
 		fmt.Fprintf(out, "step %d: loss %.2f, %d MFLOP in products so far\n", m.Step, m.Loss, dev.FLOPs()/1e6)
