@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/trace"
 )
 
 // Options say what to show, and where.
@@ -221,11 +222,7 @@ func (d *demo) trainAndKill(ctx context.Context) error {
 			d.report.LossBefore = loss * d.heldOutTokensPerByte
 		}
 		step, ok := r.show(text)
-		if !ok || step < victim || !d.has("run", saved) {
-			return false
-		}
-		d.report.KilledAfter = step
-		return true
+		return ok && step >= victim && d.has("run", saved)
 	}})
 	r.end()
 	if err != nil {
@@ -234,8 +231,25 @@ func (d *demo) trainAndKill(ctx context.Context) error {
 	if !killed {
 		return errors.New("the run ended before it was killed; give it more --steps")
 	}
+	if d.report.KilledAfter, err = d.stepsOf("run"); err != nil {
+		return err
+	}
 	d.say("kill -9 after step %d of %d", d.report.KilledAfter, d.report.Steps)
 	return nil
+}
+
+// stepsOf is the last step of which a run has a record: it may have made steps after its latest line here.
+func (d *demo) stepsOf(run string) (int, error) {
+	f, err := os.Open(filepath.Join(d.dir, run, "metrics.jsonl"))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	records, err := trace.ReadMetrics(f)
+	if err != nil || len(records) == 0 {
+		return 0, cmp.Or(err, errors.New("the killed run has no records; give it more --steps"))
+	}
+	return int(records[len(records)-1].Step), nil
 }
 
 // has reports whether a run has saved a step.

@@ -60,7 +60,7 @@ func TestDemo(t *testing.T) {
 		if !r.Same || r.SHA256 != r.OtherSHA256 || len(r.SHA256) != 64 || r.ComparedBytes == 0 {
 			t.Errorf("what was compared: %+v", r)
 		}
-		if r.ResumedAfter%4 != 0 || r.ResumedAfter < 4 || r.KilledAfter <= r.ResumedAfter ||
+		if r.ResumedAfter%4 != 0 || r.ResumedAfter < 4 || r.KilledAfter < r.ResumedAfter ||
 			r.ComparedAfter <= r.ResumedAfter || r.ComparedAfter > 32 {
 			t.Errorf("killed after step %d, resumed after %d, compared after %d", r.KilledAfter, r.ResumedAfter, r.ComparedAfter)
 		}
