@@ -3,6 +3,7 @@ package plan_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
@@ -328,7 +329,8 @@ func (c *checker) run(i int) {
 		want = plan.LaneCompute
 	}
 	passed := op.Name() == "load-input" ||
-		op.Name() == "load" && !c.down(i) && op.Layer > 1 && c.p.RankOf(op.Layer-1, nn.Forward) != op.Rank
+		op.Name() == "load" && op.Layer > 1 && (op.Layer > len(c.m.Blocks) || !c.down(i)) &&
+			c.p.RankOf(op.Layer-1, nn.Forward) != op.Rank
 	if passed { // from another device
 		want = plan.LaneExchange
 	}
@@ -589,8 +591,9 @@ func (c *checker) saved() {
 	}
 	for layer := 2; layer <= len(c.m.Blocks); layer++ {
 		if c.p.RankOf(layer, nn.Forward) != c.p.RankOf(layer-1, nn.Forward) ||
+			c.p.RankOf(layer, nn.Backward) != c.p.RankOf(layer-1, nn.Backward) ||
 			c.p.RankOf(layer, nn.Forward) != c.p.RankOf(layer, nn.Backward) {
-			continue // it passes between devices as well
+			continue // it, or its gradient, passes between devices as well
 		}
 		again := loads[layer]
 		if len(c.m.GroupParts[layer-1]) > 0 && again > saves[layer] {
@@ -642,10 +645,10 @@ func (c *checker) readKept(i int, op plan.Op) {
 	}
 }
 
-// down reports whether an operation comes after the head's first.
+// down reports whether an operation comes after the head's first, when inputs come back.
 func (c *checker) down(i int) bool {
 	return slices.ContainsFunc(c.ops[:i], func(op plan.Op) bool {
-		return op.Do == plan.DoVisit && op.Visit.Name == "backward"
+		return op.Do == plan.DoVisit && strings.HasPrefix(op.Visit.Name, "head-")
 	})
 }
 

@@ -44,3 +44,18 @@ func TestRanks(t *testing.T) {
 		}
 	}
 }
+
+// A block whose backward visit is dealt to another rank has its input loaded there, into a buffer that the input of an
+// earlier block must have left.
+func TestInputsOfMovedVisits(t *testing.T) {
+	s := tiny
+	s.Layers = 5
+	m := s.model(t)
+	place := moving(m, 1)
+	place.Deal = []int{0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0}
+	p := newPlan(t, m, numerics(2, false)).With(place)
+	mode := plan.Mode{Phase: plan.Steady}
+	for _, err := range check(p, mode, p.ScheduleOf(mode)) {
+		t.Error(err)
+	}
+}

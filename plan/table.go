@@ -444,7 +444,9 @@ func (p *Plan) inputSpills(block int) bool {
 	}
 	rank := p.RankOf(block+1, nn.Forward)
 	for later := block + 2; later <= p.blocks(); later += 2 {
-		here := p.RankOf(later, nn.Forward) == rank || p.RankOf(later+1, nn.Forward) == rank // is written or read there
+		// It is written there, or read there on one of both ways.
+		here := p.RankOf(later, nn.Forward) == rank || p.RankOf(later+1, nn.Forward) == rank ||
+			p.RankOf(later+1, nn.Backward) == rank
 		if here && (later == p.blocks() || inputs[later] != Device) {
 			return true
 		}
