@@ -23,7 +23,7 @@ type Family struct {
 	// Flat says that older files of a family with a TextConfig have the decoder's keys outside of it.
 	Flat  bool
 	Names Names // what files call its tensors
-	// Base is what the names of all tensors but the head's begin with. Files may leave it out. "": none may.
+	// Base begins the names of all tensors but the head's. Files may leave it out. "": none may.
 	Base string
 	// Keys are the names that config.json has for keys that other families share, by the name that these have.
 	Keys map[string]string

@@ -129,7 +129,8 @@ type block struct {
 	side     side
 }
 
-// side is what crosses the border of a block besides x and y, if anything does; the block is the first of three.
+// side holds the value that crosses the border of a block besides x and y, if one does. The block is the first of
+// three.
 type side struct {
 	value, grad  device.Mat // of all blocks
 	begin, later []float32  // the value before the block, and the gradient that later blocks leave
@@ -188,7 +189,7 @@ func (k *block) turnSide() {
 	}
 }
 
-// sideGradient is what the block leaves of it.
+// sideGradient returns the gradient of the side that the block leaves.
 func (k *block) sideGradient() []float32 {
 	switch sides := k.d.Sides(); {
 	case len(sides) == 0:

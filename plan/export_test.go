@@ -5,7 +5,7 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// PlacedBytes is what a rank's buffers of all micro-batches take where each is placed.
+// PlacedBytes counts a rank's buffers of all micro-batches by placing each.
 func PlacedBytes(p *Plan, rank int) int64 {
 	a := device.NewArena(device.Mem{})
 	p.buffers(a, rank, nil)

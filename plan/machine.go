@@ -42,8 +42,8 @@ type Machine struct {
 	UploadUnderAdamWBytesPerSec   float64 `json:"upload_under_adamw_bytes_per_sec,omitempty"`
 	DownloadUnderAdamWBytesPerSec float64 `json:"download_under_adamw_bytes_per_sec,omitempty"`
 	DeviceCopyBytesPerSec         float64 `json:"device_copy_bytes_per_sec,omitempty"` // of a copy on the device; shown
-	// HostMemoryBytesPerSec is what the host's memory gives to all that reads and writes it together; 0: what one
-	// device's copies and an update had together.
+	// HostMemoryBytesPerSec is the rate of the host's memory, which all that reads and writes it shares; 0: the rate
+	// that one device's copies and an update had together.
 	HostMemoryBytesPerSec float64 `json:"host_memory_bytes_per_sec,omitempty"`
 
 	// Of the disk, as the disk tier uses it; 0 where it was not measured.

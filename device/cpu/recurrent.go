@@ -131,7 +131,7 @@ func (s *Stream) gatedDelta(qkv, decay, beta, states device.Mat, spec device.Del
 	})
 }
 
-// deltaSpec is what all operations of a gated delta net read, but where documents begin.
+// deltaSpec gathers the operands that all operations of a gated delta net read. Documents are not among them.
 func deltaSpec(qkv, decay, beta, states device.Mat, spec device.DeltaSpec) *delta.Spec {
 	return &delta.Spec{KeyHeads: spec.KeyHeads, Heads: spec.Heads, KeyDim: spec.KeyDim, ValueDim: spec.ValueDim,
 		QKV: mat(qkv), Decay: floats(decay), Beta: floats(beta), States: floats(states)}

@@ -56,7 +56,7 @@ func (d deltaCall) read(first ...arg) []arg {
 	return append(append(d.args[:0], first...), ptr(d.qkv.Mem), ptr(d.decay.Mem), ptr(d.beta.Mem))
 }
 
-// sizes are where documents begin, and all sizes, after other arguments.
+// sizes appends the beginnings of documents, and all sizes, to other arguments.
 func (d deltaCall) sizes(args []arg) []arg {
 	return append(args, ptr(d.Docs.Start), i32(d.qkv.Rows), i32(d.chunks), i32(d.KeyHeads), i32(d.Heads), i32(d.KeyDim),
 		i32(d.ValueDim), i32(d.first), i32(d.count), i32(d.each))

@@ -367,9 +367,6 @@ func continuing(t *testing.T, variant string, compute tensor.DType, bits bool, d
 
 // The engine continues sequences on a GPU as on the CPU.
 func TestStandInContinues(t *testing.T) {
-	if raceEnabled && testing.Short() {
-		t.Skip("with -race -short only: TestStandInTraining runs the same lanes at once; make test runs this one")
-	}
 	t.Parallel()
 	d := open(t, standin.Options{}, library)
 	defer mustClose(t, d)

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	w.Leave(0)
 }
 
-// programs are what ranks do, by name.
+// programs run in ranks that a test launches, by name.
 var programs = map[string]func(*World) error{
 	"all": func(w *World) error {
 		if err := everything(w); err != nil {
@@ -130,7 +130,8 @@ func TestLaunchedForumABI(t *testing.T) {
 	eachMPI(t, func(t *testing.T, m mpi) {
 		library := filepath.Join(m.prefix, "lib/libmpi_abi.so.1")
 		if _, err := os.Stat(library); err != nil {
-			t.Skip("this MPI has no libmpi_abi.so.1")
+			t.Skipf("the MPI in %s has no library with the interface of the MPI Forum (libmpi_abi.so.1), as MPICH 5 has",
+				m.prefix)
 		}
 		status, out := m.ranks(t, 2, "all", libraryEnv+"="+library)
 		if status != 0 || strings.Count(out, "is right") != 2 {

@@ -18,7 +18,7 @@ const (
 	PMIx    Launcher = "a launcher with PMIx"
 )
 
-// Launch is what the environment says of this process.
+// Launch describes this process as its launcher does, in variables of the environment.
 type Launch struct {
 	Launcher Launcher
 	Rank     int // from 0

@@ -1,6 +1,6 @@
 package mpi
 
-// library is what a World needs of MPI: [binding] calls an installed one, and tests have one in Go. One thread makes
+// library does what a World needs of MPI: [binding] calls an installed one, and tests have one in Go. One thread makes
 // all calls.
 type library interface {
 	// send starts to send b to a rank, and receive to fill b from one. b stays in use until the transfer has ended.
@@ -18,7 +18,7 @@ type library interface {
 // transfer is a message on its way.
 type transfer any
 
-// joined is what a library knows of this process when it has joined the others.
+// joined describes this process and its library, once it has joined the others.
 type joined struct {
 	library    library
 	version    string // such as "MPICH Version: 5.0.2"

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Gradient is what a golden file keeps of a tensor's gradient. Random numbers do not compress, so of a matrix G, whose
+// Gradient stands for a tensor's gradient in a golden file. Random numbers do not compress, so of a matrix G, whose
 // last dimension is columns and whose others are rows, it keeps G·v, a number for each row, and u·G, one for each
 // column (Freivalds, "Probabilistic machines can use less running time", 1977). One wrong element changes both, and
 // elements that change neither do not happen by chance, since the factors in u and v differ. The norm of the products

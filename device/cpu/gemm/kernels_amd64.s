@@ -3959,7 +3959,7 @@ row:
 	VZEROUPPER
 	RET
 
-// 1 x 16 sums over k fp32; columns of B are where offsets says.
+// 1 x 16 sums over k fp32; columns of B begin at offsets.
 TEXT ·few512F32x1(SB), NOSPLIT, $0-96
 	MOVQ k+0(FP), R8
 	MOVQ a+8(FP), AX
@@ -4159,7 +4159,7 @@ done:
 	VZEROUPPER
 	RET
 
-// 4 x 16 sums over k fp32; columns of B are where offsets says.
+// 4 x 16 sums over k fp32; columns of B begin at offsets.
 TEXT ·few512F32x4(SB), NOSPLIT, $0-96
 	MOVQ k+0(FP), R8
 	MOVQ a+8(FP), AX
@@ -4440,7 +4440,7 @@ done:
 	VZEROUPPER
 	RET
 
-// 8 x 16 sums over k fp32; columns of B are where offsets says.
+// 8 x 16 sums over k fp32; columns of B begin at offsets.
 TEXT ·few512F32x8(SB), NOSPLIT, $0-96
 	MOVQ k+0(FP), R8
 	MOVQ a+8(FP), AX
@@ -4828,7 +4828,7 @@ done:
 	VZEROUPPER
 	RET
 
-// 1 x 16 sums over k pairs of bf16; columns of B are where offsets says.
+// 1 x 16 sums over k pairs of bf16; columns of B begin at offsets.
 TEXT ·few512BF16x1(SB), NOSPLIT, $0-96
 	MOVQ k+0(FP), R8
 	MOVQ a+8(FP), AX
@@ -5028,7 +5028,7 @@ done:
 	VZEROUPPER
 	RET
 
-// 4 x 16 sums over k pairs of bf16; columns of B are where offsets says.
+// 4 x 16 sums over k pairs of bf16; columns of B begin at offsets.
 TEXT ·few512BF16x4(SB), NOSPLIT, $0-96
 	MOVQ k+0(FP), R8
 	MOVQ a+8(FP), AX
@@ -5309,7 +5309,7 @@ done:
 	VZEROUPPER
 	RET
 
-// 8 x 16 sums over k pairs of bf16; columns of B are where offsets says.
+// 8 x 16 sums over k pairs of bf16; columns of B begin at offsets.
 TEXT ·few512BF16x8(SB), NOSPLIT, $0-96
 	MOVQ k+0(FP), R8
 	MOVQ a+8(FP), AX
@@ -5697,7 +5697,7 @@ done:
 	VZEROUPPER
 	RET
 
-// 1 x 16 sums over k bf16 that are widened to fp32; columns of B are where offsets says.
+// 1 x 16 sums over k bf16 that are widened to fp32; columns of B begin at offsets.
 TEXT ·few512Widenx1(SB), NOSPLIT, $0-96
 	MOVQ k+0(FP), R8
 	MOVQ a+8(FP), AX
@@ -5913,7 +5913,7 @@ done:
 	VZEROUPPER
 	RET
 
-// 4 x 16 sums over k bf16 that are widened to fp32; columns of B are where offsets says.
+// 4 x 16 sums over k bf16 that are widened to fp32; columns of B begin at offsets.
 TEXT ·few512Widenx4(SB), NOSPLIT, $0-96
 	MOVQ k+0(FP), R8
 	MOVQ a+8(FP), AX
@@ -6210,7 +6210,7 @@ done:
 	VZEROUPPER
 	RET
 
-// 8 x 16 sums over k bf16 that are widened to fp32; columns of B are where offsets says.
+// 8 x 16 sums over k bf16 that are widened to fp32; columns of B begin at offsets.
 TEXT ·few512Widenx8(SB), NOSPLIT, $0-96
 	MOVQ k+0(FP), R8
 	MOVQ a+8(FP), AX
@@ -6978,7 +6978,7 @@ row:
 	VZEROUPPER
 	RET
 
-// 1 x 8 sums over k fp32; columns of B are where offsets says.
+// 1 x 8 sums over k fp32; columns of B begin at offsets.
 TEXT ·few256F32x1(SB), NOSPLIT, $0-72
 	MOVQ blocks+0(FP), R8
 	MOVQ a+8(FP), AX
@@ -7074,7 +7074,7 @@ done:
 	VZEROUPPER
 	RET
 
-// 4 x 8 sums over k fp32; columns of B are where offsets says.
+// 4 x 8 sums over k fp32; columns of B begin at offsets.
 TEXT ·few256F32x4(SB), NOSPLIT, $0-72
 	MOVQ blocks+0(FP), R8
 	MOVQ a+8(FP), AX
@@ -7239,7 +7239,7 @@ done:
 	VZEROUPPER
 	RET
 
-// 1 x 8 sums over k bf16 that are widened to fp32; columns of B are where offsets says.
+// 1 x 8 sums over k bf16 that are widened to fp32; columns of B begin at offsets.
 TEXT ·few256Widenx1(SB), NOSPLIT, $0-72
 	MOVQ blocks+0(FP), R8
 	MOVQ a+8(FP), AX
@@ -7343,7 +7343,7 @@ done:
 	VZEROUPPER
 	RET
 
-// 4 x 8 sums over k bf16 that are widened to fp32; columns of B are where offsets says.
+// 4 x 8 sums over k bf16 that are widened to fp32; columns of B begin at offsets.
 TEXT ·few256Widenx4(SB), NOSPLIT, $0-72
 	MOVQ blocks+0(FP), R8
 	MOVQ a+8(FP), AX

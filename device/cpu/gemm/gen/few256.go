@@ -11,7 +11,7 @@ func few256(w *writer, rows int, widen bool) {
 	if widen {
 		doc, name, bytes = "bf16 that are widened to fp32", "few256Widen", 16
 	}
-	w.text(fmt.Sprintf("%d x 8 sums over k %s; columns of B are where offsets says.", rows, doc),
+	w.text(fmt.Sprintf("%d x 8 sums over k %s; columns of B begin at offsets.", rows, doc),
 		fmt.Sprintf("%sx%d", name, rows), arg{"blocks", "R8"}, arg{"a", "AX"}, arg{"lda", "R13"}, arg{"b", "SI"},
 		arg{"offsets", "BX"}, arg{"ahead", "R9"}, arg{"c", "DI"}, arg{"ldc", "DX"}, arg{"add", "R11"})
 	w.op("ADDQ SI, R9")

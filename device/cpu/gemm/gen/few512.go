@@ -26,7 +26,7 @@ func few512(w *writer, rows int, of operands) {
 	args := []arg{{"k", "R8"}, {"a", "AX"}, {"lda", "R13"}, {"b", "SI"}, {"offsets", "BX"}, {"ahead", "R9"}}
 	late := []arg{{"c", "DI"}, {"ldc", "R9"}, {"rows", "R10"}, {"add", "R11"}}
 	masks := []arg{{"lanes", "CX"}, {"lastMask", "DX"}}
-	w.open(fmt.Sprintf("%d x 16 sums over k %s; columns of B are where offsets says.", rows, doc),
+	w.open(fmt.Sprintf("%d x 16 sums over k %s; columns of B begin at offsets.", rows, doc),
 		fmt.Sprintf("few512%sx%d", name, rows), len(args)+len(late)+len(masks))
 	w.load(0, args...)
 	w.load(len(args)+len(late), masks...)
@@ -98,7 +98,7 @@ func few512(w *writer, rows int, of operands) {
 	w.ret()
 }
 
-// operands are how a routine takes elements of op(A) and op(B).
+// operands take elements of op(A) and op(B) for a routine.
 type operands int
 
 const (
