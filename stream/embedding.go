@@ -28,29 +28,24 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 			for m, x := range op.Writes {
 				s.Gather(r.hostRows(x).RowRange(0, r.passRows), piece, r.hostIDs(m), first)
 			}
-			if err := s.Sync(); err != nil {
-				return err
+			if r.isScarce(id) {
+				if err := r.settle(s, updates); err != nil {
+					return err
+				}
 			}
-			r.release(updates)
 		}
 	}
-	scaled := false
 	for _, x := range op.Writes {
-		scaled = scaleRows(s, table, r.hostRows(x).RowRange(0, r.passRows))
+		scaleRows(s, table, r.hostRows(x).RowRange(0, r.passRows))
 	}
-	if !scaled {
-		return nil
-	}
-	return s.Sync()
+	return r.settle(s, updates)
 }
 
-// scaleRows makes rows of the table what is looked up. It reports whether they are others.
-func scaleRows(s device.Stream, table *model.Lookup, y device.Mat) bool {
-	by := table.Scale(y.DType)
-	if by != 1 {
+// scaleRows makes rows of the table what is looked up.
+func scaleRows(s device.Stream, table *model.Lookup, y device.Mat) {
+	if by := table.Scale(y.DType); by != 1 {
 		s.Scale(y, y, by)
 	}
-	return by != 1
 }
 
 // lookupAhead looks up the rows of the embedding that the step needs and updates them where they land; the table is
@@ -135,6 +130,7 @@ func (r *execution) hostIDs(m int) device.Mem {
 func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 	p := op.Part
 	id := store.ID{Part: p, Kind: store.Grad}
+	scarce := r.isScarce(id) || r.isScarce(store.ID{Part: p, Kind: store.GradSum})
 	i := int64(0)
 	for off, n := range r.specs[id].Pieces() {
 		t := r.types[id.Kind]
@@ -151,11 +147,15 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 			return err
 		}
 		s.SumSquares(r.hostResult(r.Plan.SquaresAt(p)+8*i), stored)
-		if err := s.Sync(); err != nil {
-			return err
-		}
-		r.release(updates)
 		i++
+		if scarce {
+			if err := r.settle(s, updates); err != nil {
+				return err
+			}
+		}
+	}
+	if err := r.settle(s, updates); err != nil {
+		return err
 	}
 	if sum := (store.ID{Part: p, Kind: store.GradSum}); r.specs[sum].Bytes > 0 {
 		r.versions.wrote(sum)

@@ -249,6 +249,15 @@ func (r *execution) releaseAll(w int) {
 	r.release(w)
 }
 
+// settle waits until a stream has done its work, and gives back what the worker has borrowed for it.
+func (r *execution) settle(s device.Stream, w int) error {
+	if err := s.Sync(); err != nil {
+		return err
+	}
+	r.release(w)
+	return nil
+}
+
 // release gives back what the worker has borrowed; all work on it is done.
 func (r *execution) release(w int) {
 	for _, l := range r.at[w].leases {

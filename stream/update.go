@@ -10,11 +10,15 @@ import (
 // updates is the index of the host's worker.
 const updates = int(plan.LaneUpdate)
 
-// updatePart applies the pending update to a part: a piece at a time, so that little of it need be in memory at once.
-// A part that is frozen in part has other places in its weights than in its state, and is one piece.
+// updatePart applies the pending update to a part: a piece at a time where others wait for the memory of pieces, else
+// at once. The workers sleep between pieces: on 16 cores that made an update of pieces of 4Mi parameters a third
+// slower. A part that is frozen in part has other places in its weights than in its state, and is one piece.
 func (r *execution) updatePart(s device.Stream, part int) error {
 	l := r.Plan.Model.Parts[part].Layout
-	piece := r.Plan.PieceElems(part)
+	piece := l.StateElems
+	if r.hasScarceState(part) {
+		piece = r.Plan.PieceElems(part)
+	}
 	for first := int64(0); first < l.StateElems; first += piece {
 		weights := elemRange{first, min(piece, l.StateElems-first)}
 		state := weights
@@ -25,14 +29,23 @@ func (r *execution) updatePart(s device.Stream, part int) error {
 			return err
 		}
 		// The piece goes back before the next one is borrowed.
-		if err := s.Sync(); err != nil {
+		if err := r.settle(s, updates); err != nil {
 			return err
 		}
-		r.release(updates)
 	}
 	// An operation that fetches the part waits for this one and then borrows the new version.
 	r.versions.updated(part)
 	return nil
+}
+
+// hasScarceState reports whether an update of the part takes leases that keep others waiting.
+func (r *execution) hasScarceState(part int) bool {
+	for kind, t := range r.types {
+		if t != tensor.Invalid && r.isScarce(store.ID{Part: part, Kind: store.Kind(kind)}) {
+			return true
+		}
+	}
+	return false
 }
 
 // elemRange is a range of elements of an extent.
