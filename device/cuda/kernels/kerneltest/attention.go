@@ -15,7 +15,7 @@ type attentionCase struct {
 	variant                          string // a16 or any
 	headDim, heads, kvHeads, window  int
 	apart                            bool // the rows are far from each other
-	large                            bool // not for the interpreter
+	large                            bool // as of bench
 	softCap                          float32
 	sunk                             bool  // there are sinks
 	splits                           int   // of the query heads that share keys, among programs of attention_dkdv; 0: 1

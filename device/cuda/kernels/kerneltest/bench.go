@@ -22,7 +22,7 @@ type bench struct {
 	last     string // the kernel that ran last
 	stride   int    // of matrices whose rows are apart; 0: each has its own
 	skip     uint64 // the number of first blocks of grids that are not run
-	// large: the matrices are too large for the interpreter, so the results of a GPU are not compared with its results.
+	// large: what a GPU gets is too large for the interpreter, so the results of the two are not compared.
 	large bool
 }
 

@@ -22,8 +22,8 @@ import (
 
 // The launches on a real driver, for tests that run with MILLRACE_GPU=1 alone: `make gpu-check` packs them for a
 // machine with a GPU. Each kernel runs three times, on operands with guards around them. Its bits must repeat, the
-// guards must stay, and the results are compared with the interpreter's for the same PTX, in addition to the
-// comparisons of each test.
+// guards must stay, and the results are compared with the interpreter's for the same PTX unless that would take hours,
+// in addition to the comparisons of each test.
 
 // gpu runs kernels through the driver API.
 type gpu struct {
@@ -378,24 +378,19 @@ func (f *field) number(r, c int) float64 {
 	return x
 }
 
-// gpuRuns are the tests that GPU runs, each in a process of its own: a kernel that ends the context costs
-// only these launches.
-var gpuRuns = append(slices.Clone(runs), kernelRun{"LargeMatMul", testLargeMatMul}, kernelRun{"LargeAttention",
-	testLargeAttention},
-	kernelRun{"LargeExperts", testLargeExperts})
-
 // gpuRun is the environment variable that names what GPUOnce runs: "code MatMul".
 const gpuRun = "MILLRACE_GPU_RUN"
 
 // GPU runs every kernel on the GPU: "code" as the program loads it there, "ptx" as the driver compiles the PTX that all
-// GPUs take. Each run is a process of this test binary, in which the test named once calls [GPUOnce].
+// GPUs take. Each run is a process of this test binary, in which the test named once calls [GPUOnce]: a kernel that
+// ends the context costs only that run's launches.
 func GPU(t *testing.T, once string) {
 	for _, form := range []string{"code", "ptx"} {
 		t.Run(form, func(t *testing.T) {
 			var mu sync.Mutex
 			all, ran := map[string]outcome{}, 0
 			t.Run("runs", func(t *testing.T) {
-				for _, r := range gpuRuns {
+				for _, r := range runs {
 					t.Run(r.name, func(t *testing.T) {
 						t.Parallel()
 						c := exec.Command(os.Args[0], "-test.run=^"+once+"$", "-test.v", "-test.count=1")
@@ -436,7 +431,7 @@ func GPU(t *testing.T, once string) {
 				t.Fatal(err)
 			}
 			for _, name := range set.Names() {
-				if _, ok := all[name]; !ok && ran == len(gpuRuns) { // else -run has chosen some
+				if _, ok := all[name]; !ok && ran == len(runs) { // else -run has chosen some
 					t.Errorf("%s did not run", name)
 				}
 			}
@@ -504,7 +499,7 @@ func GPUOnce(t *testing.T, load func() (*driver.API, error)) {
 	on := &backend{target: target, gpu: g}
 	t.Log(g.what)
 	t.Run(name, func(t *testing.T) {
-		gpuRuns[slices.IndexFunc(gpuRuns, func(r kernelRun) bool { return r.name == name })].run(t, on)
+		runs[slices.IndexFunc(runs, func(r kernelRun) bool { return r.name == name })].run(t, on)
 	})
 	for name, o := range on.report.kernels {
 		fmt.Printf(outcomeLine, name, o.launches, o.failed, o.worst, strings.ReplaceAll(o.where, "\n", " "))

@@ -10,21 +10,30 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Shapes of models of 7B to 70B parameters, for a GPU alone: the interpreter would take hours. The tests compare
-// sampled rows and columns of products, and all of attention: enough to see any wrong block.
+// Shapes of models of 7B to 70B parameters, on a GPU; the interpreter, which would take hours, gets small ones, so that
+// all of a test but its sizes is tried without a GPU. The tests compare sampled rows and columns of products, and all
+// of attention: enough to see any wrong block.
 
 // testLargeMatMul multiplies as the projections of a block of a 7B model do.
 func testLargeMatMul(t *testing.T, on *backend) {
-	for _, c := range []struct {
+	type product struct {
 		form    string
 		in, out tensor.DType
 		m, n, k int
-	}{
+	}
+	cases := []product{
 		{"nt", tensor.BF16, tensor.BF16, 2048, 4608, 3584}, {"nn", tensor.BF16, tensor.BF16, 2048, 3584, 4608},
 		{"tn", tensor.BF16, tensor.F32, 4608, 3584, 2048}, {"nt", tensor.BF16, tensor.F32, 1003, 3584, 2064},
 		{"tn", tensor.BF16, tensor.BF16, 1040, 528, 1999}, {"nn", tensor.BF16, tensor.F32, 777, 2064, 1040},
 		{"nt", tensor.F32, tensor.F32, 515, 1040, 1024}, {"nn", tensor.F32, tensor.F32, 515, 1040, 1024}, {"tn", tensor.F32, tensor.F32, 528, 1040, 515},
-	} {
+	}
+	if on.gpu == nil {
+		cases = []product{
+			{"nt", tensor.BF16, tensor.BF16, 77, 80, 48}, {"nn", tensor.F32, tensor.F32, 41, 48, 32},
+			{"tn", tensor.BF16, tensor.F32, 80, 48, 41},
+		}
+	}
+	for _, c := range cases {
 		name := fmt.Sprintf("matmul.%s.%s.%s.a16", typeWord(c.in), typeWord(c.out), c.form)
 		t.Run(fmt.Sprintf("%s %dx%dx%d", name, c.m, c.n, c.k), func(t *testing.T) {
 			b := benchFor(t, on, uint64(c.m+c.n+c.k))
@@ -49,7 +58,7 @@ func testLargeMatMul(t *testing.T, on *backend) {
 					}
 				}
 			})
-			b.run(name, out, a, x, c.m, c.n, c.k, out.stride, a.stride, x.stride, 1)
+			b.run(name, out, out, a, x, c.m, c.n, c.k, out.stride, out.stride, a.stride, x.stride, 1)
 			got := b.field(tensor.F64, rows, cols, cols)
 			for r := range rows {
 				for j := range cols {
@@ -70,7 +79,7 @@ func testLargeMatMul(t *testing.T, on *backend) {
 
 // testLargeAttention has heads of real models, over documents that are longer than many blocks.
 func testLargeAttention(t *testing.T, on *backend) {
-	for _, c := range []*attentionCase{
+	cases := []*attentionCase{
 		{head: 64, headDim: 64, heads: 6, kvHeads: 2, lengths: []int{1024, 7, 517}},
 		{head: 128, headDim: 128, heads: 4, kvHeads: 1, splits: 4, lengths: []int{1100, 33}},
 		{head: 128, headDim: 128, heads: 8, kvHeads: 8, lengths: []int{600}},
@@ -82,7 +91,14 @@ func testLargeAttention(t *testing.T, on *backend) {
 		{head: 64, headDim: 64, heads: 4, kvHeads: 2, softCap: 50, lengths: []int{1100}},
 		{head: 128, headDim: 128, heads: 4, kvHeads: 2, softCap: 50, window: 300, lengths: []int{1024}},
 		{head: 256, headDim: 256, heads: 2, kvHeads: 1, softCap: 50, sunk: true, lengths: []int{700}},
-	} {
+	}
+	if on.gpu == nil {
+		cases = []*attentionCase{
+			{head: 64, headDim: 64, heads: 4, kvHeads: 2, splits: 2, sunk: true, window: 16, softCap: 50,
+				lengths: []int{33, 7}},
+		}
+	}
+	for _, c := range cases {
 		c.variant, c.dtype, c.large = "a16", tensor.BF16, true
 		t.Run(fmt.Sprintf("%d of %d, %d of keys, window %d, soft cap %g, documents %v", c.heads, c.headDim, c.kvHeads, c.window, c.softCap, c.lengths),
 			func(t *testing.T) { c.run(t, on) })
@@ -91,11 +107,15 @@ func testLargeAttention(t *testing.T, on *backend) {
 
 // testLargeExperts multiplies as the experts of a model do: some have many rows, and blocks are several tiles.
 func testLargeExperts(t *testing.T, on *backend) {
-	const k, n, every = 2048, 1536, 37
+	const every = 37
+	k, n, tokens, rowsOfBlock, blocks := 2048, 1536, 3000, 256, 60
+	if on.gpu == nil {
+		k, n, tokens, rowsOfBlock, blocks = 80, 48, 60, 16, 9
+	}
 	for _, d := range types {
 		b := benchFor(t, on, 14)
 		b.large = true
-		m := routedOf(b, 3000, 8, 256, 1, 60)
+		m := routedOf(b, tokens, 8, rowsOfBlock, 1, blocks)
 		a, w, c := m.matrix(b, d, k, k), b.normal(d, m.experts*n, k, k), m.matrix(b, d, n, n+16)
 		dw := b.normal(tensor.F32, m.experts*n, k, k)
 		rows, cols := (m.rows*m.count+every-1)/every, (n+every-1)/every
@@ -153,7 +173,7 @@ func testLargeExperts(t *testing.T, on *backend) {
 			return r/cols*n +
 				r%cols*every
 		}), gradient,
-			func(w float64) float64 { return math.Sqrt(k) * grad(w) })
+			func(w float64) float64 { return math.Sqrt(float64(k)) * grad(w) })
 	}
 }
 

@@ -35,6 +35,7 @@ var runs = []kernelRun{
 	{"Routing", testRouting}, {"ExpertProducts", testExpertProducts},
 	{"GateGrad", testGateGrad}, {"DeltaGates", testDeltaGates}, {"Delta", testDelta},
 	{"AttendCache", testAttendCache}, {"ContinueDelta", testContinueDelta},
+	{"LargeMatMul", testLargeMatMul}, {"LargeAttention", testLargeAttention}, {"LargeExperts", testLargeExperts},
 }
 
 var types = []tensor.DType{tensor.F32, tensor.BF16}
