@@ -208,7 +208,7 @@ func (g *gpu) run(b *bench, l launch) {
 		}
 	}
 	for i := range want {
-		share, at := fields[i].differs(want[i], l.kernel.Exact)
+		share, at := fields[i].differs(want[i], l.kernel)
 		b.on.report.error(name, fmt.Sprint("the interpreter's operand ", i), share)
 		if !(share <= 1) {
 			b.t.Errorf("%s: operand %d, %s: %.3g times what is allowed between the GPU and the interpreter", name, i, at, share)
@@ -322,15 +322,26 @@ func (g *gpu) once(l launch, fields []*field) error {
 	return nil
 }
 
-// differs is how far the matrix is from other bytes, as a share of what is allowed, and where. Nothing is allowed
-// between rows, and for kernels whose bits are defined; NaNs are equal.
-func (f *field) differs(want []byte, exact bool) (share float64, at string) {
+// nearly is how far a number that a kernel wrote may be from the interpreter's, as a share of the largest one.
+// Attention in bf16 rounds weights and gradients of scores to bf16 before it multiplies by them, and sums the products
+// in fp32. A GPU's ex2 is approximate, so some of these are rounded the other way: one term of a sum, off by 1/256 of
+// itself. An H100 was off by 1.6e-4 at most, in the gradients of keys, where kernels in fp32 have 1e-4.
+func nearly(d tensor.DType, kernel *kernels.Kernel) float64 {
+	if d == tensor.F32 && strings.Contains(kernel.Name, ".bf16.") {
+		return 4e-4
+	}
+	return map[tensor.DType]float64{tensor.F32: 1e-4, tensor.BF16: 1e-2, tensor.F64: 1e-12}[d]
+}
+
+// differs is how far the matrix is from other bytes, as a share of what a kernel is allowed, and where. Nothing is
+// allowed between rows, and for kernels whose bits are defined; NaNs are equal.
+func (f *field) differs(want []byte, kernel *kernels.Kernel) (share float64, at string) {
 	if bytes.Equal(f.bytes, want) {
 		return 0, ""
 	}
 	other := *f
 	other.bytes = want
-	limit := map[tensor.DType]float64{tensor.F32: 1e-4, tensor.BF16: 1e-2, tensor.F64: 1e-12}[f.dtype]
+	limit := nearly(f.dtype, kernel)
 	most := 1.0
 	for r := range f.rows {
 		for c := range f.cols {
@@ -346,7 +357,7 @@ func (f *field) differs(want []byte, exact bool) (share float64, at string) {
 				continue
 			}
 			s := math.Abs(got-w) / (limit * most)
-			if exact || limit == 0 || s != s {
+			if kernel.Exact || limit == 0 || s != s {
 				s = math.Inf(1)
 			}
 			if s > share {
