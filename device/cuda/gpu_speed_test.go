@@ -40,6 +40,8 @@ type operations interface {
 	device.OptimizerOps
 	device.RoutingOps
 	device.ExpertOps
+	device.ConvOps
+	device.DeltaOps
 }
 
 // speedTask is an operation to time.
@@ -111,6 +113,47 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 			return t
 		}
 	}
+	// delta has as many heads as attention, with documents of the same length.
+	delta := func(grad bool) func(a *device.Arena) speedTask {
+		return func(a *device.Arena) speedTask {
+			spec := device.DeltaSpec{KeyHeads: z.keys, Heads: z.heads, KeyDim: z.headDim, ValueDim: z.headDim,
+				Docs: docs(a, z.rows, z.document)}
+			mat := func(t tensor.DType, cols int) device.Mat { return a.Mat(t, z.rows, cols) }
+			out, qkv := mat(bf16, spec.Values()), mat(bf16, spec.QKVCols())
+			decay, beta := mat(f32, z.heads), mat(f32, z.heads)
+			chunks, cols := spec.States(z.rows)
+			states := a.Mat(f32, chunks, cols)
+			zero(decay.Mem) // it is never positive
+			forward, backward := spec.FLOPs(z.rows)
+			t := speedTask{name: "gated delta net", flops: forward,
+				run: func(s operations) { s.GatedDelta(out, states, qkv, decay, beta, spec) }}
+			if grad {
+				dqkv, ddecay, dbeta := mat(bf16, spec.QKVCols()), mat(f32, z.heads), mat(f32, z.heads)
+				dstates := a.Mat(f32, chunks, cols)
+				zero(states.Mem)
+				t.name, t.flops = "gradient of gated delta net", backward
+				t.run = func(s operations) {
+					s.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, out, qkv, decay, beta, states, spec)
+				}
+			}
+			return t
+		}
+	}
+	// conv has the width of the queries, keys and values of delta, and four taps.
+	conv := func(grad bool) func(a *device.Arena) speedTask {
+		return func(a *device.Arena) speedTask {
+			const taps = 4
+			cols := (z.heads + 2*z.keys) * z.headDim
+			y, x, w := a.Mat(bf16, z.rows, cols), a.Mat(bf16, z.rows, cols), a.Mat(bf16, cols, taps)
+			d := docs(a, z.rows, z.document)
+			if grad {
+				dx, dw := a.Mat(bf16, z.rows, cols), a.Mat(f32, cols, taps)
+				return speedTask{name: "gradient of convolution",
+					run: func(s operations) { s.CausalConvGrad(dx, dw, y, x, w, d) }}
+			}
+			return speedTask{name: "convolution", run: func(s operations) { s.CausalConv(y, x, w, d) }}
+		}
+	}
 	// mixture has all rows of the step in one call: each chooses one expert, and each expert has as many rows.
 	mixture := func(a *device.Arena, each int) device.Blocks {
 		experts := max(z.rows/each, 1)
@@ -158,6 +201,19 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 		attention("gradient of attention", z.document, true),
 		attention("attention, one document", z.rows, false),
 		attention("gradient of attention, one document", z.rows, true),
+		func(a *device.Arena) speedTask { // the next token of each of some texts
+			texts, keys := 32, z.rows/32
+			bounds, n := steps(a, texts+1, keys), int64(texts)*4
+			q, out := a.Mat(bf16, texts, z.heads*z.headDim), a.Mat(bf16, texts, z.heads*z.headDim)
+			k, v := a.Mat(bf16, z.rows, z.keys*z.headDim), a.Mat(bf16, z.rows, z.keys*z.headDim)
+			spec := device.AttentionSpec{Heads: z.heads, KVHeads: z.keys, HeadDim: z.headDim,
+				Scale: float32(1 / math.Sqrt(float64(z.headDim))), Docs: device.Docs{Positions: ids(a, texts, texts),
+					Start: bounds.Slice(0, n), End: bounds.Slice(4, n)}}
+			return speedTask{name: fmt.Sprintf("attention of %d rows over caches", texts),
+				run: func(s operations) { s.AttendCache(out, q, k, v, spec) }}
+		},
+		product("product of 8 rows", 8, 2*z.inner, z.hidden, nt, bf16, false),
+		delta(false), delta(true), conv(false), conv(true),
 		func(a *device.Arena) speedTask {
 			y, rstd, x, w := x(a), a.Mat(f32, z.rows, 1), x(a), a.Mat(bf16, 1, z.hidden)
 			norm := device.NormSpec{Groups: 1, Eps: 1e-6}
