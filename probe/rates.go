@@ -100,6 +100,9 @@ func (p *prober) attentionRates(dtype tensor.DType) (rates []plan.AttentionRate,
 	spec := device.AttentionSpec{Heads: p.heads, KVHeads: p.kvHeads, HeadDim: p.headDim, Scale: float32(1 / math.Sqrt(float64(p.headDim))),
 		Docs: docs}
 	for _, length := range p.lengths {
+		if dtype == tensor.F32 && length > usualLength {
+			break // products without tensor cores take as long for each pair in any length, and an H100 20 s for 32,768
+		}
 		if err := p.writeDocs(docs, t, length); err != nil {
 			return nil, err
 		}
