@@ -52,12 +52,12 @@ func onGPU(t *testing.T, f func(t *testing.T, d *cuda.Device, p products)) {
 	needGPU(t)
 	t.Run("own products", func(t *testing.T) {
 		d := openGPU(t, ownProducts)
-		defer mustClose(t, d)
+		t.Cleanup(func() { mustClose(t, d) })
 		f(t, d, ownProducts)
 	})
 	t.Run("cuBLASLt", func(t *testing.T) {
 		d := openGPU(t, library)
-		defer mustClose(t, d)
+		t.Cleanup(func() { mustClose(t, d) })
 		if d.Info().Warning != "" {
 			t.Skip(d.Info().Warning)
 		}
@@ -118,27 +118,46 @@ func TestGPUKernels(t *testing.T) {
 // TestGPUKernelsOnce is a process of TestGPUKernels.
 func TestGPUKernelsOnce(t *testing.T) { kerneltest.GPUOnce(t, loadDriver) }
 
+// groups is how many groups of variants there are at once on a GPU.
+const groups = 4
+
+// inGroups runs a test for variants in both types, and for all kinds of products. Such a test mostly waits for the
+// host, so there are several at once. Each group has a device of its own: the algorithms that one tunes for its shapes
+// would change the bits of another.
+func inGroups(t *testing.T, variants []string,
+	test func(t *testing.T, variant string, compute tensor.DType, d *cuda.Device)) {
+	onGPU(t, func(t *testing.T, first *cuda.Device, p products) {
+		for g := range groups {
+			t.Run(fmt.Sprint("group ", g), func(t *testing.T) {
+				t.Parallel()
+				d := first
+				if g > 0 {
+					d = openGPU(t, p)
+					defer mustClose(t, d)
+				}
+				for i := g; i < len(variants); i += groups {
+					for _, compute := range []tensor.DType{tensor.BF16, tensor.F32} {
+						t.Run(variants[i]+" "+compute.String(), func(t *testing.T) { test(t, variants[i], compute, d) })
+					}
+				}
+			})
+		}
+	})
+}
+
 // The engine's laws, and the losses of the CPU and of PyTorch.
 func TestGPUTraining(t *testing.T) {
-	onGPU(t, func(t *testing.T, d *cuda.Device, _ products) {
-		for _, variant := range modeltest.Variants(t) {
-			for _, compute := range []tensor.DType{tensor.BF16, tensor.F32} {
-				t.Run(variant+" "+compute.String(), func(t *testing.T) {
-					trainingLaws(t, variant, compute, lawSteps, func() device.Device { return shared{d} })
-				})
-			}
-		}
+	needGPU(t)
+	inGroups(t, modeltest.Variants(t), func(t *testing.T, variant string, compute tensor.DType, d *cuda.Device) {
+		trainingLaws(t, variant, compute, lawSteps, func() device.Device { return shared{d} })
 	})
 }
 
 // Text a few positions at a time. Whether a product of one row has the bits of many is the library's to say.
 func TestGPUContinues(t *testing.T) {
-	onGPU(t, func(t *testing.T, d *cuda.Device, _ products) {
-		for _, variant := range []string{"qwen3", "gemma2", "gpt_oss", "deepseek_v3", "qwen3_5"} {
-			for _, compute := range []tensor.DType{tensor.BF16, tensor.F32} {
-				t.Run(variant+" "+compute.String(), func(t *testing.T) { continuing(t, variant, compute, false, d) })
-			}
-		}
+	variants := []string{"qwen3", "gemma2", "gpt_oss", "deepseek_v3", "qwen3_5"}
+	inGroups(t, variants, func(t *testing.T, variant string, compute tensor.DType, d *cuda.Device) {
+		continuing(t, variant, compute, false, d)
 	})
 }
 

@@ -7,7 +7,7 @@ const (
 	tinyKernels     = "TestGPUKernels/code/runs/(Add|Norm|Sum|Loss|Fold|ScatterAdd|Variants|MatMul|Attention)"
 	tinyPTX         = "TestGPUKernels/ptx/runs/(Loss|Sum|MatMul)"
 	tinyConformance = "TestGPUConformance/own_products/aligned_to_16/(Add|Gather|Copy)"
-	tinyLaws        = "TestGPU(Training|Continues)/own_products/qwen3_bf16"
+	tinyLaws        = "TestGPU(Training|Continues)/own_products/group_./qwen3_bf16"
 	tinyRepeats     = "TestGPURepeats/own_products/aligned_to_16/(MatMul|GLU)"
 	tinyBadInput    = "TestGPUBadInput/wrong_ordinal"
 )
@@ -29,7 +29,7 @@ var rows = []row{
 	{name: "bench-always", least: sec(30), most: sec(150), run: bench(3, nil, "--stream", "always"), keeps: true},
 	{name: "parity", least: sec(10), most: sec(60), run: parity},
 	{name: "streamed", least: sec(10), most: sec(60), run: streamed},
-	{name: "laws", least: sec(10), most: sec(90), run: tests("cuda.test", "TestGPU(Training|Continues)", tinyLaws)},
+	{name: "laws", least: sec(30), most: sec(90), run: tests("cuda.test", "TestGPU(Training|Continues)", tinyLaws)},
 	{name: "bench-noclip", least: sec(30), most: sec(150),
 		run: bench(3, nil, "--stream", "always", "--max-grad-norm", "0"), keeps: true},
 	{name: "bench-70b", least: sec(45), most: sec(150), run: bench70B, keeps: true},
