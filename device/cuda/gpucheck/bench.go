@@ -59,6 +59,8 @@ func testArgs(c *check, pattern string) []string {
 }
 
 var (
+	testBegan  = regexp.MustCompile(`(?m)^=== RUN +(\S+)`)
+	testsEnded = regexp.MustCompile(`(?m)^(PASS|FAIL)$`)
 	testResult = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL|SKIP): (\S+)`)
 	worstError = regexp.MustCompile(`the worst error is (\S+) of what is allowed`)
 	summary    = regexp.MustCompile(`(?m)^SUMMARY (.*)$`)
@@ -86,11 +88,20 @@ func testNote(said string) string {
 			worst = max(worst, x)
 		}
 	}
-	note := fmt.Sprintf("%d tests passed, %d failed", counts["PASS"], counts["FAIL"])
-	if worst > 0 {
-		note += fmt.Sprintf("; the worst error is %.2g of what is allowed", worst)
+	var first []string
+	began := testBegan.FindAllStringSubmatch(said, -1)
+	cut := len(began) > 0 && !testsEnded.MatchString(said)
+	if cut {
+		first = append(first, fmt.Sprintf("cut off after %d tests had begun, the last one %s", len(began),
+			began[len(began)-1][1]))
 	}
-	return strings.Join(append([]string{note}, notes...), "; ")
+	if !cut || len(counts) > 0 { // a test that is cut off does not tell of its parts
+		first = append(first, fmt.Sprintf("%d tests passed, %d failed", counts["PASS"], counts["FAIL"]))
+	}
+	if worst > 0 {
+		first = append(first, fmt.Sprintf("the worst error is %.2g of what is allowed", worst))
+	}
+	return strings.Join(append(first, notes...), "; ")
 }
 
 // keep takes a program's JSON to results.json, and into v.

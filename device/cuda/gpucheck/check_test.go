@@ -126,8 +126,10 @@ func TestRowsCostOnlyThemselves(t *testing.T) {
 	}
 	table := tableOf(t, out)
 	for name, want := range map[string][2]string{
-		"first": {passed, "all is well"}, "failing": {failed, "status 2: it does not fit"}, "crashing": {failed, "status 2: "},
-		"hanging": {failed, "ended after 0 s"}, "panicking": {failed, "this program: in the row itself"}, "none": {left, "there is no PyTorch"},
+		"first": {passed, "all is well"}, "failing": {failed, "status 2: it does not fit"},
+		"crashing": {failed, "status 2: panic: a bug"},
+		"hanging":  {failed, "ended after 0 s"}, "panicking": {failed, "this program: in the row itself"},
+		"none":    {left, "there is no PyTorch"},
 		"missing": {failed, "no-such-program"}, "last": {passed, "all is well"},
 	} {
 		if r := table[name]; r.Result != want[0] || !strings.Contains(r.Note, want[1]) || strings.Contains(r.Note, "\n") {
@@ -411,12 +413,21 @@ func TestRows(t *testing.T) {
 }
 
 func TestNotes(t *testing.T) {
-	said := "--- FAIL: TestGPUConformance (1s)\n    --- PASS: TestGPUConformance/own_products (1s)\n    --- SKIP: TestGPUConformance/cuBLASLt (0s)\n" +
-		"   rig.go:1: the worst error is 0.31 of what is allowed: x\n   rig.go:1: the worst error is 1.4 of what is allowed: y\n"
-	if got, want := testNote(said), "1 tests passed, 1 failed; the worst error is 1.4 of what is allowed; TestGPUConformance; without cuBLASLt"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-	if got := testNote("x\nSUMMARY 143 of 143 kernels ran\nPASS\n"); got != "143 of 143 kernels ran" {
-		t.Errorf("%q", got)
+	const begins = "=== RUN   TestGPUTraining\n=== RUN   TestGPUTraining/own_products\n"
+	for _, c := range []struct{ said, want string }{
+		{"--- FAIL: TestGPUConformance (1s)\n    --- PASS: TestGPUConformance/own_products (1s)\n" +
+			"    --- SKIP: TestGPUConformance/cuBLASLt (0s)\n" +
+			"   rig.go:1: the worst error is 0.31 of what is allowed: x\n" +
+			"   rig.go:1: the worst error is 1.4 of what is allowed: y\n", "1 tests passed, 1 failed; " +
+			"the worst error is 1.4 of what is allowed; TestGPUConformance; without cuBLASLt"},
+		{"x\nSUMMARY 143 of 143 kernels ran\nPASS\n", "143 of 143 kernels ran"},
+		{begins + "--- PASS: TestGPUTraining (1s)\nPASS\n", "1 tests passed, 0 failed"},
+		{begins, "cut off after 2 tests had begun, the last one TestGPUTraining/own_products"},
+		{begins + "--- PASS: TestGPUTraining (1s)\n=== RUN   TestGPUContinues\n",
+			"cut off after 3 tests had begun, the last one TestGPUContinues; 1 tests passed, 0 failed"},
+	} {
+		if got := testNote(c.said); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -25,7 +26,16 @@ type exitError struct {
 	text   string // the last lines that it wrote to standard error, or else to standard output
 }
 
-func (e *exitError) Error() string { return fmt.Sprintf("status %d: %s", e.status, oneLine(e.text)) }
+// crash matches what a Go program says when it ends itself, before it shows its goroutines.
+var crash = regexp.MustCompile(`(?m)^(panic|fatal error): .*$`)
+
+func (e *exitError) Error() string {
+	said := e.text
+	if why := crash.FindString(said); why != "" {
+		said = why
+	}
+	return fmt.Sprintf("status %d: %s", e.status, oneLine(said))
+}
 
 // program finds a program in the folder, or else on PATH.
 func (c *check) program(name string) string {
