@@ -34,6 +34,12 @@ import time
 import traceback
 import typing
 
+BEGIN = time.perf_counter()
+# PyTorch's allocators read this once, when it is imported. Segments that grow leave fewer gaps where a micro-batch
+# nearly fills the device. Eight threads pin host memory, which shortens the start.
+os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True,pinned_use_cuda_host_register:True,"
+                                            "pinned_num_register_threads:8")
+
 import torch
 import transformers
 
@@ -79,7 +85,7 @@ def arguments(argv=None):
     p.add_argument("--model", default="", help="or a directory with config.json")
     p.add_argument("--sequence-len", type=int, default=1024)
     p.add_argument("--tokens", type=int, default=4096, help="positions of a step")
-    p.add_argument("--micro-batch", type=int, default=0, help="rows of a forward; 0: as many as keep logits below 16 GiB")
+    p.add_argument("--micro-batch", type=int, default=0, help="rows of a forward; 0: as many as the device allows")
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--warmup", type=int, default=1)
     p.add_argument("--no-checkpointing", action="store_true")
@@ -95,13 +101,20 @@ def arguments(argv=None):
     return args
 
 
-def micro_batch(args, config):
-    """Rows of a forward."""
-    rows = args.tokens // args.sequence_len
+def micro_batch(args, config, free):
+    """Rows of a forward: as many as keep logits and checkpoints within 4/5 of the free bytes that state leaves.
+
+    free has the device's bytes. The rest is for the activations of one block, weights on their way and gaps. Without
+    checkpointing the activations of all blocks are kept, and the share is 2/5. Few micro-batches matter where state is
+    on the host: each of them moves all weights, and FSDP2 adds gradients of a second one on the host, which stops
+    everything else.
+    """
+    rows, needs = args.tokens // args.sequence_len, PEERS[args.peer]
     if args.micro_batch:
         return args.micro_batch
-    row = PEERS[args.peer].logit * args.sequence_len * config["vocab_size"]
-    most = max(16 * GIB // row, 1) if row else rows
+    token = needs.logit * config["vocab_size"] + 2 * config["hidden_size"] * config["num_hidden_layers"]
+    room = (free - needs.device * account.parameters(config)) * (2 if args.no_checkpointing else 4) // 5
+    most = max(room // (token * args.sequence_len), 1)
     return max(n for n in range(1, rows + 1) if rows % n == 0 and n <= most)
 
 
@@ -153,16 +166,21 @@ def measure(args):
         if args.peer.startswith(GPU_ONLY):
             raise Skipped(f"{args.peer} needs a GPU")
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    for key, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}.items():
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511",
+             "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # one process, which needs no network
+    for key, value in alone.items():
         os.environ.setdefault(key, value)
     transformers.logging.set_verbosity_error()
     config = account.config_of(args.shape, args.model)
     if not args.force:
         check_fit(args, config, device)
-    rows, needs = micro_batch(args, config), PEERS[args.peer]
+    free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else host_bytes()
+    rows, needs = micro_batch(args, config, free), PEERS[args.peer]
     peer = getattr(importlib.import_module(needs.module), needs.name)(args, config, device, rows)
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in peer.params)
     gc.collect()
+    start = time.perf_counter() - BEGIN
+    print(f"ready for the first step after {start:.1f} s", file=sys.stderr)
 
     def wait():
         if device.type == "cuda":
@@ -188,6 +206,7 @@ def measure(args):
         "precision": peer.precision, "notes": peer.notes, "checkpointing": not args.no_checkpointing, "parameters": parameters,
         "tokens": args.tokens, "sequence_len": args.sequence_len, "micro_batch": rows,
         "micro_batches": args.tokens // args.sequence_len // rows,
+        "start_sec": start,
         "steps": args.steps, "step_sec": sec, "step_min_sec": min(seconds), "step_max_sec": max(seconds),
         "tokens_per_sec": args.tokens / sec, "model_tflops": model_flops / sec / 1e12, "executed_tflops": executed_flops / sec / 1e12,
         "model_flops": model_flops, "executed_flops": executed_flops, "losses": losses,
