@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ func TestMain(m *testing.M) {
 	case "crashes":
 		panic("a bug")
 	case "hangs": // until the test that listens ends
+		fmt.Println("one line")
 		call, err := net.Dial("tcp", os.Getenv("MILLRACE_TEST_LISTENS"))
 		if err == nil {
 			io.Copy(io.Discard, call)
@@ -146,6 +148,35 @@ func TestRowsCostOnlyThemselves(t *testing.T) {
 	if err != nil || !bytes.Contains(log, []byte("panic: a bug")) || !bytes.Contains(log, []byte("## crashing: FAIL after")) {
 		t.Errorf("the log (%v):\n%s", err, log)
 	}
+}
+
+// The output of a program that has to be ended is kept, and nothing waits for it any longer.
+func TestEndedInTime(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked(t, []row{{name: "hanging", most: time.Hour, run: func(c *check) (string, error) {
+		ctx, cancel := context.WithCancel(c.ctx)
+		defer cancel()
+		c.ctx = ctx
+		go func() {
+			defer cancel()
+			if call, err := listener.Accept(); err == nil {
+				t.Cleanup(func() { call.Close() })
+			}
+		}()
+		said, err := c.command([]string{part + "=hangs", "MILLRACE_TEST_LISTENS=" + listener.Addr().String()}, self)
+		if said != "one line\n" || !errors.Is(err, context.Canceled) {
+			t.Errorf("it said %q: %v", said, err)
+		}
+		return "", nil
+	}}}, "--budget", "100000")
 }
 
 // What does not fit in the budget is left out, and a row has no more than what is left of it.

@@ -61,12 +61,15 @@ func (c *check) command(env []string, name string, args ...string) (string, erro
 	if err := cmd.Start(); err != nil {
 		return "", err
 	}
-	ended := make(chan error, 1)
-	fault.Go(func() { ended <- cmd.Wait() })
+	ended := make(chan struct{})
+	var err error // once it has ended
+	fault.Go(func() {
+		defer close(ended)
+		err = cmd.Wait()
+	})
 	group := -cmd.Process.Pid
-	var err error
 	select {
-	case err = <-ended:
+	case <-ended:
 	case <-c.ctx.Done():
 		syscall.Kill(group, syscall.SIGTERM)
 		select {
