@@ -9,11 +9,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/device/cuda/kernels/kerneltest"
 )
 
 // This binary plays programs: what MILLRACE_TEST_PART names.
@@ -50,14 +53,21 @@ func TestMain(m *testing.M) {
 	case "pins": // cuda.test, of a GPU that cannot pin
 		fmt.Print("HOST 123\nSUMMARY 1 GiB at once\n--- FAIL: TestGPUMemory\n")
 		status = 1
-	case "sanitizes": // compute-sanitizer
-		fmt.Println(strings.Join(os.Args[1:], " "))
-		logs := os.Args[slices.Index(os.Args, "--log-file")+1]
-		for i, summary := range strings.Split(os.Getenv("MILLRACE_TEST_SUMMARIES"), "|") {
-			name := strings.Replace(logs, "%p", fmt.Sprint(i), 1)
-			if err := os.WriteFile(name, []byte("========= COMPUTE-SANITIZER\n"+summary), 0o666); err != nil {
-				panic(err)
+	case "sanitized": // cuda.test, of which each process is an argument of a sanitizer
+		os.Setenv(part, "sanitizes")
+		for summary := range strings.SplitSeq(os.Getenv("MILLRACE_TEST_SUMMARIES"), "|") {
+			args := append(strings.Fields(os.Getenv(kerneltest.WrapVariable)), summary)
+			if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+				fmt.Printf("%v\n%s", err, out)
+				status = 1
 			}
+		}
+	case "sanitizes": // compute-sanitizer, of a process that has the summary as its only argument
+		logs := os.Args[slices.Index(os.Args, "--log-file")+1]
+		name := strings.Replace(logs, "%p", fmt.Sprint(os.Getpid()), 1)
+		text := "========= COMPUTE-SANITIZER\n" + os.Args[len(os.Args)-1] + "\n"
+		if err := os.WriteFile(name, []byte(text), 0o666); err != nil {
+			panic(err)
 		}
 		fmt.Sscan(os.Getenv("MILLRACE_TEST_STATUS"), &status)
 	case "prints":
@@ -259,16 +269,18 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// onPath makes this binary a program of a name, the only one on PATH.
-func onPath(t *testing.T, name string) {
+// onPath makes this binary the programs of some names, the only ones on PATH.
+func onPath(t *testing.T, names ...string) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := os.Symlink(self, filepath.Join(dir, name)); err != nil {
-		t.Fatal(err)
+	for _, name := range names {
+		if err := os.Symlink(self, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	t.Setenv("PATH", dir)
 }
@@ -341,14 +353,16 @@ func TestSanitize(t *testing.T) {
 	if r := run("memcheck", time.Hour); r.Result != left || r.Note != "there is no compute-sanitizer" {
 		t.Errorf("without the tool: %+v", r)
 	}
-	onPath(t, "compute-sanitizer")
-	t.Setenv(part, "sanitizes")
+	onPath(t, "compute-sanitizer", "cuda.test")
+	t.Setenv(part, "sanitized")
 	for _, test := range []struct{ tool, summaries, status, result, note string }{
-		{"memcheck", "========= ERROR SUMMARY: 0 errors|========= ERROR SUMMARY: 0 errors\n",
+		{"memcheck", "========= ERROR SUMMARY: 0 errors|========= ERROR SUMMARY: 0 errors",
 			"0", passed, "memcheck found 0 errors in 2 processes"},
-		{"memcheck", "========= ERROR SUMMARY: 0 errors|========= Invalid read\n========= ERROR SUMMARY: 3 errors\n",
-			"1", failed, "memcheck found 3 errors in 2 processes"},
-		{"racecheck", "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)\n",
+		{"memcheck", "========= ERROR SUMMARY: 0 errors|========= Invalid read\n========= ERROR SUMMARY: 3 errors",
+			"86", failed, "memcheck found 3 errors in 2 processes"},
+		{"racecheck", "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)",
+			"0", passed, "racecheck found 0 errors in 1 processes"},
+		{"racecheck", "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)",
 			"86", failed, "racecheck found 2 errors in 1 processes"},
 		{"memcheck", "nothing", "0", failed, "memcheck said nothing of any process"},
 		{"memcheck", "========= ERROR SUMMARY: 0 errors", "1", failed, "status 1"},

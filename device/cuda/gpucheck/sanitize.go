@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 )
 
 // sanitizers lists the paths at which NVIDIA's toolkits have the program that checks each access of a kernel.
@@ -21,7 +22,8 @@ const sanitizedRuns = "TestGPUKernels/code/runs/(Add|Norm|NormGrad|RotatedSum|" 
 	"Sum|Loss|Fold|ScatterAdd|MatMul|Attention|GateGrad|Delta)"
 
 // sanitize runs the kernels below a tool of compute-sanitizer, which finds what guards around operands cannot see:
-// reads outside of them, and threads that race in shared memory.
+// reads outside of them, and threads that race in shared memory. Each process of the test has a sanitizer of its own
+// (kerneltest.WrapVariable).
 func sanitize(tool string) func(c *check) (string, error) {
 	return func(c *check) (string, error) {
 		var program string
@@ -38,10 +40,10 @@ func sanitize(tool string) func(c *check) (string, error) {
 		if err := os.MkdirAll(logs, 0o777); err != nil {
 			return "", err
 		}
-		args := append([]string{"--tool", tool, "--target-processes", "all", "--error-exitcode", "86",
-			"--log-file", filepath.Join(logs, "%p.txt"), filepath.Join(c.dir, "cuda.test")},
+		wrap := strings.Join([]string{program, "--tool", tool, "--error-exitcode", "86",
+			"--log-file", filepath.Join(logs, "%p.txt")}, " ")
+		_, err := c.command([]string{"MILLRACE_GPU=1", "MILLRACE_GPU_WRAP=" + wrap}, "cuda.test",
 			testArgs(c, sanitizedRuns)...)
-		_, err := c.command([]string{"MILLRACE_GPU=1"}, program, args...)
 		processes, found, readErr := sanitized(logs)
 		note := fmt.Sprintf("%s found %d errors in %d processes", tool, found, processes)
 		switch {

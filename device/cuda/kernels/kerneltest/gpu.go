@@ -392,6 +392,20 @@ func (f *field) number(r, c int) float64 {
 // gpuRun is the environment variable that names what GPUOnce runs: "code MatMul".
 const gpuRun = "MILLRACE_GPU_RUN"
 
+// WrapVariable is the environment variable with a command line, split at spaces, to which each process of [GPU] is
+// given as further arguments: that of a sanitizer. Sanitizers follow a program's children through libc, which Go does
+// not use to start processes.
+const WrapVariable = "MILLRACE_GPU_WRAP"
+
+// process is the command of one run.
+func process(once, form, run string) *exec.Cmd {
+	args := append(strings.Fields(os.Getenv(WrapVariable)), os.Args[0], "-test.run=^"+once+"$", "-test.v",
+		"-test.count=1")
+	c := exec.Command(args[0], args[1:]...)
+	c.Env = append(os.Environ(), gpuRun+"="+form+" "+run)
+	return c
+}
+
 // GPU runs every kernel on the GPU: "code" as the program loads it there, "ptx" as the driver compiles the PTX that all
 // GPUs take. Each run is a process of this test binary, in which the test named once calls [GPUOnce]: a kernel that
 // ends the context costs only that run's launches.
@@ -404,9 +418,7 @@ func GPU(t *testing.T, once string) {
 				for _, r := range runs {
 					t.Run(r.name, func(t *testing.T) {
 						t.Parallel()
-						c := exec.Command(os.Args[0], "-test.run=^"+once+"$", "-test.v", "-test.count=1")
-						c.Env = append(os.Environ(), gpuRun+"="+form+" "+r.name)
-						out, err := c.CombinedOutput()
+						out, err := process(once, form, r.name).CombinedOutput()
 						mu.Lock()
 						defer mu.Unlock()
 						ran++

@@ -2,6 +2,7 @@ package kerneltest
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -65,6 +66,18 @@ func TestNearly(t *testing.T) {
 		got.put(0, 1, 0.25+5*c.off) // of the largest
 		if share, at := got.differs(want.bytes, k); (share <= 1) != c.allowed {
 			t.Errorf("%s, off by %g: %g of what is allowed at %s", c.kernel, c.off, share, at)
+		}
+	}
+}
+
+// A run is a process of its own, which a sanitizer may start.
+func TestWrapped(t *testing.T) {
+	for wrap, before := range map[string][]string{"": nil, "check --log  x.txt": {"check", "--log", "x.txt"}} {
+		t.Setenv(WrapVariable, wrap)
+		c := process("TestOnce", "code", "MatMul")
+		want := append(before, os.Args[0], "-test.run=^TestOnce$", "-test.v", "-test.count=1")
+		if !slices.Equal(c.Args, want) || !slices.Contains(c.Env, gpuRun+"=code MatMul") {
+			t.Errorf("%q: %q, want %q", wrap, c.Args, want)
 		}
 	}
 }
