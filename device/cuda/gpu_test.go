@@ -46,24 +46,33 @@ type shared struct{ *cuda.Device }
 
 func (shared) Close() error { return nil }
 
-// onGPU runs a test on one device with the program's own matrix products and, where it is installed, on one with
-// cuBLASLt.
-func onGPU(t *testing.T, f func(t *testing.T, d *cuda.Device, p products)) {
+// onGPU runs the parts of a test at once, with the program's own matrix products and, where it is installed, with
+// cuBLASLt. Each has a device of its own: the algorithms that one tunes for its shapes would change the bits of
+// another.
+func onGPU(t *testing.T, parts []string, f func(t *testing.T, part int, d *cuda.Device, p products)) {
 	needGPU(t)
-	t.Run("own products", func(t *testing.T) {
-		d := openGPU(t, ownProducts)
-		t.Cleanup(func() { mustClose(t, d) })
-		f(t, d, ownProducts)
-	})
-	t.Run("cuBLASLt", func(t *testing.T) {
-		d := openGPU(t, library)
-		t.Cleanup(func() { mustClose(t, d) })
-		if d.Info().Warning != "" {
-			t.Skip(d.Info().Warning)
-		}
-		t.Log(d.Info().Name)
-		f(t, d, library)
-	})
+	for p, name := range []string{ownProducts: "own products", library: "cuBLASLt"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first := openGPU(t, products(p))
+			t.Cleanup(func() { mustClose(t, first) })
+			if products(p) == library && first.Info().Warning != "" {
+				t.Skip(first.Info().Warning)
+			}
+			t.Log(first.Info().Name)
+			for i, part := range parts {
+				t.Run(part, func(t *testing.T) {
+					t.Parallel()
+					d := first
+					if i > 0 {
+						d = openGPU(t, products(p))
+						defer mustClose(t, d)
+					}
+					f(t, i, d, products(p))
+				})
+			}
+		})
+	}
 }
 
 // gpuF32 is how far fp32 results may be off: tensor cores add products in groups and truncate, and GPUs approximate
@@ -77,34 +86,40 @@ func gpuSuite(d *cuda.Device, p products, align int) devicetest.Suite {
 		TwoRoundings: p == library}
 }
 
+// onGPUAligned runs a test of the suite for operands that are aligned and for others.
+func onGPUAligned(t *testing.T, f func(t *testing.T, s devicetest.Suite)) {
+	aligns := []int{0, 16}
+	var parts []string
+	for _, align := range aligns {
+		parts = append(parts, fmt.Sprintf("aligned to %d", align))
+	}
+	onGPU(t, parts, func(t *testing.T, part int, d *cuda.Device, p products) { f(t, gpuSuite(d, p, aligns[part])) })
+}
+
 // The suite of all drivers.
 func TestGPUConformance(t *testing.T) {
-	onGPU(t, func(t *testing.T, d *cuda.Device, p products) {
-		for _, align := range []int{0, 16} {
-			s := gpuSuite(d, p, align)
-			s.Fail = fail
-			t.Run(fmt.Sprintf("aligned to %d", align), s.Run)
-		}
+	onGPUAligned(t, func(t *testing.T, s devicetest.Suite) {
+		s.Fail = fail
+		s.Run(t)
 	})
 }
 
 // The bits do not depend on the occasion.
 func TestGPURepeats(t *testing.T) {
-	onGPU(t, func(t *testing.T, d *cuda.Device, p products) {
-		for _, align := range []int{0, 16} {
-			first := map[string]string{}
-			for range 2 {
-				s := gpuSuite(d, p, align)
+	onGPUAligned(t, func(t *testing.T, s devicetest.Suite) {
+		first := map[string]string{}
+		for _, time := range []string{"once", "again"} {
+			t.Run(time, func(t *testing.T) {
 				s.Observe = func(test string, written []byte) {
-					_, name, _ := strings.Cut(test, "/")
-					name = strings.Replace(name, "#01", "", 1)
-					if before, ok := first[name]; ok && before != string(written) {
+					name := strings.TrimPrefix(test, t.Name())
+					if time == "once" {
+						first[name] = string(written)
+					} else if first[name] != string(written) {
 						t.Errorf("%s: other bits the second time", name)
 					}
-					first[name] = string(written)
 				}
-				t.Run(fmt.Sprintf("aligned to %d", align), s.Run)
-			}
+				s.Run(t)
+			})
 		}
 	})
 }
@@ -122,25 +137,18 @@ func TestGPUKernelsOnce(t *testing.T) { kerneltest.GPUOnce(t, loadDriver) }
 const groups = 4
 
 // inGroups runs a test for variants in both types, and for all kinds of products. Such a test mostly waits for the
-// host, so there are several at once. Each group has a device of its own: the algorithms that one tunes for its shapes
-// would change the bits of another.
+// host, so there are several at once.
 func inGroups(t *testing.T, variants []string,
 	test func(t *testing.T, variant string, compute tensor.DType, d *cuda.Device)) {
-	onGPU(t, func(t *testing.T, first *cuda.Device, p products) {
-		for g := range groups {
-			t.Run(fmt.Sprint("group ", g), func(t *testing.T) {
-				t.Parallel()
-				d := first
-				if g > 0 {
-					d = openGPU(t, p)
-					defer mustClose(t, d)
-				}
-				for i := g; i < len(variants); i += groups {
-					for _, compute := range []tensor.DType{tensor.BF16, tensor.F32} {
-						t.Run(variants[i]+" "+compute.String(), func(t *testing.T) { test(t, variants[i], compute, d) })
-					}
-				}
-			})
+	var parts []string
+	for g := range groups {
+		parts = append(parts, fmt.Sprint("group ", g))
+	}
+	onGPU(t, parts, func(t *testing.T, g int, d *cuda.Device, _ products) {
+		for i := g; i < len(variants); i += groups {
+			for _, compute := range []tensor.DType{tensor.BF16, tensor.F32} {
+				t.Run(variants[i]+" "+compute.String(), func(t *testing.T) { test(t, variants[i], compute, d) })
+			}
 		}
 	})
 }

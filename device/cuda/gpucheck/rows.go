@@ -8,7 +8,7 @@ const (
 	tinyPTX         = "TestGPUKernels/ptx/runs/(Loss|Sum|MatMul)"
 	tinyConformance = "TestGPUConformance/own_products/aligned_to_16/(Add|Gather|Copy)"
 	tinyLaws        = "TestGPU(Training|Continues)/own_products/group_./qwen3_bf16"
-	tinyRepeats     = "TestGPURepeats/own_products/aligned_to_16/(MatMul|GLU)"
+	tinyRepeats     = "TestGPURepeats/own_products/aligned_to_16/(once|again)/(Add|GLU)"
 	tinyBadInput    = "TestGPUBadInput/wrong_ordinal"
 )
 
