@@ -55,6 +55,9 @@ func TestLargerBatchIsRight(t *testing.T) {
 			SequenceLen: length})
 		request.RecomputeAll, request.DiskBytes = c.recompute, 0
 		request.HostUpdates = c.short // else some state may leave for the device
+		if c.short {
+			request.DeviceBytes = 4 << 30 // else inputs stay there
+		}
 		planOf := func(tokens int) *plan.Plan {
 			p, err := plan.Fitting{Request: request, Rows: tokens / length}.Fit(context.Background())
 			if err != nil {

@@ -26,7 +26,7 @@ func (c *chooser) routes(start Placement) []Route {
 		}
 		return stage
 	}
-	var byBlock, byLevel, saved, resident Stage
+	var byBlock, byLevel, resident Stage
 	for _, b := range blocks {
 		for _, k := range levels {
 			byBlock = append(byBlock, keep(Device, k, b)...)
@@ -35,19 +35,13 @@ func (c *chooser) routes(start Placement) []Route {
 	for _, k := range levels {
 		byLevel = append(byLevel, keep(Device, k, blocks...)...)
 	}
-	for _, disk := range []bool{true, false} { // what moves further first
-		for _, b := range blocks {
-			if s.inputSpills(b) && s.SavedOnDisk(b) == disk && !s.sharesInputs() {
-				saved = append(saved, Move{What: MoveInput, Index: b})
-			}
-		}
-	}
 	for _, part := range c.Model.DecoderParts() {
 		resident = append(resident, Move{What: MoveWeights, Index: part})
 	}
-	if bound {
-		saved, resident = nil, nil
+	if bound || c.StreamAll {
+		resident = nil
 	}
+	saved := c.savedMoves(s)
 	state, headState := c.stateMoves(s)
 	head := Stage{{What: MoveHead}}
 	spilled := map[nn.Keep]Stage{} // what blocks keep, in host memory
@@ -55,9 +49,6 @@ func (c *chooser) routes(start Placement) []Route {
 		if !bound && c.travels(k) {
 			spilled[k] = keep(Host, k, blocks...)
 		}
-	}
-	if c.StreamAll {
-		resident, state, headState = nil, nil, nil
 	}
 	if c.RecomputeAll {
 		byBlock, byLevel, head, spilled = nil, nil, nil, nil
@@ -125,10 +116,26 @@ func (c *chooser) forwardRoutes(start Placement) []Route {
 	return []Route{{caches, resident, {{What: MoveHead}}}, {caches, {{What: MoveHead}}, resident}}
 }
 
+// savedMoves keep saved inputs on the device: those on disk first, which move further, and of them those of the last
+// blocks, which are needed again soonest.
+func (c *chooser) savedMoves(s *Plan) (saved Stage) {
+	if s.Bound() || s.sharesInputs() {
+		return nil
+	}
+	for _, disk := range []bool{true, false} {
+		for b := s.blocks() - 1; b >= 0; b-- {
+			if s.inputSpills(b) && s.SavedOnDisk(b) == disk {
+				saved = append(saved, Move{What: MoveInput, Index: b})
+			}
+		}
+	}
+	return saved
+}
+
 // stateMoves keep the state of parts on the device, which updates it there: of blocks, the first ones first, since
 // their updates are what a step begins with; and of the head with its norm.
 func (c *chooser) stateMoves(s *Plan) (blocks, head Stage) {
-	if s.Bound() || c.Outputs.keepGradients() || c.Outputs.NoClip || c.HostUpdates {
+	if s.Bound() || c.StreamAll || c.Outputs.keepGradients() || c.Outputs.NoClip || c.HostUpdates {
 		return nil, nil
 	}
 	for _, part := range c.Model.DecoderParts() {

@@ -26,7 +26,7 @@ import (
 //
 //	best = the smallest placement
 //	for each start (rings of 1 to 3 slots; inputs in buffers of their own or shared):
-//		bring the start into host memory: spill to disk whatever has no room there
+//		bring the start into host memory: spill to disk what has no room there, or hold it on the device
 //		for each route:
 //			for each stage: make as many of its moves as fit; simulate; remember the fastest
 //			stop at the first stage that does not end
@@ -69,13 +69,19 @@ func (c *chooser) feasible() (*Plan, error) {
 		// they may.
 	}
 	var best *Plan
-	for _, start := range c.streaming() {
-		p := c.measure(c.spill(start, 0))
-		if c.fits(p) == nil {
-			return p, nil
-		}
-		if best == nil || !c.fitsDevice(best) || c.fitsDevice(p) && p.ProcessBytes() < best.ProcessBytes() {
-			best = p
+	starts := c.streaming()
+	for _, hold := range []bool{false, true} {
+		for _, start := range starts {
+			if hold {
+				start = c.hold(start)
+			}
+			p := c.measure(c.spill(start, 0))
+			if c.fits(p) == nil {
+				return p, nil
+			}
+			if best == nil || !c.fitsDevice(best) || c.fitsDevice(p) && p.ProcessBytes() < best.ProcessBytes() {
+				best = p
+			}
 		}
 	}
 	return best, c.fits(best)
@@ -128,9 +134,11 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 	for _, start := range starts {
 		for _, start.Deal = range c.deals(start) {
 			for _, start.Rings = range c.rings(start) {
-				best = c.search(start, best, seen, thorough)
-				if err := c.ctx.Err(); err != nil {
-					return nil, err
+				for _, start := range c.brought(start, thorough) {
+					best = c.search(start, best, seen, thorough)
+					if err := c.ctx.Err(); err != nil {
+						return nil, err
+					}
 				}
 			}
 		}
@@ -142,9 +150,22 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 	return best, nil
 }
 
+// brought returns a start that is brought into host memory: by way of the disk, which overlap is worth and all else is
+// not; and with as much on the device as host memory lacks, if it needs no disk then, or does not fit otherwise.
+func (c *chooser) brought(start Placement, thorough bool) []Placement {
+	spilled := c.fastest(c.spills(start, thorough))
+	if c.HostBytes == 0 || c.measure(start).ProcessBytes() <= c.HostBytes {
+		return []Placement{spilled}
+	}
+	held := c.spill(c.hold(start), 0)
+	if held.Where.onDisk() && c.fits(c.measure(spilled)) == nil {
+		return []Placement{spilled}
+	}
+	return []Placement{spilled, held}
+}
+
 // search returns the fastest of a plan and the plans that the routes lead to from a start, except those already seen.
 func (c *chooser) search(start Placement, best *Plan, seen map[placementKey]bool, thorough bool) *Plan {
-	start = c.fastest(c.spills(start, thorough)) // overlap is worth the disk, all else is not
 	// A row that is looked up ahead is read and written with 18 bytes a parameter, or fewer; the table is updated with 26.
 	if start.LookAhead = 2*c.Numerics.StepPositions() <= 3*c.Model.Vocab; c.fits(c.measure(start)) != nil {
 		start.LookAhead = false

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"slices"
+	"sort"
 
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
@@ -156,6 +157,26 @@ func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 		if !sized[id.Kind] || over <= 0 {
 			over, sized[id.Kind] = c.measure(place).ProcessBytes()-c.HostBytes, true
 		}
+	}
+	return place
+}
+
+// hold keeps on the device what host memory has no room for, as far as there is room on the device: the saved inputs
+// of the last blocks, as many as must, and then the state of the first blocks, whose gradients are not in host memory
+// then.
+func (c *chooser) hold(place Placement) Placement {
+	s := c.plan(place)
+	if c.HostBytes == 0 || s.Unified {
+		return place
+	}
+	state, _ := c.stateMoves(s)
+	for _, stage := range []Stage{c.savedMoves(s), state} {
+		after := func(moves int) *Plan { return c.measure(c.with(place, stage[:moves])) }
+		least := sort.Search(len(stage), func(n int) bool {
+			return c.ctx.Err() != nil || after(n).ProcessBytes() <= c.HostBytes
+		})
+		most := sort.Search(least, func(n int) bool { return c.ctx.Err() != nil || !c.fitsDevice(after(n+1)) })
+		place = c.with(place, stage[:most])
 	}
 	return place
 }

@@ -82,6 +82,62 @@ func TestSavedInputsGoToDisk(t *testing.T) {
 	}
 }
 
+// What host memory has no room for stays on the device: saved inputs, and then state of blocks, whose gradients are not
+// in host memory. The rest goes to disk.
+func TestHeldOnDevice(t *testing.T) {
+	r := long(t)
+	moving := newPlan(t, r.Model, r.Numerics).With(moving(r.Model, 1))
+	inputs := savedInputs(moving.Host)
+	each := inputs / int64(len(r.Model.Blocks)-1)
+	var gradients int64
+	for _, part := range r.Model.BlockParts {
+		for _, spec := range moving.Extents() {
+			if spec.ID == (store.ID{Part: part, Kind: store.Grad}) {
+				gradients += spec.Bytes
+			}
+		}
+	}
+	for _, c := range []struct {
+		what               string
+		host, device, disk int64 // budgets; host: less than all that moves takes
+		streamAll          bool
+		refused            string // "": it fits
+	}{
+		{"half of the inputs", inputs / 2, 1 << 40, 0, false, ""},
+		{"all inputs and half of the gradients", inputs - each + gradients/2, 1 << 40, 0, false, ""},
+		{"gradients of blocks that may not stay", inputs - each + gradients/2, 1 << 40, 0, true, "memory.host"},
+		{"more than gradients", inputs + 2*gradients, 1 << 40, 0, false, "memory.host"},
+		{"half of the inputs, with no room", inputs / 2, moving.DeviceBytes, 0, false, "memory.host"},
+		{"half of the inputs, on a small disk", inputs / 2, moving.DeviceBytes, inputs / 3, false, "memory.disk"},
+		{"half of the inputs, some of them on a disk", inputs / 2, moving.DeviceBytes + 3*each, inputs / 3, false, ""},
+	} {
+		now := r
+		now.HostBytes, now.DeviceBytes, now.DiskBytes = moving.HostBytes-c.host, c.device, c.disk
+		now.StreamAll = c.streamAll
+		p, err := plan.New(context.Background(), now)
+		switch {
+		case c.refused != "":
+			if err == nil {
+				t.Errorf("%s: fits", c.what)
+			} else {
+				oneLine(t, err, c.refused)
+			}
+		case err != nil:
+			t.Errorf("%s: %v", c.what, err)
+		case p.HostBytes > now.HostBytes || p.DeviceBytes > c.device || p.DiskBytes > c.disk:
+			t.Errorf("%s: %d bytes of the host's %d, %d of the device's %d, %d of the disk's %d", c.what, p.HostBytes,
+				now.HostBytes, p.DeviceBytes, c.device, p.DiskBytes, c.disk)
+		default: // a disk is no reason for a slower step
+			now.DiskBytes = 1 << 40
+			with, err := plan.New(context.Background(), now)
+			if err != nil || with.Predicted.StepSeconds > 1.001*p.Predicted.StepSeconds {
+				t.Errorf("%s: a step takes %g s, and with a larger disk %g s (%v)", c.what, p.Predicted.StepSeconds,
+					with.Predicted.StepSeconds, err)
+			}
+		}
+	}
+}
+
 // Of the optimizer's states the largest go to disk first, before what each visit moves.
 func TestSpillOrder(t *testing.T) {
 	m := tiny.model(t)
