@@ -73,12 +73,15 @@ func (p *Plan) settle(ask Placement) Placement {
 		}
 		place.Where.Inputs[b] = at
 		a := asked.Activations[b]
+		if !visited {
+			a.Level = nn.KeepInput // nothing reads more
+		}
 		switch {
 		case bound:
 			a.Place = InPlace
 		case !p.together(b+1) && (a.Place != Host || place.Rings.Activations == 0 || len(p.Model.GroupParts[b]) > 0):
 			a = Activations{nn.KeepInput, Device} // it is computed again, elsewhere
-		case a.Place != Host || a.Level == nn.KeepInput || !visited || place.Rings.Activations == 0 ||
+		case a.Place != Host || a.Level == nn.KeepInput || place.Rings.Activations == 0 ||
 			len(p.Model.GroupParts[b]) > 0:
 			a.Place = Device
 		}
