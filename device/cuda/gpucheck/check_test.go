@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "the first line")
 		fmt.Fprintln(os.Stderr, "it does not fit")
 		os.Exit(2)
+	case "refuses":
+		fmt.Fprintln(os.Stderr, os.Getenv("MILLRACE_TEST_SAYS"))
+		os.Exit(exitRequest)
 	case "crashes":
 		panic("a bug")
 	case "hangs": // until the test that listens ends
@@ -250,6 +253,21 @@ func TestWithoutTheLibrary(t *testing.T) {
 		if r.Result != want || (status == exitDone) != (want == passed) || found != "" && !strings.Contains(r.Note, found+" and is not used: install cuBLASLt") ||
 			!strings.HasSuffix(printed, "; SLOWER THAN IT COULD BE: install cuBLASLt\n") {
 			t.Errorf("found at %q: status %d, %+v\n%s", found, status, r, printed)
+		}
+	}
+}
+
+// A host without room for a 14B model is no failure of the program.
+func TestBench14B(t *testing.T) {
+	onPath(t, "millrace")
+	t.Setenv(part, "refuses")
+	for said, want := range map[string]string{
+		"millrace: memory.host: the run needs 126.47 GiB": left, "millrace: memory.device: a step needs 90 GiB": failed,
+	} {
+		t.Setenv("MILLRACE_TEST_SAYS", said)
+		_, printed, out := checked(t, []row{{name: "bench-14b", most: time.Hour, run: bench14B}}, "--budget", "100000")
+		if r := tableOf(t, out)["bench-14b"]; r.Result != want || !strings.Contains(r.Note, said) {
+			t.Errorf("%q: %+v\n%s", said, r, printed)
 		}
 	}
 }

@@ -33,6 +33,7 @@ var rows = []row{
 	{name: "bench-noclip", least: sec(30), most: sec(150),
 		run: bench(3, nil, "--stream", "always", "--max-grad-norm", "0"), keeps: true},
 	{name: "bench-70b", least: sec(45), most: sec(150), run: bench70B, keeps: true},
+	{name: "bench-14b", least: sec(60), most: sec(150), run: bench14B, keeps: true},
 	{name: "rates", least: sec(30), most: sec(90), run: rates},
 	{name: "kernels-ptx", least: sec(20), most: sec(120), run: tests("cuda.test", "TestGPUKernels/ptx", tinyPTX)},
 	{name: "memcheck", least: sec(15), most: sec(60), run: sanitize("memcheck"), keeps: true},
