@@ -14,10 +14,11 @@ Linear Transformers with the Delta Rule over Sequence Length" (2024), with the d
 	delta_grad_queries, delta_grad_keys
 	                   the gradients of queries and of keys of each chunk and key head
 
-Only the two scans go from chunk to chunk. A program of theirs has some columns of one head's state: these depend on
-no others. What kernels leave for the next ones is in the workspace, so a launch takes as many chunks as that has room
-for: count of them, from the chunk first on. Each chunk and head has a number of fp32 there: T, P, and for gradients Y
-and D, which are [64, valuedim].
+Only the two scans go from chunk to chunk. A program of theirs has some columns of one head's state, which depend on no
+others, and the chunks between two in which documents begin, which need nothing of what is outside. What kernels leave
+for the next ones is in the workspace, so a launch takes as many chunks as that has room for: count of them, from the
+chunk first on. Each chunk and head has a number of fp32 there: T, P, and for gradients Y and D, which are
+[64, valuedim].
 
 A chunk may have rows of several documents. The CPU cuts it into pieces; here it stays whole, and what crosses from
 one document to another is masked: M between rows, c of rows whose document began in the chunk, m of rows whose
@@ -158,14 +159,18 @@ def _state(row, column, keydim, valuedim, KEYS: tl.constexpr, VALUES: tl.constex
 
 
 @triton.jit
-def _inverse(l):
-    """(I + l)^-1 of a matrix [HALF, HALF] that has zeros on and above its diagonal, row by row."""
+def _inverses(l_a, l_b, across_a, across_b):
+    """The transposes of (I + l)^-1 of two matrices [HALF, HALF] with zeros on and above their diagonals. They and
+    their transposes are in memory, with rows of ROWS. Row r of t = (I + l)^-1 is -l[r] t plus a 1, where t has the rows
+    before r. Rows of t are columns here, so that a sum stays within a warp: no row waits for all threads."""
     i, j = tl.arange(0, HALF)[:, None], tl.arange(0, HALF)[None, :]
-    t = -l
+    at = i * ROWS + j
+    t_a, t_b = -tl.load(across_a + at), -tl.load(across_b + at)
     for r in range(1, HALF):
-        row = tl.sum(tl.where(i == r, t, 0.0), 0)
-        t += tl.where(i == r, tl.sum(row[:, None] * t, 0)[None, :], 0.0)
-    return tl.where(i == j, 1.0, t)
+        row_a, row_b = tl.load(l_a + r * ROWS + j), tl.load(l_b + r * ROWS + j)
+        t_a -= tl.where(j == r, tl.sum(row_a * t_a, 1)[:, None], 0.0)
+        t_b -= tl.where(j == r, tl.sum(row_b * t_b, 1)[:, None], 0.0)
+    return tl.where(i == j, 1.0, t_a), tl.where(i == j, 1.0, t_b)
 
 
 @triton.jit
@@ -229,7 +234,14 @@ def delta_solve(solved, qkv, decay, beta, start, rows, keyheads, heads, keydim, 
     l_a = tl.where(below, (beta_a * sk_a)[:, None] * m_aa * kk_aa, 0.0)
     l_b = tl.where(below, by_b * m_bb * kk_bb, 0.0)
     between = by_b * m_ba * kk_ba
-    t_a, t_b = _inverse(l_a), _inverse(l_b)
+    tl.store(at, l_a)
+    tl.store(at + end, l_b)
+    tl.store(at + corner, tl.trans(l_a))
+    tl.store(at + under, tl.trans(l_b))
+    tl.debug_barrier()  # all threads have written these
+    a, b = _inverses(solved, solved + end, solved + corner, solved + under)
+    tl.debug_barrier()  # and read them
+    t_a, t_b = tl.trans(a), tl.trans(b)
     tl.store(at, t_a)
     tl.store(at + corner, none)
     tl.store(at + end, t_b)
@@ -237,44 +249,60 @@ def delta_solve(solved, qkv, decay, beta, start, rows, keyheads, heads, keydim, 
 
 
 @triton.jit
+def _begins(start, chunk, rows):
+    """Whether a document begins in a chunk. If so, neither the state after the chunk nor the gradient of the one before
+    it depends on what is on the other side of the chunk."""
+    return tl.load(start + tl.minimum((chunk + 1) * ROWS, rows) - 1) >= chunk * ROWS
+
+
+@triton.jit
 def delta_scan(states, solved, qkv, decay, beta, start, rows, chunks, keyheads, heads, keydim, valuedim, first, count,
                each, sqkv, PART: tl.constexpr, VALUES: tl.constexpr):
     """The states before the chunks first+1..first+count, from the one before the chunk first; before the first of
-    all, which it writes too, that is zero. A state goes from chunk to chunk through the memory where it belongs: in
-    registers all of it would leave no room. Programs: heads, ceil(valuedim/VALUES)."""
+    all, which it writes too, that is zero. A program has some columns of a head's state, and the chunks from first+i,
+    if i is 0 or a document begins in that one, to the next one in which a document begins. A state goes from chunk to
+    chunk through the memory where it belongs: in registers all of it would leave no room. Programs: heads,
+    ceil(valuedim/VALUES), count for i."""
     head, column = tl.program_id(0), tl.program_id(1) * VALUES
+    chunk, stop = first + tl.program_id(2), first + count
     k = qkv + (keyheads + head // (heads // keyheads)) * keydim
     v = qkv + 2 * keyheads * keydim + head * valuedim
     size = keydim * valuedim
     step = tl.cast(heads, tl.int64) * size
-    at_state = states + first * step + head * size
-    if first == 0:
+    at_state = states + chunk * step + head * size
+    if chunk == 0:
         for part in range(0, keydim, PART):
             at, inside = _state(part, column, keydim, valuedim, PART, VALUES)
             tl.store(at_state + at, tl.zeros([PART, VALUES], tl.float32), mask=inside)
-    for chunk in range(0, count):
+    begins = _begins(start, chunk, rows)
+    more = begins | (chunk == first)
+    while more:
         tl.debug_barrier()  # all threads have written the state
-        top = (first + chunk) * ROWS
+        top = chunk * ROWS
         read, of_keys = tl.zeros([ROWS, VALUES], tl.float32), tl.zeros([ROWS], tl.float32) + EPSILON
         for part in range(0, keydim, PART):
             at, inside = _state(part, column, keydim, valuedim, PART, VALUES)
             keys = _tile(k, top, sqkv, rows, keydim, part, ROWS, PART)
-            read = _dot(keys, tl.load(at_state + at, mask=inside, other=0.0), read)
+            read = _dot(keys, tl.load(at_state + at, mask=inside & (begins == 0), other=0.0), read)
             of_keys += _squares(keys)
         _, c, m, left = _decays(decay, start, top, rows, heads, head)
         b, sk = _betas(beta, top, rows, heads, head), tl.rsqrt(of_keys)
         x = _tile(v, top, sqkv, rows, valuedim, column, ROWS, VALUES).to(tl.float32)
         x = b[:, None] * (x - (c * sk)[:, None] * read)
-        t = tl.load(solved + (tl.cast(chunk, tl.int64) * heads + head) * each + _square())
+        t = tl.load(solved + ((chunk - first).to(tl.int64) * heads + head) * each + _square())
         d = (m * sk)[:, None] * _product(t, x, ROWS, VALUES)
         here = top + ROWS
         ends = tl.load(start + tl.minimum(here, rows - 1)) == here  # rows beyond the last have a start that is less
+        chunk += 1
         for part in range(0, keydim, PART):
             at, inside = _state(part, column, keydim, valuedim, PART, VALUES)
             keys = _tile(k, top, sqkv, rows, keydim, part, ROWS, PART)
-            s = _dot(tl.trans(keys), d, tl.load(at_state + at, mask=inside, other=0.0) * left)
-            tl.store(at_state + step + at, tl.where(ends, 0.0, s), mask=inside & (first + chunk + 1 < chunks))
+            s = tl.load(at_state + at, mask=inside & (begins == 0), other=0.0) * left
+            s = _dot(tl.trans(keys), d, s)
+            tl.store(at_state + step + at, tl.where(ends, 0.0, s), mask=inside & (chunk < chunks))
         at_state += step
+        begins = _begins(start, tl.minimum(chunk, chunks - 1), rows)
+        more = (chunk < stop) & (begins == 0)
 
 
 @triton.jit
@@ -313,20 +341,28 @@ def delta_out(out, states, solved, qkv, decay, beta, start, rows, chunks, keyhea
 def delta_scan_grad(dstates, solved, dout, qkv, decay, beta, start, rows, chunks, keyheads, heads, keydim, valuedim,
                     first, count, each, sdo, sqkv, PART: tl.constexpr, VALUES: tl.constexpr):
     """Y of all chunks, and the gradients of the states before the chunks first+count-1..first, from that of the state
-    before the chunk first+count; after the last one it is zero. Where a document begins c and c_n are zero, and so is
-    the gradient, which goes from chunk to chunk as the state does. Programs: heads, ceil(valuedim/VALUES)."""
+    before the chunk first+count; after the last one it is zero. A program has some columns of a head, and the chunks
+    from first+i, if that is the stretch's last or a document begins in the next one, down to the next in which a
+    document begins. It begins with the gradient before the next chunk, which does not depend on what is after that; so
+    of a chunk in which a document begins it writes Y alone, unless that is the stretch's first. Gradients go from
+    chunk to chunk as states do. Programs: heads, ceil(valuedim/VALUES), count for i."""
     head, column = tl.program_id(0), tl.program_id(1) * VALUES
+    mine = first + tl.program_id(2)
     q = qkv + head // (heads // keyheads) * keydim
     k = q + keyheads * keydim
     size = keydim * valuedim
     step = tl.cast(heads, tl.int64) * size
-    at_state = dstates + (first + count) * step + head * size
     share = tl.rsqrt(keydim.to(tl.float32))
-    for i in range(0, count):
-        tl.debug_barrier()  # all threads have written the state
-        chunk = count - 1 - i
-        top = (first + chunk) * ROWS
-        after = first + chunk + 1 < chunks
+    ends = mine + 1 == first + count
+    apart = (ends == 0) & _begins(start, tl.minimum(mine + 1, chunks - 1), rows)
+    chunk = mine + apart.to(tl.int32)
+    at_state = dstates + (chunk + 1) * step + head * size
+    more = ends | apart
+    while more:
+        tl.debug_barrier()  # all threads have written the gradient
+        top = chunk * ROWS
+        begins = _begins(start, chunk, rows)
+        after = (chunk <= mine) & (chunk + 1 < chunks)
         written, of_keys = tl.zeros([ROWS, VALUES], tl.float32), tl.zeros([ROWS], tl.float32) + EPSILON
         of_queries = of_keys
         for part in range(0, keydim, PART):
@@ -338,21 +374,25 @@ def delta_scan_grad(dstates, solved, dout, qkv, decay, beta, start, rows, chunks
         _, c, m, left = _decays(decay, start, top, rows, heads, head)
         b, sk = _betas(beta, top, rows, heads, head), tl.rsqrt(of_keys)
         douts = _tile(dout + head * valuedim, top, sdo, rows, valuedim, column, ROWS, VALUES)
-        mine = solved + (tl.cast(chunk, tl.int64) * heads + head) * each
-        z = _dot(tl.trans(tl.load(mine + ROWS * ROWS + _square())), douts, (m * sk)[:, None] * written)
-        y = _product(tl.trans(tl.load(mine + _square())), z, ROWS, VALUES)
-        _store(mine + 2 * ROWS * ROWS, 0, valuedim, ROWS, valuedim, y, column, ROWS, VALUES)
-        by_keys = -(c * b * sk)[:, None] * y
-        by_queries = (c * tl.rsqrt(of_queries) * share)[:, None] * douts.to(tl.float32)
-        for part in range(0, keydim, PART):
-            at, inside = _state(part, column, keydim, valuedim, PART, VALUES)
-            ds = tl.load(at_state + at, mask=inside & after, other=0.0) * left
-            keys = _tile(k, top, sqkv, rows, keydim, part, ROWS, PART)
-            ds = _dot(tl.trans(keys), by_keys, ds)
-            queries = _tile(q, top, sqkv, rows, keydim, part, ROWS, PART)
-            ds = _dot(tl.trans(queries), by_queries, ds)
-            tl.store(at_state - step + at, ds, mask=inside)
+        here = solved + ((chunk - first).to(tl.int64) * heads + head) * each
+        z = _dot(tl.trans(tl.load(here + ROWS * ROWS + _square())), douts, (m * sk)[:, None] * written)
+        y = _product(tl.trans(tl.load(here + _square())), z, ROWS, VALUES)
+        if chunk <= mine:
+            _store(here + 2 * ROWS * ROWS, 0, valuedim, ROWS, valuedim, y, column, ROWS, VALUES)
+        if (begins == 0) | (chunk > mine) | (chunk == first):
+            by_keys = -(c * b * sk)[:, None] * y
+            by_queries = (c * tl.rsqrt(of_queries) * share)[:, None] * douts.to(tl.float32)
+            for part in range(0, keydim, PART):
+                at, inside = _state(part, column, keydim, valuedim, PART, VALUES)
+                ds = tl.load(at_state + at, mask=inside & after & (begins == 0), other=0.0) * left
+                keys = _tile(k, top, sqkv, rows, keydim, part, ROWS, PART)
+                ds = _dot(tl.trans(keys), by_keys, ds)
+                queries = _tile(q, top, sqkv, rows, keydim, part, ROWS, PART)
+                ds = _dot(tl.trans(queries), by_queries, ds)
+                tl.store(at_state - step + at, ds, mask=inside)
+        chunk -= 1
         at_state -= step
+        more = (chunk >= first) & ((begins == 0) | (chunk == mine))
 
 
 @triton.jit
@@ -380,12 +420,10 @@ def delta_grad_values(dqkv, ddecay, dbeta, dstates, solved, dout, qkv, decay, be
     g, c, m, left = _decays(decay, start, top, rows, heads, head)
     b = _betas(beta, top, rows, heads, head)
     of_keys = tl.zeros([ROWS], tl.float32) + EPSILON
-    of_queries, products = of_keys, tl.zeros([ROWS, ROWS], tl.float32)
+    of_queries = of_keys
     for part in range(0, keydim, PART):
-        keys = _tile(k, top, sqkv, rows, keydim, part, ROWS, PART)
-        products = _dot(keys, tl.trans(keys), products)
-        queries = _tile(q, top, sqkv, rows, keydim, part, ROWS, PART)
-        of_keys, of_queries = of_keys + _squares(keys), of_queries + _squares(queries)
+        of_keys += _squares(_tile(k, top, sqkv, rows, keydim, part, ROWS, PART))
+        of_queries += _squares(_tile(q, top, sqkv, rows, keydim, part, ROWS, PART))
     sk, by_q = tl.rsqrt(of_keys), c * tl.rsqrt(of_queries * keydim.to(tl.float32))
 
     near, past = tl.zeros([ROWS, ROWS], tl.float32), tl.zeros([ROWS, ROWS], tl.float32)
@@ -418,6 +456,10 @@ def delta_grad_values(dqkv, ddecay, dbeta, dstates, solved, dout, qkv, decay, be
         near = _dot(douts, tl.trans(d), near)
         by_c += tl.sum(by_q[:, None] * douts.to(tl.float32) * of_q - dv * read, 1)
 
+    products = tl.zeros([ROWS, ROWS], tl.float32)  # after the sums above, for there is no room for all
+    for part in range(0, keydim, PART):
+        keys = _tile(k, top, sqkv, rows, keydim, part, ROWS, PART)
+        products = _dot(keys, tl.trans(keys), products)
     began = tl.load(start + tl.minimum(row, rows - 1))
     below, above = row[None, :] < row[:, None], row[None, :] > row[:, None]
     decays = _apart(g, g, began, row, row)
@@ -506,7 +548,7 @@ SIZES = "rows:i32 keyheads:i32 heads:i32 keydim:i32"
 READ = "qkv:*A decay:*fp32 beta:*fp32"
 SOME = "first:i32 count:i32 each:i32"
 WIDE = "rows:i32 chunks:i32 keyheads:i32 heads:i32 keydim:i32 valuedim:i32"
-EACH, SCAN = "count*heads", ("heads", "ceil(valuedim/VALUES)")
+EACH, SCAN = "count*heads", ("heads", "ceil(valuedim/VALUES)", "count")
 
 # The kernels: function, arguments and grid.
 OPERATIONS = (
@@ -525,27 +567,33 @@ OPERATIONS = (
      f"dqkv:*A dstates:*fp32 solved:*fp32 {READ} states:*fp32 start:*i32 {WIDE} {SOME} sdqkv:i32 sqkv:i32",
      ("count*keyheads", )),
 )
-# The columns of values and of keys that an operation works on at a time, and its warps. They are fewer for "any", which
-# fp32 has too: its terms fill registers. KEYS is the most columns of a head, which the last two have at once.
+# The columns of values and of keys that an operation works on at a time, and its warps. Four warps are one group of
+# sm_90a's products, and two or three programs of four share a multiprocessor: eight wait for each other twice for each
+# part of an operand, 64 times in a turn of delta_out's loop where four wait 4 times. Tiles are smaller for "any", which
+# fp32 has too: its terms fill registers, so gradients need eight. KEYS is the most columns of a head, which the last
+# two have at once.
 KEYS = 128
 TILES = {
     "a16": {
-        delta_solve: (0, 32, 4), delta_scan: (32, 32, 8), delta_out: (32, 32, 8), delta_scan_grad: (32, 32, 8),
-        delta_grad_values: (16, 32, 8), delta_grad_queries: (32, 0, 8), delta_grad_keys: (32, 0, 8)
+        delta_solve: (0, 32, 4), delta_scan: (32, 64, 4), delta_out: (32, 32, 4), delta_scan_grad: (32, 32, 4),
+        delta_grad_values: (16, 32, 4), delta_grad_queries: (32, 0, 4), delta_grad_keys: (16, 0, 4)
     },
-    "any": dict.fromkeys((op for op, *_ in OPERATIONS), (16, 16, 8)) | {delta_solve: (0, 16, 4)}
+    "any": {
+        delta_solve: (0, 16, 4), delta_scan: (16, 16, 4), delta_out: (16, 16, 4), delta_scan_grad: (16, 16, 4),
+        delta_grad_values: (16, 16, 8), delta_grad_queries: (16, 0, 8), delta_grad_keys: (16, 0, 8)
+    }
 }
 # The most bytes that a thread spills on any architecture, of ptxas 12.8.
 SPILLS = {
     "f32.any": {
-        delta_solve: 184, delta_scan: 8, delta_scan_grad: 104, delta_grad_values: 608, delta_grad_queries: 132,
+        delta_solve: 176, delta_scan: 8, delta_scan_grad: 112, delta_grad_values: 456, delta_grad_queries: 132,
         delta_grad_keys: 464
     },
     "bf16.any": {
-        delta_scan_grad: 108, delta_grad_values: 512, delta_grad_queries: 52, delta_grad_keys: 84
+        delta_scan: 8, delta_scan_grad: 40, delta_grad_values: 396, delta_grad_queries: 52, delta_grad_keys: 84
     },
     "bf16.a16": {
-        delta_scan_grad: 112, delta_grad_values: 212, delta_grad_keys: 68
+        delta_scan: 4, delta_scan_grad: 52, delta_grad_values: 192, delta_grad_queries: 52, delta_grad_keys: 92
     }
 }
 SIZED = ("solved", "states", "dstates", "so", "sdo", "sqkv", "sdqkv", "each", "keydim", "valuedim")

@@ -90,7 +90,7 @@ class Net:
             "delta_solve": (count * self.heads, ), "delta_out": (count * self.heads, blocks),
             "delta_grad_values": (count * self.heads, ), "delta_grad_queries": (count * self.keyheads, ),
             "delta_grad_keys": (count * self.keyheads, )
-        }.get(op, (self.heads, blocks))
+        }.get(op, (self.heads, blocks, count))
         ids = torch.tensor(self.start + [-2 ** 31] * 256,
                            dtype=torch.int32)  # an index that was not masked leaves all memory
         by_name = dict(start=ids, rows=self.rows, chunks=self.chunks, keyheads=self.keyheads, heads=self.heads,
@@ -166,6 +166,16 @@ class DeltaTest(unittest.TestCase):
     def test_wide_heads(self):
         for kind in TYPES:
             self.each((kind, "any", 1, 2, 33, 65, [70, 3, 60], 2), (kind, "any", 1, 1, 128, 128, [100]))
+
+    def test_stretches(self):
+        """No bit depends on how chunks are cut into launches, wherever documents begin."""
+        for kind, variant, dim in (("f32", "any", 8), ("bf16", "a16", 16)):
+            net = lambda at_once: Net(kind, variant, 1, 2, dim, dim, [64, 30, 98, 1, 70], at_once).run().results()
+            whole = net(99)
+            for at_once in (1, 3):
+                for name, (_, got) in net(at_once).items():
+                    with self.subTest(f"{name} of {kind}.{variant}, {at_once} chunks at once"):
+                        self.assertTrue(np.array_equal(got.view(np.uint32), whole[name][1].view(np.uint32)))
 
     def test_aligned(self):
         self.each(("bf16", "a16", 1, 2, 48, 80, [70, 3], 1), ("bf16", "a16", 1, 2, 128, 128, [130, 1, 69, 20], 2),
