@@ -71,6 +71,17 @@ def _key_blocks(start, first, last, reach, BLOCK_K: tl.constexpr):
 
 
 @triton.jit
+def _queries(heads, rows, BLOCK_Q: tl.constexpr):
+    """A program's head, and the first row of its block of queries.
+
+    The heads of a block follow one another, so that programs which run at the same time share keys in the L2 cache and
+    are about as long. Blocks at the end see most keys, so they go first.
+    """
+    program = tl.program_id(0)
+    return program % heads, (tl.cdiv(rows, BLOCK_Q) - 1 - program // heads) * BLOCK_Q
+
+
+@triton.jit
 def _tanh(twice):
     """tanh(x) of twice = 2*x*log2(e), off by about 2^-22 where a GPU's ex2 is off by two units in the last place. A NaN stays one."""
     e = tl.exp2(tl.minimum(twice, 64.0, propagate_nan=tl.PropagateNan.ALL))
@@ -80,8 +91,8 @@ def _tanh(twice):
 @triton.jit
 def _forward_keys(acc_a, acc_b, most, total, q_a, q_b, k, v, first, query, lower, rows, headdim, sk, sv, log2_scale,
                   to_tanh, MASKED: tl.constexpr, CAPPED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr,
-                  BLOCK_K: tl.constexpr):
-    """Takes in one block of keys. most is in units of log2."""
+                  BLOCK_K: tl.constexpr, edge=True):
+    """Takes in one block of keys, and where MASKED masks it if it is at an edge. most is in units of log2."""
     k_a = _tile(k, first, sk, rows, headdim, 0, BLOCK_K, HEAD_A, MASKED, PADDED)
     score = tl.dot(q_a, tl.trans(k_a), input_precision="ieee")
     if HEAD_B > 0:
@@ -90,8 +101,9 @@ def _forward_keys(acc_a, acc_b, most, total, q_a, q_b, k, v, first, query, lower
     if CAPPED:
         score = _tanh(score * to_tanh)
     if MASKED:
-        key = first + tl.arange(0, BLOCK_K)
-        score = tl.where((key[None, :] >= lower[:, None]) & (key[None, :] <= query[:, None]), score, float("-inf"))
+        if edge:
+            key = first + tl.arange(0, BLOCK_K)
+            score = tl.where((key[None, :] >= lower[:, None]) & (key[None, :] <= query[:, None]), score, float("-inf"))
     new = tl.maximum(most, tl.max(score, 1) * log2_scale)
     p = tl.exp2(score * log2_scale - new[:, None])
     fade = tl.exp2(most - new)
@@ -108,15 +120,15 @@ def _forward_keys(acc_a, acc_b, most, total, q_a, q_b, k, v, first, query, lower
 @triton.jit
 def attention(out, lse, q, k, v, sinks, start, rows, heads, kvheads, headdim, window, so, sq, sk, sv, scale, cap,
               CAPPED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr,
-              BLOCK_K: tl.constexpr):
-    """out and lse of a block of queries of one head. Programs: ceil(rows/BLOCK_Q), heads. scale > 0.
+              BLOCK_K: tl.constexpr, ONE_LOOP: tl.constexpr):
+    """out and lse of a block of queries of one head. Programs: heads*ceil(rows/BLOCK_Q). scale > 0.
 
     sinks may be null; else it has a logit for each head that the sum of its softmaxes has besides the keys.
 
-    Blocks at the end see most keys, so they go first.
+    ONE_LOOP visits all blocks of keys in turn, and masks those that need it. Else two loops do, of which the first has
+    no masks.
     """
-    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_Q
-    head = tl.program_id(1)
+    head, first = _queries(heads, rows, BLOCK_Q)
     q += head * headdim
     k += head // (heads // kvheads) * headdim
     v += head // (heads // kvheads) * headdim
@@ -138,18 +150,28 @@ def attention(out, lse, q, k, v, sinks, start, rows, heads, kvheads, headdim, wi
     most = tl.full([BLOCK_Q], -3.0e38, tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
 
-    for block in range(whole_lo, whole_hi):
-        acc_a, acc_b, most, total = _forward_keys(acc_a, acc_b, most, total, q_a, q_b, k, v, block * BLOCK_K, None, None, rows,
-                                                  headdim, sk, sv, log2_scale, to_tanh, False, CAPPED, HEAD_A, HEAD_B, PADDED, BLOCK_K)
+    if not ONE_LOOP:
+        for block in range(whole_lo, whole_hi):
+            acc_a, acc_b, most, total = _forward_keys(
+                acc_a, acc_b, most, total, q_a, q_b, k, v, block * BLOCK_K, None, None, rows, headdim, sk, sv,
+                log2_scale, to_tanh, False, CAPPED, HEAD_A, HEAD_B, PADDED, BLOCK_K)
     # Rows beyond the last repeat it: they have something to see, and are not written.
     query = tl.minimum(first + tl.arange(0, BLOCK_Q), rows - 1)
     lower = tl.maximum(tl.load(start + query), query - reach + 1)
-    # The blocks on both sides of the whole ones, as one loop.
-    before = whole_lo - lo
-    for i in range(0, before + hi - whole_hi):
-        block = tl.where(i < before, lo + i, whole_hi - before + i)
-        acc_a, acc_b, most, total = _forward_keys(acc_a, acc_b, most, total, q_a, q_b, k, v, block * BLOCK_K, query, lower, rows,
-                                                  headdim, sk, sv, log2_scale, to_tanh, True, CAPPED, HEAD_A, HEAD_B, PADDED, BLOCK_K)
+    if ONE_LOOP:
+        for block in range(lo, hi):
+            edge = (block < whole_lo) | (block >= whole_hi)
+            acc_a, acc_b, most, total = _forward_keys(
+                acc_a, acc_b, most, total, q_a, q_b, k, v, block * BLOCK_K, query, lower, rows, headdim, sk, sv,
+                log2_scale, to_tanh, True, CAPPED, HEAD_A, HEAD_B, PADDED, BLOCK_K, edge)
+    else:
+        # The blocks on both sides of the whole ones.
+        before = whole_lo - lo
+        for i in range(0, before + hi - whole_hi):
+            block = tl.where(i < before, lo + i, whole_hi - before + i)
+            acc_a, acc_b, most, total = _forward_keys(
+                acc_a, acc_b, most, total, q_a, q_b, k, v, block * BLOCK_K, query, lower, rows, headdim, sk, sv,
+                log2_scale, to_tanh, True, CAPPED, HEAD_A, HEAD_B, PADDED, BLOCK_K)
 
     sink = tl.load(sinks + head, mask=sinks.to(tl.int64) != 0, other=float("-inf")).to(tl.float32) * LOG2E
     over = total + tl.exp2(sink - most)  # infinite if the sink is that far above all scores: then out is zero
@@ -273,17 +295,37 @@ def _store_keys(dk, dv, sdk, sdv, dk_a, dk_b, dv_a, dv_b, first, rows, headdim, 
 
 
 @triton.jit
+def _longest(end, rows, reach, rank, BLOCK: tl.constexpr, MOST: tl.constexpr):
+    """Of up to MOST blocks of keys, the one with this rank by how many queries see its first key: most first, then as
+    they lie."""
+    block = tl.arange(0, MOST)
+    first = block * BLOCK
+    stop = tl.load(end + tl.minimum(first, rows - 1))
+    n = tl.where(first < rows, tl.minimum(stop, first + reach) - first, -1)
+    above = (n[None, :] > n[:, None]) | ((n[None, :] == n[:, None]) & (block[None, :] < block[:, None]))
+    return tl.sum(tl.where(tl.sum(above.to(tl.int32), 1) == rank, block, 0), 0)
+
+
+@triton.jit
 def attention_dkdv(dk, dv, part, dout, q, k, v, lse, delta, end, rows, heads, kvheads, headdim, window, splits, sdk, sdv, sdo, sq, sk, sv,
                    scale, cap, CAPPED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr,
-                   BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, THREADS: tl.constexpr):
-    """dk and dv of a block of keys of one key head. Programs: ceil(rows/BLOCK_K), kvheads, splits.
+                   BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, THREADS: tl.constexpr, RANKED: tl.constexpr):
+    """dk and dv of a block of keys of one key head. Programs: kvheads*splits*ceil(rows/BLOCK_K).
+
+    Heads and splits of a block follow one another. Up to RANKED blocks go by how many queries see them, most first, so
+    that the last programs to begin are short; more go as they lie, which is the same in one document.
 
     One program adds up its share of the group's query heads and all queries, in this order, so bits do not depend on timing. If it is the
     only one, it writes dk and dv. Of several, each leaves its sums in part [splits, 2, rows, kvheads*headdim] for attention_fold.
     """
-    first = tl.program_id(0) * BLOCK_K
-    kv = tl.program_id(1)
-    split = tl.program_id(2)
+    reach = tl.where(window > 0, tl.minimum(window, rows), rows)
+    kv = tl.program_id(0) % kvheads
+    split = tl.program_id(0) // kvheads % splits
+    block_k = tl.program_id(0) // kvheads // splits
+    if RANKED > 0:
+        if tl.cdiv(rows, BLOCK_K) <= RANKED:
+            block_k = _longest(end, rows, reach, block_k, BLOCK_K, RANKED)
+    first = block_k * BLOCK_K
     group = heads // kvheads
     head_lo = kv * group + group * split // splits
     share = kv * group + group * (split + 1) // splits - head_lo
@@ -291,7 +333,6 @@ def attention_dkdv(dk, dv, part, dout, q, k, v, lse, delta, end, rows, heads, kv
     v += kv * headdim
     log2_scale = (cap if CAPPED else scale) * LOG2E
     to_tanh = 2 * LOG2E * scale / cap if CAPPED else 0.0
-    reach = tl.where(window > 0, tl.minimum(window, rows), rows)
 
     # A key is seen by the queries from itself to stop; that never decreases with the key.
     last = tl.minimum(first + BLOCK_K, rows) - 1
@@ -405,9 +446,8 @@ def _grad_queries(dq_a, dq_b, q_a, q_b, do_a, do_b, k, v, log2_sum, shift, first
 def attention_dq(dq, dout, q, k, v, lse, delta, start, rows, heads, kvheads, headdim, window, sdq, sdo, sq, sk, sv, scale, cap,
                  CAPPED: tl.constexpr, HEAD_A: tl.constexpr, HEAD_B: tl.constexpr, PADDED: tl.constexpr, BLOCK_Q: tl.constexpr,
                  BLOCK_K: tl.constexpr):
-    """dq of a block of queries of one head. Programs: ceil(rows/BLOCK_Q), heads."""
-    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_Q
-    head = tl.program_id(1)
+    """dq of a block of queries of one head. Programs: heads*ceil(rows/BLOCK_Q)."""
+    head, first = _queries(heads, rows, BLOCK_Q)
     q += head * headdim
     dq += head * headdim
     dout += head * headdim
@@ -448,9 +488,11 @@ def attention_dq(dq, dout, q, k, v, lse, delta, start, rows, heads, kvheads, hea
         _store(dq, first, sdq, rows, headdim, dq_b * scale, HEAD_A, BLOCK_Q, HEAD_B, PADDED)
 
 
-# Tiles of attention, attention_dkdv and attention_dq: (BLOCK_Q, BLOCK_K, warps, stages, instructions of the hot loop at most, and where
-# it is not 0, of them to local memory). They are as large as a thread's registers and, on sm80, 99 KiB of shared memory allow. On sm90a
-# tl.dot becomes wgmma, whose tiles have 64 rows for every four warps.
+# Tiles of attention, attention_dkdv and attention_dq: (BLOCK_Q, BLOCK_K, warps, stages, instructions of the hot loop at
+# most, and where it is not 0, of them to local memory). They are as large as a thread's registers and, on sm80, 99 KiB
+# of shared memory allow. On sm90a tl.dot becomes wgmma, whose tiles have 64 rows for every four warps. One of
+# attention's ends with the registers that a thread is held to, so that two programs share a multiprocessor: it has one
+# loop, which spills less than two do.
 HEADS = {  # (HEAD_A, HEAD_B), tiles on sm80, tiles on sm90a
     64: ((64, 0), ((128, 64, 4, 3, 670), (64, 64, 4, 2, 550), (128, 64, 8, 2, 345)),
          ((128, 64, 4, 3, 555), (64, 64, 4, 2, 445), (128, 64, 8, 2, 320))),
@@ -459,9 +501,9 @@ HEADS = {  # (HEAD_A, HEAD_B), tiles on sm80, tiles on sm90a
     96: ((64, 32), ((128, 64, 8, 2, 430), (32, 64, 4, 2, 385), (128, 64, 8, 2, 440)),
          ((128, 64, 8, 3, 420), (64, 64, 4, 2, 535), (128, 64, 8, 2, 405))),
     128: ((128, 0), ((128, 64, 8, 2, 510), (64, 64, 8, 2, 470), (128, 32, 8, 2, 285)),
-          ((128, 64, 8, 3, 425), (64, 128, 8, 2, 585), (128, 64, 8, 2, 440))),
+          ((128, 64, 8, 2, 715, 16, 128), (64, 128, 8, 3, 580), (128, 64, 8, 3, 435))),
     256: ((256, 0), ((64, 32, 8, 2, 580), (32, 32, 8, 2, 375), (64, 16, 4, 2, 475)),
-          ((128, 32, 8, 2, 500), (32, 64, 8, 2, 955, 18), (128, 32, 8, 2, 545))),
+          ((128, 32, 8, 2, 520), (32, 64, 8, 2, 955, 20), (128, 32, 8, 2, 545))),
     512: ((256, 256), ((32, 16, 4, 2, 540), (16, 16, 4, 2, 395), (16, 16, 4, 2, 280)),
           ((64, 16, 8, 2, 925), (32, 32, 8, 2, 550), (32, 32, 8, 2, 455))),
 }
@@ -472,7 +514,7 @@ CAPPED_HEADS = {
     128: ((128, 0), ((128, 64, 8, 2, 870), (64, 64, 8, 2, 665), (128, 32, 8, 2, 490)),
           ((128, 64, 8, 3, 755), (64, 128, 8, 2, 985, 18), (128, 64, 8, 2, 835))),
     256: ((256, 0), ((64, 32, 8, 2, 805), (32, 32, 8, 2, 470), (64, 16, 4, 2, 675)),
-          ((128, 32, 8, 2, 665), (16, 64, 8, 2, 950, 3), (128, 32, 8, 2, 745))),
+          ((128, 32, 8, 2, 685), (16, 64, 8, 2, 950, 3), (128, 32, 8, 2, 745))),
 }
 # Of the kernels for any head up to a size and any alignment, on all targets.
 ANY = {
@@ -486,6 +528,8 @@ CAPPED_ANY = {
 }
 # The bytes that a thread may spill, next to thousands of products: dk and dv of wide heads fill the registers.
 SPILL = {"sm80": 128, "sm90a": 256}
+# Up to how many blocks of keys go by their length on sm90a, in kernels for aligned operands. Each program ranks all.
+RANKED = 128
 
 # Inside of a tile of up to 128 rows, offsets have 32 bits.
 LONGEST_STRIDE = 2 ** 24
@@ -499,21 +543,26 @@ DQ = f"dq:*A dout:*A q:*A k:*A v:*A lse:*fp32 delta:*fp32 start:*i32 {SIZES} sdq
 
 def _tiled(name, t, pieces, padded, capped, sm80, sm90a):
     """The three kernels of one type and head."""
-    kernels = ((attention, FORWARD, ("ceil(rows/BLOCK_Q)", "heads")), (attention_dkdv, DKDV, ("ceil(rows/BLOCK_K)", "kvheads", "splits")),
-               (attention_dq, DQ, ("ceil(rows/BLOCK_Q)", "heads")))
+    queries, keys = "heads*ceil(rows/BLOCK_Q)", "kvheads*splits*ceil(rows/BLOCK_K)"
+    kernels = (attention, FORWARD, queries), (attention_dkdv, DKDV, keys), (attention_dq, DQ, queries)
     for (function, arguments, grid), tile, tile90 in zip(kernels, sm80, sm90a):
-        threads = lambda warps: dict(THREADS=32 * warps) if function is attention_dkdv else {}
-        budget = lambda most, local=0: (most, int(function is attention_dkdv), local)  # what is loaded is the statistics
-        at = lambda tile: dict(constants=dict(CAPPED=int(capped), HEAD_A=pieces[0], HEAD_B=pieces[1], PADDED=int(padded), BLOCK_Q=tile[0],
-                                              BLOCK_K=tile[1], **threads(tile[2])),
-                               warps=tile[2], stages=tile[3], loop=budget(*tile[4:]) if tile[4:] else ())
+        def at(tile, ranked=0):
+            block_q, block_k, warps, stages, most, local, held = (*tile, 0, 0, 0)[:7]
+            own = {attention: dict(ONE_LOOP=int(held > 0)), attention_dq: {},
+                   attention_dkdv: dict(THREADS=32 * warps, RANKED=ranked)}
+            loads = int(function is attention_dkdv)  # the statistics
+            return dict(constants=dict(CAPPED=int(capped), HEAD_A=pieces[0], HEAD_B=pieces[1], PADDED=int(padded),
+                                       BLOCK_Q=block_q, BLOCK_K=block_k, **own[function]),
+                        warps=warps, stages=stages, registers=held or 255, held=held > 0,
+                        loop=(most, loads, local) if most else ())
+
         typed = [a.split(":") for a in arguments.split()]
         strides = [a for a, t in typed if a[0] == "s" and t == "i32" and a != "splits"]
         aligned = [a for a, t in typed if t == "*A" and a != "sinks" or a == "part"] + strides + ["headdim"]
-        yield Kernel(name.replace("OP", function.__name__), function, arguments.replace("*A", "*" + t), grid, **at(tile),
-                     aligned="" if padded else " ".join(aligned),
-                     most={"headdim": sum(pieces), **dict.fromkeys(strides, LONGEST_STRIDE)}, registers=255, spill=SPILL["sm80"],
-                     on={"sm90a": {**at(tile90), "spill": SPILL["sm90a"]}})
+        yield Kernel(name.replace("OP", function.__name__), function, arguments.replace("*A", "*" + t), (grid,),
+                     **at(tile), aligned="" if padded else " ".join(aligned),
+                     most={"headdim": sum(pieces), **dict.fromkeys(strides, LONGEST_STRIDE)}, spill=SPILL["sm80"],
+                     on={"sm90a": {**at(tile90, 0 if padded else RANKED), "spill": SPILL["sm90a"]}})
 
 
 KERNELS = [

@@ -92,7 +92,8 @@ def compile_one(source, name, target):
     gpu = GPUTarget("cuda", int(re.sub(r"\D", "", target)), 32)
     backend = make_backend(gpu)
     options = backend.parse_options(dict(num_warps=kernel.warps, num_stages=kernel.stages, ptx_version=PTX_VERSION,
-                                         enable_fp_fusion=not kernel.exact))
+                                         enable_fp_fusion=not kernel.exact,
+                                         maxnreg=kernel.registers if kernel.held else None))
     stages, metadata = {}, {}
     backend.add_stages(stages, options, text.language)
     context = ir.context()

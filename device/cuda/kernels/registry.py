@@ -37,6 +37,7 @@ class Kernel:
     most       {"d": 256}: the greatest values of arguments that the function can take
     exact      IEEE's bits: a*b+c is not fused, and denormals are not taken for zero by functions such as tl.div_rn
     registers  how many registers a thread may have; more fails the build
+    held       ptxas gives a thread no more than registers, and spills the rest: so more programs share a multiprocessor
     spill      how many bytes a thread may spill; more fails the build
     loop       how many instructions the hot loop may have, how many of them load from global memory (copies to shared memory aside), and
                how many go to local memory, where spilled registers are; more fails the build. Empty: it is not looked at
@@ -55,6 +56,7 @@ class Kernel:
     most: dict = dataclasses.field(default_factory=dict)
     exact: bool = False
     registers: int = 128
+    held: bool = False
     spill: int = 0
     loop: tuple = ()
     on: dict = dataclasses.field(default_factory=dict)
