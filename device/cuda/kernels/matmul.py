@@ -25,6 +25,26 @@ def _place(program, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M:
 
 
 @triton.jit
+def along(acc, at_a, at_b, l, k, BLOCK_K: tl.constexpr):
+    """acc plus the product of operands that both lie along k. at_a and at_b are at their columns l; all rows may be
+    read.
+
+    Only a last step that is no whole one has masks. With masks in each step, products took 1.1 to 1.6 times as long on
+    an H100.
+    """
+    whole = k // BLOCK_K * BLOCK_K
+    for _ in range(0, whole, BLOCK_K):
+        acc = tl.dot(tl.load(at_a), tl.load(at_b), acc, input_precision="ieee")
+        at_a += BLOCK_K
+        at_b += BLOCK_K
+    if whole < k:
+        x = tl.load(at_a, mask=l[None, :] < k - whole, other=0.0)
+        y = tl.load(at_b, mask=l[:, None] < k - whole, other=0.0)
+        acc = tl.dot(x, y, acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit
 def _finish(c, base, acc, i, j, m, n, sc, sbase, accumulate):
     """Rounds a tile, or its sum with the base, and writes it."""
     inside = (i[:, None] < m) & (j[None, :] < n)
@@ -41,27 +61,34 @@ def matmul(c, base, a, b, m, n, k, sc, sbase, sa, sb, accumulate, TRANS_A: tl.co
     i = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     j = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     l = tl.arange(0, BLOCK_K)
-    # Where an operand is turned, its columns are the neighbours in memory: the compiler sees it, and has the threads lie along them.
-    if TRANS_A:
-        at_a = a + i[:, None] + l.to(tl.int64)[None, :] * sa
-        step_a = BLOCK_K * tl.cast(sa, tl.int64)
-    else:
-        at_a = a + i.to(tl.int64)[:, None] * sa + l[None, :]
-        step_a = BLOCK_K
-    if TRANS_B:
-        at_b = b + l[:, None] + j.to(tl.int64)[None, :] * sb
-        step_b = BLOCK_K
-    else:
-        at_b = b + l.to(tl.int64)[:, None] * sb + j[None, :]
-        step_b = BLOCK_K * tl.cast(sb, tl.int64)
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for done in range(0, k, BLOCK_K):
-        left = k - done
-        x = tl.load(at_a, mask=(i[:, None] < m) & (l[None, :] < left), other=0.0)
-        y = tl.load(at_b, mask=(l[:, None] < left) & (j[None, :] < n), other=0.0)
-        acc = tl.dot(x, y, acc, input_precision="ieee")
-        at_a += step_a
-        at_b += step_b
+    if TRANS_B and not TRANS_A:
+        # Rows beyond the last repeat it.
+        at_a = a + tl.minimum(i, m - 1).to(tl.int64)[:, None] * sa + l[None, :]
+        at_b = b + l[:, None] + tl.minimum(j, n - 1).to(tl.int64)[None, :] * sb
+        acc = along(acc, at_a, at_b, l, k, BLOCK_K)
+    else:
+        # Where an operand is turned, its columns are the neighbours in memory: the compiler sees it, and has the
+        # threads lie along them.
+        if TRANS_A:
+            at_a = a + i[:, None] + l.to(tl.int64)[None, :] * sa
+            step_a = BLOCK_K * tl.cast(sa, tl.int64)
+        else:
+            at_a = a + i.to(tl.int64)[:, None] * sa + l[None, :]
+            step_a = BLOCK_K
+        if TRANS_B:
+            at_b = b + l[:, None] + j.to(tl.int64)[None, :] * sb
+            step_b = BLOCK_K
+        else:
+            at_b = b + l.to(tl.int64)[:, None] * sb + j[None, :]
+            step_b = BLOCK_K * tl.cast(sb, tl.int64)
+        for done in range(0, k, BLOCK_K):
+            left = k - done
+            x = tl.load(at_a, mask=(i[:, None] < m) & (l[None, :] < left), other=0.0)
+            y = tl.load(at_b, mask=(l[:, None] < left) & (j[None, :] < n), other=0.0)
+            acc = tl.dot(x, y, acc, input_precision="ieee")
+            at_a += step_a
+            at_b += step_b
     _finish(c, base, acc, i, j, m, n, sc, sbase, accumulate)
 
 
@@ -111,7 +138,8 @@ KERNELS = [
     # What the accumulators of sm90a leave of the registers is too little to add C to them at once; it spills after the loop.
     _fast("bf16", "bf16", c, u, trans, _tile(128, 128, 64), 8, 3, loop,
           sm90a=dict(constants=_tile(128, 256, 64), stages=4, spill=300, loop=(loop90, 0, 0)))
-    for c, u in (("f32", "fp32"), ("bf16", "bf16")) for trans, loop, loop90 in (("nn", 200, 180), ("nt", 185, 195), ("tn", 185, 180))
+    for c, u in (("f32", "fp32"), ("bf16", "bf16"))
+    for trans, loop, loop90 in (("nn", 200, 180), ("nt", 175, 145), ("tn", 185, 180))
 ] + [
     _fast("f32", "fp32", "f32", "fp32", trans, _tile(64, 64, 16), 4, 3, 660) for trans in ("nn", "nt", "tn")
 ] + [
