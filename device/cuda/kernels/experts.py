@@ -241,9 +241,11 @@ def expert_matmul(c, a, w, bias, starts, experts, rows, first, count, n, k, plac
 
 @triton.jit
 def expert_weight_grad(dw, dy, x, starts, experts, rows, first, count, stretches, m, n, sdw, sdy, sx, BLOCK_M: tl.constexpr,
-                       BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
+                       BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, ONE_LOOP: tl.constexpr):
     """dw_e += dy^T·x of each block of an expert. A program has a tile of one expert's dw, which it reads and writes once, and goes through
-    the expert's blocks: the product of a block is summed in fp32, in order, and then added.
+    the expert's blocks: the product of a block is summed in fp32, in order, and then added. ONE_LOOP goes through the
+    steps of all blocks, so that a block's first loads are under way while the block before it ends; else there is a
+    loop over steps in one over blocks.
     Programs: stretches*ceil(m/BLOCK_M)*ceil(n/BLOCK_N), where stretches are as many as there may be experts with blocks in the call."""
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
@@ -257,20 +259,43 @@ def expert_weight_grad(dw, dy, x, starts, experts, rows, first, count, stretches
         to = dw + (expert.to(tl.int64) * m + i)[:, None] * sdw + j[None, :]
         inside = (i[:, None] < m) & (j[None, :] < n)
         total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32) + tl.load(to, mask=inside, other=0.0)
-        for block in range(lo, hi):
-            filled = tl.minimum(end - begin - block * rows, rows)
-            row = at + block * rows + l
+        places = end - begin
+        if ONE_LOOP:
+            row = at + lo * rows + l
             at_dy = dy + i[:, None] + row[None, :] * sdy
             at_x = x + row[:, None] * sx + j[None, :]
+            before = lo * rows  # places before the block that a step is in
+            left = tl.minimum(places - before, rows)  # rows of that block
             acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-            for done in range(0, filled, BLOCK_K):
-                left = filled - done
+            last_block = tl.minimum(places - (hi - 1) * rows, rows)
+            for _ in range(0, (hi - lo - 1) * tl.cdiv(rows, BLOCK_K) + tl.cdiv(last_block, BLOCK_K)):
                 u = tl.load(at_dy, mask=(i[:, None] < m) & (l[None, :] < left), other=0.0)
                 v = tl.load(at_x, mask=(l[:, None] < left) & (j[None, :] < n), other=0.0)
+                taken = tl.minimum(left, BLOCK_K)
+                at_dy += taken * tl.cast(sdy, tl.int64)
+                at_x += taken * tl.cast(sx, tl.int64)
+                last = left <= BLOCK_K
+                before += tl.where(last, rows, 0)
+                left = tl.where(last, tl.minimum(places - before, rows), left - BLOCK_K)
                 acc = tl.dot(u, v, acc, input_precision="ieee")
-                at_dy += BLOCK_K * tl.cast(sdy, tl.int64)
-                at_x += BLOCK_K * tl.cast(sx, tl.int64)
-            total += acc
+                if last:
+                    total += acc
+                    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        else:
+            for block in range(lo, hi):
+                filled = tl.minimum(places - block * rows, rows)
+                row = at + block * rows + l
+                at_dy = dy + i[:, None] + row[None, :] * sdy
+                at_x = x + row[:, None] * sx + j[None, :]
+                acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+                for done in range(0, filled, BLOCK_K):
+                    left = filled - done
+                    u = tl.load(at_dy, mask=(i[:, None] < m) & (l[None, :] < left), other=0.0)
+                    v = tl.load(at_x, mask=(l[:, None] < left) & (j[None, :] < n), other=0.0)
+                    acc = tl.dot(u, v, acc, input_precision="ieee")
+                    at_dy += BLOCK_K * tl.cast(sdy, tl.int64)
+                    at_x += BLOCK_K * tl.cast(sx, tl.int64)
+                total += acc
         tl.store(to, total, mask=inside)
 
 
@@ -327,33 +352,37 @@ PRODUCTS = {
     ("bf16", "any"): (_tile(64, 32, 32), 4, 2, 224), ("f32", "any"): (_tile(32, 32, 32), 4, 2, 224),
 }
 # The most instructions of the hot loops, for sm80 and for sm90a.
-LOOPS = {("bf16", "nn"): (200, 185), ("bf16", "nt"): (175, 160), ("bf16", "tn"): (205, 150),
+LOOPS = {("bf16", "nn"): (200, 185), ("bf16", "nt"): (175, 160), ("bf16", "tn"): (205, 450),
          ("f32", "nn"): (660, 660), ("f32", "nt"): (660, 660), ("f32", "tn"): (660, 660)}
 # A gradient of weights spills some of its two tiles outside of the hot loop.
 SPILL = 64
+# On sm90a in bf16, three of its programs share a multiprocessor.
+THREE = dict(constants=dict(BLOCK_M=64, ONE_LOOP=1), warps=4, registers=168, held=True, spill=112)
 
 
-def _product(op, function, a, variant, form, arguments, grid, aligned, fixed, spill=0, **on90):
+def _product(op, function, a, variant, form, arguments, grid, aligned, fixed, spill=0, on90={}):
     tile, warps, stages, registers = PRODUCTS[a, variant]
     more = {}
     if variant == "a16":
         loop, loop90 = LOOPS[a, form]
-        more = dict(aligned=aligned, loop=(loop, 0, 0), on=dict(sm90a=dict(loop=(loop90, 0, 0), **on90)))
+        more = dict(aligned=aligned, loop=(loop, 0, 0), on=dict(sm90a={"loop": (loop90, 0, 0), **on90}))
     return Kernel(f"{op}.{variant}", function, arguments, grid, {**tile, **fixed}, warps=warps, stages=stages, registers=registers,
                   spill=spill, **more)
 
 
 for a, variant in PRODUCTS:
     t = dict(BF16_OR_F32)[a]
-    large = dict(constants=dict(BLOCK_N=256), stages=4) if a == "bf16" else {}
+    large, three = (dict(constants=dict(BLOCK_N=256), stages=4), THREE) if a == "bf16" else ({}, {})
     KERNELS += [
         _product(f"expert_matmul.{a}.{form}", expert_matmul, a, variant, form,
                  f"c:*{t} a:*{t} w:*{t} bias:*{t} {BLOCKS} n:i32 k:i32 placed:i32 biased:i32 sc:i32 sa:i32 "
                  "sw:i32 sb:i32",
-                 ("count*ceil(rows/BLOCK_M)*ceil(n/BLOCK_N)",), "c a w n k sc sa sw", dict(TRANSPOSED=int(form == "nt")), **large)
+                 ("count*ceil(rows/BLOCK_M)*ceil(n/BLOCK_N)",), "c a w n k sc sa sw",
+                 dict(TRANSPOSED=int(form == "nt")), on90=large)
         for form in ("nn", "nt")
     ] + [
         _product(f"expert_weight_grad.{a}", expert_weight_grad, a, variant, "tn",
                  f"dw:*fp32 dy:*{t} x:*{t} {BLOCKS} stretches:i32 m:i32 n:i32 sdw:i32 sdy:i32 sx:i32",
-                 ("stretches*ceil(m/BLOCK_M)*ceil(n/BLOCK_N)",), "dw dy x m n sdw sdy sx", {}, SPILL)
+                 ("stretches*ceil(m/BLOCK_M)*ceil(n/BLOCK_N)",), "dw dy x m n sdw sdy sx",
+                 dict(ONE_LOOP=0), SPILL, three)
     ]

@@ -4,6 +4,7 @@ Kernels are launched as they are declared: with their constants, and on the grid
 full of NaN, with gaps between rows, so that what strays shows.
 """
 
+import dataclasses
 import functools
 import importlib
 import itertools
@@ -34,9 +35,10 @@ def declared():
     return {k.name: k for source in SOURCES for k in importlib.import_module(source).KERNELS}
 
 
-def launch(name, *values):
-    """Runs a kernel; values are its arguments in order, tensors or Fields for pointers."""
+def launch(name, *values, **constants):
+    """Runs a kernel; values are its arguments in order, tensors or Fields for pointers; constants replace its own."""
     kernel = declared()[name].at("sm80")
+    kernel = dataclasses.replace(kernel, constants={**kernel.constants, **constants})
     values = [v.mat if isinstance(v, Field) else v for v in values]
     typed = kernel.typed()
     assert len(typed) == len(values), name
