@@ -73,7 +73,15 @@ def adamw(weights, low, m, v, grad, bad, n, clip, decay, omb1, beta2, omb2, step
 
 
 EDGES = tl.constexpr((1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1))
-UNITS = tl.constexpr((1e5, 1e4, 1e3, 1e2, 1e1, 1.0))
+# The line that counts cells in each decade, where the lowest has one: cells to a unit, and what it is at zero.
+SLOPES = tl.constexpr(tuple(2 ** d * 10 ** (6 - d) / 0.9 for d in range(7)))
+BEGINS = tl.constexpr(tuple(2 ** d * (1 - 0.1 / 0.9) for d in range(7)))
+
+
+@triton.jit
+def _of(table, at):
+    """The elements of a table of 256 at a block of places, through shared memory."""
+    return tl.reshape(tl.gather(table, tl.reshape(at, [at.shape[0] * at.shape[1]]), 0), at.shape)
 
 
 @triton.jit
@@ -90,17 +98,20 @@ def _encode(x, values, ZERO: tl.constexpr):
     y = tl.abs(x * tl.div_rn(1.0, tl.where(scale == 0.0, 1.0, scale)))
     y = tl.where(y == y, y, 0.0)
 
-    # The decade of y ends at 1/unit and is cut into cells; below it are as many of them where codes have a sign, else one less.
-    cells = y * 0.0 + (1.0 if ZERO > 0 else 2.0)
-    unit = y * 0.0 + 1e6
+    # The lowest decade has one cell where codes have a sign, else two; below a decade are as many as in it, or one
+    # less.
+    LOWEST: tl.constexpr = 1.0 if ZERO > 0 else 2.0
+    HALF: tl.constexpr = 0.5 if ZERO > 0 else -0.5
+    slope = y * 0.0 + LOWEST * SLOPES[0]
+    begin = y * 0.0 + (LOWEST * BEGINS[0] + HALF)
     for decade in tl.static_range(6):
         up = y >= EDGES[decade]
-        cells = tl.where(up, cells * 2.0, cells)
-        unit = tl.where(up, UNITS[decade], unit)
-    k = cells - (0.0 if ZERO > 0 else 1.0) + ((y * unit - 0.1) * cells * (1.0 / 0.9) + 0.5)
-    k = tl.minimum(tl.maximum(k.to(tl.int32), 1), 255 - ZERO)
+        slope = tl.where(up, LOWEST * SLOPES[decade + 1], slope)
+        begin = tl.where(up, LOWEST * BEGINS[decade + 1] + HALF, begin)
+    k = tl.minimum(tl.maximum((y * slope + begin).to(tl.int32), 1), 255 - ZERO)
 
-    mean = (tl.load(values + ZERO + k - 1) + tl.load(values + ZERO + k)) * 0.5
+    i = tl.arange(0, 256)
+    mean = _of((tl.load(values + tl.maximum(i - 1, 0)) + tl.load(values + i)) * 0.5, ZERO + k)
     reached = (y > mean) | ((y == mean) & ((ZERO + k) % 2 == 0))
     k = tl.where(reached, k, k - 1)
     if ZERO > 0:
@@ -113,7 +124,8 @@ def adamw8(weights, low, m, v, mscale, vscale, grad, bad, mcodes, vcodes, n, cli
            SPLIT: tl.constexpr, BLOCKS: tl.constexpr, MOMENTS: tl.constexpr, MZERO: tl.constexpr):
     """One step for moments in blocks of MOMENTS, each with a scale. Programs: ceil(n/ELEMENTS).
 
-    Moves 12 bytes and the gradient's for each parameter; what the codes stand for comes from the cache.
+    Moves 12 bytes and the gradient's for each parameter; what the codes stand for comes from the cache, once for each
+    program.
     """
     block = (tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS))[:, None]
     at = block * MOMENTS + tl.arange(0, MOMENTS)[None, :]
@@ -121,8 +133,11 @@ def adamw8(weights, low, m, v, mscale, vscale, grad, bad, mcodes, vcodes, n, cli
     known = block * MOMENTS < n
     p = _load_weights(weights, low, at, inside, SPLIT)
     g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
-    m0 = tl.load(mcodes + tl.load(m + at, mask=inside, other=0).to(tl.int32)) * tl.load(mscale + block, mask=known, other=0.0)
-    v0 = tl.load(vcodes + tl.load(v + at, mask=inside, other=0).to(tl.int32)) * tl.load(vscale + block, mask=known, other=0.0)
+    i = tl.arange(0, 256)
+    m0 = _of(tl.load(mcodes + i), tl.load(m + at, mask=inside, other=0).to(tl.int32))
+    v0 = _of(tl.load(vcodes + i), tl.load(v + at, mask=inside, other=0).to(tl.int32))
+    m0 *= tl.load(mscale + block, mask=known, other=0.0)
+    v0 *= tl.load(vscale + block, mask=known, other=0.0)
     p, m1, v1 = _step(p, m0, v0, g, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps)
     codes, scale = _encode(m1, mcodes, MZERO)
     tl.store(m + at, codes, mask=inside)
@@ -137,17 +152,21 @@ MOMENTS = 256  # tensor.MomentBlock
 MZERO = 127  # the code of 0 where codes have a sign: 127 below it, 128 above
 SCALARS = " ".join(f"{s}:fp32" for s in "clip decay omb1 beta2 omb2 step sqrtbc2 eps".split())
 
+# Eight programs share a multiprocessor: more loads are under way.
+FULL = dict(sm90a=dict(registers=64, held=True, spill=32))
+
 KERNELS = []
 for words, weights, gradient in (("split.f32", "i16", "fp32"), ("split.bf16", "i16", "bf16"), ("f32.f32", "fp32", "fp32")):
     split = weights == "i16"
     full = f"weights:*{weights} low:*i16 m:*fp32 v:*fp32 grad:*{gradient} bad:*i64 n:i64 {SCALARS}"
     coded = (f"weights:*{weights} low:*i16 m:*u8 v:*u8 mscale:*fp32 vscale:*fp32 grad:*{gradient} bad:*i64 "
              f"mcodes:*fp32 vcodes:*fp32 n:i64 {SCALARS}")
-    for variant, aligned in (("any", ""), ("a16", "weights low m v grad n")):
+    for variant, aligned, blocks in (("any", "", 2), ("a16", "weights low m v grad n", 4)):
         KERNELS += [
             Kernel(f"adamw.{words}.{variant}", adamw, full, ("ceil(n/BLOCK)",), dict(SPLIT=split, BLOCK=512), aligned=aligned,
                    exact=True),
             Kernel(f"adamw8.{words}.{variant}", adamw8, coded, ("ceil(n/ELEMENTS)",),
-                   dict(SPLIT=split, BLOCKS=4, MOMENTS=MOMENTS, MZERO=MZERO), numbers=dict(ELEMENTS=4 * MOMENTS), aligned=aligned,
-                   exact=True),
+                   dict(SPLIT=split, BLOCKS=blocks, MOMENTS=MOMENTS, MZERO=MZERO),
+                   numbers=dict(ELEMENTS=blocks * MOMENTS), aligned=aligned, exact=True,
+                   on=FULL if variant == "a16" else {}),
         ]

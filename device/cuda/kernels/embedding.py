@@ -51,6 +51,9 @@ def scatter_add(dtable, dy, ids, rows, cols, first, tablerows, sdt, sdy, by, BLO
             tl.store(into, acc, mask=col < cols)
 
 
+# One program looks for its row's id once, and adds all of its columns.
+WHOLE_ROWS = dict(sm90a=dict(constants=dict(BLOCK_IDS=2048, BLOCK_COLS=4096), warps=8))
+
 KERNELS = []
 for a, t in BF16_OR_F32:
     for variant in ("any", "a16"):
@@ -63,5 +66,5 @@ for a, t in BF16_OR_F32:
             Kernel(f"scatter_add.{a}.{variant}", scatter_add,
                    f"dtable:*fp32 dy:*{t} ids:*i32 rows:i32 cols:i32 first:i32 tablerows:i32 sdt:i32 sdy:i32 "
                    "by:fp32", ("rows", "ceil(cols/BLOCK_COLS)"), dict(BLOCK_IDS=1024, BLOCK_COLS=1024), exact=True,
-                   aligned="dtable dy cols sdt sdy" if a16 else ""),
+                   aligned="dtable dy cols sdt sdy" if a16 else "", on=WHOLE_ROWS if a16 else {}),
         ]

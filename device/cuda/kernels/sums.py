@@ -93,5 +93,5 @@ for name, t, squares in (("sum.f32", "fp32", False), ("sumsq.f32", "fp32", True)
     KERNELS.append(Kernel(name, chunk_sums, f"partials:*fp64 x:*{t} n:i64", ("ceil(n/ELEMENTS)",),
                           dict(SQUARES=squares, CHUNKS=2, CHUNK=CHUNK, UNROLL=16), warps=1, numbers=dict(ELEMENTS=2 * CHUNK),
                           exact=True))
-KERNELS.append(Kernel("sum_fold", sum_fold, "dst:*fp64 partials:*fp64 chunks:i32 accumulate:i32", ("ONE",), dict(UNROLL=16),
-                      warps=1, numbers=dict(ONE=1), exact=True))
+KERNELS.append(Kernel("sum_fold", sum_fold, "dst:*fp64 partials:*fp64 chunks:i32 accumulate:i32", ("ONE",),
+                      dict(UNROLL=32), warps=1, numbers=dict(ONE=1), exact=True))
