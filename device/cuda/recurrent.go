@@ -19,6 +19,10 @@ func (s *Stream) CausalConv(y, x, w device.Mat, docs device.Docs) {
 	})
 }
 
+// tapSlices is the number of slices of the rows of a convolution, each of which computes what it needs of the taps-1
+// rows after it once more. It is a multiple of the kernel's BLOCK_ROWS.
+const tapSlices = 256
+
 // CausalConvGrad implements device.ConvOps. The gradients of taps are sums over rows, in slices.
 func (s *Stream) CausalConvGrad(dx, dw, dy, x, w device.Mat, docs device.Docs) {
 	s.operands.CausalConvGrad(dx, dw, dy, x, w, docs)
@@ -26,30 +30,33 @@ func (s *Stream) CausalConvGrad(dx, dw, dy, x, w device.Mat, docs device.Docs) {
 		if empty(x) {
 			return nil
 		}
-		err := s.launch(named("causal_conv_grad", typeName(x.DType)), ptr(dx.Mem), ptr(dy.Mem), ptr(x.Mem), ptr(w.Mem),
-			ptr(docs.Start), i32(x.Rows), i32(x.Cols), i32(w.Cols), stride(dx), stride(dy), stride(x), stride(w))
-		if err != nil || dw.IsZero() {
-			return err
-		}
-		most := maxSums / device.MostTaps
-		for first := 0; first < x.Cols && err == nil; first += most {
+		const most = workspaceBytes / 4 / tapSlices / device.MostTaps
+		for first := 0; first < x.Cols; first += most {
 			n := min(most, x.Cols-first)
-			err = s.tapsGrad(dw.RowRange(first, n), dy.ColRange(first, n), x.ColRange(first, n), w.RowRange(first, n),
-				docs)
+			some := dw
+			if !dw.IsZero() {
+				some = dw.RowRange(first, n)
+			}
+			err := s.convGrad(dx.ColRange(first, n), some, dy.ColRange(first, n), x.ColRange(first, n),
+				w.RowRange(first, n), docs)
+			if err != nil {
+				return err
+			}
 		}
-		return err
+		return nil
 	})
 }
 
-// tapsGrad adds the gradient of the taps of some columns.
-func (s *Stream) tapsGrad(dw, dy, x, w device.Mat, docs device.Docs) error {
+// convGrad is CausalConvGrad of as many columns as the workspace has room for.
+func (s *Stream) convGrad(dx, dw, dy, x, w device.Mat, docs device.Docs) error {
 	return s.device.workspace.lend(s, func(part driver.DevicePtr) error {
-		err := s.launch(named("taps_grad", typeName(x.DType)), at(part), ptr(dy.Mem), ptr(x.Mem), ptr(w.Mem),
-			ptr(docs.Start), i32(x.Rows), i32(x.Cols), i32(w.Cols), i32(biasSlices), stride(dy), stride(x), stride(w))
-		if err != nil {
+		err := s.launch(named("causal_conv_grad", typeName(x.DType)), ptr(dx.Mem), at(part), ptr(dy.Mem), ptr(x.Mem),
+			ptr(w.Mem), ptr(docs.Start), i32(x.Rows), i32(x.Cols), i32(w.Cols), i32(tapSlices), flag(!dw.IsZero()),
+			stride(dx), stride(dy), stride(x), stride(w))
+		if err != nil || dw.IsZero() {
 			return err
 		}
-		return s.launch(named("taps_fold", "f32"), ptr(dw.Mem), at(part), i32(biasSlices), i32(x.Cols), i32(w.Cols),
+		return s.launch(named("taps_fold", "f32"), ptr(dw.Mem), at(part), i32(tapSlices), i32(x.Cols), i32(w.Cols),
 			stride(dw))
 	})
 }

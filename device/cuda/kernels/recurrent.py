@@ -11,84 +11,89 @@ from registry import BF16_OR_F32, Kernel
 @triton.jit
 def _taps(w, col, cols, taps, tap, sw):
     """The weights of one tap of a convolution, for columns."""
-    return tl.load(w + col.to(tl.int64) * sw + tap, mask=(col < cols) & (tap < taps), other=0.0).to(tl.float32)
+    return tl.load(w + col.to(tl.int64) * sw + tap, mask=(col < cols) & (tap >= 0) & (tap < taps),
+                   other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _convolved(x, w, row, began, col, rows, cols, taps, sx, sw):
-    """z of rows and columns: the sum of w[j]*x[row-taps+1+j], in the order of j, over the rows of the row's
-    document."""
-    z = tl.zeros([row.shape[0], col.shape[1]], tl.float32)
-    for j in range(0, taps):
-        at = row - (taps - 1 - j)
-        seen = (at >= began) & (row < rows) & (col < cols)
-        z += _taps(w, col, cols, taps, j, sw) * tl.load(x + at.to(tl.int64) * sx + col, mask=seen, other=0.0).to(
-            tl.float32)
-    return z
+def _row(x, at, seen, col, cols, sx):
+    """Rows of x; zeros for those that are not seen."""
+    return tl.load(x + at.to(tl.int64) * sx + col, mask=seen & (col < cols), other=0.0).to(tl.float32)
 
 
 @triton.jit
 def causal_conv(y, x, w, start, rows, cols, taps, sy, sx, sw, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
-    """y = silu(z). Moves 2 elements for each of y: the rows before are in a cache. Programs: ceil(rows/BLOCK_ROWS),
+    """y = silu(z), where z is the sum of w[j]*x[row-taps+1+j], in the order of j, over the rows of the row's document.
+    Moves 2 elements for each of y: the rows before are in a cache. Programs: ceil(rows/BLOCK_ROWS),
     ceil(cols/BLOCK_COLS)."""
     row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
     col = (tl.program_id(1) * BLOCK_COLS + tl.arange(0, BLOCK_COLS))[None, :]
     began = tl.load(start + row, mask=row < rows, other=0)
-    z = _convolved(x, w, row, began, col, rows, cols, taps, sx, sw)
+    z = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
+    for j in range(0, taps):
+        at = row - (taps - 1 - j)
+        z += _taps(w, col, cols, taps, j, sw) * _row(x, at, (at >= began) & (row < rows), col, cols, sx)
     tl.store(y + row.to(tl.int64) * sy + col, (z * _sigmoid(z)).to(y.dtype.element_ty),
              mask=(row < rows) & (col < cols))
 
 
 @triton.jit
-def _conv_slope(x, w, dy, row, began, inside, col, rows, cols, taps, sdy, sx, sw):
-    """dz of rows and columns: dy times silu's slope at z; 0 where not inside."""
-    z = _convolved(x, w, row, began, col, rows, cols, taps, sx, sw)
-    s = _sigmoid(z)
-    d = tl.load(dy + row.to(tl.int64) * sdy + col, mask=inside & (col < cols), other=0.0).to(tl.float32)
-    return tl.where(inside, d * (s * (1.0 + z * (1.0 - s))), 0.0)
-
-
-@triton.jit
-def causal_conv_grad(dx, dy, x, w, start, rows, cols, taps, sdx, sdy, sx, sw, BLOCK_ROWS: tl.constexpr,
-                     BLOCK_COLS: tl.constexpr):
-    """dx[t] = the sum of w[taps-1-p]*dz[t+p] over the rows of the document from t on. A program computes each dz that
-    it needs: a row's serves up to taps others, which may be another program's, and what it reads for that is in a
-    cache. Moves 3 elements for each of dx. Programs: ceil(rows/BLOCK_ROWS), ceil(cols/BLOCK_COLS)."""
-    row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
-    col = (tl.program_id(1) * BLOCK_COLS + tl.arange(0, BLOCK_COLS))[None, :]
-    began = tl.load(start + row, mask=row < rows, other=0)
-    acc = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
-    for i in range(0, taps):
-        p = taps - 1 - i
-        later = row + p
-        inside = (later < rows) & (tl.load(start + later, mask=later < rows, other=-1) == began)
-        acc += _taps(w, col, cols, taps, i, sw) * _conv_slope(x, w, dy, later, began, inside, col, rows, cols, taps,
-                                                              sdy, sx, sw)
-    tl.store(dx + row.to(tl.int64) * sdx + col, acc.to(dx.dtype.element_ty), mask=(row < rows) & (col < cols))
-
-
-@triton.jit
-def taps_grad(part, dy, x, w, start, rows, cols, taps, slices, sdy, sx, sw, TAPS: tl.constexpr,
-              BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
-    """part[s, c, j] = the sum over slice s of the rows of dz[t]*x[t-taps+1+j], which taps_fold adds up. Rows are taken
-    one after the other, so that no layout of a tile decides in which order they are added; that many of them are in
-    one turn of the loop, whose loads overlap. Reads x and dy once; what is of earlier rows is in a cache. Programs:
-    ceil(cols/BLOCK_COLS), slices."""
+def causal_conv_grad(dx, part, dy, x, w, start, rows, cols, taps, slices, wanted, sdx, sdy, sx, sw, TAPS: tl.constexpr,
+                     BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
+    """dx[t] = the sum of w[taps-1-p]*dz[t+p] over the rows of the document from t on, where dz is dy times silu's slope
+    at z; and if wanted part[s, c, j] = the sum over slice s of the rows of dz[t]*x[t-taps+1+j], which taps_fold adds
+    up. A program has BLOCK_ROWS slices, of which slices is a multiple. It goes through all of them at once, each from
+    its last row to its first, and keeps x of the taps-1 rows before and dz of those after. So each is computed once,
+    except for rows after a slice, and no layout of a tile decides in which order rows are added. A turn of the loop
+    reads x, dy and start for the next. Moves 3 elements for each of dx. Programs: ceil(cols/BLOCK_COLS),
+    ceil(slices/BLOCK_ROWS)."""
     col = (tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS))[None, :]
-    s = tl.program_id(1)
-    size = tl.cdiv(tl.cdiv(rows, slices), BLOCK_ROWS) * BLOCK_ROWS
-    stop = tl.minimum((s + 1) * size, rows)
-    tap = tl.arange(0, TAPS)[:, None]
-    acc = tl.zeros([TAPS, BLOCK_COLS], tl.float32)
-    for first in range(s * size, stop, BLOCK_ROWS):
-        for i in tl.static_range(BLOCK_ROWS):
-            row = tl.full([1, 1], first + i, tl.int32)
-            began = tl.load(start + row, mask=row < stop, other=0)
-            dz = _conv_slope(x, w, dy, row, began, row < stop, col, rows, cols, taps, sdy, sx, sw)
-            at = row - (taps - 1) + tap
-            seen = (at >= began) & (tap < taps) & (row < stop) & (col < cols)
-            acc += dz * tl.load(x + at.to(tl.int64) * sx + col, mask=seen, other=0.0).to(tl.float32)
-    tl.store(part + (s * cols + col).to(tl.int64) * taps + tap, acc, mask=(tap < taps) & (col < cols))
+    s = (tl.program_id(1) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
+    size = tl.cdiv(rows, slices)
+    stop = tl.minimum(s * size + size, rows)
+    none = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
+    row = s * size + size + taps - 2
+    # weights: zeros before those of the first tap. before: the rows row-TAPS+1..row of x. after: dz of the rows from
+    # row+1 on, of its document.
+    weights, before, after, sums = (), (), (), ()
+    for j in tl.static_range(TAPS):
+        weights = weights + (_taps(w, col, cols, taps, j + taps - TAPS, sw), )
+        at = row - (TAPS - 1 - j)
+        before = before + (_row(x, at, (at >= 0) & (at < rows), col, cols, sx), )
+        after, sums = after + (none, ), sums + (none, )
+    began = tl.load(start + row, mask=row < rows, other=rows)
+    d = _row(dy, row, row < rows, col, cols, sdy)
+    turns = tl.where(tl.program_id(1) * BLOCK_ROWS * size < rows, size + taps - 1, 0)
+    for i in range(0, turns):
+        found = (row > 0) & (row <= rows)
+        next_x = _row(x, row - TAPS, (row >= TAPS) & (row < rows + TAPS), col, cols, sx)
+        next_d, next_began = _row(dy, row - 1, found, col, cols, sdy), tl.load(start + row - 1, mask=found, other=rows)
+        first = tl.maximum(began, row - (taps - 1))
+        z, seen = none, ()
+        for j in tl.static_range(TAPS):
+            seen = seen + (tl.where(row - (TAPS - 1 - j) >= first, before[j], 0.0), )
+            z += weights[j] * seen[j]
+        sigmoid = _sigmoid(z)
+        dz = d * (sigmoid * (1.0 + z * (1.0 - sigmoid)))
+        of_x = none
+        for j in tl.static_range(TAPS - 1):
+            of_x += weights[j] * after[TAPS - 2 - j]
+        of_x += weights[TAPS - 1] * dz
+        tl.store(dx + row.to(tl.int64) * sdx + col, of_x.to(dx.dtype.element_ty), mask=(row < stop) & (col < cols))
+        of_taps = tl.where(row < stop, dz, 0.0)
+        kept, shifted = (tl.where((began < row) & (taps > 1), dz, 0.0), ), (next_x, )
+        added = (sums[0] + of_taps * seen[0], )
+        for j in tl.static_range(1, TAPS):
+            kept = kept + (tl.where((began < row) & (taps > 1 + j), after[j - 1], 0.0), )
+            shifted = shifted + (before[j - 1], )
+            added = added + (sums[j] + of_taps * seen[j], )
+        after, before, sums = kept, shifted, added
+        row, began, d = row - 1, next_began, next_d
+    if wanted != 0:
+        to = part + (s * cols + col).to(tl.int64) * taps
+        for j in tl.static_range(TAPS):
+            tap = j + taps - TAPS
+            tl.store(to + tap, sums[j], mask=(tap >= 0) & (s < slices) & (col < cols))
 
 
 @triton.jit
@@ -243,12 +248,12 @@ for a, t in BF16_OR_F32:
         of_element = dict(most=dict(each=1)) if variant == "a16" else {}
         stream("causal_conv", causal_conv, f"y:*A x:*A w:*A start:*i32 {CONV} sy:i32 sx:i32 sw:i32", GRID,
                dict(BLOCK_ROWS=8, BLOCK_COLS=256), "y x cols sy sx")
+        most, warps = (4, 4) if variant == "a16" else (8, 8)
         stream("causal_conv_grad", causal_conv_grad,
-               f"dx:*A dy:*A x:*A w:*A start:*i32 {CONV} sdx:i32 sdy:i32 sx:i32 sw:i32", GRID,
-               dict(BLOCK_ROWS=8, BLOCK_COLS=256), "dx dy x cols sdx sdy sx")
-        stream("taps_grad", taps_grad, f"part:*fp32 dy:*A x:*A w:*A start:*i32 {CONV} slices:i32 sdy:i32 sx:i32 sw:i32",
-               ("ceil(cols/BLOCK_COLS)", "slices"), dict(TAPS=8, BLOCK_ROWS=4, BLOCK_COLS=128), "dy x cols sdy sx",
-               most=dict(taps=8))
+               f"dx:*A part:*fp32 dy:*A x:*A w:*A start:*i32 {CONV} slices:i32 wanted:i32 sdx:i32 sdy:i32 sx:i32 "
+               "sw:i32",
+               ("ceil(cols/BLOCK_COLS)", "ceil(slices/BLOCK_ROWS)"), dict(TAPS=most, BLOCK_ROWS=8, BLOCK_COLS=64),
+               "dx dy x cols sdx sdy sx", most=dict(taps=most), warps=warps)
         stream("gate", gate, f"y:*A x:*A gates:*A {GATES} sy:i32 sx:i32 sgate:i32", GRID,
                dict(EACH=int(variant == "a16"), BLOCK_ROWS=4, BLOCK_COLS=512), "y x gates cols sy sx sgate",
                **of_element)

@@ -23,14 +23,9 @@ var aroundRecurrence = map[string]operands{
 	},
 	"causal_conv_grad.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		x, dy, w, after := aConvolution(b, d)
-		dx := b.field(d, 9, 528, 576)
-		return append(append([]any{dx, dy, x, w}, after...), dx.stride, dy.stride, x.stride, w.stride), []*field{dx}
-	},
-	"taps_grad.A": func(b *bench, d tensor.DType) ([]any, []*field) {
-		x, dy, w, after := aConvolution(b, d)
-		part := b.field(tensor.F32, 2, 528*4, 528*4)
-		return append(append([]any{part, dy, x, w}, after...), part.rows, dy.stride, x.stride, w.stride),
-			[]*field{part}
+		dx, part := b.field(d, 9, 528, 576), b.field(tensor.F32, 8, 528*4, 528*4)
+		return append(append([]any{dx, part, dy, x, w}, after...), part.rows, 1, dx.stride, dy.stride, x.stride,
+			w.stride), []*field{dx, part}
 	},
 	"gate.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		x, gate, y := b.normal(d, 5, 528, 544), b.normal(d, 5, 528, 560), b.field(d, 5, 528, 576)
