@@ -162,9 +162,12 @@ var GPUMaxHeadDim = HeadDims{BF16: 512, Other: 256}
 // columns of a head at once.
 const GPUMaxDeltaDim = 128
 
+// GPUDeltaBytes is the memory that a GPU has for what kernels of gated delta nets leave for each other.
+const GPUDeltaBytes = 128 << 20
+
 // GPUMaxDeltaHeads is Info.MaxDeltaHeads of a GPU: the gradient leaves two matrices of DeltaChunk rows and two of
-// values of each head of a chunk in a workspace of 32 MiB, in fp32.
-const GPUMaxDeltaHeads = 32 << 20 / (4 * DeltaChunk * (2*DeltaChunk + 2*GPUMaxDeltaDim))
+// values of each head of a chunk in fp32.
+const GPUMaxDeltaHeads = GPUDeltaBytes / (4 * DeltaChunk * (2*DeltaChunk + 2*GPUMaxDeltaDim))
 
 // GPU returns the Info that all GPUs share: of one that is open, and of one that a plan is made for.
 func GPU() Info {

@@ -27,7 +27,7 @@ func (s *Stream) delta(qkv, decay, beta device.Mat, spec device.DeltaSpec, colum
 	if spec.Heads > device.GPUMaxDeltaHeads {
 		return fmt.Errorf("%d heads: the workspace has room for %d", spec.Heads, device.GPUMaxDeltaHeads)
 	}
-	most := workspaceBytes / (4 * each * spec.Heads)
+	most := deltaBytes / (4 * each * spec.Heads)
 	return s.device.workspace.lend(s, func(w driver.DevicePtr) error {
 		for done := 0; done < chunks; done += most {
 			d := deltaCall{s, spec, qkv, decay, beta, at(w), chunks, done, min(most, chunks-done), each}

@@ -109,7 +109,7 @@ func TestSplits(t *testing.T) {
 // The workspace has room for a chunk of as many heads of gated delta nets as devices say.
 func TestMostDeltaHeads(t *testing.T) {
 	each := 4 * device.DeltaChunk * (2*device.DeltaChunk + 2*device.GPUMaxDeltaDim)
-	if got := workspaceBytes / each; got != device.GPUMaxDeltaHeads {
+	if got := deltaBytes / each; got != device.GPUMaxDeltaHeads {
 		t.Errorf("room for %d heads, and devices say %d", got, device.GPUMaxDeltaHeads)
 	}
 }

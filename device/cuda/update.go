@@ -27,7 +27,7 @@ const (
 // reserve takes the memory that the device needs whatever it is asked to do, and fills it. It returns how much that
 // is; scratch of streams comes to it when they are opened. The context is current.
 func (d *Device) reserve() (bytes int64, err error) {
-	bytes = int64(workspaceBytes + 2*codesBytes)
+	bytes = int64(deltaBytes + 2*codesBytes)
 	var own driver.DevicePtr
 	if err := d.allocate(&own, "workspace", bytes); err != nil {
 		return 0, err
@@ -36,7 +36,7 @@ func (d *Device) reserve() (bytes int64, err error) {
 		return d.with(func() error { return d.check("cuMemFree", d.api.MemFree(own)) })
 	})
 	d.workspace.at = own
-	tables := own + workspaceBytes
+	tables := own + deltaBytes
 	d.codes = [2]driver.DevicePtr{tables, tables + codesBytes}
 	if err := d.fillCodes(); err != nil {
 		return 0, err

@@ -3,6 +3,7 @@ package cuda
 import (
 	"sync"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/device/cuda/driver"
 )
@@ -11,7 +12,12 @@ import (
 // less.
 const workspaceBytes = cublaslt.WorkspaceBytes
 
-// workspace is device memory for intermediate results of operations. Streams use it one after the other.
+// deltaBytes is the length of the workspace for gated delta nets: all that there is of it. The more chunks of a net it
+// has room for, the more programs its kernels have at once, and the more documents a scan goes through side by side.
+const deltaBytes = device.GPUDeltaBytes
+
+// workspace is device memory for intermediate results of operations, deltaBytes long. Streams use it one after the
+// other.
 type workspace struct {
 	mu    sync.Mutex
 	at    driver.DevicePtr
