@@ -32,9 +32,7 @@ type Product struct {
 // LinearOps are matrix products and biases.
 type LinearOps interface {
 	// MatMul is C = op(A)·op(B), C += with Accumulate, or C = Onto + op(A)·op(B). A and B have one type, F32 or BF16;
-	// C is F32 or BF16. Products are summed in fp32 over the whole inner dimension and rounded once. A device whose
-	// library does so may round a product to BF16 and then the sum, where C is BF16 and the product is added to a
-	// matrix; devicetest.Suite.TwoRoundings is for such a device.
+	// C is F32 or BF16. Products are summed in fp32 over the whole inner dimension and rounded once.
 	MatMul(c, a, b Mat, f MatMulFlags)
 	// AddBias adds the vector to every row: y[r] += bias.
 	AddBias(y, bias Mat)

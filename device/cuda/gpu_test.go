@@ -49,7 +49,7 @@ func (shared) Close() error { return nil }
 // onGPU runs the parts of a test at once, with the program's own matrix products and, where it is installed, with
 // cuBLASLt. Each has a device of its own: the algorithms that one tunes for its shapes would change the bits of
 // another.
-func onGPU(t *testing.T, parts []string, f func(t *testing.T, part int, d *cuda.Device, p products)) {
+func onGPU(t *testing.T, parts []string, f func(t *testing.T, part int, d *cuda.Device)) {
 	needGPU(t)
 	for p, name := range []string{ownProducts: "own products", library: "cuBLASLt"} {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func onGPU(t *testing.T, parts []string, f func(t *testing.T, part int, d *cuda.
 						d = openGPU(t, products(p))
 						defer mustClose(t, d)
 					}
-					f(t, i, d, products(p))
+					f(t, i, d)
 				})
 			}
 		})
@@ -80,10 +80,9 @@ func onGPU(t *testing.T, parts []string, f func(t *testing.T, part int, d *cuda.
 var gpuF32 = devicetest.Tolerance{Rel: 1e-5, Abs: 1e-5}
 
 // gpuSuite is the suite on an open device. Odd operands reach the kernels for any operands, aligned ones those of
-// real models. cuBLASLt may round a product before it is added, and our kernels may not.
-func gpuSuite(d *cuda.Device, p products, align int) devicetest.Suite {
-	return devicetest.Suite{Open: func() device.Device { return shared{d} }, F32: gpuF32, Align: align, MostFailures: 5,
-		TwoRoundings: p == library}
+// real models.
+func gpuSuite(d *cuda.Device, align int) devicetest.Suite {
+	return devicetest.Suite{Open: func() device.Device { return shared{d} }, F32: gpuF32, Align: align, MostFailures: 5}
 }
 
 // onGPUAligned runs a test of the suite for operands that are aligned and for others.
@@ -93,7 +92,7 @@ func onGPUAligned(t *testing.T, f func(t *testing.T, s devicetest.Suite)) {
 	for _, align := range aligns {
 		parts = append(parts, fmt.Sprintf("aligned to %d", align))
 	}
-	onGPU(t, parts, func(t *testing.T, part int, d *cuda.Device, p products) { f(t, gpuSuite(d, p, aligns[part])) })
+	onGPU(t, parts, func(t *testing.T, part int, d *cuda.Device) { f(t, gpuSuite(d, aligns[part])) })
 }
 
 // The suite of all drivers.
@@ -144,7 +143,7 @@ func inGroups(t *testing.T, variants []string,
 	for g := range groups {
 		parts = append(parts, fmt.Sprint("group ", g))
 	}
-	onGPU(t, parts, func(t *testing.T, g int, d *cuda.Device, _ products) {
+	onGPU(t, parts, func(t *testing.T, g int, d *cuda.Device) {
 		for i := g; i < len(variants); i += groups {
 			for _, compute := range []tensor.DType{tensor.BF16, tensor.F32} {
 				t.Run(variants[i]+" "+compute.String(), func(t *testing.T) { test(t, variants[i], compute, d) })

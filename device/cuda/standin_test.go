@@ -220,7 +220,10 @@ func multiply(mem ptx.Memory, p *blasParams) error {
 				hostmem.F32(row)[j] = sum
 				continue
 			}
-			if p.Accumulate {
+			if p.Accumulate { // in place, cuBLASLt 13.1 rounds the product first: see cublaslt.Product.Suits
+				if p.Base.At == p.C.At {
+					sum = tensor.F32FromBF16(tensor.BF16FromF32(sum))
+				}
 				sum += tensor.F32FromBF16(hostmem.U16(base)[j])
 			}
 			hostmem.U16(row)[j] = tensor.BF16FromF32(sum)

@@ -195,34 +195,17 @@ func (r *rig) prepare(f func(s device.Stream)) {
 // were summed.
 func (r *rig) near(what string, m *matrix, scale float64) {
 	r.Helper()
-	r.nearSum(what, m, scale, nil)
-}
-
-// nearSum is near for the sum of a product and base; nil: the output is no such sum.
-func (r *rig) nearSum(what string, m *matrix, scale float64, base []float64) {
-	r.Helper()
 	tol := r.suite.tolerance(m.DType)
-	twice := base != nil && m.DType == tensor.BF16 && r.suite.TwoRoundings
-	r.compare(what, m, r.reference.numbers(m.Mat), func(i int, got, want float64) bool {
+	r.compare(what, m, r.reference.numbers(m.Mat), func(got, want float64) bool {
 		if got == want {
 			return true
 		}
-		allowed := tol.Rel*math.Abs(want) + tol.Abs*scale
-		if twice {
-			allowed += halfUnit(want - base[i])
-		}
-		share := math.Abs(got-want) / allowed
+		share := math.Abs(got-want) / (tol.Rel*math.Abs(want) + tol.Abs*scale)
 		if !(share <= r.worst) {
 			r.worst, r.where = share, what+" "+m.name
 		}
 		return share <= 1
 	})
-}
-
-// halfUnit is half a unit in the last place of x as BF16, the most that rounding changes it.
-func halfUnit(x float64) float64 {
-	_, exponent := math.Frexp(x) // |x| < 2^exponent, and BF16 has 8 bits
-	return math.Ldexp(1, exponent-9)
 }
 
 // tell says how near to the tolerance results were.
@@ -244,18 +227,18 @@ func (r *rig) same(what string, m, other *matrix) {
 	r.compare(what, m, numbers(other.Mat, r.host), sameBits)
 }
 
-// sameBits reports whether two numbers are equal, as compare asks. NaNs are, zeros are not if they differ in sign.
-func sameBits(_ int, a, b float64) bool {
+// sameBits reports whether two numbers are equal. NaNs are, zeros are not if they differ in sign.
+func sameBits(a, b float64) bool {
 	return math.Float64bits(a) == math.Float64bits(b) || a != a && b != b
 }
 
-func (r *rig) compare(what string, m *matrix, want []float64, same func(i int, got, want float64) bool) {
+func (r *rig) compare(what string, m *matrix, want []float64, same func(got, want float64) bool) {
 	r.Helper()
 	var written []byte
 	bad := 0
 	each(m.Mat, func(i int, at int64) {
 		end := at + m.DType.Bytes()
-		if got := load(m.DType, r.host[at:]); !same(i, got, want[i]) {
+		if got := load(m.DType, r.host[at:]); !same(got, want[i]) {
 			r.failed = true
 			if bad++; bad <= 3 {
 				r.Errorf("%s: %s[%d, %d] = %v, want %v", what, m.name, i/m.Cols, i%m.Cols, got, want[i])

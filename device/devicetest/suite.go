@@ -38,9 +38,6 @@ type Suite struct {
 	// F32 and BF16 are the tolerances of results of these types, where the contract does not define their bits. The zero
 	// value stands for those of the CPU device.
 	F32, BF16 Tolerance
-	// TwoRoundings allows MatMul to round a product to BF16 before it adds it to a matrix in BF16: half a unit in the
-	// last place of the product, on top of BF16. For a device whose library does so; others round the sum alone.
-	TwoRoundings bool
 	// Only names the tests to run; nil: all. It is for a driver's second configuration, where most of the first one's
 	// proof holds.
 	Only []string

@@ -66,9 +66,15 @@ type BLAS interface {
 	Close() error
 }
 
-// Suits reports whether operands have a form that the library can be asked about: types that it multiplies, and
-// addresses that are aligned. It says nothing about the shape.
+// Suits reports whether operands have a form that the library can be asked about: types that it multiplies, addresses
+// that are aligned, and a result that it rounds once. It says nothing about the shape.
+//
+// A bf16 result to which something is added does not suit. On an H100, cuBLASLt 13.1 rounds the product to bf16 and
+// then the sum if the sum goes to the matrix that is added, and the sum alone if it goes to another one. Where the
+// residual stream is kept decides which of the two a block asks for, so its bits would depend on the memory that there
+// is.
 func (p *Product) Suits() bool {
 	types := p.A.Type == p.B.Type && (p.C.Type == p.A.Type || p.C.Type == F32)
-	return types && (p.A.At|p.B.At|p.C.At|p.Base.At)%AlignBytes == 0
+	once := p.C.Type == F32 || !p.Accumulate
+	return types && once && (p.A.At|p.B.At|p.C.At|p.Base.At)%AlignBytes == 0
 }

@@ -510,3 +510,30 @@ func TestWholeAlignment(t *testing.T) {
 		}
 	}
 }
+
+// The library gets no product whose bits depend on where its result goes.
+func TestSuits(t *testing.T) {
+	product := func(operands, result Type, accumulate bool) *Product {
+		at := func(address driver.DevicePtr, is Type) Matrix {
+			return Matrix{At: address, Type: is, Rows: 4, Cols: 4, Stride: 64}
+		}
+		return &Product{A: at(512, operands), B: at(1024, operands), C: at(2048, result), Base: at(2048, result),
+			Accumulate: accumulate}
+	}
+	misplaced := product(BF16, BF16, false)
+	misplaced.C.At += 2
+	for _, c := range []struct {
+		name string
+		p    *Product
+		want bool
+	}{
+		{"bf16", product(BF16, BF16, false), true}, {"bf16 to fp32", product(BF16, F32, false), true},
+		{"bf16, added in fp32", product(BF16, F32, true), true}, {"fp32, added", product(F32, F32, true), true},
+		{"bf16, added in bf16", product(BF16, BF16, true), false}, {"fp32 to bf16", product(F32, BF16, false), false},
+		{"an address that is not aligned", misplaced, false},
+	} {
+		if got := c.p.Suits(); got != c.want {
+			t.Errorf("%s: %t, want %t", c.name, got, c.want)
+		}
+	}
+}
