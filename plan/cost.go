@@ -71,7 +71,7 @@ func (c *cost) seconds(m *Machine, p *Plan) float64 {
 		float64(c.attention)/m.AttentionFLOPsPerSecAt(n.Compute, n.SequenceLen) + seconds(c.ops, m.DeviceOpsPerSec) +
 		float64(c.element)/m.ElementBytesPerSec(n.Compute) +
 		float64(c.up)/m.UploadBytesPerSec + float64(c.down)/m.DownloadBytesPerSec +
-		float64(c.adamw)/m.AdamWBytesPerSec + float64(c.host)/m.HostBytesPerSec
+		float64(c.adamw)/m.UpdateBytesPerSec(n.Moments) + float64(c.host)/m.HostBytesPerSec
 }
 
 // costs tells what each operation of a schedule costs. Attention is counted as if each sequence were one document: the

@@ -84,7 +84,7 @@ func (p *Plan) limit(m Machine) string {
 		LaneFetch:   "the link to the device, " + rate(m.UploadBytesPerSec),
 		LaneCompute: fmt.Sprintf("the device's arithmetic, %.3g TFLOP/s", m.MatMulFLOPsPerSec(p.Numerics.Compute)/1e12),
 		LaneDrain:   "the link from the device, " + rate(m.DownloadBytesPerSec),
-		LaneUpdate:  "the host's memory, " + rate(m.AdamWBytesPerSec),
+		LaneUpdate:  "the host's memory, " + rate(m.UpdateBytesPerSec(p.Numerics.Moments)),
 		LaneDisk:    "the disk, " + rate(m.DiskReadBytesPerSec) + " read and " + rate(m.DiskWriteBytesPerSec) + " written",
 	}
 	if q.StepSeconds == 0 {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/vfs"
 )
@@ -24,6 +25,9 @@ type Machine struct {
 	DownloadBytesPerSec  float64 `json:"download_bytes_per_sec"`
 	AdamWBytesPerSec     float64 `json:"adamw_bytes_per_sec"` // read and written by the host's update
 	HostBytesPerSec      float64 `json:"host_bytes_per_sec"`  // read and written by a host copy
+	// AdamW8BytesPerSec is AdamWBytesPerSec of an update with moments in 8 bits, which computes more for each byte; 0: it
+	// was not measured, and AdamWBytesPerSec stands for it.
+	AdamW8BytesPerSec float64 `json:"adamw8_bytes_per_sec,omitempty"`
 	// AttentionByLength is attention's rate at several lengths of sequences, which rise; empty where it was measured at
 	// one, or not at all.
 	AttentionByLength []AttentionRate `json:"attention_flops_per_sec_by_length,omitempty"`
@@ -89,6 +93,14 @@ func (m *Machine) AttentionFLOPsPerSecAt(compute tensor.DType, sequenceLen int) 
 	low, high := rates[above-1], rates[above]
 	part := math.Log(float64(sequenceLen)/float64(low.SequenceLen)) / math.Log(float64(high.SequenceLen)/float64(low.SequenceLen))
 	return low.FLOPsPerSec + part*(high.FLOPsPerSec-low.FLOPsPerSec)
+}
+
+// UpdateBytesPerSec is the rate of the host's updates with moments of a precision.
+func (m *Machine) UpdateBytesPerSec(moments optim.Moments) float64 {
+	if moments == optim.Dynamic8 && m.AdamW8BytesPerSec > 0 {
+		return m.AdamW8BytesPerSec
+	}
+	return m.AdamWBytesPerSec
 }
 
 // ElementBytesPerSec is the rate of element-wise operations in a compute type.
@@ -159,6 +171,7 @@ func (m *Machine) Check() error {
 		"upload_under_adamw_bytes_per_sec":   m.UploadUnderAdamWBytesPerSec,
 		"download_under_adamw_bytes_per_sec": m.DownloadUnderAdamWBytesPerSec,
 		"device_copy_bytes_per_sec":          m.DeviceCopyBytesPerSec,
+		"adamw8_bytes_per_sec":               m.AdamW8BytesPerSec,
 		"host_memory_bytes_per_sec":          m.HostMemoryBytesPerSec,
 		"f32_attention_flops_per_sec":        m.F32AttentionFLOPsPerSec, "f32_device_bytes_per_sec": m.F32DeviceBytesPerSec} {
 		if !(rate >= 0) || rate > 1e20 {

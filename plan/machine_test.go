@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
 )
@@ -134,5 +135,20 @@ func TestMachineFileOfLengths(t *testing.T) {
 		oneLine(t, one.Check(), " attention_flops_per_sec_by_length")
 		one.AttentionByLength, one.F32AttentionByLength = nil, bad
 		oneLine(t, one.Check(), "f32_attention_flops_per_sec_by_length")
+	}
+}
+
+// Updates with moments in 8 bits have the rate that was measured for them, if there is one.
+func TestSimulationTakesTheRateOfTheMoments(t *testing.T) {
+	apart := machine
+	apart.AdamW8BytesPerSec = machine.AdamWBytesPerSec / 4
+	for moments, slower := range map[optim.Moments]bool{optim.MomentsF32: false, optim.Dynamic8: true} {
+		n := numerics(2, true)
+		n.Moments = moments
+		p := newPlan(t, tiny.model(t), n)
+		updates := func(m plan.Machine) float64 { return p.Simulate(m, gpu).LaneSeconds[plan.LaneUpdate] }
+		if one, other := updates(machine), updates(apart); (other > 2*one) != slower || !slower && other != one {
+			t.Errorf("%v: %v s, and %v s where updates in 8 bits have a rate of their own", moments, one, other)
+		}
 	}
 }

@@ -90,6 +90,9 @@ func TestProbe(t *testing.T) {
 		t.Errorf("in fp32: attention %+v, and %v for 2,048; operations %v", m.F32AttentionByLength, m.F32AttentionFLOPsPerSec,
 			m.F32DeviceBytesPerSec)
 	}
+	if !(m.AdamW8BytesPerSec > 0) {
+		t.Errorf("an update with moments in 8 bits: %v", m.AdamW8BytesPerSec)
+	}
 	if err := m.Check(); err != nil || m.DiskReadBytesPerSec <= 0 || m.DiskWriteBytesPerSec <= 0 || m.DiskPath != dir {
 		t.Errorf("%+v: %v", m, err)
 	}

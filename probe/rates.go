@@ -250,6 +250,26 @@ func (p *prober) deviceCopies(m *plan.Machine) error {
 	return err
 }
 
+// updates8 measures AdamW with moments in 8 bits, in the memory of args and with its masters and gradients. Moments
+// and their scales begin as zeros.
+func (p *prober) updates8(m *plan.Machine, args *device.AdamWArgs, bad device.Mem) error {
+	const touched = 2*(2+2+1+1) + 2
+	n := args.Weights.Cols / tensor.MomentBlock * tensor.MomentBlock
+	of := func(whole device.Mem, t tensor.DType, elems int) device.Mat {
+		return device.NewVec(whole.Slice(0, int64(elems)*t.Bytes()), t, elems)
+	}
+	half := args.M.Len / 2
+	scales := func(whole device.Mem) device.Mat { // after the moments, a byte each
+		return of(whole.Slice(half, half), tensor.F32, n/tensor.MomentBlock)
+	}
+	eight := device.AdamW8Args{Weights: of(args.Weights.Mem, tensor.BF16, n), Low: of(args.Low.Mem, tensor.I16, n),
+		Grad: of(args.Grad.Mem, tensor.BF16, n), M: of(args.M.Mem, tensor.U8, n), V: of(args.V.Mem, tensor.U8, n),
+		MScale: scales(args.M.Mem), VScale: scales(args.V.Mem), AdamWScalars: args.AdamWScalars}
+	r, err := p.rate(task{p.host, touched * int64(n), func() { p.host.AdamW8(eight, bad) }}, p.seconds)
+	m.AdamW8BytesPerSec = r
+	return err
+}
+
 // updates measures AdamW on split masters in host memory: alone, and while a device copies from host memory and to it.
 func (p *prober) updates(m *plan.Machine) error {
 	const perElem, touched = 2 + 2 + 2 + 4 + 4, 2*(2+2+4+4) + 2 // kept; read and written, the gradient read only
@@ -268,10 +288,17 @@ func (p *prober) updates(m *plan.Machine) error {
 	args := device.AdamWArgs{M: vec(tensor.F32), V: vec(tensor.F32), Weights: vec(tensor.BF16), Low: vec(tensor.I16),
 		Grad: vec(tensor.BF16), AdamWScalars: device.AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 0.001,
 			StepSize: 1e-5, SqrtBC2: 1, Eps: 1e-8}}
-	if err := p.fill(p.host, args.M, args.Weights, args.Low, args.Grad); err != nil { // V begins with zeros: no square is negative
+	if err := p.fill(p.host, args.Weights, args.Low, args.Grad); err != nil {
 		return err
 	}
 	bad := mem.Slice(at, 8)
+	if err := p.updates8(m, &args, bad); err != nil {
+		return err
+	}
+	p.host.Zero(args.V.Mem) // no square is negative
+	if err := p.fill(p.host, args.M); err != nil {
+		return err
+	}
 	update := task{p.host, touched * int64(n), func() { p.host.AdamW(args, bad) }}
 	if m.AdamWBytesPerSec, err = p.rate(update, float64(p.long)*p.seconds); err != nil || p.device.Info().Unified {
 		return err

@@ -264,9 +264,10 @@ func (f *machineFile) finish() (plan.NamedMachine, error) {
 }
 
 // isRequiredRate reports whether a plan cannot do without a rate. Attention and element-wise operations in fp32 have
-// the rates of bf16 where they have none of their own.
+// the rates of bf16 where they have none of their own, and updates with moments in 8 bits that of updates in fp32.
 func isRequiredRate(key string) bool {
-	if key == "f32_attention_flops_per_sec" || key == "f32_device_bytes_per_sec" {
+	switch key {
+	case "f32_attention_flops_per_sec", "f32_device_bytes_per_sec", "adamw8_bytes_per_sec":
 		return false
 	}
 	for _, part := range []string{"duplex", "under", "disk", "save", "ops_per_sec", "copy", "host_memory"} {

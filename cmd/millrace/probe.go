@@ -104,6 +104,7 @@ func machineText(m *plan.Machine) string {
 		{"from it, both ways at once", "GB/s", m.DuplexDownloadBytesPerSec, 1e9},
 		{"host memory", "GB/s", m.HostBytesPerSec, 1e9},
 		{"optimizer (AdamW)", "GB/s", m.AdamWBytesPerSec, 1e9},
+		{"optimizer, moments in 8 bits", "GB/s", m.AdamW8BytesPerSec, 1e9},
 		{"optimizer under copies both ways", "GB/s", m.AdamWUnderCopiesBytesPerSec, 1e9},
 		{"to the device, under the optimizer", "GB/s", m.UploadUnderAdamWBytesPerSec, 1e9},
 		{"from the device, under it", "GB/s", m.DownloadUnderAdamWBytesPerSec, 1e9},
