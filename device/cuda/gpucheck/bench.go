@@ -200,7 +200,7 @@ func (c *check) bench(name, shape string, steps int, env []string, flags ...stri
 			return "", err
 		}
 		args = append([]string{"bench", "--device", c.gpu, "--json", "--model", filepath.Join(c.work, "model"), "--sequence-len", "32", "--tokens", "64",
-			"--steps", "1", "--warmup", "1", "--memory-device", "64MiB"}, flags...)
+			"--steps", "1", "--warmup", "1", "--memory-device", "160MiB"}, flags...)
 	}
 	said, err := c.command(env, "millrace", append(args, "--trace", filepath.Join(c.work, name+".trace.json"))...)
 	if err != nil {
