@@ -25,8 +25,8 @@ type Machine struct {
 	DownloadBytesPerSec  float64 `json:"download_bytes_per_sec"`
 	AdamWBytesPerSec     float64 `json:"adamw_bytes_per_sec"` // read and written by the host's update
 	HostBytesPerSec      float64 `json:"host_bytes_per_sec"`  // read and written by a host copy
-	// AdamW8BytesPerSec is AdamWBytesPerSec of an update with moments in 8 bits, which computes more for each byte; 0: it
-	// was not measured, and AdamWBytesPerSec stands for it.
+	// AdamW8BytesPerSec is AdamWBytesPerSec of an update with moments in 8 bits, which computes more for each byte; 0:
+	// it was not measured, and AdamWBytesPerSec stands for it.
 	AdamW8BytesPerSec float64 `json:"adamw8_bytes_per_sec,omitempty"`
 	// AttentionByLength is attention's rate at several lengths of sequences, which rise; empty where it was measured at
 	// one, or not at all.
