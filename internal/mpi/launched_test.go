@@ -130,8 +130,8 @@ func TestLaunchedForumABI(t *testing.T) {
 	eachMPI(t, func(t *testing.T, m mpi) {
 		library := filepath.Join(m.prefix, "lib/libmpi_abi.so.1")
 		if _, err := os.Stat(library); err != nil {
-			t.Skipf("the MPI in %s has no library with the interface of the MPI Forum (libmpi_abi.so.1), as MPICH 5 has",
-				m.prefix)
+			t.Skipf("the MPI in %s lacks libmpi_abi.so.1, the library of the MPI Forum's own interface, "+
+				"which this test loads; MPICH 5 has it, and make mpi-check installs that", m.prefix)
 		}
 		status, out := m.ranks(t, 2, "all", libraryEnv+"="+library)
 		if status != 0 || strings.Count(out, "is right") != 2 {
