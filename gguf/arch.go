@@ -53,7 +53,7 @@ var architectures = slices.Concat([]*architecture{
 		refuse: refuseGPTOSS, write: writeGPTOSS, read: readGPTOSS, config: configGPTOSS},
 	{name: "glm4moe", mixture: "glm4_moe", inner: expertInner, keys: glmKeys, partlyRotated: true, special: glmSpecial,
 		refuse: refuseGLM, write: writeGLM, read: readGLM, config: configGLM},
-}, denseArchitectures, layerNormArchitectures, gemmaArchitectures, vlArchitectures, deltaArchitectures)
+}, denseArchitectures, cohereArchitectures, gptArchitectures, gemmaArchitectures, vlArchitectures, deltaArchitectures)
 
 const expertInner = "expert_feed_forward_length"
 

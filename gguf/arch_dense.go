@@ -40,6 +40,14 @@ func refuseOtherBiases(m *decoder, r *hf.ConfigReader) {
 	}
 }
 
+// refuseOwnWidth refuses heads whose width does not follow from the hidden size.
+func (m *decoder) refuseOwnWidth(r *hf.ConfigReader) {
+	if m.HeadDim*m.Heads != m.Hidden {
+		r.Fail("head_dim", "in llama.cpp the heads of %s share the hidden size: use the Hugging Face directory",
+			m.arch.name)
+	}
+}
+
 // refuseSmolLM3 refuses what llama.cpp has not. Source: its src/models/smollm3.cpp, where every fourth layer is not
 // rotated.
 func refuseSmolLM3(m *decoder, r *hf.ConfigReader) {
@@ -77,11 +85,9 @@ func configGLM4(m *stated) map[string]any {
 func refuseOLMo2(m *decoder, r *hf.ConfigReader) {
 	refuseOtherBiases(m, r)
 	m.refuseSlidingRope(r, false)
-	switch {
-	case m.Tied:
+	m.refuseOwnWidth(r)
+	if m.Tied {
 		r.Fail("tie_word_embeddings", "llama.cpp needs a head of its own for olmo2: use the Hugging Face directory")
-	case m.HeadDim*m.Heads != m.Hidden:
-		r.Fail("head_dim", "in llama.cpp the heads of olmo2 share the hidden size: use the Hugging Face directory")
 	}
 }
 
@@ -115,9 +121,7 @@ const exaoneWindows = 64
 
 // refuseEXAONE4 refuses what llama.cpp has not. Source: its src/models/exaone4.cpp.
 func refuseEXAONE4(m *decoder, r *hf.ConfigReader) {
-	if m.HeadDim*m.Heads != m.Hidden {
-		r.Fail("head_dim", "in llama.cpp the heads of exaone4 share the hidden size: use the Hugging Face directory")
-	}
+	m.refuseOwnWidth(r)
 	if (len(m.Blocks) == exaoneWindows) != (m.window > 0) {
 		r.Fail("sliding_window", "in llama.cpp an exaone4 has windows if it has %d layers, and only then: "+
 			"use the Hugging Face directory", exaoneWindows)

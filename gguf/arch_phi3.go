@@ -19,9 +19,7 @@ const (
 // refusePhi3 refuses what llama.cpp has not, and notes what it computes otherwise. Source: its src/models/phi3.cpp,
 // where heads share the hidden size and windows are turned off, and llama-model.cpp (get_rope_factors).
 func refusePhi3(m *decoder, r *hf.ConfigReader) {
-	if m.HeadDim*m.Heads != m.Hidden {
-		r.Fail("head_dim", "in llama.cpp the heads of phi3 share the hidden size: use the Hugging Face directory")
-	}
+	m.refuseOwnWidth(r)
 	if m.window > 0 && m.window < m.MaxPositions {
 		m.notes = append(m.notes, fmt.Sprintf("the model attends to its last %d positions only, and llama.cpp attends "+
 			"to all: longer texts differ there", m.window))

@@ -396,7 +396,7 @@ func TestRotaryFactor(t *testing.T) {
 	}
 }
 
-// TestBadArchitectures: what a hostile file of gpt-oss or glm4moe says is one line.
+// TestBadArchitectures: what a hostile file says of what only some architectures have is one line.
 func TestBadArchitectures(t *testing.T) {
 	for name, c := range map[string]struct {
 		of     func() *document
@@ -455,14 +455,52 @@ func TestBadArchitectures(t *testing.T) {
 			[]string{"dimension_count is 3"}},
 		"more than a head": {smallGLM, func(d *document) { d.meta["glm4moe.rope.dimension_count"] = 6 },
 			[]string{"dimension_count is 6"}},
+		"no rule of sums": {smallNeoX, func(d *document) { delete(d.meta, "gptneox.use_parallel_residual") },
+			[]string{"use_parallel_residual is missing"}},
+		"a number for the rule": {smallNeoX, func(d *document) { d.meta["gptneox.use_parallel_residual"] = 1 },
+			[]string{"use_parallel_residual", "not a boolean"}},
+		"shared keys": {smallNeoX, func(d *document) {
+			d.meta["gptneox.attention.head_count_kv"] = 1
+			d.tensors["blk.0.attn_qkv.weight"] = f32Tensor(16, 8)
+		}, []string{`"blk.0.attn_qkv.weight"`, "[16 8]", "[24 8]"}},
+		"wide heads": {smallNeoX, func(d *document) { d.meta["gptneox.attention.key_length"] = 1 << 30 },
+			[]string{"too large"}},
+		"a norm without a bias": {smallNeoX, func(d *document) { delete(d.tensors, "blk.0.ffn_norm.bias") },
+			[]string{`"blk.0.ffn_norm.bias"`, "missing"}},
+		"nothing wrong with a gptneox": {smallNeoX, func(*document) {}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := c.of()
 			c.change(d)
 			_, err := importDoc(t, d, ImportOptions{})
+			if c.words == nil && err == nil {
+				return
+			}
 			wantOneLine(t, err, append(c.words, "m.gguf")...)
 		})
 	}
+}
+
+func smallNeoX() *document { return smallGPT("gptneox") }
+
+// smallGPT is a small model with layer norms that have biases, and a feed-forward without a gate.
+func smallGPT(arch string) *document {
+	d := small(arch)
+	d.meta[arch+".attention.layer_norm_epsilon"] = 1e-5
+	for _, key := range []string{".attention.layer_norm_rms_epsilon", ".attention.head_count_kv"} {
+		delete(d.meta, arch+key)
+	}
+	for _, name := range []string{"attn_q", "attn_k", "attn_v", "ffn_gate"} {
+		delete(d.tensors, "blk.0."+name+".weight")
+	}
+	maps.Copy(d.tensors, map[string]docTensor{"output_norm.bias": f32Tensor(8), "blk.0.attn_norm.bias": f32Tensor(8),
+		"blk.0.ffn_norm.bias": f32Tensor(8), "blk.0.attn_qkv.weight": f32Tensor(24, 8),
+		"blk.0.attn_qkv.bias": f32Tensor(24), "blk.0.attn_output.bias": f32Tensor(8),
+		"blk.0.ffn_up.bias": f32Tensor(12), "blk.0.ffn_down.bias": f32Tensor(8)})
+	if arch == "gptneox" {
+		d.meta[arch+".use_parallel_residual"], d.meta[arch+".rope.dimension_count"] = true, 2
+	}
+	return d
 }
 
 // unstacked is a small mixtral as files had it before experts were stacked.
@@ -511,7 +549,10 @@ func TestImportUnstacked(t *testing.T) {
 	wantOneLine(t, err, `.3.weight"`, "missing")
 }
 
-const gemmaKeysOfTest = `"head_dim": 4, "query_pre_attn_scalar": 4, "attention_bias": false`
+const (
+	gemmaKeysOfTest = `"head_dim": 4, "query_pre_attn_scalar": 4, "attention_bias": false`
+	neoxKeysOfTest  = `"model_type": "gpt_neox", "rotary_pct": 0.5, "num_key_value_heads": null`
+)
 
 // TestDenseRefuses: what llama.cpp computes otherwise, or does not load, of dense families.
 func TestDenseRefuses(t *testing.T) {
@@ -577,6 +618,10 @@ func TestDenseRefuses(t *testing.T) {
 		`"model_type": "cohere", "num_hidden_layers": 64`:      {"num_hidden_layers", "64 layers", "use"},
 		`"model_type": "cohere2", "num_hidden_layers": 64`:     nil,
 		`"model_type": "cohere2", "sliding_window": null`:      {"sliding_window", "cohere2", "use"},
+		neoxKeysOfTest: nil,
+		neoxKeysOfTest + `, "tie_word_embeddings": true`: {"tie_word_embeddings", "gptneox", "use"},
+		neoxKeysOfTest + `, "attention_bias": false`:     {"attention_bias", "gptneox", "use"},
+		neoxKeysOfTest + `, "head_dim": 8`:               {"head_dim", "gptneox", "use"},
 		`"model_type": "ministral3", "rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1,
 			"original_max_position_embeddings": 64}`: {"rope_parameters", "with yarn only", "use"},
 	} {

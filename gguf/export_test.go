@@ -38,8 +38,8 @@ type exportFamily struct {
 
 // types are those in which the family is written: few for dense families whose tensors have the types of a llama's.
 func (f exportFamily) types() []Type {
-	if slices.ContainsFunc(slices.Concat(denseArchitectures, gemmaArchitectures, vlArchitectures,
-		deltaArchitectures),
+	if slices.ContainsFunc(slices.Concat(denseArchitectures, cohereArchitectures, gptArchitectures, gemmaArchitectures,
+		vlArchitectures, deltaArchitectures),
 		func(a *architecture) bool { return a.name == f.arch }) {
 		return []Type{BF16, Q4}
 	}
@@ -144,6 +144,10 @@ var exportFamilies = []exportFamily{
 	{"cohere2 pattern", "cohere2", "gpt-2", "gpt2", map[string]any{"model_type": "cohere2", "sliding_window": 16,
 		"num_hidden_layers": 2, "layer_norm_eps": 1e-5, "hidden_size": 128,
 		"layer_types": []string{"full_attention", "sliding_attention"}}, 0},
+	{"gpt_neox", "gptneox", "gpt-2", "gpt2", map[string]any{"model_type": "gpt_neox", "layer_norm_eps": 2e-5,
+		"num_hidden_layers": 2, "rotary_emb_base": 20000, "num_key_value_heads": nil}, 1},
+	{"gpt_neox sequential", "gptneox", "gpt-2", "gpt2", map[string]any{"model_type": "gpt_neox", "layer_norm_eps": 1e-5,
+		"num_hidden_layers": 1, "rotary_pct": 1.0, "use_parallel_residual": false, "num_key_value_heads": nil}, 1},
 	{"llama SentencePiece", "llama", "default", "llama2", map[string]any{"model_type": "llama",
 		"num_hidden_layers": 1}, 0},
 }
@@ -680,7 +684,7 @@ func TestExportRefuses(t *testing.T) {
 	another.Architecture = ""
 	_, err = Export(context.Background(), filepath.Join(t.TempDir(), "x.gguf"), dir, &another, fields, bf16)
 	wantOneLine(t, err, "model_type", "llama, mistral, qwen2, qwen3, qwen3_moe, qwen3_5,",
-		"cohere2 and glm4_moe", "use")
+		"gpt_neox and glm4_moe", "use")
 	there := filepath.Join(t.TempDir(), "there.gguf")
 	if err := os.WriteFile(there, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)

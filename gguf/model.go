@@ -345,7 +345,8 @@ var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "Mixtral
 	"olmo3": "Olmo3ForCausalLM", "exaone4": "Exaone4ForCausalLM", "granite": "GraniteForCausalLM",
 	"mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM",
 	"qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
-	"qwen3_next": "Qwen3NextForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM"}
+	"qwen3_next": "Qwen3NextForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
+	"gpt_neox": "GPTNeoXForCausalLM"}
 
 // generationConfig is generation_config.json.
 func (t *tokens) generationConfig() ([]byte, error) {

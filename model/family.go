@@ -104,7 +104,7 @@ var families = []Family{
 	{ModelType: "cohere", Read: readCohere, Names: cohere, LayerNorm: "layer_norm_eps", Architecture: "command-r"},
 	{ModelType: "cohere2", Read: readCohere2, Names: cohere, LayerNorm: "layer_norm_eps", Architecture: "cohere2"},
 	{ModelType: "gpt_neox", Read: readGPTNeoX, Names: gptNeoX, LayerNorm: "layer_norm_eps", PlainMLP: "hidden_act",
-		Carried: gptNeoXBuffers},
+		Carried: gptNeoXBuffers, Architecture: "gptneox"},
 	{ModelType: "gpt2", Read: readGPT2, Names: gpt2, Base: gpt2Base, Keys: gpt2Keys, Defaults: gpt2Defaults,
 		LayerNorm: "layer_norm_epsilon", PlainMLP: "activation_function", Carried: gpt2Buffers},
 	{ModelType: "glm4_moe", Read: readGLM4MoE, Names: glmMoE, Architecture: "glm4moe", Constants: glmCorrection,

@@ -23,6 +23,8 @@ GEMMA3 = {**GEMMA, "model_type": "gemma3_text", "num_hidden_layers": 7, "rope_th
 DELTA = {"rms_norm_eps": 1e-6, "num_hidden_layers": 4, "head_dim": 64, "partial_rotary_factor": 0.25,
         "attention_bias": False, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 64,
         "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4}
+NEOX = {"model_type": "gpt_neox", "layer_norm_eps": 1e-5, "rms_norm_eps": None, "rope_theta": None,
+        "num_key_value_heads": None, "rotary_emb_base": 10000, "hidden_act": "gelu", "tie_word_embeddings": False}
 MINISTRAL = {**YARN, "rope_theta": 1e6, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
         "llama_4_scaling_beta": 0.1}
 FAMILIES = {
@@ -127,6 +129,8 @@ FAMILIES = {
             "tie_word_embeddings": True}),
     "cohere2": ("gpt2", {"model_type": "cohere2", "logit_scale": 2.0, "layer_norm_eps": 1e-5, "rms_norm_eps": None,
             "sliding_window": 16, "num_hidden_layers": 5, "rotary_pct": 1.0, "tie_word_embeddings": True}),
+    "gpt_neox": ("gpt2", {**NEOX, "rotary_pct": 0.25}),
+    "gpt_neox, sequential": ("gpt2", {**NEOX, "rotary_pct": 1.0, "use_parallel_residual": False}),
     "olmo2, yarn": ("gpt2", {"model_type": "olmo2", "attention_bias": False, "rope_scaling": YARN}),
 }
 MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe", "qwen3_vl_moe", "qwen3_5_moe", "qwen3_next")
@@ -141,7 +145,8 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "
         "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration", "olmo3": "Olmo3ForCausalLM",
         "exaone4": "Exaone4ForCausalLM", "qwen3_5": "Qwen3_5ForConditionalGeneration",
         "qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
-        "qwen3_next": "Qwen3NextForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM"}
+        "qwen3_next": "Qwen3NextForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
+        "gpt_neox": "GPTNeoXForCausalLM"}
 # Models that see images: what the names of the decoder's tensors begin with, what that of the head begins with, and
 # the model_type of the decoder's configuration.
 NESTED = {"gemma3": ("language_model.model.", "language_model.", "gemma3_text"),
@@ -223,18 +228,34 @@ def has_delta_net(c, layer):
     return c["layer_types"][layer] == "linear_attention" if "layer_types" in c else (layer + 1) % 4 != 0
 
 
-def random_model(where, tokenizers, name, keys):
-    """Writes a model directory with random weights, its tokenizer.json, and a tokenizer_config.json."""
-    where.mkdir(parents=True)
-    # A row for each token: millrace never picks a row without one.
-    rows = Tokenizer.from_file(str(tokenizers / f"{name}.json")).get_vocab_size()
-    c = {**BASE, **keys, "vocab_size": rows, "architectures": [ARCHITECTURES[keys["model_type"]]]}
-    rng = np.random.default_rng(7)
+def gpt_neox(c):
+    """Names and shapes of the tensors of GPT-NeoX."""
+    d, f, v = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
+    shapes = {"gpt_neox.embed_in.weight": (v, d), "embed_out.weight": (v, d),
+            **layer_norm("gpt_neox.final_layer_norm", d)}
+    for layer in range(c["num_hidden_layers"]):
+        p = f"gpt_neox.layers.{layer}."
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            shapes |= layer_norm(p + norm, d)
+        for key, shape in (("attention.query_key_value", (3 * d, d)), ("attention.dense", (d, d)),
+                ("mlp.dense_h_to_4h", (f, d)), ("mlp.dense_4h_to_h", (d, f))):
+            shapes |= {f"{p}{key}.weight": shape, f"{p}{key}.bias": shape[:1]}
+    return shapes
+
+
+def layer_norm(name, d):
+    """Names and shapes of a layer norm."""
+    return {name + ".weight": (d,), name + ".bias": (d,)}
+
+
+def decoder(c):
+    """Names and shapes of the tensors of other families."""
+    kind = c["model_type"]
     d, f, h = c["hidden_size"], c["intermediate_size"], c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
     q, kv, v = h * c["num_attention_heads"], h * c["num_key_value_heads"], c["vocab_size"]
-    qkv_bias = c.get("attention_bias") or keys["model_type"] in ("qwen2", "qwen2_5_vl")
-    out_bias = c.get("attention_bias") and keys["model_type"] not in ("glm4_moe", "glm4", "seed_oss")
-    gate = 2 if keys["model_type"] in DELTAS else 1  # each query has a gate
+    qkv_bias = c.get("attention_bias") or kind in ("qwen2", "qwen2_5_vl")
+    out_bias = c.get("attention_bias") and kind not in ("glm4_moe", "glm4", "seed_oss")
+    gate = 2 if kind in DELTAS else 1  # each query has a gate
     shapes = {"model.embed_tokens.weight": (v, d), "model.norm.weight": (d,)}
     if not c.get("tie_word_embeddings"):
         shapes["lm_head.weight"] = (v, d)
@@ -245,7 +266,7 @@ def random_model(where, tokenizers, name, keys):
             shapes |= {p + key: shape for key, shape in feed_forward(c, layer, d, f).items()}
             shapes |= {p + "input_layernorm.weight": (d,), p + "post_attention_layernorm.weight": (d,)}
             continue
-        fused = keys["model_type"] == "phi3"
+        fused = kind == "phi3"
         for key, shape, bias in (("self_attn.qkv_proj", (q + 2 * kv, d), False), ("self_attn.o_proj", (d, q), False)
                 ) if fused else (
                 ("self_attn.q_proj", (q * gate, d), qkv_bias), ("self_attn.k_proj", (kv, d), qkv_bias),
@@ -254,14 +275,25 @@ def random_model(where, tokenizers, name, keys):
             if bias:
                 shapes[p + key + ".bias"] = shape[:1]
         shapes |= {p + key: shape for key, shape in feed_forward(c, layer, d, f).items()}
-        for norm in NORMS.get(keys["model_type"], ("input_layernorm", "post_attention_layernorm")):
+        for norm in NORMS.get(kind, ("input_layernorm", "post_attention_layernorm")):
             shapes[f"{p}{norm}.weight"] = (d,)
-        if keys["model_type"] in ("olmo2", "olmo3"):
+        if kind in ("olmo2", "olmo3"):
             shapes |= {p + "self_attn.q_norm.weight": (q,), p + "self_attn.k_norm.weight": (kv,)}
-        if keys["model_type"] == "gpt_oss":
+        if kind == "gpt_oss":
             shapes[p + "self_attn.sinks"] = (c["num_attention_heads"],)
-        if keys["model_type"] in QK_NORMED or c.get("use_qk_norm"):
+        if kind in QK_NORMED or c.get("use_qk_norm"):
             shapes[p + "self_attn.q_norm.weight"] = shapes[p + "self_attn.k_norm.weight"] = (h,)
+    return shapes
+
+
+def random_model(where, tokenizers, name, keys):
+    """Writes a model directory with random weights, its tokenizer.json, and a tokenizer_config.json."""
+    where.mkdir(parents=True)
+    # A row for each token: millrace never picks a row without one.
+    rows = Tokenizer.from_file(str(tokenizers / f"{name}.json")).get_vocab_size()
+    c = {**BASE, **keys, "vocab_size": rows, "architectures": [ARCHITECTURES[keys["model_type"]]]}
+    shapes = gpt_neox(c) if keys["model_type"] == "gpt_neox" else decoder(c)
+    rng = np.random.default_rng(7)
     # In these 1 is added to the weights of norms.
     header, body, added = {}, b"", keys["model_type"] in GEMMAS + DELTAS
     c = {k: v for k, v in c.items() if v is not None or k == "sliding_window"}

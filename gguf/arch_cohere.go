@@ -5,11 +5,11 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// What files of models with layer norms say in addition.
+// logitScale is the factor of logits.
 const logitScale = "logit_scale"
 
-// layerNormArchitectures are those of Command R.
-var layerNormArchitectures = []*architecture{
+// cohereArchitectures are those of Command R.
+var cohereArchitectures = []*architecture{
 	{name: "command-r", dense: "cohere", layerNorm: "layer_norm_eps", keys: []string{epsLayer, logitScale},
 		refuse: refuseCommandR, write: writeCommand, read: readCommand, config: configCommand},
 	{name: "cohere2", dense: "cohere2", layerNorm: "layer_norm_eps", fullEvery: 4,
@@ -24,12 +24,9 @@ const commandNorms = 64
 // where the head is the embedding and heads share the hidden size.
 func refuseCommand(m *decoder, r *hf.ConfigReader) {
 	refuseOtherBiases(m, r)
-	switch {
-	case !m.Tied:
+	m.refuseOwnWidth(r)
+	if !m.Tied {
 		r.Fail("tie_word_embeddings", "llama.cpp has no head of its own for %s: use the Hugging Face directory",
-			m.arch.name)
-	case m.HeadDim*m.Heads != m.Hidden:
-		r.Fail("head_dim", "in llama.cpp the heads of %s share the hidden size: use the Hugging Face directory",
 			m.arch.name)
 	}
 }
