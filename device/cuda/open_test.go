@@ -429,7 +429,7 @@ func TestLostContext(t *testing.T) {
 	if err := s.Sync(); err != nil {
 		t.Fatal(err)
 	}
-	d.gpu.Kill(driver.IllegalAddress)
+	d.gpu.Kill(0, driver.IllegalAddress)
 	want := []string{"cuda:0", "CUDA_ERROR_ILLEGAL_ADDRESS, 700", "only a new process can use the GPU again"}
 	s.Zero(device.Whole(b))
 	s.Record(e)

@@ -36,9 +36,11 @@ const (
 	EventDisableTiming = 0x2 // cheaper to record, and EventElapsedTime refuses it
 )
 
-// MemHostRegisterDeviceMap is for MemHostRegister: kernels can reach the memory, at the address of
-// MemHostGetDevicePointer.
-const MemHostRegisterDeviceMap = 0x2
+// Flags of MemHostRegister.
+const (
+	MemHostRegisterPortable  = 0x1 // the memory is pinned for all contexts of the process, not the current one alone
+	MemHostRegisterDeviceMap = 0x2 // kernels can reach the memory, at the address of MemHostGetDevicePointer
+)
 
 // Attribute names a property of a device, for DeviceGetAttribute.
 type Attribute int32

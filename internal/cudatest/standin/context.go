@@ -8,7 +8,7 @@ import (
 )
 
 func (d *Driver) primaryCtxSetFlags(dev driver.Device, flags uint32) driver.Result {
-	if r := d.enterOn("DevicePrimaryCtxSetFlags", dev); r != driver.Success {
+	if _, r := d.enterOn("DevicePrimaryCtxSetFlags", dev); r != driver.Success {
 		return r
 	}
 	if flags != 0 && flags != driver.CtxSchedBlockingSync {
@@ -17,46 +17,49 @@ func (d *Driver) primaryCtxSetFlags(dev driver.Device, flags uint32) driver.Resu
 	return driver.Success
 }
 
-func (d *Driver) primaryCtxRetain(c *driver.Context, dev driver.Device) driver.Result {
-	if r := d.enterOn("DevicePrimaryCtxRetain", dev); r != driver.Success {
+func (d *Driver) primaryCtxRetain(context *driver.Context, dev driver.Device) driver.Result {
+	c, r := d.enterOn("DevicePrimaryCtxRetain", dev)
+	if r != driver.Success {
 		return r
 	}
 	d.making.Lock()
 	defer d.making.Unlock()
-	if d.retained++; d.retained == 1 {
-		d.context.Store(d.handle())
+	if c.retained++; c.retained == 1 {
+		c.context.Store(d.handle())
 	}
-	*c = driver.Context(d.context.Load())
+	*context = driver.Context(c.context.Load())
 	return driver.Success
 }
 
 // primaryCtxRelease destroys the context, and what is left in it, with the last reference. That the context is lost
 // does not matter.
 func (d *Driver) primaryCtxRelease(dev driver.Device) driver.Result {
-	r := d.enterOn("DevicePrimaryCtxRelease", dev)
-	if r == driver.NotInitialized || r == driver.InvalidDevice {
+	c, r := d.enterOn("DevicePrimaryCtxRelease", dev)
+	if c == nil || r == driver.NotInitialized {
 		return r
 	}
 	d.making.Lock()
 	defer d.making.Unlock()
-	if d.retained == 0 {
+	if c.retained == 0 {
 		return d.refuse(driver.InvalidContext, "DevicePrimaryCtxRelease: it was not retained")
 	}
-	if d.retained--; d.retained > 0 {
+	if c.retained--; c.retained > 0 {
 		return r
 	}
-	for _, line := range d.leaks() {
+	for _, line := range d.leaks(c) {
 		d.misused("%s", line)
 	}
 	for h, s := range d.streams.all() {
-		d.end(h, s)
+		if s.card == c {
+			d.end(h, s)
+		}
 	}
-	d.events.clear()
-	d.modules.clear()
-	d.funcs.clear()
-	d.host.clear()
-	d.memory.clear()
-	d.context.Store(0)
+	d.events.removeIf(func(e *event) bool { return e.card == c })
+	d.funcs.removeIf(func(f *function) bool { return f.module.card == c })
+	d.modules.removeIf(func(m *module) bool { return m.card == c })
+	d.host.removeIf(func(r *registration) bool { return r.card == c })
+	d.memory.clear(c)
+	c.context.Store(0)
 	return r
 }
 
@@ -64,7 +67,7 @@ func (d *Driver) ctxSetCurrent(c driver.Context) driver.Result {
 	if r := d.enterDevice("CtxSetCurrent"); r != driver.Success {
 		return r
 	}
-	if c != 0 && uintptr(c) != d.context.Load() {
+	if c != 0 && d.cardOf(uintptr(c)) == nil {
 		return d.refuse(driver.InvalidContext, "CtxSetCurrent: %#x is no context", c)
 	}
 	id := threadID()

@@ -47,10 +47,11 @@ func (p place) bytes(s space, n uint64) (mem []byte, pageable bool, err error) {
 }
 
 func (d *Driver) copyAsync(call string, dst, src place, n uint64, h driver.Stream) driver.Result {
-	if r := d.enter(call); r != driver.Success {
+	c, r := d.enter(call)
+	if r != driver.Success {
 		return r
 	}
-	s, r := d.use(call, h)
+	s, r := c.use(call, h)
 	if r != driver.Success {
 		return r
 	}
@@ -59,7 +60,7 @@ func (d *Driver) copyAsync(call string, dst, src place, n uint64, h driver.Strea
 	}
 	var waits bool
 	for _, side := range []place{dst, src} {
-		_, pageable, err := side.bytes(d.space(), n)
+		_, pageable, err := side.bytes(c.space(), n)
 		if err != nil {
 			return d.refuse(driver.InvalidValue, "%s: %v", call, err)
 		}
@@ -72,7 +73,7 @@ func (d *Driver) copyAsync(call string, dst, src place, n uint64, h driver.Strea
 		d.misused("%s: %d bytes are copied to where they partly are", call, n)
 	}
 	s.run(call, func() (driver.Result, error) {
-		now := d.space()
+		now := c.space()
 		to, toPageable, err := dst.bytes(now, n)
 		if err != nil {
 			return driver.IllegalAddress, err
@@ -95,18 +96,19 @@ func (d *Driver) copyAsync(call string, dst, src place, n uint64, h driver.Strea
 
 func (d *Driver) memsetD8Async(dst driver.DevicePtr, value byte, n uint64, h driver.Stream) driver.Result {
 	const call = "MemsetD8Async"
-	if r := d.enter(call); r != driver.Success {
+	c, r := d.enter(call)
+	if r != driver.Success {
 		return r
 	}
-	s, r := d.use(call, h)
+	s, r := c.use(call, h)
 	if r != driver.Success || n == 0 {
 		return r
 	}
-	if _, err := d.space().At(uint64(dst), int(n)); err != nil {
+	if _, err := c.space().At(uint64(dst), int(n)); err != nil {
 		return d.refuse(driver.InvalidValue, "%s: %v", call, err)
 	}
 	s.run(call, func() (driver.Result, error) {
-		to, err := d.space().At(uint64(dst), int(n))
+		to, err := c.space().At(uint64(dst), int(n))
 		if err != nil {
 			return driver.IllegalAddress, err
 		}

@@ -36,7 +36,7 @@ func (d *Driver) deviceGetCount(n *int32) driver.Result {
 	if r := d.enterDevice("DeviceGetCount"); r != driver.Success {
 		return r
 	}
-	*n = 1
+	*n = int32(len(d.cards))
 	return driver.Success
 }
 
@@ -44,28 +44,29 @@ func (d *Driver) deviceGet(dev *driver.Device, ordinal int32) driver.Result {
 	if r := d.enterDevice("DeviceGet"); r != driver.Success {
 		return r
 	}
-	if ordinal != 0 {
+	if ordinal < 0 || int(ordinal) >= len(d.cards) {
 		return driver.InvalidDevice
 	}
-	*dev = 0
+	*dev = driver.Device(ordinal)
 	return driver.Success
 }
 
 func (d *Driver) deviceGetName(name *byte, length int32, dev driver.Device) driver.Result {
-	if r := d.enterOn("DeviceGetName", dev); r != driver.Success {
+	c, r := d.enterOn("DeviceGetName", dev)
+	if r != driver.Success {
 		return r
 	}
 	if length < 1 {
 		return d.refuse(driver.InvalidValue, "DeviceGetName: a name of %d bytes", length)
 	}
 	out := unsafe.Slice(name, length)
-	n := copy(out[:length-1], fmt.Sprintf("Stand-in sm_%d%d", d.options.Capability[0], d.options.Capability[1]))
+	n := copy(out[:length-1], fmt.Sprintf("Stand-in sm_%d%d", c.capability()[0], c.capability()[1]))
 	out[n] = 0
 	return driver.Success
 }
 
 func (d *Driver) deviceTotalMem(bytes *uint64, dev driver.Device) driver.Result {
-	if r := d.enterOn("DeviceTotalMem", dev); r != driver.Success {
+	if _, r := d.enterOn("DeviceTotalMem", dev); r != driver.Success {
 		return r
 	}
 	*bytes = d.options.MemoryBytes
@@ -73,7 +74,8 @@ func (d *Driver) deviceTotalMem(bytes *uint64, dev driver.Device) driver.Result 
 }
 
 func (d *Driver) deviceGetAttribute(value *int32, a driver.Attribute, dev driver.Device) driver.Result {
-	if r := d.enterOn("DeviceGetAttribute", dev); r != driver.Success {
+	c, r := d.enterOn("DeviceGetAttribute", dev)
+	if r != driver.Success {
 		return r
 	}
 	switch a {
@@ -86,9 +88,9 @@ func (d *Driver) deviceGetAttribute(value *int32, a driver.Attribute, dev driver
 			*value = 1
 		}
 	case driver.ComputeCapabilityMajor:
-		*value = d.options.Capability[0]
+		*value = c.capability()[0]
 	case driver.ComputeCapabilityMinor:
-		*value = d.options.Capability[1]
+		*value = c.capability()[1]
 	default:
 		return d.refuse(driver.InvalidValue, "DeviceGetAttribute: the stand-in does not know attribute %d", a)
 	}
@@ -96,12 +98,10 @@ func (d *Driver) deviceGetAttribute(value *int32, a driver.Attribute, dev driver
 }
 
 // enterOn begins a call that names a device.
-func (d *Driver) enterOn(call string, dev driver.Device) driver.Result {
-	if r := d.enterDevice(call); r != driver.Success {
-		return r
+func (d *Driver) enterOn(call string, dev driver.Device) (*card, driver.Result) {
+	r := d.enterDevice(call)
+	if dev < 0 || int(dev) >= len(d.cards) {
+		return nil, first(r, driver.InvalidDevice)
 	}
-	if dev != 0 {
-		return driver.InvalidDevice
-	}
-	return driver.Success
+	return d.cards[dev], r
 }

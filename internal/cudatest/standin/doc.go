@@ -1,9 +1,9 @@
 // Package standin is a CUDA driver in Go: it fills [driver.API] with functions that do on the CPU what a GPU's driver
 // would do. It lets tests of the CUDA device run on machines without a GPU.
 //
-// A [Driver] has one device with one primary context. The CUDA device drives [Driver.API], and [Driver.Check] lists at
-// the end the device's mistakes. Kernels are the PTX that the program carries, run by package ptx; tests of their own
-// may bring kernels in Go ([Options.Load]).
+// A [Driver] has one card or several, each with one primary context. The CUDA device drives [Driver.API], and
+// [Driver.Check] lists at the end the device's mistakes. Kernels are the PTX that the program carries, run by package
+// ptx; tests of their own may bring kernels in Go ([Options.Load]).
 //
 // It is as strict as CUDA's rules, and stricter than most drivers:
 //
@@ -19,7 +19,13 @@
 //   - A context is current for an OS thread, and every call that needs one checks it, and that it was made so by the
 //     same goroutine: a goroutine that is not locked to its thread must not rely on the context that another goroutine
 //     has left there. (On Linux, where threads have names.)
-//   - A failure of queued work is sticky: every later call returns it, and the rest of the queues is skipped.
+//   - What a context made is used while that context is current: streams, events, modules, memory, and a call that
+//     unregisters. As CUDA has it, any context may wait for an event and have a stream of its own wait for it, and may
+//     use host memory that was registered as portable; no host memory is registered twice, whichever contexts ask.
+//   - No card reaches the memory of another.
+//   - A failure of queued work is sticky: every later call in the context returns it, and the rest of its queues is
+//     skipped. Contexts of other cards continue, where CUDA's text speaks of the process: so tests can tell which card
+//     failed.
 //   - A call that releases something does so even if it returns an error, so that Check names the callers that tried; a
 //     call that waits has waited.
 //

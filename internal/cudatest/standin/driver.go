@@ -7,27 +7,25 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 )
 
-// Driver plays a CUDA driver and its GPU.
+// Driver plays a CUDA driver and its GPUs.
 type Driver struct {
 	options Options
 
 	calls       atomic.Int64
 	initialized atomic.Bool
-	lost        atomic.Int32 // the sticky result; 0 while the context is sound
+	cards       []*card // by number
 
 	// making guards what makes and destroys things. Everything else reads the tables without it.
-	making   sync.Mutex
-	handles  uintptr // the last one given
-	retained int     // of the primary context
-	context  atomic.Uintptr
-	threads  table[int, *thread] // by OS thread
-	memory   memory
-	host     table[uintptr, *registration] // by first byte
-	streams  table[driver.Stream, *stream]
-	events   table[driver.Event, *event]
-	modules  table[driver.Module, *module]
-	funcs    table[driver.Function, *function]
-	ended    []*stream // destroyed, and perhaps still at work
+	making  sync.Mutex
+	handles uintptr             // the last one given
+	threads table[int, *thread] // by OS thread
+	memory  memory
+	host    table[uintptr, *registration] // by first byte
+	streams table[driver.Stream, *stream]
+	events  table[driver.Event, *event]
+	modules table[driver.Module, *module]
+	funcs   table[driver.Function, *function]
+	ended   []*stream // destroyed, and perhaps still at work
 
 	problems problems
 }
@@ -35,6 +33,9 @@ type Driver struct {
 // New makes a driver that is not initialized yet.
 func New(o Options) *Driver {
 	d := &Driver{options: o.withDefaults()}
+	for number := range d.options.Cards {
+		d.cards = append(d.cards, &card{driver: d, number: number})
+	}
 	d.memory.next = firstAddress
 	return d
 }
@@ -81,23 +82,25 @@ func (d *Driver) API() *driver.API {
 	}
 }
 
-// Kill makes the context fail for good, as an error of the hardware would: every later call returns r.
-func (d *Driver) Kill(r driver.Result) { d.lost.CompareAndSwap(0, int32(r)) }
+// Kill makes the context of a card fail for good, as an error of the hardware would: every later call there returns r.
+func (d *Driver) Kill(number int, r driver.Result) { d.cards[number].kill(r) }
 
-// enter begins a call that needs a context.
-func (d *Driver) enter(call string) driver.Result {
+// enter begins a call that needs a context: that of the card that is returned, nil without one.
+func (d *Driver) enter(call string) (*card, driver.Result) {
 	if r := d.enterDevice(call); r != driver.Success {
-		return r
+		return d.cardOf(d.current()), r
 	}
-	switch current := d.current(); {
-	case current == 0:
+	current := d.current()
+	if current == 0 {
 		d.misused("%s: this goroutine has made no context current on its thread", call)
-		return driver.InvalidContext
-	case current != d.context.Load():
-		d.misused("%s: the context of this thread is destroyed", call)
-		return driver.ContextIsDestroyed
+		return nil, driver.InvalidContext
 	}
-	return driver.Result(d.lost.Load())
+	c := d.cardOf(current)
+	if c == nil {
+		d.misused("%s: the context of this thread is destroyed", call)
+		return nil, driver.ContextIsDestroyed
+	}
+	return c, c.result()
 }
 
 // enterDevice begins a call that needs no context.
@@ -114,12 +117,9 @@ func (d *Driver) enterDevice(call string) driver.Result {
 
 // enterRelease begins a call that releases something or waits. It is to do so if proceed is true, even if the result
 // is not Success.
-func (d *Driver) enterRelease(call string) (r driver.Result, proceed bool) {
-	switch r = d.enter(call); r {
-	case driver.NotInitialized, driver.InvalidContext, driver.ContextIsDestroyed:
-		return r, false
-	}
-	return r, true
+func (d *Driver) enterRelease(call string) (c *card, r driver.Result, proceed bool) {
+	c, r = d.enter(call)
+	return c, r, c != nil
 }
 
 // first is the first result that is not Success.

@@ -9,6 +9,7 @@ import (
 
 // event points at its latest record.
 type event struct {
+	card   *card
 	latest atomic.Pointer[record]
 	timing bool
 	site   string
@@ -24,7 +25,7 @@ type record struct {
 func (s *stream) record() *record {
 	r := &record{reached: make(chan struct{})}
 	s.queue.put(func() {
-		r.at = s.driver.options.Now()
+		r.at = s.card.driver.options.Now()
 		close(r.reached)
 	})
 	return r
@@ -49,7 +50,8 @@ func (d *Driver) useEvent(call string, h driver.Event) (*event, driver.Result) {
 }
 
 func (d *Driver) eventCreate(h *driver.Event, flags uint32) driver.Result {
-	if r := d.enter("EventCreate"); r != driver.Success {
+	c, r := d.enter("EventCreate")
+	if r != driver.Success {
 		return r
 	}
 	if flags&^(driver.EventBlockingSync|driver.EventDisableTiming) != 0 {
@@ -58,18 +60,22 @@ func (d *Driver) eventCreate(h *driver.Event, flags uint32) driver.Result {
 	d.making.Lock()
 	defer d.making.Unlock()
 	*h = driver.Event(d.handle())
-	d.events.set(*h, &event{timing: flags&driver.EventDisableTiming == 0, site: callSite()})
+	d.events.set(*h, &event{card: c, timing: flags&driver.EventDisableTiming == 0, site: callSite()})
 	return driver.Success
 }
 
 func (d *Driver) eventDestroy(h driver.Event) driver.Result {
-	r, proceed := d.enterRelease("EventDestroy")
+	c, r, proceed := d.enterRelease("EventDestroy")
 	if !proceed {
 		return r
 	}
 	d.making.Lock()
 	defer d.making.Unlock()
-	if _, found := d.useEvent("EventDestroy", h); found != driver.Success {
+	e, found := d.useEvent("EventDestroy", h)
+	if found == driver.Success {
+		found = c.owns("EventDestroy", "event", e.card, e.site)
+	}
+	if found != driver.Success {
 		return first(r, found)
 	}
 	d.events.remove(h)
@@ -77,15 +83,19 @@ func (d *Driver) eventDestroy(h driver.Event) driver.Result {
 }
 
 func (d *Driver) eventRecord(h driver.Event, on driver.Stream) driver.Result {
-	if r := d.enter("EventRecord"); r != driver.Success {
+	c, r := d.enter("EventRecord")
+	if r != driver.Success {
 		return r
 	}
 	e, r := d.useEvent("EventRecord", h)
 	if r != driver.Success {
 		return r
 	}
-	s, r := d.use("EventRecord", on)
+	s, r := c.use("EventRecord", on)
 	if r != driver.Success {
+		return r
+	}
+	if r := c.owns("EventRecord", "event", e.card, e.site); r != driver.Success {
 		return r
 	}
 	e.latest.Store(s.record())
@@ -93,7 +103,7 @@ func (d *Driver) eventRecord(h driver.Event, on driver.Stream) driver.Result {
 }
 
 func (d *Driver) eventSynchronize(h driver.Event) driver.Result {
-	r, proceed := d.enterRelease("EventSynchronize")
+	_, r, proceed := d.enterRelease("EventSynchronize") // the event may be another card's
 	if !proceed {
 		return r
 	}
@@ -104,17 +114,21 @@ func (d *Driver) eventSynchronize(h driver.Event) driver.Result {
 	if there := e.latest.Load(); there != nil {
 		<-there.reached
 	}
-	return first(r, driver.Result(d.lost.Load()))
+	return first(r, e.card.result())
 }
 
 func (d *Driver) eventElapsedTime(ms *float32, start, end driver.Event) driver.Result {
-	if r := d.enter("EventElapsedTime"); r != driver.Success {
+	c, r := d.enter("EventElapsedTime")
+	if r != driver.Success {
 		return r
 	}
 	var at [2]*record
 	for i, h := range []driver.Event{start, end} {
 		e, r := d.useEvent("EventElapsedTime", h)
 		if r != driver.Success {
+			return r
+		}
+		if r := c.owns("EventElapsedTime", "event", e.card, e.site); r != driver.Success {
 			return r
 		}
 		if !e.timing {
@@ -128,5 +142,5 @@ func (d *Driver) eventElapsedTime(ms *float32, start, end driver.Event) driver.R
 		return driver.NotReady
 	}
 	*ms = float32(at[1].at.Sub(at[0].at).Seconds() * 1e3)
-	return driver.Result(d.lost.Load())
+	return c.result()
 }

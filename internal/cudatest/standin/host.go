@@ -6,12 +6,16 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 )
 
-// registration is host memory that is pinned.
+// registration is host memory that is pinned: for all cards, or for the one whose context was current alone.
 type registration struct {
-	base  uintptr
-	bytes []byte
-	site  string
+	card     *card
+	portable bool
+	base     uintptr
+	bytes    []byte
+	site     string
 }
+
+func (r *registration) isFor(c *card) bool { return r.portable || r.card == c }
 
 // findHost is the registration that has all of n bytes, nil if none.
 func findHost(all map[uintptr]*registration, address uintptr, n uint64) *registration {
@@ -24,10 +28,11 @@ func findHost(all map[uintptr]*registration, address uintptr, n uint64) *registr
 }
 
 func (d *Driver) memHostRegister(p unsafe.Pointer, bytes uint64, flags uint32) driver.Result {
-	if r := d.enter("MemHostRegister"); r != driver.Success {
+	c, r := d.enter("MemHostRegister")
+	if r != driver.Success {
 		return r
 	}
-	if p == nil || bytes == 0 || flags&^driver.MemHostRegisterDeviceMap != 0 {
+	if p == nil || bytes == 0 || flags&^(driver.MemHostRegisterPortable|driver.MemHostRegisterDeviceMap) != 0 {
 		return d.refuse(driver.InvalidValue, "MemHostRegister: %d bytes at %p with flags %#x", bytes, p, flags)
 	}
 	d.making.Lock()
@@ -39,31 +44,37 @@ func (d *Driver) memHostRegister(p unsafe.Pointer, bytes uint64, flags uint32) d
 				bytes, p, r.site)
 		}
 	}
-	d.host.set(base, &registration{base, unsafe.Slice((*byte)(p), bytes), callSite()})
+	portable := flags&driver.MemHostRegisterPortable != 0
+	d.host.set(base, &registration{c, portable, base, unsafe.Slice((*byte)(p), bytes), callSite()})
 	return driver.Success
 }
 
 func (d *Driver) memHostUnregister(p unsafe.Pointer) driver.Result {
-	r, proceed := d.enterRelease("MemHostUnregister")
+	c, r, proceed := d.enterRelease("MemHostUnregister")
 	if !proceed {
 		return r
 	}
 	d.making.Lock()
 	defer d.making.Unlock()
-	if _, ok := d.host.get(uintptr(p)); !ok {
+	known, ok := d.host.get(uintptr(p))
+	if !ok {
 		return first(r, d.refuse(driver.HostMemoryNotRegistered, "MemHostUnregister: nothing is registered at %p", p))
+	}
+	if owned := c.owns("MemHostUnregister", "registration", known.card, known.site); owned != driver.Success {
+		return first(r, owned)
 	}
 	d.host.remove(uintptr(p))
 	return r
 }
 
 func (d *Driver) memHostGetDevicePointer(p *driver.DevicePtr, host unsafe.Pointer, flags uint32) driver.Result {
-	if r := d.enter("MemHostGetDevicePointer"); r != driver.Success {
+	c, r := d.enter("MemHostGetDevicePointer")
+	if r != driver.Success {
 		return r
 	}
-	if flags != 0 || findHost(d.host.all(), uintptr(host), 1) == nil {
-		return d.refuse(driver.InvalidValue, "MemHostGetDevicePointer: %p is not registered, or flags %#x are not 0", host,
-			flags)
+	if known := findHost(d.host.all(), uintptr(host), 1); flags != 0 || known == nil || !known.isFor(c) {
+		return d.refuse(driver.InvalidValue, "MemHostGetDevicePointer: %p is not registered, or for another card "+
+			"alone, or flags %#x are not 0", host, flags)
 	}
 	*p = driver.DevicePtr(uintptr(host))
 	return driver.Success

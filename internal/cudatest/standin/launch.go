@@ -20,14 +20,15 @@ const (
 func (d *Driver) launchKernel(h driver.Function, gx, gy, gz, bx, by, bz, sharedBytes uint32, on driver.Stream,
 	params, extra *unsafe.Pointer) driver.Result {
 	const call = "LaunchKernel"
-	if r := d.enter(call); r != driver.Success {
-		return r
-	}
-	f, r := d.useFunction(call, h)
+	c, r := d.enter(call)
 	if r != driver.Success {
 		return r
 	}
-	s, r := d.use(call, on)
+	f, r := c.useFunction(call, h)
+	if r != driver.Success {
+		return r
+	}
+	s, r := c.use(call, on)
 	if r != driver.Success {
 		return r
 	}
@@ -44,7 +45,7 @@ func (d *Driver) launchKernel(h driver.Function, gx, gy, gz, bx, by, bz, sharedB
 	}
 	unordered(func() { f.module.pending.Add(1) })
 	s.run(call, func() (driver.Result, error) {
-		err := f.kernel.Run(d.space(), grid, block, sharedBytes, values)
+		err := f.kernel.Run(c.space(), grid, block, sharedBytes, values)
 		return launchResult(err), err
 	})
 	s.queue.put(func() { unordered(func() { f.module.pending.Add(-1) }) }) // even if the launch is skipped

@@ -19,15 +19,15 @@ const (
 	guardBytes = 64 << 10
 )
 
-// memory is the device's. Readers take the list as it is; changes need Driver.making.
+// memory is that of all cards, in one space of addresses. Readers take the list as it is; changes need Driver.making.
 type memory struct {
 	list  atomic.Pointer[[]*allocation] // by address
 	next  uint64
-	used  uint64
 	freed []*allocation // without their bytes: to say what a stale address was
 }
 
 type allocation struct {
+	card    *card
 	address uint64
 	size    uint64
 	bytes   []byte
@@ -65,25 +65,29 @@ func find(list []*allocation, address uint64) *allocation {
 	return list[i]
 }
 
-func (m *memory) clear() {
-	m.list.Store(nil)
-	m.used = 0
+// clear forgets all of a card's.
+func (m *memory) clear(c *card) {
+	list := slices.DeleteFunc(slices.Clone(m.all()), func(a *allocation) bool { return a.card == c })
+	m.list.Store(&list)
+	c.used = 0
 }
 
 func roundUp(n uint64) uint64 { return (n + alignBytes - 1) &^ (alignBytes - 1) }
 
 func (d *Driver) memGetInfo(free, total *uint64) driver.Result {
-	if r := d.enter("MemGetInfo"); r != driver.Success {
+	c, r := d.enter("MemGetInfo")
+	if r != driver.Success {
 		return r
 	}
 	d.making.Lock()
 	defer d.making.Unlock()
-	*free, *total = d.options.MemoryBytes-d.memory.used, d.options.MemoryBytes
+	*free, *total = d.options.MemoryBytes-c.used, d.options.MemoryBytes
 	return driver.Success
 }
 
 func (d *Driver) memAlloc(p *driver.DevicePtr, bytes uint64) driver.Result {
-	if r := d.enter("MemAlloc"); r != driver.Success {
+	c, r := d.enter("MemAlloc")
+	if r != driver.Success {
 		return r
 	}
 	if bytes == 0 {
@@ -91,13 +95,13 @@ func (d *Driver) memAlloc(p *driver.DevicePtr, bytes uint64) driver.Result {
 	}
 	d.making.Lock()
 	defer d.making.Unlock()
-	if free := d.options.MemoryBytes - d.memory.used; bytes > free || roundUp(bytes) > free {
+	if free := d.options.MemoryBytes - c.used; bytes > free || roundUp(bytes) > free {
 		d.log("MemAlloc: %d bytes, and %d are free", bytes, free)
 		return driver.OutOfMemory
 	}
-	a := &allocation{address: d.memory.next | alignBytes, size: bytes, bytes: garbage(bytes), site: callSite()}
+	a := &allocation{card: c, address: d.memory.next | alignBytes, size: bytes, bytes: garbage(bytes), site: callSite()}
 	d.memory.next = (a.address + bytes + guardBytes) &^ (2*alignBytes - 1)
-	d.memory.used += roundUp(bytes)
+	c.used += roundUp(bytes)
 	list := append(slices.Clone(d.memory.all()), a) // addresses only grow
 	d.memory.list.Store(&list)
 	*p = driver.DevicePtr(a.address)
@@ -118,7 +122,7 @@ func garbage(bytes uint64) []byte {
 }
 
 func (d *Driver) memFree(p driver.DevicePtr) driver.Result {
-	r, proceed := d.enterRelease("MemFree")
+	c, r, proceed := d.enterRelease("MemFree")
 	if !proceed {
 		return r
 	}
@@ -128,49 +132,57 @@ func (d *Driver) memFree(p driver.DevicePtr) driver.Result {
 	if a == nil || a.address != uint64(p) {
 		return first(r, d.refuse(driver.InvalidValue, "MemFree: %s", d.where(uint64(p), 1)))
 	}
+	if owned := c.owns("MemFree", "memory", a.card, a.site); owned != driver.Success {
+		return first(r, owned)
+	}
 	list := slices.DeleteFunc(slices.Clone(d.memory.all()), func(other *allocation) bool { return other == a })
 	d.memory.list.Store(&list)
-	d.memory.used -= roundUp(a.size)
+	c.used -= roundUp(a.size)
 	d.memory.freed = append(d.memory.freed, &allocation{address: a.address, size: a.size, site: a.site,
 		freedAt: callSite()})
 	return r
 }
 
-// space is the memory that kernels and copies can reach, as of one moment: device memory, and host memory that is
-// registered.
+// space is the memory that kernels and copies of a card can reach, as of one moment: its own, and host memory that is
+// registered for it.
 type space struct {
-	driver *Driver
+	card   *card
 	device []*allocation
 	host   map[uintptr]*registration
 }
 
-func (d *Driver) space() space { return space{d, d.memory.all(), d.host.all()} }
+func (c *card) space() space { return space{c, c.driver.memory.all(), c.driver.host.all()} }
 
 // At returns the n bytes at an address of unified memory. The error says which memory is near the address instead.
 func (s space) At(address uint64, n int) ([]byte, error) {
 	if address < firstAddress {
-		if r := findHost(s.host, uintptr(address), uint64(n)); r != nil {
+		if r := findHost(s.host, uintptr(address), uint64(n)); r != nil && r.isFor(s.card) {
 			at := uintptr(address) - r.base
 			return r.bytes[at : at+uintptr(n) : at+uintptr(n)], nil
 		}
-	} else if a := find(s.device, address); a != nil {
+	} else if a := find(s.device, address); a != nil && a.card == s.card {
 		if at := address - a.address; uint64(n) <= a.size-at {
 			return a.bytes[at : at+uint64(n) : at+uint64(n)], nil
 		}
 	}
-	return nil, &addressError{s.driver, address, uint64(n)}
+	return nil, &addressError{s.card, address, uint64(n)}
 }
 
 // addressError is lazy: kernels also ask for addresses to find out whether they are valid.
 type addressError struct {
-	driver     *Driver
+	card       *card
 	address, n uint64
 }
 
 func (e *addressError) Error() string {
-	e.driver.making.Lock()
-	defer e.driver.making.Unlock()
-	return e.driver.where(e.address, e.n)
+	d := e.card.driver
+	d.making.Lock()
+	defer d.making.Unlock()
+	if a := find(d.memory.all(), e.address); a != nil && a.card != e.card {
+		return fmt.Sprintf("%d bytes at %#x are memory of card %d (allocated at %s), which card %d does not reach", e.n,
+			e.address, a.card.number, a.site, e.card.number)
+	}
+	return d.where(e.address, e.n)
 }
 
 func (e *addressError) Unwrap() error { return errAddress }
@@ -182,7 +194,7 @@ func (d *Driver) where(address, n uint64) string {
 		return bytes
 	}
 	if address < firstAddress {
-		return bytes + " are host memory that is not registered"
+		return bytes + " are host memory that is not registered, or for another card alone"
 	}
 	if a := find(d.memory.freed, address); a != nil {
 		return fmt.Sprintf("%s are in %d bytes that were freed at %s (allocated at %s)", bytes, a.size, a.freedAt, a.site)

@@ -41,6 +41,7 @@ func (k *Kernel) paramBytes() int {
 }
 
 type module struct {
+	card    *card
 	image   *Image
 	pending atomic.Int64 // launches that are queued or running
 	site    string
@@ -56,7 +57,8 @@ type function struct {
 }
 
 func (d *Driver) moduleLoadData(h *driver.Module, image *byte) driver.Result {
-	if r := d.enter("ModuleLoadData"); r != driver.Success {
+	c, r := d.enter("ModuleLoadData")
+	if r != driver.Success {
 		return r
 	}
 	if image == nil {
@@ -82,14 +84,14 @@ func (d *Driver) moduleLoadData(h *driver.Module, image *byte) driver.Result {
 		d.log("ModuleLoadData: PTX %s, and this driver reads up to %s", read.Version, newest)
 		return driver.UnsupportedPTXVersion
 	}
-	if !runsOn(read.Target, d.options.Capability) {
-		d.log("ModuleLoadData: PTX for %s on sm_%d%d", read.Target, d.options.Capability[0], d.options.Capability[1])
+	if is := c.capability(); !runsOn(read.Target, is) {
+		d.log("ModuleLoadData: PTX for %s on sm_%d%d", read.Target, is[0], is[1])
 		return driver.InvalidPTX
 	}
 	d.making.Lock()
 	defer d.making.Unlock()
 	*h = driver.Module(d.handle())
-	d.modules.set(*h, &module{image: read, site: callSite()})
+	d.modules.set(*h, &module{card: c, image: read, site: callSite()})
 	return driver.Success
 }
 
@@ -123,7 +125,7 @@ func untilNUL(p *byte) []byte {
 }
 
 func (d *Driver) moduleUnload(h driver.Module) driver.Result {
-	r, proceed := d.enterRelease("ModuleUnload")
+	c, r, proceed := d.enterRelease("ModuleUnload")
 	if !proceed {
 		return r
 	}
@@ -132,6 +134,9 @@ func (d *Driver) moduleUnload(h driver.Module) driver.Result {
 	m, ok := d.modules.get(h)
 	if !ok {
 		return first(r, d.refuse(driver.InvalidHandle, "ModuleUnload: %#x is no module, or it was unloaded", h))
+	}
+	if owned := c.owns("ModuleUnload", "module", m.card, m.site); owned != driver.Success {
+		return first(r, owned)
 	}
 	var pending int64
 	unordered(func() { pending = m.pending.Load() })
@@ -148,7 +153,8 @@ func (d *Driver) moduleUnload(h driver.Module) driver.Result {
 }
 
 func (d *Driver) moduleGetFunction(h *driver.Function, m driver.Module, name *byte) driver.Result {
-	if r := d.enter("ModuleGetFunction"); r != driver.Success {
+	c, r := d.enter("ModuleGetFunction")
+	if r != driver.Success {
 		return r
 	}
 	d.making.Lock()
@@ -156,6 +162,9 @@ func (d *Driver) moduleGetFunction(h *driver.Function, m driver.Module, name *by
 	mod, ok := d.modules.get(m)
 	if !ok {
 		return d.refuse(driver.InvalidHandle, "ModuleGetFunction: %#x is no module, or it was unloaded", m)
+	}
+	if r := c.owns("ModuleGetFunction", "module", mod.card, mod.site); r != driver.Success {
+		return r
 	}
 	want := string(untilNUL(name))
 	for f, fn := range d.funcs.all() {
@@ -174,18 +183,19 @@ func (d *Driver) moduleGetFunction(h *driver.Function, m driver.Module, name *by
 	return driver.Success
 }
 
-func (d *Driver) useFunction(call string, h driver.Function) (*function, driver.Result) {
-	if f, ok := d.funcs.get(h); ok {
-		return f, driver.Success
+func (c *card) useFunction(call string, h driver.Function) (*function, driver.Result) {
+	if f, ok := c.driver.funcs.get(h); ok {
+		return f, c.owns(call, "module", f.module.card, f.module.site)
 	}
-	return nil, d.refuse(driver.InvalidHandle, "%s: %#x is no function, or its module was unloaded", call, h)
+	return nil, c.driver.refuse(driver.InvalidHandle, "%s: %#x is no function, or its module was unloaded", call, h)
 }
 
 func (d *Driver) funcSetAttribute(h driver.Function, a driver.FunctionAttribute, value int32) driver.Result {
-	if r := d.enter("FuncSetAttribute"); r != driver.Success {
+	c, r := d.enter("FuncSetAttribute")
+	if r != driver.Success {
 		return r
 	}
-	f, r := d.useFunction("FuncSetAttribute", h)
+	f, r := c.useFunction("FuncSetAttribute", h)
 	if r != driver.Success {
 		return r
 	}

@@ -7,10 +7,16 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 )
 
-// Options says which GPU to play. The zero value is a card of compute capability 8.0 with 1 GiB and a driver of CUDA
+// Options says which GPUs to play. The zero value is one card of compute capability 8.0 with 1 GiB and a driver of CUDA
 // 12.4.
 type Options struct {
-	// MemoryBytes bounds what MemAlloc gives in all.
+	// Cards counts the cards, which are alike. 0: one.
+	Cards int
+
+	// Odd has the compute capabilities of cards that are of another kind, by number.
+	Odd map[int][2]int32
+
+	// MemoryBytes bounds what MemAlloc gives of each card in all.
 	MemoryBytes uint64
 
 	// Capability is the compute capability, major and minor. PTX for another target is refused as a driver would.
@@ -51,6 +57,9 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
+	if o.Cards == 0 {
+		o.Cards = 1
+	}
 	if o.MemoryBytes == 0 {
 		o.MemoryBytes = 1 << 30
 	}

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-
-	"github.com/millrace/millrace/device/cuda/driver"
 )
 
 // problems collect what Check reports. They have a lock of their own: they come from streams, too.
@@ -51,12 +49,6 @@ func (d *Driver) log(format string, args ...any) {
 	}
 }
 
-// lose makes the context fail with r from now on.
-func (d *Driver) lose(r driver.Result, format string, args ...any) {
-	d.misused(format, args...)
-	d.Kill(r)
-}
-
 // Check waits for destroyed streams to end and returns what went wrong, one line each: calls that break a rule, work
 // that failed, and what is still alive: contexts, memory, registrations, streams, events, modules. No other goroutine
 // may be using the driver.
@@ -70,9 +62,13 @@ func (d *Driver) Check() error {
 	}
 	d.making.Lock()
 	defer d.making.Unlock()
-	leaks := d.leaks()
-	if d.retained > 0 {
-		leaks = append(leaks, fmt.Sprintf("leak: the primary context is retained %d times", d.retained))
+	var leaks []string
+	for _, c := range d.cards {
+		leaks = append(leaks, d.leaks(c)...)
+		if c.retained > 0 {
+			leaks = append(leaks, fmt.Sprintf("leak: the primary context of card %d is retained %d times", c.number,
+				c.retained))
+		}
 	}
 	p := &d.problems
 	p.mu.Lock()
@@ -97,24 +93,31 @@ func (d *Driver) Check() error {
 	return errors.New(strings.TrimSuffix(text.String(), "\n"))
 }
 
-// leaks says what is alive, oldest first. The caller holds making.
-func (d *Driver) leaks() (lines []string) {
-	leak := func(format string, args ...any) { lines = append(lines, fmt.Sprintf("leak: "+format, args...)) }
+// leaks says what is alive in the context of a card, oldest first. The caller holds making.
+func (d *Driver) leaks(c *card) (lines []string) {
+	leak := func(of *card, format string, args ...any) {
+		if of == c {
+			lines = append(lines, fmt.Sprintf("leak: "+format, args...))
+		}
+	}
 	for _, a := range d.memory.all() {
-		leak("%d bytes of device memory, allocated at %s", len(a.bytes), a.site)
+		leak(a.card, "%d bytes of device memory, allocated at %s", len(a.bytes), a.site)
 	}
 	for _, base := range slices.Sorted(maps.Keys(d.host.all())) {
 		r := d.host.all()[base]
-		leak("%d bytes of host memory are registered, at %s", len(r.bytes), r.site)
+		leak(r.card, "%d bytes of host memory are registered, at %s", len(r.bytes), r.site)
 	}
 	for _, h := range slices.Sorted(maps.Keys(d.streams.all())) {
-		leak("a stream, created at %s", d.streams.all()[h].site)
+		s := d.streams.all()[h]
+		leak(s.card, "a stream, created at %s", s.site)
 	}
 	for _, h := range slices.Sorted(maps.Keys(d.events.all())) {
-		leak("an event, created at %s", d.events.all()[h].site)
+		e := d.events.all()[h]
+		leak(e.card, "an event, created at %s", e.site)
 	}
 	for _, h := range slices.Sorted(maps.Keys(d.modules.all())) {
-		leak("a module, loaded at %s", d.modules.all()[h].site)
+		m := d.modules.all()[h]
+		leak(m.card, "a module, loaded at %s", m.site)
 	}
 	return lines
 }

@@ -10,7 +10,7 @@ import (
 
 // stream is a queue and the goroutine that works on it.
 type stream struct {
-	driver *Driver
+	card   *card
 	queue  *queue
 	random *rand.Rand // the goroutine's
 	done   chan struct{}
@@ -18,7 +18,8 @@ type stream struct {
 }
 
 func (d *Driver) streamCreate(h *driver.Stream, flags uint32, priority int32) driver.Result {
-	if r := d.enter("StreamCreateWithPriority"); r != driver.Success {
+	c, r := d.enter("StreamCreateWithPriority")
+	if r != driver.Success {
 		return r
 	}
 	if flags != driver.StreamNonBlocking {
@@ -27,7 +28,7 @@ func (d *Driver) streamCreate(h *driver.Stream, flags uint32, priority int32) dr
 	d.making.Lock()
 	defer d.making.Unlock()
 	*h = driver.Stream(d.handle())
-	s := &stream{driver: d, queue: newQueue(), done: make(chan struct{}), site: callSite()}
+	s := &stream{card: c, queue: newQueue(), done: make(chan struct{}), site: callSite()}
 	s.random = rand.New(rand.NewPCG(d.options.Seed, uint64(*h)))
 	d.streams.set(*h, s)
 	fault.Go(s.work)
@@ -43,7 +44,7 @@ func (s *stream) work() {
 }
 
 func (s *stream) pause() {
-	if most := s.driver.options.MaxDelay; most > 0 && s.random.IntN(2) == 0 {
+	if most := s.card.driver.options.MaxDelay; most > 0 && s.random.IntN(2) == 0 {
 		time.Sleep(time.Duration(s.random.Int64N(int64(most))))
 	}
 }
@@ -51,19 +52,20 @@ func (s *stream) pause() {
 // run queues work that is skipped once the context is lost, and that loses it by what it returns.
 func (s *stream) run(call string, work func() (driver.Result, error)) {
 	s.queue.put(func() {
-		if s.driver.lost.Load() != 0 {
+		if s.card.result() != driver.Success {
 			return
 		}
 		if r, err := work(); r != driver.Success {
-			s.driver.lose(r, "%s, as it ran: %v", call, err)
+			s.card.lose(r, "%s, as it ran: %v", call, err)
 		}
 	})
 }
 
-// use finds a stream for a call.
-func (d *Driver) use(call string, h driver.Stream) (*stream, driver.Result) {
+// use finds a stream of the card whose context is current. CUDA takes copies on streams of other contexts, too.
+func (c *card) use(call string, h driver.Stream) (*stream, driver.Result) {
+	d := c.driver
 	if s, ok := d.streams.get(h); ok {
-		return s, driver.Success
+		return s, c.owns(call, "stream", s.card, s.site)
 	}
 	if h == 0 {
 		return nil, d.refuse(driver.InvalidHandle, "%s: the default stream", call)
@@ -72,13 +74,13 @@ func (d *Driver) use(call string, h driver.Stream) (*stream, driver.Result) {
 }
 
 func (d *Driver) streamDestroy(h driver.Stream) driver.Result {
-	r, proceed := d.enterRelease("StreamDestroy")
+	c, r, proceed := d.enterRelease("StreamDestroy")
 	if !proceed {
 		return r
 	}
 	d.making.Lock()
 	defer d.making.Unlock()
-	s, found := d.use("StreamDestroy", h)
+	s, found := c.use("StreamDestroy", h)
 	if found != driver.Success {
 		return first(r, found)
 	}
@@ -94,28 +96,29 @@ func (d *Driver) end(h driver.Stream, s *stream) {
 }
 
 func (d *Driver) streamSynchronize(h driver.Stream) driver.Result {
-	r, proceed := d.enterRelease("StreamSynchronize")
+	c, r, proceed := d.enterRelease("StreamSynchronize")
 	if !proceed {
 		return r
 	}
-	s, found := d.use("StreamSynchronize", h)
+	s, found := c.use("StreamSynchronize", h)
 	if found != driver.Success {
 		return first(r, found)
 	}
 	here := s.record()
 	<-here.reached
-	return first(r, driver.Result(d.lost.Load()))
+	return first(r, c.result())
 }
 
 func (d *Driver) streamWaitEvent(h driver.Stream, e driver.Event, flags uint32) driver.Result {
-	if r := d.enter("StreamWaitEvent"); r != driver.Success {
-		return r
-	}
-	s, r := d.use("StreamWaitEvent", h)
+	c, r := d.enter("StreamWaitEvent")
 	if r != driver.Success {
 		return r
 	}
-	ev, r := d.useEvent("StreamWaitEvent", e)
+	s, r := c.use("StreamWaitEvent", h)
+	if r != driver.Success {
+		return r
+	}
+	ev, r := d.useEvent("StreamWaitEvent", e) // which may be another card's
 	if r != driver.Success {
 		return r
 	}

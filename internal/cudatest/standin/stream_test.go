@@ -235,7 +235,7 @@ func TestLeaks(t *testing.T) {
 	r.ok(r.StreamCreateWithPriority(&s, driver.StreamNonBlocking, 0))
 	r.event()
 	err := r.standin.Check()
-	want := []string{"leak: the primary context is retained 1 times",
+	want := []string{"leak: the primary context of card 0 is retained 1 times",
 		"leak: 10 bytes of device memory, allocated at rig_test.go:",
 		"leak: 5 bytes of host memory are registered, at stream_test.go:", "leak: a stream, created at stream_test.go:",
 		"leak: an event, created at ", "leak: a module, loaded at "}
@@ -298,8 +298,8 @@ func TestKill(t *testing.T) {
 	r.hold(s, release)
 	r.ok(r.launch0(r.work(func(ptx.Memory) error { ran = true; return nil }), s))
 	r.ok(r.EventRecord(e, s))
-	r.standin.Kill(driver.ECCUncorrectable)
-	r.standin.Kill(driver.LaunchFailed) // the first counts
+	r.standin.Kill(0, driver.ECCUncorrectable)
+	r.standin.Kill(0, driver.LaunchFailed) // the first counts
 	close(release)
 	r.want(driver.ECCUncorrectable, r.EventSynchronize(e))
 	r.want(driver.ECCUncorrectable, r.StreamSynchronize(s))

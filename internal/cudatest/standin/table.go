@@ -37,4 +37,8 @@ func (t *table[K, V]) remove(key K) {
 	t.entries.Store(&m)
 }
 
-func (t *table[K, V]) clear() { t.entries.Store(nil) }
+func (t *table[K, V]) removeIf(gone func(V) bool) {
+	m := maps.Clone(t.all())
+	maps.DeleteFunc(m, func(_ K, v V) bool { return gone(v) })
+	t.entries.Store(&m)
+}
