@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/millrace/millrace/device"
@@ -49,11 +48,7 @@ type Device struct {
 	warning    string // device.Info.Warning
 
 	lost atomic.Pointer[error] // what ended the context
-	open atomic.Int64          // buffers and streams that are not closed
-
-	mu     sync.Mutex
-	pinned map[*hostmem.Region]*pinning
-	pins   chan struct{} // one for each registration under way
+	open atomic.Int64          // buffers and streams that are not closed, and regions that it has pinned
 
 	workspace workspace
 
@@ -78,9 +73,8 @@ const screenReserveBytes = 1 << 30
 
 // Open opens a GPU. The error is one line: what is missing, and what to do.
 func Open(o Options) (d *Device, err error) {
-	d = &Device{id: fmt.Sprintf("cuda:%d", o.Ordinal), api: o.API, accounts: o.Accounts, pinned: map[*hostmem.Region]*pinning{},
-		pins: make(chan struct{}, pinsAtOnce), pinBytes: maxPinBytes, pieceBytes: maxPieceBytes,
-		roundChunks: partialChunks}
+	d = &Device{id: fmt.Sprintf("cuda:%d", o.Ordinal), api: o.API, accounts: o.Accounts, pinBytes: maxPinBytes,
+		pieceBytes: maxPieceBytes, roundChunks: partialChunks}
 	defer func() {
 		if err != nil {
 			// The first error says why; what could not be given back after it says nothing more.
@@ -210,10 +204,11 @@ func (d *Device) PrepareAttention(positions, heads, headDim int, t tensor.DType)
 	return nil
 }
 
-// Close implements device.Device. It fails when buffers or streams are open.
+// Close implements device.Device. It fails when buffers or streams are open, or another device has a buffer of a region
+// that this one has pinned.
 func (d *Device) Close() error {
 	if n := d.open.Load(); n != 0 {
-		return fmt.Errorf("device %s: close: %d buffers and streams are still open", d.id, n)
+		return fmt.Errorf("device %s: close: %d buffers, streams and pinned regions are still open", d.id, n)
 	}
 	err := d.opened.close()
 	if d.lost.Load() != nil {

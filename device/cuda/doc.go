@@ -6,9 +6,9 @@
 // tests without a GPU.
 //
 // A [Device] is the primary context of one GPU. Memory for operands comes from [Device.Alloc]; host memory is pinned
-// where hostmem mapped it ([Device.Register]) and only copied: operations on it are refused. A [Stream] is a CUDA
-// stream; each operation checks its operands (device.Operands), picks a kernel and launches it. Shapes, types and
-// alignment alone decide which kernel runs, so results repeat to the bit.
+// where hostmem mapped it ([Device.Register]), once for all GPUs, and only copied: operations on it are refused. A
+// [Stream] is a CUDA stream; each operation checks its operands (device.Operands), picks a kernel and launches it.
+// Shapes, types and alignment alone decide which kernel runs, so results repeat to the bit.
 //
 // Invariants:
 //
@@ -20,5 +20,7 @@
 //     context, and with it everything: each later call says so, in one line.
 //   - The device's own memory (a workspace for products, tables, scratch for sums) is reserved when the device or a
 //     stream is opened. Operations allocate nothing.
+//   - Of two devices, a stream may wait for an event of the other, and both may copy from and to the same pinned
+//     memory. All else belongs to one.
 //   - Streams share the workspace: a product waits, on the GPU, for the product of another stream that used it before.
 package cuda

@@ -351,50 +351,31 @@ func TestPinError(t *testing.T) {
 // The remedy for memory that cannot be pinned depends on why.
 func TestPinningRefused(t *testing.T) {
 	var result atomic.Int32
-	gpu := standin.New(standin.Options{Load: loadOnce, Fail: func(call string, _ int) driver.Result {
+	d := open(t, standin.Options{Fail: func(call string, _ int) driver.Result {
 		if call == "MemHostRegister" {
 			return driver.Result(result.Load())
 		}
 		return driver.Success
-	}})
-	var devices [2]*rig
-	for i := range devices {
-		d, err := cuda.Open(options(gpu, ownProducts, 0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		devices[i] = &rig{d, gpu}
-	}
+	}}, ownProducts)
+	defer mustClose(t, d)
 	r, err := hostmem.New().Reserve("state", 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer mustClose(t, r)
 	for why, remedy := range map[driver.Result]string{
-		driver.OutOfMemory:     "; lower memory.host",
-		driver.NotPermitted:    "800); let the process lock memory (ulimit -l unlimited",
-		driver.OperatingSystem: "304); let the process lock memory (ulimit -l unlimited",
-		driver.NotSupported:    "801); this system cannot pin host memory for the GPU: set device to cpu",
-		driver.InvalidValue:    "CUDA_ERROR_INVALID_VALUE, 1)",
+		driver.OutOfMemory:                 "; lower memory.host",
+		driver.NotPermitted:                "800); let the process lock memory (ulimit -l unlimited",
+		driver.OperatingSystem:             "304); let the process lock memory (ulimit -l unlimited",
+		driver.NotSupported:                "801); this system cannot pin host memory for the GPU: set device to cpu",
+		driver.InvalidValue:                "CUDA_ERROR_INVALID_VALUE, 1)",
+		driver.HostMemoryAlreadyRegistered: "712) by other code of this process: have that give it back first",
 	} {
 		result.Store(int32(why))
-		_, err := devices[0].Register(r)
+		_, err := d.Register(r)
 		oneLine(t, err, "device cuda:0: pin 1.0 MiB of host memory for state: cuMemHostRegister: ", remedy)
 		if why != driver.OutOfMemory && strings.Contains(err.Error(), "memory.host") {
 			t.Errorf("%v: less memory does not help", err)
-		}
-	}
-	result.Store(int32(driver.Success))
-	b, err := devices[0].Register(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = devices[1].Register(r)
-	oneLine(t, err, "already pinned", "712); another device of this process holds it: close that one first")
-	mustClose(t, b)
-	for _, d := range devices {
-		if err := d.Device.Close(); err != nil {
-			t.Error(err)
 		}
 	}
 }

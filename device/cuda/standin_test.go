@@ -63,6 +63,31 @@ func tryOpen(o standin.Options, p products) (*rig, error) {
 	return &rig{d, gpu}, nil
 }
 
+// openCards makes a device on each card of a stand-in, until the end of the test, which checks the driver.
+func openCards(t testing.TB, o standin.Options, p products) (all []*rig) {
+	t.Helper()
+	o.Load = loadOnce
+	gpu := standin.New(o)
+	for ordinal := range o.Cards {
+		d, err := cuda.Open(options(gpu, p, ordinal))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, &rig{d, gpu})
+	}
+	t.Cleanup(func() {
+		for _, r := range all {
+			if err := r.Device.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := all[0].gpu.Check(); err != nil {
+			t.Error(err)
+		}
+	})
+	return all
+}
+
 func options(gpu *standin.Driver, p products, ordinal int) cuda.Options {
 	api := gpu.API()
 	return cuda.Options{API: api, Ordinal: ordinal, OwnProducts: p == ownProducts,

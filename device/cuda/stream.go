@@ -78,7 +78,7 @@ func (s *Stream) put(hostAllowed bool, f func() error) {
 		switch {
 		case !ok || b.device != s.device || b.closed:
 			panic("cuda device: " + s.operands.Op + ": " + o.Name + " is closed or belongs to another device")
-		case b.region != nil && !hostAllowed:
+		case b.pin != nil && !hostAllowed:
 			panic("cuda device: " + s.operands.Op + ": " + o.Name + " is host memory, which is only copied and cleared")
 		}
 	}

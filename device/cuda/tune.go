@@ -87,16 +87,16 @@ func (d *Device) scatterNormals(s *Stream, to device.Mem) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, seed.Close()) }()
-	pinned, err := d.Register(seed)
+	host, err := d.Register(seed)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, pinned.Close()) }()
+	defer func() { err = errors.Join(err, host.Close()) }()
 	rng, numbers := rand.New(rand.NewPCG(1, 2)), hostmem.U16(seed.Bytes())
 	for i := range numbers {
 		numbers[i] = tensor.BF16FromF32(float32(math.Max(-4, math.Min(4, rng.NormFloat64()))))
 	}
-	s.Copy(to.Slice(0, seed.Len()), device.Whole(pinned))
+	s.Copy(to.Slice(0, seed.Len()), device.Whole(host))
 	for done := seed.Len(); done < to.Len; done *= 2 {
 		n := min(done, to.Len-done)
 		s.Copy(to.Slice(done, n), to.Slice(0, n))
