@@ -467,6 +467,15 @@ func TestBadArchitectures(t *testing.T) {
 			[]string{"too large"}},
 		"a norm without a bias": {smallNeoX, func(d *document) { delete(d.tensors, "blk.0.ffn_norm.bias") },
 			[]string{`"blk.0.ffn_norm.bias"`, "missing"}},
+		"nothing wrong with a gpt2": {smallGPT2, func(*document) {}, nil},
+		"no positions": {smallGPT2, func(d *document) { delete(d.tensors, "position_embd.weight") },
+			[]string{`"position_embd.weight"`, "missing"}},
+		"more positions than rows": {smallGPT2, func(d *document) { d.meta["gpt2.context_length"] = 129 },
+			[]string{`"position_embd.weight"`, "[128 8]", "[129 8]"}},
+		"positions without end": {smallGPT2, func(d *document) { d.meta["gpt2.context_length"] = 1<<31 - 1 },
+			[]string{"n_positions"}},
+		"heads that do not divide": {smallGPT2, func(d *document) { d.meta["gpt2.attention.head_count"] = 3 },
+			[]string{"3 heads"}},
 		"nothing wrong with a gptneox": {smallNeoX, func(*document) {}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -483,6 +492,8 @@ func TestBadArchitectures(t *testing.T) {
 
 func smallNeoX() *document { return smallGPT("gptneox") }
 
+func smallGPT2() *document { return smallGPT("gpt2") }
+
 // smallGPT is a small model with layer norms that have biases, and a feed-forward without a gate.
 func smallGPT(arch string) *document {
 	d := small(arch)
@@ -497,8 +508,12 @@ func smallGPT(arch string) *document {
 		"blk.0.ffn_norm.bias": f32Tensor(8), "blk.0.attn_qkv.weight": f32Tensor(24, 8),
 		"blk.0.attn_qkv.bias": f32Tensor(24), "blk.0.attn_output.bias": f32Tensor(8),
 		"blk.0.ffn_up.bias": f32Tensor(12), "blk.0.ffn_down.bias": f32Tensor(8)})
-	if arch == "gptneox" {
+	switch arch {
+	case "gptneox":
 		d.meta[arch+".use_parallel_residual"], d.meta[arch+".rope.dimension_count"] = true, 2
+	case "gpt2":
+		delete(d.meta, "gpt2.rope.freq_base")
+		d.tensors["position_embd.weight"] = f32Tensor(128, 8)
 	}
 	return d
 }
@@ -552,6 +567,7 @@ func TestImportUnstacked(t *testing.T) {
 const (
 	gemmaKeysOfTest = `"head_dim": 4, "query_pre_attn_scalar": 4, "attention_bias": false`
 	neoxKeysOfTest  = `"model_type": "gpt_neox", "rotary_pct": 0.5, "num_key_value_heads": null`
+	gpt2KeysOfTest  = `"model_type": "gpt2", "num_key_value_heads": null`
 )
 
 // TestDenseRefuses: what llama.cpp computes otherwise, or does not load, of dense families.
@@ -619,9 +635,11 @@ func TestDenseRefuses(t *testing.T) {
 		`"model_type": "cohere2", "num_hidden_layers": 64`:     nil,
 		`"model_type": "cohere2", "sliding_window": null`:      {"sliding_window", "cohere2", "use"},
 		neoxKeysOfTest: nil,
-		neoxKeysOfTest + `, "tie_word_embeddings": true`: {"tie_word_embeddings", "gptneox", "use"},
-		neoxKeysOfTest + `, "attention_bias": false`:     {"attention_bias", "gptneox", "use"},
-		neoxKeysOfTest + `, "head_dim": 8`:               {"head_dim", "gptneox", "use"},
+		neoxKeysOfTest + `, "tie_word_embeddings": true`:             {"tie_word_embeddings", "gptneox", "use"},
+		neoxKeysOfTest + `, "attention_bias": false`:                 {"attention_bias", "gptneox", "use"},
+		neoxKeysOfTest + `, "head_dim": 8`:                           {"head_dim", "gptneox", "use"},
+		gpt2KeysOfTest:                                               nil,
+		gpt2KeysOfTest + `, "scale_attn_by_inverse_layer_idx": true`: {"inverse_layer", "false", "use"},
 		`"model_type": "ministral3", "rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1,
 			"original_max_position_embeddings": 64}`: {"rope_parameters", "with yarn only", "use"},
 	} {

@@ -116,7 +116,9 @@ func (m *decoder) metadata() []metaEntry {
 	}
 	size("attention.head_count", m.Heads)
 	size("attention.head_count_kv", m.KVHeads)
-	add("rope.freq_base", float32(m.Rope.Theta))
+	if m.Rope != (nn.RopeFrequencies{}) {
+		add("rope.freq_base", float32(m.Rope.Theta))
+	}
 	add(m.arch.eps(), m.Head.Norm.Eps)
 	if m.HeadDim*m.Heads != m.Hidden || decoderKeys(m.config).Has("head_dim") {
 		size("attention.key_length", m.HeadDim)

@@ -148,6 +148,11 @@ var exportFamilies = []exportFamily{
 		"num_hidden_layers": 2, "rotary_emb_base": 20000, "num_key_value_heads": nil}, 1},
 	{"gpt_neox sequential", "gptneox", "gpt-2", "gpt2", map[string]any{"model_type": "gpt_neox", "layer_norm_eps": 1e-5,
 		"num_hidden_layers": 1, "rotary_pct": 1.0, "use_parallel_residual": false, "num_key_value_heads": nil}, 1},
+	{"gpt2", "gpt2", "gpt-2", "gpt2", map[string]any{"model_type": "gpt2", "rms_norm_eps": nil,
+		"num_hidden_layers": 2, "num_key_value_heads": nil, "rope_theta": nil}, 0},
+	{"gpt2 head", "gpt2", "gpt-2", "gpt2", map[string]any{"model_type": "gpt2", "rms_norm_eps": nil,
+		"num_hidden_layers": 1, "num_key_value_heads": nil, "rope_theta": nil, "layer_norm_epsilon": 2e-5,
+		"hidden_size": 96, "tie_word_embeddings": false}, 0},
 	{"llama SentencePiece", "llama", "default", "llama2", map[string]any{"model_type": "llama",
 		"num_hidden_layers": 1}, 0},
 }
@@ -430,7 +435,7 @@ func TestExport(t *testing.T) {
 					}
 					isExact := strings.HasSuffix(name, "norm.weight") || strings.HasSuffix(name, "bias") ||
 						strings.HasSuffix(name, "router.weight") || strings.HasSuffix(name, "sinks") ||
-						strings.HasSuffix(name, "conv.weight") ||
+						strings.HasSuffix(name, "conv.weight") || strings.HasSuffix(name, "positions.weight") ||
 						strings.HasPrefix(name, "norm") || strings.HasPrefix(name, "constants")
 					limit := lost[typ]
 					if strings.HasSuffix(name, nn.DeltaALog) { // a file has their exponentials
@@ -684,7 +689,7 @@ func TestExportRefuses(t *testing.T) {
 	another.Architecture = ""
 	_, err = Export(context.Background(), filepath.Join(t.TempDir(), "x.gguf"), dir, &another, fields, bf16)
 	wantOneLine(t, err, "model_type", "llama, mistral, qwen2, qwen3, qwen3_moe, qwen3_5,",
-		"gpt_neox and glm4_moe", "use")
+		"gpt_neox, gpt2 and glm4_moe", "use")
 	there := filepath.Join(t.TempDir(), "there.gguf")
 	if err := os.WriteFile(there, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)

@@ -346,7 +346,7 @@ var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "Mixtral
 	"mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM",
 	"qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
 	"qwen3_next": "Qwen3NextForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
-	"gpt_neox": "GPTNeoXForCausalLM"}
+	"gpt_neox": "GPTNeoXForCausalLM", "gpt2": "GPT2LMHeadModel"}
 
 // generationConfig is generation_config.json.
 func (t *tokens) generationConfig() ([]byte, error) {

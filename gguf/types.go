@@ -12,7 +12,7 @@ import (
 // Type names a form in which a model is written as GGUF.
 type Type string
 
-// The forms. In all of them norms, biases, routers and short convolutions are F32.
+// The forms. In all of them norms, biases, learned positions, routers and short convolutions are F32.
 const (
 	F32  Type = "f32"
 	BF16 Type = "bf16"
@@ -43,7 +43,7 @@ func (m *decoder) typeOf(t Type, of model.Tensor) ggmlType {
 		role = name
 	}
 	if len(of.Shape) < 2 || role == "router.weight" || role == "delta.conv.weight" ||
-		role == "shared_gate.weight" || strings.HasSuffix(role, ".bias") {
+		role == "shared_gate.weight" || role == "positions.weight" || strings.HasSuffix(role, ".bias") {
 		return ggmlF32
 	}
 	typ := map[Type]ggmlType{F32: ggmlF32, BF16: ggmlBF16, F16: ggmlF16, Q8: ggmlQ8_0, Q4: ggmlQ4_K,

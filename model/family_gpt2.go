@@ -9,18 +9,18 @@ import (
 
 // gpt2 has the names of GPT-2. Its matrices are [columns, rows], and the queries, keys and values are one of them.
 var gpt2 = Names{
-	{Role: "embed_tokens.*", HF: "transformer.wte.*"},
-	{Role: "positions.*", HF: "transformer.wpe.*"},
-	{Role: "mixer_norm.*", HF: "transformer.h.{layer}.ln_1.*"},
-	{Role: "q.*", HF: "transformer.h.{layer}.attn.c_attn.*", CutHF: Transposed},
-	{Role: "k.*", HF: "transformer.h.{layer}.attn.c_attn.*", CutHF: Transposed},
-	{Role: "v.*", HF: "transformer.h.{layer}.attn.c_attn.*", CutHF: Transposed},
-	{Role: "o.*", HF: "transformer.h.{layer}.attn.c_proj.*", CutHF: Transposed},
-	{Role: "feed_norm.*", HF: "transformer.h.{layer}.ln_2.*"},
-	{Role: "up.*", HF: "transformer.h.{layer}.mlp.c_fc.*", CutHF: Transposed},
-	{Role: "down.*", HF: "transformer.h.{layer}.mlp.c_proj.*", CutHF: Transposed},
-	{Role: "norm.*", HF: "transformer.ln_f.*"},
-	{Role: "lm_head.*", HF: "lm_head.*"},
+	{Role: "embed_tokens.*", HF: "transformer.wte.*", GGUF: "token_embd.*"},
+	{Role: "positions.*", HF: "transformer.wpe.*", GGUF: "position_embd.*"},
+	{Role: "mixer_norm.*", HF: "transformer.h.{layer}.ln_1.*", GGUF: "blk.{layer}.attn_norm.*"},
+	{Role: "q.*", HF: "transformer.h.{layer}.attn.c_attn.*", CutHF: Transposed, GGUF: "blk.{layer}.attn_qkv.*"},
+	{Role: "k.*", HF: "transformer.h.{layer}.attn.c_attn.*", CutHF: Transposed, GGUF: "blk.{layer}.attn_qkv.*"},
+	{Role: "v.*", HF: "transformer.h.{layer}.attn.c_attn.*", CutHF: Transposed, GGUF: "blk.{layer}.attn_qkv.*"},
+	{Role: "o.*", HF: "transformer.h.{layer}.attn.c_proj.*", CutHF: Transposed, GGUF: "blk.{layer}.attn_output.*"},
+	{Role: "feed_norm.*", HF: "transformer.h.{layer}.ln_2.*", GGUF: "blk.{layer}.ffn_norm.*"},
+	{Role: "up.*", HF: "transformer.h.{layer}.mlp.c_fc.*", CutHF: Transposed, GGUF: "blk.{layer}.ffn_up.*"},
+	{Role: "down.*", HF: "transformer.h.{layer}.mlp.c_proj.*", CutHF: Transposed, GGUF: "blk.{layer}.ffn_down.*"},
+	{Role: "norm.*", HF: "transformer.ln_f.*", GGUF: "output_norm.*"},
+	{Role: "lm_head.*", HF: "lm_head.*", GGUF: "output.*"},
 }
 
 // gpt2Base begins the names of tensors, and is not in the files of GPT-2 as published.

@@ -25,6 +25,8 @@ DELTA = {"rms_norm_eps": 1e-6, "num_hidden_layers": 4, "head_dim": 64, "partial_
         "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4}
 NEOX = {"model_type": "gpt_neox", "layer_norm_eps": 1e-5, "rms_norm_eps": None, "rope_theta": None,
         "num_key_value_heads": None, "rotary_emb_base": 10000, "hidden_act": "gelu", "tie_word_embeddings": False}
+GPT2 = {"model_type": "gpt2", "layer_norm_epsilon": 1e-5, "rms_norm_eps": None, "rope_theta": None, "hidden_act": None,
+        "num_key_value_heads": None, "activation_function": "gelu_new", "n_ctx": 2048, "intermediate_size": 1024}
 MINISTRAL = {**YARN, "rope_theta": 1e6, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
         "llama_4_scaling_beta": 0.1}
 FAMILIES = {
@@ -131,6 +133,8 @@ FAMILIES = {
             "sliding_window": 16, "num_hidden_layers": 5, "rotary_pct": 1.0, "tie_word_embeddings": True}),
     "gpt_neox": ("gpt2", {**NEOX, "rotary_pct": 0.25}),
     "gpt_neox, sequential": ("gpt2", {**NEOX, "rotary_pct": 1.0, "use_parallel_residual": False}),
+    "gpt2": ("gpt2", {**GPT2, "tie_word_embeddings": True}),
+    "gpt2, head": ("smollm2", {**GPT2, "tie_word_embeddings": False, "intermediate_size": 512}),
     "olmo2, yarn": ("gpt2", {"model_type": "olmo2", "attention_bias": False, "rope_scaling": YARN}),
 }
 MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe", "qwen3_vl_moe", "qwen3_5_moe", "qwen3_next")
@@ -146,7 +150,10 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "
         "exaone4": "Exaone4ForCausalLM", "qwen3_5": "Qwen3_5ForConditionalGeneration",
         "qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
         "qwen3_next": "Qwen3NextForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
-        "gpt_neox": "GPTNeoXForCausalLM"}
+        "gpt_neox": "GPTNeoXForCausalLM", "gpt2": "GPT2LMHeadModel"}
+# Names of GPT-2's own for keys of config.json.
+GPT2_KEYS = {"hidden_size": "n_embd", "intermediate_size": "n_inner", "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head", "max_position_embeddings": "n_positions"}
 # Models that see images: what the names of the decoder's tensors begin with, what that of the head begins with, and
 # the model_type of the decoder's configuration.
 NESTED = {"gemma3": ("language_model.model.", "language_model.", "gemma3_text"),
@@ -243,6 +250,22 @@ def gpt_neox(c):
     return shapes
 
 
+def gpt2(c):
+    """Names and shapes of the tensors of GPT-2, whose matrices are transposed."""
+    d, f, v = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
+    shapes = {"transformer.wte.weight": (v, d), "transformer.wpe.weight": (c["max_position_embeddings"], d),
+            **layer_norm("transformer.ln_f", d)}
+    if not c["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (v, d)
+    for layer in range(c["num_hidden_layers"]):
+        p = f"transformer.h.{layer}."
+        shapes |= layer_norm(p + "ln_1", d) | layer_norm(p + "ln_2", d)
+        for key, shape in (("attn.c_attn", (d, 3 * d)), ("attn.c_proj", (d, d)), ("mlp.c_fc", (d, f)),
+                ("mlp.c_proj", (f, d))):
+            shapes |= {f"{p}{key}.weight": shape, f"{p}{key}.bias": shape[1:]}
+    return shapes
+
+
 def layer_norm(name, d):
     """Names and shapes of a layer norm."""
     return {name + ".weight": (d,), name + ".bias": (d,)}
@@ -292,11 +315,12 @@ def random_model(where, tokenizers, name, keys):
     # A row for each token: millrace never picks a row without one.
     rows = Tokenizer.from_file(str(tokenizers / f"{name}.json")).get_vocab_size()
     c = {**BASE, **keys, "vocab_size": rows, "architectures": [ARCHITECTURES[keys["model_type"]]]}
-    shapes = gpt_neox(c) if keys["model_type"] == "gpt_neox" else decoder(c)
+    shapes = {"gpt_neox": gpt_neox, "gpt2": gpt2}.get(keys["model_type"], decoder)(c)
     rng = np.random.default_rng(7)
     # In these 1 is added to the weights of norms.
     header, body, added = {}, b"", keys["model_type"] in GEMMAS + DELTAS
-    c = {k: v for k, v in c.items() if v is not None or k == "sliding_window"}
+    own = GPT2_KEYS if keys["model_type"] == "gpt2" else {}
+    c = {own.get(k, k): v for k, v in c.items() if v is not None or k == "sliding_window"}
     if keys["model_type"] in NESTED:
         prefix, head, kind = NESTED[keys["model_type"]]
         shapes = {prefix + key.removeprefix("model.") if key.startswith("model.") else head + key: shape
@@ -306,7 +330,8 @@ def random_model(where, tokenizers, name, keys):
         c = {"model_type": keys["model_type"], "architectures": inner.pop("architectures"), "text_config": inner,
                 "tie_word_embeddings": inner.get("tie_word_embeddings", False), "vision_config": {}}
     for key, shape in shapes.items():
-        mean = key.endswith("norm.weight") and (not added or "linear_attn" in key)
+        is_norm = key.endswith(("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight"))
+        mean = is_norm and (not added or "linear_attn" in key)
         x = rng.normal(float(mean), 0.1, shape)
         data = x.astype("<f4").tobytes()
         header[key] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
