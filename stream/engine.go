@@ -27,6 +27,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"sync/atomic"
 
@@ -53,9 +54,10 @@ type Config struct {
 
 	// Serial runs the operations one after the other: the reference that overlapped execution is compared with.
 	Serial bool
-	// Products are the matrix products of a step, with offsets in the device's arena, for a [device.ProductTuner]. They
-	// are timed before the arena holds anything.
-	Products []device.Product
+	// Products are the matrix products of a step by rank, with offsets in the arena of the rank's device, for a
+	// [device.ProductTuner]. They are timed before the arena holds anything. What one device has chosen, those after it
+	// take over, so that all compute the same bits.
+	Products [][]device.Product
 	// AddressOnly reserves host buffers without memory, for rehearsals.
 	AddressOnly bool
 }
@@ -183,7 +185,7 @@ func (e *Engine) open() error {
 			return err
 		}
 		e.closers = append(e.closers, buf.Close)
-		if err := e.tune(d, device.Whole(buf)); err != nil {
+		if err := e.tune(number, device.Whole(buf)); err != nil {
 			return err
 		}
 		buffers := e.Plan.Place(device.Whole(buf), number)
@@ -258,7 +260,12 @@ func (e *Engine) open() error {
 	for i := range e.workers {
 		runs := make(chan *execution)
 		e.workers[i].runs = runs
+		// Of several devices with a context each, a lane keeps its own on a thread.
+		keeps := len(e.ranks) > 1 && !e.workers[i].device.Info().Unified
 		e.done.Go(func() {
+			if keeps {
+				runtime.LockOSThread() // the thread ends with the lane
+			}
 			for r := range runs {
 				r.walk(i)
 				r.group.Done()
@@ -268,13 +275,20 @@ func (e *Engine) open() error {
 	return nil
 }
 
-// tune has the device choose its algorithms for the products, in the arena.
-func (e *Engine) tune(d device.Device, arena device.Mem) error {
-	tuner, ok := d.(device.ProductTuner)
+// tune has a rank's device choose its algorithms for the products, in its arena, after those of the ranks before it.
+func (e *Engine) tune(rank int, arena device.Mem) error {
+	tuner, ok := e.Devices[rank].(device.ProductTuner)
 	if !ok || len(e.Products) == 0 {
 		return nil
 	}
-	products := slices.Clone(e.Products)
+	for _, d := range e.Devices[:rank] {
+		if before, ok := d.(device.ProductTuner); ok {
+			if err := tuner.UseAlgorithms(before.Algorithms()); err != nil {
+				return err
+			}
+		}
+	}
+	products := slices.Clone(e.Products[rank])
 	for i := range products {
 		p := &products[i]
 		for _, m := range []*device.Mat{&p.C, &p.A, &p.B, &p.Onto} {

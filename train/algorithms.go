@@ -40,17 +40,19 @@ func byShape(lines []string) map[string]string {
 	return all
 }
 
-// recallAlgorithms has the device make the choices of the runs before on this machine, and before those the choices of
+// recallAlgorithms has the devices make the choices of the runs before on this machine, and before those the choices of
 // the run that this one continues.
 func (s *Session) recallAlgorithms() {
 	use := func(where string, from *chosen) []string {
 		if from == nil || from.ComputedOn != s.plan.ComputedOn {
 			return nil
 		}
-		if err := s.tuner.UseAlgorithms(from.Algorithms); err != nil {
-			s.env.note("the algorithms of matrix products in %s are not used, and the last bits may differ from earlier runs: %v",
-				where, err)
-			return nil
+		for _, tuner := range s.tuners {
+			if err := tuner.UseAlgorithms(from.Algorithms); err != nil {
+				s.env.note("the algorithms of matrix products in %s are not used, and the last bits may differ from "+
+					"earlier runs: %v", where, err)
+				return nil
+			}
 		}
 		return from.Algorithms
 	}
@@ -62,15 +64,15 @@ func (s *Session) recallAlgorithms() {
 	s.kept, s.continued = use(algorithmsFile, kept), use("the checkpoint", s.recalled)
 }
 
-// rememberAlgorithms keeps the device's choices for later runs, and says which choices of earlier ones were not
+// rememberAlgorithms keeps the devices' choices for later runs, and says which choices of earlier ones were not
 // possible. The file's choice of a shape stays, unless the device has no such algorithm: a run that continues another
 // machine's choices changes none of this one's. Choices of a checkpoint are not written: it may come from elsewhere,
 // and what it brings ends with the run. Nor are choices that the device neither made nor checked.
 func (s *Session) rememberAlgorithms() {
-	if s.tuner == nil {
+	if s.tuners == nil {
 		return
 	}
-	lines := s.tuner.Algorithms()
+	lines := s.Algorithms()
 	made := byShape(lines)
 	others := func(recalled []string) (n int) {
 		for _, line := range recalled {
@@ -123,12 +125,13 @@ func (s *Session) algorithmsText(lines []string) ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// Algorithms are the device's choices, for a checkpoint.
-func (s *Session) Algorithms() []string {
-	if s.tuner == nil {
-		return nil
+// Algorithms are the devices' choices, for a checkpoint: where several chose, they chose alike.
+func (s *Session) Algorithms() (lines []string) {
+	for _, tuner := range s.tuners {
+		lines = append(lines, tuner.Algorithms()...)
 	}
-	return s.tuner.Algorithms()
+	slices.Sort(lines)
+	return slices.Compact(lines)
 }
 
 // readAlgorithms returns the choices in the cache directory; none is no error.

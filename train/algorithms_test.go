@@ -68,17 +68,23 @@ func (d *tunable) UseAlgorithms(lines []string) error {
 	return nil
 }
 
-// trainTuned trains on a tunable device until a line, or to the end.
-func trainTuned(t *testing.T, c *runfile.Config, cache, line string, d *tunable) (*tunable, string) {
+// trainTuned trains on a tunable device, and perhaps others, until a line, or to the end.
+func trainTuned(t *testing.T, c *runfile.Config, cache, line string, d *tunable, others ...*tunable) (*tunable,
+	string) {
 	t.Helper()
-	d.used, d.made = map[string]string{}, map[string]string{}
-	d.prefers = cmp.Or(d.prefers, "quick")
 	env := newEnv(t)
 	env.CacheDir = cache
-	env.Open = func(_ string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
-		host, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
-		d.Device = host
-		return []device.Device{d}, host, err
+	env.Open = func(_ string, a *hostmem.Accounts) (all []device.Device, host device.Device, err error) {
+		host, err = cpu.New(cpu.Options{Workers: 2, Accounts: a})
+		for _, d := range append([]*tunable{d}, others...) {
+			d.used, d.made, d.Device = map[string]string{}, map[string]string{}, host
+			d.prefers = cmp.Or(d.prefers, "quick")
+			if all != nil && err == nil {
+				d.Device, err = cpu.New(cpu.Options{Workers: 1, Accounts: a})
+			}
+			all = append(all, d)
+		}
+		return all, host, err
 	}
 	var said strings.Builder
 	env.Progress = &said
@@ -144,6 +150,28 @@ func TestAlgorithmsAreKept(t *testing.T) {
 	}
 	if lines := keptAlgorithms(t, cache); !all(lines, "odd") || len(lines) != len(first.Algorithms()) {
 		t.Errorf("a run that continues its own choices changes those of the machine to %q", lines)
+	}
+}
+
+// What one device has chosen, the other takes over, and the checkpoint and the machine have the choices of both.
+func TestAlgorithmsOfTwoDevices(t *testing.T) {
+	c, cache := smallConfig(t), t.TempDir()
+	second := &tunable{prefers: "slow"}
+	first, _ := trainTuned(t, c, cache, "step  2/12", &tunable{}, second)
+	mine, lines := byShape(first.Algorithms()), keptAlgorithms(t, cache)
+	both := maps.Clone(mine)
+	for shape, line := range byShape(second.Algorithms()) {
+		if was, ok := mine[shape]; ok && was != line {
+			t.Errorf("one device computes with %q, the other with %q", was, line)
+		}
+		both[shape] = line
+	}
+	if len(mine) < 4 || len(second.made) < 4 || !slices.Equal(lines, slices.Sorted(maps.Values(both))) {
+		t.Errorf("the devices chose %q and %q, and the machine has %q", first.Algorithms(), second.Algorithms(), lines)
+	}
+	last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+	if err != nil || !slices.Equal(last.Manifest.Algorithms, lines) {
+		t.Errorf("the checkpoint has other choices: %q (%v)", last.Manifest.Algorithms, err)
 	}
 }
 

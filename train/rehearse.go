@@ -51,7 +51,7 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 		return r, blame.BadRequest(fmt.Errorf("rehearse: %d steps; the second one is the first that repeats itself, so give 2 or more", steps))
 	}
 	accounts := hostmem.New()
-	devices, engine, disk, end, err := rehearsal(p, null.Options{}, accounts)
+	devices, engine, disk, end, err := rehearsal(p, nil, accounts)
 	if err != nil {
 		return r, err
 	}
@@ -92,8 +92,9 @@ func countsOf(devices []*null.Device) (all []null.Counts) {
 	return all
 }
 
-// rehearsal makes an engine whose devices count, and whose state is addresses. end closes all of it but accounts.
-func rehearsal(p *plan.Plan, o null.Options, accounts *hostmem.Accounts) (
+// rehearsal makes an engine whose devices count, and whose state is addresses. product is told of each matrix product,
+// by the compute lane of its rank; it may be nil. end closes all of it but accounts.
+func rehearsal(p *plan.Plan, product func(rank int, p device.Product), accounts *hostmem.Accounts) (
 	devices []*null.Device, engine *stream.Engine, disk *store.Disk, end func() error, err error,
 ) {
 	var made []func() error
@@ -109,9 +110,12 @@ func rehearsal(p *plan.Plan, o null.Options, accounts *hostmem.Accounts) (
 			err = errors.Join(err, end())
 		}
 	}()
-	o.Name, o.Unified = "rehearsal", p.Unified
 	var computes []device.Device
-	for range p.Ranks() {
+	for rank := range p.Ranks() {
+		o := null.Options{Name: "rehearsal", Unified: p.Unified}
+		if product != nil {
+			o.Product = func(p device.Product) { product(rank, p) }
+		}
 		d := null.New(o)
 		devices, computes = append(devices, d), append(computes, d)
 	}

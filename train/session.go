@@ -34,9 +34,11 @@ type Session struct {
 
 	stateDir string // of what the plan keeps on disk
 
-	tuner    device.ProductTuner // the device that computes, if it has algorithms of products to choose from and the plan trains; else nil
-	recalled *chosen             // by the run that this one continues; nil: a new run
-	// kept and continued are the choices of algorithms that the device was asked to make: those of runs before on this
+	// tuners are the devices that compute, if they have algorithms of products to choose from and the plan trains; else
+	// nil.
+	tuners   []device.ProductTuner
+	recalled *chosen // by the run that this one continues; nil: a new run
+	// kept and continued are the choices of algorithms that devices were asked to make: those of runs before on this
 	// machine, and those of the run that this one continues.
 	kept, continued []string
 
@@ -95,8 +97,12 @@ func (e *Env) openModelSession(ctx context.Context, p *plan.Plan, dev *Devices, 
 func (s *Session) startEngine(dev *Devices) error {
 	config := stream.Config{Plan: s.plan, Devices: dev.Computes, Host: dev.Host,
 		Store: s.Store, Accounts: s.env.Accounts, Trace: trace.NewRecorder(s.plan.Ranks(), 0)}
-	if tuner, ok := dev.Computes[0].(device.ProductTuner); ok && dev.Info().TunesProducts && s.plan.Trains() {
-		s.tuner = tuner
+	for _, d := range dev.Computes[:min(s.plan.Ranks(), len(dev.Computes))] {
+		if tuner, ok := d.(device.ProductTuner); ok && d.Info().TunesProducts && s.plan.Trains() {
+			s.tuners = append(s.tuners, tuner)
+		}
+	}
+	if s.tuners != nil {
 		var err error
 		if config.Products, err = rehearseProducts(s.plan); err != nil {
 			return err
