@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cudatest/standin"
@@ -65,8 +67,16 @@ func streamed(p *plan.Placement) {
 	p.Where.Activations[0] = plan.Activations{Level: nn.KeepAttention, Place: plan.Host}
 }
 
-// train takes golden steps on a device, the CPU being the host's.
-func train(t testing.TB, g *modeltest.Golden, n plan.Numerics, computes device.Device, place func(*plan.Placement), steps int) outcome {
+// train takes golden steps on devices, by rank, the CPU being the host's; without any it computes as well.
+func train(t testing.TB, g *modeltest.Golden, n plan.Numerics, computes []device.Device, place func(*plan.Placement),
+	steps int) outcome {
+	t.Helper()
+	m, fill := golden(t, g)
+	return trainModel(t, m, fill, g, n, computes, place, steps)
+}
+
+// golden is the model of a golden file, and what reads its weights until the end of the test.
+func golden(t testing.TB, g *modeltest.Golden) (*model.Model, func(*model.Part, model.Values) error) {
 	t.Helper()
 	m, err := model.Read(g.Dir)
 	if err != nil {
@@ -76,17 +86,16 @@ func train(t testing.TB, g *modeltest.Golden, n plan.Numerics, computes device.D
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close()
+	t.Cleanup(func() { w.Close() })
 	if err := m.ReadConstants(w); err != nil {
 		t.Fatal(err)
 	}
-	fill := func(part *model.Part, v model.Values) error { return m.ReadPart(w, part, v) }
-	return trainModel(t, m, fill, g, n, computes, place, steps)
+	return m, func(part *model.Part, v model.Values) error { return m.ReadPart(w, part, v) }
 }
 
 // trainModel takes the steps of a golden file with another model, whose weights fill reads.
 func trainModel(t testing.TB, m *model.Model, fill func(*model.Part, model.Values) error, g *modeltest.Golden,
-	n plan.Numerics, computes device.Device,
+	n plan.Numerics, computes []device.Device,
 	place func(*plan.Placement), steps int) outcome {
 	t.Helper()
 	must := func(err error) {
@@ -118,9 +127,9 @@ func trainModel(t testing.TB, m *model.Model, fill func(*model.Part, model.Value
 	return o
 }
 
-// engine opens an engine on a device, the CPU being the host's, with its store. The request lacks what is known of the
-// device and the machine. done closes all of it.
-func engine(t testing.TB, r plan.Request, fill func(*model.Part, model.Values) error, computes device.Device,
+// engine opens an engine on devices, the CPU being the host's, with its store. The request lacks what is known of the
+// devices and the machine. done closes all of it.
+func engine(t testing.TB, r plan.Request, fill func(*model.Part, model.Values) error, computes []device.Device,
 	place func(*plan.Placement)) (e *stream.Engine, kept store.Store, done func()) {
 	t.Helper()
 	must := func(err error) {
@@ -133,9 +142,9 @@ func engine(t testing.TB, r plan.Request, fill func(*model.Part, model.Values) e
 	host, err := cpu.New(cpu.Options{Workers: 2, Accounts: hostmem.New()})
 	must(err)
 	if computes == nil {
-		computes = host
+		computes = []device.Device{host}
 	}
-	r.Device, r.DeviceBytes = computes.Info(), 256<<20
+	r.Device, r.Devices, r.DeviceBytes = computes[0].Info(), len(computes), 256<<20
 	r.Machine = plan.Machine{Name: "test", F32FLOPsPerSec: 1e11, BF16FLOPsPerSec: 2e11, AttentionFLOPsPerSec: 1e10,
 		DeviceBytesPerSec: 1e10, UploadBytesPerSec: 1e10, DownloadBytesPerSec: 1e10, AdamWBytesPerSec: 1e10,
 		HostBytesPerSec: 1e10}
@@ -147,7 +156,7 @@ func engine(t testing.TB, r plan.Request, fill func(*model.Part, model.Values) e
 	kept, _, err = stream.OpenStore(p, stream.StoreOptions{Accounts: accounts, Dir: t.TempDir()})
 	must(err)
 	must(stream.Fill(context.Background(), p, kept, fill))
-	e, err = stream.New(stream.Config{Plan: p, Devices: []device.Device{computes}, Host: host, Store: kept,
+	e, err = stream.New(stream.Config{Plan: p, Devices: computes, Host: host, Store: kept,
 		Accounts: accounts})
 	must(err)
 	return e, kept, func() {
@@ -212,8 +221,9 @@ const amplified = 3
 func trainingLaws(t *testing.T, variant string, compute tensor.DType, steps int, open func() device.Device) {
 	g := modeltest.Load(t, variant)
 	n := numerics(g, compute)
-	d := open()
-	defer mustClose(t, d)
+	opened := open()
+	defer mustClose(t, opened)
+	d := []device.Device{opened}
 	first := train(t, g, n, d, resident, steps)
 	if first.plan.Unified {
 		t.Error("the plan takes the device for the host")
@@ -279,15 +289,16 @@ func TestStandInGroups(t *testing.T) {
 	fill := func(part *model.Part, v model.Values) error { m.InitPart(1, part, v); return nil }
 	d := open(t, standin.Options{}, library)
 	defer mustClose(t, d)
-	run := func(on device.Device, place func(*plan.Placement)) outcome {
+	run := func(on []device.Device, place func(*plan.Placement)) outcome {
 		return trainModel(t, m, fill, g, n, on, place, 1)
 	}
-	first := run(d, resident)
+	gpu := []device.Device{d}
+	first := run(gpu, resident)
 	if onCPU := run(nil, resident); !(math.Abs(first.losses[0]/onCPU.losses[0]-1) <= 1e-2) {
 		t.Errorf("loss %v, on the CPU %v", first.losses[0], onCPU.losses[0])
 	}
-	sameBits(t, "updated on the device", run(d, updated), first)
-	sameBits(t, "streamed", run(d, streamed), first)
+	sameBits(t, "updated on the device", run(gpu, updated), first)
+	sameBits(t, "streamed", run(gpu, streamed), first)
 }
 
 // Streams that pause at random moments give the bits that they give without.
@@ -300,7 +311,7 @@ func TestStandInPauses(t *testing.T) {
 	var first outcome
 	for seed := range uint64(2) {
 		d := open(t, standin.Options{Seed: seed, MaxDelay: time.Duration(seed) * 300 * time.Microsecond}, library)
-		got := train(t, g, n, d, streamed, 1)
+		got := train(t, g, n, []device.Device{d}, streamed, 1)
 		mustClose(t, d)
 		if seed == 0 {
 			first = got
@@ -309,28 +320,73 @@ func TestStandInPauses(t *testing.T) {
 	}
 }
 
+// Several cards have the bits of one, whichever visits each has and wherever state waits.
+func TestStandInCards(t *testing.T) {
+	t.Parallel()
+	g := modeltest.Load(t, "mistral-window")
+	n, steps := numerics(g, tensor.BF16), 2
+	if raceEnabled {
+		steps = 1
+	}
+	var all []device.Device
+	for _, card := range openCards(t, standin.Options{Cards: 3}, library) {
+		all = append(all, card)
+	}
+	one := train(t, g, n, all[:1], resident, steps)
+	for name, c := range map[string]struct {
+		deal  []int // forward of 3 blocks, the head, backward of 3
+		place func(*plan.Placement)
+	}{
+		"by block, updated there": {plan.DealBlocks([]int{0, 1, 0}), updated},
+		"by visit, streamed":      {[]int{0, 1, 0, 1, 1, 0, 1}, streamed},
+		"each visit elsewhere":    {[]int{0, 1, 2, 0, 1, 2, 0}, streamed},
+	} {
+		cards := all[:1+slices.Max(c.deal)]
+		got := train(t, g, n, cards, func(p *plan.Placement) { c.place(p); p.Deal = c.deal }, steps)
+		sameBits(t, name, got, one)
+		if !slices.Equal(got.plan.Placement.Deal, c.deal) {
+			t.Errorf("%s: the deal is %v", name, got.plan.Placement.Deal)
+		}
+	}
+}
+
+// A card that fails ends the step with an error that names it, and no lane hangs.
+func TestStandInCardFails(t *testing.T) {
+	g := modeltest.Load(t, "mistral-window")
+	cards := openCards(t, standin.Options{Cards: 2}, library)
+	m, fill := golden(t, g)
+	e, _, done := engine(t, plan.Request{Model: m, Numerics: numerics(g, tensor.BF16)}, fill,
+		[]device.Device{cards[0], cards[1]}, func(p *plan.Placement) {
+			streamed(p)
+			p.Deal = []int{0, 1, 0, 1, 1, 0, 1}
+		})
+	defer done()
+	step := func() error {
+		batch := &stream.Batch{Micro: g.Steps[0].Batch, Targets: g.Steps[0].Batch.TargetCount()}
+		_, err := e.Gradients(context.Background(), batch, 1)
+		return err
+	}
+	if err := step(); err != nil {
+		t.Fatal(err)
+	}
+	cards[1].gpu.Kill(1, driver.ECCUncorrectable)
+	err := step()
+	oneLine(t, err, "lane: ", "device cuda:1: ", "CUDA_ERROR_ECC_UNCORRECTABLE")
+	if err != nil && strings.Contains(err.Error(), "cuda:0") {
+		t.Errorf("the card that works is named: %v", err)
+	}
+}
+
 // continuing: text a few positions at a time. The logits of a position are those that the CPU has for it. If bits are
 // asked for, they are the same whichever positions its pass has, and wherever caches wait.
 func continuing(t *testing.T, variant string, compute tensor.DType, bits bool, d device.Device) {
 	g := modeltest.Load(t, variant)
-	m, err := model.Read(g.Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := hf.OpenWeights(g.Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	if err := m.ReadConstants(w); err != nil {
-		t.Fatal(err)
-	}
+	m, fill := golden(t, g)
 	// Passes have that many of the next positions of each of two sequences.
-	logits := func(computes device.Device, place func(*plan.Placement), passes [][2]int) (all [2][][]float32) {
+	logits := func(computes []device.Device, place func(*plan.Placement), passes [][2]int) (all [2][][]float32) {
 		n := numerics(g, compute)
 		n.SequenceLen, n.MicroBatches = 8, 1
 		out := plan.Outputs{LogitRows: 8, Caches: nn.Caches{Sequences: 2, Positions: 9}}
-		fill := func(part *model.Part, v model.Values) error { return m.ReadPart(w, part, v) }
 		e, _, done := engine(t, plan.Request{Model: m.Frozen(), Numerics: n, Outputs: out}, fill, computes, place)
 		defer done()
 		for _, pass := range passes {
@@ -357,7 +413,8 @@ func continuing(t *testing.T, variant string, compute tensor.DType, bits bool, d
 		*p = plan.Smallest(len(p.Where.Weights), len(p.Where.Inputs), false)
 	}
 	mixed, apart := [][2]int{{3, 0}, {1, 4}, {2, 1}}, [][2]int{{0, 1}, {0, 1}, {0, 3}, {5, 0}, {1, 0}}
-	first, moved, onCPU := logits(d, stay, mixed), logits(d, move, apart), logits(nil, stay, mixed)
+	gpu := []device.Device{d}
+	first, moved, onCPU := logits(gpu, stay, mixed), logits(gpu, move, apart), logits(nil, stay, mixed)
 	if bits && fmt.Sprint(moved) != fmt.Sprint(first) {
 		t.Error("streamed, in other passes: other logits")
 	}
