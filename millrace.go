@@ -75,7 +75,7 @@ func envOr(env *train.Env) *train.Env {
 	return env
 }
 
-// NewEnv returns the surroundings that the program gives to a run: the devices auto, cpu, cuda and cuda:N, a cache in
+// NewEnv returns the surroundings that the program gives to a run: devices by the names of run.yaml, a cache in
 // $MILLRACE_CACHE or else in the user's cache directory, and messages and progress for people, written to log; nil
 // means silence. A caller may change fields before the first use: Open for a device of its own, FS, Families. All runs
 // with one Env count their memory together. From then on the process follows links out of a model's directory as the

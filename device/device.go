@@ -76,6 +76,9 @@ const MaxDevices = 64
 type Info struct {
 	Name string // for people: "CPU (AMD EPYC, AVX-512 BF16, 2 threads)"
 
+	// Kind is Name without which one of several it is: devices of a kind have the same rates. Empty: it is Name.
+	Kind string
+
 	// Unified devices compute on host memory: a registered buffer is bound in place instead of being copied.
 	Unified bool
 

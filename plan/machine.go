@@ -15,6 +15,7 @@ import (
 // not what a data sheet promises.
 type Machine struct {
 	Name string `json:"name"`
+	Kind string `json:"kind,omitempty"` // device.Info.Kind of what was measured, whose rates other devices of it have
 
 	F32FLOPsPerSec       float64 `json:"f32_flops_per_sec"`            // matrix products
 	BF16FLOPsPerSec      float64 `json:"bf16_flops_per_sec"`           // matrix products

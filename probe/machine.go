@@ -29,7 +29,7 @@ func Measured(cacheDir string, dev device.Info, diskPath string) (m plan.Machine
 		return Guess(dev), "this machine was not measured"
 	case err != nil:
 		return Guess(dev), err.Error()
-	case m.Name != dev.Name:
+	case m.Name != dev.Name && (m.Kind == "" || m.Kind != dev.Kind):
 		return Guess(dev), fmt.Sprintf("what was measured is %q, and this device is %q", m.Name, dev.Name)
 	}
 	if m.DiskPath == "" || diskPath != "" && !vfs.SameDrive(m.DiskPath, diskPath) {

@@ -145,6 +145,9 @@ func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes,
 	if info, err := os.Stat(o.Path); o.Path != "" && (err != nil || !info.IsDir()) {
 		return nil, fmt.Errorf("--path: %s is not a directory; name one on the drive to measure, or none", o.Path)
 	}
+	if o.Device == "" || o.Device == "auto" {
+		o.Device = "first"
+	}
 	all, host, err := o.Open(o.Device, o.Accounts)
 	if err != nil {
 		return nil, err
@@ -188,7 +191,7 @@ func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes,
 				load, spelling.Count(runtime.NumCPU(), "core"))
 		}
 	}
-	m = &plan.Machine{Name: computes.Info().Name}
+	m = &plan.Machine{Name: computes.Info().Name, Kind: computes.Info().Kind}
 	bar := o.out().Bar("measuring")
 	defer bar.End()
 	steps := []func(*plan.Machine) error{p.products(tensor.F32), p.products(tensor.BF16), p.attention(tensor.F32),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -442,16 +443,17 @@ func TestGuess(t *testing.T) {
 	}
 	o := newOptions(t)
 	o.CacheDir = t.TempDir()
-	dev := device.Info{Name: "a GPU, cuBLASLt 13.1.0", Workers: 82}
+	dev := device.Info{Name: "a GPU (cuda:1, cuBLASLt 13.1.0)", Kind: "a GPU (cuBLASLt 13.1.0)", Workers: 82}
 	path := filepath.Join(o.CacheDir, MachineFile)
 	other := Guess(dev)
 	library := "a GPU, own matrix products"
+	differ := fmt.Sprintf("what was measured is %q, and this device is %q", library, dev.Name)
 	for _, c := range []struct {
-		kept, want string
-	}{{"", "not measured"}, {library, `what was measured is "a GPU, own matrix products", and this device is "a GPU, cuBLASLt 13.1.0"`},
-		{dev.Name, ""}} {
+		kept, kind, want string
+	}{{"", "", "not measured"}, {library, "", differ}, {library, library, differ}, {dev.Name, "", ""},
+		{"a GPU (cuda:0, cuBLASLt 13.1.0)", dev.Kind, ""}} {
 		if c.kept != "" {
-			other.Name = c.kept
+			other.Name, other.Kind = c.kept, c.kind
 			if err := plan.WriteMachine(path, other); err != nil {
 				t.Fatal(err)
 			}

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -16,8 +17,9 @@ import (
 
 // Env has the surroundings that the program gives to a run.
 type Env struct {
-	// Open opens the devices that the name in run.yaml stands for: one that computes, and the host's, which updates state
-	// in host memory. On the CPU they are the same.
+	// Open opens the devices that the value in run.yaml stands for, a name or several with commas between them: those
+	// that compute, and the host's, which updates state in host memory. On the CPU it is the first of them. Verbs that
+	// compute on one device ask for "first" where they are told auto, and a run for "auto": all GPUs of a kind.
 	Open     func(name string, accounts *hostmem.Accounts) (computes []device.Device, host device.Device, err error)
 	Accounts *hostmem.Accounts
 	Progress io.Writer // messages and progress for people; io.Discard for silence
@@ -90,15 +92,31 @@ type Devices struct {
 	Host     device.Device
 }
 
-// Info is that of each device that computes.
-func (d *Devices) Info() device.Info { return d.Computes[0].Info() }
-
-// OpenDevices opens the devices that a name stands for; an empty one is auto.
-func (e *Env) OpenDevices(name string) (*Devices, error) {
-	if name == "" {
-		name = "auto"
+// Info is that of each device that computes: of memory, what each has at least, and of several its kind for a name.
+func (d *Devices) Info() device.Info {
+	i := d.Computes[0].Info()
+	for _, of := range d.Computes[1:] {
+		other := of.Info()
+		i.Name = cmp.Or(i.Kind, i.Name)
+		i.MemoryBytes, i.TotalBytes = min(i.MemoryBytes, other.MemoryBytes), min(i.TotalBytes, other.TotalBytes)
+		i.OverheadBytes = max(i.OverheadBytes, other.OverheadBytes)
 	}
-	c, h, err := e.Open(name, e.Accounts)
+	return i
+}
+
+// OpenDevices opens the devices that a value of `device` stands for; an empty one is auto.
+func (e *Env) OpenDevices(value string) (*Devices, error) { return e.open(cmp.Or(value, "auto")) }
+
+// openDevice opens devices for a verb that computes on one of them.
+func (e *Env) openDevice(value string) (*Devices, error) {
+	if value == "" || value == "auto" {
+		value = "first"
+	}
+	return e.open(value)
+}
+
+func (e *Env) open(value string) (*Devices, error) {
+	c, h, err := e.Open(value, e.Accounts)
 	if err != nil {
 		return nil, err
 	}

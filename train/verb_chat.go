@@ -80,7 +80,7 @@ func OpenConversation(ctx context.Context, env *Env, o ChatOptions) (c *Conversa
 	}
 	c.picker = newPicker(o.GenerateOptions, c.tok.VocabSize())
 	c.Clear()
-	c.dev, err = env.OpenDevices(o.Device)
+	c.dev, err = env.openDevice(o.Device)
 	return c, err
 }
 

@@ -50,7 +50,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err err
 	if err := src.checkWeights(); err != nil {
 		return nil, err
 	}
-	dev, err := env.OpenDevices(o.Device)
+	dev, err := env.openDevice(o.Device)
 	if err != nil {
 		return nil, err
 	}

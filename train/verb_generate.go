@@ -89,7 +89,7 @@ func GenerateEach(ctx context.Context, env *Env, o GenerateOptions, prompts []st
 	if err != nil {
 		return err
 	}
-	dev, err := env.OpenDevices(o.Device)
+	dev, err := env.openDevice(o.Device)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func Gradients(ctx context.Context, env *Env, o GradOptions) (sum *GradSummary, 
 		}
 		n.SequenceLen = max(n.SequenceLen, len(e.InputIDs))
 	}
-	dev, err := env.OpenDevices(o.Device)
+	dev, err := env.openDevice(o.Device)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/millrace/millrace/device/cuda/driver"
@@ -33,6 +34,17 @@ func useGPU(t *testing.T, o standin.Options) {
 	})
 }
 
+// failsOnce has the first call of a function of the driver fail.
+func failsOnce(call string) func(string, int) driver.Result {
+	var failed atomic.Bool
+	return func(c string, _ int) driver.Result {
+		if c == call && failed.CompareAndSwap(false, true) {
+			return driver.Unknown
+		}
+		return driver.Success
+	}
+}
+
 func TestDevices(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -40,13 +52,32 @@ func TestDevices(t *testing.T) {
 		want string           // in the device's name, or
 		err  string           // in the error
 		note string
+		// devices is how many compute; 0: it does not matter.
+		devices int
 	}{
 		{name: "auto", want: "CPU"},
 		{name: "cpu", want: "CPU"},
 		{name: "cpu, cpu", want: "CPU", gpu: &standin.Options{}},
-		{name: "cpu,cuda:0", err: `"cuda:0" cannot be one of several, only cpu can: name one device`},
-		{name: "cuda:0,cuda:1", err: `"cuda:0" cannot be one of several`},
-		{name: "cpu,", err: `"" cannot be one of several`},
+		{name: "cpu,cuda:0", err: `"cpu,cuda:0": a step is shared by GPUs or by CPU devices, and not by both`},
+		{name: "cuda:0,cuda:1", err: "device cuda:0,cuda:1: no NVIDIA driver"},
+		{name: "cuda:1,cuda:0", gpu: &standin.Options{Cards: 2}, want: "cuda:1", devices: 2},
+		{name: "cuda:0,cuda:2", gpu: &standin.Options{Cards: 2},
+			err: "device cuda:2: there is no such GPU; there are cuda:0 ("},
+		{name: "cuda:0, cuda:0", gpu: &standin.Options{Cards: 2}, err: "cuda:0 is named twice; name each GPU once"},
+		{name: "cuda:0,cuda:1", gpu: &standin.Options{Cards: 2, Odd: map[int][2]int32{1: {8, 6}}},
+			err: "cuda:0 (Stand-in sm_80, compute capability 8.0) and cuda:1 (Stand-in sm_86, compute capability " +
+				"8.6) are of different kinds"},
+		{name: "auto", gpu: &standin.Options{Cards: 3}, want: "cuda:0", devices: 3},
+		{name: "first", gpu: &standin.Options{Cards: 3}, want: "cuda:0"},
+		{name: "auto", gpu: &standin.Options{Cards: 4, Odd: map[int][2]int32{0: {7, 5}, 2: {8, 6}}},
+			want: "cuda:1", devices: 2,
+			note: "millrace: device auto: GPUs of other kinds than cuda:1 (Stand-in sm_80, compute capability 8.0) " +
+				"are left out: cuda:2 (Stand-in sm_86, compute capability 8.6)"},
+		{name: "auto", gpu: &standin.Options{Cards: 2, Fail: failsOnce("DevicePrimaryCtxRetain")}, want: "cuda:1",
+			note: "millrace: device auto: the run computes without cuda:0: device cuda:0: cuDevicePrimaryCtxRetain: "},
+		{name: "first", want: "CPU"},
+		{name: "cpu,", err: `"" cannot be one of several; name GPUs by number, such as cuda:0, or cpu`},
+		{name: "auto,cuda:0", err: `"auto" cannot be one of several`},
 		{name: strings.Repeat("cpu,", 64) + "cpu", err: "65 devices are named, and there can be 64"},
 		{name: "cuda", err: "device cuda: no NVIDIA driver"},
 		{name: "cuda:0", err: "device cuda:0: no NVIDIA driver"},
@@ -80,6 +111,9 @@ func TestDevices(t *testing.T) {
 			}
 			if err != nil {
 				t.Fatal(err)
+			}
+			if n := len(computes); c.devices > 0 && n != c.devices {
+				t.Errorf("%d devices compute, want %d", n, c.devices)
 			}
 			if name := computes[0].Info().Name; !strings.Contains(name, c.want) {
 				t.Errorf("%q computes, want %q", name, c.want)
@@ -151,6 +185,14 @@ func TestTrainOnGPU(t *testing.T) {
 	}
 	if small.UploadBytes <= whole.UploadBytes {
 		t.Errorf("%d bytes to the device with a small budget, %d with all of it", small.UploadBytes, whole.UploadBytes)
+	}
+	useGPU(t, standin.Options{Cards: 2})
+	run("shared")
+	if w.read("gpu/model/model.safetensors") != w.read("shared/model/model.safetensors") {
+		t.Error("a second GPU changes the weights")
+	}
+	if last := w.read("shared/plan.json"); !strings.Contains(last, `"deal"`) {
+		t.Errorf("the second GPU has no visits: %s", last)
 	}
 }
 

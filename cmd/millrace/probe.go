@@ -43,7 +43,7 @@ func (c *probeCmd) Run(p *program) error {
 	case c.JSON:
 		return cmp.Or(err, p.printJSON(probeResult{m, fasterType(m)}))
 	}
-	return cmp.Or(err, p.printf("%shost: %s\n", machineText(m), cores.Divide()))
+	return cmp.Or(err, p.printf("%shost: %s\n", machineText(m), cores.Divide(1)))
 }
 
 // probeResult is the rates as JSON.

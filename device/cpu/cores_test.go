@@ -54,7 +54,7 @@ func TestOwnCores(t *testing.T) {
 	}
 	want := sum(cpu.Options{Workers: 1})
 	own := [][]int{{1 << 30}, nil} // neither can be had
-	for _, c := range cores.Divide().All {
+	for _, c := range cores.Divide(1).All {
 		own = append(own, c.Processors)
 	}
 	if got := sum(cpu.Options{Cores: own}); got != want || want == 0 {

@@ -1,10 +1,7 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"sync/atomic"
 
 	"github.com/millrace/millrace/device"
@@ -154,7 +151,9 @@ func (d *Device) equip(gpu *gpu, o Options) error {
 		products = d.blas.Name()
 	}
 	d.info = device.GPU()
-	d.info.Name = fmt.Sprintf("%s (%s, compute capability %d.%d, %s)", gpu.name, d.id, gpu.major, gpu.minor, products)
+	is := fmt.Sprintf("compute capability %d.%d, %s", gpu.major, gpu.minor, products)
+	d.info.Name = fmt.Sprintf("%s (%s, %s)", gpu.name, d.id, is)
+	d.info.Kind = fmt.Sprintf("%s (%s)", gpu.name, is)
 	d.info.MemoryBytes = max(int64(free)-reserve, 0) + own
 	d.info.TotalBytes = int64(total)
 	d.info.OverheadBytes = own + streamsPlanned*partialsBytes
@@ -215,104 +214,6 @@ func (d *Device) Close() error {
 		return nil // see release
 	}
 	return d.named(err)
-}
-
-// gpu describes a GPU before it is opened.
-type gpu struct {
-	handle        driver.Device
-	name          string
-	memoryBytes   uint64
-	major, minor  int
-	processors    int
-	kernelTimeout int // 1: kernels have a time limit
-	sharedBytes   int // of one block, at most
-	driverVersion int32
-}
-
-// choose finds the GPU of a number, and makes sure that the kernels run on it.
-func choose(api *driver.API, ordinal int) (*gpu, error) {
-	if r := api.Init(0); r == driver.NoDevice {
-		return nil, noGPU()
-	} else if r != driver.Success {
-		return nil, r.Err("cuInit")
-	}
-	var count int32
-	if err := api.DeviceGetCount(&count).Err("cuDeviceGetCount"); err != nil {
-		return nil, err
-	}
-	switch {
-	case count == 0:
-		return nil, noGPU()
-	case ordinal < 0 || ordinal >= int(count):
-		return nil, fmt.Errorf("there is no such GPU; there %s", list(api, count))
-	}
-	g, err := inspect(api, int32(ordinal))
-	switch {
-	case err != nil:
-		return nil, err
-	case g.major < minMajor:
-		return nil, fmt.Errorf("%s has compute capability %d.%d, and %d.0 or newer is needed (Ampere: RTX 30, A100, or later); set device to cpu",
-			g.name, g.major, g.minor, minMajor)
-	}
-	return g, nil
-}
-
-func noGPU() error {
-	if visible, ok := os.LookupEnv("CUDA_VISIBLE_DEVICES"); ok {
-		return fmt.Errorf("the driver shows no GPU, and CUDA_VISIBLE_DEVICES is %q: unset it, or set it to the GPUs to use, such as 0", visible)
-	}
-	return errors.New("the driver shows no GPU: nvidia-smi lists those that there are; a container must be started with access to them")
-}
-
-// list names the GPUs that there are.
-func list(api *driver.API, count int32) string {
-	var all []string
-	for i := range count {
-		g, err := inspect(api, i)
-		if err != nil {
-			all = append(all, fmt.Sprintf("cuda:%d (%v)", i, err))
-			continue
-		}
-		all = append(all, fmt.Sprintf("cuda:%d (%s, %s)", i, g.name, gib(g.memoryBytes)))
-	}
-	verb := "are "
-	if count == 1 {
-		verb = "is only "
-	}
-	return verb + strings.Join(all, ", ")
-}
-
-func inspect(api *driver.API, ordinal int32) (*gpu, error) {
-	g := &gpu{}
-	if err := api.DeviceGet(&g.handle, ordinal).Err("cuDeviceGet"); err != nil {
-		return nil, err
-	}
-	if err := api.DriverGetVersion(&g.driverVersion).Err("cuDriverGetVersion"); err != nil {
-		return nil, err
-	}
-	var name [256]byte
-	if err := api.DeviceGetName(&name[0], int32(len(name)), g.handle).Err("cuDeviceGetName"); err != nil {
-		return nil, err
-	}
-	g.name, _, _ = strings.Cut(string(name[:]), "\x00")
-	if err := api.DeviceTotalMem(&g.memoryBytes, g.handle).Err("cuDeviceTotalMem"); err != nil {
-		return nil, err
-	}
-	for _, a := range []struct {
-		to        *int
-		attribute driver.Attribute
-	}{
-		{&g.kernelTimeout, driver.KernelExecTimeout}, {&g.major, driver.ComputeCapabilityMajor},
-		{&g.minor, driver.ComputeCapabilityMinor},
-		{&g.processors, driver.MultiprocessorCount}, {&g.sharedBytes, driver.MaxSharedMemoryPerBlockOptin},
-	} {
-		var v int32
-		if err := api.DeviceGetAttribute(&v, a.attribute, g.handle).Err("cuDeviceGetAttribute"); err != nil {
-			return nil, err
-		}
-		*a.to = int(v)
-	}
-	return g, nil
 }
 
 func gib[T int64 | uint64](bytes T) string {

@@ -24,9 +24,9 @@ type Core struct {
 }
 
 // Lanes (fetch, compute, drain, and the rest of the program) get a quarter of the hardware threads, and no more than
-// laneThreads: a core with two threads runs two lanes, so that what they need is threads. A small machine can spare
-// fewer: the lanes sleep most of the time, and workers never do. Where there are fewer than leastCores, a core of its
-// own for each worker costs more than it gives.
+// laneThreads for each device: a core with two threads runs two lanes, so that what they need is threads. A small
+// machine can spare fewer: the lanes sleep most of the time, and workers never do. Where there are fewer than
+// leastCores, a core of its own for each worker costs more than it gives.
 const (
 	laneThreads = 4
 	leastCores  = 8
@@ -45,8 +45,8 @@ type Division struct {
 	why string // there are no such cores
 }
 
-// Divide looks at this machine.
-func Divide() Division {
+// Divide looks at this machine, of which devices with memory of their own need lanes.
+func Divide(devices int) Division {
 	allowed, err := allowedProcessors()
 	var all []Core
 	if err == nil {
@@ -55,11 +55,11 @@ func Divide() Division {
 	if err != nil {
 		return Division{why: "which cores there are cannot be told: " + err.Error()}
 	}
-	return divide(all, runtime.GOMAXPROCS(0))
+	return divide(all, runtime.GOMAXPROCS(0), devices)
 }
 
 // divide leaves the first cores to the lanes. procs is on how many processors the program may be at once.
-func divide(all []Core, procs int) Division {
+func divide(all []Core, procs, devices int) Division {
 	d := Division{All: all, Nodes: nodes(all)}
 	processors := 0
 	for _, c := range all {
@@ -72,7 +72,7 @@ func divide(all []Core, procs int) Division {
 		d.why = fmt.Sprintf("the program may use %d processors at once of their %d", procs, processors)
 	default:
 		lanes := 0
-		for left := min(laneThreads, processors/4); left > 0; lanes++ {
+		for left := min(laneThreads*devices, processors/4); left > 0; lanes++ {
 			left -= len(all[lanes].Processors)
 		}
 		d.Workers = all[lanes:]

@@ -47,24 +47,31 @@ func TestDivision(t *testing.T) {
 	for _, c := range []struct {
 		name                         string
 		nodes, cores, threads, procs int
-		workers                      int
+		workers                      int // with a GPU
+		withEight                    int // with eight
 		spread                       []int
 		says                         []string
 	}{
-		{"two sockets", 2, 64, 2, 128, 62, []int{0, 1}, []string{"64 cores on 2 NUMA nodes", "on 62 of them", "leave 2", "spread"}},
-		{"one socket", 1, 16, 1, 16, 12, nil, []string{"16 cores on one NUMA node", "on 12 of them", "leave 4"}},
-		{"8 cores of two threads", 1, 8, 2, 16, 6, nil, []string{"8 cores on one NUMA node", "on 6 of them", "leave 2"}},
-		{"8 cores of one thread", 1, 8, 1, 8, 6, nil, []string{"on 6 of them", "leave 2"}},
-		{"4 threads a core", 1, 16, 4, 64, 15, nil, []string{"on 15 of them", "leave 1"}},
-		{"7 cores", 1, 7, 2, 14, 0, nil, []string{"too few"}},
-		{"a laptop", 1, 4, 2, 8, 0, nil, []string{"4 cores on one NUMA node", "where the system puts them", "too few"}},
-		{"a quota", 2, 64, 2, 16, 0, []int{0, 1}, []string{"may use 16 processors at once of their 128", "spread"}},
+		{"two sockets", 2, 64, 2, 128, 62, 48, []int{0, 1},
+			[]string{"64 cores on 2 NUMA nodes", "on 62 of them", "leave 2", "spread"}},
+		{"one socket", 1, 16, 1, 16, 12, 12, nil, []string{"16 cores on one NUMA node", "on 12 of them", "leave 4"}},
+		{"8 cores of two threads", 1, 8, 2, 16, 6, 6, nil,
+			[]string{"8 cores on one NUMA node", "on 6 of them", "leave 2"}},
+		{"8 cores of one thread", 1, 8, 1, 8, 6, 6, nil, []string{"on 6 of them", "leave 2"}},
+		{"4 threads a core", 1, 16, 4, 64, 15, 12, nil, []string{"on 15 of them", "leave 1"}},
+		{"7 cores", 1, 7, 2, 14, 0, 0, nil, []string{"too few"}},
+		{"a laptop", 1, 4, 2, 8, 0, 0, nil,
+			[]string{"4 cores on one NUMA node", "where the system puts them", "too few"}},
+		{"a quota", 2, 64, 2, 16, 0, 0, []int{0, 1}, []string{"may use 16 processors at once of their 128", "spread"}},
 	} {
 		all, err := find(tree(c.nodes, c.cores, c.threads), upTo(c.cores*c.threads))
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := divide(all, c.procs)
+		if n := len(divide(all, c.procs, 8).Workers); n != c.withEight {
+			t.Errorf("%s: %d cores of workers with eight GPUs", c.name, n)
+		}
+		d := divide(all, c.procs, 1)
 		if len(d.All) != c.cores || len(d.Workers) != c.workers || !slices.Equal(d.Nodes, c.spread) {
 			t.Errorf("%s: %d cores, %d of workers, nodes %v", c.name, len(d.All), len(d.Workers), d.Nodes)
 		}

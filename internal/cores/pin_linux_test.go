@@ -28,7 +28,7 @@ func TestPin(t *testing.T) {
 	if now, _ := allowedProcessors(); !slices.Equal(now, before) {
 		t.Errorf("another thread may run on %v, before on %v", now, before)
 	}
-	if d := Divide(); len(d.All) == 0 || len(d.Workers) > len(d.All) {
+	if d := Divide(1); len(d.All) == 0 || len(d.Workers) > len(d.All) {
 		t.Errorf("%+v", d)
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
-	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cores"
@@ -30,109 +30,111 @@ type Opener struct {
 }
 
 // Open opens the devices that a value of `device` in run.yaml stands for, alike, and the host's device, which is always
-// a CPU, and the first of them where CPUs compute. The value is a name, or several with commas between them. Several
-// CPU devices divide the cores. With a GPU, the CPU's workers have cores of their own, where there are enough.
+// a CPU, and the first of them where CPUs compute. The value is a name, or several with commas between them: auto, cpu,
+// cuda or cuda:N, and of verbs that compute on one device first: a GPU if there is one, else the CPU. Several CPU
+// devices divide the cores. With GPUs, the CPU's workers have cores of their own, where there are enough.
 func (o Opener) Open(value string, accounts *hostmem.Accounts) (computes []device.Device, host device.Device,
 	err error) {
-	names, err := namesOf(value)
+	want, err := parse(value)
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(names) > 1 {
-		computes, err = openCPUs(len(names), accounts)
+	if want.cpus == 0 {
+		computes, err = o.openGPUs(want, accounts)
 		if err != nil {
+			return nil, nil, err
+		}
+	}
+	if len(computes) == 0 {
+		if computes, err = openCPUs(max(want.cpus, 1), accounts); err != nil {
 			return nil, nil, err
 		}
 		return computes, computes[0], nil
 	}
-	gpu, err := o.openGPU(names[0], accounts)
-	if err != nil {
-		return nil, nil, err
-	}
 	var own [][]int
-	if gpu != nil {
-		division := cores.Divide()
-		for _, c := range division.Workers {
-			own = append(own, c.Processors)
-		}
-		accounts.Spread(division.Nodes)
+	division := cores.Divide(len(computes))
+	for _, c := range division.Workers {
+		own = append(own, c.Processors)
 	}
+	accounts.Spread(division.Nodes)
 	host, err = cpu.New(cpu.Options{Accounts: accounts, Cores: own})
-	switch {
-	case err == nil && gpu == nil:
-		return []device.Device{host}, host, nil
-	case err != nil && gpu != nil:
-		return nil, nil, errors.Join(err, gpu.Close())
+	if err != nil {
+		return nil, nil, errors.Join(err, closeAll(computes))
 	}
-	return []device.Device{gpu}, host, err
+	return computes, host, nil
 }
 
-// namesOf are the devices that a value names.
-func namesOf(value string) ([]string, error) {
+// wanted is what a value of `device` stands for.
+type wanted struct {
+	value    string
+	cpus     int   // CPU devices
+	ordinals []int // GPUs by number
+	most     int   // without numbers: the most GPUs of one kind to take, or else the CPU
+}
+
+// parse reads a value of `device`.
+func parse(value string) (wanted, error) {
+	w := wanted{value: value}
 	names := strings.Split(value, ",")
-	for i, name := range names {
-		if names[i] = strings.TrimSpace(name); names[i] != "cpu" && len(names) > 1 {
-			return nil, fmt.Errorf("device %q: %q cannot be one of several, only cpu can: name one device",
-				value, names[i])
-		}
-	}
 	if len(names) > device.MaxDevices {
-		return nil, fmt.Errorf("device: %d devices are named, and there can be %d; name fewer", len(names),
+		return w, fmt.Errorf("device: %d devices are named, and there can be %d; name fewer", len(names),
 			device.MaxDevices)
 	}
-	return names, nil
+	for _, name := range names {
+		name = strings.TrimSpace(name)
+		kind, number, isNumbered := strings.Cut(name, ":")
+		switch {
+		case name == "cpu":
+			w.cpus++
+		case kind == "cuda" && isNumbered:
+			ordinal, err := strconv.Atoi(number)
+			if err != nil || ordinal < 0 {
+				return w, fmt.Errorf("device %q: %q is not the number of a GPU; use cuda:0 for the first one", name,
+					number)
+			}
+			if slices.Contains(w.ordinals, ordinal) {
+				return w, fmt.Errorf("device %q: cuda:%d is named twice; name each GPU once", value, ordinal)
+			}
+			w.ordinals = append(w.ordinals, ordinal)
+		case len(names) > 1:
+			return w, fmt.Errorf("device %q: %q cannot be one of several; name GPUs by number, such as cuda:0, or cpu",
+				value, name)
+		case name == "cuda":
+			w.ordinals = []int{0}
+		case name == "auto":
+			w.most = device.MaxDevices
+		case name == "first":
+			w.most = 1
+		default:
+			return w, fmt.Errorf("device %q is unknown: use auto, cpu, cuda or cuda:N", name)
+		}
+	}
+	if w.cpus > 0 && w.ordinals != nil {
+		return w, fmt.Errorf("device %q: a step is shared by GPUs or by CPU devices, and not by both; name devices of "+
+			"one kind", value)
+	}
+	return w, nil
 }
 
 // openCPUs opens CPU devices that share the cores.
 func openCPUs(n int, accounts *hostmem.Accounts) (all []device.Device, err error) {
+	workers := 0 // all
+	if n > 1 {
+		workers = max(runtime.GOMAXPROCS(0)/n, 1)
+	}
 	for range n {
-		d, err := cpu.New(cpu.Options{Accounts: accounts, Workers: max(runtime.GOMAXPROCS(0)/n, 1)})
+		d, err := cpu.New(cpu.Options{Accounts: accounts, Workers: workers})
 		if err != nil {
-			for _, opened := range all {
-				err = errors.Join(err, opened.Close())
-			}
-			return nil, err
+			return nil, errors.Join(err, closeAll(all))
 		}
 		all = append(all, d)
 	}
 	return all, nil
 }
 
-// openGPU is nil where the CPU is to compute.
-func (o Opener) openGPU(name string, accounts *hostmem.Accounts) (device.Device, error) {
-	kind, number, isNumbered := strings.Cut(name, ":")
-	ordinal := 0
-	switch {
-	case name == "cpu":
-		return nil, nil
-	case name == "auto", name == "cuda":
-	case kind == "cuda" && isNumbered:
-		var err error
-		if ordinal, err = strconv.Atoi(number); err != nil || ordinal < 0 {
-			return nil, fmt.Errorf("device %q: %q is not the number of a GPU; use cuda:0 for the first one", name, number)
-		}
-	default:
-		return nil, fmt.Errorf("device %q is unknown: use auto, cpu, cuda or cuda:N", name)
+func closeAll(devices []device.Device) (err error) {
+	for _, d := range devices {
+		err = errors.Join(err, d.Close())
 	}
-	var d *cuda.Device
-	load := o.Load
-	if load == nil {
-		load = driver.Load
-	}
-	api, err := load()
-	if err == nil {
-		d, err = cuda.Open(cuda.Options{Ordinal: ordinal, API: api, Accounts: accounts,
-			OwnProducts: o.OwnProducts, Note: o.Note})
-	} else {
-		err = fmt.Errorf("device %s: %w", name, err)
-	}
-	switch {
-	case err == nil:
-		return d, nil
-	case name != "auto":
-		return nil, err
-	case !errors.Is(err, driver.ErrMissing): // there is a GPU, or was meant to be
-		o.OnCPU(err)
-	}
-	return nil, nil
+	return err
 }

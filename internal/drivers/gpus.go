@@ -1,0 +1,140 @@
+package drivers
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda"
+	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/fault"
+)
+
+// openGPUs opens the GPUs that are wanted; none where the CPU is to compute.
+func (o Opener) openGPUs(want wanted, accounts *hostmem.Accounts) ([]device.Device, error) {
+	load := o.Load
+	if load == nil {
+		load = driver.Load
+	}
+	var all []device.Device
+	api, err := load()
+	if err == nil {
+		all, err = o.openSome(api, want, accounts)
+	} else {
+		err = fmt.Errorf("device %s: %w", want.value, err)
+	}
+	switch {
+	case err == nil:
+		return all, nil
+	case want.most == 0:
+		return nil, err
+	case !errors.Is(err, driver.ErrMissing): // there is a GPU, or was meant to be
+		o.OnCPU(err)
+	}
+	return nil, nil
+}
+
+// openSome opens the first one alone, which finds what is missing and has the driver compile what it keeps, and then
+// the others at once. Where no numbers are asked for, one that does not open is left out.
+func (o Opener) openSome(api *driver.API, want wanted, accounts *hostmem.Accounts) ([]device.Device, error) {
+	ordinals, err := o.pick(api, want)
+	if err != nil {
+		return nil, err
+	}
+	opened, errs := make([]device.Device, len(ordinals)), make([]error, len(ordinals))
+	open := func(i int) {
+		d, err := cuda.Open(cuda.Options{Ordinal: ordinals[i], API: api, Accounts: accounts, OwnProducts: o.OwnProducts,
+			Note: o.Note})
+		if errs[i] = err; err == nil {
+			opened[i] = d
+		}
+	}
+	if open(0); errs[0] == nil || want.most > 1 {
+		var group fault.Group
+		for i := 1; i < len(ordinals); i++ {
+			group.Go(func() { open(i) })
+		}
+		group.Wait()
+	}
+	var all []device.Device
+	for _, d := range opened {
+		if d != nil {
+			all = append(all, d)
+		}
+	}
+	for i, err := range errs {
+		switch {
+		case err == nil:
+		case want.most == 0 || len(all) == 0:
+			return nil, errors.Join(err, closeAll(all))
+		default:
+			o.note("device %s: the run computes without cuda:%d: %v", want.value, ordinals[i], err)
+		}
+	}
+	return all, nil
+}
+
+// pick returns the numbers of the GPUs that are wanted, all of one kind.
+func (o Opener) pick(api *driver.API, want wanted) ([]int, error) {
+	if len(want.ordinals) == 1 {
+		return want.ordinals, nil
+	}
+	kinds, err := cuda.Kinds(api)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("device %s: %w", want.value, err)
+	case want.ordinals != nil:
+		return want.ordinals, sameKind(want, kinds)
+	}
+	return o.firstKind(want, kinds), nil
+}
+
+// firstKind returns the numbers of the GPUs of the first kind that can be used; where there is no such GPU that of the
+// first one, since opening it says why.
+func (o Opener) firstKind(want wanted, kinds []cuda.Kind) (picked []int) {
+	var others []string
+	for ordinal, kind := range kinds {
+		switch {
+		case kind == cuda.Kind{}:
+		case picked != nil && kind != kinds[picked[0]]:
+			others = append(others, named(ordinal, kind))
+		case len(picked) < want.most:
+			picked = append(picked, ordinal)
+		}
+	}
+	if picked == nil {
+		return []int{0}
+	}
+	if len(others) > 0 && want.most > 1 {
+		o.note("device %s: GPUs of other kinds than %s are left out: %s; `device` can name them", want.value,
+			named(picked[0], kinds[picked[0]]), strings.Join(others, ", "))
+	}
+	return picked
+}
+
+// sameKind refuses GPUs of several kinds. Opening says what is wrong with those that cannot be used.
+func sameKind(want wanted, kinds []cuda.Kind) error {
+	first := -1
+	for _, ordinal := range want.ordinals {
+		switch {
+		case ordinal >= len(kinds) || kinds[ordinal] == cuda.Kind{}:
+		case first < 0:
+			first = ordinal
+		case kinds[ordinal] != kinds[first]:
+			return fmt.Errorf("device %q: %s and %s are of different kinds, and would compute different bits; name "+
+				"GPUs of one kind", want.value, named(first, kinds[first]), named(ordinal, kinds[ordinal]))
+		}
+	}
+	return nil
+}
+
+func named(ordinal int, kind cuda.Kind) string { return fmt.Sprintf("cuda:%d (%v)", ordinal, kind) }
+
+// note tells people something.
+func (o Opener) note(format string, args ...any) {
+	if o.Note != nil {
+		o.Note(fmt.Sprintf(format, args...))
+	}
+}
