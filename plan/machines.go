@@ -16,6 +16,7 @@ type NamedMachine struct {
 	Name    string
 	Machine Machine
 	Device  device.Info
+	Devices int // of that kind in the host; a step is dealt to all of them
 	// Budgets where a run file names none: what is left of the device's memory, of the RAM and of the drive.
 	DeviceBytes, HostBytes, DiskBytes int64
 	RatedWriteBytes                   int64    // what the drive's maker warrants to be written in its life
@@ -208,6 +209,9 @@ var (
 	server4   = drive{7.68e12, 6.7, 4.0, 14016e12, "drive: Samsung PM9A3 7.68 TB data sheet: 6.7 GB/s read, 4.0 GB/s written; one drive write a day, for five years"}
 	server5   = drive{7.68e12, 13, 6.6, 14016e12, "drive: Samsung PM1743 7.68 TB, Samsung's announcement of December 2021: 13 GB/s read, 6.6 GB/s written, the most of any capacity; one drive write a day, for five years"}
 	dgx2Array = drive{8 * 3.84e12, 8 * 3.2, 8 * 1.8, 8 * 7008e12, "drives: NVIDIA DGX-2 data sheet, 30 TB of NVMe, as 8 x 3.84 TB in one array; 3.2 GB/s read and 1.8 GB/s written each and one drive write a day for five years are assumed"}
+	dgxArray  = drive{8 * 3.84e12, 8 * 6.7, 8 * 4.0, 8 * 7008e12,
+		"drives: NVIDIA DGX A100, H100 and B200 data sheets, 8 x 3.84 TB of NVMe, as one array; a Samsung PM9A3's " +
+			"6.7 GB/s read and 4.0 GB/s written each, and one drive write a day for five years, are assumed"}
 )
 
 // Machines are the named machines.
@@ -221,6 +225,12 @@ func Machines() []NamedMachine {
 	}
 	epyc4 := func(ram int64) hostSystem {
 		return hostSystem{ram, 204.8, false, server4, "RAM: eight channels of DDR4-3200 (EPYC 7002 and 7003, one module each), 8 x 8 B x 3.2 GT/s = 204.8 GB/s"}
+	}
+	epyc9 := func(ram int64, sockets int, d drive) hostSystem {
+		rate := 460.8 * float64(sockets)
+		return hostSystem{ram, rate, false, d, fmt.Sprintf("RAM: twelve channels of DDR5-4800 a socket (EPYC 9004, "+
+			"one module each), %d x 12 x 8 B x 4.8 GT/s = %.0f GB/s, for all GPUs together; each has 16 lanes "+
+			"of its own", sockets, rate)}
 	}
 	const gib = 1 << 30
 	return []NamedMachine{
@@ -242,6 +252,22 @@ func Machines() []NamedMachine {
 		whatIf("b200-2tb", b200, hostSystem{2048 * gib, 716.8, false, server5, "RAM: 2 TB (NVIDIA DGX B200 data sheet), two sockets of eight channels of DDR5-5600 (5th generation Xeon, one module each), 2 x 8 x 8 B x 5.6 GT/s = 717 GB/s; one GPU of eight is used"}),
 		whatIf("gb10-128gb", gb10, hostSystem{gb10HostBytes, 273, true, consumer4, "RAM: NVIDIA DGX Spark data sheet: 128 GB of LPDDR5x that CPU and GPU share, 273 GB/s; the plan takes 33 GiB of it for the device and the rest for the host, and a copy between the two reads and writes the same memory, so that it runs at half of the rate; that the GPU's own work takes a part of the 273 GB/s from copies and updates is not counted"}),
 		whatIf("gh200-480gb", gh200, hostSystem{480e9, 360, false, server5, "RAM: NVIDIA Grace CPU benchmarking guide, STREAM, Grace Hopper with 480 GB: 288 to 342 GB/s, said to be 80 to 95% of the peak, so 360 GB/s; the data sheet's 512 GB/s are those of smaller memories; the GPU could read this memory in place, and the plan copies as over any link, at what the RAM gives"}),
+		whatIf("rtx4090-x2-256gb", rtx4090, epyc9(256*gib, 1, server4)).with(2),
+		whatIf("rtx4090-x4-512gb", rtx4090, epyc9(512*gib, 1, server4)).with(4),
+		whatIf("rtx4090-x8-1.5tb", rtx4090, epyc9(1536*gib, 2, server4)).with(8),
+		whatIf("a100-x8-2tb", a100SXM80, hostSystem{2048 * gib, 409.6, false, dgxArray,
+			"RAM: 2 TB (NVIDIA DGX A100 640GB data sheet), two EPYC 7742 of eight channels of DDR4-3200, " +
+				"2 x 8 x 8 B x 3.2 GT/s = 410 GB/s, for all GPUs together; each pair of GPUs shares a switch, and " +
+				"its uplink is assumed not to limit"}).with(8),
+		whatIf("h100-x4-1tb", h100SXM, hostSystem{1024 * gib, 614.4, false, server5,
+			"RAM: 1 TB, two sockets of eight channels of DDR5-4800 (4th generation Xeon, one module each), " +
+				"2 x 8 x 8 B x 4.8 GT/s = 614 GB/s, for all GPUs together"}).with(4),
+		whatIf("h100-x8-2tb", h100SXM, hostSystem{2048 * gib, 614.4, false, dgxArray,
+			"RAM: 2 TB (NVIDIA DGX H100 data sheet), two Xeon Platinum 8480C of eight channels of DDR5-4800, " +
+				"2 x 8 x 8 B x 4.8 GT/s = 614 GB/s, for all GPUs together"}).with(8),
+		whatIf("b200-x8-2tb", b200, hostSystem{2048 * gib, 716.8, false, dgxArray,
+			"RAM: 2 TB (NVIDIA DGX B200 data sheet), two Xeon Platinum 8570 of eight channels of DDR5-5600, " +
+				"2 x 8 x 8 B x 5.6 GT/s = 717 GB/s, for all GPUs together"}).with(8),
 		whatIf("dgx-2", v100, hostSystem{1536 * gib, 256, false, dgx2Array, "RAM: 1.5 TB, two Xeon Platinum 8168 of six channels of DDR4-2666, 2 x 6 x 8 B x 2.67 GT/s = 256 GB/s"}),
 	}
 }
@@ -276,6 +302,7 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 			DiskWriteBytesPerSec: diskShare * h.drive.writeGBPerSec * gigabyte,
 		},
 		Device:          device.GPU(),
+		Devices:         1,
 		RatedWriteBytes: h.drive.ratedWriteBytes,
 		Sources:         sources,
 	}
@@ -283,6 +310,12 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 	named.SetSizes(h.ram, h.drive.bytes)
 	named.Machine.shareRAM(dram, bytesPerCopied)
 	return named
+}
+
+// with is the machine with n of its devices, each with a link of its own.
+func (m NamedMachine) with(n int) NamedMachine {
+	m.Devices = n
+	return m
 }
 
 // deviceReserveBytes stay free of a GPU's memory: for the driver's context, its libraries' workspaces, a screen.
@@ -325,7 +358,7 @@ func (m *Machine) shareRAM(bytesPerSec, bytesPerCopied float64) {
 
 // Request asks for a plan with all of the machine as budgets, its disk included.
 func (m *NamedMachine) Request(of *model.Model, n Numerics) Request {
-	return Request{Model: of, Numerics: n, Device: m.Device, Machine: m.Machine,
+	return Request{Model: of, Numerics: n, Device: m.Device, Devices: m.Devices, Machine: m.Machine,
 		ProgramBytes: ProgramBytes(m.Device), DeviceBytes: m.DeviceBytes, HostBytes: m.HostBytes, DiskBytes: m.DiskBytes}
 }
 

@@ -21,6 +21,9 @@ func TestMachines(t *testing.T) {
 			m.RatedWriteBytes < m.DiskBytes || m.Machine.DiskReadBytesPerSec < m.Machine.DiskWriteBytesPerSec || len(m.Sources) < 5 {
 			t.Errorf("%+v", m)
 		}
+		if several := strings.Contains(m.Name, fmt.Sprintf("-x%d-", m.Devices)); several != (m.Devices > 1) {
+			t.Errorf("%s has %d devices", m.Name, m.Devices)
+		}
 		r := m.Machine // what runs at once has the RAM's rate in all, and gains nothing by it
 		times := 1.0
 		if m.Name == "gb10-128gb" { // a copy reads and writes the RAM
@@ -57,13 +60,17 @@ func TestSharesOfMachinesHaveSources(t *testing.T) {
 		"rtx5090-pc-128gb": {209.5, 1792}, "rtx5090-pc-256gb": {209.5, 1792}, "rtxa6000-256gb": {154.8, 768},
 		"rtx6000ada-256gb": {364.2, 960}, "l40s-512gb": {362.05, 864}, "a100-40gb-256gb": {312, 1555},
 		"a100-80gb-512gb": {312, 2039}, "b200-2tb": {2250, 7700}, "gb10-128gb": {125, 273},
+		"rtx4090-x2-256gb": {165.2, 1008}, "rtx4090-x4-512gb": {165.2, 1008}, "rtx4090-x8-1.5tb": {165.2, 1008},
+		"a100-x8-2tb": {312, 2039}, "h100-x4-1tb": {989, 3350}, "h100-x8-2tb": {989, 3350}, "b200-x8-2tb": {2250, 7700},
 	}
 	named := map[string]string{"rtx2060-laptop-6gb": "all assumed", "rtx3090-pc-24gb-64gb": "MegaTrain", "rtx3090-pc-24gb-128gb": "MegaTrain",
 		"rtx4090-pc-128gb": "SlideFormer", "rtx4090-pc-256gb": "SlideFormer", "h100-pcie5": "issue 95",
 		"h100-sxm": "issue 79", "h200-1.5tb": "4.3 TB/s", "gh200-480gb": "H100 SXM", "dgx-2": "issue 140",
 		"rtx5090-pc-128gb": "issue 200", "rtx5090-pc-256gb": "issue 200", "rtxa6000-256gb": "123.3", "rtx6000ada-256gb": "269.2",
 		"l40s-512gb": "269.2", "a100-40gb-256gb": "issue 108", "a100-80gb-512gb": "264.5", "b200-2tb": "1,696",
-		"gb10-128gb": "pull request 283"}
+		"gb10-128gb": "pull request 283", "rtx4090-x2-256gb": "SlideFormer", "rtx4090-x4-512gb": "SlideFormer",
+		"rtx4090-x8-1.5tb": "SlideFormer", "a100-x8-2tb": "264.5", "h100-x4-1tb": "issue 79", "h100-x8-2tb": "issue 79",
+		"b200-x8-2tb": "1,696"}
 	for _, m := range plan.Machines() {
 		text := strings.Join(m.Sources, "\n")
 		sheet := sheets[m.Name]

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// machineSizes are the keys of a machine file that have a size; the others are the rates of plan.Machine, under the
-// names that its JSON has.
+// machineSizes are the keys of a machine file that have a size. The rates of plan.Machine have the names that its JSON
+// has.
 var machineSizes = []string{"device_memory", "host_memory", "disk_space", "rated_writes"}
 
 // machineFile is a document that is read.
@@ -29,8 +29,9 @@ type machineFile struct {
 	errs  lineErrors
 }
 
-// ReadMachine reads a file that describes a machine with a GPU: sizes, and rates of plan.Machine, over those of the
-// named machine in base, if there is one. It is YAML or JSON; what `millrace probe` keeps is one.
+// ReadMachine reads a file that describes a machine with GPUs of one kind: their number, sizes, and rates of
+// plan.Machine, over those of the named machine in base, if there is one. It is YAML or JSON; what `millrace probe`
+// keeps is one.
 func ReadMachine(path string) (plan.NamedMachine, error) {
 	doc, err := ReadFile(path)
 	if err != nil {
@@ -126,6 +127,12 @@ func (f *machineFile) read(p *ast.MappingValueNode) {
 		f.on.Name = text
 		f.on.Device.Name = text
 	case key == "disk_path": // the probe says what it measured
+	case key == "devices":
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > device.MaxDevices {
+			f.fail(p.Key, "devices must be a number from 1 to %d, not %s", device.MaxDevices, text)
+		}
+		f.on.Devices = n
 	case isRate:
 		x, err := strconv.ParseFloat(text, 64)
 		if err != nil || !(x > 0) || math.IsInf(x, 0) {
@@ -170,7 +177,7 @@ func exampleOf(key string) string {
 
 // keys are all that a machine file may have, in the order of what is written.
 func (f *machineFile) keys() []string {
-	keys := append([]string{"base", "name"}, machineSizes...)
+	keys := append([]string{"base", "name", "devices"}, machineSizes...)
 	t := reflect.TypeFor[plan.Machine]()
 	for i := range t.NumField() {
 		key, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
@@ -252,6 +259,7 @@ func (f *machineFile) finish() (plan.NamedMachine, error) {
 		return plan.NamedMachine{}, fmt.Errorf("device_memory is %s: the driver alone takes 1 GiB; give more",
 			plan.FormatBytes(on.Device.MemoryBytes))
 	}
+	on.Devices = max(on.Devices, 1)
 	on.RatedWriteBytes = cmp.Or(f.sizes["rated_writes"], on.RatedWriteBytes)
 	if m.DeviceOpsPerSec == 0 {
 		m.DeviceOpsPerSec = plan.GPUOpsPerSec
@@ -313,6 +321,9 @@ func MachineText(on plan.NamedMachine) string {
 	fmt.Fprintf(&b, "# A machine for millrace plan --machine FILE; docs/plan.md explains the keys. Rates are FLOP/s,\n"+
 		"# bytes/s and operations/s, of work that arrives. The rates of what happens at once (duplex, under) follow\n"+
 		"# from the others where they are left out.\nname: %s\n", strconv.Quote(on.Device.Name))
+	if on.Devices > 1 {
+		fmt.Fprintf(&b, "devices: %d\n", on.Devices)
+	}
 	for _, size := range []struct {
 		key   string
 		bytes int64

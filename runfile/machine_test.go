@@ -39,7 +39,8 @@ func TestMachineFile(t *testing.T) {
 	}
 	m := on.Machine
 	if on.Device.Name != "my GPU" || on.Device.MemoryBytes != 24<<30 || on.DeviceBytes != 23<<30 || on.HostBytes != 180e9 ||
-		on.DiskBytes != 1.8e12 || on.RatedWriteBytes != 1200e12 || on.Device.Unified || on.Device.PinnedDeviceBytesPerMiB == 0 {
+		on.DiskBytes != 1.8e12 || on.RatedWriteBytes != 1200e12 ||
+		on.Device.Unified || on.Device.PinnedDeviceBytesPerMiB == 0 || on.Devices != 1 {
 		t.Errorf("%+v", on)
 	}
 	if m.BF16FLOPsPerSec != 150e12 || m.DownloadBytesPerSec != 24e9 || len(m.AttentionByLength) != 2 ||
@@ -88,8 +89,9 @@ func TestMachineText(t *testing.T) {
 		}
 		close := cmpopts.EquateApprox(1e-5, 0)
 		for what, d := range map[string]string{
-			"rates":  cmp.Diff(named.Machine, got.Machine, close, cmpopts.IgnoreFields(plan.Machine{}, "Name")),
-			"device": cmp.Diff(named.Device, got.Device),
+			"rates":   cmp.Diff(named.Machine, got.Machine, close, cmpopts.IgnoreFields(plan.Machine{}, "Name")),
+			"device":  cmp.Diff(named.Device, got.Device),
+			"devices": cmp.Diff(named.Devices, got.Devices),
 			"sizes": cmp.Diff([]float64{float64(named.DeviceBytes), float64(named.HostBytes), float64(named.DiskBytes),
 				float64(named.RatedWriteBytes)}, []float64{float64(got.DeviceBytes), float64(got.HostBytes),
 				float64(got.DiskBytes), float64(got.RatedWriteBytes)}, close),
@@ -140,10 +142,12 @@ func TestBadMachineFiles(t *testing.T) {
 		"a: [":                                  "line 1",
 		"base: 4090\n":                          "line 1: base: machine \"4090\" is unknown: did you mean",
 		base + "host_memori: 1GiB\n":            "line 2: unknown key host_memori: did you mean host_memory?",
-		base + "colour: red\n":                  "line 2: unknown key colour: keys are base, name, device_memory",
+		base + "colour: red\n":                  "line 2: unknown key colour: keys are base, name, devices",
 		base + "a1: 1\nb2: 2\n":                 "lines 2, 3: unknown keys a1, b2: keys are base",
 		base + "host_memory: lots\n":            "line 2: host_memory must be a size, such as 24GiB, not lots",
 		base + "host_memory: -5\n":              "host_memory must be a size",
+		base + "devices: 0\n":                   "line 2: devices must be a number from 1 to 64, not 0",
+		base + "devices: two\n":                 "devices must be a number from 1 to 64, not two",
 		base + "host_memory: none\n":            "host_memory must be a size",
 		base + "bf16_flops_per_sec: fast\n":     "line 2: bf16_flops_per_sec must be a number above 0, such as 150e12, not fast",
 		base + "bf16_flops_per_sec: -1\n":       "must be a number above 0",

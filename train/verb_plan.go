@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -23,7 +24,7 @@ import (
 type PlanOptions struct {
 	Env             *Env               // nil in package millrace: millrace.NewEnv(nil)
 	Machine         string             // plan for this named machine, or that of a file; empty: for the machine that runs this
-	Devices         int                // of that machine; 0 is one
+	Devices         int                // of that machine; 0 is as many as it has
 	On              *plan.NamedMachine // in place of Machine: plan for a machine that the caller describes
 	Shape           string             // plan for this named shape instead of the configuration's model
 	RatedWriteBytes int64              // rated endurance of the drive; 0: that of the named machine, else not known
@@ -225,7 +226,7 @@ func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on 
 	}
 	n.SequenceLen = c.SequenceLen
 	r := on.Request(m, n)
-	r.Devices = devices
+	r.Devices = cmp.Or(devices, on.Devices)
 	r.RecomputeAll = c.Memory.Recompute == "always"
 	if b := c.Memory.Device.N; b > 0 {
 		r.DeviceBytes = b

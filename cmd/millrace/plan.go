@@ -20,7 +20,7 @@ type planCmd struct {
 	runFile
 	Model      string `placeholder:"DIR" help:"Plan for this model with the other keys of the run file, or with the defaults without one; weights and data are not needed."`
 	Machine    string `complete:"MACHINE" placeholder:"NAME" help:"Plan for this machine instead of this computer, or for the one that a file describes; an unknown name lists the names."`
-	Devices    int    `placeholder:"N" help:"Plan for N such devices, which share the host of --machine."`
+	Devices    int    `placeholder:"N" help:"Plan for N GPUs in the host of --machine instead of as many as it has."`
 	MachineOut string `placeholder:"FILE" help:"Write the machine of --machine as a file to edit, and plan nothing."`
 	Shape      string `complete:"SHAPE" placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. An unknown name lists the names."`
 	TBW        string `name:"tbw" placeholder:"SIZE" help:"What the drive is rated to have written in its life, such as 600TB."`
