@@ -159,26 +159,38 @@ type benchResult struct {
 // bench measures steps of the chosen shape, on state that layers share where the host has no room for all of it. env
 // has further variables, KEY=VALUE.
 func bench(steps int, env []string, flags ...string) func(c *check) (string, error) {
-	return func(c *check) (string, error) {
-		name := "bench" + strings.Join(append(slices.Clone(env), flags...), "")
-		note, err := c.bench(name, c.shape, steps, env, flags...)
-		if isStatus(err, exitRequest) && c.ctx.Err() == nil {
-			c.logf("again with --alias-layers\n")
-			return c.bench(name, c.shape, steps, env, append(slices.Clone(flags), "--alias-layers")...)
-		}
-		return note, err
+	return func(c *check) (string, error) { return c.benchOn(c.gpu, steps, env, flags...) }
+}
+
+// benchOn is bench on devices.
+func (c *check) benchOn(devices string, steps int, env []string, flags ...string) (string, error) {
+	name := benchName(c, devices, env, flags...)
+	note, err := c.bench(name, devices, c.shape, steps, env, flags...)
+	if isStatus(err, exitRequest) && c.ctx.Err() == nil {
+		c.logf("again with --alias-layers\n")
+		return c.bench(name, devices, c.shape, steps, env, append(slices.Clone(flags), "--alias-layers")...)
 	}
+	return note, err
+}
+
+// benchName names the JSON of a benchmark.
+func benchName(c *check, devices string, env []string, flags ...string) string {
+	name := "bench" + strings.Join(append(slices.Clone(env), flags...), "")
+	if devices != c.gpu {
+		name += "-" + devices
+	}
+	return name
 }
 
 // bench70B measures what no single host holds: a shape of 70B parameters.
 func bench70B(c *check) (string, error) {
-	return c.bench("bench-70b", "llama-3-70b", 3, nil, "--alias-layers")
+	return c.bench("bench-70b", c.gpu, "llama-3-70b", 3, nil, "--alias-layers")
 }
 
 // bench14B measures what no GPU holds and a host of 128 GiB does: 14.8B parameters with moments in 8 bits, and nothing
 // shared. Where a host has no room for them the row is left out.
 func bench14B(c *check) (string, error) {
-	note, err := c.bench("bench-14b", "qwen2.5-14b", 2, nil, "--moments", "8bit")
+	note, err := c.bench("bench-14b", c.gpu, "qwen2.5-14b", 2, nil, "--moments", "8bit")
 	if isStatus(err, exitRequest) && strings.Contains(err.Error(), "memory.host: ") {
 		return "", leftOut(oneLine(err.Error()))
 	}
@@ -186,9 +198,9 @@ func bench14B(c *check) (string, error) {
 }
 
 // bench runs a benchmark.
-func (c *check) bench(name, shape string, steps int, env []string, flags ...string) (string, error) {
-	args := append([]string{"bench", "--device", c.gpu, "--json", "--shape", shape, "--sequence-len", "2048", "--tokens", "32768",
-		"--steps", strconv.Itoa(steps), "--warmup", "1"}, flags...)
+func (c *check) bench(name, devices, shape string, steps int, env []string, flags ...string) (string, error) {
+	args := append([]string{"bench", "--device", devices, "--json", "--shape", shape, "--sequence-len", "2048",
+		"--tokens", "32768", "--steps", strconv.Itoa(steps), "--warmup", "1"}, flags...)
 	if c.deviceBytes > 64<<30 && !c.tiny { // the rest is for the driver's context and libraries
 		args = append(args, "--memory-device", fmt.Sprintf("%dGiB", c.deviceBytes>>30-9))
 	}
@@ -199,8 +211,9 @@ func (c *check) bench(name, shape string, steps int, env []string, flags ...stri
 		if _, err := c.command(env, "millrace", append(args, "--dry-run", "--memory-host", "116GiB")...); err != nil {
 			return "", err
 		}
-		args = append([]string{"bench", "--device", c.gpu, "--json", "--model", filepath.Join(c.work, "model"), "--sequence-len", "32", "--tokens", "64",
-			"--steps", "1", "--warmup", "1", "--memory-device", "160MiB"}, flags...)
+		args = append([]string{"bench", "--device", devices, "--json", "--model", filepath.Join(c.work, "model"),
+			"--sequence-len", "32", "--tokens", "64", "--steps", "1", "--warmup", "1", "--memory-device", "160MiB"},
+			flags...)
 	}
 	said, err := c.command(env, "millrace", append(args, "--trace", filepath.Join(c.work, name+".trace.json"))...)
 	if err != nil {

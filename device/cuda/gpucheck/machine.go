@@ -113,6 +113,9 @@ type planned struct {
 	Predicted         struct {
 		UploadBytes int64 `json:"upload_bytes"`
 	} `json:"predicted"`
+	Placement struct {
+		Deal []int `json:"deal"`
+	} `json:"placement"`
 }
 
 // hostLine matches the line in which the test of memory tells how many bytes of the host a run may use.

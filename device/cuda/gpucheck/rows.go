@@ -30,6 +30,7 @@ var rows = []row{
 	{name: "parity", least: sec(10), most: sec(60), run: parity},
 	{name: "streamed", least: sec(10), most: sec(60), run: streamed},
 	{name: "laws", least: sec(30), most: sec(90), run: tests("cuda.test", "TestGPU(Training|Continues)", tinyLaws)},
+	{name: "two-gpus", least: sec(50), most: sec(180), run: twoGPUs, keeps: true},
 	{name: "bench-noclip", least: sec(30), most: sec(150),
 		run: bench(3, nil, "--stream", "always", "--max-grad-norm", "0"), keeps: true},
 	{name: "bench-70b", least: sec(45), most: sec(150), run: bench70B, keeps: true},

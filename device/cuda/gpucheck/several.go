@@ -1,0 +1,50 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// twoGPUs shows that two GPUs that share each step have the bits of one, and says how much faster they are.
+func twoGPUs(c *check) (string, error) {
+	number, err := strconv.Atoi(strings.TrimPrefix(c.gpu, "cuda:"))
+	if err != nil {
+		return "", leftOut("--gpu names no GPU by number")
+	}
+	other := 0
+	if number == 0 {
+		other = 1
+	}
+	both := fmt.Sprintf("cuda:%d,cuda:%d", number, other)
+	p, err := c.plan("device=" + both)
+	switch {
+	case isStatus(err, exitRequest): // there is one, or they are of two kinds
+		return "", leftOut(oneLine(err.Error()))
+	case err != nil:
+		return "", err
+	case len(p.Placement.Deal) == 0:
+		return "", errors.New("the plan gives the second GPU no visits")
+	}
+	if err := errors.Join(c.train("one-gpu"), c.train("two-gpus", "device="+both),
+		c.sameBits("one-gpu", "two-gpus")); err != nil {
+		return "", err
+	}
+	note, err := c.benchOn(both, 3, nil, "--stream", "auto")
+	if err != nil {
+		return note, fmt.Errorf("the bits are those of one GPU; the benchmark: %w", err)
+	}
+	var one, two benchResult
+	if one.read(c, c.gpu) && two.read(c, both) && two.StepSec > 0 {
+		note = fmt.Sprintf("%.2f times as fast as the row bench; %s", one.StepSec/two.StepSec, note)
+	}
+	return "the bits of one GPU; " + note, nil
+}
+
+// read takes the result of the row bench, or the same on other devices; false if it is not there.
+func (r *benchResult) read(c *check, devices string) bool {
+	text, ok := c.report.Output[benchName(c, devices, nil, "--stream", "auto")]
+	return ok && json.Unmarshal(text, r) == nil
+}
