@@ -108,6 +108,12 @@ type RoutingOps interface {
 	SortChoices(r Routing)
 	// CountChoices writes how many choices are of each expert, times scale: counts (F32 [1, E]), from Starts.
 	CountChoices(counts Mat, r Routing, scale float32)
+	// ScaleChoices is y = factor_e * x for the expert e of each choice: x and y are F32 [T, K], factors is A [1, E],
+	// choices is I32 [T, K]. y may be x.
+	ScaleChoices(y, x, factors Mat, choices Mem)
+	// ScaleChoicesGrad adds to dfactors (F32 [1, E]) the sum of dy*x over the choices of each expert, given x as
+	// ScaleChoices read it and the gradient of its result. All choices are of experts 0 to E-1.
+	ScaleChoicesGrad(dfactors, dy, x Mat, choices Mem)
 }
 
 // ExpertProduct says how [ExpertOps] multiplies.

@@ -86,6 +86,24 @@ func (o *Operands) CountChoices(counts Mat, r Routing, _ float32) {
 	o.apart()
 }
 
+func (o *Operands) ScaleChoices(y, x, factors Mat, choices Mem) {
+	o.begin("ScaleChoices")
+	o.stat(true, "y", y, x.Rows, x.Cols)
+	o.stat(false, "x", x, x.Rows, x.Cols)
+	o.read("factors", factors, 1, factors.Cols, activation)
+	o.vec(false, "choices", choices, tensor.I32, x.Rows*x.Cols)
+	o.apart([2]string{"y", "x"})
+}
+
+func (o *Operands) ScaleChoicesGrad(dfactors, dy, x Mat, choices Mem) {
+	o.begin("ScaleChoicesGrad")
+	o.stat(true, "dfactors", dfactors, 1, dfactors.Cols)
+	o.stat(false, "dy", dy, x.Rows, x.Cols)
+	o.stat(false, "x", x, x.Rows, x.Cols)
+	o.vec(false, "choices", choices, tensor.I32, x.Rows*x.Cols)
+	o.apart()
+}
+
 func (o *Operands) GatherRows(y, x Mat, b Blocks) {
 	o.begin("GatherRows")
 	o.write("y", y, o.blocks(b), x.Cols, activation)

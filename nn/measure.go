@@ -247,6 +247,10 @@ func (c *counter) RouteGrad(dlogits, _, logits device.Mat, _ device.Mem, _ devic
 
 func (c *counter) CountChoices(device.Mat, device.Routing, float32) { c.Ops++ }
 func (c *counter) SortChoices(device.Routing)                       { c.Ops++ }
+
+func (c *counter) ScaleChoices(y, x, _ device.Mat, _ device.Mem)      { c.moves(y, x) }
+func (c *counter) ScaleChoicesGrad(_, dy, x device.Mat, _ device.Mem) { c.moves(dy, x) }
+
 func (c *counter) GatherRows(y, x device.Mat, b device.Blocks)      { c.routed(b, y, x) }
 
 func (c *counter) ExpertMatMul(to, a, _, _ device.Mat, _ device.ExpertProduct, b device.Blocks) {

@@ -211,3 +211,30 @@ func (s *Stream) CountChoices(counts device.Mat, r device.Routing, scale float32
 		}
 	})
 }
+
+// ScaleChoices implements device.RoutingOps.
+func (s *Stream) ScaleChoices(y, x, factors device.Mat, choices device.Mem) {
+	s.operands.ScaleChoices(y, x, factors, choices)
+	s.enqueue(func() {
+		of := vec(factors)
+		to, from := floats(y), floats(x)
+		for i, e := range ints(choices, len(to)) {
+			to[i] = from[i] * of.At(int(e))
+		}
+	})
+}
+
+// ScaleChoicesGrad implements device.RoutingOps. The sum is taken in the order of choices.
+func (s *Stream) ScaleChoicesGrad(dfactors, dy, x device.Mat, choices device.Mem) {
+	s.operands.ScaleChoicesGrad(dfactors, dy, x, choices)
+	s.enqueue(func() {
+		to, slopes, of := floats(dfactors), floats(dy), floats(x)
+		sums := make([]float64, len(to))
+		for i, e := range ints(choices, len(of)) {
+			sums[e] += float64(float64(slopes[i]) * float64(of[i]))
+		}
+		for e, sum := range sums {
+			to[e] += float32(sum)
+		}
+	})
+}

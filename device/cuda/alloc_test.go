@@ -180,9 +180,13 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"AdamW8": func() {
 			s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, M: m8, V: u8, MScale: ms, VScale: us, Grad: grad, AdamWScalars: scalars}, sum)
 		},
-		"Route":            func() { s.Route(routing.Choices, perChoice, router, device.Mat{}, route) },
-		"RouteGrad":        func() { s.RouteGrad(dRouter, perChoice, router, routing.Choices, route) },
-		"SortChoices":      func() { s.SortChoices(routing) },
+		"Route":        func() { s.Route(routing.Choices, perChoice, router, device.Mat{}, route) },
+		"RouteGrad":    func() { s.RouteGrad(dRouter, perChoice, router, routing.Choices, route) },
+		"SortChoices":  func() { s.SortChoices(routing) },
+		"ScaleChoices": func() { s.ScaleChoices(dPerChoice, perChoice, bias.ColRange(0, experts), routing.Choices) },
+		"ScaleChoicesGrad": func() {
+			s.ScaleChoicesGrad(db.ColRange(0, experts), dPerChoice, perChoice, routing.Choices)
+		},
 		"GatherRows":       func() { s.GatherRows(by, x, blocks) },
 		"ExpertMatMul":     func() { s.ExpertMatMul(by, bx, w, bias, device.ExpertProduct{Transposed: true}, blocks) },
 		"ExpertWeightGrad": func() { s.ExpertWeightGrad(dw, by, bx, blocks) },

@@ -71,6 +71,27 @@ func (s *Stream) CountChoices(counts device.Mat, r device.Routing, scale float32
 	})
 }
 
+// ScaleChoices implements device.RoutingOps.
+func (s *Stream) ScaleChoices(y, x, factors device.Mat, choices device.Mem) {
+	s.operands.ScaleChoices(y, x, factors, choices)
+	s.enqueue(func() error {
+		if empty(x) {
+			return nil
+		}
+		return s.launch(named("scale_choices", typeName(factors.DType)), ptr(y.Mem), ptr(x.Mem), ptr(factors.Mem),
+			ptr(choices), i32(x.Rows*x.Cols))
+	})
+}
+
+// ScaleChoicesGrad implements device.RoutingOps.
+func (s *Stream) ScaleChoicesGrad(dfactors, dy, x device.Mat, choices device.Mem) {
+	s.operands.ScaleChoicesGrad(dfactors, dy, x, choices)
+	s.enqueue(func() error {
+		return s.launch(named("scale_choices_grad"), ptr(dfactors.Mem), ptr(dy.Mem), ptr(x.Mem), ptr(choices),
+			i32(x.Rows*x.Cols), i32(dfactors.Cols))
+	})
+}
+
 // GatherRows implements device.ExpertOps.
 func (s *Stream) GatherRows(y, x device.Mat, b device.Blocks) {
 	s.operands.GatherRows(y, x, b)

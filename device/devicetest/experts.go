@@ -13,6 +13,7 @@ import (
 var expertTests = []test{
 	{"Route", testRoute}, {"RouteGrad", testRouteGrad}, {"SortChoices", testSortChoices}, {"CountChoices",
 		testCountChoices},
+	{"ScaleChoices", testScaleChoices}, {"ScaleChoicesGrad", testScaleChoicesGrad},
 	{"GatherRows", testGatherRows}, {"ExpertMatMul", testExpertMatMul}, {"ExpertWeightGrad", testExpertWeightGrad},
 	{"ExpertBiasGrad", testExpertBiasGrad}, {"ExpertGLU", testExpertGLU},
 	{"CombineRows", testCombineRows}, {"ExpertCalls", testExpertCalls},
@@ -240,6 +241,34 @@ func testCountChoices(r *rig) {
 			r.near(what, counts, 0)
 			r.finish(what)
 		}
+	}
+}
+
+func testScaleChoices(r *rig) {
+	for _, d := range types {
+		for i, s := range mixtures {
+			what := fmt.Sprintf("%v %+v", d, s)
+			m := r.mixture(s.rows, s.topK, s.experts, s.blockRows, s.skew)
+			factors, x := r.normal("factors", d, 1, s.experts), m.perChoice("x")
+			y := x // in place
+			if i%2 == 0 {
+				y = r.stat("y", s.rows, s.topK)
+			}
+			r.run(func(st device.Stream) { st.ScaleChoices(y.Mat, x.Mat, factors.Mat, m.Routing.Choices) })
+			r.near(what, y, 0)
+			r.finish(what)
+		}
+	}
+}
+
+func testScaleChoicesGrad(r *rig) {
+	for _, s := range mixtures {
+		what := fmt.Sprintf("%+v", s)
+		m := r.mixture(s.rows, s.topK, s.experts, s.blockRows, s.skew)
+		dy, x, dfactors := m.perChoice("dy"), m.perChoice("x"), r.normal("dfactors", tensor.F32, 1, s.experts)
+		r.run(func(st device.Stream) { st.ScaleChoicesGrad(dfactors.Mat, dy.Mat, x.Mat, m.Routing.Choices) })
+		r.near(what, dfactors, math.Sqrt(float64(s.rows*s.topK))+1)
+		r.finish(what)
 	}
 }
 

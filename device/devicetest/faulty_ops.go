@@ -184,6 +184,16 @@ func (s *faultyStream) CountChoices(counts device.Mat, r device.Routing, scale f
 	s.op(func() { s.inner.CountChoices(counts, r, scale) })
 }
 
+func (s *faultyStream) ScaleChoices(y, x, factors device.Mat, choices device.Mem) {
+	s.operands.ScaleChoices(y, x, factors, choices)
+	s.op(func() { s.inner.ScaleChoices(y, x, factors, choices) })
+}
+
+func (s *faultyStream) ScaleChoicesGrad(dfactors, dy, x device.Mat, choices device.Mem) {
+	s.operands.ScaleChoicesGrad(dfactors, dy, x, choices)
+	s.op(func() { s.inner.ScaleChoicesGrad(dfactors, dy, x, choices) })
+}
+
 func (s *faultyStream) GatherRows(y, x device.Mat, b device.Blocks) {
 	s.operands.GatherRows(y, x, b)
 	s.op(func() { s.inner.GatherRows(y, x, b) })

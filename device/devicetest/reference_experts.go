@@ -175,6 +175,30 @@ func (s *referenceStream) CountChoices(counts device.Mat, r device.Routing, scal
 	})
 }
 
+// ScaleChoices multiplies the number of each choice by that of its expert.
+func (s *referenceStream) ScaleChoices(y, x, factors device.Mat, choices device.Mem) {
+	s.operands.ScaleChoices(y, x, factors, choices)
+	s.do(func() {
+		of, out := s.numbers(factors), s.numbers(x)
+		for i, e := range s.vector(choices, tensor.I32, len(out)) {
+			out[i] *= of[int(e)]
+		}
+		s.put(y, out)
+	})
+}
+
+// ScaleChoicesGrad sums what each expert's choices have.
+func (s *referenceStream) ScaleChoicesGrad(dfactors, dy, x device.Mat, choices device.Mem) {
+	s.operands.ScaleChoicesGrad(dfactors, dy, x, choices)
+	s.do(func() {
+		sums, slopes, of := s.numbers(dfactors), s.numbers(dy), s.numbers(x)
+		for i, e := range s.vector(choices, tensor.I32, len(of)) {
+			sums[int(e)] += slopes[i] * of[i]
+		}
+		s.put(dfactors, sums)
+	})
+}
+
 // block is one that a call computes: of an expert, counted from the first one whose weights are there.
 type block struct {
 	expert  int

@@ -24,6 +24,16 @@ func (s *stream) CountChoices(counts device.Mat, r device.Routing, scale float32
 	s.count(0)
 }
 
+func (s *stream) ScaleChoices(y, x, factors device.Mat, choices device.Mem) {
+	s.operands.ScaleChoices(y, x, factors, choices)
+	s.count(0)
+}
+
+func (s *stream) ScaleChoicesGrad(dfactors, dy, x device.Mat, choices device.Mem) {
+	s.operands.ScaleChoicesGrad(dfactors, dy, x, choices)
+	s.count(0)
+}
+
 func (s *stream) GatherRows(y, x device.Mat, b device.Blocks) {
 	s.operands.GatherRows(y, x, b)
 	s.count(0)

@@ -146,6 +146,29 @@ def count_choices(counts, starts, experts, scale, BLOCK: tl.constexpr):
     tl.store(counts + e, (end - first).to(tl.float32) * scale, mask=e < experts)
 
 
+@triton.jit
+def scale_choices(y, x, factors, choices, n, BLOCK: tl.constexpr):
+    """The number of each choice times that of its expert. Programs: ceil(n/BLOCK). Reads x and choices and writes y
+    once; y may be x, since a program reads an element before it writes it."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    e = tl.load(choices + i, mask=i < n, other=0)
+    factor = tl.load(factors + e, mask=i < n, other=0.0).to(tl.float32)
+    tl.store(y + i, tl.load(x + i, mask=i < n, other=0.0) * factor, mask=i < n)
+
+
+@triton.jit
+def scale_choices_grad(dfactors, dy, x, choices, n, experts, BLOCK: tl.constexpr):
+    """The sum of dy*x over the choices of each expert, added to dfactors. Programs: experts, each of which reads all
+    choices once, as those of sort_choices do twice."""
+    expert = tl.program_id(0)
+    sums = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, n, BLOCK):
+        i = first + tl.arange(0, BLOCK)
+        mine = tl.load(choices + i, mask=i < n, other=experts) == expert
+        sums += tl.load(dy + i, mask=mine, other=0.0) * tl.load(x + i, mask=mine, other=0.0)
+    tl.store(dfactors + expert, tl.load(dfactors + expert) + tl.sum(sums, 0))
+
+
 # What a program takes at once: a warp has a row.
 WIDTHS = {"narrow": dict(BLOCK_ROWS=4, BLOCK_EXPERTS=128), "any": dict(BLOCK_ROWS=4, BLOCK_EXPERTS=512)}
 ROWS = ("ceil(rows/BLOCK_ROWS)",)
@@ -154,6 +177,13 @@ KERNELS = [
     Kernel("sort_choices", sort_choices, "order:*i32 rank:*i32 starts:*i32 choices:*i32 n:i32 experts:i32", ("experts",), dict(BLOCK=2048),
            warps=8),
     Kernel("count_choices", count_choices, "counts:*fp32 starts:*i32 experts:i32 scale:fp32", ("ceil(experts/BLOCK)",), dict(BLOCK=128)),
+    Kernel("scale_choices_grad", scale_choices_grad,
+           "dfactors:*fp32 dy:*fp32 x:*fp32 choices:*i32 n:i32 experts:i32", ("experts",), dict(BLOCK=1024)),
+]
+KERNELS += [
+    Kernel(f"scale_choices.{a}", scale_choices, f"y:*fp32 x:*fp32 factors:*{t} choices:*i32 n:i32",
+           ("ceil(n/BLOCK)",), dict(BLOCK=512))
+    for a, t in BF16_OR_F32
 ]
 for variant, width in WIDTHS.items():
     most = dict(experts=width["BLOCK_EXPERTS"])

@@ -74,6 +74,20 @@ class RoutingTest(Case):
             launch("count_choices", counts, ints(starts), experts, 0.3)
             self.near(numbers(counts), np.diff(starts)[None] * 0.3, "f32", 1, counts)
 
+    def test_scale_choices(self):
+        for n, experts in ((1, 1), (7, 3), (2500, 5), (600, 300)):
+            of = self.rng.integers(0, experts, n)
+            choices, x = ints(of), self.normal(1, n)
+            for kind in TYPES:
+                factors, y = field(kind, self.normal(1, experts)), field("f32", x)
+                launch(f"scale_choices.{kind}", y, y, factors, choices, n)
+                self.near(numbers(y), x * factors.numpy()[:, of], "f32", 1, y)
+            dy, sums = self.normal(1, n), self.normal(1, experts)
+            dfactors = field("f32", sums)
+            launch("scale_choices_grad", dfactors, field("f32", dy), field("f32", x), choices, n, experts)
+            want = sums + np.bincount(of, (x * dy)[0], experts)[None]
+            self.near(numbers(dfactors), want, "f32", np.sqrt(n) + 1, dfactors)
+
     def test_route_grad(self):
         for variant, rows, experts, topk, sigmoid, renormalize, scale, *_ in self.specs():
             for kind in TYPES:

@@ -229,6 +229,32 @@ func testRouting(t *testing.T, on *backend) {
 		want[e] = float64(m.starts[e+1]-m.starts[e]) / 2
 	}
 	b.compare("choices of experts", counts, want, func(float64) float64 { return 1e-9 })
+
+	n := len(m.choices)
+	x, dy, choices := b.field(tensor.F32, 1, n, n), b.field(tensor.F32, 1, n, n), b.ints(m.choices)
+	dfactors, sums := b.field(tensor.F32, 1, m.experts, m.experts), make([]float64, m.experts)
+	for e := range sums {
+		dfactors.put(0, e, float64(e))
+		sums[e] = float64(e)
+	}
+	for i, e := range m.choices {
+		x.put(0, i, b.rng.NormFloat64())
+		dy.put(0, i, b.rng.NormFloat64())
+		sums[e] += x.get(0, i) * dy.get(0, i)
+	}
+	b.run("scale_choices_grad", dfactors, dy, x, choices, n, m.experts)
+	b.compare("sums of experts", dfactors, sums, func(w float64) float64 { return 1e-5 * (1 + math.Abs(w)) })
+	for _, d := range types {
+		factors, scaled := b.field(d, 1, m.experts, m.experts), make([]float64, n)
+		for e := range m.experts {
+			factors.put(0, e, b.rng.NormFloat64())
+		}
+		for i, e := range m.choices {
+			scaled[i] = x.get(0, i) * factors.get(0, int(e))
+		}
+		b.run("scale_choices."+typeWord(d), x, x, factors, choices, n)
+		b.compare("scaled choices", x, scaled, func(w float64) float64 { return 1e-6 * math.Abs(w) })
+	}
 }
 
 // greatest are the numbers of the n greatest, ascending.
