@@ -39,7 +39,8 @@ func describe(c *hf.Config, m *model.Model) (d *decoder, err error) {
 	d.mixers()
 	r = decoderKeys(c)
 	for _, b := range m.Blocks {
-		if x, ok := b.FeedForward.(nn.Experts); ok {
+		if f, ok := b.FeedForward.(nn.Mixture); ok {
+			x := f.Mixture()
 			d.experts = &x
 		} else {
 			d.dense++

@@ -74,7 +74,8 @@ func TestRuleOfParts(t *testing.T) {
 	}
 	c, err := hf.ParseConfig("config.json", modeltest.PatchworkConfig(llama))
 	check(t, err)
-	if _, err := model.New(c, family); err == nil || !strings.Contains(err.Error(), "layer 1 has a feed-forward in parts") {
+	_, err = model.New(c, family)
+	if err == nil || !strings.Contains(err.Error(), "layer 1: a feed-forward in parts needs the rule Pre") {
 		t.Errorf("%v", err)
 	}
 }

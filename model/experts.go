@@ -84,10 +84,10 @@ func (m *Model) Balanced(weight float64) (*Model, error) {
 	balanced := *m
 	balanced.Blocks = slices.Clone(m.Blocks)
 	for i, d := range m.Blocks {
-		if x, ok := d.FeedForward.(nn.Experts); ok {
+		if f, ok := d.FeedForward.(nn.Mixture); ok {
+			x, d := f.Mixture(), *d
 			x.Balance = nn.Balance{Weight: float32(weight), Blocks: blocks}
-			d := *d
-			d.FeedForward = x
+			d.FeedForward = f.With(x)
 			balanced.Blocks[i] = &d
 		}
 	}

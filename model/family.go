@@ -396,9 +396,9 @@ func (s *Spec) finish(r *hf.ConfigReader) {
 		switch f := b.FeedForward.(type) {
 		case nn.GLU:
 			s.needsInner(r, f.Inner)
-		case nn.Experts:
-			s.needsInner(r, f.Inner)
-			b.FeedForward = s.parted(r, f)
+		case nn.Mixture:
+			s.needsInner(r, f.Mixture().Inner)
+			b.FeedForward = f.With(s.parted(r, f.Mixture()))
 		}
 		if a, ok := b.Mixer.(nn.Attention); ok {
 			b.Mixer = s.checked(r, a)

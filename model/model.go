@@ -141,12 +141,8 @@ func (s *Spec) build() (*Model, error) {
 	}
 	for l, layout := range layouts {
 		block := &s.Blocks[l]
-		if block.Parts() > 0 && (block.Rule != nn.Pre || block.Scalar || block.Positions > 0) {
-			return nil, fmt.Errorf("layer %d has a feed-forward in parts, which needs the rule Pre, no scalar "+
-				"and no learned positions", l)
-		}
-		if block.PerLayer.Inner > 0 && (block.Rule != nn.Sandwich || block.Norm.Layer) {
-			return nil, fmt.Errorf("layer %d has rows of its own, which need the rule Sandwich and no layer norms", l)
+		if err := block.Check(); err != nil {
+			return nil, fmt.Errorf("layer %d: %w", l, err)
 		}
 		m.Blocks = append(m.Blocks, block)
 		m.Like = append(m.Like, slices.IndexFunc(m.Blocks, func(b *nn.Block) bool { return reflect.DeepEqual(b, block) }))
@@ -190,8 +186,8 @@ func (m *Model) addGroups(block int, known map[string]*tensor.Layout) error {
 		}
 		p := Part{Layer: 1 + block, Name: fmt.Sprintf("%v.%d.group.%d", Block, block, g), Kind: Block, Layout: layout,
 			Group: 1 + g}
-		if x, ok := m.Blocks[block].FeedForward.(nn.Experts); ok {
-			p.FirstExpert = x.FirstExpert(g)
+		if x, ok := m.Blocks[block].FeedForward.(nn.Mixture); ok {
+			p.FirstExpert = x.Mixture().FirstExpert(g)
 		}
 		parts = append(parts, m.add(p))
 	}
@@ -295,10 +291,11 @@ func (m *Model) Params() (all, trainable int64) {
 func (m *Model) Active() (active int64) {
 	active, _ = m.Params()
 	for b, parts := range m.GroupParts {
-		x, ok := m.Blocks[b].FeedForward.(nn.Experts)
+		f, ok := m.Blocks[b].FeedForward.(nn.Mixture)
 		if !ok {
 			continue
 		}
+		x := f.Mixture()
 		var all int64
 		for _, part := range parts {
 			n, _ := m.Parts[part].Layout.Params()

@@ -134,6 +134,9 @@ func (r *reference) run(b modeltest.Batch, keep nn.Keep) (loss float64, logits [
 func (r *reference) visits(block int, to nn.Direction, args nn.Args) {
 	for _, stage := range r.m.Blocks[block].Stages(to, false) {
 		a := args
+		if a.Held != nil && stage[0].Over == nn.EachMicro {
+			a.Held = a.Held.Micro(0)
+		}
 		for _, i := range stage[0].Parts {
 			part := r.m.LayerParts(1 + block)[i]
 			a.Weights, a.Gradients = append(a.Weights, r.w[part]), append(a.Gradients, r.g[part])
@@ -193,13 +196,20 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 		return all
 	}
 	var kept []*nn.Kept
+	var outcomes []device.Mat
 	for l, block := range m.Blocks {
+		outcome := device.Mat{}
+		if block.LeavesOutcome() {
+			outcome = a.Mat(r.dtype, n, m.Hidden)
+		}
+		outcomes = append(outcomes, outcome)
 		x = append(x, a.Mat(r.dtype, n, m.Hidden))
 		kept = append(kept, block.NewKept(a, r.dtype, n, keep))
 		r.visits(l, nn.Forward, nn.Args{X: x[l], Y: x[l+1], Batch: b, Rope: ropes[block.Rotary()],
 			Constants: r.constants[l],
 			Scalar:    m.Scalar(l),
 			Kept:      kept[l],
+			Outcome:   outcomes[l],
 			Sides:     sidesOf(l),
 			Held:      block.NewHeld(a, r.dtype, n, 1, true),
 			Work:      block.NewForwardWork(a, r.dtype, n, nn.Cut{}, keep)})
@@ -233,6 +243,7 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 			Constants: r.constants[l],
 			Scalar:    m.Scalar(l),
 			Kept:      kept[l],
+			Outcome:   outcomes[l],
 			Sides:     sidesOf(l),
 			Held:      block.NewHeld(a, r.dtype, n, 1, true),
 			Work:      block.NewBackwardWork(a, r.dtype, n, nn.Cut{}, keep)})

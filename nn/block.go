@@ -13,7 +13,7 @@ import (
 //	h = x + mixer(norm(x))
 //	y = h + feedForward(norm(h))
 //
-// Blocks of one model may differ in their halves and rules. A feed-forward with parts of its own needs Pre.
+// Blocks of one model may differ in their halves and rules. Which of them go together is in [Block.Check].
 type Block struct {
 	Hidden      int
 	Rule        Rule

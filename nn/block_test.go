@@ -232,7 +232,8 @@ func newBlock(t *testing.T, d *nn.Block, dtype tensor.DType, frozen func(name st
 	k.w = nn.Weights(k.arena.Take(k.layout.WeightElems*dtype.Bytes()), k.layout, dtype)
 	for i, f := range k.layout.Fields {
 		mean, std := 0.0, 1/5.0
-		if strings.Contains(f.Name, "norm") || strings.Contains(f.Name, "conv") {
+		if strings.Contains(f.Name, "norm") || strings.Contains(f.Name, "conv") ||
+			f.Name == "router.scale" || f.Name == "router.factors" {
 			mean = 1
 		}
 		x := normal(rnd, int(f.Elems), mean, std)

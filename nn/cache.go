@@ -76,7 +76,7 @@ func (p *Pass) Continued() device.Continued {
 
 // First has a visit see the first n rows of the micro-batch alone, and as many of all that has its rows.
 func (a *Args) First(n int) {
-	a.X, a.Y, a.DX = first(a.X, n), first(a.Y, n), first(a.DX, n)
+	a.X, a.Y, a.DX, a.Outcome = first(a.X, n), first(a.Y, n), first(a.DX, n), first(a.Outcome, n)
 	a.Sides = slices.Clone(a.Sides)
 	for i, r := range a.Sides {
 		a.Sides[i] = r.cut(func(m device.Mat) device.Mat { return first(m, n) })

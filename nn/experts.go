@@ -58,10 +58,24 @@ type Experts struct {
 }
 
 var (
-	_ Routed = Experts{}
-	_ Loaded = Experts{}
-	_ Fixed  = Experts{}
+	_ Mixture = Experts{}
+	_ Loaded  = Experts{}
+	_ Fixed   = Experts{}
 )
+
+// Mixture is a feed-forward with experts: [Experts] or [WithDense].
+type Mixture interface {
+	Routed
+	// Mixture is the experts, and With the same feed-forward with others.
+	Mixture() Experts
+	With(Experts) Mixture
+}
+
+// Mixture implements Mixture.
+func (x Experts) Mixture() Experts { return x }
+
+// With implements Mixture.
+func (x Experts) With(experts Experts) Mixture { return experts }
 
 // Balance is a loss that is least if all experts are chosen equally often. It adds to the loss of a step
 //
@@ -233,7 +247,7 @@ func (x Experts) outputs(p *Pass) device.Mat {
 
 // Open implements Routed: rows choose their experts. Logits are products of the activations' type, summed in fp32 and
 // not rounded.
-func (x Experts) Open(p *Pass) {
+func (x Experts) Open(p *Pass, _ device.Mat) {
 	logits := p.Held(heldLogits)
 	p.Project(logits, p.norm, router, 1)
 	if x.RouterBias {
@@ -419,8 +433,8 @@ func (x Experts) Combine(p *Pass, y device.Mat) {
 	p.CombineRows(y, x.outputs(p), y, p.Held(heldWeights), p.Held(heldRank).Mem, x.Route.TopK)
 }
 
-// OpenBackward implements Routed. The gradient of norm is written last, so the copy of dy has its memory until then.
-func (x Experts) OpenBackward(p *Pass, dy device.Mat) { p.Copy(p.held.dNorm.Mem, dy.Mem) }
+// OpenBackward implements Routed. Parts read dy where it is: in dNorm, since the gradient of norm is written last.
+func (x Experts) OpenBackward(*Pass, device.Mat) {}
 
 // BackwardPart implements Routed. An expert that no row chose gets a gradient of zeros.
 func (x Experts) BackwardPart(p *Pass, part int) {
@@ -455,20 +469,12 @@ func (x Experts) BackwardPart(p *Pass, part int) {
 }
 
 // CloseBackward implements Routed. On entry dNorm has dy.
-func (x Experts) CloseBackward(p *Pass, dNorm device.Mat) {
-	perRow := int64(x.Route.TopK) * tensor.I32.Bytes()
+func (x Experts) CloseBackward(p *Pass, _, _, dNorm device.Mat) {
 	for c := range chunks(dNorm.Rows, p.chunk) {
 		part := *p
 		part.g = p.g.at(c)
 		norm, dy := c.rows(p.norm), c.rows(dNorm)
-		d, others := p.buf[dLogits].RowRange(0, c.n), p.buf[dNormOthers].RowRange(0, c.n)
-		ofChunk := func(held int) device.Mem {
-			return p.Held(held).Mem.Slice(int64(c.first)*perRow, int64(c.n)*perRow)
-		}
-		p.RouteGrad(d, c.rows(p.Held(heldDWeights)), c.rows(p.Held(heldLogits)), ofChunk(heldChoices), x.Route)
-		if x.Balance.Weight != 0 {
-			x.balanceGrad(p, d, c.rows(p.Held(heldLogits)))
-		}
+		d, others := x.logitsGrad(p, c), p.buf[dNormOthers].RowRange(0, c.n)
 		part.WeightGrad(router, 1, d, norm)
 		if x.RouterBias {
 			part.BiasGradient(routerBias, 1, d)
@@ -477,6 +483,16 @@ func (x Experts) CloseBackward(p *Pass, dNorm device.Mat) {
 		if x.Shared > 0 {
 			x.sharedGrad(&part, c, dy, others)
 		}
-		p.CombineRows(dy, x.outputs(p), others, device.Mat{}, ofChunk(heldRank), x.Route.TopK)
+		p.CombineRows(dy, x.outputs(p), others, device.Mat{}, c.rows(p.Held(heldRank)).Mem, x.Route.TopK)
 	}
+}
+
+// logitsGrad is the gradient of a chunk's logits.
+func (x Experts) logitsGrad(p *Pass, c chunk) device.Mat {
+	d, logits := p.buf[dLogits].RowRange(0, c.n), c.rows(p.Held(heldLogits))
+	p.RouteGrad(d, c.rows(p.Held(heldDWeights)), logits, c.rows(p.Held(heldChoices)).Mem, x.Route)
+	if x.Balance.Weight != 0 {
+		x.balanceGrad(p, d, logits)
+	}
+	return d
 }

@@ -14,21 +14,28 @@ import (
 const expertHidden = 24
 
 // mixtures are experts of each option. Rows choose fewer than all of them, unless the name says so.
-func mixtures() map[string]nn.Experts {
+func mixtures() map[string]nn.Mixture {
 	softmax := device.RouteSpec{TopK: 2, Renormalize: true, Scale: 1}
 	sigmoid := device.RouteSpec{TopK: 3, Sigmoid: true, Renormalize: true, Scale: 1.5, Groups: 2, TopGroups: 1}
 	byBest := device.RouteSpec{TopK: 3, Scale: 4, Groups: 4, TopGroups: 2, ByBest: true}
 	all := softmax
 	all.TopK, all.Renormalize = 7, false
-	return map[string]nn.Experts{
-		"plain":   {Inner: 10, Number: 7, Route: softmax},
-		"sigmoid": {Inner: 9, Number: 8, Route: sigmoid, Shared: 13},
-		"biases": {Inner: 12, Number: 7, Route: softmax, Bias: true, RouterBias: true,
+	allShares := all
+	allShares.Renormalize = true
+	gelu := device.GLUSpec{Gate: device.GELUTanh}
+	return map[string]nn.Mixture{
+		"plain":   nn.Experts{Inner: 10, Number: 7, Route: softmax},
+		"sigmoid": nn.Experts{Inner: 9, Number: 8, Route: sigmoid, Shared: 13},
+		"biases": nn.Experts{Inner: 12, Number: 7, Route: softmax, Bias: true, RouterBias: true,
 			Activation: device.GLUSpec{Alpha: 1.7, Limit: 0.4}},
-		"groups by the best": {Inner: 9, Number: 12, Route: byBest, Shared: 7},
-		"corrected":          {Inner: 9, Number: 8, Route: sigmoid, Correction: true},
-		"all":                {Inner: 8, Number: 7, Route: all, Bias: true, RouterBias: true, Shared: 5},
-		"gated":              {Inner: 8, Number: 6, Route: softmax, Shared: 7, SharedGate: true},
+		"groups by the best": nn.Experts{Inner: 9, Number: 12, Route: byBest, Shared: 7},
+		"corrected":          nn.Experts{Inner: 9, Number: 8, Route: sigmoid, Correction: true},
+		"all":                nn.Experts{Inner: 8, Number: 7, Route: all, Bias: true, RouterBias: true, Shared: 5},
+		"gated":              nn.Experts{Inner: 8, Number: 6, Route: softmax, Shared: 7, SharedGate: true},
+		"with dense": nn.WithDense{Experts: nn.Experts{Inner: 9, Number: 7, Route: softmax, Shared: 14,
+			Activation: gelu}},
+		"all, with dense": nn.WithDense{Experts: nn.Experts{Inner: 9, Number: 7, Route: allShares, Shared: 14,
+			Activation: gelu}},
 	}
 }
 
@@ -39,12 +46,18 @@ type mixed struct {
 	cut            nn.Cut
 	weights, grads []nn.Params
 	correction     device.Mat
+	outcome        device.Mat
 }
 
 // newMixed makes the block. An expert's weights depend on its number in order, and not on its part.
-func newMixed(t *testing.T, x nn.Experts, dtype tensor.DType, order []int) *mixed {
+func newMixed(t *testing.T, feed nn.Mixture, dtype tensor.DType, order []int) *mixed {
 	t.Helper()
-	d := &nn.Block{Hidden: expertHidden, Norm: nn.Norm{Eps: 1e-5}, Mixer: variants()["plain"].Mixer, FeedForward: x}
+	x := feed.Mixture()
+	d := &nn.Block{Hidden: expertHidden, Norm: nn.Norm{Eps: 1e-5}, Mixer: variants()["plain"].Mixer, FeedForward: feed}
+	if _, ok := feed.(nn.WithDense); ok {
+		d.Rule, d.Scalar = nn.Branches, true
+	}
+	check(t, d.Check())
 	m := &mixed{block: newBlock(t, d, dtype, nil), experts: x}
 	for i, f := range m.layout.Fields {
 		if len(f.Shape) == 2 && f.Name == "router.weight" || f.Name == "router.bias" { // a row for each expert
@@ -57,6 +70,9 @@ func newMixed(t *testing.T, x nn.Experts, dtype tensor.DType, order []int) *mixe
 	}
 	if x.Correction { // so that choices are others without it
 		m.correction = m.mat(tensor.F32, 1, x.Number, normal(rand.New(rand.NewPCG(6, 7)), x.Number, 0, 0.5))
+	}
+	if d.LeavesOutcome() {
+		m.outcome = m.arena.Mat(dtype, positions, expertHidden)
 	}
 	for part := range d.Parts() {
 		layout, err := tensor.NewLayout(d.PartFields(part)...)
@@ -101,7 +117,12 @@ func (m *mixed) run(keep nn.Keep) result {
 		m.poison(device.Mem{Off: mark, Len: m.arena.Mark() - mark})
 		for _, stage := range m.d.Stages(to, false) {
 			v, a := stage[0], m.args(kept, work)
-			a.Held, a.Constants = held, m.correction
+			if a.Held, a.Constants = held, m.correction; v.Over == nn.EachMicro {
+				a.Held = held.Micro(0)
+			}
+			if (v.Reads | v.Writes).Has(nn.Outcomes) {
+				a.Outcome = m.outcome
+			}
 			switch {
 			case len(v.Parts) == 0:
 				a.Weights, a.Gradients = nil, nil
@@ -159,13 +180,14 @@ func numbered(n int) (all []int) {
 // The bits of a mixture depend neither on how many experts a part has nor on the rows of a call nor on what the trunk
 // keeps.
 func TestExpertsInParts(t *testing.T) {
-	for name, x := range mixtures() {
+	for name, feed := range mixtures() {
+		x := feed.Mixture()
 		for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
 			for _, rows := range []int{0, 8} {
 				var want *result
 				for i, perPart := range []int{x.Number, 1, 3, 5} {
 					x.PerPart = perPart
-					m := newMixed(t, x, dtype, numbered(x.Number))
+					m := newMixed(t, feed.With(x), dtype, numbered(x.Number))
 					m.cut = nn.Cut{Chunk: rows, Call: 20 * i}
 					got := m.run(nn.Keep(i % nn.Keeps))
 					if want == nil {
@@ -182,7 +204,7 @@ func TestExpertsInParts(t *testing.T) {
 // order.
 func TestPermutedExperts(t *testing.T) {
 	for _, name := range []string{"plain", "biases"} {
-		x := mixtures()[name]
+		x := mixtures()[name].Mixture()
 		x.PerPart = 3
 		order := []int{4, 2, 6, 0, 1, 5, 3}
 		want := newMixed(t, x, tensor.F32, numbered(x.Number)).run(nn.KeepInput)
@@ -232,9 +254,15 @@ func (k *block) index(name string) int {
 
 // Gradients are the derivatives of the output. All rows use all experts, since a choice that changes is a jump.
 func TestExpertsGradient(t *testing.T) {
-	x := mixtures()["all"]
+	for _, name := range []string{"all", "all, with dense"} {
+		t.Run(name, func(t *testing.T) { expertsGradient(t, mixtures()[name]) })
+	}
+}
+
+func expertsGradient(t *testing.T, feed nn.Mixture) {
+	x := feed.Mixture()
 	x.PerPart = 4
-	m := newMixed(t, x, tensor.F32, numbered(x.Number))
+	m := newMixed(t, feed.With(x), tensor.F32, numbered(x.Number))
 	r := m.run(nn.KeepInput)
 	rnd := rand.New(rand.NewPCG(5, 6))
 	loss := func() float64 { return dot(m.run(nn.KeepInput).y, m.dy) }
@@ -257,7 +285,7 @@ func TestExpertsGradient(t *testing.T) {
 
 // All rows may choose the same experts: those get all rows, the others get a gradient of zeros.
 func TestOneExpertForAll(t *testing.T) {
-	x := mixtures()["biases"]
+	x := mixtures()["biases"].Mixture()
 	x.PerPart = 2
 	m := newMixed(t, x, tensor.F32, numbered(x.Number))
 	bias := make([]float32, x.Number)

@@ -76,6 +76,9 @@ func (d *Block) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	mat := func() device.Mat { return a.Mat(m.DType, t, d.Hidden) }
 	args := measured(v, m, t, layouts)
 	args.X, args.Y, args.DX, x = mat(), mat(), mat(), mat()
+	if (v.Reads | v.Writes).Has(Outcomes) {
+		args.Outcome = mat()
+	}
 	args.Rope = &Rope{Cos: x, Sin: x}
 	args.Kept = d.NewKept(a, m.DType, t, m.Level)
 	if v.To == Backward {
@@ -251,7 +254,7 @@ func (c *counter) SortChoices(device.Routing)                       { c.Ops++ }
 func (c *counter) ScaleChoices(y, x, _ device.Mat, _ device.Mem)      { c.moves(y, x) }
 func (c *counter) ScaleChoicesGrad(_, dy, x device.Mat, _ device.Mem) { c.moves(dy, x) }
 
-func (c *counter) GatherRows(y, x device.Mat, b device.Blocks)      { c.routed(b, y, x) }
+func (c *counter) GatherRows(y, x device.Mat, b device.Blocks) { c.routed(b, y, x) }
 
 func (c *counter) ExpertMatMul(to, a, _, _ device.Mat, _ device.ExpertProduct, b device.Blocks) {
 	c.Products += 2 * c.routed(b) * int64(a.Cols) * int64(to.Cols)

@@ -80,7 +80,15 @@ const (
 	feedPost  = "feed_post_norm.weight"
 )
 
+// The weights of norms of [WithDense]: of what its experts read, and of what they and the dense feed-forward made.
+const (
+	routedNorm = "routed_norm.weight"
+	routedPost = "routed_post_norm.weight"
+	sharedPost = "shared_post_norm.weight"
+)
+
 // NormHasOffset reports whether a tensor of a block is the weight of a norm to which Norm.Offset is added.
 func NormHasOffset(field string) bool {
-	return slices.Contains([]string{mixerNorm, feedNorm, mixerPost, feedPost, qNorm, kNorm}, field)
+	return slices.Contains([]string{mixerNorm, feedNorm, mixerPost, feedPost, qNorm, kNorm, routedNorm, routedPost,
+		sharedPost, routerScale}, field)
 }

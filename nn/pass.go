@@ -131,6 +131,7 @@ type Pass struct {
 	held    *Held        // of a routed feed-forward
 	loads   device.Mem   // where it tells of its experts
 	balance device.Mat   // Args.Balance
+	outcome device.Mat   // Args.Outcome
 
 	constants device.Mat // F32 [1, Block.FeedConstants]
 }

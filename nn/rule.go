@@ -16,6 +16,7 @@ const (
 	Parallel                  // y = x + mixer(n(x)) + feed(n(x)), with one norm for both: Cohere, Phi
 	Scaled                    // h = x + Residual*mixer(n(x)), y = h + Residual*feed(n(h)): Granite
 	ParallelNorms             // y = x + mixer(n(x)) + feed(n(x)), with a norm for each: GPT-NeoX
+	Branches                  // h = x + n(mixer(n(x))), y = h + feed(h), whose parts read n(h): Gemma 4 with experts
 )
 
 // norms are the names of a half's norms; "" where it has none.
@@ -26,15 +27,16 @@ func (r Rule) norms() (mixer, feed norms) {
 	in := [2]norms{{in: mixerNorm}, {in: feedNorm}}
 	of := [...][2]norms{Pre: in, Post: {{out: mixerPost}, {out: feedPost}},
 		Sandwich: {{mixerNorm, mixerPost}, {feedNorm, feedPost}}, Parallel: {in[0], in[0]}, Scaled: in,
-		ParallelNorms: in}[r]
+		ParallelNorms: in, Branches: {{mixerNorm, mixerPost}, {in: routedNorm}}}[r]
 	return of[0], of[1]
 }
 
 // isParallel reports whether both halves read the block's input.
 func (r Rule) isParallel() bool { return r == Parallel || r == ParallelNorms }
 
-// hasPost reports whether the results of halves are normed.
-func (r Rule) hasPost() bool { return r == Post || r == Sandwich }
+// hasPost reports whether the result of the mixer is normed. By all rules but Branches, that of the feed-forward is
+// then normed, too.
+func (r Rule) hasPost() bool { return r == Post || r == Sandwich || r == Branches }
 
 // Normalize writes what the half reads of x to p.Norm: normed rows, or rows as they are.
 func (p *Pass) Normalize(x device.Mat) {
@@ -55,7 +57,7 @@ func (p *Pass) NormalizeGrad(x, dx device.Mat) {
 	p.normed.grad(p, dx, p.norm, x, p.stat, dx, p.w, p.g, p.norms.in)
 }
 
-// alters reports whether the results of halves are not added as they are.
+// alters reports whether the results of halves are not added as they are. A feed-forward with parts adds its own.
 func (r Rule) alters() bool { return r.hasPost() || r == Scaled }
 
 // altered writes to p.Norm what the rule adds of the half's result, which is in p.out: its norm, or a multiple.

@@ -128,7 +128,11 @@ func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t int, cut Cut, k K
 	if d.Positions > 0 {
 		w.placed = a.Mat(dtype, t, d.Hidden)
 	}
-	for i := range w.out {
+	halves := 2 // whose results the rule alters
+	if d.Rule == Branches {
+		halves = 1
+	}
+	for i := range halves {
 		if d.Rule.alters() {
 			w.out[i] = a.Mat(dtype, rows, d.Hidden)
 		}

@@ -56,6 +56,7 @@ const (
 	CacheRows                  // what the block keeps from pass to pass: Cache
 	Balancing                  // what the load-balancing loss needs of the loads of all blocks with experts
 	Sides                      // what crosses blocks besides x and y: Block.Sides
+	Outcomes                   // what a feed-forward's parts made of rows, which forward leaves for backward: [Summed]
 )
 
 // Has reports whether the set has all of those.
@@ -88,6 +89,7 @@ type Args struct {
 	Constants          device.Mat // F32 [1, Block.FeedConstants]
 	Scalar             float32    // of a block that has one, see Block.Scalar
 	Kept               *Kept
+	Outcome            device.Mat // [T, Hidden], see Summed; the zero Mat where no backward pass comes
 	Cache              *Cache
 	Sides              []SideRows // by the index in Block.Sides
 	Held               *Held      // of the micro-batch, or of the whole step
@@ -127,9 +129,12 @@ func (d *Block) Stages(to Direction, _ bool) []Stage {
 		v.To = to
 		all = append(all, Stage{v})
 	}
-	trunk, n, kept, sides := []int{0}, d.Parts(), KeptRows, Uses(0)
+	trunk, n, kept, sides, outcome := []int{0}, d.Parts(), KeptRows, Uses(0), Uses(0)
 	if len(d.Sides()) > 0 {
 		sides = Sides
+	}
+	if d.LeavesOutcome() {
+		outcome = Outcomes
 	}
 	up := to == Forward || to == Continue
 	if to == Continue {
@@ -148,12 +153,16 @@ func (d *Block) Stages(to Direction, _ bool) []Stage {
 			visit(d.partForward(i))
 		}
 		if r, ok := d.FeedForward.(Routed); ok {
-			visit(Visit{Name: "combine", Reads: HeldRows, Writes: Y, Run: func(s device.Stream, a *Args) {
+			visit(Visit{Name: "combine", Reads: HeldRows, Writes: Y | outcome, Run: func(s device.Stream, a *Args) {
 				r.Combine(d.held(s, a), a.Y)
+				if d.Scalar {
+					s.Scale(a.Y, a.Y, a.Scalar)
+				}
 			}})
 		}
 	default:
-		reopen := Visit{Name: "reopen", Parts: trunk, Reads: X | Tokens | kept, Writes: HeldRows, Run: d.runReopen}
+		reopen := Visit{Name: "reopen", Parts: trunk, Reads: X | Tokens | kept | outcome, Writes: HeldRows,
+			Run: d.runReopen}
 		_, routed := d.FeedForward.(Routed)
 		if routed {
 			reopen.Reads |= DX
@@ -166,8 +175,8 @@ func (d *Block) Stages(to Direction, _ bool) []Stage {
 			}
 			visit(d.partBackward(part, i == 0))
 		}
-		visit(Visit{Name: "backward", Parts: trunk, Reads: X | Tokens, Writes: DX | kept | HeldRows | Grads,
-			Run: d.runClose})
+		visit(Visit{Name: "backward", Parts: trunk, Reads: X | Tokens | outcome,
+			Writes: DX | kept | HeldRows | Grads, Run: d.runClose})
 	}
 	return all
 }

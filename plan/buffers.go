@@ -53,6 +53,10 @@ type Buffers struct {
 	Kept             [][]*nn.Kept // by block and micro-batch, or by slot where those of the block wait in host memory
 	KeptRing         []device.Mem // by slot: the memory of Kept
 
+	// Outcomes are, by block and micro-batch, what the block's parts made of rows: [T, H]. Blocks whose outcomes pass
+	// have them in the same memory.
+	Outcomes [][]device.Mat
+
 	Caches    [][]*nn.Cache // by block: its cache, or one for each slot where the cache waits in host memory
 	CacheRing []device.Mem  // by slot: the memory of those
 
@@ -306,6 +310,21 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 		micros(func() { b.Kept[i] = append(b.Kept[i], d.NewKept(a, num.Compute, t, level)) })
 	}
 	group("kept activations")
+	b.Outcomes = make([][]device.Mat, p.blocks())
+	var inTurn []device.Mat
+	for i := range b.Outcomes {
+		switch here := runs(i) || p.RankOf(1+i, nn.Forward) == rank; {
+		case !p.leavesOutcome(i) || !here:
+		case !p.outcomePasses(i):
+			b.Outcomes[i] = mats(num.Compute, t, hidden)
+		default:
+			if inTurn == nil {
+				inTurn = mats(num.Compute, t, hidden)
+			}
+			b.Outcomes[i] = inTurn
+		}
+	}
+	group("sums of experts")
 
 	p.caches(a, b, runs)
 	group("caches")

@@ -21,7 +21,7 @@ type place struct {
 
 // home are the places that are not of a device.
 var home = map[string]bool{"host weights": true, "host gradient": true, "shared gradient": true, "embedding sum": true,
-	"host x": true, "disk x": true, "host kept": true}
+	"host x": true, "disk x": true, "host kept": true, "host outcome": true}
 
 // on is the place on the device of a rank.
 func (p place) on(rank int) place {
@@ -280,14 +280,15 @@ func (c *checker) hostX(layer, m int) place {
 
 func (c *checker) split() bool { return c.p.Numerics.Master == optim.Split }
 
-// contribute adds one micro-batch to a gradient.
+// contribute adds the micro-batches of a visit to a gradient.
 func (c *checker) contribute(i int, op plan.Op, part int) {
 	if !c.p.Trained(part) {
 		return
 	}
 	at := c.gradAt(op, part)
-	c.read(i, at, content{"gradient", part, op.Micro})
-	c.write(i, at, content{"gradient", part, op.Micro + 1})
+	micros := c.micros(op)
+	c.read(i, at, content{"gradient", part, micros[0]})
+	c.write(i, at, content{"gradient", part, micros[0] + len(micros)})
 }
 
 func (c *checker) whole(part int) content {
@@ -312,10 +313,11 @@ func (c *checker) run(i int) {
 	tiles := len(c.m.HeadTiles)
 	loss := place{"device loss", m, 0}
 	lanes := map[plan.Lane][]string{
-		plan.LaneFetch: {"load-input", "upload", "fetch", "fetch-state", "load", "load-kept"},
-		plan.LaneCompute: {"forward", "head-norm", "head-stats", "head-loss", "zero-grad", "head-grad", "head-visit",
-			"head-input", "reopen", "backward", "round"},
-		plan.LaneDrain:  {"save", "save-kept", "write-back", "drain", "drain-sum", "drain-input", "collect"},
+		plan.LaneFetch: {"load-input", "upload", "fetch", "fetch-state", "load", "load-kept", "load-sums"},
+		plan.LaneCompute: {"forward", "combine", "head-norm", "head-stats", "head-loss", "zero-grad", "head-grad",
+			"head-visit", "head-input", "reopen", "backward", "round"},
+		plan.LaneDrain: {"save", "save-kept", "save-sums", "write-back", "drain", "drain-sum", "drain-input",
+			"collect"},
 		plan.LaneUpdate: {"update", "gather", "gather-ahead", "scatter"},
 		plan.LaneDisk:   {"save-state"},
 	}
@@ -440,8 +442,16 @@ func (c *checker) run(i int) {
 		c.write(i, c.xAt(inputSlot(op, op.Layer+1), op.Layer+1, m), c.sumAfter(op, 0))
 		c.write(i, c.keptAt(op), content{"kept", op.Layer, m})
 		if c.groups(op) > 0 {
-			c.write(i, place{"between", m, 0}, content{"normed", op.Layer, m})
+			c.write(i, place{"between", m, 0}, c.normedAfter(op, m, 0))
 		}
+	case "combine":
+		c.combine(i, op)
+	case "save-sums":
+		c.read(i, c.outcomeAt(op), content{"outcome", op.Layer, m})
+		c.write(i, place{"host outcome", op.Layer, m}, content{"outcome", op.Layer, m})
+	case "load-sums":
+		c.read(i, place{"host outcome", op.Layer, m}, content{"outcome", op.Layer, m})
+		c.write(i, c.outcomeAt(op), content{"outcome", op.Layer, m})
 	case "save-kept":
 		c.read(i, c.keptAt(op), content{"kept", op.Layer, m})
 		c.write(i, place{"host kept", op.Layer, m}, content{"kept", op.Layer, m})
@@ -489,15 +499,20 @@ func (c *checker) run(i int) {
 		weights(op.Part)
 		c.read(i, c.xAt(inputSlot(op, op.Layer), op.Layer, m), content{"x", op.Layer, m})
 		c.readKept(i, op)
-		c.write(i, place{"between", m, 0}, c.gradientAfter(op, 0))
+		if c.routed(op) {
+			c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer + 1, m})
+		}
+		c.readOutcome(i, op)
+		c.write(i, place{"between", m, 0}, c.gradientAfter(op, m, 0))
 	case "backward":
 		if c.m.Parts[op.Part].Group > 0 {
 			c.backwardGroup(i, op)
 			break
 		}
 		if n := c.groups(op); n > 0 {
-			c.read(i, place{"between", m, 0}, c.gradientAfter(op, n))
+			c.read(i, place{"between", m, 0}, c.gradientAfter(op, m, n))
 			c.write(i, place{"between", m, 0}, content{"closed", op.Layer, m})
+			c.readOutcome(i, op)
 		}
 		reads()
 		weights(op.Part)
@@ -650,40 +665,4 @@ func (c *checker) down(i int) bool {
 	return slices.ContainsFunc(c.ops[:i], func(op plan.Op) bool {
 		return op.Do == plan.DoVisit && strings.HasPrefix(op.Visit.Name, "head-")
 	})
-}
-
-// groups is the number of groups of an operation's block.
-func (c *checker) groups(op plan.Op) int { return len(c.m.GroupParts[op.Layer-1]) }
-
-// sumAfter is the content of x[l+1] when some of the block's groups have added to it. gradientAfter is the content of
-// the gradient between visits on the way down.
-func (c *checker) sumAfter(op plan.Op, groups int) content {
-	if groups == c.groups(op) {
-		return content{"x", op.Layer + 1, op.Micro}
-	}
-	return content{fmt.Sprintf("x after %d groups", groups), op.Layer + 1, op.Micro}
-}
-
-func (c *checker) gradientAfter(op plan.Op, groups int) content {
-	return content{fmt.Sprintf("gradient after %d groups", groups), op.Layer, op.Micro}
-}
-
-func (c *checker) forwardGroup(i int, op plan.Op) {
-	group, x := c.m.Parts[op.Part].Group-1, c.xAt(inputSlot(op, op.Layer+1), op.Layer+1, op.Micro)
-	c.read(i, c.weightsAt(op.Part, slotOf(op, plan.Weights)), fresh(op.Part))
-	c.read(i, place{"between", op.Micro, 0}, content{"normed", op.Layer, op.Micro})
-	c.read(i, x, c.sumAfter(op, group))
-	c.write(i, x, c.sumAfter(op, group+1))
-}
-
-func (c *checker) backwardGroup(i int, op plan.Op) {
-	done := c.groups(op) - c.m.Parts[op.Part].Group // groups come from the last one to the first
-	if op.First != (done == 0) {
-		c.errorf(i, "begins the gradient of what groups read, wrongly")
-	}
-	c.read(i, c.weightsAt(op.Part, slotOf(op, plan.Weights)), fresh(op.Part))
-	c.read(i, c.dxAt(slotOf(op, plan.InputGrad), op.Micro), content{"dx", op.Layer + 1, op.Micro})
-	c.read(i, place{"between", op.Micro, 0}, c.gradientAfter(op, done))
-	c.write(i, place{"between", op.Micro, 0}, c.gradientAfter(op, done+1))
-	c.contribute(i, op, op.Part)
 }

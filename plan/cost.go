@@ -202,6 +202,8 @@ func (p *Plan) moveCost(to Operand) (c cost) {
 		bytes = p.sideBytes(to.Index)
 	case Kept:
 		bytes = p.KeptBytes(to.Index - 1)
+	case Outcome:
+		bytes = p.inputBytes()
 	case Cache:
 		bytes = p.CacheBytes(to.Index - 1)
 	case Rounded:

@@ -21,6 +21,7 @@ type HostBuffers struct {
 	Inputs      [][]device.Mem // by block, and the head, and micro-batch: saved layer inputs
 	Sides       [][]device.Mem // by side and micro-batch: rows of a table, and later their gradient
 	Activations [][]device.Mem // by block and micro-batch: what forward kept for backward
+	Outcomes    [][]device.Mem // by block and micro-batch: what its parts made of rows
 	Caches      []device.Mem   // by block: those that wait here between visits
 	Logits      []device.Mem   // by micro-batch: F32 [LogitRows, Vocab]
 
@@ -109,6 +110,12 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 			b.Activations[i] = each(KeptPurpose, p.KeptBytes(i))
 		}
 	}
+	b.Outcomes = make([][]device.Mem, p.blocks())
+	for i := range p.blocks() {
+		if p.outcomePasses(i) {
+			b.Outcomes[i] = each(OutcomesPurpose, p.inputBytes())
+		}
+	}
 	b.Caches = make([]device.Mem, p.blocks())
 	for i := range p.blocks() {
 		if p.cacheAt(i) == Host {
@@ -154,6 +161,7 @@ const (
 	InputsPurpose       = "saved layer inputs"
 	SidesPurpose        = "rows of layers" // of the table that each layer has columns of
 	KeptPurpose         = "kept activations"
+	OutcomesPurpose     = "sums of experts"
 	CachesPurpose       = "caches"
 	LogitsPurpose       = "logits"
 	EmbeddingSumPurpose = "embedding gradient sum"

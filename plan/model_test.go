@@ -29,8 +29,9 @@ type errorer interface {
 type shape struct {
 	Vocab, Hidden, Inner, Layers, Heads, KVHeads, HeadDim int
 	Tied                                                  bool
-	Patchwork                                             bool // with blocks of two kinds instead, modeltest.Patchwork
-	Groups                                                int  // of the feed-forwards of a Patchwork
+	Patchwork                                             bool   // a modeltest.Patchwork instead
+	Groups                                                int    // of the feed-forwards of a Patchwork
+	Mixture                                               string // modeltest.Mixtures or modeltest.WithDense instead
 }
 
 // tiny has two tiles of vocabulary.
@@ -42,6 +43,9 @@ func (s shape) model(t errorer) *model.Model {
 		"intermediate_size": s.Inner, "num_hidden_layers": s.Layers, "num_attention_heads": s.Heads,
 		"num_key_value_heads": s.KVHeads, "head_dim": s.HeadDim, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
 		"rope_theta": 10000.0, "tie_word_embeddings": s.Tied, "hidden_act": "silu"}
+	if s.Mixture != "" {
+		keys["model_type"] = s.Mixture
+	}
 	text, err := json.Marshal(keys)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +60,7 @@ func (s shape) model(t errorer) *model.Model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.New(c, modeltest.Patchwork, modeltest.Piecework)
+	m, err := model.New(c, modeltest.Patchwork, modeltest.Piecework, modeltest.Mixtures(2), modeltest.WithDense(3))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +71,14 @@ func (s shape) model(t errorer) *model.Model {
 func drawModel(rt *rapid.T) *model.Model {
 	s := shape{Vocab: rapid.IntRange(3, 700).Draw(rt, "vocabulary"), Hidden: 16, Inner: 24,
 		Layers: rapid.IntRange(1, 5).Draw(rt, "layers"), Heads: 2, KVHeads: 1, HeadDim: 8,
-		Tied:      rapid.Bool().Draw(rt, "tied"),
-		Patchwork: rapid.Bool().Draw(rt, "two kinds of blocks"), Groups: rapid.IntRange(0, 3).Draw(rt, "groups")}
+		Tied:   rapid.Bool().Draw(rt, "tied"),
+		Groups: rapid.IntRange(0, 3).Draw(rt, "groups")}
+	switch kind := rapid.SampledFrom([]string{"llama", "patchwork", "mixtures", "with dense"}).Draw(rt, "kind"); kind {
+	case "patchwork":
+		s.Patchwork = true
+	case "mixtures", "with dense":
+		s.Mixture = kind
+	}
 	m := s.model(rt)
 	freeze := rapid.SliceOfN(rapid.Bool(), 2+s.Layers, 2+s.Layers).Draw(rt, "frozen layers")
 	if rapid.Bool().Draw(rt, "nothing is frozen") {

@@ -101,11 +101,11 @@ func (op *Op) Name() string {
 func moveName(to Operand) string {
 	if to.At == Device {
 		return map[What]string{Tokens: "upload", Weights: "fetch", State: "fetch-state", Input: "load",
-			InputGrad: "load-input", Kept: "load-kept", Side: "load-side",
+			InputGrad: "load-input", Kept: "load-kept", Outcome: "load-sums", Side: "load-side",
 			Cache: "load-cache"}[to.What]
 	}
-	return map[What]string{Stored: "write-back", Input: "save", Kept: "save-kept", Cache: "save-cache",
-		InputGrad: "drain-input", SideGrad: "drain-side", Gradient: "drain-sum", Rounded: "drain",
+	return map[What]string{Stored: "write-back", Input: "save", Kept: "save-kept", Outcome: "save-sums",
+		Cache: "save-cache", InputGrad: "drain-input", SideGrad: "drain-side", Gradient: "drain-sum", Rounded: "drain",
 		LogitRows: "drain-logits", Results: "collect"}[to.What]
 }
 

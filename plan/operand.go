@@ -18,6 +18,7 @@ const (
 	Input                 // layer and micro-batch: x
 	InputGrad             // micro-batch: dx
 	Kept                  // layer and micro-batch: what forward leaves for backward
+	Outcome               // layer and micro-batch: what its parts made of rows, which forward leaves for backward
 	Cache                 // layer: what it keeps from pass to pass
 	Side                  // side and micro-batch: what crosses blocks besides x
 	SideGrad              // side and micro-batch: its gradient
@@ -117,6 +118,13 @@ func (b *builder) touch(o Operand) touch {
 			memory = homeMemory
 		} else {
 			ring(rings.Activations)
+		}
+	case Outcome:
+		switch inLayer(); {
+		case outside:
+			memory = homeMemory
+		case b.outcomePasses(o.Index - 1): // through a buffer of the micro-batch
+			memory, count, i = ringMemory, micros, o.Micro
 		}
 	case Cache:
 		if count = b.blocks() + 1; outside {

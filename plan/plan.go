@@ -307,8 +307,8 @@ func (p *Plan) extentsIn(specs []store.Spec) []store.Spec {
 // copies. State that it does not update stays the host's alone.
 func (p *Plan) Pinned(purpose string) bool {
 	switch purpose {
-	case TokensPurpose, ResultsPurpose, InputsPurpose, SidesPurpose, KeptPurpose, CachesPurpose, LogitsPurpose,
-		EmbeddingSumPurpose, stagingPurpose, store.Weights.String(), store.Grad.String():
+	case TokensPurpose, ResultsPurpose, InputsPurpose, SidesPurpose, KeptPurpose, OutcomesPurpose, CachesPurpose,
+		LogitsPurpose, EmbeddingSumPurpose, stagingPurpose, store.Weights.String(), store.Grad.String():
 		return true
 	}
 	for _, kind := range p.stateKinds() {

@@ -81,6 +81,8 @@ type onRank struct {
 	inDX   []int    // by micro-batch: the layer whose output's gradient dx holds
 	cache  int      // next slot of the ring for caches
 	counts bool     // weights that become infinite or NaN are counted here
+
+	outcomeOf []int // by micro-batch: the layer whose outcome is in the buffer through which outcomes pass
 }
 
 // ScheduleOf is the schedule of a mode.
@@ -102,6 +104,7 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	b.devices = make([]onRank, b.ranks)
 	for i := range b.devices {
 		b.devices[i].inX, b.devices[i].inDX = [2][]int{make([]int, micros), make([]int, micros)}, make([]int, micros)
+		b.devices[i].outcomeOf = make([]int, micros)
 	}
 	ahead := b.Phase.Runs() && b.updates() && p.Placement.LookAhead
 	tables := p.Model.Lookups

@@ -97,6 +97,13 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	if v.Reads.Has(nn.HeldRows) && !v.Writes.Has(nn.HeldRows) {
 		reads = b.held(reads, r.layer, v, m)
 	}
+	if v.Reads.Has(nn.Outcomes) {
+		reads = append(reads, b.loadOutcome(r.layer, m))
+	}
+	writesOutcome := v.Writes.Has(nn.Outcomes) && b.leavesOutcome(r.layer-1)
+	if writesOutcome {
+		writes = append(writes, b.outcome(r.layer, m))
+	}
 	var y Operand
 	if v.Writes.Has(nn.Y) {
 		y = b.input(rank, r.layer+1, m)
@@ -148,6 +155,9 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	}
 	if r.to == nn.Forward && uses.Has(nn.KeptRows) && b.Phase.Steps() && b.ActivationsSpill(r.layer-1) {
 		b.move(LaneDrain, rank, kept, Operand{What: Kept, Index: r.layer, Micro: m, At: Host, Slot: none})
+	}
+	if writesOutcome {
+		b.saveOutcome(r.layer, m)
 	}
 	if v.Writes.Has(nn.Y) {
 		b.wrote(r.layer+1, m, y)

@@ -237,6 +237,38 @@ func (b *builder) keep(layer, m int, down bool) Operand {
 	return kept
 }
 
+// outcome is the operand on the device for what a block's parts made of a micro-batch's rows.
+func (b *builder) outcome(layer, m int) Operand {
+	return Operand{What: Outcome, Index: layer, Micro: m, At: Device, Rank: b.RankOf(layer, b.way()), Slot: none}
+}
+
+// outcomeHome is its place in host memory.
+func (b *builder) outcomeHome(layer, m int) Operand {
+	return Operand{What: Outcome, Index: layer, Micro: m, At: Host, Slot: none}
+}
+
+// saveOutcome takes an outcome that passes to host memory, for the backward visits.
+func (b *builder) saveOutcome(layer, m int) {
+	if !b.outcomePasses(layer - 1) {
+		return
+	}
+	from := b.outcome(layer, m)
+	b.devices[from.Rank].outcomeOf[m] = layer
+	if b.Phase.Steps() {
+		b.move(LaneDrain, from.Rank, from, b.outcomeHome(layer, m))
+	}
+}
+
+// loadOutcome brings an outcome to the device unless it is there.
+func (b *builder) loadOutcome(layer, m int) Operand {
+	to := b.outcome(layer, m)
+	if of := b.devices[to.Rank].outcomeOf; b.outcomePasses(layer-1) && of[m] != layer {
+		of[m] = layer
+		b.move(LaneFetch, to.Rank, b.outcomeHome(layer, m), to)
+	}
+	return to
+}
+
 // cache is the operand for what a block keeps from pass to pass: in a slot of the ring, to which it is brought, if it
 // waits in host memory.
 func (b *builder) cache(layer int) Operand {

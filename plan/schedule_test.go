@@ -101,6 +101,13 @@ func TestBuffersAreApart(t *testing.T) {
 		for _, e := range b.Ending {
 			mats([]device.Mat{e.Normed, e.Stats, e.Stat, e.DNormed, e.Loss})
 		}
+		for _, list := range b.Outcomes {
+			for _, m := range list {
+				if !slices.Contains(all, m.Mem) { // blocks whose outcomes pass share theirs
+					take(m.Mem)
+				}
+			}
+		}
 		take(b.KeptRing...)
 		take(b.Logits, b.Rope[0].Cos.Mem, b.Rope[0].Sin.Mem, b.Batches, b.Results)
 		all = slices.DeleteFunc(all, func(m device.Mem) bool { return m.Len == 0 })

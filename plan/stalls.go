@@ -45,6 +45,7 @@ const stepEnd = "norm"
 var waitedFor = map[string]string{"update": "updates", "fetch": "weights",
 	"gather": "the embedding", "gather-ahead": "the embedding",
 	"scatter": "the embedding's gradient", "load": "layer inputs", "save": "layer inputs to leave",
+	"load-sums": "sums of experts", "save-sums": "sums of experts to leave",
 	"load-kept": "kept activations", "save-kept": "kept activations to leave", "drain": "gradients to leave",
 	"drain-sum": "gradients to leave", "drain-input": "the embedding's gradient", "load-input": "a gradient from above",
 	"load-side": "rows of layers", "drain-side": "the gradient of rows of layers",

@@ -410,6 +410,18 @@ func (p *Plan) keptBytes(block int, level nn.Keep) int64 {
 	return a.Peak()
 }
 
+// leavesOutcome reports whether a block (from 0) leaves what its parts made of rows for its backward visits, and has
+// such visits (nn.Summed).
+func (p *Plan) leavesOutcome(block int) bool {
+	return p.Model.Blocks[block].LeavesOutcome() && p.Placement.Where.Inputs[block] != Absent
+}
+
+// outcomePasses reports whether that leaves the device and comes back. It waits on the device where the block's input
+// does, and else in host memory.
+func (p *Plan) outcomePasses(block int) bool {
+	return p.leavesOutcome(block) && !p.savedOnDevice(block)
+}
+
 // cacheAt is where a block's cache waits; Absent if the plan keeps none.
 func (p *Plan) cacheAt(block int) Place {
 	if p.Placement.Where.Caches == nil {

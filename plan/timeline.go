@@ -32,7 +32,7 @@ var legend = []struct {
 	{'H', "head", []string{"head-"}},
 	{'W', "weights", []string{"fetch", "fetch-state", "write-back"}},
 	{'x', "layer inputs", []string{"load", "save", "drain-input", "load-input", "load-side", "drain-side"}},
-	{'a', "kept activations", []string{"save-kept", "load-kept"}},
+	{'a', "kept activations", []string{"save-kept", "load-kept", "save-sums", "load-sums"}},
 	{'G', "gradients", []string{"drain", "drain-sum"}},
 	{'g', "clear and round gradients", []string{"zero-grad", "round"}},
 	{'U', "update", []string{"update"}},

@@ -203,8 +203,8 @@ func (e *Engine) open() error {
 		switch h.Purpose {
 		case plan.TokensPurpose, plan.ResultsPurpose: // real even in a rehearsal: small, and written by the host
 			e.regions[h.Purpose], err = e.reserve(h)
-		case plan.InputsPurpose, plan.SidesPurpose, plan.KeptPurpose, plan.CachesPurpose, plan.LogitsPurpose,
-			plan.EmbeddingSumPurpose, plan.EmbeddingAheadPurpose:
+		case plan.InputsPurpose, plan.SidesPurpose, plan.KeptPurpose, plan.OutcomesPurpose, plan.CachesPurpose,
+			plan.LogitsPurpose, plan.EmbeddingSumPurpose, plan.EmbeddingAheadPurpose:
 			e.regions[h.Purpose], err = e.reserve(h, opts...)
 		default:
 			continue

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
@@ -16,58 +15,10 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// mixtures is a family of blocks with experts, in parts of that many, in turn with dense ones. Every third block has a
-// gated delta net.
-func mixtures(perPart int) model.Family {
-	return model.Family{ModelType: "mixtures", Constants: "model.layers.{layer}.mlp.correction",
-		Names: append(model.Names{
-			{Role: "router.*", HF: "model.layers.{layer}.mlp.router.*"},
-			{Role: "shared.gate.*", HF: "model.layers.{layer}.mlp.shared.gate_proj.*"},
-			{Role: "shared.up.*", HF: "model.layers.{layer}.mlp.shared.up_proj.*"},
-			{Role: "shared.down.*", HF: "model.layers.{layer}.mlp.shared.down_proj.*"},
-			{Role: "shared_gate.*", HF: "model.layers.{layer}.mlp.shared_gate.*"},
-			{Role: "delta.q.*", HF: "model.layers.{layer}.delta.qkvz.*", CutHF: model.ByHead},
-			{Role: "delta.k.*", HF: "model.layers.{layer}.delta.qkvz.*", CutHF: model.ByHead},
-			{Role: "delta.v.*", HF: "model.layers.{layer}.delta.qkvz.*", CutHF: model.ByHead},
-			{Role: "delta.z.*", HF: "model.layers.{layer}.delta.qkvz.*", CutHF: model.ByHead},
-			{Role: "delta.b.*", HF: "model.layers.{layer}.delta.b.*"},
-			{Role: "delta.a.*", HF: "model.layers.{layer}.delta.a.*"},
-			{Role: "delta.conv.*", HF: "model.layers.{layer}.delta.conv.*", CutHF: model.Filters},
-			{Role: "delta.out.*", HF: "model.layers.{layer}.delta.out.*"},
-			{Role: "delta.norm.*", HF: "model.layers.{layer}.delta.norm.*"},
-			{Role: "delta.a_log", HF: "model.layers.{layer}.delta.A_log"},
-			{Role: "delta.dt_bias", HF: "model.layers.{layer}.delta.dt_bias"},
-			{Role: "expert.gate.weight", HF: "model.layers.{layer}.mlp.experts.gate_up",
-				CutHF: model.Interleaved | model.Transposed | model.Stacked},
-			{Role: "expert.up.weight", HF: "model.layers.{layer}.mlp.experts.gate_up",
-				CutHF: model.Interleaved | model.Transposed | model.Stacked},
-			{Role: "expert.gate.bias", HF: "model.layers.{layer}.mlp.experts.gate_up_bias",
-				CutHF: model.Interleaved | model.Stacked},
-			{Role: "expert.up.bias", HF: "model.layers.{layer}.mlp.experts.gate_up_bias",
-				CutHF: model.Interleaved | model.Stacked},
-			{Role: "expert.down.*", HF: "model.layers.{layer}.mlp.experts.{expert}.down_proj.*"},
-		}, model.Llama...), Read: func(_ *hf.Config, r *hf.ConfigReader, s *model.Spec) {
-			s.Attention.KVHeads = r.Size("num_key_value_heads")
-			s.HeadDim(r)
-			s.Rotary(r)
-			plain := nn.Experts{Inner: 6, Number: 7, PerPart: perPart, Route: device.RouteSpec{TopK: 2, Renormalize: true,
-				Scale: 1}}
-			s.Attention.Rope.Rotated = s.Attention.HeadDim / 4 * 2
-			all := nn.Experts{Inner: 5, Number: 5, PerPart: perPart, Shared: 9, SharedGate: true, Bias: true,
-				RouterBias: true, Correction: true,
-				Route: device.RouteSpec{TopK: 3, Sigmoid: true, Scale: 1.5}, Activation: device.GLUSpec{Alpha: 1.7,
-					Limit: 0.5}}
-			for l := range s.Layers {
-				s.FeedForwards = append(s.FeedForwards, []nn.FeedForward{all, plain, s.GLU}[l%3])
-				s.Mixers = append(s.Mixers, []nn.Mixer{s.Attention, nn.GatedDelta{KeyHeads: 1, Heads: 2, KeyDim: 3,
-					ValueDim: 5}, s.Attention}[l%3])
-			}
-		}}
-}
-
-// The law of placements holds for experts, and for experts with a load-balancing loss.
+// The law of placements holds for experts, for experts with a load-balancing loss, and for those next to a dense
+// feed-forward.
 func TestExperts(t *testing.T) {
-	balanced := mixtures(2)
+	balanced := modeltest.Mixtures(2)
 	balanced.ModelType = "balanced mixtures"
 	read := balanced.Read
 	balanced.Read = func(c *hf.Config, r *hf.ConfigReader, s *model.Spec) {
@@ -79,7 +30,7 @@ func TestExperts(t *testing.T) {
 			}
 		}
 	}
-	layersLaw(t, 4, mixtures(2), balanced)
+	layersLaw(t, 4, modeltest.Mixtures(2), balanced, modeltest.WithDense(3))
 }
 
 // The load-balancing loss and the gradients with it are those of transformers, over all micro-batches of a step.
@@ -130,7 +81,7 @@ func TestExpertsOfAPart(t *testing.T) {
 		var want map[string][]float32
 		for _, perPart := range []int{7, 1, 3} {
 			s := tiny
-			s.Layers, s.Micro, s.BF16, s.families = 3, 3, bf16, []model.Family{mixtures(perPart)}
+			s.Layers, s.Micro, s.BF16, s.families = 3, 3, bf16, []model.Family{modeltest.Mixtures(perPart)}
 			s.Type = s.families[0].ModelType
 			sub := s.subject(t, steps)
 			r := start(t, sub, setup{change: streamed(2)})
@@ -157,7 +108,7 @@ func TestExpertsOfAPart(t *testing.T) {
 // Experts or routers may be frozen: what is left is updated as if they were trained, and they stay as they are.
 func TestFrozenExperts(t *testing.T) {
 	s := tiny
-	s.Layers, s.Unclipped, s.families = 3, true, []model.Family{mixtures(2)}
+	s.Layers, s.Unclipped, s.families = 3, true, []model.Family{modeltest.Mixtures(2)}
 	s.Type = s.families[0].ModelType
 	after := func(steps int, frozen func(field string, isGroup bool) bool) map[string][]float32 {
 		sub := s.subject(t, 1)

@@ -80,7 +80,7 @@ func (b byPosition) HeldValues(hidden int) []nn.Value {
 	return []nn.Value{places: {Cols: 1, DType: tensor.I32}, out: {Cols: hidden}, dOut: {Cols: hidden}}
 }
 
-func (b byPosition) Open(p *nn.Pass) {
+func (b byPosition) Open(p *nn.Pass, _ device.Mat) {
 	p.Copy(p.Held(places).Mem, p.Batch().Docs.Positions)
 }
 
@@ -101,7 +101,8 @@ func (b byPosition) BackwardPart(p *nn.Pass, part int) {
 	}
 }
 
-func (b byPosition) CloseBackward(p *nn.Pass, dNorm device.Mat) { p.Zero(dNorm.Mem) } // rows do not depend on x
+// CloseBackward knows that rows do not depend on x.
+func (b byPosition) CloseBackward(p *nn.Pass, _, _, dNorm device.Mat) { p.Zero(dNorm.Mem) }
 
 func matrix(name string, shape ...int) tensor.Field {
 	return tensor.Field{Name: name, Shape: shape, Trainable: true, Decay: true}

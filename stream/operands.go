@@ -65,6 +65,11 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 			return onHost, nil
 		}
 		return b.KeptRing[o.Slot].Slice(0, onHost.Len), nil
+	case plan.Outcome:
+		if o.At == plan.Host {
+			return pinned.Outcomes[o.Index-1][o.Micro], nil
+		}
+		return b.Outcomes[o.Index-1][o.Micro].Mem, nil
 	case plan.Cache:
 		onHost := pinned.Caches[o.Index-1]
 		if o.At == plan.Host {

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/device/null"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -198,11 +199,13 @@ func rehearsedIsPlanned(t errorer, s *subject, p *plan.Plan, info device.Info) {
 
 // So it is with experts, also where results are written in host memory.
 func TestRehearsedMixtureIsPlanned(t *testing.T) {
-	shape, family := tiny, mixtures(2)
-	shape.Type, shape.families, shape.Layers, shape.MicroBatch = family.ModelType, []model.Family{family}, 4, 1
-	for _, info := range []device.Info{{}, {Unified: true}} {
-		s := shape.subject(t, 2)
-		rehearsedIsPlanned(t, s, newPlan(t, s, info, nil), info)
+	for _, family := range []model.Family{modeltest.Mixtures(2), modeltest.WithDense(2)} {
+		shape := tiny
+		shape.Type, shape.families, shape.Layers, shape.MicroBatch = family.ModelType, []model.Family{family}, 4, 1
+		for _, info := range []device.Info{{}, {Unified: true}} {
+			s := shape.subject(t, 2)
+			rehearsedIsPlanned(t, s, newPlan(t, s, info, nil), info)
+		}
 	}
 }
 

@@ -65,6 +65,8 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 				if o.Slot < 0 {
 					a.Kept = here.Kept[o.Index-1][o.Micro]
 				}
+			case plan.Outcome:
+				a.Outcome = here.Outcomes[o.Index-1][o.Micro]
 			case plan.Held:
 				r.hold(&a, op, o)
 			case plan.Work:

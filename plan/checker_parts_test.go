@@ -1,0 +1,113 @@
+package plan_test
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/plan"
+)
+
+// groups is the number of groups of an operation's block.
+func (c *checker) groups(op plan.Op) int { return len(c.m.GroupParts[op.Layer-1]) }
+
+// routed reports whether its groups are of experts, which see all micro-batches at once.
+func (c *checker) routed(op plan.Op) bool {
+	_, routed := c.m.Blocks[op.Layer-1].FeedForward.(nn.Routed)
+	return routed
+}
+
+// micros are the micro-batches that an operation sees.
+func (c *checker) micros(op plan.Op) (all []int) {
+	if op.Micro >= 0 {
+		return []int{op.Micro}
+	}
+	for m := range c.p.Numerics.MicroBatches {
+		all = append(all, m)
+	}
+	return all
+}
+
+// sumAfter is the content of x[l+1] when some of the block's groups have added to it. normedAfter and gradientAfter are
+// the content of what is between visits on the way up and down.
+func (c *checker) sumAfter(op plan.Op, groups int) content {
+	if groups == c.groups(op) {
+		return content{"x", op.Layer + 1, op.Micro}
+	}
+	return content{fmt.Sprintf("x after %d groups", groups), op.Layer + 1, op.Micro}
+}
+
+func (c *checker) normedAfter(op plan.Op, m, groups int) content {
+	if !c.routed(op) {
+		groups = 0 // they add to x
+	}
+	return content{fmt.Sprintf("normed after %d groups", groups), op.Layer, m}
+}
+
+func (c *checker) gradientAfter(op plan.Op, m, groups int) content {
+	return content{fmt.Sprintf("gradient after %d groups", groups), op.Layer, m}
+}
+
+func (c *checker) forwardGroup(i int, op plan.Op) {
+	group := c.m.Parts[op.Part].Group - 1
+	c.read(i, c.weightsAt(op.Part, slotOf(op, plan.Weights)), fresh(op.Part))
+	for _, m := range c.micros(op) {
+		c.read(i, place{"between", m, 0}, c.normedAfter(op, m, group))
+		if c.routed(op) {
+			c.write(i, place{"between", m, 0}, c.normedAfter(op, m, group+1))
+		}
+	}
+	if !c.routed(op) {
+		x := c.xAt(inputSlot(op, op.Layer+1), op.Layer+1, op.Micro)
+		c.read(i, x, c.sumAfter(op, group))
+		c.write(i, x, c.sumAfter(op, group+1))
+	}
+}
+
+// combine adds what experts made of a micro-batch's rows to x[l+1].
+func (c *checker) combine(i int, op plan.Op) {
+	n, x := c.groups(op), c.xAt(inputSlot(op, op.Layer+1), op.Layer+1, op.Micro)
+	c.read(i, place{"between", op.Micro, 0}, c.normedAfter(op, op.Micro, n))
+	c.read(i, x, c.sumAfter(op, 0))
+	c.write(i, x, c.sumAfter(op, n))
+	if c.leavesOutcome(op) {
+		c.write(i, c.outcomeAt(op), content{"outcome", op.Layer, op.Micro})
+	}
+}
+
+func (c *checker) backwardGroup(i int, op plan.Op) {
+	done := c.groups(op) - c.m.Parts[op.Part].Group // groups come from the last one to the first
+	if c.routed(op) {
+		done = c.m.Parts[op.Part].Group - 1 // and those of experts from the first one to the last
+	}
+	if op.First != (done == 0) {
+		c.errorf(i, "begins the gradient of what groups read, wrongly")
+	}
+	c.read(i, c.weightsAt(op.Part, slotOf(op, plan.Weights)), fresh(op.Part))
+	for _, m := range c.micros(op) {
+		if !c.routed(op) {
+			c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer + 1, m})
+		}
+		c.read(i, place{"between", m, 0}, c.gradientAfter(op, m, done))
+		c.write(i, place{"between", m, 0}, c.gradientAfter(op, m, done+1))
+	}
+	c.contribute(i, op, op.Part)
+}
+
+// leavesOutcome reports whether backward needs what experts made of rows.
+func (c *checker) leavesOutcome(op plan.Op) bool {
+	return c.m.Blocks[op.Layer-1].LeavesOutcome() && c.p.Placement.Where.Inputs[op.Layer-1] != plan.Absent
+}
+
+// outcomeAt is where that is on the device: it stays there where the block's input does.
+func (c *checker) outcomeAt(op plan.Op) place {
+	if at := c.p.Placement.Where.Inputs[op.Layer-1]; at == plan.Device || at == plan.InPlace {
+		return place{"outcome", op.Layer, op.Micro}
+	}
+	return place{"passing outcome", op.Micro, 0}
+}
+
+func (c *checker) readOutcome(i int, op plan.Op) {
+	if c.leavesOutcome(op) {
+		c.read(i, c.outcomeAt(op), content{"outcome", op.Layer, op.Micro})
+	}
+}
