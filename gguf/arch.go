@@ -17,15 +17,15 @@ type architecture struct {
 	dense, mixture string
 	layerNorm      string                 // the key in config.json of the number of layer norms; "": norms are others
 	inner          string                 // the key that has the width of an expert
-	typeOf         func(m *stated) string // the model_type of a dense file, where that depends on the file; nil: dense
+	typeOf         func(m *stated) string // the model_type, where that depends on more than experts; nil: it does not
 	keys           []string               // metadata that it has in addition to knownKeys
 	partlyRotated  bool                   // heads may be rotated in part
+	latent         bool                   // attention is latent
 	// fullEvery: one of n layers sees all positions, and the others have a window; 0: layers do not differ in that.
 	fullEvery int
 	scalings  []nn.RopeKind // of rope scaling that it has, besides linear and yarn
 	ownYaRN   bool          // llama.cpp reads the betas of yarn, and its multiple
 
-	special     []specialToken
 	longerFirst bool // of merges of SentencePiece's kind that make one token (see tokens.mergesOf)
 
 	// refuse fails for what llama.cpp computes otherwise, or does not load; nil: nothing.
@@ -38,8 +38,12 @@ type architecture struct {
 	config func(m *stated) map[string]any
 }
 
-// specialToken is a token that files of an architecture name as a special one, if the tokenizer has it.
+// specialToken is a token that a file names as a special one, if the tokenizer has it.
 type specialToken struct{ key, token string }
+
+// specialTokens are those by model_type.
+var specialTokens = map[string][]specialToken{"glm4": glmSpecial[1:3], "glm4_moe": glmSpecial,
+	"glm4_moe_lite": glmSpecial}
 
 var architectures = slices.Concat([]*architecture{
 	{name: "llama", dense: "llama", mixture: "mixtral", inner: "feed_forward_length", scalings: llama3Scaling,
@@ -51,8 +55,11 @@ var architectures = slices.Concat([]*architecture{
 	{name: "gpt-oss", mixture: "gpt_oss", inner: expertInner, keys: []string{"expert_count", "expert_used_count",
 		expertInner, slidingWindow}, fullEvery: 2,
 		refuse: refuseGPTOSS, write: writeGPTOSS, read: readGPTOSS, config: configGPTOSS},
-	{name: "glm4moe", mixture: "glm4_moe", inner: expertInner, keys: glmKeys, partlyRotated: true, special: glmSpecial,
-		refuse: refuseGLM, write: writeGLM, read: readGLM, config: configGLM},
+	{name: "glm4moe", mixture: "glm4_moe", inner: expertInner, keys: routingKeys, partlyRotated: true,
+		refuse: refuseRouting, write: writeGLM, read: readGLM, config: configGLM},
+	{name: "deepseek2", mixture: "deepseek_v3", inner: expertInner, keys: latentKeys, latent: true,
+		typeOf: typeOfDeepSeek, refuse: refuseDeepSeek, write: writeDeepSeek, read: readDeepSeek,
+		config: configDeepSeek},
 }, denseArchitectures, cohereArchitectures, gptArchitectures, gemmaArchitectures, vlArchitectures, deltaArchitectures)
 
 const expertInner = "expert_feed_forward_length"

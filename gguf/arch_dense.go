@@ -9,8 +9,7 @@ import (
 var denseArchitectures = []*architecture{
 	{name: "smollm3", dense: "smollm3", refuse: refuseSmolLM3, write: writeLlama, config: configSmolLM3},
 	{name: "seed_oss", dense: "seed_oss", refuse: refuseOtherBiases, config: configSeedOSS},
-	{name: "glm4", dense: "glm4", partlyRotated: true, special: glmSpecial[1:3], write: writeRotated,
-		config: configGLM4},
+	{name: "glm4", dense: "glm4", partlyRotated: true, write: writeRotated, config: configGLM4},
 	{name: "phi3", dense: "phi3", keys: []string{slidingWindow}, partlyRotated: true, refuse: refusePhi3,
 		write: writePhi3, read: readPhi3, config: configPhi3, scalings: []nn.RopeKind{nn.RopeLong}},
 	{name: "olmo2", dense: "olmo2", keys: windowKeys, fullEvery: 4,

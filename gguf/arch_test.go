@@ -110,7 +110,42 @@ func TestGLMRefuses(t *testing.T) {
 	}
 }
 
-// TestExportOfArchitectures: what files of gpt-oss and glm4moe say.
+// TestLatentRefuses: the same of latent attention.
+func TestLatentRefuses(t *testing.T) {
+	config := randomConfig()
+	maps.Copy(config, latentConfig(nil))
+	const yarn = `"rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 512`
+	for change, words := range map[string][]string{
+		"":                              nil,
+		`"attention_bias": true`:        {"attention_bias", "deepseek2", "use"},
+		`"n_shared_experts": 0`:         {"n_shared_experts", "deepseek2", "use"},
+		`"first_k_dense_replace": 3`:    {"first_k_dense_replace", "no layer has experts", "use"},
+		`"q_lora_rank": null`:           {"q_lora_rank", "needs one", "3 layers", "use"},
+		`"num_hidden_layers": 27`:       {"q_lora_rank", "has none", "27 layers", "use"},
+		yarn + `}`:                      {"rope_scaling", "mscale_all_dim", "use"},
+		yarn + `, "mscale": 1.0}`:       {"rope_scaling", "mscale_all_dim", "use"},
+		yarn + `, "mscale_all_dim": 1}`: {"rope_scaling", "mscale_all_dim", "use"},
+		yarn + `, "mscale": 2, "mscale_all_dim": 1}`:                  {"rope_scaling", "an equal", "use"},
+		yarn + `, "mscale": 2, "mscale_all_dim": 2}`:                  nil,
+		yarn + `, "mscale": 1, "mscale_all_dim": 1, "beta_fast": 16}`: {"beta_fast", "always 32", "use"},
+		`"rope_scaling": {"rope_type": "linear", "factor": 4}`:        {"rope_scaling", "linear", "use"},
+		`"model_type": "deepseek_v2", "norm_topk_prob": false`:        nil,
+		`"model_type": "deepseek_v2", "norm_topk_prob": false, "topk_method": "group_limited_greedy"`: {
+			"topk_method", "two best", "use"},
+		`"model_type": "glm4_moe_lite"`: nil,
+		`"model_type": "glm4_moe_lite", "mlp_layer_types": ["sparse", "dense", "sparse"]`: {
+			"mlp_layer_types", "come first", "use"},
+	} {
+		_, err := describeChanged(t, config, change)
+		if words != nil {
+			wantOneLine(t, err, words...)
+		} else if err != nil {
+			t.Errorf("%s: %v", change, err)
+		}
+	}
+}
+
+// TestExportOfArchitectures: what files of gpt-oss, glm4moe and deepseek2 say.
 func TestExportOfArchitectures(t *testing.T) {
 	for name, want := range map[string]map[string]any{
 		"gpt_oss": {"general.architecture": "gpt-oss", "general.size_label": "5x820K",
@@ -124,6 +159,12 @@ func TestExportOfArchitectures(t *testing.T) {
 			"glm4moe.expert_group_count": int64(3), "glm4moe.expert_group_used_count": int64(2),
 			"glm4moe.expert_gating_func": int64(2), "glm4moe.expert_weights_norm": true,
 			"glm4moe.rope.dimension_count": int64(32), "glm4moe.nextn_predict_layers": nil},
+		"deepseek_v3": {"general.architecture": "deepseek2", "deepseek2.attention.head_count": int64(4),
+			"deepseek2.attention.head_count_kv": int64(1), "deepseek2.attention.key_length": int64(80),
+			"deepseek2.attention.value_length": int64(64), "deepseek2.attention.key_length_mla": int64(48),
+			"deepseek2.attention.value_length_mla": int64(24), "deepseek2.attention.q_lora_rank": int64(96),
+			"deepseek2.attention.kv_lora_rank": int64(64), "deepseek2.rope.dimension_count": int64(16),
+			"deepseek2.expert_gating_func": int64(2), "deepseek2.leading_dense_block_count": int64(1)},
 	} {
 		i := slices.IndexFunc(exportFamilies, func(f exportFamily) bool { return f.name == name })
 		f := exportFamilies[i]
@@ -282,9 +323,9 @@ func smallGPTOSS() *document {
 	return d
 }
 
-// smallGLM is a small glm4moe: a dense layer, one with 3 experts, and one that predicts the token after the next.
-func smallGLM() *document {
-	d := smallMixture("glm4moe")
+// denseFirst is a small mixture of a dense layer, and one with 3 experts and a shared one.
+func denseFirst(arch string) *document {
+	d := smallMixture(arch)
 	for name, x := range maps.Clone(d.tensors) {
 		if rest, ok := strings.CutPrefix(name, "blk.0."); ok {
 			d.tensors["blk.1."+rest] = x
@@ -293,20 +334,56 @@ func smallGLM() *document {
 			}
 		}
 	}
+	maps.Copy(d.tensors, map[string]docTensor{"blk.0.ffn_gate.weight": f32Tensor(12, 8),
+		"blk.0.ffn_up.weight": f32Tensor(12, 8), "blk.0.ffn_down.weight": f32Tensor(8, 12),
+		"blk.1.ffn_gate_shexp.weight": f32Tensor(5, 8), "blk.1.ffn_up_shexp.weight": f32Tensor(5, 8),
+		"blk.1.ffn_down_shexp.weight": f32Tensor(8, 5), "blk.1.exp_probs_b.bias": f32Tensor(3)})
+	maps.Copy(d.meta, map[string]any{arch + ".block_count": 2, arch + ".expert_shared_count": 1,
+		arch + ".leading_dense_block_count": 1, arch + ".expert_gating_func": 2, arch + ".expert_weights_scale": 2.5,
+		arch + ".expert_weights_norm": true, arch + ".rope.dimension_count": 2})
+	return d
+}
+
+// smallGLM is a small glm4moe, with a layer that predicts the token after the next.
+func smallGLM() *document {
+	d := denseFirst("glm4moe")
 	for l := range 2 {
 		p := fmt.Sprintf("blk.%d.", l)
 		d.tensors[p+"post_attention_norm.weight"] = d.tensors[p+"ffn_norm.weight"]
 		delete(d.tensors, p+"ffn_norm.weight")
 	}
-	maps.Copy(d.tensors, map[string]docTensor{"blk.0.ffn_gate.weight": f32Tensor(12, 8),
-		"blk.0.ffn_up.weight": f32Tensor(12, 8), "blk.0.ffn_down.weight": f32Tensor(8, 12),
-		"blk.1.ffn_gate_shexp.weight": f32Tensor(5, 8), "blk.1.ffn_up_shexp.weight": f32Tensor(5, 8),
-		"blk.1.ffn_down_shexp.weight": f32Tensor(8, 5), "blk.1.exp_probs_b.bias": f32Tensor(3),
-		"blk.2.nextn.eh_proj.weight": f32Tensor(8, 16), "blk.2.attn_q.weight": f32Tensor(1)})
-	maps.Copy(d.meta, map[string]any{"glm4moe.block_count": 3, "glm4moe.nextn_predict_layers": 1,
-		"glm4moe.expert_shared_count": 1, "glm4moe.leading_dense_block_count": 1, "glm4moe.expert_gating_func": 2,
-		"glm4moe.expert_weights_scale": 2.5, "glm4moe.expert_weights_norm": true, "glm4moe.rope.dimension_count": 2})
+	d.meta["glm4moe.block_count"], d.meta["glm4moe.nextn_predict_layers"] = 3, 1
+	d.tensors["blk.2.nextn.eh_proj.weight"], d.tensors["blk.2.attn_q.weight"] = f32Tensor(8, 16), f32Tensor(1)
 	return d
+}
+
+// smallDeepSeek is a small deepseek2: ranks of 6 and 4, heads of 3 columns and 2 that are rotated, and values of 3.
+func smallDeepSeek() *document {
+	d := denseFirst("deepseek2")
+	maps.Copy(d.meta, map[string]any{"deepseek2.attention.head_count_kv": 1, "deepseek2.attention.q_lora_rank": 6,
+		"deepseek2.attention.kv_lora_rank": 4, "deepseek2.attention.key_length": 6,
+		"deepseek2.attention.value_length": 4, "deepseek2.attention.key_length_mla": 5,
+		"deepseek2.attention.value_length_mla": 3})
+	for l := range 2 {
+		p := fmt.Sprintf("blk.%d.", l)
+		for _, name := range []string{"q", "k", "v"} {
+			delete(d.tensors, p+"attn_"+name+".weight")
+		}
+		maps.Copy(d.tensors, map[string]docTensor{p + "attn_q_a.weight": f32Tensor(6, 8),
+			p + "attn_q_a_norm.weight": f32Tensor(6), p + "attn_q_b.weight": f32Tensor(10, 6),
+			p + "attn_kv_a_mqa.weight": f32Tensor(6, 8), p + "attn_kv_a_norm.weight": f32Tensor(4),
+			p + "attn_k_b.weight": f32Tensor(2, 4, 3), p + "attn_v_b.weight": f32Tensor(2, 3, 4),
+			p + "attn_output.weight": f32Tensor(8, 6)})
+	}
+	return d
+}
+
+// withYaRN has yarn of a factor of 4, and what else the metadata say of it.
+func withYaRN(d *document, more map[string]any) {
+	maps.Copy(d.meta, map[string]any{"deepseek2.rope.scaling.type": "yarn", "deepseek2.rope.scaling.factor": 4.0})
+	for key, value := range more {
+		d.meta["deepseek2.rope.scaling."+key] = value
+	}
 }
 
 // TestImportGPTOSS: experts become stacked and transposed matrices with alternating columns, config.json says the rest.
@@ -398,6 +475,9 @@ func TestRotaryFactor(t *testing.T) {
 
 // TestBadArchitectures: what a hostile file says of what only some architectures have is one line.
 func TestBadArchitectures(t *testing.T) {
+	set := func(key string, value any) func(*document) {
+		return func(d *document) { d.meta[key] = value }
+	}
 	for name, c := range map[string]struct {
 		of     func() *document
 		change func(d *document)
@@ -467,6 +547,45 @@ func TestBadArchitectures(t *testing.T) {
 			[]string{"too large"}},
 		"a norm without a bias": {smallNeoX, func(d *document) { delete(d.tensors, "blk.0.ffn_norm.bias") },
 			[]string{`"blk.0.ffn_norm.bias"`, "missing"}},
+		"nothing wrong with a deepseek2": {smallDeepSeek, func(*document) {}, nil},
+		"nothing wrong with its yarn": {smallDeepSeek, func(d *document) {
+			withYaRN(d, map[string]any{"yarn_log_multiplier": 0.1, "attn_factor": 1.0})
+		}, nil},
+		"no multiple of yarn": {smallDeepSeek, func(d *document) { withYaRN(d, nil) },
+			[]string{"yarn_log_multiplier is missing"}},
+		"a multiple without end": {smallDeepSeek, func(d *document) {
+			withYaRN(d, map[string]any{"yarn_log_multiplier": 1e30})
+		}, []string{"mscale_all_dim"}},
+		"yarn of sines": {smallDeepSeek, func(d *document) {
+			withYaRN(d, map[string]any{"yarn_log_multiplier": 0.1, "attn_factor": 2.0})
+		}, []string{"attn_factor is 2", "latent"}},
+		"linear scaling": {smallDeepSeek, func(d *document) {
+			withYaRN(d, map[string]any{"type": "linear"})
+		}, []string{"linear", "deepseek2"}},
+		"keys of each head": {smallDeepSeek, set("deepseek2.attention.head_count_kv", 2),
+			[]string{"head_count_kv is 2", "convert"}},
+		"no rank": {smallDeepSeek, func(d *document) { delete(d.meta, "deepseek2.attention.kv_lora_rank") },
+			[]string{"kv_lora_rank is missing"}},
+		"a rank without end": {smallDeepSeek, func(d *document) {
+			d.meta["deepseek2.attention.kv_lora_rank"], d.meta["deepseek2.attention.value_length"] = 1<<31-1, 1<<31-1
+		}, []string{"key_length is 6"}},
+		"a rank that is not the width": {smallDeepSeek, set("deepseek2.attention.value_length", 5),
+			[]string{"value_length is 5", "it is 4"}},
+		"heads that are rotated all": {smallDeepSeek, set("deepseek2.attention.key_length_mla", 2),
+			[]string{"key_length_mla is 2"}},
+		"heads without end": {smallDeepSeek, set("deepseek2.attention.key_length_mla", 1<<31-1),
+			[]string{"qk_nope_head_dim"}},
+		"values without end": {smallDeepSeek, set("deepseek2.attention.value_length_mla", 1<<31-1),
+			[]string{"v_head_dim"}},
+		"keys that are not turned": {smallDeepSeek, func(d *document) {
+			d.tensors["blk.1.attn_k_b.weight"] = f32Tensor(2, 3, 4)
+		}, []string{`"blk.1.attn_k_b.weight"`, "[2 3 4]", "[2 4 3]"}},
+		"a softmax with corrections": {smallDeepSeek, func(d *document) {
+			d.meta["deepseek2.expert_gating_func"], d.meta["deepseek2.expert_weights_norm"] = 1, false
+		}, []string{`"blk.1.exp_probs_b.bias"`, "deepseek_v2"}},
+		"a softmax of groups": {smallDeepSeek, func(d *document) {
+			d.meta["deepseek2.expert_gating_func"], d.meta["deepseek2.expert_group_count"] = 1, 3
+		}, []string{"expert_group_count is 3"}},
 		"nothing wrong with a gpt2": {smallGPT2, func(*document) {}, nil},
 		"no positions": {smallGPT2, func(d *document) { delete(d.tensors, "position_embd.weight") },
 			[]string{`"position_embd.weight"`, "missing"}},

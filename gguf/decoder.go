@@ -16,10 +16,11 @@ type decoder struct {
 	arch *architecture
 	// of the first block that is rotated and has no window, or else of the first that is rotated, or has attention
 	nn.Attention
-	window  int                // the smallest sliding window of blocks; 0: none has one
-	sliding nn.RopeFrequencies // of blocks with a window
-	experts *nn.Experts        // of every block that has any; nil: none has
-	dense   int                // blocks without experts
+	latent  *nn.LatentAttention // of every block; nil: attention is not latent
+	window  int                 // the smallest sliding window of blocks; 0: none has one
+	sliding nn.RopeFrequencies  // of blocks with a window
+	experts *nn.Experts         // of every block that has any; nil: none has
+	dense   int                 // blocks without experts
 	config  *hf.Config
 	form    *model.Form
 	notes   []string // what the file cannot say
@@ -80,6 +81,12 @@ func (m *decoder) mixers() {
 	}
 	for _, b := range m.Blocks {
 		a, ok := b.Mixer.(nn.Attention)
+		if l, isLatent := b.Mixer.(nn.LatentAttention); isLatent {
+			// In llama.cpp all heads share one key, and values are a part of it.
+			m.latent, ok = &l, true
+			a = nn.Attention{Heads: l.Heads, KVHeads: 1, HeadDim: l.KeyRank + l.Rotated, Rope: l.Rope,
+				QKVBias: l.InBias, OutBias: l.OutBias}
+		}
 		if !ok {
 			continue
 		}
@@ -121,9 +128,13 @@ func (m *decoder) metadata() []metaEntry {
 		add("rope.freq_base", float32(m.Rope.Theta))
 	}
 	add(m.arch.eps(), m.Head.Norm.Eps)
-	if m.HeadDim*m.Heads != m.Hidden || decoderKeys(m.config).Has("head_dim") {
+	if m.HeadDim*m.Heads != m.Hidden || m.latent != nil || decoderKeys(m.config).Has("head_dim") {
+		value := m.HeadDim
+		if m.latent != nil {
+			value = m.latent.KeyRank
+		}
 		size("attention.key_length", m.HeadDim)
-		size("attention.value_length", m.HeadDim)
+		size("attention.value_length", value)
 	}
 	if m.experts != nil {
 		size("expert_count", m.experts.Number)

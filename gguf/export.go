@@ -57,7 +57,7 @@ func Export(ctx context.Context, file, dir string, of *model.Model, from model.F
 		return nil, fmt.Errorf("dtype is \"mxfp4\", which is for the experts of mixtures, and a %s has none: "+
 			"use another one", m.Type)
 	}
-	vocab, err := readVocab(c, dir, m.arch, m.Vocab, opts.Pre)
+	vocab, err := readVocab(c, dir, m.Type, m.Vocab, opts.Pre)
 	if err != nil {
 		return nil, err
 	}

@@ -43,6 +43,9 @@ func (f exportFamily) types() []Type {
 		func(a *architecture) bool { return a.name == f.arch }) {
 		return []Type{BF16, Q4}
 	}
+	if f.arch == "deepseek2" && f.name != "deepseek_v3" {
+		return []Type{BF16, Q4}
+	}
 	for _, a := range architectures {
 		if f.arch == a.name && a.mixture == f.config["model_type"] {
 			return Types
@@ -153,8 +156,28 @@ var exportFamilies = []exportFamily{
 	{"gpt2 head", "gpt2", "gpt-2", "gpt2", map[string]any{"model_type": "gpt2", "rms_norm_eps": nil,
 		"num_hidden_layers": 1, "num_key_value_heads": nil, "rope_theta": nil, "layer_norm_epsilon": 2e-5,
 		"hidden_size": 96, "tie_word_embeddings": false}, 0},
+	{"deepseek_v3", "deepseek2", "qwen2", "qwen2", latentConfig(map[string]any{"rms_norm_eps": 1e-6,
+		"rope_scaling": yarn(map[string]any{"mscale": 0.707, "mscale_all_dim": 0.707})}), 0},
+	{"deepseek_v3 direct", "deepseek2", "gpt-2", "gpt2", latentConfig(map[string]any{"num_hidden_layers": 27,
+		"q_lora_rank": nil, "hidden_size": 32, "intermediate_size": 32, "n_group": 1, "topk_group": 1,
+		"norm_topk_prob": false, "rope_scaling": yarn(map[string]any{"mscale": 1.0, "mscale_all_dim": 1.0,
+			"beta_fast": 32.0, "beta_slow": 1.0})}), 1},
+	{"deepseek_v2", "deepseek2", "gpt-2", "gpt2", latentConfig(map[string]any{"model_type": "deepseek_v2",
+		"n_group": nil, "topk_group": nil, "norm_topk_prob": false, "rms_norm_eps": 1e-6, "num_hidden_layers": 2}), 0},
+	{"glm4_moe_lite", "deepseek2", "llama-bpe", "llama3", latentConfig(map[string]any{"model_type": "glm4_moe_lite",
+		"tie_word_embeddings": true, "n_shared_experts": 2, "num_hidden_layers": 2}), 1},
 	{"llama SentencePiece", "llama", "default", "llama2", map[string]any{"model_type": "llama",
 		"num_hidden_layers": 1}, 0},
+}
+
+// latentConfig has the keys of models with latent attention.
+func latentConfig(more map[string]any) map[string]any {
+	keys := map[string]any{"model_type": "deepseek_v3", "num_key_value_heads": 4, "q_lora_rank": 96, "kv_lora_rank": 64,
+		"qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 24, "n_routed_experts": 6, "n_shared_experts": 1,
+		"num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1, "n_group": 3,
+		"topk_group": 2, "norm_topk_prob": true, "routed_scaling_factor": 2.5}
+	maps.Copy(keys, more)
+	return keys
 }
 
 // deltaConfig has the keys of models with gated delta nets.
@@ -169,7 +192,7 @@ func deltaConfig(more map[string]any) map[string]any {
 // returns names the family that comes back where a GGUF file does not tell two families apart.
 var returns = map[string]string{"gemma3": "gemma3_text", "mistral3": "mistral", "qwen2_5_vl": "qwen2",
 	"qwen3_vl": "qwen3", "qwen3_vl_moe": "qwen3_moe", "mistral": "llama", "qwen3_5": "qwen3_5_text",
-	"qwen3_5_moe": "qwen3_5_moe_text"}
+	"qwen3_5_moe": "qwen3_5_moe_text", "glm4_moe_lite": "deepseek_v3"}
 
 var llama3Keys = map[string]any{"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
 	"original_max_position_embeddings": 256}
@@ -689,7 +712,7 @@ func TestExportRefuses(t *testing.T) {
 	another.Architecture = ""
 	_, err = Export(context.Background(), filepath.Join(t.TempDir(), "x.gguf"), dir, &another, fields, bf16)
 	wantOneLine(t, err, "model_type", "llama, mistral, qwen2, qwen3, qwen3_moe, qwen3_5,",
-		"gpt_neox, gpt2 and glm4_moe", "use")
+		"gpt_neox, gpt2, glm4_moe, glm4_moe_lite, deepseek_v3 and deepseek_v2", "use")
 	there := filepath.Join(t.TempDir(), "there.gguf")
 	if err := os.WriteFile(there, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,8 @@ type stated struct {
 	window                            int    // of sliding attention; 0: not stated
 	slides                            []bool // of layers: they have the window
 	nextToken                         int    // layers after the last one, left out
-	glm                               glm    // of glm4moe only
+	routing                           routing
+	latent                            latentHeads
 
 	eps, theta    json.Number // the shortest text of the fp32 value: 1e-05, not 9.999999747378752e-06
 	rope          nn.RopeFrequencies
@@ -88,7 +89,11 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	if m.heads%m.kvHeads != 0 {
 		return nil, fmt.Errorf("%d heads are not a multiple of %d key/value heads", m.heads, m.kvHeads)
 	}
-	if err := g.headDim(m); err != nil {
+	heads := g.headDim
+	if m.arch.latent {
+		heads = g.latentHeads
+	}
+	if err := heads(m); err != nil {
 		return nil, err
 	}
 	eps, ok, err := g.float(arch + "." + m.arch.eps())
@@ -116,6 +121,11 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	if int64(m.heads)*int64(m.headDim) > maxSize {
 		return nil, fmt.Errorf("%d heads of %d are too large", m.heads, m.headDim)
 	}
+	emb, ok := g.tensors["token_embd.weight"]
+	if !ok || len(emb.dims) != 2 {
+		return nil, fmt.Errorf("it has no tensor token_embd.weight with two dimensions")
+	}
+	m.vocab = emb.dims[0]
 	if m.arch.read != nil {
 		if err := m.arch.read(g, m); err != nil {
 			return nil, err
@@ -124,11 +134,6 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	if err := g.experts(m); err != nil {
 		return nil, err
 	}
-	emb, ok := g.tensors["token_embd.weight"]
-	if !ok || len(emb.dims) != 2 {
-		return nil, fmt.Errorf("it has no tensor token_embd.weight with two dimensions")
-	}
-	m.vocab = emb.dims[0]
 	m.tied = !g.hasTensor("output.weight")
 	m.mlpBias = g.hasTensor("blk.0.ffn_down.bias")
 	// Qwen2 always has biases on Q, K and V, and config.json has no key for them. Elsewhere that is "attention_bias",
@@ -152,13 +157,15 @@ func (g *header) experts(m *stated) error {
 		}
 		isMixture = isMixture || n != 0
 	}
-	if m.modelType = m.arch.dense; m.arch.typeOf != nil {
+	if m.modelType = m.arch.dense; isMixture {
+		m.modelType = m.arch.mixture
+	}
+	if m.arch.typeOf != nil {
 		m.modelType = m.arch.typeOf(m)
 	}
 	if !isMixture {
 		return nil
 	}
-	m.modelType = m.arch.mixture
 	var err error
 	for _, s := range []struct {
 		key string
@@ -175,7 +182,7 @@ func (g *header) experts(m *stated) error {
 	}
 	// Files of the llama architecture may be from before April 2024.
 	m.unstacked = m.arch.name == "llama" && g.hasTensor("blk.0.ffn_gate.0.weight")
-	for l := m.glm.dense; l < m.layers; l++ {
+	for l := m.routing.dense; l < m.layers; l++ {
 		for _, name := range []string{"gate", "up", "down"} {
 			shape := tensor.Shape{m.experts, m.expertInner, m.hidden}
 			if name == "down" {
@@ -346,7 +353,8 @@ var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "Mixtral
 	"mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM",
 	"qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
 	"qwen3_next": "Qwen3NextForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
-	"gpt_neox": "GPTNeoXForCausalLM", "gpt2": "GPT2LMHeadModel"}
+	"gpt_neox": "GPTNeoXForCausalLM", "gpt2": "GPT2LMHeadModel",
+	"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"}
 
 // generationConfig is generation_config.json.
 func (t *tokens) generationConfig() ([]byte, error) {

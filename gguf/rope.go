@@ -79,12 +79,15 @@ func (m *decoder) ropeScaling(add func(key string, value any)) {
 		add(scalingOriginal, uint32(f.OriginalPositions))
 		usual := nn.YaRNMagnitude(f.Factor, 1)
 		byMultiple := f.Magnitude == 1 && m.arch.ownYaRN
-		if f.Magnitude != usual && !byMultiple || m.states("attention_factor") {
+		if f.Magnitude != usual && !byMultiple && m.latent == nil || m.states("attention_factor") {
 			add(yarnAttn, float32(f.Magnitude))
 		}
-		if byMultiple {
+		switch {
+		case m.latent != nil:
+			add(yarnLogMultiple, float32(latentMultiple*m.multiple()))
+		case byMultiple:
 			add(yarnLogMultiple, float32(1))
-		} else if f.Magnitude != usual {
+		case f.Magnitude != usual:
 			add(scalingAttn, float32(f.Magnitude/usual))
 		}
 		if m.states("beta_fast") {
@@ -199,6 +202,9 @@ func (g *header) yarn(m *stated) (err error) {
 	if p.BetaSlow, err = g.positive(arch+yarnSlow, betaSlow); err != nil {
 		return err
 	}
+	if m.arch.latent {
+		return g.latentYaRN(m)
+	}
 	usual := nn.YaRNMagnitude(p.Factor, 1)
 	if multiple, ok, err := g.float(arch + yarnLogMultiple); err != nil {
 		return err
@@ -250,7 +256,9 @@ func (m *stated) scalingConfig() map[string]any {
 	case nn.RopeYaRN:
 		c["factor"], c["beta_fast"], c["beta_slow"] = floatF32(p.Factor), floatF32(p.BetaFast), floatF32(p.BetaSlow)
 		c["original_max_position_embeddings"] = p.OriginalPositions
-		if p.Magnitude != nn.YaRNMagnitude(p.Factor, 1) {
+		if m.arch.latent {
+			c["mscale"], c["mscale_all_dim"] = m.latent.multiple, m.latent.multiple
+		} else if p.Magnitude != nn.YaRNMagnitude(p.Factor, 1) {
 			c["attention_factor"] = floatF32(p.Magnitude)
 		}
 		if m.modelType == "gpt_oss" { // the file cannot say it, and every published model has it

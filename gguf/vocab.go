@@ -35,9 +35,9 @@ func (v *vocabulary) set(key string, value any) {
 	v.add(key, value)
 }
 
-// readVocab reads the tokenizer and the chat templates of a model directory, for a model with that many rows of
-// embeddings. pre is the name of how text is cut; "" finds it.
-func readVocab(c *hf.Config, dir string, arch *architecture, rows int, pre string) (*vocabulary, error) {
+// readVocab reads the tokenizer and the chat templates of a model directory, for a model of a type with that many rows
+// of embeddings. pre is the name of how text is cut; "" finds it.
+func readVocab(c *hf.Config, dir, modelType string, rows int, pre string) (*vocabulary, error) {
 	t, parts, err := tokenizer.LoadVocabulary(dir)
 	if err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func readVocab(c *hf.Config, dir string, arch *architecture, rows int, pre strin
 		return string(text)
 	}
 	v.addSpecial(c, t, parts, special)
-	for _, s := range arch.special {
+	for _, s := range specialTokens[modelType] {
 		if n := t.TokenID(s.token); n != tokenizer.None {
 			v.set("ggml."+s.key+"_token_id", uint32(n))
 		}

@@ -24,7 +24,8 @@ var cuts = model.Family{ModelType: "cuts", Names: model.Names{
 	{Role: "q.*", HF: "h.{layer}.qkv.*", GGUF: "b.{layer}.q.*", CutGGUF: model.Interleaved},
 	{Role: "k.*", HF: "h.{layer}.qkv.*", GGUF: "b.{layer}.k.*", CutGGUF: model.Interleaved | model.Transposed},
 	{Role: "v.*", HF: "h.{layer}.qkv.*", GGUF: "b.{layer}.v.*"},
-	{Role: "o.*", HF: "h.{layer}.o.*", CutHF: model.Interleaved, GGUF: "b.{layer}.o.*"},
+	{Role: "o.*", HF: "h.{layer}.o.*", CutHF: model.Interleaved,
+		GGUF: "b.{layer}.o.*", CutGGUF: model.PerHead | model.Transposed},
 	{Role: "gate.*", HF: "h.{layer}.up.*", CutHF: model.Interleaved | model.Transposed, GGUF: "b.{layer}.gate.*"},
 	{Role: "up.*", HF: "h.{layer}.up.*", CutHF: model.Interleaved | model.Transposed, GGUF: "b.{layer}.up.*"},
 	{Role: "down.*", HF: "h.{layer}.down.*", CutHF: model.Transposed, GGUF: "b.{layer}.down.*", CutGGUF: model.Transposed},
@@ -208,6 +209,14 @@ func TestFormsOfCuts(t *testing.T) {
 	if got, want := others["b.0.q.weight"][(8+2*2)*16+5], files["h.0.qkv.weight"][10*16+5]; got != want {
 		t.Errorf("an element of q is %v, want %v", got, want)
 	}
+	// Row 8+2 of o is row 2 of head 1, and element 5 of it is in o's row 8+2*2 of a checkpoint, whose rows alternate.
+	if got, want := others["b.0.o.weight"][1*16*8+5*8+2], files["h.0.o.weight"][(8+2*2)*16+5]; got != want {
+		t.Errorf("an element of o is %v, want %v", got, want)
+	}
+	i := slices.IndexFunc(other.Tensors, func(x model.Tensor) bool { return x.Name == "b.0.o.weight" })
+	if got, want := other.Tensors[i].Shape, (tensor.Shape{2, 16, 8}); !got.Equal(want) {
+		t.Errorf("o has the shape %v, want %v", got, want)
+	}
 	if diff := cmp.Diff(files, convert(m.Tensors(), other.Fields(others))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -302,6 +311,11 @@ func TestBadNames(t *testing.T) {
 		"h.0.up.weight has shares of different forms": func(n *model.Name) {
 			if n.Role == "up.*" {
 				n.CutHF = model.Rows
+			}
+		},
+		"h.0.qkv.weight: 3 shares are no heads of 8 rows": func(n *model.Name) {
+			if n.Role == "q.*" || n.Role == "k.*" || n.Role == "v.*" {
+				n.CutHF = model.PerHead
 			}
 		},
 		"no halves": func(n *model.Name) {

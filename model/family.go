@@ -111,10 +111,11 @@ var families = []Family{
 	{ModelType: "glm4_moe", Read: readGLM4MoE, Names: glmMoE, Architecture: "glm4moe", Constants: glmCorrection,
 		ConstantsGGUF: glmCorrectionInGGUF, Carried: glmNextToken},
 	{ModelType: "glm4_moe_lite", Read: readGLM4MoELite, Names: latentMoE, Defaults: glm4MoELiteDefaults,
-		Constants: glmCorrection, Carried: glmNextToken},
+		Constants: glmCorrection, ConstantsGGUF: glmCorrectionInGGUF, Carried: glmNextToken, Architecture: "deepseek2"},
 	{ModelType: "deepseek_v3", Read: readDeepSeekV3, Names: latentMoE, Defaults: deepseekV3Defaults,
-		Constants: glmCorrection, Carried: glmNextToken},
-	{ModelType: "deepseek_v2", Read: readDeepSeekV2, Names: latentMoE, Defaults: deepseekV2Defaults},
+		Constants: glmCorrection, ConstantsGGUF: glmCorrectionInGGUF, Carried: glmNextToken, Architecture: "deepseek2"},
+	{ModelType: "deepseek_v2", Read: readDeepSeekV2, Names: latentMoE, Defaults: deepseekV2Defaults,
+		Architecture: "deepseek2"},
 }
 
 // Families are the supported values of model_type.

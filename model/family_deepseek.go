@@ -10,20 +10,28 @@ import (
 )
 
 // latentMoE has the names of GLM's mixtures, and those of latent attention. The pairs of what is rotated of a head are
-// neighbours.
-var latentMoE = glmMoE.Without("q.*", "k.*", "v.*", "q_norm.*", "k_norm.*").Before("o.*", Names{
-	{Role: "q.*", HF: "model.layers.{layer}.self_attn.q_proj.*", CutHF: ByHead},
-	{Role: "q_rope.*", HF: "model.layers.{layer}.self_attn.q_proj.*", CutHF: ByHead | Interleaved},
-	{Role: "q_a.*", HF: "model.layers.{layer}.self_attn.q_a_proj.*"},
-	{Role: "q_a_norm.*", HF: "model.layers.{layer}.self_attn.q_a_layernorm.*"},
-	{Role: "q_b.*", HF: "model.layers.{layer}.self_attn.q_b_proj.*", CutHF: ByHead},
-	{Role: "q_b_rope.*", HF: "model.layers.{layer}.self_attn.q_b_proj.*", CutHF: ByHead | Interleaved},
-	{Role: "kv_a.*", HF: "model.layers.{layer}.self_attn.kv_a_proj_with_mqa.*", CutHF: ByHead},
-	{Role: "k_rope.*", HF: "model.layers.{layer}.self_attn.kv_a_proj_with_mqa.*", CutHF: ByHead | Interleaved},
-	{Role: "kv_a_norm.*", HF: "model.layers.{layer}.self_attn.kv_a_layernorm.*"},
-	{Role: "k_b.*", HF: "model.layers.{layer}.self_attn.kv_b_proj.*", CutHF: ByHead},
-	{Role: "v_b.*", HF: "model.layers.{layer}.self_attn.kv_b_proj.*", CutHF: ByHead},
-})
+// neighbours, in checkpoints and in GGUF files.
+var latentMoE = slices.Concat(qwenMoE.Without("q.*", "k.*", "v.*", "q_norm.*", "k_norm.*").Before("o.*", Names{
+	{Role: "q.*", HF: "model.layers.{layer}.self_attn.q_proj.*", CutHF: ByHead,
+		GGUF: "blk.{layer}.attn_q.*", CutGGUF: ByHead},
+	{Role: "q_rope.*", HF: "model.layers.{layer}.self_attn.q_proj.*", CutHF: ByHead | Interleaved,
+		GGUF: "blk.{layer}.attn_q.*", CutGGUF: ByHead | Interleaved},
+	{Role: "q_a.*", HF: "model.layers.{layer}.self_attn.q_a_proj.*", GGUF: "blk.{layer}.attn_q_a.*"},
+	{Role: "q_a_norm.*", HF: "model.layers.{layer}.self_attn.q_a_layernorm.*", GGUF: "blk.{layer}.attn_q_a_norm.*"},
+	{Role: "q_b.*", HF: "model.layers.{layer}.self_attn.q_b_proj.*", CutHF: ByHead,
+		GGUF: "blk.{layer}.attn_q_b.*", CutGGUF: ByHead},
+	{Role: "q_b_rope.*", HF: "model.layers.{layer}.self_attn.q_b_proj.*", CutHF: ByHead | Interleaved,
+		GGUF: "blk.{layer}.attn_q_b.*", CutGGUF: ByHead | Interleaved},
+	{Role: "kv_a.*", HF: "model.layers.{layer}.self_attn.kv_a_proj_with_mqa.*", CutHF: ByHead,
+		GGUF: "blk.{layer}.attn_kv_a_mqa.*", CutGGUF: ByHead},
+	{Role: "k_rope.*", HF: "model.layers.{layer}.self_attn.kv_a_proj_with_mqa.*", CutHF: ByHead | Interleaved,
+		GGUF: "blk.{layer}.attn_kv_a_mqa.*", CutGGUF: ByHead | Interleaved},
+	{Role: "kv_a_norm.*", HF: "model.layers.{layer}.self_attn.kv_a_layernorm.*", GGUF: "blk.{layer}.attn_kv_a_norm.*"},
+	{Role: "k_b.*", HF: "model.layers.{layer}.self_attn.kv_b_proj.*", CutHF: ByHead,
+		GGUF: "blk.{layer}.attn_k_b.*", CutGGUF: PerHead | Transposed},
+	{Role: "v_b.*", HF: "model.layers.{layer}.self_attn.kv_b_proj.*", CutHF: ByHead,
+		GGUF: "blk.{layer}.attn_v_b.*", CutGGUF: PerHead},
+}), glmShared)
 
 // deepseekV3Defaults are those of transformers (configuration_deepseek_v3.py).
 var deepseekV3Defaults = map[string]any{"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5,

@@ -10,14 +10,17 @@ import (
 
 // glmMoE has the names of Qwen's mixtures, and an expert that all rows use. Heads are rotated in part.
 var glmMoE = slices.Concat(qwenMoE.RecutHF(PartlyRotated, glmRotated...).Recut(PartlyRotated, glmRotated...).
-	Renamed(normAfterAttention), Names{
+	Renamed(normAfterAttention), glmShared)
+
+// glmShared names the expert that all rows use.
+var glmShared = Names{
 	{Role: "shared.gate.*", HF: "model.layers.{layer}.mlp.shared_experts.gate_proj.*",
 		GGUF: "blk.{layer}.ffn_gate_shexp.*"},
 	{Role: "shared.up.*", HF: "model.layers.{layer}.mlp.shared_experts.up_proj.*",
 		GGUF: "blk.{layer}.ffn_up_shexp.*"},
 	{Role: "shared.down.*", HF: "model.layers.{layer}.mlp.shared_experts.down_proj.*",
 		GGUF: "blk.{layer}.ffn_down_shexp.*"},
-})
+}
 
 var glmRotated = []string{"q.*", "k.*", "q_norm.*", "k_norm.*"}
 

@@ -51,6 +51,8 @@ const (
 	// ByHead: of the roles that share the tensor, the first has its first head there, then the second role, and so on.
 	// In a gated delta net a turn has a key head, and the heads that it serves.
 	ByHead
+	// PerHead: [heads, rows of a head, columns], or with Transposed [heads, columns, rows of a head].
+	PerHead
 	// Filters: [rows, 1, columns], as convolutions of each column by itself have it.
 	Filters
 	// Tiled: the rows of the value heads of a gated delta net, which are the last ones, take turns of another kind: the
@@ -150,6 +152,7 @@ type share struct {
 	expert     int
 	field      int
 	line       int // of the table
+	row        int // of the field, its first one
 	rows, cols int
 	isVector   bool
 	head       int // rows of a head
@@ -185,8 +188,8 @@ func (m *Model) form(constants string, of func(Name) held) (*Form, error) {
 			}
 			name := strings.NewReplacer("{layer}", strconv.Itoa(p.Layer-1), "{part}", strconv.Itoa(p.Group-1),
 				"{expert}", strconv.Itoa(expert), "*", word).Replace(files.name)
-			s := share{name, i, expert, j, line, f.Shape[0], 1, len(f.Shape) == 1, f.Shape[0], 0,
-				nn.GatedDelta{}, files.cut, files.numbers}
+			s := share{name: name, part: i, expert: expert, field: j, line: line, rows: f.Shape[0], cols: 1,
+				isVector: len(f.Shape) == 1, head: f.Shape[0], cut: files.cut, numbers: files.numbers}
 			if !s.isVector {
 				s.cols = f.Shape[1]
 			}
@@ -311,7 +314,7 @@ func (s share) pieces(number, shares, at, rows int) (all []Piece, err error) {
 			turns := s.rows / height
 			place = first/height*(rows/turns) + at/turns
 		}
-		p.Row = first
+		p.Row = s.row + first
 		for _, r := range runs {
 			p.Rows, p.At, p.RowStep = r.rows, int64(place+r.from), r.step
 			all = append(all, p)
@@ -359,12 +362,39 @@ func (s share) tiles(at, n int) (all []Piece) {
 	return all
 }
 
+// sheet is what the shares of a matrix have in common, of a tensor that has several.
+func (s share) sheet() (place [3]int) {
+	switch {
+	case s.cut&Stacked != 0:
+		place[0], place[1] = s.part, s.expert
+	case s.cut&PerHead != 0:
+		place[2] = s.row
+	}
+	return place
+}
+
+// byHead are shares of one head each.
+func (s share) byHead() (all []share) {
+	for row := 0; row < s.rows; row += s.head {
+		one := s
+		one.row, one.rows = row, s.head
+		all = append(all, one)
+	}
+	return all
+}
+
 // assemble finds where a tensor has each of its shares.
 func assemble(name string, all []share) (Tensor, error) {
 	t := Tensor{Name: name}
+	if s := all[0]; s.cut&PerHead != 0 {
+		if len(all) > 1 || s.rows%s.head != 0 {
+			return t, fmt.Errorf("tensor %s: %d shares are no heads of %d rows", name, len(all), s.head)
+		}
+		all = s.byHead()
+	}
 	first, sheets := all[0], [][]share{nil}
 	for i, s := range all {
-		if first.cut&Stacked != 0 && i > 0 && (s.part != all[i-1].part || s.expert != all[i-1].expert) {
+		if i > 0 && s.sheet() != all[i-1].sheet() {
 			sheets = append(sheets, nil)
 		}
 		last := len(sheets) - 1
@@ -378,7 +408,7 @@ func assemble(name string, all []share) (Tensor, error) {
 	if first.cut&Transposed != 0 {
 		rowStep, colStep = 1, rows
 	}
-	const whole = Stacked | Transposed | ByHead | Filters | TiledColumns
+	const whole = Stacked | PerHead | Transposed | ByHead | Filters | TiledColumns
 	for i, sheet := range sheets {
 		at := 0
 		for j, s := range sheet {
@@ -415,7 +445,7 @@ func assemble(name string, all []share) (Tensor, error) {
 	if first.isVector {
 		t.Shape = tensor.Shape{rows}
 	}
-	if first.cut&Stacked != 0 {
+	if first.cut&(Stacked|PerHead) != 0 {
 		t.Shape = append(tensor.Shape{len(sheets)}, t.Shape...)
 	}
 	return t, nil

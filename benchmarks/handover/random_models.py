@@ -25,6 +25,11 @@ DELTA = {"rms_norm_eps": 1e-6, "num_hidden_layers": 4, "head_dim": 64, "partial_
         "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4}
 NEOX = {"model_type": "gpt_neox", "layer_norm_eps": 1e-5, "rms_norm_eps": None, "rope_theta": None,
         "num_key_value_heads": None, "rotary_emb_base": 10000, "hidden_act": "gelu", "tie_word_embeddings": False}
+LATENT = {"model_type": "deepseek_v3", "num_key_value_heads": 4, "q_lora_rank": 96, "kv_lora_rank": 128,
+        "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 48, "n_routed_experts": 12, "n_shared_experts": 1,
+        "num_experts_per_tok": 4, "moe_intermediate_size": 256, "first_k_dense_replace": 1, "n_group": 4,
+        "topk_group": 2, "norm_topk_prob": True, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc", "rms_norm_eps": 1e-6, "attention_bias": False}
 GPT2 = {"model_type": "gpt2", "layer_norm_epsilon": 1e-5, "rms_norm_eps": None, "rope_theta": None, "hidden_act": None,
         "num_key_value_heads": None, "activation_function": "gelu_new", "n_ctx": 2048, "intermediate_size": 1024}
 MINISTRAL = {**YARN, "rope_theta": 1e6, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
@@ -135,9 +140,22 @@ FAMILIES = {
     "gpt_neox, sequential": ("gpt2", {**NEOX, "rotary_pct": 1.0, "use_parallel_residual": False}),
     "gpt2": ("gpt2", {**GPT2, "tie_word_embeddings": True}),
     "gpt2, head": ("smollm2", {**GPT2, "tie_word_embeddings": False, "intermediate_size": 512}),
+    "deepseek_v3": ("qwen2", LATENT),
+    "deepseek_v3, yarn": ("gpt2", {**LATENT, "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "beta_fast": 32.0, "beta_slow": 1.0}}),
+    "deepseek_v3, no rank of queries": ("llama3", {**LATENT, "q_lora_rank": None, "num_hidden_layers": 27,
+            "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 64, "n_shared_experts": 2,
+            "n_group": 1, "topk_group": 1, "rms_norm_eps": 1e-5}),
+    "deepseek_v2, yarn": ("gpt2", {**LATENT, "model_type": "deepseek_v2", "scoring_func": "softmax",
+            "topk_method": "greedy", "n_group": 1, "topk_group": 1, "norm_topk_prob": False, "n_shared_experts": 2,
+            "n_routed_experts": 8, "routed_scaling_factor": 1.0, "rope_scaling": {**YARN, "mscale": 0.707,
+            "mscale_all_dim": 0.707, "beta_fast": 32.0, "beta_slow": 1.0}}),
+    "glm4_moe_lite": ("llama3", {**LATENT, "model_type": "glm4_moe_lite", "scoring_func": None, "n_group": 1,
+            "topk_group": 1, "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5}),
     "olmo2, yarn": ("gpt2", {"model_type": "olmo2", "attention_bias": False, "rope_scaling": YARN}),
 }
-MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe", "qwen3_vl_moe", "qwen3_5_moe", "qwen3_next")
+MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe", "qwen3_vl_moe", "qwen3_5_moe", "qwen3_next",
+        "deepseek_v3", "deepseek_v2", "glm4_moe_lite")
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
         "gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "smollm3": "SmolLM3ForCausalLM",
@@ -150,7 +168,8 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "
         "exaone4": "Exaone4ForCausalLM", "qwen3_5": "Qwen3_5ForConditionalGeneration",
         "qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
         "qwen3_next": "Qwen3NextForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
-        "gpt_neox": "GPTNeoXForCausalLM", "gpt2": "GPT2LMHeadModel"}
+        "gpt_neox": "GPTNeoXForCausalLM", "gpt2": "GPT2LMHeadModel", "deepseek_v3": "DeepseekV3ForCausalLM",
+        "deepseek_v2": "DeepseekV2ForCausalLM", "glm4_moe_lite": "Glm4MoeLiteForCausalLM"}
 # Names of GPT-2's own for keys of config.json.
 GPT2_KEYS = {"hidden_size": "n_embd", "intermediate_size": "n_inner", "num_hidden_layers": "n_layer",
         "num_attention_heads": "n_head", "max_position_embeddings": "n_positions"}
@@ -210,10 +229,23 @@ def feed_forward(c, layer, d, f):
     shapes = {prefix + "gate.weight": (n, d)}
     for e in range(n):
         shapes |= gated(f"{prefix}experts.{e}.", names, d, inner)
-    if kind == "glm4_moe":
+    if "n_shared_experts" in c:
         shapes |= gated("mlp.shared_experts.", names, d, inner * c["n_shared_experts"])
-        shapes["mlp.gate.e_score_correction_bias"] = (n,)
+        if kind != "deepseek_v2":
+            shapes["mlp.gate.e_score_correction_bias"] = (n,)
     return shapes
+
+
+def latent_attention(c, d):
+    """Names and shapes of latent attention."""
+    h, rank, rotated, v = (c[key] for key in ("num_attention_heads", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim"))
+    plain, queries = c["qk_nope_head_dim"], c["q_lora_rank"]
+    shapes = {"kv_a_proj_with_mqa.weight": (rank + rotated, d), "kv_a_layernorm.weight": (rank,),
+            "kv_b_proj.weight": (h * (plain + v), rank), "o_proj.weight": (d, h * v)}
+    if queries is None:
+        return shapes | {"q_proj.weight": (h * (plain + rotated), d)}
+    return shapes | {"q_a_proj.weight": (queries, d), "q_a_layernorm.weight": (queries,),
+            "q_b_proj.weight": (h * (plain + rotated), queries)}
 
 
 def delta_net(c, d):
@@ -289,6 +321,11 @@ def decoder(c):
             shapes |= {p + key: shape for key, shape in feed_forward(c, layer, d, f).items()}
             shapes |= {p + "input_layernorm.weight": (d,), p + "post_attention_layernorm.weight": (d,)}
             continue
+        if "kv_lora_rank" in c:
+            shapes |= {f"{p}self_attn.{key}": shape for key, shape in latent_attention(c, d).items()}
+            shapes |= {p + key: shape for key, shape in feed_forward(c, layer, d, f).items()}
+            shapes |= {p + "input_layernorm.weight": (d,), p + "post_attention_layernorm.weight": (d,)}
+            continue
         fused = kind == "phi3"
         for key, shape, bias in (("self_attn.qkv_proj", (q + 2 * kv, d), False), ("self_attn.o_proj", (d, q), False)
                 ) if fused else (
@@ -320,7 +357,7 @@ def random_model(where, tokenizers, name, keys):
     # In these 1 is added to the weights of norms.
     header, body, added = {}, b"", keys["model_type"] in GEMMAS + DELTAS
     own = GPT2_KEYS if keys["model_type"] == "gpt2" else {}
-    c = {own.get(k, k): v for k, v in c.items() if v is not None or k == "sliding_window"}
+    c = {own.get(k, k): v for k, v in c.items() if v is not None or k in ("sliding_window", "q_lora_rank")}
     if keys["model_type"] in NESTED:
         prefix, head, kind = NESTED[keys["model_type"]]
         shapes = {prefix + key.removeprefix("model.") if key.startswith("model.") else head + key: shape
