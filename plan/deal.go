@@ -115,7 +115,8 @@ func (p *Plan) dealText() string {
 			}
 			visits[rank] = fmt.Sprint(n)
 		}
-		return fmt.Sprintf("visits of layers by device: %s of %d", strings.Join(visits, ", "), p.visitsOfStep())
+		return fmt.Sprintf("visits of layers by device: %s of %d; rows pass between devices through host memory",
+			strings.Join(visits, ", "), p.visitsOfStep())
 	}
 	if p.asked == nil || p.asked.Devices < 2 {
 		return ""

@@ -76,7 +76,8 @@ func TestDealIsExplained(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text := strings.Join(p.Choices(), "\n"); p.Ranks() != 2 ||
-		!strings.Contains(text, "visits of layers by device: ") {
+		!strings.Contains(text, "visits of layers by device: ") ||
+		!strings.Contains(text, "rows pass between devices through host memory") {
 		t.Errorf("%d ranks: %s", p.Ranks(), text)
 	}
 	blocks, deal := len(m.Blocks), p.Placement.Deal
