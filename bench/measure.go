@@ -341,7 +341,7 @@ func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, err
 
 // about describes the subject of a trace of the benchmark.
 func (b *benchmark) about() trace.About {
-	return trace.About{Model: b.Model + b.Shape, Device: b.info.Name, Tokens: int64(b.Tokens)}
+	return trace.About{Model: b.Model + b.Shape, Device: b.plan.DeviceName(b.info), Tokens: int64(b.Tokens)}
 }
 
 // writeTrace writes a Chrome trace where one is asked for.
@@ -366,8 +366,10 @@ func (b *benchmark) planned() *Result {
 	for i := range docs {
 		docs[i] = b.SequenceLen
 	}
-	r := &Result{Model: b.Model + b.Shape, Device: b.info.Name, Warning: b.info.Warning, Tokens: b.Tokens, SequenceLen: b.SequenceLen,
-		MicroBatch: p.Numerics.MicroBatch, MicroBatches: p.Numerics.MicroBatches, Compute: p.Numerics.Compute.String(), Moments: b.Moments,
+	r := &Result{Model: b.Model + b.Shape, Device: p.DeviceName(b.info), Warning: b.info.Warning, Tokens: b.Tokens,
+		SequenceLen: b.SequenceLen,
+		MicroBatch:  p.Numerics.MicroBatch, MicroBatches: p.Numerics.MicroBatches,
+		Compute: p.Numerics.Compute.String(), Moments: b.Moments,
 		Stream: b.Stream, Choices: p.Choices(), LossUniform: math.Log(float64(b.model.Vocab)),
 		PredictedStepSec: p.Predicted.StepSeconds, PredictedLanes: trace.LanesOf(p.Predicted.LaneSeconds),
 		PredictedTimeline: p.Timeline(b.machine, b.info), PredictedLimit: p.Predicted.Limit, Machine: b.machine.Name,

@@ -8,6 +8,14 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
+// DeviceName names the devices that compute for people, each of which is dev.
+func (p *Plan) DeviceName(dev device.Info) string {
+	if ranks := p.Ranks(); ranks > 1 {
+		return fmt.Sprintf("%d x %s", ranks, dev.Name)
+	}
+	return dev.Name
+}
+
 // Headline is the plan in a line. guess is why its seconds are one; empty if the machine was measured.
 func (p *Plan) Headline(dev device.Info, guess string) string {
 	params, _ := p.Model.Params()
@@ -24,7 +32,8 @@ func (p *Plan) Headline(dev device.Info, guess string) string {
 		guess = fmt.Sprintf(" (a guess, since %s: run `millrace probe`)", guess)
 	}
 	return fmt.Sprintf("%s, %s parameters, %v on %s: %s, %s, about %.2g s a step%s",
-		p.Model.Type, FormatCount(params), p.Numerics.Compute, dev.Name, how, memory, p.Predicted.StepSeconds, guess)
+		p.Model.Type, FormatCount(params), p.Numerics.Compute, p.DeviceName(dev), how, memory, p.Predicted.StepSeconds,
+		guess)
 }
 
 // Explain is the plan for people: memory by tier, sizes, what is kept where, the predicted step and what it means for
@@ -41,11 +50,7 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 		fmt.Fprintf(&b, ", of which %s are trained", FormatCount(trained))
 	}
 	b.WriteString("\n")
-	devices := dev.Name
-	if ranks := p.Ranks(); ranks > 1 {
-		devices = fmt.Sprintf("%d x %s", ranks, dev.Name)
-	}
-	fmt.Fprintf(&b, "device   %s\nmachine  %s\n", devices, m.Name)
+	fmt.Fprintf(&b, "device   %s\nmachine  %s\n", p.DeviceName(dev), m.Name)
 	if p.Warning != "" {
 		fmt.Fprintf(&b, "warning  %s\n", p.Warning)
 	}

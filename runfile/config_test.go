@@ -30,14 +30,14 @@ numerics: {head_chunk: 128}
 eval: {datasets: [{path: b.jsonl, type: prompt-response, prompt: question, response: answer}], every: 50}
 adam_betas: [0.9, 0.95]
 epochs: 2.5
-device: [cpu, cpu]
+device: [cuda:0, cuda:2]
 `, "learning_rate=3e-4", "memory.device=500MB", "output_dir=runs/x")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c.Memory.Device.N != 500e6 || c.Memory.Host.N != 0 || c.LearningRate != 3e-4 || c.Numerics.HeadChunk != 128 ||
 		c.AdamBetas != [2]float64{0.9, 0.95} || c.OutputDir != "runs/x" || c.Eval.Datasets[0].Prompt != "question" ||
-		c.Epochs != 2.5 || c.Device != "cpu,cpu" {
+		c.Epochs != 2.5 || c.Device != "cuda:0,cuda:2" {
 		t.Errorf("read as %+v", c)
 	}
 	doc, err := c.YAML()

@@ -552,7 +552,7 @@ func (t *trainer) exportBest(ctx context.Context) error {
 
 // writeTrace writes the Chrome trace.
 func (t *trainer) writeTrace() error {
-	about := trace.About{Model: t.config.Model, Device: t.dev.Info().Name,
+	about := trace.About{Model: t.config.Model, Device: t.plan.DeviceName(t.dev.Info()),
 		Tokens: int64(t.plan.Numerics.StepPositions())}
 	return vfs.WriteAtomic(t.env.files(), filepath.Join(t.config.OutputDir, traceName), func(f vfs.File) error {
 		return t.spans.Trace(about).WriteChrome(f)

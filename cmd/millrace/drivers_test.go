@@ -121,6 +121,9 @@ func TestDevices(t *testing.T) {
 			if name := host.Info().Name; !strings.HasPrefix(name, "CPU") {
 				t.Errorf("%q is the host", name)
 			}
+			if n := strings.Count(stderr.String(), "matrix products run on"); n > 1 {
+				t.Errorf("what several devices say is said %d times: %s", n, stderr.String())
+			}
 			if !strings.Contains(stderr.String(), c.note) {
 				t.Errorf("notes %q, want %q", stderr.String(), c.note)
 			}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda"
@@ -44,9 +45,16 @@ func (o Opener) openSome(api *driver.API, want wanted, accounts *hostmem.Account
 		return nil, err
 	}
 	opened, errs := make([]device.Device, len(ordinals)), make([]error, len(ordinals))
+	var said sync.Map // notes without the device: what several GPUs say is said once
+	note := func(line string) {
+		_, text, _ := strings.Cut(line, ": ")
+		if _, again := said.LoadOrStore(text, true); !again {
+			o.note("%s", line)
+		}
+	}
 	open := func(i int) {
 		d, err := cuda.Open(cuda.Options{Ordinal: ordinals[i], API: api, Accounts: accounts, OwnProducts: o.OwnProducts,
-			Note: o.Note})
+			Note: note})
 		if errs[i] = err; err == nil {
 			opened[i] = d
 		}
