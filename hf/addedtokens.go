@@ -184,7 +184,11 @@ func (g *growing) text() []byte {
 	return out
 }
 
-// WithVocabSize is the text of config.json with another size of the vocabulary, in "text_config" as well.
+// vocabKeys are the keys of config.json for the rows of embeddings; the second one is that of rows of layers.
+var vocabKeys = []string{"vocab_size", "vocab_size_per_layer_input"}
+
+// WithVocabSize is the text of config.json with another size of the vocabulary, in "text_config" as well. Keys that are
+// not there stay away.
 func (c *Config) WithVocabSize(n int) ([]byte, error) {
 	objects := []*object{c.obj}
 	if text, ok := c.obj.values["text_config"].v.(*object); ok {
@@ -192,15 +196,17 @@ func (c *Config) WithVocabSize(n int) ([]byte, error) {
 	}
 	g := &growing{doc: c.raw}
 	for _, obj := range objects {
-		v, ok := obj.values["vocab_size"]
-		if !ok {
-			continue
+		for _, key := range vocabKeys {
+			v, ok := obj.values[key]
+			if !ok {
+				continue
+			}
+			old, ok := v.v.(json.Number)
+			if !ok {
+				return nil, fmt.Errorf("%s: %q is %s, not a number", c.path, key, show(v.v))
+			}
+			g.inserts = append(g.inserts, insert{at: int(v.end) - len(old), skips: len(old), text: strconv.Itoa(n)})
 		}
-		old, ok := v.v.(json.Number)
-		if !ok {
-			return nil, fmt.Errorf("%s: \"vocab_size\" is %s, not a number", c.path, show(v.v))
-		}
-		g.inserts = append(g.inserts, insert{at: int(v.end) - len(old), skips: len(old), text: strconv.Itoa(n)})
 	}
 	return g.text(), nil
 }

@@ -94,6 +94,8 @@ func TestWithVocabSize(t *testing.T) {
 		`{"a": 1, "vocab_size": 320, "b": "vocab_size"}`:                   `{"a": 1, "vocab_size": 1000, "b": "vocab_size"}`,
 		`{"text_config": {"vocab_size": 9}}`:                               `{"text_config": {"vocab_size": 1000}}`,
 		`{"vocab_size":12345,"text_config": {"x": [], "vocab_size": 9 } }`: `{"vocab_size":1000,"text_config": {"x": [], "vocab_size": 1000 } }`,
+		`{"text_config": {"vocab_size_per_layer_input": 7, "vocab_size": 8}}`: `{"text_config": ` +
+			`{"vocab_size_per_layer_input": 1000, "vocab_size": 1000}}`,
 	} {
 		c, err := ParseConfig("config.json", []byte(text))
 		if err != nil {

@@ -108,40 +108,72 @@ func TestTextConfig(t *testing.T) {
 	}
 }
 
+// edited are the weights of a golden variant without a tensor, and with more of nine numbers each.
+func edited(t *testing.T, variant, leftOut string, more ...string) *hf.Weights {
+	from, err := hf.OpenWeights(modeltest.Load(t, variant).Dir)
+	check(t, err)
+	defer from.Close()
+	var specs []hf.TensorSpec
+	for _, name := range from.Names() {
+		if info, _ := from.Info(name); name != leftOut {
+			specs = append(specs, hf.TensorSpec{Name: name, Shape: info.Shape, DType: tensor.F32})
+		}
+	}
+	for _, name := range more {
+		specs = append(specs, hf.TensorSpec{Name: name, Shape: tensor.Shape{9}, DType: tensor.F32})
+	}
+	dir := t.TempDir()
+	w, err := hf.CreateFile(filepath.Join(dir, "model.safetensors"), specs)
+	check(t, err)
+	for _, s := range specs {
+		all := make([]byte, s.Shape.Elems()*4)
+		if !slices.Contains(more, s.Name) {
+			check(t, from.ReadAt(s.Name, all, 0))
+		}
+		check(t, w.Write(s.Name, all))
+	}
+	check(t, w.Commit())
+	weights, err := hf.OpenWeights(dir)
+	check(t, err)
+	t.Cleanup(func() { check(t, weights.Close()) })
+	return weights
+}
+
+// Gemma 4 carries keys and values of layers that take those of others, and of no other layer.
+func TestCarriedOfTakers(t *testing.T) {
+	name := func(layer, tensor string) string {
+		return "model.language_model.layers." + layer + ".self_attn." + tensor
+	}
+	m := mustBuild(t, "gemma4-shared", nil)
+	w := edited(t, "gemma4-shared", "", name("2", "k_proj.weight"), name("4", "k_norm.weight"),
+		name("4", "v_proj.weight"))
+	check(t, m.Check(w))
+	want := []model.Carried{
+		{Pattern: name("*", "k_proj.weight"), Names: []string{name("2", "k_proj.weight")}, Bytes: 36},
+		{Pattern: name("*", "v_proj.weight"), Names: []string{name("4", "v_proj.weight")}, Bytes: 36},
+		{Pattern: name("*", "k_norm.weight"), Names: []string{name("4", "k_norm.weight")}, Bytes: 36}}
+	if diff := cmp.Diff(want, m.Carried(w)[:3]); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, err := range []error{
+		m.Check(edited(t, "gemma4-shared", name("1", "k_proj.weight"))),
+		m.Check(edited(t, "gemma4-shared", "", name("2", "k_proj.bias"))),
+		mustBuild(t, "gemma4", nil).Check(edited(t, "gemma4", "", name("1", "v_proj.weight"))),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "_proj.") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 // GLM 4.5 carries its constants, and the layer after its last one; what a later layer had would be of another model.
 func TestCarriedByLayer(t *testing.T) {
-	g := modeltest.Load(t, "glm4_moe")
 	m := mustBuild(t, "glm4_moe", nil)
-	from, err := hf.OpenWeights(g.Dir)
+	from, err := hf.OpenWeights(modeltest.Load(t, "glm4_moe").Dir)
 	check(t, err)
 	defer from.Close()
 	correction := func(layer string) string { return "model.layers." + layer + ".mlp.gate.e_score_correction_bias" }
-	open := func(leftOut string, more ...string) *hf.Weights {
-		var specs []hf.TensorSpec
-		for _, name := range from.Names() {
-			if info, _ := from.Info(name); name != leftOut {
-				specs = append(specs, hf.TensorSpec{Name: name, Shape: info.Shape, DType: tensor.F32})
-			}
-		}
-		for _, name := range more {
-			specs = append(specs, hf.TensorSpec{Name: name, Shape: tensor.Shape{9}, DType: tensor.F32})
-		}
-		dir := t.TempDir()
-		w, err := hf.CreateFile(filepath.Join(dir, "model.safetensors"), specs)
-		check(t, err)
-		for _, s := range specs {
-			all := make([]byte, s.Shape.Elems()*4)
-			if !slices.Contains(more, s.Name) {
-				check(t, from.ReadAt(s.Name, all, 0))
-			}
-			check(t, w.Write(s.Name, all))
-		}
-		check(t, w.Commit())
-		weights, err := hf.OpenWeights(dir)
-		check(t, err)
-		t.Cleanup(func() { check(t, weights.Close()) })
-		return weights
-	}
+	open := func(leftOut string, more ...string) *hf.Weights { return edited(t, "glm4_moe", leftOut, more...) }
 	w := open("", "model.layers.3.eh_proj.weight", correction("3"))
 	check(t, m.Check(w))
 	want := []model.Carried{{Pattern: "model.layers.3.*", Names: []string{"model.layers.3.eh_proj.weight",

@@ -210,6 +210,24 @@ func TestConfigMeaning(t *testing.T) {
 		{"gemma3_text: the multiplier is rounded in bf16", "gemma3_text", map[string]any{"hidden_size": 3072},
 			func(m *model.Model) any { return []float32{m.EmbedScale(tensor.F32), m.EmbedScale(tensor.BF16)} },
 			[]float32{float32(math.Sqrt(3072)), 55.5}},
+		{"gemma4: the last layers of a kind share keys and values with the last one before them", "gemma4-shared",
+			map[string]any{"num_kv_shared_layers": 1}, func(m *model.Model) any {
+				var roles []nn.SharedKV
+				var inner []int
+				for l, b := range m.Blocks {
+					roles = append(roles, attention(m, l).KV)
+					inner = append(inner, b.FeedForward.(nn.GLU).Inner)
+				}
+				return []any{roles, inner}
+			}, []any{[]nn.SharedKV{{}, {Role: nn.KVGiven}, {}, {}, {Role: nn.KVTaken}}, []int{6, 6, 6, 6, 12}}},
+		{"gemma4: keys that published files leave out", "gemma4-shared", map[string]any{"vocab_size": absent,
+			"vocab_size_per_layer_input": absent, "hidden_size_per_layer_input": absent,
+			"num_kv_shared_layers": absent},
+			func(m *model.Model) any {
+				return []any{m.Vocab, m.Lookups[1].Cols, m.Lookups[1].Scale(tensor.BF16), attention(m, 4).KV.Role}
+			}, []any{262144, 5 * 256, float32(16), nn.KVAlone}},
+		{"gemma4_text: no second embedding", "gemma4_text", map[string]any{"hidden_size_per_layer_input": 0,
+			"vocab_size_per_layer_input": 7}, func(m *model.Model) any { return len(m.Lookups) + len(m.Sides) }, 1},
 		{"mistral3: the text may be Mistral's", "mistral3", map[string]any{"model_type": "mistral",
 			"rope_parameters": map[string]any{"rope_type": "default", "rope_theta": 1e9}, "sliding_window": absent},
 			func(m *model.Model) any { return windows(m) }, []int{4096, 4096}},
@@ -330,6 +348,20 @@ func TestConfigErrors(t *testing.T) {
 		{"gemma3_text", map[string]any{"head_dim": 7}, `"head_dim" is 7: rotary positions need an even one`},
 		{"gemma3_text", map[string]any{"sliding_window_pattern": 0, "layer_types": absent},
 			`"sliding_window_pattern" is 0`},
+		{"gemma4-shared", map[string]any{"num_kv_shared_layers": -1},
+			`"text_config.num_kv_shared_layers" is -1: of 5 layers, 0 to 4 may use keys and values of others`},
+		{"gemma4-shared", map[string]any{"num_kv_shared_layers": 5}, `of 5 layers, 0 to 4 may use`},
+		{"gemma4-shared", map[string]any{"num_kv_shared_layers": 4},
+			`layer 1 needs keys and values of a layer before 1 that sees as much, and there is no such layer`},
+		{"gemma4-shared", map[string]any{"intermediate_size": 1<<19 + 1},
+			`"text_config.intermediate_size" is 524289: more than 524288 is not supported where`},
+		{"gemma4-shared", map[string]any{"vocab_size_per_layer_input": 24},
+			`vocab_size_per_layer_input" is 24: the second embedding needs as many rows as "vocab_size" says, 23`},
+		{"gemma4-shared", map[string]any{"hidden_size_per_layer_input": 1 << 18},
+			`"text_config.hidden_size_per_layer_input" is 262144: 0 to 209715 columns are supported with 5 layers`},
+		{"gemma4-shared", map[string]any{"hidden_size_per_layer_input": -1}, `is -1: 0 to 209715 columns`},
+		{"gemma4_unified", map[string]any{"hidden_size_per_layer_input": 4},
+			`"text_config.hidden_size_per_layer_input" is 4: supported is 0`},
 		{"gpt2", map[string]any{"n_embd": absent}, `"n_embd" is missing`},
 		{"gpt2", map[string]any{"n_head": 5}, `"n_head" is 5: it does not divide "n_embd" (12)`},
 		{"gpt2", map[string]any{"n_positions": 1 << 24}, `"n_positions" is 16777216: more than 1048576`},
@@ -387,7 +419,11 @@ func TestTilesAreFew(t *testing.T) {
 func TestParts(t *testing.T) {
 	for _, variant := range modeltest.Variants(t) {
 		for _, vocab := range []int{1, 64, 65, 1000} {
-			m := mustBuild(t, variant, map[string]any{"vocab_size": vocab})
+			set := map[string]any{"vocab_size": vocab}
+			if len(mustBuild(t, variant, nil).Lookups) > 1 {
+				set["vocab_size_per_layer_input"] = vocab
+			}
+			m := mustBuild(t, variant, set)
 			var block int64 // the largest
 			for _, i := range m.BlockParts {
 				n, _ := m.Parts[i].Layout.Params()
@@ -403,7 +439,11 @@ func TestParts(t *testing.T) {
 					t.Errorf("%s: part %d is %s, of layer %d", variant, i, p.Name, p.Layer)
 				}
 				layer = p.Layer
-				if n, _ := p.Layout.Params(); p.Kind != model.Block && n > block+64*int64(m.Hidden) {
+				widest := m.Hidden
+				if l := m.LookupOf(i); l != nil {
+					widest = l.Cols
+				}
+				if n, _ := p.Layout.Params(); p.Kind != model.Block && n > block+64*int64(widest) {
 					t.Errorf("%s: part %s has %d parameters, a block %d", variant, p.Name, n, block)
 				}
 				field := -1 // a field may have several sources

@@ -91,15 +91,15 @@ var families = []Family{
 		Architecture: "gemma3"},
 	{ModelType: "gemma3", Read: readGemma3Images, TextConfig: true, Names: gemma3, Defaults: gemma3Defaults, GELU: true,
 		Carried: gemma3Images, Architecture: "gemma3"},
-	{ModelType: "gemma4_text", Read: readGemma4, Names: gemma, Defaults: gemma4Defaults, GELU: true,
+	{ModelType: "gemma4_text", Read: readGemma4Text, Names: gemma4Names, Defaults: gemma4Defaults, GELU: true,
 		Constants: "model.layers.{layer}.layer_scalar"},
-	{ModelType: "gemma4", Read: readGemma4Media, TextConfig: true, Names: gemma.Under(gemma4Nested),
+	{ModelType: "gemma4", Read: beyondText(readGemma4Text), TextConfig: true, Names: gemma4Names.Under(gemma4Nested),
 		Defaults: gemma4Defaults, GELU: true, Carried: gemma4Media,
 		Constants: gemma4Nested + "layers.{layer}.layer_scalar"},
-	{ModelType: "gemma4_unified_text", Read: readGemma4, Names: gemma, Defaults: gemma4UnifiedDefaults, GELU: true,
-		Constants: "model.layers.{layer}.layer_scalar"},
-	{ModelType: "gemma4_unified", Read: readGemma4Media, TextConfig: true, Names: gemma.Under(gemma4Nested),
-		Defaults: gemma4UnifiedDefaults, GELU: true, Carried: gemma4Media,
+	{ModelType: "gemma4_unified_text", Read: readGemma4Unified, Names: gemma, Defaults: gemma4UnifiedDefaults,
+		GELU: true, Constants: "model.layers.{layer}.layer_scalar"},
+	{ModelType: "gemma4_unified", Read: beyondText(readGemma4Unified), TextConfig: true,
+		Names: gemma.Under(gemma4Nested), Defaults: gemma4UnifiedDefaults, GELU: true, Carried: gemma4Media,
 		Constants: gemma4Nested + "layers.{layer}.layer_scalar"},
 	{ModelType: "cohere", Read: readCohere, Names: cohere, LayerNorm: "layer_norm_eps", Architecture: "command-r"},
 	{ModelType: "cohere2", Read: readCohere2, Names: cohere, LayerNorm: "layer_norm_eps", Architecture: "cohere2"},
@@ -159,8 +159,10 @@ type Spec struct {
 	Outer *hf.ConfigReader // of config.json as a whole
 
 	family  Family
-	theta   float64 // of rotary positions, where the file has none; 0: 10000
-	windows []int   // of each layer's attention; none: no layer has one
+	sides   int      // numbers given to sides
+	carried []string // further patterns of tensors, as in Family
+	theta   float64  // of rotary positions, where the file has none; 0: 10000
+	windows []int    // of each layer's attention; none: no layer has one
 }
 
 // LayerRows is a second embedding, of which each layer has columns of its own; the zero value has no columns.
@@ -314,6 +316,22 @@ func (s *Spec) defaultEps(r *hf.ConfigReader, eps float32) {
 // Rotary reads the rotary positions of heads whose width is known.
 func (s *Spec) Rotary(r *hf.ConfigReader) {
 	s.Attention.Rope = readRope(r, s.Attention.HeadDim, cmp.Or(s.theta, 10000))
+}
+
+// newSide is the number of a side that no block has yet (nn.Side).
+func (s *Spec) newSide() int {
+	s.sides++
+	return s.sides - 1
+}
+
+// carry has tensors of these roles carried wherever a block has no place for them.
+func (s *Spec) carry(roles ...string) {
+	for _, role := range roles {
+		if line, word, ok := s.family.Names.find(role); ok {
+			name := strings.ReplaceAll(s.family.Names[line].HF, "*", word)
+			s.carried = append(s.carried, strings.ReplaceAll(name, "{layer}", "*"))
+		}
+	}
 }
 
 // LayerTypes reads which layers' attention sees a window only. Absent, those do for which slides returns true, if

@@ -17,7 +17,7 @@ var (
 	gemma4Defaults = map[string]any{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
 		"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262144,
 		"max_position_embeddings": 131072, "tie_word_embeddings": true, "sliding_window": 512,
-		"hidden_size_per_layer_input": 256}
+		"hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144}
 	gemma4UnifiedDefaults = map[string]any{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
 		"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262144,
 		"max_position_embeddings": 262144, "tie_word_embeddings": true, "sliding_window": 1024}
@@ -27,10 +27,21 @@ var (
 var gemma4Media = []string{"model.vision_tower.*", "model.embed_vision.*", "model.vision_embedder.*",
 	"model.audio_tower.*", "model.embed_audio.*"}
 
-// readGemma4 reads the decoder of Gemma 4 without what crosses its blocks. Four norms in a block stand as in Gemma 3,
-// and have plain weights; values are normed too, scores are not scaled, and a block's output is multiplied by a
-// number of its own. The layers that see all have heads of another width, of which a part is rotated, and maybe keys
-// for values.
+// gemma4Names has Gemma's names, and those of rows of layers.
+var gemma4Names = gemma.Before("norm.*", Names{
+	{Role: "layer_rows.gate.*", HF: "model.layers.{layer}.per_layer_input_gate.*"},
+	{Role: "layer_rows.down.*", HF: "model.layers.{layer}.per_layer_projection.*"},
+	{Role: "layer_rows.norm.*", HF: "model.layers.{layer}.post_per_layer_input_norm.*"},
+}).Before("lm_head.*", Names{
+	{Role: "embed_tokens_per_layer.*", HF: "model.embed_tokens_per_layer.*"},
+	{Role: "layer_rows.project.*", HF: "model.per_layer_model_projection.*"},
+	{Role: "layer_rows.project_norm.*", HF: "model.per_layer_projection_norm.*"},
+})
+
+// readGemma4 reads what all decoders of Gemma 4 have. Four norms in a block stand as in Gemma 3, and have plain
+// weights; values are normed too, scores are not scaled, and a block's output is multiplied by a number of its own. The
+// layers that see all have heads of another width, of which a part is rotated, and maybe keys for values. The last
+// layers may use keys and values of a layer before them.
 // Sources: Google, Gemma 4 (2026); transformers, configuration_gemma4.py and modeling_gemma4.py.
 func readGemma4(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.EmbedScale = Multiplier{By: math.Sqrt(float64(s.Hidden)), Rounded: true}
@@ -43,6 +54,8 @@ func readGemma4(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	keyIsValue := r.BoolOr("attention_k_eq_v", false)
 	r.OneOf("use_bidirectional_attention", "vision", "vision") // images alone
 	gemma4Refused(r)
+	shared := r.IntOr("num_kv_shared_layers", 0)
+	wide := r.BoolOr("use_double_wide_mlp", false)
 
 	s.LayerTypes(r, r.Size("sliding_window"), func(l int) bool { return (l+1)%6 != 0 })
 	if r.Err() != nil {
@@ -60,25 +73,97 @@ func readGemma4(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	for l := range s.Blocks {
 		s.Blocks[l].Scalar = true
 	}
+	gemma4Shared(r, s, shared, wide)
 }
 
-// gemma4Refused refuses what a block would need from others: keys and values, and rows of a second embedding; and what
-// is not there yet.
+// gemma4Shared has the last layers use keys and values of the last layer before them that sees as much, and have
+// feed-forwards of twice the width if they are wide.
+func gemma4Shared(r *hf.ConfigReader, s *Spec, shared int, wide bool) {
+	first := s.Layers - shared
+	switch {
+	case shared == 0 || r.Err() != nil:
+		return
+	case shared < 0 || first <= 0:
+		r.Fail("num_kv_shared_layers", "of %d layers, 0 to %d may use keys and values of others", s.Layers, s.Layers-1)
+		return
+	case wide && s.GLU.Inner > maxWidth/2:
+		r.Fail("intermediate_size", "more than %d is not supported where some layers have twice as much", maxWidth/2)
+		return
+	}
+	makers := map[int]int{} // by window, the last layer whose keys and values are its own
+	for l := range first {
+		makers[s.windows[l]] = l
+	}
+	sides := map[int]int{} // by window
+	share := func(l int, role nn.KVRole) {
+		a := s.Blocks[l].Mixer.(nn.Attention)
+		a.KV = nn.SharedKV{Role: role, Number: sides[s.windows[l]]}
+		s.Blocks[l].Mixer = a
+	}
+	for l := first; l < s.Layers; l++ {
+		window := s.windows[l]
+		maker, ok := makers[window]
+		if !ok {
+			r.Fail("num_kv_shared_layers", "layer %d needs keys and values of a layer before %d that sees as much, "+
+				"and there is no such layer", l, first)
+			return
+		}
+		if _, ok := sides[window]; !ok {
+			sides[window] = s.newSide()
+			share(maker, nn.KVGiven)
+		}
+		share(l, nn.KVTaken)
+		if wide {
+			g := s.GLU
+			g.Inner *= 2
+			s.Blocks[l].FeedForward = g
+		}
+	}
+	s.carry("k.weight", "v.weight", "k_norm.weight") // of layers that take them; published files have those, too
+	if s.Attention.QKVBias {
+		s.carry("k.bias", "v.bias")
+	}
+}
+
+// readGemma4Text reads a decoder of which each layer may add rows of a second embedding.
+func readGemma4Text(c *hf.Config, r *hf.ConfigReader, s *Spec) {
+	readGemma4(c, r, s)
+	cols := r.IntOr("hidden_size_per_layer_input", 0)
+	rows := r.IntOr("vocab_size_per_layer_input", s.Vocab)
+	switch {
+	case cols == 0 || r.Err() != nil:
+		return
+	case cols < 0 || cols > maxWidth/s.Layers:
+		r.Fail("hidden_size_per_layer_input", "0 to %d columns are supported with %d layers", maxWidth/s.Layers,
+			s.Layers)
+		return
+	case rows != s.Vocab:
+		r.Fail("vocab_size_per_layer_input", "the second embedding needs as many rows as \"vocab_size\" says, %d",
+			s.Vocab)
+		return
+	}
+	side := s.newSide()
+	for l := range s.Blocks {
+		s.Blocks[l].PerLayer = nn.PerLayer{Inner: cols, Activation: s.GLU.Activation, Number: side}
+	}
+	s.Blocks[0].PerLayer.Layers = s.Layers
+	s.LayerRows = LayerRows{Cols: cols, Side: side, Scale: Multiplier{By: math.Sqrt(float64(cols)), Rounded: true}}
+}
+
+// readGemma4Unified reads a decoder of Gemma 4 12B, which has no second embedding.
+func readGemma4Unified(c *hf.Config, r *hf.ConfigReader, s *Spec) {
+	readGemma4(c, r, s)
+	r.Require("hidden_size_per_layer_input", 0)
+	r.Ignore("vocab_size_per_layer_input")
+}
+
+// gemma4Refused refuses what is not there yet.
 func gemma4Refused(r *hf.ConfigReader) {
-	if n := r.IntOr("num_kv_shared_layers", 0); n != 0 {
-		r.Fail("num_kv_shared_layers", "layers that use keys and values of other layers (Gemma 4 E2B and E4B) are not "+
-			"supported: choose a larger Gemma 4")
-	}
-	if n := r.IntOr("hidden_size_per_layer_input", 0); n != 0 {
-		r.Fail("hidden_size_per_layer_input", "embeddings of each layer (Gemma 4 E2B and E4B) are not supported: "+
-			"choose a larger Gemma 4")
-	}
 	if r.BoolOr("enable_moe_block", false) {
 		r.Fail("enable_moe_block", "experts next to a dense feed-forward (Gemma 4 26B-A4B) are not supported: "+
 			"choose a dense Gemma 4")
 	}
-	r.Ignore("vocab_size_per_layer_input", "use_double_wide_mlp", "num_experts", "top_k_experts",
-		"moe_intermediate_size")
+	r.Ignore("num_experts", "top_k_experts", "moe_intermediate_size")
 }
 
 // gemma4Wide reads the heads of the layers that see all. Published files have two keys for them; transformers 5.24
@@ -141,10 +226,12 @@ func gemma4Rope(r *hf.ConfigReader, wide, headDim int) (full, sliding nn.RopeFre
 	return full, sliding
 }
 
-// readGemma4Media reads Gemma 4 with what it has for images and sounds, of which rows of text have no need.
-func readGemma4Media(c *hf.Config, r *hf.ConfigReader, s *Spec) {
-	readGemma4(c, r, s)
-	s.Outer.Ignore("vision_config", "audio_config", "vision_soft_tokens_per_image", "boi_token_id", "eoi_token_id",
-		"image_token_id", "video_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index", "audio_token_id",
-		"boi_token_index", "eoi_token_index", "boa_token_index")
+// beyondText reads as read does, and leaves what config.json says of images and sounds, which rows of text do not need.
+func beyondText(read func(*hf.Config, *hf.ConfigReader, *Spec)) func(*hf.Config, *hf.ConfigReader, *Spec) {
+	return func(c *hf.Config, r *hf.ConfigReader, s *Spec) {
+		read(c, r, s)
+		s.Outer.Ignore("vision_config", "audio_config", "vision_soft_tokens_per_image", "boi_token_id", "eoi_token_id",
+			"image_token_id", "video_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index", "audio_token_id",
+			"boi_token_index", "eoi_token_index", "boa_token_index")
+	}
 }

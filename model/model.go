@@ -114,7 +114,7 @@ func (s *Spec) build() (*Model, error) {
 	m := &Model{Type: s.family.ModelType, Hidden: s.Hidden, Vocab: s.Vocab, MaxPositions: s.Positions, Tied: s.Tied,
 		InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names,
 		base: s.family.Base, constants: s.family.ConstantsGGUF, mxfp4: s.family.MXFP4}
-	for _, pattern := range s.family.Carried {
+	for _, pattern := range slices.Concat(s.family.Carried, s.carried) {
 		m.carried = append(m.carried, strings.ReplaceAll(pattern, "{layers}", strconv.Itoa(s.Layers)))
 	}
 	if constants := s.family.Constants; constants != "" {

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/nn"
@@ -498,4 +500,16 @@ func (p *Plan) Head() *nn.Head {
 type Bytes struct {
 	Purpose string `json:"purpose"`
 	Bytes   int64  `json:"bytes"`
+}
+
+// byPurpose lists the entries of all tables, with one for each purpose.
+func byPurpose(tables ...[]Bytes) (all []Bytes) {
+	for _, e := range slices.Concat(tables...) {
+		if i := slices.IndexFunc(all, func(b Bytes) bool { return b.Purpose == e.Purpose }); i >= 0 {
+			all[i].Bytes += e.Bytes
+		} else {
+			all = append(all, e)
+		}
+	}
+	return all
 }

@@ -63,10 +63,8 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 			fmt.Fprintf(&b, " of a budget of %s", FormatBytes(budget))
 		}
 		b.WriteString("\n")
-		for _, list := range lists {
-			for _, e := range list {
-				fmt.Fprintf(&b, "  %11s  %s\n", FormatBytes(e.Bytes), e.Purpose)
-			}
+		for _, e := range byPurpose(lists...) {
+			fmt.Fprintf(&b, "  %11s  %s\n", FormatBytes(e.Bytes), e.Purpose)
 		}
 	}
 	var driver []Bytes

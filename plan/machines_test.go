@@ -93,6 +93,7 @@ func TestShapes(t *testing.T) {
 		"smollm2-135m":     0.135, "qwen3-30b-a3b": 30.532, "qwen3-235b-a22b": 235.094,
 		"gpt-oss-20b": 20.915, "gpt-oss-120b": 116.829, "glm-4.5-air": 106.852, "phi-4": 14.660,
 		"gemma-3-12b": 11.766, "gemma-3-27b": 27.009, "gemma-4-12b": 11.907, "gemma-4-31b": 30.697,
+		"gemma-4-e2b": 4.629, "gemma-4-e4b": 7.463,
 		"olmo-3-32b":   32.234,
 		"llama-3.2-1b": 1.236, "llama-3.2-3b": 3.213, "qwen3-4b": 4.022, "qwen3-14b": 14.768, "mistral-7b": 7.248,
 		"qwen3.5-4b": 4.206, "qwen3.5-27b": 26.896, "qwen3.5-35b-a3b": 34.661, "qwen3.5-122b-a10b": 122.112,

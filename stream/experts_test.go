@@ -30,7 +30,7 @@ func TestExperts(t *testing.T) {
 			}
 		}
 	}
-	layersLaw(t, 4, modeltest.Mixtures(2), balanced, modeltest.WithDense(3))
+	placementsLaw(t, layersOf(t, 4, modeltest.Mixtures(2), balanced, modeltest.WithDense(3)))
 }
 
 // The load-balancing loss and the gradients with it are those of transformers, over all micro-batches of a step.

@@ -127,39 +127,51 @@ var made = model.Family{ModelType: "made", Names: append(model.Names{
 }}
 
 // The law of placements holds for layers that no package knows.
-func TestNewLayers(t *testing.T) { layersLaw(t, 6, made) }
+func TestNewLayers(t *testing.T) { placementsLaw(t, layersOf(t, 6, made)) }
 
-// layersLaw holds some layers of each of some families to the law of placements, in turn.
-func layersLaw(t *testing.T, layers int, families ...model.Family) {
-	const steps = 3
-	dev := newCPU(t)
-	defer dev.Close()
+// named is a subject of a law.
+type named struct {
+	name string
+	*subject
+}
+
+const lawSteps = 3
+
+// layersOf are models with n layers of each of some families, in f32 and in bf16.
+func layersOf(t *testing.T, n int, families ...model.Family) (all []named) {
 	s := tiny
-	s.Layers, s.BlockChunk = layers, plan.BlockChunkMultiple
-	var subjects []*subject
-	var wants []outcome
+	s.Layers, s.BlockChunk = n, plan.BlockChunkMultiple
 	for _, family := range families {
 		s.Type, s.families = family.ModelType, []model.Family{family}
 		for _, s.BF16 = range []bool{false, true} {
-			sub := s.subject(t, steps)
-			ref := start(t, sub, setup{change: streamed(1), serial: true, device: dev})
-			subjects, wants = append(subjects, sub), append(wants, train(t, ref, sub, steps))
-			ref.close(t)
+			all = append(all, named{fmt.Sprintf("%s, bf16 %v", family.ModelType, s.BF16), s.subject(t, lawSteps)})
 		}
 	}
-	for i, want := range wants {
-		for _, p := range subjects[i].model.Parts {
+	return all
+}
+
+// placementsLaw holds subjects to the law of placements, in turn.
+func placementsLaw(t *testing.T, subjects []named) {
+	dev := newCPU(t)
+	defer dev.Close()
+	var wants []outcome
+	for _, s := range subjects {
+		ref := start(t, s.subject, setup{change: streamed(1), serial: true, device: dev})
+		want := train(t, ref, s.subject, lawSteps)
+		ref.close(t)
+		for _, p := range s.model.Parts {
 			if moments := want.state[store.ID{Part: p.Index, Kind: store.FirstMoment}]; len(bytes.Trim(moments, "\x00")) == 0 {
-				t.Errorf("%s, bf16 %v: %s has no gradient", families[i/2].ModelType, i%2 == 1, p.Name)
+				t.Errorf("%s: %s has no gradient", s.name, p.Name)
 			}
 		}
+		wants = append(wants, want)
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		i := rapid.IntRange(0, len(subjects)-1).Draw(rt, "subject")
-		r := start(rt, subjects[i], setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
+		r := start(rt, subjects[i].subject, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
 			change: func(p *plan.Placement) { placements(rt, p, true) }})
 		defer r.close(rt)
-		rt.Log(fmt.Sprintf("%s, bf16 %v", families[i/2].ModelType, i%2 == 1))
-		sameBits(rt, train(rt, r, subjects[i], steps), wants[i], r.plan)
+		rt.Log(subjects[i].name)
+		sameBits(rt, train(rt, r, subjects[i].subject, lawSteps), wants[i], r.plan)
 	})
 }

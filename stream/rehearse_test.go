@@ -197,14 +197,17 @@ func rehearsedIsPlanned(t errorer, s *subject, p *plan.Plan, info device.Info) {
 	}
 }
 
-// So it is with experts, also where results are written in host memory.
-func TestRehearsedMixtureIsPlanned(t *testing.T) {
-	for _, family := range []model.Family{modeltest.Mixtures(2), modeltest.WithDense(2)} {
-		shape := tiny
-		shape.Type, shape.families, shape.Layers, shape.MicroBatch = family.ModelType, []model.Family{family}, 4, 1
-		for _, info := range []device.Info{{}, {Unified: true}} {
-			s := shape.subject(t, 2)
-			rehearsedIsPlanned(t, s, newPlan(t, s, info, nil), info)
+// So it is with experts and with values that cross blocks, also where results are written in host memory.
+func TestRehearsedFamiliesArePlanned(t *testing.T) {
+	for _, tied := range []bool{false, true} {
+		for _, family := range []model.Family{modeltest.Mixtures(2), modeltest.WithDense(2), crossing} {
+			shape := tiny
+			shape.Type, shape.families, shape.Layers = family.ModelType, []model.Family{family}, 6
+			shape.MicroBatch, shape.Tied, shape.BF16 = 1, tied, tied
+			for _, info := range []device.Info{{}, {Unified: true}} {
+				s := shape.subject(t, 2)
+				rehearsedIsPlanned(t, s, newPlan(t, s, info, nil), info)
+			}
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestRules(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains for each of many placements")
 	}
-	layersLaw(t, 4, ruled)
+	placementsLaw(t, layersOf(t, 4, ruled))
 }
 
 // Blocks with equal frequencies share tables, and each table is that of its block.

@@ -6,6 +6,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
 )
 
@@ -92,5 +93,9 @@ var crossing = model.Family{ModelType: "crossing", Names: append(model.Names{
 	s.LayerRows = model.LayerRows{Cols: 3, Scale: model.Multiplier{By: 1.7, Rounded: true}}
 }}
 
-// The law of placements holds for values that cross blocks.
-func TestSides(t *testing.T) { layersLaw(t, 6, crossing) }
+// The law of placements holds for values that cross blocks, and for a small Gemma 4, which has tied embeddings.
+func TestSides(t *testing.T) {
+	g := modeltest.Load(t, "gemma4-shared")
+	placementsLaw(t, append(layersOf(t, 6, crossing), named{"gemma4-shared", golden(t, g, f32)},
+		named{"gemma4-shared in chunks, bf16", golden(t, g, chunked(bf16, 8))}))
+}

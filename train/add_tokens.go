@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -30,10 +31,10 @@ type AddTokensOptions struct {
 type TokensAdded struct {
 	Added         []hf.AddedToken
 	Known         []hf.AddedToken // asked for, and in the tokenizer before
-	OldRows, Rows int             // of the embedding
+	OldRows, Rows int             // of the embeddings
 }
 
-// AddTokens writes a model again with further tokens: in the files of its tokenizer, as rows of the embedding and of
+// AddTokens writes a model again with further tokens: in the files of its tokenizer, as rows of its embeddings and of
 // the head, and in config.json. Rows that no token had are used first. The rows of new tokens are the mean of the rows
 // that tokens have; all other bytes of the weights are those of the model. Tokens that the tokenizer has are left as
 // they are. Weights go through memory a piece at a time.
@@ -66,6 +67,9 @@ func AddTokens(ctx context.Context, env *Env, o AddTokensOptions) (done *TokensA
 	}
 	config, err := src.config.WithVocabSize(done.Rows)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkRows(src.config.Path(), config, done.Rows); err != nil {
 		return nil, err
 	}
 	card, err := hf.ReadCard(src.dir)
@@ -156,6 +160,20 @@ func checkAdded(file []byte, added []hf.AddedToken) error {
 	return nil
 }
 
+// checkRows fails unless config.json says that the embeddings and the head have that number of rows.
+func checkRows(path string, config []byte, rows int) error {
+	c, err := hf.ParseConfig(path, config)
+	if err != nil {
+		return err
+	}
+	m, err := model.New(c)
+	if err == nil && m.Vocab != rows {
+		err = fmt.Errorf("%s: \"vocab_size\" is missing: write \"vocab_size\": %d into it, and add the tokens again",
+			path, m.Vocab)
+	}
+	return err
+}
+
 // growth describes the new rows of the matrices that have a row for each token.
 type growth struct {
 	src      *source
@@ -164,20 +182,16 @@ type growth struct {
 	rows     int // of the matrices
 }
 
-// grows reports whether a tensor has a row for each token: the embedding, the head, and a head that is in the files
+// grows reports whether a tensor has a row for each token: an embedding, the head, and a head that is in the files
 // of a model that uses its embedding for that.
 func (g *growth) grows(name string) bool {
-	info, _ := g.w.Info(name)
 	m := g.src.model
-	if !info.Shape.Equal(tensor.Shape{m.Vocab, m.Hidden}) {
-		return false
+	if name == m.HeadName() {
+		info, _ := g.w.Info(name)
+		return info.Shape.Equal(tensor.Shape{m.Vocab, m.Hidden})
 	}
-	for _, tile := range slices.Concat(m.EmbedTiles, m.HeadTiles) {
-		if m.Parts[tile].Tensors[0].Name == name {
-			return true
-		}
-	}
-	return name == m.HeadName()
+	holds := func(tiles []int) bool { return m.Parts[tiles[0]].Tensors[0].Name == name }
+	return holds(m.HeadTiles) || slices.ContainsFunc(m.Lookups, func(l model.Lookup) bool { return holds(l.Tiles) })
 }
 
 // specs are the tensors to write, and their bytes.
@@ -240,22 +254,23 @@ func (g *growth) copy(ctx context.Context, name string, from, end int64, to func
 
 // mean is the mean of the rows that tokens have.
 func (g *growth) mean(ctx context.Context, name string) ([]float32, error) {
-	hidden := g.src.model.Hidden
-	sums, rows := make([]float64, hidden), max(1, exportElems/hidden)
-	buf := make([]float32, rows*hidden)
+	info, _ := g.w.Info(name)
+	cols := info.Shape[1]
+	sums, rows := make([]float64, cols), max(1, exportElems/cols)
+	buf := make([]float32, rows*cols)
 	for first := 0; first < g.from; first += rows {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		piece := buf[:min(rows, g.from-first)*hidden]
-		if err := g.w.ReadF32(name, piece, int64(first)*int64(hidden)); err != nil {
+		piece := buf[:min(rows, g.from-first)*cols]
+		if err := g.w.ReadF32(name, piece, int64(first)*int64(cols)); err != nil {
 			return nil, blame.BadRequest(err)
 		}
 		for i, x := range piece {
-			sums[i%hidden] += float64(x)
+			sums[i%cols] += float64(x)
 		}
 	}
-	mean := make([]float32, hidden)
+	mean := make([]float32, cols)
 	for i, sum := range sums {
 		mean[i] = float32(sum / float64(g.from))
 	}

@@ -2,11 +2,13 @@ package train
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,6 +55,8 @@ func valuesOf(t *testing.T, w *hf.Weights, name string) []float32 {
 
 func TestAddTokens(t *testing.T) {
 	const tokens = 562 // of the tokenizer
+	rows := maps.Clone(rowsConfig)
+	maps.Copy(rows, map[string]any{"vocab_size": tokens, "vocab_size_per_layer_input": tokens})
 	for name, c := range map[string]struct {
 		change map[string]any
 		dtype  tensor.DType
@@ -65,6 +69,7 @@ func TestAddTokens(t *testing.T) {
 		"padded by one":        {map[string]any{"vocab_size": tokens + 1}, tensor.F32, tokens + 3},
 		"padded by three":      {map[string]any{"vocab_size": tokens + 3}, tensor.F32, tokens + 3},
 		"padded by more, tied": {map[string]any{"vocab_size": tokens + 5, "tie_word_embeddings": true}, tensor.F32, tokens + 5},
+		"two embeddings":       {rows, tensor.F32, tokens + 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			old := tokenizedModel(t, c.change)
@@ -153,17 +158,19 @@ func compareRows(t *testing.T, old, dir string, tokens, rows int) {
 	if len(before.Names()) != len(after.Names()) {
 		t.Errorf("tensors %v, want %v", after.Names(), before.Names())
 	}
-	hidden, grown := 48, 0
+	grown := 0
 	for _, name := range before.Names() {
 		a, b := valuesOf(t, before, name), valuesOf(t, after, name)
 		info, _ := after.Info(name)
-		if name != "model.embed_tokens.weight" && name != "lm_head.weight" {
+		if !slices.Contains([]string{"model.embed_tokens.weight", "model.embed_tokens_per_layer.weight",
+			"lm_head.weight"}, name) {
 			if string(bytesOf(a)) != string(bytesOf(b)) {
 				t.Errorf("%s has changed", name)
 			}
 			continue
 		}
 		grown++
+		hidden := info.Shape[1]
 		if info.Shape[0] != rows {
 			t.Errorf("%s has %d rows, want %d", name, info.Shape[0], rows)
 		}
@@ -191,6 +198,30 @@ func compareRows(t *testing.T, old, dir string, tokens, rows int) {
 	}
 	if grown == 0 {
 		t.Error("no matrix has a row for each token")
+	}
+}
+
+// A config.json without a size, which then stands for one, cannot say that the model has grown.
+func TestAddTokensNeedsSizes(t *testing.T) {
+	for _, c := range []struct {
+		left, want string
+		cols       int
+	}{
+		{"vocab_size", `write "vocab_size": 262144 into it`, 0},
+		{"vocab_size_per_layer_input", `needs as many rows as "vocab_size" says, 262147`, 8},
+	} {
+		config := maps.Clone(bytesConfig)
+		maps.Copy(config, rowsConfig)
+		config["vocab_size"], config["hidden_size_per_layer_input"] = 262147, c.cols
+		delete(config, c.left)
+		text, err := json.Marshal(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = checkRows("config.json", text, 262147)
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("without %s: %v, want %q", c.left, err, c.want)
+		}
 	}
 }
 

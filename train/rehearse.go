@@ -215,22 +215,14 @@ func (r *Rehearsal) compare(p *plan.Plan) error {
 		}
 		return fmt.Errorf("rehearse: %s: the run has %d, the plan %d; this is a bug", what, got, want)
 	}
-	reserved := map[string]int64{}
-	for _, b := range r.Host {
-		reserved[b.Purpose] = b.Bytes
+	planned := map[string]int64{} // state and other memory of the host may share a purpose
+	for _, b := range slices.Concat(p.State, p.Host) {
+		planned[b.Purpose] += b.Bytes
 	}
-	for _, list := range [][]plan.Bytes{p.State, p.Host} {
-		for _, b := range list {
-			if got, ok := reserved[b.Purpose]; ok { // the driver's own memory and the program's are not rehearsed
-				if err := differ("bytes of "+b.Purpose, got, b.Bytes); err != nil {
-					return err
-				}
-				delete(reserved, b.Purpose)
-			}
+	for _, b := range r.Host { // the driver's own memory and the program's are not rehearsed
+		if err := differ("bytes of "+b.Purpose, b.Bytes, planned[b.Purpose]); err != nil {
+			return err
 		}
-	}
-	for purpose, bytes := range reserved {
-		return differ("bytes of "+purpose, bytes, 0)
 	}
 	for rank, bytes := range r.ByDevice {
 		if err := differ(fmt.Sprintf("bytes of device %d", rank), bytes, p.RankBytes(rank)); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
@@ -101,5 +102,18 @@ func TestRehearseRefuses(t *testing.T) {
 	p.Predicted.UploadBytes++
 	if _, err := Rehearse(p, 2); err == nil || !strings.Contains(err.Error(), "uploaded bytes") {
 		t.Errorf("a wrong plan: %v", err)
+	}
+}
+
+// A model with tied embeddings and a second table has sums of gradients in the store and outside of it, which are in
+// one account.
+func TestRehearseTwoTables(t *testing.T) {
+	m, err := model.Read(modeltest.Load(t, "gemma4-shared").Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := largePlan(t, func(r *plan.Request) { r.Model, r.Numerics.SequenceLen = m, 64 })
+	if _, err := Rehearse(p, 2); err != nil {
+		t.Error(err)
 	}
 }

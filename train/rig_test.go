@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,6 +60,11 @@ var hybridConfig = map[string]any{"model_type": "qwen3_5_moe_text", "head_dim": 
 	"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12,
 	"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24}
 
+// rowsConfig makes it a Gemma 4 whose layers add rows of a second embedding.
+var rowsConfig = map[string]any{"model_type": "gemma4_text", "rope_theta": nil, "head_dim": 12, "global_head_dim": 24,
+	"sliding_window": 16, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 320,
+	"tie_word_embeddings": true}
+
 // writeConfig writes config.json alone, with changed keys.
 func writeConfig(t testing.TB, change map[string]any) string {
 	t.Helper()
@@ -101,6 +107,9 @@ func writeModel(t testing.TB, change map[string]any) string {
 			t.Fatal(err)
 		}
 	}
+	for i, x := range m.ConstantTensors() {
+		values[x.Name] = m.InitialConstants()[i]
+	}
 	writeTensors(t, filepath.Join(dir, "model.safetensors"), m, values)
 	return dir
 }
@@ -108,7 +117,7 @@ func writeModel(t testing.TB, change map[string]any) string {
 func writeTensors(t testing.TB, path string, m *model.Model, values map[string][]float32) {
 	t.Helper()
 	var specs []hf.TensorSpec
-	for _, x := range m.Tensors() {
+	for _, x := range slices.Concat(m.Tensors(), m.ConstantTensors()) {
 		specs = append(specs, hf.TensorSpec{Name: x.Name, DType: tensor.F32, Shape: x.Shape})
 	}
 	w, err := hf.CreateFile(path, specs)

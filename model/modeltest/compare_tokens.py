@@ -29,8 +29,8 @@ assert [theirs.convert_tokens_to_ids(t) for t in tokens] == [ours.convert_tokens
 old = AutoModelForCausalLM.from_pretrained(before, dtype=torch.float32)
 new, info = AutoModelForCausalLM.from_pretrained(after, dtype=torch.float32, output_loading_info=True)
 assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
-rows = old.config.vocab_size
-assert new.config.vocab_size == max(rows, n + added), new.config.vocab_size
+rows = old.config.get_text_config().vocab_size
+assert new.config.get_text_config().vocab_size == max(rows, n + added), new.config
 ids = torch.randint(n, (2, 50), generator=torch.Generator().manual_seed(0))
 with torch.no_grad():
     a, b = old(ids).logits[..., :n], new(ids).logits[..., :n]

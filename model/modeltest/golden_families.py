@@ -174,6 +174,17 @@ VARIANTS = {
         vision_config=partial(
             Gemma4VisionConfig, hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1,
             num_key_value_heads=1, head_dim=4, patch_size=2, position_embedding_size=4))),
+    # Layers 2, 3 and 4 use keys and values of layers 0 and 1, and have twice as wide feed-forwards; each layer has rows
+    # of a second embedding. The norms' constant is large: with a smaller one, norms of narrow heads enlarge what fp32
+    # rounds.
+    "gemma4-shared": (24, partial(
+        Gemma4Config, text_config=partial(
+            Gemma4TextConfig, hidden_size=12, intermediate_size=6, num_hidden_layers=5, num_attention_heads=2,
+            num_key_value_heads=1, head_dim=4, global_head_dim=8, vocab_size=23, vocab_size_per_layer_input=23,
+            hidden_size_per_layer_input=4, num_kv_shared_layers=3, use_double_wide_mlp=True, max_position_embeddings=64,
+            sliding_window=6, rms_norm_eps=5e-2, final_logit_softcapping=3.0, rope_parameters=GEMMA4_ROPE,
+            layer_types=[f"{kind}_attention" for kind in ("sliding", "full", "sliding", "sliding", "full")]),
+        vision_config=None, audio_config=None)),
     "gemma4_unified": (14, partial(
         Gemma4UnifiedConfig, text_config=dict(
             hidden_size=18, intermediate_size=22, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3,
