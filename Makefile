@@ -13,20 +13,25 @@ RACE_PACKAGES = $(addprefix ./,$(RACE))
 
 # Tests of train that run what its other tests run, in many runs: minutes under the race detector, for no goroutine that
 # those do not have. make test runs them.
-RACE_REPEATS = TestAdviceOnAResume TestAnEndedRunIsMadeLonger TestAnyOrderResumes TestBestIsOfTheSameData \
-	TestConstantsMove TestDamageSinceAChangeOfData TestDirectoriesAreNotOpenToAll TestDocumentsArePlanned \
-	TestEpochsAreRoundedUp TestFilesOfARunAreNotLinks TestLinksInARunLeadNowhere TestLossOfConversations \
-	TestPartOfTheOutputDirectoryIsLost TestPatience TestPatienceAtTheEnd \
-	TestPatienceInterruptedEvaluation TestPatienceRaisedAndLowered TestPlanForLessMemoryThanItTakes \
-	TestRecordBeforeTraining TestResumeOnAnotherDevice TestResumeOnConversations TestResumeRefuses TestResumeWith \
-	TestSizesSurviveAKill TestTakenOutputDirectory TestTrainedCheckpoints TestWeeksOfAnOperator \
+RACE_REPEATS = TestAddTokens TestAdviceOnAResume TestAnEndedRunIsMadeLonger TestAnyOrderResumes \
+	TestBestIsOfTheSameData TestCardOfARun TestConstants TestConstantsMove TestConstantsOfARandomModel \
+	TestDamageSinceAChangeOfData TestDirectoriesAreNotOpenToAll TestDocumentsArePlanned TestEpochsAreRoundedUp \
+	TestFilesOfARunAreNotLinks TestFrozenTensors TestGreedyTokensAgreeWithTransformers TestIdentityLostTwice \
+	TestKeptSizesAreSaid TestKilledHybridsGoOn TestLinksInARunLeadNowhere TestLossOfConversations \
+	TestMXFP4TrainsAndExports TestModelOfTheDirectories TestOpenRefuses TestPartOfTheOutputDirectoryIsLost \
+	TestPatchworkTrainsAndExports TestPatience TestPatienceAtTheEnd TestPatienceInterruptedEvaluation \
+	TestPatienceRaisedAndLowered TestPlanForLessMemoryThanItTakes TestRecordBeforeTraining TestResumeOnAnotherDevice \
+	TestResumeOnConversations TestResumeRefuses TestResumeWith TestRunIsTraining TestSetTensor TestSizesSurviveAKill \
+	TestSpaceIsPlanned TestSpoiledWeightsEndTheRun TestTakenOutputDirectory TestTextsGoBack TestTrainLearns \
+	TestTrainRefuses TestTrainedCheckpoints TestUnclippedRunsEndWhereGradientsAreNotFinite TestWeeksOfAnOperator \
 	TestWrittenBytesAgreeWithTheKernel
 space := $(subst ,, )
 
 # SHORT=-short leaves out what takes long.
 SHORT ?=
 
-# QUICK=1 makes kernels-check only assemble what is compiled, which needs no PyTorch.
+# QUICK=1 makes kernels-check only assemble what is compiled, a third of it, which needs no PyTorch; and gpu-rehearsal leave
+# out the rows that run what its other rows run, in other settings.
 QUICK ?=
 
 # An interpreter with device/cuda/kernels/requirements.txt; make kernels-check makes this one.
@@ -107,9 +112,10 @@ gpu-check: ## bin/gpucheck: a folder to copy to a machine with a GPU, whose run.
 		else echo "make gpu-check: this machine has no NVIDIA GPU: copy bin/gpucheck to one that has, and start run.sh there"; fi
 
 .PHONY: gpu-rehearsal
-gpu-rehearsal: ## run all that gpu-check runs on a stand-in of the driver, in tiny sizes: no figure means anything
+gpu-rehearsal: ## run all that gpu-check runs on a stand-in of the driver, in tiny sizes: no figure means anything (QUICK=1: most)
 	TAGS=standin bash device/cuda/gpucheck/gpu-check.sh build/gpu-rehearsal
-	TINY=1 OUT=build/gpu-rehearsal/out bash build/gpu-rehearsal/run.sh
+	TINY=1 OUT=build/gpu-rehearsal/out $(if $(QUICK),ONLY='[^bt]* tuning bench bench-70b bad-input') \
+		bash build/gpu-rehearsal/run.sh
 
 # Programs that compare with oneDNN or PyTorch say so where those are missing; the others still run.
 .PHONY: bench
