@@ -264,7 +264,8 @@ func (e *Engine) open() error {
 		keeps := len(e.ranks) > 1 && !e.workers[i].device.Info().Unified
 		e.done.Go(func() {
 			if keeps {
-				runtime.LockOSThread() // the thread ends with the lane
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread() // the thread stays: drivers keep memory for each
 			}
 			for r := range runs {
 				r.walk(i)

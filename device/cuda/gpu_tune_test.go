@@ -59,7 +59,7 @@ func testTuning(t *testing.T, sizes blockSizes, open func(t *testing.T) *cuda.De
 }
 
 // tunedBlock tunes the products of a block, but those that lines choose for, and returns all choices and what one of
-// the products computes. It closes the device, since the driver takes a region of host memory once.
+// the products computes. It closes the device.
 func tunedBlock(t *testing.T, d *cuda.Device, sizes blockSizes, region *hostmem.Region,
 	lines []string) (chosen []string, bits []byte) {
 	t.Helper()
