@@ -33,8 +33,9 @@ func named(t *testing.T, shape, machine string, n Numerics) Request {
 		t.Fatal(err)
 	}
 	n.Compute, n.Master = tensor.BF16, optim.Split
-	return Request{Model: m, Numerics: n, Device: on.Device, Machine: on.Machine, ProgramBytes: ProgramBytes(on.Device),
-		DeviceBytes: on.DeviceBytes, HostBytes: on.HostBytes, DiskBytes: on.DiskBytes}
+	return Request{Model: m, Numerics: n, Device: on.Device, Machine: on.Machine,
+		ProgramBytes: ProgramBytes(on.Device, 1),
+		DeviceBytes:  on.DeviceBytes, HostBytes: on.HostBytes, DiskBytes: on.DiskBytes}
 }
 
 // endsAt is a context that has ended from the n-th time on that it is asked.

@@ -42,7 +42,7 @@ func onMachine(t *testing.T, shape, name string) (plan.Request, plan.NamedMachin
 	n := numerics(4, true)
 	n.SequenceLen, n.MicroBatch, n.HeadChunk = 2048, 8, 512
 	return plan.Request{Model: m, Numerics: n, Device: on.Device, Machine: on.Machine, DeviceBytes: on.DeviceBytes, HostBytes: on.HostBytes,
-		DiskBytes: on.DiskBytes, ProgramBytes: plan.ProgramBytes(on.Device)}, on
+		DiskBytes: on.DiskBytes, ProgramBytes: plan.ProgramBytes(on.Device, 1)}, on
 }
 
 func TestExplain(t *testing.T) {

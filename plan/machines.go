@@ -25,13 +25,13 @@ type NamedMachine struct {
 
 // ProgramBytes returns the reserve of a plan for the memory of the process that it does not place: code, Go heap with
 // the garbage of some steps and, with a GPU, what its driver keeps in host memory, which is a guess. It follows from
-// the device alone. The memory that a process takes at the moment differs by megabytes from start to start, and a
+// the devices alone. The memory that a process takes at the moment differs by megabytes from start to start, and a
 // plan made from it would have other sizes, and so other bits, each time.
-func ProgramBytes(dev device.Info) int64 {
+func ProgramBytes(dev device.Info, devices int) int64 {
 	if dev.Unified {
 		return unifiedProgramBytes
 	}
-	return gpuProgramBytes
+	return gpuProgramBytes + int64(max(devices-1, 0))*contextBytes
 }
 
 // Measured on a CPU: 15 MiB of code, 15 to 22 of Go heap and 4 to 5 of the Go runtime's own, whatever the model and its
@@ -39,6 +39,7 @@ func ProgramBytes(dev device.Info) int64 {
 const (
 	unifiedProgramBytes = 40 << 20
 	gpuProgramBytes     = 1 << 30
+	contextBytes        = 256 << 20 // of a further GPU: a guess
 )
 
 // Shares of a data sheet's figure that are taken to arrive, where no measurement is known: assumptions, the same for
@@ -359,7 +360,8 @@ func (m *Machine) shareRAM(bytesPerSec, bytesPerCopied float64) {
 // Request asks for a plan with all of the machine as budgets, its disk included.
 func (m *NamedMachine) Request(of *model.Model, n Numerics) Request {
 	return Request{Model: of, Numerics: n, Device: m.Device, Devices: m.Devices, Machine: m.Machine,
-		ProgramBytes: ProgramBytes(m.Device), DeviceBytes: m.DeviceBytes, HostBytes: m.HostBytes, DiskBytes: m.DiskBytes}
+		ProgramBytes: ProgramBytes(m.Device, m.Devices), DeviceBytes: m.DeviceBytes, HostBytes: m.HostBytes,
+		DiskBytes: m.DiskBytes}
 }
 
 // FindMachine is the machine of that name, or an error that lists those there are.

@@ -28,7 +28,7 @@ func longRequest(t *testing.T, machine string, sequenceLen int) plan.Request {
 		t.Fatal(err)
 	}
 	return plan.Request{Model: modelOf(t, string(text)), Device: on.Device, Machine: on.Machine, DeviceBytes: on.DeviceBytes,
-		HostBytes: on.HostBytes, ProgramBytes: plan.ProgramBytes(on.Device),
+		HostBytes: on.HostBytes, ProgramBytes: plan.ProgramBytes(on.Device, 1),
 		Numerics: plan.Numerics{Compute: tensor.BF16, Master: optim.Split, SequenceLen: sequenceLen}}
 }
 

@@ -41,7 +41,7 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, devi
 	}
 	debug.FreeOSMemory() // the garbage of what was read and tokenized: the run has other uses for it
 	r.DataBytes, r.TokenBytes = e.Accounts.Of(data.OrderPurpose).Bytes, e.Accounts.Of(data.TokensPurpose).Bytes
-	r.ProgramBytes = plan.ProgramBytes(dev)
+	r.ProgramBytes = plan.ProgramBytes(dev, devices)
 	if e.program > 0 {
 		r.ProgramBytes = e.program
 	}

@@ -227,6 +227,7 @@ func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on 
 	n.SequenceLen = c.SequenceLen
 	r := on.Request(m, n)
 	r.Devices = cmp.Or(devices, on.Devices)
+	r.ProgramBytes = plan.ProgramBytes(on.Device, r.Devices)
 	r.RecomputeAll = c.Memory.Recompute == "always"
 	if b := c.Memory.Device.N; b > 0 {
 		r.DeviceBytes = b
