@@ -29,7 +29,8 @@ const (
 	Continue                  // of blocks alone: Forward of positions that follow those in the block's cache
 )
 
-// Over says with which rows one call of a visit computes.
+// Over says with which rows one call of a visit computes. Where a step has cohorts of micro-batches, each of them is a
+// step for the layer.
 type Over uint8
 
 // The choices.

@@ -39,6 +39,8 @@ type Buffers struct {
 	Grads  []device.Mem // ring of fp32 gradients
 	OwnG   []device.Mem // by part: fp32 gradient with a place of its own
 	Stages []device.Mem // ring of rounded gradients
+	// CohortSums are, by part, the fp32 gradients of cohorts after the first; parts take turns in the same memory.
+	CohortSums []device.Mem
 	// State holds, by part and kind, the state that stays on the device from step to step in addition to the weights:
 	// low halves, moments, and the gradient in its stored type.
 	State [][store.Kinds]device.Mem
@@ -51,7 +53,7 @@ type Buffers struct {
 	Shared  []device.Mat    // instead of Working and DX where these share buffers: [T, H]
 	// Sides and their gradients, by side and micro-batch: [T, Side.Cols]. A gradient may be in the value's place.
 	Sides, SideGrads [][]device.Mat
-	Held             []*nn.Held   // by block: of all micro-batches; blocks take turns in the same memory
+	Held             [][]*nn.Held // by block and cohort: of its micro-batches; blocks take turns in the same memory
 	Kept             [][]*nn.Kept // by block and micro-batch, or by slot where those of the block wait in host memory
 	KeptRing         []device.Mem // by slot: the memory of Kept
 
@@ -117,21 +119,25 @@ func (p *Plan) ResultBytes() int64 {
 	if p.Outputs.LogProbs {
 		return p.TokenLossesAt(p.Numerics.MicroBatches)
 	}
-	return p.LoadsAt(p.blocks())
+	return p.LoadsAt(p.blocks(), 0)
 }
 
-// LoadsAt is the place of the block's loads, of nn.Block.LoadBytes.
-func (p *Plan) LoadsAt(block int) int64 {
+// LoadsAt is the place of the block's loads in a cohort, of nn.Block.LoadBytes.
+func (p *Plan) LoadsAt(block, cohort int) int64 {
 	at := p.SquaresAt(len(p.Model.Parts))
+	bytes := func(d *nn.Block) int64 { return (d.LoadBytes() + 7) / 8 * 8 }
 	for _, d := range p.Model.Blocks[:block] {
-		at += (d.LoadBytes() + 7) / 8 * 8
+		at += int64(p.Numerics.CohortCount()) * bytes(d)
+	}
+	if cohort > 0 {
+		at += int64(cohort) * bytes(p.Model.Blocks[block])
 	}
 	return at
 }
 
 // TokenLossesAt is the place of the micro-batch's losses by position, F32[T], where Outputs.LogProbs asks for them.
 func (p *Plan) TokenLossesAt(m int) int64 {
-	return p.LoadsAt(p.blocks()) + int64(m)*((int64(p.Numerics.Positions())*tensor.F32.Bytes()+7)/8*8)
+	return p.LoadsAt(p.blocks(), 0) + int64(m)*((int64(p.Numerics.Positions())*tensor.F32.Bytes()+7)/8*8)
 }
 
 // buffers lays out those of a rank. groups, if given, learns the bytes by purpose; the arena then only counts, and what
@@ -214,6 +220,8 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 		}
 	}
 	group("gradients")
+	b.CohortSums = p.cohortSums(a, has)
+	group("gradients of micro-batch groups")
 	b.State = make([][store.Kinds]device.Mem, len(p.Model.Parts))
 	for part := range p.Model.Parts {
 		if !p.StateResident(part) || !has(part) {
@@ -276,7 +284,11 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 	}
 	group("values that cross blocks")
 	p.overlay(a, func(block int) {
-		b.Held = append(b.Held, p.Model.Blocks[block].NewHeld(a, num.Compute, t, m, p.Trains()))
+		var held []*nn.Held
+		for range num.CohortCount() {
+			held = append(held, p.Model.Blocks[block].NewHeld(a, num.Compute, t, num.CohortMicros(), p.Trains()))
+		}
+		b.Held = append(b.Held, held)
 	})
 	group("between visits of groups")
 	b.Saved = make([][]device.Mat, p.blocks())

@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
@@ -16,13 +17,18 @@ func (c *checker) routed(op plan.Op) bool {
 	return routed
 }
 
-// micros are the micro-batches that an operation sees.
+// micros are the micro-batches that an operation sees: one, or those of a cohort.
 func (c *checker) micros(op plan.Op) (all []int) {
 	if op.Micro >= 0 {
 		return []int{op.Micro}
 	}
-	for m := range c.p.Numerics.MicroBatches {
-		all = append(all, m)
+	for _, o := range slices.Concat(op.Reads, op.Writes) {
+		if o.What == plan.Held && !slices.Contains(all, o.Micro) {
+			all = append(all, o.Micro)
+		}
+	}
+	if n := c.p.Numerics.CohortMicros(); len(all) != n || all[0]%n != 0 {
+		c.errs = append(c.errs, fmt.Sprintf("%v sees the micro-batches %v, and a cohort has %d", op, all, n))
 	}
 	return all
 }

@@ -201,8 +201,13 @@ func inputSlot(op plan.Op, layer int) int {
 // gradAt is where the fp32 gradient of a part is.
 func (c *checker) gradAt(op plan.Op, part int) place {
 	switch {
+	case cohortOf(op) > 0 && !c.p.Tied(part):
+		if kind := c.m.Parts[part].Kind; c.p.Placement.HeadAtOnce && (kind == model.Norm || kind == model.HeadTile) {
+			return place{"cohort sum", part, 0}
+		}
+		return place{"cohort sum", -1, 0} // parts take turns
 	case c.p.GradInExtent(part) && c.p.Tied(part):
-		return place{"embedding sum", part, 0}
+		return place{"embedding sum", part, cohortOf(op)}
 	case c.p.GradInExtent(part):
 		return c.hostGradient(part)
 	case slotOf(op, plan.Gradient) >= 0:
@@ -280,15 +285,37 @@ func (c *checker) hostX(layer, m int) place {
 
 func (c *checker) split() bool { return c.p.Numerics.Master == optim.Split }
 
+// cohortOf is the cohort that an operation has a sum of.
+func cohortOf(op plan.Op) (cohort int) {
+	for _, o := range slices.Concat(op.Reads, op.Writes) {
+		cohort = max(cohort, o.Cohort)
+	}
+	return cohort
+}
+
+// sumOf is the sum of the gradients of a part over the micro-batches before the n-th: of one cohort alone where it is
+// not the first, and else of all.
+func sumOf(part, cohort, n int) content {
+	if cohort > 0 {
+		return content{fmt.Sprintf("gradient in cohort %d", cohort), part, n}
+	}
+	return content{"gradient", part, n}
+}
+
+// wholeOf is the sum of a cohort.
+func (c *checker) wholeOf(part, cohort int) content {
+	return sumOf(part, cohort, (cohort+1)*c.p.Numerics.CohortMicros())
+}
+
 // contribute adds the micro-batches of a visit to a gradient.
 func (c *checker) contribute(i int, op plan.Op, part int) {
 	if !c.p.Trained(part) {
 		return
 	}
-	at := c.gradAt(op, part)
-	micros := c.micros(op)
-	c.read(i, at, content{"gradient", part, micros[0]})
-	c.write(i, at, content{"gradient", part, micros[0] + len(micros)})
+	at, micros := c.gradAt(op, part), c.micros(op)
+	cohort := micros[0] / c.p.Numerics.CohortMicros()
+	c.read(i, at, sumOf(part, cohort, micros[0]))
+	c.write(i, at, sumOf(part, cohort, micros[0]+len(micros)))
 }
 
 func (c *checker) whole(part int) content {
@@ -314,8 +341,8 @@ func (c *checker) run(i int) {
 	loss := place{"device loss", m, 0}
 	lanes := map[plan.Lane][]string{
 		plan.LaneFetch: {"load-input", "upload", "fetch", "fetch-state", "load", "load-kept", "load-sums"},
-		plan.LaneCompute: {"forward", "combine", "head-norm", "head-stats", "head-loss", "zero-grad", "head-grad",
-			"head-visit", "head-input", "reopen", "backward", "round"},
+		plan.LaneCompute: {"forward", "combine", "head-norm", "head-stats", "head-loss", "zero-grad", "add",
+			"head-grad", "head-visit", "head-input", "reopen", "backward", "round"},
 		plan.LaneDrain: {"save", "save-kept", "save-sums", "write-back", "drain", "drain-sum", "drain-input",
 			"collect"},
 		plan.LaneUpdate: {"update", "gather", "gather-ahead", "scatter"},
@@ -471,7 +498,15 @@ func (c *checker) run(i int) {
 		head(content{"statistics", m, tiles}, content{"gradients", m, tiles})
 		c.write(i, loss, content{"loss", 0, 0})
 	case "zero-grad":
-		c.write(i, c.gradAt(op, op.Part), content{"gradient", op.Part, 0})
+		cohort := cohortOf(op)
+		c.write(i, c.gradAt(op, op.Part), sumOf(op.Part, cohort, cohort*c.p.Numerics.CohortMicros()))
+	case "add":
+		cohort := cohortOf(op)
+		total := op
+		total.Reads = nil
+		c.read(i, c.gradAt(op, op.Part), c.wholeOf(op.Part, cohort))
+		c.read(i, c.gradAt(total, op.Part), content{"gradient", op.Part, cohort * c.p.Numerics.CohortMicros()})
+		c.write(i, c.gradAt(total, op.Part), content{"gradient", op.Part, (cohort + 1) * c.p.Numerics.CohortMicros()})
 	case "head-grad":
 		reads()
 		weights(op.Part)
@@ -544,8 +579,9 @@ func (c *checker) run(i int) {
 		c.write(i, c.hostGradient(op.Part), content{"new gradient", op.Part, 0})
 		c.homes[op.Part]++
 	case "drain-sum":
-		c.read(i, c.gradAt(op, op.Part), c.whole(op.Part))
-		c.write(i, place{"embedding sum", op.Part, 0}, c.whole(op.Part))
+		sum := c.wholeOf(op.Part, cohortOf(op))
+		c.read(i, c.gradAt(op, op.Part), sum)
+		c.write(i, place{"embedding sum", op.Part, cohortOf(op)}, sum)
 	case "drain-input":
 		layer := max(op.Layer, 1)
 		c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", layer, m})
@@ -562,7 +598,9 @@ func (c *checker) run(i int) {
 			c.read(i, at, content{"dx", 1, m})
 		}
 		if c.p.Tied(op.Part) {
-			c.read(i, place{"embedding sum", op.Part, 0}, c.whole(op.Part))
+			for cohort := range c.p.Numerics.CohortCount() {
+				c.read(i, place{"embedding sum", op.Part, cohort}, c.wholeOf(op.Part, cohort))
+			}
 		}
 		sum := place{"embedding sum", op.Part, 0}
 		if !c.p.Tied(op.Part) {

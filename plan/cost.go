@@ -93,16 +93,19 @@ func (p *Plan) costs() func(op *Op) cost {
 				disk(part, store.Weights, 1, 0)
 			case Rounded:
 				disk(part, store.Grad, 0, 1)
-			case Gradient:
+			case Gradient: // of one cohort
 				disk(part, store.GradSum, 0, 1)
+				c.written /= int64(p.Numerics.CohortCount())
 			case LogitRows:
 				rows := min(p.Numerics.HeadChunk, p.Outputs.LogitRows-op.Writes[0].Index*p.Numerics.HeadChunk)
 				c.down = int64(rows*p.Model.Parts[part].Layout.Fields[0].Shape[0]) * tensor.F32.Bytes()
 			}
 		case DoVisit:
-			c = p.visitCost(op.Layer, op.Visit, op.Micro <= 0)
+			c = p.visitCost(op.Layer, op.Visit, p.Numerics.BeginsCohort(op.Micro))
 		case DoClear:
 			c.element = nn.ClearedBytes(p.Model.Parts[op.Part].Layout)
+		case DoAdd:
+			c.element = 3 * p.gradBytes(op.Part)
 		case DoRound:
 			c.element = p.gradBytes(op.Part) + 2*p.storedGradBytes(op.Part)
 		case DoUpdate:
@@ -137,14 +140,16 @@ func (p *Plan) costs() func(op *Op) cost {
 			l := p.LookupOf(op)
 			disk(op.Part, store.GradSum, 1, 1)
 			disk(op.Part, store.Grad, 0, 1)
+			elems := p.Model.Parts[op.Part].Layout.StateElems
 			c.host = 3*p.gradBytes(op.Part) + 3*p.lookedUpBytes(l)/int64(len(l.Tiles))
 			// Of touched rows there are no more than tokens: cleared, rounded and put in place. All rows are cleared
 			// and squared.
 			if p.SumsTouchedRows(op.Part) {
-				elems := p.Model.Parts[op.Part].Layout.StateElems
-				touched := min(elems, elems*int64(p.Numerics.StepPositions())/int64(p.Model.Vocab))
-				c.host += 2*p.storedGradBytes(op.Part) + 14*touched - 3*p.gradBytes(op.Part)
+				elems = min(elems, elems*int64(p.Numerics.StepPositions())/int64(p.Model.Vocab))
+				c.host += 2*p.storedGradBytes(op.Part) + 14*elems - 3*p.gradBytes(op.Part)
 			}
+			// A further cohort is cleared, and added to the sum.
+			c.host += 16 * elems * int64(p.Numerics.CohortCount()-1)
 		}
 		return c
 	}
@@ -221,9 +226,9 @@ func (p *Plan) moveCost(to Operand) (c cost) {
 	return c
 }
 
-// visitCost is the cost of a visit with one micro-batch, or with all of them if it is over the whole step; fresh says
-// that gradients hold nothing yet. Besides what the visit asks for, each chunk of positions reads the weights again, and
-// adds to gradients that it reads and writes, all but the first chunk of all.
+// visitCost is the cost of a visit with one micro-batch, or with all of a cohort if it is over the whole step; fresh
+// says that gradients hold nothing yet. Besides what the visit asks for, each chunk of positions reads the weights
+// again, and adds to gradients that it reads and writes, all but the first chunk of all.
 func (p *Plan) visitCost(layer int, v *nn.Visit, fresh bool) (c cost) {
 	if layer == none {
 		layer = p.blocks() + 1
@@ -293,7 +298,7 @@ func (p *Plan) accountAt(layer int, v *nn.Visit, level nn.Keep) nn.Account {
 	if !ok {
 		n := &p.Numerics
 		a = p.Layer(layer).Measure(*v, nn.Shape{Docs: slices.Repeat([]int{n.SequenceLen}, n.MicroBatch), DType: n.Compute,
-			Micros: n.MicroBatches, Cut: p.cut(), Level: level, Caches: p.Outputs.Caches,
+			Micros: n.CohortMicros(), Cut: p.cut(), Level: level, Caches: p.Outputs.Caches,
 			Wanted: min(p.Outputs.LogitRows, n.HeadChunk)}, layouts...)
 		if known.known == nil {
 			known.known = map[accountKey]nn.Account{}

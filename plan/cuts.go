@@ -63,9 +63,19 @@ func (c Cuts) headChunks(dev device.Info) []int {
 }
 
 // microBatches are the numbers of rows of a micro-batch that are tried, largest first.
-func (c Cuts) microBatches(rows, sequenceLen int, dev device.Info) ([]int, error) {
-	if n := c.MicroBatch; n > 0 {
-		if rows%n != 0 {
+func (f *Fitting) microBatches() ([]int, error) {
+	rows, sequenceLen, cohorts, dev := f.Rows, f.Numerics.SequenceLen, f.Numerics.CohortCount(), f.Device
+	if rows%cohorts != 0 {
+		return nil, fmt.Errorf("numerics.groups is %d: it must divide the %d sequences of a step (batch_tokens / "+
+			"sequence_len)", cohorts, rows)
+	}
+	rows /= cohorts
+	if n := f.Cuts.MicroBatch; n > 0 {
+		switch {
+		case rows%n != 0 && cohorts > 1:
+			return nil, fmt.Errorf("numerics.micro_batch is %d: it must divide the %d sequences of a group "+
+				"(batch_tokens / sequence_len / numerics.groups)", n, rows)
+		case rows%n != 0:
 			return nil, fmt.Errorf("numerics.micro_batch is %d: it must divide the %d sequences of a step (batch_tokens / sequence_len)", n, rows)
 		}
 		return []int{n}, nil
@@ -111,7 +121,7 @@ func (f *Fitting) sized(micro, chunk int) Request {
 // operations. It ends soon after the context does, with the context's error; any other error says in one line why
 // nothing fits, and which number to change.
 func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
-	micros, err := f.Cuts.microBatches(f.Rows, f.Numerics.SequenceLen, f.Device)
+	micros, err := f.microBatches()
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +192,7 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 
 // smallest returns the request with the smallest sizes.
 func (f *Fitting) smallest() (Request, error) {
-	micros, err := f.Cuts.microBatches(f.Rows, f.Numerics.SequenceLen, f.Device)
+	micros, err := f.microBatches()
 	if err != nil {
 		return Request{}, err
 	}

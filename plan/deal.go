@@ -28,7 +28,7 @@ func (p *Plan) visitSeconds(m *Machine, layer int, to nn.Direction) (sec float64
 		for i := range stage {
 			micros := p.Numerics.MicroBatches
 			if stage[i].Over == nn.WholeStep {
-				micros = 1
+				micros = p.Numerics.CohortCount()
 			}
 			c := p.visitCost(layer, &stage[i], false)
 			sec += float64(micros) * c.seconds(m, p)

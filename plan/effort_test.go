@@ -164,7 +164,7 @@ func TestEachMicroBatchCosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	each, grouped := p.costs(), groupMicros(micros, micros).costs(p)
+	each, grouped := p.costs(), p.Numerics.groupMicros(micros).costs(p)
 	element := map[int]int64{} // of backward visits, by micro-batch
 	ops := p.Schedule(Steady).Ops
 	for i := range ops {

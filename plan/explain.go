@@ -54,8 +54,13 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 	if p.Warning != "" {
 		fmt.Fprintf(&b, "warning  %s\n", p.Warning)
 	}
-	fmt.Fprintf(&b, "step     %d positions: %s of %d x %d; %v compute, %v master; head chunk %d, block chunk %d\n\n",
-		n.StepPositions(), count(n.MicroBatches, "micro-batch"), n.MicroBatch, n.SequenceLen, n.Compute, n.Master, n.HeadChunk, n.BlockRows())
+	groups := ""
+	if cohorts := n.CohortCount(); cohorts > 1 {
+		groups = fmt.Sprintf(" in %d groups", cohorts)
+	}
+	fmt.Fprintf(&b, "step     %d positions: %s of %d x %d%s; %v compute, %v master; head chunk %d, block chunk %d\n\n",
+		n.StepPositions(), count(n.MicroBatches, "micro-batch"), n.MicroBatch, n.SequenceLen, groups, n.Compute,
+		n.Master, n.HeadChunk, n.BlockRows())
 
 	table := func(tier string, total, budget int64, lists ...[]Bytes) {
 		fmt.Fprintf(&b, "%s: %s", tier, FormatBytes(total))

@@ -214,6 +214,11 @@ func TestMend(t *testing.T) {
 	if _, err := plan.Estimate(context.Background(), tiny); err != nil {
 		t.Errorf("as suggested: %v", err)
 	}
+	tiny.Numerics.MicroBatches, tiny.Numerics.Cohorts = 8, 2
+	tiny.DeviceBytes = smallest(t, tiny) - 1
+	_, err = plan.Estimate(context.Background(), tiny)
+	// cohorts stay as large as each other
+	oneLine(t, tiny.SuggestFixes(context.Background(), err), "memory.device=", "batch_tokens=144")
 }
 
 // A plan as JSON has names for what it chooses, and is read back as it was.

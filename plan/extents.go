@@ -47,6 +47,9 @@ func (p *Plan) extents(specs []store.Spec, part int) []store.Spec {
 		if specs[i].Kind == store.Grad {
 			specs[i].Share = p.gradShare(part)
 		}
+		if cohorts := int64(p.Numerics.CohortCount()); specs[i].Kind == store.GradSum && cohorts > 1 {
+			specs[i].Piece, specs[i].Bytes = p.tiedSumPiece(part), cohorts*p.TiedSumStride(part)
+		}
 	}
 	return specs
 }

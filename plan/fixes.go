@@ -46,9 +46,10 @@ func (c *chooser) fixes() (list []string, hostBytes int64) {
 	if c.Numerics.Moments != optim.Dynamic8 && c.Numerics.Master == optim.Split && fits(func(r *Request) { r.Numerics.Moments = optim.Dynamic8 }) {
 		list = append(list, "precision.moments=8bit")
 	}
-	for n := c.Numerics.MicroBatches - 1; n > 0; n-- {
-		if fits(func(r *Request) { r.Numerics.MicroBatches = n }) {
-			list = append(list, fmt.Sprintf("batch_tokens=%d", n*c.Numerics.Positions()))
+	cohorts := c.Numerics.CohortCount()
+	for n := c.Numerics.CohortMicros() - 1; n > 0; n-- {
+		if fits(func(r *Request) { r.Numerics.MicroBatches = n * cohorts }) {
+			list = append(list, fmt.Sprintf("batch_tokens=%d", n*cohorts*c.Numerics.Positions()))
 			break
 		}
 		n -= n / 8 // coarse where there are many

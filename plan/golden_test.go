@@ -44,6 +44,7 @@ func TestGoldenSchedules(t *testing.T) {
 			p.Rings.State = 2
 			p.Where.Updates[2], p.Where.Updates[4] = plan.Device, plan.Device
 		}},
+		{"cohorts-tied", true, true, func(*plan.Placement) {}},
 		{"kept-on-host", false, true, func(p *plan.Placement) {
 			p.Rings.Activations = 2
 			for b := range p.Where.Activations {
@@ -56,7 +57,11 @@ func TestGoldenSchedules(t *testing.T) {
 			s := tiny
 			s.Tied = c.tied
 			m := s.model(t)
-			p := newPlan(t, m, numerics(2, c.split))
+			n := numerics(2, c.split)
+			if strings.HasPrefix(c.name, "cohorts") {
+				n.Cohorts = 2
+			}
+			p := newPlan(t, m, n)
 			if c.place != nil {
 				place := moving(m, 2)
 				c.place(&place)

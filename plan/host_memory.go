@@ -25,8 +25,10 @@ type HostBuffers struct {
 	Caches      []device.Mem   // by block: those that wait here between visits
 	Logits      []device.Mem   // by micro-batch: F32 [LogitRows, Vocab]
 
-	Sums    []device.Mem // by part: fp32 gradient of a tied tile that is bound
+	Sums    []device.Mem // by part: fp32 gradients of a tied tile that is bound, of each cohort
 	Touched device.Mem   // room for the sums of some rows of the embedding, and for what they are rounded to
+	// Total is where the sums of cohorts are added, of a piece of the embedding.
+	Total device.Mem
 	// Ahead holds, by kind, the state of embedding rows that are updated as they are looked up. AheadBad receives a
 	// count of bad weights that nothing reads: the update of the table counts them.
 	Ahead    [store.Kinds]device.Mem
@@ -127,16 +129,20 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 	}
 
 	b.Sums = make([]device.Mem, len(p.Model.Parts))
-	var touched int64
+	var touched, total int64
+	perElem := p.TouchedBytesPerElem()
 	for part := range p.Model.Parts {
-		switch {
-		case p.Tied(part) && p.Bound():
-			b.Sums[part] = a.take(EmbeddingSumPurpose, p.gradBytes(part))
+		if p.Tied(part) && p.Bound() {
+			b.Sums[part] = a.take(EmbeddingSumPurpose, int64(p.Numerics.CohortCount())*p.TiedSumStride(part))
+		}
+		switch piece := min(p.gradBytes(part), 4*p.PieceElems(part)); {
 		case p.SumsTouchedRows(part):
-			touched = max(touched, min(p.gradBytes(part), 4*p.PieceElems(part)), 6*int64(p.Model.LookupOf(part).Cols))
+			touched = max(touched, piece, perElem*int64(p.Model.LookupOf(part).Cols))
+		case p.Numerics.CohortCount() > 1 && p.Model.Parts[part].Kind.LookedUp():
+			total = max(total, piece)
 		}
 	}
-	b.Touched = a.take(EmbeddingSumPurpose, touched)
+	b.Touched, b.Total = a.take(EmbeddingSumPurpose, touched), a.take(EmbeddingSumPurpose, total)
 	if p.Placement.LookAhead {
 		for kind, dtype := range p.types() {
 			if k := store.Kind(kind); k != store.Weights && dtype != tensor.Invalid {

@@ -111,6 +111,14 @@ func numerics(micros int, split bool) plan.Numerics {
 	return n
 }
 
+// drawNumerics picks the micro-batches of a step, up to that many in each of one or two cohorts.
+func drawNumerics(rt *rapid.T, most int) plan.Numerics {
+	n := numerics(rapid.IntRange(1, most).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))
+	n.Cohorts = rapid.IntRange(0, 2).Draw(rt, "cohorts")
+	n.MicroBatches *= n.CohortCount()
+	return n
+}
+
 // machine computes and moves at rates of a usual GPU, scaled down with the models.
 var machine = plan.Machine{Name: "test", F32FLOPsPerSec: 1e11, BF16FLOPsPerSec: 2e11, AttentionFLOPsPerSec: 1e11,
 	DeviceBytesPerSec: 1e11, UploadBytesPerSec: 1e9, DownloadBytesPerSec: 1e9, AdamWBytesPerSec: 1e10, HostBytesPerSec: 1e10}

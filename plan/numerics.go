@@ -17,7 +17,10 @@ type Numerics struct {
 	SequenceLen  int `json:"sequence_len"`  // packed positions of a sequence
 	MicroBatch   int `json:"micro_batch"`   // sequences that one operation sees
 	MicroBatches int `json:"micro_batches"` // micro-batches of a step
-	HeadChunk    int `json:"head_chunk"`    // positions whose logits are computed together
+	// Cohorts is the number of cohorts of a step, 0 for one: as many consecutive micro-batches each, whose gradients
+	// are summed by themselves before the sums are added. See cohorts.go.
+	Cohorts   int `json:"groups,omitempty"`
+	HeadChunk int `json:"head_chunk"` // positions whose logits are computed together
 	// BlockChunk is the positions that all of a block but its attention takes at once, and the norm of the head; 0: all of a
 	// micro-batch. It bounds what the MLP takes of the device, and sets bits since gradients of parameters are summed over chunks.
 	BlockChunk int `json:"block_chunk,omitempty"`
@@ -66,6 +69,9 @@ func (n Numerics) Check() error {
 		return fmt.Errorf("precision: compute %v does not go with master %v: use bf16 with split, or f32 with f32", n.Compute, n.Master)
 	case n.SequenceLen < 1 || n.MicroBatch < 1 || n.MicroBatches < 1 || n.HeadChunk < 1:
 		return fmt.Errorf("sequence_len, micro-batches and head chunk must be at least 1")
+	case n.Cohorts < 0, n.MicroBatches%n.CohortCount() != 0:
+		return fmt.Errorf("numerics.groups is %d: it must divide the %d micro-batches of a step", n.Cohorts,
+			n.MicroBatches)
 	case n.BlockChunk < 0, n.BlockRows() < n.Positions() && n.BlockRows()%BlockChunkMultiple != 0:
 		return fmt.Errorf("numerics.block_chunk is %d: it must be a multiple of %d", n.BlockChunk, BlockChunkMultiple)
 	case n.PieceElems < 0:

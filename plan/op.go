@@ -39,6 +39,7 @@ const (
 	DoMove        Do = iota // brings its first operand that it reads to where it writes: fetch or drain
 	DoVisit                 // a visit of a layer (nn.Visit): compute
 	DoClear                 // zeroes a gradient: compute
+	DoAdd                   // adds the gradient of a cohort to the sum of those before it: compute
 	DoRound                 // brings a gradient to the type that is stored, and squares what is stored: compute
 	DoUpdate                // AdamW over a part: update, from the gradient last brought to host memory; compute, where its state is
 	DoLookup                // x[1] of all micro-batches from rows of the embedding: update
@@ -93,7 +94,7 @@ func (op *Op) Name() string {
 	case DoVisit:
 		return op.Visit.Name
 	}
-	return [...]string{DoClear: "zero-grad", DoRound: "round", DoUpdate: "update", DoLookup: "gather",
+	return [...]string{DoClear: "zero-grad", DoAdd: "add", DoRound: "round", DoUpdate: "update", DoLookup: "gather",
 		DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoSave: "save-state"}[op.Do]
 }
 
@@ -112,7 +113,7 @@ func moveName(to Operand) string {
 // String names the operation by layer, part and micro-batch, and by the slots and buffers of its operands.
 func (op Op) String() string {
 	slots := map[string]int{}
-	chunk := none
+	chunk, cohort := none, none
 	for _, o := range append(op.Writes[:len(op.Writes):len(op.Writes)], op.Reads...) {
 		name := ""
 		switch o.What {
@@ -144,6 +145,9 @@ func (op Op) String() string {
 		if o.Slot != none {
 			slots[name] = o.Slot
 		}
+		if o.Cohort > 0 {
+			cohort = o.Cohort
+		}
 	}
 	var b strings.Builder
 	b.WriteString(op.Name())
@@ -155,6 +159,7 @@ func (op Op) String() string {
 	show("layer", op.Layer, true)
 	show("part", op.Part, true)
 	show("micro", op.Micro, true)
+	show("cohort", cohort, true)
 	for _, name := range []string{"slot", "grad", "kept", "cache", "stage", "chunk", "state", "input", "output"} {
 		if name == "chunk" {
 			show(name, chunk, true)

@@ -12,7 +12,8 @@ const (
 	Stored    What = iota // part: all that the store keeps of it from step to step
 	Weights               // part
 	State                 // part: its low halves and moments; of state that passes, the rounded gradient as well
-	Gradient              // part: the fp32 sum over micro-batches
+	Gradient              // part: the fp32 sum over micro-batches; of a tied tile in host memory, of a cohort
+	CohortSum             // part: the fp32 sum over the micro-batches of a cohort, before it is added to the gradient
 	Rounded               // part: its gradient in the type that is stored
 	Tokens                // of all micro-batches
 	Input                 // layer and micro-batch: x
@@ -42,6 +43,7 @@ type Operand struct {
 	At           Place
 	Rank         int // of a place on a device
 	Slot         int // of a ring, or of the buffers that inputs share; none where it has memory of its own
+	Cohort       int // whose sum it is, where cohorts have sums of their own; else 0
 }
 
 // touches are who touched pieces of memory last.

@@ -192,6 +192,9 @@ func (r Request) check() error {
 			return errors.New("caches: the model has blocks that keep nothing from pass to pass")
 		}
 	}
+	if err := r.checkCohorts(); err != nil {
+		return err
+	}
 	for layer, d := range r.Model.Blocks {
 		if err := r.checkHeads(layer, d); err != nil {
 			return err

@@ -33,6 +33,59 @@ func TestLearnedPositions(t *testing.T) {
 	}
 }
 
+// Cohorts are as large as each other. A load-balancing loss is of a whole step, so a model that has it has no cohorts.
+func TestCohortsThatCannotBe(t *testing.T) {
+	m, err := model.Read(modeltest.Load(t, "mixtral").Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	balanced, err := m.Balanced(0.01)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := plan.Request{Machine: machine, Device: device.Info{Unified: true}}
+	for _, c := range []struct {
+		m       *model.Model
+		cohorts int
+		want    string
+	}{
+		{m, 1, ""}, {m, 2, ""}, {balanced, 1, ""},
+		{m, -1, "numerics.groups is -1"},
+		{m, 3, "numerics.groups is 3: it must divide the 4 micro-batches of a step"},
+		{balanced, 2, "numerics.groups is 2, and the load-balancing loss (router_aux_loss_coef) is of all rows of a"},
+	} {
+		request.Model, request.Numerics = c.m, numerics(4, false)
+		request.Numerics.Cohorts = c.cohorts
+		err := request.Fits(t.Context())
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
+			t.Errorf("%d cohorts: %v", c.cohorts, err)
+		}
+	}
+	request.Model, request.Numerics = m, numerics(0, false)
+	request.Numerics.Cohorts = 3
+	fit := plan.Fitting{Request: request}
+	for _, c := range []struct {
+		rows, micro int
+		want        string
+	}{
+		{6, 0, ""}, {6, 2, ""},
+		{7, 0, "numerics.groups is 3: it must divide the 7 sequences of a step"},
+		{6, 3, "numerics.micro_batch is 3: it must divide the 2 sequences of a group"},
+	} {
+		fit.Rows, fit.Cuts.MicroBatch = c.rows, c.micro
+		p, err := fit.Fit(t.Context())
+		if c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) || c.want == "" && err != nil {
+			t.Errorf("%d rows, %d of them in a micro-batch: %v", c.rows, c.micro, err)
+		}
+		if err != nil {
+			continue
+		}
+		if n := p.Numerics; n.MicroBatches*n.MicroBatch != c.rows || n.CohortMicros()*3 != n.MicroBatches {
+			t.Errorf("%d rows are cut into %d micro-batches of %d", c.rows, n.MicroBatches, n.MicroBatch)
+		}
+	}
+}
+
 // Passes that continue sequences are one micro-batch each.
 func TestCachesWithOneMicroBatch(t *testing.T) {
 	caches := nn.Caches{Sequences: 1, Positions: 9}

@@ -51,6 +51,7 @@ type builder struct {
 	onDevice map[int]bool     // resident parts that have been fetched, or updated, in this schedule
 	late     []int            // parts of the head whose gradients are complete and not rounded
 	down     bool             // the backward pass has begun
+	cohort   int              // whose visits are emitted
 	sideHere map[Operand]bool // sides that are on the device, or have been
 }
 

@@ -39,15 +39,26 @@ func (b *builder) run(r row, stage nn.Stage, later nn.Uses) {
 			sums = append(sums, part)
 		}
 	}
-	micros := b.Numerics.MicroBatches
-	if stage[0].Over == nn.WholeStep {
-		micros = 1
-	}
-	for m := range micros {
-		for i := range stage {
-			b.visit(r, &stage[i], weights, m, later)
+	for b.cohort = range b.Numerics.CohortCount() {
+		if b.cohort > 0 {
+			for _, part := range sums {
+				b.clear(part)
+			}
+		}
+		first, micros := b.cohort*b.Numerics.CohortMicros(), b.Numerics.CohortMicros()
+		if stage[0].Over == nn.WholeStep {
+			micros = 1
+		}
+		for m := first; m < first+micros; m++ {
+			for i := range stage {
+				b.visit(r, &stage[i], weights, m, later)
+			}
+		}
+		for _, part := range slices.Backward(sums) {
+			b.endCohort(part)
 		}
 	}
+	b.cohort = 0
 	// Gradients are complete all at once where parts are. Those for which a slot is free are rounded now, less one slot
 	// for the last of them. Each of the others is rounded after a block, while the gradients before it drain.
 	free := b.Placement.Rings.Rounded - 1
@@ -61,7 +72,7 @@ func (b *builder) run(r row, stage nn.Stage, later nn.Uses) {
 	}
 }
 
-// visit emits a visit with one micro-batch, or with all of them.
+// visit emits a visit with one micro-batch, or with all of a cohort, of which m is the first.
 func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, later nn.Uses) {
 	rank := b.RankOf(r.layer, r.to)
 	o := op(LaneCompute, rank, DoVisit)
@@ -81,7 +92,7 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	for _, i := range v.Parts {
 		reads = append(reads, weights[i])
 		if v.Writes.Has(nn.Grads) && b.Trained(r.parts[i]) {
-			writes = append(writes, b.gradient(r.parts[i]))
+			writes = append(writes, b.sum(r.parts[i]))
 		}
 	}
 	uses := v.Reads | v.Writes
@@ -132,7 +143,7 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	}
 	if v.Writes.Has(nn.Loads) {
 		writes = append(writes, Operand{What: Loads, Index: r.layer, Micro: none, At: b.bindable(), Rank: rank,
-			Slot: none})
+			Slot: none, Cohort: b.cohort})
 	}
 	writes = append(writes, Operand{What: Work, Index: r.layer, Micro: none, At: Device, Rank: rank, Slot: none})
 	if uses.Has(nn.LogitRows) {
@@ -171,13 +182,15 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	}
 }
 
-// held appends the rows that a layer has between its visits, of a micro-batch or of all.
+// held appends the rows that a layer has between its visits, of a micro-batch or of a cohort.
 func (b *builder) held(all []Operand, layer int, v *nn.Visit, m int) []Operand {
-	for micro := range b.Numerics.MicroBatches {
-		if v.Over == nn.WholeStep || micro == m {
-			all = append(all, Operand{What: Held, Index: layer, Micro: micro, At: Device,
-				Rank: b.RankOf(layer, b.way()), Slot: none})
-		}
+	last := m
+	if v.Over == nn.WholeStep {
+		last += b.Numerics.CohortMicros() - 1
+	}
+	for micro := m; micro <= last; micro++ {
+		all = append(all, Operand{What: Held, Index: layer, Micro: micro, At: Device,
+			Rank: b.RankOf(layer, b.way()), Slot: none})
 	}
 	return all
 }

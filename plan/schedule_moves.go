@@ -286,19 +286,20 @@ func (b *builder) cacheHome(layer int) Operand {
 	return Operand{What: Cache, Index: layer, Micro: none, At: Host, Slot: none}
 }
 
-// clear gives the part an fp32 gradient and zeroes it.
+// clear gives the part an fp32 gradient for a cohort and zeroes it.
 func (b *builder) clear(part int) {
 	if !b.Trained(part) {
 		return
 	}
-	if !b.ownGrad(part) && !b.GradInExtent(part) {
+	apart := b.cohort > 0 && b.sumsApart(part)
+	if !apart && !b.ownGrad(part) && !b.GradInExtent(part) {
 		here := &b.devices[b.rank(part)]
 		b.gradOf[part] = here.grad
 		here.grad = (here.grad + 1) % b.Placement.Rings.Gradients
 	}
 	o := op(LaneCompute, b.rank(part), DoClear)
 	o.Part = part
-	b.add(o, nil, []Operand{b.gradient(part)})
+	b.add(o, nil, []Operand{b.sum(part)})
 }
 
 // gradient is the fp32 gradient of a part: in a slot of the ring, in a place of its own, or where it is stored. That of a
@@ -333,19 +334,13 @@ func (b *builder) residentGradient(part int) Operand {
 	return b.gradient(part)
 }
 
-// finish rounds a gradient that has got all its contributions, and takes it to the host. A tied tile goes there
-// unrounded.
+// finish rounds a gradient that has got all its contributions, and takes it to the host. A tied tile is there already,
+// unrounded (endCohort).
 func (b *builder) finish(part int) {
-	if !b.Trained(part) {
+	if !b.Trained(part) || b.Tied(part) {
 		return
 	}
 	g := b.gradient(part)
-	if b.Tied(part) {
-		if !b.Bound() {
-			b.movePart(LaneDrain, part, []Operand{g}, []Operand{of(Gradient, part, Host)})
-		}
-		return
-	}
 	to, drains := g, false
 	switch {
 	case b.Bound():

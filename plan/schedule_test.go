@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 )
@@ -16,7 +17,7 @@ import (
 func TestSchedulesAreSound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawModel(rt)
-		p := newPlan(rt, m, numerics(rapid.IntRange(1, 3).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split")))
+		p := newPlan(rt, m, drawNumerics(rt, 3))
 		p.Outputs.NoClip = rapid.Bool().Draw(rt, "not clipped")
 		p = p.With(drawPlacement(rt, m, true))
 		for _, phase := range append(phases, plan.Nothing) {
@@ -69,7 +70,7 @@ func TestCheckerFindsMissingWaits(t *testing.T) {
 func TestBuffersAreApart(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawModel(rt)
-		n := numerics(rapid.IntRange(1, 3).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))
+		n := drawNumerics(rt, 3)
 		p := newPlan(rt, m, n).With(drawPlacement(rt, m, true))
 		rank := rapid.IntRange(0, p.Ranks()-1).Draw(rt, "of rank")
 		b := p.Place(device.Mem{}, rank)
@@ -88,6 +89,11 @@ func TestBuffersAreApart(t *testing.T) {
 		take(b.Grads...)
 		take(b.OwnG...)
 		take(b.Stages...)
+		for part, kind := range m.Parts { // other parts take turns in the memory of these
+			if kind.Kind == model.Norm || kind.Kind == model.HeadTile && p.Placement.HeadAtOnce {
+				take(b.CohortSums[part])
+			}
+		}
 		for part, kinds := range b.State {
 			for kind, mem := range kinds {
 				if store.Kind(kind) != store.Grad || mem != b.OwnG[part] {

@@ -92,17 +92,23 @@ func (p *Plan) simulateEach(m Machine, dev device.Info) Prediction {
 // equal, longer operations, so that the time of a simulation does not grow with the number of micro-batches.
 const simulatedMicros = 32
 
-// microGroups are the micro-batches of a step in groups of neighbours, all but the last of one size.
-type microGroups struct{ count, size, last int }
+// microGroups are the micro-batches of a step in groups of neighbours: of each cohort as many, all but the last of one
+// size.
+type microGroups struct {
+	count      int // of a step
+	each       int // of a cohort
+	size, last int // micro-batches of a group
+}
 
-func groupMicros(micros, atOnce int) microGroups {
-	size := (micros-1)/atOnce + 1
-	count := (micros-1)/size + 1
-	return microGroups{count, size, micros - (count-1)*size}
+func (n Numerics) groupMicros(atOnce int) microGroups {
+	micros := n.CohortMicros()
+	size := (micros-1)/max(atOnce/n.CohortCount(), 1) + 1
+	each := (micros-1)/size + 1
+	return microGroups{each * n.CohortCount(), each, size, micros - (each-1)*size}
 }
 
 // costs tells what each operation of a schedule of groups costs, as Plan.costs does of micro-batches. The first
-// micro-batch of a step adds to gradients that hold nothing yet; the others cost the same.
+// micro-batch of a cohort adds to gradients that hold nothing yet; the others cost the same.
 func (g microGroups) costs(p *Plan) func(op *Op) cost {
 	one := p.costs()
 	type key struct {
@@ -132,10 +138,10 @@ func (g microGroups) costs(p *Plan) func(op *Op) cost {
 			known[k] = c
 		}
 		size := g.size
-		if op.Micro == g.count-1 {
+		if op.Micro%g.each == g.each-1 {
 			size = g.last
 		}
-		if op.Micro == 0 {
+		if op.Micro%g.each == 0 {
 			return c.first.plus(c.other.times(size - 1))
 		}
 		return c.other.times(size)
@@ -180,7 +186,7 @@ func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, o
 	}
 	mode := usual(phase)
 	mode.Loaded = true
-	groups := groupMicros(p.Numerics.MicroBatches, walk.micros)
+	groups := p.Numerics.groupMicros(walk.micros)
 	grouped := *p
 	grouped.Numerics.MicroBatches = groups.count
 	if walk.memory == nil {

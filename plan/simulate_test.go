@@ -56,6 +56,7 @@ func TestGroupsOfMicroBatches(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
 		r.Numerics.MicroBatches = rapid.IntRange(1, 6*plan.SimulatedMicros).Draw(rt, "micro-batches")
+		r.Numerics.MicroBatches *= r.Numerics.CohortCount()
 		r.Machine.DiskReadBytesPerSec, r.Machine.DiskWriteBytesPerSec = 1e8, 1e9
 		unified := device.Info{Unified: rapid.Bool().Draw(rt, "unified")}
 		place := drawPlacement(rt, r.Model, unified.Unified)

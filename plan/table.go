@@ -227,6 +227,15 @@ func (p *Plan) SumsTouchedRows(part int) bool {
 	return p.Model.Parts[part].Kind.LookedUp() && !p.Tied(part) && p.Numerics.Master == optim.Split
 }
 
+// TouchedBytesPerElem is the room that such a sum takes for each element of a row: in fp32, of a cohort by itself as
+// well, and rounded.
+func (p *Plan) TouchedBytesPerElem() int64 {
+	if p.Numerics.CohortCount() > 1 {
+		return 4 + 4 + 2
+	}
+	return 4 + 2
+}
+
 // NumbersTokens reports whether a step numbers the tokens that occur in it: SumsTouchedRows holds for some part.
 func (p *Plan) NumbersTokens() bool {
 	return slices.ContainsFunc(p.Model.Lookups, func(l model.Lookup) bool { return p.SumsTouchedRows(l.Tiles[0]) })

@@ -34,7 +34,7 @@ var legend = []struct {
 	{'x', "layer inputs", []string{"load", "save", "drain-input", "load-input", "load-side", "drain-side"}},
 	{'a', "kept activations", []string{"save-kept", "load-kept", "save-sums", "load-sums"}},
 	{'G', "gradients", []string{"drain", "drain-sum"}},
-	{'g', "clear and round gradients", []string{"zero-grad", "round"}},
+	{'g', "clear and round gradients", []string{"zero-grad", "add", "round"}},
 	{'U', "update", []string{"update"}},
 	{'e', "embedding", []string{"gather", "gather-ahead", "scatter"}},
 	{readMark, "read", []string{ReadWord}},

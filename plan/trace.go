@@ -19,7 +19,7 @@ const (
 func (p *Plan) Trace(m Machine, dev device.Info, about trace.About) *trace.Trace {
 	about.Simulated, about.Tokens = true, int64(p.Numerics.StepPositions())
 	t := &trace.Trace{About: about}
-	groups := groupMicros(p.Numerics.MicroBatches, simulatedMicros)
+	groups := p.Numerics.groupMicros(simulatedMicros)
 	type latest struct { // of a worker
 		op   *Op
 		mark byte
@@ -59,8 +59,10 @@ func (p *Plan) describeGroup(op *Op, g microGroups) string {
 	if op.Micro < 0 || g.size == 1 {
 		return p.Describe(op)
 	}
-	first := op.Micro * g.size
-	last := min(first+g.size, p.Numerics.MicroBatches) - 1
+	n := &p.Numerics
+	begins, ends := op.Micro/g.each*n.CohortMicros(), (op.Micro/g.each+1)*n.CohortMicros() // of its cohort
+	first := begins + op.Micro%g.each*g.size
+	last := min(first+g.size, ends) - 1
 	named := *op
 	named.Micro = none
 	return fmt.Sprintf("%s micro-batches %d to %d", p.Describe(&named), first, last)

@@ -20,6 +20,7 @@ func TestTraceIsTheSimulation(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := drawRequest(rt)
 		r.Numerics.MicroBatches = rapid.IntRange(1, 2*plan.SimulatedMicros).Draw(rt, "micro-batches")
+		r.Numerics.MicroBatches *= r.Numerics.CohortCount()
 		r.Machine.DiskReadBytesPerSec, r.Machine.DiskWriteBytesPerSec = 1e8, 1e9
 		dev := device.Info{Unified: rapid.Bool().Draw(rt, "unified")}
 		p := newPlan(rt, r.Model, r.Numerics).With(drawPlacement(rt, r.Model, dev.Unified))
@@ -86,17 +87,26 @@ func TestTraceNamesGroups(t *testing.T) {
 	t.Error("no span names micro-batches 4 to 7")
 }
 
-// Micro-batches beyond the number that is simulated one by one have spans by neighbours, that of the last group for those
-// that are left; others have a span each.
+// Micro-batches beyond the number that is simulated one by one have spans by neighbours of a cohort, that of the last
+// group for those that are left; others have a span each.
 func TestTraceNamesMicroBatches(t *testing.T) {
 	n := plan.SimulatedMicros
-	for micros, want := range map[int]string{
-		n:       fmt.Sprintf("micro-batch %d", n-1),
-		n + 1:   fmt.Sprintf("micro-batches %d to %d", n, n),
-		2 * n:   fmt.Sprintf("micro-batches %d to %d", 2*n-2, 2*n-1),
-		3*n - 1: fmt.Sprintf("micro-batches %d to %d", 3*n-3, 3*n-2),
+	for _, c := range []struct {
+		micros, cohorts int
+		want            string
+	}{
+		{n, 1, fmt.Sprintf("micro-batch %d", n-1)},
+		{n + 1, 1, fmt.Sprintf("micro-batches %d to %d", n, n)},
+		{2 * n, 1, fmt.Sprintf("micro-batches %d to %d", 2*n-2, 2*n-1)},
+		{3*n - 1, 1, fmt.Sprintf("micro-batches %d to %d", 3*n-3, 3*n-2)},
+		{n, 2, fmt.Sprintf("micro-batch %d", n-1)},
+		{2 * n, 2, fmt.Sprintf("micro-batches %d to %d", n, n+1)},
+		{3 * (n - 10), 3, fmt.Sprintf("micro-batches %d to %d", n-11, n-11)},
+		{3 * (n - 10), 3, fmt.Sprintf("micro-batches %d to %d", n-10, n-8)},
 	} {
-		r := request(t, tiny, numerics(micros, false))
+		micros, want, numerics := c.micros, c.want, numerics(c.micros, false)
+		numerics.Cohorts = c.cohorts
+		r := request(t, tiny, numerics)
 		p := newPlan(t, r.Model, r.Numerics).With(moving(r.Model, 2))
 		groups, ones, last := 0, 0, false
 		for _, s := range p.Trace(r.Machine, device.Info{}, trace.About{}).Spans {

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/millrace/millrace/device"
@@ -125,26 +126,37 @@ func (r *execution) hostIDs(m int) device.Mem {
 	return plan.Batch(r.host.Batches, m, r.Plan.Numerics.Positions()).IDs
 }
 
-// scatter adds the gradient of the embedding's output to a tile of the table, a piece at a time, micro-batches in
-// order, then rounds and squares the piece.
+// scatter adds the gradient of the embedding's output to a tile of the table, a piece at a time, micro-batches of each
+// cohort in order, then rounds and squares the piece.
 func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 	p := op.Part
 	id := store.ID{Part: p, Kind: store.Grad}
+	begun := r.beginsElsewhere(p)
 	scarce := r.isScarce(id) || r.isScarce(store.ID{Part: p, Kind: store.GradSum})
 	i := int64(0)
 	for off, n := range r.specs[id].Pieces() {
 		t := r.types[id.Kind]
+		piece := tilePiece{at: off / t.Bytes(), elems: n / t.Bytes()}
+		piece.first, piece.rows = r.rowsOf(p, off, n, t)
+		var sum device.Mat
+		var err error
+		if begun {
+			if sum, err = r.sumOnto(s, op, piece); err != nil {
+				return err
+			}
+		}
 		l, err := r.borrow(updates, id, off, n, store.Write)
 		if err != nil {
 			return err
 		}
-		elems := n / t.Bytes()
-		stored := device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), t, int(elems))
-		first, rows := r.rowsOf(p, off, n, t)
-		if r.Plan.SumsTouchedRows(p) {
-			r.sumTouched(s, op, stored, first, rows)
-		} else if err := r.sumRows(s, op, stored, off/t.Bytes(), first, rows); err != nil {
-			return err
+		stored := device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), t, int(piece.elems))
+		switch {
+		case begun:
+			s.Cast(stored, sum)
+		case r.Plan.SumsTouchedRows(p):
+			r.sumTouched(s, op, stored, piece)
+		default:
+			r.sumRows(s, op, stored, piece)
 		}
 		s.SumSquares(r.hostResult(r.Plan.SquaresAt(p)+8*i), stored)
 		i++
@@ -166,64 +178,142 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 	return nil
 }
 
-// sumRows writes the gradient of a piece of a tile: rows of the vocabulary from first on.
-func (r *execution) sumRows(s device.Stream, op *plan.Op, stored device.Mat, at int64, first, rows int) error {
-	sum, err := r.sumPiece(s, op.Part, stored, at, int64(stored.Cols))
-	if err != nil {
-		return err
-	}
-	l := r.Plan.LookupOf(op)
-	table := device.NewMat(sum.Mem, tensor.F32, rows, l.Cols)
-	for m, dx := range op.Reads {
-		dx := r.hostRows(dx)
-		s.ScatterAdd(table, dx, r.hostIDs(m), first, l.Scale(dx.DType))
-	}
-	if sum.Mem != stored.Mem {
-		s.Cast(stored, sum)
-	}
-	return nil
+// tilePiece is a piece of a tile's gradient: its elements from `at` on, and its rows in the vocabulary.
+type tilePiece struct {
+	at, elems   int64
+	first, rows int
 }
 
-// sumTouched does the same by way of the rows of the step's tokens alone: they are summed and rounded, as many at a
-// time as there is room for, to the same bits, and put in their places among zeros.
-func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, first, rows int) {
-	l, perMicro := r.Plan.LookupOf(op), 4*int64(r.Plan.Numerics.Positions())
-	numbers, room := r.host.Numbers, r.host.Touched
-	ofTokens := r.host.OfTokens.Slice(4*int64(first), 4*int64(rows))
-	most := int(room.Len) / l.Cols / 6
-	table := device.NewMat(stored.Mem, tensor.BF16, rows, l.Cols)
-	s.Zero(stored.Mem)
-	from, _ := slices.BinarySearch(r.touched, int32(first))
-	end, _ := slices.BinarySearch(r.touched, int32(first+rows))
-	for ; from < end; from += most {
-		n := min(most, end-from)
-		sum := device.NewMat(room, tensor.F32, n, l.Cols)
-		rounded := device.NewMat(room.Slice(sum.Len, 2*int64(n*l.Cols)), tensor.BF16, n, l.Cols)
-		s.Zero(sum.Mem)
-		for m, dx := range op.Reads {
-			dx := r.hostRows(dx)
-			s.ScatterAdd(sum, dx, numbers.Slice(int64(m)*perMicro, perMicro), from, l.Scale(dx.DType))
+// cohorts yields the rows of gradients that an operation reads, those of a cohort at a time, with the cohort's first
+// micro-batch.
+func (r *execution) cohorts(op *plan.Op) iter.Seq2[int, []plan.Operand] {
+	n := r.Plan.Numerics.CohortMicros()
+	return func(yield func(int, []plan.Operand) bool) {
+		for m := 0; m < len(op.Reads); m += n {
+			if !yield(m, op.Reads[m:m+n]) {
+				return
+			}
 		}
-		s.Cast(rounded, sum)
-		s.Gather(table, rounded, ofTokens, from)
 	}
 }
 
-// sumPiece returns the fp32 memory in which a piece of the embedding's gradient is summed, with its sum so far: the
-// head's share where the two are tied, else zeros, and then it is summed where it is stored.
-func (r *execution) sumPiece(s device.Stream, p int, stored device.Mat, first, elems int64) (device.Mat, error) {
-	at, bytes := first*tensor.F32.Bytes(), elems*tensor.F32.Bytes()
-	sum := store.ID{Part: p, Kind: store.GradSum}
-	switch here := r.host.Sums[p]; {
-	case !here.IsZero():
-		return device.NewVec(here.Slice(at, bytes), tensor.F32, int(elems)), nil
-	case r.specs[sum].Bytes > 0:
-		l, err := r.borrow(updates, sum, at, bytes, store.ReadWrite)
+// addRows adds the gradients of a cohort's rows, from micro-batch m on, to a sum over rows of the vocabulary from
+// `first` on.
+func (r *execution) addRows(s device.Stream, op *plan.Op, sum device.Mat, piece tilePiece, m int, dxs []plan.Operand) {
+	l := r.Plan.LookupOf(op)
+	table := device.NewMat(sum.Mem, tensor.F32, piece.rows, l.Cols)
+	for i, dx := range dxs {
+		dx := r.hostRows(dx)
+		s.ScatterAdd(table, dx, r.hostIDs(m+i), piece.first, l.Scale(dx.DType))
+	}
+}
+
+// total is where the sums of cohorts of a piece are added, if there are several.
+func (r *execution) total(piece tilePiece) device.Mat {
+	return device.NewVec(r.host.Total, tensor.F32, int(piece.elems))
+}
+
+// sumRows writes the gradient of a piece of a tile, which is stored in fp32 and has nothing of the head's. A cohort is
+// summed where the gradient is stored.
+func (r *execution) sumRows(s device.Stream, op *plan.Op, stored device.Mat, piece tilePiece) {
+	for m, dxs := range r.cohorts(op) {
+		s.Zero(stored.Mem)
+		r.addRows(s, op, stored, piece, m, dxs)
+		if r.Plan.Numerics.CohortCount() > 1 {
+			addTo(s, r.total(piece), stored, m == 0)
+		}
+	}
+	if r.Plan.Numerics.CohortCount() > 1 {
+		s.Copy(stored.Mem, r.total(piece).Mem)
+	}
+}
+
+// addTo adds to a total, or overwrites it.
+func addTo(s device.Stream, total, sum device.Mat, overwrite bool) {
+	if overwrite {
+		s.Copy(total.Mem, sum.Mem)
+		return
+	}
+	s.Add(total, total, sum)
+}
+
+// sumOnto returns the gradient of a piece of a tile whose sums have begun elsewhere: each cohort's rows are added to
+// the sum of the cohort.
+func (r *execution) sumOnto(s device.Stream, op *plan.Op, piece tilePiece) (device.Mat, error) {
+	scarce := r.isScarce(store.ID{Part: op.Part, Kind: store.GradSum})
+	for m, dxs := range r.cohorts(op) {
+		sum, err := r.begunSum(op.Part, m/len(dxs), piece)
 		if err != nil {
 			return device.Mat{}, err
 		}
-		return device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), tensor.F32, int(elems)), nil
+		r.addRows(s, op, sum, piece, m, dxs)
+		if r.Plan.Numerics.CohortCount() == 1 {
+			return sum, nil
+		}
+		addTo(s, r.total(piece), sum, m == 0)
+		if scarce { // staging memory is for one piece
+			if err := r.settle(s, updates); err != nil {
+				return device.Mat{}, err
+			}
+		}
 	}
+	return r.total(piece), nil
+}
+
+// beginsElsewhere reports whether visits have summed a share of a tile's gradient, as those of the head do where it
+// shares the tile.
+func (r *execution) beginsElsewhere(p int) bool {
+	return !r.host.Sums[p].IsZero() || r.specs[store.ID{Part: p, Kind: store.GradSum}].Bytes > 0
+}
+
+// begunSum is a piece of the sum of a cohort that visits have begun: in fp32, and to be added to.
+func (r *execution) begunSum(p, cohort int, piece tilePiece) (device.Mat, error) {
+	at := int64(cohort)*r.Plan.TiedSumStride(p) + piece.at*tensor.F32.Bytes()
+	bytes := piece.elems * tensor.F32.Bytes()
+	if here := r.host.Sums[p]; !here.IsZero() {
+		return device.NewVec(here.Slice(at, bytes), tensor.F32, int(piece.elems)), nil
+	}
+	id := store.ID{Part: p, Kind: store.GradSum}
+	whole := min(r.specs[id].Piece, r.specs[id].Bytes-at) // with what fills the last one of a cohort
+	l, err := r.borrow(updates, id, at, whole, store.ReadWrite)
+	if err != nil {
+		return device.Mat{}, err
+	}
+	return device.NewVec(r.onHost[l.Region].Slice(l.Off, bytes), tensor.F32, int(piece.elems)), nil
+}
+
+// sumTouched writes the gradient of a piece of a tile that is stored rounded, by way of the rows of the step's tokens
+// alone: they are summed and rounded, as many at a time as there is room for, and put in their places among zeros.
+func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, piece tilePiece) {
+	l, perMicro := r.Plan.LookupOf(op), 4*int64(r.Plan.Numerics.Positions())
+	numbers, room := r.host.Numbers, r.host.Touched
+	ofTokens := r.host.OfTokens.Slice(4*int64(piece.first), 4*int64(piece.rows))
+	perElem := r.Plan.TouchedBytesPerElem()
+	most := int(room.Len / (int64(l.Cols) * perElem))
+	table := device.NewMat(stored.Mem, tensor.BF16, piece.rows, l.Cols)
 	s.Zero(stored.Mem)
-	return stored, nil
+	from, _ := slices.BinarySearch(r.touched, int32(piece.first))
+	end, _ := slices.BinarySearch(r.touched, int32(piece.first+piece.rows))
+	for ; from < end; from += most {
+		n := min(most, end-from)
+		elems := int64(n * l.Cols)
+		total := device.NewMat(room, tensor.F32, n, l.Cols)
+		rounded := device.NewMat(room.Slice(elems*(perElem-2), 2*elems), tensor.BF16, n, l.Cols)
+		for m, dxs := range r.cohorts(op) {
+			sum := total
+			if m > 0 {
+				sum = device.NewMat(room.Slice(4*elems, 4*elems), tensor.F32, n, l.Cols)
+			}
+			s.Zero(sum.Mem)
+			for i, dx := range dxs {
+				dx := r.hostRows(dx)
+				s.ScatterAdd(sum, dx, numbers.Slice(int64(m+i)*perMicro, perMicro), from, l.Scale(dx.DType))
+			}
+			if m > 0 {
+				s.Add(total, total, sum)
+			}
+		}
+		s.Cast(rounded, total)
+		s.Gather(table, rounded, ofTokens, from)
+	}
 }

@@ -158,6 +158,14 @@ func TestPlacementChangesNoBit(t *testing.T) {
 			addUnclipped(fmt.Sprintf("blocks of two kinds, groups %d, bf16 %v", groups, split), s.subject(t, steps))
 		}
 	}
+	for _, tied := range []bool{false, true} {
+		for _, split := range []bool{false, true} {
+			s := tiny
+			s.Micro, s.Cohorts, s.Tied, s.BF16, s.Moments8, s.FrozenBlocks = 4, 2, tied, split, tied, 1
+			add(fmt.Sprintf("cohorts, tied %v, bf16 %v", tied, split), s.subject(t, steps))
+			addUnclipped(fmt.Sprintf("cohorts, tied %v, bf16 %v", tied, split), s.subject(t, steps))
+		}
+	}
 	runs, inputs, here, passing, kept, ahead, inBackward := 0, 0, 0, 0, 0, 0, 0
 	round := 0
 	check := func(rt *rapid.T) {

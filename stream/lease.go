@@ -41,11 +41,12 @@ func (e *Engine) isScarce(id store.ID) bool {
 	return shared || e.Plan.OnDisk(id)
 }
 
-// pieces borrows an extent piece by piece for copies of a stream, and hands each to copy with its first byte in the
-// extent.
-func (r *execution) pieces(w int, id store.ID, access store.Access, copy func(off int64, piece device.Mem)) error {
-	for off, n := range r.specs[id].Pieces() {
-		if err := r.piece(w, id, off, n, access, func(piece device.Mem) { copy(off, piece) }); err != nil {
+// pieces borrows bytes of an extent from `first` on, piece by piece, for copies of a stream, and hands each to copy
+// with its first byte in the range.
+func (r *execution) pieces(w int, id store.ID, first, bytes int64, access store.Access, copy func(off int64,
+	piece device.Mem)) error {
+	for off, n := range (store.Spec{Bytes: bytes, Piece: r.specs[id].Piece}).Pieces() {
+		if err := r.piece(w, id, first+off, n, access, func(piece device.Mem) { copy(off, piece) }); err != nil {
 			return err
 		}
 	}

@@ -66,9 +66,16 @@ func (r *execution) movePart(s device.Stream, i int) error {
 	}
 	for _, kind := range kinds {
 		id := store.ID{Part: op.Part, Kind: kind}
+		first, bytes := int64(0), r.specs[id].Bytes
+		if kind == store.GradSum { // one cohort's
+			bytes = r.Plan.TiedSumStride(op.Part)
+			first = int64(to.Cohort) * bytes
+		}
 		if err == nil {
-			err = r.pieces(op.Index(), id, access, func(off int64, piece device.Mem) {
-				if part := here[kind].Slice(off, piece.Len); access == store.Read {
+			err = r.pieces(op.Index(), id, first, bytes, access, func(off int64, piece device.Mem) {
+				n := min(piece.Len, here[kind].Len-off)
+				piece = piece.Slice(0, n)
+				if part := here[kind].Slice(off, n); access == store.Read {
 					s.Copy(part, piece)
 				} else {
 					s.Copy(piece, part)
@@ -83,8 +90,12 @@ func (r *execution) movePart(s device.Stream, i int) error {
 	switch to.What {
 	case plan.Stored:
 		r.versions.updated(op.Part)
-	case plan.Rounded, plan.Gradient:
-		r.versions.wrote(store.ID{Part: op.Part, Kind: kinds[0]})
+	case plan.Rounded:
+		r.versions.wrote(store.ID{Part: op.Part, Kind: store.Grad})
+	case plan.Gradient:
+		if to.Cohort == r.Plan.Numerics.CohortCount()-1 { // each piece is of one cohort: all have been written once
+			r.versions.wrote(store.ID{Part: op.Part, Kind: store.GradSum})
+		}
 	}
 	return r.retire(op.Index(), 0)
 }

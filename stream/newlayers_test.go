@@ -3,6 +3,7 @@ package stream_test
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/millrace/millrace/device"
@@ -137,14 +138,24 @@ type named struct {
 
 const lawSteps = 3
 
-// layersOf are models with n layers of each of some families, in f32 and in bf16.
+// layersOf are models with n layers of each of some families, in f32 and in bf16, and with steps in cohorts.
 func layersOf(t *testing.T, n int, families ...model.Family) (all []named) {
 	s := tiny
 	s.Layers, s.BlockChunk = n, plan.BlockChunkMultiple
 	for _, family := range families {
 		s.Type, s.families = family.ModelType, []model.Family{family}
-		for _, s.BF16 = range []bool{false, true} {
-			all = append(all, named{fmt.Sprintf("%s, bf16 %v", family.ModelType, s.BF16), s.subject(t, lawSteps)})
+		for _, kind := range []struct {
+			bf16    bool
+			cohorts int
+		}{{false, 1}, {true, 1}, {true, 2}} {
+			s.BF16, s.Cohorts, s.Micro = kind.bf16, kind.cohorts, 2*kind.cohorts
+			sub := s.subject(t, lawSteps)
+			balanced := slices.ContainsFunc(sub.model.Blocks, func(d *nn.Block) bool { return d.Balanced() > 0 })
+			if kind.cohorts > 1 && balanced {
+				continue // a plan refuses it
+			}
+			name := fmt.Sprintf("%s, bf16 %v, cohorts %d", family.ModelType, kind.bf16, kind.cohorts)
+			all = append(all, named{name, sub})
 		}
 	}
 	return all

@@ -31,11 +31,13 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 		case inPlace:
 			return r.bind(op, store.ID{Part: part, Kind: store.Grad}, r.gradBytes(part), store.Write)
 		case o.At == plan.Host:
-			return pinned.Sums[part], nil
+			return pinned.Sums[part].Slice(int64(o.Cohort)*r.gradBytes(part), r.gradBytes(part)), nil
 		case o.Slot >= 0:
 			return b.Grads[o.Slot].Slice(0, r.gradBytes(part)), nil
 		}
 		return b.OwnG[part], nil
+	case plan.CohortSum:
+		return b.CohortSums[part], nil
 	case plan.Rounded:
 		switch id := (store.ID{Part: part, Kind: store.Grad}); {
 		case o.At == plan.Host:
@@ -79,7 +81,7 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 	case plan.LossSum:
 		return r.result(op, o, r.Plan.LossAt(o.Micro), 8), nil
 	case plan.Loads:
-		return r.result(op, o, r.Plan.LoadsAt(o.Index-1), r.Plan.Model.Blocks[o.Index-1].LoadBytes()), nil
+		return r.result(op, o, r.Plan.LoadsAt(o.Index-1, o.Cohort), r.Plan.Model.Blocks[o.Index-1].LoadBytes()), nil
 	case plan.Squares:
 		return r.result(op, o, r.Plan.SquaresAt(part), 8), nil
 	case plan.BadCount:

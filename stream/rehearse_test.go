@@ -120,7 +120,7 @@ func TestContinuedPassIsPlanned(t *testing.T) {
 		if shape.Type == hybrid { // which keeps nothing from pass to pass
 			shape.Type = "qwen3"
 		}
-		shape.Micro, shape.MicroBatch, shape.HeadChunk = 1, 1, shape.SequenceLen
+		shape.Micro, shape.Cohorts, shape.MicroBatch, shape.HeadChunk = 1, 0, 1, shape.SequenceLen
 		s := shape.subject(rt, 0)
 		s.model = s.model.Frozen()
 		s.outputs = plan.Outputs{LogitRows: rapid.IntRange(1, shape.SequenceLen).Draw(rt, "logits"),

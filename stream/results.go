@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// collect adds up the scalars that the schedule brought to the host, parts and their pieces in order, in fp64. The
+// collect adds up the scalars that the schedule brought to the host, in fp64: losses of micro-batches by cohort, and
+// squares of parts and their pieces in order. The
 // count of NaNs on a device is of this schedule only if it has updated there: counted says so by rank.
 func (e *Engine) collect(counted []bool) Result {
 	host := e.bytes(plan.ResultsPurpose, e.host.HostResults)
@@ -24,11 +25,16 @@ func (e *Engine) collect(counted []bool) Result {
 		return x
 	}
 	var res Result
+	cohort := 0.0
 	for m := range e.Plan.Numerics.MicroBatches {
-		res.LossSum += float(e.Plan.LossAt(m))
+		if e.Plan.Numerics.BeginsCohort(m) {
+			res.LossSum, cohort = res.LossSum+cohort, 0
+		}
+		cohort += float(e.Plan.LossAt(m))
 	}
+	res.LossSum += cohort
 	squares := 0.0
-	for at := e.Plan.SquaresAt(0); at < e.Plan.LoadsAt(0); at += 8 {
+	for at := e.Plan.SquaresAt(0); at < e.Plan.LoadsAt(0, 0); at += 8 {
 		squares += float(at)
 	}
 	res.GradNorm = math.Sqrt(squares)
@@ -60,8 +66,13 @@ func (e *Engine) loads(res *Result, host []byte, devices [][]byte) {
 		if !e.ranks[rank].buffers.Results.IsZero() {
 			from = devices[rank]
 		}
-		from = from[e.Plan.LoadsAt(block):]
-		number := func(i int) float64 { return float64(math.Float32frombits(binary.NativeEndian.Uint32(from[4*i:]))) }
+		number := func(i int) (sum float64) {
+			for cohort := range e.Plan.Numerics.CohortCount() {
+				at := from[e.Plan.LoadsAt(block, cohort)+4*int64(i):]
+				sum += float64(math.Float32frombits(binary.NativeEndian.Uint32(at)))
+			}
+			return sum
+		}
 		for i := range experts {
 			res.Loads[block] = append(res.Loads[block], int(number(i)))
 		}

@@ -206,6 +206,8 @@ func (r *execution) exec(i int) error {
 		return r.visit(s, op)
 	case plan.DoClear:
 		return r.clear(s, op)
+	case plan.DoAdd:
+		return r.addCohort(s, op)
 	case plan.DoRound:
 		return r.round(s, op)
 	case plan.DoUpdate:

@@ -48,6 +48,7 @@ type shape struct {
 	Heads, KVHeads, HeadDim            int
 	Tied                               bool
 	SequenceLen, MicroBatch, Micro     int
+	Cohorts                            int // of the micro-batches
 	HeadChunk, BlockChunk, PieceElems  int
 	BF16, Moments8, Unclipped          bool
 	Gradients                          bool           // can be read after each step
@@ -78,7 +79,7 @@ func draw(rt *rapid.T) shape {
 		KVHeads: rapid.IntRange(1, 2).Draw(rt, "kv heads"), HeadDim: 2 * rapid.IntRange(1, 4).Draw(rt, "half a head"),
 		Tied:        rapid.Bool().Draw(rt, "tied"),
 		SequenceLen: rapid.IntRange(1, 13).Draw(rt, "sequence"), MicroBatch: rapid.IntRange(1, 2).Draw(rt, "sequences"),
-		Micro: rapid.IntRange(1, 3).Draw(rt, "micro-batches"),
+		Micro: rapid.IntRange(1, 4).Draw(rt, "micro-batches"),
 		BF16:  rapid.Bool().Draw(rt, "bf16"), Moments8: rapid.Bool().Draw(rt, "8-bit moments"),
 	}
 	s.Unclipped, s.Grouped = rapid.Bool().Draw(rt, "not clipped"), rapid.Bool().Draw(rt, "grouped")
@@ -88,6 +89,9 @@ func draw(rt *rapid.T) shape {
 	s.BlockChunk = plan.BlockChunkMultiple * rapid.IntRange(0, 3).Draw(rt, "block chunk")
 	s.PieceElems = rapid.IntRange(1, 3000).Draw(rt, "piece")
 	s.Groups = rapid.IntRange(0, 3).Draw(rt, "groups")
+	if rapid.Bool().Draw(rt, "cohorts") {
+		s.Cohorts = []int{1, 2, 3, 2}[s.Micro-1]
+	}
 	return s
 }
 
@@ -151,7 +155,7 @@ func (s shape) subject(t errorer, steps int) *subject {
 	}
 	n := &sub.numerics
 	n.SequenceLen, n.MicroBatch, n.MicroBatches, n.HeadChunk = s.SequenceLen, s.MicroBatch, s.Micro, s.HeadChunk
-	n.BlockChunk, n.PieceElems = s.BlockChunk, int64(s.PieceElems)
+	n.BlockChunk, n.PieceElems, n.Cohorts = s.BlockChunk, int64(s.PieceElems), s.Cohorts
 	sub.fill = func(p *model.Part, v model.Values) error { m.InitPart(7, p, v); return nil }
 	clip := 0.5
 	if s.Unclipped {

@@ -34,12 +34,13 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 	}
 	sums := map[int]nn.Params{} // by part
 	for _, o := range op.Writes {
-		if o.What == plan.Gradient {
+		if o.What == plan.Gradient || o.What == plan.CohortSum {
 			g, err := r.gradients(op, o)
 			if err != nil {
 				return err
 			}
-			g.Fresh = op.Micro <= 0 // the first micro-batch writes the gradient, the others add: the order of sums is fixed
+			// The first micro-batch writes the gradient, the others add: the order of sums is fixed.
+			g.Fresh = r.Plan.Numerics.BeginsCohort(op.Micro)
 			sums[o.Index] = g
 		}
 	}
@@ -112,7 +113,7 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 	return nil
 }
 
-// hold gives a visit what its layer has between visits, of the micro-batch or of the step.
+// hold gives a visit what its layer has between visits, of the micro-batch or of its cohort.
 func (r *execution) hold(a *nn.Args, op *plan.Op, o plan.Operand) {
 	here := r.ranks[op.Rank].buffers
 	if o.Index > len(here.Held) {
@@ -124,8 +125,9 @@ func (r *execution) hold(a *nn.Args, op *plan.Op, o plan.Operand) {
 		}
 		return
 	}
-	if a.Held = here.Held[o.Index-1]; op.Micro >= 0 {
-		a.Held = a.Held.Micro(op.Micro)
+	micros := r.Plan.Numerics.CohortMicros()
+	if a.Held = here.Held[o.Index-1][o.Micro/micros]; op.Micro >= 0 {
+		a.Held = a.Held.Micro(op.Micro % micros)
 	}
 }
 
@@ -145,6 +147,22 @@ func (r *execution) clear(s device.Stream, op *plan.Op) error {
 		g.Clear(s)
 	}
 	return err
+}
+
+// addCohort adds the gradient of a cohort to the sum of those before it.
+func (r *execution) addCohort(s device.Stream, op *plan.Op) error {
+	sum, err := r.mem(op, op.Reads[0])
+	if err != nil {
+		return err
+	}
+	total, err := r.mem(op, op.Writes[0])
+	if err != nil {
+		return err
+	}
+	elems := int(r.Plan.Model.Parts[op.Part].Layout.StateElems)
+	to := device.NewVec(total, tensor.F32, elems)
+	s.Add(to, to, device.NewVec(sum, tensor.F32, elems))
+	return nil
 }
 
 // round brings a complete gradient into its stored type and squares what is stored.

@@ -267,8 +267,8 @@ func TestStandInTraining(t *testing.T) {
 	}
 }
 
-// Parts that are smaller than a block: resident, updated and streamed, they have the same bits, and nearly the CPU's
-// losses.
+// Parts that are smaller than a block, and cohorts of micro-batches: resident, updated and streamed, they have the same
+// bits, and nearly the CPU's losses.
 func TestStandInGroups(t *testing.T) {
 	if raceEnabled && testing.Short() {
 		t.Skip("with -race -short only: TestStandInTraining runs the same lanes at once; make test runs this one")
@@ -276,6 +276,7 @@ func TestStandInGroups(t *testing.T) {
 	t.Parallel()
 	g := modeltest.Load(t, "llama-bias")
 	n := numerics(g, tensor.BF16)
+	n.Cohorts = n.MicroBatches // each micro-batch is a cohort
 	c, err := hf.ParseConfig("config.json", modeltest.PatchworkConfig(map[string]any{"vocab_size": g.Vocab,
 		"hidden_size":       24,
 		"intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,

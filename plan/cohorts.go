@@ -1,0 +1,128 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/model"
+)
+
+// A cohort is a row of consecutive micro-batches of a step. A gradient is summed over the micro-batches of each cohort
+// alone, in their order, as in a step that has no others; then the sums of the cohorts are added, in their order:
+//
+//	g[c] = (m0 + m1) + m2 + ...                over the micro-batches of cohort c, in fp32
+//	gradient of the step = (g[0] + g[1]) + g[2] + ...   in fp32, and then rounded once
+//
+// One sum over all micro-batches would be less work. But a host that computes one cohort of a step could not add to it:
+// it would have to wait for the sum of all cohorts before its own. Sums of cohorts can be made anywhere, at the same
+// time, and have the same bits wherever they are added.
+//
+// In one process the first cohort is summed where the gradient of the step is, and each of the others in a buffer of
+// its own (CohortSum), which is then added (DoAdd). Parts take turns in the memory of that buffer, since the compute
+// lane is at one stage of visits at a time. A tied tile gets a share of its gradient from the head, and another one
+// from the embedding when the backward pass has ended: so host memory keeps a sum for each cohort until then. The
+// embedding's rows are summed on the host, cohort by cohort. Losses are added up, and rows of experts counted, in the
+// same way.
+
+// CohortCount is the number of cohorts of a step, from 1 on.
+func (n Numerics) CohortCount() int { return max(n.Cohorts, 1) }
+
+// CohortMicros is the number of micro-batches of a cohort.
+func (n Numerics) CohortMicros() int { return n.MicroBatches / n.CohortCount() }
+
+// BeginsCohort reports whether a micro-batch is the first of its cohort, or stands for all of them (negative): whether
+// its gradients overwrite what a buffer holds.
+func (n Numerics) BeginsCohort(micro int) bool { return micro < 0 || micro%n.CohortMicros() == 0 }
+
+// checkCohorts refuses cohorts of a model whose loss does not fall apart into losses of cohorts.
+func (r Request) checkCohorts() error {
+	if r.Numerics.CohortCount() == 1 {
+		return nil
+	}
+	for _, d := range r.Model.Blocks {
+		if d.Balanced() != 0 {
+			return fmt.Errorf("numerics.groups is %d, and the load-balancing loss (router_aux_loss_coef) is of all "+
+				"rows of a step together; set numerics.groups: 1, or router_aux_loss_coef: 0", r.Numerics.Cohorts)
+		}
+	}
+	if r.Outputs.Continues() {
+		return errors.New("numerics.groups is for training steps, and passes that continue sequences have no " +
+			"gradients; leave it out")
+	}
+	return nil
+}
+
+// sumsApart reports whether the cohorts of a part after the first have a buffer on the device: the part is trained,
+// visits the device, and is no tied tile.
+func (p *Plan) sumsApart(part int) bool {
+	return p.Numerics.CohortCount() > 1 && p.Trained(part) && !p.hostOnly(part) && !p.Tied(part)
+}
+
+// cohortSums places those buffers, by part. The parts of one stage of visits have them at the same time: those of a
+// head that is visited at once, whose tiles follow the final norm.
+func (p *Plan) cohortSums(a *device.Arena, has func(part int) bool) []device.Mem {
+	sums := make([]device.Mem, len(p.Model.Parts))
+	first := a.Mark()
+	end := first
+	for part := range sums {
+		if p.Model.Parts[part].Kind != model.HeadTile || !p.Placement.HeadAtOnce {
+			a.Release(first)
+		}
+		if p.sumsApart(part) && has(part) {
+			sums[part] = a.Take(p.gradBytes(part))
+			end = max(end, a.Mark())
+		}
+	}
+	a.Release(end)
+	return sums
+}
+
+// TiedSumStride is the distance in bytes from the sum of a cohort to that of the next one, of a tied tile: in the
+// extent store.GradSum, where each begins with a piece, and where weights are bound.
+func (p *Plan) TiedSumStride(part int) int64 {
+	bytes := p.gradBytes(part)
+	if p.Bound() || p.Numerics.CohortCount() == 1 {
+		return bytes
+	}
+	piece := p.tiedSumPiece(part)
+	return (bytes + piece - 1) / piece * piece
+}
+
+// tiedSumPiece is the length of the pieces of that extent.
+func (p *Plan) tiedSumPiece(part int) int64 { return min(4*p.PieceElems(part), p.gradBytes(part)) }
+
+// The operations of a schedule.
+
+// sum is where the visits of a cohort sum the gradient of a part.
+func (b *builder) sum(part int) Operand {
+	if b.cohort > 0 && b.sumsApart(part) {
+		o := b.here(CohortSum, part, Device)
+		o.Cohort = b.cohort
+		return o
+	}
+	g := b.gradient(part)
+	if b.Tied(part) {
+		g.Cohort = b.cohort
+	}
+	return g
+}
+
+// endCohort has the cohort's gradient of a part where it is added to the others'. That of a tied tile goes to the host
+// by itself.
+func (b *builder) endCohort(part int) {
+	if !b.Trained(part) {
+		return
+	}
+	sum := b.sum(part)
+	switch {
+	case sum.What == CohortSum:
+		add := op(LaneCompute, sum.Rank, DoAdd)
+		add.Part = part
+		b.add(add, []Operand{sum}, []Operand{b.gradient(part)})
+	case b.Tied(part) && !b.Bound():
+		to := of(Gradient, part, Host)
+		to.Cohort = b.cohort
+		b.movePart(LaneDrain, part, []Operand{sum}, []Operand{to})
+	}
+}
