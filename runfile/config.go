@@ -211,6 +211,9 @@ func (c *Config) check(needsData bool) error {
 		return bad("batch_tokens is %d: it must be at most %d", c.BatchTokens, mostBatchTokens)
 	case c.BatchTokens < c.SequenceLen || c.BatchTokens%c.SequenceLen != 0:
 		return bad("batch_tokens is %d: it must be a multiple of sequence_len (%d)", c.BatchTokens, c.SequenceLen)
+	case c.Numerics.Groups > 0 && c.BatchTokens/c.SequenceLen%int(c.Numerics.Groups) != 0:
+		return bad("numerics.groups is %d: it must divide the %d sequences of a step (batch_tokens / sequence_len)",
+			c.Numerics.Groups, c.BatchTokens/c.SequenceLen)
 	case c.MaxSteps < 0 || c.MaxSteps > mostSteps:
 		return bad("max_steps is %d: it must be between 1 and %d", c.MaxSteps, mostSteps)
 	case !(c.Epochs >= 0 && c.Epochs <= mostEpochs):
@@ -301,6 +304,13 @@ func (c *Config) Schedule(steps int) optim.Schedule {
 
 // evaluates reports whether there are held-out data.
 func (c *Config) evaluates() bool { return len(c.Eval.Datasets) > 0 || c.ValSize > 0 }
+
+// StepNumerics are the numerics of a run, without the sizes that a plan chooses.
+func (c *Config) StepNumerics() (plan.Numerics, error) {
+	n, err := c.Types()
+	n.SequenceLen, n.Cohorts = c.SequenceLen, int(c.Numerics.Groups)
+	return n, err
+}
 
 // Types are the numerics that say what is computed and kept in which type.
 func (c *Config) Types() (n plan.Numerics, err error) {

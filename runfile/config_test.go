@@ -96,6 +96,7 @@ func TestConfigRefuses(t *testing.T) {
 		"moments":           {smallRun + "precision: {moments: 4bit}\n", "moments"},
 		"disk":              {smallRun + "memory: {disk: 1TeB}\n", "1TeB"},
 		"eval":              {smallRun + "eval: {every: 5}\n", "eval"},
+		"groups of rows":    {smallRun + "numerics: {groups: 3}\n", "numerics.groups is 3: it must divide the 32"},
 		"micro-batch":       {smallRun + "numerics: {micro_batch: 0}\n", "auto"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -150,6 +150,10 @@ type Sizes struct {
 	// Positions that a block's norms, projections and MLP take at once; attention sees a whole micro-batch. A multiple
 	// of 8. See [long context](memory.md#long-context).
 	BlockChunk Auto `yaml:"block_chunk" default:"auto"`
+	// Groups of consecutive micro-batches of a step; a divisor of `batch_tokens / sequence_len`. The gradients of each
+	// are summed by themselves, and then added in the order of groups. `auto` is 1. See [groups of
+	// micro-batches](numerics.md#groups-of-micro-batches).
+	Groups Auto `yaml:"groups" default:"auto"`
 }
 
 // Memory are the budgets. Without a value MaxWritePerDay is no limit, and Recompute is auto.
@@ -303,6 +307,9 @@ func (c *Config) Settings(rates optim.Schedule, fingerprint string) map[string]s
 	}
 	if len(c.TrainOnly) == 0 {
 		delete(all, "train_only")
+	}
+	if c.Numerics.Groups > 1 { // a size like the others; older versions do not know it, and are to refuse it
+		all["numerics.groups"] = strconv.Itoa(int(c.Numerics.Groups))
 	}
 	if c.Overlong == string(data.SplitLong) { // which once was the default, and had no name
 		delete(all, "overlong")

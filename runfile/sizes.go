@@ -142,7 +142,8 @@ func (s Sizes) Cuts() plan.Cuts {
 
 // Or is s, where asked leaves it the choice.
 func (s Sizes) Or(asked Sizes) Sizes {
-	for _, size := range []struct{ is, asked *Auto }{{&s.MicroBatch, &asked.MicroBatch}, {&s.HeadChunk, &asked.HeadChunk}, {&s.BlockChunk, &asked.BlockChunk}} {
+	for _, size := range []struct{ is, asked *Auto }{{&s.MicroBatch, &asked.MicroBatch},
+		{&s.HeadChunk, &asked.HeadChunk}, {&s.BlockChunk, &asked.BlockChunk}, {&s.Groups, &asked.Groups}} {
 		if *size.asked > 0 || *size.is == 0 {
 			*size.is = *size.asked
 		}

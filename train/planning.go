@@ -227,7 +227,8 @@ func diskBytes(m runfile.Memory, fsys vfs.FS) (int64, error) {
 
 // sizesOf are the sizes of a plan as a configuration has them, none of them auto.
 func sizesOf(n plan.Numerics) runfile.Sizes {
-	return runfile.Sizes{MicroBatch: runfile.Auto(n.MicroBatch), HeadChunk: runfile.Auto(n.HeadChunk), BlockChunk: runfile.Auto(n.BlockRows())}
+	return runfile.Sizes{MicroBatch: runfile.Auto(n.MicroBatch), HeadChunk: runfile.Auto(n.HeadChunk),
+		BlockChunk: runfile.Auto(n.BlockRows()), Groups: runfile.Auto(n.CohortCount())}
 }
 
 // makePlan plans a run of a model with weights of a type; steps is 0 if their number is not known. Sizes that are
@@ -235,11 +236,10 @@ func sizesOf(n plan.Numerics) runfile.Sizes {
 // than LogitRows gives all. begun is plan.Request.Begun.
 func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType,
 	steps int, also plan.Outputs, begun bool, dev device.Info, devices int) (*plan.Plan, error) {
-	n, err := c.Types()
+	n, err := c.StepNumerics()
 	if err != nil {
 		return nil, err
 	}
-	n.SequenceLen = c.SequenceLen
 	mem := c.Budgets()
 	r, err := e.PlanRequest(m, n, dev, devices, mem)
 	if err != nil {
@@ -284,11 +284,10 @@ func (e *Env) fitPlan(ctx context.Context, m *model.Model, n plan.Numerics, rows
 // checkFits refuses a run that no sizes bring into its budgets: before its data are read, which takes long and only
 // makes it larger.
 func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, begun bool, dev device.Info) error {
-	n, err := c.Types()
+	n, err := c.StepNumerics()
 	if err != nil {
 		return err
 	}
-	n.SequenceLen = c.SequenceLen
 	r, err := e.PlanRequest(m, n, dev, 1, c.Budgets())
 	if err != nil {
 		return err

@@ -212,5 +212,8 @@ func adoptCuts(c *runfile.Config, from *checkpoint.Checkpoint) error {
 	if err := keep("head_chunk", &c.Numerics.HeadChunk, n.HeadChunk, n.Positions()); err != nil {
 		return err
 	}
-	return keep("block_chunk", &c.Numerics.BlockChunk, n.BlockRows(), n.Positions())
+	if err := keep("block_chunk", &c.Numerics.BlockChunk, n.BlockRows(), n.Positions()); err != nil {
+		return err
+	}
+	return keep("groups", &c.Numerics.Groups, n.CohortCount(), math.MaxInt)
 }

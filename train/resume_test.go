@@ -99,6 +99,7 @@ func TestResumeChangesNoBit(t *testing.T) {
 		"8bit": {Compute: "bf16", Master: "split", Moments: "8bit"},
 
 		"not clipped": runfile.Defaults().Precision,
+		"groups":      runfile.Defaults().Precision,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name != "8bit" {
@@ -107,8 +108,11 @@ func TestResumeChangesNoBit(t *testing.T) {
 			base := withEval(smallConfig(t))
 			base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
 			base.Precision, base.Numerics = precision, runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
-			if name == "not clipped" {
+			switch name {
+			case "not clipped":
 				base.MaxGradNorm = 0
+			case "groups":
+				base.Numerics.MicroBatch, base.Numerics.Groups = 1, 2
 			}
 			base.Eval.Every, base.Save = 4, runfile.Save{Every: 3, Keep: 2, Best: true}
 
@@ -123,6 +127,9 @@ func TestResumeChangesNoBit(t *testing.T) {
 			for i, p := range placementsOf(t, base) {
 				run := parts
 				run.Memory = p.memory
+				if i > 0 {
+					run.Numerics.Groups = 0 // auto: those that the run began with
+				}
 				untilOn(t, &run, fmt.Sprintf("step %2d/12", 2+3*i), p.cache)
 				doc, err := os.ReadFile(filepath.Join(parts.OutputDir, "plan.json"))
 				if err != nil || strings.Contains(string(doc), "disk_bytes") != (p.name == "on disk") {
@@ -131,6 +138,9 @@ func TestResumeChangesNoBit(t *testing.T) {
 				var planned plan.Plan
 				if err := json.Unmarshal(doc, &planned); err != nil {
 					t.Fatal(err)
+				}
+				if planned.Numerics.CohortCount() != max(int(base.Numerics.Groups), 1) {
+					t.Errorf("%s: a step is planned in %d groups", p.name, planned.Numerics.CohortCount())
 				}
 				// Without clipping the host updates everything, each part in the backward pass.
 				if here := planned.AnyStateResident(); p.cache != "" && here != (base.MaxGradNorm != 0) {
@@ -160,6 +170,10 @@ func TestResumeChangesNoBit(t *testing.T) {
 				}
 				if err := ckpt.Verify(context.Background(), nil); err != nil {
 					t.Error(err)
+				}
+				// A version that does not know of groups refuses the checkpoint.
+				if in := ckpt.Manifest.Mathematics["numerics.groups"]; (in == "2") != (base.Numerics.Groups == 2) {
+					t.Errorf("a checkpoint is of steps in groups: %q", in)
 				}
 			}
 		})
@@ -204,6 +218,7 @@ func TestResumeRefuses(t *testing.T) {
 		"length":  {func(c *runfile.Config) { c.SequenceLen = 32 }, "sequence_len was 64, is now 32"},
 		"data":    {func(c *runfile.Config) { c.Datasets[0].MaxSamples = 1; c.Datasets[0].Path = other(t) }, "text.jsonl, which is no longer there"},
 		"model":   {func(c *runfile.Config) { c.Model = writeModel(t, map[string]any{"rms_norm_eps": 1e-6}) }, "another model"},
+		"groups":  {func(c *runfile.Config) { c.Numerics.Groups = 2 }, "numerics.groups is 2, and 1 in the checkpoint"},
 		"cut":     {func(c *runfile.Config) { c.Numerics.HeadChunk = 3 }, "numerics.head_chunk is 3"},
 		"nowhere": {func(c *runfile.Config) { c.Resume = filepath.Join(t.TempDir(), "gone") }, "gone"},
 		"never":   {func(c *runfile.Config) { c.Resume = "never" }, "already has"},

@@ -336,6 +336,7 @@ func TestTrainRefuses(t *testing.T) {
 		"long rows":     {func(t *testing.T, c *runfile.Config) { c.SequenceLen, c.BatchTokens = 256, 256 }, "sequence_len"},
 		"host budget":   {func(t *testing.T, c *runfile.Config) { c.Memory.Host = budget(t, "1MiB").Device }, "memory.host"},
 		"device budget": {func(t *testing.T, c *runfile.Config) { c.Memory.Device = budget(t, "1kB").Device }, "memory.device"},
+		"groups":        {func(t *testing.T, c *runfile.Config) { c.Numerics.Groups = 3 }, "numerics.groups is 3"},
 		"micro-batch":   {func(t *testing.T, c *runfile.Config) { c.Numerics.MicroBatch = 3 }, "micro_batch"},
 		"eval data": {func(t *testing.T, c *runfile.Config) {
 			c.Eval.Datasets = []data.Source{{Path: "none.txt", Type: data.Text}}

@@ -220,11 +220,10 @@ func ModelToPlan(ctx context.Context, env *Env, name, shape string) (*model.Mode
 // planOn plans for a named machine. Budgets that the configuration gives come before the machine's.
 func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on *plan.NamedMachine,
 	devices int) (*plan.Plan, error) {
-	n, err := c.Types()
+	n, err := c.StepNumerics()
 	if err != nil {
 		return nil, err
 	}
-	n.SequenceLen = c.SequenceLen
 	r := on.Request(m, n)
 	r.Devices = cmp.Or(devices, on.Devices)
 	r.ProgramBytes = plan.ProgramBytes(on.Device, r.Devices)
