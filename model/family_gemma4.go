@@ -4,6 +4,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/nn"
 )
@@ -27,8 +28,24 @@ var (
 var gemma4Media = []string{"model.vision_tower.*", "model.embed_vision.*", "model.vision_embedder.*",
 	"model.audio_tower.*", "model.embed_audio.*"}
 
-// gemma4Names has Gemma's names, and those of rows of layers.
-var gemma4Names = gemma.Before("norm.*", Names{
+// gemma4Mixture are the names of experts next to a dense feed-forward, which keeps the names that it has without them.
+var gemma4Mixture = Names{
+	{Role: "shared.gate.*", HF: "model.layers.{layer}.mlp.gate_proj.*"},
+	{Role: "shared.up.*", HF: "model.layers.{layer}.mlp.up_proj.*"},
+	{Role: "shared.down.*", HF: "model.layers.{layer}.mlp.down_proj.*"},
+	{Role: "router.scale", HF: "model.layers.{layer}.router.scale"},
+	{Role: "router.factors", HF: "model.layers.{layer}.router.per_expert_scale"},
+	{Role: "router.*", HF: "model.layers.{layer}.router.proj.*"},
+	{Role: "expert.gate.weight", HF: "model.layers.{layer}.experts.gate_up_proj", CutHF: Stacked},
+	{Role: "expert.up.weight", HF: "model.layers.{layer}.experts.gate_up_proj", CutHF: Stacked},
+	{Role: "expert.down.weight", HF: "model.layers.{layer}.experts.down_proj", CutHF: Stacked},
+	{Role: "shared_post_norm.*", HF: "model.layers.{layer}.post_feedforward_layernorm_1.*"},
+	{Role: "routed_post_norm.*", HF: "model.layers.{layer}.post_feedforward_layernorm_2.*"},
+	{Role: "routed_norm.*", HF: "model.layers.{layer}.pre_feedforward_layernorm_2.*"},
+}
+
+// gemma4Names has Gemma's names, and those of a mixture and of rows of layers.
+var gemma4Names = gemma.Before("norm.*", gemma4Mixture).Before("norm.*", Names{
 	{Role: "layer_rows.gate.*", HF: "model.layers.{layer}.per_layer_input_gate.*"},
 	{Role: "layer_rows.down.*", HF: "model.layers.{layer}.per_layer_projection.*"},
 	{Role: "layer_rows.norm.*", HF: "model.layers.{layer}.post_per_layer_input_norm.*"},
@@ -53,7 +70,6 @@ func readGemma4(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	a.QKVBias, a.OutBias = bias, bias
 	keyIsValue := r.BoolOr("attention_k_eq_v", false)
 	r.OneOf("use_bidirectional_attention", "vision", "vision") // images alone
-	gemma4Refused(r)
 	shared := r.IntOr("num_kv_shared_layers", 0)
 	wide := r.BoolOr("use_double_wide_mlp", false)
 
@@ -125,9 +141,10 @@ func gemma4Shared(r *hf.ConfigReader, s *Spec, shared int, wide bool) {
 	}
 }
 
-// readGemma4Text reads a decoder of which each layer may add rows of a second embedding.
+// readGemma4Text reads a decoder of which each layer may have experts, or may add rows of a second embedding.
 func readGemma4Text(c *hf.Config, r *hf.ConfigReader, s *Spec) {
 	readGemma4(c, r, s)
+	gemma4Experts(r, s)
 	cols := r.IntOr("hidden_size_per_layer_input", 0)
 	rows := r.IntOr("vocab_size_per_layer_input", s.Vocab)
 	switch {
@@ -150,20 +167,34 @@ func readGemma4Text(c *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.LayerRows = LayerRows{Cols: cols, Side: side, Scale: Multiplier{By: math.Sqrt(float64(cols)), Rounded: true}}
 }
 
-// readGemma4Unified reads a decoder of Gemma 4 12B, which has no second embedding.
+// readGemma4Unified reads a decoder of Gemma 4 12B, which has neither experts nor a second embedding.
 func readGemma4Unified(c *hf.Config, r *hf.ConfigReader, s *Spec) {
 	readGemma4(c, r, s)
 	r.Require("hidden_size_per_layer_input", 0)
-	r.Ignore("vocab_size_per_layer_input")
+	r.Require("enable_moe_block", false)
+	r.Ignore("vocab_size_per_layer_input", "num_experts", "top_k_experts", "moe_intermediate_size")
 }
 
-// gemma4Refused refuses what is not there yet.
-func gemma4Refused(r *hf.ConfigReader) {
-	if r.BoolOr("enable_moe_block", false) {
-		r.Fail("enable_moe_block", "experts next to a dense feed-forward (Gemma 4 26B-A4B) are not supported: "+
-			"choose a dense Gemma 4")
+// gemma4Experts has experts next to the dense feed-forward of each layer, if there are any.
+func gemma4Experts(r *hf.ConfigReader, s *Spec) {
+	if !r.BoolOr("enable_moe_block", false) {
+		r.Ignore("num_experts", "top_k_experts", "moe_intermediate_size")
+		return
 	}
-	r.Ignore("num_experts", "top_k_experts", "moe_intermediate_size")
+	for _, key := range []string{"num_kv_shared_layers", "hidden_size_per_layer_input"} {
+		if r.IntOr(key, 0) != 0 {
+			r.Fail(key, "it must be 0 in a model with experts")
+		}
+	}
+	x := nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth), Number: limited(r, "num_experts", maxExperts),
+		Shared: s.GLU.Inner, Activation: s.GLU.Activation,
+		Route: device.RouteSpec{TopK: r.Size("top_k_experts"), Renormalize: true, Scale: 1}}
+	if x.Route.TopK > x.Number {
+		r.Fail("top_k_experts", "each token has %d experts, and there are %d", x.Route.TopK, x.Number)
+	}
+	for l := range s.Blocks {
+		s.Blocks[l].Rule, s.Blocks[l].FeedForward = nn.Branches, nn.WithDense{Experts: x}
+	}
 }
 
 // gemma4Wide reads the heads of the layers that see all. Published files have two keys for them; transformers 5.24

@@ -43,6 +43,8 @@ GEMMA3_ROPE = {"full_attention": {"rope_type": "linear", "rope_theta": 2000.0, "
 GEMMA4_ROPE = {"full_attention": {"rope_type": "proportional", "rope_theta": 2000.0, "partial_rotary_factor": 0.25},
                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}
 
+GAP = 1e-5  # of probabilities, relative to that of the last chosen expert
+
 # Sizes are small, mostly not powers of two, and differ between variants; the second number is a seed.
 VARIANTS = {
     # Documents of 13 and more positions are long. Four of the six columns of a head are rotated.
@@ -185,6 +187,13 @@ VARIANTS = {
             sliding_window=6, rms_norm_eps=5e-2, final_logit_softcapping=3.0, rope_parameters=GEMMA4_ROPE,
             layer_types=[f"{kind}_attention" for kind in ("sliding", "full", "sliding", "sliding", "full")]),
         vision_config=None, audio_config=None)),
+    # Experts next to a dense feed-forward, with choices that rounding does not change: see check_choices.
+    "gemma4-mixture": (6, partial(
+        Gemma4TextConfig, hidden_size=10, intermediate_size=9, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=4, global_head_dim=8, attention_k_eq_v=True, vocab_size=31,
+        vocab_size_per_layer_input=31, hidden_size_per_layer_input=0, max_position_embeddings=64, sliding_window=6,
+        enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=4,
+        layer_types=["sliding_attention", "full_attention"], rope_parameters=GEMMA4_ROPE)),
     "gemma4_unified": (14, partial(
         Gemma4UnifiedConfig, text_config=dict(
             hidden_size=18, intermediate_size=22, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3,
@@ -229,6 +238,8 @@ def build(config, rng):
                 x = (0 if model.config.model_type.startswith(("gemma2", "gemma3")) else 1) + 0.2 * x  # these add 1
                 if "gemma4" in model.config.model_type and name.endswith(("q_norm.weight", "k_norm.weight")):
                     x *= 0.4  # scores have no scale but this
+            elif name.endswith(("router.scale", "router.per_expert_scale")) or "feedforward_layernorm_" in name:
+                x = 1 + 0.2 * x
             elif p.ndim == 1:
                 x = 0.2 * x
             elif "embed" in name or "lm_head" in name:
@@ -241,6 +252,21 @@ def build(config, rng):
         for _, b in layer_scalars(model):
             b.copy_(torch.from_numpy(rng.uniform(0.7, 1.3, 1)))
     return model
+
+
+def check_choices(model, batches):
+    """A choice of experts must not depend on rounding: the last chosen and the first other expert are apart by GAP."""
+    routers, probabilities = [m for m in model.modules() if type(m).__name__ == "Gemma4TextRouter"], []
+    hooks = [m.register_forward_hook(lambda _, args, out: probabilities.append(out[0])) for m in routers]
+    with torch.no_grad():
+        for b in batches:
+            oracle(lambda t: model(input_ids=t, use_cache=False).logits, b)
+    for hook in hooks:
+        hook.remove()
+    for p in probabilities:
+        ordered, k = p.sort(-1, descending=True).values, model.config.get_text_config().top_k_experts
+        gap = (1 - ordered[:, k] / ordered[:, k - 1]).min().item()
+        assert gap > GAP, f"a choice is closer than {GAP}: {gap}; take another seed"
 
 
 def layer_scalars(model):
@@ -294,6 +320,7 @@ def write(out, name):
     first = first_batch(rng, text.vocab_size)
     batches = [random_batch(rng, text.vocab_size, s) for s in range(STEPS)]
 
+    check_choices(model, [first, *batches])
     shutil.rmtree(out / name, ignore_errors=True)
     model.save_pretrained(out / name)
     file = out / name / "model.safetensors"

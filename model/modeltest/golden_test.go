@@ -27,8 +27,9 @@ func TestVariants(t *testing.T) {
 	want := []string{"llama", "llama-bias", "llama-linear-tied", "llama-llama3-headdim", "llama-padding", "mistral",
 		"mistral-window", "qwen2", "qwen3", "qwen3-bias-untied", "glm4_moe", "gpt_oss", "mixtral", "qwen3_moe",
 		"qwen3_moe-mixed", "cohere", "cohere2", "exaone4", "gemma2", "gemma3", "gemma3_text", "gemma4",
-		"gemma4-shared", "gemma4_text", "gemma4_unified", "glm4", "gpt2", "gpt_neox", "gpt_neox-sequential", "granite",
-		"mistral3", "olmo2", "olmo3", "phi3", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "seed_oss", "smollm3",
+		"gemma4-mixture", "gemma4-shared", "gemma4_text", "gemma4_unified", "glm4", "gpt2", "gpt_neox",
+		"gpt_neox-sequential", "granite", "mistral3", "olmo2", "olmo3", "phi3", "qwen2_5_vl", "qwen3_vl",
+		"qwen3_vl_moe", "seed_oss", "smollm3",
 		"qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 		"deepseek_v2", "deepseek_v2-groups", "deepseek_v3", "deepseek_v3-direct", "glm4_moe_lite"}
 	if got := Variants(t); !slices.Equal(got, want) {
