@@ -107,9 +107,14 @@ func TestExpertsOfAPart(t *testing.T) {
 
 // Experts or routers may be frozen: what is left is updated as if they were trained, and they stay as they are.
 func TestFrozenExperts(t *testing.T) {
+	for _, family := range []model.Family{modeltest.Mixtures(2), modeltest.WithDense(2)} {
+		t.Run(family.ModelType, func(t *testing.T) { frozenExperts(t, family) })
+	}
+}
+
+func frozenExperts(t *testing.T, family model.Family) {
 	s := tiny
-	s.Layers, s.Unclipped, s.families = 3, true, []model.Family{modeltest.Mixtures(2)}
-	s.Type = s.families[0].ModelType
+	s.Type, s.Layers, s.Unclipped, s.families = family.ModelType, 3, true, []model.Family{family}
 	after := func(steps int, frozen func(field string, isGroup bool) bool) map[string][]float32 {
 		sub := s.subject(t, 1)
 		for i := range sub.model.Parts {

@@ -63,7 +63,7 @@ func WithDense(perPart int) model.Family {
 	f.ModelType, f.Constants = "with dense", "model.layers.{layer}.scalar"
 	for _, role := range []string{"router.scale", "router.factors", "shared_post_norm.*", "routed_norm.*",
 		"routed_post_norm.*", "mixer_post_norm.*", "feed_post_norm.*"} {
-		f.Names = append(f.Names, model.Name{Role: role, HF: "model.layers.{layer}." + role})
+		f.Names = append(f.Names, model.Name{Role: role, HF: "model.layers.{layer}.mlp." + role})
 	}
 	f.Read = func(_ *hf.Config, r *hf.ConfigReader, s *model.Spec) {
 		s.Attention.KVHeads = r.Size("num_key_value_heads")
