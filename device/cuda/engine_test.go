@@ -253,7 +253,7 @@ func TestStandInTraining(t *testing.T) {
 		steps   int // with two, updates come before a forward pass
 	}{{"mistral-window", tensor.BF16, 2}, {"qwen3_5", tensor.BF16, 2}, {"qwen3-bias-untied", tensor.F32, 1},
 		{"deepseek_v3", tensor.F32, 2}, {"qwen3_5", tensor.F32, 1}, {"gpt2", tensor.F32, 1},
-		{"gemma4-shared", tensor.F32, 1}} {
+		{"gemma4-shared", tensor.F32, 1}, {"gemma4-mixture", tensor.F32, 1}} {
 		if (testing.Short() || raceEnabled) && c.compute != tensor.BF16 {
 			continue
 		}
