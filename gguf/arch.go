@@ -21,6 +21,7 @@ type architecture struct {
 	keys           []string               // metadata that it has in addition to knownKeys
 	partlyRotated  bool                   // heads may be rotated in part
 	latent         bool                   // attention is latent
+	ownHeads       bool                   // layers that see all have heads of another width and number
 	// fullEvery: one of n layers sees all positions, and the others have a window; 0: layers do not differ in that.
 	fullEvery int
 	scalings  []nn.RopeKind // of rope scaling that it has, besides linear and yarn

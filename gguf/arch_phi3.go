@@ -65,6 +65,9 @@ type ropeTensor struct {
 
 // ropeTensors are those of the model.
 func (m *decoder) ropeTensors() []ropeTensor {
+	if m.arch.ownHeads {
+		return []ropeTensor{{ropeFreqs, m.proportional()}}
+	}
 	switch m.Rope.Kind {
 	case nn.RopeLlama3:
 		return []ropeTensor{{ropeFreqs, m.Rope.Divisors()}}

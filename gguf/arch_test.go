@@ -378,6 +378,37 @@ func smallDeepSeek() *document {
 	return d
 }
 
+// smallGemma4 is a small gemma4: a layer with a window and heads of 2, and one that sees all with heads of 4, whose
+// keys are its values.
+func smallGemma4() *document {
+	d := small("gemma4")
+	maps.Copy(d.meta, map[string]any{"gemma4.block_count": 2, "gemma4.attention.key_length": 4,
+		"gemma4.attention.value_length": 4, "gemma4.attention.key_length_swa": 2,
+		"gemma4.attention.value_length_swa": 2, "gemma4.rope.dimension_count": 4,
+		"gemma4.rope.dimension_count_swa": 2, "gemma4.rope.freq_base_swa": 1e4,
+		"gemma4.attention.sliding_window": 3, "gemma4.attention.sliding_window_pattern": []bool{true, false},
+		"gemma4.attention.shared_kv_layers": 0, "gemma4.embedding_length_per_layer_input": 0})
+	for l, width := range []int{2, 4} {
+		p := fmt.Sprintf("blk.%d.", l)
+		for _, name := range []string{"ffn_gate", "ffn_up", "ffn_down", "attn_norm", "ffn_norm"} {
+			d.tensors[p+name+".weight"] = d.tensors["blk.0."+name+".weight"]
+		}
+		maps.Copy(d.tensors, map[string]docTensor{p + "attn_q.weight": f32Tensor(2*width, 8),
+			p + "attn_k.weight": f32Tensor(width, 8), p + "attn_output.weight": f32Tensor(8, 2*width),
+			p + "attn_q_norm.weight": f32Tensor(width), p + "attn_k_norm.weight": f32Tensor(width),
+			p + "post_attention_norm.weight": f32Tensor(8), p + "post_ffw_norm.weight": f32Tensor(8),
+			p + "layer_output_scale.weight": f32Tensor(1)})
+	}
+	d.tensors["blk.0.attn_v.weight"], d.tensors["rope_freqs.weight"] = f32Tensor(2, 8), f32Values(1, 1e30)
+	return d
+}
+
+func f32Values(values ...float32) docTensor {
+	data := make([]byte, 4*len(values))
+	quantizeF32(data, values)
+	return docTensor{ggmlF32, []int{len(values)}, data, -1}
+}
+
 // withYaRN has yarn of a factor of 4, and what else the metadata say of it.
 func withYaRN(d *document, more map[string]any) {
 	maps.Copy(d.meta, map[string]any{"deepseek2.rope.scaling.type": "yarn", "deepseek2.rope.scaling.factor": 4.0})
@@ -586,6 +617,36 @@ func TestBadArchitectures(t *testing.T) {
 		"a softmax of groups": {smallDeepSeek, func(d *document) {
 			d.meta["deepseek2.expert_gating_func"], d.meta["deepseek2.expert_group_count"] = 1, 3
 		}, []string{"expert_group_count is 3"}},
+		"nothing wrong with a gemma4":  {smallGemma4, func(*document) {}, nil},
+		"nothing wrong with its heads": {smallGemma4, set("gemma4.attention.head_count_kv", []int32{1, 1}), nil},
+		"no divisors": {smallGemma4, func(d *document) { delete(d.tensors, "rope_freqs.weight") },
+			[]string{`"rope_freqs.weight"`, "missing"}},
+		"other divisors": {smallGemma4, func(d *document) { d.tensors["rope_freqs.weight"] = f32Values(1, 2) },
+			[]string{"rope_freqs.weight", "1e+30"}},
+		"no number divides": {smallGemma4, func(d *document) { d.tensors["rope_freqs.weight"] = f32Values(0, 0) },
+			[]string{"rope_freqs.weight", "1e+30"}},
+		"a window at the end": {smallGemma4, set("gemma4.attention.sliding_window_pattern", []bool{false, true}),
+			[]string{"last layer"}},
+		"no windows": {smallGemma4, set("gemma4.attention.sliding_window_pattern", []bool{false, false}),
+			[]string{"no layer with a window"}},
+		"no list of windows": {smallGemma4, set("gemma4.attention.sliding_window_pattern", 2),
+			[]string{"2 booleans"}},
+		"heads of one layer": {smallGemma4, set("gemma4.attention.head_count_kv", []int32{1}),
+			[]string{"head_count_kv", "2 numbers"}},
+		"a layer without heads": {smallGemma4, set("gemma4.attention.head_count_kv", []int32{1, 0}),
+			[]string{"head_count_kv", "layer 1"}},
+		"more heads than there are": {smallGemma4, set("gemma4.attention.head_count_kv", []int32{1, 2}),
+			[]string{`"blk.1.attn_k.weight"`, "[4 8]", "[8 8]"}},
+		"keys of other layers": {smallGemma4, set("gemma4.attention.shared_kv_layers", 1), []string{"E2B"}},
+		"rows of each layer":   {smallGemma4, set("gemma4.embedding_length_per_layer_input", 4), []string{"E2B"}},
+		"other values":         {smallGemma4, set("gemma4.attention.value_length_swa", 4), []string{"the same"}},
+		"narrow heads without end": {smallGemma4, func(d *document) {
+			for _, key := range []string{narrowKey, narrowValue, narrowRotated} {
+				d.meta["gemma4."+key] = 1<<31 - 2
+			}
+		}, []string{"num_attention_heads"}},
+		"two scalars": {smallGemma4, func(d *document) { d.tensors["blk.1.layer_output_scale.weight"] = f32Tensor(2) },
+			[]string{`"blk.1.layer_output_scale.weight"`, "[2]", "[1]"}},
 		"nothing wrong with a gpt2": {smallGPT2, func(*document) {}, nil},
 		"no positions": {smallGPT2, func(d *document) { delete(d.tensors, "position_embd.weight") },
 			[]string{`"position_embd.weight"`, "missing"}},
@@ -684,9 +745,11 @@ func TestImportUnstacked(t *testing.T) {
 }
 
 const (
-	gemmaKeysOfTest = `"head_dim": 4, "query_pre_attn_scalar": 4, "attention_bias": false`
-	neoxKeysOfTest  = `"model_type": "gpt_neox", "rotary_pct": 0.5, "num_key_value_heads": null`
-	gpt2KeysOfTest  = `"model_type": "gpt2", "num_key_value_heads": null`
+	gemmaKeysOfTest  = `"head_dim": 4, "query_pre_attn_scalar": 4, "attention_bias": false`
+	neoxKeysOfTest   = `"model_type": "gpt_neox", "rotary_pct": 0.5, "num_key_value_heads": null`
+	gemma4KeysOfTest = `"model_type": "gemma4_text", "head_dim": 4, "global_head_dim": 8,
+		"hidden_size_per_layer_input": 0`
+	gpt2KeysOfTest = `"model_type": "gpt2", "num_key_value_heads": null`
 )
 
 // TestDenseRefuses: what llama.cpp computes otherwise, or does not load, of dense families.
@@ -754,10 +817,23 @@ func TestDenseRefuses(t *testing.T) {
 		`"model_type": "cohere2", "num_hidden_layers": 64`:     nil,
 		`"model_type": "cohere2", "sliding_window": null`:      {"sliding_window", "cohere2", "use"},
 		neoxKeysOfTest: nil,
-		neoxKeysOfTest + `, "tie_word_embeddings": true`:             {"tie_word_embeddings", "gptneox", "use"},
-		neoxKeysOfTest + `, "attention_bias": false`:                 {"attention_bias", "gptneox", "use"},
-		neoxKeysOfTest + `, "head_dim": 8`:                           {"head_dim", "gptneox", "use"},
-		gpt2KeysOfTest:                                               nil,
+		neoxKeysOfTest + `, "tie_word_embeddings": true`: {"tie_word_embeddings", "gptneox", "use"},
+		neoxKeysOfTest + `, "attention_bias": false`:     {"attention_bias", "gptneox", "use"},
+		neoxKeysOfTest + `, "head_dim": 8`:               {"head_dim", "gptneox", "use"},
+		gemma4KeysOfTest:                                 nil,
+		gemma4KeysOfTest + `, "num_kv_shared_layers": 2, "layer_types": ["sliding_attention", "full_attention",
+			"full_attention", "full_attention"]`: {"num_kv_shared_layers", "E2B", "use"},
+		gemma4KeysOfTest + `, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 6`: {
+			"hidden_size_per_layer_input", "E2B", "use"},
+		gemma4KeysOfTest + `, "enable_moe_block": true, "num_experts": 4, "top_k_experts": 2,
+			"moe_intermediate_size": 4`: {"enable_moe_block", "26B-A4B", "use"},
+		gemma4KeysOfTest + `, "attention_bias": true`: {"attention_bias", "gemma4", "use"},
+		gemma4KeysOfTest + `, "layer_types": ["full_attention", "full_attention", "full_attention",
+			"full_attention"]`: {
+			"sliding_window", "needs windows", "use"},
+		gemma4KeysOfTest + `, "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}`: {
+			"rope_parameters", "gemma4", "use"},
+		gpt2KeysOfTest: nil,
 		gpt2KeysOfTest + `, "scale_attn_by_inverse_layer_idx": true`: {"inverse_layer", "false", "use"},
 		`"model_type": "ministral3", "rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1,
 			"original_max_position_embeddings": 64}`: {"rope_parameters", "with yarn only", "use"},

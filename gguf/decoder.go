@@ -19,6 +19,7 @@ type decoder struct {
 	latent  *nn.LatentAttention // of every block; nil: attention is not latent
 	window  int                 // the smallest sliding window of blocks; 0: none has one
 	sliding nn.RopeFrequencies  // of blocks with a window
+	narrow  nn.Attention        // of the first block with a window
 	experts *nn.Experts         // of every block that has any; nil: none has
 	dense   int                 // blocks without experts
 	config  *hf.Config
@@ -93,6 +94,9 @@ func (m *decoder) mixers() {
 		if m.Heads == 0 || rank(a) > rank(m.Attention) {
 			m.Attention = a
 		}
+		if a.Window > 0 && m.narrow.Heads == 0 {
+			m.narrow = a
+		}
 		if a.Window > 0 && (m.window == 0 || a.Window < m.window) {
 			m.window, m.sliding = a.Window, a.Rope
 		}
@@ -123,7 +127,7 @@ func (m *decoder) metadata() []metaEntry {
 		size("feed_forward_length", inner)
 	}
 	size("attention.head_count", m.Heads)
-	size("attention.head_count_kv", m.KVHeads)
+	add("attention.head_count_kv", m.keyHeads())
 	if m.Rope != (nn.RopeFrequencies{}) {
 		add("rope.freq_base", float32(m.Rope.Theta))
 	}

@@ -166,6 +166,12 @@ var exportFamilies = []exportFamily{
 		"n_group": nil, "topk_group": nil, "norm_topk_prob": false, "rms_norm_eps": 1e-6, "num_hidden_layers": 2}), 0},
 	{"glm4_moe_lite", "deepseek2", "llama-bpe", "llama3", latentConfig(map[string]any{"model_type": "glm4_moe_lite",
 		"tie_word_embeddings": true, "n_shared_experts": 2, "num_hidden_layers": 2}), 1},
+	{"gemma4", "gemma4", "default", "gemma", gemma4Config(map[string]any{"attention_k_eq_v": true,
+		"num_global_key_value_heads": 1, "num_hidden_layers": 6}), 0},
+	{"gemma4 images", "gemma4", "qwen2", "qwen2", nested("gemma4", gemma4Config(map[string]any{
+		"final_logit_softcapping": 7.5, "num_hidden_layers": 3, "layer_types": []string{"full_attention",
+			"sliding_attention", "full_attention"}, "rope_parameters": map[string]any{"full_attention": map[string]any{
+			"rope_type": "proportional", "rope_theta": 20000, "partial_rotary_factor": 0.5, "factor": 4}}})), 0},
 	{"llama SentencePiece", "llama", "default", "llama2", map[string]any{"model_type": "llama",
 		"num_hidden_layers": 1}, 0},
 }
@@ -176,6 +182,14 @@ func latentConfig(more map[string]any) map[string]any {
 		"qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 24, "n_routed_experts": 6, "n_shared_experts": 1,
 		"num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1, "n_group": 3,
 		"topk_group": 2, "norm_topk_prob": true, "routed_scaling_factor": 2.5}
+	maps.Copy(keys, more)
+	return keys
+}
+
+// gemma4Config has the keys of Gemma 4.
+func gemma4Config(more map[string]any) map[string]any {
+	keys := map[string]any{"model_type": "gemma4_text", "head_dim": 32, "global_head_dim": 64, "sliding_window": 16,
+		"hidden_size_per_layer_input": 0, "rope_theta": nil}
 	maps.Copy(keys, more)
 	return keys
 }
@@ -192,7 +206,8 @@ func deltaConfig(more map[string]any) map[string]any {
 // returns names the family that comes back where a GGUF file does not tell two families apart.
 var returns = map[string]string{"gemma3": "gemma3_text", "mistral3": "mistral", "qwen2_5_vl": "qwen2",
 	"qwen3_vl": "qwen3", "qwen3_vl_moe": "qwen3_moe", "mistral": "llama", "qwen3_5": "qwen3_5_text",
-	"qwen3_5_moe": "qwen3_5_moe_text", "glm4_moe_lite": "deepseek_v3"}
+	"qwen3_5_moe": "qwen3_5_moe_text", "glm4_moe_lite": "deepseek_v3",
+	"gemma4": "gemma4_text"}
 
 var llama3Keys = map[string]any{"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
 	"original_max_position_embeddings": 256}
@@ -638,6 +653,50 @@ func TestExportSentencePiece(t *testing.T) {
 		if typeOf["<0x0A>"] != tokenByte || typeOf["<|bos|>"] != tokenControl || typeOf["▁"] != tokenNormal {
 			t.Errorf("%s: the types of <0x0A>, <|bos|> and ▁ are %d, %d and %d", name, typeOf["<0x0A>"], typeOf["<|bos|>"],
 				typeOf["▁"])
+		}
+	}
+}
+
+// TestExportMergesOfGemma4: its tokenizer is written with its merges, where llama.cpp reads line ends as it does.
+func TestExportMergesOfGemma4(t *testing.T) {
+	i := slices.IndexFunc(exportFamilies, func(f exportFamily) bool { return f.name == "gemma4" })
+	dir := writeRandomModel(t, exportFamilies[i].config, "gemma")
+	path := filepath.Join(dir, "tokenizer.json")
+	doc := readJSON(t, path)
+	bpe := doc["model"].(map[string]any)
+	bpe["merges"] = slices.DeleteFunc(bpe["merges"].([]any), func(m any) bool {
+		both := fmt.Sprint(m.([]any)...)
+		return strings.Contains(both, "\n") && strings.Trim(both, "\n") != ""
+	})
+	vocab := bpe["vocab"].(map[string]any)
+	id := len(vocab)
+	vocab["<|tool_call>"] = id
+	doc["added_tokens"] = append(doc["added_tokens"].([]any), map[string]any{"id": id, "content": "<|tool_call>",
+		"single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true})
+	text, err := json.Marshal(doc)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, report, err := export(t, dir, ExportOptions{Type: BF16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kind := metaOf(t, file)("tokenizer.ggml.model"); kind != "gemma4" || report.PreTokenizer != "" {
+		t.Errorf("the tokenizer is %v, cut as %q", kind, report.PreTokenizer)
+	}
+	if typ := openFile(t, file).meta["tokenizer.ggml.token_type"].raw[4*id]; typ != tokenUserDefined {
+		t.Errorf("a token of chats has the type %d", typ)
+	}
+	back := readJSON(t, filepath.Join(reimport(t, file), "tokenizer.json"))["model"].(map[string]any)["merges"].([]any)
+	if len(back) == 0 || len(back) != len(bpe["merges"].([]any)) {
+		t.Fatalf("%d merges came back of %d", len(back), len(bpe["merges"].([]any)))
+	}
+	for i, m := range bpe["merges"].([]any) {
+		if want := fmt.Sprint(m.([]any)[0], " ", m.([]any)[1]); back[i] != want {
+			t.Fatalf("merge %d is %q, want %q", i, back[i], want)
 		}
 	}
 }

@@ -28,6 +28,7 @@ type stated struct {
 	nextToken                         int    // layers after the last one, left out
 	routing                           routing
 	latent                            latentHeads
+	gemma4                            gemma4Heads
 
 	eps, theta    json.Number // the shortest text of the fp32 value: 1e-05, not 9.999999747378752e-06
 	rope          nn.RopeFrequencies
@@ -81,7 +82,11 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 		}
 	}
 	m.kvHeads = m.heads
-	if key := arch + ".attention.head_count_kv"; g.has(key) {
+	if key := arch + ".attention.head_count_kv"; m.arch.ownHeads {
+		if err = g.gemma4KeyHeads(key, m); err != nil {
+			return nil, err
+		}
+	} else if g.has(key) {
 		if m.kvHeads, err = g.size(key); err != nil {
 			return nil, err
 		}
@@ -354,7 +359,8 @@ var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "Mixtral
 	"qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
 	"qwen3_next": "Qwen3NextForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
 	"gpt_neox": "GPTNeoXForCausalLM", "gpt2": "GPT2LMHeadModel",
-	"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"}
+	"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
+	"gemma4_text": "Gemma4ForCausalLM"}
 
 // generationConfig is generation_config.json.
 func (t *tokens) generationConfig() ([]byte, error) {

@@ -154,6 +154,9 @@ func (g *header) rope(theta float64, f *tensorReader, m *stated) error {
 	if err := g.longRope(f, m); err != nil {
 		return err
 	}
+	if m.arch.ownHeads {
+		return g.proportional(f, m)
+	}
 	t, ok := g.tensors[ropeFreqs]
 	if !ok {
 		return nil

@@ -81,6 +81,14 @@ func (g *header) sentencePiece(t *tokens) error {
 	return err
 }
 
+// mergedPieces reads what Gemma 4 has: a vocabulary of SentencePiece's kind, whose merges are in the file.
+func (g *header) mergedPieces(t *tokens) (err error) {
+	t.setPieces(false)
+	t.addBOSByDefault = true
+	t.merges, err = g.strings("tokenizer.ggml.merges")
+	return err
+}
+
 // setPieces makes the parts of tokenizer.json that tokenizers of SentencePiece's kind have.
 func (t *tokens) setPieces(prefixed bool) {
 	const toMark = `{"type":"Replace","pattern":{"String":" "},"content":"▁"}`

@@ -105,7 +105,7 @@ func (g *header) tokens(arch *architecture, vocab int) (*tokens, error) {
 
 // tokenizerKinds reads what each kind of tokenizer has, by tokenizer.ggml.model.
 var tokenizerKinds = map[string]func(g *header, t *tokens) error{"gpt2": (*header).byteLevel,
-	"llama": (*header).sentencePiece}
+	"llama": (*header).sentencePiece, "gemma4": (*header).mergedPieces}
 
 // byteLevel reads what only a byte-level BPE has.
 func (g *header) byteLevel(t *tokens) error {

@@ -53,12 +53,16 @@ func (m *decoder) typeOf(t Type, of model.Tensor) ggmlType {
 	}
 	isHead := part.Kind == model.HeadTile || part.Kind == model.Embed && m.Tied
 	if t == Q4 {
-		more := part.Kind == model.Block && moreBits(part.Layer-1, len(m.Blocks))
+		layer, layers := part.Layer-1, len(m.Blocks)
+		more := part.Kind == model.Block && moreBits(layer, layers)
 		// A tensor that is more than the value projection counts as that.
 		isValue := slices.ContainsFunc(of.Pieces, func(p model.Piece) bool {
 			name := m.Parts[p.Part].Layout.Fields[p.Field].Name
 			return name == "v.weight" || name == "delta.v.weight"
 		})
+		if isValue {
+			more = moreBits(m.valuesBefore(layer), m.valuesBefore(layers))
+		}
 		isDown := role == "down.weight" || role == "shared.down.weight"
 		isOfEight := m.experts != nil && m.experts.Number == 8
 		switch {
@@ -81,6 +85,16 @@ func (m *decoder) typeOf(t Type, of model.Tensor) ggmlType {
 		typ = ggmlF16
 	}
 	return typ
+}
+
+// valuesBefore is how many layers before that one have matrices that make values, of which llama.cpp counts layers.
+func (m *decoder) valuesBefore(layer int) (n int) {
+	for _, b := range m.Blocks[:layer] {
+		if a, ok := b.Mixer.(nn.Attention); !ok || !a.KeyIsValue {
+			n++
+		}
+	}
+	return n
 }
 
 // moreBits reports whether a layer is in the first or last eighth, or every third of those between.

@@ -16,8 +16,9 @@ import (
 // vocabulary has a tokenizer as a GGUF file stores it. The source of what is written is llama.cpp's converter
 // (conversion/base.py: _set_vocab_gpt2, _set_vocab_llama_hf; gguf-py: vocab.py).
 type vocabulary struct {
-	meta  []metaEntry
-	notes []string // what the file cannot say
+	meta    []metaEntry
+	notes   []string // what the file cannot say
+	visible []string // special tokens that are written as others
 }
 
 func (v *vocabulary) add(key string, value any) {
@@ -47,6 +48,10 @@ func readVocab(c *hf.Config, dir, modelType string, rows int, pre string) (*voca
 			len(parts.Tokens), rows)
 	}
 	v := &vocabulary{}
+	ofGemma4 := strings.HasPrefix(modelType, "gemma4")
+	if ofGemma4 {
+		v.visible = gemma4Visible
+	}
 	switch {
 	case parts.ByteLevel:
 		if pre == "" {
@@ -57,14 +62,15 @@ func readVocab(c *hf.Config, dir, modelType string, rows int, pre string) (*voca
 		v.add("ggml.model", "gpt2")
 		v.add("ggml.pre", pre)
 		v.addTokens(parts, rows)
-		merges := make([]string, len(parts.Merges))
-		for i, m := range parts.Merges {
-			merges[i] = m[0] + " " + m[1]
-		}
-		v.add("ggml.merges", merges)
+		v.addMerges(parts)
 	case parts.ByteFallback && pre != "":
 		return nil, fmt.Errorf("%s: --pre is for byte-level tokenizers, and this one is of SentencePiece's kind, which has "+
 			"no such names: leave it out", dir)
+	case parts.ByteFallback && ofGemma4 && pre == "" && keepsMerges(t, parts):
+		v.add("ggml.model", "gemma4")
+		v.addTokens(parts, rows)
+		v.addMerges(parts)
+		v.add("ggml.add_space_prefix", false)
 	case parts.ByteFallback:
 		v.add("ggml.model", "llama")
 		v.add("ggml.pre", "default")
@@ -112,6 +118,15 @@ func prefixesSpace(t *tokenizer.Pipeline) bool {
 	return len(ids) > 0 && strings.HasPrefix(t.Token(ids[0]), metaspace)
 }
 
+// keepsMerges reports whether llama.cpp's tokenizer of Gemma 4 gives the same ids: it puts no space before a text, and
+// runs of line ends are apart from other text. Files of others have scores instead.
+func keepsMerges(t *tokenizer.Pipeline, parts *tokenizer.Vocabulary) bool {
+	return !prefixesSpace(t) && !slices.ContainsFunc(parts.Merges, func(m [2]string) bool {
+		both := m[0] + m[1]
+		return strings.Contains(both, "\n") && strings.Trim(both, "\n") != ""
+	})
+}
+
 // addTokens writes the texts and types of tokens; rows that have none are fillers.
 func (v *vocabulary) addTokens(parts *tokenizer.Vocabulary, rows int) {
 	tokens, types := make([]string, rows), make([]int32, rows)
@@ -126,7 +141,7 @@ func (v *vocabulary) addTokens(parts *tokenizer.Vocabulary, rows int) {
 			token, types[id] = fillerToken(id), tokenUnused
 		case !parts.ByteLevel && token == parts.Unknown:
 			types[id] = tokenUnknown
-		case added && (special || looksSpecial(token)):
+		case added && (special || looksSpecial(token)) && !slices.Contains(v.visible, token):
 			types[id] = tokenControl
 		case added:
 			types[id] = tokenUserDefined
@@ -140,6 +155,14 @@ func (v *vocabulary) addTokens(parts *tokenizer.Vocabulary, rows int) {
 	}
 	v.add("ggml.tokens", tokens)
 	v.add("ggml.token_type", types)
+}
+
+func (v *vocabulary) addMerges(parts *tokenizer.Vocabulary) {
+	merges := make([]string, len(parts.Merges))
+	for i, m := range parts.Merges {
+		merges[i] = m[0] + " " + m[1]
+	}
+	v.add("ggml.merges", merges)
 }
 
 // fillerToken stands for a row of the embedding that has no token.

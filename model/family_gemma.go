@@ -7,11 +7,14 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// gemma has Qwen's names; both the inputs and the results of a block's halves are normed.
-var gemma = qwen.Without("feed_norm.*").Before("norm.*", resultNorms).Before("feed_post_norm.*", Names{
+// sandwich has Qwen's names; both the inputs and the results of a block's halves are normed.
+var sandwich = qwen.Without("feed_norm.*").Before("norm.*", resultNorms).Before("feed_post_norm.*", Names{
 	{Role: "feed_norm.*", HF: "model.layers.{layer}.pre_feedforward_layernorm.*", GGUF: "blk.{layer}.ffn_norm.*"},
-}).HeldAs(PlusOne, "q_norm.*", "k_norm.*", "mixer_norm.*", "mixer_post_norm.*", "feed_norm.*", "feed_post_norm.*",
-	"norm.*")
+})
+
+// gemma is the same with norms to whose weights the model adds 1.
+var gemma = sandwich.HeldAs(PlusOne, "q_norm.*", "k_norm.*", "mixer_norm.*", "mixer_post_norm.*", "feed_norm.*",
+	"feed_post_norm.*", "norm.*")
 
 // gemma3 is the table of files that have a vision tower, too.
 var gemma3 = gemma.Under("language_model.model.").Renamed(Names{{Role: "lm_head.*", HF: "language_model.lm_head.*",

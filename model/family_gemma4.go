@@ -12,6 +12,9 @@ import (
 // gemma4Nested is where files with towers have the decoder.
 const gemma4Nested = "model.language_model."
 
+// gemma4ScalarInGGUF is what a block's output is multiplied by.
+const gemma4ScalarInGGUF = "blk.{layer}.layer_output_scale.weight"
+
 // What published files of Gemma 4 may leave out. Sources: transformers, configuration_gemma4.py and
 // configuration_gemma4_unified.py.
 var (
@@ -44,8 +47,8 @@ var gemma4Mixture = Names{
 	{Role: "routed_norm.*", HF: "model.layers.{layer}.pre_feedforward_layernorm_2.*"},
 }
 
-// gemma4Names has Gemma's names, and those of a mixture and of rows of layers.
-var gemma4Names = gemma.Before("norm.*", gemma4Mixture).Before("norm.*", Names{
+// gemma4Names has Gemma's names, and those of a mixture and of rows of layers, which GGUF files are not written of.
+var gemma4Names = sandwich.Before("norm.*", gemma4Mixture).Before("norm.*", Names{
 	{Role: "layer_rows.gate.*", HF: "model.layers.{layer}.per_layer_input_gate.*"},
 	{Role: "layer_rows.down.*", HF: "model.layers.{layer}.per_layer_projection.*"},
 	{Role: "layer_rows.norm.*", HF: "model.layers.{layer}.post_per_layer_input_norm.*"},

@@ -20,6 +20,13 @@ GLM = {"model_type": "glm4_moe", "n_routed_experts": 12, "n_shared_experts": 1, 
 GEMMA = {"head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32, "hidden_activation": "gelu_pytorch_tanh",
         "attention_bias": False, "tie_word_embeddings": True}
 GEMMA3 = {**GEMMA, "model_type": "gemma3_text", "num_hidden_layers": 7, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+GEMMA4 = {"model_type": "gemma4_text", "num_hidden_layers": 6, "head_dim": 32, "global_head_dim": 64,
+        "sliding_window": 16, "rope_theta": None, "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": False, "tie_word_embeddings": True, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+        "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "enable_moe_block": False,
+        "layer_types": ["sliding_attention"] * 2 + ["full_attention"] + ["sliding_attention"] * 2 + ["full_attention"],
+        "rope_parameters": {"full_attention": {"rope_type": "proportional", "rope_theta": 1e6,
+            "partial_rotary_factor": 0.25}, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}
 DELTA = {"rms_norm_eps": 1e-6, "num_hidden_layers": 4, "head_dim": 64, "partial_rotary_factor": 0.25,
         "attention_bias": False, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 64,
         "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4}
@@ -152,6 +159,9 @@ FAMILIES = {
             "mscale_all_dim": 0.707, "beta_fast": 32.0, "beta_slow": 1.0}}),
     "glm4_moe_lite": ("llama3", {**LATENT, "model_type": "glm4_moe_lite", "scoring_func": None, "n_group": 1,
             "topk_group": 1, "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5}),
+    "gemma4": ("gemma", {**GEMMA4, "tie_word_embeddings": False}),
+    "gemma4, values, cap": ("qwen2", {**GEMMA4, "attention_k_eq_v": False, "num_global_key_value_heads": None,
+            "final_logit_softcapping": 1.5}),
     "olmo2, yarn": ("gpt2", {"model_type": "olmo2", "attention_bias": False, "rope_scaling": YARN}),
 }
 MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe", "qwen3_vl_moe", "qwen3_5_moe", "qwen3_next",
@@ -169,7 +179,8 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "
         "qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
         "qwen3_next": "Qwen3NextForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
         "gpt_neox": "GPTNeoXForCausalLM", "gpt2": "GPT2LMHeadModel", "deepseek_v3": "DeepseekV3ForCausalLM",
-        "deepseek_v2": "DeepseekV2ForCausalLM", "glm4_moe_lite": "Glm4MoeLiteForCausalLM"}
+        "deepseek_v2": "DeepseekV2ForCausalLM", "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
+        "gemma4_text": "Gemma4ForCausalLM"}
 # Names of GPT-2's own for keys of config.json.
 GPT2_KEYS = {"hidden_size": "n_embd", "intermediate_size": "n_inner", "num_hidden_layers": "n_layer",
         "num_attention_heads": "n_head", "max_position_embeddings": "n_positions"}
@@ -260,6 +271,18 @@ def delta_net(c, d):
             "in_proj_a.weight": (heads, d)}
 
 
+def gemma4_attention(c, layer, d):
+    """Names and shapes of Gemma 4's attention, and what a block's output is multiplied by."""
+    h, kv, width, values = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"], True
+    if c["layer_types"][layer] == "full_attention":
+        width, values = c["global_head_dim"], not c["attention_k_eq_v"]
+        kv = kv if values else c["num_global_key_value_heads"]
+    shapes = {"layer_scalar": (1,), "self_attn.q_proj.weight": (h * width, d),
+            "self_attn.k_proj.weight": (kv * width, d), "self_attn.o_proj.weight": (d, h * width),
+            "self_attn.q_norm.weight": (width,), "self_attn.k_norm.weight": (width,)}
+    return shapes | ({"self_attn.v_proj.weight": (kv * width, d)} if values else {})
+
+
 def has_delta_net(c, layer):
     """Whether a layer has a gated delta net instead of attention."""
     if c["model_type"] not in DELTAS:
@@ -326,6 +349,11 @@ def decoder(c):
             shapes |= {p + key: shape for key, shape in feed_forward(c, layer, d, f).items()}
             shapes |= {p + "input_layernorm.weight": (d,), p + "post_attention_layernorm.weight": (d,)}
             continue
+        if kind == "gemma4_text":
+            shapes |= {p + key: shape for key, shape in gemma4_attention(c, layer, d).items()}
+            shapes |= {p + key: shape for key, shape in feed_forward(c, layer, d, f).items()}
+            shapes |= {f"{p}{norm}.weight": (d,) for norm in NORMS["gemma3"]}
+            continue
         fused = kind == "phi3"
         for key, shape, bias in (("self_attn.qkv_proj", (q + 2 * kv, d), False), ("self_attn.o_proj", (d, q), False)
                 ) if fused else (
@@ -368,8 +396,8 @@ def random_model(where, tokenizers, name, keys):
                 "tie_word_embeddings": inner.get("tie_word_embeddings", False), "vision_config": {}}
     for key, shape in shapes.items():
         is_norm = key.endswith(("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight"))
-        mean = is_norm and (not added or "linear_attn" in key)
-        x = rng.normal(float(mean), 0.1, shape)
+        mean = float(key.endswith("layer_scalar") or is_norm and (not added or "linear_attn" in key))
+        x = rng.normal(mean, 0.1, shape)
         data = x.astype("<f4").tobytes()
         header[key] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
         body += data

@@ -1,0 +1,236 @@
+package gguf
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
+)
+
+// What files of Gemma 4 say in addition. The widths without "swa" are those of layers that see all.
+const (
+	narrowKey     = "attention.key_length_swa"
+	narrowValue   = "attention.value_length_swa"
+	narrowRotated = "rope.dimension_count_swa"
+	sharedKeys    = "attention.shared_kv_layers"
+	layerRows     = "embedding_length_per_layer_input"
+)
+
+var gemma4Keys = slices.Concat(windowKeys, []string{logitCap, narrowKey, narrowValue, narrowRotated, sharedKeys,
+	layerRows})
+
+// gemma4Visible are tokens of chats that llama.cpp is to show, for who reads calls of tools from its text. Source: its
+// converter (conversion/gemma.py).
+var gemma4Visible = []string{"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>",
+	"<tool_response|>", `<|"|>`}
+
+// notRotated divides the frequencies of columns that are not rotated, in the tensor of divisors. Source: llama.cpp's
+// converter (conversion/gemma.py).
+const notRotated = 1e30
+
+// gemma4Heads are what a file states of the heads of layers with a window, and of those that see all.
+type gemma4Heads struct {
+	narrow, narrowKV, fullKV int
+	keyHeads                 []int // of each layer
+	base                     float64
+}
+
+// refuseGemma4 refuses what llama.cpp has not. Source: its src/models/gemma4.cpp.
+func refuseGemma4(m *decoder, r *hf.ConfigReader) {
+	refuseOtherBiases(m, r)
+	for _, b := range m.Blocks {
+		_, isDense := b.FeedForward.(nn.GLU)
+		switch {
+		case !isDense:
+			r.Fail("enable_moe_block", "GGUF files are not written of Gemma 4 26B-A4B: use the Hugging Face directory")
+		case b.PerLayer.Inner > 0:
+			r.Fail("hidden_size_per_layer_input", "GGUF files are not written of Gemma 4 E2B and E4B: "+
+				"use the Hugging Face directory")
+		case b.Mixer.(nn.Attention).KV != (nn.SharedKV{}):
+			r.Fail("num_kv_shared_layers", "GGUF files are not written of Gemma 4 E2B and E4B: "+
+				"use the Hugging Face directory")
+		}
+	}
+	switch {
+	case m.window == 0:
+		r.Fail("sliding_window", "llama.cpp needs windows for gemma4: use the Hugging Face directory")
+	case m.Rope.Kind != nn.RopeDefault && m.Rope.Kind != nn.RopeProportional || m.sliding.Kind != nn.RopeDefault:
+		r.Fail("rope_parameters", "llama.cpp has no such kind of rope scaling for gemma4: "+
+			"use the Hugging Face directory")
+	}
+}
+
+// keyHeads are the key/value heads of each layer: one number if they are the same.
+func (m *decoder) keyHeads() any {
+	if !m.arch.ownHeads || m.narrow.KVHeads == m.KVHeads {
+		return uint32(m.KVHeads)
+	}
+	all := make([]int32, len(m.Blocks))
+	for l, b := range m.Blocks {
+		all[l] = int32(b.Mixer.(nn.Attention).KVHeads)
+	}
+	return all
+}
+
+// proportional are the divisors of the frequencies of layers that see all.
+func (m *decoder) proportional() []float32 {
+	divisors := slices.Repeat([]float32{notRotated}, m.HeadDim/2)
+	for i := range m.Rope.Width() / 2 {
+		divisors[i] = float32(cmp.Or(m.Rope.Factor, 1))
+	}
+	return divisors
+}
+
+func writeGemma4(m *decoder, add func(key string, value any)) {
+	if m.Head.SoftCap > 0 {
+		add(logitCap, m.Head.SoftCap)
+	}
+	m.writeWindows(add)
+	add(slidingBase, float32(m.sliding.Theta))
+	add(narrowKey, uint32(m.narrow.HeadDim))
+	add(narrowValue, uint32(m.narrow.HeadDim))
+	add("rope.dimension_count", uint32(m.HeadDim))
+	add(narrowRotated, uint32(m.narrow.HeadDim))
+	add(sharedKeys, uint32(0))
+	add(layerRows, uint32(0))
+}
+
+// gemma4KeyHeads reads the numbers of key/value heads: one, or one for each layer.
+func (g *header) gemma4KeyHeads(key string, m *stated) error {
+	v := g.meta[key]
+	if v.typ != typeArray {
+		n, err := g.size(key)
+		m.kvHeads, m.gemma4.keyHeads = n, slices.Repeat([]int{n}, min(m.layers, len(g.tensors)))
+		return err
+	}
+	if v.elem != typeI32 && v.elem != typeU32 || v.n != int64(m.layers) {
+		return fmt.Errorf("metadata %s is not a list of %d numbers", key, m.layers)
+	}
+	for l := range m.layers {
+		n := int64(binary.LittleEndian.Uint32(v.raw[4*l:]))
+		if n < 1 || n > maxSize || int64(m.heads)%n != 0 {
+			return fmt.Errorf("metadata %s has %d for layer %d, which does not divide %d heads", key, n, l, m.heads)
+		}
+		m.gemma4.keyHeads = append(m.gemma4.keyHeads, int(n))
+	}
+	m.kvHeads = m.gemma4.keyHeads[0]
+	return nil
+}
+
+func readGemma4(g *header, m *stated) error {
+	arch, heads := m.arch.name+".", &m.gemma4
+	if limit, ok, err := g.float(arch + logitCap); err != nil {
+		return err
+	} else if ok && limit > 0 {
+		m.also[logitCap] = floatF32(limit)
+	}
+	for _, key := range []string{sharedKeys, layerRows} {
+		if n, _, err := g.integer(arch + key); err != nil {
+			return err
+		} else if n != 0 {
+			return fmt.Errorf("metadata %s is %d: 0 is supported, and so not Gemma 4 E2B and E4B", arch+key, n)
+		}
+	}
+	var err error
+	if heads.narrow, err = g.size(arch + narrowKey); err != nil {
+		return err
+	}
+	for _, key := range []string{narrowValue, narrowRotated} {
+		if n, err := g.size(arch + key); err != nil {
+			return err
+		} else if n != heads.narrow {
+			return fmt.Errorf("metadata %s is %d, and %s is %d: they must be the same", arch+key, n, arch+narrowKey,
+				heads.narrow)
+		}
+	}
+	if heads.base, err = g.positive(arch+slidingBase, 10000); err != nil {
+		return err
+	}
+	if _, err = g.size(arch + slidingWindow); err != nil {
+		return err
+	}
+	if _, err = g.flags(arch+slidingPattern, m.layers); err != nil {
+		return err
+	}
+	if err = g.windows(m, 0); err != nil {
+		return err
+	}
+	if m.slides[m.layers-1] {
+		return fmt.Errorf("metadata %s has a window in the last layer, which sees all in transformers",
+			arch+slidingPattern)
+	}
+	for l, slides := range m.slides {
+		of := &heads.fullKV
+		if slides {
+			of = &heads.narrowKV
+		}
+		if *of == 0 {
+			*of = heads.keyHeads[l]
+		}
+		if *of != heads.keyHeads[l] {
+			return fmt.Errorf("metadata %sattention.head_count_kv differs in layers of one kind, such as layer %d",
+				arch, l)
+		}
+	}
+	if heads.narrowKV == 0 {
+		return fmt.Errorf("metadata %s has no layer with a window, which is not supported", arch+slidingPattern)
+	}
+	if keyIsValue := !g.hasTensor(fmt.Sprintf("blk.%d.attn_v.weight", m.layers-1)); keyIsValue {
+		m.also["attention_k_eq_v"], m.also["num_global_key_value_heads"] = true, heads.fullKV
+	} else if heads.fullKV != heads.narrowKV {
+		return fmt.Errorf("metadata %sattention.head_count_kv differs between layers, and values are not keys: "+
+			"transformers has no such gemma4", arch)
+	}
+	return nil
+}
+
+// proportional reads which columns are rotated of layers that see all.
+func (g *header) proportional(f *tensorReader, m *stated) error {
+	p := &m.rope
+	if p.Kind != nn.RopeDefault {
+		return fmt.Errorf("it has %s rope scaling, which is not supported for %s", p.Kind, m.arch.name)
+	}
+	if err := g.checkTensor(ropeFreqs, tensor.Shape{m.headDim / 2}); err != nil {
+		return err
+	}
+	t := g.tensors[ropeFreqs]
+	divisors := make([]float32, t.elems)
+	if err := f.read(t, divisors, 0); err != nil {
+		return err
+	}
+	factor := divisors[0]
+	n := 1
+	for n < len(divisors) && divisors[n] == factor {
+		n++
+	}
+	isTurned := func(x float32) bool { return !(x >= notRotated/2) } // also if it is no number
+	if !(factor > 0 && factor < 1e6) || slices.ContainsFunc(divisors[n:], isTurned) {
+		return fmt.Errorf("tensor %s does not divide the first frequencies by one number and the others by %g",
+			ropeFreqs, notRotated)
+	}
+	p.Kind, p.Factor, p.Rotated = nn.RopeProportional, float64(factor), 2*n
+	return nil
+}
+
+func configGemma4(m *stated) map[string]any {
+	p, heads := m.rope, m.gemma4
+	full := map[string]any{"rope_type": "proportional", "rope_theta": m.theta,
+		"partial_rotary_factor": rotaryFactor(p.Rotated, m.headDim)}
+	if p.Factor != 1 {
+		full["factor"] = floatF32(p.Factor)
+	}
+	keys := map[string]any{"attention_bias": false, "hidden_activation": "gelu_pytorch_tanh", "hidden_act": nil,
+		"head_dim": heads.narrow, "global_head_dim": m.headDim, "num_key_value_heads": heads.narrowKV,
+		"layer_types": m.layerTypes(), "sliding_window": m.window, "hidden_size_per_layer_input": 0,
+		"num_kv_shared_layers": 0, "enable_moe_block": false, "rope_theta": nil, "rope_scaling": nil,
+		"rope_parameters": map[string]any{"full_attention": full, "sliding_attention": map[string]any{
+			"rope_type": "default", "rope_theta": floatF32(heads.base)}}}
+	if _, ok := m.also[logitCap]; !ok {
+		keys[logitCap] = jsonNull
+	}
+	return keys
+}
