@@ -16,16 +16,23 @@ import subprocess
 import sys
 
 
+def families(base):
+    """The classes of the converter that are made of a class."""
+    for family in base.__subclasses__():
+        yield family
+        yield from families(family)
+
+
 def convert(source, model, file, dtype, pre):
     """Runs the converter with that name of the tokenizer's rules, on a byte-level BPE for all families."""
-    import conversion.base
-    import conversion.glm
-    import conversion.llama
-    conversion.base.TextModel.get_vocab_base_pre = lambda *_: pre
-    for family in (conversion.llama.LlamaModel, conversion.glm.Glm4MoeModel):
+    import conversion
+    config = json.loads((model / "config.json").read_text())
+    conversion.get_model_class(config["architectures"][0])  # the class is there after that
+    conversion.TextModel.get_vocab_base_pre = lambda *_: pre
+    for family in families(conversion.TextModel):
         family.set_vocab = lambda self: self._set_vocab_gpt2()
     sys.argv = ["convert_hf_to_gguf.py", str(model), "--outfile", str(file), "--outtype", dtype]
-    if json.loads((model / "config.json").read_text())["model_type"] == "glm4_moe":
+    if config["model_type"] in ("glm4_moe", "glm4_moe_lite", "qwen3_5", "qwen3_next"):
         sys.argv.append("--no-mtp")  # transformers takes an absent num_nextn_predict_layers for 1
     runpy.run_path(str(source / "convert_hf_to_gguf.py"), run_name="__main__")
     logging.disable()
