@@ -292,7 +292,8 @@ func TestFillAlike(t *testing.T) {
 	read := func(part int) []byte {
 		for _, spec := range b.plan.Extents() {
 			if spec.ID == (store.ID{Part: part, Kind: store.Weights}) {
-				l, err := s.Store.Borrow(context.Background(), trace.Update, spec.ID, 0, spec.Bytes, store.Read, 1)
+				l, err := s.Store.Borrow(context.Background(), trace.Update.Of(0), spec.ID, 0, spec.Bytes,
+					store.Read, 1)
 				if err != nil {
 					t.Fatal(err)
 				}

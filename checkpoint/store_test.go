@@ -31,7 +31,7 @@ func TestDiskStoreAndBack(t *testing.T) {
 		}
 		write := func(d *store.Disk, data []byte, version uint64) {
 			for off, n := range extent.Pieces() {
-				l, err := d.Borrow(ctx, trace.Update, id, off, n, store.Write, version)
+				l, err := d.Borrow(ctx, trace.Update.Of(0), id, off, n, store.Write, version)
 				must(t, err)
 				copy(l.Bytes(), data[off:off+n])
 				l.Release()
@@ -40,7 +40,7 @@ func TestDiskStoreAndBack(t *testing.T) {
 		is := func(d *store.Disk, data []byte, version uint64) {
 			t.Helper()
 			for off, n := range extent.Pieces() {
-				l, err := d.Borrow(ctx, trace.Update, id, off, n, store.Read, version)
+				l, err := d.Borrow(ctx, trace.Update.Of(0), id, off, n, store.Read, version)
 				must(t, err)
 				if !bytes.Equal(l.Bytes(), data[off:off+n]) {
 					t.Errorf("version %d is wrong at %d", version, off)

@@ -84,16 +84,25 @@ func TestDealIsExplained(t *testing.T) {
 	if len(deal) != 2*blocks+1 || p.RankOf(blocks+1, nn.Backward) != deal[blocks] {
 		t.Errorf("a deal of %d visits of %d blocks", len(deal), blocks)
 	}
-	r.Devices, r.DeviceBytes = 2, 0
-	r.HostBytes = p.HostBytes * 3 / 4
-	r.DiskBytes = 1 << 40
-	p, err = plan.New(context.Background(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text := strings.Join(p.Choices(), "\n"); p.Ranks() != 1 ||
-		!strings.Contains(text, "one of 2 devices is used: state on disk passes through one device") {
-		t.Errorf("%d ranks: %s", p.Ranks(), text)
+	// With less host memory, state of the deal is on disk; with still less, one device computes.
+	r.DeviceBytes, r.DiskBytes = 0, 1<<40
+	host := p.HostBytes
+	for _, c := range []struct {
+		percent int64
+		ranks   int
+		want    string
+	}{{50, 2, "visits of layers by device: "},
+		{36, 1, "one of 2 devices is used: there is no room for what several have at once"}} {
+		r.HostBytes = host * c.percent / 100
+		p, err = plan.New(context.Background(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := strings.Join(p.Choices(), "\n"); p.Ranks() != c.ranks || p.DiskBytes == 0 ||
+			!strings.Contains(text, c.want) {
+			t.Errorf("%d%% of the host's memory: %d ranks, %d bytes on disk: %s", c.percent, p.Ranks(), p.DiskBytes,
+				text)
+		}
 	}
 }
 

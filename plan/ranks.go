@@ -20,8 +20,8 @@ import (
 // from where the next rank's exchange lane has them. That is a lane of its own because lanes keep their order: in the
 // fetch lane, rows would wait until the weights before them have come.
 //
-// A deal rules out what one device's lanes share: state and inputs on disk, with staging memory by lane, the ring of
-// layer inputs, and updates of state that passes. What stays on a device between the two visits of a block (its
+// A deal rules out what one device's lanes share: inputs on disk, the ring of layer inputs, and updates of state that
+// passes. What stays on a device between the two visits of a block (its
 // weights, its state, kept activations) stays only if both visits are dealt to that device.
 
 // visitsOfStep is the number of visits that are dealt.

@@ -20,7 +20,7 @@ func (p *Plan) settle(ask Placement) Placement {
 		Weights: make([]Place, len(p.Model.Parts)), Updates: make([]Place, len(p.Model.Parts)),
 		Inputs: make([]Place, p.blocks()), Activations: make([]Activations, p.blocks())}}
 	place.Deal = p.dealt(ask.Deal, bound)
-	alone := place.Deal == nil // staging memory and the buffers that inputs share have one device's lanes to serve
+	alone := place.Deal == nil // buffers that inputs share, and state that passes, have one device's lanes to serve
 	if bound || !alone {
 		place.Rings.Inputs = 0
 	}
@@ -43,7 +43,7 @@ func (p *Plan) settle(ask Placement) Placement {
 				at = Device
 			case bound && (kind == store.Weights || kind == store.Grad):
 				at = InPlace
-			case asked.State[part][kind] == Disk && alone && !(kind == store.Grad && inBackward):
+			case asked.State[part][kind] == Disk && !(kind == store.Grad && inBackward):
 				at, onDisk = Disk, true
 			}
 			place.Where.State[part][kind] = at

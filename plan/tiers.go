@@ -12,7 +12,7 @@ import (
 // StagingQuota is the least staging memory of each lane when extents are on disk: see Rings.Reads.
 var StagingQuota = store.LaneQuota(1, 1)
 
-// Quota is the staging memory of each lane.
+// Quota is the staging memory of each lane, of each rank's devices.
 func (p *Plan) Quota() store.Quota { return p.Placement.quota() }
 
 func (p *Placement) quota() store.Quota { return store.LaneQuota(1, max(p.Rings.Reads, 1)) }
@@ -89,7 +89,7 @@ func (p *Plan) tierTable(extents []store.Spec) *tierTable {
 		}
 	}
 	if len(onDisk) > 0 {
-		t.staging = store.StagingBytes(onDisk, p.Quota())
+		t.staging = store.StagingBytes(onDisk, p.Quota(), p.Ranks())
 		all := store.DiskBytes(onDisk, DiskWorkers)
 		t.disk = append(t.disk, Bytes{"spare files", all - t.diskSum})
 		t.diskSum = all

@@ -215,11 +215,11 @@ func (t *diskPass) each(access store.Access) error {
 	for i := range first.Bytes / first.Piece {
 		for _, s := range t.specs {
 			if ahead := (i + 1) * s.Piece; access == store.Read && ahead < s.Bytes {
-				t.Prefetch(trace.Update, s.ID, ahead, t.version)
+				t.Prefetch(trace.Update.Of(0), s.ID, ahead, t.version)
 			}
 		}
 		for _, s := range t.specs {
-			l, err := t.Borrow(t.ctx, trace.Update, s.ID, i*s.Piece, s.Piece, access, t.version)
+			l, err := t.Borrow(t.ctx, trace.Update.Of(0), s.ID, i*s.Piece, s.Piece, access, t.version)
 			if err != nil {
 				return err
 			}

@@ -62,7 +62,8 @@ func NewAliased(ram *RAM, specs []Spec, copyOf func(part int) int) *Aliased {
 
 // Borrow implements Store. It lends one piece, or a part of one, at a time, and blocks while another extent's lease
 // on the same bytes stands against it.
-func (s *Aliased) Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64, access Access, version uint64) (*Lease, error) {
+func (s *Aliased) Borrow(ctx context.Context, lane trace.Worker, id ID, off, n int64, access Access,
+	version uint64) (*Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -121,7 +122,7 @@ func (s *Aliased) wait(ctx context.Context) error {
 }
 
 // Prefetch implements Store; everything is here already.
-func (s *Aliased) Prefetch(trace.Lane, ID, int64, uint64) {}
+func (s *Aliased) Prefetch(trace.Worker, ID, int64, uint64) {}
 
 // Version implements Store: the writes of this extent, not those of others on the same bytes.
 func (s *Aliased) Version(id ID) uint64 {

@@ -45,7 +45,7 @@ func TestAliasedAlone(t *testing.T) {
 func TestAliasedSharesBytesAndNotVersions(t *testing.T) {
 	s, ctx := aliased(t), context.Background()
 	for version := range uint64(3) {
-		l, err := s.Borrow(ctx, trace.Update, weightsOf(2), 0, 1024, store.ReadWrite, version)
+		l, err := s.Borrow(ctx, trace.Update.Of(0), weightsOf(2), 0, 1024, store.ReadWrite, version)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestAliasedSharesBytesAndNotVersions(t *testing.T) {
 		if got := s.Version(weightsOf(part)); got != version {
 			t.Errorf("part %d: version %d, want %d", part, got, version)
 		}
-		l, err := s.Borrow(ctx, trace.Fetch, weightsOf(part), 0, 1024, store.Read, version)
+		l, err := s.Borrow(ctx, trace.Fetch.Of(0), weightsOf(part), 0, 1024, store.Read, version)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,14 +94,14 @@ func TestAliasedWaits(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, ctx := aliased(t), context.Background()
-				first, err := s.Borrow(ctx, trace.Fetch, weightsOf(0), 0, 1024, c.first, 0)
+				first, err := s.Borrow(ctx, trace.Fetch.Of(0), weightsOf(0), 0, 1024, c.first, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
 				n := min(int64(1024), 1536-c.off)
 				got := make(chan error, 1)
 				go func() {
-					l, err := s.Borrow(ctx, trace.Update, weightsOf(c.part), c.off, n, c.second, 0)
+					l, err := s.Borrow(ctx, trace.Update.Of(0), weightsOf(c.part), c.off, n, c.second, 0)
 					if err == nil {
 						l.Release()
 					}
@@ -130,14 +130,14 @@ func TestAliasedWaits(t *testing.T) {
 func TestAliasedWaitEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := aliased(t)
-		l, err := s.Borrow(context.Background(), trace.Fetch, weightsOf(1), 0, 1024, store.Read, 0)
+		l, err := s.Borrow(context.Background(), trace.Fetch.Of(0), weightsOf(1), 0, 1024, store.Read, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		got := make(chan error, 1)
 		go func() {
-			_, err := s.Borrow(ctx, trace.Update, weightsOf(3), 0, 1024, store.Write, 0)
+			_, err := s.Borrow(ctx, trace.Update.Of(0), weightsOf(3), 0, 1024, store.Write, 0)
 			got <- err
 		}()
 		synctest.Wait()
@@ -147,7 +147,8 @@ func TestAliasedWaitEndsWithItsContext(t *testing.T) {
 		}
 		l.Release()
 		// The lease that failed has left no trace.
-		if l, err = s.Borrow(context.Background(), trace.Update, weightsOf(3), 0, 1024, store.Write, 0); err != nil {
+		l, err = s.Borrow(context.Background(), trace.Update.Of(0), weightsOf(3), 0, 1024, store.Write, 0)
+		if err != nil {
 			t.Fatal(err)
 		}
 		l.Release()
@@ -157,12 +158,16 @@ func TestAliasedWaitEndsWithItsContext(t *testing.T) {
 func TestAliasedPanics(t *testing.T) {
 	ctx := context.Background()
 	for name, f := range map[string]func(*store.Aliased){
-		"a wrong version": func(s *store.Aliased) { s.Borrow(ctx, trace.Update, weightsOf(2), 0, 1024, store.Read, 1) },
-		"two pieces":      func(s *store.Aliased) { s.Borrow(ctx, trace.Update, weightsOf(2), 0, 1536, store.Read, 0) },
+		"a wrong version": func(s *store.Aliased) {
+			s.Borrow(ctx, trace.Update.Of(0), weightsOf(2), 0, 1024, store.Read, 1)
+		},
+		"two pieces": func(s *store.Aliased) {
+			s.Borrow(ctx, trace.Update.Of(0), weightsOf(2), 0, 1536, store.Read, 0)
+		},
 		"a clash on one extent": func(s *store.Aliased) {
-			l, _ := s.Borrow(ctx, trace.Fetch, weightsOf(2), 0, 1024, store.Read, 0)
+			l, _ := s.Borrow(ctx, trace.Fetch.Of(0), weightsOf(2), 0, 1024, store.Read, 0)
 			defer l.Release()
-			s.Borrow(ctx, trace.Update, weightsOf(2), 0, 1024, store.Write, 0)
+			s.Borrow(ctx, trace.Update.Of(0), weightsOf(2), 0, 1024, store.Write, 0)
 		},
 		"another shape": func(s *store.Aliased) {
 			ram, _ := store.NewRAM(hostmem.New(), []store.Spec{{ID: weightsOf(0), Bytes: 1536, Piece: 1024}})

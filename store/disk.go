@@ -46,8 +46,9 @@ type Disk struct {
 	changed chan struct{} // closed, and replaced, at each change that a lane may wait for
 	extents map[ID]*diskExtent
 	buffers [Kinds][]*buffer
-	hints   [trace.NumLanes][Kinds][]hint
-	clock   uint64 // counts hints and uses
+	lanes   []trace.Worker  // by index
+	hints   [][Kinds][]hint // by the index of the lane
+	clock   uint64          // counts hints and uses
 
 	urgent, later []*buffer // to be read for a lane that waits; to be read ahead or written
 	dirty         int       // buffers that hold a version which is not on disk
@@ -71,6 +72,7 @@ type DiskOptions struct {
 	Accounts *hostmem.Accounts
 	Specs    []Spec
 	Quota    Quota
+	Ranks    int          // devices, whose lanes have a quota each; 0 is one
 	Workers  int          // pieces that are read or written at once; 0: a default that keeps a drive busy
 	Log      *slog.Logger // nil: the default one
 
@@ -114,7 +116,9 @@ func (p *diskPiece) String() string { return fmt.Sprintf("piece %d of %v", p.ind
 // disk is too small, the error says how much is needed and how much is free.
 func NewDisk(o DiskOptions) (*Disk, error) {
 	d := &Disk{fs: o.FS, dir: o.Dir, log: o.Log, quota: o.Quota, workers: workersOr(o.Workers), addressOnly: o.AddressOnly,
-		direct: vfs.Direct, changed: make(chan struct{}), extents: map[ID]*diskExtent{}, free: map[int64][]*file{}}
+		direct: vfs.Direct, changed: make(chan struct{}), lanes: stagingLanes(o.Ranks), extents: map[ID]*diskExtent{},
+		free: map[int64][]*file{}}
+	d.hints = make([][Kinds][]hint, len(d.lanes))
 	if d.fs == nil {
 		d.fs = vfs.OS{}
 	}
@@ -167,7 +171,7 @@ func (d *Disk) reserveStaging(accounts *hostmem.Accounts, specs []Spec) error {
 		if size == 0 {
 			continue
 		}
-		r, err := accounts.Reserve(StagingPurpose, size*int64(d.quota.buffers(kind)), opts...)
+		r, err := accounts.Reserve(StagingPurpose, size*int64(d.quota.buffers(kind, d.lanes)), opts...)
 		if err != nil {
 			return err
 		}
@@ -175,10 +179,11 @@ func (d *Disk) reserveStaging(accounts *hostmem.Accounts, specs []Spec) error {
 		if err := r.Populate(); err != nil {
 			return err
 		}
-		for lane := range d.quota {
-			for range d.quota[lane][kind] {
+		for _, lane := range d.lanes {
+			for range d.quota[lane.Lane][kind] {
 				off := size * int64(len(d.buffers[kind]))
-				d.buffers[kind] = append(d.buffers[kind], &buffer{lane: trace.Lane(lane), kind: kind, off: off, mem: r.Bytes()[off : off+size]})
+				d.buffers[kind] = append(d.buffers[kind], &buffer{lane: lane, kind: kind, off: off,
+					mem: r.Bytes()[off : off+size]})
 			}
 		}
 	}

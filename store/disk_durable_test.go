@@ -162,7 +162,7 @@ func TestZerosAreKeptAsZeros(t *testing.T) {
 	fsys := vfs.NewMem()
 	d := openDisk(t, store.DiskOptions{FS: fsys, Dir: "a", Specs: []store.Spec{four}})
 	defer d.Close()
-	borrow(t, d, trace.Update, four.ID, 4096, 4096, store.ReadWrite, 0).Release()
+	borrow(t, d, trace.Update.Of(0), four.ID, 4096, 4096, store.ReadWrite, 0).Release()
 	kept, err := save(t, fsys, d, four.ID, "checkpoint")
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestZerosAreKeptAsZeros(t *testing.T) {
 	if err := b.Adopt(t.Context(), four.ID, kept); err != nil {
 		t.Fatal(err)
 	}
-	l := borrow(t, b, trace.Update, four.ID, 0, 4096, store.Read, 0)
+	l := borrow(t, b, trace.Update.Of(0), four.ID, 0, 4096, store.Read, 0)
 	if len(bytes.Trim(l.Bytes(), "\x00")) > 0 {
 		t.Error("not zeros")
 	}
@@ -261,13 +261,13 @@ func TestFlippedBit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // by itself, and after a hint
-		_, err := d.Borrow(t.Context(), trace.Fetch, four.ID, 0, 1, store.Read, 1)
+		_, err := d.Borrow(t.Context(), trace.Fetch.Of(0), four.ID, 0, 1, store.Read, 1)
 		if !errors.Is(err, store.ErrChecksum) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "piece 0 of second moments of part 7") {
 			t.Errorf("a flipped bit: %v", err)
 		}
-		d.Prefetch(trace.Fetch, four.ID, 0, 1)
+		d.Prefetch(trace.Fetch.Of(0), four.ID, 0, 1)
 	}
-	borrow(t, d, trace.Fetch, four.ID, 4096, 1, store.Read, 1).Release() // the others can still be read
+	borrow(t, d, trace.Fetch.Of(0), four.ID, 4096, 1, store.Read, 1).Release() // the others can still be read
 	// The same bit again makes it right.
 	fsys.FlipBit(name, 4095, 7)
 	holds(t, d, four, 1)

@@ -34,8 +34,8 @@ func train(ctx context.Context, d *store.Disk, fsys vfs.FS, from, to uint64) err
 	for version := from; version < to; version++ {
 		for _, s := range small {
 			for off, n := range s.Pieces() {
-				d.Prefetch(trace.Fetch, s.ID, off, version+1)
-				l, err := d.Borrow(ctx, trace.Update, s.ID, off, n, store.ReadWrite, version)
+				d.Prefetch(trace.Fetch.Of(0), s.ID, off, version+1)
+				l, err := d.Borrow(ctx, trace.Update.Of(0), s.ID, off, n, store.ReadWrite, version)
 				if err != nil {
 					return err
 				}
@@ -62,7 +62,7 @@ func train(ctx context.Context, d *store.Disk, fsys vfs.FS, from, to uint64) err
 // check reads an extent in a lane that does not write it.
 func check(ctx context.Context, d *store.Disk, s store.Spec, version uint64) error {
 	for off, n := range s.Pieces() {
-		l, err := d.Borrow(ctx, trace.Fetch, s.ID, off, n, store.Read, version)
+		l, err := d.Borrow(ctx, trace.Fetch.Of(0), s.ID, off, n, store.Read, version)
 		if err != nil {
 			return err
 		}
@@ -282,11 +282,11 @@ func TestWriteErrorsStick(t *testing.T) {
 		return vfs.Outcome{}
 	})
 	s := small[0]
-	l := borrow(t, d, trace.Update, s.ID, 0, 4096, store.Write, 0)
+	l := borrow(t, d, trace.Update.Of(0), s.ID, 0, 4096, store.Write, 0)
 	// A lane that waits for a buffer when the write fails.
 	waiting := make(chan error)
 	go func() {
-		_, err := d.Borrow(t.Context(), trace.Update, s.ID, 4096, 904, store.Read, 0)
+		_, err := d.Borrow(t.Context(), trace.Update.Of(0), s.ID, 4096, 904, store.Read, 0)
 		waiting <- err
 	}()
 	l.Release()
@@ -297,7 +297,7 @@ func TestWriteErrorsStick(t *testing.T) {
 		"Sync":  d.Sync(t.Context()),
 		"Files": d.Files(t.Context(), s.ID, true, func(store.PieceFile) error { return nil }),
 		"Borrow": func() error {
-			_, err := d.Borrow(t.Context(), trace.Drain, small[1].ID, 0, 1, store.Read, 0)
+			_, err := d.Borrow(t.Context(), trace.Drain.Of(0), small[1].ID, 0, 1, store.Read, 0)
 			return err
 		}(),
 	} {
@@ -305,7 +305,7 @@ func TestWriteErrorsStick(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	d.Prefetch(trace.Drain, small[1].ID, 0, 0)
+	d.Prefetch(trace.Drain.Of(0), small[1].ID, 0, 0)
 	if err := d.Close(); !errors.Is(err, syscall.EIO) {
 		t.Errorf("Close: %v", err)
 	}
@@ -328,12 +328,13 @@ func TestReadAheadFails(t *testing.T) {
 			return vfs.Outcome{}
 		}
 		m.Intercept(broken)
-		d.Prefetch(trace.Fetch, four.ID, 0, 1)
+		d.Prefetch(trace.Fetch.Of(0), four.ID, 0, 1)
 		synctest.Wait()
-		if _, err := d.Borrow(t.Context(), trace.Fetch, four.ID, 0, 4096, store.Read, 1); !errors.Is(err, syscall.EIO) {
+		_, err := d.Borrow(t.Context(), trace.Fetch.Of(0), four.ID, 0, 4096, store.Read, 1)
+		if !errors.Is(err, syscall.EIO) {
 			t.Errorf("error %v", err)
 		}
-		d.Prefetch(trace.Fetch, four.ID, 0, 1)
+		d.Prefetch(trace.Fetch.Of(0), four.ID, 0, 1)
 		synctest.Wait()
 		m.Intercept(nil)
 		holds(t, d, four, 1)

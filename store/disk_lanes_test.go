@@ -21,7 +21,8 @@ import (
 // four is an extent of four pieces.
 var four = store.Spec{ID: store.ID{Part: 7, Kind: store.SecondMoment}, Bytes: 3*4096 + 100, Piece: 4096}
 
-func borrow(t testing.TB, d store.Store, lane trace.Lane, id store.ID, off, n int64, a store.Access, version uint64) *store.Lease {
+func borrow(t testing.TB, d store.Store, lane trace.Worker, id store.ID, off, n int64, a store.Access,
+	version uint64) *store.Lease {
 	t.Helper()
 	l, err := d.Borrow(t.Context(), lane, id, off, n, a, version)
 	if err != nil {
@@ -34,7 +35,7 @@ func borrow(t testing.TB, d store.Store, lane trace.Lane, id store.ID, off, n in
 func fill(t testing.TB, d store.Store, s store.Spec, version uint64) {
 	t.Helper()
 	for off, n := range s.Pieces() {
-		l := borrow(t, d, trace.Update, s.ID, off, n, store.Write, version)
+		l := borrow(t, d, trace.Update.Of(0), s.ID, off, n, store.Write, version)
 		storetest.Pattern(l.Bytes(), s.ID, off, version+1)
 		l.Release()
 	}
@@ -44,7 +45,7 @@ func fill(t testing.TB, d store.Store, s store.Spec, version uint64) {
 func holds(t testing.TB, d store.Store, s store.Spec, version uint64) {
 	t.Helper()
 	for off, n := range s.Pieces() {
-		l := borrow(t, d, trace.Update, s.ID, off, n, store.Read, version)
+		l := borrow(t, d, trace.Update.Of(0), s.ID, off, n, store.Read, version)
 		if !storetest.Matches(l.Bytes(), s.ID, off, version) {
 			t.Errorf("%v at %d: not what version %d was", s.ID, off, version)
 		}
@@ -64,7 +65,7 @@ func TestQuotaIsPerLane(t *testing.T) {
 		var held [trace.NumLanes][]*store.Lease
 		for lane := range trace.NumLanes {
 			for _, off := range []int64{0, 4096} {
-				held[lane] = append(held[lane], borrow(t, d, lane, four.ID, off, 4096, store.Read, 0))
+				held[lane] = append(held[lane], borrow(t, d, lane.Of(0), four.ID, off, 4096, store.Read, 0))
 			}
 		}
 		for lane := range trace.NumLanes {
@@ -72,15 +73,18 @@ func TestQuotaIsPerLane(t *testing.T) {
 			for _, off := range []int64{0, 8192} {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				if off == 0 {
-					borrow(t, d, lane, four.ID, off, 1, store.Read, 0).Release() // it has that one
-				} else if _, err := d.Borrow(ctx, lane, four.ID, off, 4096, store.Read, 0); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("%v lane: beyond its quota it got %v", lane, err)
+					borrow(t, d, lane.Of(0), four.ID, off, 1, store.Read, 0).Release() // it has that one
+				} else {
+					_, err := d.Borrow(ctx, lane.Of(0), four.ID, off, 4096, store.Read, 0)
+					if !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%v lane: beyond its quota it got %v", lane, err)
+					}
 				}
 				cancel()
 			}
 			got := make(chan *store.Lease)
 			go func() {
-				l, err := d.Borrow(t.Context(), lane, four.ID, 8192, 4096, store.Read, 0)
+				l, err := d.Borrow(t.Context(), lane.Of(0), four.ID, 8192, 4096, store.Read, 0)
 				if err != nil {
 					t.Error(err)
 				}
@@ -114,35 +118,35 @@ func TestPrefetch(t *testing.T) {
 		fill(t, d, four, 0)
 		d.Sync(t.Context())
 		for _, off := range []int64{2 * 4096, 3 * 4096} { // so that these are what the buffers of the update lane hold
-			borrow(t, d, trace.Update, four.ID, off, 1, store.Read, 1).Release()
+			borrow(t, d, trace.Update.Of(0), four.ID, off, 1, store.Read, 1).Release()
 		}
 
 		before := d.Traffic().ReadBytes
-		d.Prefetch(trace.Fetch, four.ID, 0, 1)
-		d.Prefetch(trace.Fetch, four.ID, 4096, 2) // not yet
-		d.Prefetch(trace.Fetch, four.ID, 0, 0)    // no more
+		d.Prefetch(trace.Fetch.Of(0), four.ID, 0, 1)
+		d.Prefetch(trace.Fetch.Of(0), four.ID, 4096, 2) // not yet
+		d.Prefetch(trace.Fetch.Of(0), four.ID, 0, 0)    // no more
 		synctest.Wait()
 		if got := d.Traffic().ReadBytes - before; got != 4096 {
 			t.Fatalf("%d bytes were read ahead, want one piece", got)
 		}
 		for range 2 { // by the lane, and by one that has another quota
-			borrow(t, d, trace.Fetch, four.ID, 0, 4096, store.Read, 1).Release()
-			borrow(t, d, trace.Update, four.ID, 0, 4096, store.Read, 1).Release()
+			borrow(t, d, trace.Fetch.Of(0), four.ID, 0, 4096, store.Read, 1).Release()
+			borrow(t, d, trace.Update.Of(0), four.ID, 0, 4096, store.Read, 1).Release()
 		}
 		if got := d.Traffic().ReadBytes - before; got != 4096 {
 			t.Errorf("%d bytes were read, want one piece", got)
 		}
 
-		l := borrow(t, d, trace.Update, four.ID, 4096, 4096, store.Write, 1)
+		l := borrow(t, d, trace.Update.Of(0), four.ID, 4096, 4096, store.Write, 1)
 		storetest.Pattern(l.Bytes(), four.ID, 4096, 2)
 		l.Release() // the hint takes the buffer over
 		for range 5 {
-			borrow(t, d, trace.Update, four.ID, 8192, 4096, store.Read, 1).Release()
-			borrow(t, d, trace.Update, four.ID, 0, 4096, store.Read, 1).Release()
+			borrow(t, d, trace.Update.Of(0), four.ID, 8192, 4096, store.Read, 1).Release()
+			borrow(t, d, trace.Update.Of(0), four.ID, 0, 4096, store.Read, 1).Release()
 		}
 		synctest.Wait()
 		before = d.Traffic().ReadBytes
-		l = borrow(t, d, trace.Fetch, four.ID, 4096, 4096, store.Read, 2)
+		l = borrow(t, d, trace.Fetch.Of(0), four.ID, 4096, 4096, store.Read, 2)
 		if !storetest.Matches(l.Bytes(), four.ID, 4096, 2) {
 			t.Error("the new version reads as something else")
 		}
@@ -163,16 +167,16 @@ func TestBorrowBeforePrefetch(t *testing.T) {
 		fill(t, d, six, 0)
 		d.Sync(t.Context())
 		for _, off := range []int64{4 * 4096, 5 * 4096} { // so that these are what the buffers of the update lane hold
-			borrow(t, d, trace.Update, six.ID, off, 4096, store.Read, 1).Release()
+			borrow(t, d, trace.Update.Of(0), six.ID, off, 4096, store.Read, 1).Release()
 		}
 		for _, off := range []int64{0, 4096, 8192} { // the third finds no buffer
-			d.Prefetch(trace.Fetch, four.ID, off, 1)
+			d.Prefetch(trace.Fetch.Of(0), four.ID, off, 1)
 		}
 		synctest.Wait()
 		start := d.Traffic().ReadBytes
 		read := func(off, want int64) {
 			t.Helper()
-			l := borrow(t, d, trace.Fetch, four.ID, off, 1, store.Read, 1)
+			l := borrow(t, d, trace.Fetch.Of(0), four.ID, off, 1, store.Read, 1)
 			if got := d.Traffic().ReadBytes - start; got != want*4096 {
 				t.Errorf("%d bytes were read, want %d pieces", got, want)
 			}
@@ -195,14 +199,14 @@ func TestNearestPieceStays(t *testing.T) {
 		fill(t, d, four, 0)
 		d.Sync(t.Context())
 		for _, off := range []int64{2 * 4096, 3 * 4096} { // so that these are what the buffers of the update lane hold
-			borrow(t, d, trace.Update, four.ID, off, 1, store.Read, 1).Release()
+			borrow(t, d, trace.Update.Of(0), four.ID, off, 1, store.Read, 1).Release()
 		}
-		d.Prefetch(trace.Fetch, four.ID, 0, 1)
-		d.Prefetch(trace.Fetch, four.ID, 4096, 1)
+		d.Prefetch(trace.Fetch.Of(0), four.ID, 0, 1)
+		d.Prefetch(trace.Fetch.Of(0), four.ID, 4096, 1)
 		synctest.Wait()
-		held := borrow(t, d, trace.Fetch, four.ID, 2*4096, 1, store.Read, 1)
+		held := borrow(t, d, trace.Fetch.Of(0), four.ID, 2*4096, 1, store.Read, 1)
 		before := d.Traffic().ReadBytes
-		borrow(t, d, trace.Fetch, four.ID, 0, 1, store.Read, 1).Release()
+		borrow(t, d, trace.Fetch.Of(0), four.ID, 0, 1, store.Read, 1).Release()
 		if got := d.Traffic().ReadBytes - before; got != 0 {
 			t.Errorf("%d bytes of the nearest piece were read again", got)
 		}
@@ -218,13 +222,13 @@ func TestPieceReadAheadReturns(t *testing.T) {
 		fill(t, d, four, 0)
 		d.Sync(t.Context())
 		before := d.Traffic().ReadBytes
-		d.Prefetch(trace.Fetch, four.ID, 0, 1)
+		d.Prefetch(trace.Fetch.Of(0), four.ID, 0, 1)
 		synctest.Wait()
 		for _, off := range []int64{0, 4096} {
-			borrow(t, d, trace.Update, four.ID, off, 1, store.Read, 1).Release()
+			borrow(t, d, trace.Update.Of(0), four.ID, off, 1, store.Read, 1).Release()
 			synctest.Wait()
 		}
-		borrow(t, d, trace.Fetch, four.ID, 0, 1, store.Read, 1).Release()
+		borrow(t, d, trace.Fetch.Of(0), four.ID, 0, 1, store.Read, 1).Release()
 		if got := d.Traffic().ReadBytes - before; got != 2*4096 {
 			t.Errorf("%d bytes were read, want two pieces", got)
 		}
@@ -236,10 +240,10 @@ func TestTwoLanesReadOnePiece(t *testing.T) {
 	d := inMemory(t, 1, four)
 	defer d.Close()
 	fill(t, d, four, 0)
-	a := borrow(t, d, trace.Fetch, four.ID, 0, 4096, store.Read, 1)
-	b := borrow(t, d, trace.Drain, four.ID, 4, 8, store.Read, 1)
+	a := borrow(t, d, trace.Fetch.Of(0), four.ID, 0, 4096, store.Read, 1)
+	b := borrow(t, d, trace.Drain.Of(0), four.ID, 4, 8, store.Read, 1)
 	a.Release()
-	other := borrow(t, d, trace.Fetch, four.ID, 4096, 4096, store.Read, 1) // the lane has its quota back
+	other := borrow(t, d, trace.Fetch.Of(0), four.ID, 4096, 4096, store.Read, 1) // the lane has its quota back
 	if &a.Region.Bytes()[a.Off+4] == &b.Bytes()[0] || !storetest.Matches(other.Bytes(), four.ID, 4096, 1) {
 		t.Error("two lanes use one buffer")
 	}
@@ -261,13 +265,14 @@ func TestLeastQuotaMakesProgress(t *testing.T) {
 	for version := range uint64(50) {
 		for off, n := range four.Pieces() {
 			for lane := range trace.NumLanes {
-				d.Prefetch(lane, four.ID, off, version)
-				d.Prefetch(lane, four.ID, (off+4096)%(4*4096), version+1)
+				d.Prefetch(lane.Of(0), four.ID, off, version)
+				d.Prefetch(lane.Of(0), four.ID, (off+4096)%(4*4096), version+1)
 			}
 			for lane := range trace.NumLanes {
-				borrow(t, d, lane, four.ID, off, n, store.Read, version).Release()
+				borrow(t, d, lane.Of(0), four.ID, off, n, store.Read, version).Release()
 			}
-			l := borrow(t, d, trace.Lane(version%uint64(trace.NumLanes)), four.ID, off, n, store.ReadWrite, version)
+			l := borrow(t, d, trace.Lane(version%uint64(trace.NumLanes)).Of(0), four.ID, off, n, store.ReadWrite,
+				version)
 			storetest.Pattern(l.Bytes(), four.ID, off, version+1)
 			l.Release()
 		}
@@ -293,8 +298,9 @@ func TestSizes(t *testing.T) {
 	fs.SetCapacity(1 << 30)
 	d := openDisk(t, store.DiskOptions{FS: fs, Dir: "d", Accounts: accounts, Specs: specs, Quota: store.LaneQuota(1, 2), Workers: 3})
 	const want = 3*4096 + (3+4)*12288 // moments of the update lane; weights of fetch and update
-	if now, _ := accounts.Total(); now != want || store.StagingBytes(specs, store.LaneQuota(1, 2)) != want {
-		t.Errorf("%d bytes of staging, foretold %d, want %d", now, store.StagingBytes(specs, store.LaneQuota(1, 2)), want)
+	if now, _ := accounts.Total(); now != want || store.StagingBytes(specs, store.LaneQuota(1, 2), 1) != want {
+		t.Errorf("%d bytes of staging, foretold %d, want %d", now, store.StagingBytes(specs, store.LaneQuota(1, 2), 1),
+			want)
 	}
 	if u := accounts.Usage(); len(u) != 1 || u[0].Purpose != store.StagingPurpose {
 		t.Errorf("staging is counted as %v", u)
@@ -321,8 +327,8 @@ func TestAddressOnly(t *testing.T) {
 	defer d.Close()
 	for version := range uint64(2) {
 		for off, n := range four.Pieces() {
-			d.Prefetch(trace.Update, four.ID, off, version)
-			borrow(t, d, trace.Update, four.ID, off, n, store.ReadWrite, version).Release()
+			d.Prefetch(trace.Update.Of(0), four.ID, off, version)
+			borrow(t, d, trace.Update.Of(0), four.ID, off, n, store.ReadWrite, version).Release()
 		}
 		if err := d.Sync(t.Context()); err != nil {
 			t.Fatal(err)
@@ -338,22 +344,24 @@ type nowhere struct{ vfs.FS }
 
 func TestMisuse(t *testing.T) {
 	for what, f := range map[string]func(d *store.Disk){
-		"a range of two pieces": func(d *store.Disk) { borrow(t, d, trace.Update, four.ID, 4000, 200, store.Read, 0) },
-		"a lane without a quota": func(d *store.Disk) {
-			borrow(t, d, trace.Fetch, four.ID, 0, 1, store.Read, 0)
+		"a range of two pieces": func(d *store.Disk) {
+			borrow(t, d, trace.Update.Of(0), four.ID, 4000, 200, store.Read, 0)
 		},
-		"an unknown extent":     func(d *store.Disk) { d.Prefetch(trace.Fetch, store.ID{}, 0, 0) },
-		"a hint beyond the end": func(d *store.Disk) { d.Prefetch(trace.Update, four.ID, four.Bytes, 0) },
+		"a lane without a quota": func(d *store.Disk) {
+			borrow(t, d, trace.Fetch.Of(0), four.ID, 0, 1, store.Read, 0)
+		},
+		"an unknown extent":     func(d *store.Disk) { d.Prefetch(trace.Fetch.Of(0), store.ID{}, 0, 0) },
+		"a hint beyond the end": func(d *store.Disk) { d.Prefetch(trace.Update.Of(0), four.ID, four.Bytes, 0) },
 		"the files of what is being written": func(d *store.Disk) {
-			defer borrow(t, d, trace.Update, four.ID, 0, 4096, store.Write, 0).Release()
+			defer borrow(t, d, trace.Update.Of(0), four.ID, 0, 4096, store.Write, 0).Release()
 			d.Files(t.Context(), four.ID, true, func(store.PieceFile) error { return nil })
 		},
 		"close while lent": func(d *store.Disk) {
-			defer borrow(t, d, trace.Update, four.ID, 0, 4096, store.Read, 0).Release()
+			defer borrow(t, d, trace.Update.Of(0), four.ID, 0, 4096, store.Read, 0).Release()
 			d.Close()
 		},
 		"adopt after a write": func(d *store.Disk) {
-			borrow(t, d, trace.Update, four.ID, 0, 4096, store.Write, 0).Release()
+			borrow(t, d, trace.Update.Of(0), four.ID, 0, 4096, store.Write, 0).Release()
 			d.Adopt(t.Context(), four.ID, make([]store.PieceFile, 4))
 		},
 		"one extent twice": func(d *store.Disk) {
@@ -389,11 +397,11 @@ func TestReadAheadReadsOnce(t *testing.T) {
 			for ahead := range int64(4) {
 				if off == 0 || ahead == 3 { // each is hinted at once
 					if at := off + ahead*many.Piece; at < many.Bytes {
-						d.Prefetch(trace.Update, many.ID, at, version)
+						d.Prefetch(trace.Update.Of(0), many.ID, at, version)
 					}
 				}
 			}
-			borrow(t, d, trace.Update, many.ID, off, n, store.ReadWrite, version).Release()
+			borrow(t, d, trace.Update.Of(0), many.ID, off, n, store.ReadWrite, version).Release()
 			lent += n
 		}
 	}
@@ -413,7 +421,7 @@ func TestLanesReadAheadOfTheSamePieces(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		eight := store.Spec{ID: four.ID, Bytes: 8 * 4096, Piece: 4096}
 		d := openDisk(t, store.DiskOptions{FS: vfs.NewMem(), Specs: []store.Spec{eight}, Workers: 2,
-			Quota: quota(rapid.IntRange(1, 3).Draw(rt, "quota"))})
+			Quota: quota(rapid.IntRange(1, 3).Draw(rt, "quota")), Ranks: 2})
 		defer d.Close()
 		fill(t, d, eight, 0)
 		if err := d.Sync(t.Context()); err != nil {
@@ -423,7 +431,8 @@ func TestLanesReadAheadOfTheSamePieces(t *testing.T) {
 		ahead := rapid.IntRange(0, 5).Draw(rt, "ahead")
 		var lent atomic.Int64
 		var lanes sync.WaitGroup
-		for _, lane := range []trace.Lane{trace.Fetch, trace.Update, trace.Drain} {
+		for _, lane := range []trace.Worker{trace.Fetch.Of(0), trace.Update.Of(0), trace.Drain.Of(1),
+			trace.Fetch.Of(1)} {
 			reads := rapid.SliceOfN(rapid.Int64Range(0, 7), 0, 40).Draw(rt, lane.String())
 			lanes.Go(func() {
 				hinted := 0

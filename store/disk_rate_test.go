@@ -84,14 +84,14 @@ func updates(t *testing.T, requests, depth int, work time.Duration) float64 {
 			}
 			for next := i; next <= i+2 && next < pieces; next++ {
 				if i == 0 || next == i+2 {
-					d.Prefetch(trace.Update, s.ID, next*s.Piece, 1)
+					d.Prefetch(trace.Update.Of(0), s.ID, next*s.Piece, 1)
 				}
 			}
 			access := store.ReadWrite
 			if kind == store.Grad {
 				access = store.Read
 			}
-			held = append(held, borrow(t, d, trace.Update, s.ID, i*s.Piece, s.Piece, access, 1))
+			held = append(held, borrow(t, d, trace.Update.Of(0), s.ID, i*s.Piece, s.Piece, access, 1))
 		}
 		time.Sleep(work)
 		for _, l := range held {
@@ -126,7 +126,7 @@ func moves(t *testing.T, lane trace.Lane, depth int) float64 {
 	access, version := store.Write, uint64(0)
 	if lane == trace.Fetch {
 		for off, n := range s.Pieces() {
-			borrow(t, d, trace.Drain, s.ID, off, n, store.Write, 0).Release()
+			borrow(t, d, trace.Drain.Of(0), s.ID, off, n, store.Write, 0).Release()
 		}
 		access, version = store.Read, 1
 	}
@@ -136,14 +136,14 @@ func moves(t *testing.T, lane trace.Lane, depth int) float64 {
 	for i := range int64(pieces) {
 		for next := i; lane == trace.Fetch && next <= i+4 && next < pieces; next++ {
 			if i == 0 || next == i+4 {
-				d.Prefetch(lane, s.ID, next*size, version)
+				d.Prefetch(lane.Of(0), s.ID, next*size, version)
 			}
 		}
 		if len(held) > 1 {
 			held[0].Release()
 			held = held[1:]
 		}
-		held = append(held, borrow(t, d, lane, s.ID, i*size, size, access, version))
+		held = append(held, borrow(t, d, lane.Of(0), s.ID, i*size, size, access, version))
 		time.Sleep(100 * time.Microsecond)
 	}
 	for _, l := range held {

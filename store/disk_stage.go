@@ -9,8 +9,9 @@ import (
 )
 
 // The problem. Three lanes borrow pieces of extents on disk: fetch reads weights, drain writes gradients, update
-// changes both and the moments. A lane often reads the piece that another lane has just written, so the freshest bytes
-// are in that lane's staging memory. Staging memory is small, and the plan has counted it to the byte.
+// changes both and the moments. With several devices, each has a fetch lane and a drain lane. A lane often reads the
+// piece that another lane has just written, so the freshest bytes are in that lane's staging memory. Staging memory is
+// small, and the plan has counted it to the byte.
 //
 // The obvious answer is one pool of buffers for all lanes, of which the least recently used one is taken next. It
 // deadlocks: drain holds the last buffers and waits for update to take its gradients, and update waits for a buffer to
@@ -37,7 +38,7 @@ import (
 
 // buffer is a piece of staging memory.
 type buffer struct {
-	lane   trace.Lane // whose quota it counts against
+	lane   trace.Worker // whose quota it counts against
 	kind   Kind
 	off    int64 // in the region of its kind
 	mem    []byte
@@ -75,7 +76,8 @@ const maxHints = 256
 // Borrow implements Store. The range is within one piece. It waits, if it must, for staging memory of the lane's quota
 // and for the disk. Errors come from reading (one that matches [ErrChecksum] if the bytes differ from the written
 // ones), from an earlier write, and from ctx.
-func (d *Disk) Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64, access Access, version uint64) (*Lease, error) {
+func (d *Disk) Borrow(ctx context.Context, lane trace.Worker, id ID, off, n int64, access Access,
+	version uint64) (*Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -90,7 +92,7 @@ func (d *Disk) Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64,
 	switch first := off - off%e.Piece; {
 	case off+n > first+e.Piece:
 		panic(fmt.Sprintf("store: range [%d, %d+%d) of %v is of more than one piece", off, off, n, id))
-	case d.quota[lane][id.Kind] == 0:
+	case d.buffersOf(lane, id.Kind) == 0:
 		panic(fmt.Sprintf("store: the %v lane has no quota for %v", lane, id.Kind))
 	}
 	p.check(id, access, version)
@@ -115,8 +117,16 @@ func (d *Disk) Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64,
 	}}, nil
 }
 
+// buffersOf is the lane's quota of a kind.
+func (d *Disk) buffersOf(lane trace.Worker, kind Kind) int {
+	if lane.Index() >= len(d.lanes) {
+		return 0
+	}
+	return d.quota[lane.Lane][kind]
+}
+
 // stage brings a piece into a buffer of the lane. A loan of bytes that were not read for it spared the disk a read.
-func (d *Disk) stage(ctx context.Context, lane trace.Lane, p *diskPiece, access Access) (*buffer, error) {
+func (d *Disk) stage(ctx context.Context, lane trace.Worker, p *diskPiece, access Access) (*buffer, error) {
 	b, err := d.attach(ctx, lane, p, access)
 	if err != nil {
 		return nil, err
@@ -143,7 +153,7 @@ func (d *Disk) stage(ctx context.Context, lane trace.Lane, p *diskPiece, access 
 }
 
 // attach makes sure that the lane has a buffer for the piece, from which it is not taken any more.
-func (d *Disk) attach(ctx context.Context, lane trace.Lane, p *diskPiece, access Access) (*buffer, error) {
+func (d *Disk) attach(ctx context.Context, lane trace.Worker, p *diskPiece, access Access) (*buffer, error) {
 	for d.err == nil {
 		b := p.buf
 		if i := slices.IndexFunc(p.copies, func(c *buffer) bool { return c.lane == lane }); i >= 0 {
@@ -249,7 +259,7 @@ func (d *Disk) copyLent(own, from *buffer) {
 
 // takeBuffer finds a free buffer of the lane: an empty one, else the one that was used longest ago. With steal set it
 // may also take a buffer that was read ahead: the one that is needed last, whose hint is remembered.
-func (d *Disk) takeBuffer(lane trace.Lane, kind Kind, steal bool) *buffer {
+func (d *Disk) takeBuffer(lane trace.Worker, kind Kind, steal bool) *buffer {
 	var oldest, last *buffer
 	for _, b := range d.buffers[kind] {
 		switch {
@@ -284,12 +294,12 @@ func (d *Disk) takeBuffer(lane trace.Lane, kind Kind, steal bool) *buffer {
 
 // Prefetch implements Store: the piece is read into a buffer of the lane as soon as the version is current and a
 // buffer is left that holds nothing which was read ahead before.
-func (d *Disk) Prefetch(lane trace.Lane, id ID, off int64, version uint64) {
+func (d *Disk) Prefetch(lane trace.Worker, id ID, off int64, version uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e := d.extent(id)
 	e.checkRange(off, 1, Read)
-	if d.quota[lane][id.Kind] == 0 {
+	if d.buffersOf(lane, id.Kind) == 0 {
 		return
 	}
 	d.clock++
@@ -298,19 +308,19 @@ func (d *Disk) Prefetch(lane trace.Lane, id ID, off int64, version uint64) {
 }
 
 // remember puts a hint in its place, unless there are too many before it.
-func (d *Disk) remember(lane trace.Lane, kind Kind, h hint) {
-	list := d.hints[lane][kind]
+func (d *Disk) remember(lane trace.Worker, kind Kind, h hint) {
+	list := d.hints[lane.Index()][kind]
 	i := len(list)
 	for i > 0 && list[i-1].number > h.number {
 		i--
 	}
 	list = slices.Insert(list, i, h)
-	d.hints[lane][kind] = list[:min(len(list), maxHints)]
+	d.hints[lane.Index()][kind] = list[:min(len(list), maxHints)]
 }
 
 // dropHint forgets the hint that the lane follows by itself.
-func (d *Disk) dropHint(lane trace.Lane, p *diskPiece) {
-	list := &d.hints[lane][p.id.Kind]
+func (d *Disk) dropHint(lane trace.Worker, p *diskPiece) {
+	list := &d.hints[lane.Index()][p.id.Kind]
 	if i := slices.IndexFunc(*list, func(h hint) bool { return h.piece == p && h.version == p.version }); i >= 0 {
 		*list = slices.Delete(*list, i, i+1)
 	}
@@ -320,23 +330,24 @@ func (d *Disk) dropHint(lane trace.Lane, p *diskPiece) {
 // and stops where it cannot continue: a piece that is needed later would take the memory, be dropped for a piece that
 // is needed earlier, and be read again. That also holds while the next piece is being borrowed, which forgets its hint.
 func (d *Disk) settle() {
-	for lane := range d.hints {
-		for kind, list := range d.hints[lane] {
+	for i, lane := range d.lanes {
+		for kind, list := range d.hints[i] {
 			for len(list) > 0 {
 				h := list[0]
-				if h.piece.version <= h.version && (h.piece.version < h.version || h.piece.writing || !d.follow(trace.Lane(lane), h)) {
+				if h.piece.version <= h.version &&
+					(h.piece.version < h.version || h.piece.writing || !d.follow(lane, h)) {
 					break
 				}
 				list = list[1:]
 			}
-			d.hints[lane][kind] = append(d.hints[lane][kind][:0], list...)
+			d.hints[i][kind] = append(d.hints[i][kind][:0], list...)
 		}
 	}
 	d.wake()
 }
 
 // follow reads ahead, or keeps what is in memory, and reports whether it could.
-func (d *Disk) follow(lane trace.Lane, h hint) bool {
+func (d *Disk) follow(lane trace.Worker, h hint) bool {
 	p, b := h.piece, h.piece.buf
 	if b == nil {
 		if b = d.takeBuffer(lane, p.id.Kind, false); b == nil {

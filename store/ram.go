@@ -139,7 +139,8 @@ func RAMBytes(specs []Spec) (bytes [Kinds]int64) {
 func AlignUp(n int64) int64 { return (n + extentAlign - 1) / extentAlign * extentAlign }
 
 // Borrow implements Store; it never blocks, and lends any number of pieces at once.
-func (s *RAM) Borrow(ctx context.Context, _ trace.Lane, id ID, off, n int64, access Access, version uint64) (*Lease, error) {
+func (s *RAM) Borrow(ctx context.Context, _ trace.Worker, id ID, off, n int64, access Access,
+	version uint64) (*Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -216,7 +217,7 @@ func (p *pieceState) giveBack(access Access) {
 }
 
 // Prefetch implements Store; everything is here already.
-func (s *RAM) Prefetch(trace.Lane, ID, int64, uint64) {}
+func (s *RAM) Prefetch(trace.Worker, ID, int64, uint64) {}
 
 // Version implements Store.
 func (s *RAM) Version(id ID) uint64 {

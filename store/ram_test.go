@@ -40,7 +40,7 @@ func TestRAMIsShared(t *testing.T) {
 	first := map[int]*byte{}
 	for _, spec := range specs {
 		for off, n := range spec.Pieces() {
-			l := borrow(t, s, trace.Update, spec.ID, off, n, store.Write, 0)
+			l := borrow(t, s, trace.Update.Of(0), spec.ID, off, n, store.Write, 0)
 			storetest.Pattern(l.Bytes(), spec.ID, off, 1)
 			if off == 0 {
 				first[spec.Part] = &l.Bytes()[0]
@@ -48,7 +48,7 @@ func TestRAMIsShared(t *testing.T) {
 			l.Release()
 		}
 		for off, n := range spec.Pieces() { // before the next one overwrites it
-			l := borrow(t, s, trace.Update, spec.ID, off, n, store.Read, 1)
+			l := borrow(t, s, trace.Update.Of(0), spec.ID, off, n, store.Read, 1)
 			if !storetest.Matches(l.Bytes(), spec.ID, off, 1) {
 				t.Errorf("%v at %d is not what was written", spec.ID, off)
 			}
@@ -86,8 +86,8 @@ func TestRAMOfSeveralRegions(t *testing.T) {
 	var regions []*hostmem.Region
 	var offs []int64
 	for _, spec := range specs {
-		first := borrow(t, s, trace.Update, spec.ID, 0, 1<<30, store.Write, 0)
-		last := borrow(t, s, trace.Update, spec.ID, spec.Bytes-(1<<30), 1<<30, store.Write, 0)
+		first := borrow(t, s, trace.Update.Of(0), spec.ID, 0, 1<<30, store.Write, 0)
+		last := borrow(t, s, trace.Update.Of(0), spec.ID, spec.Bytes-(1<<30), 1<<30, store.Write, 0)
 		if last.Region != first.Region || last.Off+last.Len-first.Off != spec.Bytes || last.Off+last.Len > first.Region.Len() {
 			t.Errorf("%v of %d bytes is from %d to %d of a region of %d", spec.ID, spec.Bytes, first.Off, last.Off+last.Len, first.Region.Len())
 		}
@@ -158,7 +158,7 @@ func TestRAMClosedWhileLent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lease := borrow(t, s, trace.Fetch, spec.ID, 1024, 512, access, 0)
+		lease := borrow(t, s, trace.Fetch.Of(0), spec.ID, 1024, 512, access, 0)
 		func() {
 			defer func() {
 				if recover() == nil {

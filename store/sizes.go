@@ -5,8 +5,9 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Quota is the number of staging buffers that each lane has for each kind of extent. A buffer holds a piece from when a
-// read of it starts, or a write of it is borrowed, until the lane has released it and, after a write, it is on disk.
+// Quota is the number of staging buffers that each lane of a device, and of the host, has for each kind of extent. A
+// buffer holds a piece from when a read of it starts, or a write of it is borrowed, until the lane has released it and,
+// after a write, it is on disk.
 //
 // A lane needs one buffer of a kind for each piece of that kind that it holds at once; with fewer it could wait
 // forever. With more it reads ahead and writes back in the background.
@@ -37,11 +38,12 @@ func LaneQuota(updates, moves int) Quota {
 	return q
 }
 
-// StagingBytes is the host memory that a disk with these extents and this quota reserves for staging.
-func StagingBytes(specs []Spec, quota Quota) int64 {
+// StagingBytes is the host memory that a disk with these extents, this quota and that many ranks reserves for staging.
+func StagingBytes(specs []Spec, quota Quota, ranks int) int64 {
+	lanes := stagingLanes(ranks)
 	var sum int64
 	for kind := range Kind(Kinds) {
-		sum += int64(quota.buffers(kind)) * bufferBytes(specs, kind)
+		sum += int64(quota.buffers(kind, lanes)) * bufferBytes(specs, kind)
 	}
 	return sum
 }
@@ -57,11 +59,22 @@ func DiskBytes(specs []Spec, workers int) int64 {
 	return sum
 }
 
-// buffers counts the buffers of a kind over all lanes.
-func (q *Quota) buffers(kind Kind) int {
+// stagingLanes are the lanes of ranks, by their index.
+func stagingLanes(ranks int) (all []trace.Worker) {
+	if ranks > 1 {
+		return trace.Workers(ranks)
+	}
+	for lane := range trace.NumLanes {
+		all = append(all, lane.Of(0))
+	}
+	return all
+}
+
+// buffers counts the buffers of a kind over lanes.
+func (q *Quota) buffers(kind Kind, lanes []trace.Worker) int {
 	n := 0
-	for lane := range q {
-		n += q[lane][kind]
+	for _, lane := range lanes {
+		n += q[lane.Lane][kind]
 	}
 	return n
 }

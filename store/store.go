@@ -125,10 +125,10 @@ type Store interface {
 	// and makes them version+1 on Release. A store that stages its extents lends one piece at a time, and may block
 	// until the lane has given back staging memory or ctx ends; each lane has a quota of its own. It panics on an unknown
 	// extent or range, a wrong version, or a clash with another lease.
-	Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64, access Access, version uint64) (*Lease, error)
+	Borrow(ctx context.Context, lane trace.Worker, id ID, off, n int64, access Access, version uint64) (*Lease, error)
 	// Prefetch hints that the lane will borrow the piece at off soon, to read or to change it at that version, which
 	// need not be current yet. It never blocks. One hint is good for one Borrow; hints go in the order of use.
-	Prefetch(lane trace.Lane, id ID, off int64, version uint64)
+	Prefetch(lane trace.Worker, id ID, off int64, version uint64)
 	// Version is the number of writes that the extent has seen: that of its first piece.
 	Version(id ID) uint64
 	// Regions are all the memory that leases can point into.

@@ -45,12 +45,13 @@ func (t *Tiered) Of(id ID) Store {
 }
 
 // Borrow implements Store.
-func (t *Tiered) Borrow(ctx context.Context, lane trace.Lane, id ID, off, n int64, access Access, version uint64) (*Lease, error) {
+func (t *Tiered) Borrow(ctx context.Context, lane trace.Worker, id ID, off, n int64, access Access,
+	version uint64) (*Lease, error) {
 	return t.Of(id).Borrow(ctx, lane, id, off, n, access, version)
 }
 
 // Prefetch implements Store.
-func (t *Tiered) Prefetch(lane trace.Lane, id ID, off int64, version uint64) {
+func (t *Tiered) Prefetch(lane trace.Worker, id ID, off int64, version uint64) {
 	t.Of(id).Prefetch(lane, id, off, version)
 }
 

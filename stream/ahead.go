@@ -81,6 +81,6 @@ func (r *execution) hint(w int, kind store.Kind) {
 		if kind == store.Inputs || l.updated && r.update != nil && r.Plan.Trained(l.id.Part) {
 			version++
 		}
-		r.Store.Prefetch(r.workers[w].Lane, l.id, l.off, version)
+		r.Store.Prefetch(r.workers[w].Worker, l.id, l.off, version)
 	}
 }

@@ -314,7 +314,8 @@ type loan struct {
 	access store.Access
 }
 
-func (s *stingy) Borrow(ctx context.Context, lane trace.Lane, id store.ID, off, n int64, access store.Access, version uint64) (*store.Lease, error) {
+func (s *stingy) Borrow(ctx context.Context, lane trace.Worker, id store.ID, off, n int64, access store.Access,
+	version uint64) (*store.Lease, error) {
 	l := loan{id, off, access}
 	s.mu.Lock()
 	at := s.lent[l]

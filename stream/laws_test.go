@@ -166,7 +166,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 			addUnclipped(fmt.Sprintf("cohorts, tied %v, bf16 %v", tied, split), s.subject(t, steps))
 		}
 	}
-	runs, inputs, here, passing, kept, ahead, inBackward := 0, 0, 0, 0, 0, 0, 0
+	runs, inputs, here, passing, kept, ahead, inBackward, dealtDisk := 0, 0, 0, 0, 0, 0, 0, 0
 	round := 0
 	check := func(rt *rapid.T) {
 		for range round { // the same seed gives other draws
@@ -199,10 +199,14 @@ func TestPlacementChangesNoBit(t *testing.T) {
 		if r.plan.UpdatesInBackward() {
 			inBackward++
 		}
+		if r.plan.Ranks() > 1 && r.plan.DiskBytes > 0 {
+			dealtDisk++
+		}
 		sameBits(rt, train(rt, r, l.subject, steps), l.want, r.plan)
 	}
 	narrow := func() bool {
-		return runs >= 100 && (inputs == 0 || here == 0 || passing == 0 || kept == 0 || ahead == 0 || inBackward == 0)
+		return runs >= 100 && (inputs == 0 || here == 0 || passing == 0 || kept == 0 || ahead == 0 || inBackward == 0 ||
+			dealtDisk == 0)
 	}
 	rapid.Check(t, check)
 	for round = 1; round <= 3 && narrow(); round++ { // what is drawn in some runs of a hundred may be drawn in none
@@ -210,7 +214,8 @@ func TestPlacementChangesNoBit(t *testing.T) {
 	}
 	t.Logf("%d runs, %d of them with saved inputs on disk, %d with updates on the device, "+
 		"%d with state that passes, %d with kept activations on the host, %d with rows looked up ahead, "+
-		"%d with updates in the backward pass", runs, inputs, here, passing, kept, ahead, inBackward)
+		"%d with updates in the backward pass, %d on several devices with state on disk", runs, inputs, here, passing,
+		kept, ahead, inBackward, dealtDisk)
 	if narrow() {
 		t.Error("the draws are too narrow")
 	}

@@ -93,7 +93,7 @@ func (r *execution) borrow(w int, id store.ID, off, n int64, access store.Access
 	if id.Kind == store.Inputs && access == store.Read {
 		version++ // what this schedule has saved
 	}
-	l, err := r.Store.Borrow(r.ctx, r.workers[w].Lane, id, off, n, access, version)
+	l, err := r.Store.Borrow(r.ctx, r.workers[w].Worker, id, off, n, access, version)
 	if err != nil {
 		return nil, err
 	}

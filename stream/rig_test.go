@@ -210,7 +210,7 @@ func (r *rig) capture(into map[store.ID][]byte) stream.SaveFunc {
 				continue
 			}
 			for off, n := range spec.Pieces() {
-				l, err := r.store.Borrow(ctx, trace.Disk, id, off, n, store.Read, version)
+				l, err := r.store.Borrow(ctx, trace.Disk.Of(0), id, off, n, store.Read, version)
 				if err != nil {
 					return err
 				}

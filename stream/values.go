@@ -49,7 +49,7 @@ func fillPart(ctx context.Context, p *plan.Plan, s store.Store, part *model.Part
 	}
 	for off, n := range weights.Pieces() {
 		place := model.Values{First: off / types[store.Weights].Bytes()}
-		lease, err := s.Borrow(ctx, trace.Update, weights.ID, off, n, store.Write, versions[0])
+		lease, err := s.Borrow(ctx, trace.Update.Of(0), weights.ID, off, n, store.Write, versions[0])
 		if err != nil {
 			return err
 		}
@@ -60,7 +60,8 @@ func fillPart(ctx context.Context, p *plan.Plan, s store.Store, part *model.Part
 		}
 		var lowLease *store.Lease
 		if at := place.First * types[store.Low].Bytes(); at < low.Bytes {
-			lowLease, err = s.Borrow(ctx, trace.Update, low.ID, at, min(low.Piece, low.Bytes-at), store.Write, versions[1])
+			lowLease, err = s.Borrow(ctx, trace.Update.Of(0), low.ID, at, min(low.Piece, low.Bytes-at), store.Write,
+				versions[1])
 			if err != nil {
 				lease.Release()
 				return err
@@ -134,7 +135,7 @@ func (b *values) read(ctx context.Context, p *plan.Plan, s store.Store, part int
 func move(ctx context.Context, s store.Store, spec store.Spec, mem []byte, access store.Access) error {
 	version := s.Version(spec.ID)
 	for off, n := range spec.Pieces() {
-		l, err := s.Borrow(ctx, trace.Update, spec.ID, off, n, access, version)
+		l, err := s.Borrow(ctx, trace.Update.Of(0), spec.ID, off, n, access, version)
 		if err != nil {
 			return err
 		}

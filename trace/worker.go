@@ -13,6 +13,9 @@ type Worker struct {
 	Rank int
 }
 
+// Of is the lane of a rank.
+func (l Lane) Of(rank int) Worker { return Worker{l, rank} }
+
 // The lanes of a device: the first ones, and Exchange, which a device has if there are others.
 const (
 	firstLanes  = 3

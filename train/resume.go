@@ -169,7 +169,7 @@ func (s *Session) restore(ctx context.Context, from *checkpoint.Checkpoint, spec
 	}
 	version := s.Store.Version(spec.ID)
 	for off, n := range spec.Pieces() {
-		l, err := s.Store.Borrow(ctx, trace.Update, spec.ID, off, n, store.Write, version)
+		l, err := s.Store.Borrow(ctx, trace.Update.Of(0), spec.ID, off, n, store.Write, version)
 		if err != nil {
 			return err
 		}

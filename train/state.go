@@ -58,7 +58,7 @@ func (s *Session) copyExtent(ctx context.Context, w *checkpoint.Writer, dir stri
 	}
 	to, piece := checkpoint.IDOf(s.plan.Model, spec.ID), 0
 	for off, n := range spec.Pieces() {
-		l, err := s.Store.Borrow(ctx, trace.Disk, spec.ID, off, n, store.Read, version)
+		l, err := s.Store.Borrow(ctx, trace.Disk.Of(0), spec.ID, off, n, store.Read, version)
 		if err != nil {
 			return nil, err
 		}

@@ -131,7 +131,7 @@ type cutting struct {
 	cut func()
 }
 
-func (c cutting) Borrow(ctx context.Context, lane trace.Lane, id store.ID, off, n int64, access store.Access,
+func (c cutting) Borrow(ctx context.Context, lane trace.Worker, id store.ID, off, n int64, access store.Access,
 	version uint64) (*store.Lease, error) {
 	c.cut()
 	return c.Store.Borrow(ctx, lane, id, off, n, access, version)

@@ -133,14 +133,14 @@ func (t *tier) read() (float64, error) {
 		if off >= int64(t.ahead)*t.Piece {
 			break
 		}
-		t.Prefetch(trace.Update, t.ID, off, t.version)
+		t.Prefetch(trace.Update.Of(0), t.ID, off, t.version)
 	}
 	for off, n := range t.Pieces() {
 		if err := t.visit(off, n, store.Read); err != nil {
 			return 0, err
 		}
 		if next := off + int64(t.ahead)*t.Piece; next < t.Spec.Bytes {
-			t.Prefetch(trace.Update, t.ID, next, t.version)
+			t.Prefetch(trace.Update.Of(0), t.ID, next, t.version)
 		}
 	}
 	// The last pieces of the pass before may still be in memory.
@@ -148,7 +148,7 @@ func (t *tier) read() (float64, error) {
 }
 
 func (t *tier) visit(off, n int64, access store.Access) error {
-	l, err := t.Borrow(context.Background(), trace.Update, t.ID, off, n, access, t.version)
+	l, err := t.Borrow(context.Background(), trace.Update.Of(0), t.ID, off, n, access, t.version)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func verify(t testing.TB, id store.ID, off int64, version uint64, l *store.Lease
 // write writes the pattern of the next version.
 func write(t testing.TB, s store.Store, id store.ID, off, n int64, version uint64) {
 	t.Helper()
-	l, err := s.Borrow(context.Background(), trace.Update, id, off, n, store.Write, version)
+	l, err := s.Borrow(context.Background(), trace.Update.Of(0), id, off, n, store.Write, version)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,8 +80,8 @@ func lanesAtOnce(t *testing.T, open func(t testing.TB, specs []store.Spec) store
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	var lanes sync.WaitGroup
-	for lane := range trace.NumLanes {
-		r := rand.New(rand.NewPCG(seed, uint64(lane)))
+	for i, lane := range trace.Workers(Ranks) {
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		lanes.Go(func() {
 			for range 200 {
 				if !visit(ctx, t, s, lane, r, byKind) {
@@ -93,7 +93,7 @@ func lanesAtOnce(t *testing.T, open func(t testing.TB, specs []store.Spec) store
 	lanes.Wait()
 	for _, pieces := range byKind {
 		for _, p := range pieces {
-			l, err := s.Borrow(ctx, trace.Fetch, p.id, p.off, p.n, store.Read, p.version)
+			l, err := s.Borrow(ctx, trace.Fetch.Of(0), p.id, p.off, p.n, store.Read, p.version)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,7 +104,8 @@ func lanesAtOnce(t *testing.T, open func(t testing.TB, specs []store.Spec) store
 }
 
 // visit holds some pieces, at most one of a kind, and then gives them back.
-func visit(ctx context.Context, t *testing.T, s store.Store, lane trace.Lane, r *rand.Rand, byKind [][]*lockedPiece) bool {
+func visit(ctx context.Context, t *testing.T, s store.Store, lane trace.Worker, r *rand.Rand,
+	byKind [][]*lockedPiece) bool {
 	pick := func(kind int) *lockedPiece { return byKind[kind][r.IntN(len(byKind[kind]))] }
 	for range r.IntN(4) {
 		p := pick(r.IntN(len(byKind)))

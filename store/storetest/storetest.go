@@ -13,8 +13,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Run runs the suite. open makes a store with the given extents, in which each lane may hold a piece of each kind;
-// the suite closes it.
+// Ranks is the number of devices whose lanes borrow.
+const Ranks = 2
+
+// Run runs the suite. open makes a store with the given extents, in which each lane of Ranks devices may hold a piece
+// of each kind; the suite closes it.
 func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) {
 	specs := []store.Spec{
 		{ID: store.ID{Part: 0, Kind: store.Weights}, Bytes: 512, Piece: 4096},
@@ -41,7 +44,7 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 				if want[at] == nil {
 					want[at] = make([]byte, n)
 				}
-				lane := trace.Lane(rapid.IntRange(0, int(trace.NumLanes)-1).Draw(rt, "lane"))
+				lane := rapid.SampledFrom(trace.Workers(Ranks)).Draw(rt, "lane")
 				access := rapid.SampledFrom([]store.Access{store.Read, store.Write, store.ReadWrite}).Draw(rt, "access")
 				if access != store.Read {
 					l, err := s.Borrow(ctx, lane, at.id, at.off, n, access, version[at])
@@ -88,7 +91,7 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 		for range 8 {
 			wg.Go(func() {
 				for range 50 {
-					l, err := s.Borrow(ctx, trace.Update, specs[0].ID, 0, 512, store.Read, 0)
+					l, err := s.Borrow(ctx, trace.Update.Of(0), specs[0].ID, 0, 512, store.Read, 0)
 					if err != nil {
 						t.Error(err)
 						return
@@ -105,7 +108,7 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 		defer s.Close()
 		write(t, s, specs[3].ID, 0, 4096, 0)
 		var leases []*store.Lease
-		for lane := range trace.NumLanes {
+		for _, lane := range trace.Workers(Ranks) {
 			l, err := s.Borrow(ctx, lane, specs[3].ID, 0, 4096, store.Read, 1)
 			if err != nil {
 				t.Fatal(err)
@@ -124,14 +127,14 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 		id := specs[2].ID
 		for version := range uint64(3) {
 			for off := range specs[2].Pieces() {
-				s.Prefetch(trace.Fetch, id, off, version+1)
-				s.Prefetch(trace.Fetch, id, off, version+100) // never comes
+				s.Prefetch(trace.Fetch.Of(0), id, off, version+1)
+				s.Prefetch(trace.Fetch.Of(0), id, off, version+100) // never comes
 			}
 			for off, n := range specs[2].Pieces() {
 				write(t, s, id, off, n, version)
 			}
 			for off, n := range specs[2].Pieces() {
-				l, err := s.Borrow(ctx, trace.Fetch, id, off, n, store.Read, version+1)
+				l, err := s.Borrow(ctx, trace.Fetch.Of(0), id, off, n, store.Read, version+1)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -156,7 +159,7 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 		})
 	}
 	borrow := func(s store.Store, id store.ID, off, n int64, a store.Access, v uint64) *store.Lease {
-		l, err := s.Borrow(ctx, trace.Update, id, off, n, a, v)
+		l, err := s.Borrow(ctx, trace.Update.Of(0), id, off, n, a, v)
 		if err != nil {
 			panic("an error, not a panic: " + err.Error())
 		}
@@ -180,7 +183,8 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 		defer s.Close()
 		ctx, cancel := context.WithCancel(ctx)
 		cancel()
-		if _, err := s.Borrow(ctx, trace.Update, specs[0].ID, 0, 1, store.Read, 0); !errors.Is(err, context.Canceled) {
+		_, err := s.Borrow(ctx, trace.Update.Of(0), specs[0].ID, 0, 1, store.Read, 0)
+		if !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 	})
