@@ -76,6 +76,8 @@ func TestDevices(t *testing.T) {
 		{name: "auto", gpu: &standin.Options{Cards: 2, Fail: failsOnce("DevicePrimaryCtxRetain")}, want: "cuda:1",
 			note: "millrace: device auto: the run computes without cuda:0: device cuda:0: cuDevicePrimaryCtxRetain: "},
 		{name: "first", want: "CPU"},
+		{name: "first", gpu: &standin.Options{Cards: 2, Fail: failsOnce("Init")}, want: "CPU",
+			note: "millrace: computing on the CPU: device auto: cuInit: "},
 		{name: "cpu,", err: `"" cannot be one of several; name GPUs by number, such as cuda:0, or cpu`},
 		{name: "auto,cuda:0", err: `"auto" cannot be one of several`},
 		{name: strings.Repeat("cpu,", 64) + "cpu", err: "65 devices are named, and there can be 64"},

@@ -66,10 +66,10 @@ func (o Opener) Open(value string, accounts *hostmem.Accounts) (computes []devic
 
 // wanted is what a value of `device` stands for.
 type wanted struct {
-	value    string
-	cpus     int   // CPU devices
-	ordinals []int // GPUs by number
-	most     int   // without numbers: the most GPUs of one kind to take, or else the CPU
+	value    string // as people wrote it
+	cpus     int    // CPU devices
+	ordinals []int  // GPUs by number
+	most     int    // without numbers: the most GPUs of one kind to take, or else the CPU
 }
 
 // parse reads a value of `device`.
@@ -103,8 +103,8 @@ func parse(value string) (wanted, error) {
 			w.ordinals = []int{0}
 		case name == "auto":
 			w.most = device.MaxDevices
-		case name == "first":
-			w.most = 1
+		case name == "first": // verbs that compute on one device make it of auto, which people wrote
+			w.value, w.most = "auto", 1
 		default:
 			return w, fmt.Errorf("device %q is unknown: use auto, cpu, cuda or cuda:N", name)
 		}
