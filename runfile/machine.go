@@ -20,6 +20,9 @@ import (
 // has.
 var machineSizes = []string{"device_memory", "host_memory", "disk_space", "rated_writes"}
 
+// probeKeys are those by which a probe says what it measured. A machine file may have them, and they set nothing.
+var probeKeys = []string{"disk_path", "kind"}
+
 // machineFile is a document that is read.
 type machineFile struct {
 	on    plan.NamedMachine
@@ -114,7 +117,8 @@ func (f *machineFile) read(p *ast.MappingValueNode) {
 	rate, isRate := f.rates[key]
 	f.given[key] = true
 	switch {
-	case !slices.Contains(f.keys(), key) && key != "disk_path":
+	case slices.Contains(probeKeys, key):
+	case !slices.Contains(f.keys(), key):
 		f.unknown(key, lineOf(p.Key.GetToken()))
 	case key == "base":
 	case key == "attention_flops_per_sec_by_length":
@@ -126,7 +130,6 @@ func (f *machineFile) read(p *ast.MappingValueNode) {
 	case key == "name":
 		f.on.Name = text
 		f.on.Device.Name = text
-	case key == "disk_path": // the probe says what it measured
 	case key == "devices":
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > device.MaxDevices {
@@ -181,7 +184,7 @@ func (f *machineFile) keys() []string {
 	t := reflect.TypeFor[plan.Machine]()
 	for i := range t.NumField() {
 		key, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		if !slices.Contains(keys, key) && key != "disk_path" {
+		if !slices.Contains(keys, key) && !slices.Contains(probeKeys, key) {
 			keys = append(keys, key)
 		}
 	}

@@ -110,7 +110,7 @@ func TestMachineFileOfAProbe(t *testing.T) {
 		t.Fatal(err)
 	}
 	probed := on.Machine
-	probed.Name, probed.DiskPath = "NVIDIA H200", "/data"
+	probed.Name, probed.Kind, probed.DiskPath = "NVIDIA H200", "H200", "/data"
 	probed.DeviceMemoryBytes, probed.HostMemoryBytes = 140<<30, 1<<40
 	path := filepath.Join(t.TempDir(), "machine.json")
 	if err := plan.WriteMachine(path, probed); err != nil {
@@ -120,7 +120,8 @@ func TestMachineFileOfAProbe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ignored := cmpopts.IgnoreFields(plan.Machine{}, "Name", "DiskPath", "DeviceMemoryBytes", "HostMemoryBytes")
+	ignored := cmpopts.IgnoreFields(plan.Machine{}, "Name", "Kind", "DiskPath", "DeviceMemoryBytes",
+		"HostMemoryBytes")
 	if d := cmp.Diff(probed, got.Machine, ignored); d != "" || got.DeviceBytes != 139<<30 || got.Device.Name != "NVIDIA H200" ||
 		got.DiskBytes != 0 || !strings.Contains(got.Machine.Name, path) {
 		t.Errorf("%s%+v", d, got)
@@ -144,6 +145,7 @@ func TestBadMachineFiles(t *testing.T) {
 		base + "host_memori: 1GiB\n":            "line 2: unknown key host_memori: did you mean host_memory?",
 		base + "colour: red\n":                  "line 2: unknown key colour: keys are base, name, devices",
 		base + "a1: 1\nb2: 2\n":                 "lines 2, 3: unknown keys a1, b2: keys are base",
+		base + "kinds: x\n":                     "line 2: unknown key kinds: keys are base",
 		base + "host_memory: lots\n":            "line 2: host_memory must be a size, such as 24GiB, not lots",
 		base + "host_memory: -5\n":              "host_memory must be a size",
 		base + "devices: 0\n":                   "line 2: devices must be a number from 1 to 64, not 0",
