@@ -21,8 +21,8 @@ import (
 // fetch lane, rows would wait until the weights before them have come.
 //
 // A deal rules out what one device's lanes share: inputs on disk, the ring of layer inputs, and updates of state that
-// passes. What stays on a device between the two visits of a block (its
-// weights, its state, kept activations) stays only if both visits are dealt to that device.
+// passes. What stays on a device between the two visits of a block (its weights, its state, kept activations) stays
+// only if both visits are dealt to that device.
 
 // visitsOfStep is the number of visits that are dealt.
 func (p *Plan) visitsOfStep() int { return 2*p.blocks() + 1 }

@@ -12,7 +12,7 @@ import (
 // StagingQuota is the least staging memory of each lane when extents are on disk: see Rings.Reads.
 var StagingQuota = store.LaneQuota(1, 1)
 
-// Quota is the staging memory of each lane, of each rank's devices.
+// Quota is the staging memory of each lane: of each rank, and of the host.
 func (p *Plan) Quota() store.Quota { return p.Placement.quota() }
 
 func (p *Placement) quota() store.Quota { return store.LaneQuota(1, max(p.Rings.Reads, 1)) }

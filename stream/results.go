@@ -9,8 +9,8 @@ import (
 )
 
 // collect adds up the scalars that the schedule brought to the host, in fp64: losses of micro-batches by cohort, and
-// squares of parts and their pieces in order. The
-// count of NaNs on a device is of this schedule only if it has updated there: counted says so by rank.
+// squares of parts and their pieces in order. The count of NaNs on a device is of this schedule only if it has updated
+// there: counted says so by rank.
 func (e *Engine) collect(counted []bool) Result {
 	host := e.bytes(plan.ResultsPurpose, e.host.HostResults)
 	devices := make([][]byte, len(e.ranks))
