@@ -31,7 +31,7 @@ space := $(subst ,, )
 SHORT ?=
 
 # QUICK=1 makes kernels-check only assemble what is compiled, a third of it, which needs no PyTorch; and gpu-rehearsal leave
-# out the rows that run what its other rows run, in other settings.
+# out the rows that run what its other rows or tests run, in other settings.
 QUICK ?=
 
 # An interpreter with device/cuda/kernels/requirements.txt; make kernels-check makes this one.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -472,6 +473,38 @@ func TestRows(t *testing.T) {
 		if !bytes.Contains(readme, []byte("\n| "+r.name+" |")) {
 			t.Errorf("README.md has no row %s", r.name)
 		}
+	}
+}
+
+// The rows that CI leaves out are those that README.md names.
+func TestRowsOfCI(t *testing.T) {
+	read := func(file, pattern string) string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := regexp.MustCompile(pattern).FindSubmatch(text)
+		if found == nil {
+			t.Fatalf("%s has no %s", file, pattern)
+		}
+		return string(found[1])
+	}
+	o := config{only: read("../../../Makefile", `\(QUICK\),ONLY='([^']*)'`)}
+	if err := o.choose(rows); err != nil {
+		t.Fatal(err)
+	}
+	var without []string
+	for _, r := range rows {
+		if !slices.ContainsFunc(o.rows, func(chosen row) bool { return chosen.name == r.name }) {
+			without = append(without, r.name)
+		}
+	}
+	listed := read("README.md", `QUICK=1\x60, without six rows \(([^)]*)\)`)
+	named := strings.FieldsFunc(listed, func(r rune) bool { return strings.ContainsRune("`, \n", r) })
+	slices.Sort(named)
+	slices.Sort(without)
+	if !slices.Equal(named, without) {
+		t.Errorf("CI runs without %q, and README.md names %q", without, named)
 	}
 }
 
