@@ -126,6 +126,8 @@ func (p *Plan) dealText() string {
 		why = "the load-balancing loss (router_aux_loss_coef) adds up what all layers chose"
 	} else if len(p.Model.Sides) > 0 {
 		why = "blocks of this model share values, which stay on one device"
+	} else if p.fasterAlone {
+		why = "a step has one micro-batch, and several are not faster"
 	}
 	return fmt.Sprintf("one of %d devices is used: %s", p.asked.Devices, why)
 }

@@ -106,6 +106,30 @@ func TestDealIsExplained(t *testing.T) {
 	}
 }
 
+// A step of one micro-batch is on no two devices at once: one of them computes, unless several are faster all the same,
+// such as with more memory.
+func TestOneMicroBatch(t *testing.T) {
+	for shape, ranks := range map[string]int{"smollm2-135m": 1, "llama-3-8b": 2} {
+		r, _ := onMachine(t, shape, "rtx4090-x2-256gb")
+		r.Numerics.MicroBatches, r.Numerics.MicroBatch, r.Devices = 1, 1, 1
+		one, err := plan.New(context.Background(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Devices = 2
+		p, err := plan.New(context.Background(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, why := strings.Join(p.Choices(), "\n"), "one of 2 devices is used: a step has one micro-batch"
+		if p.Ranks() != ranks || p.Predicted.StepSeconds > one.Predicted.StepSeconds ||
+			strings.Contains(text, why) != (ranks == 1) {
+			t.Errorf("%s: %d devices take %.4g s, one %.4g s: %s", shape, p.Ranks(), p.Predicted.StepSeconds,
+				one.Predicted.StepSeconds, text)
+		}
+	}
+}
+
 // Devices that compute in host memory divide its cores: two are no faster than one that has all.
 func TestDevicesDivideCores(t *testing.T) {
 	r := request(t, medium, numerics(4, true))

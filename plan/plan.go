@@ -117,6 +117,8 @@ type Plan struct {
 
 	asked    *Request // what it was made from, for Why
 	accounts *accounts
+
+	fasterAlone bool // than plans for all devices that there are
 }
 
 // DeviceTotalBytes is the memory that the run takes of the device, which the budget bounds. Not in it is what no

@@ -143,11 +143,30 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 			}
 		}
 	}
-	if c.Devices > 1 && best.Ranks() == 1 && !c.alone { // no deal fits
-		c.alone = true
-		return c.choose(thorough)
+	if c.Devices > 1 && !c.alone {
+		return c.chooseAlone(best, thorough)
 	}
 	return best, nil
+}
+
+// chooseAlone returns the fastest plan of one of several devices where no deal fits, or where a step has one
+// micro-batch and several devices are not faster: no two of them compute at once then. Else it returns the dealt plan.
+// CPU devices have a share of the cores each, so one of them is no faster.
+func (c *chooser) chooseAlone(dealt *Plan, thorough bool) (*Plan, error) {
+	fits := dealt.Ranks() > 1
+	if fits && (c.Device.Unified || c.Numerics.MicroBatches > 1) {
+		return dealt, nil
+	}
+	c.alone = true
+	one, err := c.choose(thorough)
+	if err != nil || !fits {
+		return one, err
+	}
+	if one.Predicted.StepSeconds > dealt.Predicted.StepSeconds {
+		return dealt, nil
+	}
+	one.fasterAlone = true
+	return one, nil
 }
 
 // brought returns a start that is brought into host memory: by way of the disk, which overlap is worth and all else is

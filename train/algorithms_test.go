@@ -156,6 +156,7 @@ func TestAlgorithmsAreKept(t *testing.T) {
 // What one device has chosen, the other takes over, and the checkpoint and the machine have the choices of both.
 func TestAlgorithmsOfTwoDevices(t *testing.T) {
 	c, cache := smallConfig(t), t.TempDir()
+	c.Numerics.MicroBatch = 1 // several, which the devices share
 	second := &tunable{prefers: "slow"}
 	first, _ := trainTuned(t, c, cache, "step  2/12", &tunable{}, second)
 	mine, lines := byShape(first.Algorithms()), keptAlgorithms(t, cache)

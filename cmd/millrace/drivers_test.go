@@ -172,7 +172,7 @@ func TestTrainOnGPU(t *testing.T) {
 	w := newWorkshop(t)
 	run := func(out string, set ...string) train.Summary {
 		args := []string{"train", w.path("run.yaml"), "--json", "--set", "output_dir=" + w.path(out), "--set", "max_steps=2"}
-		for _, s := range append(set, "numerics={micro_batch: 2, head_chunk: 32}", "batch_tokens=64") {
+		for _, s := range append(set, "numerics={micro_batch: 1, head_chunk: 32}", "batch_tokens=64") {
 			args = append(args, "--set", s)
 		}
 		return jsonOf[train.Summary](t, invoke(t, args...).must(t).stdout)
