@@ -22,6 +22,7 @@ type architecture struct {
 	partlyRotated  bool                   // heads may be rotated in part
 	latent         bool                   // attention is latent
 	ownHeads       bool                   // layers that see all have heads of another width and number
+	gateUp         bool                   // one tensor has the gates of experts and what they multiply
 	// fullEvery: one of n layers sees all positions, and the others have a window; 0: layers do not differ in that.
 	fullEvery int
 	scalings  []nn.RopeKind // of rope scaling that it has, besides linear and yarn

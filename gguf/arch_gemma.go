@@ -20,8 +20,8 @@ var gemmaKeys = slices.Concat(windowKeys, []string{scoreCap, logitCap})
 var gemmaArchitectures = []*architecture{
 	{name: "gemma2", dense: "gemma2", keys: gemmaKeys, fullEvery: 2, longerFirst: true, refuse: refuseGemma2,
 		write: writeGemma2, read: readGemma2, config: configGemma},
-	{name: "gemma4", dense: "gemma4_text", keys: gemma4Keys, ownHeads: true, refuse: refuseGemma4, write: writeGemma4,
-		read: readGemma4, config: configGemma4},
+	{name: "gemma4", dense: "gemma4_text", mixture: "gemma4_text", inner: expertInner, gateUp: true, keys: gemma4Keys,
+		ownHeads: true, refuse: refuseGemma4, write: writeGemma4, read: readGemma4, config: configGemma4},
 	{name: "gemma3", dense: "gemma3_text", keys: gemmaKeys, fullEvery: 6, longerFirst: true, refuse: refuseGemma3,
 		write: writeGemma3, read: readGemma3, config: configGemma3},
 }

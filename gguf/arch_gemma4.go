@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/millrace/millrace/hf"
@@ -21,7 +22,7 @@ const (
 )
 
 var gemma4Keys = slices.Concat(windowKeys, []string{logitCap, narrowKey, narrowValue, narrowRotated, sharedKeys,
-	layerRows})
+	layerRows, "expert_count", "expert_used_count", expertInner})
 
 // gemma4Visible are tokens of chats that llama.cpp is to show, for who reads calls of tools from its text. Source: its
 // converter (conversion/gemma.py).
@@ -31,6 +32,9 @@ var gemma4Visible = []string{"<|channel>", "<channel|>", "<|tool_call>", "<tool_
 // notRotated divides the frequencies of columns that are not rotated, in the tensor of divisors. Source: llama.cpp's
 // converter (conversion/gemma.py).
 const notRotated = 1e30
+
+// logitCapOfGemma4 is the limit of logits that llama.cpp takes if a file has none. Source: its src/llama-hparams.h.
+const logitCapOfGemma4 = 30
 
 // gemma4Heads are what a file states of the heads of layers with a window, and of those that see all.
 type gemma4Heads struct {
@@ -43,10 +47,7 @@ type gemma4Heads struct {
 func refuseGemma4(m *decoder, r *hf.ConfigReader) {
 	refuseOtherBiases(m, r)
 	for _, b := range m.Blocks {
-		_, isDense := b.FeedForward.(nn.GLU)
 		switch {
-		case !isDense:
-			r.Fail("enable_moe_block", "GGUF files are not written of Gemma 4 26B-A4B: use the Hugging Face directory")
 		case b.PerLayer.Inner > 0:
 			r.Fail("hidden_size_per_layer_input", "GGUF files are not written of Gemma 4 E2B and E4B: "+
 				"use the Hugging Face directory")
@@ -86,9 +87,7 @@ func (m *decoder) proportional() []float32 {
 }
 
 func writeGemma4(m *decoder, add func(key string, value any)) {
-	if m.Head.SoftCap > 0 {
-		add(logitCap, m.Head.SoftCap)
-	}
+	add(logitCap, m.Head.SoftCap) // also 0: without the key llama.cpp takes logitCapOfGemma4
 	m.writeWindows(add)
 	add(slidingBase, float32(m.sliding.Theta))
 	add(narrowKey, uint32(m.narrow.HeadDim))
@@ -97,6 +96,9 @@ func writeGemma4(m *decoder, add func(key string, value any)) {
 	add(narrowRotated, uint32(m.narrow.HeadDim))
 	add(sharedKeys, uint32(0))
 	add(layerRows, uint32(0))
+	if m.experts != nil {
+		writeInner(m, add)
+	}
 }
 
 // gemma4KeyHeads reads the numbers of key/value heads: one, or one for each layer.
@@ -123,9 +125,14 @@ func (g *header) gemma4KeyHeads(key string, m *stated) error {
 
 func readGemma4(g *header, m *stated) error {
 	arch, heads := m.arch.name+".", &m.gemma4
-	if limit, ok, err := g.float(arch + logitCap); err != nil {
+	limit, ok, err := g.float(arch + logitCap)
+	if err != nil {
 		return err
-	} else if ok && limit > 0 {
+	}
+	if !ok {
+		limit = logitCapOfGemma4
+	}
+	if limit > 0 {
 		m.also[logitCap] = floatF32(limit)
 	}
 	for _, key := range []string{sharedKeys, layerRows} {
@@ -135,7 +142,6 @@ func readGemma4(g *header, m *stated) error {
 			return fmt.Errorf("metadata %s is %d: 0 is supported, and so not Gemma 4 E2B and E4B", arch+key, n)
 		}
 	}
-	var err error
 	if heads.narrow, err = g.size(arch + narrowKey); err != nil {
 		return err
 	}
@@ -231,6 +237,10 @@ func configGemma4(m *stated) map[string]any {
 			"rope_type": "default", "rope_theta": floatF32(heads.base)}}}
 	if _, ok := m.also[logitCap]; !ok {
 		keys[logitCap] = jsonNull
+	}
+	if m.experts > 0 {
+		maps.Copy(keys, map[string]any{"enable_moe_block": true, "num_experts": m.experts,
+			"top_k_experts": m.expertsUsed, "num_experts_per_tok": nil, "moe_intermediate_size": m.expertInner})
 	}
 	return keys
 }

@@ -403,6 +403,22 @@ func smallGemma4() *document {
 	return d
 }
 
+// mixtureGemma4 is the same with 3 experts of 5 next to each dense feed-forward.
+func mixtureGemma4() *document {
+	d := smallGemma4()
+	d.meta["gemma4.expert_count"], d.meta["gemma4.expert_used_count"] = 3, 2
+	d.meta["gemma4."+expertInner] = 5
+	for l := range 2 {
+		p := fmt.Sprintf("blk.%d.", l)
+		maps.Copy(d.tensors, map[string]docTensor{p + "ffn_gate_inp.weight": f32Tensor(3, 8),
+			p + "ffn_gate_inp.scale": f32Tensor(8), p + "ffn_down_exps.scale": f32Tensor(3),
+			p + "ffn_gate_up_exps.weight": f32Tensor(3, 10, 8), p + "ffn_down_exps.weight": f32Tensor(3, 8, 5),
+			p + "pre_ffw_norm_2.weight": f32Tensor(8), p + "post_ffw_norm_1.weight": f32Tensor(8),
+			p + "post_ffw_norm_2.weight": f32Tensor(8)})
+	}
+	return d
+}
+
 func f32Values(values ...float32) docTensor {
 	data := make([]byte, 4*len(values))
 	quantizeF32(data, values)
@@ -414,6 +430,24 @@ func withYaRN(d *document, more map[string]any) {
 	maps.Copy(d.meta, map[string]any{"deepseek2.rope.scaling.type": "yarn", "deepseek2.rope.scaling.factor": 4.0})
 	for key, value := range more {
 		d.meta["deepseek2.rope.scaling."+key] = value
+	}
+}
+
+// TestImportGemma4Limit: a gemma4 without a limit of logits has the one that llama.cpp takes, and 0 stands for no
+// limit.
+func TestImportGemma4Limit(t *testing.T) {
+	for _, c := range []struct{ said, want any }{{nil, 30.0}, {0.0, nil}, {7.5, 7.5}} {
+		d := smallGemma4()
+		if c.said != nil {
+			d.meta["gemma4."+logitCap] = c.said
+		}
+		dir, err := importDoc(t, d, ImportOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readJSON(t, filepath.Join(dir, "config.json"))[logitCap]; got != c.want {
+			t.Errorf("a limit of %v became %v, want %v", c.said, got, c.want)
+		}
 	}
 }
 
@@ -647,6 +681,29 @@ func TestBadArchitectures(t *testing.T) {
 		}, []string{"num_attention_heads"}},
 		"two scalars": {smallGemma4, func(d *document) { d.tensors["blk.1.layer_output_scale.weight"] = f32Tensor(2) },
 			[]string{`"blk.1.layer_output_scale.weight"`, "[2]", "[1]"}},
+		"a limit that is no number": {smallGemma4, set("gemma4.final_logit_softcapping", "30"),
+			[]string{"final_logit_softcapping"}},
+		"nothing wrong with its mixture": {mixtureGemma4, func(*document) {}, nil},
+		"gates apart from what they multiply": {mixtureGemma4, func(d *document) {
+			delete(d.tensors, "blk.1.ffn_gate_up_exps.weight")
+			d.tensors["blk.1.ffn_gate_exps.weight"] = f32Tensor(3, 5, 8)
+			d.tensors["blk.1.ffn_up_exps.weight"] = f32Tensor(3, 5, 8)
+		}, []string{`"blk.1.ffn_gate_up_exps.weight"`, "missing"}},
+		"gates alone": {mixtureGemma4, func(d *document) {
+			d.tensors["blk.1.ffn_gate_up_exps.weight"] = f32Tensor(3, 5, 8)
+		}, []string{`"blk.1.ffn_gate_up_exps.weight"`, "[3 5 8]", "[3 10 8]"}},
+		"experts without end": {mixtureGemma4, set("gemma4.expert_count", 1<<31-1), []string{"experts"}},
+		"wide experts without end": {mixtureGemma4, set("gemma4."+expertInner, 1<<31-1),
+			[]string{`"blk.0.ffn_gate_up_exps.weight"`, "[3 10 8]"}},
+		"more choices than experts": {mixtureGemma4, set("gemma4.expert_used_count", 4), []string{"top_k_experts"}},
+		"no factors of experts": {mixtureGemma4, func(d *document) { delete(d.tensors, "blk.1.ffn_down_exps.scale") },
+			[]string{`"blk.1.ffn_down_exps.scale"`, "missing"}},
+		"keys of other layers than those of a mixture": {mixtureGemma4, set("gemma4.attention.shared_kv_layers", 1),
+			[]string{"E2B"}},
+		"experts that are not said": {mixtureGemma4, func(d *document) {
+			delete(d.meta, "gemma4.expert_count")
+			delete(d.meta, "gemma4.expert_used_count")
+		}, []string{"does not belong to a gemma4_text"}},
 		"nothing wrong with a gpt2": {smallGPT2, func(*document) {}, nil},
 		"no positions": {smallGPT2, func(d *document) { delete(d.tensors, "position_embd.weight") },
 			[]string{`"position_embd.weight"`, "missing"}},
@@ -826,7 +883,9 @@ func TestDenseRefuses(t *testing.T) {
 		gemma4KeysOfTest + `, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 6`: {
 			"hidden_size_per_layer_input", "E2B", "use"},
 		gemma4KeysOfTest + `, "enable_moe_block": true, "num_experts": 4, "top_k_experts": 2,
-			"moe_intermediate_size": 4`: {"enable_moe_block", "26B-A4B", "use"},
+			"moe_intermediate_size": 4`: nil,
+		gemma4KeysOfTest + `, "enable_moe_block": true, "num_experts": 1025, "top_k_experts": 2,
+			"moe_intermediate_size": 4`: {"1025 experts", "at most 1024", "use"},
 		gemma4KeysOfTest + `, "attention_bias": true`: {"attention_bias", "gemma4", "use"},
 		gemma4KeysOfTest + `, "layer_types": ["full_attention", "full_attention", "full_attention",
 			"full_attention"]`: {

@@ -103,12 +103,15 @@ func (m *decoder) mixers() {
 	}
 }
 
-// inner is the width of the feed-forward of blocks without experts, which config.json may have also where there are
-// none.
+// inner is the width of the feed-forward of blocks without experts, or of the one next to experts. config.json may have
+// a width also if there is no such feed-forward.
 func (m *decoder) inner() int {
 	for _, b := range m.Blocks {
-		if g, ok := b.FeedForward.(nn.GLU); ok {
-			return g.Inner
+		switch f := b.FeedForward.(type) {
+		case nn.GLU:
+			return f.Inner
+		case nn.WithDense:
+			return f.Shared
 		}
 	}
 	return decoderKeys(m.config).SizeOr("intermediate_size", 0)

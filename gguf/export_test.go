@@ -172,6 +172,9 @@ var exportFamilies = []exportFamily{
 		"final_logit_softcapping": 7.5, "num_hidden_layers": 3, "layer_types": []string{"full_attention",
 			"sliding_attention", "full_attention"}, "rope_parameters": map[string]any{"full_attention": map[string]any{
 			"rope_type": "proportional", "rope_theta": 20000, "partial_rotary_factor": 0.5, "factor": 4}}})), 0},
+	{"gemma4 experts", "gemma4", "qwen2", "qwen2", nested("gemma4", gemma4Config(map[string]any{"num_hidden_layers": 6,
+		"hidden_size": 128, "intermediate_size": 96, "enable_moe_block": true, "num_experts": 3, "top_k_experts": 2,
+		"moe_intermediate_size": 32, "attention_k_eq_v": true, "num_global_key_value_heads": 1})), 0},
 	{"llama SentencePiece", "llama", "default", "llama2", map[string]any{"model_type": "llama",
 		"num_hidden_layers": 1}, 0},
 }

@@ -735,7 +735,7 @@ func FuzzImport(f *testing.F) {
 		f.Add(small(arch).bytes())
 	}
 	for _, d := range []*document{smallMixture("llama"), smallMixture("qwen3moe"), smallGPTOSS(), smallGLM(),
-		unstacked(), smallPieces(), smallNeoX(), smallGPT2(), smallDeepSeek(), smallGemma4()} {
+		unstacked(), smallPieces(), smallNeoX(), smallGPT2(), smallDeepSeek(), smallGemma4(), mixtureGemma4()} {
 		f.Add(d.bytes())
 	}
 	f.Fuzz(func(t *testing.T, doc []byte) {

@@ -187,10 +187,17 @@ func (g *header) experts(m *stated) error {
 	}
 	// Files of the llama architecture may be from before April 2024.
 	m.unstacked = m.arch.name == "llama" && g.hasTensor("blk.0.ffn_gate.0.weight")
+	names := []string{"gate", "up", "down"}
+	if m.arch.gateUp {
+		names = []string{"gate_up", "down"}
+	}
 	for l := m.routing.dense; l < m.layers; l++ {
-		for _, name := range []string{"gate", "up", "down"} {
+		for _, name := range names {
 			shape := tensor.Shape{m.experts, m.expertInner, m.hidden}
-			if name == "down" {
+			switch name {
+			case "gate_up":
+				shape[1] *= 2
+			case "down":
 				shape[1], shape[2] = shape[2], shape[1]
 			}
 			if !m.unstacked {

@@ -33,21 +33,28 @@ var gemma4Media = []string{"model.vision_tower.*", "model.embed_vision.*", "mode
 
 // gemma4Mixture are the names of experts next to a dense feed-forward, which keeps the names that it has without them.
 var gemma4Mixture = Names{
-	{Role: "shared.gate.*", HF: "model.layers.{layer}.mlp.gate_proj.*"},
-	{Role: "shared.up.*", HF: "model.layers.{layer}.mlp.up_proj.*"},
-	{Role: "shared.down.*", HF: "model.layers.{layer}.mlp.down_proj.*"},
-	{Role: "router.scale", HF: "model.layers.{layer}.router.scale"},
-	{Role: "router.factors", HF: "model.layers.{layer}.router.per_expert_scale"},
-	{Role: "router.*", HF: "model.layers.{layer}.router.proj.*"},
-	{Role: "expert.gate.weight", HF: "model.layers.{layer}.experts.gate_up_proj", CutHF: Stacked},
-	{Role: "expert.up.weight", HF: "model.layers.{layer}.experts.gate_up_proj", CutHF: Stacked},
-	{Role: "expert.down.weight", HF: "model.layers.{layer}.experts.down_proj", CutHF: Stacked},
-	{Role: "shared_post_norm.*", HF: "model.layers.{layer}.post_feedforward_layernorm_1.*"},
-	{Role: "routed_post_norm.*", HF: "model.layers.{layer}.post_feedforward_layernorm_2.*"},
-	{Role: "routed_norm.*", HF: "model.layers.{layer}.pre_feedforward_layernorm_2.*"},
+	{Role: "shared.gate.*", HF: "model.layers.{layer}.mlp.gate_proj.*", GGUF: "blk.{layer}.ffn_gate.*"},
+	{Role: "shared.up.*", HF: "model.layers.{layer}.mlp.up_proj.*", GGUF: "blk.{layer}.ffn_up.*"},
+	{Role: "shared.down.*", HF: "model.layers.{layer}.mlp.down_proj.*", GGUF: "blk.{layer}.ffn_down.*"},
+	{Role: "router.scale", HF: "model.layers.{layer}.router.scale", GGUF: "blk.{layer}.ffn_gate_inp.scale"},
+	{Role: "router.factors", HF: "model.layers.{layer}.router.per_expert_scale",
+		GGUF: "blk.{layer}.ffn_down_exps.scale"},
+	{Role: "router.*", HF: "model.layers.{layer}.router.proj.*", GGUF: "blk.{layer}.ffn_gate_inp.*"},
+	{Role: "expert.gate.weight", HF: "model.layers.{layer}.experts.gate_up_proj",
+		GGUF: "blk.{layer}.ffn_gate_up_exps.weight", CutHF: Stacked, CutGGUF: Stacked},
+	{Role: "expert.up.weight", HF: "model.layers.{layer}.experts.gate_up_proj",
+		GGUF: "blk.{layer}.ffn_gate_up_exps.weight", CutHF: Stacked, CutGGUF: Stacked},
+	{Role: "expert.down.weight", HF: "model.layers.{layer}.experts.down_proj",
+		GGUF: "blk.{layer}.ffn_down_exps.weight", CutHF: Stacked, CutGGUF: Stacked},
+	{Role: "shared_post_norm.*", HF: "model.layers.{layer}.post_feedforward_layernorm_1.*",
+		GGUF: "blk.{layer}.post_ffw_norm_1.*"},
+	{Role: "routed_post_norm.*", HF: "model.layers.{layer}.post_feedforward_layernorm_2.*",
+		GGUF: "blk.{layer}.post_ffw_norm_2.*"},
+	{Role: "routed_norm.*", HF: "model.layers.{layer}.pre_feedforward_layernorm_2.*",
+		GGUF: "blk.{layer}.pre_ffw_norm_2.*"},
 }
 
-// gemma4Names has Gemma's names, and those of a mixture and of rows of layers, which GGUF files are not written of.
+// gemma4Names has Gemma's names, and those of a mixture and of rows of layers, of which GGUF files have only the first.
 var gemma4Names = sandwich.Before("norm.*", gemma4Mixture).Before("norm.*", Names{
 	{Role: "layer_rows.gate.*", HF: "model.layers.{layer}.per_layer_input_gate.*"},
 	{Role: "layer_rows.down.*", HF: "model.layers.{layer}.per_layer_projection.*"},

@@ -203,7 +203,7 @@ def families(args):
         del llm
         blocks, types = [], ""
         for dtype, ftype in (("mxfp4", 38), ("q8_0", 7), ("q4_k_m", 15)):
-            if dtype == "mxfp4" and keys["model_type"] not in MIXTURES:
+            if dtype == "mxfp4" and not (keys["model_type"] in MIXTURES or keys.get("enable_moe_block")):
                 blocks.append("")
                 continue
             ours, theirs = (model.with_suffix(f".{dtype}.{who}") for who in ("millrace", "llama"))

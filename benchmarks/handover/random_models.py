@@ -162,6 +162,10 @@ FAMILIES = {
     "gemma4": ("gemma", {**GEMMA4, "tie_word_embeddings": False}),
     "gemma4, values, cap": ("qwen2", {**GEMMA4, "attention_k_eq_v": False, "num_global_key_value_heads": None,
             "final_logit_softcapping": 1.5}),
+    "gemma4, experts": ("gpt2", {**GEMMA4, "tie_word_embeddings": False, "enable_moe_block": True,
+            "num_experts": 12, "top_k_experts": 3, "moe_intermediate_size": 96}),
+    "gemma4, 8 experts": ("qwen2", {**GEMMA4, "tie_word_embeddings": False, "enable_moe_block": True,
+            "num_experts": 8, "top_k_experts": 8, "moe_intermediate_size": 256}),
     "olmo2, yarn": ("gpt2", {"model_type": "olmo2", "attention_bias": False, "rope_scaling": YARN}),
 }
 MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe", "qwen3_vl_moe", "qwen3_5_moe", "qwen3_next",
@@ -232,6 +236,11 @@ def feed_forward(c, layer, d, f):
         for e in range(n):
             shared |= gated(f"mlp.experts.{e}.", PROJECTIONS, d, inner)
         return shared
+    if c.get("enable_moe_block"):
+        return gated("mlp.", PROJECTIONS, d, f) | {"router.proj.weight": (n, d), "router.scale": (d,),
+                "router.per_expert_scale": (n,), "experts.gate_up_proj": (n, 2 * inner, d),
+                "experts.down_proj": (n, d, inner), "pre_feedforward_layernorm_2.weight": (d,),
+                "post_feedforward_layernorm_1.weight": (d,), "post_feedforward_layernorm_2.weight": (d,)}
     if kind in ("glm4", "phi3"):
         return {"mlp.gate_up_proj.weight": (2 * f, d), "mlp.down_proj.weight": (d, f)}
     if kind not in MIXTURES or layer < c.get("first_k_dense_replace", 0):
@@ -395,8 +404,10 @@ def random_model(where, tokenizers, name, keys):
         c = {"model_type": keys["model_type"], "architectures": inner.pop("architectures"), "text_config": inner,
                 "tie_word_embeddings": inner.get("tie_word_embeddings", False), "vision_config": {}}
     for key, shape in shapes.items():
-        is_norm = key.endswith(("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight"))
-        mean = float(key.endswith("layer_scalar") or is_norm and (not added or "linear_attn" in key))
+        is_norm = key.endswith(("norm.weight", "norm_1.weight", "norm_2.weight", "ln_1.weight", "ln_2.weight",
+                "ln_f.weight"))
+        is_factor = key.endswith(("layer_scalar", "router.scale", "per_expert_scale"))
+        mean = float(is_factor or is_norm and (not added or "linear_attn" in key))
         x = rng.normal(mean, 0.1, shape)
         data = x.astype("<f4").tobytes()
         header[key] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
