@@ -13,18 +13,20 @@ RACE_PACKAGES = $(addprefix ./,$(RACE))
 
 # Tests of train that run what its other tests run, in many runs: minutes under the race detector, for no goroutine that
 # those do not have. make test runs them.
-RACE_REPEATS = TestAddTokens TestAdviceOnAResume TestAnEndedRunIsMadeLonger TestAnyOrderResumes \
-	TestBestIsOfTheSameData TestCardOfARun TestConstants TestConstantsMove TestConstantsOfARandomModel \
-	TestDamageSinceAChangeOfData TestDirectoriesAreNotOpenToAll TestDocumentsArePlanned TestEpochsAreRoundedUp \
+RACE_REPEATS = TestAddTokens TestAdviceOnAResume TestAlgorithmsAreKept TestAlgorithmsThatAreNotOffered \
+	TestAnEndedRunIsMadeLonger TestAnyOrderResumes TestBestIsOfTheSameData TestCardOfARun TestConstants \
+	TestConstantsMove TestConstantsOfARandomModel TestDamageSinceAChangeOfData TestDamagedCheckpointsAreSetAside \
+	TestDirectoriesAreNotOpenToAll TestDocumentsArePlanned TestEndedRunsStayEnded TestEpochsAreRoundedUp \
 	TestFilesOfARunAreNotLinks TestFrozenTensors TestGreedyTokensAgreeWithTransformers TestIdentityLostTwice \
-	TestKeptSizesAreSaid TestKilledHybridsGoOn TestLinksInARunLeadNowhere TestLossOfConversations \
-	TestMXFP4TrainsAndExports TestModelOfTheDirectories TestOpenRefuses TestPartOfTheOutputDirectoryIsLost \
-	TestPatchworkTrainsAndExports TestPatience TestPatienceAtTheEnd TestPatienceInterruptedEvaluation \
-	TestPatienceRaisedAndLowered TestPlanForLessMemoryThanItTakes TestRecordBeforeTraining TestResumeOnAnotherDevice \
-	TestResumeOnConversations TestResumeRefuses TestResumeWith TestRunIsTraining TestSetTensor TestSizesSurviveAKill \
-	TestSpaceIsPlanned TestSpoiledWeightsEndTheRun TestTakenOutputDirectory TestTextsGoBack TestTrainLearns \
-	TestTrainRefuses TestTrainedCheckpoints TestUnclippedRunsEndWhereGradientsAreNotFinite TestWeeksOfAnOperator \
-	TestWrittenBytesAgreeWithTheKernel
+	TestInterruptedElsewhere TestKeptSizesAreSaid TestKilledHybridsGoOn TestLinksInARunLeadNowhere \
+	TestLinksInSharedDirectoriesLeadNowhere TestLossOfConversations TestMXFP4TrainsAndExports TestModelOfTheDirectories \
+	TestOpenRefuses TestPartOfTheOutputDirectoryIsLost TestPatchworkTrainsAndExports TestPatience TestPatienceAtTheEnd \
+	TestPatienceInterruptedEvaluation TestPatienceRaisedAndLowered TestPlanForLessMemoryThanItTakes \
+	TestRecordBeforeTraining TestRemovedOutputDirectory TestResumeFromAPath TestResumeOnAnotherDevice \
+	TestResumeOnConversations TestResumeRefuses TestResumeWith TestRunGradients TestRunIsTraining \
+	TestRunsShareAFallback TestSetTensor TestSizesSurviveAKill TestSpaceIsPlanned TestSpoiledWeightsEndTheRun \
+	TestTakenOutputDirectory TestTextsGoBack TestTrainLearns TestTrainRefuses TestTrainedCheckpoints \
+	TestUnclippedRunsEndWhereGradientsAreNotFinite TestWeeksOfAnOperator TestWrittenBytesAgreeWithTheKernel
 space := $(subst ,, )
 
 # SHORT=-short leaves out what takes long.

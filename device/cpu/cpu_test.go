@@ -49,8 +49,9 @@ func TestConformance(t *testing.T) {
 				t.Run(fmt.Sprint(workers), func(t *testing.T) {
 					prefix := t.Name()
 					devicetest.Suite{
-						Open: func() device.Device { return open(t, cpu.Options{Workers: workers, Level: &level}) },
-						Fail: fail,
+						Open:  func() device.Device { return open(t, cpu.Options{Workers: workers, Level: &level}) },
+						Fail:  fail,
+						Brief: cpu.RaceEnabled,
 						Observe: func(test string, written []byte) {
 							h := fnv.New64a()
 							h.Write(written)
