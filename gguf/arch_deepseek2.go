@@ -21,11 +21,11 @@ const (
 
 var latentKeys = slices.Concat(routingKeys, []string{queryRank, keyRank, keyWidth, valueWidth, yarnLogMultiple})
 
-// latentMultiple times "mscale_all_dim" is what files of latent attention have as yarnLogMultiple. Source: llama.cpp's
-// converter (conversion/deepseek.py).
+// latentMultiple turns "mscale_all_dim" into the yarnLogMultiple of files of latent attention, which is the product of
+// both. Source: llama.cpp's converter (conversion/deepseek.py).
 const latentMultiple = 0.1
 
-// latentHeads are what a file states of them.
+// latentHeads holds the ranks and widths of latent attention that a file states.
 type latentHeads struct {
 	queryRank           int // 0: queries are of one product
 	keyRank             int

@@ -36,7 +36,7 @@ const notRotated = 1e30
 // logitCapOfGemma4 is the limit of logits that llama.cpp takes if a file has none. Source: its src/llama-hparams.h.
 const logitCapOfGemma4 = 30
 
-// gemma4Heads are what a file states of the heads of layers with a window, and of those that see all.
+// gemma4Heads holds the numbers of heads that a file states, of layers with a window and of those that see all.
 type gemma4Heads struct {
 	narrow, narrowKV, fullKV int
 	keyHeads                 []int // of each layer

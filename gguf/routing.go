@@ -19,7 +19,7 @@ var routingKeys = []string{"expert_count", "expert_used_count", expertInner, "ex
 	"leading_dense_block_count", gatingKey, "expert_weights_scale", "expert_weights_norm", "expert_group_count",
 	"expert_group_used_count", nextLayers}
 
-// routing is what files state of it.
+// routing holds what a file states of how rows choose experts.
 type routing struct {
 	shared, dense      int // experts that all rows use; layers without experts, which come first
 	groups, usedGroups int // 0: not stated
@@ -66,7 +66,7 @@ func writeRouting(m *decoder, add func(key string, value any)) {
 	add("expert_weights_norm", x.Route.Renormalize)
 }
 
-// nextLayers is how many layers predict tokens after the next one.
+// nextLayers names the key that counts the layers which predict tokens after the next one.
 const nextLayers = "nextn_predict_layers"
 
 // nextLayers takes layers that predict tokens after the next one from the number of layers: block_count counts them,

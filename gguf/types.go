@@ -87,7 +87,8 @@ func (m *decoder) typeOf(t Type, of model.Tensor) ggmlType {
 	return typ
 }
 
-// valuesBefore is how many layers before that one have matrices that make values, of which llama.cpp counts layers.
+// valuesBefore counts the layers before that one which have matrices that make values: llama.cpp numbers layers by
+// them.
 func (m *decoder) valuesBefore(layer int) (n int) {
 	for _, b := range m.Blocks[:layer] {
 		if a, ok := b.Mixer.(nn.Attention); !ok || !a.KeyIsValue {

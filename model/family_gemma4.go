@@ -12,7 +12,7 @@ import (
 // gemma4Nested is where files with towers have the decoder.
 const gemma4Nested = "model.language_model."
 
-// gemma4ScalarInGGUF is what a block's output is multiplied by.
+// gemma4ScalarInGGUF names the factor of a block's output.
 const gemma4ScalarInGGUF = "blk.{layer}.layer_output_scale.weight"
 
 // What published files of Gemma 4 may leave out. Sources: transformers, configuration_gemma4.py and

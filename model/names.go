@@ -362,7 +362,7 @@ func (s share) tiles(at, n int) (all []Piece) {
 	return all
 }
 
-// sheet is what the shares of a matrix have in common, of a tensor that has several.
+// sheet identifies the matrix that a share is of, in a tensor that has several: shares of one matrix have the same.
 func (s share) sheet() (place [3]int) {
 	switch {
 	case s.cut&Stacked != 0:

@@ -120,7 +120,7 @@ func (x WithDense) Open(p *Pass, h device.Mat) {
 	p.ScaleChoices(p.Held(heldWeights), p.Held(heldShares), p.w.named(routerFactors, 1), choices)
 }
 
-// rootSize is what the logits are multiplied by. They are fewer than the columns that the router reads.
+// rootSize multiplies the logits: it is 1/sqrt of the columns that the router reads, which are more than the logits.
 func (x WithDense) rootSize(h device.Mat) float32 { return float32(1 / math.Sqrt(float64(h.Cols))) }
 
 // OpenForward implements Routed. An operation keeps the weights of norms, since they may be used where host memory has

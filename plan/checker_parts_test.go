@@ -104,7 +104,7 @@ func (c *checker) leavesOutcome(op plan.Op) bool {
 	return c.m.Blocks[op.Layer-1].LeavesOutcome() && c.p.Placement.Where.Inputs[op.Layer-1] != plan.Absent
 }
 
-// outcomeAt is where that is on the device: it stays there where the block's input does.
+// outcomeAt returns the place of that on the device: it stays there where the block's input does.
 func (c *checker) outcomeAt(op plan.Op) place {
 	if at := c.p.Placement.Where.Inputs[op.Layer-1]; at == plan.Device || at == plan.InPlace {
 		return place{"outcome", op.Layer, op.Micro}

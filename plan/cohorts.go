@@ -94,7 +94,7 @@ func (p *Plan) tiedSumPiece(part int) int64 { return min(4*p.PieceElems(part), p
 
 // The operations of a schedule.
 
-// sum is where the visits of a cohort sum the gradient of a part.
+// sum returns the buffer in which the visits of a cohort sum the gradient of a part.
 func (b *builder) sum(part int) Operand {
 	if b.cohort > 0 && b.sumsApart(part) {
 		o := b.here(CohortSum, part, Device)

@@ -27,7 +27,7 @@ type HostBuffers struct {
 
 	Sums    []device.Mem // by part: fp32 gradients of a tied tile that is bound, of each cohort
 	Touched device.Mem   // room for the sums of some rows of the embedding, and for what they are rounded to
-	// Total is where the sums of cohorts are added, of a piece of the embedding.
+	// Total receives the sums of cohorts of a piece of the embedding, one after the other.
 	Total device.Mem
 	// Ahead holds, by kind, the state of embedding rows that are updated as they are looked up. AheadBad receives a
 	// count of bad weights that nothing reads: the update of the table counts them.

@@ -208,7 +208,7 @@ func (r *execution) addRows(s device.Stream, op *plan.Op, sum device.Mat, piece 
 	}
 }
 
-// total is where the sums of cohorts of a piece are added, if there are several.
+// total is the buffer that receives the sums of cohorts of a piece, if there are several.
 func (r *execution) total(piece tilePiece) device.Mat {
 	return device.NewVec(r.host.Total, tensor.F32, int(piece.elems))
 }

@@ -52,7 +52,7 @@ func TestDevices(t *testing.T) {
 		want string           // in the device's name, or
 		err  string           // in the error
 		note string
-		// devices is how many compute; 0: it does not matter.
+		// devices counts those that compute; 0: any number passes.
 		devices int
 	}{
 		{name: "auto", want: "CPU"},

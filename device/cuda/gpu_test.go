@@ -57,7 +57,8 @@ func onGPU(t *testing.T, parts []string, f func(t *testing.T, part int, d *cuda.
 			first := openGPU(t, products(p))
 			t.Cleanup(func() { mustClose(t, first) })
 			if products(p) == library && first.Info().Warning != "" {
-				t.Skipf("this part is of cuBLASLt, which this machine does not have: %s", first.Info().Warning)
+				t.Skipf("this subtest multiplies with NVIDIA's cuBLASLt, which this machine cannot load; the subtest "+
+					"\"own products\" runs the same without it. %s", first.Info().Warning)
 			}
 			t.Log(first.Info().Name)
 			for i, part := range parts {

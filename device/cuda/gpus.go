@@ -21,8 +21,8 @@ type gpu struct {
 	driverVersion int32
 }
 
-// Kind is what GPUs have in common that compute the same bits with one driver; the zero value is of a GPU that this
-// program cannot use.
+// Kind identifies GPUs that compute the same bits with one driver. The zero value identifies a GPU that this program
+// cannot use.
 type Kind struct {
 	Name         string // "NVIDIA H100 80GB HBM3"
 	Major, Minor int    // of the compute capability

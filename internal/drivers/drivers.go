@@ -64,7 +64,7 @@ func (o Opener) Open(value string, accounts *hostmem.Accounts) (computes []devic
 	return computes, host, nil
 }
 
-// wanted is what a value of `device` stands for.
+// wanted holds the devices that a value of `device` asks for.
 type wanted struct {
 	value    string // as people wrote it
 	cpus     int    // CPU devices

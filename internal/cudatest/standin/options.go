@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 )
 
-// Options says which GPUs to play. The zero value is one card of compute capability 8.0 with 1 GiB and a driver of CUDA
-// 12.4.
+// Options describes the GPUs and the driver to play. The zero value is one card of compute capability 8.0 with 1 GiB,
+// and a driver of CUDA 12.4.
 type Options struct {
 	// Cards counts the cards, which are alike. 0: one.
 	Cards int

@@ -93,7 +93,7 @@ func (d *Driver) Check() error {
 	return errors.New(strings.TrimSuffix(text.String(), "\n"))
 }
 
-// leaks says what is alive in the context of a card, oldest first. The caller holds making.
+// leaks lists the objects that are alive in the context of a card, oldest first. The caller holds making.
 func (d *Driver) leaks(c *card) (lines []string) {
 	leak := func(of *card, format string, args ...any) {
 		if of == c {
