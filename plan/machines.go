@@ -227,10 +227,10 @@ func Machines() []NamedMachine {
 	epyc4 := func(ram int64) hostSystem {
 		return hostSystem{ram, 204.8, false, server4, "RAM: eight channels of DDR4-3200 (EPYC 7002 and 7003, one module each), 8 x 8 B x 3.2 GT/s = 204.8 GB/s"}
 	}
-	epyc9 := func(ram int64, sockets int, d drive) hostSystem {
+	epyc9 := func(ram int64, sockets int) hostSystem {
 		rate := 460.8 * float64(sockets)
-		return hostSystem{ram, rate, false, d, fmt.Sprintf("RAM: twelve channels of DDR5-4800 a socket (EPYC 9004, "+
-			"one module each), %d x 12 x 8 B x 4.8 GT/s = %.0f GB/s, for all GPUs together; each has 16 lanes "+
+		return hostSystem{ram, rate, false, server4, fmt.Sprintf("RAM: twelve channels of DDR5-4800 a socket (EPYC "+
+			"9004, one module each), %d x 12 x 8 B x 4.8 GT/s = %.0f GB/s, for all GPUs together; each has 16 lanes "+
 			"of its own", sockets, rate)}
 	}
 	const gib = 1 << 30
@@ -253,9 +253,9 @@ func Machines() []NamedMachine {
 		whatIf("b200-2tb", b200, hostSystem{2048 * gib, 716.8, false, server5, "RAM: 2 TB (NVIDIA DGX B200 data sheet), two sockets of eight channels of DDR5-5600 (5th generation Xeon, one module each), 2 x 8 x 8 B x 5.6 GT/s = 717 GB/s; one GPU of eight is used"}),
 		whatIf("gb10-128gb", gb10, hostSystem{gb10HostBytes, 273, true, consumer4, "RAM: NVIDIA DGX Spark data sheet: 128 GB of LPDDR5x that CPU and GPU share, 273 GB/s; the plan takes 33 GiB of it for the device and the rest for the host, and a copy between the two reads and writes the same memory, so that it runs at half of the rate; that the GPU's own work takes a part of the 273 GB/s from copies and updates is not counted"}),
 		whatIf("gh200-480gb", gh200, hostSystem{480e9, 360, false, server5, "RAM: NVIDIA Grace CPU benchmarking guide, STREAM, Grace Hopper with 480 GB: 288 to 342 GB/s, said to be 80 to 95% of the peak, so 360 GB/s; the data sheet's 512 GB/s are those of smaller memories; the GPU could read this memory in place, and the plan copies as over any link, at what the RAM gives"}),
-		whatIf("rtx4090-x2-256gb", rtx4090, epyc9(256*gib, 1, server4)).with(2),
-		whatIf("rtx4090-x4-512gb", rtx4090, epyc9(512*gib, 1, server4)).with(4),
-		whatIf("rtx4090-x8-1.5tb", rtx4090, epyc9(1536*gib, 2, server4)).with(8),
+		whatIf("rtx4090-x2-256gb", rtx4090, epyc9(256*gib, 1)).with(2),
+		whatIf("rtx4090-x4-512gb", rtx4090, epyc9(512*gib, 1)).with(4),
+		whatIf("rtx4090-x8-1.5tb", rtx4090, epyc9(1536*gib, 2)).with(8),
 		whatIf("a100-x8-2tb", a100SXM80, hostSystem{2048 * gib, 409.6, false, dgxArray,
 			"RAM: 2 TB (NVIDIA DGX A100 640GB data sheet), two EPYC 7742 of eight channels of DDR4-3200, " +
 				"2 x 8 x 8 B x 3.2 GT/s = 410 GB/s, for all GPUs together; each pair of GPUs shares a switch, and " +

@@ -224,9 +224,9 @@ func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on 
 	if err != nil {
 		return nil, err
 	}
-	r := on.Request(m, n)
-	r.Devices = cmp.Or(devices, on.Devices)
-	r.ProgramBytes = plan.ProgramBytes(on.Device, r.Devices)
+	machine := *on
+	machine.Devices = cmp.Or(devices, machine.Devices)
+	r := machine.Request(m, n)
 	r.RecomputeAll = c.Memory.Recompute == "always"
 	if b := c.Memory.Device.N; b > 0 {
 		r.DeviceBytes = b
