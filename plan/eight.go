@@ -61,7 +61,7 @@ func (e *EightGPUs) text() string {
 	default:
 		holds = fmt.Sprintf("; their %s hold the %s of state", FormatBytes(e.MemoryBytes), FormatBytes(e.StateBytes))
 	}
-	return fmt.Sprintf("8 GPUs      eight of these with everything resident take %s a step at the best, and this one "+
+	return fmt.Sprintf("8 GPUs      eight of these with everything resident take %s a step at the best, and this plan "+
 		"%.1f times as long (%s and %.1f with recomputation)%s\n", FormatSeconds(e.StepSeconds), e.TimesSlower,
 		FormatSeconds(e.RecomputeStepSeconds), e.RecomputeTimesSlower, holds)
 }
