@@ -428,6 +428,15 @@ func (p *Plan) balanceRow(layer int) (row int) {
 	return row
 }
 
+// balanceBytes is the length of a row of what such a loss needs of blocks, or of all rows together: row is -1.
+func (p *Plan) balanceBytes(row int) int64 {
+	rows, experts := p.balanced()
+	if row != none {
+		rows = 1
+	}
+	return int64(rows*experts) * tensor.F32.Bytes()
+}
+
 // overlay places what each block has in the same memory, since blocks are visited one after the other.
 func (p *Plan) overlay(a *device.Arena, place func(block int)) {
 	first := a.Mark()

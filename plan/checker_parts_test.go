@@ -67,6 +67,19 @@ func (c *checker) forwardGroup(i int, op plan.Op) {
 		c.read(i, x, c.sumAfter(op, group))
 		c.write(i, x, c.sumAfter(op, group+1))
 	}
+	if group == 0 && slices.Contains(c.balanced(), op.Layer) {
+		c.write(i, place{"balance", op.Layer, 0}, content{"choices", op.Layer, 0})
+	}
+}
+
+// balanced are the layers that share a load-balancing loss.
+func (c *checker) balanced() (layers []int) {
+	for l, d := range c.m.Blocks {
+		if d.Balanced() != 0 {
+			layers = append(layers, 1+l)
+		}
+	}
+	return layers
 }
 
 // combine adds what experts made of a micro-batch's rows to x[l+1].
@@ -95,6 +108,11 @@ func (c *checker) backwardGroup(i int, op plan.Op) {
 		}
 		c.read(i, place{"between", m, 0}, c.gradientAfter(op, m, done))
 		c.write(i, place{"between", m, 0}, c.gradientAfter(op, m, done+1))
+	}
+	if layers := c.balanced(); op.First && slices.Contains(layers, op.Layer) {
+		for _, layer := range layers {
+			c.read(i, place{"balance", layer, 0}, content{"choices", layer, 0})
+		}
 	}
 	c.contribute(i, op, op.Part)
 }

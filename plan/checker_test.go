@@ -21,7 +21,7 @@ type place struct {
 
 // home are the places that are not of a device.
 var home = map[string]bool{"host weights": true, "host gradient": true, "shared gradient": true, "embedding sum": true,
-	"host x": true, "disk x": true, "host kept": true, "host outcome": true}
+	"host x": true, "disk x": true, "host kept": true, "host outcome": true, "host balance": true}
 
 // on is the place on the device of a rank.
 func (p place) on(rank int) place {
@@ -340,11 +340,12 @@ func (c *checker) run(i int) {
 	tiles := len(c.m.HeadTiles)
 	loss := place{"device loss", m, 0}
 	lanes := map[plan.Lane][]string{
-		plan.LaneFetch: {"load-input", "upload", "fetch", "fetch-state", "load", "load-kept", "load-sums"},
+		plan.LaneFetch: {"load-input", "upload", "fetch", "fetch-state", "load", "load-kept", "load-sums",
+			"load-balance"},
 		plan.LaneCompute: {"forward", "combine", "head-norm", "head-stats", "head-loss", "zero-grad", "add",
 			"head-grad", "head-visit", "head-input", "reopen", "backward", "round"},
 		plan.LaneDrain: {"save", "save-kept", "save-sums", "write-back", "drain", "drain-sum", "drain-input",
-			"collect"},
+			"collect", "save-balance"},
 		plan.LaneUpdate: {"update", "gather", "gather-ahead", "scatter"},
 		plan.LaneDisk:   {"save-state"},
 	}
@@ -357,7 +358,7 @@ func (c *checker) run(i int) {
 	if op.Name() == "update" && (c.p.StateResident(op.Part) || c.passes(op.Part)) {
 		want = plan.LaneCompute
 	}
-	passed := op.Name() == "load-input" ||
+	passed := op.Name() == "load-input" || op.Name() == "load-balance" ||
 		op.Name() == "load" && op.Layer > 1 && (op.Layer > len(c.m.Blocks) || !c.down(i)) &&
 			c.p.RankOf(op.Layer-1, nn.Forward) != op.Rank
 	if passed { // from another device
@@ -479,6 +480,14 @@ func (c *checker) run(i int) {
 	case "load-sums":
 		c.read(i, place{"host outcome", op.Layer, m}, content{"outcome", op.Layer, m})
 		c.write(i, c.outcomeAt(op), content{"outcome", op.Layer, m})
+	case "save-balance":
+		c.read(i, place{"balance", op.Layer, 0}, content{"choices", op.Layer, 0})
+		c.write(i, place{"host balance", op.Layer, 0}, content{"choices", op.Layer, 0})
+	case "load-balance":
+		for _, layer := range c.balanced() {
+			c.read(i, place{"host balance", layer, 0}, content{"choices", layer, 0})
+			c.write(i, place{"balance", layer, 0}, content{"choices", layer, 0})
+		}
 	case "save-kept":
 		c.read(i, c.keptAt(op), content{"kept", op.Layer, m})
 		c.write(i, place{"host kept", op.Layer, m}, content{"kept", op.Layer, m})

@@ -211,6 +211,8 @@ func (p *Plan) moveCost(to Operand) (c cost) {
 		bytes = p.inputBytes()
 	case Cache:
 		bytes = p.CacheBytes(to.Index - 1)
+	case Balance:
+		bytes = p.balanceBytes(to.Index)
 	case Rounded:
 		bytes = p.storedGradBytes(to.Index)
 	case Gradient:

@@ -122,9 +122,7 @@ func (p *Plan) dealText() string {
 		return ""
 	}
 	why := "there is no room for what several have at once"
-	if balanced, _ := p.balanced(); balanced > 0 {
-		why = "the load-balancing loss (router_aux_loss_coef) adds up what all layers chose"
-	} else if len(p.Model.Sides) > 0 {
+	if len(p.Model.Sides) > 0 {
 		why = "blocks of this model share values, which stay on one device"
 	} else if p.fasterAlone {
 		why = "a step has one micro-batch, and several are not faster"

@@ -17,6 +17,8 @@ type HostBuffers struct {
 	// The scalars of a step, as the host's lane and as each rank's device writes them; each is zero in all but one.
 	HostResults   device.Mem
 	DeviceResults []device.Mem
+	// Balance has what the load-balancing loss needs of all blocks where there are several devices: Buffers.Balance.
+	Balance device.Mem
 
 	Inputs      [][]device.Mem // by block, and the head, and micro-batch: saved layer inputs
 	Sides       [][]device.Mem // by side and micro-batch: rows of a table, and later their gradient
@@ -93,6 +95,9 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 	b.HostResults = a.take(ResultsPurpose, p.ResultBytes())
 	for range p.Ranks() {
 		b.DeviceResults = append(b.DeviceResults, a.take(ResultsPurpose, p.ResultBytes()))
+	}
+	if p.Ranks() > 1 {
+		b.Balance = a.take(ResultsPurpose, p.balanceBytes(none))
 	}
 
 	b.Inputs, b.Activations = make([][]device.Mem, p.blocks()+1), make([][]device.Mem, p.blocks())

@@ -3,6 +3,7 @@ package plan_test
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/plan/plantest"
@@ -31,7 +33,7 @@ type shape struct {
 	Tied                                                  bool
 	Patchwork                                             bool   // a modeltest.Patchwork instead
 	Groups                                                int    // of the feed-forwards of a Patchwork
-	Mixture                                               string // modeltest.Mixtures or modeltest.WithDense instead
+	Mixture                                               string // a family of mixtures of modeltest
 }
 
 // tiny has two tiles of vocabulary.
@@ -60,7 +62,8 @@ func (s shape) model(t errorer) *model.Model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.New(c, modeltest.Patchwork, modeltest.Piecework, modeltest.Mixtures(2), modeltest.WithDense(3))
+	m, err := model.New(c, modeltest.Patchwork, modeltest.Piecework, modeltest.Mixtures(2), modeltest.WithDense(3),
+		modeltest.Balanced(modeltest.Mixtures(3)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,10 +76,11 @@ func drawModel(rt *rapid.T) *model.Model {
 		Layers: rapid.IntRange(1, 5).Draw(rt, "layers"), Heads: 2, KVHeads: 1, HeadDim: 8,
 		Tied:   rapid.Bool().Draw(rt, "tied"),
 		Groups: rapid.IntRange(0, 3).Draw(rt, "groups")}
-	switch kind := rapid.SampledFrom([]string{"llama", "patchwork", "mixtures", "with dense"}).Draw(rt, "kind"); kind {
+	switch kind := rapid.SampledFrom([]string{"llama", "patchwork", "mixtures", "with dense",
+		"balanced mixtures"}).Draw(rt, "kind"); kind {
 	case "patchwork":
 		s.Patchwork = true
-	case "mixtures", "with dense":
+	case "mixtures", "with dense", "balanced mixtures":
 		s.Mixture = kind
 	}
 	m := s.model(rt)
@@ -111,10 +115,13 @@ func numerics(micros int, split bool) plan.Numerics {
 	return n
 }
 
-// drawNumerics picks the micro-batches of a step, up to that many in each of one or two cohorts.
-func drawNumerics(rt *rapid.T, most int) plan.Numerics {
+// drawNumerics picks the micro-batches of a step of a model, up to that many in each of one or two cohorts.
+func drawNumerics(rt *rapid.T, m *model.Model, most int) plan.Numerics {
 	n := numerics(rapid.IntRange(1, most).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))
 	n.Cohorts = rapid.IntRange(0, 2).Draw(rt, "cohorts")
+	if slices.ContainsFunc(m.Blocks, func(d *nn.Block) bool { return d.Balanced() != 0 }) {
+		n.Cohorts = 0 // a plan refuses them
+	}
 	n.MicroBatches *= n.CohortCount()
 	return n
 }

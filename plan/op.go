@@ -103,11 +103,11 @@ func moveName(to Operand) string {
 	if to.At == Device {
 		return map[What]string{Tokens: "upload", Weights: "fetch", State: "fetch-state", Input: "load",
 			InputGrad: "load-input", Kept: "load-kept", Outcome: "load-sums", Side: "load-side",
-			Cache: "load-cache"}[to.What]
+			Cache: "load-cache", Balance: "load-balance"}[to.What]
 	}
 	return map[What]string{Stored: "write-back", Input: "save", Kept: "save-kept", Outcome: "save-sums",
 		Cache: "save-cache", InputGrad: "drain-input", SideGrad: "drain-side", Gradient: "drain-sum", Rounded: "drain",
-		LogitRows: "drain-logits", Results: "collect"}[to.What]
+		LogitRows: "drain-logits", Results: "collect", Balance: "save-balance"}[to.What]
 }
 
 // String names the operation by layer, part and micro-batch, and by the slots and buffers of its operands.

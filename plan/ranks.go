@@ -91,11 +91,11 @@ func (p *Plan) crosses(layer int, to nn.Direction) bool {
 		p.RankOf(layer, to) != p.RankOf(layer+1, to)
 }
 
-// dealt is a deal that the model has room for, of one that is asked for: none with a load-balancing loss, which sums
-// over blocks, and none with sides, which do not pass between ranks. Bound memory stays with one device, and the first
+// dealt is a deal that the model has room for, of one that is asked for: none with sides, which do not pass between
+// ranks. Bound memory stays with one device, and the first
 // device has the rows of the embedding.
 func (p *Plan) dealt(asked []int, bound bool) []int {
-	if balanced, _ := p.balanced(); balanced > 0 || len(p.Model.Sides) > 0 || len(asked) != p.visitsOfStep() ||
+	if len(p.Model.Sides) > 0 || len(asked) != p.visitsOfStep() ||
 		slices.Max(asked) == 0 || slices.Min(asked) < 0 {
 		return nil
 	}

@@ -83,6 +83,8 @@ type onRank struct {
 	cache  int      // next slot of the ring for caches
 	counts bool     // weights that become infinite or NaN are counted here
 
+	balanced bool // what the load-balancing loss needs of all blocks is here
+
 	outcomeOf []int // by micro-batch: the layer whose outcome is in the buffer through which outcomes pass
 }
 

@@ -132,14 +132,11 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	if v.Writes.Has(nn.Loss) {
 		writes = append(writes, Operand{What: LossSum, Index: none, Micro: m, At: b.bindable(), Rank: rank, Slot: none})
 	}
-	if uses.Has(nn.Balancing) {
-		all := Operand{What: Balance, Index: none, Micro: none, At: Device, Rank: rank, Slot: none}
-		if v.Reads.Has(nn.Balancing) {
-			reads = append(reads, all)
-		} else {
-			all.Index = b.balanceRow(r.layer)
-			writes = append(writes, all)
-		}
+	if v.Writes.Has(nn.Balancing) {
+		writes = append(writes, b.balance(rank, b.balanceRow(r.layer)))
+	}
+	if v.Reads.Has(nn.Balancing) {
+		reads = append(reads, b.loadBalance(rank))
 	}
 	if v.Writes.Has(nn.Loads) {
 		writes = append(writes, Operand{What: Loads, Index: r.layer, Micro: none, At: b.bindable(), Rank: rank,
@@ -169,6 +166,9 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	}
 	if writesOutcome {
 		b.saveOutcome(r.layer, m)
+	}
+	if v.Writes.Has(nn.Balancing) {
+		b.saveBalance(rank, r.layer)
 	}
 	if v.Writes.Has(nn.Y) {
 		b.wrote(r.layer+1, m, y)

@@ -7,10 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
-	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/tensor"
 )
@@ -18,19 +16,8 @@ import (
 // The law of placements holds for experts, for experts with a load-balancing loss, and for those next to a dense
 // feed-forward.
 func TestExperts(t *testing.T) {
-	balanced := modeltest.Mixtures(2)
-	balanced.ModelType = "balanced mixtures"
-	read := balanced.Read
-	balanced.Read = func(c *hf.Config, r *hf.ConfigReader, s *model.Spec) {
-		read(c, r, s)
-		for l, f := range s.FeedForwards {
-			if x, ok := f.(nn.Experts); ok {
-				x.Number, x.Balance = 7, nn.Balance{Weight: 0.3, Blocks: 3}
-				s.FeedForwards[l] = x
-			}
-		}
-	}
-	placementsLaw(t, layersOf(t, 4, modeltest.Mixtures(2), balanced, modeltest.WithDense(3)))
+	placementsLaw(t, layersOf(t, 4, modeltest.Mixtures(2), modeltest.Balanced(modeltest.Mixtures(2)),
+		modeltest.WithDense(3)))
 }
 
 // The load-balancing loss and the gradients with it are those of transformers, over all micro-batches of a step.

@@ -78,6 +78,15 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 			return onHost, nil
 		}
 		return b.CacheRing[o.Slot].Slice(0, onHost.Len), nil
+	case plan.Balance:
+		all := b.Balance
+		if o.At == plan.Host {
+			all = device.NewMat(pinned.Balance, all.DType, all.Rows, all.Cols)
+		}
+		if o.Index >= 0 {
+			all = all.RowRange(o.Index, 1)
+		}
+		return all.Mem, nil
 	case plan.LossSum:
 		return r.result(op, o, r.Plan.LossAt(o.Micro), 8), nil
 	case plan.Loads:

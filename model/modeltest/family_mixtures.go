@@ -56,6 +56,28 @@ func Mixtures(perPart int) model.Family {
 		}}
 }
 
+// Balanced is a family of mixtures with a load-balancing loss. Their blocks with experts have seven each.
+func Balanced(f model.Family) model.Family {
+	f.ModelType = "balanced " + f.ModelType
+	read := f.Read
+	f.Read = func(c *hf.Config, r *hf.ConfigReader, s *model.Spec) {
+		read(c, r, s)
+		blocks := 0
+		for _, feed := range s.FeedForwards {
+			if _, ok := feed.(nn.Experts); ok {
+				blocks++
+			}
+		}
+		for l, feed := range s.FeedForwards {
+			if x, ok := feed.(nn.Experts); ok {
+				x.Number, x.Balance = 7, nn.Balance{Weight: 0.3, Blocks: blocks}
+				s.FeedForwards[l] = x
+			}
+		}
+	}
+	return f
+}
+
 // WithDense is a made-up family with experts next to a dense feed-forward in two layers of three, and attention with a
 // GLU in the others.
 func WithDense(perPart int) model.Family {
