@@ -299,7 +299,7 @@ func (b *benchmark) open(ctx context.Context) (*train.Session, error) {
 func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, error) {
 	steady := b.plan.Schedule(plan.Steady)
 	// All of a step, and the end of the one before.
-	s.Engine.Trace = trace.NewRecorder(b.plan.Ranks(), len(steady.Ops)+1)
+	s.Engine.Trace = trace.NewRecorder(b.plan.Crew(), len(steady.Ops)+1)
 	bar := b.out().Bar("measuring steps")
 	defer bar.End()
 	var times, losses []float64

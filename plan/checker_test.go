@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/trace"
 )
 
 // place is memory that operations touch. The checker names it by itself, from what the operations and the placement
@@ -50,6 +51,7 @@ type checker struct {
 	last   []int   // index plus one of each worker's latest
 	access map[place][]touch
 	ops    []plan.Op
+	crew   trace.Crew
 	errs   []string
 
 	updates, homes, saves map[int]int  // by part: updates, gradients brought home, and copies to a checkpoint
@@ -64,8 +66,8 @@ type touch struct {
 // check returns what is wrong with a schedule.
 func check(p *plan.Plan, mode plan.Mode, s *plan.Schedule) []string {
 	c := &checker{p: p, m: p.Model, phase: mode.Phase, mode: mode, mem: map[place]content{}, access: map[place][]touch{}, ops: s.Ops,
-		last: make([]int, len(p.Workers())), counted: map[int]bool{}, updates: map[int]int{}, homes: map[int]int{},
-		saves: map[int]int{}}
+		crew: p.Crew(), last: make([]int, len(p.Workers())), counted: map[int]bool{}, updates: map[int]int{},
+		homes: map[int]int{}, saves: map[int]int{}}
 	m := c.m
 	for part := range m.Parts {
 		fresh := 1
@@ -123,9 +125,10 @@ func (c *checker) order(i int) {
 		for l, n := range c.reach[d] {
 			before[l] = max(before[l], n)
 		}
-		before[c.ops[d].Index()] = max(before[c.ops[d].Index()], d+1)
+		w := c.crew.Index(c.ops[d].Worker)
+		before[w] = max(before[w], d+1)
 	}
-	if n := c.last[op.Index()]; n > 0 {
+	if n := c.last[c.crew.Index(op.Worker)]; n > 0 {
 		join(n - 1)
 	}
 	for _, d := range op.After {
@@ -136,14 +139,14 @@ func (c *checker) order(i int) {
 		join(d)
 	}
 	c.reach = append(c.reach, before)
-	c.last[op.Index()] = i + 1
+	c.last[c.crew.Index(op.Worker)] = i + 1
 }
 
 // use notes an access and checks it against all accesses before it.
 func (c *checker) use(i int, at place, write bool) {
 	at = at.on(c.ops[i].Rank)
 	for _, t := range c.access[at] {
-		if (write || t.write) && t.op != i && c.reach[i][c.ops[t.op].Index()] < t.op+1 {
+		if (write || t.write) && t.op != i && c.reach[i][c.crew.Index(c.ops[t.op].Worker)] < t.op+1 {
 			c.errorf(i, "touches %v and nothing orders it after %d %v", at, t.op, c.ops[t.op])
 		}
 	}

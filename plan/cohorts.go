@@ -54,9 +54,9 @@ func (r Request) checkCohorts() error {
 }
 
 // sumsApart reports whether the cohorts of a part after the first have a buffer on the device: the part is trained,
-// visits the device, and is no tied tile.
+// visits the device, and is no tied tile. With several hosts each sum leaves the device by itself.
 func (p *Plan) sumsApart(part int) bool {
-	return p.Numerics.CohortCount() > 1 && p.Trained(part) && !p.hostOnly(part) && !p.Tied(part)
+	return p.Numerics.CohortCount() > 1 && !p.Cluster.Several() && p.Trained(part) && !p.hostOnly(part) && !p.Tied(part)
 }
 
 // cohortSums places those buffers, by part. The parts of one stage of visits have them at the same time: those of a
@@ -109,7 +109,7 @@ func (b *builder) sum(part int) Operand {
 }
 
 // endCohort has the cohort's gradient of a part where it is added to the others'. That of a tied tile goes to the host
-// by itself.
+// by itself, and so do all where other hosts have a share of them.
 func (b *builder) endCohort(part int) {
 	if !b.Trained(part) {
 		return
@@ -120,6 +120,8 @@ func (b *builder) endCohort(part int) {
 		add := op(LaneCompute, sum.Rank, DoAdd)
 		add.Part = part
 		b.add(add, []Operand{sum}, []Operand{b.gradient(part)})
+	case b.Cluster.Several() && !b.Tied(part):
+		b.movePart(LaneDrain, part, []Operand{sum}, []Operand{b.takeOwnSum(part, b.cohort)})
 	case b.Tied(part) && !b.Bound():
 		to := of(Gradient, part, Host)
 		to.Cohort = b.cohort

@@ -29,7 +29,11 @@ type HostBuffers struct {
 
 	Sums    []device.Mem // by part: fp32 gradients of a tied tile that is bound, of each cohort
 	Touched device.Mem   // room for the sums of some rows of the embedding, and for what they are rounded to
-	// Total receives the sums of cohorts of a piece of the embedding, one after the other.
+	// CohortSums is the ring, of several hosts, for the fp32 sums of cohorts: those of this host that leave a device or
+	// are sent, and those that are received. Each slot has room for the gradient of any part.
+	CohortSums []device.Mem
+	// Total receives the sums of cohorts one after the other: of a piece of the embedding, and with several hosts of
+	// any part.
 	Total device.Mem
 	// Ahead holds, by kind, the state of embedding rows that are updated as they are looked up. AheadBad receives a
 	// count of bad weights that nothing reads: the update of the table counts them.
@@ -44,7 +48,7 @@ func (p *Plan) HostBuffers(region func(purpose string) device.Mem) *HostBuffers 
 
 // hostBytes lists what they take by purpose, with the rows that a loader hands out.
 func (p *Plan) hostBytes() []Bytes {
-	a := &hostArena{used: []Bytes{{RowsPurpose, batch.Bytes(p.Numerics.StepPositions())}}}
+	a := &hostArena{used: []Bytes{{RowsPurpose, batch.Bytes(p.Whole.StepPositions())}}}
 	p.placeHost(a)
 	return a.used
 }
@@ -147,7 +151,12 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 			total = max(total, piece)
 		}
 	}
-	b.Touched, b.Total = a.take(EmbeddingSumPurpose, touched), a.take(EmbeddingSumPurpose, total)
+	b.Touched = a.take(EmbeddingSumPurpose, touched)
+	if p.Cluster.Several() {
+		p.placeSums(a, b)
+	} else {
+		b.Total = a.take(EmbeddingSumPurpose, total)
+	}
 	if p.Placement.LookAhead {
 		for kind, dtype := range p.types() {
 			if k := store.Kind(kind); k != store.Weights && dtype != tensor.Invalid {
@@ -176,6 +185,7 @@ const (
 	CachesPurpose       = "caches"
 	LogitsPurpose       = "logits"
 	EmbeddingSumPurpose = "embedding gradient sum"
+	SumsPurpose         = "gradients of micro-batch groups" // that pass between hosts
 	// EmbeddingAheadPurpose is state of rows of the embedding that are looked up before the table is updated.
 	EmbeddingAheadPurpose = "embedding rows ahead"
 )

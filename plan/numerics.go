@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Numerics has the settings on which the bits of a run depend. It is recorded in plan.json and kept on resume;
-// everything else of a plan may change without changing a bit of the result.
+// Numerics has the settings on which the bits of a run depend. That of a whole step is recorded in plan.json and kept
+// on resume; everything else of a plan may change without changing a bit of the result.
 type Numerics struct {
 	Compute tensor.DType  `json:"compute"` // F32 or BF16: operands of matrix products, activations
 	Master  optim.Master  `json:"master"`

@@ -20,16 +20,21 @@ const (
 	LaneUpdate   = trace.Update
 	LaneDisk     = trace.Disk
 	LaneExchange = trace.Exchange
+	LaneSend     = trace.Send
+	LaneReceive  = trace.Receive
 	Lanes        = int(trace.NumLanes)
 )
 
 // Worker is a lane of a rank. A rank is a device that computes, with lanes of its own for fetch, compute and drain and,
-// where there are several, exchange; the lanes of the host, update and disk, are those of rank 0. A place is likewise a
-// tier and a rank: see Operand.
+// where there are several, exchange; the lanes of the host, update and disk, and send and receive where there are other
+// hosts, are those of rank 0. A place is likewise a tier and a rank: see Operand.
 type Worker = trace.Worker
 
+// Crew has the workers of a plan.
+func (p *Plan) Crew() trace.Crew { return trace.Crew{Ranks: p.Ranks(), Network: p.Cluster.Count() > 1} }
+
 // Workers are all workers of a plan, by their index.
-func (p *Plan) Workers() []Worker { return trace.Workers(p.Ranks()) }
+func (p *Plan) Workers() []Worker { return p.Crew().Workers() }
 
 // Do says what an operation does.
 type Do uint8
@@ -46,6 +51,14 @@ const (
 	DoLookupAhead           // the same rows, as the pending update of the embedding will leave them, which comes later: update
 	DoScatter               // the embedding's gradient of the part from all micro-batches, rounded and squared: update
 	DoSave                  // takes a part's state, as updated, to the checkpoint: disk
+	// What follows is for several hosts. A sum is sent from host memory to the part's owner, and weights are sent from
+	// where they are stored to each other host; each as its bytes, in one message.
+	DoSend    // the operand that it reads to Op.Host: send
+	DoReceive // the operand that it writes from Op.Host: receive
+	// DoTotal adds a cohort's sum of a part to its Total, or begins it (First). That of the last cohort also brings the
+	// total to the type that is stored, where it writes Rounded, and squares what is stored, in as many pieces as
+	// squares have: update. The cohort's sum is then spent: its memory may serve as scratch.
+	DoTotal
 )
 
 // none marks an index that an operation or an operand does not have.
@@ -59,8 +72,10 @@ type Op struct {
 	Visit *nn.Visit // of DoVisit
 	// Layer, Part and Micro say what it is about, for names; -1 where it is about several or none.
 	Layer, Part, Micro int
-	// First says that a visit overwrites what later ones add to, and that an update on the device begins to count the
-	// weights that became infinite or NaN.
+	// Host is the other host of a message; -1 of other operations.
+	Host int
+	// First says that a visit or a total overwrites what later ones add to, and that an update on the device begins to
+	// count the weights that became infinite or NaN.
 	First         bool
 	Reads, Writes []Operand
 	// After are operations of other workers, earlier in the schedule, that must be complete; those of the own one are
@@ -93,9 +108,13 @@ func (op *Op) Name() string {
 		return moveName(op.Writes[0])
 	case DoVisit:
 		return op.Visit.Name
+	case DoSend:
+		return map[What]string{CohortSum: "send-sum", Stored: "send-weights"}[op.Reads[0].What]
+	case DoReceive:
+		return map[What]string{CohortSum: "receive-sum", Stored: "receive-weights"}[op.Writes[0].What]
 	}
 	return [...]string{DoClear: "zero-grad", DoAdd: "add", DoRound: "round", DoUpdate: "update", DoLookup: "gather",
-		DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoSave: "save-state"}[op.Do]
+		DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoSave: "save-state", DoTotal: "total"}[op.Do]
 }
 
 // moveName is the name of a move by what it writes first.
@@ -106,8 +125,9 @@ func moveName(to Operand) string {
 			Cache: "load-cache", Balance: "load-balance"}[to.What]
 	}
 	return map[What]string{Stored: "write-back", Input: "save", Kept: "save-kept", Outcome: "save-sums",
-		Cache: "save-cache", InputGrad: "drain-input", SideGrad: "drain-side", Gradient: "drain-sum", Rounded: "drain",
-		LogitRows: "drain-logits", Results: "collect", Balance: "save-balance"}[to.What]
+		Cache: "save-cache", InputGrad: "drain-input", SideGrad: "drain-side", Gradient: "drain-sum",
+		CohortSum: "drain-sum", Rounded: "drain", LogitRows: "drain-logits", Results: "collect",
+		Balance: "save-balance"}[to.What]
 }
 
 // String names the operation by layer, part and micro-batch, and by the slots and buffers of its operands.
@@ -121,6 +141,8 @@ func (op Op) String() string {
 			name = "slot"
 		case Gradient:
 			name = "grad"
+		case CohortSum:
+			name = "sum"
 		case Kept:
 			name = "kept"
 		case Cache:
@@ -160,7 +182,9 @@ func (op Op) String() string {
 	show("part", op.Part, true)
 	show("micro", op.Micro, true)
 	show("cohort", cohort, true)
-	for _, name := range []string{"slot", "grad", "kept", "cache", "stage", "chunk", "state", "input", "output"} {
+	show("host", op.Host, true)
+	for _, name := range []string{"slot", "grad", "sum", "kept", "cache", "stage", "chunk", "state", "input",
+		"output"} {
 		if name == "chunk" {
 			show(name, chunk, true)
 		}
@@ -184,6 +208,9 @@ func (p *Plan) Describe(op *Op) string {
 	}
 	if op.Micro >= 0 {
 		s += fmt.Sprintf(" micro-batch %d", op.Micro)
+	}
+	if op.Host >= 0 {
+		s += fmt.Sprintf(" host %d", op.Host)
 	}
 	return s
 }

@@ -13,7 +13,8 @@ const (
 	Weights               // part
 	State                 // part: its low halves and moments; of state that passes, the rounded gradient as well
 	Gradient              // part: the fp32 sum over micro-batches; of a tied tile in host memory, of a cohort
-	CohortSum             // part: the fp32 sum over the micro-batches of a cohort, before it is added to the gradient
+	CohortSum             // part: the fp32 sum over the micro-batches of a cohort, before it is added to the others
+	Total                 // part: the fp32 sum of those of all hosts, in their order
 	Rounded               // part: its gradient in the type that is stored
 	Tokens                // of all micro-batches
 	Input                 // layer and micro-batch: x
@@ -43,7 +44,9 @@ type Operand struct {
 	At           Place
 	Rank         int // of a place on a device
 	Slot         int // of a ring, or of the buffers that inputs share; none where it has memory of its own
-	Cohort       int // whose sum it is, where cohorts have sums of their own; else 0
+	// Cohort is the one whose sum it is, where cohorts have sums of their own; else 0. Cohorts are numbered on their
+	// host, but in a CohortSum in host memory in the whole step.
+	Cohort int
 }
 
 // touches are who touched pieces of memory last.
@@ -148,6 +151,12 @@ func (b *builder) touch(o Operand) touch {
 		}
 	case LossSum:
 		count, i = micros, o.Micro
+	case CohortSum:
+		if count, i = 1, 0; outside { // on a device parts take turns
+			memory, count, i = homeMemory, b.sums.slots, o.Slot
+		}
+	case Total: // of one part at a time
+		memory, count, i = homeMemory, 1, 0
 	case Squares, Stored:
 	case Results:
 		memory, count, i = homeMemory, b.ranks, o.Index
@@ -170,7 +179,7 @@ func (b *builder) touch(o Operand) touch {
 // add appends an operation on what it reads and writes, and works out what it waits for.
 func (b *builder) add(op Op, reads, writes []Operand) *Op {
 	op.Reads, op.Writes = b.list(reads), b.list(writes)
-	need, worker := b.need, op.Index()
+	need, worker := b.need, b.crew.Index(op.Worker)
 	clear(need)
 	for _, r := range reads {
 		b.needWriter(b.touch(r))
@@ -221,7 +230,7 @@ func (b *builder) list(all []Operand) []Operand {
 // needWriter has an operation wait for the last one that wrote an operand's memory.
 func (b *builder) needWriter(t touch) {
 	if n := *t.written; n > 0 {
-		w := b.ops[n-1].Index()
+		w := b.crew.Index(b.ops[n-1].Worker)
 		b.need[w] = max(b.need[w], n)
 	}
 }

@@ -17,7 +17,8 @@ import (
 // Request has all that a plan is made from.
 type Request struct {
 	Model    *model.Model
-	Numerics Numerics
+	Numerics Numerics // of the whole step, of which each host of the cluster has a share
+	Cluster  Cluster
 	Device   device.Info
 	Machine  Machine
 	Outputs  Outputs
@@ -77,9 +78,13 @@ const FormatVersion = 2
 // Plan has a place and a size for everything, and the predicted time of a step. It is a contract: the engine reserves
 // these bytes before the first step and no others after.
 type Plan struct {
-	Version  int          `json:"version"` // of this form as JSON: FormatVersion
-	Model    *model.Model `json:"-"`
-	Numerics Numerics     `json:"numerics"`
+	Version int          `json:"version"` // of this form as JSON: FormatVersion
+	Model   *model.Model `json:"-"`
+	// Whole has the numerics of a step, on which the bits of the run depend. Numerics has those of what this host
+	// computes of it: buffers, visits and schedules follow from them. Both are the same where one host is alone.
+	Whole    Numerics `json:"numerics"`
+	Numerics Numerics `json:"-"` // a reader of the JSON has it from Whole.Share
+	Cluster  Cluster  `json:"cluster,omitzero"`
 	// ComputedOn names the instructions that, with Numerics, decide the bits of results (device.Info.Numerics).
 	ComputedOn string `json:"computed_on,omitempty"`
 	// Warning is why the device is slower than it could be (device.Info.Warning).
@@ -116,6 +121,7 @@ type Plan struct {
 	Predicted    Prediction `json:"predicted"`
 
 	asked    *Request // what it was made from, for Why
+	owners   []int    // by part: see Owner
 	accounts *accounts
 
 	fasterAlone bool // than plans for all devices that there are
@@ -169,7 +175,7 @@ func (r Request) choose(ctx context.Context, thorough bool) (*Plan, error) {
 
 // check refuses numerics that cannot be, and a model that the device cannot compute.
 func (r Request) check() error {
-	if err := r.Numerics.Check(); err != nil {
+	if err := cmp.Or(r.Numerics.Check(), r.Cluster.check(r.Numerics)); err != nil {
 		return err
 	}
 	switch n := r.Outputs.longest(r.Numerics); {
@@ -313,8 +319,10 @@ func (p *Plan) extentsIn(specs []store.Spec) []store.Spec {
 func (p *Plan) Pinned(purpose string) bool {
 	switch purpose {
 	case TokensPurpose, ResultsPurpose, InputsPurpose, SidesPurpose, KeptPurpose, OutcomesPurpose, CachesPurpose,
-		LogitsPurpose, EmbeddingSumPurpose, stagingPurpose, store.Weights.String(), store.Grad.String():
+		LogitsPurpose, EmbeddingSumPurpose, SumsPurpose, stagingPurpose, store.Weights.String():
 		return true
+	case store.Grad.String():
+		return !p.Cluster.Several()
 	}
 	for _, kind := range p.stateKinds() {
 		if purpose == kind.String() {
@@ -326,7 +334,7 @@ func (p *Plan) Pinned(purpose string) bool {
 
 // With is the same plan with another placement: for tests of the law that a placement changes no bit.
 func (p *Plan) With(place Placement) *Plan {
-	c := &chooser{Request: Request{Model: p.Model, Numerics: p.Numerics, Outputs: p.Outputs,
+	c := &chooser{Request: Request{Model: p.Model, Numerics: p.Whole, Cluster: p.Cluster, Outputs: p.Outputs,
 		Device: device.Info{Unified: p.Unified}}}
 	return c.measure(place)
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/trace"
 )
 
 // The problem. A step has thousands of operations on five lanes that overlap: a layer is fetched while another one
@@ -42,6 +43,7 @@ type builder struct {
 	waited  [][]int                  // by worker: how far into each other worker's it has waited, plus one
 	need    []int                    // of the operation that is added: by worker
 
+	crew     trace.Crew
 	ranks    int
 	devices  []onRank       // by rank
 	passing  []int          // parts whose state passes, in order, that have yet to be updated
@@ -53,6 +55,7 @@ type builder struct {
 	down     bool             // the backward pass has begun
 	cohort   int              // whose visits are emitted
 	sideHere map[Operand]bool // sides that are on the device, or have been
+	sums     sumRing
 }
 
 // scheduleMemory holds a schedule. A search that reads one schedule after the other has them all in the
@@ -99,12 +102,13 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	b := &builder{Plan: p, Mode: mode, scheduleMemory: mem.again(), gradOf: map[int]int{}, onDevice: map[int]bool{},
 		keptIn: map[[2]int]int{}, sideHere: map[Operand]bool{}}
 	b.ops = slices.Grow(b.ops, p.aboutOps())
-	workers, micros := len(p.Workers()), p.Numerics.MicroBatches
-	b.ranks, b.need, b.waited = p.Ranks(), make([]int, workers), make([][]int, workers)
+	b.crew = p.Crew()
+	workers, micros := len(b.crew.Workers()), p.Numerics.MicroBatches
+	b.ranks, b.need, b.waited = b.crew.Ranks, make([]int, workers), make([][]int, workers)
 	for w := range b.waited {
 		b.waited[w] = make([]int, workers)
 	}
-	b.devices = make([]onRank, b.ranks)
+	b.devices, b.sums = make([]onRank, b.ranks), p.newSumRing()
 	for i := range b.devices {
 		b.devices[i].inX, b.devices[i].inDX = [2][]int{make([]int, micros), make([]int, micros)}, make([]int, micros)
 		b.devices[i].outcomeOf = make([]int, micros)
@@ -175,7 +179,7 @@ func (p *Plan) aboutOps() int {
 }
 
 func op(lane Lane, rank int, do Do) Op {
-	return Op{Worker: Worker{Lane: lane, Rank: rank}, Do: do, Layer: none, Part: none, Micro: none}
+	return Op{Worker: Worker{Lane: lane, Rank: rank}, Do: do, Layer: none, Part: none, Micro: none, Host: none}
 }
 
 // updates reports whether the schedule carries out the pending updates.

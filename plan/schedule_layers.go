@@ -30,18 +30,18 @@ func (b *builder) layer(r row) {
 // run emits a stage: its weights, the visits of each micro-batch, and its gradients to where they are stored.
 func (b *builder) run(r row, stage nn.Stage, later nn.Uses) {
 	weights := map[int]Operand{}
-	var sums []int // parts whose gradients the stage sums
+	var summed []int // parts whose gradients the stage sums
 	for _, i := range partsOf(stage) {
 		part := r.parts[i]
 		weights[i] = b.weights(part)
-		if slices.ContainsFunc(stage, func(v nn.Visit) bool { return v.Writes.Has(nn.Grads) && slices.Contains(v.Parts, i) }) {
+		if sums(stage, i) {
 			b.clear(part)
-			sums = append(sums, part)
+			summed = append(summed, part)
 		}
 	}
 	for b.cohort = range b.Numerics.CohortCount() {
 		if b.cohort > 0 {
-			for _, part := range sums {
+			for _, part := range summed {
 				b.clear(part)
 			}
 		}
@@ -54,15 +54,23 @@ func (b *builder) run(r row, stage nn.Stage, later nn.Uses) {
 				b.visit(r, &stage[i], weights, m, later)
 			}
 		}
-		for _, part := range slices.Backward(sums) {
+		for _, part := range slices.Backward(summed) {
 			b.endCohort(part)
 		}
 	}
 	b.cohort = 0
+	if b.Cluster.Several() {
+		for _, part := range slices.Backward(summed) {
+			if b.Trained(part) && !b.Tied(part) {
+				b.addSums(part)
+			}
+		}
+		return
+	}
 	// Gradients are complete all at once where parts are. Those for which a slot is free are rounded now, less one slot
 	// for the last of them. Each of the others is rounded after a block, while the gradients before it drain.
 	free := b.Placement.Rings.Rounded - 1
-	for i, part := range slices.Backward(sums) {
+	for i, part := range slices.Backward(summed) {
 		if i == 0 || !b.staged() || b.Tied(part) || b.StateResident(part) || free > 0 {
 			b.finish(part)
 			free--
@@ -70,6 +78,13 @@ func (b *builder) run(r row, stage nn.Stage, later nn.Uses) {
 			b.late = append(b.late, part)
 		}
 	}
+}
+
+// sums reports whether a stage sums the gradient of a part, by its number in the layer.
+func sums(stage nn.Stage, i int) bool {
+	return slices.ContainsFunc(stage, func(v nn.Visit) bool {
+		return v.Writes.Has(nn.Grads) && slices.Contains(v.Parts, i)
+	})
 }
 
 // visit emits a visit with one micro-batch, or with all of a cohort, of which m is the first.

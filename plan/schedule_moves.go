@@ -489,6 +489,10 @@ func (b *builder) scatter(l *model.Lookup) {
 			dx = append(dx, b.home(InputGrad, 1, m))
 		}
 	}
+	if b.Cluster.Several() {
+		b.scatterSums(l, dx)
+		return
+	}
 	for _, p := range l.Tiles {
 		o := op(LaneUpdate, 0, DoScatter)
 		o.Part = p

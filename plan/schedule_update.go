@@ -1,8 +1,8 @@
 package plan
 
 // update carries out the pending updates of the trained ones among the parts, if the phase has updates, and saves all
-// of the parts if the schedule does. This includes parts that the device updates, while the first layer waits for the
-// host's updates.
+// of the parts if the schedule does; of several hosts each does so with the parts that it owns. This includes parts
+// that the device updates, while the first layer waits for the host's updates.
 func (b *builder) update(parts ...int) {
 	for _, part := range parts {
 		if b.StateResident(part) {
@@ -17,7 +17,10 @@ func (b *builder) update(parts ...int) {
 			continue // with its forward visit
 		}
 		if b.Trained(part) && b.updates() {
-			b.updateOnHost(part)
+			if b.Owns(part) {
+				b.updateOnHost(part)
+			}
+			b.spread(part)
 		}
 		b.save(part)
 	}
@@ -92,9 +95,9 @@ func (b *builder) updatePassing(weights Operand) {
 	b.fetchPassing()
 }
 
-// save takes the state of a part to a checkpoint, if the schedule does.
+// save takes the state of a part to a checkpoint, if the schedule does, and the host owns the part.
 func (b *builder) save(part int) {
-	if b.Saves {
+	if b.Saves && b.Owns(part) {
 		o := op(LaneDisk, 0, DoSave)
 		o.Part = part
 		b.add(o, []Operand{of(Stored, part, Host)}, nil)

@@ -44,6 +44,7 @@ type chooser struct {
 	accounts accounts
 	memory   scheduleMemory // of the schedule that is simulated
 	extents  []store.Spec   // of the placement that is measured
+	owned    []int          // by part, if there are several hosts: its owner
 	note     func(Trial)    // told of each placement that is simulated; nil: no notes
 }
 
@@ -96,7 +97,7 @@ func (c *chooser) fitsDevice(p *Plan) bool {
 // of a micro-batch and, if that takes less memory, with shared buffers.
 func (c *chooser) streaming() []Placement {
 	starts := []Placement{c.smallest(false)}
-	if c.Numerics.MicroBatches > spareInputs {
+	if c.share().MicroBatches > spareInputs {
 		shared := starts[0]
 		shared.Rings.Inputs = spareInputs
 		starts = append(starts, c.leastHead(shared))
@@ -154,7 +155,7 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 // CPU devices have a share of the cores each, so one of them is no faster.
 func (c *chooser) chooseAlone(dealt *Plan, thorough bool) (*Plan, error) {
 	fits := dealt.Ranks() > 1
-	if fits && (c.Device.Unified || c.Numerics.MicroBatches > 1) {
+	if fits && (c.Device.Unified || c.share().MicroBatches > 1) {
 		return dealt, nil
 	}
 	c.alone = true
@@ -333,7 +334,7 @@ func (c *chooser) rings(start Placement) []Rings {
 		return r
 	}
 	grads := 1
-	if c.Model.Tied || c.Numerics.Scheme().Types()[store.Grad].Bytes() == 4 {
+	if c.Model.Tied || c.Cluster.Several() || c.Numerics.Scheme().Types()[store.Grad].Bytes() == 4 {
 		grads = 2 // gradients drain from where they were summed
 	}
 	if c.Overlap {

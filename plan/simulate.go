@@ -56,7 +56,9 @@ type LaneSeconds [Lanes]float64
 func (s LaneSeconds) MarshalJSON() ([]byte, error) {
 	named := map[string]float64{}
 	for lane, sec := range s {
-		named[Lane(lane).String()] = sec
+		if l := Lane(lane); sec > 0 || !l.IsOptional() {
+			named[l.String()] = sec
+		}
 	}
 	return json.Marshal(named)
 }
@@ -194,12 +196,13 @@ func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, o
 	}
 	ops := grouped.scheduleIn(mode, walk.memory).Ops
 	cost := groups.costs(p)
-	workers := p.Workers()
+	crew := p.Crew()
+	workers := crew.Workers()
 	queues := make([][]int, len(workers)) // operations to come, by worker
 	spent := make([]float64, len(workers))
 	active := make([]activeOp, len(ops))
 	for i := range ops {
-		w := ops[i].Index()
+		w := crew.Index(ops[i].Worker)
 		queues[w] = append(queues[w], i)
 		c := cost(&ops[i])
 		read, write := seconds(c.read, m.DiskReadBytesPerSec), seconds(c.written, m.DiskWriteBytesPerSec)
@@ -274,7 +277,7 @@ func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, o
 				if q := queues[w]; len(q) > 0 {
 					next = &ops[q[0]]
 				}
-				walk.stalled(next, culprit(ops, done, queues, busy, at, next), step)
+				walk.stalled(next, culprit(crew, ops, done, queues, busy, at, next), step)
 			}
 		}
 		served := now

@@ -28,7 +28,7 @@ type Space struct {
 // CheckpointBytes is the size of a checkpoint of a model. State on disk is linked, which writes nothing; but the run
 // then needs a file more for each that is linked, so that it takes as much.
 func CheckpointBytes(m *model.Model, n Numerics) (sum int64) {
-	p := &Plan{Model: m, Numerics: n}
+	p := &Plan{Model: m, Whole: n, Numerics: n}
 	p.Placement = p.settle(Smallest(len(m.Parts), len(m.Blocks), false))
 	for part := range m.Parts {
 		for _, spec := range p.extents(nil, part) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/trace"
 )
 
 // Stall is a time in which the compute lane has nothing to do.
@@ -74,7 +75,7 @@ func stallText(all []Stall, stepSeconds float64) string {
 
 // culprit is the operation under way that another one has to wait for in the end, by the schedule's waits and the
 // order of the lanes; next is nil after the last operation of its lane, where everything under way has to end.
-func culprit(ops []Op, done []bool, queues [][]int, busy []bool, at []activeOp, next *Op) *Op {
+func culprit(crew trace.Crew, ops []Op, done []bool, queues [][]int, busy []bool, at []activeOp, next *Op) *Op {
 	if next == nil {
 		last := none
 		for w := range busy {
@@ -89,7 +90,7 @@ func culprit(ops []Op, done []bool, queues [][]int, busy []bool, at []activeOp, 
 			if done[d] {
 				continue
 			}
-			w := ops[d].Index()
+			w := crew.Index(ops[d].Worker)
 			if busy[w] {
 				return &ops[at[w].op]
 			}

@@ -27,7 +27,10 @@ func (p *Plan) settle(ask Placement) Placement {
 	p.Placement.Deal = place.Deal // for questions about ranks
 	together := func(part int) bool { return p.together(max(p.Model.Parts[part].Layer, 1)) }
 	types := p.types()
-	inBackward := p.Outputs.NoClip && !p.Outputs.keepGradients() && !bound
+	inBackward := p.updatesInBackward(bound)
+	if p.Cluster.Several() { // gradients leave the device in fp32, and the host updates
+		place.Rings.Rounded, place.Rings.State = 0, 0
+	}
 	for part := range p.Model.Parts {
 		resident := asked.State[part][store.Weights] == Device && together(part) &&
 			p.stateMayReside(part, bound, ask.HeadAtOnce)
@@ -37,7 +40,8 @@ func (p *Plan) settle(ask Placement) Placement {
 		for kind := range store.Kind(store.Kinds) {
 			at := Host
 			switch {
-			case kind == store.Inputs, types[kind] == tensor.Invalid && !(kind == store.GradSum && p.Tied(part) && !bound):
+			case kind == store.Inputs, !p.Owns(part) && kind != store.Weights && kind != store.GradSum,
+				types[kind] == tensor.Invalid && !(kind == store.GradSum && p.Tied(part) && !bound):
 				at = Absent
 			case resident:
 				at = Device
@@ -49,10 +53,10 @@ func (p *Plan) settle(ask Placement) Placement {
 			place.Where.State[part][kind] = at
 		}
 		switch {
-		case !p.Trained(part) || p.Outputs.NoUpdates:
+		case !p.Trained(part) || p.Outputs.NoUpdates || !p.Owns(part):
 		case resident:
 			place.Where.Updates[part] = Device
-		case asked.Updates[part] == Device && ask.Rings.State > 0 && alone && place.Where.Weights[part] == Host &&
+		case asked.Updates[part] == Device && place.Rings.State > 0 && alone && place.Where.Weights[part] == Host &&
 			!onDisk && !p.Outputs.NoClip && !p.Outputs.Gradients && p.Model.Parts[part].Kind == model.Block:
 			place.Where.Updates[part] = Device
 		default:
@@ -103,14 +107,15 @@ func (p *Plan) settle(ask Placement) Placement {
 	if ask.CallChunks > 1 && p.Model.Routed() {
 		place.CallChunks = min(ask.CallChunks, p.chunksOfStep())
 	}
-	place.LookAhead = ask.LookAhead && !bound && !inBackward && p.mayLookAhead(&place.Where)
+	place.LookAhead = ask.LookAhead && !bound && !inBackward && !p.Cluster.Several() && p.mayLookAhead(&place.Where)
 	return place
 }
 
 // stateMayReside reports whether all that is kept of the part may be on the device, and updated there: it is trained,
 // clipped, and visited as a whole.
 func (p *Plan) stateMayReside(part int, bound, headAtOnce bool) bool {
-	if bound || p.Outputs.keepGradients() || p.Outputs.NoClip || !p.Trained(part) || p.Tied(part) || p.hostOnly(part) {
+	if bound || p.Cluster.Several() || p.Outputs.keepGradients() || p.Outputs.NoClip || !p.Trained(part) ||
+		p.Tied(part) || p.hostOnly(part) {
 		return false
 	}
 	kind := p.Model.Parts[part].Kind
@@ -197,9 +202,11 @@ func (p *Plan) anyStatePasses() bool {
 
 // UpdatesInBackward reports whether each part is updated within the step of its gradient, as soon as that is in host
 // memory, so that no update is ever pending. Bound weights are read by the compute lane, for as long as a schedule
-// runs, in the memory that an update would write; there updates wait for the step's end.
-func (p *Plan) UpdatesInBackward() bool {
-	return p.Outputs.NoClip && !p.Outputs.keepGradients() && !p.Bound()
+// runs, in the memory that an update would write; there updates wait for the step's end. So they do on several hosts.
+func (p *Plan) UpdatesInBackward() bool { return p.updatesInBackward(p.Bound()) }
+
+func (p *Plan) updatesInBackward(bound bool) bool {
+	return p.Outputs.NoClip && !p.Outputs.keepGradients() && !bound && !p.Cluster.Several()
 }
 
 // sharedGrads is the number of gradients that have room in host memory where none outlives its step: one is written
@@ -222,9 +229,11 @@ func (p *Plan) AheadRows(l *model.Lookup) int {
 }
 
 // SumsTouchedRows reports whether the gradient of a tile that is looked up is summed and rounded for the rows of the
-// step's tokens alone, the others being cleared: where no head adds to it, and it is not summed where it is stored.
+// step's tokens alone, the others being cleared: where no head adds to it, it is not summed where it is stored, and
+// other hosts have no share of it.
 func (p *Plan) SumsTouchedRows(part int) bool {
-	return p.Model.Parts[part].Kind.LookedUp() && !p.Tied(part) && p.Numerics.Master == optim.Split
+	return p.Model.Parts[part].Kind.LookedUp() && !p.Tied(part) && p.Numerics.Master == optim.Split &&
+		!p.Cluster.Several()
 }
 
 // TouchedBytesPerElem is the room that such a sum takes for each element of a row: in fp32, of a cohort by itself as
@@ -311,14 +320,16 @@ func (p *Plan) ownGrad(part int) bool {
 	return p.Placement.HeadAtOnce
 }
 
-// GradInExtent reports whether the fp32 gradient is accumulated where it is stored: bound fp32 gradients, and bound
-// Tied tiles, whose extent-to-be is the sum that the embedding adds to.
+// GradInExtent reports whether the fp32 gradient is accumulated where it is stored: bound fp32 gradients, unless other
+// hosts have a share of them, and bound Tied tiles, whose extent-to-be is the sum that the embedding adds to.
 func (p *Plan) GradInExtent(part int) bool {
-	return p.Bound() && (p.Numerics.Master == optim.F32 && !p.Tied(part) || p.Tied(part))
+	return p.Bound() && (p.Numerics.Master == optim.F32 && !p.Cluster.Several() || p.Tied(part))
 }
 
 // staged reports whether rounding and draining go through a stage slot.
-func (p *Plan) staged() bool { return !p.Bound() && p.Numerics.Master == optim.Split }
+func (p *Plan) staged() bool {
+	return !p.Bound() && p.Numerics.Master == optim.Split && !p.Cluster.Several()
+}
 
 // Trained reports whether the part has anything to update.
 func (p *Plan) Trained(part int) bool { return p.Model.Parts[part].Layout.StateElems > 0 }

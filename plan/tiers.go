@@ -89,7 +89,7 @@ func (p *Plan) tierTable(extents []store.Spec) *tierTable {
 		}
 	}
 	if len(onDisk) > 0 {
-		t.staging = store.StagingBytes(onDisk, p.Quota(), p.Ranks())
+		t.staging = store.StagingBytes(onDisk, p.Quota(), p.Crew())
 		all := store.DiskBytes(onDisk, DiskWorkers)
 		t.disk = append(t.disk, Bytes{"spare files", all - t.diskSum})
 		t.diskSum = all

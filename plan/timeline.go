@@ -126,16 +126,16 @@ const laneColumns, deviceColumns = 8, 13
 
 // Lines are the chart, without a legend; none if nothing was drawn.
 func (c *Chart) Lines() []string {
-	ranks := 0
+	var crew trace.Crew
 	for w := range c.took {
-		ranks = max(ranks, 1+w.Rank)
+		crew.Ranks, crew.Network = max(crew.Ranks, 1+w.Rank), crew.Network || w.OnNetwork()
 	}
 	label := laneColumns
-	if ranks > 1 {
+	if crew.Ranks > 1 {
 		label += deviceColumns
 	}
 	var lines []string
-	for _, w := range trace.Workers(ranks) {
+	for _, w := range crew.Workers() {
 		took := c.took[w]
 		if took == nil {
 			continue

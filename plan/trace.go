@@ -25,11 +25,12 @@ func (p *Plan) Trace(m Machine, dev device.Info, about trace.About) *trace.Trace
 		mark byte
 		at   int // in spans
 	}
-	workers := len(p.Workers())
+	crew := p.Crew()
+	workers := len(crew.Workers())
 	ends, spans := make([]latest, workers), make([][]trace.Span, workers)
 	p.walk(m, dev, walking{micros: simulatedMicros, see: func(s interval) {
 		begin, end := simulatedTime(s.begin), simulatedTime(s.until)
-		w := s.Index()
+		w := crew.Index(s.Worker)
 		l := &ends[w]
 		if l.op == s.op && l.mark == s.mark && spans[w][l.at].End == begin {
 			spans[w][l.at].End = end // its share has changed since, and it has not ended

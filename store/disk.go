@@ -46,7 +46,8 @@ type Disk struct {
 	changed chan struct{} // closed, and replaced, at each change that a lane may wait for
 	extents map[ID]*diskExtent
 	buffers [Kinds][]*buffer
-	lanes   []trace.Worker  // by index
+	crew    trace.Crew
+	lanes   []trace.Worker  // of the crew, by index
 	hints   [][Kinds][]hint // by the index of the lane
 	clock   uint64          // counts hints and uses
 
@@ -72,7 +73,7 @@ type DiskOptions struct {
 	Accounts *hostmem.Accounts
 	Specs    []Spec
 	Quota    Quota
-	Ranks    int          // devices, whose lanes have a quota each; 0 is one
+	Crew     trace.Crew   // whose workers have a quota each
 	Workers  int          // pieces that are read or written at once; 0: a default that keeps a drive busy
 	Log      *slog.Logger // nil: the default one
 
@@ -116,8 +117,9 @@ func (p *diskPiece) String() string { return fmt.Sprintf("piece %d of %v", p.ind
 // disk is too small, the error says how much is needed and how much is free.
 func NewDisk(o DiskOptions) (*Disk, error) {
 	d := &Disk{fs: o.FS, dir: o.Dir, log: o.Log, quota: o.Quota, workers: workersOr(o.Workers), addressOnly: o.AddressOnly,
-		direct: vfs.Direct, changed: make(chan struct{}), lanes: stagingLanes(o.Ranks), extents: map[ID]*diskExtent{},
-		free: map[int64][]*file{}}
+		direct: vfs.Direct, changed: make(chan struct{}), crew: o.Crew, lanes: o.Crew.Workers(),
+		extents: map[ID]*diskExtent{},
+		free:    map[int64][]*file{}}
 	d.hints = make([][Kinds][]hint, len(d.lanes))
 	if d.fs == nil {
 		d.fs = vfs.OS{}

@@ -54,7 +54,8 @@ func holds(t testing.TB, d store.Store, s store.Spec, version uint64) {
 }
 
 func inMemory(t testing.TB, q int, specs ...store.Spec) *store.Disk {
-	return openDisk(t, store.DiskOptions{FS: vfs.NewMem(), Specs: specs, Quota: quota(q), Workers: 2})
+	return openDisk(t, store.DiskOptions{FS: vfs.NewMem(), Specs: specs, Quota: quota(q), Workers: 2,
+		Crew: trace.Crew{Ranks: 2, Network: true}})
 }
 
 // A lane that has used up its quota waits, until ctx ends or it gives something back. The others continue.
@@ -298,9 +299,9 @@ func TestSizes(t *testing.T) {
 	fs.SetCapacity(1 << 30)
 	d := openDisk(t, store.DiskOptions{FS: fs, Dir: "d", Accounts: accounts, Specs: specs, Quota: store.LaneQuota(1, 2), Workers: 3})
 	const want = 3*4096 + (3+4)*12288 // moments of the update lane; weights of fetch and update
-	if now, _ := accounts.Total(); now != want || store.StagingBytes(specs, store.LaneQuota(1, 2), 1) != want {
-		t.Errorf("%d bytes of staging, foretold %d, want %d", now, store.StagingBytes(specs, store.LaneQuota(1, 2), 1),
-			want)
+	foretold := store.StagingBytes(specs, store.LaneQuota(1, 2), trace.Crew{})
+	if now, _ := accounts.Total(); now != want || foretold != want {
+		t.Errorf("%d bytes of staging, foretold %d, want %d", now, foretold, want)
 	}
 	if u := accounts.Usage(); len(u) != 1 || u[0].Purpose != store.StagingPurpose {
 		t.Errorf("staging is counted as %v", u)
@@ -421,7 +422,7 @@ func TestLanesReadAheadOfTheSamePieces(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		eight := store.Spec{ID: four.ID, Bytes: 8 * 4096, Piece: 4096}
 		d := openDisk(t, store.DiskOptions{FS: vfs.NewMem(), Specs: []store.Spec{eight}, Workers: 2,
-			Quota: quota(rapid.IntRange(1, 3).Draw(rt, "quota")), Ranks: 2})
+			Quota: quota(rapid.IntRange(1, 3).Draw(rt, "quota")), Crew: trace.Crew{Ranks: 2}})
 		defer d.Close()
 		fill(t, d, eight, 0)
 		if err := d.Sync(t.Context()); err != nil {

@@ -119,7 +119,7 @@ func (d *Disk) Borrow(ctx context.Context, lane trace.Worker, id ID, off, n int6
 
 // buffersOf is the lane's quota of a kind.
 func (d *Disk) buffersOf(lane trace.Worker, kind Kind) int {
-	if lane.Index() >= len(d.lanes) {
+	if d.crew.Index(lane) >= len(d.lanes) {
 		return 0
 	}
 	return d.quota[lane.Lane][kind]
@@ -309,18 +309,18 @@ func (d *Disk) Prefetch(lane trace.Worker, id ID, off int64, version uint64) {
 
 // remember puts a hint in its place, unless there are too many before it.
 func (d *Disk) remember(lane trace.Worker, kind Kind, h hint) {
-	list := d.hints[lane.Index()][kind]
+	list := d.hints[d.crew.Index(lane)][kind]
 	i := len(list)
 	for i > 0 && list[i-1].number > h.number {
 		i--
 	}
 	list = slices.Insert(list, i, h)
-	d.hints[lane.Index()][kind] = list[:min(len(list), maxHints)]
+	d.hints[d.crew.Index(lane)][kind] = list[:min(len(list), maxHints)]
 }
 
 // dropHint forgets the hint that the lane follows by itself.
 func (d *Disk) dropHint(lane trace.Worker, p *diskPiece) {
-	list := &d.hints[lane.Index()][p.id.Kind]
+	list := &d.hints[d.crew.Index(lane)][p.id.Kind]
 	if i := slices.IndexFunc(*list, func(h hint) bool { return h.piece == p && h.version == p.version }); i >= 0 {
 		*list = slices.Delete(*list, i, i+1)
 	}

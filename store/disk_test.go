@@ -61,7 +61,7 @@ func TestDisk(t *testing.T) {
 			dir := t.TempDir()
 			storetest.Run(t, func(t testing.TB, specs []store.Spec) store.Store {
 				return openDisk(t, store.DiskOptions{Dir: dir, FS: c.fs(), Specs: specs, Quota: quota(c.quota),
-					Workers: c.workers, Ranks: storetest.Ranks})
+					Workers: c.workers, Crew: storetest.Crew})
 			})
 		})
 	}
@@ -81,7 +81,7 @@ func TestTiered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		disk := openDisk(t, store.DiskOptions{FS: vfs.NewMem(), Specs: onDisk, Ranks: storetest.Ranks})
+		disk := openDisk(t, store.DiskOptions{FS: vfs.NewMem(), Specs: onDisk, Crew: storetest.Crew})
 		s := store.NewTiered(store.Tier{Store: ram, Specs: inRAM}, store.Tier{Store: disk, Specs: onDisk})
 		if s.Of(inRAM[0].ID) != store.Store(ram) || s.Of(onDisk[0].ID) != store.Store(disk) {
 			t.Error("extents are not where they were put")

@@ -18,6 +18,7 @@ type Quota [trace.NumLanes][Kinds]int
 //   - fetch holds two pieces of weights, or of saved layer inputs: one that moves to the device and the next one. It has
 //     `moves` further pieces on their way from disk.
 //   - drain holds two pieces of gradients, or of saved layer inputs. It has `moves` further pieces on their way to disk.
+//   - send and receive, which move weights between hosts, hold two pieces of weights, and have as many further ones.
 //   - update holds one piece of each kind. It has `updates` further pieces of each kind on their way from disk, and as
 //     many on their way to disk. It reads all kinds and writes all except gradients, which it writes only for the embedding.
 //
@@ -25,7 +26,9 @@ type Quota [trace.NumLanes][Kinds]int
 // moves one kind needs as many pieces as the drive wants requests. With 0 nothing overlaps, and nothing deadlocks.
 func LaneQuota(updates, moves int) Quota {
 	var q Quota
-	q[trace.Fetch][Weights] = 2 + moves
+	for _, lane := range []trace.Lane{trace.Fetch, trace.Send, trace.Receive} {
+		q[lane][Weights] = 2 + moves
+	}
 	q[trace.Fetch][Inputs] = 2 + moves
 	for _, kind := range []Kind{Grad, GradSum, Inputs} {
 		q[trace.Drain][kind] = 2 + moves
@@ -38,9 +41,9 @@ func LaneQuota(updates, moves int) Quota {
 	return q
 }
 
-// StagingBytes is the host memory that a disk with these extents, this quota and that many ranks reserves for staging.
-func StagingBytes(specs []Spec, quota Quota, ranks int) int64 {
-	lanes := stagingLanes(ranks)
+// StagingBytes is the host memory that a disk with these extents, this quota and that crew reserves for staging.
+func StagingBytes(specs []Spec, quota Quota, crew trace.Crew) int64 {
+	lanes := crew.Workers()
 	var sum int64
 	for kind := range Kind(Kinds) {
 		sum += int64(quota.buffers(kind, lanes)) * bufferBytes(specs, kind)
@@ -57,17 +60,6 @@ func DiskBytes(specs []Spec, workers int) int64 {
 		sum += bytes * int64(n)
 	}
 	return sum
-}
-
-// stagingLanes are the lanes of ranks, by their index.
-func stagingLanes(ranks int) (all []trace.Worker) {
-	if ranks > 1 {
-		return trace.Workers(ranks)
-	}
-	for lane := range trace.NumLanes {
-		all = append(all, lane.Of(0))
-	}
-	return all
 }
 
 // buffers counts the buffers of a kind over lanes.

@@ -40,17 +40,17 @@ func (e *Engine) loans(ops []plan.Op) [][store.Kinds][]loan {
 	for _, op := range ops {
 		switch {
 		case op.Do == plan.DoUpdate:
-			reads(op.Index(), op.Part, false, state...)
+			reads(e.indexOf(&op), op.Part, false, state...)
 		case op.Do == plan.DoLookup:
 			for _, table := range op.Reads {
-				reads(op.Index(), table.Index, updated, store.Weights)
+				reads(e.indexOf(&op), table.Index, updated, store.Weights)
 			}
 		case op.Do == plan.DoMove && op.Writes[0].What == plan.Weights:
-			reads(op.Index(), op.Part, updated, store.Weights)
+			reads(e.indexOf(&op), op.Part, updated, store.Weights)
 		case op.Do == plan.DoMove && onDisk(op.Reads[0]):
 			id := store.ID{Part: e.Plan.Model.BlockParts[op.Layer-1], Kind: store.Inputs}
 			for _, off := range e.inputPieces(op.Micro) {
-				of := &all[op.Index()][id.Kind]
+				of := &all[e.indexOf(&op)][id.Kind]
 				*of = append(*of, loan{id: id, off: off})
 			}
 		}

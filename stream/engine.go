@@ -109,7 +109,8 @@ type Engine struct {
 	regions map[string]*hostmem.Region // by purpose: what the engine has of host memory itself
 	host    *plan.HostBuffers          // in them, as the host's driver sees them
 	ranks   []rank
-	workers []worker // by plan.Worker.Index
+	crew    trace.Crew
+	workers []worker // of the crew, by index
 	done    fault.Group
 
 	programs map[plan.Mode]*program
@@ -147,6 +148,9 @@ type worker struct {
 	runs   chan *execution
 }
 
+// indexOf is the number of the worker of an operation.
+func (e *Engine) indexOf(op *plan.Op) int { return e.crew.Index(op.Worker) }
+
 // SaveFunc takes an extent of the state, at a version that does not change while it does, to a checkpoint.
 type SaveFunc func(ctx context.Context, id store.ID, version uint64) error
 
@@ -160,7 +164,8 @@ type pendingUpdate struct {
 func New(c Config) (*Engine, error) {
 	e := &Engine{Config: c, regions: map[string]*hostmem.Region{}, onHost: map[*hostmem.Region]device.Mem{},
 		programs: map[plan.Mode]*program{}, types: c.Plan.Numerics.Scheme().Types(),
-		rule: c.Plan.Numerics.Scheme().Rule(), reached: make([]int, c.Plan.Outputs.Caches.Sequences)}
+		rule: c.Plan.Numerics.Scheme().Rule(), reached: make([]int, c.Plan.Outputs.Caches.Sequences),
+		crew: c.Plan.Crew()}
 	if err := e.open(); err != nil {
 		_ = e.Close() // err is the one to report
 		return nil, err
@@ -435,7 +440,7 @@ func (e *Engine) upload(rank int, purpose string, n int64, do func(s device.Stre
 		return err
 	}
 	defer b.Close()
-	return do(e.workers[plan.Worker{Lane: plan.LaneFetch, Rank: rank}.Index()].stream, device.Whole(b).Slice(0, n),
+	return do(e.workers[e.crew.Index(plan.LaneFetch.Of(rank))].stream, device.Whole(b).Slice(0, n),
 		r.Bytes()[:n])
 }
 

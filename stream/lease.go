@@ -103,11 +103,11 @@ func (r *execution) borrow(w int, id store.ID, off, n int64, access store.Access
 
 // bind borrows an extent for the compute lane until the lane's work on this schedule is done.
 func (r *execution) bind(op *plan.Op, id store.ID, bytes int64, access store.Access) (device.Mem, error) {
-	at := &r.at[op.Index()]
+	at := &r.at[r.indexOf(op)]
 	if mem, ok := at.bound[id]; ok {
 		return mem, nil
 	}
-	l, err := r.borrow(op.Index(), id, 0, bytes, access)
+	l, err := r.borrow(r.indexOf(op), id, 0, bytes, access)
 	if err != nil {
 		return device.Mem{}, err
 	}

@@ -72,7 +72,7 @@ func (r *execution) movePart(s device.Stream, i int) error {
 			first = int64(to.Cohort) * bytes
 		}
 		if err == nil {
-			err = r.pieces(op.Index(), id, first, bytes, access, func(off int64, piece device.Mem) {
+			err = r.pieces(r.indexOf(op), id, first, bytes, access, func(off int64, piece device.Mem) {
 				n := min(piece.Len, here[kind].Len-off)
 				piece = piece.Slice(0, n)
 				if part := here[kind].Slice(off, n); access == store.Read {
@@ -97,7 +97,7 @@ func (r *execution) movePart(s device.Stream, i int) error {
 			r.versions.wrote(store.ID{Part: op.Part, Kind: store.GradSum})
 		}
 	}
-	return r.retire(op.Index(), 0)
+	return r.retire(r.indexOf(op), 0)
 }
 
 // usesAgain tells of each operation whether a later one writes what it reads in the store, or touches what it writes
@@ -144,7 +144,7 @@ func (r *execution) moveInput(s device.Stream, i int) error {
 	}
 	id, x := store.ID{Part: r.Plan.Model.BlockParts[away.Index-1], Kind: store.Inputs}, r.rows(here).Mem
 	for at, off := range r.inputPieces(op.Micro) {
-		err := r.piece(op.Index(), id, off, r.specs[id].Piece, access, func(piece device.Mem) {
+		err := r.piece(r.indexOf(op), id, off, r.specs[id].Piece, access, func(piece device.Mem) {
 			n := min(piece.Len, x.Len-at)
 			if part, piece := x.Slice(at, n), piece.Slice(0, n); access == store.Read {
 				s.Copy(part, piece)
@@ -157,7 +157,7 @@ func (r *execution) moveInput(s device.Stream, i int) error {
 		}
 	}
 	if access == store.Write {
-		return r.retire(op.Index(), 0) // it is loaded in this same schedule
+		return r.retire(r.indexOf(op), 0) // it is loaded in this same schedule
 	}
 	return nil
 }

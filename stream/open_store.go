@@ -46,7 +46,7 @@ func OpenStore(p *plan.Plan, o StoreOptions) (s *store.Tiered, disk *store.Disk,
 	}
 	if err == nil && len(onDisk) > 0 {
 		disk, err = store.NewDisk(store.DiskOptions{Dir: o.Dir, FS: o.FS, Accounts: o.Accounts, Specs: onDisk,
-			Quota: p.Quota(), Ranks: p.Ranks(),
+			Quota: p.Quota(), Crew: p.Crew(),
 			Workers: plan.DiskWorkers, Log: o.Log, AddressOnly: o.AddressOnly})
 		tiers = append(tiers, store.Tier{Store: disk, Specs: onDisk})
 	}

@@ -28,7 +28,7 @@ func (e *Engine) program(mode plan.Mode) (*program, error) {
 		if op.Do == plan.DoUpdate && !op.OnHost() {
 			p.counts[op.Rank] = true
 		}
-		on := e.workers[op.Index()].device
+		on := e.workers[e.indexOf(&op)].device
 		for _, list := range []*[]device.Event{&p.begin, &p.end} {
 			ev, err := on.NewEvent()
 			if err != nil {

@@ -100,7 +100,7 @@ func (r *execution) record() {
 		return
 	}
 	for i, op := range r.ops {
-		w := op.Index()
+		w := r.indexOf(&op)
 		start := r.at[w].start + r.begin[i].Since(r.workers[w].origin)
 		r.Trace.Record(op.Worker, r.names[i], r.stepNo, start, start+r.end[i].Since(r.begin[i]))
 	}

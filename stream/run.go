@@ -102,7 +102,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		}
 		for i := range r.ops {
 			r.do(i)
-			r.errs[i] = firstError(r.errs[i], e.workers[r.ops[i].Index()].stream.Sync())
+			r.errs[i] = firstError(r.errs[i], e.workers[r.indexOf(&r.ops[i])].stream.Sync())
 			r.pass(i)
 		}
 		for w := range e.workers {
@@ -140,7 +140,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 func (r *execution) walk(w int) {
 	r.begins(w)
 	for i := range r.ops {
-		if r.ops[i].Index() == w {
+		if r.indexOf(&r.ops[i]) == w {
 			r.do(i)
 			r.pass(i)
 		}
@@ -159,7 +159,7 @@ func (r *execution) begins(w int) {
 
 // do waits for what operation i depends on, then enqueues it between its two events.
 func (r *execution) do(i int) {
-	op, w := &r.ops[i], r.ops[i].Index()
+	op, w := &r.ops[i], r.indexOf(&r.ops[i])
 	stream, at := r.workers[w].stream, &r.at[w]
 	err := r.ctx.Err()
 	for _, d := range op.After {
@@ -169,7 +169,7 @@ func (r *execution) do(i int) {
 		if err != nil {
 			continue
 		}
-		if op.Lane != plan.LaneDisk && r.workers[w].device == r.workers[r.ops[d].Index()].device {
+		if op.Lane != plan.LaneDisk && r.workers[w].device == r.workers[r.indexOf(&r.ops[d])].device {
 			stream.Wait(r.end[d]) // the disk lane works itself and not by its stream
 		} else if e := r.end[d].Wait(); e != nil {
 			err = carried{e}
@@ -198,7 +198,7 @@ func (r *execution) do(i int) {
 // exec enqueues one operation on its lane's stream.
 func (r *execution) exec(i int) error {
 	op := &r.ops[i]
-	s := r.workers[op.Index()].stream
+	s := r.workers[r.indexOf(op)].stream
 	switch op.Do {
 	case plan.DoMove:
 		return r.move(s, i)
@@ -230,7 +230,7 @@ func (r *execution) exec(i int) error {
 // pass lets the waiters for operation i continue.
 func (r *execution) pass(i int) {
 	r.mu.Lock()
-	r.passed[r.ops[i].Index()] = i + 1
+	r.passed[r.indexOf(&r.ops[i])] = i + 1
 	r.mu.Unlock()
 	r.changed.Broadcast()
 }
@@ -239,7 +239,7 @@ func (r *execution) pass(i int) {
 func (r *execution) await(d int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.passed[r.ops[d].Index()] <= d {
+	for r.passed[r.indexOf(&r.ops[d])] <= d {
 		r.changed.Wait()
 	}
 	return r.errs[d]

@@ -67,12 +67,13 @@ func Of(t *trace.Trace, number int64) (*Step, error) {
 	if s.Length = end - begin; s.Length <= 0 {
 		return nil, fmt.Errorf("step %d of the trace took no time: choose another with --step", number)
 	}
-	for _, of := range trace.Workers(t.Ranks()) {
+	crew := t.Crew()
+	for _, of := range crew.Workers() {
 		s.Rows = append(s.Rows, Row{Worker: of})
 	}
 	for _, span := range t.Spans {
 		if span.Step == number || span.Step == 0 && span.Start < end && span.End > begin {
-			row := &s.Rows[span.Index()]
+			row := &s.Rows[crew.Index(span.Worker)]
 			row.Blocks = append(row.Blocks, Block{span.Name, plan.MarkOf(span.Name),
 				max(span.Start-begin, 0), min(span.End-begin, s.Length)})
 		}

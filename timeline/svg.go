@@ -48,6 +48,8 @@ var laneWork = [trace.NumLanes]string{
 	trace.Update:   "AdamW on the host",
 	trace.Disk:     "reads and writes",
 	trace.Exchange: "rows of other devices",
+	trace.Send:     "to other hosts",
+	trace.Receive:  "from other hosts",
 }
 
 // SVG draws the step. Blocks without a gap that one color shows are one bar. Blocks narrower than a few pixels are

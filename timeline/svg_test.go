@@ -181,7 +181,7 @@ func TestBarsAreAsWideAsTheirTime(t *testing.T) {
 func TestHostileNames(t *testing.T) {
 	long := strings.Repeat("<script>alert(1)</script>]]>&\x00\xff\x1b水", 10_000)
 	tr := &trace.Trace{About: trace.About{Model: long, Device: long, Tokens: math.MaxInt64}}
-	for _, of := range trace.Workers(300) {
+	for _, of := range (trace.Crew{Ranks: 300, Network: true}).Workers() {
 		for _, word := range []string{"forward ", "head-loss ", "backward ", "fetch ", "save-kept ", "drain ", "update ",
 			"gather ", "read ", "write ", "other "} {
 			start := time.Duration(len(tr.Spans)) * time.Hour

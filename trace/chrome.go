@@ -48,16 +48,18 @@ func (r *Recorder) Trace(about About) *Trace {
 	return t
 }
 
-// Ranks is the number of devices that have spans, at least one.
-func (t *Trace) Ranks() int {
-	ranks := 1
+// Crew has the workers that have spans, and those that every run has.
+func (t *Trace) Crew() Crew {
+	crew := Crew{Ranks: 1}
 	for i := range t.Spans {
-		ranks = max(ranks, 1+t.Spans[i].Rank)
-		if t.Spans[i].Lane == Exchange {
-			ranks = max(ranks, 2) // with another one
+		span := &t.Spans[i]
+		crew.Ranks = max(crew.Ranks, 1+span.Rank)
+		if span.Lane == Exchange {
+			crew.Ranks = max(crew.Ranks, 2) // with another one
 		}
+		crew.Network = crew.Network || span.OnNetwork()
 	}
-	return ranks
+	return crew
 }
 
 // WriteChrome writes the trace in the Chrome trace format, one track per worker.
@@ -75,7 +77,8 @@ func (t *Trace) WriteChrome(w io.Writer) error {
 
 	out.WriteString(`{"displayTimeUnit":"ms","traceEvents":[` + "\n")
 	write(chromeEvent{Name: "process_name", Phase: "M", Args: map[string]any{"name": "millrace"}})
-	for i, w := range Workers(t.Ranks()) {
+	crew := t.Crew()
+	for i, w := range crew.Workers() {
 		comma()
 		write(chromeEvent{Name: "thread_name", Phase: "M", TID: i + 1, Args: map[string]any{"name": w.String()}})
 		comma()
@@ -84,7 +87,7 @@ func (t *Trace) WriteChrome(w io.Writer) error {
 	for _, s := range t.Spans {
 		start, length := micros(s.Start), micros(s.End-s.Start)
 		comma()
-		write(chromeEvent{Name: s.Name, Phase: "X", TID: s.Index() + 1, TS: &start, Dur: &length,
+		write(chromeEvent{Name: s.Name, Phase: "X", TID: crew.Index(s.Worker) + 1, TS: &start, Dur: &length,
 			Args: map[string]any{"step": s.Step}})
 	}
 	out.WriteString("],\"otherData\":")

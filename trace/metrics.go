@@ -57,6 +57,8 @@ type Lanes struct {
 	Update   float64 `json:"update"`
 	Disk     float64 `json:"disk"`
 	Exchange float64 `json:"exchange,omitempty"` // with several devices
+	Send     float64 `json:"send,omitempty"`     // with several hosts
+	Receive  float64 `json:"receive,omitempty"`  // with several hosts
 }
 
 // MarshalJSON writes the fields in the order of the type. encoding/json alone refuses NaN and infinities, which are
@@ -117,23 +119,25 @@ func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 // Plus adds up two.
 func (l Lanes) Plus(m Lanes) Lanes {
 	return Lanes{l.Fetch + m.Fetch, l.Compute + m.Compute, l.Drain + m.Drain, l.Update + m.Update, l.Disk + m.Disk,
-		l.Exchange + m.Exchange}
+		l.Exchange + m.Exchange, l.Send + m.Send, l.Receive + m.Receive}
 }
 
 // LanesOf has the seconds of each lane.
 func LanesOf(s [NumLanes]float64) Lanes {
 	return Lanes{Fetch: s[Fetch], Compute: s[Compute], Drain: s[Drain], Update: s[Update], Disk: s[Disk],
-		Exchange: s[Exchange]}
+		Exchange: s[Exchange], Send: s[Send], Receive: s[Receive]}
 }
 
 // Of is the number of a lane.
 func (l Lanes) Of(lane Lane) float64 {
-	return [NumLanes]float64{l.Fetch, l.Compute, l.Drain, l.Update, l.Disk, l.Exchange}[lane]
+	return [NumLanes]float64{l.Fetch, l.Compute, l.Drain, l.Update, l.Disk, l.Exchange, l.Send,
+		l.Receive}[lane]
 }
 
 // Times is each number times x.
 func (l Lanes) Times(x float64) Lanes {
-	return Lanes{l.Fetch * x, l.Compute * x, l.Drain * x, l.Update * x, l.Disk * x, l.Exchange * x}
+	return Lanes{l.Fetch * x, l.Compute * x, l.Drain * x, l.Update * x, l.Disk * x, l.Exchange * x, l.Send * x,
+		l.Receive * x}
 }
 
 // Median is the middle of sorted numbers.

@@ -26,12 +26,12 @@ func chrome(t interface{ Fatal(...any) }, tr *Trace) []byte {
 
 func TestChromeIsReadBack(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		times := rapid.Int64Range(0, 1e15)
+		times, crew := rapid.Int64Range(0, 1e15), Crew{Ranks: 3, Network: true}
 		want := &Trace{About: About{Model: rapid.String().Draw(rt, "model"), Device: rapid.String().Draw(rt, "device"),
 			Tokens: rapid.Int64Min(0).Draw(rt, "tokens"), Simulated: rapid.Bool().Draw(rt, "simulated")}}
 		for range rapid.IntRange(0, 20).Draw(rt, "spans") {
 			start := time.Duration(times.Draw(rt, "start"))
-			want.Spans = append(want.Spans, Span{rapid.SampledFrom(Workers(3)).Draw(rt, "worker"),
+			want.Spans = append(want.Spans, Span{rapid.SampledFrom(crew.Workers()).Draw(rt, "worker"),
 				rapid.String().Draw(rt, "name"), rapid.Int64Range(0, 1<<53).Draw(rt, "step"),
 				start, start + time.Duration(times.Draw(rt, "length"))})
 		}

@@ -27,13 +27,18 @@ const (
 	Update               // the optimizer
 	Disk                 // reads and writes of files
 	Exchange             // rows of layers from another device
+	Send                 // sums of gradients, and weights, to other hosts
+	Receive              // and from them
 	NumLanes
 )
 
 // String is the lane's name in traces and metrics.
 func (l Lane) String() string {
-	return [NumLanes]string{"fetch", "compute", "drain", "update", "disk", "exchange"}[l]
+	return [NumLanes]string{"fetch", "compute", "drain", "update", "disk", "exchange", "send", "receive"}[l]
 }
+
+// IsOptional reports whether only some runs have the lane: those with several devices, or with several hosts.
+func (l Lane) IsOptional() bool { return l >= Exchange }
 
 // Span is a stretch of a lane's time in which it was busy.
 type Span struct {
@@ -47,6 +52,7 @@ type Span struct {
 // Recorder keeps the latest spans of each worker. It is safe for concurrent use; a nil one does nothing.
 type Recorder struct {
 	epoch   time.Time
+	crew    Crew
 	workers []Worker
 	lanes   []lane // by worker
 }
@@ -60,11 +66,11 @@ type lane struct {
 	_     [64]byte
 }
 
-// NewRecorder makes a recorder for the workers of a number of ranks. It remembers the latest spansPerLane spans of each
-// (64 bytes each); 0 remembers none and still adds up busy time.
-func NewRecorder(ranks, spansPerLane int) *Recorder {
-	workers := Workers(ranks)
-	r := &Recorder{epoch: time.Now(), workers: workers, lanes: make([]lane, len(workers))}
+// NewRecorder makes a recorder for a crew. It remembers the latest spansPerLane spans of each worker (64 bytes each); 0
+// remembers none and still adds up busy time.
+func NewRecorder(crew Crew, spansPerLane int) *Recorder {
+	workers := crew.Workers()
+	r := &Recorder{epoch: time.Now(), crew: crew, workers: workers, lanes: make([]lane, len(workers))}
 	for i := range r.lanes {
 		r.lanes[i].ring = make([]Span, spansPerLane)
 	}
@@ -85,7 +91,7 @@ func (r *Recorder) Record(w Worker, name string, step int64, start, end time.Dur
 	if r == nil {
 		return
 	}
-	at := &r.lanes[w.Index()]
+	at := &r.lanes[r.crew.Index(w)]
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	at.busy += end - start
@@ -104,7 +110,6 @@ func (r *Recorder) TakeBusy() (Lanes, []DeviceSeconds) {
 	if r == nil {
 		return LanesOf(s), nil
 	}
-	several := r.workers[len(r.workers)-1].Rank > 0
 	for i, w := range r.workers {
 		l := &r.lanes[i]
 		l.mu.Lock()
@@ -112,7 +117,7 @@ func (r *Recorder) TakeBusy() (Lanes, []DeviceSeconds) {
 		l.busy = 0
 		l.mu.Unlock()
 		s[w.Lane] = max(s[w.Lane], sec)
-		if several {
+		if r.crew.Ranks > 1 {
 			devices = add(devices, w, sec)
 		}
 	}

@@ -23,8 +23,9 @@ import (
 const ms = time.Millisecond
 
 func TestRecorder(t *testing.T) {
-	workers := Workers(2)
-	r := NewRecorder(2, 3)
+	crew := Crew{Ranks: 2, Network: true}
+	workers := crew.Workers()
+	r := NewRecorder(crew, 3)
 	var wg sync.WaitGroup
 	for n, w := range workers {
 		wg.Go(func() {
@@ -35,7 +36,7 @@ func TestRecorder(t *testing.T) {
 	}
 	wg.Wait()
 	of := r.Trace(About{})
-	if want := [NumLanes]int64{4, 4, 4, 2, 2, 4}; len(of.Spans) != 30 || of.Forgotten != want {
+	if want := [NumLanes]int64{4, 4, 4, 2, 2, 4, 2, 2}; len(of.Spans) != 36 || of.Forgotten != want {
 		t.Fatalf("%d spans, %v forgotten", len(of.Spans), of.Forgotten)
 	}
 	for i, s := range of.Spans {
@@ -43,7 +44,7 @@ func TestRecorder(t *testing.T) {
 			t.Errorf("span %d is %v", i, s)
 		}
 	}
-	want := Lanes{0.035, 0.040, 0.045, 0.020, 0.025, 0.050}
+	want := Lanes{0.035, 0.040, 0.045, 0.020, 0.025, 0.050, 0.055, 0.060}
 	byDevice := []DeviceSeconds{{0.005, 0.010, 0.015, 0.030}, {0.035, 0.040, 0.045, 0.050}}
 	lanes, devices := r.TakeBusy()
 	if d := cmp.Diff(want, lanes, cmpopts.EquateApprox(0, 1e-12)); d != "" {
@@ -72,7 +73,7 @@ func TestNilRecorder(t *testing.T) {
 
 func TestRecordDoesNotAllocate(t *testing.T) {
 	for _, size := range []int{0, 100} {
-		r := NewRecorder(1, size)
+		r := NewRecorder(Crew{}, size)
 		if n := testing.AllocsPerRun(1000, func() {
 			start := r.Now()
 			r.Record(Worker{Lane: Compute}, "forward", 1, start, r.Now())
@@ -86,7 +87,7 @@ func TestRecordDoesNotAllocate(t *testing.T) {
 // The format's rules: an object with traceEvents; each event has a phase, a process and a track; spans have a start and
 // a length; tracks are named.
 func TestChrome(t *testing.T) {
-	r := NewRecorder(1, 2)
+	r := NewRecorder(Crew{}, 2)
 	r.Record(Worker{Lane: Fetch}, "oldest", 0, 0, ms)
 	r.Record(Worker{Lane: Fetch}, `fetch "3"`, 7, ms, 3*ms)
 	r.Record(Worker{Lane: Fetch}, "empty", 7, 3*ms, 3*ms)
@@ -405,7 +406,7 @@ func FuzzReadMetrics(f *testing.F) {
 }
 
 func BenchmarkRecord(b *testing.B) {
-	r := NewRecorder(1, 1<<12)
+	r := NewRecorder(Crew{}, 1<<12)
 	for b.Loop() {
 		start := r.Now()
 		r.Record(Worker{Lane: Compute}, "forward", 1, start, r.Now())

@@ -138,7 +138,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	defer t.records.close()
 	begun = true
 	if t.options.Trace {
-		t.spans = trace.NewRecorder(t.plan.Ranks(), tracedSpans)
+		t.spans = trace.NewRecorder(t.plan.Crew(), tracedSpans)
 		t.session.Engine.Trace = t.spans
 	}
 	if err = t.run(ctx); err != nil && !errors.Is(err, ErrInterrupted) {

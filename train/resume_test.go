@@ -139,8 +139,8 @@ func TestResumeChangesNoBit(t *testing.T) {
 				if err := json.Unmarshal(doc, &planned); err != nil {
 					t.Fatal(err)
 				}
-				if planned.Numerics.CohortCount() != max(int(base.Numerics.Groups), 1) {
-					t.Errorf("%s: a step is planned in %d groups", p.name, planned.Numerics.CohortCount())
+				if planned.Whole.CohortCount() != max(int(base.Numerics.Groups), 1) {
+					t.Errorf("%s: a step is planned in %d groups", p.name, planned.Whole.CohortCount())
 				}
 				// Without clipping the host updates everything, each part in the backward pass.
 				if here := planned.AnyStateResident(); p.cache != "" && here != (base.MaxGradNorm != 0) {

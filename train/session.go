@@ -96,7 +96,7 @@ func (e *Env) openModelSession(ctx context.Context, p *plan.Plan, dev *Devices, 
 // startEngine makes the engine. The store is filled.
 func (s *Session) startEngine(dev *Devices) error {
 	config := stream.Config{Plan: s.plan, Devices: dev.Computes, Host: dev.Host,
-		Store: s.Store, Accounts: s.env.Accounts, Trace: trace.NewRecorder(s.plan.Ranks(), 0)}
+		Store: s.Store, Accounts: s.env.Accounts, Trace: trace.NewRecorder(s.plan.Crew(), 0)}
 	for _, d := range dev.Computes[:min(s.plan.Ranks(), len(dev.Computes))] {
 		if tuner, ok := d.(device.ProductTuner); ok && d.Info().TunesProducts && s.plan.Trains() {
 			s.tuners = append(s.tuners, tuner)

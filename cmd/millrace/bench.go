@@ -126,8 +126,8 @@ func benchText(r *bench.Result) string {
 	compare("model", "TFLOP/s", r.ModelTFLOPS, r.PredictedModelTFLOPS, "%.3f")
 	compare("executed", "TFLOP/s", r.ExecutedTFLOPS, r.PredictedExecutedTFLOPS, "%.3f")
 	for lane := range trace.NumLanes {
-		if lane == trace.Exchange && r.BusyShares.Of(lane) == 0 {
-			continue // one device
+		if lane.IsOptional() && r.BusyShares.Of(lane) == 0 {
+			continue
 		}
 		compare(lane.String()+" busy", "%", 100*r.BusyShares.Of(lane), 100*r.PredictedBusyShares.Of(lane), "%.1f")
 	}

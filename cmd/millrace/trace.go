@@ -124,8 +124,8 @@ func traceText(r *tracedStep) string {
 	fmt.Fprintf(&b, "\n")
 	w = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for lane := range trace.NumLanes {
-		if lane == trace.Exchange && r.BusyShares.Of(lane) == 0 {
-			continue // one device
+		if lane.IsOptional() && r.BusyShares.Of(lane) == 0 {
+			continue
 		}
 		fmt.Fprintf(w, "%v busy\t%.1f\t%%\t\n", lane, 100*r.BusyShares.Of(lane))
 	}

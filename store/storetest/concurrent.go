@@ -80,7 +80,7 @@ func lanesAtOnce(t *testing.T, open func(t testing.TB, specs []store.Spec) store
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	var lanes sync.WaitGroup
-	for i, lane := range trace.Workers(Ranks) {
+	for i, lane := range Crew.Workers() {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		lanes.Go(func() {
 			for range 200 {

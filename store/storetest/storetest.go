@@ -13,10 +13,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Ranks is the number of devices whose lanes borrow.
-const Ranks = 2
+// Crew has the workers that borrow.
+var Crew = trace.Crew{Ranks: 2, Network: true}
 
-// Run runs the suite. open makes a store with the given extents, in which each lane of Ranks devices may hold a piece
+// Run runs the suite. open makes a store with the given extents, in which each worker of Crew may hold a piece
 // of each kind; the suite closes it.
 func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) {
 	specs := []store.Spec{
@@ -44,7 +44,7 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 				if want[at] == nil {
 					want[at] = make([]byte, n)
 				}
-				lane := rapid.SampledFrom(trace.Workers(Ranks)).Draw(rt, "lane")
+				lane := rapid.SampledFrom(Crew.Workers()).Draw(rt, "lane")
 				access := rapid.SampledFrom([]store.Access{store.Read, store.Write, store.ReadWrite}).Draw(rt, "access")
 				if access != store.Read {
 					l, err := s.Borrow(ctx, lane, at.id, at.off, n, access, version[at])
@@ -108,7 +108,7 @@ func Run(t *testing.T, open func(t testing.TB, specs []store.Spec) store.Store) 
 		defer s.Close()
 		write(t, s, specs[3].ID, 0, 4096, 0)
 		var leases []*store.Lease
-		for _, lane := range trace.Workers(Ranks) {
+		for _, lane := range Crew.Workers() {
 			l, err := s.Borrow(ctx, lane, specs[3].ID, 0, 4096, store.Read, 1)
 			if err != nil {
 				t.Fatal(err)

@@ -1,0 +1,48 @@
+package plan
+
+import "fmt"
+
+// Cluster says which of the hosts of a cluster a plan is for. The zero value is one host alone.
+//
+// The cohorts of a step (see cohorts.go) are divided evenly: host h has the h-th row of consecutive ones, with their
+// micro-batches. Each host has the weights of all parts, and the rest of the state of those that it owns (see
+// owners.go). What passes between hosts, and in which order, is in schedule_network.go.
+type Cluster struct {
+	Host  int `json:"host"` // from 0
+	Hosts int `json:"hosts"`
+}
+
+// Count is the number of hosts, from 1 on.
+func (c Cluster) Count() int { return max(c.Hosts, 1) }
+
+// Several reports whether there are other hosts.
+func (c Cluster) Several() bool { return c.Hosts > 1 }
+
+// Share returns the numerics of one of a number of hosts: those of its own micro-batches and cohorts.
+func (n Numerics) Share(hosts int) Numerics {
+	if hosts > 1 {
+		n.MicroBatches, n.Cohorts = n.MicroBatches/hosts, n.CohortCount()/hosts
+	}
+	return n
+}
+
+// share is what this host computes of a step.
+func (r Request) share() Numerics { return r.Numerics.Share(r.Cluster.Count()) }
+
+// check refuses a cluster that cannot divide a step.
+func (c Cluster) check(n Numerics) error {
+	switch hosts := c.Count(); {
+	case c.Hosts < 0 || c.Host < 0 || c.Host >= hosts:
+		return fmt.Errorf("host %d of %d: hosts are numbered from 0", c.Host, hosts)
+	case n.CohortCount()%hosts != 0:
+		return fmt.Errorf("numerics.groups is %d, and the job has %d hosts, each of which computes as many groups; "+
+			"set numerics.groups to a multiple of %d", n.CohortCount(), hosts, hosts)
+	}
+	return nil
+}
+
+// firstCohort is the number in the step of this host's first cohort.
+func (p *Plan) firstCohort() int { return p.Cluster.Host * p.Numerics.CohortCount() }
+
+// hostOf is the host that computes a cohort of the step.
+func (p *Plan) hostOf(cohort int) int { return cohort / p.Numerics.CohortCount() }
