@@ -8,6 +8,7 @@
 //   - [Directory] holds the checkpoints of one run. Its holder has its lock, and is the only writer.
 //   - [Writer] is one save. Pieces from host memory are added, pieces that a store has on disk are linked, and Commit makes
 //     the checkpoint appear as a whole.
+//   - [Hosts] are the processes that save together, where the state of a run is spread over several hosts.
 //   - [Manifest] says which run a checkpoint belongs to, and the place and checksum of each piece.
 //   - [Checkpoint] is open for reading. It gives no byte whose checksum it has not compared.
 //

@@ -16,23 +16,37 @@ import (
 // what was not synced survived, the next run finds a whole checkpoint, at least as new as the last one that the run
 // was told was safe, can save on, and has nothing of the interrupted save left.
 func TestCrashes(t *testing.T) {
+	t.Run("alone", func(t *testing.T) {
+		testCrashes(t, func(m *vfs.Mem) (*run, func(step int) error) {
+			r := start(t, m, root)
+			return r, func(step int) error { _, err := r.save(step); return err }
+		})
+	})
+	t.Run("on two hosts", func(t *testing.T) {
+		testCrashes(t, func(m *vfs.Mem) (*run, func(step int) error) {
+			c := newCluster(t, root, m, m)
+			return c.runs[0], c.saveAll
+		})
+	})
+}
+
+// testCrashes tests a run that begins on a file system, and its saves.
+func testCrashes(t *testing.T, begin func(*vfs.Mem) (*run, func(step int) error)) {
 	m := vfs.NewMem()
 	m.RecordCrashes()
-	r := start(t, m, root)
+	r, save := begin(m)
 	// A file in another directory says which save the run believes in, as metrics and exit status do.
 	must(t, m.MkdirAll("believed", 0o777))
 	believe := func(step int) {
 		must(t, vfs.WriteFileAtomic(m, fmt.Sprintf("believed/%d", step), nil))
 	}
 	for _, step := range []int{1, 2, 3} {
-		_, err := r.save(step)
-		must(t, err)
+		must(t, save(step))
 		believe(step)
-		_, err = r.prune(step, 1, 1)
+		_, err := r.prune(step, 1, 1)
 		must(t, err)
 	}
-	_, err := r.save(3) // it replaces the other
-	must(t, err)
+	must(t, save(3)) // it replaces the other
 	images := m.CrashImages()
 	found := map[int]int{}
 	for _, image := range images {

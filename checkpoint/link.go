@@ -19,7 +19,7 @@ import (
 // are such (see Files).
 func (w *Writer) Link(id ID, piece int, path string, sum uint64) error {
 	return w.join(id, piece, sum, func(to string, n int64) (int64, error) {
-		err := w.d.fsys.Link(path, to)
+		err := w.fsys.Link(path, to)
 		if err == nil {
 			return w.checkLinked(path, to, n)
 		}
@@ -64,7 +64,7 @@ func cannotLink(err error) bool {
 
 // checkLinked returns the length of a file that was linked, which must hold the piece.
 func (w *Writer) checkLinked(path, to string, n int64) (int64, error) {
-	info, err := w.d.fsys.Stat(to)
+	info, err := w.fsys.Stat(to)
 	if err != nil {
 		return 0, err
 	}
@@ -79,12 +79,12 @@ func (w *Writer) checkLinked(path, to string, n int64) (int64, error) {
 
 // copyPiece copies the first n bytes of a file, durably.
 func (w *Writer) copyPiece(path, to string, n int64, sum uint64) error {
-	from, err := w.d.fsys.Open(path)
+	from, err := w.fsys.Open(path)
 	if err != nil {
 		return err
 	}
 	defer from.Close()
-	f, err := w.d.fsys.Create(to)
+	f, err := w.fsys.Create(to)
 	if err != nil {
 		return err
 	}

@@ -96,26 +96,34 @@ func (r *run) prune(latest, keep, best int) ([]int, error) {
 
 func (r *run) fill(w *Writer, step int) error {
 	for _, s := range specs {
-		data := contents(s, step)
-		for i := s.Pieces() - 1; i >= 0; i-- { // any order will do
-			off, n := s.piece(i)
-			piece := data[off : off+n]
-			if !onDisk(s) {
-				if err := w.Add(s.ID, i, piece); err != nil {
-					return err
-				}
-				continue
-			}
-			path, err := r.version(piece)
-			if err != nil {
-				return err
-			}
-			if err := w.Link(s.ID, i, path, xxh3.Hash(piece)); err != nil {
-				return err
-			}
+		if err := r.add(w, step, s); err != nil {
+			return err
 		}
 	}
 	return w.Attach("config.json", []byte(configText))
+}
+
+// add saves an extent.
+func (r *run) add(w *Writer, step int, s Spec) error {
+	data := contents(s, step)
+	for i := s.Pieces() - 1; i >= 0; i-- { // any order will do
+		off, n := s.piece(i)
+		piece := data[off : off+n]
+		if !onDisk(s) {
+			if err := w.Add(s.ID, i, piece); err != nil {
+				return err
+			}
+			continue
+		}
+		path, err := r.version(piece)
+		if err != nil {
+			return err
+		}
+		if err := w.Link(s.ID, i, path, xxh3.Hash(piece)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // version writes a piece as a store would: into a new file that is a whole number of blocks long, durably.

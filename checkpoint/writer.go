@@ -47,7 +47,9 @@ import (
 //
 // An unknown extent, a piece that comes twice or one that has another length is a bug of the caller and panics.
 type Writer struct {
-	d      *Directory
+	d      *Directory // nil on hosts that do not lead
+	hosts  *Hosts     // that save together; nil: this process does alone
+	fsys   vfs.FS
 	step   int
 	hidden string // the directory until it is renamed to a checkpoint
 
@@ -58,7 +60,7 @@ type Writer struct {
 	lengths     map[string]int64 // of the files so far
 	written     int64
 	linkedBytes int64
-	err         error
+	cause, err  error // the first error: what went wrong, and what the caller sees of it
 	ended       bool
 }
 
@@ -74,19 +76,8 @@ type saving struct {
 // this step already, it stays until Commit puts the new one in its place. One of another run is an error. One that does
 // not say whose it is, since it is damaged, is set aside.
 func (d *Directory) Create(step int, extents []Spec) (*Writer, error) {
-	w := &Writer{d: d, step: step, hidden: filepath.Join(d.path, hiddenName(step, d.owner.Run, savingSuffix)),
-		byID: map[ID]*saving{}, lengths: map[string]int64{}}
-	for _, s := range extents {
-		if err := s.check(); err != nil {
-			panic("checkpoint: " + err.Error())
-		}
-		if w.byID[s.ID] != nil {
-			panic(fmt.Sprintf("checkpoint: %v are there twice", s.ID))
-		}
-		e := &saving{Extent: Extent{s, make([]Piece, s.Pieces())}, taken: make([]bool, s.Pieces()), todo: s.Bytes}
-		w.extents = append(w.extents, e)
-		w.byID[s.ID] = e
-	}
+	w := newWriter(d.fsys, filepath.Join(d.path, hiddenName(step, d.owner.Run, savingSuffix)), step, extents)
+	w.d = d
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.saving {
@@ -109,20 +100,55 @@ func (d *Directory) Create(step int, extents []Spec) (*Writer, error) {
 	return w, nil
 }
 
-// failure is the error that the caller sees.
-func (w *Writer) failure(err error) error {
-	return fmt.Errorf("the checkpoint of step %d was not saved: %w%s", w.step, err, fix(err))
+// newWriter is the writer of a save in a hidden directory.
+func newWriter(fsys vfs.FS, hidden string, step int, extents []Spec) *Writer {
+	w := &Writer{fsys: fsys, hidden: hidden, step: step, byID: map[ID]*saving{}, lengths: map[string]int64{}}
+	for _, s := range extents {
+		if err := s.check(); err != nil {
+			panic("checkpoint: " + err.Error())
+		}
+		if w.byID[s.ID] != nil {
+			panic(fmt.Sprintf("checkpoint: %v are there twice", s.ID))
+		}
+		e := &saving{Extent: Extent{s, make([]Piece, s.Pieces())}, taken: make([]bool, s.Pieces()), todo: s.Bytes}
+		w.extents = append(w.extents, e)
+		w.byID[s.ID] = e
+	}
+	return w
 }
 
-// fail records the first error.
+// failure is the error that the caller sees.
+func (w *Writer) failure(err error) error {
+	way := fix(err)
+	if of := (*hostError)(nil); errors.As(err, &of) {
+		way = "" // it has that already
+	}
+	return fmt.Errorf("the checkpoint of step %d was not saved: %w%s", w.step, err, way)
+}
+
+// Fail makes the save fail with an error of the caller, unless it has failed already: whatever follows returns the
+// first error.
+func (w *Writer) Fail(err error) { _ = w.fail(err) }
+
+// fail records the first error, and returns it.
 func (w *Writer) fail(err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err == nil {
-		w.err = w.failure(err)
+		w.cause, w.err = err, w.failure(err)
 	}
 	return w.err
 }
+
+// Err is the first error so far, or nil.
+func (w *Writer) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+// Dir is the directory that the save writes to, which has a hidden name until Commit.
+func (w *Writer) Dir() string { return w.hidden }
 
 // take claims a piece, and returns the first error so far.
 func (w *Writer) take(id ID, piece int) (*saving, error) {
@@ -187,7 +213,7 @@ func (w *Writer) image(e *saving) (i *image, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if e.image == nil {
-		e.image, err = createImage(w.d.fsys, filepath.Join(w.hidden, e.imageName()))
+		e.image, err = createImage(w.fsys, filepath.Join(w.hidden, e.imageName()))
 	}
 	return e.image, err
 }
@@ -202,7 +228,7 @@ func (w *Writer) closeImage(e *saving) error {
 	return firstOf(i.sync(), i.close())
 }
 
-// Attach writes a small file that is to travel with the state, such as config.json.
+// Attach writes a small file that is to travel with the state, such as config.json. Of several hosts, host 0 does.
 func (w *Writer) Attach(name string, data []byte) error {
 	if err := w.takeName(name, data); err != nil {
 		return err
@@ -217,7 +243,7 @@ func (w *Writer) Attach(name string, data []byte) error {
 func (w *Writer) takeName(name string, data []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, twice := w.lengths[name]; !isPlainName(name) || name == manifestName || twice {
+	if _, twice := w.lengths[name]; !isPlainName(name) || name == manifestName || twice || w.d == nil {
 		panic(fmt.Sprintf("checkpoint: %q cannot be the name of an attachment", name))
 	}
 	w.lengths[name] = int64(len(data))
@@ -227,7 +253,7 @@ func (w *Writer) takeName(name string, data []byte) error {
 
 // writeFile writes and syncs a small file.
 func (w *Writer) writeFile(name string, data []byte) error {
-	f, err := w.d.fsys.Create(filepath.Join(w.hidden, name))
+	f, err := w.fsys.Create(filepath.Join(w.hidden, name))
 	if err != nil {
 		return err
 	}
@@ -262,38 +288,36 @@ func (w *Writer) Linked() int64 {
 // Commit makes the checkpoint durable and visible, and returns its directory; Step, Files, Attachments and Extents of
 // the manifest are filled in. It fails if a piece is missing. On an error everything that was written is removed, and
 // earlier checkpoints are as they were.
+//
+// Of several hosts each commits, and all get the same directory or an error of the same words. The manifest is that of
+// host 0.
 func (w *Writer) Commit(m Manifest) (dir string, err error) {
 	defer w.Abort()
-	if w.err != nil {
-		return "", w.err
+	all, err := w.collect(w.finish())
+	if err == nil {
+		if w.d != nil {
+			dir, err = w.complete(m, all)
+		}
+		dir, err = w.hosts.announce(dir, err)
 	}
-	if err := w.finish(); err != nil {
+	switch {
+	case err == nil:
+		return dir, nil
+	case w.hosts == nil:
 		return "", w.fail(err)
 	}
-	doc, err := w.manifest(m)
-	if err != nil {
-		return "", w.fail(err)
-	}
-	if err := w.writeFile(manifestName, doc); err != nil {
-		return "", w.fail(err)
-	}
-	if err := w.d.fsys.SyncDir(w.hidden); err != nil {
-		return "", w.fail(err)
-	}
-	dir = filepath.Join(w.d.path, DirName(w.step))
-	if err := w.publish(dir); err != nil {
-		return "", w.fail(err)
-	}
-	w.d.Trust(w.step)
-	return dir, nil
+	return "", w.failure(err) // the hosts agree on it
 }
 
-// finish syncs what is not synced.
+// finish syncs what is not synced. It fails if the save has failed.
 func (w *Writer) finish() error {
+	if w.cause != nil {
+		return w.cause
+	}
+	if err := w.missing(w.hosts == nil); err != nil {
+		return err
+	}
 	for _, e := range w.extents {
-		if e.todo > 0 {
-			return fmt.Errorf("%v are not complete: %d of %d bytes have come", e.ID, e.Bytes-e.todo, e.Bytes)
-		}
 		if err := w.closeImage(e); err != nil {
 			return err
 		}
@@ -301,15 +325,45 @@ func (w *Writer) finish() error {
 	return nil
 }
 
+// missing fails if an extent is there in part, or, where all are to be there, not at all.
+func (w *Writer) missing(all bool) error {
+	for _, e := range w.extents {
+		if e.todo > 0 && (all || e.todo < e.Bytes) {
+			return fmt.Errorf("%v are not complete: %d of %d bytes have come", e.ID, e.Bytes-e.todo, e.Bytes)
+		}
+	}
+	return nil
+}
+
+// complete writes the manifest, and gives the directory its name, which it returns. all is what the hosts have written.
+func (w *Writer) complete(m Manifest, all [][]byte) (dir string, err error) {
+	if err := w.mergeAll(all); err != nil {
+		return "", err
+	}
+	doc, err := w.manifest(m)
+	if err != nil {
+		return "", err
+	}
+	if err := w.writeFile(manifestName, doc); err != nil {
+		return "", err
+	}
+	if err := w.fsys.SyncDir(w.hidden); err != nil {
+		return "", err
+	}
+	dir = filepath.Join(w.d.path, DirName(w.step))
+	if err := w.publish(dir); err != nil {
+		return "", err
+	}
+	w.d.Trust(w.step)
+	return dir, nil
+}
+
 func (w *Writer) manifest(m Manifest) ([]byte, error) {
 	m.Run, m.CopiedFrom, m.Step = w.d.owner.Run, w.d.owner.Earlier, w.step
 	if m.EvalLoss != nil && (math.IsNaN(*m.EvalLoss) || math.IsInf(*m.EvalLoss, 0)) {
 		m.EvalLoss = nil // JSON has no such numbers, and a run that diverged is saved like any other
 	}
-	m.Files, m.Attachments, m.Extents = nil, w.attachments, nil
-	for _, name := range slices.Sorted(maps.Keys(w.lengths)) {
-		m.Files = append(m.Files, File{name, w.lengths[name]})
-	}
+	m.Files, m.Attachments, m.Extents = w.files(), w.attachments, nil
 	slices.SortFunc(m.Attachments, func(a, b Attachment) int { return strings.Compare(a.File, b.File) })
 	for _, e := range w.extents {
 		m.Extents = append(m.Extents, e.Extent)
@@ -317,10 +371,18 @@ func (w *Writer) manifest(m Manifest) ([]byte, error) {
 	return m.encode()
 }
 
+// files are those that were written, by name.
+func (w *Writer) files() (files []File) {
+	for _, name := range slices.Sorted(maps.Keys(w.lengths)) {
+		files = append(files, File{name, w.lengths[name]})
+	}
+	return files
+}
+
 // publish gives the directory its name. An earlier checkpoint of the same step makes room first, under a name from
 // which the next Acquire brings it back if the machine stops in between.
 func (w *Writer) publish(dir string) error {
-	fsys, old := w.d.fsys, filepath.Join(w.d.path, hiddenName(w.step, w.d.owner.Run, replacedSuffix))
+	fsys, old := w.fsys, filepath.Join(w.d.path, hiddenName(w.step, w.d.owner.Run, replacedSuffix))
 	_, err := fsys.Stat(dir)
 	replace := err == nil
 	switch {
@@ -349,7 +411,7 @@ func (w *Writer) publish(dir string) error {
 }
 
 // Abort ends the save and removes what was written. After Commit, or twice, it does nothing, so that it can be
-// deferred.
+// deferred. Of several hosts each aborts, when none of them adds any more; host 0 removes what all have written.
 func (w *Writer) Abort() {
 	if w.ended {
 		return
@@ -361,7 +423,10 @@ func (w *Writer) Abort() {
 			e.image = nil
 		}
 	}
-	_ = vfs.RemoveAll(w.d.fsys, w.hidden) // what is left goes next time
+	if w.d == nil {
+		return
+	}
+	_ = vfs.RemoveAll(w.fsys, w.hidden) // what is left goes next time
 	w.d.mu.Lock()
 	w.d.saving = false
 	w.d.mu.Unlock()
