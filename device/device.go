@@ -128,6 +128,10 @@ type Info struct {
 	// TunesProducts says that the device is a [ProductTuner] with something to choose from.
 	TunesProducts bool
 
+	// PeerCopies says of the devices that compute together that each copies from the others: see [Peers]. Of a single
+	// one it says nothing.
+	PeerCopies bool
+
 	// Warning says in a line why the device is slower than it could be, and what to do; empty: nothing is known.
 	Warning string
 }

@@ -159,6 +159,9 @@ func (o *Operands) Copy(dst, src Mem) {
 	o.apart()
 }
 
+// FromPeer reports whether an operand may be in memory of another device, from which this one copies.
+func (o *Operands) FromPeer(operand Operand) bool { return o.Op == "Copy" && !operand.Write }
+
 // Zero checks the clearing of bytes.
 func (o *Operands) Zero(dst Mem) {
 	o.begin("Zero")

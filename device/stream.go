@@ -2,7 +2,8 @@ package device
 
 // Stream is an ordered queue of work. All methods but Sync and Close only enqueue; a stream is used by one goroutine.
 type Stream interface {
-	// Copy copies bytes; both sides have the same length and may be in device or registered host memory.
+	// Copy copies bytes; both sides have the same length and may be in device or registered host memory. src may be in
+	// memory of another device, from which this one copies: see [PeerCopier].
 	Copy(dst, src Mem)
 	// Zero clears.
 	Zero(dst Mem)

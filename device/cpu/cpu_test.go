@@ -48,8 +48,9 @@ func TestConformance(t *testing.T) {
 				digests := map[string]uint64{}
 				t.Run(fmt.Sprint(workers), func(t *testing.T) {
 					prefix := t.Name()
+					openDevice := func() device.Device { return open(t, cpu.Options{Workers: workers, Level: &level}) }
 					devicetest.Suite{
-						Open:  func() device.Device { return open(t, cpu.Options{Workers: workers, Level: &level}) },
+						Open: openDevice, OpenPeer: openDevice,
 						Fail:  fail,
 						Brief: cpu.RaceEnabled,
 						Observe: func(test string, written []byte) {

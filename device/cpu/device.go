@@ -38,7 +38,10 @@ type Device struct {
 	open     atomic.Int64 // buffers and streams that are not closed
 }
 
-var _ device.Device = (*Device)(nil)
+var (
+	_ device.Device     = (*Device)(nil)
+	_ device.PeerCopier = (*Device)(nil)
+)
 
 // New makes a device. It fails when the level is more than this machine has, or when there is no memory for its
 // scratch.
@@ -140,6 +143,12 @@ func (d *Device) PrepareAttention(positions, heads, headDim int, _ tensor.DType)
 		return fmt.Errorf("cpu device: %w", err)
 	}
 	return nil
+}
+
+// CopiesFrom implements device.PeerCopier: memory of any CPU device is the host's.
+func (d *Device) CopiesFrom(other device.Device) bool {
+	_, isCPU := other.(*Device)
+	return isCPU
 }
 
 // NewEvent implements device.Device.

@@ -91,7 +91,8 @@ func (s *Stream) enqueue(work func()) {
 func (s *Stream) try(work func() error) {
 	t := task{op: s.operands.Op, work: work}
 	for _, o := range s.operands.List {
-		if b, ok := o.Buf.(*buffer); !ok || b.device != s.device || b.closed {
+		b, ok := o.Buf.(*buffer)
+		if !ok || b.closed || b.device != s.device && !s.operands.FromPeer(o) {
 			panic("cpu device: " + t.op + ": " + o.Name + " is closed or belongs to another device")
 		}
 	}

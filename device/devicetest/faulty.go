@@ -38,6 +38,15 @@ type faulty struct {
 	failAt func(stream, op string, n int) error
 }
 
+// CopiesFrom implements device.PeerCopier.
+func (d *faulty) CopiesFrom(other device.Device) bool {
+	if o, wrapped := other.(*faulty); wrapped {
+		other = o.Device
+	}
+	inner, ok := d.Device.(device.PeerCopier)
+	return ok && inner.CopiesFrom(other)
+}
+
 // faultyEvent is recorded by the wrapper, which knows of errors that dev does not.
 type faultyEvent struct {
 	mu     sync.Mutex

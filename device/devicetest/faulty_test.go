@@ -29,14 +29,15 @@ func TestFaultyConforms(t *testing.T) {
 	}
 	n := 0
 	late := devicetest.Jitter(100*time.Microsecond, 1)
-	devicetest.Run(t, func() device.Device {
+	openFaulty := func() device.Device {
 		return devicetest.Faulty(openCPU(t), func(stream, op string, k int) error {
 			if n++; n%50 == 0 {
 				return late(stream, op, k)
 			}
 			return nil
 		})
-	})
+	}
+	devicetest.Suite{Open: openFaulty, OpenPeer: openFaulty}.Run(t)
 }
 
 // Each operation of two streams that wait for each other is made to fail in turn: everybody wakes, everybody who

@@ -74,6 +74,50 @@ func testCopy(r *rig) {
 	}
 }
 
+// testPeerCopy copies from memory of another device at odd places, in the order of the stream.
+func testPeerCopy(r *rig) {
+	if r.suite.OpenPeer == nil {
+		r.Skip("the driver opens one device alone")
+	}
+	peer := r.suite.OpenPeer()
+	defer func() { r.must(peer.Close()) }()
+	if !device.Peers([]device.Device{r.dev, peer}) {
+		r.Fatal("the devices do not copy from each other")
+	}
+	const bytesThere = 1 << 16
+	there, err := peer.Alloc("rows", bytesThere)
+	r.must(err)
+	defer func() { r.must(there.Close()) }()
+	region, err := hostmem.New().Reserve("rows", bytesThere)
+	r.must(err)
+	defer func() { r.must(region.Close()) }()
+	pinned, err := peer.Register(region)
+	r.must(err)
+	defer func() { r.must(pinned.Close()) }()
+	s, err := peer.NewStream("peer")
+	r.must(err)
+	defer func() { r.must(s.Close()) }()
+	for i := range region.Bytes() {
+		region.Bytes()[i] = byte(r.rng.Uint32())
+	}
+	s.Copy(device.Whole(there), device.Whole(pinned).Slice(0, bytesThere))
+	r.must(s.Sync())
+
+	want := make([]byte, bytesThere)
+	r.stream.Zero(r.mem.Slice(0, bytesThere))
+	for range 50 {
+		n := 1 + r.rng.Int64N(1<<r.rng.IntN(15))
+		dst, src := r.rng.Int64N(bytesThere-n), r.rng.Int64N(bytesThere-n)
+		r.stream.Copy(r.mem.Slice(dst, n), device.Whole(there).Slice(src, n))
+		copy(want[dst:], region.Bytes()[src:src+n])
+	}
+	r.stream.Copy(r.staging.Slice(0, bytesThere), r.mem.Slice(0, bytesThere))
+	r.must(r.stream.Sync())
+	if !bytes.Equal(r.host[:bytesThere], want) {
+		r.Error("copies from the other device moved the wrong bytes")
+	}
+}
+
 // testInPlace computes on registered host memory where the device can.
 func testInPlace(r *rig) {
 	if !r.dev.Info().Unified {

@@ -35,6 +35,9 @@ type Tolerance struct{ Rel, Abs float64 }
 type Suite struct {
 	// Open makes a device; the suite closes it.
 	Open func() device.Device
+	// OpenPeer makes another device, from which the first one copies; the suite closes it. nil: the driver opens one
+	// alone.
+	OpenPeer func() device.Device
 	// F32 and BF16 are the tolerances of results of these types, where the contract does not define their bits. The zero
 	// value stands for those of the CPU device.
 	F32, BF16 Tolerance
@@ -80,7 +83,7 @@ func (s Suite) Run(t *testing.T) {
 		{"Attention", testAttention}, {"Heads", testHeads}, {"GLU", testGLU}, {"CrossEntropy", testCrossEntropy},
 		{"Gather", testGather}, {"ScatterAdd", testScatterAdd},
 		{"AdamW", testAdamW}, {"AdamW8", testAdamW8}, {"Sums", testSums},
-		{"Memory", testMemory}, {"Copy", testCopy}, {"InPlace", testInPlace},
+		{"Memory", testMemory}, {"Copy", testCopy}, {"PeerCopy", testPeerCopy}, {"InPlace", testInPlace},
 		{"StreamOrder", testStreamOrder}, {"Events", testEvents}, {"EventTimes", testEventTimes},
 		{"StickyErrors", testStickyErrors}, {"BadCalls", testBadCalls},
 	}

@@ -40,6 +40,8 @@ type Counts struct {
 
 	// Bytes that Copy moved, by direction. Registered memory is the host's.
 	HostToDeviceBytes, DeviceToHostBytes, DeviceToDeviceBytes, HostToHostBytes int64
+	// PeerBytes are those that Copy took from another device.
+	PeerBytes int64
 }
 
 // PurposeBytes counts what is allocated for one purpose now, and was at most.
@@ -72,7 +74,10 @@ type Device struct {
 	open     int // buffers and streams that are not closed
 }
 
-var _ device.Device = (*Device)(nil)
+var (
+	_ device.Device     = (*Device)(nil)
+	_ device.PeerCopier = (*Device)(nil)
+)
 
 // New makes a device.
 func New(o Options) *Device {
@@ -138,6 +143,12 @@ func reserve(now, peak *int64, bytes int64) {
 
 // PrepareAttention implements device.Device: there is nothing to reserve.
 func (d *Device) PrepareAttention(positions, heads, headDim int, _ tensor.DType) error { return nil }
+
+// CopiesFrom implements device.PeerCopier: of any null device.
+func (d *Device) CopiesFrom(other device.Device) bool {
+	_, isNull := other.(*Device)
+	return isNull
+}
 
 // NewStream implements device.Device.
 func (d *Device) NewStream(name string) (device.Stream, error) {
@@ -227,7 +238,8 @@ func (s *stream) count(flops int64) {
 		panic("null device: stream " + s.name + " is used after Close")
 	}
 	for _, o := range s.operands.List {
-		if b, ok := o.Buf.(*buffer); !ok || b.device != d || b.closed {
+		b, ok := o.Buf.(*buffer)
+		if !ok || b.closed || b.device != d && !s.operands.FromPeer(o) {
 			panic("null device: " + s.operands.Op + ": " + o.Name + " is closed or belongs to another device")
 		}
 	}
@@ -244,8 +256,11 @@ func (s *stream) Copy(dst, src device.Mem) {
 	d := s.device
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	toHost, fromHost := dst.Buf.(*buffer).purpose == nil, src.Buf.(*buffer).purpose == nil
+	from := src.Buf.(*buffer)
+	toHost, fromHost := dst.Buf.(*buffer).purpose == nil, from.purpose == nil
 	switch {
+	case from.device != d:
+		d.counts.PeerBytes += dst.Len
 	case toHost && fromHost:
 		d.counts.HostToHostBytes += dst.Len
 	case toHost:

@@ -75,12 +75,15 @@ func TestTraffic(t *testing.T) {
 	s.Copy(slot.Slice(0, 10), slot.Slice(10, 10))
 	s.Copy(state.Slice(0, 100), slot.Slice(0, 100))
 	s.Copy(state.Slice(0, 1000), state.Slice(1000, 1000))
+	peer := null.New(null.Options{})
+	s.Copy(slot.Slice(0, 5), device.Whole(alloc(t, peer, "slot", 5)))
 	s.Zero(slot)
 	want := null.Counts{
 		Purposes:       []null.PurposeBytes{{Purpose: "slot", Bytes: 1 << 40, PeakBytes: 1 << 40}},
 		AllocatedBytes: 1 << 40, AllocatedPeakBytes: 1 << 40, RegisteredBytes: big, RegisteredPeakBytes: big,
-		Ops:               map[string]null.OpCount{"Copy": {Calls: 4}, "Zero": {Calls: 1}},
-		HostToDeviceBytes: 1 << 40, DeviceToDeviceBytes: 10, DeviceToHostBytes: 100, HostToHostBytes: 1000,
+		Ops:               map[string]null.OpCount{"Copy": {Calls: 5}, "Zero": {Calls: 1}},
+		HostToDeviceBytes: 1 << 40, DeviceToHostBytes: 100, HostToHostBytes: 1000,
+		DeviceToDeviceBytes: 10, PeerBytes: 5,
 	}
 	if diff := cmp.Diff(want, d.Counts()); diff != "" {
 		t.Error(diff)
