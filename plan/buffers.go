@@ -293,7 +293,7 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 	group("between visits of groups")
 	b.Saved = make([][]device.Mat, p.blocks())
 	for i := range b.Saved {
-		if p.savedOnDevice(i) && runs(i) {
+		if p.savedOn(rank, 1+i) {
 			b.Saved[i] = mats(num.Compute, t, hidden)
 		}
 	}

@@ -63,7 +63,7 @@ func (c *checker) forwardGroup(i int, op plan.Op) {
 		}
 	}
 	if !c.routed(op) {
-		x := c.xAt(inputSlot(op, op.Layer+1), op.Layer+1, op.Micro)
+		x := c.xAt(op, op.Layer+1)
 		c.read(i, x, c.sumAfter(op, group))
 		c.write(i, x, c.sumAfter(op, group+1))
 	}
@@ -84,7 +84,7 @@ func (c *checker) balanced() (layers []int) {
 
 // combine adds what experts made of a micro-batch's rows to x[l+1].
 func (c *checker) combine(i int, op plan.Op) {
-	n, x := c.groups(op), c.xAt(inputSlot(op, op.Layer+1), op.Layer+1, op.Micro)
+	n, x := c.groups(op), c.xAt(op, op.Layer+1)
 	c.read(i, place{"between", op.Micro, 0}, c.normedAfter(op, op.Micro, n))
 	c.read(i, x, c.sumAfter(op, 0))
 	c.write(i, x, c.sumAfter(op, n))

@@ -142,9 +142,8 @@ func (c *checker) order(i int) {
 	c.last[c.crew.Index(op.Worker)] = i + 1
 }
 
-// use notes an access and checks it against all accesses before it.
+// use notes an access to memory of a device, or of the host, and checks it against all accesses before it.
 func (c *checker) use(i int, at place, write bool) {
-	at = at.on(c.ops[i].Rank)
 	for _, t := range c.access[at] {
 		if (write || t.write) && t.op != i && c.reach[i][c.crew.Index(c.ops[t.op].Worker)] < t.op+1 {
 			c.errorf(i, "touches %v and nothing orders it after %d %v", at, t.op, c.ops[t.op])
@@ -153,16 +152,31 @@ func (c *checker) use(i int, at place, write bool) {
 	c.access[at] = append(c.access[at], touch{i, write})
 }
 
-func (c *checker) read(i int, at place, want content) {
+func (c *checker) read(i int, at place, want content) { c.readOn(i, c.ops[i].Rank, at, want) }
+
+// readOn notes that an operation reads memory of a rank's device, and checks what is there.
+func (c *checker) readOn(i, rank int, at place, want content) {
+	at = at.on(rank)
 	c.use(i, at, false)
-	if got := c.mem[at.on(c.ops[i].Rank)]; got != want {
+	if got := c.mem[at]; got != want {
 		c.errorf(i, "%v holds %v, not %v", at, got, want)
 	}
 }
 
+// peerCopy checks a copy of rows from memory of another device.
+func (c *checker) peerCopy(i int, from, to place, rows content) {
+	op, rank := c.ops[i], c.ops[i].Reads[0].Rank
+	if rank == op.Rank || !c.p.PeerCopies() {
+		c.errorf(i, "copies from device %d", rank)
+	}
+	c.readOn(i, rank, from, rows)
+	c.write(i, to, rows)
+}
+
 func (c *checker) write(i int, at place, what content) {
+	at = at.on(c.ops[i].Rank)
 	c.use(i, at, true)
-	c.mem[at.on(c.ops[i].Rank)] = what
+	c.mem[at] = what
 }
 
 // fresh are the weights that this step computes with.
@@ -241,14 +255,16 @@ func (c *checker) shared(buffer int, own place) place {
 	return own
 }
 
-// xAt is where x[layer][m] is on the device.
-func (c *checker) xAt(buffer, layer, m int) place { return c.shared(buffer, c.ownX(layer, m)) }
+// xAt is where an operation has the input of a layer on its device.
+func (c *checker) xAt(op plan.Op, layer int) place {
+	return c.shared(inputSlot(op, layer), c.ownX(op.Rank, layer, op.Micro))
+}
 
 // dxAt is where its gradient is.
 func (c *checker) dxAt(buffer, m int) place { return c.shared(buffer, place{"dx", m, 0}) }
 
-func (c *checker) ownX(layer, m int) place {
-	if layer <= len(c.m.Blocks) {
+func (c *checker) ownX(rank, layer, m int) place {
+	if layer <= len(c.m.Blocks) && rank == c.p.RankOf(layer, nn.Backward) {
 		if at := c.p.Placement.Where.Inputs[layer-1]; at == plan.Device || at == plan.InPlace {
 			return place{"saved x", layer, m}
 		}
@@ -349,8 +365,9 @@ func (c *checker) run(i int) {
 			"head-grad", "head-visit", "head-input", "reopen", "backward", "round"},
 		plan.LaneDrain: {"save", "save-kept", "save-sums", "write-back", "drain", "drain-sum", "drain-input",
 			"collect", "save-balance"},
-		plan.LaneUpdate: {"update", "gather", "gather-ahead", "scatter"},
-		plan.LaneDisk:   {"save-state"},
+		plan.LaneExchange: {"pass", "pass-input"},
+		plan.LaneUpdate:   {"update", "gather", "gather-ahead", "scatter"},
+		plan.LaneDisk:     {"save-state"},
 	}
 	want := op.Lane
 	for lane, names := range lanes {
@@ -366,12 +383,15 @@ func (c *checker) run(i int) {
 			c.p.RankOf(op.Layer-1, nn.Forward) != op.Rank
 	if passed { // from another device
 		want = plan.LaneExchange
+		if c.p.PeerCopies() && op.Name() != "load-balance" {
+			c.errorf(i, "takes the way through host memory")
+		}
 	}
 	if op.Lane != want {
 		c.errorf(i, "is on lane %v", op.Lane)
 	}
 	if op.Lane == plan.LaneCompute {
-		c.use(i, scratch, true)
+		c.use(i, scratch.on(op.Rank), true)
 	}
 
 	switch op.Name() {
@@ -382,7 +402,7 @@ func (c *checker) run(i int) {
 				c.errorf(i, "begins the count of NaNs, wrongly")
 			}
 			c.counted[op.Rank] = true
-			c.use(i, place{"device count", 0, 0}, true)
+			c.use(i, place{"device count", 0, 0}.on(op.Rank), true)
 		}
 		if c.passes(op.Part) {
 			slot, state := c.weightsAt(op.Part, slotOf(op, plan.Weights)), place{"state slot", slotOf(op, plan.State), 0}
@@ -424,7 +444,7 @@ func (c *checker) run(i int) {
 		for m := range c.p.Numerics.MicroBatches {
 			to := c.hostX(1, m)
 			if c.bound() {
-				to = c.ownX(1, m)
+				to = c.ownX(0, 1, m)
 			}
 			c.write(i, to, content{"x", 1, m})
 		}
@@ -458,9 +478,14 @@ func (c *checker) run(i int) {
 		c.write(i, place{"host weights", op.Part, 0}, fresh(op.Part))
 	case "load":
 		c.read(i, c.hostX(op.Layer, m), content{"x", op.Layer, m})
-		c.write(i, c.xAt(inputSlot(op, op.Layer), op.Layer, m), content{"x", op.Layer, m})
+		c.write(i, c.xAt(op, op.Layer), content{"x", op.Layer, m})
+	case "pass":
+		c.peerCopy(i, c.ownX(op.Reads[0].Rank, op.Layer, m), c.xAt(op, op.Layer), content{"x", op.Layer, m})
+	case "pass-input":
+		dx := c.dxAt(slotOf(op, plan.InputGrad), m)
+		c.peerCopy(i, dx, dx, content{"dx", op.Layer + 1, m})
 	case "save":
-		c.read(i, c.xAt(inputSlot(op, op.Layer), op.Layer, m), content{"x", op.Layer, m})
+		c.read(i, c.xAt(op, op.Layer), content{"x", op.Layer, m})
 		c.write(i, c.hostX(op.Layer, m), content{"x", op.Layer, m})
 	case "forward":
 		if c.m.Parts[op.Part].Group > 0 {
@@ -469,8 +494,8 @@ func (c *checker) run(i int) {
 		}
 		reads()
 		weights(op.Part)
-		c.read(i, c.xAt(inputSlot(op, op.Layer), op.Layer, m), content{"x", op.Layer, m})
-		c.write(i, c.xAt(inputSlot(op, op.Layer+1), op.Layer+1, m), c.sumAfter(op, 0))
+		c.read(i, c.xAt(op, op.Layer), content{"x", op.Layer, m})
+		c.write(i, c.xAt(op, op.Layer+1), c.sumAfter(op, 0))
 		c.write(i, c.keptAt(op), content{"kept", op.Layer, m})
 		if c.groups(op) > 0 {
 			c.write(i, place{"between", m, 0}, c.normedAfter(op, m, 0))
@@ -499,7 +524,7 @@ func (c *checker) run(i int) {
 		c.write(i, c.keptAt(op), content{"kept", op.Layer, m})
 	case "head-norm":
 		weights(c.m.NormPart)
-		c.read(i, c.xAt(inputSlot(op, top), top, m), content{"x", top, m})
+		c.read(i, c.xAt(op, top), content{"x", top, m})
 		c.write(i, c.headAt(m), content{"statistics", m, 0})
 	case "head-stats":
 		reads()
@@ -537,14 +562,14 @@ func (c *checker) run(i int) {
 		c.write(i, loss, content{"loss", 0, 0})
 	case "head-input":
 		weights(c.m.NormPart)
-		c.read(i, c.xAt(inputSlot(op, top), top, m), content{"x", top, m})
+		c.read(i, c.xAt(op, top), content{"x", top, m})
 		head(content{"gradients", m, 0}, content{"spent", m, 0})
 		c.contribute(i, op, c.m.NormPart)
 		c.write(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", top, m})
 	case "reopen":
 		reads()
 		weights(op.Part)
-		c.read(i, c.xAt(inputSlot(op, op.Layer), op.Layer, m), content{"x", op.Layer, m})
+		c.read(i, c.xAt(op, op.Layer), content{"x", op.Layer, m})
 		c.readKept(i, op)
 		if c.routed(op) {
 			c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer + 1, m})
@@ -563,7 +588,7 @@ func (c *checker) run(i int) {
 		}
 		reads()
 		weights(op.Part)
-		c.read(i, c.xAt(inputSlot(op, op.Layer), op.Layer, m), content{"x", op.Layer, m})
+		c.read(i, c.xAt(op, op.Layer), content{"x", op.Layer, m})
 		c.readKept(i, op)
 		c.write(i, c.keptAt(op), content{"spent", op.Layer, m})
 		c.contribute(i, op, op.Part)
@@ -622,7 +647,7 @@ func (c *checker) run(i int) {
 		c.write(i, c.hostGradient(op.Part), content{"new gradient", op.Part, 0})
 		c.homes[op.Part]++
 	case "collect":
-		c.use(i, place{"device count", 0, 0}, false)
+		c.use(i, place{"device count", 0, 0}.on(op.Rank), false)
 		if c.phase == plan.Flush {
 			break
 		}
@@ -655,10 +680,13 @@ func (c *checker) saved() {
 		}
 	}
 	for layer := 2; layer <= len(c.m.Blocks); layer++ {
-		if c.p.RankOf(layer, nn.Forward) != c.p.RankOf(layer-1, nn.Forward) ||
-			c.p.RankOf(layer, nn.Backward) != c.p.RankOf(layer-1, nn.Backward) ||
-			c.p.RankOf(layer, nn.Forward) != c.p.RankOf(layer, nn.Backward) {
-			continue // it, or its gradient, passes between devices as well
+		crosses := c.p.RankOf(layer, nn.Forward) != c.p.RankOf(layer-1, nn.Forward) ||
+			c.p.RankOf(layer, nn.Backward) != c.p.RankOf(layer-1, nn.Backward)
+		switch {
+		case crosses && !c.p.PeerCopies():
+			continue // it, or its gradient, passes between devices by the same way
+		case c.p.RankOf(layer, nn.Forward) != c.p.RankOf(layer, nn.Backward):
+			continue // the device of its backward visit may have made it
 		}
 		again := loads[layer]
 		if len(c.m.GroupParts[layer-1]) > 0 && again > saves[layer] {

@@ -18,6 +18,7 @@ type cost struct {
 	ops              int64 // operations on the device, where there are many
 	element          int64 // bytes read and written by element-wise work on the device
 	up, down         int64 // bytes over the link
+	peer             int64 // bytes from another device
 	adamw, host      int64 // bytes read and written by updates, and by other work on the host
 	read, written    int64 // bytes from and to disk
 }
@@ -25,13 +26,14 @@ type cost struct {
 // times returns the cost of n such operations.
 func (c cost) times(n int) cost {
 	m := int64(n)
-	return cost{c.flops * m, c.attention * m, c.ops * m, c.element * m, c.up * m, c.down * m, c.adamw * m, c.host * m, c.read * m, c.written * m}
+	return cost{c.flops * m, c.attention * m, c.ops * m, c.element * m, c.up * m, c.down * m, c.peer * m, c.adamw * m,
+		c.host * m, c.read * m, c.written * m}
 }
 
 // plus returns the cost of both.
 func (c cost) plus(d cost) cost {
 	return cost{c.flops + d.flops, c.attention + d.attention, c.ops + d.ops, c.element + d.element, c.up + d.up,
-		c.down + d.down, c.adamw + d.adamw, c.host + d.host, c.read + d.read, c.written + d.written}
+		c.down + d.down, c.peer + d.peer, c.adamw + d.adamw, c.host + d.host, c.read + d.read, c.written + d.written}
 }
 
 // seconds is the time that bytes take at a rate; none at a rate that is not known.
@@ -71,6 +73,7 @@ func (c *cost) seconds(m *Machine, p *Plan) float64 {
 		float64(c.attention)/m.AttentionFLOPsPerSecAt(n.Compute, n.SequenceLen) + seconds(c.ops, m.DeviceOpsPerSec) +
 		float64(c.element)/m.ElementBytesPerSec(n.Compute) +
 		float64(c.up)/m.UploadBytesPerSec + float64(c.down)/m.DownloadBytesPerSec +
+		float64(c.peer)/m.peerBytesPerSec() +
 		float64(c.adamw)/m.UpdateBytesPerSec(n.Moments) + float64(c.host)/m.HostBytesPerSec
 }
 
@@ -87,7 +90,7 @@ func (p *Plan) costs() func(op *Op) cost {
 		}
 		switch op.Do {
 		case DoMove:
-			c = p.moveCost(op.Writes[0])
+			c = p.moveCost(op.Reads[0], op.Writes[0])
 			switch part := op.Part; op.Writes[0].What {
 			case Weights:
 				disk(part, store.Weights, 1, 0)
@@ -183,8 +186,9 @@ func (p *Plan) updateBytes(part int) (bytes int64) {
 	return bytes
 }
 
-// moveCost is the cost of a copy between the device and host memory, by what it writes, without extents on disk.
-func (p *Plan) moveCost(to Operand) (c cost) {
+// moveCost is the cost of a copy between the device and host memory, or between two devices, by what it writes, without
+// extents on disk.
+func (p *Plan) moveCost(from, to Operand) (c cost) {
 	var bytes int64
 	switch to.What {
 	case Tokens:
@@ -220,9 +224,12 @@ func (p *Plan) moveCost(to Operand) (c cost) {
 	case Results:
 		bytes = p.ResultBytes()
 	}
-	if to.At == Device {
+	switch {
+	case isPeerCopy(from, to):
+		return cost{peer: bytes}
+	case to.At == Device:
 		c.up = bytes
-	} else {
+	default:
 		c.down, c.read, c.written = bytes, 0, c.read
 	}
 	return c

@@ -58,6 +58,9 @@ func (p *Plan) dealVisits(m *Machine, devices int) (deal []int) {
 	free, work := make([]float64, devices), make([]float64, devices)
 	micros, rows := float64(p.Numerics.MicroBatches), float64(p.inputBytes())
 	passes := rows/m.DownloadBytesPerSec + rows/m.UploadBytesPerSec
+	if p.asked.Device.PeerCopies {
+		passes = rows / m.peerBytesPerSec()
+	}
 	first, end := 0.0, 0.0 // of the visit before: when its first micro-batch is done, and when all of it is
 	for n := range p.visitsOfStep() {
 		layer, to := p.visit(n)
@@ -115,8 +118,12 @@ func (p *Plan) dealText() string {
 			}
 			visits[rank] = fmt.Sprint(n)
 		}
-		return fmt.Sprintf("visits of layers by device: %s of %d; rows pass between devices through host memory",
-			strings.Join(visits, ", "), p.visitsOfStep())
+		way := "through host memory"
+		if p.PeerCopies() {
+			way = "directly"
+		}
+		return fmt.Sprintf("visits of layers by device: %s of %d; rows pass between devices %s",
+			strings.Join(visits, ", "), p.visitsOfStep(), way)
 	}
 	if p.asked == nil || p.asked.Devices < 2 {
 		return ""

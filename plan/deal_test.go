@@ -66,6 +66,49 @@ func TestDevicesShareTheHostsMemory(t *testing.T) {
 	}
 }
 
+// Rows of devices that copy from each other take no host memory and no link to it, but where they wait for backward.
+func TestPeerCopies(t *testing.T) {
+	m := medium.model(t)
+	p := newPlan(t, m, numerics(8, true)).With(moving(m, 2))
+	place := p.Placement.Clone()
+	var ranks []int
+	for b := range m.Blocks {
+		ranks = append(ranks, b%2)
+		place.Where.Inputs[b] = plan.Device
+	}
+	place.Deal = plan.DealBlocks(ranks)
+	throughHost := p.With(place)
+	place.PeerCopies = true
+	direct := p.With(place)
+
+	slow := machine
+	slow.UploadBytesPerSec, slow.DownloadBytesPerSec = 1e6, 1e6 // links bound the step
+	slow.PeerCopyBytesPerSec = 1e9
+	host, peers := throughHost.Simulate(slow, gpu), direct.Simulate(slow, gpu)
+	// Each block but the first one has its rows from the other device, and each but the last one its gradient.
+	crossing := int64(2*(len(m.Blocks)-1)) * int64(p.Numerics.MicroBatches) * int64(p.Numerics.Positions()) *
+		int64(m.Hidden) * p.Numerics.Compute.Bytes()
+	if host.PeerBytes != 0 || peers.PeerBytes != crossing ||
+		host.DownloadBytes-peers.DownloadBytes != crossing || host.UploadBytes-peers.UploadBytes < crossing {
+		t.Errorf("%d bytes pass between devices, want %d; to the host %d and %d, from there %d and %d",
+			peers.PeerBytes, crossing, peers.DownloadBytes, host.DownloadBytes, peers.UploadBytes, host.UploadBytes)
+	}
+	for block := range m.Blocks {
+		if direct.SavedOnHost(block) != (block == 0) || throughHost.SavedOnHost(block) != true {
+			t.Errorf("the input of block %d has a place in host memory: %v", block, direct.SavedOnHost(block))
+		}
+	}
+	if peers.StepSeconds >= host.StepSeconds {
+		t.Errorf("a step takes %v s directly, %v s through host memory", peers.StepSeconds, host.StepSeconds)
+	}
+	// A rate that is not above the link's is one of the link, which other copies then share.
+	slow.PeerCopyBytesPerSec = slow.UploadBytesPerSec
+	if link := direct.Simulate(slow, gpu); link.StepSeconds <= peers.StepSeconds {
+		t.Errorf("a step takes %v s by links of their own, %v s by those to the host", peers.StepSeconds,
+			link.StepSeconds)
+	}
+}
+
 // A plan says which visits each device has, or why one of several has all of them.
 func TestDealIsExplained(t *testing.T) {
 	m := medium.model(t)
@@ -79,6 +122,16 @@ func TestDealIsExplained(t *testing.T) {
 		!strings.Contains(text, "visits of layers by device: ") ||
 		!strings.Contains(text, "rows pass between devices through host memory") {
 		t.Errorf("%d ranks: %s", p.Ranks(), text)
+	}
+	peers := r
+	peers.Device.PeerCopies = true
+	direct, err := plan.New(context.Background(), peers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.Join(direct.Choices(), "\n"); !direct.Placement.PeerCopies ||
+		!strings.Contains(text, "rows pass between devices directly") {
+		t.Errorf("devices that copy from each other: %s", text)
 	}
 	blocks, deal := len(m.Blocks), p.Placement.Deal
 	if len(deal) != 2*blocks+1 || p.RankOf(blocks+1, nn.Backward) != deal[blocks] {

@@ -105,7 +105,12 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 		fmt.Fprintf(&b, "  device %d computes for %s s, %.0f%%\n", i, three(d.Compute), 100*d.Compute/q.StepSeconds)
 	}
 	fmt.Fprintf(&b, "  %s\n", stallText(o.Stalls, q.StepSeconds))
-	fmt.Fprintf(&b, "  %s TFLOP executed, %s to the device, %s back\n", three(float64(q.FLOPs)/1e12), FormatBytes(q.UploadBytes), FormatBytes(q.DownloadBytes))
+	fmt.Fprintf(&b, "  %s TFLOP executed, %s to the device, %s back", three(float64(q.FLOPs)/1e12),
+		FormatBytes(q.UploadBytes), FormatBytes(q.DownloadBytes))
+	if q.PeerBytes > 0 {
+		fmt.Fprintf(&b, ", %s from device to device", FormatBytes(q.PeerBytes))
+	}
+	b.WriteString("\n")
 	if q.DiskReadBytes+q.DiskWrittenBytes > 0 {
 		fmt.Fprintf(&b, "  %s read from disk, %s written\n", FormatBytes(q.DiskReadBytes), FormatBytes(q.DiskWrittenBytes))
 	}

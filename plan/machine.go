@@ -47,6 +47,9 @@ type Machine struct {
 	UploadUnderAdamWBytesPerSec   float64 `json:"upload_under_adamw_bytes_per_sec,omitempty"`
 	DownloadUnderAdamWBytesPerSec float64 `json:"download_under_adamw_bytes_per_sec,omitempty"`
 	DeviceCopyBytesPerSec         float64 `json:"device_copy_bytes_per_sec,omitempty"` // of a copy on the device; shown
+	// PeerCopyBytesPerSec is the rate of copies from one device to another, in one direction; 0: devices do not copy
+	// from each other, or it was not measured.
+	PeerCopyBytesPerSec float64 `json:"peer_copy_bytes_per_sec,omitempty"`
 	// HostMemoryBytesPerSec is the rate of the host's memory, which all that reads and writes it shares; 0: the rate
 	// that one device's copies and an update had together.
 	HostMemoryBytesPerSec float64 `json:"host_memory_bytes_per_sec,omitempty"`
@@ -112,6 +115,18 @@ func (m *Machine) ElementBytesPerSec(compute tensor.DType) float64 {
 	return m.DeviceBytesPerSec
 }
 
+// peerBytesPerSec is the rate of copies from one device to another: where it was not measured, that of the host's link.
+func (m *Machine) peerBytesPerSec() float64 {
+	if m.PeerCopyBytesPerSec > 0 {
+		return m.PeerCopyBytesPerSec
+	}
+	return min(m.UploadBytesPerSec, m.DownloadBytesPerSec)
+}
+
+// peersHaveLinks reports whether devices have links to each other, besides that to the host: copies from one to
+// another are then faster than that one is.
+func (m *Machine) peersHaveLinks() bool { return m.PeerCopyBytesPerSec > m.UploadBytesPerSec }
+
 // memoryBytesPerSec is the rate of the host's memory that copies of all devices and updates share.
 func (m *Machine) memoryBytesPerSec() float64 {
 	if m.HostMemoryBytesPerSec > 0 {
@@ -172,6 +187,7 @@ func (m *Machine) Check() error {
 		"upload_under_adamw_bytes_per_sec":   m.UploadUnderAdamWBytesPerSec,
 		"download_under_adamw_bytes_per_sec": m.DownloadUnderAdamWBytesPerSec,
 		"device_copy_bytes_per_sec":          m.DeviceCopyBytesPerSec,
+		"peer_copy_bytes_per_sec":            m.PeerCopyBytesPerSec,
 		"adamw8_bytes_per_sec":               m.AdamW8BytesPerSec,
 		"host_memory_bytes_per_sec":          m.HostMemoryBytesPerSec,
 		"f32_attention_flops_per_sec":        m.F32AttentionFLOPsPerSec, "f32_device_bytes_per_sec": m.F32DeviceBytesPerSec} {

@@ -105,7 +105,7 @@ func (s *Schedule) String() string {
 func (op *Op) Name() string {
 	switch op.Do {
 	case DoMove:
-		return moveName(op.Writes[0])
+		return moveName(op.Reads[0], op.Writes[0])
 	case DoVisit:
 		return op.Visit.Name
 	case DoSend:
@@ -117,9 +117,12 @@ func (op *Op) Name() string {
 		DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoSave: "save-state", DoTotal: "total"}[op.Do]
 }
 
-// moveName is the name of a move by what it writes first.
-func moveName(to Operand) string {
-	if to.At == Device {
+// moveName is the name of a move by what it reads and writes first.
+func moveName(from, to Operand) string {
+	switch {
+	case isPeerCopy(from, to):
+		return map[What]string{Input: "pass", InputGrad: "pass-input"}[to.What]
+	case to.At == Device:
 		return map[What]string{Tokens: "upload", Weights: "fetch", State: "fetch-state", Input: "load",
 			InputGrad: "load-input", Kept: "load-kept", Outcome: "load-sums", Side: "load-side",
 			Cache: "load-cache", Balance: "load-balance"}[to.What]
@@ -129,6 +132,9 @@ func moveName(to Operand) string {
 		CohortSum: "drain-sum", Rounded: "drain", LogitRows: "drain-logits", Results: "collect",
 		Balance: "save-balance"}[to.What]
 }
+
+// isPeerCopy reports whether a move is between two devices.
+func isPeerCopy(from, to Operand) bool { return from.At == Device && to.At == Device }
 
 // String names the operation by layer, part and micro-batch, and by the slots and buffers of its operands.
 func (op Op) String() string {

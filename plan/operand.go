@@ -113,7 +113,7 @@ func (b *builder) touch(o Operand) touch {
 			ring(micros + rings.Inputs)
 		case what == InputGrad:
 			count, i = micros, o.Micro
-		case o.Index <= b.blocks() && b.savedOnDevice(o.Index-1):
+		case b.savedOn(rank, o.Index):
 			inLayer()
 		default: // two working buffers take turns
 			memory, count, i = ringMemory, 2*micros, o.Index%2*micros+o.Micro

@@ -101,8 +101,11 @@ type Placement struct {
 	// take more scratch, and fewer of them find no rows: see device.Blocks.
 	CallChunks int `json:"call_chunks,omitempty"`
 	// Deal says by visit which rank computes it, from 0: forward of the blocks, the head, backward of the blocks from
-	// the last one down. None: rank 0 computes all. Rows pass between ranks by way of host memory.
+	// the last one down. None: rank 0 computes all.
 	Deal []int `json:"deal,omitempty"`
+	// PeerCopies has rows pass from rank to rank by copies between the devices (device.Peers); else they pass by way of
+	// host memory.
+	PeerCopies bool `json:"peer_copies,omitempty"`
 }
 
 // Bound reports whether weights are used where they are, as a unified device can. Gradients are then rounded straight
@@ -120,10 +123,10 @@ func (p Placement) Clone() Placement {
 
 // placementKey tells placements apart: a search knows them again by it.
 type placementKey struct {
-	rings                 Rings
-	headAtOnce, lookAhead bool
-	callChunks            int
-	lists                 string // the table and Deal, each list after its length
+	rings                             Rings
+	headAtOnce, lookAhead, peerCopies bool
+	callChunks                        int
+	lists                             string // the table and Deal, each list after its length
 }
 
 func (p *Placement) key() placementKey {
@@ -150,5 +153,5 @@ func (p *Placement) key() placementKey {
 	for _, rank := range p.Deal {
 		lists = binary.AppendUvarint(lists, uint64(rank))
 	}
-	return placementKey{p.Rings, p.HeadAtOnce, p.LookAhead, p.CallChunks, string(lists)}
+	return placementKey{p.Rings, p.HeadAtOnce, p.LookAhead, p.PeerCopies, p.CallChunks, string(lists)}
 }

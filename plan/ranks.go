@@ -16,9 +16,10 @@ import (
 // another order for each number of devices. Here each weight travels over one link for each visit, whichever device has
 // it.
 //
-// What passes between ranks are rows: x on the way up, dx on the way down. A rank's drain takes them to host memory,
-// from where the next rank's exchange lane has them. That is a lane of its own because lanes keep their order: in the
-// fetch lane, rows would wait until the weights before them have come.
+// What passes between ranks are rows: x on the way up, dx on the way down. The exchange lane of the rank that reads
+// them copies them from the device that wrote them, where devices can (device.Peers). Elsewhere that device's drain
+// takes them to host memory, from where the exchange lane has them. It is a lane of its own because lanes keep their
+// order: in the fetch lane, rows would wait until the weights before them have come.
 //
 // A deal rules out what one device's lanes share: inputs on disk, the ring of layer inputs, and updates of state that
 // passes. What stays on a device between the two visits of a block (its weights, its state, kept activations) stays
@@ -91,9 +92,16 @@ func (p *Plan) crosses(layer int, to nn.Direction) bool {
 		p.RankOf(layer, to) != p.RankOf(layer+1, to)
 }
 
+// PeerCopies reports whether rows pass between ranks by copies from device to device.
+func (p *Plan) PeerCopies() bool { return p.Placement.PeerCopies }
+
+// throughHost reports whether rows that cross take the way through host memory.
+func (p *Plan) throughHost(layer int, to nn.Direction) bool {
+	return p.crosses(layer, to) && !p.PeerCopies()
+}
+
 // dealt is a deal that the model has room for, of one that is asked for: none with sides, which do not pass between
-// ranks. Bound memory stays with one device, and the first
-// device has the rows of the embedding.
+// ranks. Bound memory stays with one device, and the first device has the rows of the embedding.
 func (p *Plan) dealt(asked []int, bound bool) []int {
 	if len(p.Model.Sides) > 0 || len(asked) != p.visitsOfStep() ||
 		slices.Max(asked) == 0 || slices.Min(asked) < 0 {

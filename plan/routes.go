@@ -251,7 +251,9 @@ func (c *chooser) travels(k nn.Keep) bool {
 
 // smallest is the placement that needs least memory.
 func (c *chooser) smallest(bound bool) Placement {
-	return Smallest(len(c.Model.Parts), len(c.Model.Blocks), bound)
+	place := Smallest(len(c.Model.Parts), len(c.Model.Blocks), bound)
+	place.PeerCopies = c.Device.PeerCopies
+	return place
 }
 
 // Smallest returns the placement that needs the least memory for a model with that number of parts and blocks: bound,

@@ -132,7 +132,7 @@ func (b *builder) load(layer, m int) Operand {
 		if layer > 1 && !b.down {
 			return x
 		}
-	case b.savedHere(layer):
+	case b.savedOn(rank, layer):
 		if *b.touch(x).written > 0 {
 			return x
 		}
@@ -140,20 +140,20 @@ func (b *builder) load(layer, m int) Operand {
 		return x
 	}
 	b.wrote(layer, m, x)
-	lane := LaneFetch
+	lane, from := LaneFetch, b.home(Input, layer, m)
 	if !b.down && b.crosses(layer-1, nn.Forward) {
 		lane = LaneExchange
+		if b.PeerCopies() {
+			from = b.input(b.RankOf(layer-1, nn.Forward), layer, m)
+		}
 	}
-	b.move(lane, rank, b.home(Input, layer, m), x)
+	b.move(lane, rank, from, x)
 	return x
 }
 
-// savedHere reports whether the input of a layer waits in a buffer of its own on the device.
-func (b *builder) savedHere(layer int) bool { return layer <= b.blocks() && b.savedOnDevice(layer-1) }
-
 // wrote notes whose input a working buffer holds.
 func (b *builder) wrote(layer, m int, x Operand) {
-	if x.Slot == none && !b.savedHere(layer) {
+	if x.Slot == none && !b.savedOn(x.Rank, layer) {
 		b.devices[x.Rank].inX[layer%2][m] = layer
 	}
 }
@@ -175,7 +175,11 @@ func (b *builder) gradientOf(layer, m int) Operand {
 	if b.crosses(layer, nn.Backward) && b.devices[rank].inDX[m] != layer {
 		o := op(LaneExchange, rank, DoMove)
 		o.Layer, o.Micro = layer, m
-		b.add(o, []Operand{b.home(InputGrad, layer+1, m)}, []Operand{dx})
+		from := b.home(InputGrad, layer+1, m)
+		if b.PeerCopies() {
+			from = b.inputGradient(b.RankOf(layer+1, nn.Backward), m)
+		}
+		b.add(o, []Operand{from}, []Operand{dx})
 	}
 	b.devices[rank].inDX[m] = layer
 	return dx
@@ -200,10 +204,10 @@ func (b *builder) home(what What, layer, m int) Operand {
 }
 
 // saveInput takes the input of a layer to where it waits for the backward pass, if it spills, or for a layer on another
-// device. It is complete.
+// device that cannot copy it. It is complete.
 func (b *builder) saveInput(layer, m int, x Operand) {
 	spills := layer <= b.blocks() && b.Phase.Steps() && !b.savedOnDevice(layer-1) && b.inputSpills(layer-1)
-	if spills || b.crosses(layer-1, nn.Forward) {
+	if spills || b.throughHost(layer-1, nn.Forward) {
 		b.move(LaneDrain, x.Rank, x, b.home(Input, layer, m))
 	}
 }
@@ -457,11 +461,11 @@ func (b *builder) drainSides(layer, m int) {
 }
 
 // drainInput takes the gradient of x[layer][m] to the host, where that is on its way: of the first block, as soon as
-// there is one, since what follows it ends the step; or of a block whose neighbour below is on another device. It lands
-// where x was: its last reader is done.
+// there is one, since what follows it ends the step; or of a block whose neighbour below is on another device that
+// cannot copy it. It lands where x was: its last reader is done.
 func (b *builder) drainInput(layer, m int) {
 	first := layer == 1 && !b.Bound() && b.embedTrained()
-	if next := layer > b.lowestTrained() && b.crosses(layer-1, nn.Backward); !first && !next {
+	if next := layer > b.lowestTrained() && b.throughHost(layer-1, nn.Backward); !first && !next {
 		return
 	}
 	rank := b.RankOf(layer, nn.Backward)

@@ -26,7 +26,9 @@ import (
 // again. Nothing is random, and two walks of one plan agree to the bit.
 //
 // Each device has a link and lanes of its own. What all of them share is the host: its memory, which copies of all
-// devices and updates read and write, its update lane, and the disk.
+// devices and updates read and write, its update lane, and the disk. A copy from one device to another takes links that
+// devices have to each other; where they have none (Machine.peersHaveLinks), it takes the link to the host, and is
+// counted as a copy from there.
 //
 // The time of a walk grows with the number of operations, so micro-batches beyond simulatedMicros are walked in groups,
 // and one that cannot beat the best plan so far ends early (walking.most). simulateEach is the reference without groups.
@@ -41,8 +43,9 @@ type Prediction struct {
 	// DeviceSeconds are the busy times of the lanes of each device, where there are several.
 	DeviceSeconds []trace.DeviceSeconds `json:"device_sec,omitempty"`
 
-	UploadBytes   int64 `json:"upload_bytes"`   // host to device, per step
-	DownloadBytes int64 `json:"download_bytes"` // device to host, per step
+	UploadBytes   int64 `json:"upload_bytes"`         // host to device, per step
+	DownloadBytes int64 `json:"download_bytes"`       // device to host, per step
+	PeerBytes     int64 `json:"peer_bytes,omitempty"` // device to device, per step
 	// DiskReadBytes and DiskWrittenBytes are of one step.
 	DiskReadBytes    int64 `json:"disk_read_bytes,omitempty"`
 	DiskWrittenBytes int64 `json:"disk_written_bytes,omitempty"`
@@ -165,6 +168,7 @@ type activeOp struct {
 	op         int
 	work, disk float64 // seconds that are left if neither is shared
 	read       float64 // share of reads in what the disk does for it
+	apart      bool    // a copy that takes neither the link to the host nor its memory
 }
 
 // walking says how to simulate.
@@ -207,7 +211,7 @@ func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, o
 		c := cost(&ops[i])
 		read, write := seconds(c.read, m.DiskReadBytesPerSec), seconds(c.written, m.DiskWriteBytesPerSec)
 		active[i] = activeOp{op: i, work: c.seconds(&m, p), disk: read + write,
-			read: read / max(read+write, math.SmallestNonzeroFloat64)}
+			read: read / max(read+write, math.SmallestNonzeroFloat64), apart: c.peer > 0 && m.peersHaveLinks()}
 		if dev.Unified && ops[i].Lane == LaneCompute {
 			active[i].work *= float64(p.devices()) // which divide the cores
 		}
@@ -217,6 +221,7 @@ func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, o
 		out.DiskWrittenBytes += c.written
 		out.UploadBytes += c.up
 		out.DownloadBytes += c.down
+		out.PeerBytes += c.peer
 		out.FLOPs += c.flops + c.attention
 	}
 	out.busy(workers, spent)
@@ -331,7 +336,7 @@ func (q *Prediction) busy(workers []Worker, seconds []float64) {
 // share the cores. Otherwise copies in both directions share a device's link, which takes no longer than one after the
 // other, and copies and an update take the host's memory from each other. The probe measures an update with both copies
 // of one device; one copy slows it by half as much, and is slowed by half as much. Of several devices, all copies and
-// the update share what the memory gives, by how much each asks for.
+// the update share what the memory gives, by how much each asks for; copies that are apart ask for none.
 func (m *Machine) slowed(unified bool, workers []Worker, at []activeOp, slowed []float64) {
 	for w := range slowed {
 		slowed[w] = 1
@@ -358,7 +363,7 @@ func (m *Machine) slowed(unified bool, workers []Worker, at []activeOp, slowed [
 		up, down := 0.0, 0.0 // copies under way
 		for ; next < len(workers) && workers[next].Rank == rank; next++ {
 			switch of := workers[next].Lane; {
-			case at[next].work <= 0:
+			case at[next].work <= 0, at[next].apart:
 			case of == LaneFetch, of == LaneExchange:
 				up++
 			case of == LaneDrain:
@@ -371,10 +376,11 @@ func (m *Machine) slowed(unified bool, workers []Worker, at []activeOp, slowed [
 			download = min(loss(m.DownloadBytesPerSec, m.DuplexDownloadBytesPerSec), 2)
 		}
 		for w := first; w < next; w++ {
-			switch workers[w].Lane {
-			case LaneFetch, LaneExchange:
+			switch of := workers[w].Lane; {
+			case at[w].apart:
+			case of == LaneFetch, of == LaneExchange:
 				slowed[w] = max(up, 1) * upload
-			case LaneDrain:
+			case of == LaneDrain:
 				slowed[w] = download
 			}
 		}
@@ -400,7 +406,7 @@ func (m *Machine) slowed(unified bool, workers []Worker, at []activeOp, slowed [
 	}
 	if over := asked / m.memoryBytesPerSec(); over > 1 {
 		for w, of := range workers {
-			if of.Lane != LaneCompute && of.Lane != LaneDisk {
+			if of.Lane != LaneCompute && of.Lane != LaneDisk && !at[w].apart {
 				slowed[w] *= over
 			}
 		}

@@ -49,6 +49,7 @@ var waitedFor = map[string]string{"update": "updates", "fetch": "weights",
 	"load-sums": "sums of experts", "save-sums": "sums of experts to leave",
 	"load-kept": "kept activations", "save-kept": "kept activations to leave", "drain": "gradients to leave",
 	"drain-sum": "gradients to leave", "drain-input": "the embedding's gradient", "load-input": "a gradient from above",
+	"pass": "rows of another device", "pass-input": "a gradient of another device",
 	"load-side": "rows of layers", "drain-side": "the gradient of rows of layers",
 	"collect": "the norm"}
 

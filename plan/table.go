@@ -24,7 +24,8 @@ func (p *Plan) settle(ask Placement) Placement {
 	if bound || !alone {
 		place.Rings.Inputs = 0
 	}
-	p.Placement.Deal = place.Deal // for questions about ranks
+	place.PeerCopies = ask.PeerCopies && !alone
+	p.Placement.Deal, p.Placement.PeerCopies = place.Deal, place.PeerCopies // for questions about ranks
 	together := func(part int) bool { return p.together(max(p.Model.Parts[part].Layer, 1)) }
 	types := p.types()
 	inBackward := p.updatesInBackward(bound)
@@ -72,7 +73,7 @@ func (p *Plan) settle(ask Placement) Placement {
 		case bound:
 			at = InPlace
 		case at == Device && place.Rings.Inputs > 0, at == Disk && (b == 0 || !alone), at != Device && at != Disk,
-			b > 0 && p.crosses(b, nn.Forward), p.crosses(b, nn.Backward), !p.together(b + 1):
+			p.throughHost(b, nn.Forward), p.throughHost(b, nn.Backward), !p.together(b + 1):
 			at = Host
 		}
 		place.Where.Inputs[b] = at
@@ -351,6 +352,12 @@ func (p *Plan) savedOnDevice(block int) bool {
 	return at == Device || at == InPlace
 }
 
+// savedOn reports whether the input of a layer waits in a buffer of its own on a rank: that of the layer, where both of
+// its visits are.
+func (p *Plan) savedOn(rank, layer int) bool {
+	return layer <= p.blocks() && p.savedOnDevice(layer-1) && p.RankOf(layer, nn.Backward) == rank
+}
+
 // sharesInputs reports whether layer inputs and their gradients take turns in buffers, one for each micro-batch and
 // the spare ones.
 func (p *Plan) sharesInputs() bool { return p.Placement.Rings.Inputs > 0 }
@@ -373,14 +380,13 @@ func (p *Plan) inputGradBuffer(m int) int { return p.inputBuffer(p.blocks()+2, m
 
 // SavedOnHost reports whether the input of a block (from 0), or of the head after them, has a place in host memory. The
 // embedding's output always has: it comes to the device by way of the host, unless it is bound. Rows that pass between
-// devices have one.
+// devices have one, unless these copy from each other.
 func (p *Plan) SavedOnHost(block int) bool {
-	if block == p.blocks() {
-		return p.crosses(block, nn.Forward) || p.crosses(block, nn.Backward)
+	if p.throughHost(block, nn.Forward) || p.throughHost(block, nn.Backward) {
+		return true
 	}
-	return p.crosses(block, nn.Forward) || p.crosses(block, nn.Backward) ||
-		!p.Bound() && (block == 0 || !p.together(block+1) ||
-			p.inputSpills(block) && p.Placement.Where.Inputs[block] == Host)
+	return block < p.blocks() && !p.Bound() && (block == 0 || !p.together(block+1) ||
+		p.inputSpills(block) && p.Placement.Where.Inputs[block] == Host)
 }
 
 // SavedOnDisk reports whether the input of a block (from 0) has an extent on disk.
@@ -482,7 +488,7 @@ func (p *Plan) inputSpills(block int) bool {
 		// It is written there, or read there on one of both ways.
 		here := p.RankOf(later, nn.Forward) == rank || p.RankOf(later+1, nn.Forward) == rank ||
 			p.RankOf(later+1, nn.Backward) == rank
-		if here && (later == p.blocks() || inputs[later] != Device) {
+		if here && !p.savedOn(rank, later+1) {
 			return true
 		}
 	}

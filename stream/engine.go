@@ -177,6 +177,8 @@ func (e *Engine) open() error {
 	if n := e.Plan.Ranks(); len(e.Devices) < n {
 		return fmt.Errorf("the plan deals blocks to %d devices, and there are %d; open more, or plan for fewer",
 			n, len(e.Devices))
+	} else if e.Plan.PeerCopies() && !device.Peers(e.Devices[:n]) {
+		return errors.New("the plan has devices copy from each other, and these do not; plan again for these")
 	}
 	for number, d := range e.Devices[:e.Plan.Ranks()] {
 		for _, a := range e.Plan.AttentionShapes() {

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// move enqueues a copy between the device and host memory, or the store.
+// move enqueues a copy between the device and host memory, or the store, or from another device.
 func (r *execution) move(s device.Stream, i int) error {
 	op := &r.ops[i]
 	from, to := op.Reads[0], op.Writes[0]

@@ -22,7 +22,7 @@ import (
 type rehearsal struct {
 	deviceBytes      int64
 	host             map[string]int64 // by purpose
-	up, down         int64
+	up, down, peer   int64
 	read, written    int64 // of the disk, with what was spared
 	matMul, attended int64
 }
@@ -85,6 +85,7 @@ func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
 		r.deviceBytes = max(r.deviceBytes, after.AllocatedPeakBytes)
 		r.up += after.HostToDeviceBytes - before.HostToDeviceBytes
 		r.down += after.DeviceToHostBytes - before.DeviceToHostBytes
+		r.peer += after.PeerBytes - before.PeerBytes
 		for name, c := range after.Ops {
 			flops := c.FLOPs - before.Ops[name].FLOPs
 			if strings.HasPrefix(name, "Attention") || name == "AttendCache" {
@@ -185,7 +186,8 @@ func rehearsedIsPlanned(t errorer, s *subject, p *plan.Plan, info device.Info) {
 	got := rehearse(t, s, p)
 	predicted := p.Simulate(machine, info)
 	want := rehearsal{deviceBytes: p.DeviceBytes, host: map[string]int64{}, up: predicted.UploadBytes,
-		down: predicted.DownloadBytes, read: predicted.DiskReadBytes, written: predicted.DiskWrittenBytes,
+		down: predicted.DownloadBytes, peer: predicted.PeerBytes,
+		read: predicted.DiskReadBytes, written: predicted.DiskWrittenBytes,
 		matMul: predicted.FLOPs - got.attended, attended: got.attended}
 	for _, b := range append(p.State, p.Host...) {
 		if b.Bytes > 0 && b.Purpose != plan.RowsPurpose && b.Purpose != plan.ManifestsPurpose { // which are not the engine's

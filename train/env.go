@@ -92,7 +92,8 @@ type Devices struct {
 	Host     device.Device
 }
 
-// Info is that of each device that computes: of memory, what each has at least, and of several its kind for a name.
+// Info is that of each device that computes: of memory, what each has at least, and of several its kind for a name, and
+// whether they copy from each other.
 func (d *Devices) Info() device.Info {
 	i := d.Computes[0].Info()
 	for _, of := range d.Computes[1:] {
@@ -101,6 +102,7 @@ func (d *Devices) Info() device.Info {
 		i.MemoryBytes, i.TotalBytes = min(i.MemoryBytes, other.MemoryBytes), min(i.TotalBytes, other.TotalBytes)
 		i.OverheadBytes = max(i.OverheadBytes, other.OverheadBytes)
 	}
+	i.PeerCopies = device.Peers(d.Computes)
 	return i
 }
 

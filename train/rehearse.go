@@ -30,6 +30,7 @@ type Rehearsal struct {
 	// Of the last step.
 	UploadBytes   int64 `json:"upload_bytes"`
 	DownloadBytes int64 `json:"download_bytes"`
+	PeerBytes     int64 `json:"peer_bytes,omitempty"` // from device to device
 	MatMulFLOPs   int64 `json:"matmul_flops"`
 	// AttentionFLOPs counts a micro-batch as one document.
 	AttentionFLOPs   int64 `json:"attention_flops"`
@@ -190,6 +191,7 @@ func (r *Rehearsal) count(before, after []null.Counts, accounts *hostmem.Account
 		}
 		r.UploadBytes += now.HostToDeviceBytes - then.HostToDeviceBytes
 		r.DownloadBytes += now.DeviceToHostBytes - then.DeviceToHostBytes
+		r.PeerBytes += now.PeerBytes - then.PeerBytes
 		for name, op := range now.Ops {
 			flops := op.FLOPs - then.Ops[name].FLOPs
 			if strings.HasPrefix(name, "Attention") {
@@ -237,6 +239,7 @@ func (r *Rehearsal) compare(p *plan.Plan) error {
 		{"bytes of pinned memory", r.PinnedBytes, p.PinnedBytes},
 		{"uploaded bytes", r.UploadBytes, p.Predicted.UploadBytes},
 		{"downloaded bytes", r.DownloadBytes, p.Predicted.DownloadBytes},
+		{"bytes copied from device to device", r.PeerBytes, p.Predicted.PeerBytes},
 		{"bytes read from disk", r.DiskReadBytes + r.DiskSparedReadBytes, p.Predicted.DiskReadBytes},
 		{"bytes written to disk", r.DiskWrittenBytes + r.DiskSparedWriteBytes, p.Predicted.DiskWrittenBytes},
 	} {

@@ -18,9 +18,6 @@ func Streamed(parts, blocks, slots int) plan.Placement {
 	return p
 }
 
-// Ranks is the largest number of ranks that Draw deals blocks to.
-const Ranks = 3
-
 // Draw picks any placement of a model with some parts and blocks, bound or not.
 func Draw(rt *rapid.T, parts, blocks int, bound bool) plan.Placement {
 	number := func(name string, least, most int) int { return rapid.IntRange(least, most).Draw(rt, name) }
@@ -67,13 +64,15 @@ func Draw(rt *rapid.T, parts, blocks int, bound bool) plan.Placement {
 			Place: rapid.SampledFrom(places[:2]).Draw(rt, "activations")}
 	}
 	if yes("dealt") {
+		p.PeerCopies = yes("peer copies")
+		last := rapid.SampledFrom([]int{2, 3, 8}).Draw(rt, "devices") - 1
 		for range w.Inputs {
-			p.Deal = append(p.Deal, number("rank", 0, Ranks-1))
+			p.Deal = append(p.Deal, number("rank", 0, last))
 		}
 		p.Deal = plan.DealBlocks(p.Deal)
 		if yes("dealt by visit") {
 			for i := range p.Deal {
-				p.Deal[i] = number("rank", 0, Ranks-1)
+				p.Deal[i] = number("rank", 0, last)
 			}
 		}
 	}
