@@ -22,7 +22,8 @@ type place struct {
 
 // home are the places that are not of a device.
 var home = map[string]bool{"host weights": true, "host gradient": true, "shared gradient": true, "embedding sum": true,
-	"host x": true, "disk x": true, "host kept": true, "host outcome": true, "host balance": true}
+	"host x": true, "disk x": true, "host kept": true, "host outcome": true, "host balance": true,
+	"sum": true, "total": true}
 
 // on is the place on the device of a rank.
 func (p place) on(rank int) place {
@@ -56,6 +57,8 @@ type checker struct {
 
 	updates, homes, saves map[int]int  // by part: updates, gradients brought home, and copies to a checkpoint
 	counted               map[int]bool // by rank: the count of NaNs on the device has begun
+	cleared               map[int]int  // by part: fp32 gradients zeroed
+	arrives               content      // what comes with the message that is received
 }
 
 type touch struct {
@@ -65,9 +68,31 @@ type touch struct {
 
 // check returns what is wrong with a schedule.
 func check(p *plan.Plan, mode plan.Mode, s *plan.Schedule) []string {
-	c := &checker{p: p, m: p.Model, phase: mode.Phase, mode: mode, mem: map[place]content{}, access: map[place][]touch{}, ops: s.Ops,
-		crew: p.Crew(), last: make([]int, len(p.Workers())), counted: map[int]bool{}, updates: map[int]int{},
-		homes: map[int]int{}, saves: map[int]int{}}
+	c := newChecker(p, mode, s)
+	for i := range s.Ops {
+		c.step(i)
+	}
+	return c.end()
+}
+
+// step executes operation i.
+func (c *checker) step(i int) {
+	c.order(i)
+	c.run(i)
+}
+
+// end returns what is wrong with the schedule.
+func (c *checker) end() []string {
+	c.complete(c.mode.Saves)
+	c.saved()
+	return c.errs
+}
+
+func newChecker(p *plan.Plan, mode plan.Mode, s *plan.Schedule) *checker {
+	c := &checker{p: p, m: p.Model, phase: mode.Phase, mode: mode, mem: map[place]content{},
+		access: map[place][]touch{}, ops: s.Ops, crew: p.Crew(), last: make([]int, len(p.Workers())),
+		counted: map[int]bool{}, cleared: map[int]int{}, updates: map[int]int{}, homes: map[int]int{},
+		saves: map[int]int{}}
 	m := c.m
 	for part := range m.Parts {
 		fresh := 1
@@ -84,13 +109,7 @@ func check(p *plan.Plan, mode plan.Mode, s *plan.Schedule) []string {
 		}
 		c.mem[c.hostGradient(part)] = content{"old gradient", part, 0}
 	}
-	for i := range s.Ops {
-		c.order(i)
-		c.run(i)
-	}
-	c.complete(mode.Saves)
-	c.saved()
-	return c.errs
+	return c
 }
 
 // updating reports whether the schedule begins with pending updates.
@@ -218,7 +237,7 @@ func inputSlot(op plan.Op, layer int) int {
 // gradAt is where the fp32 gradient of a part is.
 func (c *checker) gradAt(op plan.Op, part int) place {
 	switch {
-	case cohortOf(op) > 0 && !c.p.Tied(part):
+	case cohortOf(op) > 0 && !c.p.Tied(part) && !c.p.Cluster.Several():
 		if kind := c.m.Parts[part].Kind; c.p.Placement.HeadAtOnce && (kind == model.Norm || kind == model.HeadTile) {
 			return place{"cohort sum", part, 0}
 		}
@@ -366,8 +385,10 @@ func (c *checker) run(i int) {
 		plan.LaneDrain: {"save", "save-kept", "save-sums", "write-back", "drain", "drain-sum", "drain-input",
 			"collect", "save-balance"},
 		plan.LaneExchange: {"pass", "pass-input"},
-		plan.LaneUpdate:   {"update", "gather", "gather-ahead", "scatter"},
+		plan.LaneUpdate:   {"update", "gather", "gather-ahead", "scatter", "total"},
 		plan.LaneDisk:     {"save-state"},
+		plan.LaneSend:     {"send-sum", "send-weights"},
+		plan.LaneReceive:  {"receive-sum", "receive-weights"},
 	}
 	want := op.Lane
 	for lane, names := range lanes {
@@ -536,6 +557,10 @@ func (c *checker) run(i int) {
 		c.write(i, loss, content{"loss", 0, 0})
 	case "zero-grad":
 		cohort := cohortOf(op)
+		if c.p.Cluster.Several() && !c.p.Tied(op.Part) { // in any slot of the ring
+			cohort = c.cleared[op.Part]
+		}
+		c.cleared[op.Part]++
 		c.write(i, c.gradAt(op, op.Part), sumOf(op.Part, cohort, cohort*c.p.Numerics.CohortMicros()))
 	case "add":
 		cohort := cohortOf(op)
@@ -616,6 +641,10 @@ func (c *checker) run(i int) {
 		c.write(i, c.hostGradient(op.Part), content{"new gradient", op.Part, 0})
 		c.homes[op.Part]++
 	case "drain-sum":
+		if op.Writes[0].What == plan.CohortSum {
+			c.drainSum(i, op)
+			break
+		}
 		sum := c.wholeOf(op.Part, cohortOf(op))
 		c.read(i, c.gradAt(op, op.Part), sum)
 		c.write(i, place{"embedding sum", op.Part, cohortOf(op)}, sum)
@@ -627,6 +656,10 @@ func (c *checker) run(i int) {
 		c.read(i, c.hostX(op.Layer+1, m), content{"dx", op.Layer + 1, m})
 		c.write(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer + 1, m})
 	case "scatter":
+		if c.p.Cluster.Several() {
+			c.scatterSum(i, op)
+			break
+		}
 		for m := range c.p.Numerics.MicroBatches {
 			at := c.hostX(1, m)
 			if c.bound() {
@@ -657,13 +690,15 @@ func (c *checker) run(i int) {
 			}
 		}
 		for part, p := range c.m.Parts {
-			if c.training() && c.p.Trained(part) && p.Kind != model.Embed &&
+			if c.training() && c.p.Trained(part) && !c.p.Cluster.Several() && p.Kind != model.Embed &&
 				op.Rank == c.p.RankOf(p.Layer, nn.Backward) {
 				c.read(i, place{"device squares", part, 0}, content{"squares", part, 0})
 			}
 		}
 	default:
-		c.errorf(i, "is unknown to the checker")
+		if !c.network(i, op) {
+			c.errorf(i, "is unknown to the checker")
+		}
 	}
 }
 
@@ -705,17 +740,17 @@ func (c *checker) saved() {
 func (c *checker) complete(saves bool) {
 	once := func(want bool, n int) bool { return want && n == 1 || !want && n == 0 }
 	for part, p := range c.m.Parts {
-		trained := c.p.Trained(part)
+		trained, owns := c.p.Trained(part), c.p.Owns(part)
 		if at := (place{"host weights", part, 0}); c.mode.WriteBack && c.mem[at] != fresh(part) && !c.updatingNow() {
 			c.errs = append(c.errs, fmt.Sprintf("%s does not come home: the store has %v", p.Name, c.mem[at]))
 		}
-		if n := c.updates[part]; !once(trained && (c.updating() || c.updatingNow()), n) {
+		if n := c.updates[part]; !once(owns && trained && (c.updating() || c.updatingNow()), n) {
 			c.errs = append(c.errs, fmt.Sprintf("%s is updated %d times", p.Name, n))
 		}
-		if n := c.saves[part]; !once(saves, n) {
+		if n := c.saves[part]; !once(owns && saves, n) {
 			c.errs = append(c.errs, fmt.Sprintf("%s is saved %d times", p.Name, n))
 		}
-		if n := c.homes[part]; !once(trained && c.training(), n) {
+		if n := c.homes[part]; !once(owns && trained && c.training(), n) {
 			c.errs = append(c.errs, fmt.Sprintf("the gradient of %s comes home %d times", p.Name, n))
 		}
 	}

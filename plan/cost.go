@@ -21,19 +21,21 @@ type cost struct {
 	peer             int64 // bytes from another device
 	adamw, host      int64 // bytes read and written by updates, and by other work on the host
 	read, written    int64 // bytes from and to disk
+	sent, received   int64 // bytes to and from other hosts
 }
 
 // times returns the cost of n such operations.
 func (c cost) times(n int) cost {
 	m := int64(n)
 	return cost{c.flops * m, c.attention * m, c.ops * m, c.element * m, c.up * m, c.down * m, c.peer * m, c.adamw * m,
-		c.host * m, c.read * m, c.written * m}
+		c.host * m, c.read * m, c.written * m, c.sent * m, c.received * m}
 }
 
 // plus returns the cost of both.
 func (c cost) plus(d cost) cost {
 	return cost{c.flops + d.flops, c.attention + d.attention, c.ops + d.ops, c.element + d.element, c.up + d.up,
-		c.down + d.down, c.peer + d.peer, c.adamw + d.adamw, c.host + d.host, c.read + d.read, c.written + d.written}
+		c.down + d.down, c.peer + d.peer, c.adamw + d.adamw, c.host + d.host, c.read + d.read, c.written + d.written,
+		c.sent + d.sent, c.received + d.received}
 }
 
 // seconds is the time that bytes take at a rate; none at a rate that is not known.
@@ -74,7 +76,8 @@ func (c *cost) seconds(m *Machine, p *Plan) float64 {
 		float64(c.element)/m.ElementBytesPerSec(n.Compute) +
 		float64(c.up)/m.UploadBytesPerSec + float64(c.down)/m.DownloadBytesPerSec +
 		float64(c.peer)/m.peerBytesPerSec() +
-		float64(c.adamw)/m.UpdateBytesPerSec(n.Moments) + float64(c.host)/m.HostBytesPerSec
+		float64(c.adamw)/m.UpdateBytesPerSec(n.Moments) + float64(c.host)/m.HostBytesPerSec +
+		seconds(c.sent+c.received, m.NetworkBytesPerSec)
 }
 
 // costs tells what each operation of a schedule costs. Attention is counted as if each sequence were one document: the
@@ -139,8 +142,35 @@ func (p *Plan) costs() func(op *Op) cost {
 			for kind, dt := range p.types() { // read
 				c.adamw += store.Kind(kind).Elems(int64(p.Numerics.StepPositions()*l.Cols)) * dt.Bytes()
 			}
+		case DoSend:
+			if c.sent = p.messageBytes(op.Reads[0]); op.Reads[0].What == Stored {
+				disk(op.Part, store.Weights, 1, 0)
+			}
+		case DoReceive:
+			if c.received = p.messageBytes(op.Writes[0]); op.Writes[0].What == Stored {
+				disk(op.Part, store.Weights, 0, 1)
+			}
+		case DoTotal:
+			c.host = 3 * p.gradBytes(op.Part)
+			if op.First {
+				c.host -= p.gradBytes(op.Part)
+			}
+			if len(op.Writes) > 1 { // rounded and squared
+				c.host += p.gradBytes(op.Part) + 2*p.storedGradBytes(op.Part)
+				disk(op.Part, store.Grad, 0, 1)
+			}
 		case DoScatter:
 			l := p.LookupOf(op)
+			if p.Cluster.Several() { // of one cohort: onto zeros, or a copy of what the head has left
+				cohorts := int64(p.Numerics.CohortCount())
+				c.host = p.gradBytes(op.Part) + 3*p.lookedUpBytes(l)/(int64(len(l.Tiles))*cohorts)
+				if p.Tied(op.Part) {
+					c.host += p.gradBytes(op.Part)
+					disk(op.Part, store.GradSum, 1, 0)
+					c.read /= cohorts
+				}
+				break
+			}
 			disk(op.Part, store.GradSum, 1, 1)
 			disk(op.Part, store.Grad, 0, 1)
 			elems := p.Model.Parts[op.Part].Layout.StateElems
@@ -221,6 +251,10 @@ func (p *Plan) moveCost(from, to Operand) (c cost) {
 		bytes = p.storedGradBytes(to.Index)
 	case Gradient:
 		bytes = p.gradBytes(to.Index)
+	case CohortSum:
+		if bytes = p.gradBytes(to.Index); p.Bound() { // in the host's memory already
+			return cost{host: 2 * bytes}
+		}
 	case Results:
 		bytes = p.ResultBytes()
 	}
@@ -233,6 +267,14 @@ func (p *Plan) moveCost(from, to Operand) (c cost) {
 		c.down, c.read, c.written = bytes, 0, c.read
 	}
 	return c
+}
+
+// messageBytes is the length of a message.
+func (p *Plan) messageBytes(o Operand) int64 {
+	if o.What == CohortSum {
+		return p.gradBytes(o.Index)
+	}
+	return p.weightBytes(o.Index)
 }
 
 // visitCost is the cost of a visit with one micro-batch, or with all of a cohort if it is over the whole step; fresh

@@ -45,6 +45,7 @@ func TestGoldenSchedules(t *testing.T) {
 			p.Where.Updates[2], p.Where.Updates[4] = plan.Device, plan.Device
 		}},
 		{"cohorts-tied", true, true, func(*plan.Placement) {}},
+		{"cohorts-of-host-1-of-2", false, true, func(*plan.Placement) {}},
 		{"kept-on-host", false, true, func(p *plan.Placement) {
 			p.Rings.Activations = 2
 			for b := range p.Where.Activations {
@@ -62,6 +63,9 @@ func TestGoldenSchedules(t *testing.T) {
 				n.Cohorts = 2
 			}
 			p := newPlan(t, m, n)
+			if strings.HasSuffix(c.name, "host-1-of-2") {
+				p = hostPlans(t, m, n, 2)[1]
+			}
 			if c.place != nil {
 				place := moving(m, 2)
 				c.place(&place)

@@ -50,6 +50,9 @@ type Machine struct {
 	// PeerCopyBytesPerSec is the rate of copies from one device to another, in one direction; 0: devices do not copy
 	// from each other, or it was not measured.
 	PeerCopyBytesPerSec float64 `json:"peer_copy_bytes_per_sec,omitempty"`
+	// NetworkBytesPerSec is what arrives at a host from others, while as much leaves it; 0: it is not known, and
+	// messages are taken to last no time.
+	NetworkBytesPerSec float64 `json:"network_bytes_per_sec,omitempty"`
 	// HostMemoryBytesPerSec is the rate of the host's memory, which all that reads and writes it shares; 0: the rate
 	// that one device's copies and an update had together.
 	HostMemoryBytesPerSec float64 `json:"host_memory_bytes_per_sec,omitempty"`
@@ -190,6 +193,7 @@ func (m *Machine) Check() error {
 		"peer_copy_bytes_per_sec":            m.PeerCopyBytesPerSec,
 		"adamw8_bytes_per_sec":               m.AdamW8BytesPerSec,
 		"host_memory_bytes_per_sec":          m.HostMemoryBytesPerSec,
+		"network_bytes_per_sec":              m.NetworkBytesPerSec,
 		"f32_attention_flops_per_sec":        m.F32AttentionFLOPsPerSec, "f32_device_bytes_per_sec": m.F32DeviceBytesPerSec} {
 		if !(rate >= 0) || rate > 1e20 {
 			return fmt.Errorf("machine %q: %s is %v", m.Name, name, rate)

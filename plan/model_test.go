@@ -115,11 +115,14 @@ func numerics(micros int, split bool) plan.Numerics {
 	return n
 }
 
+// isBalanced reports whether a block has a load-balancing loss.
+func isBalanced(d *nn.Block) bool { return d.Balanced() != 0 }
+
 // drawNumerics picks the micro-batches of a step of a model, up to that many in each of one or two cohorts.
 func drawNumerics(rt *rapid.T, m *model.Model, most int) plan.Numerics {
 	n := numerics(rapid.IntRange(1, most).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))
 	n.Cohorts = rapid.IntRange(0, 2).Draw(rt, "cohorts")
-	if slices.ContainsFunc(m.Blocks, func(d *nn.Block) bool { return d.Balanced() != 0 }) {
+	if slices.ContainsFunc(m.Blocks, isBalanced) {
 		n.Cohorts = 0 // a plan refuses them
 	}
 	n.MicroBatches *= n.CohortCount()
