@@ -155,6 +155,9 @@ func (g *header) latentYaRN(m *stated) error {
 	if err != nil {
 		return err
 	}
+	if err := checkF32(arch+yarnLogMultiple, exact/latentMultiple); err != nil {
+		return err
+	}
 	m.latent.multiple, m.rope.Magnitude = floatF32(exact/latentMultiple), 1
 	for _, key := range []string{scalingAttn, yarnAttn} {
 		if factor, err := g.positive(arch+key, 1); err != nil {

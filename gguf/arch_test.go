@@ -565,6 +565,9 @@ func TestBadArchitectures(t *testing.T) {
 			[]string{"expert_shared_count", "not supported"}},
 		"yarn without a factor": {smallGPTOSS, func(d *document) { delete(d.meta, "gpt-oss.rope.scaling.factor") },
 			[]string{"rope.scaling.factor is missing"}},
+		"yarn of scores without end": {smallGPTOSS, func(d *document) {
+			d.meta["gpt-oss.rope.scaling.attn_factor"] = 3.3e38
+		}, []string{"attn_factor", "finite in fp32"}},
 		"yarn of betas": {smallGPTOSS, func(d *document) { d.meta["gpt-oss.rope.scaling.yarn_beta_fast"] = 0.5 },
 			[]string{"beta_fast"}},
 		"two scalings of scores": {smallGPTOSS, func(d *document) {
@@ -621,6 +624,12 @@ func TestBadArchitectures(t *testing.T) {
 		"a multiple without end": {smallDeepSeek, func(d *document) {
 			withYaRN(d, map[string]any{"yarn_log_multiplier": 1e30})
 		}, []string{"mscale_all_dim"}},
+		"a multiple that is not finite": {smallDeepSeek, func(d *document) {
+			withYaRN(d, map[string]any{"yarn_log_multiplier": f64(1e300)})
+		}, []string{"yarn_log_multiplier", "1e+300", "finite in fp32"}},
+		"a multiple of which a tenth is finite": {smallDeepSeek, func(d *document) {
+			withYaRN(d, map[string]any{"yarn_log_multiplier": 3e38})
+		}, []string{"yarn_log_multiplier", "3e+39", "finite in fp32"}},
 		"yarn of sines": {smallDeepSeek, func(d *document) {
 			withYaRN(d, map[string]any{"yarn_log_multiplier": 0.1, "attn_factor": 2.0})
 		}, []string{"attn_factor is 2", "latent"}},

@@ -443,6 +443,7 @@ func (g *header) size(key string) (int, error) {
 	return int(n), nil
 }
 
+// float is a number as fp32, which llama.cpp has it in.
 func (g *header) float(key string) (x float64, ok bool, err error) {
 	v, ok := g.meta[key]
 	if !ok {
@@ -451,10 +452,16 @@ func (g *header) float(key string) (x float64, ok bool, err error) {
 	if v.typ != typeF32 && v.typ != typeF64 {
 		return 0, false, fmt.Errorf("metadata %s is not a floating-point number", key)
 	}
-	if math.IsNaN(v.f) || math.IsInf(v.f, 0) {
-		return 0, false, fmt.Errorf("metadata %s is not finite", key)
+	return float64(float32(v.f)), true, checkF32(key, v.f)
+}
+
+// checkF32 fails for a number that metadata make unless it is finite in fp32.
+func checkF32(key string, x float64) error {
+	if narrow := float64(float32(x)); math.IsNaN(narrow) || math.IsInf(narrow, 0) {
+		return fmt.Errorf("metadata %s makes the number %g, which is not finite in fp32: the file is damaged, "+
+			"download it again", key, x)
 	}
-	return v.f, true, nil
+	return nil
 }
 
 func (g *header) text(key string) (s string, ok bool, err error) {

@@ -40,6 +40,9 @@ type docTensor struct {
 	offset int64 // -1: after the one before
 }
 
+// f64 is a number of the type F64; a float64 has the type F32.
+type f64 float64
+
 // rawArray is an array whose element type and count may be false.
 type rawArray struct {
 	elem valueType
@@ -60,6 +63,8 @@ func (d *document) bytes() []byte {
 			b = le.AppendUint32(le.AppendUint32(b, uint32(typeU32)), uint32(v))
 		case float64:
 			b = le.AppendUint32(le.AppendUint32(b, uint32(typeF32)), math.Float32bits(float32(v)))
+		case f64:
+			b = le.AppendUint64(le.AppendUint32(b, uint32(typeF64)), math.Float64bits(float64(v)))
 		case bool:
 			b = append(le.AppendUint32(b, uint32(typeBool)), map[bool]byte{true: 1}[v])
 		case string:
@@ -674,19 +679,25 @@ func TestBadFile(t *testing.T) {
 
 		"architecture": {meta("general.architecture", "gemma"), []string{`"gemma"`,
 			"llama, qwen2, qwen3, qwen3moe"}},
-		"unknown key":      {meta("llama.attention.sliding_window", 4096), []string{`"llama.attention.sliding_window"`}},
-		"experts":          {meta("llama.expert_count", 8), []string{"llama.expert_used_count is missing"}},
-		"used experts":     {meta("llama.expert_used_count", 2), []string{"llama.expert_count is missing"}},
-		"no layers":        {meta("llama.block_count", 0), []string{"block_count is 0"}},
-		"many layers":      {meta("llama.block_count", 1<<30), []string{"layers"}},
-		"two layers":       {meta("llama.block_count", 2), []string{`"blk.1.attn_q.weight"`, "missing"}},
-		"no size":          {func(d *document) { delete(d.meta, "llama.embedding_length") }, []string{"llama.embedding_length is missing"}},
-		"size is text":     {meta("llama.embedding_length", "8"), []string{"llama.embedding_length", "whole number"}},
-		"heads":            {meta("llama.attention.head_count_kv", 3), []string{"heads"}},
-		"head dimension":   {meta("llama.attention.head_count", 3), []string{"multiple"}},
-		"rope dimension":   {meta("llama.rope.dimension_count", 2), []string{"llama.rope.dimension_count is 2"}},
-		"eps":              {meta("llama.attention.layer_norm_rms_epsilon", math.NaN()), []string{"epsilon", "finite"}},
-		"theta":            {meta("llama.rope.freq_base", -1.0), []string{"freq_base"}},
+		"unknown key":  {meta("llama.attention.sliding_window", 4096), []string{`"llama.attention.sliding_window"`}},
+		"experts":      {meta("llama.expert_count", 8), []string{"llama.expert_used_count is missing"}},
+		"used experts": {meta("llama.expert_used_count", 2), []string{"llama.expert_count is missing"}},
+		"no layers":    {meta("llama.block_count", 0), []string{"block_count is 0"}},
+		"many layers":  {meta("llama.block_count", 1<<30), []string{"layers"}},
+		"two layers":   {meta("llama.block_count", 2), []string{`"blk.1.attn_q.weight"`, "missing"}},
+		"no size": {func(d *document) { delete(d.meta, "llama.embedding_length") },
+			[]string{"llama.embedding_length is missing"}},
+		"size is text":   {meta("llama.embedding_length", "8"), []string{"llama.embedding_length", "whole number"}},
+		"heads":          {meta("llama.attention.head_count_kv", 3), []string{"heads"}},
+		"head dimension": {meta("llama.attention.head_count", 3), []string{"multiple"}},
+		"rope dimension": {meta("llama.rope.dimension_count", 2), []string{"llama.rope.dimension_count is 2"}},
+		"eps":            {meta("llama.attention.layer_norm_rms_epsilon", math.NaN()), []string{"epsilon", "finite"}},
+		"theta":          {meta("llama.rope.freq_base", -1.0), []string{"freq_base"}},
+		"large theta": {meta("llama.rope.freq_base", f64(1e300)), []string{"freq_base", "1e+300",
+			"finite in fp32"}},
+		"no finite theta": {meta("llama.rope.freq_base", f64(math.Inf(1))), []string{"freq_base", "finite in fp32"}},
+		"small eps": {meta("llama.attention.layer_norm_rms_epsilon", f64(1e-60)), []string{"epsilon",
+			"not positive"}},
 		"yarn":             {meta("llama.rope.scaling.type", "longrope"), []string{`"longrope"`, "linear and yarn"}},
 		"missing tensor":   {func(d *document) { delete(d.tensors, "blk.0.ffn_up.weight") }, []string{`"blk.0.ffn_up.weight"`, "missing"}},
 		"no embedding":     {func(d *document) { delete(d.tensors, "token_embd.weight") }, []string{"token_embd.weight"}},
@@ -738,6 +749,9 @@ func FuzzImport(f *testing.F) {
 		unstacked(), smallPieces(), smallNeoX(), smallGPT2(), smallDeepSeek(), smallGemma4(), mixtureGemma4()} {
 		f.Add(d.bytes())
 	}
+	large := small("llama")
+	large.meta["llama.rope.freq_base"] = f64(1e300)
+	f.Add(large.bytes())
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		g, err := parse(bytes.NewReader(doc), int64(len(doc)))
 		if err == nil {

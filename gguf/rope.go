@@ -218,6 +218,9 @@ func (g *header) yarn(m *stated) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := checkF32(arch+scalingAttn, relative*usual); err != nil {
+		return err
+	}
 	if p.Magnitude, err = g.positive(arch+yarnAttn, relative*usual); err != nil {
 		return err
 	}
