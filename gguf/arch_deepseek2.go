@@ -106,9 +106,9 @@ func writeDeepSeek(m *decoder, add func(key string, value any)) {
 // latentHeads reads the widths of heads. Files from before llama.cpp had latents in its cache have none of them.
 func (g *header) latentHeads(m *stated) error {
 	arch, l := m.arch.name+".", &m.latent
-	if m.kvHeads != 1 {
+	if m.keyHeads[0] != 1 {
 		return fmt.Errorf("metadata %sattention.head_count_kv is %d: 1 is supported, as llama.cpp has it since 2025; "+
-			"convert the model again", arch, m.kvHeads)
+			"convert the model again", arch, m.keyHeads[0])
 	}
 	var head int
 	for _, s := range []struct {

@@ -2,7 +2,7 @@ package gguf
 
 import (
 	"cmp"
-	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,22 +39,18 @@ const logitCapOfGemma4 = 30
 // gemma4Heads holds the numbers of heads that a file states, of layers with a window and of those that see all.
 type gemma4Heads struct {
 	narrow, narrowKV, fullKV int
-	keyHeads                 []int // of each layer
 	base                     float64
 }
 
 // refuseGemma4 refuses what llama.cpp has not. Source: its src/models/gemma4.cpp.
 func refuseGemma4(m *decoder, r *hf.ConfigReader) {
 	refuseOtherBiases(m, r)
-	for _, b := range m.Blocks {
-		switch {
-		case b.PerLayer.Inner > 0:
-			r.Fail("hidden_size_per_layer_input", "GGUF files are not written of Gemma 4 E2B and E4B: "+
-				"use the Hugging Face directory")
-		case b.Mixer.(nn.Attention).KV != (nn.SharedKV{}):
-			r.Fail("num_kv_shared_layers", "GGUF files are not written of Gemma 4 E2B and E4B: "+
-				"use the Hugging Face directory")
-		}
+	slides := make([]bool, len(m.Blocks))
+	for l, b := range m.Blocks {
+		slides[l] = b.Mixer.(nn.Attention).Window > 0
+	}
+	if err := checkSharedKeys(slides, m.ownKeys()); err != nil {
+		r.Fail("num_kv_shared_layers", "%s: use the Hugging Face directory", err)
 	}
 	switch {
 	case m.window == 0:
@@ -65,16 +61,35 @@ func refuseGemma4(m *decoder, r *hf.ConfigReader) {
 	}
 }
 
-// keyHeads are the key/value heads of each layer: one number if they are the same.
-func (m *decoder) keyHeads() any {
-	if !m.arch.ownHeads || m.narrow.KVHeads == m.KVHeads {
-		return uint32(m.KVHeads)
+// ownKeys counts the layers that have keys and values of their own, which come first.
+func (m *decoder) ownKeys() (n int) {
+	for _, b := range m.Blocks {
+		if b.Mixer.(nn.Attention).KV.Role != nn.KVTaken {
+			n++
+		}
 	}
-	all := make([]int32, len(m.Blocks))
-	for l, b := range m.Blocks {
-		all[l] = int32(b.Mixer.(nn.Attention).KVHeads)
+	return n
+}
+
+// checkSharedKeys fails where layers from number own on have keys and values of one layer in llama.cpp and of another
+// in transformers. In llama.cpp they are those of layer own-2 for layers that have a window, as slides says, and those
+// of own-1 for the others; in transformers those of the last layer of the kind. Source: llama.cpp's src/llama-model.cpp
+// (create_memory).
+func checkSharedKeys(slides []bool, own int) error {
+	if own < 2 {
+		return errors.New("llama.cpp needs 2 layers or more that have keys and values of their own")
 	}
-	return all
+	for l := own; l < len(slides); l++ {
+		from := own - 1
+		if slides[l] {
+			from = own - 2
+		}
+		if slides[own-1] || slides[from] != slides[l] {
+			return fmt.Errorf("in llama.cpp layer %d has the keys and values of layer %d, and in transformers those "+
+				"of another one", l, from)
+		}
+	}
+	return nil
 }
 
 // proportional are the divisors of the frequencies of layers that see all.
@@ -94,33 +109,11 @@ func writeGemma4(m *decoder, add func(key string, value any)) {
 	add(narrowValue, uint32(m.narrow.HeadDim))
 	add("rope.dimension_count", uint32(m.HeadDim))
 	add(narrowRotated, uint32(m.narrow.HeadDim))
-	add(sharedKeys, uint32(0))
-	add(layerRows, uint32(0))
+	add(sharedKeys, uint32(len(m.Blocks)-m.ownKeys()))
+	add(layerRows, uint32(m.Blocks[0].PerLayer.Inner))
 	if m.experts != nil {
 		writeInner(m, add)
 	}
-}
-
-// gemma4KeyHeads reads the numbers of key/value heads: one, or one for each layer.
-func (g *header) gemma4KeyHeads(key string, m *stated) error {
-	v := g.meta[key]
-	if v.typ != typeArray {
-		n, err := g.size(key)
-		m.kvHeads, m.gemma4.keyHeads = n, slices.Repeat([]int{n}, min(m.layers, len(g.tensors)))
-		return err
-	}
-	if v.elem != typeI32 && v.elem != typeU32 || v.n != int64(m.layers) {
-		return fmt.Errorf("metadata %s is not a list of %d numbers", key, m.layers)
-	}
-	for l := range m.layers {
-		n := int64(binary.LittleEndian.Uint32(v.raw[4*l:]))
-		if n < 1 || n > maxSize || int64(m.heads)%n != 0 {
-			return fmt.Errorf("metadata %s has %d for layer %d, which does not divide %d heads", key, n, l, m.heads)
-		}
-		m.gemma4.keyHeads = append(m.gemma4.keyHeads, int(n))
-	}
-	m.kvHeads = m.gemma4.keyHeads[0]
-	return nil
 }
 
 func readGemma4(g *header, m *stated) error {
@@ -135,12 +128,18 @@ func readGemma4(g *header, m *stated) error {
 	if limit > 0 {
 		m.also[logitCap] = floatF32(limit)
 	}
-	for _, key := range []string{sharedKeys, layerRows} {
-		if n, _, err := g.integer(arch + key); err != nil {
+	for _, s := range []struct {
+		key string
+		to  *int
+	}{{sharedKeys, &m.sharedKeys}, {layerRows, &m.layerRows}} {
+		n, _, err := g.integer(arch + s.key)
+		if err != nil {
 			return err
-		} else if n != 0 {
-			return fmt.Errorf("metadata %s is %d: 0 is supported, and so not Gemma 4 E2B and E4B", arch+key, n)
 		}
+		if n < 0 || n > maxSize {
+			return fmt.Errorf("metadata %s is %d: 0 or more is expected", arch+s.key, n)
+		}
+		*s.to = int(n)
 	}
 	if heads.narrow, err = g.size(arch + narrowKey); err != nil {
 		return err
@@ -175,9 +174,9 @@ func readGemma4(g *header, m *stated) error {
 			of = &heads.narrowKV
 		}
 		if *of == 0 {
-			*of = heads.keyHeads[l]
+			*of = m.keyHeads[l]
 		}
-		if *of != heads.keyHeads[l] {
+		if *of != m.keyHeads[l] {
 			return fmt.Errorf("metadata %sattention.head_count_kv differs in layers of one kind, such as layer %d",
 				arch, l)
 		}
@@ -185,7 +184,23 @@ func readGemma4(g *header, m *stated) error {
 	if heads.narrowKV == 0 {
 		return fmt.Errorf("metadata %s has no layer with a window, which is not supported", arch+slidingPattern)
 	}
-	if keyIsValue := !g.hasTensor(fmt.Sprintf("blk.%d.attn_v.weight", m.layers-1)); keyIsValue {
+	own := m.layers - m.sharedKeys
+	if err := checkSharedKeys(m.slides, own); err != nil {
+		return fmt.Errorf("metadata %s is %d, of %d layers: %w", arch+sharedKeys, m.sharedKeys, m.layers, err)
+	}
+	for l, n := range m.inners {
+		if l < own && n != m.inners[0] || l >= own && n != m.inners[own] {
+			return fmt.Errorf("metadata %s differs in layers of one kind, such as layer %d", arch+feedForward, l)
+		}
+	}
+	if last := m.inners[m.layers-1]; last != m.inners[0] {
+		if last != 2*m.inners[0] {
+			return fmt.Errorf("metadata %s is %d in layers that use keys of others: %d or twice that is expected",
+				arch+feedForward, last, m.inners[0])
+		}
+		m.also["use_double_wide_mlp"] = true
+	}
+	if keyIsValue := !g.hasTensor(fmt.Sprintf("blk.%d.attn_v.weight", own-1)); keyIsValue {
 		m.also["attention_k_eq_v"], m.also["num_global_key_value_heads"] = true, heads.fullKV
 	} else if heads.fullKV != heads.narrowKV {
 		return fmt.Errorf("metadata %sattention.head_count_kv differs between layers, and values are not keys: "+
@@ -231,12 +246,15 @@ func configGemma4(m *stated) map[string]any {
 	}
 	keys := map[string]any{"attention_bias": false, "hidden_activation": "gelu_pytorch_tanh", "hidden_act": nil,
 		"head_dim": heads.narrow, "global_head_dim": m.headDim, "num_key_value_heads": heads.narrowKV,
-		"layer_types": m.layerTypes(), "sliding_window": m.window, "hidden_size_per_layer_input": 0,
-		"num_kv_shared_layers": 0, "enable_moe_block": false, "rope_theta": nil, "rope_scaling": nil,
+		"layer_types": m.layerTypes(), "sliding_window": m.window, "hidden_size_per_layer_input": m.layerRows,
+		"num_kv_shared_layers": m.sharedKeys, "enable_moe_block": false, "rope_theta": nil, "rope_scaling": nil,
 		"rope_parameters": map[string]any{"full_attention": full, "sliding_attention": map[string]any{
 			"rope_type": "default", "rope_theta": floatF32(heads.base)}}}
 	if _, ok := m.also[logitCap]; !ok {
 		keys[logitCap] = jsonNull
+	}
+	if m.layerRows > 0 {
+		keys["vocab_size_per_layer_input"] = m.vocab
 	}
 	if m.experts > 0 {
 		maps.Copy(keys, map[string]any{"enable_moe_block": true, "num_experts": m.experts,

@@ -80,7 +80,7 @@ func refuseGPT2(m *decoder, r *hf.ConfigReader) {
 
 // configGPT2 has the names that GPT-2 has for keys, and drops those of rotary positions.
 func configGPT2(m *stated) map[string]any {
-	return map[string]any{"n_embd": m.hidden, "n_head": m.heads, "n_inner": m.intermediate, "n_layer": m.layers,
+	return map[string]any{"n_embd": m.hidden, "n_head": m.heads, "n_inner": m.inners[0], "n_layer": m.layers,
 		"n_positions": m.positions, "activation_function": "gelu_new", "attention_dropout": nil, "head_dim": nil,
 		"hidden_act": nil, "hidden_size": nil, "intermediate_size": nil, "max_position_embeddings": nil,
 		"num_attention_heads": nil, "num_hidden_layers": nil, "num_key_value_heads": nil, "rope_scaling": nil,

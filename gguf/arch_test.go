@@ -380,15 +380,19 @@ func smallDeepSeek() *document {
 
 // smallGemma4 is a small gemma4: a layer with a window and heads of 2, and one that sees all with heads of 4, whose
 // keys are its values.
-func smallGemma4() *document {
+func smallGemma4() *document { return gemma4OfPairs(1) }
+
+// gemma4OfPairs has such layers in turns.
+func gemma4OfPairs(pairs int) *document {
 	d := small("gemma4")
-	maps.Copy(d.meta, map[string]any{"gemma4.block_count": 2, "gemma4.attention.key_length": 4,
+	maps.Copy(d.meta, map[string]any{"gemma4.block_count": 2 * pairs, "gemma4.attention.key_length": 4,
 		"gemma4.attention.value_length": 4, "gemma4.attention.key_length_swa": 2,
 		"gemma4.attention.value_length_swa": 2, "gemma4.rope.dimension_count": 4,
 		"gemma4.rope.dimension_count_swa": 2, "gemma4.rope.freq_base_swa": 1e4,
-		"gemma4.attention.sliding_window": 3, "gemma4.attention.sliding_window_pattern": []bool{true, false},
-		"gemma4.attention.shared_kv_layers": 0, "gemma4.embedding_length_per_layer_input": 0})
-	for l, width := range []int{2, 4} {
+		"gemma4.attention.sliding_window":         3,
+		"gemma4.attention.sliding_window_pattern": slices.Repeat([]bool{true, false}, pairs),
+		"gemma4.attention.shared_kv_layers":       0, "gemma4.embedding_length_per_layer_input": 0})
+	for l, width := range slices.Repeat([]int{2, 4}, pairs) {
 		p := fmt.Sprintf("blk.%d.", l)
 		for _, name := range []string{"ffn_gate", "ffn_up", "ffn_down", "attn_norm", "ffn_norm"} {
 			d.tensors[p+name+".weight"] = d.tensors["blk.0."+name+".weight"]
@@ -398,8 +402,35 @@ func smallGemma4() *document {
 			p + "attn_q_norm.weight": f32Tensor(width), p + "attn_k_norm.weight": f32Tensor(width),
 			p + "post_attention_norm.weight": f32Tensor(8), p + "post_ffw_norm.weight": f32Tensor(8),
 			p + "layer_output_scale.weight": f32Tensor(1)})
+		if width == 2 {
+			d.tensors[p+"attn_v.weight"] = f32Tensor(2, 8)
+		}
 	}
-	d.tensors["blk.0.attn_v.weight"], d.tensors["rope_freqs.weight"] = f32Tensor(2, 8), f32Values(1, 1e30)
+	d.tensors["rope_freqs.weight"] = f32Values(1, 1e30)
+	return d
+}
+
+// sharedGemma4 has four layers, of which the last two use keys and values of the first two, and rows of 3 columns that
+// each layer adds.
+func sharedGemma4() *document {
+	d := gemma4OfPairs(2)
+	d.meta["gemma4."+sharedKeys], d.meta["gemma4."+layerRows] = 2, 3
+	d.meta["gemma4."+feedForward] = []int32{12, 12, 24, 24}
+	maps.Copy(d.tensors, map[string]docTensor{"per_layer_token_embd.weight": f32Tensor(6, 12),
+		"per_layer_model_proj.weight": f32Tensor(12, 8), "per_layer_proj_norm.weight": f32Tensor(3)})
+	for l := range 4 {
+		p := fmt.Sprintf("blk.%d.", l)
+		maps.Copy(d.tensors, map[string]docTensor{p + "inp_gate.weight": f32Tensor(3, 8),
+			p + "proj.weight": f32Tensor(8, 3), p + "post_norm.weight": f32Tensor(8)})
+		if l < 2 {
+			continue
+		}
+		for _, name := range []string{"attn_k", "attn_k_norm", "attn_v"} {
+			delete(d.tensors, p+name+".weight")
+		}
+		maps.Copy(d.tensors, map[string]docTensor{p + "ffn_gate.weight": f32Tensor(24, 8),
+			p + "ffn_up.weight": f32Tensor(24, 8), p + "ffn_down.weight": f32Tensor(8, 24)})
+	}
 	return d
 }
 
@@ -449,6 +480,30 @@ func TestImportGemma4Limit(t *testing.T) {
 			t.Errorf("a limit of %v became %v, want %v", c.said, got, c.want)
 		}
 	}
+}
+
+// TestImportUnusedKeys: tensors that make keys and values of layers which use those of others are left out, as
+// transformers leaves them out.
+func TestImportUnusedKeys(t *testing.T) {
+	d := sharedGemma4()
+	dir, err := importDoc(t, d, ImportOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := allValues(t, dir)
+	for _, p := range []string{"blk.2.attn_k", "blk.2.attn_v", "blk.3.attn_k"} {
+		d.tensors[p+".weight"] = f32Tensor(7, 8)
+	}
+	d.tensors["blk.2.attn_k_norm.weight"] = f32Tensor(2)
+	if dir, err = importDoc(t, d, ImportOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := allValues(t, dir); !reflect.DeepEqual(got, want) {
+		t.Errorf("%d tensors came in, want %d", len(got), len(want))
+	}
+	d.tensors["blk.2.attn_q.bias"] = f32Tensor(4)
+	_, err = importDoc(t, d, ImportOptions{})
+	wantOneLine(t, err, `"blk.2.attn_q.bias"`, "does not belong")
 }
 
 // TestImportGPTOSS: experts become stacked and transposed matrices with alternating columns, config.json says the rest.
@@ -680,9 +735,32 @@ func TestBadArchitectures(t *testing.T) {
 			[]string{"head_count_kv", "layer 1"}},
 		"more heads than there are": {smallGemma4, set("gemma4.attention.head_count_kv", []int32{1, 2}),
 			[]string{`"blk.1.attn_k.weight"`, "[4 8]", "[8 8]"}},
-		"keys of other layers": {smallGemma4, set("gemma4.attention.shared_kv_layers", 1), []string{"E2B"}},
-		"rows of each layer":   {smallGemma4, set("gemma4.embedding_length_per_layer_input", 4), []string{"E2B"}},
-		"other values":         {smallGemma4, set("gemma4.attention.value_length_swa", 4), []string{"the same"}},
+		"nothing wrong with its shared keys": {sharedGemma4, func(*document) {}, nil},
+		"keys of one layer": {smallGemma4, set("gemma4.attention.shared_kv_layers", 1),
+			[]string{"shared_kv_layers is 1, of 2", "2 layers or more"}},
+		"keys of other layers without end": {smallGemma4, set("gemma4.attention.shared_kv_layers", 1<<31-1),
+			[]string{"shared_kv_layers is 2147483647, of 2", "2 layers or more"}},
+		"keys of a layer that sees all": {sharedGemma4, set("gemma4.attention.sliding_window_pattern",
+			[]bool{false, false, true, false}), []string{"layer 2", "layer 0", "transformers"}},
+		"keys of a layer with a window": {sharedGemma4, set("gemma4.attention.sliding_window_pattern",
+			[]bool{false, true, true, false}), []string{"layer 2", "layer 0", "transformers"}},
+		"keys that are not shared": {sharedGemma4, set("gemma4.attention.shared_kv_layers", 0),
+			[]string{"feed_forward_length", "layer 2"}},
+		"widths of three layers": {sharedGemma4, set("gemma4.feed_forward_length", []int32{12, 12, 24}),
+			[]string{"feed_forward_length", "4 numbers"}},
+		"widths that differ in shared layers": {sharedGemma4, set("gemma4.feed_forward_length",
+			[]int32{12, 12, 24, 12}), []string{"feed_forward_length", "layer 3"}},
+		"widths of three times": {sharedGemma4, set("gemma4.feed_forward_length", []int32{12, 12, 36, 36}),
+			[]string{"feed_forward_length is 36", "12 or twice"}},
+		"widths of a llama that differ": {func() *document { return smallWindows("olmo2") },
+			set("olmo2.feed_forward_length", []int32{12, 12, 12, 12, 13}), []string{"feed_forward_length", "olmo2"}},
+		"no rows of layers": {smallGemma4, set("gemma4.embedding_length_per_layer_input", 4),
+			[]string{`"per_layer_token_embd.weight"`, "missing"}},
+		"rows of layers that are not said": {sharedGemma4, set("gemma4.embedding_length_per_layer_input", 0),
+			[]string{"does not belong to a gemma4_text"}},
+		"rows of layers without end": {sharedGemma4, set("gemma4.embedding_length_per_layer_input", 1<<31-1),
+			[]string{"hidden_size_per_layer_input"}},
+		"other values": {smallGemma4, set("gemma4.attention.value_length_swa", 4), []string{"the same"}},
 		"narrow heads without end": {smallGemma4, func(d *document) {
 			for _, key := range []string{narrowKey, narrowValue, narrowRotated} {
 				d.meta["gemma4."+key] = 1<<31 - 2
@@ -707,8 +785,8 @@ func TestBadArchitectures(t *testing.T) {
 		"more choices than experts": {mixtureGemma4, set("gemma4.expert_used_count", 4), []string{"top_k_experts"}},
 		"no factors of experts": {mixtureGemma4, func(d *document) { delete(d.tensors, "blk.1.ffn_down_exps.scale") },
 			[]string{`"blk.1.ffn_down_exps.scale"`, "missing"}},
-		"keys of other layers than those of a mixture": {mixtureGemma4, set("gemma4.attention.shared_kv_layers", 1),
-			[]string{"E2B"}},
+		"rows of layers of a mixture": {mixtureGemma4, set("gemma4.embedding_length_per_layer_input", 3),
+			[]string{"hidden_size_per_layer_input", "experts"}},
 		"experts that are not said": {mixtureGemma4, func(d *document) {
 			delete(d.meta, "gemma4.expert_count")
 			delete(d.meta, "gemma4.expert_used_count")
@@ -887,10 +965,17 @@ func TestDenseRefuses(t *testing.T) {
 		neoxKeysOfTest + `, "attention_bias": false`:     {"attention_bias", "gptneox", "use"},
 		neoxKeysOfTest + `, "head_dim": 8`:               {"head_dim", "gptneox", "use"},
 		gemma4KeysOfTest:                                 nil,
+		gemma4KeysOfTest + `, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 6`: nil,
 		gemma4KeysOfTest + `, "num_kv_shared_layers": 2, "layer_types": ["sliding_attention", "full_attention",
-			"full_attention", "full_attention"]`: {"num_kv_shared_layers", "E2B", "use"},
-		gemma4KeysOfTest + `, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 6`: {
-			"hidden_size_per_layer_input", "E2B", "use"},
+			"sliding_attention", "full_attention"]`: nil,
+		gemma4KeysOfTest + `, "num_kv_shared_layers": 1, "layer_types": ["sliding_attention", "sliding_attention",
+			"full_attention", "full_attention"]`: nil,
+		gemma4KeysOfTest + `, "num_kv_shared_layers": 1, "layer_types": ["full_attention", "full_attention",
+			"sliding_attention", "full_attention"]`: {"num_kv_shared_layers", "layer 3", "layer 2", "use"},
+		gemma4KeysOfTest + `, "num_kv_shared_layers": 2, "layer_types": ["full_attention", "sliding_attention",
+			"sliding_attention", "full_attention"]`: {"num_kv_shared_layers", "layer 2", "layer 0", "use"},
+		gemma4KeysOfTest + `, "num_kv_shared_layers": 3, "layer_types": ["full_attention", "full_attention",
+			"full_attention", "full_attention"]`: {"num_kv_shared_layers", "2 layers or more", "use"},
 		gemma4KeysOfTest + `, "enable_moe_block": true, "num_experts": 4, "top_k_experts": 2,
 			"moe_intermediate_size": 4`: nil,
 		gemma4KeysOfTest + `, "enable_moe_block": true, "num_experts": 1025, "top_k_experts": 2,

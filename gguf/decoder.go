@@ -103,18 +103,45 @@ func (m *decoder) mixers() {
 	}
 }
 
-// inner is the width of the feed-forward of blocks without experts, or of the one next to experts. config.json may have
-// a width also if there is no such feed-forward.
-func (m *decoder) inner() int {
+// inners are the widths of the feed-forwards of blocks without experts, or of those next to experts. config.json may
+// have a width also if there is no such feed-forward.
+func (m *decoder) inners() (all []int) {
 	for _, b := range m.Blocks {
 		switch f := b.FeedForward.(type) {
 		case nn.GLU:
-			return f.Inner
+			all = append(all, f.Inner)
 		case nn.WithDense:
-			return f.Shared
+			all = append(all, f.Shared)
 		}
 	}
-	return decoderKeys(m.config).SizeOr("intermediate_size", 0)
+	if n := decoderKeys(m.config).SizeOr("intermediate_size", 0); all == nil && n > 0 {
+		all = append(all, n)
+	}
+	return all
+}
+
+// keyHeads are the key/value heads of each layer.
+func (m *decoder) keyHeads() []int {
+	if !m.arch.ownHeads {
+		return []int{m.KVHeads}
+	}
+	all := make([]int, len(m.Blocks))
+	for l, b := range m.Blocks {
+		all[l] = b.Mixer.(nn.Attention).KVHeads
+	}
+	return all
+}
+
+// oneOrList is a number where all are equal, or else the list: metadata of what layers may differ in.
+func oneOrList(all []int) any {
+	list := make([]int32, len(all))
+	for i, n := range all {
+		list[i] = int32(n)
+	}
+	if slices.Max(list) == slices.Min(list) {
+		return uint32(list[0])
+	}
+	return list
 }
 
 // metadata reads the keys of the architecture. The source of the keys, and of which are left out, is llama.cpp's
@@ -126,11 +153,11 @@ func (m *decoder) metadata() []metaEntry {
 	size("block_count", len(m.Blocks))
 	size("context_length", m.MaxPositions)
 	size("embedding_length", m.Hidden)
-	if inner := m.inner(); inner > 0 {
-		size("feed_forward_length", inner)
+	if inners := m.inners(); inners != nil {
+		add(feedForward, oneOrList(inners))
 	}
 	size("attention.head_count", m.Heads)
-	add("attention.head_count_kv", m.keyHeads())
+	add(keyHeads, oneOrList(m.keyHeads()))
 	if m.Rope != (nn.RopeFrequencies{}) {
 		add("rope.freq_base", float32(m.Rope.Theta))
 	}

@@ -175,6 +175,11 @@ var exportFamilies = []exportFamily{
 	{"gemma4 experts", "gemma4", "qwen2", "qwen2", nested("gemma4", gemma4Config(map[string]any{"num_hidden_layers": 6,
 		"hidden_size": 128, "intermediate_size": 96, "enable_moe_block": true, "num_experts": 3, "top_k_experts": 2,
 		"moe_intermediate_size": 32, "attention_k_eq_v": true, "num_global_key_value_heads": 1})), 0},
+	{"gemma4 shared keys", "gemma4", "qwen2", "qwen2", nested("gemma4", gemma4Config(map[string]any{
+		"num_hidden_layers": 8, "hidden_size": 64, "intermediate_size": 96, "num_kv_shared_layers": 3,
+		"use_double_wide_mlp": true, "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 576,
+		"layer_types": []string{"sliding_attention", "sliding_attention", "full_attention", "sliding_attention",
+			"full_attention", "sliding_attention", "full_attention", "full_attention"}})), 0},
 	{"llama SentencePiece", "llama", "default", "llama2", map[string]any{"model_type": "llama",
 		"num_hidden_layers": 1}, 0},
 }
@@ -530,7 +535,7 @@ func sameModel(t *testing.T, dir, back, modelType string) {
 				a.Window = 0 // a file cannot say it
 				b.Mixer = a
 			}
-			text += fmt.Sprintf("\n%+v %+v %v %v %v", b.Mixer, b.FeedForward, b.Norm, b.Rule, b.Residual)
+			text += fmt.Sprintf("\n%+v %+v %v %v %v %v", b.Mixer, b.FeedForward, b.Norm, b.Rule, b.Residual, b.PerLayer)
 		}
 		said = append(said, text)
 	}

@@ -746,7 +746,8 @@ func FuzzImport(f *testing.F) {
 		f.Add(small(arch).bytes())
 	}
 	for _, d := range []*document{smallMixture("llama"), smallMixture("qwen3moe"), smallGPTOSS(), smallGLM(),
-		unstacked(), smallPieces(), smallNeoX(), smallGPT2(), smallDeepSeek(), smallGemma4(), mixtureGemma4()} {
+		unstacked(), smallPieces(), smallNeoX(), smallGPT2(), smallDeepSeek(), smallGemma4(), mixtureGemma4(),
+		sharedGemma4()} {
 		f.Add(d.bytes())
 	}
 	large := small("llama")

@@ -2,6 +2,7 @@ package gguf
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -18,14 +19,19 @@ import (
 
 // stated is a decoder as the metadata of a file state it.
 type stated struct {
-	arch                                                                    *architecture
-	modelType                                                               string
-	layers, hidden, intermediate, heads, kvHeads, headDim, vocab, positions int
+	arch                                             *architecture
+	modelType                                        string
+	layers, hidden, heads, headDim, vocab, positions int
+
+	inners   []int // of each layer: the width of its feed-forward; nil: not stated
+	keyHeads []int // of each layer: its key/value heads
 
 	experts, expertsUsed, expertInner int    // all 0: the model is dense
 	window                            int    // of sliding attention; 0: not stated
 	slides                            []bool // of layers: they have the window
 	nextToken                         int    // layers after the last one, left out
+	sharedKeys                        int    // layers that use keys and values of others, the last ones
+	layerRows                         int    // columns of the second embedding that a layer has; 0: there are no rows
 	routing                           routing
 	latent                            latentHeads
 	gemma4                            gemma4Heads
@@ -43,10 +49,16 @@ type stated struct {
 // jsonNull is written; nil takes a key away.
 var jsonNull = json.RawMessage("null")
 
+// What layers may differ in: the width of the feed-forward, and the number of key/value heads.
+const (
+	feedForward = "feed_forward_length"
+	keyHeads    = "attention.head_count_kv"
+)
+
 // knownKeys are the metadata keys of an architecture that are understood, or that say nothing new.
 var knownKeys = []string{
-	"block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count",
-	"attention.head_count_kv", "attention.key_length", "attention.value_length", epsRMS,
+	"block_count", "context_length", "embedding_length", feedForward, "vocab_size", "attention.head_count", keyHeads,
+	"attention.key_length", "attention.value_length", epsRMS,
 	"rope.freq_base", "rope.dimension_count", scalingType, scalingFactor, scalingOriginal, scalingAttn, yarnAttn,
 	yarnFast, yarnSlow, "rope.scaling.finetuned", "tensor_data_layout",
 }
@@ -76,23 +88,26 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 			return nil, err
 		}
 	}
-	if key := arch + ".feed_forward_length"; m.arch.dense != "" || g.has(key) {
-		if m.intermediate, err = g.size(key); err != nil {
+	// A file of 65536 tensors at most has fewer layers than that, whatever it claims.
+	if m.layers > len(g.tensors) {
+		return nil, fmt.Errorf("%d layers are claimed, but there are only %d tensors", m.layers, len(g.tensors))
+	}
+	if m.arch.dense != "" || g.has(arch+"."+feedForward) {
+		if m.inners, err = g.ofLayers(feedForward, m); err != nil {
 			return nil, err
 		}
 	}
-	m.kvHeads = m.heads
-	if key := arch + ".attention.head_count_kv"; m.arch.ownHeads {
-		if err = g.gemma4KeyHeads(key, m); err != nil {
-			return nil, err
-		}
-	} else if g.has(key) {
-		if m.kvHeads, err = g.size(key); err != nil {
+	m.keyHeads = slices.Repeat([]int{m.heads}, m.layers)
+	if m.arch.ownHeads || g.has(arch+"."+keyHeads) {
+		if m.keyHeads, err = g.ofLayers(keyHeads, m); err != nil {
 			return nil, err
 		}
 	}
-	if m.heads%m.kvHeads != 0 {
-		return nil, fmt.Errorf("%d heads are not a multiple of %d key/value heads", m.heads, m.kvHeads)
+	for l, n := range m.keyHeads {
+		if m.heads%n != 0 {
+			return nil, fmt.Errorf("metadata %s.%s has %d for layer %d, which does not divide %d heads", arch, keyHeads,
+				n, l, m.heads)
+		}
 	}
 	heads := g.headDim
 	if m.arch.latent {
@@ -119,10 +134,6 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 		return nil, fmt.Errorf("metadata %s.rope.freq_base is not positive", arch)
 	}
 	m.eps, m.theta = shortestF32(eps), shortestF32(theta)
-	// A file of 65536 tensors at most has fewer layers than that, whatever it claims.
-	if m.layers > len(g.tensors) {
-		return nil, fmt.Errorf("%d layers are claimed, but there are only %d tensors", m.layers, len(g.tensors))
-	}
 	if int64(m.heads)*int64(m.headDim) > maxSize {
 		return nil, fmt.Errorf("%d heads of %d are too large", m.heads, m.headDim)
 	}
@@ -145,6 +156,31 @@ func (g *header) stated(f *tensorReader) (*stated, error) {
 	// which in some families stands for one on the output, too.
 	m.attentionBias = g.hasTensor("blk.0.attn_q.bias")
 	return m, g.rope(theta, f, m)
+}
+
+// ofLayers reads a number that layers may differ in: a positive one for all of them, or a list.
+func (g *header) ofLayers(key string, m *stated) ([]int, error) {
+	key = m.arch.name + "." + key
+	v := g.meta[key]
+	if v.typ != typeArray {
+		n, err := g.size(key)
+		return slices.Repeat([]int{n}, m.layers), err
+	}
+	if v.elem != typeI32 && v.elem != typeU32 || v.n != int64(m.layers) {
+		return nil, fmt.Errorf("metadata %s is not a list of %d numbers", key, m.layers)
+	}
+	all := make([]int, m.layers)
+	for l := range all {
+		n := int64(binary.LittleEndian.Uint32(v.raw[4*l:]))
+		if n < 1 || n > maxSize {
+			return nil, fmt.Errorf("metadata %s has %d for layer %d: a positive whole number is expected", key, n, l)
+		}
+		if all[l] = int(n); all[l] != all[0] && !m.arch.ownHeads {
+			return nil, fmt.Errorf("metadata %s differs between layers, which is not supported for %s", key,
+				m.arch.name)
+		}
+	}
+	return all, nil
 }
 
 // maxAllExperts bounds the experts of all layers, and so the memory that the names of their tensors take: some 2 KB for
@@ -305,11 +341,20 @@ func (g *header) checkTensors(m *model.Model, form *model.Form, s *stated) error
 	return nil
 }
 
-// isLeftOut reports whether a tensor is of a layer that predicts tokens after the next one.
+// isLeftOut reports whether a tensor is of a layer that predicts tokens after the next one, or makes keys and values of
+// a layer that uses those of another one: llama.cpp's converter copies these, and no program uses them.
 func (m *stated) isLeftOut(name string) bool {
-	number, _, _ := strings.Cut(strings.TrimPrefix(name, "blk."), ".")
+	rest, ok := strings.CutPrefix(name, "blk.")
+	number, of, _ := strings.Cut(rest, ".")
 	l, err := strconv.Atoi(number)
-	return err == nil && l >= m.layers && l < m.layers+m.nextToken && strings.HasPrefix(name, "blk.")
+	if !ok || err != nil {
+		return false
+	}
+	if l >= m.layers {
+		return l < m.layers+m.nextToken
+	}
+	return l >= m.layers-m.sharedKeys &&
+		slices.Contains([]string{"attn_k.weight", "attn_v.weight", "attn_k_norm.weight"}, of)
 }
 
 func (g *header) checkTensor(name string, shape tensor.Shape) error {
@@ -328,9 +373,9 @@ func (g *header) checkTensor(name string, shape tensor.Shape) error {
 func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
 	c := map[string]any{"architectures": []string{classes[m.modelType]}, "attention_dropout": 0, "bos_token_id": t.bos,
 		"eos_token_id": t.eos, "head_dim": m.headDim, "hidden_act": "silu", "hidden_size": m.hidden,
-		"initializer_range": 0.02, "intermediate_size": m.intermediate, "max_position_embeddings": m.positions,
+		"initializer_range": 0.02, "max_position_embeddings": m.positions,
 		"model_type": m.modelType, "num_attention_heads": m.heads, "num_hidden_layers": m.layers,
-		"num_key_value_heads": m.kvHeads, "rms_norm_eps": m.eps, "rope_scaling": m.scalingConfig(),
+		"num_key_value_heads": m.keyHeads[0], "rms_norm_eps": m.eps, "rope_scaling": m.scalingConfig(),
 		"rope_theta": m.theta, "tie_word_embeddings": m.tied, "torch_dtype": hf.DTypeName(d),
 		"use_cache": true, "vocab_size": m.vocab}
 	if t.pad != nil {
@@ -339,8 +384,8 @@ func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
 	if m.experts > 0 {
 		c["num_experts_per_tok"] = m.expertsUsed
 	}
-	if m.intermediate == 0 {
-		delete(c, "intermediate_size")
+	if m.inners != nil {
+		c["intermediate_size"] = m.inners[0]
 	}
 	if key := m.arch.layerNorm; key != "" {
 		delete(c, "rms_norm_eps")

@@ -12,7 +12,8 @@ import (
 // Type names a form in which a model is written as GGUF.
 type Type string
 
-// The forms. In all of them norms, biases, learned positions, routers and short convolutions are F32.
+// The forms. In all of them norms, biases, learned positions, routers and short convolutions are F32, and in those with
+// blocks also what makes the rows of Gemma 4's layers.
 const (
 	F32  Type = "f32"
 	BF16 Type = "bf16"
@@ -42,8 +43,10 @@ func (m *decoder) typeOf(t Type, of model.Tensor) ggmlType {
 	if isExpert {
 		role = name
 	}
+	hasBlocks := t == Q8 || t == Q4 || t == MXFP4
 	if len(of.Shape) < 2 || role == "router.weight" || role == "delta.conv.weight" ||
-		role == "shared_gate.weight" || role == "positions.weight" || strings.HasSuffix(role, ".bias") {
+		role == "shared_gate.weight" || role == "positions.weight" || strings.HasSuffix(role, ".bias") ||
+		role == "layer_rows.project.weight" && hasBlocks {
 		return ggmlF32
 	}
 	typ := map[Type]ggmlType{F32: ggmlF32, BF16: ggmlBF16, F16: ggmlF16, Q8: ggmlQ8_0, Q4: ggmlQ4_K,
@@ -51,7 +54,7 @@ func (m *decoder) typeOf(t Type, of model.Tensor) ggmlType {
 	if t == MXFP4 && isExpert && m.experts.Number > 1 {
 		typ = ggmlMXFP4
 	}
-	isHead := part.Kind == model.HeadTile || part.Kind == model.Embed && m.Tied
+	isHead := part.Kind == model.HeadTile || m.Tied && (part.Kind == model.Embed || part.Kind == model.LayerEmbed)
 	if t == Q4 {
 		layer, layers := part.Layer-1, len(m.Blocks)
 		more := part.Kind == model.Block && moreBits(layer, layers)
@@ -91,7 +94,7 @@ func (m *decoder) typeOf(t Type, of model.Tensor) ggmlType {
 // them.
 func (m *decoder) valuesBefore(layer int) (n int) {
 	for _, b := range m.Blocks[:layer] {
-		if a, ok := b.Mixer.(nn.Attention); !ok || !a.KeyIsValue {
+		if a, ok := b.Mixer.(nn.Attention); !ok || !a.KeyIsValue && a.KV.Role != nn.KVTaken {
 			n++
 		}
 	}

@@ -54,15 +54,16 @@ var gemma4Mixture = Names{
 		GGUF: "blk.{layer}.pre_ffw_norm_2.*"},
 }
 
-// gemma4Names has Gemma's names, and those of a mixture and of rows of layers, of which GGUF files have only the first.
+// gemma4Names has Gemma's names, and those of a mixture and of rows of layers.
 var gemma4Names = sandwich.Before("norm.*", gemma4Mixture).Before("norm.*", Names{
-	{Role: "layer_rows.gate.*", HF: "model.layers.{layer}.per_layer_input_gate.*"},
-	{Role: "layer_rows.down.*", HF: "model.layers.{layer}.per_layer_projection.*"},
-	{Role: "layer_rows.norm.*", HF: "model.layers.{layer}.post_per_layer_input_norm.*"},
+	{Role: "layer_rows.gate.*", HF: "model.layers.{layer}.per_layer_input_gate.*", GGUF: "blk.{layer}.inp_gate.*"},
+	{Role: "layer_rows.down.*", HF: "model.layers.{layer}.per_layer_projection.*", GGUF: "blk.{layer}.proj.*"},
+	{Role: "layer_rows.norm.*", HF: "model.layers.{layer}.post_per_layer_input_norm.*",
+		GGUF: "blk.{layer}.post_norm.*"},
 }).Before("lm_head.*", Names{
-	{Role: "embed_tokens_per_layer.*", HF: "model.embed_tokens_per_layer.*"},
-	{Role: "layer_rows.project.*", HF: "model.per_layer_model_projection.*"},
-	{Role: "layer_rows.project_norm.*", HF: "model.per_layer_projection_norm.*"},
+	{Role: "embed_tokens_per_layer.*", HF: "model.embed_tokens_per_layer.*", GGUF: "per_layer_token_embd.*"},
+	{Role: "layer_rows.project.*", HF: "model.per_layer_model_projection.*", GGUF: "per_layer_model_proj.*"},
+	{Role: "layer_rows.project_norm.*", HF: "model.per_layer_projection_norm.*", GGUF: "per_layer_proj_norm.*"},
 })
 
 // readGemma4 reads what all decoders of Gemma 4 have. Four norms in a block stand as in Gemma 3, and have plain

@@ -27,6 +27,10 @@ GEMMA4 = {"model_type": "gemma4_text", "num_hidden_layers": 6, "head_dim": 32, "
         "layer_types": ["sliding_attention"] * 2 + ["full_attention"] + ["sliding_attention"] * 2 + ["full_attention"],
         "rope_parameters": {"full_attention": {"rope_type": "proportional", "rope_theta": 1e6,
             "partial_rotary_factor": 0.25}, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}
+# As E2B: layers 5 to 7 use keys and values of layers 3 and 4, and each layer adds rows of a second embedding.
+GEMMA4_SHARED = {**GEMMA4, "num_hidden_layers": 8, "num_kv_shared_layers": 3, "attention_k_eq_v": False,
+        "num_global_key_value_heads": None, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 32,
+        "layer_types": ["sliding_attention" if layer in (0, 1, 3, 5) else "full_attention" for layer in range(8)]}
 DELTA = {"rms_norm_eps": 1e-6, "num_hidden_layers": 4, "head_dim": 64, "partial_rotary_factor": 0.25,
         "attention_bias": False, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 64,
         "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4}
@@ -166,6 +170,10 @@ FAMILIES = {
             "num_experts": 12, "top_k_experts": 3, "moe_intermediate_size": 96}),
     "gemma4, 8 experts": ("qwen2", {**GEMMA4, "tie_word_embeddings": False, "enable_moe_block": True,
             "num_experts": 8, "top_k_experts": 8, "moe_intermediate_size": 256}),
+    "gemma4, shared keys": ("qwen2", GEMMA4_SHARED),
+    "gemma4, shared keys that are values": ("gpt2", {**GEMMA4_SHARED, "tie_word_embeddings": False,
+            "attention_k_eq_v": True, "num_global_key_value_heads": 1, "use_double_wide_mlp": False,
+            "hidden_size_per_layer_input": 20}),
     "olmo2, yarn": ("gpt2", {"model_type": "olmo2", "attention_bias": False, "rope_scaling": YARN}),
 }
 MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss", "glm4_moe", "qwen3_vl_moe", "qwen3_5_moe", "qwen3_next",
@@ -281,15 +289,25 @@ def delta_net(c, d):
 
 
 def gemma4_attention(c, layer, d):
-    """Names and shapes of Gemma 4's attention, and what a block's output is multiplied by."""
+    """Names and shapes of Gemma 4's attention, of what a layer does with rows, and of what multiplies its output."""
     h, kv, width, values = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"], True
     if c["layer_types"][layer] == "full_attention":
         width, values = c["global_head_dim"], not c["attention_k_eq_v"]
         kv = kv if values else c["num_global_key_value_heads"]
     shapes = {"layer_scalar": (1,), "self_attn.q_proj.weight": (h * width, d),
-            "self_attn.k_proj.weight": (kv * width, d), "self_attn.o_proj.weight": (d, h * width),
-            "self_attn.q_norm.weight": (width,), "self_attn.k_norm.weight": (width,)}
+            "self_attn.o_proj.weight": (d, h * width), "self_attn.q_norm.weight": (width,)}
+    if n := c["hidden_size_per_layer_input"]:
+        shapes |= {"per_layer_input_gate.weight": (n, d), "per_layer_projection.weight": (d, n),
+                "post_per_layer_input_norm.weight": (d,)}
+    if shares_keys(c, layer):
+        return shapes
+    shapes |= {"self_attn.k_proj.weight": (kv * width, d), "self_attn.k_norm.weight": (width,)}
     return shapes | ({"self_attn.v_proj.weight": (kv * width, d)} if values else {})
+
+
+def shares_keys(c, layer):
+    """Whether a layer uses keys and values of another one."""
+    return layer >= c["num_hidden_layers"] - c.get("num_kv_shared_layers", 0)
 
 
 def has_delta_net(c, layer):
@@ -346,6 +364,10 @@ def decoder(c):
     shapes = {"model.embed_tokens.weight": (v, d), "model.norm.weight": (d,)}
     if not c.get("tie_word_embeddings"):
         shapes["lm_head.weight"] = (v, d)
+    if n := c.get("hidden_size_per_layer_input"):
+        shapes |= {"model.embed_tokens_per_layer.weight": (v, n * c["num_hidden_layers"]),
+                "model.per_layer_model_projection.weight": (n * c["num_hidden_layers"], d),
+                "model.per_layer_projection_norm.weight": (n,)}
     for layer in range(c["num_hidden_layers"]):
         p = f"model.layers.{layer}."
         if has_delta_net(c, layer):
@@ -359,8 +381,9 @@ def decoder(c):
             shapes |= {p + "input_layernorm.weight": (d,), p + "post_attention_layernorm.weight": (d,)}
             continue
         if kind == "gemma4_text":
+            width = 2 * f if c.get("use_double_wide_mlp") and shares_keys(c, layer) else f
             shapes |= {p + key: shape for key, shape in gemma4_attention(c, layer, d).items()}
-            shapes |= {p + key: shape for key, shape in feed_forward(c, layer, d, f).items()}
+            shapes |= {p + key: shape for key, shape in feed_forward(c, layer, d, width).items()}
             shapes |= {f"{p}{norm}.weight": (d,) for norm in NORMS["gemma3"]}
             continue
         fused = kind == "phi3"
@@ -389,6 +412,8 @@ def random_model(where, tokenizers, name, keys):
     # A row for each token: millrace never picks a row without one.
     rows = Tokenizer.from_file(str(tokenizers / f"{name}.json")).get_vocab_size()
     c = {**BASE, **keys, "vocab_size": rows, "architectures": [ARCHITECTURES[keys["model_type"]]]}
+    if c.get("hidden_size_per_layer_input"):
+        c["vocab_size_per_layer_input"] = rows
     shapes = {"gpt_neox": gpt_neox, "gpt2": gpt2}.get(keys["model_type"], decoder)(c)
     rng = np.random.default_rng(7)
     # In these 1 is added to the weights of norms.
