@@ -2,7 +2,6 @@ package gguf
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,8 +16,6 @@ const (
 	narrowKey     = "attention.key_length_swa"
 	narrowValue   = "attention.value_length_swa"
 	narrowRotated = "rope.dimension_count_swa"
-	sharedKeys    = "attention.shared_kv_layers"
-	layerRows     = "embedding_length_per_layer_input"
 )
 
 var gemma4Keys = slices.Concat(windowKeys, []string{logitCap, narrowKey, narrowValue, narrowRotated, sharedKeys,
@@ -61,37 +58,6 @@ func refuseGemma4(m *decoder, r *hf.ConfigReader) {
 	}
 }
 
-// ownKeys counts the layers that have keys and values of their own, which come first.
-func (m *decoder) ownKeys() (n int) {
-	for _, b := range m.Blocks {
-		if b.Mixer.(nn.Attention).KV.Role != nn.KVTaken {
-			n++
-		}
-	}
-	return n
-}
-
-// checkSharedKeys fails where layers from number own on have keys and values of one layer in llama.cpp and of another
-// in transformers. In llama.cpp they are those of layer own-2 for layers that have a window, as slides says, and those
-// of own-1 for the others; in transformers those of the last layer of the kind. Source: llama.cpp's src/llama-model.cpp
-// (create_memory).
-func checkSharedKeys(slides []bool, own int) error {
-	if own < 2 {
-		return errors.New("llama.cpp needs 2 layers or more that have keys and values of their own")
-	}
-	for l := own; l < len(slides); l++ {
-		from := own - 1
-		if slides[l] {
-			from = own - 2
-		}
-		if slides[own-1] || slides[from] != slides[l] {
-			return fmt.Errorf("in llama.cpp layer %d has the keys and values of layer %d, and in transformers those "+
-				"of another one", l, from)
-		}
-	}
-	return nil
-}
-
 // proportional are the divisors of the frequencies of layers that see all.
 func (m *decoder) proportional() []float32 {
 	divisors := slices.Repeat([]float32{notRotated}, m.HeadDim/2)
@@ -127,19 +93,6 @@ func readGemma4(g *header, m *stated) error {
 	}
 	if limit > 0 {
 		m.also[logitCap] = floatF32(limit)
-	}
-	for _, s := range []struct {
-		key string
-		to  *int
-	}{{sharedKeys, &m.sharedKeys}, {layerRows, &m.layerRows}} {
-		n, _, err := g.integer(arch + s.key)
-		if err != nil {
-			return err
-		}
-		if n < 0 || n > maxSize {
-			return fmt.Errorf("metadata %s is %d: 0 or more is expected", arch+s.key, n)
-		}
-		*s.to = int(n)
 	}
 	if heads.narrow, err = g.size(arch + narrowKey); err != nil {
 		return err
@@ -177,34 +130,20 @@ func readGemma4(g *header, m *stated) error {
 			*of = m.keyHeads[l]
 		}
 		if *of != m.keyHeads[l] {
-			return fmt.Errorf("metadata %sattention.head_count_kv differs in layers of one kind, such as layer %d",
-				arch, l)
+			return fmt.Errorf("metadata %s differs in layers of one kind, such as layer %d", arch+keyHeads, l)
 		}
 	}
 	if heads.narrowKV == 0 {
 		return fmt.Errorf("metadata %s has no layer with a window, which is not supported", arch+slidingPattern)
 	}
-	own := m.layers - m.sharedKeys
-	if err := checkSharedKeys(m.slides, own); err != nil {
-		return fmt.Errorf("metadata %s is %d, of %d layers: %w", arch+sharedKeys, m.sharedKeys, m.layers, err)
+	if err := g.layersOfOthers(m); err != nil {
+		return err
 	}
-	for l, n := range m.inners {
-		if l < own && n != m.inners[0] || l >= own && n != m.inners[own] {
-			return fmt.Errorf("metadata %s differs in layers of one kind, such as layer %d", arch+feedForward, l)
-		}
-	}
-	if last := m.inners[m.layers-1]; last != m.inners[0] {
-		if last != 2*m.inners[0] {
-			return fmt.Errorf("metadata %s is %d in layers that use keys of others: %d or twice that is expected",
-				arch+feedForward, last, m.inners[0])
-		}
-		m.also["use_double_wide_mlp"] = true
-	}
-	if keyIsValue := !g.hasTensor(fmt.Sprintf("blk.%d.attn_v.weight", own-1)); keyIsValue {
+	if keyIsValue := !g.hasTensor(fmt.Sprintf("blk.%d.attn_v.weight", m.layers-m.sharedKeys-1)); keyIsValue {
 		m.also["attention_k_eq_v"], m.also["num_global_key_value_heads"] = true, heads.fullKV
 	} else if heads.fullKV != heads.narrowKV {
-		return fmt.Errorf("metadata %sattention.head_count_kv differs between layers, and values are not keys: "+
-			"transformers has no such gemma4", arch)
+		return fmt.Errorf("metadata %s differs between layers, and values are not keys: transformers has no such "+
+			"gemma4", arch+keyHeads)
 	}
 	return nil
 }
