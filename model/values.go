@@ -8,7 +8,7 @@ import (
 
 // Values are a part's weights in host memory, in one of two forms: F32, or High with Low, the halves of split master
 // weights. F32 and High have Layout.WeightElems elements, indexed by Placed.First; Low has Layout.StateElems, indexed
-// by Placed.State, so that a frozen tensor has bf16 weights only.
+// by Placed.State, so that a frozen tensor has bf16 weights only. Without Low all have: what a model computes with.
 type Values struct {
 	F32  []float32
 	High []uint16
@@ -57,14 +57,14 @@ func (v Values) Elems(f *tensor.Placed, first int64, dst []float32) {
 	}
 }
 
-// setElems stores src as elements of a field, from element first of it on, and returns the index in src of the first
-// value that bf16 cannot hold, or -1.
+// setElems stores src as elements of a field, from element first of it on, without Low the bf16 halves alone, and
+// returns the index in src of the first value that bf16 cannot hold, or -1.
 func (v Values) setElems(f *tensor.Placed, first int64, src []float32) int {
 	at, n := f.First+first-v.First, int64(len(src))
 	switch {
 	case v.F32 != nil:
 		copy(v.F32[at:at+n], src)
-	case f.State < 0:
+	case f.State < 0 || v.Low == nil:
 		high := v.High[at : at+n]
 		for i, x := range src {
 			// The compute weight is that of a split master, so that a model evaluates alike frozen and in training.
