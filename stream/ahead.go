@@ -45,7 +45,8 @@ func (e *Engine) loans(ops []plan.Op) [][store.Kinds][]loan {
 			for _, table := range op.Reads {
 				reads(e.indexOf(&op), table.Index, updated, store.Weights)
 			}
-		case op.Do == plan.DoMove && op.Writes[0].What == plan.Weights:
+		case op.Do == plan.DoMove && op.Writes[0].What == plan.Weights,
+			op.Do == plan.DoSend && op.Reads[0].What == plan.Stored:
 			reads(e.indexOf(&op), op.Part, updated, store.Weights)
 		case op.Do == plan.DoMove && onDisk(op.Reads[0]):
 			id := store.ID{Part: e.Plan.Model.BlockParts[op.Layer-1], Kind: store.Inputs}

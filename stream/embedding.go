@@ -127,8 +127,11 @@ func (r *execution) hostIDs(m int) device.Mem {
 }
 
 // scatter adds the gradient of the embedding's output to a tile of the table, a piece at a time, micro-batches of each
-// cohort in order, then rounds and squares the piece.
+// cohort in order, then rounds and squares the piece. With several hosts it makes the sum of one cohort.
 func (r *execution) scatter(s device.Stream, op *plan.Op) error {
+	if op.Writes[0].What == plan.CohortSum {
+		return r.scatterCohort(s, op)
+	}
 	p := op.Part
 	id := store.ID{Part: p, Kind: store.Grad}
 	begun := r.beginsElsewhere(p)
@@ -174,6 +177,52 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 	}
 	if r.Plan.UpdatesInBackward() {
 		r.versions.wrote(id)
+	}
+	return nil
+}
+
+// scatterCohort makes the sum of a cohort of a tile in a slot, for the owner of the tile: of what visits have summed,
+// if they have, and of the cohort's rows.
+func (r *execution) scatterCohort(s device.Stream, op *plan.Op) error {
+	part, sum := &r.Plan.Model.Parts[op.Part], r.hostSum(op.Writes[0])
+	dxs := op.Reads
+	if n := len(dxs) - 1; dxs[n].What == plan.Gradient {
+		if err := r.copyBegun(s, op.Part, dxs[n].Cohort, sum); err != nil {
+			return err
+		}
+		dxs = dxs[:n]
+	} else {
+		s.Zero(sum)
+	}
+	l := r.Plan.LookupOf(op)
+	table := device.NewMat(sum, tensor.F32, part.Layout.Fields[0].Shape[0], l.Cols)
+	for _, dx := range dxs {
+		from := r.hostRows(dx)
+		s.ScatterAdd(table, from, r.hostIDs(dx.Micro), part.FirstRow, l.Scale(from.DType))
+	}
+	return nil
+}
+
+// copyBegun copies the sum of a cohort that visits have begun.
+func (r *execution) copyBegun(s device.Stream, p, cohort int, to device.Mem) error {
+	first := int64(cohort) * r.Plan.TiedSumStride(p)
+	if here := r.host.Sums[p]; !here.IsZero() {
+		s.Copy(to, here.Slice(first, to.Len))
+		return nil
+	}
+	id := store.ID{Part: p, Kind: store.GradSum}
+	for off := int64(0); off < to.Len; off += r.specs[id].Piece {
+		n := min(r.specs[id].Piece, to.Len-off)
+		l, err := r.borrow(updates, id, first+off, n, store.Read)
+		if err != nil {
+			return err
+		}
+		s.Copy(to.Slice(off, n), r.onHost[l.Region].Slice(l.Off, l.Len))
+		if r.isScarce(id) {
+			if err := r.settle(s, updates); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -17,6 +17,10 @@
 // depend on a skipped one are skipped as well. After that the engine is broken: its numbers are half of one step and
 // half of the next, and it refuses to continue.
 //
+// Several hosts have an engine each, for the share of the micro-batches that its plan has, and [Peers] that connect
+// them. All make the same calls in the same order, with the same arguments, and get the same results. One whose call
+// fails makes no more, and the others wait for it until Peers find out.
+//
 // Only two values change what the engine does: a norm that is not finite skips the update, and the step's tokens decide
 // which rows of the embedding's gradient are summed.
 package stream
@@ -49,6 +53,7 @@ type Config struct {
 	Devices  []device.Device // compute, by rank
 	Host     device.Device   // updates state in host memory; the same as the only device where that is the CPU
 	Store    store.Store     // keeps the extents
+	Peers    Peers           // the other hosts of the plan's cluster; nil where there is one host
 	Accounts *hostmem.Accounts
 	Trace    *trace.Recorder // may be nil
 
@@ -56,13 +61,13 @@ type Config struct {
 	Serial bool
 	// Products are the matrix products of a step by rank, with offsets in the arena of the rank's device, for a
 	// [device.ProductTuner]. They are timed before the arena holds anything. What one device has chosen, those after it
-	// take over, so that all compute the same bits.
+	// take over, and those of host 0 are before those of other hosts: so all compute the same bits.
 	Products [][]device.Product
-	// AddressOnly reserves host buffers without memory, for rehearsals.
+	// AddressOnly reserves host buffers without memory, for rehearsals. Peers are not called.
 	AddressOnly bool
 }
 
-// Batch is the tokens of a step.
+// Batch is the tokens of a step, on each of several hosts those of all.
 type Batch struct {
 	Micro []batch.Micro
 	// Targets is the number of positions of the step that count in the loss. The gradient is that of the sum of weighted
@@ -80,7 +85,7 @@ type Update struct {
 	MaxGradNorm float64       // 0: no clipping
 }
 
-// Result has the numbers of a step.
+// Result has the numbers of a step. Several hosts have the same.
 type Result struct {
 	LossSum    float64 // over the positions that count
 	Targets    int     // how many these are
@@ -121,6 +126,7 @@ type Engine struct {
 	passRows int     // of the micro-batch that a pass computes, from the first one on
 	reached  []int   // by sequence: one past the latest position that has come, 0 after a failure
 	pending  *pendingUpdate
+	results  [][]byte // of the schedule before, by host
 	bad      int64    // weights that became infinite or NaN in updates of which no result has told
 	loaded   bool     // what the plan keeps on the device is there
 	dirty    bool     // it has been updated on the device since it was written back: the store's copy is older
@@ -180,6 +186,12 @@ func (e *Engine) open() error {
 	} else if e.Plan.PeerCopies() && !device.Peers(e.Devices[:n]) {
 		return errors.New("the plan has devices copy from each other, and these do not; plan again for these")
 	}
+	if err := e.openPeers(); err != nil {
+		return err
+	}
+	if err := e.takeAlgorithms(); err != nil {
+		return err
+	}
 	for number, d := range e.Devices[:e.Plan.Ranks()] {
 		for _, a := range e.Plan.AttentionShapes() {
 			n := e.Plan.Numerics
@@ -198,6 +210,9 @@ func (e *Engine) open() error {
 		buffers := e.Plan.Place(device.Whole(buf), number)
 		e.ranks = append(e.ranks, rank{d, buffers, map[*hostmem.Region]device.Mem{}, nil})
 	}
+	if err := e.giveAlgorithms(); err != nil {
+		return err
+	}
 	e.head = e.Plan.Head()
 
 	var err error
@@ -211,7 +226,7 @@ func (e *Engine) open() error {
 		case plan.TokensPurpose, plan.ResultsPurpose: // real even in a rehearsal: small, and written by the host
 			e.regions[h.Purpose], err = e.reserve(h)
 		case plan.InputsPurpose, plan.SidesPurpose, plan.KeptPurpose, plan.OutcomesPurpose, plan.CachesPurpose,
-			plan.LogitsPurpose, plan.EmbeddingSumPurpose, plan.EmbeddingAheadPurpose:
+			plan.LogitsPurpose, plan.EmbeddingSumPurpose, plan.SumsPurpose, plan.EmbeddingAheadPurpose:
 			e.regions[h.Purpose], err = e.reserve(h, opts...)
 		default:
 			continue
@@ -281,31 +296,6 @@ func (e *Engine) open() error {
 		})
 	}
 	return nil
-}
-
-// tune has a rank's device choose its algorithms for the products, in its arena, after those of the ranks before it.
-func (e *Engine) tune(rank int, arena device.Mem) error {
-	tuner, ok := e.Devices[rank].(device.ProductTuner)
-	if !ok || len(e.Products) == 0 {
-		return nil
-	}
-	for _, d := range e.Devices[:rank] {
-		if before, ok := d.(device.ProductTuner); ok {
-			if err := tuner.UseAlgorithms(before.Algorithms()); err != nil {
-				return err
-			}
-		}
-	}
-	products := slices.Clone(e.Products[rank])
-	for i := range products {
-		p := &products[i]
-		for _, m := range []*device.Mat{&p.C, &p.A, &p.B, &p.Onto} {
-			if !m.IsZero() {
-				m.Mem = arena.Slice(m.Off, m.Len)
-			}
-		}
-	}
-	return tuner.TuneProducts(products, arena)
 }
 
 // reserve takes host memory that lives as long as the engine.

@@ -38,6 +38,9 @@ func train(t errorer, r *rig, s *subject, steps int) outcome {
 			t.Fatal(err)
 		}
 		o.scalars = append(o.scalars, math.Float64bits(res.LossSum), math.Float64bits(res.GradNorm))
+		for _, n := range slices.Concat(res.Loads...) {
+			o.scalars = append(o.scalars, uint64(n))
+		}
 		if i == 1 {
 			loss, err := r.engine.Eval(context.Background(), s.eval)
 			if err != nil {
@@ -234,7 +237,7 @@ func has(p *plan.Plan, do plan.Do) bool {
 	return slices.ContainsFunc(p.Schedule(plan.Steady).Ops, func(op plan.Op) bool { return op.Do == do })
 }
 
-// The same law for any shape of model and batch, with anything frozen.
+// The same law for any shape of model and batch, with anything frozen, on one host or on several with a placement each.
 func TestShapesAndPlacementsChangeNoBit(t *testing.T) {
 	const steps = 3
 	dev := newCPU(t)
@@ -252,15 +255,26 @@ func TestShapesAndPlacementsChangeNoBit(t *testing.T) {
 		if rapid.Bool().Draw(rt, "not clipped") {
 			sub, late = sub.unclipped(true), sub.unclipped(false)
 		}
-		run := func(sub *subject, o setup) (outcome, *plan.Plan) {
-			o.device = dev
-			r := start(rt, sub, o)
-			defer r.close(rt)
-			return train(rt, r, sub, steps), r.plan
+		ref := start(rt, late, setup{device: dev, change: streamed(1), serial: true})
+		want := train(rt, ref, late, steps)
+		ref.close(rt)
+		drawn := func() setup {
+			place := plantest.Draw(rt, len(sub.model.Parts), len(sub.model.Blocks), rapid.Bool().Draw(rt, "bound"))
+			return setup{device: dev, change: func(p *plan.Placement) { *p = place.Clone() }}
 		}
-		want, _ := run(late, setup{change: streamed(1), serial: true})
-		got, p := run(sub, setup{change: func(p *plan.Placement) { placements(rt, p, true) }})
-		sameBits(rt, got, want, p)
+		if n := sub.numerics.CohortCount(); n > 1 && rapid.Bool().Draw(rt, "several hosts") {
+			var setups []setup // each host has its own placement
+			for range n {
+				setups = append(setups, drawn())
+			}
+			c := startHosts(rt, sub, setups...)
+			defer c.close(rt)
+			sameOnHosts(rt, c, c.train(rt, sub, steps), want)
+			return
+		}
+		r := start(rt, sub, drawn())
+		defer r.close(rt)
+		sameBits(rt, train(rt, r, sub, steps), want, r.plan)
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/hostmem"
-	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 )
 
@@ -43,13 +42,10 @@ func (e *Engine) LogProbs(ctx context.Context, batch *Batch) ([][]float32, error
 	if _, err := e.Eval(ctx, batch); err != nil {
 		return nil, err
 	}
-	from, rank := e.host.HostResults, e.Plan.RankOf(1+len(e.Plan.Model.Blocks), nn.Forward)
-	if !e.ranks[rank].buffers.Results.IsZero() {
-		from = e.host.DeviceResults[rank]
-	}
-	results, all := e.bytes(plan.ResultsPurpose, from), make([][]float32, len(batch.Micro))
+	all, each := make([][]float32, len(batch.Micro)), e.Plan.Numerics.MicroBatches
 	for m := range all {
-		all[m] = hostmem.F32(results[e.Plan.TokenLossesAt(m):])[:e.Plan.Numerics.Positions()]
+		losses := e.results[m/each][e.Plan.TokenLossesAt(m%each):]
+		all[m] = hostmem.F32(losses)[:e.Plan.Numerics.Positions()]
 		for t, loss := range all[m] {
 			all[m][t] = -loss
 		}

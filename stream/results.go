@@ -2,55 +2,95 @@ package stream
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 )
 
-// collect adds up the scalars that the schedule brought to the host, in fp64: losses of micro-batches by cohort, and
-// squares of parts and their pieces in order. The count of NaNs on a device is of this schedule only if it has updated
-// there: counted says so by rank.
-func (e *Engine) collect(counted []bool) Result {
-	host := e.bytes(plan.ResultsPurpose, e.host.HostResults)
+// gather returns the results of this host's schedule: what the host's lane wrote, with what came from the devices. The
+// count of NaNs on a device is of this schedule only if it has updated there: counted says so by rank.
+func (e *Engine) gather(counted []bool) []byte {
+	all := e.bytes(plan.ResultsPurpose, e.host.HostResults)
+	if e.ranks[0].buffers.Results.IsZero() {
+		return all // devices have written there, too
+	}
 	devices := make([][]byte, len(e.ranks))
+	bad := binary.NativeEndian.Uint64(all[e.Plan.BadAt():])
 	for rank := range devices {
-		devices[rank] = e.bytes(plan.ResultsPurpose, e.host.DeviceResults[rank])
-	}
-	float := func(off int64) float64 {
-		x := math.Float64frombits(binary.NativeEndian.Uint64(host[off:]))
-		for _, dev := range devices {
-			x += math.Float64frombits(binary.NativeEndian.Uint64(dev[off:]))
+		dev := e.bytes(plan.ResultsPurpose, e.host.DeviceResults[rank])
+		devices[rank] = dev
+		if counted[rank] {
+			bad += binary.NativeEndian.Uint64(dev[e.Plan.BadAt():])
 		}
-		return x
+		// Each of these is zero in all but one.
+		for at := e.Plan.LossAt(0); at < e.Plan.LoadsAt(0, 0); at += 8 {
+			putFloat(all, at, float(all, at)+float(dev, at))
+		}
 	}
+	binary.NativeEndian.PutUint64(all[e.Plan.BadAt():], bad)
+	blocks := len(e.Plan.Model.Blocks)
+	for block := range blocks {
+		first, end := e.Plan.LoadsAt(block, 0), e.Plan.LoadsAt(block+1, 0)
+		copy(all[first:end], devices[e.Plan.RankOf(1+block, nn.Forward)][first:end])
+	}
+	copy(all[e.Plan.LoadsAt(blocks, 0):], devices[e.Plan.RankOf(1+blocks, nn.Forward)][e.Plan.LoadsAt(blocks, 0):])
+	return all
+}
+
+// exchange hands this host's results to the others, and takes theirs: e.results, by host.
+func (e *Engine) exchange(own []byte) (err error) {
+	if e.results, err = e.Peers.Exchange(own); err != nil {
+		return fmt.Errorf("exchange results with the other hosts: %w", err)
+	}
+	for host, of := range e.results {
+		if len(of) != len(own) {
+			return fmt.Errorf("host %d has %d bytes of results, and host %d has %d: they do not run the same program "+
+				"on the same run file; give all of them the same", host, len(of), e.Plan.Cluster.Host, len(own))
+		}
+	}
+	return nil
+}
+
+func float(results []byte, at int64) float64 {
+	return math.Float64frombits(binary.NativeEndian.Uint64(results[at:]))
+}
+
+func putFloat(results []byte, at int64, x float64) {
+	binary.NativeEndian.PutUint64(results[at:], math.Float64bits(x))
+}
+
+// collect adds up the scalars of all hosts, in fp64: losses of micro-batches by cohort, and squares of parts and their
+// pieces in order, each of which one host has.
+func (e *Engine) collect() Result {
 	var res Result
-	cohort := 0.0
-	for m := range e.Plan.Numerics.MicroBatches {
-		if e.Plan.Numerics.BeginsCohort(m) {
-			res.LossSum, cohort = res.LossSum+cohort, 0
+	cohort, squares := 0.0, 0.0
+	for _, of := range e.results {
+		for m := range e.Plan.Numerics.MicroBatches {
+			if e.Plan.Numerics.BeginsCohort(m) {
+				res.LossSum, cohort = res.LossSum+cohort, 0
+			}
+			cohort += float(of, e.Plan.LossAt(m))
 		}
-		cohort += float(e.Plan.LossAt(m))
+		res.BadWeights += int64(binary.NativeEndian.Uint64(of[e.Plan.BadAt():]))
 	}
 	res.LossSum += cohort
-	squares := 0.0
 	for at := e.Plan.SquaresAt(0); at < e.Plan.LoadsAt(0, 0); at += 8 {
-		squares += float(at)
+		part := 0.0
+		for _, of := range e.results {
+			part += float(of, at)
+		}
+		squares += part
 	}
 	res.GradNorm = math.Sqrt(squares)
-	res.BadWeights = int64(binary.NativeEndian.Uint64(host[e.Plan.BadAt():]))
-	for rank, dev := range devices {
-		if counted[rank] {
-			res.BadWeights += int64(binary.NativeEndian.Uint64(dev[e.Plan.BadAt():]))
-		}
-	}
-	e.loads(&res, host, devices)
+	e.loads(&res)
 	return res
 }
 
 // loads reads how often the experts of each block were chosen, and computes the load-balancing loss: nn.Balance has the
 // formula.
-func (e *Engine) loads(res *Result, host []byte, devices [][]byte) {
+func (e *Engine) loads(res *Result) {
 	var counts, probabilities []float64
 	rows := 0.0
 	for block, d := range e.Plan.Model.Blocks {
@@ -61,15 +101,12 @@ func (e *Engine) loads(res *Result, host []byte, devices [][]byte) {
 		if res.Loads == nil {
 			res.Loads = make([][]int, len(e.Plan.Model.Blocks))
 		}
-		// Results are where the host reads them, or come from a device.
-		from, rank := host, e.Plan.RankOf(1+block, nn.Forward)
-		if !e.ranks[rank].buffers.Results.IsZero() {
-			from = devices[rank]
-		}
 		number := func(i int) (sum float64) {
-			for cohort := range e.Plan.Numerics.CohortCount() {
-				at := from[e.Plan.LoadsAt(block, cohort)+4*int64(i):]
-				sum += float64(math.Float32frombits(binary.NativeEndian.Uint32(at)))
+			for _, of := range e.results {
+				for cohort := range e.Plan.Numerics.CohortCount() {
+					at := of[e.Plan.LoadsAt(block, cohort)+4*int64(i):]
+					sum += float64(math.Float32frombits(binary.NativeEndian.Uint32(at)))
+				}
 			}
 			return sum
 		}
@@ -82,7 +119,7 @@ func (e *Engine) loads(res *Result, host []byte, devices [][]byte) {
 		if counts == nil {
 			counts, probabilities = make([]float64, experts), make([]float64, experts)
 		}
-		rows += float64(e.Plan.Numerics.StepPositions())
+		rows += float64(e.Plan.Whole.StepPositions())
 		for i := range experts {
 			counts[i] += float64(res.Loads[block][i])
 			probabilities[i] += number(experts + i)

@@ -72,19 +72,20 @@ type planned struct {
 	model    *model.Model
 	numerics plan.Numerics
 	outputs  plan.Outputs
+	cluster  plan.Cluster
 	on       device.Info
 }
 
 // newPlan plans with everything bound; change may then choose another placement.
 func newPlan(t errorer, s *subject, dev device.Info, change func(*plan.Placement)) *plan.Plan {
 	t.Helper()
-	if s.planned != (planned{s.planned.plan, s.model, s.numerics, s.outputs, dev}) {
+	if s.planned != (planned{s.planned.plan, s.model, s.numerics, s.outputs, s.cluster, dev}) {
 		p, err := plan.New(context.Background(), plan.Request{Model: s.model, Numerics: s.numerics, Device: dev,
-			Machine: machine, Outputs: s.outputs})
+			Machine: machine, Outputs: s.outputs, Cluster: s.cluster})
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.planned = planned{p, s.model, s.numerics, s.outputs, dev}
+		s.planned = planned{p, s.model, s.numerics, s.outputs, s.cluster, dev}
 	}
 	p := s.planned.plan
 	if change != nil {
@@ -103,6 +104,7 @@ type setup struct {
 	wrap   func(device.Device) device.Device // between engine and device
 	lend   func(store.Store) store.Store     // between engine and store
 	files  func() vfs.FS                     // of a store; nil: the system's
+	peers  stream.Peers                      // of a host of several
 }
 
 // start builds an engine for a subject.
@@ -150,7 +152,7 @@ func start(t errorer, s *subject, o setup) *rig {
 		lends = o.lend(lends)
 	}
 	r.engine, err = stream.New(stream.Config{Plan: r.plan, Devices: computes, Host: computes[0], Store: lends,
-		Accounts: r.accounts, Serial: o.serial})
+		Accounts: r.accounts, Serial: o.serial, Peers: o.peers})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,11 @@ type execution struct {
 	*program
 	ctx    context.Context
 	stepNo int64
-	group  fault.Group
+
+	network context.Context // of messages between hosts: it ends with ctx, or when an operation of this host fails
+	giveUp  context.CancelFunc
+
+	group fault.Group
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -86,6 +90,8 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	r := &execution{Engine: e, program: p, ctx: ctx, stepNo: int64(step), errs: make([]error, len(p.ops)), update: e.pending,
 		passed: make([]int, len(e.workers)), at: make([]onWorker, len(e.workers)), first: slices.Clone(e.versions.of)}
 	r.changed = sync.NewCond(&r.mu)
+	r.network, r.giveUp = context.WithCancel(ctx)
+	defer r.giveUp()
 	if batch != nil {
 		e.passRows = e.Plan.Numerics.Positions()
 		if err := e.putTokens(batch); err != nil {
@@ -115,11 +121,15 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		}
 		r.group.Wait()
 	}
-	if err := r.firstError(); err != nil {
+	err = r.firstError()
+	if err == nil {
+		r.record()
+		err = e.exchange(e.gather(p.counts))
+	}
+	if err != nil {
 		e.broken = fmt.Errorf("the engine stopped: %w", err)
 		return Result{}, err
 	}
-	r.record()
 	if mode.Phase.Updates() {
 		e.pending, e.dirty = nil, true
 	}
@@ -133,7 +143,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		e.save = nil
 	}
 	e.versions.passed(mode.Phase)
-	return e.collect(p.counts), nil
+	return e.collect(), nil
 }
 
 // walk does the operations of one worker.
@@ -169,8 +179,8 @@ func (r *execution) do(i int) {
 		if err != nil {
 			continue
 		}
-		if op.Lane != plan.LaneDisk && r.workers[w].device == r.workers[r.indexOf(&r.ops[d])].device {
-			stream.Wait(r.end[d]) // the disk lane works itself and not by its stream
+		if !worksItself(op) && r.workers[w].device == r.workers[r.indexOf(&r.ops[d])].device {
+			stream.Wait(r.end[d])
 		} else if e := r.end[d].Wait(); e != nil {
 			err = carried{e}
 		}
@@ -189,11 +199,16 @@ func (r *execution) do(i int) {
 		err = r.end[i].Wait()
 		r.release(w)
 	}
-	at.failed = err
+	if at.failed = err; err != nil {
+		r.giveUp()
+	}
 	r.mu.Lock()
 	r.errs[i] = err
 	r.mu.Unlock()
 }
+
+// worksItself reports whether an operation is done on the goroutine of its lane, and not by a stream.
+func worksItself(op *plan.Op) bool { return op.Lane == plan.LaneDisk || op.OnNetwork() }
 
 // exec enqueues one operation on its lane's stream.
 func (r *execution) exec(i int) error {
@@ -221,6 +236,10 @@ func (r *execution) exec(i int) error {
 		return r.lookupAhead(s, op)
 	case plan.DoScatter:
 		return r.scatter(s, op)
+	case plan.DoTotal:
+		return r.addToTotal(s, op)
+	case plan.DoSend, plan.DoReceive:
+		return r.transfer(op)
 	case plan.DoSave:
 		return r.saveState(op.Part)
 	}

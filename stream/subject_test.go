@@ -23,6 +23,7 @@ type subject struct {
 	model    *model.Model
 	numerics plan.Numerics
 	outputs  plan.Outputs
+	cluster  plan.Cluster
 	fill     func(*model.Part, model.Values) error
 	batches  []*stream.Batch
 	updates  []stream.Update

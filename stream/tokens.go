@@ -8,13 +8,24 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// putTokens copies a step's tokens to where the lanes read them. It refuses what would make an operation leave its
-// bounds.
+// share are the micro-batches that this host computes, of those of a step.
+func (e *Engine) share(micro []batch.Micro) []batch.Micro {
+	n := e.Plan.Numerics.MicroBatches
+	return micro[e.Plan.Cluster.Host*n:][:n]
+}
+
+// putTokens copies the tokens of this host's share of a step to where the lanes read them. It refuses what would make
+// an operation leave its bounds, in any share, so that all hosts refuse it.
 func (e *Engine) putTokens(b *Batch) error {
 	n := e.Plan.Numerics
 	t := n.Positions()
-	if len(b.Micro) != n.MicroBatches {
-		return fmt.Errorf("batch: %d micro-batches, the plan has %d", len(b.Micro), n.MicroBatches)
+	if whole := e.Plan.Whole.MicroBatches; len(b.Micro) != whole {
+		return fmt.Errorf("batch: %d micro-batches, the plan has %d", len(b.Micro), whole)
+	}
+	for _, mb := range b.Micro {
+		if err := mb.Check(t, n.SequenceLen, e.Plan.Model.Vocab); err != nil {
+			return err
+		}
 	}
 	all := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Batches))
 	each := int(batch.Bytes(t) / 4)
@@ -22,10 +33,8 @@ func (e *Engine) putTokens(b *Batch) error {
 	if b.Targets > 0 {
 		scale = float32(1 / float64(b.Targets))
 	}
-	for m, mb := range b.Micro {
-		if err := mb.Check(t, n.SequenceLen, e.Plan.Model.Vocab); err != nil {
-			return err
-		}
+	own := e.share(b.Micro)
+	for m, mb := range own {
 		here := batch.In(all[m*each:][:each])
 		here.Copy(mb)
 		for i := range here.Weights {
@@ -34,19 +43,19 @@ func (e *Engine) putTokens(b *Batch) error {
 		e.Plan.Model.Rotary().Place(here.Positions, here.DocStart, here.DocEnd, e.Plan.LongestDocument())
 	}
 	if e.Plan.NumbersTokens() {
-		e.orderTokens(b)
+		e.orderTokens(own)
 	}
 	return nil
 }
 
-// orderTokens finds out which tokens occur in a step, and numbers them by their order.
-func (e *Engine) orderTokens(b *Batch) {
+// orderTokens finds out which tokens occur in this host's share of a step, and numbers them by their order.
+func (e *Engine) orderTokens(own []batch.Micro) {
 	numbers := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Numbers))
 	ofToken := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.OfTokens))
 	for token := range ofToken {
 		ofToken[token] = -1
 	}
-	for _, mb := range b.Micro {
+	for _, mb := range own {
 		for _, token := range mb.IDs {
 			ofToken[token] = 0
 		}
@@ -58,7 +67,7 @@ func (e *Engine) orderTokens(b *Batch) {
 			e.touched = append(e.touched, int32(token))
 		}
 	}
-	for m, mb := range b.Micro {
+	for m, mb := range own {
 		for i, token := range mb.IDs {
 			numbers[m*len(mb.IDs)+i] = ofToken[token]
 		}

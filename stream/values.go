@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"fmt"
 	"unsafe"
 
 	"github.com/millrace/millrace/hostmem"
@@ -14,7 +15,7 @@ import (
 )
 
 // Fill writes the weights of every part into a store, by calling read with the place of each of their pieces there.
-// Moments are left as they are: a new store has zeros.
+// Moments are left as they are: a new store has zeros. Only the host that owns a part has its low halves.
 func Fill(ctx context.Context, p *plan.Plan, s store.Store, read func(*model.Part, model.Values) error) error {
 	specs := make([][store.Kinds]store.Spec, len(p.Model.Parts))
 	for _, spec := range p.Extents() {
@@ -80,7 +81,8 @@ func fillPart(ctx context.Context, p *plan.Plan, s store.Store, part *model.Part
 	return nil
 }
 
-// Viewer gives the weights of parts, one at a time in memory that it uses again. No engine may be in a step.
+// Viewer gives the weights of parts, one at a time in memory that it uses again: of parts that another host owns,
+// without low halves. No engine may be in a step.
 func Viewer(p *plan.Plan, s store.Store) func(ctx context.Context, part int) (model.Values, error) {
 	var b values
 	return func(ctx context.Context, part int) (model.Values, error) {
@@ -93,6 +95,7 @@ func Viewer(p *plan.Plan, s store.Store) func(ctx context.Context, part int) (mo
 // values are the weights of one part in memory of their own, whereas a store has them in pieces.
 type values struct {
 	model.Values
+	low   []int16 // memory for Low
 	bytes [store.Kinds][]byte
 }
 
@@ -106,9 +109,10 @@ func (b *values) fit(p *plan.Plan, part int) {
 	}
 	b.High = resize(b.High, l.WeightElems)
 	b.bytes[store.Weights] = bytesOf(b.High)
-	if types[store.Low] != tensor.Invalid {
-		b.Low = resize(b.Low, l.StateElems)
-		b.bytes[store.Low] = bytesOf(b.Low)
+	b.Low, b.bytes[store.Low] = nil, nil
+	if types[store.Low] != tensor.Invalid && p.Owns(part) {
+		b.low = resize(b.low, l.StateElems)
+		b.Low, b.bytes[store.Low] = b.low, bytesOf(b.low)
 	}
 }
 
@@ -166,8 +170,8 @@ func bytesOf[T float32 | uint16 | int16](x []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), len(x)*int(unsafe.Sizeof(x[0])))
 }
 
-// GradFields reads fields of the gradients that the store has, one part's at a time. Fields are of trained tensors. No
-// engine may be in a step.
+// GradFields reads fields of the gradients that the store has, one part's at a time. Fields are of trained tensors, in
+// parts that this host owns. No engine may be in a step.
 func GradFields(ctx context.Context, p *plan.Plan, s store.Store) model.Fields {
 	read, grads := -1, []float32(nil)
 	return func(part, field int, dst []float32, first int64) (err error) {
@@ -183,8 +187,13 @@ func GradFields(ctx context.Context, p *plan.Plan, s store.Store) model.Fields {
 	}
 }
 
-// Grads reads the stored gradient extent of a part as fp32, indexed by tensor.Placed.State.
+// Grads reads the stored gradient extent of a part as fp32, indexed by tensor.Placed.State. The host that owns the part
+// has it.
 func Grads(ctx context.Context, p *plan.Plan, s store.Store, part int) ([]float32, error) {
+	if p.Trained(part) && !p.Owns(part) {
+		return nil, fmt.Errorf("the gradient of %s is on host %d, which owns the part, and this is host %d",
+			p.Model.Parts[part].Name, p.Owner(part), p.Cluster.Host)
+	}
 	g := make([]float32, p.Model.Parts[part].Layout.StateElems)
 	for _, spec := range p.Extents() {
 		if spec.ID != (store.ID{Part: part, Kind: store.Grad}) {

@@ -1,6 +1,7 @@
 package stream_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -59,5 +60,49 @@ func TestViewerShowsWhatFillWrote(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A host's store has the weights of all parts as they are computed with, and the low halves of those that it owns.
+func TestFillOnHosts(t *testing.T) {
+	shape := tiny
+	shape.BF16, shape.Micro, shape.Cohorts, shape.FrozenBlocks = true, 2, 2, 1
+	sub := shape.subject(t, 0)
+	dev := newCPU(t)
+	defer dev.Close()
+	var of [3]func(context.Context, int) (model.Values, error) // of one process, and of each of two hosts
+	plans := []*plan.Plan{newPlan(t, sub, dev.Info(), nil)}
+	for host := range 2 {
+		plans = append(plans, newPlan(t, sub.onHost(host, 2), dev.Info(), nil))
+	}
+	for i, p := range plans {
+		s, err := store.NewRAM(hostmem.New(), p.Extents())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if err := stream.Fill(t.Context(), p, s, sub.fill); err != nil {
+			t.Fatal(err)
+		}
+		of[i] = stream.Viewer(p, s)
+	}
+	for part := range sub.model.Parts {
+		want, err := of[0](t.Context(), part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for host := range 2 {
+			got, err := of[1+host](t.Context(), part)
+			if err != nil {
+				t.Fatal(err)
+			}
+			low := want.Low
+			if !plans[1+host].Owns(part) {
+				low = nil
+			}
+			if !slices.Equal(got.High, want.High) || !slices.Equal(got.Low, low) {
+				t.Errorf("%s on host %d of two is not what one process has", sub.model.Parts[part].Name, host)
+			}
+		}
 	}
 }

@@ -57,7 +57,7 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	batch := emptyBatch(p.Numerics)
+	batch := emptyBatch(p.Whole)
 	var before []null.Counts
 	var moved store.Traffic // before the last step
 	for step := range steps {
@@ -135,7 +135,7 @@ func rehearsal(p *plan.Plan, product func(rank int, p device.Product), accounts 
 		return nil, nil, nil, end, err
 	}
 	made = append(made, engine.Close)
-	rows, err := accounts.Reserve(plan.RowsPurpose, batch.Bytes(p.Numerics.StepPositions()), hostmem.AddressOnly)
+	rows, err := accounts.Reserve(plan.RowsPurpose, batch.Bytes(p.Whole.StepPositions()), hostmem.AddressOnly)
 	if err != nil {
 		return nil, nil, nil, end, err
 	}

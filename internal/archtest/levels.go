@@ -12,7 +12,7 @@ var levels = [][]string{
 	3:  {"nn", "optim", driverList},
 	4:  {"model", "model/modeltest"},
 	5:  {"plan", "plan/plantest", "gguf"},
-	6:  {"stream", "checkpoint", "runfile", "timeline"},
+	6:  {"stream", "stream/streamtest", "checkpoint", "runfile", "timeline"},
 	7:  {"internal/blame", "runfile/convert"},
 	8:  {"probe"},
 	9:  {"train"},

@@ -1,0 +1,99 @@
+package stream
+
+import (
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+)
+
+// What several hosts do besides: plan/schedule_network.go says which messages pass between them, and why they do not
+// wait for each other in a circle. A message holds its lane until it has been sent or has arrived.
+//
+// A host whose operation fails sends no more, and what others send it does not come if they wait for what it has not
+// sent. So the lanes of a host that has failed give up the messages that they are at (execution.giveUp). The other
+// hosts hear of it from Peers.
+
+// transfer sends what an operation reads to another host, or receives what it writes. Weights go piece by piece.
+func (r *execution) transfer(op *plan.Op) error {
+	what, move, access := op.Reads, r.Peers.Send, store.Read
+	if op.Do == plan.DoReceive {
+		what, move, access = op.Writes, r.Peers.Receive, store.Write
+	}
+	if what[0].What == plan.CohortSum {
+		return r.met(move(r.network, op.Host, r.bytes(plan.SumsPurpose, r.hostSum(what[0]))))
+	}
+	w, id := r.indexOf(op), store.ID{Part: op.Part, Kind: store.Weights}
+	for off, n := range r.specs[id].Pieces() {
+		l, err := r.borrow(w, id, off, n, access)
+		if err != nil {
+			return err
+		}
+		err = r.met(move(r.network, op.Host, l.Bytes()))
+		r.release(w)
+		if err != nil {
+			return err
+		}
+	}
+	if access == store.Write {
+		r.versions.updated(op.Part) // a fetch that waits for this one borrows the new version
+	}
+	return nil
+}
+
+// addToTotal adds the sum of a cohort to those before it. The last one completes the gradient of the part: it is
+// rounded to its stored type, squared in the pieces in which one host alone does it, and stored.
+func (r *execution) addToTotal(s device.Stream, op *plan.Op) error {
+	elems := r.Plan.Model.Parts[op.Part].Layout.StateElems
+	sum := device.NewVec(r.hostSum(op.Reads[0]), tensor.F32, int(elems))
+	total := device.NewVec(r.host.Total.Slice(0, sum.Mem.Len), tensor.F32, int(elems))
+	addTo(s, total, sum, op.First)
+	if len(op.Writes) == 1 {
+		return nil
+	}
+	id := store.ID{Part: op.Part, Kind: store.Grad}
+	t := r.types[id.Kind]
+	rounded := total.Mem
+	if t != tensor.F32 {
+		rounded = sum.Mem.Slice(0, elems*t.Bytes()) // the sum has been added
+		s.Cast(device.NewVec(rounded, t, int(elems)), total)
+	}
+	squares, i := r.Plan.SquaresAt(op.Part), int64(0)
+	square := func(off, n int64) {
+		s.SumSquares(r.hostResult(squares+8*i), device.NewVec(rounded.Slice(off, n), t, int(n/t.Bytes())))
+		i++
+	}
+	byPiece := r.Plan.SquaresAt(op.Part+1) > squares+8
+	if !byPiece {
+		square(0, rounded.Len)
+	}
+	for off, n := range r.specs[id].Pieces() {
+		if byPiece {
+			square(off, n)
+		}
+		l, err := r.borrow(updates, id, off, n, store.Write)
+		if err != nil {
+			return err
+		}
+		s.Copy(r.onHost[l.Region].Slice(l.Off, l.Len), rounded.Slice(off, n))
+		if r.isScarce(id) {
+			if err := r.settle(s, updates); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// hostSum is a slot of the ring for sums of cohorts, as the host's lane sees it.
+func (r *execution) hostSum(o plan.Operand) device.Mem {
+	return r.host.CohortSums[o.Slot].Slice(0, r.gradBytes(o.Index))
+}
+
+// met marks the error of a message that was given up after a failure of this host.
+func (r *execution) met(err error) error {
+	if err != nil && r.network.Err() != nil && r.ctx.Err() == nil {
+		return carried{err}
+	}
+	return err
+}
