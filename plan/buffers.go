@@ -283,7 +283,8 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 		}
 	}
 	group("values that cross blocks")
-	p.overlay(a, func(block int) {
+	counts := groups != nil
+	p.overlay(a, counts, func(block int) {
 		var held []*nn.Held
 		for range num.CohortCount() {
 			held = append(held, p.Model.Blocks[block].NewHeld(a, num.Compute, t, num.CohortMicros(), p.Trains()))
@@ -313,6 +314,9 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 	for i, d := range p.Model.Blocks {
 		if p.ActivationsPass(i) {
 			for _, slot := range b.KeptRing {
+				if counts {
+					break // they have been counted
+				}
 				b.Kept[i] = append(b.Kept[i], d.NewKept(device.NewArena(slot), num.Compute, t, p.Keep(i)))
 			}
 			continue
@@ -320,6 +324,12 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 		level := p.Keep(i)
 		if !runs(i) {
 			level = nn.KeepInput // nothing
+		}
+		if counts {
+			if n := p.keptBytes(i, level); n > 0 {
+				micros(func() { a.Take(n) })
+			}
+			continue
 		}
 		micros(func() { b.Kept[i] = append(b.Kept[i], d.NewKept(a, num.Compute, t, level)) })
 	}
@@ -349,7 +359,10 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 	}
 
 	tables := map[nn.RopeFrequencies]*nn.Rope{}
-	for _, d := range p.Model.Blocks {
+	for i, d := range p.Model.Blocks {
+		if counts && p.Model.Like[i] < i {
+			continue // it has been counted
+		}
 		f := d.Rotary()
 		if half := f.HeadDim / 2; half > 0 && tables[f] == nil {
 			rows := f.Rows(p.LongestDocument())
@@ -437,11 +450,22 @@ func (p *Plan) balanceBytes(row int) int64 {
 	return int64(rows*experts) * tensor.F32.Bytes()
 }
 
-// overlay places what each block has in the same memory, since blocks are visited one after the other.
-func (p *Plan) overlay(a *device.Arena, place func(block int)) {
+// overlay places what each block has in the same memory, since blocks are visited one after the other. If it only
+// counts, it leaves out blocks that take what one before them has taken: that are equal, and keep as much.
+func (p *Plan) overlay(a *device.Arena, counts bool, place func(block int)) {
 	first := a.Mark()
 	end := first
+	type kind struct {
+		like int
+		keep nn.Keep
+	}
+	counted := map[kind]bool{}
 	for i := range p.Model.Blocks {
+		k := kind{p.Model.Like[i], p.Keep(i)}
+		if counts && counted[k] {
+			continue
+		}
+		counted[k] = true
 		a.Release(first)
 		place(i)
 		end = max(end, a.Mark())
@@ -451,20 +475,19 @@ func (p *Plan) overlay(a *device.Arena, place func(block int)) {
 
 // work places the scratch of all visits in the same memory, since visits follow each other in the compute lane. The
 // head's rows of micro-batches are scratch too: blocks are done with theirs when the head begins, and begin again when
-// it is done. If it only counts, a block takes what one that is equal has taken.
+// it is done.
 func (p *Plan) work(a *device.Arena, b *Buffers, rank int, counts bool) {
 	first := a.Mark()
 	t, cut, compute := p.Numerics.Positions(), p.cut(), p.Numerics.Compute
-	p.overlay(a, func(i int) {
-		if d, keep := p.Model.Blocks[i], p.Keep(i); !counts || i == 0 || p.Model.Like[i] != p.Model.Like[i-1] || keep != p.Keep(i-1) {
-			b.Work[nn.Forward] = append(b.Work[nn.Forward], d.NewForwardWork(a, compute, t, cut, keep))
-			end := a.Mark()
-			if p.Trains() {
-				a.Release(first)
-				b.Work[nn.Backward] = append(b.Work[nn.Backward], d.NewBackwardWork(a, compute, t, cut, keep))
-			}
-			a.Release(max(end, a.Mark()))
+	p.overlay(a, counts, func(i int) {
+		d, keep := p.Model.Blocks[i], p.Keep(i)
+		b.Work[nn.Forward] = append(b.Work[nn.Forward], d.NewForwardWork(a, compute, t, cut, keep))
+		end := a.Mark()
+		if p.Trains() {
+			a.Release(first)
+			b.Work[nn.Backward] = append(b.Work[nn.Backward], d.NewBackwardWork(a, compute, t, cut, keep))
 		}
+		a.Release(max(end, a.Mark()))
 	})
 	if p.RankOf(p.blocks()+1, nn.Backward) != rank {
 		return

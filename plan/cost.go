@@ -308,10 +308,34 @@ func (p *Plan) visitCost(layer int, v *nn.Visit, fresh bool) (c cost) {
 	return c
 }
 
-// accounts remembers what visits were measured to ask for. A search asks for the same visits thousands of times.
+// accounts remembers what visits were measured to ask for, and what blocks keep. A search asks for the same ones
+// thousands of times.
 type accounts struct {
 	mu    sync.Mutex
 	known map[accountKey]nn.Account
+	kept  map[keptKey]int64
+}
+
+// keptKey is a block, as the first one that is equal to it, and its level.
+type keptKey struct {
+	like  int
+	level nn.Keep
+}
+
+// keptBytes is what a block keeps of a micro-batch at a level: what count says, which is asked once.
+func (a *accounts) keptBytes(like int, level nn.Keep, count func() int64) int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	key := keptKey{like, level}
+	n, ok := a.kept[key]
+	if !ok {
+		n = count()
+		if a.kept == nil {
+			a.kept = map[keptKey]int64{}
+		}
+		a.kept[key] = n
+	}
+	return n
 }
 
 type accountKey struct {

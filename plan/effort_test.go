@@ -68,7 +68,7 @@ func TestSearchEndsWithItsContext(t *testing.T) {
 		},
 	} {
 		whole := &endsAt{Context: context.Background(), n: 1 << 40}
-		if err := search(&chooser{Request: r, ctx: whole}); err != nil {
+		if err := search(&chooser{Request: r, ctx: whole, workers: 1}); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 		if whole.asked < 10 {
@@ -76,7 +76,7 @@ func TestSearchEndsWithItsContext(t *testing.T) {
 		}
 		for n := 1; n < whole.asked; n += max(whole.asked/10, 1) {
 			var then effort
-			c := &chooser{Request: r}
+			c := &chooser{Request: r, workers: 1}
 			c.ctx = &endsAt{Context: context.Background(), n: n, ended: func() { then = c.effort }}
 			if err := search(c); !errors.Is(err, context.Canceled) {
 				t.Fatalf("%s: ended the %dth time of %d: %v", what, n, whole.asked, err)

@@ -11,10 +11,14 @@ import (
 
 // plan is the plan with a placement, before its bytes are counted.
 func (c *chooser) plan(place Placement) *Plan {
+	if c.accounts == nil {
+		c.accounts = new(accounts)
+	}
 	p := &Plan{Version: FormatVersion, Outputs: c.Outputs, Model: c.Model, Whole: c.Numerics, Numerics: c.share(),
 		Cluster: c.Cluster, owners: c.owners(),
 		ComputedOn: c.Device.Numerics, Warning: c.Device.Warning,
-		accounts: &c.accounts, Unified: c.Device.Unified, DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
+		accounts: c.accounts, Unified: c.Device.Unified,
+		DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
 	p.Placement, p.asked = p.settle(place), &c.Request
 	return p
 }

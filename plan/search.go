@@ -35,13 +35,18 @@ import (
 // anomalies of the simulated lanes such as a drain that begins later. The search records what it tried and where each
 // route stopped: see [Plan.Why].
 
-// chooser is one search.
+// The work of a search is divided among the cores: starts are brought into memory, routes are followed, and placements
+// are simulated at the same time, each kind of work when all of the one before is done. The choice does not depend on
+// the number of cores: placements are compared in their order.
+
+// chooser is one search, or one of the workers of a search.
 type chooser struct {
 	Request
 	ctx      context.Context // ends the search
 	effort   effort
 	alone    bool // of several devices one is used
-	accounts accounts
+	accounts *accounts
+	workers  int            // that search at the same time; 0: as many as there are cores, up to a limit
 	memory   scheduleMemory // of the schedule that is simulated
 	extents  []store.Spec   // of the placement that is measured
 	owned    []int          // by part, if there are several hosts: its owner
@@ -131,18 +136,16 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 	if !best.Bound() {
 		starts = c.streaming()
 	}
-	seen := map[placementKey]bool{} // routes meet
+	var dealt []Placement
 	for _, start := range starts {
 		for _, start.Deal = range c.deals(start) {
 			for _, start.Rings = range c.rings(start) {
-				for _, start := range c.brought(start, thorough) {
-					best = c.search(start, best, seen, thorough)
-					if err := c.ctx.Err(); err != nil {
-						return nil, err
-					}
-				}
+				dealt = append(dealt, start)
 			}
 		}
+	}
+	if best = c.search(dealt, best, thorough); c.ctx.Err() != nil {
+		return nil, c.ctx.Err()
 	}
 	if c.Devices > 1 && !c.alone {
 		return c.chooseAlone(best, thorough)
@@ -184,45 +187,73 @@ func (c *chooser) brought(start Placement, thorough bool) []Placement {
 	return []Placement{spilled, held}
 }
 
-// search returns the fastest of a plan and the plans that the routes lead to from a start, except those already seen.
-func (c *chooser) search(start Placement, best *Plan, seen map[placementKey]bool, thorough bool) *Plan {
-	// A row that is looked up ahead is read and written with 18 bytes a parameter, or fewer; the table is updated with 26.
-	if start.LookAhead = 2*c.Numerics.StepPositions() <= 3*c.Model.Vocab; c.fits(c.measure(start)) != nil {
-		start.LookAhead = false
-	}
-	start = c.withLargestCalls(start)
-	routes := []Route{nil}
-	if thorough {
-		routes = c.routes(start)
-	}
-	for _, route := range routes {
-		if c.ctx.Err() != nil {
-			return best
+// search returns the fastest of a plan and the plans that the routes lead to from the starts.
+func (c *chooser) search(starts []Placement, best *Plan, thorough bool) *Plan {
+	brought := make([][]Placement, len(starts))
+	c.each(len(starts), func(w *chooser, i int) {
+		for _, start := range w.brought(starts[i], thorough) {
+			if w.ctx.Err() != nil {
+				return
+			}
+			brought[i] = append(brought[i], w.withCalls(start))
 		}
-		for _, r := range c.follow(start, route) {
-			if c.ctx.Err() != nil {
-				return best
-			}
-			p := r.Plan
-			spent := p.Placement.Clone()
-			spent.Where.offDisk() // what is on disk follows from the rings
-			key := spent.key()
-			if seen[key] {
-				continue
-			}
-			seen[key] = true
-			most, serial := best.Predicted.StepSeconds, c.Overlap && best.Placement.Rings.Weights == 1 // the smallest
-			if serial {
-				most = 0
-			}
-			p.Predicted = c.simulate(p, most)
-			c.tell(r)
-			if serial || p.Predicted.StepSeconds < best.Predicted.StepSeconds {
-				best = p
-			}
+	})
+	type way struct {
+		start Placement
+		route Route
+	}
+	var ways []way
+	for _, start := range slices.Concat(brought...) {
+		routes := []Route{nil}
+		if thorough {
+			routes = c.routes(start)
+		}
+		for _, route := range routes {
+			ways = append(ways, way{start, route})
+		}
+	}
+	rests := make([][]rest, len(ways))
+	c.each(len(ways), func(w *chooser, i int) { rests[i] = w.follow(ways[i].start, ways[i].route) })
+	seen := map[placementKey]bool{} // routes meet
+	met := func(r rest) bool {
+		spent := r.Placement.Clone()
+		spent.Where.offDisk() // what is on disk follows from the rings
+		key := spent.key()
+		defer func() { seen[key] = true }()
+		return seen[key]
+	}
+	found := slices.DeleteFunc(slices.Concat(rests...), met)
+
+	serial := c.Overlap && best.Placement.Rings.Weights == 1 // the smallest, which any other one replaces
+	var least shortest
+	if !serial {
+		least.lower(best.Predicted.StepSeconds)
+	}
+	c.each(len(found), func(w *chooser, i int) {
+		p := found[i].Plan
+		p.Predicted = w.simulate(p, least.seconds())
+		least.lower(p.Predicted.StepSeconds)
+		w.tell(found[i])
+	})
+	if c.ctx.Err() != nil {
+		return best
+	}
+	for _, r := range found {
+		if serial || r.Predicted.StepSeconds < best.Predicted.StepSeconds {
+			best, serial = r.Plan, false
 		}
 	}
 	return best
+}
+
+// withCalls is a start that looks up rows of tables ahead where that is worth it, and gives experts the largest calls.
+func (c *chooser) withCalls(start Placement) Placement {
+	// A row that is looked up ahead is read and written with 18 bytes a parameter, or fewer; the table is updated with
+	// 26.
+	if start.LookAhead = 2*c.Numerics.StepPositions() <= 3*c.Model.Vocab; c.fits(c.measure(start)) != nil {
+		start.LookAhead = false
+	}
+	return c.withLargestCalls(start)
 }
 
 // searchedCallChunks are the most chunks of a call of experts that the search tries. On a device of its own each

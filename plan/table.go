@@ -431,9 +431,11 @@ func (p *Plan) Keep(block int) nn.Keep { return p.Placement.Where.Activations[bl
 func (p *Plan) KeptBytes(block int) int64 { return p.keptBytes(block, p.Keep(block)) }
 
 func (p *Plan) keptBytes(block int, level nn.Keep) int64 {
-	a := device.NewArena(device.Mem{})
-	p.Model.Blocks[block].NewKept(a, p.Numerics.Compute, p.Numerics.Positions(), level)
-	return a.Peak()
+	return p.accounts.keptBytes(p.Model.Like[block], level, func() int64 {
+		a := device.NewArena(device.Mem{})
+		p.Model.Blocks[block].NewKept(a, p.Numerics.Compute, p.Numerics.Positions(), level)
+		return a.Peak()
+	})
 }
 
 // leavesOutcome reports whether a block (from 0) leaves what its parts made of rows for its backward visits, and has
