@@ -572,6 +572,20 @@ func TestNames(t *testing.T) {
 	if step != 100 || suffix != replacedSuffix || !ok {
 		t.Error("hiddenStep")
 	}
+	for _, run := range []RunID{ours.Run, ""} {
+		name := hiddenName(100, run, savingSuffix)
+		one, other := ownName(name), ownName(name)
+		step, suffix, ok := hiddenStep(one, Owner{Run: run})
+		if step != 100 || suffix != savingSuffix || !ok || one == other {
+			t.Errorf("hiddenStep of %s: %d, %s, %v", one, step, suffix, ok)
+		}
+		if _, _, ok := hiddenStep(one, Owner{Run: NewRunID()}); ok {
+			t.Errorf("hiddenStep of %s for another run", one)
+		}
+	}
+	if _, _, ok := hiddenStep(ownName(hiddenName(100, ours.Run, savingSuffix)), Owner{}); ok {
+		t.Error("hiddenStep of the name of a run with an id for one without")
+	}
 	if _, _, ok := hiddenStep("step-000100."+ours.Run.Short()+".tmp", ours); ok {
 		t.Error("hiddenStep of a visible name")
 	}

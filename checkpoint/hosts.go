@@ -23,7 +23,7 @@ import (
 // one hidden directory of a file system that they share, each the extents that it has. Host 0 does what must be done
 // once. Hosts exchange what the others must know, at three moments:
 //
-//	Create:  host 0 makes the directory. Exchange: its path, or what went wrong.
+//	Create:  host 0 makes the directory, under a name that no other save has. Exchange: its path, or what went wrong.
 //	Add, Link, Copy as for one process
 //	Commit:  each host syncs its files and their names. Exchange: what it has written, or what went wrong.
 //	         Host 0 writes the manifest and gives the directory its name. Exchange: the name, or what went wrong.
@@ -31,6 +31,10 @@ import (
 // So a save is complete on all hosts or on none. A host that vanishes ends an exchange with an error on the others, and
 // what it has left has a hidden name, which the next Acquire removes. If it is host 0 that vanishes in the last
 // exchange, the others do not learn whether the checkpoint is there; the next run finds it, or does not.
+//
+// A host can outlive host 0, whose process has the lock, and write for as long as it waits for the others. The next
+// process of the run may save the same step by then. So a save has a name of its own, and such a host finds its
+// directory gone.
 
 // Hosts are the processes that save the state of a run together, as one of them sees them. A nil one is a process
 // alone, which exchanges nothing.
@@ -122,7 +126,8 @@ func (h *Hosts) Create(fsys vfs.FS, step int, extents []Spec, begin func() (*Wri
 	var hidden string
 	if h.Leads() {
 		if w, err = begin(); err == nil {
-			w.hosts, hidden = h, w.hidden
+			w.hosts = h
+			hidden, err = w.takeOwnName()
 		}
 	}
 	hidden, _, errAny := h.exchange(hidden, err, nil)
@@ -143,6 +148,17 @@ func (h *Hosts) Create(fsys vfs.FS, step int, extents []Spec, begin func() (*Wri
 		w.Fail(h.unseen(hidden, err))
 	}
 	return w, nil
+}
+
+// takeOwnName gives the directory of a save another name, and returns it. On an error the save ends.
+func (w *Writer) takeOwnName() (string, error) {
+	name := ownName(w.hidden)
+	if err := w.fsys.Rename(w.hidden, name); err != nil {
+		w.Abort()
+		return "", w.failure(err)
+	}
+	w.hidden = name
+	return name, nil
 }
 
 // unseen is the error of a file or directory that host 0 has made, and that this one does not see.

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"crypto/rand"
 	"fmt"
 	"strconv"
 	"strings"
@@ -42,13 +43,20 @@ func hiddenName(step int, run RunID, suffix string) string {
 	return "." + DirName(step) + "." + run.Short() + suffix
 }
 
-// hiddenStep reads what hiddenName writes for a run of an owner.
+// ownName is another hidden name, of a save that does not share it with any other one of its step.
+func ownName(hidden string) string {
+	return strings.TrimSuffix(hidden, savingSuffix) + "." + rand.Text() + savingSuffix
+}
+
+// hiddenStep reads what hiddenName writes for a run of an owner, and what ownName makes of that.
 func hiddenStep(name string, o Owner) (step int, suffix string, ok bool) {
 	for _, run := range append([]RunID{o.Run}, o.Earlier...) {
 		for _, suffix := range []string{savingSuffix, replacedSuffix, prunedSuffix} {
 			base, isHidden := strings.CutPrefix(name, ".")
-			base, has := strings.CutSuffix(base, "."+run.Short()+suffix)
-			if step, ok := stepOf(base); isHidden && has && ok {
+			base, has := strings.CutSuffix(base, suffix)
+			base, own, ofRun := strings.Cut(base, "."+run.Short())
+			isWhole := own == "" || suffix == savingSuffix && own[0] == '.'
+			if step, ok := stepOf(base); isHidden && has && ofRun && isWhole && ok {
 				return step, suffix, true
 			}
 		}
