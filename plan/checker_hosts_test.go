@@ -156,18 +156,24 @@ func checkHosts(plans []*plan.Plan, mode plan.Mode, schedules []*plan.Schedule) 
 
 // checkLanes walks the lanes of all hosts, each of which begins its next operation when those that it waits for are
 // done, and returns the operations at which lanes wait forever. None takes from another what it needs, so that there is
-// one end, whichever lane goes first.
-func checkLanes(plans []*plan.Plan, schedules []*plan.Schedule) (errs []string) {
+// one end, whichever lane goes first. If it walks serially, a host has one lane.
+func checkLanes(plans []*plan.Plan, schedules []*plan.Schedule, serially bool) (errs []string) {
 	type lanes struct {
 		queues [][]int // of operations, by worker
 		done   []bool
 	}
 	hosts := make([]lanes, len(plans))
+	lane := func(h int, of plan.Worker) int {
+		if serially {
+			return 0
+		}
+		return plans[h].Crew().Index(of)
+	}
 	for h, p := range plans {
-		crew, ops := p.Crew(), schedules[h].Ops
-		hosts[h] = lanes{make([][]int, len(crew.Workers())), make([]bool, len(ops))}
+		ops := schedules[h].Ops
+		hosts[h] = lanes{make([][]int, len(p.Workers())), make([]bool, len(ops))}
 		for i := range ops {
-			w := crew.Index(ops[i].Worker)
+			w := lane(h, ops[i].Worker)
 			hosts[h].queues[w] = append(hosts[h].queues[w], i)
 		}
 	}
@@ -191,10 +197,14 @@ func checkLanes(plans []*plan.Plan, schedules []*plan.Schedule) (errs []string) 
 				case !ok || op.Do == plan.DoReceive:
 					continue
 				case op.Do == plan.DoSend:
-					receiver := plans[op.Host].Crew().Index(plan.LaneReceive.Of(0))
+					receiver := lane(op.Host, plan.LaneReceive.Of(0))
 					other, ok := ready(op.Host, receiver)
 					if !ok || !meet(h, op.Host, op, other) {
 						continue
+					}
+					a, b := op.Reads[0], other.Writes[0]
+					if a.What != b.What || a.Index != b.Index || a.Cohort != b.Cohort {
+						errs = append(errs, fmt.Sprintf("%v of host %d meets %v of host %d", op, h, other, op.Host))
 					}
 					finish(op.Host, receiver)
 				}

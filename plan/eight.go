@@ -25,9 +25,10 @@ type EightGPUs struct {
 	MemoryBytes int64 `json:"memory_bytes"` // of all eight; 0: not known
 }
 
-// onEight compares the plan with eight such GPUs; nil for a device that computes on the host's memory.
+// onEight compares the plan with eight such GPUs; nil for a device that computes on the host's memory, and for several
+// hosts.
 func (p *Plan) onEight(m Machine, dev device.Info) *EightGPUs {
-	if dev.Unified || !p.Trains() || p.Predicted.StepSeconds <= 0 {
+	if dev.Unified || p.Cluster.Several() || !p.Trains() || p.Predicted.StepSeconds <= 0 {
 		return nil
 	}
 	n := p.Numerics

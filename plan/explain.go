@@ -41,7 +41,7 @@ func (p *Plan) Headline(dev device.Info, guess string) string {
 func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 	var b strings.Builder
 	params, trained := p.Model.Params()
-	n := p.Numerics
+	n := p.Whole
 	fmt.Fprintf(&b, "%s: %s parameters in %s", p.Model.Type, FormatCount(params), count(len(p.Model.Blocks), "block"))
 	if active := p.Model.Active(); active < params {
 		fmt.Fprintf(&b, ", of which a token uses %s", FormatCount(active))
@@ -111,6 +111,10 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 		fmt.Fprintf(&b, ", %s from device to device", FormatBytes(q.PeerBytes))
 	}
 	b.WriteString("\n")
+	if p.Cluster.Several() {
+		fmt.Fprintf(&b, "  %s sent to other hosts, %s received; %s\n", FormatBytes(q.SentBytes),
+			FormatBytes(q.ReceivedBytes), networkText(m, q))
+	}
 	if q.DiskReadBytes+q.DiskWrittenBytes > 0 {
 		fmt.Fprintf(&b, "  %s read from disk, %s written\n", FormatBytes(q.DiskReadBytes), FormatBytes(q.DiskWrittenBytes))
 	}
@@ -188,8 +192,10 @@ func (p *Plan) Choices() []string {
 		text += "; logits are computed twice, a vocabulary tile at a time"
 	}
 	lines := []string{text}
-	if dealt := p.dealText(); dealt != "" {
-		lines = append(lines, dealt)
+	for _, text := range []string{p.hostsText(), p.dealText()} {
+		if text != "" {
+			lines = append(lines, text)
+		}
 	}
 	if p.Bound() {
 		return append(lines, "weights are used where they are; nothing is streamed")
@@ -213,8 +219,11 @@ func (p *Plan) Choices() []string {
 		}
 	}
 	blocks := len(p.Model.BlockParts)
-	moves := fmt.Sprintf("streamed: %d of %s through %s; gradients through %s, and %d for rounded ones", blocks-resident, count(blocks, "block"),
-		count(p.Placement.Rings.Weights, "weight slot"), count(p.Placement.Rings.Gradients, "slot"), p.Placement.Rings.Rounded)
+	moves := fmt.Sprintf("streamed: %d of %s through %s; gradients through %s", blocks-resident, count(blocks, "block"),
+		count(p.Placement.Rings.Weights, "weight slot"), count(p.Placement.Rings.Gradients, "slot"))
+	if n := p.Placement.Rings.Rounded; n > 0 {
+		moves += fmt.Sprintf(", and %d for rounded ones", n)
+	}
 	if p.sharesInputs() {
 		moves += fmt.Sprintf("; layer inputs and gradients share %s", count(p.Numerics.MicroBatches+p.Placement.Rings.Inputs, "buffer"))
 	}

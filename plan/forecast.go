@@ -21,10 +21,10 @@ type Forecast struct {
 	Timeline []string `json:"timeline"`
 	Stalls   []Stall  `json:"stalls,omitempty"` // of the compute lane
 
-	// CheckpointBytes is the state in host memory that a checkpoint copies, CheckpointLinks the files of state on disk
-	// that it links, and CheckpointStallSeconds how long steps wait for both. Both happen during a step, so steps wait
-	// only for the time beyond it. A unified device computes on the cores that copy: there steps wait for all of it.
-	// Where the disk's rate is not known, no stall is predicted.
+	// CheckpointBytes is the state in host memory that a checkpoint copies on this host, CheckpointLinks the files of
+	// state on disk that it links, and CheckpointStallSeconds how long steps wait for both. Both happen during a step,
+	// so steps wait only for the time beyond it. A unified device computes on the cores that copy: there steps wait for
+	// all of it. Where the disk's rate is not known, no stall is predicted.
 	CheckpointBytes        int64    `json:"checkpoint_bytes"`
 	CheckpointLinks        int64    `json:"checkpoint_links,omitempty"`
 	CheckpointStallSeconds *float64 `json:"checkpoint_stall_sec,omitempty"`
@@ -43,11 +43,11 @@ func (p *Plan) Forecast(m Machine, dev device.Info, steps int, ratedWriteBytes i
 	o := Forecast{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, RatedWriteBytes: ratedWriteBytes,
 		Eight: p.onEight(m, dev), Limit: p.limit(m), Timeline: p.Timeline(m, dev), Stalls: p.Stalls(m, dev)}
 	if q.StepSeconds > 0 {
-		o.TokensPerSec = float64(p.Numerics.StepPositions()) / q.StepSeconds
+		o.TokensPerSec = float64(p.Whole.StepPositions()) / q.StepSeconds
 	}
 	for _, spec := range p.Extents() {
 		switch {
-		case spec.Kind.Transient():
+		case spec.Kind.Transient(), !p.Owns(spec.Part):
 		case p.OnDisk(spec.ID):
 			o.CheckpointLinks += (spec.Bytes + spec.Piece - 1) / spec.Piece
 		default:
@@ -76,7 +76,7 @@ func (p *Plan) Forecast(m Machine, dev device.Info, steps int, ratedWriteBytes i
 // limit says in words what a step waits for.
 func (p *Plan) limit(m Machine) string {
 	q := p.Predicted
-	lanes := []Lane{LaneFetch, LaneCompute, LaneDrain, LaneUpdate, LaneDisk}
+	lanes := []Lane{LaneFetch, LaneCompute, LaneDrain, LaneUpdate, LaneDisk, LaneSend, LaneReceive}
 	slices.SortStableFunc(lanes, func(a, b Lane) int { return cmp.Compare(q.LaneSeconds[b], q.LaneSeconds[a]) })
 	first, second := lanes[0], lanes[1]
 	rate := func(bytesPerSec float64) string { return fmt.Sprintf("%.3g GB/s", bytesPerSec/1e9) }
@@ -85,6 +85,8 @@ func (p *Plan) limit(m Machine) string {
 		LaneCompute: fmt.Sprintf("the device's arithmetic, %.3g TFLOP/s", m.MatMulFLOPsPerSec(p.Numerics.Compute)/1e12),
 		LaneDrain:   "the link from the device, " + rate(m.DownloadBytesPerSec),
 		LaneUpdate:  "the host's memory, " + rate(m.UpdateBytesPerSec(p.Numerics.Moments)),
+		LaneSend:    "the network to other hosts, " + rate(m.NetworkBytesPerSec),
+		LaneReceive: "the network from other hosts, " + rate(m.NetworkBytesPerSec),
 		LaneDisk:    "the disk, " + rate(m.DiskReadBytesPerSec) + " read and " + rate(m.DiskWriteBytesPerSec) + " written",
 	}
 	if q.StepSeconds == 0 {

@@ -38,7 +38,7 @@ func (p *Plan) LargerBatch(ctx context.Context) (*LargerBatch, error) {
 		return nil, nil
 	}
 	busiest := LaneFetch // except compute
-	for _, lane := range []Lane{LaneDrain, LaneUpdate, LaneDisk} {
+	for _, lane := range []Lane{LaneDrain, LaneUpdate, LaneDisk, LaneSend, LaneReceive} {
 		if p.Predicted.LaneSeconds[lane] > p.Predicted.LaneSeconds[busiest] {
 			busiest = lane
 		}
@@ -55,7 +55,7 @@ func (p *Plan) LargerBatch(ctx context.Context) (*LargerBatch, error) {
 	times := alone * p.Predicted.LaneSeconds[busiest] / p.Predicted.LaneSeconds[LaneCompute]
 	doubled, low := max(1, int(math.Ceil(math.Log2(times)))), 0 // low: the most doubles that are known not to be enough
 	var best *Plan
-	for doubled > low && p.Numerics.StepPositions() <= mostLargerTokens>>doubled {
+	for doubled > low && p.Whole.StepPositions() <= mostLargerTokens>>doubled {
 		q, err := at(doubled)
 		switch {
 		case q == nil:
@@ -71,15 +71,16 @@ func (p *Plan) LargerBatch(ctx context.Context) (*LargerBatch, error) {
 	if best == nil {
 		return nil, nil
 	}
-	rate := func(of *Plan) float64 { return float64(of.Numerics.StepPositions()) / of.Predicted.StepSeconds }
-	l := &LargerBatch{BatchTokens: best.Numerics.StepPositions(), StepSeconds: best.Predicted.StepSeconds,
+	rate := func(of *Plan) float64 { return float64(of.Whole.StepPositions()) / of.Predicted.StepSeconds }
+	l := &LargerBatch{BatchTokens: best.Whole.StepPositions(), StepSeconds: best.Predicted.StepSeconds,
 		TokensPerSec: rate(best), more: rate(best)/rate(p) - 1}
 	if l.more < FasterBy {
 		return nil, nil
 	}
 	l.mixture = p.mixture()
 	l.waits = [Lanes]string{LaneFetch: "the link to the device", LaneDrain: "the link from the device",
-		LaneUpdate: "the optimizer", LaneDisk: "the disk"}[busiest]
+		LaneUpdate: "the optimizer", LaneDisk: "the disk",
+		LaneSend: "the network", LaneReceive: "the network"}[busiest]
 	return l, nil
 }
 

@@ -59,7 +59,7 @@ func (c *chooser) measure(place Placement) *Plan {
 	}
 	extents := p.extentsIn(c.extents)
 	c.extents = extents
-	if p.ManifestBytes = p.manifestBytes(extents); p.ManifestBytes > 0 {
+	if p.ManifestBytes = c.manifestBytes(p, extents); p.ManifestBytes > 0 {
 		p.Host = append(p.Host, Bytes{ManifestsPurpose, p.ManifestBytes})
 	}
 	if c.ProgramBytes > 0 {
@@ -173,7 +173,7 @@ func (e *hostShort) Error() string {
 		or = ", set memory.disk"
 	}
 	if !e.asked.Begun {
-		or += fmt.Sprintf(", choose a smaller model, or lower batch_tokens (%d)", e.Numerics.StepPositions())
+		or += fmt.Sprintf(", choose a smaller model, or lower batch_tokens (%d)", e.Whole.StepPositions())
 	}
 	return fmt.Sprintf("memory.host: the run needs %s of host memory, %s of it for the state of %s parameters, and the "+
 		"budget is %s; raise it%s", FormatBytes(e.needBytes), FormatBytes(state), FormatCount(params),

@@ -50,6 +50,7 @@ type chooser struct {
 	memory   scheduleMemory // of the schedule that is simulated
 	extents  []store.Spec   // of the placement that is measured
 	owned    []int          // by part, if there are several hosts: its owner
+	manifest int64          // with several hosts: see manifestBytes; 0: not yet counted
 	note     func(Trial)    // told of each placement that is simulated; nil: no notes
 }
 

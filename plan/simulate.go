@@ -25,6 +25,8 @@ import (
 // takes the shortest time that finishes the work or the disk of any lane, gives all lanes that much progress, and looks
 // again. Nothing is random, and two walks of one plan agree to the bit.
 //
+// Of a cluster one host is walked; awaitOthers says what stands for the others.
+//
 // Each device has a link and lanes of its own. What all of them share is the host: its memory, which copies of all
 // devices and updates read and write, its update lane, and the disk. A copy from one device to another takes links that
 // devices have to each other; where they have none (Machine.peersHaveLinks), it takes the link to the host, and is
@@ -46,6 +48,10 @@ type Prediction struct {
 	UploadBytes   int64 `json:"upload_bytes"`         // host to device, per step
 	DownloadBytes int64 `json:"download_bytes"`       // device to host, per step
 	PeerBytes     int64 `json:"peer_bytes,omitempty"` // device to device, per step
+	// HostTraffic is this host's traffic with others in a step, and NetworkHidden the share of its time in which a
+	// device computes. Of several hosts only.
+	HostTraffic
+	NetworkHidden float64 `json:"network_hidden,omitempty"`
 	// DiskReadBytes and DiskWrittenBytes are of one step.
 	DiskReadBytes    int64 `json:"disk_read_bytes,omitempty"`
 	DiskWrittenBytes int64 `json:"disk_written_bytes,omitempty"`
@@ -199,6 +205,9 @@ func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, o
 		walk.memory = new(scheduleMemory)
 	}
 	ops := grouped.scheduleIn(mode, walk.memory).Ops
+	if p.Cluster.Several() {
+		p.awaitOthers(ops)
+	}
 	cost := groups.costs(p)
 	crew := p.Crew()
 	workers := crew.Workers()
@@ -222,6 +231,8 @@ func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, o
 		out.UploadBytes += c.up
 		out.DownloadBytes += c.down
 		out.PeerBytes += c.peer
+		out.SentBytes += c.sent
+		out.ReceivedBytes += c.received
 		out.FLOPs += c.flops + c.attention
 	}
 	out.busy(workers, spent)
@@ -239,6 +250,7 @@ func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, o
 	}
 	at, busy := make([]activeOp, len(workers)), make([]bool, len(workers))
 	slowed, disk := make([]float64, len(workers)), make([]float64, len(workers))
+	network, hidden := 0.0, 0.0 // seconds in which messages pass, and in which a device computes as well
 	for now, left := 0.0, len(ops); left > 0; {
 		// Each worker that is free takes its next operation, if nothing holds that up: none overtakes within its queue.
 		for w := range workers {
@@ -285,6 +297,11 @@ func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, o
 				walk.stalled(next, culprit(crew, ops, done, queues, busy, at, next), step)
 			}
 		}
+		if messages, computes := underWay(workers, busy); messages {
+			if network += step; computes {
+				hidden += step
+			}
+		}
 		served := now
 		for w := range workers {
 			f := &at[w]
@@ -311,7 +328,19 @@ func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, o
 		now += step
 		out.StepSeconds = now
 	}
+	if network > 0 {
+		out.NetworkHidden = hidden / network
+	}
 	return out, len(ops)
+}
+
+// underWay reports whether messages pass, and whether a device computes.
+func underWay(workers []Worker, busy []bool) (messages, computes bool) {
+	for w, of := range workers {
+		messages = messages || busy[w] && of.OnNetwork()
+		computes = computes || busy[w] && of.Lane == LaneCompute
+	}
+	return messages, computes
 }
 
 // busy enters what each worker is busy with.
@@ -335,8 +364,9 @@ func (q *Prediction) busy(workers []Worker, seconds []float64) {
 // slowed sets, by worker, the factor by which the work of others slows it down. On a unified device compute and update
 // share the cores. Otherwise copies in both directions share a device's link, which takes no longer than one after the
 // other, and copies and an update take the host's memory from each other. The probe measures an update with both copies
-// of one device; one copy slows it by half as much, and is slowed by half as much. Of several devices, all copies and
-// the update share what the memory gives, by how much each asks for; copies that are apart ask for none.
+// of one device; one copy slows it by half as much, and is slowed by half as much. Of several devices, and while
+// messages pass, all copies, the update and the messages share what the memory gives, by how much each asks for; copies
+// that are apart ask for none.
 func (m *Machine) slowed(unified bool, workers []Worker, at []activeOp, slowed []float64) {
 	for w := range slowed {
 		slowed[w] = 1
@@ -356,10 +386,14 @@ func (m *Machine) slowed(unified bool, workers []Worker, at []activeOp, slowed [
 		}
 		return
 	}
-	copies, asked := 0.0, 0.0               // in how many directions of links, and by them of the host's memory
+	copies, asked := 0.0, 0.0 // in how many directions of links, and by them of the host's memory
+	devices, messages := 0, false
 	for first := 0; first < len(workers); { // a device
 		rank := workers[first].Rank
 		next := first
+		if !workers[first].OnNetwork() {
+			devices++
+		}
 		up, down := 0.0, 0.0 // copies under way
 		for ; next < len(workers) && workers[next].Rank == rank; next++ {
 			switch of := workers[next].Lane; {
@@ -368,6 +402,8 @@ func (m *Machine) slowed(unified bool, workers []Worker, at []activeOp, slowed [
 				up++
 			case of == LaneDrain:
 				down++
+			case workers[next].OnNetwork():
+				messages, asked = true, asked+m.NetworkBytesPerSec
 			}
 		}
 		upload, download := 1.0, 1.0
@@ -392,7 +428,7 @@ func (m *Machine) slowed(unified bool, workers []Worker, at []activeOp, slowed [
 		}
 		first = next
 	}
-	if workers[len(workers)-1].Rank == 0 {
+	if devices == 1 && !messages {
 		share := func(alone, together float64) float64 { return 1 + (min(loss(alone, together), 3)-1)*copies/2 }
 		slowed[LaneUpdate] = 1 + (loss(m.AdamWBytesPerSec, m.AdamWUnderCopiesBytesPerSec)-1)*copies/2
 		if updates {

@@ -47,10 +47,19 @@ func CheckpointBytes(m *model.Model, n Numerics) (sum int64) {
 // and its text, three times during sealing.
 const manifestPieceBytes = 1 << 10
 
-// manifestBytes is that of a whole checkpoint; 0 for what is not trained, and so not saved.
-func (p *Plan) manifestBytes(extents []store.Spec) (sum int64) {
-	if p.Outputs.NoUpdates || !p.Trains() {
+// manifestBytes is that of a whole checkpoint, of which extents are this host's; 0 for what is not trained, and so not
+// saved.
+func (c *chooser) manifestBytes(p *Plan, extents []store.Spec) (sum int64) {
+	switch {
+	case p.Outputs.NoUpdates || !p.Trains():
 		return 0
+	case c.manifest > 0:
+		return c.manifest
+	case p.Cluster.Several(): // the same whatever the placement
+		whole := *p
+		whole.Cluster, whole.owners = Cluster{}, nil
+		defer func() { c.manifest = sum }()
+		extents = whole.Extents()
 	}
 	for _, spec := range extents {
 		if !spec.Kind.Transient() {

@@ -51,7 +51,9 @@ var waitedFor = map[string]string{"update": "updates", "fetch": "weights",
 	"drain-sum": "gradients to leave", "drain-input": "the embedding's gradient", "load-input": "a gradient from above",
 	"pass": "rows of another device", "pass-input": "a gradient of another device",
 	"load-side": "rows of layers", "drain-side": "the gradient of rows of layers",
-	"collect": "the norm"}
+	"collect": "the norm", "send-sum": "gradients to be sent", "receive-sum": "gradients of other hosts",
+	"total": "gradients of hosts to be added", "send-weights": "weights to be sent",
+	"receive-weights": "weights of other hosts"}
 
 // stallText says where a step's compute lane waits, as long as it is worth a word.
 func stallText(all []Stall, stepSeconds float64) string {

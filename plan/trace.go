@@ -17,7 +17,7 @@ const (
 // Trace is a simulated steady step, with the number 1. A span lasts as long as the operation works, also where other
 // lanes slow it down. In a step with more than 32 micro-batches, a span stands for several of them.
 func (p *Plan) Trace(m Machine, dev device.Info, about trace.About) *trace.Trace {
-	about.Simulated, about.Tokens = true, int64(p.Numerics.StepPositions())
+	about.Simulated, about.Tokens = true, int64(p.Whole.StepPositions())
 	t := &trace.Trace{About: about}
 	groups := p.Numerics.groupMicros(simulatedMicros)
 	type latest struct { // of a worker

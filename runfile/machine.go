@@ -136,6 +136,12 @@ func (f *machineFile) read(p *ast.MappingValueNode) {
 			f.fail(p.Key, "devices must be a number from 1 to %d, not %s", device.MaxDevices, text)
 		}
 		f.on.Devices = n
+	case key == "network":
+		rate, err := plan.Network(text)
+		if err != nil {
+			f.fail(p.Key, "network: %v; or give network_bytes_per_sec", err)
+		}
+		f.on.Machine.NetworkBytesPerSec = rate
 	case isRate:
 		x, err := strconv.ParseFloat(text, 64)
 		if err != nil || !(x > 0) || math.IsInf(x, 0) {
@@ -180,7 +186,7 @@ func exampleOf(key string) string {
 
 // keys are all that a machine file may have, in the order of what is written.
 func (f *machineFile) keys() []string {
-	keys := append([]string{"base", "name", "devices"}, machineSizes...)
+	keys := append([]string{"base", "name", "devices", "network"}, machineSizes...)
 	t := reflect.TypeFor[plan.Machine]()
 	for i := range t.NumField() {
 		key, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
@@ -281,7 +287,8 @@ func isRequiredRate(key string) bool {
 	case "f32_attention_flops_per_sec", "f32_device_bytes_per_sec", "adamw8_bytes_per_sec":
 		return false
 	}
-	for _, part := range []string{"duplex", "under", "disk", "save", "ops_per_sec", "copy", "host_memory"} {
+	for _, part := range []string{"duplex", "under", "disk", "save", "ops_per_sec", "copy", "host_memory",
+		"network"} {
 		if strings.Contains(key, part) && key != "adamw_bytes_per_sec" && !strings.HasSuffix(key, "flops_per_sec") {
 			return false
 		}

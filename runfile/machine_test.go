@@ -30,6 +30,7 @@ adamw_bytes_per_sec: 40e9
 host_bytes_per_sec: 50e9
 disk_read_bytes_per_sec: 6e9
 disk_write_bytes_per_sec: 2e9
+network: 100Gb
 `
 
 func TestMachineFile(t *testing.T) {
@@ -43,8 +44,9 @@ func TestMachineFile(t *testing.T) {
 		on.Device.Unified || on.Device.PinnedDeviceBytesPerMiB == 0 || on.Devices != 1 {
 		t.Errorf("%+v", on)
 	}
-	if m.BF16FLOPsPerSec != 150e12 || m.DownloadBytesPerSec != 24e9 || len(m.AttentionByLength) != 2 ||
-		m.AttentionByLength[1].FLOPsPerSec != 70e12 || m.DeviceOpsPerSec != plan.GPUOpsPerSec {
+	if m.NetworkBytesPerSec != 11e9 || m.BF16FLOPsPerSec != 150e12 || m.DownloadBytesPerSec != 24e9 ||
+		len(m.AttentionByLength) != 2 || m.AttentionByLength[1].FLOPsPerSec != 70e12 ||
+		m.DeviceOpsPerSec != plan.GPUOpsPerSec {
 		t.Errorf("%+v", m)
 	}
 	if sum := m.UploadUnderAdamWBytesPerSec + m.DownloadUnderAdamWBytesPerSec + m.AdamWUnderCopiesBytesPerSec; math.Abs(sum-50e9) > 1 {
@@ -151,6 +153,7 @@ func TestBadMachineFiles(t *testing.T) {
 		base + "devices: 0\n":                   "line 2: devices must be a number from 1 to 64, not 0",
 		base + "devices: two\n":                 "devices must be a number from 1 to 64, not two",
 		base + "host_memory: none\n":            "host_memory must be a size",
+		base + "network: 100\n":                 "line 2: network: network \"100\" is unknown",
 		base + "bf16_flops_per_sec: fast\n":     "line 2: bf16_flops_per_sec must be a number above 0, such as 150e12, not fast",
 		base + "bf16_flops_per_sec: -1\n":       "must be a number above 0",
 		base + "bf16_flops_per_sec: .nan\n":     "must be a number above 0",

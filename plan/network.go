@@ -1,0 +1,139 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+)
+
+// networkShare is the part of a network's raw rate that is taken to arrive, over RDMA or several TCP connections, in
+// each direction while as much goes the other way: an assumption. 100 Gbit/s give 11 GB/s.
+const networkShare = 0.88
+
+// networks are names and raw rates in Gbit/s.
+var networks = []struct {
+	name string
+	gbit float64
+}{{"1Gb", 1}, {"10Gb", 10}, {"25Gb", 25}, {"40Gb", 40}, {"100Gb", 100}, {"200Gb", 200}, {"400Gb", 400}}
+
+// Networks are the names that Network knows.
+func Networks() (names []string) {
+	for _, n := range networks {
+		names = append(names, n.name)
+	}
+	return names
+}
+
+// Network is the rate of a named network for Machine.NetworkBytesPerSec, or an error that lists those there are.
+func Network(name string) (bytesPerSec float64, err error) {
+	for _, n := range networks {
+		if strings.EqualFold(n.name, name) {
+			return networkShare * n.gbit * 1e9 / 8, nil
+		}
+	}
+	return 0, unknownName("network", name, Networks())
+}
+
+// HostTraffic has the bytes that pass between a host and the others in a step.
+type HostTraffic struct {
+	SentBytes     int64 `json:"sent_bytes"`
+	ReceivedBytes int64 `json:"received_bytes"`
+}
+
+// Traffic is the traffic of each host in a step that updates; nil where one host is alone.
+func (p *Plan) Traffic() []HostTraffic {
+	if !p.Cluster.Several() {
+		return nil
+	}
+	hosts, own := p.Cluster.Hosts, int64(p.Numerics.CohortCount())
+	all := make([]HostTraffic, hosts)
+	for part := range p.Model.Parts {
+		if !p.Trained(part) {
+			continue
+		}
+		sums, weights, owner := own*p.gradBytes(part), p.weightBytes(part), p.Owner(part)
+		if p.Outputs.NoUpdates {
+			weights = 0
+		}
+		for h := range all {
+			if h == owner {
+				continue
+			}
+			all[h].SentBytes += sums
+			all[h].ReceivedBytes += weights
+			all[owner].SentBytes += weights
+			all[owner].ReceivedBytes += sums
+		}
+	}
+	return all
+}
+
+// hostsText says how a step is divided between hosts and what passes between them; empty where one is alone.
+func (p *Plan) hostsText() string {
+	traffic := p.Traffic()
+	if traffic == nil {
+		return ""
+	}
+	sent, received := span{}, span{}
+	for _, t := range traffic {
+		sent.add(t.SentBytes)
+		received.add(t.ReceivedBytes)
+	}
+	return fmt.Sprintf("hosts: each of %d computes %s of a step, and updates its share of the parts; it sends %v "+
+		"a step and receives %v", p.Cluster.Hosts, count(p.Numerics.MicroBatches, "micro-batch"), sent, received)
+}
+
+// networkText says how much of the network's time computing hides.
+func networkText(m Machine, q Prediction) string {
+	if m.NetworkBytesPerSec == 0 {
+		return "the network's rate is not known, and messages are taken to last no time"
+	}
+	return fmt.Sprintf("during %.0f%% of that time a device computes", 100*q.NetworkHidden)
+}
+
+// span is the least and the most of some sizes.
+type span struct{ least, most int64 }
+
+func (s *span) add(n int64) {
+	if s.most == 0 {
+		s.least = n
+	}
+	s.least, s.most = min(s.least, n), max(s.most, n)
+}
+
+// String is the span for people.
+func (s span) String() string {
+	least, most := FormatBytes(s.least), FormatBytes(s.most)
+	if least == most {
+		return most
+	}
+	return least + " to " + most
+}
+
+// awaitOthers has each operation that receives wait, in a simulation of this host alone, for what tells when the other
+// one may have sent. Hosts do the same at the same time, each with its own cohorts and parts. So a sum is there when
+// this host has made the sum of its own cohort of that number; and the n-th part that another host updates when this
+// host has updated its own n-th, or the last one that it emits before it receives. This leaves out that hosts differ,
+// that a sender's lane may be busy with others, and how long a message is under way.
+func (p *Plan) awaitOthers(ops []Op) {
+	type sum struct{ part, cohort int } // by its number on its host
+	made, cohorts := map[sum]int{}, p.Numerics.CohortCount()
+	var updates []int                       // of this host
+	updated := make([]int, p.Cluster.Hosts) // parts whose weights have come, by host
+	for i := range ops {
+		op := &ops[i]
+		switch {
+		case op.Do == DoUpdate:
+			updates = append(updates, i)
+		case op.Do != DoReceive:
+			if len(op.Writes) > 0 && op.Writes[0].What == CohortSum && op.Writes[0].At == Host {
+				made[sum{op.Part, op.Writes[0].Cohort % cohorts}] = i
+			}
+		case op.Writes[0].What == CohortSum:
+			op.After = append(op.After[:len(op.After):len(op.After)], made[sum{op.Part, op.Writes[0].Cohort % cohorts}])
+		case len(updates) > 0:
+			n := min(updated[op.Host], len(updates)-1)
+			updated[op.Host]++
+			op.After = append(op.After[:len(op.After):len(op.After)], updates[n])
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package plan_test
+
+import (
+	"context"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/plan"
+)
+
+func TestNetworks(t *testing.T) {
+	got, err := plan.Network("100gb")
+	if err != nil || math.Abs(got-11e9) > 1 {
+		t.Errorf("100 Gbit/s give %v bytes/s, %v", got, err)
+	}
+	if _, err := plan.Network("100"); err == nil || !strings.Contains(err.Error(), "known are 1Gb, 10Gb") {
+		t.Errorf("a network without a unit: %v", err)
+	}
+	for _, name := range plan.Networks() {
+		if rate, err := plan.Network(name); err != nil || rate <= 0 {
+			t.Errorf("%s has %v bytes/s, %v", name, rate, err)
+		}
+	}
+}
+
+// Whatever the placement, what a host is predicted to send and to receive is its traffic, and what one host sends
+// another one receives. A step takes no less than the network is busy, no more than all lanes one after the other, and
+// with a network that is slower by far, longer.
+func TestSimulationOfHosts(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := drawModel(rt)
+		if slices.ContainsFunc(m.Blocks, isBalanced) {
+			rt.Skip("such a model has no groups")
+		}
+		hosts := rapid.IntRange(2, 4).Draw(rt, "hosts")
+		n := numerics(hosts*rapid.IntRange(1, 3).Draw(rt, "micro-batches"), true)
+		n.Cohorts = hosts
+		sent, received := int64(0), int64(0)
+		for h, p := range hostPlans(rt, m, n, hosts) {
+			p = p.With(drawPlacement(rt, m, false))
+			fast, slow := machine, machine
+			fast.NetworkBytesPerSec, slow.NetworkBytesPerSec = 1e10, 1e6
+			q, s := p.Simulate(fast, device.Info{}), p.Simulate(slow, device.Info{})
+			if traffic := p.Traffic(); q.HostTraffic != traffic[h] && p.Trains() {
+				rt.Errorf("host %d: %+v, and the traffic is %+v", h, q.HostTraffic, traffic[h])
+			}
+			sent, received = sent+q.SentBytes, received+q.ReceivedBytes
+			least, most := 0.0, 0.0
+			for _, lane := range s.LaneSeconds {
+				least, most = max(least, lane), most+float64(p.Ranks())*lane
+			}
+			if s.StepSeconds < 0.999*least || s.StepSeconds > 1.001*most {
+				rt.Errorf("a step of %.6g s, lanes of %.6g s at most and %.6g s together", s.StepSeconds, least, most)
+			}
+			if p.Trains() && s.StepSeconds <= q.StepSeconds {
+				rt.Errorf("a network that is slower by far: %.6g s a step, and %.6g s", s.StepSeconds, q.StepSeconds)
+			}
+			if hidden := q.NetworkHidden; hidden < 0 || hidden > 1 {
+				rt.Errorf("%v of the network's time is hidden", hidden)
+			}
+		}
+		if sent != received {
+			rt.Errorf("%d bytes are sent, and %d received", sent, received)
+		}
+	})
+}
+
+// A 70B model on four hosts moves 6 bytes of three quarters of its parameters a step, which 100 Gbit/s carry while a
+// GPU computes 32k tokens of each host, and 10 Gbit/s do not.
+func TestNetworkIsHidden(t *testing.T) {
+	r, on := onMachine(t, "llama-3-70b", "h100-pcie5")
+	r.Numerics.MicroBatches = 32
+	r.Numerics.Cohorts = 4
+	r.Cluster = plan.Cluster{Host: 1, Hosts: 4}
+	r.HostBytes = 0
+	params, _ := r.Model.Params()
+	steps := map[string]float64{}
+	for name, hidden := range map[string]bool{"10Gb": false, "100Gb": true} {
+		var err error
+		if r.Machine.NetworkBytesPerSec, err = plan.Network(name); err != nil {
+			t.Fatal(err)
+		}
+		p, err := plan.Estimate(context.Background(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := p.Predicted
+		if got := float64(q.SentBytes+q.ReceivedBytes) / 2 / float64(params); math.Abs(got-4.5) > 0.05 {
+			t.Errorf("%s: %.3f bytes a parameter are sent, and as many received", name, got)
+		}
+		if (q.NetworkHidden > 0.95) != hidden {
+			t.Errorf("%s: %.2f of the network's time is hidden", name, q.NetworkHidden)
+		}
+		steps[name] = q.StepSeconds
+		text := p.Explain(on.Device, r.Machine, p.Forecast(r.Machine, on.Device, 0, 0))
+		for _, want := range []string{"step     524288 positions: 32 micro-batches of 8 x 2048 in 4 groups",
+			"hosts: each of 4 computes 8 micro-batches of a step", "sent to other hosts",
+			"% of that time a device computes"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: %q is not in\n%s", name, want, text)
+			}
+		}
+	}
+	if steps["10Gb"] < 1.5*steps["100Gb"] {
+		t.Errorf("steps take %v s", steps)
+	}
+}
