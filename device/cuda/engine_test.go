@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/stream/streamtest"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -72,7 +75,7 @@ func train(t testing.TB, g *modeltest.Golden, n plan.Numerics, computes []device
 	steps int) outcome {
 	t.Helper()
 	m, fill := golden(t, g)
-	return trainModel(t, m, fill, g, n, computes, place, steps)
+	return trainModel(t, plan.Request{Model: m, Numerics: n}, nil, fill, g, computes, place, steps)
 }
 
 // golden is the model of a golden file, and what reads its weights until the end of the test.
@@ -93,10 +96,10 @@ func golden(t testing.TB, g *modeltest.Golden) (*model.Model, func(*model.Part, 
 	return m, func(part *model.Part, v model.Values) error { return m.ReadPart(w, part, v) }
 }
 
-// trainModel takes the steps of a golden file with another model, whose weights fill reads.
-func trainModel(t testing.TB, m *model.Model, fill func(*model.Part, model.Values) error, g *modeltest.Golden,
-	n plan.Numerics, computes []device.Device,
-	place func(*plan.Placement), steps int) outcome {
+// trainModel takes the steps of a golden file with the model of a request, whose weights fill reads; peers are the
+// other hosts of its cluster.
+func trainModel(t testing.TB, r plan.Request, peers stream.Peers, fill func(*model.Part, model.Values) error,
+	g *modeltest.Golden, computes []device.Device, place func(*plan.Placement), steps int) outcome {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -104,7 +107,7 @@ func trainModel(t testing.TB, m *model.Model, fill func(*model.Part, model.Value
 			t.Fatal(err)
 		}
 	}
-	e, kept, done := engine(t, plan.Request{Model: m, Numerics: n}, fill, computes, place)
+	e, kept, done := engine(t, r, peers, fill, computes, place)
 	defer done()
 	p := e.Plan
 	o := outcome{state: map[store.ID][]byte{}, plan: p}
@@ -129,8 +132,8 @@ func trainModel(t testing.TB, m *model.Model, fill func(*model.Part, model.Value
 
 // engine opens an engine on devices, the CPU being the host's, with its store. The request lacks what is known of the
 // devices and the machine. done closes all of it.
-func engine(t testing.TB, r plan.Request, fill func(*model.Part, model.Values) error, computes []device.Device,
-	place func(*plan.Placement)) (e *stream.Engine, kept store.Store, done func()) {
+func engine(t testing.TB, r plan.Request, peers stream.Peers, fill func(*model.Part, model.Values) error,
+	computes []device.Device, place func(*plan.Placement)) (e *stream.Engine, kept store.Store, done func()) {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -157,7 +160,7 @@ func engine(t testing.TB, r plan.Request, fill func(*model.Part, model.Values) e
 	must(err)
 	must(stream.Fill(context.Background(), p, kept, fill))
 	e, err = stream.New(stream.Config{Plan: p, Devices: computes, Host: host, Store: kept,
-		Accounts: accounts})
+		Accounts: accounts, Peers: peers})
 	must(err)
 	return e, kept, func() {
 		if err := e.Close(); err != nil {
@@ -267,8 +270,8 @@ func TestStandInTraining(t *testing.T) {
 	}
 }
 
-// Parts that are smaller than a block, and cohorts of micro-batches: resident, updated and streamed, they have the same
-// bits, and nearly the CPU's losses.
+// Parts that are smaller than a block, and cohorts of micro-batches: resident, updated, streamed and on two hosts, they
+// have the same bits, and nearly the CPU's losses.
 func TestStandInGroups(t *testing.T) {
 	if raceEnabled && testing.Short() {
 		t.Skip("with -race -short only: TestStandInTraining runs the same lanes at once; make test runs this one")
@@ -292,7 +295,7 @@ func TestStandInGroups(t *testing.T) {
 	d := open(t, standin.Options{}, library)
 	defer mustClose(t, d)
 	run := func(on []device.Device, place func(*plan.Placement)) outcome {
-		return trainModel(t, m, fill, g, n, on, place, 1)
+		return trainModel(t, plan.Request{Model: m, Numerics: n}, nil, fill, g, on, place, 1)
 	}
 	gpu := []device.Device{d}
 	first := run(gpu, resident)
@@ -301,6 +304,23 @@ func TestStandInGroups(t *testing.T) {
 	}
 	sameBits(t, "updated on the device", run(gpu, updated), first)
 	sameBits(t, "streamed", run(gpu, streamed), first)
+
+	network := streamtest.New(2)
+	var hosts sync.WaitGroup
+	for host := range 2 {
+		hosts.Go(func() {
+			defer network.End(host) // after a failure the other one does not wait
+			got := trainModel(t, plan.Request{Model: m, Numerics: n, Cluster: plan.Cluster{Host: host, Hosts: 2}},
+				network.Peers(host), fill, g, gpu, streamed, 1)
+			want := first
+			want.state = maps.Clone(first.state)
+			maps.DeleteFunc(want.state, func(id store.ID, _ []byte) bool {
+				return id.Kind != store.Weights && !got.plan.Owns(id.Part)
+			})
+			sameBits(t, fmt.Sprintf("host %d of 2", host), got, want)
+		})
+	}
+	hosts.Wait()
 }
 
 // Streams that pause at random moments give the bits that they give without.
@@ -357,7 +377,7 @@ func TestStandInCardFails(t *testing.T) {
 	g := modeltest.Load(t, "mistral-window")
 	cards := openCards(t, standin.Options{Cards: 2}, library)
 	m, fill := golden(t, g)
-	e, _, done := engine(t, plan.Request{Model: m, Numerics: numerics(g, tensor.BF16)}, fill,
+	e, _, done := engine(t, plan.Request{Model: m, Numerics: numerics(g, tensor.BF16)}, nil, fill,
 		[]device.Device{cards[0], cards[1]}, func(p *plan.Placement) {
 			streamed(p)
 			p.Deal = []int{0, 1, 0, 1, 1, 0, 1}
@@ -389,7 +409,7 @@ func continuing(t *testing.T, variant string, compute tensor.DType, bits bool, d
 		n := numerics(g, compute)
 		n.SequenceLen, n.MicroBatches = 8, 1
 		out := plan.Outputs{LogitRows: 8, Caches: nn.Caches{Sequences: 2, Positions: 9}}
-		e, _, done := engine(t, plan.Request{Model: m.Frozen(), Numerics: n, Outputs: out}, fill, computes, place)
+		e, _, done := engine(t, plan.Request{Model: m.Frozen(), Numerics: n, Outputs: out}, nil, fill, computes, place)
 		defer done()
 		for _, pass := range passes {
 			var rows []stream.Position
