@@ -240,11 +240,14 @@ func TestHostsTellTheSame(t *testing.T) {
 			t.Errorf("rate %v: the step is %+v", lr, want.Steps[1])
 		}
 		for name, change := range map[string]func(*plan.Placement){"bound": nil, "two devices": alternating} {
-			other := setup{device: dev, change: streamed(1), serial: true}
-			c := startHosts(t, s, setup{device: dev, change: change}, other)
+			other := setup{device: dev, change: streamed(1), serial: true, traced: true}
+			c := startHosts(t, s, setup{device: dev, change: change, traced: true}, other)
 			c.each(t, func(t errorer, host int) {
 				if d := cmp.Diff(want, tell(t, c.rigs[host], s), cmpopts.EquateNaNs()); d != "" {
 					t.Errorf("rate %v, %s: (-one process +host)\n%s", lr, name, d)
+				}
+				if lanes, _ := c.rigs[host].trace.TakeBusy(); lanes.Send == 0 || lanes.Receive == 0 {
+					t.Errorf("%s: the lanes are busy for %+v", name, lanes)
 				}
 			})
 			c.close(t)

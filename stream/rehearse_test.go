@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/tensor"
 	"pgregory.net/rapid"
 )
 
@@ -173,6 +174,9 @@ func TestRehearsedIsPlanned(t *testing.T) {
 		if rapid.Bool().Draw(rt, "not clipped") {
 			s = s.unclipped(true)
 		}
+		if n := s.numerics.CohortCount(); n > 1 && rapid.Bool().Draw(rt, "several hosts") {
+			s = s.onHost(rapid.IntRange(0, n-1).Draw(rt, "host"), n)
+		}
 		info := device.Info{Unified: rapid.Bool().Draw(rt, "unified")}
 		p := newPlan(rt, s, info, func(p *plan.Placement) {
 			placements(rt, p, info.Unified)
@@ -189,6 +193,11 @@ func rehearsedIsPlanned(t errorer, s *subject, p *plan.Plan, info device.Info) {
 		down: predicted.DownloadBytes, peer: predicted.PeerBytes,
 		read: predicted.DiskReadBytes, written: predicted.DiskWrittenBytes,
 		matMul: predicted.FLOPs - got.attended, attended: got.attended}
+	for _, op := range p.Schedule(plan.Steady).Ops {
+		if op.Do == plan.DoMove && op.Writes[0].What == plan.CohortSum && p.Bound() { // no link is between the two
+			want.down += p.Model.Parts[op.Part].Layout.StateElems * tensor.F32.Bytes()
+		}
+	}
 	for _, b := range append(p.State, p.Host...) {
 		if b.Bytes > 0 && b.Purpose != plan.RowsPurpose && b.Purpose != plan.ManifestsPurpose { // which are not the engine's
 			want.host[b.Purpose] += b.Bytes

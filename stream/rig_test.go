@@ -36,6 +36,7 @@ type rig struct {
 	engine   *stream.Engine
 	accounts *hostmem.Accounts
 	devices  []device.Device // closed with the rig, unless they are shared
+	trace    *trace.Recorder // nil if the rig is not traced
 }
 
 var f32 = plan.Numerics{Compute: tensor.F32, Master: optim.F32}
@@ -105,6 +106,7 @@ type setup struct {
 	lend   func(store.Store) store.Store     // between engine and store
 	files  func() vfs.FS                     // of a store; nil: the system's
 	peers  stream.Peers                      // of a host of several
+	traced bool
 }
 
 // start builds an engine for a subject.
@@ -151,8 +153,11 @@ func start(t errorer, s *subject, o setup) *rig {
 	if o.lend != nil {
 		lends = o.lend(lends)
 	}
+	if o.traced {
+		r.trace = trace.NewRecorder(r.plan.Crew(), 0)
+	}
 	r.engine, err = stream.New(stream.Config{Plan: r.plan, Devices: computes, Host: computes[0], Store: lends,
-		Accounts: r.accounts, Serial: o.serial, Peers: o.peers})
+		Accounts: r.accounts, Serial: o.serial, Peers: o.peers, Trace: r.trace})
 	if err != nil {
 		t.Fatal(err)
 	}
