@@ -19,6 +19,8 @@ type API struct {
 	DeviceGetName      func(name *byte, length int32, d Device) Result          `cuda:"cuDeviceGetName"`
 	DeviceTotalMem     func(bytes *uint64, d Device) Result                     `cuda:"cuDeviceTotalMem_v2"`
 	DeviceGetAttribute func(value *int32, attribute Attribute, d Device) Result `cuda:"cuDeviceGetAttribute"`
+	// DeviceCanAccessPeer gives 1 where a device can reach the memory of another one, else 0.
+	DeviceCanAccessPeer func(can *int32, d, peer Device) Result `cuda:"cuDeviceCanAccessPeer"`
 
 	// The primary context of a device is shared by all of the process (cuBLASLt needs it, too) and counted. SetFlags comes
 	// before the first Retain.
@@ -27,6 +29,9 @@ type API struct {
 	DevicePrimaryCtxSetFlags func(d Device, flags uint32) Result `cuda:"cuDevicePrimaryCtxSetFlags_v2"`
 	// CtxSetCurrent binds a context to the calling OS thread; every function below needs one. 0 unbinds.
 	CtxSetCurrent func(c Context) Result `cuda:"cuCtxSetCurrent"`
+	// CtxEnablePeerAccess has the current context reach memory of another one, and not the other way around. It lasts
+	// as long as both contexts. Flags are 0.
+	CtxEnablePeerAccess func(peer Context, flags uint32) Result `cuda:"cuCtxEnablePeerAccess"`
 
 	MemGetInfo func(free, total *uint64) Result `cuda:"cuMemGetInfo_v2"`
 	// MemAlloc gives memory whose address is a multiple of 256 and whose contents are arbitrary. 0 bytes are an error.
@@ -43,7 +48,11 @@ type API struct {
 	MemcpyDtoHAsync func(dst unsafe.Pointer, src DevicePtr, bytes uint64, s Stream) Result `cuda:"cuMemcpyDtoHAsync_v2"`
 	MemcpyDtoDAsync func(dst, src DevicePtr, bytes uint64, s Stream) Result                `cuda:"cuMemcpyDtoDAsync_v2"`
 	// MemcpyAsync tells device from host by the address (unified addressing).
-	MemcpyAsync   func(dst, src DevicePtr, bytes uint64, s Stream) Result        `cuda:"cuMemcpyAsync"`
+	MemcpyAsync func(dst, src DevicePtr, bytes uint64, s Stream) Result `cuda:"cuMemcpyAsync"`
+	// MemcpyPeerAsync copies from memory of one context to that of another. It works without access, too: the driver
+	// then takes the way through host memory.
+	MemcpyPeerAsync func(dst DevicePtr, to Context, src DevicePtr, from Context, bytes uint64,
+		s Stream) Result `cuda:"cuMemcpyPeerAsync"`
 	MemsetD8Async func(dst DevicePtr, value byte, bytes uint64, s Stream) Result `cuda:"cuMemsetD8Async"`
 
 	// StreamCreateWithPriority: a lower number is more urgent; 0 is always valid.

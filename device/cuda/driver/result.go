@@ -19,6 +19,7 @@ const (
 	InvalidContext              Result = 201
 	NoBinaryForGPU              Result = 209
 	ECCUncorrectable            Result = 214
+	PeerAccessUnsupported       Result = 217
 	InvalidPTX                  Result = 218
 	UnsupportedPTXVersion       Result = 222
 	OperatingSystem             Result = 304
@@ -27,7 +28,9 @@ const (
 	NotReady                    Result = 600 // not an error: an event has not been reached
 	IllegalAddress              Result = 700
 	LaunchTimeout               Result = 702
+	PeerAccessAlreadyEnabled    Result = 704
 	ContextIsDestroyed          Result = 709
+	TooManyPeers                Result = 711
 	HostMemoryAlreadyRegistered Result = 712
 	HostMemoryNotRegistered     Result = 713
 	MisalignedAddress           Result = 716
@@ -57,6 +60,7 @@ var results = map[Result]struct{ name, text string }{
 	ECCUncorrectable:            {"CUDA_ERROR_ECC_UNCORRECTABLE", "the GPU's memory has an error that could not be corrected"},
 	215:                         {"CUDA_ERROR_UNSUPPORTED_LIMIT", "the GPU has no such limit"},
 	216:                         {"CUDA_ERROR_CONTEXT_ALREADY_IN_USE", "the context is in use by another thread"},
+	PeerAccessUnsupported:       {"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "the GPU does not reach the other one"},
 	InvalidPTX:                  {"CUDA_ERROR_INVALID_PTX", "the kernel's PTX could not be compiled"},
 	220:                         {"CUDA_ERROR_NVLINK_UNCORRECTABLE", "NVLink has an error that could not be corrected"},
 	221:                         {"CUDA_ERROR_JIT_COMPILER_NOT_FOUND", "the driver's libnvidia-ptxjitcompiler.so is missing"},
@@ -73,9 +77,11 @@ var results = map[Result]struct{ name, text string }{
 	IllegalAddress:              {"CUDA_ERROR_ILLEGAL_ADDRESS", "a kernel or copy went to an illegal address; the context is lost"},
 	701:                         {"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "the launch needs more registers or shared memory than there are"},
 	LaunchTimeout:               {"CUDA_ERROR_LAUNCH_TIMEOUT", "a kernel ran for too long for the display's watchdog; the context is lost"},
+	PeerAccessAlreadyEnabled:    {"CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "access was given before"},
 	708:                         {"CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", "the GPU's primary context is already active"},
 	ContextIsDestroyed:          {"CUDA_ERROR_CONTEXT_IS_DESTROYED", "the context is destroyed"},
 	710:                         {"CUDA_ERROR_ASSERT", "a kernel's assertion failed; the context is lost"},
+	TooManyPeers:                {"CUDA_ERROR_TOO_MANY_PEERS", "the GPU reaches the memory of too many others"},
 	HostMemoryAlreadyRegistered: {"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "the host memory is already pinned"},
 	HostMemoryNotRegistered:     {"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "the host memory is not pinned"},
 	714:                         {"CUDA_ERROR_HARDWARE_STACK_ERROR", "a kernel's call stack broke; the context is lost"},

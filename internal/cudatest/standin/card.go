@@ -14,6 +14,8 @@ type card struct {
 	used     uint64         // bytes of memory; Driver.making guards it
 	context  atomic.Uintptr // 0: it has not been made
 	lost     atomic.Int32   // the sticky result; 0 while the context is sound
+
+	peers table[uintptr, bool] // contexts whose memory this one reaches
 }
 
 // cardOf is the card whose context that is, nil for any other value.
@@ -43,6 +45,15 @@ func (c *card) capability() [2]int32 {
 		return odd
 	}
 	return c.driver.options.Capability
+}
+
+// reaches reports whether memory of another card is there for kernels and copies of this one.
+func (c *card) reaches(other *card) bool {
+	if other == c {
+		return true
+	}
+	is, _ := c.peers.get(other.context.Load())
+	return is
 }
 
 // owns refuses a handle that was made in another context than the current one, c's.

@@ -13,8 +13,10 @@ type pair struct {
 	other driver.Context
 }
 
-func openPair(t *testing.T) *pair {
-	p := &pair{rig: start(t, standin.Options{Cards: 2})}
+func openPair(t *testing.T) *pair { return openPairOf(t, standin.Options{Cards: 2}) }
+
+func openPairOf(t *testing.T, o standin.Options) *pair {
+	p := &pair{rig: start(t, o)}
 	p.ok(p.DevicePrimaryCtxRetain(&p.other, 1))
 	return p
 }
@@ -134,5 +136,90 @@ func TestMemoryOfCards(t *testing.T) {
 		"MemFree: the memory of", "are memory of card 0 (allocated at rig_test.go:", "which card 1 does not reach")
 	if n := countLines(p.standin.Check()); n != 5 {
 		t.Errorf("%d problems instead of 5: %v", n, p.standin.Check())
+	}
+}
+
+// A copy between two cards names both contexts, and asks for no access; without it the bytes take the way through host
+// memory. All else that touches memory of another card needs access, which is given in one direction.
+func TestPeerAccess(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		peers  bool
+		enable driver.Result
+		says   []string
+	}{
+		{"peers", true, driver.Success, nil},
+		{"no peers", false, driver.PeerAccessUnsupported, []string{
+			"CtxEnablePeerAccess: card 1 does not reach card 0",
+			"MemcpyPeerAsync: 64 bytes pass through host memory, as card 1 has no access to the other one's"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := openPairOf(t, standin.Options{Cards: 2, Peers: c.peers})
+			var can, self int32
+			p.ok(p.DeviceCanAccessPeer(&can, 1, 0))
+			p.ok(p.DeviceCanAccessPeer(&self, 1, 1))
+			if (can == 1) != c.peers || self != 0 {
+				t.Errorf("card 1 can access card 0: %d, and itself: %d", can, self)
+			}
+			s, a := p.stream(), p.alloc(64)
+			p.ok(p.MemsetD8Async(a, 7, 64, s))
+			p.ok(p.StreamSynchronize(s))
+			out := make([]byte, 64)
+			p.ok(p.MemHostRegister(pointer(out), 64, driver.MemHostRegisterPortable))
+			p.on(p.other, func() {
+				t, b := p.stream(), p.alloc(64)
+				p.want(c.enable, p.CtxEnablePeerAccess(p.context, 0))
+				if c.peers {
+					p.want(driver.PeerAccessAlreadyEnabled, p.CtxEnablePeerAccess(p.context, 0))
+					p.ok(p.MemcpyDtoDAsync(b, a, 64, t))
+					p.ok(p.StreamSynchronize(t))
+				}
+				p.ok(p.MemsetD8Async(b, 1, 64, t))
+				p.ok(p.MemcpyPeerAsync(b, p.other, a, p.context, 64, t))
+				p.ok(p.MemcpyDtoHAsync(pointer(out), b, 64, t))
+				p.ok(p.StreamSynchronize(t))
+				if out[0] != 7 || out[63] != 7 {
+					p.Errorf("%d and %d arrive", out[0], out[63])
+				}
+				p.ok(p.MemFree(b))
+				p.ok(p.StreamDestroy(t))
+			})
+			p.ok(p.MemHostUnregister(pointer(out)))
+			p.ok(p.MemFree(a))
+			p.ok(p.StreamDestroy(s))
+			says(t, p.close(), c.says...)
+			if n := countLines(p.standin.Check()); n != len(c.says) {
+				t.Errorf("%d problems: %v", n, p.standin.Check())
+			}
+		})
+	}
+}
+
+// The driver refuses access to what is no other context, and copies that name the wrong one.
+func TestBadPeers(t *testing.T) {
+	p := openPairOf(t, standin.Options{Cards: 2, Peers: true})
+	s, a, b := p.stream(), p.alloc(64), driver.DevicePtr(0)
+	p.on(p.other, func() { b = p.alloc(64) })
+	p.want(driver.InvalidValue, p.CtxEnablePeerAccess(p.other, 1))
+	p.want(driver.InvalidContext, p.CtxEnablePeerAccess(p.context, 0))
+	p.want(driver.InvalidContext, p.CtxEnablePeerAccess(99, 0))
+	p.want(driver.InvalidValue, p.MemcpyDtoDAsync(a, b, 64, s)) // no access yet
+	p.ok(p.CtxEnablePeerAccess(p.other, 0))
+	p.want(driver.InvalidContext, p.MemcpyPeerAsync(a, p.context, b, 99, 64, s))
+	p.want(driver.InvalidValue, p.MemcpyPeerAsync(a, p.other, b, p.context, 64, s)) // of each the other's context
+	p.want(driver.InvalidValue, p.MemcpyPeerAsync(a, p.context, b, p.other, 65, s))
+	p.on(p.other, func() { // access goes one way
+		t := p.stream()
+		p.want(driver.InvalidValue, p.MemcpyDtoDAsync(b, a, 64, t))
+		p.want(driver.InvalidHandle, p.MemcpyPeerAsync(b, p.other, a, p.context, 64, s))
+		p.ok(p.StreamDestroy(t))
+		p.ok(p.MemFree(b))
+	})
+	p.ok(p.MemFree(a))
+	p.ok(p.StreamDestroy(s))
+	says(t, p.close(), "CtxEnablePeerAccess: flags 0x1", "is no context of another card", "or 0x63 is no context",
+		"are memory of card 1", "are memory of card 0")
+	if n := countLines(p.standin.Check()); n < 8 {
+		t.Errorf("%d problems: %v", n, p.standin.Check())
 	}
 }

@@ -59,6 +59,7 @@ func (d *Driver) primaryCtxRelease(dev driver.Device) driver.Result {
 	d.modules.removeIf(func(m *module) bool { return m.card == c })
 	d.host.removeIf(func(r *registration) bool { return r.card == c })
 	d.memory.clear(c)
+	c.peers.removeIf(func(bool) bool { return true })
 	c.context.Store(0)
 	return r
 }
@@ -82,6 +83,31 @@ func (d *Driver) ctxSetCurrent(c driver.Context) driver.Result {
 		t.context.Store(uintptr(c))
 		t.setter.Store(goroutineID())
 	})
+	return driver.Success
+}
+
+func (d *Driver) ctxEnablePeerAccess(peer driver.Context, flags uint32) driver.Result {
+	const call = "CtxEnablePeerAccess"
+	c, r := d.enter(call)
+	if r != driver.Success {
+		return r
+	}
+	other := d.cardOf(uintptr(peer))
+	switch {
+	case flags != 0:
+		return d.refuse(driver.InvalidValue, "%s: flags %#x", call, flags)
+	case other == nil || other == c:
+		return d.refuse(driver.InvalidContext, "%s: %#x is no context of another card", call, peer)
+	case !d.arePeers(c, other):
+		return d.refuse(driver.PeerAccessUnsupported, "%s: card %d does not reach card %d", call, c.number,
+			other.number)
+	}
+	d.making.Lock()
+	defer d.making.Unlock()
+	if c.reaches(other) {
+		return driver.PeerAccessAlreadyEnabled
+	}
+	c.peers.set(uintptr(peer), true)
 	return driver.Success
 }
 

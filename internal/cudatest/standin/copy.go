@@ -25,10 +25,27 @@ func (d *Driver) memcpyAsync(dst, src driver.DevicePtr, bytes uint64, s driver.S
 	return d.copyAsync("MemcpyAsync", d.onDevice(dst), d.onDevice(src), bytes, s)
 }
 
+// memcpyPeerAsync copies, with or without access. Without it the driver makes a detour through host memory, which no
+// program wants that could do better itself.
+func (d *Driver) memcpyPeerAsync(dst driver.DevicePtr, to driver.Context, src driver.DevicePtr, from driver.Context,
+	bytes uint64, s driver.Stream) driver.Result {
+	const call = "MemcpyPeerAsync"
+	a, b, current := d.cardOf(uintptr(to)), d.cardOf(uintptr(from)), d.cardOf(d.current())
+	switch {
+	case a == nil || b == nil:
+		return d.refuse(driver.InvalidContext, "%s: %#x or %#x is no context", call, to, from)
+	case current != nil && !(current.reaches(a) && current.reaches(b)):
+		d.misused("%s: %d bytes pass through host memory, as card %d has no access to the other one's", call, bytes,
+			current.number)
+	}
+	return d.copyAsync(call, place{address: uint64(dst), of: a}, place{address: uint64(src), of: b}, bytes, s)
+}
+
 // place is one side of a copy.
 type place struct {
 	address  uint64
 	pageable unsafe.Pointer // host memory that is not registered
+	of       *card          // whose memory it is; nil: all that the card of the copy reaches
 }
 
 func (d *Driver) onDevice(p driver.DevicePtr) place { return place{address: uint64(p)} }
@@ -39,6 +56,9 @@ func (d *Driver) onHost(p unsafe.Pointer) place {
 
 // bytes is the memory at a place. With a place of host memory that is not registered, pageable is true.
 func (p place) bytes(s space, n uint64) (mem []byte, pageable bool, err error) {
+	if p.of != nil {
+		s.card, s.alone = p.of, true
+	}
 	mem, err = s.At(p.address, int(n))
 	if err != nil && p.pageable != nil && p.address < firstAddress {
 		return unsafe.Slice((*byte)(p.pageable), n), true, nil

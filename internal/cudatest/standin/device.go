@@ -97,6 +97,21 @@ func (d *Driver) deviceGetAttribute(value *int32, a driver.Attribute, dev driver
 	return driver.Success
 }
 
+func (d *Driver) deviceCanAccessPeer(can *int32, dev, peer driver.Device) driver.Result {
+	c, r := d.enterOn("DeviceCanAccessPeer", dev)
+	other, also := d.enterOn("DeviceCanAccessPeer", peer)
+	if r = first(r, also); r != driver.Success {
+		return r
+	}
+	if *can = 0; d.arePeers(c, other) {
+		*can = 1
+	}
+	return driver.Success
+}
+
+// arePeers reports whether a card can reach memory of another one.
+func (d *Driver) arePeers(c, other *card) bool { return c != other && d.options.Peers }
+
 // enterOn begins a call that names a device.
 func (d *Driver) enterOn(call string, dev driver.Device) (*card, driver.Result) {
 	r := d.enterDevice(call)

@@ -143,15 +143,16 @@ func (d *Driver) memFree(p driver.DevicePtr) driver.Result {
 	return r
 }
 
-// space is the memory that kernels and copies of a card can reach, as of one moment: its own, and host memory that is
-// registered for it.
+// space is the memory that kernels and copies of a card can reach, as of one moment: its own, that of cards to which it
+// has been given access, and host memory that is registered for it.
 type space struct {
 	card   *card
+	alone  bool // its own memory, and of no other card
 	device []*allocation
 	host   map[uintptr]*registration
 }
 
-func (c *card) space() space { return space{c, c.driver.memory.all(), c.driver.host.all()} }
+func (c *card) space() space { return space{c, false, c.driver.memory.all(), c.driver.host.all()} }
 
 // At returns the n bytes at an address of unified memory. The error says which memory is near the address instead.
 func (s space) At(address uint64, n int) ([]byte, error) {
@@ -160,7 +161,7 @@ func (s space) At(address uint64, n int) ([]byte, error) {
 			at := uintptr(address) - r.base
 			return r.bytes[at : at+uintptr(n) : at+uintptr(n)], nil
 		}
-	} else if a := find(s.device, address); a != nil && a.card == s.card {
+	} else if a := find(s.device, address); a != nil && (a.card == s.card || !s.alone && s.card.reaches(a.card)) {
 		if at := address - a.address; uint64(n) <= a.size-at {
 			return a.bytes[at : at+uint64(n) : at+uint64(n)], nil
 		}

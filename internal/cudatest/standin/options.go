@@ -13,6 +13,9 @@ type Options struct {
 	// Cards counts the cards, which are alike. 0: one.
 	Cards int
 
+	// Peers says that each card can reach the memory of the others, once it is given access.
+	Peers bool
+
 	// Odd has the compute capabilities of cards that are of another kind, by number.
 	Odd map[int][2]int32
 

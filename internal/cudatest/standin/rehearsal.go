@@ -18,8 +18,8 @@ var Load = sync.OnceValues(func() (*driver.API, error) {
 	return Rehearsal(func(text []byte) (*Image, error) { return LazyPTX(text, workers) }).API(), nil
 })
 
-// Rehearsal is the driver of two cards like H200s, which take the machine code that the program carries for them, and
-// have load read PTX. The memory that they have is not there before it is allocated.
+// Rehearsal is the driver of two cards like H200s, which reach each other's memory, take the machine code that the
+// program carries for them, and have load read PTX. The memory that they have is not there before it is allocated.
 func Rehearsal(load func(text []byte) (*Image, error)) *Driver {
 	text := sync.OnceValues(func() (map[[sha256.Size]byte]string, error) { return codeText("sm_90a", "sm90a") })
 	fail := func(call string, _ int) driver.Result {
@@ -28,7 +28,7 @@ func Rehearsal(load func(text []byte) (*Image, error)) *Driver {
 		}
 		return driver.Success
 	}
-	return New(Options{Cards: 2, Fail: fail, Capability: [2]int32{9, 0}, MemoryBytes: 139 << 30,
+	return New(Options{Cards: 2, Peers: true, Fail: fail, Capability: [2]int32{9, 0}, MemoryBytes: 139 << 30,
 		SharedOptinBytes: 227 << 10, DriverVersion: 13000, Load: load,
 		Code: func(code []byte) (*Image, error) {
 			known, err := text()
