@@ -46,7 +46,7 @@ const (
 // all machines, so that their plans can be compared with each other. `millrace probe` measures the machine that it
 // runs on.
 const (
-	linkShare   = 0.80 // of the link's raw rate in one direction
+	linkShare   = 0.80 // of a link's raw rate in one direction, to the host or to another GPU
 	dramShare   = 0.70 // of DRAM bandwidth, for AdamW and copies alike
 	diskShare   = 0.90 // of the drive's sequential rates
 	budgetShare = 0.90 // of RAM and of the drive's capacity; a choice
@@ -215,6 +215,23 @@ var (
 			"6.7 GB/s read and 4.0 GB/s written each, and one drive write a day for five years, are assumed"}
 )
 
+// nvlink has the figures of a data sheet for the links of a GPU to the others of its host.
+type nvlink struct {
+	gbPerSec float64 // in one direction
+	source   string
+}
+
+// nvlinks are those of GPUs, by name, that have links to all others of a host. Bridges between two cards are left out.
+var nvlinks = map[string]nvlink{
+	h100SXM.name: {450, "NVLink: NVIDIA H100 data sheet, column SXM: 900 GB/s for both directions; copies between " +
+		"two run at 371 to 377 GB/s (github.com/NVIDIA/nccl, issue 1264)"},
+	h200.name:      {450, "NVLink: NVIDIA H200 data sheet, column SXM: 900 GB/s for both directions"},
+	a100SXM80.name: {300, "NVLink: NVIDIA A100 data sheet, column 80 GB SXM: 600 GB/s for both directions"},
+	b200.name: {900, "NVLink: NVIDIA Blackwell data sheet, HGX B200: of eight 14.4 TB/s for both directions, so " +
+		"1.8 TB/s each"},
+	v100.name: {150, "NVLink: NVIDIA V100 data sheet, column NVLink: 300 GB/s for both directions"},
+}
+
 // Machines are the named machines.
 func Machines() []NamedMachine {
 	ddr4, ddr5 := 51.2, 70.4
@@ -285,6 +302,9 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 	sources := []string{g.source, g.shares.text(), h.source, h.drive.source,
 		fmt.Sprintf("shares that are assumed for every machine: link %.2f, RAM %.2f, drive %.2f; copies and updates at once "+
 			"are assumed to share the RAM by how much each asks for", linkShare, dramShare, diskShare)}
+	if l, linked := nvlinks[g.name]; linked {
+		sources = append(sources, l.source)
+	}
 	if g.lacks != "" {
 		sources = slices.Insert(sources, 0, g.lacks)
 	}
@@ -298,7 +318,8 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 			DeviceOpsPerSec:         GPUOpsPerSec,
 			DeviceBytesPerSec:       g.shares.memory * g.memoryGBPerSec * gigabyte,
 			UploadBytesPerSec:       link, DownloadBytesPerSec: link,
-			AdamWBytesPerSec: dram, HostBytesPerSec: dram,
+			PeerCopyBytesPerSec: linkShare * nvlinks[g.name].gbPerSec * gigabyte,
+			AdamWBytesPerSec:    dram, HostBytesPerSec: dram,
 			DiskReadBytesPerSec:  diskShare * h.drive.readGBPerSec * gigabyte,
 			DiskWriteBytesPerSec: diskShare * h.drive.writeGBPerSec * gigabyte,
 		},
@@ -357,9 +378,12 @@ func (m *Machine) shareRAM(bytesPerSec, bytesPerCopied float64) {
 	m.AdamWUnderCopiesBytesPerSec = all * m.AdamWBytesPerSec
 }
 
-// Request asks for a plan with all of the machine as budgets, its disk included.
+// Request asks for a plan with all of the machine as budgets, its disk included. Devices copy from each other where the
+// machine has a rate for that.
 func (m *NamedMachine) Request(of *model.Model, n Numerics) Request {
-	return Request{Model: of, Numerics: n, Device: m.Device, Devices: m.Devices, Machine: m.Machine,
+	dev := m.Device
+	dev.PeerCopies = m.Machine.PeerCopyBytesPerSec > 0
+	return Request{Model: of, Numerics: n, Device: dev, Devices: m.Devices, Machine: m.Machine,
 		ProgramBytes: ProgramBytes(m.Device, m.Devices), DeviceBytes: m.DeviceBytes, HostBytes: m.HostBytes,
 		DiskBytes: m.DiskBytes}
 }

@@ -39,6 +39,11 @@ func TestMachines(t *testing.T) {
 		if older := m.Name == "rtx2060-laptop-6gb" || m.Name == "dgx-2"; older != strings.HasPrefix(m.Sources[0], "what-if: this GPU has no bf16") {
 			t.Errorf("%s: %s", m.Name, m.Sources[0])
 		}
+		nvlink := strings.Contains(strings.Join(m.Sources, "\n"), "NVLink: ")
+		if peers := m.Request(nil, plan.Numerics{}).Device.PeerCopies; peers != nvlink ||
+			peers && r.PeerCopyBytesPerSec < 5*r.UploadBytesPerSec {
+			t.Errorf("%s: GPUs copy from each other: %v, with %v bytes/s", m.Name, peers, r.PeerCopyBytesPerSec)
+		}
 		if got, err := plan.FindMachine(m.Name); err != nil || !cmp.Equal(got.Machine, m.Machine) {
 			t.Errorf("%s: %v", m.Name, err)
 		}
