@@ -13,7 +13,7 @@ func (p *program) openDevice(name string, accounts *hostmem.Accounts) (computes 
 	err error) {
 	onCPU := func(why error) { p.note("computing on the CPU: " + oneLine(why)) }
 	return drivers.Opener{Load: loadDriver, OwnProducts: os.Getenv("MILLRACE_OWN_PRODUCTS") == "1",
-		Note: p.note, OnCPU: onCPU}.Open(name, accounts)
+		NoPeers: os.Getenv("MILLRACE_PEER_COPIES") == "0", Note: p.note, OnCPU: onCPU}.Open(name, accounts)
 }
 
 // note tells people something in addition to the result.

@@ -191,13 +191,28 @@ func TestTrainOnGPU(t *testing.T) {
 	if small.UploadBytes <= whole.UploadBytes {
 		t.Errorf("%d bytes to the device with a small budget, %d with all of it", small.UploadBytes, whole.UploadBytes)
 	}
-	useGPU(t, standin.Options{Cards: 2})
+	useGPU(t, standin.Options{Cards: 2, Peers: true})
 	run("shared")
 	if w.read("gpu/model/model.safetensors") != w.read("shared/model/model.safetensors") {
 		t.Error("a second GPU changes the weights")
 	}
-	if last := w.read("shared/plan.json"); !strings.Contains(last, `"deal"`) {
-		t.Errorf("the second GPU has no visits: %s", last)
+	if last := w.read("shared/plan.json"); !strings.Contains(last, `"deal"`) ||
+		!strings.Contains(last, `"peer_copies"`) {
+		t.Errorf("the second GPU has no visits, or rows pass through host memory: %s", last)
+	}
+}
+
+// GPUs that reach each other's memory copy rows from there, unless MILLRACE_PEER_COPIES=0 says otherwise.
+func TestPeerCopies(t *testing.T) {
+	w := newWorkshop(t)
+	for value, peers := range map[string]bool{"": true, "0": false} {
+		t.Setenv("MILLRACE_PEER_COPIES", value)
+		useGPU(t, standin.Options{Cards: 2, Peers: true, Load: noKernels})
+		p := jsonOf[plan.Plan](t, invoke(t, "plan", w.path("run.yaml"), "--json", "--set", "batch_tokens=64",
+			"--set", "numerics={micro_batch: 1, head_chunk: 32}").must(t).stdout)
+		if p.Ranks() != 2 || p.PeerCopies() != peers {
+			t.Errorf("%q: %d GPUs, which copy from each other: %v", value, p.Ranks(), p.PeerCopies())
+		}
 	}
 }
 

@@ -5,9 +5,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/cuda/driver"
+	"github.com/millrace/millrace/device/devicetest"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cudatest/standin"
 )
@@ -94,5 +97,75 @@ func TestTwoCards(t *testing.T) {
 	mustClose(t, mem[1])
 	if n := registered.Load(); n != 0 {
 		t.Errorf("%d pieces are pinned without a buffer", n)
+	}
+}
+
+// GPUs that reach each other copy rows in the order of an event; others, and those that are told to, do not, and say
+// why if the driver does not.
+func TestPeerCopies(t *testing.T) {
+	enabling := func(c string, _ int) driver.Result {
+		if c == "CtxEnablePeerAccess" {
+			return driver.TooManyPeers
+		}
+		return driver.Success
+	}
+	for name, c := range map[string]struct {
+		gpu   standin.Options
+		peers bool
+		note  string
+	}{
+		"peers":    {standin.Options{Peers: true, MaxDelay: time.Millisecond}, true, ""},
+		"no peers": {standin.Options{}, false, ""},
+		"too many": {standin.Options{Peers: true, Fail: enabling}, false,
+			"device cuda:0: rows of cuda:1 pass through host memory: cuCtxEnablePeerAccess: the GPU reaches " +
+				"the memory of too many others"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var notes []string
+			c.gpu.Cards = 2
+			cards := openCardsWith(t, c.gpu, ownProducts, func(o *cuda.Options) {
+				o.Note = func(line string) {
+					if strings.Contains(line, " rows of ") {
+						notes = append(notes, line)
+					}
+				}
+			})
+			for range 2 { // the answer stays, and so does the note
+				if got := device.Peers([]device.Device{cards[0], cards[1]}); got != c.peers {
+					t.Errorf("they copy from each other: %v", got)
+				}
+			}
+			if text := strings.Join(notes, "\n"); !strings.HasPrefix(text, c.note) || (text == "") != (c.note == "") ||
+				strings.Contains(text, "\n") {
+				t.Errorf("notes %q", text)
+			}
+			if c.peers {
+				devicetest.Suite{Open: func() device.Device { return kept{cards[0]} },
+					OpenPeer: func() device.Device { return kept{cards[1]} }, Only: []string{"PeerCopy"}}.Run(t)
+			}
+		})
+	}
+	told := openCardsWith(t, standin.Options{Cards: 2, Peers: true}, ownProducts, func(o *cuda.Options) {
+		o.NoPeers = o.Ordinal == 1
+	})
+	if device.Peers([]device.Device{told[0], told[1]}) || told[0].CopiesFrom(told[1]) {
+		t.Error("a device that is told not to copies")
+	}
+}
+
+// Bytes that arrive damaged are found before rows are copied.
+func TestDamagedPeerCopies(t *testing.T) {
+	var note string
+	cards := openCardsWith(t, standin.Options{Cards: 2, Peers: true}, ownProducts, func(o *cuda.Options) {
+		api := *o.API
+		inner := api.MemcpyPeerAsync
+		api.MemcpyPeerAsync = func(dst driver.DevicePtr, to driver.Context, src driver.DevicePtr, from driver.Context,
+			bytes uint64, s driver.Stream) driver.Result {
+			return inner(dst, to, src, from, bytes-1, s)
+		}
+		o.API, o.Note = &api, func(line string) { note += line }
+	})
+	if cards[0].CopiesFrom(cards[1]) || !strings.Contains(note, "arrive damaged; disable the IOMMU") {
+		t.Errorf("a note %q", note)
 	}
 }

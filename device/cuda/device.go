@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/millrace/millrace/device"
@@ -25,6 +26,8 @@ type Options struct {
 	OpenBLAS func() (cublaslt.BLAS, error)
 	// OwnProducts has this program's own kernels multiply even where there is a library.
 	OwnProducts bool
+	// NoPeers has the device neither copy from another GPU nor let another one copy from it.
+	NoPeers bool
 }
 
 // Device is a GPU. Its methods may be called from any goroutine.
@@ -49,13 +52,20 @@ type Device struct {
 
 	workspace workspace
 
+	noPeers bool
+	peersMu sync.Mutex
+	peers   map[*Device]bool // those that CopiesFrom was asked about
+
 	// pinBytes and pieceBytes are the most that one registration and one copy take, roundChunks the chunks of one round
 	// of a sum; smaller in tests.
 	pinBytes, pieceBytes int64
 	roundChunks          int
 }
 
-var _ device.Device = (*Device)(nil)
+var (
+	_ device.Device     = (*Device)(nil)
+	_ device.PeerCopier = (*Device)(nil)
+)
 
 // minMajor is the oldest compute capability that the kernels are compiled for: Ampere, the first with bf16.
 const minMajor = 8
@@ -71,7 +81,7 @@ const screenReserveBytes = 1 << 30
 // Open opens a GPU. The error is one line: what is missing, and what to do.
 func Open(o Options) (d *Device, err error) {
 	d = &Device{id: fmt.Sprintf("cuda:%d", o.Ordinal), api: o.API, accounts: o.Accounts, pinBytes: maxPinBytes,
-		pieceBytes: maxPieceBytes, roundChunks: partialChunks}
+		pieceBytes: maxPieceBytes, roundChunks: partialChunks, noPeers: o.NoPeers, peers: map[*Device]bool{}}
 	defer func() {
 		if err != nil {
 			// The first error says why; what could not be given back after it says nothing more.

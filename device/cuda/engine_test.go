@@ -351,23 +351,28 @@ func TestStandInCards(t *testing.T) {
 		steps = 1
 	}
 	var all []device.Device
-	for _, card := range openCards(t, standin.Options{Cards: 3}, library) {
+	for _, card := range openCards(t, standin.Options{Cards: 3, Peers: true}, library) {
 		all = append(all, card)
 	}
 	one := train(t, g, n, all[:1], resident, steps)
 	for name, c := range map[string]struct {
 		deal  []int // forward of 3 blocks, the head, backward of 3
 		place func(*plan.Placement)
+		peers bool
 	}{
-		"by block, updated there": {plan.DealBlocks([]int{0, 1, 0}), updated},
-		"by visit, streamed":      {[]int{0, 1, 0, 1, 1, 0, 1}, streamed},
-		"each visit elsewhere":    {[]int{0, 1, 2, 0, 1, 2, 0}, streamed},
+		"by block, updated there":      {plan.DealBlocks([]int{0, 1, 0}), updated, true},
+		"by visit, streamed":           {[]int{0, 1, 0, 1, 1, 0, 1}, streamed, false},
+		"each visit elsewhere":         {[]int{0, 1, 2, 0, 1, 2, 0}, streamed, false},
+		"each visit elsewhere, direct": {[]int{0, 1, 2, 0, 1, 2, 0}, streamed, true},
 	} {
 		cards := all[:1+slices.Max(c.deal)]
-		got := train(t, g, n, cards, func(p *plan.Placement) { c.place(p); p.Deal = c.deal }, steps)
+		got := train(t, g, n, cards, func(p *plan.Placement) {
+			c.place(p)
+			p.Deal, p.PeerCopies = c.deal, c.peers
+		}, steps)
 		sameBits(t, name, got, one)
-		if !slices.Equal(got.plan.Placement.Deal, c.deal) {
-			t.Errorf("%s: the deal is %v", name, got.plan.Placement.Deal)
+		if !slices.Equal(got.plan.Placement.Deal, c.deal) || got.plan.PeerCopies() != c.peers {
+			t.Errorf("%s: the deal is %v, with peer copies: %v", name, got.plan.Placement.Deal, got.plan.PeerCopies())
 		}
 	}
 }

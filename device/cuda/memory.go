@@ -117,6 +117,9 @@ func (s *Stream) copy(dst, src device.Mem) error {
 		n = min(n, to.whole(a), from.whole(b))
 		var err error
 		switch {
+		case to.pin == nil && from.device != d:
+			err = d.check("cuMemcpyPeerAsync", api.MemcpyPeerAsync(to.at+driver.DevicePtr(a), d.context,
+				from.at+driver.DevicePtr(b), from.device.context, uint64(n), s.handle))
 		case to.pin == nil && from.pin == nil:
 			err = d.check("cuMemcpyDtoDAsync", api.MemcpyDtoDAsync(to.at+driver.DevicePtr(a), from.at+driver.DevicePtr(b), uint64(n), s.handle))
 		case to.pin == nil:

@@ -35,6 +35,22 @@ type rig struct {
 
 func (r *rig) Close() error { return errors.Join(r.Device.Close(), r.gpu.Check()) }
 
+// CopiesFrom is of the devices that rigs have.
+func (r *rig) CopiesFrom(other device.Device) bool {
+	if o, ok := other.(kept); ok {
+		other = o.rig
+	}
+	if o, ok := other.(*rig); ok {
+		other = o.Device
+	}
+	return r.Device.CopiesFrom(other)
+}
+
+// kept is a rig that stays open.
+type kept struct{ *rig }
+
+func (kept) Close() error { return nil }
+
 // products says what multiplies.
 type products int
 
@@ -66,10 +82,18 @@ func tryOpen(o standin.Options, p products) (*rig, error) {
 // openCards makes a device on each card of a stand-in, until the end of the test, which checks the driver.
 func openCards(t testing.TB, o standin.Options, p products) (all []*rig) {
 	t.Helper()
+	return openCardsWith(t, o, p, func(*cuda.Options) {})
+}
+
+// openCardsWith is openCards with other options.
+func openCardsWith(t testing.TB, o standin.Options, p products, change func(*cuda.Options)) (all []*rig) {
+	t.Helper()
 	o.Load = loadOnce
 	gpu := standin.New(o)
 	for ordinal := range o.Cards {
-		d, err := cuda.Open(options(gpu, p, ordinal))
+		with := options(gpu, p, ordinal)
+		change(&with)
+		d, err := cuda.Open(with)
 		if err != nil {
 			t.Fatal(err)
 		}

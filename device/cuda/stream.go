@@ -76,7 +76,7 @@ func (s *Stream) put(hostAllowed bool, f func() error) {
 	for _, o := range s.operands.List {
 		b, ok := o.Buf.(*buffer)
 		switch {
-		case !ok || b.device != s.device || b.closed:
+		case !ok || b.closed || b.device != s.device && !(s.operands.FromPeer(o) && s.device.reaches(b)):
 			panic("cuda device: " + s.operands.Op + ": " + o.Name + " is closed or belongs to another device")
 		case b.pin != nil && !hostAllowed:
 			panic("cuda device: " + s.operands.Op + ": " + o.Name + " is host memory, which is only copied and cleared")

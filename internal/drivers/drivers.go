@@ -23,6 +23,8 @@ type Opener struct {
 	Load func() (*driver.API, error)
 	// OwnProducts has a GPU multiply with the program's own kernels, even where there is a library.
 	OwnProducts bool
+	// NoPeers has rows pass between GPUs through host memory, even where these copy from each other.
+	NoPeers bool
 	// Note tells people something in addition to the result, in a line.
 	Note func(line string)
 	// OnCPU receives the reason why the CPU computes on a machine that has a GPU.

@@ -54,7 +54,7 @@ func (o Opener) openSome(api *driver.API, want wanted, accounts *hostmem.Account
 	}
 	open := func(i int) {
 		d, err := cuda.Open(cuda.Options{Ordinal: ordinals[i], API: api, Accounts: accounts, OwnProducts: o.OwnProducts,
-			Note: note})
+			NoPeers: o.NoPeers, Note: note})
 		if errs[i] = err; err == nil {
 			opened[i] = d
 		}

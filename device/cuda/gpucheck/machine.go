@@ -114,7 +114,8 @@ type planned struct {
 		UploadBytes int64 `json:"upload_bytes"`
 	} `json:"predicted"`
 	Placement struct {
-		Deal []int `json:"deal"`
+		Deal       []int `json:"deal"`
+		PeerCopies bool  `json:"peer_copies"`
 	} `json:"placement"`
 }
 

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// twoGPUs shows that two GPUs that share each step have the bits of one, and says how much faster they are.
+// twoGPUs shows that two GPUs that share each step have the bits of one, whichever way rows pass between them, and says
+// how much faster they are.
 func twoGPUs(c *check) (string, error) {
 	number, err := strconv.Atoi(strings.TrimPrefix(c.gpu, "cuda:"))
 	if err != nil {
@@ -32,15 +33,23 @@ func twoGPUs(c *check) (string, error) {
 		c.sameBits("one-gpu", "two-gpus")); err != nil {
 		return "", err
 	}
+	bits := "the bits of one GPU, with rows through host memory, since these GPUs do not copy from each other"
+	if p.Placement.PeerCopies {
+		bits = "the bits of one GPU, with rows directly and through host memory"
+		if err := errors.Join(c.trainWith([]string{"MILLRACE_PEER_COPIES=0"}, "two-gpus-host", "device="+both),
+			c.sameBits("one-gpu", "two-gpus-host")); err != nil {
+			return "", err
+		}
+	}
 	note, err := c.benchOn(both, 3, nil, "--stream", "auto")
 	if err != nil {
-		return note, fmt.Errorf("the bits are those of one GPU; the benchmark: %w", err)
+		return note, fmt.Errorf("%s; the benchmark: %w", bits, err)
 	}
 	var one, two benchResult
 	if one.read(c, c.gpu) && two.read(c, both) && two.StepSec > 0 {
 		note = fmt.Sprintf("%.2f times as fast as the row bench; %s", one.StepSec/two.StepSec, note)
 	}
-	return "the bits of one GPU; " + note, nil
+	return bits + "; " + note, nil
 }
 
 // read takes the result of the row bench, or the same on other devices; false if it is not there.

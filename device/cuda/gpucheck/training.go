@@ -14,21 +14,26 @@ import (
 )
 
 // train trains the small model of random weights on the text that is here, with further keys set, as the run of a name.
-func (c *check) train(name string, set ...string) error {
+func (c *check) train(name string, set ...string) error { return c.trainWith(nil, name, set...) }
+
+// trainWith is train with further variables of the environment.
+func (c *check) trainWith(env []string, name string, set ...string) error {
 	folder := filepath.Join(c.work, "runs", name)
 	if err := os.RemoveAll(folder); err != nil {
 		return err
 	}
-	return c.again(name, set...)
+	return c.run(env, name, set...)
 }
 
 // again trains as train does, in a folder that is there.
-func (c *check) again(name string, set ...string) error {
+func (c *check) again(name string, set ...string) error { return c.run(nil, name, set...) }
+
+func (c *check) run(env []string, name string, set ...string) error {
 	args := []string{"train", c.runFile(), "--set", "output_dir=" + filepath.Join(c.work, "runs", name)}
 	for _, s := range set {
 		args = append(args, "--set", s)
 	}
-	_, err := c.command(nil, "millrace", args...)
+	_, err := c.command(env, "millrace", args...)
 	return err
 }
 
