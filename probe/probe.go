@@ -35,7 +35,8 @@ const probeSeconds = 0.5
 
 // Options say what is measured.
 type Options struct {
-	// Open opens devices, of which the first is measured, and that of the host.
+	// Open opens devices, of which the first is measured, as well as copies to it from the second one, and that of the
+	// host.
 	Open     func(name string, accounts *hostmem.Accounts) (computes []device.Device, host device.Device, err error)
 	Accounts *hostmem.Accounts
 	Progress io.Writer // messages and progress for people; io.Discard for silence
@@ -200,6 +201,9 @@ func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes,
 		m.DeviceMemoryBytes = cmp.Or(computes.Info().TotalBytes, computes.Info().MemoryBytes)
 		m.HostMemoryBytes, _ = hostmem.Total() // 0 where it is not known
 		steps = append(steps, p.deviceCopies)
+	}
+	if len(all) > 1 && !computes.Info().Unified && device.Peers(all[:2]) {
+		steps = append(steps, p.peerCopies(all[1]))
 	}
 	if p.Path != "" {
 		steps = append(steps, p.disk)

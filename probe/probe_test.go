@@ -327,12 +327,12 @@ func (w *watchedStream) AdamW(args device.AdamWArgs, bad device.Mem) {
 }
 
 // On a device with memory of its own, the probe measures the link both ways at once, and the optimizer during these
-// copies.
+// copies; with another one, copies from that.
 func TestProbeOfALink(t *testing.T) {
 	o := newOptions(t)
 	o.Open = func(_ string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 		host, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
-		return []device.Device{null.New(null.Options{})}, host, err
+		return []device.Device{null.New(null.Options{}), null.New(null.Options{})}, host, err
 	}
 	m, err := measure(context.Background(), o, smallProbeFor, 0.02)
 	if err != nil {
@@ -342,7 +342,8 @@ func TestProbeOfALink(t *testing.T) {
 		t.Errorf("a host with %d bytes, want %d", m.HostMemoryBytes, total)
 	}
 	if m.Check() != nil || m.DuplexUploadBytesPerSec <= 0 || m.DuplexDownloadBytesPerSec <= 0 || m.DeviceCopyBytesPerSec <= 0 ||
-		m.AdamWUnderCopiesBytesPerSec <= 0 || m.UploadUnderAdamWBytesPerSec <= 0 || m.DownloadUnderAdamWBytesPerSec <= 0 {
+		m.AdamWUnderCopiesBytesPerSec <= 0 || m.UploadUnderAdamWBytesPerSec <= 0 ||
+		m.DownloadUnderAdamWBytesPerSec <= 0 || m.PeerCopyBytesPerSec <= 0 {
 		t.Errorf("%+v", m)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

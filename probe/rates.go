@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
 )
@@ -248,6 +249,25 @@ func (p *prober) deviceCopies(m *plan.Machine) error {
 	}
 	m.DeviceCopyBytesPerSec, err = p.rate(task{p.compute, 2 * from.Len, func() { p.compute.Copy(to.Mem, from.Mem) }}, p.seconds)
 	return err
+}
+
+// peerCopies measures a copy from another device.
+func (p *prober) peerCopies(peer device.Device) func(m *plan.Machine) error {
+	return func(m *plan.Machine) error {
+		var mem [2]device.Buffer
+		for i, d := range []device.Device{p.device, peer} {
+			b, err := d.Alloc("probe", p.bytes)
+			if err != nil {
+				return blame.BadRequest(err)
+			}
+			defer b.Close()
+			mem[i] = b
+		}
+		to, from := device.Whole(mem[0]), device.Whole(mem[1])
+		rate, err := p.rate(task{p.compute, p.bytes, func() { p.compute.Copy(to, from) }}, p.seconds)
+		m.PeerCopyBytesPerSec = rate
+		return err
+	}
 }
 
 // updates8 measures AdamW with moments in 8 bits, in the memory of args and with its masters and gradients. Moments

@@ -102,6 +102,7 @@ func machineText(m *plan.Machine) string {
 		{"from the device", "GB/s", m.DownloadBytesPerSec, 1e9},
 		{"to it, both ways at once", "GB/s", m.DuplexUploadBytesPerSec, 1e9},
 		{"from it, both ways at once", "GB/s", m.DuplexDownloadBytesPerSec, 1e9},
+		{"from device to device", "GB/s", m.PeerCopyBytesPerSec, 1e9},
 		{"host memory", "GB/s", m.HostBytesPerSec, 1e9},
 		{"optimizer (AdamW)", "GB/s", m.AdamWBytesPerSec, 1e9},
 		{"optimizer, moments in 8 bits", "GB/s", m.AdamW8BytesPerSec, 1e9},
