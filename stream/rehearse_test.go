@@ -257,18 +257,27 @@ func TestDiskTrafficIsPlanned(t *testing.T) {
 	}
 }
 
-// A plan that deals its blocks to more devices than there are is refused.
-func TestTooFewDevices(t *testing.T) {
+// alone is a device that copies from no other one.
+type alone struct{ device.Device }
+
+// A plan that deals its blocks to more devices than there are is refused, and one that has devices copy from each other
+// which do not.
+func TestUnfitDevices(t *testing.T) {
 	shape := tiny
 	shape.Layers = 2
 	s := shape.subject(t, 1)
 	p := newPlan(t, s, device.Info{}, func(p *plan.Placement) {
 		*p = plan.Smallest(len(p.Where.Weights), len(p.Where.Inputs), false)
-		p.Deal = plan.DealBlocks([]int{0, 1})
+		p.Deal, p.PeerCopies = plan.DealBlocks([]int{0, 1}), true
 	})
 	dev := null.New(null.Options{})
-	_, err := stream.New(stream.Config{Plan: p, Devices: []device.Device{dev}, Host: dev, Accounts: hostmem.New()})
-	if err == nil || !strings.Contains(err.Error(), "deals blocks to 2 devices, and there are 1") {
-		t.Errorf("%v", err)
+	for want, devices := range map[string][]device.Device{
+		"deals blocks to 2 devices, and there are 1":         {dev},
+		"has devices copy from each other, and these do not": {dev, alone{null.New(null.Options{})}},
+	} {
+		_, err := stream.New(stream.Config{Plan: p, Devices: devices, Host: dev, Accounts: hostmem.New()})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 }

@@ -379,13 +379,19 @@ func TestStandInCards(t *testing.T) {
 
 // A card that fails ends the step with an error that names it, and no lane hangs.
 func TestStandInCardFails(t *testing.T) {
+	for _, peers := range []bool{false, true} {
+		t.Run(fmt.Sprint("peers ", peers), func(t *testing.T) { cardFails(t, peers) })
+	}
+}
+
+func cardFails(t *testing.T, peers bool) {
 	g := modeltest.Load(t, "mistral-window")
-	cards := openCards(t, standin.Options{Cards: 2}, library)
+	cards := openCards(t, standin.Options{Cards: 2, Peers: peers}, library)
 	m, fill := golden(t, g)
 	e, _, done := engine(t, plan.Request{Model: m, Numerics: numerics(g, tensor.BF16)}, nil, fill,
 		[]device.Device{cards[0], cards[1]}, func(p *plan.Placement) {
 			streamed(p)
-			p.Deal = []int{0, 1, 0, 1, 1, 0, 1}
+			p.Deal, p.PeerCopies = []int{0, 1, 0, 1, 1, 0, 1}, peers
 		})
 	defer done()
 	step := func() error {
