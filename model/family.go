@@ -118,6 +118,8 @@ var families = []Family{
 		Constants: glmCorrection, ConstantsGGUF: glmCorrectionInGGUF, Carried: glmNextToken, Architecture: "deepseek2"},
 	{ModelType: "deepseek_v3", Read: readDeepSeekV3, Names: latentMoE, Defaults: deepseekV3Defaults,
 		Constants: glmCorrection, ConstantsGGUF: glmCorrectionInGGUF, Carried: glmNextToken, Architecture: "deepseek2"},
+	{ModelType: "kimi_k2", Read: readDeepSeekV3, Names: latentMoE, Defaults: deepseekV3Defaults,
+		Constants: glmCorrection, Carried: glmNextToken},
 	{ModelType: "deepseek_v2", Read: readDeepSeekV2, Names: latentMoE, Defaults: deepseekV2Defaults,
 		Architecture: "deepseek2"},
 }

@@ -44,8 +44,8 @@ var deepseekV2Defaults = map[string]any{"q_lora_rank": 1536}
 var glm4MoELiteDefaults = map[string]any{"num_experts_per_tok": 4, "routed_scaling_factor": 1.8,
 	"qk_nope_head_dim": 192, "v_head_dim": 256, "q_lora_rank": 768}
 
-// readDeepSeekV3 reads DeepSeek-V3 and what took over its form, such as Moonlight: latent attention, dense layers
-// first, and GLM's experts. Source: transformers, configuration_deepseek_v3.py and modeling_deepseek_v3.py.
+// readDeepSeekV3 reads DeepSeek-V3 and what took over its form, such as Moonlight and Kimi K2: latent attention, dense
+// layers first, and GLM's experts. Source: transformers, configuration_deepseek_v3.py and modeling_deepseek_v3.py.
 func readDeepSeekV3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.latentAttention(r)
 	r.OneOf("scoring_func", "sigmoid", "sigmoid")

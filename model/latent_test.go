@@ -22,8 +22,8 @@ func TestLatentBlocks(t *testing.T) {
 	}{
 		"deepseek_v3": {nn.LatentAttention{Heads: 3, QueryRank: 11, KeyRank: 14, Plain: 7, Rotated: 6, ValueDim: 5,
 			InBias: true, OutBias: true}, stretched(1.3) * stretched(1.3) / math.Sqrt(13)},
-		"deepseek_v3-direct": {nn.LatentAttention{Heads: 2, KeyRank: 9, Plain: 5, Rotated: 4, ValueDim: 6, InBias: true,
-			OutBias: true}, 1 / math.Sqrt(9)},
+		"deepseek_v3-direct": {nn.LatentAttention{Heads: 2, KeyRank: 9, Plain: 5, Rotated: 6, ValueDim: 6, InBias: true,
+			OutBias: true}, stretched(1) * stretched(1) / math.Sqrt(11)},
 		"glm4_moe_lite": {nn.LatentAttention{Heads: 4, QueryRank: 10, KeyRank: 12, Plain: 6, Rotated: 4, ValueDim: 10},
 			1 / math.Sqrt(10)},
 		"deepseek_v2-groups": {nn.LatentAttention{Heads: 2, QueryRank: 8, KeyRank: 10, Plain: 4, Rotated: 4,

@@ -198,8 +198,8 @@ func readYaRN(r, scaling *hf.ConfigReader, p *nn.RopeFrequencies) {
 	p.Magnitude = scaling.Positive("attention_factor", p.Magnitude)
 	switch {
 	case r.Err() != nil:
-	case p.BetaFast <= p.BetaSlow:
-		scaling.Fail("beta_fast", "it must be larger than \"beta_slow\"")
+	case p.BetaFast < p.BetaSlow:
+		scaling.Fail("beta_fast", "it must not be smaller than \"beta_slow\"")
 	case p.Theta <= 1:
 		r.Fail("rope_theta", "yarn needs one above 1")
 	case !(p.Magnitude > 0) || math.IsInf(p.Magnitude, 0):

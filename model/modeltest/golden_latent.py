@@ -29,13 +29,17 @@ VARIANTS = {
         rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 32.0,
                          "beta_slow": 1.0, "mscale": 0.7, "mscale_all_dim": 1.3,
                          "original_max_position_embeddings": 512})),
-    # Queries of one product, as Moonlight has them, and biases.
-    "deepseek_v3-direct": (0, partial(
+    # Queries of one product, as Moonlight has them, and biases. Frequencies are kept or divided and none is blended, as
+    # Kimi K2 has them: with another "beta_fast" one would be.
+    "deepseek_v3-direct": (6, partial(
         DeepseekV3Config, hidden_size=22, intermediate_size=30, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, q_lora_rank=None, kv_lora_rank=9, qk_nope_head_dim=5, qk_rope_head_dim=4, v_head_dim=6,
-        vocab_size=59, rms_norm_eps=1e-5, max_position_embeddings=64, attention_bias=True, n_routed_experts=6,
+        num_key_value_heads=2, q_lora_rank=None, kv_lora_rank=9, qk_nope_head_dim=5, qk_rope_head_dim=6, v_head_dim=6,
+        vocab_size=59, rms_norm_eps=1e-5, max_position_embeddings=32768, attention_bias=True, n_routed_experts=6,
         num_experts_per_tok=2, n_group=1, topk_group=1, moe_intermediate_size=8, n_shared_experts=1,
-        first_k_dense_replace=1, routed_scaling_factor=2.446, norm_topk_prob=True)),
+        first_k_dense_replace=1, routed_scaling_factor=2.446, norm_topk_prob=True,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 50000.0, "factor": 8.0, "beta_fast": 1.0,
+                         "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                         "original_max_position_embeddings": 4096})),
     # Values as wide as keys.
     "glm4_moe_lite": (4, partial(
         Glm4MoeLiteConfig, hidden_size=24, intermediate_size=34, num_hidden_layers=2, num_attention_heads=4,

@@ -32,6 +32,7 @@ func TestNamed(t *testing.T) {
 		"Qwen/Qwen3-VL-4B-Instruct": "qwen3_vl", "Qwen/Qwen3-VL-30B-A3B-Instruct": "qwen3_vl_moe",
 		"Qwen/Qwen3-Next-80B-A3B-Instruct": "qwen3_next", "Qwen/Qwen3.5-4B": "qwen3_5", "Qwen/Qwen3.5-35B-A3B": "qwen3_5_moe",
 		"deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": "qwen2", "deepseek-ai/DeepSeek-V3": "deepseek_v3",
+		"moonshotai/Kimi-K2-Base": "kimi_k2", "moonshotai/Kimi-Dev-72B": "qwen2",
 		"google/gemma-7b": "gemma", "google/gemma-2b": "gemma", "google/gemma-2-2b": "gemma2",
 		"google/gemma-3-1b-it": "gemma3_text", "google/gemma-3-270m": "gemma3_text",
 		"google/gemma-3-4b-it": "gemma3", "google/gemma-4-E2B-it": "gemma4",
