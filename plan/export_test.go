@@ -21,6 +21,9 @@ func SimulateUpTo(p *Plan, m Machine, dev device.Info, most float64) Prediction 
 	return q
 }
 
+// AwaitOthers has operations that receive wait for this host's own progress.
+func AwaitOthers(p *Plan, s *Schedule) { p.awaitOthers(s.Ops) }
+
 // SimulatedMicros is from how many micro-batches on Simulate groups them.
 const SimulatedMicros = simulatedMicros
 

@@ -130,10 +130,12 @@ func (p *Plan) awaitOthers(ops []Op) {
 			}
 		case op.Writes[0].What == CohortSum:
 			op.After = append(op.After[:len(op.After):len(op.After)], made[sum{op.Part, op.Writes[0].Cohort % cohorts}])
-		case len(updates) > 0:
+		default:
 			n := min(updated[op.Host], len(updates)-1)
 			updated[op.Host]++
-			op.After = append(op.After[:len(op.After):len(op.After)], updates[n])
+			if n >= 0 {
+				op.After = append(op.After[:len(op.After):len(op.After)], updates[n])
+			}
 		}
 	}
 }

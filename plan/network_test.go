@@ -70,6 +70,42 @@ func TestSimulationOfHosts(t *testing.T) {
 	})
 }
 
+// A simulated receive waits for what this host does itself at that time: a sum for its own of the same part and number,
+// and the n-th weights of another host for its own n-th update, of those that come before.
+func TestAwaitOthers(t *testing.T) {
+	m := tiny.model(t)
+	n := numerics(4, true)
+	n.Cohorts = 4
+	p := hostPlans(t, m, n, 2)[1].With(moving(m, 2))
+	s, simulated := p.Schedule(plan.Steady), p.Schedule(plan.Steady)
+	plan.AwaitOthers(p, simulated)
+	var updates []int
+	own := map[[2]int]int{} // the sum of a part, by number on its host
+	weights := 0
+	for i, op := range s.Ops {
+		want := slices.Clone(op.After)
+		switch {
+		case op.Do == plan.DoUpdate:
+			updates = append(updates, i)
+		case op.Name() == "drain-sum", op.Name() == "scatter":
+			own[[2]int{op.Part, op.Writes[0].Cohort - 2}] = i
+		case op.Name() == "receive-sum":
+			want = append(want, own[[2]int{op.Part, op.Writes[0].Cohort}])
+		case op.Name() == "receive-weights":
+			if before := min(weights+1, len(updates)); before > 0 {
+				want = append(want, updates[before-1])
+			}
+			weights++
+		}
+		if got := simulated.Ops[i].After; !slices.Equal(got, want) {
+			t.Errorf("%d %v waits for %v in a simulation, want %v", i, op, got, want)
+		}
+	}
+	if weights < 3 || len(updates) < 3 {
+		t.Errorf("%d updates, and weights of %d parts come", len(updates), weights)
+	}
+}
+
 // A 70B model on four hosts moves 6 bytes of three quarters of its parameters a step, which 100 Gbit/s carry while a
 // GPU computes 32k tokens of each host, and 10 Gbit/s do not.
 func TestNetworkIsHidden(t *testing.T) {

@@ -132,10 +132,13 @@ func (c *chooser) savedMoves(s *Plan) (saved Stage) {
 	return saved
 }
 
+// hostUpdates reports whether the host carries out all updates.
+func (c *chooser) hostUpdates() bool { return c.HostUpdates || c.Cluster.Several() }
+
 // stateMoves keep the state of parts on the device, which updates it there: of blocks, the first ones first, since
 // their updates are what a step begins with; and of the head with its norm.
 func (c *chooser) stateMoves(s *Plan) (blocks, head Stage) {
-	if s.Bound() || c.StreamAll || c.Outputs.keepGradients() || c.Outputs.NoClip || c.HostUpdates {
+	if s.Bound() || c.StreamAll || c.Outputs.keepGradients() || c.Outputs.NoClip || c.hostUpdates() {
 		return nil, nil
 	}
 	for _, part := range c.Model.DecoderParts() {
@@ -168,7 +171,7 @@ func (c *chooser) room(start Placement, moves []Move) int {
 // hostIsLate reports whether the host takes longer to update the blocks than a forward pass takes, where the device
 // may update some.
 func (c *chooser) hostIsLate(s *Plan) bool {
-	if s.Bound() || c.Outputs.keepGradients() || c.Outputs.NoClip || c.HostUpdates {
+	if s.Bound() || c.Outputs.keepGradients() || c.Outputs.NoClip || c.hostUpdates() {
 		return false
 	}
 	updates, forward := 0.0, 0.0

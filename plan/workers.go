@@ -28,7 +28,7 @@ func (c *chooser) each(n int, do func(w *chooser, i int)) {
 	free := make(chan *chooser, count)
 	for range count {
 		free <- &chooser{Request: c.Request, ctx: c.ctx, alone: c.alone, accounts: c.accounts, owned: c.owned,
-			workers: 1}
+			manifest: c.manifest, workers: 1}
 	}
 	_ = fault.Share(c.ctx, n, count, func(i int) error { // its error is the context's
 		w := <-free
