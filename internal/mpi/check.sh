@@ -2,7 +2,7 @@
 # Runs the tests that need a real MPI, with 1, 2 and 4 ranks on this host, with Open MPI and with MPICH. Both are wheels
 # of requirements.txt, 20 MB, and have a directory each in build/mpi, since both bring an mpiexec. They are used again
 # until requirements.txt changes. MILLRACE_MPI_PREFIXES may name other directories with bin/mpiexec. REPEATS is the
-# number of runs in the test of clean ends.
+# number of runs in the tests of clean ends and of training.
 set -eu
 cd "$(dirname "$0")"
 if [ -z "${MILLRACE_MPI_PREFIXES:-}" ]; then
@@ -30,4 +30,5 @@ if [ -z "${MILLRACE_MPI_PREFIXES:-}" ]; then
 	fi
 	export MILLRACE_MPI_PREFIXES="$root/openmpi:$root/mpich"
 fi
-MILLRACE_MPI_REPEATS=${REPEATS:-} CGO_ENABLED=0 exec "${GO:-go}" test -count=1 -timeout 30m -run '^TestLaunched' .
+export MILLRACE_MPI_REPEATS="${REPEATS:-}" CGO_ENABLED=0
+exec "${GO:-go}" test -count=1 -timeout 60m -run '^TestLaunched' . ../../cmd/millrace

@@ -3,11 +3,12 @@
 // It is for training on several hosts. The rows of a step are split into groups, and each host has a group. The fp32
 // gradient of a part travels as raw bytes to the rank that owns the part; the owner adds the groups' sums in their
 // order, updates the part, and sends the new weights back. MPI only moves bytes and starts processes, so none of its
-// algorithms can change a bit. Nothing uses this package yet.
+// algorithms can change a bit.
 //
 // [Detect] reads from the environment which launcher has started this process, [Start] joins the ranks, and a [World]
 // has the operations: [World.Send] and [World.Receive] of bytes with a tag, which give a [Request] to wait for, and
-// [World.Barrier], [World.Broadcast] and [World.Gather] of small bytes, which every rank calls in the same order.
+// [World.Barrier] and [World.Exchange] of small bytes, which every rank calls in the same order. [Peers] are what a run
+// needs of it.
 //
 // Invariants:
 //

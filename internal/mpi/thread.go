@@ -209,7 +209,7 @@ func (t *thread) overdue(now time.Time) error {
 	}
 	slices.Sort(missing)
 	return fmt.Errorf("a message from or to %s has not ended after %v: it hangs, waits for another rank, cannot be "+
-		"reached, or is slow; see its output, or raise the timeout", who(missing, t.hosts), t.timeout)
+		"reached, or is slow; see its output, or raise distributed.timeout", who(missing, t.hosts), t.timeout)
 }
 
 // broken is the error of a request for which the library has one. Its text alone says which of the reasons it was: one

@@ -13,8 +13,7 @@ import (
 const (
 	tagHosts = MaxTag + 1 + iota
 	tagBarrier
-	tagBroadcast
-	tagGather
+	tagExchange
 )
 
 // maxSmall bounds the bytes of a rank in these operations.
@@ -22,31 +21,13 @@ const maxSmall = 64 << 20
 
 // Barrier returns after all ranks have called it.
 func (w *World) Barrier() error {
-	_, err := w.exchange(tagBarrier, nil, w.others(), w.others())
+	_, err := w.exchange(tagBarrier, nil)
 	return err
 }
 
-// Broadcast returns root's b on every rank; those of the others are not used. It has at most 64 MiB.
-func (w *World) Broadcast(root int, b []byte) ([]byte, error) {
-	if w.Rank == root {
-		_, err := w.exchange(tagBroadcast, b, w.others(), nil)
-		return b, err
-	}
-	all, err := w.exchange(tagBroadcast, nil, nil, []int{root})
-	if err != nil {
-		return nil, err
-	}
-	return all[root], nil
-}
-
-// Gather returns each rank's b on root, by rank, and nil on the others. Each has at most 64 MiB, and may have another
-// length.
-func (w *World) Gather(root int, b []byte) ([][]byte, error) {
-	if w.Rank == root {
-		return w.exchange(tagGather, b, nil, w.others())
-	}
-	_, err := w.exchange(tagGather, b, []int{root}, nil)
-	return nil, err
+// Exchange returns each rank's b on all ranks, by rank. Each has at most 64 MiB, and may have another length.
+func (w *World) Exchange(b []byte) ([][]byte, error) {
+	return w.exchange(tagExchange, b)
 }
 
 // others are all ranks except this one.
@@ -60,8 +41,8 @@ func (w *World) others() []int {
 	return ranks
 }
 
-// exchange sends b to ranks and receives theirs, by rank, with this rank's own. The length comes first, in 8 bytes.
-func (w *World) exchange(tag int, b []byte, to, from []int) ([][]byte, error) {
+// exchange sends b to all ranks and receives theirs, by rank, with this rank's own. The length comes first, in 8 bytes.
+func (w *World) exchange(tag int, b []byte) ([][]byte, error) {
 	if len(b) > maxSmall {
 		panic(fmt.Sprintf("mpi: %d bytes for all ranks, and %d is the limit", len(b), maxSmall))
 	}
@@ -70,21 +51,22 @@ func (w *World) exchange(tag int, b []byte, to, from []int) ([][]byte, error) {
 	lengths := make([][]byte, w.Size)
 	length := binary.LittleEndian.AppendUint64(nil, uint64(len(b)))
 	var requests []*Request
+	others := w.others()
 	move := func(peer int, arrives bool, bytes []byte) {
 		requests = append(requests, w.thread.submit(&Request{peer: peer, tag: tag, bytes: bytes, arrives: arrives}))
 	}
-	for _, r := range from {
+	for _, r := range others {
 		lengths[r] = make([]byte, 8)
 		move(r, true, lengths[r])
 	}
 	arriving := slices.Clone(requests)
-	for _, r := range to {
+	for _, r := range others {
 		move(r, false, length)
 		if len(b) > 0 {
 			move(r, false, b)
 		}
 	}
-	for i, r := range from {
+	for i, r := range others {
 		if err := arriving[i].Wait(); err != nil {
 			return nil, err
 		}

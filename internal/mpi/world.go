@@ -11,7 +11,7 @@ import (
 )
 
 // World is this process among the ranks of a job. Its methods may be called by several goroutines at once, except those
-// that every rank calls in the same order: Barrier, Broadcast, Gather and Leave.
+// that every rank calls in the same order: Barrier, Exchange and Leave.
 type World struct {
 	Rank, Size int
 	Library    string   // such as "Open MPI v5.0.11"
@@ -52,13 +52,13 @@ func start(join func() (joined, error), timeout time.Duration) (*World, error) {
 		}
 	case <-late.C:
 		return nil, fmt.Errorf("the ranks have not found each other for %v: a rank was not started or hangs, or the "+
-			"network between the hosts fails; see the launcher's output, or raise the timeout", timeout)
+			"network between the hosts fails; see the launcher's output, or raise distributed.timeout", timeout)
 	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	hosts, err := w.exchange(tagHosts, []byte(host), w.others(), w.others())
+	hosts, err := w.exchange(tagHosts, []byte(host))
 	if err != nil {
 		return nil, err
 	}

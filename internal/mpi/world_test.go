@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -150,22 +151,31 @@ func everything(w *World) error {
 			return fmt.Errorf("the message of rank %d with tag %d has other bytes", m.from, m.tag)
 		}
 	}
-	for root := range w.Size {
-		got, err := w.Broadcast(root, fmt.Appendf(nil, "from %d", w.Rank))
-		if err != nil || string(got) != fmt.Sprintf("from %d", root) {
-			return fmt.Errorf("rank %d's bytes arrive as %q, %v", root, got, err)
-		}
-		all, err := w.Gather(root, bytes.Repeat([]byte{'x'}, w.Rank))
+	for round := range 3 {
+		all, err := w.Exchange(bytes.Repeat([]byte{byte(round)}, w.Rank))
 		if err != nil {
 			return err
 		}
 		for r, b := range all {
-			if len(b) != r {
-				return fmt.Errorf("rank %d's %d bytes arrive as %d", r, r, len(b))
+			if !bytes.Equal(b, bytes.Repeat([]byte{byte(round)}, r)) {
+				return fmt.Errorf("rank %d's bytes of exchange %d arrive as %q", r, round, b)
 			}
 		}
-		if (all != nil) != (root == w.Rank) {
-			return fmt.Errorf("rank %d gathers for %d: %q", w.Rank, root, all)
+	}
+	peers := Peers{w}
+	for _, to := range w.others() { // pair by pair, since a message may wait for its receiver
+		got := make([]byte, 3)
+		send := func() error { return peers.Send(context.Background(), to, text(w.Rank, to, 9, 3)) }
+		receive := func() error { return peers.Receive(context.Background(), to, got) }
+		first, second := send, receive
+		if to < w.Rank {
+			first, second = receive, send
+		}
+		if err := errors.Join(first(), second()); err != nil {
+			return err
+		}
+		if !bytes.Equal(got, text(to, w.Rank, 9, 3)) {
+			return fmt.Errorf("the message of rank %d has other bytes", to)
 		}
 	}
 	if len(w.Local) != w.Size || w.Local[w.Rank] != w.Rank ||
@@ -262,9 +272,9 @@ func TestFailuresOfMessages(t *testing.T) {
 		"an absurd length": {func(w *World) error {
 			if w.Rank == 1 {
 				length := []byte{0, 0, 0, 0, 0, 0, 0, 255}
-				return w.thread.submit(&Request{peer: 0, tag: tagGather, bytes: length}).Wait()
+				return w.thread.submit(&Request{peer: 0, tag: tagExchange, bytes: length}).Wait()
 			}
-			_, err := w.Gather(0, nil)
+			_, err := w.Exchange(nil)
 			return err
 		}, " sends 18374686479671623680 bytes to all, and 67108864 is the limit"},
 	} {
@@ -272,6 +282,28 @@ func TestFailuresOfMessages(t *testing.T) {
 		if errs[0] == nil || !strings.HasPrefix(errs[0].Error(), "rank 1 (host ") ||
 			!strings.Contains(errs[0].Error(), c.want) || errs[1] != nil {
 			t.Errorf("%s: %v, want %q", what, errs, c.want)
+		}
+	}
+}
+
+// A host that gives up waiting has failed: nothing of it is sent or received any more.
+func TestPeersGiveUp(t *testing.T) {
+	for _, err := range ranks(t, 2, func(w *World) error {
+		if w.Rank == 1 {
+			return nil
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := (Peers{w}).Receive(ctx, 1, make([]byte, 1)); !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("the wait ends with %v", err)
+		}
+		if err := w.Send(1, 0, nil).Wait(); !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("a message after it: %v", err)
+		}
+		return nil
+	}) {
+		if err != nil {
+			t.Error(err)
 		}
 	}
 }
