@@ -109,6 +109,8 @@ type Config struct {
 	// [gpu.md](gpu.md). Several devices share each step, to the bits of one: a list such as `[cuda:0, cuda:2]` names
 	// GPUs, and `[cpu, cpu]` divides the cores. See [devices.md](devices.md).
 	Device Names `yaml:"device" default:"auto" resume:"free"`
+	// Of a run on several hosts.
+	Distributed Distributed `yaml:"distributed" resume:"free"`
 
 	Eval Eval `yaml:"eval,omitempty" resume:"listed"`
 	Save Save `yaml:"save" resume:"free"`
@@ -151,8 +153,8 @@ type Sizes struct {
 	// of 8. See [long context](memory.md#long-context).
 	BlockChunk Auto `yaml:"block_chunk" default:"auto"`
 	// Groups of consecutive micro-batches of a step; a divisor of `batch_tokens / sequence_len`. The gradients of each
-	// are summed by themselves, and then added in the order of groups. `auto` is 1. See [groups of
-	// micro-batches](numerics.md#groups-of-micro-batches).
+	// are summed by themselves, and then added in the order of groups. `auto` is the number of [hosts](hosts.md), which
+	// is 1 without a launcher of several. See [groups of micro-batches](numerics.md#groups-of-micro-batches).
 	Groups Auto `yaml:"groups" default:"auto"`
 }
 
@@ -180,6 +182,14 @@ type Memory struct {
 	// A size, such as `2TB`. The run pauses between steps, so that it writes no more than that in a day, counted from
 	// its start or resume. The disk tier and checkpoints count together. A run is at most one step ahead.
 	MaxWritePerDay Bytes `yaml:"max_write_per_day,omitempty" unset:"'none'"`
+}
+
+// Distributed is what a run on several hosts does.
+type Distributed struct {
+	// How long a host waits for another one, such as `90s`, `10m` or `1h`, at least `1m`. Then the run ends, with a
+	// line that names the host which is missing. The slowest host must come to the end of its part of a step within
+	// that time after the fastest one; reading, tokenizing, loading and writing models may take longer.
+	Timeout Duration `yaml:"timeout" default:"10m"`
 }
 
 // Eval is the evaluation during training.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/millrace/millrace/plan"
 )
@@ -109,6 +110,43 @@ func (a Auto) MarshalYAML() (any, error) {
 		return "auto", nil
 	}
 	return int(a), nil
+}
+
+// Duration is a time in run.yaml, such as 90s or 1h30m.
+type Duration time.Duration
+
+// leastDuration and mostDuration bound what can be meant: a wait that is shorter ends runs on busy hosts.
+const (
+	leastDuration = Duration(time.Minute)
+	mostDuration  = Duration(30 * 24 * time.Hour)
+)
+
+// UnmarshalYAML reads a number with a unit, or several.
+func (d *Duration) UnmarshalYAML(unmarshal func(any) error) error {
+	var s string
+	if err := unmarshal(&s); err != nil {
+		return err
+	}
+	x, err := time.ParseDuration(strings.ReplaceAll(s, " ", ""))
+	if *d = Duration(x); err != nil || *d < leastDuration || *d > mostDuration {
+		return fmt.Errorf("%q: write a time from %v to %v, such as 90s, 10m or 1h", s, leastDuration, mostDuration)
+	}
+	return nil
+}
+
+// MarshalYAML writes what UnmarshalYAML reads.
+func (d Duration) MarshalYAML() (any, error) { return d.String(), nil }
+
+// String is the time as a run file has it, without units that count 0.
+func (d Duration) String() string {
+	s := time.Duration(d).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }
 
 // Names is a name in run.yaml, or a list of names: then with commas between them.
