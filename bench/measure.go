@@ -291,7 +291,7 @@ func (b *benchmark) open(ctx context.Context) (*train.Session, error) {
 			return nil, err
 		}
 	}
-	o.Fill = func(s *train.Session) error { return b.fillAlike(ctx, s, wanted) }
+	o.Fill = func(_ context.Context, s *train.Session) error { return b.fillAlike(ctx, s, wanted) }
 	return b.env.OpenSession(ctx, b.plan, b.dev, o)
 }
 

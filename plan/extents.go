@@ -58,6 +58,14 @@ func (p *Plan) extents(specs []store.Spec, part int) []store.Spec {
 	return specs
 }
 
+// StateExtents are the extents of a part that a checkpoint has, whichever host keeps them: all but gradients and sums
+// of them.
+func (p *Plan) StateExtents(part int) []store.Spec {
+	types := p.types()
+	types[store.Grad] = tensor.Invalid
+	return store.AppendPartSpecs(nil, part, p.Model.Parts[part].Layout, types, p.PieceElems(part))
+}
+
 // inputBytes is the input of a block for one micro-batch: [T, H].
 func (p *Plan) inputBytes() int64 { return p.rowBytes(p.Model.Hidden) }
 

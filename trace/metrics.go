@@ -32,6 +32,8 @@ type Metrics struct {
 
 	Devices []DeviceSeconds `json:"devices,omitempty"` // busy seconds by device, where there are several
 
+	Hosts *HostTimes `json:"hosts,omitempty"` // where there are several
+
 	AuxLoss *float64 `json:"aux_loss,omitempty"` // the load-balancing loss without its weight; Loss is without it
 
 	Experts *Experts `json:"experts,omitempty"` // of a model that has experts
@@ -39,6 +41,12 @@ type Metrics struct {
 	Time *string `json:"time,omitempty"` // when the step ended: RFC 3339, UTC; older files lack it
 
 	EvalLoss *float64 `json:"eval_loss,omitempty"` // where there was an evaluation
+}
+
+// HostTimes say how long the hosts of a run took for a step.
+type HostTimes struct {
+	StepSec []float64 `json:"step_sec"` // by host: without what it waited for others at the end
+	Slowest string    `json:"slowest"`  // the host that took longest, by its rank and the name of its machine
 }
 
 // BeforeTraining is the record of step 0: the evaluation of the model that a run starts from. What only a step has is

@@ -41,6 +41,10 @@ type Env struct {
 	// tests make it fail.
 	FS vfs.FS
 
+	// Cluster is this process among those that share the run of Train; nil: it is alone. Other verbs are for one
+	// process.
+	Cluster *Cluster
+
 	// Families are kinds of models in addition to those of package model.
 	Families []model.Family
 
@@ -59,13 +63,22 @@ func (e *Env) files() vfs.FS {
 	return e.FS
 }
 
-// out takes the messages of a run.
+// out takes the messages of a run, of the host that leads.
 func (e *Env) out() console.Out {
+	if !e.Cluster.Leads() {
+		return console.Out{Writer: io.Discard, Now: e.watchClock().now}
+	}
 	return console.Out{Writer: e.Progress, Terminal: e.Terminal, Now: e.watchClock().now}
 }
 
-// tell has the listener hear an event, and writes its line for people.
+// tell has the listener hear an event, and writes its line for people. A host that does not lead tells warnings alone.
 func (e *Env) tell(event Event) {
+	if !e.Cluster.Leads() {
+		if _, warns := event.(Warning); warns {
+			console.Out{Writer: e.Progress, Now: e.watchClock().now}.Say("%s", event)
+		}
+		return
+	}
 	if e.Events != nil {
 		e.Events(event)
 	}

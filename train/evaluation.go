@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ type Loss struct {
 
 // evaluate is the mean loss over all of the loader's rows, each taken once. A pending update is carried out first. When the run is asked
 // to stop it ends after the pass that it is at, with ErrInterrupted: to end a pass would break the engine, which has a step to save.
+// All hosts of a run evaluate together.
 func (s *Session) evaluate(ctx context.Context, l *data.EvalLoader, what string) (Loss, error) {
 	l.Reset()
 	b := s.env.bar("evaluating " + what)
@@ -28,8 +30,8 @@ func (s *Session) evaluate(ctx context.Context, l *data.EvalLoader, what string)
 	var out Loss
 	sum := 0.0
 	for done := 0; ; {
-		if s.env.stopped() {
-			return out, ErrInterrupted
+		if stop, err := s.env.stopsAnywhere(); err != nil || stop {
+			return out, cmp.Or(err, ErrInterrupted)
 		}
 		err := l.Next(ctx, s.rows)
 		if errors.Is(err, io.EOF) {
@@ -77,6 +79,7 @@ func (t *trainer) evaluateAfter(ctx context.Context) (isBest bool, err error) {
 		t.env.willFinish(fmt.Sprintf("ending the evaluation, and saving step %d", t.steps))
 	}
 	l, err := t.session.evaluate(ctx, t.eval, fmt.Sprintf("after step %d", t.steps))
+	err = t.env.Cluster.alone(err)
 	t.session.Engine.Trace.TakeBusy() // of the evaluation
 	if errors.Is(err, ErrInterrupted) {
 		return false, nil

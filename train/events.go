@@ -2,6 +2,7 @@ package train
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/trace"
@@ -45,9 +46,18 @@ func (e StepDone) String() string {
 	if e.WriteWaitSec != nil {
 		more += "  waits " + console.Seconds(*e.WriteWaitSec) + " (max_write_per_day)"
 	}
+	if h := e.Hosts; h != nil && slices.Max(h.StepSec) > muchSlower*slices.Min(h.StepSec)+leastLateSec {
+		more += "  slowest: " + h.Slowest
+	}
 	return fmt.Sprintf("step %*d/%d  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", digits(e.Steps), e.Step, e.Steps,
 		e.Loss, e.GradNorm, e.LearningRate, e.TokensPerSec, console.Seconds(e.LeftSec), more)
 }
+
+// The line of a step names the slowest host where that takes more than so much longer than the fastest one.
+const (
+	muchSlower   = 1.25
+	leastLateSec = 0.1
+)
 
 func digits(n int) int { return len(fmt.Sprint(n)) }
 

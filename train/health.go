@@ -82,7 +82,7 @@ func (t *trainer) remedy() string {
 
 // noteDivergence writes to run.json that the run has diverged, so that the next start continues from a healthy state.
 func (t *trainer) noteDivergence(err error) {
-	if ill := (*divergedError)(nil); !errors.As(err, &ill) {
+	if ill := (*divergedError)(nil); !errors.As(err, &ill) || !t.env.Cluster.Leads() {
 		return
 	}
 	t.home.id.Ended = &ending{Step: t.steps, Diverged: true}

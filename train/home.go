@@ -22,7 +22,8 @@ type home struct {
 	unclaimed  []byte // run.json as it was before this process; nil: there was no such file
 	memoryPath string // as the run file has it: config has the directory below it that is the run's
 
-	dir      *checkpoint.Directory // of checkpoints
+	dir      *checkpoint.Directory // of checkpoints; nil on a host that does not lead
+	saving   *checkpoint.Hosts     // that write checkpoints together; nil: the process is alone
 	fallback *checkpoint.Directory // nil until it is needed, or found
 	taken    error                 // the output directory is another run's now
 	remake   string                // what was removed of it, while its files are not all there again; empty: nothing

@@ -239,7 +239,7 @@ func (e *Env) noteOthers(c *runfile.Config, id *identity) {
 	var where []string
 	for _, name := range e.dirsIn(c.Budgets().Path) {
 		dir := filepath.Join(c.Budgets().Path, name)
-		if bytes := store.LeftBytes(dir); name != id.Name && bytes > 0 {
+		if bytes := store.LeftBytes(dir); !id.isStateOf(name) && bytes > 0 {
 			left, where = left+bytes, append(where, dir)
 		}
 	}

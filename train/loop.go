@@ -14,7 +14,6 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/optim"
-	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
@@ -68,6 +67,9 @@ type trainer struct {
 func newTrainer(c *runfile.Config, o Options) *trainer {
 	env := o.Env
 	t := &trainer{Run: &Run{env: env, config: c}, options: o, home: home{env: env, config: c}}
+	if cluster := env.Cluster; cluster != nil {
+		t.home.saving = &checkpoint.Hosts{Host: cluster.Host, Name: cluster.Name, Exchange: cluster.Peers.Exchange}
+	}
 	t.health.stop, t.evals.patience = c.Stop, c.Stop.Patience
 	t.records = records{env: env, name: t.home.file(metricsName)}
 	t.saves = saver{run: t.Run, home: &t.home, keep: t.holdDir, describe: t.describe, sync: t.records.sync,
@@ -89,7 +91,12 @@ func Train(ctx context.Context, c *runfile.Config, o Options) (*Summary, error) 
 	own := *c // what a run decides, such as sizes that are auto, is not the caller's
 	t := newTrainer(&own, o)
 	sum, err := t.train(ctx)
-	return t.interrupted(ctx, sum, err)
+	err = t.env.Cluster.Agree(err)
+	known, isKnown := errors.AsType[*HostsError](err)
+	if sum, err = t.interrupted(ctx, sum, err); isKnown && err != nil {
+		err = &HostsError{known.Reports, err}
+	}
+	return sum, err
 }
 
 func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
@@ -106,14 +113,11 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	if err := t.prepare(ctx); err != nil {
 		return nil, blame.BadRequest(err)
 	}
-	switch is, err := t.hasEnded(ctx); {
+	switch is, err := t.allEnded(ctx); {
 	case err != nil:
-		return nil, blame.BadRequest(err)
+		return nil, err
 	case is:
 		return t.ended(), nil
-	}
-	if err := t.env.checkModelLinks(t.config); err != nil {
-		return nil, blame.BadRequest(err)
 	}
 	dev := t.dev.Info()
 	_, guess := probe.Measured(t.env.CacheDir, dev, t.config.Budgets().Path)
@@ -125,15 +129,18 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	if note := t.src.formatNote(); note != "" {
 		t.env.note("%s", note)
 	}
-	claimed = true
-	if err := t.home.claim(); err != nil {
+	cluster := t.env.Cluster
+	if claimed = cluster.Leads(); claimed {
+		err = t.home.claim()
+	}
+	if err := cluster.Agree(err); err != nil {
 		return nil, err
 	}
 	if err := t.openWholeState(ctx); err != nil {
 		return nil, err
 	}
-	if err := t.begin(); err != nil {
-		return nil, blame.BadRequest(err)
+	if err := cluster.Agree(blame.BadRequest(t.begin())); err != nil {
+		return nil, err
 	}
 	defer t.records.close()
 	begun = true
@@ -156,14 +163,41 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 // prepare takes the output directory, reads the model and the data, and plans the run. Nothing is written, and of the
 // run's memory only what the order of the data takes is reserved.
 func (t *trainer) prepare(ctx context.Context) error {
-	c := t.config
-	b, err := t.home.hold()
+	asked := t.config.Numerics
+	b, err := t.home.arrive()
 	if err != nil {
 		return err
 	}
-	asked := c.Numerics
 	t.from = b.from
+	err = t.env.together(ctx, func(ctx context.Context) error {
+		return blame.BadRequest(t.openFitting(ctx, &b, asked))
+	})
+	if err != nil {
+		return err
+	}
+	err = t.env.together(ctx, func(ctx context.Context) error { return blame.BadRequest(t.openWholeData(ctx)) })
+	if err != nil {
+		return err
+	}
+	if err := t.checkSame(); err != nil {
+		return err
+	}
+	if err := t.planAlike(ctx, &b, asked); err != nil {
+		return err
+	}
+	if t.from == nil {
+		return nil
+	}
+	return t.env.Cluster.Agree(blame.BadRequest(t.checkResume(t.from)))
+}
+
+// openFitting opens the model and the devices, and refuses a run that cannot fit. asked are the sizes of the run file.
+func (t *trainer) openFitting(ctx context.Context, b *beginning, asked runfile.Sizes) error {
+	c := t.config
 	if err := b.adoptSizes(c); err != nil {
+		return err
+	}
+	if err := t.env.Cluster.chooseGroups(c); err != nil {
 		return err
 	}
 	if err := t.openModel(ctx); err != nil {
@@ -172,9 +206,13 @@ func (t *trainer) prepare(ctx context.Context) error {
 	if err := t.src.findBase(ctx, c, t.from); err != nil {
 		return err
 	}
-	if err := t.env.checkFits(ctx, c, t.src.model, b.hasSizes(), t.dev.Info()); err != nil {
-		return t.keptSizes(ctx, asked, err)
-	}
+	err := t.env.checkFits(ctx, c, t.src.model, b.hasSizes(), t.dev.Info())
+	return t.keptSizes(ctx, asked, err)
+}
+
+// openWholeData opens the data, and puts the run where it begins in them.
+func (t *trainer) openWholeData(ctx context.Context) error {
+	c := t.config
 	epochs := 0 // without an end: max_steps ends the run
 	if c.MaxSteps == 0 {
 		epochs = max(int(math.Ceil(c.Epochs)), 1)
@@ -185,23 +223,15 @@ func (t *trainer) prepare(ctx context.Context) error {
 	if c.MaxSteps == 0 {
 		t.dataSteps = epochSteps(t.loader.Steps(), c.Epochs, epochs)
 	}
-	if err := t.beginAt(t.from); err != nil {
-		return err
-	}
-	if err := t.makePlan(ctx, t.rates.Steps, plan.Outputs{}, b.hasSizes()); err != nil {
-		return t.keptSizes(ctx, asked, err)
-	}
-	if t.from == nil {
-		return nil
-	}
-	return t.checkResume(t.from)
+	return t.beginAt(t.from)
 }
 
 // keptSizes adds to the error of a plan that the run has sizes from an earlier start, where they were auto in the run
 // file.
 func (t *trainer) keptSizes(ctx context.Context, asked runfile.Sizes, err error) error {
 	n, c := t.config.Numerics, t.config
-	if ctx.Err() != nil || n == asked || asked.MicroBatch > 0 && asked.HeadChunk > 0 {
+	asked.Groups = n.Groups // which have no part in it
+	if err == nil || ctx.Err() != nil || n == asked || asked.MicroBatch > 0 && asked.HeadChunk > 0 {
 		return err
 	}
 	whose := "those that this run had when it was killed, before its first checkpoint"
@@ -219,9 +249,14 @@ func (t *trainer) begin() error {
 		if err := t.continueFrom(t.from); err != nil {
 			return err
 		}
-		t.setAsideAfter(t.from.Manifest.Step)
+		if t.env.Cluster.Leads() {
+			t.setAsideAfter(t.from.Manifest.Step)
+		}
 	}
 	t.saves.begin()
+	if !t.env.Cluster.Leads() {
+		return nil // the files of the run are host 0's
+	}
 	id := &t.home.id
 	if id.hasDiverged() && t.from != nil && t.from.Manifest.UnhealthySteps == 0 {
 		t.env.note("the run had diverged: it continues from its last healthy checkpoint")
@@ -297,7 +332,7 @@ func (t *trainer) close(ended error) {
 func (t *trainer) writeRunFiles() error {
 	c := *t.config
 	c.Memory.Path = t.home.memoryPath
-	c.Numerics = sizesOf(t.plan.Numerics)
+	c.Numerics = sizesOf(t.plan.Whole)
 	c.Datasets = t.data.Sources()
 	if len(c.Eval.Datasets) > 0 {
 		c.Eval.Datasets = t.held.Sources()
@@ -334,8 +369,8 @@ func (t *trainer) run(ctx context.Context) error {
 	if t.config.Save.AtEnd || t.enough || t.saves.tries > 0 { // a save that failed is tried again
 		errSave = t.saves.saveStored(ctx)
 	}
-	if ctx.Err() != nil {
-		return errors.Join(errSave, ctx.Err())
+	if err := t.env.Cluster.Agree(ctx.Err()); err != nil {
+		return errors.Join(errSave, err)
 	}
 	t.finish()
 	if err := t.changedNothing(); err != nil {
@@ -344,13 +379,12 @@ func (t *trainer) run(ctx context.Context) error {
 	if t.saves.saved == t.steps {
 		t.env.willFinish("") // the model can be written at any time
 	}
-	if err := t.session.stopEngine(); err != nil {
+	if err := t.env.Cluster.Agree(t.session.stopEngine()); err != nil {
 		return err
 	}
 	if err := t.exportAll(ctx); err != nil {
 		return err
 	}
-	t.noteEnd(ctx)
 	switch {
 	case errSave != nil && !t.isOver(): // the steps that are left begin with this state
 		return t.naming(ctx, fmt.Errorf("%s is written, and the state cannot be saved: %w", t.summary.Model, errSave))
@@ -384,7 +418,7 @@ func (t *trainer) walk(ctx context.Context) error {
 	if t.eval != nil && t.begun == 0 {
 		l, err := t.session.evaluate(ctx, t.eval, "before training")
 		if err != nil {
-			return err
+			return t.env.Cluster.alone(err)
 		}
 		t.summary.EvalBefore = &l.Loss
 		t.tell(Evaluated{Loss: l.Loss})
@@ -394,9 +428,13 @@ func (t *trainer) walk(ctx context.Context) error {
 	if err := t.evaluateAgain(ctx); err != nil {
 		return err
 	}
-	for step := t.begun + 1; step <= t.rates.Steps && !t.evals.outOfPatience() && !t.env.stopped(); step++ {
+	stop, err := t.env.stopsAnywhere()
+	if err != nil {
+		return err
+	}
+	for step := t.begun + 1; step <= t.rates.Steps && !t.evals.outOfPatience() && !stop; step++ {
 		t.env.willFinish(fmt.Sprintf("finishing step %d and saving", step))
-		err := t.step(ctx, step)
+		stop, err = t.stepAlike(ctx, step)
 		if errors.Is(err, ErrStop) {
 			t.tell(Stopping{Step: step, Steps: t.rates.Steps, ByProgram: true})
 			t.enough = true
@@ -406,7 +444,7 @@ func (t *trainer) walk(ctx context.Context) error {
 			return t.rescue(ctx, err)
 		}
 	}
-	if t.env.stopped() {
+	if stop {
 		return t.interrupt(ctx)
 	}
 	t.noteEarlyEnd()
@@ -433,7 +471,7 @@ func (t *trainer) tell(event Event) {
 
 // settle has the store and, if it is due, a checkpoint have what the steps so far came to.
 func (t *trainer) settle(ctx context.Context) error {
-	err := t.flush(ctx)
+	err := t.env.Cluster.alone(t.flush(ctx))
 	if err == nil {
 		err = t.badWeights(t.steps)
 	}
@@ -471,7 +509,12 @@ func (t *trainer) saveNow(ctx context.Context) error {
 // rescue acts on an error that ends the run: it saves the state after the latest step, if that can be saved and
 // is worth it.
 func (t *trainer) rescue(ctx context.Context, err error) error {
-	if ill := (*divergedError)(nil); !errors.As(err, &ill) && ctx.Err() == nil && t.steps > t.saves.saved {
+	if isAlone(err) {
+		return t.naming(ctx, err)
+	}
+	ill := (*divergedError)(nil)
+	no, errPeers := t.env.Cluster.anywhere(errors.As(err, &ill) || ctx.Err() != nil || t.steps <= t.saves.saved)
+	if errPeers == nil && !no {
 		_ = t.saveNow(ctx) // err is the one to report; the latest save is named below
 	}
 	return t.naming(ctx, err)
@@ -485,25 +528,41 @@ func (t *trainer) naming(ctx context.Context, err error) error {
 	return fmt.Errorf("%w; %s", err, t.saves.latest())
 }
 
-// exportAll writes the last model and the best one. What cannot be written now can be later, from a checkpoint.
+// exportAll writes the last model and the best one, and notes that the run has ended. What cannot be written now can be
+// later, from a checkpoint.
 func (t *trainer) exportAll(ctx context.Context) error {
-	if err := t.holdDir(); err != nil {
+	var err error
+	cluster := t.env.Cluster
+	if cluster.Leads() {
+		err = t.holdDir()
+	}
+	if err = cluster.Agree(err); err != nil {
 		_ = t.saves.saveStored(ctx) // err is the one to report
 		return t.naming(ctx, err)
 	}
-	out := filepath.Join(t.config.OutputDir, lastModel)
-	err := t.env.checkModelLinks(t.config) // again, after days
-	if err == nil {
-		c := t.env.cardOf(t.config.OutputDir, t.src, t.src.exportFormat(), t.steps, t.mathematics(), t.src.base,
-			t.evals.plateau)
-		err = t.session.export(ctx, t.src, out, t.src.exportFormat(), c)
-	}
+	out, as := filepath.Join(t.config.OutputDir, lastModel), t.src.exportFormat()
+	err = t.session.exportAlike(ctx, as, func(ctx context.Context) error {
+		if err := t.env.checkModelLinks(t.config); err != nil { // again, after days
+			return err
+		}
+		c := t.env.cardOf(t.config.OutputDir, t.src, as, t.steps, t.mathematics(), t.src.base, t.evals.plateau)
+		return t.session.export(ctx, t.src, out, as, c)
+	})
 	if err == nil {
 		t.summary.Model = out
 		t.tell(ModelWritten{out})
-		return t.exportBest(ctx)
+		return t.env.together(ctx, func(ctx context.Context) error {
+			if !cluster.Leads() {
+				return nil
+			}
+			err := t.exportBest(ctx)
+			if err == nil {
+				t.noteEnd(ctx)
+			}
+			return err
+		})
 	}
-	if ctx.Err() != nil {
+	if isAlone(err) || errors.Is(err, context.Canceled) || cluster == nil && ctx.Err() != nil {
 		return err
 	}
 	if t.saves.saved < t.steps {
@@ -553,7 +612,7 @@ func (t *trainer) exportBest(ctx context.Context) error {
 // writeTrace writes the Chrome trace.
 func (t *trainer) writeTrace() error {
 	about := trace.About{Model: t.config.Model, Device: t.plan.DeviceName(t.dev.Info()),
-		Tokens: int64(t.plan.Numerics.StepPositions())}
+		Tokens: int64(t.plan.Whole.StepPositions())}
 	return vfs.WriteAtomic(t.env.files(), filepath.Join(t.config.OutputDir, traceName), func(f vfs.File) error {
 		return t.spans.Trace(about).WriteChrome(f)
 	})

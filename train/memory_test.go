@@ -163,7 +163,8 @@ func TestHeapIsLimited(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := env.OpenSession(t.Context(), p, dev, SessionOptions{Fill: func(s *Session) error { return s.fill(t.Context(), src, "random", 1) }})
+		fill := func(ctx context.Context, s *Session) error { return s.fill(ctx, src, "random", 1) }
+		s, err := env.OpenSession(t.Context(), p, dev, SessionOptions{Fill: fill})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,7 +9,6 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/model"
-	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -47,7 +46,7 @@ func (s *source) specs(as format) (specs []hf.TensorSpec, err error) {
 
 // export writes the weights as they are in the store.
 func (s *Session) export(ctx context.Context, src *source, dir string, as format, c *card) error {
-	view := stream.Viewer(s.plan, s.Store)
+	view := s.exportView(as)
 	return s.env.writeModel(ctx, src, dir, as, c, hf.WriteOptions{Replace: true}, func(part int) (model.Values,
 		error) {
 		return view(ctx, part)

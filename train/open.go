@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,8 +44,12 @@ type OpenOptions struct {
 //
 // Until Close the plan limits the Go heap, as in Train, unless GOMEMLIMIT is set.
 func Open(ctx context.Context, c *runfile.Config, o OpenOptions) (*Run, error) {
-	if o.Env == nil {
+	switch {
+	case o.Env == nil:
 		return nil, errNoEnv
+	case o.Env.Cluster != nil:
+		return nil, blame.BadRequest(errors.New("a run that the caller steps is for one process: leave Env.Cluster " +
+			"out, or call Train"))
 	}
 	own := *c
 	r := &Run{env: o.Env, config: &own, runID: checkpoint.NewRunID()}
@@ -258,7 +263,7 @@ func (r *Run) takeOver(m *checkpoint.Manifest) {
 func (r *Run) openState(ctx context.Context, check func() error) (err error) {
 	c := r.config
 	r.session, err = r.env.OpenSession(ctx, r.plan, r.dev, SessionOptions{StateDir: c.Budgets().Path,
-		Fill: func(s *Session) error {
+		Fill: func(ctx context.Context, s *Session) error {
 			r.session = s
 			if err := check(); err != nil {
 				return err

@@ -29,7 +29,7 @@ const hostShare = 0.9
 // PlanRequest makes what a plan is asked for. Budgets that are auto come from what the machine has left now.
 func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, devices int,
 	mem runfile.Memory) (plan.Request, error) {
-	r := plan.Request{Model: m, Numerics: n, Device: dev, Devices: devices,
+	r := plan.Request{Model: m, Numerics: n, Cluster: e.Cluster.planned(), Device: dev, Devices: devices,
 		Machine: probe.Rates(e.CacheDir, dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
 		RecomputeAll: mem.Recompute == "always"}
 	var err error
@@ -57,7 +57,7 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, devi
 			used = 0
 		}
 		// The process has some of what the plan counts. Memory that a program with more in it has is not the plan's.
-		r.HostBytes = int64(hostShare * float64(left+min(used, r.ProgramBytes+r.DataBytes+r.TokenBytes)))
+		r.HostBytes = int64(hostShare * float64(left/e.sharers()+min(used, r.ProgramBytes+r.DataBytes+r.TokenBytes)))
 		if e.MemoryGrows && !e.growthNoted {
 			e.growthNoted = true
 			e.note("memory.host: auto is %s, by what this machine shows now; it grows as it is used, so set memory.host to a size",
@@ -65,6 +65,18 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, devi
 		}
 	}
 	return r, nil
+}
+
+// sharers is the number of processes of a run that share this machine's memory.
+func (e *Env) sharers() int64 { return int64(e.Cluster.sharers()) }
+
+// diskSharers is the number of processes of a run that share the drive of its state: all, where that is in the file
+// system of the output directory.
+func (e *Env) diskSharers(c *runfile.Config) int64 {
+	if e.Cluster != nil && vfs.SameDrive(c.Budgets().Path, c.OutputDir) {
+		return int64(e.Cluster.count())
+	}
+	return e.sharers()
 }
 
 // hostMemory is the host memory that is available now, and that there is in all.
@@ -112,7 +124,7 @@ func (e *Env) sizing(r plan.Request, mem runfile.Memory) ([]plan.Request, error)
 			r.DeviceBytes = int64(share.device * float64(cmp.Or(r.Device.TotalBytes, r.Device.MemoryBytes)))
 		}
 		if ofHost {
-			r.HostBytes = int64(share.host * float64(total))
+			r.HostBytes = int64(share.host * float64(total/e.sharers()))
 		}
 		list = append(list, r)
 	}
@@ -252,6 +264,9 @@ func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 			return nil, err
 		}
 		r.DiskBytes = max(r.DiskBytes-leave, 1) // not 0, which is no disk at all
+	}
+	if mem.Disk.IsAuto() {
+		r.DiskBytes = max(r.DiskBytes/e.diskSharers(c), 1)
 	}
 	p, err := e.fit(ctx, plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
 		OutputsOf: func(n plan.Numerics) plan.Outputs {

@@ -104,32 +104,82 @@ func (t *trainer) setAsideAfter(step int) {
 // openWholeState is openState with a checkpoint that is whole: where the one that the run continues from is damaged, the
 // run continues from the newest one before it, unless the user has named the checkpoint.
 func (t *trainer) openWholeState(ctx context.Context) error {
-	c := t.config
+	cluster := t.env.Cluster
 	for {
-		err := t.openState(ctx, t.checkSpace)
-		damage := (*checkpoint.DamageError)(nil)
-		if t.from == nil || !errors.As(err, &damage) {
+		damage, err := t.openAlike(ctx)
+		if t.from == nil || damage == nil {
 			return err
 		}
-		older, errOlder := t.home.newest(checkpoint.Query{Below: t.from.Manifest.Step, Healthy: t.home.id.hasDiverged()})
-		if errOlder == nil && older == nil && c.Resume != "auto" && !sameDir(c.Resume, t.from.Dir()) {
-			older, errOlder = checkpoint.Open(t.env.files(), c.Resume) // where the run began
+		older := ""
+		if cluster.Leads() {
+			older = t.before(t.from)
 		}
-		if errOlder != nil || older == nil {
+		older, errPeers := decided(cluster, older)
+		switch {
+		case errPeers != nil:
+			return errPeers
+		case older == "":
 			return err
 		}
-		if damage.Lasts() {
+		if damage.Lasts {
 			t.damaged = append(t.damaged, t.from.Dir())
 		}
-		t.env.note("%s: %s: the run continues from %s", damage.Path, damage.Why, older.Dir())
-		t.from = older
-		if err = t.beginAt(t.from); err == nil {
+		t.env.note("%s: %s: the run continues from %s", damage.Path, damage.Why, older)
+		if t.from, err = checkpoint.Open(t.env.files(), older); err == nil {
+			err = t.beginAt(t.from)
+		}
+		if err == nil {
 			err = t.checkResume(t.from)
 		}
-		if err != nil {
-			return blame.BadRequest(err)
+		if err = cluster.Agree(blame.BadRequest(err)); err != nil {
+			return err
 		}
 	}
+}
+
+// before is the path of the checkpoint to continue from where one is damaged; empty if no other one will do.
+func (t *trainer) before(damaged *checkpoint.Checkpoint) string {
+	c := t.config
+	older, err := t.home.newest(checkpoint.Query{Below: damaged.Manifest.Step, Healthy: t.home.id.hasDiverged()})
+	switch {
+	case err != nil:
+		return ""
+	case older != nil:
+		return older.Dir()
+	case c.Resume != "auto" && !sameDir(c.Resume, damaged.Dir()):
+		if _, err := checkpoint.Open(t.env.files(), c.Resume); err == nil {
+			return c.Resume // where the run began
+		}
+	}
+	return ""
+}
+
+// damageFound is what a host has found wrong with the checkpoint that it was to read.
+type damageFound struct {
+	Path  string `json:"path"`
+	Why   string `json:"why"`
+	Lasts bool   `json:"lasts"`
+}
+
+// openAlike is openState on all hosts: where it fails on one, the state is open on none. found says what the first host
+// that found the checkpoint damaged has found.
+func (t *trainer) openAlike(ctx context.Context) (found *damageFound, err error) {
+	err = t.openState(ctx, t.checkSpace)
+	if d := (*checkpoint.DamageError)(nil); errors.As(err, &d) {
+		found = &damageFound{d.Path, d.Why, d.Lasts()}
+	}
+	cluster := t.env.Cluster
+	if err == nil || cluster == nil || isAlone(err) {
+		return found, err
+	}
+	all, errPeers := exchange(cluster, found)
+	if errPeers != nil {
+		return nil, errPeers
+	}
+	if i := slices.IndexFunc(all, func(d *damageFound) bool { return d != nil }); i >= 0 {
+		found = all[i]
+	}
+	return found, err
 }
 
 // resume fills the store from a checkpoint. An error that is a *checkpoint.DamageError is of the checkpoint.

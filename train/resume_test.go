@@ -50,10 +50,20 @@ type placement struct {
 }
 
 func placementsOf(t *testing.T, c *runfile.Config) []placement {
+	return []placement{
+		{"in memory", runfile.Memory{}, ""},
+		{"streamed", budget(t, "3MiB"), ""},
+		{"on disk", tightMemory(t, c, nil), ""},
+		{"updated on the device", budget(t, "64MiB"), slowHost(t)},
+	}
+}
+
+// tightMemory has so little of the host's that something has to go to disk.
+func tightMemory(t *testing.T, c *runfile.Config, cluster *Cluster) runfile.Memory {
 	env := newEnv(t)
-	env.program = 1
+	env.program, env.Cluster = 1, cluster
 	tight := runfile.Memory{Disk: budget(t, "auto").Device, Path: filepath.Join(t.TempDir(), "state"), Host: budget(t, "1GiB").Device}
-	for onDisk := int64(0); onDisk == 0; tight.Host.N -= 256 << 10 { // until something has to go to disk
+	for onDisk := int64(0); onDisk == 0; tight.Host.N -= 256 << 10 {
 		run := *c
 		run.Memory = tight
 		planned, err := PlanFor(context.Background(), &run, PlanOptions{Env: env})
@@ -64,12 +74,7 @@ func placementsOf(t *testing.T, c *runfile.Config) []placement {
 		onDisk, tight.Host.N = p.DiskBytes, min(tight.Host.N, p.ProcessBytes())
 	}
 	tight.Host.N += 256 << 10
-	return []placement{
-		{"in memory", runfile.Memory{}, ""},
-		{"streamed", budget(t, "3MiB"), ""},
-		{"on disk", tight, ""},
-		{"updated on the device", budget(t, "64MiB"), slowHost(t)},
-	}
+	return tight
 }
 
 // slowHost is a cache directory with a machine whose host takes so long for updates that plans leave them to the

@@ -114,7 +114,7 @@ func (r *Run) isNext(b *stream.Batch) bool {
 // sequence_len), of at most sequence_len tokens each. A label is at the position of its own token, not shifted, as in
 // transformers; labels that are [data.Ignore] do not count in the loss.
 func (r *Run) Batch(examples ...data.Example) (*stream.Batch, error) {
-	n := r.plan.Numerics
+	n := r.plan.Whole
 	if rows := n.MicroBatches * n.MicroBatch; len(examples) > rows || len(examples) == 0 {
 		return nil, fmt.Errorf("%d examples: a step has %d rows; give 1 to %[2]d examples", len(examples), rows)
 	}
@@ -282,7 +282,7 @@ func (r *Run) Save(ctx context.Context, dir string) (path string, err error) {
 		return "", err
 	}
 	for spec := range r.session.state() {
-		failed, err := r.session.copyExtent(ctx, w, dir, spec, r.session.Store.Version(spec.ID))
+		failed, err := r.session.copyExtent(ctx, w, spec, r.session.Store.Version(spec.ID))
 		if err = errors.Join(failed, err); err != nil {
 			w.Abort()
 			return "", err

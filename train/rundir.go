@@ -314,7 +314,8 @@ func isRunOf(c, old *runfile.Config) bool {
 	now.Datasets, now.Eval.Datasets = pinCommits(now.Datasets, old.Datasets),
 		pinCommits(now.Eval.Datasets, old.Eval.Datasets)
 	// Keys that change no number.
-	then.Memory, then.Device, then.Save, then.Resume, then.ResumeWith, then.Stop = now.Memory, now.Device, now.Save, now.Resume, now.ResumeWith, now.Stop
+	then.Memory, then.Device, then.Distributed = now.Memory, now.Device, now.Distributed
+	then.Save, then.Stop, then.Resume, then.ResumeWith = now.Save, now.Stop, now.Resume, now.ResumeWith
 	a, errA := then.YAML()
 	b, errB := now.YAML()
 	return errA == nil && errB == nil && bytes.Equal(a, b)

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,7 +135,9 @@ func (s *saver) start(isHealthy bool) error {
 	}
 	s.last, s.retryAt = s.run.env.time().now(), 0
 	err := s.create()
-	switch {
+	switch lost := s.home.saving.Lost(); {
+	case lost != nil:
+		return s.run.env.Cluster.alone(lost)
 	case s.home.taken != nil:
 		if err == nil {
 			s.drop()
@@ -148,14 +151,8 @@ func (s *saver) start(isHealthy bool) error {
 	return nil
 }
 
-// create makes the writer of a checkpoint of the latest step, and its manifest.
+// create makes the writer of a checkpoint of the latest step, and its manifest. All hosts of a run do.
 func (s *saver) create() (err error) {
-	if s.to, err = s.directory(); err != nil {
-		return err
-	}
-	if s.writer != nil {
-		s.drop() // its state was not handed over to its end
-	}
 	m, err := s.run.manifest()
 	if err != nil {
 		return err
@@ -165,7 +162,16 @@ func (s *saver) create() (err error) {
 	if s.better != nil && s.better.Step == s.run.steps {
 		m.Best = s.better
 	}
-	w, err := s.run.createCheckpoint(s.to)
+	if s.writer != nil {
+		s.drop() // its state was not handed over to its end
+	}
+	w, err := s.home.saving.Create(s.run.env.files(), s.run.steps, s.run.checkpointSpecs(), func() (*checkpoint.Writer,
+		error) {
+		if s.to, err = s.directory(); err != nil {
+			return nil, err
+		}
+		return s.run.createCheckpoint(s.to)
+	})
 	if err != nil {
 		return err
 	}
@@ -188,7 +194,7 @@ func (s *saver) handOver(ctx context.Context, id store.ID, version uint64) error
 	if s.failed != nil {
 		return nil
 	}
-	failed, err := s.run.session.copyExtent(ctx, s.writer, s.to.Path(), s.specs[id], version)
+	failed, err := s.run.session.copyExtent(ctx, s.writer, s.specs[id], version)
 	s.failed = failed
 	return err
 }
@@ -211,16 +217,18 @@ func (s *saver) end(ctx context.Context, unhealthy int) {
 // commit ends the save that is under way.
 func (s *saver) commit(ctx context.Context) error {
 	env, begin := s.run.env, time.Now()
-	err := s.failed
-	if err == nil {
+	if s.failed != nil {
+		s.writer.Fail(s.failed) // which tells other hosts
+	} else {
 		s.sync() // so that the records of the steps that lead here are in their file
 		s.written += s.writer.Written()
-		s.path, err = s.writer.Commit(s.manifest)
 	}
+	path, err := s.writer.Commit(s.manifest)
 	if err != nil {
 		s.drop()
 		return err
 	}
+	s.path = path
 	s.stall += time.Since(begin)
 	s.writer, s.saved, s.tries, s.best = nil, s.step, 0, s.manifest.Best
 	env.tell(Saved{s.saved, s.path})
@@ -230,6 +238,9 @@ func (s *saver) commit(ctx context.Context) error {
 	best := -1
 	if s.run.config.Save.Best && s.best != nil {
 		best = s.best.Step
+	}
+	if !env.Cluster.Leads() {
+		return nil
 	}
 	done, err := s.to.Prune(ctx, s.saved, s.run.config.Save.Keep, best)
 	if err != nil {
@@ -265,16 +276,22 @@ func (s *saver) fail(step int, err error) {
 // saveStored saves what the store has, which is the state after the latest step, unless that is saved; where it fails
 // it tries again.
 func (s *saver) saveStored(ctx context.Context) error {
+	cluster := s.run.env.Cluster
 	var err error
 	for range 3 {
-		if s.saved == s.run.steps {
-			return nil
+		if done, errPeers := decided(cluster, s.saved == s.run.steps); errPeers != nil || done {
+			return errPeers
 		}
 		if err = s.create(); err == nil {
 			err = s.handOverAll(ctx)
 		}
-		if isTaken := (*takenError)(nil); err == nil || ctx.Err() != nil || errors.As(err, &isTaken) {
-			return err
+		if lost := s.home.saving.Lost(); lost != nil {
+			return cluster.alone(lost)
+		}
+		isTaken := (*takenError)(nil)
+		over, errPeers := cluster.anywhere(err == nil || ctx.Err() != nil || errors.As(err, &isTaken))
+		if errPeers != nil || over {
+			return cmp.Or(errPeers, err)
 		}
 		s.tries++
 		s.run.env.tell(SaveFailed{Why: console.OneLine(err)})
@@ -282,12 +299,12 @@ func (s *saver) saveStored(ctx context.Context) error {
 	return err
 }
 
-// handOverAll takes all of the state from the store to the checkpoint, and ends it.
+// handOverAll takes all of the state that this host has from the store to the checkpoint, and ends it.
 func (s *saver) handOverAll(ctx context.Context) error {
-	for spec := range s.run.session.state() {
+	for spec := range s.run.session.owned() {
 		if err := s.handOver(ctx, spec.ID, s.run.session.Store.Version(spec.ID)); err != nil {
-			s.drop()
-			return err
+			s.failed = err
+			break
 		}
 	}
 	return s.commit(ctx)

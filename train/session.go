@@ -32,7 +32,8 @@ type Session struct {
 	Disk   *store.Disk // the part of it that is on disk; nil without one
 	Engine *stream.Engine
 
-	stateDir string // of what the plan keeps on disk
+	stateDir string   // of what the plan keeps on disk
+	peers    *awaited // the other hosts of the run, as the engine reaches them; nil: it is alone
 
 	// tuners are the devices that compute, if they have algorithms of products to choose from and the plan trains; else
 	// nil.
@@ -50,9 +51,10 @@ type Session struct {
 
 // SessionOptions say where a session keeps the state of a plan.
 type SessionOptions struct {
-	StateDir string               // of extents that the plan keeps on disk
-	Store    store.Store          // instead of the one that the plan asks for, closed with the session; nil: that one
-	Fill     func(*Session) error // brings the weights into the store
+	StateDir string      // of extents that the plan keeps on disk
+	Store    store.Store // instead of the one that the plan asks for, closed with the session; nil: that one
+	// Fill brings the weights into the store. Of several hosts one may fail, and then the context of the others' ends.
+	Fill func(ctx context.Context, s *Session) error
 }
 
 // OpenSession reserves everything that the steps of a plan take, and has the weights filled.
@@ -63,34 +65,39 @@ func (e *Env) OpenSession(ctx context.Context, p *plan.Plan, dev *Devices, o Ses
 			_ = s.Close() // err is the one to report
 		}
 	}()
-	if s.Store = o.Store; s.Store == nil {
-		tiers, disk, err := stream.OpenStore(p, stream.StoreOptions{Accounts: e.Accounts, Dir: o.StateDir, FS: e.files(),
-			Log: slog.New(slog.NewTextHandler(e.Progress, nil))})
-		if errors.Is(err, vfs.ErrLocked) {
-			err = blame.BadRequest(err) // as an output_dir in use is
-		}
-		if err != nil {
-			return s, err
-		}
-		s.Store, s.Disk = tiers, disk
-	}
-	if err := s.reserveRows(); err != nil {
+	if err := e.together(ctx, func(ctx context.Context) error { return s.openStore(ctx, o) }); err != nil {
 		return s, err
-	}
-	if err := o.Fill(s); err != nil {
-		return s, blame.BadRequest(err) // the model's weights, or a checkpoint, are not what the request needs
 	}
 	if err := s.startEngine(dev); err != nil {
-		return s, err
+		return s, e.Cluster.alone(err) // engines tell each other which algorithms they use
 	}
 	s.limitHeap()
 	return s, nil
 }
 
+// openStore opens the store and has the weights filled.
+func (s *Session) openStore(ctx context.Context, o SessionOptions) error {
+	if s.Store = o.Store; s.Store == nil {
+		tiers, disk, err := stream.OpenStore(s.plan, stream.StoreOptions{Accounts: s.env.Accounts, Dir: o.StateDir,
+			FS: s.env.files(), Log: slog.New(slog.NewTextHandler(s.env.Progress, nil))})
+		if errors.Is(err, vfs.ErrLocked) {
+			err = blame.BadRequest(err) // as an output_dir in use is
+		}
+		if err != nil {
+			return err
+		}
+		s.Store, s.Disk = tiers, disk
+	}
+	if err := s.reserveRows(); err != nil {
+		return err
+	}
+	return blame.BadRequest(o.Fill(ctx, s)) // the model's weights, or a checkpoint, are not what the request needs
+}
+
 // openModelSession is OpenSession with a model's own weights.
 func (e *Env) openModelSession(ctx context.Context, p *plan.Plan, dev *Devices, stateDir string, src *source) (*Session, error) {
 	return e.OpenSession(ctx, p, dev, SessionOptions{StateDir: stateDir,
-		Fill: func(s *Session) error { return s.fill(ctx, src, "pretrained", 0) }})
+		Fill: func(ctx context.Context, s *Session) error { return s.fill(ctx, src, "pretrained", 0) }})
 }
 
 // startEngine makes the engine. The store is filled.
@@ -108,6 +115,10 @@ func (s *Session) startEngine(dev *Devices) error {
 			return err
 		}
 		s.recallAlgorithms()
+	}
+	if cluster := s.env.Cluster; cluster != nil {
+		s.peers = &awaited{Peers: cluster.Peers}
+		config.Peers = s.peers
 	}
 	var err error
 	if s.Engine, err = stream.New(config); err == nil {
@@ -132,7 +143,7 @@ func (s *Session) limitHeap() {
 
 // reserveRows takes the memory that a loader fills for a step.
 func (s *Session) reserveRows() (err error) {
-	n := s.plan.Numerics
+	n := s.plan.Whole
 	if s.region, err = s.env.Accounts.Reserve(plan.RowsPurpose, batch.Bytes(n.StepPositions())); err != nil {
 		return err
 	}

@@ -21,7 +21,8 @@ import (
 // spaceOf returns the disk space of a run in addition to its state. steps is 0 where their number is not known.
 func spaceOf(c *runfile.Config, p *plan.Plan, weights tensor.DType, steps int) *plan.Space {
 	params, _ := p.Model.Params()
-	s := &plan.Space{CheckpointBytes: plan.CheckpointBytes(p.Model, p.Numerics), AllKept: c.Save.Keep == 0, ModelBytes: params * weights.Bytes(), Models: 1}
+	s := &plan.Space{CheckpointBytes: plan.CheckpointBytes(p.Model, p.Whole), AllKept: c.Save.Keep == 0,
+		ModelBytes: params * weights.Bytes(), Models: 1}
 	kept := c.Save.Keep
 	if c.Save.Best {
 		s.Models++

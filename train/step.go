@@ -21,7 +21,7 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	}
 	batch, err := t.Next(ctx)
 	if err != nil {
-		return fmt.Errorf("step %d: %w", step, err)
+		return t.env.Cluster.alone(fmt.Errorf("step %d: %w", step, err))
 	}
 	m := trace.Metrics{Step: int64(step), LearningRate: lr, TargetTokens: int64(batch.Targets),
 		DevicePeakBytes: t.plan.DeviceTotalBytes()}
@@ -39,10 +39,13 @@ func (t *trainer) step(ctx context.Context, step int) error {
 		t.tell(UpdateSkipped{Step: step, Untargeted: true})
 	}
 	if err != nil {
+		return t.env.Cluster.alone(err)
+	}
+	save, wait, err := t.pace(&m, t.measure(&m, begin, docs))
+	if err != nil {
 		return err
 	}
-	wait := t.measure(&m, begin, docs)
-	err = t.evaluateAndSave(ctx, &m)
+	err = t.evaluateAndSave(ctx, &m, save)
 	t.account(&m) // the step is done, and its record too, also where the evaluation failed
 	if err != nil {
 		return err
@@ -50,7 +53,7 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	if err := t.diverged(); err != nil {
 		return err
 	}
-	if t.options.OnStep != nil {
+	if t.options.OnStep != nil && t.env.Cluster.Leads() {
 		if err := t.options.OnStep(m); err != nil {
 			return fmt.Errorf("step %d: %w", step, err)
 		}
@@ -118,9 +121,8 @@ func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait t
 	return wait
 }
 
-// evaluateAndSave evaluates, and begins to save, where that is due.
-func (t *trainer) evaluateAndSave(ctx context.Context, m *trace.Metrics) error {
-	save := t.saves.isDue(t.steps)
+// evaluateAndSave evaluates where that is due, and begins to save where that is, or where the model is the best so far.
+func (t *trainer) evaluateAndSave(ctx context.Context, m *trace.Metrics, save bool) error {
 	t.evals.loss = nil
 	if t.evalDue(t.steps) {
 		isBest, err := t.evaluateAfter(ctx)
@@ -158,7 +160,7 @@ func (t *trainer) account(m *trace.Metrics) {
 // slowDown waits, unless the run is asked to stop.
 func (t *trainer) slowDown(ctx context.Context, wait time.Duration) error {
 	begin := t.env.time().now()
-	err := t.pause(ctx, wait)
+	err := t.pauseAlike(ctx, wait)
 	t.summary.WriteWaitSec += t.env.time().now().Sub(begin).Seconds()
 	return err
 }

@@ -1,0 +1,93 @@
+package train
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/runfile"
+)
+
+// A run on several hosts has one output directory, in a file system that they share. Host 0 has its lock, says which
+// run it has and where that begins, and writes its files. The others take that over, and write their parts of
+// checkpoints.
+
+// arrival is what host 0 has found in the output directory.
+type arrival struct {
+	Identity identity      `json:"identity"`
+	From     string        `json:"from,omitempty"` // path of the checkpoint that the run continues from
+	Sizes    runfile.Sizes `json:"sizes"`
+	Overlong string        `json:"overlong,omitempty"`
+}
+
+// arrive has all hosts know which run this is and how it starts, and makes sure that they share the output directory.
+func (h *home) arrive() (b beginning, err error) {
+	c := h.env.Cluster
+	if c == nil {
+		return h.hold()
+	}
+	var found arrival
+	if c.Leads() {
+		if b, err = h.hold(); err == nil {
+			found = arrival{Identity: h.id, Sizes: b.sizes, Overlong: b.overlong}
+			if b.from != nil {
+				found.From = b.from.Dir()
+			}
+		}
+	}
+	if err = c.Agree(blame.BadRequest(err)); err != nil {
+		return b, err
+	}
+	if found, err = decided(c, found); err != nil {
+		return b, err
+	}
+	if err := h.saving.CheckShared(h.env.files(), h.dir); err != nil {
+		if h.saving.Lost() != nil {
+			return b, c.alone(err)
+		}
+		return b, c.everywhere(blame.BadRequest(fmt.Errorf("output_dir: %w", err)))
+	}
+	if !c.Leads() {
+		b, err = h.follow(found)
+	}
+	return b, c.Agree(blame.BadRequest(err))
+}
+
+// follow takes over what host 0 has found.
+func (h *home) follow(found arrival) (b beginning, err error) {
+	h.id = found.Identity
+	b = beginning{sizes: found.Sizes, overlong: found.Overlong}
+	if found.From != "" {
+		if b.from, err = checkpoint.Open(h.env.files(), found.From); err != nil {
+			return b, fmt.Errorf("resume: %w", err)
+		}
+	}
+	dir := h.id.stateDirOf(h.config, h.env.Cluster.Host)
+	if err := h.env.checkEmptyLink(dir); err != nil {
+		return b, underKey("memory.path", err)
+	}
+	h.memoryPath, h.config.Memory.Path = h.config.Memory.Path, dir
+	return b, nil
+}
+
+// isStateOf reports whether a directory below memory.path has the name of a host's of this run.
+func (id *identity) isStateOf(name string) bool {
+	if name == id.Name {
+		return true
+	}
+	is, err := filepath.Match(id.Name+hostStateInfix+"[0-9]*", name)
+	return err == nil && is
+}
+
+// hostStateInfix stands between the name of a run's directory below memory.path and the number of the host that it is
+// of, except host 0.
+const hostStateInfix = "-rank-"
+
+// stateDirOf is stateDir of a host.
+func (id *identity) stateDirOf(c *runfile.Config, host int) string {
+	if host == 0 {
+		return id.stateDir(c)
+	}
+	return fmt.Sprintf("%s%s%d", id.stateDir(c), hostStateInfix, host)
+}

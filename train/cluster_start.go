@@ -1,0 +1,180 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
+)
+
+// What hosts make sure of before the first step: that they run the same, and have plans that go together.
+
+// chooseGroups decides numerics.groups where it is auto, and refuses groups that the hosts cannot share.
+func (c *Cluster) chooseGroups(config *runfile.Config) error {
+	hosts, rows := c.count(), config.BatchTokens/config.SequenceLen
+	if hosts == 1 {
+		return nil
+	}
+	groups := &config.Numerics.Groups
+	switch {
+	case *groups > 0 && int(*groups)%hosts != 0:
+		return fmt.Errorf("numerics.groups is %d, and %d processes were started, which cannot have as many groups "+
+			"each: start a number of them that divides %[1]d; a new run in another output_dir may have other groups",
+			*groups, hosts)
+	case *groups == 0 && rows%hosts != 0:
+		return fmt.Errorf("%d processes were started, which do not divide the %d sequences of a step (batch_tokens "+
+			"/ sequence_len): change batch_tokens, or start another number of them", hosts, rows)
+	case *groups == 0:
+		*groups = runfile.Auto(hosts)
+	}
+	return nil
+}
+
+// sameness names something that must be the same on all hosts.
+type sameness struct {
+	What string `json:"what"`
+	Sum  string `json:"sum"`
+	How  string `json:"how"` // to make it the same
+}
+
+// checkSame refuses a run whose hosts do not have the same program, settings, model and data. It names the first host
+// that differs from host 0.
+func (t *trainer) checkSame() error {
+	c := t.env.Cluster
+	if c == nil {
+		return nil
+	}
+	own, err := t.same()
+	if err = c.Agree(blame.BadRequest(err)); err != nil {
+		return err
+	}
+	all, err := exchange(c, own)
+	if err != nil {
+		return err
+	}
+	for host, theirs := range all {
+		for i, s := range all[0] {
+			if i < len(theirs) && theirs[i] != s {
+				return c.everywhere(blame.BadRequest(fmt.Errorf("%s has another %s than %s: %s", c.Name(host), s.What,
+					c.Name(0), s.How)))
+			}
+		}
+	}
+	return nil
+}
+
+// same is what this host has.
+func (t *trainer) same() ([]sameness, error) {
+	settings := *t.config
+	settings.Memory, settings.Device, settings.OutputDir = runfile.Memory{}, "", ""
+	settings.Model = "" // of which the contents count
+	doc, err := settings.YAML()
+	if err != nil {
+		return nil, err
+	}
+	return []sameness{
+		{"program", thisProgram(), "install the same one on all of them"},
+		{"run file, or other settings", sumOf(doc), "give all of them the same"},
+		{"config.json of the model", sumOf(t.src.config.Raw()), "copy the model to all of them"},
+		{"training data", t.data.Fingerprint(), "give all of them the same files and the same tokenizer"},
+		{"set of held-out documents", t.at.Held, "give all of them the same files"},
+		{"set of weights in the model", t.src.base.WeightsSHA256, "copy the model to all of them"},
+	}, nil
+}
+
+func sumOf(b []byte) string { return fmt.Sprintf("%016x", xxh3.Hash(b)) }
+
+// thisProgram says which program this is, as far as its build has recorded it.
+func thisProgram() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	of := info.GoVersion + " " + info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" || s.Key == "vcs.modified" || s.Key == "-tags" {
+			of += " " + s.Value
+		}
+	}
+	return of
+}
+
+// planAlike plans the run on each host, within its own budgets, with the sizes that host 0 has chosen.
+func (t *trainer) planAlike(ctx context.Context, b *beginning, asked runfile.Sizes) error {
+	cluster := t.env.Cluster
+	plans := func() error {
+		err := t.makePlan(ctx, t.rates.Steps, plan.Outputs{}, b.hasSizes())
+		return blame.BadRequest(t.keptSizes(ctx, asked, err))
+	}
+	if cluster == nil {
+		return plans()
+	}
+	var sizes runfile.Sizes
+	err := t.env.together(ctx, func(context.Context) error {
+		if !cluster.Leads() {
+			return nil
+		}
+		err := plans()
+		if err == nil {
+			sizes = sizesOf(t.plan.Whole)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if sizes, err = decided(cluster, sizes); err != nil {
+		return err
+	}
+	err = t.env.together(ctx, func(context.Context) error {
+		if cluster.Leads() {
+			return nil
+		}
+		t.config.Numerics = sizes
+		return plans()
+	})
+	if err != nil {
+		return err
+	}
+	return t.noteOtherDevices()
+}
+
+// noteOtherDevices says that hosts compute on other devices than host 0: the run then has the bits of neither.
+func (t *trainer) noteOtherDevices() error {
+	c := t.env.Cluster
+	all, err := exchange(c, t.plan.ComputedOn)
+	if err != nil {
+		return err
+	}
+	for host, on := range all {
+		if on != all[0] && c.Leads() {
+			t.env.warn("%s computes on %s, and %s on %s: another number of hosts, or another order of them, will "+
+				"have other last bits", c.Name(host), on, c.Name(0), all[0])
+			break
+		}
+	}
+	return nil
+}
+
+// allEnded is hasEnded, and refuses links in place of the models that the run is to write: as host 0 finds it.
+func (t *trainer) allEnded(ctx context.Context) (is bool, err error) {
+	cluster := t.env.Cluster
+	err = t.env.together(ctx, func(ctx context.Context) (err error) {
+		if !cluster.Leads() {
+			return nil
+		}
+		if is, err = t.hasEnded(ctx); err == nil && !is {
+			err = t.env.checkModelLinks(t.config)
+		}
+		return blame.BadRequest(err)
+	})
+	if err != nil {
+		return false, err
+	}
+	return decided(cluster, is)
+}

@@ -1,0 +1,120 @@
+package train
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/trace"
+)
+
+// What hosts tell each other after each step. A process that is alone tells nothing.
+
+// awaited are peers that count how long this host has waited in exchanges for slower ones. One goroutine exchanges.
+type awaited struct {
+	stream.Peers
+	waited time.Duration
+}
+
+func (a *awaited) Exchange(b []byte) ([][]byte, error) {
+	begin := time.Now()
+	all, err := a.Peers.Exchange(b)
+	a.waited += time.Since(begin)
+	return all, err
+}
+
+// take returns the time since the last call.
+func (a *awaited) take() time.Duration {
+	d := a.waited
+	a.waited = 0
+	return d
+}
+
+// anywhere reports whether any host calls it with true. All hosts call it.
+func (c *Cluster) anywhere(is bool) (bool, error) {
+	if c == nil {
+		return is, nil
+	}
+	all, err := exchange(c, is)
+	return slices.Contains(all, true), err
+}
+
+// stopsAnywhere reports whether any host has been asked to end. All hosts call it.
+func (e *Env) stopsAnywhere() (bool, error) { return e.Cluster.anywhere(e.stopped()) }
+
+// pace is how a host's step went, and what it wants to follow.
+type pace struct {
+	Sec     float64 `json:"sec"`      // of the step, without what it waited for others
+	Save    bool    `json:"save"`     // the state is due to be saved
+	WaitSec float64 `json:"wait_sec"` // for memory.max_write_per_day
+}
+
+// pace has all hosts do the same after a step: they save when host 0 finds that due, and wait as long as the one that
+// waits longest.
+func (t *trainer) pace(m *trace.Metrics, wait time.Duration) (save bool, _ time.Duration, _ error) {
+	c, save := t.env.Cluster, t.saves.isDue(t.steps)
+	if c == nil {
+		return save, wait, nil
+	}
+	all, err := exchange(c, pace{m.StepSec - t.session.peers.take().Seconds(), save, wait.Seconds()})
+	if err != nil {
+		return false, 0, err
+	}
+	m.Hosts = &trace.HostTimes{}
+	longest, slowest := 0.0, 0
+	for host, p := range all {
+		m.Hosts.StepSec = append(m.Hosts.StepSec, p.Sec)
+		longest = max(longest, p.WaitSec)
+		if p.Sec > all[slowest].Sec {
+			slowest = host
+		}
+	}
+	m.Hosts.Slowest = c.Name(slowest)
+	if longest > 0 {
+		m.WriteWaitSec = &longest
+	}
+	return all[0].Save, time.Duration(longest * float64(time.Second)), nil
+}
+
+// stepEnd is how a step has ended on a host.
+type stepEnd struct {
+	Stop bool `json:"stop"` // it was asked to end
+	told
+}
+
+// stepAlike is step on all hosts. They agree on its error, and on whether the run is to end after it since any of them
+// was asked to.
+func (t *trainer) stepAlike(ctx context.Context, step int) (stop bool, err error) {
+	err = t.step(ctx, step)
+	c := t.env.Cluster
+	if c == nil || isAlone(err) {
+		return t.env.stopped(), err
+	}
+	all, errPeers := exchange(c, stepEnd{t.env.stopped(), toldOf(err)})
+	if errPeers != nil {
+		return false, errPeers
+	}
+	tells := make([]told, len(all))
+	for host, end := range all {
+		stop, tells[host] = stop || end.Stop, end.told
+	}
+	return stop, c.first(err, tells)
+}
+
+// pauseAlike is pause on all hosts, which ends when any of them is asked to end.
+func (t *trainer) pauseAlike(ctx context.Context, wait time.Duration) error {
+	if t.env.Cluster == nil {
+		return t.pause(ctx, wait)
+	}
+	for stop := false; wait > 0 && !stop; wait -= beat {
+		err := t.pause(ctx, min(wait, beat))
+		if err == nil {
+			stop, err = t.env.stopsAnywhere()
+		}
+		if err != nil {
+			return t.env.Cluster.alone(err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,376 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/stream/streamtest"
+	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
+)
+
+// aHost is a process of a run on several hosts, in a test.
+type aHost struct {
+	host   int
+	env    *Env
+	config *runfile.Config
+	o      Options
+	ctx    context.Context
+	said   *strings.Builder
+	events []Event
+
+	sum *Summary
+	err error
+}
+
+// trainHosts runs Train as each of a number of hosts, which share a machine. A host that fails alone ends, as its
+// process would.
+func trainHosts(t *testing.T, hosts int, c *runfile.Config, change func(h *aHost)) []*aHost {
+	t.Helper()
+	defer keepCollector()()
+	network := streamtest.New(hosts)
+	var all []*aHost
+	local, names := []int{}, []string{}
+	for host := range hosts {
+		local, names = append(local, host), append(names, string(rune('a'+host)))
+	}
+	for host := range hosts {
+		own := *c
+		h := &aHost{host: host, ctx: t.Context(), env: newEnv(t), config: &own, said: &strings.Builder{}}
+		h.env.Cluster = &Cluster{Host: host, Hosts: hosts, Names: names, Local: local, Peers: network.Peers(host)}
+		h.env.Progress = h.said
+		h.env.Events = func(e Event) { h.events = append(h.events, e) }
+		if change != nil {
+			change(h)
+		}
+		h.o.Env = h.env
+		all = append(all, h)
+	}
+	var group sync.WaitGroup
+	for _, h := range all {
+		group.Go(func() {
+			h.sum, h.err = Train(h.ctx, h.config, h.o)
+			if _, isOfAll := errors.AsType[*HostsError](h.err); h.err != nil && !isOfAll {
+				network.End(h.host)
+			}
+		})
+	}
+	group.Wait()
+	return all
+}
+
+// keepCollector returns a function that gives the garbage collector its settings back. Runs of one process that overlap
+// do not: each restores what it has found.
+func keepCollector() (restore func()) {
+	limit, percent := debug.SetMemoryLimit(-1), debug.SetGCPercent(100)
+	debug.SetGCPercent(percent)
+	return func() {
+		debug.SetMemoryLimit(limit)
+		debug.SetGCPercent(percent)
+	}
+}
+
+// succeed fails the test unless all hosts have ended well.
+func succeed(t *testing.T, all []*aHost) {
+	t.Helper()
+	for _, h := range all {
+		if h.err != nil {
+			t.Fatalf("host %d: %v\n%s", h.host, h.err, h.said)
+		}
+	}
+}
+
+// lossesOf are the losses and norms of a run's steps.
+func lossesOf(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	for _, m := range metricsOf(t, dir) {
+		line := fmt.Sprint(m.Step, m.Loss, m.GradNorm)
+		if m.EvalLoss != nil {
+			line += fmt.Sprint(" ", *m.EvalLoss)
+		}
+		all = append(all, line)
+	}
+	return all
+}
+
+// hostsConfig has four groups and a model that is written in fp32, of weights and low halves.
+func hostsConfig(t *testing.T) *runfile.Config {
+	c := withEval(smallConfig(t))
+	c.Precision, c.MaxSteps, c.Eval.Every = runfile.Defaults().Precision, 6, 3
+	c.Numerics.MicroBatch, c.Numerics.Groups = 1, 4
+	return c
+}
+
+// A run has the same bits on one, two and four hosts, if it has the same groups. It continues on another number of
+// hosts after a signal on any of them, to the same bits.
+func TestHostsTrainToTheSameBits(t *testing.T) {
+	for name, change := range map[string]func(c *runfile.Config){
+		"bound":    func(*runfile.Config) {},
+		"streamed": func(c *runfile.Config) { c.Memory.Device = budget(t, "3MiB").Device },
+		"on disk, saved": func(c *runfile.Config) {
+			c.Model = writeModel(t, map[string]any{"num_hidden_layers": 24}) // enough for the disks of four hosts
+			c.Memory, c.MaxSteps = tightMemory(t, c, nil), 3
+			c.Save.Every, c.Save.Best = 2, true
+		},
+	} {
+		if testing.Short() && name != "streamed" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			c := hostsConfig(t)
+			change(c)
+			whole := *c
+			whole.OutputDir = filepath.Join(t.TempDir(), "alone")
+			env := newEnv(t)
+			env.program = 1
+			want, err := Train(t.Context(), &whole, Options{Env: env})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, hosts := range []int{2, 4} {
+				own := *c
+				own.OutputDir = filepath.Join(t.TempDir(), fmt.Sprint(hosts))
+				all := trainHosts(t, hosts, &own, func(h *aHost) {
+					h.env.program = 1
+					if c.Memory.Disk.IsAuto() {
+						h.config.Memory = tightMemory(t, c, h.env.Cluster)
+					}
+				})
+				succeed(t, all)
+				sameModel(t, all[0].sum.Model, want.Model)
+				if want.BestModel != "" {
+					sameModel(t, all[0].sum.BestModel, want.BestModel)
+				}
+				if got, want := lossesOf(t, own.OutputDir), lossesOf(t, whole.OutputDir); !slices.Equal(got, want) {
+					t.Errorf("%d hosts: %v, alone %v", hosts, got, want)
+				}
+				if m := metricsOf(t, own.OutputDir)[1]; m.Hosts == nil || len(m.Hosts.StepSec) != hosts ||
+					!strings.HasPrefix(m.Hosts.Slowest, "rank ") {
+					t.Errorf("a step's record has %+v of %d hosts", m.Hosts, hosts)
+				}
+				for _, h := range all {
+					if own.Memory.Disk.IsAuto() && h.sum.DiskReadBytes == 0 {
+						t.Errorf("host %d of %d has no state on disk", h.host, hosts)
+					}
+				}
+				for _, h := range all[1:] {
+					if h.said.Len() > 0 || h.events != nil {
+						t.Errorf("host %d says %q and has %d events; host 0 tells of the run", h.host, h.said,
+							len(h.events))
+					}
+				}
+			}
+		})
+	}
+}
+
+// A signal on any host ends the run on all after a step, with a checkpoint from which any number of hosts continues.
+func TestHostsStopAndGoOn(t *testing.T) {
+	c := hostsConfig(t)
+	whole := *c
+	whole.OutputDir = filepath.Join(t.TempDir(), "alone")
+	want, err := Train(t.Context(), &whole, Options{Env: newEnv(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []struct{ hosts, signalled, step int }{{2, 1, 1}, {4, 0, 3}} {
+		stop := make(chan struct{})
+		all := trainHosts(t, part.hosts, c, func(h *aHost) {
+			if h.host == part.signalled {
+				h.env.Stop = stop
+			}
+			if h.host == 0 {
+				h.env.Events = func(e Event) {
+					if done, is := e.(StepDone); is && int(done.Step) == part.step {
+						close(stop)
+					}
+				}
+			}
+		})
+		for _, h := range all {
+			of, is := errors.AsType[*HostsError](h.err)
+			if !is || of.Reports != (h.host == 0) || !errors.Is(h.err, ErrInterrupted) ||
+				!strings.Contains(h.err.Error(), "interrupted after step ") {
+				t.Fatalf("host %d of %d: %v\n%s", h.host, part.hosts, h.err, all[0].said)
+			}
+		}
+	}
+	got, err := Train(t.Context(), c, Options{Env: newEnv(t)})
+	if err != nil || got.ResumedAfter < 3 {
+		t.Fatalf("%+v, error %v", got, err)
+	}
+	sameModel(t, got.Model, want.Model)
+	if got, want := lossesOf(t, c.OutputDir), lossesOf(t, whole.OutputDir); !slices.Equal(got, want) {
+		t.Errorf("%v, without a break %v", got, want)
+	}
+	again := trainHosts(t, 2, c, nil)
+	succeed(t, again)
+	if s := again[1].sum; s.Steps != c.MaxSteps || s.ResumedAfter != c.MaxSteps {
+		t.Errorf("a run that has ended: %+v", s)
+	}
+}
+
+// An error before the first step ends all hosts, in the words of the first host that has it.
+func TestHostsRefuse(t *testing.T) {
+	other := corpus(t)
+	write(t, other, `{"text": "another text, of which there is enough to learn from"}`+"\n")
+	dir := t.TempDir()
+	for name, c := range map[string]struct {
+		change func(h *aHost)
+		host   int // that tells
+		want   string
+	}{
+		"a data set that is not there": {func(h *aHost) {
+			if h.host == 1 {
+				h.config.Datasets = []data.Source{{Path: "no-such.jsonl", Type: data.Text}}
+			}
+		}, 1, "no-such.jsonl"},
+		"other data": {func(h *aHost) {
+			if h.host == 1 {
+				h.config.Datasets = []data.Source{{Path: other, Type: data.Text}}
+			}
+		}, 0, "rank 1 (host b) has another "},
+		"another rate": {func(h *aHost) {
+			if h.host == 1 {
+				h.config.LearningRate = 2e-2
+			}
+		}, 0, "rank 1 (host b) has another run file, or other settings than rank 0 (host a)"},
+		"another model": {func(h *aHost) {
+			if h.host == 1 {
+				h.config.Model = writeModel(t, map[string]any{"intermediate_size": 72})
+			}
+		}, 0, "rank 1 (host b) has another config.json of the model"},
+		"other weights": {func(h *aHost) {
+			if h.host == 1 {
+				h.config.Model = writeModel(t, map[string]any{"num_hidden_layers": 2})
+				addByte(t, filepath.Join(h.config.Model, "model.safetensors"))
+			}
+		}, 0, "rank 1 (host b) has another set of weights"},
+		"no shared file system": {func(h *aHost) {
+			if h.host == 1 {
+				h.env.FS = elsewhere{vfs.OS{}, h.config.OutputDir, dir}
+			}
+		}, 0, "file system that all hosts share"},
+		"groups that do not divide": {func(h *aHost) { h.config.Numerics.Groups = 1 }, 0,
+			"numerics.groups is 1, and 2 processes were started"},
+		"no room": {func(h *aHost) {
+			if h.host == 1 {
+				h.config.Memory.Host = budget(t, "1MiB").Device
+			}
+		}, 1, "memory.host: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := hostsConfig(t)
+			config.Eval = runfile.Eval{}
+			all := trainHosts(t, 2, config, c.change)
+			for _, h := range all {
+				of, is := errors.AsType[*HostsError](h.err)
+				if !is || of.Reports != (h.host == c.host) || !errors.Is(h.err, blame.ErrRequest) ||
+					!strings.Contains(h.err.Error(), c.want) || strings.Contains(h.err.Error(), "\n") {
+					t.Errorf("host %d: %v\n%s", h.host, h.err, h.said)
+				}
+			}
+			if left := files(t, config.OutputDir); left != nil {
+				t.Errorf("a run that has not begun leaves %v", left)
+			}
+		})
+	}
+}
+
+// addByte changes the last number of a file of weights.
+func addByte(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)-2] ^= 1
+	write(t, path, string(b))
+}
+
+// elsewhere is a host's file system in which a directory is another one than on the other hosts.
+type elsewhere struct {
+	vfs.FS
+	dir, is string
+}
+
+func (e elsewhere) at(name string) string {
+	if rest, below := strings.CutPrefix(name, e.dir); below {
+		return e.is + rest
+	}
+	return name
+}
+
+func (e elsewhere) Stat(name string) (fs.FileInfo, error) { return e.FS.Stat(e.at(name)) }
+
+// A run ends on all hosts with what the program on host 0 says after a step: well, or with an error and a checkpoint.
+func TestHostsEndAsTheProgramSays(t *testing.T) {
+	for _, end := range []error{ErrStop, errors.New("the wheel turns too fast")} {
+		c := hostsConfig(t)
+		all := trainHosts(t, 2, c, func(h *aHost) {
+			h.o.OnStep = func(m trace.Metrics) error {
+				if h.host == 0 && m.Step == 2 {
+					return end
+				}
+				if h.host != 0 {
+					t.Errorf("OnStep is called on host %d", h.host)
+				}
+				return nil
+			}
+		})
+		if end == ErrStop {
+			succeed(t, all)
+		} else if h := all[1]; h.err == nil || !strings.Contains(h.err.Error(), end.Error()) {
+			t.Errorf("host 1: %v", h.err)
+		}
+		last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+		if err != nil || last == nil || last.Manifest.Step != 2 {
+			t.Errorf("%v: the latest checkpoint is %v, error %v", end, last, err)
+		}
+	}
+}
+
+// A host that ends alone ends the others, which name it. Its checkpoints stay.
+func TestHostDies(t *testing.T) {
+	c := hostsConfig(t)
+	c.Save.Every = 1
+	ctx, die := context.WithCancel(t.Context())
+	all := trainHosts(t, 2, c, func(h *aHost) {
+		if h.host == 1 {
+			h.ctx = ctx
+			return
+		}
+		h.env.Events = func(e Event) {
+			if saved, is := e.(Saved); is && saved.Step == 2 {
+				die()
+			}
+		}
+	})
+	for _, h := range all {
+		if _, isOfAll := errors.AsType[*HostsError](h.err); h.err == nil || isOfAll {
+			t.Errorf("host %d: %v", h.host, h.err)
+		}
+	}
+	if err := all[0].err; !strings.Contains(err.Error(), "host 1 has ended") ||
+		!strings.Contains(err.Error(), "the latest checkpoint is ") {
+		t.Errorf("host 0: %v", err)
+	}
+	last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+	if err != nil || last == nil || last.Manifest.Step < 2 {
+		t.Errorf("the latest checkpoint is %v, error %v", last, err)
+	}
+	succeed(t, trainHosts(t, 4, c, nil))
+}
