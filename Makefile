@@ -95,7 +95,7 @@ race: ## the tests of what runs concurrently, under the race detector (SHORT=-sh
 	CGO_ENABLED=1 $(GO) test -race -timeout 40m $(SHORT) $(if $(SHORT),-skip '^($(subst $(space),|,$(strip $(RACE_REPEATS))))$$') $(SLOWEST) $(RACE_PACKAGES)
 
 .PHONY: mpi-check
-mpi-check: ## ranks of internal/mpi with Open MPI and MPICH, on this host (REPEATS=50 clean ends of each; needs Python and an index)
+mpi-check: ## training on ranks of Open MPI and MPICH, on this host (REPEATS=50 runs of each; needs Python and an index)
 	REPEATS=$(REPEATS) GO=$(GO) sh internal/mpi/check.sh
 
 .PHONY: kernels

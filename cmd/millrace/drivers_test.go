@@ -54,7 +54,13 @@ func TestDevices(t *testing.T) {
 		note string
 		// devices counts those that compute; 0: any number passes.
 		devices int
+		hosts   hosts // processes that share the GPUs
 	}{
+		{name: "auto", gpu: &standin.Options{Cards: 5}, hosts: hosts{parts: 2}, want: "cuda:0", devices: 2},
+		{name: "auto", gpu: &standin.Options{Cards: 5}, hosts: hosts{part: 1, parts: 2}, want: "cuda:2", devices: 3},
+		{name: "cuda:0", gpu: &standin.Options{Cards: 2}, hosts: hosts{part: 1, parts: 2}, want: "cuda:0", devices: 1},
+		{name: "auto", gpu: &standin.Options{Cards: 2}, hosts: hosts{parts: 3},
+			err: "device auto: 3 processes were started on this machine, which has fewer GPUs than that (2): start"},
 		{name: "auto", want: "CPU"},
 		{name: "cpu", want: "CPU"},
 		{name: "cpu, cpu", want: "CPU", gpu: &standin.Options{}},
@@ -103,7 +109,7 @@ func TestDevices(t *testing.T) {
 				useGPU(t, *c.gpu)
 			}
 			var stderr bytes.Buffer
-			p := &program{stderr: &progress{w: &stderr}}
+			p := &program{stderr: &progress{w: &stderr}, hosts: c.hosts}
 			computes, host, err := p.openDevice(c.name, hostmem.New())
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) || strings.Contains(err.Error(), "\n") {

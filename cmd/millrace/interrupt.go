@@ -15,11 +15,14 @@ import (
 )
 
 // listen has the signals that ask for an end delivered: an interrupt, SIGTERM, and SIGHUP when the terminal is gone,
-// unless nohup has turned that off. A closed pipe ends nothing: writes to it fail, and that is an error of results
-// alone.
-func listen() <-chan os.Signal {
+// unless nohup has turned that off. A launcher of several processes passes SIGUSR1 on, and may kill them soon after
+// others. A closed pipe ends nothing: writes to it fail, and that is an error of results alone.
+func listen(launched bool) <-chan os.Signal {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if launched {
+		signal.Notify(signals, syscall.SIGUSR1)
+	}
 	if !signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(signals, syscall.SIGHUP)
 	}
@@ -84,14 +87,14 @@ func (i *interrupts) watch(signals <-chan os.Signal, cancel context.CancelFunc, 
 				i.kill()
 			case what != "" && isFirst:
 				close(i.stop)
-				messages.line("interrupted: %s; once more after %v to stop at once without saving", what, oneRequest)
+				messages.note("interrupted: %s; once more after %v to stop at once without saving", what, oneRequest)
 			default:
 				cancelled = true
 				cancel()
 				if what != "" {
 					continue
 				}
-				messages.line("interrupted: stopping; once more after %v to stop at once", oneRequest)
+				messages.note("interrupted: stopping; once more after %v to stop at once", oneRequest)
 				if patience > 0 {
 					fault.AfterFunc(patience, func() { giveUp(messages) })
 				}
@@ -139,7 +142,11 @@ type progress struct {
 	mu       sync.Mutex
 	w        io.Writer
 	terminal bool
+	speaker  string // stands before each line; empty: the program is alone, or tells of the run for all hosts
 }
+
+// speakAs has lines begin with the name of a host, which tells errors and warnings alone.
+func (p *progress) speakAs(name string) { p.speaker = name + ": " }
 
 // line writes a line of its own, over a bar that may be drawn.
 func (p *progress) line(format string, args ...any) {
@@ -147,11 +154,18 @@ func (p *progress) line(format string, args ...any) {
 	if p.terminal {
 		clear = terminal.EraseLine
 	}
-	p.Draw(clear + terminal.Text(fmt.Sprintf(format, args...)) + "\n")
+	p.Draw(clear + terminal.Text(p.speaker+fmt.Sprintf(format, args...)) + "\n")
+}
+
+// note is line where that is no error, of a program that tells of the run.
+func (p *progress) note(format string, args ...any) {
+	if p.speaker == "" {
+		p.line(format, args...)
+	}
 }
 
 func (p *progress) Write(text []byte) (int, error) {
-	p.Draw(terminal.Text(string(text)))
+	p.Draw(terminal.Text(p.speaker + string(text)))
 	return len(text), nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -80,6 +81,7 @@ type program struct {
 	env     *train.Env
 	trains  bool // an end may lose steps
 	answer  answering
+	hosts   hosts
 }
 
 // gcPercent lets the Go heap grow by a quarter between collections. Model state is not on it, and a step leaves
@@ -92,7 +94,7 @@ func main() {
 		debug.SetGCPercent(gcPercent)
 	}
 	fault.Watch()
-	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, listen()))
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, listen(launched())))
 }
 
 // exit ends the parser's help.
@@ -110,6 +112,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-cha
 		default:
 			fault.Report(p.stderr, end)
 			status = fault.Status
+			p.leave(status, errFault)
 		}
 	}()
 	for _, arg := range args {
@@ -126,7 +129,22 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-cha
 	if err != nil {
 		return p.end(badFlag("%w", wrongRequest(err, parser.Model.Node, args)))
 	}
-	return p.end(p.call(cmd))
+	if err := checkLauncher(verbOfCommand(cmd)); err != nil {
+		return p.end(err)
+	}
+	err = p.call(cmd)
+	status = p.end(err)
+	p.leave(status, err)
+	return status
+}
+
+// errFault stands for a fault of the program, which one host alone has.
+var errFault = errors.New("a fault of the program")
+
+// verbOfCommand is the verb of a command line, without those of its own.
+func verbOfCommand(cmd *kong.Context) string {
+	verb, _, _ := strings.Cut(cmd.Command(), " ")
+	return verb
 }
 
 // verbOf understands what other programs do: help VERB, --version and -v; without arguments the help is shown.
@@ -167,7 +185,7 @@ func (p *program) end(err error) int {
 	if err == nil {
 		return exitDone
 	}
-	status := exitFailed
+	status, cause := exitFailed, err
 	switch {
 	case isReaderGone(err): // as head, which has what it wants
 		return status
@@ -180,7 +198,12 @@ func (p *program) end(err error) int {
 	case errors.Is(err, blame.ErrRequest):
 		status = exitBadRequest
 	}
-	p.stderr.line("millrace: %s", oneLine(err))
+	if p.env != nil && p.env.Cluster != nil && !isOfAll(cause) {
+		p.stderr.speakAs(p.env.Cluster.Name(p.env.Cluster.Host)) // also as rank 0
+	}
+	if !isOthers(cause) {
+		p.stderr.line("millrace: %s", oneLine(err))
+	}
 	return status
 }
 

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	case "panics":
 		loadDriver = func() (*driver.API, error) { panic("the driver is upside down") }
 	case "lingers":
-		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, lingering{os.Stderr}, listen()))
+		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, lingering{os.Stderr}, listen(false)))
 	}
 	main()
 }

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train"
 )
@@ -38,12 +40,19 @@ stops without saving.`
 // Run trains.
 func (c *trainCmd) Run(p *program) error {
 	config, err := c.read()
-	if err != nil {
+	timeout := runfile.Defaults().Distributed.Timeout
+	if err == nil {
+		timeout = config.Distributed.Timeout
+	}
+	if err := p.join(time.Duration(timeout)); err != nil {
+		return err
+	}
+	if err := p.env.Cluster.Agree(err); err != nil {
 		return err
 	}
 	p.trains = true
 	s, err := train.Train(p.ctx, config, train.Options{Env: p.env, Trace: c.Trace})
-	if s == nil {
+	if s == nil || !p.env.Cluster.Leads() {
 		return err
 	}
 	if c.JSON {

@@ -47,7 +47,7 @@ type Division struct {
 
 // Divide looks at this machine, of which devices with memory of their own need lanes.
 func Divide(devices int) Division {
-	allowed, err := allowedProcessors()
+	allowed, err := Allowed(0)
 	var all []Core
 	if err == nil {
 		all, err = find(os.DirFS("/sys/devices/system"), allowed)

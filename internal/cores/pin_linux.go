@@ -12,10 +12,10 @@ func Pin(c Core) error {
 	return unix.SchedSetaffinity(0, &set)
 }
 
-// allowedProcessors are those that the calling thread may run on.
-func allowedProcessors() ([]int, error) {
+// Allowed returns the processors that a process may run on, by its number; 0 is the calling thread.
+func Allowed(process int) ([]int, error) {
 	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
+	if err := unix.SchedGetaffinity(process, &set); err != nil {
 		return nil, err
 	}
 	var list []int

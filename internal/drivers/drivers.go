@@ -25,6 +25,9 @@ type Opener struct {
 	OwnProducts bool
 	// NoPeers has rows pass between GPUs through host memory, even where these copy from each other.
 	NoPeers bool
+	// Parts is the number of processes that share this machine's GPUs, and Part is this one of them: of the GPUs that
+	// auto stands for it opens its own share. 0: all are its own.
+	Part, Parts int
 	// Note tells people something in addition to the result, in a line.
 	Note func(line string)
 	// OnCPU receives the reason why the CPU computes on a machine that has a GPU.

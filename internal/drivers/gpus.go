@@ -29,7 +29,7 @@ func (o Opener) openGPUs(want wanted, accounts *hostmem.Accounts) ([]device.Devi
 	switch {
 	case err == nil:
 		return all, nil
-	case want.most == 0:
+	case want.most == 0, errors.Is(err, errTooFew):
 		return nil, err
 	case !errors.Is(err, driver.ErrMissing): // there is a GPU, or was meant to be
 		o.OnCPU(err)
@@ -96,7 +96,22 @@ func (o Opener) pick(api *driver.API, want wanted) ([]int, error) {
 	case want.ordinals != nil:
 		return want.ordinals, sameKind(want, kinds)
 	}
-	return o.firstKind(want, kinds), nil
+	return o.own(want, o.firstKind(want, kinds))
+}
+
+// errTooFew is of a machine with fewer GPUs than processes.
+var errTooFew = errors.New("which has fewer GPUs than that")
+
+// own returns the GPUs that are this process's, of those that all processes of the machine share.
+func (o Opener) own(want wanted, all []int) ([]int, error) {
+	if o.Parts <= 1 {
+		return all, nil
+	}
+	if len(all) < o.Parts {
+		return nil, fmt.Errorf("device %s: %d processes were started on this machine, %w (%d): start as many as "+
+			"there are, or one for all of them", want.value, o.Parts, errTooFew, len(all))
+	}
+	return all[o.Part*len(all)/o.Parts : (o.Part+1)*len(all)/o.Parts], nil
 }
 
 // firstKind returns the numbers of the GPUs of the first kind that can be used; where there is no such GPU that of the
