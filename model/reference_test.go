@@ -184,7 +184,7 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 	sidesOf := func(block int) (all []nn.SideRows) {
 		for _, s := range m.Blocks[block].Sides() {
 			rows := nn.SideRows{Value: sides[s.Number], Grad: sideGrads[s.Number],
-				Fresh: s.Sliced || 1+block == m.Sides[s.Number].Last}
+				Fresh: s.Sliced || 1+block == m.Sides[s.Number].Last()}
 			if s.Sliced {
 				rows.Grad = rows.Value
 			}

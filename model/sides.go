@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -43,9 +42,13 @@ func (m *Model) LookupOf(part int) *Lookup {
 type Side struct {
 	Cols   int  // of all blocks
 	Sliced bool // each block has columns of its own
-	Last   int  // the last layer that reads it, from 1: the first one that writes its gradient
-	Lookup *Lookup
+	// Layers have it, from 1 on and rising: its maker first, unless that is a table. Readers are those that read it.
+	Layers, Readers []int
+	Lookup          *Lookup
 }
+
+// Last is the last layer that reads the side: the first one that writes its gradient.
+func (s *Side) Last() int { return s.Readers[len(s.Readers)-1] }
 
 // addSides finds the sides of the blocks, and which of them begin with rows of a table.
 func (m *Model) addSides() error {
@@ -74,10 +77,13 @@ func (m *Model) addSides() error {
 				return fmt.Errorf("layer %d reads side %d, which no layer before it makes", b, s.Number)
 			}
 			side.Cols, side.Sliced = cols, s.Sliced
+			if !slices.Contains(side.Layers, 1+b) {
+				side.Layers = append(side.Layers, 1+b)
+			}
 			if s.Makes {
 				made[s.Number] = true
 			} else {
-				side.Last = 1 + b
+				side.Readers = append(side.Readers, 1+b)
 			}
 		}
 	}
@@ -91,16 +97,9 @@ func (m *Model) addSides() error {
 		}
 	}
 	for n, side := range m.Sides {
-		if side.Last == 0 {
+		if len(side.Readers) == 0 {
 			return fmt.Errorf("no layer reads side %d", n)
 		}
 	}
 	return nil
-}
-
-// FirstOf is the first layer that has a side, from 1: its maker, unless that is a table.
-func (m *Model) FirstOf(side int) int {
-	return 1 + slices.IndexFunc(m.Blocks, func(b *nn.Block) bool {
-		return slices.ContainsFunc(b.Sides(), func(s nn.Side) bool { return s.Number == side })
-	})
 }

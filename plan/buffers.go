@@ -271,15 +271,17 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 		}
 	}
 	group("layer inputs in use")
+	b.Sides, b.SideGrads = make([][]device.Mat, len(p.Model.Sides)), make([][]device.Mat, len(p.Model.Sides))
 	for i, side := range p.Model.Sides {
-		b.Sides = append(b.Sides, mats(num.Compute, t, side.Cols))
+		up, down := p.hasSide(i, rank, nn.Forward), p.Trains() && p.hasSide(i, rank, nn.Backward)
+		if up || down {
+			b.Sides[i] = mats(num.Compute, t, side.Cols)
+		}
 		switch {
-		case !p.Trains():
-			b.SideGrads = append(b.SideGrads, nil)
-		case p.gradTakesSide(i):
-			b.SideGrads = append(b.SideGrads, b.Sides[i])
-		default:
-			b.SideGrads = append(b.SideGrads, mats(num.Compute, t, side.Cols))
+		case down && p.gradTakesSide(i):
+			b.SideGrads[i] = b.Sides[i]
+		case down:
+			b.SideGrads[i] = mats(num.Compute, t, side.Cols)
 		}
 	}
 	group("values that cross blocks")

@@ -30,11 +30,7 @@ func (c *checker) scatterSum(i int, op plan.Op) {
 	to, micros := op.Writes[0], c.p.Numerics.CohortMicros()
 	cohort := c.local(to)
 	for m := cohort * micros; m < (cohort+1)*micros; m++ {
-		at := c.hostX(1, m)
-		if c.bound() {
-			at = place{"dx", m, 0}
-		}
-		c.read(i, at, content{"dx", 1, m})
+		c.readLookedUp(i, op, m)
 	}
 	if c.p.Tied(op.Part) {
 		c.read(i, place{"embedding sum", op.Part, cohort}, c.wholeOf(op.Part, cohort))

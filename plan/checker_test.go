@@ -23,7 +23,7 @@ type place struct {
 // home are the places that are not of a device.
 var home = map[string]bool{"host weights": true, "host gradient": true, "shared gradient": true, "embedding sum": true,
 	"host x": true, "disk x": true, "host kept": true, "host outcome": true, "host balance": true,
-	"sum": true, "total": true}
+	"host side": true, "host side gradient": true, "sum": true, "total": true}
 
 // on is the place on the device of a rank.
 func (p place) on(rank int) place {
@@ -379,12 +379,12 @@ func (c *checker) run(i int) {
 	loss := place{"device loss", m, 0}
 	lanes := map[plan.Lane][]string{
 		plan.LaneFetch: {"load-input", "upload", "fetch", "fetch-state", "load", "load-kept", "load-sums",
-			"load-balance"},
+			"load-balance", "load-side", "load-side-grad"},
 		plan.LaneCompute: {"forward", "combine", "head-norm", "head-stats", "head-loss", "zero-grad", "add",
 			"head-grad", "head-visit", "head-input", "reopen", "backward", "round"},
 		plan.LaneDrain: {"save", "save-kept", "save-sums", "write-back", "drain", "drain-sum", "drain-input",
-			"collect", "save-balance"},
-		plan.LaneExchange: {"pass", "pass-input"},
+			"collect", "save-balance", "save-side", "drain-side"},
+		plan.LaneExchange: {"pass", "pass-input", "pass-side", "pass-side-grad"},
 		plan.LaneUpdate:   {"update", "gather", "gather-ahead", "scatter", "total"},
 		plan.LaneDisk:     {"save-state"},
 		plan.LaneSend:     {"send-sum", "send-weights"},
@@ -399,7 +399,8 @@ func (c *checker) run(i int) {
 	if op.Name() == "update" && (c.p.StateResident(op.Part) || c.passes(op.Part)) {
 		want = plan.LaneCompute
 	}
-	passed := op.Name() == "load-input" || op.Name() == "load-balance" ||
+	passed := op.Name() == "load-input" || op.Name() == "load-balance" || op.Name() == "load-side-grad" ||
+		op.Name() == "load-side" && !c.fromTable(i) ||
 		op.Name() == "load" && op.Layer > 1 && (op.Layer > len(c.m.Blocks) || !c.down(i)) &&
 			c.p.RankOf(op.Layer-1, nn.Forward) != op.Rank
 	if passed { // from another device
@@ -454,7 +455,8 @@ func (c *checker) run(i int) {
 		c.saves[op.Part]++
 		c.read(i, place{"host weights", op.Part, 0}, fresh(op.Part))
 	case "gather", "gather-ahead":
-		for _, p := range c.m.EmbedTiles {
+		table := c.p.LookupOf(&op)
+		for _, p := range table.Tiles {
 			if op.Name() == "gather" {
 				c.read(i, place{"host weights", p, 0}, fresh(p))
 				continue
@@ -463,6 +465,10 @@ func (c *checker) run(i int) {
 			c.read(i, c.hostGradient(p), content{"old gradient", p, 0})
 		}
 		for m := range c.p.Numerics.MicroBatches {
+			if table.Side >= 0 {
+				c.write(i, c.lookedUp(table.Side, m), rowsOf(table.Side, m))
+				continue
+			}
 			to := c.hostX(1, m)
 			if c.bound() {
 				to = c.ownX(0, 1, m)
@@ -515,6 +521,7 @@ func (c *checker) run(i int) {
 		}
 		reads()
 		weights(op.Part)
+		c.forwardSides(i, op)
 		c.read(i, c.xAt(op, op.Layer), content{"x", op.Layer, m})
 		c.write(i, c.xAt(op, op.Layer+1), c.sumAfter(op, 0))
 		c.write(i, c.keptAt(op), content{"kept", op.Layer, m})
@@ -529,6 +536,15 @@ func (c *checker) run(i int) {
 	case "load-sums":
 		c.read(i, place{"host outcome", op.Layer, m}, content{"outcome", op.Layer, m})
 		c.write(i, c.outcomeAt(op), content{"outcome", op.Layer, m})
+	case "pass-side":
+		n := op.Writes[0].Index
+		c.peerCopy(i, sideAt(n, m), sideAt(n, m), sideOf(n, m))
+	case "pass-side-grad":
+		n := op.Writes[0].Index
+		sum, _ := c.sideGradBefore(n, op.Layer, m)
+		c.peerCopy(i, c.sideGradAt(n, m), c.sideGradAt(n, m), sum)
+	case "load-side", "save-side", "load-side-grad", "drain-side":
+		c.moveSide(i, op)
 	case "save-balance":
 		c.read(i, place{"balance", op.Layer, 0}, content{"choices", op.Layer, 0})
 		c.write(i, place{"host balance", op.Layer, 0}, content{"choices", op.Layer, 0})
@@ -596,6 +612,7 @@ func (c *checker) run(i int) {
 		weights(op.Part)
 		c.read(i, c.xAt(op, op.Layer), content{"x", op.Layer, m})
 		c.readKept(i, op)
+		c.backwardSides(i, op, false)
 		if c.routed(op) {
 			c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer + 1, m})
 		}
@@ -615,6 +632,7 @@ func (c *checker) run(i int) {
 		weights(op.Part)
 		c.read(i, c.xAt(op, op.Layer), content{"x", op.Layer, m})
 		c.readKept(i, op)
+		c.backwardSides(i, op, true)
 		c.write(i, c.keptAt(op), content{"spent", op.Layer, m})
 		c.contribute(i, op, op.Part)
 		c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer + 1, m})
@@ -661,11 +679,7 @@ func (c *checker) run(i int) {
 			break
 		}
 		for m := range c.p.Numerics.MicroBatches {
-			at := c.hostX(1, m)
-			if c.bound() {
-				at = place{"dx", m, 0}
-			}
-			c.read(i, at, content{"dx", 1, m})
+			c.readLookedUp(i, op, m)
 		}
 		if c.p.Tied(op.Part) {
 			for cohort := range c.p.Numerics.CohortCount() {
@@ -690,7 +704,7 @@ func (c *checker) run(i int) {
 			}
 		}
 		for part, p := range c.m.Parts {
-			if c.training() && c.p.Trained(part) && !c.p.Cluster.Several() && p.Kind != model.Embed &&
+			if c.training() && c.p.Trained(part) && !c.p.Cluster.Several() && !p.Kind.LookedUp() &&
 				op.Rank == c.p.RankOf(p.Layer, nn.Backward) {
 				c.read(i, place{"device squares", part, 0}, content{"squares", part, 0})
 			}

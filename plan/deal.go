@@ -129,9 +129,7 @@ func (p *Plan) dealText() string {
 		return ""
 	}
 	why := "there is no room for what several have at once"
-	if len(p.Model.Sides) > 0 {
-		why = "blocks of this model share values, which stay on one device"
-	} else if p.fasterAlone {
+	if p.fasterAlone {
 		why = "a step has one micro-batch, and several are not faster"
 	}
 	return fmt.Sprintf("one of %d devices is used: %s", p.asked.Devices, why)

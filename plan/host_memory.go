@@ -20,8 +20,11 @@ type HostBuffers struct {
 	// Balance has what the load-balancing loss needs of all blocks where there are several devices: Buffers.Balance.
 	Balance device.Mem
 
-	Inputs      [][]device.Mem // by block, and the head, and micro-batch: saved layer inputs
-	Sides       [][]device.Mem // by side and micro-batch: rows of a table, and later their gradient
+	Inputs [][]device.Mem // by block, and the head, and micro-batch: saved layer inputs
+	// By side and micro-batch: rows of a table, and sides and their gradients on their way from device to device. A
+	// gradient may be in the value's place.
+	Sides, SideGrads [][]device.Mem
+
 	Activations [][]device.Mem // by block and micro-batch: what forward kept for backward
 	Outcomes    [][]device.Mem // by block and micro-batch: what its parts made of rows
 	Caches      []device.Mem   // by block: those that wait here between visits
@@ -110,10 +113,13 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 			b.Inputs[i] = each(InputsPurpose, p.inputBytes())
 		}
 	}
-	b.Sides = make([][]device.Mem, len(p.Model.Sides))
+	b.Sides, b.SideGrads = make([][]device.Mem, len(p.Model.Sides)), make([][]device.Mem, len(p.Model.Sides))
 	for i, side := range p.Model.Sides {
-		if side.Lookup != nil && !p.Bound() {
+		if passes := p.sidePasses(i); passes || side.Lookup != nil && !p.Bound() {
 			b.Sides[i] = each(SidesPurpose, p.sideBytes(i))
+			if b.SideGrads[i] = b.Sides[i]; passes && !p.gradTakesSide(i) && p.Trains() {
+				b.SideGrads[i] = each(SidesPurpose, p.sideBytes(i))
+			}
 		}
 	}
 	for i := range p.blocks() {
@@ -179,7 +185,7 @@ const (
 	TokensPurpose       = "tokens"      // of a step, as the device takes them, and the order of those that occur
 	ResultsPurpose      = "results"
 	InputsPurpose       = "saved layer inputs"
-	SidesPurpose        = "rows of layers" // of the table that each layer has columns of
+	SidesPurpose        = "values that cross layers"
 	KeptPurpose         = "kept activations"
 	OutcomesPurpose     = "sums of experts"
 	CachesPurpose       = "caches"

@@ -3,6 +3,7 @@ package plan_test
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -34,6 +35,7 @@ type shape struct {
 	Patchwork                                             bool   // a modeltest.Patchwork instead
 	Groups                                                int    // of the feed-forwards of a Patchwork
 	Mixture                                               string // a family of mixtures of modeltest
+	Crossing                                              bool   // a Gemma 4 with values that cross layers instead
 }
 
 // tiny has two tiles of vocabulary.
@@ -45,8 +47,11 @@ func (s shape) model(t errorer) *model.Model {
 		"intermediate_size": s.Inner, "num_hidden_layers": s.Layers, "num_attention_heads": s.Heads,
 		"num_key_value_heads": s.KVHeads, "head_dim": s.HeadDim, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
 		"rope_theta": 10000.0, "tie_word_embeddings": s.Tied, "hidden_act": "silu"}
-	if s.Mixture != "" {
+	switch {
+	case s.Mixture != "":
 		keys["model_type"] = s.Mixture
+	case s.Crossing:
+		s.cross(keys)
 	}
 	text, err := json.Marshal(keys)
 	if err != nil {
@@ -70,6 +75,22 @@ func (s shape) model(t errorer) *model.Model {
 	return m
 }
 
+// cross makes the keys those of a Gemma 4: its last layers use keys and values of layers before, of two widths, and all
+// layers add rows of a second embedding.
+func (s shape) cross(keys map[string]any) {
+	var types []string
+	for l := range s.Layers {
+		types = append(types, "full_attention")
+		if s.Layers > 3 && (s.Layers-l)%2 == 0 {
+			types[l] = "sliding_attention"
+		}
+	}
+	maps.Copy(keys, map[string]any{"model_type": "gemma4_text", "hidden_activation": "gelu_pytorch_tanh",
+		"layer_types": types, "sliding_window": 6, "num_kv_shared_layers": s.Layers / 2,
+		"hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": s.Vocab, "global_head_dim": 2 * s.HeadDim})
+	delete(keys, "rope_theta")
+}
+
 // drawModel picks any model, some of whose parts may be frozen.
 func drawModel(rt *rapid.T) *model.Model {
 	s := shape{Vocab: rapid.IntRange(3, 700).Draw(rt, "vocabulary"), Hidden: 16, Inner: 24,
@@ -77,7 +98,9 @@ func drawModel(rt *rapid.T) *model.Model {
 		Tied:   rapid.Bool().Draw(rt, "tied"),
 		Groups: rapid.IntRange(0, 3).Draw(rt, "groups")}
 	switch kind := rapid.SampledFrom([]string{"llama", "patchwork", "mixtures", "with dense",
-		"balanced mixtures"}).Draw(rt, "kind"); kind {
+		"balanced mixtures", "crossing"}).Draw(rt, "kind"); kind {
+	case "crossing":
+		s.Crossing = true
 	case "patchwork":
 		s.Patchwork = true
 	case "mixtures", "with dense", "balanced mixtures":

@@ -100,10 +100,10 @@ func (p *Plan) throughHost(layer int, to nn.Direction) bool {
 	return p.crosses(layer, to) && !p.PeerCopies()
 }
 
-// dealt is a deal that the model has room for, of one that is asked for: none with sides, which do not pass between
-// ranks. Bound memory stays with one device, and the first device has the rows of the embedding.
+// dealt is a deal that the model has room for, of one that is asked for. Bound memory stays with one device, and the
+// first device has the rows of the embedding.
 func (p *Plan) dealt(asked []int, bound bool) []int {
-	if len(p.Model.Sides) > 0 || len(asked) != p.visitsOfStep() ||
+	if len(asked) != p.visitsOfStep() ||
 		slices.Max(asked) == 0 || slices.Min(asked) < 0 {
 		return nil
 	}

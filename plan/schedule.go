@@ -50,11 +50,11 @@ type builder struct {
 	passed   int            // how many of them are on the device, or were there
 	keptIn   map[[2]int]int // by layer and micro-batch: slot of the ring that holds it until the backward visit
 	gradOf   map[int]int
-	onDevice map[int]bool     // resident parts that have been fetched, or updated, in this schedule
-	late     []int            // parts of the head whose gradients are complete and not rounded
-	down     bool             // the backward pass has begun
-	cohort   int              // whose visits are emitted
-	sideHere map[Operand]bool // sides that are on the device, or have been
+	onDevice map[int]bool // resident parts that have been fetched, or updated, in this schedule
+	late     []int        // parts of the head whose gradients are complete and not rounded
+	down     bool         // the backward pass has begun
+	cohort   int          // whose visits are emitted
+	sidesOn  sidesOn
 	sums     sumRing
 }
 
@@ -100,7 +100,7 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 // scheduleIn is ScheduleOf in memory from which the schedule before vanishes.
 func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	b := &builder{Plan: p, Mode: mode, scheduleMemory: mem.again(), gradOf: map[int]int{}, onDevice: map[int]bool{},
-		keptIn: map[[2]int]int{}, sideHere: map[Operand]bool{}}
+		keptIn: map[[2]int]int{}, sidesOn: sidesOn{map[[3]int]bool{}, map[[2]int]int{}}}
 	b.ops = slices.Grow(b.ops, p.aboutOps())
 	b.crew = p.Crew()
 	workers, micros := len(b.crew.Workers()), p.Numerics.MicroBatches

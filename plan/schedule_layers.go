@@ -185,6 +185,9 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	if v.Writes.Has(nn.Balancing) {
 		b.saveBalance(rank, r.layer)
 	}
+	if r.to != nn.Backward && v.Writes.Has(nn.Sides) {
+		b.saveSides(r.layer, m)
+	}
 	if v.Writes.Has(nn.Y) {
 		b.wrote(r.layer+1, m, y)
 		if !later.Has(nn.Y) {

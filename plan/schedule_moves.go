@@ -77,7 +77,7 @@ func (b *builder) lookup(do Do, l *model.Lookup) {
 	for m := range b.Numerics.MicroBatches {
 		switch {
 		case l.Side >= 0:
-			rows = append(rows, b.sideRows(Side, l.Side, m, b.bindable() == Device))
+			rows = append(rows, b.lookedUp(l.Side, m))
 		case b.Bound():
 			x := b.input(0, 1, m)
 			b.wrote(1, m, x)
@@ -413,53 +413,6 @@ func (b *builder) finishLate(n int) {
 // embedTrained reports whether anything needs the gradient of x[1].
 func (b *builder) embedTrained() bool { return slices.ContainsFunc(b.Model.EmbedTiles, b.Trained) }
 
-// sideRows is a side of a micro-batch, or its gradient: on the device, or in host memory where a table has its rows.
-func (b *builder) sideRows(what What, side, m int, onHost bool) Operand {
-	o := Operand{What: what, Index: side, Micro: m, At: Device, Slot: none}
-	if onHost {
-		o.At = Host
-	}
-	return o
-}
-
-// sides appends what a visit of a block reads and writes of its sides. The rows of a table come to the device before
-// the first visit that has them.
-func (b *builder) sides(reads, writes []Operand, r row, v *nn.Visit, m int) ([]Operand, []Operand) {
-	for _, s := range b.Model.Blocks[r.layer-1].Sides() {
-		value, grad := b.sideRows(Side, s.Number, m, false), b.sideRows(SideGrad, s.Number, m, false)
-		if b.Model.Sides[s.Number].Lookup != nil && !b.Bound() && !b.sideHere[value] {
-			o := op(LaneFetch, 0, DoMove)
-			o.Layer, o.Micro = r.layer, m
-			b.add(o, []Operand{b.sideRows(Side, s.Number, m, true)}, []Operand{value})
-		}
-		b.sideHere[value] = true
-		switch down := r.to == nn.Backward; {
-		case down && v.Writes.Has(nn.Sides) && s.Makes:
-			writes = append(writes, grad)
-		case down && v.Writes.Has(nn.Sides):
-			reads, writes = append(reads, value), append(writes, grad)
-		case !down && s.Makes:
-			writes = append(writes, value)
-		case !s.Makes:
-			reads = append(reads, value)
-		}
-	}
-	return reads, writes
-}
-
-// drainSides takes the gradient of rows of tables to the host, after the last visit on the way down that has them.
-func (b *builder) drainSides(layer, m int) {
-	for n, side := range b.Model.Sides {
-		l := side.Lookup
-		if l == nil || layer != b.Model.FirstOf(n) || b.Bound() || !slices.ContainsFunc(l.Tiles, b.Trained) {
-			continue
-		}
-		o := op(LaneDrain, 0, DoMove)
-		o.Layer, o.Micro = layer, m
-		b.add(o, []Operand{b.sideRows(SideGrad, n, m, false)}, []Operand{b.sideRows(SideGrad, n, m, true)})
-	}
-}
-
 // drainInput takes the gradient of x[layer][m] to the host, where that is on its way: of the first block, as soon as
 // there is one, since what follows it ends the step; or of a block whose neighbour below is on another device that
 // cannot copy it. It lands where x was: its last reader is done.
@@ -486,7 +439,7 @@ func (b *builder) scatter(l *model.Lookup) {
 	for m := range b.Numerics.MicroBatches {
 		switch {
 		case l.Side >= 0:
-			dx = append(dx, b.sideRows(SideGrad, l.Side, m, !b.Bound()))
+			dx = append(dx, b.sideSummed(l.Side, m))
 		case b.Bound():
 			dx = append(dx, b.inputGradient(0, m))
 		default:

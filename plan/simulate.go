@@ -137,7 +137,9 @@ func (g microGroups) costs(p *Plan) func(op *Op) cost {
 		}
 		k := key{op.Visit, op.Lane, op.Do, 0, max(op.Layer, op.Part)}
 		if len(op.Writes) > 0 && op.Do == DoMove {
-			k.to = op.Writes[0].What
+			if k.to = op.Writes[0].What; k.to == Side || k.to == SideGrad { // of which a layer may have several
+				k.index = op.Writes[0].Index
+			}
 		}
 		c, ok := known[k]
 		if !ok {

@@ -251,14 +251,6 @@ func (p *Plan) NumbersTokens() bool {
 	return slices.ContainsFunc(p.Model.Lookups, func(l model.Lookup) bool { return p.SumsTouchedRows(l.Tiles[0]) })
 }
 
-// gradTakesSide reports whether the gradient of a side takes the value's place.
-func (p *Plan) gradTakesSide(side int) bool { return p.Model.Sides[side].Sliced }
-
-// sideBytes is the length of a side of a micro-batch.
-func (p *Plan) sideBytes(side int) int64 {
-	return p.rowBytes(p.Model.Sides[side].Cols)
-}
-
 // rowBytes is the length of that many columns of a micro-batch, in the type of activations.
 func (p *Plan) rowBytes(cols int) int64 {
 	return int64(p.Numerics.Positions()) * int64(cols) * p.Numerics.Compute.Bytes()

@@ -61,7 +61,7 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 		return r.rows(o).Mem, nil
 	case plan.Side, plan.SideGrad:
 		if o.At == plan.Host {
-			return pinned.Sides[o.Index][o.Micro], nil
+			return sideRows(pinned, o), nil
 		}
 		return r.rows(o).Mem, nil
 	case plan.Kept:
@@ -136,9 +136,17 @@ func (r *execution) hostRows(o plan.Operand) device.Mat {
 	}
 	n := &r.Plan.Numerics
 	if o.What == plan.Side || o.What == plan.SideGrad {
-		return device.NewMat(r.host.Sides[o.Index][o.Micro], n.Compute, n.Positions(), r.Plan.Model.Sides[o.Index].Cols)
+		return device.NewMat(sideRows(r.host, o), n.Compute, n.Positions(), r.Plan.Model.Sides[o.Index].Cols)
 	}
 	return device.NewMat(r.host.Inputs[o.Index-1][o.Micro], n.Compute, n.Positions(), r.Plan.Model.Hidden)
+}
+
+// sideRows are rows of a side, or of its gradient, in host memory.
+func sideRows(host *plan.HostBuffers, o plan.Operand) device.Mem {
+	if o.What == plan.SideGrad {
+		return host.SideGrads[o.Index][o.Micro]
+	}
+	return host.Sides[o.Index][o.Micro]
 }
 
 // sides are the rows of a block's sides for a micro-batch: of a sliced one those columns that are the block's.
@@ -148,7 +156,7 @@ func (r *execution) sides(op *plan.Op) (all []nn.SideRows) {
 		rows := nn.SideRows{Value: here.Sides[s.Number][op.Micro]}
 		if op.Visit.To == nn.Backward {
 			rows.Grad = here.SideGrads[s.Number][op.Micro]
-			rows.Fresh = s.Sliced || op.Layer == m.Sides[s.Number].Last
+			rows.Fresh = s.Sliced || op.Layer == m.Sides[s.Number].Last()
 		}
 		if s.Sliced && !s.Makes {
 			rows = rows.Columns((op.Layer-1)*s.Cols, s.Cols)

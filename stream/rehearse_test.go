@@ -208,16 +208,24 @@ func rehearsedIsPlanned(t errorer, s *subject, p *plan.Plan, info device.Info) {
 	}
 }
 
-// So it is with experts and with values that cross blocks, also where results are written in host memory.
+// So it is with experts and with values that cross blocks, also where results are written in host memory, and where
+// both cross devices.
 func TestRehearsedFamiliesArePlanned(t *testing.T) {
 	for _, tied := range []bool{false, true} {
-		for _, family := range []model.Family{modeltest.Mixtures(2), modeltest.WithDense(2), crossing} {
+		for _, family := range []model.Family{modeltest.Mixtures(2), modeltest.Balanced(modeltest.Mixtures(2)),
+			modeltest.WithDense(2), crossing} {
 			shape := tiny
 			shape.Type, shape.families, shape.Layers = family.ModelType, []model.Family{family}, 6
 			shape.MicroBatch, shape.Tied, shape.BF16 = 1, tied, tied
 			for _, info := range []device.Info{{}, {Unified: true}} {
 				s := shape.subject(t, 2)
 				rehearsedIsPlanned(t, s, newPlan(t, s, info, nil), info)
+				dealt := newPlan(t, s, info, func(p *plan.Placement) {
+					p.Deal = plan.DealBlocks([]int{0, 1, 2, 0, 1, 0})
+				})
+				if rehearsedIsPlanned(t, s, dealt, info); dealt.Ranks() != 3 {
+					t.Errorf("%s: %d ranks", family.ModelType, dealt.Ranks())
+				}
 			}
 		}
 	}

@@ -345,8 +345,7 @@ func TestStandInPauses(t *testing.T) {
 // Several cards have the bits of one, whichever visits each has and wherever state waits.
 func TestStandInCards(t *testing.T) {
 	t.Parallel()
-	g := modeltest.Load(t, "mistral-window")
-	n, steps := numerics(g, tensor.BF16), 2
+	steps := 2
 	if raceEnabled {
 		steps = 1
 	}
@@ -354,25 +353,37 @@ func TestStandInCards(t *testing.T) {
 	for _, card := range openCards(t, standin.Options{Cards: 3, Peers: true}, library) {
 		all = append(all, card)
 	}
-	one := train(t, g, n, all[:1], resident, steps)
-	for name, c := range map[string]struct {
-		deal  []int // forward of 3 blocks, the head, backward of 3
+	type dealt struct {
+		deal  []int // forward of the blocks, the head, backward of the blocks
 		place func(*plan.Placement)
 		peers bool
-	}{
-		"by block, updated there":      {plan.DealBlocks([]int{0, 1, 0}), updated, true},
-		"by visit, streamed":           {[]int{0, 1, 0, 1, 1, 0, 1}, streamed, false},
-		"each visit elsewhere":         {[]int{0, 1, 2, 0, 1, 2, 0}, streamed, false},
-		"each visit elsewhere, direct": {[]int{0, 1, 2, 0, 1, 2, 0}, streamed, true},
+	}
+	for variant, deals := range map[string]map[string]dealt{
+		"mistral-window": {
+			"by block, updated there":      {plan.DealBlocks([]int{0, 1, 0}), updated, true},
+			"by visit, streamed":           {[]int{0, 1, 0, 1, 1, 0, 1}, streamed, false},
+			"each visit elsewhere":         {[]int{0, 1, 2, 0, 1, 2, 0}, streamed, false},
+			"each visit elsewhere, direct": {[]int{0, 1, 2, 0, 1, 2, 0}, streamed, true},
+		},
+		"gemma4-shared": {
+			"values that cross blocks":         {[]int{0, 1, 0, 1, 0, 1, 1, 0, 1, 0, 1}, streamed, false},
+			"values that cross blocks, direct": {[]int{0, 1, 2, 0, 1, 2, 1, 0, 2, 0, 1}, streamed, true},
+		},
 	} {
-		cards := all[:1+slices.Max(c.deal)]
-		got := train(t, g, n, cards, func(p *plan.Placement) {
-			c.place(p)
-			p.Deal, p.PeerCopies = c.deal, c.peers
-		}, steps)
-		sameBits(t, name, got, one)
-		if !slices.Equal(got.plan.Placement.Deal, c.deal) || got.plan.PeerCopies() != c.peers {
-			t.Errorf("%s: the deal is %v, with peer copies: %v", name, got.plan.Placement.Deal, got.plan.PeerCopies())
+		g := modeltest.Load(t, variant)
+		n := numerics(g, tensor.BF16)
+		one := train(t, g, n, all[:1], resident, steps)
+		for name, c := range deals {
+			cards := all[:1+slices.Max(c.deal)]
+			got := train(t, g, n, cards, func(p *plan.Placement) {
+				c.place(p)
+				p.Deal, p.PeerCopies = c.deal, c.peers
+			}, steps)
+			sameBits(t, name, got, one)
+			if !slices.Equal(got.plan.Placement.Deal, c.deal) || got.plan.PeerCopies() != c.peers {
+				t.Errorf("%s: the deal is %v, with peer copies: %v", name, got.plan.Placement.Deal,
+					got.plan.PeerCopies())
+			}
 		}
 	}
 }
