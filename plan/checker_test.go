@@ -22,7 +22,7 @@ type place struct {
 
 // home are the places that are not of a device.
 var home = map[string]bool{"host weights": true, "host gradient": true, "shared gradient": true, "embedding sum": true,
-	"host x": true, "disk x": true, "host kept": true, "host outcome": true, "host balance": true,
+	"host x": true, "disk x": true, "passing x": true, "host kept": true, "host outcome": true, "host balance": true,
 	"host side": true, "host side gradient": true, "sum": true, "total": true}
 
 // on is the place on the device of a rank.
@@ -217,7 +217,8 @@ func (c *checker) weightsAt(part, slot int) place {
 // slotOf is the slot that an operation has something in, and -1 if it has memory of its own.
 func slotOf(op plan.Op, what plan.What) int {
 	for _, o := range slices.Concat(op.Writes, op.Reads) {
-		if o.What == what && o.Slot >= 0 && (what != plan.Rounded || o.At == plan.Device) {
+		mayBeHome := what == plan.Rounded || what == plan.InputGrad
+		if o.What == what && o.Slot >= 0 && (!mayBeHome || o.At == plan.Device) {
 			return o.Slot
 		}
 	}
@@ -307,7 +308,7 @@ func (c *checker) headAt(m int) place {
 	return place{"head", m, 0}
 }
 
-// hostX is where x[layer][m] is when it has left the device.
+// hostX is where x[layer][m] is when it has left the device to be saved.
 func (c *checker) hostX(layer, m int) place {
 	if c.p.SavedOnDisk(layer - 1) {
 		if c.p.SavedOnHost(layer-1) || layer == 1 {
@@ -319,6 +320,19 @@ func (c *checker) hostX(layer, m int) place {
 		c.errs = append(c.errs, fmt.Sprintf("the input of layer %d is saved and has no place", layer))
 	}
 	return place{"host x", layer, m}
+}
+
+// awayX is where an operation has x[layer][m] or its gradient outside of devices: saved, or on its way between two.
+func (c *checker) awayX(op plan.Op, layer int) place {
+	for _, o := range slices.Concat(op.Reads, op.Writes) {
+		if o.At == plan.Host && o.Slot >= 0 {
+			if c.p.SavedOnHost(layer - 1) {
+				c.errs = append(c.errs, fmt.Sprintf("%v passes by where its rows are saved", op))
+			}
+			return place{"passing x", o.Slot, 0}
+		}
+	}
+	return c.hostX(layer, op.Micro)
 }
 
 func (c *checker) split() bool { return c.p.Numerics.Master == optim.Split }
@@ -504,7 +518,7 @@ func (c *checker) run(i int) {
 		c.read(i, place{"own state", op.Part, 0}, content{"state", op.Part, 1})
 		c.write(i, place{"host weights", op.Part, 0}, fresh(op.Part))
 	case "load":
-		c.read(i, c.hostX(op.Layer, m), content{"x", op.Layer, m})
+		c.read(i, c.awayX(op, op.Layer), content{"x", op.Layer, m})
 		c.write(i, c.xAt(op, op.Layer), content{"x", op.Layer, m})
 	case "pass":
 		c.peerCopy(i, c.ownX(op.Reads[0].Rank, op.Layer, m), c.xAt(op, op.Layer), content{"x", op.Layer, m})
@@ -513,7 +527,7 @@ func (c *checker) run(i int) {
 		c.peerCopy(i, dx, dx, content{"dx", op.Layer + 1, m})
 	case "save":
 		c.read(i, c.xAt(op, op.Layer), content{"x", op.Layer, m})
-		c.write(i, c.hostX(op.Layer, m), content{"x", op.Layer, m})
+		c.write(i, c.awayX(op, op.Layer), content{"x", op.Layer, m})
 	case "forward":
 		if c.m.Parts[op.Part].Group > 0 {
 			c.forwardGroup(i, op)
@@ -669,9 +683,9 @@ func (c *checker) run(i int) {
 	case "drain-input":
 		layer := max(op.Layer, 1)
 		c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", layer, m})
-		c.write(i, c.hostX(layer, m), content{"dx", layer, m})
+		c.write(i, c.awayX(op, layer), content{"dx", layer, m})
 	case "load-input":
-		c.read(i, c.hostX(op.Layer+1, m), content{"dx", op.Layer + 1, m})
+		c.read(i, c.awayX(op, op.Layer+1), content{"dx", op.Layer + 1, m})
 		c.write(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer + 1, m})
 	case "scatter":
 		if c.p.Cluster.Several() {
@@ -721,10 +735,10 @@ func (c *checker) run(i int) {
 func (c *checker) saved() {
 	saves, loads := map[int]int{}, map[int]int{}
 	for _, op := range c.ops {
-		switch op.Name() {
-		case "save":
+		switch name := op.Name(); {
+		case name == "save" && op.Writes[0].Slot < 0: // it is not only on its way
 			saves[op.Layer]++
-		case "load":
+		case name == "load" && op.Lane == plan.LaneFetch:
 			loads[op.Layer]++
 		}
 	}
@@ -732,8 +746,8 @@ func (c *checker) saved() {
 		crosses := c.p.RankOf(layer, nn.Forward) != c.p.RankOf(layer-1, nn.Forward) ||
 			c.p.RankOf(layer, nn.Backward) != c.p.RankOf(layer-1, nn.Backward)
 		switch {
-		case crosses && !c.p.PeerCopies():
-			continue // it, or its gradient, passes between devices by the same way
+		case crosses && !c.p.PeerCopies() && !c.training():
+			continue // it passes between devices where it would be saved
 		case c.p.RankOf(layer, nn.Forward) != c.p.RankOf(layer, nn.Backward):
 			continue // the device of its backward visit may have made it
 		}

@@ -234,7 +234,7 @@ func (p *Plan) moveCost(from, to Operand) (c cost) {
 		bytes = p.weightBytes(to.Index) + p.stateBytes(to.Index)
 	case Input, InputGrad:
 		bytes = p.inputBytes()
-		if pieces, each := p.InputPieces(); to.What == Input && p.SavedOnDisk(to.Index-1) {
+		if pieces, each := p.InputPieces(); from.At == Disk || to.At == Disk {
 			c.read = int64(pieces) * wholeBlocks(each)
 		}
 	case Side, SideGrad:

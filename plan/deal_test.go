@@ -66,6 +66,16 @@ func TestDevicesShareTheHostsMemory(t *testing.T) {
 	}
 }
 
+// hostBytes is the host memory that a plan takes for a purpose.
+func hostBytes(p *plan.Plan, purpose string) (sum int64) {
+	for _, b := range p.Host {
+		if b.Purpose == purpose {
+			sum += b.Bytes
+		}
+	}
+	return sum
+}
+
 // Rows of devices that copy from each other take no host memory and no link to it, but where they wait for backward.
 func TestPeerCopies(t *testing.T) {
 	m := medium.model(t)
@@ -94,9 +104,14 @@ func TestPeerCopies(t *testing.T) {
 			peers.PeerBytes, crossing, peers.DownloadBytes, host.DownloadBytes, peers.UploadBytes, host.UploadBytes)
 	}
 	for block := range m.Blocks {
-		if direct.SavedOnHost(block) != (block == 0) || throughHost.SavedOnHost(block) != true {
+		if direct.SavedOnHost(block) != (block == 0) || throughHost.SavedOnHost(block) != (block == 0) {
 			t.Errorf("the input of block %d has a place in host memory: %v", block, direct.SavedOnHost(block))
 		}
+	}
+	// On their way through host memory, the rows of each micro-batch have one buffer for all layers.
+	if d := hostBytes(throughHost, plan.InputsPurpose) - hostBytes(direct, plan.InputsPurpose); d != hostBytes(direct,
+		plan.InputsPurpose) {
+		t.Errorf("rows pass through %d bytes more", d)
 	}
 	if peers.StepSeconds >= host.StepSeconds {
 		t.Errorf("a step takes %v s directly, %v s through host memory", peers.StepSeconds, host.StepSeconds)

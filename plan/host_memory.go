@@ -20,7 +20,10 @@ type HostBuffers struct {
 	// Balance has what the load-balancing loss needs of all blocks where there are several devices: Buffers.Balance.
 	Balance device.Mem
 
-	Inputs [][]device.Mem // by block, and the head, and micro-batch: saved layer inputs
+	Inputs [][]device.Mem // by block and micro-batch: saved layer inputs
+	// Passing are, by micro-batch, rows on their way from device to device, which are not saved here. A micro-batch is
+	// at one border of layers at a time, so it has one buffer for all of them.
+	Passing []device.Mem
 	// By side and micro-batch: rows of a table, and sides and their gradients on their way from device to device. A
 	// gradient may be in the value's place.
 	Sides, SideGrads [][]device.Mem
@@ -107,11 +110,14 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 		b.Balance = a.take(ResultsPurpose, p.balanceBytes(none))
 	}
 
-	b.Inputs, b.Activations = make([][]device.Mem, p.blocks()+1), make([][]device.Mem, p.blocks())
-	for i := range p.blocks() + 1 {
+	b.Inputs, b.Activations = make([][]device.Mem, p.blocks()), make([][]device.Mem, p.blocks())
+	for i := range p.blocks() {
 		if p.SavedOnHost(i) {
 			b.Inputs[i] = each(InputsPurpose, p.inputBytes())
 		}
+	}
+	if p.rowsPass() {
+		b.Passing = each(InputsPurpose, p.inputBytes())
 	}
 	b.Sides, b.SideGrads = make([][]device.Mem, len(p.Model.Sides)), make([][]device.Mem, len(p.Model.Sides))
 	for i, side := range p.Model.Sides {

@@ -160,12 +160,13 @@ func (op Op) String() string {
 			}
 		case State:
 			name = "state"
-		case Input:
-			if name = "input"; op.Layer != none && o.Index > op.Layer {
+		case Input, InputGrad:
+			switch {
+			case o.At != Device:
+				name = "buffer" // of host memory, which is not shown
+			case o.What == InputGrad && op.Do != DoMove, o.What == Input && op.Layer != none && o.Index > op.Layer:
 				name = "output"
-			}
-		case InputGrad:
-			if name = "output"; op.Do == DoMove {
+			default:
 				name = "input"
 			}
 		case LogitRows:

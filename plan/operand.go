@@ -43,7 +43,7 @@ type Operand struct {
 	Index, Micro int // none where it has no such index
 	At           Place
 	Rank         int // of a place on a device
-	Slot         int // of a ring, or of the buffers that inputs share; none where it has memory of its own
+	Slot         int // of a ring, or of buffers that inputs share or pass through; none where it has memory of its own
 	// Cohort is the one whose sum it is, where cohorts have sums of their own; else 0. Cohorts are numbered on their
 	// host, but in a CohortSum in host memory in the whole step.
 	Cohort int
@@ -105,6 +105,9 @@ func (b *builder) touch(o Operand) touch {
 		}
 	case Input, InputGrad:
 		switch {
+		case outside && o.Slot != none: // rows on their way
+			what, memory = InputGrad, homeMemory
+			count, i = micros, o.Slot
 		case outside: // a gradient lands where the input was
 			what, memory = Input, homeMemory
 			inLayer()

@@ -21,9 +21,9 @@ import (
 // takes them to host memory, from where the exchange lane has them. It is a lane of its own because lanes keep their
 // order: in the fetch lane, rows would wait until the weights before them have come.
 //
-// A deal rules out what one device's lanes share: inputs on disk, the ring of layer inputs, and updates of state that
-// passes. What stays on a device between the two visits of a block (its weights, its state, kept activations) stays
-// only if both visits are dealt to that device.
+// A deal rules out what one device's lanes share: the ring of layer inputs, and updates of state that passes. What
+// stays on a device between the two visits of a block (its input, its weights, its state, kept activations) stays only
+// if both visits are dealt to that device.
 
 // visitsOfStep is the number of visits that are dealt.
 func (p *Plan) visitsOfStep() int { return 2*p.blocks() + 1 }
@@ -100,11 +100,22 @@ func (p *Plan) throughHost(layer int, to nn.Direction) bool {
 	return p.crosses(layer, to) && !p.PeerCopies()
 }
 
+// rowsPass reports whether rows that cross by way of host memory need buffers of micro-batches there: those do that are
+// not saved in host memory.
+func (p *Plan) rowsPass() bool {
+	for layer := 1; layer <= p.blocks(); layer++ {
+		if crosses := p.throughHost(layer, nn.Forward) || p.throughHost(layer, nn.Backward); crosses &&
+			!p.SavedOnHost(layer) { // as the input of the next layer
+			return true
+		}
+	}
+	return false
+}
+
 // dealt is a deal that the model has room for, of one that is asked for. Bound memory stays with one device, and the
 // first device has the rows of the embedding.
 func (p *Plan) dealt(asked []int, bound bool) []int {
-	if len(asked) != p.visitsOfStep() ||
-		slices.Max(asked) == 0 || slices.Min(asked) < 0 {
+	if len(asked) != p.visitsOfStep() || slices.Max(asked) == 0 || slices.Min(asked) < 0 {
 		return nil
 	}
 	deal := slices.Clone(asked)

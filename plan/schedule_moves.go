@@ -142,8 +142,7 @@ func (b *builder) load(layer, m int) Operand {
 	b.wrote(layer, m, x)
 	lane, from := LaneFetch, b.home(Input, layer, m)
 	if !b.down && b.crosses(layer-1, nn.Forward) {
-		lane = LaneExchange
-		if b.PeerCopies() {
+		if lane, from = LaneExchange, b.betweenDevices(Input, layer, m); b.PeerCopies() {
 			from = b.input(b.RankOf(layer-1, nn.Forward), layer, m)
 		}
 	}
@@ -175,7 +174,7 @@ func (b *builder) gradientOf(layer, m int) Operand {
 	if b.crosses(layer, nn.Backward) && b.devices[rank].inDX[m] != layer {
 		o := op(LaneExchange, rank, DoMove)
 		o.Layer, o.Micro = layer, m
-		from := b.home(InputGrad, layer+1, m)
+		from := b.betweenDevices(InputGrad, layer+1, m)
 		if b.PeerCopies() {
 			from = b.inputGradient(b.RankOf(layer+1, nn.Backward), m)
 		}
@@ -203,12 +202,27 @@ func (b *builder) home(what What, layer, m int) Operand {
 	return Operand{What: what, Index: layer, Micro: m, At: at, Slot: none}
 }
 
-// saveInput takes the input of a layer to where it waits for the backward pass, if it spills, or for a layer on another
-// device that cannot copy it. It is complete.
+// betweenDevices is the operand in host memory for rows on their way to another device, at the input of a layer: where
+// that is saved, or a buffer of the micro-batch.
+func (b *builder) betweenDevices(what What, layer, m int) Operand {
+	o := Operand{What: what, Index: layer, Micro: m, At: Host, Slot: none}
+	if !b.SavedOnHost(layer - 1) {
+		o.Slot = m
+	}
+	return o
+}
+
+// saveInput takes the input of a layer to where another device has it from, if that cannot copy it, and to where it
+// waits for the backward pass, if it spills. It is complete.
 func (b *builder) saveInput(layer, m int, x Operand) {
+	var way Operand
+	if b.throughHost(layer-1, nn.Forward) {
+		way = b.betweenDevices(Input, layer, m)
+		b.move(LaneDrain, x.Rank, x, way)
+	}
 	spills := layer <= b.blocks() && b.Phase.Steps() && !b.savedOnDevice(layer-1) && b.inputSpills(layer-1)
-	if spills || b.throughHost(layer-1, nn.Forward) {
-		b.move(LaneDrain, x.Rank, x, b.home(Input, layer, m))
+	if home := b.home(Input, layer, m); spills && home != way {
+		b.move(LaneDrain, x.Rank, x, home)
 	}
 }
 
@@ -427,7 +441,7 @@ func (b *builder) drainInput(layer, m int) {
 	if layer > 1 {
 		o.Layer = layer
 	}
-	b.add(o, []Operand{b.inputGradient(rank, m)}, []Operand{b.home(InputGrad, layer, m)})
+	b.add(o, []Operand{b.inputGradient(rank, m)}, []Operand{b.betweenDevices(InputGrad, layer, m)})
 }
 
 // scatter adds the gradient of rows that were looked up to the table's.

@@ -127,6 +127,7 @@ func (g microGroups) costs(p *Plan) func(op *Op) cost {
 		lane  Lane
 		do    Do
 		to    What
+		at    Place
 		index int
 	}
 	type costs struct{ first, other cost }
@@ -135,9 +136,10 @@ func (g microGroups) costs(p *Plan) func(op *Op) cost {
 		if op.Micro == none {
 			return one(op) // there is no other one
 		}
-		k := key{op.Visit, op.Lane, op.Do, 0, max(op.Layer, op.Part)}
+		k := key{op.Visit, op.Lane, op.Do, 0, 0, max(op.Layer, op.Part)}
 		if len(op.Writes) > 0 && op.Do == DoMove {
-			if k.to = op.Writes[0].What; k.to == Side || k.to == SideGrad { // of which a layer may have several
+			k.to, k.at = op.Writes[0].What, op.Writes[0].At
+			if k.to == Side || k.to == SideGrad { // of which a layer may have several
 				k.index = op.Writes[0].Index
 			}
 		}

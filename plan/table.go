@@ -72,8 +72,8 @@ func (p *Plan) settle(ask Placement) Placement {
 			at = Absent
 		case bound:
 			at = InPlace
-		case at == Device && place.Rings.Inputs > 0, at == Disk && (b == 0 || !alone), at != Device && at != Disk,
-			p.throughHost(b, nn.Forward), p.throughHost(b, nn.Backward), !p.together(b + 1):
+		case at == Device && (place.Rings.Inputs > 0 || !p.together(b+1)), at == Disk && b == 0,
+			at != Device && at != Disk:
 			at = Host
 		}
 		place.Where.Inputs[b] = at
@@ -370,15 +370,11 @@ func (p *Plan) inputBuffer(layer, m int, down bool) int {
 // inputGradBuffer returns the number of the shared buffer of dx[m].
 func (p *Plan) inputGradBuffer(m int) int { return p.inputBuffer(p.blocks()+2, m, false) }
 
-// SavedOnHost reports whether the input of a block (from 0), or of the head after them, has a place in host memory. The
-// embedding's output always has: it comes to the device by way of the host, unless it is bound. Rows that pass between
-// devices have one, unless these copy from each other.
+// SavedOnHost reports whether the input of a block (from 0) has a place of its own in host memory. The embedding's
+// output always has: it comes to the device by way of the host, unless it is bound.
 func (p *Plan) SavedOnHost(block int) bool {
-	if p.throughHost(block, nn.Forward) || p.throughHost(block, nn.Backward) {
-		return true
-	}
-	return block < p.blocks() && !p.Bound() && (block == 0 || !p.together(block+1) ||
-		p.inputSpills(block) && p.Placement.Where.Inputs[block] == Host)
+	return block < p.blocks() && !p.Bound() &&
+		(block == 0 || p.inputSpills(block) && p.Placement.Where.Inputs[block] == Host)
 }
 
 // SavedOnDisk reports whether the input of a block (from 0) has an extent on disk.

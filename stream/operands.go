@@ -55,7 +55,10 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 		}
 		return pinned.Batches, nil
 	case plan.Input, plan.InputGrad:
-		if o.At == plan.Host {
+		switch {
+		case o.At == plan.Host && o.Slot >= 0:
+			return pinned.Passing[o.Slot], nil
+		case o.At == plan.Host:
 			return pinned.Inputs[o.Index-1][o.Micro], nil
 		}
 		return r.rows(o).Mem, nil
