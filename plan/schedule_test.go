@@ -104,6 +104,12 @@ func TestBuffersAreApart(t *testing.T) {
 		for _, list := range append(b.Saved, b.Working[0], b.Working[1], b.DX, b.Shared) {
 			mats(list)
 		}
+		for side := range m.Sides {
+			mats(b.Sides[side])
+			if !m.Sides[side].Sliced { // else a gradient takes the value's place
+				mats(b.SideGrads[side])
+			}
+		}
 		for _, e := range b.Ending {
 			mats([]device.Mat{e.Normed, e.Stats, e.Stat, e.DNormed, e.Loss})
 		}
