@@ -30,6 +30,7 @@ type chart struct {
 	title, unit string
 	log         bool // draws y by its logarithm; values that are not above 0 are left out
 	zero        bool // begins the y axis at 0
+	keyed       bool // the page names the colors of its lines
 	runs        int  // that share the page: each gets a part of its points
 	lines       []line
 }

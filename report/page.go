@@ -21,12 +21,13 @@ func WritePage(w io.Writer, runs []Run, refreshSec int) error {
 	type drawn struct {
 		Title, Unit string
 		Drawing     template.HTML // numbers and escaped names alone
+		Key         template.HTML // names of colors; empty: not of this chart
 	}
 	var all []drawn
 	for _, c := range charts(runs) {
 		c.runs = len(runs)
 		if drawing := c.html(); drawing != "" {
-			all = append(all, drawn{c.title, c.unit, template.HTML(drawing)})
+			all = append(all, drawn{c.title, c.unit, template.HTML(drawing), c.key()})
 		}
 	}
 	return page.Execute(w, struct {
@@ -39,14 +40,16 @@ func WritePage(w io.Writer, runs []Run, refreshSec int) error {
 
 // charts are the curves of a page, the most important first.
 func charts(runs []Run) []chart {
-	lanes := chart{title: "lanes busy", unit: "% of the step", zero: true}
+	lanes := chart{title: "lanes busy", unit: "% of the step", zero: true, keyed: true}
 	if len(runs) == 1 { // lanes of several runs would be too many lines
 		for lane := range trace.NumLanes {
-			y := smooth(column(runs[0].Records, func(m trace.Metrics) float64 { return 100 * m.Lanes.Of(lane) / m.StepSec }))
-			several := func(m trace.Metrics) bool { return m.Devices != nil }
-			if lane == trace.Exchange && !slices.ContainsFunc(runs[0].Records, several) {
-				continue // one device
+			busy := func(m trace.Metrics) bool { return m.Lanes.Of(lane) > 0 }
+			if lane.IsOptional() && !slices.ContainsFunc(runs[0].Records, busy) {
+				continue
 			}
+			y := smooth(column(runs[0].Records, func(m trace.Metrics) float64 {
+				return 100 * m.Lanes.Of(lane) / m.StepSec
+			}))
 			lanes.lines = append(lanes.lines, line{x: steps(runs[0]), y: y, color: int(lane), name: lane.String()})
 		}
 	}
@@ -166,15 +169,18 @@ func stoppedFor(s Summary) string {
 	return time.Duration(s.HoursStopped * float64(time.Hour)).Round(time.Minute).String()
 }
 
-//go:embed page.html
-var pageText string
-
-var page = template.Must(template.New("report").Funcs(template.FuncMap{"laneKey": laneKey}).Parse(pageText))
-
-// laneKey names the colors of lanes.
-func laneKey() (key template.HTML) {
-	for lane := range trace.NumLanes {
-		key += template.HTML(fmt.Sprintf(`<span class="key k%d"></span>%v `, lane, lane))
+// key names the colors of lines, if the chart has one.
+func (c chart) key() (key template.HTML) {
+	if c.keyed {
+		for _, l := range c.lines {
+			name := template.HTMLEscapeString(l.name)
+			key += template.HTML(fmt.Sprintf(`<span class="key k%d"></span>%s `, l.color, name))
+		}
 	}
 	return key
 }
+
+//go:embed page.html
+var pageText string
+
+var page = template.Must(template.New("report").Parse(pageText))

@@ -112,6 +112,26 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// The lanes of a run have a key, in which those that only some runs have are named if they were ever busy.
+func TestLanesOfAPage(t *testing.T) {
+	r := records(5)
+	key := regexp.MustCompile(`<span class="key k(\d)"></span>(\w+) `)
+	lanes := func() (found []string) {
+		for _, m := range key.FindAllStringSubmatch(page(t, report.Run{Name: "a", Records: r}), -1) {
+			found = append(found, m[1]+" "+m[2])
+		}
+		return found
+	}
+	usual := []string{"0 fetch", "1 compute", "2 drain", "3 update", "4 disk"}
+	if d := cmp.Diff(usual, lanes()); d != "" {
+		t.Error(d)
+	}
+	r[3].Lanes.Send, r[3].Lanes.Receive = 0.5, 0.25
+	if d := cmp.Diff(append(usual, "6 send", "7 receive"), lanes()); d != "" {
+		t.Error(d)
+	}
+}
+
 // A week of steps is no larger than what a screen can show, and a peak of one step stays visible.
 func TestManySteps(t *testing.T) {
 	r := records(200_000)
