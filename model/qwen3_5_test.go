@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -232,6 +233,8 @@ func TestHybridCarries(t *testing.T) {
 	}
 }
 
+var packs = flag.Int("packs", 3, "packs of each model in TestPackedDocumentsAreAlone; 200 for a long run")
+
 // A document has the gradients that it has alone, whatever documents are packed with it, within 1e-6: neither the
 // convolution nor the state of a delta net goes from one to the next.
 func TestPackedDocumentsAreAlone(t *testing.T) {
@@ -241,7 +244,8 @@ func TestPackedDocumentsAreAlone(t *testing.T) {
 			g := modeltest.Load(t, variant)
 			r := newReference(t, g.Dir, tensor.F32, isa.Best())
 			rnd := rand.New(rand.NewPCG(5, 6))
-			for range 3 {
+			var worst, worstTensor float64
+			for range *packs {
 				var lengths []int
 				rows := 0
 				for range 2 + rnd.IntN(4) {
@@ -280,15 +284,18 @@ func TestPackedDocumentsAreAlone(t *testing.T) {
 				var all, want []float32
 				for _, out := range r.m.Tensors() {
 					got := r.gradient(out)
-					if d := modeltest.RelDiff(got, sum[out.Name]); !(d <= 5e-5) {
+					d := modeltest.RelDiff(got, sum[out.Name])
+					if worstTensor = max(worstTensor, d); !(d <= 1e-4) {
 						t.Errorf("documents of %v: %s: the gradient differs by %.2g of its norm", lengths, out.Name, d)
 					}
 					all, want = append(all, got...), append(want, sum[out.Name]...)
 				}
-				if d := modeltest.RelDiff(all, want); !(d <= 1e-6) {
+				d := modeltest.RelDiff(all, want)
+				if worst = max(worst, d); !(d <= 1e-6) {
 					t.Errorf("documents of %v: the gradient differs by %.2g of its norm", lengths, d)
 				}
 			}
+			t.Logf("gradients within %.2g of their norm, those of one tensor within %.2g", worst, worstTensor)
 		})
 	}
 }
