@@ -119,9 +119,6 @@ func longestPass(p *plan.Plan) (pass []stream.Position) {
 func TestContinuedPassIsPlanned(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		shape := draw(rt)
-		if shape.Type == hybrid { // which keeps nothing from pass to pass
-			shape.Type = "qwen3"
-		}
 		shape.Micro, shape.Cohorts, shape.MicroBatch, shape.HeadChunk = 1, 0, 1, shape.SequenceLen
 		s := shape.subject(rt, 0)
 		s.model = s.model.Frozen()
