@@ -204,7 +204,7 @@ func decided[T any](c *Cluster, own T) (T, error) {
 
 // beat is the time in which a host that works alone tells the others that it does: a wait of theirs is not to last as
 // long as they bear.
-const beat = 10 * time.Second
+const beat = 2 * time.Second
 
 // together has each host do f, whose time may differ from host to host by more than a wait lasts, and agrees on the
 // error. When one fails, the others' contexts end. f may send and receive. All hosts call it.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream/streamtest"
@@ -264,6 +265,9 @@ func TestHostsRefuse(t *testing.T) {
 				h.env.FS = elsewhere{vfs.OS{}, h.config.OutputDir, dir}
 			}
 		}, 0, "file system that all hosts share"},
+		"rows that do not divide": {func(h *aHost) {
+			h.config.Numerics, h.config.BatchTokens = runfile.Sizes{}, 192
+		}, 0, "2 processes were started, which do not divide the 3 sequences of a step"},
 		"groups that do not divide": {func(h *aHost) { h.config.Numerics.Groups = 1 }, 0,
 			"numerics.groups is 1, and 2 processes were started"},
 		"no room": {func(h *aHost) {
@@ -373,4 +377,60 @@ func TestHostDies(t *testing.T) {
 		t.Errorf("the latest checkpoint is %v, error %v", last, err)
 	}
 	succeed(t, trainHosts(t, 4, c, nil))
+}
+
+// numerics.groups: auto is the number of hosts at the beginning, also when another number of them continues.
+func TestGroupsAreTheHosts(t *testing.T) {
+	c := hostsConfig(t)
+	c.Numerics.Groups, c.Eval = 0, runfile.Eval{}
+	first := func(h *aHost) {
+		h.o.OnStep = func(m trace.Metrics) error {
+			if m.Step == 2 {
+				return ErrStop
+			}
+			return nil
+		}
+	}
+	succeed(t, trainHosts(t, 2, c, first))
+	if was, err := (&Env{}).readResolved(c.OutputDir); err != nil || was.Numerics.Groups != 2 {
+		t.Fatalf("the run file has %+v, error %v", was, err)
+	}
+	rest, err := Train(t.Context(), c, Options{Env: newEnv(t)})
+	if err != nil || rest.ResumedAfter != 2 {
+		t.Fatalf("%+v, error %v", rest, err)
+	}
+	alone := *c
+	alone.Numerics.Groups, alone.OutputDir = 2, filepath.Join(t.TempDir(), "alone")
+	want, err := Train(t.Context(), &alone, Options{Env: newEnv(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameModel(t, rest.Model, want.Model)
+}
+
+// Budgets that are auto are shared by the hosts of a machine.
+func TestHostsShareAMachine(t *testing.T) {
+	c := hostsConfig(t)
+	src, err := openModel(t.Context(), newEnv(t), c.Model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := c.StepNumerics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	budget := func(cluster *Cluster) int64 {
+		env := newEnv(t)
+		env.program, env.Cluster = 1, cluster
+		env.memory = func() (left, total int64) { return 8 << 30, 16 << 30 }
+		r, err := env.PlanRequest(src.model, n, device.Info{Unified: true}, 1, runfile.Memory{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.HostBytes
+	}
+	alone, four := budget(nil), budget(&Cluster{Hosts: 8, Local: []int{0, 1, 2, 3}})
+	if four < alone/4 || four > alone/4+1 {
+		t.Errorf("one process may take %d bytes, and each of four %d", alone, four)
+	}
 }

@@ -24,7 +24,8 @@ type Env struct {
 	Accounts *hostmem.Accounts
 	Progress io.Writer // messages and progress for people; io.Discard for silence
 	Terminal bool      // Progress is a terminal: bars instead of lines
-	// Events hears what happens in a run, in addition to the lines that Progress gets; nil: nothing does.
+	// Events hears what happens in a run, in addition to the lines that Progress gets; nil: nothing does. Of several
+	// hosts that of host 0 hears.
 	Events func(Event)
 	// Stop is closed to have a run end after its step, with a checkpoint. A run that has not done a step is ended by its
 	// context.

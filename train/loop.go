@@ -25,11 +25,11 @@ type Options struct {
 	Env   *Env // nil in package millrace: millrace.NewEnv(nil)
 	Trace bool // write a Chrome trace
 	// OnStep is called with the metrics of each step, before the next step begins. If it returns an error, the run saves
-	// its state and Train returns the error; ErrStop ends the run well.
+	// its state and Train returns the error; ErrStop ends the run well. Of several hosts host 0 calls it.
 	OnStep func(trace.Metrics) error
 	// Rate, if given, returns the learning rate of a step, from 1, in place of the configured schedule; it is called
 	// once for each step, in order. A rate that is not finite or negative ends the run. A checkpoint does not record
-	// the rates, so a run that continues needs the same function.
+	// the rates, so a run that continues needs the same function, and so do all hosts of a run.
 	Rate func(step int) float64
 }
 

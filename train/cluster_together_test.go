@@ -1,0 +1,70 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/stream/streamtest"
+)
+
+// A host that waits for another's work hears of it every beat, however long that takes. When one fails, the others stop
+// working, and all have its error.
+func TestTogether(t *testing.T) {
+	for name, c := range map[string]struct {
+		work  func(ctx context.Context, host int) error
+		want  string
+		lasts time.Duration
+	}{
+		"one is slow": {func(_ context.Context, host int) error {
+			time.Sleep(time.Duration(host) * time.Hour)
+			return nil
+		}, "", time.Hour},
+		"one fails": {func(ctx context.Context, host int) error {
+			if host == 1 {
+				time.Sleep(time.Minute)
+				return errors.New("the sluice is shut")
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}, "the sluice is shut", time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			network := streamtest.New(2)
+			var group sync.WaitGroup
+			for host := range 2 {
+				group.Go(func() {
+					peers := &messages{Peers: network.Peers(host)}
+					env := &Env{Cluster: &Cluster{Host: host, Hosts: 2, Names: []string{"a", "b"}, Peers: peers}}
+					err := env.together(t.Context(), func(ctx context.Context) error { return c.work(ctx, host) })
+					of, is := errors.AsType[*HostsError](err)
+					switch {
+					case c.want == "" && err != nil, c.want != "" && !is:
+						t.Errorf("%s: host %d: %v", name, host, err)
+					case is && (of.Reports != (host == 1) || !strings.Contains(err.Error(), c.want)):
+						t.Errorf("%s: host %d: %v, which it reports: %v", name, host, err, of.Reports)
+					}
+					if least := int(c.lasts / beat); peers.exchanges < least || peers.exchanges > least+2 {
+						t.Errorf("%s: host %d hears of the other %d times in %v", name, host, peers.exchanges, c.lasts)
+					}
+				})
+			}
+			group.Wait()
+		})
+	}
+}
+
+// messages are peers that count exchanges.
+type messages struct {
+	Peers
+	exchanges int
+}
+
+func (m *messages) Exchange(b []byte) ([][]byte, error) {
+	m.exchanges++
+	return m.Peers.Exchange(b)
+}
