@@ -1,22 +1,23 @@
 package train
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 
+	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/tensor"
-	"github.com/millrace/millrace/trace"
 )
 
 // Host 0 writes the model. It has all bf16 weights. For a model in fp32 it asks the owners of parts for their low
-// halves, a part at a time: a message of 8 bytes has the part's number, and the answer is the extent, in its pieces.
+// halves, a part at a time. A question is the part's number. An answer is the length of an error, and then that error
+// or, where the length is 0, the extent.
 
 // noPart ends the questions.
 const noPart = -1
@@ -42,26 +43,30 @@ func (s *Session) exportView(as format) func(ctx context.Context, part int) (mod
 
 // askLow fills dst with the low halves of a part that another host owns.
 func (s *Session) askLow(ctx context.Context, part int, dst []byte) error {
-	peers, owner := s.env.Cluster.Peers, s.plan.Owner(part)
-	messages := context.WithoutCancel(ctx)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := peers.Send(messages, owner, question(part)); err != nil {
+	ctx = context.WithoutCancel(ctx) // the answer comes in any case
+	c, owner, length := s.env.Cluster, s.plan.Owner(part), make([]byte, 8)
+	if err := c.Peers.Send(ctx, owner, question(part)); err != nil {
 		return err
 	}
-	for _, spec := range s.plan.StateExtents(part) {
-		if spec.Kind != store.Low {
-			continue
-		}
-		for off, n := range spec.Pieces() {
-			if err := peers.Receive(messages, owner, dst[off:off+n]); err != nil {
-				return err
-			}
-		}
+	if err := c.Peers.Receive(ctx, owner, length); err != nil {
+		return err
 	}
-	return nil
+	n := binary.LittleEndian.Uint64(length)
+	if n == 0 {
+		return c.Peers.Receive(ctx, owner, dst)
+	}
+	why := make([]byte, min(n, maxWhy))
+	if err := c.Peers.Receive(ctx, owner, why); err != nil {
+		return err
+	}
+	return fmt.Errorf("%s: %s", c.Name(owner), why)
 }
+
+// maxWhy bounds the length of an error in an answer.
+const maxWhy = 4096
 
 func question(part int) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(int64(part))) }
 
@@ -73,52 +78,46 @@ func (s *Session) endQuestions(ctx context.Context) (err error) {
 	return err
 }
 
-// answerLow answers host 0 until it has no more questions. An error of this host's store does not end that, and is the
-// one that it returns: host 0 learns of it, and must not wait.
-func (s *Session) answerLow(ctx context.Context) (failed error) {
+// answerLow answers host 0 until it has no more questions.
+func (s *Session) answerLow(ctx context.Context) error {
 	peers, ask := s.env.Cluster.Peers, make([]byte, 8)
+	var low []byte // memory for those of one part
 	for {
 		if err := peers.Receive(ctx, 0, ask); err != nil {
-			return errors.Join(failed, err)
+			return err
 		}
 		part := int(int64(binary.LittleEndian.Uint64(ask)))
 		if part == noPart {
-			return failed
+			return nil
 		}
-		of, err := s.sendLow(ctx, part)
-		failed = cmp.Or(failed, of)
-		if err != nil {
-			return errors.Join(failed, err)
+		spec := s.lowSpec(part)
+		low = slices.Grow(low[:0], int(spec.Bytes))[:spec.Bytes]
+		answer, why := low, []byte(nil)
+		if err := stream.ReadExtent(ctx, s.Store, spec, low); err != nil {
+			why = []byte(console.OneLine(err))
+			why = why[:min(len(why), maxWhy)]
+			answer = why
+		}
+		if err := peers.Send(ctx, 0, binary.LittleEndian.AppendUint64(nil, uint64(len(why)))); err != nil {
+			return err
+		}
+		if err := peers.Send(ctx, 0, answer); err != nil {
+			return err
 		}
 	}
 }
 
-// sendLow sends the low halves of a part to host 0, or as many bytes where the store has failed. err is an error of the
-// peers.
-func (s *Session) sendLow(ctx context.Context, part int) (failed, err error) {
-	id := store.ID{Part: part, Kind: store.Low}
-	specs, version := s.plan.StateExtents(part), s.Store.Version(id)
-	spec := specs[slices.IndexFunc(specs, func(spec store.Spec) bool { return spec.ID == id })]
-	for off, n := range spec.Pieces() {
-		l, err := s.Store.Borrow(ctx, trace.Disk.Of(0), id, off, n, store.Read, version)
-		if err != nil {
-			failed, err = err, s.env.Cluster.Peers.Send(ctx, 0, make([]byte, n))
-		} else {
-			err = s.env.Cluster.Peers.Send(ctx, 0, l.Bytes())
-			l.Release()
-		}
-		if err != nil {
-			return failed, err
-		}
-	}
-	return failed, nil
+// lowSpec is the extent of the low halves of a part.
+func (s *Session) lowSpec(part int) store.Spec {
+	specs := s.plan.StateExtents(part)
+	return specs[slices.IndexFunc(specs, func(spec store.Spec) bool { return spec.Kind == store.Low })]
 }
 
 // exportAlike has host 0 write the model with write, and the others answer its questions.
 func (s *Session) exportAlike(ctx context.Context, as format, write func(context.Context) error) error {
 	asks := s.needsLow(as)
 	return s.env.together(ctx, func(ctx context.Context) error {
-		messages := context.WithoutCancel(ctx) // what one host waits for comes, also where another has failed
+		messages := context.WithoutCancel(ctx) // questions end, also where a host has failed
 		switch {
 		case s.env.Cluster.Leads() && asks:
 			return errors.Join(write(ctx), s.endQuestions(messages))

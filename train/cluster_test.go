@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/millrace/millrace/checkpoint"
@@ -432,5 +434,53 @@ func TestHostsShareAMachine(t *testing.T) {
 	alone, four := budget(nil), budget(&Cluster{Hosts: 8, Local: []int{0, 1, 2, 3}})
 	if four < alone/4 || four > alone/4+1 {
 		t.Errorf("one process may take %d bytes, and each of four %d", alone, four)
+	}
+}
+
+// Where the low halves of one host cannot be read, no model is written without them: all hosts end with an error. The
+// state is saved, and the next start writes the model.
+func TestHostsExportWithoutLowHalves(t *testing.T) {
+	c := hostsConfig(t)
+	c.Model, c.MaxSteps, c.Eval = writeModel(t, map[string]any{"num_hidden_layers": 24}), 2, runfile.Eval{}
+	var broken atomic.Bool
+	all := trainHosts(t, 2, c, func(h *aHost) {
+		h.env.program = 1
+		h.config.Memory = tightMemory(t, c, h.env.Cluster)
+		for err := error(nil); err == nil; h.config.Memory.Host.N -= 256 << 10 { // all that can be on disk
+			run := *h.config
+			_, err = PlanFor(t.Context(), &run, PlanOptions{Env: h.env})
+		}
+		h.config.Memory.Host.N += 512 << 10
+		if h.host == 0 {
+			h.env.Events = func(e Event) {
+				if saved, is := e.(Saved); is && saved.Step == c.MaxSteps {
+					broken.Store(true)
+				}
+			}
+			return
+		}
+		drive := vfs.NewFaulty(vfs.OS{})
+		drive.Intercept(func(op vfs.Op) vfs.Outcome {
+			if op.Kind == vfs.OpRead && broken.Load() && strings.HasPrefix(op.Name, h.config.Memory.Path) {
+				return vfs.Outcome{Err: syscall.EIO}
+			}
+			return vfs.Outcome{}
+		})
+		h.env.FS = drive
+	})
+	for _, h := range all {
+		of, is := errors.AsType[*HostsError](h.err)
+		if !is || of.Reports != (h.host == 0) || !strings.Contains(h.err.Error(), "rank 1 (host b): ") ||
+			!strings.Contains(h.err.Error(), "all 2 steps are done and saved") {
+			t.Errorf("host %d: %v", h.host, h.err)
+		}
+	}
+	if model := filepath.Join(c.OutputDir, lastModel); exists(model) {
+		t.Errorf("%s is there", model)
+	}
+	again := trainHosts(t, 2, c, nil)
+	succeed(t, again)
+	if again[0].sum.Model == "" || again[0].sum.ResumedAfter != 2 {
+		t.Errorf("%+v", again[0].sum)
 	}
 }
