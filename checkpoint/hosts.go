@@ -169,7 +169,7 @@ func (h *Hosts) unseen(path string, err error) error {
 	return fmt.Errorf("%s, which %s has made, is not there: %s", path, h.Name(0), mustShare)
 }
 
-const mustShare = "output_dir must be in a file system that all hosts share, under the same path"
+const mustShare = "output_dir, and save.fallback, must be in a file system that all hosts share, under the same path"
 
 // CheckShared fails if the hosts do not share a directory, which host 0 holds; it is nil on the others. Something that
 // host 0 makes there is to be seen by all.

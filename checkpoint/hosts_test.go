@@ -436,7 +436,7 @@ func TestHostsSyncWhatTheyName(t *testing.T) {
 // Hosts that do not see the same directory are told so, at the start as in a save.
 func TestHostsWithoutASharedDirectory(t *testing.T) {
 	shared, own := vfs.NewMem(), vfs.NewMem()
-	const why = "output_dir must be in a file system that all hosts share, under the same path"
+	const why = "output_dir, and save.fallback, must be in a file system that all hosts share, under the same path"
 	c := newCluster(t, root, shared, shared, own)
 	_, errs := c.each(func(host int, h *Hosts) (string, error) {
 		return "", h.CheckShared(c.runs[host].fsys, c.runs[host].Directory)
