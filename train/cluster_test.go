@@ -33,6 +33,7 @@ type aHost struct {
 	o      Options
 	ctx    context.Context
 	said   *strings.Builder
+	lose   func() // ends it for the others, as a kill does
 	events []Event
 
 	sum *Summary
@@ -53,6 +54,7 @@ func trainHosts(t *testing.T, hosts int, c *runfile.Config, change func(h *aHost
 	for host := range hosts {
 		own := *c
 		h := &aHost{host: host, ctx: t.Context(), env: newEnv(t), config: &own, said: &strings.Builder{}}
+		h.lose = func() { network.End(host) }
 		h.env.Cluster = &Cluster{Host: host, Hosts: hosts, Names: names, Local: local, Peers: network.Peers(host)}
 		h.env.Progress = h.said
 		h.env.Events = func(e Event) { h.events = append(h.events, e) }

@@ -72,7 +72,7 @@ func newTrainer(c *runfile.Config, o Options) *trainer {
 	}
 	t.health.stop, t.evals.patience = c.Stop, c.Stop.Patience
 	t.records = records{env: env, name: t.home.file(metricsName)}
-	t.saves = saver{run: t.Run, home: &t.home, keep: t.holdDir, describe: t.describe, sync: t.records.sync,
+	t.saves = saver{run: t.Run, home: &t.home, keep: t.holdAlike, describe: t.describe, sync: t.records.sync,
 		lastStep: t.lastStep}
 	return t
 }
@@ -531,12 +531,9 @@ func (t *trainer) naming(ctx context.Context, err error) error {
 // exportAll writes the last model and the best one, and notes that the run has ended. What cannot be written now can be
 // later, from a checkpoint.
 func (t *trainer) exportAll(ctx context.Context) error {
-	var err error
 	cluster := t.env.Cluster
-	if cluster.Leads() {
-		err = t.holdDir()
-	}
-	if err = cluster.Agree(err); err != nil {
+	err := cluster.Agree(t.holdAlike())
+	if err != nil {
 		_ = t.saves.saveStored(ctx) // err is the one to report
 		return t.naming(ctx, err)
 	}

@@ -15,6 +15,25 @@ func (e *takenError) Error() string {
 		"directory now", e.lost)
 }
 
+// holdAlike is holdDir for all hosts of a run: host 0 does it, whose error it is, and the others learn what was lost.
+func (t *trainer) holdAlike() (err error) {
+	cluster := t.env.Cluster
+	if cluster == nil {
+		return t.holdDir()
+	}
+	if cluster.Leads() {
+		err = t.holdDir()
+	}
+	lead, errPeers := decided(cluster, t.saves.stand())
+	if errPeers != nil {
+		return errPeers
+	}
+	if !cluster.Leads() {
+		t.saves.standAs(lead)
+	}
+	return err
+}
+
 // holdDir makes sure that the output directory is the run's, before the run writes there by name. It makes again what
 // was removed, with the run's files. Where another run has begun in it, the error is a *takenError, from now on.
 func (t *trainer) holdDir() error {

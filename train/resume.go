@@ -191,13 +191,16 @@ func (s *Session) resume(ctx context.Context, from *checkpoint.Checkpoint) error
 	s.recalled = &chosen{from.Manifest.ComputedOn, from.Manifest.Algorithms}
 	b := s.env.bar("resuming")
 	defer b.End()
-	done := int64(0)
+	done, total := int64(0), int64(0)
+	for spec := range s.state() {
+		total += spec.Bytes
+	}
 	for spec := range s.state() {
 		if err := s.restore(ctx, from, spec); err != nil {
 			return err
 		}
 		done += spec.Bytes
-		b.Set(done, from.Manifest.Bytes())
+		b.Set(done, total)
 	}
 	return nil
 }

@@ -29,8 +29,9 @@ import (
 type saver struct {
 	run  *Run
 	home *home
-	// keep makes sure that the output directory is the run's; describe says what a manifest has besides the state, sync
-	// has the records of the steps before written, and lastStep is the step after which the run takes no other.
+	// keep makes sure that the output directory is the run's, on all hosts; describe says what a manifest has besides
+	// the state, sync has the records of the steps before written, and lastStep is the step after which the run takes
+	// no other.
 	keep     func() error
 	describe func(*checkpoint.Manifest)
 	sync     func()
@@ -42,10 +43,9 @@ type saver struct {
 
 	// A save that is under way.
 	writer   *checkpoint.Writer
-	to       *checkpoint.Directory
+	to       *checkpoint.Directory // on the host that leads
 	step     int
 	manifest checkpoint.Manifest
-	failed   error // of handing the state over
 
 	saved   int       // the latest step that is saved
 	path    string    // of its checkpoint; empty: no checkpoint
@@ -135,9 +135,9 @@ func (s *saver) start(isHealthy bool) error {
 	}
 	s.last, s.retryAt = s.run.env.time().now(), 0
 	err := s.create()
-	switch lost := s.home.saving.Lost(); {
-	case lost != nil:
-		return s.run.env.Cluster.alone(lost)
+	switch {
+	case isAlone(err):
+		return err
 	case s.home.taken != nil:
 		if err == nil {
 			s.drop()
@@ -153,37 +153,49 @@ func (s *saver) start(isHealthy bool) error {
 
 // create makes the writer of a checkpoint of the latest step, and its manifest. All hosts of a run do.
 func (s *saver) create() (err error) {
+	if s.writer != nil {
+		s.drop() // its state was not handed over to its end
+	}
 	m, err := s.run.manifest()
 	if err != nil {
 		return err
+	}
+	errKeep := s.keep()
+	if isAlone(errKeep) {
+		return errKeep
 	}
 	s.describe(&m)
 	m.Best = s.best
 	if s.better != nil && s.better.Step == s.run.steps {
 		m.Best = s.better
 	}
-	if s.writer != nil {
-		s.drop() // its state was not handed over to its end
-	}
-	w, err := s.home.saving.Create(s.run.env.files(), s.run.steps, s.run.checkpointSpecs(), func() (*checkpoint.Writer,
-		error) {
-		if s.to, err = s.directory(); err != nil {
-			return nil, err
-		}
-		return s.run.createCheckpoint(s.to)
-	})
+	w, err := s.home.saving.Create(s.run.env.files(), s.run.steps, s.run.checkpointSpecs(),
+		func() (_ *checkpoint.Writer, err error) {
+			if s.to, err = s.directory(errKeep); err != nil {
+				return nil, err
+			}
+			return s.run.createCheckpoint(s.to)
+		})
 	if err != nil {
-		return err
+		return s.lostOr(err)
 	}
-	s.writer, s.step, s.failed, s.manifest = w, s.run.steps, nil, m
+	s.writer, s.step, s.manifest = w, s.run.steps, m
 	return nil
 }
 
-// directory is that of the next try: after one that failed, in turn that of save.fallback.
-func (s *saver) directory() (*checkpoint.Directory, error) {
-	err := s.keep()
+// lostOr is an error of a save, unless it is that the hosts can no longer agree.
+func (s *saver) lostOr(err error) error {
+	if lost := s.home.saving.Lost(); lost != nil {
+		return s.run.env.Cluster.alone(lost)
+	}
+	return err
+}
+
+// directory is that of the next try: after one that failed, in turn that of save.fallback. errKeep is that the output
+// directory is not the run's.
+func (s *saver) directory(errKeep error) (*checkpoint.Directory, error) {
 	if s.run.config.Save.Fallback == "" || s.tries%2 == 0 && s.home.taken == nil {
-		return s.home.dir, err
+		return s.home.dir, errKeep
 	}
 	return s.home.fallbackDir()
 }
@@ -191,11 +203,13 @@ func (s *saver) directory() (*checkpoint.Directory, error) {
 // handOver takes an extent to the checkpoint. What goes wrong there is the save's error and not the engine's: the
 // rest of the state is then passed over.
 func (s *saver) handOver(ctx context.Context, id store.ID, version uint64) error {
-	if s.failed != nil {
+	if s.writer.Err() != nil {
 		return nil
 	}
 	failed, err := s.run.session.copyExtent(ctx, s.writer, s.specs[id], version)
-	s.failed = failed
+	if failed != nil {
+		s.writer.Fail(failed)
+	}
 	return err
 }
 
@@ -208,7 +222,7 @@ func (s *saver) end(ctx context.Context, unhealthy int) {
 		s.drop()
 		s.retryAt = s.step + 1
 	default:
-		if err := s.commit(ctx); err != nil {
+		if err := s.commit(ctx); err != nil && !isAlone(err) { // the next step says which host is lost
 			s.fail(s.step, err)
 		}
 	}
@@ -217,39 +231,45 @@ func (s *saver) end(ctx context.Context, unhealthy int) {
 // commit ends the save that is under way.
 func (s *saver) commit(ctx context.Context) error {
 	env, begin := s.run.env, time.Now()
-	if s.failed != nil {
-		s.writer.Fail(s.failed) // which tells other hosts
-	} else {
+	if s.writer.Err() == nil {
 		s.sync() // so that the records of the steps that lead here are in their file
 		s.written += s.writer.Written()
 	}
 	path, err := s.writer.Commit(s.manifest)
 	if err != nil {
 		s.drop()
-		return err
+		return s.lostOr(err)
 	}
-	s.path = path
 	s.stall += time.Since(begin)
-	s.writer, s.saved, s.tries, s.best = nil, s.step, 0, s.manifest.Best
+	s.writer, s.saved, s.path, s.tries, s.best = nil, s.step, path, 0, s.manifest.Best
 	env.tell(Saved{s.saved, s.path})
-	if s.manifest.UnhealthySteps > 0 {
-		return nil // what is older may be what to go back to
+	if s.manifest.UnhealthySteps == 0 { // otherwise what is older may be what to go back to
+		s.prune(ctx)
 	}
+	return nil
+}
+
+// prune removes the checkpoints that are not kept. That may take as long as to read those that are: the other hosts
+// wait for it.
+func (s *saver) prune(ctx context.Context) {
 	best := -1
 	if s.run.config.Save.Best && s.best != nil {
 		best = s.best.Step
 	}
-	if !env.Cluster.Leads() {
+	env := s.run.env
+	_ = env.together(ctx, func(ctx context.Context) error { // where a host is lost, the next step says which
+		if !env.Cluster.Leads() {
+			return nil
+		}
+		done, err := s.to.Prune(ctx, s.saved, s.run.config.Save.Keep, best)
+		if err != nil {
+			env.warnOf(err) // the run is safe; the disk fills sooner
+		}
+		for _, path := range done.Aside {
+			env.tell(SetAside{Why: checkpoint.Damaged, Path: path})
+		}
 		return nil
-	}
-	done, err := s.to.Prune(ctx, s.saved, s.run.config.Save.Keep, best)
-	if err != nil {
-		env.warnOf(err) // the run is safe; the disk fills sooner
-	}
-	for _, path := range done.Aside {
-		env.tell(SetAside{Why: checkpoint.Damaged, Path: path})
-	}
-	return nil
+	})
 }
 
 func (s *saver) drop() {
@@ -274,22 +294,21 @@ func (s *saver) fail(step int, err error) {
 }
 
 // saveStored saves what the store has, which is the state after the latest step, unless that is saved; where it fails
-// it tries again.
+// it tries again. All hosts of a run do.
 func (s *saver) saveStored(ctx context.Context) error {
-	cluster := s.run.env.Cluster
 	var err error
 	for range 3 {
-		if done, errPeers := decided(cluster, s.saved == s.run.steps); errPeers != nil || done {
-			return errPeers
+		if s.saved == s.run.steps {
+			return nil
 		}
 		if err = s.create(); err == nil {
 			err = s.handOverAll(ctx)
 		}
-		if lost := s.home.saving.Lost(); lost != nil {
-			return cluster.alone(lost)
+		if err == nil || isAlone(err) {
+			return err
 		}
 		isTaken := (*takenError)(nil)
-		over, errPeers := cluster.anywhere(err == nil || ctx.Err() != nil || errors.As(err, &isTaken))
+		over, errPeers := s.run.env.Cluster.anywhere(ctx.Err() != nil || errors.As(err, &isTaken))
 		if errPeers != nil || over {
 			return cmp.Or(errPeers, err)
 		}
@@ -299,15 +318,46 @@ func (s *saver) saveStored(ctx context.Context) error {
 	return err
 }
 
-// handOverAll takes all of the state that this host has from the store to the checkpoint, and ends it.
+// handOverAll takes all of the state from the store to the checkpoint, and ends it. Each host takes what it has.
 func (s *saver) handOverAll(ctx context.Context) error {
-	for spec := range s.run.session.owned() {
-		if err := s.handOver(ctx, spec.ID, s.run.session.Store.Version(spec.ID)); err != nil {
-			s.failed = err
-			break
+	err := s.run.env.together(ctx, func(ctx context.Context) error {
+		for spec := range s.run.session.owned() {
+			if err := s.handOver(ctx, spec.ID, s.run.session.Store.Version(spec.ID)); err != nil {
+				return err
+			}
 		}
+		return s.writer.Err()
+	})
+	if err != nil {
+		s.drop()
+		return err
 	}
 	return s.commit(ctx)
+}
+
+// standing is what the saves of a run have come to.
+type standing struct {
+	Taken *string          `json:"taken"` // what of the output directory was lost to another run; nil: nothing was
+	Saved int              `json:"saved"`
+	Path  string           `json:"path"`
+	Best  *checkpoint.Best `json:"best"`
+}
+
+// stand is the standing as this host knows it.
+func (s *saver) stand() standing {
+	all := standing{nil, s.saved, s.path, s.best}
+	if taken := (*takenError)(nil); errors.As(s.home.taken, &taken) {
+		all.Taken = &taken.lost
+	}
+	return all
+}
+
+// standAs takes over the standing of the host that leads.
+func (s *saver) standAs(lead standing) {
+	s.saved, s.path, s.best = lead.Saved, lead.Path, lead.Best
+	if lead.Taken != nil {
+		s.home.taken = &takenError{*lead.Taken}
+	}
 }
 
 // latest says which checkpoint there is to continue from.

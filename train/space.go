@@ -108,7 +108,7 @@ func (e *Env) hasRoom(dir string, bytes int64) error {
 
 // checkSpace fails if the reserved files of the run leave too little space for its checkpoints and its model. The first
 // save, hours later, would be too late to find that out. The space of the run's earlier checkpoints serves the next
-// ones.
+// ones. Each host of a run checks it when its own files are reserved, and so the last one for all.
 func (t *trainer) checkSpace() error {
 	c, s := t.config, *t.plan.Space
 	free, err := freeBytes(t.env.files(), c.OutputDir)
@@ -141,7 +141,9 @@ func (t *trainer) checkSpace() error {
 			plan.FormatBytes(s.PeakBytes), plan.FormatBytes(free),
 			spelling.Or(append(ways, "set output_dir to a larger drive")))
 	}
-	if more := (free - int64(s.Models)*s.ModelBytes) / s.CheckpointBytes; s.AllKept && c.Save.Every > 0 && int64((t.rates.Steps-t.begun)/c.Save.Every) > more {
+	more := (free - int64(s.Models)*s.ModelBytes) / s.CheckpointBytes
+	isShort := s.AllKept && c.Save.Every > 0 && int64((t.rates.Steps-t.begun)/c.Save.Every) > more
+	if isShort && t.env.Cluster.Leads() {
 		t.env.warn("save.keep is 0, so every checkpoint stays: output_dir is full after step %d, and no later one can be saved",
 			(t.begun/c.Save.Every+int(more))*c.Save.Every)
 	}
