@@ -1,6 +1,8 @@
 package checkpoint
 
 import (
+	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -72,4 +74,42 @@ func BenchmarkManifest(b *testing.B) {
 		_, err := decode(doc)
 		must(b, err)
 	}
+}
+
+// What host 0 of four does with the messages of the others, for a manifest of 123e9 parameters in pieces of 4 Mi.
+func BenchmarkMerge(b *testing.B) {
+	var all []Spec
+	for part := range 88 {
+		for kind, dtype := range map[store.Kind]tensor.DType{store.Weights: tensor.BF16, store.Low: tensor.I16,
+			store.FirstMoment: tensor.F32, store.SecondMoment: tensor.F32} {
+			piece := dtype.Bytes() << 22
+			all = append(all, Spec{ID{fmt.Sprint("block.", part), kind}, dtype, 333 * piece, piece})
+		}
+	}
+	there := map[string]bool{}
+	var docs [][]byte
+	for host := range 4 {
+		w := newWriter(vfs.NewMem(), "", 1, all)
+		for i, e := range w.extents {
+			if i/4%4 != host {
+				continue
+			}
+			for piece := range e.Pieces {
+				e.Pieces[piece] = Piece{File: e.imageName(), Offset: int64(piece) * e.PieceBytes, Bytes: e.PieceBytes}
+			}
+			e.todo, w.lengths[e.imageName()], there[e.imageName()] = 0, e.Bytes, true
+		}
+		doc, err := json.Marshal(w.saved())
+		must(b, err)
+		docs = append(docs, doc)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		w := newWriter(vfs.NewMem(), "", 1, all)
+		for _, doc := range docs {
+			must(b, w.merge("", doc, there))
+		}
+		must(b, w.missing(true))
+	}
+	b.ReportMetric(float64(len(docs[0])), "bytes/message")
 }
