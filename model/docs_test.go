@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -65,7 +66,7 @@ func TestSharedGoldenFiles(t *testing.T) {
 }
 
 // docs/models.md has a row for each family, in the order of the list, with all of its golden files and how many
-// thousands of parameters each has.
+// thousands of parameters each has; and the tolerances that tests of golden files have.
 func TestModelsPage(t *testing.T) {
 	variants := map[string][]string{}
 	for _, name := range modeltest.Variants(t) {
@@ -89,12 +90,31 @@ func TestModelsPage(t *testing.T) {
 	}
 	page, err := os.ReadFile(filepath.FromSlash("../docs/models.md"))
 	check(t, err)
+	tolerances := map[string]float64{
+		"the loss and every logit":                      modeltest.WithinLogits,
+		"the gradient of every tensor":                  modeltest.WithinGradients,
+		"the losses of 20 steps of AdamW with clipping": modeltest.WithinSteps,
+		"a loss of bf16 compute":                        modeltest.WithinBF16,
+	}
+	said := map[string]float64{}
 	for line := range strings.Lines(string(page)) {
 		cells := strings.Split(strings.Trim(line, "|\n"), "|")
 		name, isRow := strings.CutPrefix(strings.TrimSpace(cells[0]), "`")
 		if name = strings.TrimSuffix(name, "`"); isRow && len(cells) == 4 && name != "model_type" {
 			got = append(got, []string{name, strings.TrimSpace(cells[3])})
 		}
+		if compared := strings.TrimSpace(cells[0]); tolerances[compared] != 0 && len(cells) == 3 {
+			word, _, _ := strings.Cut(strings.TrimSpace(cells[2]), " ")
+			number, isPercent := strings.CutSuffix(word, "%")
+			said[compared], err = strconv.ParseFloat(number, 64)
+			check(t, err)
+			if isPercent {
+				said[compared] /= 100
+			}
+		}
+	}
+	if diff := cmp.Diff(tolerances, said); diff != "" {
+		t.Errorf("docs/models.md has other tolerances than tests (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("docs/models.md differs from the list of families and their golden files (-want +got):\n%s", diff)

@@ -87,13 +87,14 @@ func cappedLogits(t *testing.T, g *modeltest.Golden, softCap float32, frozen boo
 		return got
 	}
 	loss, err := e.Eval(ctx, batchOf(g.First))
-	if d := math.Abs(loss/float64(g.First.TargetCount()) - float64(g.Loss)); err != nil || !(d <= 1e-5) {
-		t.Errorf("loss %v after logits (%v), PyTorch %v", loss/float64(g.First.TargetCount()), err, g.Loss)
+	loss /= float64(g.First.TargetCount())
+	if d := math.Abs(loss - float64(g.Loss)); err != nil || !(d <= modeltest.WithinLogits) {
+		t.Errorf("loss %v after logits (%v), PyTorch %v", loss, err, g.Loss)
 	}
 	return got
 }
 
-// Logits agree with PyTorch's to 1e-5 of the largest, whatever chunk and tile they come in, and do not depend on
+// Logits agree with PyTorch's by the largest, whatever chunk and tile they come in, and do not depend on
 // placement.
 func TestLogitsAgreeWithPyTorch(t *testing.T) {
 	for _, variant := range []string{"qwen3", "llama", "qwen3-bias-untied"} {
@@ -107,7 +108,7 @@ func TestLogitsAgreeWithPyTorch(t *testing.T) {
 					largest = max(largest, math.Abs(float64(x)))
 					diff = max(diff, math.Abs(float64(x-all[m][i])))
 				}
-				if !(diff <= 1e-5*largest) {
+				if !(diff <= modeltest.WithinLogits*largest) {
 					t.Errorf("micro-batch %d: logits differ by %.2g, largest is %.2g", m, diff, largest)
 				}
 			}

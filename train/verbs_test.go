@@ -107,11 +107,12 @@ func TestGradientsAgreeWithPyTorch(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := readFile(t, o.Out)
-			if d := math.Abs(sum.Loss - float64(g.Loss)); !(d <= 1e-5) || got["loss"][0] != float32(sum.Loss) {
+			d := math.Abs(sum.Loss - float64(g.Loss))
+			if !(d <= modeltest.WithinLogits) || got["loss"][0] != float32(sum.Loss) {
 				t.Errorf("loss %v and %v, PyTorch %v", sum.Loss, got["loss"], g.Loss)
 			}
 			for name, want := range g.Grads {
-				if d := want.RelDiff(got[name]); !(d <= 1e-4) {
+				if d := want.RelDiff(got[name]); !(d <= modeltest.WithinGradients) {
 					t.Errorf("%s: gradient differs by %.2g of its norm", name, d)
 				}
 			}
@@ -125,7 +126,7 @@ func TestGradientsAgreeWithPyTorch(t *testing.T) {
 					largest = max(largest, math.Abs(float64(x)))
 					diff = max(diff, math.Abs(float64(x-got[logitsName(i)][j])))
 				}
-				if !(diff <= 1e-5*largest) {
+				if !(diff <= modeltest.WithinLogits*largest) {
 					t.Errorf("sequence %d: logits differ by %.2g, largest is %.2g", i, diff, largest)
 				}
 			}

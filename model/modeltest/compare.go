@@ -2,6 +2,14 @@ package modeltest
 
 import "math"
 
+// How far Go's numbers may be from those of golden files. docs/models.md says so, too.
+const (
+	WithinLogits    = 1e-5 // each logit and the loss in fp32
+	WithinGradients = 1e-4 // the gradient of a tensor in fp32, of its norm
+	WithinSteps     = 1e-4 // the losses of the steps in fp32
+	WithinBF16      = 0.02 // a loss of bf16 compute, of itself
+)
+
 // MaxDiff is the largest absolute difference of two vectors of one length, +Inf where a difference is not a
 // number or the lengths differ.
 func MaxDiff(got, want []float32) float64 {

@@ -210,7 +210,7 @@ func TestSteps(t *testing.T) {
 			if float64(s.GradNorm) > g.AdamW.MaxGradNorm {
 				clipped++
 			}
-			if s.LearningRate <= 0 || !(s.Loss > 0) || math.Abs(float64(s.LossBF16/s.Loss)-1) > 0.02 {
+			if s.LearningRate <= 0 || !(s.Loss > 0) || math.Abs(float64(s.LossBF16/s.Loss)-1) > WithinBF16 {
 				t.Errorf("step %d: learning rate %v, loss %v, bf16 %v", i, s.LearningRate, s.Loss, s.LossBF16)
 			}
 		}
