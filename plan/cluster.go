@@ -29,14 +29,16 @@ func (n Numerics) Share(hosts int) Numerics {
 // share is what this host computes of a step.
 func (r Request) share() Numerics { return r.Numerics.Share(r.Cluster.Count()) }
 
-// check refuses a cluster that cannot divide a step.
-func (c Cluster) check(n Numerics) error {
-	switch hosts := c.Count(); {
+// checkCluster refuses a cluster that cannot divide a step, or what none can do.
+func (r Request) checkCluster() error {
+	switch c, n, hosts := r.Cluster, r.Numerics, r.Cluster.Count(); {
 	case c.Hosts < 0 || c.Host < 0 || c.Host >= hosts:
 		return fmt.Errorf("host %d of %d: hosts are numbered from 0", c.Host, hosts)
 	case n.CohortCount()%hosts != 0:
 		return fmt.Errorf("numerics.groups is %d, and the job has %d hosts, each of which computes as many groups; "+
 			"set numerics.groups to a multiple of %d", n.CohortCount(), hosts, hosts)
+	case c.Several() && r.Outputs.LogitRows > 0:
+		return fmt.Errorf("logits: each of %d hosts has those of its own micro-batches alone; plan for one host", hosts)
 	}
 	return nil
 }

@@ -64,25 +64,27 @@ func TestOwners(t *testing.T) {
 	})
 }
 
-// A step divides into the same number of groups for each host, and each host has a number.
+// A step divides into the same number of groups for each host, and each host has a number. Logits are of one host.
 func TestClusterRefuses(t *testing.T) {
 	m := tiny.model(t)
 	for want, c := range map[string]struct {
 		of     plan.Cluster
 		groups int
+		rows   int // of logits
 	}{
-		"":                     {plan.Cluster{Host: 1, Hosts: 2}, 4},
-		"a multiple of 3":      {plan.Cluster{Host: 2, Hosts: 3}, 4},
-		"a multiple of 2":      {plan.Cluster{Hosts: 2}, 0},
-		"host 2 of 2":          {plan.Cluster{Host: 2, Hosts: 2}, 4},
-		"numbered from 0":      {plan.Cluster{Host: -1, Hosts: 2}, 4},
-		"host 1 of 1: hosts":   {plan.Cluster{Host: 1}, 4},
-		"host 0 of 1: hosts a": {plan.Cluster{Hosts: -1}, 4},
+		"":                     {plan.Cluster{Host: 1, Hosts: 2}, 4, 0},
+		"a multiple of 3":      {plan.Cluster{Host: 2, Hosts: 3}, 4, 0},
+		"a multiple of 2":      {plan.Cluster{Hosts: 2}, 0, 0},
+		"host 2 of 2":          {plan.Cluster{Host: 2, Hosts: 2}, 4, 0},
+		"numbered from 0":      {plan.Cluster{Host: -1, Hosts: 2}, 4, 0},
+		"host 1 of 1: hosts":   {plan.Cluster{Host: 1}, 4, 0},
+		"host 0 of 1: hosts a": {plan.Cluster{Hosts: -1}, 4, 0},
+		"plan for one host":    {plan.Cluster{Hosts: 2}, 4, 1},
 	} {
 		n := numerics(4, true)
 		n.Cohorts = c.groups
 		err := plan.Request{Model: m, Numerics: n, Cluster: c.of, Device: device.Info{Unified: true},
-			Machine: machine}.Fits(context.Background())
+			Outputs: plan.Outputs{LogitRows: c.rows}, Machine: machine}.Fits(context.Background())
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v with %d groups: %v, want %q", c.of, c.groups, err, want)
 		}

@@ -175,7 +175,7 @@ func (r Request) choose(ctx context.Context, thorough bool) (*Plan, error) {
 
 // check refuses numerics that cannot be, and a model that the device cannot compute.
 func (r Request) check() error {
-	if err := cmp.Or(r.Numerics.Check(), r.Cluster.check(r.Numerics)); err != nil {
+	if err := cmp.Or(r.Numerics.Check(), r.checkCluster()); err != nil {
 		return err
 	}
 	switch n := r.Outputs.longest(r.Numerics); {

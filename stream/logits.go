@@ -11,7 +11,7 @@ import (
 
 // Logits runs the forward pass over a batch and returns, for each micro-batch, the logits of its rows from row first
 // on: [Plan.Outputs.LogitRows, Vocab], row by row. They are good until the next call. Pending updates are carried out
-// first.
+// first. No plan for several hosts has such rows.
 func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float32, error) {
 	n := e.Plan.Outputs.LogitRows
 	if n == 0 || first < 0 || first > e.Plan.Numerics.Positions()-n {
