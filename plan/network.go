@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -35,8 +36,8 @@ func Network(name string) (bytesPerSec float64, err error) {
 
 // HostTraffic has the bytes that pass between a host and the others in a step.
 type HostTraffic struct {
-	SentBytes     int64 `json:"sent_bytes"`
-	ReceivedBytes int64 `json:"received_bytes"`
+	SentBytes     int64 `json:"sent_bytes,omitempty"`
+	ReceivedBytes int64 `json:"received_bytes,omitempty"`
 }
 
 // Traffic is the traffic of each host in a step that updates; nil where one host is alone.
@@ -73,13 +74,13 @@ func (p *Plan) hostsText() string {
 	if traffic == nil {
 		return ""
 	}
-	sent, received := span{}, span{}
+	var sent, received []int64
 	for _, t := range traffic {
-		sent.add(t.SentBytes)
-		received.add(t.ReceivedBytes)
+		sent, received = append(sent, t.SentBytes), append(received, t.ReceivedBytes)
 	}
-	return fmt.Sprintf("hosts: each of %d computes %s of a step, and updates its share of the parts; it sends %v "+
-		"a step and receives %v", p.Cluster.Hosts, count(p.Numerics.MicroBatches, "micro-batch"), sent, received)
+	return fmt.Sprintf("hosts: each of %d computes %s of a step, and updates its share of the parts; it sends %s "+
+		"a step and receives %s", p.Cluster.Hosts, count(p.Numerics.MicroBatches, "micro-batch"), spanText(sent),
+		spanText(received))
 }
 
 // networkText says how much of the network's time computing hides.
@@ -90,19 +91,9 @@ func networkText(m Machine, q Prediction) string {
 	return fmt.Sprintf("during %.0f%% of that time a device computes", 100*q.NetworkHidden)
 }
 
-// span is the least and the most of some sizes.
-type span struct{ least, most int64 }
-
-func (s *span) add(n int64) {
-	if s.most == 0 {
-		s.least = n
-	}
-	s.least, s.most = min(s.least, n), max(s.most, n)
-}
-
-// String is the span for people.
-func (s span) String() string {
-	least, most := FormatBytes(s.least), FormatBytes(s.most)
+// spanText is the least and the most of some sizes, for people.
+func spanText(sizes []int64) string {
+	least, most := FormatBytes(slices.Min(sizes)), FormatBytes(slices.Max(sizes))
 	if least == most {
 		return most
 	}
