@@ -31,7 +31,7 @@ const (
 type Worker = trace.Worker
 
 // Crew has the workers of a plan.
-func (p *Plan) Crew() trace.Crew { return trace.Crew{Ranks: p.Ranks(), Network: p.Cluster.Count() > 1} }
+func (p *Plan) Crew() trace.Crew { return trace.Crew{Ranks: p.Ranks(), Network: p.Cluster.Several()} }
 
 // Workers are all workers of a plan, by their index.
 func (p *Plan) Workers() []Worker { return p.Crew().Workers() }

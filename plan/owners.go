@@ -10,7 +10,7 @@ import (
 // Each part has an owner: the host that keeps its low halves, moments and gradient, updates it, and takes it to
 // checkpoints. The others have its weights alone, and get them from the owner after each update.
 //
-// Owners follow from the model and the number of hosts, so that all hosts agree on them without a word.
+// Owners follow from the model and the number of hosts, so that all hosts agree on them without a message.
 
 // Owner is the host that owns a part, which may be frozen; 0 where one host is alone.
 func (p *Plan) Owner(part int) int {

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// What several hosts do besides: plan/schedule_network.go says which messages pass between them, and why they do not
-// wait for each other in a circle. A message holds its lane until it has been sent or has arrived.
+// The operations that only several hosts have. plan/schedule_network.go says which messages pass between hosts, and why
+// hosts do not wait for each other in a circle. A message holds its lane until it has been sent or has arrived.
 //
 // A host whose operation fails sends no more, and what others send it does not come if they wait for what it has not
 // sent. So the lanes of a host that has failed give up the messages that they are at (execution.giveUp). The other

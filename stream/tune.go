@@ -33,7 +33,8 @@ func (e *Engine) tune(rank int, arena device.Mem) error {
 	return tuner.TuneProducts(products, arena)
 }
 
-// takeAlgorithms has this host's devices take over what those of host 0 have chosen, on each other host.
+// takeAlgorithms waits for what the devices of host 0 have chosen, and has this host's devices take it over. On host 0
+// it does nothing: its devices choose first, and giveAlgorithms follows.
 func (e *Engine) takeAlgorithms() error {
 	if e.Plan.Cluster.Host == 0 {
 		return nil
@@ -55,7 +56,7 @@ func (e *Engine) takeAlgorithms() error {
 	return nil
 }
 
-// giveAlgorithms hands what the devices of host 0 have chosen to the other hosts, whose devices choose nothing before.
+// giveAlgorithms hands what the devices of host 0 have chosen to the other hosts, which wait for it in takeAlgorithms.
 func (e *Engine) giveAlgorithms() error {
 	if e.Plan.Cluster.Host != 0 {
 		return nil
