@@ -152,19 +152,14 @@ func checkHosts(plans []*plan.Plan, mode plan.Mode, schedules []*plan.Schedule) 
 
 // checkLanes walks the lanes of all hosts, each of which begins its next operation when those that it waits for are
 // done, and returns the operations at which lanes wait forever. None takes from another what it needs, so that there is
-// one end, whichever lane goes first. If it walks serially, a host has one lane.
-func checkLanes(plans []*plan.Plan, schedules []*plan.Schedule, serially bool) (errs []string) {
+// one end, whichever lane goes first.
+func checkLanes(plans []*plan.Plan, schedules []*plan.Schedule) (errs []string) {
 	type lanes struct {
 		queues [][]int // of operations, by worker
 		done   []bool
 	}
 	hosts := make([]lanes, len(plans))
-	lane := func(h int, of plan.Worker) int {
-		if serially {
-			return 0
-		}
-		return plans[h].Crew().Index(of)
-	}
+	lane := func(h int, of plan.Worker) int { return plans[h].Crew().Index(of) }
 	for h, p := range plans {
 		ops := schedules[h].Ops
 		hosts[h] = lanes{make([][]int, len(p.Workers())), make([]bool, len(ops))}

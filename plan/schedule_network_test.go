@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 )
@@ -51,7 +50,7 @@ func TestSchedulesOfHostsAreSound(t *testing.T) {
 				mode := plan.Mode{Phase: phase, Saves: saves}
 				mode.Loaded = phase == plan.Steady || phase == plan.Flush || rapid.Bool().Draw(rt, "loaded")
 				schedules := schedulesOf(plans, mode)
-				for _, err := range append(checkHosts(plans, mode, schedules), checkLanes(plans, schedules, false)...) {
+				for _, err := range append(checkHosts(plans, mode, schedules), checkLanes(plans, schedules)...) {
 					rt.Errorf("%+v: %s", mode, err)
 				}
 				if rt.Failed() {
@@ -63,61 +62,6 @@ func TestSchedulesOfHostsAreSound(t *testing.T) {
 			}
 		}
 	})
-}
-
-// Of a model whose blocks share values, some from a table of its own, each host sends and adds the sums of both tables.
-// The checker of contents does not know such models.
-func TestHostsWithSides(t *testing.T) {
-	text, err := plan.Shape("gemma-4-e2b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := hf.ParseConfig("config.json", text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := model.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const hosts, groups = 2, 4
-	n := numerics(groups, true)
-	n.Cohorts = groups
-	for _, bound := range []bool{false, true} {
-		plans := hostPlans(t, m, n, hosts)
-		for h := range plans {
-			plans[h] = plans[h].With(plan.Smallest(len(m.Parts), len(m.Blocks), bound))
-		}
-		for _, phase := range phases {
-			schedules := schedulesOf(plans, plan.Mode{Phase: phase, Loaded: true})
-			for _, serially := range []bool{false, true} {
-				for _, err := range checkLanes(plans, schedules, serially) {
-					t.Errorf("bound %v, %v: %s", bound, phase, err)
-				}
-			}
-			sums, totals := map[int]int{}, map[int]int{} // by part
-			for _, s := range schedules {
-				for _, op := range s.Ops {
-					switch {
-					case op.Do == plan.DoTotal:
-						totals[op.Part]++
-					case op.Do == plan.DoScatter, op.Do == plan.DoMove && op.Writes[0].What == plan.CohortSum:
-						sums[op.Part]++
-					}
-				}
-			}
-			for part := range m.Parts {
-				want := 0
-				if phase == plan.Prologue || phase == plan.Steady {
-					want = groups
-				}
-				if sums[part] != want || totals[part] != want {
-					t.Errorf("bound %v, %v: part %d has %d sums, and %d are added", bound, phase, part, sums[part],
-						totals[part])
-				}
-			}
-		}
-	}
 }
 
 func schedulesOf(plans []*plan.Plan, mode plan.Mode) (all []*plan.Schedule) {
