@@ -177,7 +177,7 @@ func TestHostsChangeNoBit(t *testing.T) {
 				{"two devices", 2, setup{change: alternating}},
 				{"two devices", 4, setup{change: alternating}},
 			} {
-				if raceEnabled && testing.Short() && (on.hosts > 2 || on.serial) {
+				if testing.Short() && (on.hosts > 2 || on.serial) {
 					continue // the others have all waits, too
 				}
 				t.Run(fmt.Sprintf("%d hosts, %s", on.hosts, on.name), func(t *testing.T) {
