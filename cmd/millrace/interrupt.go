@@ -15,13 +15,13 @@ import (
 )
 
 // listen has the signals that ask for an end delivered: an interrupt, SIGTERM, and SIGHUP when the terminal is gone,
-// unless nohup has turned that off. A launcher of several processes passes SIGUSR1 on, and may kill them soon after
-// others. A closed pipe ends nothing: writes to it fail, and that is an error of results alone.
+// unless nohup has turned that off. Processes of a launcher have launcherSignals, too. A closed pipe ends nothing:
+// writes to it fail, and that is an error of results alone.
 func listen(launched bool) <-chan os.Signal {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	if launched {
-		signal.Notify(signals, syscall.SIGUSR1)
+	if launched && len(launcherSignals) > 0 {
+		signal.Notify(signals, launcherSignals...)
 	}
 	if !signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(signals, syscall.SIGHUP)
