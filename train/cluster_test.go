@@ -149,7 +149,10 @@ func TestHostsTrainToTheSameBits(t *testing.T) {
 				own := *c
 				own.OutputDir = filepath.Join(t.TempDir(), fmt.Sprint(hosts))
 				all := trainHosts(t, hosts, &own, func(h *aHost) {
-					h.env.program = 1
+					h.env.program, h.o.Trace = 1, true
+					if h.host > 0 {
+						h.env.FS = writesNone(t, own.OutputDir)
+					}
 					if c.Memory.Disk.IsAuto() {
 						h.config.Memory = tightMemory(t, c, h.env.Cluster)
 					}
@@ -180,6 +183,19 @@ func TestHostsTrainToTheSameBits(t *testing.T) {
 			}
 		})
 	}
+}
+
+// writesNone is a file system in which no file of a directory may be written, except those below it.
+func writesNone(t *testing.T, dir string) vfs.FS {
+	drive := vfs.NewFaulty(vfs.OS{})
+	drive.Intercept(func(op vfs.Op) vfs.Outcome {
+		isWrite := op.Kind == vfs.OpRename || op.Kind == vfs.OpOpen && op.Flag&(os.O_WRONLY|os.O_RDWR) != 0
+		if isWrite && filepath.Dir(op.Name) == dir {
+			t.Errorf("a host other than host 0 writes %s", op.Name)
+		}
+		return vfs.Outcome{}
+	})
+	return drive
 }
 
 // A signal on any host ends the run on all after a step, with a checkpoint from which any number of hosts continues.

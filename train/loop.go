@@ -23,7 +23,7 @@ import (
 // Options add to run.yaml what a command line or a program decides.
 type Options struct {
 	Env   *Env // nil in package millrace: millrace.NewEnv(nil)
-	Trace bool // write a Chrome trace
+	Trace bool // write a Chrome trace; of several hosts host 0 writes that of its own lanes
 	// OnStep is called with the metrics of each step, before the next step begins. If it returns an error, the run saves
 	// its state and Train returns the error; ErrStop ends the run well. Of several hosts host 0 calls it.
 	OnStep func(trace.Metrics) error
@@ -70,6 +70,7 @@ func newTrainer(c *runfile.Config, o Options) *trainer {
 	if cluster := env.Cluster; cluster != nil {
 		t.home.saving = &checkpoint.Hosts{Host: cluster.Host, Name: cluster.Name, Exchange: cluster.Peers.Exchange}
 	}
+	t.options.Trace = o.Trace && env.Cluster.Leads()
 	t.health.stop, t.evals.patience = c.Stop, c.Stop.Patience
 	t.records = records{env: env, name: t.home.file(metricsName)}
 	t.saves = saver{run: t.Run, home: &t.home, keep: t.holdAlike, describe: t.describe, sync: t.records.sync,
