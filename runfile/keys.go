@@ -186,9 +186,9 @@ type Memory struct {
 
 // Distributed is what a run on several hosts does.
 type Distributed struct {
-	// How long a host waits for another one, such as `90s`, `10m` or `1h`, at least `1m`. Then the run ends, with a
-	// line that names the host which is missing. The slowest host must come to the end of its part of a step within
-	// that time after the fastest one; reading, tokenizing, loading and writing models may take longer.
+	// How long a host waits for a message of another one, such as `90s`, `10m` or `1h`, at least `1m`. Then the run
+	// ends, with a line that names the host which is missing. It has to be longer than a step of the slowest host,
+	// since gradients come late in a step; reading, tokenizing, loading and writing models may take longer.
 	Timeout Duration `yaml:"timeout" default:"10m"`
 }
 

@@ -3,11 +3,14 @@ package train
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime/debug"
+	"time"
 
 	"github.com/zeebo/xxh3"
 
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 )
@@ -141,7 +144,22 @@ func (t *trainer) planAlike(ctx context.Context, b *beginning, asked runfile.Siz
 	if err != nil {
 		return err
 	}
+	if cluster.Leads() {
+		t.noteLongStep(t.plan.Predicted.StepSeconds)
+	}
 	return t.noteOtherDevices()
+}
+
+// noteLongStep says that a step may last longer than hosts wait for each other: an owner waits for sums of gradients
+// from the beginning of a step, and they come after the forward pass.
+func (t *trainer) noteLongStep(sec float64) {
+	wait := time.Duration(t.config.Distributed.Timeout)
+	if 2*sec <= wait.Seconds() { // predictions may be that wrong
+		return
+	}
+	enough := runfile.Duration(math.Ceil(4*sec/60) * float64(time.Minute))
+	t.env.warn("a step takes about %s, and a host waits %v for gradients of another one, which come late in a step: "+
+		"set distributed.timeout to %v", console.Seconds(sec), t.config.Distributed.Timeout, enough)
 }
 
 // noteOtherDevices says that hosts compute on other devices than host 0: the run then has the bits of neither.

@@ -428,6 +428,20 @@ func TestGroupsAreTheHosts(t *testing.T) {
 	sameModel(t, rest.Model, want.Model)
 }
 
+// Where a step may last longer than hosts wait for gradients, host 0 says so before the first one.
+func TestLongStepsOfHosts(t *testing.T) {
+	for sec, want := range map[float64]string{299: "", 301: "set distributed.timeout to 21m"} {
+		var said []string
+		env := newEnv(t)
+		env.Events = func(e Event) { said = append(said, fmt.Sprint(e)) }
+		c := runfile.Defaults()
+		newTrainer(&c, Options{Env: env}).noteLongStep(sec)
+		if all := strings.Join(said, "\n"); (all == "") != (want == "") || !strings.Contains(all, want) {
+			t.Errorf("a step of %v s: %q, want %q", sec, all, want)
+		}
+	}
+}
+
 // Budgets that are auto are shared by the hosts of a machine.
 func TestHostsShareAMachine(t *testing.T) {
 	c := hostsConfig(t)
