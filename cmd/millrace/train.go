@@ -109,8 +109,8 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 	row("speed", "%.0f tokens/s; %.1f s in steps", s.TokensPerSec, s.TrainSec)
 	row("streamed", "%s to the device, %s a step", plan.FormatBytes(s.UploadBytes), plan.FormatBytes(s.UploadBytes/int64(max(steps, 1))))
 	var lanes []string
-	for lane := range trace.Disk { // the disk has a row of its own
-		if sec := s.Lanes.Of(lane); sec > 0 {
+	for lane := range trace.NumLanes {
+		if sec := s.Lanes.Of(lane); sec > 0 && lane != trace.Disk { // which has a row of its own
 			lanes = append(lanes, fmt.Sprintf("%v %.1f s (%.0f%%)", lane, sec, 100*sec/s.TrainSec))
 		}
 	}
