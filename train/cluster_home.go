@@ -2,7 +2,8 @@ package train
 
 import (
 	"fmt"
-	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
@@ -73,11 +74,9 @@ func (h *home) follow(found arrival) (b beginning, err error) {
 
 // isStateOf reports whether a directory below memory.path has the name of a host's of this run.
 func (id *identity) isStateOf(name string) bool {
-	if name == id.Name {
-		return true
-	}
-	is, err := filepath.Match(id.Name+hostStateInfix+"[0-9]*", name)
-	return err == nil && is
+	host, isHost := strings.CutPrefix(name, id.Name+hostStateInfix)
+	_, err := strconv.Atoi(host)
+	return name == id.Name || isHost && err == nil
 }
 
 // hostStateInfix stands between the name of a run's directory below memory.path and the number of the host that it is
