@@ -10,7 +10,8 @@ import (
 // schedules with the same messages in the same order, so a message needs no name: the next one that a host sends is the
 // next one that the other receives.
 //
-// One goroutine calls Send, another one Receive, at the same time, and a third one Exchange when neither is under way.
+// One goroutine calls Send, another one Receive and a third one Exchange, at the same time. An engine calls Exchange
+// when neither of the others is under way; those who write its state to a model do not wait for that.
 // A host that has failed calls none of them again. So an implementation must find out by itself that a host is gone or
 // silent; its errors are one line and name the host.
 type Peers interface {
