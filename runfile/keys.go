@@ -187,8 +187,9 @@ type Memory struct {
 // Distributed is what a run on several hosts does.
 type Distributed struct {
 	// How long a host waits for a message of another one, such as `90s`, `10m` or `1h`, at least `1m`. Then the run
-	// ends, with a line that names the host which is missing. It has to be longer than a step of the slowest host,
-	// since gradients come late in a step; reading, tokenizing, loading and writing models may take longer.
+	// ends, with a line that names the host which is missing. Where a step is long, hosts wait for four
+	// steps of the slowest one, since gradients come late in a step; reading, tokenizing, loading and writing models
+	// may take longer than it as well.
 	Timeout Duration `yaml:"timeout" default:"10m"`
 }
 

@@ -25,6 +25,10 @@ type Cluster struct {
 	Names       []string // of the hosts' machines, by host, for people
 	Local       []int    // the hosts on the same machine, with this one, ascending: they share its memory
 	Peers       Peers
+	// WaitUpTo lets Peers wait for so long, where that is longer than distributed.timeout. Nil: they know no limit.
+	WaitUpTo func(time.Duration)
+
+	waits time.Duration // how long they do; 0: distributed.timeout
 }
 
 // Peers are the other hosts as this one reaches them.

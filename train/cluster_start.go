@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -144,23 +145,36 @@ func (t *trainer) planAlike(ctx context.Context, b *beginning, asked runfile.Siz
 	if err != nil {
 		return err
 	}
-	if cluster.Leads() {
-		t.noteLongStep(t.plan.Predicted.StepSeconds)
+	all, err := exchange(cluster, t.plan.Predicted.StepSeconds)
+	if err != nil {
+		return err
+	}
+	if longer := t.waitForSteps(slices.Max(all)); longer > 0 {
+		t.env.note("a step takes about %s: hosts wait up to %v for each other", console.Seconds(slices.Max(all)),
+			runfile.Duration(longer))
 	}
 	return t.noteOtherDevices()
 }
 
-// noteLongStep says that a step may last longer than hosts wait for each other: an owner waits for sums of gradients
-// from the beginning of a step, and they come after the forward pass.
-func (t *trainer) noteLongStep(sec float64) {
-	wait := time.Duration(t.config.Distributed.Timeout)
-	if 2*sec <= wait.Seconds() { // predictions may be that wrong
-		return
+// waitForSteps lets hosts wait for four steps of sec seconds, if that is longer than they wait, and returns how
+// long they do then; else 0. An owner waits for sums of gradients from the beginning of a step, and they come after the
+// forward pass. Predictions, and the times of other steps, may be that wrong.
+func (t *trainer) waitForSteps(sec float64) time.Duration {
+	c := t.env.Cluster
+	minutes := math.Ceil(min(4*sec, longestWait.Seconds()) / 60)
+	enough := time.Duration(minutes) * time.Minute
+	if enough <= max(c.waits, time.Duration(t.config.Distributed.Timeout)) {
+		return 0
 	}
-	enough := runfile.Duration(math.Ceil(4*sec/60) * float64(time.Minute))
-	t.env.warn("a step takes about %s, and a host waits %v for gradients of another one, which come late in a step: "+
-		"set distributed.timeout to %v", console.Seconds(sec), t.config.Distributed.Timeout, enough)
+	c.waits = enough
+	if c.WaitUpTo != nil {
+		c.WaitUpTo(enough)
+	}
+	return enough
 }
+
+// longestWait is the longest distributed.timeout as well.
+const longestWait = 720 * time.Hour
 
 // noteOtherDevices says that hosts compute on other devices than host 0: the run then has the bits of neither.
 func (t *trainer) noteOtherDevices() error {

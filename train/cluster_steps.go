@@ -71,6 +71,7 @@ func (t *trainer) pace(m *trace.Metrics, wait time.Duration) (save bool, _ time.
 		}
 	}
 	m.Hosts.Slowest = c.Name(slowest)
+	t.waitForSteps(all[slowest].Sec)
 	if longest > 0 {
 		m.WriteWaitSec = &longest
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -14,6 +15,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
@@ -428,17 +430,21 @@ func TestGroupsAreTheHosts(t *testing.T) {
 	sameModel(t, rest.Model, want.Model)
 }
 
-// Where a step may last longer than hosts wait for gradients, host 0 says so before the first one.
+// Hosts wait longer for each other than distributed.timeout says where a step is long.
 func TestLongStepsOfHosts(t *testing.T) {
-	for sec, want := range map[float64]string{299: "", 301: "set distributed.timeout to 21m"} {
-		var said []string
-		env := newEnv(t)
-		env.Events = func(e Event) { said = append(said, fmt.Sprint(e)) }
-		c := runfile.Defaults()
-		newTrainer(&c, Options{Env: env}).noteLongStep(sec)
-		if all := strings.Join(said, "\n"); (all == "") != (want == "") || !strings.Contains(all, want) {
-			t.Errorf("a step of %v s: %q, want %q", sec, all, want)
+	var waits []time.Duration
+	env := newEnv(t)
+	c := runfile.Defaults() // 10 minutes
+	tr := newTrainer(&c, Options{Env: env})
+	env.Cluster = &Cluster{Hosts: 2, WaitUpTo: func(d time.Duration) { waits = append(waits, d) }}
+	for _, sec := range []float64{150, 301, 200, 600, math.Inf(1), 700} {
+		before := len(waits)
+		if longer := tr.waitForSteps(sec); (longer > 0) != (len(waits) > before) {
+			t.Errorf("a step of %v s: it says %v, after %v", sec, longer, waits)
 		}
+	}
+	if want := []time.Duration{21 * time.Minute, 40 * time.Minute, 720 * time.Hour}; !slices.Equal(waits, want) {
+		t.Errorf("hosts wait up to %v, want %v", waits, want)
 	}
 }
 

@@ -45,7 +45,7 @@ func checkLauncher(verb string) error {
 }
 
 // join makes the program a host of a run, where a launcher has started several processes. No wait for another one is
-// longer than the timeout.
+// longer than the timeout, unless steps are.
 func (p *program) join(timeout time.Duration) error {
 	l, err := mpi.Detect(os.Getenv, os.Args)
 	if err != nil {
@@ -62,7 +62,8 @@ func (p *program) join(timeout time.Duration) error {
 	if w.Size == 1 {
 		return nil
 	}
-	c := &train.Cluster{Host: w.Rank, Hosts: w.Size, Names: w.Hosts, Local: w.Local, Peers: mpi.Peers{World: w}}
+	c := &train.Cluster{Host: w.Rank, Hosts: w.Size, Names: w.Hosts, Local: w.Local, Peers: mpi.Peers{World: w},
+		WaitUpTo: w.WaitUpTo}
 	p.env.Cluster = c
 	if w.Rank > 0 {
 		p.stderr.speakAs(c.Name(w.Rank))

@@ -92,6 +92,11 @@ func (w *World) check(peer, tag int) {
 	}
 }
 
+// WaitUpTo lets waits that end after it take so long, where that is longer than the timeout.
+func (w *World) WaitUpTo(d time.Duration) {
+	w.thread.do(func() { w.thread.timeout = max(w.thread.timeout, d) })
+}
+
 // Leave ends the process with a status, after all ranks have called it, and does not return. After a failure of the
 // World it aborts.
 func (w *World) Leave(status int) {
