@@ -102,13 +102,13 @@ func TestShapes(t *testing.T) {
 		"olmo-3-32b":   32.234,
 		"llama-3.2-1b": 1.236, "llama-3.2-3b": 3.213, "qwen3-4b": 4.022, "qwen3-14b": 14.768, "mistral-7b": 7.248,
 		"qwen3.5-4b": 4.206, "qwen3.5-27b": 26.896, "qwen3.5-35b-a3b": 34.661, "qwen3.5-122b-a10b": 122.112,
-		"deepseek-v3": 671.026}
-	// Of a token, embedding and head included. The models' cards say 3.3, 22, 3.6, 5.1, 12, 37 and 3.8, all but the
+		"deepseek-v3": 671.026, "kimi-k2": 1026.408}
+	// Of a token, embedding and head included. The models' cards say 3.3, 22, 3.6, 5.1, 12, 37, 32 and 3.8, all but the
 	// first two and the last without the embedding.
 	active := map[string]float64{"qwen3-30b-a3b": 3.353, "qwen3-235b-a22b": 22.191, "gpt-oss-20b": 4.187,
 		"gpt-oss-120b": 5.710,
 		"glm-4.5-air":  13.424, "qwen3.5-35b-a3b": 3.455, "qwen3.5-122b-a10b": 9.771,
-		"deepseek-v3": 37.552, "gemma-4-26b-a4b": 3.823}
+		"deepseek-v3": 37.552, "kimi-k2": 32.861, "gemma-4-26b-a4b": 3.823}
 	for _, name := range plan.Shapes() {
 		text, err := plan.Shape(name)
 		if err != nil {

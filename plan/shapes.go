@@ -13,8 +13,9 @@ import (
 // code that loads them says; glm-4.5-air is zai-org/GLM-4.5-Air; phi-4 is microsoft/phi-4; olmo-3-32b is
 // allenai/Olmo-3-1125-32B; qwen3.5-* are Qwen/Qwen3.5-4B, -27B, -35B-A3B and -122B-A10B, as far as public copies of
 // their configurations and code that loads them agree; deepseek-v3 is deepseek-ai/DeepSeek-V3, without its layer of
-// multi-token prediction, which is not trained; dense-123b is mistralai/Mistral-Large-Instruct-2407. dense-180-layers
-// is not a published model: a deep stack of blocks as wide as those of 70B models, to see what depth does.
+// multi-token prediction, which is not trained; kimi-k2 is moonshotai/Kimi-K2-Base; dense-123b is
+// mistralai/Mistral-Large-Instruct-2407. dense-180-layers is not a published model: a deep stack of blocks as wide as
+// those of 70B models, to see what depth does.
 //
 //go:embed shapes/*.json
 var shapeFiles embed.FS
