@@ -3,12 +3,16 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
 // networkShare is the part of a network's raw rate that is taken to arrive, over RDMA or several TCP connections, in
 // each direction while as much goes the other way: an assumption. 100 Gbit/s give 11 GB/s.
 const networkShare = 0.88
+
+// mostGbit bounds the rates that are not named.
+const mostGbit = 1e5
 
 // networks are names and raw rates in Gbit/s.
 var networks = []struct {
@@ -24,11 +28,18 @@ func Networks() (names []string) {
 	return names
 }
 
-// Network is the rate of a named network for Machine.NetworkBytesPerSec, or an error that lists those there are.
+// Network is the rate of a named network, or of one of another rate such as 50Gb, for Machine.NetworkBytesPerSec, or an
+// error that lists the names.
 func Network(name string) (bytesPerSec float64, err error) {
+	arrives := func(gbit float64) float64 { return networkShare * gbit * 1e9 / 8 }
 	for _, n := range networks {
 		if strings.EqualFold(n.name, name) {
-			return networkShare * n.gbit * 1e9 / 8, nil
+			return arrives(n.gbit), nil
+		}
+	}
+	if raw, ok := strings.CutSuffix(name, "Gb"); ok {
+		if gbit, err := strconv.ParseFloat(raw, 64); err == nil && gbit > 0 && gbit <= mostGbit {
+			return arrives(gbit), nil
 		}
 	}
 	return 0, unknownName("network", name, Networks())

@@ -18,6 +18,14 @@ func TestNetworks(t *testing.T) {
 	if err != nil || math.Abs(got-11e9) > 1 {
 		t.Errorf("100 Gbit/s give %v bytes/s, %v", got, err)
 	}
+	if got, err := plan.Network("50Gb"); err != nil || math.Abs(got-5.5e9) > 1 {
+		t.Errorf("50 Gbit/s give %v bytes/s, %v", got, err)
+	}
+	for _, name := range []string{"-1Gb", "0Gb", "NaNGb", "InfGb", "50GB"} {
+		if rate, err := plan.Network(name); err == nil {
+			t.Errorf("%s has %v bytes/s", name, rate)
+		}
+	}
 	if _, err := plan.Network("100"); err == nil || !strings.Contains(err.Error(), "known are 1Gb, 10Gb") {
 		t.Errorf("a network without a unit: %v", err)
 	}

@@ -63,7 +63,7 @@ type Config struct {
 	// [device.ProductTuner]. They are timed before the arena holds anything. What one device has chosen, those after it
 	// take over, and those of host 0 are before those of other hosts: so all compute the same bits.
 	Products [][]device.Product
-	// AddressOnly reserves host buffers without memory, for rehearsals. Peers are not called.
+	// AddressOnly reserves host buffers without memory, for rehearsals. Peers may be nil; they touch no byte.
 	AddressOnly bool
 }
 

@@ -29,9 +29,10 @@ type Peers interface {
 // openPeers checks that the engine has the peers that its plan needs.
 func (e *Engine) openPeers() error {
 	switch hosts := e.Plan.Cluster.Count(); {
-	case e.AddressOnly || hosts == 1 && e.Peers == nil:
+	case e.Peers != nil:
+	case e.AddressOnly || hosts == 1:
 		e.Peers = absent{hosts}
-	case e.Peers == nil:
+	default:
 		return fmt.Errorf("the plan is for host %d of %d, and the engine has no peers; set Config.Peers, or plan for "+
 			"one host", e.Plan.Cluster.Host, hosts)
 	}

@@ -24,7 +24,9 @@ type Cluster struct {
 	Host, Hosts int      // this one, from 0, and how many there are
 	Names       []string // of the hosts' machines, by host, for people
 	Local       []int    // the hosts on the same machine, with this one, ascending: they share its memory
-	Peers       Peers
+	Peers       Peers    // nil: the cluster is planned for, and not there
+	// NetworkBytesPerSec is plan.Machine.NetworkBytesPerSec for predictions; 0: the machine's.
+	NetworkBytesPerSec float64
 	// WaitUpTo lets Peers wait for so long, where that is longer than distributed.timeout. Nil: they know no limit.
 	WaitUpTo func(time.Duration)
 

@@ -27,12 +27,11 @@ func (c *Cluster) chooseGroups(config *runfile.Config) error {
 	groups := &config.Numerics.Groups
 	switch {
 	case *groups > 0 && int(*groups)%hosts != 0:
-		return fmt.Errorf("numerics.groups is %d, and %d processes were started, which cannot have as many groups "+
-			"each: start a number of them that divides %[1]d; a new run in another output_dir may have other groups",
-			*groups, hosts)
+		return fmt.Errorf("numerics.groups is %d, and %d hosts cannot have as many groups each: take a number of "+
+			"hosts that divides %[1]d; a new run in another output_dir may have other groups", *groups, hosts)
 	case *groups == 0 && rows%hosts != 0:
-		return fmt.Errorf("%d processes were started, which do not divide the %d sequences of a step (batch_tokens "+
-			"/ sequence_len): change batch_tokens, or start another number of them", hosts, rows)
+		return fmt.Errorf("%d hosts do not divide the %d sequences of a step (batch_tokens / sequence_len): change "+
+			"batch_tokens, or take another number of hosts", hosts, rows)
 	case *groups == 0:
 		*groups = runfile.Auto(hosts)
 	}

@@ -289,9 +289,9 @@ func TestHostsRefuse(t *testing.T) {
 		}, 0, "file system that all hosts share"},
 		"rows that do not divide": {func(h *aHost) {
 			h.config.Numerics, h.config.BatchTokens = runfile.Sizes{}, 192
-		}, 0, "2 processes were started, which do not divide the 3 sequences of a step"},
+		}, 0, "2 hosts do not divide the 3 sequences of a step"},
 		"groups that do not divide": {func(h *aHost) { h.config.Numerics.Groups = 1 }, 0,
-			"numerics.groups is 1, and 2 processes were started"},
+			"numerics.groups is 1, and 2 hosts cannot have as many groups each"},
 		"no room": {func(h *aHost) {
 			if h.host == 1 {
 				h.config.Memory.Host = budget(t, "1MiB").Device

@@ -29,9 +29,10 @@ const hostShare = 0.9
 // PlanRequest makes what a plan is asked for. Budgets that are auto come from what the machine has left now.
 func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, devices int,
 	mem runfile.Memory) (plan.Request, error) {
-	r := plan.Request{Model: m, Numerics: n, Cluster: e.Cluster.planned(), Device: dev, Devices: devices,
+	r := plan.Request{Model: m, Numerics: n, Device: dev, Devices: devices,
 		Machine: probe.Rates(e.CacheDir, dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
 		RecomputeAll: mem.Recompute == "always"}
+	e.Cluster.on(&r)
 	var err error
 	if r.DiskBytes, err = diskBytes(mem, e.files()); err != nil {
 		return r, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/batch"
@@ -17,6 +18,7 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/tensor"
 )
 
 // Rehearsal counts what a run of a plan reserved, moved and computed, where it happened.
@@ -31,6 +33,8 @@ type Rehearsal struct {
 	UploadBytes   int64 `json:"upload_bytes"`
 	DownloadBytes int64 `json:"download_bytes"`
 	PeerBytes     int64 `json:"peer_bytes,omitempty"` // from device to device
+	SentBytes     int64 `json:"sent_bytes,omitempty"` // to other hosts
+	ReceivedBytes int64 `json:"received_bytes,omitempty"`
 	MatMulFLOPs   int64 `json:"matmul_flops"`
 	// AttentionFLOPs counts a micro-batch as one document.
 	AttentionFLOPs   int64 `json:"attention_flops"`
@@ -52,7 +56,8 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 		return r, blame.BadRequest(fmt.Errorf("rehearse: %d steps; the second one is the first that repeats itself, so give 2 or more", steps))
 	}
 	accounts := hostmem.New()
-	devices, engine, disk, end, err := rehearsal(p, nil, accounts)
+	others := &rehearsedPeers{hosts: p.Cluster.Count()}
+	devices, engine, disk, end, err := rehearsal(p, nil, others, accounts)
 	if err != nil {
 		return r, err
 	}
@@ -65,12 +70,15 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 		if moved, err = settled(disk); err != nil {
 			return r, err
 		}
+		others.sent.Store(0)
+		others.received.Store(0)
 		begin := time.Now()
 		if _, err := engine.Step(context.Background(), batch, emptyUpdate(p, step+1)); err != nil {
 			return r, err
 		}
 		r.StepSeconds = time.Since(begin).Seconds()
 	}
+	r.SentBytes, r.ReceivedBytes = others.sent.Load(), others.received.Load()
 	r.count(before, countsOf(devices), accounts, p.Unified)
 	after, err := settled(disk)
 	if err != nil {
@@ -85,6 +93,45 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 	return r, r.compare(p)
 }
 
+// RehearseHosts is Rehearse of a plan for host 0 of several, and then of those of the others; by host.
+func RehearseHosts(ctx context.Context, p *plan.Plan, steps int) (all []Rehearsal, err error) {
+	for host := range p.Cluster.Count() {
+		of := p
+		if host != p.Cluster.Host {
+			if of, err = p.OnHost(ctx, host); err != nil {
+				return nil, err
+			}
+		}
+		r, err := Rehearse(of, steps)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// rehearsedPeers count what passes between a host and the others, which are not there.
+type rehearsedPeers struct {
+	hosts          int
+	sent, received atomic.Int64
+}
+
+func (p *rehearsedPeers) Send(_ context.Context, _ int, b []byte) error {
+	p.sent.Add(int64(len(b)))
+	return nil
+}
+
+func (p *rehearsedPeers) Receive(_ context.Context, _ int, b []byte) error {
+	p.received.Add(int64(len(b)))
+	return nil
+}
+
+// Exchange has all hosts give the same.
+func (p *rehearsedPeers) Exchange(b []byte) ([][]byte, error) {
+	return slices.Repeat([][]byte{b}, p.hosts), nil
+}
+
 // countsOf are the counts of devices.
 func countsOf(devices []*null.Device) (all []null.Counts) {
 	for _, d := range devices {
@@ -94,8 +141,9 @@ func countsOf(devices []*null.Device) (all []null.Counts) {
 }
 
 // rehearsal makes an engine whose devices count, and whose state is addresses. product is told of each matrix product,
-// by the compute lane of its rank; it may be nil. end closes all of it but accounts.
-func rehearsal(p *plan.Plan, product func(rank int, p device.Product), accounts *hostmem.Accounts) (
+// by the compute lane of its rank; it may be nil, as may the other hosts. end closes all of it but accounts.
+func rehearsal(p *plan.Plan, product func(rank int, p device.Product), others stream.Peers,
+	accounts *hostmem.Accounts) (
 	devices []*null.Device, engine *stream.Engine, disk *store.Disk, end func() error, err error,
 ) {
 	var made []func() error
@@ -130,7 +178,7 @@ func rehearsal(p *plan.Plan, product func(rank int, p device.Product), accounts 
 	}
 	made = append(made, state.Close)
 	engine, err = stream.New(stream.Config{Plan: p, Devices: computes, Host: host, Store: state,
-		Accounts: accounts, AddressOnly: true})
+		Accounts: accounts, AddressOnly: true, Peers: others})
 	if err != nil {
 		return nil, nil, nil, end, err
 	}
@@ -209,6 +257,20 @@ func (r *Rehearsal) count(before, after []null.Counts, accounts *hostmem.Account
 	}
 }
 
+// sumsInPlace are the bytes of sums that a step copies for other hosts from a device without a link: the plan counts
+// them as traffic of the host's memory, and the device as downloaded.
+func sumsInPlace(p *plan.Plan) (bytes int64) {
+	if !p.Bound() || !p.Cluster.Several() {
+		return 0
+	}
+	for _, op := range p.Schedule(plan.Steady).Ops {
+		if op.Do == plan.DoMove && op.Writes[0].What == plan.CohortSum {
+			bytes += p.Model.Parts[op.Part].Layout.StateElems * tensor.F32.Bytes()
+		}
+	}
+	return bytes
+}
+
 // compare holds the rehearsal to the plan.
 func (r *Rehearsal) compare(p *plan.Plan) error {
 	differ := func(what string, got, want int64) error {
@@ -238,8 +300,10 @@ func (r *Rehearsal) compare(p *plan.Plan) error {
 		{"device bytes", r.DeviceBytes, p.DeviceBytes},
 		{"bytes of pinned memory", r.PinnedBytes, p.PinnedBytes},
 		{"uploaded bytes", r.UploadBytes, p.Predicted.UploadBytes},
-		{"downloaded bytes", r.DownloadBytes, p.Predicted.DownloadBytes},
+		{"downloaded bytes", r.DownloadBytes, p.Predicted.DownloadBytes + sumsInPlace(p)},
 		{"bytes copied from device to device", r.PeerBytes, p.Predicted.PeerBytes},
+		{"bytes sent to other hosts", r.SentBytes, p.Predicted.SentBytes},
+		{"bytes received from other hosts", r.ReceivedBytes, p.Predicted.ReceivedBytes},
 		{"bytes read from disk", r.DiskReadBytes + r.DiskSparedReadBytes, p.Predicted.DiskReadBytes},
 		{"bytes written to disk", r.DiskWrittenBytes + r.DiskSparedWriteBytes, p.Predicted.DiskWrittenBytes},
 	} {

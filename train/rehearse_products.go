@@ -28,7 +28,7 @@ func rehearseProducts(p *plan.Plan) (products [][]device.Product, err error) {
 			products[rank] = append(products[rank], product)
 		}
 	}
-	_, engine, _, end, err := rehearsal(p, told, hostmem.New())
+	_, engine, _, end, err := rehearsal(p, told, nil, hostmem.New())
 	if err != nil {
 		return nil, err
 	}

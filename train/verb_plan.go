@@ -25,6 +25,8 @@ type PlanOptions struct {
 	Env             *Env               // nil in package millrace: millrace.NewEnv(nil)
 	Machine         string             // plan for this named machine, or that of a file; empty: for the machine that runs this
 	Devices         int                // of that machine; 0 is as many as it has
+	Hosts           int                // plan for host 0 of that number of such machines; 0 and 1: for one alone
+	Network         string             // between hosts (plan.Network); empty: what the machine file says
 	On              *plan.NamedMachine // in place of Machine: plan for a machine that the caller describes
 	Shape           string             // plan for this named shape instead of the configuration's model
 	RatedWriteBytes int64              // rated endurance of the drive; 0: that of the named machine, else not known
@@ -48,6 +50,8 @@ type Planned struct {
 	// Larger is the number of tokens in a step from which on arithmetic bounds it; nil: it does, or see
 	// plan.Plan.LargerBatch.
 	Larger *plan.LargerBatch
+	// Hosts says what the plan means for all hosts; nil: it is for one alone.
+	Hosts *HostsPlanned
 }
 
 // PlanFor plans what Train would run, from config.json alone: it reads no data and no weights. For a named shape on a
@@ -78,8 +82,20 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 	if err != nil {
 		return nil, err
 	}
+	alone := *c // what one host is planned for
+	shared := *c
+	c = &shared
+	cluster, err := o.cluster(c)
+	if err != nil {
+		return nil, err
+	}
+	if cluster != nil {
+		defer func(was *Cluster) { env.Cluster = was }(env.Cluster)
+		env.Cluster = cluster
+	}
 	r = &Planned{}
 	rated := o.RatedWriteBytes
+	var again func(*runfile.Config) (*plan.Plan, error) // for the cluster that env has
 	if o.elsewhere() {
 		named := o.On
 		if named == nil {
@@ -93,7 +109,11 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 			rated = named.RatedWriteBytes
 		}
 		r.Device, r.Machine, r.Sources = named.Device, named.Machine, named.Sources
-		if r.Plan, err = env.planOn(ctx, c, m, named, o.Devices); err == nil && named.DiskBytes > 0 {
+		if err := cluster.checkNetwork(r.Machine); err != nil {
+			return nil, err
+		}
+		again = func(c *runfile.Config) (*plan.Plan, error) { return env.planOn(ctx, c, m, named, o.Devices) }
+		if r.Plan, err = again(c); err == nil && named.DiskBytes > 0 {
 			r.Plan.Space = spaceOf(c, r.Plan, weights, c.MaxSteps)
 			r.Plan.Space.StateBytes, r.Plan.Space.FreeBytes = r.Plan.DiskBytes, &named.DiskBytes // it has one drive
 		}
@@ -105,7 +125,13 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		defer dev.Close()
 		r.Device = dev.Info()
 		r.Machine = probe.Rates(env.CacheDir, r.Device, c.Budgets().Path)
-		r.Plan, err = env.makePlan(ctx, c, m, weights, c.MaxSteps, plan.Outputs{}, begun, r.Device, len(dev.Computes))
+		if err := cluster.checkNetwork(r.Machine); err != nil {
+			return nil, err
+		}
+		again = func(c *runfile.Config) (*plan.Plan, error) {
+			return env.makePlan(ctx, c, m, weights, c.MaxSteps, plan.Outputs{}, begun, r.Device, len(dev.Computes))
+		}
+		r.Plan, err = again(c)
 		if err == nil && !begun {
 			r.Faster = env.fasterCompute(ctx, c, m, weights, r.Plan, r.Device, len(dev.Computes))
 		}
@@ -115,6 +141,16 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 	}
 	if err != nil {
 		return nil, err
+	}
+	if cluster != nil {
+		r.Machine.NetworkBytesPerSec = cluster.network(r.Machine)
+		r.Hosts, err = hostsPlanned(ctx, r.Plan, func() (*plan.Plan, error) {
+			env.Cluster = nil
+			return again(&alone)
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	r.Forecast = r.Plan.Forecast(r.Machine, r.Device, c.MaxSteps, rated)
 	r.Larger, err = r.Plan.LargerBatch(ctx)
@@ -162,6 +198,9 @@ func (r *Planned) Lacks() string {
 // time of a step.
 func (r *Planned) String() string {
 	text := r.Plan.Explain(r.Device, r.Machine, r.Forecast)
+	if r.Hosts != nil {
+		text += "\n" + r.Hosts.String()
+	}
 	if r.Faster != nil {
 		text += "\n" + r.Faster.String() + "\n"
 	}
@@ -227,6 +266,7 @@ func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on 
 	machine := *on
 	machine.Devices = cmp.Or(devices, machine.Devices)
 	r := machine.Request(m, n)
+	e.Cluster.on(&r)
 	r.RecomputeAll = c.Memory.Recompute == "always"
 	if b := c.Memory.Device.N; b > 0 {
 		r.DeviceBytes = b

@@ -196,6 +196,10 @@ func values(v *kong.Value) (found candidates) {
 			for _, m := range plan.Machines() {
 				found.words = append(found.words, candidate{m.Name, m.Machine.Name})
 			}
+		case "NETWORK":
+			for _, name := range plan.Networks() {
+				found.words = append(found.words, candidate{name, "network between hosts"})
+			}
 		case "SHAPE":
 			for _, name := range plan.Shapes() {
 				found.words = append(found.words, candidate{name, "published shape"})

@@ -98,7 +98,7 @@ func TestLaunchedEnds(t *testing.T) {
 		w, settings := hostsRun(t)
 		r := finish(t, l.command(2, append(settings, "numerics.groups=1")...))
 		if r.status != exitBadRequest ||
-			strings.Count(r.stderr, "numerics.groups is 1, and 2 processes were started") != 1 {
+			strings.Count(r.stderr, "numerics.groups is 1, and 2 hosts cannot have as many groups each") != 1 {
 			t.Errorf("groups that do not divide: status %d: %s", r.status, r.stderr)
 		}
 		killed := []int{9, 137}

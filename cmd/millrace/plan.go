@@ -21,6 +21,8 @@ type planCmd struct {
 	Model      string `placeholder:"DIR" help:"Plan for this model with the other keys of the run file, or with the defaults without one; weights and data are not needed."`
 	Machine    string `complete:"MACHINE" placeholder:"NAME" help:"Plan for this machine instead of this computer, or for the one that a file describes; an unknown name lists the names."`
 	Devices    int    `placeholder:"N" help:"Plan for N GPUs in the host of --machine instead of as many as it has."`
+	Hosts      int    `placeholder:"N" help:"Plan for N such machines that share each step."`
+	Network    string `complete:"NETWORK" placeholder:"NAME" help:"Network between the hosts, such as 100Gb."`
 	MachineOut string `placeholder:"FILE" help:"Write the machine of --machine as a file to edit, and plan nothing."`
 	Shape      string `complete:"SHAPE" placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. An unknown name lists the names."`
 	TBW        string `name:"tbw" placeholder:"SIZE" help:"What the drive is rated to have written in its life, such as 600TB."`
@@ -41,8 +43,9 @@ Examples:
   millrace plan run.yaml memory.device=1GiB
   millrace plan --model models/qwen3-8b sequence_len=4096 batch_tokens=65536
   millrace plan --shape qwen2.5-14b --machine rtx3090-pc-24gb-64gb --rehearse
+  millrace plan --shape llama-3-70b --machine h100-sxm --hosts 4 --network 100Gb batch_tokens=131072
 
-The second one needs only config.json, the third one nothing. Rates of named machines are scaled data-sheet values.`
+The second one needs only config.json, the last two nothing. Rates of named machines are scaled data-sheet values.`
 }
 
 // planGCPercent is for a search that makes much garbage in a small heap, in a process whose memory is in no plan:
@@ -61,10 +64,14 @@ func (c *planCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	o := train.PlanOptions{Env: p.env, Machine: c.Machine, Shape: c.Shape, Devices: c.Devices}
+	o := train.PlanOptions{Env: p.env, Machine: c.Machine, Shape: c.Shape, Devices: c.Devices,
+		Hosts: c.Hosts, Network: c.Network}
 	if c.Devices < 0 || c.Devices > device.MaxDevices || c.Devices > 0 && c.Machine == "" {
 		return badFlag("--devices %d: write a number from 1 to %d, with --machine; for this computer, name "+
 			"devices in the run file", c.Devices, device.MaxDevices)
+	}
+	if c.Hosts < 0 || c.Network != "" && c.Hosts < 2 {
+		return badFlag("--hosts %d: write the number of hosts, from 2 on where --network is given", c.Hosts)
 	}
 	if c.TBW != "" {
 		rated, err := runfile.ParseBytes(c.TBW)
@@ -98,13 +105,13 @@ func (c *planCmd) Run(p *program) error {
 		}
 	}
 	out := planResult{Plan: made.Plan, Machine: made.Machine, Sources: made.Sources, Forecast: made.Forecast,
-		AvailableBytes: made.AvailableBytes, Faster: made.Faster, Larger: made.Larger}
+		AvailableBytes: made.AvailableBytes, Hosts: made.Hosts, Faster: made.Faster, Larger: made.Larger}
 	if c.Rehearse {
-		r, err := train.Rehearse(made.Plan, 3)
+		all, err := train.RehearseHosts(p.ctx, made.Plan, 3)
 		if err != nil {
 			return err
 		}
-		out.Rehearsed = &r
+		out.Rehearsed, out.RehearsedOthers = &all[0], all[1:]
 	}
 	if c.Why {
 		if out.Why, err = made.Plan.Why(p.ctx); err != nil {
@@ -125,6 +132,11 @@ func (c *planCmd) Run(p *program) error {
 		text += fmt.Sprintf("\nrehearsed   %s on the device, %s on the host, %s to the device and %s back, %s read from disk and %s written: as planned; the engine takes %s to issue a step\n",
 			plan.FormatBytes(r.DeviceBytes), plan.FormatBytes(r.HostBytes), plan.FormatBytes(r.UploadBytes), plan.FormatBytes(r.DownloadBytes),
 			plan.FormatBytes(r.DiskReadBytes), plan.FormatBytes(r.DiskWrittenBytes), plan.FormatSeconds(r.StepSeconds))
+		if n := len(out.RehearsedOthers); n > 0 {
+			text += fmt.Sprintf("            %s to other hosts and %s from them; the other hosts (%d) "+
+				"are as planned for them, too\n",
+				plan.FormatBytes(r.SentBytes), plan.FormatBytes(r.ReceivedBytes), n)
+		}
 	}
 	return p.printf("%s", text)
 }
@@ -160,12 +172,16 @@ type planResult struct {
 	Forecast plan.Forecast `json:"forecast"`
 	// AvailableBytes is the host memory that this machine has for the run, where the plan is for this machine.
 	AvailableBytes int64 `json:"available_bytes,omitempty"`
+	// Hosts says what the plan, which is for host 0, means for all hosts.
+	Hosts *train.HostsPlanned `json:"hosts,omitempty"`
 	// Faster is the other precision.compute, where this machine's CPU is measured to be faster with it.
 	Faster *train.FasterCompute `json:"faster_compute,omitempty"`
 	// Larger is the batch_tokens from which on a step is bound by arithmetic.
 	Larger    *plan.LargerBatch `json:"larger_batch,omitempty"`
 	Rehearsed *train.Rehearsal  `json:"rehearsed,omitempty"`
-	Why       *plan.Why         `json:"why,omitempty"`
+	// RehearsedOthers are those of the hosts after the first, by plans of their own.
+	RehearsedOthers []train.Rehearsal `json:"rehearsed_others,omitempty"`
+	Why             *plan.Why         `json:"why,omitempty"`
 }
 
 // read reads the run file or, for a model alone, makes one with data that a plan does not look at.

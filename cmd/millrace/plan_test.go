@@ -59,6 +59,38 @@ func TestWhatIf(t *testing.T) {
 	}
 }
 
+// A plan for several hosts says what they exchange and gain, and is rehearsed for each of them. It needs a network.
+func TestPlanHosts(t *testing.T) {
+	useCache(t)
+	args := []string{"plan", "--shape", "smollm2-135m", "--machine", "rtx4090-pc-128gb", "sequence_len=64",
+		"batch_tokens=256", "--hosts"}
+	text := invoke(t, append(args, "2", "--network", "10Gb", "--rehearse")...).must(t).stdout
+	for _, want := range []string{"in 2 groups", "sent to other hosts", "what limits it", "hosts       ",
+		"one host    takes", "the other hosts (1) are as planned"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	asJSON := append(args[:len(args):len(args)], "2", "--network", "10Gb", "--rehearse", "--json")
+	r := jsonOf[planResult](t, invoke(t, asJSON...).must(t).stdout)
+	if h := r.Hosts; h == nil || h.Hosts != 2 || len(h.ByHost) != 2 || h.SpeedUp <= 0 || len(r.RehearsedOthers) != 1 ||
+		r.Machine.NetworkBytesPerSec != 1.1e9 || r.Rehearsed.SentBytes != r.Predicted.SentBytes {
+		t.Errorf("%+v", r)
+	}
+	for want, args := range map[string][]string{
+		"the network between hosts is not known": append(args, "2"),
+		"known are 1Gb, 10Gb":                    append(args, "2", "--network", "slow"),
+		"3 hosts do not divide the 4 sequences":  append(args, "3", "--network", "10Gb"),
+		"--hosts -1: write the number":           append(args[:len(args)-1:len(args)-1], "--hosts=-1"),
+		"--hosts 0: write the number":            append(args, "0", "--network", "10Gb"),
+	} {
+		r := invoke(t, args...)
+		if r.status != exitBadRequest || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%v: status %d, %s", args, r.status, r.stderr)
+		}
+	}
+}
+
 // A named machine is written as a file, edited, and planned for.
 func TestPlanForAMachineFile(t *testing.T) {
 	if testing.Short() {
