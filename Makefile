@@ -11,11 +11,12 @@ RACE = store checkpoint data probe device/cpu device/cpu/pool device/null device
 	trace hostmem vfs hf/hub internal/fault internal/mpi internal/cudatest/...
 RACE_PACKAGES = $(addprefix ./,$(RACE))
 
-# Tests of train that run what its other tests run, in many runs: minutes under the race detector, for no goroutine that
-# those do not have. make test runs them.
+# Tests of train and stream that run what their other tests run, in many runs or for other models: minutes under the race
+# detector, for no goroutine that those do not have. make test runs them.
 RACE_REPEATS = TestAddTokens TestAdviceOnAResume TestAlgorithmsAreKept TestAlgorithmsThatAreNotOffered \
 	TestAnEndedRunIsMadeLonger TestAnyOrderResumes TestBestIsOfTheSameData TestCardOfARun TestConstants \
-	TestConstantsMove TestConstantsOfARandomModel TestDamageSinceAChangeOfData TestDamagedCheckpointsAreSetAside \
+	TestConstantsMove TestConstantsOfARandomModel TestContinuedPassesAgreeWithWholeOnes TestExperts \
+	TestHostsExportWithoutLowHalves TestNewLayers TestRules TestDamageSinceAChangeOfData TestDamagedCheckpointsAreSetAside \
 	TestDirectoriesAreNotOpenToAll TestDocumentsArePlanned TestEndedRunsStayEnded TestEpochsAreRoundedUp \
 	TestFilesOfARunAreNotLinks TestFrozenTensors TestGreedyTokensAgreeWithTransformers TestIdentityLostTwice \
 	TestInterruptedElsewhere TestKeptSizesAreSaid TestKilledHybridsGoOn TestLinksInARunLeadNowhere \
