@@ -197,7 +197,7 @@ func (h *Hosts) CheckShared(fsys vfs.FS, d *Directory) error {
 	return err
 }
 
-// saved is what a host has written of a checkpoint.
+// saved lists the files and extents of a checkpoint that a host has written.
 type saved struct {
 	Files   []File   `json:"files"`
 	Extents []Extent `json:"extents"`
@@ -242,7 +242,7 @@ func (w *Writer) mergeAll(all [][]byte) error {
 	return w.missing(true)
 }
 
-// saved is what this host has written: whole extents.
+// saved lists what this host has written, of extents those that are whole.
 func (w *Writer) saved() (s saved) {
 	for _, e := range w.extents {
 		if e.todo == 0 {

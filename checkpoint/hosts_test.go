@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// meeting is where the hosts of a test exchange messages.
+// meeting passes messages between the hosts of a test.
 type meeting struct {
 	mu    sync.Mutex
 	came  sync.Cond // that a round is over, or a host gone
@@ -158,6 +158,18 @@ func (c *cluster) saveAll(step int) error {
 // on is a file system, n times.
 func on(fsys vfs.FS, n int) []vfs.FS { return slices.Repeat([]vfs.FS{fsys}, n) }
 
+// clusterOn makes a cluster of hosts that share memory with two checkpoints, one of them by way of a drive that can
+// fail.
+func clusterOn(t *testing.T, hosts, failing int) (c *cluster, m *vfs.Mem, drive *vfs.Faulty) {
+	t.Helper()
+	m = vfs.NewMem()
+	must(t, start(t, m, root, 1, 2).Close())
+	fsys := on(m, hosts)
+	drive = vfs.NewFaulty(m)
+	fsys[failing] = drive
+	return newCluster(t, root, fsys...), m, drive
+}
+
 // sound fails unless the directory has nothing but whole checkpoints, and the latest one is of a step of those.
 func sound(t *testing.T, fsys vfs.FS, at string, latest ...int) {
 	t.Helper()
@@ -226,12 +238,7 @@ func TestFaultsOfHosts(t *testing.T) {
 		} {
 			failures := 0
 			for n := 1; ; n++ {
-				m := vfs.NewMem()
-				must(t, start(t, m, root, 1, 2).Close())
-				fsys := on(m, hosts)
-				drive := vfs.NewFaulty(m)
-				fsys[host] = drive
-				c := newCluster(t, root, fsys...)
+				c, m, drive := clusterOn(t, hosts, host)
 				before, hit := drive.Ops(), vfs.OpKind(0)
 				inject := fault(before+n, syscall.ENOSPC)
 				drive.Intercept(func(op vfs.Op) vfs.Outcome {
@@ -295,12 +302,7 @@ func TestKilledHosts(t *testing.T) {
 	for host := range hosts {
 		ended := map[bool]int{}
 		for n := 1; ; n++ {
-			m := vfs.NewMem()
-			must(t, start(t, m, root, 1, 2).Close())
-			fsys := on(m, hosts)
-			drive := vfs.NewFaulty(m)
-			fsys[host] = drive
-			c := newCluster(t, root, fsys...)
+			c, m, drive := clusterOn(t, hosts, host)
 			before := drive.Ops()
 			inject := vfs.FailFrom(before+n, syscall.EIO)
 			drive.Intercept(func(op vfs.Op) vfs.Outcome {

@@ -335,7 +335,7 @@ func (w *Writer) missing(all bool) error {
 	return nil
 }
 
-// complete writes the manifest, and gives the directory its name, which it returns. all is what the hosts have written.
+// complete merges what all hosts have written, writes the manifest, and gives the directory its name, which it returns.
 func (w *Writer) complete(m Manifest, all [][]byte) (dir string, err error) {
 	if err := w.mergeAll(all); err != nil {
 		return "", err

@@ -85,7 +85,7 @@ func (c *checker) network(i int, op plan.Op) bool {
 	return true
 }
 
-// sends is what a message has.
+// sends returns the content of a message.
 func (c *checker) sends(op plan.Op) content {
 	if o := op.Reads[0]; o.What == plan.CohortSum {
 		return c.mem[sumAt(o)]

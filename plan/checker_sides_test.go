@@ -7,7 +7,8 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// sideAt is where a side of a micro-batch is on a device, and sideGradAt its gradient, which may take its place.
+// sideAt names the memory of a side of a micro-batch on a device, and sideGradAt that of its gradient, which may be the
+// same.
 func sideAt(side, m int) place { return place{"side", side, m} }
 
 func (c *checker) sideGradAt(side, m int) place {
@@ -17,10 +18,10 @@ func (c *checker) sideGradAt(side, m int) place {
 	return place{"side gradient", side, m}
 }
 
-// atHome is where something of a side is in host memory.
+// atHome turns the memory of a side on a device into its place in host memory.
 func (p place) atHome() place { return place{"host " + p.what, p.a, p.b} }
 
-// lookedUp is where the host has a table's rows, and finds their gradient.
+// lookedUp names the memory in which the host has a table's rows, and later their gradient.
 func (c *checker) lookedUp(side, m int) place {
 	if c.bound() {
 		return sideAt(side, m)
@@ -41,7 +42,7 @@ func (c *checker) readLookedUp(i int, op plan.Op, m int) {
 	}
 }
 
-// rowsOf is what a table has for a side, and sideOf the side as it was made.
+// rowsOf returns the rows of a table for a side, and sideOf the side as a block made it.
 func rowsOf(side, m int) content { return content{fmt.Sprintf("rows of side %d", side), m, 0} }
 func sideOf(side, m int) content { return content{fmt.Sprintf("side %d", side), m, 0} }
 
@@ -50,7 +51,7 @@ func (c *checker) sideGradAfter(side, layer, m int) content {
 	return content{fmt.Sprintf("gradient of side %d", side), m, layer}
 }
 
-// sideGradBefore is what a layer finds of it: nothing, or the value whose place the gradient takes.
+// sideGradBefore returns the gradient that a layer finds: none, or the value whose place the gradient takes.
 func (c *checker) sideGradBefore(side, layer, m int) (found content, any bool) {
 	of := c.m.Sides[side]
 	if i := slices.Index(of.Layers, layer); i+1 < len(of.Layers) {

@@ -275,7 +275,7 @@ func (c *checker) shared(buffer int, own place) place {
 	return own
 }
 
-// xAt is where an operation has the input of a layer on its device.
+// xAt names the memory of a layer's input on the device of an operation.
 func (c *checker) xAt(op plan.Op, layer int) place {
 	return c.shared(inputSlot(op, layer), c.ownX(op.Rank, layer, op.Micro))
 }
@@ -308,7 +308,7 @@ func (c *checker) headAt(m int) place {
 	return place{"head", m, 0}
 }
 
-// hostX is where x[layer][m] is when it has left the device to be saved.
+// hostX names the place of x[layer][m] when it has left the device to be saved.
 func (c *checker) hostX(layer, m int) place {
 	if c.p.SavedOnDisk(layer - 1) {
 		if c.p.SavedOnHost(layer-1) || layer == 1 {
@@ -322,7 +322,7 @@ func (c *checker) hostX(layer, m int) place {
 	return place{"host x", layer, m}
 }
 
-// awayX is where an operation has x[layer][m] or its gradient outside of devices: saved, or on its way between two.
+// awayX names the place outside of devices of x[layer][m] or its gradient: saved, or on its way between two.
 func (c *checker) awayX(op plan.Op, layer int) place {
 	for _, o := range slices.Concat(op.Reads, op.Writes) {
 		if o.At == plan.Host && o.Slot >= 0 {

@@ -26,7 +26,7 @@ func (n Numerics) Share(hosts int) Numerics {
 	return n
 }
 
-// share is what this host computes of a step.
+// share returns the numerics of this host's part of a step.
 func (r Request) share() Numerics { return r.Numerics.Share(r.Cluster.Count()) }
 
 // checkCluster refuses a cluster that cannot divide a step, or what none can do.

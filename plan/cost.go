@@ -322,7 +322,7 @@ type keptKey struct {
 	level nn.Keep
 }
 
-// keptBytes is what a block keeps of a micro-batch at a level: what count says, which is asked once.
+// keptBytes returns the bytes that a block keeps of a micro-batch at a level. It asks count once for equal blocks.
 func (a *accounts) keptBytes(like int, level nn.Keep, count func() int64) int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -50,8 +50,8 @@ type Machine struct {
 	// PeerCopyBytesPerSec is the rate of copies from one device to another, in one direction; 0: devices do not copy
 	// from each other, or it was not measured.
 	PeerCopyBytesPerSec float64 `json:"peer_copy_bytes_per_sec,omitempty"`
-	// NetworkBytesPerSec is what arrives at a host from others, while as much leaves it; 0: it is not known, and
-	// messages are taken to last no time.
+	// NetworkBytesPerSec bounds the bytes that arrive at a host from others while as many leave it; 0: the rate is not
+	// known, and messages are taken to last no time.
 	NetworkBytesPerSec float64 `json:"network_bytes_per_sec,omitempty"`
 	// HostMemoryBytesPerSec is the rate of the host's memory, which all that reads and writes it shares; 0: the rate
 	// that one device's copies and an update had together.

@@ -31,10 +31,7 @@ func hostPlans(t errorer, m *model.Model, n plan.Numerics, hosts int) (all []*pl
 // schedules, each total has the sums of all groups in their order, and all compute with the weights as updated.
 func TestSchedulesOfHostsAreSound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m := drawModel(rt)
-		if slices.ContainsFunc(m.Blocks, isBalanced) {
-			rt.Skip("such a model has no groups")
-		}
+		m := drawModelOf(rt, groupedKinds)
 		n := numerics(rapid.IntRange(1, 2).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))
 		hosts := rapid.IntRange(2, 4).Draw(rt, "hosts")
 		n.Cohorts = hosts * rapid.IntRange(1, 2).Draw(rt, "groups of each")
@@ -86,7 +83,7 @@ func TestCheckerOfHostsFindsErrors(t *testing.T) {
 	mode := plan.Mode{Phase: plan.Steady, Loaded: true}
 	good := schedulesOf(plans, mode)
 	ops := good[0].Ops
-	// changed is what the checker says after a change of the schedule of host 0.
+	// changed returns the errors that the checker finds after a change of the schedule of host 0.
 	changed := func(change func(ops []plan.Op) []plan.Op) string {
 		bad := slices.Clone(good)
 		bad[0] = &plan.Schedule{Ops: change(slices.Clone(ops))}

@@ -63,7 +63,7 @@ func (b *builder) sideHome(what What, side, m int) Operand {
 	return Operand{What: what, Index: side, Micro: m, At: Host, Slot: none}
 }
 
-// lookedUp is where the host writes the rows of a table that a side begins with.
+// lookedUp returns the operand to which the host writes the rows of a table that a side begins with.
 func (b *builder) lookedUp(side, m int) Operand {
 	if b.Bound() {
 		b.sidesOn.value[[3]int{side, m, 0}] = true
@@ -72,7 +72,7 @@ func (b *builder) lookedUp(side, m int) Operand {
 	return b.sideHome(Side, side, m)
 }
 
-// sideSummed is where the host finds the gradient of those rows.
+// sideSummed returns the operand in which the host finds the gradient of those rows.
 func (b *builder) sideSummed(side, m int) Operand {
 	if b.Bound() {
 		return b.side(SideGrad, side, m, 0)

@@ -184,7 +184,7 @@ type Memory struct {
 	MaxWritePerDay Bytes `yaml:"max_write_per_day,omitempty" unset:"'none'"`
 }
 
-// Distributed is what a run on several hosts does.
+// Distributed sets how the hosts of a run work together.
 type Distributed struct {
 	// How long a host waits for a message of another one, such as `90s`, `10m` or `1h`, at least `1m`. Then the run
 	// ends, with a line that names the host which is missing. Where a step is long, hosts wait for four

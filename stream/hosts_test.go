@@ -191,7 +191,7 @@ func TestHostsChangeNoBit(t *testing.T) {
 	}
 }
 
-// told is what an engine says of some steps.
+// told keeps the results of an engine's steps.
 type told struct {
 	Steps []stream.Result
 	Probs [][]float32

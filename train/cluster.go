@@ -231,7 +231,7 @@ func (e *Env) together(ctx context.Context, f func(context.Context) error) error
 	return agreed
 }
 
-// working is what a host says of its work.
+// working tells the other hosts whether this one still works, and how its work has ended.
 type working struct {
 	Ended bool `json:"ended"`
 	told

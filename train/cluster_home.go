@@ -14,7 +14,7 @@ import (
 // run it has and where that begins, and writes its files. The others take that over, and write their parts of
 // checkpoints.
 
-// arrival is what host 0 has found in the output directory.
+// arrival brings the other hosts what host 0 has found in the output directory.
 type arrival struct {
 	Identity identity      `json:"identity"`
 	From     string        `json:"from,omitempty"` // path of the checkpoint that the run continues from

@@ -71,7 +71,7 @@ func (t *trainer) checkSame() error {
 	return nil
 }
 
-// same is what this host has.
+// same lists what has to be the same on all hosts, as this host has it.
 func (t *trainer) same() ([]sameness, error) {
 	settings := *t.config
 	settings.Memory, settings.Device, settings.OutputDir = runfile.Memory{}, "", ""

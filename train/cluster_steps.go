@@ -43,7 +43,7 @@ func (c *Cluster) anywhere(is bool) (bool, error) {
 // stopsAnywhere reports whether any host has been asked to end. All hosts call it.
 func (e *Env) stopsAnywhere() (bool, error) { return e.Cluster.anywhere(e.stopped()) }
 
-// pace is how a host's step went, and what it wants to follow.
+// pace tells the other hosts how long a host's step took, and what the host wants next.
 type pace struct {
 	Sec     float64 `json:"sec"`      // of the step, without what it waited for others
 	Save    bool    `json:"save"`     // the state is due to be saved
@@ -78,7 +78,7 @@ func (t *trainer) pace(m *trace.Metrics, wait time.Duration) (save bool, _ time.
 	return all[0].Save, time.Duration(longest * float64(time.Second)), nil
 }
 
-// stepEnd is how a step has ended on a host.
+// stepEnd tells the other hosts how a step has ended.
 type stepEnd struct {
 	Stop bool `json:"stop"` // it was asked to end
 	told

@@ -154,7 +154,7 @@ func (t *trainer) before(damaged *checkpoint.Checkpoint) string {
 	return ""
 }
 
-// damageFound is what a host has found wrong with the checkpoint that it was to read.
+// damageFound tells the other hosts of damage in the checkpoint that a host was to read.
 type damageFound struct {
 	Path  string `json:"path"`
 	Why   string `json:"why"`

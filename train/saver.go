@@ -335,7 +335,7 @@ func (s *saver) handOverAll(ctx context.Context) error {
 	return s.commit(ctx)
 }
 
-// standing is what the saves of a run have come to.
+// standing records the results of a run's saves.
 type standing struct {
 	Taken *string          `json:"taken"` // what of the output directory was lost to another run; nil: nothing was
 	Saved int              `json:"saved"`

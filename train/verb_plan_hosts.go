@@ -14,7 +14,7 @@ import (
 type HostsPlanned struct {
 	Hosts  int              `json:"hosts"`
 	ByHost []plan.HostShare `json:"by_host"`
-	// OneStepSeconds is how long one host would take for the same step, and SpeedUp how many times as long that is; 0
+	// OneStepSeconds has the seconds of the same step on one host, and SpeedUp their ratio to those of the plan; 0
 	// where one host has no room for it.
 	OneStepSeconds float64 `json:"one_host_step_sec,omitempty"`
 	SpeedUp        float64 `json:"speed_up,omitempty"`
@@ -57,7 +57,8 @@ func (h *HostsPlanned) String() string {
 	return text + "\n"
 }
 
-// cluster is what the options plan for: host 0 of several, or nil. It decides numerics.groups as the hosts of a run do.
+// cluster returns host 0 of the hosts that the options ask for, or nil. It decides numerics.groups as a run on them
+// does.
 func (o *PlanOptions) cluster(c *runfile.Config) (*Cluster, error) {
 	if o.Hosts <= 1 {
 		return nil, nil

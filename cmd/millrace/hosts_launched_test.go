@@ -23,7 +23,8 @@ type launcher struct{ prefix string }
 func eachLauncher(t *testing.T, f func(t *testing.T, l launcher)) {
 	list := filepath.SplitList(os.Getenv("MILLRACE_MPI_PREFIXES"))
 	if len(list) == 0 {
-		t.Skip("no MPI: make mpi-check installs two for this test; hosts in one process are tested in package train")
+		t.Skip("this test starts processes with mpiexec, and MILLRACE_MPI_PREFIXES names no installed MPI; make " +
+			"mpi-check installs Open MPI and MPICH and runs it, and package train tests hosts in one process without")
 	}
 	for _, prefix := range list {
 		t.Run(filepath.Base(prefix), func(t *testing.T) { f(t, launcher{prefix}) })

@@ -7,8 +7,8 @@
 //
 // [Detect] reads from the environment which launcher has started this process, [Start] joins the ranks, and a [World]
 // has the operations: [World.Send] and [World.Receive] of bytes with a tag, which give a [Request] to wait for, and
-// [World.Barrier] and [World.Exchange] of small bytes, which every rank calls in the same order. [Peers] are what a run
-// needs of it.
+// [World.Barrier] and [World.Exchange] of small bytes, which every rank calls in the same order. [Peers] gives an
+// engine the messages that it sends and receives.
 //
 // Invariants:
 //
