@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"math"
 	"slices"
 	"testing"
 
@@ -60,8 +61,53 @@ func byteIDs(text string) (ids []int32) {
 	return ids
 }
 
+// A gated delta net continues a state row by row where a whole text goes through it in chunks, so that their results
+// differ in the last bits of fp32, and bf16 rounds some of them apart. In bf16 both are as far from fp32.
+func TestCachesOfDeltaNetsRoundAlike(t *testing.T) {
+	dir := writeModel(t, map[string]any{"model_type": "qwen3_5_text", "full_attention_interval": 2, "head_dim": 16,
+		"hidden_size": 256, "max_position_embeddings": 128, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+		"linear_key_head_dim": 64, "linear_value_head_dim": 64})
+	const prompt, more = 70, 6 // a chunk of a delta net has 64
+	ids := byteIDs("it was the best of times, it was the worst of times, it was the age of wisdom, it was")
+	logits := func(precision string, plans planning) (all []float32) {
+		texts := openTextsIn(t, precision, dir, plans, 1, prompt+more, prompt)
+		defer texts.Close()
+		for n := range more {
+			next, err := texts.next(t.Context(), [][]int32{ids[:prompt+n]})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, next[0]...)
+		}
+		return all
+	}
+	exact := logits("f32", planWholes)
+	distance := func(precision string, plans planning) float64 {
+		sum, whole := 0.0, 0.0
+		for i, got := range logits(precision, plans) {
+			want := float64(exact[i])
+			sum, whole = sum+(float64(got)-want)*(float64(got)-want), whole+want*want
+		}
+		return math.Sqrt(sum / whole)
+	}
+	if d := distance("f32", (*Env).planTexts); d > 1e-5 {
+		t.Errorf("in fp32, logits with caches are %.2g from those of the whole text", d)
+	}
+	with, without := distance("bf16", (*Env).planTexts), distance("bf16", planWholes)
+	t.Logf("from fp32: with caches %.3g, without %.3g", with, without)
+	if with > 1.3*without || with > 0.05 {
+		t.Errorf("in bf16, logits with caches are %.3g from those of fp32; without caches they are %.3g", with, without)
+	}
+}
+
 // openAny opens a model for texts, in fp32.
 func openAny(t *testing.T, dir string, plans planning, count, positions, prompt int) *texts {
+	t.Helper()
+	return openTextsIn(t, "f32", dir, plans, count, positions, prompt)
+}
+
+// openTextsIn opens a model for texts, with weights and activations of a type.
+func openTextsIn(t *testing.T, precision, dir string, plans planning, count, positions, prompt int) *texts {
 	t.Helper()
 	check := func(err error) {
 		t.Helper()
@@ -72,7 +118,7 @@ func openAny(t *testing.T, dir string, plans planning, count, positions, prompt 
 	env := newEnv(t)
 	src, err := openTrained(t.Context(), env, dir)
 	check(err)
-	n, err := runfile.NumericsOf("f32", "f32")
+	n, err := runfile.NumericsOf(precision, precision)
 	check(err)
 	dev, err := env.OpenDevices("auto")
 	check(err)
