@@ -98,6 +98,12 @@ func (a *Args) First(n int) {
 		cut.late = firstOfEach(w.late, w.lateTable, n)
 		a.Work = &cut
 	}
+	if k := a.Kept; k != nil && a.Work != nil {
+		cut := *k
+		cut.mixer, cut.feed = firstOfEach(k.mixer, a.Work.mixerTable, n), firstOfEach(k.feed, a.Work.feedTable, n)
+		cut.h = first(k.h, n)
+		a.Kept = &cut
+	}
 	if a.Held != nil {
 		a.Held = a.Held.first(n)
 	}

@@ -352,7 +352,7 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 	}
 	group("sums of experts")
 
-	p.caches(a, b, runs)
+	p.caches(a, b, rank)
 	group("caches")
 
 	if p.Outputs.LogitRows > 0 && !p.Bound() {
@@ -392,8 +392,8 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 	return b
 }
 
-// caches places what blocks keep from pass to pass.
-func (p *Plan) caches(a *device.Arena, b *Buffers, runs func(block int) bool) {
+// caches places what blocks keep from pass to pass on the rank that has their forward visits.
+func (p *Plan) caches(a *device.Arena, b *Buffers, rank int) {
 	var ring int64
 	for i := range p.Model.Blocks {
 		if p.cacheAt(i) == Host {
@@ -409,7 +409,7 @@ func (p *Plan) caches(a *device.Arena, b *Buffers, runs func(block int) bool) {
 	for i, d := range p.Model.Blocks {
 		places := []*device.Arena{a}
 		switch at := p.cacheAt(i); {
-		case at == Absent, !runs(i):
+		case at == Absent, p.RankOf(1+i, nn.Forward) != rank:
 			places = nil
 		case at == Host:
 			places = nil

@@ -37,7 +37,7 @@ func (r Request) checkCluster() error {
 	case n.CohortCount()%hosts != 0:
 		return fmt.Errorf("numerics.groups is %d, and the job has %d hosts, each of which computes as many groups; "+
 			"set numerics.groups to a multiple of %d", n.CohortCount(), hosts, hosts)
-	case c.Several() && r.Outputs.LogitRows > 0:
+	case c.Several() && r.Outputs.LogitRows > 0 && !r.Outputs.Continues():
 		return fmt.Errorf("logits: each of %d hosts has those of its own micro-batches alone; plan for one host", hosts)
 	}
 	return nil

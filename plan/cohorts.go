@@ -46,7 +46,7 @@ func (r Request) checkCohorts() error {
 				"rows of a step together; set numerics.groups: 1, or router_aux_loss_coef: 0", r.Numerics.Cohorts)
 		}
 	}
-	if r.Outputs.Continues() {
+	if r.Outputs.Continues() && !trains(r.Model) {
 		return errors.New("numerics.groups is for training steps, and passes that continue sequences have no " +
 			"gradients; leave it out")
 	}

@@ -31,7 +31,7 @@ type HostBuffers struct {
 	Activations [][]device.Mem // by block and micro-batch: what forward kept for backward
 	Outcomes    [][]device.Mem // by block and micro-batch: what its parts made of rows
 	Caches      []device.Mem   // by block: those that wait here between visits
-	Logits      []device.Mem   // by micro-batch: F32 [LogitRows, Vocab]
+	Logits      []device.Mem   // by micro-batch, or of a pass that continues sequences: F32 [LogitRows, Vocab]
 
 	Sums    []device.Mem // by part: fp32 gradients of a tied tile that is bound, of each cohort
 	Touched device.Mem   // room for the sums of some rows of the embedding, and for what they are rounded to
@@ -146,7 +146,11 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 		}
 	}
 	if n := int64(p.Outputs.LogitRows) * int64(p.Model.Vocab) * tensor.F32.Bytes(); n > 0 {
-		b.Logits = each(LogitsPurpose, n)
+		if p.Outputs.Continues() {
+			b.Logits = []device.Mem{a.take(LogitsPurpose, n)}
+		} else {
+			b.Logits = each(LogitsPurpose, n)
+		}
 	}
 
 	b.Sums = make([]device.Mem, len(p.Model.Parts))

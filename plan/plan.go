@@ -57,7 +57,8 @@ type Outputs struct {
 	LogitRows int  `json:"logit_rows,omitempty"` // rows of each micro-batch whose logits can be asked for at once
 	LogProbs  bool `json:"log_probs,omitempty"`  // the log-probability of each target can be asked for
 	// Caches are kept from pass to pass, so that a pass computes new positions alone (Continue). A pass has
-	// Numerics.Positions rows at most, which is all that Numerics.SequenceLen says: documents are as long as caches.
+	// Numerics.Positions rows at most. Of a model that is frozen as a whole that is all that Numerics.SequenceLen says:
+	// documents are as long as caches. A model that is trained has passes between steps, each of one micro-batch.
 	Caches    nn.Caches `json:"caches,omitzero"`
 	NoUpdates bool      `json:"no_updates,omitempty"` // gradients are wanted, updates are not: no moments are kept
 	// Gradients says that gradients can be read after a step: they wait in the store, where the next step's updates read
@@ -178,7 +179,7 @@ func (r Request) check() error {
 	if err := cmp.Or(r.Numerics.Check(), r.checkCluster()); err != nil {
 		return err
 	}
-	switch n := r.Outputs.longest(r.Numerics); {
+	switch n := r.Outputs.longest(r.Numerics, trains(r.Model)); {
 	case n <= r.Model.MaxPositions:
 	case r.Model.LearnsPositions():
 		return fmt.Errorf("sequence_len %d is more than the %d positions that the model has weights for; lower "+
@@ -192,7 +193,7 @@ func (r Request) check() error {
 			return fmt.Errorf("caches of %d sequences of %d positions: they may have %d rows together",
 				c.Sequences, c.Positions, MaxPositionsPerMicroBatch)
 		}
-		if n := r.Numerics.MicroBatches; n != 1 {
+		if n := r.Numerics.MicroBatches; n != 1 && !trains(r.Model) {
 			return fmt.Errorf("caches: a step has %d micro-batches, and a pass that continues sequences is one; "+
 				"give them a larger micro-batch", n)
 		}
@@ -275,16 +276,19 @@ func (p *Plan) CanGoBack() bool {
 	return !slices.ContainsFunc(p.Model.Blocks, func(d *nn.Block) bool { return !d.CanGoBack() })
 }
 
-// longest is the length of the longest document.
-func (o Outputs) longest(n Numerics) int {
-	if o.Continues() {
-		return o.Caches.Positions
+// longest is the length of the longest document, of a model that is trained or not.
+func (o Outputs) longest(n Numerics, trains bool) int {
+	switch {
+	case !o.Continues():
+		return n.SequenceLen
+	case trains:
+		return max(n.SequenceLen, o.Caches.Positions)
 	}
-	return n.SequenceLen
+	return o.Caches.Positions
 }
 
 // LongestDocument is the number of positions that the longest document can have.
-func (p *Plan) LongestDocument() int { return p.Outputs.longest(p.Numerics) }
+func (p *Plan) LongestDocument() int { return p.Outputs.longest(p.Numerics, p.Trains()) }
 
 // Schedule is the step that the engine walks in a phase, as it usually comes: see Mode.
 func (p *Plan) Schedule(phase Phase) *Schedule { return p.ScheduleOf(usual(phase)) }

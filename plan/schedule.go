@@ -99,6 +99,9 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 
 // scheduleIn is ScheduleOf in memory from which the schedule before vanishes.
 func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
+	if mode.Phase == Continue {
+		p = p.pass()
+	}
 	b := &builder{Plan: p, Mode: mode, scheduleMemory: mem.again(), gradOf: map[int]int{}, onDevice: map[int]bool{},
 		keptIn: map[[2]int]int{}, sidesOn: sidesOn{map[[3]int]bool{}, map[[2]int]int{}}}
 	b.ops = slices.Grow(b.ops, p.aboutOps())
@@ -171,6 +174,13 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	}
 	*mem = b.scheduleMemory
 	return &Schedule{Ops: b.ops}
+}
+
+// pass is the plan as passes that continue sequences see it: they have one micro-batch, however many a step has.
+func (p *Plan) pass() *Plan {
+	one := *p
+	one.Numerics.MicroBatches, one.Numerics.Cohorts = 1, 1
+	return &one
 }
 
 // aboutOps is about how many operations a step has, for room.

@@ -195,9 +195,10 @@ type walking struct {
 func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, operations int) {
 	phase := Steady
 	switch {
+	case p.Trains():
 	case p.Outputs.Continues():
 		phase = Continue
-	case !p.Trains():
+	default:
 		phase = Forwards
 	}
 	mode := usual(phase)

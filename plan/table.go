@@ -329,13 +329,10 @@ func (p *Plan) Trained(part int) bool { return p.Model.Parts[part].Layout.StateE
 
 // Trains reports whether any part has something to update. A frozen model has no backward pass and keeps nothing for
 // it.
-func (p *Plan) Trains() bool {
-	for part := range p.Model.Parts {
-		if p.Trained(part) {
-			return true
-		}
-	}
-	return false
+func (p *Plan) Trains() bool { return trains(p.Model) }
+
+func trains(m *model.Model) bool {
+	return slices.ContainsFunc(m.Parts, func(p model.Part) bool { return p.Layout.StateElems > 0 })
 }
 
 // savedOnDevice reports whether the input of a block (from 0) waits in a buffer of its own on the device.

@@ -30,6 +30,8 @@ type Position struct {
 // that remember a sequence in a state cannot go back. Of a model that has some, as [plan.Plan.CanGoBack] says, the
 // positions of a sequence come in order: each after the one before it, or from 0 again, as they must after a pass that
 // failed. A pass has one position to as many as Plan.Numerics.Positions. The plan is one with [plan.Outputs.Caches].
+//
+// Pending updates are carried out first. Caches do not know of that: after a step sequences begin again.
 func (e *Engine) Continue(ctx context.Context, positions []Position, wanted int) ([][]float32, error) {
 	if !e.Plan.Outputs.Continues() {
 		return nil, errors.New("continue: the plan has no caches; make it with Caches")
@@ -41,6 +43,9 @@ func (e *Engine) Continue(ctx context.Context, positions []Position, wanted int)
 		return nil, err
 	}
 	if err := e.refuseGoingBack(positions); err != nil {
+		return nil, err
+	}
+	if err := e.settle(ctx); err != nil {
 		return nil, err
 	}
 	e.passRows, e.logitRow, e.wanted = len(positions), len(positions)-wanted, wanted

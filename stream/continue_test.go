@@ -89,8 +89,8 @@ func distance(got, want [][]float32) float64 {
 }
 
 // Logits of passes that continue sequences are those of one pass over all of each sequence, for every kind of model.
-// Their bits do not depend on how sequences are cut into passes, on which of them share a pass, or on where caches
-// wait.
+// Their bits do not depend on how sequences are cut into passes, on which of them share a pass, on where caches wait,
+// or on whether the engine trains the model as well.
 func TestContinuedPassesAgreeWithWholeOnes(t *testing.T) {
 	dev := newCPU(t)
 	t.Cleanup(func() { dev.Close() })
@@ -121,6 +121,13 @@ func TestContinuedPassesAgreeWithWholeOnes(t *testing.T) {
 						t.Errorf("placement %d, in other passes: other logits", i)
 					}
 				}
+				trained := golden(t, g, n)
+				trained.outputs = out
+				r := start(t, trained, setup{device: dev, change: streamed(1)})
+				if got := inPasses(t, r, rng, sequences, most); fmt.Sprint(got) != fmt.Sprint(first) {
+					t.Error("the engine of a model that is trained: other logits")
+				}
+				r.close(t)
 				limit := map[string]float64{"f32": 1e-5, "bf16": 3e-2}[name]
 				for seq, tokens := range sequences {
 					if d := distance(first[seq], wholeLogits(t, g, n, dev, tokens)); !(d <= limit) {

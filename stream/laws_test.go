@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/plan/plantest"
 	"github.com/millrace/millrace/store"
@@ -19,12 +21,13 @@ import (
 // outcome is all that a few steps leave: results, state, and what was saved on the way, by bits.
 type outcome struct {
 	scalars []uint64
+	passes  string // logits of passes between two steps; empty: the plan has no caches
 	state   map[store.ID][]byte
 	saved   []map[store.ID][]byte
 }
 
-// train runs some steps, with a save below each but the first one and an evaluation after the second one, and
-// collects what came out.
+// train runs some steps, with a save below each but the first one and, after the second one, an evaluation and passes
+// that continue sequences, if the plan has them. It collects what came out.
 func train(t errorer, r *rig, s *subject, steps int) outcome {
 	t.Helper()
 	var o outcome
@@ -41,6 +44,9 @@ func train(t errorer, r *rig, s *subject, steps int) outcome {
 		for _, n := range slices.Concat(res.Loads...) {
 			o.scalars = append(o.scalars, uint64(n))
 		}
+		if i == 1 && r.plan.Outputs.Continues() {
+			o.passes = passes(t, r)
+		}
 		if i == 1 {
 			loss, err := r.engine.Eval(context.Background(), s.eval)
 			if err != nil {
@@ -48,12 +54,45 @@ func train(t errorer, r *rig, s *subject, steps int) outcome {
 			}
 			o.scalars = append(o.scalars, math.Float64bits(loss))
 		}
+		if i == 1 && r.plan.Outputs.Continues() && passes(t, r) != o.passes {
+			t.Errorf("passes before and after an evaluation have other logits")
+		}
 	}
 	if _, err := r.engine.Flush(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	o.state = stateOf(t, r).state
 	return o
+}
+
+// passes are the logits of a few passes over sequences from their start: all that the plan has, of all its positions.
+func passes(t errorer, r *rig) string {
+	t.Helper()
+	n, caches := r.plan.Numerics.Positions(), r.plan.Outputs.Caches
+	var all []stream.Position
+	for at := range caches.Positions {
+		for seq := range caches.Sequences {
+			all = append(all, stream.Position{Token: int32((7*at + 5*seq) % r.plan.Model.Vocab), Sequence: seq, At: at,
+				Length: caches.Positions})
+		}
+	}
+	var text strings.Builder
+	for pass := range slices.Chunk(all, max(n-1, 1)) {
+		logits, err := r.engine.Continue(context.Background(), pass, min(r.plan.Outputs.LogitRows, len(pass)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(&text, logits)
+	}
+	return text.String()
+}
+
+// withPasses is a subject that continues sequences between steps, two of them unless a micro-batch has one position.
+func (s *subject) withPasses() *subject {
+	c := *s
+	n := min(s.numerics.Positions(), 2)
+	c.outputs.LogitRows, c.outputs.Caches = n, nn.Caches{Sequences: n, Positions: s.numerics.SequenceLen/2 + 3}
+	return &c
 }
 
 // stateOf is what a store keeps.
@@ -79,6 +118,9 @@ func sameBits(t errorer, got, want outcome, p *plan.Plan) {
 			t.Errorf("scalar %d: %v, reference %v", i, math.Float64frombits(got.scalars[i]), math.Float64frombits(want.scalars[i]))
 			break
 		}
+	}
+	if got.passes != want.passes && got.passes != "" && want.passes != "" {
+		t.Errorf("passes between steps have other logits than the reference")
 	}
 	for id, bits := range want.state {
 		if got.state[id] == nil && id.Kind == store.Grad && (p.StateResident(id.Part) || p.UpdatesInBackward()) {
@@ -240,7 +282,8 @@ func has(p *plan.Plan, do plan.Do) bool {
 	return slices.ContainsFunc(p.Schedule(plan.Steady).Ops, func(op plan.Op) bool { return op.Do == do })
 }
 
-// The same law for any shape of model and batch, with anything frozen, on one host or on several with a placement each.
+// The same law for any shape of model and batch, with anything frozen, with or without passes that continue sequences
+// between steps, on one host or on several with a placement each.
 func TestShapesAndPlacementsChangeNoBit(t *testing.T) {
 	const steps = 3
 	dev := newCPU(t)
@@ -257,6 +300,11 @@ func TestShapesAndPlacementsChangeNoBit(t *testing.T) {
 		late := sub
 		if rapid.Bool().Draw(rt, "not clipped") {
 			sub, late = sub.unclipped(true), sub.unclipped(false)
+		}
+		if passes := rapid.IntRange(0, 2).Draw(rt, "passes between steps"); passes > 0 {
+			if sub = sub.withPasses(); passes > 1 {
+				late = late.withPasses()
+			}
 		}
 		ref := start(rt, late, setup{device: dev, change: streamed(1), serial: true})
 		want := train(rt, ref, late, steps)

@@ -179,6 +179,9 @@ func (r *execution) drainLogits(s device.Stream, op *plan.Op) {
 	from := r.logitsOf(op, op.Reads[0]).To
 	to := op.Writes[0]
 	first, n := r.logitChunk(to.Index)
+	if n == 0 {
+		return
+	}
 	rows := r.hostLogits(op.Rank, to.Micro).RowRange(first, n).ColRange(r.Plan.Model.Parts[op.Part].FirstRow, from.Cols)
 	for i := range n {
 		s.Copy(rows.RowRange(i, 1).Mem, from.RowRange(i, 1).Mem)

@@ -12,6 +12,7 @@ type program struct {
 	begin, end []device.Event
 	names      []string              // for errors and traces
 	marks      []mark                // visits of layers, for Watch
+	continues  bool                  // a pass of which the first rows alone are computed
 	counts     []bool                // by rank: weights that became NaN are counted on the device as well
 	again      []bool                // by operation: another one has a later use for what it has of the store
 	disk       [][store.Kinds][]loan // by worker
@@ -21,7 +22,8 @@ func (e *Engine) program(mode plan.Mode) (*program, error) {
 	if p := e.programs[mode]; p != nil {
 		return p, nil
 	}
-	p := &program{ops: e.Plan.ScheduleOf(mode).Ops, counts: make([]bool, len(e.ranks))}
+	p := &program{ops: e.Plan.ScheduleOf(mode).Ops, continues: mode.Phase == plan.Continue,
+		counts: make([]bool, len(e.ranks))}
 	p.disk, p.marks, p.again = e.loans(p.ops), e.marksOf(p.ops), usesAgain(p.ops)
 	for _, op := range p.ops {
 		p.names = append(p.names, e.Plan.Describe(&op))

@@ -106,7 +106,7 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 	if (op.Visit.Reads | op.Visit.Writes).Has(nn.Sides) {
 		a.Sides = r.sides(op)
 	}
-	if r.passRows < r.Plan.Numerics.Positions() {
+	if r.continues {
 		a.First(r.passRows)
 	}
 	op.Visit.Run(s, &a)
