@@ -159,6 +159,9 @@ func (c *Cluster) first(own error, all []told) error {
 		return nil
 	}
 	e := &HostsError{Reports: host == c.Host, err: own}
+	if _, isOfBudgets := errors.AsType[budgetsError](own); isOfBudgets && host == 0 && host == c.Host {
+		e.err = fmt.Errorf("%s: %w", c.Name(host), own) // as the launcher's other processes have their names in front
+	}
 	if own == nil {
 		e.err = &toldError{c.Name(host), all[host]}
 	}

@@ -5,18 +5,15 @@ import (
 	"fmt"
 	"math"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"github.com/zeebo/xxh3"
 
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/console"
-	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 )
 
-// What hosts make sure of before the first step: that they run the same, and have plans that go together.
+// What hosts make sure of before the first step: that they run the same. cluster_plan.go has their plans.
 
 // chooseGroups decides numerics.groups where it is auto, and refuses groups that the hosts cannot share.
 func (c *Cluster) chooseGroups(config *runfile.Config) error {
@@ -105,54 +102,6 @@ func thisProgram() string {
 		}
 	}
 	return of
-}
-
-// planAlike plans the run on each host, within its own budgets, with the sizes that host 0 has chosen.
-func (t *trainer) planAlike(ctx context.Context, b *beginning, asked runfile.Sizes) error {
-	cluster := t.env.Cluster
-	plans := func() error {
-		err := t.makePlan(ctx, t.rates.Steps, plan.Outputs{}, b.hasSizes())
-		return blame.BadRequest(t.keptSizes(ctx, asked, err))
-	}
-	if cluster == nil {
-		return plans()
-	}
-	var sizes runfile.Sizes
-	err := t.env.together(ctx, func(context.Context) error {
-		if !cluster.Leads() {
-			return nil
-		}
-		err := plans()
-		if err == nil {
-			sizes = sizesOf(t.plan.Whole)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if sizes, err = decided(cluster, sizes); err != nil {
-		return err
-	}
-	err = t.env.together(ctx, func(context.Context) error {
-		if cluster.Leads() {
-			return nil
-		}
-		t.config.Numerics = sizes
-		return plans()
-	})
-	if err != nil {
-		return err
-	}
-	all, err := exchange(cluster, t.plan.Predicted.StepSeconds)
-	if err != nil {
-		return err
-	}
-	if longer := t.waitForSteps(slices.Max(all)); longer > 0 {
-		t.env.note("a step takes about %s: hosts wait up to %v for each other", console.Seconds(slices.Max(all)),
-			runfile.Duration(longer))
-	}
-	return t.noteOtherDevices()
 }
 
 // waitForSteps lets hosts wait for four steps of sec seconds, if that is longer than they wait, and returns how

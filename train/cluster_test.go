@@ -297,6 +297,11 @@ func TestHostsRefuse(t *testing.T) {
 				h.config.Memory.Host = budget(t, "1MiB").Device
 			}
 		}, 1, "memory.host: "},
+		"no room on host 0": {func(h *aHost) {
+			if h.host == 0 {
+				h.config.Memory.Host = budget(t, "1MiB").Device
+			}
+		}, 0, "rank 0 (host a): memory.host: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := hostsConfig(t)
@@ -520,5 +525,52 @@ func TestHostsExportWithoutLowHalves(t *testing.T) {
 	succeed(t, again)
 	if again[0].sum.Model == "" || again[0].sum.ResumedAfter != 2 {
 		t.Errorf("%+v", again[0].sum)
+	}
+}
+
+// Sizes that are auto fit all hosts, whichever of them has least room. The bits are those of one process with these
+// sizes.
+func TestHostsChooseSizesThatFitAll(t *testing.T) {
+	c := hostsConfig(t)
+	c.Numerics, c.Eval = runfile.Sizes{Groups: 2}, runfile.Eval{}
+	c.MaxSteps, c.BatchTokens = 2, 16*c.SequenceLen
+	sizes := runfile.Sizes{MicroBatch: 4, HeadChunk: 128, BlockChunk: 256, Groups: 2}
+	var models []string
+	for small := range 2 {
+		own := *c
+		own.OutputDir = filepath.Join(t.TempDir(), fmt.Sprint(small))
+		all := trainHosts(t, 2, &own, func(h *aHost) {
+			h.env.program = 1
+			h.config.Memory = budget(t, "16MiB")
+			if h.host == small {
+				h.config.Memory = budget(t, "800KiB")
+			}
+		})
+		succeed(t, all)
+		if was, err := (&Env{}).readResolved(own.OutputDir); err != nil || was.Numerics != sizes {
+			t.Fatalf("the run has %+v, error %v, want %+v", was, err, sizes)
+		}
+		says := "block_chunk 256 are for the budgets of rank 1 (host b); rank 0 (host a) alone would have 8, "
+		if strings.Contains(all[0].said.String(), says) != (small == 1) {
+			t.Errorf("host 0 says %s", all[0].said)
+		}
+		models = append(models, all[0].sum.Model)
+	}
+	c.Numerics = sizes
+	want, err := Train(t.Context(), c, Options{Env: newEnv(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, model := range models {
+		sameModel(t, model, want.Model)
+	}
+}
+
+// Each size is the smallest, but the chunk of a block is one of those micro-batches that are taken.
+func TestSmallestSizes(t *testing.T) {
+	sizes, of := smallestSizes([]runfile.Sizes{{MicroBatch: 6, HeadChunk: 256, BlockChunk: 8192},
+		{MicroBatch: 4, HeadChunk: 512, BlockChunk: 16384}, {MicroBatch: 4, HeadChunk: 1024, BlockChunk: 12288}})
+	if want := (runfile.Sizes{MicroBatch: 4, HeadChunk: 256, BlockChunk: 12288}); sizes != want || of != 1 {
+		t.Errorf("%+v of host %d, want %+v", sizes, of, want)
 	}
 }

@@ -208,7 +208,7 @@ func (t *trainer) openFitting(ctx context.Context, b *beginning, asked runfile.S
 		return err
 	}
 	err := t.env.checkFits(ctx, c, t.src.model, b.hasSizes(), t.dev.Info())
-	return t.keptSizes(ctx, asked, err)
+	return ofBudgets(t.keptSizes(ctx, asked, err))
 }
 
 // openWholeData opens the data, and puts the run where it begins in them.
