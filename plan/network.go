@@ -5,42 +5,41 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // networkShare is the part of a network's raw rate that is taken to arrive, over RDMA or several TCP connections, in
 // each direction while as much goes the other way: an assumption. 100 Gbit/s give 11 GB/s.
 const networkShare = 0.88
 
-// mostGbit bounds the rates that are not named.
+// mostGbit bounds the rates.
 const mostGbit = 1e5
 
-// networks are names and raw rates in Gbit/s.
-var networks = []struct {
-	name string
-	gbit float64
-}{{"1Gb", 1}, {"10Gb", 10}, {"25Gb", 25}, {"40Gb", 40}, {"100Gb", 100}, {"200Gb", 200}, {"400Gb", 400}}
+// Networks are those that are common, by their raw rates, as Network reads them.
+func Networks() []string { return []string{"1Gb", "10Gb", "25Gb", "40Gb", "100Gb", "200Gb", "400Gb"} }
 
-// Networks are the names that Network knows.
-func Networks() (names []string) {
-	for _, n := range networks {
-		names = append(names, n.name)
-	}
-	return names
-}
-
-// Network is the rate of a named network, or of one of another rate such as 50Gb, for Machine.NetworkBytesPerSec, or an
-// error that lists the names.
+// Network is the rate of a network for Machine.NetworkBytesPerSec: of a raw rate in Gbit/s, such as 100Gb, a share
+// arrives; a rate in bytes, such as 11GB/s, is what arrives. The case of a B alone tells bits from
+// bytes. An error lists the names, or says which of both to write.
 func Network(name string) (bytesPerSec float64, err error) {
-	arrives := func(gbit float64) float64 { return networkShare * gbit * 1e9 / 8 }
-	for _, n := range networks {
-		if strings.EqualFold(n.name, name) {
-			return arrives(n.gbit), nil
-		}
+	raw, unit := name, ""
+	if i := strings.IndexFunc(name, unicode.IsLetter); i > 0 {
+		raw, unit = name[:i], name[i:]
 	}
-	if raw, ok := strings.CutSuffix(name, "Gb"); ok {
-		if gbit, err := strconv.ParseFloat(raw, 64); err == nil && gbit > 0 && gbit <= mostGbit {
-			return arrives(gbit), nil
-		}
+	const gigabit = 1e9 / 8
+	perSec := 0.0
+	switch strings.Replace(unit, "g", "G", 1) {
+	case "Gb", "Gb/s", "Gbps", "Gbit", "Gbit/s":
+		perSec = networkShare * gigabit
+	case "GB/s":
+		perSec = 8 * gigabit
+	case "GB":
+		return 0, fmt.Errorf("network %q: write %sGb for its gigabits per second, or %[2]sGB/s for gigabytes per "+
+			"second that arrive", name, raw)
+	}
+	rate, err := strconv.ParseFloat(raw, 64)
+	if rate *= perSec; err == nil && rate > 0 && rate <= mostGbit*gigabit {
+		return rate, nil
 	}
 	return 0, unknownName("network", name, Networks())
 }

@@ -14,20 +14,19 @@ import (
 )
 
 func TestNetworks(t *testing.T) {
-	got, err := plan.Network("100gb")
-	if err != nil || math.Abs(got-11e9) > 1 {
-		t.Errorf("100 Gbit/s give %v bytes/s, %v", got, err)
-	}
-	if got, err := plan.Network("50Gb"); err != nil || math.Abs(got-5.5e9) > 1 {
-		t.Errorf("50 Gbit/s give %v bytes/s, %v", got, err)
-	}
-	for _, name := range []string{"-1Gb", "0Gb", "NaNGb", "InfGb", "50GB"} {
-		if rate, err := plan.Network(name); err == nil {
-			t.Errorf("%s has %v bytes/s", name, rate)
+	for name, want := range map[string]float64{"100Gb": 11e9, "100gb": 11e9, "50Gb": 5.5e9, "50Gbit/s": 5.5e9,
+		"50Gbps": 5.5e9, "2.5Gb/s": 0.275e9, "11GB/s": 11e9, "0.5gB/s": 0.5e9} {
+		if rate, err := plan.Network(name); err != nil || math.Abs(rate-want) > 1 {
+			t.Errorf("%s has %v bytes/s, error %v, want %v", name, rate, err, want)
 		}
 	}
-	if _, err := plan.Network("100"); err == nil || !strings.Contains(err.Error(), "known are 1Gb, 10Gb") {
-		t.Errorf("a network without a unit: %v", err)
+	for name, want := range map[string]string{"-1Gb": "", "0Gb": "", "NaNGb": "", "InfGb": "", "1e6Gb": "", "Gb": "",
+		"": "", "1eGb": "", "5TB/s": "", "100": "known are 1Gb, 10Gb",
+		"100GB":  "write 100Gb for its gigabits per second, or 100GB/s for gigabytes per second that arrive",
+		"12.5gB": "write 12.5Gb"} {
+		if rate, err := plan.Network(name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s has %v bytes/s, error %v", name, rate, err)
+		}
 	}
 	for _, name := range plan.Networks() {
 		if rate, err := plan.Network(name); err != nil || rate <= 0 {

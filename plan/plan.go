@@ -84,7 +84,7 @@ type Plan struct {
 	// Whole has the numerics of a step, on which the bits of the run depend. Numerics has those of what this host
 	// computes of it: buffers, visits and schedules follow from them. Both are the same where one host is alone.
 	Whole    Numerics `json:"numerics"`
-	Numerics Numerics `json:"-"` // a reader of the JSON has it from Whole.Share
+	Numerics Numerics `json:"host_numerics"`
 	Cluster  Cluster  `json:"cluster,omitzero"`
 	// ComputedOn names the instructions that, with Numerics, decide the bits of results (device.Info.Numerics).
 	ComputedOn string `json:"computed_on,omitempty"`

@@ -16,10 +16,11 @@ import (
 
 // arrival brings the other hosts what host 0 has found in the output directory.
 type arrival struct {
-	Identity identity      `json:"identity"`
-	From     string        `json:"from,omitempty"` // path of the checkpoint that the run continues from
-	Sizes    runfile.Sizes `json:"sizes"`
-	Overlong string        `json:"overlong,omitempty"`
+	OutputDir string        `json:"output_dir"`
+	Identity  identity      `json:"identity"`
+	From      string        `json:"from,omitempty"` // path of the checkpoint that the run continues from
+	Sizes     runfile.Sizes `json:"sizes"`
+	Overlong  string        `json:"overlong,omitempty"`
 }
 
 // arrive has all hosts know which run this is and how it starts, and makes sure that they share the output directory.
@@ -31,7 +32,7 @@ func (h *home) arrive() (b beginning, err error) {
 	var found arrival
 	if c.Leads() {
 		if b, err = h.hold(); err == nil {
-			found = arrival{Identity: h.id, Sizes: b.sizes, Overlong: b.overlong}
+			found = arrival{OutputDir: h.config.OutputDir, Identity: h.id, Sizes: b.sizes, Overlong: b.overlong}
 			if b.from != nil {
 				found.From = b.from.Dir()
 			}
@@ -41,6 +42,13 @@ func (h *home) arrive() (b beginning, err error) {
 		return b, err
 	}
 	if found, err = decided(c, found); err != nil {
+		return b, err
+	}
+	if own := h.config.OutputDir; own != found.OutputDir {
+		err = fmt.Errorf("output_dir is %s, and %s on %s: give all hosts the same path, in a file system that they "+
+			"share", own, found.OutputDir, c.Name(0))
+	}
+	if err = c.Agree(blame.BadRequest(err)); err != nil {
 		return b, err
 	}
 	if err := h.saving.CheckShared(h.env.files(), h.dir); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -35,11 +36,11 @@ func (c *Cluster) chooseGroups(config *runfile.Config) error {
 	return nil
 }
 
-// sameness names something that must be the same on all hosts.
+// sameness is something that must be the same on all hosts.
 type sameness struct {
-	What string `json:"what"`
-	Sum  string `json:"sum"`
-	How  string `json:"how"` // to make it the same
+	What string `json:"what"` // with another, or other, before it
+	Is   string `json:"is"`   // as a host has it: a sum, or its lines
+	How  string `json:"how"`  // to make it the same
 }
 
 // checkSame refuses a run whose hosts do not have the same program, settings, model and data. It names the first host
@@ -57,33 +58,50 @@ func (t *trainer) checkSame() error {
 	if err != nil {
 		return err
 	}
+	return c.everywhere(blame.BadRequest(c.difference(all)))
+}
+
+// difference says what the first host that differs from host 0 has otherwise; nil if all have the same.
+func (c *Cluster) difference(all [][]sameness) error {
 	for host, theirs := range all {
 		for i, s := range all[0] {
 			if i < len(theirs) && theirs[i] != s {
-				return c.everywhere(blame.BadRequest(fmt.Errorf("%s has another %s than %s: %s", c.Name(host), s.What,
-					c.Name(0), s.How)))
+				return fmt.Errorf("%s has %s than %s%s: %s", c.Name(host), s.What, c.Name(0),
+					differentLine(theirs[i].Is, s.Is), s.How)
 			}
 		}
 	}
 	return nil
 }
 
+// differentLine shows the first line that two texts of several lines do not share.
+func differentLine(has, other string) string {
+	a, b := strings.Split(has, "\n"), strings.Split(other, "\n")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] && len(b) > 1 { // one line is a sum
+			return fmt.Sprintf(" (%q, not %q)", strings.TrimSpace(a[i]), strings.TrimSpace(b[i]))
+		}
+	}
+	return ""
+}
+
 // same lists what has to be the same on all hosts, as this host has it.
 func (t *trainer) same() ([]sameness, error) {
 	settings := *t.config
-	settings.Memory, settings.Device, settings.OutputDir = runfile.Memory{}, "", ""
-	settings.Model = "" // of which the contents count
+	settings.Memory, settings.Device = runfile.Memory{}, ""
+	settings.OutputDir = "" // compared before
+	settings.Model = ""     // of which the contents count
 	doc, err := settings.YAML()
 	if err != nil {
 		return nil, err
 	}
 	return []sameness{
-		{"program", thisProgram(), "install the same one on all of them"},
-		{"run file, or other settings", sumOf(doc), "give all of them the same"},
-		{"config.json of the model", sumOf(t.src.config.Raw()), "copy the model to all of them"},
-		{"training data", t.data.Fingerprint(), "give all of them the same files and the same tokenizer"},
-		{"set of held-out documents", t.at.Held, "give all of them the same files"},
-		{"set of weights in the model", t.src.base.WeightsSHA256, "copy the model to all of them"},
+		{"another program", thisProgram(), "install the same one on all of them"},
+		{"another run file, or other settings,", string(doc), "give all of them the same"},
+		{"another config.json of the model", sumOf(t.src.config.Raw()), "copy the model to all of them"},
+		{"other training data", t.data.Fingerprint(), "give all of them the same files and the same tokenizer"},
+		{"another set of held-out documents", t.at.Held, "give all of them the same files"},
+		{"another set of weights in the model", t.src.base.WeightsSHA256, "copy the model to all of them"},
 	}, nil
 }
 

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -261,16 +262,16 @@ func TestHostsRefuse(t *testing.T) {
 				h.config.Datasets = []data.Source{{Path: "no-such.jsonl", Type: data.Text}}
 			}
 		}, 1, "no-such.jsonl"},
-		"other data": {func(h *aHost) {
+		"other data sets": {func(h *aHost) {
 			if h.host == 1 {
 				h.config.Datasets = []data.Source{{Path: other, Type: data.Text}}
 			}
-		}, 0, "rank 1 (host b) has another "},
+		}, 0, "rank 1 (host b) has another run file, or other settings, than rank 0 (host a) (\"- path: " + other},
 		"another rate": {func(h *aHost) {
 			if h.host == 1 {
 				h.config.LearningRate = 2e-2
 			}
-		}, 0, "rank 1 (host b) has another run file, or other settings than rank 0 (host a)"},
+		}, 0, "settings, than rank 0 (host a) (\"learning_rate: 0.02\", not \"learning_rate: 0.01\"): "},
 		"another model": {func(h *aHost) {
 			if h.host == 1 {
 				h.config.Model = writeModel(t, map[string]any{"intermediate_size": 72})
@@ -282,6 +283,11 @@ func TestHostsRefuse(t *testing.T) {
 				addByte(t, filepath.Join(h.config.Model, "model.safetensors"))
 			}
 		}, 0, "rank 1 (host b) has another set of weights"},
+		"another output directory": {func(h *aHost) {
+			if h.host == 1 {
+				h.config.OutputDir = dir
+			}
+		}, 1, "output_dir is " + dir + ", and "},
 		"no shared file system": {func(h *aHost) {
 			if h.host == 1 {
 				h.env.FS = elsewhere{vfs.OS{}, h.config.OutputDir, dir}
@@ -318,6 +324,30 @@ func TestHostsRefuse(t *testing.T) {
 				t.Errorf("a run that has not begun leaves %v", left)
 			}
 		})
+	}
+}
+
+// The first difference of the first host that differs is named.
+func TestHostsDiffer(t *testing.T) {
+	c := &Cluster{Hosts: 3, Names: []string{"a", "b", "c"}}
+	same := func(data, held string) []sameness {
+		return []sameness{{"other training data", data, "copy them"}, {"another set", held, "copy it"}}
+	}
+	for _, x := range []struct {
+		all  [][]sameness
+		want string
+	}{
+		{[][]sameness{same("1", "2"), same("1", "2"), same("1", "2")}, ""},
+		{[][]sameness{same("1", "2"), same("1", "2"), same("3", "4")},
+			"rank 2 (host c) has other training data than rank 0 (host a): copy them"},
+		{[][]sameness{same("1", "2"), same("1", "3"), same("4", "2")},
+			"rank 1 (host b) has another set than rank 0 (host a): copy it"},
+		{[][]sameness{same("x: 1\ny:\n  z: 2\n", ""), same("x: 1\ny:\n  z: 3\n", ""), same("", "")},
+			`rank 1 (host b) has other training data than rank 0 (host a) ("z: 3", not "z: 2"): copy them`},
+	} {
+		if err := c.difference(x.all); fmt.Sprint(err) != cmp.Or(x.want, "<nil>") {
+			t.Errorf("%v, want %s", err, x.want)
+		}
 	}
 }
 
