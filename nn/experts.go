@@ -397,7 +397,7 @@ func (x Experts) tell(p *Pass) {
 	if x.Balance.Weight == 0 {
 		return
 	}
-	rows := float64(x.Balance.Blocks) * float64(p.norm.Rows)
+	rows := float64(x.Balance.Blocks) * float64(p.stepRows)
 	p.CountChoices(p.balance, x.routing(p), float32(float64(x.Balance.Weight)*float64(x.Number)/(rows*rows)))
 	sums := device.NewVec(p.loads.Slice(counts.Len, counts.Len), tensor.F32, x.Number)
 	p.Zero(sums.Mem)

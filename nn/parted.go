@@ -293,7 +293,7 @@ func (d *Block) partBackward(part int, first bool) Visit {
 func (d *Block) held(s device.Stream, a *Args) *Pass {
 	p := &Pass{Stream: s, normed: d.Norm, b: a.Batch, held: a.Held, norm: a.Held.norm, stat: a.Held.stat,
 		chunk: a.Work.chunk, call: a.Work.call, buf: a.Work.feed, loads: a.Loads, balance: a.Balance,
-		constants: a.Constants, outcome: a.Outcome}
+		stepRows: a.StepRows, constants: a.Constants, outcome: a.Outcome}
 	if len(a.Weights) > 0 {
 		p.w = a.Weights[0]
 	}

@@ -121,17 +121,18 @@ type Pass struct {
 	call      int     // rows of a call of experts
 	positions device.Mem
 
-	norm    device.Mat   // [c, Hidden]: the normed input of the half, then the gradient of it
-	stat    device.Mat   // F32 [c, Norm.stats]: of that norm
-	out     device.Mat   // [c, Hidden]: the half's result, where the rule alters it
-	outStat device.Mat   // F32 [c, Norm.stats]: of the norm of the result, where the rule norms it
-	cache   *Cache       // of a pass that continues sequences; else nil
-	buf     []device.Mat // the half's values: what is kept from kept, the rest from work
-	sides   []SideRows   // the half's
-	held    *Held        // of a routed feed-forward
-	loads   device.Mem   // where it tells of its experts
-	balance device.Mat   // Args.Balance
-	outcome device.Mat   // Args.Outcome
+	norm     device.Mat   // [c, Hidden]: the normed input of the half, then the gradient of it
+	stat     device.Mat   // F32 [c, Norm.stats]: of that norm
+	out      device.Mat   // [c, Hidden]: the half's result, where the rule alters it
+	outStat  device.Mat   // F32 [c, Norm.stats]: of the norm of the result, where the rule norms it
+	cache    *Cache       // of a pass that continues sequences; else nil
+	buf      []device.Mat // the half's values: what is kept from kept, the rest from work
+	sides    []SideRows   // the half's
+	held     *Held        // of a routed feed-forward
+	loads    device.Mem   // where it tells of its experts
+	balance  device.Mat   // Args.Balance
+	stepRows int          // Args.StepRows
+	outcome  device.Mat   // Args.Outcome
 
 	constants device.Mat // F32 [1, Block.FeedConstants]
 }

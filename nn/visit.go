@@ -99,9 +99,11 @@ type Args struct {
 
 	Loss  device.Mem // one F64
 	Loads device.Mem // Block.LoadBytes
-	// F32 [1, experts], the block's own, on the way up; F32 [blocks with experts, experts] on the way down.
-	Balance device.Mat
-	Wanted  Wanted
+	// F32 [1, experts], the block's own of a cohort, on the way up; F32 [cohorts of the step * blocks with experts,
+	// experts] on the way down.
+	Balance  device.Mat
+	StepRows int // of all micro-batches of a step: with a load-balancing loss
+	Wanted   Wanted
 }
 
 // Wanted are the rows of a micro-batch whose logits a visit computes.

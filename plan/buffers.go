@@ -64,7 +64,7 @@ type Buffers struct {
 	Caches    [][]*nn.Cache // by block: its cache, or one for each slot where the cache waits in host memory
 	CacheRing []device.Mem  // by slot: the memory of those
 
-	Balance device.Mat // F32 [blocks with experts, experts], with a load-balancing loss
+	Balance device.Mat // F32 [cohorts of the step * blocks with experts, experts], with a load-balancing loss
 
 	Ending []*nn.Ending // the head's, in scratch, by Plan.HeadBuffer
 
@@ -373,7 +373,7 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 		b.Rope = append(b.Rope, tables[f])
 	}
 	if rows, experts := p.balanced(); rows > 0 {
-		b.Balance = a.Mat(tensor.F32, rows, experts)
+		b.Balance = a.Mat(tensor.F32, p.Whole.CohortCount()*rows, experts)
 	}
 	b.Constants = make([]device.Mat, p.blocks())
 	for i, d := range p.Model.Blocks {
@@ -421,35 +421,6 @@ func (p *Plan) caches(a *device.Arena, b *Buffers, rank int) {
 			b.Caches[i] = append(b.Caches[i], d.NewCache(place, p.Numerics.Compute, p.Outputs.Caches))
 		}
 	}
-}
-
-// balanced is the number of blocks that share a load-balancing loss, and of their experts.
-func (p *Plan) balanced() (blocks, experts int) {
-	for _, d := range p.Model.Blocks {
-		if d.Balanced() != 0 {
-			blocks, experts = blocks+1, d.Loads()
-		}
-	}
-	return blocks, experts
-}
-
-// balanceRow is the number of a layer among those blocks.
-func (p *Plan) balanceRow(layer int) (row int) {
-	for _, d := range p.Model.Blocks[:layer-1] {
-		if d.Balanced() != 0 {
-			row++
-		}
-	}
-	return row
-}
-
-// balanceBytes is the length of a row of what such a loss needs of blocks, or of all rows together: row is -1.
-func (p *Plan) balanceBytes(row int) int64 {
-	rows, experts := p.balanced()
-	if row != none {
-		rows = 1
-	}
-	return int64(rows*experts) * tensor.F32.Bytes()
 }
 
 // overlay places what each block has in the same memory, since blocks are visited one after the other. If it only

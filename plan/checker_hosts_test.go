@@ -53,6 +53,18 @@ func (c *checker) network(i int, op plan.Op) bool {
 			c.errorf(i, "gets %v", c.arrives)
 		}
 		c.write(i, sumAt(op.Writes[0]), c.arrives)
+	case "send-balance":
+		for _, layer := range c.balanced() {
+			c.read(i, place{"host balance", layer, op.Reads[0].Cohort}, choices(layer, op.Reads[0].Cohort))
+		}
+	case "receive-balance":
+		cohort := op.Writes[0].Cohort
+		if c.arrives != choices(0, cohort) {
+			c.errorf(i, "gets %v", c.arrives)
+		}
+		for _, layer := range c.balanced() {
+			c.write(i, place{"host balance", layer, cohort}, choices(layer, cohort))
+		}
 	case "send-weights":
 		c.read(i, weights, fresh(op.Part))
 	case "receive-weights":
@@ -87,8 +99,11 @@ func (c *checker) network(i int, op plan.Op) bool {
 
 // sends returns the content of a message.
 func (c *checker) sends(op plan.Op) content {
-	if o := op.Reads[0]; o.What == plan.CohortSum {
+	switch o := op.Reads[0]; o.What {
+	case plan.CohortSum:
 		return c.mem[sumAt(o)]
+	case plan.Balance:
+		return choices(0, o.Cohort) // of all layers
 	}
 	return c.mem[place{"host weights", op.Part, 0}]
 }

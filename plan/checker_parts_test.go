@@ -68,7 +68,13 @@ func (c *checker) forwardGroup(i int, op plan.Op) {
 		c.write(i, x, c.sumAfter(op, group+1))
 	}
 	if group == 0 && slices.Contains(c.balanced(), op.Layer) {
-		c.write(i, place{"balance", op.Layer, 0}, content{"choices", op.Layer, 0})
+		n := c.p.Numerics
+		cohort := c.p.Cluster.Host*n.CohortCount() + c.micros(op)[0]/n.CohortMicros()
+		c.write(i, place{"balance", op.Layer, cohort}, choices(op.Layer, cohort))
+		own := func(w plan.Operand) bool { return w.What == plan.Balance && w.Cohort == cohort }
+		if !slices.ContainsFunc(op.Writes, own) {
+			c.errorf(i, "leaves no counts of cohort %d", cohort)
+		}
 	}
 }
 
@@ -80,6 +86,18 @@ func (c *checker) balanced() (layers []int) {
 		}
 	}
 	return layers
+}
+
+// choices is how often a cohort of the step chose the experts of a layer.
+func choices(layer, cohort int) content { return content{"choices", layer, cohort} }
+
+// eachChoice calls do for what a load-balancing loss needs.
+func (c *checker) eachChoice(do func(layer, cohort int)) {
+	for _, layer := range c.balanced() {
+		for cohort := range c.p.Whole.CohortCount() {
+			do(layer, cohort)
+		}
+	}
 }
 
 // combine adds what experts made of a micro-batch's rows to x[l+1].
@@ -109,10 +127,8 @@ func (c *checker) backwardGroup(i int, op plan.Op) {
 		c.read(i, place{"between", m, 0}, c.gradientAfter(op, m, done))
 		c.write(i, place{"between", m, 0}, c.gradientAfter(op, m, done+1))
 	}
-	if layers := c.balanced(); op.First && slices.Contains(layers, op.Layer) {
-		for _, layer := range layers {
-			c.read(i, place{"balance", layer, 0}, content{"choices", layer, 0})
-		}
+	if op.First && slices.Contains(c.balanced(), op.Layer) {
+		c.eachChoice(func(layer, cohort int) { c.read(i, place{"balance", layer, cohort}, choices(layer, cohort)) })
 	}
 	c.contribute(i, op, op.Part)
 }

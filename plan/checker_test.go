@@ -401,8 +401,8 @@ func (c *checker) run(i int) {
 		plan.LaneExchange: {"pass", "pass-input", "pass-side", "pass-side-grad"},
 		plan.LaneUpdate:   {"update", "gather", "gather-ahead", "scatter", "total"},
 		plan.LaneDisk:     {"save-state"},
-		plan.LaneSend:     {"send-sum", "send-weights"},
-		plan.LaneReceive:  {"receive-sum", "receive-weights"},
+		plan.LaneSend:     {"send-sum", "send-weights", "send-balance"},
+		plan.LaneReceive:  {"receive-sum", "receive-weights", "receive-balance"},
 	}
 	want := op.Lane
 	for lane, names := range lanes {
@@ -413,7 +413,8 @@ func (c *checker) run(i int) {
 	if op.Name() == "update" && (c.p.StateResident(op.Part) || c.passes(op.Part)) {
 		want = plan.LaneCompute
 	}
-	passed := op.Name() == "load-input" || op.Name() == "load-balance" || op.Name() == "load-side-grad" ||
+	passed := op.Name() == "load-input" || op.Name() == "load-side-grad" ||
+		op.Name() == "load-balance" && c.p.Ranks() > 1 ||
 		op.Name() == "load-side" && !c.fromTable(i) ||
 		op.Name() == "load" && op.Layer > 1 && (op.Layer > len(c.m.Blocks) || !c.down(i)) &&
 			c.p.RankOf(op.Layer-1, nn.Forward) != op.Rank
@@ -560,13 +561,14 @@ func (c *checker) run(i int) {
 	case "load-side", "save-side", "load-side-grad", "drain-side":
 		c.moveSide(i, op)
 	case "save-balance":
-		c.read(i, place{"balance", op.Layer, 0}, content{"choices", op.Layer, 0})
-		c.write(i, place{"host balance", op.Layer, 0}, content{"choices", op.Layer, 0})
+		cohort := op.Reads[0].Cohort
+		c.read(i, place{"balance", op.Layer, cohort}, choices(op.Layer, cohort))
+		c.write(i, place{"host balance", op.Layer, cohort}, choices(op.Layer, cohort))
 	case "load-balance":
-		for _, layer := range c.balanced() {
-			c.read(i, place{"host balance", layer, 0}, content{"choices", layer, 0})
-			c.write(i, place{"balance", layer, 0}, content{"choices", layer, 0})
-		}
+		c.eachChoice(func(layer, cohort int) {
+			c.read(i, place{"host balance", layer, cohort}, choices(layer, cohort))
+			c.write(i, place{"balance", layer, cohort}, choices(layer, cohort))
+		})
 	case "save-kept":
 		c.read(i, c.keptAt(op), content{"kept", op.Layer, m})
 		c.write(i, place{"host kept", op.Layer, m}, content{"kept", op.Layer, m})

@@ -215,7 +215,7 @@ func drawRequest(rt *rapid.T) plan.Request {
 	s := shape{Vocab: rapid.IntRange(50, 1000).Draw(rt, "vocabulary"), Hidden: 16 * rapid.IntRange(1, 4).Draw(rt, "hidden"),
 		Layers: rapid.IntRange(1, 4).Draw(rt, "layers"), Heads: 4, KVHeads: 2, HeadDim: 16, Tied: rapid.Bool().Draw(rt, "tied")}
 	s.Inner = 3 * s.Hidden
-	n := drawNumerics(rt, s.model(rt), 3)
+	n := drawNumerics(rt, 3)
 	n.SequenceLen = rapid.IntRange(1, 200).Draw(rt, "sequence")
 	r := request(rt, s, n)
 	if rapid.Bool().Draw(rt, "pinning takes memory") {

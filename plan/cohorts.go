@@ -2,7 +2,6 @@ package plan
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
@@ -35,16 +34,10 @@ func (n Numerics) CohortMicros() int { return n.MicroBatches / n.CohortCount() }
 // its gradients overwrite what a buffer holds.
 func (n Numerics) BeginsCohort(micro int) bool { return micro < 0 || micro%n.CohortMicros() == 0 }
 
-// checkCohorts refuses cohorts of a model whose loss does not fall apart into losses of cohorts.
+// checkCohorts refuses cohorts of passes without gradients that continue sequences.
 func (r Request) checkCohorts() error {
 	if r.Numerics.CohortCount() == 1 {
 		return nil
-	}
-	for _, d := range r.Model.Blocks {
-		if d.Balanced() != 0 {
-			return fmt.Errorf("numerics.groups is %d, and the load-balancing loss (router_aux_loss_coef) is of all "+
-				"rows of a step together; set numerics.groups: 1, or router_aux_loss_coef: 0", r.Numerics.Cohorts)
-		}
 	}
 	if r.Outputs.Continues() && !trains(r.Model) {
 		return errors.New("numerics.groups is for training steps, and passes that continue sequences have no " +

@@ -246,7 +246,7 @@ func (p *Plan) moveCost(from, to Operand) (c cost) {
 	case Cache:
 		bytes = p.CacheBytes(to.Index - 1)
 	case Balance:
-		bytes = p.balanceBytes(to.Index)
+		bytes = p.balanceBytes(to)
 	case Rounded:
 		bytes = p.storedGradBytes(to.Index)
 	case Gradient:
@@ -271,8 +271,11 @@ func (p *Plan) moveCost(from, to Operand) (c cost) {
 
 // messageBytes is the length of a message.
 func (p *Plan) messageBytes(o Operand) int64 {
-	if o.What == CohortSum {
+	switch o.What {
+	case CohortSum:
 		return p.gradBytes(o.Index)
+	case Balance:
+		return p.balanceBytes(o)
 	}
 	return p.weightBytes(o.Index)
 }

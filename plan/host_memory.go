@@ -17,7 +17,8 @@ type HostBuffers struct {
 	// The scalars of a step, as the host's lane and as each rank's device writes them; each is zero in all but one.
 	HostResults   device.Mem
 	DeviceResults []device.Mem
-	// Balance has what the load-balancing loss needs of all blocks where there are several devices: Buffers.Balance.
+	// Balance has what the load-balancing loss needs of all blocks where there are several devices or hosts:
+	// Buffers.Balance.
 	Balance device.Mem
 
 	Inputs [][]device.Mem // by block and micro-batch: saved layer inputs
@@ -106,9 +107,7 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 	for range p.Ranks() {
 		b.DeviceResults = append(b.DeviceResults, a.take(ResultsPurpose, p.ResultBytes()))
 	}
-	if p.Ranks() > 1 {
-		b.Balance = a.take(ResultsPurpose, p.balanceBytes(none))
-	}
+	b.Balance = p.placeBalance(a)
 
 	b.Inputs, b.Activations = make([][]device.Mem, p.blocks()), make([][]device.Mem, p.blocks())
 	for i := range p.blocks() {

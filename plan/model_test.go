@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
-	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/plan/plantest"
@@ -91,17 +89,9 @@ func (s shape) cross(keys map[string]any) {
 	delete(keys, "rope_theta")
 }
 
-// groupedKinds are the kinds of models that drawModel picks whose steps may have groups: those without a load-balancing
-// loss, with which a plan refuses groups.
-var groupedKinds = []string{"llama", "patchwork", "mixtures", "with dense", "crossing"}
-
 // drawModel picks any model, some of whose parts may be frozen.
 func drawModel(rt *rapid.T) *model.Model {
-	return drawModelOf(rt, append(slices.Clone(groupedKinds), "balanced mixtures"))
-}
-
-// drawModelOf picks a model of one of the kinds.
-func drawModelOf(rt *rapid.T, kinds []string) *model.Model {
+	kinds := []string{"llama", "patchwork", "mixtures", "with dense", "crossing", "balanced mixtures"}
 	s := shape{Vocab: rapid.IntRange(3, 700).Draw(rt, "vocabulary"), Hidden: 16, Inner: 24,
 		Layers: rapid.IntRange(1, 5).Draw(rt, "layers"), Heads: 2, KVHeads: 1, HeadDim: 8,
 		Tied:   rapid.Bool().Draw(rt, "tied"),
@@ -146,16 +136,10 @@ func numerics(micros int, split bool) plan.Numerics {
 	return n
 }
 
-// isBalanced reports whether a block has a load-balancing loss.
-func isBalanced(d *nn.Block) bool { return d.Balanced() != 0 }
-
-// drawNumerics picks the micro-batches of a step of a model, up to that many in each of one or two cohorts.
-func drawNumerics(rt *rapid.T, m *model.Model, most int) plan.Numerics {
+// drawNumerics picks the micro-batches of a step, up to that many in each of one or two cohorts.
+func drawNumerics(rt *rapid.T, most int) plan.Numerics {
 	n := numerics(rapid.IntRange(1, most).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))
 	n.Cohorts = rapid.IntRange(0, 2).Draw(rt, "cohorts")
-	if slices.ContainsFunc(m.Blocks, isBalanced) {
-		n.Cohorts = 0 // a plan refuses them
-	}
 	n.MicroBatches *= n.CohortCount()
 	return n
 }

@@ -75,6 +75,13 @@ func (p *Plan) Traffic() []HostTraffic {
 			all[owner].ReceivedBytes += sums
 		}
 	}
+	cohort := wholeBalance(Host)
+	cohort.Cohort = 0
+	counts := own * p.balanceBytes(cohort) // 0 without a load-balancing loss
+	for h := range all {
+		all[h].SentBytes += int64(hosts-1) * counts
+		all[h].ReceivedBytes += int64(hosts-1) * counts
+	}
 	return all
 }
 
@@ -112,11 +119,12 @@ func spanText(sizes []int64) string {
 
 // awaitOthers has each operation that receives wait, in a simulation of this host alone, for what tells when the other
 // one may have sent. Hosts do the same at the same time, each with its own cohorts and parts. So a sum is there when
-// this host has made the sum of its own cohort of that number; and the n-th part that another host updates when this
-// host has updated its own n-th, or the last one that it emits before it receives. This leaves out that hosts differ,
-// that a sender's lane may be busy with others, and how long a message is under way.
+// this host has made the sum of its own cohort of that number (or what it has of its choices of experts); and the n-th
+// part that another host updates when this host has updated its own n-th, or the last one that it emits before it
+// receives. This leaves out that hosts differ, that a sender's lane may be busy with others, and how long a message is
+// under way.
 func (p *Plan) awaitOthers(ops []Op) {
-	type sum struct{ part, cohort int } // by its number on its host
+	type sum struct{ part, cohort int } // by its number on its host; counts of experts have no part
 	made, cohorts := map[sum]int{}, p.Numerics.CohortCount()
 	var updates []int                       // of this host
 	updated := make([]int, p.Cluster.Hosts) // parts whose weights have come, by host
@@ -126,10 +134,10 @@ func (p *Plan) awaitOthers(ops []Op) {
 		case op.Do == DoUpdate:
 			updates = append(updates, i)
 		case op.Do != DoReceive:
-			if len(op.Writes) > 0 && op.Writes[0].What == CohortSum && op.Writes[0].At == Host {
+			if len(op.Writes) > 0 && ofCohort(op.Writes[0]) && op.Writes[0].At == Host {
 				made[sum{op.Part, op.Writes[0].Cohort % cohorts}] = i
 			}
-		case op.Writes[0].What == CohortSum:
+		case ofCohort(op.Writes[0]):
 			op.After = append(op.After[:len(op.After):len(op.After)], made[sum{op.Part, op.Writes[0].Cohort % cohorts}])
 		default:
 			n := min(updated[op.Host], len(updates)-1)
@@ -140,3 +148,6 @@ func (p *Plan) awaitOthers(ops []Op) {
 		}
 	}
 }
+
+// ofCohort reports whether it is something that each cohort has, and hosts send each other.
+func ofCohort(o Operand) bool { return o.What == CohortSum || o.What == Balance }

@@ -40,7 +40,7 @@ func TestNetworks(t *testing.T) {
 // with a network that is slower by far, longer.
 func TestSimulationOfHosts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m := drawModelOf(rt, groupedKinds)
+		m := drawModel(rt)
 		hosts := rapid.IntRange(2, 4).Draw(rt, "hosts")
 		n := numerics(hosts*rapid.IntRange(1, 3).Draw(rt, "micro-batches"), true)
 		n.Cohorts = hosts

@@ -109,9 +109,10 @@ func (op *Op) Name() string {
 	case DoVisit:
 		return op.Visit.Name
 	case DoSend:
-		return map[What]string{CohortSum: "send-sum", Stored: "send-weights"}[op.Reads[0].What]
+		return map[What]string{CohortSum: "send-sum", Stored: "send-weights", Balance: "send-balance"}[op.Reads[0].What]
 	case DoReceive:
-		return map[What]string{CohortSum: "receive-sum", Stored: "receive-weights"}[op.Writes[0].What]
+		return map[What]string{CohortSum: "receive-sum", Stored: "receive-weights",
+			Balance: "receive-balance"}[op.Writes[0].What]
 	}
 	return [...]string{DoClear: "zero-grad", DoAdd: "add", DoRound: "round", DoUpdate: "update", DoLookup: "gather",
 		DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoSave: "save-state", DoTotal: "total"}[op.Do]

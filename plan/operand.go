@@ -28,7 +28,7 @@ const (
 	Work                  // scratch of the compute lane
 	LossSum               // micro-batch
 	Loads                 // layer: how many rows chose each expert
-	Balance               // block with experts, none for all: nn.Args.Balance
+	Balance               // block with a load-balancing loss, none for all: how often its experts were chosen
 	Squares               // part: the sum of squares of its rounded gradient
 	BadCount              // of weights that became infinite or NaN
 	LogitRows             // chunk of the wanted rows, and micro-batch
@@ -45,7 +45,7 @@ type Operand struct {
 	Rank         int // of a place on a device
 	Slot         int // of a ring, or of buffers that inputs share or pass through; none where it has memory of its own
 	// Cohort is the one whose sum it is, where cohorts have sums of their own; else 0. Cohorts are numbered on their
-	// host, but in a CohortSum in host memory in the whole step.
+	// host, but in a CohortSum in host memory and in a Balance in the whole step. Of a Balance, none stands for all.
 	Cohort int
 }
 

@@ -17,7 +17,7 @@ import (
 // owner, as one host alone has it, and the other hosts have the weights.
 func TestOwners(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m := drawModelOf(rt, groupedKinds)
+		m := drawModel(rt)
 		hosts := rapid.IntRange(2, 4).Draw(rt, "hosts")
 		n := numerics(2*hosts, rapid.Bool().Draw(rt, "split"))
 		alone := map[store.ID]store.Spec{}

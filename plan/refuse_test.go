@@ -33,28 +33,22 @@ func TestLearnedPositions(t *testing.T) {
 	}
 }
 
-// Cohorts are as large as each other. A load-balancing loss is of a whole step, so a model that has it has no cohorts.
+// Cohorts are as large as each other.
 func TestCohortsThatCannotBe(t *testing.T) {
 	m, err := model.Read(modeltest.Load(t, "mixtral").Dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	balanced, err := m.Balanced(0.01)
-	if err != nil {
-		t.Fatal(err)
-	}
 	request := plan.Request{Machine: machine, Device: device.Info{Unified: true}}
 	for _, c := range []struct {
-		m       *model.Model
 		cohorts int
 		want    string
 	}{
-		{m, 1, ""}, {m, 2, ""}, {balanced, 1, ""},
-		{m, -1, "numerics.groups is -1"},
-		{m, 3, "numerics.groups is 3: it must divide the 4 micro-batches of a step"},
-		{balanced, 2, "numerics.groups is 2, and the load-balancing loss (router_aux_loss_coef) is of all rows of a"},
+		{1, ""}, {2, ""},
+		{-1, "numerics.groups is -1"},
+		{3, "numerics.groups is 3: it must divide the 4 micro-batches of a step"},
 	} {
-		request.Model, request.Numerics = c.m, numerics(4, false)
+		request.Model, request.Numerics = m, numerics(4, false)
 		request.Numerics.Cohorts = c.cohorts
 		err := request.Fits(t.Context())
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {

@@ -158,7 +158,10 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 			b.devices[rank].slots.plan(p.Placement.Rings.Weights, b.visited(rows, rank))
 			b.upload(rank)
 		}
-		for _, row := range rows {
+		for i, row := range rows {
+			if b.Phase.Steps() && i == b.blocks() { // the head, and then down
+				b.gatherBalance()
+			}
 			b.layer(row)
 		}
 	}

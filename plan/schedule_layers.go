@@ -182,9 +182,6 @@ func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, late
 	if writesOutcome {
 		b.saveOutcome(r.layer, m)
 	}
-	if v.Writes.Has(nn.Balancing) {
-		b.saveBalance(rank, r.layer)
-	}
 	if r.to != nn.Backward && v.Writes.Has(nn.Sides) {
 		b.saveSides(r.layer, m)
 	}

@@ -287,35 +287,6 @@ func (b *builder) loadOutcome(layer, m int) Operand {
 	return to
 }
 
-// balance is the operand on a device for what the load-balancing loss needs of a block, by its row, or of all blocks.
-func (b *builder) balance(rank, row int) Operand {
-	return Operand{What: Balance, Index: row, Micro: none, At: Device, Rank: rank, Slot: none}
-}
-
-// balanceHome is its place in host memory, by way of which it comes to other devices.
-func (b *builder) balanceHome(row int) Operand { return of(Balance, row, Host) }
-
-// saveBalance takes what a block's experts were chosen for to host memory, if there are other devices: the gradient of
-// the load-balancing loss needs that of all blocks, wherever it is computed.
-func (b *builder) saveBalance(rank, layer int) {
-	if b.ranks > 1 && b.Phase.Steps() {
-		row := b.balanceRow(layer)
-		o := op(LaneDrain, rank, DoMove)
-		o.Layer = layer
-		b.add(o, []Operand{b.balance(rank, row)}, []Operand{b.balanceHome(row)})
-	}
-}
-
-// loadBalance brings what all blocks have to a device, once.
-func (b *builder) loadBalance(rank int) Operand {
-	all := b.balance(rank, none)
-	if b.ranks > 1 && !b.devices[rank].balanced {
-		b.devices[rank].balanced = true
-		b.move(LaneExchange, rank, b.balanceHome(none), all)
-	}
-	return all
-}
-
 // cache is the operand for what a block keeps from pass to pass: in a slot of the ring, to which it is brought, if it
 // waits in host memory.
 func (b *builder) cache(layer int) Operand {

@@ -7,9 +7,9 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// Hosts divide the cohorts of a step, and each part has one owner. So two kinds of messages pass between hosts: the sum
-// of a cohort goes to the owner of the part, which adds up the sums of all cohorts in their order; and when the owner
-// has updated the part, its weights go to all others.
+// Hosts divide the cohorts of a step, and each part has one owner. So messages pass between hosts: the sum of a cohort
+// goes to the owner of the part, which adds up the sums of all cohorts in their order; and when the owner has updated
+// the part, its weights go to all others.
 //
 // The obvious answer is a collective operation that adds. But what it adds in which order is its own affair, and
 // changes with the number of hosts. Here the network moves bytes and does nothing else: sums are added by the owner's
@@ -17,10 +17,11 @@ import (
 //
 // Who waits for whom across hosts? Each host has lists of its own, and a lane that sends or receives is blocked until
 // the other side is at the same message. The rule that keeps them from waiting in a circle: all hosts emit their
-// messages in one order. It is that of updates, with hosts in order; then that of parts whose gradients are complete,
-// with cohorts in order. Take the first message in this order that has not passed. Whatever precedes it on both of its
-// hosts, in any lane, is local or an earlier message, and so gets done. For this, nothing of the order may depend on
-// what hosts differ in: memory, devices, places.
+// messages in one order. It is that of updates, with hosts in order; then counts of experts (see balance.go), with
+// cohorts in order; then that of parts whose gradients are complete, with cohorts in order. Take the first message in
+// this order that has not passed. Whatever precedes it on both of its hosts, in any lane, is local or an earlier
+// message, and so gets done. For this, nothing of the order may depend on what hosts differ in: memory, devices,
+// places.
 //
 // A sum waits in host memory, in a slot of a ring, from when its cohort is done until it is sent or added. Of a part
 // the sums of this host's own cohorts wait at the same time, and of a stage of visits those of all its parts.

@@ -31,7 +31,7 @@ func hostPlans(t errorer, m *model.Model, n plan.Numerics, hosts int) (all []*pl
 // schedules, each total has the sums of all groups in their order, and all compute with the weights as updated.
 func TestSchedulesOfHostsAreSound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m := drawModelOf(rt, groupedKinds)
+		m := drawModel(rt)
 		n := numerics(rapid.IntRange(1, 2).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))
 		hosts := rapid.IntRange(2, 4).Draw(rt, "hosts")
 		n.Cohorts = hosts * rapid.IntRange(1, 2).Draw(rt, "groups of each")

@@ -17,7 +17,7 @@ import (
 func TestSchedulesAreSound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawModel(rt)
-		p := newPlan(rt, m, drawNumerics(rt, m, 3))
+		p := newPlan(rt, m, drawNumerics(rt, 3))
 		p.Outputs.NoClip = rapid.Bool().Draw(rt, "not clipped")
 		p = p.With(drawPlacement(rt, m, true))
 		for _, phase := range append(phases, plan.Nothing) {
@@ -70,7 +70,7 @@ func TestCheckerFindsMissingWaits(t *testing.T) {
 func TestBuffersAreApart(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawModel(rt)
-		n := drawNumerics(rt, m, 3)
+		n := drawNumerics(rt, 3)
 		p := newPlan(rt, m, n).With(drawPlacement(rt, m, true))
 		rank := rapid.IntRange(0, p.Ranks()-1).Draw(rt, "of rank")
 		b := p.Place(device.Mem{}, rank)

@@ -54,6 +54,7 @@ var waitedFor = map[string]string{"update": "updates", "fetch": "weights",
 	"load-side-grad": "a gradient from later layers", "drain-side": "a gradient of values that cross layers",
 	"pass-side": "values of layers before", "pass-side-grad": "a gradient from later layers",
 	"load-balance": "how often all experts were chosen", "save-balance": "counts of experts to leave",
+	"send-balance": "counts of experts to be sent", "receive-balance": "counts of experts of other hosts",
 	"collect": "the norm", "send-sum": "gradients to be sent", "receive-sum": "gradients of other hosts",
 	"total": "gradients of hosts to be added", "send-weights": "weights to be sent",
 	"receive-weights": "weights of other hosts"}

@@ -2,6 +2,7 @@ package stream_test
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/tensor"
 )
@@ -20,29 +22,38 @@ func TestExperts(t *testing.T) {
 		modeltest.WithDense(3)))
 }
 
-// The load-balancing loss and the gradients with it are those of transformers, over all micro-batches of a step.
+// The load-balancing loss and the gradients with it are those of transformers, over all micro-batches of a step, also
+// if each is a cohort of its own.
 func TestBalanceAgreesWithPyTorch(t *testing.T) {
 	for _, variant := range []string{"mixtral", "qwen3_moe", "qwen3_moe-mixed"} {
 		g := modeltest.Load(t, variant)
-		sub := golden(t, g, chunked(numerics(g, f32), 8))
-		var err error
-		if sub.model, err = sub.model.Balanced(g.AuxCoef); err != nil {
-			t.Fatal(err)
+		n := chunked(numerics(g, f32), 8)
+		for _, n.Cohorts = range []int{1, n.MicroBatches} {
+			balanceAgrees(t, fmt.Sprintf("%s, cohorts %d", variant, n.Cohorts), g, n)
 		}
-		r := start(t, sub, setup{change: streamed(1)})
-		res, err := r.engine.Step(context.Background(), batchOf(g.First), stream.Update{Step: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := math.Abs(res.LossSum/float64(g.First.TargetCount()) - float64(g.Loss)); !(d <= 1e-5) {
-			t.Errorf("%s: loss %v, PyTorch %v", variant, res.LossSum/float64(g.First.TargetCount()), g.Loss)
-		}
-		if d := math.Abs(res.AuxLoss/float64(g.AuxLoss) - 1); !(d <= 1e-5) {
-			t.Errorf("%s: load-balancing loss %v, transformers %v", variant, res.AuxLoss, g.AuxLoss)
-		}
-		sameGradients(t, variant, r, g.AuxGrads)
-		r.close(t)
 	}
+}
+
+func balanceAgrees(t *testing.T, name string, g *modeltest.Golden, n plan.Numerics) {
+	t.Helper()
+	sub := golden(t, g, n)
+	var err error
+	if sub.model, err = sub.model.Balanced(g.AuxCoef); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, sub, setup{change: streamed(1)})
+	defer r.close(t)
+	res, err := r.engine.Step(context.Background(), batchOf(g.First), stream.Update{Step: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := math.Abs(res.LossSum/float64(g.First.TargetCount()) - float64(g.Loss)); !(d <= 1e-5) {
+		t.Errorf("%s: loss %v, PyTorch %v", name, res.LossSum/float64(g.First.TargetCount()), g.Loss)
+	}
+	if d := math.Abs(res.AuxLoss/float64(g.AuxLoss) - 1); !(d <= 1e-5) {
+		t.Errorf("%s: load-balancing loss %v, transformers %v", name, res.AuxLoss, g.AuxLoss)
+	}
+	sameGradients(t, name, r, g.AuxGrads)
 }
 
 // weightsOf are the tensors of the model in the store.

@@ -153,7 +153,7 @@ func TestHostsChangeNoBit(t *testing.T) {
 			s.BF16, s.FrozenBlocks, s.FrozenFFN, s.FrozenEmbed = true, 1, true, true
 		},
 		"frozen head": func(s *shape) { s.FrozenHead, s.Moments8, s.Unclipped = true, true, true },
-		"experts":     of(modeltest.Mixtures(2)),
+		"experts":     of(modeltest.Balanced(modeltest.Mixtures(2))),
 		"sides":       of(crossing),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -231,7 +231,8 @@ func TestHostsTellTheSame(t *testing.T) {
 	defer dev.Close()
 	for _, lr := range []float64{1e-2, 1e30} {
 		shape := tiny
-		shape.families, shape.BF16, shape.Micro, shape.Cohorts = []model.Family{modeltest.Mixtures(2)}, true, 4, 2
+		shape.families = []model.Family{modeltest.Balanced(modeltest.Mixtures(2))}
+		shape.BF16, shape.Micro, shape.Cohorts = true, 4, 2
 		shape.Type = shape.families[0].ModelType
 		s := shape.subject(t, 3)
 		s.outputs.LogProbs = true

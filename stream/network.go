@@ -20,8 +20,11 @@ func (r *execution) transfer(op *plan.Op) error {
 	if op.Do == plan.DoReceive {
 		what, move, access = op.Writes, r.Peers.Receive, store.Write
 	}
-	if what[0].What == plan.CohortSum {
-		return r.met(move(r.network, op.Host, r.bytes(plan.SumsPurpose, r.hostSum(what[0]))))
+	switch o := what[0]; o.What {
+	case plan.CohortSum:
+		return r.met(move(r.network, op.Host, r.bytes(plan.SumsPurpose, r.hostSum(o))))
+	case plan.Balance:
+		return r.met(move(r.network, op.Host, r.bytes(plan.ResultsPurpose, r.balance(r.host.Balance, o))))
 	}
 	w, id := r.indexOf(op), store.ID{Part: op.Part, Kind: store.Weights}
 	for off, n := range r.specs[id].Pieces() {

@@ -3,7 +3,6 @@ package stream_test
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/millrace/millrace/device"
@@ -150,10 +149,6 @@ func layersOf(t *testing.T, n int, families ...model.Family) (all []named) {
 		}{{false, 1}, {true, 1}, {true, 2}} {
 			s.BF16, s.Cohorts, s.Micro = kind.bf16, kind.cohorts, 2*kind.cohorts
 			sub := s.subject(t, lawSteps)
-			balanced := slices.ContainsFunc(sub.model.Blocks, func(d *nn.Block) bool { return d.Balanced() > 0 })
-			if kind.cohorts > 1 && balanced {
-				continue // a plan refuses it
-			}
 			name := fmt.Sprintf("%s, bf16 %v, cohorts %d", family.ModelType, kind.bf16, kind.cohorts)
 			all = append(all, named{name, sub})
 		}

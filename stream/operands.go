@@ -85,14 +85,10 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 		}
 		return b.CacheRing[o.Slot].Slice(0, onHost.Len), nil
 	case plan.Balance:
-		all := b.Balance
 		if o.At == plan.Host {
-			all = device.NewMat(pinned.Balance, all.DType, all.Rows, all.Cols)
+			return r.balance(pinned.Balance, o), nil
 		}
-		if o.Index >= 0 {
-			all = all.RowRange(o.Index, 1)
-		}
-		return all.Mem, nil
+		return r.balance(b.Balance.Mem, o), nil
 	case plan.LossSum:
 		return r.result(op, o, r.Plan.LossAt(o.Micro), 8), nil
 	case plan.Loads:
@@ -103,6 +99,13 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 		return r.result(op, o, r.Plan.BadAt(), 8), nil
 	}
 	panic("stream: an operand without memory: " + r.Plan.Model.Parts[max(part, 0)].Name)
+}
+
+// balance is the memory of a Balance, of the memory that all of them have.
+func (r *execution) balance(all device.Mem, o plan.Operand) device.Mem {
+	first, rows := r.Plan.BalanceRows(o)
+	row := int64(r.ranks[0].buffers.Balance.Cols) * tensor.F32.Bytes()
+	return all.Slice(int64(first)*row, int64(rows)*row)
 }
 
 // onDisk reports whether an operand is in files.

@@ -93,9 +93,7 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 				}
 				a.Loads = mem
 			case plan.Balance:
-				if a.Balance = here.Balance; o.Index >= 0 {
-					a.Balance = a.Balance.RowRange(o.Index, 1)
-				}
+				a.Balance, a.StepRows = here.Balance.RowRange(r.Plan.BalanceRows(o)), r.Plan.Whole.StepPositions()
 			case plan.LogitRows:
 				if a.Wanted = r.logitsOf(op, o); a.Wanted.Rows == 0 {
 					return nil
