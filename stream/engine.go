@@ -134,6 +134,7 @@ type Engine struct {
 	broken   error
 
 	current atomic.Pointer[execution] // that lanes walk; nil between two
+	latest  atomic.Int64              // the step that the latest of them was of
 }
 
 // rank is one of the devices, with the memory that the engine has there.

@@ -22,6 +22,9 @@ func (r *execution) firstError() error {
 		if err == nil {
 			err = r.end[i].Wait()
 		}
+		if of, isPeers := err.(ofPeers); isPeers {
+			return of.error
+		}
 		if err != nil && !isCarried(err) {
 			return fmt.Errorf("%v lane: %s: %w", op.Lane, r.names[i], err)
 		}
@@ -31,6 +34,9 @@ func (r *execution) firstError() error {
 
 // carried marks the error of an operation that was skipped because of another one's.
 type carried struct{ error }
+
+// ofPeers marks an error of Peers, which begins with the host that is lost: that is what its reader looks for.
+type ofPeers struct{ error }
 
 func isCarried(err error) bool {
 	_, ok := err.(carried)

@@ -93,10 +93,13 @@ func (r *execution) hostSum(o plan.Operand) device.Mem {
 	return r.host.CohortSums[o.Slot].Slice(0, r.gradBytes(o.Index))
 }
 
-// met marks the error of a message that was given up after a failure of this host.
+// met marks the error of a message: one that was given up after a failure of this host says nothing.
 func (r *execution) met(err error) error {
-	if err != nil && r.network.Err() != nil && r.ctx.Err() == nil {
+	switch {
+	case err == nil:
+		return nil
+	case r.network.Err() != nil && r.ctx.Err() == nil:
 		return carried{err}
 	}
-	return err
+	return ofPeers{err}
 }

@@ -42,7 +42,7 @@ func (e *Engine) gather(counted []bool) []byte {
 // exchange hands this host's results to the others, and takes theirs: e.results, by host.
 func (e *Engine) exchange(own []byte) (err error) {
 	if e.results, err = e.Peers.Exchange(own); err != nil {
-		return fmt.Errorf("exchange results with the other hosts: %w", err)
+		return err // which names the host that is lost
 	}
 	for host, of := range e.results {
 		if len(of) != len(own) {

@@ -53,6 +53,8 @@ type execution struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	passed  []int   // by worker: operations before this index have been enqueued, or done, or skipped
+	meeting []int   // by worker: one past the index of the latest message that has been under way
+	over    bool    // all lanes have done their work
 	errs    []error // by operation
 	update  *pendingUpdate
 	at      []onWorker            // by worker, each its own
@@ -88,7 +90,8 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		return Result{}, err
 	}
 	r := &execution{Engine: e, program: p, ctx: ctx, stepNo: int64(step), errs: make([]error, len(p.ops)), update: e.pending,
-		passed: make([]int, len(e.workers)), at: make([]onWorker, len(e.workers)), first: slices.Clone(e.versions.of)}
+		passed: make([]int, len(e.workers)), meeting: make([]int, len(e.workers)),
+		at: make([]onWorker, len(e.workers)), first: slices.Clone(e.versions.of)}
 	r.changed = sync.NewCond(&r.mu)
 	r.network, r.giveUp = context.WithCancel(ctx)
 	defer r.giveUp()
@@ -99,6 +102,9 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		}
 	}
 	clear(e.regions[plan.ResultsPurpose].Bytes())
+	if step > 0 {
+		e.latest.Store(int64(step))
+	}
 	e.current.Store(r)
 	defer e.current.Store(nil)
 
@@ -121,6 +127,9 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		}
 		r.group.Wait()
 	}
+	r.mu.Lock()
+	r.over = true
+	r.mu.Unlock()
 	err = r.firstError()
 	if err == nil {
 		r.record()
@@ -239,6 +248,9 @@ func (r *execution) exec(i int) error {
 	case plan.DoTotal:
 		return r.addToTotal(s, op)
 	case plan.DoSend, plan.DoReceive:
+		r.mu.Lock()
+		r.meeting[r.indexOf(op)] = i + 1
+		r.mu.Unlock()
 		return r.transfer(op)
 	case plan.DoSave:
 		return r.saveState(op.Part)

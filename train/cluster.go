@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/blame"
@@ -29,6 +30,10 @@ type Cluster struct {
 	NetworkBytesPerSec float64
 	// WaitUpTo lets Peers wait for so long, where that is longer than distributed.timeout. Nil: they know no limit.
 	WaitUpTo func(time.Duration)
+	// TellBy has the others hear by a function what this host is at, and the host whose message it needs for that (see
+	// stream.Engine.Standing): the errors of hosts that wait for too long name the one that keeps them waiting. Nil:
+	// they are not told.
+	TellBy func(standing func() (at string, host int))
 
 	waits time.Duration // how long they do; 0: distributed.timeout
 }
@@ -215,6 +220,9 @@ func decided[T any](c *Cluster, own T) (T, error) {
 // long as they bear.
 const beat = 2 * time.Second
 
+// longWork is after how long the others say for whom they wait.
+const longWork = 10 * time.Minute
+
 // together has each host do f, whose time may differ from host to host by more than a wait lasts, and agrees on the
 // error. When one fails, the others' contexts end. f may send and receive. All hosts call it.
 func (e *Env) together(ctx context.Context, f func(context.Context) error) error {
@@ -246,12 +254,14 @@ func (e *Env) awaitAll(ended <-chan error, cancel func()) (agreed error) {
 	c := e.Cluster
 	var own error
 	var now working
+	var since time.Time // of the end of this host's work
+	warned := false
 	for {
 		if !now.Ended {
 			due, free := e.time().after(beat)
 			select {
 			case own = <-ended:
-				now = working{true, toldOf(own)}
+				now, since = working{true, toldOf(own)}, e.time().now()
 			case <-due:
 			}
 			free()
@@ -264,17 +274,29 @@ func (e *Env) awaitAll(ended <-chan error, cancel func()) (agreed error) {
 			}
 			return errors.Join(own, err)
 		}
-		over, tells := true, make([]told, len(all))
+		tells := make([]told, len(all))
+		var work []string // of hosts that have not ended
+		first := -1       // that has
 		for host, of := range all {
-			over, tells[host] = over && of.Ended, of.told
+			switch tells[host] = of.told; {
+			case !of.Ended:
+				work = append(work, c.Name(host))
+			case first < 0:
+				first = host
+			}
 		}
 		if agreed == nil {
 			if agreed = c.first(own, tells); agreed != nil {
 				cancel() // what others then have is no failure of theirs
 			}
 		}
-		if over {
+		if len(work) == 0 {
 			return agreed
+		}
+		if first == c.Host && !warned && e.time().now().Sub(since) >= longWork {
+			warned = true
+			e.warn("this host has waited for %v for %s, which may read or write a model for as long: if that cannot "+
+				"be, see whether a disk hangs there", longWork, strings.Join(work, ", "))
 		}
 	}
 }

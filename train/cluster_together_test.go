@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -39,7 +40,15 @@ func TestTogether(t *testing.T) {
 			for host := range 2 {
 				group.Go(func() {
 					peers := &messages{Peers: network.Peers(host)}
-					env := &Env{Cluster: &Cluster{Host: host, Hosts: 2, Names: []string{"a", "b"}, Peers: peers}}
+					warnings := 0
+					tell := func(e Event) {
+						if w, is := e.(Warning); is &&
+							strings.Contains(w.Text, "waited for 10m0s for rank 1 (host b), ") {
+							warnings++
+						}
+					}
+					cluster := &Cluster{Host: host, Hosts: 2, Names: []string{"a", "b"}, Peers: peers}
+					env := &Env{Progress: io.Discard, Events: tell, Cluster: cluster}
 					err := env.together(t.Context(), func(ctx context.Context) error { return c.work(ctx, host) })
 					of, is := errors.AsType[*HostsError](err)
 					switch {
@@ -47,6 +56,9 @@ func TestTogether(t *testing.T) {
 						t.Errorf("%s: host %d: %v", name, host, err)
 					case is && (of.Reports != (host == 1) || !strings.Contains(err.Error(), c.want)):
 						t.Errorf("%s: host %d: %v, which it reports: %v", name, host, err, of.Reports)
+					}
+					if long := c.lasts > longWork && host == 0; (warnings == 1) != long || warnings > 1 {
+						t.Errorf("%s: host %d warns %d times that it waits", name, host, warnings)
 					}
 					if least := int(c.lasts / beat); peers.exchanges < least || peers.exchanges > least+2 {
 						t.Errorf("%s: host %d hears of the other %d times in %v", name, host, peers.exchanges, c.lasts)

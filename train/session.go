@@ -121,10 +121,14 @@ func (s *Session) startEngine(dev *Devices) error {
 		config.Peers = s.peers
 	}
 	var err error
-	if s.Engine, err = stream.New(config); err == nil {
-		s.rememberAlgorithms()
+	if s.Engine, err = stream.New(config); err != nil {
+		return err
 	}
-	return err
+	s.rememberAlgorithms()
+	if cluster := s.env.Cluster; cluster != nil && cluster.TellBy != nil {
+		cluster.TellBy(s.Engine.Standing)
+	}
+	return nil
 }
 
 // limitHeap has the garbage collector keep the Go heap to what the plan has for it, until the session is closed: what

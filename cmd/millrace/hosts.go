@@ -63,7 +63,7 @@ func (p *program) join(timeout time.Duration) error {
 		return nil
 	}
 	c := &train.Cluster{Host: w.Rank, Hosts: w.Size, Names: w.Hosts, Local: w.Local, Peers: mpi.Peers{World: w},
-		WaitUpTo: w.WaitUpTo}
+		WaitUpTo: w.WaitUpTo, TellBy: func(standing func() (string, int)) { w.TellBy(standing) }}
 	p.env.Cluster = c
 	if w.Rank > 0 {
 		p.stderr.speakAs(c.Name(w.Rank))

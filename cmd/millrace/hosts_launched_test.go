@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -131,6 +132,31 @@ func TestLaunchedEnds(t *testing.T) {
 				t.Errorf("%v: it continues with status %d (%v), and other bits: %s", c.signal, again.status, err,
 					again.stderr)
 			}
+		}
+	})
+}
+
+// A rank that is stopped, whichever it is, is named by the others when they have waited for distributed.timeout. The
+// same command continues.
+func TestLaunchedSilence(t *testing.T) {
+	eachLauncher(t, func(t *testing.T, l launcher) {
+		w, settings := hostsRun(t)
+		out, rank := w.path("stopped"), rand.IntN(4)
+		long := append(settings, "max_steps=1000000", "save.every=2", "lr_scheduler=constant", "output_dir="+out,
+			"distributed.timeout=1m")
+		cmd := l.command(4, long...)
+		stderr := &onText{text: "step       4/", do: func() { signalRank(t, out, rank, syscall.SIGSTOP) }}
+		cmd.Stderr = stderr
+		cmd.Run()
+		lost := regexp.MustCompile(fmt.Sprintf(`(?m)^(rank \d \(host \S+\): )?millrace: (step \d+: )?rank %d `+
+			`\(host \S+\) has given no sign of life for (59s|1m\d*s), since it was .* waits for it`, rank))
+		if said := stderr.said.String(); cmd.ProcessState.ExitCode() != exitFailed || !lost.MatchString(said) {
+			t.Errorf("rank %d was stopped: status %d: %s", rank, cmd.ProcessState.ExitCode(), said)
+		}
+		rest := append(settings, fmt.Sprintf("max_steps=%d", newestStep(t, out)+2), "lr_scheduler=constant",
+			"output_dir="+out, "resume_with=[max_steps]")
+		if r := finish(t, l.command(2, rest...)); r.status != exitDone {
+			t.Errorf("it continues with status %d: %s", r.status, r.stderr)
 		}
 	})
 }

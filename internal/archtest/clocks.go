@@ -26,6 +26,7 @@ var useClocks = map[string]string{
 	"device/devicetest/faulty.go":            "operations are made late, and their events say when they were",
 	"device/devicetest/reference.go":         "its events say when they were",
 	"train/cluster_together_test.go":         "the clock is that of a testing/synctest bubble",
+	"internal/mpi/signs_test.go":             "the clock is that of a testing/synctest bubble",
 	"store/disk_lanes_test.go":               "the clock is that of a testing/synctest bubble",
 	"store/disk_rate_test.go":                "the clock is that of a testing/synctest bubble",
 }

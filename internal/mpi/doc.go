@@ -15,8 +15,9 @@
 //   - One OS thread makes every call of the library, from MPI_Init_thread to the end. It asks for
 //     MPI_THREAD_SERIALIZED. Goroutines hand it their requests; it tests them in turn, and sleeps ever longer, up to
 //     200 us, while nothing arrives.
-//   - No wait is without end: one that is longer than the timeout fails with the ranks that are missing. If such a rank
-//     itself waits for another one, that other rank is named by it, and not here.
+//   - No wait is without end: one that is longer than the timeout fails, and names the rank that keeps the others
+//     waiting. Ranks tell each other what they are at and for whom they wait, every second (signs.go), so it is the
+//     last one of a chain of waits.
 //   - The first failure is the world's: all requests fail with it, those that wait and those to come. [World.Abort] is
 //     then the only way out.
 //   - A process that called [Start] ends through [World.Leave] or [World.Abort]: MPICH takes leave of its launcher in a

@@ -71,14 +71,26 @@ var programs = map[string]func(*World) error{
 		return w.Receive(1, 0, make([]byte, 1)).Wait()
 	},
 	"silent": func(w *World) error {
+		w.beQuick()
 		if w.Rank == 1 {
 			select {}
 		}
-		w.thread.do(func() { w.thread.timeout = 2 * time.Second }) // not sooner: a busy host starts ranks slowly
 		return w.Barrier()
+	},
+	"stopped": func(w *World) error {
+		w.beQuick()
+		if w.Rank == 2 {
+			syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		}
+		return w.Receive((w.Rank+1)%3, 0, make([]byte, 1)).Wait()
 	},
 	"shorter": func(w *World) error { return sizes(w, 12, 16) },
 	"longer":  func(w *World) error { return sizes(w, 20, 16) },
+}
+
+// beQuick has the rank wait for others for 2 seconds, and not less: a busy host starts ranks slowly.
+func (w *World) beQuick() {
+	w.thread.do(func() { w.thread.timeout, w.thread.signs.beat = 2*time.Second, 100*time.Millisecond })
 }
 
 // mpi is an installed MPI.
@@ -165,7 +177,8 @@ func TestLaunchedFailures(t *testing.T) {
 			killed,
 			{"status", 2, 7, ""},
 			{"abort", 3, 1, "rank 1: the wheel fell off"},
-			{"silent", 3, 1, `rank [02]: a message from or to rank 1 \(host .*\) has not ended after 2s: it hangs`},
+			{"silent", 3, 1, `rank [02]: rank 1 \(host .*\) keeps others waiting: it has been before the first`},
+			{"stopped", 3, 1, `rank [01]: rank 2 \(host .*\) has given no sign of life for .* waits for it`},
 			{"shorter", 2, 1, `rank 0: rank 1 \(host .*\) sent 12 bytes with tag 5 where 16 were awaited`},
 			{"longer", 2, 1, `rank 0: rank 1 \(host .*\): a message with tag 5 has failed: MPI_Test: .*[Tt]runcate`},
 		} {

@@ -1,6 +1,7 @@
 package mpi
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -19,6 +20,7 @@ type thread struct {
 	hosts   []string   // by rank; empty until they are known
 	failed  error      // the first failure, and that of all that follows
 	lost    []*Request // failed, and perhaps still in use by the library, so their bytes stay reachable
+	signs   signs
 }
 
 // Request is a message that is being sent or received.
@@ -109,7 +111,7 @@ func (t *thread) run() {
 		var f func()
 		if len(t.pending) == 0 {
 			var open bool
-			if f, open = <-t.tasks; !open {
+			if f, open = t.nextTask(timer); !open {
 				return // in tests
 			}
 		} else {
@@ -142,6 +144,22 @@ func (t *thread) run() {
 	}
 }
 
+// nextTask waits for a task, or until a sign is due, without one; false where there will be none.
+func (t *thread) nextTask(timer *time.Timer) (f func(), open bool) {
+	left, due := t.nextSign(time.Now())
+	if !due {
+		f, open = <-t.tasks
+		return f, open
+	}
+	timer.Reset(left)
+	select {
+	case f, open = <-t.tasks:
+		return f, open
+	case <-timer.C:
+		return nil, true
+	}
+}
+
 // progress tests all requests, ends those that have ended, and says whether bytes have moved.
 func (t *thread) progress() (moved bool) {
 	begin := time.Now()
@@ -166,6 +184,7 @@ func (t *thread) progress() (moved bool) {
 	clear(t.pending[len(waiting):])
 	t.pending = waiting
 	now := time.Now()
+	t.giveSigns(now)
 	if t.failed == nil {
 		t.failed = t.overdue(now)
 	}
@@ -208,6 +227,9 @@ func (t *thread) overdue(now time.Time) error {
 		return nil
 	}
 	slices.Sort(missing)
+	if why := t.blame(missing, now); why != "" {
+		return errors.New(why)
+	}
 	return fmt.Errorf("a message from or to %s has not ended after %v: it hangs, waits for another rank, cannot be "+
 		"reached, or is slow; see its output, or raise distributed.timeout", who(missing, t.hosts), t.timeout)
 }

@@ -14,6 +14,7 @@ const (
 	tagHosts = MaxTag + 1 + iota
 	tagBarrier
 	tagExchange
+	tagSigns
 )
 
 // maxSmall bounds the bytes of a rank in these operations.

@@ -65,9 +65,16 @@ func start(join func() (joined, error), timeout time.Duration) (*World, error) {
 	for _, h := range hosts {
 		w.Hosts = append(w.Hosts, strings.ToValidUTF8(string(h), "?"))
 	}
-	t.do(func() { t.hosts = w.Hosts })
+	t.do(func() {
+		t.hosts = w.Hosts
+		t.beginSigns(w.Rank, w.Size)
+	})
 	return w, nil
 }
+
+// TellBy has the other ranks hear by a function where this one stands, for the errors of those that wait for it. The
+// thread of the library calls it, so it must not wait.
+func (w *World) TellBy(standing Standing) { w.thread.do(func() { w.thread.signs.standing = standing }) }
 
 // Send sends b to a rank, which receives it with the same tag and as many bytes. Messages of one sender with one tag
 // arrive in their order. b must not change before the request has ended. Tags are 0 to MaxTag.
@@ -104,13 +111,21 @@ func (w *World) Leave(status int) {
 		fmt.Fprintf(os.Stderr, "millrace: %v\n", err)
 		w.Abort(max(status, 1))
 	}
-	w.thread.end(w.timeout, status, w.thread.leave)
+	w.thread.end(w.timeout, status, func(status int) {
+		w.thread.takeLeave(w.timeout / 2)
+		w.thread.leave(status)
+	})
 }
 
 // Abort ends this process with a status that is not 0, at once, and does not return. The launcher ends the other ranks.
 func (w *World) Abort(status int) {
+	time.Sleep(outputPause)
 	w.thread.end(min(w.timeout, abortPatience), status, w.thread.abort)
 }
+
+// outputPause lets the launcher read what a process has said before it hears of its abort: MPICH's drops what it has
+// not read by then, as in one of three runs with a rank that was stopped.
+const outputPause = 500 * time.Millisecond
 
 // abortPatience bounds the wait for the library to end the other ranks: its thread may be in a call that hangs.
 const abortPatience = 10 * time.Second
