@@ -45,7 +45,7 @@ func (d *Driver) launchKernel(h driver.Function, gx, gy, gz, bx, by, bz, sharedB
 	}
 	unordered(func() { f.module.pending.Add(1) })
 	s.run(call, func() (driver.Result, error) {
-		err := f.kernel.Run(c.space(), grid, block, sharedBytes, values)
+		err := f.kernel().Run(c.space(), grid, block, sharedBytes, values)
 		return launchResult(err), err
 	})
 	s.queue.put(func() { unordered(func() { f.module.pending.Add(-1) }) }) // even if the launch is skipped
@@ -61,11 +61,12 @@ func (d *Driver) checkLaunch(f *function, grid, block [3]uint32, sharedBytes uin
 	if threads == 0 || threads > maxBlock || block[0] > maxBlock || block[1] > maxBlock || block[2] > maxBlockZ {
 		return d.refuse(driver.InvalidValue, "%s: %s: a block of %v threads", call, f.name, block)
 	}
-	if most := uint64(f.kernel.MaxThreads); most > 0 && (threads > most || f.kernel.ExactThreads && threads != most) {
+	kernel := f.kernel()
+	if most := uint64(kernel.MaxThreads); most > 0 && (threads > most || kernel.ExactThreads && threads != most) {
 		return d.refuse(driver.InvalidValue, "%s: %s: a block of %d threads; the kernel is made for %d", call, f.name,
 			threads, most)
 	}
-	own := int64(f.kernel.SharedBytes)
+	own := int64(kernel.SharedBytes)
 	limit := max(plainSharedBytes, own+int64(f.dynamicBytes.Load()))
 	if own+int64(sharedBytes) > limit {
 		return d.refuse(driver.InvalidValue, "%s: %s: %d bytes of shared memory; FuncSetAttribute allows %d",
@@ -77,18 +78,19 @@ func (d *Driver) checkLaunch(f *function, grid, block [3]uint32, sharedBytes uin
 // readParams copies the values of the parameters into a parameter block. C does not say how many pointers there are;
 // with checkptr (as under -race) Go does, and stops the program if they are too few.
 func (d *Driver) readParams(f *function, params *unsafe.Pointer) ([]byte, driver.Result) {
-	if len(f.kernel.Params) == 0 {
+	kernel := f.kernel()
+	if len(kernel.Params) == 0 {
 		return nil, driver.Success
 	}
 	if params == nil {
 		return nil, d.refuse(driver.InvalidValue, "LaunchKernel: %s: no parameters", f.name)
 	}
-	values := make([]byte, f.kernel.paramBytes())
-	for i, p := range unsafe.Slice(params, len(f.kernel.Params)) {
+	values := make([]byte, kernel.paramBytes())
+	for i, p := range unsafe.Slice(params, len(kernel.Params)) {
 		if p == nil {
 			return nil, d.refuse(driver.InvalidValue, "LaunchKernel: %s: parameter %d is a nil pointer", f.name, i)
 		}
-		at := f.kernel.Params[i]
+		at := kernel.Params[i]
 		copy(values[at.Offset:], unsafe.Slice((*byte)(p), at.Bytes))
 	}
 	return values, driver.Success

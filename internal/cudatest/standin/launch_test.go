@@ -3,6 +3,7 @@ package standin_test
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -165,21 +166,47 @@ const addPTX = `
 
 func loadPTX(image []byte) (*standin.Image, error) { return standin.LoadPTX(image, 2) }
 
+func lazyPTX(image []byte) (*standin.Image, error) { return standin.LazyPTX(image, 2) }
+
+// A kernel has the same bits whether its text is parsed when it is loaded or when it is launched. There is no kernel by
+// a name that the text only mentions.
 func TestPTX(t *testing.T) {
-	r := open(t, standin.Options{Load: loadPTX})
-	s, a, host := r.stream(), r.device(4*96), r.pinned(4*96)
-	for i := range 96 {
-		binary.LittleEndian.PutUint32(host[4*i:], uint32(i))
+	for name, load := range map[string]func([]byte) (*standin.Image, error){"parsed": loadPTX, "lazy": lazyPTX} {
+		t.Run(name, func(t *testing.T) {
+			r := open(t, standin.Options{Load: load})
+			s, a, host := r.stream(), r.device(4*96), r.pinned(4*96)
+			for i := range 96 {
+				binary.LittleEndian.PutUint32(host[4*i:], uint32(i))
+			}
+			r.ok(r.MemcpyHtoDAsync(a, pointer(host), 4*96, s))
+			r.ok(r.launch1(r.function(addPTX, "add"), s, 3, a, 1000))
+			r.ok(r.MemcpyDtoHAsync(pointer(host), a, 4*96, s))
+			r.ok(r.StreamSynchronize(s))
+			for i := range 96 {
+				if got := binary.LittleEndian.Uint32(host[4*i:]); got != uint32(1000+i) {
+					t.Fatalf("word %d is %d", i, got)
+				}
+			}
+			for _, none := range []string{"ad", "add_p", "mul"} {
+				var f driver.Function
+				r.want(driver.NotFound, r.ModuleGetFunction(&f, r.modules[0], cString(none)))
+			}
+		})
 	}
-	r.ok(r.MemcpyHtoDAsync(a, pointer(host), 4*96, s))
-	r.ok(r.launch1(r.function(addPTX, "add"), s, 3, a, 1000))
-	r.ok(r.MemcpyDtoHAsync(pointer(host), a, 4*96, s))
-	r.ok(r.StreamSynchronize(s))
-	for i := range 96 {
-		if got := binary.LittleEndian.Uint32(host[4*i:]); got != uint32(1000+i) {
-			t.Fatalf("word %d is %d", i, got)
+}
+
+// What cannot be parsed panics when it is launched, and is loaded until then.
+func TestLazyPTXThatIsWrong(t *testing.T) {
+	image, err := standin.LazyPTX([]byte(strings.Replace(addPTX, "mad.lo.s32", "mad.of.s32", 1)), 1)
+	if err != nil || !image.Has("add") {
+		t.Fatalf("%v", err)
+	}
+	defer func() {
+		if p := recover(); !strings.Contains(fmt.Sprint(p), "line 14") {
+			t.Errorf("%v", p)
 		}
-	}
+	}()
+	image.Kernel("add")
 }
 
 func TestPTXFault(t *testing.T) {

@@ -2,6 +2,7 @@ package standin
 
 import (
 	"encoding/binary"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -15,6 +16,24 @@ type Image struct {
 	Target  string // such as "sm_80" or "sm_90a"; "" runs anywhere
 	// Kernel finds a kernel by its name; nil if there is no such kernel.
 	Kernel func(name string) *Kernel
+	// Has says whether there is a kernel. With it, Kernel is called when something asks for the kernel's facts; nil:
+	// when something asks for the kernel.
+	Has func(name string) bool
+}
+
+// find returns what gets the facts of a kernel, nil if there is no such kernel.
+func (i *Image) find(name string) func() *Kernel {
+	if i.Has != nil {
+		if !i.Has(name) {
+			return nil
+		}
+		return sync.OnceValue(func() *Kernel { return i.Kernel(name) })
+	}
+	k := i.Kernel(name)
+	if k == nil {
+		return nil
+	}
+	return func() *Kernel { return k }
 }
 
 // Kernel has the facts that a launch needs, and the function that runs it.
@@ -51,7 +70,7 @@ type function struct {
 	module *module
 	owner  driver.Module
 	name   string
-	kernel *Kernel
+	kernel func() *Kernel // its facts
 	// dynamicBytes is the limit that FuncSetAttribute set.
 	dynamicBytes atomic.Int32
 }
@@ -173,7 +192,7 @@ func (d *Driver) moduleGetFunction(h *driver.Function, m driver.Module, name *by
 			return driver.Success
 		}
 	}
-	kernel := mod.image.Kernel(want)
+	kernel := mod.image.find(want)
 	if kernel == nil {
 		d.log("ModuleGetFunction: no kernel %q", want)
 		return driver.NotFound
@@ -202,9 +221,11 @@ func (d *Driver) funcSetAttribute(h driver.Function, a driver.FunctionAttribute,
 	if a != driver.MaxDynamicSharedSizeBytes {
 		return d.refuse(driver.InvalidValue, "FuncSetAttribute: the stand-in does not know attribute %d", a)
 	}
-	if value < 0 || int64(value)+int64(f.kernel.SharedBytes) > int64(d.options.SharedOptinBytes) {
+	// A kernel has at most plainSharedBytes of its own (PTX ISA, ".shared").
+	left := int(d.options.SharedOptinBytes) - int(value)
+	if value < 0 || left < plainSharedBytes && f.kernel().SharedBytes > left {
 		d.log("FuncSetAttribute: %s: %d bytes of shared memory and %d of its own; a block has %d",
-			f.name, value, f.kernel.SharedBytes, d.options.SharedOptinBytes)
+			f.name, value, f.kernel().SharedBytes, d.options.SharedOptinBytes)
 		return driver.InvalidValue
 	}
 	f.dynamicBytes.Store(value)

@@ -39,8 +39,8 @@ var (
 	targetLine  = regexp.MustCompile(`(?m)^\s*\.target\s+(\w+)`)
 )
 
-// LazyPTX is LoadPTX for programs that load many kernels and run few: the text is parsed when a kernel of it is asked
-// for, and one that cannot be parsed panics then.
+// LazyPTX is LoadPTX for programs that load many kernels and run few: the text is parsed when a kernel of it is
+// launched, and one that cannot be parsed panics then.
 func LazyPTX(text []byte, workers int) (*Image, error) {
 	version, target := versionLine.FindSubmatch(text), targetLine.FindSubmatch(text)
 	if version == nil || target == nil {
@@ -48,13 +48,32 @@ func LazyPTX(text []byte, workers int) (*Image, error) {
 	}
 	text = bytes.Clone(text)
 	parse := sync.OnceValues(func() (*Image, error) { return LoadPTX(text, workers) })
-	return &Image{Version: string(version[1]), Target: string(target[1]), Kernel: func(name string) *Kernel {
-		parsed, err := parse()
-		if err != nil {
-			panic(err)
+	return &Image{
+		Version: string(version[1]), Target: string(target[1]),
+		Has: func(name string) bool { return hasEntry(text, name) },
+		Kernel: func(name string) *Kernel {
+			parsed, err := parse()
+			if err != nil {
+				panic(err)
+			}
+			return parsed.Kernel(name)
+		},
+	}, nil
+}
+
+// hasEntry reports whether PTX text has a kernel of a name: ".entry NAME(".
+func hasEntry(text []byte, name string) bool {
+	for {
+		_, after, found := bytes.Cut(text, []byte(".entry"))
+		if !found {
+			return false
 		}
-		return parsed.Kernel(name)
-	}}, nil
+		if rest, is := bytes.CutPrefix(bytes.TrimSpace(after), []byte(name)); is &&
+			bytes.HasPrefix(bytes.TrimSpace(rest), []byte("(")) {
+			return true
+		}
+		text = after
+	}
 }
 
 // ptxOf lists the newest PTX that a driver reads (PTX ISA, "Release Notes").
