@@ -31,12 +31,15 @@ func (r *rig) lengths(rows int, of ...int) device.Docs {
 
 func testCausalConv(r *rig) {
 	for _, d := range types {
-		for _, s := range append(r.suite.shapes(), shape{3, 4112}) { // the last has more columns than a GPU's launch
-			for _, taps := range []int{4, 1, 7, device.MostTaps} {
+		for i, s := range append(r.suite.shapes(), shape{3, 4112}) { // the last has more columns than a GPU's launch
+			for t, taps := range []int{4, 1, 7, device.MostTaps} {
 				if taps != 4 && (s.rows > 100 || s.cols > 1024) {
 					continue // these were tried
 				}
 				for variant := range 3 { // of documents, and of whether there is a gradient of weights
+					if r.suite.rests(i, 4*t+variant) {
+						continue
+					}
 					what := fmt.Sprint(d, s, " taps ", taps, " variant ", variant)
 					docs := r.lengths(s.rows)
 					if variant > 0 {
@@ -66,12 +69,15 @@ func testCausalConv(r *rig) {
 
 func testGate(r *rig) {
 	for _, d := range types {
-		for _, s := range r.suite.shapes() {
-			for _, each := range []int{1, 3, 16, 300} { // columns of a gate
-				for _, kind := range []device.GateKind{device.SigmoidGate, device.SiLUGate} {
-					for _, inPlace := range []bool{false, true} {
+		for i, s := range r.suite.shapes() {
+			for e, each := range []int{1, 3, 16, 300} { // columns of a gate
+				for k, kind := range []device.GateKind{device.SigmoidGate, device.SiLUGate} {
+					for p, inPlace := range []bool{false, true} {
 						if s.rows*s.cols*each > 150_000 || inPlace && each > 1 && s.rows > 17 {
 							continue // no room; enough
+						}
+						if r.suite.rests(i+e, 2*k+p) {
+							continue
 						}
 						what := fmt.Sprint(d, s, " each ", each, " kind ", kind, " in place ", inPlace)
 						x, dy := r.normal("x", d, s.rows, s.cols*each), r.normal("dy", d, s.rows, s.cols*each)

@@ -113,9 +113,12 @@ func (b *referenceBuffer) Close() error {
 func (b *referenceBuffer) numbers(m device.Mat) []float64 {
 	x := numbers(m, b.bytes)
 	if b.wide != nil {
-		each(m, func(i int, at int64) {
-			if w := b.wide[at/2]; math.Float64bits(rounded(m.DType, w)) == math.Float64bits(x[i]) {
-				x[i] = w
+		eachRow(m, func(first int, at int64) {
+			for i, stored := range x[first:][:m.Cols] {
+				w := b.wide[(at+int64(i)*m.DType.Bytes())/2]
+				if math.Float64bits(rounded(m.DType, w)) == math.Float64bits(stored) {
+					x[first+i] = w
+				}
 			}
 		})
 	}
@@ -124,10 +127,13 @@ func (b *referenceBuffer) numbers(m device.Mat) []float64 {
 
 // put rounds numbers to the type of a matrix and writes them.
 func (b *referenceBuffer) put(m device.Mat, x []float64) {
-	each(m, func(i int, at int64) {
-		store(m.DType, b.bytes[at:], x[i])
+	eachRow(m, func(first int, at int64) {
+		row, size := x[first:][:m.Cols], m.DType.Bytes()
+		store(m.DType, b.bytes[at:], row)
 		if b.wide != nil {
-			b.wide[at/2] = x[i]
+			for i, v := range row {
+				b.wide[(at+int64(i)*size)/2] = v
+			}
 		}
 	})
 }
@@ -135,58 +141,85 @@ func (b *referenceBuffer) put(m device.Mat, x []float64) {
 // numbers reads a matrix from the bytes of its buffer.
 func numbers(m device.Mat, bytes []byte) []float64 {
 	x := make([]float64, m.Rows*m.Cols)
-	each(m, func(i int, at int64) { x[i] = load(m.DType, bytes[at:]) })
+	eachRow(m, func(first int, at int64) { load(m.DType, x[first:][:m.Cols], bytes[at:]) })
 	return x
 }
 
-// each calls visit for each element, row by row: i counts elements, and at is the element's offset in bytes.
-func each(m device.Mat, visit func(i int, at int64)) {
-	size := m.DType.Bytes()
+// eachRow calls visit for each row: first counts the elements before it, and at is its offset in bytes.
+func eachRow(m device.Mat, visit func(first int, at int64)) {
 	for r := range m.Rows {
-		for c := range m.Cols {
-			visit(r*m.Cols+c, m.Off+int64(r*m.Stride+c)*size)
+		visit(r*m.Cols, m.Off+int64(r*m.Stride)*m.DType.Bytes())
+	}
+}
+
+// load reads numbers of type d, one after the other, from the start of b.
+func load(d tensor.DType, x []float64, b []byte) {
+	switch d {
+	case tensor.F32:
+		for i := range x {
+			x[i] = float64(math.Float32frombits(binary.NativeEndian.Uint32(b[4*i:])))
 		}
+	case tensor.BF16:
+		for i := range x {
+			x[i] = float64(tensor.F32FromBF16(binary.NativeEndian.Uint16(b[2*i:])))
+		}
+	case tensor.F64:
+		for i := range x {
+			x[i] = math.Float64frombits(binary.NativeEndian.Uint64(b[8*i:]))
+		}
+	case tensor.U8:
+		for i := range x {
+			x[i] = float64(b[i])
+		}
+	case tensor.I16:
+		for i := range x {
+			x[i] = float64(int16(binary.NativeEndian.Uint16(b[2*i:])))
+		}
+	case tensor.I32:
+		for i := range x {
+			x[i] = float64(int32(binary.NativeEndian.Uint32(b[4*i:])))
+		}
+	case tensor.I64:
+		for i := range x {
+			x[i] = float64(int64(binary.NativeEndian.Uint64(b[8*i:])))
+		}
+	default:
+		panic("devicetest: no numbers of type " + d.String())
 	}
 }
 
-// load reads the number of type d at the start of b.
-func load(d tensor.DType, b []byte) float64 {
+// store writes numbers of type d, one after the other, to the start of b, rounded to nearest even where the type has
+// fractions.
+func store(d tensor.DType, b []byte, x []float64) {
 	switch d {
 	case tensor.F32:
-		return float64(math.Float32frombits(binary.NativeEndian.Uint32(b)))
+		for i, v := range x {
+			binary.NativeEndian.PutUint32(b[4*i:], math.Float32bits(float32(v)))
+		}
 	case tensor.BF16:
-		return float64(tensor.F32FromBF16(binary.NativeEndian.Uint16(b)))
+		for i, v := range x {
+			binary.NativeEndian.PutUint16(b[2*i:], tensor.BF16FromF32(float32(v)))
+		}
 	case tensor.F64:
-		return math.Float64frombits(binary.NativeEndian.Uint64(b))
+		for i, v := range x {
+			binary.NativeEndian.PutUint64(b[8*i:], math.Float64bits(v))
+		}
 	case tensor.U8:
-		return float64(b[0])
+		for i, v := range x {
+			b[i] = uint8(v)
+		}
 	case tensor.I16:
-		return float64(int16(binary.NativeEndian.Uint16(b)))
+		for i, v := range x {
+			binary.NativeEndian.PutUint16(b[2*i:], uint16(int16(v)))
+		}
 	case tensor.I32:
-		return float64(int32(binary.NativeEndian.Uint32(b)))
+		for i, v := range x {
+			binary.NativeEndian.PutUint32(b[4*i:], uint32(int32(v)))
+		}
 	case tensor.I64:
-		return float64(int64(binary.NativeEndian.Uint64(b)))
-	}
-	panic("devicetest: no numbers of type " + d.String())
-}
-
-// store writes a number of type d at the start of b, rounded to nearest even where the type has fractions.
-func store(d tensor.DType, b []byte, x float64) {
-	switch d {
-	case tensor.F32:
-		binary.NativeEndian.PutUint32(b, math.Float32bits(float32(x)))
-	case tensor.BF16:
-		binary.NativeEndian.PutUint16(b, tensor.BF16FromF32(float32(x)))
-	case tensor.F64:
-		binary.NativeEndian.PutUint64(b, math.Float64bits(x))
-	case tensor.U8:
-		b[0] = uint8(x)
-	case tensor.I16:
-		binary.NativeEndian.PutUint16(b, uint16(int16(x)))
-	case tensor.I32:
-		binary.NativeEndian.PutUint32(b, uint32(int32(x)))
-	case tensor.I64:
-		binary.NativeEndian.PutUint64(b, uint64(int64(x)))
+		for i, v := range x {
+			binary.NativeEndian.PutUint64(b[8*i:], uint64(int64(v)))
+		}
 	default:
 		panic("devicetest: no numbers of type " + d.String())
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"path"
+	"sync"
 	"testing"
 
 	"github.com/millrace/millrace/device"
@@ -42,10 +43,23 @@ const rigBytes = 8 << 20
 // poison fills everything that is not an input: as F32, BF16 or F64 it is a NaN.
 const poison = 0xff
 
+// rigMemory is the image and the reference's memory. Rigs use it one after the other: to clear it takes longer than
+// most tests.
+type rigMemory struct {
+	image []byte
+	twin  *referenceBuffer
+}
+
+var rigMemories = sync.Pool{New: func() any {
+	return &rigMemory{make([]byte, rigBytes), newWideBuffer(rigBytes)}
+}}
+
 func newRig(t *testing.T, s Suite) *rig {
 	h := fnv.New64a()
 	h.Write([]byte(path.Base(t.Name()))) // the same numbers for every driver and configuration
-	r := &rig{T: t, suite: s, dev: s.Open(), rng: rand.New(rand.NewPCG(h.Sum64(), 0)), image: make([]byte, rigBytes)}
+	memory := rigMemories.Get().(*rigMemory)
+	t.Cleanup(func() { rigMemories.Put(memory) })
+	r := &rig{T: t, suite: s, dev: s.Open(), rng: rand.New(rand.NewPCG(h.Sum64(), 0)), image: memory.image}
 	accounts := hostmem.New()
 	region, err := accounts.Reserve("staging", rigBytes)
 	r.must(err)
@@ -65,7 +79,7 @@ func newRig(t *testing.T, s Suite) *rig {
 		}
 	})
 	r.stream = r.newStream("test")
-	r.reference = &referenceStream{twin: newWideBuffer(rigBytes)}
+	r.reference = &referenceStream{twin: memory.twin}
 	return r
 }
 
@@ -157,7 +171,13 @@ func (r *rig) normal(name string, d tensor.DType, rows, cols int) *matrix {
 
 // filled stores f(i) as element i, counted row by row.
 func (r *rig) filled(m *matrix, f func(i int) float64) *matrix {
-	each(m.Mat, func(i int, at int64) { store(m.DType, r.image[at:], f(i)) })
+	row := make([]float64, m.Cols)
+	eachRow(m.Mat, func(first int, at int64) {
+		for i := range row {
+			row[i] = f(first + i)
+		}
+		store(m.DType, r.image[at:], row)
+	})
 	return m
 }
 
@@ -235,18 +255,22 @@ func sameBits(a, b float64) bool {
 func (r *rig) compare(what string, m *matrix, want []float64, same func(got, want float64) bool) {
 	r.Helper()
 	var written []byte
-	bad := 0
-	each(m.Mat, func(i int, at int64) {
-		end := at + m.DType.Bytes()
-		if got := load(m.DType, r.host[at:]); !same(got, want[i]) {
+	bad, got, size := 0, make([]float64, m.Cols), int(m.DType.Bytes())
+	eachRow(m.Mat, func(first int, at int64) {
+		row := r.host[at:][:len(got)*size]
+		load(m.DType, got, row)
+		for i, v := range got {
+			if same(v, want[first+i]) {
+				continue
+			}
 			r.failed = true
 			if bad++; bad <= 3 {
-				r.Errorf("%s: %s[%d, %d] = %v, want %v", what, m.name, i/m.Cols, i%m.Cols, got, want[i])
+				r.Errorf("%s: %s[%d, %d] = %v, want %v", what, m.name, first/m.Cols, i, v, want[first+i])
 			}
 		}
 		// Checked elements are no longer compared with the image.
-		copy(r.image[at:end], r.host[at:end])
-		written = append(written, r.host[at:end]...)
+		copy(r.image[at:], row)
+		written = append(written, row...)
 	})
 	if bad > 3 {
 		r.Errorf("%s: %s: %d of %d elements are wrong", what, m.name, bad, len(want))

@@ -48,8 +48,8 @@ type Suite struct {
 	// an engine do. 0: they begin wherever their elements may. With it, shapes of real models come as well: sizes that
 	// are round, heads of 64, 128 and 256 columns.
 	Align int
-	// Brief has the widths of experts' products take turns, each routing with one of two: for a device that is
-	// interpreted.
+	// Brief has operands of the costly tests take turns, so that each size meets half of the ways to call an operation,
+	// and the next size the others: for a device that is interpreted.
 	Brief bool
 	// Fail makes the stream fail with err in its order, as an operation would. nil: the driver has no such hook.
 	Fail func(s device.Stream, err error)
