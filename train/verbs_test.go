@@ -94,7 +94,7 @@ func computes(t *testing.T, variant string) []string {
 }
 
 // Loss, gradients and logits agree with PyTorch through the files, and a device budget changes no bit of them.
-func TestGradientsAgreeWithPyTorch(t *testing.T) {
+func TestGradientsOfGoldenModels(t *testing.T) {
 	for _, variant := range modeltest.Variants(t) {
 		t.Run(variant, func(t *testing.T) {
 			t.Parallel()
