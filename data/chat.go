@@ -110,9 +110,12 @@ func (c *Chat) Version() string {
 	return fmt.Sprintf("%s all=%v last=%v stops=%v %s", c.version, c.All, c.LastTurn, slices.Sorted(slices.Values(c.Stops)), Plain.Version())
 }
 
+// Renders reports whether rows of a type are rendered with the template.
+func (c *Chat) Renders(t Type) bool { return t != Text && (t.conversation() || c.All) }
+
 // Render implements [Renderer].
 func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
-	if r.Type == Text || !r.Type.conversation() && !c.All {
+	if !c.Renders(r.Type) {
 		return Plain.Render(ctx, r)
 	}
 	source, err := c.config.Source(len(r.Tools) > 0)

@@ -10,8 +10,8 @@ import (
 
 // Message is one turn of a conversation.
 type Message struct {
-	Role    string `json:"role"` // system, user or assistant
-	Content string `json:"content"`
+	Role    string `json:"role" yaml:"role"` // system, user or assistant
+	Content string `json:"content" yaml:"content"`
 }
 
 // The roles of a conversation with a model.

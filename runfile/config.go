@@ -236,6 +236,18 @@ func (c *Config) check(needsData bool) error {
 		return bad("max_grad_norm is %v: it must be finite and not negative; 0 turns clipping off", c.MaxGradNorm)
 	case c.Eval.Every < 0 || c.Eval.Every > 0 && !c.evaluates():
 		return bad("eval.every is %d, with %d eval.datasets: name what to evaluate on, or set val_size", c.Eval.Every, len(c.Eval.Datasets))
+	case c.Samples.Every < 0 || c.Samples.Every > 0 && !c.Samples.Asked():
+		return bad("samples.every is %d, and there are no prompts: list what the model is to continue in samples.prompts",
+			c.Samples.Every)
+	case c.Samples.MaxTokens < 1 || c.Samples.MaxTokens > plan.MaxPositionsPerMicroBatch:
+		return bad("samples.max_tokens is %d: it must be between 1 and %d", c.Samples.MaxTokens,
+			plan.MaxPositionsPerMicroBatch)
+	case !(c.Samples.Temperature >= 0 && c.Samples.Temperature <= 100):
+		return bad("samples.temperature is %v: it must be between 0 (the most likely token) and 100", c.Samples.Temperature)
+	case c.Samples.TopK < 0:
+		return bad("samples.top_k is %d: it must not be negative; 0 is all", c.Samples.TopK)
+	case !(c.Samples.TopP >= 0 && c.Samples.TopP <= 1):
+		return bad("samples.top_p is %v: it must be between 0 and 1", c.Samples.TopP)
 	case c.Memory.Recompute != "" && c.Memory.Recompute != "auto" && c.Memory.Recompute != "always":
 		return bad("memory.recompute is %q: use auto or always", c.Memory.Recompute)
 	case c.Save.Every < 0 || c.Save.Keep < 0 || !(c.Save.Minutes >= 0) || math.IsInf(c.Save.Minutes, 0):
@@ -274,6 +286,11 @@ func (c *Config) check(needsData bool) error {
 			return bad("resume_with: %s cannot change when a run is resumed; what can: %s", key, strings.Join(keys, ", "))
 		}
 	}
+	for i, prompt := range c.Samples.Prompts {
+		if err := prompt.Check(); err != nil {
+			return bad("samples.prompts[%d]: %w", i, err)
+		}
+	}
 	for _, s := range append(append([]data.Source{}, c.Datasets...), c.Eval.Datasets...) {
 		if err := s.Validate(); err != nil {
 			return err
@@ -301,6 +318,9 @@ func (c *Config) Schedule(steps int) optim.Schedule {
 	}
 	return s
 }
+
+// Asked reports whether the model is to write any.
+func (s *Samples) Asked() bool { return len(s.Prompts) > 0 || s.PromptsFile != "" }
 
 // evaluates reports whether there are held-out data.
 func (c *Config) evaluates() bool { return len(c.Eval.Datasets) > 0 || c.ValSize > 0 }

@@ -31,6 +31,7 @@ eval: {datasets: [{path: b.jsonl, type: prompt-response, prompt: question, respo
 adam_betas: [0.9, 0.95]
 epochs: 2.5
 device: [cuda:0, cuda:2]
+samples: {prompts: [a, "[b]", [{role: system, content: c}, {role: user, content: d}]], every: 3, temperature: 0}
 `, "learning_rate=3e-4", "memory.device=500MB", "output_dir=runs/x")
 	if err != nil {
 		t.Fatal(err)
@@ -85,6 +86,16 @@ func TestConfigRefuses(t *testing.T) {
 		"floor below 0":     {smallRun + "min_learning_rate: -1\n", "min_learning_rate is -1"},
 		"patience below 0":  {smallRun + "stop: {patience: -1}\n", "stop.patience is -1"},
 		"idle patience":     {smallRun + "val_size: 0.1\nstop: {patience: 2}\n", "set eval.every"},
+		"idle samples":      {smallRun + "samples: {every: 5}\n", "samples.every is 5, and there are no prompts"},
+		"no tokens":         {smallRun + "samples: {max_tokens: 0}\n", "samples.max_tokens is 0: it must be between 1 and"},
+		"cold samples":      {smallRun + "samples: {temperature: -1}\n", "samples.temperature is -1"},
+		"top_k below 0":     {smallRun + "samples: {top_k: -1}\n", "samples.top_k is -1"},
+		"top_p above 1":     {smallRun + "samples: {top_p: 1.5}\n", "samples.top_p is 1.5"},
+		"no prompt":         {smallRun + "samples: {prompts: [{a: b}]}\n", "line 3: samples.prompts[0] must be one value, not"},
+		"no role":           {smallRun + "samples: {prompts: [[{role: tool, content: x}]]}\n", "samples.prompts[0]: message 1 has the role \"tool\""},
+		"a turn of no one":  {smallRun + "samples: {prompts: [[{rol: user}]]}\n", "line 3: unknown key samples.prompts[0][0].rol"},
+		"an answer":         {smallRun + "samples: {prompts: [[{role: assistant, content: x}]]}\n", "end with one of the user"},
+		"an empty talk":     {smallRun + "samples: {prompts: [[]]}\n", "samples.prompts[0]: it has no messages"},
 		"eps of 0":          {smallRun + "adam_eps: 0\n", "adam_eps is 0: it must be between 1.18e-38"},
 		"eps 0 in 32 bits":  {smallRun + "adam_eps: 1e-50\n", "adam_eps is 1e-50"},
 		"denormal eps":      {smallRun + "adam_eps: 1.1e-38\n", "adam_eps is 1.1e-38"},

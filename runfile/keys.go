@@ -112,14 +112,15 @@ type Config struct {
 	// Of a run on several hosts.
 	Distributed Distributed `yaml:"distributed" resume:"free"`
 
-	Eval Eval `yaml:"eval,omitempty" resume:"listed"`
-	Save Save `yaml:"save" resume:"free"`
-	Stop Stop `yaml:"stop" resume:"free"`
+	Eval    Eval    `yaml:"eval,omitempty" resume:"listed"`
+	Samples Samples `yaml:"samples" resume:"free"`
+	Save    Save    `yaml:"save" resume:"free"`
+	Stop    Stop    `yaml:"stop" resume:"free"`
 	// Gets `run.yaml` (with every key), `run.json` (which run this is, see [checkpoints.md](checkpoints.md#which-run)),
-	// `plan.json`, `metrics.jsonl`, `checkpoints/`, `model/` and, with `--trace`, `trace.json`. A `run.yaml` of your
-	// own stays as it is; the file with every key is then `resolved.yaml`. One run at a time writes there. A run that
-	// has ended is not overwritten, and starting it again does nothing. It must be
-	// [yours](checkpoints.md#whose-directory-a-run-writes-to).
+	// `plan.json`, `metrics.jsonl`, `checkpoints/`, `model/` and, with `samples.prompts`, `samples.jsonl`, and with
+	// `--trace`, `trace.json`. A `run.yaml` of your own stays as it is; the file with every key is then
+	// `resolved.yaml`. One run at a time writes there. A run that has ended is not overwritten, and starting it again
+	// does nothing. It must be [yours](checkpoints.md#whose-directory-a-run-writes-to).
 	OutputDir string `yaml:"output_dir" default:"runs/run" resume:"free"`
 	// `auto` continues from the newest whole checkpoint in `output_dir`, if there is one, and after a divergence from
 	// the newest healthy one; a run that was killed before its first checkpoint starts over with the same sizes.
@@ -200,6 +201,28 @@ type Eval struct {
 	Datasets []data.Source `yaml:"datasets,omitempty"`
 	// Also evaluate every n steps.
 	Every int `yaml:"every,omitempty"`
+}
+
+// Samples are texts that the model writes during training.
+type Samples struct {
+	// A list of texts that the model continues before the first and after the last step, such as `["Dear Sir or
+	// Madam"]`. In a run whose data have the chat template each is what a user says, and may be a list of messages:
+	// `[{role: user, content: Hello}]`. See [samples](#samples).
+	Prompts []data.Prompt `yaml:"prompts,omitempty"`
+	// The path of a file with more of them, an object in each line: `{"prompt": "text"}` or `{"messages": [...]}`.
+	PromptsFile string `yaml:"prompts_file,omitempty"`
+	// The model also writes every n steps.
+	Every int `yaml:"every,omitempty"`
+	// Tokens of a text at most.
+	MaxTokens int `yaml:"max_tokens" default:"128"`
+	// 0 takes the most likely token each time.
+	Temperature float64 `yaml:"temperature" default:"0.8"`
+	// Choose among the k most likely tokens only; 0: all.
+	TopK int `yaml:"top_k,omitempty"`
+	// Choose among the most likely tokens that have this probability together; 1: all.
+	TopP float64 `yaml:"top_p" default:"0.95"`
+	// Seed of the choices, which are the same after each step: what changes in a text is the model.
+	Seed uint64 `yaml:"seed" default:"42"`
 }
 
 // Save are the checkpoints. A run that is interrupted, or that ends for a reason that left its state whole, saves in

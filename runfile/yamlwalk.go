@@ -63,6 +63,12 @@ type selfReader interface {
 	UnmarshalYAML(func(any) error) error
 }
 
+// listOf are the lists that types of one value may be instead.
+var listOf = map[reflect.Type]reflect.Type{
+	reflect.TypeFor[Names]():       reflect.TypeFor[[]string](),
+	reflect.TypeFor[data.Prompt](): reflect.TypeFor[[]data.Message](),
+}
+
 // check holds a value against the type of its key.
 func (w *runFileWalk) check(n ast.Node, t reflect.Type, key string) {
 	if w.nodes++; w.nodes > maxNodes {
@@ -92,8 +98,8 @@ func (w *runFileWalk) check(n ast.Node, t reflect.Type, key string) {
 		return
 	}
 	text, isScalar := scalarText(n)
-	if _, isList := n.(*ast.SequenceNode); isList && t == reflect.TypeFor[Names]() {
-		w.checkList(n, reflect.TypeFor[[]string](), key)
+	if _, isList := n.(*ast.SequenceNode); isList && listOf[t] != nil {
+		w.checkList(n, listOf[t], key)
 		return
 	}
 	if read, ok := reflect.New(t).Interface().(selfReader); ok {

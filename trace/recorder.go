@@ -3,7 +3,7 @@
 //
 // A [Recorder] collects [Span]s during the run, cheaply enough to be always on. A [Trace] holds them and says what was
 // traced: [Trace.WriteChrome] writes a Chrome trace (it opens in ui.perfetto.dev and chrome://tracing) with one track
-// per [Lane], and [ReadChrome] reads it. [Metrics] is a line of metrics.jsonl; [MetricsFile] appends to such a file,
+// per [Lane], and [ReadChrome] reads it. [Metrics] is a line of metrics.jsonl; [RecordFile] appends to such a file,
 // [ReadMetrics] reads one.
 //
 // Invariants: recording allocates nothing and never waits for anything slow; a nil Recorder records nothing. A metrics

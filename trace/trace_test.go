@@ -185,7 +185,7 @@ func drawMetrics(t *rapid.T, step int64) Metrics {
 	return m
 }
 
-func openMetrics(name string, lastStep int64) (*MetricsFile, error) {
+func openMetrics(name string, lastStep int64) (*RecordFile[Metrics], error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, err
@@ -347,6 +347,23 @@ func TestMetricsFileResumes(t *testing.T) {
 	})
 }
 
+// A file tells how many records it had of its latest step, and of that alone.
+func TestRecordsOfAStep(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "metrics.jsonl")
+	text := `{"step":1}` + "\n" + `{"step":2}` + "\n" + `{"step":2}` + "\n" + `{"step":3}` + "\n"
+	if err := os.WriteFile(name, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	f, err := openMetrics(name, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if had := [3]int{f.Had(1), f.Had(2), f.Had(3)}; had != [3]int{0, 2, 0} {
+		t.Errorf("records of steps 1 to 3: %v", had)
+	}
+}
+
 func TestMetricsFilesThatAreNot(t *testing.T) {
 	const good = `{"step":1,"loss":2}` + "\n"
 	for what, c := range map[string]struct {
@@ -361,7 +378,7 @@ func TestMetricsFilesThatAreNot(t *testing.T) {
 		"torn in the middle":  {`{"st` + "\n" + good, 0, "line 1"},
 		"prose":               {good + "Dear reader", 1, "line 2"},
 		"not a record":        {good + `{"a":1}` + "\n" + good, 1, "line 2"},
-		"a long line":         {good + strings.Repeat("x", maxLineBytes+1), 1, "line 2"},
+		"a long line":         {good + strings.Repeat("x", metricsRecords.LineBytes+1), 1, "line 2"},
 		"wrong type":          {`{"step":"one"}` + "\n" + good, 0, "line 1"},
 	} {
 		got, err := ReadMetrics(strings.NewReader(c.text))

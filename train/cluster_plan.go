@@ -18,7 +18,7 @@ import (
 func (t *trainer) planAlike(ctx context.Context, b *beginning, asked runfile.Sizes) error {
 	c := t.env.Cluster
 	plans := func(ctx context.Context) error {
-		return t.makePlan(ctx, t.rates.Steps, plan.Outputs{}, b.hasSizes())
+		return t.makePlan(ctx, t.rates.Steps, plan.Outputs{}, t.samples.memory(), b.hasSizes())
 	}
 	err := t.env.together(ctx, func(ctx context.Context) error {
 		return blame.BadRequest(ofBudgets(t.keptSizes(ctx, asked, plans(ctx))))

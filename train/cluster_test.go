@@ -122,8 +122,7 @@ func hostsConfig(t *testing.T) *runfile.Config {
 	return c
 }
 
-// A run has the same bits on one, two and four hosts, if it has the same groups. It continues on another number of
-// hosts after a signal on any of them, to the same bits.
+// A run has the same bits on one, two and four hosts, if it has the same groups, and with samples or without.
 func TestHostsTrainToTheSameBits(t *testing.T) {
 	for name, change := range map[string]func(c *runfile.Config){
 		"bound":    func(*runfile.Config) {},
@@ -151,6 +150,7 @@ func TestHostsTrainToTheSameBits(t *testing.T) {
 			for _, hosts := range []int{2, 4} {
 				own := *c
 				own.OutputDir = filepath.Join(t.TempDir(), fmt.Sprint(hosts))
+				own.Samples = someSamples(2)
 				all := trainHosts(t, hosts, &own, func(h *aHost) {
 					h.env.program, h.o.Trace = 1, true
 					if h.host > 0 {
@@ -167,6 +167,9 @@ func TestHostsTrainToTheSameBits(t *testing.T) {
 				}
 				if got, want := lossesOf(t, own.OutputDir), lossesOf(t, whole.OutputDir); !slices.Equal(got, want) {
 					t.Errorf("%d hosts: %v, alone %v", hosts, got, want)
+				}
+				if own.MaxSteps == 6 {
+					checkSamples(t, &own, 0, 2, 4, 6)
 				}
 				if m := metricsOf(t, own.OutputDir)[1]; m.Hosts == nil || len(m.Hosts.StepSec) != hosts ||
 					!strings.HasPrefix(m.Hosts.Slowest, "rank ") {
@@ -205,6 +208,7 @@ func writesNone(t *testing.T, dir string) vfs.FS {
 func TestHostsStopAndGoOn(t *testing.T) {
 	c := hostsConfig(t)
 	whole := *c
+	c.Samples = someSamples(1)
 	whole.OutputDir = filepath.Join(t.TempDir(), "alone")
 	want, err := Train(t.Context(), &whole, Options{Env: newEnv(t)})
 	if err != nil {
@@ -240,6 +244,7 @@ func TestHostsStopAndGoOn(t *testing.T) {
 	if got, want := lossesOf(t, c.OutputDir), lossesOf(t, whole.OutputDir); !slices.Equal(got, want) {
 		t.Errorf("%v, without a break %v", got, want)
 	}
+	checkSamples(t, c, 0, 1, 2, 3, 4, 5, 6)
 	again := trainHosts(t, 2, c, nil)
 	succeed(t, again)
 	if s := again[1].sum; s.Steps != c.MaxSteps || s.ResumedAfter != c.MaxSteps {

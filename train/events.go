@@ -3,8 +3,11 @@ package train
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/trace"
 )
 
@@ -91,6 +94,35 @@ func (e Evaluated) String() string {
 		return fmt.Sprintf("eval loss %.4f after step %d, whose evaluation was interrupted", e.Loss, e.Step)
 	}
 	return ""
+}
+
+// Sampled has a text that the model wrote after a step; step 0 is the model before training.
+type Sampled struct{ Sample }
+
+func (e Sampled) String() string {
+	when := "before training"
+	if e.Step > 0 {
+		when = fmt.Sprintf("after step %d", e.Step)
+	}
+	return fmt.Sprintf("sample %d %s: %s -> %s (%s, %s)", e.Number, when, excerpt(lastOf(e.Prompt)), excerpt(e.Text), e.Finish,
+		spelling.Count(len(e.Tokens), "token"))
+}
+
+// excerpt is a text for a line: quoted, and of a long one its beginning.
+func excerpt(text string) string {
+	const most = 60 // characters
+	if short := []rune(text); len(short) > most {
+		return strconv.Quote(string(short[:most])) + "..."
+	}
+	return strconv.Quote(text)
+}
+
+// lastOf is what a prompt says last.
+func lastOf(p data.Prompt) string {
+	if n := len(p.Messages); n > 0 {
+		return p.Messages[n-1].Content
+	}
+	return p.Text
 }
 
 // Saved says that a checkpoint is complete.

@@ -107,8 +107,8 @@ func sumsIn(m *checkpoint.Manifest) map[checkpoint.ID][]checkpoint.Sum {
 }
 
 // A run that is killed at random moments, saving as it goes, is started again each time, with another tier or budget
-// than before, and ends with the bits of one that was left alone; each checkpoint that it has on the way is what that
-// one had at the same step.
+// than before, and ends with the bits of one that was left alone and wrote no samples; each checkpoint that it has on
+// the way is what that one had at the same step.
 func TestKilledRunsGoOn(t *testing.T) {
 	rounds := *kills
 	if testing.Short() {
@@ -140,9 +140,9 @@ func killedRunsGoOn(t *testing.T, rounds int, keys map[string]any) {
 	base.Model = writeModel(t, keys)
 	base.Precision, base.Numerics = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 1, HeadChunk: 32}
 	base.BatchTokens, base.MaxSteps = base.SequenceLen, 8
-	base.Save = runfile.Save{Every: 1}
+	base.Save, base.Samples = runfile.Save{Every: 1}, someSamples(3)
 	left := *base
-	left.OutputDir = filepath.Join(t.TempDir(), "left")
+	left.OutputDir, left.Samples = filepath.Join(t.TempDir(), "left"), runfile.Defaults().Samples
 	env := newEnv(t)
 	env.program = 1
 	want, err := Train(context.Background(), &left, Options{Env: env})
@@ -155,7 +155,7 @@ func killedRunsGoOn(t *testing.T, rounds int, keys map[string]any) {
 	}
 
 	victim := left
-	victim.Save.Keep = 2
+	victim.Save.Keep, victim.Samples = 2, base.Samples
 	settings := budgetsOf(t, base)
 	state, runs := filepath.Join(t.TempDir(), "state"), t.TempDir()
 	start := func(p placement, wait time.Duration) bool {
@@ -215,6 +215,7 @@ func killedRunsGoOn(t *testing.T, rounds int, keys map[string]any) {
 			if a, b := losses(t, victim.OutputDir), losses(t, left.OutputDir); fmt.Sprint(a) != fmt.Sprint(b) {
 				t.Errorf("losses %v, want %v", a, b)
 			}
+			checkSamples(t, &victim, 0, 3, 6, 8)
 			ended++
 			if err := os.RemoveAll(victim.OutputDir); err != nil {
 				t.Fatal(err)

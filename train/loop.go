@@ -52,6 +52,8 @@ type trainer struct {
 	health  health
 	evals   evaluations
 	records records
+	samples *sampling // nil: the run has none
+	places  int       // of texts that grow together
 	wear    wear
 	spans   *trace.Recorder // of a run that is traced
 	summary Summary
@@ -72,7 +74,7 @@ func newTrainer(c *runfile.Config, o Options) *trainer {
 	}
 	t.options.Trace = o.Trace && env.Cluster.Leads()
 	t.health.stop, t.evals.patience = c.Stop, c.Stop.Patience
-	t.records = records{env: env, name: t.home.file(metricsName)}
+	t.records = newRecords(env, &t.home)
 	t.saves = saver{run: t.Run, home: &t.home, keep: t.holdAlike, describe: t.describe, sync: t.records.sync,
 		lastStep: t.lastStep}
 	return t
@@ -186,6 +188,9 @@ func (t *trainer) prepare(ctx context.Context) error {
 	if err := t.planAlike(ctx, &b, asked); err != nil {
 		return err
 	}
+	if err := t.agreeOnPlaces(); err != nil {
+		return err
+	}
 	if t.from == nil {
 		return nil
 	}
@@ -207,7 +212,12 @@ func (t *trainer) openFitting(ctx context.Context, b *beginning, asked runfile.S
 	if err := t.src.findBase(ctx, c, t.from); err != nil {
 		return err
 	}
-	err := t.env.checkFits(ctx, c, t.src.model, b.hasSizes(), t.dev.Info())
+	samples, err := t.src.openSampling(ctx, c)
+	if err != nil {
+		return err
+	}
+	t.samples = samples
+	err = t.env.checkFits(ctx, c, t.src.model, samples.memory(), b.hasSizes(), t.dev.Info())
 	return ofBudgets(t.keptSizes(ctx, asked, err))
 }
 
@@ -272,7 +282,10 @@ func (t *trainer) begin() error {
 	if err := t.writeRunFiles(); err != nil {
 		return err
 	}
-	return t.records.open(t.begun)
+	if err := t.records.metrics.begin(t.begun); err != nil {
+		return err
+	}
+	return t.beginSamples()
 }
 
 // ended returns the summary of a run that had ended before: a user who starts it again has missed that.
@@ -424,9 +437,17 @@ func (t *trainer) walk(ctx context.Context) error {
 		t.summary.EvalBefore = &l.Loss
 		t.tell(Evaluated{Loss: l.Loss})
 	}
-	t.session.Engine.Trace.TakeBusy()
+	if t.begun == 0 {
+		if err := t.sample(ctx); err != nil {
+			return err
+		}
+	}
+	t.session.leaveOut()
 	t.wear = wear{bytesPerDay: t.config.Memory.MaxWritePerDay.N, begin: t.env.time().now()}
 	if err := t.evaluateAgain(ctx); err != nil {
+		return err
+	}
+	if err := t.sampleAgain(ctx); err != nil {
 		return err
 	}
 	stop, err := t.env.stopsAnywhere()

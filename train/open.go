@@ -114,7 +114,7 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 		return err
 	}
 	if err := r.makePlan(ctx, 0, plan.Outputs{LogitRows: o.LogitRows, LogProbs: o.LogProbs,
-		Gradients: o.Gradients}, r.from != nil); err != nil {
+		Gradients: o.Gradients}, sampleMemory{}, r.from != nil); err != nil {
 		return err
 	}
 	ask.IsOver = true
@@ -244,8 +244,8 @@ func (r *Run) seek() error {
 }
 
 // makePlan plans the run for a number of steps, 0 if it is not known. begun is plan.Request.Begun.
-func (r *Run) makePlan(ctx context.Context, steps int, also plan.Outputs, begun bool) (err error) {
-	r.plan, err = r.env.makePlan(ctx, r.config, r.src.model, r.src.exportType(), steps, also, begun, r.dev.Info(),
+func (r *Run) makePlan(ctx context.Context, steps int, also plan.Outputs, samples sampleMemory, begun bool) (err error) {
+	r.plan, err = r.env.makePlan(ctx, r.config, r.src.model, r.src.exportType(), steps, also, samples, begun, r.dev.Info(),
 		len(r.dev.Computes))
 	return err
 }

@@ -248,7 +248,7 @@ func sizesOf(n plan.Numerics) runfile.Sizes {
 // auto become the largest that fit. also has LogitRows and LogProbs for the caller; a micro-batch that has fewer rows
 // than LogitRows gives all. begun is plan.Request.Begun.
 func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType,
-	steps int, also plan.Outputs, begun bool, dev device.Info, devices int) (*plan.Plan, error) {
+	steps int, also plan.Outputs, samples sampleMemory, begun bool, dev device.Info, devices int) (*plan.Plan, error) {
 	n, err := c.StepNumerics()
 	if err != nil {
 		return nil, err
@@ -269,13 +269,17 @@ func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 	if mem.Disk.IsAuto() {
 		r.DiskBytes = max(r.DiskBytes/e.diskSharers(c), 1)
 	}
-	p, err := e.fit(ctx, plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
+	f := plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
 		OutputsOf: func(n plan.Numerics) plan.Outputs {
 			out := c.Outputs()
 			out.LogitRows, out.LogProbs = min(also.LogitRows, n.Positions()), also.LogProbs
 			out.Gradients = also.Gradients
 			return out
-		}}, mem)
+		}}
+	p, err := e.fit(ctx, f, mem)
+	if err == nil {
+		p, err = samples.fit(ctx, f, p)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -299,7 +303,8 @@ func (e *Env) fitPlan(ctx context.Context, m *model.Model, n plan.Numerics, rows
 
 // checkFits refuses a run that no sizes bring into its budgets: before its data are read, which takes long and only
 // makes it larger.
-func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, begun bool, dev device.Info) error {
+func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, samples sampleMemory, begun bool,
+	dev device.Info) error {
 	n, err := c.StepNumerics()
 	if err != nil {
 		return err
@@ -312,7 +317,10 @@ func (e *Env) checkFits(ctx context.Context, c *runfile.Config, m *model.Model, 
 	f := plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
 		OutputsOf: func(plan.Numerics) plan.Outputs { return c.Outputs() }}
 	err = f.Check(ctx)
-	if err == nil || ctx.Err() != nil {
+	if err == nil {
+		return samples.check(ctx, f)
+	}
+	if ctx.Err() != nil {
 		return err
 	}
 	f.DataBytes = max(f.DataBytes, unreadDataBytes) // else what is advised has no room for them

@@ -13,18 +13,68 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// records writes metrics.jsonl: it hears of steps and evaluations.
+// records are the files that a run writes a line to when something happens: metrics.jsonl hears of steps and
+// evaluations, samples.jsonl of samples.
 type records struct {
+	metrics recordFile[trace.Metrics]
+	samples recordFile[Sample]
+}
+
+func newRecords(env *Env, h *home) records {
+	return records{recordFile[trace.Metrics]{env: env, name: h.file(metricsName), open: trace.NewMetricsFile},
+		recordFile[Sample]{env: env, name: h.file(samplesName), open: newSamplesFile}}
+}
+
+// hear writes the record of an event that has one.
+func (r *records) hear(event Event) {
+	switch e := event.(type) {
+	case StepDone:
+		r.metrics.append(e.Metrics)
+	case Evaluated:
+		switch {
+		case e.Step == 0:
+			r.metrics.append(trace.BeforeTraining(e.Loss, time.Now().UTC().Format(time.RFC3339)))
+		case e.Late:
+			r.metrics.amend(int64(e.Step), func(m *trace.Metrics) { m.EvalLoss = &e.Loss })
+		}
+	case Sampled:
+		r.samples.append(e.Sample)
+	}
+}
+
+// sync makes sure that the records so far are on the drive, as far as they can be.
+func (r *records) sync() {
+	r.metrics.sync()
+	r.samples.sync()
+}
+
+// end is the error of records of steps that could not be written to the end. Without samples a run is as good.
+func (r *records) end() (waiting int, err error) {
+	if n, err := r.samples.end(); err != nil {
+		r.samples.env.warn("the last %d records of %s are not written: %s", n, samplesName, console.OneLine(err))
+	}
+	return r.metrics.end()
+}
+
+// remake gives the files their names again.
+func (r *records) remake() error { return errors.Join(r.metrics.remake(), r.samples.remake()) }
+
+func (r *records) close() { r.metrics.close(); r.samples.close() }
+
+// recordFile is a file of records of one kind. One that was not begun writes nothing: it is of a host that does not
+// lead, or of a run that has no such records.
+type recordFile[T any] struct {
 	env      *Env
 	name     string // path of the file
-	file     *trace.MetricsFile
+	open     func(f trace.File, lastStep int64) (*trace.RecordFile[T], error)
+	file     *trace.RecordFile[T]
 	writesTo vfs.File // of file
 	isBehind bool     // the run was told that records cannot be written
 }
 
-// open opens the run's file of metrics, which keeps the records up to step begun. A file with a line that is no record,
-// as a drive that fails may leave it, goes to another name, and a new one begins: it is not for its log that a run ends.
-func (r *records) open(begun int) error {
+// begin opens the run's file, which keeps the records up to step begun. A file with a line that is no record, as a
+// drive that fails may leave it, goes to another name, and a new one begins: it is not for its log that a run ends.
+func (r *recordFile[T]) begin(begun int) error {
 	bad := (*trace.RecordError)(nil)
 	err := r.read(begun)
 	if errors.As(err, &bad) {
@@ -43,57 +93,59 @@ func (r *records) open(begun int) error {
 	return nil
 }
 
-func (r *records) read(begun int) error {
+func (r *recordFile[T]) read(begun int) error {
 	f, err := r.env.files().OpenFile(r.name, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return err
 	}
 	last := int64(begun)
 	if last == 0 {
-		last = -1 // a run that begins evaluates before it trains, and so writes the record of step 0 again
+		last = -1 // a run that begins writes the records of step 0 again
 	}
-	if r.file, err = trace.NewMetricsFile(f, last); err != nil {
+	if r.file, err = r.open(f, last); err != nil {
 		f.Close()
 	}
 	r.writesTo = f
 	return err
 }
 
-// hear writes the record of an event that has one. Records that were not opened are those of a host that does not lead.
-func (r *records) hear(event Event) {
+// had is how many records of a step the file had when it was begun, if none were of a later one.
+func (r *recordFile[T]) had(step int) int {
 	if r.file == nil {
-		return
+		return 0
 	}
-	switch e := event.(type) {
-	case StepDone:
-		r.check(r.file.Append(e.Metrics))
-	case Evaluated:
-		switch {
-		case e.Step == 0:
-			r.check(r.file.Append(trace.BeforeTraining(e.Loss, time.Now().UTC().Format(time.RFC3339))))
-		case e.Late:
-			r.check(r.file.Amend(int64(e.Step), func(m *trace.Metrics) { m.EvalLoss = &e.Loss }))
-		}
+	return r.file.Had(int64(step))
+}
+
+func (r *recordFile[T]) append(record T) {
+	if r.file != nil {
+		r.check(r.file.Append(record))
 	}
 }
 
-// sync makes sure that the records so far are on the drive, as far as they can be.
-func (r *records) sync() {
+func (r *recordFile[T]) amend(step int64, change func(*T)) {
+	if r.file != nil {
+		r.check(r.file.Amend(step, change))
+	}
+}
+
+func (r *recordFile[T]) sync() {
 	if r.file != nil {
 		r.check(r.file.Sync())
 	}
 }
 
 // check says, once, that records cannot be written. They wait, and the run continues.
-func (r *records) check(err error) {
+func (r *recordFile[T]) check(err error) {
 	if err != nil && !r.isBehind {
-		r.env.warn("%s cannot be written: %s; its records wait until it can be", metricsName, console.OneLine(err))
+		r.env.warn("%s cannot be written: %s; its records wait until it can be", filepath.Base(r.name),
+			console.OneLine(err))
 	}
 	r.isBehind = err != nil
 }
 
 // end is the error of records that could not be written to the end.
-func (r *records) end() (waiting int, err error) {
+func (r *recordFile[T]) end() (waiting int, err error) {
 	if r.file == nil {
 		return 0, nil
 	}
@@ -104,7 +156,10 @@ func (r *records) end() (waiting int, err error) {
 }
 
 // remake gives the file its name again. The file at the name may be the one that the records are in.
-func (r *records) remake() error {
+func (r *recordFile[T]) remake() error {
+	if r.file == nil {
+		return nil
+	}
 	fsys := r.env.files()
 	held, err := r.writesTo.Stat()
 	if err != nil {
@@ -129,9 +184,8 @@ func (r *records) remake() error {
 	return fsys.Rename(temp, r.name)
 }
 
-func (r *records) close() error {
-	if r.file == nil {
-		return nil
+func (r *recordFile[T]) close() {
+	if r.file != nil {
+		_ = r.file.Close() // what it has is on the drive, or the run was told
 	}
-	return r.file.Close()
 }

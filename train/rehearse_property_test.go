@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
@@ -58,6 +59,10 @@ func drawRequest(rt *rapid.T) plan.Request {
 			HostBytesPerSec: rate("host"), DiskReadBytesPerSec: rate("read"), DiskWriteBytesPerSec: rate("write")},
 		RecomputeAll: rapid.Bool().Draw(rt, "recompute all"), Outputs: plan.Outputs{NoClip: rapid.Bool().Draw(rt,
 			"no clipping")}}
+	if rapid.Bool().Draw(rt, "samples") {
+		texts := min(draw("texts", 1, 4), n.Positions())
+		r.Outputs.LogitRows, r.Outputs.Caches = texts, nn.Caches{Sequences: texts, Positions: draw("of a text", 1, 400)}
+	}
 	r.DeviceBytes = 1 << 40
 	whole, err := plan.Estimate(context.Background(), r)
 	if err != nil {

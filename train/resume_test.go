@@ -96,7 +96,7 @@ func slowHost(t *testing.T) string {
 }
 
 // The law of resuming: a run that is stopped again and again, and continues each time with its state elsewhere, ends
-// with the bits of an uninterrupted run.
+// with the bits of an uninterrupted run. Samples on its way change none of them.
 func TestResumeChangesNoBit(t *testing.T) {
 	for name, precision := range map[string]runfile.Precision{
 		"f32":  {Compute: "f32", Master: "f32", Moments: "f32"},
@@ -120,8 +120,10 @@ func TestResumeChangesNoBit(t *testing.T) {
 				base.Numerics.MicroBatch, base.Numerics.Groups = 1, 2
 			}
 			base.Eval.Every, base.Save = 4, runfile.Save{Every: 3, Keep: 2, Best: true}
+			base.Samples = someSamples(5)
 
 			whole := *base
+			whole.Samples = runfile.Defaults().Samples
 			want, err := Train(context.Background(), &whole, Options{Env: newEnv(t)})
 			if err != nil {
 				t.Fatal(err)
@@ -164,6 +166,7 @@ func TestResumeChangesNoBit(t *testing.T) {
 			if len(a) != 12 || fmt.Sprint(a) != fmt.Sprint(b) {
 				t.Errorf("losses of the resumed run %v, of the whole one %v", a, b)
 			}
+			checkSamples(t, &parts, 0, 5, 10, 12)
 			kept, err := checkpoint.List(vfs.OS{}, checkpointsDir(&parts))
 			if err != nil || len(kept) < 2 || len(kept) > 3 || kept[0].Step != 12 {
 				t.Errorf("checkpoints %v, error %v", kept, err)

@@ -24,6 +24,7 @@ const (
 	otherResolvedName = "resolved.yaml" // the same, where run.yaml is the user's
 	planName          = "plan.json"
 	metricsName       = "metrics.jsonl"
+	samplesName       = "samples.jsonl"
 	traceName         = "trace.json"
 	lastModel         = "model"
 	bestModel         = "model-best" // the one with the lowest evaluation loss
@@ -63,7 +64,7 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 		return nil, fmt.Errorf("output_dir: %w", err)
 	}
 	// Files that a killed run has left half-written.
-	for _, name := range []string{resolvedName, otherResolvedName, planName, traceName, identityName, metricsName} {
+	for _, name := range []string{resolvedName, otherResolvedName, planName, traceName, identityName, metricsName, samplesName} {
 		_ = e.files().Remove(filepath.Join(c.OutputDir, name+".tmp")) // costs nothing if it stays
 	}
 	for _, name := range []string{lastModel, bestModel} {
@@ -231,7 +232,7 @@ func (e *Env) refuseRun(c *runfile.Config) error {
 			return fmt.Errorf("output_dir: %s already has checkpoints of a run; choose another directory", c.OutputDir)
 		}
 	}
-	names := []string{lastModel, metricsName, bestModel}
+	names := []string{lastModel, metricsName, samplesName, bestModel}
 	if old, err := e.resolvedIn(c.OutputDir); err != nil {
 		return fmt.Errorf("output_dir: %w", err)
 	} else if old != "" {

@@ -200,6 +200,14 @@ func (s *Session) fill(ctx context.Context, src *source, init string, seed uint6
 	return err
 }
 
+// leaveOut has what the engine has done since the latest step count in no step.
+func (s *Session) leaveOut() {
+	s.Engine.Trace.TakeBusy()
+	if s.peers != nil {
+		s.peers.take()
+	}
+}
+
 // stopEngine gives back what only steps need, so that what follows them, an export, stays within the plan.
 func (s *Session) stopEngine() error {
 	err := s.Engine.Close()

@@ -121,7 +121,8 @@ func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait t
 	return wait
 }
 
-// evaluateAndSave evaluates where that is due, and begins to save where that is, or where the model is the best so far.
+// evaluateAndSave evaluates and has the model write where that is due, and begins to save where that is, or where the
+// model is the best so far.
 func (t *trainer) evaluateAndSave(ctx context.Context, m *trace.Metrics, save bool) error {
 	t.evals.loss = nil
 	if t.evalDue(t.steps) {
@@ -131,6 +132,9 @@ func (t *trainer) evaluateAndSave(ctx context.Context, m *trace.Metrics, save bo
 		}
 		m.EvalLoss = t.evals.loss
 		save = isBest && t.config.Save.Best || save
+	}
+	if err := t.sample(ctx); err != nil {
+		return err
 	}
 	if save {
 		return t.saves.start(t.health.unhealthy == 0)

@@ -111,9 +111,10 @@ func (c *Conversation) Say(ctx context.Context, stop <-chan struct{}, text strin
 	if err := c.fit(ctx, len(ids)+min(c.options.MaxTokens, c.src.model.MaxPositions)); err != nil {
 		return nil, err
 	}
-	w := &writing{picker: c.picker, before: c.chosen, ids: ids, ends: c.ends, most: c.texts.plan.LongestDocument(),
-		text: writer{out: out, tok: c.tok}, made: Generated{PromptTokens: len(ids), Finish: FinishLength}}
-	err = c.texts.write(ctx, []*writing{w}, stop, func(*writing) error { return nil })
+	w := newWriting(c.picker, 0, ids, c.ends, c.tok, c.texts.plan.LongestDocument())
+	w.before, w.text.out = c.chosen, out
+	stops := func(picked []int32) ([]int32, bool, error) { return picked, isClosed(stop), nil }
+	err = c.texts.write(ctx, []*writing{w}, stops, func(*writing) error { return nil })
 	if answer, err = w.end(err); err != nil {
 		return nil, errors.Join(err, c.closeTexts()) // an engine that stopped in a pass does not run again
 	}

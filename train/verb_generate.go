@@ -143,15 +143,20 @@ func writings(src *source, tok tokenizer.Tokenizer, o GenerateOptions, prompts [
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
 		most := src.model.MaxPositions
-		if len(ids) >= most {
-			return nil, fmt.Errorf("%s: it has %d tokens, and the model was made for %d positions; shorten it", what,
-				len(ids), most)
+		if err := checkLength(ids, most); err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
 		}
-		all[i] = &writing{picker: choices, number: i, ids: ids, ends: ends, text: writer{tok: tok},
-			most: min(len(ids)+min(o.MaxTokens, most)-1, most),
-			made: Generated{PromptTokens: len(ids), Finish: FinishLength}}
+		all[i] = newWriting(choices, i, ids, ends, tok, positionsOf(ids, o.MaxTokens, most))
 	}
 	return all, nil
+}
+
+// checkLength refuses a prompt after which a model that was made for most positions has no room for a token.
+func checkLength(prompt []int32, most int) error {
+	if len(prompt) < most {
+		return nil
+	}
+	return fmt.Errorf("it has %d tokens, and the model was made for %d positions; shorten it", len(prompt), most)
 }
 
 func (o *GenerateOptions) check() error {

@@ -82,6 +82,10 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 	if err != nil {
 		return nil, err
 	}
+	samples, err := samplesToPlan(ctx, env, c, o.Shape)
+	if err != nil {
+		return nil, err
+	}
 	alone := *c // what one host is planned for
 	shared := *c
 	c = &shared
@@ -112,7 +116,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		if err := cluster.checkNetwork(r.Machine); err != nil {
 			return nil, err
 		}
-		again = func(c *runfile.Config) (*plan.Plan, error) { return env.planOn(ctx, c, m, named, o.Devices) }
+		again = func(c *runfile.Config) (*plan.Plan, error) { return env.planOn(ctx, c, m, named, o.Devices, samples) }
 		if r.Plan, err = again(c); err == nil && named.DiskBytes > 0 {
 			r.Plan.Space = spaceOf(c, r.Plan, weights, c.MaxSteps)
 			r.Plan.Space.StateBytes, r.Plan.Space.FreeBytes = r.Plan.DiskBytes, &named.DiskBytes // it has one drive
@@ -129,7 +133,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 			return nil, err
 		}
 		again = func(c *runfile.Config) (*plan.Plan, error) {
-			return env.makePlan(ctx, c, m, weights, c.MaxSteps, plan.Outputs{}, begun, r.Device, len(dev.Computes))
+			return env.makePlan(ctx, c, m, weights, c.MaxSteps, plan.Outputs{}, samples, begun, r.Device, len(dev.Computes))
 		}
 		r.Plan, err = again(c)
 		if err == nil && !begun {
@@ -258,7 +262,7 @@ func ModelToPlan(ctx context.Context, env *Env, name, shape string) (*model.Mode
 
 // planOn plans for a named machine. Budgets that the configuration gives come before the machine's.
 func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on *plan.NamedMachine,
-	devices int) (*plan.Plan, error) {
+	devices int, samples sampleMemory) (*plan.Plan, error) {
 	n, err := c.StepNumerics()
 	if err != nil {
 		return nil, err
@@ -277,6 +281,11 @@ func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on 
 	if d := c.Memory.Disk; !d.IsAuto() {
 		r.DiskBytes = d.N
 	}
-	r.Outputs = c.Outputs()
-	return plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts()}.Fit(ctx)
+	f := plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
+		OutputsOf: func(plan.Numerics) plan.Outputs { return c.Outputs() }}
+	p, err := f.Fit(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return samples.fit(ctx, f, p)
 }

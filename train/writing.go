@@ -25,15 +25,16 @@ type writing struct {
 	read  time.Time // when there were logits after the prompt
 }
 
-// add chooses the next token. It reports whether the text ends.
-func (w *writing) add(logits []float32) (ended bool, err error) {
+// choose picks the next token by its logits.
+func (w *writing) choose(logits []float32) (int32, error) {
 	if w.read.IsZero() {
 		w.read = time.Now()
 	}
-	id, err := w.token(logits, w.number, w.before+len(w.made.Tokens))
-	if err != nil {
-		return true, err
-	}
+	return w.token(logits, w.number, w.before+len(w.made.Tokens))
+}
+
+// add takes the next token. It reports whether the text ends.
+func (w *writing) add(id int32) (ended bool, err error) {
 	if w.ends[id] {
 		w.made.Finish = FinishStop
 		return true, nil
@@ -58,11 +59,34 @@ func (w *writing) end(err error) (*Generated, error) {
 	return &w.made, nil
 }
 
-// write has texts grow together, as many at a time as there are places, and calls done with each that ends. When stop
-// is closed, those under way end, and no other one begins.
-func (t *texts) write(ctx context.Context, queue []*writing, stop <-chan struct{}, done func(*writing) error) error {
-	at := make([]*writing, t.places())
-	for {
+// newWriting is a text with a prompt, which grows by picker's most tokens or up to a number of positions.
+func newWriting(p *picker, number int, prompt []int32, ends map[int32]bool, decoder tokenizer.Decoder, most int) *writing {
+	return &writing{picker: p, number: number, ids: prompt, ends: ends, most: most, text: writer{tok: decoder},
+		made: Generated{PromptTokens: len(prompt), Finish: FinishLength}}
+}
+
+// positionsOf is the most positions that a text takes which has a prompt, grows by some tokens at most, and is of a
+// model that was made for most. Those of its last token are never computed.
+func positionsOf(prompt []int32, maxTokens, most int) int {
+	return min(len(prompt)+min(maxTokens, most)-1, most)
+}
+
+// agreement is asked before the first pass and after each one, with the tokens that were picked by place. It returns
+// those to take, and whether the texts are to end.
+type agreement func(picked []int32) (taken []int32, stop bool, err error)
+
+// noToken is what was picked where logits are not finite.
+const noToken = -1
+
+// write has texts grow together, as many at a time as there are places, and calls done with each that ends. If agree
+// stops them, those under way end, and no other one begins; nil: nothing stops them.
+func (t *texts) write(ctx context.Context, queue []*writing, agree agreement, done func(*writing) error) error {
+	if agree == nil {
+		agree = func(picked []int32) ([]int32, bool, error) { return picked, false, nil }
+	}
+	at, picked := make([]*writing, t.places()), make([]int32, t.places())
+	_, stopped, err := agree(nil)
+	for err == nil {
 		ids, busy := make([][]int32, len(at)), false
 		for i := range at {
 			if at[i] == nil && len(queue) > 0 {
@@ -76,11 +100,21 @@ func (t *texts) write(ctx context.Context, queue []*writing, stop <-chan struct{
 		if !busy {
 			return nil
 		}
-		stopped := isClosed(stop)
-		var logits [][]float32
+		taken, stop := picked, stopped
 		if !stopped {
-			var err error
-			if logits, err = t.next(ctx, ids); err != nil {
+			logits, err := t.next(ctx, ids)
+			if err != nil {
+				return err
+			}
+			for i, w := range at {
+				if picked[i] = noToken; w == nil {
+					continue
+				}
+				if id, err := w.choose(logits[i]); err == nil {
+					picked[i] = id
+				}
+			}
+			if taken, stop, err = agree(picked); err != nil {
 				return err
 			}
 		}
@@ -89,11 +123,13 @@ func (t *texts) write(ctx context.Context, queue []*writing, stop <-chan struct{
 				continue
 			}
 			ended := stopped
-			if stopped {
+			switch {
+			case stopped:
 				w.made.Finish, queue = FinishStopped, nil
-			} else {
-				var err error
-				if ended, err = w.add(logits[i]); err != nil {
+			case taken[i] == noToken:
+				return errNotFinite
+			default:
+				if ended, err = w.add(taken[i]); err != nil {
 					return err
 				}
 			}
@@ -104,7 +140,9 @@ func (t *texts) write(ctx context.Context, queue []*writing, stop <-chan struct{
 				}
 			}
 		}
+		stopped = stop
 	}
+	return err
 }
 
 func isClosed(stop <-chan struct{}) bool {
@@ -119,7 +157,7 @@ func isClosed(stop <-chan struct{}) bool {
 // writer prints tokens as text, whole characters at a time: a character may take several tokens.
 type writer struct {
 	out  io.Writer
-	tok  tokenizer.Tokenizer
+	tok  tokenizer.Decoder
 	left []byte // of a character that is not complete
 }
 

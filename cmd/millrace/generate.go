@@ -1,18 +1,14 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"strings"
 
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/train"
-	"github.com/millrace/millrace/vfs"
 )
 
 // maxPromptBytes bounds what is read from standard input.
@@ -110,45 +106,20 @@ func (c *generateCmd) prompts(p *program) (all []string, err error) {
 		all = append(all, prompt)
 	}
 	if c.Prompts != "" {
-		of, err := readPrompts(c.Prompts)
+		of, err := data.ReadPrompts(c.Prompts)
 		if err != nil {
-			return nil, err
+			return nil, badFlag("--prompts: %v", err)
 		}
-		all = append(all, of...)
+		for i, prompt := range of {
+			if prompt.Messages != nil {
+				return nil, badFlag("--prompts: prompt %d of %s is a list of messages, and millrace generate renders none; "+
+					"write a text, or ask millrace chat", i+1, c.Prompts)
+			}
+			all = append(all, prompt.Text)
+		}
 	}
 	if len(all) == 0 {
 		return nil, badFlag("--prompt: it is missing; write the text to continue, or name a file with --prompts")
-	}
-	return all, nil
-}
-
-// promptLine shows users a line of a file of prompts.
-const promptLine = `{"prompt": "text"}`
-
-// readPrompts reads the objects of a file, each of which has a prompt.
-func readPrompts(path string) (all []string, err error) {
-	text, err := vfs.ReadFile(vfs.OS{}, path, maxPromptBytes)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, badFlag("--prompts %s: there is no such file; name one that has %s in each line", path, promptLine)
-	case err != nil:
-		return nil, badFlag("--prompts: %v; name a file that can be read", err)
-	}
-	for i, line := range bytes.Split(text, []byte("\n")) {
-		if len(bytes.TrimSpace(line)) == 0 {
-			continue
-		}
-		var row struct {
-			Prompt *string `json:"prompt"`
-		}
-		if err := json.Unmarshal(line, &row); err != nil || row.Prompt == nil {
-			return nil, badFlag("--prompts: line %d of %s is no object with a prompt; write %s in each", i+1, path,
-				promptLine)
-		}
-		all = append(all, *row.Prompt)
-	}
-	if len(all) == 0 {
-		return nil, badFlag("--prompts: %s is empty; write %s in each line", path, promptLine)
 	}
 	return all, nil
 }

@@ -41,6 +41,29 @@ func TestConcurrentLaw(t *testing.T) {
 	}
 }
 
+// TestDecoder: the half of a tokenizer that decodes does so as the whole one.
+func TestDecoder(t *testing.T) {
+	for _, name := range names {
+		tok := load(t, name)
+		d, bytes := DecoderOf(tok)
+		if n := int64(tok.VocabSize()); bytes < 64*n || bytes > 1024*n {
+			t.Errorf("%s: %d bytes for %d tokens", name, bytes, n)
+		}
+		rapid.Check(t, func(t *rapid.T) {
+			ids := rapid.SliceOf(rapid.Int32Range(-1, int32(tok.VocabSize()))).Draw(t, "ids")
+			skip := rapid.Bool().Draw(t, "skip special")
+			if got, want := d.Decode(ids, skip), tok.Decode(ids, skip); got != want {
+				t.Fatalf("%s, %v: %q, want %q", name, ids, got, want)
+			}
+			for _, id := range ids {
+				if got, want := d.AppendBytes(nil, id, skip), tok.AppendBytes(nil, id, skip); !slices.Equal(got, want) {
+					t.Fatalf("%s, %d: %q, want %q", name, id, got, want)
+				}
+			}
+		})
+	}
+}
+
 // TestTruncated: a text that ends within a character is the text before it and one replacement.
 func TestTruncated(t *testing.T) {
 	for _, name := range names {

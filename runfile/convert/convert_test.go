@@ -158,9 +158,12 @@ func TestNoValueIsLost(t *testing.T) {
 			"max_train_samples is 100, and is not converted: it belongs to datasets"},
 		"stage: sft\nval_size: 0.1\neval_dataset: e\nmax_samples: 7": {"val_size: the file names data for it",
 			"{path: data, name: e, max_samples: 7}"},
-		"base_model: m\nevals_per_epoch: 4":  {"evals_per_epoch: the file names no data to evaluate on"},
-		"max_steps: 10\nnum_train_epochs: 2": {"num_train_epochs: max_steps is set"},
-		"learning_rate: 1e-4\nfp32: true":    {"compute: f32, master: f32}  # fp32"},
+		"base_model: m\ngenerate_samples: true\ngeneration_max_new_tokens: 50\ngeneration_do_sample: false": {
+			"samples: {max_tokens: 50, temperature: 0}", "name the texts in samples.prompts"},
+		"base_model: m\ngeneration_temperature: 0.7": {"generation_temperature: the file does not ask for samples"},
+		"base_model: m\nevals_per_epoch: 4":          {"evals_per_epoch: the file names no data to evaluate on"},
+		"max_steps: 10\nnum_train_epochs: 2":         {"num_train_epochs: max_steps is set"},
+		"learning_rate: 1e-4\nfp32: true":            {"compute: f32, master: f32}  # fp32"},
 		"learning_rate: 1e-4\nsave_strategy: epoch\nsave_steps: 500": {
 			"save.every: by save_strategy, save_steps the file saves once an epoch"},
 		"learning_rate: 1e-4\nsave_strategy: best": {"save.every: by save_strategy"},

@@ -30,6 +30,37 @@ func (c *conversion) hasHeldOut() bool {
 	return c.setting("val_size") != nil || c.setting("eval") != nil
 }
 
+// samples sets the keys of samples but the prompts, which such a file does not name.
+func (c *conversion) samples() {
+	asks, on := c.take("generate_samples")
+	others := []string{"num_generation_samples", "generation_prompt_ratio", "generation_do_sample"}
+	for _, key := range others {
+		c.take(key)
+	}
+	var parts, from []string
+	for _, s := range [][2]string{{"max_tokens", "generation_max_new_tokens"},
+		{"temperature", "generation_temperature"}, {"top_k", "generation_top_k"}, {"top_p", "generation_top_p"}} {
+		key, v := c.take(s[1])
+		value, ok := asNumber(v)
+		if chooses, said := c.values["generation_do_sample"]; said && isOff(chooses) && s[0] == "temperature" {
+			value, ok = "0", true
+		}
+		if from = append(from, given(key)...); ok {
+			parts = append(parts, s[0]+": "+value)
+		}
+	}
+	if !isOn(on) {
+		c.dismiss("the file does not ask for samples", append(from, c.present(others...)...)...)
+		return
+	}
+	from = append(from, c.present(others...)...)
+	c.decide(append(from, asks), "samples: the file has the model continue beginnings of its data; name the texts in "+
+		"samples.prompts, and in samples.every after how many steps")
+	if len(parts) > 0 {
+		c.set("samples", "{"+strings.Join(parts, ", ")+"}", append(from, asks), "")
+	}
+}
+
 // evaluatesEvery reports whether the run evaluates after a number of steps.
 func (c *conversion) evaluatesEvery() bool {
 	s := c.setting("eval")

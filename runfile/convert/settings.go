@@ -48,6 +48,7 @@ func (c *conversion) convert() error {
 	c.optimizer()
 	c.precision()
 	c.output()
+	c.samples()
 	if c.result.Tool == LLaMAFactoryV1 {
 		c.v1()
 	}

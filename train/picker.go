@@ -8,6 +8,9 @@ import (
 	"github.com/millrace/millrace/internal/rng"
 )
 
+// errNotFinite ends a text whose next token cannot be chosen.
+var errNotFinite = errors.New("the model's logits are not finite: it has diverged")
+
 // picker chooses tokens from logits.
 type picker struct {
 	GenerateOptions
@@ -34,7 +37,7 @@ func (p *picker) token(logits []float32, text, at int) (int32, error) {
 			best = i
 		}
 		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 1) {
-			return 0, errors.New("the model's logits are not finite: it has diverged")
+			return 0, errNotFinite
 		}
 	}
 	if p.Temperature == 0 {
