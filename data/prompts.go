@@ -58,7 +58,8 @@ func (p Prompt) Check() error {
 		case m.Role != System && m.Role != User && m.Role != Assistant:
 			return fmt.Errorf("message %d has the role %q: use %s, %s or %s", i+1, m.Role, System, User, Assistant)
 		case i == len(p.Messages)-1 && m.Role != User:
-			return fmt.Errorf("its last message is of the role %s: end with one of the user, which the model answers", m.Role)
+			return fmt.Errorf("its last message is of the role %s: end with one of the user, which the model answers",
+				m.Role)
 		}
 	}
 	if p.Messages != nil && len(p.Messages) == 0 {

@@ -137,6 +137,10 @@ func (o *Forecast) text(q *Prediction) string {
 	if o.Steps > 0 {
 		fmt.Fprintf(&b, "run         %d steps take %s\n", o.Steps, FormatSeconds(o.RunSeconds))
 	}
+	if o.PassSeconds > 0 {
+		fmt.Fprintf(&b, "samples     a token of each of %s, which grow together, takes %s\n", count(o.Texts, "text"),
+			FormatSeconds(o.PassSeconds))
+	}
 	if o.Eight != nil {
 		b.WriteString(o.Eight.text())
 	}

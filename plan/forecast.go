@@ -15,6 +15,11 @@ type Forecast struct {
 	Steps        int     `json:"steps,omitempty"`
 	RunSeconds   float64 `json:"run_sec,omitempty"` // of the steps, without loading, evaluation and saving
 
+	// PassSeconds is the time in which each text that the model writes during training grows by a token, up to Texts of
+	// them together; 0 for a run without samples.
+	PassSeconds float64 `json:"pass_sec,omitempty"`
+	Texts       int     `json:"texts,omitempty"`
+
 	Eight *EightGPUs `json:"eight_gpus,omitempty"` // of GPUs only
 
 	Limit    string   `json:"limit"` // what the busiest lane works on, with its share of the step
@@ -42,6 +47,9 @@ func (p *Plan) Forecast(m Machine, dev device.Info, steps int, ratedWriteBytes i
 	q := p.Predicted
 	o := Forecast{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, RatedWriteBytes: ratedWriteBytes,
 		Eight: p.onEight(m, dev), Limit: p.limit(m), Timeline: p.Timeline(m, dev), Stalls: p.Stalls(m, dev)}
+	if o.PassSeconds = p.PassSeconds(m, dev); o.PassSeconds > 0 {
+		o.Texts = p.Outputs.Caches.Sequences
+	}
 	if q.StepSeconds > 0 {
 		o.TokensPerSec = float64(p.Whole.StepPositions()) / q.StepSeconds
 	}

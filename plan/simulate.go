@@ -92,6 +92,19 @@ func (p *Plan) Simulate(m Machine, dev device.Info) Prediction {
 	return q
 }
 
+// PassSeconds predicts a pass between the steps of a model that trains, in which each text of the plan's caches grows
+// by a token; 0 for a plan without.
+func (p *Plan) PassSeconds(m Machine, dev device.Info) float64 {
+	if !p.Trains() || !p.Outputs.Continues() {
+		return 0
+	}
+	one := p.pass()
+	one.Numerics.MicroBatch, one.Numerics.SequenceLen = 1, p.Outputs.Caches.Sequences
+	one.accounts = &accounts{} // those of steps are of other rows
+	q, _ := one.walk(m, dev, walking{pass: true, micros: 1})
+	return q.StepSeconds
+}
+
 // simulateEach is Simulate with each micro-batch by itself: the slow reference.
 func (p *Plan) simulateEach(m Machine, dev device.Info) Prediction {
 	q, _ := p.walk(m, dev, walking{micros: math.MaxInt})
@@ -183,7 +196,8 @@ type activeOp struct {
 
 // walking says how to simulate.
 type walking struct {
-	micros int // that are simulated one by one: of a step with more, neighbours are one (microGroups)
+	pass   bool // of a model that trains: a pass between steps, and no step
+	micros int  // that are simulated one by one: of a step with more, neighbours are one (microGroups)
 	// seconds; a step that is seen to take longer is not walked to its end, and predicted to take forever; 0: no limit
 	most    float64
 	memory  *scheduleMemory // for the schedule; nil: memory of its own
@@ -195,10 +209,9 @@ type walking struct {
 func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, operations int) {
 	phase := Steady
 	switch {
-	case p.Trains():
-	case p.Outputs.Continues():
+	case p.Outputs.Continues() && (walk.pass || !p.Trains()):
 		phase = Continue
-	default:
+	case !p.Trains():
 		phase = Forwards
 	}
 	mode := usual(phase)

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 )
@@ -203,6 +204,37 @@ func TestHeadGradientsDrainDuringBackward(t *testing.T) {
 	for _, i := range p.Stalls(slow, gpu) {
 		if i.Before == "round" || i.Before == "head-input" {
 			t.Errorf("%.3g s of %.3g s before %s for %s", i.Seconds, p.Simulate(slow, gpu).StepSeconds, i.Before, i.For)
+		}
+	}
+}
+
+// A pass between steps fetches what is streamed once, and computes next to nothing: it is predicted to take as long as
+// that takes on the link.
+func TestPassesAreSimulated(t *testing.T) {
+	r, _ := onMachine(t, "qwen2.5-14b", "h100-pcie5")
+	r.DeviceBytes = 16 << 30
+	for _, texts := range []int{0, 4} {
+		if texts > 0 {
+			r.Outputs = plan.Outputs{LogitRows: texts, Caches: nn.Caches{Sequences: texts, Positions: 512}}
+		}
+		p, err := plan.Estimate(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bytes := int64(0)
+		for _, op := range p.Schedule(plan.Continue).Ops {
+			if op.Do == plan.DoMove && op.Writes[0].What == plan.Weights {
+				bytes += 2 * p.Model.Parts[op.Part].Layout.WeightElems
+			}
+		}
+		link := float64(bytes) / r.Machine.UploadBytesPerSec
+		got := p.Forecast(r.Machine, r.Device, 10, 0)
+		switch {
+		case texts == 0 && got.PassSeconds != 0:
+			t.Errorf("without caches a pass takes %v s", got.PassSeconds)
+		case texts > 0 && (got.PassSeconds < link || got.PassSeconds > 1.2*link || got.Texts != texts):
+			t.Errorf("a pass of %d texts takes %v s, and its weights take %v s on the link", got.Texts,
+				got.PassSeconds, link)
 		}
 	}
 }

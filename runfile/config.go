@@ -237,13 +237,14 @@ func (c *Config) check(needsData bool) error {
 	case c.Eval.Every < 0 || c.Eval.Every > 0 && !c.evaluates():
 		return bad("eval.every is %d, with %d eval.datasets: name what to evaluate on, or set val_size", c.Eval.Every, len(c.Eval.Datasets))
 	case c.Samples.Every < 0 || c.Samples.Every > 0 && !c.Samples.Asked():
-		return bad("samples.every is %d, and there are no prompts: list what the model is to continue in samples.prompts",
-			c.Samples.Every)
+		return bad("samples.every is %d, and there are no prompts: list what the model is to continue in "+
+			"samples.prompts", c.Samples.Every)
 	case c.Samples.MaxTokens < 1 || c.Samples.MaxTokens > plan.MaxPositionsPerMicroBatch:
 		return bad("samples.max_tokens is %d: it must be between 1 and %d", c.Samples.MaxTokens,
 			plan.MaxPositionsPerMicroBatch)
 	case !(c.Samples.Temperature >= 0 && c.Samples.Temperature <= 100):
-		return bad("samples.temperature is %v: it must be between 0 (the most likely token) and 100", c.Samples.Temperature)
+		return bad("samples.temperature is %v: it must be between 0 (the most likely token) and 100",
+			c.Samples.Temperature)
 	case c.Samples.TopK < 0:
 		return bad("samples.top_k is %d: it must not be negative; 0 is all", c.Samples.TopK)
 	case !(c.Samples.TopP >= 0 && c.Samples.TopP <= 1):

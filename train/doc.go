@@ -11,8 +11,8 @@
 //
 // Files: open.go opens a run, and run.go and tensors.go have its methods. loop.go and step.go are Train; home.go,
 // saver.go, health.go, evaluation.go, samples*.go, patience.go, records.go and wear.go are its policies, and resume.go
-// and rundir.go say where it begins. cluster*.go have what the hosts of a run do together. source.go, planning.go and session.go are
-// shared with the verbs, which are verb_*.go; rehearse*.go run plans on devices that only count.
+// and rundir.go say where it begins. cluster*.go have what the hosts of a run do together. source.go, planning.go and
+// session.go are shared with the verbs, which are verb_*.go; rehearse*.go run plans on devices that only count.
 //
 // Invariants: everything that a run needs is reserved before its first step; nothing is written to a directory before
 // it is known that the run can start; an error that the request caused is marked with [blame.ErrRequest].

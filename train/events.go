@@ -100,12 +100,16 @@ func (e Evaluated) String() string {
 type Sampled struct{ Sample }
 
 func (e Sampled) String() string {
-	when := "before training"
-	if e.Step > 0 {
-		when = fmt.Sprintf("after step %d", e.Step)
+	return fmt.Sprintf("sample %d %s: %s -> %s (%s, %s)", e.Number, when(int(e.Step)), excerpt(lastOf(e.Prompt)),
+		excerpt(e.Text), e.Finish, spelling.Count(len(e.Tokens), "token"))
+}
+
+// when says after which step something was.
+func when(step int) string {
+	if step == 0 {
+		return "before training"
 	}
-	return fmt.Sprintf("sample %d %s: %s -> %s (%s, %s)", e.Number, when, excerpt(lastOf(e.Prompt)), excerpt(e.Text), e.Finish,
-		spelling.Count(len(e.Tokens), "token"))
+	return fmt.Sprintf("after step %d", step)
 }
 
 // excerpt is a text for a line: quoted, and of a long one its beginning.

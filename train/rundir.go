@@ -64,7 +64,8 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 		return nil, fmt.Errorf("output_dir: %w", err)
 	}
 	// Files that a killed run has left half-written.
-	for _, name := range []string{resolvedName, otherResolvedName, planName, traceName, identityName, metricsName, samplesName} {
+	for _, name := range []string{resolvedName, otherResolvedName, planName, traceName, identityName, metricsName,
+		samplesName} {
 		_ = e.files().Remove(filepath.Join(c.OutputDir, name+".tmp")) // costs nothing if it stays
 	}
 	for _, name := range []string{lastModel, bestModel} {

@@ -53,7 +53,8 @@ type asked struct {
 	ends map[int32]bool // tokens that end what the model writes
 }
 
-// openSampling reads the prompts of a run, and checks that the model can be asked for each. It is nil for a run without samples.
+// openSampling reads the prompts of a run, and checks that the model can be asked for each. It is nil for a run without
+// samples.
 func (s *source) openSampling(ctx context.Context, c *runfile.Config) (*sampling, error) {
 	if !c.Samples.Asked() {
 		return nil, nil
@@ -187,11 +188,11 @@ func (t *trainer) sample(ctx context.Context) error {
 	if t.steps > t.begun {
 		t.env.willFinish(fmt.Sprintf("ending the samples, and saving step %d", t.steps))
 	}
-	all, err := t.session.write(ctx, t.samples.writings(), t.places, fmt.Sprintf("samples after step %d", t.steps))
+	all, err := t.session.write(ctx, t.samples.writings(), t.places, "samples "+when(t.steps))
 	t.session.leaveOut()
 	switch {
 	case errors.Is(err, errNotFinite):
-		t.env.warn("step %d: there are no samples: %v", t.steps, err)
+		t.env.warn("there are no samples %s: %v", when(t.steps), err)
 		return nil
 	case errors.Is(err, ErrInterrupted):
 		return nil

@@ -105,9 +105,10 @@ func (m sampleMemory) with(f plan.Fitting, texts int) plan.Fitting {
 // lacks says why there can be no samples.
 func (m sampleMemory) lacks(f plan.Fitting, err error) error {
 	if !plan.CanContinue(f.Model) {
-		return errors.New("samples: the model has blocks that keep nothing of a text from pass to pass; leave samples " +
-			"out, and run millrace generate on checkpoints")
+		return errors.New("samples: the model has blocks that keep nothing of a text from pass to pass; leave " +
+			"samples out, and run millrace generate on checkpoints")
 	}
-	return fmt.Errorf("samples: the steps fit without them, and with the caches of a text of %s they do not: %w; or lower "+
-		"samples.max_tokens, shorten the prompts, or leave samples out", spelling.Count(m.caches.Positions, "position"), err)
+	return fmt.Errorf("samples: the steps fit without them, and with the caches of a text of %s they do not: %w; or "+
+		"lower samples.max_tokens, shorten the prompts, or leave samples out",
+		spelling.Count(m.caches.Positions, "position"), err)
 }

@@ -100,7 +100,8 @@ func TestSamplesAreWhatGenerateMakes(t *testing.T) {
 			o := GenerateOptions{Model: checkpointOf(&c, 2*step), Tokenizer: "bytes", MaxTokens: c.Samples.MaxTokens,
 				Temperature: c.Samples.Temperature, TopP: c.Samples.TopP, Seed: c.Samples.Seed, Compute: "f32"}
 			n := 0
-			err := GenerateEach(t.Context(), newEnv(t), o, []string{"the wheel", "turns", "th"}, func(g *Generated) error {
+			prompts := []string{"the wheel", "turns", "th"}
+			err := GenerateEach(t.Context(), newEnv(t), o, prompts, func(g *Generated) error {
 				if s := of[n]; !slices.Equal(s.Tokens, g.Tokens) || s.Text != g.Text || s.Finish != g.Finish {
 					t.Errorf("step %d: sample %+v, generated %+v", 2*step, s, g)
 				}
@@ -170,7 +171,8 @@ func TestSamplesRefuse(t *testing.T) {
 		"empty": {func(c *runfile.Config) { c.Samples.Prompts[0].Text = "" }, "samples.prompts[0]: it is empty"},
 		"messages without a template": {func(c *runfile.Config) { c.Samples.Prompts[2] = data.Prompt{Messages: hello} },
 			"samples.prompts[2]: it is a list of messages, and the model has no chat template"},
-		"no such file":          {func(c *runfile.Config) { c.Samples.PromptsFile = "no.jsonl" }, "samples.prompts_file: stat no.jsonl"},
+		"no such file": {func(c *runfile.Config) { c.Samples.PromptsFile = "no.jsonl" },
+			"samples.prompts_file: stat no.jsonl"},
 		"a file of other lines": {func(c *runfile.Config) { c.Samples.PromptsFile = prompts("{}\n") }, "line 1 of "},
 		"too long, in a file": {func(c *runfile.Config) {
 			c.Samples.PromptsFile = prompts("{\"prompt\": \"a\"}\n{\"prompt\": \"" + strings.Repeat("x", 200) + "\"}\n")
@@ -178,7 +180,7 @@ func TestSamplesRefuse(t *testing.T) {
 		"no room": {func(c *runfile.Config) {
 			c.Model = writeModel(t, map[string]any{"max_position_embeddings": 1 << 20})
 			c.Samples.MaxTokens, c.Memory.Host = 1<<19, budget(t, "100MiB").Device
-		}, "samples: the steps fit without them, and with the caches of a text of 524296 positions they do not: memory.host: "},
+		}, "and with the caches of a text of 524296 positions they do not: memory."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := sampledRun(t)
@@ -228,7 +230,8 @@ func TestInterruptedSamples(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			write(t, name, string(doc)+strings.Replace(string(doc[:bytes.IndexByte(doc, '\n')+1]), `"step":0`, `"step":4`, 1))
+			line := string(doc[:bytes.IndexByte(doc, '\n')+1])
+			write(t, name, string(doc)+strings.Replace(line, `"step":0`, `"step":4`, 1))
 		}
 		got, err := Train(t.Context(), &c, Options{Env: newEnv(t)})
 		if err != nil {
@@ -295,4 +298,30 @@ func TestSamplesThatCannotBeWritten(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A model whose logits are not finite writes nothing, and the run ends as it does without samples.
+func TestSamplesOfADivergedModel(t *testing.T) {
+	c := sampledRun(t)
+	name := filepath.Join(c.Model, "model.safetensors")
+	weights, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := len(weights) - 4; at > len(weights)/2; at -= 4 {
+		copy(weights[at:], "\xe6\xb1\x61\x7f") // 3e38, whose sums are infinite
+	}
+	write(t, name, string(weights))
+	env := newEnv(t)
+	var said strings.Builder
+	env.Progress = &said
+	_, err = Train(t.Context(), c, Options{Env: env})
+	if err == nil || strings.Contains(err.Error(), "sample") {
+		t.Errorf("error %v", err)
+	}
+	want := "warning: there are no samples before training: the model's logits are not finite"
+	if !strings.Contains(said.String(), want) {
+		t.Errorf("it says\n%s\nand not\n%s", said.String(), want)
+	}
+	checkSamples(t, c)
 }

@@ -133,7 +133,8 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 			return nil, err
 		}
 		again = func(c *runfile.Config) (*plan.Plan, error) {
-			return env.makePlan(ctx, c, m, weights, c.MaxSteps, plan.Outputs{}, samples, begun, r.Device, len(dev.Computes))
+			return env.makePlan(ctx, c, m, weights, c.MaxSteps, plan.Outputs{}, samples, begun, r.Device,
+				len(dev.Computes))
 		}
 		r.Plan, err = again(c)
 		if err == nil && !begun {

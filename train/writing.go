@@ -60,7 +60,8 @@ func (w *writing) end(err error) (*Generated, error) {
 }
 
 // newWriting is a text with a prompt, which grows by picker's most tokens or up to a number of positions.
-func newWriting(p *picker, number int, prompt []int32, ends map[int32]bool, decoder tokenizer.Decoder, most int) *writing {
+func newWriting(p *picker, number int, prompt []int32, ends map[int32]bool, decoder tokenizer.Decoder,
+	most int) *writing {
 	return &writing{picker: p, number: number, ids: prompt, ends: ends, most: most, text: writer{tok: decoder},
 		made: Generated{PromptTokens: len(prompt), Finish: FinishLength}}
 }

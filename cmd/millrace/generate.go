@@ -112,8 +112,8 @@ func (c *generateCmd) prompts(p *program) (all []string, err error) {
 		}
 		for i, prompt := range of {
 			if prompt.Messages != nil {
-				return nil, badFlag("--prompts: prompt %d of %s is a list of messages, and millrace generate renders none; "+
-					"write a text, or ask millrace chat", i+1, c.Prompts)
+				return nil, badFlag("--prompts: prompt %d of %s is a list of messages, and millrace generate renders "+
+					"none; write a text, or ask millrace chat", i+1, c.Prompts)
 			}
 			all = append(all, prompt.Text)
 		}

@@ -277,14 +277,14 @@ func hostileRequests() (all []hostile) {
 	for _, line := range []string{"plan run.yaml", "preview run.yaml"} {
 		add(hostile{name: line + " with an unknown key", line: line, spoil: func(w *workshop) { w.write("run.yaml", "lr: 1\n") }, want: "learning_rate", status: exitBadRequest})
 	}
-	// What only looks wrong.
-	add(hostile{line: "--version", want: "millrace "})
-	add(hostile{line: "-v", want: "millrace "})
-	add(hostile{line: "help train", want: "Usage: millrace train"})
 	add(hostile{name: "a conversation to continue", line: "generate --model model --prompts talk.jsonl --json",
 		spoil: func(w *workshop) {
 			w.write("talk.jsonl", `{"messages": [{"role": "user", "content": "x"}]}`+"\n")
 		}, want: "prompt 1 of", status: exitBadRequest})
+	// What only looks wrong.
+	add(hostile{line: "--version", want: "millrace "})
+	add(hostile{line: "-v", want: "millrace "})
+	add(hostile{line: "help train", want: "Usage: millrace train"})
 	add(hostile{name: "a byte order mark", line: "plan run.yaml", spoil: func(w *workshop) { w.write("run.yaml", "\ufeff"+w.read("run.yaml")) }, want: "qwen3"})
 	add(hostile{name: "Windows lines", line: "plan run.yaml", spoil: func(w *workshop) { w.write("run.yaml", strings.ReplaceAll(w.read("run.yaml"), "\n", "\r\n")) }, want: "qwen3"})
 	add(hostile{line: "plan run.yaml --set learning_rate=", want: "qwen3"})
