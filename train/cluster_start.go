@@ -95,12 +95,17 @@ func (t *trainer) same() ([]sameness, error) {
 	if err != nil {
 		return nil, err
 	}
+	prompts, err := t.samples.sum()
+	if err != nil {
+		return nil, err
+	}
 	return []sameness{
 		{"another program", thisProgram(), "install the same one on all of them"},
 		{"another run file, or other settings,", string(doc), "give all of them the same"},
 		{"another config.json of the model", sumOf(t.src.config.Raw()), "copy the model to all of them"},
 		{"other training data", t.data.Fingerprint(), "give all of them the same files and the same tokenizer"},
 		{"another set of held-out documents", t.at.Held, "give all of them the same files"},
+		{"other prompts of samples", prompts, "give all of them the same samples.prompts_file"},
 		{"another set of weights in the model", t.src.base.WeightsSHA256, "copy the model to all of them"},
 	}, nil
 }

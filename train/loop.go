@@ -282,10 +282,14 @@ func (t *trainer) begin() error {
 	if err := t.writeRunFiles(); err != nil {
 		return err
 	}
-	if err := t.records.metrics.begin(t.begun); err != nil {
+	last := t.begun
+	if last == 0 {
+		last = -1 // a run that begins writes the records of step 0 again
+	}
+	if err := t.records.metrics.begin(last); err != nil {
 		return err
 	}
-	return t.beginSamples()
+	return t.beginSamples(last)
 }
 
 // ended returns the summary of a run that had ended before: a user who starts it again has missed that.

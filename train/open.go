@@ -40,7 +40,7 @@ type OpenOptions struct {
 
 // Open reads a model, plans its steps and brings its state to the planned places, as Train does for the same
 // configuration. It ignores the keys that a loop decides: the number of steps, the schedule of the learning rate,
-// eval.every, save, stop and resume. datasets may be missing; Next then returns io.EOF.
+// eval.every, samples, save, stop and resume. datasets may be missing; Next then returns io.EOF.
 //
 // Until Close the plan limits the Go heap, as in Train, unless GOMEMLIMIT is set.
 func Open(ctx context.Context, c *runfile.Config, o OpenOptions) (*Run, error) {

@@ -72,11 +72,12 @@ type recordFile[T any] struct {
 	isBehind bool     // the run was told that records cannot be written
 }
 
-// begin opens the run's file, which keeps the records up to step begun. A file with a line that is no record, as a
-// drive that fails may leave it, goes to another name, and a new one begins: it is not for its log that a run ends.
-func (r *recordFile[T]) begin(begun int) error {
+// begin opens the run's file, which keeps the records up to step last; -1: none. A file with a line that is no record,
+// as a drive that fails may leave it, goes to another name, and a new one begins: it is not for its log that a run
+// ends.
+func (r *recordFile[T]) begin(last int) error {
 	bad := (*trace.RecordError)(nil)
-	err := r.read(begun)
+	err := r.read(last)
 	if errors.As(err, &bad) {
 		aside := r.name + ".damaged"
 		for n := 2; exists(aside); n++ {
@@ -84,7 +85,7 @@ func (r *recordFile[T]) begin(begun int) error {
 		}
 		if err = r.env.files().Rename(r.name, aside); err == nil {
 			r.env.warn("%s: %v; the file is %s now, and a new one begins", r.name, bad, filepath.Base(aside))
-			err = r.read(begun)
+			err = r.read(last)
 		}
 	}
 	if err != nil {
@@ -93,16 +94,12 @@ func (r *recordFile[T]) begin(begun int) error {
 	return nil
 }
 
-func (r *recordFile[T]) read(begun int) error {
+func (r *recordFile[T]) read(last int) error {
 	f, err := r.env.files().OpenFile(r.name, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return err
 	}
-	last := int64(begun)
-	if last == 0 {
-		last = -1 // a run that begins writes the records of step 0 again
-	}
-	if r.file, err = r.open(f, last); err != nil {
+	if r.file, err = r.open(f, int64(last)); err != nil {
 		f.Close()
 	}
 	r.writesTo = f

@@ -147,6 +147,15 @@ func (r *reader) ask(ctx context.Context, p data.Prompt, asChat bool, ends map[i
 	return a, nil
 }
 
+// sum tells prompts of several hosts apart: a file of prompts may not be the same on all.
+func (s *sampling) sum() (string, error) {
+	if s == nil {
+		return "", nil
+	}
+	doc, err := json.Marshal(s.prompts)
+	return sumOf(doc), err
+}
+
 // writings are the texts, of which there are the prompts alone.
 func (s *sampling) writings() []*writing {
 	choices := newPicker(GenerateOptions{MaxTokens: s.MaxTokens, Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP,
@@ -158,17 +167,17 @@ func (s *sampling) writings() []*writing {
 	return all
 }
 
-// beginSamples opens the file of samples, which keeps those up to the step that the run continues after: of that step
-// all, or none.
-func (t *trainer) beginSamples() error {
+// beginSamples opens the file of samples, which keeps those up to the step that the run continues after, of that step
+// all or none; of a run that begins last is -1.
+func (t *trainer) beginSamples(last int) error {
 	if t.samples == nil {
 		return nil
 	}
 	file := &t.records.samples
-	err := file.begin(t.begun)
-	if n := file.had(t.begun); err == nil && t.sampleDue() && n > 0 && n != len(t.samples.prompts) {
+	err := file.begin(last)
+	if n := file.had(last); err == nil && t.sampleDue() && n > 0 && n != len(t.samples.prompts) {
 		file.close()
-		err = file.begin(t.begun - 1)
+		err = file.begin(last - 1)
 	}
 	return err
 }

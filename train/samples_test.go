@@ -244,6 +244,24 @@ func TestInterruptedSamples(t *testing.T) {
 	}
 }
 
+// Where a kill has cut the samples of a step short, those of the steps before stay.
+func TestSamplesThatWereCutShort(t *testing.T) {
+	c := sampledRun(t)
+	c.Samples.Every = 1
+	until(t, c, "step 1/4")
+	name := filepath.Join(c.OutputDir, samplesName)
+	doc, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(doc), "\n")
+	write(t, name, strings.Join(lines[:4], "")) // three of step 0, and one of step 1
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+		t.Fatal(err)
+	}
+	checkSamples(t, c, 0, 1, 2, 3, 4)
+}
+
 // recording is a device whose streams call f with each event that they record.
 type recording struct {
 	device.Device
