@@ -40,6 +40,7 @@ type Model struct {
 	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
 	Architecture string
 
+	layers     [][]int // by layer: see LayerParts
 	names      Names
 	checkpoint *Form
 	base       string   // see Family
@@ -167,6 +168,7 @@ func (s *Spec) build() (*Model, error) {
 		}
 	}
 	inHF := func(n Name) held { return held{n.HF, n.CutHF, Plain} }
+	m.layers = m.partsByLayer()
 	if m.checkpoint, err = m.form(s.family.Constants, inHF); err != nil {
 		return nil, err
 	}
@@ -351,15 +353,16 @@ func (m *Model) Layer(layer int) nn.Layer {
 	return &m.Head
 }
 
-// LayerParts are the parts of a layer, by their number in it. Layer 0 is the embedding.
-func (m *Model) LayerParts(layer int) []int {
-	switch {
-	case layer == 0:
-		return m.EmbedTiles
-	case layer <= len(m.Blocks):
-		return append([]int{m.BlockParts[layer-1]}, m.GroupParts[layer-1]...)
+// LayerParts are the parts of a layer, by their number in it; callers leave them as they are. Layer 0 is the embedding.
+func (m *Model) LayerParts(layer int) []int { return m.layers[layer] }
+
+// partsByLayer lists the parts of each layer.
+func (m *Model) partsByLayer() [][]int {
+	all := [][]int{m.EmbedTiles}
+	for b, part := range m.BlockParts {
+		all = append(all, append([]int{part}, m.GroupParts[b]...))
 	}
-	return append([]int{m.NormPart}, m.HeadTiles...)
+	return append(all, append([]int{m.NormPart}, m.HeadTiles...))
 }
 
 // Layouts are those of some of a layer's parts.

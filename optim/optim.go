@@ -85,11 +85,19 @@ type Scheme struct {
 	Moments Moments
 }
 
+// Streamed is the element type of weights as they are streamed, and of gradients as they are stored.
+func (s Scheme) Streamed() tensor.DType {
+	if s.Master == F32 {
+		return tensor.F32
+	}
+	return tensor.BF16
+}
+
 // Types are the element types of the kinds of extents under the scheme; tensor.Invalid where a kind is not kept.
 func (s Scheme) Types() [store.Kinds]tensor.DType {
-	t := [store.Kinds]tensor.DType{store.Weights: tensor.BF16, store.Low: tensor.I16, store.Grad: tensor.BF16}
-	if s.Master == F32 {
-		t = [store.Kinds]tensor.DType{store.Weights: tensor.F32, store.Grad: tensor.F32}
+	t := [store.Kinds]tensor.DType{store.Weights: s.Streamed(), store.Grad: s.Streamed()}
+	if s.Master == Split {
+		t[store.Low] = tensor.I16
 	}
 	for _, state := range s.Rule().States() {
 		t[state.Kind] = state.Type

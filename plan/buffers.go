@@ -99,11 +99,15 @@ func (p *Plan) BadAt() int64 { return 0 }
 func (p *Plan) LossAt(m int) int64 { return int64(1+m) * 8 }
 
 func (p *Plan) SquaresAt(part int) int64 {
-	at := int64(1+p.Numerics.MicroBatches) * 8
-	for q := range part {
-		at += p.squares(q) * 8
+	sums := int64(part) // one of each but of those that are looked up
+	for _, l := range p.Model.Lookups {
+		for _, tile := range l.Tiles {
+			if tile < part {
+				sums += p.squares(tile) - 1
+			}
+		}
 	}
-	return at
+	return (int64(1+p.Numerics.MicroBatches) + sums) * 8
 }
 
 // squares is the number of the part's sums of squares.
@@ -151,15 +155,21 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 		}
 		last = a.Mark()
 	}
-	// Whether a part or a block is on the rank, where it stays on one.
-	has := func(part int) bool { return p.rankOf(part, nn.Backward) == rank }
+	// The parts and the blocks that are on the rank, where they stay on one.
+	var parts []int
+	for part := range p.Model.Parts {
+		if p.rankOf(part, nn.Backward) == rank {
+			parts = append(parts, part)
+		}
+	}
 	runs := func(block int) bool { return p.RankOf(1+block, nn.Backward) == rank }
 	num, t, m := p.Numerics, p.Numerics.Positions(), p.Numerics.MicroBatches
 	hidden := p.Model.Hidden
+	counts := groups != nil
 	micros := func(take func()) {
 		mark := a.Mark()
 		take()
-		if groups != nil {
+		if counts {
 			a.Again(m-1, mark)
 			return
 		}
@@ -171,10 +181,21 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 		micros(func() { all = append(all, a.Mat(dtype, rows, cols)) })
 		return all
 	}
+	byPart := func() []device.Mem {
+		if counts {
+			return nil // a search counts thousands of plans of thousands of parts
+		}
+		return make([]device.Mem, len(p.Model.Parts))
+	}
+	take := func(list []device.Mem, part int, bytes int64) {
+		if mem := a.Take(bytes); !counts {
+			list[part] = mem
+		}
+	}
 
 	if !p.Bound() {
 		var ring int64
-		b.Own = make([]device.Mem, len(p.Model.Parts))
+		b.Own = byPart()
 		for part := range p.Model.Parts {
 			if p.streamed(part) {
 				ring = max(ring, p.weightBytes(part))
@@ -184,9 +205,9 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 			b.Slots = append(b.Slots, a.Take(ring))
 		}
 		group("weight slots")
-		for part := range p.Model.Parts {
-			if p.resident(part) && has(part) {
-				b.Own[part] = a.Take(p.weightBytes(part))
+		for _, part := range parts {
+			if p.resident(part) {
+				take(b.Own, part, p.weightBytes(part))
 			}
 		}
 		group("resident weights")
@@ -195,13 +216,13 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 	// A gradient in fp32 has a place of its own where it collects over several visits (ownGrad); else it passes through the
 	// ring. With a split master it is rounded into a stage on its way out.
 	var ring, stage int64
-	b.OwnG = make([]device.Mem, len(p.Model.Parts))
-	for part := range p.Model.Parts {
-		if p.hostOnly(part) || p.GradInExtent(part) || !p.Trained(part) || !has(part) {
+	b.OwnG = byPart()
+	for _, part := range parts {
+		if p.hostOnly(part) || p.GradInExtent(part) || !p.Trained(part) {
 			continue
 		}
 		if p.ownGrad(part) {
-			b.OwnG[part] = a.Take(p.gradBytes(part))
+			take(b.OwnG, part, p.gradBytes(part))
 		} else {
 			ring = max(ring, p.gradBytes(part))
 		}
@@ -220,20 +241,30 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 		}
 	}
 	group("gradients")
-	b.CohortSums = p.cohortSums(a, has)
+	b.CohortSums = byPart()
+	p.cohortSums(a, parts, func(part int) { take(b.CohortSums, part, p.gradBytes(part)) })
 	group("gradients of micro-batch groups")
-	b.State = make([][store.Kinds]device.Mem, len(p.Model.Parts))
-	for part := range p.Model.Parts {
-		if !p.StateResident(part) || !has(part) {
+	if !counts {
+		b.State = make([][store.Kinds]device.Mem, len(p.Model.Parts))
+	}
+	for _, part := range parts {
+		if !p.StateResident(part) {
 			continue
 		}
+		var state [store.Kinds]device.Mem
 		for _, kind := range p.stateKinds() {
-			b.State[part][kind] = a.Take(p.kindBytes(part, kind))
+			state[kind] = a.Take(p.kindBytes(part, kind))
 		}
-		b.State[part][store.Grad] = b.OwnG[part] // rounded to the type that it has
 		if p.staged() {
-			b.State[part][store.Grad] = a.Take(p.kindBytes(part, store.Grad))
+			state[store.Grad] = a.Take(p.kindBytes(part, store.Grad))
 		}
+		if counts {
+			continue
+		}
+		if !p.staged() {
+			state[store.Grad] = b.OwnG[part] // rounded to the type that it has
+		}
+		b.State[part] = state
 	}
 	group("resident state")
 	var passing [store.Kinds]int64
@@ -285,8 +316,7 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 		}
 	}
 	group("values that cross blocks")
-	counts := groups != nil
-	p.overlay(a, counts, func(block int) {
+	p.overlay(a, counts, betweenVisits, func(a *device.Arena, block int) {
 		var held []*nn.Held
 		for range num.CohortCount() {
 			held = append(held, p.Model.Blocks[block].NewHeld(a, num.Compute, t, num.CohortMicros(), p.Trains()))
@@ -387,7 +417,7 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 	}
 	group("tables, tokens and results")
 
-	p.work(a, b, rank, groups != nil)
+	p.work(a, b, rank, counts)
 	group("work")
 	return b
 }
@@ -424,23 +454,21 @@ func (p *Plan) caches(a *device.Arena, b *Buffers, rank int) {
 }
 
 // overlay places what each block has in the same memory, since blocks are visited one after the other. If it only
-// counts, it leaves out blocks that take what one before them has taken: that are equal, and keep as much.
-func (p *Plan) overlay(a *device.Arena, counts bool, place func(block int)) {
+// counts, what equal blocks take that keep as much is counted once, for all plans of a search.
+func (p *Plan) overlay(a *device.Arena, counts bool, what overlaid, place func(a *device.Arena, block int)) {
 	first := a.Mark()
 	end := first
-	type kind struct {
-		like int
-		keep nn.Keep
-	}
-	counted := map[kind]bool{}
 	for i := range p.Model.Blocks {
-		k := kind{p.Model.Like[i], p.Keep(i)}
-		if counts && counted[k] {
-			continue
-		}
-		counted[k] = true
 		a.Release(first)
-		place(i)
+		if !counts {
+			place(a, i)
+		} else if n := p.accounts.overlaid(overlayKey{what, p.Model.Like[i], p.Keep(i), p.cut().Call}, func() int64 {
+			alone := device.NewArena(device.Mem{})
+			place(alone, i)
+			return alone.Mark()
+		}); n > 0 {
+			a.Take(n)
+		}
 		end = max(end, a.Mark())
 	}
 	a.Release(end)
@@ -452,7 +480,8 @@ func (p *Plan) overlay(a *device.Arena, counts bool, place func(block int)) {
 func (p *Plan) work(a *device.Arena, b *Buffers, rank int, counts bool) {
 	first := a.Mark()
 	t, cut, compute := p.Numerics.Positions(), p.cut(), p.Numerics.Compute
-	p.overlay(a, counts, func(i int) {
+	p.overlay(a, counts, scratch, func(a *device.Arena, i int) {
+		first := a.Mark()
 		d, keep := p.Model.Blocks[i], p.Keep(i)
 		b.Work[nn.Forward] = append(b.Work[nn.Forward], d.NewForwardWork(a, compute, t, cut, keep))
 		end := a.Mark()

@@ -52,23 +52,24 @@ func (p *Plan) sumsApart(part int) bool {
 	return p.Numerics.CohortCount() > 1 && !p.Cluster.Several() && p.Trained(part) && !p.hostOnly(part) && !p.Tied(part)
 }
 
-// cohortSums places those buffers, by part. The parts of one stage of visits have them at the same time: those of a
-// head that is visited at once, whose tiles follow the final norm.
-func (p *Plan) cohortSums(a *device.Arena, has func(part int) bool) []device.Mem {
-	sums := make([]device.Mem, len(p.Model.Parts))
+// cohortSums has those buffers of some parts taken, one by one. The parts of one stage of visits have them at the same
+// time: those of a head that is visited at once, whose tiles follow the final norm.
+func (p *Plan) cohortSums(a *device.Arena, parts []int, take func(part int)) {
+	if p.Numerics.CohortCount() == 1 || p.Cluster.Several() {
+		return
+	}
 	first := a.Mark()
 	end := first
-	for part := range sums {
+	for _, part := range parts {
 		if p.Model.Parts[part].Kind != model.HeadTile || !p.Placement.HeadAtOnce {
 			a.Release(first)
 		}
-		if p.sumsApart(part) && has(part) {
-			sums[part] = a.Take(p.gradBytes(part))
+		if p.sumsApart(part) {
+			take(part)
 			end = max(end, a.Mark())
 		}
 	}
 	a.Release(end)
-	return sums
 }
 
 // TiedSumStride is the distance in bytes from the sum of a cohort to that of the next one, of a tied tile: in the

@@ -51,9 +51,11 @@ func (p *Plan) diskBytes() [][store.Kinds]int64 {
 	if !p.anyOnDisk() {
 		return nil
 	}
-	all := make([][store.Kinds]int64, len(p.Model.Parts))
+	all, types := make([][store.Kinds]int64, len(p.Model.Parts)), p.types()
+	var specs []store.Spec
 	for part := range all {
-		for _, spec := range p.extents(nil, part) {
+		specs = p.extents(specs[:0], part, types)
+		for _, spec := range specs {
 			if !p.OnDisk(spec.ID) {
 				continue
 			}
@@ -81,9 +83,13 @@ func (c *cost) seconds(m *Machine, p *Plan) float64 {
 }
 
 // costs tells what each operation of a schedule costs. Attention is counted as if each sequence were one document: the
-// longest that packing can make it.
-func (p *Plan) costs() func(op *Op) cost {
+// longest that packing can make it. known has the costs of visits that other plans for the same request have asked for;
+// nil: it has none.
+func (p *Plan) costs(known *visitCosts) func(op *Op) cost {
 	onDisk := p.diskBytes()
+	if known == nil {
+		known = new(visitCosts)
+	}
 	return func(op *Op) (c cost) {
 		disk := func(part int, kind store.Kind, reads, writes int64) {
 			if onDisk != nil {
@@ -107,7 +113,7 @@ func (p *Plan) costs() func(op *Op) cost {
 				c.down = int64(rows*p.Model.Parts[part].Layout.Fields[0].Shape[0]) * tensor.F32.Bytes()
 			}
 		case DoVisit:
-			c = p.visitCost(op.Layer, op.Visit, p.Numerics.BeginsCohort(op.Micro))
+			c = known.of(p, op)
 		case DoClear:
 			c.element = nn.ClearedBytes(p.Model.Parts[op.Part].Layout)
 		case DoAdd:
@@ -311,12 +317,99 @@ func (p *Plan) visitCost(layer int, v *nn.Visit, fresh bool) (c cost) {
 	return c
 }
 
+// visitCosts remembers what visits cost in the plans for one request. Those of a search ask for the same ones thousands
+// of times.
+type visitCosts struct{ known map[visitKey]cost }
+
+// visitKey is a visit in a plan, which has it in memory once (Plan.stages).
+type visitKey struct {
+	visit *nn.Visit
+	level nn.Keep
+	call  int  // rows
+	fresh bool // see Plan.visitCost
+}
+
+// of is the cost of an operation that is a visit.
+func (k *visitCosts) of(p *Plan, op *Op) cost {
+	key := visitKey{op.Visit, 0, p.Placement.CallChunks, p.Numerics.BeginsCohort(op.Micro)}
+	if op.Layer != none {
+		key.level = p.Keep(op.Layer - 1)
+	}
+	c, ok := k.known[key]
+	if !ok {
+		if k.known == nil {
+			k.known = map[visitKey]cost{}
+		}
+		c = p.visitCost(op.Layer, op.Visit, key.fresh)
+		k.known[key] = c
+	}
+	return c
+}
+
 // accounts remembers what visits were measured to ask for, and what blocks keep. A search asks for the same ones
 // thousands of times.
 type accounts struct {
-	mu    sync.Mutex
-	known map[accountKey]nn.Account
-	kept  map[keptKey]int64
+	mu       sync.Mutex
+	known    map[accountKey]nn.Account
+	kept     map[keptKey]int64
+	overlays map[overlayKey]int64
+	// stages are those of layers, which a search has in memory once.
+	stages map[stagesKey][]nn.Stage
+}
+
+// stagesKey is a layer in a direction.
+type stagesKey struct {
+	layer      int
+	to         nn.Direction
+	headAtOnce bool
+}
+
+// stages are those of a layer, a block from 1 or the head, in a direction; callers leave them as they are.
+func (p *Plan) stages(layer int, to nn.Direction) []nn.Stage {
+	key := stagesKey{layer, to, p.Placement.HeadAtOnce}
+	a := p.accounts
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	stages, ok := a.stages[key]
+	if !ok {
+		if a.stages == nil {
+			a.stages = map[stagesKey][]nn.Stage{}
+		}
+		stages = p.Layer(layer).Stages(to, key.headAtOnce)
+		a.stages[key] = stages
+	}
+	return stages
+}
+
+// overlaid says what blocks have in the same memory.
+type overlaid uint8
+
+const (
+	betweenVisits overlaid = iota // see nn.Held
+	scratch                       // see nn.Work
+)
+
+// overlayKey is what a block has of it, as the first one that is equal to it, at its level.
+type overlayKey struct {
+	what  overlaid
+	like  int
+	level nn.Keep
+	call  int // rows
+}
+
+// overlaid returns the bytes that a block has of it. It asks count once for equal blocks.
+func (a *accounts) overlaid(key overlayKey, count func() int64) int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n, ok := a.overlays[key]
+	if !ok {
+		if a.overlays == nil {
+			a.overlays = map[overlayKey]int64{}
+		}
+		n = count()
+		a.overlays[key] = n
+	}
+	return n
 }
 
 // keptKey is a block, as the first one that is equal to it, and its level.
@@ -362,12 +455,11 @@ func (p *Plan) account(layer int, v *nn.Visit) nn.Account {
 
 func (p *Plan) accountAt(layer int, v *nn.Visit, level nn.Keep) nn.Account {
 	key := accountKey{like: none, name: v.Name, part: none, to: v.To, level: level, call: p.cut().Call}
-	layouts := p.Model.Layouts(layer, v.Parts)
 	if layer <= p.blocks() {
 		key.like = p.Model.Like[layer-1]
 	}
 	if len(v.Parts) > 0 {
-		key.part, key.layout = v.Parts[0], layouts[0]
+		key.part, key.layout = v.Parts[0], p.Model.Parts[p.Model.LayerParts(layer)[v.Parts[0]]].Layout
 	}
 	known := p.accounts
 	known.mu.Lock()
@@ -377,7 +469,7 @@ func (p *Plan) accountAt(layer int, v *nn.Visit, level nn.Keep) nn.Account {
 		n := &p.Numerics
 		a = p.Layer(layer).Measure(*v, nn.Shape{Docs: slices.Repeat([]int{n.SequenceLen}, n.MicroBatch), DType: n.Compute,
 			Micros: n.CohortMicros(), Cut: p.cut(), Level: level, Caches: p.Outputs.Caches,
-			Wanted: min(p.Outputs.LogitRows, n.HeadChunk)}, layouts...)
+			Wanted: min(p.Outputs.LogitRows, n.HeadChunk)}, p.Model.Layouts(layer, v.Parts)...)
 		if known.known == nil {
 			known.known = map[accountKey]nn.Account{}
 		}
@@ -388,7 +480,7 @@ func (p *Plan) accountAt(layer int, v *nn.Visit, level nn.Keep) nn.Account {
 
 // visitsOf sums what a block's visits in one direction ask of the device for one micro-batch, at a level.
 func (p *Plan) visitsOf(block int, to nn.Direction, level nn.Keep) (sum nn.Account) {
-	for _, stage := range p.Model.Blocks[block].Stages(to, false) {
+	for _, stage := range p.stages(1+block, to) {
 		for i := range stage {
 			sum = sum.Plus(p.accountAt(1+block, &stage[i], level))
 		}

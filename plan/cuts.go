@@ -127,10 +127,8 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 	}
 	chunks := f.Cuts.headChunks(f.Device)
 	var best *Plan
-	var last Request
 	estimate := func(micro, chunk int) (fits bool) {
-		last = f.sized(micro, chunk)
-		p, estimateErr := Estimate(ctx, last)
+		p, estimateErr := f.sized(micro, chunk).choose(ctx, false, worthwhile(best))
 		if estimateErr != nil {
 			err = estimateErr
 			return false
@@ -140,10 +138,17 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 		}
 		return true
 	}
-	for _, micro := range micros {
-		for _, chunk := range chunks {
-			if estimate(micro, chunk) {
+	last := f.sized(micros[len(micros)-1], chunks[len(chunks)-1]) // the smallest
+	nothing := false                                              // fits
+	for i, micro := range micros {
+		for j, chunk := range chunks {
+			if nothing || estimate(micro, chunk) {
 				break
+			}
+			if i+j == 0 { // not the largest sizes; and the smallest?
+				if least := last.Fits(ctx); least != nil {
+					err, nothing = least, true
+				}
 			}
 		}
 	}
@@ -174,7 +179,7 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 		if chunk >= p.Numerics.HeadChunk || chunk < leastWorthwhileChunk {
 			continue
 		}
-		q, err := New(ctx, f.sized(p.Numerics.MicroBatch, chunk))
+		q, err := f.sized(p.Numerics.MicroBatch, chunk).choose(ctx, true, worthwhile(p))
 		if err != nil || !better(q, p) {
 			break
 		}
@@ -183,7 +188,7 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 	if p.Placement.Rings.Weights == 1 && best.Placement.Rings.Weights > 1 { // memory went elsewhere
 		r := f.sized(p.Numerics.MicroBatch, p.Numerics.HeadChunk)
 		r.Overlap = true
-		if q, err := New(ctx, r); err == nil && better(q, p) {
+		if q, err := r.choose(ctx, true, worthwhile(p)); err == nil && better(q, p) {
 			return q, nil
 		}
 	}
@@ -241,4 +246,15 @@ func better(p, best *Plan) bool {
 		return sameSpeed*p.Predicted.StepSeconds < best.Predicted.StepSeconds
 	}
 	return p.Predicted.StepSeconds < sameSpeed*best.Predicted.StepSeconds
+}
+
+// worthwhile is the longest step, in seconds, with which a plan may be better than another one; 0 where that is nil.
+func worthwhile(best *Plan) float64 {
+	switch {
+	case best == nil:
+		return 0
+	case best.Placement.Rings.Weights == 1:
+		return best.Predicted.StepSeconds / sameSpeed
+	}
+	return sameSpeed * best.Predicted.StepSeconds
 }

@@ -24,7 +24,7 @@ func (c *chooser) deals(start Placement) [][]int {
 
 // visitSeconds is how long the arithmetic of a layer in a direction takes for all micro-batches.
 func (p *Plan) visitSeconds(m *Machine, layer int, to nn.Direction) (sec float64) {
-	for _, stage := range p.Layer(layer).Stages(to, p.Placement.HeadAtOnce) {
+	for _, stage := range p.stages(layer, to) {
 		for i := range stage {
 			micros := p.Numerics.MicroBatches
 			if stage[i].Over == nn.WholeStep {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"reflect"
 	"testing"
 
 	"github.com/millrace/millrace/hf"
@@ -119,6 +120,62 @@ func TestManyMicroBatches(t *testing.T) {
 	}
 }
 
+// A search that looks for shorter steps than a limit finds the plan that it finds without, if there is one; and what it
+// predicts in the memory of other simulations is what a walk by itself predicts.
+func TestSearchWithinALimit(t *testing.T) {
+	for _, of := range []struct{ shape, machine string }{
+		{"qwen2.5-1.5b", "rtx2060-laptop-6gb"},
+		{"qwen3-4b", "rtx4090-x2-256gb"},
+	} {
+		r := named(t, of.shape, of.machine, Numerics{SequenceLen: 1024, MicroBatch: 1, MicroBatches: 4,
+			HeadChunk: 1024})
+		p, err := r.choose(t.Context(), true, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sec := p.Predicted.StepSeconds
+		if alone := p.Simulate(r.Machine, r.Device); !reflect.DeepEqual(alone, p.Predicted) {
+			t.Errorf("%s: predicted %+v, by itself %+v", of.shape, p.Predicted, alone)
+		}
+		within, err := r.choose(t.Context(), true, 1.001*sec)
+		if err != nil || !reflect.DeepEqual(within.Placement, p.Placement) ||
+			!reflect.DeepEqual(within.Predicted, p.Predicted) {
+			t.Errorf("%s: %v; within a limit %+v, without %+v", of.shape, err, within.Predicted, p.Predicted)
+		}
+		none, err := r.choose(t.Context(), true, 0.999*sec)
+		if err != nil || !math.IsInf(none.Predicted.StepSeconds, 1) {
+			t.Errorf("%s: %v; below the fastest step, of %g s, is %+v", of.shape, err, sec, none.Predicted)
+		}
+	}
+}
+
+// As many moves of a stage are made as fit: one more does not.
+func TestRoom(t *testing.T) {
+	r := named(t, "qwen2.5-1.5b", "rtx3090-pc-24gb-64gb", Numerics{SequenceLen: 2048, MicroBatch: 1, MicroBatches: 8,
+		HeadChunk: 512})
+	c := &chooser{Request: r, ctx: t.Context()}
+	start := c.smallest(false)
+	from, stages := c.measure(start), map[string]Stage{}
+	for _, route := range c.routes(start) {
+		for _, stage := range route {
+			stages[stage.String()] = stage
+		}
+	}
+	for name, stage := range stages {
+		least, most := from.DeviceTotalBytes(), c.measure(c.with(start, stage)).DeviceTotalBytes()
+		for _, eighths := range []int64{0, 3, 5, 8} {
+			c.DeviceBytes = least + (most-least)*eighths/8
+			got, want := c.room(from, start, stage), 0
+			for want < len(stage) && c.fits(c.measure(c.with(start, stage[:want+1]))) == nil {
+				want++
+			}
+			if got != want {
+				t.Errorf("%s: %d moves fit %d of 8 shares, want %d", name, got, eighths, want)
+			}
+		}
+	}
+}
+
 // Where the link is idle and host memory is left, gate and up wait there as well, and are not computed again.
 func TestGateAndUpTravel(t *testing.T) {
 	plans := map[string]*Plan{}
@@ -164,7 +221,7 @@ func TestEachMicroBatchCosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	each, grouped := p.costs(), p.Numerics.groupMicros(micros).costs(p)
+	each, grouped := p.costs(nil), p.Numerics.groupMicros(micros).costs(p, nil)
 	element := map[int]int64{} // of backward visits, by micro-batch
 	ops := p.Schedule(Steady).Ops
 	for i := range ops {

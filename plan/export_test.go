@@ -22,7 +22,7 @@ func SimulateUpTo(p *Plan, m Machine, dev device.Info, most float64) Prediction 
 }
 
 // AwaitOthers has operations that receive wait for this host's own progress.
-func AwaitOthers(p *Plan, s *Schedule) { p.awaitOthers(s.Ops) }
+func AwaitOthers(p *Plan, s *Schedule) { p.awaitOthers(s.Ops, new(scheduleMemory)) }
 
 // SimulatedMicros is from how many micro-batches on Simulate groups them.
 const SimulatedMicros = simulatedMicros

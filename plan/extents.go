@@ -32,10 +32,9 @@ func lcm(a, b int64) int64 {
 	return a / x * b
 }
 
-// extents appends what the store keeps of a part: of one that another host owns, the weights. A tied tile that is
-// streamed has its gradient sum there as well.
-func (p *Plan) extents(specs []store.Spec, part int) []store.Spec {
-	types := p.types()
+// extents appends what the store keeps of a part, of Plan.types: of one that another host owns, the weights. A tied
+// tile that is streamed has its gradient sum there as well.
+func (p *Plan) extents(specs []store.Spec, part int, types [store.Kinds]tensor.DType) []store.Spec {
 	if !p.Owns(part) {
 		types = [store.Kinds]tensor.DType{store.Weights: types[store.Weights]}
 	}

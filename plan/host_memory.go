@@ -93,6 +93,10 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 	b := &HostBuffers{}
 	t, micros := p.Numerics.Positions(), p.Numerics.MicroBatches
 	each := func(purpose string, n int64) (all []device.Mem) { // a piece for each micro-batch
+		if a.region == nil {
+			a.take(purpose, int64(micros)*n)
+			return nil
+		}
 		for range micros {
 			all = append(all, a.take(purpose, n))
 		}

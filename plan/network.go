@@ -123,9 +123,14 @@ func spanText(sizes []int64) string {
 // part that another host updates when this host has updated its own n-th, or the last one that it emits before it
 // receives. This leaves out that hosts differ, that a sender's lane may be busy with others, and how long a message is
 // under way.
-func (p *Plan) awaitOthers(ops []Op) {
+func (p *Plan) awaitOthers(ops []Op, mem *scheduleMemory) {
 	type sum struct{ part, cohort int } // by its number on its host; counts of experts have no part
 	made, cohorts := map[sum]int{}, p.Numerics.CohortCount()
+	await := func(op *Op, other int) {
+		first := len(mem.waits)
+		mem.waits = append(append(mem.waits, op.After...), other)
+		op.After = mem.waits[first:len(mem.waits):len(mem.waits)]
+	}
 	var updates []int                       // of this host
 	updated := make([]int, p.Cluster.Hosts) // parts whose weights have come, by host
 	for i := range ops {
@@ -138,12 +143,12 @@ func (p *Plan) awaitOthers(ops []Op) {
 				made[sum{op.Part, op.Writes[0].Cohort % cohorts}] = i
 			}
 		case ofCohort(op.Writes[0]):
-			op.After = append(op.After[:len(op.After):len(op.After)], made[sum{op.Part, op.Writes[0].Cohort % cohorts}])
+			await(op, made[sum{op.Part, op.Writes[0].Cohort % cohorts}])
 		default:
 			n := min(updated[op.Host], len(updates)-1)
 			updated[op.Host]++
 			if n >= 0 {
-				op.After = append(op.After[:len(op.After):len(op.After)], updates[n])
+				await(op, updates[n])
 			}
 		}
 	}

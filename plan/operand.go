@@ -55,6 +55,17 @@ type touches struct {
 	read    []int // by piece and worker: since then, the last operation of the worker that read it, plus one
 }
 
+// forget makes it hold nothing, with room for as much.
+func (t *touches) forget() { t.written, t.read = t.written[:0], t.read[:0] }
+
+// hold makes it hold pieces that no operation has touched.
+func (t *touches) hold(pieces, workers int) {
+	t.written = slices.Grow(t.written, pieces)[:pieces]
+	t.read = slices.Grow(t.read, pieces*workers)[:pieces*workers]
+	clear(t.written)
+	clear(t.read)
+}
+
 // touch is one of them.
 type touch struct {
 	written *int
@@ -173,8 +184,8 @@ func (b *builder) touch(o Operand) touch {
 		count, i = count*b.ranks, rank*count+i
 	}
 	list, workers := &b.touched[what][memory], len(b.waited)
-	if list.written == nil {
-		*list = touches{make([]int, count), make([]int, count*workers)}
+	if len(list.written) == 0 {
+		list.hold(count, workers)
 	}
 	return touch{&list.written[i], list.read[i*workers:][:workers]}
 }
@@ -184,11 +195,15 @@ func (b *builder) add(op Op, reads, writes []Operand) *Op {
 	op.Reads, op.Writes = b.list(reads), b.list(writes)
 	need, worker := b.need, b.crew.Index(op.Worker)
 	clear(need)
+	touching := b.touching[:0]
 	for _, r := range reads {
-		b.needWriter(b.touch(r))
+		t := b.touch(r)
+		touching = append(touching, t)
+		b.needWriter(t)
 	}
 	for _, w := range writes {
 		t := b.touch(w)
+		touching = append(touching, t)
 		b.needWriter(t)
 		for l, last := range t.read {
 			need[l] = max(need[l], last)
@@ -208,14 +223,14 @@ func (b *builder) add(op Op, reads, writes []Operand) *Op {
 	}
 	i := len(b.ops)
 	b.ops = append(b.ops, op)
-	for _, w := range writes {
-		t := b.touch(w)
+	for _, t := range touching[len(reads):] {
 		*t.written = i + 1
 		clear(t.read)
 	}
-	for _, r := range reads {
-		b.touch(r).read[worker] = i + 1
+	for _, t := range touching[:len(reads)] {
+		t.read[worker] = i + 1
 	}
+	b.touching = touching
 	return &b.ops[i]
 }
 

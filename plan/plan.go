@@ -149,11 +149,11 @@ func (p *Plan) ProcessBytes() int64 {
 
 // New makes a plan, or says in one line why no plan fits and which number to change. It ends soon after the context
 // does, with the context's error.
-func New(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, true) }
+func New(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, true, 0) }
 
 // Estimate is New in a fraction of its time: a plan that fits if there is one, but only its rings are chosen. It
 // serves to compare requests.
-func Estimate(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, false) }
+func Estimate(ctx context.Context, r Request) (*Plan, error) { return r.choose(ctx, false, 0) }
 
 // Fits says in one line why the request has no plan, if it has none. It simulates nothing.
 func (r Request) Fits(ctx context.Context) error {
@@ -164,14 +164,15 @@ func (r Request) Fits(ctx context.Context) error {
 	return err
 }
 
-func (r Request) choose(ctx context.Context, thorough bool) (*Plan, error) {
+// choose makes a plan. Steps that take longer than most seconds may be predicted to take forever; 0 is no limit.
+func (r Request) choose(ctx context.Context, thorough bool, most float64) (*Plan, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
 	if err := r.Machine.Check(); err != nil { // a simulation without rates would not end
 		return nil, fmt.Errorf("%w: plan for a machine of plan.Machines, or for the one that package probe measured", err)
 	}
-	return (&chooser{Request: r, ctx: ctx}).choose(thorough)
+	return (&chooser{Request: r, ctx: ctx, most: most}).choose(thorough)
 }
 
 // check refuses numerics that cannot be, and a model that the device cannot compute.
@@ -312,8 +313,9 @@ func (p *Plan) Extents() []store.Spec { return p.extentsIn(nil) }
 // extentsIn is Extents in memory that they overwrite, if it has room.
 func (p *Plan) extentsIn(specs []store.Spec) []store.Spec {
 	specs = slices.Grow(specs[:0], len(p.Model.Parts)*store.Kinds)
+	types := p.types()
 	for i := range p.Model.Parts {
-		specs = p.extents(specs, i)
+		specs = p.extents(specs, i, types)
 	}
 	return specs
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math"
+	"slices"
 )
 
 // slotRing gives the visits of a schedule their slots. The whole sequence is known, so what is replaced is what is used
@@ -15,16 +16,13 @@ type slotRing struct {
 	last      []int // by slot: its latest visit
 }
 
-func (r *slotRing) plan(slots int, visits []int) {
+func (r *slotRing) plan(slots int, visits []int, parts int) {
 	*r = slotRing{visits: visits, following: make([]int, len(visits)), holds: make([]int, slots),
 		last: make([]int, slots)}
-	later := map[int]int{} // by part, the nearest visit of those that were seen, from the last one on
-	for i := len(visits) - 1; i >= 0; i-- {
-		r.following[i] = math.MaxInt
-		if next, ok := later[visits[i]]; ok {
-			r.following[i] = next
-		}
-		later[visits[i]] = i
+	// By part, the nearest visit of those that were seen, from the last one on.
+	later := slices.Repeat([]int{math.MaxInt}, parts)
+	for i, part := range slices.Backward(visits) {
+		r.following[i], later[part] = later[part], i
 	}
 	for i := range r.holds {
 		r.holds[i], r.last[i] = none, none

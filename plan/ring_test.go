@@ -34,7 +34,7 @@ func TestRingIsOptimal(t *testing.T) {
 		slots := rapid.IntRange(1, 4).Draw(rt, "slots")
 		visits := rapid.SliceOfN(rapid.IntRange(0, 5), 0, 10).Draw(rt, "visits")
 		var r slotRing
-		r.plan(slots, visits)
+		r.plan(slots, visits, 6)
 		holds := make([]int, slots)
 		for i := range holds {
 			holds[i] = none
@@ -69,7 +69,7 @@ func TestRingTurnsAround(t *testing.T) {
 			visits = append(visits, p)
 		}
 		var r slotRing
-		r.plan(slots, visits)
+		r.plan(slots, visits, parts)
 		fetches, last := 0, none
 		for i, p := range visits {
 			slot, fetch := r.next(p)

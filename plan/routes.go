@@ -10,7 +10,7 @@ import (
 
 // routes spend memory on what is not computed again and on what is not moved again, in several orders.
 func (c *chooser) routes(start Placement) []Route {
-	s := c.plan(start)
+	s, measured := c.plan(start), c.measure(start)
 	if !s.Trains() {
 		return c.forwardRoutes(start)
 	}
@@ -72,7 +72,7 @@ func (c *chooser) routes(start Placement) []Route {
 	// State of some blocks that passes through the device, while no state stays there, or as much as has room.
 	if c.hostIsLate(s) {
 		passing := func(first, count int) Stage { return Stage{{What: MovePassing, Index: first, Count: count}} }
-		room := c.room(start, slices.Concat(head, passing(0, 1), state)) - len(head) - 1
+		room := c.room(measured, start, slices.Concat(head, passing(0, 1), state)) - len(head) - 1
 		for _, stays := range slices.Compact([]int{0, max(room, 0)}) {
 			for _, n := range passingShares(len(c.Model.DecoderParts()) - stays) {
 				all = append(all, Route{head, passing(stays, n), state[:stays], byBlock, saved, resident})
@@ -90,7 +90,7 @@ func (c *chooser) routes(start Placement) []Route {
 	// More activations than attention's outputs, where the link has time for them: of as many blocks as there is room
 	// for, or of some of those.
 	for _, k := range levels[1:] {
-		for _, n := range sharesOf(c.room(start, spilled[k])) {
+		for _, n := range sharesOf(c.room(measured, start, spilled[k])) {
 			all = append(all, Route{spilled[k][:n], head, byBlock[n*len(levels):], saved, resident})
 		}
 	}
@@ -161,11 +161,39 @@ func (c *chooser) with(place Placement, moves []Move) Placement {
 	return place
 }
 
-// room counts the moves that fit, in order, from a start.
-func (c *chooser) room(start Placement, moves []Move) int {
-	return sort.Search(len(moves), func(i int) bool {
-		return c.ctx.Err() != nil || c.fits(c.measure(c.with(start, moves[:i+1]))) != nil
-	})
+// room counts the moves that fit, in order, from a start that was measured and fits. Each move takes memory, most of a
+// stage about as much as each other one. So it looks first where a line from the start to the end of the stage meets
+// the budget, then further and further away from there, and bisects what is left.
+func (c *chooser) room(from *Plan, start Placement, moves []Move) int {
+	after := func(n int) *Plan { return c.measure(c.with(start, moves[:n])) }
+	fits := func(n int) bool { return c.ctx.Err() == nil && c.fits(after(n)) == nil }
+	if len(moves) == 0 || c.ctx.Err() != nil {
+		return 0
+	}
+	all := after(len(moves))
+	if c.fits(all) == nil {
+		return len(moves)
+	}
+	share := 1.0 // of the moves
+	for _, of := range [][3]int64{
+		{from.DeviceTotalBytes(), all.DeviceTotalBytes(), c.DeviceBytes},
+		{from.ProcessBytes(), all.ProcessBytes(), c.HostBytes},
+		{from.DiskBytes, all.DiskBytes, c.DiskBytes},
+	} {
+		if none, all, budget := of[0], of[1], of[2]; none < all && all > budget && (budget > 0 || none > 0) {
+			share = min(share, float64(budget-none)/float64(all-none))
+		}
+	}
+	low, high := 0, len(moves) // of which low fits and high does not
+	n := min(max(int(share*float64(len(moves))), 1), high-1)
+	for away := 1; low < n && n < high; away *= 2 {
+		if fits(n) {
+			low, n = n, n+away
+		} else {
+			high, n = n, n-away
+		}
+	}
+	return low + sort.Search(high-low-1, func(i int) bool { return !fits(low + i + 1) })
 }
 
 // hostIsLate reports whether the host takes longer to update the blocks than a forward pass takes, where the device
@@ -180,7 +208,7 @@ func (c *chooser) hostIsLate(s *Plan) bool {
 			update := cost{adamw: s.updateBytes(part)}
 			updates += update.seconds(&c.Machine, s)
 		}
-		for _, stage := range s.Layer(layer).Stages(nn.Forward, false) {
+		for _, stage := range s.stages(layer, nn.Forward) {
 			visit := s.visitCost(layer, &stage[0], false)
 			forward += visit.seconds(&c.Machine, s)
 		}

@@ -39,9 +39,8 @@ type builder struct {
 	scheduleMemory
 	reads, writes []Operand // of the visit that is emitted
 
-	touched [whats][memories]touches // see builder.touch
-	waited  [][]int                  // by worker: how far into each other worker's it has waited, plus one
-	need    []int                    // of the operation that is added: by worker
+	waited [][]int // by worker: how far into each other worker's it has waited, plus one
+	need   []int   // of the operation that is added: by worker
 
 	crew     trace.Crew
 	ranks    int
@@ -49,11 +48,14 @@ type builder struct {
 	passing  []int          // parts whose state passes, in order, that have yet to be updated
 	passed   int            // how many of them are on the device, or were there
 	keptIn   map[[2]int]int // by layer and micro-batch: slot of the ring that holds it until the backward visit
-	gradOf   map[int]int
-	onDevice map[int]bool // resident parts that have been fetched, or updated, in this schedule
-	late     []int        // parts of the head whose gradients are complete and not rounded
-	down     bool         // the backward pass has begun
-	cohort   int          // whose visits are emitted
+	gradOf   []int          // by part: the slot of its fp32 gradient, or none
+	onDevice []bool         // by part: it is resident, and has been fetched, or updated, in this schedule
+	late     []int          // parts of the head whose gradients are complete and not rounded
+	down     bool           // the backward pass has begun
+	cohort   int            // whose visits are emitted
+	weightOf []Operand      // by part, by its number in the layer: its weights, for a stage
+	summed   []int          // parts whose gradients a stage sums
+	later    []nn.Uses      // by stage of a layer: what the stages after it write
 	sidesOn  sidesOn
 	sums     sumRing
 }
@@ -62,9 +64,11 @@ type builder struct {
 // same memory.
 type scheduleMemory struct {
 	ops      []Op
-	operands []Operand // of the latest operations, which have slices of it
-	waits    []int     // of all operations, which have slices of it
-	listed   int       // operands of all operations
+	operands []Operand                // of the latest operations, which have slices of it
+	waits    []int                    // of all operations, which have slices of it
+	listed   int                      // operands of all operations
+	touched  [whats][memories]touches // see builder.touch
+	touching []touch                  // of the operation that is added: its reads, then its writes
 }
 
 // again is the memory for the next schedule, which overwrites the one that is there.
@@ -72,7 +76,13 @@ func (m scheduleMemory) again() scheduleMemory {
 	if cap(m.operands) < m.listed {
 		m.operands = make([]Operand, 0, m.listed+m.listed/8)
 	}
-	return scheduleMemory{ops: m.ops[:0], operands: m.operands[:0], waits: m.waits[:0]}
+	for what := range m.touched {
+		for i := range m.touched[what] {
+			m.touched[what][i].forget()
+		}
+	}
+	return scheduleMemory{ops: m.ops[:0], operands: m.operands[:0], waits: m.waits[:0], touched: m.touched,
+		touching: m.touching}
 }
 
 // onRank is the progress of a schedule on one device.
@@ -102,7 +112,8 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	if mode.Phase == Continue {
 		p = p.pass()
 	}
-	b := &builder{Plan: p, Mode: mode, scheduleMemory: mem.again(), gradOf: map[int]int{}, onDevice: map[int]bool{},
+	b := &builder{Plan: p, Mode: mode, scheduleMemory: mem.again(),
+		gradOf: slices.Repeat([]int{none}, len(p.Model.Parts)), onDevice: make([]bool, len(p.Model.Parts)),
 		keptIn: map[[2]int]int{}, sidesOn: sidesOn{map[[3]int]bool{}, map[[2]int]int{}}}
 	b.ops = slices.Grow(b.ops, p.aboutOps())
 	b.crew = p.Crew()
@@ -155,7 +166,7 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	if b.Phase.Runs() {
 		rows := b.walk()
 		for rank := range b.devices {
-			b.devices[rank].slots.plan(p.Placement.Rings.Weights, b.visited(rows, rank))
+			b.devices[rank].slots.plan(p.Placement.Rings.Weights, b.visited(rows, rank), len(p.Model.Parts))
 			b.upload(rank)
 		}
 		for i, row := range rows {
@@ -210,7 +221,7 @@ type row struct {
 func (b *builder) walk() (rows []row) {
 	enter := func(layer int, to nn.Direction) {
 		rows = append(rows, row{layer, to, b.Model.LayerParts(layer),
-			b.Layer(layer).Stages(to, b.Placement.HeadAtOnce)})
+			b.stages(layer, to)})
 	}
 	up := nn.Forward
 	if b.Phase == Continue {

@@ -9,15 +9,17 @@ import (
 // layer emits the visits of a layer in one direction, with the moves before and after them.
 func (b *builder) layer(r row) {
 	b.down = r.to == nn.Backward && r.layer <= b.blocks()
-	for i, stage := range r.stages {
-		// A micro-batch has written something when no later stage writes it.
-		later := nn.Uses(0)
-		for _, s := range r.stages[i+1:] {
-			for _, v := range s {
-				later |= v.Writes
-			}
+	// A micro-batch has written something when no later stage writes it.
+	b.later = slices.Grow(b.later[:0], len(r.stages))[:len(r.stages)]
+	later := nn.Uses(0)
+	for i, stage := range slices.Backward(r.stages) {
+		b.later[i] = later
+		for v := range stage {
+			later |= stage[v].Writes
 		}
-		b.run(r, stage, later)
+	}
+	for i, stage := range r.stages {
+		b.run(r, stage, b.later[i])
 	}
 	if b.down {
 		b.finishLate(1)
@@ -29,8 +31,8 @@ func (b *builder) layer(r row) {
 
 // run emits a stage: its weights, the visits of each micro-batch, and its gradients to where they are stored.
 func (b *builder) run(r row, stage nn.Stage, later nn.Uses) {
-	weights := map[int]Operand{}
-	var summed []int // parts whose gradients the stage sums
+	weights, summed := slices.Grow(b.weightOf[:0], len(r.parts))[:len(r.parts)], b.summed[:0]
+	defer func() { b.weightOf, b.summed = weights, summed }()
 	for _, i := range partsOf(stage) {
 		part := r.parts[i]
 		weights[i] = b.weights(part)
@@ -88,7 +90,7 @@ func sums(stage nn.Stage, i int) bool {
 }
 
 // visit emits a visit with one micro-batch, or with all of a cohort, of which m is the first.
-func (b *builder) visit(r row, v *nn.Visit, weights map[int]Operand, m int, later nn.Uses) {
+func (b *builder) visit(r row, v *nn.Visit, weights []Operand, m int, later nn.Uses) {
 	rank := b.RankOf(r.layer, r.to)
 	o := op(LaneCompute, rank, DoVisit)
 	o.Visit, o.First = v, v.First

@@ -324,8 +324,8 @@ func (b *builder) clear(part int) {
 // tied tile that is bound is the sum in host memory to which the embedding adds.
 func (b *builder) gradient(part int) Operand {
 	g := b.here(Gradient, part, Device)
-	switch slot, ok := b.gradOf[part]; {
-	case ok:
+	switch slot := b.gradOf[part]; {
+	case slot != none:
 		g.Slot = slot
 	case b.GradInExtent(part) && b.Tied(part):
 		g.At = Host

@@ -30,11 +30,11 @@ import (
 type sumRing struct {
 	slots int
 	free  []int
-	own   map[int][]Operand // by part: those of this host's cohorts, in order
+	own   [][]Operand // by part: those of this host's cohorts, in order
 }
 
 func (p *Plan) newSumRing() sumRing {
-	r := sumRing{slots: p.sumSlots(), own: map[int][]Operand{}}
+	r := sumRing{slots: p.sumSlots(), own: make([][]Operand, len(p.Model.Parts))}
 	for slot := range r.slots {
 		r.free = append(r.free, slot)
 	}
@@ -53,7 +53,7 @@ func (p *Plan) sumSlots() int {
 			continue // as an earlier one
 		}
 		known := p.Model.LayerParts(layer)
-		for _, stage := range p.Layer(layer).Stages(nn.Backward, p.Placement.HeadAtOnce) {
+		for _, stage := range p.stages(layer, nn.Backward) {
 			n := 0
 			for _, i := range partsOf(stage) {
 				if sums(stage, i) && !p.Tied(known[i]) {
@@ -122,7 +122,7 @@ func (b *builder) addSums(part int) {
 		}
 		b.sums.free = append(b.sums.free, sum.Slot)
 	}
-	delete(b.sums.own, part)
+	b.sums.own[part] = nil
 }
 
 // message emits the passage of what a part has to another host, or from it.

@@ -43,15 +43,16 @@ import (
 type chooser struct {
 	Request
 	ctx      context.Context // ends the search
+	most     float64         // seconds; longer steps may be predicted to take forever; 0: no limit
 	effort   effort
 	alone    bool // of several devices one is used
 	accounts *accounts
-	workers  int            // that search at the same time; 0: as many as there are cores, up to a limit
-	memory   scheduleMemory // of the schedule that is simulated
-	extents  []store.Spec   // of the placement that is measured
-	owned    []int          // by part, if there are several hosts: its owner
-	manifest int64          // with several hosts: see manifestBytes; 0: not yet counted
-	note     func(Trial)    // told of each placement that is simulated; nil: no notes
+	workers  int          // that search at the same time; 0: as many as there are cores, up to a limit
+	memory   walkMemory   // of simulations
+	extents  []store.Spec // of the placement that is measured
+	owned    []int        // by part, if there are several hosts: its owner
+	manifest int64        // with several hosts: see manifestBytes; 0: not yet counted
+	note     func(Trial)  // told of each placement that is simulated; nil: no notes
 }
 
 // effort counts the work of a search, so that tests can bound it without a clock.
@@ -127,12 +128,12 @@ func (c *chooser) leastHead(place Placement) Placement {
 
 // choose looks for the fastest plan; unless it is to be thorough, among those that spend memory on overlap alone.
 func (c *chooser) choose(thorough bool) (*Plan, error) {
-	defer func() { c.memory, c.extents = scheduleMemory{}, nil }() // a plan keeps its chooser
+	defer func() { c.memory, c.extents = walkMemory{}, nil }() // a plan keeps its chooser
 	best, err := c.feasible()
 	if err != nil {
 		return nil, err
 	}
-	best.Predicted = c.simulate(best, 0)
+	best.Predicted = c.simulate(best, c.most)
 	starts := []Placement{c.smallest(true)}
 	if !best.Bound() {
 		starts = c.streaming()
@@ -177,7 +178,11 @@ func (c *chooser) chooseAlone(dealt *Plan, thorough bool) (*Plan, error) {
 // brought returns a start that is brought into host memory: by way of the disk, which overlap is worth and all else is
 // not; and with as much on the device as host memory lacks, if it needs no disk then, or does not fit otherwise.
 func (c *chooser) brought(start Placement, thorough bool) []Placement {
-	spilled := c.fastest(c.spills(start, thorough))
+	most := c.most
+	if thorough { // routes lead on from here
+		most = 0
+	}
+	spilled := c.fastest(c.spills(start, thorough), most)
 	if c.HostBytes == 0 || c.measure(start).ProcessBytes() <= c.HostBytes {
 		return []Placement{spilled}
 	}
@@ -227,6 +232,9 @@ func (c *chooser) search(starts []Placement, best *Plan, thorough bool) *Plan {
 
 	serial := c.Overlap && best.Placement.Rings.Weights == 1 // the smallest, which any other one replaces
 	var least shortest
+	if c.most > 0 {
+		least.lower(c.most)
+	}
 	if !serial {
 		least.lower(best.Predicted.StepSeconds)
 	}
@@ -273,9 +281,10 @@ func (c *chooser) withLargestCalls(place Placement) Placement {
 	return place
 }
 
-// fastest is the placement with the shortest step of those that fit, the first one if none does.
-func (c *chooser) fastest(places []Placement) Placement {
-	best, least := places[0], 0.0
+// fastest is the placement with the shortest step of those that fit, the first of them if no step is shorter than most
+// seconds, and the first of all if none fits; most may be 0, for no limit.
+func (c *chooser) fastest(places []Placement, most float64) Placement {
+	best, least, fits := places[0], most, false
 	if len(places) == 1 {
 		return best
 	}
@@ -287,8 +296,12 @@ func (c *chooser) fastest(places []Placement) Placement {
 		if c.fits(p) != nil {
 			continue
 		}
-		if sec := c.simulate(p, least).StepSeconds; least == 0 || sec < least {
-			best, least = place, sec
+		sec := c.simulate(p, least).StepSeconds
+		if !fits || sec < least {
+			best = place
+		}
+		if fits = true; !math.IsInf(sec, 1) && (least == 0 || sec < least) {
+			least = sec
 		}
 	}
 	return best
@@ -322,7 +335,7 @@ func (c *chooser) follow(start Placement, route Route) []rest {
 		if c.ctx.Err() != nil {
 			break
 		}
-		n := c.room(place, stage)
+		n := c.room(rests[len(rests)-1].Plan, place, stage)
 		if n > 0 {
 			place = c.with(place, stage[:n])
 			if c.note != nil {

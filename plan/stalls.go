@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/trace"
 )
 
 // Stall is a time in which the compute lane has nothing to do.
@@ -78,31 +77,4 @@ func stallText(all []Stall, stepSeconds float64) string {
 		return "compute never waits"
 	}
 	return fmt.Sprintf("compute waits %.1f%% of the step: %s", 100*sum/stepSeconds, strings.Join(say, ", "))
-}
-
-// culprit is the operation under way that another one has to wait for in the end, by the schedule's waits and the
-// order of the lanes; next is nil after the last operation of its lane, where everything under way has to end.
-func culprit(crew trace.Crew, ops []Op, done []bool, queues [][]int, busy []bool, at []activeOp, next *Op) *Op {
-	if next == nil {
-		last := none
-		for w := range busy {
-			if busy[w] {
-				last = max(last, at[w].op)
-			}
-		}
-		return &ops[last]
-	}
-	for {
-		for _, d := range next.After {
-			if done[d] {
-				continue
-			}
-			w := crew.Index(ops[d].Worker)
-			if busy[w] {
-				return &ops[at[w].op]
-			}
-			next = &ops[queues[w][0]]
-			break
-		}
-	}
 }

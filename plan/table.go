@@ -511,11 +511,11 @@ func (p *Plan) types() [store.Kinds]tensor.DType {
 
 // weightBytes and gradBytes are the part's weights on the device and its fp32 gradient.
 func (p *Plan) weightBytes(part int) int64 {
-	return p.Model.Parts[part].Layout.WeightElems * p.Numerics.Scheme().Types()[store.Weights].Bytes()
+	return p.Model.Parts[part].Layout.WeightElems * p.Numerics.Scheme().Streamed().Bytes()
 }
 
 func (p *Plan) gradBytes(part int) int64 { return p.Model.Parts[part].Layout.StateElems * 4 }
 
 func (p *Plan) storedGradBytes(part int) int64 {
-	return p.Model.Parts[part].Layout.StateElems * p.Numerics.Scheme().Types()[store.Grad].Bytes()
+	return p.Model.Parts[part].Layout.StateElems * p.Numerics.Scheme().Streamed().Bytes()
 }

@@ -120,16 +120,16 @@ func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 		return place
 	}
 	s := c.plan(place)
-	bytes := map[store.ID]int64{}
+	bytes := make([][store.Kinds]int64, len(c.Model.Parts))
 	var inputs, others []store.ID
 	for block, part := range c.Model.BlockParts {
 		if block > 0 && s.inputSpills(block) {
 			id := store.ID{Part: part, Kind: store.Inputs}
-			inputs, bytes[id] = append(inputs, id), s.inputBytes()*int64(s.Numerics.MicroBatches)
+			inputs, bytes[part][store.Inputs] = append(inputs, id), s.inputBytes()*int64(s.Numerics.MicroBatches)
 		}
 	}
 	for _, spec := range p.Extents() {
-		bytes[spec.ID] = store.AlignUp(spec.Bytes)
+		bytes[spec.Part][spec.Kind] = store.AlignUp(spec.Bytes)
 	}
 	inputsFirst = min(inputsFirst, len(inputs))
 	for _, kind := range p.spillOrder() {
@@ -141,8 +141,8 @@ func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 			continue
 		}
 		for part := len(c.Model.Parts) - 1; part >= 0; part-- {
-			if id := (store.ID{Part: part, Kind: kind}); bytes[id] > 0 {
-				others = append(others, id)
+			if bytes[part][kind] > 0 {
+				others = append(others, store.ID{Part: part, Kind: kind})
 			}
 		}
 	}
@@ -153,7 +153,7 @@ func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 			break
 		}
 		place.Where.setDisk(c.Model, id)
-		over -= bytes[id]
+		over -= bytes[id.Part][id.Kind]
 		if !sized[id.Kind] || over <= 0 {
 			over, sized[id.Kind] = c.measure(place).ProcessBytes()-c.HostBytes, true
 		}

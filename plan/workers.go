@@ -27,8 +27,8 @@ func (c *chooser) each(n int, do func(w *chooser, i int)) {
 	}
 	free := make(chan *chooser, count)
 	for range count {
-		free <- &chooser{Request: c.Request, ctx: c.ctx, alone: c.alone, accounts: c.accounts, owned: c.owned,
-			manifest: c.manifest, workers: 1}
+		free <- &chooser{Request: c.Request, ctx: c.ctx, most: c.most, alone: c.alone, accounts: c.accounts,
+			owned: c.owned, manifest: c.manifest, workers: 1}
 	}
 	_ = fault.Share(c.ctx, n, count, func(i int) error { // its error is the context's
 		w := <-free
@@ -40,7 +40,7 @@ func (c *chooser) each(n int, do func(w *chooser, i int)) {
 		w := <-free
 		c.effort.placements += w.effort.placements
 		c.effort.operations += w.effort.operations
-		w.memory, w.extents = scheduleMemory{}, nil // a plan keeps its chooser
+		w.memory, w.extents = walkMemory{}, nil // a plan keeps its chooser
 	}
 }
 

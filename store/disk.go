@@ -168,8 +168,9 @@ func (d *Disk) reserveStaging(accounts *hostmem.Accounts, specs []Spec) error {
 	if d.addressOnly {
 		opts = append(opts, hostmem.AddressOnly)
 	}
+	sizes := bufferBytes(specs)
 	for kind := range Kind(Kinds) {
-		size := bufferBytes(specs, kind)
+		size := sizes[kind]
 		if size == 0 {
 			continue
 		}

@@ -45,8 +45,8 @@ func LaneQuota(updates, moves int) Quota {
 func StagingBytes(specs []Spec, quota Quota, crew trace.Crew) int64 {
 	lanes := crew.Workers()
 	var sum int64
-	for kind := range Kind(Kinds) {
-		sum += int64(quota.buffers(kind, lanes)) * bufferBytes(specs, kind)
+	for kind, bytes := range bufferBytes(specs) {
+		sum += int64(quota.buffers(Kind(kind), lanes)) * bytes
 	}
 	return sum
 }
@@ -71,16 +71,13 @@ func (q *Quota) buffers(kind Kind, lanes []trace.Worker) int {
 	return n
 }
 
-// bufferBytes is the size of the buffers of a kind, whichever lane has them: that of the longest piece. It is 0 for a
+// bufferBytes are, by kind, the sizes of buffers, whichever lane has them: that of the longest piece. They are 0 for a
 // kind of which there is no extent.
-func bufferBytes(specs []Spec, kind Kind) int64 {
-	var n int64
+func bufferBytes(specs []Spec) (bytes [Kinds]int64) {
 	for _, s := range specs {
-		if s.Kind == kind {
-			n = max(n, fileBytes(min(s.Piece, s.Bytes)))
-		}
+		bytes[s.Kind] = max(bytes[s.Kind], fileBytes(min(s.Piece, s.Bytes)))
 	}
-	return n
+	return bytes
 }
 
 // fileBytes is the length of a file that holds n bytes: direct I/O moves whole blocks.
