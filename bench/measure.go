@@ -257,6 +257,8 @@ func (b *benchmark) makePlan(ctx context.Context, n plan.Numerics) error {
 		r.HostBytes += b.alias.sharedBytes() // what the plan counts and the host need not have
 	}
 	cuts := plan.Cuts{MicroBatch: b.MicroBatch, HeadChunk: b.HeadChunk, BlockChunk: b.BlockChunk}
+	ctx, end := b.env.ShowSearch(ctx)
+	defer end()
 	b.plan, err = plan.Fitting{Request: r, Rows: b.Tokens / b.SequenceLen, Cuts: cuts}.Fit(ctx)
 	if err != nil && b.alias != nil {
 		return fmt.Errorf("with %s of blocks that share memory: %w", plan.FormatBytes(b.alias.sharedBytes()), err)

@@ -137,7 +137,11 @@ func TestSearchWithinALimit(t *testing.T) {
 		if alone := p.Simulate(r.Machine, r.Device); !reflect.DeepEqual(alone, p.Predicted) {
 			t.Errorf("%s: predicted %+v, by itself %+v", of.shape, p.Predicted, alone)
 		}
-		within, err := r.choose(t.Context(), true, 1.001*sec)
+		var seen Progress
+		within, err := r.choose(WithProgress(t.Context(), func(q Progress) { seen = q }), true, 1.001*sec)
+		if seen.Placements == 0 || seen.StepSeconds != sec {
+			t.Errorf("%s: the search says that it has seen %+v; the fastest step takes %g s", of.shape, seen, sec)
+		}
 		if err != nil || !reflect.DeepEqual(within.Placement, p.Placement) ||
 			!reflect.DeepEqual(within.Predicted, p.Predicted) {
 			t.Errorf("%s: %v; within a limit %+v, without %+v", of.shape, err, within.Predicted, p.Predicted)

@@ -312,6 +312,7 @@ func (c *chooser) fastest(places []Placement, most float64) Placement {
 func (c *chooser) simulate(p *Plan, most float64) Prediction {
 	q, operations := p.walk(c.Machine, c.Device, walking{micros: simulatedMicros, most: most, memory: &c.memory})
 	c.effort.operations += operations
+	watchOf(c.ctx).simulated(stepSize{c.Numerics.StepPositions(), c.Cluster.Count()}, q.StepSeconds)
 	return q
 }
 

@@ -132,9 +132,27 @@ func (e *Env) sizing(r plan.Request, mem runfile.Memory) ([]plan.Request, error)
 	return list, nil
 }
 
+// ShowSearch has the searches of a context show on a terminal how far they are, unless they do. The function removes
+// what was drawn.
+func (e *Env) ShowSearch(ctx context.Context) (context.Context, func()) {
+	if plan.HasProgress(ctx) {
+		return ctx, func() {}
+	}
+	line := e.out().Line("plan")
+	return plan.WithProgress(ctx, func(q plan.Progress) {
+		where := fmt.Sprintf("%d placements tried", q.Placements)
+		if q.StepSeconds > 0 {
+			where += ", the best takes " + plan.FormatSeconds(q.StepSeconds) + " a step"
+		}
+		line.Show(where)
+	}), line.End
+}
+
 // fit plans with sizes that follow from the budgets and, where those are auto, from what the machine has, never from
 // what is left of that now or from what tokens take of it.
 func (e *Env) fit(ctx context.Context, f plan.Fitting, mem runfile.Memory) (*plan.Plan, error) {
+	ctx, end := e.ShowSearch(ctx)
+	defer end()
 	if f.Cuts.MicroBatch > 0 && f.Cuts.HeadChunk > 0 {
 		return f.Fit(ctx)
 	}

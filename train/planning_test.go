@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
@@ -416,6 +417,35 @@ func TestPlanOfARunThatHasBegun(t *testing.T) {
 		want, err := planToTrain(t, c, newEnv(t))
 		if err != nil || want.Numerics != first.Plan.Numerics {
 			t.Errorf("with %s Train plans %v, %+v", state, err, want)
+		}
+	}
+}
+
+// ticking is a clock by which a second passes whenever it is looked at.
+type ticking struct {
+	clock
+	at time.Time
+}
+
+func (c *ticking) now() time.Time {
+	c.at = c.at.Add(time.Second)
+	return c.at
+}
+
+// A search shows on a terminal how far it is, unless it is to be quiet, and leaves nothing there.
+func TestSearchShowsHowFarItIs(t *testing.T) {
+	c := smallConfig(t)
+	c.Memory.Device = budget(t, "3MiB").Device
+	for _, quiet := range []bool{false, true} {
+		env, said := newEnv(t), &strings.Builder{}
+		env.Progress, env.Terminal, env.watch = said, true, &ticking{at: time.Unix(1e9, 0)}
+		if _, err := PlanFor(t.Context(), c, PlanOptions{Env: env, Quiet: quiet}); err != nil {
+			t.Fatal(err)
+		}
+		shows := strings.Contains(said.String(), "plan: ") &&
+			strings.Contains(said.String(), " placements tried, the best takes ")
+		if shows == quiet || shows && !strings.HasSuffix(said.String(), "\r\x1b[K") {
+			t.Errorf("quiet %v: %q", quiet, said)
 		}
 	}
 }

@@ -30,6 +30,7 @@ type PlanOptions struct {
 	On              *plan.NamedMachine // in place of Machine: plan for a machine that the caller describes
 	Shape           string             // plan for this named shape instead of the configuration's model
 	RatedWriteBytes int64              // rated endurance of the drive; 0: that of the named machine, else not known
+	Quiet           bool               // show nothing of how far the search is
 }
 
 // elsewhere reports whether the plan is for another machine than the one that makes it.
@@ -63,6 +64,11 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 	}
 	var ask blame.Asking
 	defer ask.Judge(&err)
+	if o.Quiet {
+		ctx = plan.WithProgress(ctx, func(plan.Progress) {})
+	}
+	ctx, end := env.ShowSearch(ctx)
+	defer end()
 	begun := false
 	id, errID := env.identityOf(c.OutputDir)
 	if errID == nil && (id.Begun || len(id.CopiedFrom) > 0) && !o.elsewhere() {

@@ -65,7 +65,7 @@ func (c *planCmd) Run(p *program) error {
 		return err
 	}
 	o := train.PlanOptions{Env: p.env, Machine: c.Machine, Shape: c.Shape, Devices: c.Devices,
-		Hosts: c.Hosts, Network: c.Network}
+		Hosts: c.Hosts, Network: c.Network, Quiet: c.JSON}
 	if c.Devices < 0 || c.Devices > device.MaxDevices || c.Devices > 0 && c.Machine == "" {
 		return badFlag("--devices %d: write a number from 1 to %d, with --machine; for this computer, name "+
 			"devices in the run file", c.Devices, device.MaxDevices)
@@ -114,7 +114,12 @@ func (c *planCmd) Run(p *program) error {
 		out.Rehearsed, out.RehearsedOthers = &all[0], all[1:]
 	}
 	if c.Why {
-		if out.Why, err = made.Plan.Why(p.ctx); err != nil {
+		ctx, end := p.ctx, func() {}
+		if !c.JSON {
+			ctx, end = p.env.ShowSearch(ctx)
+		}
+		out.Why, err = made.Plan.Why(ctx)
+		if end(); err != nil {
 			return err
 		}
 	}

@@ -96,6 +96,41 @@ func (b *Bar) End() {
 	}
 }
 
+// Line shows on a terminal, after a while, where a task is whose length is not known.
+type Line struct {
+	out   Out
+	what  string
+	start time.Time
+	shown time.Time
+	drawn bool
+}
+
+// lineAfter is how long a task lasts before a Line shows.
+const lineAfter = 2 * time.Second
+
+// Line begins to show a task.
+func (o Out) Line(what string) *Line { return &Line{out: o, what: terminal.Text(what), start: o.now()} }
+
+// Show shows where the task is, if it is time to.
+func (l *Line) Show(where string) {
+	if !l.out.Terminal {
+		return
+	}
+	now := l.out.now()
+	if now.Sub(l.start) < lineAfter || now.Sub(l.shown) < drawEvery {
+		return
+	}
+	l.shown, l.drawn = now, true
+	terminal.Draw(l.out.Writer, terminal.EraseLine+l.what+": "+terminal.Text(where))
+}
+
+// End removes what was drawn.
+func (l *Line) End() {
+	if l.drawn {
+		terminal.Draw(l.out.Writer, terminal.EraseLine)
+	}
+}
+
 // Say writes one line for people.
 func (o Out) Say(format string, args ...any) {
 	fmt.Fprintln(o.Writer, terminal.Text(fmt.Sprintf(format, args...)))

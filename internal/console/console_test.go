@@ -2,9 +2,12 @@ package console
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/internal/terminal"
 )
 
 // Text of a file or a user cannot move the cursor: a line stays one line.
@@ -40,6 +43,24 @@ func TestSlowBar(t *testing.T) {
 	const want = "step 3/9: 20%, 8m00s left: layer 7\nstep 3/9: 40%, 6m00s left: layer 7\n"
 	if said.String() != want {
 		t.Errorf("%q, want %q", said.String(), want)
+	}
+}
+
+// A line shows after a while, on a terminal alone, and leaves nothing there.
+func TestLine(t *testing.T) {
+	for on, want := range map[bool]string{false: "", true: terminal.EraseLine + "plan: 3 tried" + terminal.EraseLine +
+		"plan: 5 tried" + terminal.EraseLine} {
+		var said strings.Builder
+		now := time.Unix(1e9, 0)
+		l := Out{Writer: &said, Terminal: on, Now: func() time.Time { return now }}.Line("plan")
+		for n, ms := range []time.Duration{0, 1000, 900, 1000, 50, 1000} {
+			now = now.Add(ms * time.Millisecond)
+			l.Show(fmt.Sprint(n, " tried"))
+		}
+		l.End()
+		if said.String() != want {
+			t.Errorf("%q, want %q", said.String(), want)
+		}
 	}
 }
 
