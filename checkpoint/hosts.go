@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -49,7 +50,11 @@ type Hosts struct {
 	Exchange func(b []byte) ([][]byte, error)
 
 	lost error // of the exchange that has failed
+	most int   // bytes of a list in an exchange; 0: mostAtOnce
 }
+
+// mostAtOnce bounds what a host adds to an exchange. A list of 10^12 parameters has some hundred MB.
+const mostAtOnce = 16 << 20
 
 // Leads reports whether this host does what is done once.
 func (h *Hosts) Leads() bool { return h == nil || h.Host == 0 }
@@ -74,46 +79,72 @@ func (e *hostError) Unwrap() error { return e.err }
 
 // told is the first line of what a host tells the others.
 type told struct {
+	Save  bool   `json:"save"` // true: a message of a save, and of nothing else that hosts tell each other
 	Path  string `json:"path,omitempty"`
 	Error string `json:"error,omitempty"`
+	More  bool   `json:"more,omitempty"` // what the host adds continues in another exchange
 }
 
-// exchange has all hosts learn the path that host 0 calls it with, or the first error of a host. On success it returns
-// what each host adds, by host.
+// exchange has all hosts learn the path that host 0 calls it with, or the first error of a host. On success host 0 gets
+// what each host adds, by host, in as many exchanges as the longest of it takes.
 func (h *Hosts) exchange(path string, err error, add []byte) (of0 string, added [][]byte, _ error) {
-	if h.lost != nil {
-		return "", nil, h.lost
-	}
-	mine := told{Path: path}
-	if err != nil {
-		mine, add = told{Error: err.Error() + fix(err)}, nil
-	}
-	line, errJSON := json.Marshal(mine)
-	if errJSON != nil {
-		return "", nil, errJSON
-	}
-	var all [][]byte
-	if all, h.lost = h.Exchange(append(append(line, '\n'), add...)); h.lost != nil {
-		return "", nil, h.lost
-	}
-	for host, message := range all {
-		line, rest, _ := bytes.Cut(message, []byte("\n"))
-		var theirs told
-		if err := json.Unmarshal(line, &theirs); err != nil {
-			return "", nil, fmt.Errorf("%s sent what is no message of a save: %w", h.Name(host), err)
+	most := cmp.Or(h.most, mostAtOnce)
+	for more := true; more; {
+		n := min(len(add), most)
+		mine := told{Save: true, Path: path, More: n < len(add)}
+		if err != nil {
+			mine, n = told{Save: true, Error: err.Error() + fix(err)}, 0
 		}
-		if theirs.Error != "" {
-			e := &hostError{host: h.Name(host), why: theirs.Error}
-			if host == h.Host {
-				e.err = err
+		all, rest, errPeers := h.tell(mine, add[:n])
+		if errPeers != nil {
+			return "", nil, errPeers
+		}
+		more, add = false, add[n:]
+		if added == nil {
+			added = make([][]byte, len(all))
+		}
+		for host, theirs := range all {
+			if theirs.Error != "" {
+				e := &hostError{host: h.Name(host), why: theirs.Error}
+				if host == h.Host {
+					e.err = err
+				}
+				return "", nil, e
 			}
-			return "", nil, e
+			if h.Leads() {
+				added[host] = append(added[host], rest[host]...)
+			}
+			more = more || theirs.More
 		}
-		if added = append(added, rest); host == 0 {
-			of0 = theirs.Path
-		}
+		of0 = all[0].Path
 	}
 	return of0, added, nil
+}
+
+// tell returns what each host tells, and the rest of its message. The error is that of the connection.
+func (h *Hosts) tell(mine told, rest []byte) (all []told, rests [][]byte, _ error) {
+	if h.lost != nil {
+		return nil, nil, h.lost
+	}
+	line, err := json.Marshal(mine)
+	if err != nil {
+		return nil, nil, err
+	}
+	var messages [][]byte
+	if messages, h.lost = h.Exchange(append(append(line, '\n'), rest...)); h.lost != nil {
+		return nil, nil, h.lost
+	}
+	all, rests = make([]told, len(messages)), make([][]byte, len(messages))
+	for host, message := range messages {
+		line, rest, _ := bytes.Cut(message, []byte("\n"))
+		rests[host] = rest
+		if err := json.Unmarshal(line, &all[host]); err != nil || !all[host].Save {
+			h.lost = fmt.Errorf("%s does not save at this point of the run: give all hosts the same program",
+				h.Name(host))
+			return nil, nil, h.lost
+		}
+	}
+	return all, rests, nil
 }
 
 // Create begins a save. Host 0 calls begin, which returns its writer (Directory.Create); the others get one for the

@@ -91,10 +91,13 @@ func (c *cluster) each(f func(host int, h *Hosts) (string, error)) (dirs []strin
 	dirs, errs = make([]string, len(c.runs)), make([]error, len(c.runs))
 	var all sync.WaitGroup
 	for host := range c.runs {
-		h := &Hosts{Host: host, Name: func(host int) string { return fmt.Sprintf("host %d", host) }}
+		h := &Hosts{Host: host, Name: func(host int) string { return fmt.Sprintf("host %d", host) }, most: 200}
 		h.Exchange = func(b []byte) ([][]byte, error) {
-			if c.dead[host].Load() {
+			switch _, rest, _ := bytes.Cut(b, []byte("\n")); {
+			case c.dead[host].Load():
 				return nil, errors.New("killed")
+			case h.most > 0 && len(rest) > h.most:
+				return nil, fmt.Errorf("%d bytes of a list at once", len(rest))
 			}
 			return m.exchange(host, b)
 		}
@@ -341,6 +344,7 @@ func TestHostsLostInTheLastExchange(t *testing.T) {
 	c := newCluster(t, root, on(m, 3)...)
 	exchanges := 0
 	_, errs := c.each(func(host int, h *Hosts) (string, error) {
+		h.most = 0 // a list is in one exchange
 		if exchange := h.Exchange; host == 2 {
 			h.Exchange = func(b []byte) ([][]byte, error) {
 				if exchanges++; exchanges == 3 {

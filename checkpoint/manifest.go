@@ -27,8 +27,9 @@ const (
 	formatName   = "millrace checkpoint"
 	manifestName = "manifest.json"
 
-	// maxManifestBytes is twice what the manifest of 10^12 parameters in pieces of 4 Mi takes.
-	maxManifestBytes = 256 << 20
+	// maxManifestBytes is four times what the manifest of 10^12 parameters takes whose state is on disk, with moments in
+	// 8 bits: a file for each piece.
+	maxManifestBytes = 1 << 30
 	// maxStateBytes bounds every size in a manifest, so that sums of them stay far from overflowing.
 	maxStateBytes = 1 << 56
 	// maxStep bounds a step number; a run never gets there.
@@ -317,7 +318,19 @@ func (m *Manifest) encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return seal(body), nil
+	doc := seal(body)
+	if len(doc) > maxManifestBytes {
+		return nil, fmt.Errorf("the manifest would have %d bytes, and %d can be read: report this", len(doc),
+			maxManifestBytes)
+	}
+	return doc, nil
+}
+
+// Sum is the checksum of the manifest, with which its file is sealed. It has the checksums of all pieces and files, so
+// that checkpoints with the same one have the same state.
+func (m *Manifest) Sum() (Sum, error) {
+	body, err := json.Marshal(m)
+	return Sum(xxh3.Hash(body)), err
 }
 
 // decode reads what encode wrote, and nothing else: the same manifest in other bytes (another order of keys, a key

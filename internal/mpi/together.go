@@ -45,7 +45,7 @@ func (w *World) others() []int {
 // exchange sends b to all ranks and receives theirs, by rank, with this rank's own. The length comes first, in 8 bytes.
 func (w *World) exchange(tag int, b []byte) ([][]byte, error) {
 	if len(b) > maxSmall {
-		panic(fmt.Sprintf("mpi: %d bytes for all ranks, and %d is the limit", len(b), maxSmall))
+		return nil, fmt.Errorf("mpi: %d bytes for all ranks, and %d is the limit: report this", len(b), maxSmall)
 	}
 	all := make([][]byte, w.Size)
 	all[w.Rank] = b

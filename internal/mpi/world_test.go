@@ -152,6 +152,9 @@ func everything(w *World) error {
 		}
 	}
 	for round := range 3 {
+		if _, err := w.Exchange(make([]byte, maxSmall+1)); err == nil {
+			return errors.New("more bytes than all ranks may send are sent")
+		}
 		all, err := w.Exchange(bytes.Repeat([]byte{byte(round)}, w.Rank))
 		if err != nil {
 			return err
