@@ -27,8 +27,8 @@ const (
 	formatName   = "millrace checkpoint"
 	manifestName = "manifest.json"
 
-	// maxManifestBytes is four times what the manifest of 10^12 parameters takes whose state is on disk, with moments in
-	// 8 bits: a file for each piece.
+	// maxManifestBytes is four times what the manifest of 10^12 parameters takes whose state is on disk, with moments
+	// in 8 bits: a file for each piece.
 	maxManifestBytes = 1 << 30
 	// maxStateBytes bounds every size in a manifest, so that sums of them stay far from overflowing.
 	maxStateBytes = 1 << 56

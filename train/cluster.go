@@ -184,9 +184,17 @@ func (c *Cluster) everywhere(err error) error {
 	return &HostsError{Reports: c.Leads(), err: err}
 }
 
+// message is what hosts tell each other. Kind is that of its value: hosts that are not at the same point of the run
+// find out by it.
+type message[T any] struct {
+	Kind  string `json:"kind"`
+	Value T      `json:"value"`
+}
+
 // exchange returns what all hosts give, by host. All hosts call it. The error is known to this host alone.
 func exchange[T any](c *Cluster, own T) ([]T, error) {
-	text, err := json.Marshal(own)
+	kind := fmt.Sprintf("%T", own)
+	text, err := json.Marshal(message[T]{kind, own})
 	if err != nil {
 		return nil, err
 	}
@@ -196,10 +204,12 @@ func exchange[T any](c *Cluster, own T) ([]T, error) {
 	}
 	all := make([]T, len(texts))
 	for host, text := range texts {
-		if err := json.Unmarshal(text, &all[host]); err != nil {
-			return nil, aloneError{fmt.Errorf("%s: its message cannot be read (%w): give all hosts the same program",
-				c.Name(host), err)}
+		var of message[T]
+		if err := json.Unmarshal(text, &of); err != nil || of.Kind != kind {
+			return nil, aloneError{fmt.Errorf("%s is at another point of the run than %s: give all hosts the same "+
+				"program and the same files", c.Name(host), c.Name(c.Host))}
 		}
+		all[host] = of.Value
 	}
 	return all, nil
 }

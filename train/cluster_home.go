@@ -18,9 +18,41 @@ import (
 type arrival struct {
 	OutputDir string        `json:"output_dir"`
 	Identity  identity      `json:"identity"`
-	From      string        `json:"from,omitempty"` // path of the checkpoint that the run continues from
+	From      choice        `json:"from"`
 	Sizes     runfile.Sizes `json:"sizes"`
 	Overlong  string        `json:"overlong,omitempty"`
+}
+
+// choice is the checkpoint that a run continues from, as host 0 has it. A path outside of output_dir may name another
+// one on each host.
+type choice struct {
+	Path string         `json:"path,omitempty"` // empty: there is no such checkpoint
+	Sum  checkpoint.Sum `json:"sum"`            // of its manifest
+}
+
+func choiceOf(c *checkpoint.Checkpoint) (choice, error) {
+	if c == nil {
+		return choice{}, nil
+	}
+	sum, err := c.Manifest.Sum()
+	return choice{c.Dir(), sum}, err
+}
+
+// openChosen opens the checkpoint that host 0 has chosen; nil if it has chosen none.
+func (e *Env) openChosen(of choice) (*checkpoint.Checkpoint, error) {
+	if of.Path == "" {
+		return nil, nil
+	}
+	c, err := checkpoint.Open(e.files(), of.Path)
+	if err != nil {
+		return nil, err
+	}
+	here, err := choiceOf(c)
+	if err == nil && here.Sum != of.Sum {
+		err = fmt.Errorf("%s is another checkpoint here (of step %d) than on %s: copy it again, or keep it in a file "+
+			"system that all hosts share", of.Path, c.Manifest.Step, e.Cluster.Name(0))
+	}
+	return c, err
 }
 
 // arrive has all hosts know which run this is and how it starts, and makes sure that they share the output directory.
@@ -33,9 +65,7 @@ func (h *home) arrive() (b beginning, err error) {
 	if c.Leads() {
 		if b, err = h.hold(); err == nil {
 			found = arrival{OutputDir: h.config.OutputDir, Identity: h.id, Sizes: b.sizes, Overlong: b.overlong}
-			if b.from != nil {
-				found.From = b.from.Dir()
-			}
+			found.From, err = choiceOf(b.from)
 		}
 	}
 	if err = c.Agree(blame.BadRequest(err)); err != nil {
@@ -67,10 +97,8 @@ func (h *home) arrive() (b beginning, err error) {
 func (h *home) follow(found arrival) (b beginning, err error) {
 	h.id = found.Identity
 	b = beginning{sizes: found.Sizes, overlong: found.Overlong}
-	if found.From != "" {
-		if b.from, err = checkpoint.Open(h.env.files(), found.From); err != nil {
-			return b, fmt.Errorf("resume: %w", err)
-		}
+	if b.from, err = h.env.openChosen(found.From); err != nil {
+		return b, fmt.Errorf("resume: %w", err)
 	}
 	dir := h.id.stateDirOf(h.config, h.env.Cluster.Host)
 	if err := h.env.checkEmptyLink(dir); err != nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/vfs"
@@ -282,5 +283,75 @@ func TestHostIsLostInASave(t *testing.T) {
 				t.Errorf("%s is left", path)
 			}
 		}
+	}
+}
+
+// A checkpoint outside of the output directory may be another one on each host, under the same path.
+func TestHostsResumeFromOneCheckpoint(t *testing.T) {
+	first := savingConfig(t)
+	first.Save.Keep = 3
+	if _, err := Train(t.Context(), first, Options{Env: newEnv(t)}); err != nil {
+		t.Fatal(err)
+	}
+	at := func(step int) string { return filepath.Join(checkpointsDir(first), checkpoint.DirName(step)) }
+	for _, same := range []bool{true, false} {
+		c := savingConfig(t)
+		c.Resume = at(4)
+		all := trainHosts(t, 2, c, func(h *aHost) {
+			if h.host == 1 && !same {
+				h.env.FS = elsewhere{vfs.OS{}, at(4), at(2)}
+			}
+		})
+		if same {
+			succeed(t, all)
+			continue
+		}
+		for _, h := range all {
+			want := at(4) + " is another checkpoint here (of step 2) than on rank 0 (host a): "
+			if !errors.Is(h.err, blame.ErrRequest) || !strings.Contains(h.err.Error(), want) {
+				t.Errorf("host %d: %v", h.host, h.err)
+			}
+		}
+	}
+}
+
+// A program ends the run with an error, and one host cannot finish the updates for the save that follows. It ends
+// alone, as the others wait for it, and names both errors.
+func TestHostCannotFinishAfterAnError(t *testing.T) {
+	c := savingConfig(t)
+	c.Model = writeModel(t, map[string]any{"num_hidden_layers": 12})
+	c.Memory = tightMemory(t, c, nil)
+	var broken atomic.Bool
+	all := trainHosts(t, 2, c, func(h *aHost) {
+		h.env.program, h.config.Memory = 1, tightMemory(t, c, h.env.Cluster)
+		if h.host == 0 {
+			h.o.OnStep = func(m trace.Metrics) error {
+				if m.Step < 3 {
+					return nil
+				}
+				broken.Store(true)
+				return errors.New("the wheel turns too fast")
+			}
+			return
+		}
+		drive := vfs.NewFaulty(vfs.OS{})
+		drive.Intercept(func(op vfs.Op) vfs.Outcome {
+			if broken.Load() && strings.Contains(op.Name, hostStateInfix+"1/") {
+				return vfs.Outcome{Err: syscall.EIO}
+			}
+			return vfs.Outcome{}
+		})
+		h.env.FS = drive
+	})
+	if all[1].sum != nil && all[1].sum.DiskReadBytes == 0 {
+		t.Error("host 1 has no state on disk")
+	}
+	err := all[1].err
+	if _, isOfAll := errors.AsType[*HostsError](err); isOfAll || !errors.Is(err, syscall.EIO) ||
+		!strings.Contains(err.Error(), "the wheel turns too fast") {
+		t.Errorf("host 1: %v", err)
+	}
+	if all[0].err == nil {
+		t.Error("host 0 ends well")
 	}
 }

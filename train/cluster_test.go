@@ -381,6 +381,7 @@ func (e elsewhere) at(name string) string {
 }
 
 func (e elsewhere) Stat(name string) (fs.FileInfo, error) { return e.FS.Stat(e.at(name)) }
+func (e elsewhere) Open(name string) (vfs.File, error)    { return e.FS.Open(e.at(name)) }
 
 // A run ends on all hosts with what the program on host 0 says after a step: well, or with an error and a checkpoint.
 func TestHostsEndAsTheProgramSays(t *testing.T) {

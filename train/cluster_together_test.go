@@ -80,3 +80,24 @@ func (m *messages) Exchange(b []byte) ([][]byte, error) {
 	m.exchanges++
 	return m.Peers.Exchange(b)
 }
+
+// Hosts that are not at the same point of a run find out, though one message may look like the other.
+func TestHostsAtOtherPoints(t *testing.T) {
+	network := streamtest.New(2)
+	var group sync.WaitGroup
+	for host := range 2 {
+		group.Go(func() {
+			c := &Cluster{Host: host, Hosts: 2, Names: []string{"a", "b"}, Peers: network.Peers(host)}
+			var err error
+			if host == 0 {
+				_, err = exchange(c, told{})
+			} else {
+				_, err = exchange(c, arrival{})
+			}
+			if !isAlone(err) || !strings.Contains(err.Error(), "is at another point of the run than ") {
+				t.Errorf("host %d: %v", host, err)
+			}
+		})
+	}
+	group.Wait()
+}

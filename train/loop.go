@@ -541,7 +541,10 @@ func (t *trainer) rescue(ctx context.Context, err error) error {
 	ill := (*divergedError)(nil)
 	no, errPeers := t.env.Cluster.anywhere(errors.As(err, &ill) || ctx.Err() != nil || t.steps <= t.saves.saved)
 	if errPeers == nil && !no {
-		_ = t.saveNow(ctx) // err is the one to report; the latest save is named below
+		// err is the one to report, and the latest save is named below; unless the other hosts wait for this one.
+		if errSave := t.saveNow(ctx); isAlone(errSave) {
+			err = fmt.Errorf("%w; the state was to be saved after another error: %v", errSave, err)
+		}
 	}
 	return t.naming(ctx, err)
 }

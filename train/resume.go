@@ -110,7 +110,7 @@ func (t *trainer) openWholeState(ctx context.Context) error {
 		if t.from == nil || damage == nil {
 			return err
 		}
-		older := ""
+		var older choice
 		if cluster.Leads() {
 			older = t.before(t.from)
 		}
@@ -118,14 +118,14 @@ func (t *trainer) openWholeState(ctx context.Context) error {
 		switch {
 		case errPeers != nil:
 			return errPeers
-		case older == "":
+		case older.Path == "":
 			return err
 		}
 		if damage.Lasts {
 			t.damaged = append(t.damaged, t.from.Dir())
 		}
-		t.env.note("%s: %s: the run continues from %s", damage.Path, damage.Why, older)
-		if t.from, err = checkpoint.Open(t.env.files(), older); err == nil {
+		t.env.note("%s: %s: the run continues from %s", damage.Path, damage.Why, older.Path)
+		if t.from, err = t.env.openChosen(older); err == nil {
 			err = t.beginAt(t.from)
 		}
 		if err == nil {
@@ -137,21 +137,21 @@ func (t *trainer) openWholeState(ctx context.Context) error {
 	}
 }
 
-// before is the path of the checkpoint to continue from where one is damaged; empty if no other one will do.
-func (t *trainer) before(damaged *checkpoint.Checkpoint) string {
+// before is the checkpoint to continue from where one is damaged, if another one will do.
+func (t *trainer) before(damaged *checkpoint.Checkpoint) choice {
 	c := t.config
 	older, err := t.home.newest(checkpoint.Query{Below: damaged.Manifest.Step, Healthy: t.home.id.hasDiverged()})
-	switch {
-	case err != nil:
-		return ""
-	case older != nil:
-		return older.Dir()
-	case c.Resume != "auto" && !sameDir(c.Resume, damaged.Dir()):
-		if _, err := checkpoint.Open(t.env.files(), c.Resume); err == nil {
-			return c.Resume // where the run began
-		}
+	if err == nil && older == nil && c.Resume != "auto" && !sameDir(c.Resume, damaged.Dir()) {
+		older, err = checkpoint.Open(t.env.files(), c.Resume) // where the run began
 	}
-	return ""
+	if err != nil {
+		return choice{}
+	}
+	of, err := choiceOf(older)
+	if err != nil {
+		return choice{}
+	}
+	return of
 }
 
 // damageFound tells the other hosts of damage in the checkpoint that a host was to read.
