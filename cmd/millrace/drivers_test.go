@@ -59,6 +59,11 @@ func TestDevices(t *testing.T) {
 		{name: "auto", gpu: &standin.Options{Cards: 5}, hosts: hosts{parts: 2}, want: "cuda:0", devices: 2},
 		{name: "auto", gpu: &standin.Options{Cards: 5}, hosts: hosts{part: 1, parts: 2}, want: "cuda:2", devices: 3},
 		{name: "cuda:0", gpu: &standin.Options{Cards: 2}, hosts: hosts{part: 1, parts: 2}, want: "cuda:0", devices: 1},
+		{name: "cuda", gpu: &standin.Options{Cards: 5}, hosts: hosts{part: 1, parts: 2}, want: "cuda:2", devices: 1},
+		{name: "cuda", gpu: &standin.Options{Cards: 5}, hosts: hosts{part: 0, parts: 2}, want: "cuda:0", devices: 1},
+		{name: "cuda", gpu: &standin.Options{Cards: 2}, hosts: hosts{parts: 3}, err: "device cuda: 3 processes were " +
+			"started on this machine, which has fewer GPUs than that (2): start as many as there are, or one for all " +
+			"of them; where each sees a GPU of its own, set device to cuda:0"},
 		{name: "auto", gpu: &standin.Options{Cards: 2}, hosts: hosts{parts: 3},
 			err: "device auto: 3 processes were started on this machine, which has fewer GPUs than that (2): start"},
 		{name: "auto", want: "CPU"},

@@ -26,7 +26,7 @@ type Opener struct {
 	// NoPeers has rows pass between GPUs through host memory, even where these copy from each other.
 	NoPeers bool
 	// Parts is the number of processes that share this machine's GPUs, and Part is this one of them: of the GPUs that
-	// auto stands for it opens its own share. 0: all are its own.
+	// auto stands for it opens its own share, and the first of them for cuda. 0: all are its own.
 	Part, Parts int
 	// Note tells people something in addition to the result, in a line.
 	Note func(line string)
@@ -74,6 +74,7 @@ type wanted struct {
 	value    string // as people wrote it
 	cpus     int    // CPU devices
 	ordinals []int  // GPUs by number
+	first    bool   // of the GPUs that are this process's, the first one
 	most     int    // without numbers: the most GPUs of one kind to take, or else the CPU
 }
 
@@ -105,7 +106,7 @@ func parse(value string) (wanted, error) {
 			return w, fmt.Errorf("device %q: %q cannot be one of several; name GPUs by number, such as cuda:0, or cpu",
 				value, name)
 		case name == "cuda":
-			w.ordinals = []int{0}
+			w.first = true
 		case name == "auto":
 			w.most = device.MaxDevices
 		case name == "first": // verbs that compute on one device make it of auto, which people wrote

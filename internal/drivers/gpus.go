@@ -86,8 +86,11 @@ func (o Opener) openSome(api *driver.API, want wanted, accounts *hostmem.Account
 
 // pick returns the numbers of the GPUs that are wanted, all of one kind.
 func (o Opener) pick(api *driver.API, want wanted) ([]int, error) {
-	if len(want.ordinals) == 1 {
+	switch {
+	case len(want.ordinals) == 1:
 		return want.ordinals, nil
+	case want.first && o.Parts <= 1:
+		return []int{0}, nil
 	}
 	kinds, err := cuda.Kinds(api)
 	switch {
@@ -96,7 +99,15 @@ func (o Opener) pick(api *driver.API, want wanted) ([]int, error) {
 	case want.ordinals != nil:
 		return want.ordinals, sameKind(want, kinds)
 	}
-	return o.own(want, o.firstKind(want, kinds))
+	if !want.first {
+		return o.own(want, o.firstKind(want, kinds))
+	}
+	want.most = device.MaxDevices // to be divided
+	all, err := o.own(want, o.firstKind(want, kinds))
+	if err != nil {
+		return nil, err
+	}
+	return all[:1], nil
 }
 
 // errTooFew is of a machine with fewer GPUs than processes.
@@ -109,7 +120,8 @@ func (o Opener) own(want wanted, all []int) ([]int, error) {
 	}
 	if len(all) < o.Parts {
 		return nil, fmt.Errorf("device %s: %d processes were started on this machine, %w (%d): start as many as "+
-			"there are, or one for all of them", want.value, o.Parts, errTooFew, len(all))
+			"there are, or one for all of them; where each sees a GPU of its own, set device to cuda:0", want.value,
+			o.Parts, errTooFew, len(all))
 	}
 	return all[o.Part*len(all)/o.Parts : (o.Part+1)*len(all)/o.Parts], nil
 }
