@@ -105,9 +105,10 @@ type Config struct {
 	Precision Precision `yaml:"precision" resume:"fixed" saved:"precision"`
 	Numerics  Sizes     `yaml:"numerics" resume:"fixed"`
 	Memory    Memory    `yaml:"memory" resume:"free"`
-	// `auto`: all usable GPUs of one kind, else the CPU. Or `cuda` (the first GPU), `cuda:N`, `cpu`. See
-	// [gpu.md](gpu.md). Several devices share each step, to the bits of one: a list such as `[cuda:0, cuda:2]` names
-	// GPUs, and `[cpu, cpu]` divides the cores. See [devices.md](devices.md).
+	// `auto`: all usable GPUs of one kind, else the CPU. Or `cuda` (the first GPU, with several processes on a machine
+	// the first of each one's share), `cuda:N`, `cpu`. See [gpu.md](gpu.md). Several devices share each step, to the
+	// bits of one: a list such as `[cuda:0, cuda:2]` names GPUs, and `[cpu, cpu]` divides the cores. See
+	// [devices.md](devices.md).
 	Device Names `yaml:"device" default:"auto" resume:"free"`
 	// Of a run on several hosts.
 	Distributed Distributed `yaml:"distributed" resume:"free"`
