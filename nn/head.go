@@ -28,7 +28,8 @@ import (
 // the order of sums. The tiles are visited in order for the log-sum-exp and in descending order for the gradients,
 // each over all chunks in order. Two schedules give the same bits:
 //
-//   - tile by tile: NormForward; Stats of each tile; Grad of each tile, descending, which forms the logits again; NormBackward.
+//   - tile by tile: NormForward; Stats of each tile; Grad of each tile, descending, which forms the logits again,
+//     unless they were kept; NormBackward.
 //   - at once: NormForward; Visit, with all tiles on the device; NormBackward.
 //
 // Before Stats or Visit the caller empties stat (Stream.LSEInit); after, Stream.TokenLoss gives each position's loss.
@@ -40,6 +41,7 @@ type Head struct {
 	Norm          Norm
 	Scale         float32 // of the logits, by that of the final norm's result; 0: none
 	SoftCap       float32 // bounds the logits, as device.HeadOps has it; 0: none
+	KeepLogits    bool    // tile by tile: they are kept from Stats to Grad
 }
 
 // finalNorm is the weight of the final norm.
@@ -66,6 +68,7 @@ func (h *Head) Tile(i int) (first, rows int) {
 // HeadWork is scratch of Stats and Grad, or of Visit.
 type HeadWork struct {
 	logits []device.Mem // for F32 [chunk, rows of the tile]: one, or with NewVisitWork one for each tile
+	kept   []device.Mem // the same by chunk, of one tile and micro-batch
 	dtype  tensor.DType
 	grad   device.Mem // for [chunk, rows of the tile] of dtype
 }
@@ -77,6 +80,16 @@ func (h *Head) NewStatsWork(a *device.Arena, dtype tensor.DType, t int) *HeadWor
 	w.logits = []device.Mem{a.Take(cells * tensor.F32.Bytes())}
 	w.grad = a.Take(cells * dtype.Bytes())
 	return w
+}
+
+// NewKept places the logits of a tile for a micro-batch of t positions. The rest of its scratch is that of w.
+func (h *Head) NewKept(a *device.Arena, w *HeadWork, tile, t int) *HeadWork {
+	kept := *w
+	_, rows := h.Tile(tile)
+	for c := range chunks(t, h.ChunkTokens) {
+		kept.kept = append(kept.kept, a.Take(int64(c.n)*int64(rows)*tensor.F32.Bytes()))
+	}
+	return &kept
 }
 
 // NewVisitWork places the scratch of Visit: a chunk's logits of the whole vocabulary.
@@ -127,18 +140,29 @@ func (h *Head) normChunks(t int) iter.Seq[chunk] {
 // Stats takes the logits of one tile into stat. Tiles come in order.
 func (h *Head) Stats(s device.Stream, tileW device.Mat, first int, xn, stat device.Mat, targets device.Mem, work *HeadWork) {
 	for c := range chunks(xn.Rows, h.ChunkTokens) {
-		logits := c.logits(s, tileW, xn, work.logits[0])
+		logits := c.logits(s, tileW, xn, work.of(c.first/h.ChunkTokens))
 		s.LSEUpdate(c.rows(stat), logits, c.ids(targets), first, h.SoftCap)
 	}
 }
 
-// Grad forms one tile's logits again and adds their gradient, times weights, to dTile, unless that is the zero Mat, and to
-// dxn32, which it overwrites if told so, as for the first tile it sees. A fresh dTile is written and not added to. stat is
-// complete. Tiles come in descending order.
+// of is the memory of a chunk's logits of one tile.
+func (w *HeadWork) of(chunk int) device.Mem {
+	if w.kept == nil {
+		return w.logits[0]
+	}
+	return w.kept[chunk]
+}
+
+// Grad forms one tile's logits again, unless work keeps them, and adds their gradient, times weights, to dTile, unless
+// that is the zero Mat, and to dxn32, which it overwrites if told so, as for the first tile it sees. A fresh dTile is
+// written and not added to. stat is complete. Tiles come in descending order.
 func (h *Head) Grad(s device.Stream, tileW, dTile device.Mat, first int, xn, stat, dxn32 device.Mat, overwrite, fresh bool,
 	targets, weights device.Mem, work *HeadWork) {
 	for c := range chunks(xn.Rows, h.ChunkTokens) {
-		logits := c.logits(s, tileW, xn, work.logits[0])
+		logits := device.NewMat(work.of(c.first/h.ChunkTokens), tensor.F32, c.n, tileW.Rows)
+		if work.kept == nil {
+			logits = c.logits(s, tileW, xn, logits.Mem)
+		}
 		c.grad(s, tileW, dTile, first, logits, xn, stat, dxn32, overwrite, fresh, targets, weights, h.SoftCap, work)
 	}
 }

@@ -281,10 +281,12 @@ func TestHeadMeasure(t *testing.T) {
 	m := nn.Shape{Docs: []int{positions}, DType: tensor.F32}
 	product := int64(2 * positions * h.Hidden * h.Vocab)
 	for _, c := range []struct {
-		to     nn.Direction
-		atOnce bool
-		want   int64
-	}{{nn.Forward, false, 1}, {nn.Forward, true, 1}, {nn.Backward, false, 4}, {nn.Backward, true, 3}} {
+		to           nn.Direction
+		atOnce, keep bool
+		want         int64
+	}{{nn.Forward, false, false, 1}, {nn.Forward, true, false, 1}, {nn.Backward, false, false, 4},
+		{nn.Backward, false, true, 3}, {nn.Backward, true, false, 3}} {
+		h.KeepLogits = c.keep
 		var products int64
 		for _, stage := range h.Stages(c.to, c.atOnce) {
 			for _, v := range stage {
@@ -296,7 +298,8 @@ func TestHeadMeasure(t *testing.T) {
 			}
 		}
 		if products != c.want*product {
-			t.Errorf("direction %v, at once %v: %d FLOPs, want %d", c.to, c.atOnce, products, c.want*product)
+			t.Errorf("direction %v, at once %v, kept %v: %d FLOPs, want %d", c.to, c.atOnce, c.keep, products,
+				c.want*product)
 		}
 	}
 }

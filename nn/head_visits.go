@@ -8,9 +8,9 @@ import (
 // Ending holds a micro-batch of the head on the device between its visits, and the scratch of them.
 type Ending struct {
 	Normed  device.Mat // [T, Hidden]: the final norm of x
-	Stats   device.Mat // F32 [T, Norm.stats]: of that norm
 	Stat    device.Mat // F32 [T, 3]
 	DNormed device.Mat // F32 [T, Hidden]; only where there is a backward pass
+	Stats   device.Mat // F32 [T, Norm.stats]: of that norm
 	Loss    device.Mat // F32 [1, T]
 
 	ByTile, AtOnce *HeadWork
@@ -18,13 +18,25 @@ type Ending struct {
 
 // NewEnding places it for t positions, without the scratch.
 func (h *Head) NewEnding(a *device.Arena, dtype tensor.DType, t int, backward bool) *Ending {
-	e := &Ending{Normed: a.Mat(dtype, t, h.Hidden), Stats: a.Mat(tensor.F32, t, h.Norm.stats()),
-		Stat: a.Mat(tensor.F32, t, 3)}
+	e := &Ending{Normed: a.Mat(dtype, t, h.Hidden), Stat: a.Mat(tensor.F32, t, 3)}
 	if backward {
 		e.DNormed = a.Mat(tensor.F32, t, h.Hidden)
 	}
-	e.Loss = a.Mat(tensor.F32, 1, t)
+	e.Stats, e.Loss = a.Mat(tensor.F32, t, h.Norm.stats()), a.Mat(tensor.F32, 1, t)
 	return e
+}
+
+// Up is the memory of what a tile's statistics take from the tile before: Normed and Stat.
+func (e *Ending) Up() device.Mem { return through(e.Normed.Mem, e.Stat.Mem) }
+
+// Down is the memory of what a tile's gradients take from the tile after, on a device that has had Up: Stat and
+// DNormed.
+func (e *Ending) Down() device.Mem { return through(e.Stat.Mem, e.DNormed.Mem) }
+
+// through is the memory from one range to the end of another one after it in the same buffer.
+func through(first, last device.Mem) device.Mem {
+	first.Len = last.Off + last.Len - first.Off
+	return first
 }
 
 func (h *Head) runNorm(s device.Stream, a *Args) {

@@ -116,6 +116,9 @@ func (h *Head) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	args.X, args.DX = a.Mat(m.DType, t, h.Hidden), a.Mat(m.DType, t, h.Hidden)
 	args.Ending = h.NewEnding(a, m.DType, t, true)
 	args.Ending.ByTile, args.Ending.AtOnce = h.NewStatsWork(a, m.DType, t), h.NewVisitWork(a, m.DType, t)
+	if h.KeepLogits && len(v.Parts) > 0 && v.Parts[0] > 0 {
+		args.Ending.ByTile = h.NewKept(a, args.Ending.ByTile, v.Parts[0]-1, t)
+	}
 	wanted := min(t, cmp.Or(m.Wanted, h.ChunkTokens))
 	args.Wanted = Wanted{Rows: wanted, To: a.Mat(tensor.F32, wanted, h.Vocab)}
 	c := &counter{docs: m.Docs}

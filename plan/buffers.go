@@ -67,6 +67,8 @@ type Buffers struct {
 	Balance device.Mat // F32 [cohorts of the step * blocks with experts, experts], with a load-balancing loss
 
 	Ending []*nn.Ending // the head's, in scratch, by Plan.HeadBuffer
+	// KeptLogits are, by tile of a dealt head that the rank has, logits of micro-batches, which take turns: scratch.
+	KeptLogits [][]*nn.HeadWork
 
 	Rope      []*nn.Rope   // by block, shared by those with equal frequencies; nil: no rotation
 	Constants []device.Mat // by block: F32 [1, nn.Block.FeedConstants]; the zero Mat for a block without
@@ -417,6 +419,10 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 	}
 	group("tables, tokens and results")
 
+	if p.headDealt() && p.hasHead(rank) { // rows come from another rank while this one is at its blocks
+		p.endings(a, b, counts)
+		group("rows of the head")
+	}
 	p.work(a, b, rank, counts)
 	group("work")
 	return b
@@ -491,24 +497,20 @@ func (p *Plan) work(a *device.Arena, b *Buffers, rank int, counts bool) {
 		}
 		a.Release(max(end, a.Mark()))
 	})
-	if p.RankOf(p.blocks()+1, nn.Backward) != rank {
+	if !p.hasHead(rank) {
 		return
 	}
 	end := a.Mark()
 	a.Release(first)
 	head := p.Head()
-	endings := p.HeadBuffer(p.Numerics.MicroBatches-1) + 1
-	for range endings {
-		if b.Ending = append(b.Ending, head.NewEnding(a, compute, t, p.Trains())); counts {
-			a.Again(endings-1, first)
-			break
-		}
+	if !p.headDealt() {
+		p.endings(a, b, counts)
 	}
 	first = a.Mark()
 	byTile := head.NewStatsWork(a, compute, t)
 	end = max(end, a.Mark())
 	var atOnce *nn.HeadWork
-	if p.Placement.HeadAtOnce {
+	if p.Placement.HeadAtOnce && !p.headDealt() {
 		a.Release(first)
 		atOnce = head.NewVisitWork(a, compute, t)
 		end = max(end, a.Mark())
@@ -516,7 +518,28 @@ func (p *Plan) work(a *device.Arena, b *Buffers, rank int, counts bool) {
 	for _, e := range b.Ending {
 		e.ByTile, e.AtOnce = byTile, atOnce
 	}
+	if p.Placement.KeptLogits {
+		p.keptLogits(a, b, rank)
+		end = max(end, a.Mark())
+	}
 	a.Release(end)
+}
+
+// hasHead reports whether a rank has visits of the head.
+func (p *Plan) hasHead(rank int) bool {
+	return rank == p.RankOf(p.blocks()+1, nn.Backward) || slices.Contains(p.Placement.HeadDeal, rank)
+}
+
+// endings places the head's rows of micro-batches.
+func (p *Plan) endings(a *device.Arena, b *Buffers, counts bool) {
+	first, n := a.Mark(), p.headBuffers()
+	for range n {
+		b.Ending = append(b.Ending, p.Head().NewEnding(a, p.Numerics.Compute, p.Numerics.Positions(), p.Trains()))
+		if counts {
+			a.Again(n-1, first)
+			break
+		}
+	}
 }
 
 // cut is the rows that operations of blocks take at once.
@@ -525,13 +548,19 @@ func (p *Plan) cut() nn.Cut {
 	return nn.Cut{Chunk: rows, Call: rows * p.Placement.CallChunks}
 }
 
-// HeadBuffer returns the number of the head's buffers for a micro-batch. All micro-batches share one set where each is
+// HeadBuffer returns the number of the head's buffers for a micro-batch: see headBuffers.
+func (p *Plan) HeadBuffer(m int) int { return m % p.headBuffers() }
+
+// headBuffers is the number of sets of buffers of the head that a rank has. All micro-batches share one where each is
 // done before the next one comes.
-func (p *Plan) HeadBuffer(m int) int {
-	if p.Placement.HeadAtOnce {
-		return 0
+func (p *Plan) headBuffers() int {
+	switch {
+	case p.headDealt():
+		return p.headRing()
+	case p.Placement.HeadAtOnce:
+		return 1
 	}
-	return m
+	return p.Numerics.MicroBatches
 }
 
 // Head is the model's head with the run's chunks.
@@ -539,6 +568,7 @@ func (p *Plan) Head() *nn.Head {
 	h := p.Model.Head
 	h.NormTokens = p.Numerics.BlockRows()
 	h.ChunkTokens = p.Numerics.HeadChunk
+	h.KeepLogits = p.Placement.KeptLogits
 	return &h
 }
 

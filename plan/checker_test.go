@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
@@ -23,7 +24,7 @@ type place struct {
 // home are the places that are not of a device.
 var home = map[string]bool{"host weights": true, "host gradient": true, "shared gradient": true, "embedding sum": true,
 	"host x": true, "disk x": true, "passing x": true, "host kept": true, "host outcome": true, "host balance": true,
-	"host side": true, "host side gradient": true, "sum": true, "total": true}
+	"head on its way": true, "host side": true, "host side gradient": true, "sum": true, "total": true}
 
 // on is the place on the device of a rank.
 func (p place) on(rank int) place {
@@ -55,10 +56,13 @@ type checker struct {
 	crew   trace.Crew
 	errs   []string
 
-	updates, homes, saves map[int]int  // by part: updates, gradients brought home, and copies to a checkpoint
-	counted               map[int]bool // by rank: the count of NaNs on the device has begun
-	cleared               map[int]int  // by part: fp32 gradients zeroed
-	arrives               content      // what comes with the message that is received
+	updates, homes, saves map[int]int     // by part: updates, gradients brought home, and copies to a checkpoint
+	counted               map[int]bool    // by rank: the count of NaNs on the device has begun
+	cleared               map[int]int     // by part: fp32 gradients zeroed
+	arrives               content         // what comes with the message that is received
+	head                  map[int]content // by micro-batch: what its latest visit of the head has left
+	endings               int             // for how many micro-batches a device has room in a dealt head
+	logits                []int           // by tile of a dealt head: for how many micro-batches logits are kept
 }
 
 type touch struct {
@@ -91,9 +95,17 @@ func (c *checker) end() []string {
 func newChecker(p *plan.Plan, mode plan.Mode, s *plan.Schedule) *checker {
 	c := &checker{p: p, m: p.Model, phase: mode.Phase, mode: mode, mem: map[place]content{},
 		access: map[place][]touch{}, ops: s.Ops, crew: p.Crew(), last: make([]int, len(p.Workers())),
-		counted: map[int]bool{}, cleared: map[int]int{}, updates: map[int]int{}, homes: map[int]int{},
+		counted: map[int]bool{}, cleared: map[int]int{}, head: map[int]content{}, updates: map[int]int{},
+		homes: map[int]int{},
 		saves: map[int]int{}}
 	m := c.m
+	for tile, rank := range p.Placement.HeadDeal {
+		here := p.Place(device.Mem{}, rank)
+		c.endings = len(here.Ending)
+		if here.KeptLogits != nil {
+			c.logits = append(c.logits, len(here.KeptLogits[tile]))
+		}
+	}
 	for part := range m.Parts {
 		fresh := 1
 		if c.updating() && p.Trained(part) {
@@ -101,7 +113,7 @@ func newChecker(p *plan.Plan, mode plan.Mode, s *plan.Schedule) *checker {
 		}
 		c.mem[place{"host weights", part, 0}] = content{"weights", part, fresh}
 		if p.StateResident(part) && mode.Loaded {
-			rank := p.RankOf(max(m.Parts[part].Layer, 1), nn.Forward)
+			rank := c.rankOf(part, nn.Forward)
 			c.mem[place{"own slot", part, 0}.on(rank)] = content{"weights", part, fresh}
 			c.mem[place{"own state", part, 0}.on(rank)] = content{"state", part, fresh}
 			c.mem[c.storedAt(part).on(rank)] = content{"new gradient", part, 0}
@@ -302,10 +314,58 @@ func (c *checker) keptAt(op plan.Op) place {
 
 // headAt is where the head's arrays of a micro-batch are.
 func (c *checker) headAt(m int) place {
-	if c.p.Placement.HeadAtOnce {
+	switch {
+	case c.p.Placement.HeadDeal != nil:
+		m %= c.endings
+	case c.p.Placement.HeadAtOnce:
 		m = 0
 	}
 	return place{"head", m, 0}
+}
+
+// passHead takes a micro-batch's rows of the head from one device to another one, or a part of the way. On the way down
+// the other one has had them before.
+func (c *checker) passHead(i int, op plan.Op) {
+	m, from, to, down := op.Micro, op.Reads[0], op.Writes[0], strings.HasSuffix(op.Name(), "-grad")
+	rows := c.head[m]
+	if down != (rows.what == "gradients") {
+		c.errorf(i, "passes %v", rows)
+	}
+	earlier := c.mem[c.headAt(m).on(to.Rank)]
+	if down && to.At == plan.Device && (earlier.what == "" || earlier.a != m) {
+		c.errorf(i, "comes to where %v was", earlier)
+	}
+	at := func(o plan.Operand) place {
+		if o.At == plan.Host {
+			return place{"head on its way", o.Slot, 0}
+		}
+		return c.headAt(m)
+	}
+	if op.Name() == "pass-head" || op.Name() == "pass-head-grad" {
+		c.peerCopy(i, at(from), at(to), rows)
+		return
+	}
+	c.read(i, at(from), rows)
+	c.write(i, at(to), rows)
+}
+
+// logitsAt is where a tile's logits of a micro-batch wait for their gradients.
+func (c *checker) logitsAt(tile, m int) place { return place{"logits", tile, m % c.logits[tile]} }
+
+// rankOf is the rank that has a part in a direction.
+func (c *checker) rankOf(part int, to nn.Direction) int {
+	if tile := slices.Index(c.m.HeadTiles, part); tile >= 0 && c.p.Placement.HeadDeal != nil {
+		return c.p.Placement.HeadDeal[tile]
+	}
+	return c.p.RankOf(max(c.m.Parts[part].Layer, 1), to)
+}
+
+// lossRank is the rank that computes losses.
+func (c *checker) lossRank() int {
+	if tiles := c.p.Placement.HeadDeal; tiles != nil {
+		return tiles[len(tiles)-1]
+	}
+	return c.p.RankOf(len(c.m.Blocks)+1, nn.Forward)
 }
 
 // hostX names the place of x[layer][m] when it has left the device to be saved.
@@ -387,6 +447,7 @@ func (c *checker) run(i int) {
 	head := func(from, to content) {
 		c.read(i, c.headAt(m), from)
 		c.write(i, c.headAt(m), to)
+		c.head[m] = to
 	}
 	index := func(part int) int { return slices.Index(c.m.HeadTiles, part) }
 	tiles := len(c.m.HeadTiles)
@@ -397,12 +458,13 @@ func (c *checker) run(i int) {
 		plan.LaneCompute: {"forward", "combine", "head-norm", "head-stats", "head-loss", "zero-grad", "add",
 			"head-grad", "head-visit", "head-input", "reopen", "backward", "round"},
 		plan.LaneDrain: {"save", "save-kept", "save-sums", "write-back", "drain", "drain-sum", "drain-input",
-			"collect", "save-balance", "save-side", "drain-side"},
-		plan.LaneExchange: {"pass", "pass-input", "pass-side", "pass-side-grad"},
-		plan.LaneUpdate:   {"update", "gather", "gather-ahead", "scatter", "total"},
-		plan.LaneDisk:     {"save-state"},
-		plan.LaneSend:     {"send-sum", "send-weights", "send-balance"},
-		plan.LaneReceive:  {"receive-sum", "receive-weights", "receive-balance"},
+			"collect", "save-balance", "save-side", "drain-side", "save-head", "save-head-grad"},
+		plan.LaneExchange: {"pass", "pass-input", "pass-side", "pass-side-grad", "pass-head", "pass-head-grad",
+			"load-head", "load-head-grad"},
+		plan.LaneUpdate:  {"update", "gather", "gather-ahead", "scatter", "total"},
+		plan.LaneDisk:    {"save-state"},
+		plan.LaneSend:    {"send-sum", "send-weights", "send-balance"},
+		plan.LaneReceive: {"receive-sum", "receive-weights", "receive-balance"},
 	}
 	want := op.Lane
 	for lane, names := range lanes {
@@ -560,6 +622,8 @@ func (c *checker) run(i int) {
 		c.peerCopy(i, c.sideGradAt(n, m), c.sideGradAt(n, m), sum)
 	case "load-side", "save-side", "load-side-grad", "drain-side":
 		c.moveSide(i, op)
+	case "pass-head", "pass-head-grad", "save-head", "save-head-grad", "load-head", "load-head-grad":
+		c.passHead(i, op)
 	case "save-balance":
 		cohort := op.Reads[0].Cohort
 		c.read(i, place{"balance", op.Layer, cohort}, choices(op.Layer, cohort))
@@ -578,11 +642,15 @@ func (c *checker) run(i int) {
 	case "head-norm":
 		weights(c.m.NormPart)
 		c.read(i, c.xAt(op, top), content{"x", top, m})
-		c.write(i, c.headAt(m), content{"statistics", m, 0})
+		c.head[m] = content{"statistics", m, 0}
+		c.write(i, c.headAt(m), c.head[m])
 	case "head-stats":
 		reads()
 		weights(op.Part)
 		head(content{"statistics", m, index(op.Part)}, content{"statistics", m, index(op.Part) + 1})
+		if c.logits != nil {
+			c.write(i, c.logitsAt(index(op.Part), m), content{"logits", index(op.Part), m})
+		}
 	case "head-loss":
 		reads()
 		head(content{"statistics", m, tiles}, content{"gradients", m, tiles})
@@ -606,6 +674,9 @@ func (c *checker) run(i int) {
 		weights(op.Part)
 		if op.First != (index(op.Part) == tiles-1) {
 			c.errorf(i, "overwrites or adds, wrongly")
+		}
+		if c.logits != nil {
+			c.read(i, c.logitsAt(index(op.Part), m), content{"logits", index(op.Part), m})
 		}
 		c.contribute(i, op, op.Part)
 		head(content{"gradients", m, index(op.Part) + 1}, content{"gradients", m, index(op.Part)})
@@ -715,13 +786,13 @@ func (c *checker) run(i int) {
 			break
 		}
 		for m := range c.p.Numerics.MicroBatches {
-			if op.Rank == c.p.RankOf(top, nn.Forward) {
+			if op.Rank == c.lossRank() {
 				c.read(i, place{"device loss", m, 0}, content{"loss", 0, 0})
 			}
 		}
 		for part, p := range c.m.Parts {
 			if c.training() && c.p.Trained(part) && !c.p.Cluster.Several() && !p.Kind.LookedUp() &&
-				op.Rank == c.p.RankOf(p.Layer, nn.Backward) {
+				op.Rank == c.rankOf(part, nn.Backward) {
 				c.read(i, place{"device squares", part, 0}, content{"squares", part, 0})
 			}
 		}
@@ -790,7 +861,7 @@ func (c *checker) complete(saves bool) {
 		c.errs = append(c.errs, fmt.Sprintf("results are collected: %v", collected))
 	}
 	for m := range c.p.Numerics.MicroBatches {
-		if _, ok := c.mem[place{"device loss", m, 0}.on(c.p.RankOf(len(c.m.Blocks)+1, nn.Forward))]; ok != runs {
+		if _, ok := c.mem[place{"device loss", m, 0}.on(c.lossRank())]; ok != runs {
 			c.errs = append(c.errs, fmt.Sprintf("micro-batch %d has a loss: %v", m, ok))
 		}
 	}

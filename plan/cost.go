@@ -247,6 +247,8 @@ func (p *Plan) moveCost(from, to Operand) (c cost) {
 		bytes = p.sideBytes(to.Index)
 	case Kept:
 		bytes = p.KeptBytes(to.Index - 1)
+	case HeadUp, HeadDown:
+		bytes = p.headRowsBytes(to.What)
 	case Outcome:
 		bytes = p.inputBytes()
 	case Cache:
@@ -359,14 +361,15 @@ type accounts struct {
 
 // stagesKey is a layer in a direction.
 type stagesKey struct {
-	layer      int
-	to         nn.Direction
-	headAtOnce bool
+	layer             int
+	to                nn.Direction
+	headAtOnce, dealt bool
 }
 
-// stages are those of a layer, a block from 1 or the head, in a direction; callers leave them as they are.
+// stages are those of a layer, a block from 1 or the head, in a direction; callers leave them as they are. All
+// visits of a dealt head are one stage: its tiles stay where they are.
 func (p *Plan) stages(layer int, to nn.Direction) []nn.Stage {
-	key := stagesKey{layer, to, p.Placement.HeadAtOnce}
+	key := stagesKey{layer, to, p.Placement.HeadAtOnce, layer > p.blocks() && p.headDealt()}
 	a := p.accounts
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -375,7 +378,9 @@ func (p *Plan) stages(layer int, to nn.Direction) []nn.Stage {
 		if a.stages == nil {
 			a.stages = map[stagesKey][]nn.Stage{}
 		}
-		stages = p.Layer(layer).Stages(to, key.headAtOnce)
+		if stages = p.Layer(layer).Stages(to, key.headAtOnce && !key.dealt); key.dealt {
+			stages = []nn.Stage{slices.Concat(stages...)}
+		}
 		a.stages[key] = stages
 	}
 	return stages
@@ -441,7 +446,8 @@ type accountKey struct {
 	layout *tensor.Layout
 	to     nn.Direction
 	level  nn.Keep
-	call   int // rows
+	call   int  // rows
+	kept   bool // logits
 }
 
 // account measures what a visit of a layer asks of the device, at the level that the plan keeps.
@@ -454,7 +460,8 @@ func (p *Plan) account(layer int, v *nn.Visit) nn.Account {
 }
 
 func (p *Plan) accountAt(layer int, v *nn.Visit, level nn.Keep) nn.Account {
-	key := accountKey{like: none, name: v.Name, part: none, to: v.To, level: level, call: p.cut().Call}
+	key := accountKey{like: none, name: v.Name, part: none, to: v.To, level: level, call: p.cut().Call,
+		kept: p.Placement.KeptLogits && layer > p.blocks()}
 	if layer <= p.blocks() {
 		key.like = p.Model.Like[layer-1]
 	}

@@ -5,36 +5,96 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
 )
 
-// deals are the deals that a search tries for a start: none with one device. By visit, work is divided more evenly; by
-// block, more can stay on a device.
-func (c *chooser) deals(start Placement) [][]int {
+// dealt is a start with a deal that a search tries first, and with one of the same kind that has the head on one
+// device.
+type dealt struct{ first, whole Placement }
+
+// others are those that it tries then, if the head is dealt, where devices have more room.
+func (d *dealt) others() (all []Placement) {
+	if d.first.KeptLogits {
+		again := d.first
+		again.KeptLogits = false
+		all = append(all, again)
+	}
+	if d.first.HeadDeal != nil {
+		all = append(all, d.whole)
+	}
+	return all
+}
+
+// deals are those for a start: of one device, the start. By visit, work is divided more evenly; by block, more can stay
+// on a device. The head's tiles are dealt if the visits are done sooner then, and their logits are kept if there is
+// room.
+func (c *chooser) deals(start Placement) []dealt {
 	if c.Devices < 2 || c.alone {
-		return [][]int{nil}
+		return []dealt{{start, start}}
 	}
 	s := c.plan(start)
-	byBlock := s.dealBlocks(&c.Machine, c.Devices)
 	if s.Bound() || !s.Trains() {
-		return [][]int{byBlock}
+		byBlock := s.dealBlocks(&c.Machine, c.Devices, 1).of(start, s.Model)
+		return []dealt{{byBlock, byBlock}}
 	}
-	return [][]int{s.dealVisits(&c.Machine, c.Devices), byBlock}
+	once := start
+	if once.HeadAtOnce = !c.RecomputeAll; once.HeadAtOnce && c.fitsDevice(c.measure(once)) {
+		s = c.plan(once) // as the search will have it
+	}
+	whole, done := s.dealVisits(&c.Machine, c.Devices, 1)
+	with, ranks, visits := s, 1, whole // ranks that have tiles of the head
+	for n := 2; n <= min(c.Devices, len(c.Model.HeadTiles)) && !c.StreamAll && !c.RecomputeAll; n++ {
+		place := s.dealBlocks(&c.Machine, c.Devices, n).of(start, s.Model)
+		for _, place.KeptLogits = range []bool{false, true} {
+			p := c.measure(place)
+			if deal, sooner := p.dealVisits(&c.Machine, c.Devices, n); sooner < done && c.fitsDevice(p) {
+				with, ranks, visits, done = p, n, deal, sooner
+			}
+		}
+	}
+	pair := func(first, whole deal) dealt {
+		d := dealt{first.of(start, s.Model), whole.of(start, s.Model)}
+		d.first.KeptLogits = with.Placement.KeptLogits
+		return d
+	}
+	return []dealt{pair(visits, whole), pair(with.dealBlocks(&c.Machine, c.Devices, ranks),
+		s.dealBlocks(&c.Machine, c.Devices, 1))}
+}
+
+// deal says which ranks have the visits of a step, and the shares of the head.
+type deal struct{ visits, head []int }
+
+// of is a placement of a model that is dealt so.
+func (d deal) of(place Placement, m *model.Model) Placement {
+	place.Deal = d.visits
+	if ranks := len(d.head); ranks > 1 {
+		place.HeadAtOnce, place.HeadDeal = true, nil
+		for tile := range m.HeadTiles {
+			place.HeadDeal = append(place.HeadDeal, d.head[headShareOf(tile, m, ranks)])
+		}
+	}
+	return place
 }
 
 // visitSeconds is how long the arithmetic of a layer in a direction takes for all micro-batches.
 func (p *Plan) visitSeconds(m *Machine, layer int, to nn.Direction) (sec float64) {
 	for _, stage := range p.stages(layer, to) {
 		for i := range stage {
-			micros := p.Numerics.MicroBatches
-			if stage[i].Over == nn.WholeStep {
-				micros = p.Numerics.CohortCount()
-			}
-			c := p.visitCost(layer, &stage[i], false)
-			sec += float64(micros) * c.seconds(m, p)
+			sec += p.secondsOf(m, layer, &stage[i])
 		}
 	}
 	return sec
+}
+
+// secondsOf is how long the arithmetic of a visit of a layer takes for all micro-batches.
+func (p *Plan) secondsOf(m *Machine, layer int, v *nn.Visit) float64 {
+	micros := p.Numerics.MicroBatches
+	if v.Over == nn.WholeStep {
+		micros = p.Numerics.CohortCount()
+	}
+	c := p.visitCost(layer, v, false)
+	return float64(micros) * c.seconds(m, p)
 }
 
 // visit is the layer and the direction of one of the visits of a step, from 0.
@@ -51,59 +111,138 @@ func (p *Plan) visit(n int) (layer int, to nn.Direction) {
 	}
 }
 
-// dealVisits deals the visits of a step in order, each to the device that is done with it first. The wave reaches a
-// device when the first micro-batch has passed the visit before, and is not faster than that visit. Of devices that are
-// done at the same time, the one with the least work takes it.
-func (p *Plan) dealVisits(m *Machine, devices int) (deal []int) {
-	free, work := make([]float64, devices), make([]float64, devices)
-	micros, rows := float64(p.Numerics.MicroBatches), float64(p.inputBytes())
-	passes := rows/m.DownloadBytesPerSec + rows/m.UploadBytesPerSec
+// wave is how far a deal of visits in order has got.
+type wave struct {
+	micros, passes float64   // micro-batches, and seconds in which one passes from a device to another one
+	free, work     []float64 // by rank: when it is done with its visits, and how long they compute
+	first, end     float64   // of the visit before: when its first micro-batch is done, and when all of it is
+}
+
+func (p *Plan) newWave(m *Machine, devices int) *wave {
+	rows := float64(p.inputBytes())
+	w := &wave{micros: float64(p.Numerics.MicroBatches), free: make([]float64, devices), work: make([]float64, devices),
+		passes: rows/m.DownloadBytesPerSec + rows/m.UploadBytesPerSec}
 	if p.asked.Device.PeerCopies {
-		passes = rows / m.peerBytesPerSec()
+		w.passes = rows / m.peerBytesPerSec()
 	}
-	first, end := 0.0, 0.0 // of the visit before: when its first micro-batch is done, and when all of it is
-	for n := range p.visitsOfStep() {
-		layer, to := p.visit(n)
-		sec := p.visitSeconds(m, layer, to)
-		begins := func(rank int) float64 { return max(free[rank], first+passes) }
-		ends := func(rank int) float64 { return max(begins(rank)+sec, end+sec/micros+passes) }
-		best := 0
-		for rank := 1; rank < devices; rank++ {
-			sooner := ends(rank) - ends(best)
-			if same := rounding * ends(best); sooner < -same || sooner <= same && work[rank] < work[best] {
+	return w
+}
+
+// begins is when a rank could begin the next visit. The wave reaches it when the first micro-batch has passed the visit
+// before.
+func (w *wave) begins(rank int) float64 { return max(w.free[rank], w.first+w.passes) }
+
+// ends is when it would be done: the wave is not faster than the visit before.
+func (w *wave) ends(rank int, sec float64) float64 {
+	return max(w.begins(rank)+sec, w.end+sec/w.micros+w.passes)
+}
+
+// soonest is the rank that would be done with a visit first, except for some. Of those that are done at the same time,
+// it is the one with the least work.
+func (w *wave) soonest(sec float64, but []int) int {
+	best := none
+	for rank := range w.free {
+		switch {
+		case slices.Contains(but, rank):
+		case best == none:
+			best = rank
+		default:
+			sooner := w.ends(rank, sec) - w.ends(best, sec)
+			if same := rounding * w.ends(best, sec); sooner < -same || sooner <= same && w.work[rank] < w.work[best] {
 				best = rank
 			}
 		}
-		deal = append(deal, best)
-		first, end = begins(best)+sec/micros, ends(best)
-		free[best] = end
-		work[best] += sec
 	}
-	return deal
+	return best
 }
 
-// dealBlocks is a deal that has both visits of a block on one device, so that what stays between them can: each block
-// goes to the device with the least work so far, of which the first one has the head's from the start.
-func (p *Plan) dealBlocks(m *Machine, devices int) []int {
+// take gives a visit to a rank, which has done it with the first micro-batch after some seconds.
+func (w *wave) take(rank int, sec, first float64) {
+	w.first, w.end = w.begins(rank)+first, w.ends(rank, sec)
+	w.free[rank] = w.end
+	w.work[rank] += sec
+}
+
+// dealVisits deals the visits of a step in order, each to the device that is done with it first. Several ranks may have
+// tiles of the head. It also says when the last visit is done.
+func (p *Plan) dealVisits(m *Machine, devices, headRanks int) (d deal, done float64) {
+	w := p.newWave(m, devices)
+	for n := range p.visitsOfStep() {
+		layer, to := p.visit(n)
+		if n != p.blocks() {
+			sec := p.visitSeconds(m, layer, to)
+			d.visits = append(d.visits, w.soonest(sec, nil))
+			w.take(d.visits[n], sec, sec/w.micros)
+			continue
+		}
+		back := -w.passes // of the first micro-batch, from the last tile
+		for _, share := range p.headShares(m, headRanks) {
+			sec := share.up + share.down
+			rank := w.soonest(sec, d.head)
+			d.head = append(d.head, rank)
+			w.take(rank, sec, share.up/w.micros)
+			back += share.down/w.micros + w.passes
+		}
+		d.visits = append(d.visits, d.head[0])
+		w.first += back
+	}
+	return d, slices.Max(w.free)
+}
+
+// dealBlocks is a deal that has both visits of a block on one device, so that what stays between them can. The first
+// devices have the head. From the last block down, each goes to the device with the least work so far: so the backward
+// pass begins on devices that the head leaves free.
+func (p *Plan) dealBlocks(m *Machine, devices, headRanks int) (d deal) {
 	work := make([]float64, devices)
-	_, to := p.visit(p.blocks())
-	work[0] = p.visitSeconds(m, p.blocks()+1, to)
-	var ranks []int
-	for layer := 1; layer <= p.blocks(); layer++ {
+	ranks := make([]int, p.blocks())
+	for rank, share := range p.headShares(m, headRanks) {
+		work[rank] = share.up + share.down
+		d.head = append(d.head, rank)
+	}
+	for layer := p.blocks(); layer > 0; layer-- {
 		least := slices.Index(work, slices.Min(work))
-		if layer == 1 {
-			least = 0 // the host reads and writes its rows where they are, if anything is bound
+		if layer == 1 && p.Bound() {
+			least = 0 // the host reads and writes its rows where they are
 		}
 		work[least] += p.visitSeconds(m, layer, nn.Forward)
 		if p.Trains() {
 			work[least] += p.visitSeconds(m, layer, nn.Backward)
 		}
-		ranks = append(ranks, least)
+		ranks[layer-1] = least
 	}
-	deal := DealBlocks(ranks)
-	deal[p.blocks()] = 0
-	return deal
+	d.visits = DealBlocks(ranks)
+	d.visits[p.blocks()] = d.head[0]
+	return d
 }
+
+// headShare is the work of a rank that has tiles of the head: seconds for all micro-batches on the way to the last
+// tile, and on the way back.
+type headShare struct{ up, down float64 }
+
+// headShares divide the head's tiles among ranks, each with neighbours.
+func (p *Plan) headShares(m *Machine, ranks int) []headShare {
+	layer, shares := p.blocks()+1, make([]headShare, ranks)
+	if ranks == 1 {
+		_, to := p.visit(p.blocks())
+		shares[0].down = p.visitSeconds(m, layer, to)
+		return shares
+	}
+	for _, stage := range p.Head().Stages(nn.Backward, false) {
+		v, share := &stage[0], &shares[ranks-1] // that of the loss
+		if len(v.Parts) > 0 {
+			share = &shares[headShareOf(max(v.Parts[0]-1, 0), p.Model, ranks)]
+		}
+		if v.Writes.Has(nn.Grads) {
+			share.down += p.secondsOf(m, layer, v)
+		} else {
+			share.up += p.secondsOf(m, layer, v)
+		}
+	}
+	return shares
+}
+
+// headShareOf is the share that has a tile.
+func headShareOf(tile int, m *model.Model, ranks int) int { return tile * ranks / len(m.HeadTiles) }
 
 // dealText says how the visits are dealt, or why one device of several has all of them; empty where there is one.
 func (p *Plan) dealText() string {

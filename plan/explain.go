@@ -190,9 +190,16 @@ func (p *Plan) Choices() []string {
 	if spilled > 0 {
 		text += fmt.Sprintf("; that of %s waits in host memory", count(spilled, "block"))
 	}
-	if p.Placement.HeadAtOnce {
+	switch ranks := p.headRanks(); {
+	case ranks > 1:
+		times := "twice"
+		if p.Placement.KeptLogits {
+			times = "once"
+		}
+		text += fmt.Sprintf("; logits are computed %s, by %d devices with a share of the vocabulary each", times, ranks)
+	case p.Placement.HeadAtOnce:
 		text += "; logits are computed once"
-	} else {
+	default:
 		text += "; logits are computed twice, a vocabulary tile at a time"
 	}
 	lines := []string{text}

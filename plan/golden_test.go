@@ -39,6 +39,9 @@ func TestGoldenSchedules(t *testing.T) {
 				p.Where.SetState(part, plan.Device)
 			}
 		}},
+		{"head-dealt", false, true, func(p *plan.Placement) {
+			p.HeadAtOnce, p.Deal, p.HeadDeal = true, []int{0, 0, 0, 0, 1, 1, 0}, []int{0, 1}
+		}},
 		{"gather-ahead", false, true, func(p *plan.Placement) { p.LookAhead = true }},
 		{"state-passes", false, true, func(p *plan.Placement) {
 			p.Rings.State = 2

@@ -25,6 +25,8 @@ type HostBuffers struct {
 	// Passing are, by micro-batch, rows on their way from device to device, which are not saved here. A micro-batch is
 	// at one border of layers at a time, so it has one buffer for all of them.
 	Passing []device.Mem
+	// HeadPassing are rings for rows of the head's on their way from device to device, one for each change of devices.
+	HeadPassing []device.Mem
 	// By side and micro-batch: rows of a table, and sides and their gradients on their way from device to device. A
 	// gradient may be in the value's place.
 	Sides, SideGrads [][]device.Mem
@@ -121,6 +123,9 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 	}
 	if p.rowsPass() {
 		b.Passing = each(InputsPurpose, p.inputBytes())
+	}
+	for _, n := range p.headPassingBytes() {
+		b.HeadPassing = append(b.HeadPassing, a.take(InputsPurpose, n))
 	}
 	b.Sides, b.SideGrads = make([][]device.Mem, len(p.Model.Sides)), make([][]device.Mem, len(p.Model.Sides))
 	for i, side := range p.Model.Sides {

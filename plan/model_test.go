@@ -164,7 +164,7 @@ func moving(m *model.Model, slots int) plan.Placement {
 
 // drawPlacement picks any placement, also those that the planner would not choose.
 func drawPlacement(rt *rapid.T, m *model.Model, mayBind bool) plan.Placement {
-	return plantest.Draw(rt, len(m.Parts), len(m.Blocks), mayBind && rapid.Bool().Draw(rt, "bound"))
+	return plantest.Draw(rt, m, mayBind && rapid.Bool().Draw(rt, "bound"))
 }
 
 var phases = []plan.Phase{plan.Prologue, plan.Steady, plan.Flush, plan.Forwards}

@@ -122,17 +122,18 @@ func (op *Op) Name() string {
 func moveName(from, to Operand) string {
 	switch {
 	case isPeerCopy(from, to):
-		return map[What]string{Input: "pass", InputGrad: "pass-input", Side: "pass-side",
-			SideGrad: "pass-side-grad"}[to.What]
+		return map[What]string{Input: "pass", InputGrad: "pass-input", Side: "pass-side", SideGrad: "pass-side-grad",
+			HeadUp: "pass-head", HeadDown: "pass-head-grad"}[to.What]
 	case to.At == Device:
 		return map[What]string{Tokens: "upload", Weights: "fetch", State: "fetch-state", Input: "load",
 			InputGrad: "load-input", Kept: "load-kept", Outcome: "load-sums", Side: "load-side",
-			SideGrad: "load-side-grad", Cache: "load-cache", Balance: "load-balance"}[to.What]
+			SideGrad: "load-side-grad", Cache: "load-cache", Balance: "load-balance", HeadUp: "load-head",
+			HeadDown: "load-head-grad"}[to.What]
 	}
 	return map[What]string{Stored: "write-back", Input: "save", Kept: "save-kept", Outcome: "save-sums",
 		Cache: "save-cache", InputGrad: "drain-input", Side: "save-side", SideGrad: "drain-side",
 		Gradient: "drain-sum", CohortSum: "drain-sum", Rounded: "drain", LogitRows: "drain-logits",
-		Results: "collect", Balance: "save-balance"}[to.What]
+		Results: "collect", Balance: "save-balance", HeadUp: "save-head", HeadDown: "save-head-grad"}[to.What]
 }
 
 // isPeerCopy reports whether a move is between two devices.

@@ -25,6 +25,8 @@ const (
 	Side                  // side and micro-batch: what crosses blocks besides x
 	SideGrad              // side and micro-batch: its gradient
 	Held                  // layer and micro-batch: what the layer has between its visits of one direction
+	HeadUp                // micro-batch: of what the head has, what passes from tile to tile before there are losses
+	HeadDown              // micro-batch: and after
 	Work                  // scratch of the compute lane
 	LossSum               // micro-batch
 	Loads                 // layer: how many rows chose each expert
@@ -158,10 +160,14 @@ func (b *builder) touch(o Operand) touch {
 		if b.gradTakesSide(o.Index) {
 			what = Side
 		}
-	case Held: // of one layer at a time
-		count, i = 2*micros, o.Micro
-		if o.Index > b.blocks() {
-			i = micros + b.HeadBuffer(o.Micro)
+	case Held, HeadUp, HeadDown: // of one layer at a time
+		switch what = Held; {
+		case outside:
+			what, memory, count, i = HeadUp, homeMemory, 2*headPassing*b.headHops(0), o.Slot
+		case o.Index > b.blocks():
+			count, i = 2*micros, micros+b.HeadBuffer(o.Micro)
+		default:
+			count, i = 2*micros, o.Micro
 		}
 	case LossSum:
 		count, i = micros, o.Micro

@@ -103,6 +103,12 @@ type Placement struct {
 	// Deal says by visit which rank computes it, from 0: forward of the blocks, the head, backward of the blocks from
 	// the last one down. None: rank 0 computes all.
 	Deal []int `json:"deal,omitempty"`
+	// HeadDeal says by tile of the head which rank computes it, where Deal deals the visits and the head is on the
+	// devices at once; the first tile is on the rank of the head. None: all are.
+	HeadDeal []int `json:"head_deal,omitempty"`
+	// KeptLogits has the logits of a dealt head wait on the devices for their gradients, so that they are computed
+	// once.
+	KeptLogits bool `json:"kept_logits,omitempty"`
 	// PeerCopies has rows pass from rank to rank by copies between the devices (device.Peers); else they pass by way of
 	// host memory.
 	PeerCopies bool `json:"peer_copies,omitempty"`
@@ -117,16 +123,16 @@ func (p Placement) Clone() Placement {
 	w := &p.Where
 	w.State, w.Weights, w.Updates = slices.Clone(w.State), slices.Clone(w.Weights), slices.Clone(w.Updates)
 	w.Inputs, w.Activations = slices.Clone(w.Inputs), slices.Clone(w.Activations)
-	w.Caches, p.Deal = slices.Clone(w.Caches), slices.Clone(p.Deal)
+	w.Caches, p.Deal, p.HeadDeal = slices.Clone(w.Caches), slices.Clone(p.Deal), slices.Clone(p.HeadDeal)
 	return p
 }
 
 // placementKey tells placements apart: a search knows them again by it.
 type placementKey struct {
-	rings                             Rings
-	headAtOnce, lookAhead, peerCopies bool
-	callChunks                        int
-	lists                             string // the table and Deal, each list after its length
+	rings                                         Rings
+	headAtOnce, keptLogits, lookAhead, peerCopies bool
+	callChunks                                    int
+	lists                                         string // the table and the deals, each list after its length
 }
 
 func (p *Placement) key() placementKey {
@@ -149,9 +155,11 @@ func (p *Placement) key() placementKey {
 	for _, a := range w.Activations {
 		lists = append(lists, byte(a.Level), byte(a.Place))
 	}
-	begin(len(p.Deal))
-	for _, rank := range p.Deal {
-		lists = binary.AppendUvarint(lists, uint64(rank))
+	for _, deal := range [][]int{p.Deal, p.HeadDeal} {
+		begin(len(deal))
+		for _, rank := range deal {
+			lists = binary.AppendUvarint(lists, uint64(rank))
+		}
 	}
-	return placementKey{p.Rings, p.HeadAtOnce, p.LookAhead, p.PeerCopies, p.CallChunks, string(lists)}
+	return placementKey{p.Rings, p.HeadAtOnce, p.KeptLogits, p.LookAhead, p.PeerCopies, p.CallChunks, string(lists)}
 }

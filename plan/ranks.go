@@ -69,8 +69,13 @@ func (p *Plan) RankOf(layer int, to nn.Direction) int {
 }
 
 // rankOf is the rank of a part in a direction: that of its layer, and of a tile that the head shares with the embedding
-// the head's.
+// the head's; of a dealt head that of the tile.
 func (p *Plan) rankOf(part int, to nn.Direction) int {
+	if p.headDealt() {
+		if tile := slices.Index(p.Model.HeadTiles, part); tile >= 0 {
+			return p.Placement.HeadDeal[tile]
+		}
+	}
 	switch known := &p.Model.Parts[part]; {
 	case known.Kind == model.Embed && p.Model.Tied:
 		return p.RankOf(p.blocks()+1, to)

@@ -57,6 +57,7 @@ type builder struct {
 	summed   []int          // parts whose gradients a stage sums
 	later    []nn.Uses      // by stage of a layer: what the stages after it write
 	sidesOn  sidesOn
+	onHead   []onHead // by micro-batch, of a dealt head
 	sums     sumRing
 }
 
@@ -122,7 +123,7 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	for w := range b.waited {
 		b.waited[w] = make([]int, workers)
 	}
-	b.devices, b.sums = make([]onRank, b.ranks), p.newSumRing()
+	b.devices, b.sums, b.onHead = make([]onRank, b.ranks), p.newSumRing(), make([]onHead, micros)
 	for i := range b.devices {
 		b.devices[i].inX, b.devices[i].inDX = [2][]int{make([]int, micros), make([]int, micros)}, make([]int, micros)
 		b.devices[i].outcomeOf = make([]int, micros)
@@ -220,8 +221,7 @@ type row struct {
 // walk lists what a schedule goes through: the blocks, the head, and the blocks down to the lowest one that is trained.
 func (b *builder) walk() (rows []row) {
 	enter := func(layer int, to nn.Direction) {
-		rows = append(rows, row{layer, to, b.Model.LayerParts(layer),
-			b.stages(layer, to)})
+		rows = append(rows, row{layer, to, b.Model.LayerParts(layer), b.stages(layer, to)})
 	}
 	up := nn.Forward
 	if b.Phase == Continue {

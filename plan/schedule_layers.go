@@ -41,6 +41,7 @@ func (b *builder) run(r row, stage nn.Stage, later nn.Uses) {
 			summed = append(summed, part)
 		}
 	}
+	turns := b.turns(r.layer, r.to, stage)
 	for b.cohort = range b.Numerics.CohortCount() {
 		if b.cohort > 0 {
 			for _, part := range summed {
@@ -51,9 +52,11 @@ func (b *builder) run(r row, stage nn.Stage, later nn.Uses) {
 		if stage[0].Over == nn.WholeStep {
 			micros = 1
 		}
-		for m := first; m < first+micros; m++ {
+		for turn := range micros + turns[len(stage)-1] {
 			for i := range stage {
-				b.visit(r, &stage[i], weights, m, later)
+				if m := turn - turns[i]; m >= 0 && m < micros {
+					b.visit(r, &stage[i], weights, first+m, later)
+				}
 			}
 		}
 		for _, part := range slices.Backward(summed) {
@@ -71,11 +74,12 @@ func (b *builder) run(r row, stage nn.Stage, later nn.Uses) {
 	}
 	// Gradients are complete all at once where parts are. Those for which a slot is free are rounded now, less one slot
 	// for the last of them. Each of the others is rounded after a block, while the gradients before it drain.
-	free := b.Placement.Rings.Rounded - 1
+	free := slices.Repeat([]int{b.Placement.Rings.Rounded - 1}, b.ranks)
 	for i, part := range slices.Backward(summed) {
-		if i == 0 || !b.staged() || b.Tied(part) || b.StateResident(part) || free > 0 {
+		here := &free[b.rank(part)]
+		if i == 0 || !b.staged() || b.Tied(part) || b.StateResident(part) || *here > 0 {
 			b.finish(part)
-			free--
+			*here--
 		} else {
 			b.late = append(b.late, part)
 		}
@@ -91,7 +95,7 @@ func sums(stage nn.Stage, i int) bool {
 
 // visit emits a visit with one micro-batch, or with all of a cohort, of which m is the first.
 func (b *builder) visit(r row, v *nn.Visit, weights []Operand, m int, later nn.Uses) {
-	rank := b.RankOf(r.layer, r.to)
+	rank := b.visitRank(r.layer, r.to, v)
 	o := op(LaneCompute, rank, DoVisit)
 	o.Visit, o.First = v, v.First
 	if v.Over == nn.EachMicro {
@@ -122,8 +126,11 @@ func (b *builder) visit(r row, v *nn.Visit, weights []Operand, m int, later nn.U
 	if v.Reads.Has(nn.DX) && !v.Writes.Has(nn.DX) {
 		reads = append(reads, b.gradientOf(r.layer, m))
 	}
+	if uses.Has(nn.HeldRows) && !block {
+		b.toHead(rank, m, v)
+	}
 	if v.Reads.Has(nn.HeldRows) && !v.Writes.Has(nn.HeldRows) {
-		reads = b.held(reads, r.layer, v, m)
+		reads = b.held(reads, rank, r.layer, v, m)
 	}
 	if v.Reads.Has(nn.Outcomes) {
 		reads = append(reads, b.loadOutcome(r.layer, m))
@@ -141,7 +148,7 @@ func (b *builder) visit(r row, v *nn.Visit, weights []Operand, m int, later nn.U
 		writes = append(writes, b.gradientOf(r.layer, m))
 	}
 	if v.Writes.Has(nn.HeldRows) {
-		writes = b.held(writes, r.layer, v, m)
+		writes = b.held(writes, rank, r.layer, v, m)
 	}
 	if uses.Has(nn.Sides) {
 		reads, writes = b.sides(reads, writes, r, v, m)
@@ -200,14 +207,13 @@ func (b *builder) visit(r row, v *nn.Visit, weights []Operand, m int, later nn.U
 }
 
 // held appends the rows that a layer has between its visits, of a micro-batch or of a cohort.
-func (b *builder) held(all []Operand, layer int, v *nn.Visit, m int) []Operand {
+func (b *builder) held(all []Operand, rank, layer int, v *nn.Visit, m int) []Operand {
 	last := m
 	if v.Over == nn.WholeStep {
 		last += b.Numerics.CohortMicros() - 1
 	}
 	for micro := m; micro <= last; micro++ {
-		all = append(all, Operand{What: Held, Index: layer, Micro: micro, At: Device,
-			Rank: b.RankOf(layer, b.way()), Slot: none})
+		all = append(all, Operand{What: Held, Index: layer, Micro: micro, At: Device, Rank: rank, Slot: none})
 	}
 	return all
 }

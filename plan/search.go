@@ -138,15 +138,26 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 	if !best.Bound() {
 		starts = c.streaming()
 	}
-	var dealt []Placement
+	var all []dealt
+	var first []Placement
 	for _, start := range starts {
-		for _, start.Deal = range c.deals(start) {
-			for _, start.Rings = range c.rings(start) {
-				dealt = append(dealt, start)
+		for _, d := range c.deals(start) {
+			for _, d.first.Rings = range c.rings(start) {
+				d.whole.Rings = d.first.Rings
+				all, first = append(all, d), append(first, d.first)
 			}
 		}
 	}
-	if best = c.search(dealt, best, thorough); c.ctx.Err() != nil {
+	best = c.search(first, best, thorough)
+	var others []Placement // with the rings that were best
+	rings := best.Placement.Rings
+	for i := range all {
+		if r := first[i].Rings; r.Weights == rings.Weights && r.Rounded == rings.Rounded && r.Inputs == rings.Inputs {
+			others = append(others, all[i].others()...)
+		}
+	}
+	best = c.search(others, best, thorough)
+	if c.ctx.Err() != nil {
 		return nil, c.ctx.Err()
 	}
 	if c.Devices > 1 && !c.alone {

@@ -26,6 +26,9 @@ func (p *Plan) settle(ask Placement) Placement {
 	}
 	place.PeerCopies = ask.PeerCopies && !alone
 	p.Placement.Deal, p.Placement.PeerCopies = place.Deal, place.PeerCopies // for questions about ranks
+	place.HeadDeal = p.dealtHead(&ask, bound)
+	place.KeptLogits = ask.KeptLogits && place.HeadDeal != nil && p.Trains()
+	p.Placement.HeadDeal, p.Placement.KeptLogits = place.HeadDeal, place.KeptLogits
 	together := func(part int) bool { return p.together(max(p.Model.Parts[part].Layer, 1)) }
 	types := p.types()
 	inBackward := p.updatesInBackward(bound)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
@@ -143,8 +144,8 @@ func sameBits(t errorer, got, want outcome, p *plan.Plan) {
 }
 
 // placements draws any placement that the planner could make, and more.
-func placements(rt *rapid.T, p *plan.Placement, mayBind bool) {
-	*p = plantest.Draw(rt, len(p.Where.Weights), len(p.Where.Inputs), mayBind && rapid.Bool().Draw(rt, "bound"))
+func placements(rt *rapid.T, m *model.Model, p *plan.Placement, mayBind bool) {
+	*p = plantest.Draw(rt, m, mayBind && rapid.Bool().Draw(rt, "bound"))
 }
 
 // The law: a placement, a ring depth, overlap or a second run change no bit of results and state. For a long run give
@@ -212,6 +213,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 		}
 	}
 	runs, inputs, here, passing, kept, ahead, inBackward, dealtDisk, dealtInputs := 0, 0, 0, 0, 0, 0, 0, 0, 0
+	heads := 0                       // runs with tiles of the head on several devices
 	peers, apart := map[int]int{}, 0 // runs with peer copies, by the number of devices up to 4; and those without
 	round := 0
 	check := func(rt *rapid.T) {
@@ -220,7 +222,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 		}
 		l := laws[rapid.IntRange(0, len(laws)-1).Draw(rt, "subject")]
 		r := start(rt, l.subject, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
-			change: func(p *plan.Placement) { placements(rt, p, true) }})
+			change: func(p *plan.Placement) { placements(rt, l.subject.model, p, true) }})
 		defer r.close(rt)
 		rt.Log(l.name)
 		runs++
@@ -251,6 +253,9 @@ func TestPlacementChangesNoBit(t *testing.T) {
 				dealtInputs++
 			}
 		}
+		if r.plan.Placement.HeadDeal != nil {
+			heads++
+		}
 		switch n := r.plan.Ranks(); {
 		case r.plan.Placement.PeerCopies:
 			peers[min(n, 4)]++
@@ -261,7 +266,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 	}
 	narrow := func() bool {
 		return runs >= 100 && (inputs == 0 || here == 0 || passing == 0 || kept == 0 || ahead == 0 || inBackward == 0 ||
-			dealtDisk == 0 || dealtInputs == 0 || len(peers) < 3 || apart == 0)
+			dealtDisk == 0 || dealtInputs == 0 || len(peers) < 3 || apart == 0 || heads == 0)
 	}
 	rapid.Check(t, check)
 	for round = 1; round <= 3 && narrow(); round++ { // what is drawn in some runs of a hundred may be drawn in none
@@ -270,8 +275,9 @@ func TestPlacementChangesNoBit(t *testing.T) {
 	t.Logf("%d runs, %d of them with saved inputs on disk, %d with updates on the device, "+
 		"%d with state that passes, %d with kept activations on the host, %d with rows looked up ahead, "+
 		"%d with updates in the backward pass, %d on several devices with state on disk, %d of them with inputs, "+
-		"%d on several without peer copies, and with them on two, three and more %v", runs, inputs, here, passing,
-		kept, ahead, inBackward, dealtDisk, dealtInputs, apart, peers)
+		"%d with a dealt head, %d on several without peer copies, and with them on two, three and more %v",
+		runs, inputs, here, passing,
+		kept, ahead, inBackward, dealtDisk, dealtInputs, heads, apart, peers)
 	if narrow() {
 		t.Error("the draws are too narrow")
 	}
@@ -310,7 +316,7 @@ func TestShapesAndPlacementsChangeNoBit(t *testing.T) {
 		want := train(rt, ref, late, steps)
 		ref.close(rt)
 		drawn := func() setup {
-			place := plantest.Draw(rt, len(sub.model.Parts), len(sub.model.Blocks), rapid.Bool().Draw(rt, "bound"))
+			place := plantest.Draw(rt, sub.model, rapid.Bool().Draw(rt, "bound"))
 			return setup{device: dev, change: func(p *plan.Placement) { *p = place.Clone() }}
 		}
 		if n := sub.numerics.CohortCount(); n > 1 && rapid.Bool().Draw(rt, "several hosts") {

@@ -175,7 +175,7 @@ func placementsLaw(t *testing.T, subjects []named) {
 	rapid.Check(t, func(rt *rapid.T) {
 		i := rapid.IntRange(0, len(subjects)-1).Draw(rt, "subject")
 		r := start(rt, subjects[i].subject, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
-			change: func(p *plan.Placement) { placements(rt, p, true) }})
+			change: func(p *plan.Placement) { placements(rt, subjects[i].model, p, true) }})
 		defer r.close(rt)
 		rt.Log(subjects[i].name)
 		sameBits(rt, train(rt, r, subjects[i].subject, lawSteps), wants[i], r.plan)

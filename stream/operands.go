@@ -73,6 +73,15 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 			return onHost, nil
 		}
 		return b.KeptRing[o.Slot].Slice(0, onHost.Len), nil
+	case plan.HeadUp, plan.HeadDown:
+		if o.At == plan.Host {
+			return pinned.HeadPassing[o.Slot], nil
+		}
+		ending := r.ranks[o.Rank].buffers.Ending[r.Plan.HeadBuffer(o.Micro)]
+		if o.What == plan.HeadUp {
+			return ending.Up(), nil
+		}
+		return ending.Down(), nil
 	case plan.Outcome:
 		if o.At == plan.Host {
 			return pinned.Outcomes[o.Index-1][o.Micro], nil

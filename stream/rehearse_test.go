@@ -176,7 +176,7 @@ func TestRehearsedIsPlanned(t *testing.T) {
 		}
 		info := device.Info{Unified: rapid.Bool().Draw(rt, "unified")}
 		p := newPlan(rt, s, info, func(p *plan.Placement) {
-			placements(rt, p, info.Unified)
+			placements(rt, s.model, p, info.Unified)
 		})
 		rehearsedIsPlanned(rt, s, p, info)
 	})

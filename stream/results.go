@@ -35,7 +35,7 @@ func (e *Engine) gather(counted []bool) []byte {
 		first, end := e.Plan.LoadsAt(block, 0), e.Plan.LoadsAt(block+1, 0)
 		copy(all[first:end], devices[e.Plan.RankOf(1+block, nn.Forward)][first:end])
 	}
-	copy(all[e.Plan.LoadsAt(blocks, 0):], devices[e.Plan.RankOf(1+blocks, nn.Forward)][e.Plan.LoadsAt(blocks, 0):])
+	copy(all[e.Plan.LoadsAt(blocks, 0):], devices[e.Plan.LossRank()][e.Plan.LoadsAt(blocks, 0):])
 	return all
 }
 

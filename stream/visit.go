@@ -116,11 +116,15 @@ func (r *execution) hold(a *nn.Args, op *plan.Op, o plan.Operand) {
 	here := r.ranks[op.Rank].buffers
 	if o.Index > len(here.Held) {
 		a.Ending = here.Ending[r.Plan.HeadBuffer(o.Micro)]
+		ending := *a.Ending
 		if r.Plan.Outputs.LogProbs {
-			ending := *a.Ending
 			ending.Loss = r.tokenLosses(op.Rank, o.Micro)
-			a.Ending = &ending
 		}
+		if parts := op.Visit.Parts; len(here.KeptLogits) > 0 && len(parts) > 0 && parts[0] > 0 {
+			kept := here.KeptLogits[parts[0]-1]
+			ending.ByTile = kept[o.Micro%len(kept)]
+		}
+		a.Ending = &ending
 		return
 	}
 	micros := r.Plan.Numerics.CohortMicros()

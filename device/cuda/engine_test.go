@@ -387,6 +387,42 @@ func TestStandInCards(t *testing.T) {
 	}
 }
 
+// Cards that have a tile of the head each have the bits of one that has them all.
+func TestStandInCardsDealTheHead(t *testing.T) {
+	t.Parallel()
+	g := modeltest.Load(t, "mistral-window")
+	c, err := hf.ParseConfig("config.json", modeltest.PatchworkConfig(map[string]any{"vocab_size": 260,
+		"hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4,
+		"num_key_value_heads": 2, "head_dim": 6, "max_position_embeddings": 64,
+		"rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.New(c, modeltest.Patchwork)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill := func(part *model.Part, v model.Values) error { m.InitPart(1, part, v); return nil }
+	var cards []device.Device
+	for _, card := range openCards(t, standin.Options{Cards: 2, Peers: true}, library) {
+		cards = append(cards, card)
+	}
+	run := func(on []device.Device, place func(*plan.Placement)) outcome {
+		return trainModel(t, plan.Request{Model: m, Numerics: numerics(g, tensor.BF16)}, nil, fill, g, on, place, 1)
+	}
+	one := run(cards[:1], resident)
+	for _, peers := range []bool{false, true} {
+		got := run(cards, func(p *plan.Placement) {
+			updated(p)
+			p.Deal, p.HeadDeal, p.PeerCopies = []int{0, 1, 0, 1, 1}, []int{0, 1}, peers
+		})
+		sameBits(t, fmt.Sprint("direct ", peers), got, one)
+		if place := got.plan.Placement; place.PeerCopies != peers || !slices.Equal(place.HeadDeal, []int{0, 1}) {
+			t.Errorf("the head is dealt to %v, with peer copies: %v", place.HeadDeal, place.PeerCopies)
+		}
+	}
+}
+
 // A card that fails ends the step with an error that names it, and no lane hangs.
 func TestStandInCardFails(t *testing.T) {
 	for _, peers := range []bool{false, true} {

@@ -6,6 +6,7 @@ package plantest
 import (
 	"pgregory.net/rapid"
 
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -18,11 +19,11 @@ func Streamed(parts, blocks, slots int) plan.Placement {
 	return p
 }
 
-// Draw picks any placement of a model with some parts and blocks, bound or not.
-func Draw(rt *rapid.T, parts, blocks int, bound bool) plan.Placement {
+// Draw picks any placement of a model, bound or not.
+func Draw(rt *rapid.T, m *model.Model, bound bool) plan.Placement {
 	number := func(name string, least, most int) int { return rapid.IntRange(least, most).Draw(rt, name) }
 	yes := func(name string) bool { return rapid.Bool().Draw(rt, name) }
-	p := plan.Smallest(parts, blocks, bound)
+	p := plan.Smallest(len(m.Parts), len(m.Blocks), bound)
 	p.HeadAtOnce, p.LookAhead = yes("head at once"), yes("look ahead")
 	p.CallChunks = number("chunks of a call", 0, 3)
 	p.Rings = plan.Rings{Weights: number("weight slots", 1, 5), Gradients: number("gradient slots", 1, 3), Rounded: number("rounded slots", 1, 3),
@@ -73,6 +74,12 @@ func Draw(rt *rapid.T, parts, blocks int, bound bool) plan.Placement {
 		if yes("dealt by visit") {
 			for i := range p.Deal {
 				p.Deal[i] = number("rank", 0, last)
+			}
+		}
+		if yes("dealt head") {
+			p.HeadAtOnce, p.KeptLogits = true, yes("kept logits")
+			for range m.HeadTiles {
+				p.HeadDeal = append(p.HeadDeal, number("rank of a tile", 0, last))
 			}
 		}
 	}
