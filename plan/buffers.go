@@ -41,6 +41,8 @@ type Buffers struct {
 	Stages []device.Mem // ring of rounded gradients
 	// CohortSums are, by part, the fp32 gradients of cohorts after the first; parts take turns in the same memory.
 	CohortSums []device.Mem
+	// Narrowed is room for the sum of a cohort in bf16, of one part at a time, where sums are rounded to that.
+	Narrowed device.Mem
 	// State holds, by part and kind, the state that stays on the device from step to step in addition to the weights:
 	// low halves, moments, and the gradient in its stored type.
 	State [][store.Kinds]device.Mem
@@ -245,6 +247,15 @@ func (p *Plan) buffers(a *device.Arena, rank int, groups func(purpose string, by
 	group("gradients")
 	b.CohortSums = byPart()
 	p.cohortSums(a, parts, func(part int) { take(b.CohortSums, part, p.gradBytes(part)) })
+	var narrowed int64
+	for _, part := range parts {
+		if p.narrowsHere(part) {
+			narrowed = max(narrowed, p.SumBytes(part))
+		}
+	}
+	if narrowed > 0 {
+		b.Narrowed = a.Take(narrowed)
+	}
 	group("gradients of micro-batch groups")
 	if !counts {
 		b.State = make([][store.Kinds]device.Mem, len(p.Model.Parts))

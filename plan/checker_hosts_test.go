@@ -15,9 +15,39 @@ func sumAt(o plan.Operand) place { return place{"sum", o.Slot, 0} }
 
 // drainSum takes the sum of one of the host's cohorts from the device.
 func (c *checker) drainSum(i int, op plan.Op) {
-	to := op.Writes[0]
-	c.read(i, c.gradAt(op, op.Part), c.wholeOf(op.Part, c.local(to)))
+	to, from := op.Writes[0], c.gradAt(op, op.Part)
+	if c.p.Numerics.NarrowSums() {
+		from = narrowed
+	}
+	c.read(i, from, c.exchanged(op.Part, c.local(to)))
 	c.write(i, sumAt(to), cohortSum(op.Part, to.Cohort))
+}
+
+// narrowed is where a device has the sum of a cohort in bf16.
+var narrowed = place{"narrowed", 0, 0}
+
+// exchanged is the sum of one of the host's cohorts, rounded to bf16 if it is to be.
+func (c *checker) exchanged(part, cohort int) content {
+	sum := c.wholeOf(part, cohort)
+	if c.p.Numerics.NarrowSums() {
+		sum.what = fmt.Sprintf("gradient in cohort %d, rounded", cohort)
+	}
+	return sum
+}
+
+// narrow rounds the sum of a cohort: with several hosts that which the visits before have made, in any slot.
+func (c *checker) narrow(i int, op plan.Op) {
+	cohort := cohortOf(op)
+	if c.p.Cluster.Several() {
+		cohort = c.cleared[op.Part] - 1
+	}
+	c.read(i, c.gradAt(op, op.Part), c.wholeOf(op.Part, cohort))
+	c.write(i, narrowed, c.exchanged(op.Part, cohort))
+	if back := len(op.Writes) > 1; back == c.p.Cluster.Several() {
+		c.errorf(i, "widens the sum, or does not, wrongly")
+	} else if back {
+		c.write(i, c.gradAt(op, op.Part), c.exchanged(op.Part, cohort))
+	}
 }
 
 // local is the number on the host of a sum's cohort.
@@ -34,6 +64,9 @@ func (c *checker) scatterSum(i int, op plan.Op) {
 	}
 	if c.p.Tied(op.Part) {
 		c.read(i, place{"embedding sum", op.Part, cohort}, c.wholeOf(op.Part, cohort))
+	}
+	if c.p.Numerics.NarrowSums() { // it is made where totals are
+		c.write(i, place{"total", 0, 0}, content{"scratch", 0, 0})
 	}
 	c.write(i, sumAt(to), cohortSum(op.Part, to.Cohort))
 }

@@ -456,7 +456,7 @@ func (c *checker) run(i int) {
 		plan.LaneFetch: {"load-input", "upload", "fetch", "fetch-state", "load", "load-kept", "load-sums",
 			"load-balance", "load-side", "load-side-grad"},
 		plan.LaneCompute: {"forward", "combine", "head-norm", "head-stats", "head-loss", "zero-grad", "add",
-			"head-grad", "head-visit", "head-input", "reopen", "backward", "round"},
+			"narrow", "head-grad", "head-visit", "head-input", "reopen", "backward", "round"},
 		plan.LaneDrain: {"save", "save-kept", "save-sums", "write-back", "drain", "drain-sum", "drain-input",
 			"collect", "save-balance", "save-side", "drain-side", "save-head", "save-head-grad"},
 		plan.LaneExchange: {"pass", "pass-input", "pass-side", "pass-side-grad", "pass-head", "pass-head-grad",
@@ -662,12 +662,18 @@ func (c *checker) run(i int) {
 		}
 		c.cleared[op.Part]++
 		c.write(i, c.gradAt(op, op.Part), sumOf(op.Part, cohort, cohort*c.p.Numerics.CohortMicros()))
+	case "narrow":
+		c.narrow(i, op)
 	case "add":
 		cohort := cohortOf(op)
 		total := op
 		total.Reads = nil
-		c.read(i, c.gradAt(op, op.Part), c.wholeOf(op.Part, cohort))
-		c.read(i, c.gradAt(total, op.Part), content{"gradient", op.Part, cohort * c.p.Numerics.CohortMicros()})
+		before := content{"gradient", op.Part, cohort * c.p.Numerics.CohortMicros()}
+		if cohort == 1 {
+			before = c.exchanged(op.Part, 0)
+		}
+		c.read(i, c.gradAt(op, op.Part), c.exchanged(op.Part, cohort))
+		c.read(i, c.gradAt(total, op.Part), before)
 		c.write(i, c.gradAt(total, op.Part), content{"gradient", op.Part, (cohort + 1) * c.p.Numerics.CohortMicros()})
 	case "head-grad":
 		reads()

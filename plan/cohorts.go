@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/tensor"
 )
 
 // A cohort is a row of consecutive micro-batches of a step. A gradient is summed over the micro-batches of each cohort
@@ -23,6 +24,9 @@ import (
 // from the embedding when the backward pass has ended: so host memory keeps a sum for each cohort until then. The
 // embedding's rows are summed on the host, cohort by cohort. Losses are added up, and rows of experts counted, in the
 // same way.
+//
+// With Numerics.Exchange, each g[c] is rounded to bf16 before it is added, and it passes between hosts in bf16. That of
+// a cohort which is added where it was summed is rounded as well: else bits would depend on which host has it.
 
 // CohortCount is the number of cohorts of a step, from 1 on.
 func (n Numerics) CohortCount() int { return max(n.Cohorts, 1) }
@@ -34,9 +38,25 @@ func (n Numerics) CohortMicros() int { return n.MicroBatches / n.CohortCount() }
 // its gradients overwrite what a buffer holds.
 func (n Numerics) BeginsCohort(micro int) bool { return micro < 0 || micro%n.CohortMicros() == 0 }
 
-// checkCohorts refuses cohorts of passes without gradients that continue sequences.
+// NarrowSums reports whether the sum of a cohort is rounded to bf16 before it is added to the others.
+func (n Numerics) NarrowSums() bool { return n.Exchange == tensor.BF16 }
+
+// SumBytes is the length of a cohort's sum of a part's gradient as hosts exchange it.
+func (p *Plan) SumBytes(part int) int64 {
+	if p.Numerics.NarrowSums() {
+		return p.gradBytes(part) / tensor.F32.Bytes() * tensor.BF16.Bytes()
+	}
+	return p.gradBytes(part)
+}
+
+// checkCohorts refuses cohorts of passes without gradients that continue sequences, and what only a step with several
+// cohorts can have.
 func (r Request) checkCohorts() error {
 	if r.Numerics.CohortCount() == 1 {
+		if r.Numerics.NarrowSums() {
+			return errors.New("numerics.exchange is bf16, the type in which sums of groups are added, and " +
+				"numerics.groups is 1; set numerics.groups to 2 or more, or leave numerics.exchange out")
+		}
 		return nil
 	}
 	if r.Outputs.Continues() && !trains(r.Model) {
@@ -70,6 +90,12 @@ func (p *Plan) cohortSums(a *device.Arena, parts []int, take func(part int)) {
 		}
 	}
 	a.Release(end)
+}
+
+// narrowsHere reports whether a device rounds the sums of a part's cohorts to bf16. Those of tables that are looked up
+// are complete on the host only.
+func (p *Plan) narrowsHere(part int) bool {
+	return p.Numerics.NarrowSums() && p.Trained(part) && !p.hostOnly(part) && !p.Tied(part)
 }
 
 // TiedSumStride is the distance in bytes from the sum of a cohort to that of the next one, of a tied tile: in the
@@ -109,6 +135,9 @@ func (b *builder) endCohort(part int) {
 		return
 	}
 	sum := b.sum(part)
+	if b.narrowsHere(part) {
+		sum = b.narrow(part, sum)
+	}
 	switch {
 	case sum.What == CohortSum:
 		add := op(LaneCompute, sum.Rank, DoAdd)
@@ -121,4 +150,17 @@ func (b *builder) endCohort(part int) {
 		to.Cohort = b.cohort
 		b.movePart(LaneDrain, part, []Operand{sum}, []Operand{to})
 	}
+}
+
+// narrow rounds the sum of a cohort to bf16, and returns what is added to the others, or sent: in one process the sum,
+// widened again.
+func (b *builder) narrow(part int, sum Operand) Operand {
+	o, narrowed := op(LaneCompute, sum.Rank, DoNarrow), b.here(Narrowed, part, Device)
+	o.Part = part
+	if b.Cluster.Several() {
+		b.add(o, []Operand{sum}, []Operand{narrowed})
+		return narrowed
+	}
+	b.add(o, []Operand{sum}, []Operand{narrowed, sum})
+	return sum
 }

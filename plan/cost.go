@@ -118,6 +118,8 @@ func (p *Plan) costs(known *visitCosts) func(op *Op) cost {
 			c.element = nn.ClearedBytes(p.Model.Parts[op.Part].Layout)
 		case DoAdd:
 			c.element = 3 * p.gradBytes(op.Part)
+		case DoNarrow:
+			c.element = int64(len(op.Writes)) * (p.gradBytes(op.Part) + p.SumBytes(op.Part))
 		case DoRound:
 			c.element = p.gradBytes(op.Part) + 2*p.storedGradBytes(op.Part)
 		case DoUpdate:
@@ -157,7 +159,7 @@ func (p *Plan) costs(known *visitCosts) func(op *Op) cost {
 				disk(op.Part, store.Weights, 0, 1)
 			}
 		case DoTotal:
-			c.host = 3 * p.gradBytes(op.Part)
+			c.host = p.SumBytes(op.Part) + 2*p.gradBytes(op.Part)
 			if op.First {
 				c.host -= p.gradBytes(op.Part)
 			}
@@ -170,6 +172,9 @@ func (p *Plan) costs(known *visitCosts) func(op *Op) cost {
 			if p.Cluster.Several() { // of one cohort: onto zeros, or a copy of what the head has left
 				cohorts := int64(p.Numerics.CohortCount())
 				c.host = p.gradBytes(op.Part) + 3*p.lookedUpBytes(l)/(int64(len(l.Tiles))*cohorts)
+				if p.Numerics.NarrowSums() { // made elsewhere, and rounded to there
+					c.host += p.gradBytes(op.Part) + p.SumBytes(op.Part)
+				}
 				if p.Tied(op.Part) {
 					c.host += p.gradBytes(op.Part)
 					disk(op.Part, store.GradSum, 1, 0)
@@ -189,6 +194,9 @@ func (p *Plan) costs(known *visitCosts) func(op *Op) cost {
 			}
 			// A further cohort is cleared, and added to the sum.
 			c.host += 16 * elems * int64(p.Numerics.CohortCount()-1)
+			if p.Numerics.NarrowSums() { // rounded where it is, by way of a piece
+				c.host += 8 * elems * int64(p.Numerics.CohortCount())
+			}
 		}
 		return c
 	}
@@ -260,7 +268,7 @@ func (p *Plan) moveCost(from, to Operand) (c cost) {
 	case Gradient:
 		bytes = p.gradBytes(to.Index)
 	case CohortSum:
-		if bytes = p.gradBytes(to.Index); p.Bound() { // in the host's memory already
+		if bytes = p.SumBytes(to.Index); p.Bound() { // in the host's memory already
 			return cost{host: 2 * bytes}
 		}
 	case Results:
@@ -281,7 +289,7 @@ func (p *Plan) moveCost(from, to Operand) (c cost) {
 func (p *Plan) messageBytes(o Operand) int64 {
 	switch o.What {
 	case CohortSum:
-		return p.gradBytes(o.Index)
+		return p.SumBytes(o.Index)
 	case Balance:
 		return p.balanceBytes(o)
 	}

@@ -57,6 +57,9 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 	groups := ""
 	if cohorts := n.CohortCount(); cohorts > 1 {
 		groups = fmt.Sprintf(" in %d groups", cohorts)
+		if n.NarrowSums() {
+			groups += " whose sums are bf16"
+		}
 	}
 	fmt.Fprintf(&b, "step     %d positions: %s of %d x %d%s; %v compute, %v master; head chunk %d, block chunk %d\n\n",
 		n.StepPositions(), count(n.MicroBatches, "micro-batch"), n.MicroBatch, n.SequenceLen, groups, n.Compute,

@@ -17,11 +17,7 @@ func (p *Plan) PieceElems(part int) int64 {
 	if k := p.Model.Parts[part].Kind; k.LookedUp() || k == model.HeadTile {
 		unit = lcm(unit, int64(l.Fields[0].Shape[1]))
 	}
-	want := p.Numerics.PieceElems
-	if want == 0 {
-		want = DefaultPieceElems
-	}
-	return max(want/unit, 1) * unit
+	return max(p.Numerics.pieceElems()/unit, 1) * unit
 }
 
 func lcm(a, b int64) int64 {
@@ -70,11 +66,7 @@ func (p *Plan) inputBytes() int64 { return p.rowBytes(p.Model.Hidden) }
 
 // InputPieces cuts it into pieces about as long as those of moments in fp32.
 func (p *Plan) InputPieces() (pieces int, pieceBytes int64) {
-	want := p.Numerics.PieceElems
-	if want == 0 {
-		want = DefaultPieceElems
-	}
-	want *= tensor.F32.Bytes()
+	want := p.Numerics.pieceElems() * tensor.F32.Bytes()
 	bytes := p.inputBytes()
 	n := (bytes + want - 1) / want
 	each := ((bytes+n-1)/n + tensor.Align - 1) / tensor.Align * tensor.Align

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
 )
 
 var update = flag.Bool("update", false, "write the golden schedules")
@@ -49,6 +50,8 @@ func TestGoldenSchedules(t *testing.T) {
 		}},
 		{"cohorts-tied", true, true, func(*plan.Placement) {}},
 		{"cohorts-of-host-1-of-2", false, true, func(*plan.Placement) {}},
+		{"cohorts-in-bf16", false, true, func(*plan.Placement) {}},
+		{"cohorts-in-bf16-of-host-1-of-2", true, true, func(*plan.Placement) {}},
 		{"kept-on-host", false, true, func(p *plan.Placement) {
 			p.Rings.Activations = 2
 			for b := range p.Where.Activations {
@@ -64,6 +67,9 @@ func TestGoldenSchedules(t *testing.T) {
 			n := numerics(2, c.split)
 			if strings.HasPrefix(c.name, "cohorts") {
 				n.Cohorts = 2
+			}
+			if strings.Contains(c.name, "in-bf16") {
+				n.Exchange = tensor.BF16
 			}
 			p := newPlan(t, m, n)
 			if strings.HasSuffix(c.name, "host-1-of-2") {

@@ -38,12 +38,14 @@ type HostBuffers struct {
 
 	Sums    []device.Mem // by part: fp32 gradients of a tied tile that is bound, of each cohort
 	Touched device.Mem   // room for the sums of some rows of the embedding, and for what they are rounded to
-	// CohortSums is the ring, of several hosts, for the fp32 sums of cohorts: those of this host that leave a device or
-	// are sent, and those that are received. Each slot has room for the gradient of any part.
+	// CohortSums is the ring, of several hosts, for the sums of cohorts: those of this host that leave a device or
+	// are sent, and those that are received. Each slot has room for the sum of any part (Plan.SumBytes).
 	CohortSums []device.Mem
 	// Total receives the sums of cohorts one after the other: of a piece of the embedding, and with several hosts of
 	// any part.
 	Total device.Mem
+	// Cast is where sums of cohorts change their type, some elements at a time, where they are rounded to bf16.
+	Cast device.Mem
 	// Ahead holds, by kind, the state of embedding rows that are updated as they are looked up. AheadBad receives a
 	// count of bad weights that nothing reads: the update of the table counts them.
 	Ahead    [store.Kinds]device.Mem
@@ -180,6 +182,9 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 		p.placeSums(a, b)
 	} else {
 		b.Total = a.take(EmbeddingSumPurpose, total)
+		if p.Numerics.NarrowSums() {
+			b.Cast = a.take(EmbeddingSumPurpose, min(total, p.castBytes()))
+		}
 	}
 	if p.Placement.LookAhead {
 		for kind, dtype := range p.types() {
@@ -196,6 +201,9 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 	}
 	return b
 }
+
+// castBytes bounds HostBuffers.Cast: as many bytes as a piece has elements, 4 MiB, which stay in the caches of cores.
+func (p *Plan) castBytes() int64 { return max(p.Numerics.pieceElems()/tensor.Align, 1) * tensor.Align }
 
 // Names of host memory in the accounts.
 const (

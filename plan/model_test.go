@@ -141,7 +141,15 @@ func drawNumerics(rt *rapid.T, most int) plan.Numerics {
 	n := numerics(rapid.IntRange(1, most).Draw(rt, "micro-batches"), rapid.Bool().Draw(rt, "split"))
 	n.Cohorts = rapid.IntRange(0, 2).Draw(rt, "cohorts")
 	n.MicroBatches *= n.CohortCount()
+	if n.CohortCount() > 1 {
+		n.Exchange = drawExchange(rt)
+	}
 	return n
+}
+
+// drawExchange picks the type in which sums of cohorts are added.
+func drawExchange(rt *rapid.T) tensor.DType {
+	return rapid.SampledFrom([]tensor.DType{0, tensor.BF16}).Draw(rt, "exchange")
 }
 
 // machine computes and moves at rates of a usual GPU, scaled down with the models.

@@ -61,7 +61,7 @@ func (p *Plan) Traffic() []HostTraffic {
 		if !p.Trained(part) {
 			continue
 		}
-		sums, weights, owner := own*p.gradBytes(part), p.weightBytes(part), p.Owner(part)
+		sums, weights, owner := own*p.SumBytes(part), p.weightBytes(part), p.Owner(part)
 		if p.Outputs.NoUpdates {
 			weights = 0
 		}

@@ -43,7 +43,7 @@ func TestSimulationOfHosts(t *testing.T) {
 		m := drawModel(rt)
 		hosts := rapid.IntRange(2, 4).Draw(rt, "hosts")
 		n := numerics(hosts*rapid.IntRange(1, 3).Draw(rt, "micro-batches"), true)
-		n.Cohorts = hosts
+		n.Cohorts, n.Exchange = hosts, drawExchange(rt)
 		sent, received := int64(0), int64(0)
 		for h, p := range hostPlans(rt, m, n, hosts) {
 			p = p.With(drawPlacement(rt, m, false))

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/millrace/millrace/optim"
@@ -19,8 +20,11 @@ type Numerics struct {
 	MicroBatches int `json:"micro_batches"` // micro-batches of a step
 	// Cohorts is the number of cohorts of a step, 0 for one: as many consecutive micro-batches each, whose gradients
 	// are summed by themselves before the sums are added. See cohorts.go.
-	Cohorts   int `json:"groups,omitempty"`
-	HeadChunk int `json:"head_chunk"` // positions whose logits are computed together
+	Cohorts int `json:"groups,omitempty"`
+	// Exchange is BF16 where the sum of each cohort is rounded to that before it is added, and so passes from host to
+	// host in half of the bytes; else 0, and sums are fp32.
+	Exchange  tensor.DType `json:"exchange,omitempty"`
+	HeadChunk int          `json:"head_chunk"` // positions whose logits are computed together
 	// BlockChunk is the positions that all of a block but its attention takes at once, and the norm of the head; 0: all of a
 	// micro-batch. It bounds what the MLP takes of the device, and sets bits since gradients of parameters are summed over chunks.
 	BlockChunk int `json:"block_chunk,omitempty"`
@@ -32,6 +36,8 @@ type Numerics struct {
 
 // DefaultPieceElems makes pieces of 16 MiB of moments in fp32.
 const DefaultPieceElems = 4 << 20
+
+func (n Numerics) pieceElems() int64 { return cmp.Or(n.PieceElems, DefaultPieceElems) }
 
 // Positions is the number of rows T of a micro-batch.
 func (n Numerics) Positions() int { return n.SequenceLen * n.MicroBatch }
@@ -72,6 +78,8 @@ func (n Numerics) Check() error {
 	case n.Cohorts < 0, n.MicroBatches%n.CohortCount() != 0:
 		return fmt.Errorf("numerics.groups is %d: it must divide the %d micro-batches of a step", n.Cohorts,
 			n.MicroBatches)
+	case n.Exchange != 0 && n.Exchange != tensor.BF16:
+		return fmt.Errorf("numerics.exchange: sums are bf16, or fp32 where it is 0, and cannot be %v", n.Exchange)
 	case n.BlockChunk < 0, n.BlockRows() < n.Positions() && n.BlockRows()%BlockChunkMultiple != 0:
 		return fmt.Errorf("numerics.block_chunk is %d: it must be a multiple of %d", n.BlockChunk, BlockChunkMultiple)
 	case n.PieceElems < 0:

@@ -45,6 +45,7 @@ const (
 	DoVisit                 // a visit of a layer (nn.Visit): compute
 	DoClear                 // zeroes a gradient: compute
 	DoAdd                   // adds the gradient of a cohort to the sum of those before it: compute
+	DoNarrow                // rounds the sum of a cohort to bf16, and writes that back if it writes the sum: compute
 	DoRound                 // brings a gradient to the type that is stored, and squares what is stored: compute
 	DoUpdate                // AdamW over a part: update, from the gradient last brought to host memory; compute, where its state is
 	DoLookup                // x[1] of all micro-batches from rows of the embedding: update
@@ -57,7 +58,8 @@ const (
 	DoReceive // the operand that it writes from Op.Host: receive
 	// DoTotal adds a cohort's sum of a part to its Total, or begins it (First). That of the last cohort also brings the
 	// total to the type that is stored, where it writes Rounded, and squares what is stored, in as many pieces as
-	// squares have: update. The cohort's sum is then spent: its memory may serve as scratch.
+	// squares have: update. The cohort's sum is then spent: its memory may serve as scratch. With Numerics.Exchange the
+	// sum is in bf16.
 	DoTotal
 )
 
@@ -114,8 +116,9 @@ func (op *Op) Name() string {
 		return map[What]string{CohortSum: "receive-sum", Stored: "receive-weights",
 			Balance: "receive-balance"}[op.Writes[0].What]
 	}
-	return [...]string{DoClear: "zero-grad", DoAdd: "add", DoRound: "round", DoUpdate: "update", DoLookup: "gather",
-		DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoSave: "save-state", DoTotal: "total"}[op.Do]
+	return [...]string{DoClear: "zero-grad", DoAdd: "add", DoNarrow: "narrow", DoRound: "round", DoUpdate: "update",
+		DoLookup: "gather", DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoSave: "save-state",
+		DoTotal: "total"}[op.Do]
 }
 
 // moveName is the name of a move by what it reads and writes first.

@@ -14,6 +14,7 @@ const (
 	State                 // part: its low halves and moments; of state that passes, the rounded gradient as well
 	Gradient              // part: the fp32 sum over micro-batches; of a tied tile in host memory, of a cohort
 	CohortSum             // part: the fp32 sum over the micro-batches of a cohort, before it is added to the others
+	Narrowed              // part: such a sum, rounded to bf16 (Numerics.Exchange)
 	Total                 // part: the fp32 sum of those of all hosts, in their order
 	Rounded               // part: its gradient in the type that is stored
 	Tokens                // of all micro-batches

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/tensor"
 )
 
 // A document cannot be longer than a model has weights for.
@@ -41,15 +42,18 @@ func TestCohortsThatCannotBe(t *testing.T) {
 	}
 	request := plan.Request{Machine: machine, Device: device.Info{Unified: true}}
 	for _, c := range []struct {
-		cohorts int
-		want    string
+		cohorts  int
+		exchange tensor.DType
+		want     string
 	}{
-		{1, ""}, {2, ""},
-		{-1, "numerics.groups is -1"},
-		{3, "numerics.groups is 3: it must divide the 4 micro-batches of a step"},
+		{1, 0, ""}, {2, 0, ""}, {2, tensor.BF16, ""},
+		{-1, 0, "numerics.groups is -1"},
+		{3, 0, "numerics.groups is 3: it must divide the 4 micro-batches of a step"},
+		{2, tensor.F32, "numerics.exchange: sums are bf16, or fp32 where it is 0, and cannot be f32"},
+		{1, tensor.BF16, "numerics.exchange is bf16, the type in which sums of groups are added, and "},
 	} {
 		request.Model, request.Numerics = m, numerics(4, false)
-		request.Numerics.Cohorts = c.cohorts
+		request.Numerics.Cohorts, request.Numerics.Exchange = c.cohorts, c.exchange
 		err := request.Fits(t.Context())
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
 			t.Errorf("%d cohorts: %v", c.cohorts, err)

@@ -68,14 +68,17 @@ func (p *Plan) sumSlots() int {
 
 // placeSums gives each slot, and the total, room for the gradient of any part.
 func (p *Plan) placeSums(a *hostArena, b *HostBuffers) {
-	var largest int64
+	var largest, sum int64
 	for part := range p.Model.Parts {
-		largest = max(largest, p.gradBytes(part))
+		largest, sum = max(largest, p.gradBytes(part)), max(sum, p.SumBytes(part))
 	}
 	for range p.sumSlots() {
-		b.CohortSums = append(b.CohortSums, a.take(SumsPurpose, largest))
+		b.CohortSums = append(b.CohortSums, a.take(SumsPurpose, sum))
 	}
 	b.Total = a.take(SumsPurpose, largest)
+	if p.Numerics.NarrowSums() {
+		b.Cast = a.take(SumsPurpose, min(largest, p.castBytes()))
+	}
 }
 
 // takeSum is a slot for the sum of a cohort, by its number in the step.
@@ -168,7 +171,11 @@ func (b *builder) scatterSums(l *model.Lookup, dx []Operand) {
 			}
 			o := op(LaneUpdate, 0, DoScatter)
 			o.Part = part
-			b.add(o, reads, []Operand{b.takeOwnSum(part, cohort)})
+			writes := []Operand{b.takeOwnSum(part, cohort)}
+			if b.Numerics.NarrowSums() { // it is made in fp32
+				writes = append(writes, of(Total, part, Host))
+			}
+			b.add(o, reads, writes)
 		}
 		b.addSums(part)
 	}

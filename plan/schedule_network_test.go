@@ -36,6 +36,7 @@ func TestSchedulesOfHostsAreSound(t *testing.T) {
 		hosts := rapid.IntRange(2, 4).Draw(rt, "hosts")
 		n.Cohorts = hosts * rapid.IntRange(1, 2).Draw(rt, "groups of each")
 		n.MicroBatches *= n.Cohorts
+		n.Exchange = drawExchange(rt)
 		plans := hostPlans(rt, m, n, hosts)
 		noClip := rapid.Bool().Draw(rt, "not clipped")
 		for h := range plans {

@@ -94,6 +94,7 @@ func TestBuffersAreApart(t *testing.T) {
 				take(b.CohortSums[part])
 			}
 		}
+		take(b.Narrowed)
 		for part, kinds := range b.State {
 			for kind, mem := range kinds {
 				if store.Kind(kind) != store.Grad || mem != b.OwnG[part] {

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/tensor"
 )
 
 // sums are the gradients of a step by part, in fp32 as they are stored, and what else a step adds up.
@@ -61,15 +62,54 @@ func (a sums) plus(b sums) sums {
 	return a
 }
 
+// copied has other memory.
+func (a sums) copied() sums {
+	c := a
+	c.grads, c.loads = nil, nil
+	for _, g := range a.grads {
+		c.grads = append(c.grads, slices.Clone(g))
+	}
+	for _, n := range a.loads {
+		c.loads = append(c.loads, slices.Clone(n))
+	}
+	return c
+}
+
+// sameSums checks that sums have the same bits.
+func sameSums(t *testing.T, name string, s *subject, got, want sums) {
+	t.Helper()
+	if !slices.EqualFunc(got.loads, want.loads, slices.Equal) || got.loss != want.loss {
+		t.Errorf("%s: loss %v and loads %v, want %v and %v", name, got.loss, got.loads, want.loss, want.loads)
+	}
+	for part, g := range got.grads {
+		if i := differs(g, want.grads[part]); i >= 0 {
+			t.Errorf("%s: element %d of the gradient of %s is %v, want %v", name, i, s.model.Parts[part].Name, g[i],
+				want.grads[part][i])
+		}
+	}
+}
+
 // cohort are steps of the same subject with the micro-batches of a cohort alone.
 func (s *subject) cohort() *subject {
 	c := *s
-	c.numerics.MicroBatches, c.numerics.Cohorts = s.numerics.CohortMicros(), 0
+	c.numerics.MicroBatches, c.numerics.Cohorts, c.numerics.Exchange = s.numerics.CohortMicros(), 0, 0
 	return &c
 }
 
+// inBF16 rounds gradients to the nearest number of bf16, to the even one of two.
+func (a sums) inBF16() sums {
+	for _, g := range a.grads {
+		for i, x := range g {
+			bits := math.Float32bits(x)
+			g[i] = math.Float32frombits((bits + 0x7fff + bits>>16&1) &^ 0xffff)
+		}
+	}
+	return a
+}
+
 // The sums of a step in cohorts have the bits of those of steps with the micro-batches of one cohort each, added in the
-// order of cohorts: the slow reference. With one cohort they are other sums, within rounding.
+// order of cohorts: the slow reference, also where the sum of each cohort is rounded to bf16 first. With one cohort
+// they are other sums, within rounding.
 func TestCohortsAreStepsOfTheirOwn(t *testing.T) {
 	dev := newCPU(t)
 	defer dev.Close()
@@ -99,11 +139,15 @@ func TestCohortsAreStepsOfTheirOwn(t *testing.T) {
 			shape.Gradients, shape.BlockChunk = true, plan.BlockChunkMultiple
 			sub := shape.subject(t, 1)
 			batch := sub.batches[0]
-			var want sums
+			var want, narrow sums
 			for micro := range slices.Chunk(batch.Micro, micros) {
 				alone := &stream.Batch{Micro: micro, Targets: batch.Targets}
-				want = want.plus(sumsOf(t, sub.cohort(), dev, streamed(1), alone))
+				of := sumsOf(t, sub.cohort(), dev, streamed(1), alone)
+				want = want.plus(of.copied())
+				narrow = narrow.plus(of.inBF16())
 			}
+			inBF16 := *sub
+			inBF16.numerics.Exchange = tensor.BF16
 			for name, change := range map[string]func(*plan.Placement){"bound": nil, "streamed": streamed(2),
 				"on disk": allOnDisk, "head at once": func(p *plan.Placement) { streamed(2)(p); p.HeadAtOnce = true },
 				"dealt": func(p *plan.Placement) {
@@ -112,17 +156,8 @@ func TestCohortsAreStepsOfTheirOwn(t *testing.T) {
 					ranks[1] = 1
 					p.Deal = plan.DealBlocks(ranks)
 				}} {
-				got := sumsOf(t, sub, dev, change, batch)
-				if !slices.EqualFunc(got.loads, want.loads, slices.Equal) || got.loss != want.loss {
-					t.Errorf("%s: loss %v and loads %v, want %v and %v", name, got.loss, got.loads, want.loss,
-						want.loads)
-				}
-				for part, g := range got.grads {
-					if i := differs(g, want.grads[part]); i >= 0 {
-						t.Errorf("%s: element %d of the gradient of %s is %v, want %v", name, i,
-							sub.model.Parts[part].Name, g[i], want.grads[part][i])
-					}
-				}
+				sameSums(t, name, sub, sumsOf(t, sub, dev, change, batch), want)
+				sameSums(t, name+", in bf16", sub, sumsOf(t, &inBF16, dev, change, batch), narrow)
 			}
 			one, others := *sub, 0
 			one.numerics.Cohorts = 0

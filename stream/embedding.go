@@ -182,9 +182,14 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 }
 
 // scatterCohort makes the sum of a cohort of a tile in a slot, for the owner of the tile: of what visits have summed,
-// if they have, and of the cohort's rows.
+// if they have, and of the cohort's rows. One that is exchanged in bf16 is made where totals are, and rounded from
+// there.
 func (r *execution) scatterCohort(s device.Stream, op *plan.Op) error {
-	part, sum := &r.Plan.Model.Parts[op.Part], r.hostSum(op.Writes[0])
+	part, slot := &r.Plan.Model.Parts[op.Part], r.hostSum(op.Writes[0])
+	sum, narrows := slot, r.sumType() != tensor.F32
+	if narrows {
+		sum = r.wholeTotal(op.Part).Mem
+	}
 	dxs := op.Reads
 	if n := len(dxs) - 1; dxs[n].What == plan.Gradient {
 		if err := r.copyBegun(s, op.Part, dxs[n].Cohort, sum); err != nil {
@@ -199,6 +204,10 @@ func (r *execution) scatterCohort(s device.Stream, op *plan.Op) error {
 	for _, dx := range dxs {
 		from := r.hostRows(dx)
 		s.ScatterAdd(table, from, r.hostIDs(dx.Micro), part.FirstRow, l.Scale(from.DType))
+	}
+	if narrows {
+		total := r.wholeTotal(op.Part)
+		s.Cast(device.NewVec(slot, r.sumType(), total.Cols), total)
 	}
 	return nil
 }
@@ -247,13 +256,16 @@ func (r *execution) cohorts(op *plan.Op) iter.Seq2[int, []plan.Operand] {
 }
 
 // addRows adds the gradients of a cohort's rows, from micro-batch m on, to a sum over rows of the vocabulary from
-// `first` on.
+// `first` on. The sum of the cohort is then complete, and rounded if it is to be.
 func (r *execution) addRows(s device.Stream, op *plan.Op, sum device.Mat, piece tilePiece, m int, dxs []plan.Operand) {
 	l := r.Plan.LookupOf(op)
 	table := device.NewMat(sum.Mem, tensor.F32, piece.rows, l.Cols)
 	for i, dx := range dxs {
 		dx := r.hostRows(dx)
 		s.ScatterAdd(table, dx, r.hostIDs(m+i), piece.first, l.Scale(dx.DType))
+	}
+	if r.Plan.Numerics.NarrowSums() {
+		r.roundToBF16(s, sum)
 	}
 }
 
@@ -357,6 +369,10 @@ func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, 
 			for i, dx := range dxs {
 				dx := r.hostRows(dx)
 				s.ScatterAdd(sum, dx, numbers.Slice(int64(m+i)*perMicro, perMicro), from, l.Scale(dx.DType))
+			}
+			if r.Plan.Numerics.NarrowSums() { // by way of what is free until the total is complete
+				s.Cast(rounded, sum)
+				s.Cast(sum, rounded)
 			}
 			if m > 0 {
 				s.Add(total, total, sum)

@@ -149,6 +149,13 @@ func TestHostsChangeNoBit(t *testing.T) {
 		"untied, split": func(s *shape) { s.BF16, s.Grouped = true, true },
 		"tied":          func(s *shape) { s.Type, s.Tied, s.Micro = "qwen3", true, 8 },
 		"tied, split":   func(s *shape) { s.Type, s.Tied, s.BF16, s.Moments8 = "qwen3", true, true, true },
+		"sums in bf16":  func(s *shape) { s.Narrow = true },
+		"untied, split, sums in bf16": func(s *shape) { // with tokens that occur more than once in a group
+			s.Narrow, s.BF16, s.Vocab, s.Micro = true, true, 40, 8
+		},
+		"tied, split, sums in bf16": func(s *shape) {
+			s.Narrow, s.BF16, s.Type, s.Tied, s.Micro = true, true, "qwen3", true, 8
+		},
 		"frozen in part": func(s *shape) {
 			s.BF16, s.FrozenBlocks, s.FrozenFFN, s.FrozenEmbed = true, 1, true, true
 		},

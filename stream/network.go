@@ -1,6 +1,9 @@
 package stream
 
 import (
+	"cmp"
+	"iter"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -48,9 +51,16 @@ func (r *execution) transfer(op *plan.Op) error {
 // rounded to its stored type, squared in the pieces in which one host alone does it, and stored.
 func (r *execution) addToTotal(s device.Stream, op *plan.Op) error {
 	elems := r.Plan.Model.Parts[op.Part].Layout.StateElems
-	sum := device.NewVec(r.hostSum(op.Reads[0]), tensor.F32, int(elems))
-	total := device.NewVec(r.host.Total.Slice(0, sum.Mem.Len), tensor.F32, int(elems))
-	addTo(s, total, sum, op.First)
+	sum := device.NewVec(r.hostSum(op.Reads[0]), r.sumType(), int(elems))
+	total := r.wholeTotal(op.Part)
+	switch {
+	case sum.DType == tensor.F32:
+		addTo(s, total, sum, op.First)
+	case op.First:
+		s.Cast(total, sum)
+	default:
+		r.addWidened(s, total, sum)
+	}
 	if len(op.Writes) == 1 {
 		return nil
 	}
@@ -88,9 +98,50 @@ func (r *execution) addToTotal(s device.Stream, op *plan.Op) error {
 	return nil
 }
 
+// sumType is the type in which hosts exchange the sums of cohorts.
+func (r *execution) sumType() tensor.DType { return cmp.Or(r.Plan.Numerics.Exchange, tensor.F32) }
+
+// wholeTotal is the buffer for the total of a part's gradient.
+func (r *execution) wholeTotal(part int) device.Mat {
+	elems := r.Plan.Model.Parts[part].Layout.StateElems
+	return device.NewVec(r.host.Total.Slice(0, r.gradBytes(part)), tensor.F32, int(elems))
+}
+
+// addWidened adds a sum in bf16 to a total, some elements at a time.
+func (r *execution) addWidened(s device.Stream, total, sum device.Mat) {
+	for first, n := range r.castable(total.Cols, tensor.F32) {
+		wide := device.NewVec(r.host.Cast, tensor.F32, n)
+		s.Cast(wide, sum.ColRange(first, n))
+		part := total.ColRange(first, n)
+		s.Add(part, part, wide)
+	}
+}
+
+// roundToBF16 rounds a sum where it is, some elements at a time.
+func (r *execution) roundToBF16(s device.Stream, sum device.Mat) {
+	for first, n := range r.castable(sum.Cols, tensor.BF16) {
+		part, narrow := sum.ColRange(first, n), device.NewVec(r.host.Cast, tensor.BF16, n)
+		s.Cast(narrow, part)
+		s.Cast(part, narrow)
+	}
+}
+
+// castable cuts elements of a vector into ranges for which HostBuffers.Cast has room in a type: the first of each, and
+// how many.
+func (r *execution) castable(elems int, in tensor.DType) iter.Seq2[int, int] {
+	most := int(r.host.Cast.Len / in.Bytes())
+	return func(yield func(first, n int) bool) {
+		for first := 0; first < elems; first += most {
+			if !yield(first, min(most, elems-first)) {
+				return
+			}
+		}
+	}
+}
+
 // hostSum is a slot of the ring for sums of cohorts, as the host's lane sees it.
 func (r *execution) hostSum(o plan.Operand) device.Mem {
-	return r.host.CohortSums[o.Slot].Slice(0, r.gradBytes(o.Index))
+	return r.host.CohortSums[o.Slot].Slice(0, r.Plan.SumBytes(o.Index))
 }
 
 // met marks the error of a message: one that was given up after a failure of this host says nothing.

@@ -38,9 +38,11 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 		return b.OwnG[part], nil
 	case plan.CohortSum:
 		if o.At == plan.Host {
-			return pinned.CohortSums[o.Slot].Slice(0, r.gradBytes(part)), nil
+			return pinned.CohortSums[o.Slot].Slice(0, r.Plan.SumBytes(part)), nil
 		}
 		return b.CohortSums[part], nil
+	case plan.Narrowed:
+		return b.Narrowed.Slice(0, r.Plan.SumBytes(part)), nil
 	case plan.Rounded:
 		switch id := (store.ID{Part: part, Kind: store.Grad}); {
 		case o.At == plan.Host:

@@ -15,7 +15,6 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
-	"github.com/millrace/millrace/tensor"
 	"pgregory.net/rapid"
 )
 
@@ -119,7 +118,7 @@ func longestPass(p *plan.Plan) (pass []stream.Position) {
 func TestContinuedPassIsPlanned(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		shape := draw(rt)
-		shape.Micro, shape.Cohorts, shape.MicroBatch, shape.HeadChunk = 1, 0, 1, shape.SequenceLen
+		shape.Micro, shape.Cohorts, shape.Narrow, shape.MicroBatch, shape.HeadChunk = 1, 0, false, 1, shape.SequenceLen
 		s := shape.subject(rt, 0)
 		s.model = s.model.Frozen()
 		s.outputs = plan.Outputs{LogitRows: rapid.IntRange(1, shape.SequenceLen).Draw(rt, "logits"),
@@ -192,7 +191,7 @@ func rehearsedIsPlanned(t errorer, s *subject, p *plan.Plan, info device.Info) {
 		matMul: predicted.FLOPs - got.attended, attended: got.attended}
 	for _, op := range p.Schedule(plan.Steady).Ops {
 		if op.Do == plan.DoMove && op.Writes[0].What == plan.CohortSum && p.Bound() { // no link is between the two
-			want.down += p.Model.Parts[op.Part].Layout.StateElems * tensor.F32.Bytes()
+			want.down += p.SumBytes(op.Part)
 		}
 	}
 	for _, b := range append(p.State, p.Host...) {

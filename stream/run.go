@@ -232,6 +232,8 @@ func (r *execution) exec(i int) error {
 		return r.clear(s, op)
 	case plan.DoAdd:
 		return r.addCohort(s, op)
+	case plan.DoNarrow:
+		return r.narrow(s, op)
 	case plan.DoRound:
 		return r.round(s, op)
 	case plan.DoUpdate:

@@ -49,7 +49,8 @@ type shape struct {
 	Heads, KVHeads, HeadDim            int
 	Tied                               bool
 	SequenceLen, MicroBatch, Micro     int
-	Cohorts                            int // of the micro-batches
+	Cohorts                            int  // of the micro-batches
+	Narrow                             bool // sums of cohorts are added in bf16
 	HeadChunk, BlockChunk, PieceElems  int
 	BF16, Moments8, Unclipped          bool
 	Gradients                          bool           // can be read after each step
@@ -92,6 +93,7 @@ func draw(rt *rapid.T) shape {
 	s.Groups = rapid.IntRange(0, 3).Draw(rt, "groups")
 	if rapid.Bool().Draw(rt, "cohorts") {
 		s.Cohorts = []int{1, 2, 3, 2}[s.Micro-1]
+		s.Narrow = s.Cohorts > 1 && rapid.Bool().Draw(rt, "sums in bf16")
 	}
 	return s
 }
@@ -157,6 +159,9 @@ func (s shape) subject(t errorer, steps int) *subject {
 	n := &sub.numerics
 	n.SequenceLen, n.MicroBatch, n.MicroBatches, n.HeadChunk = s.SequenceLen, s.MicroBatch, s.Micro, s.HeadChunk
 	n.BlockChunk, n.PieceElems, n.Cohorts = s.BlockChunk, int64(s.PieceElems), s.Cohorts
+	if s.Narrow {
+		n.Exchange = tensor.BF16
+	}
 	sub.fill = func(p *model.Part, v model.Values) error { m.InitPart(7, p, v); return nil }
 	clip := 0.5
 	if s.Unclipped {

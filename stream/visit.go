@@ -167,6 +167,25 @@ func (r *execution) addCohort(s device.Stream, op *plan.Op) error {
 	return nil
 }
 
+// narrow rounds the sum of a cohort to bf16, and where it is to be added here, to what that is in fp32.
+func (r *execution) narrow(s device.Stream, op *plan.Op) error {
+	sum, err := r.mem(op, op.Reads[0])
+	if err != nil {
+		return err
+	}
+	to, err := r.mem(op, op.Writes[0])
+	if err != nil {
+		return err
+	}
+	elems := int(r.Plan.Model.Parts[op.Part].Layout.StateElems)
+	full, narrowed := device.NewVec(sum, tensor.F32, elems), device.NewVec(to, tensor.BF16, elems)
+	s.Cast(narrowed, full)
+	if len(op.Writes) > 1 {
+		s.Cast(full, narrowed)
+	}
+	return nil
+}
+
 // round brings a complete gradient into its stored type and squares what is stored.
 func (r *execution) round(s device.Stream, op *plan.Op) error {
 	g, err := r.gradients(op, op.Reads[0])

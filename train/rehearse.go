@@ -18,7 +18,6 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
-	"github.com/millrace/millrace/tensor"
 )
 
 // Rehearsal counts what a run of a plan reserved, moved and computed, where it happened.
@@ -265,7 +264,7 @@ func sumsInPlace(p *plan.Plan) (bytes int64) {
 	}
 	for _, op := range p.Schedule(plan.Steady).Ops {
 		if op.Do == plan.DoMove && op.Writes[0].What == plan.CohortSum {
-			bytes += p.Model.Parts[op.Part].Layout.StateElems * tensor.F32.Bytes()
+			bytes += p.SumBytes(op.Part)
 		}
 	}
 	return bytes
