@@ -214,6 +214,8 @@ func (c *Config) check(needsData bool) error {
 	case c.Numerics.Groups > 0 && c.BatchTokens/c.SequenceLen%int(c.Numerics.Groups) != 0:
 		return bad("numerics.groups is %d: it must divide the %d sequences of a step (batch_tokens / sequence_len)",
 			c.Numerics.Groups, c.BatchTokens/c.SequenceLen)
+	case c.Numerics.Exchange != "" && c.Numerics.Exchange != ExchangeBF16:
+		return bad("numerics.exchange is %q: use f32 or bf16", c.Numerics.Exchange)
 	case c.MaxSteps < 0 || c.MaxSteps > mostSteps:
 		return bad("max_steps is %d: it must be between 1 and %d", c.MaxSteps, mostSteps)
 	case !(c.Epochs >= 0 && c.Epochs <= mostEpochs):
@@ -330,6 +332,9 @@ func (c *Config) evaluates() bool { return len(c.Eval.Datasets) > 0 || c.ValSize
 func (c *Config) StepNumerics() (plan.Numerics, error) {
 	n, err := c.Types()
 	n.SequenceLen, n.Cohorts = c.SequenceLen, int(c.Numerics.Groups)
+	if c.Numerics.Exchange == ExchangeBF16 {
+		n.Exchange = tensor.BF16
+	}
 	return n, err
 }
 

@@ -108,6 +108,7 @@ func TestConfigRefuses(t *testing.T) {
 		"disk":              {smallRun + "memory: {disk: 1TeB}\n", "1TeB"},
 		"eval":              {smallRun + "eval: {every: 5}\n", "eval"},
 		"groups of rows":    {smallRun + "numerics: {groups: 3}\n", "numerics.groups is 3: it must divide the 32"},
+		"exchange":          {smallRun + "numerics: {exchange: fp16}\n", "use f32 or bf16"},
 		"no unit of time":   {smallRun + "distributed: {timeout: 10}\n", "write a time from 1m to 720h"},
 		"short wait":        {smallRun + "distributed.timeout: 1m\ndistributed: {timeout: 59s}\n", ""},
 		"micro-batch":       {smallRun + "numerics: {micro_batch: 0}\n", "auto"},

@@ -158,6 +158,10 @@ type Sizes struct {
 	// are summed by themselves, and then added in the order of groups. `auto` is the number of [hosts](hosts.md), which
 	// is 1 without a launcher of several. See [groups of micro-batches](numerics.md#groups-of-micro-batches).
 	Groups Auto `yaml:"groups" default:"auto"`
+	// Type in which the sums of groups are added, and pass from [host](hosts.md#sums-in-bf16) to host: `f32`, or
+	// `bf16` for half of those bytes. With `bf16` the sum of each group is rounded first, on one host as well.
+	// `numerics.groups` must be 2 or more then.
+	Exchange Exchange `yaml:"exchange,omitempty" unset:"'f32'"`
 }
 
 // Memory are the budgets. Without a value MaxWritePerDay is no limit, and Recompute is auto.
@@ -345,6 +349,9 @@ func (c *Config) Settings(rates optim.Schedule, fingerprint string) map[string]s
 	}
 	if c.Numerics.Groups > 1 { // a size like the others; older versions do not know it, and are to refuse it
 		all["numerics.groups"] = strconv.Itoa(int(c.Numerics.Groups))
+	}
+	if c.Numerics.Exchange != "" { // as with groups
+		all["numerics.exchange"] = string(c.Numerics.Exchange)
 	}
 	if c.Overlong == string(data.SplitLong) { // which once was the default, and had no name
 		delete(all, "overlong")

@@ -178,6 +178,35 @@ func (s Sizes) Cuts() plan.Cuts {
 	return plan.Cuts{MicroBatch: int(s.MicroBatch), HeadChunk: int(s.HeadChunk), BlockChunk: int(s.BlockChunk)}
 }
 
+// Exchange is the type in which sums of groups are added: f32 (the empty text), or bf16.
+type Exchange string
+
+// ExchangeBF16 rounds the sum of each group first.
+const ExchangeBF16 Exchange = "bf16"
+
+// UnmarshalYAML reads f32 as the empty text. Other texts are left to Config.Check.
+func (e *Exchange) UnmarshalYAML(unmarshal func(any) error) error {
+	var s string
+	if err := unmarshal(&s); err != nil {
+		return err
+	}
+	if s == "f32" {
+		s = ""
+	}
+	*e = Exchange(s)
+	return nil
+}
+
+// SizesOf are the sizes of a plan of a whole step as a configuration has them, none of them auto.
+func SizesOf(n plan.Numerics) Sizes {
+	s := Sizes{MicroBatch: Auto(n.MicroBatch), HeadChunk: Auto(n.HeadChunk), BlockChunk: Auto(n.BlockRows()),
+		Groups: Auto(n.CohortCount())}
+	if n.NarrowSums() {
+		s.Exchange = ExchangeBF16
+	}
+	return s
+}
+
 // Or is s, where asked leaves it the choice.
 func (s Sizes) Or(asked Sizes) Sizes {
 	for _, size := range []struct{ is, asked *Auto }{{&s.MicroBatch, &asked.MicroBatch},
@@ -186,5 +215,6 @@ func (s Sizes) Or(asked Sizes) Sizes {
 			*size.is = *size.asked
 		}
 	}
+	s.Exchange = asked.Exchange // a type, which no plan chooses
 	return s
 }

@@ -26,7 +26,7 @@ func (t *trainer) planAlike(ctx context.Context, b *beginning, asked runfile.Siz
 	if err != nil || c == nil {
 		return err
 	}
-	all, err := exchange(c, sizesOf(t.plan.Whole))
+	all, err := exchange(c, runfile.SizesOf(t.plan.Whole))
 	if err != nil {
 		return err
 	}

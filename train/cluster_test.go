@@ -125,8 +125,8 @@ func hostsConfig(t *testing.T) *runfile.Config {
 // A run has the same bits on one, two and four hosts, if it has the same groups, and with samples or without.
 func TestHostsTrainToTheSameBits(t *testing.T) {
 	for name, change := range map[string]func(c *runfile.Config){
-		"bound":    func(*runfile.Config) {},
-		"streamed": func(c *runfile.Config) { c.Memory.Device = budget(t, "3MiB").Device },
+		"bound, sums in bf16": func(c *runfile.Config) { c.Numerics.Exchange = runfile.ExchangeBF16 },
+		"streamed":            func(c *runfile.Config) { c.Memory.Device = budget(t, "3MiB").Device },
 		"on disk, saved": func(c *runfile.Config) {
 			c.Model = writeModel(t, map[string]any{"num_hidden_layers": 24}) // enough for the disks of four hosts
 			c.Memory, c.MaxSteps = tightMemory(t, c, nil), 3
@@ -282,6 +282,11 @@ func TestHostsRefuse(t *testing.T) {
 				h.config.Model = writeModel(t, map[string]any{"intermediate_size": 72})
 			}
 		}, 0, "rank 1 (host b) has another config.json of the model"},
+		"another exchange": {func(h *aHost) {
+			if h.host == 1 {
+				h.config.Numerics.Exchange = runfile.ExchangeBF16
+			}
+		}, 0, "rank 1 (host b) has another run file, or other settings, than rank 0 (host a) (\"exchange: bf16"},
 		"other weights": {func(h *aHost) {
 			if h.host == 1 {
 				h.config.Model = writeModel(t, map[string]any{"num_hidden_layers": 2})
@@ -458,17 +463,24 @@ func TestGroupsAreTheHosts(t *testing.T) {
 	if was, err := (&Env{}).readResolved(c.OutputDir); err != nil || was.Numerics.Groups != 2 {
 		t.Fatalf("the run file has %+v, error %v", was, err)
 	}
+	other := *c
+	other.Numerics.Exchange = runfile.ExchangeBF16
+	const want = "numerics.exchange was not set, is now bf16"
+	_, err := Train(t.Context(), &other, Options{Env: newEnv(t)})
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("with another exchange: error %v, want %q", err, want)
+	}
 	rest, err := Train(t.Context(), c, Options{Env: newEnv(t)})
 	if err != nil || rest.ResumedAfter != 2 {
 		t.Fatalf("%+v, error %v", rest, err)
 	}
 	alone := *c
 	alone.Numerics.Groups, alone.OutputDir = 2, filepath.Join(t.TempDir(), "alone")
-	want, err := Train(t.Context(), &alone, Options{Env: newEnv(t)})
+	whole, err := Train(t.Context(), &alone, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sameModel(t, rest.Model, want.Model)
+	sameModel(t, rest.Model, whole.Model)
 }
 
 // Hosts wait longer for each other than distributed.timeout says where a step is long.

@@ -350,7 +350,7 @@ func (t *trainer) close(ended error) {
 func (t *trainer) writeRunFiles() error {
 	c := *t.config
 	c.Memory.Path = t.home.memoryPath
-	c.Numerics = sizesOf(t.plan.Whole)
+	c.Numerics = runfile.SizesOf(t.plan.Whole)
 	c.Datasets = t.data.Sources()
 	if len(c.Eval.Datasets) > 0 {
 		c.Eval.Datasets = t.held.Sources()

@@ -256,12 +256,6 @@ func diskBytes(m runfile.Memory, fsys vfs.FS) (int64, error) {
 	return max(int64(diskShare*float64(free)), 1), nil // not 0, which is no disk at all
 }
 
-// sizesOf are the sizes of a plan as a configuration has them, none of them auto.
-func sizesOf(n plan.Numerics) runfile.Sizes {
-	return runfile.Sizes{MicroBatch: runfile.Auto(n.MicroBatch), HeadChunk: runfile.Auto(n.HeadChunk),
-		BlockChunk: runfile.Auto(n.BlockRows()), Groups: runfile.Auto(n.CohortCount())}
-}
-
 // makePlan plans a run of a model with weights of a type; steps is 0 if their number is not known. Sizes that are
 // auto become the largest that fit. also has LogitRows and LogProbs for the caller; a micro-batch that has fewer rows
 // than LogitRows gives all. begun is plan.Request.Begun.

@@ -117,7 +117,7 @@ func TestResumeChangesNoBit(t *testing.T) {
 			case "not clipped":
 				base.MaxGradNorm = 0
 			case "groups":
-				base.Numerics.MicroBatch, base.Numerics.Groups = 1, 2
+				base.Numerics = runfile.Sizes{MicroBatch: 1, HeadChunk: 32, Groups: 2, Exchange: runfile.ExchangeBF16}
 			}
 			base.Eval.Every, base.Save = 4, runfile.Save{Every: 3, Keep: 2, Best: true}
 			base.Samples = someSamples(5)
@@ -179,9 +179,12 @@ func TestResumeChangesNoBit(t *testing.T) {
 				if err := ckpt.Verify(context.Background(), nil); err != nil {
 					t.Error(err)
 				}
-				// A version that does not know of groups refuses the checkpoint.
-				if in := ckpt.Manifest.Mathematics["numerics.groups"]; (in == "2") != (base.Numerics.Groups == 2) {
-					t.Errorf("a checkpoint is of steps in groups: %q", in)
+				// A version that does not know of groups, or in which type they are added, refuses the checkpoint.
+				for key, want := range map[string]string{"groups": "2", "exchange": "bf16"} {
+					in := ckpt.Manifest.Mathematics["numerics."+key]
+					if (in == want) != (base.Numerics.Groups == 2) {
+						t.Errorf("a checkpoint has numerics.%s %q", key, in)
+					}
 				}
 			}
 		})

@@ -93,6 +93,9 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		return nil, err
 	}
 	alone := *c // what one host is planned for
+	if alone.Numerics.Groups == 0 && o.Hosts > 1 {
+		alone.Numerics.Exchange = "" // of one group there is nothing to exchange
+	}
 	shared := *c
 	c = &shared
 	cluster, err := o.cluster(c)

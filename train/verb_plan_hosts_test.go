@@ -16,10 +16,12 @@ func TestPlanForHosts(t *testing.T) {
 		c := smallConfig(t)
 		c.Precision, c.Numerics.MicroBatch = runfile.Defaults().Precision, 1
 		if device != "" {
-			c.Memory.Device = budget(t, device).Device
+			c.Memory.Device, c.Numerics.Exchange = budget(t, device).Device, runfile.ExchangeBF16
 		}
 		asked, env := *c, newEnv(t)
-		one, err := PlanFor(t.Context(), c, PlanOptions{Env: env})
+		alone := *c
+		alone.Numerics.Exchange = "" // which a step of one group has not
+		one, err := PlanFor(t.Context(), &alone, PlanOptions{Env: env})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,6 +44,14 @@ func TestPlanForHosts(t *testing.T) {
 		}
 		for part := range p.Plan.Model.Parts {
 			weights += 2 * p.Plan.Model.Parts[part].Layout.WeightElems
+		}
+		exchange := int64(4) // bytes of an element of a sum
+		if c.Numerics.Exchange != "" {
+			exchange = 2
+		}
+		elems := weights / 2
+		if want := 3*exchange*elems + 3*2*elems; sent < want || sent > want*11/10 { // and padding
+			t.Errorf("%s: %d bytes are sent, want %d", name, sent, want)
 		}
 		if sent != received || sent == 0 || state < 4*weights {
 			t.Errorf("%s: %d bytes are sent, %d received, and %d of state, with %d of weights", name, sent, received,
