@@ -56,41 +56,67 @@ func finish(t *testing.T, cmd *exec.Cmd) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// hostsRun has a run file whose steps have four groups, and where this process has trained it, for its bits.
-func hostsRun(t *testing.T) (w *workshop, settings []string) {
+// hostsRun has a run file whose steps have four groups, and where this process has trained it, for its bits. Settings
+// come after those.
+func hostsRun(t *testing.T, more ...string) (w *workshop, settings []string) {
 	w = newWorkshop(t)
-	settings = []string{"train", w.path("run.yaml"), "device=cpu", "numerics={groups: 4, micro_batch: 1}",
-		"max_steps=6"}
+	settings = append([]string{"train", w.path("run.yaml"), "device=cpu", "numerics={groups: 4, micro_batch: 1}",
+		"max_steps=6"}, more...)
 	invoke(t, append(settings, "output_dir="+w.path("alone"))...).must(t)
 	return w, settings
 }
 
-// Runs of one, two and four processes end with the bits of one, with little to read: host 0 alone tells of the run.
+// Runs of one, two and four processes end with the bits of one, with little to read: host 0 alone tells of the run. So
+// do runs with sums in bf16; and, where runs are repeated, of eight processes, and with two devices in each.
 func TestLaunchedTraining(t *testing.T) {
 	repeats, err := strconv.Atoi(os.Getenv("MILLRACE_MPI_REPEATS"))
-	if err != nil {
-		repeats = 1
-	}
+	long := err == nil
 	eachLauncher(t, func(t *testing.T, l launcher) {
-		w, settings := hostsRun(t)
-		want := w.read("alone/model/model.safetensors")
-		for i := range repeats {
-			for _, ranks := range []int{1, 2, 4} {
-				out := fmt.Sprintf("%d-%d", ranks, i)
-				r := finish(t, l.command(ranks, append(settings, "output_dir="+w.path(out))...))
-				if r.status != exitDone || w.read(out+"/model/model.safetensors") != want {
-					t.Errorf("%d processes: status %d, other bits: %s", ranks, r.status, r.stderr)
-				}
-				if strings.Count(r.stdout, "training loss") != 1 || strings.Count(r.stderr, "step 6/6") != 1 ||
-					strings.Contains("\n"+r.stderr, "\nrank ") {
-					t.Errorf("%d processes say %s%s", ranks, r.stderr, r.stdout)
-				}
-				if joined := fmt.Sprintf("%d processes on ", ranks); strings.Contains(r.stderr, joined) != (ranks > 1) {
-					t.Errorf("%d processes do not say what they are: %s", ranks, r.stderr)
-				}
+		for _, c := range []struct {
+			name   string
+			long   bool
+			ranks  []int
+			more   []string // settings that change bits
+			device string
+		}{
+			{"four groups", false, []int{1, 2, 4}, nil, "cpu"},
+			{"in bf16", false, []int{2}, []string{"numerics.exchange=bf16"}, "cpu"},
+			{"two devices", true, []int{2, 4}, nil, "[cpu, cpu]"},
+			{"eight groups", true, []int{1, 2, 4, 8}, []string{"numerics.groups=8", "batch_tokens=256"}, "cpu"},
+			{"eight groups in bf16", true, []int{2, 4, 8}, []string{"numerics.groups=8", "batch_tokens=256",
+				"numerics.exchange=bf16"}, "cpu"},
+		} {
+			if c.long && !long {
+				continue
 			}
+			t.Run(c.name, func(t *testing.T) {
+				w, settings := hostsRun(t, c.more...)
+				for i := range max(repeats, 1) {
+					for _, ranks := range c.ranks {
+						out := fmt.Sprintf("%d-%d", ranks, i)
+						l.trainsTo(t, w, ranks, out, append(settings, "device="+c.device))
+					}
+				}
+			})
 		}
 	})
+}
+
+// trainsTo trains in a number of processes, which is to end with the bits of one.
+func (l launcher) trainsTo(t *testing.T, w *workshop, ranks int, out string, settings []string) {
+	t.Helper()
+	r := finish(t, l.command(ranks, append(settings, "output_dir="+w.path(out))...))
+	const model = "/model/model.safetensors"
+	if r.status != exitDone || w.read(out+model) != w.read("alone"+model) {
+		t.Errorf("%d processes: status %d, other bits: %s", ranks, r.status, r.stderr)
+	}
+	if strings.Count(r.stdout, "training loss") != 1 || strings.Count(r.stderr, "step 6/6") != 1 ||
+		strings.Contains("\n"+r.stderr, "\nrank ") {
+		t.Errorf("%d processes say %s%s", ranks, r.stderr, r.stdout)
+	}
+	if joined := fmt.Sprintf("%d processes on ", ranks); strings.Contains(r.stderr, joined) != (ranks > 1) {
+		t.Errorf("%d processes do not say what they are: %s", ranks, r.stderr)
+	}
 }
 
 // An error before the first step is told once, with its status. A run that a signal ends on one rank, or that a rank
