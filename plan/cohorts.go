@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/millrace/millrace/device"
@@ -41,13 +42,21 @@ func (n Numerics) BeginsCohort(micro int) bool { return micro < 0 || micro%n.Coh
 // NarrowSums reports whether the sum of a cohort is rounded to bf16 before it is added to the others.
 func (n Numerics) NarrowSums() bool { return n.Exchange == tensor.BF16 }
 
-// SumBytes is the length of a cohort's sum of a part's gradient as hosts exchange it.
+// SumType is the type in which sums of cohorts are added, and pass between hosts.
+func (n Numerics) SumType() tensor.DType { return cmp.Or(n.Exchange, tensor.F32) }
+
+// SumBytes is the length of a cohort's sum of a part's gradient as hosts exchange it; of rows of a table (SendsRows)
+// the most that it can be.
 func (p *Plan) SumBytes(part int) int64 {
-	if p.Numerics.NarrowSums() {
-		return p.gradBytes(part) / tensor.F32.Bytes() * tensor.BF16.Bytes()
+	elems := p.Model.Parts[part].Layout.StateElems
+	if p.SendsRows(part) {
+		table := p.Model.Parts[part].Layout.Fields[0].Shape
+		elems = int64(min(table[0], p.cohortPositions())) * int64(table[1])
 	}
-	return p.gradBytes(part)
+	return elems * p.Numerics.SumType().Bytes()
 }
+
+func (p *Plan) cohortPositions() int { return p.Numerics.CohortMicros() * p.Numerics.Positions() }
 
 // checkCohorts refuses cohorts of passes without gradients that continue sequences, and what only a step with several
 // cohorts can have.

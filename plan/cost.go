@@ -159,8 +159,11 @@ func (p *Plan) costs(known *visitCosts) func(op *Op) cost {
 				disk(op.Part, store.Weights, 0, 1)
 			}
 		case DoTotal:
-			c.host = p.SumBytes(op.Part) + 2*p.gradBytes(op.Part)
-			if op.First {
+			c.host = p.sentSumBytes(op.Part) + 2*tensor.F32.Bytes()*p.sentSumElems(op.Part)
+			switch {
+			case op.First && p.SendsRows(op.Part): // the rows that have no tokens are cleared
+				c.host += p.gradBytes(op.Part)
+			case op.First:
 				c.host -= p.gradBytes(op.Part)
 			}
 			if len(op.Writes) > 1 { // rounded and squared
@@ -170,10 +173,10 @@ func (p *Plan) costs(known *visitCosts) func(op *Op) cost {
 		case DoScatter:
 			l := p.LookupOf(op)
 			if p.Cluster.Several() { // of one cohort: onto zeros, or a copy of what the head has left
-				cohorts := int64(p.Numerics.CohortCount())
-				c.host = p.gradBytes(op.Part) + 3*p.lookedUpBytes(l)/(int64(len(l.Tiles))*cohorts)
+				cohorts, sum := int64(p.Numerics.CohortCount()), tensor.F32.Bytes()*p.sentSumElems(op.Part)
+				c.host = sum + 3*p.lookedUpBytes(l)/(int64(len(l.Tiles))*cohorts)
 				if p.Numerics.NarrowSums() { // made elsewhere, and rounded to there
-					c.host += p.gradBytes(op.Part) + p.SumBytes(op.Part)
+					c.host += sum + p.sentSumBytes(op.Part)
 				}
 				if p.Tied(op.Part) {
 					c.host += p.gradBytes(op.Part)
@@ -289,7 +292,7 @@ func (p *Plan) moveCost(from, to Operand) (c cost) {
 func (p *Plan) messageBytes(o Operand) int64 {
 	switch o.What {
 	case CohortSum:
-		return p.SumBytes(o.Index)
+		return p.sentSumBytes(o.Index)
 	case Balance:
 		return p.balanceBytes(o)
 	}

@@ -14,6 +14,9 @@ type HostBuffers struct {
 	// Where the embedding's gradient is summed for the rows of the step's tokens alone: the number of the token at each
 	// position, and that of each token of the vocabulary, -1 if it does not occur.
 	Numbers, OfTokens device.Mem
+	// Tokens are, with several hosts and by cohort of the step, the tokens that occur in it, rising. They are numbered
+	// in each cohort by itself then.
+	Tokens []device.Mem
 	// The scalars of a step, as the host's lane and as each rank's device writes them; each is zero in all but one.
 	HostResults   device.Mem
 	DeviceResults []device.Mem
@@ -110,6 +113,11 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 	if p.NumbersTokens() {
 		b.Numbers = a.take(TokensPurpose, 4*int64(p.Numerics.StepPositions()))
 		b.OfTokens = a.take(TokensPurpose, 4*int64(p.Model.Vocab))
+		if p.Cluster.Several() {
+			for range p.Whole.CohortCount() {
+				b.Tokens = append(b.Tokens, a.take(TokensPurpose, 4*int64(p.CohortTokens())))
+			}
+		}
 	}
 	b.HostResults = a.take(ResultsPurpose, p.ResultBytes())
 	for range p.Ranks() {

@@ -61,7 +61,7 @@ func (p *Plan) Traffic() []HostTraffic {
 		if !p.Trained(part) {
 			continue
 		}
-		sums, weights, owner := own*p.SumBytes(part), p.weightBytes(part), p.Owner(part)
+		sums, weights, owner := own*p.sentSumBytes(part), p.weightBytes(part), p.Owner(part)
 		if p.Outputs.NoUpdates {
 			weights = 0
 		}
@@ -83,6 +83,24 @@ func (p *Plan) Traffic() []HostTraffic {
 		all[h].ReceivedBytes += int64(hosts-1) * counts
 	}
 	return all
+}
+
+// sentSumElems is the number of elements in a message with a cohort's sum of a part. Of a table it is known when the
+// tokens are, and is planned for as many tokens as a cohort can have, spread evenly over the vocabulary: in all tiles
+// together no cohort sends more.
+func (p *Plan) sentSumElems(part int) int64 {
+	of := &p.Model.Parts[part]
+	if !p.SendsRows(part) {
+		return of.Layout.StateElems
+	}
+	n, vocab, table := int64(p.CohortTokens()), int64(p.Model.Vocab), of.Layout.Fields[0].Shape
+	before := func(row int) int64 { return (int64(row)*n + vocab - 1) / vocab } // tokens of the rows before one
+	return (before(of.FirstRow+table[0]) - before(of.FirstRow)) * int64(table[1])
+}
+
+// sentSumBytes is the length of that message.
+func (p *Plan) sentSumBytes(part int) int64 {
+	return p.sentSumElems(part) * p.Numerics.SumType().Bytes()
 }
 
 // hostsText says how a step is divided between hosts and what passes between them; empty where one is alone.

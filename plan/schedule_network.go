@@ -23,6 +23,9 @@ import (
 // message, and so gets done. For this, nothing of the order may depend on what hosts differ in: memory, devices,
 // places.
 //
+// A message has the length of its operand in the plan but where it has rows of a table (SendsRows): each host knows the
+// tokens of all cohorts, and so how many rows each message has, which may be none.
+//
 // A sum waits in host memory, in a slot of a ring, from when its cohort is done until it is sent or added. Of a part
 // the sums of this host's own cohorts wait at the same time, and of a stage of visits those of all its parts.
 

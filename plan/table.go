@@ -240,6 +240,13 @@ func (p *Plan) SumsTouchedRows(part int) bool {
 		!p.Cluster.Several()
 }
 
+// SendsRows reports whether hosts exchange the gradient of a tile by the rows of each cohort's tokens alone: of a table
+// that is only looked up. All hosts know the tokens of all cohorts, so the rows travel without their numbers.
+func (p *Plan) SendsRows(part int) bool { return p.Cluster.Several() && p.hostOnly(part) }
+
+// CohortTokens is the greatest number of different tokens that a cohort can have.
+func (p *Plan) CohortTokens() int { return min(p.cohortPositions(), p.Model.Vocab) }
+
 // TouchedBytesPerElem is the room that such a sum takes for each element of a row: in fp32, of a cohort by itself as
 // well, and rounded.
 func (p *Plan) TouchedBytesPerElem() int64 {
@@ -249,9 +256,12 @@ func (p *Plan) TouchedBytesPerElem() int64 {
 	return 4 + 2
 }
 
-// NumbersTokens reports whether a step numbers the tokens that occur in it: SumsTouchedRows holds for some part.
+// NumbersTokens reports whether a step numbers the tokens that occur in it, or with several hosts those of each cohort:
+// SumsTouchedRows or SendsRows holds for some part.
 func (p *Plan) NumbersTokens() bool {
-	return slices.ContainsFunc(p.Model.Lookups, func(l model.Lookup) bool { return p.SumsTouchedRows(l.Tiles[0]) })
+	return slices.ContainsFunc(p.Model.Lookups, func(l model.Lookup) bool {
+		return p.SumsTouchedRows(l.Tiles[0]) || p.SendsRows(l.Tiles[0])
+	})
 }
 
 // rowBytes is the length of that many columns of a micro-batch, in the type of activations.

@@ -126,6 +126,12 @@ func (r *execution) hostIDs(m int) device.Mem {
 	return plan.Batch(r.host.Batches, m, r.Plan.Numerics.Positions()).IDs
 }
 
+// numbersOf are the numbers of a micro-batch's tokens (orderTokens).
+func (r *execution) numbersOf(m int) device.Mem {
+	each := 4 * int64(r.Plan.Numerics.Positions())
+	return r.host.Numbers.Slice(int64(m)*each, each)
+}
+
 // scatter adds the gradient of the embedding's output to a tile of the table, a piece at a time, micro-batches of each
 // cohort in order, then rounds and squares the piece. With several hosts it makes the sum of one cohort.
 func (r *execution) scatter(s device.Stream, op *plan.Op) error {
@@ -182,15 +188,23 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 }
 
 // scatterCohort makes the sum of a cohort of a tile in a slot, for the owner of the tile: of what visits have summed,
-// if they have, and of the cohort's rows. One that is exchanged in bf16 is made where totals are, and rounded from
-// there.
+// if they have, and of the cohort's rows; or of rows alone (Plan.SendsRows). One that is exchanged in bf16 is made
+// where totals are, and rounded from there.
 func (r *execution) scatterCohort(s device.Stream, op *plan.Op) error {
-	part, slot := &r.Plan.Model.Parts[op.Part], r.hostSum(op.Writes[0])
-	sum, narrows := slot, r.sumType() != tensor.F32
-	if narrows {
-		sum = r.wholeTotal(op.Part).Mem
+	slot, l, dxs := r.hostSum(op.Writes[0]), r.Plan.LookupOf(op), op.Reads
+	t := r.Plan.Numerics.SumType()
+	sum := slot
+	if t != tensor.F32 {
+		sum = r.host.Total.Slice(0, slot.Len/t.Bytes()*tensor.F32.Bytes())
 	}
-	dxs := op.Reads
+	part := &r.Plan.Model.Parts[op.Part]
+	ids, first, rows := r.hostIDs, part.FirstRow, part.Layout.Fields[0].Shape[0]
+	if r.Plan.SendsRows(op.Part) {
+		ids = r.numbersOf
+		if first, rows = r.touchedIn(op.Part, op.Writes[0].Cohort); rows == 0 {
+			return nil
+		}
+	}
 	if n := len(dxs) - 1; dxs[n].What == plan.Gradient {
 		if err := r.copyBegun(s, op.Part, dxs[n].Cohort, sum); err != nil {
 			return err
@@ -199,15 +213,14 @@ func (r *execution) scatterCohort(s device.Stream, op *plan.Op) error {
 	} else {
 		s.Zero(sum)
 	}
-	l := r.Plan.LookupOf(op)
-	table := device.NewMat(sum, tensor.F32, part.Layout.Fields[0].Shape[0], l.Cols)
+	table := device.NewMat(sum, tensor.F32, rows, l.Cols)
 	for _, dx := range dxs {
 		from := r.hostRows(dx)
-		s.ScatterAdd(table, from, r.hostIDs(dx.Micro), part.FirstRow, l.Scale(from.DType))
+		s.ScatterAdd(table, from, ids(dx.Micro), first, l.Scale(from.DType))
 	}
-	if narrows {
-		total := r.wholeTotal(op.Part)
-		s.Cast(device.NewVec(slot, r.sumType(), total.Cols), total)
+	if t != tensor.F32 {
+		elems := int(slot.Len / t.Bytes())
+		s.Cast(device.NewVec(slot, t, elems), device.NewVec(sum, tensor.F32, elems))
 	}
 	return nil
 }
@@ -275,16 +288,21 @@ func (r *execution) total(piece tilePiece) device.Mat {
 }
 
 // sumRows writes the gradient of a piece of a tile, which is stored in fp32 and has nothing of the head's. A cohort is
-// summed where the gradient is stored.
+// summed where the gradient is stored. The total begins with zeros, as on several hosts, where cohorts have rows of
+// their own tokens alone: so that it does not matter to the sign of a zero which cohorts have a row.
 func (r *execution) sumRows(s device.Stream, op *plan.Op, stored device.Mat, piece tilePiece) {
+	apart := r.Plan.Numerics.CohortCount() > 1
+	if apart {
+		s.Zero(r.total(piece).Mem)
+	}
 	for m, dxs := range r.cohorts(op) {
 		s.Zero(stored.Mem)
 		r.addRows(s, op, stored, piece, m, dxs)
-		if r.Plan.Numerics.CohortCount() > 1 {
-			addTo(s, r.total(piece), stored, m == 0)
+		if apart {
+			addTo(s, r.total(piece), stored, false)
 		}
 	}
-	if r.Plan.Numerics.CohortCount() > 1 {
+	if apart {
 		s.Copy(stored.Mem, r.total(piece).Mem)
 	}
 }
@@ -346,35 +364,35 @@ func (r *execution) begunSum(p, cohort int, piece tilePiece) (device.Mat, error)
 // sumTouched writes the gradient of a piece of a tile that is stored rounded, by way of the rows of the step's tokens
 // alone: they are summed and rounded, as many at a time as there is room for, and put in their places among zeros.
 func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, piece tilePiece) {
-	l, perMicro := r.Plan.LookupOf(op), 4*int64(r.Plan.Numerics.Positions())
-	numbers, room := r.host.Numbers, r.host.Touched
+	l, room, touched := r.Plan.LookupOf(op), r.host.Touched, r.touched[0]
 	ofTokens := r.host.OfTokens.Slice(4*int64(piece.first), 4*int64(piece.rows))
-	perElem := r.Plan.TouchedBytesPerElem()
+	perElem, apart := r.Plan.TouchedBytesPerElem(), r.Plan.Numerics.CohortCount() > 1
 	most := int(room.Len / (int64(l.Cols) * perElem))
 	table := device.NewMat(stored.Mem, tensor.BF16, piece.rows, l.Cols)
 	s.Zero(stored.Mem)
-	from, _ := slices.BinarySearch(r.touched, int32(piece.first))
-	end, _ := slices.BinarySearch(r.touched, int32(piece.first+piece.rows))
+	from, _ := slices.BinarySearch(touched, int32(piece.first))
+	end, _ := slices.BinarySearch(touched, int32(piece.first+piece.rows))
 	for ; from < end; from += most {
 		n := min(most, end-from)
 		elems := int64(n * l.Cols)
 		total := device.NewMat(room, tensor.F32, n, l.Cols)
 		rounded := device.NewMat(room.Slice(elems*(perElem-2), 2*elems), tensor.BF16, n, l.Cols)
+		s.Zero(total.Mem)
 		for m, dxs := range r.cohorts(op) {
 			sum := total
-			if m > 0 {
+			if apart {
 				sum = device.NewMat(room.Slice(4*elems, 4*elems), tensor.F32, n, l.Cols)
+				s.Zero(sum.Mem)
 			}
-			s.Zero(sum.Mem)
 			for i, dx := range dxs {
 				dx := r.hostRows(dx)
-				s.ScatterAdd(sum, dx, numbers.Slice(int64(m+i)*perMicro, perMicro), from, l.Scale(dx.DType))
+				s.ScatterAdd(sum, dx, r.numbersOf(m+i), from, l.Scale(dx.DType))
 			}
 			if r.Plan.Numerics.NarrowSums() { // by way of what is free until the total is complete
 				s.Cast(rounded, sum)
 				s.Cast(sum, rounded)
 			}
-			if m > 0 {
+			if apart {
 				s.Add(total, total, sum)
 			}
 		}

@@ -120,11 +120,11 @@ type Engine struct {
 
 	programs map[plan.Mode]*program
 	versions versions
-	touched  []int32 // tokens of the step, each once, rising, where the plan sums the rows of these alone
-	logitRow int     // first wanted row
-	wanted   int     // how many rows are wanted
-	passRows int     // of the micro-batch that a pass computes, from the first one on
-	reached  []int   // by sequence: one past the latest position that has come, 0 after a failure
+	touched  [][]int32 // of the step, or of each of its cohorts (orderTokens): its tokens, each once, rising
+	logitRow int       // first wanted row
+	wanted   int       // how many rows are wanted
+	passRows int       // of the micro-batch that a pass computes, from the first one on
+	reached  []int     // by sequence: one past the latest position that has come, 0 after a failure
 	pending  *pendingUpdate
 	results  [][]byte // of the schedule before, by host
 	bad      int64    // weights that became infinite or NaN in updates of which no result has told

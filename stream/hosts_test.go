@@ -270,11 +270,13 @@ func TestHostsTellTheSame(t *testing.T) {
 type watched struct {
 	stream.Peers
 	n      atomic.Int64
+	sent   atomic.Int64 // bytes
 	before func(n int)
 }
 
 func (w *watched) Send(ctx context.Context, host int, b []byte) error {
 	w.before(int(w.n.Add(1)))
+	w.sent.Add(int64(len(b)))
 	return w.Peers.Send(ctx, host, b)
 }
 
@@ -286,6 +288,59 @@ func (w *watched) Receive(ctx context.Context, host int, b []byte) error {
 func (w *watched) Exchange(b []byte) ([][]byte, error) {
 	w.before(int(w.n.Add(1)))
 	return w.Peers.Exchange(b)
+}
+
+// Of a table that is only looked up, hosts send the rows of the tokens that a group has, each once, and of all other
+// parts the whole sum. A first step has no weights to send.
+func TestHostsSendRowsOfTokens(t *testing.T) {
+	dev := newCPU(t)
+	defer dev.Close()
+	for _, narrow := range []bool{false, true} {
+		shape := tiny
+		shape.Micro, shape.Cohorts, shape.BF16, shape.Narrow = 4, 4, true, narrow
+		s := shape.subject(t, 1)
+		w := &watched{before: func(int) {}}
+		o := setup{device: dev, change: streamed(2)}
+		counted := o
+		counted.peers = w
+		c := startHosts(t, s, o, counted)
+		c.each(t, func(t errorer, host int) {
+			if _, err := c.rigs[host].engine.Step(context.Background(), s.batches[0], s.updates[0]); err != nil {
+				t.Fatal(err)
+			}
+		})
+		p, bytes := c.rigs[1].plan, int64(4)
+		if narrow {
+			bytes = 2
+		}
+		want, whole, rows := int64(0), int64(0), 0
+		for part, known := range p.Model.Parts {
+			if p.Owns(part) {
+				continue
+			}
+			elems := known.Layout.StateElems
+			for cohort := 2; cohort < 4; cohort++ {
+				whole += elems * bytes
+				if !known.Kind.LookedUp() {
+					want += elems * bytes
+					continue
+				}
+				table, tokens := known.Layout.Fields[0].Shape, map[int32]bool{}
+				for _, token := range s.batches[0].Micro[cohort].IDs {
+					if row := int(token) - known.FirstRow; row >= 0 && row < table[0] {
+						tokens[token] = true
+					}
+				}
+				rows += len(tokens)
+				want += int64(len(tokens)*table[1]) * bytes
+			}
+		}
+		sent := w.sent.Load()
+		if sent != want || rows == 0 || sent >= whole {
+			t.Errorf("%d bytes are sent, want %d with %d rows of tables; whole sums have %d", sent, want, rows, whole)
+		}
+		c.close(t)
+	}
 }
 
 // sequences runs the sequence of all schedules on all hosts, of which one that fails ends, and returns the errors.

@@ -1,8 +1,8 @@
 package stream
 
 import (
-	"cmp"
 	"iter"
+	"slices"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/plan"
@@ -25,7 +25,11 @@ func (r *execution) transfer(op *plan.Op) error {
 	}
 	switch o := what[0]; o.What {
 	case plan.CohortSum:
-		return r.met(move(r.network, op.Host, r.bytes(plan.SumsPurpose, r.hostSum(o))))
+		b := r.bytes(plan.SumsPurpose, r.hostSum(o))
+		if len(b) == 0 { // a tile without tokens of the cohort, as both hosts know
+			return nil
+		}
+		return r.met(move(r.network, op.Host, b))
 	case plan.Balance:
 		return r.met(move(r.network, op.Host, r.bytes(plan.ResultsPurpose, r.balance(r.host.Balance, o))))
 	}
@@ -50,45 +54,46 @@ func (r *execution) transfer(op *plan.Op) error {
 // addToTotal adds the sum of a cohort to those before it. The last one completes the gradient of the part: it is
 // rounded to its stored type, squared in the pieces in which one host alone does it, and stored.
 func (r *execution) addToTotal(s device.Stream, op *plan.Op) error {
-	elems := r.Plan.Model.Parts[op.Part].Layout.StateElems
-	sum := device.NewVec(r.hostSum(op.Reads[0]), r.sumType(), int(elems))
 	total := r.wholeTotal(op.Part)
-	switch {
-	case sum.DType == tensor.F32:
-		addTo(s, total, sum, op.First)
-	case op.First:
-		s.Cast(total, sum)
-	default:
-		r.addWidened(s, total, sum)
+	var spent device.Mem
+	if r.Plan.SendsRows(op.Part) {
+		r.addRowsToTotal(s, op, total)
+	} else {
+		spent = r.hostSum(op.Reads[0])
+		r.addSum(s, total, device.NewVec(spent, r.Plan.Numerics.SumType(), total.Cols), op.First)
 	}
 	if len(op.Writes) == 1 {
 		return nil
 	}
 	id := store.ID{Part: op.Part, Kind: store.Grad}
 	t := r.types[id.Kind]
-	rounded := total.Mem
-	if t != tensor.F32 {
-		rounded = sum.Mem.Slice(0, elems*t.Bytes()) // the sum has been added
-		s.Cast(device.NewVec(rounded, t, int(elems)), total)
+	squares := r.Plan.SquaresAt(op.Part)
+	byPiece := r.Plan.SquaresAt(op.Part+1) > squares+8 || r.Plan.SendsRows(op.Part)
+	rounded := total
+	if !byPiece && t != tensor.F32 {
+		rounded = device.NewVec(spent.Slice(0, int64(total.Cols)*t.Bytes()), t, total.Cols)
+		s.Cast(rounded, total)
 	}
-	squares, i := r.Plan.SquaresAt(op.Part), int64(0)
-	square := func(off, n int64) {
-		s.SumSquares(r.hostResult(squares+8*i), device.NewVec(rounded.Slice(off, n), t, int(n/t.Bytes())))
-		i++
-	}
-	byPiece := r.Plan.SquaresAt(op.Part+1) > squares+8
 	if !byPiece {
-		square(0, rounded.Len)
+		s.SumSquares(r.hostResult(squares), rounded)
 	}
+	i := int64(0)
 	for off, n := range r.specs[id].Pieces() {
-		if byPiece {
-			square(off, n)
-		}
 		l, err := r.borrow(updates, id, off, n, store.Write)
 		if err != nil {
 			return err
 		}
-		s.Copy(r.onHost[l.Region].Slice(l.Off, l.Len), rounded.Slice(off, n))
+		first, elems := int(off/t.Bytes()), int(n/t.Bytes())
+		stored := device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), t, elems)
+		if of := rounded.ColRange(first, elems); of.DType == t {
+			s.Copy(stored.Mem, of.Mem)
+		} else {
+			s.Cast(stored, of)
+		}
+		if byPiece {
+			s.SumSquares(r.hostResult(squares+8*i), stored)
+			i++
+		}
 		if r.isScarce(id) {
 			if err := r.settle(s, updates); err != nil {
 				return err
@@ -98,23 +103,50 @@ func (r *execution) addToTotal(s device.Stream, op *plan.Op) error {
 	return nil
 }
 
-// sumType is the type in which hosts exchange the sums of cohorts.
-func (r *execution) sumType() tensor.DType { return cmp.Or(r.Plan.Numerics.Exchange, tensor.F32) }
-
 // wholeTotal is the buffer for the total of a part's gradient.
 func (r *execution) wholeTotal(part int) device.Mat {
 	elems := r.Plan.Model.Parts[part].Layout.StateElems
 	return device.NewVec(r.host.Total.Slice(0, r.gradBytes(part)), tensor.F32, int(elems))
 }
 
-// addWidened adds a sum in bf16 to a total, some elements at a time.
-func (r *execution) addWidened(s device.Stream, total, sum device.Mat) {
-	for first, n := range r.castable(total.Cols, tensor.F32) {
-		wide := device.NewVec(r.host.Cast, tensor.F32, n)
-		s.Cast(wide, sum.ColRange(first, n))
-		part := total.ColRange(first, n)
-		s.Add(part, part, wide)
+// addSum adds the sum of a cohort to a total, or overwrites it: one in bf16 some elements at a time.
+func (r *execution) addSum(s device.Stream, total, sum device.Mat, overwrite bool) {
+	switch {
+	case sum.DType == tensor.F32:
+		addTo(s, total, sum, overwrite)
+	case overwrite:
+		s.Cast(total, sum)
+	default:
+		for first, n := range r.castable(total.Cols, tensor.F32) {
+			wide, part := device.NewVec(r.host.Cast, tensor.F32, n), total.ColRange(first, n)
+			s.Cast(wide, sum.ColRange(first, n))
+			s.Add(part, part, wide)
+		}
 	}
+}
+
+// addRowsToTotal adds the rows of a cohort's tokens to the total of a tile, which begins with zeros.
+func (r *execution) addRowsToTotal(s device.Stream, op *plan.Op, total device.Mat) {
+	if op.First {
+		s.Zero(total.Mem)
+	}
+	part, from := &r.Plan.Model.Parts[op.Part], op.Reads[0]
+	first, n := r.touchedIn(op.Part, from.Cohort)
+	if n == 0 {
+		return
+	}
+	table := part.Layout.Fields[0].Shape
+	rows := device.NewMat(r.hostSum(from), r.Plan.Numerics.SumType(), n, table[1])
+	ids := r.host.Tokens[from.Cohort].Slice(4*int64(first), 4*int64(n))
+	s.ScatterAdd(device.NewMat(total.Mem, tensor.F32, table[0], table[1]), rows, ids, part.FirstRow, 1)
+}
+
+// touchedIn are the tokens of a cohort of the step that have rows in a tile: the number of the first, and how many.
+func (r *execution) touchedIn(part, cohort int) (first, n int) {
+	p, tokens := &r.Plan.Model.Parts[part], r.touched[cohort]
+	first, _ = slices.BinarySearch(tokens, int32(p.FirstRow))
+	end, _ := slices.BinarySearch(tokens, int32(p.FirstRow+p.Layout.Fields[0].Shape[0]))
+	return first, end - first
 }
 
 // roundToBF16 rounds a sum where it is, some elements at a time.
@@ -139,9 +171,14 @@ func (r *execution) castable(elems int, in tensor.DType) iter.Seq2[int, int] {
 	}
 }
 
-// hostSum is a slot of the ring for sums of cohorts, as the host's lane sees it.
+// hostSum is what a cohort's sum takes of a slot of the ring for them, as the host's lane sees it.
 func (r *execution) hostSum(o plan.Operand) device.Mem {
-	return r.host.CohortSums[o.Slot].Slice(0, r.Plan.SumBytes(o.Index))
+	bytes := r.Plan.SumBytes(o.Index)
+	if r.Plan.SendsRows(o.Index) {
+		_, rows := r.touchedIn(o.Index, o.Cohort)
+		bytes = int64(rows*r.Plan.Model.Parts[o.Index].Layout.Fields[0].Shape[1]) * r.Plan.Numerics.SumType().Bytes()
+	}
+	return r.host.CohortSums[o.Slot].Slice(0, bytes)
 }
 
 // met marks the error of a message: one that was given up after a failure of this host says nothing.

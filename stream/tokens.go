@@ -43,33 +43,63 @@ func (e *Engine) putTokens(b *Batch) error {
 		e.Plan.Model.Rotary().Place(here.Positions, here.DocStart, here.DocEnd, e.Plan.LongestDocument())
 	}
 	if e.Plan.NumbersTokens() {
-		e.orderTokens(own)
+		e.orderTokens(b.Micro)
 	}
 	return nil
 }
 
-// orderTokens finds out which tokens occur in this host's share of a step, and numbers them by their order.
-func (e *Engine) orderTokens(own []batch.Micro) {
+// orderTokens finds out which tokens occur in a step, or with several hosts in each of its cohorts, whichever host
+// computes it, and numbers those of this host's share by their order.
+func (e *Engine) orderTokens(micro []batch.Micro) {
 	numbers := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Numbers))
 	ofToken := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.OfTokens))
+	if !e.Plan.Cluster.Several() {
+		if e.touched == nil {
+			e.touched = make([][]int32, 1)
+		}
+		e.touched[0] = order(micro, e.touched[0][:0], ofToken)
+		number(micro, ofToken, numbers)
+		return
+	}
+	n := e.Plan.Numerics.CohortMicros()
+	own, each := e.Plan.Cluster.Host*e.Plan.Numerics.CohortCount(), n*e.Plan.Numerics.Positions()
+	e.touched = e.touched[:0]
+	for cohort, tokens := range e.host.Tokens {
+		of := micro[cohort*n:][:n]
+		all := hostmem.I32(e.bytes(plan.TokensPurpose, tokens))
+		e.touched = append(e.touched, order(of, all[:0], ofToken))
+		if here := cohort - own; here >= 0 && here < e.Plan.Numerics.CohortCount() {
+			number(of, ofToken, numbers[here*each:])
+		}
+	}
+}
+
+// order appends the tokens of micro-batches to a list, each once and rising, and sets ofToken to the number of each
+// token in the list, -1 if it does not occur.
+func order(micro []batch.Micro, list, ofToken []int32) []int32 {
 	for token := range ofToken {
 		ofToken[token] = -1
 	}
-	for _, mb := range own {
+	for _, mb := range micro {
 		for _, token := range mb.IDs {
 			ofToken[token] = 0
 		}
 	}
-	e.touched = e.touched[:0]
 	for token, n := range ofToken {
 		if n == 0 {
-			ofToken[token] = int32(len(e.touched))
-			e.touched = append(e.touched, int32(token))
+			ofToken[token] = int32(len(list))
+			list = append(list, int32(token))
 		}
 	}
-	for m, mb := range own {
+	return list
+}
+
+// number writes the numbers of the tokens at all positions.
+func number(micro []batch.Micro, ofToken, numbers []int32) {
+	for _, mb := range micro {
 		for i, token := range mb.IDs {
-			numbers[m*len(mb.IDs)+i] = ofToken[token]
+			numbers[i] = ofToken[token]
 		}
+		numbers = numbers[len(mb.IDs):]
 	}
 }

@@ -61,7 +61,7 @@ func Rehearse(p *plan.Plan, steps int) (r Rehearsal, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	batch := emptyBatch(p.Whole)
+	batch := emptyBatch(p)
 	var before []null.Counts
 	var moved store.Traffic // before the last step
 	for step := range steps {
@@ -210,17 +210,23 @@ func emptyUpdate(p *plan.Plan, step int) stream.Update {
 	return u
 }
 
-// emptyBatch is a batch of token 0 in documents as long as a sequence, all of which counts.
-func emptyBatch(n plan.Numerics) *stream.Batch {
-	mb, row := batch.New(n.Positions()), make([]int32, n.SequenceLen)
-	for first := 0; first < n.Positions(); first += n.SequenceLen {
-		mb.SetDocument(first, row)
-	}
-	clear(mb.Targets)
+// emptyBatch is a batch of documents as long as a sequence, all of which counts. Each group of micro-batches has the
+// same tokens: as many different ones as a plan counts, spread evenly over the vocabulary.
+func emptyBatch(p *plan.Plan) *stream.Batch {
+	n, tokens, vocab := p.Whole, p.CohortTokens(), p.Model.Vocab
 	b := &stream.Batch{Targets: n.StepPositions()}
-	for range n.MicroBatches {
+	for m := range n.CohortMicros() {
+		mb, row := batch.New(n.Positions()), make([]int32, n.SequenceLen)
+		for first := 0; first < n.Positions(); first += n.SequenceLen {
+			for i := range row {
+				row[i] = int32((m*n.Positions() + first + i) % tokens * vocab / tokens)
+			}
+			mb.SetDocument(first, row)
+		}
+		clear(mb.Targets)
 		b.Micro = append(b.Micro, mb)
 	}
+	b.Micro = slices.Repeat(b.Micro, n.CohortCount())
 	return b
 }
 

@@ -33,6 +33,6 @@ func rehearseProducts(p *plan.Plan) (products [][]device.Product, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	_, err = engine.Step(context.Background(), emptyBatch(p.Whole), emptyUpdate(p, 1))
+	_, err = engine.Step(context.Background(), emptyBatch(p), emptyUpdate(p, 1))
 	return products, err
 }
