@@ -1,8 +1,9 @@
 #!/bin/sh
-# Runs the tests that need a real MPI, with 1, 2 and 4 ranks on this host, with Open MPI and with MPICH. Both are wheels
-# of requirements.txt, 20 MB, and have a directory each in build/mpi, since both bring an mpiexec. They are used again
-# until requirements.txt changes. MILLRACE_MPI_PREFIXES may name other directories with bin/mpiexec. REPEATS is the
-# number of runs in the tests of clean ends and of training.
+# Runs the tests that need a real MPI, with 1, 2 and 4 ranks on this host, with Open MPI and with MPICH; where REPEATS is
+# set, also with 8 ranks, and with two devices in each. Both are wheels of requirements.txt, 20 MB, and have a directory
+# each in build/mpi, since both bring an mpiexec. They are used again until requirements.txt changes.
+# MILLRACE_MPI_PREFIXES may name other directories with bin/mpiexec. REPEATS is the number of runs in the tests of clean
+# ends and of training.
 set -eu
 cd "$(dirname "$0")"
 if [ -z "${MILLRACE_MPI_PREFIXES:-}" ]; then
