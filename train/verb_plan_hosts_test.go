@@ -67,6 +67,9 @@ func TestPlanForHosts(t *testing.T) {
 				t.Errorf("%s: %q in\n%s", name, want, text)
 			}
 		}
+		if strings.Contains(text, "in 4 groups whose sums are bf16") != (exchange == 2) {
+			t.Errorf("%s: sums of %d bytes an element in\n%s", name, exchange, text)
+		}
 		all, err := RehearseHosts(context.Background(), p.Plan, 2)
 		if err != nil || len(all) != 4 {
 			t.Fatalf("%s: %d rehearsals, %v", name, len(all), err)

@@ -271,7 +271,7 @@ func TestStandInTraining(t *testing.T) {
 }
 
 // Parts that are smaller than a block, and cohorts of micro-batches: resident, updated, streamed and on two hosts, they
-// have the same bits, and nearly the CPU's losses.
+// have the same bits, and nearly the CPU's losses. Sums of cohorts are rounded to bf16 on the device.
 func TestStandInGroups(t *testing.T) {
 	if raceEnabled && testing.Short() {
 		t.Skip("with -race -short only: TestStandInTraining runs the same lanes at once; make test runs this one")
@@ -279,7 +279,7 @@ func TestStandInGroups(t *testing.T) {
 	t.Parallel()
 	g := modeltest.Load(t, "llama-bias")
 	n := numerics(g, tensor.BF16)
-	n.Cohorts = n.MicroBatches // each micro-batch is a cohort
+	n.Cohorts, n.Exchange = n.MicroBatches, tensor.BF16 // each micro-batch is a cohort, whose sums are rounded
 	c, err := hf.ParseConfig("config.json", modeltest.PatchworkConfig(map[string]any{"vocab_size": g.Vocab,
 		"hidden_size":       24,
 		"intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
