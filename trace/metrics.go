@@ -32,7 +32,7 @@ type Metrics struct {
 
 	Devices []DeviceSeconds `json:"devices,omitempty"` // busy seconds by device, where there are several
 
-	Hosts *HostTimes `json:"hosts,omitempty"` // where there are several
+	Hosts *Hosts `json:"hosts,omitempty"` // where there are several; what is above of a process is of host 0
 
 	AuxLoss *float64 `json:"aux_loss,omitempty"` // the load-balancing loss without its weight; Loss is without it
 
@@ -43,10 +43,15 @@ type Metrics struct {
 	EvalLoss *float64 `json:"eval_loss,omitempty"` // where there was an evaluation
 }
 
-// HostTimes say how long the hosts of a run took for a step.
-type HostTimes struct {
-	StepSec []float64 `json:"step_sec"` // by host: without what it waited for others at the end
+// Hosts have what a step was on each host of a run, by host.
+type Hosts struct {
+	StepSec []float64 `json:"step_sec"` // without what it waited for others at the end
 	Slowest string    `json:"slowest"`  // the host that took longest, by its rank and the name of its machine
+
+	Lanes            []Lanes `json:"lanes"`
+	PeakBytes        []int64 `json:"host_peak_bytes"`
+	DiskReadBytes    []int64 `json:"disk_read_bytes"`
+	DiskWrittenBytes []int64 `json:"disk_written_bytes"`
 }
 
 // BeforeTraining is the record of step 0: the evaluation of the model that a run starts from. What only a step has is

@@ -43,11 +43,15 @@ func (c *Cluster) anywhere(is bool) (bool, error) {
 // stopsAnywhere reports whether any host has been asked to end. All hosts call it.
 func (e *Env) stopsAnywhere() (bool, error) { return e.Cluster.anywhere(e.stopped()) }
 
-// pace tells the other hosts how long a host's step took, and what the host wants next.
+// pace tells the other hosts what a step was on a host, and what the host wants next.
 type pace struct {
-	Sec     float64 `json:"sec"`      // of the step, without what it waited for others
-	Save    bool    `json:"save"`     // the state is due to be saved
-	WaitSec float64 `json:"wait_sec"` // for memory.max_write_per_day
+	Sec     float64     `json:"sec"` // of the step, without what it waited for others
+	Lanes   trace.Lanes `json:"lanes"`
+	Peak    int64       `json:"peak"`
+	Read    int64       `json:"read"`
+	Written int64       `json:"written"`
+	Save    bool        `json:"save"`     // the state is due to be saved
+	WaitSec float64     `json:"wait_sec"` // for memory.max_write_per_day
 }
 
 // pace has all hosts do the same after a step: they save when host 0 finds that due, and wait as long as the one that
@@ -57,20 +61,25 @@ func (t *trainer) pace(m *trace.Metrics, wait time.Duration) (save bool, _ time.
 	if c == nil {
 		return save, wait, nil
 	}
-	all, err := exchange(c, pace{m.StepSec - t.session.peers.take().Seconds(), save, wait.Seconds()})
+	all, err := exchange(c, pace{m.StepSec - t.session.peers.take().Seconds(), m.Lanes, m.HostPeakBytes,
+		m.DiskReadBytes, m.DiskWrittenBytes, save, wait.Seconds()})
 	if err != nil {
 		return false, 0, err
 	}
-	m.Hosts = &trace.HostTimes{}
+	of := &trace.Hosts{}
+	m.Hosts = of
 	longest, slowest := 0.0, 0
 	for host, p := range all {
-		m.Hosts.StepSec = append(m.Hosts.StepSec, p.Sec)
+		of.StepSec, of.Lanes = append(of.StepSec, p.Sec), append(of.Lanes, p.Lanes)
+		of.PeakBytes = append(of.PeakBytes, p.Peak)
+		of.DiskReadBytes = append(of.DiskReadBytes, p.Read)
+		of.DiskWrittenBytes = append(of.DiskWrittenBytes, p.Written)
 		longest = max(longest, p.WaitSec)
 		if p.Sec > all[slowest].Sec {
 			slowest = host
 		}
 	}
-	m.Hosts.Slowest = c.Name(slowest)
+	of.Slowest = c.Name(slowest)
 	t.waitForSteps(all[slowest].Sec)
 	if longest > 0 {
 		m.WriteWaitSec = &longest

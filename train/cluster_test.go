@@ -171,13 +171,29 @@ func TestHostsTrainToTheSameBits(t *testing.T) {
 				if own.MaxSteps == 6 {
 					checkSamples(t, &own, 0, 2, 4, 6)
 				}
-				if m := metricsOf(t, own.OutputDir)[1]; m.Hosts == nil || len(m.Hosts.StepSec) != hosts ||
-					!strings.HasPrefix(m.Hosts.Slowest, "rank ") {
-					t.Errorf("a step's record has %+v of %d hosts", m.Hosts, hosts)
+				read := make([]int64, hosts)
+				for _, m := range metricsOf(t, own.OutputDir) {
+					of := m.Hosts
+					if m.Step == 0 {
+						continue
+					}
+					if of == nil || len(of.StepSec) != hosts || !strings.HasPrefix(of.Slowest, "rank ") ||
+						len(of.Lanes) != hosts || of.Lanes[0] != m.Lanes || of.Lanes[hosts-1].Compute == 0 ||
+						len(of.PeakBytes) != hosts || of.PeakBytes[0] != m.HostPeakBytes ||
+						len(of.DiskReadBytes) != hosts || len(of.DiskWrittenBytes) != hosts {
+						t.Fatalf("a step's record has %+v of %d hosts", of, hosts)
+					}
+					for host, n := range of.DiskReadBytes {
+						read[host] += n
+					}
 				}
 				for _, h := range all {
 					if own.Memory.Disk.IsAuto() && h.sum.DiskReadBytes == 0 {
 						t.Errorf("host %d of %d has no state on disk", h.host, hosts)
+					}
+					if read[h.host] > h.sum.DiskReadBytes || own.Memory.Disk.IsAuto() && read[h.host] == 0 {
+						t.Errorf("the records of host %d of %d have %d bytes read from disk, its summary %d", h.host,
+							hosts, read[h.host], h.sum.DiskReadBytes)
 					}
 				}
 				for _, h := range all[1:] {
