@@ -18,15 +18,14 @@ import (
 // hosts is the program as one of several processes that a launcher such as mpiexec has started. The zero value is a
 // program alone.
 type hosts struct {
-	world *mpi.World // nil: the program is alone, and needs no MPI
-	part  int        // of the GPUs of this machine, of the parts that its processes share
-	parts int        // 0: all of them are the program's
+	part  int // of the GPUs of this machine, of the parts that its processes share
+	parts int // 0: all of them are the program's
 }
 
-// launched reports whether a launcher has started several processes of the program.
+// launched reports whether a launcher has started the program, in one process or several.
 func launched() bool {
 	l, err := mpi.Detect(os.Getenv, os.Args)
-	return err == nil && isSeveral(l)
+	return err == nil && l.Launcher != mpi.None
 }
 
 func isSeveral(l mpi.Launch) bool { return l.Launcher != mpi.None && l.Size != 1 }
@@ -41,7 +40,8 @@ func checkLauncher(verb string) error {
 	if err != nil || !isSeveral(l) || slices.Contains(severalVerbs, verb) {
 		return nil // train alone asks what is wrong with a launcher
 	}
-	return badFlag("%s started several processes, and %s is for one: run it without the launcher", l.Launcher, verb)
+	return badFlag("%s started several processes, and %s is for one: run it without the launcher; in a shell that has "+
+		"its variables, unset %s", l.Launcher, verb, mpi.Variables(os.Getenv))
 }
 
 // join makes the program a host of a run, where a launcher has started several processes. No wait for another one is
@@ -58,7 +58,7 @@ func (p *program) join(timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
-	p.hosts.world = w
+	p.world.Store(w)
 	if w.Size == 1 {
 		return nil
 	}
@@ -133,13 +133,21 @@ func (p *program) divide(c *train.Cluster, l mpi.Launch) error {
 // leave ends the process with a status, in the way that the library and the launcher expect. It returns where the
 // program is alone.
 func (p *program) leave(status int, err error) {
-	switch {
-	case p.hosts.world == nil:
-	case err == nil || isOfAll(err) || p.hosts.world.Size == 1:
-		p.hosts.world.Leave(status)
+	switch w := p.world.Load(); {
+	case w == nil:
+	case err == nil || isOfAll(err) || w.Size == 1:
+		w.Leave(status)
 	default:
-		p.hosts.world.Abort(status)
+		w.Abort(status)
 	}
+}
+
+// quit ends the process at once, and those of the other hosts, which would wait for it.
+func (p *program) quit(status int) {
+	if w := p.world.Load(); w != nil && w.Size > 1 {
+		w.Abort(status)
+	}
+	os.Exit(status)
 }
 
 // isOfAll reports whether all hosts end with an error.

@@ -28,7 +28,8 @@ func TestLaunchers(t *testing.T) {
 		want   string
 	}{
 		{"2", []string{"plan", "run.yaml"}, exitBadRequest,
-			"mpiexec of Open MPI started several processes, and plan is for one"},
+			"mpiexec of Open MPI started several processes, and plan is for one: run it without the launcher; " +
+				"in a shell that has its variables, unset OMPI_COMM_WORLD_RANK"},
 		{"2", []string{"checkpoint", "list", "x"}, exitBadRequest, "and checkpoint is for one: run it without"},
 		{"2", []string{"version"}, exitDone, ""},
 		{"2", []string{"train", "no-such.yaml"}, exitFailed, "libmpi.so"},

@@ -15,7 +15,7 @@ import (
 )
 
 // listen has the signals that ask for an end delivered: an interrupt, SIGTERM, and SIGHUP when the terminal is gone,
-// unless nohup has turned that off. Processes of a launcher have launcherSignals, too. A closed pipe ends nothing:
+// unless nohup has turned that off. A process of a launcher has launcherSignals, too. A closed pipe ends nothing:
 // writes to it fail, and that is an error of results alone.
 func listen(launched bool) <-chan os.Signal {
 	signals := make(chan os.Signal, 2)
@@ -54,9 +54,9 @@ const oneRequest = 2 * time.Second
 var patience = 5 * time.Second
 
 // giveUp ends the program.
-func giveUp(messages *progress) {
+func (i *interrupts) giveUp(messages *progress) {
 	messages.line("millrace: interrupted: what was under way took longer than %v to end and was left as it was; nothing is lost", patience)
-	os.Exit(exitInterrupted)
+	i.kill()
 }
 
 // watch starts to listen. finishes says what the verb has to finish at the moment; it is empty where that is nothing.
@@ -96,7 +96,7 @@ func (i *interrupts) watch(signals <-chan os.Signal, cancel context.CancelFunc, 
 				}
 				messages.note("interrupted: stopping; once more after %v to stop at once", oneRequest)
 				if patience > 0 {
-					fault.AfterFunc(patience, func() { giveUp(messages) })
+					fault.AfterFunc(patience, func() { i.giveUp(messages) })
 				}
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace/hostmem"
@@ -138,6 +139,27 @@ func TestSignalsThatCount(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Work with nothing to lose that does not end when it is asked to is left as it is, in the way that takes the processes
+// of other hosts along.
+func TestWorkThatDoesNotEnd(t *testing.T) {
+	before := patience
+	defer func() { patience = before }()
+	patience = 5 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		killed, signals := make(chan bool), make(chan os.Signal)
+		i := &interrupts{answer: &answering{}, stop: make(chan struct{}), done: make(chan struct{}),
+			kill: func() { close(killed) }, now: func() time.Time { return time.Unix(1, 0) }}
+		var said strings.Builder
+		i.watch(signals, func() {}, &progress{w: &said}, func() string { return "" })
+		signals <- syscall.SIGTERM
+		<-killed
+		i.end()
+		if !strings.Contains(said.String(), "took longer than 5s to end") {
+			t.Errorf("said %q", said.String())
+		}
+	})
 }
 
 // Ctrl-C ends an answer and nothing else. Without an answer, or when that is ending already, it ends the program;
@@ -272,13 +294,17 @@ func await(t *testing.T, lines *bufio.Scanner, word string) {
 }
 
 // A terminal that goes away takes no run with it: the step is finished and saved, as after SIGTERM.
+// So it is after what the launcher of one process sends.
 func TestLostTerminalSaves(t *testing.T) {
 	w := newWorkshop(t)
-	for i, sent := range []os.Signal{syscall.SIGHUP, syscall.SIGTERM, os.Interrupt} {
+	for i, sent := range []os.Signal{syscall.SIGHUP, syscall.SIGTERM, os.Interrupt, syscall.SIGUSR1} {
 		if signal.Ignored(sent) {
 			continue // as below nohup: the process would inherit that
 		}
 		cmd := inProcess("runs", "train", w.path("run.yaml"), "--set", "max_steps=1000000")
+		if sent == syscall.SIGUSR1 { // which a launcher sends, also to one process
+			cmd.Env = append(cmd.Env, "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=1")
+		}
 		lines := start(t, cmd, "  loss ")
 		if err := cmd.Process.Signal(sent); err != nil {
 			t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -27,6 +28,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/internal/mpi"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/train"
 )
@@ -82,6 +84,7 @@ type program struct {
 	trains  bool // an end may lose steps
 	answer  answering
 	hosts   hosts
+	world   atomic.Pointer[mpi.World] // the processes of a launcher; nil: the program is alone, and needs no MPI
 }
 
 // gcPercent lets the Go heap grow by a quarter between collections. Model state is not on it, and a step leaves
@@ -172,7 +175,7 @@ func (p *program) call(cmd *kong.Context) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.ctx = ctx
 	i := &interrupts{answer: &p.answer, stop: make(chan struct{}), done: make(chan struct{}), now: time.Now,
-		kill: func() { os.Exit(exitInterrupted) }}
+		kill: func() { p.quit(exitInterrupted) }}
 	p.env = millrace.NewEnv(p.stderr)
 	p.env.Open, p.env.Terminal, p.env.Stop = p.openDevice, p.stderr.terminal, i.stop
 	i.watch(p.signals, cancel, p.stderr, p.env.Finishes)

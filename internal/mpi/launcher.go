@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -47,10 +48,11 @@ func Detect(getenv func(string) string, args []string) (Launch, error) {
 	case step && getenv("SLURM_PROCID") != "":
 		l, err := numbered(getenv, Slurm, "SLURM_PROCID", slurmSize(getenv))
 		if err != nil || l.Size <= 1 {
-			return Launch{}, err
+			return l, err
 		}
 		return Launch{}, fmt.Errorf("srun started this process as rank %d of %d without MPI, so the ranks cannot find "+
-			"each other: give srun --mpi=pmix for Open MPI, or --mpi=pmi2 for MPICH", l.Rank, l.Size)
+			"each other: give srun --mpi=pmix for Open MPI, or --mpi=pmi2 for MPICH; in a shell of srun, for one "+
+			"process, unset %s", l.Rank, l.Size, Variables(getenv))
 	case getenv("RANK") != "" && getenv("WORLD_SIZE") != "":
 		return addresses(getenv, args, "torchrun", "RANK", "WORLD_SIZE", []string{getenv("MASTER_ADDR")})
 	case getenv("SKYPILOT_NODE_RANK") != "":
@@ -58,6 +60,13 @@ func Detect(getenv func(string) string, args []string) (Launch, error) {
 			strings.Fields(getenv("SKYPILOT_NODE_IPS")))
 	}
 	return Launch{}, nil
+}
+
+// Variables names the variables that have a process taken for a rank, for a user whose shell has inherited them.
+func Variables(getenv func(string) string) string {
+	names := slices.DeleteFunc([]string{"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_STEP_ID"},
+		func(name string) bool { return getenv(name) == "" })
+	return strings.Join(names, " ")
 }
 
 func slurmSize(getenv func(string) string) string {

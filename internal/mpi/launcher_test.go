@@ -37,9 +37,10 @@ func TestDetect(t *testing.T) {
 			Launch{Slurm, 2, 4}, ""},
 		{"PMIx alone", "PMIX_RANK=5 PMIX_NAMESPACE=a", Launch{PMIx, 5, 0}, ""},
 		{"the script of a batch job", job, Launch{}, ""},
-		{"one task of srun", "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1", Launch{}, ""},
+		{"one task of srun", "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1", Launch{Slurm, 0, 1}, ""},
 		{"srun without MPI", step, Launch{}, "srun started this process as rank 2 of 3 without MPI, so the ranks " +
-			"cannot find each other: give srun --mpi=pmix for Open MPI, or --mpi=pmi2 for MPICH"},
+			"cannot find each other: give srun --mpi=pmix for Open MPI, or --mpi=pmi2 for MPICH; in a shell of srun, " +
+			"for one process, unset SLURM_STEP_ID"},
 		{"torchrun", "RANK=1 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1", Launch{},
 			"torchrun started this process as rank 1 of 2, and its processes know addresses only, not MPI: " +
 				"run on one host instead: mpiexec -n 2 --host 10.0.0.1,... millrace train 'my run.yaml'"},
@@ -61,6 +62,14 @@ func TestDetect(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: the error has two lines: %q", c.what, err)
 		}
+	}
+}
+
+// All variables that a shell has inherited from a launcher are named: without one of them the next would count.
+func TestVariables(t *testing.T) {
+	got := Variables(from("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 PMIX_RANK=0 PMIX_NAMESPACE=a"))
+	if got != "OMPI_COMM_WORLD_RANK PMIX_RANK" {
+		t.Error(got)
 	}
 }
 
