@@ -90,7 +90,7 @@ type told struct {
 }
 
 // toldKinds are the errors that a told one may be, by the bit of told.Kinds.
-var toldKinds = []error{blame.ErrRequest, ErrInterrupted, context.Canceled, ErrStop}
+var toldKinds = []error{blame.ErrRequest, ErrInterrupted, context.Canceled, ErrStop, context.DeadlineExceeded}
 
 func toldOf(err error) (t told) {
 	if err == nil {

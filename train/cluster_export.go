@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/store"
@@ -19,8 +20,11 @@ import (
 // halves, a part at a time. A question is the part's number. An answer is the length of an error, and then that error
 // or, where the length is 0, the extent.
 
-// noPart ends the questions.
-const noPart = -1
+// These are no parts: noPart ends the questions, and noQuestion says that there may be more.
+const (
+	noPart     = -1
+	noQuestion = -2
+)
 
 // needsLow reports whether a model in this format is made of weights and low halves.
 func (s *Session) needsLow(as format) bool {
@@ -47,6 +51,8 @@ func (s *Session) askLow(ctx context.Context, part int, dst []byte) error {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx) // the answer comes in any case
+	s.asking.Lock()
+	defer s.asking.Unlock()
 	c, owner, length := s.env.Cluster, s.plan.Owner(part), make([]byte, 8)
 	if err := c.Peers.Send(ctx, owner, question(part)); err != nil {
 		return err
@@ -70,12 +76,39 @@ const maxWhy = 4096
 
 func question(part int) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(int64(part))) }
 
-// endQuestions tells the other hosts that there are no more.
-func (s *Session) endQuestions(ctx context.Context) (err error) {
+// askAll sends the same to all other hosts in place of a part.
+func (s *Session) askAll(ctx context.Context, part int) (err error) {
+	s.asking.Lock()
+	defer s.asking.Unlock()
 	for host := 1; host < s.env.Cluster.count(); host++ {
-		err = errors.Join(err, s.env.Cluster.Peers.Send(ctx, host, question(noPart)))
+		err = errors.Join(err, s.env.Cluster.Peers.Send(ctx, host, question(part)))
 	}
 	return err
+}
+
+// writeAsking has host 0 write the model, whose questions are then at an end. A host that has little of the state, or
+// none, is asked seldom, and writing takes hours: so the others hear every beat that host 0 still writes.
+func (s *Session) writeAsking(ctx context.Context, write func() error) error {
+	over := make(chan struct{})
+	var group fault.Group
+	var errBeat error
+	group.Go(func() {
+		for errBeat == nil {
+			due, free := s.env.time().after(beat)
+			select {
+			case <-over:
+				free()
+				return
+			case <-due:
+				free()
+				errBeat = s.askAll(ctx, noQuestion)
+			}
+		}
+	})
+	err := write()
+	close(over)
+	group.Wait()
+	return errors.Join(err, errBeat, s.askAll(ctx, noPart))
 }
 
 // answerLow answers host 0 until it has no more questions.
@@ -87,8 +120,11 @@ func (s *Session) answerLow(ctx context.Context) error {
 			return err
 		}
 		part := int(int64(binary.LittleEndian.Uint64(ask)))
-		if part == noPart {
+		switch part {
+		case noPart:
 			return nil
+		case noQuestion:
+			continue
 		}
 		spec := s.lowSpec(part)
 		low = slices.Grow(low[:0], int(spec.Bytes))[:spec.Bytes]
@@ -120,7 +156,7 @@ func (s *Session) exportAlike(ctx context.Context, as format, write func(context
 		messages := context.WithoutCancel(ctx) // questions end, also where a host has failed
 		switch {
 		case s.env.Cluster.Leads() && asks:
-			return errors.Join(write(ctx), s.endQuestions(messages))
+			return s.writeAsking(messages, func() error { return write(ctx) })
 		case s.env.Cluster.Leads():
 			return write(ctx)
 		case asks:

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -56,19 +57,20 @@ func (e *Env) openChosen(of choice) (*checkpoint.Checkpoint, error) {
 }
 
 // arrive has all hosts know which run this is and how it starts, and makes sure that they share the output directory.
-func (h *home) arrive() (b beginning, err error) {
+func (h *home) arrive(ctx context.Context) (b beginning, err error) {
 	c := h.env.Cluster
-	if c == nil {
-		return h.hold()
-	}
 	var found arrival
-	if c.Leads() {
-		if b, err = h.hold(); err == nil {
+	err = h.env.together(ctx, func(context.Context) (err error) {
+		if !c.Leads() {
+			return nil
+		}
+		if b, err = h.hold(); err == nil { // which removes what a torn save has left
 			found = arrival{OutputDir: h.config.OutputDir, Identity: h.id, Sizes: b.sizes, Overlong: b.overlong}
 			found.From, err = choiceOf(b.from)
 		}
-	}
-	if err = c.Agree(blame.BadRequest(err)); err != nil {
+		return blame.BadRequest(err)
+	})
+	if c == nil || err != nil {
 		return b, err
 	}
 	if found, err = decided(c, found); err != nil {

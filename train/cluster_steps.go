@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -40,8 +41,11 @@ func (c *Cluster) anywhere(is bool) (bool, error) {
 	return slices.Contains(all, true), err
 }
 
-// stopsAnywhere reports whether any host has been asked to end. All hosts call it.
-func (e *Env) stopsAnywhere() (bool, error) { return e.Cluster.anywhere(e.stopped()) }
+// stopsAnywhere reports whether any host has been asked to end. All hosts call it. The context of one that ends before
+// it has a step to finish asks all of them; a process that is alone finds that out by itself.
+func (e *Env) stopsAnywhere(ctx context.Context) (bool, error) {
+	return e.Cluster.anywhere(e.stopped() || e.Cluster != nil && ctx.Err() != nil)
+}
 
 // pace tells the other hosts what a step was on a host, and what the host wants next.
 type pace struct {
@@ -112,6 +116,28 @@ func (t *trainer) stepAlike(ctx context.Context, step int) (stop bool, err error
 	return stop, c.first(err, tells)
 }
 
+// endAlike gives everything back, such as files of state, whose removal may take longer than hosts wait, and returns
+// the error that all hosts end with.
+func (t *trainer) endAlike(err error) error {
+	if isAlone(err) {
+		t.giveBack(err)
+		return err // which the others learn by this one's end
+	}
+	hosts := (*HostsError)(nil)
+	isKnown := errors.As(err, &hosts)
+	agreed := t.env.together(context.Background(), func(context.Context) error {
+		t.giveBack(err)
+		if isKnown {
+			return nil
+		}
+		return err
+	})
+	if isKnown {
+		return err
+	}
+	return agreed
+}
+
 // pauseAlike is pause on all hosts, which ends when any of them is asked to end.
 func (t *trainer) pauseAlike(ctx context.Context, wait time.Duration) error {
 	if t.env.Cluster == nil {
@@ -120,7 +146,7 @@ func (t *trainer) pauseAlike(ctx context.Context, wait time.Duration) error {
 	for stop := false; wait > 0 && !stop; wait -= beat {
 		err := t.pause(ctx, min(wait, beat))
 		if err == nil {
-			stop, err = t.env.stopsAnywhere()
+			stop, err = t.env.stopsAnywhere(ctx)
 		}
 		if err != nil {
 			return t.env.Cluster.alone(err)

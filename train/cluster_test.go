@@ -268,6 +268,53 @@ func TestHostsStopAndGoOn(t *testing.T) {
 	}
 }
 
+// A signal to one host after it has loaded, and before the first step, ends all hosts in good order: also one that came
+// when its context was still what a signal ends.
+func TestHostsStopBeforeTheFirstStep(t *testing.T) {
+	for _, cancels := range []bool{false, true} {
+		c := hostsConfig(t)
+		all := trainHosts(t, 2, c, func(h *aHost) {
+			if h.host == 0 {
+				return
+			}
+			stop := make(chan struct{})
+			ctx, cancel := context.WithCancel(h.ctx)
+			t.Cleanup(cancel)
+			signal := sync.OnceFunc(func() {
+				if cancels {
+					cancel()
+				} else {
+					close(stop)
+				}
+			})
+			h.env.Stop, h.ctx = stop, ctx
+			h.env.Cluster.Peers = onExchange{h.env.Cluster.Peers, func() {
+				if h.env.Finishes() != "" {
+					signal()
+				}
+			}}
+		})
+		for _, h := range all {
+			of, is := errors.AsType[*HostsError](h.err)
+			if !is || of.Reports != (h.host == 0) || !errors.Is(h.err, ErrInterrupted) ||
+				!strings.Contains(h.err.Error(), "interrupted before a step was done") {
+				t.Errorf("host %d: %v\n%s", h.host, h.err, h.said)
+			}
+		}
+	}
+}
+
+// onExchange are peers that call do before each exchange.
+type onExchange struct {
+	Peers
+	do func()
+}
+
+func (o onExchange) Exchange(b []byte) ([][]byte, error) {
+	o.do()
+	return o.Peers.Exchange(b)
+}
+
 // An error before the first step ends all hosts, in the words of the first host that has it.
 func TestHostsRefuse(t *testing.T) {
 	other := corpus(t)

@@ -30,7 +30,7 @@ func (s *Session) evaluate(ctx context.Context, l *data.EvalLoader, what string)
 	var out Loss
 	sum := 0.0
 	for done := 0; ; {
-		if stop, err := s.env.stopsAnywhere(); err != nil || stop {
+		if stop, err := s.env.stopsAnywhere(ctx); err != nil || stop {
 			return out, cmp.Or(err, ErrInterrupted)
 		}
 		err := l.Next(ctx, s.rows)

@@ -58,6 +58,10 @@ type trainer struct {
 	spans   *trace.Recorder // of a run that is traced
 	summary Summary
 
+	claimed  bool // run.json is this run's
+	started  bool // the files that a run begins with are written
+	gaveBack bool
+
 	begun     int  // steps that were done before this process
 	enough    bool // the program ended the run with ErrStop
 	dataSteps stepRange
@@ -93,8 +97,9 @@ func Train(ctx context.Context, c *runfile.Config, o Options) (*Summary, error) 
 	}
 	own := *c // what a run decides, such as sizes that are auto, is not the caller's
 	t := newTrainer(&own, o)
+	defer t.giveBack(nil) // after a fault of the program
 	sum, err := t.train(ctx)
-	err = t.env.Cluster.Agree(err)
+	err = t.endAlike(err)
 	known, isKnown := errors.AsType[*HostsError](err)
 	if sum, err = t.interrupted(ctx, sum, err); isKnown && err != nil {
 		err = &HostsError{known.Reports, err}
@@ -103,16 +108,6 @@ func Train(ctx context.Context, c *runfile.Config, o Options) (*Summary, error) 
 }
 
 func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
-	begun := false
-	claimed := false
-	defer func() {
-		if claimed && !begun {
-			t.home.unclaim()
-		}
-		t.saves.close()
-		t.home.close(begun)
-	}()
-	defer func() { t.close(err) }()
 	if err := t.prepare(ctx); err != nil {
 		return nil, blame.BadRequest(err)
 	}
@@ -133,7 +128,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 		t.env.note("%s", note)
 	}
 	cluster := t.env.Cluster
-	if claimed = cluster.Leads(); claimed {
+	if t.claimed = cluster.Leads(); t.claimed {
 		err = t.home.claim()
 	}
 	if err := cluster.Agree(err); err != nil {
@@ -146,7 +141,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 		return nil, err
 	}
 	defer t.records.close()
-	begun = true
+	t.started = true
 	if t.options.Trace {
 		t.spans = trace.NewRecorder(t.plan.Crew(), tracedSpans)
 		t.session.Engine.Trace = t.spans
@@ -167,7 +162,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 // run's memory only what the order of the data takes is reserved.
 func (t *trainer) prepare(ctx context.Context) error {
 	asked := t.config.Numerics
-	b, err := t.home.arrive()
+	b, err := t.home.arrive(ctx)
 	if err != nil {
 		return err
 	}
@@ -346,6 +341,20 @@ func (t *trainer) close(ended error) {
 	}
 }
 
+// giveBack is close, and gives up the directories, if that was not done.
+func (t *trainer) giveBack(ended error) {
+	if t.gaveBack {
+		return
+	}
+	t.gaveBack = true
+	t.close(ended)
+	if t.claimed && !t.started {
+		t.home.unclaim()
+	}
+	t.saves.close()
+	t.home.close(t.started)
+}
+
 // writeRunFiles writes run.yaml, as resolved, and plan.json to the output directory.
 func (t *trainer) writeRunFiles() error {
 	c := *t.config
@@ -454,7 +463,7 @@ func (t *trainer) walk(ctx context.Context) error {
 	if err := t.sampleAgain(ctx); err != nil {
 		return err
 	}
-	stop, err := t.env.stopsAnywhere()
+	stop, err := t.env.stopsAnywhere(ctx)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"runtime/metrics"
+	"sync"
 
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/data"
@@ -32,8 +33,9 @@ type Session struct {
 	Disk   *store.Disk // the part of it that is on disk; nil without one
 	Engine *stream.Engine
 
-	stateDir string   // of what the plan keeps on disk
-	peers    *awaited // the other hosts of the run, as the engine reaches them; nil: it is alone
+	stateDir string     // of what the plan keeps on disk
+	peers    *awaited   // the other hosts of the run, as the engine reaches them; nil: it is alone
+	asking   sync.Mutex // held while host 0 asks for low halves, and is answered
 
 	// tuners are the devices that compute, if they have algorithms of products to choose from and the plan trains; else
 	// nil.
@@ -67,6 +69,9 @@ func (e *Env) OpenSession(ctx context.Context, p *plan.Plan, dev *Devices, o Ses
 	}()
 	if err := e.together(ctx, func(ctx context.Context) error { return s.openStore(ctx, o) }); err != nil {
 		return s, err
+	}
+	if e.Cluster != nil { // which nothing but Train has: to end one host here would end the others in disorder
+		e.willFinish("ending the pass that all hosts are at")
 	}
 	if err := s.startEngine(dev); err != nil {
 		return s, e.Cluster.alone(err) // engines tell each other which algorithms they use
