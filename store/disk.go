@@ -259,10 +259,10 @@ func (d *Disk) Close() error {
 func (d *Disk) giveBack() error {
 	var err error
 	if d.lock != nil {
-		if err = d.clearDir(); err != nil {
+		if err = clearDir(d.fs, d.dir); err != nil {
 			err = fmt.Errorf("store: files of the state are left in %s: %w", d.dir, err)
 		}
-		_ = d.fs.Remove(d.lockFile()) // a process that waits for it sees that it is gone: see vfs.FS
+		_ = d.fs.Remove(lockFile(d.dir)) // a process that waits for it sees that it is gone: see vfs.FS
 		vfs.RemoveEmpty(d.fs, d.made)
 		err = cmp.Or(err, d.lock.Close())
 	}

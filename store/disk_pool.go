@@ -64,7 +64,7 @@ func (d *Disk) versionPath(p *diskPiece, version uint64) string {
 	return filepath.Join(d.dir, fmt.Sprintf("part-%d-%s-%d.v%d%s", p.id.Part, kind, p.index, version, fileSuffix))
 }
 
-func (d *Disk) lockFile() string { return filepath.Join(d.dir, "lock") }
+func lockFile(dir string) string { return filepath.Join(dir, "lock") }
 
 // reserveFiles takes the directory and fills the pool.
 func (d *Disk) reserveFiles(specs []Spec) error {
@@ -75,7 +75,7 @@ func (d *Disk) reserveFiles(specs []Spec) error {
 	if d.made = made; err != nil {
 		return fmt.Errorf("store: make the directory for state on disk: %w", err)
 	}
-	lock, err := d.fs.Lock(d.lockFile())
+	lock, err := d.fs.Lock(lockFile(d.dir))
 	if errors.Is(err, vfs.ErrLocked) {
 		return fmt.Errorf("store: %w: name another memory.path, or wait for the other run", err)
 	}
@@ -83,7 +83,7 @@ func (d *Disk) reserveFiles(specs []Spec) error {
 		return fmt.Errorf("store: hold the directory for state on disk: %w", err)
 	}
 	d.lock = lock
-	if err := d.clearDir(); err != nil {
+	if err := clearDir(d.fs, d.dir); err != nil {
 		return fmt.Errorf("store: remove what an earlier run left: %w", err)
 	}
 	counts := fileCounts(specs, d.workers)
@@ -122,15 +122,29 @@ func describeFree(n int64, err error) string {
 
 func gib(n int64) string { return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30)) }
 
+// RemoveLeft removes what a process that was killed has left in its directory for state on disk, and the directory if
+// nothing else is in it. The error matches [vfs.ErrLocked], and nothing is removed, while a process has the directory.
+func RemoveLeft(fsys vfs.FS, dir string) error {
+	lock, err := fsys.Lock(lockFile(dir))
+	if err != nil {
+		return err
+	}
+	if err = clearDir(fsys, dir); err == nil {
+		_ = fsys.Remove(lockFile(dir))
+		vfs.RemoveEmpty(fsys, []string{dir})
+	}
+	return cmp.Or(err, lock.Close())
+}
+
 // clearDir removes the store's files, also those of a run that was killed.
-func (d *Disk) clearDir() error {
-	entries, err := d.fs.ReadDir(d.dir)
+func clearDir(fsys vfs.FS, dir string) error {
+	entries, err := fsys.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), fileSuffix) {
-			err = cmp.Or(err, d.fs.Remove(filepath.Join(d.dir, e.Name())))
+			err = cmp.Or(err, fsys.Remove(filepath.Join(dir, e.Name())))
 		}
 	}
 	return err

@@ -315,6 +315,47 @@ func (o onExchange) Exchange(b []byte) ([][]byte, error) {
 	return o.Peers.Exchange(b)
 }
 
+// A start removes what the run has left in memory.path when it was killed, whatever ranks it had. Directories that a
+// process holds stay, and those of other runs.
+func TestHostsRemoveStateOfAllRanks(t *testing.T) {
+	c := hostsConfig(t)
+	c.MaxSteps, c.Eval, c.Memory.Path = 1, runfile.Eval{}, t.TempDir()
+	succeed(t, trainHosts(t, 2, c, nil))
+	own := idOf(t, c).Name
+	leave := func(name string) (dir string) {
+		dir = filepath.Join(c.Memory.Path, name)
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, "part-0-weights-0.v1.extent"), "left")
+		return dir
+	}
+	removed := []string{leave(own), leave(own + "-rank-1"), leave(own + "-rank-2")}
+	other, used := leave("gsm8k-00000000-rank-1"), leave(own+"-rank-3")
+	lock, err := (vfs.OS{}).Lock(filepath.Join(used, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := trainHosts(t, 2, c, nil)
+	succeed(t, all)
+	if err := lock.Close(); err != nil || all[1].said.Len() > 0 || strings.Contains(all[0].said.String(), "warning") {
+		t.Errorf("%v; host 0 says %s\nhost 1 says %s", err, all[0].said, all[1].said)
+	}
+	for _, dir := range removed {
+		if exists(dir) {
+			t.Errorf("%s is there", dir)
+		}
+	}
+	for _, dir := range []string{other, used} {
+		if len(files(t, dir)) < 1 {
+			t.Errorf("%s was cleared", dir)
+		}
+	}
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil || exists(used) || !exists(other) {
+		t.Errorf("%v; %s is there: %v", err, used, exists(used))
+	}
+}
+
 // An error before the first step ends all hosts, in the words of the first host that has it.
 func TestHostsRefuse(t *testing.T) {
 	other := corpus(t)

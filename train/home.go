@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -67,6 +69,22 @@ func (h *home) hold() (b beginning, err error) {
 	}
 	h.memoryPath, c.Memory.Path = c.Memory.Path, h.id.stateDir(c)
 	return b, nil
+}
+
+// clearState removes what this run has left in memory.path when it was killed, of all hosts that it had. A start on
+// fewer hosts, or with other ranks on a machine, would never remove it. No process of the run has a store yet;
+// one of a run before, which has not ended, keeps its own.
+func (h *home) clearState() {
+	within := filepath.Dir(h.config.Memory.Path)
+	for _, name := range h.env.dirsIn(within) {
+		if !h.id.isStateOf(name) {
+			continue
+		}
+		err := store.RemoveLeft(h.env.files(), filepath.Join(within, name))
+		if err != nil && !errors.Is(err, vfs.ErrLocked) && !errors.Is(err, fs.ErrNotExist) { // another host was first
+			h.env.warn("memory.path: state that this run left there when it was killed stays: %s", console.OneLine(err))
+		}
+	}
 }
 
 // own says which run holds the directories. That below save.fallback is held where it is there, so that a checkpoint

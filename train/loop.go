@@ -167,6 +167,13 @@ func (t *trainer) prepare(ctx context.Context) error {
 		return err
 	}
 	t.from = b.from
+	err = t.env.together(ctx, func(context.Context) error {
+		t.home.clearState()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
 	err = t.env.together(ctx, func(ctx context.Context) error {
 		return blame.BadRequest(t.openFitting(ctx, &b, asked))
 	})
