@@ -11,7 +11,8 @@ import (
 // next one that the other receives.
 //
 // One goroutine calls Send, another one Receive and a third one Exchange, at the same time. An engine calls Exchange
-// when neither of the others is under way; those who write its state to a model do not wait for that.
+// when neither of the others is under way, except in a schedule that saves; those who write its state to a model do not
+// wait for that.
 // A host that has failed calls none of them again. So an implementation must find out by itself that a host is gone or
 // silent; its errors are one line and name the host.
 type Peers interface {

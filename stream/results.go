@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
@@ -39,10 +40,14 @@ func (e *Engine) gather(counted []bool) []byte {
 	return all
 }
 
-// exchange hands this host's results to the others, and takes theirs: e.results, by host.
+// exchange hands this host's results to the others, and takes theirs: e.results, by host. It does so again while others
+// have none yet (see finish).
 func (e *Engine) exchange(own []byte) (err error) {
-	if e.results, err = e.Peers.Exchange(own); err != nil {
-		return err // which names the host that is lost
+	for lack := true; lack; {
+		if e.results, err = e.Peers.Exchange(own); err != nil {
+			return err // which names the host that is lost
+		}
+		lack = slices.ContainsFunc(e.results, func(of []byte) bool { return len(of) == 0 })
 	}
 	for host, of := range e.results {
 		if len(of) != len(own) {

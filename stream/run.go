@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -108,6 +109,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	e.current.Store(r)
 	defer e.current.Store(nil)
 
+	var errPeers error
 	if e.Serial {
 		for w := range e.workers {
 			r.begins(w)
@@ -125,12 +127,12 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		for i := range e.workers {
 			e.workers[i].runs <- r
 		}
-		r.group.Wait()
+		errPeers = r.finish(mode.Saves)
 	}
 	r.mu.Lock()
 	r.over = true
 	r.mu.Unlock()
-	err = r.firstError()
+	err = cmp.Or(r.firstError(), errPeers)
 	if err == nil {
 		r.record()
 		err = e.exchange(e.gather(p.counts))

@@ -12,7 +12,8 @@ import (
 
 // What hosts tell each other after each step. A process that is alone tells nothing.
 
-// awaited are peers that count how long this host has waited in exchanges for slower ones. One goroutine exchanges.
+// awaited are peers that count how long this host has waited in exchanges for slower ones. One goroutine exchanges. An
+// engine that gives nothing still works: it does not wait.
 type awaited struct {
 	stream.Peers
 	waited time.Duration
@@ -21,7 +22,9 @@ type awaited struct {
 func (a *awaited) Exchange(b []byte) ([][]byte, error) {
 	begin := time.Now()
 	all, err := a.Peers.Exchange(b)
-	a.waited += time.Since(begin)
+	if len(b) > 0 {
+		a.waited += time.Since(begin)
+	}
 	return all, err
 }
 
