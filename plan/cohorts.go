@@ -88,11 +88,13 @@ func (p *Plan) cohortSums(a *device.Arena, parts []int, take func(part int)) {
 		return
 	}
 	first := a.Mark()
-	end := first
+	end, head := first, false // the part before is of the head, whose norm another device may have
 	for _, part := range parts {
-		if p.Model.Parts[part].Kind != model.HeadTile || !p.Placement.HeadAtOnce {
+		kind := p.Model.Parts[part].Kind
+		if kind != model.HeadTile || !head || !p.Placement.HeadAtOnce {
 			a.Release(first)
 		}
+		head = kind == model.HeadTile || kind == model.Norm
 		if p.sumsApart(part) {
 			take(part)
 			end = max(end, a.Mark())

@@ -340,13 +340,16 @@ type visitKey struct {
 	level nn.Keep
 	call  int  // rows
 	fresh bool // see Plan.visitCost
+	kept  bool // logits, of a visit of the head
 }
 
 // of is the cost of an operation that is a visit.
 func (k *visitCosts) of(p *Plan, op *Op) cost {
-	key := visitKey{op.Visit, 0, p.Placement.CallChunks, p.Numerics.BeginsCohort(op.Micro)}
+	key := visitKey{visit: op.Visit, call: p.Placement.CallChunks, fresh: p.Numerics.BeginsCohort(op.Micro)}
 	if op.Layer != none {
 		key.level = p.Keep(op.Layer - 1)
+	} else {
+		key.kept = p.Placement.KeptLogits
 	}
 	c, ok := k.known[key]
 	if !ok {

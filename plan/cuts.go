@@ -139,13 +139,15 @@ func (f Fitting) Fit(ctx context.Context) (*Plan, error) {
 		return true
 	}
 	last := f.sized(micros[len(micros)-1], chunks[len(chunks)-1]) // the smallest
-	nothing := false                                              // fits
+	// Smaller sizes take less memory, except logits in host memory, which are of each micro-batch.
+	shrinks := last.Outputs.LogitRows == 0 || last.Outputs.Continues()
+	nothing := false // fits
 	for i, micro := range micros {
 		for j, chunk := range chunks {
 			if nothing || estimate(micro, chunk) {
 				break
 			}
-			if i+j == 0 { // not the largest sizes; and the smallest?
+			if shrinks && i+j == 0 { // not the largest sizes; and the smallest?
 				if least := last.Fits(ctx); least != nil {
 					err, nothing = least, true
 				}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"math"
 	"slices"
 	"sort"
 
@@ -174,13 +175,19 @@ func (c *chooser) room(from *Plan, start Placement, moves []Move) int {
 	if c.fits(all) == nil {
 		return len(moves)
 	}
-	share := 1.0 // of the moves
+	share := 1.0                        // of the moves
+	limit := func(budget int64) int64 { // of a device or of host memory, where 0 is none
+		if budget == 0 {
+			return math.MaxInt64
+		}
+		return budget
+	}
 	for _, of := range [][3]int64{
-		{from.DeviceTotalBytes(), all.DeviceTotalBytes(), c.DeviceBytes},
-		{from.ProcessBytes(), all.ProcessBytes(), c.HostBytes},
+		{from.DeviceTotalBytes(), all.DeviceTotalBytes(), limit(c.DeviceBytes)},
+		{from.ProcessBytes(), all.ProcessBytes(), limit(c.HostBytes)},
 		{from.DiskBytes, all.DiskBytes, c.DiskBytes},
 	} {
-		if none, all, budget := of[0], of[1], of[2]; none < all && all > budget && (budget > 0 || none > 0) {
+		if none, all, budget := of[0], of[1], of[2]; none < all && all > budget {
 			share = min(share, float64(budget-none)/float64(all-none))
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
 )
 
 // Hosts divide the cohorts of a step, and each part has one owner. So messages pass between hosts: the sum of a cohort
@@ -75,6 +76,7 @@ func (p *Plan) placeSums(a *hostArena, b *HostBuffers) {
 	for part := range p.Model.Parts {
 		largest, sum = max(largest, p.gradBytes(part)), max(sum, p.SumBytes(part))
 	}
+	sum = (sum + tensor.Align - 1) / tensor.Align * tensor.Align // rows of a table may have any length
 	for range p.sumSlots() {
 		b.CohortSums = append(b.CohortSums, a.take(SumsPurpose, sum))
 	}

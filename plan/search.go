@@ -58,7 +58,7 @@ type chooser struct {
 // effort counts the work of a search, so that tests can bound it without a clock.
 type effort struct {
 	placements int // whose memory was added up
-	operations int // that were simulated
+	operations int // of schedules that were simulated, to their end or not
 }
 
 // feasible returns the first starting plan that fits, or the reason why none does: of those that the device has room
@@ -134,29 +134,13 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 		return nil, err
 	}
 	best.Predicted = c.simulate(best, c.most)
-	starts := []Placement{c.smallest(true)}
-	if !best.Bound() {
-		starts = c.streaming()
-	}
-	var all []dealt
-	var first []Placement
-	for _, start := range starts {
-		for _, d := range c.deals(start) {
-			for _, d.first.Rings = range c.rings(start) {
-				d.whole.Rings = d.first.Rings
-				all, first = append(all, d), append(first, d.first)
-			}
-		}
+	all := c.ringed(best.Bound())
+	first := make([]Placement, len(all))
+	for i, d := range all {
+		first[i] = d.first
 	}
 	best = c.search(first, best, thorough)
-	var others []Placement // with the rings that were best
-	rings := best.Placement.Rings
-	for i := range all {
-		if r := first[i].Rings; r.Weights == rings.Weights && r.Rounded == rings.Rounded && r.Inputs == rings.Inputs {
-			others = append(others, all[i].others()...)
-		}
-	}
-	best = c.search(others, best, thorough)
+	best = c.search(c.others(all, best), best, thorough)
 	if c.ctx.Err() != nil {
 		return nil, c.ctx.Err()
 	}
@@ -164,6 +148,36 @@ func (c *chooser) choose(thorough bool) (*Plan, error) {
 		return c.chooseAlone(best, thorough)
 	}
 	return best, nil
+}
+
+// ringed are the starts of a search with each deal and number of slots of rings.
+func (c *chooser) ringed(bound bool) (all []dealt) {
+	starts := []Placement{c.smallest(true)}
+	if !bound {
+		starts = c.streaming()
+	}
+	for _, start := range starts {
+		for _, d := range c.deals(start) {
+			for _, d.first.Rings = range c.rings(start) {
+				d.whole.Rings = d.first.Rings
+				all = append(all, d)
+			}
+		}
+	}
+	return all
+}
+
+// others are the placements to try after the first ones of starts: with the rings that were best, or with all if no
+// deal was found that is worth it.
+func (c *chooser) others(all []dealt, best *Plan) (others []Placement) {
+	rings, none := best.Placement.Rings, best.Ranks() == 1 || math.IsInf(best.Predicted.StepSeconds, 1)
+	for _, d := range all {
+		r := c.plan(d.first).Placement.Rings // as the best plan has them: settled
+		if none || r.Weights == rings.Weights && r.Rounded == rings.Rounded && r.Inputs == rings.Inputs {
+			others = append(others, d.others()...)
+		}
+	}
+	return others
 }
 
 // chooseAlone returns the fastest plan of one of several devices where no deal fits, or where a step has one
@@ -189,11 +203,7 @@ func (c *chooser) chooseAlone(dealt *Plan, thorough bool) (*Plan, error) {
 // brought returns a start that is brought into host memory: by way of the disk, which overlap is worth and all else is
 // not; and with as much on the device as host memory lacks, if it needs no disk then, or does not fit otherwise.
 func (c *chooser) brought(start Placement, thorough bool) []Placement {
-	most := c.most
-	if thorough { // routes lead on from here
-		most = 0
-	}
-	spilled := c.fastest(c.spills(start, thorough), most)
+	spilled := c.fastest(c.spills(start, thorough))
 	if c.HostBytes == 0 || c.measure(start).ProcessBytes() <= c.HostBytes {
 		return []Placement{spilled}
 	}
@@ -292,10 +302,10 @@ func (c *chooser) withLargestCalls(place Placement) Placement {
 	return place
 }
 
-// fastest is the placement with the shortest step of those that fit, the first of them if no step is shorter than most
-// seconds, and the first of all if none fits; most may be 0, for no limit.
-func (c *chooser) fastest(places []Placement, most float64) Placement {
-	best, least, fits := places[0], most, false
+// fastest is the placement with the shortest step of those that fit, and the first of all if none fits. Longer steps
+// than are worthwhile count too: the moves that follow make them shorter.
+func (c *chooser) fastest(places []Placement) Placement {
+	best, least := places[0], 0.0
 	if len(places) == 1 {
 		return best
 	}
@@ -307,12 +317,8 @@ func (c *chooser) fastest(places []Placement, most float64) Placement {
 		if c.fits(p) != nil {
 			continue
 		}
-		sec := c.simulate(p, least).StepSeconds
-		if !fits || sec < least {
-			best = place
-		}
-		if fits = true; !math.IsInf(sec, 1) && (least == 0 || sec < least) {
-			least = sec
+		if sec := c.simulate(p, least).StepSeconds; least == 0 || sec < least {
+			best, least = place, sec
 		}
 	}
 	return best

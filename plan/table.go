@@ -242,7 +242,9 @@ func (p *Plan) SumsTouchedRows(part int) bool {
 
 // SendsRows reports whether hosts exchange the gradient of a tile by the rows of each cohort's tokens alone: of a table
 // that is only looked up. All hosts know the tokens of all cohorts, so the rows travel without their numbers.
-func (p *Plan) SendsRows(part int) bool { return p.Cluster.Several() && p.hostOnly(part) }
+func (p *Plan) SendsRows(part int) bool {
+	return p.Cluster.Several() && p.hostOnly(part) && p.Trained(part)
+}
 
 // CohortTokens is the greatest number of different tokens that a cohort can have.
 func (p *Plan) CohortTokens() int { return min(p.cohortPositions(), p.Model.Vocab) }
