@@ -30,8 +30,8 @@ func TestBlockChunk(t *testing.T) {
 	}
 }
 
-// Smaller micro-batches take more memory for logits of each of them: then sizes between the largest and the smallest may
-// fit alone.
+// Smaller micro-batches take more memory for logits of each of them: then sizes between the largest and the smallest
+// may fit alone.
 func TestSizesBetweenFit(t *testing.T) {
 	r := named(t, "qwen2.5-1.5b", "rtx4090-pc-128gb", Numerics{SequenceLen: 512})
 	r.DiskBytes = 0

@@ -176,7 +176,7 @@ func (c *chooser) room(from *Plan, start Placement, moves []Move) int {
 		return len(moves)
 	}
 	share := 1.0                        // of the moves
-	limit := func(budget int64) int64 { // of a device or of host memory, where 0 is none
+	limit := func(budget int64) int64 { // of a device or of host memory, where 0 sets no limit
 		if budget == 0 {
 			return math.MaxInt64
 		}

@@ -105,7 +105,8 @@ func (t *trainer) same() ([]sameness, error) {
 		{"another config.json of the model", sumOf(t.src.config.Raw()), "copy the model to all of them"},
 		{"other training data", t.data.Fingerprint(), "give all of them the same files and the same tokenizer"},
 		{"another set of held-out documents", t.at.Held, "give all of them the same files"},
-		{"other prompts of samples", prompts, "give all of them the same samples.prompts_file"},
+		{"other tokens of the samples' prompts, or of their ends,", prompts,
+			"give all of them the same samples.prompts_file, tokenizer, chat template and generation_config.json"},
 		{"another set of weights in the model", t.src.base.WeightsSHA256, "copy the model to all of them"},
 	}, nil
 }

@@ -80,7 +80,7 @@ func (t *trainer) evaluateAfter(ctx context.Context) (isBest bool, err error) {
 	}
 	l, err := t.session.evaluate(ctx, t.eval, fmt.Sprintf("after step %d", t.steps))
 	err = t.env.Cluster.alone(err)
-	t.session.leaveOut()
+	t.leaveOut()
 	if errors.Is(err, ErrInterrupted) {
 		return false, nil
 	}

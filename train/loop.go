@@ -462,8 +462,8 @@ func (t *trainer) walk(ctx context.Context) error {
 			return err
 		}
 	}
-	t.session.leaveOut()
 	t.wear = wear{bytesPerDay: t.config.Memory.MaxWritePerDay.N, begin: t.env.time().now()}
+	t.leaveOut()
 	if err := t.evaluateAgain(ctx); err != nil {
 		return err
 	}

@@ -40,6 +40,9 @@ func (p *picker) token(logits []float32, text, at int) (int32, error) {
 			return 0, errNotFinite
 		}
 	}
+	if math.IsInf(float64(logits[best]), -1) {
+		return 0, errNotFinite
+	}
 	if p.Temperature == 0 {
 		return int32(best), nil
 	}

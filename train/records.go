@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -57,7 +58,7 @@ func (r *records) end() (waiting int, err error) {
 }
 
 // remake gives the files their names again.
-func (r *records) remake() error { return errors.Join(r.metrics.remake(), r.samples.remake()) }
+func (r *records) remake() error { return cmp.Or(r.metrics.remake(), r.samples.remake()) }
 
 func (r *records) close() { r.metrics.close(); r.samples.close() }
 

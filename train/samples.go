@@ -140,19 +140,30 @@ func (r *reader) ask(ctx context.Context, p data.Prompt, asChat bool, ends map[i
 	if err != nil {
 		return a, err
 	}
-	if a.ids = r.tokenizer.Encode(text, false); end != tokenizer.None {
+	if a.ids = r.tokenizer.Encode(text, false); len(a.ids) == 0 {
+		return a, errRendersNothing
+	}
+	if end != tokenizer.None {
 		a.ends = maps.Clone(ends)
 		a.ends[end] = true
 	}
 	return a, nil
 }
 
-// sum tells prompts of several hosts apart: a file of prompts may not be the same on all.
+// errRendersNothing is of messages without a token.
+var errRendersNothing = errors.New("the chat template makes an empty text of it: name another one in chat_template")
+
+// sum tells what decides the passes of several hosts: the tokens of prompts, which a host's own files may make others
+// of, and those that end texts, of its own generation_config.json.
 func (s *sampling) sum() (string, error) {
 	if s == nil {
 		return "", nil
 	}
-	doc, err := json.Marshal(s.prompts)
+	var all [][2][]int32
+	for _, a := range s.asked {
+		all = append(all, [2][]int32{a.ids, slices.Sorted(maps.Keys(a.ends))})
+	}
+	doc, err := json.Marshal(all)
 	return sumOf(doc), err
 }
 
@@ -198,7 +209,7 @@ func (t *trainer) sample(ctx context.Context) error {
 		t.env.willFinish(fmt.Sprintf("ending the samples, and saving step %d", t.steps))
 	}
 	all, err := t.session.write(ctx, t.samples.writings(), t.places, "samples "+when(t.steps))
-	t.session.leaveOut()
+	t.leaveOut()
 	switch {
 	case errors.Is(err, errNotFinite):
 		t.env.warn("there are no samples %s: %v", when(t.steps), err)

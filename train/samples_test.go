@@ -171,6 +171,11 @@ func TestSamplesRefuse(t *testing.T) {
 		"empty": {func(c *runfile.Config) { c.Samples.Prompts[0].Text = "" }, "samples.prompts[0]: it is empty"},
 		"messages without a template": {func(c *runfile.Config) { c.Samples.Prompts[2] = data.Prompt{Messages: hello} },
 			"samples.prompts[2]: it is a list of messages, and the model has no chat template"},
+		"a template that renders nothing": {func(c *runfile.Config) {
+			write(t, filepath.Join(c.Model, "chat_template.jinja"),
+				"{% for m in messages if m.role == 'assistant' %}{{ m.content }}{% endfor %}")
+			c.Samples.Prompts = []data.Prompt{{Messages: hello}}
+		}, "samples.prompts[0]: the chat template makes an empty text of it"},
 		"no such file": {func(c *runfile.Config) { c.Samples.PromptsFile = "no.jsonl" },
 			"samples.prompts_file: stat no.jsonl"},
 		"a file of other lines": {func(c *runfile.Config) { c.Samples.PromptsFile = prompts("{}\n") }, "line 1 of "},

@@ -121,6 +121,15 @@ func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait t
 	return wait
 }
 
+// leaveOut has all that came after the latest step, such as an evaluation, count in no step, except what it wrote to
+// disk: updates of the step may have ended there.
+func (t *trainer) leaveOut() {
+	t.session.leaveOut()
+	if t.session.Disk != nil {
+		t.wear.traffic = t.session.Disk.Traffic()
+	}
+}
+
 // evaluateAndSave evaluates and has the model write where that is due, and begins to save where that is, or where the
 // model is the best so far.
 func (t *trainer) evaluateAndSave(ctx context.Context, m *trace.Metrics, save bool) error {

@@ -104,6 +104,9 @@ func (c *Conversation) Say(ctx context.Context, stop <-chan struct{}, text strin
 		return nil, blame.BadRequest(err)
 	}
 	ids := c.tok.Encode(prompt, false)
+	if len(ids) == 0 {
+		return nil, blame.BadRequest(errRendersNothing)
+	}
 	if most := c.src.model.MaxPositions; len(ids) >= most {
 		return nil, blame.BadRequest(fmt.Errorf("the conversation has %d tokens, and the model was made for %d positions; "+
 			"begin a new one", len(ids), most))

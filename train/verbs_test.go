@@ -344,8 +344,11 @@ func TestPickerFollowsProbabilities(t *testing.T) {
 			}
 		})
 	}
-	if _, err := newPicker(GenerateOptions{}, 2).token([]float32{0, float32(math.NaN())}, 0, 0); err == nil {
-		t.Error("NaN is chosen from")
+	least := float32(math.Inf(-1))
+	for _, logits := range [][]float32{{0, float32(math.NaN())}, {least, least}} {
+		if id, err := newPicker(GenerateOptions{Temperature: 1, TopP: 0.9}, 2).token(logits, 0, 0); err == nil {
+			t.Errorf("of %v token %d is chosen", logits, id)
+		}
 	}
 }
 
