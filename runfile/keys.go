@@ -179,7 +179,8 @@ type Memory struct {
 	Disk Bytes `yaml:"disk" default:"none"`
 	// A directory for that state, on the fastest drive. Runs may share it: each has a directory of its own there, such
 	// as `gsm8k-3f2a91bc`, with files `*.extent` and a file `lock`, and deletes them when it begins and ends. A run
-	// that is started again removes the files that it left when it was killed. Checkpoints cost no copy if the
+	// that is started again removes the files that it left when it was killed, those of [all its
+	// hosts](hosts.md#what-hosts-share-and-what-is-their-own) that it finds there. Checkpoints cost no copy if the
 	// directory is in the file system of `output_dir`.
 	Path string `yaml:"path,omitempty" unset:"'state' in 'output_dir'"`
 	// `auto` keeps activations for the backward pass in spare memory. `always` keeps only the layers' inputs. It

@@ -171,7 +171,7 @@ func TestHostsTrainToTheSameBits(t *testing.T) {
 				if own.MaxSteps == 6 {
 					checkSamples(t, &own, 0, 2, 4, 6)
 				}
-				read := make([]int64, hosts)
+				written := make([]int64, hosts)
 				for _, m := range metricsOf(t, own.OutputDir) {
 					of := m.Hosts
 					if m.Step == 0 {
@@ -183,17 +183,18 @@ func TestHostsTrainToTheSameBits(t *testing.T) {
 						len(of.DiskReadBytes) != hosts || len(of.DiskWrittenBytes) != hosts {
 						t.Fatalf("a step's record has %+v of %d hosts", of, hosts)
 					}
-					for host, n := range of.DiskReadBytes {
-						read[host] += n
+					for host, n := range of.DiskWrittenBytes {
+						written[host] += n
 					}
 				}
 				for _, h := range all {
 					if own.Memory.Disk.IsAuto() && h.sum.DiskReadBytes == 0 {
 						t.Errorf("host %d of %d has no state on disk", h.host, hosts)
 					}
-					if read[h.host] > h.sum.DiskReadBytes || own.Memory.Disk.IsAuto() && read[h.host] == 0 {
-						t.Errorf("the records of host %d of %d have %d bytes read from disk, its summary %d", h.host,
-							hosts, read[h.host], h.sum.DiskReadBytes)
+					if all := h.sum.DiskWrittenBytes; written[h.host] > all || own.Memory.Disk.IsAuto() &&
+						written[h.host] == 0 {
+						t.Errorf("the records of host %d of %d have %d bytes written to disk, its summary %d", h.host,
+							hosts, written[h.host], all)
 					}
 				}
 				for _, h := range all[1:] {
