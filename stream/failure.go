@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"errors"
 	"fmt"
 )
 
@@ -29,8 +30,11 @@ func (r *execution) firstError() error {
 			return fmt.Errorf("%v lane: %s: %w", op.Lane, r.names[i], err)
 		}
 	}
-	return fmt.Errorf("a lane failed after its last operation")
+	return errAfterLast
 }
+
+// errAfterLast is of lanes that have no error of their own, such as those that gave up their messages.
+var errAfterLast = errors.New("a lane failed after its last operation")
 
 // carried marks the error of an operation that was skipped because of another one's.
 type carried struct{ error }

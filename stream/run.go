@@ -1,8 +1,8 @@
 package stream
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -132,7 +132,9 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	r.mu.Lock()
 	r.over = true
 	r.mu.Unlock()
-	err = cmp.Or(r.firstError(), errPeers)
+	if err = r.firstError(); errPeers != nil && (err == nil || errors.Is(err, errAfterLast)) {
+		err = errPeers
+	}
 	if err == nil {
 		r.record()
 		err = e.exchange(e.gather(p.counts))
