@@ -11,7 +11,7 @@ RACE = store checkpoint data probe device/cpu device/cpu/pool device/null device
 	trace hostmem vfs hf/hub internal/fault internal/mpi internal/cudatest/...
 RACE_PACKAGES = $(addprefix ./,$(RACE))
 
-# Tests of train and stream that run what their other tests run, in many runs or for other models: minutes under the race
+# Tests of train, stream and device/cuda that run what their other tests run, in many runs or for other models: minutes under the race
 # detector, for no goroutine that those do not have. make test runs them.
 RACE_REPEATS = TestAddTokens TestAdviceOnAResume TestAlgorithmsAreKept TestAlgorithmsThatAreNotOffered \
 	TestAnEndedRunIsMadeLonger TestAnyOrderResumes TestBestIsOfTheSameData TestCardOfARun TestConstants \
@@ -27,6 +27,7 @@ RACE_REPEATS = TestAddTokens TestAdviceOnAResume TestAlgorithmsAreKept TestAlgor
 	TestRecordBeforeTraining TestRemovedOutputDirectory TestResumeFromAPath TestResumeOnAnotherDevice \
 	TestResumeOnConversations TestResumeRefuses TestResumeWith TestRunGradients TestRunIsTraining \
 	TestRunsShareAFallback TestSetTensor TestSizesSurviveAKill TestSpaceIsPlanned TestSpoiledWeightsEndTheRun \
+	TestStandInCardsDealTheHead \
 	TestTakenOutputDirectory TestTextsGoBack TestTrainLearns TestTrainRefuses TestTrainedCheckpoints \
 	TestUnclippedRunsEndWhereGradientsAreNotFinite TestWeeksOfAnOperator TestWrittenBytesAgreeWithTheKernel
 space := $(subst ,, )

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// Prompt is what a model is asked to continue: a text, or a conversation that it answers. In JSON and YAML it is one
+// Prompt asks a model to continue it: a text, or a conversation that it answers. In JSON and YAML it is one
 // text, or a list of messages.
 type Prompt struct {
 	Text     string

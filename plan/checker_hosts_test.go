@@ -23,7 +23,7 @@ func (c *checker) drainSum(i int, op plan.Op) {
 	c.write(i, sumAt(to), cohortSum(op.Part, to.Cohort))
 }
 
-// narrowed is where a device has the sum of a cohort in bf16.
+// narrowed returns the place of a cohort's sum in bf16 on a device.
 var narrowed = place{"narrowed", 0, 0}
 
 // exchanged is the sum of one of the host's cohorts, rounded to bf16 if it is to be.

@@ -88,7 +88,7 @@ func (c *checker) balanced() (layers []int) {
 	return layers
 }
 
-// choices is how often a cohort of the step chose the experts of a layer.
+// choices returns the content of a row that counts how often a cohort chose the experts of a layer.
 func choices(layer, cohort int) content { return content{"choices", layer, cohort} }
 
 // eachChoice calls do for what a load-balancing loss needs.

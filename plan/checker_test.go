@@ -349,7 +349,7 @@ func (c *checker) passHead(i int, op plan.Op) {
 	c.write(i, at(to), rows)
 }
 
-// logitsAt is where a tile's logits of a micro-batch wait for their gradients.
+// logitsAt returns the place in which a tile's logits of a micro-batch wait for their gradients.
 func (c *checker) logitsAt(tile, m int) place { return place{"logits", tile, m % c.logits[tile]} }
 
 // rankOf is the rank that has a part in a direction.

@@ -408,7 +408,7 @@ const (
 	scratch                       // see nn.Work
 )
 
-// overlayKey is what a block has of it, as the first one that is equal to it, at its level.
+// overlayKey names the share of a block, as of the first one that is equal to it, at its level.
 type overlayKey struct {
 	what  overlaid
 	like  int

@@ -87,7 +87,7 @@ func (p *Plan) visitSeconds(m *Machine, layer int, to nn.Direction) (sec float64
 	return sec
 }
 
-// secondsOf is how long the arithmetic of a visit of a layer takes for all micro-batches.
+// secondsOf returns the time that the arithmetic of a visit of a layer takes for all micro-batches.
 func (p *Plan) secondsOf(m *Machine, layer int, v *nn.Visit) float64 {
 	micros := p.Numerics.MicroBatches
 	if v.Over == nn.WholeStep {
@@ -111,7 +111,7 @@ func (p *Plan) visit(n int) (layer int, to nn.Direction) {
 	}
 }
 
-// wave is how far a deal of visits in order has got.
+// wave follows the visits of a deal in their order.
 type wave struct {
 	micros, passes float64   // micro-batches, and seconds in which one passes from a device to another one
 	free, work     []float64 // by rank: when it is done with its visits, and how long they compute
@@ -128,11 +128,11 @@ func (p *Plan) newWave(m *Machine, devices int) *wave {
 	return w
 }
 
-// begins is when a rank could begin the next visit. The wave reaches it when the first micro-batch has passed the visit
-// before.
+// begins returns the time at which a rank could begin the next visit. The wave reaches it when the first micro-batch
+// has passed the visit before.
 func (w *wave) begins(rank int) float64 { return max(w.free[rank], w.first+w.passes) }
 
-// ends is when it would be done: the wave is not faster than the visit before.
+// ends returns the time at which it would be done: the wave is not faster than the visit before.
 func (w *wave) ends(rank int, sec float64) float64 {
 	return max(w.begins(rank)+sec, w.end+sec/w.micros+w.passes)
 }

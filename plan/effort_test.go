@@ -121,7 +121,7 @@ func TestManyMicroBatches(t *testing.T) {
 }
 
 // A search that looks for shorter steps than a limit finds the plan that it finds without, if there is one; and what it
-// predicts in the memory of other simulations is what a walk by itself predicts.
+// predicts in the memory of other simulations equals the prediction of a walk by itself.
 func TestSearchWithinALimit(t *testing.T) {
 	for _, of := range []struct{ shape, machine string }{
 		{"qwen2.5-1.5b", "rtx2060-laptop-6gb"},

@@ -47,7 +47,7 @@ type HostBuffers struct {
 	// Total receives the sums of cohorts one after the other: of a piece of the embedding, and with several hosts of
 	// any part.
 	Total device.Mem
-	// Cast is where sums of cohorts change their type, some elements at a time, where they are rounded to bf16.
+	// Cast takes sums of cohorts, some elements at a time, while they are rounded to bf16.
 	Cast device.Mem
 	// Ahead holds, by kind, the state of embedding rows that are updated as they are looked up. AheadBad receives a
 	// count of bad weights that nothing reads: the update of the table counts them.

@@ -19,7 +19,7 @@ const mostGbit = 1e5
 func Networks() []string { return []string{"1Gb", "10Gb", "25Gb", "40Gb", "100Gb", "200Gb", "400Gb"} }
 
 // Network is the rate of a network for Machine.NetworkBytesPerSec: of a raw rate in Gbit/s, such as 100Gb, a share
-// arrives; a rate in bytes, such as 11GB/s, is what arrives. The case of a B alone tells bits from
+// arrives; a rate in bytes, such as 11GB/s, counts as it is. The case of a B alone tells bits from
 // bytes. An error lists the names, or says which of both to write.
 func Network(name string) (bytesPerSec float64, err error) {
 	raw, unit := name, ""

@@ -33,7 +33,7 @@ type watch struct {
 	of   stepSize // of now.StepSeconds
 }
 
-// stepSize is what steps have to have in common for a search to compare them.
+// stepSize tells steps apart that a search may not compare.
 type stepSize struct{ positions, hosts int }
 
 // watchOf follows the searches of a context; nil: nothing does.

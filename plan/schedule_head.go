@@ -75,7 +75,7 @@ func (p *Plan) turns(layer int, to nn.Direction, stage nn.Stage) []int {
 	return all
 }
 
-// headHops is how often a micro-batch changes the rank on its way up the head's tiles, from one of them on.
+// headHops counts the changes of the rank of a micro-batch on its way up the head's tiles, from one of them on.
 func (p *Plan) headHops(tile int) (n int) {
 	for i := tile + 1; i < len(p.Placement.HeadDeal); i++ {
 		if p.Placement.HeadDeal[i] != p.Placement.HeadDeal[i-1] {
@@ -131,7 +131,7 @@ func (p *Plan) headRowsBytes(what What) int64 {
 	return e.Down().Len
 }
 
-// onHead is where a micro-batch is in a dealt head.
+// onHead follows a micro-batch through a dealt head.
 type onHead struct {
 	rank, hops int // how often it has passed
 }

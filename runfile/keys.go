@@ -212,7 +212,7 @@ type Eval struct {
 // Samples are texts that the model writes during training.
 type Samples struct {
 	// A list of texts that the model continues before the first and after the last step, such as `["Dear Sir or
-	// Madam"]`. In a run whose data have the chat template each is what a user says, and may be a list of messages:
+	// Madam"]`. In a run whose data have the chat template a user says each, and it may be a list of messages:
 	// `[{role: user, content: Hello}]`. See [samples](#samples).
 	Prompts []data.Prompt `yaml:"prompts,omitempty"`
 	// The path of a file with more of them, an object in each line: `{"prompt": "text"}` or `{"messages": [...]}`.

@@ -39,7 +39,7 @@ var errAfterLast = errors.New("a lane failed after its last operation")
 // carried marks the error of an operation that was skipped because of another one's.
 type carried struct{ error }
 
-// ofPeers marks an error of Peers, which begins with the host that is lost: that is what its reader looks for.
+// ofPeers marks an error of Peers, which begins with the host that is lost, since a reader looks for that.
 type ofPeers struct{ error }
 
 func isCarried(err error) bool {

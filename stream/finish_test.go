@@ -66,7 +66,8 @@ func TestHostsHearOfSaves(t *testing.T) {
 	}
 }
 
-// timed are peers that know how long the longest exchange has taken.
+// timed are peers that know the length of their longest exchange, by the clock of a synctest bubble, which no load
+// moves.
 type timed struct {
 	stream.Peers
 	longest time.Duration

@@ -171,7 +171,7 @@ func (r *execution) castable(elems int, in tensor.DType) iter.Seq2[int, int] {
 	}
 }
 
-// hostSum is what a cohort's sum takes of a slot of the ring for them, as the host's lane sees it.
+// hostSum returns the memory of a cohort's sum in its slot of the ring, as the host's lane sees it.
 func (r *execution) hostSum(o plan.Operand) device.Mem {
 	bytes := r.Plan.SumBytes(o.Index)
 	if r.Plan.SendsRows(o.Index) {

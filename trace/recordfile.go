@@ -75,7 +75,7 @@ func NewRecordFile[T any](f File, kind Records[T], lastStep int64) (*RecordFile[
 	return m, f.Truncate(m.end)
 }
 
-// Had is how many records of a step, the latest that it has any of, the file had when it was opened; 0 of another step.
+// Had counts the records of the file's latest step when it was opened; of another step it returns 0.
 func (m *RecordFile[T]) Had(step int64) int {
 	if m.last == nil || m.lastStep != step {
 		return 0

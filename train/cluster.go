@@ -184,8 +184,8 @@ func (c *Cluster) everywhere(err error) error {
 	return &HostsError{Reports: c.Leads(), err: err}
 }
 
-// message is what hosts tell each other. Kind is that of its value: hosts that are not at the same point of the run
-// find out by it.
+// message carries a value from a host to all others. Kind is that of its value: hosts that are not at the same point of
+// the run find out by it.
 type message[T any] struct {
 	Kind  string `json:"kind"`
 	Value T      `json:"value"`

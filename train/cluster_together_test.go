@@ -75,7 +75,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// messages are peers that count exchanges, and know how long the longest wait for another host has lasted.
+// messages are peers that count exchanges, and know the longest wait for another host, by the clock of a synctest
+// bubble, which no load moves.
 type messages struct {
 	Peers
 	exchanges int

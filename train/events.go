@@ -121,7 +121,7 @@ func excerpt(text string) string {
 	return strconv.Quote(text)
 }
 
-// lastOf is what a prompt says last.
+// lastOf returns the last text of a prompt.
 func lastOf(p data.Prompt) string {
 	if n := len(p.Messages); n > 0 {
 		return p.Messages[n-1].Content

@@ -108,7 +108,7 @@ func sumsIn(m *checkpoint.Manifest) map[checkpoint.ID][]checkpoint.Sum {
 
 // A run that is killed at random moments, saving as it goes, is started again each time, with another tier or budget
 // than before, and ends with the bits of one that was left alone and wrote no samples; each checkpoint that it has on
-// the way is what that one had at the same step.
+// the way equals the one of that run at the same step.
 func TestKilledRunsGoOn(t *testing.T) {
 	rounds := *kills
 	if testing.Short() {

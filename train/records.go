@@ -107,7 +107,7 @@ func (r *recordFile[T]) read(last int) error {
 	return err
 }
 
-// had is how many records of a step the file had when it was begun, if none were of a later one.
+// had counts the records of a step in the file as it was begun; 0 if there were later ones.
 func (r *recordFile[T]) had(step int) int {
 	if r.file == nil {
 		return 0

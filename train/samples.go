@@ -36,7 +36,7 @@ func newSamplesFile(f trace.File, lastStep int64) (*trace.RecordFile[Sample], er
 		}}, lastStep)
 }
 
-// sampling is what the key samples asks for, as tokens.
+// sampling has the prompts and choices of the key samples, as tokens.
 type sampling struct {
 	runfile.Samples
 	prompts      []data.Prompt
@@ -105,13 +105,13 @@ func readSamples(c runfile.Samples) (all []data.Prompt, names []string, err erro
 	return all, names, nil
 }
 
-// rendersChats reports whether a run has data that are rendered with a chat template: then a text is what a user says.
+// rendersChats reports whether a run has data that are rendered with a chat template: then a user says the text.
 func rendersChats(sources []data.Source, renderer data.Renderer) bool {
 	chat, ok := renderer.(*data.Chat)
 	return ok && slices.ContainsFunc(sources, func(s data.Source) bool { return chat.Renders(s.Type) })
 }
 
-// ask returns the tokens of a prompt. With asChat a text is what a user says. ends are the tokens that end any text.
+// ask returns the tokens of a prompt. With asChat a user says the text. ends are the tokens that end any text.
 func (r *reader) ask(ctx context.Context, p data.Prompt, asChat bool, ends map[int32]bool) (a asked, err error) {
 	a.ends = ends
 	if p.Messages == nil && !asChat {

@@ -14,13 +14,13 @@ import (
 // The caches of samples are in the plan of a run, so that its budgets hold while the model writes. The sizes of steps
 // are chosen as if there were no samples, since they set bits, and samples are to change none.
 
-// sampleMemory is what the samples of a run need of its plan. The zero value is a run without them.
+// sampleMemory asks a plan for room for the samples of a run. The zero value is a run without them.
 type sampleMemory struct {
 	caches nn.Caches // of all texts that grow together
 	bytes  int64     // of host memory, besides
 }
 
-// memory is what a run needs for its samples.
+// memory returns the needs of a run for its samples.
 func (s *sampling) memory() (m sampleMemory) {
 	if s == nil {
 		return m
@@ -32,8 +32,8 @@ func (s *sampling) memory() (m sampleMemory) {
 	return m
 }
 
-// samplesToPlan is what samples need of a plan for a configuration. Of a named shape there is no tokenizer: then each
-// byte is taken for a token, which is the most that they can be.
+// samplesToPlan returns the needs of samples for the plan of a configuration. Of a named shape there is no tokenizer:
+// then each byte is taken for a token, which is the most that they can be.
 func samplesToPlan(ctx context.Context, env *Env, c *runfile.Config, shape string) (m sampleMemory, err error) {
 	if !c.Samples.Asked() {
 		return m, nil

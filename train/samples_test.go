@@ -75,7 +75,8 @@ func sampledRun(t *testing.T) *runfile.Config {
 	return c
 }
 
-// Samples after a step are what millrace generate makes of its checkpoint, wherever the run keeps its state.
+// Samples after a step equal the texts that millrace generate makes of its checkpoint, wherever the run keeps its
+// state.
 func TestSamplesAreWhatGenerateMakes(t *testing.T) {
 	base := sampledRun(t)
 	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
@@ -123,7 +124,7 @@ func checkpointOf(c *runfile.Config, step int) string {
 	return filepath.Join(checkpointsDir(c), checkpoint.DirName(step))
 }
 
-// In a run on conversations a prompt is what a user says, or a list of messages, and the sample is the answer that
+// In a run on conversations a user says the prompt, or it is a list of messages, and the sample is the answer that
 // millrace chat has.
 func TestSamplesOfConversations(t *testing.T) {
 	c := sampledRun(t)

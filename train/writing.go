@@ -76,7 +76,7 @@ func positionsOf(prompt []int32, maxTokens, most int) int {
 // those to take, and whether the texts are to end.
 type agreement func(picked []int32) (taken []int32, stop bool, err error)
 
-// noToken is what was picked where logits are not finite.
+// noToken stands for the token of logits that are not finite.
 const noToken = -1
 
 // write has texts grow together, as many at a time as there are places, and calls done with each that ends. If agree

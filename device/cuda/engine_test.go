@@ -389,9 +389,6 @@ func TestStandInCards(t *testing.T) {
 
 // Cards that have a tile of the head each have the bits of one that has them all.
 func TestStandInCardsDealTheHead(t *testing.T) {
-	if raceEnabled && testing.Short() {
-		t.Skip("with -race -short only: TestStandInCards runs the same lanes at once; make test runs this one")
-	}
 	t.Parallel()
 	g := modeltest.Load(t, "mistral-window")
 	c, err := hf.ParseConfig("config.json", modeltest.PatchworkConfig(map[string]any{"vocab_size": 260,

@@ -105,7 +105,7 @@ type Line struct {
 	drawn bool
 }
 
-// lineAfter is how long a task lasts before a Line shows.
+// lineAfter delays a Line: a task that ends before shows none.
 const lineAfter = 2 * time.Second
 
 // Line begins to show a task.

@@ -17,7 +17,7 @@ import (
 // than 0 where a message that is under way says so.
 type Standing func() (at string, rank int)
 
-// sign is what a rank tells of itself.
+// sign tells the other ranks of a rank.
 type sign struct {
 	at    string
 	rank  int           // that it waits for; itself: none
