@@ -37,6 +37,8 @@ type Chat struct {
 
 	config  template.Config
 	sources map[string]*template.Template // by source text
+	reads   []string                      // variables that these read and no render gives a value, sorted
+	kwargs  map[string]template.Value     // of them, what all renders have
 	version string
 }
 
@@ -86,7 +88,10 @@ func NewChat(dir, file string) (*Chat, error) {
 			return nil, fmt.Errorf("chat_template %s: %w", name, err)
 		}
 		c.sources[source] = t
+		c.reads = append(c.reads, t.Variables()...)
 	}
+	slices.Sort(c.reads)
+	c.reads = slices.Compact(c.reads)
 	spec, err := json.Marshal([]any{"chat-3", c.config.Templates, c.config.Tokens, chatNow})
 	if err != nil {
 		return nil, fmt.Errorf("chat_template: %w", err)
@@ -122,7 +127,14 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 	if err != nil {
 		return Rendered{}, err
 	}
-	in := template.Input{Messages: r.conversation(), Tools: r.Tools, Extra: c.config.Tokens, Now: now}
+	in := template.Input{Messages: r.conversation(), Tools: r.Tools, Documents: r.Documents, Now: now}
+	if in.Extra, err = c.variables(r.Kwargs); err != nil {
+		return Rendered{}, err
+	}
+	if len(r.Documents) > 0 && !c.sources[source].Reads("documents") {
+		return Rendered{}, errors.New("the row has documents, which the chat template never reads: leave them out of the " +
+			"rows, or use a template that writes them")
+	}
 	turns := template.AllTurns
 	if c.LastTurn {
 		turns = template.LastTurn

@@ -48,7 +48,10 @@ func (c *Chat) render(ctx context.Context, messages []Message, addPrompt bool) (
 	if err != nil {
 		return "", err
 	}
-	in := template.Input{AddGenerationPrompt: addPrompt, Extra: c.config.Tokens, Now: now}
+	in := template.Input{AddGenerationPrompt: addPrompt, Now: now}
+	if in.Extra, err = c.variables(nil); err != nil {
+		return "", err
+	}
 	for _, m := range messages {
 		in.Messages = append(in.Messages, message(m.Role, m.Content))
 	}

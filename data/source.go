@@ -257,6 +257,10 @@ type Record struct {
 	// Messages is a conversation as chat templates expect it, and Tools are the JSON schemas of functions, or nil.
 	Messages []template.Value
 	Tools    []template.Value
+	// Documents are what the answer rests on, for templates that write them; nil: none.
+	Documents []template.Value
+	// Kwargs are variables of the chat template for this row, in place of those that the chat has; nil: none.
+	Kwargs *template.Dict
 	// Untrained has the indices of messages of the assistant that do not count (type messages; weight: 0).
 	Untrained map[int]bool
 }

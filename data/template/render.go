@@ -162,3 +162,14 @@ func (s *state) dictOf(name string, a arguments) *Dict {
 	}
 	return d
 }
+
+// IsGiven reports whether a render gives a variable its value itself: those of the conversation, special tokens, and
+// functions.
+func IsGiven(variable string) bool {
+	switch variable {
+	case "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "unk_token", "sep_token",
+		"pad_token", "cls_token", "mask_token", "additional_special_tokens":
+		return true
+	}
+	return globalFunction(variable) != nil
+}
