@@ -4,12 +4,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/data/template"
 	"github.com/millrace/millrace/data/tokenizer"
 )
 
 // encodeJoined encodes segments as one text and says which tokens have a byte of a target: the rule of transformers'
-// return_assistant_tokens_mask.
-func encodeJoined(tok tokenizer.Tokenizer, segments []Segment) (ids []int32, targets []bool) {
+// return_assistant_tokens_mask. after is, for each segment that is a target, the place after its last token.
+func encodeJoined(tok tokenizer.Tokenizer, segments []Segment) (ids []int32, targets []bool, after []int) {
 	var all strings.Builder
 	for _, s := range segments {
 		all.WriteString(s.Text)
@@ -18,8 +19,9 @@ func encodeJoined(tok tokenizer.Tokenizer, segments []Segment) (ids []int32, tar
 	ids = tok.Encode(text, false)
 	targets = make([]bool, len(ids))
 	ends := tokenEnds(tok, text, ids)
+	after = make([]int, len(segments))
 	from, token := 0, 0 // the segment's first byte, and the first token that ends after it
-	for _, s := range segments {
+	for i, s := range segments {
 		to := from + len(s.Text)
 		if s.Target && to > from {
 			first, last := 0, 0
@@ -37,10 +39,11 @@ func encodeJoined(tok tokenizer.Tokenizer, segments []Segment) (ids []int32, tar
 			for t := first; t < last; t++ {
 				targets[t] = true
 			}
+			after[i] = last
 		}
 		from = to
 	}
-	return ids, targets
+	return ids, targets, after
 }
 
 // tokenEnds returns the offset in text after each token, or nil where the tokens do not spell the text byte by byte, as
@@ -78,15 +81,15 @@ func tokensBefore(tok tokenizer.Tokenizer, beginning string, ids []int32, whole 
 }
 
 // cut makes segments of a text and the spans of it that are targets, which are in order and do not overlap.
-func cut(text string, spans [][2]int) []Segment {
+func cut(text string, spans []template.Span) []Segment {
 	var all []Segment
 	at := 0
 	for _, s := range spans {
-		if s[0] > at {
-			all = append(all, Segment{text[at:s[0]], false})
+		if s.Start > at {
+			all = append(all, Segment{text[at:s.Start], false})
 		}
-		all = append(all, Segment{text[s[0]:s[1]], true})
-		at = s[1]
+		all = append(all, Segment{text[s.Start:s.End], true})
+		at = s.End
 	}
 	if at < len(text) {
 		all = append(all, Segment{text[at:], false})

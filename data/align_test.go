@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/millrace/millrace/data/template"
 	"github.com/millrace/millrace/data/tokenizer"
 )
 
@@ -58,7 +59,7 @@ func TestJoinedLaw(t *testing.T) {
 		}
 		for _, hides := range []bool{false, true} {
 			tok := pairs{tokenizer.Bytes(), hides}
-			ids, got := encodeJoined(tok, segments)
+			ids, got, _ := encodeJoined(tok, segments)
 			if diff := cmp.Diff(append([]bool{}, want...), append([]bool{}, got...)); diff != "" || !cmp.Equal(ids, tok.Encode(text, false)) {
 				t.Fatalf("hides %v: %s", hides, diff)
 			}
@@ -67,7 +68,7 @@ func TestJoinedLaw(t *testing.T) {
 }
 
 func TestCut(t *testing.T) {
-	got := cut("abcdef", [][2]int{{0, 1}, {1, 2}, {4, 6}})
+	got := cut("abcdef", []template.Span{{Start: 0, End: 1}, {Start: 1, End: 2}, {Start: 4, End: 6}})
 	if diff := cmp.Diff([]Segment{{"a", true}, {"b", true}, {"cd", false}, {"ef", true}}, got); diff != "" {
 		t.Error(diff)
 	}

@@ -18,6 +18,7 @@ type part struct {
 	run      tokenRun
 	skipped  int
 	firstBad string
+	turns    TurnCounts
 }
 
 // builder collects examples: in memory, or in files, so that they need not fit. The data that follow the tokens in a

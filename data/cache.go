@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,16 +30,25 @@ import (
 //	tokens     int32 each, padded to 8 bytes
 //	counted    a bit per token, padded to 8 bytes
 //	ends       uint64 per document: the tokens of it and of all before
-//	note       what was wrong with the first row that was left out
+//	note       a cacheNote as JSON
 //
 // Integers are little-endian. A file is complete before it gets its name, and is never changed after; so two runs that
 // make the same file at once do no harm, and one may be removed while another run has it mapped.
-var cacheMagic = []byte("mrtoken2")
+var cacheMagic = []byte("mrtoken3")
 
 const cacheHeaderBytes = 8 + 16 + 4*8 + 16 + 8
 
-// maxNoteBytes bounds the note.
-const maxNoteBytes = 4096
+// cacheNote is what is known of the rows besides their tokens.
+type cacheNote struct {
+	FirstBad string     `json:"first_bad,omitempty"` // what was wrong with the first row that was left out
+	Turns    TurnCounts `json:"turns"`
+}
+
+// maxFaultBytes bounds the fault of a row in the note, and maxNoteBytes the note: JSON spells a byte with six at most.
+const (
+	maxFaultBytes = 4096
+	maxNoteBytes  = 6*maxFaultBytes + 8192
+)
 
 func cachePath(dir string, key xxh3.Uint128) string {
 	return filepath.Join(dir, fmt.Sprintf("%x.tokens", key.Bytes()))
@@ -96,10 +106,14 @@ func parseCache(ctx context.Context, f io.ReaderAt, fileBytes int64, key xxh3.Ui
 	if err := readAll(f, note, fileBytes-int64(noteBytes)); err != nil {
 		return nil, err
 	}
-	p = &part{skipped: int(skipped), firstBad: string(note)}
-	if number(72) != checkHeader(b[:72], p.firstBad) {
+	if number(72) != checkHeader(b[:72], string(note)) {
 		return nil, errors.New("the header's checksum does not match")
 	}
+	var known cacheNote
+	if err := json.Unmarshal(note, &known); err != nil {
+		return nil, fmt.Errorf("the note: %w", err)
+	}
+	p = &part{skipped: int(skipped), firstBad: known.FirstBad, turns: known.Turns}
 	copy(p.run.sum[:], b[56:72])
 	p.run.size = int64(tokens)
 	section := func(from, bytes uint64) *io.SectionReader { return io.NewSectionReader(f, int64(from), int64(bytes)) }
@@ -214,15 +228,19 @@ func (w *cacheWriter) finish(ctx context.Context, vocabSize int, accounts *hostm
 		w.abandon()
 		return nil, err
 	}
-	note := w.firstBad[:min(len(w.firstBad), maxNoteBytes)]
+	note, err := json.Marshal(cacheNote{w.firstBad[:min(len(w.firstBad), maxFaultBytes)], w.turns})
+	if err != nil {
+		w.abandon()
+		return nil, err
+	}
 	id := w.key.Bytes()
 	header := append(append([]byte(nil), cacheMagic...), id[:]...)
 	for _, v := range []uint64{uint64(w.documents), uint64(w.n), uint64(w.skipped), uint64(len(note))} {
 		header = binary.LittleEndian.AppendUint64(header, v)
 	}
 	header = append(header, w.run.sum[:]...)
-	header = binary.LittleEndian.AppendUint64(header, checkHeader(header, note))
-	_, err := w.f.WriteString(note)
+	header = binary.LittleEndian.AppendUint64(header, checkHeader(header, string(note)))
+	_, err = w.f.Write(note)
 	if err == nil {
 		_, err = w.f.WriteAt(header, 0)
 	}

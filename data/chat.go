@@ -150,25 +150,42 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 	if err := checkNothingLeftOut(ctx, c.sources[source], in, found.Text); err != nil {
 		return Rendered{}, err
 	}
-	var spans [][2]int
+	var counted []template.Span
 	for _, s := range found.Spans {
 		if len(r.Untrained) > 0 && s.Message < 0 {
 			return Rendered{}, errors.New("a message of the assistant does not count (weight 0, or in a prompt), and " +
 				"which part the template made of it is not known: leave such messages out")
 		}
 		if !r.Untrained[s.Message] && s.End > s.Start {
-			spans = append(spans, [2]int{s.Start, s.End})
+			counted = append(counted, s)
 		}
 	}
-	if len(spans) == 0 {
+	if len(counted) == 0 {
 		return Rendered{}, errors.New("the chat template leaves nothing of what the assistant wrote")
 	}
-	slices.SortFunc(spans, func(a, b [2]int) int { return a[0] - b[0] })
-	out := Rendered{Segments: cut(found.Text, spans), Joined: true}
+	slices.SortFunc(counted, func(a, b template.Span) int { return a.Start - b.Start })
+	out := Rendered{Segments: cut(found.Text, counted), Joined: true}
+	out.Turns = turnsOf(out.Segments, counted)
 	if found.Unended != nil {
 		last := len(in.Messages) - 1
 		role, _ := textOf(in.Messages[last].(*template.Dict), "role")
 		out.Unended = &Unended{*found.Unended, c.Stops, role == roleAssistant && !r.Untrained[last]}
 	}
 	return out, nil
+}
+
+// turnsOf are the segments that end turns: of the targets that one message has, the last. A target whose message is
+// not known is a turn.
+func turnsOf(segments []Segment, spans []template.Span) (turns []int) {
+	n := 0
+	for i, s := range segments {
+		if !s.Target {
+			continue
+		}
+		if n+1 == len(spans) || spans[n].Message < 0 || spans[n].Message != spans[n+1].Message {
+			turns = append(turns, i)
+		}
+		n++
+	}
+	return turns
 }

@@ -29,6 +29,8 @@ type Dataset struct {
 	targets     int64
 	skipped     int
 	firstBad    string
+	turns       TurnCounts
+	stops       []int32 // at which a generation ends
 	fingerprint string
 	entries     []Source
 	owned       []func() error // what Close gives back
@@ -67,6 +69,7 @@ func (d *Dataset) add(p *part, kind Type, weight float64) {
 	d.owned = append(d.owned, run.close)
 	d.sources = append(d.sources, sourceDocuments{len(run.lengths), kind, weight})
 	d.skipped += p.skipped
+	d.turns.add(p.turns)
 	if d.firstBad == "" {
 		d.firstBad = p.firstBad
 	}
@@ -246,7 +249,7 @@ func (d *Dataset) subset(n int, in func(i int) bool, what string) (*Dataset, err
 		return nil, err
 	}
 	s := &Dataset{accounts: d.accounts, runs: d.runs, documents: d.documents, chosen: hostmem.I32(r.Bytes())[:0], skipped: d.skipped,
-		firstBad: d.firstBad, entries: d.entries, owned: []func() error{r.Close}}
+		firstBad: d.firstBad, turns: d.turns, stops: d.stops, entries: d.entries, owned: []func() error{r.Close}}
 	h := xxh3.New128()
 	fmt.Fprintf(h, "%s %s\n", d.fingerprint, what) // a hash does not fail
 	i := 0

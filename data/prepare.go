@@ -84,7 +84,7 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 		}
 	}
 	var all []found
-	d := &Dataset{accounts: o.Accounts}
+	d := &Dataset{accounts: o.Accounts, stops: stopsOf(o)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.Close())
@@ -276,6 +276,7 @@ type job struct {
 	sections []section // of the examples
 	skipped  int
 	firstBad error // of the skipped rows
+	turns    TurnCounts
 	err      error
 	done     chan struct{}
 }
@@ -367,6 +368,7 @@ func collect(ctx context.Context, b *builder, ordered <-chan *job, room ahead, p
 		j.examples, j.sections, j.rows = nil, nil, nil
 		room.give(j.units)
 		b.skipped += j.skipped
+		b.turns.add(j.turns)
 		if b.firstBad == "" && j.firstBad != nil {
 			b.firstBad = j.firstBad.Error()
 		}
@@ -387,10 +389,11 @@ func (s rowReader) examples(ctx context.Context, j *job, o Options) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		e, err := s.example(ctx, r, o)
+		e, turns, err := s.example(ctx, r, o)
 		switch {
 		case err == nil:
 			j.examples, j.sections = append(j.examples, e), append(j.sections, r.section)
+			j.turns.add(turns)
 		case errors.Is(err, errNoEOS) || errors.Is(err, errNoTemplate) || ctx.Err() != nil,
 			s.BadRows != SkipBadRows && errors.Is(err, errIsOfType): // the entry is wrong, not the row
 			return err
@@ -406,21 +409,21 @@ func (s rowReader) examples(ctx context.Context, j *job, o Options) error {
 	return nil
 }
 
-// example tokenizes a row.
-func (s rowReader) example(ctx context.Context, r row, o Options) (Example, error) {
+// example tokenizes a row, and counts its turns.
+func (s rowReader) example(ctx context.Context, r row, o Options) (e Example, counts TurnCounts, err error) {
 	if r.err != nil {
-		return Example{}, r.err
+		return Example{}, counts, r.err
 	}
 	record, err := s.record(r)
 	if err != nil {
-		return Example{}, err
+		return Example{}, counts, err
 	}
 	rendered, err := o.Renderer.Render(ctx, record)
 	if errors.Is(err, errNoTemplate) {
-		return Example{}, fmt.Errorf("dataset %s: %w", s.Path, err)
+		return Example{}, counts, fmt.Errorf("dataset %s: %w", s.Path, err)
 	}
 	if err != nil {
-		return Example{}, r.errorf("%w", err)
+		return Example{}, counts, r.errorf("%w", err)
 	}
 	if r.section != (section{}) {
 		rendered.Begin, rendered.End = rendered.Begin && !r.section.continues, rendered.End && !r.section.isOpen
@@ -429,19 +432,25 @@ func (s rowReader) example(ctx context.Context, r row, o Options) (Example, erro
 		most := max(s.limits.rowBytes(maxTextBytes), len(r.data))
 		for _, segment := range rendered.Segments {
 			if t.Exceeds(segment.Text, most) {
-				return Example{}, r.errorf("the tokenizer's normalizer makes more than %d MiB of it: split it", most>>20)
+				return Example{}, counts, r.errorf("the tokenizer's normalizer makes more than %d MiB of it: split it", most>>20)
 			}
 		}
 	}
-	e, err := Tokenize(o.Tokenizer, rendered, o.TrainOnPrompt)
+	e, turns, err := tokenizeTurns(o.Tokenizer, rendered, o.TrainOnPrompt)
 	if errors.Is(err, errNoEOS) {
-		return Example{}, err
+		return Example{}, counts, err
 	}
 	if err != nil {
-		return Example{}, r.errorf("%w", err)
+		return Example{}, counts, r.errorf("%w", err)
 	}
 	if len(e.InputIDs) == 0 && !r.section.isOpen {
-		return Example{}, r.errorf("there are no tokens")
+		return Example{}, counts, r.errorf("there are no tokens")
 	}
-	return e, nil
+	stops, first := stopsOf(o), 0
+	for _, end := range turns {
+		counts.Trained++
+		counts.addLast(lastToken(o.Tokenizer, e.InputIDs[first:end], stops), 1)
+		first = end
+	}
+	return e, counts, nil
 }

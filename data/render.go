@@ -28,6 +28,8 @@ type Rendered struct {
 	Joined bool
 	// Unended is set where the segments have turns without an end, which Tokenize gives them.
 	Unended *Unended
+	// Turns are the segments that end a turn of the assistant which counts, in order. A text has none.
+	Turns []int
 }
 
 // Renderer turns records into text. It must be safe for concurrent use.
@@ -57,7 +59,7 @@ func (plain) Render(_ context.Context, r Record) (Rendered, error) {
 	case Text:
 		out.Segments = []Segment{{r.Text, true}}
 	case PromptResponse:
-		out.Segments = []Segment{{r.Prompt + "\n", false}, {r.Response, true}}
+		out.Segments, out.Turns = []Segment{{r.Prompt + "\n", false}, {r.Response, true}}, []int{1}
 	case Alpaca:
 		if r.System != "" {
 			return out, fmt.Errorf("field %q is not supported without a chat template: set chat_template to model or to a file", "system")
@@ -65,7 +67,7 @@ func (plain) Render(_ context.Context, r Record) (Rendered, error) {
 		if len(r.History) > 0 {
 			return out, fmt.Errorf("field %q is not supported without a chat template: set chat_template to model or to a file", "history")
 		}
-		out.Segments = []Segment{{alpacaPrompt(r.Prompt, r.Input), false}, {r.Response, true}}
+		out.Segments, out.Turns = []Segment{{alpacaPrompt(r.Prompt, r.Input), false}, {r.Response, true}}, []int{1}
 	default:
 		return out, errNoTemplate
 	}
@@ -87,19 +89,25 @@ func alpacaPrompt(instruction, input string) string {
 
 // Tokenize turns a rendered record into an example. With trainOnPrompt every segment is a target.
 func Tokenize(tok tokenizer.Tokenizer, r Rendered, trainOnPrompt bool) (Example, error) {
-	var err error
+	e, _, err := tokenizeTurns(tok, r, trainOnPrompt)
+	return e, err
+}
+
+// tokenizeTurns is Tokenize, with the place after the last token of each of the record's Turns.
+func tokenizeTurns(tok tokenizer.Tokenizer, r Rendered, trainOnPrompt bool) (e Example, turns []int, err error) {
 	isEnded := true
 	if r.Unended != nil {
-		if r.Segments, isEnded, err = r.Unended.end(tok, r.Segments); err != nil {
-			return Example{}, err
+		if r, isEnded, err = r.Unended.end(tok, r); err != nil {
+			return Example{}, nil, err
 		}
 	}
 	before, after := tok.Template()
 	var parts [][]int32 // of each segment, or of all as one
 	var joined []bool
+	var ends []int // of the segments of a joined text, in tokens
 	if r.Joined {
 		parts = make([][]int32, 1)
-		parts[0], joined = encodeJoined(tok, r.Segments)
+		parts[0], joined, ends = encodeJoined(tok, r.Segments)
 	} else {
 		parts = make([][]int32, len(r.Segments))
 		for i, s := range r.Segments {
@@ -111,7 +119,7 @@ func Tokenize(tok tokenizer.Tokenizer, r Rendered, trainOnPrompt bool) (Example,
 		n += len(ids)
 	}
 	// Made at once: growing them would be most of the garbage of tokenizing.
-	e := Example{make([]int32, 0, n), make([]int32, 0, n)}
+	e = Example{make([]int32, 0, n), make([]int32, 0, n)}
 	add := func(ids []int32, target bool) {
 		e.InputIDs = append(e.InputIDs, ids...)
 		for _, id := range ids {
@@ -124,32 +132,41 @@ func Tokenize(tok tokenizer.Tokenizer, r Rendered, trainOnPrompt bool) (Example,
 	if r.Begin {
 		add(before, trainOnPrompt)
 	}
+	first := len(e.InputIDs)
 	for i, ids := range parts {
 		if !r.Joined {
 			add(ids, r.Segments[i].Target || trainOnPrompt)
+			ends = append(ends, len(e.InputIDs)-first)
 			continue
 		}
 		for t := range ids {
 			add(ids[t:t+1], joined[t] || trainOnPrompt)
 		}
 	}
+	for _, segment := range r.Turns {
+		turns = append(turns, first+ends[segment])
+	}
+	isLast := len(turns) > 0 && r.Turns[len(turns)-1] == len(r.Segments)-1
 	if !isEnded {
 		if tok.EOS() == tokenizer.None {
-			return Example{}, errNoEOS
+			return Example{}, nil, errNoEOS
 		}
 		add([]int32{tok.EOS()}, true)
 	}
 	if r.End {
 		eos := tok.EOS()
 		if eos == tokenizer.None {
-			return Example{}, errNoEOS
+			return Example{}, nil, errNoEOS
 		}
 		add(after, true)
 		if n := len(e.InputIDs); len(after) == 0 || e.InputIDs[n-1] != eos {
 			add([]int32{eos}, true)
 		}
 	}
-	return e, nil
+	if isLast {
+		turns[len(turns)-1] = len(e.InputIDs)
+	}
+	return e, turns, nil
 }
 
 // errNoTemplate refuses conversations without a chat template.

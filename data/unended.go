@@ -29,8 +29,8 @@ var errOpened = errors.New("the chat template ends the last turn with no token, 
 
 // end makes the tokens that end turns a part of the turns. isEnded says whether the last turn has such a token, or
 // needs none; otherwise it needs EOS.
-func (u *Unended) end(tok tokenizer.Tokenizer, segments []Segment) (ended []Segment, isEnded bool, err error) {
-	segments = slices.Clone(segments)
+func (u *Unended) end(tok tokenizer.Tokenizer, r Rendered) (ended Rendered, isEnded bool, err error) {
+	segments := slices.Clone(r.Segments)
 	last, isEnded := 0, false
 	for i := range segments {
 		if !segments[i].Target {
@@ -44,17 +44,22 @@ func (u *Unended) end(tok tokenizer.Tokenizer, segments []Segment) (ended []Segm
 			isEnded = stops
 		}
 	}
+	r.Segments = segments
 	switch {
 	case isEnded || !u.IsLast:
-		return segments, true, nil
+		return r, true, nil
 	case last+1 < len(segments) && !blank(segments[last+1].Text):
-		return nil, false, errOpened
+		return r, false, errOpened
 	}
 	n, stops := u.ending(tok, u.Next)
 	if n > 0 {
-		segments = append(segments, Segment{u.Next[:n], true})
+		r.Segments = append(r.Segments, Segment{u.Next[:n], true})
 	}
-	return segments, stops, nil
+	if k := len(r.Turns); k > 0 && r.Turns[k-1] == last { // what is added at the end is of the last turn
+		r.Turns = slices.Clone(r.Turns)
+		r.Turns[k-1] = len(r.Segments) - 1
+	}
+	return r, stops, nil
 }
 
 // ending counts the bytes at the front of a text that are white space and the token that ends the turn before it, and

@@ -1,0 +1,89 @@
+package data
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const twoTurns = `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+	{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}`
+
+// TestTurnsAreCounted: turns and the tokens that end them are counted, whether rows become tokens or the cache has them.
+func TestTurnsAreCounted(t *testing.T) {
+	const (
+		// The last turn ends in EOS, the others in a token that means something else: gpt-oss.
+		endByPlace = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token if loop.last and m.role == 'assistant' else '<|end|>' }}{% endfor %}{{ '<|assistant|>' if add_generation_prompt }}"
+		always     = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>\n{% endfor %}{{ '<|assistant|>' if add_generation_prompt }}"
+		noEnd      = "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<|end|>{% endfor %}"
+		blocks     = "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}\n{% generation %}<|end|>\n{% endgeneration %}{% else %}{{ m.content }}<|end|>{% endif %}{% endfor %}"
+	)
+	pair := `{"prompt": "a", "response": "b"}`
+	for name, c := range map[string]struct {
+		template, row string
+		kind          Type
+		stops         []string
+		last          bool
+		want          TurnCounts // Last by the token's text below
+		by            map[string]int64
+		ends          []string
+		ended         int64
+	}{
+		"by place":            {template: endByPlace, row: twoTurns, want: TurnCounts{Trained: 2}, by: map[string]int64{"<|end|>": 1, "<|eos|>": 1}, ends: []string{"<|eos|>"}, ended: 1},
+		"by place, last":      {template: endByPlace, row: twoTurns, last: true, want: TurnCounts{Trained: 1}, by: map[string]int64{"<|eos|>": 1}, ends: []string{"<|eos|>"}, ended: 1},
+		"a base model":        {template: always, row: twoTurns, want: TurnCounts{Trained: 2}, by: map[string]int64{"<|end|>": 2}, ends: []string{"<|end|>"}, ended: 2},
+		"a stop":              {template: always, row: twoTurns, stops: []string{"<|end|>"}, want: TurnCounts{Trained: 2}, by: map[string]int64{"<|end|>": 2}, ends: []string{"<|end|>"}, ended: 2},
+		"blocks without end":  {template: noEnd, row: twoTurns, want: TurnCounts{Trained: 2}, by: map[string]int64{"": 2}},
+		"blocks of a message": {template: blocks, row: twoTurns, want: TurnCounts{Trained: 2}, by: map[string]int64{"<|end|>": 2}, ends: []string{"<|end|>"}, ended: 2},
+		"open":                {template: words, row: twoTurns, want: TurnCounts{Trained: 2}, by: map[string]int64{"": 1, "<|eos|>": 1}, ends: []string{"<|eos|>"}, ended: 1},
+		"added after it":      {template: headerEnds, row: twoTurns, stops: []string{"<|user|>"}, want: TurnCounts{Trained: 2}, by: map[string]int64{"<|user|>": 2}, ends: []string{"<|user|>"}, ended: 2},
+		"off":                 {template: always, row: strings.Replace(twoTurns, `"d"`, `"d", "weight": 0`, 1), want: TurnCounts{Trained: 1}, by: map[string]int64{"<|end|>": 1}, ends: []string{"<|end|>"}, ended: 1},
+		"plain":               {row: pair, kind: PromptResponse, want: TurnCounts{Trained: 1}, by: map[string]int64{"<|eos|>": 1}, ends: []string{"<|eos|>"}, ended: 1},
+		"text":                {row: `{"text": "b"}`, kind: Text},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			tok, stops := tokensOf(t, dir, c.stops...)
+			o := Options{Tokenizer: tok, CacheDir: filepath.Join(dir, "cache")}
+			if c.template != "" {
+				write(t, dir, "chat_template.jinja", c.template)
+				chat, err := NewChat(dir, "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				chat.Stops, chat.LastTurn = stops, c.last
+				o.Renderer = chat
+			}
+			if c.kind == "" {
+				c.kind = Messages
+			}
+			path := write(t, dir, "a.jsonl", strings.ReplaceAll(c.row, "\n", " "))
+			for _, cached := range []bool{false, true} {
+				var p Progress
+				o.Progress = func(now Progress) { p = now }
+				d, err := prepare(t, Source{Type: c.kind, Path: path}, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := d.Turns()
+				var by map[string]int64
+				for id, n := range got.Last {
+					if by == nil {
+						by = map[string]int64{}
+					}
+					by[tok.Token(id)] = n
+				}
+				var ends []string
+				for _, id := range d.Ends() {
+					ends = append(ends, tok.Token(id))
+				}
+				got.Last = nil
+				if diff := cmp.Diff([]any{c.want, c.by, c.ends, c.ended, cached}, []any{got, by, ends, d.EndedTurns(), p.Cached}); diff != "" {
+					t.Errorf("cached %v: %s", cached, diff)
+				}
+			}
+		})
+	}
+}
