@@ -567,7 +567,7 @@ func TestImportGLM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Check(w); err != nil {
+	if err := m.Check(t.Context(), w); err != nil {
 		t.Error(err)
 	}
 	x := m.Blocks[1].FeedForward.(nn.Experts)

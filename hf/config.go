@@ -15,7 +15,10 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-const configName = "config.json"
+const (
+	configName  = "config.json"
+	adapterName = "adapter_config.json" // of PEFT
+)
 
 // maxConfigBytes bounds config.json; real ones have a few kilobytes.
 const maxConfigBytes = 16 << 20
@@ -32,6 +35,10 @@ func ReadConfig(dir string) (*Config, error) {
 	path := filepath.Join(dir, configName)
 	doc, err := below.Read(dir, configName, maxConfigBytes)
 	if errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(dir, adapterName)); err == nil {
+			return nil, fmt.Errorf("%s has an adapter, not a model: merge it into its model (merge_and_unload of PEFT), save "+
+				"that, and name its directory", dir)
+		}
 		return nil, fmt.Errorf("%s is missing: name a model directory", path)
 	}
 	if err != nil {

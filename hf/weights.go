@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"unsafe"
 
@@ -77,16 +79,11 @@ func OpenWeights(dir string) (*Weights, error) {
 	return w, nil
 }
 
-// openShards takes from each shard the tensors that the index places there. A tensor that a shard has and the index
-// does not is not part of the model, as for transformers.
+// openShards takes the tensors of all shards that the index names, as transformers 5 does. One that a shard has and the
+// index does not name is a tensor of the model as any other; one that two shards have is an error.
 func (w *Weights) openShards(index string, weightMap map[string]string) error {
 	open := map[string]*safetensorsFile{}
-	names := make([]string, 0, len(weightMap))
-	for name := range weightMap {
-		names = append(names, name)
-	}
-	sort.Strings(names) // so that the first error is always the same one
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(weightMap)) { // so that the first error is always the same one
 		shard := weightMap[name]
 		f := open[shard]
 		if f == nil {
@@ -104,6 +101,15 @@ func (w *Weights) openShards(index string, weightMap map[string]string) error {
 			return fmt.Errorf("%s: tensor %s is missing, though %s places it there: download both again", f.path, terminal.Quote(name), filepath.Base(index))
 		}
 		w.tensors[name] = location{fileTensor: t, file: f}
+	}
+	for _, f := range w.files {
+		for _, name := range slices.Sorted(maps.Keys(f.tensors)) {
+			if at, ok := w.tensors[name]; ok && at.file != f {
+				return fmt.Errorf("%s: tensor %s is in %s, too: remove one of the two, or download the model again", f.path,
+					terminal.Quote(name), filepath.Base(at.file.path))
+			}
+			w.tensors[name] = location{fileTensor: f.tensors[name], file: f}
+		}
 	}
 	return nil
 }

@@ -147,7 +147,7 @@ func TestCarriedOfTakers(t *testing.T) {
 	m := mustBuild(t, "gemma4-shared", nil)
 	w := edited(t, "gemma4-shared", "", name("2", "k_proj.weight"), name("4", "k_norm.weight"),
 		name("4", "v_proj.weight"))
-	check(t, m.Check(w))
+	check(t, m.Check(t.Context(), w))
 	want := []model.Carried{
 		{Pattern: name("*", "k_proj.weight"), Names: []string{name("2", "k_proj.weight")}, Bytes: 36},
 		{Pattern: name("*", "v_proj.weight"), Names: []string{name("4", "v_proj.weight")}, Bytes: 36},
@@ -156,9 +156,9 @@ func TestCarriedOfTakers(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for _, err := range []error{
-		m.Check(edited(t, "gemma4-shared", name("1", "k_proj.weight"))),
-		m.Check(edited(t, "gemma4-shared", "", name("2", "k_proj.bias"))),
-		mustBuild(t, "gemma4", nil).Check(edited(t, "gemma4", "", name("1", "v_proj.weight"))),
+		m.Check(t.Context(), edited(t, "gemma4-shared", name("1", "k_proj.weight"))),
+		m.Check(t.Context(), edited(t, "gemma4-shared", "", name("2", "k_proj.bias"))),
+		mustBuild(t, "gemma4", nil).Check(t.Context(), edited(t, "gemma4", "", name("1", "v_proj.weight"))),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "_proj.") {
 			t.Errorf("%v", err)
@@ -175,7 +175,7 @@ func TestCarriedByLayer(t *testing.T) {
 	correction := func(layer string) string { return "model.layers." + layer + ".mlp.gate.e_score_correction_bias" }
 	open := func(leftOut string, more ...string) *hf.Weights { return edited(t, "glm4_moe", leftOut, more...) }
 	w := open("", "model.layers.3.eh_proj.weight", correction("3"))
-	check(t, m.Check(w))
+	check(t, m.Check(t.Context(), w))
 	want := []model.Carried{{Pattern: "model.layers.3.*", Names: []string{"model.layers.3.eh_proj.weight",
 		correction("3")}, Bytes: 72},
 		{Pattern: correction("*"), Names: []string{correction("1"), correction("2")}, Bytes: 72}}
@@ -196,12 +196,12 @@ func TestCarriedByLayer(t *testing.T) {
 			t.Errorf("layer %d: %v, want %v", layer, got, want)
 		}
 	}
-	if err := m.Check(open("", "model.layers.4.eh_proj.weight")); err == nil || !strings.Contains(err.Error(),
+	if err := m.Check(t.Context(), open("", "model.layers.4.eh_proj.weight")); err == nil || !strings.Contains(err.Error(),
 		"no place in the glm4_moe") {
 		t.Errorf("a tensor of a layer that is not there: %v", err)
 	}
 	few := open(correction("2"))
-	for _, err := range []error{m.Check(few), m.ReadConstants(few)} {
+	for _, err := range []error{m.Check(t.Context(), few), m.ReadConstants(few)} {
 		if err == nil || !strings.Contains(err.Error(), correction("2")) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("constants are missing: %v", err)
 		}
@@ -237,7 +237,7 @@ func TestCarried(t *testing.T) {
 		return weights
 	}
 	w := open("mtp.b", "model.visual.x.y", "mtp.a")
-	check(t, m.Check(w))
+	check(t, m.Check(t.Context(), w))
 	want := []model.Carried{{Pattern: "model.visual.*", Names: []string{"model.visual.x.y"}, Bytes: 48},
 		{Pattern: "mtp.*", Names: []string{"mtp.a", "mtp.b"}, Bytes: 96}}
 	if diff := cmp.Diff(want, m.Carried(w)); diff != "" {
@@ -246,7 +246,7 @@ func TestCarried(t *testing.T) {
 	if got := m.Carried(open()); len(got) != 0 {
 		t.Errorf("nothing is carried, and found is %v", got)
 	}
-	if err := m.Check(open("mtp.a", "visual.x")); err == nil || !strings.Contains(err.Error(), `"visual.x" has no place`) {
+	if err := m.Check(t.Context(), open("mtp.a", "visual.x")); err == nil || !strings.Contains(err.Error(), `"visual.x" has no place`) {
 		t.Errorf("a tensor of no pattern: %v", err)
 	}
 	if mustBuild(t, "llama", nil).Carries() {

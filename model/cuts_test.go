@@ -87,7 +87,7 @@ func TestCuts(t *testing.T) {
 	w, err := hf.OpenWeights(dir)
 	check(t, err)
 	defer w.Close()
-	check(t, m.Check(w))
+	check(t, m.Check(t.Context(), w))
 
 	for _, split := range []bool{false, true} {
 		values := make([]model.Values, len(m.Parts))

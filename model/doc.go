@@ -20,7 +20,8 @@
 //
 //   - A model depends on config.json alone; so do its cuts, which set the order of sums.
 //   - A key of config.json that the family does not know is an error, never ignored (see hf.ConfigReader).
-//   - A checkpoint has every tensor of the model in the right shape, and no tensor that the model has no place for, except
-//     those that the family carries ([Model.Carried]): they are not loaded, and exports copy them.
+//   - A checkpoint has every tensor of the model in the right shape. Each other tensor of its files is carried
+//     ([Model.Carried]: not loaded, and exports copy it), or on a list of those that change nothing, or an error; a tied
+//     model's head is the embedding once more, or an error.
 //   - Padding in an extent is zero.
 package model

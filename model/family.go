@@ -40,8 +40,8 @@ type Family struct {
 	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
 	Architecture string
 	// Carried are patterns of path.Match for the names of tensors that are neither loaded nor trained, such as those of a
-	// vision tower ("visual.*"). An export has them as the model's own files do. A pattern may have {layers} in it, for
-	// the number of layers.
+	// vision tower ("visual.*"). An export has them as the model's own files do. A pattern may have {next} in it, for the
+	// number of a layer after the last one, which predicts tokens after the next one.
 	Carried []string
 	// Constants names the constants of a block (nn.Block.Constants) in checkpoints, of which {layer} is the number.
 	// They are carried, too. ConstantsGGUF names them in GGUF files.
@@ -164,11 +164,12 @@ type Spec struct {
 
 	Outer *hf.ConfigReader // of config.json as a whole
 
-	family  Family
-	sides   int      // numbers given to sides
-	carried []string // further patterns of tensors, as in Family
-	theta   float64  // of rotary positions, where the file has none; 0: 10000
-	windows []int    // of each layer's attention; none: no layer has one
+	family     Family
+	nextTokens int      // layers after the last one, where their number is in the file
+	sides      int      // numbers given to sides
+	carried    []string // further patterns of tensors, as in Family
+	theta      float64  // of rotary positions, where the file has none; 0: 10000
+	windows    []int    // of each layer's attention; none: no layer has one
 }
 
 // LayerRows is a second embedding, of which each layer has columns of its own; the zero value has no columns.

@@ -32,7 +32,10 @@ const (
 
 // glmNextToken are the tensors of a layer after the last one, which predicts tokens after the next one for faster
 // generation. transformers does not load it either.
-var glmNextToken = []string{"model.layers.{layers}.*"}
+var glmNextToken = []string{"model.layers.{next}.*"}
+
+// maxNextTokens is more than any model has.
+const maxNextTokens = 64
 
 // readGLM4MoE reads the mixtures of GLM 4.5: dense layers first, heads that are rotated in part, and experts that are
 // chosen from groups by a corrected sigmoid. Source: transformers, configuration_glm4_moe.py and modeling_glm4_moe.py.
@@ -58,7 +61,10 @@ func (s *Spec) correctedExperts(r *hf.ConfigReader) nn.Experts {
 
 // sharedExperts reads experts without their routing, some of which all rows use. An absent number of these is shared.
 func (s *Spec) sharedExperts(r *hf.ConfigReader, shared int) nn.Experts {
-	r.Ignore("num_nextn_predict_layers", "num_mtp_layers")   // of layers that are carried
+	s.nextTokens = r.IntOr("num_nextn_predict_layers", r.IntOr("num_mtp_layers", 0))
+	if s.nextTokens < 0 || s.nextTokens > maxNextTokens {
+		r.Fail("num_nextn_predict_layers", "0 to %d are supported", maxNextTokens)
+	}
 	r.Ignore("output_router_logits", "router_aux_loss_coef") // of a loss that a run asks for
 	experts := nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth),
 		Number: limited(r, either(r, "n_routed_experts", "num_local_experts"), maxExperts)}

@@ -157,7 +157,7 @@ func TestReadFP8(t *testing.T) {
 	next := "model.layers.2.eh_proj.weight"
 	inFP8(next, tensor.Shape{3, 5})
 	w := written(t, specs, data)
-	if err := m.Check(w); err != nil {
+	if err := m.Check(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
 	carried := map[string]int64{}

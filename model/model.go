@@ -45,6 +45,7 @@ type Model struct {
 	checkpoint *Form
 	base       string   // see Family
 	carried    []string // patterns of the names of tensors that are carried, see Family
+	nextTokens []string // those of them that are for a layer after the last one
 	constants  string   // what GGUF files call the constants of a block
 	mxfp4      []string // of those that an export can have in MXFP4
 }
@@ -116,7 +117,14 @@ func (s *Spec) build() (*Model, error) {
 		InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names,
 		base: s.family.Base, constants: s.family.ConstantsGGUF, mxfp4: s.family.MXFP4}
 	for _, pattern := range slices.Concat(s.family.Carried, s.carried) {
-		m.carried = append(m.carried, strings.ReplaceAll(pattern, "{layers}", strconv.Itoa(s.Layers)))
+		if !strings.Contains(pattern, "{next}") {
+			m.carried = append(m.carried, pattern)
+			continue
+		}
+		for next := range max(s.nextTokens, 1) {
+			of := strings.ReplaceAll(pattern, "{next}", strconv.Itoa(s.Layers+next))
+			m.carried, m.nextTokens = append(m.carried, of), append(m.nextTokens, of)
+		}
 	}
 	if constants := s.family.Constants; constants != "" {
 		m.carried = append(m.carried, strings.ReplaceAll(constants, "{layer}", "*"))

@@ -79,7 +79,7 @@ type plainReader struct{ model.TensorReader }
 func TestReadMXFP4(t *testing.T) {
 	m, inMXFP4, inBF16 := packed(t)
 	for _, w := range []*hf.Weights{inMXFP4, inBF16} {
-		if err := m.Check(w); err != nil {
+		if err := m.Check(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -193,7 +193,7 @@ func TestMXFP4Refused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = m.Check(w)
+		err = m.Check(t.Context(), w)
 		w.Close()
 		if err == nil || !strings.Contains(err.Error(), `gate_up_proj"`) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", to, err)

@@ -212,7 +212,7 @@ func TestHybridCarries(t *testing.T) {
 	w, err := hf.OpenWeights(g.Dir)
 	check(t, err)
 	defer w.Close()
-	check(t, m.Check(w))
+	check(t, m.Check(t.Context(), w))
 	count := map[string]int{}
 	for _, c := range m.Carried(w) {
 		count[c.Pattern] = len(c.Names)

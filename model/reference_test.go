@@ -63,7 +63,7 @@ func newReference(t *testing.T, dir string, dtype tensor.DType, level isa.Level)
 	w, err := hf.OpenWeights(dir)
 	check(t, err)
 	defer w.Close()
-	check(t, m.Check(w))
+	check(t, m.Check(t.Context(), w))
 	check(t, m.ReadConstants(w))
 	for i, b := range m.Blocks {
 		var of device.Mat

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"fmt"
 	"path"
 	"slices"
@@ -20,12 +21,15 @@ func (m *Model) OpenWeights(dir string) (*hf.Weights, error) {
 	return w, err
 }
 
-// Check fails unless a checkpoint has every tensor of the model in its shape and in a type that can be read. It also
-// fails for a tensor that the model has no place for and does not carry: such a tensor means that config.json describes
-// another model. As in transformers, the head's weight is ignored where embeddings are tied, and so are the frequencies
-// that old checkpoints carry.
-func (m *Model) Check(w *hf.Weights) error {
+// Check fails unless a checkpoint has every tensor of the model in its shape and in a type that can be read, and no
+// other: each tensor of its files is one of the model, is carried (Family.Carried), changes nothing (harmless), or is an
+// error. Of a model whose head is the embedding, a head in the files has to be equal to it; both are then read once, through
+// little memory.
+func (m *Model) Check(ctx context.Context, w *hf.Weights) error {
 	known := m.known()
+	if err := m.checkNames(w, known); err != nil {
+		return err
+	}
 	for i := range m.Parts {
 		for _, src := range m.Parts[i].Tensors {
 			if err := w.Expect(src.Name, src.Shape); err != nil {
@@ -38,15 +42,10 @@ func (m *Model) Check(w *hf.Weights) error {
 			return err
 		}
 	}
-	for _, name := range w.Names() {
-		if known[name] || m.carriedAs(name) != "" || m.Tied && name == m.HeadName() ||
-			strings.HasSuffix(name, "rotary_emb.inv_freq") {
-			continue
-		}
-		info, _ := w.Info(name)
-		return fmt.Errorf("%s: tensor %.200q has no place in the %s that config.json describes: the weights and config.json are not of one model", info.File, name, m.Type)
+	if err := m.checkRest(w, known); err != nil {
+		return err
 	}
-	return nil
+	return m.checkTied(ctx, w)
 }
 
 // HeadName returns the name of the head's weight in files, also where embeddings are tied and files need none; "" if the family

@@ -31,13 +31,15 @@ type AddTokensOptions struct {
 type TokensAdded struct {
 	Added         []hf.AddedToken
 	Known         []hf.AddedToken // asked for, and in the tokenizer before
+	First         int             // the id of the first token whose row is new
+	Rowless       int             // tokens that the tokenizer had and the embeddings had no row for
 	OldRows, Rows int             // of the embeddings
 }
 
 // AddTokens writes a model again with further tokens: in the files of its tokenizer, as rows of its embeddings and of
 // the head, and in config.json. Rows that no token had are used first. The rows of new tokens are the mean of the rows
 // that tokens have; all other bytes of the weights are those of the model. Tokens that the tokenizer has are left as
-// they are. Weights go through memory a piece at a time.
+// they are, and those of them that have no row get one. Weights go through memory a piece at a time.
 func AddTokens(ctx context.Context, env *Env, o AddTokensOptions) (done *TokensAdded, err error) {
 	var ask blame.Asking
 	defer ask.Judge(&err)
@@ -48,22 +50,26 @@ func AddTokens(ctx context.Context, env *Env, o AddTokensOptions) (done *TokensA
 	if err := src.checkSidecars(); err != nil {
 		return nil, err
 	}
-	tok, err := src.openTokenizer("auto")
+	tok, err := src.readTokenizer("auto")
 	if err != nil {
 		return nil, err
 	}
-	if done, err = newTokens(tok, o); err != nil {
+	rows := src.model.Vocab
+	if done, err = newTokens(tok, rows, o); err != nil {
 		return nil, err
 	}
-	g := &growth{src: src, from: tok.VocabSize(), to: tok.VocabSize() + len(done.Added)}
-	done.OldRows, done.Rows = src.model.Vocab, max(src.model.Vocab, g.to)
+	g := &growth{src: src, from: min(tok.VocabSize(), rows), to: tok.VocabSize() + len(done.Added)}
+	done.First, done.Rowless = g.from, tok.VocabSize()-g.from
+	done.OldRows, done.Rows = rows, max(rows, g.to)
 	g.rows = done.Rows
-	files, err := hf.TokenizerWith(src.dir, done.Added)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkAdded(files["tokenizer.json"], done.Added); err != nil {
-		return nil, err
+	files := map[string][]byte{}
+	if len(done.Added) > 0 {
+		if files, err = hf.TokenizerWith(src.dir, done.Added); err != nil {
+			return nil, err
+		}
+		if err := checkAdded(files["tokenizer.json"], done.Added); err != nil {
+			return nil, err
+		}
 	}
 	config, err := src.config.WithVocabSize(done.Rows)
 	if err != nil {
@@ -80,7 +86,7 @@ func AddTokens(ctx context.Context, env *Env, o AddTokensOptions) (done *TokensA
 		return nil, err
 	}
 	defer g.w.Close()
-	if err := src.model.Check(g.w); err != nil {
+	if err := src.model.Check(ctx, g.w); err != nil {
 		return nil, err
 	}
 	specs, bytes := g.specs()
@@ -123,8 +129,8 @@ func AddTokens(ctx context.Context, env *Env, o AddTokensOptions) (done *TokensA
 	return done, to.Commit()
 }
 
-// newTokens gives ids to the tokens that a tokenizer lacks: those after its last one.
-func newTokens(tok tokenizer.Tokenizer, o AddTokensOptions) (*TokensAdded, error) {
+// newTokens gives ids to the tokens that a tokenizer lacks: those after its last one. Embeddings have that many rows.
+func newTokens(tok tokenizer.Tokenizer, rows int, o AddTokensOptions) (*TokensAdded, error) {
 	done := &TokensAdded{}
 	for i, text := range o.Tokens {
 		switch id := tok.TokenID(text); {
@@ -139,7 +145,7 @@ func newTokens(tok tokenizer.Tokenizer, o AddTokensOptions) (*TokensAdded, error
 			done.Added = append(done.Added, hf.AddedToken{ID: id, Content: text, Special: !o.Plain})
 		}
 	}
-	if len(done.Added) == 0 {
+	if len(done.Added) == 0 && tok.VocabSize() <= rows {
 		return nil, errors.New("the tokenizer has all of these tokens: there is nothing to add, and nothing is written")
 	}
 	return done, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"os"
@@ -222,6 +223,35 @@ func TestAddTokensNeedsSizes(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("without %s: %v, want %q", c.left, err, c.want)
 		}
+	}
+}
+
+// A tokenizer may have more tokens than the model has rows, as where tokens were added and the embedding was not resized.
+// A run is refused with the command that gives them rows, and the command does.
+func TestTokensWithoutRows(t *testing.T) {
+	old, dir := tokenizedModel(t, map[string]any{"vocab_size": 561}), filepath.Join(t.TempDir(), "more")
+	run := *smallConfig(t)
+	run.Model, run.Tokenizer, run.MaxSteps = old, "auto", 1
+	text := filepath.Join(t.TempDir(), "text.jsonl")
+	write(t, text, `{"text": "the wheel turns<|eos|>"}`+"\n")
+	run.Datasets = []data.Source{{Path: text, Type: data.Text}}
+	_, err := Train(t.Context(), &run, Options{Env: newEnv(t)})
+	want := fmt.Sprintf("it has 562 tokens and the model's vocabulary 561: tokens were added to %s without rows of the "+
+		"embedding; millrace import %s DIR --add-tokens \"<|eos|>\" writes the model with a row for each of them",
+		filepath.Join(old, "tokenizer.json"), old)
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	done, err := AddTokens(t.Context(), newEnv(t), AddTokensOptions{Model: old, Dir: dir, Tokens: []string{"<|eos|>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if done.Rowless != 1 || done.First != 561 || done.OldRows != 561 || done.Rows != 562 || len(done.Added) != 0 {
+		t.Errorf("%+v", done)
+	}
+	run.Model, run.OutputDir = dir, filepath.Join(t.TempDir(), "run")
+	if _, err := Train(t.Context(), &run, Options{Env: newEnv(t)}); err != nil {
+		t.Errorf("it cannot be trained: %v", err)
 	}
 }
 

@@ -16,7 +16,7 @@ func (e *Env) reexport(ctx context.Context, src *source, dir string, as format, 
 		return err
 	}
 	defer from.Close()
-	if err := src.model.Check(from); err != nil {
+	if err := src.model.Check(ctx, from); err != nil {
 		return err
 	}
 	card, err := hf.ReadCard(src.dir)

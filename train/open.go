@@ -163,7 +163,7 @@ func (r *Run) openModel(ctx context.Context) (err error) {
 		return err
 	}
 	if r.from == nil && c.Init == "pretrained" {
-		if err := r.src.checkWeights(); err != nil {
+		if err := r.src.checkWeights(ctx); err != nil {
 			return err
 		}
 	}

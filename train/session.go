@@ -187,7 +187,7 @@ func (s *Session) fill(ctx context.Context, src *source, init string, seed uint6
 		return err
 	}
 	defer w.Close()
-	if err := m.Check(w); err != nil {
+	if err := m.Check(ctx, w); err != nil {
 		return err
 	}
 	if err := m.ReadConstants(w); err != nil {

@@ -140,8 +140,8 @@ func (e *Env) transferBars(what string) (progress func(file string, done, total 
 }
 
 // checkWeights finds weights that are missing, or of another model, before the data are tokenized. It reads their
-// names and shapes.
-func (s *source) checkWeights() error {
+// names and shapes, and a head that has to be the embedding.
+func (s *source) checkWeights(ctx context.Context) error {
 	if s.from != nil {
 		return s.checkIsOf(s.from)
 	}
@@ -154,7 +154,7 @@ func (s *source) checkWeights() error {
 		s.isHalf = s.isHalf || info.DType == tensor.F16
 		s.isMXFP4 = s.isMXFP4 || info.Type == hf.MXFP4
 	}
-	return errors.Join(s.model.Check(w), w.Close())
+	return errors.Join(s.model.Check(ctx, w), w.Close())
 }
 
 // formatNote says that a model in float16 or MXFP4 is written in another type; it is empty for other models.
@@ -178,10 +178,28 @@ func (s *source) checkSidecars() error {
 
 // openTokenizer opens what the key tokenizer names, and checks it against the vocabulary.
 func (s *source) openTokenizer(name string) (tokenizer.Tokenizer, error) {
-	var t tokenizer.Tokenizer
+	t, err := s.readTokenizer(name)
+	if err != nil || t.VocabSize() <= s.model.Vocab {
+		return t, err
+	}
+	how := "they do not belong together; set tokenizer to the model's own"
 	switch name {
 	case "bytes":
-		t = tokenizer.Bytes()
+		how += fmt.Sprintf(", or for random weights vocab_size to %d in config.json", t.VocabSize())
+	case "auto", "":
+		last := t.Decode([]int32{int32(t.VocabSize() - 1)}, false)
+		how = fmt.Sprintf("tokens were added to %s without rows of the embedding; millrace import %s DIR --add-tokens %q "+
+			"writes the model with a row for each of them", filepath.Join(s.dir, "tokenizer.json"), s.dir, last)
+	}
+	return nil, fmt.Errorf("tokenizer: it has %d tokens and the model's vocabulary %d: %s", t.VocabSize(), s.model.Vocab,
+		how)
+}
+
+// readTokenizer opens what the key tokenizer names.
+func (s *source) readTokenizer(name string) (tokenizer.Tokenizer, error) {
+	switch name {
+	case "bytes":
+		return tokenizer.Bytes(), nil
 	case "auto", "":
 		name = s.dir
 		fallthrough
@@ -193,17 +211,8 @@ func (s *source) openTokenizer(name string) (tokenizer.Tokenizer, error) {
 		case err != nil:
 			return nil, fmt.Errorf("%w; download it again, or set tokenizer to another", err)
 		}
-		t = bpe
+		return bpe, nil
 	}
-	if n := t.VocabSize(); n > s.model.Vocab {
-		how := "set tokenizer to the model's own"
-		if name == "bytes" {
-			how += fmt.Sprintf(", or for random weights vocab_size to %d in config.json", n)
-		}
-		return nil, fmt.Errorf("tokenizer: it has %d tokens and the model's vocabulary %d: they do not belong together; %s",
-			n, s.model.Vocab, how)
-	}
-	return t, nil
 }
 
 // tokenizerNote says that other programs may make other tokens of the same texts, or "".

@@ -75,7 +75,7 @@ func OpenConversation(ctx context.Context, env *Env, o ChatOptions) (c *Conversa
 	if end != tokenizer.None {
 		c.ends[end] = true
 	}
-	if err := c.src.checkWeights(); err != nil {
+	if err := c.src.checkWeights(ctx); err != nil {
 		return nil, err
 	}
 	c.picker = newPicker(o.GenerateOptions, c.tok.VocabSize())

@@ -47,7 +47,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err err
 	if err != nil {
 		return nil, err
 	}
-	if err := src.checkWeights(); err != nil {
+	if err := src.checkWeights(ctx); err != nil {
 		return nil, err
 	}
 	dev, err := env.openDevice(o.Device)

@@ -61,7 +61,7 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Repo
 			return nil, err
 		}
 		defer w.Close()
-		if err := src.model.Check(w); err != nil {
+		if err := src.model.Check(ctx, w); err != nil {
 			return nil, err
 		}
 		if err := src.model.ReadConstants(w); err != nil {

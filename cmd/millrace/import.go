@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/gguf"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
@@ -146,7 +147,11 @@ func addedText(dir string, done *train.TokensAdded) string {
 	for _, t := range done.Added {
 		fmt.Fprintf(&b, "%s is token %d\n", terminal.Text(t.Content), t.ID)
 	}
-	free := min(len(done.Added), done.OldRows-done.Added[0].ID)
+	if done.Rowless > 0 {
+		fmt.Fprintf(&b, "%s of the tokenizer had no row, and %s now\n", spelling.Count(done.Rowless, "token"),
+			map[bool]string{true: "has one", false: "have one each"}[done.Rowless == 1])
+	}
+	free := min(done.Rowless+len(done.Added), done.OldRows-done.First)
 	fmt.Fprintf(&b, "%s: ", dir)
 	switch {
 	case done.Rows == done.OldRows:
