@@ -261,10 +261,11 @@ type OptimizerOps interface {
 	// scale of its block, rounded once; AdamW's step changes the moments in fp32 and uses them before they are encoded
 	// again. The new scale is the greatest magnitude in the block (NaNs are ignored). The moment times 1/scale is
 	// encoded as the nearest code: the border between two codes is their mean in fp32, and a number on it gets the even
-	// code. A negative moment whose nearest code is zero gets the code below; a NaN becomes zero. Where the scale is 0,
-	// the codes are zero. Zero bytes are moments of zero. The bits are the same on every device. Source: Dettmers et
-	// al., "8-bit Optimizers via Block-wise Quantization" (2022), in the form of bitsandbytes (csrc/kernels.cu,
-	// kOptimizerStatic8bit2StateBlockwise), which orders AdamW's arithmetic in another way.
+	// code. A second moment gets at least code 1, a NaN too, so that no step divides by Eps alone; a first moment that is
+	// a NaN becomes zero. Where the scale is 0, the codes are zero. Zero bytes are moments of zero. The bits are the same
+	// on every device. Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), in the form of
+	// bitsandbytes (csrc/kernels.cu, kOptimizerStatic8bit2StateBlockwise), which has second moments of zero, gives no
+	// negative moment the code of zero, and orders AdamW's arithmetic in another way.
 	AdamW8(args AdamW8Args, bad Mem)
 	// SumSquares is dst (one F64) = sum of x[i]^2 over a vector, F32 or BF16. The order is fixed: chunks of 65536
 	// elements; in a chunk 16 lanes in fp64, lane j taking the elements j, j+16, ...; lanes folded 8+8, 4+4, 2+2, 1+1;

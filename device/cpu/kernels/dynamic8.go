@@ -12,8 +12,13 @@ import (
 //
 // A number is rounded to the nearest code, as bitsandbytes' optimizer does (csrc/kernels.cu, quantize_2D and
 // kOptimizerStatic8bit2StateBlockwise). The border between two codes is their mean, rounded to fp32; a number on the
-// border gets the even code. A negative number never gets the code of zero, so it keeps its sign. Apart from the sign,
-// a code therefore depends on the magnitude alone: magnitude k is code zero+k or zero-k.
+// border gets the even code. A code depends on the sign and the magnitude: magnitude k is code zero+k or zero-k.
+//
+// The codes differ from those of bitsandbytes near zero, on purpose:
+//   - A second moment never gets the code of zero in a block that has others. AdamW divides by its root, so a zero below
+//     a first moment that is not zero makes a step of hundreds of learning rates. It gets at least code 1.
+//   - A negative first moment may get the code of zero, as a positive one may. Those of bitsandbytes keep their sign, so
+//     such a moment never dies away and moves its parameter forever.
 type codebook struct {
 	// value has the number that each code stands for: the map that bitsandbytes' create_dynamic_map makes.
 	value [256]float32
@@ -102,8 +107,11 @@ func (c *codebook) encode(codes []uint8, x []float32) (scale float32) {
 	inverse := 1 / scale
 	for i, x := range x {
 		k := c.magnitude(x * inverse)
-		if c.zero > 0 && x < 0 {
-			k = -min(max(k, 1), c.zero)
+		switch {
+		case c.zero == 0:
+			k = max(k, 1)
+		case x < 0:
+			k = -min(k, c.zero)
 		}
 		codes[i] = uint8(c.zero + k)
 	}

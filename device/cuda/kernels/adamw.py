@@ -115,7 +115,9 @@ def _encode(x, values, ZERO: tl.constexpr):
     reached = (y > mean) | ((y == mean) & ((ZERO + k) % 2 == 0))
     k = tl.where(reached, k, k - 1)
     if ZERO > 0:
-        k = tl.where(x < 0.0, -tl.minimum(tl.maximum(k, 1), ZERO), k)
+        k = tl.where(x < 0.0, -tl.minimum(k, ZERO), k)
+    else:
+        k = tl.maximum(k, 1)
     return tl.where(scale == 0.0, 0, ZERO + k).to(tl.uint8), scale
 
 

@@ -534,7 +534,9 @@ def quantized(x, values):
             y = np.abs(x[r] * (f32(1) / scale[r]))[:, None]
         k = ((y > means) | ((y == means) & even)).sum(1)
         if zero:
-            k = np.where(x[r] < 0, -np.minimum(np.maximum(k, 1), zero), k)
+            k = np.where(x[r] < 0, -np.minimum(k, zero), k)
+        else:
+            k = np.maximum(k, 1)
         codes[r] = zero + k
     return codes, scale
 

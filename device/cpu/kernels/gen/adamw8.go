@@ -183,13 +183,13 @@ func (a *asm) encode(m moment8) {
 		a.f("VPSUBB Z29, Z20, K1, Z20")
 		if m.signed {
 			a.f("KMOVQ %d(%s), K2", scratchSign+8*g, scratchReg)
-			a.f("VPMAXUB Z29, Z20, K2, Z20")
 			a.f("VPMINUB Z28, Z20, K2, Z20")
 			a.f("VPADDB Z28, Z20, Z21")
 			a.f("VPSUBB Z20, Z28, K2, Z21")
 			a.f("VMOVDQU64 Z21, %d(%s)", 64*g, m.codes)
 			continue
 		}
+		a.f("VPMAXUB Z29, Z20, Z20") // no code of zero
 		a.f("VMOVDQU64 Z20, %d(%s)", 64*g, m.codes)
 	}
 	a.f("JMP %s", done)

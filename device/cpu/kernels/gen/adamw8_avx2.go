@@ -114,6 +114,8 @@ func (n narrow8) encode() {
 	n.free(k[1:]...)
 	if n.signed {
 		n.sign(k[0])
+	} else {
+		n.leaveZero(k[0])
 	}
 	t = n.take()
 	n.f("VMOVDQU %s, %s", n.table(narrowOrder), n.v(t))
@@ -219,8 +221,7 @@ func (n narrow8) magnitudes(i int, tables [4]reg, magnitude, inverse, least, nea
 	return x
 }
 
-// sign makes codes of 32 magnitudes k: the code of zero plus k, or minus max(k, 1) for a negative number. -scale has no
-// code.
+// sign makes codes of 32 magnitudes k: the code of zero plus k, or minus k for a negative number. -scale has no code.
 func (n narrow8) sign(k reg) {
 	negative, zero := [4]reg{}, n.take()
 	n.zero(zero)
@@ -232,15 +233,22 @@ func (n narrow8) sign(k reg) {
 		n.f("VPACKSSDW %s, %s, %s", n.v(negative[i+1]), n.v(negative[i]), n.v(negative[i]))
 	}
 	n.f("VPACKSSWB %s, %s, %s", n.v(negative[2]), n.v(negative[0]), n.v(negative[0]))
-	minus, t := negative[1], negative[2]
+	minus := negative[1]
 	n.f("VMOVDQU %s, %s", n.table(narrowZero), n.v(zero))
-	n.f("VPABSB %s, %s", n.v(negative[0]), n.v(t))
-	n.f("VPMAXUB %s, %s, %s", n.v(t), n.v(k), n.v(minus))
-	n.f("VPSUBUSB %s, %s, %s", n.v(minus), n.v(zero), n.v(minus))
+	n.f("VPSUBUSB %s, %s, %s", n.v(k), n.v(zero), n.v(minus))
 	n.op("VPADDB", k, zero)
 	n.f("VPBLENDVB %s, %s, %s, %s", n.v(negative[0]), n.v(minus), n.v(k), n.v(k))
 	n.free(zero)
 	n.free(negative[:]...)
+}
+
+// leaveZero raises codes of zero among 32 codes k to code 1.
+func (n narrow8) leaveZero(k reg) {
+	zero := n.take()
+	n.zero(zero)
+	n.op("VPCMPEQB", zero, k) // -1 where it is zero
+	n.op("VPSUBB", k, zero)
+	n.free(zero)
 }
 
 // write8 writes the function for 8-bit moments, and its declaration.

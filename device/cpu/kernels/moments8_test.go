@@ -1,0 +1,47 @@
+package kernels
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/millrace/millrace/device/cpu/isa"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Rare and small gradients next to large ones in a block of 8-bit moments make no step of many learning rates. Half of a
+// block has gradients of 1e-3, the other half has cold ones at each 20th step. A second moment with the code of zero made
+// steps of 35 learning rates, where fp32 moments make 1.4.
+func TestMoments8MakeNoGiantSteps(t *testing.T) {
+	for _, level := range isa.Available() {
+		for _, cold := range []float32{1e-3, 1e-5, 1e-6, 3e-7, 1e-7} {
+			const n = tensor.MomentBlock
+			m8, m, v := newMoments8(n), make([]float32, n), make([]float32, n)
+			r := rand.New(rand.NewPCG(1, 2))
+			var greatest8, greatest float64
+			for step := 1; step <= 500; step++ {
+				grad, p8, p := make([]float32, n), make([]float32, n), make([]float32, n)
+				for i := range grad {
+					switch {
+					case i < n/2:
+						grad[i] = float32(1e-3 * r.NormFloat64())
+					case step%20 == 0:
+						grad[i] = float32(float64(cold) * r.NormFloat64())
+					}
+				}
+				bc1, bc2 := 1-math.Pow(.9, float64(step)), 1-math.Pow(.999, float64(step))
+				s := AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: float32(1 - .9), Beta2: .999, OneMinusBeta2: float32(1 - .999),
+					StepSize: float32(1 / bc1), SqrtBC2: float32(math.Sqrt(bc2)), Eps: 1e-8}
+				For(level).AdamW8F32(p8, m8, grad, &s)
+				For(level).AdamWF32(p, m, v, grad, &s)
+				for i := range p {
+					greatest8, greatest = max(greatest8, math.Abs(float64(p8[i]))), max(greatest, math.Abs(float64(p[i])))
+				}
+			}
+			t.Logf("%v, cold gradients of %g: greatest update over the learning rate %.2f, with fp32 moments %.2f", level, cold, greatest8, greatest)
+			if greatest8 >= 5 {
+				t.Errorf("%v, cold gradients of %g: an update is %.1f times the learning rate", level, cold, greatest8)
+			}
+		}
+	}
+}
