@@ -14,7 +14,7 @@ const twoTurns = `{"messages": [{"role": "user", "content": "a"}, {"role": "assi
 // TestTurnsAreCounted: turns and the tokens that end them are counted, whether rows become tokens or the cache has them.
 func TestTurnsAreCounted(t *testing.T) {
 	const (
-		// The last turn ends in EOS, the others in a token that means something else: gpt-oss.
+		// The last turn ends in EOS, the others in a token that does not count: gpt-oss.
 		endByPlace = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token if loop.last and m.role == 'assistant' else '<|end|>' }}{% endfor %}{{ '<|assistant|>' if add_generation_prompt }}"
 		always     = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>\n{% endfor %}{{ '<|assistant|>' if add_generation_prompt }}"
 		noEnd      = "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<|end|>{% endfor %}"
@@ -31,7 +31,7 @@ func TestTurnsAreCounted(t *testing.T) {
 		ends          []string
 		ended         int64
 	}{
-		"by place":            {template: endByPlace, row: twoTurns, want: TurnCounts{Trained: 2}, by: map[string]int64{"<|end|>": 1, "<|eos|>": 1}, ends: []string{"<|eos|>"}, ended: 1},
+		"by place":            {template: endByPlace, row: twoTurns, want: TurnCounts{Trained: 2}, by: map[string]int64{"": 1, "<|eos|>": 1}, ends: []string{"<|eos|>"}, ended: 1},
 		"by place, last":      {template: endByPlace, row: twoTurns, last: true, want: TurnCounts{Trained: 1}, by: map[string]int64{"<|eos|>": 1}, ends: []string{"<|eos|>"}, ended: 1},
 		"a base model":        {template: always, row: twoTurns, want: TurnCounts{Trained: 2}, by: map[string]int64{"<|end|>": 2}, ends: []string{"<|end|>"}, ended: 2},
 		"a stop":              {template: always, row: twoTurns, stops: []string{"<|end|>"}, want: TurnCounts{Trained: 2}, by: map[string]int64{"<|end|>": 2}, ends: []string{"<|end|>"}, ended: 2},
