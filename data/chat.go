@@ -40,6 +40,8 @@ type Chat struct {
 	reads   []string                      // variables that these read and no render gives a value, sorted
 	kwargs  map[string]template.Value     // of them, what all renders have
 	version string
+
+	contracts *contracts
 }
 
 // chatNow is the clock of templates.
@@ -59,7 +61,7 @@ var ErrNoTemplate = errors.New("there is no chat template")
 // the place of these; the names of special tokens come from the directory still. Without a template it is an
 // ErrNoTemplate.
 func NewChat(dir, file string) (*Chat, error) {
-	c := &Chat{sources: map[string]*template.Template{}}
+	c := &Chat{sources: map[string]*template.Template{}, contracts: &contracts{all: map[contractKey]*template.Contract{}}}
 	c.config.Templates = map[string]string{}
 	configPath := filepath.Join(dir, "tokenizer_config.json")
 	doc, err := tokenizer.ReadConfig(dir)
@@ -92,7 +94,7 @@ func NewChat(dir, file string) (*Chat, error) {
 	}
 	slices.Sort(c.reads)
 	c.reads = slices.Compact(c.reads)
-	spec, err := json.Marshal([]any{"chat-3", c.config.Templates, c.config.Tokens, chatNow})
+	spec, err := json.Marshal([]any{"chat-4", c.config.Templates, c.config.Tokens, chatNow})
 	if err != nil {
 		return nil, fmt.Errorf("chat_template: %w", err)
 	}
@@ -139,7 +141,12 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 	if c.LastTurn {
 		turns = template.LastTurn
 	}
-	found, err := c.sources[source].FindTurns(ctx, in, turns)
+	t := c.sources[source]
+	contract, err := c.contracts.contract(ctx, t, contractKey{source, template.VariablesKey(in.Extra), len(r.Tools) > 0}, in)
+	if err != nil {
+		return Rendered{}, err
+	}
+	found, err := contract.FindTurns(ctx, in, turns)
 	if err != nil && ctx.Err() == nil && opening(in.Messages) > 0 {
 		return Rendered{}, fmt.Errorf("%w; the conversation does not begin with a question: set opening: drop in the "+
 			"entry to leave out the turns before it", err)
@@ -147,7 +154,8 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 	if err != nil {
 		return Rendered{}, err
 	}
-	if err := checkNothingLeftOut(ctx, c.sources[source], in, found.Text); err != nil {
+	left, err := checkNothingLeftOut(ctx, t, contract, in, found)
+	if err != nil {
 		return Rendered{}, err
 	}
 	var counted []template.Span
@@ -164,7 +172,7 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 		return Rendered{}, errors.New("the chat template leaves nothing of what the assistant wrote")
 	}
 	slices.SortFunc(counted, func(a, b template.Span) int { return a.Start - b.Start })
-	out := Rendered{Segments: cut(found.Text, counted), Joined: true}
+	out := Rendered{Segments: cut(found.Text, counted), Joined: true, left: left}
 	out.Turns = turnsOf(out.Segments, counted)
 	if found.Unended != nil {
 		last := len(in.Messages) - 1

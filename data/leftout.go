@@ -2,9 +2,8 @@ package data
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/data/template"
@@ -14,131 +13,210 @@ import (
 var labels = map[string]bool{"role": true, "name": true, "id": true, "tool_call_id": true, "model": true, "source": true, "language": true,
 	"country": true, "state": true, "timestamp": true, "created_at": true, "finish_reason": true}
 
-// checkNothingLeftOut refuses a text that lacks the content of a message, or a tool: some templates skip keys that they
-// do not know, and the model would be trained to answer questions that it does not see, or not to think.
-//
-// The template may leave the assistant's content out of turns that others follow, if it writes it where the turn is the
-// last one: templates for models that think drop thoughts of the past this way. The text of a key that templates do not
-// know is looked for if it is more than a word, since it can then be content.
-func checkNothingLeftOut(ctx context.Context, t *template.Template, in template.Input, text string) error {
-	for i, v := range in.Messages {
-		m := v.(*template.Dict)
-		role, _ := textOf(m, "role")
-		for k, key := range m.Keys() {
-			name := string(key.(template.String))
-			said, ok := m.At(k).(template.String)
-			if !ok || labels[name] || name != "content" && len(strings.Fields(string(said))) < 2 && !isReasoning(name) || stands(string(said), text, role) {
-				continue
-			}
-			if role == roleAssistant && i+1 < len(in.Messages) {
-				upTo := in
-				upTo.Messages = in.Messages[: i+1 : i+1]
-				if out, err := t.Render(ctx, upTo); err == nil && stands(string(said), out.Text, role) {
-					continue
-				}
-			}
-			if name == "content" {
-				return fmt.Errorf("the chat template leaves out what message %d says (role %s)", i, role)
-			}
-			return fmt.Errorf("the chat template leaves out %q of message %d (role %s): it does not know that key; remove it, or set chat_template to one that does",
-				shownKey(m, name), i, role)
-		}
-		if err := checkCalls(m, i, text); err != nil {
-			return err
-		}
-	}
-	for i, v := range in.Tools {
-		function, _ := v.(*template.Dict).Get("function")
-		if d, ok := function.(*template.Dict); ok {
-			if name, err := textOf(d, "name"); err == nil && !strings.Contains(text, name) {
-				return fmt.Errorf("the chat template leaves out tool %d (%s): it knows no tools; set tools: drop in "+
-					"the entry to train without them, or chat_template to one that knows tools", i, name)
-			}
-		}
-	}
-	return nil
+// isSaid reports whether the text of a key that templates do not know is looked for: if it is more than a word, since it
+// can then be content.
+func isSaid(key, text string) bool { return !labels[key] && len(strings.Fields(text)) > 1 }
+
+// leftOut counts the texts of turns that others follow which the template leaves out, and writes where such a turn is
+// the last one: templates for models that think drop thoughts of the past this way.
+type leftOut struct {
+	Thoughts int64 `json:"thoughts,omitempty"` // turns
+	Calls    int64 `json:"calls,omitempty"`    // calls
+	Contents int64 `json:"contents,omitempty"` // turns
 }
 
-// checkCalls refuses a text without the names of the tools that a message calls.
-func checkCalls(m *template.Dict, i int, text string) error {
-	calls, _ := m.Get("tool_calls")
+// checkNothingLeftOut refuses a conversation of which the template leaves out a text, or writes one elsewhere than in
+// its message: some templates skip keys that they do not know, and the model would be trained to answer questions that
+// it does not see, not to think, or to call one tool of two. What may be missing is counted.
+func checkNothingLeftOut(ctx context.Context, t *template.Template, contract *template.Contract, in template.Input,
+	found template.Conversation) (left leftOut, err error) {
+	texts, err := t.Texts(ctx, in, found, isSaid)
+	if err != nil {
+		return left, err
+	}
+	wanted := map[int]bool{} // messages that have spans
+	for _, s := range found.Spans {
+		wanted[s.Message] = true
+	}
+	counted := map[saidOnce]bool{} // by what is counted once
+	for i, x := range texts {
+		isAssistant := x.Message >= 0 && roleAt(in, x.Message) == roleAssistant
+		own, others := 0, 0 // places in turns that are trained: of its message, of others
+		for _, span := range x.In {
+			switch {
+			case span < 0:
+			case found.Spans[span].Message == x.Message || found.Spans[span].Message < 0:
+				own++
+			default:
+				others++
+			}
+		}
+		switch {
+		case isAssistant && own > 1 && x.Part != template.CallName: // a closing tag has the name again
+			return left, fmt.Errorf("the chat template writes %s twice", describe(in, x))
+		case !isAssistant && own+others > 0 && !contract.HasBlocks():
+			return left, fmt.Errorf("the chat template writes %s inside of what the assistant says", describe(in, x))
+		case own > 0, len(x.In) > 0 && !(isAssistant && wanted[x.Message]):
+			continue
+		case len(x.In) > 0:
+			return left, fmt.Errorf("the chat template writes %s outside of the assistant's turn", describe(in, x))
+		}
+		isPast := isAssistant && x.Message+1 < len(in.Messages) && !isAnswer(in, texts, i)
+		if isPast {
+			if isPast, err = writesLast(ctx, t, contract, in, x); err != nil {
+				return left, err
+			}
+		}
+		if !isPast {
+			return left, leavesOut(in, x)
+		}
+		left.count(counted, x)
+	}
+	return left, nil
+}
+
+// isAnswer reports whether a text is what a message says in the end: no template may leave that out, whatever follows.
+// Next to calls it can be a thought, as to the template of gpt-oss.
+func isAnswer(in template.Input, texts []template.Text, i int) bool {
+	x := texts[i]
+	if x.Part != template.Content || i+1 < len(texts) && texts[i+1].Part == x.Part && texts[i+1].Message == x.Message {
+		return false
+	}
+	calls, _ := in.Messages[x.Message].(*template.Dict).Get("tool_calls")
 	list, ok := calls.(*template.List)
-	if !ok {
-		return nil
-	}
-	for _, v := range list.Items() {
-		function, _ := v.(*template.Dict)
-		if function == nil {
-			continue
-		}
-		if inner, ok := function.Get("function"); ok {
-			function, _ = inner.(*template.Dict)
-		}
-		if function == nil {
-			continue
-		}
-		if name, err := textOf(function, "name"); err == nil && !strings.Contains(text, name) {
-			return fmt.Errorf("the chat template leaves out the call of %s in message %d: it knows no calls of tools; "+
-				"set chat_template to one that does", shown(name), i)
-		}
-	}
-	return nil
+	return !ok || len(list.Items()) == 0
 }
 
-func isReasoning(key string) bool {
-	for _, k := range reasoningKeys {
-		if k == key {
-			return true
+// saidOnce is what is counted once if it is left out: the thoughts of a message, a call, or a content.
+type saidOnce struct {
+	message, call int
+	of            template.Part
+}
+
+func (l *leftOut) count(counted map[saidOnce]bool, x template.Text) {
+	p := saidOnce{message: x.Message, of: x.Part}
+	if x.Part == template.Argument {
+		p.of = template.CallName
+	}
+	if p.of == template.CallName {
+		p.call = x.Index
+	}
+	if counted[p] {
+		return
+	}
+	counted[p] = true
+	switch p.of {
+	case template.Thoughts:
+		l.Thoughts++
+	case template.CallName:
+		l.Calls++
+	default:
+		l.Contents++
+	}
+}
+
+// writesLast reports whether the template writes a text of a turn where that turn is the last one: by its contract or,
+// where that does not know the turn's form, by a render of the messages up to it.
+func writesLast(ctx context.Context, t *template.Template, contract *template.Contract, in template.Input, x template.Text) (bool, error) {
+	if writes, known := contract.WritesLast(x); writes && known {
+		return true, nil
+	}
+	if x.Part == template.CallName || x.Part == template.Argument {
+		return false, nil
+	}
+	in.Messages = in.Messages[: x.Message+1 : x.Message+1]
+	out, err := t.Render(ctx, in)
+	if err != nil {
+		return false, ctx.Err()
+	}
+	texts, err := t.Texts(ctx, in, template.Conversation{Text: out.Text}, isSaid)
+	if err != nil {
+		return false, ctx.Err()
+	}
+	return slices.ContainsFunc(texts, func(other template.Text) bool {
+		return other.Message == x.Message && other.Part == x.Part && other.Key == x.Key && other.Said == x.Said && len(other.In) > 0
+	}), nil
+}
+
+func roleAt(in template.Input, message int) string {
+	role, _ := textOf(in.Messages[message].(*template.Dict), "role")
+	return role
+}
+
+// describe names a text for people.
+func describe(in template.Input, x template.Text) string {
+	switch x.Part {
+	case template.ToolName, template.ToolText:
+		return fmt.Sprintf("tool %d (%s)", x.Index, nameOfTool(in.Tools[x.Index]))
+	case template.CallName, template.Argument:
+		return fmt.Sprintf("call %d of message %d", x.Index, x.Message)
+	case template.OtherKey:
+		return fmt.Sprintf("%q of message %d (role %s)", x.Key, x.Message, roleAt(in, x.Message))
+	}
+	if x.Key != "content" {
+		return fmt.Sprintf("%q of message %d (role %s)", shownKey(in.Messages[x.Message].(*template.Dict), x.Key), x.Message,
+			roleAt(in, x.Message))
+	}
+	return fmt.Sprintf("what message %d says (role %s)", x.Message, roleAt(in, x.Message))
+}
+
+// leavesOut is the error of a text that the template does not write.
+func leavesOut(in template.Input, x template.Text) error {
+	switch x.Part {
+	case template.ToolName, template.ToolText:
+		return fmt.Errorf("the chat template leaves out tool %d (%s): it knows no tools; set tools: drop in "+
+			"the entry to train without them, or chat_template to one that knows tools", x.Index, nameOfTool(in.Tools[x.Index]))
+	case template.CallName, template.Argument:
+		return leavesOutCall(in, x)
+	}
+	if x.Key == "content" {
+		return fmt.Errorf("the chat template leaves out %s", describe(in, x))
+	}
+	return fmt.Errorf("the chat template leaves out %s: it does not know that key; remove it, or set chat_template to one that does",
+		describe(in, x))
+}
+
+func leavesOutCall(in template.Input, x template.Text) error {
+	calls, _ := in.Messages[x.Message].(*template.Dict).Get("tool_calls")
+	list, _ := calls.(*template.List)
+	name := nameOfTool(list.Items()[x.Index])
+	switch {
+	case x.Part == template.Argument:
+		return fmt.Errorf("the chat template leaves out the argument %s of the call of %s in message %d: set chat_template to "+
+			"one that writes the arguments of calls", shown(x.Key), name, x.Message)
+	case x.Index > 0:
+		return fmt.Errorf("the chat template leaves out call %d of %d in message %d (%s): it writes one call of a message; make each call a "+
+			"message of its own, with its result after it, or set chat_template to one that writes several",
+			x.Index+1, len(list.Items()), x.Message, name)
+	}
+	return fmt.Errorf("the chat template leaves out the call of %s in message %d: it knows no calls of tools; "+
+		"set chat_template to one that does", name, x.Message)
+}
+
+// nameOfTool is the name in a tool or a call.
+func nameOfTool(v template.Value) string {
+	d, ok := v.(*template.Dict)
+	if !ok {
+		return ""
+	}
+	if inner, ok := d.Get("function"); ok {
+		if function, ok := inner.(*template.Dict); ok {
+			d = function
 		}
 	}
-	return false
+	name, _ := textOf(d, "name")
+	return shown(name)
 }
 
 // shownKey is the key that the row has: one of its names where reasoning has several with the same text.
 func shownKey(m *template.Dict, key string) string {
-	if text, _ := m.Get(key); isReasoning(key) {
+	if text, _ := m.Get(key); slices.Contains(reasoningKeys, key) {
 		for _, k := range m.Keys() {
 			name := string(k.(template.String))
-			if other, _ := m.Get(name); isReasoning(name) && other == text {
+			if other, _ := m.Get(name); slices.Contains(reasoningKeys, name) && other == text {
 				return name
 			}
 		}
 	}
 	return key
-}
-
-// tag matches the marks by which templates take thoughts out of a text: <think>, </think>, [/THINK], <channel|>.
-var tag = regexp.MustCompile(`<[^<>\s]{1,40}>|\[[A-Z/ _]{1,40}\]`)
-
-// stands reports whether a template has written what is said: as it is, or what a tool returns also as JSON. Of the
-// assistant's texts, tags may have moved.
-func stands(said, text, role string) bool {
-	said = strings.TrimSpace(said)
-	if strings.Contains(text, said) {
-		return true
-	}
-	switch role {
-	case roleTool:
-		return strings.Contains(text, asJSON(said))
-	case roleAssistant:
-		pieces := tag.Split(said, -1)
-		for _, piece := range pieces {
-			if len(pieces) == 1 || !strings.Contains(text, strings.TrimSpace(piece)) {
-				return false
-			}
-		}
-		return true
-	}
-	return false
-}
-
-// asJSON is a text as the filter tojson writes it, without the quotes.
-func asJSON(text string) string {
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if e.Encode(text) != nil {
-		return text
-	}
-	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(b.String()), `"`), `"`)
 }

@@ -394,7 +394,7 @@ func (s rowReader) examples(ctx context.Context, j *job, o Options) error {
 		case err == nil:
 			j.examples, j.sections = append(j.examples, e), append(j.sections, r.section)
 			j.turns.add(turns)
-		case errors.Is(err, errNoEOS) || errors.Is(err, errNoTemplate) || ctx.Err() != nil,
+		case errors.Is(err, errNoEOS) || errors.Is(err, errNoTemplate) || isOfTemplate(err) || ctx.Err() != nil,
 			s.BadRows != SkipBadRows && errors.Is(err, errIsOfType): // the entry is wrong, not the row
 			return err
 		case s.BadRows != SkipBadRows:
@@ -419,7 +419,7 @@ func (s rowReader) example(ctx context.Context, r row, o Options) (e Example, co
 		return Example{}, counts, err
 	}
 	rendered, err := o.Renderer.Render(ctx, record)
-	if errors.Is(err, errNoTemplate) {
+	if errors.Is(err, errNoTemplate) || isOfTemplate(err) {
 		return Example{}, counts, fmt.Errorf("dataset %s: %w", s.Path, err)
 	}
 	if err != nil {

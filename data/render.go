@@ -30,6 +30,8 @@ type Rendered struct {
 	Unended *Unended
 	// Turns are the segments that end a turn of the assistant which counts, in order. A text has none.
 	Turns []int
+
+	left leftOut
 }
 
 // Renderer turns records into text. It must be safe for concurrent use.

@@ -48,6 +48,8 @@ func (u *Unended) end(tok tokenizer.Tokenizer, r Rendered) (ended Rendered, isEn
 	switch {
 	case isEnded || !u.IsLast:
 		return r, true, nil
+	case u.closes(tok):
+		return r, true, nil
 	case last+1 < len(segments) && !blank(segments[last+1].Text):
 		return r, false, errOpened
 	}
@@ -60,6 +62,12 @@ func (u *Unended) end(tok tokenizer.Tokenizer, r Rendered) (ended Rendered, isEn
 		r.Turns[k-1] = len(r.Segments) - 1
 	}
 	return r, stops, nil
+}
+
+// closes reports whether a generation ends at the last token of what closes a call of a tool.
+func (u *Unended) closes(tok tokenizer.Tokenizer) bool {
+	ids := tok.Encode(strings.TrimSpace(u.Tail), false)
+	return len(ids) > 0 && (ids[len(ids)-1] == tok.EOS() || slices.Contains(u.Stops, ids[len(ids)-1]))
 }
 
 // ending counts the bytes at the front of a text that are white space and the token that ends the turn before it, and

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -104,6 +105,78 @@ func TestTurnsEnd(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// TestTurnsEndWhateverTheySay: how turns end is a property of the template. Where it moves thoughts, strips texts, or
+// writes them in another form, turns end as those of plain answers do, and a row cannot change that.
+func TestTurnsEndWhateverTheySay(t *testing.T) {
+	const (
+		prompt = "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+		header = "{% for m in messages %}{% if m.role != 'assistant' %}{{ '<|observation|>' if m.role == 'tool' else '<|user|>' }}\n{{ m.content }}{% else %}<|assistant|>"
+		calls  = "{% for c in m.tool_calls or [] %}\n<tool_call>{{ c.function.name }}{% for k, v in c.function.arguments.items() %}\n{{ k }}: {{ v if v is string else v | tojson }}{% endfor %}\n</tool_call>{% endfor %}{% endif %}{% endfor %}" + prompt
+		// GLM-4.5 and 4.6: thoughts move to the front of the turn, from either place.
+		moves = header + "{% set thoughts = m.reasoning_content or '' %}{% set content = m.content or '' %}{% if not thoughts and '</think>' in content %}" +
+			"{% set thoughts = content.split('</think>')[0].split('<think>')[-1] %}{% set content = content.split('</think>')[-1] %}{% endif %}" +
+			"{{ '\n<think>' ~ thoughts.strip() ~ '</think>' if thoughts }}{{ '\n' ~ content.strip() if content.strip() }}" + calls
+		// The same, and the empty thoughts where there are none, in other tags.
+		renames = header + "{% set content = m.content or '' %}{% if m.reasoning_content %}[THINK]{{ m.reasoning_content }}[/THINK]{% else %}[THINK]{{ content.split('</think>')[0].split('<think>')[-1] if '</think>' in content }}[/THINK]{% endif %}" +
+			"{{ content.split('</think>')[-1] | trim }}" + calls
+		// GLM-4.7: past thoughts are dropped.
+		drops = header + "{% set content = m.content or '' %}{% set thoughts = m.reasoning_content or (content.split('</think>')[0].split('<think>')[-1] if '</think>' in content) or '' %}" +
+			"{% if loop.last and thoughts %}<think>{{ thoughts }}</think>{% else %}</think>{% endif %}{{ content.split('</think>')[-1].strip() }}" + calls
+	)
+	call := func(n int) string {
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprintf(`{"id": "%d", "type": "function", "function": {"name": "f", "arguments": {"x": "v%d", "n": %d}}}`, i, i, i))
+		}
+		return `, "tool_calls": [` + strings.Join(all, ", ") + `]`
+	}
+	turns := map[string]string{}
+	for _, content := range []string{"", "5", "<think>5</think>", " 5\\n\\n", "<|assistant|>5", "5<|user|>", "<think>\\nso\\n</think>\\n\\n5", "<think></think>5", "a</think>5", "<think>so</think>"} {
+		for _, thoughts := range []string{"", `, "reasoning_content": "well, so"`, `, "reasoning_content": ""`, `, "thinking": " so "`} {
+			for n := range 3 {
+				if strings.TrimPrefix(content, "<think>so</think>") == "" && n == 0 {
+					continue // nothing is said
+				}
+				turns[fmt.Sprintf("%q %s %d calls", content, thoughts, n)] = `{"role": "assistant", "content": "` + content + `"` + thoughts + map[bool]string{true: call(n)}[n > 0] + `}`
+			}
+		}
+	}
+	for name, template := range map[string]string{"moves": moves, "renames": renames, "drops": drops, "words": words + "{# #}"} {
+		dir := t.TempDir()
+		tok, stops := tokensOf(t, dir, "<|user|>", "<|observation|>")
+		write(t, dir, "chat_template.jinja", template)
+		chat, err := NewChat(dir, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		chat.Stops = stops
+		rendered := 0
+		for turn, message := range turns {
+			for _, past := range []string{"", `, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}`, `, {"role": "tool", "content": "c"}, {"role": "assistant", "content": "d"}`} {
+				path := write(t, dir, "a.jsonl", `{"messages": [{"role": "user", "content": "2+3?"}, `+message+past+`]}`)
+				d, err := prepare(t, Source{Type: Messages, Path: path}, Options{Tokenizer: tok, Renderer: chat})
+				if err != nil {
+					if !strings.Contains(err.Error(), "leaves out") {
+						t.Errorf("%s: %s: %v", name, turn, err)
+					}
+					continue
+				}
+				rendered++
+				want := d.Turns().Trained
+				if name == "words" { // past turns cannot end
+					want = 1
+				}
+				if got := d.EndedTurns(); got < want {
+					t.Errorf("%s: %s: %d of %d turns end: %s", name, turn, got, want, markedBy(tok, d))
+				}
+			}
+		}
+		if rendered < 40 {
+			t.Errorf("%s: only %d conversations were rendered", name, rendered)
+		}
 	}
 }
 

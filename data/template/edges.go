@@ -9,11 +9,9 @@ import (
 
 // trimTurn cuts white space off the end of a turn, unless nothing else ends the turn: then it follows the content
 // directly.
-func trimTurn(turn string, message Value) string {
+func (f *turnFinder) trimTurn(turn string, message Value) string {
 	trimmed := strings.TrimRightFunc(turn, isSpace)
-	content, _ := contentText(message)
-	content = strings.TrimRightFunc(content, isSpace)
-	if trimmed == "" || content != "" && strings.HasSuffix(trimmed, content) {
+	if d, ok := message.(*Dict); trimmed == "" || f.isOpen && ok && len(callsOf(d)) == 0 {
 		return turn
 	}
 	return trimmed

@@ -70,17 +70,28 @@ func markedCall(messages []Value, i int) ([]Value, error) {
 	return withCall(messages, i, func(call *Dict) *Dict {
 		arguments := NewDict(1)
 		arguments.Set("x", String(mark))
-		call = call.clone()
-		inner, _ := call.Get("function")
-		if function, ok := inner.(*Dict); ok {
-			function = function.clone()
-			function.Set("arguments", arguments)
-			call.Set("function", function)
-		} else {
-			call.Set("arguments", arguments)
-		}
-		return call
+		return withFunction(call, "arguments", arguments)
 	})
+}
+
+// markedCallName is message i with the mark as the name of its last call, for templates that write no arguments.
+func markedCallName(messages []Value, i int) ([]Value, error) {
+	return withCall(messages, i, func(call *Dict) *Dict { return withFunction(call, "name", String(mark)) })
+}
+
+// withFunction is a call with another value of its function, which it has inside or is itself.
+func withFunction(call *Dict, key string, v Value) *Dict {
+	call = call.clone()
+	inner, _ := call.Get("function")
+	function, ok := inner.(*Dict)
+	if !ok {
+		call.Set(key, v)
+		return call
+	}
+	function = function.clone()
+	function.Set(key, v)
+	call.Set("function", function)
+	return call
 }
 
 // markedCallWithoutID is markedCall without an id, which some templates write only where an answer follows.

@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// mostOfContract bounds the renders that a contract takes.
+const mostOfContract = 80
+
 // TestRenders counts what FindTurns renders: it grows with the number of turns, by as much as its documentation says.
 func TestRenders(t *testing.T) {
 	const plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}" +
@@ -24,7 +27,15 @@ func TestRenders(t *testing.T) {
 				renders++
 				return fixedClock()
 			}
-			_, err := tmpl.FindTurns(context.Background(), in, AllTurns)
+			contract, err := tmpl.Contract(context.Background(), in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if renders > mostOfContract {
+				t.Errorf("%s: the contract took %d renders, want at most %d", f.name, renders, mostOfContract)
+			}
+			renders = 0
+			_, err = contract.FindTurns(context.Background(), in, AllTurns)
 			turns := len(assistantMessages(in.Messages))
 			each := 31
 			if !isAsked(in.Messages) {

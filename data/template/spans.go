@@ -42,15 +42,28 @@ const (
 // If no way finds the turn, that is an error that names the message: no part is trained by guess.
 //
 // A template may end turns with nothing; then a conversation is Unended, which says what the template has in such
-// places.
+// places. Whether it does is found with made-up texts, see [Contract], and not by what a turn says.
 //
 // A conversation without a message of the assistant has no spans; that is no error.
 //
 // The Limits are those of one render; ctx bounds all of them together. A turn takes 2 renders, or some 12 where marks
 // are needed, and at most 31; one that no question comes before takes some 24 with marks, and at most 54. Besides, a
 // conversation takes at most 22. Twice as many are possible for a template that opens the next turn after every text,
-// which is tried after all else.
+// which is tried after all else. A contract takes at most 80.
 func (t *Template) FindTurns(ctx context.Context, in Input, turns Turns) (Conversation, error) {
+	if t.hasGeneration { // which says what counts
+		return (&Contract{t: t}).FindTurns(ctx, in, turns)
+	}
+	c, err := t.Contract(ctx, in)
+	if err != nil {
+		return Conversation{}, err
+	}
+	return c.FindTurns(ctx, in, turns)
+}
+
+// FindTurns is [Template.FindTurns] by a contract that is known.
+func (c *Contract) FindTurns(ctx context.Context, in Input, turns Turns) (Conversation, error) {
+	t := c.t
 	if in.AddGenerationPrompt {
 		return Conversation{}, errors.New("chat template: the assistant's parts are those of a conversation without a generation prompt")
 	}
@@ -69,7 +82,11 @@ func (t *Template) FindTurns(ctx context.Context, in Input, turns Turns) (Conver
 		spans, err := blockSpans(out, turns, wanted)
 		return Conversation{Text: out.Text, Spans: spans}, err
 	}
+	if c.err != nil {
+		return Conversation{}, c.err
+	}
 	f := newTurnFinder(t, ctx, in, out.Text)
+	f.isOpen = c.isOpen
 	spans, err := f.findAll(wanted)
 	if err != nil && f.findTrailer() {
 		spans, err = f.findAll(wanted)
@@ -77,7 +94,7 @@ func (t *Template) FindTurns(ctx context.Context, in Input, turns Turns) (Conver
 	if err != nil {
 		return Conversation{}, err
 	}
-	return Conversation{out.Text, spans, f.unended(spans[len(spans)-1])}, nil
+	return Conversation{out.Text, spans, c.unended(in.Messages[spans[len(spans)-1].Message])}, nil
 }
 
 // findAll finds the turns of messages.

@@ -17,6 +17,7 @@ type turnFinder struct {
 	// trailer is the generation prompt of a template that puts it after every text, asked or not, as the first template
 	// of Llama 3 did. No part of it is the assistant's.
 	trailer string
+	isOpen  bool // the template ends turns with nothing but white space
 }
 
 func newTurnFinder(t *Template, ctx context.Context, in Input, text string) *turnFinder {
@@ -99,7 +100,7 @@ func (f *turnFinder) find(i int) (Span, error) {
 		}
 	}
 	if strings.HasPrefix(upTo, before) && strings.HasPrefix(f.text, upTo) {
-		end := len(before) + len(trimTurn(upTo[len(before):], f.in.Messages[i]))
+		end := len(before) + len(f.trimTurn(upTo[len(before):], f.in.Messages[i]))
 		return Span{len(before), end, i}, nil
 	}
 	span, err := f.findByMark(i, before)
@@ -278,7 +279,7 @@ func (f *turnFinder) findVerbatim(i int) (Span, bool) {
 		prompt, ok1 := f.afterMessage(f.in.Messages[:i], true)
 		promptAndTurn, ok2 := f.afterMessage(f.in.Messages[:i], false, changed)
 		turn, ok3 := strings.CutPrefix(promptAndTurn, prompt)
-		if turn = trimTurn(turn, changed); !ok1 || !ok2 || !ok3 || turn == "" {
+		if turn = f.trimTurn(turn, changed); !ok1 || !ok2 || !ok3 || turn == "" {
 			continue
 		}
 		at := strings.Index(f.text, prompt+turn)
