@@ -22,6 +22,10 @@ type WriteOptions struct {
 	ShardBytes int64 // most tensor bytes in a file, unless one tensor alone has more; 0: DefaultShardBytes
 	Replace    bool  // an existing model directory is replaced, in one step; else it is an error
 
+	// Staged, unless it is nil, is called with the directory's temporary name when all its files are whole and durable,
+	// right before it becomes visible. If it returns an error, Commit fails.
+	Staged func(dir string) error
+
 	FS vfs.FS // to write the directory to; nil: the operating system's
 }
 
@@ -31,6 +35,7 @@ type WriteOptions struct {
 type ModelWriter struct {
 	dir     *staging
 	replace bool
+	staged  func(dir string) error
 	shards  [][]TensorSpec
 	shardOf map[string]int       // of a tensor, by its name
 	open    map[int]*shardWriter // shards that are being written
@@ -56,7 +61,7 @@ func CreateModel(dir string, specs []TensorSpec, opts WriteOptions) (*ModelWrite
 	if err != nil {
 		return nil, err
 	}
-	w := &ModelWriter{dir: st, replace: opts.Replace, shards: splitShards(specs, opts.ShardBytes),
+	w := &ModelWriter{dir: st, replace: opts.Replace, staged: opts.Staged, shards: splitShards(specs, opts.ShardBytes),
 		shardOf: make(map[string]int, len(specs)), open: map[int]*shardWriter{}, files: map[string]bool{}}
 	w.done = make([]bool, len(w.shards))
 	for i, shard := range w.shards {
@@ -214,7 +219,7 @@ func (w *ModelWriter) commit() error {
 			return err
 		}
 	}
-	return w.dir.commit(w.replace)
+	return w.dir.commit(w.replace, w.staged)
 }
 
 // index is model.safetensors.index.json in the form that transformers writes.

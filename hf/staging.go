@@ -151,10 +151,16 @@ func (s *staging) copyFile(name string, in io.Reader) error {
 	return cmp.Or(err, out.Close())
 }
 
-// commit makes the directory durable and visible. A directory that it replaces goes away after that.
-func (s *staging) commit(replace bool) error {
+// commit makes the directory durable and visible, and calls staged between the two, unless it is nil. A directory that
+// it replaces goes away after that.
+func (s *staging) commit(replace bool, staged func(dir string) error) error {
 	if err := s.fs.SyncDir(s.tmp); err != nil {
 		return err
+	}
+	if staged != nil {
+		if err := staged(s.tmp); err != nil {
+			return err
+		}
 	}
 	// Checked again: the target may have come or changed while the files were written.
 	exists, err := s.replaces(replace)

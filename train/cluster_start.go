@@ -165,20 +165,24 @@ func (t *trainer) noteOtherDevices() error {
 	return nil
 }
 
-// allEnded is hasEnded, and refuses links in place of the models that the run is to write: as host 0 finds it.
-func (t *trainer) allEnded(ctx context.Context) (is bool, err error) {
+// allEnded is hasEnded, and refuses links and models of others in place of the models that the run is to write: as host
+// 0 finds it.
+func (t *trainer) allEnded(ctx context.Context) (step int, err error) {
 	cluster := t.env.Cluster
 	err = t.env.together(ctx, func(ctx context.Context) (err error) {
 		if !cluster.Leads() {
 			return nil
 		}
-		if is, err = t.hasEnded(ctx); err == nil && !is {
+		if step, err = t.hasEnded(ctx); err == nil && step == 0 {
 			err = t.env.checkModelLinks(t.config)
+		}
+		if err == nil && step == 0 {
+			err = t.refuseOthers(ctx)
 		}
 		return blame.BadRequest(err)
 	})
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	return decided(cluster, is)
+	return decided(cluster, step)
 }

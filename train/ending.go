@@ -2,65 +2,114 @@ package train
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 
+	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/console"
-	"github.com/millrace/millrace/runfile"
 )
 
-// hasModel reports whether the run has ended, and something has the name of its model.
-func (id *identity) hasModel(c *runfile.Config) bool {
-	return id.Ended != nil && !id.Ended.Diverged && exists(filepath.Join(c.OutputDir, lastModel))
+// endNoted is the step after which the run has ended before, for the steps and the patience that it has now; 0 where it
+// is to take steps. A checkpoint of the last step says so, or run.json, where the run was not to save its end.
+func (t *trainer) endNoted(ctx context.Context) (step int, err error) {
+	id, begun := &t.home.id, 0
+	if t.from != nil {
+		begun = t.from.Manifest.Step
+		if begun >= t.rates.Steps || t.evals.outOfPatience() {
+			return begun, nil
+		}
+		if len(t.history) > len(t.from.Manifest.History) {
+			return 0, nil // the user has asked for other steps, with resume_with
+		}
+	}
+	switch end := id.Ended; {
+	case end == nil && id.hasResult(lastModel): // it may have been killed before it could note its end
+		is, err := id.placedAt(ctx, t.config.OutputDir, lastModel)
+		if is.holding == ownModel && is.step >= t.rates.Steps && is.step > begun {
+			return is.step, err
+		}
+		return 0, err
+	case end != nil && !end.Diverged && (end.Step >= t.rates.Steps || exhausts(end.Plateau, t.config.Stop.Patience)):
+		return end.Step, nil
+	}
+	return 0, nil
 }
 
-// hasEnded reports whether the run had come to its end before: it takes no further step and the model is written. A
-// checkpoint of the last step says so, or run.json, where the run was not to save its end. A model that run.json says
-// is not the run's is an error: to train again would replace it.
-func (t *trainer) hasEnded(ctx context.Context) (bool, error) {
-	c := t.config
-	model := filepath.Join(c.OutputDir, lastModel)
-	if !exists(model) {
-		return false, nil
+// hasEnded is the step after which the run has come to its end before, if all of its results are in place: there is
+// nothing to do; 0 else. A result that is missing, or of another step, is written again.
+func (t *trainer) hasEnded(ctx context.Context) (step int, err error) {
+	if step, err = t.endNoted(ctx); step == 0 || err != nil {
+		return 0, err
 	}
-	isSaved := t.from != nil && (t.from.Manifest.Step >= t.rates.Steps || t.evals.outOfPatience() && t.isModelOf(model))
-	isNoted := t.home.id.hasModel(c) && (t.home.id.Ended.Step >= t.rates.Steps || exhausts(t.home.id.Ended.Plateau, c.Stop.Patience))
-	switch {
-	case isSaved && !isNoted:
-		return true, nil // it was killed before it could note that
-	case !isSaved && (!isNoted || t.from != nil && len(t.history) > len(t.from.Manifest.History)):
-		return false, nil // or the user has asked for other steps, with resume_with
+	is, err := t.home.id.placedAt(ctx, t.config.OutputDir, lastModel)
+	if err != nil || !is.isOf(step) {
+		return 0, err
 	}
-	got, err := (&source{dir: model}).fingerprint(ctx)
-	switch {
-	case ctx.Err() != nil:
-		return false, ctx.Err()
-	case err != nil || got != t.home.id.Ended.ModelSHA256:
-		return false, fmt.Errorf("output_dir: this run has ended, and %s is not the model that it has written; move that to "+
-			"another directory to train again", model)
+	best := t.bestNoted(step)
+	if best == nil {
+		return step, nil
 	}
-	return true, nil
+	if is, err = t.home.id.placedAt(ctx, t.config.OutputDir, bestModel); err != nil || is.isOf(best.Step) {
+		return step, err
+	}
+	from, err := t.openBest(best)
+	if err != nil || from != nil {
+		return 0, nil // the export says what is wrong with the checkpoint
+	}
+	t.noteNoBest(best, is)
+	return step, nil
 }
 
-// isModelOf reports whether a model has the weights of the checkpoint that the run continues from, by its card: a run
-// that ended early and was continued has an older one until it ends again.
-func (t *trainer) isModelOf(dir string) bool {
-	step, ok := stepOfCard(dir)
-	return ok && step == t.from.Manifest.Step
+// bestNoted is the evaluation whose model the run that has ended after a step is to have as model-best; nil: it has none.
+func (t *trainer) bestNoted(step int) (best *checkpoint.Best) {
+	if !t.config.Save.Best {
+		return nil
+	}
+	if end := t.home.id.Ended; end != nil && end.Step == step && end.Best != nil {
+		return end.Best // the last evaluation may have come after the last save
+	}
+	if t.from != nil && !t.otherHeld {
+		best = t.from.Manifest.Best
+	}
+	if t.from == nil || t.from.Manifest.Step < step { // the best one may have come after the latest that was saved
+		for _, r := range t.home.id.Results {
+			if r.Name == bestModel && !r.Left {
+				best = &checkpoint.Best{Step: r.Step}
+			}
+		}
+	}
+	return best
 }
 
-// noteEnd writes to run.json that the run takes no further step and the model is written. A checkpoint may say so as
+// openBest opens the checkpoint with the best loss; nil if it is not there: it was removed, or saved in another
+// directory by the run that this one has resumed from.
+func (t *trainer) openBest(best *checkpoint.Best) (found *checkpoint.Checkpoint, err error) {
+	own, name := t.home.id.owner(), checkpoint.DirName(best.Step)
+	for _, dir := range []string{checkpointsDir(t.config), t.home.id.fallbackDir(t.config)} {
+		if dir == "" || !exists(filepath.Join(dir, name)) {
+			continue
+		}
+		from, errOpen := checkpoint.Open(t.env.files(), filepath.Join(dir, name))
+		switch {
+		case errOpen != nil:
+			err = errOpen
+		case own.Has(from.Manifest.Run):
+			return from, nil
+		}
+	}
+	return nil, err
+}
+
+// noteEnd writes to run.json that the run takes no further step and its models are written. A checkpoint may say so as
 // well, so an error is no more than a warning.
-func (t *trainer) noteEnd(ctx context.Context) {
+func (t *trainer) noteEnd() {
+	id := &t.home.id
+	id.isPlaced(lastModel)
+	id.isPlaced(bestModel)
 	if !t.isOver() {
 		return
 	}
-	sum, err := (&source{dir: t.summary.Model}).fingerprint(ctx)
-	if err == nil {
-		t.home.id.Ended = &ending{Step: t.steps, Plateau: t.evals.plateau, ModelSHA256: sum}
-		err = t.home.writeIdentity()
-	}
-	if err != nil {
+	id.Ended = &ending{Step: t.steps, Plateau: t.evals.plateau, Best: t.saves.best}
+	if err := t.home.writeIdentity(); err != nil {
 		t.env.warn("that the run has ended is not noted: %s", console.OneLine(err))
 	}
 }

@@ -48,7 +48,7 @@ func TestEndedRunsStayEnded(t *testing.T) {
 			copyTree(t, c.Model, want.Model)
 			theirs := files(t, c.OutputDir)
 			_, err = Train(context.Background(), c, Options{Env: newEnv(t)})
-			if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "is not the model that it has written") {
+			if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "is not the model that the run has written") {
 				t.Errorf("with another model: error %v", err)
 			}
 			if !maps.Equal(files(t, c.OutputDir), theirs) {

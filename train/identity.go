@@ -47,6 +47,8 @@ type identity struct {
 	Begun bool `json:"begun,omitempty"`
 	// Ended records the end of a run that may not simply continue.
 	Ended *ending `json:"ended,omitempty"`
+	// Results are the models that the run has written, and that are there, the latest last.
+	Results []result `json:"results,omitempty"`
 }
 
 // ending is the end of a run.
@@ -55,7 +57,9 @@ type ending struct {
 	Diverged bool `json:"diverged,omitempty"` // it has written no model
 	// Plateau is that of the last step, by which the run may have ended early.
 	Plateau *checkpoint.Plateau `json:"plateau,omitempty"`
-	// ModelSHA256 is the fingerprint of the model that it has written.
+	// Best is the evaluation with the lowest loss.
+	Best *checkpoint.Best `json:"best,omitempty"`
+	// ModelSHA256 is the fingerprint of the model that it has written, from versions that had no results.
 	ModelSHA256 string `json:"model_sha256,omitempty"`
 }
 
@@ -137,6 +141,12 @@ func decodeIdentity(doc []byte) (*identity, error) {
 	if id.Run == "" || !strings.HasSuffix(id.Name, "-"+id.Run.Short()) || id.Name != filepath.Base(id.Name) {
 		return nil, errors.New("it names no run")
 	}
+	if end := id.Ended; end != nil && end.ModelSHA256 != "" {
+		if len(id.Results) == 0 {
+			id.Results = []result{{Name: lastModel, Step: end.Step, WeightsSHA256: end.ModelSHA256}}
+		}
+		end.ModelSHA256 = ""
+	}
 	return id, nil
 }
 
@@ -207,7 +217,7 @@ func (e *Env) identityOf(outputDir string) (identity, error) {
 		fresh.CopiedFrom = runs
 	case len(runs) > 0 || exists(filepath.Join(outputDir, metricsName)) || exists(filepath.Join(outputDir, lastModel)):
 		fresh.CopiedFrom = append([]checkpoint.RunID{old.Run}, old.CopiedFrom...)
-		fresh.Ended, fresh.Origin = old.Ended, old.Origin
+		fresh.Ended, fresh.Results, fresh.Origin = old.Ended, old.Results, old.Origin
 	}
 	return fresh, nil
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 
 	"github.com/millrace/millrace/checkpoint"
-	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/optim"
@@ -111,11 +110,11 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	if err := t.prepare(ctx); err != nil {
 		return nil, blame.BadRequest(err)
 	}
-	switch is, err := t.allEnded(ctx); {
+	switch step, err := t.allEnded(ctx); {
 	case err != nil:
 		return nil, err
-	case is:
-		return t.ended(), nil
+	case step > 0:
+		return t.ended(step), nil
 	}
 	dev := t.dev.Info()
 	_, guess := probe.Measured(t.env.CacheDir, dev, t.config.Budgets().Path)
@@ -280,6 +279,7 @@ func (t *trainer) begin() error {
 		id.Origin = &origin{t.from.Manifest.Run, t.from.Manifest.Step}
 	}
 	id.Begun, id.Ended = true, nil
+	id.leave(t.begun)
 	if err := t.home.writeIdentity(); err != nil {
 		return err
 	}
@@ -296,18 +296,17 @@ func (t *trainer) begin() error {
 	return t.beginSamples(last)
 }
 
-// ended returns the summary of a run that had ended before: a user who starts it again has missed that.
-func (t *trainer) ended() *Summary {
+// ended returns the summary of a run that had ended before, after a step: a user who starts it again has missed that.
+func (t *trainer) ended(step int) *Summary {
 	dir := filepath.Join(t.config.OutputDir, lastModel)
-	s := &Summary{Model: dir}
+	s := &Summary{Model: dir, Steps: step, ResumedAfter: step}
 	if m := t.from; m != nil {
-		s.Steps, s.Checkpoint = m.Manifest.Step, m.Dir()
+		s.Checkpoint = m.Dir()
 		s.Skipped, s.Untargeted = int(m.Manifest.SkippedUpdates), int(m.Manifest.UntargetedSteps)
 	}
-	if end := t.home.id.Ended; end != nil && !end.Diverged {
-		s.Steps = max(s.Steps, end.Step) // it was not to save its end
+	if best := filepath.Join(t.config.OutputDir, bestModel); t.config.Save.Best && exists(best) {
+		s.BestModel = best
 	}
-	s.ResumedAfter = s.Steps
 	if s.Steps < t.rates.Steps {
 		t.env.note("this run has ended after step %d of %d, by stop.patience, and the model is in %s; to train further, "+
 			"raise stop.patience", s.Steps, t.rates.Steps, dir)
@@ -589,8 +588,11 @@ func (t *trainer) exportAll(ctx context.Context) error {
 		if err := t.env.checkModelLinks(t.config); err != nil { // again, after days
 			return err
 		}
+		if is, err := t.home.id.placedAt(ctx, t.config.OutputDir, lastModel); err != nil || is.isOf(t.steps) {
+			return err // the best one alone is missing
+		}
 		c := t.env.cardOf(t.config.OutputDir, t.src, as, t.steps, t.mathematics(), t.src.base, t.evals.plateau)
-		return t.session.export(ctx, t.src, out, as, c)
+		return t.session.export(ctx, t.src, out, as, c, t.home.replacing(ctx, lastModel, t.steps))
 	})
 	if err == nil {
 		t.summary.Model = out
@@ -601,7 +603,7 @@ func (t *trainer) exportAll(ctx context.Context) error {
 			}
 			err := t.exportBest(ctx)
 			if err == nil {
-				t.noteEnd(ctx)
+				t.noteEnd()
 			}
 			return err
 		})
@@ -624,26 +626,22 @@ func (t *trainer) exportAll(ctx context.Context) error {
 
 // exportBest writes the model of the checkpoint with the lowest evaluation loss, if the run keeps that and has one.
 func (t *trainer) exportBest(ctx context.Context) error {
-	if !t.config.Save.Best || t.saves.best == nil {
+	best := t.saves.best
+	if !t.config.Save.Best || best == nil {
 		return nil
 	}
 	dir := filepath.Join(t.config.OutputDir, bestModel)
-	name := checkpoint.DirName(t.saves.best.Step)
-	from, err := checkpoint.Open(t.env.files(), filepath.Join(checkpointsDir(t.config), name))
-	if other := t.home.id.fallbackDir(t.config); err != nil && other != "" {
-		there, errThere := checkpoint.Open(t.env.files(), filepath.Join(other, name))
-		if damage := (*checkpoint.DamageError)(nil); errThere == nil || errors.As(errThere, &damage) {
-			from, err = there, errThere
+	is, err := t.home.id.placedAt(ctx, t.config.OutputDir, bestModel)
+	if err == nil && !is.isOf(best.Step) {
+		var from *checkpoint.Checkpoint
+		if from, err = t.openBest(best); err == nil && from == nil {
+			t.noteNoBest(best, is)
+			return nil
 		}
-	}
-	if damage := (*checkpoint.DamageError)(nil); err != nil && !errors.As(err, &damage) {
-		// It was saved by the run that this one has resumed from, in another directory.
-		t.env.note("the best checkpoint, of step %d, is not here; no %s is written", t.saves.best.Step, dir)
-		return nil
-	}
-	if err == nil {
-		err = t.env.exportCheckpoint(ctx, t.config.OutputDir, from, t.src, dir, t.src.exportFormat(),
-			hf.WriteOptions{Replace: true})
+		if err == nil {
+			err = t.env.exportCheckpoint(ctx, t.config.OutputDir, from, t.src, dir, t.src.exportFormat(),
+				t.home.replacing(ctx, bestModel, best.Step))
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("%s is written, and the best model cannot be: %w", t.summary.Model, err)
@@ -651,6 +649,16 @@ func (t *trainer) exportBest(ctx context.Context) error {
 	t.summary.BestModel = dir
 	t.tell(ModelWritten{dir})
 	return nil
+}
+
+// noteNoBest says that the best model is not written, and what has its name.
+func (t *trainer) noteNoBest(best *checkpoint.Best, is placed) {
+	stays := ""
+	if is.holding != noModel {
+		stays = fmt.Sprintf(", and the one that is there, of step %d, stays", is.step)
+	}
+	t.env.note("the best checkpoint, of step %d, is not here; no %s is written%s", best.Step,
+		filepath.Join(t.config.OutputDir, bestModel), stays)
 }
 
 // writeTrace writes the Chrome trace.

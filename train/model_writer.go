@@ -45,12 +45,9 @@ func (s *source) specs(as format) (specs []hf.TensorSpec, err error) {
 }
 
 // export writes the weights as they are in the store.
-func (s *Session) export(ctx context.Context, src *source, dir string, as format, c *card) error {
+func (s *Session) export(ctx context.Context, src *source, dir string, as format, c *card, o hf.WriteOptions) error {
 	view := s.exportView(as)
-	return s.env.writeModel(ctx, src, dir, as, c, hf.WriteOptions{Replace: true}, func(part int) (model.Values,
-		error) {
-		return view(ctx, part)
-	})
+	return s.env.writeModel(ctx, src, dir, as, c, o, func(part int) (model.Values, error) { return view(ctx, part) })
 }
 
 // writeModel writes weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the

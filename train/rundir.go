@@ -146,14 +146,14 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 		if c.Resume != "auto" {
 			break
 		}
-		if old != nil && (id.Begun || id.Ended != nil) {
+		if old != nil && (id.Begun || id.Ended != nil || len(id.Results) > 0) {
 			old.OutputDir = c.OutputDir // it may have been moved, or copied
 		}
 		if old != nil && isRunOf(c, old) {
 			switch model := filepath.Join(c.OutputDir, lastModel); {
 			case !exists(model):
 				e.note("%s has this run, and no checkpoint of it; the run starts over", c.OutputDir)
-			case !id.hasModel(c):
+			case !id.hasResult(lastModel):
 				return b, fmt.Errorf("output_dir: %s is there, and neither a checkpoint nor %s says that the run has ended; "+
 					"move it to another directory to train again", model, identityName)
 			}

@@ -21,7 +21,7 @@ import (
 // checkpoints. Of a run it takes the newer one of the model that the run has written and its latest whole checkpoint,
 // and says which. The run's tokenizer and chat template are the defaults.
 func openTrained(ctx context.Context, env *Env, name string) (*source, error) {
-	runDir, from, err := env.weightsOf(name)
+	runDir, from, err := env.weightsOf(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (s *source) settings(tokenizer, chatTemplate string) *runfile.Config {
 
 // weightsOf tells a run's directory, and a checkpoint, from other names; for those runDir is empty. A nil checkpoint
 // stands for the model that the run has written.
-func (e *Env) weightsOf(name string) (runDir string, from *checkpoint.Checkpoint, err error) {
+func (e *Env) weightsOf(ctx context.Context, name string) (runDir string, from *checkpoint.Checkpoint, err error) {
 	if name == "" {
 		return "", nil, nil
 	}
@@ -114,10 +114,11 @@ func (e *Env) weightsOf(name string) (runDir string, from *checkpoint.Checkpoint
 	if errModel != nil && (errSaves != nil || !saved.IsDir()) {
 		return "", nil, nil
 	}
-	own, err := e.ownerOf(dir)
+	id, err := e.identityOf(dir)
 	if err != nil {
 		return "", nil, err
 	}
+	own := id.owner()
 	dirs, err := e.CheckpointDirs(dir)
 	if err != nil {
 		return "", nil, err
@@ -134,27 +135,39 @@ func (e *Env) weightsOf(name string) (runDir string, from *checkpoint.Checkpoint
 			from = latest
 		}
 	}
-	switch {
-	case errModel != nil && from == nil:
-		return "", nil, fmt.Errorf("%s has neither a model nor a whole checkpoint yet; name a model, or wait until the "+
-			"run has saved", name)
-	case errModel == nil && from != nil:
-		isOlder, err := isOlder(from, filepath.Join(dir, lastModel), written)
-		if err != nil {
-			return "", nil, err
+	if errModel != nil {
+		if from == nil {
+			err = fmt.Errorf("%s has neither a model nor a whole checkpoint yet; name a model, or wait until the run has saved",
+				name)
 		}
-		if isOlder {
-			return dir, nil, nil
-		}
+		return dir, from, err
+	}
+	isOlder, err := e.isOlder(ctx, &id, from, dir, written)
+	if err != nil || isOlder {
+		return dir, nil, err
 	}
 	return dir, from, nil
 }
 
-// isOlder reports whether a checkpoint is no newer than a model that its run has written: by their steps, and where the
-// model's card has none, by the times of their files. written is the model's configuration.
-func isOlder(from *checkpoint.Checkpoint, model string, written fs.FileInfo) (bool, error) {
-	if step, ok := stepOfCard(model); ok {
-		return from.Manifest.Step <= step, nil
+// isOlder reports whether the latest checkpoint of a run, nil for none, is no newer than the model that the run has
+// written, as run.json has noted or, of an older version, the model's card; where neither has its step, by the times of
+// their files. written is the model's configuration. A model that the run has not written is an error.
+func (e *Env) isOlder(ctx context.Context, id *identity, from *checkpoint.Checkpoint, runDir string,
+	written fs.FileInfo) (bool, error) {
+	is, err := id.placedAt(ctx, runDir, lastModel)
+	switch {
+	case err != nil:
+		return false, err
+	case is.holding == otherModel && id.hasResult(lastModel):
+		dir := filepath.Join(runDir, lastModel)
+		return false, fmt.Errorf("%s is not the model that the run in %s has written; name %s itself if you mean that, or move "+
+			"it to another directory", dir, runDir, dir)
+	case from == nil:
+		return true, nil
+	case is.holding == ownModel:
+		return from.Manifest.Step <= is.step, nil
+	case is.holding != otherModel:
+		return false, nil
 	}
 	manifest, err := os.Stat(filepath.Join(from.Dir(), checkpoint.ManifestName))
 	if err != nil {

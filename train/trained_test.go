@@ -98,7 +98,7 @@ func TestTrainedRuns(t *testing.T) {
 	if src, _ := opened(src.dir); src.run != nil || src.from != nil || src.settings("x", "y").Tokenizer != "x" {
 		t.Error("a model directory is one of a run")
 	}
-	// The steps decide, and the times of files only where the model has none.
+	// The steps decide, and the times of files only where neither run.json nor the model's card has one.
 	later := time.Unix(1<<32, 0) // in 2106
 	if err := os.Chtimes(filepath.Join(last, "manifest.json"), later, later); err != nil {
 		t.Fatal(err)
@@ -107,6 +107,12 @@ func TestTrainedRuns(t *testing.T) {
 		t.Error("a checkpoint of the model's step is taken for a newer one, by its time")
 	}
 	if err := os.Remove(filepath.Join(run, "model", "README.md")); err != nil {
+		t.Fatal(err)
+	}
+	if src, _ := opened(run); src.from != nil {
+		t.Error("without a card a checkpoint of the model's step is taken for a newer one")
+	}
+	if err := os.Remove(filepath.Join(run, identityName)); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{run, filepath.Join(run, "checkpoints"), last} {

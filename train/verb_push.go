@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/runfile"
 )
 
 // PushOptions say what to bring to the hub.
@@ -62,7 +63,7 @@ func Push(ctx context.Context, env *Env, o PushOptions) (report *PushReport, err
 			return nil, fmt.Errorf("%q is not the name of a branch: use letters, digits, dots, dashes and slashes", o.Revision)
 		}
 	}
-	if o.Path, err = env.modelToPush(o.Path); err != nil {
+	if o.Path, err = env.modelToPush(ctx, o.Path); err != nil {
 		return nil, err
 	}
 	info, err := os.Stat(o.Path)
@@ -117,13 +118,21 @@ func Push(ctx context.Context, env *Env, o PushOptions) (report *PushReport, err
 
 // modelToPush is the directory of the model that a run has written where a path is the run's output directory, and else
 // the path.
-func (e *Env) modelToPush(path string) (string, error) {
+func (e *Env) modelToPush(ctx context.Context, path string) (string, error) {
 	model := filepath.Join(path, lastModel)
-	isRun := exists(filepath.Join(path, metricsName)) || exists(filepath.Join(path, checkpointsName))
-	if !isRun || !exists(filepath.Join(model, "config.json")) {
+	isRun := func(dir string) bool {
+		return exists(filepath.Join(dir, metricsName)) || exists(filepath.Join(dir, checkpointsName))
+	}
+	if full := runfile.Absolute(path); filepath.Base(full) == lastModel && isRun(filepath.Dir(full)) {
+		if _, from, err := e.weightsOf(ctx, filepath.Dir(full)); err == nil && from != nil {
+			e.note("%s is of an earlier step than the latest weights of its run, which are in %s", path, from.Dir())
+		}
 		return path, nil
 	}
-	_, from, err := e.weightsOf(path)
+	if !isRun(path) || !exists(filepath.Join(model, "config.json")) {
+		return path, nil
+	}
+	_, from, err := e.weightsOf(ctx, path)
 	if err != nil {
 		return "", err
 	}

@@ -1,0 +1,238 @@
+package train
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
+)
+
+// resultsConfig is a run of some steps with an evaluation after every second one, and a model of the best.
+func resultsConfig(t *testing.T, steps int) *runfile.Config {
+	c := smallConfig(t)
+	c.MaxSteps, c.LRScheduler, c.WarmupSteps = steps, "constant", 0
+	c.Eval = runfile.Eval{Datasets: c.Datasets, Every: 2}
+	c.Save = runfile.Save{Every: 2, Best: true, AtEnd: true}
+	return c
+}
+
+// failing is an environment whose first operation on files for which it holds fails, and all that follow.
+func failing(t *testing.T, does func(vfs.Op) bool) *Env {
+	t.Helper()
+	env, files, isOver := newEnv(t), vfs.NewFaulty(vfs.OS{}), false
+	env.FS = files
+	files.Intercept(func(op vfs.Op) vfs.Outcome {
+		if isOver = isOver || does(op); isOver {
+			return vfs.Outcome{Err: syscall.EIO}
+		}
+		return vfs.Outcome{}
+	})
+	return env
+}
+
+// Whatever an operator does, and wherever a process ends, after a start with status 0 model/ and model-best/ are those of
+// a run of as many steps that was left alone; a second start then writes nothing; and push means the same model.
+func TestResultsAreOfTheirSteps(t *testing.T) {
+	const steps = 4
+	alone := map[int]map[string]map[string]string{}
+	for _, n := range []int{steps, steps + 3, steps + 4} {
+		c := resultsConfig(t, n)
+		if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+			t.Fatal(err)
+		}
+		alone[n] = map[string]map[string]string{}
+		for _, name := range []string{lastModel, bestModel} {
+			alone[n][name] = modelFiles(t, filepath.Join(c.OutputDir, name))
+		}
+	}
+	// stopped has the run continue to a step beyond its end.
+	stopped := func(t *testing.T, c *runfile.Config) {
+		c.MaxSteps, c.ResumeWith = 40, []string{"max_steps"}
+		until(t, c, "step  7/40")
+		c.MaxSteps = 7
+	}
+	fails := func(t *testing.T, c *runfile.Config, does func(vfs.Op) bool) {
+		t.Helper()
+		if sum, err := Train(t.Context(), c, Options{Env: failing(t, does)}); err == nil {
+			t.Fatalf("%+v, no error", sum)
+		}
+	}
+	// In the directory in which a model is written, and as that gets its name.
+	staged := func(name string) func(vfs.Op) bool {
+		return func(op vfs.Op) bool { return strings.Contains(op.Name, "/."+name+".tmp-") }
+	}
+	named := func(name string) func(vfs.Op) bool {
+		return func(op vfs.Op) bool {
+			return filepath.Base(op.Name) == name && (op.Kind == vfs.OpRename || op.Kind == vfs.OpExchange)
+		}
+	}
+	in := func(c *runfile.Config, name string) string { return filepath.Join(c.OutputDir, name) }
+	remove := func(names ...string) func(*testing.T, *runfile.Config) {
+		return func(t *testing.T, c *runfile.Config) {
+			for _, name := range names {
+				if err := os.RemoveAll(in(c, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	extend := func(c *runfile.Config) {
+		c.MaxSteps, c.ResumeWith = steps+4, []string{"max_steps"}
+	}
+	for name, move := range map[string]func(*testing.T, *runfile.Config){
+		"nothing": func(*testing.T, *runfile.Config) {},
+		"extended, stopped, shortened to where it is": stopped,
+		"the same, without run.json": func(t *testing.T, c *runfile.Config) {
+			stopped(t, c)
+			remove(identityName)(t, c)
+		},
+		"extended, and no room for the model": func(t *testing.T, c *runfile.Config) {
+			extend(c)
+			fails(t, c, staged(lastModel))
+		},
+		"extended, and ended before the model has its name": func(t *testing.T, c *runfile.Config) {
+			extend(c)
+			fails(t, c, named(lastModel))
+		},
+		"extended, and no room for the best model": func(t *testing.T, c *runfile.Config) {
+			extend(c)
+			fails(t, c, staged(bestModel))
+		},
+		"extended, and ended before the best model has its name": func(t *testing.T, c *runfile.Config) {
+			extend(c)
+			fails(t, c, named(bestModel))
+		},
+		"without model-best":         remove(bestModel),
+		"without model":              remove(lastModel),
+		"without both":               remove(lastModel, bestModel),
+		"without weights":            remove(lastModel + "/model.safetensors"),
+		"without the best's weights": remove(bestModel + "/model.safetensors"),
+		"with half of the weights": func(t *testing.T, c *runfile.Config) {
+			if err := os.Truncate(in(c, lastModel+"/model.safetensors"), 5000); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"models exchanged": func(t *testing.T, c *runfile.Config) {
+			extend(c)
+			if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+				t.Fatal(err)
+			}
+			c.Save.Best = false
+			stoppedAt := *c
+			stoppedAt.MaxSteps = 40
+			until(t, &stoppedAt, "step  9/40")
+			remove("checkpoints/step-000009")(t, c)
+			c.Save.Best = true
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() && !strings.HasPrefix(name, "extended") && !strings.HasPrefix(name, "without model") {
+				t.Skip("the quick ones are others")
+			}
+			c := resultsConfig(t, steps)
+			if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+				t.Fatal(err)
+			}
+			move(t, c)
+			sum, err := Train(t.Context(), c, Options{Env: newEnv(t)})
+			if err != nil || sum.Steps != c.MaxSteps || sum.BestModel == "" {
+				t.Fatalf("%+v, error %v", sum, err)
+			}
+			for _, name := range []string{lastModel, bestModel} {
+				if got := modelFiles(t, in(c, name)); !maps.Equal(got, alone[c.MaxSteps][name]) {
+					step, _ := stepOfCard(in(c, name))
+					t.Errorf("%s, of step %d, is not that of a run of %d steps that was left alone", name, step, c.MaxSteps)
+				}
+			}
+			if pushed, err := newEnv(t).modelToPush(t.Context(), c.OutputDir); err != nil || pushed != in(c, lastModel) {
+				t.Errorf("push takes %s, error %v", pushed, err)
+			}
+			before := files(t, c.OutputDir)
+			if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+				t.Fatal(err)
+			}
+			for name, text := range files(t, c.OutputDir) {
+				if before[name] != text {
+					t.Errorf("another start has changed %s", name)
+				}
+			}
+		})
+	}
+}
+
+// The step of a result is not all: a run that has gone back, and has come to the same step on another way, writes it
+// again. And save.best that is set after the end gives the best of the checkpoints that there are.
+func TestResultsOfAnotherWay(t *testing.T) {
+	c := resultsConfig(t, 4)
+	c.Save.Best = false
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+		t.Fatal(err)
+	}
+	first := modelFiles(t, filepath.Join(c.OutputDir, lastModel))
+	if err := os.RemoveAll(filepath.Join(checkpointsDir(c), "step-000004")); err != nil {
+		t.Fatal(err)
+	}
+	c.LearningRate, c.ResumeWith = 1e-3, []string{"learning_rate"}
+	atEnd := func(op vfs.Op) bool { return strings.Contains(op.Name, "/.model.tmp-") }
+	if sum, err := Train(t.Context(), c, Options{Env: failing(t, atEnd)}); err == nil {
+		t.Fatalf("%+v, no error", sum)
+	}
+	_, from, err := newEnv(t).weightsOf(t.Context(), c.OutputDir)
+	if err != nil || from == nil || from.Manifest.Step != 4 {
+		t.Errorf("the latest weights: %v, error %v; want the checkpoint of step 4", from, err)
+	}
+	c.ResumeWith = nil
+	sum, err := Train(t.Context(), c, Options{Env: newEnv(t)})
+	if err != nil || sum.BestModel != "" {
+		t.Fatalf("%+v, error %v", sum, err)
+	}
+	if second := modelFiles(t, sum.Model); maps.Equal(first, second) {
+		t.Error("the model is that of the first way")
+	}
+	c.Save.Best = true
+	if sum, err = Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil || sum.BestModel == "" {
+		t.Fatalf("with save.best: %+v, error %v", sum, err)
+	}
+	if step, _ := stepOfCard(sum.BestModel); step != 4 {
+		t.Errorf("the best model is of step %d", step)
+	}
+}
+
+// A model that the run has not written is left alone, wherever the run is, and no verb takes it for the run's.
+func TestResultsOfOthersStay(t *testing.T) {
+	for _, name := range []string{lastModel, bestModel} {
+		for _, isLonger := range []bool{false, true} {
+			c := resultsConfig(t, 2)
+			if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+				t.Fatal(err)
+			}
+			dir := filepath.Join(c.OutputDir, name)
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			copyTree(t, c.Model, dir)
+			if isLonger {
+				c.MaxSteps, c.ResumeWith = 4, []string{"max_steps"}
+			}
+			before := files(t, c.OutputDir)
+			_, err := Train(t.Context(), c, Options{Env: newEnv(t)})
+			if err == nil || !strings.Contains(err.Error(), "is not the model that the run has written") ||
+				!strings.Contains(blame.BadRequest(err).Error(), dir) {
+				t.Errorf("%s, longer: %v: error %v", name, isLonger, err)
+			}
+			if !maps.Equal(files(t, c.OutputDir), before) {
+				t.Error("the directory has changed")
+			}
+			_, err = newEnv(t).modelToPush(t.Context(), c.OutputDir)
+			if isRefused := err != nil; isRefused != (name == lastModel) {
+				t.Errorf("push, with another %s: error %v", name, err)
+			}
+		}
+	}
+}
