@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
 )
 
@@ -32,7 +33,8 @@ type card struct {
 	name     string
 	model    string // model_type
 	params   int64
-	frozen   int64 // of them, not trained
+	frozen   int64        // of them, not trained
+	frozenIn tensor.DType // what they were rounded to; Invalid: they are those of base
 	as       format
 	step     int    // that the weights are of
 	base     string // model that the run started from: a path or a hub id
@@ -152,12 +154,16 @@ func (c *card) text() []byte {
 	if c.isRandom {
 		how = "trained from random weights"
 	}
-	which := "all parameters"
-	if c.frozen > 0 {
-		which = gguf.SizeLabel(c.params-c.frozen) + " of its parameters, the others frozen,"
+	which := "all parameters at full precision"
+	switch {
+	case c.frozen > 0 && c.frozenIn != tensor.Invalid:
+		which = fmt.Sprintf("%s of its parameters at full precision, and the others frozen and rounded to %v",
+			gguf.SizeLabel(c.params-c.frozen), c.frozenIn)
+	case c.frozen > 0:
+		which = gguf.SizeLabel(c.params-c.frozen) + " of its parameters, the others frozen, at full precision"
 	}
 	line("A %s model of %s parameters in %s, %s for %s with [Millrace](https://github.com/millrace/millrace), "+
-		"%s at full precision.",
+		"%s.",
 		markdown(c.model), gguf.SizeLabel(c.params), c.as, how, spelling.Count(c.step, "step"), which)
 	c.writeEarlyEnd(line)
 	c.writeData(line)

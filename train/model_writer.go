@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -53,7 +54,7 @@ func (s *Session) export(ctx context.Context, src *source, dir string, as format
 // writeModel writes weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the
 // run started from; read returns the weights of one part; those of the part before are no longer used then. In BF16
 // they are the very weights that the forward pass used; in F32 the exact master, which F16 and MXFP4 round. Tensors
-// that the model carries are copied. c, unless it is nil, becomes the model card.
+// that the model carries are copied, and frozen ones come from there. c, unless it is nil, becomes the model card.
 func (e *Env) writeModel(ctx context.Context, src *source, dir string, as format, c *card, o hf.WriteOptions,
 	read func(part int) (model.Values, error)) error {
 	cardText, err := c.textFor(src.dir)
@@ -80,17 +81,22 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, as format
 	bar := e.bar("writing " + dir)
 	defer bar.End()
 	from := &heldPart{model: m, read: read, part: -1}
+	frozen, why, err := src.openFrozen(ctx, as, from.values)
+	if err != nil {
+		return err
+	}
+	defer frozen.close()
 	slabs := model.Slabs(tensors)
 	for i, s := range slabs {
 		t := &tensors[s.Tensor]
 		switch {
 		case as.packs(m, t.Name):
-			err = writeMXFP4(ctx, w, t, s.First, s.Elems, from.fields(true))
-		case t.InOrder() && s.Elems == t.Shape.Elems():
+			err = writeMXFP4(ctx, w, t, s.First, s.Elems, frozen.over(from.fields(true)))
+		case t.InOrder() && s.Elems == t.Shape.Elems() && !frozen.has(t):
 			err = from.write(ctx, w, t, dtype)
 		default:
 			err = writeElems(w, t.Name, s.Elems, dtype, func(dst []float32, at int64) error {
-				return t.Read(dst, s.First+at, from.fields(dtype != tensor.BF16))
+				return t.Read(dst, s.First+at, frozen.over(from.fields(dtype != tensor.BF16)))
 			})
 		}
 		if err != nil {
@@ -108,6 +114,13 @@ func (e *Env) writeModel(ctx context.Context, src *source, dir string, as format
 		})
 		if err != nil {
 			return err
+		}
+	}
+	if why = cmp.Or(why, frozen.whyNot()); why != "" {
+		e.warnOfFrozen(why)
+		if c != nil {
+			c.frozenIn = tensor.BF16
+			cardText = c.text()
 		}
 	}
 	return finishModel(w, src, as, cardText)

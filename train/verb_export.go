@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -117,6 +118,7 @@ func (e *Env) exportCheckpoint(ctx context.Context, runDir string, from *checkpo
 	if err := src.readAs(from); err != nil {
 		return blame.BadRequest(err)
 	}
+	src.base = cmp.Or(from.Manifest.Base, src.base)
 	c := e.cardOf(runDir, src, as, from.Manifest.Step, from.Manifest.Mathematics, from.Manifest.Base,
 		from.Manifest.Plateau)
 	weights := from.Weights(src.model)

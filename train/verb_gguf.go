@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"path/filepath"
 
@@ -55,6 +56,22 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Repo
 		// In BF16 it is the weights that the forward pass used; what is quantized comes from the masters.
 		weights, lowHalves := c.Weights(src.model), o.Type != gguf.BF16 && o.Type != ""
 		from = src.model.FieldsOf(func(part int) (model.Values, error) { return weights.Part(part, lowHalves) })
+		if lowHalves {
+			src.base = c.Manifest.Base
+			frozen, why, errBase := src.openFrozen(ctx, format{dtype: tensor.F32}, func(part int) (model.Values, error) {
+				return weights.Part(part, false)
+			})
+			if errBase != nil {
+				return nil, errBase
+			}
+			defer frozen.close()
+			from = frozen.over(from)
+			defer func() {
+				if why = cmp.Or(why, frozen.whyNot()); why != "" && err == nil {
+					env.warnOfFrozen(why)
+				}
+			}()
+		}
 	} else {
 		w, err := src.model.OpenWeights(src.dir)
 		if err != nil {

@@ -1,0 +1,119 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/tensor"
+)
+
+// A frozen tensor of a run that computes in bf16 is a bf16 number in the store and in checkpoints, whatever it was in
+// the model that the run began with. The model itself is on disk, and a run knows its weights by a fingerprint. So an
+// export takes frozen tensors from there: in the type of that model they leave with its bytes, and in another type they
+// are rounded once. A bf16 export needs nothing from there: what is stored is the model's number, rounded.
+
+// frozenBase reads the frozen tensors of a run from the model that the run began with.
+type frozenBase struct {
+	model   *model.Model
+	weights *hf.Weights
+	read    model.Fields
+	// others are tensors that are not those of the model, such as a program has set: they are exported as they are.
+	others []string
+}
+
+// openFrozen opens the base of frozen tensors for an export whose stored weights first reads, of part 0. It is nil for
+// a model without frozen tensors, or where what is stored serves as well. Where it is nil since the model is not there, why says so.
+func (s *source) openFrozen(ctx context.Context, as format, first func(part int) (model.Values, error)) (
+	base *frozenBase, why string, err error) {
+	if len(s.model.Untrained()) == 0 || as.dtype == tensor.BF16 && !as.mxfp4 {
+		return nil, "", nil
+	}
+	if v, err := first(0); err != nil || v.High == nil { // fp32 numbers are exact
+		return nil, "", err
+	}
+	switch {
+	case s.base == nil:
+		return nil, "the checkpoint does not say which model the run began with", nil
+	case s.base.Init == "random": // those that it began with were bf16 numbers
+		return nil, "", nil
+	}
+	sum, err := s.fingerprint(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return nil, "", ctx.Err()
+	case err != nil:
+		return nil, fmt.Sprintf("the model that the run began with cannot be read: %v", err), nil
+	case sum != s.base.WeightsSHA256:
+		return nil, fmt.Sprintf("the weights in %s are others than those that the run began with", s.dir), nil
+	}
+	w, err := s.model.OpenWeights(s.dir)
+	if err != nil {
+		return nil, "", err
+	}
+	return &frozenBase{model: s.model, weights: w, read: s.model.Checkpoint().Fields(w)}, "", nil
+}
+
+// has reports whether a tensor is frozen.
+func (b *frozenBase) has(t *model.Tensor) bool {
+	return b != nil && !b.model.Parts[t.Pieces[0].Part].Layout.Fields[t.Pieces[0].Field].Trainable
+}
+
+// over reads frozen fields from the model, and others from what is stored. A stored number that is not the model's,
+// rounded, is exported itself.
+func (b *frozenBase) over(stored model.Fields) model.Fields {
+	if b == nil {
+		return stored
+	}
+	var exact []float32
+	return func(part, field int, dst []float32, first int64) error {
+		if err := stored(part, field, dst, first); err != nil || b.model.Parts[part].Layout.Fields[field].Trainable {
+			return err
+		}
+		exact = slices.Grow(exact[:0], len(dst))[:len(dst)]
+		if err := b.read(part, field, exact, first); err != nil {
+			return err
+		}
+		for i, x := range exact {
+			if high, _ := tensor.SplitF32(x); dst[i] != tensor.F32FromBF16(high) {
+				b.note(part, field)
+				return nil
+			}
+		}
+		copy(dst, exact)
+		return nil
+	}
+}
+
+// note notes the tensor of a field, which is not the model's.
+func (b *frozenBase) note(part, field int) {
+	for _, t := range b.model.Parts[part].Tensors {
+		if t.Field == field && !slices.Contains(b.others, t.Name) {
+			b.others = append(b.others, t.Name)
+		}
+	}
+}
+
+// whyNot says of which tensors what is stored was exported, and why; empty: of none.
+func (b *frozenBase) whyNot() string {
+	if b == nil || len(b.others) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s are others than those of the model that the run began with, such as %s",
+		spelling.Count(len(b.others), "frozen tensor"), b.others[0])
+}
+
+// close closes the model.
+func (b *frozenBase) close() {
+	if b != nil {
+		b.weights.Close()
+	}
+}
+
+// warnOfFrozen says that frozen tensors are exported as the run computed with them.
+func (e *Env) warnOfFrozen(why string) {
+	e.warn("frozen tensors are exported as the run computed with them, in bf16: %s", why)
+}
