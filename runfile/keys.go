@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/goccy/go-yaml"
+	"github.com/zeebo/xxh3"
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/optim"
@@ -378,4 +379,37 @@ func settingText(v reflect.Value) string {
 		return fmt.Sprint(v)
 	}
 	return strings.Join(parts, " ")
+}
+
+// maxAskedBytes bounds the text of a value that Asked returns as it is.
+const maxAskedBytes = 200
+
+// Asked returns the values of the keys that decide the numbers of a run, as texts by key: those that may not change
+// without being listed in resume_with, or not at all. A long value is its first bytes and its checksum. Of
+// [Sizes] only the type of sums is among them, since a plan chooses the others.
+func (c *Config) Asked() map[string]string {
+	all := map[string]string{"numerics.exchange": string(c.Numerics.Exchange)}
+	for f, field := range reflect.ValueOf(*c).Fields() {
+		rule, name := f.Tag.Get("resume"), yamlName(f)
+		changesNumbers := f.Tag.Get("saved") != "" || f.Tag.Get("alters") != ""
+		if rule == resumeFree || rule == resumeListed && !changesNumbers || name == "numerics" {
+			continue
+		}
+		doc, err := yaml.MarshalWithOptions(field.Interface(), yaml.Flow(true))
+		if err != nil {
+			doc = fmt.Append(nil, field.Interface()) // a value that was read is written
+		}
+		text := strings.TrimSpace(string(doc))
+		if len(text) > maxAskedBytes {
+			text = fmt.Sprintf("%s... (%016x)", strings.ToValidUTF8(text[:maxAskedBytes/4], ""), xxh3.HashString(text))
+		}
+		all[name] = text
+	}
+	return all
+}
+
+// MayChange reports whether resume_with may list a key, and whether it does.
+func (c *Config) MayChange(key string) (may, isListed bool) {
+	may = slices.Contains(listed(), key)
+	return may, may && slices.Contains(c.ResumeWith, key)
 }

@@ -65,7 +65,9 @@ func TestFrozenTensorsAreThoseOfTheBase(t *testing.T) {
 	}{
 		{func(c *runfile.Config) { c.TrainOnly = []string{"*layers.1.*"} },
 			func(name string) bool { return !strings.Contains(name, "layers.1.") }},
-		{func(c *runfile.Config) { c.Groups = []optim.Group{{Match: "*embed*", Freeze: true}, {Match: "*experts*", Freeze: true}} },
+		{func(c *runfile.Config) {
+			c.Groups = []optim.Group{{Match: "*embed*", Freeze: true}, {Match: "*experts*", Freeze: true}}
+		},
 			func(name string) bool { return strings.Contains(name, "embed") || strings.Contains(name, "experts") }},
 	}
 	types := []tensor.DType{tensor.F32, tensor.F16, tensor.BF16}

@@ -21,8 +21,9 @@ type home struct {
 	config *runfile.Config
 
 	id         identity
-	unclaimed  []byte // run.json as it was before this process; nil: there was no such file
-	memoryPath string // as the run file has it: config has the directory below it that is the run's
+	asked      map[string]string // see identity.Asked: before the run decides anything
+	unclaimed  []byte            // run.json as it was before this process; nil: there was no such file
+	memoryPath string            // as the run file has it: config has the directory below it that is the run's
 
 	dir      *checkpoint.Directory // of checkpoints; nil on a host that does not lead
 	saving   *checkpoint.Hosts     // that write checkpoints together; nil: the process is alone

@@ -43,6 +43,8 @@ type identity struct {
 	CopiedFrom []checkpoint.RunID `json:"copied_from,omitempty"`
 	// Origin is the checkpoint of another run that the run began from, with resume: PATH.
 	Origin *origin `json:"origin,omitempty"`
+	// Asked are the settings that decide the run's numbers, by key, as its latest start has asked for them.
+	Asked map[string]string `json:"asked,omitempty"`
 	// Begun is that files outside of the output directory may have the id, and stay where the user removes it.
 	Begun bool `json:"begun,omitempty"`
 	// Ended records the end of a run that may not simply continue.

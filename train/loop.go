@@ -71,7 +71,7 @@ type trainer struct {
 // newTrainer prepares the loop of a configuration, which the loop changes.
 func newTrainer(c *runfile.Config, o Options) *trainer {
 	env := o.Env
-	t := &trainer{Run: &Run{env: env, config: c}, options: o, home: home{env: env, config: c}}
+	t := &trainer{Run: &Run{env: env, config: c}, options: o, home: home{env: env, config: c, asked: c.Asked()}}
 	if cluster := env.Cluster; cluster != nil {
 		t.home.saving = &checkpoint.Hosts{Host: cluster.Host, Name: cluster.Name, Exchange: cluster.Peers.Exchange}
 	}
@@ -278,7 +278,7 @@ func (t *trainer) begin() error {
 	if own := id.owner(); t.from != nil && !own.Has(t.from.Manifest.Run) {
 		id.Origin = &origin{t.from.Manifest.Run, t.from.Manifest.Step}
 	}
-	id.Begun, id.Ended = true, nil
+	id.Begun, id.Ended, id.Asked = true, nil, t.home.asked
 	id.leave(t.begun)
 	if err := t.home.writeIdentity(); err != nil {
 		return err

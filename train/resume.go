@@ -252,21 +252,30 @@ func adoptCuts(c *runfile.Config, from *checkpoint.Checkpoint) error {
 	if err := json.Unmarshal(from.Manifest.Numerics, &n); err != nil {
 		return fmt.Errorf("resume: the checkpoint's numerics are not those of this version of millrace (%w); continue with the version that wrote it, or start a new run in another output_dir", err)
 	}
-	keep := func(name string, now *runfile.Auto, saved, most int) error {
-		if *now > 0 && min(int(*now), most) != saved {
-			return fmt.Errorf("resume: numerics.%s is %d, and %d in the checkpoint; restore it, or start a new run in another output_dir", name, *now, saved)
+	if key, is, was := keepSizes(&c.Numerics, runfile.SizesOf(n), n.Positions()); key != "" {
+		return fmt.Errorf("resume: numerics.%s is %d, and %d in the checkpoint; restore it, or start a new run in another "+
+			"output_dir", key, is, was)
+	}
+	return nil
+}
+
+// keepSizes makes sizes those that a run has had, whose micro-batches have that many positions: what is larger is cut to
+// that. It returns the first key that asks for another size; empty without one.
+func keepSizes(now *runfile.Sizes, had runfile.Sizes, positions int) (key string, is, was int) {
+	for _, size := range []struct {
+		key      string
+		now, had *runfile.Auto
+		most     int
+	}{
+		{"micro_batch", &now.MicroBatch, &had.MicroBatch, math.MaxInt},
+		{"head_chunk", &now.HeadChunk, &had.HeadChunk, positions},
+		{"block_chunk", &now.BlockChunk, &had.BlockChunk, positions},
+		{"groups", &now.Groups, &had.Groups, math.MaxInt},
+	} {
+		if *size.now > 0 && min(int(*size.now), size.most) != int(*size.had) {
+			return size.key, int(*size.now), int(*size.had)
 		}
-		*now = runfile.Auto(saved)
-		return nil
+		*size.now = *size.had
 	}
-	if err := keep("micro_batch", &c.Numerics.MicroBatch, n.MicroBatch, math.MaxInt); err != nil {
-		return err
-	}
-	if err := keep("head_chunk", &c.Numerics.HeadChunk, n.HeadChunk, n.Positions()); err != nil {
-		return err
-	}
-	if err := keep("block_chunk", &c.Numerics.BlockChunk, n.BlockRows(), n.Positions()); err != nil {
-		return err
-	}
-	return keep("groups", &c.Numerics.Groups, n.CohortCount(), math.MaxInt)
+	return "", 0, 0
 }

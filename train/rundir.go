@@ -2,9 +2,11 @@ package train
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -146,10 +148,12 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 		if c.Resume != "auto" {
 			break
 		}
-		if old != nil && (id.Begun || id.Ended != nil || len(id.Results) > 0) {
-			old.OutputDir = c.OutputDir // it may have been moved, or copied
+		isBegun := id.Begun && id.Asked != nil && exists(filepath.Join(c.OutputDir, metricsName))
+		if old == nil && !isBegun {
+			return b, begins()
 		}
-		if old != nil && isRunOf(c, old) {
+		others, allow := id.otherSettings(c, old)
+		if len(others) == 0 {
 			switch model := filepath.Join(c.OutputDir, lastModel); {
 			case !exists(model):
 				e.note("%s has this run, and no checkpoint of it; the run starts over", c.OutputDir)
@@ -157,10 +161,25 @@ func (e *Env) findBeginning(c *runfile.Config, id *identity) (b beginning, err e
 				return b, fmt.Errorf("output_dir: %s is there, and neither a checkpoint nor %s says that the run has ended; "+
 					"move it to another directory to train again", model, identityName)
 			}
-			b.sizes, b.overlong = old.Numerics, old.Overlong
+			if old != nil && old.SequenceLen == c.SequenceLen && old.BatchTokens == c.BatchTokens {
+				b.sizes = old.Numerics
+				if c.Overlong == string(data.AutoLong) {
+					b.overlong = old.Overlong
+				}
+			}
 			return b, nil
 		}
-		return b, begins()
+		err := begins()
+		if err != nil && !blame.IsOfMachine(err) {
+			how := "restore them"
+			if len(allow) == len(others) {
+				how += fmt.Sprintf(", allow the change with resume_with: [%s]", strings.Join(allow, ", "))
+			}
+			err = fmt.Errorf("output_dir: %s already has a run, without a checkpoint, and settings that change the result are "+
+				"not those of the run (%s); %s, choose another directory, or remove it", c.OutputDir, strings.Join(others, "; "),
+				how)
+		}
+		return b, err
 	default:
 		err = begins()
 	}
@@ -302,25 +321,41 @@ func (e *Env) writeResolved(c *runfile.Config, run checkpoint.RunID) error {
 	return vfs.WriteFileAtomic(e.files(), filepath.Join(c.OutputDir, name), append(header, doc...))
 }
 
-// isRunOf reports whether this is the run whose resolved run file is old, and that began from its model: all that it
-// writes comes out the same again.
-func isRunOf(c, old *runfile.Config) bool {
-	if old.Resume != "auto" && old.Resume != "never" {
-		return false
+// otherSettings lists what a run file asks for otherwise than the run that has the directory and was killed before its
+// first checkpoint, if resume_with does not allow it: without others the run starts over. allow are the keys of others
+// that resume_with may allow. old is the run's resolved run file, nil if that is gone.
+func (id *identity) otherSettings(c, old *runfile.Config) (others, allow []string) {
+	now, then := c.Asked(), id.Asked
+	if then == nil { // of an older version: as far as the resolved run file has what was asked
+		asked := *c
+		asked.Datasets = pinCommits(c.Datasets, old.Datasets)
+		if c.Overlong == string(data.AutoLong) {
+			asked.Overlong = old.Overlong // whose default was another
+		}
+		now, then = asked.Asked(), old.Asked()
 	}
-	now, then := *c, *old
-	now.Numerics = then.Numerics.Or(now.Numerics)
-	if now.Overlong == string(data.AutoLong) {
-		now.Overlong = then.Overlong // of a run of an older version, whose default was another
+	for _, key := range slices.Sorted(maps.Keys(now)) {
+		was, is := then[key], now[key]
+		may, isAllowed := c.MayChange(key)
+		if was == is || isAllowed {
+			continue
+		}
+		others = append(others, fmt.Sprintf("%s was %s, is now %s", key, cmp.Or(was, "not set"), cmp.Or(is, "not set")))
+		if may {
+			allow = append(allow, key)
+		}
 	}
-	now.Datasets, now.Eval.Datasets = pinCommits(now.Datasets, old.Datasets),
-		pinCommits(now.Eval.Datasets, old.Eval.Datasets)
-	// Keys that change no number.
-	then.Memory, then.Device, then.Distributed = now.Memory, now.Device, now.Distributed
-	then.Save, then.Stop, then.Resume, then.ResumeWith = now.Save, now.Stop, now.Resume, now.ResumeWith
-	a, errA := then.YAML()
-	b, errB := now.YAML()
-	return errA == nil && errB == nil && bytes.Equal(a, b)
+	if id.Origin != nil || old != nil && old.Resume != "auto" && old.Resume != "never" {
+		others = append(others, "resume was the path of a checkpoint, is now "+c.Resume)
+	}
+	if old == nil || c.SequenceLen != old.SequenceLen || c.BatchTokens != old.BatchTokens {
+		return others, allow
+	}
+	sizes := c.Numerics
+	if key, is, was := keepSizes(&sizes, old.Numerics, int(old.Numerics.MicroBatch)*old.SequenceLen); key != "" {
+		others = append(others, fmt.Sprintf("numerics.%s was %d, is now %d", key, was, is))
+	}
+	return others, allow
 }
 
 // pinCommits is the data sets of a run file with the commits that a resolved one has for the same data sets of the hub.

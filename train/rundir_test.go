@@ -218,6 +218,72 @@ func TestSizesSurviveAKill(t *testing.T) {
 	sameModel(t, got.Model, want.Model)
 }
 
+// A run that was killed before its first checkpoint starts over, to the bits of one that was not, with what its run file
+// had, however a plan has rewritten that, and with other keys that change no number. Where others have changed, it is
+// refused, and the line names them.
+func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
+	base := smallConfig(t)
+	base.MaxSteps, base.Save = 4, runfile.Save{}
+	base.Numerics = runfile.Sizes{MicroBatch: 2, HeadChunk: 512, BlockChunk: 256}
+	want, err := Train(t.Context(), base, Options{Env: newEnv(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, of := range map[string]struct {
+		change  func(*runfile.Config)
+		refused string // "": it starts over
+		isOther bool   // it has other bits
+	}{
+		"nothing":         {func(*runfile.Config) {}, "", false},
+		"sizes as cut":    {func(c *runfile.Config) { c.Numerics.HeadChunk, c.Numerics.BlockChunk = 128, 128 }, "", false},
+		"sizes auto":      {func(c *runfile.Config) { c.Numerics = runfile.Sizes{} }, "", false},
+		"samples":         {func(c *runfile.Config) { c.Samples = someSamples(2) }, "", false},
+		"evaluation":      {func(c *runfile.Config) { c.Eval = withEval(c).Eval }, "", false},
+		"saves and stops": {func(c *runfile.Config) { c.Save, c.Stop.UnhealthySteps = runfile.Save{Every: 2}, 3 }, "", false},
+		"no run.yaml":     {func(c *runfile.Config) { _ = os.Remove(filepath.Join(c.OutputDir, resolvedName)) }, "", false},
+		"no run.json":     {func(c *runfile.Config) { _ = os.Remove(filepath.Join(c.OutputDir, identityName)) }, "", false},
+		"learning_rate, without run.json": {func(c *runfile.Config) {
+			_ = os.Remove(filepath.Join(c.OutputDir, identityName))
+			c.LearningRate = 1e-3
+		}, "learning_rate was 0.01, is now 0.001", true},
+		"micro_batch":   {func(c *runfile.Config) { c.Numerics.MicroBatch = 1 }, "numerics.micro_batch was 2, is now 1", true},
+		"head_chunk":    {func(c *runfile.Config) { c.Numerics.HeadChunk = 64 }, "numerics.head_chunk was 128, is now 64", true},
+		"learning_rate": {func(c *runfile.Config) { c.LearningRate = 1e-3 }, "learning_rate was 0.01, is now 0.001); restore them, allow the change with resume_with: [learning_rate]", true},
+		"listed": {func(c *runfile.Config) {
+			c.LearningRate, c.ResumeWith = 1e-3, []string{"learning_rate"}
+		}, "", true},
+		"seed":     {func(c *runfile.Config) { c.Seed++ }, "seed was 42, is now 43); restore them, choose", true},
+		"datasets": {func(c *runfile.Config) { c.Datasets = slices.Repeat(c.Datasets, 2) }, "datasets was ", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := *base
+			c.OutputDir = filepath.Join(t.TempDir(), "killed")
+			env, files := newEnv(t), vfs.NewFaulty(vfs.OS{})
+			env.FS = files
+			env.Progress = &onStep{func() {
+				files.Intercept(func(vfs.Op) vfs.Outcome { return vfs.Outcome{Err: syscall.EIO} })
+			}}
+			if sum, err := Train(t.Context(), &c, Options{Env: env}); err == nil {
+				t.Fatalf("%+v, no error", sum)
+			}
+			of.change(&c)
+			got, err := Train(t.Context(), &c, Options{Env: newEnv(t)})
+			if of.refused != "" {
+				if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), of.refused) {
+					t.Errorf("%+v, error %v; want %q", got, err, of.refused)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if isOther := !maps.Equal(modelFiles(t, got.Model), modelFiles(t, want.Model)); isOther != of.isOther {
+				t.Errorf("it has other bits: %v", isOther)
+			}
+		})
+	}
+}
+
 // A run that begins from a checkpoint of another one continues its own progress when it is started again, and never
 // writes into the records of a third.
 func TestResumeFromAPath(t *testing.T) {
