@@ -529,7 +529,7 @@ func TestGoldenManifest(t *testing.T) {
 	must(t, w.Add(norm.ID, 0, bytes.Repeat([]byte{1}, 16)))
 	must(t, w.Attach("config.json", []byte("{}")))
 	manifest := manifestOf(7)
-	manifest.ComputedOn, manifest.Algorithms = "", nil
+	manifest.ComputedOn, manifest.MomentCodes, manifest.Algorithms = "", "", nil
 	dir, err := w.Commit(manifest)
 	must(t, err)
 	got, err := vfs.ReadFile(m, filepath.Join(dir, manifestName), 1<<20)

@@ -92,6 +92,9 @@ var forgeries = [][2]string{
 	{`"computed_on":"CPU, AVX2"`, `"computed_on":"CPU,\nAVX2"`},
 	{`"computed_on":"CPU, AVX2"`, `"computed_on":"` + strings.Repeat("CPU, AVX2 ", 51) + `"`},
 	{`"computed_on":"CPU, AVX2"`, `"computed_on":""`}, // absent then
+	{`"moment_codes":"at random"`, `"moment_codes":"at\trandom"`},
+	{`"moment_codes":"at random"`, `"moment_codes":"` + strings.Repeat("at random ", 51) + `"`},
+	{`"moment_codes":"at random"`, `"moment_codes":""`}, // absent then
 	{`"algorithms":["4x4x4: 01"]`, `"algorithms":["4x4x4:\n01"]`},
 	{`"algorithms":["4x4x4: 01"]`, `"algorithms":["` + strings.Repeat("4x4x4: 01 ", 51) + `"]`},
 	{`"algorithms":["4x4x4: 01"]`, `"algorithms":[` + strings.Repeat(`"x",`, 100_000) + `"x"]`},

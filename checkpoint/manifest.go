@@ -204,6 +204,9 @@ type Manifest struct {
 	// kernels and libraries, in a line; empty where it was not noted. A run may continue on another device, and then
 	// end with other bits.
 	ComputedOn string `json:"computed_on,omitempty"`
+	// MomentCodes names how moments are rounded to codes, in a line; empty where they are fp32, and in manifests from
+	// before it was noted. A run may continue with another rounding, and then end with other bits.
+	MomentCodes string `json:"moment_codes,omitempty"`
 	// Algorithms are the device's choices of algorithms for matrix products (device.ProductTuner), where it had a
 	// choice. A run that is resumed on the same kind of device makes the same ones, so that its bits are the same.
 	Algorithms []string `json:"algorithms,omitempty"`
@@ -373,8 +376,10 @@ func (m *Manifest) check() error {
 			return fmt.Errorf("a change after step %d of %s cannot be", c.Step, quote(c.Key))
 		}
 	}
-	if len(m.ComputedOn) > maxComputedOn || strings.ContainsFunc(m.ComputedOn, unicode.IsControl) {
-		return fmt.Errorf("computed_on %s is not a line of text", quote(m.ComputedOn))
+	for name, line := range map[string]string{"computed_on": m.ComputedOn, "moment_codes": m.MomentCodes} {
+		if len(line) > maxComputedOn || strings.ContainsFunc(line, unicode.IsControl) {
+			return fmt.Errorf("%s %s is not a line of text", name, quote(line))
+		}
 	}
 	if len(m.Algorithms) > maxAlgorithms {
 		return fmt.Errorf("%d algorithms of matrix products cannot be", len(m.Algorithms))

@@ -54,6 +54,7 @@ func manifestOf(step int) Manifest {
 		Numerics:    json.RawMessage(`{"Compute":"bf16"}`),
 		Mathematics: map[string]string{"learning_rate": "1e-05", "seed": "42"},
 		ComputedOn:  "CPU, AVX2",
+		MomentCodes: "at random",
 		Algorithms:  []string{"4x4x4: 01"},
 		Data:        json.RawMessage(`{"cursor":{"epoch":0,"row":7},"fingerprint":"<a&b>"}`),
 		EvalLoss:    &loss, Best: &Best{step, loss},

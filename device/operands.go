@@ -586,6 +586,9 @@ func (o *Operands) AdamW8(args AdamW8Args, bad Mem) {
 	if n%tensor.MomentBlock != 0 {
 		o.fail("%d elements are not whole blocks of %d", n, tensor.MomentBlock)
 	}
+	if args.Draw.First%tensor.MomentBlock != 0 {
+		o.fail("the parameters begin at %d of their part, inside of a block of %d", args.Draw.First, tensor.MomentBlock)
+	}
 	o.write("Weights", args.Weights, 1, n, activation)
 	if args.Weights.DType == tensor.BF16 {
 		o.write("Low", args.Low, 1, n, []tensor.DType{tensor.I16})

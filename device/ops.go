@@ -244,7 +244,23 @@ type AdamW8Args struct {
 	Grad           Mat // F32, or BF16 with BF16 weights
 	M, V           Mat // U8: codes with sign, and without
 	MScale, VScale Mat // F32, one for each block
+	Draw           Draw
 	AdamWScalars
+}
+
+// Draw names the random words of consecutive parameters. Parameter i has word (First+i) mod 4 of Philox4x32-10 under Key,
+// at the counter whose low 64 bits are (First+i)/4 and whose high ones are Part. So a word depends on the parameter and
+// on what the key is of, such as a step, and not on how updates are cut, where or when they run.
+type Draw struct {
+	Key   [2]uint32
+	Part  uint64 // the number of the part in the model
+	First uint64 // where the parameters begin in the part's state, a multiple of tensor.MomentBlock
+}
+
+// At is the name for the parameters from the i-th one on.
+func (d Draw) At(i int) Draw {
+	d.First += uint64(i)
+	return d
 }
 
 // OptimizerOps run on streams of the host for state in host memory, and on streams of a GPU for state in its memory.
@@ -259,13 +275,22 @@ type OptimizerOps interface {
 	AdamW(args AdamWArgs, bad Mem)
 	// AdamW8 is AdamW with moments of 8 bits. A code stands for its value in the dynamic map of bitsandbytes times the
 	// scale of its block, rounded once; AdamW's step changes the moments in fp32 and uses them before they are encoded
-	// again. The new scale is the greatest magnitude in the block (NaNs are ignored). The moment times 1/scale is
-	// encoded as the nearest code: the border between two codes is their mean in fp32, and a number on it gets the even
-	// code. A second moment gets at least code 1, a NaN too, so that no step divides by Eps alone; a first moment that is
-	// a NaN becomes zero. Where the scale is 0, the codes are zero. Zero bytes are moments of zero. The bits are the same
-	// on every device. Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), in the form of
-	// bitsandbytes (csrc/kernels.cu, kOptimizerStatic8bit2StateBlockwise), which has second moments of zero, gives no
-	// negative moment the code of zero, and orders AdamW's arithmetic in another way.
+	// again. The new scale is the greatest magnitude in the block (NaNs are ignored). Where it is 0, the codes are
+	// zero; zero bytes are moments of zero.
+	//
+	// The first moment times 1/scale is encoded as the nearest code: the border between two codes is their mean in fp32,
+	// and a number on it gets the even code. A NaN becomes zero.
+	//
+	// The second moment times 1/scale is rounded to one of the codes around it at random, so that its mean is the moment.
+	// Its place among the codes, in 1/65536 of a code, plus the high 16 bits of the parameter's random word (see Draw)
+	// gives the code in the bits from 16 on. The place is on straight lines between the codes (package kernels has
+	// their numbers, and their arithmetic in fp32). There is no code below 1, also for a NaN, so no step divides by Eps
+	// alone.
+	//
+	// The bits are the same on every device. Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization"
+	// (2022), in the form of bitsandbytes (csrc/kernels.cu, kOptimizerStatic8bit2StateBlockwise), which rounds both
+	// moments to the nearest code, has second moments of zero, gives no negative moment the code of zero, and orders
+	// AdamW's arithmetic in another way.
 	AdamW8(args AdamW8Args, bad Mem)
 	// SumSquares is dst (one F64) = sum of x[i]^2 over a vector, F32 or BF16. The order is fixed: chunks of 65536
 	// elements; in a chunk 16 lanes in fp64, lane j taking the elements j, j+16, ...; lanes folded 8+8, 4+4, 2+2, 1+1;

@@ -126,6 +126,7 @@ func TestRules(t *testing.T) {
 		of[kind].Rows = 100 + kind
 	}
 	numbers := AdamW{0.9, 0.99, 1e-8, 0.1}.Scalars(1, 1e-3, 1, true)
+	draw := device.Draw{Part: 3}
 	rows := func(kinds ...store.Kind) (n []int) {
 		for _, kind := range kinds {
 			n = append(n, 100+int(kind))
@@ -142,7 +143,7 @@ func TestRules(t *testing.T) {
 	} {
 		var u updates
 		rule := c.Rule()
-		rule.Update(&u, &of, numbers, device.Mem{})
+		rule.Update(&u, &of, numbers, draw, device.Mem{})
 		if got := rule.Together(); got != c.together {
 			t.Errorf("%+v: %d parameters together, want %d", c.Scheme, got, c.together)
 		}
@@ -160,8 +161,8 @@ func TestRules(t *testing.T) {
 		case len(u.adamW8) == 1 && len(u.adamW) == 0:
 			a := u.adamW8[0]
 			got = []int{a.Weights.Rows, a.Low.Rows, a.Grad.Rows, a.M.Rows, a.V.Rows, a.MScale.Rows, a.VScale.Rows}
-			if a.AdamWScalars != numbers {
-				t.Errorf("numbers %+v", a.AdamWScalars)
+			if a.AdamWScalars != numbers || a.Draw != draw {
+				t.Errorf("numbers %+v, draw %v", a.AdamWScalars, a.Draw)
 			}
 		}
 		want := rows(store.Weights, store.Low, store.Grad, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale)

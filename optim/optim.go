@@ -51,10 +51,19 @@ type Moments uint8
 // The two precisions of moments.
 const (
 	MomentsF32 Moments = iota
-	// Dynamic8 keeps them as 8-bit codes with an fp32 scale for each block of tensor.MomentBlock, as 8-bit optimizers of
-	// bitsandbytes do; see device.OptimizerOps.
+	// Dynamic8 keeps them as 8-bit codes with an fp32 scale for each block of tensor.MomentBlock, much as 8-bit optimizers
+	// of bitsandbytes do; see device.OptimizerOps.
 	Dynamic8
 )
+
+// Codes names how moments are rounded to codes, for records of a run: another way gives other bits from the same state.
+// It is empty where they are fp32.
+func (m Moments) Codes() string {
+	if m == Dynamic8 {
+		return "second moments at random, without zero"
+	}
+	return ""
+}
 
 // String is the name that run.yaml uses.
 func (m Moments) String() string { return [...]string{"f32", "8bit"}[m] }

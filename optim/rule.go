@@ -15,8 +15,8 @@ type Rule interface {
 	Together() int64
 	// Update changes parameters of one group on a stream: of has vectors by kind, weights, low halves and the gradient
 	// among them, the zero Mat for a kind that is not kept. The device adds the number of weights that became infinite or
-	// NaN to bad.
-	Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, bad device.Mem)
+	// NaN to bad. d names the random bits of a rule that rounds states at random.
+	Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, d device.Draw, bad device.Mem)
 }
 
 // State is something that a rule keeps of each parameter, or of each block of tensor.MomentBlock of them where the kind
@@ -34,7 +34,8 @@ var adamWStates = []State{{store.FirstMoment, tensor.F32}, {store.SecondMoment, 
 func (adamW) States() []State { return adamWStates }
 func (adamW) Together() int64 { return 1 }
 
-func (adamW) Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, bad device.Mem) {
+func (adamW) Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, _ device.Draw,
+	bad device.Mem) {
 	s.AdamW(device.AdamWArgs{Weights: of[store.Weights], Low: of[store.Low], Grad: of[store.Grad],
 		M: of[store.FirstMoment], V: of[store.SecondMoment], AdamWScalars: scalars}, bad)
 }
@@ -48,10 +49,11 @@ var adamW8States = []State{{store.FirstMoment, tensor.U8}, {store.SecondMoment, 
 func (adamW8) States() []State { return adamW8States }
 func (adamW8) Together() int64 { return tensor.MomentBlock }
 
-func (adamW8) Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, bad device.Mem) {
+func (adamW8) Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, d device.Draw,
+	bad device.Mem) {
 	s.AdamW8(device.AdamW8Args{Weights: of[store.Weights], Low: of[store.Low], Grad: of[store.Grad],
 		M: of[store.FirstMoment], V: of[store.SecondMoment],
-		MScale: of[store.FirstScale], VScale: of[store.SecondScale], AdamWScalars: scalars}, bad)
+		MScale: of[store.FirstScale], VScale: of[store.SecondScale], Draw: d, AdamWScalars: scalars}, bad)
 }
 
 // Rule is the rule by which the scheme's parameters are updated.

@@ -103,7 +103,8 @@ func (r *execution) updateRows(s device.Stream, table *model.Lookup, to [store.K
 			s.Gather(copies, asRows(from, rows), ids, part.FirstRow)
 		}
 	}
-	r.updateRun(s, of, field.Decay, field.ParamGroup, r.host.AheadBad)
+	// The copies' moments are dropped, so it does not matter how they are rounded.
+	r.updateRun(s, of, field.Decay, field.ParamGroup, device.Draw{}, r.host.AheadBad)
 }
 
 // asRows is memory as rows of numbers of two bytes, whatever they are, for a gather to copy.

@@ -80,6 +80,7 @@ type Update struct {
 	Step        int // from 1
 	Idle        int // steps before this one that updated nothing: AdamW's bias correction counts the others
 	AdamW       optim.AdamW
+	Seed        uint64 // of the random bits that round states; the same in all steps of a run
 	LR          float64
 	Groups      []optim.Rates // of the tensors in groups, from group 1 on, instead of LR and the decay of AdamW
 	MaxGradNorm float64       // 0: no clipping

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/internal/rng"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
@@ -102,17 +103,26 @@ func (r *execution) updateSpan(s device.Stream, part int, mem [store.Kinds]devic
 			of[kind] = vec(kind, at)
 		}
 		of[store.Weights] = vec(store.Weights, run.First+begin-run.State-weights.first)
-		r.updateRun(s, of, run.Decay, run.ParamGroup, bad)
+		r.updateRun(s, of, run.Decay, run.ParamGroup, r.draw(part, begin), bad)
 	}
 }
 
+// draw names the random bits that round the states of a part's parameters, from one on, in the pending update. They
+// depend on the number of the update, the part and the place in its state alone: not on where, when and in which pieces
+// the update runs.
+func (r *execution) draw(part int, first int64) device.Draw {
+	key := rng.KeyOf(r.update.Seed, "round states", uint64(r.update.Step-r.update.Idle))
+	return device.Draw{Key: key, Part: uint64(part), First: uint64(first)}
+}
+
 // updateRun updates parameters of one group that share a rule of decay; of are their vectors.
-func (r *execution) updateRun(s device.Stream, of [store.Kinds]device.Mat, decay bool, group int, bad device.Mem) {
+func (r *execution) updateRun(s device.Stream, of [store.Kinds]device.Mat, decay bool, group int, d device.Draw,
+	bad device.Mem) {
 	u := r.update
 	constants, lr := u.AdamW, u.LR
 	if group > 0 && group <= len(u.Groups) {
 		lr, constants.WeightDecay = u.Groups[group-1].LR, u.Groups[group-1].WeightDecay
 	}
 	scalars := constants.Scalars(u.Step-u.Idle, lr, u.clip, decay)
-	r.rule.Update(s, &of, scalars, bad)
+	r.rule.Update(s, &of, scalars, d, bad)
 }

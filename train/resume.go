@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
@@ -188,6 +189,9 @@ func (s *Session) resume(ctx context.Context, from *checkpoint.Checkpoint) error
 		s.env.note("resume: the checkpoint was computed on %s, and this run computes on %s: the run continues, with other "+
 			"last bits than without the change", before, now)
 	}
+	if line := otherCodes(from.Manifest.MomentCodes, s.plan.Whole.Moments); line != "" {
+		s.env.note("resume: %s", line)
+	}
 	s.recalled = &chosen{from.Manifest.ComputedOn, from.Manifest.Algorithms}
 	b := s.env.bar("resuming")
 	defer b.End()
@@ -233,6 +237,20 @@ func (s *Session) restore(ctx context.Context, from *checkpoint.Checkpoint, spec
 		}
 	}
 	return nil
+}
+
+// otherCodes says that moments were rounded to codes in another way before; empty where they were not.
+func otherCodes(before string, moments optim.Moments) string {
+	switch now := moments.Codes(); {
+	case before == now:
+		return ""
+	case before == "":
+		return "the checkpoint is of a version of millrace that rounded 8-bit second moments to the nearest code, also to zero, and this " +
+			"one rounds them at random, and not to zero: its state is read as it is, and the run continues, with other bits than that version"
+	default:
+		return fmt.Sprintf("the checkpoint is of a version of millrace with another rounding of 8-bit moments (%s), and this one has %s: its "+
+			"state is read as it is, and the run continues, with other bits than that version", before, now)
+	}
 }
 
 // adoptCuts makes the sizes that set bits, and what becomes of long documents, those of the checkpoint that a run

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
@@ -302,6 +303,42 @@ func resumeAtLevel(t *testing.T, from, to isa.Level) {
 	line := fmt.Sprintf("was computed on CPU, %v, and this run computes on CPU, %v:", from, to)
 	if strings.Contains(said.String(), line) != (from != to) {
 		t.Errorf("it says %s", said.String())
+	}
+}
+
+// A checkpoint says how its moments are rounded to codes, and a run that continues from one with another rounding, or from
+// before it was noted, says so in a line. One with the same rounding, and fp32 moments, say nothing.
+func TestOtherRoundingOfMomentsIsSaid(t *testing.T) {
+	for _, moments := range []string{"f32", "8bit"} {
+		c := smallConfig(t)
+		c.Precision = runfile.Precision{Compute: "bf16", Master: "split", Moments: moments}
+		c.MaxSteps = 4
+		until(t, c, "step 2/4")
+		last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said strings.Builder
+		env := newEnv(t)
+		env.Progress = &said
+		if _, err := Train(context.Background(), c, Options{Env: env}); err != nil {
+			t.Fatal(err)
+		}
+		kind, err := optim.ParseMoments(moments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := last.Manifest.MomentCodes; got != kind.Codes() || strings.Contains(said.String(), "version of millrace") {
+			t.Errorf("%s: the checkpoint has codes %q; resumed, it says %s", moments, got, said.String())
+		}
+	}
+	for before, want := range map[string]string{"": "to the nearest code, also to zero", "as in 2031": "another rounding of 8-bit moments (as in 2031)"} {
+		if got := otherCodes(before, optim.Dynamic8); !strings.Contains(got, want) || strings.Contains(got, "\n") {
+			t.Errorf("codes %q: it says %q", before, got)
+		}
+	}
+	if got := otherCodes("", optim.MomentsF32); got != "" {
+		t.Errorf("fp32 moments: it says %q", got)
 	}
 }
 

@@ -133,7 +133,7 @@ func (r *Run) Update(learningRate float64) stream.Update {
 		Groups: r.config.GroupRates(learningRate)}
 }
 
-// Step trains on a batch. It sets the update's Step and Idle. The update happens during the next call, so a result
+// Step trains on a batch. It sets the update's Step, Idle and Seed. The update happens during the next call, so a result
 // counts the weights that became infinite or NaN in the update before it ([stream.Result.BadWeights]).
 //
 // A step whose gradient norm is not finite changes no weights (Skipped); without clipping, the error is
@@ -161,7 +161,7 @@ func (r *Run) Step(ctx context.Context, b *stream.Batch, u stream.Update) (strea
 			return stream.Result{}, fmt.Errorf("Groups[%d]: %w", i, err)
 		}
 	}
-	u.Step, u.Idle = r.steps+1, r.idle()
+	u.Step, u.Idle, u.Seed = r.steps+1, r.idle(), r.config.Seed
 	res, err := r.session.Engine.Step(ctx, b, u)
 	if err != nil {
 		return res, fmt.Errorf("step %d: %w", r.steps+1, err)

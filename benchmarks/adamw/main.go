@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/benchmarks/internal/harness"
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/device/cpu/kernels"
 	"github.com/millrace/millrace/optim"
@@ -56,8 +57,8 @@ func run(n, rounds int, at []isa.Level) {
 	}
 	m8 := kernels.Moments8{M: mapped[uint8](n), V: mapped[uint8](n),
 		MScale: mapped[float32](n / tensor.MomentBlock), VScale: mapped[float32](n / tensor.MomentBlock)}
-	kernels.Quantize8(m8.M, m8.MScale, m, true)
-	kernels.Quantize8(m8.V, m8.VScale, v, false)
+	kernels.QuantizeFirst8(m8.M, m8.MScale, m)
+	kernels.QuantizeSecond8(m8.V, m8.VScale, v, device.Draw{})
 	s := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}.Scalars(10, 1e-5, 0.5, true)
 	var all []*contender
 	for _, level := range slices.Backward(at) {
@@ -72,10 +73,10 @@ func run(n, rounds int, at []isa.Level) {
 		})
 		add("fp32", 28, func(k *kernels.Table, a, b int) { k.AdamWF32(p[a:b], m[a:b], v[a:b], g[a:b], &s) })
 		add("split master, bf16 gradient, 8-bit moments", 14+16.0/tensor.MomentBlock, func(k *kernels.Table, a, b int) {
-			k.AdamW8Split(hi[a:b], lo[a:b], m8.Slice(a, b), kernels.BF16(half[a:b]), &s)
+			k.AdamW8Split(hi[a:b], lo[a:b], m8.Slice(a, b), kernels.BF16(half[a:b]), device.Draw{First: uint64(a)}, &s)
 		})
 		add("split master, fp32 gradient, 8-bit moments", 16+16.0/tensor.MomentBlock, func(k *kernels.Table, a, b int) {
-			k.AdamW8Split(hi[a:b], lo[a:b], m8.Slice(a, b), kernels.F32(g[a:b]), &s)
+			k.AdamW8Split(hi[a:b], lo[a:b], m8.Slice(a, b), kernels.F32(g[a:b]), device.Draw{First: uint64(a)}, &s)
 		})
 	}
 	for _, threads := range []int{2, 1} {

@@ -55,14 +55,15 @@ func (s *Stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
 			perParam += 2 * 4
 			p, g := floats(args.Weights), floats(args.Grad)
 			update = func(lo, hi int) int {
-				return s.crew.AdamW8F32(p[lo:hi], moments.Slice(lo, hi), g[lo:hi], &args.AdamWScalars)
+				return s.crew.AdamW8F32(p[lo:hi], moments.Slice(lo, hi), g[lo:hi], args.Draw.At(lo), &args.AdamWScalars)
 			}
 		} else {
 			perParam += 2 * (2 + 2)
 			high := unsafe.Slice((*uint16)(start(args.Weights.Mem)), n)
 			low := unsafe.Slice((*int16)(start(args.Low.Mem)), n)
 			update = func(lo, hi int) int {
-				return s.crew.AdamW8Split(high[lo:hi], low[lo:hi], moments.Slice(lo, hi), grad.Slice(lo, hi), &args.AdamWScalars)
+				return s.crew.AdamW8Split(high[lo:hi], low[lo:hi], moments.Slice(lo, hi), grad.Slice(lo, hi), args.Draw.At(lo),
+					&args.AdamWScalars)
 			}
 		}
 		s.crew.split(n, tensor.MomentBlock, perParam, func(lo, hi int) {

@@ -124,8 +124,10 @@ func (s *Stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
 		if n == 0 {
 			return nil
 		}
+		d := args.Draw
 		all := append(s.args[:0], ptr(args.Weights.Mem), low(args.Weights, args.Low), ptr(args.M.Mem), ptr(args.V.Mem), ptr(args.MScale.Mem),
-			ptr(args.VScale.Mem), ptr(args.Grad.Mem), ptr(bad), at(s.device.codes[0]), at(s.device.codes[1]), i64(n))
+			ptr(args.VScale.Mem), ptr(args.Grad.Mem), ptr(bad), at(s.device.codes[0]), at(s.device.codes[1]), i64(n),
+			i64(int(uint64(d.Key[1])<<32|uint64(d.Key[0]))), i64(int(d.Part)), i64(int(d.First/4)))
 		return s.launch(named("adamw8", masterName(args.Weights), typeName(args.Grad.DType)), scalars(all, args.AdamWScalars)...)
 	})
 }

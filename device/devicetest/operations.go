@@ -688,9 +688,11 @@ func testAdamW8(r *rig) {
 			})
 			m, mScale := r.moment8("m", n)
 			v, vScale := r.moment8("v", n)
+			draw := device.Draw{Key: [2]uint32{r.rng.Uint32(), r.rng.Uint32()}, Part: r.rng.Uint64() >> r.rng.IntN(64),
+				First: r.rng.Uint64() >> (2 + r.rng.IntN(62)) / tensor.MomentBlock * tensor.MomentBlock}
 			u.test(n, []*matrix{m, mScale, v, vScale}, func(st device.Stream, weights, low device.Mat, bad device.Mem) {
 				st.AdamW8(device.AdamW8Args{Weights: weights, Low: low, Grad: grad.Mat, M: m.Mat, V: v.Mat,
-					MScale: mScale.Mat, VScale: vScale.Mat, AdamWScalars: adamWScalars}, bad)
+					MScale: mScale.Mat, VScale: vScale.Mat, Draw: draw, AdamWScalars: adamWScalars}, bad)
 			})
 		})
 	}

@@ -684,14 +684,20 @@ func (s *referenceStream) AdamW(args device.AdamWArgs, bad device.Mem) {
 	})
 }
 
-// AdamW8: see step. Package kernels defines the codes of moments, and its tests hold them against bitsandbytes.
+// AdamW8: see step. Package kernels defines the codes of moments and how they are rounded; its tests hold them against
+// bitsandbytes, and the random words against package rng.
 func (s *referenceStream) AdamW8(args device.AdamW8Args, bad device.Mem) {
 	s.operands.AdamW8(args, bad)
 	s.do(func() {
 		m, v := s.moments(args.M, args.MScale, true), s.moments(args.V, args.VScale, false)
 		s.step(args.Weights, args.Low, args.Grad, m, v, &args.AdamWScalars, bad)
-		s.putMoments(args.M, args.MScale, m, true)
-		s.putMoments(args.V, args.VScale, v, false)
+		codes, scales := make([]uint8, len(m)), make([]float32, len(m)/tensor.MomentBlock)
+		kernels.QuantizeFirst8(codes, scales, as[float32](m))
+		s.put(args.M, as[float64](codes))
+		s.put(args.MScale, as[float64](scales))
+		kernels.QuantizeSecond8(codes, scales, as[float32](v), args.Draw)
+		s.put(args.V, as[float64](codes))
+		s.put(args.VScale, as[float64](scales))
 	})
 }
 
@@ -699,13 +705,6 @@ func (s *referenceStream) moments(codes, scales device.Mat, signed bool) []float
 	x := make([]float32, codes.Cols)
 	kernels.Dequantize8(x, as[uint8](s.numbers(codes)), as[float32](s.numbers(scales)), signed)
 	return as[float64](x)
-}
-
-func (s *referenceStream) putMoments(codes, scales device.Mat, x []float64, signed bool) {
-	c, sc := make([]uint8, codes.Cols), make([]float32, scales.Cols)
-	kernels.Quantize8(c, sc, as[float32](x), signed)
-	s.put(codes, as[float64](c))
-	s.put(scales, as[float64](sc))
 }
 
 func as[T, F uint8 | float32 | float64](x []F) []T {

@@ -20,10 +20,16 @@ type Source struct {
 // parts choose a key, through the generator itself (counter: 64-bit hash of the purpose and step, key: seed), and index
 // and position make the counter.
 func New(seed uint64, purpose string, step, index uint64) *Source {
+	return &Source{key: KeyOf(seed, purpose, step), index: index}
+}
+
+// KeyOf is the key under which a source draws. Its number i is word i%4 of Philox4x32 at the counter {i/4, index}, of 64
+// bits each, low word first: for those who draw many numbers at once, from anywhere in the stream.
+func KeyOf(seed uint64, purpose string, step uint64) Key {
 	h := hash(purpose)
 	d := Philox4x32(Key{uint32(seed), uint32(seed >> 32)},
 		Counter{uint32(h), uint32(h >> 32), uint32(step), uint32(step >> 32)})
-	return &Source{key: Key{d[0], d[1]}, index: index}
+	return Key{d[0], d[1]}
 }
 
 // hash is FNV-1a, 64 bits.

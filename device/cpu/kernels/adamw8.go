@@ -3,6 +3,7 @@ package kernels
 import (
 	"unsafe"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -20,12 +21,16 @@ func (m Moments8) Slice(lo, hi int) Moments8 {
 	return Moments8{m.M[lo:hi], m.V[lo:hi], m.MScale[a:b], m.VScale[a:b]}
 }
 
-// moments8 has the addresses of the moments for a loop; the assembly knows the order.
-type moments8 struct{ m, v, mScale, vScale unsafe.Pointer }
+// moments8 has the addresses of the moments for a loop, where the assembly knows the order, and the names of its random
+// words.
+type moments8 struct {
+	m, v, mScale, vScale unsafe.Pointer
+	draw                 device.Draw
+}
 
-func (m Moments8) at(i int) moments8 {
+func (m Moments8) at(i int, d device.Draw) moments8 {
 	b := i / tensor.MomentBlock
-	return moments8{unsafe.Pointer(&m.M[i]), unsafe.Pointer(&m.V[i]), unsafe.Pointer(&m.MScale[b]), unsafe.Pointer(&m.VScale[b])}
+	return moments8{unsafe.Pointer(&m.M[i]), unsafe.Pointer(&m.V[i]), unsafe.Pointer(&m.MScale[b]), unsafe.Pointer(&m.VScale[b]), d.At(i)}
 }
 
 func (m Moments8) has(n int) bool {
@@ -34,27 +39,27 @@ func (m Moments8) has(n int) bool {
 }
 
 // AdamW8Split is AdamWSplit for moments of 8 bits. It decodes the moments (code's value times scale, rounded once),
-// updates them with the parameters, and encodes them again. The number of elements must be a multiple of
-// tensor.MomentBlock, and work must be cut at such multiples.
+// updates them with the parameters, and encodes them again, second moments rounded by the random words of d. The number
+// of elements must be a multiple of tensor.MomentBlock, and work must be cut at such multiples.
 //
 // Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), with the codes of bitsandbytes, in
-// blocks of 256 as its optimizers have them.
-func (t *Table) AdamW8Split(hi []uint16, lo []int16, m Moments8, grad Vec, s *AdamWScalars) (bad int) {
+// blocks of 256 as its optimizers have them; see codebook and ladder for what differs.
+func (t *Table) AdamW8Split(hi []uint16, lo []int16, m Moments8, grad Vec, d device.Draw, s *AdamWScalars) (bad int) {
 	n := len(hi)
 	check(len(lo) == n && grad.Len == n && m.has(n), "AdamW8Split: lengths differ or are no whole blocks")
 	f := t.adamw8Split[kind(grad.DType)]
 	for i := 0; i < n; i += piece {
-		bad += f(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Add(grad.Data, i*size(grad.DType)), min(piece, n-i), s, m.at(i))
+		bad += f(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Add(grad.Data, i*size(grad.DType)), min(piece, n-i), s, m.at(i, d))
 	}
 	return bad
 }
 
 // AdamW8F32 is AdamW8Split for weights that are kept in fp32.
-func (t *Table) AdamW8F32(p []float32, m Moments8, grad []float32, s *AdamWScalars) (bad int) {
+func (t *Table) AdamW8F32(p []float32, m Moments8, grad []float32, d device.Draw, s *AdamWScalars) (bad int) {
 	n := len(p)
 	check(len(grad) == n && m.has(n), "AdamW8F32: lengths differ or are no whole blocks")
 	for i := 0; i < n; i += piece {
-		bad += t.adamw8F32(unsafe.Pointer(&p[i]), unsafe.Pointer(&grad[i]), min(piece, n-i), s, m.at(i))
+		bad += t.adamw8F32(unsafe.Pointer(&p[i]), unsafe.Pointer(&grad[i]), min(piece, n-i), s, m.at(i, d))
 	}
 	return bad
 }
@@ -80,7 +85,8 @@ func (a moments8) decode(b int, m, v *[tensor.MomentBlock]float32) {
 // encode writes block b of both moments.
 func (a moments8) encode(b int, m, v *[tensor.MomentBlock]float32) {
 	*scale8(a.mScale, b) = signed8.encode(codes8(a.m, b), m[:])
-	*scale8(a.vScale, b) = unsigned8.encode(codes8(a.v, b), v[:])
+	words := wordsOf(a.draw.At(b * tensor.MomentBlock))
+	*scale8(a.vScale, b) = theLadder.encode(codes8(a.v, b), v[:], &words)
 }
 
 func codes8(p unsafe.Pointer, b int) []uint8 {

@@ -17,30 +17,42 @@ func accelerateBlocks(l *blockLoops, level isa.Level) {
 	// Each calls its function by name, so that the compiler knows that the scratch stays on the stack.
 	if level < isa.AVX512 || !cpu.X86.HasAVX512VBMI {
 		l.adamw8Split[0] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int {
-			var w [narrowScratch8Bytes]byte
-			return adamw8SplitF32AVX2(hi, lo, g, n, s, &at, aligned[narrowScratch8](&w[0]), theTables8)
+			var memory [narrowScratch8Bytes]byte
+			w := aligned[narrowScratch8](&memory[0])
+			w.words.begin(at.draw, 4)
+			return adamw8SplitF32AVX2(hi, lo, g, n, s, &at, w, theTables8)
 		}
 		l.adamw8Split[1] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int {
-			var w [narrowScratch8Bytes]byte
-			return adamw8SplitBF16AVX2(hi, lo, g, n, s, &at, aligned[narrowScratch8](&w[0]), theTables8)
+			var memory [narrowScratch8Bytes]byte
+			w := aligned[narrowScratch8](&memory[0])
+			w.words.begin(at.draw, 4)
+			return adamw8SplitBF16AVX2(hi, lo, g, n, s, &at, w, theTables8)
 		}
 		l.adamw8F32 = func(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int {
-			var w [narrowScratch8Bytes]byte
-			return adamw8F32AVX2(p, g, n, s, &at, aligned[narrowScratch8](&w[0]), theTables8)
+			var memory [narrowScratch8Bytes]byte
+			w := aligned[narrowScratch8](&memory[0])
+			w.words.begin(at.draw, 4)
+			return adamw8F32AVX2(p, g, n, s, &at, w, theTables8)
 		}
 		return
 	}
 	l.adamw8Split[0] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int {
-		var w [scratch8Bytes]byte
-		return adamw8SplitF32AVX512(hi, lo, g, n, s, &at, aligned[scratch8](&w[0]), theTables8)
+		var memory [scratch8Bytes]byte
+		w := aligned[scratch8](&memory[0])
+		w.words.begin(at.draw, 8)
+		return adamw8SplitF32AVX512(hi, lo, g, n, s, &at, w, theTables8)
 	}
 	l.adamw8Split[1] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int {
-		var w [scratch8Bytes]byte
-		return adamw8SplitBF16AVX512(hi, lo, g, n, s, &at, aligned[scratch8](&w[0]), theTables8)
+		var memory [scratch8Bytes]byte
+		w := aligned[scratch8](&memory[0])
+		w.words.begin(at.draw, 8)
+		return adamw8SplitBF16AVX512(hi, lo, g, n, s, &at, w, theTables8)
 	}
 	l.adamw8F32 = func(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int {
-		var w [scratch8Bytes]byte
-		return adamw8F32AVX512(p, g, n, s, &at, aligned[scratch8](&w[0]), theTables8)
+		var memory [scratch8Bytes]byte
+		w := aligned[scratch8](&memory[0])
+		w.words.begin(at.draw, 8)
+		return adamw8F32AVX512(p, g, n, s, &at, w, theTables8)
 	}
 }
 

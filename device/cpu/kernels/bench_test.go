@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/tensor"
@@ -22,8 +23,8 @@ func BenchmarkAdamW(b *testing.B) {
 	}
 	s := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}.Scalars(10, 1e-5, 0.5, true)
 	m8 := newMoments8(n)
-	Quantize8(m8.M, m8.MScale, m, true)
-	Quantize8(m8.V, m8.VScale, v, false)
+	QuantizeFirst8(m8.M, m8.MScale, m)
+	QuantizeSecond8(m8.V, m8.VScale, v, device.Draw{})
 	for _, level := range isa.Available() {
 		k := For(level)
 		b.Run(level.String()+"/split/bf16", func(b *testing.B) {
@@ -47,14 +48,14 @@ func BenchmarkAdamW(b *testing.B) {
 		b.Run(level.String()+"/split/f32/8-bit moments", func(b *testing.B) {
 			b.SetBytes(16*n + 16*n/256)
 			for b.Loop() {
-				k.AdamW8Split(hi, lo, m8, F32(g), &s)
+				k.AdamW8Split(hi, lo, m8, F32(g), device.Draw{}, &s)
 			}
 		})
 		b.Run(level.String()+"/split/bf16/8-bit moments", func(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(14*n + 16*n/256)
 			for b.Loop() {
-				k.AdamW8Split(hi, lo, m8, BF16(half), &s)
+				k.AdamW8Split(hi, lo, m8, BF16(half), device.Draw{}, &s)
 			}
 		})
 	}

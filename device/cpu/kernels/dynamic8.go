@@ -1,24 +1,22 @@
 package kernels
 
 import (
+	"iter"
 	"math"
 	"slices"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
 )
 
 // codebook is an 8-bit code of numbers in [-1, 1] (signed) or [0, 1]. Smaller numbers have finer codes: there are seven
 // decades, from 10^-7 up, and each is cut into twice as many equal steps as the one below it.
 //
-// A number is rounded to the nearest code, as bitsandbytes' optimizer does (csrc/kernels.cu, quantize_2D and
+// A first moment is rounded to the nearest code, as bitsandbytes' optimizer does (csrc/kernels.cu, quantize_2D and
 // kOptimizerStatic8bit2StateBlockwise). The border between two codes is their mean, rounded to fp32; a number on the
-// border gets the even code. A code depends on the sign and the magnitude: magnitude k is code zero+k or zero-k.
-//
-// The codes differ from those of bitsandbytes near zero, on purpose:
-//   - A second moment never gets the code of zero in a block that has others. AdamW divides by its root, so a zero below
-//     a first moment that is not zero makes a step of hundreds of learning rates. It gets at least code 1.
-//   - A negative first moment may get the code of zero, as a positive one may. Those of bitsandbytes keep their sign, so
-//     such a moment never dies away and moves its parameter forever.
+// border gets the even code. A code depends on the sign and the magnitude: magnitude k is code zero+k or zero-k. So a
+// negative moment may get the code of zero. In bitsandbytes it keeps its sign, never dies away and moves its parameter
+// forever. Second moments are rounded otherwise: see ladder.
 type codebook struct {
 	// value has the number that each code stands for: the map that bitsandbytes' create_dynamic_map makes.
 	value [256]float32
@@ -95,11 +93,7 @@ func (c *codebook) magnitude(x float32) int {
 // which become 0). Where that is 0, the codes are 0 as well, so that a block which was never touched and one of zeros
 // are the same bytes.
 func (c *codebook) encode(codes []uint8, x []float32) (scale float32) {
-	for _, x := range x {
-		if a := math.Float32frombits(math.Float32bits(x) &^ (1 << 31)); a > scale {
-			scale = a
-		}
-	}
+	scale = greatest(x)
 	if scale == 0 {
 		clear(codes)
 		return 0
@@ -107,15 +101,22 @@ func (c *codebook) encode(codes []uint8, x []float32) (scale float32) {
 	inverse := 1 / scale
 	for i, x := range x {
 		k := c.magnitude(x * inverse)
-		switch {
-		case c.zero == 0:
-			k = max(k, 1)
-		case x < 0:
+		if x < 0 {
 			k = -min(k, c.zero)
 		}
 		codes[i] = uint8(c.zero + k)
 	}
 	return scale
+}
+
+// greatest is the greatest magnitude, NaNs left aside.
+func greatest(x []float32) (most float32) {
+	for _, x := range x {
+		if a := math.Float32frombits(math.Float32bits(x) &^ (1 << 31)); a > most {
+			most = a
+		}
+	}
+	return most
 }
 
 // decode is the inverse of encode, up to its rounding.
@@ -125,28 +126,43 @@ func (c *codebook) decode(x []float32, codes []uint8, scale float32) {
 	}
 }
 
-// Quantize8 writes x as 8-bit codes with a scale for each block of tensor.MomentBlock, the last of which may be
-// shorter: codes that are signed, as for first moments, or not, as for second ones.
-func Quantize8(codes []uint8, scales, x []float32, signed bool) {
-	check(len(codes) == len(x) && len(scales) == (len(x)+tensor.MomentBlock-1)/tensor.MomentBlock, "Quantize8: lengths differ")
-	for b := range scales {
-		lo, hi := b*tensor.MomentBlock, min((b+1)*tensor.MomentBlock, len(x))
-		scales[b] = codebookOf(signed).encode(codes[lo:hi], x[lo:hi])
+// QuantizeFirst8 writes x as 8-bit codes of first moments, with a scale for each block of tensor.MomentBlock, the last of
+// which may be shorter.
+func QuantizeFirst8(codes []uint8, scales, x []float32) {
+	for b, r := range blocks8(codes, scales, x) {
+		scales[b] = signed8.encode(codes[r.lo:r.hi], x[r.lo:r.hi])
 	}
 }
 
-// Dequantize8 is the inverse of Quantize8, up to its rounding.
+// QuantizeSecond8 writes x as 8-bit codes of second moments, as QuantizeFirst8 does, rounded by the random words of d.
+func QuantizeSecond8(codes []uint8, scales, x []float32, d device.Draw) {
+	for b, r := range blocks8(codes, scales, x) {
+		words := wordsOf(d.At(r.lo))
+		scales[b] = theLadder.encode(codes[r.lo:r.hi], x[r.lo:r.hi], &words)
+	}
+}
+
+type span8 struct{ lo, hi int }
+
+// blocks8 are the blocks of x by number.
+func blocks8(codes []uint8, scales, x []float32) iter.Seq2[int, span8] {
+	check(len(codes) == len(x) && len(scales) == (len(x)+tensor.MomentBlock-1)/tensor.MomentBlock, "8-bit moments: lengths differ")
+	return func(yield func(int, span8) bool) {
+		for b := range scales {
+			if !yield(b, span8{b * tensor.MomentBlock, min((b+1)*tensor.MomentBlock, len(x))}) {
+				return
+			}
+		}
+	}
+}
+
+// Dequantize8 reads the codes of first moments, which are signed, or of second ones.
 func Dequantize8(x []float32, codes []uint8, scales []float32, signed bool) {
-	check(len(codes) == len(x) && len(scales) == (len(x)+tensor.MomentBlock-1)/tensor.MomentBlock, "Dequantize8: lengths differ")
-	for b := range scales {
-		lo, hi := b*tensor.MomentBlock, min((b+1)*tensor.MomentBlock, len(x))
-		codebookOf(signed).decode(x[lo:hi], codes[lo:hi], scales[b])
-	}
-}
-
-func codebookOf(signed bool) *codebook {
+	book := unsigned8
 	if signed {
-		return signed8
+		book = signed8
 	}
-	return unsigned8
+	for b, r := range blocks8(codes, scales, x) {
+		book.decode(x[r.lo:r.hi], codes[r.lo:r.hi], scales[b])
+	}
 }

@@ -3,6 +3,8 @@ package kernels
 import (
 	"math"
 	"unsafe"
+
+	"github.com/millrace/millrace/device"
 )
 
 // tables8 are the codebooks as the assembly reads them. Its generator knows the layout.
@@ -11,6 +13,34 @@ type tables8 struct {
 	// transposed are the dwords of a 4x4 matrix, rows for columns.
 	transposed [16]int32
 	narrow     [2]narrow8 // for AVX2: signed, unsigned
+	ladder     ladder8
+}
+
+// ladder8 is theLadder: cell is the rung that the exponents 2i and 2i+1 (modulo 32) begin in, a dword each for AVX-512
+// and a byte each, twice, for AVX2. Rungs repeat after 8.
+type ladder8 struct {
+	cell                [16]uint32
+	cellBytes           [64]uint8
+	edge                [16]float32
+	slope, offset       [16]float32
+	gapSlope, gapOffset [16]float32
+	least               [16]float32
+}
+
+func (b *ladder8) fill(l *ladder) {
+	for i := range b.cell {
+		low := float32(math.Ldexp(1, 2*(48+i)-127))
+		r := uint32(0)
+		for low > l.edge[r] {
+			r++
+		}
+		b.cell[i] = r
+		for j := i; j < len(b.cellBytes); j += 16 {
+			b.cellBytes[j] = uint8(r)
+		}
+		b.edge[i], b.slope[i], b.offset[i] = l.edge[i%8], l.slope[i%8], l.offset[i%8]
+		b.gapSlope[i], b.gapOffset[i], b.least[i] = l.gapSlope[i%8], l.gapOffset[i%8], l.least
+	}
 }
 
 // book8 is one codebook. A line over |x| guesses the magnitude of a number x; each decade has its own line, whose slope
@@ -80,10 +110,45 @@ func (b *narrow8) fill(c *codebook) {
 type scratch8 struct {
 	m, v     [256]float32
 	negative [4]uint64
+	_        [4]uint64
+	words    words8
 }
 
 // narrowScratch8 holds what the assembly for AVX2 works in: two blocks of both moments, this one and the next.
-type narrowScratch8 [2]struct{ m, v [256]float32 }
+//
+//lint:ignore U1000 the assembly uses the fields
+type narrowScratch8 struct {
+	blocks [2]struct{ m, v [256]float32 }
+	words  words8
+}
+
+// words8 holds what random words are made from, and those of a block. A vector has a counter in each of its lanes of 64
+// bits; two vectors take turns. See the generator.
+type words8 struct {
+	words   [256]uint32
+	keys    [20][16]uint32 // both words of each round's key
+	next    [2][8]uint64   // the low halves of the next counters, in each vector
+	part    [8]uint64      // the high half of all
+	advance [8]uint64      // from one turn to the next
+}
+
+// begin prepares words of a draw, from a counter on, for vectors with a number of lanes. Lane 2i is of counter i, lane
+// 2i+1 of counter lanes/2+i: so unpacking leaves words in order.
+func (w *words8) begin(d device.Draw, lanes int) {
+	key := d.Key
+	for round := range 10 {
+		for i := range 16 {
+			w.keys[2*round][i], w.keys[2*round+1][i] = key[0], key[1]
+		}
+		key[0] += 0x9E3779B9
+		key[1] += 0xBB67AE85
+	}
+	for lane := range lanes {
+		w.next[0][lane] = d.First/4 + uint64(lane/2+lane%2*lanes/2)
+		w.next[1][lane] = w.next[0][lane] + uint64(lanes)
+		w.part[lane], w.advance[lane] = d.Part, uint64(2*lanes)
+	}
+}
 
 // aligned returns the first T in memory that begins a cache line; memory is 64 bytes longer than T.
 func aligned[T any](memory *byte) *T {
@@ -99,6 +164,7 @@ func newTables8() *tables8 {
 		t.books[i].fill(c)
 		t.narrow[i].fill(c)
 	}
+	t.ladder.fill(theLadder)
 	for i := range t.transposed {
 		t.transposed[i] = int32(4*(i%4) + i/4)
 	}

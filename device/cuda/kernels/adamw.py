@@ -72,12 +72,6 @@ def adamw(weights, low, m, v, grad, bad, n, clip, decay, omb1, beta2, omb2, step
     _store_weights(weights, low, bad, at, inside, p, SPLIT)
 
 
-EDGES = tl.constexpr((1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1))
-# The line that counts cells in each decade, where the lowest has one: cells to a unit, and what it is at zero.
-SLOPES = tl.constexpr(tuple(2 ** d * 10 ** (6 - d) / 0.9 for d in range(7)))
-BEGINS = tl.constexpr(tuple(2 ** d * (1 - 0.1 / 0.9) for d in range(7)))
-
-
 @triton.jit
 def _of(table, at):
     """The elements of a table of 256 at a block of places, through shared memory."""
@@ -85,46 +79,104 @@ def _of(table, at):
 
 
 @triton.jit
-def _encode(x, values, ZERO: tl.constexpr):
-    """Codes of a block of moments in each row, and the rows' scales. values are what codes stand for, ZERO is the code of 0.
+def _scaled(x):
+    """Moments in units of the greatest magnitude of their row, and these scales; NaNs are left aside."""
+    scale = tl.max(tl.where(x == x, tl.abs(x), 0.0), 1, keep_dims=True)
+    # 0 has no inverse, and everything is 0 then.
+    return x * tl.div_rn(1.0, tl.where(scale == 0.0, 1.0, scale)), scale
+
+
+EDGES = tl.constexpr((1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1))
+# The line that counts cells in each decade, where the lowest has one: cells to a unit, and what it is at zero.
+SLOPES = tl.constexpr(tuple(2 ** d * 10 ** (6 - d) / 0.9 for d in range(7)))
+BEGINS = tl.constexpr(tuple(2 ** d * (1 - 0.1 / 0.9) for d in range(7)))
+
+
+@triton.jit
+def _encode_first(x, values, ZERO: tl.constexpr):
+    """Codes of a block of first moments in each row, and the rows' scales. values are what codes stand for, ZERO is the code of 0.
 
     The code of a magnitude is ZERO + k, or ZERO - k if the moment is negative. Magnitudes are in seven decades, each cut into twice
-    as many equal cells as the one below; k counts cells. A guess that is half a cell too high is k or k + 1, and the mean of two
-    codes settles which.
+    as many equal cells as the one below; k counts cells, of which the lowest decade has one. A guess that is half a cell too high is k
+    or k + 1, and the mean of two codes settles which.
     """
-    known = x == x
-    scale = tl.max(tl.where(known, tl.abs(x), 0.0), 1, keep_dims=True)
-    # 0 has no inverse, and everything is 0 then.
-    y = tl.abs(x * tl.div_rn(1.0, tl.where(scale == 0.0, 1.0, scale)))
+    y, scale = _scaled(x)
+    y = tl.abs(y)
     y = tl.where(y == y, y, 0.0)
 
-    # The lowest decade has one cell where codes have a sign, else two; below a decade are as many as in it, or one
-    # less.
-    LOWEST: tl.constexpr = 1.0 if ZERO > 0 else 2.0
-    HALF: tl.constexpr = 0.5 if ZERO > 0 else -0.5
-    slope = y * 0.0 + LOWEST * SLOPES[0]
-    begin = y * 0.0 + (LOWEST * BEGINS[0] + HALF)
+    slope = y * 0.0 + SLOPES[0]
+    begin = y * 0.0 + (BEGINS[0] + 0.5)  # below a decade are as many cells as in it
     for decade in tl.static_range(6):
         up = y >= EDGES[decade]
-        slope = tl.where(up, LOWEST * SLOPES[decade + 1], slope)
-        begin = tl.where(up, LOWEST * BEGINS[decade + 1] + HALF, begin)
+        slope = tl.where(up, SLOPES[decade + 1], slope)
+        begin = tl.where(up, BEGINS[decade + 1] + 0.5, begin)
     k = tl.minimum(tl.maximum((y * slope + begin).to(tl.int32), 1), 255 - ZERO)
 
     i = tl.arange(0, 256)
     mean = _of((tl.load(values + tl.maximum(i - 1, 0)) + tl.load(values + i)) * 0.5, ZERO + k)
     reached = (y > mean) | ((y == mean) & ((ZERO + k) % 2 == 0))
     k = tl.where(reached, k, k - 1)
-    if ZERO > 0:
-        k = tl.where(x < 0.0, -tl.minimum(k, ZERO), k)
-    else:
-        k = tl.maximum(k, 1)
+    k = tl.where(x < 0.0, -tl.minimum(k, ZERO), k)
     return tl.where(scale == 0.0, 0, ZERO + k).to(tl.uint8), scale
 
 
+# The rungs of device/cpu/kernels' ladder, which says what they are: where the next one begins, the line over the codes of each, and that
+# over the gap above them, in 1/65536 of a code.
+RUNGS = tl.constexpr((2.1249998098937795e-06, 1.5624998923158273e-05, 0.00012812500062864274, 0.0011406249832361937, 0.010703125968575478,
+                      0.103515625, 0.9964843988418579))
+RUNG_SLOPES = tl.constexpr((1.4563557376e+11, 2.9127112704e+10, 5.825422336e+09, 1.165084416e+09, 2.33016896e+08, 4.660338e+07,
+                            9.320675e+06, 1.8641478e+07))
+RUNG_BEGINS = tl.constexpr((18204.935546875, 134713.390625, 367730.28125, 833764.0625, 1.765831625e+06, 3.62996675e+06, 7.358237e+06,
+                            -1.929793e+06))
+GAP_SLOPES = tl.constexpr((4.8545189888e+10, 9.709037568e+09, 1.941807232e+09, 3.883616e+08, 7.7672184e+07, 1.553446e+07, 0.0, 0.0))
+GAP_BEGINS = tl.constexpr((93449.9765625, 307048.78125, 734246.4375, 1.5886415e+06, 3.29743325e+06, 6.715013e+06, 1.6646144e+07,
+                           1.671168e+07))
+LEAST = tl.constexpr(3.2500003044333425e-07)  # what code 1 stands for
+
+
 @triton.jit
-def adamw8(weights, low, m, v, mscale, vscale, grad, bad, mcodes, vcodes, n, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps,
-           SPLIT: tl.constexpr, BLOCKS: tl.constexpr, MOMENTS: tl.constexpr, MZERO: tl.constexpr):
-    """One step for moments in blocks of MOMENTS, each with a scale. Programs: ceil(n/ELEMENTS).
+def _encode_second(x, words):
+    """Codes of a block of second moments in each row, rounded by the high halves of random words, and the rows' scales."""
+    y, scale = _scaled(x)
+    y = tl.where(y > LEAST, y, LEAST)
+    slope = y * 0.0 + RUNG_SLOPES[0]
+    begin = y * 0.0 + RUNG_BEGINS[0]
+    gap_slope = y * 0.0 + GAP_SLOPES[0]
+    gap_begin = y * 0.0 + GAP_BEGINS[0]
+    for rung in tl.static_range(7):
+        up = y > RUNGS[rung]
+        slope = tl.where(up, RUNG_SLOPES[rung + 1], slope)
+        begin = tl.where(up, RUNG_BEGINS[rung + 1], begin)
+        gap_slope = tl.where(up, GAP_SLOPES[rung + 1], gap_slope)
+        gap_begin = tl.where(up, GAP_BEGINS[rung + 1], gap_begin)
+    place = tl.minimum(y * slope + begin, y * gap_slope + gap_begin).to(tl.int32)
+    k = (place + (words >> 16).to(tl.int32)) >> 16
+    return tl.where(scale == 0.0, 0, k).to(tl.uint8), scale
+
+
+@triton.jit
+def _words(key, part, counter):
+    """The random words of four elements for each of a block of counters [rows, n]: [rows, 4*n].
+
+    Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+    """
+    k0, k1 = key.to(tl.uint32), (key >> 32).to(tl.uint32)
+    c0, c1 = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
+    c2, c3 = (counter * 0 + part).to(tl.uint32), (counter * 0 + (part >> 32)).to(tl.uint32)
+    for _ in tl.static_range(10):
+        high0, low0 = tl.umulhi(c0, 0xD2511F53), c0 * 0xD2511F53
+        high1, low1 = tl.umulhi(c2, 0xCD9E8D57), c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0 += 0x9E3779B9
+        k1 += 0xBB67AE85
+    return tl.reshape(tl.join(tl.join(c0, c2), tl.join(c1, c3)), [counter.shape[0], 4 * counter.shape[1]])
+
+
+@triton.jit
+def adamw8(weights, low, m, v, mscale, vscale, grad, bad, mcodes, vcodes, n, key, part, counter, clip, decay, omb1, beta2, omb2, step,
+           sqrtbc2, eps, SPLIT: tl.constexpr, BLOCKS: tl.constexpr, MOMENTS: tl.constexpr, MZERO: tl.constexpr):
+    """One step for moments in blocks of MOMENTS, each with a scale. Programs: ceil(n/ELEMENTS). Second moments are rounded by random
+    words, of the key and, for four elements each, the counters from counter on, with part in their high halves.
 
     Moves 12 bytes and the gradient's for each parameter; what the codes stand for comes from the cache, once for each
     program.
@@ -141,10 +193,11 @@ def adamw8(weights, low, m, v, mscale, vscale, grad, bad, mcodes, vcodes, n, cli
     m0 *= tl.load(mscale + block, mask=known, other=0.0)
     v0 *= tl.load(vscale + block, mask=known, other=0.0)
     p, m1, v1 = _step(p, m0, v0, g, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps)
-    codes, scale = _encode(m1, mcodes, MZERO)
+    codes, scale = _encode_first(m1, mcodes, MZERO)
     tl.store(m + at, codes, mask=inside)
     tl.store(mscale + block, scale, mask=known)
-    codes, scale = _encode(v1, vcodes, 0)
+    fours = block * (MOMENTS // 4) + tl.arange(0, MOMENTS // 4)[None, :]
+    codes, scale = _encode_second(v1, _words(key, part, counter + fours))
     tl.store(v + at, codes, mask=inside)
     tl.store(vscale + block, scale, mask=known)
     _store_weights(weights, low, bad, at, inside, p, SPLIT)
@@ -162,7 +215,7 @@ for words, weights, gradient in (("split.f32", "i16", "fp32"), ("split.bf16", "i
     split = weights == "i16"
     full = f"weights:*{weights} low:*i16 m:*fp32 v:*fp32 grad:*{gradient} bad:*i64 n:i64 {SCALARS}"
     coded = (f"weights:*{weights} low:*i16 m:*u8 v:*u8 mscale:*fp32 vscale:*fp32 grad:*{gradient} bad:*i64 "
-             f"mcodes:*fp32 vcodes:*fp32 n:i64 {SCALARS}")
+             f"mcodes:*fp32 vcodes:*fp32 n:i64 key:i64 part:i64 counter:i64 {SCALARS}")
     for variant, aligned, blocks in (("any", "", 2), ("a16", "weights low m v grad n", 4)):
         KERNELS += [
             Kernel(f"adamw.{words}.{variant}", adamw, full, ("ceil(n/BLOCK)",), dict(SPLIT=split, BLOCK=512), aligned=aligned,

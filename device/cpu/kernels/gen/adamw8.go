@@ -7,9 +7,9 @@ import (
 
 // AdamW with moments of 8 bits works on blocks of 256 elements: it decodes the moments into scratch, updates with them,
 // and encodes them. There are too few registers to hold a block, so each phase reuses all of them, except the counter
-// of values that are not finite. The number of vector instructions limits the loop: of some 90 for 16 elements, 13
-// decode and 40 encode. (Doing the three phases in turn for groups of 64 elements, so that look-ups fill the time of
-// divisions, was slower: it loads the tables four times as often.)
+// of values that are not finite. The number of vector instructions limits the loop: of some 155 for 16 elements, 22
+// decode, 43 update, 37 make random words and 52 encode. (Doing decoding, updating and encoding in turn for groups of 64
+// elements, so that look-ups fill the time of divisions, was slower: it loads the tables four times as often.)
 //
 // A look-up by byte is done for the four bytes of an fp32 number apart: VPERMI2B finds 64 bytes in 128, so two of
 // them and a blend find them in 256; unpacking then puts the bytes of each number together. Within 128-bit lanes, as
@@ -31,9 +31,10 @@ const (
 
 // And in kernels.scratch8.
 const (
-	scratchM    = 0
-	scratchV    = 1024
-	scratchSign = 2048
+	scratchM     = 0
+	scratchV     = 1024
+	scratchSign  = 2048
+	scratchWords = 2112
 )
 
 // The general registers of the block loops.
@@ -113,39 +114,101 @@ func (a *asm) join64() {
 }
 
 // encode codes a block of a moment, which is in scratch and whose scale is in memory.
-//
-// A magnitude is first guessed by a line over the number: each decade of the code is linear, and numbers whose
-// exponents agree in all but the last bit are in at most two decades, with an edge between them. The guess is the
-// magnitude or one above it, and the look-up of what it must exceed settles it. See kernels.newTables8.
 func (a *asm) encode(m moment8) {
 	zero, done := "zero_"+m.name, "done_"+m.name
 	a.f("VMOVSS (%s), X0", m.scales)
 	a.f("VMOVD X0, R11")
 	a.f("TESTL R11, R11")
 	a.f("JEQ %s", zero)
-	broadcast := func(bits uint32, r int) {
-		a.f("MOVL $%#x, R11", bits)
-		a.f("VPBROADCASTD R11, Z%d", r)
-	}
-	broadcast(0x3f800000, 29)
+	a.fillDwords(0x3f800000, 29)
 	a.f("VDIVSS X0, X29, X0")
 	a.f("VBROADCASTSS X0, Z29")
-	broadcast(0x32800000, 28) // 2^-26, which is less than half of the smallest code
+	if m.signed {
+		a.nearest(m)
+	} else {
+		a.rounded(m)
+	}
+	a.f("JMP %s", done)
+	a.label(zero)
+	a.f("VPXORD Z0, Z0, Z0")
+	for g := range 4 {
+		a.f("VMOVDQU64 Z0, %d(%s)", 64*g, m.codes)
+	}
+	a.label(done)
+}
+
+// fillDwords fills Zr with a dword.
+func (a *asm) fillDwords(bits uint32, r int) {
+	a.f("MOVL $%#x, R11", bits)
+	a.f("VPBROADCASTD R11, Z%d", r)
+}
+
+// pack64 makes bytes of 64 dwords in Z8-Z11, in Zto, in an order that the transposition undoes.
+func (a *asm) pack64(to int) {
+	a.f("VPACKUSDW Z9, Z8, Z8")
+	a.f("VPACKUSDW Z11, Z10, Z10")
+	a.f("VPACKUSWB Z10, Z8, Z%d", to)
+}
+
+// rounded writes the codes of second moments, rounded by the block's random words; the inverse of the scale is in Z29.
+// See kernels.ladder. Numbers whose exponents agree in all but the last bit are on at most two rungs, with an edge
+// between them.
+func (a *asm) rounded(m moment8) {
+	a.f("VMOVUPS %d(%s), Z28", ladderLeast, tablesReg)
+	for i, at := range []int{ladderCell, ladderEdge, ladderSlope, ladderOffset, ladderGapSlope, ladderGapOffset} {
+		a.f("VMOVUPS %d(%s), Z%d", at, tablesReg, 22+i)
+	}
+	a.fillDwords(1, 21)
+	a.f("VMOVDQU64 %d(%s), Z20", transposedAt, tablesReg)
+	for g := range 4 {
+		for j := range 4 {
+			at := 64 * (4*g + j)
+			y, x, rung, t := 4+j, 8+j, 12+j, 16+j
+			a.f("VMULPS %d(%s), Z29, Z%d", m.scratch+at, scratchReg, y)
+			a.f("VMAXPS Z28, Z%d, Z%d", y, y) // of a NaN: the least
+			a.f("VPSRLD $24, Z%d, Z%d", y, rung)
+			a.f("VPERMD Z22, Z%d, Z%d", rung, rung)
+			a.f("VPERMPS Z23, Z%d, Z%d", rung, t)
+			a.f("VCMPPS $14, Z%d, Z%d, K%d", t, y, j+1) // y > edge
+			a.f("VPADDD Z21, Z%d, K%d, Z%d", rung, j+1, rung)
+			a.f("VPERMPS Z24, Z%d, Z%d", rung, x)
+			a.f("VMULPS Z%d, Z%d, Z%d", y, x, x)
+			a.f("VPERMPS Z25, Z%d, Z%d", rung, t)
+			a.f("VADDPS Z%d, Z%d, Z%d", t, x, x)
+			a.f("VPERMPS Z26, Z%d, Z%d", rung, t)
+			a.f("VMULPS Z%d, Z%d, Z%d", t, y, y)
+			a.f("VPERMPS Z27, Z%d, Z%d", rung, t)
+			a.f("VADDPS Z%d, Z%d, Z%d", t, y, y)
+			a.f("VMINPS Z%d, Z%d, Z%d", y, x, x)
+			a.f("VCVTTPS2DQ Z%d, Z%d", x, x)
+			a.f("VPSRLD $16, %d(%s), Z%d", scratchWords+at, scratchReg, t)
+			a.f("VPADDD Z%d, Z%d, Z%d", t, x, x)
+			a.f("VPSRLD $16, Z%d, Z%d", x, x)
+		}
+		a.pack64(0)
+		a.f("VPERMD Z0, Z20, Z0")
+		a.f("VMOVDQU64 Z0, %d(%s)", 64*g, m.codes)
+	}
+}
+
+// nearest writes the codes of first moments; the inverse of the scale is in Z29.
+//
+// A magnitude is first guessed by a line over the number: each decade of the code is linear, and numbers whose
+// exponents agree in all but the last bit are in at most two decades, with an edge between them. The guess is the
+// magnitude or one above it, and the look-up of what it must exceed settles it. See kernels.newTables8.
+func (a *asm) nearest(m moment8) {
+	a.fillDwords(0x32800000, 28) // 2^-26, which is less than half of the smallest code
 	for i, at := range []int{edges, slopesHigh, slopesLow, offsetsHigh, offsetsLow} {
 		a.f("VMOVUPS %d(%s), Z%d", m.book+at, tablesReg, 27-i)
 	}
-	broadcast(16, 22)
-	if m.signed {
-		a.f("VPXORD Z21, Z21, Z21")
-	}
+	a.fillDwords(16, 22)
+	a.f("VPXORD Z21, Z21, Z21")
 	for g := range 4 {
 		for j := range 4 {
 			x, i, e := fmt.Sprintf("Z%d", 4+j), fmt.Sprintf("Z%d", 8+j), fmt.Sprintf("Z%d", 12+j)
 			mem := fmt.Sprintf("%d(%s)", m.scratch+64*(4*g+j), scratchReg)
 			a.f("VMOVUPS %s, %s", mem, x)
-			if m.signed {
-				a.f("VCMPPS $1, Z21, %s, K%d", x, j+1)
-			}
+			a.f("VCMPPS $1, Z21, %s, K%d", x, j+1)
 			a.f("VMULPS Z29, %s, %s", x, x)
 			a.f("VRANGEPS $0xb, Z28, %s, %s", x, x) // the greater magnitude; NaNs are ignored
 			a.f("VMOVUPS %s, %s", x, mem)
@@ -159,20 +222,14 @@ func (a *asm) encode(m moment8) {
 			a.f("VFMADD231PS %s, %s, %s", x, e, i)
 			a.f("VCVTTPS2DQ %s, %s", i, i)
 		}
-		a.f("VPACKUSDW Z9, Z8, Z8")
-		a.f("VPACKUSDW Z11, Z10, Z10")
-		a.f("VPACKUSWB Z10, Z8, Z%d", g)
-		if m.signed {
-			a.join64()
-			a.f("KMOVQ K1, %d(%s)", scratchSign+8*g, scratchReg)
-		}
+		a.pack64(g)
+		a.join64()
+		a.f("KMOVQ K1, %d(%s)", scratchSign+8*g, scratchReg)
 	}
 	a.lookUp(m.book + abovePlanes)
 	a.f("VMOVDQU64 %d(%s), Z30", transposedAt, tablesReg)
-	broadcast(0x01010101, 29)
-	if m.signed {
-		broadcast(0x7f7f7f7f, 28)
-	}
+	a.fillDwords(0x01010101, 29)
+	a.fillDwords(0x7f7f7f7f, 28)
 	for g := range 4 {
 		a.unpack(g)
 		for j := range 4 {
@@ -181,24 +238,12 @@ func (a *asm) encode(m moment8) {
 		a.join64()
 		a.f("VPERMD Z%d, Z30, Z20", g)
 		a.f("VPSUBB Z29, Z20, K1, Z20")
-		if m.signed {
-			a.f("KMOVQ %d(%s), K2", scratchSign+8*g, scratchReg)
-			a.f("VPMINUB Z28, Z20, K2, Z20")
-			a.f("VPADDB Z28, Z20, Z21")
-			a.f("VPSUBB Z20, Z28, K2, Z21")
-			a.f("VMOVDQU64 Z21, %d(%s)", 64*g, m.codes)
-			continue
-		}
-		a.f("VPMAXUB Z29, Z20, Z20") // no code of zero
-		a.f("VMOVDQU64 Z20, %d(%s)", 64*g, m.codes)
+		a.f("KMOVQ %d(%s), K2", scratchSign+8*g, scratchReg)
+		a.f("VPMINUB Z28, Z20, K2, Z20")
+		a.f("VPADDB Z28, Z20, Z21")
+		a.f("VPSUBB Z20, Z28, K2, Z21")
+		a.f("VMOVDQU64 Z21, %d(%s)", 64*g, m.codes)
 	}
-	a.f("JMP %s", done)
-	a.label(zero)
-	a.f("VPXORD Z0, Z0, Z0")
-	for g := range 4 {
-		a.f("VMOVDQU64 Z0, %d(%s)", 64*g, m.codes)
-	}
-	a.label(done)
 }
 
 // adamw8 writes AdamW for weights in the given form ("split" or "f32"), with its declaration.
@@ -238,6 +283,7 @@ func adamw8(name string, weights []string, d dtype, body func(a *asm, counter re
 	a.text.Reset()
 	a.text.WriteString(before)
 	a.label("block")
+	a.philox(scratchReg, "R11", scratchWords)
 	for _, m := range moments8 {
 		a.decode(m)
 	}

@@ -23,10 +23,24 @@ const (
 	narrowAt     = transposedAt + 64 // in kernels.tables8
 )
 
+// Where things are in kernels.ladder8, in bytes of kernels.tables8.
+const (
+	ladderAt        = narrowAt + 2*narrowBytes
+	ladderCell      = ladderAt
+	ladderCellBytes = ladderAt + 64
+	ladderEdge      = ladderAt + 128
+	ladderSlope     = ladderAt + 192
+	ladderOffset    = ladderAt + 256
+	ladderGapSlope  = ladderAt + 320
+	ladderGapOffset = ladderAt + 384
+	ladderLeast     = ladderAt + 448
+)
+
 // What decodes the next block.
 const (
 	nextCodes, nextScratch = "R10", "R14"
 	scratchBytes           = 2048
+	narrowWords            = 2 * scratchBytes // in kernels.narrowScratch8
 )
 
 // narrow8 writes the parts of a block loop that concern one moment.
@@ -70,7 +84,7 @@ func (n narrow8) decodeBlock(label, codes, scratch string) {
 // encode codes a block, which is in scratch, and writes its scale. In between it decodes the next block, which takes
 // the ports that encoding leaves free.
 func (n narrow8) encode() {
-	magnitude, least, inverse := n.bits(0x7fffffff), n.bits(0x32800000), n.keep() // least is 2^-26
+	magnitude, inverse := n.bits(0x7fffffff), n.keep()
 	n.text.WriteString(n.ahead.String())
 	n.f("MOVQ %s, %s", n.codes, nextCodes)
 	n.f("CMPQ %s, $256", leftAt)
@@ -78,6 +92,99 @@ func (n narrow8) encode() {
 	n.f("ADDQ $256, %s", nextCodes)
 	n.label(n.at("none"))
 	n.findScale(magnitude, inverse)
+	if n.signed {
+		n.nearest(magnitude, inverse)
+	} else {
+		n.free(magnitude)
+		n.rounded(inverse)
+	}
+	n.label(n.at("zero"))
+	n.decodeBlock("skipped", nextCodes, nextScratch)
+	zero := n.take()
+	n.zero(zero)
+	for i := range 8 {
+		n.f("VMOVDQU %s, %d(%s)", n.v(zero), 32*i, n.codes)
+	}
+	n.label(n.at("encoded"))
+}
+
+// prefetch fetches the next block of what fetch lists.
+func (n narrow8) prefetch() {
+	for _, x := range n.fetch {
+		for i := 0; i < 32; i += 64 / x.bytes {
+			n.f("PREFETCHT0 %s", n.memAt(x.name, x.bytes, 256+i))
+		}
+	}
+}
+
+// pack writes the codes of 32 elements, which are in the dwords of k.
+func (n narrow8) pack(k [4]reg, change func(codes reg)) {
+	for _, i := range []int{0, 2} {
+		n.f("VPACKUSDW %s, %s, %s", n.v(k[i+1]), n.v(k[i]), n.v(k[i]))
+	}
+	n.f("VPACKUSWB %s, %s, %s", n.v(k[2]), n.v(k[0]), n.v(k[0]))
+	n.free(k[1:]...)
+	change(k[0])
+	t := n.take()
+	n.f("VMOVDQU %s, %s", n.table(narrowOrder), n.v(t))
+	n.f("VPERMD %s, %s, %s", n.v(k[0]), n.v(t), n.v(k[0]))
+	n.f("VMOVDQU %s, (%s)(R12*1)", n.v(k[0]), n.codes)
+	n.free(t)
+	n.f("ADDQ $32, R12")
+	n.f("CMPQ R12, $256")
+	n.f("JLT %s", n.at("encode"))
+	n.f("JMP %s", n.at("encoded"))
+}
+
+// rounded writes the codes of second moments, rounded by the block's random words: see kernels.ladder. A rung's number
+// is found as nearest finds that of a decade.
+func (n narrow8) rounded(inverse reg) {
+	least := n.keep()
+	n.f("VMOVUPS %d(%s), %s", ladderLeast, tablesReg, n.v(least))
+	n.f("XORQ R12, R12")
+	fmt.Fprintf(&n.text, "\tPCALIGN $32\n")
+	n.label(n.at("encode"))
+	var k [4]reg
+	for i := range k {
+		y, d, t, x := n.take(), n.take(), n.take(), n.take()
+		n.f("VMULPS %s, %s, %s", n.elements(i), n.v(inverse), n.v(y))
+		n.f("VMAXPS %s, %s, %s", n.v(least), n.v(y), n.v(y)) // of a NaN: least
+		n.f("VPSRLD $24, %s, %s", n.v(y), n.v(d))
+		n.f("VMOVDQU %d(%s), %s", ladderCellBytes, tablesReg, n.v(t))
+		n.f("VPSHUFB %s, %s, %s", n.v(d), n.v(t), n.v(d))
+		look := func(table int, to reg) { n.f("VPERMPS %d(%s), %s, %s", table, tablesReg, n.v(d), n.v(to)) }
+		look(ladderEdge, t)
+		n.f("VCMPPS $14, %s, %s, %s", n.v(t), n.v(y), n.v(t)) // y > edge
+		n.op("VPSUBD", d, t)
+		look(ladderSlope, t)
+		n.mul(t, y)
+		look(ladderOffset, x)
+		n.add(t, x)
+		look(ladderGapSlope, x)
+		n.mul(y, x)
+		look(ladderGapOffset, x)
+		n.add(y, x)
+		n.op("VMINPS", t, y)
+		n.f("VCVTTPS2DQ %s, %s", n.v(t), n.v(t))
+		n.f("MOVQ w+%d(FP), R11", n.offset["w"])
+		n.f("VMOVDQU %d(R11)(R12*4), %s", narrowWords+32*i, n.v(x))
+		n.f("VPSRLD $16, %s, %s", n.v(x), n.v(x))
+		n.op("VPADDD", t, x)
+		n.f("VPSRLD $16, %s, %s", n.v(t), n.v(t))
+		n.free(y, d, x)
+		k[i] = t
+		n.decode(nextCodes, nextScratch, 8*i, 8*i+8)
+	}
+	n.prefetch()
+	n.pack(k, func(reg) {})
+}
+
+// nearest writes the codes of first moments: the nearest ones.
+func (n narrow8) nearest(magnitude, inverse reg) {
+	least := n.keep()
+	n.f("MOVL $0x32800000, R11") // 2^-26
+	n.f("VMOVD R11, X%d", least)
+	n.f("VPBROADCASTD X%d, %s", least, n.v(least))
 	var tables [4]reg
 	for i, offset := range []int{narrowEdge, narrowSlope, narrowOffset, narrowLimit} {
 		tables[i] = n.keep()
@@ -92,11 +199,7 @@ func (n narrow8) encode() {
 		k[i] = n.magnitudes(i, tables, magnitude, inverse, least, near)
 		n.decode(nextCodes, nextScratch, 8*i, 8*i+8)
 	}
-	for _, x := range n.fetch {
-		for i := 0; i < 32; i += 64 / x.bytes {
-			n.f("PREFETCHT0 %s", n.memAt(x.name, x.bytes, 256+i))
-		}
-	}
+	n.prefetch()
 	// Is any closer to a line's step than the line is exact?
 	t := n.take()
 	n.zero(t)
@@ -107,25 +210,7 @@ func (n narrow8) encode() {
 	n.f("JNZ %s", n.at("settle"))
 	n.free(near, t)
 	n.label(n.at("settled"))
-	for _, i := range []int{0, 2} {
-		n.f("VPACKUSDW %s, %s, %s", n.v(k[i+1]), n.v(k[i]), n.v(k[i]))
-	}
-	n.f("VPACKUSWB %s, %s, %s", n.v(k[2]), n.v(k[0]), n.v(k[0]))
-	n.free(k[1:]...)
-	if n.signed {
-		n.sign(k[0])
-	} else {
-		n.leaveZero(k[0])
-	}
-	t = n.take()
-	n.f("VMOVDQU %s, %s", n.table(narrowOrder), n.v(t))
-	n.f("VPERMD %s, %s, %s", n.v(k[0]), n.v(t), n.v(k[0]))
-	n.f("VMOVDQU %s, (%s)(R12*1)", n.v(k[0]), n.codes)
-	n.free(t)
-	n.f("ADDQ $32, R12")
-	n.f("CMPQ R12, $256")
-	n.f("JLT %s", n.at("encode"))
-	n.f("JMP %s", n.at("encoded"))
+	n.pack(k, n.sign)
 
 	n.label(n.at("settle"))
 	n.f("LEAQ %s, R11", n.table(narrowAbove))
@@ -139,14 +224,7 @@ func (n narrow8) encode() {
 		n.free(y, all, above)
 	}
 	n.f("JMP %s", n.at("settled"))
-
-	n.label(n.at("zero"))
-	n.decodeBlock("skipped", nextCodes, nextScratch)
-	n.zero(k[0])
-	for i := range 8 {
-		n.f("VMOVDQU %s, %d(%s)", n.v(k[0]), 32*i, n.codes)
-	}
-	n.label(n.at("encoded"))
+	n.free(k[:]...)
 }
 
 // findScale writes the scale of a block, which is its greatest magnitude without the NaNs, and fills a register with
@@ -242,15 +320,6 @@ func (n narrow8) sign(k reg) {
 	n.free(negative[:]...)
 }
 
-// leaveZero raises codes of zero among 32 codes k to code 1.
-func (n narrow8) leaveZero(k reg) {
-	zero := n.take()
-	n.zero(zero)
-	n.op("VPCMPEQB", zero, k) // -1 where it is zero
-	n.op("VPSUBB", k, zero)
-	n.free(zero)
-}
-
 // write8 writes the function for 8-bit moments, and its declaration.
 func (l adamwAVX2) write8() (source, declaration string) {
 	a := &asm{w: ymm, address: map[string]string{}, offset: map[string]int{},
@@ -273,6 +342,7 @@ func (l adamwAVX2) write8() (source, declaration string) {
 	for i, r := range []string{mCodes, vCodes, mScales, vScales} {
 		a.f("MOVQ %d(R11), %s", 8*i, r)
 	}
+	a.offset["w"] = off
 	load("w", scratchReg)
 	load("t", tablesReg)
 	a.address["m"], a.address["v"] = scratchReg, scratchReg
@@ -291,6 +361,8 @@ func (l adamwAVX2) write8() (source, declaration string) {
 		part(i, func(n narrow8) { n.decodeBlock("first", n.codes, scratchReg) })
 	}
 	a.label("block")
+	a.f("MOVQ w+%d(FP), R11", a.offset["w"])
+	a.philox("R11", "R10", narrowWords)
 	a.f("MOVQ $256, R10")
 	l.loop(a)
 	for i, m := range moments8 {

@@ -273,6 +273,10 @@ func (b *bench) run(name string, args ...any) {
 			values = append(values, a.at)
 		case int:
 			values = append(values, uint64(a))
+		case uint64:
+			values = append(values, a)
+		case counter:
+			values = append(values, uint64(a))
 		case float32:
 			values = append(values, uint64(math.Float32bits(a)))
 		}

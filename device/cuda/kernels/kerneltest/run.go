@@ -211,6 +211,8 @@ func testLongVectors(t *testing.T, on *backend) {
 				args[i] = &f
 			case int:
 				args[i] = a + missing
+			case counter:
+				args[i] = a - missing/4
 			}
 		}
 		return args

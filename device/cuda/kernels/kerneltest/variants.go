@@ -154,6 +154,9 @@ func (b *bench) bits(d tensor.DType, n int) *field {
 }
 
 // adamW steps weights of any bits, NaNs among them, which are counted.
+// counter is the number of four elements that have random words together.
+type counter uint64
+
 func adamW(weights tensor.DType, coded bool) operands {
 	return func(b *bench, d tensor.DType) ([]any, []*field) {
 		const n = 5 * tensor.MomentBlock
@@ -183,7 +186,7 @@ func adamW(weights tensor.DType, coded bool) operands {
 			ms.put(0, i, math.Abs(ms.get(0, i)))
 			vs.put(0, i, math.Abs(vs.get(0, i)))
 		}
-		return append([]any{w, low, m, v, ms, vs, grad, bad, values[0], values[1], n}, scalars...), []*field{w, low, m, v, ms, vs, bad}
+		return append([]any{w, low, m, v, ms, vs, grad, bad, values[0], values[1], n, uint64(5)<<61 + 7, uint64(3)<<33 + 1, counter(1<<34 - 9)}, scalars...), []*field{w, low, m, v, ms, vs, bad}
 	}
 }
 

@@ -1,0 +1,98 @@
+package main
+
+// Random words come from Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
+// SC 2011); internal/rng is the reference. A vector has a counter in each lane of 64 bits, of which the low half counts:
+// that is what VPMULUDQ multiplies, and the high halves of its products are the other inputs of the next round. Two
+// vectors take turns, as a round waits for its products.
+
+// Where things are in kernels.words8, in bytes.
+const (
+	wordsKeys    = 1024
+	wordsNext    = 2304
+	wordsPart    = 2432
+	wordsAdvance = 2496
+)
+
+// The general registers of the loop; R12 counts words.
+const philoxMul0, philoxMul1 = 0xD2511F53, 0xCD9E8D57
+
+// philox writes a block's random words. base is the register with the address of words8, less at. It takes R12, the
+// register temp and vector registers below 16.
+func (a *asm) philox(base, temp string, at int) {
+	width := 32 // bytes
+	if a.w == zmm {
+		width = 64
+	}
+	const mul0, mul1, low = reg(12), reg(13), reg(14)
+	broadcast := func(bits uint32, r reg) {
+		a.f("MOVL $%#x, %s", bits, temp)
+		a.f("VMOVD %s, X%d", temp, r)
+		a.f("VPBROADCASTD X%d, %s", r, a.v(r))
+	}
+	broadcast(philoxMul0, mul0)
+	broadcast(philoxMul1, mul1)
+	if a.w == zmm { // ones in the low halves
+		a.f("VPTERNLOGD $0xff, Z%d, Z%d, Z%d", low, low, low)
+		a.f("VPSRLQ $32, Z%d, Z%d", low, low)
+	}
+	a.f("XORQ R12, R12")
+	a.label("words")
+	type state struct {
+		c    [4]reg
+		free [2]reg
+	}
+	vectors := [2]state{{[4]reg{0, 1, 2, 3}, [2]reg{4, 5}}, {[4]reg{6, 7, 8, 9}, [2]reg{10, 11}}}
+	for i := range vectors {
+		c, t := vectors[i].c, vectors[i].free[0]
+		a.f("VMOVDQU%s %d(%s), %s", a.quads(), at+wordsNext+64*i, base, a.v(c[0]))
+		a.f("VPADDQ %d(%s), %s, %s", at+wordsAdvance, base, a.v(c[0]), a.v(t))
+		a.f("VMOVDQU%s %s, %d(%s)", a.quads(), a.v(t), at+wordsNext+64*i, base)
+		a.f("VPSRLQ $32, %s, %s", a.v(c[0]), a.v(c[1]))
+		a.f("VMOVDQU%s %d(%s), %s", a.quads(), at+wordsPart, base, a.v(c[2]))
+		a.f("VPSRLQ $32, %s, %s", a.v(c[2]), a.v(c[3]))
+	}
+	for round := range 10 {
+		for i := range vectors {
+			c, next := vectors[i].c, vectors[i].free
+			a.f("VPMULUDQ %s, %s, %s", a.v(mul0), a.v(c[0]), a.v(c[0]))
+			a.f("VPMULUDQ %s, %s, %s", a.v(mul1), a.v(c[2]), a.v(c[2]))
+			for j, from := range [2]reg{c[2], c[0]} { // c[1] and c[3] are used up
+				key := at + wordsKeys + 64*(2*round+j)
+				a.f("VPSRLQ $32, %s, %s", a.v(from), a.v(next[j]))
+				if a.w == zmm {
+					a.f("VPTERNLOGD $0x96, %d(%s), Z%d, Z%d", key, base, c[1+2*j], next[j])
+					continue
+				}
+				a.f("VPXOR %s, %s, %s", a.v(c[1+2*j]), a.v(next[j]), a.v(next[j]))
+				a.f("VPXOR %d(%s), %s, %s", key, base, a.v(next[j]), a.v(next[j]))
+			}
+			vectors[i] = state{[4]reg{next[0], c[2], next[1], c[0]}, [2]reg{c[1], c[3]}}
+		}
+	}
+	for i := range vectors {
+		c, t := vectors[i].c, vectors[i].free[0]
+		for _, j := range []int{0, 2} {
+			a.f("VPSLLQ $32, %s, %s", a.v(c[j+1]), a.v(c[j+1]))
+			if a.w == zmm { // the low halves of c[j], the high ones of c[j+1]
+				a.f("VPTERNLOGQ $0xe4, Z%d, Z%d, Z%d", low, c[j+1], c[j])
+			} else {
+				a.f("VPBLENDD $0xaa, %s, %s, %s", a.v(c[j+1]), a.v(c[j]), a.v(c[j]))
+			}
+		}
+		for half, name := range []string{"VPUNPCKLQDQ", "VPUNPCKHQDQ"} {
+			a.f("%s %s, %s, %s", name, a.v(c[2]), a.v(c[0]), a.v(t))
+			a.f("VMOVDQU%s %s, %d(%s)(R12*4)", a.quads(), a.v(t), at+width*(2*i+half), base)
+		}
+	}
+	a.f("ADDQ $%d, R12", width)
+	a.f("CMPQ R12, $256")
+	a.f("JLT words")
+}
+
+// quads is what names of moves of whole vectors end in.
+func (a *asm) quads() string {
+	if a.w == zmm {
+		return "64"
+	}
+	return ""
+}

@@ -1,0 +1,51 @@
+package stream_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/millrace/millrace/plan"
+)
+
+// Rows of the embedding that are looked up ahead have the bits that the table gets later, also with 8-bit moments, whose
+// codes are rounded at random. Rows are whole blocks of moments here, without which none are looked up ahead.
+func TestRowsAheadWithMoments8(t *testing.T) {
+	const steps = 3
+	dev := newCPU(t)
+	defer dev.Close()
+	s := tiny
+	s.Vocab, s.Hidden, s.Inner, s.Layers, s.HeadDim, s.PieceElems = 150, 256, 8, 1, 4, 1024
+	s.BF16, s.Moments8 = true, true
+	sub := s.subject(t, steps)
+	ref := start(t, sub, setup{device: dev, change: streamed(1), serial: true})
+	want := train(t, ref, sub, steps)
+	if n := len(ref.plan.Model.EmbedTiles); n < 2 || has(ref.plan, plan.DoLookupAhead) {
+		t.Errorf("%d tiles, looked up ahead %v", n, has(ref.plan, plan.DoLookupAhead))
+	}
+	ref.close(t)
+
+	ahead := func(p *plan.Placement) {
+		streamed(2)(p)
+		p.LookAhead = true
+	}
+	r := start(t, sub, setup{device: dev, change: ahead})
+	defer r.close(t)
+	if !has(r.plan, plan.DoLookupAhead) {
+		t.Fatal("no rows are looked up ahead")
+	}
+	sameBits(t, train(t, r, sub, steps), want, r.plan)
+
+	// With another seed, moments are others.
+	for i := range sub.updates {
+		sub.updates[i].Seed = 1
+	}
+	other := start(t, sub, setup{device: dev, change: streamed(1), serial: true})
+	defer other.close(t)
+	same := true
+	for id, state := range train(t, other, sub, steps).state {
+		same = same && bytes.Equal(state, want.state[id])
+	}
+	if same {
+		t.Error("the seed changes nothing")
+	}
+}
