@@ -167,7 +167,7 @@ func (o *Options) check() error {
 // blocks begin with the same weights, and so do tiles of one size: that changes no amount of work.
 func Measure(ctx context.Context, env *train.Env, o Options) (r *Result, err error) {
 	var ask blame.Asking
-	defer ask.Judge(&err)
+	defer ask.Judge(ctx, &err)
 	if err := o.check(); err != nil {
 		return nil, err
 	}

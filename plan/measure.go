@@ -141,9 +141,14 @@ func (c *chooser) fits(p *Plan) error {
 			or = fmt.Sprintf(", or lower sequence_len (%d) or batch_tokens (%d)", c.Numerics.SequenceLen,
 				c.Numerics.StepPositions())
 		}
-		return fmt.Errorf("memory.device: a step needs at least %s on the device, %s of it for %s, and the budget is %s; "+
+		err := fmt.Errorf("memory.device: a step needs at least %s on the device, %s of it for %s, and the budget is %s; "+
 			"raise it%s", FormatBytes(p.DeviceTotalBytes()), FormatBytes(largest.Bytes), largest.Purpose,
 			FormatBytes(c.DeviceBytes), or)
+		if c.HostBytes > 0 && p.ProcessBytes() > c.HostBytes {
+			err = fmt.Errorf("%w; memory.host: %s is too small as well, and the run needs %s", err, FormatBytes(c.HostBytes),
+				FormatBytes(p.ProcessBytes()))
+		}
+		return err
 	}
 	if p.DiskBytes > c.DiskBytes {
 		return fmt.Errorf("memory.disk: the run needs %s on disk with %s of host memory, and the budget is %s; "+

@@ -142,7 +142,7 @@ type prober struct {
 
 func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes, seconds float64) (m *plan.Machine, err error) {
 	var ask blame.Asking
-	defer ask.Judge(&err)
+	defer ask.Judge(ctx, &err)
 	if info, err := os.Stat(o.Path); o.Path != "" && (err != nil || !info.IsDir()) {
 		return nil, fmt.Errorf("--path: %s is not a directory; name one on the drive to measure, or none", o.Path)
 	}

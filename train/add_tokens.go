@@ -42,7 +42,7 @@ type TokensAdded struct {
 // they are, and those of them that have no row get one. Weights go through memory a piece at a time.
 func AddTokens(ctx context.Context, env *Env, o AddTokensOptions) (done *TokensAdded, err error) {
 	var ask blame.Asking
-	defer ask.Judge(&err)
+	defer ask.Judge(ctx, &err)
 	src, err := openModel(ctx, env, o.Model)
 	if err != nil {
 		return nil, err

@@ -30,21 +30,22 @@ import (
 // card has the contents of a trained model's README.md: for people, and in its head for the hub. The same run writes
 // the same card, wherever and however often it was resumed, so it has no times and no memory in it.
 type card struct {
-	name     string
-	model    string // model_type
-	params   int64
-	frozen   int64        // of them, not trained
-	frozenIn tensor.DType // what they were rounded to; Invalid: they are those of base
-	as       format
-	step     int    // that the weights are of
-	base     string // model that the run started from: a path or a hub id
-	baseID   string // the same, if it is known to be of the hub
-	isRandom bool   // the run started from random weights
-	runDir   string
-	settings map[string]string // of a checkpoint
-	plateau  *checkpoint.Plateau
-	config   *runfile.Config // nil where the run's directory is gone
-	metrics  []trace.Metrics // up to step; nil without a metrics.jsonl
+	name      string
+	model     string // model_type
+	params    int64
+	frozen    int64        // of them, not trained
+	frozenIn  tensor.DType // what they were rounded to; Invalid: they are those of base
+	as        format
+	step      int    // that the weights are of
+	unhealthy int    // steps up to it, whose gradient norm or loss was not finite or too high
+	base      string // model that the run started from: a path or a hub id
+	baseID    string // the same, if it is known to be of the hub
+	isRandom  bool   // the run started from random weights
+	runDir    string
+	settings  map[string]string // of a checkpoint
+	plateau   *checkpoint.Plateau
+	config    *runfile.Config // nil where the run's directory is gone
+	metrics   []trace.Metrics // up to step; nil without a metrics.jsonl
 }
 
 // cardOf collects what the directory of a run has for the card of its model after a step. Missing files are left out,
@@ -165,6 +166,10 @@ func (c *card) text() []byte {
 	line("A %s model of %s parameters in %s, %s for %s with [Millrace](https://github.com/millrace/millrace), "+
 		"%s.",
 		markdown(c.model), gguf.SizeLabel(c.params), c.as, how, spelling.Count(c.step, "step"), which)
+	if c.unhealthy > 0 {
+		line("\n**Do not use this model without a look at its losses: the last %s.** The gradient norm or the loss was not "+
+			"finite, or the loss too high.", unhealthySteps(c.unhealthy))
+	}
 	c.writeEarlyEnd(line)
 	c.writeData(line)
 	c.writeLosses(line)

@@ -21,7 +21,7 @@ func (t *trainer) planAlike(ctx context.Context, b *beginning, asked runfile.Siz
 		return t.makePlan(ctx, t.rates.Steps, plan.Outputs{}, t.samples.memory(), b.hasSizes())
 	}
 	err := t.env.together(ctx, func(ctx context.Context) error {
-		return blame.BadRequest(ofBudgets(t.keptSizes(ctx, asked, plans(ctx))))
+		return blame.OfStart(ctx, ofBudgets(t.keptSizes(ctx, asked, plans(ctx))))
 	})
 	if err != nil || c == nil {
 		return err
@@ -36,7 +36,7 @@ func (t *trainer) planAlike(ctx context.Context, b *beginning, asked runfile.Siz
 		if sizes == all[c.Host] {
 			return nil
 		}
-		return blame.BadRequest(ofBudgets(c.choiceOf(of, sizes, plans(ctx))))
+		return blame.OfStart(ctx, ofBudgets(c.choiceOf(of, sizes, plans(ctx))))
 	})
 	if err != nil {
 		return err

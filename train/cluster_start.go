@@ -179,7 +179,7 @@ func (t *trainer) allEnded(ctx context.Context) (step int, err error) {
 		if err == nil && step == 0 {
 			err = t.refuseOthers(ctx)
 		}
-		return blame.BadRequest(err)
+		return blame.OfStart(ctx, err)
 	})
 	if err != nil {
 		return 0, err

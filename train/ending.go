@@ -108,7 +108,7 @@ func (t *trainer) noteEnd() {
 	if !t.isOver() {
 		return
 	}
-	id.Ended = &ending{Step: t.steps, Plateau: t.evals.plateau, Best: t.saves.best}
+	id.Ended = &ending{Step: t.steps, Plateau: t.evals.plateau, Best: t.saves.best, UnhealthySteps: t.health.unhealthy}
 	if err := t.home.writeIdentity(); err != nil {
 		t.env.warn("that the run has ended is not noted: %s", console.OneLine(err))
 	}

@@ -2,8 +2,10 @@ package train
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,5 +125,26 @@ func TestEndedRunsWithoutCheckpoints(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A run that ends among unhealthy steps, too few to end it, has its model, an error as its last line, also when it is
+// started again, a card that says so, and no loss that it does not have.
+func TestEndAmongUnhealthySteps(t *testing.T) {
+	c := smallConfig(t)
+	c.MaxSteps, c.LearningRate, c.WarmupSteps = 4, 1e20, 0
+	for range 2 {
+		sum, err := Train(t.Context(), c, Options{Env: newEnv(t)})
+		if err == nil || errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "steps were unhealthy") ||
+			!strings.Contains(err.Error(), filepath.Join(c.OutputDir, lastModel)) {
+			t.Fatalf("%+v, error %v", sum, err)
+		}
+	}
+	card, err := os.ReadFile(filepath.Join(c.OutputDir, lastModel, "README.md"))
+	if err != nil || !strings.Contains(string(card), "steps were unhealthy") {
+		t.Errorf("the card: %s, error %v", card, err)
+	}
+	if doc, err := json.Marshal(Summary{LastLoss: math.NaN()}); err != nil || !strings.Contains(string(doc), `"last_loss":null`) {
+		t.Errorf("%s, error %v", doc, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/runfile"
@@ -50,6 +51,24 @@ func (t *trainer) diverged() error {
 	}
 	return &divergedError{fmt.Sprintf("step %d: the run has diverged: in the last %d steps %s; %s", t.steps,
 		t.health.unhealthy, what, t.remedy())}
+}
+
+// endedUnhealthy is the error of a run that has come to its end while its latest steps were unhealthy, too few of them to
+// end it for that: its model is written, and is not to be taken for a good one. nil for others.
+func (t *trainer) endedUnhealthy(step, unhealthy int) error {
+	if unhealthy == 0 {
+		return nil
+	}
+	return fmt.Errorf("step %d: the run has ended, and its last %s: the gradient norm or the loss was not finite, or the "+
+		"loss above stop.loss_above; %s is of this state; %s", step, unhealthySteps(unhealthy),
+		filepath.Join(t.config.OutputDir, lastModel), t.remedy())
+}
+
+func unhealthySteps(n int) string {
+	if n == 1 {
+		return "step was unhealthy"
+	}
+	return fmt.Sprintf("%d steps were unhealthy", n)
 }
 
 // badWeights ends a run whose weights stopped being finite in the update of a step: there is nothing to save or to

@@ -60,7 +60,8 @@ type ending struct {
 	// Plateau is that of the last step, by which the run may have ended early.
 	Plateau *checkpoint.Plateau `json:"plateau,omitempty"`
 	// Best is the evaluation with the lowest loss.
-	Best *checkpoint.Best `json:"best,omitempty"`
+	Best           *checkpoint.Best `json:"best,omitempty"`
+	UnhealthySteps int              `json:"unhealthy_steps,omitempty"` // the latest ones
 	// ModelSHA256 is the fingerprint of the model that it has written, from versions that had no results.
 	ModelSHA256 string `json:"model_sha256,omitempty"`
 }

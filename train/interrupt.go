@@ -41,6 +41,9 @@ func (e *Env) willFinish(what string) { e.finishes.Store(&what) }
 func (t *trainer) interrupted(ctx context.Context, sum *Summary, err error) (*Summary, error) {
 	isCancelled := errors.Is(err, context.Canceled) || ctx.Err() != nil && errors.Is(err, ctx.Err())
 	hasSteps := t.steps > t.begun
+	if err != nil && ctx.Err() != nil && !t.started {
+		isCancelled = true // whatever it met, its work had not begun
+	}
 	if (isCancelled || errors.Is(err, ErrInterrupted)) && !hasSteps || isCancelled && t.allSaved() {
 		return nil, t.interruption()
 	}

@@ -108,13 +108,13 @@ func Train(ctx context.Context, c *runfile.Config, o Options) (*Summary, error) 
 
 func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	if err := t.prepare(ctx); err != nil {
-		return nil, blame.BadRequest(err)
+		return nil, blame.OfStart(ctx, err)
 	}
 	switch step, err := t.allEnded(ctx); {
 	case err != nil:
 		return nil, err
 	case step > 0:
-		return t.ended(step), nil
+		return t.ended(step)
 	}
 	dev := t.dev.Info()
 	_, guess := probe.Measured(t.env.CacheDir, dev, t.config.Budgets().Path)
@@ -176,12 +176,12 @@ func (t *trainer) prepare(ctx context.Context) error {
 		return err
 	}
 	err = t.env.together(ctx, func(ctx context.Context) error {
-		return blame.BadRequest(t.openFitting(ctx, &b, asked))
+		return blame.OfStart(ctx, t.openFitting(ctx, &b, asked))
 	})
 	if err != nil {
 		return err
 	}
-	err = t.env.together(ctx, func(ctx context.Context) error { return blame.BadRequest(t.openWholeData(ctx)) })
+	err = t.env.together(ctx, func(ctx context.Context) error { return blame.OfStart(ctx, t.openWholeData(ctx)) })
 	if err != nil {
 		return err
 	}
@@ -297,7 +297,8 @@ func (t *trainer) begin() error {
 }
 
 // ended returns the summary of a run that had ended before, after a step: a user who starts it again has missed that.
-func (t *trainer) ended(step int) *Summary {
+// One that has ended among unhealthy steps is an error again.
+func (t *trainer) ended(step int) (*Summary, error) {
 	dir := filepath.Join(t.config.OutputDir, lastModel)
 	s := &Summary{Model: dir, Steps: step, ResumedAfter: step}
 	if m := t.from; m != nil {
@@ -313,7 +314,17 @@ func (t *trainer) ended(step int) *Summary {
 	} else {
 		t.env.note("this run has ended: all %d steps are done, and the model is in %s", s.Steps, dir)
 	}
-	return s
+	if err := t.restoreRunFiles(); err != nil {
+		t.env.warnOf(err)
+	}
+	unhealthy := 0
+	if end := t.home.id.Ended; end != nil && end.Step == step {
+		unhealthy = end.UnhealthySteps
+	}
+	if t.from != nil && t.from.Manifest.Step == step {
+		unhealthy = t.from.Manifest.UnhealthySteps
+	}
+	return s, t.endedUnhealthy(step, unhealthy)
 }
 
 func exists(path string) bool {
@@ -428,6 +439,9 @@ func (t *trainer) run(ctx context.Context) error {
 	}
 	if n, err := t.records.end(); err != nil {
 		return fmt.Errorf("%s is written, and the last %d records of %s are not; see the warning above", t.summary.Model, n, metricsName)
+	}
+	if t.isOver() {
+		return t.endedUnhealthy(t.steps, t.health.unhealthy)
 	}
 	return nil
 }
@@ -592,6 +606,7 @@ func (t *trainer) exportAll(ctx context.Context) error {
 			return err // the best one alone is missing
 		}
 		c := t.env.cardOf(t.config.OutputDir, t.src, as, t.steps, t.mathematics(), t.src.base, t.evals.plateau)
+		c.unhealthy = t.health.unhealthy
 		return t.session.export(ctx, t.src, out, as, c, t.home.replacing(ctx, lastModel, t.steps))
 	})
 	if err == nil {

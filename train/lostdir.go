@@ -3,6 +3,7 @@ package train
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/millrace/millrace/vfs"
 )
@@ -58,8 +59,11 @@ func (t *trainer) holdDir() error {
 		}
 		h.remake = lost
 	}
-	if err != nil || h.remake == "" {
+	if err != nil {
 		return err
+	}
+	if h.remake == "" {
+		return t.restoreRunFiles() // each by itself
 	}
 	if err := t.remakeFiles(); err != nil {
 		return err
@@ -67,6 +71,46 @@ func (t *trainer) holdDir() error {
 	lost, h.remake = h.remake, ""
 	t.env.warn("output_dir: %s was removed or moved while the run was using it; it is made again, without what was there",
 		lost)
+	return nil
+}
+
+// restoreRunFiles writes those files again that a run has in its output directory from its beginning and that were
+// removed one by one.
+func (t *trainer) restoreRunFiles() error {
+	if !t.env.Cluster.Leads() {
+		return nil
+	}
+	resolved, err := t.env.resolvedIn(t.config.OutputDir)
+	if err != nil {
+		return fmt.Errorf("output_dir: %w", err)
+	}
+	var lost []string
+	if !exists(t.home.file(identityName)) {
+		lost = append(lost, identityName)
+	}
+	if resolved == "" {
+		lost = append(lost, resolvedName)
+	}
+	if !exists(t.home.file(planName)) {
+		lost = append(lost, planName)
+	}
+	if t.started && !exists(t.home.file(metricsName)) {
+		lost = append(lost, metricsName)
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	if err := t.home.writeIdentity(); err != nil {
+		return err
+	}
+	if err := t.writeRunFiles(); err != nil {
+		return err
+	}
+	if err := t.records.remake(); err != nil {
+		return err
+	}
+	t.env.warn("output_dir: %s of %s was removed while the run was using it; it is made again", strings.Join(lost, ", "),
+		t.config.OutputDir)
 	return nil
 }
 

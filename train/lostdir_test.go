@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -204,5 +205,52 @@ func TestTakenOutputDirectory(t *testing.T) {
 			}
 			sameModel(t, got.Model, want.Model)
 		}
+	}
+}
+
+// Files of a run that are removed one by one while it works are there again after the next save, and after a start that
+// finds nothing to do.
+func TestRemovedFilesComeBack(t *testing.T) {
+	c := smallConfig(t)
+	c.MaxSteps, c.Save = 6, runfile.Save{Every: 2}
+	want := *c
+	want.OutputDir = filepath.Join(t.TempDir(), "alone")
+	if _, err := Train(t.Context(), &want, Options{Env: newEnv(t)}); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{resolvedName, planName, identityName, metricsName}
+	env := newEnv(t)
+	var said strings.Builder
+	isRemoved := false
+	env.Progress = writeFunc(func(line []byte) {
+		said.Write(line)
+		if !isRemoved && strings.HasPrefix(string(line), "step 3/6") {
+			isRemoved = true
+			for _, name := range names {
+				if err := os.Remove(filepath.Join(c.OutputDir, name)); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	if _, err := Train(t.Context(), c, Options{Env: env}); err != nil || !isRemoved {
+		t.Fatal(err, isRemoved)
+	}
+	if !strings.Contains(said.String(), "was removed while the run was using it; it is made again") {
+		t.Errorf("it says %s", said.String())
+	}
+	for _, name := range names {
+		if !exists(filepath.Join(c.OutputDir, name)) {
+			t.Errorf("%s is not there", name)
+		}
+	}
+	if a, b := losses(t, c.OutputDir), losses(t, want.OutputDir); !slices.Equal(a, b) {
+		t.Errorf("losses %v, want %v", a, b)
+	}
+	if err := os.Remove(filepath.Join(c.OutputDir, resolvedName)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil || !exists(filepath.Join(c.OutputDir, resolvedName)) {
+		t.Errorf("after the end: error %v, or no %s", err, resolvedName)
 	}
 }

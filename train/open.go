@@ -63,7 +63,7 @@ func Open(ctx context.Context, c *runfile.Config, o OpenOptions) (*Run, error) {
 
 func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 	var ask blame.Asking
-	defer ask.Judge(&err)
+	defer ask.Judge(ctx, &err)
 	c := r.config
 	if len(o.ModelConfig) > 0 {
 		if c.Model, err = r.writeConfig(o.ModelConfig); err != nil {
@@ -177,7 +177,7 @@ func (r *Run) carry(ctx context.Context) error {
 		return r.src.carryAs(ctx, r.env, r.from)
 	}
 	err := r.src.carry(ctx, r.env)
-	if err != nil && r.config.Init == "random" && ctx.Err() == nil {
+	if r.config.Init == "random" && errors.Is(blame.BadRequest(err), blame.ErrRequest) { // it is the model's
 		r.src.carried = carried{}
 		r.env.note("nothing is carried to the export: %s", console.OneLine(err))
 		err = nil

@@ -96,7 +96,7 @@ func (s *Session) openStore(ctx context.Context, o SessionOptions) error {
 	if err := s.reserveRows(); err != nil {
 		return err
 	}
-	return blame.BadRequest(o.Fill(ctx, s)) // the model's weights, or a checkpoint, are not what the request needs
+	return blame.OfStart(ctx, o.Fill(ctx, s)) // the model's weights, or a checkpoint, are not what the request needs
 }
 
 // openModelSession is OpenSession with a model's own weights.

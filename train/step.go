@@ -154,7 +154,7 @@ func (t *trainer) evaluateAndSave(ctx context.Context, m *trace.Metrics, save bo
 // account adds a step to the summary, and tells of it.
 func (t *trainer) account(m *trace.Metrics) {
 	s := &t.summary
-	if !math.IsNaN(m.Loss) && !math.IsInf(m.Loss, 0) {
+	if m.TargetTokens > 0 {
 		if s.TargetTokens == 0 {
 			s.FirstLoss = m.Loss
 		}

@@ -1,20 +1,25 @@
 package train
 
 import (
+	"encoding/json"
+	"math"
+
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/trace"
 )
 
 // Summary has the numbers of a run at its end.
 type Summary struct {
-	Steps        int      `json:"steps"`                        // done, in all
-	ResumedAfter int      `json:"resumed_after_step,omitempty"` // the sums below are of the steps since
-	Tokens       int64    `json:"tokens"`                       // real positions
-	TargetTokens int64    `json:"target_tokens"`                // those that counted in the loss
-	FirstLoss    float64  `json:"first_loss"`
-	LastLoss     float64  `json:"last_loss"`
-	EvalBefore   *float64 `json:"eval_loss_before,omitempty"`
-	EvalAfter    *float64 `json:"eval_loss_after,omitempty"`
+	Steps        int   `json:"steps"`                        // done, in all
+	ResumedAfter int   `json:"resumed_after_step,omitempty"` // the sums below are of the steps since
+	Tokens       int64 `json:"tokens"`                       // real positions
+	TargetTokens int64 `json:"target_tokens"`                // those that counted in the loss
+	// FirstLoss and LastLoss are of the first and the last step with such tokens, as they were: NaN or infinite, null in
+	// JSON, where they were not finite.
+	FirstLoss  float64  `json:"first_loss"`
+	LastLoss   float64  `json:"last_loss"`
+	EvalBefore *float64 `json:"eval_loss_before,omitempty"`
+	EvalAfter  *float64 `json:"eval_loss_after,omitempty"`
 	// EvalsNotLower are the evaluations in a row that were not lower, of a run that has ended early for them.
 	EvalsNotLower int `json:"evals_not_lower,omitempty"`
 	Skipped       int `json:"skipped_updates"`            // their norm was not finite
@@ -42,6 +47,24 @@ type Summary struct {
 	DiskReadBytes    int64   `json:"disk_read_bytes"`
 	DiskWrittenBytes int64   `json:"disk_written_bytes"` // by the disk tier and by checkpoints
 	WriteWaitSec     float64 `json:"write_wait_sec"`     // that the run has paused for memory.max_write_per_day
+}
+
+// MarshalJSON writes losses that are not finite as null.
+func (s Summary) MarshalJSON() ([]byte, error) {
+	type fields Summary
+	return json.Marshal(struct {
+		FirstLoss *float64 `json:"first_loss"`
+		LastLoss  *float64 `json:"last_loss"`
+		fields
+	}{finite(s.FirstLoss), finite(s.LastLoss), fields(s)})
+}
+
+// finite is nil for a number that is not.
+func finite(x float64) *float64 {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return nil
+	}
+	return &x
 }
 
 // finish adds up what the summary has to say of the whole run.

@@ -44,7 +44,7 @@ type Conversation struct {
 // OpenConversation opens the model, its tokenizer and its chat template. The weights are loaded for the first answer.
 func OpenConversation(ctx context.Context, env *Env, o ChatOptions) (c *Conversation, err error) {
 	var ask blame.Asking
-	defer ask.Judge(&err)
+	defer ask.Judge(ctx, &err)
 	if err := o.check(); err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ const evalSequenceLen = 1024
 // and for one micro-batch, none for gradients.
 func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err error) {
 	var ask blame.Asking
-	defer ask.Judge(&err)
+	defer ask.Judge(ctx, &err)
 	src, err := openTrained(ctx, env, o.Model)
 	if err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ type Exported struct {
 // to nearest, ties to even, and tensors that the model does not use (a head next to tied embeddings) are left out.
 func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err error) {
 	var ask blame.Asking
-	defer ask.Judge(&err)
+	defer ask.Judge(ctx, &err)
 	var from *checkpoint.Checkpoint
 	if o.Checkpoint != "" {
 		if from, err = checkpoint.Open(env.files(), o.Checkpoint); err != nil {
@@ -121,6 +121,7 @@ func (e *Env) exportCheckpoint(ctx context.Context, runDir string, from *checkpo
 	src.base = cmp.Or(from.Manifest.Base, src.base)
 	c := e.cardOf(runDir, src, as, from.Manifest.Step, from.Manifest.Mathematics, from.Manifest.Base,
 		from.Manifest.Plateau)
+	c.unhealthy = from.Manifest.UnhealthySteps
 	weights := from.Weights(src.model)
 	return e.writeModel(ctx, src, outDir, as, c, o, func(part int) (model.Values, error) {
 		return weights.Part(part, as.dtype != tensor.BF16 || as.mxfp4)

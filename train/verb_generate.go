@@ -69,7 +69,7 @@ func Generate(ctx context.Context, env *Env, o GenerateOptions) (made *Generated
 func GenerateEach(ctx context.Context, env *Env, o GenerateOptions, prompts []string,
 	each func(*Generated) error) (err error) {
 	var ask blame.Asking
-	defer ask.Judge(&err)
+	defer ask.Judge(ctx, &err)
 	if err := o.check(); err != nil {
 		return err
 	}

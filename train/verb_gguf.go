@@ -28,7 +28,7 @@ type GGUFOptions struct {
 // what the file says of the model, and what it cannot say.
 func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Report, err error) {
 	var ask blame.Asking
-	defer ask.Judge(&err)
+	defer ask.Judge(ctx, &err)
 	src, err := openToExport(ctx, env, o.Model, o.Checkpoint)
 	if err != nil {
 		return nil, err

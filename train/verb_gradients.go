@@ -51,7 +51,7 @@ type GradSummary struct {
 // the memory budgets, and the last bits on that.
 func Gradients(ctx context.Context, env *Env, o GradOptions) (sum *GradSummary, err error) {
 	var ask blame.Asking
-	defer ask.Judge(&err)
+	defer ask.Judge(ctx, &err)
 	src, err := openModel(ctx, env, o.Model)
 	if err != nil {
 		return nil, err

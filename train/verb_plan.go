@@ -63,7 +63,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		return nil, errNoEnv
 	}
 	var ask blame.Asking
-	defer ask.Judge(&err)
+	defer ask.Judge(ctx, &err)
 	if o.Quiet {
 		ctx = plan.WithProgress(ctx, func(plan.Progress) {})
 	}

@@ -54,7 +54,7 @@ type PreviewSummary struct {
 // config.json, the tokenizer and the chat template, no weights.
 func Preview(ctx context.Context, env *Env, c *runfile.Config, limit int, show func(PreviewExample) error) (sum *PreviewSummary, err error) {
 	var ask blame.Asking
-	defer ask.Judge(&err)
+	defer ask.Judge(ctx, &err)
 	src, err := openModel(ctx, env, c.Model)
 	if err != nil {
 		return nil, err

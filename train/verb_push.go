@@ -51,7 +51,7 @@ type PushReport struct {
 // write.
 func Push(ctx context.Context, env *Env, o PushOptions) (report *PushReport, err error) {
 	var ask blame.Asking // a server that refuses refuses the request
-	defer ask.Judge(&err)
+	defer ask.Judge(ctx, &err)
 	repo, ok := hub.Parse(hub.Model, o.Repo)
 	switch {
 	case !ok:

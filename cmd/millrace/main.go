@@ -82,6 +82,7 @@ type program struct {
 	ctx     context.Context // ends when the user wants no more
 	env     *train.Env
 	trains  bool // an end may lose steps
+	isEnded bool // ctx had ended before the verb was over
 	answer  answering
 	hosts   hosts
 	world   atomic.Pointer[mpi.World] // the processes of a launcher; nil: the program is alone, and needs no MPI
@@ -180,7 +181,9 @@ func (p *program) call(cmd *kong.Context) error {
 	p.env.Open, p.env.Terminal, p.env.Stop = p.openDevice, p.stderr.terminal, i.stop
 	i.watch(p.signals, cancel, p.stderr, p.env.Finishes)
 	defer i.end()
-	return cmd.Run(p)
+	err := cmd.Run(p)
+	p.isEnded = ctx.Err() != nil
+	return err
 }
 
 // end prints an error and says which exit status it stands for.
@@ -197,6 +200,8 @@ func (p *program) end(err error) int {
 	case errors.Is(err, context.Canceled) && p.trains:
 		err = errors.New("stopped without saving: what was done since the latest checkpoint is lost; run the same command to continue from there")
 	case errors.Is(err, context.Canceled):
+		status, err = exitInterrupted, train.ErrInterrupted
+	case errors.Is(err, blame.ErrRequest) && p.isEnded && !p.trains: // what an end cuts short says nothing of the request
 		status, err = exitInterrupted, train.ErrInterrupted
 	case errors.Is(err, blame.ErrRequest):
 		status = exitBadRequest

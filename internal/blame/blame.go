@@ -3,9 +3,11 @@
 //
 //   - [BadRequest] marks an error with [ErrRequest], unless one of the others is to blame for it. It is the one rule.
 //   - [BadName] and [NotRequest] are for the few errors whose kind does not show who is to blame.
-//   - [Asking] applies it to a verb: an error before the verb begins its work is a bad request.
+//   - [Asking] applies it to a verb: an error before the verb begins its work is a bad request, unless the verb was asked
+//     to end: then [OfStart] has it interrupted, whatever else it met.
 //
-// Invariants: a mark changes no text, and it is never taken away.
+// Invariants: a mark changes no text, and it is never taken away. Each type of error below has a side: blame_test.go
+// lists them.
 package blame
 
 import (
@@ -66,13 +68,22 @@ func BadName(err error) error {
 	return requestError{err}
 }
 
+// OfStart is BadRequest for an error before the work has begun, and the context's where that has ended: what was being
+// read or made then is not finished, and an error of it says nothing of the request.
+func OfStart(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return BadRequest(err)
+}
+
 // Asking is the part of a verb that comes before its work.
 type Asking struct{ IsOver bool }
 
-// Judge makes a verb's error a bad request if the verb has not begun its work.
-func (a *Asking) Judge(err *error) {
+// Judge makes a verb's error one of its start if the verb has not begun its work.
+func (a *Asking) Judge(ctx context.Context, err *error) {
 	if !a.IsOver {
-		*err = BadRequest(*err)
+		*err = OfStart(ctx, *err)
 	}
 }
 
@@ -85,8 +96,15 @@ var machineErrors = []syscall.Errno{
 	syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN,
 }
 
-// IsOfMachine reports whether an error is the machine's.
+// IsOfMachine reports whether an error is the machine's or the network's. Packages that this one cannot import, or
+// need not, have errors that say so themselves.
 func IsOfMachine(err error) bool {
+	if of, ok := errors.AsType[interface {
+		error
+		OfMachine() bool
+	}](err); ok && of.OfMachine() {
+		return true
+	}
 	if errors.Is(err, hostmem.ErrUnknown) || errors.Is(err, store.ErrChecksum) {
 		return true
 	}

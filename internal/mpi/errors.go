@@ -1,9 +1,29 @@
 package mpi
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 )
+
+// Error is what has become of a message: a rank has ended or hangs, or the network between the hosts fails. It may not
+// fail the next time.
+type Error struct{ error }
+
+// OfMachine reports that the request is not to blame.
+func (*Error) OfMachine() bool { return true }
+
+func (e *Error) Unwrap() error { return e.error }
+
+// messageError is an Error, unless a context has ended.
+func messageError(err error) error {
+	_, is := errors.AsType[*Error](err)
+	if is || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return &Error{err}
+}
 
 // notFound says that no library was found for a launch, or why those that are there are of no use.
 func notFound(l Launch, names []string, reasons []error) error {

@@ -168,7 +168,7 @@ func (t *thread) progress() (moved bool) {
 		ended, err := t.proceed(r)
 		switch {
 		case err != nil && t.failed == nil:
-			t.failed = err
+			t.failed = messageError(err)
 			fallthrough
 		case err != nil:
 			t.lost = append(t.lost, r)
@@ -244,10 +244,10 @@ func (t *thread) broken(r *Request, err error) error {
 
 // fail ends all requests with the first failure.
 func (t *thread) fail(err error) {
-	t.failed = err
+	t.failed = messageError(err)
 	for _, r := range t.pending {
 		t.lost = append(t.lost, r)
-		r.end(err)
+		r.end(t.failed)
 	}
 	clear(t.pending)
 	t.pending = t.pending[:0]

@@ -51,8 +51,8 @@ func start(join func() (joined, error), timeout time.Duration) (*World, error) {
 			return nil, err
 		}
 	case <-late.C:
-		return nil, fmt.Errorf("the ranks have not found each other for %v: a rank was not started or hangs, or the "+
-			"network between the hosts fails; see the launcher's output, or raise distributed.timeout", timeout)
+		return nil, &Error{fmt.Errorf("the ranks have not found each other for %v: a rank was not started or hangs, or the "+
+			"network between the hosts fails; see the launcher's output, or raise distributed.timeout", timeout)}
 	}
 	host, err := os.Hostname()
 	if err != nil {

@@ -122,6 +122,9 @@ type Error struct {
 	Result Result
 }
 
+// OfMachine reports that the request is not to blame: a GPU, its driver or its memory fails, and may not the next time.
+func (*Error) OfMachine() bool { return true }
+
 func (e *Error) Error() string {
 	if known, ok := results[e.Result]; ok {
 		return fmt.Sprintf("%s: %s (%s, %d)", e.Call, known.text, known.name, int32(e.Result))
