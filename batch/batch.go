@@ -123,6 +123,8 @@ func (m Micro) Check(positions, sequenceLen, vocab int) error {
 			return fmt.Errorf("batch: token %d or target %d is outside of the vocabulary of %d", id, target, vocab)
 		case place < 0 || int(place) >= sequenceLen, start < 0 || start > at || end <= at || int(end) > positions:
 			return fmt.Errorf("batch: position %d has place %d in a document at [%d, %d)", i, place, start, end)
+		case start != at && (i == 0 || start != m.DocStart[i-1]):
+			return fmt.Errorf("batch: position %d is of a document that begins at %d, but the position before it is not", i, start)
 		}
 	}
 	for i, w := range m.Weights {

@@ -94,6 +94,7 @@ func TestCheck(t *testing.T) {
 		"position 1 has the weight +Inf":               func(m *Micro) { m.Weights[1] = float32(math.Inf(1)) },
 		"position 3 has the weight NaN":                func(m *Micro) { m.Weights[3] = float32(math.NaN()) },
 		"in a document at [2, 5)":                      func(m *Micro) { m.DocEnd[2] = 5 },
+		"position 3 is of a document that begins at 1": func(m *Micro) { m.DocStart[3] = 1 },
 	} {
 		m := New(4)
 		spoil(&m)
