@@ -6,6 +6,10 @@
 // barrier between phases: [Packing] of keys and values, Forward, Backward and Reduce. Tasks may run in any order and on
 // any worker, but those of Backward begin in order. Each sum has a fixed order, so the bits depend on the Spec only.
 //
+// Blocks of queries and of keys begin at multiples of their lengths from the first row of their document, and none has
+// rows of two documents. So each sum is cut by places in the document, and the bits of a document are its own: they
+// depend neither on where it lies nor on what lies beside it.
+//
 // Scores, softmax and all sums are in fp32. In BF16 the probabilities and the gradients of the scores are rounded
 // before they are multiplied, as FlashAttention does.
 package attention
@@ -18,7 +22,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Rows of queries and of keys that one step of the loops takes. They set the bits. gemm packs 192 rows at a time.
+// Rows of queries and of keys that one step of the loops takes, or less at the end of a document. They set the bits. gemm
+// packs 192 rows at a time.
 const (
 	queryBlock = 192
 	keyBlock   = 128
@@ -35,7 +40,7 @@ type Spec struct {
 	Scale                   float32 // multiplies the scores; positive
 	Window                  int     // keys that a query sees at most, itself included; 0: all
 	SoftCap                 float32 // SoftCap*tanh(score/SoftCap) takes the place of a scaled score; 0: none
-	DocStart                []int32 // [T], the first position of t's document; DocStart[t] <= t
+	DocStart                []int32 // [T], the first position of t's document: t, or that of the position before
 
 	// Of attention over a cache only (see Cached): one past the last key that each row sees. K and V then have any
 	// number of rows, and DocStart has the first key of each row.
@@ -48,12 +53,27 @@ type Spec struct {
 	Delta      []float32   // [T*Heads], written: row sums of DOut*Out
 	DQ, DK, DV kernels.Mat // written; may be Q, K, V only if nothing reads those any more, so they must not be
 	HeadGrads  []float32   // scratch that all tasks share, HeadGradsLen long
+
+	blocks []queries // of all rows, in order: made by Check
+	keys   []keys    // the same
 }
+
+// queries are the rows [first, end) of the document that begins at start: at most queryBlock.
+type queries struct {
+	start, first, end int
+	key               int // the number of the document's first block of keys
+}
+
+// begins says whether they are the first ones of their document.
+func (q queries) begins() bool { return q.first == q.start }
+
+// keys are the rows [first, end) of a document: at most keyBlock.
+type keys struct{ first, end int }
 
 func (s *Spec) rows() int  { return len(s.DocStart) }
 func (s *Spec) group() int { return s.Heads / s.KVHeads }
 
-// Check says what is wrong with a Spec. The tasks do not check again.
+// Check says what is wrong with a Spec, and cuts its rows into blocks. The tasks, which need them, do not check again.
 func (s *Spec) Check(backward bool) error {
 	t, heads, kv := s.rows(), s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	mats := []named{{"Q", s.Q, t, heads}, {"K", s.K, t, kv}, {"V", s.V, t, kv}, {"Out", s.Out, t, heads}}
@@ -74,11 +94,31 @@ func (s *Spec) Check(backward bool) error {
 		return fmt.Errorf("attention: LSE has %d elements, needs %d", len(s.LSE), t*s.Heads)
 	}
 	for i, start := range s.DocStart {
-		if start < 0 || int(start) > i {
-			return fmt.Errorf("attention: DocStart[%d] = %d is not in [0, %d]", i, start, i)
+		if int(start) != i && (i == 0 || start != s.DocStart[i-1]) {
+			return fmt.Errorf("attention: DocStart[%d] is %d, and neither that row nor the one before begins its document there",
+				i, start)
 		}
 	}
+	s.cut()
 	return nil
+}
+
+// cut makes the blocks.
+func (s *Spec) cut() {
+	s.blocks, s.keys = s.blocks[:0], s.keys[:0]
+	for start := 0; start < s.rows(); {
+		end := start + 1
+		for end < s.rows() && int(s.DocStart[end]) == start {
+			end++
+		}
+		for first := start; first < end; first += queryBlock {
+			s.blocks = append(s.blocks, queries{start, first, min(first+queryBlock, end), len(s.keys)})
+		}
+		for first := start; first < end; first += keyBlock {
+			s.keys = append(s.keys, keys{first, min(first+keyBlock, end)})
+		}
+		start = end
+	}
 }
 
 // named is a matrix and the shape that it should have.
@@ -114,17 +154,19 @@ func (s *Spec) first(t int) int {
 	return lo
 }
 
-// queryBlocks is the query blocks of one head.
-func (s *Spec) queryBlocks() int { return (s.rows() + queryBlock - 1) / queryBlock }
-
 // ForwardTasks is the tasks of Forward: one for each head and block of queries.
-func (s *Spec) ForwardTasks() int { return s.Heads * s.queryBlocks() }
+func (s *Spec) ForwardTasks() int { return s.Heads * len(s.blocks) }
 
 // BackwardTasks is the tasks of Backward: one for each head and block of queries.
-func (s *Spec) BackwardTasks() int { return s.Heads * s.queryBlocks() }
+func (s *Spec) BackwardTasks() int { return s.Heads * len(s.blocks) }
 
-// ReduceTasks is the tasks of Reduce: one for each key head and block of keys.
-func (s *Spec) ReduceTasks() int { return s.KVHeads * s.queryBlocks() }
+// reduced is the number of rows that a task of Reduce takes.
+const reduced = 192
+
+// ReduceTasks is the tasks of Reduce: one for each key head and some rows.
+func (s *Spec) ReduceTasks() int { return s.KVHeads * s.reduceBlocks() }
+
+func (s *Spec) reduceBlocks() int { return (s.rows() + reduced - 1) / reduced }
 
 // HeadGradsLen is the elements of HeadGrads: the gradients of K and V that each query head contributes.
 func (s *Spec) HeadGradsLen() int { return HeadGradsLen(s.rows(), s.Heads, s.HeadDim) }
@@ -174,32 +216,32 @@ func newBlock(d tensor.DType, headDim int, scratch []byte) block {
 	return b
 }
 
-// seen is the rows [r0, r1) of the query block that starts at q0 which see any key of [k0, k1).
-func (s *Spec) seen(q0, q1, k0, k1 int) (r0, r1 int) {
-	lo, hi := max(q0, k0), q1
-	for lo < hi && s.first(lo) >= k1 {
-		lo++
-	}
-	for lo < hi && s.first(hi-1) >= k1 {
-		hi--
-	}
-	return lo - q0, hi - q0
+// seen is the blocks of keys that any query of a block sees, from the number lo to hi-1.
+func (s *Spec) seen(q queries) (lo, hi int) {
+	return q.key + (s.first(q.first)-q.start)/keyBlock, q.key + (q.end-1-q.start)/keyBlock + 1
 }
 
-// span is the keys [lo, hi) that any query of [q0, q1) sees.
-func (s *Spec) span(q0, q1 int) (lo, hi int) {
-	lo = q1
-	for t := q0; t < q1; t++ {
-		lo = min(lo, s.first(t))
-	}
-	return lo, q1
+// within is what a block of queries can see of a block of keys.
+func (s *Spec) within(q queries, block int) keys {
+	k := s.keys[block]
+	k.end = min(k.end, q.end)
+	return k
 }
 
-// keys is the columns [lo, hi) of the key block [k0, k1) that query t sees; lo <= hi.
-func (s *Spec) keys(t, k0, k1 int) (lo, hi int) {
-	lo = min(max(s.first(t), k0), k1)
-	hi = min(max(t+1, lo), k1)
-	return lo - k0, hi - k0
+// rowsOf is the rows [r0, r1) of a block of queries that see any key of a block, of which they see at least one.
+func (s *Spec) rowsOf(q queries, k keys) (r0, r1 int) {
+	r0, r1 = max(k.first-q.first, 0), q.end-q.first
+	if s.Window > 0 {
+		r1 = min(r1, k.end-q.first+min(s.Window, s.rows())-1)
+	}
+	return r0, r1
+}
+
+// columns is the columns [lo, hi) of a block of keys that query t sees; lo <= hi.
+func (s *Spec) columns(t int, k keys) (lo, hi int) {
+	lo = min(max(s.first(t), k.first), k.end)
+	hi = min(max(t+1, lo), k.end)
+	return lo - k.first, hi - k.first
 }
 
 // part is rows [r0, r1) and columns [c0, c1) of m.

@@ -97,6 +97,7 @@ func newProblem(rng *rand.Rand, dtype tensor.DType, t, heads, kvHeads, headDim, 
 		}
 		s.DocStart[i] = int32(start)
 	}
+	s.cut()
 	return problem{s, t}
 }
 
@@ -142,17 +143,24 @@ func (plain) Multiply(_ int, p Product) {
 	if p.TransposeA {
 		inner = p.A.Rows
 	}
+	p.eachElement(func(i, j int) (sum float32) {
+		for l := range inner {
+			b := element(p.B, l, j, p.TransposeB)
+			if p.Packed != nil {
+				b = p.Packed[j*inner+l]
+			}
+			sum += float32(element(p.A, i, l, p.TransposeA) * b)
+		}
+		return sum
+	})
+}
+
+// eachElement writes what product returns for row i and column j.
+func (p Product) eachElement(product func(i, j int) float32) {
 	for i := range p.C.Rows {
 		for j := range p.C.Cols {
 			c := (*float32)(unsafe.Add(p.C.Data, 4*(i*p.C.Stride+j)))
-			var sum float32
-			for l := range inner {
-				b := element(p.B, l, j, p.TransposeB)
-				if p.Packed != nil {
-					b = p.Packed[j*inner+l]
-				}
-				sum += float32(element(p.A, i, l, p.TransposeA) * b)
-			}
+			sum := product(i, j)
 			if p.Accumulate {
 				sum += *c
 			}

@@ -6,7 +6,8 @@ import "github.com/millrace/millrace/device/cpu/kernels"
 // to the head's part of HeadGrads. When all are done, Reduce writes DK and DV.
 //
 // Tasks begin in the order of their numbers, on as many workers as there are: a task adds to the gradients of a block
-// of keys when the task of the head's block of queries before it has, and waits until then. So the sums have one order.
+// of keys when the task of the head's block of queries before it has, if that is of the same document, and waits until
+// then. So the sums have one order.
 // Neighbours among tasks are of different heads, and seldom wait. turns are new ones of the operation, and packing has
 // keys and values that were packed before; nil: the tasks pack them.
 //
@@ -21,38 +22,35 @@ func Backward(k *kernels.Table, mul Multiplier, worker int, s *Spec, packing *Pa
 	scratch []byte) {
 	h, d := task%s.Heads, s.HeadDim
 	kv, turn := h/s.group(), &turns.heads[h]
-	q0 := task / s.Heads * queryBlock
-	q1 := min(q0+queryBlock, s.rows())
+	block := task / s.Heads
+	of := s.blocks[block]
 	b := newBlock(s.Q.DType, d, scratch)
 	dk, dv := s.headGrads(h)
-	clear(dk[q0*d : q1*d]) // no earlier block sees these keys
-	clear(dv[q0*d : q1*d])
+	clear(dk[of.first*d : of.end*d]) // no earlier block sees these keys
+	clear(dv[of.first*d : of.end*d])
 	dkMat, dvMat, dqMat := kernels.MatF32(dk, d), kernels.MatF32(dv, d), kernels.MatF32(b.out, d)
 	delta := b.max
 
-	for t := q0; t < q1; t++ {
-		delta[t-q0] = k.Dot(row(s.DOut, t, h*d, (h+1)*d), row(s.Out, t, h*d, (h+1)*d))
-		s.Delta[t*s.Heads+h] = delta[t-q0]
+	for t := of.first; t < of.end; t++ {
+		delta[t-of.first] = k.Dot(row(s.DOut, t, h*d, (h+1)*d), row(s.Out, t, h*d, (h+1)*d))
+		s.Delta[t*s.Heads+h] = delta[t-of.first]
 	}
-	clear(b.out)
-	lo, hi := s.span(q0, q1)
-	for k0 := lo; k0 < hi; k0 += keyBlock {
-		k1 := min(k0+keyBlock, hi)
-		r0, r1 := s.seen(q0, q1, k0, k1)
-		if r0 >= r1 {
-			continue
-		}
-		q := part(s.Q, q0+r0, q0+r1, h*d, (h+1)*d)
-		dout := part(s.DOut, q0+r0, q0+r1, h*d, (h+1)*d)
+	clear(b.out[:(of.end-of.first)*d])
+	for i, hi := s.seen(of); i < hi; i++ {
+		keys := s.within(of, i)
+		k0, k1 := keys.first, keys.end
+		r0, r1 := s.rowsOf(of, keys)
+		q := part(s.Q, of.first+r0, of.first+r1, h*d, (h+1)*d)
+		dout := part(s.DOut, of.first+r0, of.first+r1, h*d, (h+1)*d)
 		key := part(s.K, k0, k1, kv*d, (kv+1)*d)
 		value := part(s.V, k0, k1, kv*d, (kv+1)*d)
-		packedKey, packedValue := packing.find(kv, q0, k0)
+		packedKey, packedValue := packing.find(kv, i)
 		scores := part(kernels.MatF32(b.scores, keyBlock), r0, r1, 0, k1-k0)
 		dscores := part(kernels.MatF32(b.dscores, keyBlock), r0, r1, 0, k1-k0)
 		mul.Multiply(worker, Product{C: scores, A: q, B: key, TransposeB: true, Packed: packedKey})
 		mul.Multiply(worker, Product{C: dscores, A: dout, B: value, TransposeB: true, Packed: packedValue})
 		for r := r0; r < r1; r++ {
-			c0, c1 := s.keys(q0+r, k0, k1)
+			c0, c1 := s.columns(of.first+r, keys)
 			p, ds := row(b.p, r, 0, k1-k0), row(b.ds, r, 0, k1-k0)
 			if c0 < c1 {
 				at := r * keyBlock
@@ -62,7 +60,7 @@ func Backward(k *kernels.Table, mul Multiplier, worker int, s *Spec, packing *Pa
 					kernels.SoftCapGrad(dp, x, shift, s.Scale, s.SoftCap)
 					scale, shift = 1, 0
 				}
-				k.ScoreGrad(ds.Slice(c0, c1), p.Slice(c0, c1), x, dp, scale, s.LSE[(q0+r)*s.Heads+h], shift)
+				k.ScoreGrad(ds.Slice(c0, c1), p.Slice(c0, c1), x, dp, scale, s.LSE[(of.first+r)*s.Heads+h], shift)
 			}
 			for _, v := range [...]kernels.Vec{p, ds} {
 				k.Zero(v.Slice(0, c0))
@@ -71,22 +69,24 @@ func Backward(k *kernels.Table, mul Multiplier, worker int, s *Spec, packing *Pa
 		}
 		p, ds := part(b.p, r0, r1, 0, k1-k0), part(b.ds, r0, r1, 0, k1-k0)
 		mul.Multiply(worker, Product{C: part(dqMat, r0, r1, 0, d), A: ds, B: key, Accumulate: true})
-		turn.await(task/s.Heads, min(k1, q0))
+		if !of.begins() {
+			turn.await(block-1, min(k1, of.first))
+		}
 		mul.Multiply(worker, Product{C: part(dvMat, k0, k1, 0, d), A: p, B: dout, TransposeA: true, Accumulate: true})
 		mul.Multiply(worker, Product{C: part(dkMat, k0, k1, 0, d), A: ds, B: q, TransposeA: true, Accumulate: true})
-		turn.done(task/s.Heads, k1)
+		turn.done(block, k1)
 	}
-	for t := q0; t < q1; t++ {
-		k.Convert(row(s.DQ, t, h*d, (h+1)*d), kernels.F32(b.out[(t-q0)*d:(t-q0+1)*d]))
+	for t := of.first; t < of.end; t++ {
+		k.Convert(row(s.DQ, t, h*d, (h+1)*d), kernels.F32(b.out[(t-of.first)*d:(t-of.first+1)*d]))
 	}
 }
 
-// Reduce runs one of ReduceTasks, after all of Backward: it adds what the query heads of a group contribute to a block
-// of rows of DK and DV, in the order of heads, and rounds once.
+// Reduce runs one of ReduceTasks, after all of Backward: it adds what the query heads of a group contribute to some
+// rows of DK and DV, in the order of heads, and rounds once.
 func Reduce(k *kernels.Table, s *Spec, task int) {
-	kv, d := task/s.queryBlocks(), s.HeadDim
-	t0 := task % s.queryBlocks() * queryBlock
-	t1 := min(t0+queryBlock, s.rows())
+	kv, d := task/s.reduceBlocks(), s.HeadDim
+	t0 := task % s.reduceBlocks() * reduced
+	t1 := min(t0+reduced, s.rows())
 	first := kv * s.group()
 	dk, dv := s.headGrads(first)
 	dk, dv = dk[t0*d:t1*d], dv[t0*d:t1*d]

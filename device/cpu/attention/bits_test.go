@@ -15,10 +15,40 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
+// queryBlocks calls do for each block of queries.
+func (p problem) queryBlocks(do func(start, q0, q1 int)) {
+	for start, end := 0, 0; start < p.t; start = end {
+		for end = start + 1; end < p.t && int(p.DocStart[end]) == start; end++ {
+		}
+		for q0 := start; q0 < end; q0 += queryBlock {
+			do(start, q0, min(q0+queryBlock, end))
+		}
+	}
+}
+
+// sees is the columns [lo, hi) of the keys [k0, k1) that query t sees; lo <= hi.
+func (p problem) sees(t, k0, k1 int) (lo, hi int) {
+	lo = min(max(p.first(t), k0), k1)
+	hi = min(max(t+1, lo), k1)
+	return lo - k0, hi - k0
+}
+
+// seers is the rows [r0, r1) of the queries [q0, q1) which see any key of [k0, k1).
+func (p problem) seers(q0, q1, k0, k1 int) (r0, r1 int) {
+	lo, hi := max(q0, k0), q1
+	for lo < hi && p.first(lo) >= k1 {
+		lo++
+	}
+	for lo < hi && p.first(hi-1) >= k1 {
+		hi--
+	}
+	return lo - q0, hi - q0
+}
+
 // serialForward is Forward of one head and block of queries in its first form: each product packs its operands, and
 // rows are rescaled one at a time.
-func serialForward(k *kernels.Table, mul Multiplier, s *Spec, h, q0 int, b block) {
-	d, kv, q1 := s.HeadDim, h/s.group(), min(q0+queryBlock, s.rows())
+func serialForward(k *kernels.Table, mul Multiplier, s problem, h, start, q0, q1 int, b block) {
+	d, kv := s.HeadDim, h/s.group()
 	out := kernels.MatF32(b.out, d)
 	clear(b.out)
 	clear(b.sum)
@@ -29,17 +59,16 @@ func serialForward(k *kernels.Table, mul Multiplier, s *Spec, h, q0 int, b block
 	if s.SoftCap > 0 {
 		scale = 1
 	}
-	lo, hi := s.span(q0, q1)
-	for k0 := lo; k0 < hi; k0 += keyBlock {
-		k1 := min(k0+keyBlock, hi)
-		r0, r1 := s.seen(q0, q1, k0, k1)
+	for k0 := start; k0 < q1; k0 += keyBlock {
+		k1 := min(k0+keyBlock, q1)
+		r0, r1 := s.seers(q0, q1, k0, k1)
 		if r0 >= r1 {
 			continue
 		}
 		mul.Multiply(0, Product{C: part(kernels.MatF32(b.scores, keyBlock), r0, r1, 0, k1-k0),
 			A: part(s.Q, q0+r0, q0+r1, h*d, (h+1)*d), B: part(s.K, k0, k1, kv*d, (kv+1)*d), TransposeB: true})
 		for r := r0; r < r1; r++ {
-			c0, c1 := s.keys(q0+r, k0, k1)
+			c0, c1 := s.sees(q0+r, k0, k1)
 			p := row(b.p, r, 0, k1-k0)
 			if c0 < c1 {
 				x := b.scores[r*keyBlock:][c0:c1]
@@ -80,24 +109,22 @@ func serialForward(k *kernels.Table, mul Multiplier, s *Spec, h, q0 int, b block
 }
 
 // serialBackward is Backward of one head, one block of queries after the other.
-func serialBackward(k *kernels.Table, mul Multiplier, s *Spec, h int, b block) {
+func serialBackward(k *kernels.Table, mul Multiplier, s problem, h int, b block) {
 	d, kv := s.HeadDim, h/s.group()
 	dk, dv := s.headGrads(h)
 	clear(dk)
 	clear(dv)
 	dkMat, dvMat, dqMat := kernels.MatF32(dk, d), kernels.MatF32(dv, d), kernels.MatF32(b.out, d)
 	delta := b.max
-	for q0 := 0; q0 < s.rows(); q0 += queryBlock {
-		q1 := min(q0+queryBlock, s.rows())
+	s.queryBlocks(func(start, q0, q1 int) {
 		for t := q0; t < q1; t++ {
 			delta[t-q0] = k.Dot(row(s.DOut, t, h*d, (h+1)*d), row(s.Out, t, h*d, (h+1)*d))
 			s.Delta[t*s.Heads+h] = delta[t-q0]
 		}
 		clear(b.out)
-		lo, hi := s.span(q0, q1)
-		for k0 := lo; k0 < hi; k0 += keyBlock {
-			k1 := min(k0+keyBlock, hi)
-			r0, r1 := s.seen(q0, q1, k0, k1)
+		for k0 := start; k0 < q1; k0 += keyBlock {
+			k1 := min(k0+keyBlock, q1)
+			r0, r1 := s.seers(q0, q1, k0, k1)
 			if r0 >= r1 {
 				continue
 			}
@@ -107,7 +134,7 @@ func serialBackward(k *kernels.Table, mul Multiplier, s *Spec, h int, b block) {
 			mul.Multiply(0, Product{C: part(scores, r0, r1, 0, k1-k0), A: q, B: key, TransposeB: true})
 			mul.Multiply(0, Product{C: part(dscores, r0, r1, 0, k1-k0), A: dout, B: value, TransposeB: true})
 			for r := r0; r < r1; r++ {
-				c0, c1 := s.keys(q0+r, k0, k1)
+				c0, c1 := s.sees(q0+r, k0, k1)
 				p, ds := row(b.p, r, 0, k1-k0), row(b.ds, r, 0, k1-k0)
 				if c0 < c1 {
 					at := r * keyBlock
@@ -132,7 +159,7 @@ func serialBackward(k *kernels.Table, mul Multiplier, s *Spec, h int, b block) {
 		for t := q0; t < q1; t++ {
 			k.Convert(row(s.DQ, t, h*d, (h+1)*d), kernels.F32(b.out[(t-q0)*d:(t-q0+1)*d]))
 		}
-	}
+	})
 }
 
 // results are all that a problem's tasks have written.
@@ -184,12 +211,10 @@ func bitsOfSerialForm(t *rapid.T, level isa.Level) {
 	want := build()
 	b := newBlock(dtype, headDim, alignedBytes(ScratchBytes(headDim)))
 	for h := range heads {
-		for q0 := 0; q0 < rows; q0 += queryBlock {
-			serialForward(k, mul, want.Spec, h, q0, b)
-		}
+		want.queryBlocks(func(start, q0, q1 int) { serialForward(k, mul, want, h, start, q0, q1, b) })
 	}
 	for h := range heads {
-		serialBackward(k, mul, want.Spec, h, b)
+		serialBackward(k, mul, want, h, b)
 	}
 	for task := range want.ReduceTasks() {
 		Reduce(k, want.Spec, task)
@@ -216,29 +241,26 @@ func bitsOfSerialForm(t *rapid.T, level isa.Level) {
 	}
 }
 
-// The blocks of one document, and of documents of whatever lengths with and without a window, find their keys: each is
-// packed once for all heads of a group and, where blocks of queries take the same blocks of keys, for all of these.
+// Every block of keys is packed once, for all heads of a group and all blocks of queries, where there is room.
 func TestPackingIsShared(t *testing.T) {
 	mul := newMultiplier(isa.Best(), 1)
-	for _, c := range []struct{ t, window, docs, slots, most int }{
-		{1024, 0, 0, 8, 8},
-		{1000, 0, 0, 8, 8},
-		{4096, 1024, 0, 60, 72}, // two grids of blocks, of queries by turns
-		{4096, 0, 12, 32, 70},
-	} {
+	for _, c := range []struct{ t, window, docs int }{{1024, 0, 0}, {1000, 0, 0}, {4096, 1024, 0}, {4096, 0, 12}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			p := newProblem(rand.New(rand.NewPCG(1, 2)), tensor.F32, c.t, 2, 1, 8, c.window, c.docs)
-			packing := NewPacking(mul, p.Spec, false, make([]float32, 100*c.t*8))
-			if packing.slots < c.slots || packing.slots > c.most {
-				t.Errorf("%d blocks of keys are packed, expected %d to %d", packing.slots, c.slots, c.most)
-			}
-			for q0 := 0; q0 < c.t; q0 += queryBlock {
-				lo, hi := p.span(q0, min(q0+queryBlock, c.t))
-				for k0 := lo; k0 < hi; k0 += keyBlock {
-					if key, _ := packing.find(0, q0, k0); key == nil {
-						t.Fatalf("keys from %d on are not packed for queries from %d on", k0, q0)
-					}
+			memory := make([]float32, 3*c.t*8)
+			packing := NewPacking(mul, p.Spec, false, memory)
+			blocks := 0
+			p.queryBlocks(func(start, q0, q1 int) {
+				if q1 == p.t || int(p.DocStart[q1]) != start {
+					blocks += (q1 - start + keyBlock - 1) / keyBlock
 				}
+			})
+			if got := packing.Tasks(p.Spec); got != blocks {
+				t.Errorf("%d blocks of keys are packed, expected %d", got, blocks)
+			}
+			few := NewPacking(mul, p.Spec, false, memory[:len(memory)/6])
+			if got := few.Tasks(p.Spec); got == 0 || got >= blocks {
+				t.Errorf("%d of %d blocks of keys are packed in a sixth of the memory", got, blocks)
 			}
 		})
 	}

@@ -9,7 +9,8 @@ import (
 // Attention over a cache. A row of queries sees keys that passes before have computed, most often of one more position
 // than the row before it. The bits of a row should not depend on the rows that it comes with: then a text is the same
 // however its prompt was cut into passes, and in every batch. So blocks of keys begin at multiples of keyBlock
-// from the row's first key, whichever rows share them, and each row takes its blocks one after the other:
+// from the row's first key, whichever rows share them, as they do from the start of a document in Forward, whose bits
+// these are. Each row takes its blocks one after the other:
 //
 //	for each block of keys of the sequence:
 //		scores = q k^T, for all rows of the tile that see a key of the block
@@ -72,7 +73,7 @@ func (c *Cached) Run(k *kernels.Table, mul Multiplier, worker, task int, scratch
 	tile, d := c.tiles[task], c.HeadDim
 	n := tile.last - tile.first
 	b := newBlock(c.Q.DType, d, scratch)
-	b.begin()
+	b.begin(n, d)
 	q := kernels.Mat{Data: b.ds.Data, DType: c.Q.DType, Rows: n, Cols: d, Stride: d} // only gradients use ds
 	start := int(c.DocStart[tile.row])
 	lo, hi := c.K.Rows, start

@@ -15,38 +15,34 @@ import (
 // score, after all others, without a value.
 func Forward(k *kernels.Table, mul Multiplier, worker int, s *Spec, packing *Packing, task int, scratch []byte) {
 	h, d := task%s.Heads, s.HeadDim
-	q0 := (s.queryBlocks() - 1 - task/s.Heads) * queryBlock
-	q1 := min(q0+queryBlock, s.rows())
+	q := s.blocks[len(s.blocks)-1-task/s.Heads]
 	kv := h / s.group()
 	b := newBlock(s.Q.DType, d, scratch)
-	b.begin()
+	b.begin(q.end-q.first, d)
 	out := kernels.MatF32(b.out, d)
-	lo, hi := s.span(q0, q1)
-	for k0 := lo; k0 < hi; k0 += keyBlock {
-		k1 := min(k0+keyBlock, hi)
-		r0, r1 := s.seen(q0, q1, k0, k1)
-		if r0 >= r1 {
-			continue
-		}
-		packed, _ := packing.find(kv, q0, k0)
+	for i, hi := s.seen(q); i < hi; i++ {
+		keys := s.within(q, i)
+		k0, k1 := keys.first, keys.end
+		r0, r1 := s.rowsOf(q, keys)
+		packed, _ := packing.find(kv, i)
 		mul.Multiply(worker, Product{C: part(kernels.MatF32(b.scores, keyBlock), r0, r1, 0, k1-k0),
-			A: part(s.Q, q0+r0, q0+r1, h*d, (h+1)*d),
+			A: part(s.Q, q.first+r0, q.first+r1, h*d, (h+1)*d),
 			B: part(s.K, k0, k1, kv*d, (kv+1)*d), TransposeB: true, Packed: packed})
-		b.weigh(k, s, r0, r1, k1-k0, func(r int) (c0, c1 int) { return s.keys(q0+r, k0, k1) })
+		b.weigh(k, s, r0, r1, k1-k0, func(r int) (c0, c1 int) { return s.columns(q.first+r, keys) })
 		mul.Multiply(worker, Product{C: part(out, r0, r1, 0, d),
 			A: part(b.p, r0, r1, 0, k1-k0),
 			B: part(s.V, k0, k1, kv*d, (kv+1)*d), Accumulate: true})
 	}
-	for t := q0; t < q1; t++ {
-		s.LSE[t*s.Heads+h] = b.end(k, s, t-q0, t, h)
+	for t := q.first; t < q.end; t++ {
+		s.LSE[t*s.Heads+h] = b.end(k, s, t-q.first, t, h)
 	}
 }
 
-// begin empties the sums of all rows.
-func (b *block) begin() {
-	clear(b.out)
-	clear(b.sum)
-	for i := range b.max {
+// begin empties the sums of the first n rows, of heads of d columns.
+func (b *block) begin(n, d int) {
+	clear(b.out[:n*d])
+	clear(b.sum[:n])
+	for i := range n {
 		b.max[i] = float32(math.Inf(-1))
 	}
 }

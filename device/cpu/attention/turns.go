@@ -10,7 +10,8 @@ type Turns struct{ heads []turn }
 
 // turn is that of the tasks of one head, one for each block of queries.
 type turn struct {
-	// final is, by block of queries, the keys below which that block and all before it have added to the gradients.
+	// final is, by block of queries, the keys below which that block and all before it in its document have added to the
+	// gradients.
 	final  []atomic.Int64
 	lock   sync.Mutex
 	change sync.Cond
@@ -21,24 +22,24 @@ func NewTurns(s *Spec) *Turns {
 	t := &Turns{heads: make([]turn, s.Heads)}
 	for h := range t.heads {
 		o := &t.heads[h]
-		o.final, o.change.L = make([]atomic.Int64, s.queryBlocks()), &o.lock
+		o.final, o.change.L = make([]atomic.Int64, len(s.blocks)), &o.lock
 	}
 	return t
 }
 
-// await returns when the blocks of queries before a block have added to all keys below the key.
+// await returns when a block of queries, and those before it in its document, have added to all keys below the key.
 func (t *turn) await(block, key int) {
-	if block == 0 || t.final[block-1].Load() >= int64(key) {
+	if t.final[block].Load() >= int64(key) {
 		return
 	}
 	t.lock.Lock()
-	for t.final[block-1].Load() < int64(key) {
+	for t.final[block].Load() < int64(key) {
 		t.change.Wait()
 	}
 	t.lock.Unlock()
 }
 
-// done says that a block of queries, as those before it, has added to all keys below the key.
+// done says that a block of queries, as those before it in its document, has added to all keys below the key.
 func (t *turn) done(block, key int) {
 	t.lock.Lock()
 	t.final[block].Store(int64(key))
