@@ -8,10 +8,11 @@ package device
 // row's query, key, value and output take 1 KiB in bf16. To compute states backward from the last one divides by
 // decays, which may be so small that nothing of the state is left.
 //
-// The answer here: the rows of a micro-batch are cut into chunks of [DeltaChunk] rows, wherever documents begin. The
-// states before chunks are an output of the forward operation, so that the plan knows their memory, and backward
-// computes what is between two of them again. Their gradients are an output of the backward operation in the same form:
-// a device may find them first, chunk by chunk, and then compute all chunks at once.
+// The answer here: one state in every [DeltaChunk] rows is an output of the forward operation, so that the plan knows
+// their memory, and backward computes what is between two of them again. Their gradients are an output of the backward
+// operation in the same form: a device may find them first, chunk by chunk, and then compute all chunks at once. Of which
+// rows they are is the device's choice: the rows of a micro-batch may be cut into chunks wherever documents begin, or
+// each document by itself.
 
 // DeltaChunk is the number of rows from a state that a gated delta net writes to the next one.
 const DeltaChunk = 64
@@ -112,11 +113,11 @@ type DeltaOps interface {
 	//
 	//	S = exp(decay)*S; S += k (beta*(v - S^T k))^T; out = S^T q
 	//
-	// states (F32, [chunks, Heads*KeyDim*ValueDim]) receives the state that the first row of each chunk finds: zeros
-	// where a document begins. decay is not positive.
+	// states (F32, [chunks, Heads*KeyDim*ValueDim]) receives the states that GatedDeltaGrad begins at. decay is not
+	// positive.
 	GatedDelta(out, states, qkv, decay, beta Mat, spec DeltaSpec)
 	// GatedDeltaGrad writes dqkv, and ddecay and dbeta (F32, [T, Heads]), from dout and from what GatedDelta read and
-	// wrote to states. It also writes the gradients of states to dstates, zeros where a document begins.
+	// wrote to states. It also writes the gradients of those to dstates.
 	GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states Mat, spec DeltaSpec)
 	// ContinueDelta is GatedDelta of rows that continue sequences, as [Continued] says of spec.Docs and each, row by
 	// row. states (F32, [sequences, Heads*KeyDim*ValueDim]) keeps the state that the last row of each sequence leaves;

@@ -259,7 +259,7 @@ func (d *deltaHead) forward() (found []state, out [][]float64) {
 type deltaGrads struct {
 	q, k, v     [][]float64 // of the normalized q and k
 	decay, beta []float64
-	found       []state // of the state that a row finds; zeros where a document begins
+	found       []state // of the state that a row finds
 }
 
 // backward goes from the last row to the first.
@@ -292,34 +292,23 @@ func (d *deltaHead) backward(dout [][]float64) *deltaGrads {
 			addTo(ds[i*len(delta):], g.v[t], -k[i])
 		}
 		g.decay[t] = dot(ds, decayed)
-		if g.found[t] = ds.scaled(d.factor[t]); d.begins[t] {
-			clear(g.found[t])
-		}
+		g.found[t] = ds.scaled(d.factor[t])
 	}
 	return g
 }
 
-// GatedDelta carries out the recurrence, head by head.
+// GatedDelta carries out the recurrence, head by head. It leaves states alone: its gradient computes them again.
 func (s *referenceStream) GatedDelta(out, states, qkv, decay, beta device.Mat, spec device.DeltaSpec) {
 	s.operands.GatedDelta(out, states, qkv, decay, beta, spec)
 	s.do(func() {
 		for h := range spec.Heads {
 			d, _ := s.deltaHead(qkv, decay, beta, spec, h)
-			found, outputs := d.forward()
+			_, outputs := d.forward()
 			for t, o := range outputs {
 				s.put(out.RowRange(t, 1).ColRange(h*spec.ValueDim, spec.ValueDim), o)
 			}
-			s.putStates(states, found, h)
 		}
 	})
-}
-
-// putStates writes the states of a head that chunks find.
-func (s *referenceStream) putStates(states device.Mat, found []state, head int) {
-	for c := range states.Rows {
-		of := found[c*device.DeltaChunk]
-		s.put(states.RowRange(c, 1).ColRange(head*len(of), len(of)), of)
-	}
 }
 
 // GatedDeltaGrad goes through the recurrence backwards, head by head. States are computed again.
@@ -342,7 +331,6 @@ func (s *referenceStream) GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv
 				addTo(gradient[at(t, 2):], g.v[t], 1)
 				decays[t*spec.Heads+h], betas[t*spec.Heads+h] = g.decay[t], g.beta[t]
 			}
-			s.putStates(dstates, g.found, h)
 		}
 		s.put(dqkv, gradient)
 		s.put(ddecay, decays)

@@ -30,7 +30,7 @@ func (w *worker) backward(p piece, head int) {
 	before := w.before(p, head)
 	var after *kernels.Mat // the gradient of the state after the piece
 	if !w.ends(p.end) {
-		m := w.state(w.DStates, p.chunk()+1, head)
+		m := w.state(w.DStates, piece{first: p.end}.chunk(), head)
 		after = &m
 	}
 	w.gates(p, head)
@@ -48,9 +48,8 @@ func (w *worker) backward(p piece, head int) {
 	}
 	if before != nil {
 		w.readGrad(p, head, before, after)
-	} else if p.first%Chunk == 0 {
-		clear(numbers(w.state(w.DStates, p.chunk(), head)))
 	}
+	w.clearUnused(w.DStates, p, head)
 	if after != nil {
 		w.scaleRows(w.delta, w.m, cols)
 		w.multiply(rowsOf(w.dqk, n, n, w.KeyDim), rowsOf(w.delta, 0, n, cols), *after, false, true, true)

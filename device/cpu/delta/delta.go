@@ -8,7 +8,8 @@
 // number that it reads; each row waits for the row before it; and backward needs the state of each row, of 64 KiB with
 // 128 columns, where the row's q, k, v and o have 1 KiB in bf16.
 //
-// The answer here: the recurrence is unrolled over the n rows of a piece, the part of a document in one chunk. With
+// The answer here: the recurrence is unrolled over the n rows of a piece: Chunk rows of a document, counted from its first
+// one, or what is left of it. With
 // g_i the sum of the decays of the piece's rows up to i, c_i = exp(g_i), M_ij = exp(g_i - g_j) for j <= i and zero
 // above, and S the state before the piece, the state that row i leaves is
 //
@@ -73,7 +74,10 @@ type Spec struct {
 	QKV         kernels.Mat // [T, 2*KeyHeads*KeyDim + Heads*ValueDim], F32 or BF16, as Out, DOut and DQKV
 	Out         kernels.Mat // [T, Heads*ValueDim], written by forward
 	Decay, Beta []float32   // [T, Heads]
-	States      []float32   // [chunks, Heads, KeyDim, ValueDim], written by forward, read by backward
+	// [chunks, Heads, KeyDim, ValueDim], written by forward, read by backward: those before the pieces that begin in
+	// each chunk of rows. That is one piece at most, all but the first pieces of documents, which have none before them:
+	// the next such piece begins Chunk rows after it or later. Zeros where there is none.
+	States []float32
 
 	// Backward only.
 	DOut, DQKV             kernels.Mat
@@ -115,10 +119,13 @@ func (s *Spec) Documents() (all Documents) {
 // Tasks is the number of tasks of Forward, and of Backward: one for each run of documents and key head.
 func (d Documents) Tasks(s *Spec) int { return len(d) * s.KeyHeads }
 
-// piece is the rows [first, end) of one document and one chunk.
+// piece is the rows [first, end) of one document: at most Chunk. So pieces are cut by places in the document, and the
+// bits of a document do not depend on its place in the rows.
 type piece struct{ first, end int }
 
-func (p piece) rows() int  { return p.end - p.first }
+func (p piece) rows() int { return p.end - p.first }
+
+// chunk is where the state before a piece is, in States.
 func (p piece) chunk() int { return p.first / Chunk }
 
 // ends says whether a document ends before row t.
@@ -127,14 +134,26 @@ func (s *Spec) ends(t int) bool { return t == s.rows() || int(s.Start[t]) == t }
 // pieceFrom is the piece that begins at row t.
 func (s *Spec) pieceFrom(t int) piece {
 	p := piece{t, t + 1}
-	for p.end%Chunk != 0 && !s.ends(p.end) {
+	for p.rows() < Chunk && !s.ends(p.end) {
 		p.end++
 	}
 	return p
 }
 
 // pieceTo is the piece that ends before row t.
-func (s *Spec) pieceTo(t int) piece { return piece{max(int(s.Start[t-1]), (t-1)/Chunk*Chunk), t} }
+func (s *Spec) pieceTo(t int) piece {
+	start := int(s.Start[t-1])
+	return piece{start + (t-1-start)/Chunk*Chunk, t}
+}
+
+// clearUnused empties the states of the chunk whose first row is in a piece, if no piece finds its state there.
+func (w *worker) clearUnused(of []float32, p piece, head int) {
+	chunk := (p.first + Chunk - 1) / Chunk
+	row := chunk * Chunk
+	if row == p.first && w.begins(p) || p.first < row && row < p.end && w.ends(p.end) {
+		clear(numbers(w.state(of, chunk, head)))
+	}
+}
 
 // begins says whether the piece has the first row of its document.
 func (s *Spec) begins(p piece) bool { return int(s.Start[p.first]) == p.first }

@@ -187,3 +187,39 @@ func TestRunsOfDocuments(t *testing.T) {
 		}
 	}
 }
+
+// A document's bits do not depend on its place: alone it has the outputs and the gradients that it has in any row, at any
+// offset.
+func TestDocumentsHaveTheirOwnBits(t *testing.T) {
+	for _, level := range isa.Available() {
+		for _, d := range []tensor.DType{tensor.F32, tensor.BF16} {
+			t.Run(fmt.Sprint(level, d), func(t *testing.T) {
+				rng := rand.New(rand.NewPCG(5, 6))
+				for range 12 {
+					before, after := []int{1 + rng.IntN(200)}, []int{1 + rng.IntN(80)}
+					if rng.IntN(2) == 0 {
+						before = append(before, 1+rng.IntN(70))
+					}
+					n, first := 1+rng.IntN(260), 0
+					for _, m := range before {
+						first += m
+					}
+					row := problem(rng, d, 2, 4, 12, 9, slices.Concat(before, []int{n}, after)...)
+					alone := problem(rng, d, 2, 4, 12, 9, n)
+					rows := func(m kernels.Mat) kernels.Mat { return block(m, first, first+n, 0, m.Cols) }
+					of := func(x []float32) []float32 { return x[first*row.Heads:][:n*row.Heads] }
+					alone.QKV, alone.DOut, alone.Decay, alone.Beta = rows(row.QKV), rows(row.DOut), of(row.Decay), of(row.Beta)
+					row.run(level)
+					alone.run(level)
+					row.Out, row.DQKV, row.DDecay, row.DBeta = rows(row.Out), rows(row.DQKV), of(row.DDecay), of(row.DBeta)
+					got := row.outputs()
+					for name, want := range alone.outputs() {
+						if name != "states" && name != "dstates" && !slices.Equal(got[name], want) {
+							t.Errorf("%s: a document of %d rows has other bits at row %d", name, n, first)
+						}
+					}
+				}
+			})
+		}
+	}
+}

@@ -53,9 +53,7 @@ func (w *worker) keyRows() kernels.Mat { return rowsOf(w.qk, w.n, w.n, w.KeyDim)
 func (w *worker) forward(p piece, head int) {
 	n, cols := w.n, w.ValueDim
 	before := w.before(p, head)
-	if p.first%Chunk == 0 && w.begins(p) {
-		clear(numbers(w.state(w.States, p.chunk(), head)))
-	}
+	w.clearUnused(w.States, p, head)
 	w.gates(p, head)
 	w.solve(p, head, before)
 	if before != nil {
@@ -72,7 +70,7 @@ func (w *worker) forward(p piece, head int) {
 	if w.ends(p.end) {
 		return
 	}
-	after := w.state(w.States, p.chunk()+1, head)
+	after := w.state(w.States, piece{first: p.end}.chunk(), head)
 	if before != nil {
 		w.Scale(kernels.F32(numbers(after)), kernels.F32(numbers(*before)), w.c[n-1])
 	}

@@ -11,13 +11,22 @@ import (
 func Reference(k *kernels.Table, s *Spec, keyHead int) {
 	for h := keyHead * s.group(); h < (keyHead+1)*s.group(); h++ {
 		r := newRecurrence(k, s, h)
+		s.clear(s.States, h)
 		for t := range s.rows() {
-			if r.find(t); t%Chunk == 0 {
-				copy(numbers(s.state(s.States, t/Chunk, h)), r.state)
+			r.find(t)
+			if p := s.pieceFrom(t); s.pieceTo(t+1).first == t && !s.begins(p) {
+				copy(numbers(s.state(s.States, p.chunk(), h)), r.state)
 			}
 			r.step(t)
 			k.Convert(part(s.Out, t, h*s.ValueDim, s.ValueDim), kernels.F32(r.times(r.state, r.q)))
 		}
+	}
+}
+
+// clear empties the states of a head before all chunks, or their gradients.
+func (s *Spec) clear(of []float32, head int) {
+	for chunk := range (s.rows() + Chunk - 1) / Chunk {
+		clear(numbers(s.state(of, chunk, head)))
 	}
 }
 
@@ -28,27 +37,29 @@ func ReferenceGrad(k *kernels.Table, s *Spec, keyHead int) {
 	for h := keyHead * s.group(); h < (keyHead+1)*s.group(); h++ {
 		r := newRecurrence(k, s, h)
 		dstate := make([]float32, len(r.state))
-		for first := (s.rows() - 1) / Chunk * Chunk; first >= 0; first -= Chunk {
-			end := min(first+Chunk, s.rows())
-			copy(r.state, numbers(s.state(s.States, first/Chunk, h)))
+		s.clear(s.DStates, h)
+		for end := s.rows(); end > 0; {
+			p := s.pieceTo(end)
+			if !s.begins(p) {
+				copy(r.state, numbers(s.state(s.States, p.chunk(), h)))
+			}
 			found := make([][]float32, 0, Chunk)
-			for t := first; t < end; t++ {
+			for t := p.first; t < end; t++ {
 				r.find(t)
 				found = append(found, slices.Clone(r.state))
 				r.step(t)
 			}
-			for t := end - 1; t >= first; t-- {
-				if s.ends(t + 1) {
-					clear(dstate)
-				}
-				copy(r.state, found[t-first])
+			if s.ends(end) {
+				clear(dstate)
+			}
+			for t := end - 1; t >= p.first; t-- {
+				copy(r.state, found[t-p.first])
 				r.stepBack(t, dstate, line(dqk[0], t, s.KeyDim), line(dqk[1], t, s.KeyDim))
 			}
-			if to := numbers(s.state(s.DStates, first/Chunk, h)); s.ends(first) {
-				clear(to)
-			} else {
-				copy(to, dstate)
+			if !s.begins(p) {
+				copy(numbers(s.state(s.DStates, p.chunk(), h)), dstate)
 			}
+			end = p.first
 		}
 	}
 	r := newRecurrence(k, s, keyHead*s.group())
