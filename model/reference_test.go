@@ -31,6 +31,7 @@ type reference struct {
 	w, g   []nn.Params // by part
 
 	constants []device.Mat // by block
+	cut       nn.Cut       // of visits of blocks
 }
 
 func check(t testing.TB, err error) {
@@ -47,7 +48,7 @@ func newReference(t *testing.T, dir string, dtype tensor.DType, level isa.Level)
 	check(t, err)
 	dev, err := cpu.New(cpu.Options{Workers: 2, Level: &level})
 	check(t, err)
-	region, err := hostmem.New().Reserve("reference", 16<<20)
+	region, err := hostmem.New().Reserve("reference", 64<<20)
 	check(t, err)
 	buf, err := dev.Register(region)
 	check(t, err)
@@ -100,9 +101,16 @@ func (r *reference) take(x []int32) device.Mem {
 }
 
 func (r *reference) floats(m device.Mat) []float32 {
-	x := make([]float32, m.Rows*m.Cols)
-	_, err := binary.Decode(r.memory[m.Off:m.Off+m.Len], binary.LittleEndian, x)
-	check(r.t, err)
+	n, memory := m.Rows*m.Cols, r.memory[m.Off:m.Off+m.Len]
+	x := make([]float32, n)
+	if m.DType == tensor.F32 {
+		_, err := binary.Decode(memory, binary.LittleEndian, x)
+		check(r.t, err)
+		return x
+	}
+	for i := range x {
+		x[i] = tensor.F32FromBF16(binary.LittleEndian.Uint16(memory[2*i:]))
+	}
 	return x
 }
 
@@ -117,11 +125,11 @@ func (r *reference) run(b modeltest.Batch, keep nn.Keep) (loss float64, logits [
 	}
 	for _, micro := range b {
 		mark := r.arena.Mark()
-		tokens, l := r.microBatch(micro, scale, keep)
-		for _, x := range tokens {
+		of := r.microBatch(micro, scale, keep)
+		for _, x := range of.losses {
 			loss += float64(x)
 		}
-		logits = append(logits, l)
+		logits = append(logits, of.logits)
 		r.arena.Release(mark)
 	}
 	if len(b) < rows {
@@ -145,7 +153,13 @@ func (r *reference) visits(block int, to nn.Direction, args nn.Args) {
 	}
 }
 
-func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (losses, logits []float32) {
+// positions is what the positions of a micro-batch have, one after the other.
+type positions struct {
+	losses, logits  []float32
+	inputs, lookups []float32 // gradients of rows of the embedding, and of the side that is looked up, before they are added up
+}
+
+func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (of positions) {
 	m, s, a := r.m, r.s, r.arena
 	n := len(micro.IDs)
 	place := slices.Clone(micro.Positions)
@@ -212,7 +226,7 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 			Outcome:   outcomes[l],
 			Sides:     sidesOf(l),
 			Held:      block.NewHeld(a, r.dtype, n, 1, true),
-			Work:      block.NewForwardWork(a, r.dtype, n, nn.Cut{}, keep)})
+			Work:      block.NewForwardWork(a, r.dtype, n, r.cut, keep)})
 	}
 
 	h, top := &m.Head, x[len(m.Blocks)]
@@ -246,7 +260,7 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 			Outcome:   outcomes[l],
 			Sides:     sidesOf(l),
 			Held:      block.NewHeld(a, r.dtype, n, 1, true),
-			Work:      block.NewBackwardWork(a, r.dtype, n, nn.Cut{}, keep)})
+			Work:      block.NewBackwardWork(a, r.dtype, n, r.cut, keep)})
 	}
 	for _, i := range m.EmbedTiles {
 		s.ScatterAdd(r.g[i].Mat(0), dx, b.IDs, m.Parts[i].FirstRow, m.EmbedScale(dx.DType))
@@ -260,9 +274,14 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 		}
 	}
 	check(r.t, s.Sync())
-	logits = r.floats(all)
-	h.Cap(logits)
-	return r.floats(loss), logits
+	of = positions{losses: r.floats(loss), logits: r.floats(all), inputs: r.floats(dx)}
+	h.Cap(of.logits)
+	for i, side := range m.Sides {
+		if side.Lookup != nil {
+			of.lookups = r.floats(sides[i])
+		}
+	}
+	return of
 }
 
 // gradient puts the gradient of one tensor together.
