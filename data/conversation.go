@@ -2,7 +2,6 @@ package data
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,6 +30,13 @@ var shareGPTRoles = map[string]string{
 	"function_call": roleCall,
 }
 
+// openAIRoles are those of type messages.
+var openAIRoles = map[string]string{
+	"system": roleSystem, "developer": roleSystem,
+	"user": roleUser, "assistant": roleAssistant,
+	"tool": roleTool, "function": roleTool,
+}
+
 // roles maps the names of a source to roles: the usual names, except that a role whose tag is set has only that name.
 func (t Tags) roles() map[string]string {
 	all := maps.Clone(shareGPTRoles)
@@ -44,6 +50,38 @@ func (t Tags) roles() map[string]string {
 		all[set.tag] = set.role
 	}
 	return all
+}
+
+// turnForm says how the turns of a type are written.
+type turnForm struct {
+	turn          string // the word for one
+	role, content string // keys
+	roles         map[string]string
+}
+
+func (s Source) turnForm() turnForm {
+	if s.Type == ShareGPT {
+		return turnForm{"turn", s.Tags.Role, s.Tags.Content, s.Tags.roles()}
+	}
+	return turnForm{"message", "role", "content", openAIRoles}
+}
+
+// roleOf finds the role of a turn.
+func (t turnForm) roleOf(turn *template.Dict) (string, error) {
+	who, err := textOf(turn, t.role)
+	if err != nil {
+		return "", err
+	}
+	role := t.roles[who]
+	switch {
+	case role != "":
+		return role, nil
+	case t.turn == "turn":
+		return "", fmt.Errorf("%s %.100q is unknown: known are %s; tags can name others", t.role, who, strings.Join(slices.Sorted(maps.Keys(t.roles)), ", "))
+	}
+	return "", fmt.Errorf("role %.100q is unknown: known are system, developer, user, assistant and tool; rows with other "+
+		"names are of type sharegpt, with tags such as {role_tag: role, content_tag: content, user_tag: human, "+
+		"assistant_tag: bot} and messages naming the list", who)
 }
 
 // message makes a message with the keys in the order that users write.
@@ -68,23 +106,27 @@ func (f *fields) value(name string) (template.Value, bool) {
 	return v, true
 }
 
-// turns returns the items of a list of objects.
+// turns returns the items of a list of objects, which may be JSON in a text.
 func (f *fields) turns(name string) []*template.Dict {
 	v, ok := f.value(name)
 	if !ok {
 		f.missing(name)
 		return nil
 	}
-	list, ok := v.(*template.List)
-	if !ok || len(list.Items()) == 0 {
-		f.fail("field %q is not a list of turns", name)
+	items, err := listOf(v)
+	switch {
+	case err != nil:
+		f.fail("field %q is not a list of turns: it %w", name, err)
+		return nil
+	case len(items) == 0:
+		f.fail("field %q is not a list of turns: it is empty", name)
 		return nil
 	}
 	var all []*template.Dict
-	for i, item := range list.Items() {
-		d, ok := item.(*template.Dict)
-		if !ok {
-			f.fail("turn %d is not an object", i)
+	for i, item := range items {
+		d, err := objectOf(item)
+		if d == nil || err != nil {
+			f.fail("turn %d is not an object: it is %s", i, kindOf(item))
 			return nil
 		}
 		all = append(all, d)
@@ -92,306 +134,270 @@ func (f *fields) turns(name string) []*template.Dict {
 	return all
 }
 
-// textOf returns a value that is text.
-func textOf(d *template.Dict, key string) (string, error) {
-	v, ok := d.Get(key)
-	if !ok {
-		var has []string
-		for _, k := range d.Keys() {
-			name, _ := k.(template.String)
-			has = append(has, string(name))
+// addTurns reads a list of turns into a record, after what it has.
+func (f *fields) addTurns(s Source, name string, out *Record) {
+	form := s.turnForm()
+	for i, turn := range f.turns(name) {
+		if err := f.addTurn(s, form, turn, out); err != nil {
+			if name == s.Messages {
+				f.fail("%s %d: %w", form.turn, i, err)
+			} else {
+				f.fail("field %q: %s %d: %w", name, form.turn, i, err)
+			}
+			return
 		}
-		return "", fmt.Errorf("%q is missing: it has %s", key, someOf(has))
 	}
-	s, ok := v.(template.String)
-	if !ok {
-		return "", fmt.Errorf("%q is not a string", key)
-	}
-	return string(s), nil
 }
 
-// shareGPT reads a row of type sharegpt.
-func (f *fields) shareGPT(s Source, out *Record) {
-	roles := s.Tags.roles()
-	system := f.optional(s.System)
-	if !blank(system) {
-		out.Messages = append(out.Messages, message(roleSystem, system))
-	}
-	for i, turn := range f.turns(s.Messages) {
-		who, err := textOf(turn, s.Tags.Role)
-		if err != nil {
-			f.fail("turn %d: %w", i, err)
-			return
-		}
-		text, err := textOf(turn, s.Tags.Content)
-		if err != nil {
-			f.fail("turn %d: %w", i, err)
-			return
-		}
-		var said *template.Dict
-		switch role := roles[who]; role {
-		case "":
-			f.fail("turn %d: %s %.100q is unknown: known are %s; tags can name others", i, s.Tags.Role, who, strings.Join(slices.Sorted(maps.Keys(roles)), ", "))
-			return
-		case roleCall:
-			calls, err := callsOf(text)
-			if err != nil {
-				f.fail("turn %d: %w", i, err)
-				return
-			}
-			said = message(roleAssistant, "")
-			said.Set("tool_calls", template.NewList(calls...))
-		default:
-			said = message(role, text)
-		}
-		if err := out.addMessage(said, turn, s.Tags.Role, s.Tags.Content, "role", "content", "tool_calls"); err != nil {
-			f.fail("turn %d: %w", i, err)
-			return
-		}
-	}
-	out.Tools = f.tools(s.Tools)
+// conversation reads a row of type messages or sharegpt.
+func (f *fields) conversation(s Source, out *Record) {
+	f.addSystem(s, out)
+	f.addTurns(s, s.Messages, out)
+	out.Tools = f.tools(s)
 	s.open(out)
 	f.checkConversation(out)
 }
 
-// callsOf turns the JSON of one call or a list of them, each {"name": ..., "arguments": {...}}, into tool_calls.
-func callsOf(text string) ([]template.Value, error) {
-	const want = `it must be {"name": ..., "arguments": {...}} or a list of these, as JSON`
-	v, err := template.ParseJSON([]byte(text))
+// addSystem puts the system prompt of a row's own key first.
+func (f *fields) addSystem(s Source, out *Record) {
+	if f.system = f.optional(s.System); !blank(f.system) {
+		out.Messages = append(out.Messages, message(roleSystem, f.system))
+	}
+}
+
+// hasTurns reports whether a field of type prompt-response is a list of messages, which may be JSON in a text.
+func (f *fields) hasTurns(name string) bool {
+	raw := f.object[name]
+	switch {
+	case len(raw) == 0 || raw[0] == '"' && !strings.HasPrefix(strings.Join(strings.Fields(string(raw[:min(len(raw), 64)])), ""), `"[{`):
+		return false
+	case raw[0] != '"':
+		return raw[0] == '[' || raw[0] == '{'
+	}
+	v, err := template.ParseJSON(raw)
 	if err != nil {
-		return nil, fmt.Errorf("the function call is not JSON: %w; %s", err, want)
+		return false
 	}
-	list, ok := v.(*template.List)
-	if !ok {
-		list = template.NewList(v)
-	}
-	var calls []template.Value
-	for _, item := range list.Items() {
-		function, ok := item.(*template.Dict)
+	items, err := listOf(v)
+	for _, item := range items {
+		turn, ok := item.(*template.Dict)
 		if !ok {
-			return nil, fmt.Errorf("the function call is not an object: %s", want)
+			return false
 		}
-		if _, err := textOf(function, "name"); err != nil {
-			return nil, fmt.Errorf("the function call: %w: %s", err, want)
-		}
-		parseArguments(function)
-		call := template.NewDict(2)
-		call.Set("type", template.String("function"))
-		call.Set("function", function)
-		calls = append(calls, call)
-	}
-	if len(calls) == 0 {
-		return nil, fmt.Errorf("there is no function call: %s", want)
-	}
-	return calls, nil
-}
-
-// parseArguments makes arguments that are an object in a string, as OpenAI writes them, an object: templates print them
-// as JSON, and would quote a string a second time.
-func parseArguments(function *template.Dict) {
-	arguments, ok := function.Get("arguments")
-	if !ok {
-		return
-	}
-	if text, ok := arguments.(template.String); ok {
-		if v, err := template.ParseJSON([]byte(text)); err == nil {
-			if object, ok := v.(*template.Dict); ok {
-				function.Set("arguments", object)
-			}
+		_, hasRole := turn.Get("role")
+		if _, hasContent := turn.Get("content"); !hasRole || !hasContent {
+			return false
 		}
 	}
-}
-
-// tools reads a list of tools, which may be in a string. A bare function is put into {"type": "function"}. The name
-// DropTools has no tools.
-func (f *fields) tools(name string) []template.Value {
-	if name == DropTools {
-		return nil
-	}
-	v, ok := f.value(name)
-	if text, isText := v.(template.String); ok && isText {
-		if blank(string(text)) {
-			return nil
-		}
-		parsed, err := template.ParseJSON([]byte(text))
-		if err != nil {
-			f.fail("field %q: %w", name, err)
-			return nil
-		}
-		v = parsed
-	}
-	if !ok {
-		return nil
-	}
-	list, ok := v.(*template.List)
-	if !ok {
-		f.fail("field %q is not a list of tools", name)
-		return nil
-	}
-	var all []template.Value
-	for i, item := range list.Items() {
-		tool, ok := item.(*template.Dict)
-		if !ok {
-			f.fail("field %q: tool %d is not an object", name, i)
-			return nil
-		}
-		if _, wrapped := tool.Get("function"); !wrapped {
-			outer := template.NewDict(2)
-			outer.Set("type", template.String("function"))
-			outer.Set("function", tool)
-			tool = outer
-		}
-		all = append(all, tool)
-	}
-	return all
-}
-
-// messages reads a row of type messages.
-func (f *fields) messages(s Source, out *Record) {
-	for i, m := range f.turns(s.Messages) {
-		if err := f.message(m, out); err != nil {
-			f.fail("message %d: %w", i, err)
-			return
-		}
-	}
-	out.Tools = f.tools(s.Tools)
-	s.open(out)
-	f.checkConversation(out)
+	return err == nil && len(items) > 0
 }
 
 // messagePair reads a row of type prompt-response whose two fields are lists of messages, as TRL's conversational data
 // have them. Only the assistant's messages in the response count.
 func (f *fields) messagePair(s Source, out *Record) {
 	out.Type = Messages
+	f.addSystem(s, out)
+	if len(f.history(s.History)) > 0 {
+		f.fail("the row has %q, and its %s is a list of messages: put the turns into that list", s.History, s.Prompt)
+		return
+	}
 	for _, name := range []string{s.Prompt, s.Response} {
-		if _, ok := f.object[name]; ok && !f.isList(name) {
+		if _, ok := f.object[name]; ok && !f.hasTurns(name) {
 			f.fail("field %q is no list of messages, and the row's other one is: write both as lists, or both as text", name)
 			return
 		}
 		before := len(out.Messages)
-		for i, m := range f.turns(name) {
-			if err := f.message(m, out); err != nil {
-				f.fail("field %q: message %d: %w", name, i, err)
-				return
-			}
-		}
+		f.inPrompt = name == s.Prompt
+		f.addTurns(s, name, out)
 		if name == s.Response {
 			break
 		}
 		for i, v := range out.Messages[before:] {
-			if role, _ := textOf(v.(*template.Dict), "role"); role != roleAssistant {
-				continue
+			if role, _ := textOf(v.(*template.Dict), "role"); role == roleAssistant {
+				out.leaveOut(before + i)
 			}
-			if out.Untrained == nil {
-				out.Untrained = map[int]bool{}
-			}
-			out.Untrained[before+i] = true
 		}
 	}
-	out.Tools = f.tools(cmp.Or(s.Tools, "tools"))
+	out.Tools = f.tools(s)
 	s.open(out)
 	f.checkConversation(out)
 }
 
-// message checks a message and brings it into the form that templates expect: content as one text, arguments of calls
-// as objects, and the roles of OpenAI's that have other names elsewhere.
-func (f *fields) message(m *template.Dict, out *Record) error {
-	role, err := textOf(m, "role")
+// leaveOut makes a message one that does not count.
+func (r *Record) leaveOut(i int) {
+	if r.Untrained == nil {
+		r.Untrained = map[int]bool{}
+	}
+	r.Untrained[i] = true
+}
+
+// addTurn checks a turn and adds it in the form that templates expect: content as one text, arguments of calls as
+// objects, and the roles of OpenAI's that have other names elsewhere.
+func (f *fields) addTurn(s Source, form turnForm, turn *template.Dict, out *Record) error {
+	role, err := form.roleOf(turn)
 	if err != nil {
 		return err
 	}
-	switch role {
-	case "developer":
-		role = roleSystem
-	case "function":
-		role = roleTool
-	case roleSystem, roleUser, roleAssistant, roleTool:
-	default:
-		return fmt.Errorf("role %.100q is unknown: known are system, developer, user, assistant and tool; rows with other "+
-			"names are of type sharegpt, with tags such as {role_tag: role, content_tag: content, user_tag: human, "+
-			"assistant_tag: bot} and messages naming the list", role)
+	content, err := s.contentOf(turn, form.content)
+	if err != nil {
+		return err
 	}
-	calls, _ := m.Get("tool_calls")
-	list, hasCalls := calls.(*template.List)
-	hasCalls = hasCalls && len(list.Items()) > 0
-	if old, ok := m.Get("function_call"); ok && old != template.Value(template.None{}) {
-		return fmt.Errorf("function_call is not supported: use tool_calls")
+	if role == roleCall {
+		calls, err := s.callsOf(template.String(content.text))
+		if err != nil {
+			return fmt.Errorf("the function call: %w", err)
+		}
+		if len(calls) == 0 {
+			return fmt.Errorf("there is no function call: %q is empty", form.content)
+		}
+		role, content = roleAssistant, said{calls: append(content.calls, calls...), thoughts: content.thoughts}
 	}
-	said, err := contentOf(m)
+	more, err := s.turnKeys(form, turn, role)
 	if err != nil {
 		return err
 	}
 	switch {
-	case said.isMissing && !hasCalls:
-		return errNoContent
-	case role != roleAssistant && (said.thoughts != "" || len(said.calls) > 0):
+	case f.inPrompt && more.counts:
+		return fmt.Errorf("%s is 1, and the message is in the prompt, which does not count: use type: messages", more.mark)
+	case content.isMissing && len(more.calls) == 0:
+		return fmt.Errorf("%s is missing: write what is said, or tool_calls", form.content)
+	case role != roleAssistant && (content.thoughts != "" || len(content.calls) > 0):
 		return fmt.Errorf("a part of the content has reasoning or a tool_call, and the role is %s, not assistant", role)
-	case hasCalls && len(said.calls) > 0:
+	case len(more.calls) > 0 && len(content.calls) > 0:
 		return fmt.Errorf("the message has tool_calls, and a tool_call in its content: one of the two must have all")
-	}
-	fixed := message(role, said.text)
-	if said.thoughts != "" {
-		fixed.Set("reasoning_content", template.String(said.thoughts))
-	}
-	if len(said.calls) > 0 {
-		fixed.Set("tool_calls", template.NewList(said.calls...))
-	}
-	if hasCalls {
-		calls, err := checkedCalls(list)
-		if err != nil {
-			return err
+	case len(more.calls) > 0 && role != roleAssistant:
+		return fmt.Errorf("the message has tool_calls, and the role is %s, not assistant", role)
+	case role == roleSystem && len(out.Messages) == 1 && !blank(f.system):
+		if content.text == f.system {
+			return nil // both places have it
 		}
-		fixed.Set("tool_calls", calls)
+		return fmt.Errorf("it is another system prompt than %q of the row: keep one of the two", s.System)
 	}
-	return out.addMessage(fixed, m, "role", "content", "tool_calls")
-}
-
-// addMessage adds a message to the conversation, with those keys of its row that are not named: templates may look at
-// them, and only ask whether a key is there, so those that are null are left out.
-func (r *Record) addMessage(message, row *template.Dict, but ...string) error {
-	for k, key := range row.Keys() {
-		name, value := string(key.(template.String)), row.At(k)
-		if _, null := value.(template.None); null || slices.Contains(but, name) {
-			continue
-		}
-		switch name {
-		case "weight", "train", "training", "loss_weight": // as OpenAI, axolotl and LLaMA-Factory's v1 format call it
-			counts, ok := isCounted(value)
-			if !ok {
-				return fmt.Errorf("%s is neither 0 nor 1: a message counts or does not", name)
-			}
-			if role, _ := textOf(message, "role"); name == "loss_weight" && counts && role != roleAssistant {
-				return fmt.Errorf("%s is 1, and the role is %s: only messages of the assistant count; write 0",
-					name, role)
-			}
-			if !counts {
-				if r.Untrained == nil {
-					r.Untrained = map[int]bool{}
-				}
-				r.Untrained[len(r.Messages)] = true
-			}
-			continue
-		case "train_detail":
-			return fmt.Errorf("train_detail is not supported: a message counts as a whole (train) or not")
-		}
-		message.Set(name, value)
+	fixed := message(role, content.text)
+	if content.thoughts != "" {
+		fixed.Set("reasoning_content", template.String(content.thoughts))
 	}
-	fillReasoning(message)
-	r.Messages = append(r.Messages, message)
+	if calls := append(more.calls, content.calls...); len(calls) > 0 {
+		fixed.Set("tool_calls", template.NewList(calls...))
+	}
+	for _, k := range more.rest {
+		fixed.Set(k.name, k.value)
+	}
+	fillReasoning(fixed)
+	if more.mark != "" && !more.counts {
+		out.leaveOut(len(out.Messages))
+		out.isMarked = true
+	}
+	out.Messages = append(out.Messages, fixed)
 	return nil
 }
 
-// isCounted reads the weight of a message.
-func isCounted(v template.Value) (counts, ok bool) {
-	switch v := v.(type) {
-	case template.Bool:
-		return bool(v), true
-	case template.Int:
-		return v == 1, v == 0 || v == 1
-	case template.Float:
-		return v == 1, v == 0 || v == 1
+// turnKeys are the keys of a turn except who speaks and what is said.
+type turnKeys struct {
+	calls  []template.Value
+	mark   string // the key that says whether the message counts; "" if there is no such key
+	counts bool
+	rest   []restKey // that go to the template, which may look at any key
+}
+
+type restKey struct {
+	name  string
+	value template.Value
+}
+
+// turnKeys reads the other keys of a turn, as the table of keys says.
+func (s Source) turnKeys(form turnForm, turn *template.Dict, role string) (all turnKeys, err error) {
+	for k, key := range turn.Keys() {
+		name, value := string(key.(template.String)), turn.At(k)
+		if name == form.role || name == form.content || isAbsent(value) || s.ignores(name) {
+			continue
+		}
+		rule := ruleOf(inMessage, name)
+		switch {
+		case rule == nil && isEmpty(value):
+		case rule == nil:
+			if what := unknownKey(value); what != "" {
+				return all, fmt.Errorf("%q is unknown, and has %s, which could be a mark that something reads: remove it, or list it under ignore "+
+					"in the entry", name, what)
+			}
+			all.rest = append(all.rest, restKey{name, value})
+		case rule.does == labels:
+			if !isEmpty(value) {
+				all.rest = append(all.rest, restKey{name, value})
+			}
+		case isEmpty(value) && rule.does != reads:
+		case rule.does == marks:
+			if err := all.setMark(name, value, role); err != nil {
+				return all, err
+			}
+		case rule.does == judges:
+			if good, ok := isCounted(value); !ok || !good {
+				return all, fmt.Errorf("%q is %s: only true or 1 marks a good answer; leave the message out, or write weight: 0", name, brief(value))
+			}
+		case rule.does == refuses:
+			return all, fmt.Errorf("%s is not supported: %s", name, rule.remedy)
+		case rule.entry != "": // role and content of another format
+			if err := form.agrees(turn, rule, name, value); err != nil {
+				return all, err
+			}
+		default:
+			if err := all.read(s, rule, name, value); err != nil {
+				return all, err
+			}
+		}
 	}
-	return false, false
+	return all, nil
+}
+
+// agrees refuses a turn that says who speaks, or what is said, twice and not the same.
+func (t turnForm) agrees(turn *template.Dict, rule *keyRule, name string, value template.Value) error {
+	read, plain := t.content, func(v template.Value) template.Value { return v }
+	if rule.entry == "role_tag" {
+		read = t.role
+		plain = func(v template.Value) template.Value { // human and user are one
+			text, _ := v.(template.String)
+			return template.String(cmp.Or(t.roles[string(text)], shareGPTRoles[string(text)], openAIRoles[string(text)], string(text)))
+		}
+	}
+	if has, _ := turn.Get(read); plain(has) != plain(value) {
+		return fmt.Errorf("it has %q and %q, which differ: remove the one that is wrong", read, name)
+	}
+	return nil
+}
+
+// read takes the value of a key that templates know.
+func (all *turnKeys) read(s Source, rule *keyRule, name string, value template.Value) error {
+	if !slices.Contains(strings.Fields(rule.names), name) {
+		return fmt.Errorf("%q is not read: write %s", name, strings.Join(strings.Fields(rule.names), " or "))
+	}
+	if name == "tool_calls" {
+		calls, err := s.callsOf(value)
+		if err != nil {
+			return fmt.Errorf("%q: %w", name, err)
+		}
+		all.calls = calls
+		return nil
+	}
+	if _, ok := value.(template.String); !ok {
+		return fmt.Errorf("%q is %s, not a text", name, kindOf(value))
+	}
+	all.rest = append(all.rest, restKey{name, value})
+	return nil
+}
+
+// setMark reads a key that says whether the message counts.
+func (all *turnKeys) setMark(name string, value template.Value, role string) error {
+	counts, ok := isCounted(value)
+	switch {
+	case !ok:
+		return fmt.Errorf("%s is neither 0 nor 1: a message counts or does not", name)
+	case counts && role != roleAssistant:
+		return fmt.Errorf("%s is 1, and the role is %s: only messages of the assistant count; write 0", name, role)
+	case all.mark != "" && all.counts != counts:
+		return fmt.Errorf("%s and %s disagree: one says that the message counts, and one that it does not", all.mark, name)
+	}
+	all.mark, all.counts = name, counts
+	return nil
 }
 
 // reasoningKeys may have a message's thoughts. Most templates read the first; thinking is read by
@@ -410,27 +416,6 @@ func fillReasoning(message *template.Dict) {
 			return
 		}
 	}
-}
-
-// checkedCalls are tool_calls with arguments as objects.
-func checkedCalls(list *template.List) (template.Value, error) {
-	for _, item := range list.Items() {
-		call, ok := item.(*template.Dict)
-		if !ok {
-			return nil, fmt.Errorf("a tool call is not an object")
-		}
-		function := call // some write the function without its wrapping
-		if inner, ok := call.Get("function"); ok {
-			if function, ok = inner.(*template.Dict); !ok {
-				return nil, fmt.Errorf("a tool call's function is not an object")
-			}
-		}
-		if _, err := textOf(function, "name"); err != nil {
-			return nil, fmt.Errorf("a tool call's function: %w", err)
-		}
-		parseArguments(function)
-	}
-	return list, nil
 }
 
 // checkConversation refuses what nothing can be learned from.
@@ -473,31 +458,32 @@ func (r Record) conversation() []template.Value {
 	return all
 }
 
-// history reads alpaca's pairs of a question and an answer.
+// history reads pairs of a question and an answer.
 func (f *fields) history(name string) [][2]string {
-	raw, ok := f.object[name]
+	v, ok := f.value(name)
 	if !ok {
 		return nil
 	}
-	if loneSurrogate(raw) {
-		f.fail("field %q has half of a surrogate pair, which is no character", name)
-		return nil
-	}
-	if string(raw) == `""` {
-		return nil
-	}
-	var pairs [][]string
-	if err := json.Unmarshal(raw, &pairs); err != nil {
-		f.fail("field %q is not a list of pairs of a question and an answer", name)
+	const want = "is not a list of pairs of a question and an answer"
+	items, err := listOf(v)
+	if err != nil {
+		f.fail("field %q %s: it %w", name, want, err)
 		return nil
 	}
 	var all [][2]string
-	for _, p := range pairs {
-		if len(p) != 2 {
-			f.fail("field %q is not a list of pairs of a question and an answer", name)
+	for i, item := range items {
+		pair, err := listOf(item)
+		if err != nil || len(pair) != 2 {
+			f.fail("field %q %s: number %d is %s of %d", name, want, i, kindOf(item), len(pair))
 			return nil
 		}
-		all = append(all, [2]string(p))
+		question, isText := pair[0].(template.String)
+		answer, isAlso := pair[1].(template.String)
+		if !isText || !isAlso {
+			f.fail("field %q %s: number %d has %s and %s", name, want, i, kindOf(pair[0]), kindOf(pair[1]))
+			return nil
+		}
+		all = append(all, [2]string{string(question), string(answer)})
 	}
 	return all
 }

@@ -143,16 +143,16 @@ func TestBadConversations(t *testing.T) {
 		`message 0: role "bot" is unknown`:                 {Source{Type: Messages}, `{"messages": [{"role": "bot", "content": "a"}]}`, chatML},
 		"message 0: content is missing":                    {Source{Type: Messages}, `{"messages": [{"role": "user", "content": null}]}`, chatML},
 		"only text can be trained on":                      {Source{Type: Messages}, `{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}`, chatML},
-		"function_call is not supported":                   {Source{Type: Messages}, `{"messages": [{"role": "user", "content": "a", "function_call": {}}]}`, chatML},
+		"function_call is not supported":                   {Source{Type: Messages}, `{"messages": [{"role": "user", "content": "a", "function_call": {"name": "f"}}]}`, chatML},
 		"no turn of the assistant that counts":             {Source{Type: Messages}, `{"messages": [{"role": "user", "content": "a"}]}`, chatML},
 		"leaves out what message 0 says (role user)":       {Source{Type: Messages}, `{"messages": ` + turns + `}`, `{% for m in messages %}{% generation %}{{ m.role }}{% endgeneration %}{% endfor %}`},
 		"leaves out tool 0 (f)":                            {Source{Type: Messages}, `{"messages": ` + turns + `, "tools": [{"name": "f"}]}`, `{% for m in messages %}{{ m.content }}|{% endfor %}`},
 		`field "tools" is not a list`:                      {Source{Type: Messages}, `{"messages": ` + turns + `, "tools": 3}`, chatML},
 		`turn 0: from "narrator" is unknown: known are a`:  {Source{Type: ShareGPT}, `{"conversations": [{"from": "narrator", "value": "a"}]}`, chatML},
 		`turn 0: from "human" is unknown`:                  {Source{Type: ShareGPT, Tags: Tags{User: "u"}}, `{"conversations": [{"from": "human", "value": "a"}]}`, chatML},
-		`turn 0: "value" is not a string`:                  {Source{Type: ShareGPT}, `{"conversations": [{"from": "human", "value": 1}]}`, chatML},
-		"turn 0: the function call is not JSON":            {Source{Type: ShareGPT}, `{"conversations": [{"from": "function_call", "value": "f(1)"}]}`, chatML},
-		"turn 0: the function call: \"name\" is missing":   {Source{Type: ShareGPT}, `{"conversations": [{"from": "function_call", "value": "{}"}]}`, chatML},
+		`turn 0: "value" is a number, neither a text nor`:  {Source{Type: ShareGPT}, `{"conversations": [{"from": "human", "value": 1}]}`, chatML},
+		"turn 0: the function call: it is not JSON":        {Source{Type: ShareGPT}, `{"conversations": [{"from": "function_call", "value": "f(1)"}]}`, chatML},
+		"turn 0: the function call: call 0: the function:": {Source{Type: ShareGPT}, `{"conversations": [{"from": "function_call", "value": "{}"}]}`, chatML},
 		`field "history" is not a list of pairs`:           {Source{Type: Alpaca}, `{"instruction": "a", "output": "b", "history": [["c"]]}`, chatML},
 		`a.jsonl:1: field "history" is not supported with`: {Source{Type: Alpaca}, `{"instruction": "a", "output": "b", "history": [["c", "d"]]}`, ""},
 		"chat template: line 1, column 19: no":             {Source{Type: Messages}, `{"messages": ` + turns + `}`, `{{ raise_exception("no") }}`},
@@ -318,7 +318,7 @@ func TestSkippedRows(t *testing.T) {
 			t.Fatal(err)
 		}
 		n, first := d.Skipped()
-		if n != 2 || !strings.HasSuffix(first, `a.jsonl:2: field "text" is not a string`) || d.Len() != 2 {
+		if n != 2 || !strings.HasSuffix(first, `a.jsonl:2: field "text" is not a string, but a number: write it as a text`) || d.Len() != 2 {
 			t.Errorf("skipped %d, first %q, of %d", n, first, d.Len())
 		}
 	}

@@ -215,7 +215,7 @@ func TestHubOffline(t *testing.T) {
 	if want := "dataset a/b: train.jsonl at commit " + hubtest.Commit; len(notes) != 1 || notes[0] != want {
 		t.Errorf("notes %q, want %q", notes, want)
 	}
-	if got, want := online.Sources(), (Source{Path: "a/b", Type: Text, Revision: hubtest.Commit}); len(got) != 1 || got[0] != want {
+	if got, want := online.Sources(), (Source{Path: "a/b", Type: Text, Revision: hubtest.Commit}); len(got) != 1 || !cmp.Equal(got[0], want) {
 		t.Errorf("the entries are %+v", got)
 	}
 	n := len(server.Requests)

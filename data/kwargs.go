@@ -200,7 +200,9 @@ func (c *Chat) variables(row *template.Dict) (map[string]template.Value, error) 
 	if row != nil {
 		for i, key := range row.Keys() {
 			name := string(key.(template.String))
-			if err := cmp.Or(checkKwarg(name), c.checkReads(name)); err != nil {
+			if err := cmp.Or(checkKwarg(name), c.checkReads(name)); err != nil && isEmpty(row.At(i)) {
+				continue // a set may have more variables than a template, and tables have all of them in each row
+			} else if err != nil {
 				return nil, fmt.Errorf("chat_template_kwargs: %w", err)
 			}
 			all[name] = row.At(i)

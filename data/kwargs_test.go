@@ -53,7 +53,7 @@ func TestKwargsReachTheTemplate(t *testing.T) {
 	if _, err := c.Render(t.Context(), r); err != nil {
 		t.Error(err)
 	}
-	row.Set("efort", template.None{})
+	row.Set("efort", template.String("high"))
 	if _, err := c.Render(t.Context(), r); err == nil || !strings.Contains(err.Error(), "never reads the variable efort") {
 		t.Errorf("a variable of a row that is not read: %v", err)
 	}

@@ -9,13 +9,9 @@ import (
 	"github.com/millrace/millrace/data/template"
 )
 
-// labels are keys of messages that say something of a message and are not said: of OpenAI's format, and of public sets.
-var labels = map[string]bool{"role": true, "name": true, "id": true, "tool_call_id": true, "model": true, "source": true, "language": true,
-	"country": true, "state": true, "timestamp": true, "created_at": true, "finish_reason": true}
-
 // isSaid reports whether the text of a key that templates do not know is looked for: if it is more than a word, since it
 // can then be content.
-func isSaid(key, text string) bool { return !labels[key] && len(strings.Fields(text)) > 1 }
+func isSaid(key, text string) bool { return !isLabel(key) && len(strings.Fields(text)) > 1 }
 
 // leftOut counts the texts of turns that others follow which the template leaves out, and writes where such a turn is
 // the last one: templates for models that think drop thoughts of the past this way.

@@ -123,8 +123,8 @@ func TestDropTools(t *testing.T) {
 			}
 		}
 	}
-	err := Source{Type: Alpaca, Path: "a", Tools: DropTools}.Validate()
+	err := Source{Type: Text, Path: "a", Tools: DropTools}.Validate()
 	if err == nil || !strings.Contains(err.Error(), "tools is for type") {
-		t.Errorf("alpaca: %v", err)
+		t.Errorf("text: %v", err)
 	}
 }

@@ -1,14 +1,11 @@
 package data
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/millrace/millrace/data/parquet"
 )
@@ -23,21 +20,6 @@ func (s rowReader) parquetLimits(size int64) parquet.Limits {
 
 // tableBytes returns the bytes that a Parquet file of a size may unpack to in proportion.
 func tableBytes(size int64) int64 { return tableTextPerByte * min(size, 1<<50) }
-
-// columns are the keys of a row that the source's type looks at; those that it must have come first.
-func (s Source) columns() (all []string, required int) {
-	switch s.Type {
-	case Text:
-		return []string{s.Field}, 1
-	case PromptResponse:
-		return []string{s.Prompt, s.Response, cmp.Or(s.Tools, "tools")}, 2
-	case Alpaca:
-		return []string{s.Prompt, s.Response, s.Input, s.System, s.History}, 2
-	case ShareGPT:
-		return []string{s.Messages, s.System, s.Tools}, 1
-	}
-	return []string{s.Messages, s.Tools}, 1
-}
 
 // readParquet calls yield for each row of a Parquet file, as the JSON object of the columns that the type looks at, until
 // it returns false.
@@ -56,24 +38,25 @@ func (s rowReader) readTable(ctx context.Context, name string, in io.ReaderAt, s
 		return fmt.Errorf("%s: %w; if it should be good, download it again", name, err)
 	}
 	wanted, required := s.columns()
-	wanted = append(wanted, unfitKeys...)
 	has := file.Columns()
 	for _, column := range wanted[:required] {
 		if !slices.Contains(has, column) {
 			return fmt.Errorf("%s: there is no column %q: the file has %s", name, column, someOf(has))
 		}
 	}
+	for _, column := range has {
+		if !slices.Contains(wanted, column) && s.looksAt(column) {
+			wanted = append(wanted, column)
+		}
+	}
 	defer func() { s.spare.left -= max(0, file.Spent()-tableBytes(size)) }()
 	number := 0
-	err = file.Rows(ctx, wanted, isLabel, func(object []byte, err error) bool {
+	err = file.Rows(ctx, wanted, func(object []byte, err error) bool {
 		number++
 		r := row{file: name, line: number, table: true}
-		switch {
-		case errors.Is(err, parquet.ErrRowTooLarge):
+		if err != nil {
 			r.err = r.errorf("%w: at most %d MiB are read", err, limits.RowBytes>>20)
-		case err != nil:
-			r.err = r.errorf("%w", err)
-		default:
+		} else {
 			r.data = slices.Clone(object)
 		}
 		return yield(r)
@@ -82,10 +65,4 @@ func (s rowReader) readTable(ctx context.Context, name string, in io.ReaderAt, s
 		return fmt.Errorf("%s: row %d: %w", name, number+1, err)
 	}
 	return nil
-}
-
-// isLabel is true of a key of messages that templates never write, by its path in a row: "messages.timestamp".
-func isLabel(field string) bool {
-	_, key, ok := strings.Cut(field, ".")
-	return ok && labels[key]
 }

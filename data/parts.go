@@ -27,9 +27,9 @@ const onlyText = "only text can be trained on, also with models that see or hear
 
 // contentOf reads a message's content, a text or a list of parts. A part is {"type": "text", "text": ...}, or in
 // LLaMA-Factory's v1 format {"type": ..., "value": ...}, with the types text, reasoning and tool_call.
-func contentOf(m *template.Dict) (said, error) {
-	content, ok := m.Get("content")
-	if _, null := content.(template.None); null || !ok {
+func (s Source) contentOf(m *template.Dict, key string) (said, error) {
+	content, _ := m.Get(key)
+	if isAbsent(content) {
 		return said{isMissing: true}, nil
 	}
 	switch content := content.(type) {
@@ -37,62 +37,89 @@ func contentOf(m *template.Dict) (said, error) {
 		return said{text: string(content)}, nil
 	case *template.List:
 		var all said
+		what := "the content"
+		if key != "content" {
+			what = fmt.Sprintf("%q", key)
+		}
 		for _, item := range content.Items() {
 			part, ok := item.(*template.Dict)
 			if !ok {
-				return said{}, errors.New("a part of the content is not an object")
+				return said{}, fmt.Errorf("a part of %s is not an object: it is %s", what, kindOf(item))
 			}
-			if err := all.add(part); err != nil {
-				return said{}, fmt.Errorf("a part of the content: %w", err)
+			if err := s.addPart(&all, part); err != nil {
+				return said{}, fmt.Errorf("a part of %s: %w", what, err)
 			}
 		}
 		return all, nil
 	}
-	return said{}, errNoContent
+	return said{}, fmt.Errorf("%q is %s, neither a text nor a list of parts", key, kindOf(content))
 }
 
-var errNoContent = errors.New("content is missing, or neither a text nor a list of parts")
-
-// add adds a part.
-func (s *said) add(part *template.Dict) error {
+// addPart adds a part to what is said.
+func (s Source) addPart(all *said, part *template.Dict) error {
 	kind, err := textOf(part, "type")
 	if err != nil {
 		return err
 	}
-	for _, key := range []string{"train", "weight"} {
-		if v, ok := part.Get(key); ok && v != template.Value(template.None{}) {
-			if counts, ok := isCounted(v); !ok || !counts {
-				return fmt.Errorf("it has %s: a message counts as a whole or not", key)
-			}
-		}
-	}
 	isMedia := func(name string) bool { return strings.HasPrefix(strings.TrimPrefix(kind, "input_"), name) }
-	switch {
-	case slices.ContainsFunc(mediaParts, isMedia):
+	if slices.ContainsFunc(mediaParts, isMedia) {
 		return fmt.Errorf("its type is %.100q: %s", kind, onlyText)
-	case kind == "text":
-		key := "text"
-		if _, ok := part.Get(key); !ok {
-			if _, ok := part.Get("value"); ok {
-				key = "value"
-			}
+	}
+	key := "value"
+	switch kind {
+	case "text":
+		text, _ := part.Get("text")
+		value, _ := part.Get("value")
+		if !isAbsent(text) && !isAbsent(value) && text != value {
+			return errors.New(`it has "text" and "value", which differ`)
 		}
-		text, err := textOf(part, key)
-		s.text += text
-		return err
-	case kind == "reasoning":
-		text, err := textOf(part, "value")
-		s.thoughts += text
-		return err
-	case kind == "tool_call":
-		text, err := textOf(part, "value")
-		if err != nil {
+		if !isAbsent(text) || isAbsent(value) {
+			key = "text"
+		}
+	case "reasoning", "tool_call":
+		if text, _ := part.Get("text"); !isEmpty(text) {
+			return fmt.Errorf(`its type is %s, and it has "text": write "value"`, kind)
+		}
+	default:
+		return fmt.Errorf("its type is %.100q: known are text, and reasoning and tool_call of LLaMA-Factory's v1 format", kind)
+	}
+	if kind == "tool_call" {
+		value, ok := part.Get(key)
+		if !ok {
+			_, err := textOf(part, key) // which says what is there
 			return err
 		}
-		calls, err := callsOf(text)
-		s.calls = append(s.calls, calls...)
+		calls, err := s.callsOf(value)
+		if err != nil {
+			return fmt.Errorf("the function call: %w", err)
+		}
+		if len(calls) == 0 {
+			return errors.New(`a tool_call has an empty "value"`)
+		}
+		all.calls = append(all.calls, calls...)
+		return s.checkPart(part)
+	}
+	text, err := textOf(part, key)
+	if err != nil {
 		return err
 	}
-	return fmt.Errorf("its type is %.100q: known are text, and reasoning and tool_call of LLaMA-Factory's v1 format",
-		kind)
+	if kind == "text" {
+		all.text += text
+	} else {
+		all.thoughts += text
+	}
+	return s.checkPart(part)
+}
+
+// checkPart refuses the keys of a part that are not read.
+func (s Source) checkPart(part *template.Dict) error {
+	for k, key := range part.Keys() {
+		name, value := string(key.(template.String)), part.At(k)
+		if rule := ruleOf(inPart, name); rule != nil && rule.does == marks && !isEmpty(value) && !s.ignores(name) {
+			if counts, ok := isCounted(value); !ok || !counts {
+				return fmt.Errorf("it has %s: %s", shown(name), rule.remedy)
+			}
+		}
+	}
+	return s.checkObject(inPart, part)
 }

@@ -64,7 +64,7 @@ func TestPartsOfContent(t *testing.T) {
 		{message("tool", "", call), "reasoning or a tool_call, and the role is tool"},
 		{message("user", `, "loss_weight": 1.0`, text("a")), "loss_weight is 1, and the role is user"},
 		{message("assistant", `, "loss_weight": 0.5`, text("a")), "loss_weight is neither 0 nor 1"},
-		{message("assistant", "", `{"type": "tool_call", "value": "add"}`), "the function call is not JSON"},
+		{message("assistant", "", `{"type": "tool_call", "value": "add"}`), "the function call: it is not JSON"},
 		{message("assistant", "", `{"type": "tool_call"}`), `"value" is missing`},
 		{message("assistant", `, "tool_calls": [{"name": "add"}]`, call), "tool_calls, and a tool_call in its content"},
 		{`{"role": "user", "content": null}`, "content is missing"},

@@ -105,6 +105,9 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 		if f.Opening == DropOpening {
 			o.Note(fmt.Sprintf("dataset %s: turns before the first question are left out (opening: drop)", s.Path))
 		}
+		if len(f.Ignore) > 0 {
+			o.Note(fmt.Sprintf("dataset %s: these keys of its rows are passed over: %s (ignore)", s.Path, someOf(f.Ignore)))
+		}
 		if f.commit != "" && s.Type != "" {
 			repo, _ := hub.Parse(hub.Dataset, s.Path)
 			s.Path, s.Revision = repo.ID, f.commit
@@ -251,12 +254,15 @@ func prepareSource(ctx context.Context, s rowReader, files []string, o Options) 
 	return d, err
 }
 
+// rowsVersion changes with what the keys of a row mean.
+const rowsVersion = "rows-2"
+
 // cacheKey hashes everything that the tokens of a source depend on, except that files may move.
 func (s Source) cacheKey(content xxh3.Uint128, o Options) xxh3.Uint128 {
 	s.Path, s.Glob, s.Name, s.Split, s.Revision = "", "", "", "", ""
 	b := content.Bytes()
 	spec, _ := json.Marshal([]any{ // strings, numbers and a bool: it cannot fail
-		string(cacheMagic), s, fmt.Sprintf("%x", b), o.Tokenizer.Hash(), o.Renderer.Version(), o.TrainOnPrompt,
+		string(cacheMagic), rowsVersion, s, fmt.Sprintf("%x", b), o.Tokenizer.Hash(), o.Renderer.Version(), o.TrainOnPrompt,
 	})
 	return xxh3.Hash128(spec)
 }
@@ -417,6 +423,9 @@ func (s rowReader) example(ctx context.Context, r row, o Options) (e Example, co
 	record, err := s.record(r)
 	if err != nil {
 		return Example{}, counts, err
+	}
+	if record.isMarked && o.TrainOnPrompt {
+		return Example{}, counts, r.errorf("a message is marked as one that does not count, and train_on_prompt counts all: remove the mark, or train_on_prompt")
 	}
 	rendered, err := o.Renderer.Render(ctx, record)
 	if errors.Is(err, errNoTemplate) || isOfTemplate(err) {

@@ -127,7 +127,7 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 			return fail("it has %s: %s", media, onlyText)
 		}
 	}
-	out = Source{MaxSamples: s.MaxSamples, Weight: s.Weight, BadRows: s.BadRows, Opening: s.Opening}
+	out = Source{MaxSamples: s.MaxSamples, Weight: s.Weight, BadRows: s.BadRows, Opening: s.Opening, Ignore: s.Ignore}
 	out.Path = filepath.Join(filepath.Dir(path), filepath.FromSlash(e.FileName))
 	switch elsewhere := cmp.Or(e.ModelScope, e.OpenMind, e.ScriptURL, e.CloudFile); {
 	case filepath.IsAbs(e.FileName):
@@ -170,7 +170,7 @@ func (s *Source) setFormat(e registryEntry) error {
 	switch e.Formatting {
 	case "alpaca", "":
 		s.Type = Alpaca
-		columns = map[string]*string{"prompt": &s.Prompt, "query": &s.Input, "response": &s.Response, "system": &s.System, "history": &s.History}
+		columns = map[string]*string{"prompt": &s.Prompt, "query": &s.Input, "response": &s.Response, "system": &s.System, "history": &s.History, "tools": &s.Tools}
 		// A set of which only the prompt is known is a text to be continued, which LLaMA-Factory uses in its stage pt.
 		if len(e.Columns) == 1 && e.Columns["prompt"] != "" {
 			s.Type, s.Lines = Text, true

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/millrace/millrace/data/template"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -257,7 +258,7 @@ func (s rowReader) readArray(name string, r io.Reader, line int, yield func(row)
 	case err == io.EOF:
 		return nil
 	case err == nil || errors.As(err, &syntax):
-		return fail(errors.New("there is more after the array"))
+		return fail(errors.New("there is more after the array; where each line is a list of turns, write {\"messages\": [...]} on each"))
 	default:
 		return fail(err)
 	}
@@ -323,10 +324,16 @@ func (s Source) record(r row) (Record, error) {
 		return out, nil
 	}
 	var object map[string]json.RawMessage
-	if err := json.Unmarshal(r.data, &object); isTypeError(err) || err == nil && object == nil {
+	isList := len(bytes.TrimLeft(r.data, " \t\r\n")) > 0 && bytes.TrimLeft(r.data, " \t\r\n")[0] == '['
+	if isList && s.Type.conversation() { // a row that is the list of turns alone
+		object = map[string]json.RawMessage{s.Messages: r.data}
+	} else if err := json.Unmarshal(r.data, &object); isTypeError(err) || err == nil && object == nil {
 		return Record{}, r.errorf("the row is not an object")
 	} else if err != nil {
 		return Record{}, r.errorf("%w", explained(err))
+	}
+	if len(s.Ignore) > 0 {
+		maps.DeleteFunc(object, func(name string, _ json.RawMessage) bool { return s.ignores(name) })
 	}
 	if why := s.unfit(object); why != "" {
 		return Record{}, r.errorf("%s", why)
@@ -339,21 +346,70 @@ func (s Source) record(r row) (Record, error) {
 	case Text:
 		out.Text = f.text(s.Field)
 	case PromptResponse:
-		if f.isList(s.Prompt) || f.isList(s.Response) {
+		if f.hasTurns(s.Prompt) || f.hasTurns(s.Response) {
 			f.messagePair(s, &out)
 		} else {
-			out.Prompt, out.Response = f.text(s.Prompt), f.text(s.Response)
+			f.pair(s, &out)
 		}
 	case Alpaca:
-		out.Prompt, out.Response = f.text(s.Prompt), f.text(s.Response)
-		out.Input, out.System = f.optional(s.Input), f.optional(s.System)
-		out.History = f.history(s.History)
-	case ShareGPT:
-		f.shareGPT(s, &out)
-	case Messages:
-		f.messages(s, &out)
+		f.pair(s, &out)
+		out.Input = f.optional(s.Input)
+	case ShareGPT, Messages:
+		f.conversation(s, &out)
 	}
+	if s.Type != Text {
+		out.Documents, out.Kwargs = f.documents(), f.kwargs()
+	}
+	f.checkPlaceholders(&out)
 	return out, f.err
+}
+
+// pair reads a question and an answer, and what comes before them.
+func (f *fields) pair(s Source, out *Record) {
+	out.Prompt, out.Response = f.text(s.Prompt), f.text(s.Response)
+	out.System, out.History = f.optional(s.System), f.history(s.History)
+	out.Tools = f.tools(s)
+}
+
+// documents reads what an answer rests on, for templates that write it.
+func (f *fields) documents() (all []template.Value) {
+	v, _ := f.value(documentsKey)
+	items, err := listOf(v)
+	if err != nil {
+		f.fail("field %q is not a list of documents: it %w", documentsKey, err)
+	}
+	for i, item := range items {
+		d, err := objectOf(item)
+		if err != nil || d == nil {
+			f.fail("field %q is not a list of documents: number %d is %s, not an object such as {\"title\": ..., \"text\": ...}", documentsKey, i, kindOf(item))
+			return nil
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// kwargs reads the variables of the chat template that a row has. Null is no value, as tables have it in rows without
+// the variable.
+func (f *fields) kwargs() *template.Dict {
+	v, _ := f.value(kwargsKey)
+	d, err := objectOf(v)
+	if err != nil {
+		f.fail("field %q %w", kwargsKey, err)
+	}
+	if d == nil {
+		return nil
+	}
+	all := template.NewDict(d.Len())
+	for k, key := range d.Keys() {
+		if _, isNull := d.At(k).(template.None); !isNull {
+			all.Set(string(key.(template.String)), d.At(k))
+		}
+	}
+	if all.Len() == 0 {
+		return nil
+	}
+	return all
 }
 
 // explained says what Python writes where the parser finds a letter that begins no value.
@@ -374,7 +430,10 @@ func explained(err error) error {
 type fields struct {
 	row    row
 	object map[string]json.RawMessage
-	err    error
+	system string // of a key of its own, in a conversation
+	// inPrompt is set while the messages of a prompt are read, of which no answer counts.
+	inPrompt bool
+	err      error
 }
 
 func (f *fields) fail(format string, args ...any) {
@@ -389,11 +448,24 @@ var errIsOfType = errors.New("such rows are of type")
 // missing says that a key is not there, which are, and what type of rows has these.
 func (f *fields) missing(name string) {
 	has := someOf(nearestFirst(name, slices.Sorted(maps.Keys(f.object))))
+	if isTurn(f.object) {
+		f.fail("field %q is missing: the row is one turn of a conversation; write each conversation as one row, such as {%q: [...]}", name, name)
+		return
+	}
 	if likely := typeOf(f.object); likely != "" {
 		f.fail("field %q is missing: the row has %s; %w %s; set that", name, has, errIsOfType, likely)
 		return
 	}
 	f.fail("field %q is missing: the row has %s; name the one to take", name, has)
+}
+
+// isTurn reports whether a row looks like a turn: a file whose only row is a list reads as one of turns.
+func isTurn(object map[string]json.RawMessage) bool {
+	_, hasFrom := object["from"]
+	_, hasValue := object["value"]
+	_, hasRole := object["role"]
+	_, hasContent := object["content"]
+	return hasFrom && hasValue || hasRole && hasContent
 }
 
 // typeOf is the type, with its keys, whose usual rows have the keys of this one; empty if none has.
@@ -423,12 +495,6 @@ func typeOf(object map[string]json.RawMessage) string {
 	return ""
 }
 
-// isList reports whether a field is a list.
-func (f *fields) isList(name string) bool {
-	raw := f.object[name]
-	return len(raw) > 0 && raw[0] == '['
-}
-
 // text returns a string that must not be blank.
 func (f *fields) text(name string) string {
 	s := f.maybe(name)
@@ -445,7 +511,7 @@ func (f *fields) maybe(name string) (s string) {
 	case !ok:
 		f.missing(name)
 	case raw[0] != '"':
-		f.fail("field %q is not a string", name)
+		f.fail("field %q is not a string, but %s: write it as a text", name, kindOfJSON(raw))
 	case loneSurrogate(raw):
 		f.fail(`field %q has half of a surrogate pair (\ud800 to \udfff), which is no character`, name)
 	default:
@@ -458,10 +524,19 @@ func (f *fields) maybe(name string) (s string) {
 
 // optional returns a string that may be missing, null or blank.
 func (f *fields) optional(name string) string {
-	if raw, ok := f.object[name]; !ok || string(raw) == "null" {
+	if raw, ok := f.object[name]; !ok || string(raw) == "null" || raw[0] == '[' && blank(string(raw[1:len(raw)-1])) {
 		return ""
 	}
 	return f.maybe(name)
+}
+
+// kindOfJSON names the kind of a value.
+func kindOfJSON(raw json.RawMessage) string {
+	v, err := template.ParseJSON(raw)
+	if err != nil {
+		return "a value"
+	}
+	return kindOf(v)
 }
 
 func blank(s string) bool { return strings.TrimSpace(s) == "" }

@@ -21,10 +21,6 @@ func isSeparated(name string) bool { return separators[unpacked(name)] != 0 }
 // names of the columns. A row is the JSON object of the columns that the type looks at; all values are texts, and an
 // empty cell of a column that the type can do without is as one that is missing.
 func (s rowReader) readSeparated(name string, in io.Reader, yield func(row) bool) error {
-	if s.Type == Messages || s.Type == ShareGPT {
-		return fmt.Errorf("%s: type %s needs lists, and the cells of this file are texts: convert it to JSON lines or "+
-			"Parquet", name, s.Type)
-	}
 	bound := &boundedRows{in: in, limits: s.limits, most: int64(s.limits.rowBytes(maxRowBytes))}
 	buffered := bufio.NewReaderSize(bound, 1<<16)
 	if mark, _ := buffered.Peek(len(byteOrderMark)); bytes.Equal(mark, byteOrderMark) {
@@ -100,7 +96,12 @@ func (s rowReader) findColumns(name string, header []string) (c tableColumns, er
 	}
 	wanted, required := s.columns()
 	c = tableColumns{required: required}
-	for i, column := range append(wanted, unfitKeys...) {
+	for _, column := range header {
+		if !slices.Contains(wanted, column) && s.looksAt(column) {
+			wanted = append(wanted, column)
+		}
+	}
+	for i, column := range wanted {
 		at := slices.Index(header, column)
 		switch {
 		case at < 0 && i < required:

@@ -74,7 +74,6 @@ func TestSeparatedRefuses(t *testing.T) {
 		"missing column": {"a.csv", "prompt;answer\n1;2\n", pairs, `a.csv:1: there is no column "question": the first row has prompt;answer`},
 		"two alike":      {"a.tsv", "question\tanswer\tquestion\n", pairs, `a.tsv:1: two columns are called "question"`},
 		"UTF-16":         {"a.csv", "\xff\xfeq\x00", pairs, "a.csv:1: byte 0xff is not UTF-8: convert the file"},
-		"messages":       {"a.csv", "messages\nx\n", Source{Type: Messages}, "a.csv: type messages needs lists"},
 		"open header":    {"a.csv", "\"question,answer\n", pairs, "a.csv:1: a quotation mark"},
 		"an endless row": {"a.csv", "question,answer\na,\"" + strings.Repeat("b,\n", 1<<19), pairs,
 			"a.csv:2: the row is larger than 1 MiB, the most that the memory lets become tokens at a time"},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/data/template"
@@ -59,18 +60,20 @@ type Source struct {
 	// default "instruction" and "output").
 	Prompt   string `yaml:"prompt,omitempty" json:"prompt,omitempty"`
 	Response string `yaml:"response,omitempty" json:"response,omitempty"`
-	// Input and History are more keys of type alpaca; default "input" and "history".
+	// Input is one more key of type alpaca; default "input". History is a key of pairs of questions and answers (alpaca
+	// and prompt-response; default "history").
 	Input   string `yaml:"input,omitempty" json:"input,omitempty"`
 	History string `yaml:"history,omitempty" json:"history,omitempty"`
 	// Messages is the key of the list of turns; default "conversations" (sharegpt) and "messages" (messages).
 	Messages string `yaml:"messages,omitempty" json:"messages,omitempty"`
-	// System is the key of a system prompt (alpaca and sharegpt; default "system").
+	// System is the key of a system prompt (all types but text; default "system").
 	System string `yaml:"system,omitempty" json:"system,omitempty"`
-	// Tools is the key of a list of tools (sharegpt, messages, and prompt-response with lists of messages; default
-	// "tools"), or DropTools.
+	// Tools is the key of a list of tools (all types but text; default "tools"), or DropTools.
 	Tools string `yaml:"tools,omitempty" json:"tools,omitempty"`
 	Tags  Tags   `yaml:"tags,omitempty" json:"tags,omitzero"`
-	// Opening is DropOpening, or "" to keep turns before the first question (types as for Tools).
+	// Ignore lists keys of rows and of messages that are passed over although they carry meaning, or are unknown.
+	Ignore []string `yaml:"ignore,omitempty" json:"ignore,omitempty"`
+	// Opening is DropOpening, or "" to keep turns before the first question (prompt-response, sharegpt and messages).
 	Opening string `yaml:"opening,omitempty" json:"opening,omitempty"`
 	// Glob selects files below the directory Path, or of a data set of the hub: * and ? within one name, ** any number of
 	// directories. Without it, a directory's files of rows and .txt files are read.
@@ -171,28 +174,56 @@ func (s Source) checkKeys() error {
 	case s.Lines && s.Type != Text:
 		return s.fail("lines is for type %s, not %s", Text, s.Type)
 	}
-	for _, k := range []struct {
-		set   string
-		what  string
-		types []Type
-	}{
-		{s.Field, "field is", []Type{Text}},
-		{s.Prompt + s.Response, "prompt and response are", []Type{PromptResponse, Alpaca}},
-		{s.Input, "input is", []Type{Alpaca}},
-		{s.History, "history is", []Type{Alpaca}},
-		{s.Messages, "messages is", []Type{ShareGPT, Messages}},
-		{s.System, "system is", []Type{Alpaca, ShareGPT}},
-		{s.Tools, "tools is", []Type{PromptResponse, ShareGPT, Messages}},
-		{s.Opening, "opening is", []Type{PromptResponse, ShareGPT, Messages}},
-	} {
-		allowed := make([]string, len(k.types))
-		ok := k.set == ""
-		for i, t := range k.types {
-			allowed[i] = string(t)
-			ok = ok || t == s.Type
+	for _, k := range entryKeys {
+		if _, ok := k.defaults[s.Type]; k.of != nil && k.in(s) != "" && !ok {
+			return s.fail("%s is for type %s, not %s", k.name, k.typeNames(), s.Type)
 		}
-		if !ok {
-			return s.fail("%s for type %s, not %s", k.what, strings.Join(allowed, " and "), s.Type)
+	}
+	if s.Opening != "" && !slices.Contains(openingTypes, s.Type) {
+		return s.fail("opening is for type %s, not %s", namesOf(openingTypes), s.Type)
+	}
+	return s.checkIgnore()
+}
+
+// openingTypes may have turns before the first question.
+var openingTypes = []Type{PromptResponse, ShareGPT, Messages}
+
+// namesOf lists types.
+func namesOf(types []Type) string {
+	var names []string
+	for _, t := range types {
+		names = append(names, string(t))
+	}
+	return strings.Join(names, " and ")
+}
+
+// typeNames lists the types that have the key.
+func (k entryKey) typeNames() string {
+	var types []Type
+	for _, t := range allTypes {
+		if _, ok := k.defaults[t]; ok {
+			types = append(types, t)
+		}
+	}
+	return namesOf(types)
+}
+
+// checkIgnore refuses to pass over what the entry reads.
+func (s Source) checkIgnore() error {
+	full := s.withDefaults()
+	read, required := full.columns()
+	for i, name := range read {
+		switch {
+		case !s.ignores(name):
+		case i < required:
+			return s.fail("ignore has %q, which type %s needs", name, s.Type)
+		case name == full.Tools:
+			return s.fail("ignore has %q: write tools: %s", name, DropTools)
+		}
+	}
+	for _, name := range []string{"role", "content", full.Tags.Role, full.Tags.Content} {
+		if name != "" && s.ignores(name) {
+			return s.fail("ignore has %q, which no conversation can do without", name)
 		}
 	}
 	return nil
@@ -205,27 +236,14 @@ func (s Source) withDefaults() Source {
 			*name = value
 		}
 	}
-	switch s.Type {
-	case Text:
-		fill(&s.Field, "text")
-	case PromptResponse:
-		fill(&s.Prompt, "prompt")
-		fill(&s.Response, "response")
-	case Alpaca:
-		fill(&s.Prompt, "instruction")
-		fill(&s.Input, "input")
-		fill(&s.Response, "output")
-		fill(&s.System, "system")
-		fill(&s.History, "history")
-	case ShareGPT:
-		fill(&s.Messages, "conversations")
-		fill(&s.System, "system")
-		fill(&s.Tools, "tools")
+	for _, k := range entryKeys {
+		if name, ok := k.defaults[s.Type]; ok && k.of != nil {
+			fill(k.of(&s), name)
+		}
+	}
+	if s.Type == ShareGPT {
 		fill(&s.Tags.Role, "from")
 		fill(&s.Tags.Content, "value")
-	case Messages:
-		fill(&s.Messages, "messages")
-		fill(&s.Tools, "tools")
 	}
 	if s.Weight == 0 {
 		s.Weight = 1
@@ -251,7 +269,7 @@ type Record struct {
 	Input string
 	// Response is the answer that the model shall learn: the response, or alpaca's output.
 	Response string
-	// System is alpaca's system prompt, which may be empty, and History the questions and answers before the prompt.
+	// System is a system prompt, which may be empty, and History the questions and answers before the prompt.
 	System  string
 	History [][2]string
 	// Messages is a conversation as chat templates expect it, and Tools are the JSON schemas of functions, or nil.
@@ -263,4 +281,5 @@ type Record struct {
 	Kwargs *template.Dict
 	// Untrained has the indices of messages of the assistant that do not count (type messages; weight: 0).
 	Untrained map[int]bool
+	isMarked  bool // the row itself says so of one, and it is in no prompt
 }

@@ -119,10 +119,8 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	dev := t.dev.Info()
 	_, guess := probe.Measured(t.env.CacheDir, dev, t.config.Budgets().Path)
 	t.env.tell(RunBegan{t.plan.Headline(dev, guess), savesText(t.config.Save)})
-	for _, note := range []string{t.rendering, t.tokenizing} {
-		if note != "" {
-			t.env.note("%s", note)
-		}
+	if t.rendering != "" {
+		t.env.note("%s", t.rendering)
 	}
 	t.noteCut()
 	if note := t.src.formatNote(); note != "" {
