@@ -116,19 +116,27 @@ func splitPattern(name string) (dir, pattern string) {
 	return filepath.FromSlash(dir), strings.Join(parts[n:], "/")
 }
 
+// savedFiles have no rows: datasets writes them next to its Arrow files.
+var savedFiles = []string{"state.json", "dataset_dict.json"}
+
 // allRows are the files of a directory that hold rows or text by their ending.
 func (s Source) allRows() ([]string, error) {
 	entries, err := os.ReadDir(s.Path)
 	if err != nil {
 		return nil, s.fail("%v", err)
 	}
+	isSaved := slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "dataset_dict.json" || unpacked(e.Name()) == ".arrow" })
 	var names []string
 	for _, e := range entries {
 		name := e.Name()
 		hasRows := isJSON(name) || isSeparated(name) || isParquet(name) || unpacked(name) == ".txt"
-		if !e.IsDir() && name != registryName && hasRows {
+		if !e.IsDir() && name != registryName && hasRows && !(isSaved && slices.Contains(savedFiles, name)) {
 			names = append(names, filepath.Join(s.Path, name))
 		}
+	}
+	if len(names) == 0 && isSaved {
+		return nil, s.fail("the directory was written by save_to_disk of datasets, or is its cache, and Arrow files are not read: load it with " +
+			"datasets.load_from_disk, write it with to_parquet or to_json, and name that file")
 	}
 	if len(names) == 0 {
 		return nil, s.fail(`the directory has no .json, .jsonl, .ndjson, .csv, .tsv, .parquet or .txt file: name others with a glob, such as "**/*.md"`)

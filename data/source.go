@@ -104,6 +104,9 @@ func (s Source) Validate() error {
 	if s.Path == "" {
 		return errors.New("dataset: path is missing: name a file, a pattern or a directory")
 	}
+	if err := s.checkAddress(); err != nil {
+		return err
+	}
 	switch s.Type {
 	case Text, PromptResponse, Alpaca, ShareGPT, Messages:
 	case "":
