@@ -3,7 +3,6 @@ package data
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -17,12 +16,17 @@ var placeholders = []string{"<image>", "<video>", "<audio>"}
 // that the type does not read. A key that the source names is read as that says.
 func (s Source) unfit(object map[string]json.RawMessage) string {
 	read, _ := s.columns()
+	var names []string
+	for name := range object {
+		if rule := ruleOf(inRow, name); rule != nil && rule.concerns(s.Type) && !slices.Contains(read, name) {
+			names = append(names, name)
+		}
+	}
 	takesOne := slices.ContainsFunc(read, isChoice) // chosen or rejected
-	for _, name := range slices.Sorted(maps.Keys(object)) {
+	slices.Sort(names)                              // so that a row has one answer
+	for _, name := range names {
 		rule := ruleOf(inRow, name)
 		switch {
-		case rule == nil || slices.Contains(read, name) || !rule.concerns(s.Type):
-			continue
 		case rule.entry == "tools" && s.Tools == DropTools, isChoice(name) && takesOne:
 			continue
 		case s.Type == Text && rule.remedy == onlyText && !slices.ContainsFunc(placeholders, func(p string) bool { return strings.Contains(string(object[s.Field]), p) }):
