@@ -54,6 +54,7 @@ if [[ -n ${PYTHON:-} ]]; then
 	"$PYTHON" - "$out" <<'END'
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1] + "/examples.jsonl")]
+rows = [row for row in rows if "summary" not in row]
 json.dump({key: [row[key] for row in rows] for key in ("input_ids", "labels")}, open(sys.argv[1] + "/tokens.json", "w"))
 END
 	$millrace grad --model "$run/model" --tokens "$out/tokens.json" --logits --out "$out/logits.safetensors"

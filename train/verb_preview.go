@@ -48,6 +48,11 @@ type PreviewSummary struct {
 	Packed       int     `json:"packed_documents"`    // in an epoch; a weight makes documents come more or less often than once
 	Rows         int     `json:"rows"`                // of sequence_len positions
 	Efficiency   float64 `json:"packing_efficiency"`
+
+	Lengths     data.Lengths `json:"lengths"`           // of the documents, in tokens
+	Repeated    int          `json:"repeated"`          // documents that are equal to an earlier one
+	HeldInTrain int          `json:"held_out_repeated"` // held-out documents that are in the training data, too
+	HeldOf      int          `json:"held_out_all"`      // held-out documents, of val_size or of eval.datasets
 }
 
 // Preview shows the first examples of a run's training data, at most limit of them; 0 shows all. Of the model it reads
@@ -85,6 +90,15 @@ func Preview(ctx context.Context, env *Env, c *runfile.Config, limit int, show f
 	sum.SkippedRows, _ = d.Skipped()
 	if c.ValSize > 0 {
 		sum.HeldOut = held.Len()
+	}
+	if sum.Lengths, err = d.Lengths(); err != nil {
+		return nil, err
+	}
+	if sum.Repeated, sum.HeldInTrain, err = d.Repeats(ctx, held); err != nil {
+		return nil, err
+	}
+	if held != nil {
+		sum.HeldOf = held.Len()
 	}
 	for i := range d.Len() {
 		if limit > 0 && i >= limit {

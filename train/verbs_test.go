@@ -365,7 +365,8 @@ func TestPreview(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := PreviewSummary{Documents: 2, Tokens: 7 + 23, TargetTokens: 4 + 2, LongestDoc: 23, Truncated: 1, CutTokens: 7,
-		Packed: 2, Rows: 2, Efficiency: 23.0 / 32}
+		Packed: 2, Rows: 2, Efficiency: 23.0 / 32,
+		Lengths: data.Lengths{P50: 7, P90: 23, P99: 23, Over: [3]data.LengthOver{{Tokens: 2048}, {Tokens: 4096}, {Tokens: 8192}}}}
 	if *sum != want {
 		t.Errorf("%+v, want %+v", *sum, want)
 	}

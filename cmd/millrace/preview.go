@@ -15,7 +15,7 @@ import (
 type previewCmd struct {
 	runFile
 	Limit int    `default:"3" help:"Examples to show; 0 shows all."`
-	JSON  bool   `help:"Print one object per example, with input_ids and labels, before packing; -100 does not count."`
+	JSON  bool   `help:"Print one object per example, with input_ids and labels, before packing (-100 does not count), and then one with the summary."`
 	HTML  string `name:"html" placeholder:"FILE" help:"Write a page that shows every token of the examples."`
 }
 
@@ -76,8 +76,13 @@ func (c *previewCmd) Run(p *program) error {
 		return nil
 	}
 	s, err := train.Preview(p.ctx, p.env, config, c.Limit, show)
-	if err != nil || c.JSON {
+	if err != nil {
 		return err
+	}
+	if c.JSON {
+		return objects.Encode(struct {
+			Summary *train.PreviewSummary `json:"summary"`
+		}{s})
 	}
 	if c.HTML != "" {
 		err := previewPage(html, page, s, config)
@@ -105,6 +110,20 @@ func summaryLines(s *train.PreviewSummary, sequenceLen int) []string {
 	lines := []string{fmt.Sprintf("--- %s, %d tokens, of which %d count in the loss; the longest has %d",
 		spelling.Count(s.Documents, "document"), s.Tokens, s.TargetTokens, s.LongestDoc)}
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	if l := s.Lengths; s.Documents > 0 && s.Tokens > 0 {
+		over := make([]string, len(l.Over))
+		for i, o := range l.Over {
+			over[i] = fmt.Sprintf("%d over %d", o.Documents, o.Tokens)
+		}
+		add("half of the documents have at most %d tokens, 90%% at most %d, 99%% at most %d (%s); %.1f%% of the tokens count in the loss",
+			l.P50, l.P90, l.P99, strings.Join(over, ", "), 100*float64(s.TargetTokens)/float64(s.Tokens))
+	}
+	if s.Repeated > 0 {
+		add("%s equal to an earlier one", spelling.Count(s.Repeated, "document"))
+	}
+	if s.HeldInTrain > 0 {
+		add("%d of %s are in the training data, too: the held-out loss is lower than that of new data", s.HeldInTrain, spelling.Count(s.HeldOf, "held-out document"))
+	}
 	if s.SkippedRows > 0 {
 		add("%s skipped", spelling.Count(s.SkippedRows, "bad row"))
 	}

@@ -126,14 +126,25 @@ func TestPreview(t *testing.T) {
 	set := "datasets=[{path: " + w.path("data/qa.jsonl") + ", type: prompt-response, prompt: question, response: answer}]"
 	r := invoke(t, "preview", w.path("run.yaml"), "--json", "--limit", "0", "--set", set).must(t)
 	lines := bufio.NewScanner(strings.NewReader(r.stdout))
-	n := 0
+	n, summaries := 0, 0
 	for lines.Scan() {
 		var e struct {
 			InputIDs []int32 `json:"input_ids"`
 			Labels   []int32 `json:"labels"`
+			Summary  *struct {
+				Documents int
+				Lengths   struct{ P50, P99 int }
+				Repeated  *int
+			}
 		}
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			t.Fatal(err)
+		}
+		if s := e.Summary; s != nil {
+			if summaries++; n != 2 || s.Documents != 2 || s.Lengths.P99 <= s.Lengths.P50 || s.Repeated == nil || *s.Repeated != 0 {
+				t.Errorf("after %d examples: %s", n, lines.Bytes())
+			}
+			continue
 		}
 		masked := 0
 		for i, l := range e.Labels {
@@ -148,8 +159,8 @@ func TestPreview(t *testing.T) {
 		}
 		n++
 	}
-	if n != 2 {
-		t.Errorf("%d examples, want 2", n)
+	if n != 2 || summaries != 1 {
+		t.Errorf("%d examples and %d summaries, want 2 and 1", n, summaries)
 	}
 	text := invoke(t, "preview", w.path("run.yaml"), "--limit", "1", "--set", set).must(t).stdout
 	if !strings.Contains(text, "2+2?") || strings.Contains(text, "3+3?") || !strings.Contains(text, "[[") || !strings.Contains(text, "2 documents") {
