@@ -314,7 +314,7 @@ func (s Source) turnKeys(form turnForm, turn *template.Dict, role string) (all t
 		}
 		rule := ruleOf(inMessage, name)
 		switch {
-		case rule == nil && isEmpty(value):
+		case rule == nil && saysNothing(value):
 		case rule == nil:
 			if what := unknownKey(value); what != "" {
 				return all, fmt.Errorf("%q is unknown, and has %s, which could be a mark that something reads: remove it, or list it under ignore "+
@@ -325,7 +325,7 @@ func (s Source) turnKeys(form turnForm, turn *template.Dict, role string) (all t
 			if !isEmpty(value) {
 				all.rest = append(all.rest, restKey{name, value})
 			}
-		case isEmpty(value) && rule.does != reads:
+		case saysNothing(value) && rule.does != reads:
 		case rule.does == marks:
 			if err := all.setMark(name, value, role); err != nil {
 				return all, err

@@ -76,7 +76,8 @@ var keyTable = []keyRule{
 	{inRow, "history chat_history conversation_history", reads, "history", nil, "turns before the prompt",
 		"put its turns into the list of messages"},
 	{inRow, "tools functions tool_definitions tool_defs available_tools", reads, "tools", nil, "tools that the model may call", ""},
-	{inRow, "input context contexts", reads, "input", pairTypes, "more of the question", "use type: alpaca, which has a key input"},
+	{inRow, "input context contexts instruction instructions", reads, "input", pairTypes, "more of the question",
+		"use type: alpaca, which has a key input"},
 	{inRow, "reasoning_content reasoning thinking thoughts chain_of_thought", refuses, "", nil, "thoughts of the model",
 		"thoughts are read in a message of the assistant (type: messages)"},
 	{inRow, "tool_calls function_call function_calls", refuses, "", nil, "calls of tools",
@@ -275,7 +276,8 @@ func unknownKey(v template.Value) string {
 	if !ok {
 		return kindOf(v)
 	}
-	if _, ok := isCounted(text); ok {
+	_, isMark := isCounted(text)
+	if isMark || slices.Contains([]string{"yes", "no", "y", "n", "on", "off"}, strings.ToLower(string(text))) {
 		return "the text " + shown(string(text))
 	}
 	return ""

@@ -85,10 +85,8 @@ var everyKind = []string{`null`, `true`, `false`, `0`, `1`, `-3`, `0.5`, `1e400`
 // isNeutral reports whether a value under a key changes nothing, so that the row is as one without the key.
 func (k *keyRule) isNeutral(kind Type, name string, v template.Value) bool {
 	counts, isMark := isCounted(v)
-	decodedValue, err := decoded(v)
-	isNothing := isEmpty(v) || err == nil && isEmpty(decodedValue)
 	switch {
-	case isNothing || k.does == labels || !k.concerns(kind) || kind == Text && k.remedy == onlyText:
+	case saysNothing(v) || k.does == labels || !k.concerns(kind) || kind == Text && k.remedy == onlyText:
 		return true
 	case k.does == marks || k.does == judges:
 		return isMark && counts

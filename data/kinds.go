@@ -64,6 +64,12 @@ func isEmpty(v template.Value) bool {
 	return false
 }
 
+// saysNothing reports whether a value is empty, or the text of an empty one: "[]" of a column of texts.
+func saysNothing(v template.Value) bool {
+	inside, err := decoded(v)
+	return isEmpty(v) || err == nil && isEmpty(inside)
+}
+
 // decoded is the value that a text has as JSON, twice encoded or once; other values are themselves. A blank text is null.
 func decoded(v template.Value) (template.Value, error) {
 	for range 2 {

@@ -36,7 +36,7 @@ func (s Source) unfit(object map[string]json.RawMessage) string {
 		if err != nil { // the bytes of a picture
 			value = template.String("?")
 		}
-		if isEmpty(value) {
+		if saysNothing(value) {
 			continue
 		}
 		if why := rule.refusal(s, name, value); why != "" {

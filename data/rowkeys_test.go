@@ -24,7 +24,7 @@ func TestUnfitRows(t *testing.T) {
 		row, want string
 	}{
 		{Source{Type: PromptResponse}, pair, ""},
-		{Source{Type: PromptResponse}, pair + `, "images": [], "image": null, "videos": "", "audios": [null], "label": true, "chosen": "", "system": " ", "tools": "[]", "history": [], "id": 7, "score": 0.5, "model": "x", "tags": ["a"]`, ""},
+		{Source{Type: PromptResponse}, pair + `, "images": [], "image": null, "videos": "", "audios": [null], "label": true, "chosen": "", "system": " ", "tools": "[]", "functions": "[]", "documents": "null", "history": [], "id": 7, "score": 0.5, "model": "x", "tags": ["a"]`, ""},
 		{Source{Type: PromptResponse}, pair + `, "images": ["a.png"]`, `the row has "images": only text can be trained on`},
 		{Source{Type: Alpaca}, `"instruction": "a", "output": "b", "image": "a.png"`, `the row has "image"`},
 		{Source{Type: Alpaca}, `"instruction": "a", "output": "b", "Image_URL": "a.png"`, `the row has "Image_URL"`},
@@ -60,7 +60,8 @@ func TestUnfitRows(t *testing.T) {
 		{Source{Type: PromptResponse, Tools: DropTools}, pair + `, "functions": ` + tool, ""},
 		{Source{Type: PromptResponse}, pair + `, "input": "more"`, `the row has "input", which type prompt-response does not read (more of the question): use type: alpaca`},
 		{Source{Type: Alpaca}, `"instruction": "a", "output": "b", "context": "more"`, `the row has "context", which type alpaca does not read (more of the question): write input: context in the entry`},
-		{Source{Type: Messages}, turns + `, "input": "a", "prompt": "a"`, ""},
+		{Source{Type: Messages}, turns + `, "input": "a", "prompt": "a", "instruction": "b"`, ""},
+		{Source{Type: PromptResponse, Prompt: "input"}, `"instruction": "a", "input": "b", "response": "c"`, `the row has "instruction", which type prompt-response does not read`},
 		{Source{Type: Messages}, turns + `, "history": [["a", "b"]]`, `the row has "history", which type messages does not read (turns before the prompt): put its turns`},
 		{Source{Type: Messages}, turns + `, "documents": [{"title": "a", "text": "b"}]`, `the row has documents, which the chat template never reads`},
 		{Source{Type: Messages}, turns + `, "Documents": [{"title": "a", "text": "b"}]`, `the row has "Documents", which type messages does not read (documents to answer from): write documents`},
@@ -165,6 +166,7 @@ func TestTurnsThatDoNotCount(t *testing.T) {
 		`"loss_mask": [0, 1]`:                "loss_mask is not supported",
 		`"learn": false`:                     `"learn" is unknown, and has false`,
 		`"learn": "False"`:                   `"learn" is unknown, and has the text False`,
+		`"learn": "no"`:                      `"learn" is unknown, and has the text no`,
 		`"score": 0.1`:                       `"score" is unknown, and has a number`,
 		`"spans": [[0, 1]]`:                  `"spans" is unknown, and has a list`,
 		`"options": {"train": false}`:        `"options" is unknown, and has an object`,
