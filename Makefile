@@ -11,13 +11,13 @@ RACE = store checkpoint data probe device/cpu device/cpu/pool device/null device
 	trace hostmem vfs hf/hub internal/fault internal/mpi internal/cudatest/...
 RACE_PACKAGES = $(addprefix ./,$(RACE))
 
-# Tests of train, stream and device/cuda that run what their other tests run, in many runs or for other models: minutes under the race
+# Tests of train, stream, data and device/cuda that run what their other tests run, in many runs or for other models: minutes under the race
 # detector, for no goroutine that those do not have. make test runs them.
 RACE_REPEATS = TestAddTokens TestAdviceOnAResume TestAlgorithmsAreKept TestAlgorithmsThatAreNotOffered \
 	TestAnEndedRunIsMadeLonger TestAnyOrderResumes TestBestIsOfTheSameData TestCardOfARun TestConstants \
 	TestConstantsMove TestConstantsOfARandomModel TestContinuedPassesAgreeWithWholeOnes TestExperts \
 	TestHostsExportWithoutLowHalves TestNewLayers TestRules TestDamageSinceAChangeOfData TestDamagedCheckpointsAreSetAside \
-	TestDirectoriesAreNotOpenToAll TestDocumentsArePlanned TestEndedRunsStayEnded TestEpochsAreRoundedUp \
+	TestDirectoriesAreNotOpenToAll TestDocumentsArePlanned TestEndedRunsStayEnded TestEpochsAreRoundedUp TestEveryKeyWithEveryValue \
 	TestFilesOfARunAreNotLinks TestFrozenTensors TestGradientsOfGoldenModels TestGreedyTokensAgreeWithTransformers \
 	TestIdentityLostTwice TestResultsAreOfTheirSteps TestResultsOfAnotherWay TestResultsOfOthersStay \
 	TestInterruptedElsewhere TestKilledBeforeTheFirstCheckpoint TestFrozenTensorsAreThoseOfTheBase TestFrozenTensorsInGGUF TestFrozenTensorsWithoutTheBase TestKeptSizesAreSaid TestKilledHybridsGoOn TestLinksInARunLeadNowhere \
