@@ -83,7 +83,8 @@ type Config struct {
 	// The same as a share of all steps. It excludes `warmup_steps`.
 	WarmupRatio float64 `yaml:"warmup_ratio,omitempty" resume:"listed" alters:"warmup_steps"`
 
-	// AdamW's; for matrices, not for norms and biases.
+	// AdamW's; for matrices. Vectors have none: norms, biases, sinks, `A_log` and scales. transformers' Trainer leaves out norms
+	// and biases alone, and so decays sinks and `A_log`.
 	WeightDecay float64 `yaml:"weight_decay" default:"0.01" resume:"listed" saved:"weight_decay"`
 	// AdamW's decay of the two moments.
 	AdamBetas [2]float64 `yaml:"adam_betas,flow" default:"[0.9, 0.999]" resume:"listed" saved:"adam_betas"`

@@ -1,12 +1,13 @@
 """Compare logits and gradients that `millrace grad --logits` wrote with those of transformers for the same model
 directory.
 
-    python3 -m pip install torch==2.9.0 transformers==4.57.3 safetensors==0.8.0
+    python3 -m pip install torch==2.9.0 transformers==5.24.0 safetensors==0.8.0
     millrace grad --model DIR --tokens TOKENS.json --logits --out OUT.safetensors
     python3 model/modeltest/compare_logits.py DIR TOKENS.json OUT.safetensors [--tolerance 1e-5]
 
 TOKENS.json is {"input_ids": [[...], ...], "labels": [[...], ...]}; OUT.safetensors has logits.<i> for sequence i, loss,
-and the gradient of each parameter. transformers computes in fp32 with eager attention, one sequence at a time. Prints the
+and the gradient of each parameter. transformers computes in fp32 with eager attention and eager experts, whose products by groups need widths that
+are multiples of 16 bytes, one sequence at a time. Prints the
 largest absolute difference of logits, the same over the largest logit, the difference of the losses, and the tensor whose
 gradient differs most. Exit status 1 if a relative one of them is beyond its tolerance, 2 if the files do not belong
 together.
@@ -82,7 +83,8 @@ def main():
         request = json.load(f)
     got = load_file(args.out)
     model = AutoModelForCausalLM.from_pretrained(
-        args.dir, dtype=torch.float32, attn_implementation="eager", local_files_only=True).eval()
+        args.dir, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager",
+        local_files_only=True).eval()
 
     worst, largest, loss_sum, counted = 0.0, 0.0, 0.0, 0
     labels = request.get("labels") or [[IGNORE] * len(ids) for ids in request["input_ids"]]
