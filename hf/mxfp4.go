@@ -241,10 +241,16 @@ func (w *Weights) missing(name string) error {
 		terminal.Quote(name))
 }
 
-// Stored are the names that a tensor has in the files: its own, with that of its scales in FP8, or those of blocks and
-// scales in MXFP4. Info and ReadAt know them.
+// Stored are the names that a tensor has in the files: its own, with that of its scales in FP8, those of blocks and
+// scales in MXFP4, or those of the tensors that it is joined of. Info and ReadAt know them.
 func (w *Weights) Stored(name string) []string {
 	switch t := w.tensors[name]; {
+	case t.joined != nil:
+		var all []string
+		for _, part := range t.joined {
+			all = append(all, w.Stored(part)...)
+		}
+		return all
 	case t.isFP8():
 		return []string{name, name + fp8Scales}
 	case t.scales != nil:

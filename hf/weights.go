@@ -32,6 +32,7 @@ type location struct {
 	fileTensor
 	file   *safetensorsFile
 	scales *location // of a tensor in MXFP4, whose blocks the location is then of, or in FP8
+	joined []string  // the tensors that it is made of, see Join
 }
 
 // TensorInfo describes a tensor on file.
@@ -216,6 +217,12 @@ func (w *Weights) ReadAt(name string, dst []byte, off int64) error {
 	if !ok {
 		return w.missing(name)
 	}
+	if t.joined != nil {
+		if off < 0 || off > t.end || int64(len(dst)) > t.end-off {
+			return t.pread(name, dst, off) // an error
+		}
+		return eachPart(t.joined, t.end/int64(len(t.joined)), dst, off, w.ReadAt)
+	}
 	if t.dtype == MXFP4 {
 		return fmt.Errorf("%s: tensor %s is stored as %s and %s", t.file.path, terminal.Quote(name), mxBlocks, mxScales)
 	}
@@ -245,6 +252,12 @@ func (w *Weights) ReadF32(name string, dst []float32, first int64) error {
 	t, err := w.weight(name)
 	if err != nil {
 		return err
+	}
+	if t.joined != nil {
+		if err := t.checkRange(name, first, int64(len(dst))); err != nil {
+			return err
+		}
+		return eachPart(t.joined, t.elems/int64(len(t.joined)), dst, first, w.ReadF32)
 	}
 	if t.isFP8() {
 		return t.readFP8(name, dst, first)
@@ -284,6 +297,12 @@ func (w *Weights) ReadBF16(name string, dst []uint16, first int64) error {
 	t, err := w.weight(name)
 	if err != nil {
 		return err
+	}
+	if t.joined != nil {
+		if err := t.checkRange(name, first, int64(len(dst))); err != nil {
+			return err
+		}
+		return eachPart(t.joined, t.elems/int64(len(t.joined)), dst, first, w.ReadBF16)
 	}
 	if t.isFP8() {
 		return t.readFP8AsBF16(name, dst, first)

@@ -46,14 +46,17 @@ var qwenShared = Names{
 		GGUF: "blk.{layer}.ffn_gate_inp_shexp.*"},
 }
 
-// qwen35MoE has experts stacked.
+// qwen35MoE has experts stacked, as published; transformers 5 saves a tensor for each.
 var qwen35MoE = slices.Concat(qwen35, qwenShared, Names{
 	{Role: "expert.gate.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj", CutHF: Stacked,
-		GGUF: "blk.{layer}.ffn_gate_exps.weight", CutGGUF: Stacked},
+		EachHF: "model.layers.{layer}.mlp.experts.{expert}.gate_proj.weight",
+		GGUF:   "blk.{layer}.ffn_gate_exps.weight", CutGGUF: Stacked},
 	{Role: "expert.up.weight", HF: "model.layers.{layer}.mlp.experts.gate_up_proj", CutHF: Stacked,
-		GGUF: "blk.{layer}.ffn_up_exps.weight", CutGGUF: Stacked},
+		EachHF: "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight",
+		GGUF:   "blk.{layer}.ffn_up_exps.weight", CutGGUF: Stacked},
 	{Role: "expert.down.weight", HF: "model.layers.{layer}.mlp.experts.down_proj", CutHF: Stacked,
-		GGUF: "blk.{layer}.ffn_down_exps.weight", CutGGUF: Stacked},
+		EachHF: "model.layers.{layer}.mlp.experts.{expert}.down_proj.weight",
+		GGUF:   "blk.{layer}.ffn_down_exps.weight", CutGGUF: Stacked},
 })
 
 // With its decoder a checkpoint has a vision tower, and a layer that predicts tokens after the next one for faster
@@ -67,7 +70,7 @@ var (
 // others attention whose output has a gate. Source: transformers, configuration_qwen3_5.py and modeling_qwen3_5.py.
 func readQwen35(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.mRope(r)
-	s.qwenHybrid(r, 4)
+	s.qwenHybrid(r)
 	r.Ignore("mlp_only_layers") // which are all
 }
 
@@ -75,27 +78,25 @@ func readQwen35(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 // Source: transformers, configuration_qwen3_5_moe.py and modeling_qwen3_5_moe.py.
 func readQwen35MoE(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.mRope(r)
-	s.qwenHybrid(r, 2)
+	s.qwenHybrid(r)
 	if len(r.IntsOr("mlp_only_layers", nil)) > 0 {
 		r.Fail("mlp_only_layers", "every layer has experts")
 	}
 	r.Require("norm_topk_prob", true)
-	experts := s.gatedExperts(r, 8, true)
+	experts := s.gatedExperts(r, true)
 	s.FeedForwards = slices.Repeat([]nn.FeedForward{experts}, s.Layers)
 }
 
 // qwenHybrid reads the mixers of the layers.
-func (s *Spec) qwenHybrid(r *hf.ConfigReader, kvHeads int) {
+func (s *Spec) qwenHybrid(r *hf.ConfigReader) {
 	r.Ignore("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings") // of layers that are carried
 	s.Outer.Ignore("language_model_only")
 	s.Norm.Offset = 1
 	a := &s.Attention
-	a.KVHeads = r.SizeOr("num_key_value_heads", kvHeads)
-	a.HeadDim = r.SizeOr("head_dim", 256)
-	a.Rope = readPartialRope(r, a.HeadDim, 10000, 0.25)
+	s.Heads(r)
+	a.Rope = readPartialRope(r, a.HeadDim)
 	a.QKNorm, a.Gated = true, true
-	bias := r.BoolOr("attention_bias", false)
-	a.QKVBias, a.OutBias = bias, bias
+	s.Biases(r)
 	r.Require("attn_output_gate", true)
 	delta := readDelta(r)
 	every := r.SizeOr("full_attention_interval", 4)
@@ -127,8 +128,8 @@ func readDelta(r *hf.ConfigReader) nn.GatedDelta {
 	r.Require("linear_conv_kernel_dim", nn.DeltaTaps)
 	r.OneOf("output_gate_type", "swish", "swish", "silu")
 	r.Require("mamba_ssm_dtype", "float32") // in which states are computed
-	d := nn.GatedDelta{KeyHeads: r.SizeOr("linear_num_key_heads", 16), Heads: r.SizeOr("linear_num_value_heads", 32),
-		KeyDim: r.SizeOr("linear_key_head_dim", 128), ValueDim: r.SizeOr("linear_value_head_dim", 128)}
+	d := nn.GatedDelta{KeyHeads: r.Size("linear_num_key_heads"), Heads: r.Size("linear_num_value_heads"),
+		KeyDim: r.Size("linear_key_head_dim"), ValueDim: r.Size("linear_value_head_dim")}
 	const most = maxWidth / 4 // of queries, of keys, and of values
 	switch {
 	case r.Err() != nil:
@@ -144,11 +145,11 @@ func readDelta(r *hf.ConfigReader) nn.GatedDelta {
 	return d
 }
 
-// gatedExperts reads a mixture whose shared expert has a gate. topK stands for an absent number of chosen experts.
-func (s *Spec) gatedExperts(r *hf.ConfigReader, topK int, renormalize bool) nn.Experts {
+// gatedExperts reads a mixture whose shared expert has a gate.
+func (s *Spec) gatedExperts(r *hf.ConfigReader, renormalize bool) nn.Experts {
 	r.Ignore("output_router_logits", "router_aux_loss_coef") // of a loss that a run asks for
 	return nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth), Number: limited(r, either(r, "num_experts",
 		"num_local_experts"), maxExperts), Shared: limited(r, "shared_expert_intermediate_size", maxWidth),
 		SharedGate: true,
-		Route:      device.RouteSpec{TopK: r.SizeOr("num_experts_per_tok", topK), Renormalize: renormalize, Scale: 1}}
+		Route:      device.RouteSpec{TopK: r.Size("num_experts_per_tok"), Renormalize: renormalize, Scale: 1}}
 }

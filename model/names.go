@@ -27,6 +27,8 @@ type Name struct {
 	Role string // "q.*"
 	HF   string // in checkpoints of transformers
 	GGUF string // in GGUF files; "": they have no such tensor
+	// EachHF is the name of each expert's own tensor in checkpoints that do not stack them; "": all do.
+	EachHF string
 	// CutHF and CutGGUF say how each of them holds the role.
 	CutHF, CutGGUF Cut
 	NumbersGGUF    Numbers // that GGUF files hold of it
@@ -67,6 +69,9 @@ func (n Names) Under(prefix string) Names {
 	for i := range n {
 		if rest, ok := strings.CutPrefix(n[i].HF, "model."); ok {
 			n[i].HF = prefix + rest
+			if n[i].EachHF != "" {
+				n[i].EachHF = prefix + strings.TrimPrefix(n[i].EachHF, "model.")
+			}
 		}
 	}
 	return n

@@ -45,7 +45,7 @@ func of(t *testing.T, variant string) (all []filed) {
 // in opens tensors that are written to shards with an index, which leaves some out.
 func in(t *testing.T, all []filed, unlisted ...string) (*hf.Weights, error) {
 	t.Helper()
-	dir, list := t.TempDir(), map[string]string{}
+	dir, list, all := t.TempDir(), map[string]string{}, slices.Clone(all)
 	for shard := 0; len(all) > 0; shard++ {
 		name := fmt.Sprintf("model-%05d.safetensors", shard)
 		var specs []hf.TensorSpec

@@ -5,20 +5,45 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/hf"
 )
 
 // OpenWeights opens the weights of a model directory. Where the files leave out what the names of the model's tensors
-// begin with, as transformers saves a model without its head, the tensors have it all the same.
+// begin with, as transformers saves a model without its head, the tensors have it all the same. Where they have a tensor
+// for each expert that could be stacked, the tensors are stacked.
 func (m *Model) OpenWeights(dir string) (*hf.Weights, error) {
 	w, err := hf.OpenWeights(dir)
 	hasBase := func(name string) bool { return strings.HasPrefix(name, m.base) }
 	if err == nil && !slices.ContainsFunc(w.Names(), hasBase) {
 		w.Under(m.base, m.HeadName())
 	}
+	if err == nil {
+		m.stackExperts(w)
+	}
 	return w, err
+}
+
+// stackExperts joins the tensors that files have for each expert to those of the model, which have them one after the
+// other. Exports are of the latter form.
+func (m *Model) stackExperts(w *hf.Weights) {
+	if !slices.ContainsFunc(m.names, func(n Name) bool { return n.EachHF != "" }) {
+		return
+	}
+	for _, t := range m.checkpoint.Tensors {
+		var parts []string
+		for _, piece := range t.Pieces {
+			p := &m.Parts[piece.Part]
+			role, expert := p.role(p.Layout.Fields[piece.Field].Name)
+			if line, word, ok := m.names.find(role); ok && m.names[line].EachHF != "" {
+				parts = append(parts, strings.NewReplacer("{layer}", strconv.Itoa(p.Layer-1), "{expert}", strconv.Itoa(expert),
+					"*", word).Replace(m.names[line].EachHF))
+			}
+		}
+		w.Join(t.Name, t.Shape, parts)
+	}
 }
 
 // Check fails unless a checkpoint has every tensor of the model in its shape and in a type that can be read, and no
