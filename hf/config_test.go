@@ -70,23 +70,60 @@ func TestConfigCalled(t *testing.T) {
 	}
 }
 
-// What defaults give a nested object is not asked of the file, and its reader stays the same one.
+// defaultsOf parses the defaults of one model_type.
+func defaultsOf(t *testing.T, of string) *Defaults {
+	t.Helper()
+	all, err := ParseDefaults([]byte(`{"x": ` + of + `}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all["x"]
+}
+
+// What defaults give a nested object is not asked of the file, and its reader stays the same one. A null is an absent key,
+// unless the defaults say that it means none.
 func TestConfigDefaults(t *testing.T) {
-	r := parse(t, `{"text_config": {"a": 1, "none": null, "z": 3}}`).Reader()
+	defaults := defaultsOf(t, `{"absent": {"a": 7, "b": 2, "null": 5, "none": 6, "yes": true, "no": true,
+		"inner": {"x": 8, "unread": 9}}, "null": ["none", "no"]}`)
+	r := parse(t, `{"text_config": {"a": 1, "null": null, "none": null, "no": null, "z": 3}}`).Reader()
 	nested := r.Config("text_config")
-	nested.Default(map[string]any{"a": 7, "b": 2, "none": 5})
-	if a, b, none := nested.Size("a"), nested.Size("b"), nested.SizeOr("none", 4); a != 1 || b != 2 || none != 4 {
-		t.Error(a, b, none)
+	nested.Default(defaults)
+	a, b, null, none := nested.Size("a"), nested.Size("b"), nested.Size("null"), nested.SizeOr("none", 4)
+	if a != 1 || b != 2 || null != 5 || none != 4 || !nested.Bool("yes") || nested.Bool("no") {
+		t.Error(a, b, null, none)
+	}
+	if inner, ok := nested.Object("inner"); !ok || inner.Size("x") != 8 || inner.SizeOr("y", 3) != 3 {
+		t.Error("the object of the defaults is not read")
+	}
+	if nested.Has("b") || !nested.HasValue("b") || nested.HasValue("none") || !nested.HasValue("null") {
+		t.Error("a key that is absent has a value, and is not in the file")
 	}
 	if again, ok := r.Object("text_config"); !ok || again != nested {
 		t.Error("the object has a second reader")
 	}
 	wantOneLine(t, r.Finish(), `"text_config.z" is not supported`)
 
+	for doc, want := range map[string]string{`{"none": null}`: `"none" is null: a positive`,
+		`{"no": null, "none": 3}`: `"no" is null: supported is true`} {
+		r := parse(t, doc).Reader()
+		r.Default(defaults)
+		r.Size("none")
+		r.Require("no", true)
+		wantOneLine(t, r.Finish(), want)
+	}
+	r = parse(t, `{}`).Reader()
+	r.Default(defaults.Without("a"))
+	r.Fail("b", "it is even")
+	wantOneLine(t, r.Finish(), `"b" is missing, which means 2: it is even`)
+	r = parse(t, `{}`).Reader()
+	r.Default(defaults.Without("a"))
+	r.Size("a")
+	wantOneLine(t, r.Finish(), `"a" is missing: `)
+
 	for _, doc := range []string{`{}`, `{"text_config": null}`, `{"text_config": 3}`} {
 		r := parse(t, doc).Reader()
 		nested := r.Config("text_config")
-		nested.Default(map[string]any{"a": 7})
+		nested.Default(defaults)
 		nested.Size("a")
 		wantOneLine(t, r.Finish(), `"text_config" is `, "an object is expected")
 	}
@@ -99,7 +136,7 @@ func TestConfigErrors(t *testing.T) {
 		words []string
 	}{
 		"missing":            {`{}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is missing`}},
-		"null":               {`{"n": null}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is missing`}},
+		"null":               {`{"n": null}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is null`}},
 		"zero":               {`{"n": 0}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is 0: a positive whole number`}},
 		"negative":           {`{"n": -1}`, func(r *ConfigReader) { r.SizeOr("n", 1) }, []string{`"n" is -1`}},
 		"fraction":           {`{"n": 1.5}`, func(r *ConfigReader) { r.Size("n") }, []string{`"n" is 1.5`, "whole"}},

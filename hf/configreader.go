@@ -3,7 +3,6 @@ package hf
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -15,8 +14,9 @@ import (
 const maxSize = math.MaxInt32
 
 // ConfigReader reads the keys of a JSON object and remembers which ones were read. Errors stick: after the first one
-// the accessors return zero values, and Err and Finish return it. A key whose value is null counts as absent, as it
-// does for transformers.
+// the accessors return zero values, and Err and Finish return it. A key that the file leaves out has the value of the
+// reader's Defaults, and one whose value is null has it, too, unless they say that it then has none. What stands for a key
+// without any value is an argument of accessors (SizeOr) or the zero value (Bool), or the key must have one (Size).
 //
 // A model family reads the keys that it understands, calls Require for features that it has in one form only, and then
 // Finish, which refuses every key that was not read: no feature is ignored by accident.
@@ -25,6 +25,8 @@ type ConfigReader struct {
 	prefix   string // "rope_scaling." inside that object
 	config   bool   // the object is a model's configuration, and may have inert keys
 	obj      *object
+	defaults Defaults
+	isOurs   bool              // the object is one of Defaults, not of the file
 	called   map[string]string // by key, what files may call it instead
 	read     map[string]bool
 	err      *error // shared with the readers of nested objects
@@ -49,6 +51,9 @@ var inertKeys = []string{
 // Has reports whether the key is there and not null. It does not count as reading it.
 func (r *ConfigReader) Has(key string) bool { return r.obj.values[r.own(key)].v != nil }
 
+// HasValue reports whether the key has a value, in the file or by default. It does not count as reading it.
+func (r *ConfigReader) HasValue(key string) bool { return r.value(key) != nil }
+
 // Err is the first error.
 func (r *ConfigReader) Err() error { return *r.err }
 
@@ -57,13 +62,17 @@ func (r *ConfigReader) Fail(key, why string, args ...any) {
 	if *r.err != nil {
 		return
 	}
-	key = r.own(key)
 	why = fmt.Sprintf(why, args...)
-	if !r.Has(key) {
-		*r.err = fmt.Errorf("%s: %s is missing: %s", r.path, terminal.Quote(r.prefix+key), why)
-		return
+	is := "missing"
+	switch meant := r.value(key); {
+	case r.Has(key):
+		is = show(meant)
+	case r.IsNull(key):
+		is = "null"
+	case meant != nil:
+		is = "missing, which means " + show(meant)
 	}
-	*r.err = fmt.Errorf("%s: %s is %s: %s", r.path, terminal.Quote(r.prefix+key), show(r.obj.values[key].v), why)
+	*r.err = fmt.Errorf("%s: %s is %s: %s", r.path, terminal.Quote(r.prefix+r.own(key)), is, why)
 }
 
 // IsNull reports whether the key is there and null. To transformers that may differ from an absent key.
@@ -72,23 +81,24 @@ func (r *ConfigReader) IsNull(key string) bool {
 	return there && v.v == nil
 }
 
-// Default gives keys that the file does not have a value: a bool, an int, a float64 or a string.
-func (r *ConfigReader) Default(values map[string]any) {
-	with := object{keys: r.obj.keys, values: maps.Clone(r.obj.values)}
-	for key, v := range values {
-		if _, there := with.values[key]; there {
-			continue
-		}
-		switch v.(type) {
-		case bool, string:
-		case int, float64:
-			v = json.Number(fmt.Sprint(v))
-		default:
-			panic(fmt.Sprintf("hf: Default cannot give a %T", v))
-		}
-		with.values[key] = value{v: v}
+// Default has keys that the file leaves out mean what d says; nil: they mean nothing.
+func (r *ConfigReader) Default(d *Defaults) {
+	if d != nil {
+		r.defaults = *d
 	}
-	r.obj = &with
+}
+
+// value is what a key means; nil: nothing.
+func (r *ConfigReader) value(key string) any {
+	own := r.own(key)
+	v, there := r.obj.values[own]
+	if v.v != nil || there && r.defaults.null[own] {
+		return v.v
+	}
+	if d, ok := r.defaults.absent[own]; ok {
+		return d.v
+	}
+	return r.defaults.absent[key].v
 }
 
 // Called gives keys the names that older files have for them. A key that the file has under the name that is asked for
@@ -105,17 +115,16 @@ func (r *ConfigReader) own(key string) string {
 
 // get is the value of a key that is marked as read; nil after an error or if it is absent.
 func (r *ConfigReader) get(key string) any {
-	key = r.own(key)
-	r.read[key] = true
+	r.read[r.own(key)] = true
 	if *r.err != nil {
 		return nil
 	}
-	return r.obj.values[key].v
+	return r.value(key)
 }
 
-// Size reads a whole number of at least 1 that must be there.
+// Size reads a whole number of at least 1 that must be there, or have a default.
 func (r *ConfigReader) Size(key string) int {
-	if !r.Has(key) {
+	if r.get(key) == nil {
 		r.Fail(key, "a positive whole number is expected")
 	}
 	return r.SizeOr(key, 0)
@@ -154,9 +163,17 @@ func (r *ConfigReader) IntOr(key string, def int) int {
 	return int(n)
 }
 
-// Float reads a finite number that must be there.
+// Int reads a whole number that must be there, or have a default.
+func (r *ConfigReader) Int(key string) int {
+	if r.get(key) == nil {
+		r.Fail(key, "a whole number is expected")
+	}
+	return r.IntOr(key, 0)
+}
+
+// Float reads a finite number that must be there, or have a default.
 func (r *ConfigReader) Float(key string) float64 {
-	if !r.Has(key) {
+	if r.get(key) == nil {
 		r.Fail(key, "a number is expected")
 	}
 	return r.FloatOr(key, 0)
@@ -183,7 +200,7 @@ func (r *ConfigReader) FloatOr(key string, def float64) float64 {
 
 // Positive reads a number above zero; def stands for an absent one, and 0 as def for one that must be there.
 func (r *ConfigReader) Positive(key string, def float64) float64 {
-	if !r.Has(key) && def == 0 {
+	if def == 0 && r.get(key) == nil {
 		r.Fail(key, "a positive number is expected")
 	}
 	x := r.FloatOr(key, def)
@@ -192,6 +209,9 @@ func (r *ConfigReader) Positive(key string, def float64) float64 {
 	}
 	return x
 }
+
+// Bool reads true or false; no value means false.
+func (r *ConfigReader) Bool(key string) bool { return r.BoolOr(key, false) }
 
 // BoolOr reads true or false; def stands for an absent one.
 func (r *ConfigReader) BoolOr(key string, def bool) bool {
@@ -301,11 +321,11 @@ func (r *ConfigReader) FloatsOr(key string, def []float64) []float64 {
 	return out
 }
 
-// Require refuses a key that is there with another value than the one that is supported: a bool, an int, a float64 or a
-// string.
+// Require refuses a key that has another value than the one that is supported: a bool, an int, a float64 or a string. A null
+// that means no value is not true.
 func (r *ConfigReader) Require(key string, want any) {
 	v := r.get(key)
-	if v == nil {
+	if v == nil && !(want == true && r.IsNull(key) && r.defaults.null[r.own(key)]) {
 		return
 	}
 	same := false
@@ -346,15 +366,21 @@ func (r *ConfigReader) Object(key string) (nested *ConfigReader, ok bool) {
 		return nil, false
 	}
 	prefix := r.prefix + key + "."
+	if !r.Has(key) {
+		return &ConfigReader{path: r.path, prefix: prefix, obj: obj, isOurs: true, read: map[string]bool{}, err: r.err}, true
+	}
 	for _, c := range r.children {
 		if c.prefix == prefix {
 			return c, true
 		}
 	}
-	nested = &ConfigReader{path: r.path, prefix: prefix, obj: obj, read: map[string]bool{}, err: r.err}
+	nested = &ConfigReader{path: r.path, prefix: prefix, obj: obj, isOurs: r.isOurs, read: map[string]bool{}, err: r.err}
 	r.children = append(r.children, nested)
 	return nested, true
 }
+
+// IsEmpty reports whether the object has no keys.
+func (r *ConfigReader) IsEmpty() bool { return len(r.obj.keys) == 0 }
 
 // Config reads a nested object that must be there and is a configuration of its own, such as "text_config": keys that
 // never matter are left out there, too.

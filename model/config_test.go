@@ -183,6 +183,12 @@ func TestConfigMeaning(t *testing.T) {
 		}, [][]int{{7, 7, 7, 0}, {3}}},
 		{"exaone4: without windows all layers are rotated", "exaone4", map[string]any{"layer_types": absent,
 			"sliding_window": nil, "sliding_window_pattern": "LLLG"}, unrotated, []int(nil)},
+		{"olmo3: a base outside of rope_parameters is for all layers", "olmo3", map[string]any{"rope_parameters": absent,
+			"rope_theta": 3e5}, func(m *model.Model) any {
+			return []float64{attention(m, 0).Rope.Theta, attention(m, m.Layers()-3).Rope.Theta}
+		}, []float64{3e5, 3e5}}, // see otherwise in defaults_test.go
+		{"qwen3_moe: windows are in all layers", "qwen3_moe", map[string]any{"use_sliding_window": true, "sliding_window": 9,
+			"max_window_layers": 28}, func(m *model.Model) any { return windows(m) }, []int{9, 9}},
 		{"olmo3: every fourth layer sees all", "olmo3", map[string]any{"layer_types": absent},
 			func(m *model.Model) any { return windows(m) }, []int{6, 6, 6, 0}},
 		{"gemma2: caps are on by default, and null turns them off", "gemma2", map[string]any{
@@ -337,7 +343,6 @@ func TestConfigErrors(t *testing.T) {
 			`"no_rope_layers" is [1]: it has 1 entries, "num_hidden_layers" is 3`},
 		{"mistral3", map[string]any{"model_type": "llama"},
 			`"text_config.model_type" is "llama": supported are mistral`},
-		{"mistral3", map[string]any{"rope_parameters": absent}, `"text_config.rope_parameters" is missing`},
 		{"gemma2", map[string]any{"hidden_activation": "gelu"},
 			`"hidden_activation" is "gelu": supported is "gelu_pytorch_tanh"`},
 		{"gemma2", map[string]any{"use_bidirectional_attention": true}, `"use_bidirectional_attention" is true`},

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -27,8 +26,10 @@ type Family struct {
 	Base string
 	// Keys are the names that config.json has for keys that other families share, by the name that these have.
 	Keys map[string]string
-	// Defaults are keys of the decoder that published files leave out, and what they mean by that.
-	Defaults map[string]any
+	// Class is the model_type whose configuration class of transformers reads a config.json of the family; "": ModelType.
+	Class string
+	// NoSizes says that published files leave out sizes of the decoder. Of other families they are asked for.
+	NoSizes bool
 	// GELU says that units are gated with GELU by tanh, which the key "hidden_activation" names.
 	GELU bool
 	// PlainMLP is the key of the activation of a feed-forward that has no gate; "": it has one.
@@ -85,42 +86,42 @@ var families = []Family{
 		Carried: []string{"model.visual.*"}, Architecture: "qwen3vl"},
 	{ModelType: "qwen3_vl_moe", Read: readQwen3VLMoE, TextConfig: true, Names: qwen3VLMoE,
 		Carried: []string{"model.visual.*"}, Architecture: "qwen3vlmoe"},
-	{ModelType: "gemma2", Read: readGemma2, Names: gemma, Defaults: gemma2Defaults, GELU: true,
+	{ModelType: "gemma2", Read: readGemma2, Names: gemma, NoSizes: true, GELU: true,
 		Architecture: "gemma2"},
-	{ModelType: "gemma3_text", Read: readGemma3, Names: gemma, Defaults: gemma3Defaults, GELU: true,
+	{ModelType: "gemma3_text", Read: readGemma3, Names: gemma, NoSizes: true, GELU: true,
 		Architecture: "gemma3"},
-	{ModelType: "gemma3", Read: readGemma3Images, TextConfig: true, Names: gemma3, Defaults: gemma3Defaults, GELU: true,
+	{ModelType: "gemma3", Read: readGemma3Images, TextConfig: true, Names: gemma3, NoSizes: true, GELU: true,
 		Carried: gemma3Images, Architecture: "gemma3"},
-	{ModelType: "gemma4_text", Read: readGemma4Text, Names: gemma4Names, Defaults: gemma4Defaults, GELU: true,
+	{ModelType: "gemma4_text", Read: readGemma4Text, Names: gemma4Names, NoSizes: true, GELU: true,
 		Constants: "model.layers.{layer}.layer_scalar", ConstantsGGUF: gemma4ScalarInGGUF,
 		Architecture: "gemma4"},
 	{ModelType: "gemma4", Read: beyondText(readGemma4Text), TextConfig: true, Names: gemma4Names.Under(gemma4Nested),
-		Defaults: gemma4Defaults, GELU: true, Carried: gemma4Media,
+		NoSizes: true, GELU: true, Carried: gemma4Media,
 		Constants: gemma4Nested + "layers.{layer}.layer_scalar", ConstantsGGUF: gemma4ScalarInGGUF,
 		Architecture: "gemma4"},
-	{ModelType: "gemma4_unified_text", Read: readGemma4Unified, Names: sandwich, Defaults: gemma4UnifiedDefaults,
+	{ModelType: "gemma4_unified_text", Read: readGemma4Unified, Names: sandwich, NoSizes: true,
 		GELU: true, Constants: "model.layers.{layer}.layer_scalar", ConstantsGGUF: gemma4ScalarInGGUF,
 		Architecture: "gemma4"},
 	{ModelType: "gemma4_unified", Read: beyondText(readGemma4Unified), TextConfig: true,
-		Names: sandwich.Under(gemma4Nested), Defaults: gemma4UnifiedDefaults, GELU: true, Carried: gemma4Media,
+		Names: sandwich.Under(gemma4Nested), NoSizes: true, GELU: true, Carried: gemma4Media,
 		Constants: gemma4Nested + "layers.{layer}.layer_scalar", ConstantsGGUF: gemma4ScalarInGGUF,
 		Architecture: "gemma4"},
 	{ModelType: "cohere", Read: readCohere, Names: cohere, LayerNorm: "layer_norm_eps", Architecture: "command-r"},
 	{ModelType: "cohere2", Read: readCohere2, Names: cohere, LayerNorm: "layer_norm_eps", Architecture: "cohere2"},
 	{ModelType: "gpt_neox", Read: readGPTNeoX, Names: gptNeoX, LayerNorm: "layer_norm_eps", PlainMLP: "hidden_act",
 		Carried: gptNeoXBuffers, Architecture: "gptneox"},
-	{ModelType: "gpt2", Read: readGPT2, Names: gpt2, Base: gpt2Base, Keys: gpt2Keys, Defaults: gpt2Defaults,
+	{ModelType: "gpt2", Read: readGPT2, Names: gpt2, Base: gpt2Base, Keys: gpt2Keys,
 		LayerNorm: "layer_norm_epsilon", PlainMLP: "activation_function", Carried: gpt2Buffers,
 		Architecture: "gpt2"},
 	{ModelType: "glm4_moe", Read: readGLM4MoE, Names: glmMoE, Architecture: "glm4moe", Constants: glmCorrection,
 		ConstantsGGUF: glmCorrectionInGGUF, Carried: glmNextToken},
-	{ModelType: "glm4_moe_lite", Read: readGLM4MoELite, Names: latentMoE, Defaults: glm4MoELiteDefaults,
+	{ModelType: "glm4_moe_lite", Read: readGLM4MoELite, Names: latentMoE,
 		Constants: glmCorrection, ConstantsGGUF: glmCorrectionInGGUF, Carried: glmNextToken, Architecture: "deepseek2"},
-	{ModelType: "deepseek_v3", Read: readDeepSeekV3, Names: latentMoE, Defaults: deepseekV3Defaults,
+	{ModelType: "deepseek_v3", Read: readDeepSeekV3, Names: latentMoE,
 		Constants: glmCorrection, ConstantsGGUF: glmCorrectionInGGUF, Carried: glmNextToken, Architecture: "deepseek2"},
-	{ModelType: "kimi_k2", Read: readDeepSeekV3, Names: latentMoE, Defaults: deepseekV3Defaults,
+	{ModelType: "kimi_k2", Class: "deepseek_v3", Read: readDeepSeekV3, Names: latentMoE,
 		Constants: glmCorrection, Carried: glmNextToken},
-	{ModelType: "deepseek_v2", Read: readDeepSeekV2, Names: latentMoE, Defaults: deepseekV2Defaults,
+	{ModelType: "deepseek_v2", Read: readDeepSeekV2, Names: latentMoE,
 		Architecture: "deepseek2"},
 }
 
@@ -168,7 +169,6 @@ type Spec struct {
 	nextTokens int      // layers after the last one, where their number is in the file
 	sides      int      // numbers given to sides
 	carried    []string // further patterns of tensors, as in Family
-	theta      float64  // of rotary positions, where the file has none; 0: 10000
 	windows    []int    // of each layer's attention; none: no layer has one
 }
 
@@ -208,7 +208,7 @@ func readSpec(c *hf.Config, families []Family) (*Spec, error) {
 			if f.TextConfig && !(f.Flat && !r.Has("text_config")) {
 				decoder = r.Config("text_config")
 			}
-			decoder.Default(f.Defaults)
+			decoder.Default(f.defaults(decoder))
 			decoder.Called(f.Keys)
 			s.common(decoder)
 			f.Read(c, decoder, s)
@@ -218,20 +218,20 @@ func readSpec(c *hf.Config, families []Family) (*Spec, error) {
 	return s, r.Finish()
 }
 
-// common reads the keys that mean the same in all families. Defaults are those of transformers; the sizes of a model
-// have none.
+// common reads the keys that mean the same in all families. The sizes of a model have no defaults but in families that
+// have NoSizes.
 func (s *Spec) common(r *hf.ConfigReader) {
 	s.EmbedScale.By = 1
 	s.Vocab = limited(r, "vocab_size", maxVocab)
 	s.Layers = limited(r, "num_hidden_layers", maxLayers)
 	s.Positions = r.Size("max_position_embeddings")
-	s.Tied = s.Outer.BoolOr("tie_word_embeddings", r.BoolOr("tie_word_embeddings", false))
+	s.Tied = s.Outer.BoolOr("tie_word_embeddings", r.Bool("tie_word_embeddings"))
 	s.InitStd = r.FloatOr("initializer_range", 0.02)
 	if s.InitStd < 0 {
 		r.Fail("initializer_range", "a standard deviation is not negative")
 	}
 	s.Hidden = limited(r, "hidden_size", maxWidth)
-	if r.Has("intermediate_size") { // else no layer has a GLU: finish checks that
+	if r.HasValue("intermediate_size") { // else no layer has a GLU: finish checks that
 		s.GLU.Inner = limited(r, "intermediate_size", maxWidth)
 	}
 	s.Attention.Heads = limited(r, "num_attention_heads", maxWidth)
@@ -294,36 +294,34 @@ func limited(r *hf.ConfigReader, key string, limit int) int {
 	return n
 }
 
-// HeadDim reads the width of a head; if it is absent, the heads share the hidden size.
+// Heads reads how many heads keys and values have, and the width of a head. Without a value there is one head of keys for
+// each of queries, and the heads share the hidden size.
+func (s *Spec) Heads(r *hf.ConfigReader) {
+	a := &s.Attention
+	a.KVHeads = r.SizeOr("num_key_value_heads", a.Heads)
+	s.HeadDim(r)
+}
+
+// HeadDim reads the width of a head; without a value the heads share the hidden size.
 func (s *Spec) HeadDim(r *hf.ConfigReader) {
 	a := &s.Attention
-	if !r.Has("head_dim") && a.Heads > 0 && s.Hidden%a.Heads != 0 {
+	if !r.HasValue("head_dim") && a.Heads > 0 && s.Hidden%a.Heads != 0 {
 		r.Fail("num_attention_heads", "it does not divide \"hidden_size\" (%d), and there is no \"head_dim\"", s.Hidden)
 	}
 	a.HeadDim = r.SizeOr("head_dim", s.Hidden/max(a.Heads, 1))
 }
 
-// headDimOr reads the width of a head; def stands for an absent one, and a null one means that the heads share the
-// hidden size.
-func (s *Spec) headDimOr(r *hf.ConfigReader, def int) {
-	if r.Has("head_dim") || r.IsNull("head_dim") {
-		s.HeadDim(r)
-	} else {
-		s.Attention.HeadDim = def
-	}
-}
-
-// defaultEps is the number in norms where the key is absent.
-func (s *Spec) defaultEps(r *hf.ConfigReader, eps float32) {
-	if !r.Has("rms_norm_eps") {
-		s.Norm.Eps = eps
-	}
+// Biases reads whether all projections of attention have a bias.
+func (s *Spec) Biases(r *hf.ConfigReader) {
+	bias := r.Bool("attention_bias")
+	s.Attention.QKVBias, s.Attention.OutBias = bias, bias
 }
 
 // Rotary reads the rotary positions of heads whose width is known.
-func (s *Spec) Rotary(r *hf.ConfigReader) {
-	s.Attention.Rope = readRope(r, s.Attention.HeadDim, cmp.Or(s.theta, 10000))
-}
+func (s *Spec) Rotary(r *hf.ConfigReader) { s.Attention.Rope = readRope(r, s.Attention.HeadDim) }
+
+// window reads how many positions attention sees where it slides; 0: none, since the key is null.
+func window(r *hf.ConfigReader) int { return r.SizeOr("sliding_window", 0) }
 
 // newSide is the number of a side that no block has yet (nn.Side).
 func (s *Spec) newSide() int {

@@ -11,7 +11,6 @@ var cohere = Llama.Without("feed_norm.*").RecutHF(Interleaved, "q.*", "k.*")
 // readCohere reads Command R: blocks whose halves are parallel, layer norms without a bias, and logits that are
 // multiplied. Source: transformers, configuration_cohere.py and modeling_cohere.py.
 func readCohere(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.theta = 5e5
 	readCommand(r, s)
 	s.each(r, nn.Parallel, nil)
 }
@@ -21,7 +20,7 @@ func readCohere(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 func readCohere2(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	readCommand(r, s)
 	every := r.SizeOr("sliding_window_pattern", r.SizeOr("_sliding_window_pattern", r.SizeOr("layer_switch", 4)))
-	s.LayerTypes(r, r.SizeOr("sliding_window", unlessNull(r, "sliding_window", 4096)),
+	s.LayerTypes(r, window(r),
 		func(l int) bool { return (l+1)%every != 0 })
 	s.each(r, nn.Parallel, func(_ int, a *nn.Attention) {
 		if a.Window == 0 {
@@ -41,13 +40,10 @@ func readCohere2(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 
 // readCommand reads what both have.
 func readCommand(r *hf.ConfigReader, s *Spec) {
-	s.Tied = r.BoolOr("tie_word_embeddings", true)
-	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", s.Attention.Heads)
-	s.HeadDim(r)
+	s.Heads(r)
 	s.Rotary(r)
-	bias := r.BoolOr("attention_bias", false)
-	s.Attention.QKVBias, s.Attention.OutBias = bias, bias
-	s.LogitScale = float32(r.Positive("logit_scale", 0.0625))
+	s.Biases(r)
+	s.LogitScale = float32(r.Positive("logit_scale", 0))
 	r.Require("use_qk_norm", false) // layer norms of each head with weights of its own
 	r.Ignore("model_max_length")    // Command R v01 has it for other programs
 	if s.LogitScale == 0 {

@@ -33,17 +33,6 @@ var latentMoE = slices.Concat(qwenMoE.Without("q.*", "k.*", "v.*", "q_norm.*", "
 		GGUF: "blk.{layer}.attn_v_b.*", CutGGUF: PerHead},
 }), glmShared)
 
-// deepseekV3Defaults are those of transformers (configuration_deepseek_v3.py).
-var deepseekV3Defaults = map[string]any{"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5,
-	"first_k_dense_replace": 3, "q_lora_rank": 1536}
-
-// deepseekV2Defaults are those of transformers (configuration_deepseek_v2.py).
-var deepseekV2Defaults = map[string]any{"q_lora_rank": 1536}
-
-// glm4MoELiteDefaults are those of transformers (configuration_glm4_moe_lite.py).
-var glm4MoELiteDefaults = map[string]any{"num_experts_per_tok": 4, "routed_scaling_factor": 1.8,
-	"qk_nope_head_dim": 192, "v_head_dim": 256, "q_lora_rank": 768}
-
 // readDeepSeekV3 reads DeepSeek-V3 and what took over its form, such as Moonlight and Kimi K2: latent attention, dense
 // layers first, and GLM's experts. Source: transformers, configuration_deepseek_v3.py and modeling_deepseek_v3.py.
 func readDeepSeekV3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
@@ -59,9 +48,9 @@ func readDeepSeekV2(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.latentAttention(r)
 	r.OneOf("scoring_func", "softmax", "softmax")
 	r.Require("norm_topk_prob", false)
-	experts := s.sharedExperts(r, 2)
+	experts := s.sharedExperts(r)
 	experts.Route = device.RouteSpec{TopK: r.Size("num_experts_per_tok"),
-		Scale: float32(r.Positive("routed_scaling_factor", 1))}
+		Scale: float32(r.Positive("routed_scaling_factor", 0))}
 	if r.OneOf("topk_method", "greedy", "greedy", "group_limited_greedy") == "group_limited_greedy" {
 		route := &experts.Route
 		route.Groups, route.TopGroups, route.ByBest = r.Size("n_group"), r.Size("topk_group"), true
@@ -73,7 +62,6 @@ func readDeepSeekV2(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 // readGLM4MoELite reads GLM-4.7-Flash: DeepSeek-V3's layers under other names of settings.
 // Source: transformers, configuration_glm4_moe_lite.py and modeling_glm4_moe_lite.py.
 func readGLM4MoELite(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.defaultEps(r, 1e-5)
 	s.latentAttention(r)
 	r.OneOf("topk_method", "noaux_tc", "noaux_tc")
 	experts := s.correctedExperts(r)
@@ -104,24 +92,24 @@ func (s *Spec) deepseekLayers(r *hf.ConfigReader, experts nn.Experts) {
 	r.Require("moe_layer_freq", 1)
 	r.Ignore("aux_loss_alpha", "seq_aux") // of a loss that a run asks for
 	r.Ignore("ep_size")                   // how experts are spread over GPUs
-	s.denseFirst(r.IntOr("first_k_dense_replace", 0), experts)
+	s.denseFirst(r.Int("first_k_dense_replace"), experts)
 }
 
 // latentAttention reads latent attention, for every layer.
 func (s *Spec) latentAttention(r *hf.ConfigReader) {
 	const most = maxWidth / 2 // of all heads' queries, of keys, of values, and of latents
-	width := func(key string, def int) int {
-		n := r.SizeOr(key, def)
+	width := func(key string) int {
+		n := r.Size(key)
 		if n > most/max(s.Attention.Heads, 1) {
 			r.Fail(key, "heads that are together wider than %d are not supported", most)
 		}
 		return n
 	}
 	r.FP8()
-	bias := r.BoolOr("attention_bias", false)
+	bias := r.Bool("attention_bias")
 	l := nn.LatentAttention{Heads: s.Attention.Heads, QueryRank: r.IntOr("q_lora_rank", 0),
-		KeyRank: r.SizeOr("kv_lora_rank", 512), Plain: width("qk_nope_head_dim", 128),
-		Rotated: width("qk_rope_head_dim", 64), ValueDim: width("v_head_dim", 128), Eps: 1e-6,
+		KeyRank: r.Size("kv_lora_rank"), Plain: width("qk_nope_head_dim"),
+		Rotated: width("qk_rope_head_dim"), ValueDim: width("v_head_dim"), Eps: 1e-6,
 		OutBias: bias, InBias: bias}
 	heads := l.Plain + l.Rotated
 	r.Require("num_key_value_heads", l.Heads)
@@ -133,7 +121,7 @@ func (s *Spec) latentAttention(r *hf.ConfigReader) {
 	switch {
 	case r.Err() != nil:
 		return
-	case r.Has("q_lora_rank") && l.QueryRank < 1 || l.QueryRank > most:
+	case r.HasValue("q_lora_rank") && l.QueryRank < 1 || l.QueryRank > most:
 		r.Fail("q_lora_rank", "it is from 1 to %d; without one it is null", most)
 	case l.KeyRank > most:
 		r.Fail("kv_lora_rank", "more than %d is not supported", most)
@@ -142,7 +130,7 @@ func (s *Spec) latentAttention(r *hf.ConfigReader) {
 	case l.ValueDim > heads:
 		r.Fail("v_head_dim", "values that are wider than keys (%d) are not supported", heads)
 	}
-	l.Rope = readRope(r, l.Rotated, 10000)
+	l.Rope = readRope(r, l.Rotated)
 	l.Scale = float32(math.Pow(float64(heads), -0.5) * latentScale(r, l.Rope.Factor))
 	s.Mixers = slices.Repeat([]nn.Mixer{l}, s.Layers)
 }

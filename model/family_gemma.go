@@ -20,16 +20,6 @@ var gemma = sandwich.HeldAs(PlusOne, "q_norm.*", "k_norm.*", "mixer_norm.*", "mi
 var gemma3 = gemma.Under("language_model.model.").Renamed(Names{{Role: "lm_head.*", HF: "language_model.lm_head.*",
 	GGUF: "output.*"}})
 
-// What published files of Gemma leave out. Sources: transformers, configuration_gemma2.py and configuration_gemma3.py.
-var (
-	gemma2Defaults = map[string]any{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
-		"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 256000,
-		"max_position_embeddings": 8192, "tie_word_embeddings": true}
-	gemma3Defaults = map[string]any{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
-		"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208,
-		"max_position_embeddings": 131072, "tie_word_embeddings": true}
-)
-
 // gemma3Images are the tensors of the vision tower and of its projector, in the files of transformers 4 and of 5.
 var gemma3Images = []string{"vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*",
 	"model.multi_modal_projector.*"}
@@ -40,23 +30,20 @@ func readGemma(r *hf.ConfigReader, s *Spec) {
 	s.Norm.Offset = 1
 	s.EmbedScale = Multiplier{By: math.Sqrt(float64(s.Hidden)), Rounded: true}
 	a := &s.Attention
-	a.KVHeads, a.HeadDim = r.Size("num_key_value_heads"), r.Size("head_dim")
-	a.Scale = float32(1 / math.Sqrt(r.Positive("query_pre_attn_scalar", 256)))
-	bias := r.BoolOr("attention_bias", false)
-	a.QKVBias, a.OutBias = bias, bias
+	s.Heads(r)
+	a.Scale = float32(1 / math.Sqrt(r.Positive("query_pre_attn_scalar", 0)))
+	s.Biases(r)
 	r.Require("use_bidirectional_attention", false)
 	r.Ignore("cache_implementation") // for serving
 }
 
-// softCap reads a limit of scores or of logits: def if it is absent, and none if it is null.
-func softCap(r *hf.ConfigReader, key string, def float64) float32 {
-	switch {
-	case r.IsNull(key):
+// softCap reads a limit of scores or of logits; none if the key has no value.
+func softCap(r *hf.ConfigReader, key string) float32 {
+	if !r.HasValue(key) {
+		r.Ignore(key)
 		return 0
-	case !r.Has(key):
-		return float32(def)
 	}
-	return float32(r.Positive(key, def))
+	return float32(r.Positive(key, 0))
 }
 
 // readGemma2 reads Gemma 2: soft caps, and a window in every second layer, the first one included.
@@ -65,9 +52,9 @@ func softCap(r *hf.ConfigReader, key string, def float64) float32 {
 func readGemma2(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	readGemma(r, s)
 	s.Rotary(r)
-	s.Attention.SoftCap = softCap(r, "attn_logit_softcapping", 50)
-	s.SoftCap = softCap(r, "final_logit_softcapping", 30)
-	s.LayerTypes(r, r.SizeOr("sliding_window", unlessNull(r, "sliding_window", 4096)),
+	s.Attention.SoftCap = softCap(r, "attn_logit_softcapping")
+	s.SoftCap = softCap(r, "final_logit_softcapping")
+	s.LayerTypes(r, window(r),
 		func(l int) bool { return l%2 == 0 })
 	s.each(r, nn.Sandwich, nil)
 }
@@ -78,13 +65,13 @@ func readGemma2(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 func readGemma3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	readGemma(r, s)
 	s.Attention.QKNorm = true
-	s.SoftCap = softCap(r, "final_logit_softcapping", 0)
+	s.SoftCap = softCap(r, "final_logit_softcapping")
 	if r.Has("attn_logit_softcapping") {
 		r.Fail("attn_logit_softcapping", "transformers takes no notice of it in Gemma 3: remove it")
 	}
-	full, sliding := readRopeByType(r, s.Attention.HeadDim, 1e6, "rope_local_base_freq", 1e4)
+	full, sliding := readRopeByType(r, s.Attention.HeadDim, "rope_local_base_freq")
 	every := r.SizeOr("sliding_window_pattern", r.SizeOr("_sliding_window_pattern", 6))
-	s.LayerTypes(r, r.SizeOr("sliding_window", unlessNull(r, "sliding_window", 4096)),
+	s.LayerTypes(r, window(r),
 		func(l int) bool { return (l+1)%every != 0 })
 	s.each(r, nn.Sandwich, func(_ int, a *nn.Attention) {
 		a.Rope = full

@@ -15,18 +15,6 @@ const gemma4Nested = "model.language_model."
 // gemma4ScalarInGGUF names the factor of a block's output.
 const gemma4ScalarInGGUF = "blk.{layer}.layer_output_scale.weight"
 
-// What published files of Gemma 4 may leave out. Sources: transformers, configuration_gemma4.py and
-// configuration_gemma4_unified.py.
-var (
-	gemma4Defaults = map[string]any{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
-		"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262144,
-		"max_position_embeddings": 131072, "tie_word_embeddings": true, "sliding_window": 512,
-		"hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144}
-	gemma4UnifiedDefaults = map[string]any{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
-		"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262144,
-		"max_position_embeddings": 262144, "tie_word_embeddings": true, "sliding_window": 1024}
-)
-
 // gemma4Media are the tensors that turn images and sounds into rows of the decoder.
 var gemma4Media = []string{"model.vision_tower.*", "model.embed_vision.*", "model.vision_embedder.*",
 	"model.audio_tower.*", "model.embed_audio.*"}
@@ -73,18 +61,17 @@ var gemma4Names = sandwich.Before("norm.*", gemma4Mixture).Before("norm.*", Name
 // Sources: Google, Gemma 4 (2026); transformers, configuration_gemma4.py and modeling_gemma4.py.
 func readGemma4(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.EmbedScale = Multiplier{By: math.Sqrt(float64(s.Hidden)), Rounded: true}
-	s.SoftCap = softCap(r, "final_logit_softcapping", 0)
+	s.SoftCap = softCap(r, "final_logit_softcapping")
 	a := &s.Attention
 	a.QKNorm, a.VNorm, a.Scale = true, true, 1
-	a.KVHeads, a.HeadDim = r.Size("num_key_value_heads"), r.Size("head_dim")
-	bias := r.BoolOr("attention_bias", false)
-	a.QKVBias, a.OutBias = bias, bias
-	keyIsValue := r.BoolOr("attention_k_eq_v", false)
+	s.Heads(r)
+	s.Biases(r)
+	keyIsValue := r.Bool("attention_k_eq_v")
 	r.OneOf("use_bidirectional_attention", "vision", "vision") // images alone
 	shared := r.IntOr("num_kv_shared_layers", 0)
-	wide := r.BoolOr("use_double_wide_mlp", false)
+	wide := r.Bool("use_double_wide_mlp")
 
-	s.LayerTypes(r, r.Size("sliding_window"), func(l int) bool { return (l+1)%6 != 0 })
+	s.LayerTypes(r, window(r), func(l int) bool { return (l+1)%6 != 0 })
 	if r.Err() != nil {
 		return
 	}
@@ -188,7 +175,7 @@ func readGemma4Unified(c *hf.Config, r *hf.ConfigReader, s *Spec) {
 
 // gemma4Experts has experts next to the dense feed-forward of each layer, if there are any.
 func gemma4Experts(r *hf.ConfigReader, s *Spec) {
-	if !r.BoolOr("enable_moe_block", false) {
+	if !r.Bool("enable_moe_block") {
 		r.Ignore("num_experts", "top_k_experts", "moe_intermediate_size")
 		return
 	}

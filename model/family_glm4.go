@@ -23,10 +23,8 @@ var glm4 = Llama.Renamed(Names{
 // readGLM4 reads the dense models of GLM 4: norms of the inputs and of the results of both halves, and heads that are
 // rotated in part. Source: transformers, configuration_glm4.py and modeling_glm4.py.
 func readGLM4(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.defaultEps(r, 1.5625e-7)
-	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 2)
-	s.headDimOr(r, 128)
-	s.Attention.Rope = readPartialRope(r, s.Attention.HeadDim, 10000, 0.5)
-	s.Attention.QKVBias = r.BoolOr("attention_bias", true)
+	s.Heads(r)
+	s.Attention.Rope = readPartialRope(r, s.Attention.HeadDim)
+	s.Attention.QKVBias = r.Bool("attention_bias")
 	s.each(r, nn.Sandwich, nil)
 }

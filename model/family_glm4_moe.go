@@ -40,35 +40,34 @@ const maxNextTokens = 64
 // readGLM4MoE reads the mixtures of GLM 4.5: dense layers first, heads that are rotated in part, and experts that are
 // chosen from groups by a corrected sigmoid. Source: transformers, configuration_glm4_moe.py and modeling_glm4_moe.py.
 func readGLM4MoE(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.defaultEps(r, 1e-5)
-	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 8)
-	s.HeadDim(r)
-	s.Attention.Rope = readPartialRope(r, s.Attention.HeadDim, 10000, 0.5)
-	s.Attention.QKVBias = r.BoolOr("attention_bias", false)
-	s.Attention.QKNorm = r.BoolOr("use_qk_norm", false)
-	s.denseFirst(r.IntOr("first_k_dense_replace", 1), s.correctedExperts(r))
+	s.Heads(r)
+	s.Attention.Rope = readPartialRope(r, s.Attention.HeadDim)
+	s.Attention.QKVBias = r.Bool("attention_bias")
+	s.Attention.QKNorm = r.Bool("use_qk_norm")
+	s.denseFirst(r.Int("first_k_dense_replace"), s.correctedExperts(r))
 }
 
 // correctedExperts reads experts that are chosen from groups by a corrected sigmoid, and shared ones.
 func (s *Spec) correctedExperts(r *hf.ConfigReader) nn.Experts {
-	experts := s.sharedExperts(r, 1)
+	experts := s.sharedExperts(r)
 	experts.Correction = true
-	experts.Route = device.RouteSpec{TopK: r.SizeOr("num_experts_per_tok", 8), Sigmoid: true,
-		Renormalize: r.BoolOr("norm_topk_prob", true), Scale: float32(r.Positive("routed_scaling_factor", 1)),
-		Groups: r.SizeOr("n_group", 1), TopGroups: r.SizeOr("topk_group", 1)}
+	experts.Route = device.RouteSpec{TopK: r.Size("num_experts_per_tok"), Sigmoid: true,
+		Renormalize: r.Bool("norm_topk_prob"), Scale: float32(r.Positive("routed_scaling_factor", 0)),
+		Groups: r.Size("n_group"), TopGroups: r.Size("topk_group")}
 	return experts
 }
 
-// sharedExperts reads experts without their routing, some of which all rows use. An absent number of these is shared.
-func (s *Spec) sharedExperts(r *hf.ConfigReader, shared int) nn.Experts {
-	s.nextTokens = r.IntOr("num_nextn_predict_layers", r.IntOr("num_mtp_layers", 0))
+// sharedExperts reads experts without their routing, some of which all rows use.
+func (s *Spec) sharedExperts(r *hf.ConfigReader) nn.Experts {
+	s.nextTokens = r.IntOr(either(r, "num_nextn_predict_layers", "num_mtp_layers"), 0)
+	r.Ignore("num_mtp_layers")
 	if s.nextTokens < 0 || s.nextTokens > maxNextTokens {
 		r.Fail("num_nextn_predict_layers", "0 to %d are supported", maxNextTokens)
 	}
 	r.Ignore("output_router_logits", "router_aux_loss_coef") // of a loss that a run asks for
 	experts := nn.Experts{Inner: limited(r, "moe_intermediate_size", maxWidth),
 		Number: limited(r, either(r, "n_routed_experts", "num_local_experts"), maxExperts)}
-	shared = r.IntOr("n_shared_experts", shared)
+	shared := r.Int("n_shared_experts")
 	switch {
 	case r.Err() != nil:
 		return experts

@@ -33,9 +33,6 @@ var gpt2Buffers = []string{gpt2Base + "h.*.attn.bias", gpt2Base + "h.*.attn.mask
 var gpt2Keys = map[string]string{"hidden_size": "n_embd", "max_position_embeddings": "n_positions",
 	"num_attention_heads": "n_head", "num_hidden_layers": "n_layer", "intermediate_size": "n_inner"}
 
-// gpt2Defaults are those of transformers.
-var gpt2Defaults = map[string]any{"activation_function": "gelu_new", "tie_word_embeddings": true}
-
 // readGPT2 reads GPT-2 and what took over its form, such as DialoGPT and Cerebras-GPT: learned positions, layer norms
 // and products with biases, and a plain MLP. Source: transformers, configuration_gpt2.py and modeling_gpt2.py.
 func readGPT2(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
@@ -52,7 +49,7 @@ func readGPT2(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	}
 	a.KVHeads, a.HeadDim, a.QKVBias, a.OutBias = a.Heads, s.Hidden/max(a.Heads, 1), true, true
 	r.Require("scale_attn_weights", true)
-	byLayer := r.BoolOr("scale_attn_by_inverse_layer_idx", false)
+	byLayer := r.Bool("scale_attn_by_inverse_layer_idx")
 	s.each(r, nn.Pre, func(layer int, a *nn.Attention) {
 		if byLayer {
 			a.Scale = float32(1 / math.Sqrt(float64(a.HeadDim)) / float64(layer+1))

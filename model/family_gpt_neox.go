@@ -35,11 +35,15 @@ func readGPTNeoX(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	a := &s.Attention
 	a.KVHeads = a.Heads
 	s.HeadDim(r)
-	a.Rope = readPartialRope(r, a.HeadDim, r.Positive("rotary_emb_base", 10000), r.Positive("rotary_pct", 0.25))
-	bias := r.BoolOr("attention_bias", true)
-	a.QKVBias, a.OutBias = bias, bias
+	// Before transformers 5 both have names of their own, and rope_theta means nothing.
+	theta, part := r.Positive("rotary_emb_base", r.Positive("rope_theta", 0)), r.Positive("rotary_pct", r.Positive(partialKey, 0))
+	if !r.Has("rope_parameters") && r.Has("rope_theta") && !r.Has("rotary_emb_base") {
+		r.Fail("rope_theta", "transformers takes no notice of it in GPT-NeoX: call it rotary_emb_base, or remove it")
+	}
+	a.Rope = ropeWith(r, a.HeadDim, theta, part)
+	s.Biases(r)
 	rule := nn.Pre
-	if r.BoolOr("use_parallel_residual", true) {
+	if r.Bool("use_parallel_residual") {
 		rule = nn.ParallelNorms
 	}
 	s.each(r, rule, nil)

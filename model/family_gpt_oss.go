@@ -33,19 +33,18 @@ var gptOSSInMXFP4 = []string{"model.layers.*.mlp.experts.gate_up_proj", "model.l
 // experts with an activation of their own. Sources: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025);
 // transformers, configuration_gpt_oss.py and modeling_gpt_oss.py.
 func readGPTOSS(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 8)
-	s.Attention.HeadDim = r.SizeOr("head_dim", 64)
-	s.Attention.Rope = readRope(r, s.Attention.HeadDim, 150000)
-	bias := r.BoolOr("attention_bias", true)
-	s.Attention.QKVBias, s.Attention.OutBias, s.Attention.Sinks = bias, bias, true
-	s.LayerTypes(r, r.SizeOr("sliding_window", 128), func(l int) bool { return l%2 == 0 })
+	s.Heads(r)
+	s.Rotary(r)
+	s.Biases(r)
+	s.Attention.Sinks = true
+	s.LayerTypes(r, window(r), func(l int) bool { return l%2 == 0 })
 	r.Quantized("mxfp4") // the weights say which tensors are
 	// Copies of keys for other programs, and the weight of a loss that a run asks for.
 	r.Ignore("initial_context_length", "experts_per_token", "output_router_logits", "router_aux_loss_coef")
 	experts := nn.Experts{Inner: s.GLU.Inner, Number: limited(r, "num_local_experts", maxExperts), Bias: true,
 		RouterBias: true,
-		Route:      device.RouteSpec{TopK: r.SizeOr("num_experts_per_tok", 4), Renormalize: true, Scale: 1},
-		Activation: device.GLUSpec{Alpha: float32(r.Positive("swiglu_alpha", 1.702)),
-			Limit: float32(r.Positive("swiglu_limit", 7))}}
+		Route:      device.RouteSpec{TopK: r.Size("num_experts_per_tok"), Renormalize: true, Scale: 1},
+		Activation: device.GLUSpec{Alpha: float32(r.Positive("swiglu_alpha", 0)),
+			Limit: float32(r.Positive("swiglu_limit", 0))}}
 	s.FeedForwards = slices.Repeat([]nn.FeedForward{experts}, s.Layers)
 }

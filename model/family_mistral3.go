@@ -24,16 +24,18 @@ func readMistral3(c *hf.Config, r *hf.ConfigReader, s *Spec) {
 // readMinistral3 reads the text of Ministral 3: Mistral's block with YaRN, and queries that are scaled by position.
 // Source: transformers, configuration_ministral3.py and modeling_ministral3.py.
 func readMinistral3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.defaultEps(r, 1e-5)
-	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 8)
-	s.headDimOr(r, 128)
-	s.Attention.Rope = readRope(r, s.Attention.HeadDim, 1e6)
-	if params, ok := r.Object("rope_parameters"); ok {
+	s.Heads(r)
+	s.Rotary(r)
+	scaling, params := ropeObjects(r)
+	if params == nil {
+		params = scaling
+	}
+	if params != nil {
 		params.Ignore("max_position_embeddings") // a copy
 		s.Attention.Rope.QueryBeta = params.FloatOr("llama_4_scaling_beta", 0)
-		s.Attention.Rope.OriginalPositions = params.Size("original_max_position_embeddings")
-	} else {
-		r.Fail("rope_parameters", "an object is expected")
+		if s.Attention.Rope.OriginalPositions == 0 { // only YaRN reads it
+			s.Attention.Rope.OriginalPositions = params.Size("original_max_position_embeddings")
+		}
 	}
-	s.windowEverywhere(r.SizeOr("sliding_window", 0))
+	s.windowEverywhere(window(r))
 }

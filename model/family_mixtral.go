@@ -22,13 +22,12 @@ var mixtral = slices.Concat(Llama, Names{
 // readMixtral reads Mixtral: Llama's block with experts in every layer, of which the weights of those that are chosen
 // add up to 1. Source: transformers, configuration_mixtral.py and modeling_mixtral.py.
 func readMixtral(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 8)
-	s.HeadDim(r)
+	s.Heads(r)
 	s.Rotary(r)
-	s.windowEverywhere(r.SizeOr("sliding_window", 0))
+	s.windowEverywhere(window(r))
 	r.Require("router_jitter_noise", 0.0)
 	r.Ignore("output_router_logits", "router_aux_loss_coef") // of a loss that a run asks for
 	experts := nn.Experts{Inner: s.GLU.Inner, Number: limited(r, "num_local_experts", maxExperts),
-		Route: device.RouteSpec{TopK: r.SizeOr("num_experts_per_tok", 2), Renormalize: true, Scale: 1}}
+		Route: device.RouteSpec{TopK: r.Size("num_experts_per_tok"), Renormalize: true, Scale: 1}}
 	s.FeedForwards = slices.Repeat([]nn.FeedForward{experts}, s.Layers)
 }

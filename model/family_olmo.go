@@ -17,8 +17,8 @@ func readOLMo2(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 // Source: transformers, configuration_olmo3.py and modeling_olmo3.py.
 func readOLMo3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	readOLMo(r, s)
-	full, sliding := readRopeByType(r, s.Attention.HeadDim, 5e5, "", 0)
-	s.LayerTypes(r, r.SizeOr("sliding_window", unlessNull(r, "sliding_window", 4096)), func(l int) bool {
+	full, sliding := readRopeByType(r, s.Attention.HeadDim, "")
+	s.LayerTypes(r, window(r), func(l int) bool {
 		return (l+1)%4 != 0
 	})
 	s.each(r, nn.Post, func(_ int, a *nn.Attention) {
@@ -30,10 +30,7 @@ func readOLMo3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 
 // readOLMo reads what both have.
 func readOLMo(r *hf.ConfigReader, s *Spec) {
-	s.defaultEps(r, 1e-5)
-	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", s.Attention.Heads)
-	s.HeadDim(r)
-	bias := r.BoolOr("attention_bias", false)
-	s.Attention.QKVBias, s.Attention.OutBias = bias, bias
+	s.Heads(r)
+	s.Biases(r)
 	s.Attention.QKNorm, s.Attention.QKWide = true, true
 }

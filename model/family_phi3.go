@@ -16,12 +16,10 @@ var phi3 = Llama.Renamed(Names{
 // readPhi3 reads Phi-3, Phi-3.5 and the dense models of Phi-4: Llama's block, with longrope, windows and heads that are
 // rotated in part. Source: transformers, configuration_phi3.py and modeling_phi3.py.
 func readPhi3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.defaultEps(r, 1e-5)
-	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", s.Attention.Heads)
-	s.HeadDim(r)
+	s.Heads(r)
 	r.Ignore("original_max_position_embeddings") // for other kinds than longrope it means nothing
-	s.Attention.Rope = readPartialRope(r, s.Attention.HeadDim, 10000, 1)
-	s.windowEverywhere(r.SizeOr("sliding_window", 0))
+	s.Attention.Rope = readPartialRope(r, s.Attention.HeadDim)
+	s.windowEverywhere(window(r))
 	r.Require("attention_bias", false)
 	r.Require("resid_pdrop", 0.0)
 	r.Require("embd_pdrop", 0.0)

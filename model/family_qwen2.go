@@ -8,8 +8,7 @@ var qwen = Llama.Recut(Rows, "q.*", "k.*")
 // readQwen2 reads Qwen 2 and 2.5: Llama's block with biases on q, k and v.
 // Source: transformers, configuration_qwen2.py and modeling_qwen2.py.
 func readQwen2(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.Attention.KVHeads = r.Size("num_key_value_heads")
-	s.HeadDim(r)
+	s.Heads(r)
 	s.Rotary(r)
 	s.Attention.QKVBias = true
 	s.qwenWindows(r)
@@ -18,12 +17,12 @@ func readQwen2(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 
 // qwenWindows reads which blocks of a Qwen see a window only.
 func (s *Spec) qwenWindows(r *hf.ConfigReader) {
-	window := r.SizeOr("sliding_window", unlessNull(r, "sliding_window", 4096))
-	first := r.IntOr("max_window_layers", 28)
+	window := window(r)
+	first := r.Int("max_window_layers")
 	if first < 0 {
 		r.Fail("max_window_layers", "it is negative")
 	}
-	if !r.BoolOr("use_sliding_window", false) {
+	if !r.Bool("use_sliding_window") {
 		window = 0
 	}
 	s.LayerTypes(r, window, func(l int) bool { return l >= first })

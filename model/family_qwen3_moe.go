@@ -22,11 +22,13 @@ var qwenMoE = slices.Concat(qwen, Names{
 // readQwen3MoE reads Qwen 3's mixtures of experts: Qwen 3's block with experts in some layers.
 // Source: transformers, configuration_qwen3_moe.py and modeling_qwen3_moe.py.
 func readQwen3MoE(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 4)
-	s.HeadDim(r)
+	s.Heads(r)
 	s.qwen3Attention(r)
-	s.qwenWindows(r)
-	s.qwenExperts(r, r.BoolOr("norm_topk_prob", false))
+	if window := window(r); r.Bool("use_sliding_window") {
+		s.windowEverywhere(window)
+	}
+	r.Ignore("max_window_layers") // published files have it, and transformers does not read it here
+	s.qwenExperts(r, r.Bool("norm_topk_prob"))
 }
 
 // qwenExperts reads experts, and which layers have them.
@@ -40,7 +42,7 @@ func (s *Spec) qwenExperts(r *hf.ConfigReader, renormalize bool) {
 
 // sparseLayers reads which layers have experts; the others have a GLU.
 func (s *Spec) sparseLayers(r *hf.ConfigReader, experts nn.Experts) {
-	every := r.SizeOr("decoder_sparse_step", 1)
+	every := r.Size("decoder_sparse_step")
 	dense := r.IntsOr("mlp_only_layers", nil)
 	if r.Err() != nil {
 		return

@@ -33,6 +33,6 @@ var qwenNext = slices.Concat(qwenHybrid, Names{
 // readQwenNext reads Qwen3-Next, the model that Qwen 3.5 grew from: experts in some layers.
 // Source: transformers, configuration_qwen3_next.py and modeling_qwen3_next.py.
 func readQwenNext(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.qwenHybrid(r, 2)
-	s.sparseLayers(r, s.gatedExperts(r, 10, r.BoolOr("norm_topk_prob", true)))
+	s.qwenHybrid(r)
+	s.sparseLayers(r, s.gatedExperts(r, r.Bool("norm_topk_prob")))
 }

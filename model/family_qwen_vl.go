@@ -22,7 +22,6 @@ var qwen3VLMoE = slices.Concat(qwen, Names{
 // Source: transformers, configuration_qwen2_5_vl.py and modeling_qwen2_5_vl.py.
 func readQwen25VL(c *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.mRope(r)
-	s.theta = 1e6
 	readQwen2(c, r, s)
 }
 
@@ -30,9 +29,7 @@ func readQwen25VL(c *hf.Config, r *hf.ConfigReader, s *Spec) {
 // Source: transformers, configuration_qwen3_vl.py and modeling_qwen3_vl.py.
 func readQwen3VL(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.mRope(r)
-	s.theta = 5e5
-	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 32)
-	s.headDimOr(r, 128)
+	s.Heads(r)
 	s.qwen3Attention(r)
 }
 
@@ -40,9 +37,7 @@ func readQwen3VL(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 // Source: transformers, configuration_qwen3_vl_moe.py and modeling_qwen3_vl_moe.py.
 func readQwen3VLMoE(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	s.mRope(r)
-	s.theta = 5e5
-	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 16)
-	s.HeadDim(r)
+	s.Heads(r)
 	s.qwen3Attention(r)
 	s.qwenExperts(r, true)
 	r.Require("norm_topk_prob", true)

@@ -8,14 +8,11 @@ import (
 // readSmolLM3 reads SmolLM3: Llama's block, of which every fourth does not rotate its heads.
 // Source: transformers, configuration_smollm3.py and modeling_smollm3.py.
 func readSmolLM3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
-	s.Tied = r.BoolOr("tie_word_embeddings", true)
-	s.Attention.KVHeads = r.SizeOr("num_key_value_heads", 4)
-	s.HeadDim(r)
-	s.Attention.Rope = readRope(r, s.Attention.HeadDim, 2e6)
-	bias := r.BoolOr("attention_bias", false)
-	s.Attention.QKVBias, s.Attention.OutBias = bias, bias
-	s.GLU.Bias = r.BoolOr("mlp_bias", false)
-	every := r.SizeOr("no_rope_layer_interval", 4)
+	s.Heads(r)
+	s.Rotary(r)
+	s.Biases(r)
+	s.GLU.Bias = r.Bool("mlp_bias")
+	every := r.Size("no_rope_layer_interval")
 	rotated := r.IntsOr("no_rope_layers", nil) // 1 for layers that are rotated, 0 for others
 	if r.Has("no_rope_layers") && r.Err() == nil && len(rotated) < s.Layers {
 		r.Fail("no_rope_layers", "it has %d entries, \"num_hidden_layers\" is %d", len(rotated), s.Layers)
@@ -26,8 +23,8 @@ func readSmolLM3(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 		}
 		return (l+1)%every != 0
 	}
-	window := r.SizeOr("sliding_window", 0)
-	if !r.BoolOr("use_sliding_window", false) {
+	window := window(r)
+	if !r.Bool("use_sliding_window") {
 		window = 0
 	}
 	s.LayerTypes(r, window, func(l int) bool { return r.Err() == nil && !rotates(l) })

@@ -15,30 +15,50 @@ import (
 var ropeKinds = []string{nn.RopeDefault.String(), nn.RopeLinear.String(), nn.RopeLlama3.String(), nn.RopeYaRN.String(),
 	nn.RopeLong.String(), "dynamic", "mrope", "su"}
 
+// defaultTheta is the base of rotary positions of families that transformers does not have.
+const defaultTheta = 10000
+
 // readRope reads the rotary embedding in the style of transformers 4 ("rope_theta" and "rope_scaling", whose kind is
-// "rope_type" or "type") or 5 ("rope_parameters" with both), for heads of a width. defaultTheta stands for an absent base.
-func readRope(r *hf.ConfigReader, headDim int, defaultTheta float64) nn.RopeFrequencies {
-	return readPartialRope(r, headDim, defaultTheta, 0)
+// "rope_type" or "type") or 5 ("rope_parameters" with both), for heads of a width.
+func readRope(r *hf.ConfigReader, headDim int) nn.RopeFrequencies {
+	return ropeWith(r, headDim, r.Positive("rope_theta", defaultTheta), 0)
 }
 
-// readPartialRope does so for a family whose heads may be rotated in part. defaultFactor stands for an absent
-// "partial_rotary_factor"; 0: the family has no such key, and all of a head is rotated.
-func readPartialRope(r *hf.ConfigReader, headDim int, defaultTheta, defaultFactor float64) nn.RopeFrequencies {
-	p := nn.RopeFrequencies{HeadDim: headDim, Theta: r.Positive("rope_theta", defaultTheta)}
-	scaling, isOld := r.Object("rope_scaling")
-	params, isNew := r.Object("rope_parameters")
-	if isOld && isNew {
-		r.Fail("rope_scaling", "\"rope_parameters\" is set too: keep one of the two")
-	}
-	if isNew {
+// readPartialRope does so for a family whose heads may be rotated in part.
+func readPartialRope(r *hf.ConfigReader, headDim int) nn.RopeFrequencies {
+	return ropeWith(r, headDim, r.Positive("rope_theta", defaultTheta), r.Positive(partialKey, 1))
+}
+
+// partialKey says which part of a head is rotated.
+const partialKey = "partial_rotary_factor"
+
+// ropeWith does so with the base that the configuration has outside of "rope_parameters", and the part of a head; 0: the
+// family has no such key, and all of a head is rotated.
+func ropeWith(r *hf.ConfigReader, headDim int, theta, part float64) nn.RopeFrequencies {
+	p := nn.RopeFrequencies{HeadDim: headDim, Theta: theta}
+	scaling, params := ropeObjects(r)
+	if params != nil {
 		readTheta(r, params, "rope_theta", &p)
 		scaling = params
 	}
-	p.Rotated = rotated(r, params, headDim, defaultFactor)
+	p.Rotated = rotated(r, params, headDim, part)
 	if scaling != nil {
 		readScaling(r, scaling, &p)
 	}
 	return p
+}
+
+// ropeObjects are "rope_scaling" and "rope_parameters", of which a file has at most one; nil for one that it does not
+// have. An empty "rope_scaling" says nothing, as to transformers.
+func ropeObjects(r *hf.ConfigReader) (scaling, params *hf.ConfigReader) {
+	if of, ok := r.Object("rope_scaling"); ok && !of.IsEmpty() {
+		if r.Has("rope_parameters") {
+			r.Fail("rope_scaling", "\"rope_parameters\" is set too: keep one of the two")
+		}
+		return of, nil
+	}
+	params, _ = r.Object("rope_parameters")
+	return nil, params
 }
 
 // readTheta reads the base from an object that has it with the kind of stretching. Where the configuration has it under
@@ -86,25 +106,21 @@ func readScaling(r, scaling *hf.ConfigReader, p *nn.RopeFrequencies) {
 
 // readRopeByType reads rotary embeddings of layers with full attention and of others with a sliding window: in the
 // style of transformers 5, "rope_parameters" has an object for each; in that of 4, "rope_scaling" is for full attention
-// alone. Early versions of 5 have the latter in the form of the former. An absent base of full attention is theta. That
-// of a sliding window has a key of its own in the style of 4; "": it is the same.
-func readRopeByType(r *hf.ConfigReader, headDim int, theta float64, slidingKey string, slidingTheta float64,
-) (full, sliding nn.RopeFrequencies) {
-	full = nn.RopeFrequencies{HeadDim: headDim, Theta: r.Positive("rope_theta", theta)}
+// alone. Early versions of 5 have the latter in the form of the former. The base of a sliding window has a key of its own
+// in the style of 4; "": it is the same.
+func readRopeByType(r *hf.ConfigReader, headDim int, slidingKey string) (full, sliding nn.RopeFrequencies) {
+	full = nn.RopeFrequencies{HeadDim: headDim, Theta: r.Positive("rope_theta", defaultTheta)}
 	sliding = full
 	if slidingKey != "" {
-		sliding.Theta = r.Positive(slidingKey, slidingTheta)
+		sliding.Theta = r.Positive(slidingKey, defaultTheta)
 	}
-	if scaling, ok := r.Object("rope_scaling"); ok {
-		if r.Has("rope_parameters") {
-			r.Fail("rope_scaling", "\"rope_parameters\" is set too: keep one of the two")
-		}
+	scaling, params := ropeObjects(r)
+	if scaling != nil {
 		readScaling(r, scaling, &full)
 	}
-	params, ok := r.Object("rope_parameters")
 	keys := [...]string{"rope_theta", cmp.Or(slidingKey, "rope_theta")}
 	switch byType := [...]string{"full_attention", "sliding_attention"}; {
-	case !ok:
+	case params == nil:
 	case params.Has(byType[0]) || params.Has(byType[1]):
 		for i, to := range []*nn.RopeFrequencies{&full, &sliding} {
 			if of, ok := params.Object(byType[i]); ok {
@@ -150,36 +166,30 @@ func (s *Spec) checkRopes(r *hf.ConfigReader) {
 }
 
 // rotated reads how many columns of a head are rotated, 0 for all, from what the keys of a config.json and, unless that
-// is nil, those of its "rope_parameters" say.
-func rotated(r, params *hf.ConfigReader, headDim int, defaultFactor float64) int {
-	const key = "partial_rotary_factor"
-	all, factor := []*hf.ConfigReader{r}, defaultFactor
-	if params != nil {
-		all = append(all, params)
-	}
-	if defaultFactor == 0 {
-		for _, r := range all {
-			r.Require(key, 1.0)
+// is nil, those of its "rope_parameters" say. part is that of the former; 0: the family has no such key.
+func rotated(r, params *hf.ConfigReader, headDim int, part float64) int {
+	if part == 0 {
+		r.Require(partialKey, 1.0)
+		if params != nil {
+			params.Require(partialKey, 1.0)
 		}
 		return 0
 	}
 	at := r
-	for _, r := range all {
-		if r.Has(key) {
-			factor, at = r.Positive(key, 0), r
+	if params != nil && params.Has(partialKey) {
+		part, at = params.Positive(partialKey, 0), params
+		if r.Has(partialKey) {
+			params.Require(partialKey, r.Positive(partialKey, 0))
 		}
 	}
-	if at == params && r.Has(key) {
-		params.Require(key, r.FloatOr(key, 0))
-	}
-	n := int(float64(headDim) * factor)
+	n := int(float64(headDim) * part)
 	switch {
 	case r.Err() != nil || n == headDim:
 		return 0
-	case factor > 1:
-		at.Fail(key, "more than 1 cannot be rotated of a head")
+	case part > 1:
+		at.Fail(partialKey, "more than 1 cannot be rotated of a head")
 	case n < 2 || n%2 != 0:
-		at.Fail(key, "of heads of width %d that is %d columns, and an even number of them is rotated", headDim, n)
+		at.Fail(partialKey, "of heads of width %d that is %d columns, and an even number of them is rotated", headDim, n)
 	}
 	return n
 }
@@ -190,7 +200,7 @@ func readYaRN(r, scaling *hf.ConfigReader, p *nn.RopeFrequencies) {
 	p.OriginalPositions = scaling.SizeOr("original_max_position_embeddings", positions)
 	p.Factor = scaling.Positive("factor", float64(positions)/float64(max(p.OriginalPositions, 1)))
 	p.BetaFast, p.BetaSlow = scaling.Positive("beta_fast", 32), scaling.Positive("beta_slow", 1)
-	p.Whole = scaling.BoolOr("truncate", true)
+	p.Whole = scaling.BoolOr("truncate", !scaling.IsNull("truncate"))
 	p.Magnitude = nn.YaRNMagnitude(p.Factor, 1)
 	if one, all := scaling.FloatOr("mscale", 0), scaling.FloatOr("mscale_all_dim", 0); one != 0 && all != 0 {
 		p.Magnitude = nn.YaRNMagnitude(p.Factor, one) / nn.YaRNMagnitude(p.Factor, all)

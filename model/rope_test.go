@@ -16,7 +16,7 @@ func ropeOf(t *testing.T, doc string) (nn.RopeFrequencies, error) {
 		t.Fatal(err)
 	}
 	r := c.Reader()
-	p := readRope(r, 64, 1e4)
+	p := readRope(r, 64)
 	return p, r.Finish()
 }
 
@@ -75,7 +75,8 @@ func TestReadPartialRope(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := c.Reader()
-		p := readPartialRope(r, 64, 1e4, 0.5)
+		r.Default(allDefaults()["glm4"]) // half of a head
+		p := readPartialRope(r, 64)
 		switch err := r.Finish(); {
 		case want.says == "" && (err != nil || p.Rotated != want.rotated):
 			t.Errorf("%s: %d columns, %v; want %d", doc, p.Rotated, err, want.rotated)
@@ -126,7 +127,8 @@ func TestReadRopeByType(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := c.Reader()
-		full, sliding := readRopeByType(r, 64, 5e5, "", 0)
+		r.Default(allDefaults()["olmo3"]) // a base of 5e5
+		full, sliding := readRopeByType(r, 64, "")
 		if err := r.Finish(); err != nil || [2]nn.RopeFrequencies{full, sliding} != want {
 			t.Errorf("%s: %+v, %+v, %v; want %+v", doc, full, sliding, err, want)
 		}
