@@ -268,7 +268,7 @@ func TestAddTokensRefuses(t *testing.T) {
 		"blank":        {dir, []string{" "}, "cannot be a token"},
 		"no UTF-8":     {dir, []string{"\xff"}, "cannot be a token"},
 		"too long":     {dir, []string{strings.Repeat("x", 5000)}, "tokenizer.json with the new tokens"},
-		"no tokenizer": {bare, []string{"<a>"}, "no tokenizer.json"},
+		"no tokenizer": {bare, []string{"<a>"}, "tokenizer.json: name a tokenizer.json"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "out")

@@ -302,7 +302,7 @@ func TestModelConfig(t *testing.T) {
 	for want, change := range map[string]func(*runfile.Config){
 		"leave model empty":  func(c *runfile.Config) { c.Model = out },
 		"set init to random": func(c *runfile.Config) { c.Init = "pretrained" },
-		"no tokenizer.json":  func(c *runfile.Config) { c.Tokenizer = "auto" },
+		"or to bytes":        func(c *runfile.Config) { c.Tokenizer = "auto" },
 	} {
 		bad := own
 		change(&bad)
