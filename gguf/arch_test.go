@@ -42,7 +42,8 @@ func describeChanged(t *testing.T, config map[string]any, change string) (*decod
 func TestGPTOSSRefuses(t *testing.T) {
 	config := map[string]any{"model_type": "gpt_oss", "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 3,
 		"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 6, "max_position_embeddings": 64,
-		"num_local_experts": 3, "num_experts_per_tok": 2, "head_dim": 4, "sliding_window": 8}
+		"num_local_experts": 3, "num_experts_per_tok": 2, "head_dim": 4, "sliding_window": 8,
+		"rope_scaling": map[string]any{"rope_type": "default"}}
 	const yarn = `"rope_scaling": {"rope_type": "yarn", "factor": 32, "truncate": `
 	for change, c := range map[string]struct{ words, notes []string }{
 		"":                            {},

@@ -253,6 +253,9 @@ func (m *stated) scalingConfig() map[string]any {
 	c := map[string]any{"rope_type": p.Kind.String(), "factor": shortestF32(p.Factor)}
 	switch p.Kind {
 	case nn.RopeDefault:
+		if m.modelType == "gpt_oss" { // of which transformers stretches the frequencies where the key is absent
+			return map[string]any{"rope_type": p.Kind.String()}
+		}
 		return nil
 	case nn.RopeLong:
 		return m.longConfig()

@@ -41,6 +41,9 @@ func ParseDefaults(doc []byte) (map[string]*Defaults, error) {
 	return out, nil
 }
 
+// IsTrue reports whether an absent key means true.
+func (d *Defaults) IsTrue(key string) bool { return d.absent[key].v == true }
+
 // Without are the defaults but those of some keys.
 func (d *Defaults) Without(keys ...string) *Defaults {
 	out := *d

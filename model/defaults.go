@@ -27,7 +27,8 @@ var sizes = []string{"vocab_size", "num_hidden_layers", "max_position_embeddings
 	"num_attention_heads", "moe_intermediate_size", "shared_expert_intermediate_size", "num_experts", "num_local_experts",
 	"n_routed_experts", "n_embd", "n_layer", "n_head", "n_positions"}
 
-// defaults are those of a decoder's keys; nil for a family that transformers does not have.
+// defaults are those of a decoder's keys; nil for a family that transformers does not have. Where a configuration and its
+// "text_config" have one class each, the head is the embedding by default if both say so.
 func (f *Family) defaults(decoder *hf.ConfigReader) *hf.Defaults {
 	class := f.ModelType
 	if f.Class != "" {
@@ -39,7 +40,10 @@ func (f *Family) defaults(decoder *hf.ConfigReader) *hf.Defaults {
 		if d.Auto {
 			text = decoder.StringOr("model_type", text)
 		}
-		d = allDefaults()[text]
+		outer := d
+		if d = allDefaults()[text]; d != nil && !outer.IsTrue("tie_word_embeddings") {
+			d = d.Without("tie_word_embeddings")
+		}
 	}
 	if d == nil || f.NoSizes {
 		return d

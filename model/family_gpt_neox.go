@@ -36,8 +36,8 @@ func readGPTNeoX(_ *hf.Config, r *hf.ConfigReader, s *Spec) {
 	a.KVHeads = a.Heads
 	s.HeadDim(r)
 	// Before transformers 5 both have names of their own, and rope_theta means nothing.
-	theta, part := r.Positive("rotary_emb_base", r.Positive("rope_theta", 0)), r.Positive("rotary_pct", r.Positive(partialKey, 0))
-	if !r.Has("rope_parameters") && r.Has("rope_theta") && !r.Has("rotary_emb_base") {
+	theta, part := r.Positive("rotary_emb_base", defaultTheta), r.Positive("rotary_pct", r.Positive(partialKey, 0))
+	if base := r.FloatOr("rope_theta", 0); base != theta && !r.Has("rotary_emb_base") && !r.Has("rope_parameters") {
 		r.Fail("rope_theta", "transformers takes no notice of it in GPT-NeoX: call it rotary_emb_base, or remove it")
 	}
 	a.Rope = ropeWith(r, a.HeadDim, theta, part)
