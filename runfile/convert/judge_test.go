@@ -3,11 +3,13 @@ package convert
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/plan"
 )
 
 // The names of models tell their model_type; those with an empty one have none that could be trained.
@@ -54,6 +56,56 @@ func TestNamed(t *testing.T) {
 	for _, name := range []string{"", "m", "ORG/NAME", "../out", "a/b/c", "mistralai/xyz", "Salesforce/xgen-7b-8k-base"} {
 		if row, ok := named(name); ok {
 			t.Errorf("%s is taken for %q", name, row.Type)
+		}
+	}
+}
+
+// namesOnPage are the models that docs/models.md names, as the hub would: of "Gemma 4 E2B, 26B-A4B and 31B" also
+// "gemma-4-26b-a4b". Rows without names of their own are left out.
+func namesOnPage(t *testing.T) (all []string) {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "models.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile("(?m)^\\| `[a-z0-9_]+` \\| ([^|]+) \\|").FindAllStringSubmatch(string(page), -1)
+	hubName := func(words string) string { return plainName(strings.ReplaceAll(words, " ", "-")) }
+	for _, row := range rows {
+		if strings.Contains(row[1], "of its own") || strings.HasPrefix(row[1], "dense models of") || row[1] == "models" {
+			continue
+		}
+		items := regexp.MustCompile(`, and |, | and | to `).Split(row[1], -1)
+		of := items[0][:max(strings.LastIndexAny(items[0], " -"), 0)] // of "Gemma 4 E2B": "Gemma 4"
+		for i, item := range items {
+			if strings.Contains(item, "others of that form") {
+				continue
+			}
+			name := hubName(item)
+			if _, known := named(name); i > 0 && !known {
+				name = hubName(of + " " + item)
+			}
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// convert accepts each model that the page of models names and each shape that plan knows: the list of names says of which
+// family a model is, and never that a supported one cannot be trained.
+func TestNamesOfSupportedModels(t *testing.T) {
+	shapes := slices.DeleteFunc(plan.Shapes(), func(name string) bool { return strings.HasPrefix(name, "dense-") })
+	pages := namesOnPage(t)
+	if len(shapes) < 30 || len(pages) < 55 {
+		t.Fatalf("%d shapes, %d names on the page", len(shapes), len(pages))
+	}
+	for _, name := range slices.Concat(shapes, pages, []string{"gemma-4-26b-a4b-it"}) {
+		c, err := File("file.yaml", []byte("base_model: x/"+name+"\ndatasets: [{path: a/b, type: chat_template}]\n"))
+		if err != nil || len(c.Cannot) > 0 {
+			t.Errorf("%s is refused: %v %v", name, err, c)
+		}
+		row, known := named(name)
+		if !known || !slices.Contains(model.Families(), row.Type) {
+			t.Errorf("%s is taken for %q, known: %v", name, row.Type, known)
 		}
 	}
 }
