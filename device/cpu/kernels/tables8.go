@@ -124,6 +124,8 @@ type narrowScratch8 struct {
 
 // words8 holds what random words are made from, and those of a block. A vector has a counter in each of its lanes of 64
 // bits; two vectors take turns. See the generator.
+//
+//lint:ignore U1000 the assembly uses the fields
 type words8 struct {
 	words   [256]uint32
 	keys    [20][16]uint32 // both words of each round's key
