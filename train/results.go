@@ -48,7 +48,7 @@ type placed struct {
 }
 
 // isOf reports whether the result is the run's model of a step.
-func (p placed) isOf(step int) bool { return p.holding == ownModel }
+func (p placed) isOf(step int) bool { return p.holding == ownModel && p.step == step }
 
 // placedAt looks at what has the name of a result in the run's output directory. A result without notes, of a run of an
 // older version or without its run.json, is known by its card alone.
