@@ -24,11 +24,16 @@ type Row struct {
 
 	Changes bool `yaml:"changes"` // of Drop: without the key the result of a training is another one
 	Refuse  bool `yaml:"refuse"`  // of Drop: a file with the key asks for a training that Millrace does not have
+	Mostly  bool `yaml:"mostly"`  // of Drop: a file with the key does so with some values, such as stage: dpo
 }
 
 // Advice says what to do with a key.
 func (r Row) Advice() string {
 	switch {
+	case r.Refuse || r.Mostly:
+		return "no key asks for that, and without it all parameters learn to predict the next token: " + r.Drop
+	case r.Changes:
+		return "leave it out, which changes the result: " + r.Drop
 	case r.Drop != "":
 		return "leave it out: " + r.Drop
 	case r.Note != "":
