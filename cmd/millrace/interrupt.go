@@ -55,7 +55,7 @@ var patience = 5 * time.Second
 
 // giveUp ends the program.
 func (i *interrupts) giveUp(messages *progress) {
-	messages.line("millrace: interrupted: what was under way took longer than %v to end and was left as it was; nothing is lost", patience)
+	messages.line("millrace: interrupted before there was anything to save: what was under way took longer than %v to end and was left as it was; nothing is lost", patience)
 	i.kill()
 }
 
