@@ -62,6 +62,10 @@ type Machine struct {
 	DiskWriteBytesPerSec float64 `json:"disk_write_bytes_per_sec,omitempty"`
 	DiskPath             string  `json:"disk_path,omitempty"` // a directory on the file system that was measured
 
+	// ProbeLoad is the load of the machine's cores by other programs when the rates were measured, as the mean number of threads that
+	// ran or waited in the minute before; nil: it is not known.
+	ProbeLoad *float64 `json:"probe_load,omitempty"`
+
 	// DeviceMemoryBytes and HostMemoryBytes are the memory of a GPU and of its host where they were measured, so that the
 	// file can be planned for elsewhere; 0 if they were not.
 	DeviceMemoryBytes int64 `json:"device_memory,omitempty"`

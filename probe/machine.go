@@ -32,6 +32,9 @@ func Measured(cacheDir string, dev device.Info, diskPath string) (m plan.Machine
 	case m.Name != dev.Name && (m.Kind == "" || m.Kind != dev.Kind):
 		return Guess(dev), fmt.Sprintf("what was measured is %q, and this device is %q", m.Name, dev.Name)
 	}
+	if isBusy(m.ProbeLoad) {
+		m.Name += fmt.Sprintf(" (measured %s, which makes plans too slow; run `millrace probe` while nothing else runs)", atLoad(m.ProbeLoad))
+	}
 	if m.DiskPath == "" || diskPath != "" && !vfs.SameDrive(m.DiskPath, diskPath) {
 		g := Guess(dev)
 		m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = g.DiskReadBytesPerSec, g.DiskWriteBytesPerSec, ""

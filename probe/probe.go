@@ -45,6 +45,10 @@ type Options struct {
 	Device   string    // auto, cpu, cuda or cuda:N
 	// Path is a directory on the drive to measure, of which the probe takes some GiB for some seconds; empty: no drive is.
 	Path string
+	// Force has the rates of a busy machine take the place of those that were measured while it was less busy.
+	Force bool
+
+	load func() *float64 // for tests
 }
 
 // out takes the probe's messages.
@@ -78,6 +82,11 @@ func measureAndKeep(ctx context.Context, o Options, sizes func(device.Info) prob
 		return m, err
 	}
 	path := filepath.Join(o.CacheDir, MachineFile)
+	if old, ok := o.quieter(path, m); ok && !o.Force {
+		o.out().Say("not kept: the rates in %s were measured %s; close other programs and measure again, or keep these with --force",
+			path, atLoad(old.ProbeLoad))
+		return m, nil
+	}
 	if err := plan.WriteMachine(path, *m); err != nil {
 		return m, blame.BadRequest(fmt.Errorf("the rates are not kept in the cache (MILLRACE_CACHE): %w", err))
 	}
@@ -85,12 +94,44 @@ func measureAndKeep(ctx context.Context, o Options, sizes func(device.Info) prob
 	return m, nil
 }
 
-// otherWork reads the load of the last minute from Linux's /proc/loadavg, and says whether it takes more than a
-// quarter of the cores.
-func otherWork(loadavg string, cores int) (load float64, isBusy bool) {
+// quieter returns the rates that are kept of the same device and drive, if they were measured while the machine was less busy than it
+// is now.
+func (o *Options) quieter(path string, m *plan.Machine) (old plan.Machine, ok bool) {
+	old, err := plan.ReadMachine(path)
+	isSame := err == nil && old.Name == m.Name && old.Kind == m.Kind && (m.DiskPath == "" || old.DiskPath != "" && vfs.SameDrive(old.DiskPath, m.DiskPath))
+	return old, isSame && isBusy(m.ProbeLoad) && (old.ProbeLoad == nil || *old.ProbeLoad < *m.ProbeLoad)
+}
+
+// isBusy says whether a load takes more than a quarter of the cores. A load that is not known does not.
+func isBusy(load *float64) bool { return load != nil && *load > float64(runtime.NumCPU())/4 }
+
+// atLoad says under which load rates were measured.
+func atLoad(load *float64) string {
+	if load == nil {
+		return "at a load that is not known"
+	}
+	return fmt.Sprintf("at a load of %.1f on %s", *load, spelling.Count(runtime.NumCPU(), "core"))
+}
+
+// loadOf reads the load of the last minute from Linux's /proc/loadavg; nil: it has none.
+func loadOf(loadavg string) *float64 {
 	first, _, _ := strings.Cut(loadavg, " ")
-	load, err := strconv.ParseFloat(first, 64)
-	return load, err == nil && load > float64(cores)/4
+	if load, err := strconv.ParseFloat(first, 64); err == nil && load >= 0 && load < 1e9 {
+		return &load
+	}
+	return nil
+}
+
+// loadNow is the load that other programs put on the machine, before this one does; nil: it is not known.
+func (o *Options) loadNow() *float64 {
+	if o.load != nil {
+		return o.load()
+	}
+	doc, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return nil
+	}
+	return loadOf(string(doc))
 }
 
 // probeSizes are those of the operands.
@@ -185,14 +226,11 @@ func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes,
 	if err = p.makeNoise(); err != nil {
 		return nil, err
 	}
-	if doc, err := os.ReadFile("/proc/loadavg"); err == nil { // where there is one
-		if load, isBusy := otherWork(string(doc), runtime.NumCPU()); isBusy {
-			o.out().Say("other programs keep this machine busy (a load of %.1f on %s): what they take is missing in the "+
-				"result; close them, and measure again",
-				load, spelling.Count(runtime.NumCPU(), "core"))
-		}
+	m = &plan.Machine{Name: computes.Info().Name, Kind: computes.Info().Kind, ProbeLoad: o.loadNow()}
+	if isBusy(m.ProbeLoad) {
+		o.out().Say("other programs keep this machine busy (measured %s): what they take is missing in the result; close them, and measure again",
+			atLoad(m.ProbeLoad))
 	}
-	m = &plan.Machine{Name: computes.Info().Name, Kind: computes.Info().Kind}
 	bar := o.out().Bar("measuring")
 	defer bar.End()
 	steps := []func(*plan.Machine) error{p.products(tensor.F32), p.products(tensor.BF16), p.attention(tensor.F32),

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -469,11 +470,61 @@ func TestGuess(t *testing.T) {
 	}
 }
 
-// The load of the last minute tells a probe that other programs are at work.
-func TestOtherWork(t *testing.T) {
-	for text, want := range map[string]bool{"0.20 1.00 9.00 1/100 5": false, "0.50 0 0": false, "0.51 0 0": true, "7.25 0 0 2/3 4": true, "": false, "busy": false} {
-		if _, isBusy := otherWork(text, 2); isBusy != want {
-			t.Errorf("%q: busy is %v", text, isBusy)
+func TestLoad(t *testing.T) {
+	for text, want := range map[string]float64{"0.20 1.00 9.00 1/100 5": 0.2, "7.25 0 0 2/3 4": 7.25, "0.00": 0, "": -1, "busy": -1, "-1 0 0": -1, "NaN 0 0": -1} {
+		if got := loadOf(text); (got == nil) != (want < 0) || got != nil && *got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
+// TestABusyMachineKeepsBetterRates: rates keep the load under which they were measured. Those of a busy machine do not take the place of
+// better ones unless that is asked for, and a plan says so.
+func TestABusyMachineKeepsBetterRates(t *testing.T) {
+	cores := float64(runtime.NumCPU())
+	quiet, alsoQuiet, busy, busier := 0.1*cores, 0.2*cores, 5*cores, 6*cores
+	for _, c := range []struct {
+		name     string
+		old, new *float64
+		force    bool
+		kept     bool
+	}{
+		{"nothing was kept", &busier, nil, false, true}, // the new load is not known
+		{"quieter", &busy, &quiet, false, true},
+		{"less busy", &busier, &busy, false, true},
+		{"busier", &quiet, &busy, false, false},
+		{"both busy", &busy, &busier, false, false},
+		{"as busy", &busy, &busy, false, true},
+		{"kept by an older version", nil, &busy, false, false},
+		{"forced", &quiet, &busy, true, true},
+		{"both quiet", &quiet, &alsoQuiet, false, true},
+	} {
+		o, said := newOptions(t), &strings.Builder{}
+		o.CacheDir, o.Progress, o.Force = t.TempDir(), said, c.force
+		first := o
+		first.Progress, first.load = io.Discard, func() *float64 { return c.old }
+		old, err := measureAndKeep(t.Context(), first, smallProbeFor, 0.0001)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.load = func() *float64 { return c.new }
+		if _, err := measureAndKeep(t.Context(), o, smallProbeFor, 0.0001); err != nil {
+			t.Fatal(err)
+		}
+		kept, err := plan.ReadMachine(filepath.Join(o.CacheDir, MachineFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := c.old
+		if c.kept {
+			want = c.new
+		}
+		if (kept.ProbeLoad == nil) != (want == nil) || want != nil && *kept.ProbeLoad != *want || strings.Contains(said.String(), "--force") == c.kept {
+			t.Errorf("%s: a load of %v is kept; said: %s", c.name, kept.ProbeLoad, said)
+		}
+		m, _ := Measured(o.CacheDir, device.Info{Name: old.Name, Kind: old.Kind}, "")
+		if strings.Contains(m.Name, "measured at a load of") != isBusy(want) {
+			t.Errorf("%s: a plan says %q", c.name, m.Name)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 type probeCmd struct {
 	Device string `complete:"auto|cpu|cuda" default:"auto" help:"Device to measure: auto, cpu, cuda or cuda:N."`
 	Path   string `complete:"none|DIR" default:"." placeholder:"DIR" help:"A directory on the drive to measure, where memory.path or output_dir will be; or none."`
+	Force  bool   `help:"Keep the rates, even if those that are kept were measured while the machine was less busy."`
 	JSON   bool   `help:"Print the rates as JSON."`
 }
 
@@ -22,7 +23,7 @@ func (*probeCmd) Help() string {
 a device of it, with random numbers: zeros take a chip less power, and are faster than any training. The drive is read
 and written as the disk tier does it, 1 GiB at a time in a directory that is removed again. The result is kept in the
 cache directory ($MILLRACE_CACHE), where "millrace plan" and "millrace train" find it. Close other programs first:
-what they take is missing in the result.
+what they take is missing in the result. Rates of a busy machine do not take the place of better ones without --force.
 
 Example:
 
@@ -36,7 +37,7 @@ func (c *probeCmd) Run(p *program) error {
 		path = ""
 	}
 	m, err := probe.Measure(p.ctx, probe.Options{Open: p.env.Open, Accounts: p.env.Accounts,
-		Progress: p.env.Progress, Terminal: p.env.Terminal, CacheDir: p.env.CacheDir, Device: c.Device, Path: path})
+		Progress: p.env.Progress, Terminal: p.env.Terminal, CacheDir: p.env.CacheDir, Device: c.Device, Path: path, Force: c.Force})
 	switch {
 	case m == nil:
 		return err
