@@ -49,6 +49,7 @@ type trainer struct {
 	rates   optim.Schedule
 	saves   saver
 	health  health
+	losses  trend
 	evals   evaluations
 	records records
 	samples *sampling // nil: the run has none

@@ -155,6 +155,7 @@ func (t *trainer) evaluateAndSave(ctx context.Context, m *trace.Metrics, save bo
 func (t *trainer) account(m *trace.Metrics) {
 	s := &t.summary
 	if m.TargetTokens > 0 {
+		t.losses.add(m.Loss)
 		if s.TargetTokens == 0 {
 			s.FirstLoss = m.Loss
 		}

@@ -16,10 +16,12 @@ type Summary struct {
 	TargetTokens int64 `json:"target_tokens"`                // those that counted in the loss
 	// FirstLoss and LastLoss are of the first and the last step with such tokens, as they were: NaN or infinite, null in
 	// JSON, where they were not finite.
-	FirstLoss  float64  `json:"first_loss"`
-	LastLoss   float64  `json:"last_loss"`
-	EvalBefore *float64 `json:"eval_loss_before,omitempty"`
-	EvalAfter  *float64 `json:"eval_loss_after,omitempty"`
+	FirstLoss float64 `json:"first_loss"`
+	LastLoss  float64 `json:"last_loss"`
+	// Trend is that of the training loss over the steps of this process; nil for fewer than 30.
+	Trend      *LossTrend `json:"trend,omitempty"`
+	EvalBefore *float64   `json:"eval_loss_before,omitempty"`
+	EvalAfter  *float64   `json:"eval_loss_after,omitempty"`
 	// EvalsNotLower are the evaluations in a row that were not lower, of a run that has ended early for them.
 	EvalsNotLower int `json:"evals_not_lower,omitempty"`
 	Skipped       int `json:"skipped_updates"`            // their norm was not finite
@@ -44,6 +46,7 @@ type Summary struct {
 	Checkpoint string `json:"checkpoint,omitempty"` // the latest
 
 	SaveStallSec     float64 `json:"save_stall_sec"` // that steps waited for checkpoints, beyond what was hidden
+	StateOnDisk      bool    `json:"state_on_disk,omitempty"`
 	DiskReadBytes    int64   `json:"disk_read_bytes"`
 	DiskWrittenBytes int64   `json:"disk_written_bytes"` // by the disk tier and by checkpoints
 	WriteWaitSec     float64 `json:"write_wait_sec"`     // that the run has paused for memory.max_write_per_day
@@ -70,12 +73,14 @@ func finite(x float64) *float64 {
 // finish adds up what the summary has to say of the whole run.
 func (t *trainer) finish() {
 	t.summary.Steps, t.summary.Skipped, t.summary.Untargeted = t.steps, t.skipped, t.untargeted
+	t.summary.Trend = t.losses.tenths()
 	t.summary.PeakBytes, _ = hostmem.PeakRSS()
 	t.summary.SaveStallSec = t.saves.stall.Seconds()
 	if t.summary.TrainSec > 0 {
 		t.summary.TokensPerSec = float64(t.summary.Tokens) / t.summary.TrainSec
 	}
 	if t.session.Disk != nil {
+		t.summary.StateOnDisk = true
 		t.summary.DiskReadBytes = t.session.Disk.Traffic().ReadBytes
 	}
 	t.summary.DiskWrittenBytes = t.written()

@@ -91,9 +91,14 @@ func summaryText(s *train.Summary) string {
 // stepRows have the numbers of this process's steps.
 func stepRows(row func(name, format string, args ...any), s *train.Summary, steps int) {
 	row("tokens", "%d, of which %d count in the loss", s.Tokens, s.TargetTokens)
-	row("training loss", "%.4f -> %.4f%s", s.FirstLoss, s.LastLoss, rise(s.FirstLoss, s.LastLoss, mostNoise))
-	if s.EvalBefore != nil && s.EvalAfter != nil {
-		row("held-out loss", "%.4f -> %.4f%s", *s.EvalBefore, *s.EvalAfter, rise(*s.EvalBefore, *s.EvalAfter, 1))
+	isHeldOut := s.EvalBefore != nil && s.EvalAfter != nil
+	if t := s.Trend; t != nil {
+		row("training loss", "%.4f -> %.4f, means of %d steps%s", t.First, t.Last, t.Steps, rise(t.Rose && !isHeldOut))
+	} else {
+		row("training loss", "%.4f -> %.4f", s.FirstLoss, s.LastLoss)
+	}
+	if isHeldOut {
+		row("held-out loss", "%.4f -> %.4f%s", *s.EvalBefore, *s.EvalAfter, rise(*s.EvalAfter > *s.EvalBefore))
 	}
 	if s.Skipped > 0 {
 		row("skipped updates", "%d: the gradient norm was not finite", s.Skipped)
@@ -116,9 +121,12 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 	}
 	row("lanes busy", "%s", strings.Join(lanes, ", "))
 	if s.DiskReadBytes+s.DiskWrittenBytes > 0 {
-		busy := "" // of the state on disk alone: checkpoints count in the bytes
-		if s.Lanes.Disk > 0 {
-			busy = fmt.Sprintf(", state on disk %.1f s busy", s.Lanes.Disk)
+		busy := ""
+		switch {
+		case s.Lanes.Disk > 0 && s.StateOnDisk:
+			busy = fmt.Sprintf(", state on disk and checkpoints %.1f s busy", s.Lanes.Disk)
+		case s.Lanes.Disk > 0:
+			busy = fmt.Sprintf(", checkpoints %.1f s busy", s.Lanes.Disk)
 		}
 		row("disk", "%s read, %s written%s", plan.FormatBytes(s.DiskReadBytes), plan.FormatBytes(s.DiskWrittenBytes), busy)
 	}
@@ -128,14 +136,11 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 	row("peak memory", "%s measured, %s planned", plan.FormatBytes(s.PeakBytes), plan.FormatBytes(s.PlannedBytes))
 }
 
-// mostNoise bounds the last step's loss, as a multiple of the first one's, that needs no word: steps see other
-// documents.
-const mostNoise = 1.2
-
-// rise says that a loss rose, and what mostly makes it do so; empty where it did not.
-func rise(first, last, mostTimes float64) string {
-	if !(last > mostTimes*first) {
+// rise says what mostly makes a loss rise. The held-out loss decides where it is known; else means of many steps do, since the loss of
+// one step is that of its few documents.
+func rise(rose bool) string {
+	if !rose {
 		return ""
 	}
-	return ": it rose; a lower learning_rate may help"
+	return ": it rose; a lower learning_rate or fewer steps may help"
 }
