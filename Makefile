@@ -87,6 +87,10 @@ test: ## all tests; no cgo, no Python, no network
 	CGO_ENABLED=0 $(GO) test -timeout 40m $(SHORT) $(SLOWEST) ./...
 	for module in $(MODULES); do (cd $$module && CGO_ENABLED=0 $(GO) test $(SHORT) ./...) || exit 1; done
 
+.PHONY: surroundings
+surroundings: ## do quick tests pass with odd descriptors, umask, limits, locale, proxies, home, TMPDIR, on one core and as another user?
+	GO=$(GO) sh internal/surroundings/odd.sh
+
 .PHONY: hostile
 hostile: ## what users do wrong and what the world does to them: is each answered well?
 	cd cmd/millrace && CGO_ENABLED=0 $(GO) test -run '^TestHostile$$' -count=1

@@ -12,6 +12,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/millrace/millrace/internal/surroundings"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/vfs"
@@ -211,6 +212,9 @@ func names(t testing.TB, fsys vfs.FS, dir string) []string {
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(victimEnv); dir != "" {
 		os.Exit(victim(dir))
+	}
+	if err := surroundings.Leave(); err != nil {
+		panic(err)
 	}
 	os.Exit(m.Run())
 }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hostmem"
-	"github.com/millrace/millrace/internal/memdir"
+	"github.com/millrace/millrace/internal/surroundings"
 )
 
 func TestCompressed(t *testing.T) {
@@ -319,7 +319,7 @@ const cacheProcess = "MILLRACE_TEST_CACHE_PROCESS"
 func TestMain(m *testing.M) {
 	dir := os.Getenv(cacheProcess)
 	if dir == "" {
-		os.Exit(memdir.Run(m))
+		os.Exit(surroundings.Run(m))
 	}
 	d, err := Prepare(context.Background(), []Source{{Path: filepath.Join(dir, "rows.jsonl"), Type: Text}},
 		Options{Tokenizer: tokenizer.Bytes(), CacheDir: filepath.Join(dir, "cache")})

@@ -7,12 +7,18 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/surroundings"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/store/storetest"
 	"github.com/millrace/millrace/vfs"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if err := surroundings.Leave(); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // quota gives every lane n buffers of every kind.
 func quota(n int) store.Quota {

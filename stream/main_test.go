@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/millrace/millrace/internal/memdir"
+	"github.com/millrace/millrace/internal/surroundings"
 )
 
 // Under the race detector, which slows everything down, properties are tried less often unless -rapid.checks says otherwise.
@@ -20,5 +20,5 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
-	os.Exit(memdir.Run(m))
+	os.Exit(surroundings.Run(m))
 }

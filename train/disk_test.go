@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/memdir"
+	"github.com/millrace/millrace/internal/surroundings"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/vfs"
 )
@@ -123,7 +123,7 @@ func fillDisk(t *testing.T, path string) {
 
 // A run reports as many written bytes as the kernel has counted.
 func TestWrittenBytesAgreeWithTheKernel(t *testing.T) {
-	memdir.OnDisk(t)
+	surroundings.OnDisk(t)
 	if _, err := kernelWritten(); err != nil {
 		t.Skip("this system does not count: ", err)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/memdir"
+	"github.com/millrace/millrace/internal/surroundings"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/vfs"
 )
@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	if path == "" {
 		// A tenth of the time went to collecting a heap of some MiB: a run of these tests is over after milliseconds.
 		debug.SetGCPercent(400)
-		os.Exit(memdir.Run(m))
+		os.Exit(surroundings.Run(m))
 	}
 	c, err := runfile.Read(path, nil)
 	if err == nil {

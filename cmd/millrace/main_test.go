@@ -11,7 +11,7 @@ import (
 
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/internal/fault"
-	"github.com/millrace/millrace/internal/memdir"
+	"github.com/millrace/millrace/internal/surroundings"
 )
 
 // programEnv is set in a process that is the program itself, with the arguments that follow its name.
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(programEnv) {
 	case "":
 		patience = 0 // a busy machine ends no test
-		os.Exit(memdir.Run(m))
+		os.Exit(surroundings.Run(m))
 	case "is impatient":
 		patience = time.Millisecond
 	case "panics":

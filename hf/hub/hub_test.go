@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/hf/hub/hubtest"
+	"github.com/millrace/millrace/internal/surroundings"
 )
 
 var gsm8k = Repo{Dataset, "openai/gsm8k", Main}
@@ -465,6 +466,9 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	if err := surroundings.Leave(); err != nil {
+		panic(err)
 	}
 	os.Exit(m.Run())
 }

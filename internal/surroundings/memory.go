@@ -1,12 +1,7 @@
-// Package memdir keeps the temporary files of tests in memory.
-//
-// Tests of the engine save state and sync it thousands of times. On a drive most of their time is waiting: the laws of
-// package stream took 9 to 31 s there, and 2 s in a file system in memory, with the same operations and the same
-// checks. Tests with vfs.Mem show what a power cut would leave. Tests of packages store and checkpoint, and the demo,
-// use the drive itself.
-package memdir
+package surroundings
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,9 +18,18 @@ const leastFreeBytes = 2 << 30
 // onDisk is the TMPDIR of before.
 var onDisk = os.Getenv("TMPDIR")
 
-// Run runs the tests of a package and returns the exit status, for TestMain. Temporary directories are in memory where
-// the system has a file system there with room, else where they always are.
+// Run runs the tests of a package and returns the exit status, for TestMain. What was inherited is left, and temporary directories are
+// in memory where the system has a file system there with room, else where they always are.
+//
+// Tests of the engine save state and sync it thousands of times. On a drive most of their time is waiting: the laws of
+// package stream took 9 to 31 s there, and 2 s in a file system in memory, with the same operations and the same
+// checks. Tests with vfs.Mem show what a power cut would leave. Tests of packages store and checkpoint, and the demo,
+// use the drive itself.
 func Run(m *testing.M) int {
+	if err := Leave(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	if inMemory(shared) != nil {
 		return m.Run()
 	}

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package memdir
+package surroundings
 
 import "errors"
 

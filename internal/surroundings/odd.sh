@@ -1,0 +1,66 @@
+#!/bin/sh
+# Runs quick tests where everything that a process inherits is odd: descriptors, umask, limits, locale, proxies, a home that cannot be
+# written, a directory for temporary files with a long and odd name, one core, no IPv6, and, for root, as another user as well. The
+# tests are built first, in the surroundings of the caller, as the go command needs its cache.
+set -eu
+cd "$(dirname "$0")/../.."
+go=${GO:-go}
+work=$(mktemp -d "${TMPDIR:-/tmp}/millrace-odd-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work"
+
+packages="internal/surroundings internal/below internal/blame internal/cores internal/terminal vfs hf hf/hub tensor trace data/template
+	runfile runfile/convert checkpoint store report timeline cmd/millrace"
+for package in $packages; do
+	CGO_ENABLED=0 $go test -vet=off -c -o "$work/$(echo "$package" | tr / -).test" "./$package"
+done
+
+long=$(printf '%0120d' 0 | tr 0 x)
+odd="$work/a 'directory' of \"\$odd\" näme;/$long/$long"
+mkdir -p "$odd"
+chmod -R 755 "$work"
+chmod 1777 "$odd"
+
+# odd_tests TEST ARGUMENTS... is one binary in the odd surroundings. Its arguments before -- are for the command that wraps it.
+odd_tests() {
+	(
+		cd "$1"
+		binary="$work/$(echo "$1" | tr / -).test"
+		run='.' short=-test.short
+		# Of the program's tests those that start processes with limits, full outputs and other homes, and its texts.
+		[ "$1" != cmd/millrace ] || short='' run='^(TestHelp|TestPanicOfTheMainGoroutine|TestTrainPrintsSummary)$|^TestHostile$/^cases$/^(limit_of_open_files|no_home|C_locale|standard_output|a_cache)'
+		shift
+		umask 077
+		ulimit -c 0
+		ulimit -n 256
+		exec 7</dev/null 8</dev/null 9</dev/null
+		env HOME=/proc XDG_CACHE_HOME=/proc TMPDIR="$odd" LC_ALL=tr_TR.UTF-8 LANG=tr_TR.UTF-8 TZ=Pacific/Chatham TERM=dumb COLUMNS=20 NO_COLOR=1 \
+			HTTP_PROXY=http://127.0.0.1:1 HTTPS_PROXY=http://127.0.0.1:1 http_proxy=http://127.0.0.1:1 https_proxy=http://127.0.0.1:1 ALL_PROXY=socks5://127.0.0.1:1 \
+			HF_HOME=/proc HF_ENDPOINT=http://127.0.0.1:1 HF_TOKEN=secret HF_HUB_OFFLINE=1 MILLRACE_CACHE=/proc GOGC=50 GOMAXPROCS=1 MAKEFLAGS=--jobserver-auth=7,8 \
+			"$@" "$binary" $short -test.run "$run" -test.timeout 20m
+	)
+}
+
+one_core=
+if command -v taskset >/dev/null && taskset -c 0 true 2>/dev/null; then one_core='taskset -c 0'; fi
+another_user=
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then another_user='setpriv --reuid=65534 --regid=65534 --clear-groups'; fi
+no_ipv6=
+if [ "$(id -u)" = 0 ] && unshare -n true 2>/dev/null && command -v ip >/dev/null; then no_ipv6=yes; fi
+failed=
+for package in $packages; do
+	odd_tests "$package" $one_core >"$work/log" 2>&1 || { cat "$work/log"; failed="$failed $package"; }
+	case $package in hf/hub | internal/below | vfs | checkpoint | runfile)
+		if [ -n "$another_user" ]; then
+			odd_tests "$package" $another_user >"$work/log" 2>&1 || { cat "$work/log"; failed="$failed $package(another-user)"; }
+		fi ;;
+	esac
+	case $package in hf/hub)
+		if [ -n "$no_ipv6" ]; then
+			odd_tests "$package" unshare -n sh -c 'ip link set lo up; echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; exec "$@"' sh >"$work/log" 2>&1 ||
+				{ cat "$work/log"; failed="$failed $package(no-IPv6)"; }
+		fi ;;
+	esac
+done
+[ -z "$failed" ] || { echo "odd surroundings: failed:$failed" >&2; exit 1; }
+echo "the quick tests pass in odd surroundings${one_core:+, on one core}${another_user:+, as another user}${no_ipv6:+, without IPv6}"

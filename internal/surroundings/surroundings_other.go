@@ -1,0 +1,7 @@
+//go:build !unix
+
+package surroundings
+
+func closeForChildren() {}
+
+func usualUmask() {}
