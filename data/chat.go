@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -173,27 +174,45 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 	}
 	slices.SortFunc(counted, func(a, b template.Span) int { return a.Start - b.Start })
 	out := Rendered{Segments: cut(found.Text, counted), Joined: true, left: left}
-	out.Turns = turnsOf(out.Segments, counted)
+	last := len(in.Messages) - 1
+	for i, n := range turnsOf(out.Segments, counted) {
+		of := counted[n].Message
+		out.Turns = append(out.Turns, i)
+		out.otherPrompt = append(out.otherPrompt, slices.Contains(found.OtherPrompt, of))
+		out.endsInTurn = of == lastAnswer(in.Messages)
+	}
 	if found.Unended != nil {
-		last := len(in.Messages) - 1
 		role, _ := textOf(in.Messages[last].(*template.Dict), "role")
 		out.Unended = &Unended{*found.Unended, c.Stops, role == roleAssistant && !r.Untrained[last]}
 	}
 	return out, nil
 }
 
-// turnsOf are the segments that end turns: of the targets that one message has, the last. A target whose message is
-// not known is a turn.
-func turnsOf(segments []Segment, spans []template.Span) (turns []int) {
-	n := 0
-	for i, s := range segments {
-		if !s.Target {
-			continue
+// turnsOf yields the segments that end turns: of the targets that one message has, the last; and which of the spans
+// each is. A target whose message is not known is a turn.
+func turnsOf(segments []Segment, spans []template.Span) iter.Seq2[int, int] {
+	return func(yield func(segment, span int) bool) {
+		n := 0
+		for i, s := range segments {
+			if !s.Target {
+				continue
+			}
+			if n+1 == len(spans) || spans[n].Message < 0 || spans[n].Message != spans[n+1].Message {
+				if !yield(i, n) {
+					return
+				}
+			}
+			n++
 		}
-		if n+1 == len(spans) || spans[n].Message < 0 || spans[n].Message != spans[n+1].Message {
-			turns = append(turns, i)
-		}
-		n++
 	}
-	return turns
+}
+
+// lastAnswer is the last message of the assistant.
+func lastAnswer(messages []template.Value) int {
+	for i, v := range slices.Backward(messages) {
+		if role, _ := textOf(v.(*template.Dict), "role"); role == roleAssistant {
+			return i
+		}
+	}
+	return -1
 }

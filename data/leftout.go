@@ -13,19 +13,11 @@ import (
 // can then be content.
 func isSaid(key, text string) bool { return !isLabel(key) && len(strings.Fields(text)) > 1 }
 
-// leftOut counts the texts of turns that others follow which the template leaves out, and writes where such a turn is
-// the last one: templates for models that think drop thoughts of the past this way.
-type leftOut struct {
-	Thoughts int64 `json:"thoughts,omitempty"` // turns
-	Calls    int64 `json:"calls,omitempty"`    // calls
-	Contents int64 `json:"contents,omitempty"` // turns
-}
-
 // checkNothingLeftOut refuses a conversation of which the template leaves out a text, or writes one elsewhere than in
 // its message: some templates skip keys that they do not know, and the model would be trained to answer questions that
 // it does not see, not to think, or to call one tool of two. What may be missing is counted.
 func checkNothingLeftOut(ctx context.Context, t *template.Template, contract *template.Contract, in template.Input,
-	found template.Conversation) (left leftOut, err error) {
+	found template.Conversation) (left LeftOut, err error) {
 	texts, err := t.Texts(ctx, in, found, isSaid)
 	if err != nil {
 		return left, err
@@ -89,7 +81,7 @@ type saidOnce struct {
 	of            template.Part
 }
 
-func (l *leftOut) count(counted map[saidOnce]bool, x template.Text) {
+func (l *LeftOut) count(counted map[saidOnce]bool, x template.Text) {
 	p := saidOnce{message: x.Message, of: x.Part}
 	if x.Part == template.Argument {
 		p.of = template.CallName

@@ -85,6 +85,7 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 	}
 	var all []found
 	d := &Dataset{accounts: o.Accounts, stops: stopsOf(o)}
+	d.spellsStops = spells(o.Tokenizer, d.stops)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.Close())
@@ -455,11 +456,5 @@ func (s rowReader) example(ctx context.Context, r row, o Options) (e Example, co
 	if len(e.InputIDs) == 0 && !r.section.isOpen {
 		return Example{}, counts, r.errorf("there are no tokens")
 	}
-	stops, first := stopsOf(o), 0
-	for _, end := range turns {
-		counts.Trained++
-		counts.addLast(lastToken(o.Tokenizer, e.InputIDs[first:end], stops), 1)
-		first = end
-	}
-	return e, counts, nil
+	return e, countTurns(o.Tokenizer, stopsOf(o), rendered, e, turns), nil
 }

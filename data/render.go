@@ -31,7 +31,9 @@ type Rendered struct {
 	// Turns are the segments that end a turn of the assistant which counts, in order. A text has none.
 	Turns []int
 
-	left leftOut
+	otherPrompt []bool  // of Turns: the turn follows another prompt than a generation gets
+	endsInTurn  bool    // the last of Turns is the last turn of the record, counted or not
+	left        LeftOut // by the template
 }
 
 // Renderer turns records into text. It must be safe for concurrent use.
@@ -56,7 +58,7 @@ type plain struct{}
 func (plain) Version() string { return "plain-1" }
 
 func (plain) Render(_ context.Context, r Record) (Rendered, error) {
-	out := Rendered{Begin: true, End: true}
+	out := Rendered{Begin: true, End: true, endsInTurn: true}
 	for _, has := range []struct {
 		key string
 		any bool

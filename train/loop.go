@@ -123,6 +123,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	if t.rendering != "" {
 		t.env.note("%s", t.rendering)
 	}
+	t.noteTurns()
 	t.noteCut()
 	if note := t.src.formatNote(); note != "" {
 		t.env.note("%s", note)

@@ -196,6 +196,11 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 	if r.data, r.held, err = r.env.prepareRun(ctx, c, reader); err != nil {
 		return err
 	}
+	if r.from == nil { // a run that has begun continues
+		if err := r.data.CheckEnds(); err != nil {
+			return err
+		}
+	}
 	r.rendering = templateUse(r.data.Sources(), reader.renderer, c.ChatTemplate)
 	if r.held != nil { // first, since it gives back what only packing needs
 		if r.eval, err = data.NewEvalLoader(r.held, c.SequenceLen, r.env.Accounts); err != nil {

@@ -40,3 +40,13 @@ func (t *trainer) noteCut() {
 			t.config.Overlong)
 	}
 }
+
+// noteTurns says how many turns of the assistant count, and what the chat template makes of them.
+func (t *trainer) noteTurns() {
+	c, s := t.data.Turns(), &t.summary
+	s.Turns, s.EndedTurns, s.OtherPromptTurns = c.Trained, t.data.EndedTurns(), c.OtherPrompt
+	s.ThoughtsLeftOut, s.CallsLeftOut = c.LeftOut.Thoughts, c.LeftOut.Calls
+	for _, line := range t.data.TurnLines(t.config.TrainOnLast) {
+		t.env.note("%s", line)
+	}
+}

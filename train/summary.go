@@ -28,17 +28,25 @@ type Summary struct {
 	Untargeted    int `json:"untargeted_steps,omitempty"` // they had no token that counts in the loss
 	// Split, Truncated and Dropped are the documents of an epoch that were longer than a row and were cut into pieces,
 	// cut off, or left out. CutTokens are the tokens that the last two cost.
-	Split        int            `json:"split_documents,omitempty"`
-	Truncated    int            `json:"truncated_documents,omitempty"`
-	Dropped      int            `json:"dropped_documents,omitempty"`
-	CutTokens    int64          `json:"cut_tokens,omitempty"`
-	Experts      *trace.Experts `json:"experts,omitempty"` // of the last step
-	TrainSec     float64        `json:"train_sec"`         // sum over the steps
-	TokensPerSec float64        `json:"tokens_per_sec"`
-	Lanes        trace.Lanes    `json:"lanes"`          // busy seconds over the run
-	UploadBytes  int64          `json:"upload_bytes"`   // host to device over the run, as the schedule says
-	PeakBytes    int64          `json:"peak_rss_bytes"` // resident memory of the process
-	PlannedBytes int64          `json:"planned_bytes"`  // what the plan allowed
+	Split     int   `json:"split_documents,omitempty"`
+	Truncated int   `json:"truncated_documents,omitempty"`
+	Dropped   int   `json:"dropped_documents,omitempty"`
+	CutTokens int64 `json:"cut_tokens,omitempty"`
+	// Turns are those of the assistant that count, in the data before the split, EndedTurns of them end with a token at
+	// which a generation ends, and OtherPromptTurns follow another prompt than a generation gets. The chat template leaves
+	// ThoughtsLeftOut and CallsLeftOut out of turns that others follow.
+	Turns            int64          `json:"turns,omitempty"`
+	EndedTurns       int64          `json:"ended_turns,omitempty"`
+	OtherPromptTurns int64          `json:"other_prompt_turns,omitempty"`
+	ThoughtsLeftOut  int64          `json:"thoughts_left_out,omitempty"`
+	CallsLeftOut     int64          `json:"calls_left_out,omitempty"`
+	Experts          *trace.Experts `json:"experts,omitempty"` // of the last step
+	TrainSec         float64        `json:"train_sec"`         // sum over the steps
+	TokensPerSec     float64        `json:"tokens_per_sec"`
+	Lanes            trace.Lanes    `json:"lanes"`          // busy seconds over the run
+	UploadBytes      int64          `json:"upload_bytes"`   // host to device over the run, as the schedule says
+	PeakBytes        int64          `json:"peak_rss_bytes"` // resident memory of the process
+	PlannedBytes     int64          `json:"planned_bytes"`  // what the plan allowed
 	// Model is the directory of the trained model, once the run has ended, and BestModel that of the one with the
 	// lowest evaluation loss, with save.best.
 	Model      string `json:"model,omitempty"`

@@ -53,6 +53,12 @@ type PreviewSummary struct {
 	Repeated    int          `json:"repeated"`          // documents that are equal to an earlier one
 	HeldInTrain int          `json:"held_out_repeated"` // held-out documents that are in the training data, too
 	HeldOf      int          `json:"held_out_all"`      // held-out documents, of val_size or of eval.datasets
+
+	// Turns counts the assistant's turns before a split, and EndedTurns those that end with a token at which a generation
+	// ends. TurnLines say that for people.
+	Turns      data.TurnCounts `json:"turns"`
+	EndedTurns int64           `json:"ended_turns"`
+	TurnLines  []string        `json:"-"`
 }
 
 // Preview shows the first examples of a run's training data, at most limit of them; 0 shows all. Of the model it reads
@@ -88,6 +94,7 @@ func Preview(ctx context.Context, env *Env, c *runfile.Config, limit int, show f
 		Split: p.Split, Truncated: p.Truncated, Dropped: p.Dropped, CutTokens: p.CutTokens,
 		Packed: p.Documents, Rows: p.Rows, Efficiency: p.Efficiency()}
 	sum.SkippedRows, _ = d.Skipped()
+	sum.Turns, sum.EndedTurns, sum.TurnLines = d.Turns(), d.EndedTurns(), d.TurnLines(c.TrainOnLast)
 	if c.ValSize > 0 {
 		sum.HeldOut = held.Len()
 	}

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -365,9 +366,11 @@ func TestPreview(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := PreviewSummary{Documents: 2, Tokens: 7 + 23, TargetTokens: 4 + 2, LongestDoc: 23, Truncated: 1, CutTokens: 7,
-		Packed: 2, Rows: 2, Efficiency: 23.0 / 32,
-		Lengths: data.Lengths{P50: 7, P90: 23, P99: 23, Over: [3]data.LengthOver{{Tokens: 2048}, {Tokens: 4096}, {Tokens: 8192}}}}
-	if *sum != want {
+		Packed: 2, Rows: 2, Efficiency: 23.0 / 32, EndedTurns: 2,
+		Lengths:   data.Lengths{P50: 7, P90: 23, P99: 23, Over: [3]data.LengthOver{{Tokens: 2048}, {Tokens: 4096}, {Tokens: 8192}}},
+		Turns:     data.TurnCounts{Trained: 2, Last: map[int32]int64{256: 2}, Final: 2, FinalLast: map[int32]int64{256: 2}},
+		TurnLines: []string{"2 turns of the assistant: each ends with a token at which a generation ends"}}
+	if !reflect.DeepEqual(*sum, want) {
 		t.Errorf("%+v, want %+v", *sum, want)
 	}
 	if len(shown) != 1 || !slices.Equal(shown[0].InputIDs, []int32{'a', 'b', '\n', 'c', 'd', 'e', 256}) ||

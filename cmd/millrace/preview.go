@@ -130,6 +130,7 @@ func summaryLines(s *train.PreviewSummary, sequenceLen int) []string {
 	if s.HeldOut > 0 {
 		add("%s held out for evaluation (val_size)", spelling.Count(s.HeldOut, "more document"))
 	}
+	lines = append(lines, s.TurnLines...)
 	p := data.Packing{Split: s.Split, Truncated: s.Truncated, Dropped: s.Dropped, CutTokens: s.CutTokens}
 	if cut := p.Cut(s.Documents, sequenceLen); cut != "" {
 		add("%s", cut)

@@ -13,13 +13,13 @@ import (
 func TestPreviewPage(t *testing.T) {
 	e := train.PreviewExample{InputIDs: []int32{7, 8, 9}, Labels: []int32{-100, 8, -100}, Tokens: []string{"<script>", " a\n", "\xe2\x82"}}
 	var b bytes.Buffer
-	s := &train.PreviewSummary{Lengths: data.Lengths{P50: 2, P90: 4, P99: 5, Over: [3]data.LengthOver{{Tokens: 2048, Documents: 1}, {Tokens: 4096}, {Tokens: 8192}}}, Repeated: 1, HeldInTrain: 2, HeldOf: 3, Documents: 2, Tokens: 9, TargetTokens: 4, LongestDoc: 5, SkippedRows: 1, HeldOut: 3, Dropped: 1, CutTokens: 6, Packed: 1, Rows: 1, Efficiency: 0.5}
+	s := &train.PreviewSummary{Lengths: data.Lengths{P50: 2, P90: 4, P99: 5, Over: [3]data.LengthOver{{Tokens: 2048, Documents: 1}, {Tokens: 4096}, {Tokens: 8192}}}, Repeated: 1, HeldInTrain: 2, HeldOf: 3, Documents: 2, Tokens: 9, TargetTokens: 4, LongestDoc: 5, SkippedRows: 1, HeldOut: 3, Dropped: 1, CutTokens: 6, Packed: 1, Rows: 1, Efficiency: 0.5, TurnLines: []string{"4 turns <x>"}}
 	if err := previewPage(&b, []train.PreviewExample{e}, s, &runfile.Config{Model: "a&b", SequenceLen: 8}); err != nil {
 		t.Fatal(err)
 	}
 	page := b.String()
 	for _, want := range []string{
-		"<h1>a&amp;b</h1>", "<li>2 documents, 9 tokens, of which 4 count in the loss; the longest has 5</li>", "<li>1 bad row skipped</li>",
+		"<h1>a&amp;b</h1>", "<li>2 documents, 9 tokens, of which 4 count in the loss; the longest has 5</li>", "<li>1 bad row skipped</li>", "<li>4 turns &lt;x&gt;</li>",
 		"<li>half of the documents have at most 2 tokens, 90% at most 4, 99% at most 5 (1 over 2048, 0 over 4096, 0 over 8192); 44.4% of the tokens count in the loss</li>",
 		"<li>1 document equal to an earlier one</li>", "<li>2 of 3 held-out documents are in the training data, too: the held-out loss is lower than that of new data</li>",
 		"<li>3 more documents held out for evaluation (val_size)</li>",

@@ -206,7 +206,7 @@ func (c *Contract) probe(f *turnFinder, before []Value) {
 	}
 	if asked, err := f.render(before, true); err == nil {
 		if plain, err := f.render(before, false); err == nil {
-			c.prompt, _ = strings.CutPrefix(asked, strings.TrimSuffix(plain, f.eos()))
+			c.prompt = f.promptOf(asked, plain)
 		}
 	}
 	for thoughts := range thoughtForms {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Turns says which of the assistant's turns are wanted.
@@ -80,7 +81,7 @@ func (c *Contract) FindTurns(ctx context.Context, in Input, turns Turns) (Conver
 	}
 	if t.hasGeneration {
 		spans, err := blockSpans(out, turns, wanted)
-		return Conversation{Text: out.Text, Spans: spans}, err
+		return Conversation{Text: out.Text, Spans: spans, OtherPrompt: c.otherPrompts(out.Text, spans, in.Messages)}, err
 	}
 	if c.err != nil {
 		return Conversation{}, c.err
@@ -89,12 +90,13 @@ func (c *Contract) FindTurns(ctx context.Context, in Input, turns Turns) (Conver
 	f.isOpen = c.isOpen
 	spans, err := f.findAll(wanted)
 	if err != nil && f.findTrailer() {
+		f.otherPrompt = nil
 		spans, err = f.findAll(wanted)
 	}
 	if err != nil {
 		return Conversation{}, err
 	}
-	return Conversation{out.Text, spans, c.unended(in.Messages[spans[len(spans)-1].Message])}, nil
+	return Conversation{out.Text, spans, c.unended(in.Messages[spans[len(spans)-1].Message]), f.otherPrompt}, nil
 }
 
 // findAll finds the turns of messages.
@@ -114,6 +116,22 @@ func (f *turnFinder) findAll(wanted []int) ([]Span, error) {
 		spans = append(spans, span)
 	}
 	return spans, nil
+}
+
+// otherPrompts are the messages of blocks that answer a question and stand after another prompt than a generation gets.
+// A block may begin in the prompt.
+func (c *Contract) otherPrompts(text string, spans []Span, messages []Value) (others []int) {
+	for i, s := range spans {
+		if c.prompt == "" || s.Message < 1 || roleOf(messages[s.Message-1]) != "user" || i > 0 && spans[i-1].Message == s.Message {
+			continue
+		}
+		from := max(s.Start-len(c.prompt), 0)
+		to := min(s.Start+len(c.prompt), len(text))
+		if !strings.Contains(text[from:to], c.prompt) {
+			others = append(others, s.Message)
+		}
+	}
+	return others
 }
 
 func assistantMessages(messages []Value) []int {

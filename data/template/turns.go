@@ -18,6 +18,8 @@ type turnFinder struct {
 	// of Llama 3 did. No part of it is the assistant's.
 	trailer string
 	isOpen  bool // the template ends turns with nothing but white space
+
+	otherPrompt []int // messages whose turns stand after another prompt than a generation gets
 }
 
 func newTurnFinder(t *Template, ctx context.Context, in Input, text string) *turnFinder {
@@ -112,11 +114,33 @@ func (f *turnFinder) find(i int) (Span, error) {
 			span, err = f.findUnasked(i)
 		}
 	}
+	if err == nil && !f.isPrompted(i, before, span) {
+		f.otherPrompt = append(f.otherPrompt, i)
+	}
 	if err == nil && f.saysElsewhere(span) {
 		return Span{}, errors.New("the template writes its content after the turn: empty the content, or use a " +
 			"template that writes it before what a tool returns")
 	}
 	return span, err
+}
+
+// isPrompted reports whether the generation prompt stands before a turn. before are the messages before it with the
+// prompt.
+func (f *turnFinder) isPrompted(i int, before string, span Span) bool {
+	plain, err := f.render(f.in.Messages[:i:i], false)
+	return err != nil || strings.HasSuffix(f.text[:span.Start], f.promptOf(before, plain))
+}
+
+// promptOf is the generation prompt of a conversation, given its texts with the prompt and without; "" where it is not
+// known. Some templates put an end-of-text token after a conversation without the prompt.
+func (f *turnFinder) promptOf(asked, plain string) string {
+	prompt, ok := strings.CutPrefix(asked, plain)
+	if !ok {
+		if prompt, ok = strings.CutPrefix(asked, strings.TrimSuffix(plain, f.eos())); !ok {
+			return ""
+		}
+	}
+	return prompt
 }
 
 // findByMark finds a turn whose text depends on what follows it. before is the conversation up to the turn with the

@@ -7,6 +7,9 @@ type Conversation struct {
 	// Unended is set where the template writes nothing after the assistant's content in the last turn, so that the text
 	// alone does not teach a model to stop. It is nil where {% generation %} blocks say what counts.
 	Unended *Unended
+	// OtherPrompt are the messages whose turns stand after another prompt than a generation gets there, such as one that
+	// does not begin thoughts.
+	OtherPrompt []int
 }
 
 // Unended is the text that a template writes around turns that end in nothing. Only a tokenizer can tell which part of
