@@ -132,7 +132,7 @@ func (c *Config) WithDType(d tensor.DType) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %v cannot be stated as the type of a model", c.path, d)
 	}
 	if c.obj.values[quantizationKey].v != nil {
-		plain, err := ParseConfig(c.path, c.without(quantizationKey))
+		plain, err := ParseConfig(c.path, without(c.raw, c.obj, quantizationKey))
 		if err != nil {
 			return nil, err
 		}
@@ -178,7 +178,7 @@ const mxfp4Config = `{
 func (c *Config) WithMXFP4() ([]byte, error) {
 	text := c.raw
 	if _, ok := c.obj.values[quantizationKey]; ok {
-		text = c.without(quantizationKey)
+		text = without(c.raw, c.obj, quantizationKey)
 	}
 	plain, err := ParseConfig(c.path, text)
 	if err != nil {
@@ -205,19 +205,6 @@ func (c *Config) with(key, value string) []byte {
 
 // open is the offset after the opening brace, which is the first byte that is not white space.
 func (c *Config) open() int { return bytes.IndexByte(c.raw, '{') + 1 }
-
-// without is the text without a key that it has.
-func (c *Config) without(key string) []byte {
-	i := slices.Index(c.obj.keys, key)
-	from, to := c.open(), int(c.obj.values[key].end)
-	switch {
-	case i > 0: // with the comma before it
-		from = int(c.obj.values[c.obj.keys[i-1]].end)
-	case len(c.obj.keys) > 1: // with the comma after it
-		to += bytes.IndexByte(c.raw[to:], ',') + 1
-	}
-	return splice(c.raw, from, to, "")
-}
 
 // escaped reports whether the byte at i has an odd number of backslashes before it.
 func escaped(doc []byte, i int) bool {

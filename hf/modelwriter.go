@@ -152,7 +152,7 @@ func (w *ModelWriter) Write(name string, p []byte) error {
 	return nil
 }
 
-// AddFile writes a small file, such as config.json, into the directory.
+// AddFile writes a small file, such as config.json, into the directory. A name with a slash is that of a chat template.
 func (w *ModelWriter) AddFile(name string, data []byte) error {
 	if err := w.dir.writeFile(name, data); err != nil {
 		return fmt.Errorf("%s: %w", w.dir.target, err)
@@ -168,11 +168,19 @@ func (w *ModelWriter) AddSidecars(src string) error {
 		return err
 	}
 	for _, name := range names {
-		if err := w.addSidecar(src, name); err != nil {
-			return fmt.Errorf("%s: %w", w.dir.target, err)
+		if err := w.AddSidecar(src, name); err != nil {
+			return err
 		}
-		w.files[name] = true
 	}
+	return nil
+}
+
+// AddSidecar copies one of them.
+func (w *ModelWriter) AddSidecar(src, name string) error {
+	if err := w.addSidecar(src, name); err != nil {
+		return fmt.Errorf("%s: %w", w.dir.target, err)
+	}
+	w.files[name] = true
 	return nil
 }
 

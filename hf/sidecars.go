@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/internal/below"
+	"github.com/millrace/millrace/internal/terminal"
 )
 
 // sidecarNames are the files that a model needs in addition to config.json and the weights.
@@ -25,9 +26,8 @@ var sidecarNames = []string{
 // IsModelFile reports whether a file of a model directory, by its name with slashes, belongs to the model: its
 // configuration, weights, tokenizer, templates, card and license. Other files may be anything of the user's.
 func IsModelFile(name string) bool {
-	if dir, file, deep := strings.Cut(name, "/"); deep {
-		isTemplate := path.Ext(file) == ".jinja" && !strings.Contains(file, "/")
-		return dir == "additional_chat_templates" && (file == "" || isTemplate)
+	if strings.Contains(name, "/") {
+		return name == templatesDir+"/" || isTemplateFile(name)
 	}
 	switch name {
 	case configName, CardName, "preprocessor_config.json", "processor_config.json":
@@ -42,15 +42,54 @@ func IsModelFile(name string) bool {
 // maxSidecarBytes is the limit that the tokenizer has for its files, which are the largest ones.
 const maxSidecarBytes = 1 << 28
 
-// IsSidecar reports whether a file of a model directory is one of those that Sidecars may name.
-func IsSidecar(name string) bool { return slices.Contains(sidecarNames, name) }
+// templatesDir has chat templates by name, besides the one of chat_template.jinja.
+const templatesDir = "additional_chat_templates"
 
-// Sidecars names the files of a model directory, config.json and weights apart, that are carried through unchanged when
-// a trained model is written: the generation config and the tokenizer's files. It refuses one that is a link out of the
+// TemplateFile is where a model directory has the chat template of a name, with slashes. A name that no file has is an
+// error.
+func TemplateFile(name string) (string, error) {
+	if name == "default" {
+		return "chat_template.jinja", nil
+	}
+	file := templatesDir + "/" + name + ".jinja"
+	if !isTemplateFile(file) || !filepath.IsLocal(file) || strings.ContainsAny(name, "\\:\x00") {
+		return "", fmt.Errorf("the chat template %s cannot be a file of that name: give it another", terminal.Quote(name))
+	}
+	return file, nil
+}
+
+// isTemplateFile reports whether a file, by its name with slashes, is one of templatesDir.
+func isTemplateFile(name string) bool {
+	dir, file, deep := strings.Cut(name, "/")
+	return deep && dir == templatesDir && path.Ext(file) == ".jinja" && !strings.Contains(file, "/")
+}
+
+// IsSidecar reports whether a file of a model directory, by its name with slashes, is one of those that Sidecars may
+// name.
+func IsSidecar(name string) bool { return slices.Contains(sidecarNames, name) || isTemplateFile(name) }
+
+// maxTemplates bounds the files of templatesDir; models have a handful.
+const maxTemplates = 100
+
+// Sidecars names the files of a model directory, config.json and weights apart, that are carried through when a model
+// is written: the generation config, the tokenizer's files and chat templates, with slashes in their names. It refuses one that is a link out of the
 // directory, one that is too long, and one whose name ends in .json and that is no JSON object.
 func Sidecars(dir string) ([]string, error) {
+	templates, err := below.Names(dir, templatesDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
 	var names []string
-	for _, name := range sidecarNames {
+	for _, file := range templates {
+		if name := templatesDir + "/" + file; isTemplateFile(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	if len(names) > maxTemplates {
+		return nil, fmt.Errorf("%s has more than %d templates: remove some", filepath.Join(dir, templatesDir), maxTemplates)
+	}
+	for _, name := range append(slices.Clone(sidecarNames), names...) {
 		f, err := openSidecar(dir, name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

@@ -23,6 +23,7 @@ import (
 type staging struct {
 	fs          vfs.FS
 	target, tmp string
+	hasMore     bool // tmp has a directory of templates
 }
 
 // stage makes the temporary directory, next to the target; if the target is a link, next to the directory that the link
@@ -40,7 +41,7 @@ func stage(fsys vfs.FS, target string, replace bool) (*staging, error) {
 		}
 		target = to
 	}
-	s := &staging{fsys, target, tempName(target)}
+	s := &staging{fs: fsys, target: target, tmp: tempName(target)}
 	if _, err := s.replaces(replace); err != nil {
 		return nil, err
 	}
@@ -89,6 +90,18 @@ func (s *staging) replaces(replace bool) (bool, error) {
 	}
 	isModel, foreign := false, []string(nil)
 	for _, e := range entries {
+		if e.IsDir() && e.Name() == templatesDir {
+			inner, err := s.fs.ReadDir(filepath.Join(target, templatesDir))
+			if err != nil {
+				return false, fmt.Errorf("%s cannot be written: %w", target, err)
+			}
+			for _, t := range inner {
+				if name := templatesDir + "/" + t.Name(); !t.Type().IsRegular() || !isTemplateFile(name) {
+					foreign = append(foreign, name)
+				}
+			}
+			continue
+		}
 		if !e.Type().IsRegular() {
 			return false, fmt.Errorf("%s is not replaced because it holds %s, which is not a plain file: name another directory", target, terminal.Quote(e.Name()))
 		}
@@ -118,10 +131,7 @@ func (s *staging) path(name string) string { return filepath.Join(s.tmp, name) }
 
 // writeFile writes and syncs a small file.
 func (s *staging) writeFile(name string, data []byte) error {
-	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\\") {
-		return fmt.Errorf("%s is not a file name", terminal.Quote(name))
-	}
-	f, err := s.fs.Create(s.path(name))
+	f, err := s.create(name)
 	if err != nil {
 		return err
 	}
@@ -134,9 +144,23 @@ func (s *staging) writeFile(name string, data []byte) error {
 	return cmp.Or(err, f.Close())
 }
 
+// create makes a file in the directory, or a template in the directory of these.
+func (s *staging) create(name string) (vfs.File, error) {
+	switch {
+	case isTemplateFile(name):
+		if err := s.fs.MkdirAll(s.path(templatesDir), 0o775); err != nil {
+			return nil, err
+		}
+		s.hasMore = true
+	case name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\\"):
+		return nil, fmt.Errorf("%s is not a file name", terminal.Quote(name))
+	}
+	return s.fs.Create(s.path(name))
+}
+
 // copyFile writes and syncs a file of any size.
 func (s *staging) copyFile(name string, in io.Reader) error {
-	out, err := s.fs.Create(s.path(name))
+	out, err := s.create(name)
 	if err != nil {
 		return err
 	}
@@ -156,6 +180,11 @@ func (s *staging) copyFile(name string, in io.Reader) error {
 func (s *staging) commit(replace bool, staged func(dir string) error) error {
 	if err := s.fs.SyncDir(s.tmp); err != nil {
 		return err
+	}
+	if s.hasMore {
+		if err := s.fs.SyncDir(s.path(templatesDir)); err != nil {
+			return err
+		}
 	}
 	if staged != nil {
 		if err := staged(s.tmp); err != nil {
