@@ -40,7 +40,9 @@ type Chat struct {
 	sources map[string]*template.Template // by source text
 	reads   []string                      // variables that these read and no render gives a value, sorted
 	kwargs  map[string]template.Value     // of them, what all renders have
-	version string
+	// literals are kwargs as Jinja writes them.
+	literals map[string]string
+	version  string
 
 	contracts *contracts
 }
@@ -62,6 +64,18 @@ var ErrNoTemplate = errors.New("there is no chat template")
 // the place of these; the names of special tokens come from the directory still. Without a template it is an
 // ErrNoTemplate.
 func NewChat(dir, file string) (*Chat, error) {
+	if file == "" {
+		return NewChatOf(dir, nil)
+	}
+	doc, err := readSmall(file)
+	if err != nil {
+		return nil, fmt.Errorf("chat_template: %w", err)
+	}
+	return NewChatOf(dir, map[string]string{"default": string(doc)})
+}
+
+// NewChatOf is NewChat with templates by name, unless they are nil, in place of those of the directory.
+func NewChatOf(dir string, templates map[string]string) (*Chat, error) {
 	c := &Chat{sources: map[string]*template.Template{}, contracts: &contracts{all: map[contractKey]*template.Contract{}}}
 	c.config.Templates = map[string]string{}
 	configPath := filepath.Join(dir, "tokenizer_config.json")
@@ -73,12 +87,8 @@ func NewChat(dir, file string) (*Chat, error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if file != "" {
-		doc, err := readSmall(file)
-		if err != nil {
-			return nil, fmt.Errorf("chat_template: %w", err)
-		}
-		c.config.Templates = map[string]string{"default": string(doc)}
+	if templates != nil {
+		c.config.Templates = templates
 	} else if err := c.config.ReadFiles(dir); err != nil {
 		return nil, err
 	}

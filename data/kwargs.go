@@ -49,6 +49,19 @@ func (k Kwargs) String() string {
 	return string(doc)
 }
 
+// MarshalYAML is the JSON object, which YAML reads.
+func (k Kwargs) MarshalYAML() ([]byte, error) { return []byte(k.String()), nil }
+
+// Over are both, and those of k where both have one.
+func (k Kwargs) Over(others Kwargs) Kwargs {
+	if len(others) == 0 {
+		return k
+	}
+	all := maps.Clone(others)
+	maps.Copy(all, k)
+	return all
+}
+
 // Check refuses names that a render gives values itself, and values that JSON does not have.
 func (k Kwargs) Check() error {
 	for _, name := range slices.Sorted(maps.Keys(k)) {
@@ -91,16 +104,19 @@ func (k Kwargs) values() (map[string]template.Value, error) {
 }
 
 // jsonOf is a value as JSON in one form: with sorted keys, and with a point in numbers that are not whole ones by type.
-func jsonOf(v any) ([]byte, error) {
+func jsonOf(v any) ([]byte, error) { return valueText(v, "null") }
+
+// valueText is a value as JSON or, with another word for null, as an expression of Jinja, which are alike else.
+func valueText(v any, null string) ([]byte, error) {
 	var b bytes.Buffer
 	switch v := v.(type) {
 	case map[string]any:
 		for i, key := range slices.Sorted(maps.Keys(v)) {
-			name, err := jsonOf(key)
+			name, err := valueText(key, null)
 			if err != nil {
 				return nil, err
 			}
-			value, err := jsonOf(v[key])
+			value, err := valueText(v[key], null)
 			if err != nil {
 				return nil, err
 			}
@@ -109,7 +125,7 @@ func jsonOf(v any) ([]byte, error) {
 		return append(b.Bytes(), closing("{}", len(v))...), nil
 	case []any:
 		for i, item := range v {
-			value, err := jsonOf(item)
+			value, err := valueText(item, null)
 			if err != nil {
 				return nil, err
 			}
@@ -125,7 +141,9 @@ func jsonOf(v any) ([]byte, error) {
 			text += ".0"
 		}
 		return []byte(text), nil
-	case nil, bool, string, json.Number, int, int64, uint64:
+	case nil:
+		return []byte(null), nil
+	case bool, string, json.Number, int, int64, uint64:
 		e := json.NewEncoder(&b)
 		e.SetEscapeHTML(false)
 		err := e.Encode(v)
@@ -158,6 +176,11 @@ func (c *Chat) SetKwargs(k Kwargs) error {
 	if err == nil {
 		c.kwargs, err = k.values()
 	}
+	c.literals = map[string]string{}
+	for name, v := range k {
+		literal, _ := valueText(v, "none") // Check has seen it
+		c.literals[name] = string(literal)
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.kwargs)) {
 		err = cmp.Or(err, c.checkReads(name))
 	}
@@ -170,6 +193,23 @@ func (c *Chat) SetKwargs(k Kwargs) error {
 
 // Kwargs are the variables that all renders have, by name.
 func (c *Chat) Kwargs() map[string]template.Value { return c.kwargs }
+
+// Written are the templates by name, as a model directory has them: the variables of SetKwargs are defaults in those
+// that read them. The lines before a template's own render nothing, and whoever renders it may give other values.
+func (c *Chat) Written() map[string]string {
+	all := map[string]string{}
+	for name, source := range c.config.Templates {
+		var defaults strings.Builder
+		for _, variable := range slices.Sorted(maps.Keys(c.kwargs)) {
+			if c.sources[source].Reads(variable) {
+				fmt.Fprintf(&defaults, "{%%- if %s is not defined %%}{%%- set %[1]s = %s %%}{%%- endif %%}\n", variable,
+					c.literals[variable])
+			}
+		}
+		all[name] = defaults.String() + source
+	}
+	return all
+}
 
 // checkReads refuses a variable that no template of the chat reads, or that the tokenizer has.
 func (c *Chat) checkReads(name string) error {

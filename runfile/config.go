@@ -153,7 +153,11 @@ func (c *Config) set(setting string) error {
 		}
 	}
 	fmt.Fprintf(&doc, " %s\n", value)
+	kwargs := c.ChatTemplateKwargs
 	err := c.parse([]byte(doc.String()))
+	if len(parts) > 1 { // one of a mapping: the others stay, as those of a struct do
+		c.ChatTemplateKwargs = c.ChatTemplateKwargs.Over(kwargs)
+	}
 	if inLines, ok := errors.AsType[lineErrors](err); ok { // of a document that no user wrote
 		for i := range inLines {
 			inLines[i].line = 0
@@ -272,6 +276,9 @@ func (c *Config) check(needsData bool) error {
 		return bad("resume is empty: use auto, never, or the path of a checkpoint")
 	case c.OutputDir == "":
 		return bad("output_dir is empty: name a directory for the results")
+	}
+	if err := c.ChatTemplateKwargs.Check(); err != nil {
+		return bad("chat_template_kwargs: %w", err)
 	}
 	if _, err := c.Types(); err != nil {
 		return err

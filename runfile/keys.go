@@ -42,6 +42,9 @@ type Config struct {
 	// an error. `conversations`: the model's template for `messages` and `sharegpt` only, and plain text for the other
 	// types. Or the path of a template, for every type except `text`. See [data](data.md#chat-templates).
 	ChatTemplate string `yaml:"chat_template" default:"auto" resume:"listed" alters:"data steps warmup_steps"`
+	// Variables of the chat template, for all rows, samples and the model that is written: a mapping such as
+	// `{enable_thinking: false}`. One that the template never reads is an error. See [data](data.md#variables-of-a-template).
+	ChatTemplateKwargs data.Kwargs `yaml:"chat_template_kwargs,omitempty,flow" resume:"listed" saved:"chat_template_kwargs" alters:"data steps warmup_steps"`
 
 	// A list of entries, as above; [data](data.md) shows each kind.
 	Datasets []data.Source `yaml:"datasets" unset:"required" resume:"listed" saved:"data" alters:"steps warmup_steps"`
@@ -343,6 +346,9 @@ func (c *Config) Settings(rates optim.Schedule, fingerprint string) map[string]s
 	}
 	if c.RouterAuxLossCoef == 0 {
 		delete(all, "router_aux_loss_coef")
+	}
+	if len(c.ChatTemplateKwargs) == 0 {
+		delete(all, "chat_template_kwargs")
 	}
 	if len(c.Groups) == 0 {
 		delete(all, "groups")

@@ -113,6 +113,8 @@ func (w *runFileWalk) check(n ast.Node, t reflect.Type, key string) {
 	switch t.Kind() {
 	case reflect.Struct:
 		w.checkStruct(n, t, key)
+	case reflect.Map:
+		w.checkMap(n, key)
 	case reflect.Slice, reflect.Array:
 		w.checkList(n, t, key)
 	case reflect.String:
@@ -239,6 +241,39 @@ func (w *runFileWalk) checkList(n ast.Node, t reflect.Type, key string) {
 		for i, e := range list.Values {
 			w.check(e, t.Elem(), fmt.Sprintf("%s[%d]", key, i))
 		}
+	}
+}
+
+// checkMap holds a mapping of names of the user's own to what JSON has.
+func (w *runFileWalk) checkMap(n ast.Node, key string) {
+	values := pairs(n)
+	if values == nil {
+		w.must(n, key, "a mapping, such as {enable_thinking: false}")
+	}
+	for _, p := range values {
+		if _, ok := p.Key.(*ast.StringNode); !ok {
+			w.fail(p.Key, "%s has the key %s, which is no name: put it in quotes", key, keyText(p.Key))
+			continue
+		}
+		w.checkValue(p.Value, key+"."+keyText(p.Key))
+	}
+}
+
+// checkValue holds a value of any kind to what JSON has.
+func (w *runFileWalk) checkValue(n ast.Node, key string) {
+	w.nodes++
+	switch v := n.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode, *ast.SequenceNode:
+		if list, ok := v.(*ast.SequenceNode); ok {
+			for i, e := range list.Values {
+				w.checkValue(e, fmt.Sprintf("%s[%d]", key, i))
+			}
+			return
+		}
+		w.checkMap(n, key)
+	case *ast.NullNode, *ast.BoolNode, *ast.IntegerNode, *ast.FloatNode, *ast.StringNode, *ast.LiteralNode:
+	default:
+		w.must(n, key, "a text, a number, true, false, null, a list or a mapping, written out")
 	}
 }
 

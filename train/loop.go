@@ -124,6 +124,9 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 		t.env.note("%s", t.rendering)
 	}
 	t.noteTurns()
+	if t.endsNote != "" {
+		t.env.note("%s", t.endsNote)
+	}
 	t.noteCut()
 	if note := t.src.formatNote(); note != "" {
 		t.env.note("%s", note)

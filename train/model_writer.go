@@ -51,8 +51,8 @@ func (s *Session) export(ctx context.Context, src *source, dir string, as format
 	return s.env.writeModel(ctx, src, dir, as, c, o, func(part int) (model.Values, error) { return view(ctx, part) })
 }
 
-// writeModel writes weights as a Hugging Face directory, with the configuration and the tokenizer of the model that the
-// run started from; read returns the weights of one part; those of the part before are no longer used then. In BF16
+// writeModel writes weights as a Hugging Face directory, with the configuration of the model that the run started from
+// and with what the source hands over; read returns the weights of one part; those of the part before are no longer used then. In BF16
 // they are the very weights that the forward pass used; in F32 the exact master, which F16 and MXFP4 round. Tensors
 // that the model carries are copied, and frozen ones come from there. c, unless it is nil, becomes the model card.
 func (e *Env) writeModel(ctx context.Context, src *source, dir string, as format, c *card, o hf.WriteOptions,
@@ -186,10 +186,11 @@ func finishModel(w *hf.ModelWriter, src *source, as format, cardText []byte) err
 	if err != nil {
 		return err
 	}
-	if err := w.AddFile("config.json", config); err != nil {
+	files, err := src.textFiles(config)
+	if err != nil {
 		return err
 	}
-	if err := w.AddSidecars(src.dir); err != nil {
+	if err := files.addTo(w); err != nil {
 		return err
 	}
 	if cardText != nil {

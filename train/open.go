@@ -202,6 +202,15 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 		}
 	}
 	r.rendering = templateUse(r.data.Sources(), reader.renderer, c.ChatTemplate)
+	if r.src.hands, err = r.src.handOver(c, reader, r.data); err != nil {
+		return err
+	}
+	if err := r.src.checkSidecars(); err != nil {
+		return err
+	}
+	if r.endsNote, err = r.src.endsNote(reader.tokenizer); err != nil {
+		return err
+	}
 	if r.held != nil { // first, since it gives back what only packing needs
 		if r.eval, err = data.NewEvalLoader(r.held, c.SequenceLen, r.env.Accounts); err != nil {
 			return err
@@ -223,10 +232,12 @@ func (r *Run) standAt(from *checkpoint.Checkpoint) (again bool, err error) {
 		}
 	}
 	if r.data == nil {
-		r.at = at
+		r.at, r.src.hands = at, at.Handover
 		return false, nil
 	}
 	r.at = dataPlace{Cursor: at.Cursor, Since: at.Since, Fingerprint: r.data.Fingerprint(), Sources: r.data.SourceSums()}
+	r.src.hands.with(at.Handover)
+	r.at.Handover = r.src.hands
 	if r.held != nil {
 		r.at.Held = r.held.Fingerprint()
 	}

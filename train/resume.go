@@ -30,6 +30,8 @@ type dataPlace struct {
 	Sources map[string]string `json:"sources,omitempty"`
 	// Held is the fingerprint of the data that are evaluated on; empty without any.
 	Held string `json:"held_out,omitempty"`
+	// Handover goes with a model that is written of the checkpoint.
+	Handover *handover `json:"handover,omitempty"`
 }
 
 // checkResume refuses a checkpoint of another model, or of a run with other settings than resume_with allows to change.

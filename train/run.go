@@ -38,6 +38,7 @@ type Run struct {
 	data      *data.Dataset          // nil: the configuration names none
 	held      *data.Dataset          // to evaluate on; nil: none
 	otherHeld bool                   // the checkpoint was evaluated on other data
+	endsNote  string                 // on tokens that end trained texts; empty where the model knows them
 	rendering string                 // whether pairs have the chat template, in a line; empty where that is no question
 	loader    *data.Loader
 	eval      *data.EvalLoader // nil without held

@@ -67,7 +67,7 @@ func (s *source) openSampling(ctx context.Context, c *runfile.Config) (*sampling
 	if err != nil {
 		return nil, err
 	}
-	ends, err := s.ends(r.tokenizer)
+	ends, err := s.ends(c.Tokenizer, r.tokenizer)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,8 +41,9 @@ type source struct {
 	// The weights of dir are in float16, or some are in MXFP4, as far as checkWeights has seen them.
 	isHalf, isMXFP4 bool
 
-	from *checkpoint.Checkpoint // that has the weights; nil: dir has them
-	run  *runfile.Config        // that they are of, as resolved; nil: not known
+	from  *checkpoint.Checkpoint // that has the weights; nil: dir has them
+	run   *runfile.Config        // that they are of, as resolved; nil: not known
+	hands *handover              // to a model that is written; nil: what dir has goes with it
 }
 
 // openModel reads the model that a path or a hub id names.
@@ -172,7 +174,7 @@ func (s *source) formatNote() string {
 
 // checkSidecars finds files that cannot go with what is trained, before hours are spent on it. It reads them.
 func (s *source) checkSidecars() error {
-	_, err := hf.Sidecars(s.dir)
+	_, err := s.textFiles(s.config.Raw())
 	return err
 }
 
@@ -236,19 +238,8 @@ func (s *source) openReader(c *runfile.Config) (r reader, err error) {
 
 // openTemplate opens the template that the key chat_template names. auto takes the tokenizer's own, and renders plainly
 // without one. conversations is the same for conversations only. model refuses a tokenizer without a template.
-func (s *source) openTemplate(c *runfile.Config, tok tokenizer.Tokenizer) (data.Renderer, error) {
-	dir, file := s.dir, ""
-	isOwn := false
-	switch c.Tokenizer {
-	case "auto", "":
-		isOwn = true
-	case "bytes":
-	default:
-		dir = c.Tokenizer
-		if st, err := os.Stat(dir); err == nil && !st.IsDir() {
-			dir = filepath.Dir(dir)
-		}
-	}
+func (s *source) openTemplate(c *runfile.Config, tok tokenizer.Tokenizer) (_ data.Renderer, err error) {
+	dir, file := cmp.Or(s.tokenizerDir(c.Tokenizer), s.dir), ""
 	isForced, isForAll := false, true
 	switch c.ChatTemplate {
 	case "auto", "":
@@ -259,20 +250,35 @@ func (s *source) openTemplate(c *runfile.Config, tok tokenizer.Tokenizer) (data.
 	default:
 		isForced, file = true, c.ChatTemplate
 	}
-	if _, err := os.Stat(file); file != "" && errors.Is(err, fs.ErrNotExist) {
+	var kept map[string]string // by the run's checkpoint: the file may be another by now
+	if s.run != nil && s.hands != nil && file == s.run.ChatTemplate {
+		kept = s.hands.Templates
+	}
+	if _, err := os.Stat(file); file != "" && kept == nil && errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("chat_template: there is no file %s; use auto, model, conversations, or the path of a "+
 			"Jinja template", file)
 	}
-	chat, err := data.NewChat(dir, file)
-	if !isForced && errors.Is(err, data.ErrNoTemplate) {
-		return data.Plain, nil
+	var chat *data.Chat
+	if kept != nil {
+		chat, err = data.NewChatOf(dir, kept)
+	} else {
+		chat, err = data.NewChat(dir, file)
 	}
-	if err != nil {
+	switch {
+	case !isForced && errors.Is(err, data.ErrNoTemplate) && len(c.ChatTemplateKwargs) > 0:
+		return nil, fmt.Errorf("chat_template_kwargs: %s has no chat template, so nothing would read them: leave them out, or "+
+			"set chat_template to a file", dir)
+	case !isForced && errors.Is(err, data.ErrNoTemplate):
+		return data.Plain, nil
+	case err != nil:
 		return nil, fmt.Errorf("%w; correct it, or set chat_template to another", err)
 	}
+	if err := chat.SetKwargs(c.ChatTemplateKwargs); err != nil {
+		return nil, err
+	}
 	chat.All, chat.LastTurn = isForAll, c.TrainOnLast
-	if isOwn { // the ids in the model's configuration are those of its own tokenizer
-		ends, err := s.ends(tok)
+	if c.Tokenizer != "bytes" {
+		ends, err := s.ends(c.Tokenizer, tok)
 		if err != nil {
 			return nil, err
 		}

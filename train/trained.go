@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/runfile"
@@ -19,7 +20,7 @@ import (
 
 // openTrained opens what has weights to run: a model, as [openModel] does, the output directory of a run, or one of its
 // checkpoints. Of a run it takes the newer one of the model that the run has written and its latest whole checkpoint,
-// and says which. The run's tokenizer and chat template are the defaults.
+// and says which. With a checkpoint the run's tokenizer and chat template are the defaults; a model has its own.
 func openTrained(ctx context.Context, env *Env, name string) (*source, error) {
 	runDir, from, err := env.weightsOf(ctx, name)
 	if err != nil {
@@ -55,7 +56,7 @@ func openTrained(ctx context.Context, env *Env, name string) (*source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: the model that its run started from: %w", from.Dir(), err)
 	}
-	src.from, src.run = from, run
+	src.from, src.run, src.hands = from, run, handedOver(from)
 	return src, src.readAs(from)
 }
 
@@ -69,18 +70,22 @@ func openToExport(ctx context.Context, env *Env, model, checkpoint string) (*sou
 }
 
 // settings are the keys of a run file that say how text becomes tokens: what the user has asked for, and for what is
-// auto what the source's run had.
-func (s *source) settings(tokenizer, chatTemplate string) *runfile.Config {
-	c := &runfile.Config{Tokenizer: tokenizer, ChatTemplate: chatTemplate}
+// auto, with a run's checkpoint, what the run had. The directory of a model that a run has written says that itself;
+// only that conversations alone have the template is not in it.
+func (s *source) settings(tokenizer, chatTemplate string, kwargs data.Kwargs) *runfile.Config {
+	c := &runfile.Config{Tokenizer: tokenizer, ChatTemplate: chatTemplate, ChatTemplateKwargs: kwargs}
 	isAuto := func(v string) bool { return v == "" || v == "auto" }
 	if s.run == nil {
 		return c
 	}
-	if isAuto(c.Tokenizer) {
+	if s.from != nil && isAuto(c.Tokenizer) {
 		c.Tokenizer = s.run.Tokenizer
 	}
-	if isAuto(c.ChatTemplate) {
+	if isAuto(c.ChatTemplate) && (s.from != nil || s.run.ChatTemplate == "conversations") {
 		c.ChatTemplate = s.run.ChatTemplate
+		if s.from != nil {
+			c.ChatTemplateKwargs = kwargs.Over(s.run.ChatTemplateKwargs)
+		}
 	}
 	return c
 }

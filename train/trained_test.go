@@ -62,8 +62,8 @@ func TestTrainedCheckpoints(t *testing.T) {
 	}
 }
 
-// Of a run the newer one of model and checkpoint is taken, with the run's tokenizer; the names may be relative to
-// another working directory than that of the run.
+// Of a run the newer one of model and checkpoint is taken. A checkpoint has the run's tokenizer, and a model its own.
+// The names may be relative to another working directory than that of the run.
 func TestTrainedRuns(t *testing.T) {
 	c := smallConfig(t)
 	c.MaxSteps, c.Save.Every = 2, 1
@@ -92,10 +92,10 @@ func TestTrainedRuns(t *testing.T) {
 	}
 	src, said := opened(run)
 	if src.from != nil || src.dir != filepath.Join(run, "model") || !strings.Contains(said, src.dir) ||
-		src.settings("auto", "").Tokenizer != "bytes" {
+		src.settings("auto", "", nil).Tokenizer != "auto" {
 		t.Errorf("%s, %s: a run that has ended", src.dir, said)
 	}
-	if src, _ := opened(src.dir); src.run != nil || src.from != nil || src.settings("x", "y").Tokenizer != "x" {
+	if src, _ := opened(src.dir); src.run != nil || src.from != nil || src.settings("x", "y", nil).Tokenizer != "x" {
 		t.Error("a model directory is one of a run")
 	}
 	// The steps decide, and the times of files only where neither run.json nor the model's card has one.
@@ -118,7 +118,7 @@ func TestTrainedRuns(t *testing.T) {
 	for _, name := range []string{run, filepath.Join(run, "checkpoints"), last} {
 		src, said := opened(name)
 		if src.from == nil || src.from.Dir() != last || src.dir != filepath.Join(base, "start") ||
-			!strings.Contains(said, last) {
+			!strings.Contains(said, last) || src.settings("auto", "", nil).Tokenizer != "bytes" {
 			t.Errorf("%s: %s, %s", name, src.dir, said)
 		}
 	}

@@ -18,8 +18,9 @@ import (
 // ChatOptions say whom to talk to. Prompt and Out are not used; MaxTokens is the most of an answer.
 type ChatOptions struct {
 	GenerateOptions
-	ChatTemplate string // auto (default: the run's, or the model's), model, or a file
-	System       string // system prompt; empty: none
+	ChatTemplate string      // auto (default: the run's, or the model's), model, or a file
+	Kwargs       data.Kwargs // variables of the template
+	System       string      // system prompt; empty: none
 }
 
 // Conversation is a talk with a model. Its messages are rendered with the chat template each time, and the model
@@ -55,7 +56,8 @@ func OpenConversation(ctx context.Context, env *Env, o ChatOptions) (c *Conversa
 	if c.numerics, err = runfile.NumericsOf(o.Compute, "bf16"); err != nil {
 		return nil, err
 	}
-	r, err := c.src.openReader(c.src.settings(o.Tokenizer, o.ChatTemplate))
+	settings := c.src.settings(o.Tokenizer, o.ChatTemplate, o.Kwargs)
+	r, err := c.src.openReader(settings)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +67,7 @@ func OpenConversation(ctx context.Context, env *Env, o ChatOptions) (c *Conversa
 			"name a template with --chat-template, or use millrace generate")
 	}
 	c.tok = r.tokenizer
-	if c.ends, err = c.src.ends(c.tok); err != nil {
+	if c.ends, err = c.src.ends(settings.Tokenizer, c.tok); err != nil {
 		return nil, err
 	}
 	end, err := c.chat.TurnEnd(ctx, c.tok)

@@ -12,8 +12,9 @@ import (
 type EvalOptions struct {
 	Model         string // a Hugging Face directory, a hub id, a run's output directory, or a checkpoint
 	Data          []data.Source
-	Tokenizer     string // auto (the model's; the default), bytes, or a path
-	ChatTemplate  string // auto (default), model, conversations, or a file, as in a run file
+	Tokenizer     string      // auto (the model's; the default), bytes, or a path
+	ChatTemplate  string      // auto (default), model, conversations, or a file, as in a run file
+	Kwargs        data.Kwargs // variables of the template
 	TrainOnPrompt bool
 	SequenceLen   int    // packed positions of a row; 0: 1024, or what the model can do if that is less
 	Compute       string // bf16 (default) or f32
@@ -41,7 +42,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err err
 	if n.SequenceLen == 0 {
 		n.SequenceLen = min(evalSequenceLen, src.model.MaxPositions)
 	}
-	c := src.settings(o.Tokenizer, o.ChatTemplate)
+	c := src.settings(o.Tokenizer, o.ChatTemplate, o.Kwargs)
 	c.TrainOnPrompt = o.TrainOnPrompt
 	r, err := src.openReader(c)
 	if err != nil {

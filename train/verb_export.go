@@ -17,7 +17,7 @@ import (
 
 // ExportOptions say what to write as a Hugging Face directory.
 type ExportOptions struct {
-	// Model is a Hugging Face directory, or a hub id, that has the configuration and the tokenizer. If Checkpoint is
+	// Model is a Hugging Face directory, or a hub id, that has the configuration. If Checkpoint is
 	// "", the weights come from there as well, and it may be a run's output directory, or one of its checkpoints.
 	Model      string
 	Checkpoint string       // directory whose weights are written
@@ -37,8 +37,8 @@ type Exported struct {
 	Files  int    `json:"weight_files"`
 }
 
-// Export writes a model or a checkpoint as a Hugging Face directory, with the configuration and the tokenizer of the
-// model. Of a checkpoint it reads weights and low halves only, a part at a time and the latter not for BF16 alone, and
+// Export writes a model or a checkpoint as a Hugging Face directory, with the configuration of the model, and the
+// tokenizer, the chat template and the ends of texts of the checkpoint's run. Of a checkpoint it reads weights and low halves only, a part at a time and the latter not for BF16 alone, and
 // compares what it reads with its checksums. A model goes a piece of a tensor at a time, so that any fits; values round
 // to nearest, ties to even, and tensors that the model does not use (a head next to tied embeddings) are left out.
 func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err error) {
@@ -56,6 +56,11 @@ func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err
 	}
 	if from == nil {
 		from = src.from
+	}
+	if from != nil {
+		if err := env.takeHandover(src, from); err != nil {
+			return nil, err
+		}
 	}
 	if err := src.checkSidecars(); err != nil {
 		return nil, err
@@ -110,6 +115,21 @@ func Export(ctx context.Context, env *Env, o ExportOptions) (done *Exported, err
 		return nil, blame.NotRequest(err)
 	}
 	return &Exported{Dir: o.Dir, DType: as.String(), Params: params, Files: w.Files()}, w.Close()
+}
+
+// takeHandover has the source hand over what the run of a checkpoint decided.
+func (e *Env) takeHandover(src *source, from *checkpoint.Checkpoint) error {
+	if src.hands = handedOver(from); src.hands == nil {
+		e.warn("%s does not say which tokenizer and chat template its run used, since an older version saved it: the model "+
+			"gets those of %s", from.Dir(), src.dir)
+		return nil
+	}
+	runDir := filepath.Dir(filepath.Dir(runfile.Absolute(from.Dir())))
+	run, err := e.readResolved(runDir)
+	if err == nil && run != nil {
+		src.hands.Tokenizer = whereRunStarted(runDir, run, src.hands.Tokenizer)
+	}
+	return err
 }
 
 // exportCheckpoint writes a checkpoint of the run whose output directory is runDir, wherever the checkpoint is.

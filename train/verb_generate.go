@@ -2,15 +2,11 @@ package train
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"path/filepath"
 
 	"github.com/millrace/millrace/data/tokenizer"
-	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 )
@@ -81,7 +77,8 @@ func GenerateEach(ctx context.Context, env *Env, o GenerateOptions, prompts []st
 	if err != nil {
 		return err
 	}
-	tok, err := src.openTokenizer(src.settings(o.Tokenizer, "").Tokenizer)
+	o.Tokenizer = src.settings(o.Tokenizer, "", nil).Tokenizer
+	tok, err := src.openTokenizer(o.Tokenizer)
 	if err != nil {
 		return err
 	}
@@ -128,7 +125,7 @@ func GenerateEach(ctx context.Context, env *Env, o GenerateOptions, prompts []st
 
 // writings are texts that begin with prompts.
 func writings(src *source, tok tokenizer.Tokenizer, o GenerateOptions, prompts []string) ([]*writing, error) {
-	ends, err := src.ends(tok)
+	ends, err := src.ends(o.Tokenizer, tok)
 	if err != nil {
 		return nil, err
 	}
@@ -184,50 +181,4 @@ func promptTokens(tok tokenizer.Tokenizer, prompt string) ([]int32, error) {
 		ids = append(ids, tok.BOS())
 	}
 	return ids, nil
-}
-
-// maxGenerationBytes bounds a generation_config.json; real ones have less than a kilobyte.
-const maxGenerationBytes = 16 << 20
-
-// ends are the tokens that end a text.
-func (s *source) ends(tok tokenizer.Tokenizer) (map[int32]bool, error) {
-	ends := map[int32]bool{}
-	if id := tok.EOS(); id != tokenizer.None {
-		ends[id] = true
-	}
-	docs := map[string][]byte{s.config.Path(): s.config.Raw()}
-	const name = "generation_config.json"
-	path := filepath.Join(s.dir, name)
-	switch doc, err := below.Read(s.dir, name, maxGenerationBytes); {
-	case err == nil:
-		docs[path] = doc
-	case !errors.Is(err, fs.ErrNotExist):
-		return nil, err
-	}
-	for path, doc := range docs {
-		var c struct {
-			EOS tokenIDs `json:"eos_token_id"`
-		}
-		if err := json.Unmarshal(doc, &c); err != nil {
-			return nil, fmt.Errorf("%s: eos_token_id: %w", path, err)
-		}
-		for _, id := range c.EOS {
-			ends[id] = true
-		}
-	}
-	return ends, nil
-}
-
-// tokenIDs are a token id, or a list of them, or null.
-type tokenIDs []int32
-
-func (t *tokenIDs) UnmarshalJSON(doc []byte) error {
-	var one int32
-	if err := json.Unmarshal(doc, &one); err == nil {
-		if string(doc) != "null" {
-			*t = tokenIDs{one}
-		}
-		return nil
-	}
-	return json.Unmarshal(doc, (*[]int32)(t))
 }

@@ -3,6 +3,7 @@ package train
 import (
 	"cmp"
 	"context"
+	"os"
 	"path/filepath"
 
 	"github.com/millrace/millrace/checkpoint"
@@ -43,7 +44,22 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Repo
 		}
 	}
 	var from model.Fields
+	dir := src.dir // of the tokenizer and the templates
 	if c != nil {
+		if err := env.takeHandover(src, c); err != nil {
+			return nil, err
+		}
+		if dir, err = os.MkdirTemp("", "millrace-export-"); err != nil {
+			return nil, blame.NotRequest(err)
+		}
+		defer os.RemoveAll(dir)
+		files, err := src.textFiles(src.config.Raw())
+		if err != nil {
+			return nil, err
+		}
+		if err := files.writeTo(dir); err != nil {
+			return nil, err
+		}
 		if err := src.findAs(ctx, c, func() error { _, err := src.findCarried(ctx); return err }); err != nil {
 			return nil, err
 		}
@@ -94,7 +110,7 @@ func ExportGGUF(ctx context.Context, env *Env, o GGUFOptions) (report *gguf.Repo
 	}
 	bar := env.bar("writing " + o.File)
 	defer bar.End()
-	report, err = gguf.Export(ctx, o.File, src.dir, src.model, from, gguf.ExportOptions{Type: o.Type, Name: modelName(o.Model),
+	report, err = gguf.Export(ctx, o.File, dir, src.model, from, gguf.ExportOptions{Type: o.Type, Name: modelName(o.Model),
 		Pre: o.Pre, Progress: bar.Set,
 		Room: func(bytes int64) error {
 			ask.IsOver = true // later errors are not the request's, except those of the weights

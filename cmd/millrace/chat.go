@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/train"
@@ -17,7 +18,25 @@ type chatCmd struct {
 	speaker      `embed:"" set:"max_tokens=512"`
 	System       string `placeholder:"TEXT" help:"System prompt."`
 	ChatTemplate string `complete:"auto|FILE" default:"auto" help:"auto (the run's, or the model's), or the path of a Jinja template."`
-	JSON         bool   `help:"Print each answer as a JSON object in a line."`
+	kwargs
+	JSON bool `help:"Print each answer as a JSON object in a line."`
+}
+
+// kwargs is the flag for variables of a chat template.
+type kwargs struct {
+	ChatTemplateKwargs string `placeholder:"JSON" help:"Variables of the chat template, such as {\"enable_thinking\": false}."`
+}
+
+// parsed are the variables; nil without the flag.
+func (k *kwargs) parsed() (data.Kwargs, error) {
+	if k.ChatTemplateKwargs == "" {
+		return nil, nil
+	}
+	all, err := data.ParseKwargs(k.ChatTemplateKwargs)
+	if err != nil {
+		return nil, badFlag("--chat-template-kwargs: %w", err)
+	}
+	return all, nil
 }
 
 func (*chatCmd) Help() string {
@@ -50,8 +69,12 @@ func (c *chatCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
+	kwargs, err := c.kwargs.parsed()
+	if err != nil {
+		return err
+	}
 	talk, err := train.OpenConversation(p.ctx, p.env, train.ChatOptions{GenerateOptions: o, ChatTemplate: c.ChatTemplate,
-		System: c.System})
+		Kwargs: kwargs, System: c.System})
 	if err != nil {
 		return err
 	}

@@ -91,7 +91,7 @@ func TestComplete(t *testing.T) {
 
 // Each flag that has a value says which: words, files, directories, or one of these.
 func TestEachValueIsDeclared(t *testing.T) {
-	free := []string{"N", "SIZE", "TEXT", "NAME", "SUBSET", "REVISION", "PATTERN"}
+	free := []string{"N", "SIZE", "TEXT", "JSON", "NAME", "SUBSET", "REVISION", "PATTERN"}
 	parser, err := newParser(io.Discard, io.Discard)
 	if err != nil {
 		t.Fatal(err)

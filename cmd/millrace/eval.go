@@ -6,23 +6,24 @@ import (
 )
 
 type evalCmd struct {
-	Model         string   `required:"" placeholder:"DIR" help:"Model: a Hugging Face directory, a hub id, a run's output directory, or one of its checkpoints."`
-	Data          []string `required:"" sep:"none" placeholder:"FILE" help:"JSON, JSONL, Parquet or plain text, or a data set of the hub. May be repeated."`
-	Name          string   `placeholder:"SUBSET" help:"Subset of a data set of the hub."`
-	Split         string   `placeholder:"NAME" help:"Split of a data set of the hub; by default train."`
-	Revision      string   `placeholder:"REVISION" help:"Branch, tag or commit of a data set of the hub."`
-	Type          string   `complete:"text|prompt-response|alpaca|sharegpt|messages" default:"text" help:"What the rows are: text, prompt-response, alpaca, sharegpt or messages."`
-	Field         string   `placeholder:"NAME" help:"Key of the text (type text)."`
-	Prompt        string   `placeholder:"NAME" help:"Key of the prompt (type prompt-response)."`
-	Response      string   `placeholder:"NAME" help:"Key of the response (type prompt-response)."`
-	Glob          string   `placeholder:"PATTERN" help:"Files to read where --data is a directory, such as **/*.txt."`
-	MaxSamples    int      `placeholder:"N" help:"Rows to read of each file at most."`
-	Tokenizer     string   `complete:"auto|bytes|FILE" default:"auto" help:"auto (the model's), bytes, or a path."`
-	ChatTemplate  string   `complete:"auto|model|conversations|FILE" default:"auto" help:"auto (the model's, if it has one), model, conversations (the model's, for messages and sharegpt only), or a path."`
-	TrainOnPrompt bool     `help:"Count the prompts, too."`
-	SequenceLen   int      `placeholder:"N" help:"Packed positions of a row; by default 1024, or what the model can do if that is less."`
-	Compute       string   `complete:"bf16|f32" default:"bf16" help:"bf16 or f32."`
-	JSON          bool     `help:"Print the result as JSON."`
+	Model        string   `required:"" placeholder:"DIR" help:"Model: a Hugging Face directory, a hub id, a run's output directory, or one of its checkpoints."`
+	Data         []string `required:"" sep:"none" placeholder:"FILE" help:"JSON, JSONL, Parquet or plain text, or a data set of the hub. May be repeated."`
+	Name         string   `placeholder:"SUBSET" help:"Subset of a data set of the hub."`
+	Split        string   `placeholder:"NAME" help:"Split of a data set of the hub; by default train."`
+	Revision     string   `placeholder:"REVISION" help:"Branch, tag or commit of a data set of the hub."`
+	Type         string   `complete:"text|prompt-response|alpaca|sharegpt|messages" default:"text" help:"What the rows are: text, prompt-response, alpaca, sharegpt or messages."`
+	Field        string   `placeholder:"NAME" help:"Key of the text (type text)."`
+	Prompt       string   `placeholder:"NAME" help:"Key of the prompt (type prompt-response)."`
+	Response     string   `placeholder:"NAME" help:"Key of the response (type prompt-response)."`
+	Glob         string   `placeholder:"PATTERN" help:"Files to read where --data is a directory, such as **/*.txt."`
+	MaxSamples   int      `placeholder:"N" help:"Rows to read of each file at most."`
+	Tokenizer    string   `complete:"auto|bytes|FILE" default:"auto" help:"auto (the model's), bytes, or a path."`
+	ChatTemplate string   `complete:"auto|model|conversations|FILE" default:"auto" help:"auto (the model's, if it has one), model, conversations (the model's, for messages and sharegpt only), or a path."`
+	kwargs
+	TrainOnPrompt bool   `help:"Count the prompts, too."`
+	SequenceLen   int    `placeholder:"N" help:"Packed positions of a row; by default 1024, or what the model can do if that is less."`
+	Compute       string `complete:"bf16|f32" default:"bf16" help:"bf16 or f32."`
+	JSON          bool   `help:"Print the result as JSON."`
 	where
 }
 
@@ -51,7 +52,12 @@ func (c *evalCmd) Run(p *program) error {
 		}
 		sources = append(sources, s)
 	}
-	l, err := train.Evaluate(p.ctx, p.env, train.EvalOptions{Model: c.Model, Data: sources, Tokenizer: c.Tokenizer, ChatTemplate: c.ChatTemplate, TrainOnPrompt: c.TrainOnPrompt,
+	kwargs, err := c.kwargs.parsed()
+	if err != nil {
+		return err
+	}
+	l, err := train.Evaluate(p.ctx, p.env, train.EvalOptions{Model: c.Model, Data: sources, Tokenizer: c.Tokenizer,
+		ChatTemplate: c.ChatTemplate, Kwargs: kwargs, TrainOnPrompt: c.TrainOnPrompt,
 		SequenceLen: c.SequenceLen, Compute: c.Compute, Memory: m, Device: c.Device})
 	if err != nil {
 		return err

@@ -230,6 +230,14 @@ func TestNoValueIsLost(t *testing.T) {
 		"base_model: m\ndatasets: [{path: d, type: alpaca_chat.load_qa}]": {"prompt: question, response: answer"},
 		"base_model: m\ndatasets: [{path: d, type: chat_template, roles_to_train: [user], train_on_eos: last}]": {
 			"roles_to_train has user", "train_on_eos is last"},
+		"model_name_or_path: m\nstage: sft\ntemplate: qwen3\nenable_thinking: false\npreserve_thinking: true": {
+			`chat_template_kwargs: {"enable_thinking": false, "preserve_thinking": true} # enable_thinking, preserve_thinking`},
+		"model_name_or_path: m\nstage: sft\nenable_thinking: true\npreserve_thinking: false": {
+			"chat templates that know it do that without it"},
+		"base_model: m\ndatasets: [{path: d, type: chat_template}]\nchat_template_kwargs: {enable_thinking: false, effort: low}": {
+			`chat_template_kwargs: {"effort": "low", "enable_thinking": false}`},
+		"base_model: m\ndatasets: [{path: d, type: chat_template}]\nchat_template_kwargs: {bos_token: x}": {
+			"chat_template_kwargs: bos_token has its value from"},
 		"train_file: a\nvalidation_file: b\ndataset_text_field: body": {
 			"  - {path: b, type: text, field: body}"},
 	} {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hf/hub"
 )
 
@@ -46,6 +47,7 @@ func (c *conversion) model() {
 	}
 	c.specialTokens()
 	c.template()
+	c.kwargs()
 }
 
 // specialTokens finds tokens that the file gives the model. One for padding changes nothing: there is no padding here.
@@ -139,6 +141,38 @@ func (c *conversion) template() {
 			"chat_template: %s is %s; here the model's own template is used, if it has one. Look at it with millrace "+
 				"preview, or name another one's file", key, shown(v))
 	}
+}
+
+// kwargs is for variables of the chat template, of which LLaMA-Factory has two as keys of their own. With the values that
+// are dismissed templates do what they do without the variable.
+func (c *conversion) kwargs() {
+	all, from := data.Kwargs{}, []string(nil)
+	for _, name := range []string{"enable_thinking", "preserve_thinking"} {
+		key, v := c.take(name)
+		switch {
+		case key == "":
+		case v == (name == "enable_thinking"):
+			c.dismiss("chat templates that know it do that without it", key)
+		default:
+			all[name], from = v, append(from, key)
+		}
+	}
+	key, v := c.take("chat_template_kwargs")
+	switch given, isMap := v.(map[string]any); {
+	case key == "":
+	case !isMap:
+		c.decide([]string{key}, "chat_template_kwargs is %s, not a mapping: write it as one", shown(v))
+	default:
+		all, from = data.Kwargs(given).Over(all), append(from, key)
+	}
+	if len(all) == 0 {
+		return
+	}
+	if err := all.Check(); err != nil {
+		c.decide(from, "chat_template_kwargs: %v", err)
+		return
+	}
+	c.set("chat_template_kwargs", all.String(), from, "")
 }
 
 // hasAlpaca reports whether one of Axolotl's data sets is of its type alpaca.
