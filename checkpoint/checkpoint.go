@@ -42,11 +42,16 @@ type DamageError struct {
 	// Previous is the newest complete checkpoint of an earlier step of the run in the same directory; empty without one.
 	Previous string
 	Err      error // of the system, if there is one
+
+	isLink bool // that leads out of the checkpoint, or out of the directory of checkpoints; Why has what to do
 }
 
 func (e *DamageError) Error() string {
 	if e.Previous != "" {
 		return fmt.Sprintf("%s: %s: resume from the previous checkpoint, %s", e.Path, e.Why, e.Previous)
+	}
+	if e.isLink {
+		return e.Path + ": " + e.Why
 	}
 	return fmt.Sprintf("%s: %s: there is no earlier checkpoint in that directory; replace it with a copy, or start again",
 		e.Path, e.Why)
@@ -83,6 +88,9 @@ func newCheckpoint(fsys vfs.FS, dir string, m *Manifest) *Checkpoint {
 // manifestIn reads the manifest of a checkpoint, and looks at no other file.
 func manifestIn(fsys vfs.FS, dir string) (*Manifest, error) {
 	name := filepath.Join(dir, manifestName)
+	if err := vfs.CheckBelow(fsys, dir, manifestName); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, leadsOut(name, err)
+	}
 	doc, err := readManifest(fsys, name)
 	if err != nil {
 		return nil, err
@@ -98,6 +106,9 @@ func manifestIn(fsys vfs.FS, dir string) (*Manifest, error) {
 func (m *Manifest) checkFiles(fsys vfs.FS, dir string) error {
 	for _, f := range m.Files {
 		path := filepath.Join(dir, f.Name)
+		if err := vfs.CheckBelow(fsys, dir, f.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return leadsOut(path, err)
+		}
 		info, err := fsys.Stat(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -136,6 +147,13 @@ func readManifest(fsys vfs.FS, name string) ([]byte, error) {
 		return nil, unreadable(name, err)
 	}
 	return doc, nil
+}
+
+// leadsOut is a link out of a checkpoint, or in place of one, which is not followed.
+func leadsOut(path string, err error) *DamageError {
+	e := unreadable(path, err)
+	e.Err, e.isLink = nil, true // it lasts
+	return e
 }
 
 // missingError says that a checkpoint is not there.
@@ -195,7 +213,7 @@ func (c *Checkpoint) ReadPiece(id ID, piece int, dst []byte) error {
 		panic(fmt.Sprintf("checkpoint: there is no piece %d of %d bytes of %v", piece, len(dst), id))
 	}
 	p := e.Pieces[piece]
-	f, err := c.fsys.Open(filepath.Join(c.dir, p.File))
+	f, err := vfs.OpenBelow(c.fsys, c.dir, p.File)
 	if err != nil {
 		return c.damaged(p.File, err)
 	}
@@ -255,7 +273,7 @@ func (c *Checkpoint) Attachment(name string) (data []byte, ok bool, err error) {
 		if a.File != name {
 			continue
 		}
-		data, err := vfs.ReadFile(c.fsys, filepath.Join(c.dir, name), c.Manifest.length(name))
+		data, err := vfs.ReadBelow(c.fsys, c.dir, name, c.Manifest.length(name))
 		if err != nil {
 			return nil, true, c.damaged(name, err)
 		}
@@ -331,7 +349,7 @@ const chunkBytes = 1 << 20
 // scan reads a piece through buf, shows each chunk with its offset in the piece, and compares all with the checksum.
 // The chunks are verified once scan returns nil.
 func (c *Checkpoint) scan(p Piece, buf []byte, show func(chunk []byte, off int64) error) error {
-	f, err := c.fsys.Open(filepath.Join(c.dir, p.File))
+	f, err := vfs.OpenBelow(c.fsys, c.dir, p.File)
 	if err != nil {
 		return c.damaged(p.File, err)
 	}

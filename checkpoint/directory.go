@@ -232,7 +232,7 @@ func (d *Directory) rank(latest, keep int) (counted, rest []int, err error) {
 			continue
 		}
 		dir := filepath.Join(d.path, DirName(step))
-		m, err := readStep(d.fsys, dir, step)
+		m, err := readStep(d.fsys, d.path, step)
 		switch {
 		case err != nil || !d.owner.Has(m.Run):
 		case len(counted) == keep:
@@ -318,7 +318,7 @@ func (d *Directory) makeRoom(step int) error {
 		}
 		return err
 	}
-	m, err := readStep(d.fsys, dir, step)
+	m, err := readStep(d.fsys, d.path, step)
 	if damage := (*DamageError)(nil); errors.As(err, &damage) && damage.Lasts() {
 		_, err = d.SetAside(step, Damaged)
 		return err

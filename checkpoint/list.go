@@ -67,7 +67,7 @@ func list(fsys vfs.FS, path string, q Query, first bool) (entries []Entry, c *Ch
 	var waiting []*DamageError // of checkpoints that are newer than the last complete one
 	for _, step := range steps {
 		dir := filepath.Join(path, DirName(step))
-		m, err := readStep(fsys, dir, step)
+		m, err := readStep(fsys, path, step)
 		if err == nil && (q.Owner != nil && !q.Owner.Has(m.Run) || q.Healthy && m.UnhealthySteps > 0) {
 			continue
 		}
@@ -97,8 +97,14 @@ func list(fsys vfs.FS, path string, q Query, first bool) (entries []Entry, c *Ch
 	return entries, c, nil
 }
 
-// readStep reads the manifest of a checkpoint that has the name of a step.
-func readStep(fsys vfs.FS, dir string, step int) (*Manifest, error) {
+// readStep reads the manifest of a checkpoint that has the name of a step in a directory of checkpoints. A link out of
+// that directory is no checkpoint of it: the directory may have come from elsewhere, and the link lead to those of
+// another run.
+func readStep(fsys vfs.FS, path string, step int) (*Manifest, error) {
+	dir := filepath.Join(path, DirName(step))
+	if err := vfs.CheckBelow(fsys, path, DirName(step)); err != nil {
+		return nil, leadsOut(dir, err)
+	}
 	m, err := manifestIn(fsys, dir)
 	if err == nil && m.Step != step {
 		return nil, &DamageError{Path: dir, Why: fmt.Sprintf("this is the checkpoint of step %d under another name", m.Step)}
@@ -110,7 +116,7 @@ func readStep(fsys vfs.FS, dir string, step int) (*Manifest, error) {
 func Steps(fsys vfs.FS, path string, o Owner) ([]int, error) {
 	all, err := listSteps(fsys, path)
 	return slices.DeleteFunc(all, func(step int) bool {
-		m, err := readStep(fsys, filepath.Join(path, DirName(step)), step)
+		m, err := readStep(fsys, path, step)
 		return err != nil || !o.Has(m.Run)
 	}), err
 }
@@ -131,6 +137,18 @@ func Runs(fsys vfs.FS, path string) (newest, others []RunID, err error) {
 	return newest, others, err
 }
 
+// IsUnused reports whether a directory is missing, or has nothing but the lock of one of checkpoints.
+func IsUnused(fsys vfs.FS, path string) (bool, error) {
+	entries, err := fsys.ReadDir(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("checkpoints cannot be listed: %w%s", err, fix(err))
+	}
+	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() != lockName }), nil
+}
+
 // IsOf reports whether a directory has nothing but what a run has saved: it is missing or empty, or each of its
 // checkpoints that can be read is of the run, and there is one. Other files next to those of the run do no harm.
 func IsOf(fsys vfs.FS, path string, o Owner) (bool, error) {
@@ -149,7 +167,7 @@ func IsOf(fsys vfs.FS, path string, o Owner) (bool, error) {
 			strange = strange || !isHidden && e.Name() != lockName
 			continue
 		}
-		switch m, err := readStep(fsys, filepath.Join(path, e.Name()), step); {
+		switch m, err := readStep(fsys, path, step); {
 		case err != nil:
 			strange = true
 		case !o.Has(m.Run):

@@ -3,6 +3,7 @@ package report
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -32,10 +33,12 @@ func (e *NoStepError) Error() string { return e.text }
 // Read reads the records of an output directory, or a file of records. The error says what to name instead.
 func Read(name string) (Run, error) {
 	path := name
+	open := func() (io.ReadCloser, error) { return vfs.OpenRegular(path) }
 	if st, err := os.Stat(name); err == nil && st.IsDir() {
 		path = filepath.Join(name, metricsName)
+		open = func() (io.ReadCloser, error) { return vfs.OpenBelow(vfs.OS{}, name, metricsName) }
 	}
-	f, err := vfs.OpenRegular(path)
+	f, err := open()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return Run{}, &NoStepError{path + " does not exist; name the output_dir of a run that has done a step"}

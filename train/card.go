@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/vfs"
 )
 
 // card has the contents of a trained model's README.md: for people, and in its head for the hub. The same run writes
@@ -72,7 +73,7 @@ func (e *Env) cardOf(runDir string, src *source, as format, step int, settings m
 			c.baseID = ""
 		}
 	}
-	f, err := e.files().Open(filepath.Join(runDir, metricsName))
+	f, err := vfs.OpenBelow(e.files(), runDir, metricsName)
 	if err == nil {
 		defer f.Close()
 		c.metrics, err = trace.ReadMetrics(f)

@@ -237,7 +237,10 @@ func TestDirectoriesAreOfTheRun(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				settings := src.settings("auto", "auto", nil)
+				settings, err := src.settings(newEnv(t), "auto", "auto", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
 				r, err := src.openReader(settings)
 				if err != nil {
 					t.Fatal(err)

@@ -64,6 +64,7 @@ func (h *home) hold() (b beginning, err error) {
 			return b, err
 		}
 	}
+	h.id.Saves = h.env.savesNoted(checkpointsDir(c))
 	h.env.noteForeign(c, &h.id)
 	if !h.id.Begun {
 		h.env.noteOthers(c, &h.id)
@@ -135,9 +136,12 @@ func (h *home) file(name string) string { return filepath.Join(h.config.OutputDi
 
 // claim writes run.json, so that what bears the run's id is known for its own after a kill. unclaim undoes it.
 func (h *home) claim() (err error) {
-	h.unclaimed, err = vfs.ReadFile(h.env.files(), h.file(identityName), maxIdentityBytes)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("output_dir: %w", err)
+	fsys, dir := h.env.files(), h.config.OutputDir
+	if vfs.CheckBelow(fsys, dir, identityName) == nil { // else a link to another file, which is replaced
+		h.unclaimed, err = vfs.ReadBelow(fsys, dir, identityName, maxIdentityBytes)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("output_dir: %w", err)
+		}
 	}
 	return h.writeIdentity()
 }
@@ -156,7 +160,8 @@ func (h *home) writeIdentity() error {
 	if err != nil {
 		return err
 	}
-	if now, err := vfs.ReadFile(h.env.files(), h.file(identityName), maxIdentityBytes); err == nil && bytes.Equal(now, doc) {
+	now, err := vfs.ReadBelow(h.env.files(), h.config.OutputDir, identityName, maxIdentityBytes)
+	if err == nil && bytes.Equal(now, doc) {
 		return nil
 	}
 	if err := vfs.WriteFileAtomic(h.env.files(), h.file(identityName), doc); err != nil {

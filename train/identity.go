@@ -39,6 +39,8 @@ type identity struct {
 	// whatever has become of the first: see isHere.
 	Dir   string     `json:"dir"`
 	Inode *vfs.Inode `json:"inode,omitempty"`
+	// Saves is the directory to which a link at checkpoints led when the run was last started; nil: there was no link.
+	Saves *vfs.Inode `json:"saves,omitempty"`
 	// CopiedFrom are the runs whose checkpoints came into the output directory with the copy.
 	CopiedFrom []checkpoint.RunID `json:"copied_from,omitempty"`
 	// Origin is the checkpoint of another run that the run began from, with resume: PATH.
@@ -79,6 +81,11 @@ func (e *Env) newIdentity(outputDir string) identity {
 // to. It may have been moved in its file system. A directory at another path in another file system is taken for a
 // copy: that there is no other one cannot be known. So is a directory while the one where the run was last started has
 // the run.
+//
+// A record that came with files proves nothing about files outside of them: a person who was given a run's directory, or a
+// checkpoint, knows the run's id, and can write it into the record of another directory. No person knows the
+// inode of a directory that is still to be unpacked. So a record without one is of this directory only where the system
+// has none either, and the path is the same.
 func (id *identity) isHere(e *Env, fresh *identity) bool {
 	if id.Dir != fresh.Dir {
 		there, err := e.readIdentity(id.Dir)
@@ -87,7 +94,7 @@ func (id *identity) isHere(e *Env, fresh *identity) bool {
 		}
 	}
 	if id.Inode == nil || fresh.Inode == nil {
-		return true
+		return id.Inode == nil && fresh.Inode == nil && id.Dir == fresh.Dir
 	}
 	return fresh.Inode.Is(*id.Inode) && (id.Dir == fresh.Dir || id.Inode.Device == fresh.Inode.Device)
 }
@@ -160,7 +167,7 @@ const maxIdentityBytes = 1 << 20
 // the machine's, or that the file is the user's own.
 func (e *Env) readIdentity(outputDir string) (*identity, error) {
 	name := filepath.Join(outputDir, identityName)
-	doc, err := vfs.ReadFile(e.files(), name, maxIdentityBytes)
+	doc, err := vfs.ReadBelow(e.files(), outputDir, identityName, maxIdentityBytes)
 	switch {
 	case blame.IsOfMachine(err):
 		return nil, fmt.Errorf("output_dir: %w", err)
@@ -204,7 +211,14 @@ func (e *Env) identityOf(outputDir string) (identity, error) {
 		return fresh, err
 	}
 	dir := filepath.Join(outputDir, checkpointsName)
-	if old != nil && old.isHere(e, &fresh) {
+	isHere := old != nil && old.isHere(e, &fresh)
+	if isHere {
+		fresh.Saves = old.Saves
+	}
+	if err := e.checkSavesRead(dir, fresh.Saves); err != nil {
+		return fresh, underKey("output_dir", err)
+	}
+	if isHere {
 		old.Dir, old.Inode = fresh.Dir, fresh.Inode
 		return *old, nil
 	}

@@ -7,14 +7,21 @@ import (
 	"path/filepath"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/vfs"
 )
 
 // The user names output_dir, save.fallback and memory.path, so these may be links. Their contents may have come with an
-// archive or a clone: a link there belongs to the user, and leads where its author wants the run to write and to
-// remove. So the run follows a link only to a directory that has nothing to lose, or that has the run's own
-// checkpoints: others do not know a run's id.
+// archive or a clone: a link there belongs to the user, and leads where its author wants the run to read, to write and
+// to remove. So there is one rule for a link at checkpoints. It may lead
+//
+//   - to an empty directory, which has nothing to lose;
+//   - to the directory that the run has noted in run.json, by its inode, when it was last started. A record that came
+//     with the link is of no run here (see isHere), so it notes nothing;
+//   - for those who only read, anywhere inside of the output directory;
+//   - anywhere, if the user allows all links (below.FollowVariable). The run saves there if it has saved all that is
+//     there, and notes it.
 
 // checkLinks refuses links at the directories of a run's checkpoints and state that lead to what the run has not
 // written. The error is a *vfs.NotOwnError.
@@ -23,28 +30,76 @@ func (e *Env) checkLinks(c *runfile.Config, id *identity) error {
 		return underKey("output_dir", err)
 	}
 	if at := id.fallbackDir(c); at != "" {
-		if err := e.checkSavesLink(at, id, filepath.Dir(at)); err != nil {
-			return underKey("save.fallback", err)
+		for _, name := range []string{filepath.Dir(at), at} {
+			if err := e.checkFallbackLink(name, at, id); err != nil {
+				return underKey("save.fallback", err)
+			}
 		}
 	}
 	return underKey("memory.path", e.checkEmptyLink(id.stateDir(c)))
 }
 
-// checkSavesLink refuses a directory of checkpoints if it, or one of those above it that are given, is a link, and the
-// directory has anything but what the run has saved.
-func (e *Env) checkSavesLink(dir string, id *identity, above ...string) error {
-	for _, name := range append(above, dir) {
-		if !e.isLink(name) {
-			continue
-		}
-		is, err := checkpoint.IsOf(e.files(), dir, id.owner())
-		if err != nil || is {
-			return err
-		}
-		return &vfs.NotOwnError{Path: name, Why: "is a link to files that this run has not written: remove it, or let it " +
-			"lead to an empty directory, or to one with checkpoints of this run alone"}
+// checkSavesLink refuses a link at the directory of a run's checkpoints to which the run may not write.
+func (e *Env) checkSavesLink(dir string, id *identity) error {
+	if !e.isLink(dir) || e.isNoted(dir, id.Saves) {
+		return nil
 	}
-	return nil
+	is, err := checkpoint.IsUnused(e.files(), dir)
+	if err == nil && !is && below.AnyLink() {
+		is, err = checkpoint.IsOf(e.files(), dir, id.owner())
+	}
+	if err != nil || is {
+		return err
+	}
+	return notNoted(dir)
+}
+
+// checkFallbackLink refuses a link in save.fallback, a name, if the directory of checkpoints there has anything but what
+// the run has saved.
+func (e *Env) checkFallbackLink(name, dir string, id *identity) error {
+	if !e.isLink(name) {
+		return nil
+	}
+	is, err := checkpoint.IsOf(e.files(), dir, id.owner())
+	if err != nil || is {
+		return err
+	}
+	return &vfs.NotOwnError{Path: name, Why: "is a link to files that this run has not written: remove it, or let it " +
+		"lead to an empty directory, or to one with checkpoints of this run alone"}
+}
+
+// checkSavesRead refuses a link at the directory of a run's checkpoints that may not be read.
+func (e *Env) checkSavesRead(dir string, noted *vfs.Inode) error {
+	if !e.isLink(dir) || e.isNoted(dir, noted) {
+		return nil
+	}
+	if is, err := checkpoint.IsUnused(e.files(), dir); err != nil || is {
+		return err
+	}
+	if vfs.CheckBelow(e.files(), filepath.Dir(dir), filepath.Base(dir)) == nil {
+		return nil
+	}
+	return notNoted(dir)
+}
+
+// isNoted reports whether a directory is the one that a run has noted.
+func (e *Env) isNoted(dir string, noted *vfs.Inode) bool {
+	there := vfs.InodeOf(e.files(), dir)
+	return noted != nil && there != nil && there.Is(*noted)
+}
+
+// savesNoted is what a run that starts notes of a link at its checkpoints; nil without a link.
+func (e *Env) savesNoted(dir string) *vfs.Inode {
+	if !e.isLink(dir) {
+		return nil
+	}
+	return vfs.InodeOf(e.files(), dir)
+}
+
+func notNoted(dir string) error {
+	return &vfs.NotOwnError{Path: dir, Why: "is a link to a directory that this run has not saved to by this link: remove " +
+		"it, or let it lead to an empty directory; or, if you have made it for checkpoints of this run alone that were " +
+		"moved, start the run once with " + below.FollowVariable + "=1"}
 }
 
 // checkModelLinks refuses links in place of the models that a run is to write: nothing in a model says which run wrote

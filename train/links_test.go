@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/vfs"
@@ -194,4 +195,23 @@ func TestLinkedCheckpoints(t *testing.T) {
 		t.Fatalf("longer: %+v, error %v", got, err)
 	}
 	sameModel(t, empty, want.Model)
+}
+
+// Checkpoints that were moved to another file system are in another directory: the user says once that the link to them
+// is theirs, and run.json notes it.
+func TestLinkToMovedCheckpoints(t *testing.T) {
+	c := smallConfig(t)
+	until(t, c, "step  2/12")
+	there := filepath.Join(t.TempDir(), "there")
+	copyTree(t, checkpointsDir(c), there)
+	linkTo(t, there, checkpointsDir(c))
+	refusedLink(t, c)
+	below.Allow(below.Links{Anywhere: true})
+	defer below.Allow(below.Links{})
+	until(t, c, "step  4/12")
+	below.Allow(below.Links{})
+	until(t, c, "step  6/12")
+	if sums, err := os.ReadDir(there); err != nil || len(sums) == 0 {
+		t.Errorf("%v, error %v", sums, err)
+	}
 }

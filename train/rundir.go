@@ -42,9 +42,12 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 		return nil, fmt.Errorf("output_dir: %s is a link to %s, which is not there; make that directory, mount its disk, or "+
 			"remove the link", c.OutputDir, to)
 	}
-	if err := vfs.CheckDir(e.files(), c.OutputDir, filepath.Join(c.OutputDir, lastModel),
-		filepath.Join(c.OutputDir, bestModel), checkpointsDir(c)); err != nil {
-		return nil, fmt.Errorf("output_dir: %w", err)
+	checkOwn := func() error {
+		return underKey("output_dir", vfs.CheckDir(e.files(), c.OutputDir, filepath.Join(c.OutputDir, lastModel),
+			filepath.Join(c.OutputDir, bestModel), checkpointsDir(c)))
+	}
+	if err := checkOwn(); err != nil {
+		return nil, err
 	}
 	if at := c.Save.Fallback; at != "" {
 		// Made here it could hide a disk that is not mounted, and with it the newest checkpoint.
@@ -64,6 +67,11 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 	dir, err := checkpoint.Hold(e.files(), checkpointsDir(c))
 	if err != nil {
 		return nil, fmt.Errorf("output_dir: %w", err)
+	}
+	// A directory that was missing may since have been made by another user, where all may make one.
+	if err := checkOwn(); err != nil {
+		_ = dir.Abandon() // err is the one to report
+		return nil, err
 	}
 	// Files that a killed run has left half-written.
 	for _, name := range []string{resolvedName, otherResolvedName, planName, traceName, identityName, metricsName,
@@ -273,7 +281,7 @@ func (e *Env) refuseRun(c *runfile.Config) error {
 // error is the machine's: the contents of the directory are not known.
 func (e *Env) resolvedIn(dir string) (string, error) {
 	for _, name := range []string{otherResolvedName, resolvedName} {
-		switch doc, err := vfs.ReadFile(e.files(), filepath.Join(dir, name), runfile.MaxBytes); {
+		switch doc, err := vfs.ReadBelow(e.files(), dir, name, runfile.MaxBytes); {
 		case blame.IsOfMachine(err):
 			return "", err
 		case err == nil && bytes.HasPrefix(doc, []byte(runfile.ResolvedHeader)):

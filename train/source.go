@@ -44,6 +44,8 @@ type source struct {
 	from  *checkpoint.Checkpoint // that has the weights; nil: dir has them
 	run   *runfile.Config        // that they are of, as resolved; nil: not known
 	hands *handover              // to a model that is written; nil: what dir has goes with it
+	// runDir is the directory that run was read from.
+	runDir string
 }
 
 // openModel reads the model that a path or a hub id names.

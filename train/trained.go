@@ -12,10 +12,12 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/vfs"
 )
 
 // openTrained opens what has weights to run: a model, as [openModel] does, the output directory of a run, or one of its
@@ -47,17 +49,45 @@ func openTrained(ctx context.Context, env *Env, name string) (*source, error) {
 		env.note("using %s", dir)
 		src, err := openModel(ctx, env, dir)
 		if err == nil {
-			src.run = run
+			src.run, src.runDir = run, runDir
 		}
 		return src, err
 	}
 	env.note("using %s", from.Dir())
+	if err := env.mayFollow(runDir, "model", run.Model); err != nil {
+		return nil, err
+	}
 	src, err := openModel(ctx, env, run.Model)
 	if err != nil {
 		return nil, fmt.Errorf("%s: the model that its run started from: %w", from.Dir(), err)
 	}
-	src.from, src.run, src.hands = from, run, handedOver(from)
+	src.from, src.run, src.runDir, src.hands = from, run, runDir, handedOver(from)
 	return src, src.readAs(from)
+}
+
+// mayFollow refuses a path of this machine that the run file of a run's directory names, outside of the directory, if
+// no run has been started there: the directory may have come from elsewhere, and so the path, and what is at it would
+// go into what is made of the directory.
+func (e *Env) mayFollow(runDir, key, path string) error {
+	if _, err := os.Stat(path); err != nil || below.AnyLink() {
+		return nil // a hub id, or a word such as auto
+	}
+	dir, errDir := filepath.EvalSymlinks(runfile.Absolute(runDir))
+	there, errThere := filepath.EvalSymlinks(runfile.Absolute(path))
+	if rel, err := filepath.Rel(dir, there); errDir == nil && errThere == nil && err == nil && filepath.IsLocal(rel) {
+		return nil
+	}
+	id, err := e.readIdentity(runDir)
+	if err != nil {
+		return err
+	}
+	if fresh := e.newIdentity(runDir); id != nil && id.isHere(e, &fresh) {
+		return nil
+	}
+	return fmt.Errorf("%s: its run file has %s: %s, outside of the directory, and no run was started in this directory, "+
+		"which may be a copy, or have come from elsewhere: name your own with a flag (millrace export --checkpoint DIR "+
+		"--model DIR; --tokenizer, --chat-template), or set %s=1 if you trust the directory", runDir, key, path,
+		below.FollowVariable)
 }
 
 // openToExport opens what an export reads: a model, whose weights are in a checkpoint if one is named, else whatever
@@ -72,22 +102,30 @@ func openToExport(ctx context.Context, env *Env, model, checkpoint string) (*sou
 // settings are the keys of a run file that say how text becomes tokens: what the user has asked for, and for what is
 // auto, with a run's checkpoint, what the run had. The directory of a model that a run has written says that itself;
 // only that conversations alone have the template is not in it.
-func (s *source) settings(tokenizer, chatTemplate string, kwargs data.Kwargs) *runfile.Config {
+func (s *source) settings(env *Env, tokenizer, chatTemplate string, kwargs data.Kwargs) (*runfile.Config, error) {
 	c := &runfile.Config{Tokenizer: tokenizer, ChatTemplate: chatTemplate, ChatTemplateKwargs: kwargs}
 	isAuto := func(v string) bool { return v == "" || v == "auto" }
 	if s.run == nil {
-		return c
+		return c, nil
 	}
 	if s.from != nil && isAuto(c.Tokenizer) {
+		if err := env.mayFollow(s.runDir, "tokenizer", s.run.Tokenizer); err != nil {
+			return nil, err
+		}
 		c.Tokenizer = s.run.Tokenizer
 	}
 	if isAuto(c.ChatTemplate) && (s.from != nil || s.run.ChatTemplate == "conversations") {
+		if s.hands == nil || s.hands.Templates == nil { // else the checkpoint has it
+			if err := env.mayFollow(s.runDir, "chat_template", s.run.ChatTemplate); err != nil {
+				return nil, err
+			}
+		}
 		c.ChatTemplate = s.run.ChatTemplate
 		if s.from != nil {
 			c.ChatTemplateKwargs = kwargs.Over(s.run.ChatTemplateKwargs)
 		}
 	}
-	return c
+	return c, nil
 }
 
 // weightsOf tells a run's directory, and a checkpoint, from other names; for those runDir is empty. A nil checkpoint
@@ -109,8 +147,8 @@ func (e *Env) weightsOf(ctx context.Context, name string) (runDir string, from *
 	if full := runfile.Absolute(name); filepath.Base(full) == checkpointsName {
 		dir = filepath.Dir(full)
 	}
-	written, errModel := os.Stat(filepath.Join(dir, lastModel, "config.json"))
-	saved, errSaves := os.Stat(filepath.Join(dir, checkpointsName))
+	written, errModel := vfs.StatBelow(vfs.OS{}, dir, filepath.Join(lastModel, "config.json"))
+	saved, errSaves := os.Stat(filepath.Join(dir, checkpointsName)) // ownerOf judges a link
 	for _, err := range []error{errModel, errSaves} {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
 			return "", nil, blame.BadName(err) // whether there is a model or a checkpoint is not known
@@ -128,20 +166,25 @@ func (e *Env) weightsOf(ctx context.Context, name string) (runDir string, from *
 	if err != nil {
 		return "", nil, err
 	}
+	var broken []checkpoint.Entry
 	for _, at := range dirs {
-		latest, broken, err := checkpoint.Find(e.files(), at, checkpoint.Query{Owner: &own})
+		latest, not, err := checkpoint.Find(e.files(), at, checkpoint.Query{Owner: &own})
 		if err != nil {
 			return "", nil, err
 		}
-		for _, entry := range broken {
+		for _, entry := range not {
 			e.note("%v", entry.Err)
 		}
+		broken = append(broken, not...)
 		if latest != nil && (from == nil || latest.Manifest.Step > from.Manifest.Step) {
 			from = latest
 		}
 	}
 	if errModel != nil {
-		if from == nil {
+		switch {
+		case from == nil && len(broken) > 0:
+			err = blame.BadName(fmt.Errorf("%s has no model, and no whole checkpoint; of the newest: %w", name, broken[0].Err))
+		case from == nil:
 			err = fmt.Errorf("%s has neither a model nor a whole checkpoint yet; name a model, or wait until the run has saved",
 				name)
 		}
@@ -186,14 +229,14 @@ func (e *Env) isOlder(ctx context.Context, id *identity, from *checkpoint.Checkp
 func (e *Env) CheckpointDirs(runDir string) ([]string, error) {
 	dirs := []string{filepath.Join(runDir, checkpointsName)}
 	run, err := e.readResolved(runDir)
-	if err != nil || run == nil {
+	if err != nil {
 		return dirs, err
 	}
 	id, err := e.identityOf(runDir)
-	if blame.IsOfMachine(err) {
+	if not := (*vfs.NotOwnError)(nil); errors.As(err, &not) || blame.IsOfMachine(err) {
 		return dirs, err
 	}
-	if err != nil || !id.Begun {
+	if err != nil || !id.Begun || run == nil {
 		return dirs, nil // the run has nothing elsewhere, or it is not known which one this is
 	}
 	c := *run

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
@@ -92,10 +93,10 @@ func TestTrainedRuns(t *testing.T) {
 	}
 	src, said := opened(run)
 	if src.from != nil || src.dir != filepath.Join(run, "model") || !strings.Contains(said, src.dir) ||
-		src.settings("auto", "", nil).Tokenizer != "auto" {
+		tokenizerOf(t, src, "auto") != "auto" {
 		t.Errorf("%s, %s: a run that has ended", src.dir, said)
 	}
-	if src, _ := opened(src.dir); src.run != nil || src.from != nil || src.settings("x", "y", nil).Tokenizer != "x" {
+	if src, _ := opened(src.dir); src.run != nil || src.from != nil || tokenizerOf(t, src, "x") != "x" {
 		t.Error("a model directory is one of a run")
 	}
 	// The steps decide, and the times of files only where neither run.json nor the model's card has one.
@@ -115,10 +116,15 @@ func TestTrainedRuns(t *testing.T) {
 	if err := os.Remove(filepath.Join(run, identityName)); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := openTrained(t.Context(), newEnv(t), run); err == nil || !strings.Contains(err.Error(), below.FollowVariable) {
+		t.Errorf("a model outside of a directory in which no run was started: error %v", err)
+	}
+	below.Allow(below.Links{Anywhere: true})
+	defer below.Allow(below.Links{})
 	for _, name := range []string{run, filepath.Join(run, "checkpoints"), last} {
 		src, said := opened(name)
 		if src.from == nil || src.from.Dir() != last || src.dir != filepath.Join(base, "start") ||
-			!strings.Contains(said, last) || src.settings("auto", "", nil).Tokenizer != "bytes" {
+			!strings.Contains(said, last) || tokenizerOf(t, src, "auto") != "bytes" {
 			t.Errorf("%s: %s, %s", name, src.dir, said)
 		}
 	}
@@ -219,4 +225,14 @@ func TestTrainedOfAFallback(t *testing.T) {
 	if err != nil || src.from == nil || src.from.Dir() != filepath.Join(there, "step-000004") {
 		t.Fatalf("%+v, %v", src, err)
 	}
+}
+
+// tokenizerOf is the tokenizer of a source for a key of a run file.
+func tokenizerOf(t *testing.T, src *source, key string) string {
+	t.Helper()
+	c, err := src.settings(newEnv(t), key, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Tokenizer
 }

@@ -56,7 +56,10 @@ func OpenConversation(ctx context.Context, env *Env, o ChatOptions) (c *Conversa
 	if c.numerics, err = runfile.NumericsOf(o.Compute, "bf16"); err != nil {
 		return nil, err
 	}
-	settings := c.src.settings(o.Tokenizer, o.ChatTemplate, o.Kwargs)
+	settings, err := c.src.settings(env, o.Tokenizer, o.ChatTemplate, o.Kwargs)
+	if err != nil {
+		return nil, err
+	}
 	r, err := c.src.openReader(settings)
 	if err != nil {
 		return nil, err

@@ -42,7 +42,10 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err err
 	if n.SequenceLen == 0 {
 		n.SequenceLen = min(evalSequenceLen, src.model.MaxPositions)
 	}
-	c := src.settings(o.Tokenizer, o.ChatTemplate, o.Kwargs)
+	c, err := src.settings(env, o.Tokenizer, o.ChatTemplate, o.Kwargs)
+	if err != nil {
+		return nil, err
+	}
 	c.TrainOnPrompt = o.TrainOnPrompt
 	r, err := src.openReader(c)
 	if err != nil {

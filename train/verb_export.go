@@ -129,6 +129,9 @@ func (e *Env) takeHandover(src *source, from *checkpoint.Checkpoint) error {
 	if err == nil && run != nil {
 		src.hands.Tokenizer = whereRunStarted(runDir, run, src.hands.Tokenizer)
 	}
+	if err == nil {
+		err = e.mayFollow(runDir, "tokenizer", src.hands.Tokenizer)
+	}
 	return err
 }
 

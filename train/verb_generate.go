@@ -77,7 +77,11 @@ func GenerateEach(ctx context.Context, env *Env, o GenerateOptions, prompts []st
 	if err != nil {
 		return err
 	}
-	o.Tokenizer = src.settings(o.Tokenizer, "", nil).Tokenizer
+	c, err := src.settings(env, o.Tokenizer, "model", nil)
+	if err != nil {
+		return err
+	}
+	o.Tokenizer = c.Tokenizer
 	tok, err := src.openTokenizer(o.Tokenizer)
 	if err != nil {
 		return err

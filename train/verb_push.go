@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
 )
 
 // PushOptions say what to bring to the hub.
@@ -131,6 +132,9 @@ func (e *Env) modelToPush(ctx context.Context, path string) (string, error) {
 	}
 	if !isRun(path) || !exists(filepath.Join(model, "config.json")) {
 		return path, nil
+	}
+	if _, err := vfs.StatBelow(vfs.OS{}, path, filepath.Join(lastModel, "config.json")); err != nil {
+		return "", err
 	}
 	_, from, err := e.weightsOf(ctx, path)
 	if err != nil {

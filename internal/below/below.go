@@ -1,7 +1,7 @@
 // Package below reads files of directories that came from elsewhere: a model that was cloned, unpacked or downloaded,
-// with its configuration, weights, tokenizer, templates and card.
+// with its configuration, weights, tokenizer, templates and card; or the directory of a run, with its checkpoints.
 //
-// A symbolic link in such a directory can name any file of the user, and what this program reads of a model it copies
+// A symbolic link in such a directory can name any file of the user, and what this program reads of it, it copies
 // into exports, runs and commits. So there is one rule, for every reader: a name leads to a regular file inside of the
 // directory. Links are followed as far as they stay inside. The one exception is the cache of the Hugging Face hub,
 // where the files of models--ORG--NAME/snapshots/COMMIT are links into models--ORG--NAME/blobs: links from such a
@@ -133,6 +133,18 @@ func Stat(dir, name string) (fs.FileInfo, error) {
 		return nil, at.fail(err)
 	}
 	return at.info, nil
+}
+
+// Check refuses a name that leads out of a directory, whatever kind of file it is there. Its errors are those of Open.
+func Check(dir, name string) error {
+	_, err := find(dir, name)
+	return err
+}
+
+// AnyLink reports whether the user allows links to anywhere.
+func AnyLink() bool {
+	l := allowed.Load()
+	return l != nil && l.Anywhere
 }
 
 // Names lists a directory in a directory. The names may be of anything.
