@@ -124,12 +124,11 @@ func (s *state) join2(a, b Value) Value {
 		}
 	case *List:
 		if y, ok := b.(*List); ok {
-			return s.newList(append(append([]Value(nil), x.items...), y.items...))
+			return &List{s.all(x.items, y.items)}
 		}
 	case *tuple:
 		if y, ok := b.(*tuple); ok {
-			s.alloc(valueBytes * (len(x.items) + len(y.items)))
-			return &tuple{append(append([]Value(nil), x.items...), y.items...)}
+			return &tuple{s.all(x.items, y.items)}
 		}
 	}
 	return nil
@@ -222,7 +221,7 @@ func (s *state) arithFloats(op string, a, b float64) Value {
 // equal is a == b.
 func (s *state) equal(a, b Value, depth int) bool {
 	s.work(0)
-	s.checkNesting(nil, depth)
+	s.checkNesting(depth)
 	if x, ok := a.(String); ok {
 		y, ok := b.(String)
 		if ok && len(x) == len(y) {
@@ -317,7 +316,7 @@ func (s *state) contains(v, item Value) bool {
 		if !ok {
 			s.fail("'in <string>' requires string as left operand, not %s", item.typeName())
 		}
-		s.work(len(v))
+		s.work(len(v) + len(text))
 		return strings.Contains(string(v), string(text))
 	case *Dict:
 		return v.findHash(s.hash(item)) >= 0

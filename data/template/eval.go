@@ -167,11 +167,11 @@ func (s *state) evalAll(list []expr) []Value {
 	if len(list) == 0 {
 		return nil
 	}
+	s.alloc(valueBytes * len(list))
 	items := make([]Value, len(list))
 	for i, e := range list {
 		items[i] = s.eval(e)
 	}
-	s.alloc(valueBytes * len(items))
 	return items
 }
 
@@ -222,7 +222,7 @@ func (s *state) args(a *callArgs) arguments {
 		args.names, args.named = a.names, s.evalAll(a.named)
 	}
 	if a.spread != nil {
-		args.pos = append(args.pos, s.iterate(s.eval(a.spread))...)
+		args.pos = s.all(args.pos, s.iterate(s.eval(a.spread)))
 	}
 	return args
 }

@@ -1,5 +1,7 @@
 package template
 
+import "slices"
+
 func (s *state) run(body block) flow {
 	for _, st := range body {
 		s.work(0)
@@ -68,16 +70,15 @@ func (t *forStmt) exec(s *state) flow {
 }
 
 func (s *state) filterItems(t *forStmt, items []Value) []Value {
-	var kept []Value
+	kept := values{s: s}
 	for _, item := range items {
 		s.scope.reset()
 		t.target.assign(s, item)
 		if s.truth(s.eval(t.test)) {
-			kept = append(kept, item)
+			kept.add(item)
 		}
 	}
-	s.alloc(valueBytes * len(kept))
-	return kept
+	return kept.list
 }
 
 func (t *setStmt) exec(s *state) flow {
@@ -114,8 +115,8 @@ func (t *macroStmt) exec(s *state) flow {
 func (t *callStmt) exec(s *state) flow {
 	fn := s.eval(t.call.fn)
 	args := s.args(&t.call.args)
-	args.names = append(append([]string(nil), args.names...), "caller")
-	args.named = append(args.named, &macro{def: t.def, scope: s.scope})
+	args.names = slices.Concat(args.names, []string{"caller"})
+	args.named = s.all(args.named, []Value{&macro{def: t.def, scope: s.scope}})
 	s.pos = t.call.pos
 	s.write(s.str(s.call(fn, args)))
 	return flowNext
@@ -129,7 +130,7 @@ func (t *generationStmt) exec(s *state) flow {
 	span := Span{Start: len(s.out), Message: s.messageAt()}
 	how := s.runScoped(t.body)
 	span.End = len(s.out)
-	s.generations = append(s.generations, span)
+	s.generations = append(grown(s, s.generations, 32), span)
 	return how
 }
 

@@ -16,7 +16,7 @@ func filterByName(name string) filterFunc {
 	case "upper", "lower", "capitalize":
 		return func(s *state, in Value, a arguments) Value {
 			s.bind(name, a)
-			return s.newString(recase(name, s.str(in)))
+			return String(s.recase(name, s.str(in)))
 		}
 	case "title":
 		return filterTitle
@@ -66,7 +66,7 @@ func filterTitle(s *state, in Value, a arguments) Value {
 	s.bind("title", a)
 	text := s.str(in)
 	s.alloc(8 * len(text)) // words are made one by one
-	var b strings.Builder
+	var b []byte
 	begin := func(r rune) bool { return isSpace(r) || strings.ContainsRune("-({[<", r) }
 	for text != "" {
 		n := strings.IndexFunc(text, begin)
@@ -75,14 +75,14 @@ func filterTitle(s *state, in Value, a arguments) Value {
 		}
 		if n > 0 {
 			_, size := utf8.DecodeRuneInString(text)
-			b.WriteString(recase("upper", text[:size]))
-			b.WriteString(recase("lower", text[size:n]))
+			b = s.appended(b, s.recase("upper", text[:size]))
+			b = s.appended(b, s.recase("lower", text[size:n]))
 		}
 		rest := strings.TrimLeftFunc(text[n:], begin)
-		b.WriteString(text[n : len(text)-len(rest)])
+		b = s.appended(b, text[n:len(text)-len(rest)])
 		text = rest
 	}
-	return String(b.String())
+	return String(s.text(b))
 }
 
 // filterToJSON is json.dumps with the arguments that transformers lets through; characters stay as they are, also
@@ -104,22 +104,38 @@ func filterToJSON(s *state, in Value, a arguments) Value {
 		}
 		style.item, style.key = s.textArg("tojson", parts[0]), s.textArg("tojson", parts[1])
 	}
-	return s.newString(string(s.appendJSON(nil, in, &style, 0)))
+	return String(s.text(s.appendJSON(nil, in, &style, 0)))
 }
 
 func filterIndent(s *state, in Value, a arguments) Value {
 	v := s.bind("indent", a, "width", "first", "blank")
 	n := max(s.intArg("indent", v[0], 4), 0)
-	s.alloc(n)
-	lines := splitLines(s.textArg("indent", in) + "\n")
-	s.alloc(len(in.(String)) + (len(lines)+1)*n)
+	text := strings.TrimSuffix(s.textArg("indent", in), "\r") // Jinja adds a \n, and both are one end
 	first, blank := v[1] != nil && s.truth(v[1]), v[2] != nil && s.truth(v[2])
-	for i, line := range lines {
-		if i == 0 && first || i > 0 && (blank || line != "") {
-			lines[i] = strings.Repeat(" ", n) + line
+	isIndented := func(i int, line string) bool { return i == 0 && first || i > 0 && (blank || line != "") }
+	size := 0
+	eachLine(text, func(i int, line string) {
+		if size += len(line) + 1; isIndented(i, line) {
+			size += n
 		}
-	}
-	return String(strings.Join(lines, "\n"))
+		if size > math.MaxInt/2 || size > int(s.allocLeft) {
+			s.alloc(size)
+		}
+	})
+	s.alloc(size)
+	b := make([]byte, 0, size)
+	eachLine(text, func(i int, line string) {
+		if i > 0 {
+			b = append(b, '\n')
+		}
+		if isIndented(i, line) {
+			for range n {
+				b = append(b, ' ')
+			}
+		}
+		b = append(b, line...)
+	})
+	return String(s.text(b))
 }
 
 // filterFormat fills %s and %d, of Python's formats the ones that chat templates use.
@@ -128,19 +144,19 @@ func filterFormat(s *state, in Value, a arguments) Value {
 		s.fail("format with named arguments is not supported")
 	}
 	text, rest := s.str(in), a.pos
-	var parts []string
+	out := parts{s: s}
 	for {
 		before, after, found := strings.Cut(text, "%")
-		parts = append(parts, before)
+		out.add(before)
 		switch {
 		case !found && len(rest) > 0:
 			s.fail("not all arguments converted during string formatting")
 		case !found:
-			return s.joinStrings(parts, "")
+			return out.joined("")
 		case after == "" || strings.IndexByte("sd%", after[0]) < 0:
 			s.fail("format supports %%s, %%d and %%%% only, not %q", "%"+after[:min(len(after), 1)])
 		case after[0] == '%':
-			parts = append(parts, "%")
+			out.add("%")
 		case len(rest) == 0:
 			s.fail("not enough arguments for format string")
 		default:
@@ -151,7 +167,8 @@ func filterFormat(s *state, in Value, a arguments) Value {
 			} else if after[0] == 'd' {
 				v = Int(n.n) // of a truth value too
 			}
-			parts, rest = append(parts, s.str(v)), rest[1:]
+			out.add(s.str(v))
+			rest = rest[1:]
 		}
 		text = after[1:]
 	}

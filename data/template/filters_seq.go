@@ -16,7 +16,7 @@ func sequenceFilter(name string) filterFunc {
 	case "list":
 		return func(s *state, in Value, a arguments) Value {
 			s.bind(name, a)
-			return s.newList(append([]Value(nil), s.iterate(in)...))
+			return &List{s.all(s.iterate(in))}
 		}
 	case "items":
 		return func(s *state, in Value, a arguments) Value {
@@ -73,11 +73,12 @@ func filterLast(s *state, in Value, a arguments) Value {
 func filterJoin(s *state, in Value, a arguments) Value {
 	v := s.bind("join", a, "d", "attribute")
 	get := s.getter(orDefault(v[1], None{}))
-	var parts []string
+	out := parts{s: s}
 	for _, item := range s.iterate(in) {
-		parts = append(parts, s.str(get(item)))
+		s.work(0)
+		out.add(s.str(get(item)))
 	}
-	return s.joinStrings(parts, s.str(orDefault(v[0], String(""))))
+	return out.joined(s.str(orDefault(v[0], String(""))))
 }
 
 // getter reads an attribute such as "a.b" of items; None is the item itself.
@@ -86,10 +87,14 @@ func (s *state) getter(attribute Value) func(Value) Value {
 		return func(v Value) Value { return v }
 	}
 	text := s.textArg("attribute", attribute)
-	s.alloc(2 * valueBytes * len(text))
-	keys := strings.Split(text, ".")
+	keys := parts{s: s}
+	for rest, more := text, true; more; {
+		var key string
+		key, rest, more = strings.Cut(rest, ".")
+		keys.add(key)
+	}
 	return func(v Value) Value {
-		for _, k := range keys {
+		for _, k := range keys.list {
 			s.work(0)
 			if strings.Trim(k, "0123456789") == "" {
 				s.fail("an attribute by number is not supported: %q", text)
@@ -103,8 +108,7 @@ func (s *state) getter(attribute Value) func(Value) Value {
 // folded is the key for comparisons that ignore case.
 func (s *state) folded(v Value) Value {
 	if text, ok := v.(String); ok {
-		s.alloc(len(text))
-		return String(recase("lower", string(text)))
+		return String(s.recase("lower", string(text)))
 	}
 	return v
 }
@@ -134,8 +138,10 @@ func filterSort(s *state, in Value, a arguments) Value {
 	}
 	get := s.getter(orDefault(v[2], None{}))
 	items := s.iterate(in)
+	s.alloc(valueBytes * len(items))
 	keys := make([]Value, len(items))
 	for i, item := range items {
+		s.work(0)
 		keys[i] = get(item)
 	}
 	return s.sorted(items, keys)
@@ -148,7 +154,7 @@ func filterDictSort(s *state, in Value, a arguments) Value {
 	if !ok {
 		s.fail("dictsort needs a mapping, not %s", in.typeName())
 	}
-	return s.sorted(s.pairs(d), append([]Value(nil), d.keys...))
+	return s.sorted(s.pairs(d), s.all(d.keys))
 }
 
 func filterUnique(s *state, in Value, a arguments) Value {
@@ -158,16 +164,17 @@ func filterUnique(s *state, in Value, a arguments) Value {
 	}
 	get := s.getter(orDefault(v[1], None{}))
 	seen := map[any]bool{}
-	var kept []Value
+	kept := values{s: s}
 	for _, item := range s.iterate(in) {
 		h := s.hash(s.folded(get(item)))
-		s.alloc(4 * valueBytes)
+		s.work(0)
 		if !seen[h] {
+			s.alloc(8 * valueBytes)
 			seen[h] = true
-			kept = append(kept, item)
+			kept.add(item)
 		}
 	}
-	return &iterator{kept}
+	return &iterator{kept.list}
 }
 
 func filterMap(s *state, in Value, a arguments) Value {
@@ -220,13 +227,12 @@ func (s *state) selected(name string, in Value, a arguments) Value {
 		holds = func(v Value) bool { return test(s, v, args) }
 	}
 	want := strings.HasPrefix(name, "select")
-	var kept []Value
+	kept := values{s: s}
 	for _, item := range s.iterate(in) {
 		s.work(0)
 		if holds(get(item)) == want {
-			kept = append(kept, item)
+			kept.add(item)
 		}
 	}
-	s.alloc(valueBytes * len(kept))
-	return &iterator{kept}
+	return &iterator{kept.list}
 }

@@ -74,13 +74,3 @@ func (s *state) alloc(bytes int) {
 
 // valueBytes is the size of a value in a list.
 const valueBytes = 16
-
-func (s *state) newList(items []Value) *List {
-	s.alloc(valueBytes * len(items))
-	return &List{items}
-}
-
-func (s *state) newString(text string) Value {
-	s.alloc(len(text))
-	return String(text)
-}

@@ -58,7 +58,7 @@ func orDefault(v, d Value) Value {
 }
 
 func (s *state) pairs(d *Dict) []Value {
-	s.alloc(4 * valueBytes * d.Len())
+	s.alloc(6 * valueBytes * d.Len())
 	items := make([]Value, d.Len())
 	for i, k := range d.keys {
 		items[i] = &tuple{[]Value{k, d.vals[i]}}
@@ -104,8 +104,7 @@ func stringMethod(name string) methodFunc {
 	case "upper", "lower", "title", "capitalize":
 		return func(s *state, of Value, a arguments) Value {
 			s.bind(name, a)
-			s.alloc(4 * len(of.(String)))
-			return s.newString(recase(name, string(of.(String))))
+			return String(s.recase(name, string(of.(String))))
 		}
 	case "strip", "lstrip", "rstrip":
 		return func(s *state, of Value, a arguments) Value {
@@ -131,7 +130,10 @@ func stringMethod(name string) methodFunc {
 }
 
 // recase changes the case as Python does, with all of Unicode's special casings.
-func recase(how, text string) string {
+func (s *state) recase(how, text string) string {
+	if s.alloc(len(text)); !isASCII(text) {
+		s.alloc(caserBytes + 8*len(text)) // a caser of its own, and its buffers
+	}
 	switch {
 	case how == "upper" && isASCII(text):
 		return strings.ToUpper(text)
@@ -142,31 +144,37 @@ func recase(how, text string) string {
 	case how == "lower":
 		return cases.Lower(language.Und).String(text)
 	case how == "capitalize":
-		return titleWord(text)
+		return s.titleWord(text)
 	}
 	// title: a letter after anything but a cased letter begins a word.
-	var b strings.Builder
+	var b []byte
 	for text != "" {
 		start := strings.IndexFunc(text, isCased)
 		if start < 0 {
 			start = len(text)
 		}
-		b.WriteString(text[:start])
+		b = s.appended(b, text[:start])
 		text = text[start:]
 		end := strings.IndexFunc(text, func(r rune) bool { return !isCased(r) })
 		if end < 0 {
 			end = len(text)
 		}
-		b.WriteString(titleWord(text[:end]))
+		b = s.appended(b, s.titleWord(text[:end]))
 		text = text[end:]
 	}
-	return b.String()
+	return s.text(b)
 }
 
+// caserBytes is what a caser takes for a text of a few characters.
+const caserBytes = 1024
+
 // titleWord lowers all but the first letter, but as part of the word: a sigma at its end has another form.
-func titleWord(word string) string {
+func (s *state) titleWord(word string) string {
 	_, size := utf8.DecodeRuneInString(word)
-	return titleFirst(word[:size]) + strings.TrimPrefix(recase("lower", word), recase("lower", word[:size]))
+	if s.alloc(2 * len(word)); !isASCII(word[:size]) {
+		s.alloc(caserBytes)
+	}
+	return titleFirst(word[:size]) + strings.TrimPrefix(s.recase("lower", word), s.recase("lower", word[:size]))
 }
 
 func titleFirst(letter string) string {
@@ -183,7 +191,7 @@ func (s *state) strip(how, text string, chars Value) string {
 	drop := isSpace
 	if chars = orDefault(chars, None{}); chars != Value(None{}) {
 		set := s.textArg(how, chars)
-		drop = func(r rune) bool { return strings.ContainsRune(set, r) }
+		drop = s.runeSet(set).has
 	}
 	if how != "rstrip" {
 		text = strings.TrimLeftFunc(text, drop)
@@ -195,48 +203,54 @@ func (s *state) strip(how, text string, chars Value) string {
 }
 
 func (s *state) split(text string, sep Value, limit int) Value {
-	s.alloc(len(text)) // the parts share the text, but there may be one per two bytes
-	var parts []string
+	s.work(len(text))
+	out := values{s: s}
 	switch sep = orDefault(sep, None{}); {
 	case sep != Value(None{}):
 		by := s.textArg("split", sep)
 		if by == "" {
 			s.fail("empty separator")
 		}
-		if limit >= 0 {
-			limit++
+		for ; limit != 0; limit-- {
+			before, after, found := strings.Cut(text, by)
+			if !found {
+				break
+			}
+			out.addText(before)
+			text = after
 		}
-		parts = strings.SplitN(text, by, limit)
+		out.addText(text)
 	case limit < 0:
-		parts = strings.FieldsFunc(text, isSpace)
+		for text = strings.TrimLeftFunc(text, isSpace); text != ""; text = strings.TrimLeftFunc(text, isSpace) {
+			end := strings.IndexFunc(text, isSpace)
+			if end < 0 {
+				end = len(text)
+			}
+			out.addText(text[:end])
+			text = text[end:]
+		}
 	default:
 		s.fail("split by white space a number of times is not supported")
 	}
-	s.alloc(2 * valueBytes * len(parts))
-	items := make([]Value, len(parts))
-	for i, p := range parts {
-		items[i] = String(p)
-	}
-	return &List{items}
+	return &List{out.list}
 }
 
-// splitLines cuts a text at the ends of lines that Python knows.
-func splitLines(text string) []string {
+// eachLine cuts a text at the ends of lines that Python knows. A text that ends with one has an empty line after it.
+func eachLine(text string, show func(i int, line string)) {
 	isEnd := func(r rune) bool { return strings.ContainsRune("\n\r\v\f\x1c\x1d\x1e\u0085\u2028\u2029", r) }
-	var lines []string
-	for text != "" {
-		i := strings.IndexFunc(text, isEnd)
-		if i < 0 {
-			return append(lines, text)
+	for i := 0; ; i++ {
+		end := strings.IndexFunc(text, isEnd)
+		if end < 0 {
+			show(i, text)
+			return
 		}
-		_, size := utf8.DecodeRuneInString(text[i:])
-		if strings.HasPrefix(text[i:], "\r\n") {
+		_, size := utf8.DecodeRuneInString(text[end:])
+		if strings.HasPrefix(text[end:], "\r\n") {
 			size = 2
 		}
-		lines = append(lines, text[:i])
-		text = text[i+size:]
+		show(i, text[:end])
+		text = text[end+size:]
 	}
-	return lines
 }
 
 func (s *state) replace(text, old, to string) Value {
@@ -246,15 +260,6 @@ func (s *state) replace(text, old, to string) Value {
 	}
 	s.alloc(len(text) + n*(len(to)-len(old)))
 	return String(strings.ReplaceAll(text, old, to))
-}
-
-func (s *state) joinStrings(parts []string, sep string) Value {
-	size := len(sep) * max(len(parts)-1, 0)
-	for _, p := range parts {
-		size += len(p)
-	}
-	s.alloc(size)
-	return String(strings.Join(parts, sep))
 }
 
 func strHasAffix(name string) methodFunc {
@@ -279,15 +284,17 @@ func strHasAffix(name string) methodFunc {
 // strFormat is str.format with {}, {0} and {name}, and :d for integers: chat templates use no more of it.
 func strFormat(s *state, of Value, a arguments) Value {
 	text := string(of.(String))
-	var parts []string
+	out := parts{s: s}
 	for next := 0; ; {
 		i := strings.IndexAny(text, "{}")
 		if i < 0 {
-			return s.joinStrings(append(parts, text), "")
+			out.add(text)
+			return out.joined("")
 		}
-		parts = append(parts, text[:i])
+		out.add(text[:i])
 		if strings.HasPrefix(text[i+1:], text[i:i+1]) { // {{ is one
-			parts, text = append(parts, text[i:i+1]), text[i+2:]
+			out.add(text[i : i+1])
+			text = text[i+2:]
 			continue
 		}
 		field, rest, found := strings.Cut(text[i+1:], "}")
@@ -311,6 +318,6 @@ func strFormat(s *state, of Value, a arguments) Value {
 		if v == nil || spec != "" && (spec != "d" || !isInt) {
 			s.fail("format: {%s} is not supported or names no argument: only {}, {0}, {name}, and :d of integers are", field)
 		}
-		parts = append(parts, s.str(v))
+		out.add(s.str(v))
 	}
 }

@@ -37,6 +37,9 @@ type scope struct {
 	vals   []Value
 }
 
+// manyNames is the number of variables of a scope from which a look through them counts as more than one step.
+const manyNames = 64
+
 func (sc *scope) reset() { sc.ids, sc.vals = sc.ids[:0], sc.vals[:0] }
 
 func (sc *scope) set(id int32, v Value) {
@@ -51,6 +54,9 @@ func (sc *scope) set(id int32, v Value) {
 
 func (s *state) lookup(id int32) Value {
 	for sc := s.scope; sc != nil; sc = sc.parent {
+		if len(sc.ids) > manyNames {
+			s.work(4 * len(sc.ids))
+		}
 		for i, have := range sc.ids {
 			if have == id {
 				return sc.vals[i]
@@ -68,7 +74,7 @@ func (s *state) write(text string) {
 	if int64(len(s.out)+len(text)) > s.limits.OutputBytes {
 		s.failLimit("the template writes more than %d bytes", s.limits.OutputBytes)
 	}
-	s.out = append(s.out, text...)
+	s.out = s.appended(s.out, text)
 }
 
 func (s *state) beginCapture() (outer []byte) {
@@ -78,7 +84,7 @@ func (s *state) beginCapture() (outer []byte) {
 }
 
 func (s *state) endCapture(outer []byte) Value {
-	text := s.newString(string(s.out))
+	text := String(s.text(s.out))
 	s.out = outer
 	s.captures--
 	return text
@@ -86,6 +92,7 @@ func (s *state) endCapture(outer []byte) Value {
 
 // messageAt is the index of the message that the innermost loop over messages is at, or -1.
 func (s *state) messageAt() int {
+	s.work(8 * len(s.messages) * len(s.loops))
 	for i := len(s.loops) - 1; i >= 0; i-- {
 		item, ok := s.loops[i].item().(*Dict)
 		if !ok {

@@ -20,21 +20,21 @@ func (s *state) str(v Value) string {
 	case Int:
 		return strconv.FormatInt(int64(v), 10)
 	}
-	text := string(s.appendRepr(nil, v, 0))
-	s.alloc(len(text))
-	return text
+	return s.text(s.appendRepr(nil, v, 0))
 }
 
 // repr is Python's repr(v).
 func (s *state) repr(v Value) string {
-	text := string(s.appendRepr(nil, v, 0))
-	s.alloc(len(text))
-	return text
+	return s.text(s.appendRepr(nil, v, 0))
 }
+
+// numberRoom is more than any number, or word such as None, takes as text.
+const numberRoom = 512
 
 func (s *state) appendRepr(b []byte, v Value, depth int) []byte {
 	s.work(0)
-	s.checkNesting(b, depth)
+	s.checkNesting(depth)
+	b = s.room(b, numberRoom)
 	switch v := v.(type) {
 	case None:
 		return append(b, "None"...)
@@ -46,15 +46,15 @@ func (s *state) appendRepr(b []byte, v Value, depth int) []byte {
 	case Int:
 		return strconv.AppendInt(b, int64(v), 10)
 	case bigInt:
-		return append(b, v...)
+		return s.appended(b, string(v))
 	case Float:
 		return appendFloat(b, float64(v))
 	case String:
-		return appendQuoted(b, string(v))
+		return s.appendQuoted(b, string(v))
 	case *List:
-		return append(s.appendItems(append(b, '['), v.items, depth), ']')
+		return append(s.room(s.appendItems(append(b, '['), v.items, depth), 1), ']')
 	case *tuple:
-		b = s.appendItems(append(b, '('), v.items, depth)
+		b = s.room(s.appendItems(append(b, '('), v.items, depth), 2)
 		if len(v.items) == 1 {
 			b = append(b, ',')
 		}
@@ -63,13 +63,13 @@ func (s *state) appendRepr(b []byte, v Value, depth int) []byte {
 		b = append(b, '{')
 		for i, k := range v.keys {
 			if i > 0 {
-				b = append(b, ", "...)
+				b = s.appended(b, ", ")
 			}
 			b = s.appendRepr(b, k, depth+1)
-			b = append(b, ": "...)
+			b = s.appended(b, ": ")
 			b = s.appendRepr(b, v.vals[i], depth+1)
 		}
-		return append(b, '}')
+		return s.appended(b, "}")
 	case *undefined:
 		return append(b, "Undefined"...)
 	}
@@ -77,20 +77,16 @@ func (s *state) appendRepr(b []byte, v Value, depth int) []byte {
 	return nil
 }
 
-// checkNesting also stops a text that grows beyond what may be made, before it is complete.
-func (s *state) checkNesting(b []byte, depth int) {
+func (s *state) checkNesting(depth int) {
 	if depth > maxNesting {
 		s.failLimit("values are nested deeper than %d", maxNesting)
-	}
-	if int64(len(b)) > s.allocLeft {
-		s.alloc(len(b))
 	}
 }
 
 func (s *state) appendItems(b []byte, items []Value, depth int) []byte {
 	for i, item := range items {
 		if i > 0 {
-			b = append(b, ", "...)
+			b = s.appended(b, ", ")
 		}
 		b = s.appendRepr(b, item, depth+1)
 	}
@@ -121,13 +117,15 @@ func appendFloat(b []byte, f float64) []byte {
 }
 
 // appendQuoted is the repr of a string: in single quotes unless it has them and no double ones.
-func appendQuoted(b []byte, text string) []byte {
+func (s *state) appendQuoted(b []byte, text string) []byte {
+	s.work(2 * len(text))
 	quote := byte('\'')
 	if strings.IndexByte(text, '\'') >= 0 && strings.IndexByte(text, '"') < 0 {
 		quote = '"'
 	}
 	b = append(b, quote)
 	for _, r := range text {
+		b = s.room(b, 12) // of the longest escape, and the last quote
 		switch {
 		case r == rune(quote) || r == '\\':
 			b = append(b, '\\', byte(r))
@@ -167,7 +165,8 @@ type jsonStyle struct {
 
 func (s *state) appendJSON(b []byte, v Value, style *jsonStyle, depth int) []byte {
 	s.work(0)
-	s.checkNesting(b, depth)
+	s.checkNesting(depth)
+	b = s.room(b, numberRoom)
 	switch v := v.(type) {
 	case None:
 		return append(b, "null"...)
@@ -176,11 +175,11 @@ func (s *state) appendJSON(b []byte, v Value, style *jsonStyle, depth int) []byt
 	case Int:
 		return strconv.AppendInt(b, int64(v), 10)
 	case bigInt:
-		return append(b, v...)
+		return s.appended(b, string(v))
 	case Float:
 		return appendJSONFloat(b, float64(v))
 	case String:
-		return appendJSONString(b, string(v), style.ensureASCII)
+		return s.appendJSONString(b, string(v), style.ensureASCII)
 	case *List:
 		return s.appendJSONItems(b, v.items, style, depth)
 	case *tuple:
@@ -208,18 +207,19 @@ func (s *state) appendJSONItems(b []byte, items []Value, style *jsonStyle, depth
 	b = append(b, '[')
 	for i, item := range items {
 		if i > 0 {
-			b = append(b, style.item...)
+			b = s.appended(b, style.item)
 		}
-		b = style.newline(b, depth+1)
+		b = style.newline(s, b, depth+1)
 		b = s.appendJSON(b, item, style, depth+1)
 	}
 	if len(items) > 0 {
-		b = style.newline(b, depth)
+		b = style.newline(s, b, depth)
 	}
-	return append(b, ']')
+	return s.appended(b, "]")
 }
 
 func (s *state) appendJSONDict(b []byte, d *Dict, style *jsonStyle, depth int) []byte {
+	s.alloc(8 * d.Len())
 	order := make([]int, d.Len())
 	for i := range order {
 		order[i] = i
@@ -230,39 +230,40 @@ func (s *state) appendJSONDict(b []byte, d *Dict, style *jsonStyle, depth int) [
 	b = append(b, '{')
 	for n, i := range order {
 		if n > 0 {
-			b = append(b, style.item...)
+			b = s.appended(b, style.item)
 		}
-		b = style.newline(b, depth+1)
+		b = style.newline(s, b, depth+1)
 		switch k := d.keys[i].(type) {
 		case String:
-			b = appendJSONString(b, string(k), style.ensureASCII)
+			b = s.appendJSONString(b, string(k), style.ensureASCII)
 		case None, Bool, Int, bigInt, Float:
-			b = append(s.appendJSON(append(b, '"'), k, style, depth+1), '"')
+			b = s.appended(s.appendJSON(s.appended(b, `"`), k, style, depth+1), `"`)
 		default:
 			s.fail("keys must be str, int, float, bool or None, not %s", k.typeName())
 		}
-		b = append(b, style.key...)
+		b = s.appended(b, style.key)
 		b = s.appendJSON(b, d.vals[i], style, depth+1)
 	}
 	if len(order) > 0 {
-		b = style.newline(b, depth)
+		b = style.newline(s, b, depth)
 	}
-	return append(b, '}')
+	return s.appended(b, "}")
 }
 
-func (j *jsonStyle) newline(b []byte, depth int) []byte {
+func (j *jsonStyle) newline(s *state, b []byte, depth int) []byte {
 	if !j.lines {
 		return b
 	}
-	b = append(b, '\n')
+	b = s.appended(b, "\n")
 	for range depth {
-		b = append(b, j.indent...)
+		b = s.appended(b, j.indent)
 	}
 	return b
 }
 
-func appendJSONString(b []byte, text string, ensureASCII bool) []byte {
-	b = append(b, '"')
+func (s *state) appendJSONString(b []byte, text string, ensureASCII bool) []byte {
+	s.work(2 * len(text))
+	b = s.appended(b, `"`)
 	start := 0
 	for i := 0; i < len(text); {
 		c := text[i]
@@ -270,7 +271,7 @@ func appendJSONString(b []byte, text string, ensureASCII bool) []byte {
 			i++
 			continue
 		}
-		b = append(b, text[start:i]...)
+		b = s.room(s.appended(b, text[start:i]), 12) // of the longest escape
 		size := 1
 		switch short := strings.IndexByte("\"\\\b\f\n\r\t", c); {
 		case short >= 0:
@@ -290,7 +291,7 @@ func appendJSONString(b []byte, text string, ensureASCII bool) []byte {
 		i += size
 		start = i
 	}
-	return append(append(b, text[start:]...), '"')
+	return s.appended(s.appended(b, text[start:]), `"`)
 }
 
 // isSpace is Python's str.isspace for one character.
