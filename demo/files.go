@@ -130,7 +130,7 @@ func record(dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, marker), list, 0o666) // in place: it is locked
+	return os.WriteFile(filepath.Join(dir, marker), list, 0o664) // in place: it is locked
 }
 
 // removeEarlier removes what an earlier demo wrote, if nothing else is there.
@@ -210,7 +210,7 @@ func write(path string, doc []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o775); err != nil {
 		return err
 	}
-	return os.WriteFile(path, doc, 0o666)
+	return os.WriteFile(path, doc, 0o664)
 }
 
 // parameters counts those of a model that is a directory with a configuration.

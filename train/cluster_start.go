@@ -64,8 +64,12 @@ func (t *trainer) checkSame() error {
 // difference says what the first host that differs from host 0 has otherwise; nil if all have the same.
 func (c *Cluster) difference(all [][]sameness) error {
 	for host, theirs := range all {
+		if len(theirs) != len(all[0]) {
+			return fmt.Errorf("%s has another program than %s, which compares other things: install the same one on all "+
+				"of them", c.Name(host), c.Name(0))
+		}
 		for i, s := range all[0] {
-			if i < len(theirs) && theirs[i] != s {
+			if theirs[i] != s {
 				return fmt.Errorf("%s has %s than %s%s: %s", c.Name(host), s.What, c.Name(0),
 					differentLine(theirs[i].Is, s.Is), s.How)
 			}

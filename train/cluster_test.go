@@ -727,3 +727,17 @@ func TestSmallestSizes(t *testing.T) {
 		t.Errorf("%+v of host %d, want %+v", sizes, of, want)
 	}
 }
+
+// A host that compares other things, or nothing, runs another program.
+func TestHostsThatCompareOtherThings(t *testing.T) {
+	c := &Cluster{}
+	one := []sameness{{"another program", "a", "install it"}}
+	for what, theirs := range map[string][]sameness{"nothing": nil, "more": append(one, one...)} {
+		if err := c.difference([][]sameness{one, theirs}); err == nil || !strings.Contains(err.Error(), "another program") {
+			t.Errorf("%s: error %v", what, err)
+		}
+	}
+	if err := c.difference([][]sameness{one, one}); err != nil {
+		t.Error(err)
+	}
+}

@@ -96,7 +96,7 @@ func (r *recordFile[T]) begin(last int) error {
 }
 
 func (r *recordFile[T]) read(last int) error {
-	f, err := r.env.files().OpenFile(r.name, os.O_RDWR|os.O_CREATE, 0o666)
+	f, err := r.env.files().OpenFile(r.name, os.O_RDWR|os.O_CREATE, 0o664)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (r *recordFile[T]) remake() error {
 	if err := fsys.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := fsys.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+	f, err := fsys.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o664)
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// A user whose files are open to all (umask 000) can start a run again: its directories are not.
-func TestDirectoriesAreNotOpenToAll(t *testing.T) {
+// A user whose files are open to all (umask 000), as in many containers, can start a run again: no file or directory of
+// it can be written to by every user.
+func TestRunsAreNotOpenToAll(t *testing.T) {
 	c := smallConfig(t)
 	c.Save.Every, c.Save.Fallback = 2, t.TempDir()
 	c.Memory = budget(t, "4MiB")
@@ -27,15 +28,20 @@ func TestDirectoriesAreNotOpenToAll(t *testing.T) {
 	if got, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 6 {
 		t.Errorf("again: %+v, error %v", got, err)
 	}
-	dirs := 0
+	dirs, files := 0, 0
 	for _, root := range []string{c.OutputDir, fallback.OutputDir, c.Save.Fallback} {
 		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || !e.IsDir() {
+			if err != nil {
 				return err
 			}
 			info, err := e.Info()
-			if dirs++; err == nil && info.Mode()&0o002 != 0 {
+			if err == nil && info.Mode()&0o002 != 0 {
 				t.Errorf("%s is %v", path, info.Mode())
+			}
+			if e.IsDir() {
+				dirs++
+			} else {
+				files++
 			}
 			return err
 		})
@@ -43,7 +49,7 @@ func TestDirectoriesAreNotOpenToAll(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if dirs < 8 {
-		t.Errorf("only %d directories", dirs)
+	if dirs < 8 || files < 30 {
+		t.Errorf("only %d directories and %d files", dirs, files)
 	}
 }

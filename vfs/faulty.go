@@ -60,7 +60,7 @@ func (y *Faulty) Open(name string) (File, error) { return y.OpenFile(name, os.O_
 
 // Create makes or empties a file.
 func (y *Faulty) Create(name string) (File, error) {
-	return y.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o666)
+	return y.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o664)
 }
 
 // OpenFile implements FS.

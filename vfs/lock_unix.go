@@ -30,7 +30,7 @@ func (OS) Lock(name string) (Lock, error) {
 }
 
 func lockFile(name string) (*os.File, error) {
-	f, err := openOwn(name, os.O_RDWR|os.O_CREATE, 0o666)
+	f, err := openOwn(name, os.O_RDWR|os.O_CREATE, 0o664)
 	if err != nil {
 		return nil, err
 	}

@@ -130,7 +130,7 @@ func (m *Mem) Open(name string) (File, error) { return m.OpenFile(name, os.O_RDO
 
 // Create makes or empties a file.
 func (m *Mem) Create(name string) (File, error) {
-	return m.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o666)
+	return m.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o664)
 }
 
 // OpenFile knows O_RDONLY, O_WRONLY, O_RDWR, O_CREATE, O_EXCL, O_TRUNC, O_APPEND and [Direct], and ignores other flags.
@@ -416,7 +416,7 @@ func (m *Mem) fits(n *node, bytes int64) error {
 
 // Lock holds a file.
 func (m *Mem) Lock(name string) (Lock, error) {
-	f, err := m.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o666)
+	f, err := m.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o664)
 	if err != nil {
 		return nil, err
 	}
@@ -494,5 +494,5 @@ func (i memInfo) Mode() fs.FileMode {
 	if i.dir {
 		return fs.ModeDir | 0o777
 	}
-	return 0o666
+	return 0o664
 }

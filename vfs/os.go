@@ -24,7 +24,7 @@ func (OS) Open(name string) (File, error) {
 
 // Create makes or empties a file.
 func (OS) Create(name string) (File, error) {
-	return OS{}.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o666)
+	return OS{}.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o664)
 }
 
 // OpenFile is os.OpenFile for reading. For writing it follows no link at the name, and takes a regular file of this
@@ -34,7 +34,7 @@ func (OS) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
 	if flag&(os.O_WRONLY|os.O_RDWR) != 0 {
 		open = openOwn
 	}
-	f, err := open(name, flag, perm)
+	f, err := open(name, flag, perm&^0o002) // no file is open to every user's writing, also with umask 0
 	if err != nil {
 		return nil, err // and not a File that holds a nil *os.File
 	}

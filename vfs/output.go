@@ -21,7 +21,7 @@ type Output struct {
 // CreateOutput begins an output. End it with Commit or Abort.
 func CreateOutput(name string) (*Output, error) {
 	info, err := os.Stat(name)
-	path, mode := name, fs.FileMode(0o666)
+	path, mode := name, fs.FileMode(0o664)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Lstat(name); err == nil {

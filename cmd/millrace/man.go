@@ -34,7 +34,7 @@ func (c *manCmd) Run(p *program) error {
 	}
 	for _, node := range nodes(parser.Model.Node) {
 		if err := os.WriteFile(filepath.Join(c.Dir, pageOf(node)+".1"), []byte(manPage(parser.Model, node)),
-			0o666); err != nil {
+			0o664); err != nil {
 			return badFlag("%w", err)
 		}
 	}

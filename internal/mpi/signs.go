@@ -39,12 +39,21 @@ func (s sign) bytes() []byte {
 	return append(b, at...)[:signBytes]
 }
 
-func signOf(b []byte) sign {
+// signOf reads a sign of signBytes among a number of ranks; ok is false for what is none: no program of this version has
+// sent it.
+func signOf(b []byte, size int) (s sign, ok bool) {
 	n := func(i int) int64 { return int64(binary.LittleEndian.Uint64(b[8*i:])) }
-	length := max(0, min(n(2), signBytes-24))
-	return sign{rank: int(n(0)), since: time.Duration(n(1)) * time.Millisecond,
-		at: strings.ToValidUTF8(string(b[24:24+length]), "?")}
+	rank, since, length := n(0), n(1), n(2)
+	if rank < leaving || rank >= int64(size) || since < 0 || since > longestStand.Milliseconds() ||
+		length < 0 || length > signBytes-24 {
+		return sign{}, false
+	}
+	return sign{rank: int(rank), since: time.Duration(since) * time.Millisecond,
+		at: strings.ToValidUTF8(string(b[24:24+length]), "?")}, true
 }
+
+// longestStand is longer than a run takes.
+const longestStand = 100 * 365 * 24 * time.Hour
 
 // heard has the latest sign of a rank, and the messages of signs that are under way.
 type heard struct {
@@ -143,7 +152,12 @@ func (t *thread) hear(r int, now time.Time) {
 		if !t.isOver(h.in) || t.failed != nil {
 			return
 		}
-		h.sign, h.when, h.in = signOf(h.in.bytes), now, nil
+		said, ok := signOf(h.in.bytes, len(t.signs.of))
+		if h.in = nil; !ok {
+			t.fail(otherProgram(t.who(r)))
+			return
+		}
+		h.sign, h.when = said, now
 		h.hasLeft = h.rank == leaving
 	}
 }

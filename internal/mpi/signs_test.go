@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 // awaits has a rank wait for a message of another one.
@@ -104,16 +105,46 @@ func TestTakeLeave(t *testing.T) {
 func TestSigns(t *testing.T) {
 	for _, s := range []sign{{"", 0, 0}, {"at step 7", 3, 5e9}, {strings.Repeat("x", signBytes), leaving, 1e6}} {
 		b := s.bytes()
-		got := signOf(b)
-		if s.at = s.at[:min(len(s.at), signBytes-24)]; len(b) != signBytes || got != s {
+		got, ok := signOf(b, 4)
+		if s.at = s.at[:min(len(s.at), signBytes-24)]; len(b) != signBytes || got != s || !ok {
 			t.Errorf("%+v arrives as %+v in %d bytes", s, got, len(b))
 		}
 	}
-	wild := make([]byte, signBytes)
-	for i := range wild {
-		wild[i] = 0xff
+	for _, s := range []sign{{"", -2, 0}, {"", 4, 0}, {"", 1 << 40, 0}, {"", 0, -time.Hour}, {"", 0, longestStand + time.Second}} {
+		if got, ok := signOf(s.bytes(), 4); ok {
+			t.Errorf("%+v is %+v", s, got)
+		}
 	}
-	if got := signOf(wild); got.at != "" || got.rank != leaving {
-		t.Errorf("%+v", got)
+}
+
+// No message of another program ends the process, or is taken for a sign of a rank that is not there.
+func FuzzSigns(f *testing.F) {
+	f.Add(sign{"at step 7", 3, 5e9}.bytes(), uint8(4))
+	f.Add([]byte(strings.Repeat("A", signBytes)), uint8(2))
+	f.Add([]byte(strings.Repeat("\xff", signBytes)), uint8(2))
+	f.Fuzz(func(t *testing.T, b []byte, size uint8) {
+		b = append(b, make([]byte, signBytes)...)[:signBytes]
+		s, ok := signOf(b, int(size))
+		if ok && (s.rank < leaving || s.rank >= int(size) || s.since < 0 || len(s.at) > 3*signBytes) {
+			t.Errorf("%d ranks, %+v", size, s)
+		}
+		if again, same := signOf(s.bytes(), int(size)); ok && size > 0 && utf8.ValidString(s.at) && len(s.at) <= signBytes-24 &&
+			(again != s || !same) {
+			t.Errorf("%+v is %+v", s, again)
+		}
+		if hosts, err := greeted([][]byte{b}); err == nil && (len(hosts) != 1 || !strings.HasPrefix(string(b), word)) {
+			t.Errorf("%q greets with %q", b, hosts)
+		}
+	})
+}
+
+// A rank whose first message, or whose sign, is of another program is named.
+func TestAnotherProgram(t *testing.T) {
+	if _, err := greeted([][]byte{greeting("a"), []byte("b")}); err == nil || !strings.Contains(err.Error(), "rank 1") {
+		t.Errorf("error %v", err)
+	}
+	hosts, err := greeted([][]byte{greeting("a"), greeting(strings.Repeat("b", 2*maxHostName))})
+	if err != nil || len(hosts) != 2 || hosts[0] != "a" || len(hosts[1]) != maxHostName {
+		t.Errorf("%v, error %v", hosts, err)
 	}
 }

@@ -58,18 +58,45 @@ func start(join func() (joined, error), timeout time.Duration) (*World, error) {
 	if err != nil {
 		host = "unknown"
 	}
-	hosts, err := w.exchange(tagHosts, []byte(host))
+	hosts, err := w.exchange(tagHosts, greeting(host))
+	if err == nil {
+		w.Hosts, err = greeted(hosts)
+	}
 	if err != nil {
 		return nil, err
-	}
-	for _, h := range hosts {
-		w.Hosts = append(w.Hosts, strings.ToValidUTF8(string(h), "?"))
 	}
 	t.do(func() {
 		t.hosts = w.Hosts
 		t.beginSigns(w.Rank, w.Size)
 	})
 	return w, nil
+}
+
+// word begins the first message of each rank, before any other: another one is of another program, or of a version whose
+// messages differ. Change its number with the messages of this package.
+const word = "mill\x00\x00\x00\x01"
+
+// maxHostName is more than a host's name has.
+const maxHostName = 1 << 10
+
+// greeting is a rank's first message.
+func greeting(host string) []byte { return []byte(word + host[:min(len(host), maxHostName)]) }
+
+// greeted are the hosts' names in the first messages of all ranks.
+func greeted(messages [][]byte) (hosts []string, err error) {
+	for r, m := range messages {
+		host, ok := strings.CutPrefix(string(m), word)
+		if !ok || len(host) > maxHostName {
+			return nil, otherProgram(who([]int{r}, nil))
+		}
+		hosts = append(hosts, strings.ToValidUTF8(host, "?"))
+	}
+	return hosts, nil
+}
+
+// otherProgram is the error of a rank whose messages are not this program's.
+func otherProgram(who string) error {
+	return fmt.Errorf("%s runs another program, or another version of this one: install the same one on all hosts", who)
 }
 
 // TellBy has the other ranks hear by a function where this one stands, for the errors of those that wait for it. The

@@ -42,7 +42,7 @@ func write(dir, source, version string) error {
 		version + ".mod":  mod,
 		version + ".info": fmt.Appendf(nil, `{"Version": %q}`, version),
 	} {
-		if err := os.WriteFile(filepath.Join(versions, name), text, 0o666); err != nil {
+		if err := os.WriteFile(filepath.Join(versions, name), text, 0o664); err != nil {
 			return err
 		}
 	}

@@ -97,13 +97,13 @@ func release(repository, out string, platforms []platform) error {
 			return fmt.Errorf("%v: %w", p, err)
 		}
 		for _, a := range artifacts {
-			if err := os.WriteFile(filepath.Join(out, a.path), a.data, 0o666); err != nil {
+			if err := os.WriteFile(filepath.Join(out, a.path), a.data, 0o664); err != nil {
 				return err
 			}
 			fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(a.data), a.path)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(sums.String()), 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(sums.String()), 0o664); err != nil {
 		return err
 	}
 	fmt.Printf("%s: millrace %s, %s\n%s", out, own.info.Main.Version, own.info.GoVersion, &sums)

@@ -252,13 +252,13 @@ func (w logWriter) Write(b []byte) (int, error) {
 func (c *check) write() {
 	text, err := json.MarshalIndent(c.report, "", " ")
 	if err == nil {
-		err = os.WriteFile(filepath.Join(c.out, "results.json"), append(text, '\n'), 0o666)
+		err = os.WriteFile(filepath.Join(c.out, "results.json"), append(text, '\n'), 0o664)
 	}
 	var table strings.Builder
 	for _, r := range c.report.Rows {
 		fmt.Fprintln(&table, r)
 	}
-	if err := errors.Join(err, os.WriteFile(filepath.Join(c.out, "table.txt"), []byte(table.String()), 0o666)); err != nil {
+	if err := errors.Join(err, os.WriteFile(filepath.Join(c.out, "table.txt"), []byte(table.String()), 0o664)); err != nil {
 		c.say("gpucheck: %v\n", err)
 	}
 }

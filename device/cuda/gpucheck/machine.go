@@ -169,6 +169,6 @@ memory: {recompute: always}
 save: {every: 0}
 resume: never
 `, folder, filepath.Join(c.dir, "data/text.txt"), sequence, tokens, steps, c.gpu, tokens/sequence/2, sequence)
-	return errors.Join(os.WriteFile(filepath.Join(folder, "config.json"), []byte(config), 0o666),
-		os.WriteFile(c.runFile(), []byte(run), 0o666))
+	return errors.Join(os.WriteFile(filepath.Join(folder, "config.json"), []byte(config), 0o664),
+		os.WriteFile(c.runFile(), []byte(run), 0o664))
 }
