@@ -1,6 +1,7 @@
 package template
 
 import (
+	"context"
 	"math"
 	"strconv"
 	"strings"
@@ -292,6 +293,18 @@ func (s *state) appendJSONString(b []byte, text string, ensureASCII bool) []byte
 		start = i
 	}
 	return s.appended(s.appended(b, text[start:]), `"`)
+}
+
+// appendJSONString and appendQuoted are those of a render, for texts that no render makes and that are bounded before.
+func appendJSONString(b []byte, text string, ensureASCII bool) []byte {
+	return unlimited().appendJSONString(b, text, ensureASCII)
+}
+
+func appendQuoted(b []byte, text string) []byte { return unlimited().appendQuoted(b, text) }
+
+// unlimited is the state of no render, which counts and ends nothing.
+func unlimited() *state {
+	return &state{ctx: context.Background(), allocLeft: math.MaxInt64, stepsLeft: math.MaxInt64}
 }
 
 // isSpace is Python's str.isspace for one character.
