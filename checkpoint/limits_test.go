@@ -1,7 +1,9 @@
 package checkpoint
 
 import (
+	"encoding/json"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -150,5 +152,45 @@ func TestQuote(t *testing.T) {
 		if got := quote(in); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
+	}
+}
+
+// A manifest that is made of empty values is refused before they are in memory; the densest that a run writes is read.
+func TestManyValues(t *testing.T) {
+	const n = 1 << 20
+	for what, body := range map[string]string{
+		"files":       `{"files":[` + strings.Repeat("{},", n) + `{}]}`,
+		"pieces":      `{"extents":[{"pieces":[` + strings.Repeat("{},", n) + `{}]}]}`,
+		"algorithms":  `{"algorithms":[` + strings.Repeat(`"",`, n) + `""]}`,
+		"copied from": `{"copied_from":[` + strings.Repeat(`"",`, n) + `""]}`,
+		"settings":    `{"mathematics":{` + strings.Repeat(`"aaaa":"",`, n) + `"":""}}`,
+		"numbers":     `{"data":[` + strings.Repeat("1,", n) + `1]}`,
+	} {
+		doc := seal([]byte(body))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := decode(doc)
+		runtime.ReadMemStats(&after)
+		if err == nil || !strings.Contains(err.Error(), "values") {
+			t.Errorf("%s: error %v", what, err)
+		}
+		if made := after.TotalAlloc - before.TotalAlloc; made > 1<<20 {
+			t.Errorf("%s: %d bytes for a manifest of %d", what, made, len(doc))
+		}
+	}
+	m := small()
+	m.Numerics, m.Data = json.RawMessage("{}"), json.RawMessage("{}")
+	e := Extent{Spec: Spec{ID{"p", store.Low}, tensor.I16, 1 << 17, 1}}
+	m.Files = append(m.Files[:2:2], File{"p", 1 << 17}, m.Files[2])
+	for i := range e.Spec.Pieces() {
+		e.Pieces = append(e.Pieces, Piece{File: "p", Offset: int64(i), Bytes: 1})
+	}
+	m.Extents = append(m.Extents, e)
+	doc, err := m.encode()
+	if err == nil {
+		_, err = decode(doc)
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -285,9 +285,34 @@ const (
 	envelopeEnd     = "}\n"
 )
 
-func seal(body []byte) []byte {
-	doc := fmt.Appendf(nil, "%s%d%s%v%s", envelopeStart, FormatVersion, envelopeSum, Sum(xxh3.Hash(body)), envelopeContent)
-	return append(append(doc, body...), envelopeEnd...)
+func seal(body []byte) []byte { return append(append(sealOf(body), body...), envelopeEnd...) }
+
+// sealOf is the part of the file before its body.
+func sealOf(body []byte) []byte {
+	return fmt.Appendf(nil, "%s%d%s%v%s", envelopeStart, FormatVersion, envelopeSum, Sum(xxh3.Hash(body)), envelopeContent)
+}
+
+// Bytes of a body for each of its objects, for each text with a key, and for each comma: no less in a body that Commit
+// writes, where a piece has a checksum of 16 digits. So values take a few times the bytes of the body in memory, and not
+// ten times, as a list of {} would.
+const (
+	objectBytes = 16
+	keyedBytes  = 16
+	commaBytes  = 8
+	freeBytes   = 1 << 16 // of which no count is taken
+)
+
+// checkValues refuses a body with more values than one of its length has.
+func checkValues(body []byte) error {
+	for _, v := range []struct {
+		mark  string
+		bytes int
+	}{{"{", objectBytes}, {`":"`, keyedBytes}, {",", commaBytes}} {
+		if n := bytes.Count(body, []byte(v.mark)); n > (len(body)+freeBytes)/v.bytes {
+			return fmt.Errorf("it has about %d values in %d bytes, more than a checkpoint has", n, len(body))
+		}
+	}
+	return nil
 }
 
 // unseal undoes seal, and compares the checksum.
@@ -306,7 +331,7 @@ func unseal(doc []byte) (body []byte, err error) {
 		return nil, errors.New("it is cut off")
 	}
 	body = body[start:]
-	if !bytes.Equal(seal(body), doc) {
+	if !bytes.HasPrefix(doc, sealOf(body)) {
 		return nil, errors.New("it was changed: its checksum does not match")
 	}
 	return body, nil
@@ -320,6 +345,9 @@ func (m *Manifest) encode() ([]byte, error) {
 	body, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
+	}
+	if err := checkValues(body); err != nil {
+		return nil, fmt.Errorf("the manifest could not be read again: %w: report this", err)
 	}
 	doc := seal(body)
 	if len(doc) > maxManifestBytes {
@@ -341,6 +369,9 @@ func (m *Manifest) Sum() (Sum, error) {
 func decode(doc []byte) (*Manifest, error) {
 	body, err := unseal(doc)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkValues(body); err != nil {
 		return nil, err
 	}
 	m := &Manifest{}

@@ -11,6 +11,8 @@ import (
 	"sort"
 	"unicode/utf8"
 
+	"github.com/millrace/millrace/data/template"
+	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/vfs"
@@ -28,9 +30,11 @@ const (
 	maxAlignment = 1 << 20
 
 	// The length of a file bounds nothing, since one with holes takes no space on a disk. The largest string that models
-	// have is a chat template, and the largest metadata are vocabularies, of some 10 MB.
-	maxStringBytes = 64 << 20
-	maxFrontBytes  = 512 << 20 // in memory, of all metadata and names
+	// have is a chat template, the strings of lists are tokens and pairs of them, and the largest metadata are
+	// vocabularies, of some 10 MB. An import writes no more than the readers of its result take.
+	maxStringBytes = template.MaxSource
+	maxListedBytes = 2*tokenizer.MaxTokenBytes + 1
+	maxFrontBytes  = 128 << 20 // in memory, of all metadata and names
 	maxStrings     = 1 << 22   // of an array
 	stringBytes    = 16        // of a string in memory, in addition to its text
 )
@@ -221,7 +225,7 @@ func (r *headerReader) value(t valueType) metaValue {
 		}
 		v.strs = make([]string, 0, min(v.n, 1<<20))
 		for i := int64(0); i < v.n && r.err == nil; i++ {
-			v.strs = append(v.strs, r.str(maxStringBytes))
+			v.strs = append(v.strs, r.str(maxListedBytes))
 		}
 	default:
 		size := t.bytes()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/internal/terminal"
 )
 
@@ -159,6 +160,9 @@ func (t *tokens) check() error {
 		}
 		if s == "" {
 			return fmt.Errorf("token %d is empty", i)
+		}
+		if len(s) > tokenizer.MaxTokenBytes {
+			return fmt.Errorf("token %d has %d bytes, and a tokenizer's have at most %d", i, len(s), tokenizer.MaxTokenBytes)
 		}
 		if j, dup := ids[s]; dup {
 			return fmt.Errorf("tokens %d and %d are both %s", j, i, terminal.Quote(s))

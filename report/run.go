@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/vfs"
 )
@@ -20,7 +21,7 @@ const metricsName = "metrics.jsonl"
 
 // Run is the records of one run, in the order of steps.
 type Run struct {
-	Name    string         // as the user named it
+	Name    string         // as the user named it, safe to show
 	Before  *trace.Metrics // the evaluation before training; nil: there is no such record
 	Records []trace.Metrics
 }
@@ -50,7 +51,7 @@ func Read(name string) (Run, error) {
 	if err != nil {
 		return Run{}, fmt.Errorf("%s: %w; name the output_dir of a run", path, err)
 	}
-	r := Run{Name: name, Records: records}
+	r := Run{Name: terminal.Text(name), Records: records}
 	if len(records) > 0 && records[0].Step == 0 && records[0].EvalLoss != nil {
 		r.Before, r.Records = &records[0], records[1:]
 	}
@@ -162,14 +163,14 @@ func (s *Summary) LeastEval() string {
 	if s.LeastEvalLoss == nil {
 		return "-"
 	}
-	return fmt.Sprintf("%.4f at step %d", *s.LeastEvalLoss, *s.LeastEvalStep)
+	return fmt.Sprintf("%s at step %d", decimals(s.LeastEvalLoss), *s.LeastEvalStep)
 }
 
 func number(v *float64) string {
 	if v == nil {
 		return "NaN"
 	}
-	return fmt.Sprintf("%.4f", *v)
+	return decimals(v)
 }
 
 // stopped is the time in which the run did not run: the gaps between steps that are longer than ten steps and a
@@ -226,4 +227,12 @@ func smooth(values []float64) []float64 {
 		all[i] = sum / weight // NaN before the first finite value
 	}
 	return all
+}
+
+// decimals is a loss for people. Those of a run that diverged have no more digits than others.
+func decimals(v *float64) string {
+	if math.Abs(*v) > 1e6 {
+		return fmt.Sprintf("%.4g", *v)
+	}
+	return fmt.Sprintf("%.4f", *v)
 }

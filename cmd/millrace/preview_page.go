@@ -66,6 +66,7 @@ var page = template.Must(template.New("preview").Parse(`<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>millrace preview: {{.Model}}</title>
 <style>

@@ -7,8 +7,11 @@ import (
 	"unicode/utf8"
 )
 
+// MaxSource is the size in bytes of the largest template that is read anywhere.
+const MaxSource = 1 << 20
+
 // maxSource is the size of the largest source that Parse reads; the largest public ones have 20 KiB.
-const maxSource = 1 << 20
+const maxSource = MaxSource
 
 // maxParseDepth bounds the nesting of statements and expressions of a source.
 const maxParseDepth = 200

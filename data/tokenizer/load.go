@@ -22,10 +22,13 @@ const (
 	maxFileBytes  = 1 << 28
 	maxID         = 1<<20 - 1 // tables of tokens are allocated by the largest one
 	maxAddedBytes = 4096      // of one added token
-	maxTokenBytes = 1 << 16   // of one token
-	maxSteps      = 64        // of the normalizer, the pre-tokenizer or the decoder
-	maxGrowth     = 256       // how many times longer a normalizer may make a text
+	maxTokenBytes = MaxTokenBytes
+	maxSteps      = 64  // of the normalizer, the pre-tokenizer or the decoder
+	maxGrowth     = 256 // how many times longer a normalizer may make a text
 )
+
+// MaxTokenBytes bounds the text of one token, for those who write a tokenizer.json, too.
+const MaxTokenBytes = 1 << 16
 
 // Load reads a tokenizer.json, or that of a model directory. It applies the tokenizer_config.json of the same directory
 // as transformers does when it loads a fast tokenizer: see [Config]. A file that is named may be a link; in its

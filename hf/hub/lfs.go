@@ -142,7 +142,7 @@ func (p *push) sendRange(parent context.Context, f *pushFile, address string, he
 		defer cancel(nil)
 		body := newStallReader(&sentReader{io.NewSectionReader(file, first, bytes), p, f, first}, cancel,
 			"nothing was sent for a minute")
-		defer body.timer.Stop()
+		defer body.stop()
 		req, err := http.NewRequestWithContext(ctx, http.MethodPut, address, io.NopCloser(body))
 		if err != nil {
 			return false, fmt.Errorf("%s did not answer as a hub does: an upload has no address", p.hub.shownEndpoint())

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/internal/fault"
@@ -268,6 +269,9 @@ func (h *Hub) ask(ctx context.Context, r Repo, address string, out any) (next st
 	err = h.retry(ctx, func() (bool, error) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
+		defer fault.AfterFunc(answerAfter, func() {
+			cancel(fmt.Errorf("the answer was not whole after %v", answerAfter))
+		}).Stop()
 		resp, err := h.get(ctx, address, 0)
 		if err != nil {
 			return false, err
@@ -368,27 +372,50 @@ func nextPage(resp *http.Response) (string, error) {
 	return "", nil
 }
 
-// stallAfter bounds the silence of a connection.
-const stallAfter = time.Minute
+// Bounds of a connection. Slow ones bring some 1 MiB in five minutes.
+const (
+	stallAfter  = time.Minute // of silence
+	rateWindow  = 5 * time.Minute
+	leastBytes  = 128 << 10        // of a body that does not end, in each window
+	answerAfter = 10 * time.Minute // of an answer of the API as a whole
+)
 
-// stallReader ends a request whose body does not move any more.
+// stallReader ends a request whose body does not move any more, or moves too slowly: a server that sends a byte a minute
+// is not to keep a download for days.
 type stallReader struct {
-	body  io.Reader
-	timer *time.Timer
+	body   io.Reader
+	timer  *time.Timer
+	window *time.Timer
+	got    atomic.Int64 // in this window
 }
 
 // noData is the error of an answer that stops coming.
 const noData = "no data came for a minute"
 
 func newStallReader(body io.Reader, cancel context.CancelCauseFunc, stall string) *stallReader {
-	return &stallReader{body, fault.AfterFunc(stallAfter, func() { cancel(errors.New(stall)) })}
+	s := &stallReader{body: body, timer: fault.AfterFunc(stallAfter, func() { cancel(errors.New(stall)) })}
+	s.window = fault.AfterFunc(rateWindow, func() {
+		if n := s.got.Swap(0); n < leastBytes {
+			cancel(fmt.Errorf("%d bytes in %v are too few", n, rateWindow))
+			return
+		}
+		s.window.Reset(rateWindow)
+	})
+	return s
+}
+
+// stop ends the watch.
+func (s *stallReader) stop() {
+	s.timer.Stop()
+	s.window.Stop()
 }
 
 func (s *stallReader) Read(p []byte) (int, error) {
 	n, err := s.body.Read(p)
+	s.got.Add(int64(n))
 	s.timer.Reset(stallAfter)
 	if err != nil {
-		s.timer.Stop()
+		s.stop()
 	}
 	return n, err
 }
