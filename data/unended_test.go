@@ -119,7 +119,7 @@ func TestTurnsEndWhateverTheySay(t *testing.T) {
 		moves = header + "{% set thoughts = m.reasoning_content or '' %}{% set content = m.content or '' %}{% if not thoughts and '</think>' in content %}" +
 			"{% set thoughts = content.split('</think>')[0].split('<think>')[-1] %}{% set content = content.split('</think>')[-1] %}{% endif %}" +
 			"{{ '\n<think>' ~ thoughts.strip() ~ '</think>' if thoughts }}{{ '\n' ~ content.strip() if content.strip() }}" + calls
-		// The same, and the empty thoughts where there are none, in other tags.
+		// The same, and the empty thoughts where a turn has no others, in other tags.
 		renames = header + "{% set content = m.content or '' %}{% if m.reasoning_content %}[THINK]{{ m.reasoning_content }}[/THINK]{% else %}[THINK]{{ content.split('</think>')[0].split('<think>')[-1] if '</think>' in content }}[/THINK]{% endif %}" +
 			"{{ content.split('</think>')[-1] | trim }}" + calls
 		// GLM-4.7: past thoughts are dropped.

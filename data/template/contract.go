@@ -13,7 +13,7 @@ import (
 // Two things are in it. One is how a turn ends: with text after what the assistant says, or with nothing (GLM, Apertus,
 // Apriel, Falcon). That must not be read off a row, whose content the template may have moved, cut or repeated. The
 // other one is what the template writes of a turn that is the last one: thoughts, in a key or in the content, content,
-// and one call or several, alone and together. What it leaves out of a turn that others follow, such as the thoughts of
+// and one call or several, alone and together. The parts that it leaves out of a turn that others follow, such as the thoughts of
 // the past, can then be told from what it does not know at all.
 type Contract struct {
 	t *Template

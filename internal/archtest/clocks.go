@@ -25,6 +25,7 @@ var useClocks = map[string]string{
 	"internal/cudatest/standin/race_test.go": "a delay stands for a wait: the race detector sees no order in it",
 	"device/devicetest/faulty.go":            "operations are made late, and their events say when they were",
 	"device/devicetest/reference.go":         "its events say when they were",
+	"hf/hub/slow_test.go":                    "the clock is that of a testing/synctest bubble",
 	"stream/finish_test.go":                  "the clock is that of a testing/synctest bubble",
 	"train/cluster_together_test.go":         "the clock is that of a testing/synctest bubble",
 	"internal/mpi/signs_test.go":             "the clock is that of a testing/synctest bubble",

@@ -39,8 +39,8 @@ func (s sign) bytes() []byte {
 	return append(b, at...)[:signBytes]
 }
 
-// signOf reads a sign of signBytes among a number of ranks; ok is false for what is none: no program of this version has
-// sent it.
+// signOf reads a sign of signBytes among a number of ranks; ok is false where no program of this version has sent the
+// bytes.
 func signOf(b []byte, size int) (s sign, ok bool) {
 	n := func(i int) int64 { return int64(binary.LittleEndian.Uint64(b[8*i:])) }
 	rank, since, length := n(0), n(1), n(2)
