@@ -85,7 +85,6 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 	}
 	var all []found
 	d := &Dataset{accounts: o.Accounts, stops: stopsOf(o)}
-	d.spellsStops = spells(o.Tokenizer, d.stops)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.Close())
@@ -130,6 +129,7 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 			return nil, fmt.Errorf("the datasets have more than %d documents", maxDocuments)
 		}
 	}
+	d.spellsStops = d.EndedTurns() > 0 || spells(o.Tokenizer, d.stops)
 	if err := d.seal(); err != nil {
 		return nil, err
 	}
