@@ -1159,3 +1159,55 @@ func openFile(t *testing.T, file string) *header {
 	f.Close()
 	return g
 }
+
+// The tokens at which a generation ends, beyond the end of text and those that llama.cpp knows by name, have the two places
+// of a file, an import finds them there, and a note says which have no place.
+func TestEndsOfAGeneration(t *testing.T) {
+	dir := writeRandomModel(t, exportFamilies[0].config, "qwen2")
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("tokenizer_config.json", `{"eos_token": "!"}`)
+	for ends, want := range map[string]struct {
+		eot, eom any
+		imported string
+		notes    int
+	}{
+		`0`:              {nil, nil, `"eos_token_id": 0`, 0},
+		`null`:           {nil, nil, `"eos_token_id": 0`, 0},
+		`[0, 3]`:         {int64(3), nil, "[\n    0,\n    3\n  ]", 0},
+		`[3, 5, 0]`:      {int64(3), int64(5), "[\n    0,\n    3,\n    5\n  ]", 0},
+		`[3, 5, 7, 7]`:   {int64(3), int64(5), "[\n    0,\n    3,\n    5\n  ]", 2},
+		`[-1, 99999, 3]`: {int64(3), nil, "[\n    0,\n    3\n  ]", 0},
+	} {
+		put("generation_config.json", `{"eos_token_id": `+ends+`}`)
+		file, report, err := export(t, dir, ExportOptions{Type: F32})
+		if err != nil {
+			t.Fatal(err)
+		}
+		meta := metaOf(t, file)
+		if got := meta("tokenizer.ggml.eos_token_id"); got != int64(0) {
+			t.Errorf("%s: eos is %v", ends, got)
+		}
+		eot, eom := meta("tokenizer.ggml.eot_token_id"), meta("tokenizer.ggml.eom_token_id")
+		notes := strings.Count(strings.Join(report.Notes, "\n"), "a generation ends at")
+		if eot != want.eot || eom != want.eom || notes != want.notes {
+			t.Errorf("%s: eot %v, eom %v, notes %v", ends, eot, eom, report.Notes)
+		}
+		out := filepath.Join(t.TempDir(), "back")
+		if err := Import(t.Context(), file, out, ImportOptions{DType: tensor.F32}); err != nil {
+			t.Fatal(err)
+		}
+		doc, err := os.ReadFile(filepath.Join(out, "generation_config.json"))
+		if err != nil || !strings.Contains(string(doc), want.imported) {
+			t.Errorf("%s: imported %s, %v, want %s", ends, doc, err, want.imported)
+		}
+	}
+	put("generation_config.json", `{"eos_token_id": "x"}`)
+	if _, _, err := export(t, dir, ExportOptions{Type: F32}); err == nil || !strings.Contains(err.Error(), "eos_token_id") {
+		t.Error(err)
+	}
+}

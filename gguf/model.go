@@ -414,14 +414,28 @@ var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "Mixtral
 	"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
 	"gemma4_text": "Gemma4ForCausalLM"}
 
-// generationConfig is generation_config.json.
+// generationConfig is generation_config.json: a generation ends at the end of text, of a turn and of a message.
 func (t *tokens) generationConfig() ([]byte, error) {
+	var ends []int
+	for _, id := range []*int{t.eos, t.eot, t.eom} {
+		if id != nil && !slices.Contains(ends, *id) {
+			ends = append(ends, *id)
+		}
+	}
+	var eos any // one as a number, as transformers writes it
+	switch len(ends) {
+	case 0:
+	case 1:
+		eos = ends[0]
+	default:
+		eos = ends
+	}
 	return marshalIndent(struct {
 		FromModel bool `json:"_from_model_config"`
 		BOS       *int `json:"bos_token_id,omitempty"`
-		EOS       *int `json:"eos_token_id,omitempty"`
+		EOS       any  `json:"eos_token_id,omitempty"`
 		PAD       *int `json:"pad_token_id,omitempty"`
-	}{true, t.bos, t.eos, t.pad})
+	}{true, t.bos, eos, t.pad})
 }
 
 // marshalIndent is JSON as Python's json.dumps(indent=2) lays it out, with <, > and & as they are.

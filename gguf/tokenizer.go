@@ -27,6 +27,7 @@ type tokens struct {
 	tokens, merges     []string
 	types              []int32
 	bos, eos, pad, unk *int
+	eot, eom           *int // end a turn and a message, and with them a generation
 	addBOS, addEOS     bool
 	addBOSByDefault    bool // unless the file says otherwise
 	longerFirst        bool // of merges with one score (see mergesOf)
@@ -70,7 +71,7 @@ func (g *header) tokens(arch *architecture, vocab int) (*tokens, error) {
 	for _, s := range []struct {
 		key string
 		to  **int
-	}{{"bos", &t.bos}, {"eos", &t.eos}, {"padding", &t.pad}, {"unknown", &t.unk}} {
+	}{{"bos", &t.bos}, {"eos", &t.eos}, {"eot", &t.eot}, {"eom", &t.eom}, {"padding", &t.pad}, {"unknown", &t.unk}} {
 		key := "tokenizer.ggml." + s.key + "_token_id"
 		n, ok, err := g.integer(key)
 		if err != nil {

@@ -1,16 +1,20 @@
 package gguf
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/data/template"
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/internal/below"
+	"github.com/millrace/millrace/internal/terminal"
 )
 
 // vocabulary has a tokenizer as a GGUF file stores it. The source of what is written is llama.cpp's converter
@@ -95,8 +99,87 @@ func readVocab(c *hf.Config, dir, modelType string, rows int, pre string) (*voca
 			v.set("ggml."+s.key+"_token_id", uint32(n))
 		}
 	}
+	ends, err := generationEnds(dir)
+	if err != nil {
+		return nil, err
+	}
+	v.addEnds(ends, parts)
 	v.addTemplates(chat.Templates)
 	return v, nil
+}
+
+// endsByName are tokens that llama.cpp takes for ends of a generation by their text (llama-vocab.cpp, special_eog_ids).
+var endsByName = strings.Fields("<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <end_of_turn> <|endoftext|> " +
+	"<|eom_id|> <EOT> _<EOT> <|end_of_text|> <end_of_utterance>")
+
+// addEnds writes the tokens at which a generation ends besides the end of text, as far as llama.cpp does not know them by
+// name. A file has places for two of them.
+func (v *vocabulary) addEnds(ends []int32, parts *tokenizer.Vocabulary) {
+	var free []string
+	taken := map[int32]bool{}
+	for _, name := range []string{"eos", "eot", "eom"} {
+		key := "ggml." + name + "_token_id"
+		if id, ok := v.get(key).(uint32); ok {
+			taken[int32(id)] = true
+		} else {
+			free = append(free, key)
+		}
+	}
+	for _, id := range ends {
+		if taken[id] || id < 0 || int(id) >= len(parts.Tokens) || slices.Contains(endsByName, parts.Tokens[id]) {
+			continue
+		}
+		if len(free) == 0 {
+			v.notes = append(v.notes, fmt.Sprintf("a generation ends at %s as well, for which a GGUF file has no place left: "+
+				"give it to llama.cpp as a stop text", terminal.Quote(parts.Tokens[id])))
+			continue
+		}
+		v.add(free[0], uint32(id))
+		taken[id], free = true, free[1:]
+	}
+}
+
+// get is the value of a key; nil without one.
+func (v *vocabulary) get(key string) any {
+	for _, entry := range v.meta {
+		if entry.key == "tokenizer."+key {
+			return entry.value
+		}
+	}
+	return nil
+}
+
+// generationEnds are the eos_token_id of a directory's generation_config.json; none without such a file.
+func generationEnds(dir string) ([]int32, error) {
+	const name = "generation_config.json"
+	doc, err := below.Read(dir, name, 1<<24)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var config struct {
+		EOS json.RawMessage `json:"eos_token_id"`
+	}
+	if err == nil {
+		err = json.Unmarshal(doc, &config)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, name), err)
+	}
+	var one *int32
+	var all []int32
+	switch {
+	case len(config.EOS) == 0:
+	case json.Unmarshal(config.EOS, &one) == nil:
+		if one != nil {
+			all = []int32{*one}
+		}
+	default:
+		err = json.Unmarshal(config.EOS, &all)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: eos_token_id: %w", filepath.Join(dir, name), err)
+	}
+	return all, nil
 }
 
 // readTemplates reads a directory's chat templates and the names of its special tokens.
