@@ -46,6 +46,7 @@ type card struct {
 	settings  map[string]string // of a checkpoint
 	plateau   *checkpoint.Plateau
 	config    *runfile.Config // nil where the run's directory is gone
+	hands     *handover       // nil: what goes with the weights is not known to be the run's
 	metrics   []trace.Metrics // up to step; nil without a metrics.jsonl
 }
 
@@ -56,7 +57,7 @@ func (e *Env) cardOf(runDir string, src *source, as format, step int, settings m
 	params, trained := src.model.Params()
 	c := &card{name: modelName(runDir), runDir: runDir, model: src.config.Reader().StringOr("model_type", ""),
 		params: params, frozen: params - trained, as: as, step: step,
-		base: src.dir, baseID: src.id, settings: settings, plateau: plateau}
+		base: src.dir, baseID: src.id, settings: settings, plateau: plateau, hands: src.hands}
 	var err error
 	if c.config, err = e.readResolved(runDir); err != nil {
 		e.warn("the model card lacks data and settings: %s", console.OneLine(err))
@@ -172,6 +173,7 @@ func (c *card) text() []byte {
 			"finite, or the loss too high.", unhealthySteps(c.unhealthy))
 	}
 	c.writeEarlyEnd(line)
+	c.writeUse(line)
 	c.writeData(line)
 	c.writeLosses(line)
 	c.writeSettings(line)
@@ -183,6 +185,37 @@ func (c *card) writeEarlyEnd(line func(string, ...any)) {
 	steps, err := strconv.Atoi(c.settings["steps"])
 	if err == nil && c.step < steps && c.config != nil && exhausts(c.plateau, c.config.Stop.Patience) {
 		line("\nThe run was of %s at most, and ended here: %s.", spelling.Count(steps, "step"), notLower(c.plateau))
+	}
+}
+
+// writeUse says what other programs find in the directory besides the weights.
+func (c *card) writeUse(line func(string, ...any)) {
+	if c.hands == nil {
+		return
+	}
+	var said []string
+	switch c.hands.Tokenizer {
+	case "":
+	case "bytes":
+		said = append(said, "Each byte is a token.")
+	default:
+		said = append(said, "The tokenizer is that of "+codeSpan(portable(c.hands.Tokenizer))+".")
+	}
+	if c.hands.Templates != nil {
+		said = append(said, "The chat template is the one that the run used.")
+		if c.config != nil && len(c.config.ChatTemplateKwargs) > 0 {
+			said = append(said, "It sets "+codeSpan(c.config.ChatTemplateKwargs.String())+", as the run did, where the caller "+
+				"sets nothing else.")
+		}
+	}
+	if names := c.hands.named(c.hands.Ends); len(names) > 0 {
+		for i := range names {
+			names[i] = codeSpan(names[i])
+		}
+		said = append(said, "Texts end with "+strings.Join(names, " and ")+".")
+	}
+	if len(said) > 0 {
+		line("\n%s", strings.Join(said, " "))
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// What a run hands over
+// The handover of a run
 //
 // A model that a run writes has to work where only its directory is: the programs that serve it read how text becomes
 // tokens, how a conversation becomes text and where an answer ends from the files in it. These are the run's decisions,
@@ -47,13 +47,14 @@ type handover struct {
 	// Templates are chat templates by name, with the variables of the run as defaults; nil: the tokenizer's directory has
 	// the templates that the run used, or the run used none.
 	Templates map[string]string `json:"templates,omitempty"`
-	// Ends are the tokens that end what the run was trained on, sorted.
-	Ends []int32 `json:"ends,omitempty"`
+	// Ends are the tokens that end what the run was trained on, sorted, and Texts are theirs.
+	Ends  []int32          `json:"ends,omitempty"`
+	Texts map[int32]string `json:"texts,omitempty"`
 }
 
 // handOver finds what a run hands over. The reader is that of its rows, which the dataset has.
 func (s *source) handOver(c *runfile.Config, r reader, trained *data.Dataset) (*handover, error) {
-	h := &handover{Ends: trained.Ends()}
+	h := &handover{Ends: trained.Ends(), Texts: map[int32]string{}}
 	if c.Tokenizer != "auto" {
 		h.Tokenizer = c.Tokenizer
 	}
@@ -61,6 +62,9 @@ func (s *source) handOver(c *runfile.Config, r reader, trained *data.Dataset) (*
 	isPlain := func(s data.Source) bool { return !ok || !chat.Renders(s.Type) }
 	if eos := r.tokenizer.EOS(); eos != tokenizer.None && slices.ContainsFunc(trained.Sources(), isPlain) {
 		h.with(&handover{Tokenizer: h.Tokenizer, Ends: []int32{eos}}) // which ends plain texts
+	}
+	for _, id := range h.Ends {
+		h.Texts[id] = r.tokenizer.Token(id)
 	}
 	if !ok {
 		return h, nil
@@ -88,6 +92,9 @@ func (h *handover) with(before *handover) {
 	if before != nil && before.Tokenizer == h.Tokenizer {
 		h.Ends = slices.Sorted(slices.Values(slices.Concat(h.Ends, before.Ends)))
 		h.Ends = slices.Compact(h.Ends)
+		for id, text := range before.Texts {
+			h.Texts[id] = text
+		}
 	}
 }
 
@@ -368,8 +375,8 @@ func (f *textFiles) writeTo(dir string) error {
 }
 
 // endsNote says which tokens will end a generation of the model that do not end one of the model which the run began
-// with; empty where there are none.
-func (s *source) endsNote(tok tokenizer.Tokenizer) (string, error) {
+// with; empty where it adds no token.
+func (s *source) endsNote() (string, error) {
 	if s.hands == nil || !s.hasOwnIDs(s.hands.Tokenizer) {
 		return "", nil
 	}
@@ -382,14 +389,13 @@ func (s *source) endsNote(tok tokenizer.Tokenizer) (string, error) {
 		return "", nil
 	}
 	return fmt.Sprintf("trained texts end with %s, at which %s does not say that a generation ends: %s of the model that "+
-		"is written will list it", tokensText(tok, added), s.dir, generationName), nil
+		"is written will list it", strings.Join(s.hands.named(added), " and "), s.dir, generationName), nil
 }
 
-// tokensText names tokens: "<|im_end|> (2) and </s> (1)".
-func tokensText(tok tokenizer.Tokenizer, ids []int32) string {
-	var all []string
+// named are tokens with their ids, such as "<|im_end|> (2)".
+func (h *handover) named(ids []int32) (all []string) {
 	for _, id := range ids {
-		all = append(all, fmt.Sprintf("%s (%d)", tok.Token(id), id))
+		all = append(all, fmt.Sprintf("%s (%d)", h.Texts[id], id))
 	}
-	return strings.Join(all, " and ")
+	return all
 }

@@ -104,6 +104,11 @@ func TestTrainedModelStopsByItsDirectoryAlone(t *testing.T) {
 	if first, _, _ := strings.Cut(said.String(), "step  1/"); !strings.Contains(first, line) {
 		t.Errorf("the first lines are %q, without %q", first, line)
 	}
+	card, err := os.ReadFile(filepath.Join(c.OutputDir, lastModel, "README.md"))
+	if use := "The chat template is the one that the run used. Texts end with `<|eos|> (561)`."; err != nil ||
+		!strings.Contains(string(card), use) {
+		t.Errorf("the card is %s, %v, without %q", card, err, use)
+	}
 	alone := filepath.Join(t.TempDir(), "served")
 	if err := os.Rename(filepath.Join(c.OutputDir, lastModel), alone); err != nil {
 		t.Fatal(err)
@@ -127,8 +132,8 @@ func TestTrainedModelStopsByItsDirectoryAlone(t *testing.T) {
 	}
 }
 
-// What a run decided is in every directory that is written of it, and nothing else that could be taken for it; also of
-// a checkpoint, once the files that the run file names are gone.
+// The decisions of a run are in every directory that is written of it, without a second copy that says otherwise; also in
+// the export of a checkpoint, once the files that the run file names are gone.
 func TestDirectoriesAreOfTheRun(t *testing.T) {
 	const stale = `{"eos_token": "<|bos|>", "chat_template": [{"name": "default", "template": "old"}, ` +
 		`{"name": "tool_use", "template": "older"}], "pad_token": "<|bos|>"}`
@@ -261,7 +266,7 @@ func TestDirectoriesAreOfTheRun(t *testing.T) {
 					t.Errorf("%s asks with %q, %v, want %q", name, text, err, want)
 				}
 			}
-			again := filepath.Join(t.TempDir(), "again") // a directory goes on as it is
+			again := filepath.Join(t.TempDir(), "again") // a directory keeps them
 			if _, err := Export(t.Context(), newEnv(t), ExportOptions{Model: out, Dir: again}); err != nil {
 				t.Fatal(err)
 			}

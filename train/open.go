@@ -208,7 +208,7 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 	if err := r.src.checkSidecars(); err != nil {
 		return err
 	}
-	if r.endsNote, err = r.src.endsNote(reader.tokenizer); err != nil {
+	if r.endsNote, err = r.src.endsNote(); err != nil {
 		return err
 	}
 	if r.held != nil { // first, since it gives back what only packing needs

@@ -141,6 +141,11 @@ func (e *Env) exportCheckpoint(ctx context.Context, runDir string, from *checkpo
 	if err := src.readAs(from); err != nil {
 		return blame.BadRequest(err)
 	}
+	if src.hands == nil {
+		if err := e.takeHandover(src, from); err != nil {
+			return err
+		}
+	}
 	src.base = cmp.Or(from.Manifest.Base, src.base)
 	c := e.cardOf(runDir, src, as, from.Manifest.Step, from.Manifest.Mathematics, from.Manifest.Base,
 		from.Manifest.Plateau)
