@@ -195,7 +195,7 @@ func (c *Chat) SetKwargs(k Kwargs) error {
 func (c *Chat) Kwargs() map[string]template.Value { return c.kwargs }
 
 // Written are the templates by name, as a model directory has them: the variables of SetKwargs are defaults in those
-// that read them. The lines before a template's own render nothing, and whoever renders it may give other values.
+// that read them. The lines before a template's own render nothing, and a caller may give other values.
 func (c *Chat) Written() map[string]string {
 	all := map[string]string{}
 	for name, source := range c.config.Templates {
