@@ -52,7 +52,7 @@ type handover struct {
 	Texts map[int32]string `json:"texts,omitempty"`
 }
 
-// handOver finds what a run hands over. The reader is that of its rows, which the dataset has.
+// handOver finds what a run hands over. The reader has read its rows, and the dataset has them as tokens.
 func (s *source) handOver(c *runfile.Config, r reader, trained *data.Dataset) (*handover, error) {
 	h := &handover{Ends: trained.Ends(), Texts: map[int32]string{}}
 	if c.Tokenizer != "auto" {
