@@ -15,8 +15,8 @@ import (
 // trainer reads is in the table below, with the types that read it here; where the type does not read it, and it is not
 // empty, the row is refused by a line that names it.
 //
-// What is in no table is decided by its place. A row of a table has dozens of columns, and an unknown one is a label. A
-// message has few keys, so one that is unknown and is no text is refused: it could be the mark of a trainer that nobody
+// A key that is in no table is decided by its place. A row of a table has dozens of columns, and an unknown one is a label. A
+// message has few keys, so one that is unknown and is no text is refused: it could be the mark of a trainer that no one
 // here knows. An unknown text goes to the chat template, and is looked for in what the template writes (leftout.go). A
 // part of a content and a call of a tool have no unknown keys at all.
 //

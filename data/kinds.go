@@ -89,7 +89,7 @@ func decoded(v template.Value) (template.Value, error) {
 	return v, nil
 }
 
-// listOf returns the items of a list, which are none where it is absent. A struct of lists, as datasets had it for a
+// listOf returns the items of a list, or no items where it is absent. A struct of lists, as datasets had it for a
 // list of structs, becomes such a list.
 func listOf(v template.Value) ([]template.Value, error) {
 	v, err := decoded(v)

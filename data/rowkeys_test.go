@@ -193,7 +193,7 @@ func TestTurnsThatDoNotCount(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "marked as one that does not count, and train_on_prompt counts all") {
 		t.Errorf("train_on_prompt: %v", err)
 	}
-	// What the row's keys say of nothing does no harm, and neither do labels.
+	// Keys of the row that say nothing do no harm, and neither do labels.
 	row = `{"messages": [{"role": "user", "content": "a", "from": "human", "id": 3, "toxic": false, "header": {"a": "b"}, "tool_calls": [], "images": null},
 		{"role": "assistant", "content": "d", "value": "d", "refusal": null, "annotations": [], "extra": {}, "timestamp": 1.5, "label": 1, "score": null}]}`
 	d, err = prepare(t, Source{Type: Messages, Path: write(t, t.TempDir(), "a.jsonl", strings.ReplaceAll(row, "\n", " "))}, Options{Renderer: chatOf(t, chatML)})

@@ -18,7 +18,7 @@ const leastFreeBytes = 2 << 30
 // onDisk is the TMPDIR of before.
 var onDisk = os.Getenv("TMPDIR")
 
-// Run runs the tests of a package and returns the exit status, for TestMain. What was inherited is left, and temporary directories are
+// Run runs the tests of a package and returns the exit status, for TestMain. It leaves all that was inherited, and temporary directories are
 // in memory where the system has a file system there with room, else where they always are.
 //
 // Tests of the engine save state and sync it thousands of times. On a drive most of their time is waiting: the laws of

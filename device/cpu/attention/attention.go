@@ -8,7 +8,7 @@
 //
 // Blocks of queries and of keys begin at multiples of their lengths from the first row of their document, and none has
 // rows of two documents. So each sum is cut by places in the document, and the bits of a document are its own: they
-// depend neither on where it lies nor on what lies beside it.
+// depend neither on its place nor on its neighbours.
 //
 // Scores, softmax and all sums are in fp32. In BF16 the probabilities and the gradients of the scores are rounded
 // before they are multiplied, as FlashAttention does.

@@ -12,7 +12,7 @@ import (
 )
 
 // byTiles multiplies as level AMX does, in plain Go and with other roundings: every 32 products have a sum of the even
-// and one of the odd places. What a product's bits depend on, among the places of its inner sum, these depend on, too.
+// and one of the odd places. A product's bits may depend on the places of its inner sum, and so may these.
 type byTiles struct{ plain }
 
 // Multiply implements Multiplier.

@@ -76,7 +76,7 @@ type Spec struct {
 	Decay, Beta []float32   // [T, Heads]
 	// [chunks, Heads, KeyDim, ValueDim], written by forward, read by backward: those before the pieces that begin in
 	// each chunk of rows. That is one piece at most, all but the first pieces of documents, which have none before them:
-	// the next such piece begins Chunk rows after it or later. Zeros where there is none.
+	// the next such piece begins Chunk rows after it or later. Zeros where there is no such piece.
 	States []float32
 
 	// Backward only.
