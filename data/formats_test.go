@@ -125,6 +125,43 @@ func TestParquet(t *testing.T) {
 	}
 }
 
+// TestParquetOfToolData reads files that datasets writes by itself of rows whose keys differ, with columns of JSON: they are the
+// rows of the JSON lines that it read.
+func TestParquetOfToolData(t *testing.T) {
+	chat := chatOf(t, "{{ tools|default('')|tojson }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ m.reasoning_content }}{{ m.tool_calls|default('')|tojson }}"+
+		"</s>\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}")
+	for _, name := range []string{"json_tools", "json_messages"} {
+		var both [2][]string
+		for i, ending := range []string{".jsonl", ".parquet"} {
+			path := write(t, t.TempDir(), "x"+ending, string(readFile(t, "parquet/testdata/"+name+ending)))
+			d, err := prepare(t, Source{Type: Messages, Path: path}, Options{Renderer: chat})
+			if err != nil {
+				t.Fatal(err)
+			}
+			both[i] = marked(d)
+		}
+		if diff := cmp.Diff(both[0], both[1]); diff != "" || len(both[0]) != 2 {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// TestParquetDates: a date in the arguments of a call ends the reading, and one that is a label of a message does not.
+func TestParquetDates(t *testing.T) {
+	for _, name := range []string{"dates_pyarrow", "dates_duckdb"} {
+		path := write(t, t.TempDir(), "x.parquet", string(readFile(t, "parquet/testdata/"+name+".parquet")))
+		for _, bad := range []string{"", SkipBadRows} {
+			if _, err := prepare(t, Source{Type: Messages, Path: path, BadRows: bad}, Options{Renderer: chatOf(t, chatML)}); err == nil ||
+				!strings.Contains(err.Error(), "x.parquet: row 1: row group 0: column messages.tool_calls.function.arguments.date has ") {
+				t.Errorf("%s, bad_rows %q: %v", name, bad, err)
+			}
+		}
+	}
+	if !isLabelColumn("messages.timestamp") || isLabelColumn("timestamp") || isLabelColumn("messages.content") || isLabelColumn("messages.tool_calls.timestamp") {
+		t.Error("a label is a key of a message")
+	}
+}
+
 // FuzzParquet reads bytes as a Parquet file: no panic, and what it makes of a row is JSON or an error.
 func FuzzParquet(f *testing.F) {
 	f.Add(parquetFile(f, "chats"))

@@ -2,10 +2,12 @@ package data
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/data/parquet"
 )
@@ -51,12 +53,15 @@ func (s rowReader) readTable(ctx context.Context, name string, in io.ReaderAt, s
 	}
 	defer func() { s.spare.left -= max(0, file.Spent()-tableBytes(size)) }()
 	number := 0
-	err = file.Rows(ctx, wanted, func(object []byte, err error) bool {
+	err = file.Rows(ctx, wanted, isLabelColumn, func(object []byte, err error) bool {
 		number++
 		r := row{file: name, line: number, table: true}
-		if err != nil {
+		switch {
+		case errors.Is(err, parquet.ErrRowTooLarge):
 			r.err = r.errorf("%w: at most %d MiB are read", err, limits.RowBytes>>20)
-		} else {
+		case err != nil:
+			r.err = r.errorf("%w", err)
+		default:
 			r.data = slices.Clone(object)
 		}
 		return yield(r)
@@ -65,4 +70,11 @@ func (s rowReader) readTable(ctx context.Context, name string, in io.ReaderAt, s
 		return fmt.Errorf("%s: row %d: %w", name, number+1, err)
 	}
 	return nil
+}
+
+// isLabelColumn is true of a key of messages that templates never write, by its path in a row: "messages.timestamp".
+func isLabelColumn(field string) bool {
+	_, below, ok := strings.Cut(field, ".")
+	key, _, _ := strings.Cut(below, ".")
+	return ok && isLabel(key)
 }

@@ -38,10 +38,13 @@ var errEncrypted = errors.New("it is encrypted: decrypt it first")
 type node struct {
 	name       string
 	repetition int
-	isList     bool // annotated as a list
-	unsigned   bool
-	kind       int // physical type of a leaf
-	width      int // bytes of a fixed-length value
+	logical    logicalType
+	meaning    meaning // of a leaf's values, or whether a group can be read
+	why        string  // a refused node's reason
+	isMap      bool    // from texts
+	isEntry    bool    // the entries of a map, or one of their two fields
+	kind       int     // physical type of a leaf
+	width      int     // bytes of a fixed-length value
 	fields     []*node
 
 	// rep and def are the repetition and definition levels of the node itself (Melnik et al., "Dremel: interactive analysis of
@@ -158,25 +161,12 @@ func (t *thrift) element(kind byte) (e element) {
 			e.name = string(t.asBinary(kind))
 		case 5:
 			e.children = t.asSize(kind)
-		case 6: // ConvertedType
-			converted := t.asSize(kind)
-			e.isList = e.isList || converted == 3
-			e.unsigned = e.unsigned || converted >= 11 && converted <= 14
-		case 10: // LogicalType, a union
-			t.asStructure(kind, func(id int, kind byte) {
-				e.isList = e.isList || id == 3
-				if id != 10 {
-					t.skip(kind)
-					return
-				}
-				t.asStructure(kind, func(id int, kind byte) {
-					if id == 2 {
-						e.unsigned = !t.asBool(kind)
-						return
-					}
-					t.skip(kind)
-				})
-			})
+		case 6: // ConvertedType, of older writers and together with the newer form
+			if converted := convertedType(t.asSize(kind)); e.logical.annotation == annotatedNothing {
+				e.logical = converted
+			}
+		case 10:
+			e.logical = t.logicalType(kind)
 		default:
 			t.skip(kind)
 		}
@@ -242,6 +232,7 @@ func buildNode(elements []element, parent *node, leaf, depth int) (*node, []elem
 			n.width = 12
 		}
 		n.to = leaf + 1
+		n.meaning, n.why = leafMeaning(n.kind, n.logical)
 		return n, elements, nil
 	}
 	if depth > maxDepth {
@@ -259,6 +250,8 @@ func buildNode(elements []element, parent *node, leaf, depth int) (*node, []elem
 		}
 		n.fields[i], n.to, elements = field, field.to, rest
 	}
+	n.meaning, n.why = groupMeaning(n.logical)
+	n.openMap()
 	return n, elements, nil
 }
 

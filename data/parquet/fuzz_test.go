@@ -35,7 +35,7 @@ func FuzzRows(f *testing.F) {
 			return
 		}
 		n := 0
-		err = file.Rows(t.Context(), file.Columns(), func(object []byte, err error) bool {
+		err = file.Rows(t.Context(), file.Columns(), nil, func(object []byte, err error) bool {
 			n++
 			if err != nil {
 				if !errors.Is(err, ErrRowTooLarge) {

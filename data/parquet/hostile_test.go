@@ -56,9 +56,13 @@ func appendThrift(b []byte, v any) (out []byte, kind byte) {
 		for _, id := range ids {
 			at := len(b)
 			b = append(b, 0)
+			delta := byte(id - last)
+			if delta > 15 {
+				b, delta = binary.AppendVarint(b, int64(id)), 0
+			}
 			var kind byte
 			b, kind = appendThrift(b, v[id])
-			b[at] = byte(id-last)<<4 | kind
+			b[at] = delta<<4 | kind
 			last = id
 		}
 		return append(b, 0), thriftStruct
@@ -304,7 +308,7 @@ func readFile(b []byte) error {
 		return err
 	}
 	var bad error
-	if err := f.Rows(context.Background(), f.Columns(), func(_ []byte, err error) bool { bad = err; return err == nil }); err != nil {
+	if err := f.Rows(context.Background(), f.Columns(), nil, func(_ []byte, err error) bool { bad = err; return err == nil }); err != nil {
 		return err
 	}
 	return bad

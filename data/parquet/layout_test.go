@@ -47,17 +47,6 @@ func TestLongHeader(t *testing.T) {
 	}
 }
 
-// TestTimesOf96Bits: they are null, as are numbers that JSON does not know.
-func TestTimesOf96Bits(t *testing.T) {
-	data := make([]byte, 24)
-	body := dataPage(2, len(data), data, nil)
-	footer := footerOf(2, thriftFields{4: codecNone, 5: int64(2), 7: int64(len(body)), 9: int64(4)})
-	footer[2] = thriftItems{thriftFields{4: "root", 5: 1}, thriftFields{1: typeInt96, 3: required, 4: "at"}}
-	if rows := readAll(t, fileOf(body, footer), nil); len(rows) != 2 || asJSON(t, rows[1]) != `{"at":null}` {
-		t.Error(rows)
-	}
-}
-
 func asJSON(t *testing.T, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)

@@ -1,6 +1,8 @@
 package parquet
 
 import (
+	"encoding/json"
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -8,17 +10,18 @@ import (
 
 // rows puts rows together.
 type rows struct {
-	file     *File
-	fields   []*node
-	leaves   []int     // those below fields
-	cursors  []*cursor // by leaf
-	out      []byte
-	tooLarge bool
+	file    *File
+	fields  []*node
+	leaves  []int     // those below fields
+	cursors []*cursor // by leaf
+	out     []byte
+	passed  map[*node]bool // refused ones of which no value is needed
+	fault   error          // the row's: its rest is gone through and not written
 }
 
 // row reads the next row into out.
 func (r *rows) row() error {
-	r.out, r.tooLarge = append(r.out[:0], '{'), false
+	r.out, r.fault = append(r.out[:0], '{'), nil
 	first := true
 	for _, n := range r.fields {
 		if err := r.field(n, 0, &first); err != nil {
@@ -38,7 +41,7 @@ func (r *rows) bound() error {
 		return nil
 	}
 	err := r.file.spend(len(r.out))
-	r.tooLarge, r.out = true, r.out[:0]
+	r.fault, r.out = ErrRowTooLarge, r.out[:0]
 	return err
 }
 
@@ -147,13 +150,18 @@ func (r *rows) list(n *node, rep int, item func(rep int) error) error {
 
 // present writes a value that is not null, or one item of a repeated node.
 func (r *rows) present(n *node, rep int) error {
+	if n.meaning == isRefused && !r.passed[n] {
+		return r.file.refused(n)
+	}
 	if n.isLeaf() {
 		return r.leaf(n, rep)
 	}
-	if items, ok := n.listOf(); ok {
-		if !items.isLeaf() && len(items.fields) == 1 && items.name != "array" && !strings.HasSuffix(items.name, "_tuple") {
-			// The item is the only field of the group, and may be null or a list itself.
-			return r.list(items, rep, func(rep int) error { return r.value(items.fields[0], rep) })
+	if n.isMap {
+		return r.entries(n.fields[0], rep)
+	}
+	if items, item, ok := n.listItem(); ok {
+		if item != nil {
+			return r.list(items, rep, func(rep int) error { return r.value(item, rep) })
 		}
 		return r.value(items, rep)
 	}
@@ -168,14 +176,37 @@ func (r *rows) present(n *node, rep int) error {
 	return nil
 }
 
-// listOf is the repeated field of a group that stands for a list: one with that annotation, or with a name that old
-// writers gave it (LogicalTypes.md of apache/parquet-format, "Backward-compatibility rules").
-func (n *node) listOf() (*node, bool) {
-	if len(n.fields) != 1 || n.fields[0].repetition != repeated {
-		return nil, false
+// entries writes the entries of a map as an object.
+func (r *rows) entries(n *node, rep int) error {
+	from := len(r.out)
+	err := r.list(n, rep, func(rep int) error {
+		if err := r.present(n.fields[0], rep); err != nil {
+			return err
+		}
+		r.out = append(r.out, ':')
+		return r.value(n.fields[1], rep)
+	})
+	if err == nil && len(r.out) > from { // else the row is too large
+		r.out[from], r.out[len(r.out)-1] = '{', '}'
 	}
-	f := n.fields[0]
-	return f, n.isList || f.name == "list" || f.name == "bag"
+	return err
+}
+
+// listItem returns the repeated field of a group that stands for a list: one with that annotation, or with a name that old
+// writers gave it; and the item below it, which may be null or a list itself, or nil where the repeated field is the item
+// (LogicalTypes.md of apache/parquet-format, "Backward-compatibility rules").
+func (n *node) listItem() (items, item *node, ok bool) {
+	if len(n.fields) != 1 || n.fields[0].repetition != repeated || n.isMap {
+		return nil, nil, false
+	}
+	items = n.fields[0]
+	if n.logical.annotation != annotatedList && items.name != "list" && items.name != "bag" {
+		return nil, nil, false
+	}
+	if !items.isLeaf() && len(items.fields) == 1 && items.name != "array" && !strings.HasSuffix(items.name, "_tuple") {
+		item = items.fields[0]
+	}
+	return items, item, true
 }
 
 // leaf writes a single value.
@@ -192,35 +223,42 @@ func (r *rows) leaf(n *node, rep int) error {
 	if err != nil {
 		return err
 	}
-	if r.tooLarge { // what is not kept need not be written
+	if r.fault != nil { // what is not kept need not be written
 		return nil
 	}
-	switch n.kind {
-	case typeBoolean:
+	switch n.meaning {
+	case isBoolean:
 		r.out = strconv.AppendBool(r.out, v.bits != 0)
-	case typeInt32:
-		if n.unsigned {
-			r.out = strconv.AppendUint(r.out, uint64(uint32(v.bits)), 10)
-		} else {
+	case isSigned:
+		if n.kind == typeInt32 {
 			r.out = strconv.AppendInt(r.out, int64(int32(v.bits)), 10)
-		}
-	case typeInt64:
-		if n.unsigned {
-			r.out = strconv.AppendUint(r.out, v.bits, 10)
 		} else {
 			r.out = strconv.AppendInt(r.out, int64(v.bits), 10)
 		}
-	case typeFloat:
-		r.number(float64(math.Float32frombits(uint32(v.bits))), 32)
-	case typeDouble:
-		r.number(math.Float64frombits(v.bits), 64)
-	case typeBytes, typeFixed:
-		if len(v.bytes) > r.file.limits.RowBytes {
-			r.tooLarge = true
-			break
+	case isUnsigned:
+		if n.kind == typeInt32 {
+			r.out = strconv.AppendUint(r.out, uint64(uint32(v.bits)), 10)
+		} else {
+			r.out = strconv.AppendUint(r.out, v.bits, 10)
 		}
-		r.out = appendText(r.out, v.bytes)
-	default:
+	case isReal:
+		if n.kind == typeFloat {
+			r.number(float64(math.Float32frombits(uint32(v.bits))), 32)
+		} else {
+			r.number(math.Float64frombits(v.bits), 64)
+		}
+	case isText, isJSON:
+		switch {
+		case len(v.bytes) > r.file.limits.RowBytes:
+			r.fault = ErrRowTooLarge
+		case n.meaning == isText:
+			r.out = appendText(r.out, v.bytes)
+		case !json.Valid(v.bytes):
+			r.fault = fmt.Errorf("column %.200s is annotated as JSON, and holds a text that is not JSON", r.file.root.field(n))
+		default:
+			r.out = append(r.out, v.bytes...)
+		}
+	default: // refused, and the caller passes over it
 		r.out = append(r.out, "null"...)
 	}
 	return r.bound()

@@ -121,12 +121,14 @@ func (f *File) Columns() []string {
 
 // Rows calls yield for each row, as the JSON object of those of the named columns that the file has (one at least),
 // in the order of the file, until it returns false. Fields that are null are left out of objects; numbers that JSON
-// does not know (NaN, infinities) and 96-bit times are null; strings and byte arrays are written as they are, UTF-8
-// or not. The object is valid until yield returns. A row larger than Limits.RowBytes comes as ErrRowTooLarge; any
-// other error ends the reading.
-func (f *File) Rows(ctx context.Context, columns []string, yield func(object []byte, err error) bool) error {
+// does not know (NaN, infinities) are null; strings and byte arrays are written as they are, UTF-8 or not; a column of
+// JSON has the values that its texts hold. The object is valid until yield returns. A row larger than Limits.RowBytes
+// comes as ErrRowTooLarge, and one whose JSON is broken as an error; any other error ends the reading, as does the first value
+// of a column whose type has no form in JSON, such as a date. Fields for which isLabel (or nil) is true, by their path in the row such
+// as "messages.timestamp", are null in place of that.
+func (f *File) Rows(ctx context.Context, columns []string, isLabel func(field string) bool, yield func(object []byte, err error) bool) error {
 	f.held, f.spent = 0, 0
-	r := &rows{file: f}
+	r := &rows{file: f, passed: map[*node]bool{}}
 	for _, n := range f.root.fields {
 		if slices.Contains(columns, n.name) {
 			r.fields = append(r.fields, n)
@@ -140,7 +142,11 @@ func (f *File) Rows(ctx context.Context, columns []string, yield func(object []b
 	}
 	r.cursors = make([]*cursor, f.root.to)
 	for _, leaf := range r.leaves {
-		r.cursors[leaf] = &cursor{ctx: ctx, file: f, leaf: f.root.leaf(leaf)}
+		n := f.root.leaf(leaf)
+		r.cursors[leaf] = &cursor{ctx: ctx, file: f, leaf: n}
+		if n.meaning == isRefused && isLabel != nil && isLabel(f.root.field(n)) {
+			r.passed[n] = true
+		}
 	}
 	for g, group := range f.groups {
 		for _, leaf := range r.leaves {
@@ -156,8 +162,8 @@ func (f *File) Rows(ctx context.Context, columns []string, yield func(object []b
 				return fmt.Errorf("row group %d: %w", g, err)
 			}
 			object, err := r.out, error(nil)
-			if r.tooLarge {
-				object, err = nil, ErrRowTooLarge
+			if r.fault != nil {
+				object, err = nil, r.fault
 			}
 			if !yield(object, err) {
 				return nil

@@ -27,7 +27,7 @@ func readAll(t *testing.T, b []byte, columns []string) []any {
 		columns = f.Columns()
 	}
 	var out []any
-	if err := f.Rows(context.Background(), columns, func(object []byte, err error) bool {
+	if err := f.Rows(context.Background(), columns, nil, func(object []byte, err error) bool {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +92,7 @@ func TestNoColumn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Rows(t.Context(), []string{"none"}, nil); err == nil || !strings.Contains(err.Error(), "none of the columns") {
+	if err := f.Rows(t.Context(), []string{"none"}, nil, nil); err == nil || !strings.Contains(err.Error(), "none of the columns") {
 		t.Error(err)
 	}
 }
@@ -110,17 +110,17 @@ func TestRowsStop(t *testing.T) {
 		return f
 	}
 	n := 0
-	if err := open(testLimits).Rows(t.Context(), []string{"id"}, func([]byte, error) bool { n++; return n < 5 }); err != nil || n != 5 {
+	if err := open(testLimits).Rows(t.Context(), []string{"id"}, nil, func([]byte, error) bool { n++; return n < 5 }); err != nil || n != 5 {
 		t.Errorf("%d rows, %v", n, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := open(testLimits).Rows(ctx, []string{"id"}, func([]byte, error) bool { cancel(); return true }); !errors.Is(err, context.Canceled) {
+	if err := open(testLimits).Rows(ctx, []string{"id"}, nil, func([]byte, error) bool { cancel(); return true }); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	small := testLimits
 	small.RowBytes = 300
 	rows, large := 0, 0
-	if err := open(small).Rows(t.Context(), []string{"id", "messages"}, func(object []byte, err error) bool {
+	if err := open(small).Rows(t.Context(), []string{"id", "messages"}, nil, func(object []byte, err error) bool {
 		rows++
 		switch {
 		case err == ErrRowTooLarge:
@@ -134,7 +134,7 @@ func TestRowsStop(t *testing.T) {
 	}
 	small = testLimits
 	small.HeldBytes = 1000
-	if err := open(small).Rows(t.Context(), []string{"messages"}, func([]byte, error) bool { return true }); err == nil || !strings.Contains(err.Error(), "more than 1000 bytes of memory") {
+	if err := open(small).Rows(t.Context(), []string{"messages"}, nil, func([]byte, error) bool { return true }); err == nil || !strings.Contains(err.Error(), "more than 1000 bytes of memory") {
 		t.Error(err)
 	}
 }

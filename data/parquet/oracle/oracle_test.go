@@ -96,7 +96,7 @@ func TestRowsLaw(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []example
-		if err := f.Rows(context.Background(), f.Columns(), func(object []byte, err error) bool {
+		if err := f.Rows(context.Background(), f.Columns(), nil, func(object []byte, err error) bool {
 			var e example
 			d := json.NewDecoder(bytes.NewReader(object))
 			d.DisallowUnknownFields()
@@ -146,7 +146,7 @@ func TestProjection(t *testing.T) {
 		t.Errorf("columns %v, want %v", f.Columns(), want)
 	}
 	n := 0
-	if err := f.Rows(t.Context(), []string{"tail", "text", "none"}, func(object []byte, err error) bool {
+	if err := f.Rows(t.Context(), []string{"tail", "text", "none"}, nil, func(object []byte, err error) bool {
 		if want := fmt.Sprintf(`{"text":"row %d","tail":7}`, n); string(object) != want || err != nil {
 			t.Fatalf("%s, %v, want %s", object, err, want)
 		}
@@ -232,7 +232,7 @@ func BenchmarkRows(b *testing.B) {
 			b.Fatal(err)
 		}
 		size := 0
-		if err := f.Rows(b.Context(), []string{"messages"}, func(object []byte, err error) bool {
+		if err := f.Rows(b.Context(), []string{"messages"}, nil, func(object []byte, err error) bool {
 			size += len(object)
 			return err == nil
 		}); err != nil {

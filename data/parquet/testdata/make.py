@@ -7,7 +7,6 @@ Writes NAME.parquet and NAME.jsonl, in which is what pyarrow reads, whoever wrot
 out of objects.
 """
 
-import datetime
 import json
 import math
 import pathlib
@@ -32,7 +31,7 @@ CHAT = pa.schema([
 FLAT = pa.schema([
     pa.field("text", pa.string(), nullable=False), ("prompt", pa.large_string()), ("ok", pa.bool_()), ("i8", pa.int8()), ("u8", pa.uint8()),
     ("u32", pa.uint32()), ("u64", pa.uint64()), ("i32", pa.int32()), ("i64", pa.int64()), ("f32", pa.float32()), ("f64", pa.float64()),
-    ("fixed", pa.binary(3)), ("bytes", pa.binary()), ("day", pa.date32())])
+    ("bytes", pa.binary())])
 EMPTY = pa.schema([("text", pa.string()), ("messages", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())])))])
 
 
@@ -46,8 +45,6 @@ def plain(value, in_list=False):
         return value.decode()
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if isinstance(value, datetime.date):
-        return (value - datetime.date(1970, 1, 1)).days
     return value
 
 
@@ -86,7 +83,7 @@ def flat(rng, n):
     for i in range(n):
         row = {"text": f"document {i} " + "word " * rng.randint(0, 5), "prompt": "What is %d?" % (i // 3), "ok": i % 3 == 0, "i8": -i % 128, "u8": 255 - i,
                "u32": 2**32 - 1 - i, "u64": 2**64 - 1 - i, "i32": -2**31 + i * 1000, "i64": 2**63 - 1 - i**9, "f32": i / 4, "f64": math.pi * 10.0**(i - 20),
-               "fixed": b"%03d" % i, "bytes": b"b" * (i % 7), "day": datetime.date(2026, 1, 1) + datetime.timedelta(days=i)}
+               "bytes": b"b" * (i % 7)}
         rows.append({k: v if k == "text" or rng.random() < 0.8 else None for k, v in row.items()})
     rows[3]["f64"], rows[4]["f32"] = math.nan, math.inf
     return rows
@@ -98,11 +95,11 @@ def main():
     write("chat_snappy", chats(rng, 18), CHAT, row_group_size=8, data_page_size=64, write_batch_size=4, compression="snappy", write_page_checksum=True)
     write("chat_zstd_v2", chats(rng, 25), CHAT, data_page_version="2.0", compression="zstd", data_page_size=128, write_batch_size=4)
     write("chat_gzip", chats(rng, 12), CHAT, compression="gzip", use_dictionary=False)
-    write("flat_none", flat(rng, 40), FLAT, compression="none", use_dictionary=["prompt", "i32", "f64", "fixed"])
+    write("flat_none", flat(rng, 40), FLAT, compression="none", use_dictionary=["prompt", "i32", "f64"])
     write("flat_lz4", flat(rng, 20), FLAT, compression="lz4")
     write("flat_delta", flat(rng, 40), FLAT, compression="zstd", use_dictionary=False, data_page_version="2.0", column_encoding={
         "text": "DELTA_BYTE_ARRAY", "prompt": "DELTA_LENGTH_BYTE_ARRAY", "bytes": "DELTA_BYTE_ARRAY", "i32": "DELTA_BINARY_PACKED", "i64": "DELTA_BINARY_PACKED",
-        "u64": "DELTA_BINARY_PACKED", "f32": "BYTE_STREAM_SPLIT", "f64": "BYTE_STREAM_SPLIT", "fixed": "BYTE_STREAM_SPLIT", "u32": "BYTE_STREAM_SPLIT", "ok": "RLE"})
+        "u64": "DELTA_BINARY_PACKED", "f32": "BYTE_STREAM_SPLIT", "f64": "BYTE_STREAM_SPLIT", "u32": "BYTE_STREAM_SPLIT", "ok": "RLE"})
     write("long_delta", [{"n": i * i % 1000 - 500 * (i % 2), "text": f"{i // 7:05d}"} for i in range(700)], pa.schema([("n", pa.int64()), ("text", pa.string())]),
           compression="zstd", use_dictionary=False, column_encoding={"n": "DELTA_BINARY_PACKED", "text": "DELTA_BYTE_ARRAY"})
     write("nulls", [{"text": None, "list": None}] * 50, pa.schema([("text", pa.string()), ("list", pa.list_(pa.string()))]), compression="snappy")
