@@ -120,8 +120,10 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	dev := t.dev.Info()
 	_, guess := probe.Measured(t.env.CacheDir, dev, t.config.Budgets().Path)
 	t.env.tell(RunBegan{t.plan.Headline(dev, guess), savesText(t.config.Save)})
-	if t.rendering != "" {
-		t.env.note("%s", t.rendering)
+	for _, note := range []string{t.rendering, t.tokenizing} {
+		if note != "" {
+			t.env.note("%s", note)
+		}
 	}
 	t.noteTurns()
 	if t.endsNote != "" {

@@ -201,7 +201,7 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 			return err
 		}
 	}
-	r.rendering = templateUse(r.data.Sources(), reader.renderer, c.ChatTemplate)
+	r.rendering, r.tokenizing = templateUse(r.data.Sources(), reader.renderer, c.ChatTemplate), tokenizerNote(reader.tokenizer)
 	if r.src.hands, err = r.src.handOver(c, reader, r.data); err != nil {
 		return err
 	}

@@ -34,17 +34,18 @@ type Run struct {
 	plan     *plan.Plan
 	session  *Session // its state and engine; nil before they are open, and after Close
 
-	from      *checkpoint.Checkpoint // that the run continues from; nil: it starts from the model
-	data      *data.Dataset          // nil: the configuration names none
-	held      *data.Dataset          // to evaluate on; nil: none
-	otherHeld bool                   // the checkpoint was evaluated on other data
-	endsNote  string                 // on tokens that end trained texts; empty where the model knows them
-	rendering string                 // whether pairs have the chat template, in a line; empty where that is no question
-	loader    *data.Loader
-	eval      *data.EvalLoader // nil without held
-	at        dataPlace        // in the data, after the latest batch that a step was taken on
-	batch     stream.Batch     // the latest of Next
-	after     data.Cursor      // of batch
+	from       *checkpoint.Checkpoint // that the run continues from; nil: it starts from the model
+	data       *data.Dataset          // nil: the configuration names none
+	held       *data.Dataset          // to evaluate on; nil: none
+	otherHeld  bool                   // the checkpoint was evaluated on other data
+	endsNote   string                 // on tokens that end trained texts; empty where the model knows them
+	rendering  string                 // whether pairs have the chat template, in a line; empty where that is no question
+	tokenizing string                 // whether other programs make other tokens of the texts, in a line; or ""
+	loader     *data.Loader
+	eval       *data.EvalLoader // nil without held
+	at         dataPlace        // in the data, after the latest batch that a step was taken on
+	batch      stream.Batch     // the latest of Next
+	after      data.Cursor      // of batch
 
 	runID      checkpoint.RunID // that of the checkpoint that it continues from
 	steps      int              // done, since the model's own weights

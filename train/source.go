@@ -206,17 +206,27 @@ func (s *source) readTokenizer(name string) (tokenizer.Tokenizer, error) {
 		return tokenizer.Bytes(), nil
 	case "auto", "":
 		name = s.dir
-		if _, err := os.Stat(filepath.Join(s.dir, "tokenizer.json")); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("tokenizer: %s has no tokenizer.json; set tokenizer to a path, or to bytes", s.dir)
-		}
 		fallthrough
 	default:
 		bpe, err := tokenizer.Load(name)
-		if err != nil {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, fmt.Errorf("%w; or set tokenizer to another, or to bytes", err)
+		case err != nil:
 			return nil, fmt.Errorf("%w; download it again, or set tokenizer to another", err)
 		}
 		return bpe, nil
 	}
+}
+
+// tokenizerNote says that other programs may make other tokens of the same texts, or "".
+func tokenizerNote(t tokenizer.Tokenizer) string {
+	p, ok := t.(*tokenizer.Pipeline)
+	if !ok || p.RebuiltClass() == "" {
+		return ""
+	}
+	return fmt.Sprintf("the tokenizer's class is %s: tokens are those of its tokenizer.json, as in transformers 4; transformers 5 makes a tokenizer "+
+		"of its own for that class, and may give some texts other tokens", p.RebuiltClass())
 }
 
 // reader turns rows into tokens.

@@ -74,6 +74,9 @@ func Preview(ctx context.Context, env *Env, c *runfile.Config, limit int, show f
 	if err != nil {
 		return nil, err
 	}
+	if note := tokenizerNote(r.tokenizer); note != "" {
+		env.note("%s", note)
+	}
 	d, held, err := env.prepareRun(ctx, c, r)
 	if err != nil {
 		return nil, err

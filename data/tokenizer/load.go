@@ -49,7 +49,7 @@ func loadFile(path string) (*Pipeline, *fileJSON, error) {
 		data, err = below.ReadFile(path, maxFileBytes)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("tokenizer: there is no %s: name a tokenizer.json or a directory that has one", path)
+		return nil, nil, errMissing(path)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("read tokenizer: %w", err)
@@ -69,6 +69,9 @@ func loadFile(path string) (*Pipeline, *fileJSON, error) {
 	}
 	file, err := parseFile(data)
 	if err != nil {
+		if other := errNamed(path); other != nil {
+			return nil, nil, other
+		}
 		return nil, nil, fmt.Errorf("tokenizer %s: %w", path, err)
 	}
 	if hasConfig {
@@ -86,6 +89,7 @@ func loadFile(path string) (*Pipeline, *fileJSON, error) {
 		return nil, nil, fmt.Errorf("tokenizer %s: %w", path, err)
 	}
 	if hasConfig {
+		t.class = config.Class
 		if err := config.finish(t); err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", configPath, err)
 		}

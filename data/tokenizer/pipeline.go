@@ -26,6 +26,7 @@ type Pipeline struct {
 	before, after []int32
 	bos, eos      int32
 	hash          string
+	class         string     // tokenizer_class of its directory, without Fast at its end; "" for none
 	encoders      *sync.Pool // of *encoder
 }
 
