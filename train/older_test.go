@@ -98,6 +98,15 @@ func TestOlderRunsStartOverAsTheyWere(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, name, strings.Replace(string(doc), "overlong: split\n", "", 1))
+	id, err := newEnv(t).readIdentity(c.OutputDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id.Asked = nil // which older versions did not note
+	if doc, err = id.encode(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(c.OutputDir, identityName), string(doc))
 	c.Overlong = runfile.Defaults().Overlong
 	sum, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err != nil || sum.ResumedAfter != 0 || sum.Split == 0 || sum.Truncated != 0 {

@@ -1,9 +1,11 @@
 package train
 
 import (
+	"flag"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,6 +14,11 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/vfs"
 )
+
+// allMoves has TestResultsAreOfTheirSteps make each move: minutes, for what usualMoves show in half of one.
+var allMoves = flag.Bool("moves", false, "TestResultsAreOfTheirSteps makes all moves of an operator")
+
+var usualMoves = []string{"extended, stopped, shortened to where it is", "extended, and ended before the best model has its name", "without model-best"}
 
 // resultsConfig is a run of some steps with an evaluation after every second one, and a model of the best.
 func resultsConfig(t *testing.T, steps int) *runfile.Config {
@@ -132,8 +139,8 @@ func TestResultsAreOfTheirSteps(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if testing.Short() && !strings.HasPrefix(name, "extended") && !strings.HasPrefix(name, "without model") {
-				t.Skip("the quick ones are others")
+			if !*allMoves && !slices.Contains(usualMoves, name) {
+				t.Skip("-moves makes this move, too")
 			}
 			c := resultsConfig(t, steps)
 			if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {

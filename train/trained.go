@@ -251,7 +251,7 @@ func (e *Env) CheckpointDirs(runDir string) ([]string, error) {
 // the run's directory ends as output_dir says.
 func whereRunStarted(runDir string, c *runfile.Config, path string) string {
 	base, ok := strings.CutSuffix(runfile.Absolute(runDir), string(filepath.Separator)+filepath.Clean(c.OutputDir))
-	if !ok || filepath.IsAbs(path) {
+	if !ok || path == "" || filepath.IsAbs(path) {
 		return path
 	}
 	there := filepath.Join(base, path)

@@ -142,8 +142,11 @@ func TestExportCheckpoint(t *testing.T) {
 // those that were set aside.
 func TestListMarks(t *testing.T) {
 	w := saved(t)
-	invoke(t, "train", w.path("run.yaml"), "--set", "output_dir="+w.path("other"), "--set", "seed=5",
-		"--set", "stop={unhealthy_steps: 0, loss_above: 0.0001}").must(t)
+	r := invoke(t, "train", w.path("run.yaml"), "--set", "output_dir="+w.path("other"), "--set", "seed=5",
+		"--set", "stop={unhealthy_steps: 0, loss_above: 0.0001}")
+	if r.status != exitFailed || !strings.Contains(r.stderr, "its last 3 steps were unhealthy") {
+		t.Errorf("a run that ends among unhealthy steps: status %d, %s", r.status, r.stderr)
+	}
 	all := jsonOf[listing](t, invoke(t, "checkpoint", "list", w.path("other"), "--json").must(t).stdout)
 	if c := all.Checkpoints; len(c) != 1 || c[0].UnhealthySteps != 3 || c[0].IsOtherRun || len(all.SetAside) != 0 {
 		t.Errorf("unhealthy steps: %+v", all)

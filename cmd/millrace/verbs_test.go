@@ -29,7 +29,8 @@ func TestTrain(t *testing.T) {
 		t.Errorf("summary %+v", s)
 	}
 	want := []string{"out", "out/checkpoints", "out/checkpoints/.lock", "out/checkpoints/step-000003", "out/metrics.jsonl",
-		"out/model", "out/model/README.md", "out/model/config.json", "out/model/model.safetensors", "out/plan.json",
+		"out/model", "out/model/README.md", "out/model/config.json", "out/model/generation_config.json", "out/model/model.safetensors",
+		"out/model/tokenizer.json", "out/model/tokenizer_config.json", "out/plan.json",
 		"out/run.json", "out/run.yaml", "out/trace.json"}
 	got := slices.DeleteFunc(w.files("out"), func(path string) bool { return strings.HasPrefix(path, "out/checkpoints/step-000003/") })
 	if d := cmp.Diff(want, got); d != "" {
