@@ -38,7 +38,7 @@ var cacheMagic = []byte("mrtoken3")
 
 const cacheHeaderBytes = 8 + 16 + 4*8 + 16 + 8
 
-// cacheNote is what is known of the rows besides their tokens.
+// cacheNote keeps facts of the rows besides their tokens.
 type cacheNote struct {
 	FirstBad string     `json:"first_bad,omitempty"` // what was wrong with the first row that was left out
 	Turns    TurnCounts `json:"turns"`

@@ -98,7 +98,7 @@ func (h *handover) with(before *handover) {
 	}
 }
 
-// handedOver is what a checkpoint's run hands over; nil where an older version has saved it.
+// handedOver reads what a checkpoint's run hands over; nil where an older version has saved it.
 func handedOver(from *checkpoint.Checkpoint) *handover {
 	var at dataPlace
 	if json.Unmarshal(from.Manifest.Data, &at) != nil {
