@@ -561,7 +561,7 @@ func (o *Operands) ScatterAdd(dtable, dy Mat, ids Mem, first int, by float32) {
 	o.apart()
 }
 
-func (o *Operands) AdamW(args AdamWArgs, bad Mem) {
+func (o *Operands) AdamW(args AdamWArgs, tally Mem) {
 	o.begin("AdamW")
 	n := args.Weights.Cols
 	o.write("Weights", args.Weights, 1, n, activation)
@@ -572,7 +572,7 @@ func (o *Operands) AdamW(args AdamWArgs, bad Mem) {
 	}
 	o.write("M", args.M, 1, n, f32Only)
 	o.write("V", args.V, 1, n, f32Only)
-	o.vec(true, "bad", bad, tensor.I64, 1)
+	o.vec(true, "tally", tally, tensor.I64, 2)
 	o.read("Grad", args.Grad, 1, n, activation)
 	if args.Weights.DType == tensor.F32 {
 		o.same("Grad", args.Grad, args.Weights)
@@ -580,7 +580,7 @@ func (o *Operands) AdamW(args AdamWArgs, bad Mem) {
 	o.apart()
 }
 
-func (o *Operands) AdamW8(args AdamW8Args, bad Mem) {
+func (o *Operands) AdamW8(args AdamW8Args, tally Mem) {
 	o.begin("AdamW8")
 	n, codes := args.Weights.Cols, []tensor.DType{tensor.U8}
 	if n%tensor.MomentBlock != 0 {
@@ -599,7 +599,7 @@ func (o *Operands) AdamW8(args AdamW8Args, bad Mem) {
 	o.write("V", args.V, 1, n, codes)
 	o.write("MScale", args.MScale, 1, n/tensor.MomentBlock, f32Only)
 	o.write("VScale", args.VScale, 1, n/tensor.MomentBlock, f32Only)
-	o.vec(true, "bad", bad, tensor.I64, 1)
+	o.vec(true, "tally", tally, tensor.I64, 2)
 	o.read("Grad", args.Grad, 1, n, activation)
 	if args.Weights.DType == tensor.F32 {
 		o.same("Grad", args.Grad, args.Weights)

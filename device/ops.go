@@ -263,6 +263,10 @@ func (d Draw) At(i int) Draw {
 	return d
 }
 
+// TallyBytes is the size of what updates tell: two I64, the weights that became infinite or NaN, and the bits of the
+// longest move.
+const TallyBytes = 16
+
 // OptimizerOps run on streams of the host for state in host memory, and on streams of a GPU for state in its memory.
 type OptimizerOps interface {
 	// AdamW updates weights and moments in place:
@@ -270,9 +274,13 @@ type OptimizerOps interface {
 	//	g = c*g; p *= Decay; m += (g-m)*(1-b1); v = b2*v + ((1-b2)*g)*g; p -= (StepSize*m) / (sqrt(v)/SqrtBC2 + Eps)
 	//
 	// with IEEE operations in this order, nothing contracted; a denormal m or v becomes zero. The same bits on every
-	// device. bad (one I64) += the number of new weights that are infinite or NaN.
-	// Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), in PyTorch's order.
-	AdamW(args AdamWArgs, bad Mem)
+	// device. Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), in PyTorch's order.
+	//
+	// tally (two I64, see TallyBytes) tells of the update. tally[0] += the number of new weights that are infinite or NaN.
+	// tally[1] becomes the greater of itself and the fp32 bits of the longest move: the greatest magnitude that is
+	// subtracted from a p, divided by StepSize, rounded once; infinite if one is a NaN, 0 if StepSize is 0. Fp32 numbers that
+	// are not negative are in the order of their bits.
+	AdamW(args AdamWArgs, tally Mem)
 	// AdamW8 is AdamW with moments of 8 bits. A code stands for its value in the dynamic map of bitsandbytes times the
 	// scale of its block, rounded once; AdamW's step changes the moments in fp32 and uses them before they are encoded
 	// again. The new scale is the greatest magnitude in the block (NaNs are ignored). Where it is 0, the codes are
@@ -291,7 +299,7 @@ type OptimizerOps interface {
 	// (2022), in the form of bitsandbytes (csrc/kernels.cu, kOptimizerStatic8bit2StateBlockwise), which rounds both
 	// moments to the nearest code, has second moments of zero, gives no negative moment the code of zero, and orders
 	// AdamW's arithmetic in another way.
-	AdamW8(args AdamW8Args, bad Mem)
+	AdamW8(args AdamW8Args, tally Mem)
 	// SumSquares is dst (one F64) = sum of x[i]^2 over a vector, F32 or BF16. The order is fixed: chunks of 65536
 	// elements; in a chunk 16 lanes in fp64, lane j taking the elements j, j+16, ...; lanes folded 8+8, 4+4, 2+2, 1+1;
 	// chunks added in order.

@@ -14,9 +14,9 @@ type Rule interface {
 	// Together is the number of neighbouring parameters that share a state, and so are updated together.
 	Together() int64
 	// Update changes parameters of one group on a stream: of has vectors by kind, weights, low halves and the gradient
-	// among them, the zero Mat for a kind that is not kept. The device adds the number of weights that became infinite or
-	// NaN to bad. d names the random bits of a rule that rounds states at random.
-	Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, d device.Draw, bad device.Mem)
+	// among them, the zero Mat for a kind that is not kept. The device tells in tally how many weights became infinite or
+	// NaN, and of the longest move. d names the random bits of a rule that rounds states at random.
+	Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, d device.Draw, tally device.Mem)
 }
 
 // State is something that a rule keeps of each parameter, or of each block of tensor.MomentBlock of them where the kind
@@ -35,9 +35,9 @@ func (adamW) States() []State { return adamWStates }
 func (adamW) Together() int64 { return 1 }
 
 func (adamW) Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, _ device.Draw,
-	bad device.Mem) {
+	tally device.Mem) {
 	s.AdamW(device.AdamWArgs{Weights: of[store.Weights], Low: of[store.Low], Grad: of[store.Grad],
-		M: of[store.FirstMoment], V: of[store.SecondMoment], AdamWScalars: scalars}, bad)
+		M: of[store.FirstMoment], V: of[store.SecondMoment], AdamWScalars: scalars}, tally)
 }
 
 // adamW8 is AdamW with moments in codes of 8 bits.
@@ -50,10 +50,10 @@ func (adamW8) States() []State { return adamW8States }
 func (adamW8) Together() int64 { return tensor.MomentBlock }
 
 func (adamW8) Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, d device.Draw,
-	bad device.Mem) {
+	tally device.Mem) {
 	s.AdamW8(device.AdamW8Args{Weights: of[store.Weights], Low: of[store.Low], Grad: of[store.Grad],
 		M: of[store.FirstMoment], V: of[store.SecondMoment],
-		MScale: of[store.FirstScale], VScale: of[store.SecondScale], Draw: d, AdamWScalars: scalars}, bad)
+		MScale: of[store.FirstScale], VScale: of[store.SecondScale], Draw: d, AdamWScalars: scalars}, tally)
 }
 
 // Rule is the rule by which the scheme's parameters are updated.

@@ -91,16 +91,15 @@ func Batch(mem device.Mem, m, positions int) *nn.MicroBatch {
 		Places: at(l.Targets)} // passes that continue sequences have no targets
 }
 
-// The scalars of a step are 8 bytes each: the number of weights that became infinite or NaN, the loss of each
-// micro-batch, and the sums of squares of each part, of which the embedding's have one for each piece. After them come
+// The scalars of a step are 8 bytes each: the two that updates tell (device.TallyBytes), the loss of each micro-batch, and the sums of squares of each part, of which the embedding's have one for each piece. After them come
 // the loads of experts, and the losses by position. The host has
 // all of them twice: what its own lane writes, and what comes from the device; each scalar is zero in one of the two.
 
-// BadAt is the place of the count of weights that are not finite.
-func (p *Plan) BadAt() int64 { return 0 }
+// TallyAt is the place of what updates tell.
+func (p *Plan) TallyAt() int64 { return 0 }
 
 // LossAt is the place of the micro-batch's loss.
-func (p *Plan) LossAt(m int) int64 { return int64(1+m) * 8 }
+func (p *Plan) LossAt(m int) int64 { return device.TallyBytes + int64(m)*8 }
 
 func (p *Plan) SquaresAt(part int) int64 {
 	sums := int64(part) // one of each but of those that are looked up
@@ -111,7 +110,7 @@ func (p *Plan) SquaresAt(part int) int64 {
 			}
 		}
 	}
-	return (int64(1+p.Numerics.MicroBatches) + sums) * 8
+	return p.LossAt(p.Numerics.MicroBatches) + sums*8
 }
 
 // squares is the number of the part's sums of squares.

@@ -49,10 +49,10 @@ type HostBuffers struct {
 	Total device.Mem
 	// Cast takes sums of cohorts, some elements at a time, while they are rounded to bf16.
 	Cast device.Mem
-	// Ahead holds, by kind, the state of embedding rows that are updated as they are looked up. AheadBad receives a
-	// count of bad weights that nothing reads: the update of the table counts them.
-	Ahead    [store.Kinds]device.Mem
-	AheadBad device.Mem
+	// Ahead holds, by kind, the state of embedding rows that are updated as they are looked up. AheadTally receives what
+	// these updates tell, which nothing reads: the update of the table tells it.
+	Ahead      [store.Kinds]device.Mem
+	AheadTally device.Mem
 }
 
 // HostBuffers places them in the regions of their purposes; the zero Mem stands for a region that is not there.
@@ -205,7 +205,7 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 				b.Ahead[kind] = a.take(EmbeddingAheadPurpose, store.AlignUp(n))
 			}
 		}
-		b.AheadBad = a.take(EmbeddingAheadPurpose, 8)
+		b.AheadTally = a.take(EmbeddingAheadPurpose, device.TallyBytes)
 	}
 	return b
 }

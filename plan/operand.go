@@ -33,7 +33,7 @@ const (
 	Loads                 // layer: how many rows chose each expert
 	Balance               // block with a load-balancing loss, none for all: how often its experts were chosen
 	Squares               // part: the sum of squares of its rounded gradient
-	BadCount              // of weights that became infinite or NaN
+	Tally                 // what updates tell: device.OptimizerOps
 	LogitRows             // chunk of the wanted rows, and micro-batch
 	Results               // the scalars of a step together
 	whats

@@ -453,7 +453,7 @@ func (b *builder) collect(rank int) {
 	of := func(what What, index, micro int) Operand {
 		return Operand{What: what, Index: index, Micro: micro, At: Device, Rank: rank, Slot: none}
 	}
-	reads := []Operand{of(BadCount, none, none)}
+	reads := []Operand{of(Tally, none, none)}
 	for part := range b.Model.Parts {
 		reads = append(reads, of(Squares, part, none))
 	}

@@ -42,15 +42,15 @@ func (b *builder) updateNow(part int) {
 }
 
 // updateHere carries out the pending update of a part on the device, from the gradient among the operands or in its
-// state. The first one begins the count of bad weights.
+// state. The first one begins the tally.
 func (b *builder) updateHere(part int, reads, state []Operand) {
 	rank := b.rank(part)
 	o, counts := op(LaneCompute, rank, DoUpdate), &b.devices[rank].counts
 	o.Part, o.First = part, !*counts
 	*counts = true
-	bad := of(BadCount, none, Device)
-	bad.Rank = rank
-	b.add(o, reads, append(state[:len(state):len(state)], bad))
+	tally := of(Tally, none, Device)
+	tally.Rank = rank
+	b.add(o, reads, append(state[:len(state):len(state)], tally))
 }
 
 // updateResident carries out the pending update of a part whose state is on the device, writes it back and saves it,

@@ -322,9 +322,9 @@ func (w *watchedStream) GLU(y, gateUp device.Mat, spec device.GLUSpec) {
 	w.Stream.GLU(y, gateUp, spec)
 }
 
-func (w *watchedStream) AdamW(args device.AdamWArgs, bad device.Mem) {
+func (w *watchedStream) AdamW(args device.AdamWArgs, tally device.Mem) {
 	w.look("AdamW", args.M, args.Weights, args.Grad)
-	w.Stream.AdamW(args, bad)
+	w.Stream.AdamW(args, tally)
 }
 
 // On a device with memory of its own, the probe measures the link both ways at once, and the optimizer during these

@@ -272,7 +272,7 @@ func (p *prober) peerCopies(peer device.Device) func(m *plan.Machine) error {
 
 // updates8 measures AdamW with moments in 8 bits, in the memory of args and with its masters and gradients. Moments
 // and their scales begin as zeros.
-func (p *prober) updates8(m *plan.Machine, args *device.AdamWArgs, bad device.Mem) error {
+func (p *prober) updates8(m *plan.Machine, args *device.AdamWArgs, tally device.Mem) error {
 	const touched = 2*(2+2+1+1) + 2
 	n := args.Weights.Cols / tensor.MomentBlock * tensor.MomentBlock
 	of := func(whole device.Mem, t tensor.DType, elems int) device.Mat {
@@ -285,7 +285,7 @@ func (p *prober) updates8(m *plan.Machine, args *device.AdamWArgs, bad device.Me
 	eight := device.AdamW8Args{Weights: of(args.Weights.Mem, tensor.BF16, n), Low: of(args.Low.Mem, tensor.I16, n),
 		Grad: of(args.Grad.Mem, tensor.BF16, n), M: of(args.M.Mem, tensor.U8, n), V: of(args.V.Mem, tensor.U8, n),
 		MScale: scales(args.M.Mem), VScale: scales(args.V.Mem), AdamWScalars: args.AdamWScalars}
-	r, err := p.rate(task{p.host, touched * int64(n), func() { p.host.AdamW8(eight, bad) }}, p.seconds)
+	r, err := p.rate(task{p.host, touched * int64(n), func() { p.host.AdamW8(eight, tally) }}, p.seconds)
 	m.AdamW8BytesPerSec = r
 	return err
 }
@@ -311,15 +311,15 @@ func (p *prober) updates(m *plan.Machine) error {
 	if err := p.fill(p.host, args.Weights, args.Low, args.Grad); err != nil {
 		return err
 	}
-	bad := mem.Slice(at, 8)
-	if err := p.updates8(m, &args, bad); err != nil {
+	tally := mem.Slice(at, device.TallyBytes)
+	if err := p.updates8(m, &args, tally); err != nil {
 		return err
 	}
 	p.host.Zero(args.V.Mem) // no square is negative
 	if err := p.fill(p.host, args.M); err != nil {
 		return err
 	}
-	update := task{p.host, touched * int64(n), func() { p.host.AdamW(args, bad) }}
+	update := task{p.host, touched * int64(n), func() { p.host.AdamW(args, tally) }}
 	if m.AdamWBytesPerSec, err = p.rate(update, float64(p.long)*p.seconds); err != nil || p.device.Info().Unified {
 		return err
 	}

@@ -57,6 +57,13 @@ func charts(runs []Run) []chart {
 		lossChart(runs),
 		each(runs, chart{title: "gradient norm", unit: "before clipping; logarithmic axis", log: true},
 			func(m trace.Metrics) float64 { return m.GradNorm }),
+		each(runs, chart{title: "greatest update", unit: "of a weight, over the learning rate; logarithmic axis", log: true},
+			func(m trace.Metrics) float64 {
+				if m.MaxUpdateOverLR == nil {
+					return math.NaN()
+				}
+				return *m.MaxUpdateOverLR
+			}),
 		each(runs, chart{title: "learning rate"}, func(m trace.Metrics) float64 { return m.LearningRate }),
 		each(runs, chart{title: "speed", unit: "tokens/s", zero: true},
 			func(m trace.Metrics) float64 { return m.TokensPerSec }),

@@ -104,7 +104,7 @@ func (r *execution) updateRows(s device.Stream, table *model.Lookup, to [store.K
 		}
 	}
 	// The copies' moments are dropped, so it does not matter how they are rounded.
-	r.updateRun(s, of, field.Decay, field.ParamGroup, device.Draw{}, r.host.AheadBad)
+	r.updateRun(s, of, field.Decay, field.ParamGroup, device.Draw{}, r.host.AheadTally)
 }
 
 // asRows is memory as rows of numbers of two bytes, whatever they are, for a gather to copy.

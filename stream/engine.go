@@ -88,14 +88,26 @@ type Update struct {
 
 // Result has the numbers of a step. Several hosts have the same.
 type Result struct {
-	LossSum    float64 // over the positions that count
-	Targets    int     // how many these are
-	GradNorm   float64
-	ClipScale  float64
-	Skipped    bool    // the norm was not finite: the update will not happen
-	Loads      [][]int // by block: how many rows of the step chose each of its experts; nil for a block without
-	AuxLoss    float64 // the load-balancing loss, without its weight; 0 without one
-	BadWeights int64   // weights that became infinite or NaN in the updates since the result before this one
+	LossSum   float64 // over the positions that count
+	Targets   int     // how many these are
+	GradNorm  float64
+	ClipScale float64
+	Skipped   bool    // the norm was not finite: the update will not happen
+	Loads     [][]int // by block: how many rows of the step chose each of its experts; nil for a block without
+	AuxLoss   float64 // the load-balancing loss, without its weight; 0 without one
+	Updates           // since the result before this one
+}
+
+// Updates tells what updates did to the weights.
+type Updates struct {
+	BadWeights int64 // that became infinite or NaN
+	// LongestMove is the greatest change of a weight, without its decay, over its learning rate: as a rule at most about 1, and
+	// more where a gradient is far above those of before. 0 where no weight moved; infinite where one became NaN.
+	LongestMove float64
+}
+
+func (u *Updates) add(o Updates) {
+	u.BadWeights, u.LongestMove = u.BadWeights+o.BadWeights, max(u.LongestMove, o.LongestMove)
 }
 
 // Loss is the mean over the positions that count, in nats.
@@ -128,7 +140,7 @@ type Engine struct {
 	reached  []int     // by sequence: one past the latest position that has come, 0 after a failure
 	pending  *pendingUpdate
 	results  [][]byte // of the schedule before, by host
-	bad      int64    // weights that became infinite or NaN in updates of which no result has told
+	untold   Updates  // of which no result has told
 	loaded   bool     // what the plan keeps on the device is there
 	dirty    bool     // it has been updated on the device since it was written back: the store's copy is older
 	save     SaveFunc // of the next schedule that is at a boundary; else nil
@@ -488,7 +500,8 @@ func (e *Engine) step(ctx context.Context, batch *Batch, number int) (Result, er
 		return Result{}, err
 	}
 	res.Targets = batch.Targets
-	res.BadWeights, e.bad = res.BadWeights+e.bad, 0
+	res.Updates.add(e.untold)
+	e.untold = Updates{}
 	return res, nil
 }
 
@@ -519,7 +532,7 @@ func (e *Engine) Flush(ctx context.Context) (badWeights int64, err error) {
 	if err := e.finish(ctx, true); err != nil {
 		return 0, err
 	}
-	badWeights, e.bad = e.bad, 0
+	badWeights, e.untold.BadWeights = e.untold.BadWeights, 0
 	return badWeights, nil
 }
 
@@ -538,7 +551,7 @@ func (e *Engine) finish(ctx context.Context, writeBack bool) error {
 		return e.broken
 	}
 	res, err := e.follow(ctx, e.mode(phase, writeBack), nil, step)
-	e.bad += res.BadWeights
+	e.untold.add(res.Updates)
 	return err
 }
 

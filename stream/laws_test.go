@@ -32,6 +32,7 @@ type outcome struct {
 func train(t errorer, r *rig, s *subject, steps int) outcome {
 	t.Helper()
 	var o outcome
+	var own float64 // the longest move of the step's own update
 	for i := range steps {
 		if i > 0 {
 			o.saved = append(o.saved, map[store.ID][]byte{})
@@ -41,7 +42,14 @@ func train(t errorer, r *rig, s *subject, steps int) outcome {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o.scalars = append(o.scalars, math.Float64bits(res.LossSum), math.Float64bits(res.GradNorm))
+		moved := res.LongestMove // in the update of the step before
+		if r.plan.UpdatesInBackward() {
+			moved, own = own, moved
+		}
+		if i > 0 && !(moved > 0.1 && moved < 100) {
+			t.Errorf("the longest move in the update of step %d is %v", i, moved)
+		}
+		o.scalars = append(o.scalars, math.Float64bits(res.LossSum), math.Float64bits(res.GradNorm), math.Float64bits(moved))
 		for _, n := range slices.Concat(res.Loads...) {
 			o.scalars = append(o.scalars, uint64(n))
 		}

@@ -106,8 +106,8 @@ func (r *execution) mem(op *plan.Op, o plan.Operand) (device.Mem, error) {
 		return r.result(op, o, r.Plan.LoadsAt(o.Index-1, o.Cohort), r.Plan.Model.Blocks[o.Index-1].LoadBytes()), nil
 	case plan.Squares:
 		return r.result(op, o, r.Plan.SquaresAt(part), 8), nil
-	case plan.BadCount:
-		return r.result(op, o, r.Plan.BadAt(), 8), nil
+	case plan.Tally:
+		return r.result(op, o, r.Plan.TallyAt(), device.TallyBytes), nil
 	}
 	panic("stream: an operand without memory: " + r.Plan.Model.Parts[max(part, 0)].Name)
 }

@@ -11,26 +11,26 @@ import (
 )
 
 // gather returns the results of this host's schedule: what the host's lane wrote, with what came from the devices. The
-// count of NaNs on a device is of this schedule only if it has updated there: counted says so by rank.
-func (e *Engine) gather(counted []bool) []byte {
+// tally of a device is of this schedule only if it has updated there: updated says so by rank.
+func (e *Engine) gather(updated []bool) []byte {
 	all := e.bytes(plan.ResultsPurpose, e.host.HostResults)
 	if e.ranks[0].buffers.Results.IsZero() {
 		return all // devices have written there, too
 	}
 	devices := make([][]byte, len(e.ranks))
-	bad := binary.NativeEndian.Uint64(all[e.Plan.BadAt():])
+	own := tallyOf(all, e.Plan.TallyAt())
 	for rank := range devices {
 		dev := e.bytes(plan.ResultsPurpose, e.host.DeviceResults[rank])
 		devices[rank] = dev
-		if counted[rank] {
-			bad += binary.NativeEndian.Uint64(dev[e.Plan.BadAt():])
+		if updated[rank] {
+			own.add(tallyOf(dev, e.Plan.TallyAt()))
 		}
 		// Each of these is zero in all but one.
 		for at := e.Plan.LossAt(0); at < e.Plan.LoadsAt(0, 0); at += 8 {
 			putFloat(all, at, float(all, at)+float(dev, at))
 		}
 	}
-	binary.NativeEndian.PutUint64(all[e.Plan.BadAt():], bad)
+	own.put(all, e.Plan.TallyAt())
 	blocks := len(e.Plan.Model.Blocks)
 	for block := range blocks {
 		first, end := e.Plan.LoadsAt(block, 0), e.Plan.LoadsAt(block+1, 0)
@@ -66,10 +66,25 @@ func putFloat(results []byte, at int64, x float64) {
 	binary.NativeEndian.PutUint64(results[at:], math.Float64bits(x))
 }
 
-// collect adds up the scalars of all hosts, in fp64: losses of micro-batches by cohort, and squares of parts and their
+// tally is what updates tell: device.OptimizerOps.
+type tally struct{ bad, longest uint64 }
+
+func tallyOf(results []byte, at int64) tally {
+	return tally{binary.NativeEndian.Uint64(results[at:]), binary.NativeEndian.Uint64(results[at+8:])}
+}
+
+func (t *tally) add(o tally) { t.bad, t.longest = t.bad+o.bad, max(t.longest, o.longest) }
+
+func (t *tally) put(results []byte, at int64) {
+	binary.NativeEndian.PutUint64(results[at:], t.bad)
+	binary.NativeEndian.PutUint64(results[at+8:], t.longest)
+}
+
+// collect adds up the scalars of all hosts, of a schedule with an update or nil, in fp64: losses of micro-batches by cohort, and squares of parts and their
 // pieces in order, each of which one host has.
-func (e *Engine) collect() Result {
+func (e *Engine) collect(u *pendingUpdate) Result {
 	var res Result
+	var told tally
 	cohort, squares := 0.0, 0.0
 	for _, of := range e.results {
 		for m := range e.Plan.Numerics.MicroBatches {
@@ -78,7 +93,12 @@ func (e *Engine) collect() Result {
 			}
 			cohort += float(of, e.Plan.LossAt(m))
 		}
-		res.BadWeights += int64(binary.NativeEndian.Uint64(of[e.Plan.BadAt():]))
+		told.add(tallyOf(of, e.Plan.TallyAt()))
+	}
+	res.BadWeights = int64(told.bad)
+	if u != nil { // devices tell of moves in steps, which are rates without the bias of the first moment
+		steps := float64(math.Float32frombits(uint32(told.longest)))
+		res.LongestMove = steps / (1 - math.Pow(u.AdamW.Beta1, float64(u.Step-u.Idle)))
 	}
 	res.LossSum += cohort
 	for at := e.Plan.SquaresAt(0); at < e.Plan.LoadsAt(0, 0); at += 8 {

@@ -156,7 +156,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		e.save = nil
 	}
 	e.versions.passed(mode.Phase)
-	return e.collect(), nil
+	return e.collect(r.update), nil
 }
 
 // walk does the operations of one worker.

@@ -72,7 +72,7 @@ func (r *execution) updatePiece(s device.Stream, part int, weights, state elemRa
 		}
 		mem[kind] = r.onHost[lease.Region].Slice(lease.Off, lease.Len)
 	}
-	r.updateSpan(s, part, mem, weights, state, r.hostResult(r.Plan.BadAt()))
+	r.updateSpan(s, part, mem, weights, state, r.host.HostResults.Slice(r.Plan.TallyAt(), device.TallyBytes))
 	return nil
 }
 
@@ -80,7 +80,7 @@ func (r *execution) updatePiece(s device.Stream, part int, weights, state elemRa
 // kind. Spans and runs begin on multiples of tensor.Align, as what shares a state does. That is updated whole: the padding
 // is zero and stays zero. The cut of state into spans changes no bit.
 func (r *execution) updateSpan(s device.Stream, part int, mem [store.Kinds]device.Mem, weights, state elemRange,
-	bad device.Mem) {
+	tally device.Mem) {
 	for _, run := range r.Plan.Model.Parts[part].Layout.Stretches() {
 		begin, end := max(run.State, state.first), min(run.State+run.Elems, state.first+state.n)
 		if begin >= end {
@@ -103,7 +103,7 @@ func (r *execution) updateSpan(s device.Stream, part int, mem [store.Kinds]devic
 			of[kind] = vec(kind, at)
 		}
 		of[store.Weights] = vec(store.Weights, run.First+begin-run.State-weights.first)
-		r.updateRun(s, of, run.Decay, run.ParamGroup, r.draw(part, begin), bad)
+		r.updateRun(s, of, run.Decay, run.ParamGroup, r.draw(part, begin), tally)
 	}
 }
 
@@ -117,12 +117,12 @@ func (r *execution) draw(part int, first int64) device.Draw {
 
 // updateRun updates parameters of one group that share a rule of decay; of are their vectors.
 func (r *execution) updateRun(s device.Stream, of [store.Kinds]device.Mat, decay bool, group int, d device.Draw,
-	bad device.Mem) {
+	tally device.Mem) {
 	u := r.update
 	constants, lr := u.AdamW, u.LR
 	if group > 0 && group <= len(u.Groups) {
 		lr, constants.WeightDecay = u.Groups[group-1].LR, u.Groups[group-1].WeightDecay
 	}
 	scalars := constants.Scalars(u.Step-u.Idle, lr, u.clip, decay)
-	r.rule.Update(s, &of, scalars, d, bad)
+	r.rule.Update(s, &of, scalars, d, tally)
 }

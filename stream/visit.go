@@ -213,20 +213,20 @@ func (r *execution) round(s device.Stream, op *plan.Op) error {
 
 // updateHere applies the pending update to a part on the device.
 func (r *execution) updateHere(s device.Stream, op *plan.Op) error {
-	weights, state, bad := op.Writes[0], op.Writes[1], op.Writes[2]
+	weights, state := op.Writes[0], op.Writes[1]
 	mem := r.state(state)
 	var err error
 	if mem[store.Weights], err = r.mem(op, weights); err != nil {
 		return err
 	}
-	count, err := r.mem(op, bad)
+	tally, err := r.mem(op, op.Writes[2])
 	if err != nil {
 		return err
 	}
 	if op.First {
-		s.Zero(count)
+		s.Zero(tally)
 	}
 	l := r.Plan.Model.Parts[op.Part].Layout
-	r.updateSpan(s, op.Part, mem, elemRange{0, l.WeightElems}, elemRange{0, l.StateElems}, count)
+	r.updateSpan(s, op.Part, mem, elemRange{0, l.WeightElems}, elemRange{0, l.StateElems}, tally)
 	return nil
 }

@@ -55,6 +55,7 @@ type trainer struct {
 	samples *sampling // nil: the run has none
 	places  int       // of texts that grow together
 	wear    wear
+	moved   float64         // the longest move in the update of the latest step, where that has its own update; see stream.Updates
 	spans   *trace.Recorder // of a run that is traced
 	summary Summary
 

@@ -167,6 +167,18 @@ func TestResumeChangesNoBit(t *testing.T) {
 			if len(a) != 12 || fmt.Sprint(a) != fmt.Sprint(b) {
 				t.Errorf("losses of the resumed run %v, of the whole one %v", a, b)
 			}
+			lacking, undisturbed := 0, metricsOf(t, base.OutputDir)
+			for i, m := range metricsOf(t, parts.OutputDir) {
+				switch want := undisturbed[i].MaxUpdateOverLR; {
+				case m.MaxUpdateOverLR == nil:
+					lacking++
+				case want == nil || *m.MaxUpdateOverLR != *want:
+					t.Errorf("step %d: the greatest update is %v, want %s", m.Step, *m.MaxUpdateOverLR, show(want))
+				}
+			}
+			if starts := len(placementsOf(t, base)) + 1; lacking > 2+starts { // and step 0, and step 2 after a learning rate of 0
+				t.Errorf("%d records lack the greatest update, after %d starts", lacking, starts)
+			}
 			checkSamples(t, &parts, 0, 5, 10, 12)
 			kept, err := checkpoint.List(vfs.OS{}, checkpointsDir(&parts))
 			if err != nil || len(kept) < 2 || len(kept) > 3 || kept[0].Step != 12 {

@@ -77,9 +77,10 @@ func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m 
 	case err != nil:
 		return err
 	}
-	updated := step - 1
+	updated, moved := step-1, res.LongestMove
 	if t.plan.UpdatesInBackward() {
 		updated = step
+		moved, t.moved = t.moved, moved // a record has the move of the step before, wherever updates are
 	}
 	if err := t.badWeights(updated); err != nil {
 		return err // a save of them does not end
@@ -87,6 +88,9 @@ func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m 
 	m.Loss, m.GradNorm, m.ClipScale = res.Loss(), res.GradNorm, res.ClipScale
 	if m.Experts = trace.ExpertsOf(res.Loads); t.config.RouterAuxLossCoef != 0 {
 		m.AuxLoss = &res.AuxLoss
+	}
+	if moved > 0 {
+		m.MaxUpdateOverLR = &moved
 	}
 	if res.Skipped {
 		t.tell(UpdateSkipped{Step: step})

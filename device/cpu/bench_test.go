@@ -59,7 +59,7 @@ func BenchmarkOps(b *testing.B) {
 		if act == tensor.BF16 {
 			opt.Low = sp.arena.Mat(tensor.I16, 1, n)
 		}
-		bad := sp.arena.Take(8)
+		tally := sp.arena.Take(device.TallyBytes)
 		none := device.Mat{}
 		norm, headNorm := device.NormSpec{Groups: 1, Eps: 1e-5}, device.NormSpec{Groups: heads, Eps: 1e-5}
 		geglu := device.GLUSpec{Gate: device.GELUTanh}
@@ -99,8 +99,8 @@ func BenchmarkOps(b *testing.B) {
 			{"CrossEntropyGrad", 0, func(w work) { w.CrossEntropyGrad(dlogits, logits, stat, ids, loss.Mem, 0, 0) }},
 			{"Gather", 0, func(w work) { w.Gather(y, whead, ids, 0) }},
 			{"ScatterAdd", 0, func(w work) { w.ScatterAdd(table, y, ids, 0, 1) }},
-			{"AdamW", 0, func(w work) { w.AdamW(opt, bad) }},
-			{"SumSquares", 0, func(w work) { w.SumSquares(bad, opt.Grad) }},
+			{"AdamW", 0, func(w work) { w.AdamW(opt, tally) }},
+			{"SumSquares", 0, func(w work) { w.SumSquares(tally.Slice(0, 8), opt.Grad) }},
 		} {
 			var operands device.Operands
 			op.run(&operands)

@@ -126,14 +126,14 @@ func TestStreamsTogether(t *testing.T) {
 		args := device.AdamWArgs{Weights: sp.arena.Mat(tensor.BF16, 1, n), Low: sp.arena.Mat(tensor.I16, 1, n), Grad: grad,
 			M: sp.arena.Mat(tensor.F32, 1, n), V: sp.arena.Mat(tensor.F32, 1, n),
 			AdamWScalars: device.AdamWScalars{ClipScale: 1, Decay: 0.99, OneMinusBeta1: 0.1, Beta2: 0.99, OneMinusBeta2: 0.01, StepSize: 0.01, SqrtBC2: 0.1, Eps: 1e-8}}
-		c, bad, squares := sp.arena.Mat(tensor.F32, 150, 190), sp.arena.Take(8), sp.arena.Take(8)
+		c, tally, squares := sp.arena.Mat(tensor.F32, 150, 190), sp.arena.Take(device.TallyBytes), sp.arena.Take(8)
 		out, lse, delta := sp.arena.Mat(tensor.BF16, rows, heads*headDim), sp.arena.Mat(tensor.F32, rows, heads), sp.arena.Mat(tensor.F32, rows, heads)
 		dqkv, zeros := sp.arena.Mat(tensor.BF16, rows, 3*heads*headDim), sp.arena.Take(4*rows)
 		third := func(m device.Mat, i int) device.Mat { return m.ColRange(i*heads*headDim, heads*headDim) }
 		spec := device.AttentionSpec{Heads: heads, KVHeads: heads, HeadDim: headDim, Scale: 0.2, Docs: device.Docs{Positions: zeros, Start: zeros, End: zeros}}
 		for range 3 {
 			s.MatMul(c, a, b, device.MatMulFlags{Accumulate: true})
-			s.AdamW(args, bad)
+			s.AdamW(args, tally)
 			s.Attention(out, lse, third(qkv, 0), third(qkv, 1), third(qkv, 2), spec)
 			s.SumSquares(squares, args.M)
 			s.AttentionGrad(third(dqkv, 0), third(dqkv, 1), third(dqkv, 2), dout, third(qkv, 0), third(qkv, 1), third(qkv, 2), out, lse, delta, spec)

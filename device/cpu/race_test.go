@@ -160,8 +160,8 @@ func calls(sp *space) []func(w work) {
 			spec device.DeltaSpec) func(work) {
 			return func(s work) { s.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states, spec) }
 		}(qkv(), heads(rows), heads(rows), states(), x(), qkv(), heads(rows), heads(rows), states(), net()),
-		bind2(adamw, a.Take(8), work.AdamW),
-		bind2(adamw8, a.Take(8), work.AdamW8),
+		bind2(adamw, a.Take(device.TallyBytes), work.AdamW),
+		bind2(adamw8, a.Take(device.TallyBytes), work.AdamW8),
 		bind2(a.Take(8), f32(1, 7), work.SumSquares),
 		func(y, tail, x, w device.Mat, docs device.Docs) func(work) {
 			return func(s work) { s.ContinueConv(y, tail, x, w, device.Continued{Docs: docs, Each: 5}) }

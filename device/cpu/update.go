@@ -1,7 +1,8 @@
 package cpu
 
 import (
-	"sync/atomic"
+	"math"
+	"sync"
 	"unsafe"
 
 	"github.com/millrace/millrace/device"
@@ -10,69 +11,80 @@ import (
 )
 
 // AdamW implements device.OptimizerOps.
-func (s *Stream) AdamW(args device.AdamWArgs, bad device.Mem) {
-	s.operands.AdamW(args, bad)
+func (s *Stream) AdamW(args device.AdamWArgs, tally device.Mem) {
+	s.operands.AdamW(args, tally)
 	s.enqueue(func() {
 		n := args.Weights.Cols
 		m, v, grad := floats(args.M), floats(args.V), vec(args.Grad)
-		var sum atomic.Int64
-		var update func(lo, hi int) int
+		var all told
+		var update func(lo, hi int) kernels.Tally
 		bytes := 2*(4+4) + args.Grad.DType.Bytes()
 		if args.Weights.DType == tensor.F32 {
 			bytes += 2 * 4
 			p, g := floats(args.Weights), floats(args.Grad)
-			update = func(lo, hi int) int {
+			update = func(lo, hi int) kernels.Tally {
 				return s.crew.AdamWF32(p[lo:hi], m[lo:hi], v[lo:hi], g[lo:hi], &args.AdamWScalars)
 			}
 		} else {
 			bytes += 2 * (2 + 2)
 			high := unsafe.Slice((*uint16)(start(args.Weights.Mem)), n)
 			low := unsafe.Slice((*int16)(start(args.Low.Mem)), n)
-			update = func(lo, hi int) int {
+			update = func(lo, hi int) kernels.Tally {
 				return s.crew.AdamWSplit(high[lo:hi], low[lo:hi], m[lo:hi], v[lo:hi], grad.Slice(lo, hi), &args.AdamWScalars)
 			}
 		}
-		s.crew.split(n, columns, bytes, func(lo, hi int) {
-			if k := update(lo, hi); k > 0 {
-				sum.Add(int64(k))
-			}
-		})
-		*(*int64)(start(bad)) += sum.Load()
+		s.crew.split(n, columns, bytes, func(lo, hi int) { all.add(update(lo, hi)) })
+		all.tell(tally)
 	})
 }
 
 // AdamW8 implements device.OptimizerOps.
-func (s *Stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
-	s.operands.AdamW8(args, bad)
+func (s *Stream) AdamW8(args device.AdamW8Args, tally device.Mem) {
+	s.operands.AdamW8(args, tally)
 	s.enqueue(func() {
 		n := args.Weights.Cols
 		moments := kernels.Moments8{M: bytes(args.M.Mem), V: bytes(args.V.Mem), MScale: floats(args.MScale), VScale: floats(args.VScale)}
 		grad := vec(args.Grad)
-		var sum atomic.Int64
-		var update func(lo, hi int) int
+		var all told
+		var update func(lo, hi int) kernels.Tally
 		perParam := 2*(1+1) + args.Grad.DType.Bytes()
 		if args.Weights.DType == tensor.F32 {
 			perParam += 2 * 4
 			p, g := floats(args.Weights), floats(args.Grad)
-			update = func(lo, hi int) int {
+			update = func(lo, hi int) kernels.Tally {
 				return s.crew.AdamW8F32(p[lo:hi], moments.Slice(lo, hi), g[lo:hi], args.Draw.At(lo), &args.AdamWScalars)
 			}
 		} else {
 			perParam += 2 * (2 + 2)
 			high := unsafe.Slice((*uint16)(start(args.Weights.Mem)), n)
 			low := unsafe.Slice((*int16)(start(args.Low.Mem)), n)
-			update = func(lo, hi int) int {
+			update = func(lo, hi int) kernels.Tally {
 				return s.crew.AdamW8Split(high[lo:hi], low[lo:hi], moments.Slice(lo, hi), grad.Slice(lo, hi), args.Draw.At(lo),
 					&args.AdamWScalars)
 			}
 		}
-		s.crew.split(n, tensor.MomentBlock, perParam, func(lo, hi int) {
-			if k := update(lo, hi); k > 0 {
-				sum.Add(int64(k))
-			}
-		})
-		*(*int64)(start(bad)) += sum.Load()
+		s.crew.split(n, tensor.MomentBlock, perParam, func(lo, hi int) { all.add(update(lo, hi)) })
+		all.tell(tally)
 	})
+}
+
+// told gathers what pieces of an update tell.
+type told struct {
+	mu sync.Mutex
+	kernels.Tally
+}
+
+func (t *told) add(piece kernels.Tally) {
+	t.mu.Lock()
+	t.Add(piece)
+	t.mu.Unlock()
+}
+
+// tell adds it to what earlier updates have told.
+func (t *told) tell(tally device.Mem) {
+	to := unsafe.Slice((*int64)(start(tally)), 2)
+	to[0] += int64(t.Bad)
+	to[1] = max(to[1], int64(math.Float32bits(t.Longest)))
 }
 
 // SumSquares implements device.OptimizerOps.

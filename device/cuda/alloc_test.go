@@ -110,7 +110,7 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	weights, low, grad, m, u := vec(tensor.BF16, n), vec(tensor.I16, n), vec(tensor.BF16, n), vec(tensor.F32, n), vec(tensor.F32, n)
 	m8, u8, ms, us := vec(tensor.U8, n), vec(tensor.U8, n), vec(tensor.F32, n/tensor.MomentBlock), vec(tensor.F32, n/tensor.MomentBlock)
 	scalars := device.AdamWScalars{ClipScale: 1, Decay: 1, Beta2: 0.9, SqrtBC2: 1, Eps: 1e-8}
-	sum := a.Take(8)
+	sum, tally := a.Take(8), a.Take(device.TallyBytes)
 	const topK, experts = 4, 16
 	numbers := func(n int) device.Mem { return a.Take(4 * int64(n)) }
 	perChoice, dPerChoice := mat(tensor.F32, rows, topK), mat(tensor.F32, rows, topK)
@@ -175,10 +175,10 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"Gather":           func() { s.Gather(y, table, ids, 0) },
 		"ScatterAdd":       func() { s.ScatterAdd(dTable, y, ids, 0, 1) },
 		"AdamW": func() {
-			s.AdamW(device.AdamWArgs{Weights: weights, Low: low, M: m, V: u, Grad: grad, AdamWScalars: scalars}, sum)
+			s.AdamW(device.AdamWArgs{Weights: weights, Low: low, M: m, V: u, Grad: grad, AdamWScalars: scalars}, tally)
 		},
 		"AdamW8": func() {
-			s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, M: m8, V: u8, MScale: ms, VScale: us, Grad: grad, AdamWScalars: scalars}, sum)
+			s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, M: m8, V: u8, MScale: ms, VScale: us, Grad: grad, AdamWScalars: scalars}, tally)
 		},
 		"Route":        func() { s.Route(routing.Choices, perChoice, router, device.Mat{}, route) },
 		"RouteGrad":    func() { s.RouteGrad(dRouter, perChoice, router, routing.Choices, route) },

@@ -275,18 +275,18 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 			vec := func(t tensor.DType) device.Mat { return a.Mat(t, 1, z.parameters) }
 			args := device.AdamWArgs{Weights: vec(bf16), Low: vec(tensor.I16), Grad: vec(bf16), M: vec(f32),
 				V: vec(f32), AdamWScalars: speedScalars}
-			bad := a.Take(8)
+			tally := a.Take(device.TallyBytes)
 			zero(args.V.Mem) // no square is negative
-			return speedTask{name: "AdamW", inPlace: true, run: func(s operations) { s.AdamW(args, bad) }}
+			return speedTask{name: "AdamW", inPlace: true, run: func(s operations) { s.AdamW(args, tally) }}
 		},
 		func(a *device.Arena) speedTask {
 			vec := func(t tensor.DType) device.Mat { return a.Mat(t, 1, z.parameters) }
 			scales := func() device.Mat { return a.Mat(f32, 1, z.parameters/tensor.MomentBlock) }
 			args := device.AdamW8Args{Weights: vec(bf16), Low: vec(tensor.I16), Grad: vec(bf16), M: vec(tensor.U8),
 				V: vec(tensor.U8), MScale: scales(), VScale: scales(), AdamWScalars: speedScalars}
-			bad := a.Take(8)
+			tally := a.Take(device.TallyBytes)
 			zero(args.VScale.Mem)
-			return speedTask{name: "AdamW with 8-bit moments", inPlace: true, run: func(s operations) { s.AdamW8(args, bad) }}
+			return speedTask{name: "AdamW with 8-bit moments", inPlace: true, run: func(s operations) { s.AdamW8(args, tally) }}
 		},
 	}
 }

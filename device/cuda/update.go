@@ -103,22 +103,22 @@ func codeValues(signed bool) []float32 {
 }
 
 // AdamW implements device.OptimizerOps.
-func (s *Stream) AdamW(args device.AdamWArgs, bad device.Mem) {
-	s.operands.AdamW(args, bad)
+func (s *Stream) AdamW(args device.AdamWArgs, tally device.Mem) {
+	s.operands.AdamW(args, tally)
 	s.enqueue(func() error {
 		n := args.Weights.Cols
 		if n == 0 {
 			return nil
 		}
 		all := append(s.args[:0], ptr(args.Weights.Mem), low(args.Weights, args.Low), ptr(args.M.Mem), ptr(args.V.Mem), ptr(args.Grad.Mem),
-			ptr(bad), i64(n))
+			ptr(tally), i64(n))
 		return s.launch(named("adamw", masterName(args.Weights), typeName(args.Grad.DType)), scalars(all, args.AdamWScalars)...)
 	})
 }
 
 // AdamW8 implements device.OptimizerOps.
-func (s *Stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
-	s.operands.AdamW8(args, bad)
+func (s *Stream) AdamW8(args device.AdamW8Args, tally device.Mem) {
+	s.operands.AdamW8(args, tally)
 	s.enqueue(func() error {
 		n := args.Weights.Cols
 		if n == 0 {
@@ -126,7 +126,7 @@ func (s *Stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
 		}
 		d := args.Draw
 		all := append(s.args[:0], ptr(args.Weights.Mem), low(args.Weights, args.Low), ptr(args.M.Mem), ptr(args.V.Mem), ptr(args.MScale.Mem),
-			ptr(args.VScale.Mem), ptr(args.Grad.Mem), ptr(bad), at(s.device.codes[0]), at(s.device.codes[1]), i64(n),
+			ptr(args.VScale.Mem), ptr(args.Grad.Mem), ptr(tally), at(s.device.codes[0]), at(s.device.codes[1]), i64(n),
 			i64(int(uint64(d.Key[1])<<32|uint64(d.Key[0]))), i64(int(d.Part)), i64(int(d.First/4)))
 		return s.launch(named("adamw8", masterName(args.Weights), typeName(args.Grad.DType)), scalars(all, args.AdamWScalars)...)
 	})

@@ -54,6 +54,7 @@ type (
 	otherGELU    struct{ device.Stream }
 	otherEps     struct{ device.Stream }
 	otherScale   struct{ device.Stream }
+	lastMoves    struct{ device.Stream }
 	halves       struct{ device.Stream }
 	truncates    struct{ device.Stream }
 	never        struct{ device.Stream }
@@ -191,14 +192,19 @@ func (s swapsGates) DeltaGatesGrad(da, db, daLog, ddtBias, ddecay, dbeta, a, b, 
 	s.Stream.DeltaGatesGrad(da, db, ddtBias, daLog, ddecay, dbeta, a, b, aLog, dtBias)
 }
 
-func (s otherEps) AdamW(args device.AdamWArgs, bad device.Mem) {
+func (s otherEps) AdamW(args device.AdamWArgs, tally device.Mem) {
 	args.Eps *= 1.01
-	s.Stream.AdamW(args, bad)
+	s.Stream.AdamW(args, tally)
 }
 
-func (s otherScale) AdamW8(args device.AdamW8Args, bad device.Mem) {
+func (s otherScale) AdamW8(args device.AdamW8Args, tally device.Mem) {
 	args.MScale, args.VScale = args.VScale, args.MScale
-	s.Stream.AdamW8(args, bad)
+	s.Stream.AdamW8(args, tally)
+}
+
+func (s lastMoves) AdamW(args device.AdamWArgs, tally device.Mem) {
+	s.Stream.Zero(tally.Slice(8, 8))
+	s.Stream.AdamW(args, tally)
 }
 
 func (s halves) SumSquares(dst device.Mem, x device.Mat) {
@@ -247,6 +253,7 @@ var breaks = []struct {
 		func(s device.Stream) device.Stream { return swapsGates{s} }},
 	{"forgets the states of chunks", "GatedDelta", func(s device.Stream) device.Stream { return deltaEnds{s} }},
 	{"rounds AdamW otherwise", "AdamW", func(s device.Stream) device.Stream { return otherEps{s} }},
+	{"forgets the longest move of before", "AdamW", func(s device.Stream) device.Stream { return lastMoves{s} }},
 	{"swaps the scales of moments", "AdamW8", func(s device.Stream) device.Stream { return otherScale{s} }},
 	{"sums too little", "Sums", func(s device.Stream) device.Stream { return halves{s} }},
 	{"copies too little", "Copy", func(s device.Stream) device.Stream { return truncates{s} }},

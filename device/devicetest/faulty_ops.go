@@ -149,14 +149,14 @@ func (s *faultyStream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first i
 	s.op(func() { s.inner.ScatterAdd(dtable, dy, ids, first, by) })
 }
 
-func (s *faultyStream) AdamW(args device.AdamWArgs, bad device.Mem) {
-	s.operands.AdamW(args, bad)
-	s.op(func() { s.inner.AdamW(args, bad) })
+func (s *faultyStream) AdamW(args device.AdamWArgs, tally device.Mem) {
+	s.operands.AdamW(args, tally)
+	s.op(func() { s.inner.AdamW(args, tally) })
 }
 
-func (s *faultyStream) AdamW8(args device.AdamW8Args, bad device.Mem) {
-	s.operands.AdamW8(args, bad)
-	s.op(func() { s.inner.AdamW8(args, bad) })
+func (s *faultyStream) AdamW8(args device.AdamW8Args, tally device.Mem) {
+	s.operands.AdamW8(args, tally)
+	s.op(func() { s.inner.AdamW8(args, tally) })
 }
 
 func (s *faultyStream) SumSquares(dst device.Mem, x device.Mat) {

@@ -674,11 +674,11 @@ func (s *referenceStream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, firs
 }
 
 // AdamW: see step.
-func (s *referenceStream) AdamW(args device.AdamWArgs, bad device.Mem) {
-	s.operands.AdamW(args, bad)
+func (s *referenceStream) AdamW(args device.AdamWArgs, tally device.Mem) {
+	s.operands.AdamW(args, tally)
 	s.do(func() {
 		m, v := s.numbers(args.M), s.numbers(args.V)
-		s.step(args.Weights, args.Low, args.Grad, m, v, &args.AdamWScalars, bad)
+		s.step(args.Weights, args.Low, args.Grad, m, v, &args.AdamWScalars, tally)
 		s.put(args.M, m)
 		s.put(args.V, v)
 	})
@@ -686,11 +686,11 @@ func (s *referenceStream) AdamW(args device.AdamWArgs, bad device.Mem) {
 
 // AdamW8: see step. Package kernels defines the codes of moments and how they are rounded; its tests hold them against
 // bitsandbytes, and the random words against package rng.
-func (s *referenceStream) AdamW8(args device.AdamW8Args, bad device.Mem) {
-	s.operands.AdamW8(args, bad)
+func (s *referenceStream) AdamW8(args device.AdamW8Args, tally device.Mem) {
+	s.operands.AdamW8(args, tally)
 	s.do(func() {
 		m, v := s.moments(args.M, args.MScale, true), s.moments(args.V, args.VScale, false)
-		s.step(args.Weights, args.Low, args.Grad, m, v, &args.AdamWScalars, bad)
+		s.step(args.Weights, args.Low, args.Grad, m, v, &args.AdamWScalars, tally)
 		codes, scales := make([]uint8, len(m)), make([]float32, len(m)/tensor.MomentBlock)
 		kernels.QuantizeFirst8(codes, scales, as[float32](m))
 		s.put(args.M, as[float64](codes))
@@ -715,9 +715,9 @@ func as[T, F uint8 | float32 | float64](x []F) []T {
 	return out
 }
 
-// step updates weights and moments in place, by AdamW's formula in fp32, and adds to bad the number of new weights that
-// are infinite or NaN. Every product is converted, as Go may else contract it with the next sum.
-func (s *referenceStream) step(weights, low, grad device.Mat, m, v []float64, a *device.AdamWScalars, bad device.Mem) {
+// step updates weights and moments in place, by AdamW's formula in fp32, and tells in tally how many new weights are
+// infinite or NaN, and of the longest move. Every product is converted, as Go may else contract it with the next sum.
+func (s *referenceStream) step(weights, low, grad device.Mat, m, v []float64, a *device.AdamWScalars, tally device.Mem) {
 	p, halves := s.numbers(weights), make([]float64, len(m))
 	if !low.IsZero() {
 		halves = s.numbers(low)
@@ -725,16 +725,20 @@ func (s *referenceStream) step(weights, low, grad device.Mat, m, v []float64, a 
 			p[i] = float64(tensor.JoinF32(tensor.BF16FromF32(float32(p[i])), int16(halves[i])))
 		}
 	}
-	failed := s.vector(bad, tensor.I64, 1)
+	told, longest := s.vector(tally, tensor.I64, 2), 0.0
 	for i, x := range s.numbers(grad) {
 		g := float32(a.ClipScale * float32(x))
 		m1, v1 := float32(m[i]), float32(v[i])
 		m1 = normal(m1 + float32(float32(g-m1)*a.OneMinusBeta1))
 		v1 = normal(float32(a.Beta2*v1) + float32(float32(a.OneMinusBeta2*g)*g))
 		root := float32(math.Sqrt(float64(v1)))
-		next := float32(float32(p[i])*a.Decay) - float32(float32(a.StepSize*m1)/(float32(root/a.SqrtBC2)+a.Eps))
+		move := float32(float32(a.StepSize*m1) / (float32(root/a.SqrtBC2) + a.Eps))
+		next := float32(float32(p[i])*a.Decay) - move
 		if next-next != 0 { // infinite, or a NaN
-			failed[0]++
+			told[0]++
+		}
+		if longest = max(longest, math.Abs(float64(move))); math.IsNaN(longest) {
+			longest = math.Inf(1)
 		}
 		p[i], m[i], v[i] = float64(next), float64(m1), float64(v1)
 		if !low.IsZero() {
@@ -746,7 +750,10 @@ func (s *referenceStream) step(weights, low, grad device.Mat, m, v []float64, a 
 	if !low.IsZero() {
 		s.put(low, halves)
 	}
-	s.put(device.NewVec(bad, tensor.I64, 1), failed)
+	if a.StepSize != 0 {
+		told[1] = max(told[1], float64(math.Float32bits(float32(longest/float64(a.StepSize)))))
+	}
+	s.put(device.NewVec(tally, tensor.I64, 2), told)
 }
 
 // normal replaces a denormal number by zero.

@@ -296,7 +296,7 @@ func testBadCalls(r *rig) {
 	f32 := func(rows, cols int) device.Mat { return mat(tensor.F32, rows, cols) }
 	x, ids := f32(4, 6), r.ints("", []int32{0, 1, 2, 3}).Mem
 	spec := device.AttentionSpec{Heads: 3, KVHeads: 2, HeadDim: 2, Docs: device.Docs{Start: ids, End: ids, Positions: ids}}
-	bad := r.place("", tensor.I64, 1, 1, 1).Mem
+	tally := r.place("", tensor.I64, 1, 2, 2).Mem
 	outside := x
 	outside.Off = rigBytes - 8
 	wide := r.normal("wide", tensor.F32, 5, 7)
@@ -336,7 +336,7 @@ func testBadCalls(r *rig) {
 			s.JoinHeads(f32(4, 9), x, f32(4, 2), 3)
 		},
 		"low halves of F32": func(s device.Stream) {
-			s.AdamW(device.AdamWArgs{Weights: f32(1, 6), Low: mat(tensor.I16, 1, 6), Grad: f32(1, 6), M: f32(1, 6), V: f32(1, 6)}, bad)
+			s.AdamW(device.AdamWArgs{Weights: f32(1, 6), Low: mat(tensor.I16, 1, 6), Grad: f32(1, 6), M: f32(1, 6), V: f32(1, 6)}, tally)
 		},
 		"too many taps": func(s device.Stream) {
 			s.CausalConv(f32(4, 6), x, f32(6, device.MostTaps+1), spec.Docs)

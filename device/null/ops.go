@@ -145,13 +145,13 @@ func (s *stream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int, by
 	s.count(0)
 }
 
-func (s *stream) AdamW(args device.AdamWArgs, bad device.Mem) {
-	s.operands.AdamW(args, bad)
+func (s *stream) AdamW(args device.AdamWArgs, tally device.Mem) {
+	s.operands.AdamW(args, tally)
 	s.count(0)
 }
 
-func (s *stream) AdamW8(args device.AdamW8Args, bad device.Mem) {
-	s.operands.AdamW8(args, bad)
+func (s *stream) AdamW8(args device.AdamW8Args, tally device.Mem) {
+	s.operands.AdamW8(args, tally)
 	s.count(0)
 }
 

@@ -9,7 +9,7 @@ import (
 // accelerate replaces the loops that a level has assembly for.
 func accelerate(l *loops, level isa.Level) {
 	if level >= isa.AVX512 {
-		l.adamwSplit = [2]func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int{adamwSplitF32AVX512, adamwSplitBF16AVX512}
+		l.adamwSplit = [2]func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (int, uint32){adamwSplitF32AVX512, adamwSplitBF16AVX512}
 		l.adamwF32 = adamwF32AVX512
 		l.sumSquares = [2]func(x unsafe.Pointer, n int) float64{sumSquaresF32AVX512, sumSquaresBF16AVX512}
 		l.sum = sumAVX512
@@ -42,22 +42,30 @@ func accelerate(l *loops, level isa.Level) {
 		return
 	}
 	if level >= isa.AVX2 {
-		l.adamwSplit = [2]func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int{
-			func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int {
+		l.adamwSplit = [2]func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (int, uint32){
+			func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (int, uint32) {
 				k := n &^ 7
-				return adamwSplitF32AVX2(hi, lo, m, v, g, k, s) + plainAdamWSplit[float32](after(hi, 2*k, n-k), after(lo, 2*k, n-k),
-					after(m, 4*k, n-k), after(v, 4*k, n-k), after(g, 4*k, n-k), n-k, s)
+				var t tally
+				t.add(adamwSplitF32AVX2(hi, lo, m, v, g, k, s))
+				t.add(plainAdamWSplit[float32](after(hi, 2*k, n-k), after(lo, 2*k, n-k),
+					after(m, 4*k, n-k), after(v, 4*k, n-k), after(g, 4*k, n-k), n-k, s))
+				return t.bad, t.longest
 			},
-			func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int {
+			func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (int, uint32) {
 				k := n &^ 7
-				return adamwSplitBF16AVX2(hi, lo, m, v, g, k, s) + plainAdamWSplit[uint16](after(hi, 2*k, n-k), after(lo, 2*k, n-k),
-					after(m, 4*k, n-k), after(v, 4*k, n-k), after(g, 2*k, n-k), n-k, s)
+				var t tally
+				t.add(adamwSplitBF16AVX2(hi, lo, m, v, g, k, s))
+				t.add(plainAdamWSplit[uint16](after(hi, 2*k, n-k), after(lo, 2*k, n-k),
+					after(m, 4*k, n-k), after(v, 4*k, n-k), after(g, 2*k, n-k), n-k, s))
+				return t.bad, t.longest
 			},
 		}
-		l.adamwF32 = func(p, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int {
+		l.adamwF32 = func(p, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (int, uint32) {
 			k := n &^ 7
-			return adamwF32AVX2(p, m, v, g, k, s) +
-				plainAdamWF32(after(p, 4*k, n-k), after(m, 4*k, n-k), after(v, 4*k, n-k), after(g, 4*k, n-k), n-k, s)
+			var t tally
+			t.add(adamwF32AVX2(p, m, v, g, k, s))
+			t.add(plainAdamWF32(after(p, 4*k, n-k), after(m, 4*k, n-k), after(v, 4*k, n-k), after(g, 4*k, n-k), n-k, s))
+			return t.bad, t.longest
 		}
 		l.toBF16 = func(dst, src unsafe.Pointer, n int) {
 			k := n &^ 7

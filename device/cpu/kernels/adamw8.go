@@ -44,34 +44,36 @@ func (m Moments8) has(n int) bool {
 //
 // Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), with the codes of bitsandbytes, in
 // blocks of 256 as its optimizers have them; see codebook and ladder for what differs.
-func (t *Table) AdamW8Split(hi []uint16, lo []int16, m Moments8, grad Vec, d device.Draw, s *AdamWScalars) (bad int) {
+func (t *Table) AdamW8Split(hi []uint16, lo []int16, m Moments8, grad Vec, d device.Draw, s *AdamWScalars) Tally {
 	n := len(hi)
 	check(len(lo) == n && grad.Len == n && m.has(n), "AdamW8Split: lengths differ or are no whole blocks")
 	f := t.adamw8Split[kind(grad.DType)]
+	var told tally
 	for i := 0; i < n; i += piece {
-		bad += f(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Add(grad.Data, i*size(grad.DType)), min(piece, n-i), s, m.at(i, d))
+		told.add(f(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Add(grad.Data, i*size(grad.DType)), min(piece, n-i), s, m.at(i, d)))
 	}
-	return bad
+	return told.of(s)
 }
 
 // AdamW8F32 is AdamW8Split for weights that are kept in fp32.
-func (t *Table) AdamW8F32(p []float32, m Moments8, grad []float32, d device.Draw, s *AdamWScalars) (bad int) {
+func (t *Table) AdamW8F32(p []float32, m Moments8, grad []float32, d device.Draw, s *AdamWScalars) Tally {
 	n := len(p)
 	check(len(grad) == n && m.has(n), "AdamW8F32: lengths differ or are no whole blocks")
+	var told tally
 	for i := 0; i < n; i += piece {
-		bad += t.adamw8F32(unsafe.Pointer(&p[i]), unsafe.Pointer(&grad[i]), min(piece, n-i), s, m.at(i, d))
+		told.add(t.adamw8F32(unsafe.Pointer(&p[i]), unsafe.Pointer(&grad[i]), min(piece, n-i), s, m.at(i, d)))
 	}
-	return bad
+	return told.of(s)
 }
 
 // blockLoops are the inner loops over whole blocks.
 type blockLoops struct {
-	adamw8Split [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int
-	adamw8F32   func(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int
+	adamw8Split [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int, longest uint32)
+	adamw8F32   func(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int, longest uint32)
 }
 
 var plainBlockLoops = blockLoops{
-	adamw8Split: [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int{
+	adamw8Split: [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32){
 		plainAdamW8Split[float32], plainAdamW8Split[uint16]},
 	adamw8F32: plainAdamW8F32,
 }
@@ -95,38 +97,34 @@ func codes8(p unsafe.Pointer, b int) []uint8 {
 
 func scale8(p unsafe.Pointer, b int) *float32 { return (*float32)(unsafe.Add(p, 4*b)) }
 
-func plainAdamW8Split[E element](hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int) {
+func plainAdamW8Split[E element](hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int, longest uint32) {
 	his, los, gs := of[uint16](hi, n), of[int16](lo, n), of[E](g, n)
 	var m, v [tensor.MomentBlock]float32
+	var t tally
 	for b := range n / tensor.MomentBlock {
 		at.decode(b, &m, &v)
 		for j := range m {
 			i := b*tensor.MomentBlock + j
 			var p float32
-			p, m[j], v[j] = adamw(tensor.JoinF32(his[i], los[i]), m[j], v[j], load(gs[i]), s)
+			p, m[j], v[j] = adamw(tensor.JoinF32(his[i], los[i]), m[j], v[j], load(gs[i]), s, &t)
 			his[i], los[i] = tensor.SplitF32(p)
-			if p-p != 0 { // infinite, or a NaN
-				bad++
-			}
 		}
 		at.encode(b, &m, &v)
 	}
-	return bad
+	return t.bad, t.longest
 }
 
-func plainAdamW8F32(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int) {
+func plainAdamW8F32(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int, longest uint32) {
 	ps, gs := of[float32](p, n), of[float32](g, n)
 	var m, v [tensor.MomentBlock]float32
+	var t tally
 	for b := range n / tensor.MomentBlock {
 		at.decode(b, &m, &v)
 		for j := range m {
 			i := b*tensor.MomentBlock + j
-			ps[i], m[j], v[j] = adamw(ps[i], m[j], v[j], gs[i], s)
-			if ps[i]-ps[i] != 0 {
-				bad++
-			}
+			ps[i], m[j], v[j] = adamw(ps[i], m[j], v[j], gs[i], s, &t)
 		}
 		at.encode(b, &m, &v)
 	}
-	return bad
+	return t.bad, t.longest
 }

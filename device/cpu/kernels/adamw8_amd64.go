@@ -16,19 +16,19 @@ func accelerateBlocks(l *blockLoops, level isa.Level) {
 	}
 	// Each calls its function by name, so that the compiler knows that the scratch stays on the stack.
 	if level < isa.AVX512 || !cpu.X86.HasAVX512VBMI {
-		l.adamw8Split[0] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int {
+		l.adamw8Split[0] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32) {
 			var memory [narrowScratch8Bytes]byte
 			w := aligned[narrowScratch8](&memory[0])
 			w.words.begin(at.draw, 4)
 			return adamw8SplitF32AVX2(hi, lo, g, n, s, &at, w, theTables8)
 		}
-		l.adamw8Split[1] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int {
+		l.adamw8Split[1] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32) {
 			var memory [narrowScratch8Bytes]byte
 			w := aligned[narrowScratch8](&memory[0])
 			w.words.begin(at.draw, 4)
 			return adamw8SplitBF16AVX2(hi, lo, g, n, s, &at, w, theTables8)
 		}
-		l.adamw8F32 = func(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int {
+		l.adamw8F32 = func(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32) {
 			var memory [narrowScratch8Bytes]byte
 			w := aligned[narrowScratch8](&memory[0])
 			w.words.begin(at.draw, 4)
@@ -36,19 +36,19 @@ func accelerateBlocks(l *blockLoops, level isa.Level) {
 		}
 		return
 	}
-	l.adamw8Split[0] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int {
+	l.adamw8Split[0] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32) {
 		var memory [scratch8Bytes]byte
 		w := aligned[scratch8](&memory[0])
 		w.words.begin(at.draw, 8)
 		return adamw8SplitF32AVX512(hi, lo, g, n, s, &at, w, theTables8)
 	}
-	l.adamw8Split[1] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int {
+	l.adamw8Split[1] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32) {
 		var memory [scratch8Bytes]byte
 		w := aligned[scratch8](&memory[0])
 		w.words.begin(at.draw, 8)
 		return adamw8SplitBF16AVX512(hi, lo, g, n, s, &at, w, theTables8)
 	}
-	l.adamw8F32 = func(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) int {
+	l.adamw8F32 = func(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32) {
 		var memory [scratch8Bytes]byte
 		w := aligned[scratch8](&memory[0])
 		w.words.begin(at.draw, 8)

@@ -226,7 +226,7 @@ func TestAdamW8LevelsAgree(t *testing.T) {
 				grad := newMemory(rng, "FH"[trial%2], n, trial%8 == 3)
 				d := device.Draw{Key: [2]uint32{rng.Uint32(), rng.Uint32()}, Part: rng.Uint64(), First: rng.Uint64() &^ 255}
 				vec := Vec{unsafe.Pointer(&grad.bytes[grad.skip]), []tensor.DType{tensor.F32, tensor.BF16}[trial%2], n}
-				want, got := 0, 0
+				var want, got Tally
 				if trial%3 == 0 && vec.DType == tensor.F32 {
 					g := unsafe.Slice((*float32)(vec.Data), n)
 					want, got = For(isa.Plain).AdamW8F32(plain.p, plain.Moments8, g, d, &s), For(level).AdamW8F32(fast.p, fast.Moments8, g, d, &s)
@@ -235,7 +235,7 @@ func TestAdamW8LevelsAgree(t *testing.T) {
 					got = For(level).AdamW8Split(fast.hi, fast.lo, fast.Moments8, vec, d, &s)
 				}
 				if want != got {
-					t.Fatalf("%v, trial %d: %d bad weights, want %d", level, trial, got, want)
+					t.Fatalf("%v, trial %d: told %+v, want %+v", level, trial, got, want)
 				}
 				plain.compare(t, fast, level.String())
 			}

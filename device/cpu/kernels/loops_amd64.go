@@ -38,10 +38,10 @@ func splitAVX512(hi, lo, src unsafe.Pointer, n int) int
 func joinAVX512(dst, hi, lo unsafe.Pointer, n int)
 
 //go:noescape
-func adamwF32AVX512(p, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
+func adamwF32AVX512(p, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)
 
 //go:noescape
-func adamwSplitF32AVX512(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
+func adamwSplitF32AVX512(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)
 
 //go:noescape
 func sumSquaresF32AVX512(x unsafe.Pointer, n int) float64
@@ -116,7 +116,7 @@ func dotF32AVX512(a, b unsafe.Pointer, n int) float32
 func scoreGradF32AVX512(ds, p, s, dp unsafe.Pointer, n int, scale, lse, delta float32)
 
 //go:noescape
-func adamwSplitBF16AVX512(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
+func adamwSplitBF16AVX512(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)
 
 //go:noescape
 func sumSquaresBF16AVX512(x unsafe.Pointer, n int) float64
@@ -200,28 +200,28 @@ func maxAVX512(x unsafe.Pointer, n int) float32
 func sumExpAVX512(x unsafe.Pointer, n int, max float32) float32
 
 //go:noescape
-func adamwSplitF32AVX2(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
+func adamwSplitF32AVX2(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)
 
 //go:noescape
-func adamw8SplitF32AVX2(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8) int
+func adamw8SplitF32AVX2(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8) (ret int, longest uint32)
 
 //go:noescape
-func adamwSplitBF16AVX2(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
+func adamwSplitBF16AVX2(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)
 
 //go:noescape
-func adamw8SplitBF16AVX2(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8) int
+func adamw8SplitBF16AVX2(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8) (ret int, longest uint32)
 
 //go:noescape
-func adamwF32AVX2(p, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) int
+func adamwF32AVX2(p, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)
 
 //go:noescape
-func adamw8F32AVX2(p, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8) int
+func adamw8F32AVX2(p, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8) (ret int, longest uint32)
 
 //go:noescape
-func adamw8SplitF32AVX512(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) int
+func adamw8SplitF32AVX512(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) (ret int, longest uint32)
 
 //go:noescape
-func adamw8SplitBF16AVX512(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) int
+func adamw8SplitBF16AVX512(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) (ret int, longest uint32)
 
 //go:noescape
-func adamw8F32AVX512(p, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) int
+func adamw8F32AVX512(p, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) (ret int, longest uint32)

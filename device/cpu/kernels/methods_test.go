@@ -473,18 +473,23 @@ func TestAdamWFormula(t *testing.T) {
 			P[i] = float64(p[i])
 		}
 		for step := 1; step <= steps; step++ {
+			longest := 0.0 // in units of the learning rate
 			for i := range g {
 				g[i] = float32(rng.NormFloat64())
 				G := float64(g[i]) * 0.5
 				P[i] -= lr * wd * P[i]
 				M[i] = b1*M[i] + (1-b1)*G
 				V[i] = b2*V[i] + (1-b2)*G*G
-				P[i] -= lr * (M[i] / (1 - math.Pow(b1, float64(step)))) / (math.Sqrt(V[i]/(1-math.Pow(b2, float64(step)))) + eps)
+				move := M[i] / (1 - math.Pow(b1, float64(step))) / (math.Sqrt(V[i]/(1-math.Pow(b2, float64(step)))) + eps)
+				P[i] -= lr * move
+				longest = max(longest, math.Abs(move))
 			}
 			s := optim.AdamW{Beta1: b1, Beta2: b2, Eps: eps, WeightDecay: wd}.Scalars(step, lr, 0.5, true)
-			if bad := For(level).AdamWF32(p, m, v, g, &s); bad != 0 {
-				t.Fatalf("%d bad weights", bad)
+			told := For(level).AdamWF32(p, m, v, g, &s)
+			if told.Bad != 0 {
+				t.Fatalf("%d bad weights", told.Bad)
 			}
+			near(t, "the longest move", tensor.F32, float64(told.Longest)/(1-math.Pow(b1, float64(step))), longest, 1)
 		}
 		for i := range p {
 			near(t, "p", tensor.F32, float64(p[i]), P[i], 1)
@@ -510,17 +515,17 @@ func TestAdamWSplitIsF32(t *testing.T) {
 		s := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}.Scalars(rapid.IntRange(1, 1000).Draw(r, "step"), 1e-3, 1, true)
 		at := rapid.IntRange(0, n).Draw(r, "cut")
 		wantP, wantM, wantV := append([]float32(nil), p...), append([]float32(nil), m...), append([]float32(nil), v...)
-		wantBad := For(isa.Plain).AdamWF32(wantP, wantM, wantV, g, &s)
+		want := For(isa.Plain).AdamWF32(wantP, wantM, wantV, g, &s)
 		for _, level := range isa.Available() {
 			k := For(level)
 			hi, lo, back := make([]uint16, n), make([]int16, n), make([]float32, n)
 			m, v := append([]float32(nil), m...), append([]float32(nil), v...)
 			k.SplitMaster(hi, lo, p)
-			bad := k.AdamWSplit(hi[at:], lo[at:], m[at:], v[at:], F32(g[at:]), &s)
-			bad += k.AdamWSplit(hi[:at], lo[:at], m[:at], v[:at], F32(g[:at]), &s)
+			told := k.AdamWSplit(hi[at:], lo[at:], m[at:], v[at:], F32(g[at:]), &s)
+			told.Add(k.AdamWSplit(hi[:at], lo[:at], m[:at], v[:at], F32(g[:at]), &s))
 			k.JoinMaster(back, hi, lo)
-			if bad != wantBad {
-				r.Fatalf("%v: %d bad weights, want %d", level, bad, wantBad)
+			if told != want {
+				r.Fatalf("%v: told %+v, want %+v", level, told, want)
 			}
 			for i := range p {
 				if !sameBits(back[i], wantP[i]) || !sameBits(m[i], wantM[i]) || !sameBits(v[i], wantV[i]) {

@@ -34,11 +34,17 @@ func TestMoments8MakeNoGiantSteps(t *testing.T) {
 				bc1, bc2 := 1-math.Pow(.9, float64(step)), 1-math.Pow(.999, float64(step))
 				s := AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: float32(1 - .9), Beta2: .999, OneMinusBeta2: float32(1 - .999),
 					StepSize: float32(1 / bc1), SqrtBC2: float32(math.Sqrt(bc2)), Eps: 1e-8}
-				For(level).AdamW8F32(p8, m8, grad, device.Draw{Key: [2]uint32{1, uint32(step)}}, &s)
-				For(level).AdamWF32(p, m, v, grad, &s)
+				told8 := For(level).AdamW8F32(p8, m8, grad, device.Draw{Key: [2]uint32{1, uint32(step)}}, &s)
+				told := For(level).AdamWF32(p, m, v, grad, &s)
+				var longest8, longest float64 // weights were zero
 				for i := range p {
-					greatest8, greatest = max(greatest8, math.Abs(float64(p8[i]))), max(greatest, math.Abs(float64(p[i])))
+					longest8, longest = max(longest8, math.Abs(float64(p8[i]))), max(longest, math.Abs(float64(p[i])))
 				}
+				want := [2]float32{float32(longest8) / s.StepSize, float32(longest) / s.StepSize}
+				if got := [2]float32{told8.Longest, told.Longest}; got != want {
+					t.Fatalf("%v, step %d: the longest moves are %v, want %v", level, step, got, want)
+				}
+				greatest8, greatest = max(greatest8, longest8), max(greatest, longest)
 			}
 			t.Logf("%v, cold gradients of %g: greatest update over the learning rate %.2f, with fp32 moments %.2f", level, cold, greatest8, greatest)
 			if greatest8 >= 5 {

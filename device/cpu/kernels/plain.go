@@ -45,7 +45,7 @@ func store(at unsafe.Pointer, kind int, x float32) {
 }
 
 var plainLoops = loops{
-	adamwSplit: [2]func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) int{plainAdamWSplit[float32], plainAdamWSplit[uint16]},
+	adamwSplit: [2]func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (int, uint32){plainAdamWSplit[float32], plainAdamWSplit[uint16]},
 	adamwF32:   plainAdamWF32,
 	sumSquares: [2]func(x unsafe.Pointer, n int) float64{plainSumSquares[float32], plainSumSquares[uint16]},
 	sum:        plainSum,
@@ -102,39 +102,40 @@ func flush(x float32) float32 {
 	return x
 }
 
-// adamw is the update of one parameter: new weight, first and second moment.
-func adamw(p, m, v, g float32, s *AdamWScalars) (float32, float32, float32) {
+// adamw is the update of one parameter: new weight, first and second moment. It tells of the update in t.
+func adamw(p, m, v, g float32, s *AdamWScalars, t *tally) (float32, float32, float32) {
 	g = float32(s.ClipScale * g)
 	p = float32(p * s.Decay)
 	m = flush(m + float32((g-m)*s.OneMinusBeta1))
 	v = flush(float32(s.Beta2*v) + float32(float32(s.OneMinusBeta2*g)*g))
 	root := float32(math.Sqrt(float64(v))) // float64's root of an fp32 rounds to fp32's
-	p -= float32(s.StepSize*m) / (root/s.SqrtBC2 + s.Eps)
+	move := float32(s.StepSize*m) / (root/s.SqrtBC2 + s.Eps)
+	p -= move
+	t.longest = max(t.longest, math.Float32bits(move)&^(1<<31))
+	if p-p != 0 { // infinite, or a NaN
+		t.bad++
+	}
 	return p, m, v
 }
 
-func plainAdamWSplit[E element](hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (bad int) {
+func plainAdamWSplit[E element](hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (bad int, longest uint32) {
 	his, los, ms, vs, gs := of[uint16](hi, n), of[int16](lo, n), of[float32](m, n), of[float32](v, n), of[E](g, n)
+	var t tally
 	for i := range his {
 		p := tensor.JoinF32(his[i], los[i])
-		p, ms[i], vs[i] = adamw(p, ms[i], vs[i], load(gs[i]), s)
+		p, ms[i], vs[i] = adamw(p, ms[i], vs[i], load(gs[i]), s, &t)
 		his[i], los[i] = tensor.SplitF32(p)
-		if p-p != 0 { // infinite, or a NaN
-			bad++
-		}
 	}
-	return bad
+	return t.bad, t.longest
 }
 
-func plainAdamWF32(p, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (bad int) {
+func plainAdamWF32(p, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (bad int, longest uint32) {
 	ps, ms, vs, gs := of[float32](p, n), of[float32](m, n), of[float32](v, n), of[float32](g, n)
+	var t tally
 	for i := range ps {
-		ps[i], ms[i], vs[i] = adamw(ps[i], ms[i], vs[i], gs[i], s)
-		if ps[i]-ps[i] != 0 {
-			bad++
-		}
+		ps[i], ms[i], vs[i] = adamw(ps[i], ms[i], vs[i], gs[i], s, &t)
 	}
-	return bad
+	return t.bad, t.longest
 }
 
 func plainSumSquares[E element](x unsafe.Pointer, n int) float64 {

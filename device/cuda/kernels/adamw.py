@@ -1,8 +1,8 @@
 """AdamW, with moments in fp32 or in 8 bits, to the bits of every other device: IEEE operations in the contract's order, none fused.
 
 Weights are fp32, or split: the high half is the nearest bf16 number, ties away from zero, the low half what is to be added to its
-bits. bad counts new weights that are infinite or NaN. That is the only atomic addition of all kernels, of integers, and done only when there is
-one to add.
+bits. tally counts new weights that are infinite or NaN, and has the bits of the longest move. Its are the only atomic operations of all
+kernels, on integers, and done only where they change something.
 
 Sources: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019); Dettmers et al., "8-bit Optimizers via Block-wise
 Quantization" (2022). device.OptimizerOps says what is computed.
@@ -22,13 +22,13 @@ def _flush(x):
 
 @triton.jit
 def _step(p, m, v, g, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps):
-    """New weights and moments."""
+    """New weights, what was subtracted from them, and new moments."""
     g = clip * g
     p = p * decay
     m = _flush(m + (g - m) * omb1)
     v = _flush(beta2 * v + (omb2 * g) * g)
-    p = p - tl.div_rn(step * m, tl.div_rn(tl.sqrt_rn(v), sqrtbc2) + eps)
-    return p, m, v
+    move = tl.div_rn(step * m, tl.div_rn(tl.sqrt_rn(v), sqrtbc2) + eps)
+    return p - move, move, m, v
 
 
 @triton.jit
@@ -43,7 +43,7 @@ def _load_weights(weights, low, at, inside, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def _store_weights(weights, low, bad, at, inside, p, SPLIT: tl.constexpr):
+def _store_weights(weights, low, tally, at, inside, p, SPLIT: tl.constexpr):
     bits = p.to(tl.int32, bitcast=True)
     if SPLIT:
         nan = p != p
@@ -53,11 +53,21 @@ def _store_weights(weights, low, bad, at, inside, p, SPLIT: tl.constexpr):
         tl.store(weights + at, p, mask=inside)
     not_finite = tl.sum((((bits & 0x7F800000) == 0x7F800000) & inside).to(tl.int32))
     if not_finite > 0:
-        tl.atomic_add(bad, not_finite.to(tl.int64), sem="relaxed")
+        tl.atomic_add(tally, not_finite.to(tl.int64), sem="relaxed")
 
 
 @triton.jit
-def adamw(weights, low, m, v, grad, bad, n, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps, SPLIT: tl.constexpr,
+def _tell_move(tally, inside, move, step):
+    """The longest move, in steps. Numbers that are not negative are in the order of their bits, and NaNs are above infinity."""
+    bits = tl.where(inside, move.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0)
+    longest = tl.minimum(tl.max(bits), 0x7F800000).to(tl.float32, bitcast=True)
+    steps = tl.div_rn(longest, tl.where(step == 0.0, 1.0, step)).to(tl.int32, bitcast=True)
+    if (step != 0.0) & (steps > tl.load(tally + 1)):  # an old number costs an operation, and is not wrong
+        tl.atomic_max(tally + 1, steps.to(tl.int64), sem="relaxed")
+
+
+@triton.jit
+def adamw(weights, low, m, v, grad, tally, n, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps, SPLIT: tl.constexpr,
           BLOCK: tl.constexpr):
     """One step. Programs: ceil(n/BLOCK). Moves 24 bytes and the gradient's for each parameter."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -66,10 +76,11 @@ def adamw(weights, low, m, v, grad, bad, n, clip, decay, omb1, beta2, omb2, step
     m0 = tl.load(m + at, mask=inside, other=0.0)
     v0 = tl.load(v + at, mask=inside, other=0.0)
     g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
-    p, m1, v1 = _step(p, m0, v0, g, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps)
+    p, move, m1, v1 = _step(p, m0, v0, g, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps)
     tl.store(m + at, m1, mask=inside)
     tl.store(v + at, v1, mask=inside)
-    _store_weights(weights, low, bad, at, inside, p, SPLIT)
+    _store_weights(weights, low, tally, at, inside, p, SPLIT)
+    _tell_move(tally, inside, move, step)
 
 
 @triton.jit
@@ -173,7 +184,7 @@ def _words(key, part, counter):
 
 
 @triton.jit
-def adamw8(weights, low, m, v, mscale, vscale, grad, bad, mcodes, vcodes, n, key, part, counter, clip, decay, omb1, beta2, omb2, step,
+def adamw8(weights, low, m, v, mscale, vscale, grad, tally, mcodes, vcodes, n, key, part, counter, clip, decay, omb1, beta2, omb2, step,
            sqrtbc2, eps, SPLIT: tl.constexpr, BLOCKS: tl.constexpr, MOMENTS: tl.constexpr, MZERO: tl.constexpr):
     """One step for moments in blocks of MOMENTS, each with a scale. Programs: ceil(n/ELEMENTS). Second moments are rounded by random
     words, of the key and, for four elements each, the counters from counter on, with part in their high halves.
@@ -192,7 +203,7 @@ def adamw8(weights, low, m, v, mscale, vscale, grad, bad, mcodes, vcodes, n, key
     v0 = _of(tl.load(vcodes + i), tl.load(v + at, mask=inside, other=0).to(tl.int32))
     m0 *= tl.load(mscale + block, mask=known, other=0.0)
     v0 *= tl.load(vscale + block, mask=known, other=0.0)
-    p, m1, v1 = _step(p, m0, v0, g, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps)
+    p, move, m1, v1 = _step(p, m0, v0, g, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps)
     codes, scale = _encode_first(m1, mcodes, MZERO)
     tl.store(m + at, codes, mask=inside)
     tl.store(mscale + block, scale, mask=known)
@@ -200,7 +211,8 @@ def adamw8(weights, low, m, v, mscale, vscale, grad, bad, mcodes, vcodes, n, key
     codes, scale = _encode_second(v1, _words(key, part, counter + fours))
     tl.store(v + at, codes, mask=inside)
     tl.store(vscale + block, scale, mask=known)
-    _store_weights(weights, low, bad, at, inside, p, SPLIT)
+    _store_weights(weights, low, tally, at, inside, p, SPLIT)
+    _tell_move(tally, inside, move, step)
 
 
 MOMENTS = 256  # tensor.MomentBlock
@@ -213,8 +225,8 @@ FULL = dict(sm90a=dict(registers=64, held=True, spill=32))
 KERNELS = []
 for words, weights, gradient in (("split.f32", "i16", "fp32"), ("split.bf16", "i16", "bf16"), ("f32.f32", "fp32", "fp32")):
     split = weights == "i16"
-    full = f"weights:*{weights} low:*i16 m:*fp32 v:*fp32 grad:*{gradient} bad:*i64 n:i64 {SCALARS}"
-    coded = (f"weights:*{weights} low:*i16 m:*u8 v:*u8 mscale:*fp32 vscale:*fp32 grad:*{gradient} bad:*i64 "
+    full = f"weights:*{weights} low:*i16 m:*fp32 v:*fp32 grad:*{gradient} tally:*i64 n:i64 {SCALARS}"
+    coded = (f"weights:*{weights} low:*i16 m:*u8 v:*u8 mscale:*fp32 vscale:*fp32 grad:*{gradient} tally:*i64 "
              f"mcodes:*fp32 vcodes:*fp32 n:i64 key:i64 part:i64 counter:i64 {SCALARS}")
     for variant, aligned, blocks in (("any", "", 2), ("a16", "weights low m v grad n", 4)):
         KERNELS += [

@@ -37,6 +37,9 @@ const (
 	scratchWords = 2112
 )
 
+// Where the longest moves are while other phases have the registers.
+const wideLongestAt = "longest-64(SP)"
+
 // The general registers of the block loops.
 const (
 	mCodes, vCodes, mScales, vScales = "DI", "SI", "R8", "R9"
@@ -272,9 +275,15 @@ func adamw8(name string, weights []string, d dtype, body func(a *asm, counter re
 
 	counter := a.keep()
 	a.zero(counter)
+	a.f("VMOVDQU64 %s, %s", a.v(counter), wideLongestAt)
 	a.address["m"], a.address["v"] = scratchReg, "R11"
 	before := a.text.String()
 	largest := []reg{a.keep(), a.keep()}
+	longest := a.keep()
+	a.move = func(r reg) {
+		a.double(r)
+		a.longer(longest, r)
+	}
 	a.moment = func(r reg, i int) { a.f("VRANGEPS $0xb, Z%d, Z%d, Z%d", largest[i], r, largest[i]) }
 	a.text.Reset()
 	body(a, counter) // a dry run, which finds the constants
@@ -291,6 +300,7 @@ func adamw8(name string, weights []string, d dtype, body func(a *asm, counter re
 	for _, r := range largest {
 		a.zero(r)
 	}
+	a.f("VMOVDQU64 %s, %s", wideLongestAt, a.v(longest))
 	a.f("LEAQ %d(%s), R11", scratchV, scratchReg)
 	a.f("XORQ R12, R12")
 	fmt.Fprintf(&a.text, "\tPCALIGN $32\n")
@@ -299,6 +309,7 @@ func adamw8(name string, weights []string, d dtype, body func(a *asm, counter re
 	a.f("ADDQ $16, R12")
 	a.f("CMPQ R12, $256")
 	a.f("JLT update")
+	a.f("VMOVDQU64 %s, %s", a.v(longest), wideLongestAt)
 	for i, m := range moments8 {
 		a.reduce(largest[i], func(x, y string) { a.f("VMAXPS %s, %s, %s", y, x, x) })
 		a.f("VMOVSS X%d, (%s)", largest[i], m.scales)
@@ -319,13 +330,13 @@ func adamw8(name string, weights []string, d dtype, body func(a *asm, counter re
 	a.f("SUBQ $256, R10")
 	a.f("JGT block")
 	a.total(counter)
+	a.f("VMOVDQU64 %s, %s", wideLongestAt, a.v(longest))
+	a.longest(longest)
 	a.f("VZEROUPPER")
 	a.f("RET")
 
-	head := fmt.Sprintf("func %s(%s unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) int",
-		name+zmm.suffix(), strings.Join(arrays, ", "))
-	source = fmt.Sprintf("// %s\nTEXT ·%s(SB), NOSPLIT, $0-%d\n%s\n", head, name+zmm.suffix(), off+8, a.text.String())
-	return source, "//go:noescape\n" + head + "\n\n"
+	return a.function(name+zmm.suffix(),
+		strings.Join(arrays, ", ")+" unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8", 64, off+tallyBytes)
 }
 
 // blockLoops are the loops over whole blocks; they need AVX-512 with VBMI.

@@ -347,8 +347,7 @@ func (l adamwAVX2) write8() (source, declaration string) {
 	load("t", tablesReg)
 	a.address["m"], a.address["v"] = scratchReg, scratchReg
 	a.offset["ret"] = off
-	a.f("MOVQ $0, ret+%d(FP)", off)
-	a.invert()
+	a.begin()
 	all := l.arrays()
 	fetch := [2][]array{all[:len(l.weights)], all[len(l.weights):]}
 	part := func(i int, write func(n narrow8)) {
@@ -376,11 +375,12 @@ func (l adamwAVX2) write8() (source, declaration string) {
 	a.f("XCHGQ %s, %s", scratchReg, nextScratch)
 	a.f("SUBQ $256, %s", leftAt)
 	a.f("JGT block")
+	a.end()
 	a.f("VZEROUPPER")
 	a.f("RET")
 	return a.function("adamw8"+strings.TrimPrefix(l.name, "adamw")+ymm.suffix(),
 		strings.Join(arrays, ", ")+" unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8",
-		frameBytes, off+8)
+		frameBytes, off+tallyBytes)
 }
 
 // restore takes registers that were freed on another path.

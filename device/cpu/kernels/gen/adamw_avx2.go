@@ -21,7 +21,8 @@ import (
 const (
 	inverseAt, inverseRestAt = "inverse-8(SP)", "inverseRest-16(SP)"
 	endAt, leftAt            = "end-24(SP)", "left-32(SP)"
-	frameBytes               = 32
+	longestAt, movesAt       = "longest-64(SP)", "moves-96(SP)"
+	frameBytes               = 96
 )
 
 // adamwAVX2 is AdamW for weights in two halves (hi and lo) or one array (p), with gradients of type d.
@@ -59,6 +60,22 @@ func (a *asm) invert() {
 	a.f("VFNMADD231SS X1, X2, X0") // 1 - c*z, exactly
 	a.f("VMULSS X2, X0, X0")
 	a.f("VMOVSS X0, %s", inverseRestAt)
+}
+
+// begin clears the results, and inverts the divisor.
+func (a *asm) begin() {
+	a.f("MOVQ $0, ret+%d(FP)", a.offset["ret"])
+	a.f("VPXOR X0, X0, X0")
+	a.f("VMOVDQU Y0, %s", longestAt)
+	a.invert()
+}
+
+// end writes the second result.
+func (a *asm) end() {
+	r := a.take()
+	a.f("VMOVDQU %s, %s", longestAt, a.v(r))
+	a.longest(r)
+	a.free(r)
 }
 
 // broadcast is a float32 in memory, in every element.
@@ -189,8 +206,19 @@ func (a *asm) updateHalf(p, g reg, half int) (m, v reg) {
 	a.mul(root, m)
 	a.div(root, t)
 	a.sub(p, root)
+	a.double(root)
+	if half > 0 {
+		a.f("VPMAXUD %s, %s, %s", movesAt, a.v(root), a.v(root))
+	}
+	a.f("VMOVDQU %s, %s", a.v(root), movesAt)
 	a.free(t, root)
 	return m, v
+}
+
+// seeMoves takes moves into the longest ones.
+func (a *asm) seeMoves(r reg) {
+	a.f("VPMAXUD %s, %s, %s", longestAt, a.v(r), a.v(r))
+	a.f("VMOVDQU %s, %s", a.v(r), longestAt)
 }
 
 // pair is the body of the loop of 16 elements; it jumps to odd before it stores if a weight is not finite.
@@ -217,6 +245,10 @@ func (l adamwAVX2) pair(a *asm) {
 	a.free(x, y)
 	a.f("TESTL R11, R11")
 	a.f("JNZ odd")
+	x = a.take()
+	a.f("VMOVDQU %s, %s", movesAt, a.v(x))
+	a.seeMoves(x)
+	a.free(x)
 	for i := range p {
 		a.f("VMOVUPS %s, %s", a.v(m[i]), a.memAt("m", 4, 8*i))
 		a.f("VMOVUPS %s, %s", a.v(v[i]), a.memAt("v", 4, 8*i))
@@ -236,6 +268,10 @@ func (l adamwAVX2) pair(a *asm) {
 // result.
 func (l adamwAVX2) loop(a *asm) {
 	fast, slow := a.fork(), a.fork()
+	slow.move = func(r reg) {
+		slow.double(r)
+		slow.seeMoves(r)
+	}
 	l.pair(fast)
 	counter := slow.keep()
 	l.body(slow, counter)
@@ -286,7 +322,7 @@ func (a *asm) fork() *asm {
 
 // function wraps text in a function; sig are its parameters.
 func (a *asm) function(name, sig string, frame, args int) (source, declaration string) {
-	head := fmt.Sprintf("func %s(%s) int", name, sig)
+	head := fmt.Sprintf("func %s(%s) %s", name, sig, tally)
 	source = fmt.Sprintf("// %s\nTEXT ·%s(SB), NOSPLIT, $%d-%d\n%s\n", head, name, frame, args, a.text.String())
 	return source, "//go:noescape\n" + head + "\n\n"
 }
@@ -306,11 +342,11 @@ func (l adamwAVX2) write() (source, declaration string) {
 		off += 8
 	}
 	a.offset["ret"] = off
-	a.f("MOVQ $0, ret+%d(FP)", off)
-	a.invert()
+	a.begin()
 	l.loop(a)
+	a.end()
 	a.f("VZEROUPPER")
 	a.f("RET")
 	return a.function(l.name+ymm.suffix(), strings.Join(arrays, ", ")+" unsafe.Pointer, n int, s *AdamWScalars",
-		frameBytes, off+8)
+		frameBytes, off+tallyBytes)
 }

@@ -54,6 +54,7 @@ type asm struct {
 	fields  int // in consts
 
 	moment   func(r reg, i int) // sees each new first (0) and second (1) moment; may be nil
+	move     func(r reg)        // sees what is subtracted from weights, and may change it; may be nil
 	shift    map[string]int     // bytes between the address of an array and the array
 	scaledBy map[string]string  // general register that points to the scale of an array of moments, where they have one
 }
@@ -452,7 +453,7 @@ type loop struct {
 	arrays  []string // pointers
 	scalars []string // float32 arguments
 	params  string   // name of the pointer to a struct of scalars, and its type: "s *AdamWScalars"
-	result  string   // "", "int", "float32", "float64"
+	result  string   // "", "int", "float32", "float64", or that of tally
 	step    int      // elements of an iteration; 0: one vector
 	body    func(a *asm)
 	start   func(a *asm) // takes accumulators
@@ -493,7 +494,7 @@ func (l loop) write(w width) (source, declaration string) {
 		off = (off + 7) &^ 7
 		a.offset["ret"] = off
 	}
-	results := map[string]int{"": 0, "int": 8, "float32": 4, "float64": 8}[l.result]
+	results := map[string]int{"": 0, "int": 8, "float32": 4, "float64": 8, tally: tallyBytes}[l.result]
 
 	// The body asks for its constants as it goes: a dry run finds them, then they are loaded ahead of the loop.
 	if l.start != nil {

@@ -73,6 +73,9 @@ func update(a *asm, p, g reg) {
 	apply(a.mul, t, stepSize)
 	a.div(t, root)
 	a.sub(p, t)
+	if a.move != nil {
+		a.move(t)
+	}
 	a.free(t, root)
 }
 
@@ -96,9 +99,63 @@ func counting(l loop, body func(a *asm, counter reg)) loop {
 	return l
 }
 
+// tally is the result of an update. Twice the bits of a float, as a word without a sign, are in the order of magnitudes:
+// loops keep the greatest of them, and the result is half of it.
+const (
+	tally      = "(ret int, longest uint32)"
+	tallyBytes = 12
+)
+
+// double makes twice its bits of a float.
+func (a *asm) double(r reg) { a.op("VPADDD", r, r) }
+
+// longer puts the greater word of two into x.
+func (a *asm) longer(x, y reg) {
+	k := ""
+	if a.masked {
+		k = "K1, " // elements that do not exist may well be 0/0
+	}
+	a.f("VPMAXUD %s, %s, %s%s", a.v(y), a.v(x), k, a.v(x))
+}
+
+// longest writes half of a register's greatest word to the second result.
+func (a *asm) longest(r reg) {
+	fold := func(x, y string) { a.f("VPMAXUD %s, %s, %s", y, x, x) }
+	if a.w == zmm {
+		a.reduce(r, fold)
+	} else {
+		a.reduceHalf(r, fold)
+	}
+	a.f("VMOVD X%d, R13", r)
+	a.f("SHRL $1, R13")
+	a.f("MOVL R13, longest+%d(FP)", a.offset["ret"]+8)
+}
+
+// telling is a loop that counts what is not finite, and finds the longest move. AVX-512 only.
+func telling(l loop, body func(a *asm, counter reg)) loop {
+	l = counting(l, body)
+	l.result = tally
+	var longest reg
+	start, finish := l.start, l.finish
+	l.start = func(a *asm) {
+		start(a)
+		longest = a.keep()
+		a.zero(longest)
+		a.move = func(r reg) {
+			a.double(r)
+			a.longer(longest, r)
+		}
+	}
+	l.finish = func(a *asm) {
+		finish(a)
+		a.longest(longest)
+	}
+	return l
+}
+
 func adamw(d dtype) loop {
 	l := loop{name: "adamwSplit" + string(d), arrays: []string{"hi", "lo", "m", "v", "grad"}, params: "s *AdamWScalars"}
-	return counting(l, fetching(adamwSplitBody(d),
+	return telling(l, fetching(adamwSplitBody(d),
 		array{"hi", 2}, array{"lo", 2}, array{"m", 4}, array{"v", 4}, array{"grad", d.bytes()}))
 }
 
@@ -111,7 +168,7 @@ func adamwSplitBody(d dtype) func(a *asm, bad reg) {
 }
 
 func adamwF32() loop {
-	return counting(loop{name: "adamwF32", arrays: []string{"p", "m", "v", "grad"}, params: "s *AdamWScalars"},
+	return telling(loop{name: "adamwF32", arrays: []string{"p", "m", "v", "grad"}, params: "s *AdamWScalars"},
 		fetching(adamwF32Body, array{"p", 4}, array{"m", 4}, array{"v", 4}, array{"grad", 4}))
 }
 

@@ -242,7 +242,7 @@ func testLongVectors(t *testing.T, on *backend) {
 		}
 		for _, variant := range []string{".any", ".a16"} {
 			same("adamw."+words+variant, func(b *bench) ([]any, []*field) { return adamW(weights, false)(b, d) }, func(i int, f *field) uint64 {
-				if i == 5 { // bad
+				if i == 5 { // tally
 					return 0
 				}
 				return missing * uint64(f.dtype.Bytes())
@@ -251,7 +251,7 @@ func testLongVectors(t *testing.T, on *backend) {
 				switch i {
 				case 4, 5: // scales
 					return missing / tensor.MomentBlock * uint64(f.dtype.Bytes())
-				case 7, 8, 9: // bad, and what codes stand for
+				case 7, 8, 9: // tally, and what codes stand for
 					return 0
 				}
 				return missing * uint64(f.dtype.Bytes())

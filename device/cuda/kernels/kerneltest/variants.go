@@ -160,7 +160,7 @@ type counter uint64
 func adamW(weights tensor.DType, coded bool) operands {
 	return func(b *bench, d tensor.DType) ([]any, []*field) {
 		const n = 5 * tensor.MomentBlock
-		w, low, grad, bad := b.bits(weights, n), b.bits(tensor.I16, n), b.normal(d, 1, n, n), b.bits(tensor.I64, 1)
+		w, low, grad, tally := b.bits(weights, n), b.bits(tensor.I16, n), b.normal(d, 1, n, n), b.field(tensor.I64, 1, 2, 2)
 		var scalars []any
 		for _, s := range []float32{0.75, 0.999, 0.1, 0.999, 0.001, 3e-3, 0.05, 1e-8} {
 			scalars = append(scalars, s)
@@ -170,7 +170,7 @@ func adamW(weights tensor.DType, coded bool) operands {
 			for i := range n {
 				v.put(0, i, math.Abs(v.get(0, i)))
 			}
-			return append([]any{w, low, m, v, grad, bad, n}, scalars...), []*field{w, low, m, v, bad}
+			return append([]any{w, low, m, v, grad, tally, n}, scalars...), []*field{w, low, m, v, tally}
 		}
 		m, v := b.bits(tensor.U8, n), b.bits(tensor.U8, n)
 		const blocks = n / tensor.MomentBlock
@@ -186,7 +186,7 @@ func adamW(weights tensor.DType, coded bool) operands {
 			ms.put(0, i, math.Abs(ms.get(0, i)))
 			vs.put(0, i, math.Abs(vs.get(0, i)))
 		}
-		return append([]any{w, low, m, v, ms, vs, grad, bad, values[0], values[1], n, uint64(5)<<61 + 7, uint64(3)<<33 + 1, counter(1<<34 - 9)}, scalars...), []*field{w, low, m, v, ms, vs, bad}
+		return append([]any{w, low, m, v, ms, vs, grad, tally, values[0], values[1], n, uint64(5)<<61 + 7, uint64(3)<<33 + 1, counter(1<<34 - 9)}, scalars...), []*field{w, low, m, v, ms, vs, tally}
 	}
 }
 
