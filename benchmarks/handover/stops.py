@@ -29,12 +29,14 @@ ROWS = [("2+3?", "It is 5."), ("2+4?", "It is 6."), ("3+4?", "7, I think."), ("R
 
 
 def base_model(directory, source, end):
-    """A random model on bytes and the special tokens of a template."""
+    """A random model with the special tokens of a template, and words of it, so that what it says in each prompt is short."""
     tokens = sorted(set(SPECIAL.findall(source)) | {"<s>"})
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    t = tokenizers.Tokenizer(tokenizers.models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    t = tokenizers.Tokenizer(tokenizers.models.BPE())
     t.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     t.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=4096, min_frequency=1, initial_alphabet=alphabet, show_progress=False)
+    t.train_from_iterator([source], trainer)
     t.add_special_tokens([end] + tokens)
     bos = next((x for x in ("<|begin_of_text|>", "<bos>", "<s>") if x in tokens), "<s>")
     tok = transformers.PreTrainedTokenizerFast(tokenizer_object=t, eos_token=end, bos_token=bos)

@@ -102,6 +102,19 @@ func accelerate(l *loops, level isa.Level) {
 				return l.sum()
 			},
 		}
+		l.swiglu = gatedLoop{runsSwiGLU[float32], runsSwiGLU[uint16]}
+		l.swigluGrad = gatedGradLoop{runsSwiGLUGrad[float32], runsSwiGLUGrad[uint16]}
+		l.geglu = gatedLoop{runsGeGLU[float32], runsGeGLU[uint16]}
+		l.gegluGrad = gatedGradLoop{runsGeGLUGrad[float32], runsGeGLUGrad[uint16]}
+		l.limited = limitedLoop{runsLimited[float32], runsLimited[uint16]}
+		l.limitedGrad = limitedGradLoop{runsLimitedGrad[float32], runsLimitedGrad[uint16]}
+		l.gate = [2]func(y, x, gate unsafe.Pointer, n int){runsGate[float32], runsGate[uint16]}
+		l.gateGrad = [2]func(dx, dgate, dy, x, gate unsafe.Pointer, n int){runsGateGrad[float32], runsGateGrad[uint16]}
+		l.sumExp = runsSumExp
+		l.expMul = [2]func(dst, x unsafe.Pointer, n int, max, factor float32){runsExpMul[float32], runsExpMul[uint16]}
+		l.expSum = [2]func(dst, x unsafe.Pointer, n int, scale, max float32) float32{runsExpSum[float32], runsExpSum[uint16]}
+		l.scoreGrad = [2]func(ds, p, s, dp unsafe.Pointer, n int, scale, lse, delta float32){
+			runsScoreGrad[float32], runsScoreGrad[uint16]}
 		l.sum = func(x unsafe.Pointer, n int) float64 {
 			var l lanes[float64]
 			k := n &^ 15

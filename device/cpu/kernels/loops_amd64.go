@@ -17,6 +17,9 @@ func splitAVX2(hi, lo, src unsafe.Pointer, n int) int
 func joinAVX2(dst, hi, lo unsafe.Pointer, n int)
 
 //go:noescape
+func expsAVX2(x unsafe.Pointer, n int)
+
+//go:noescape
 func sumSquaresF32AVX2(x unsafe.Pointer, n int, l *lanes[float64])
 
 //go:noescape

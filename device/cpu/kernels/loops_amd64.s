@@ -131,6 +131,51 @@ tail:
 	VZEROUPPER
 	RET
 
+// func expsAVX2(x unsafe.Pointer, n int)
+TEXT ·expsAVX2(SB), NOSPLIT, $0-16
+	MOVQ x+0(FP), AX
+	MOVQ n+8(FP), R10
+	XORQ R12, R12
+	SUBQ $8, R10
+	JLT tail
+	PCALIGN $32
+body:
+	VMOVUPS (AX)(R12*4), Y0
+	VMOVUPS table<>+0(SB), Y1
+	VMAXPS Y0, Y1, Y0
+	VMOVUPS table<>+32(SB), Y1
+	VMINPS Y0, Y1, Y0
+	VMULPS table<>+64(SB), Y0, Y1
+	VROUNDPS $8, Y1, Y1
+	VFMADD231PS table<>+96(SB), Y1, Y0
+	VFMADD231PS table<>+128(SB), Y1, Y0
+	VMOVUPS table<>+160(SB), Y2
+	VFMADD213PS table<>+192(SB), Y0, Y2
+	VFMADD213PS table<>+224(SB), Y0, Y2
+	VFMADD213PS table<>+256(SB), Y0, Y2
+	VFMADD213PS table<>+288(SB), Y0, Y2
+	VFMADD213PS table<>+320(SB), Y0, Y2
+	VFMADD213PS table<>+320(SB), Y0, Y2
+	VCVTPS2DQ Y1, Y1
+	VPMAXSD table<>+352(SB), Y1, Y3
+	VPMINSD table<>+384(SB), Y3, Y3
+	VPSUBD Y3, Y1, Y1
+	VPMAXSD table<>+416(SB), Y1, Y1
+	VPMINSD table<>+384(SB), Y1, Y1
+	VPADDD table<>+384(SB), Y3, Y3
+	VPSLLD $23, Y3, Y3
+	VPADDD table<>+384(SB), Y1, Y1
+	VPSLLD $23, Y1, Y1
+	VMULPS Y3, Y2, Y2
+	VMULPS Y1, Y2, Y0
+	VMOVUPS Y0, (AX)(R12*4)
+	ADDQ $8, R12
+	SUBQ $8, R10
+	JGE body
+tail:
+	VZEROUPPER
+	RET
+
 // func sumSquaresF32AVX2(x unsafe.Pointer, n int, l *lanes[float64])
 TEXT ·sumSquaresF32AVX2(SB), NOSPLIT, $0-24
 	MOVQ x+0(FP), AX
@@ -13866,3 +13911,61 @@ done_v:
 	MOVL R13, longest+64(FP)
 	VZEROUPPER
 	RET
+
+DATA table<>+0(SB)/8, $0xc3480000c3480000
+DATA table<>+8(SB)/8, $0xc3480000c3480000
+DATA table<>+16(SB)/8, $0xc3480000c3480000
+DATA table<>+24(SB)/8, $0xc3480000c3480000
+DATA table<>+32(SB)/8, $0x4348000043480000
+DATA table<>+40(SB)/8, $0x4348000043480000
+DATA table<>+48(SB)/8, $0x4348000043480000
+DATA table<>+56(SB)/8, $0x4348000043480000
+DATA table<>+64(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA table<>+72(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA table<>+80(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA table<>+88(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA table<>+96(SB)/8, $0xbf310000bf310000
+DATA table<>+104(SB)/8, $0xbf310000bf310000
+DATA table<>+112(SB)/8, $0xbf310000bf310000
+DATA table<>+120(SB)/8, $0xbf310000bf310000
+DATA table<>+128(SB)/8, $0xbae42ff0bae42ff0
+DATA table<>+136(SB)/8, $0xbae42ff0bae42ff0
+DATA table<>+144(SB)/8, $0xbae42ff0bae42ff0
+DATA table<>+152(SB)/8, $0xbae42ff0bae42ff0
+DATA table<>+160(SB)/8, $0x3ab511e63ab511e6
+DATA table<>+168(SB)/8, $0x3ab511e63ab511e6
+DATA table<>+176(SB)/8, $0x3ab511e63ab511e6
+DATA table<>+184(SB)/8, $0x3ab511e63ab511e6
+DATA table<>+192(SB)/8, $0x3c091d103c091d10
+DATA table<>+200(SB)/8, $0x3c091d103c091d10
+DATA table<>+208(SB)/8, $0x3c091d103c091d10
+DATA table<>+216(SB)/8, $0x3c091d103c091d10
+DATA table<>+224(SB)/8, $0x3d2aac793d2aac79
+DATA table<>+232(SB)/8, $0x3d2aac793d2aac79
+DATA table<>+240(SB)/8, $0x3d2aac793d2aac79
+DATA table<>+248(SB)/8, $0x3d2aac793d2aac79
+DATA table<>+256(SB)/8, $0x3e2aaa493e2aaa49
+DATA table<>+264(SB)/8, $0x3e2aaa493e2aaa49
+DATA table<>+272(SB)/8, $0x3e2aaa493e2aaa49
+DATA table<>+280(SB)/8, $0x3e2aaa493e2aaa49
+DATA table<>+288(SB)/8, $0x3efffffe3efffffe
+DATA table<>+296(SB)/8, $0x3efffffe3efffffe
+DATA table<>+304(SB)/8, $0x3efffffe3efffffe
+DATA table<>+312(SB)/8, $0x3efffffe3efffffe
+DATA table<>+320(SB)/8, $0x3f8000003f800000
+DATA table<>+328(SB)/8, $0x3f8000003f800000
+DATA table<>+336(SB)/8, $0x3f8000003f800000
+DATA table<>+344(SB)/8, $0x3f8000003f800000
+DATA table<>+352(SB)/8, $0xffffff9cffffff9c
+DATA table<>+360(SB)/8, $0xffffff9cffffff9c
+DATA table<>+368(SB)/8, $0xffffff9cffffff9c
+DATA table<>+376(SB)/8, $0xffffff9cffffff9c
+DATA table<>+384(SB)/8, $0x0000007f0000007f
+DATA table<>+392(SB)/8, $0x0000007f0000007f
+DATA table<>+400(SB)/8, $0x0000007f0000007f
+DATA table<>+408(SB)/8, $0x0000007f0000007f
+DATA table<>+416(SB)/8, $0xffffff81ffffff81
+DATA table<>+424(SB)/8, $0xffffff81ffffff81
+DATA table<>+432(SB)/8, $0xffffff81ffffff81
+DATA table<>+440(SB)/8, $0xffffff81ffffff81
+GLOBL table<>(SB), RODATA|NOPTR, $448

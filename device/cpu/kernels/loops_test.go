@@ -282,3 +282,27 @@ func TestConvertIsDefinition(t *testing.T) {
 		}
 	}
 }
+
+// TestExpOfLevels compares the exponential of every level with Exp, by bits, for numbers of all magnitudes: results that are
+// infinite, denormal and 0 among them.
+func TestExpOfLevels(t *testing.T) {
+	const count = 1 << 16
+	x, got := make([]float32, count), make([]float32, count)
+	for _, level := range isa.Available() {
+		for first := range uint64(32) {
+			for i := range x {
+				x[i] = math.Float32frombits(uint32((first*count + uint64(i)) * 2053)) // strides through all of them
+				if i%4 == 0 {
+					x[i] = float32(first*count+uint64(i))/(1<<12) - 200 // -200 to 312
+				}
+			}
+			copy(got, x)
+			For(level).Exp(got)
+			for i, x := range x {
+				if want := Exp(x); !sameBits(got[i], want) {
+					t.Fatalf("%v: Exp(%v) is %v, want %v", level, x, got[i], want)
+				}
+			}
+		}
+	}
+}

@@ -330,6 +330,12 @@ const (
 
 // geluTanh is s of GELUTanh(x) = x*s, and x times the derivative of the sigmoid's argument.
 func geluTanh(x float32) (s, slope float32) {
+	x, slope = geluArgument(x)
+	return sigmoid(x), slope
+}
+
+// geluArgument is the sigmoid's argument of geluTanh, and x times its derivative.
+func geluArgument(x float32) (argument, slope float32) {
 	if geluMost < x {
 		x = geluMost
 	}
@@ -337,8 +343,7 @@ func geluTanh(x float32) (s, slope float32) {
 		x = -geluMost
 	}
 	cubic := float32(float32(x*x) * gelu3)
-	s = sigmoid(x * (cubic + gelu1))
-	return s, x * (float32(3*cubic) + gelu1)
+	return x * (cubic + gelu1), x * (float32(3*cubic) + gelu1)
 }
 
 func plainGeGLU[E element](h, gate, up unsafe.Pointer, n int) {
@@ -386,19 +391,24 @@ func plainLimited[E element](h, gate, up unsafe.Pointer, n int, alpha, limit flo
 func plainLimitedGrad[E element](dgate, dup, h, dh, gate, up unsafe.Pointer, n int, alpha, limit float32) {
 	dgs, dus, hs, dhs, gs, us := of[E](dgate, n), of[E](dup, n), of[E](h, n), of[E](dh, n), of[E](gate, n), of[E](up, n)
 	for i := range dgs {
-		gate, up, dh := load(gs[i]), load(us[i]), load(dhs[i])
-		g, u := limited(gate, up, limit)
-		x := float32(alpha * g)
-		s := sigmoid(x)
-		dgate, dup := float32(dh*(u+1))*float32(s*(1+float32(x*(1-s)))), dh*float32(g*s)
-		if limit < gate {
-			dgate = 0
-		}
-		if u != up {
-			dup = 0
-		}
-		dgs[i], dus[i], hs[i] = round[E](dgate), round[E](dup), round[E](float32(g*s)*(u+1))
+		g, _ := limited(load(gs[i]), 0, limit)
+		dgate, dup, hidden := limitedGrad(load(gs[i]), load(us[i]), load(dhs[i]), sigmoid(alpha*g), alpha, limit)
+		dgs[i], dus[i], hs[i] = round[E](dgate), round[E](dup), round[E](hidden)
 	}
+}
+
+// limitedGrad is the gradient of one element, and the element; s is the sigmoid of alpha times the gate below its limit.
+func limitedGrad(gate, up, dh, s, alpha, limit float32) (dgate, dup, h float32) {
+	g, u := limited(gate, up, limit)
+	x := float32(alpha * g)
+	dgate, dup = float32(dh*(u+1))*float32(s*(1+float32(x*(1-s)))), dh*float32(g*s)
+	if limit < gate {
+		dgate = 0
+	}
+	if u != up {
+		dup = 0
+	}
+	return dgate, dup, float32(g*s) * (u + 1)
 }
 
 // The loops of GELU, whose erf has no assembly: models with this activation in a gated unit are rare.

@@ -21,7 +21,8 @@ func loops(w width) []loop {
 	var all []loop
 	all = append(all, toBF16(), toF32(), split(), join())
 	if w == ymm {
-		// AVX2 has what a host with a GPU needs: optimizer, sums, rounding.
+		// AVX2 has what a host with a GPU needs: optimizer, sums, rounding. And the exponential, which costs most of all.
+		all = append(all, exps())
 		for _, d := range both {
 			all = append(all, sumLanes("sumSquares", d, true))
 		}
@@ -653,6 +654,15 @@ func maximum() loop {
 			a.reduce(acc, func(x, y string) { a.f("VMAXPS %s, %s, %s", x, y, x) })
 			a.f("VMOVSS X%d, ret+%d(FP)", acc, a.offset["ret"])
 		}}
+}
+
+// exps replaces each element by its exponential. AVX2 only.
+func exps() loop {
+	return loop{name: "exps", arrays: []string{"x"}, body: func(a *asm) {
+		x := a.load(f32, "x")
+		a.exponentialAVX2(x)
+		a.store(f32, x, "x")
+	}}
 }
 
 func sumExp() loop {

@@ -1,0 +1,218 @@
+package kernels
+
+import "unsafe"
+
+// Loops around the exponential for AVX2. A call of Exp costs more than all else in them, so they write what it is to be
+// taken of to a run, have the assembly replace all of the run at once, and do the rest in Go. Assembly of whole loops, as
+// AVX-512 has it, would keep twelve constants in registers, of which AVX2 has sixteen.
+
+// run holds arguments of Exp, and then its values.
+type run [64]float32
+
+// exp replaces the first n elements, and may replace others.
+func (r *run) exp(n int) { expsAVX2(unsafe.Pointer(r), (n+7)&^7) }
+
+// sigmoids are those of up to len(r) elements.
+func sigmoids[E element](r *run, xs []E) {
+	for i, x := range xs {
+		r[i] = -load(x)
+	}
+	r.sigmoids(len(xs))
+}
+
+// sigmoids are those of the first n elements, which are negative arguments.
+func (r *run) sigmoids(n int) {
+	r.exp(n)
+	for i := range r[:n] {
+		r[i] = 1 / (1 + r[i])
+	}
+}
+
+func runsSwiGLU[E element](h, gate, up unsafe.Pointer, n int) {
+	hs, gs, us := of[E](h, n), of[E](gate, n), of[E](up, n)
+	var r run
+	for lo := 0; lo < n; lo += len(r) {
+		hi := min(lo+len(r), n)
+		sigmoids(&r, gs[lo:hi])
+		for i := lo; i < hi; i++ {
+			hs[i] = round[E](float32(load(gs[i])*r[i-lo]) * load(us[i]))
+		}
+	}
+}
+
+func runsSwiGLUGrad[E element](dgate, dup, h, dh, gate, up unsafe.Pointer, n int) {
+	dgs, dus, hs, dhs, gs, us := of[E](dgate, n), of[E](dup, n), of[E](h, n), of[E](dh, n), of[E](gate, n), of[E](up, n)
+	var r run
+	for lo := 0; lo < n; lo += len(r) {
+		hi := min(lo+len(r), n)
+		sigmoids(&r, gs[lo:hi])
+		for i := lo; i < hi; i++ {
+			g, u, dh, s := load(gs[i]), load(us[i]), load(dhs[i]), r[i-lo]
+			dgs[i] = round[E](float32(dh*u) * float32(s*(1+float32(g*(1-s)))))
+			dus[i] = round[E](dh * float32(g*s))
+			hs[i] = round[E](float32(g*s) * u)
+		}
+	}
+}
+
+func runsGeGLU[E element](h, gate, up unsafe.Pointer, n int) {
+	hs, gs, us := of[E](h, n), of[E](gate, n), of[E](up, n)
+	var r run
+	for lo := 0; lo < n; lo += len(r) {
+		hi := min(lo+len(r), n)
+		for i, g := range gs[lo:hi] {
+			x, _ := geluArgument(load(g))
+			r[i] = -x
+		}
+		r.sigmoids(hi - lo)
+		for i := lo; i < hi; i++ {
+			hs[i] = round[E](float32(load(gs[i])*r[i-lo]) * load(us[i]))
+		}
+	}
+}
+
+func runsGeGLUGrad[E element](dgate, dup, h, dh, gate, up unsafe.Pointer, n int) {
+	dgs, dus, hs, dhs, gs, us := of[E](dgate, n), of[E](dup, n), of[E](h, n), of[E](dh, n), of[E](gate, n), of[E](up, n)
+	var r, slopes run
+	for lo := 0; lo < n; lo += len(r) {
+		hi := min(lo+len(r), n)
+		for i, g := range gs[lo:hi] {
+			r[i], slopes[i] = geluArgument(load(g))
+			r[i] = -r[i]
+		}
+		r.sigmoids(hi - lo)
+		for i := lo; i < hi; i++ {
+			g, u, dh, s, slope := load(gs[i]), load(us[i]), load(dhs[i]), r[i-lo], slopes[i-lo]
+			dgs[i] = round[E](float32(dh*u) * float32(s*(1+float32(slope*(1-s)))))
+			dus[i] = round[E](dh * float32(g*s))
+			hs[i] = round[E](float32(g*s) * u)
+		}
+	}
+}
+
+func runsLimited[E element](h, gate, up unsafe.Pointer, n int, alpha, limit float32) {
+	hs, gs, us := of[E](h, n), of[E](gate, n), of[E](up, n)
+	var r run
+	for lo := 0; lo < n; lo += len(r) {
+		hi := min(lo+len(r), n)
+		for i := lo; i < hi; i++ {
+			g, _ := limited(load(gs[i]), 0, limit)
+			r[i-lo] = -float32(alpha * g)
+		}
+		r.sigmoids(hi - lo)
+		for i := lo; i < hi; i++ {
+			g, u := limited(load(gs[i]), load(us[i]), limit)
+			hs[i] = round[E](float32(g*r[i-lo]) * (u + 1))
+		}
+	}
+}
+
+func runsLimitedGrad[E element](dgate, dup, h, dh, gate, up unsafe.Pointer, n int, alpha, limit float32) {
+	dgs, dus, hs, dhs, gs, us := of[E](dgate, n), of[E](dup, n), of[E](h, n), of[E](dh, n), of[E](gate, n), of[E](up, n)
+	var r run
+	for lo := 0; lo < n; lo += len(r) {
+		hi := min(lo+len(r), n)
+		for i := lo; i < hi; i++ {
+			g, _ := limited(load(gs[i]), 0, limit)
+			r[i-lo] = -float32(alpha * g)
+		}
+		r.sigmoids(hi - lo)
+		for i := lo; i < hi; i++ {
+			dgate, dup, hidden := limitedGrad(load(gs[i]), load(us[i]), load(dhs[i]), r[i-lo], alpha, limit)
+			dgs[i], dus[i], hs[i] = round[E](dgate), round[E](dup), round[E](hidden)
+		}
+	}
+}
+
+func runsGate[E element](y, x, gate unsafe.Pointer, n int) {
+	ys, xs, gs := of[E](y, n), of[E](x, n), of[E](gate, n)
+	var r run
+	for lo := 0; lo < n; lo += len(r) {
+		hi := min(lo+len(r), n)
+		sigmoids(&r, gs[lo:hi])
+		for i := lo; i < hi; i++ {
+			ys[i] = round[E](load(xs[i]) * r[i-lo])
+		}
+	}
+}
+
+func runsGateGrad[E element](dx, dgate, dy, x, gate unsafe.Pointer, n int) {
+	dxs, dgs, dys, xs, gs := of[E](dx, n), of[E](dgate, n), of[E](dy, n), of[E](x, n), of[E](gate, n)
+	var r run
+	for lo := 0; lo < n; lo += len(r) {
+		hi := min(lo+len(r), n)
+		sigmoids(&r, gs[lo:hi])
+		for i := lo; i < hi; i++ {
+			dy, x, s := load(dys[i]), load(xs[i]), r[i-lo]
+			dxs[i] = round[E](dy * s)
+			dgs[i] = round[E](float32(dy*x) * float32(s*(1-s)))
+		}
+	}
+}
+
+func runsSumExp(x unsafe.Pointer, n int, max float32) float32 {
+	xs := of[float32](x, n)
+	var l lanes[float32]
+	var r run
+	for lo := 0; lo < n; lo += len(r) {
+		hi := min(lo+len(r), n)
+		for i, x := range xs[lo:hi] {
+			r[i] = x - max
+		}
+		r.exp(hi - lo)
+		for i, p := range r[:hi-lo] {
+			l[i%16] += p
+		}
+	}
+	return l.sum()
+}
+
+func runsExpMul[E element](dst, x unsafe.Pointer, n int, max, factor float32) {
+	ys, xs := of[E](dst, n), of[float32](x, n)
+	var r run
+	for lo := 0; lo < n; lo += len(r) {
+		hi := min(lo+len(r), n)
+		for i, x := range xs[lo:hi] {
+			r[i] = x - max
+		}
+		r.exp(hi - lo)
+		for i, p := range r[:hi-lo] {
+			ys[lo+i] = round[E](p * factor)
+		}
+	}
+}
+
+func runsExpSum[E element](dst, x unsafe.Pointer, n int, scale, max float32) float32 {
+	ys, xs := of[E](dst, n), of[float32](x, n)
+	var l lanes[float32]
+	var r run
+	for lo := 0; lo < n; lo += len(r) {
+		hi := min(lo+len(r), n)
+		for i, x := range xs[lo:hi] {
+			r[i] = float32(x*scale) - max
+		}
+		r.exp(hi - lo)
+		for i, p := range r[:hi-lo] {
+			l[i%16] += p
+			ys[lo+i] = round[E](p)
+		}
+	}
+	return l.sum()
+}
+
+func runsScoreGrad[E element](ds, p, s, dp unsafe.Pointer, n int, scale, lse, delta float32) {
+	dss, ps, ss, dps := of[E](ds, n), of[E](p, n), of[float32](s, n), of[float32](dp, n)
+	var r run
+	for lo := 0; lo < n; lo += len(r) {
+		hi := min(lo+len(r), n)
+		for i, s := range ss[lo:hi] {
+			r[i] = float32(s*scale) - lse
+		}
+		r.exp(hi - lo)
+		for i := lo; i < hi; i++ {
+			p := r[i-lo]
+			dss[i] = round[E](float32(p*(dps[i]-delta)) * scale)
+			ps[i] = round[E](p)
+		}
+	}
+}
