@@ -24,7 +24,7 @@ var usualMoves = []string{"extended, stopped, shortened to where it is", "extend
 func resultsConfig(t *testing.T, steps int) *runfile.Config {
 	c := smallConfig(t)
 	c.MaxSteps, c.LRScheduler, c.WarmupSteps = steps, "constant", 0
-	c.Eval = runfile.Eval{Datasets: c.Datasets, Every: 2}
+	c.Eval = runfile.Eval{Datasets: fewOf(c), Every: 2}
 	c.Save = runfile.Save{Every: 2, Best: true, AtEnd: true}
 	return c
 }
