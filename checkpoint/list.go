@@ -137,7 +137,10 @@ func Runs(fsys vfs.FS, path string) (newest, others []RunID, err error) {
 	return newest, others, err
 }
 
-// IsUnused reports whether a directory is missing, or has nothing but the lock of one of checkpoints.
+// isNote reports whether a name in a directory of checkpoints is that of its lock, or of its owner's note.
+func isNote(name string) bool { return name == lockName || name == OwnerName }
+
+// IsUnused reports whether a directory is missing, or has nothing but the lock and the owner's note of one of checkpoints.
 func IsUnused(fsys vfs.FS, path string) (bool, error) {
 	entries, err := fsys.ReadDir(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -146,7 +149,7 @@ func IsUnused(fsys vfs.FS, path string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("checkpoints cannot be listed: %w%s", err, fix(err))
 	}
-	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() != lockName }), nil
+	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return !isNote(e.Name()) }), nil
 }
 
 // IsOf reports whether a directory has nothing but what a run has saved: it is missing or empty, or each of its
@@ -164,7 +167,7 @@ func IsOf(fsys vfs.FS, path string, o Owner) (bool, error) {
 		step, isStep := stepOf(e.Name())
 		if !isStep {
 			_, _, isHidden := hiddenStep(e.Name(), o)
-			strange = strange || !isHidden && e.Name() != lockName
+			strange = strange || !isHidden && !isNote(e.Name())
 			continue
 		}
 		switch m, err := readStep(fsys, path, step); {

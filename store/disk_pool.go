@@ -14,8 +14,9 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// fileSuffix is on all names that the store makes and removes in its directory.
-const fileSuffix = ".extent"
+// FileSuffix ends all names of files that the store makes in its directory. It removes all files with it when it opens and
+// when it closes.
+const FileSuffix = ".extent"
 
 // The problem. Every step of training replaces nearly all of the state: hundreds of gigabytes in a drive's files. A
 // kill may come at any byte of that. A checkpoint must be the state after one step and no mixture of two. And a full
@@ -56,12 +57,12 @@ type file struct {
 }
 
 func (d *Disk) freePath(number int) string {
-	return filepath.Join(d.dir, fmt.Sprintf("free-%06d%s", number, fileSuffix))
+	return filepath.Join(d.dir, fmt.Sprintf("free-%06d%s", number, FileSuffix))
 }
 
 func (d *Disk) versionPath(p *diskPiece, version uint64) string {
 	kind := strings.ReplaceAll(p.id.Kind.String(), " ", "-")
-	return filepath.Join(d.dir, fmt.Sprintf("part-%d-%s-%d.v%d%s", p.id.Part, kind, p.index, version, fileSuffix))
+	return filepath.Join(d.dir, fmt.Sprintf("part-%d-%s-%d.v%d%s", p.id.Part, kind, p.index, version, FileSuffix))
 }
 
 func lockFile(dir string) string { return filepath.Join(dir, "lock") }
@@ -143,7 +144,7 @@ func clearDir(fsys vfs.FS, dir string) error {
 		return nil
 	}
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), fileSuffix) {
+		if strings.HasSuffix(e.Name(), FileSuffix) {
 			err = cmp.Or(err, fsys.Remove(filepath.Join(dir, e.Name())))
 		}
 	}

@@ -13,7 +13,7 @@ import (
 func LeftBytes(dir string) (sum int64) {
 	entries, _ := os.ReadDir(dir) // none, if it is not there
 	for _, e := range entries {
-		if filepath.Ext(e.Name()) != fileSuffix {
+		if filepath.Ext(e.Name()) != FileSuffix {
 			continue
 		}
 		if info, err := e.Info(); err == nil {

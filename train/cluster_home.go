@@ -3,12 +3,14 @@ package train
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/vfs"
 )
 
 // A run on several hosts has one output directory, in a file system that they share. Host 0 has its lock, says which
@@ -101,6 +103,10 @@ func (h *home) follow(found arrival) (b beginning, err error) {
 	b = beginning{sizes: found.Sizes, overlong: found.Overlong}
 	if b.from, err = h.env.openChosen(found.From); err != nil {
 		return b, fmt.Errorf("resume: %w", err)
+	}
+	if within := filepath.Dir(h.id.stateDir(h.config)); !h.env.ownsStates(&h.id, within) {
+		return b, &vfs.NotOwnError{Path: filepath.Join(within, h.id.Name+"*"), Why: "has state of a run with another output_dir: " +
+			"remove it, or set another memory.path"}
 	}
 	dir := h.id.stateDirOf(h.config, h.env.Cluster.Host)
 	if err := h.env.checkEmptyLink(dir); err != nil {

@@ -32,6 +32,10 @@ func victim(t *testing.T) (mine *runfile.Config, shared string, outside func() m
 	state := id.stateDir(mine)
 	mkdir(t, state)
 	write(t, filepath.Join(state, "part-1-weights-0.v3.extent"), strings.Repeat("x", 1<<12))
+	h := home{env: newEnv(t), config: mine, id: *id} // as the run itself notes them
+	h.noteOwner("save.fallback", filepath.Dir(id.fallbackDir(mine)), outsideName)
+	h.noteOwner("memory.path", state, stateOwnerName)
+	h.noteOwner("output_dir", checkpointsDir(mine), outsideName)
 	return mine, shared, func() map[string]string {
 		all := filesBelow(t, mine.OutputDir)
 		maps.Copy(all, filesBelow(t, shared))
@@ -67,6 +71,12 @@ func forgeries(mine identity, dir string, here *vfs.Inode) map[string]*identity 
 			id.Inode, id.Dir, id.Origin = nil, dir, &origin{Run: mine.Run, Step: 3}
 		}),
 		"saves noted": of(func(id *identity) { id.Inode, id.Dir, id.Saves = nil, dir, mine.Inode }),
+	}
+	if here != nil { // if it could be guessed: the proofs outside of the directory hold alone
+		all["the inode here"] = of(func(id *identity) { id.Dir, id.Inode = dir, here })
+		all["the inode here, saves noted"] = of(func(id *identity) {
+			id.Dir, id.Inode, id.Saves = dir, here, vfs.InodeOf(vfs.OS{}, filepath.Join(mine.Dir, checkpointsName))
+		})
 	}
 	if here != nil && here.Born != 0 { // a number can be guessed, a time in nanoseconds cannot
 		all["no birth time"] = of(func(id *identity) {

@@ -38,7 +38,7 @@ func (h *home) hold() (b beginning, err error) {
 	if h.dir, err = h.env.holdRun(c); err != nil {
 		return b, err
 	}
-	if h.id, err = h.env.identityToWrite(c.OutputDir); err != nil {
+	if h.id, err = h.env.identityToWrite(c); err != nil {
 		return b, err
 	}
 	if err := h.env.checkLinks(c, &h.id); err != nil {
@@ -82,7 +82,9 @@ func (h *home) clearState() {
 		if !h.id.isStateOf(name) {
 			continue
 		}
-		err := store.RemoveLeft(h.env.files(), filepath.Join(within, name))
+		dir := filepath.Join(within, name)
+		_ = h.env.files().Remove(filepath.Join(dir, stateOwnerName+".tmp")) // half-written; costs nothing if it stays
+		err := store.RemoveLeft(h.env.files(), dir)
 		if err != nil && !errors.Is(err, vfs.ErrLocked) && !errors.Is(err, fs.ErrNotExist) { // another host was first
 			h.env.warn("memory.path: state that this run left there when it was killed stays: %s", console.OneLine(err))
 		}
@@ -122,6 +124,7 @@ func (h *home) fallbackDir() (*checkpoint.Directory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("save.fallback: %w", err)
 	}
+	h.noteOwner("save.fallback", filepath.Dir(path), outsideName)
 	return h.fallback, nil
 }
 
@@ -134,7 +137,8 @@ func (h *home) newest(q checkpoint.Query) (*checkpoint.Checkpoint, error) {
 // file is the path of a file in the output directory.
 func (h *home) file(name string) string { return filepath.Join(h.config.OutputDir, name) }
 
-// claim writes run.json, so that what bears the run's id is known for its own after a kill. unclaim undoes it.
+// claim writes run.json, so that what bears the run's id is known for its own after a kill, after it has noted in the
+// run's other directories whose they are. unclaim undoes what it has written to the output directory.
 func (h *home) claim() (err error) {
 	fsys, dir := h.env.files(), h.config.OutputDir
 	if vfs.CheckBelow(fsys, dir, identityName) == nil { // else a link to another file, which is replaced
@@ -143,6 +147,7 @@ func (h *home) claim() (err error) {
 			return fmt.Errorf("output_dir: %w", err)
 		}
 	}
+	h.noteOutside()
 	return h.writeIdentity()
 }
 

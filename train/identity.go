@@ -93,10 +93,7 @@ func (id *identity) isHere(e *Env, fresh *identity) bool {
 			return false
 		}
 	}
-	if id.Inode == nil || fresh.Inode == nil {
-		return id.Inode == nil && fresh.Inode == nil && id.Dir == fresh.Dir
-	}
-	return fresh.Inode.Is(*id.Inode) && (id.Dir == fresh.Dir || id.Inode.Device == fresh.Inode.Device)
+	return isSameHome(id.Dir, id.Inode, fresh.Dir, fresh.Inode)
 }
 
 // owner is the run whose checkpoints the run takes for its own.
@@ -197,14 +194,15 @@ func HasEnded(outputDir string) bool {
 
 // ownerOf is the run that an output directory has.
 func (e *Env) ownerOf(outputDir string) (checkpoint.Owner, error) {
-	id, err := e.identityOf(outputDir)
+	id, err := e.identityOf(outputDir, nil)
 	return id.owner(), err
 }
 
 // identityOf returns the identity of the run that an output directory has, or that of a new run: for all that asks. A
 // run whose run.json is gone, or was never there, is a new one with the checkpoints that are in the directory. So is
-// one whose directory is a copy; where run.json was copied alone, it says nothing.
-func (e *Env) identityOf(outputDir string) (identity, error) {
+// one whose directory is a copy; where run.json was copied alone, it says nothing. With a configuration, so is one whose
+// directories in save.fallback and memory.path are of another output directory: see ownsOutside.
+func (e *Env) identityOf(outputDir string, c *runfile.Config) (identity, error) {
 	fresh := e.newIdentity(outputDir)
 	old, err := e.readIdentity(outputDir)
 	if err != nil {
@@ -213,13 +211,18 @@ func (e *Env) identityOf(outputDir string) (identity, error) {
 	dir := filepath.Join(outputDir, checkpointsName)
 	isHere := old != nil && old.isHere(e, &fresh)
 	if isHere {
-		fresh.Saves = old.Saves
+		now := *old
+		now.Dir, now.Inode = fresh.Dir, fresh.Inode
+		if old.Saves != nil && !e.ownsSaves(&now, dir) {
+			now.Saves = nil
+		}
+		isHere = c == nil || e.ownsOutside(&now, c)
+		old, fresh.Saves = &now, now.Saves
 	}
 	if err := e.checkSavesRead(dir, fresh.Saves); err != nil {
 		return fresh, underKey("output_dir", err)
 	}
 	if isHere {
-		old.Dir, old.Inode = fresh.Dir, fresh.Inode
 		return *old, nil
 	}
 	runs, others, err := checkpoint.Runs(e.files(), dir)
@@ -240,9 +243,9 @@ func (e *Env) identityOf(outputDir string) (identity, error) {
 }
 
 // identityToWrite is identityOf for a run that writes: it does not take over checkpoints to which a link leads.
-func (e *Env) identityToWrite(outputDir string) (identity, error) {
-	id, err := e.identityOf(outputDir)
-	if !id.Begun && e.isLink(filepath.Join(outputDir, checkpointsName)) {
+func (e *Env) identityToWrite(c *runfile.Config) (identity, error) {
+	id, err := e.identityOf(c.OutputDir, c)
+	if !id.Begun && e.isLink(checkpointsDir(c)) {
 		id.CopiedFrom = nil
 	}
 	return id, err

@@ -144,6 +144,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	if err := t.openWholeState(ctx); err != nil {
 		return nil, err
 	}
+	t.home.noteState()
 	if err := cluster.Agree(blame.BadRequest(t.begin())); err != nil {
 		return nil, err
 	}

@@ -117,6 +117,8 @@ func (t *trainer) restoreRunFiles() error {
 // remakeFiles writes what a run has in its output directory from its beginning, as far as that is not there.
 func (t *trainer) remakeFiles() error {
 	t.home.id.Inode = vfs.InodeOf(t.env.files(), t.config.OutputDir)
+	t.home.noteOutside()
+	t.home.noteState()
 	if err := t.home.writeIdentity(); err != nil {
 		return err
 	}

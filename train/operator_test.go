@@ -203,8 +203,8 @@ func (o *operator) copied(p *undisturbed, c *runfile.Config, n int) {
 			o.Errorf("the copy: %v", err)
 		}
 		o.unchanged("the copy", before, o.snapshot(o.root, copied.OutputDir), o.ownDirs(copied))
-		of, _ := newEnv(o).identityOf(copied.OutputDir)
-		if first, _ := newEnv(o).identityOf(c.OutputDir); of.Run == first.Run {
+		of, _ := newEnv(o).identityOf(copied.OutputDir, nil)
+		if first, _ := newEnv(o).identityOf(c.OutputDir, nil); of.Run == first.Run {
 			o.Errorf("%s is the run that it is a copy of", copied.OutputDir)
 		}
 	}
@@ -419,7 +419,7 @@ func (o *operator) ownDirs(c *runfile.Config) []string {
 
 // checkpoints are the run's whole ones, newest first.
 func (o *operator) checkpoints(c *runfile.Config) (dirs []string) {
-	id, err := newEnv(o).identityOf(c.OutputDir)
+	id, err := newEnv(o).identityOf(c.OutputDir, nil)
 	if err != nil {
 		return nil // of two runs: the next start is refused
 	}

@@ -56,7 +56,7 @@ func (e *Env) holdRun(c *runfile.Config) (*checkpoint.Directory, error) {
 		}
 	}
 	if e.isLink(checkpointsDir(c)) { // its lock is a file that may be another run's
-		id, err := e.identityToWrite(c.OutputDir)
+		id, err := e.identityToWrite(c)
 		if err == nil {
 			err = e.checkLinks(c, &id)
 		}

@@ -157,7 +157,7 @@ func (e *Env) weightsOf(ctx context.Context, name string) (runDir string, from *
 	if errModel != nil && (errSaves != nil || !saved.IsDir()) {
 		return "", nil, nil
 	}
-	id, err := e.identityOf(dir)
+	id, err := e.identityOf(dir, nil)
 	if err != nil {
 		return "", nil, err
 	}
@@ -232,16 +232,20 @@ func (e *Env) CheckpointDirs(runDir string) ([]string, error) {
 	if err != nil {
 		return dirs, err
 	}
-	id, err := e.identityOf(runDir)
+	var where *runfile.Config
+	if run != nil {
+		c := *run
+		c.Save.Fallback = whereRunStarted(runDir, run, run.Save.Fallback)
+		where = &c
+	}
+	id, err := e.identityOf(runDir, where)
 	if not := (*vfs.NotOwnError)(nil); errors.As(err, &not) || blame.IsOfMachine(err) {
 		return dirs, err
 	}
-	if err != nil || !id.Begun || run == nil {
+	if err != nil || !id.Begun || where == nil {
 		return dirs, nil // the run has nothing elsewhere, or it is not known which one this is
 	}
-	c := *run
-	c.Save.Fallback = whereRunStarted(runDir, run, run.Save.Fallback)
-	if dir := id.fallbackDir(&c); dir != "" {
+	if dir := id.fallbackDir(where); dir != "" {
 		dirs = append(dirs, dir)
 	}
 	return dirs, nil

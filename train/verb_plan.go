@@ -70,7 +70,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 	ctx, end := env.ShowSearch(ctx)
 	defer end()
 	begun := false
-	id, errID := env.identityOf(c.OutputDir)
+	id, errID := env.identityOf(c.OutputDir, c)
 	if errID == nil && (id.Begun || len(id.CopiedFrom) > 0) && !o.elsewhere() {
 		own := *c
 		if o.Shape == "" {
