@@ -10,6 +10,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/millrace/millrace/internal/budget"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/vfs"
 )
@@ -90,6 +91,13 @@ func manifestIn(fsys vfs.FS, dir string) (*Manifest, error) {
 	name := filepath.Join(dir, manifestName)
 	if err := vfs.CheckBelow(fsys, dir, manifestName); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, leadsOut(name, err)
+	}
+	var use budget.Use
+	defer use.End()
+	if info, err := fsys.Stat(name); err == nil && info.Mode().IsRegular() && info.Size() <= maxManifestBytes {
+		if err := use.Take(context.Background(), info.Size()*memoryPerByte); err != nil {
+			return nil, unreadable(name, fmt.Errorf("%d bytes: %w", info.Size(), err))
+		}
 	}
 	doc, err := readManifest(fsys, name)
 	if err != nil {

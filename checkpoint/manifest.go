@@ -30,6 +30,8 @@ const (
 	// maxManifestBytes is four times what the manifest of 10^12 parameters takes whose state is on disk, with moments
 	// in 8 bits: a file for each piece.
 	maxManifestBytes = 1 << 30
+	// memoryPerByte bounds what a byte of a manifest takes of memory while that is read: see checkValues.
+	memoryPerByte = 4
 	// maxStateBytes bounds every size in a manifest, so that sums of them stay far from overflowing.
 	maxStateBytes = 1 << 56
 	// maxStep bounds a step number; a run never gets there.

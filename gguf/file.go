@@ -2,6 +2,7 @@ package gguf
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/data/template"
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/internal/budget"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/vfs"
@@ -113,6 +115,7 @@ type headerReader struct {
 	at   int64
 	size int64
 	used int64 // bytes of memory that what was read takes
+	use  budget.Use
 	err  error // sticks
 	num  [8]byte
 }
@@ -146,6 +149,9 @@ func (r *headerReader) take(n int64) []byte {
 func (r *headerReader) charge(n int64) bool {
 	if r.err == nil && n > maxFrontBytes-r.used {
 		r.fail("its metadata take more than %d bytes: the file is damaged", maxFrontBytes)
+	}
+	if r.err == nil {
+		r.err = r.use.Take(context.Background(), n)
 	}
 	r.used += n
 	return r.err == nil
@@ -279,6 +285,7 @@ func scalar(t valueType, b []byte) (i int64, f float64) {
 // parse reads the metadata and the tensor list of a file of the given size, and checks all of it.
 func parse(src io.Reader, size int64) (*header, error) {
 	r := &headerReader{r: bufio.NewReaderSize(src, 1<<16), size: size}
+	defer r.use.End()
 	magic := r.take(4)
 	if r.err != nil || string(magic) != "GGUF" {
 		return nil, errors.New("not a GGUF file: it does not start with \"GGUF\"")

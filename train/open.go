@@ -189,6 +189,7 @@ func (r *Run) carry(ctx context.Context) error {
 // of epochs; 0: never. All that the order of the data takes for the whole run is reserved before the run is planned.
 func (r *Run) openData(ctx context.Context, epochs int) error {
 	c := r.config
+	r.env.shareReading(c.Memory.Host.N)
 	reader, err := r.src.openReader(c)
 	if err != nil {
 		return err

@@ -3,6 +3,8 @@ package template
 import (
 	"errors"
 	"math"
+
+	"github.com/millrace/millrace/internal/budget"
 )
 
 var (
@@ -69,7 +71,20 @@ func (s *state) alloc(bytes int) {
 	if s.allocLeft < 0 || bytes < 0 {
 		s.failLimit("the template makes more than %d bytes of values", s.limits.AllocBytes)
 	}
+	if s.limits.AllocBytes > 0 { // else no render: see unlimited
+		if err := s.use.Take(s.ctx, int64(bytes)); err != nil {
+			s.failTake(err)
+		}
+	}
 	s.work(bytes)
+}
+
+// failTake ends a render that may not take memory from the budget of all.
+func (s *state) failTake(err error) {
+	if errors.Is(err, budget.ErrTooMuch) {
+		s.failLimit("the template makes too many values: %v", err)
+	}
+	panic(&Error{Line: 1, Column: 1, Msg: "the render was stopped", cause: err})
 }
 
 // valueBytes is the size of a value in a list.

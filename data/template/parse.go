@@ -1,10 +1,13 @@
 package template
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/budget"
 )
 
 // MaxSource is the size in bytes of the largest template that is read anywhere.
@@ -12,6 +15,9 @@ const MaxSource = 1 << 20
 
 // maxSource is the size of the largest source that Parse reads; the largest public ones have 20 KiB.
 const maxSource = MaxSource
+
+// parseBytes bounds the memory that a byte of a source takes: a character can be a token and a node of the tree.
+const parseBytes = 384
 
 // maxParseDepth bounds the nesting of statements and expressions of a source.
 const maxParseDepth = 200
@@ -40,6 +46,11 @@ func Parse(source string) (t *Template, err error) {
 	// All other texts are UTF-8 too, so that what is made of them is.
 	if !utf8.ValidString(source) {
 		return nil, errors.New("the template is not UTF-8: convert the file")
+	}
+	var use budget.Use
+	defer use.End()
+	if err := use.Take(context.Background(), int64(len(source))*parseBytes); err != nil {
+		return nil, fmt.Errorf("a template of %d bytes: %w", len(source), err)
 	}
 	source = normalizeSource(source)
 	defer func() {

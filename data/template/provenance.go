@@ -592,6 +592,7 @@ var pythonNames = map[string]string{"true": "True", "false": "False", "null": "N
 func JSON(v Value) (text string, ok bool) {
 	s := &state{ctx: context.Background(), limits: Limits{}.orDefaults()}
 	s.stepsLeft, s.nextCheck, s.allocLeft = s.limits.Steps, 0, s.limits.AllocBytes
+	defer s.use.End()
 	defer func() {
 		if recover() != nil {
 			text, ok = "", false

@@ -48,6 +48,7 @@ func (t *Template) Render(ctx context.Context, in Input) (out Output, err error)
 	for id, name := range t.names {
 		s.globals[id] = in.variable(name)
 	}
+	defer s.use.End()
 	defer func() {
 		if failure := recover(); failure != nil {
 			out, err = Output{}, s.recovered(failure)

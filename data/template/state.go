@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"time"
+
+	"github.com/millrace/millrace/internal/budget"
 )
 
 // state is one render.
@@ -28,6 +30,7 @@ type state struct {
 
 	depth                           int
 	stepsLeft, nextCheck, allocLeft int64
+	use                             budget.Use // of what all renders may take together
 }
 
 // scope holds the variables that a body assigned.

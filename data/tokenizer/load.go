@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,11 +16,13 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/millrace/millrace/internal/below"
+	"github.com/millrace/millrace/internal/budget"
 )
 
 // Bounds of what a file may hold, because files come from strangers and tables are allocated by what they say.
 const (
 	maxFileBytes  = 1 << 28
+	memoryPerByte = 6         // of the file, at most, until the tables are made
 	maxID         = 1<<20 - 1 // tables of tokens are allocated by the largest one
 	maxAddedBytes = 4096      // of one added token
 	maxTokenBytes = MaxTokenBytes
@@ -42,7 +45,18 @@ func Load(path string) (*Pipeline, error) {
 func loadFile(path string) (*Pipeline, *fileJSON, error) {
 	var data []byte
 	info, err := os.Stat(path)
-	if err == nil && info.IsDir() {
+	isDir := err == nil && info.IsDir()
+	if isDir {
+		info, err = os.Stat(filepath.Join(path, "tokenizer.json"))
+	}
+	var use budget.Use
+	defer use.End()
+	if err == nil && info.Mode().IsRegular() && info.Size() <= maxFileBytes {
+		if err := use.Take(context.Background(), info.Size()*memoryPerByte); err != nil {
+			return nil, nil, fmt.Errorf("tokenizer %s: %d bytes: %w", path, info.Size(), err)
+		}
+	}
+	if isDir {
 		data, err = below.Read(path, "tokenizer.json", maxFileBytes)
 		path = filepath.Join(path, "tokenizer.json")
 	} else {

@@ -22,7 +22,7 @@ var levels = [][]string{
 }
 
 // bottom lists what every package may import, also those of its level.
-var bottom = []string{"internal/fault", "internal/below", "internal/surroundings"}
+var bottom = []string{"internal/fault", "internal/below", "internal/budget", "internal/surroundings"}
 
 // starter names the package that starts goroutines.
 const starter = "internal/fault"
