@@ -136,6 +136,7 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 	if !c.Renders(r.Type) {
 		return Plain.Render(ctx, r)
 	}
+	ctx = template.ShareSteps(ctx)
 	source, err := c.config.Source(len(r.Tools) > 0)
 	if err != nil {
 		return Rendered{}, err

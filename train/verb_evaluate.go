@@ -47,6 +47,7 @@ func Evaluate(ctx context.Context, env *Env, o EvalOptions) (loss *Loss, err err
 		return nil, err
 	}
 	c.TrainOnPrompt = o.TrainOnPrompt
+	env.shareReading(c.Memory.Host.N)
 	r, err := src.openReader(c)
 	if err != nil {
 		return nil, err

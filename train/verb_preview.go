@@ -70,6 +70,7 @@ func Preview(ctx context.Context, env *Env, c *runfile.Config, limit int, show f
 	if err != nil {
 		return nil, err
 	}
+	env.shareReading(c.Memory.Host.N)
 	r, err := src.openReader(c)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"context"
 	"errors"
 	"math"
 
@@ -22,6 +23,31 @@ type Limits struct {
 
 // DefaultLimits are far above what real templates need on long conversations, and reached within a few seconds.
 var DefaultLimits = Limits{OutputBytes: 32 << 20, AllocBytes: 256 << 20, Steps: 20_000_000, Depth: 2000}
+
+// sharedRenders is how many times the steps of one render all renders of a conversation may take together: some are
+// rendered again, in part, to find out who wrote what.
+const sharedRenders = 10
+
+// stepsKey is that of the steps that renders of a context share.
+type stepsKey struct{}
+
+// ShareSteps returns a context whose renders take their steps from one number: ten times those of DefaultLimits. One
+// goroutine renders with it.
+func ShareSteps(ctx context.Context) context.Context {
+	left := sharedRenders * DefaultLimits.Steps
+	return context.WithValue(ctx, stepsKey{}, &left)
+}
+
+// shareSteps bounds the steps of a render by those that are left of its context, and returns a function that counts
+// them there.
+func (s *state) shareSteps() (end func()) {
+	left, ok := s.ctx.Value(stepsKey{}).(*int64)
+	if !ok {
+		return func() {}
+	}
+	s.limits.Steps = min(s.limits.Steps, *left)
+	return func() { *left -= s.limits.Steps - max(s.stepsLeft, 0) }
+}
 
 // maxRange is the longest range that Jinja's sandbox allows.
 const maxRange = 100000

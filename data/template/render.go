@@ -43,6 +43,7 @@ func (t *Template) Render(ctx context.Context, in Input) (out Output, err error)
 	if s.now == nil {
 		s.now = time.Now
 	}
+	defer s.shareSteps()()
 	s.stepsLeft, s.nextCheck, s.allocLeft = s.limits.Steps, s.limits.Steps+1, s.limits.AllocBytes
 	s.globals = make([]Value, len(t.names))
 	for id, name := range t.names {

@@ -18,10 +18,11 @@ func TestRendersShareABudget(t *testing.T) {
 	budget.Set(budget.MinBytes)
 	defer budget.Set(0)
 	shared := budget.Shared()
+	const grows = `{% set ns = namespace(a='x' * 1000) %}{% for i in range(100) %}{% set ns.a = ns.a + 'y' * 1000 %}{% endfor %}`
 	for name, source := range map[string]string{
 		"a long text":        `{% set a = 'ab' * 1200000 %}{{ a | upper | length }}`,
 		"a list":             `{% set a = 'a,' * 150000 %}{{ a.split(',') | length }}`,
-		"texts that grow":    `{% set ns = namespace(a='x' * 1000) %}{% for i in range(100) %}{% set ns.a = ns.a + 'y' * 1000 %}{% endfor %}{{ ns.a | length }}`,
+		"texts that grow":    grows + `{{ ns.a | length }}`,
 		"more than there is": `{{ ('a' * 30000000) | length }}`,
 	} {
 		tmpl, err := Parse(source)
@@ -99,5 +100,29 @@ func TestParseIsCharged(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if made := after.TotalAlloc - before.TotalAlloc; made > uint64(len(long)*parseBytes) {
 		t.Errorf("a long expression: %d bytes for one of the source (error %v)", made/uint64(len(long)), err)
+	}
+}
+
+// Renders with one context share their steps: many that are long end it together.
+func TestRendersShareSteps(t *testing.T) {
+	tmpl, err := Parse(`{% for i in range(90000) %}{% for j in range(20) %}{% endfor %}{% endfor %}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := ShareSteps(context.Background())
+	left := ctx.Value(stepsKey{}).(*int64)
+	if _, err := tmpl.Render(ctx, Input{}); err != nil {
+		t.Fatal(err)
+	}
+	one := sharedRenders*DefaultLimits.Steps - *left
+	if one < 90000*20 || one > DefaultLimits.Steps {
+		t.Errorf("a render takes %d steps", one)
+	}
+	*left = one + one/2
+	if _, err := tmpl.Render(ctx, Input{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := tmpl.Render(ctx, Input{}); !errors.Is(err, ErrLimit) || *left > 0 {
+		t.Errorf("error %v, %d steps are left", err, *left)
 	}
 }
