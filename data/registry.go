@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace/millrace/internal/below"
+	"github.com/millrace/millrace/internal/budget"
 	"github.com/millrace/millrace/internal/spelling"
 )
 
@@ -100,7 +101,7 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 		return s, "", fmt.Errorf("dataset %s: %w", s.Name, err)
 	}
 	var all map[string]json.RawMessage
-	if err := json.Unmarshal(doc, &all); isTypeError(err) {
+	if err := budget.Unmarshal(doc, &all); isTypeError(err) {
 		return s, "", fmt.Errorf("%s: it is not an object with data sets by name, as LLaMA-Factory's %s is", path, registryName)
 	} else if err != nil {
 		return s, "", fmt.Errorf("%s: %w", path, err)

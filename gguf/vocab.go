@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/below"
+	"github.com/millrace/millrace/internal/budget"
 	"github.com/millrace/millrace/internal/terminal"
 )
 
@@ -160,7 +161,7 @@ func generationEnds(dir string) ([]int32, error) {
 		EOS json.RawMessage `json:"eos_token_id"`
 	}
 	if err == nil {
-		err = json.Unmarshal(doc, &config)
+		err = budget.Unmarshal(doc, &config)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, name), err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/millrace/millrace/internal/budget"
 	"github.com/millrace/millrace/internal/terminal"
 )
 
@@ -32,6 +33,9 @@ type value struct {
 func decodeObject(doc []byte) (*object, error) {
 	if !utf8.Valid(doc) {
 		return nil, errors.New("not UTF-8 text")
+	}
+	if err := budget.CheckJSON(doc, budget.ObjectBytes); err != nil {
+		return nil, err
 	}
 	dec := json.NewDecoder(bytes.NewReader(doc))
 	dec.UseNumber()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/internal/below"
+	shared "github.com/millrace/millrace/internal/budget"
 )
 
 // maxGenerationBytes bounds a generation_config.json; real ones have less than a kilobyte.
@@ -74,7 +75,7 @@ func endsIn(path string, doc []byte) ([]int32, error) {
 	var c struct {
 		EOS tokenIDs `json:"eos_token_id"`
 	}
-	if err := json.Unmarshal(doc, &c); err != nil {
+	if err := shared.Unmarshal(doc, &c); err != nil {
 		return nil, fmt.Errorf("%s: eos_token_id: %w", path, err)
 	}
 	return c.EOS, nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
+	shared "github.com/millrace/millrace/internal/budget"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
@@ -132,7 +133,7 @@ func (id *identity) encode() ([]byte, error) {
 
 func decodeIdentity(doc []byte) (*identity, error) {
 	var sealed sealedIdentity
-	if err := json.Unmarshal(doc, &sealed); err != nil {
+	if err := shared.Unmarshal(doc, &sealed); err != nil {
 		return nil, err
 	}
 	if checkpoint.Sum(xxh3.Hash(sealed.Identity)) != sealed.Sum {

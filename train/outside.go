@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/checkpoint"
+	shared "github.com/millrace/millrace/internal/budget"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
@@ -62,7 +63,7 @@ func (e *Env) owns(id *identity, dir, name string, isEmpty func(dir string) bool
 		return id.Inode == nil || id.Inode.Born != 0 || isEmpty(dir)
 	}
 	var o outside
-	return err == nil && json.Unmarshal(doc, &o) == nil && o.isOf(id) || isEmpty(dir)
+	return err == nil && shared.Unmarshal(doc, &o) == nil && o.isOf(id) || isEmpty(dir)
 }
 
 // ownsOutside reports whether the directories that a run has in save.fallback and memory.path are of its output

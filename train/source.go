@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/hostmem"
-	"github.com/millrace/millrace/internal/budget"
+	shared "github.com/millrace/millrace/internal/budget"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/model"
@@ -344,7 +344,7 @@ func (e *Env) tokenizingBytes(hostBytes int64) int64 {
 // shareReading gives the readers of foreign files (tokenizers, chat templates and manifests) half of the memory that
 // tokenizing may take. They read before the state of a run is in memory, or, as manifests in a run, in what its plan has
 // for them.
-func (e *Env) shareReading(hostBytes int64) { budget.Set(e.tokenizingBytes(hostBytes) / 2) }
+func (e *Env) shareReading(hostBytes int64) { shared.Set(e.tokenizingBytes(hostBytes) / 2) }
 
 // tokenizingGCPercent lets the Go heap grow between collections while text becomes tokens. Then it has
 // what is on its way, and garbage, in the tens of MB each; with the program's 25 a quarter of the time was spent on

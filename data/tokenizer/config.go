@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/internal/below"
+	"github.com/millrace/millrace/internal/budget"
 )
 
 // Config has the keys of a tokenizer_config.json that the program needs. [Load] applies it as transformers (4.57) does
@@ -113,11 +114,11 @@ const configName = "tokenizer_config.json"
 // Links out of the directory are refused. Without either file the error is an fs.ErrNotExist.
 func ReadConfig(dir string) ([]byte, error) {
 	configPath, specialPath := filepath.Join(dir, configName), filepath.Join(dir, specialName)
-	config, err := below.Read(dir, configName, maxFileBytes)
+	config, err := below.Read(dir, configName, maxConfigBytes)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	special, mapErr := below.Read(dir, specialName, maxFileBytes)
+	special, mapErr := below.Read(dir, specialName, maxConfigBytes)
 	if errors.Is(mapErr, fs.ErrNotExist) {
 		return config, err
 	}
@@ -126,7 +127,7 @@ func ReadConfig(dir string) ([]byte, error) {
 	}
 	keys := map[string]json.RawMessage{}
 	if err == nil {
-		if err := json.Unmarshal(config, &keys); err != nil {
+		if err := budget.Unmarshal(config, &keys); err != nil {
 			return nil, fmt.Errorf("%s: %w", configPath, err)
 		}
 	}
@@ -137,7 +138,7 @@ func ReadConfig(dir string) ([]byte, error) {
 		return config, nil
 	}
 	var more map[string]json.RawMessage
-	if err := json.Unmarshal(special, &more); err != nil {
+	if err := budget.Unmarshal(special, &more); err != nil {
 		return nil, fmt.Errorf("%s: %w", specialPath, err)
 	}
 	for name, value := range more {
@@ -163,7 +164,7 @@ const specialName = "special_tokens_map.json"
 func checkAddedTokens(dir string, file *fileJSON) error {
 	const name = "added_tokens.json"
 	path := filepath.Join(dir, name)
-	doc, err := below.Read(dir, name, maxFileBytes)
+	doc, err := below.Read(dir, name, maxConfigBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -171,7 +172,7 @@ func checkAddedTokens(dir string, file *fileJSON) error {
 		return fmt.Errorf("read tokenizer: %w", err)
 	}
 	var ids map[string]int64
-	if err := json.Unmarshal(doc, &ids); err != nil {
+	if err := budget.Unmarshal(doc, &ids); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	known := map[string]bool{}
@@ -189,11 +190,11 @@ func checkAddedTokens(dir string, file *fileJSON) error {
 // ParseConfig reads a tokenizer_config.json. Keys that do not change ids are ignored.
 func ParseConfig(data []byte) (Config, error) {
 	var file configJSON
-	if err := json.Unmarshal(data, &file); err != nil {
+	if err := budget.Unmarshal(data, &file); err != nil {
 		return Config{}, fmt.Errorf("tokenizer config: %w", err)
 	}
 	var present map[string]json.RawMessage
-	if err := json.Unmarshal(data, &present); err != nil {
+	if err := budget.Unmarshal(data, &present); err != nil {
 		return Config{}, fmt.Errorf("tokenizer config: %w", err)
 	}
 	_, file.presentBOS = present["bos_token"]

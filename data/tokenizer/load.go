@@ -21,13 +21,15 @@ import (
 
 // Bounds of what a file may hold, because files come from strangers and tables are allocated by what they say.
 const (
-	maxFileBytes  = 1 << 28
-	memoryPerByte = 6         // of the file, at most, until the tables are made
-	maxID         = 1<<20 - 1 // tables of tokens are allocated by the largest one
-	maxAddedBytes = 4096      // of one added token
-	maxTokenBytes = MaxTokenBytes
-	maxSteps      = 64  // of the normalizer, the pre-tokenizer or the decoder
-	maxGrowth     = 256 // how many times longer a normalizer may make a text
+	maxFileBytes   = 1 << 28
+	maxConfigBytes = 1 << 25   // of each file next to it; the largest public ones have 1 MB
+	addedBytes     = 64        // of the file, at least, for an added token, which is the kind of object that it has many of
+	memoryPerByte  = 8         // of the file, until the tables are made; with garbage 15 were measured of pairs in lists
+	maxID          = 1<<20 - 1 // tables of tokens are allocated by the largest one
+	maxAddedBytes  = 4096      // of one added token
+	maxTokenBytes  = MaxTokenBytes
+	maxSteps       = 64  // of the normalizer, the pre-tokenizer or the decoder
+	maxGrowth      = 256 // how many times longer a normalizer may make a text
 )
 
 // MaxTokenBytes bounds the text of one token, for those who write a tokenizer.json, too.
@@ -152,6 +154,9 @@ type addedJSON struct {
 func parseFile(data []byte) (*fileJSON, error) {
 	if len(data) > maxFileBytes {
 		return nil, fmt.Errorf("it has %d bytes, more than %d", len(data), maxFileBytes)
+	}
+	if err := budget.CheckJSON(data, addedBytes); err != nil {
+		return nil, err
 	}
 	var file fileJSON
 	if err := strict(data, &file); err != nil {

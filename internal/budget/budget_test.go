@@ -3,6 +3,7 @@ package budget
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -53,6 +54,18 @@ func TestTake(t *testing.T) {
 	u.End()
 	if err := other.Take(t.Context(), b.largeBytes-SmallBytes); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestCheckJSON(t *testing.T) {
+	usual := `{"vocab":{` + strings.Repeat(`"ab":12,`, 1<<20) + `"c":1},"merges":[` + strings.Repeat(`["a","b"],`, 1<<20) + `[]]}`
+	if err := CheckJSON([]byte(usual), ObjectBytes); err != nil {
+		t.Error(err)
+	}
+	for _, unit := range []string{"{},", "[],", "[", "1,", `{"":{`} {
+		if err := CheckJSON([]byte(strings.Repeat(unit, 1<<20)), ObjectBytes); err == nil {
+			t.Errorf("%q is not refused", unit)
+		}
 	}
 }
 
