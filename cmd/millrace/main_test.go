@@ -17,6 +17,9 @@ import (
 // programEnv is set in a process that is the program itself, with the arguments that follow its name.
 const programEnv = "MILLRACE_TEST_PROGRAM"
 
+// peakEnv names the file to which such a process writes what the kernel says of it when it ends.
+const peakEnv = "MILLRACE_TEST_PEAK"
+
 // TestMain takes the GPUs of this machine away, for the tests and for the processes that they start.
 func TestMain(m *testing.M) {
 	loadDriver = func() (*driver.API, error) {
@@ -30,6 +33,12 @@ func TestMain(m *testing.M) {
 		patience = time.Millisecond
 	case "panics":
 		loadDriver = func() (*driver.API, error) { panic("the driver is upside down") }
+	case "notes its peak":
+		status := run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, listen(false))
+		if text, err := os.ReadFile("/proc/self/status"); err == nil { // a process that has none says nothing
+			_ = os.WriteFile(os.Getenv(peakEnv), text, 0o600)
+		}
+		os.Exit(status)
 	case "lingers":
 		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, lingering{os.Stderr}, listen(false)))
 	}
