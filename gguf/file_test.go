@@ -768,6 +768,10 @@ func FuzzImport(f *testing.F) {
 						t.Errorf("%s is not JSON", side.name)
 					}
 				}
+				var text bytes.Buffer
+				if err := imp.tokens.writeJSON(t.Context(), &text); err == nil && !json.Valid(text.Bytes()) {
+					t.Error("tokenizer.json is not JSON")
+				}
 			}
 		}
 		if err != nil && strings.ContainsAny(err.Error(), "\n\r") {
@@ -788,17 +792,15 @@ func tokenizerOf(t *testing.T, d *document) *tokenizer.Pipeline {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, side := range imp.files {
-		if side.name == "tokenizer.json" {
-			tok, err := tokenizer.Parse(side.data)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return tok
-		}
+	var text bytes.Buffer
+	if err := imp.tokens.writeJSON(t.Context(), &text); err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("there is no tokenizer.json")
-	return nil
+	tok, err := tokenizer.Parse(text.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok
 }
 
 // TestImportedTokenizerLoads: what the import writes is what the program's own tokenizer reads.

@@ -61,6 +61,9 @@ func Import(ctx context.Context, file, dir string, opts ImportOptions) error {
 			return err
 		}
 	}
+	if err := w.AddParts("tokenizer.json", func(out io.Writer) error { return imp.tokens.writeJSON(ctx, out) }); err != nil {
+		return err
+	}
 	imp.path, imp.progress = file, opts.Progress
 	for _, t := range imp.model.Tensors() {
 		if err := imp.copyTensor(ctx, w, &t, opts.DType); err != nil {
@@ -80,12 +83,13 @@ func Import(ctx context.Context, file, dir string, opts ImportOptions) error {
 
 // importer is an import that has been checked as far as is possible without reading weights.
 type importer struct {
-	path  string
-	model *model.Model
-	file  *tensorReader
-	form  *model.Form
-	from  model.Fields
-	files []struct {
+	path   string
+	model  *model.Model
+	file   *tensorReader
+	form   *model.Form
+	from   model.Fields
+	tokens *tokens
+	files  []struct {
 		name string
 		data []byte
 	}
@@ -111,7 +115,7 @@ func (g *header) prepare(f io.ReaderAt, d tensor.DType) (*importer, error) {
 	if err != nil {
 		return nil, err
 	}
-	imp := &importer{file: r}
+	imp := &importer{file: r, tokens: t}
 	if imp.model, err = model.New(c); err != nil {
 		return nil, err
 	}
@@ -138,7 +142,6 @@ func (g *header) prepare(f io.ReaderAt, d tensor.DType) (*importer, error) {
 	add("config.json", doc, nil)
 	data, e := t.generationConfig()
 	add("generation_config.json", data, e)
-	add("tokenizer.json", t.tokenizerJSON(), nil)
 	data, e = t.tokenizerConfig(m.positions)
 	add("tokenizer_config.json", data, e)
 	return imp, err

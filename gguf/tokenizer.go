@@ -1,9 +1,12 @@
 package gguf
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -190,46 +193,86 @@ func (t *tokens) filler(i int) bool {
 	return t.types[i] == tokenUnused && t.tokens[i] == fillerToken(i)
 }
 
-// tokenizerJSON is tokenizer.json: the same ids for the same text as the file's own tokenizer.
-func (t *tokens) tokenizerJSON() []byte {
-	var b bytes.Buffer
-	b.WriteString("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [")
+// writeJSON writes tokenizer.json: the same ids for the same text as the file's own tokenizer. It holds one token at a
+// time, since a byte of a token can be six in JSON. It ends with ctx, and where the file has more than a reader of it takes.
+func (t *tokens) writeJSON(ctx context.Context, to io.Writer) error {
+	b := &boundedWriter{ctx: ctx, to: bufio.NewWriterSize(to, 1<<16)}
+	io.WriteString(b, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [")
 	sep := "\n"
 	for i, s := range t.tokens {
+		if b.err != nil {
+			return b.err
+		}
 		if slices.Contains([]int32{tokenNormal, tokenUnused, tokenByte}, t.types[i]) {
 			continue
 		}
 		special := t.types[i] != tokenUserDefined
-		fmt.Fprintf(&b, "%s    {\"id\": %d, \"content\": %s, \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": %v}",
+		fmt.Fprintf(b, "%s    {\"id\": %d, \"content\": %s, \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": %v}",
 			sep, i, jsonString(s), special)
 		sep = ",\n"
 	}
-	fmt.Fprintf(&b, "\n  ],\n  \"normalizer\": %s,\n  \"pre_tokenizer\": %s,\n  \"post_processor\": %s,\n",
+	fmt.Fprintf(b, "\n  ],\n  \"normalizer\": %s,\n  \"pre_tokenizer\": %s,\n  \"post_processor\": %s,\n",
 		t.parts.normalizer, t.parts.preTokenizer, t.postProcessor())
 	unknown := jsonNone
 	if t.parts.byteFallback && t.unk != nil {
 		unknown = jsonString(t.tokens[*t.unk])
 	}
-	fmt.Fprintf(&b, "  \"decoder\": %s,\n  \"model\": {\n    \"type\": \"BPE\", \"dropout\": null, \"unk_token\": %s, "+
+	fmt.Fprintf(b, "  \"decoder\": %s,\n  \"model\": {\n    \"type\": \"BPE\", \"dropout\": null, \"unk_token\": %s, "+
 		"\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null,\n    \"fuse_unk\": %v, "+
 		"\"byte_fallback\": %v, \"ignore_merges\": %v,\n    \"vocab\": {", t.parts.decoder, unknown,
 		t.parts.byteFallback, t.parts.byteFallback, t.parts.ignoreMerges)
 	sep = "\n"
 	for i, s := range t.tokens {
+		if b.err != nil {
+			return b.err
+		}
 		if t.filler(i) {
 			continue
 		}
-		fmt.Fprintf(&b, "%s      %s: %d", sep, jsonString(s), i)
+		fmt.Fprintf(b, "%s      %s: %d", sep, jsonString(s), i)
 		sep = ",\n"
 	}
-	b.WriteString("\n    },\n    \"merges\": [")
+	io.WriteString(b, "\n    },\n    \"merges\": [")
 	sep = "\n"
 	for _, m := range t.merges {
-		fmt.Fprintf(&b, "%s      %s", sep, jsonString(m))
+		if b.err != nil {
+			return b.err
+		}
+		fmt.Fprintf(b, "%s      %s", sep, jsonString(m))
 		sep = ",\n"
 	}
-	b.WriteString("\n    ]\n  }\n}\n")
-	return b.Bytes()
+	io.WriteString(b, "\n    ]\n  }\n}\n")
+	return b.end()
+}
+
+// boundedWriter writes a file that tokenizers are read from. Its first error stays, and later writes do nothing.
+type boundedWriter struct {
+	ctx context.Context
+	to  *bufio.Writer
+	n   int64
+	err error
+}
+
+func (w *boundedWriter) Write(b []byte) (int, error) {
+	if w.n += int64(len(b)); w.err == nil && w.n > tokenizer.MaxFileBytes {
+		w.err = fmt.Errorf("tokenizer.json would have more than %d bytes, which is the most that is read: the GGUF file is damaged",
+			tokenizer.MaxFileBytes)
+	}
+	if w.err == nil {
+		w.err = w.ctx.Err()
+	}
+	if w.err == nil {
+		_, w.err = w.to.Write(b)
+	}
+	return len(b), w.err
+}
+
+// end writes what is left in the buffer.
+func (w *boundedWriter) end() error {
+	if w.err == nil {
+		w.err = w.to.Flush()
+	}
+	return w.err
 }
 
 // postProcessor puts the tokens at the start and end that the tokenizer always adds.

@@ -161,6 +161,15 @@ func (w *ModelWriter) AddFile(name string, data []byte) error {
 	return nil
 }
 
+// AddParts is AddFile of a file that a function writes part by part, so that memory need not hold it.
+func (w *ModelWriter) AddParts(name string, write func(io.Writer) error) error {
+	if err := w.dir.writeParts(name, write); err != nil {
+		return fmt.Errorf("%s: %w", w.dir.target, err)
+	}
+	w.files[name] = true
+	return nil
+}
+
 // AddSidecars copies the generation config and the tokenizer's files (see Sidecars) of another model directory.
 func (w *ModelWriter) AddSidecars(src string) error {
 	names, err := Sidecars(src)

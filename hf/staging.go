@@ -160,19 +160,37 @@ func (s *staging) create(name string) (vfs.File, error) {
 
 // copyFile writes and syncs a file of any size.
 func (s *staging) copyFile(name string, in io.Reader) error {
+	return s.writeParts(name, func(w io.Writer) error {
+		_, err := io.Copy(w, in)
+		return err
+	})
+}
+
+// writeParts is copyFile of what a function writes.
+func (s *staging) writeParts(name string, write func(io.Writer) error) error {
 	out, err := s.create(name)
 	if err != nil {
 		return err
 	}
-	var sum xxh3.Hasher
-	n, err := io.Copy(out, io.TeeReader(in, &sum))
-	if err == nil {
+	sum := counter{}
+	if err = write(io.MultiWriter(out, &sum)); err == nil {
 		err = out.Sync()
 	}
 	if err == nil {
-		err = ReadBack(out, 0, n, sum.Sum64())
+		err = ReadBack(out, 0, sum.n, sum.Sum64())
 	}
 	return cmp.Or(err, out.Close())
+}
+
+// counter is the checksum and the number of bytes that are written.
+type counter struct {
+	xxh3.Hasher
+	n int64
+}
+
+func (c *counter) Write(b []byte) (int, error) {
+	c.n += int64(len(b))
+	return c.Hasher.Write(b)
 }
 
 // commit makes the directory durable and visible, and calls staged between the two, unless it is nil. A directory that

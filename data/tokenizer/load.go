@@ -21,7 +21,7 @@ import (
 
 // Bounds of what a file may hold, because files come from strangers and tables are allocated by what they say.
 const (
-	maxFileBytes   = 1 << 28
+	maxFileBytes   = MaxFileBytes
 	maxConfigBytes = 1 << 25   // of each file next to it; the largest public ones have 1 MB
 	addedBytes     = 64        // of the file, at least, for an added token, which is the kind of object that it has many of
 	memoryPerByte  = 8         // of the file, until the tables are made; with garbage 15 were measured of pairs in lists
@@ -31,6 +31,9 @@ const (
 	maxSteps       = 64  // of the normalizer, the pre-tokenizer or the decoder
 	maxGrowth      = 256 // how many times longer a normalizer may make a text
 )
+
+// MaxFileBytes bounds a tokenizer.json, for those who write one, too.
+const MaxFileBytes = 1 << 28
 
 // MaxTokenBytes bounds the text of one token, for those who write a tokenizer.json, too.
 const MaxTokenBytes = 1 << 16
