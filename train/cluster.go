@@ -202,10 +202,18 @@ func exchange[T any](c *Cluster, own T) ([]T, error) {
 	if err != nil {
 		return nil, aloneError{err}
 	}
-	all := make([]T, len(texts))
+	return readMessages[T](c, texts)
+}
+
+// readMessages reads what hosts have given, by host.
+func readMessages[T any](c *Cluster, texts [][]byte) ([]T, error) {
+	all := make([]T, c.count())
+	if len(texts) != len(all) {
+		return nil, aloneError{fmt.Errorf("%d hosts have answered, of %d: report this", len(texts), len(all))}
+	}
 	for host, text := range texts {
-		var of message[T]
-		if err := json.Unmarshal(text, &of); err != nil || of.Kind != kind {
+		of := message[T]{}
+		if err := json.Unmarshal(text, &of); err != nil || of.Kind != fmt.Sprintf("%T", of.Value) {
 			return nil, aloneError{fmt.Errorf("%s is at another point of the run than %s: give all hosts the same "+
 				"program and the same files", c.Name(host), c.Name(c.Host))}
 		}

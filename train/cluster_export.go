@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/store"
@@ -68,13 +69,31 @@ func (s *Session) askLow(ctx context.Context, part int, dst []byte) error {
 	if err := c.Peers.Receive(ctx, owner, why); err != nil {
 		return err
 	}
-	return fmt.Errorf("%s: %s", c.Name(owner), why)
+	return fmt.Errorf("%s: %s", c.Name(owner), terminal.Text(string(why)))
 }
 
 // maxWhy bounds the length of an error in an answer.
 const maxWhy = 4096
 
 func question(part int) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(int64(part))) }
+
+// askedPart reads a question of host 0: a part, of a number of parts, whose low halves this host has; noPart or noQuestion.
+func askedPart(question []byte, parts int, has func(part int) bool) (part int, err error) {
+	n := int64(binary.LittleEndian.Uint64(question))
+	if n == noPart || n == noQuestion {
+		return int(n), nil
+	}
+	if n < 0 || n >= int64(parts) || !has(int(n)) {
+		return 0, fmt.Errorf("host 0 asks for part %d, which this host does not have: give all hosts the same program and the "+
+			"same files", n)
+	}
+	return int(n), nil
+}
+
+// hasLow reports whether this host owns a part that has low halves.
+func (s *Session) hasLow(part int) bool {
+	return s.plan.Owner(part) == s.env.Cluster.Host && s.lowAt(part) >= 0
+}
 
 // askAll sends the same to all other hosts in place of a part.
 func (s *Session) askAll(ctx context.Context, part int) (err error) {
@@ -119,11 +138,13 @@ func (s *Session) answerLow(ctx context.Context) error {
 		if err := peers.Receive(ctx, 0, ask); err != nil {
 			return err
 		}
-		part := int(int64(binary.LittleEndian.Uint64(ask)))
-		switch part {
-		case noPart:
+		part, err := askedPart(ask, len(s.plan.Model.Parts), s.hasLow)
+		switch {
+		case err != nil:
+			return err
+		case part == noPart:
 			return nil
-		case noQuestion:
+		case part == noQuestion:
 			continue
 		}
 		spec := s.lowSpec(part)
@@ -144,9 +165,11 @@ func (s *Session) answerLow(ctx context.Context) error {
 }
 
 // lowSpec is the extent of the low halves of a part.
-func (s *Session) lowSpec(part int) store.Spec {
-	specs := s.plan.StateExtents(part)
-	return specs[slices.IndexFunc(specs, func(spec store.Spec) bool { return spec.Kind == store.Low })]
+func (s *Session) lowSpec(part int) store.Spec { return s.plan.StateExtents(part)[s.lowAt(part)] }
+
+// lowAt is the index of that extent; -1 if the part has none.
+func (s *Session) lowAt(part int) int {
+	return slices.IndexFunc(s.plan.StateExtents(part), func(spec store.Spec) bool { return spec.Kind == store.Low })
 }
 
 // exportAlike has host 0 write the model with write, and the others answer its questions.

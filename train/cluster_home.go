@@ -99,6 +99,9 @@ func (h *home) arrive(ctx context.Context) (b beginning, err error) {
 
 // follow takes over what host 0 has found.
 func (h *home) follow(found arrival) (b beginning, err error) {
+	if err := found.Identity.check(); err != nil {
+		return b, fmt.Errorf("the run of %s: %w: give all hosts the same program", h.env.Cluster.Name(0), err)
+	}
 	h.id = found.Identity
 	b = beginning{sizes: found.Sizes, overlong: found.Overlong}
 	if b.from, err = h.env.openChosen(found.From); err != nil {

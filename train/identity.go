@@ -143,11 +143,8 @@ func decodeIdentity(doc []byte) (*identity, error) {
 	if err := json.Unmarshal(sealed.Identity, id); err != nil {
 		return nil, err
 	}
-	if err := id.Run.Check(); err != nil {
+	if err := id.check(); err != nil {
 		return nil, err
-	}
-	if id.Run == "" || !strings.HasSuffix(id.Name, "-"+id.Run.Short()) || id.Name != filepath.Base(id.Name) {
-		return nil, errors.New("it names no run")
 	}
 	if end := id.Ended; end != nil && end.ModelSHA256 != "" {
 		if len(id.Results) == 0 {
@@ -156,6 +153,17 @@ func decodeIdentity(doc []byte) (*identity, error) {
 		end.ModelSHA256 = ""
 	}
 	return id, nil
+}
+
+// check refuses an identity that is of no run.
+func (id *identity) check() error {
+	if err := id.Run.Check(); err != nil {
+		return err
+	}
+	if id.Run == "" || !strings.HasSuffix(id.Name, "-"+id.Run.Short()) || id.Name != filepath.Base(id.Name) {
+		return errors.New("it names no run")
+	}
+	return nil
 }
 
 // maxIdentityBytes is more than run.json ever has.
