@@ -17,10 +17,12 @@ if [ -z "${MILLRACE_MPI_PREFIXES:-}" ]; then
 			echo "check.sh: no Python environment can be made: $(tail -n 1 "$log"); install python3 with venv" >&2
 			exit 1
 		}
-		for wheel in $(cat requirements.txt); do
+		for wheel in $(sed -n 's/^\([a-z0-9-]*==[^ ]*\).*/\1/p' requirements.txt); do
+			# its line, with the lines of hashes that follow
+			awk -v "wheel=$wheel" '/^[^ #]/ { on = $1 == wheel } on' requirements.txt >"$root/wheel.txt"
 			"$root/venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 2 \
 				--no-deps --ignore-installed --only-binary :all: \
-				--prefix "$root/${wheel%%==*}" "$wheel" >>"$log" 2>&1 || {
+				--require-hashes --prefix "$root/${wheel%%==*}" -r "$root/wheel.txt" >>"$log" 2>&1 || {
 				echo "check.sh: $wheel cannot be installed: $(tail -n 1 "$log");" \
 					"all of it is in build/mpi/install.log;" \
 					"MILLRACE_MPI_PREFIXES may name directories of an MPI that is there" >&2
