@@ -111,6 +111,51 @@ func TestMemoryIsChargedFirst(t *testing.T) {
 	}
 }
 
+// Steps grow with the bytes that an operation handles, and not with their square: a text of twice the length takes at
+// most about twice the steps, for each filter and each method of texts.
+func TestStepsAreLinear(t *testing.T) {
+	const n = 6000
+	steps := func(tmpl *Template, text string) (int64, error) {
+		ctx := ShareSteps(context.Background())
+		left := ctx.Value(stepsKey{}).(*int64)
+		before := *left
+		_, err := tmpl.Render(ctx, Input{Extra: map[string]Value{"t": String(text)}})
+		return before - *left, err
+	}
+	var calls []string
+	for _, name := range namesIn(t, "filterByName", "sequenceFilter") {
+		calls = append(calls, "|"+name)
+	}
+	for _, name := range namesIn(t, "stringMethod") {
+		calls = append(calls, "."+name)
+	}
+	compared := 0
+	for _, call := range calls {
+		for _, arg := range []string{"", "()", "('a')", "('a', 'b')", "(t[0])", "(50)", "(t)"} {
+			if call == "|join" && arg == "(t)" {
+				continue // its result grows with the square
+			}
+			for _, c := range []string{"a", "a b\n", "{%", "é", "-a"} {
+				tmpl, err := Parse("{% set x = t" + call + arg + " %}{% set x = t" + call + arg + " %}")
+				if err != nil {
+					continue
+				}
+				one, errOne := steps(tmpl, strings.Repeat(c, n/len(c)))
+				two, errTwo := steps(tmpl, strings.Repeat(c, 2*n/len(c)))
+				if errOne != nil || errTwo != nil {
+					continue
+				}
+				if compared++; two > 2*one+one/2+64 {
+					t.Errorf("t%s%s of %q: %d steps, and %d for twice the text", call, arg, c, one, two)
+				}
+			}
+		}
+	}
+	if compared < 300 {
+		t.Errorf("%d calls were compared", compared)
+	}
+}
+
 // What grows in a render grows by the types of parts.go, which charge for it first; and a set of characters is searched
 // in one step.
 func TestNothingGrowsUncharged(t *testing.T) {
