@@ -243,3 +243,23 @@ func TestResultsOfOthersStay(t *testing.T) {
 		}
 	}
 }
+
+// A run that is shortened to an end which it has passed has the model of the step that it has come to, also where its
+// place in the data is behind the epochs that it is to have.
+func TestShortenedBehindItsData(t *testing.T) {
+	c := smallConfig(t)
+	c.Datasets[0].MaxSamples, c.MaxSteps = 8, 6 // three epochs
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+		t.Fatal(err)
+	}
+	model := filepath.Join(c.OutputDir, lastModel)
+	before := modelFiles(t, model)
+	if err := os.RemoveAll(model); err != nil {
+		t.Fatal(err)
+	}
+	c.MaxSteps, c.Epochs, c.ResumeWith = 0, 1, []string{"max_steps", "epochs"}
+	sum, err := Train(t.Context(), c, Options{Env: newEnv(t)})
+	if err != nil || sum.Steps != 6 || !maps.Equal(modelFiles(t, model), before) {
+		t.Errorf("%+v, error %v", sum, err)
+	}
+}

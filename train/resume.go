@@ -49,10 +49,12 @@ func (t *trainer) checkResume(from *checkpoint.Checkpoint) error {
 
 // continueFrom takes over what a checkpoint says of the run.
 func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
-	if err := t.seek(); err != nil {
-		return err
-	}
 	m := from.Manifest
+	if m.Step < t.rates.Steps { // else its place may be behind the end of fewer epochs
+		if err := t.seek(); err != nil {
+			return err
+		}
+	}
 	t.takeOver(m)
 	t.begun, t.health.unhealthy = m.Step, m.UnhealthySteps
 	t.saves.saved, t.saves.path, t.evals.loss = m.Step, from.Dir(), m.EvalLoss
