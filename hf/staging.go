@@ -71,8 +71,15 @@ func RemoveStaged(fsys vfs.FS, target string) error {
 	return err
 }
 
+// CheckReplace returns the error with which [WriteOptions].Replace would not replace a directory.
+func CheckReplace(fsys vfs.FS, dir string) error {
+	_, err := (&staging{fs: fsys, target: dir}).replaces(true)
+	return err
+}
+
 // replaces reports whether there is something at the target. It guards against deleting a user's files: only an empty
-// directory may be replaced, or one that has a config.json and no files other than those that this package writes.
+// directory may be replaced, or one that has a config.json, or the card that this program wrote, and no files other than
+// those that this package writes.
 func (s *staging) replaces(replace bool) (bool, error) {
 	target := s.target
 	entries, err := s.fs.ReadDir(target)
@@ -105,8 +112,9 @@ func (s *staging) replaces(replace bool) (bool, error) {
 		if !e.Type().IsRegular() {
 			return false, fmt.Errorf("%s is not replaced because it holds %s, which is not a plain file: name another directory", target, terminal.Quote(e.Name()))
 		}
-		isModel = isModel || e.Name() == configName
-		if !isWritten(e.Name()) && !(e.Name() == CardName && isOwnCard(target)) {
+		hasOwnCard := e.Name() == CardName && isOwnCard(target)
+		isModel = isModel || e.Name() == configName || hasOwnCard
+		if !isWritten(e.Name()) && !hasOwnCard {
 			foreign = append(foreign, e.Name())
 		}
 	}

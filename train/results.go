@@ -143,16 +143,26 @@ func (h *home) replacing(ctx context.Context, name string, step int) hf.WriteOpt
 	return hf.WriteOptions{Replace: true, Staged: h.noting(ctx, name, step)}
 }
 
-// refuseOthers refuses to start where a model that the run has not written has the name of a result: to write that would
-// remove it.
+// refuseOthers refuses to start where the name of a result has a model that the run has not written, or other files: to
+// write the result would remove them.
 func (t *trainer) refuseOthers(ctx context.Context) error {
+	end, err := t.endNoted(ctx)
+	if err != nil {
+		return err
+	}
 	for _, name := range t.resultNames() {
+		dir := filepath.Join(t.config.OutputDir, name)
 		is, err := t.home.id.placedAt(ctx, t.config.OutputDir, name)
-		if err == nil && is.holding == otherModel {
-			err = otherModelError(filepath.Join(t.config.OutputDir, name))
-		}
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case is.holding == otherModel:
+			return otherModelError(dir)
+		case name == lastModel && end > 0 && is.isOf(end):
+			continue // it stays
+		}
+		if err := hf.CheckReplace(t.env.files(), dir); err != nil {
+			return fmt.Errorf("output_dir: %w", err)
 		}
 	}
 	return nil

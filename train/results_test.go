@@ -1,6 +1,7 @@
 package train
 
 import (
+	"errors"
 	"flag"
 	"maps"
 	"os"
@@ -261,5 +262,41 @@ func TestShortenedBehindItsData(t *testing.T) {
 	sum, err := Train(t.Context(), c, Options{Env: newEnv(t)})
 	if err != nil || sum.Steps != 6 || !maps.Equal(modelFiles(t, model), before) {
 		t.Errorf("%+v, error %v", sum, err)
+	}
+}
+
+// A model without its config.json is written again. Where the name of a result has other files, the run does not start:
+// it would find that after its last step.
+func TestFilesInPlaceOfResults(t *testing.T) {
+	c := resultsConfig(t, 2)
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{lastModel, bestModel} {
+		dir := filepath.Join(c.OutputDir, name)
+		before := modelFiles(t, dir)
+		if err := os.Remove(filepath.Join(dir, "config.json")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil || !maps.Equal(modelFiles(t, dir), before) {
+			t.Errorf("%s without config.json: error %v", name, err)
+		}
+		write(t, filepath.Join(dir, "thesis.txt"), "years")
+		if sum, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil || sum.TargetTokens > 0 {
+			t.Errorf("%s has another file, and there is nothing to do: %+v, error %v", name, sum, err)
+		}
+		longer := *c
+		longer.MaxSteps, longer.ResumeWith = 4, []string{"max_steps"}
+		all := files(t, c.OutputDir)
+		_, err := Train(t.Context(), &longer, Options{Env: newEnv(t)})
+		if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "thesis.txt") {
+			t.Errorf("%s has another file: error %v", name, err)
+		}
+		if !maps.Equal(files(t, c.OutputDir), all) {
+			t.Error("the directory has changed")
+		}
+		if err := os.Remove(filepath.Join(dir, "thesis.txt")); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
