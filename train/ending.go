@@ -17,7 +17,8 @@ func (t *trainer) endNoted(ctx context.Context) (step int, err error) {
 		if begun >= t.rates.Steps || t.evals.outOfPatience() {
 			return begun, nil
 		}
-		if len(t.history) > len(t.from.Manifest.History) {
+		isOther := t.home.id.Ended == nil || t.home.id.Ended.Settings != settingsSum(t.mathematics())
+		if len(t.history) > len(t.from.Manifest.History) && isOther {
 			return 0, nil // the user has asked for other steps, with resume_with
 		}
 	}
@@ -108,7 +109,7 @@ func (t *trainer) noteEnd() {
 	if !t.isOver() {
 		return
 	}
-	id.Ended = &ending{Step: t.steps, Plateau: t.evals.plateau, Best: t.saves.best, UnhealthySteps: t.health.unhealthy}
+	id.Ended = &ending{Step: t.steps, Settings: settingsSum(t.mathematics()), Plateau: t.evals.plateau, Best: t.saves.best, UnhealthySteps: t.health.unhealthy}
 	if err := t.home.writeIdentity(); err != nil {
 		t.env.warn("that the run has ended is not noted: %s", console.OneLine(err))
 	}

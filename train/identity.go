@@ -60,6 +60,9 @@ type identity struct {
 type ending struct {
 	Step     int  `json:"step"`
 	Diverged bool `json:"diverged,omitempty"` // it has written no model
+	// Settings is a checksum of the settings that decide the numbers of the last step; empty in those of older versions.
+	// The latest checkpoint may be of a step before they were changed.
+	Settings string `json:"settings,omitempty"`
 	// Plateau is that of the last step, by which the run may have ended early.
 	Plateau *checkpoint.Plateau `json:"plateau,omitempty"`
 	// Best is the evaluation with the lowest loss.

@@ -300,3 +300,21 @@ func TestFilesInPlaceOfResults(t *testing.T) {
 		}
 	}
 }
+
+// A run whose settings have changed with resume_with, and that has not saved its end, has ended all the same.
+func TestEndAfterAChange(t *testing.T) {
+	c := smallConfig(t)
+	c.Save = runfile.Save{Every: 4}
+	until(t, c, "step  5/12")
+	c.MaxSteps, c.LearningRate, c.ResumeWith = 7, 2e-3, []string{"max_steps", "learning_rate"}
+	for i := range 2 {
+		sum, err := Train(t.Context(), c, Options{Env: newEnv(t)})
+		if err != nil || sum.Steps != 7 || (sum.TargetTokens == 0) != (i == 1) {
+			t.Fatalf("start %d: %+v, error %v", i, sum, err)
+		}
+	}
+	c.LearningRate = 1e-3
+	if sum, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil || sum.ResumedAfter != 5 {
+		t.Errorf("with another rate: %+v, error %v", sum, err)
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/optim"
@@ -16,6 +18,15 @@ import (
 // mathematics are the settings that change the numbers of a run, by the names that checkpoints have for them.
 func (t *trainer) mathematics() map[string]string {
 	return t.config.Settings(t.rates, t.data.Fingerprint())
+}
+
+// settingsSum is a checksum of settings.
+func settingsSum(settings map[string]string) string {
+	var text []byte
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		text = fmt.Appendf(text, "%q: %q\n", key, settings[key])
+	}
+	return fmt.Sprintf("%016x", xxh3.Hash(text))
 }
 
 // seedSetting is the seed as checkpoints have it.
