@@ -46,7 +46,10 @@ func (t *trainer) hasEnded(ctx context.Context) (step int, err error) {
 		return 0, err
 	}
 	best := t.bestNoted(step)
-	if best == nil {
+	switch {
+	case best == nil && t.mayBeBest(step):
+		return 0, nil
+	case best == nil:
 		return step, nil
 	}
 	if is, err = t.home.id.placedAt(ctx, t.config.OutputDir, bestModel); err != nil || is.isOf(best.Step) {
@@ -58,6 +61,12 @@ func (t *trainer) hasEnded(ctx context.Context) (step int, err error) {
 	}
 	t.noteNoBest(best, is)
 	return step, nil
+}
+
+// mayBeBest reports whether a run that has ended after a step is to evaluate it, since save.best asks for the best model,
+// and no evaluation has found any.
+func (t *trainer) mayBeBest(step int) bool {
+	return t.config.Save.Best && t.evalDue(step) && t.from != nil && t.from.Manifest.Step == step && t.from.Manifest.EvalLoss == nil
 }
 
 // bestNoted is the evaluation whose model the run that has ended after a step is to have as model-best; nil: it has none.

@@ -312,8 +312,12 @@ func (t *trainer) ended(step int) (*Summary, error) {
 		s.Checkpoint = m.Dir()
 		s.Skipped, s.Untargeted = int(m.Manifest.SkippedUpdates), int(m.Manifest.UntargetedSteps)
 	}
-	if best := filepath.Join(t.config.OutputDir, bestModel); t.config.Save.Best && exists(best) {
+	best := filepath.Join(t.config.OutputDir, bestModel)
+	switch {
+	case t.config.Save.Best && exists(best):
 		s.BestModel = best
+	case t.config.Save.Best && t.bestNoted(step) == nil:
+		t.env.note("no evaluation of the run has found a best model, so there is no %s", best)
 	}
 	if s.Steps < t.rates.Steps {
 		t.env.note("this run has ended after step %d of %d, by stop.patience, and the model is in %s; to train further, "+

@@ -318,3 +318,24 @@ func TestEndAfterAChange(t *testing.T) {
 		t.Errorf("with another rate: %+v, error %v", sum, err)
 	}
 }
+
+// A run that is to have its best model, and was never evaluated, is evaluated after its end.
+func TestBestOfARunThatHasEnded(t *testing.T) {
+	c := resultsConfig(t, 2)
+	eval := c.Eval
+	c.Eval, c.Save.Best = runfile.Eval{}, false
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+		t.Fatal(err)
+	}
+	c.Eval, c.Save.Best = eval, true
+	for i := range 2 {
+		sum, err := Train(t.Context(), c, Options{Env: newEnv(t)})
+		if err != nil || sum.TargetTokens > 0 || sum.BestModel == "" || (sum.EvalAfter != nil) != (i == 0) {
+			t.Fatalf("start %d: %+v, error %v", i, sum, err)
+		}
+	}
+	sameModel(t, filepath.Join(c.OutputDir, bestModel), filepath.Join(c.OutputDir, lastModel))
+	if records := metricsOf(t, c.OutputDir); len(records) != 2 || records[1].EvalLoss == nil {
+		t.Errorf("%d records", len(records))
+	}
+}
