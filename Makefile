@@ -14,7 +14,7 @@ RACE_PACKAGES = $(addprefix ./,$(RACE))
 # Tests of train, stream, data and device/cuda that run what their other tests run, in many runs or for other models: minutes under the race
 # detector, for no goroutine that those do not have. make test runs them.
 RACE_REPEATS = TestAddTokens TestAdviceOnAResume TestAlgorithmsAreKept TestAlgorithmsThatAreNotOffered \
-	TestAnEndedRunIsMadeLonger TestAnyOrderResumes TestBestIsOfTheSameData TestCardOfARun TestConstants \
+	TestAnEndedRunIsMadeLonger TestAnyOrderResumes TestBestIsOfTheSameData TestBestOfARunThatHasEnded TestCardOfARun TestConstants \
 	TestConstantsMove TestConstantsOfARandomModel TestContinuedPassesAgreeWithWholeOnes TestExperts \
 	TestHostsExportWithoutLowHalves TestNewLayers TestRules TestDamageSinceAChangeOfData TestDamagedCheckpointsAreSetAside \
 	TestRunsAreNotOpenToAll TestDocumentsArePlanned TestEndedRunsStayEnded TestEpochsAreRoundedUp TestDirectoriesAreOfTheRun TestEveryKeyWithEveryValue \
@@ -23,13 +23,13 @@ RACE_REPEATS = TestAddTokens TestAdviceOnAResume TestAlgorithmsAreKept TestAlgor
 	TestInterruptedElsewhere TestKilledBeforeTheFirstCheckpoint TestFrozenTensorsAreThoseOfTheBase TestFrozenTensorsInGGUF TestFrozenTensorsWithoutTheBase TestKeptSizesAreSaid TestKilledHybridsGoOn TestLinksInARunLeadNowhere \
 	TestLinksInSharedDirectoriesLeadNowhere TestLossOfConversations TestMXFP4TrainsAndExports TestModelOfTheDirectories \
 	TestOpenRefuses TestPartOfTheOutputDirectoryIsLost TestPatchworkTrainsAndExports TestPatience TestPatienceAtTheEnd \
-	TestPatienceInterruptedEvaluation TestPatienceRaisedAndLowered TestPlanForLessMemoryThanItTakes TestEndAmongUnhealthySteps TestRemovedFilesComeBack TestStartsThatEnd \
+	TestPatienceInterruptedEvaluation TestPatienceRaisedAndLowered TestPlanForLessMemoryThanItTakes TestEndAfterAChange TestEndAmongUnhealthySteps TestFilesInPlaceOfResults TestShortenedBeyondItsData TestRemovedFilesComeBack TestStartsThatEnd \
 	TestRecordBeforeTraining TestRemovedOutputDirectory TestResumeFromAPath TestResumeOnAnotherDevice \
 	TestResumeOnConversations TestResumeRefuses TestResumeWith TestRunGradients TestRunIsTraining TestRunsPublishNothingElse \
 	TestRunsShareAFallback TestSetTensor TestSizesSurviveAKill TestSpaceIsPlanned TestSpoiledWeightsEndTheRun \
 	TestStandInCardsDealTheHead \
-	TestTakenOutputDirectory TestTextsGoBack TestTrainLearns TestTrainRefuses TestTrainedCheckpoints TestTrainedModelStopsByItsDirectoryAlone \
-	TestVariablesAreOfTheRun TestUnclippedRunsEndWhereGradientsAreNotFinite TestWeeksOfAnOperator TestWrittenBytesAgreeWithTheKernel
+	TestTakenOutputDirectory TestTextsGoBack TestTrainLearns TestTrainRefuses TestTrials TestTrainedCheckpoints TestTrainedModelStopsByItsDirectoryAlone \
+	TestVariablesAreOfTheRun TestUnclippedRunsEndWhereGradientsAreNotFinite TestWrittenBytesAgreeWithTheKernel
 space := $(subst ,, )
 
 # SHORT=-short leaves out what takes long.

@@ -3,14 +3,12 @@ package train
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,109 +19,105 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/vfs"
 )
 
-var (
-	weeks    = flag.Int("weeks", 8, "how many runs TestWeeksOfAnOperator disturbs; 500 for a long run")
-	weekSeed = flag.Uint64("week-seed", 0, "how it disturbs them; 0: in another way each time, which is logged")
-)
-
-// undisturbed is a run that was left alone.
-type undisturbed struct {
-	config runfile.Config
-	sums   map[int]map[checkpoint.ID][]checkpoint.Sum // of the state after each step
-	model  map[string]string
-	losses []float64
-	saved  string // the directory with a checkpoint of each step
-}
-
-// operator has runs that all have the same name, share save.fallback and memory.path, and are disturbed.
+// operator has a run, and makes moves: between its starts, while it works, and with its settings. Other runs share
+// save.fallback and memory.path with it.
 type operator struct {
 	*testing.T
+	pool     *pool
 	random   *rand.Rand
-	projects []undisturbed
-	otherOne string // another model with the same config.json
-	root     string // of everything
+	ways     []*way
+	root     string // of all that runs write
 	fallback string
 	state    string
 	dirs     int
-	// lostRecords is that something of the week may have cost records of metrics.
-	lostRecords bool
-	counts      map[string]int // of what the operator has done, and how starts have ended
-	story       []string       // of the weeks that share the directories
+	ops      int            // of the longest start so far, on files
+	counts   map[string]int // of what operators have done, and how starts have ended
+	story    []string
 }
 
-// An operator runs several projects, and errs: stops and kills runs at any time, fills the disk, removes, moves and
-// copies their directories, also below a running one, starts another run there, names another model, edits the run
-// file, damages and touches files, and mixes checkpoints of two runs. Each start ends in the bits of a run that was
-// left alone, or with one line, and a refused one has changed nothing. No run loses what it has saved unless the
-// operator has removed or damaged it, and no file of another run ever changes.
-func TestWeeksOfAnOperator(t *testing.T) {
-	seed, n := *weekSeed, *weeks
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("-week-seed=%d", seed)
-	base := smallConfig(t)
-	base.Model = writeModel(t, map[string]any{"num_hidden_layers": 9})
-	base.Precision, base.Numerics = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 1, HeadChunk: 32}
-	base.BatchTokens, base.MaxSteps = base.SequenceLen, 8
-	o := &operator{T: t, random: rand.New(rand.NewPCG(seed, 3)), counts: map[string]int{}}
-	for _, p := range placementsOf(t, base) {
-		if p.name == "on disk" || p.name == "in memory" {
-			for seed := range uint64(2) {
-				c := *base
-				c.Memory, c.Seed = p.memory, 40+seed
-				o.projects = append(o.projects, o.leaveAlone(c))
-			}
-		}
-	}
-	o.otherOne = filepath.Join(o.TempDir(), "model")
-	copyTree(t, base.Model, o.otherOne)
-	for name, text := range o.projects[0].model {
-		if strings.HasSuffix(name, ".safetensors") {
-			write(t, filepath.Join(o.otherOne, name), text)
-		}
-	}
-	for week := range n {
-		if week%8 == 0 { // what is left in the shared directories is looked at after each start
-			o.root, o.story = o.TempDir(), nil
-			o.fallback, o.state = filepath.Join(o.root, "fallback"), filepath.Join(o.root, "state")
-			mkdir(t, o.fallback)
-			mkdir(t, o.state)
-		}
-		o.week()
-		if t.Failed() {
-			t.Fatalf("in week %d:\n%s", week+1, strings.Join(o.story, "\n"))
-		}
-	}
-	t.Logf("%d weeks: %v", n, o.counts)
+// life is a run as its operator knows it.
+type life struct {
+	config runfile.Config
+	good   runfile.Config // of the latest start that was not refused
+	way    *way           // that it has gone; nil before it has begun
+	// lostRecords is that something may have cost records of metrics, and keepsBest that nothing may have cost the best
+	// checkpoint.
+	lostRecords, keepsBest bool
 }
 
-// leaveAlone runs a project to its end.
-func (o *operator) leaveAlone(c runfile.Config) undisturbed {
+// begin is the life of a run that begins in a directory.
+func (l *life) begin(dir string) {
+	l.config.OutputDir, l.way, l.lostRecords, l.keepsBest = dir, nil, false, true
+}
+
+// saying is what a start has said.
+type saying struct {
+	resumed int // after which step; -1: it has not
+	begun   bool
+	isOver  bool // it had ended before, and its results are in place
+	lines   []string
+}
+
+func (h *saying) hasSaid(part string) bool {
+	return slices.ContainsFunc(h.lines, func(line string) bool { return strings.Contains(line, part) })
+}
+
+func (h *saying) hear(e Event) {
+	switch e := e.(type) {
+	case Resumed:
+		h.resumed = e.Step
+	case StepDone, Evaluated, Saved, ModelWritten, Sampled:
+		h.begun = true
+	}
+	if line := e.String(); line != "" {
+		h.lines = append(h.lines, line)
+	}
+}
+
+// disturbance is a start in which something happens.
+type disturbance struct {
+	env    *Env
+	files  *vfs.Faulty
+	ctx    context.Context
+	onStep func(trace.Metrics) error
+	// taken are the files of another run that now has the output directory; nil: none has.
+	taken map[string]uint64
+}
+
+// start starts a run, and finds out which way it has gone.
+func (o *operator) start(l *life, run *runfile.Config, d *disturbance) (*Summary, *saying, error) {
 	o.Helper()
-	c.OutputDir, c.Memory.Path = filepath.Join(o.TempDir(), "run"), filepath.Join(o.TempDir(), "state")
-	c.Save = runfile.Save{Every: 1}
-	sum, err := o.start(&c, newEnv(o))
-	if err != nil {
-		o.Fatal(err)
+	h := &saying{resumed: -1}
+	d.env.Events = h.hear
+	own := *run
+	sum, err := Train(d.ctx, &own, Options{Env: d.env, OnStep: d.onStep})
+	l.keepsBest = l.keepsBest && run.Save.Best
+	if h.begun || err == nil {
+		l.good = l.config
 	}
-	u := undisturbed{config: c, sums: map[int]map[checkpoint.ID][]checkpoint.Sum{}, saved: checkpointsDir(&c)}
-	for step := 1; step <= c.MaxSteps; step++ {
-		u.sums[step] = sumsOf(o.T, filepath.Join(u.saved, checkpoint.DirName(step)))
+	switch {
+	case h.resumed >= 0 && err != nil && !h.begun: // it was cut off before it went any way
+	case h.resumed >= 0:
+		l.way = o.wayOn(l.way, h.resumed, run)
+	case h.begun:
+		l.way = o.wayOn(nil, 0, run)
+	case err == nil && l.way == nil:
+		o.Error("the run says that it has ended, and it has never begun")
+	case err == nil: // it takes no step, so it stays on its way; one that was left alone would take none either
+		if w := o.wayOn(l.way, sum.Steps, run); w.err != nil || w.end != sum.Steps {
+			o.Errorf("the run has ended after step %d, and one that was left alone after %d, error %v", sum.Steps, w.end, w.err)
+		}
+		h.isOver = true
 	}
-	u.model, u.losses = modelFiles(o, sum.Model), losses(o.T, c.OutputDir)
-	return u
-}
-
-func (o *operator) start(c *runfile.Config, env *Env) (*Summary, error) {
-	env.program = 1
-	run := *c
-	return Train(context.Background(), &run, Options{Env: env})
+	return sum, h, err
 }
 
 // newDir is an output directory that is not there, with the name that all have.
@@ -154,258 +148,492 @@ func (o *operator) snapshot(dir string, but ...string) map[string]uint64 {
 		all[path] = xxh3.Hash(text)
 		return err
 	})
-	if err != nil {
-		o.Fatal(err)
-	}
+	o.must(err)
 	return all
 }
 
-// week is the life of one run.
-func (o *operator) week() {
-	p := o.projects[o.random.IntN(len(o.projects))]
-	c := p.config
-	c.OutputDir, c.Memory.Path, o.lostRecords = o.newDir(), o.state, false
-	c.Save = runfile.Save{Every: 1 + o.random.IntN(2), Keep: 1 + o.random.IntN(3), AtEnd: o.random.IntN(2) == 0}
-	if o.random.IntN(3) > 0 {
-		c.Save.Fallback = o.fallback
-	}
-	for starts, events := 0, 2+o.random.IntN(4); ; starts++ {
-		if starts > events+4 {
-			o.Errorf("the run has not ended after %d starts", starts)
-			return
-		}
-		between, during := "nothing", "nothing"
-		if starts < events {
-			between, during = o.pick(betweenStarts), o.pick(duringStarts)
-		}
-		if ended := o.startDisturbed(&p, &c, between, during); ended && starts >= events || o.Failed() {
-			return
-		}
-	}
-}
-
 // copied makes copies of a run's directory, and then starts each of them. None changes what another run has.
-func (o *operator) copied(p *undisturbed, c *runfile.Config, n int) {
+func (o *operator) copied(l *life, n int) {
 	o.Helper()
-	copies := make([]runfile.Config, n)
+	copies := make([]life, n)
 	for i := range copies {
-		copies[i] = *c
-		copies[i].OutputDir = o.newDir()
-		copyTree(o.T, c.OutputDir, copies[i].OutputDir)
+		copies[i] = *l
+		copies[i].config.OutputDir, copies[i].keepsBest = o.newDir(), false
+		copyTree(o.T, l.config.OutputDir, copies[i].config.OutputDir)
 	}
 	for i := range copies {
-		copied := &copies[i]
-		before := o.snapshot(o.root, copied.OutputDir)
-		sum, err := o.start(copied, newEnv(o))
+		c := &copies[i]
+		before := o.snapshot(o.root, c.config.OutputDir)
+		sum, h, err := o.start(c, &c.config, &disturbance{env: patchworkEnv(o), ctx: o.Context()})
 		if err == nil {
-			o.right(p, copied, sum)
-		} else if !o.isRefusal(err, "already has|is whole|of 2 runs|says that the run has ended") {
+			o.right(c, sum, h, false)
+		} else if !isRefusal(err, "already has|is whole|of 2 runs|says that the run has ended|in none of them did|is not the model") {
 			o.Errorf("the copy: %v", err)
 		}
-		o.unchanged("the copy", before, o.snapshot(o.root, copied.OutputDir), o.ownDirs(copied))
-		of, _ := newEnv(o).identityOf(copied.OutputDir, nil)
-		if first, _ := newEnv(o).identityOf(c.OutputDir, nil); of.Run == first.Run {
-			o.Errorf("%s is the run that it is a copy of", copied.OutputDir)
+		o.unchanged("the copy", before, o.snapshot(o.root, c.config.OutputDir), o.ownDirs(&c.config))
+		of, _ := newEnv(o).identityOf(c.config.OutputDir, nil)
+		if first, _ := newEnv(o).identityOf(l.config.OutputDir, nil); of.Run == first.Run {
+			o.Errorf("%s is the run that it is a copy of", c.config.OutputDir)
 		}
 	}
 }
 
 func (o *operator) pick(from []string) string { return from[o.random.IntN(len(from))] }
 
-var betweenStarts = []string{"nothing", "nothing", "touch", "another model", "another rate", "damage", "remove", "move",
-	"move and copy twice", "copy", "no run.json", "bad run.json", "foreign checkpoint"}
+// The moves of an operator: with a run's files, with settings that must not change, and with those that may.
+var (
+	fileMoves = []string{"nothing", "touch", "damage", "remove", "move", "move and copy twice", "copy", "no run.json", "bad run.json",
+		"foreign checkpoint", "remove results", "remove results", "remove results", "export"}
+	wrongMoves = []string{"another model", "another rate", "another seed", "another precision", "another freezing", "without resume_with"}
+	rightMoves = []string{"longer", "longer", "shorter", "shorter", "listed", "listed", "saving", "saving", "evaluation", "evaluation",
+		"patience", "samples", "nothing"}
+	duringStarts = []string{"nothing", "nothing", "stop", "stop", "end the context", "cancel", "kill", "kill", "kill", "full", "remove",
+		"remove checkpoints", "remove the lock", "another run", "ErrStop"}
+)
 
-var duringStarts = []string{"nothing", "stop", "stop", "cancel", "kill", "kill", "full", "remove",
-	"remove checkpoints", "remove the lock", "another run"}
+// anyMove is a move between two starts.
+func (o *operator) anyMove() string {
+	return o.pick([][]string{fileMoves, wrongMoves, rightMoves, rightMoves}[o.random.IntN(4)])
+}
 
-// startDisturbed does something to a run, starts it, does something while it runs, and checks what came of it. It
-// reports whether the run has ended.
-func (o *operator) startDisturbed(p *undisturbed, c *runfile.Config, between, during string) (ended bool) {
-	run := *c
-	refused := "" // what a refusal has to say; empty: a start must not be refused
-	has := o.checkpoints(c)
-	id, _ := newEnv(o).readIdentity(c.OutputDir)
-	if id == nil && !exists(filepath.Join(c.OutputDir, identityName)) || id != nil && !id.Begun {
+// allow has the run file list keys in resume_with.
+func allow(c *runfile.Config, keys ...string) {
+	c.ResumeWith = slices.Clone(c.ResumeWith)
+	for _, key := range keys {
+		if !slices.Contains(c.ResumeWith, key) {
+			c.ResumeWith = append(c.ResumeWith, key)
+		}
+	}
+}
+
+// change changes settings that may change, and reports whether it has.
+func (o *operator) change(c *runfile.Config, how string) {
+	r := o.random
+	switch how {
+	case "longer":
+		if c.MaxSteps > 0 {
+			c.MaxSteps += 1 + r.IntN(4)
+			allow(c, "max_steps")
+		} else {
+			c.Epochs *= 1.5
+			allow(c, "epochs")
+		}
+	case "shorter":
+		if c.MaxSteps > 0 {
+			c.MaxSteps = 1 + r.IntN(c.MaxSteps)
+			allow(c, "max_steps")
+		} else {
+			c.Epochs /= 1.5
+			allow(c, "epochs")
+		}
+	case "listed":
+		switch key := []string{"learning_rate", "lr_scheduler", "weight_decay", "max_grad_norm", "warmup_steps", "batch_tokens", "datasets",
+			"train_on_prompt", "overlong", "max_steps", "adam_betas", "router_aux_loss_coef"}[r.IntN(12)]; key {
+		case "learning_rate":
+			c.LearningRate *= 0.5 + r.Float64()
+			allow(c, key)
+		case "lr_scheduler":
+			c.LRScheduler, c.MinRate = []optim.Shape{optim.Linear, optim.Cosine, optim.WSD}[r.IntN(3)], float64(r.IntN(2))*1e-4
+			allow(c, key, "min_learning_rate")
+		case "weight_decay":
+			c.WeightDecay = r.Float64()
+			allow(c, key)
+		case "max_grad_norm":
+			c.MaxGradNorm = []float64{0, 0.2, 1}[r.IntN(3)]
+			allow(c, key)
+		case "warmup_steps":
+			c.WarmupSteps = r.IntN(4)
+			allow(c, key)
+		case "batch_tokens":
+			c.BatchTokens *= 2
+			allow(c, key)
+		case "datasets":
+			c.Datasets = o.pool.sources[c.Datasets[0].Type][:1]
+			c.Datasets = []data.Source{c.Datasets[0]}
+			c.Datasets[0].MaxSamples = 3 + r.IntN(6)
+			allow(c, key)
+		case "train_on_prompt":
+			c.TrainOnPrompt = !c.TrainOnPrompt
+			allow(c, key)
+		case "overlong":
+			c.Overlong = []string{"split", "truncate"}[r.IntN(2)]
+			allow(c, key)
+		case "max_steps": // from epochs, or to them
+			if c.MaxSteps > 0 {
+				c.MaxSteps, c.Epochs = 0, 1
+			} else {
+				c.MaxSteps, c.Epochs = 3+r.IntN(4), 0
+			}
+			allow(c, key, "epochs")
+		case "adam_betas":
+			c.AdamBetas[0] = 0.8
+			allow(c, key)
+		case "router_aux_loss_coef":
+			c.RouterAuxLossCoef = float64(r.IntN(2)) * 0.02
+			allow(c, key)
+		}
+	case "saving":
+		c.Save = o.anySaving(c)
+	case "evaluation":
+		switch {
+		case c.ValSize > 0 || r.IntN(2) == 0 && len(c.Eval.Datasets) > 0:
+			if c.Eval.Every = r.IntN(4); c.Eval.Every == 0 {
+				c.Stop.Patience = 0
+			}
+		case len(c.Eval.Datasets) > 0:
+			c.Eval, c.Stop.Patience, c.Save.Best = runfile.Eval{}, 0, false
+		default:
+			c.Eval = runfile.Eval{Datasets: []data.Source{o.pool.held}, Every: r.IntN(3)}
+		}
+	case "patience":
+		if hasEval(c) && c.Eval.Every > 0 {
+			c.Stop.Patience = r.IntN(4)
+		}
+	case "samples":
+		if c.ChatTemplate == "auto" {
+			c.Samples = someSamples(1 + r.IntN(3))
+			c.Samples.MaxTokens = 2
+		}
+	}
+}
+
+// anySaving says at random when a run saves, and what it keeps.
+func (o *operator) anySaving(c *runfile.Config) runfile.Save {
+	r := o.random
+	s := runfile.Save{Every: r.IntN(4), Keep: r.IntN(4), AtEnd: r.IntN(2) == 0, Best: hasEval(c) && r.IntN(2) == 0}
+	if r.IntN(3) > 0 {
+		s.Fallback = o.fallback
+	}
+	return s
+}
+
+// startDisturbed makes a move, starts the run, does something while it works, and checks what came of it. It reports
+// whether the run has ended.
+func (o *operator) startDisturbed(l *life, between, during string, at place) (ended bool) {
+	has := o.checkpoints(&l.config)
+	id, _ := newEnv(o).readIdentity(l.config.OutputDir)
+	isThere := id != nil && id.Begun || id == nil && exists(filepath.Join(l.config.OutputDir, identityName))
+	if !isThere && !slices.Contains(rightMoves, between) {
 		between = "nothing" // there is no run yet
 	}
-	if _, err := os.Stat(filepath.Join(c.OutputDir, resolvedName)); err != nil && len(has) == 0 &&
-		(between == "another model" || between == "another rate") {
+	if _, err := os.Stat(filepath.Join(l.config.OutputDir, resolvedName)); err != nil && len(has) == 0 && slices.Contains(wrongMoves, between) {
 		between = "nothing" // a run that was killed before it wrote its run file may become any other
 	}
+	if slices.Contains(rightMoves, between) {
+		o.change(&l.config, between)
+	}
+	run := l.config
+	refused := "" // what a refusal has to say; empty: a start must not be refused
+	isWrong := slices.Contains(wrongMoves, between)
 	undo := func() {}
 	switch between {
 	case "touch":
-		for path := range o.snapshot(c.OutputDir) {
+		for path := range o.snapshot(run.OutputDir) {
 			at := time.Unix(int64(o.random.IntN(1<<31)), 0)
 			o.must(os.Chtimes(path, at, at))
 		}
 	case "another model":
-		run.Model, refused = o.otherOne, "other weights|already has"
+		if isWrong = run.Init != "random"; isWrong {
+			run.Model, refused = o.pool.anotherModel(o.T, run.Model), "other weights|already has"
+		}
 	case "another rate":
-		run.LearningRate, refused = 3e-3, "learning_rate was|already has"
+		run.LearningRate, refused = 3.3e-3, "learning_rate was|already has"
+		run.ResumeWith = slices.DeleteFunc(slices.Clone(run.ResumeWith), func(key string) bool { return key == "learning_rate" })
+	case "another seed":
+		run.Seed, refused = run.Seed+1, "seed was|already has"
+	case "another precision":
+		run.Precision.Moments = map[string]string{"f32": "8bit", "8bit": "f32"}[run.Precision.Moments]
+		refused = "precision was|already has"
+	case "another freezing":
+		if refused = "groups was|train_only was|already has"; len(run.Groups)+len(run.TrainOnly) > 0 {
+			run.Groups, run.TrainOnly = nil, nil
+		} else if o.random.IntN(2) == 0 {
+			run.TrainOnly = []string{"*.0.*"}
+		} else {
+			run.Groups = []optim.Group{{Match: "*embed*", Freeze: true}, {Match: "*wte*", Freeze: true}}
+			if o.random.IntN(2) == 0 {
+				run.Groups = []optim.Group{{Match: "*norm*", Freeze: true}}
+			}
+		}
+	case "without resume_with":
+		run.ResumeWith, refused, isWrong = nil, " was |resume_with", false
 	case "damage":
 		if len(has) > 0 {
-			damage(o.T, has[0], "block.1.weights")
-			has = has[1:]
+			found, err := filepath.Glob(filepath.Join(has[0], "*.weights*"))
+			o.must(err)
+			damage(o.T, has[0], filepath.Base(found[o.random.IntN(len(found))]))
+			has, l.keepsBest = has[1:], false
 			refused = "is whole" // where it was the last one
 		}
 	case "remove":
-		o.must(os.RemoveAll(c.OutputDir))
+		o.must(os.RemoveAll(run.OutputDir))
 		has = nil
+		l.begin(run.OutputDir)
 	case "move", "move and copy twice":
 		to := o.newDir()
 		mkdir(o.T, filepath.Dir(to))
-		o.must(os.Rename(c.OutputDir, to))
-		c.OutputDir, run.OutputDir = to, to
+		o.must(os.Rename(run.OutputDir, to))
+		l.config.OutputDir, run.OutputDir = to, to
 		if between == "move and copy twice" {
-			o.copied(p, c, 2)
+			o.copied(l, 2)
 		}
 	case "copy":
-		o.copied(p, c, 1)
+		o.copied(l, 1)
 	case "no run.json", "bad run.json":
-		name := filepath.Join(c.OutputDir, identityName)
+		name := filepath.Join(run.OutputDir, identityName)
 		if between == "no run.json" {
-			o.must(os.Remove(name))
+			o.must(os.RemoveAll(name))
 		} else {
 			write(o.T, name, "{")
 		}
 		// Checkpoints in save.fallback are then of another run.
-		has = slices.DeleteFunc(has, func(dir string) bool { return !strings.HasPrefix(dir, c.OutputDir) })
-		refused = "already has|of 2 runs|says that the run has ended"
+		has = slices.DeleteFunc(has, func(dir string) bool { return !strings.HasPrefix(dir, run.OutputDir) })
+		refused, l.keepsBest = "already has|of 2 runs|says that the run has ended", false
 	case "foreign checkpoint":
-		other := o.projects[o.random.IntN(len(o.projects))]
-		step := checkpoint.DirName(1 + o.random.IntN(8))
-		to := filepath.Join(checkpointsDir(c), step)
-		if other.config.Seed != p.config.Seed && !exists(to) {
-			copyTree(o.T, filepath.Join(other.saved, step), to)
+		step := checkpoint.DirName(1 + o.random.IntN(4))
+		if to := filepath.Join(checkpointsDir(&run), step); !exists(to) {
+			copyTree(o.T, filepath.Join(o.pool.other, checkpointsName, step), to)
 			undo = func() { o.must(os.RemoveAll(to)) }
-			refused = "already has checkpoints|of 2 runs" // where nothing was saved, or run.json is damaged
+			refused, l.keepsBest = "already has checkpoints|of 2 runs", false // where nothing was saved, or run.json is damaged
+		}
+	case "remove results":
+		for _, name := range [][]string{{lastModel}, {bestModel}, {lastModel, bestModel}, {lastModel + "/model.safetensors"},
+			{bestModel + "/config.json"}}[o.random.IntN(5)] {
+			o.must(os.RemoveAll(filepath.Join(run.OutputDir, name)))
+		}
+	case "export":
+		if len(has) > 0 {
+			o.exported(l, has[0])
 		}
 	}
 	defer undo()
 	o.counts["between: "+between]++
+	if at.isTight {
+		refused = strings.TrimPrefix(refused+"|memory", "|")
+	}
 
 	own := o.ownDirs(&run)
 	before, mine := o.snapshot(o.root, append(own, run.OutputDir)...), o.snapshot(run.OutputDir)
-	env, takenBy := o.disturb(p, &run, during)
-	sum, err := o.start(&run, env)
-	taken := takenBy()
+	run.Memory = at.memory
+	run.Memory.Path = o.state
+	d := o.disturb(l, &run, during, at)
+	sum, h, err := o.start(l, &run, d)
+	o.ops = max(o.ops, d.files.Ops())
 	o.counts["during: "+during]++
-	o.lostRecords = o.lostRecords || slices.Contains([]string{"full", "kill", "cancel"}, during)
+	o.counts["place: "+at.name]++
+	if slices.Contains([]string{"full", "remove", "remove checkpoints", "remove the lock", "another run"}, during) {
+		l.lostRecords, l.keepsBest = true, false
+	}
 	own = append(own, o.ownDirs(&run)...)
 	if during != "another run" {
 		o.unchanged(between+", then "+during, before, o.snapshot(o.root, append(own, run.OutputDir)...), own)
 	}
-	o.story = append(o.story, fmt.Sprintf("%s, with %d checkpoints: %s, then %s: %+v, %v", run.OutputDir, len(has), between,
-		during, sum, err))
+	what := fmt.Sprintf("%s with %d checkpoints: %s, then %s", at, len(has), between, during)
+	o.story = append(o.story, fmt.Sprintf("%s: steps %d epochs %g best %v every %d keep %d at_end %v eval %d patience %d resume_with %v: "+
+		"resumed %d, %+v, %v", what, run.MaxSteps, run.Epochs, run.Save.Best, run.Save.Every, run.Save.Keep, run.Save.AtEnd, run.Eval.Every, run.Stop.Patience,
+		run.ResumeWith, h.resumed, shortly(sum), err))
 	var isTaken *takenError
 	switch {
 	case err != nil && strings.Contains(err.Error(), "\n"):
-		o.Errorf("%s, then %s: not one line: %v", between, during, err)
-	case taken != nil && errors.As(err, &isTaken):
-		o.unchanged("the run that has lost its directory", taken, o.snapshot(run.OutputDir), nil)
-		c.OutputDir = o.newDir()
+		o.Errorf("%s: not one line: %v", what, err)
+	case d.taken != nil && errors.As(err, &isTaken):
+		o.unchanged("the run that has lost its directory", d.taken, o.snapshot(run.OutputDir), nil)
+		l.begin(o.newDir())
 		o.counts["taken"]++
 		return false
-	case err == nil && taken == nil:
-		if between == "another model" || between == "another rate" {
+	case err == nil && d.taken == nil:
+		if isWrong {
 			o.Errorf("%s: the run was not refused", between)
 		}
-		o.right(p, &run, sum)
+		early := during == "ErrStop" && h.hasSaid("as the program asks")
+		o.right(l, sum, h, early)
 		o.counts["ended"]++
-		return true
+		if !early && !o.Failed() && o.random.IntN(3) == 0 {
+			o.nothingToDo(l, &run, at)
+		}
+		return !early
 	case len(has) == 0 && strings.Contains(err.Error(), "there is no earlier checkpoint in that directory"):
 		if now := o.snapshot(run.OutputDir); !maps.Equal(now, mine) {
 			o.Errorf("%s: a start without a whole checkpoint has changed the directory: %v", between, err)
 		}
 		o.counts["refused"]++
 		o.must(os.RemoveAll(run.OutputDir)) // start again
+		l.begin(run.OutputDir)
 		return false
 	case errors.Is(err, blame.ErrRequest):
-		if refused == "" || !o.isRefusal(err, refused) {
-			o.Errorf("%s, then %s: refused: %v", between, during, err)
+		if refused == "" || !isRefusal(err, refused) {
+			from := 0
+			if len(has) > 0 {
+				fmt.Sscanf(filepath.Base(has[0]), "step-%d", &from)
+			}
+			if w := o.wayOn(l.way, from, &run); w.err == nil || !errors.Is(w.err, blame.ErrRequest) {
+				o.Errorf("%s: refused: %v", what, err)
+			} else {
+				o.counts["refused, as the run that was left alone"]++
+				dir := l.config.OutputDir
+				l.config = l.good
+				l.config.OutputDir = dir
+			}
 		}
-		if now := o.snapshot(run.OutputDir); !maps.Equal(now, mine) {
+		if now := o.snapshot(run.OutputDir); !maps.Equal(now, mine) && !h.begun && h.resumed < 0 {
 			o.Errorf("%s: a refused start has changed the directory: %v", between, err)
 		}
 		o.counts["refused"]++
 		isMixed := strings.Contains(err.Error(), "of 2 runs") && between != "foreign checkpoint"
-		if isMixed || between != "another model" && between != "another rate" && len(has) == 0 { // start again
+		if isMixed || !isWrong && len(has) == 0 && !strings.Contains(err.Error(), "memory") { // start again
 			o.must(os.RemoveAll(run.OutputDir))
+			l.begin(run.OutputDir)
 		}
 		return false
 	case during == "nothing" || strings.HasPrefix(during, "remove"):
-		o.Errorf("%s, then %s: %v", between, during, err)
+		o.Errorf("%s: %v", what, err)
 	}
 	o.counts["ended early"]++
 	left := o.checkpoints(&run)
 	if len(left) == 0 && len(has) > 0 && during != "another run" && between != "another model" {
-		o.Errorf("%s, then %s: the run had %v, and has nothing: %v", between, during, has, err)
+		o.Errorf("%s: the run had %v, and has nothing: %v", what, has, err)
 	}
 	for _, dir := range left {
-		o.same(p, dir)
+		o.same(l.way, dir)
+	}
+	if d.taken == nil && l.way != nil && l.way.err == nil {
+		o.sameRecords(l, 0)
+		o.knownResults(l)
 	}
 	return false
 }
 
-// disturb is the environment of a start in which something happens at a random moment. Taken is the contents of the
-// output directory once another run has it; nil before.
-func (o *operator) disturb(p *undisturbed, c *runfile.Config, during string) (*Env, func() map[string]uint64) {
-	env, taken := newEnv(o), map[string]uint64(nil)
-	files, stop := vfs.NewFaulty(vfs.OS{}), make(chan struct{})
-	env.FS, env.Stop = files, stop
-	at := fmt.Sprintf("step %d/8", 1+o.random.IntN(8))
-	var onStep func()
+// shortly is what a summary says of a run's end.
+func shortly(s *Summary) string {
+	if s == nil {
+		return "no summary"
+	}
+	return fmt.Sprintf("%d steps, since %d, %q, %q", s.Steps, s.ResumedAfter, filepath.Base(s.Model), filepath.Base(s.BestModel))
+}
+
+// right checks what a run has left after a start that ended with status 0. Early is that a program ended it.
+func (o *operator) right(l *life, sum *Summary, h *saying, early bool) {
+	o.Helper()
+	if o.Failed() {
+		return
+	}
+	o.rightResults(l, sum, h, early)
+	if l.way.err != nil {
+		return
+	}
+	o.sameRecords(l, sum.Steps)
+	if sum.Checkpoint != "" {
+		o.same(l.way, sum.Checkpoint)
+	}
+	for _, dir := range o.checkpoints(&l.config) {
+		o.same(l.way, dir)
+	}
+	if len(l.config.Samples.Prompts) > 0 && exists(filepath.Join(l.config.OutputDir, samplesName)) {
+		seen := map[string]bool{}
+		for _, s := range samplesOf(o.T, l.config.OutputDir) {
+			if key := fmt.Sprint(s.Step, " ", s.Number); seen[key] {
+				o.Errorf("samples.jsonl has sample %s twice", key)
+			} else {
+				seen[key] = true
+			}
+		}
+	}
+}
+
+// nothingToDo starts a run again that has ended: that says so, and writes nothing.
+func (o *operator) nothingToDo(l *life, run *runfile.Config, at place) {
+	o.Helper()
+	before := o.snapshot(o.root)
+	_, h, err := o.start(l, run, &disturbance{env: at.env(o), ctx: o.Context()})
+	if err != nil || !h.hasSaid("this run has ended") {
+		o.Errorf("a run that has ended was started again: %v; it says\n%s", err, strings.Join(h.lines, "\n"))
+	}
+	if now := o.snapshot(o.root); !maps.Equal(now, before) {
+		o.Error("a run that has ended was started again, and has changed files")
+	}
+	o.counts["nothing to do"]++
+}
+
+// exported exports a checkpoint, and compares it with that of the way.
+func (o *operator) exported(l *life, from string) {
+	o.Helper()
+	var step int
+	fmt.Sscanf(filepath.Base(from), "step-%d", &step)
+	out := filepath.Join(o.TempDir(), "export")
+	_, err := Export(o.Context(), patchworkEnv(o), ExportOptions{Checkpoint: from, Model: l.config.Model, Dir: out})
+	o.must(err)
+	if !maps.Equal(tensorSums(o, out), o.tensorsAt(l.way, step)) {
+		o.Errorf("the export of %s is another model", from)
+	}
+}
+
+// disturb is a start in which something happens at a random moment.
+func (o *operator) disturb(l *life, c *runfile.Config, during string, at place) *disturbance {
+	stop := make(chan struct{})
+	d := &disturbance{env: at.env(o), files: vfs.NewFaulty(vfs.OS{}), ctx: o.Context()}
+	d.env.FS, d.env.Stop = d.files, stop
+	most := 8
+	if l.way != nil && l.way.end > 0 {
+		most = l.way.end
+	}
+	when := int64(1 + o.random.IntN(most))
+	fails := func(vfs.Op) vfs.Outcome { return vfs.Outcome{Err: syscall.EIO} }
+	var act func() error
 	switch during {
 	case "stop":
-		onStep = func() { close(stop) }
+		act = func() error { close(stop); return nil }
+	case "ErrStop":
+		act = func() error { return ErrStop }
+	case "end the context":
+		d.ctx = newEndsAt(o.T, 1+int64(o.random.ExpFloat64()*40))
 	case "cancel":
 		// A second signal: nothing is written any more, and the process ends.
-		onStep = func() { files.Intercept(func(vfs.Op) vfs.Outcome { return vfs.Outcome{Err: syscall.EIO} }) }
+		act = func() error { d.files.Intercept(fails); return nil }
 	case "kill":
-		last := 1 + o.random.IntN(600)
-		files.Intercept(func(op vfs.Op) vfs.Outcome {
+		last := 1 + o.random.IntN(max(o.ops, 200))
+		d.files.Intercept(func(op vfs.Op) vfs.Outcome {
 			if op.N <= last {
 				return vfs.Outcome{}
 			}
-			return vfs.Outcome{Err: syscall.EIO}
+			return fails(op)
 		})
 	case "full":
 		left := 1 + o.random.IntN(60)
-		onStep = func() {
-			files.Intercept(func(op vfs.Op) vfs.Outcome {
+		act = func() error {
+			d.files.Intercept(func(op vfs.Op) vfs.Outcome {
 				if left == 0 || !strings.HasPrefix(op.Name, c.OutputDir) || !mishaps[2].strikes(op) {
 					return vfs.Outcome{}
 				}
 				left--
 				return vfs.Outcome{Err: syscall.ENOSPC}
 			})
+			return nil
 		}
 	case "remove":
-		onStep = func() { o.must(os.RemoveAll(c.OutputDir)) }
+		act = func() error { return os.RemoveAll(c.OutputDir) }
 	case "remove checkpoints":
-		onStep = func() { o.must(os.RemoveAll(checkpointsDir(c))) }
+		act = func() error { return os.RemoveAll(checkpointsDir(c)) }
 	case "remove the lock":
-		onStep = func() { o.must(os.Remove(filepath.Join(checkpointsDir(c), ".lock"))) }
+		act = func() error { return os.Remove(filepath.Join(checkpointsDir(c), ".lock")) }
 	case "another run":
-		onStep = func() {
+		act = func() error {
 			o.must(os.RemoveAll(c.OutputDir))
-			other := p.config
-			other.Seed, other.OutputDir, other.Memory.Path = 77, c.OutputDir, filepath.Join(o.root, "state of another")
-			if _, err := o.start(&other, newEnv(o)); err != nil {
+			other := leftAlone(c)
+			other.Seed, other.OutputDir, other.Memory.Path = 1_000_077, c.OutputDir, filepath.Join(o.root, "state of another")
+			if _, err := Train(o.Context(), &other, Options{Env: patchworkEnv(o)}); err != nil {
 				o.Error(err)
 			}
-			taken = o.snapshot(c.OutputDir)
+			d.taken = o.snapshot(c.OutputDir)
+			return nil
 		}
 	}
-	happened := false
-	env.Progress = writeFunc(func(line []byte) {
-		if onStep != nil && !happened && strings.HasPrefix(string(line), at) {
-			happened = true
-			onStep()
+	d.onStep = func(m trace.Metrics) error {
+		if act != nil && m.Step == when {
+			return act()
 		}
-	})
-	return env, func() map[string]uint64 { return taken }
+		return nil
+	}
+	return d
 }
 
 // ownDirs are a run's directories elsewhere.
@@ -414,7 +642,9 @@ func (o *operator) ownDirs(c *runfile.Config) []string {
 	if err != nil || id == nil {
 		return nil
 	}
-	return []string{filepath.Dir(id.fallbackDir(c)), id.stateDir(c)}
+	own := *c
+	own.Save.Fallback, own.Memory.Path = o.fallback, o.state
+	return []string{filepath.Dir(id.fallbackDir(&own)), id.stateDir(&own)}
 }
 
 // checkpoints are the run's whole ones, newest first.
@@ -440,39 +670,6 @@ func (o *operator) checkpoints(c *runfile.Config) (dirs []string) {
 	return dirs
 }
 
-// same checks that a checkpoint has the bits of its step.
-func (o *operator) same(p *undisturbed, dir string) {
-	o.Helper()
-	c, err := checkpoint.Open(vfs.OS{}, dir)
-	o.must(err)
-	if !reflect.DeepEqual(sumsIn(c.Manifest), p.sums[c.Manifest.Step]) {
-		o.Errorf("%s is not what step %d was", dir, c.Manifest.Step)
-	}
-}
-
-// right checks what a run has left that came to its end.
-func (o *operator) right(p *undisturbed, c *runfile.Config, sum *Summary) {
-	o.Helper()
-	if model := modelFiles(o, sum.Model); !maps.Equal(model, p.model) {
-		o.Errorf("%s is another model than that of the run that was left alone", sum.Model)
-	}
-	records := metricsOf(o.T, c.OutputDir)
-	for _, m := range records {
-		if m.Loss != p.losses[m.Step-1] {
-			o.Errorf("the loss of step %d is %v, want %v", m.Step, m.Loss, p.losses[m.Step-1])
-		}
-	}
-	if len(records) < len(p.losses) && !o.lostRecords { // a full disk, or a kill, may cost some
-		o.Errorf("there are %d records", len(records))
-	}
-	if sum.Checkpoint != "" {
-		o.same(p, sum.Checkpoint)
-	}
-	for _, dir := range o.checkpoints(c) {
-		o.same(p, dir)
-	}
-}
-
 // unchanged checks that no file of other runs has changed.
 func (o *operator) unchanged(after string, before, now map[string]uint64, own []string) {
 	o.Helper()
@@ -487,7 +684,7 @@ func (o *operator) unchanged(after string, before, now map[string]uint64, own []
 	}
 }
 
-func (o *operator) isRefusal(err error, parts string) bool {
+func isRefusal(err error, parts string) bool {
 	return errors.Is(err, blame.ErrRequest) && !strings.Contains(err.Error(), "\n") &&
 		slices.ContainsFunc(strings.Split(parts, "|"), func(part string) bool { return strings.Contains(err.Error(), part) })
 }

@@ -246,8 +246,8 @@ func TestResultsOfOthersStay(t *testing.T) {
 }
 
 // A run that is shortened to an end which it has passed has the model of the step that it has come to, also where its
-// place in the data is behind the epochs that it is to have.
-func TestShortenedBehindItsData(t *testing.T) {
+// place in the data is beyond the epochs that it is to have.
+func TestShortenedBeyondItsData(t *testing.T) {
 	c := smallConfig(t)
 	c.Datasets[0].MaxSamples, c.MaxSteps = 8, 6 // three epochs
 	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {

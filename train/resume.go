@@ -50,7 +50,7 @@ func (t *trainer) checkResume(from *checkpoint.Checkpoint) error {
 // continueFrom takes over what a checkpoint says of the run.
 func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 	m := from.Manifest
-	if m.Step < t.rates.Steps { // else its place may be behind the end of fewer epochs
+	if m.Step < t.rates.Steps { // else its place may be beyond the end of fewer epochs
 		if err := t.seek(); err != nil {
 			return err
 		}

@@ -88,6 +88,13 @@ func writeConfig(t testing.TB, change map[string]any) string {
 func writeModel(t testing.TB, change map[string]any) string {
 	t.Helper()
 	dir := writeConfig(t, change)
+	writeWeights(t, dir, 3)
+	return dir
+}
+
+// writeWeights writes random weights for the config.json of a directory, in F32.
+func writeWeights(t testing.TB, dir string, seed uint64) {
+	t.Helper()
 	c, err := hf.ReadConfig(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +107,7 @@ func writeModel(t testing.TB, change map[string]any) string {
 	for _, x := range m.Tensors() {
 		values[x.Name], err = m.ReadTensor(x.Name, func(part int) (model.Values, error) {
 			v := model.Values{F32: make([]float32, m.Parts[part].Layout.WeightElems)}
-			m.InitPart(3, &m.Parts[part], v)
+			m.InitPart(seed, &m.Parts[part], v)
 			return v, nil
 		})
 		if err != nil {
@@ -111,7 +118,6 @@ func writeModel(t testing.TB, change map[string]any) string {
 		values[x.Name] = m.InitialConstants()[i]
 	}
 	writeTensors(t, filepath.Join(dir, "model.safetensors"), m, values)
-	return dir
 }
 
 func writeTensors(t testing.TB, path string, m *model.Model, values map[string][]float32) {

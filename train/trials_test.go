@@ -1,0 +1,188 @@
+package train
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cpu"
+	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/runfile"
+)
+
+var (
+	trials    = flag.Int("trials", 4, "how many random runs TestTrials disturbs; 2000 for a long run")
+	trialSeed = flag.Uint64("trial-seed", 0, "the seed of the first trial; those that follow have the next ones; 0: others each time, which are logged")
+)
+
+// A trial is the life of a run with a random configuration: a family of models, types, sizes, groups, data, schedule,
+// frozen tensors, evaluation, patience, saves. It has up to twelve starts, each in a random place: budgets, a disk, one to
+// three devices. Its operator makes a random move before a start and disturbs it at a random moment: stops and kills it,
+// fills its disk, removes, moves, copies, damages and mixes its files, also below it, makes it longer or shorter, changes
+// what is saved and evaluated, removes its results, and asks for what it must refuse.
+//
+// Each start ends with status 0 and the models, losses and checkpoints of a run that was left alone and had the same
+// settings after the same steps; or it is cut off, and has lost nothing that it had saved; or it ends with one line,
+// and has changed nothing. No file of another run ever changes.
+func TestTrials(t *testing.T) {
+	seed := *trialSeed
+	if seed == 0 {
+		seed = rand.Uint64() / 2
+	}
+	t.Logf("-trial-seed=%d", seed)
+	p, counts := newPool(t), map[string]int{}
+	for n := range uint64(*trials) {
+		t.Run(fmt.Sprint(seed+n), func(t *testing.T) {
+			o := &operator{T: t, pool: p, random: rand.New(rand.NewPCG(seed+n, 3)), counts: counts}
+			o.trial()
+			if t.Failed() {
+				t.Logf("-trials=1 -trial-seed=%d:\n%s", seed+n, strings.Join(o.story, "\n"))
+			}
+		})
+	}
+	t.Logf("%d trials: %v", *trials, counts)
+}
+
+// trial is the life of one run.
+func (o *operator) trial() {
+	o.root = o.TempDir()
+	o.fallback, o.state = filepath.Join(o.root, "fallback"), filepath.Join(o.root, "state")
+	for _, dir := range []string{o.fallback, o.state} {
+		last := checkpoint.DirName(4) // of another run
+		o.must(os.CopyFS(filepath.Join(dir, "run-0123abcd", checkpointsName, last), os.DirFS(filepath.Join(o.pool.other, checkpointsName, last))))
+	}
+	var l life
+	for {
+		l.config = o.pool.draw(o.T, o.random)
+		w := o.wayOn(nil, 0, &l.config)
+		if w.err == nil && w.end <= mostSteps {
+			o.ways = []*way{w}
+			break
+		}
+		o.ways = nil
+		o.counts["drawn in vain"]++
+	}
+	l.config.Save = o.anySaving(&l.config)
+	l.good = l.config
+	l.begin(o.newDir())
+	alone := leftAlone(&l.config)
+	doc, err := alone.YAML()
+	o.must(err)
+	o.story = append(o.story, string(doc))
+	free := false
+	for starts, events := 0, 1+o.random.IntN(5); ; starts++ {
+		if starts > events+6 {
+			o.Errorf("the run has not ended after %d starts", starts)
+			return
+		}
+		between, during, at := "nothing", "nothing", place{name: "in memory", devices: 1, workers: 2}
+		if starts < events {
+			between, during = o.anyMove(), o.pick(duringStarts)
+			if starts == 0 && o.random.IntN(3) > 0 {
+				during = o.pick([]string{"stop", "kill", "cancel", "end the context", "ErrStop"})
+			}
+			if !free {
+				at = o.anyPlace(&l.config)
+			}
+		}
+		refused := o.counts["refused"]
+		ended := o.startDisturbed(&l, between, during, at)
+		if o.Failed() || ended && starts >= events {
+			return
+		}
+		free = at.isTight && o.counts["refused"] > refused // the next start has all the memory
+		if l.way != nil && l.way.end > mostSteps {
+			l.config.MaxSteps, l.config.Epochs = 3, 0
+			allow(&l.config, "max_steps", "epochs")
+		}
+	}
+}
+
+// mostSteps bounds the length of a trial.
+const mostSteps = 24
+
+// place is where a start has its state, and what computes it.
+type place struct {
+	name             string
+	memory           runfile.Memory
+	cache            string
+	devices, workers int
+	isTight          bool // it may have too little memory
+}
+
+func (p place) String() string { return fmt.Sprintf("%s, %d devices", p.name, p.devices) }
+
+func (p place) env(o *operator) *Env {
+	env := patchworkEnv(o)
+	env.CacheDir = p.cache
+	env.Open = func(_ string, a *hostmem.Accounts) (all []device.Device, host device.Device, err error) {
+		for range p.devices {
+			d, err := cpu.New(cpu.Options{Workers: p.workers, Accounts: a})
+			if err != nil {
+				return nil, nil, err
+			}
+			all = append(all, d)
+		}
+		return all, all[0], nil
+	}
+	return env
+}
+
+var (
+	deviceNeeds = regexp.MustCompile(`memory\.device=([0-9.]+[KMG]iB)`)
+	hostNeeds   = regexp.MustCompile(`the run needs ([0-9.]+) MiB of host memory`)
+)
+
+// anyPlace is a random place for a run: with all the memory, or little more than it takes.
+func (o *operator) anyPlace(c *runfile.Config) place {
+	o.Helper()
+	r := o.random
+	p := place{name: "in memory", devices: []int{1, 1, 2, 3}[r.IntN(4)], workers: 1 + r.IntN(2)}
+	run := *c
+	if had, err := newEnv(o).readResolved(c.OutputDir); err == nil && had != nil && had.SequenceLen == c.SequenceLen &&
+		had.BatchTokens == c.BatchTokens {
+		run.Numerics = had.Numerics
+	}
+	// needs plans with next to no memory, and finds what the error says is needed.
+	needs := func(m runfile.Memory, what *regexp.Regexp) string {
+		run.Memory = m
+		_, err := PlanFor(context.Background(), &run, PlanOptions{Env: p.env(o)})
+		if err == nil {
+			return ""
+		}
+		if found := what.FindStringSubmatch(err.Error()); found != nil {
+			return found[1]
+		}
+		return ""
+	}
+	little := budget(o, "1kB").Device
+	switch r.IntN(5) {
+	case 1, 2:
+		if size := needs(runfile.Memory{Device: little}, deviceNeeds); size != "" {
+			p.name, p.isTight, p.memory = "streamed", true, budget(o, size)
+			p.memory.Device.N += int64(float64(p.memory.Device.N) * []float64{0, 0.1, 0.5, 1}[r.IntN(4)])
+			if r.IntN(2) == 0 {
+				p.memory.Recompute = "always"
+			}
+		}
+	case 3:
+		disk := runfile.Memory{Host: little, Disk: budget(o, "auto").Device}
+		if size, err := strconv.ParseFloat(needs(disk, hostNeeds), 64); err == nil {
+			p.name, p.isTight, p.memory = "on disk", true, disk
+			p.memory.Host.N = int64(math.Ceil((size+0.06)*(1<<20))) + int64(r.IntN(1<<18))
+		}
+	case 4:
+		p.name, p.cache, p.memory = "updated on the device", o.pool.slow, budget(o, "64MiB")
+	}
+	return p
+}
