@@ -317,7 +317,7 @@ func (t *trainer) ended(step int) (*Summary, error) {
 	case t.config.Save.Best && exists(best):
 		s.BestModel = best
 	case t.config.Save.Best && t.bestNoted(step) == nil:
-		t.env.note("no evaluation of the run has found a best model, so there is no %s", best)
+		t.noteNoBest(nil, placed{})
 	}
 	if s.Steps < t.rates.Steps {
 		t.env.note("this run has ended after step %d of %d, by stop.patience, and the model is in %s; to train further, "+
@@ -653,11 +653,15 @@ func (t *trainer) exportAll(ctx context.Context) error {
 // exportBest writes the model of the checkpoint with the lowest evaluation loss, if the run keeps that and has one.
 func (t *trainer) exportBest(ctx context.Context) error {
 	best := t.saves.best
-	if !t.config.Save.Best || best == nil {
+	if !t.config.Save.Best {
 		return nil
 	}
 	dir := filepath.Join(t.config.OutputDir, bestModel)
 	is, err := t.home.id.placedAt(ctx, t.config.OutputDir, bestModel)
+	if err == nil && best == nil {
+		t.noteNoBest(best, is)
+		return nil
+	}
 	if err == nil && !is.isOf(best.Step) {
 		var from *checkpoint.Checkpoint
 		if from, err = t.openBest(best); err == nil && from == nil {
@@ -677,14 +681,17 @@ func (t *trainer) exportBest(ctx context.Context) error {
 	return nil
 }
 
-// noteNoBest says that the best model is not written, and what has its name.
+// noteNoBest says that the best model is not written, and what has its name. The best is nil where nothing was evaluated, or
+// where its checkpoint was lost while the run worked.
 func (t *trainer) noteNoBest(best *checkpoint.Best, is placed) {
-	stays := ""
+	why, stays := "the run has no checkpoint of a best evaluation", ""
+	if best != nil {
+		why = fmt.Sprintf("the best checkpoint, of step %d, is not here", best.Step)
+	}
 	if is.holding != noModel {
 		stays = fmt.Sprintf(", and the one that is there, of step %d, stays", is.step)
 	}
-	t.env.note("the best checkpoint, of step %d, is not here; no %s is written%s", best.Step,
-		filepath.Join(t.config.OutputDir, bestModel), stays)
+	t.env.note("%s; no %s is written%s", why, filepath.Join(t.config.OutputDir, bestModel), stays)
 }
 
 // writeTrace writes the Chrome trace.

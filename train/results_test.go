@@ -338,4 +338,20 @@ func TestBestOfARunThatHasEnded(t *testing.T) {
 	if records := metricsOf(t, c.OutputDir); len(records) != 2 || records[1].EvalLoss == nil {
 		t.Errorf("%d records", len(records))
 	}
+
+	// Without a checkpoint there is nothing to evaluate, and a line says so.
+	if err := os.RemoveAll(c.OutputDir); err != nil {
+		t.Fatal(err)
+	}
+	c.Eval, c.Save = runfile.Eval{}, runfile.Save{}
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+		t.Fatal(err)
+	}
+	c.Eval, c.Save.Best = eval, true
+	env, said := newEnv(t), strings.Builder{}
+	env.Progress = &said
+	if sum, err := Train(t.Context(), c, Options{Env: env}); err != nil || sum.TargetTokens > 0 || sum.BestModel != "" ||
+		!strings.Contains(said.String(), "no checkpoint of a best evaluation") {
+		t.Errorf("%+v, error %v; it says %s", sum, err, said.String())
+	}
 }

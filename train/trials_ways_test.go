@@ -268,7 +268,7 @@ func (o *operator) rightResults(l *life, sum *Summary, h *saying, early bool) {
 	if !exists(best) {
 		if w.best > 0 && l.keepsBest && !early {
 			o.Errorf("there is no %s, and the one of the run that was left alone is of step %d", bestModel, w.best)
-		} else if w.best > 0 && !early && !h.hasSaid("is not here") && !h.hasSaid("has found a best model") {
+		} else if w.best > 0 && !early && !h.hasSaid("is not here") && !h.hasSaid("no checkpoint of a best evaluation") {
 			o.Errorf("there is no %s, and no line says so", bestModel)
 		}
 		return
