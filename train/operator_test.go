@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -51,11 +52,12 @@ type life struct {
 	// lostRecords is that something may have cost records of metrics, and keepsBest that nothing may have cost the best
 	// checkpoint.
 	lostRecords, keepsBest bool
+	origin                 *way // of the checkpoint from which the run begins; nil: it begins with a model
 }
 
 // begin is the life of a run that begins in a directory.
 func (l *life) begin(dir string) {
-	l.config.OutputDir, l.way, l.lostRecords, l.keepsBest = dir, nil, false, true
+	l.config.OutputDir, l.way, l.lostRecords, l.keepsBest = dir, l.origin, false, l.origin == nil
 }
 
 // saying is what a start has said.
@@ -167,7 +169,8 @@ func (o *operator) copied(l *life, n int) {
 		sum, h, err := o.start(c, &c.config, &disturbance{env: patchworkEnv(o), ctx: o.Context()})
 		if err == nil {
 			o.right(c, sum, h, false)
-		} else if !isRefusal(err, "already has|is whole|of 2 runs|says that the run has ended|in none of them did|is not the model") {
+		} else if !isRefusal(err, "already has|is whole|of 2 runs|says that the run has ended|in none of them did|is not the model") &&
+			!strings.Contains(err.Error(), "there is no earlier checkpoint in that directory") {
 			o.Errorf("the copy: %v", err)
 		}
 		o.unchanged("the copy", before, o.snapshot(o.root, c.config.OutputDir), o.ownDirs(&c.config))
@@ -183,12 +186,12 @@ func (o *operator) pick(from []string) string { return from[o.random.IntN(len(fr
 // The moves of an operator: with a run's files, with settings that must not change, and with those that may.
 var (
 	fileMoves = []string{"nothing", "touch", "damage", "remove", "move", "move and copy twice", "copy", "no run.json", "bad run.json",
-		"foreign checkpoint", "remove results", "remove results", "remove results", "export"}
+		"foreign checkpoint", "remove results", "remove results", "remove results", "export", "from a checkpoint", "from a checkpoint"}
 	wrongMoves = []string{"another model", "another rate", "another seed", "another precision", "another freezing", "without resume_with"}
 	rightMoves = []string{"longer", "longer", "shorter", "shorter", "listed", "listed", "saving", "saving", "evaluation", "evaluation",
 		"patience", "samples", "nothing"}
-	duringStarts = []string{"nothing", "nothing", "stop", "stop", "end the context", "cancel", "kill", "kill", "kill", "full", "remove",
-		"remove checkpoints", "remove the lock", "another run", "ErrStop"}
+	duringStarts = []string{"nothing", "nothing", "stop", "stop anywhere", "stop anywhere", "end the context", "end the context anywhere", "cancel",
+		"kill", "kill", "kill", "full", "remove", "remove checkpoints", "remove the lock", "another run", "ErrStop"}
 )
 
 // anyMove is a move between two starts.
@@ -280,6 +283,10 @@ func (o *operator) change(c *runfile.Config, how string) {
 			if c.Eval.Every = r.IntN(4); c.Eval.Every == 0 {
 				c.Stop.Patience = 0
 			}
+		case len(c.Eval.Datasets) > 0 && r.IntN(2) == 0:
+			held := o.pool.held
+			held.MaxSamples = 1 // the first of two documents: a better loss on these is no better loss
+			c.Eval.Datasets = []data.Source{held}
 		case len(c.Eval.Datasets) > 0:
 			c.Eval, c.Stop.Patience, c.Save.Best = runfile.Eval{}, 0, false
 		default:
@@ -405,6 +412,12 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 		if len(has) > 0 {
 			o.exported(l, has[0])
 		}
+	case "from a checkpoint": // another run begins with it, and goes on where this one was
+		if len(has) > 0 {
+			l.origin, l.config.Resume = l.way, has[o.random.IntN(len(has))]
+			l.begin(o.newDir())
+			run, has = l.config, nil
+		}
 	}
 	defer undo()
 	o.counts["between: "+between]++
@@ -415,7 +428,9 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 	own := o.ownDirs(&run)
 	before, mine := o.snapshot(o.root, append(own, run.OutputDir)...), o.snapshot(run.OutputDir)
 	run.Memory = at.memory
-	run.Memory.Path = o.state
+	if run.Memory.Path = o.state; at.isHere {
+		run.Memory.Path = ""
+	}
 	d := o.disturb(l, &run, during, at)
 	sum, h, err := o.start(l, &run, d)
 	o.ops = max(o.ops, d.files.Ops())
@@ -423,6 +438,9 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 	o.counts["place: "+at.name]++
 	if slices.Contains([]string{"full", "remove", "remove checkpoints", "remove the lock", "another run"}, during) {
 		l.lostRecords, l.keepsBest = true, false
+	}
+	if l.origin != nil {
+		l.lostRecords = true // those of the first run are elsewhere
 	}
 	own = append(own, o.ownDirs(&run)...)
 	if during != "another run" {
@@ -485,7 +503,7 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 			l.begin(run.OutputDir)
 		}
 		return false
-	case during == "nothing" || strings.HasPrefix(during, "remove"):
+	case during == "nothing" || strings.HasPrefix(during, "remove") && !at.isHere:
 		o.Errorf("%s: %v", what, err)
 	}
 	o.counts["ended early"]++
@@ -589,6 +607,18 @@ func (o *operator) disturb(l *life, c *runfile.Config, during string, at place) 
 	case "cancel":
 		// A second signal: nothing is written any more, and the process ends.
 		act = func() error { d.files.Intercept(fails); return nil }
+	case "stop anywhere", "end the context anywhere":
+		last, end, once := 1+o.random.IntN(max(o.ops, 200)), func() { close(stop) }, sync.Once{}
+		if during != "stop anywhere" {
+			d.ctx, end = context.WithCancel(d.ctx)
+			o.Cleanup(end)
+		}
+		d.files.Intercept(func(op vfs.Op) vfs.Outcome {
+			if op.N > last {
+				once.Do(end)
+			}
+			return vfs.Outcome{}
+		})
 	case "kill":
 		last := 1 + o.random.IntN(max(o.ops, 200))
 		d.files.Intercept(func(op vfs.Op) vfs.Outcome {

@@ -89,7 +89,7 @@ func (o *operator) trial() {
 		if starts < events {
 			between, during = o.anyMove(), o.pick(duringStarts)
 			if starts == 0 && o.random.IntN(3) > 0 {
-				during = o.pick([]string{"stop", "kill", "cancel", "end the context", "ErrStop"})
+				during = o.pick([]string{"stop", "kill", "cancel", "stop anywhere", "end the context anywhere", "ErrStop"})
 			}
 			if !free {
 				at = o.anyPlace(&l.config)
@@ -118,6 +118,7 @@ type place struct {
 	cache            string
 	devices, workers int
 	isTight          bool // it may have too little memory
+	isHere           bool // state on disk is in the output directory
 }
 
 func (p place) String() string { return fmt.Sprintf("%s, %d devices", p.name, p.devices) }
@@ -179,6 +180,7 @@ func (o *operator) anyPlace(c *runfile.Config) place {
 		disk := runfile.Memory{Host: little, Disk: budget(o, "auto").Device}
 		if size, err := strconv.ParseFloat(needs(disk, hostNeeds), 64); err == nil {
 			p.name, p.isTight, p.memory = "on disk", true, disk
+			p.isHere = r.IntN(3) == 0
 			p.memory.Host.N = int64(math.Ceil((size+0.06)*(1<<20))) + int64(r.IntN(1<<18))
 		}
 	case 4:

@@ -43,6 +43,7 @@ type way struct {
 func leftAlone(c *runfile.Config) runfile.Config {
 	n := *c
 	n.Memory, n.Device, n.OutputDir, n.Samples = runfile.Memory{}, runfile.Defaults().Device, "", runfile.Defaults().Samples
+	n.Resume = "auto"
 	n.Save = runfile.Save{Every: 1, AtEnd: true, Best: hasEval(c)}
 	return n
 }
