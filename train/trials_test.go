@@ -40,8 +40,11 @@ func TestTrials(t *testing.T) {
 		seed = rand.Uint64() / 2
 	}
 	t.Logf("-trial-seed=%d", seed)
-	p, counts := newPool(t), map[string]int{}
-	for n := range uint64(*trials) {
+	p, counts, all := newPool(t), map[string]int{}, uint64(*trials)
+	if testing.Short() {
+		all = min(all, 2)
+	}
+	for n := range all {
 		t.Run(fmt.Sprint(seed+n), func(t *testing.T) {
 			o := &operator{T: t, pool: p, random: rand.New(rand.NewPCG(seed+n, 3)), counts: counts}
 			o.trial()
@@ -50,7 +53,7 @@ func TestTrials(t *testing.T) {
 			}
 		})
 	}
-	t.Logf("%d trials: %v", *trials, counts)
+	t.Logf("%d trials: %v", all, counts)
 }
 
 // trial is the life of one run.
