@@ -64,7 +64,7 @@ func (l *life) begin(dir string) {
 type saying struct {
 	resumed int // after which step; -1: it has not
 	begun   bool
-	isOver  bool // it had ended before, and its results are in place
+	over    *way // of one that was left alone, where the run had ended before, and its results are in place
 	lines   []string
 }
 
@@ -114,10 +114,10 @@ func (o *operator) start(l *life, run *runfile.Config, d *disturbance) (*Summary
 	case err == nil && l.way == nil:
 		o.Error("the run says that it has ended, and it has never begun")
 	case err == nil: // it takes no step, so it stays on its way; one that was left alone would take none either
-		if w := o.wayOn(l.way, sum.Steps, run); w.err != nil || w.end != sum.Steps {
-			o.Errorf("the run has ended after step %d, and one that was left alone after %d, error %v", sum.Steps, w.end, w.err)
+		h.over = o.wayOn(l.way, sum.Steps, run)
+		if h.over.err != nil || h.over.end != sum.Steps {
+			o.Errorf("the run has ended after step %d, and one that was left alone after %d, error %v", sum.Steps, h.over.end, h.over.err)
 		}
-		h.isOver = true
 	}
 	return sum, h, err
 }
@@ -452,7 +452,7 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 		run.ResumeWith, h.resumed, shortly(sum), err))
 	var isTaken *takenError
 	switch {
-	case err != nil && strings.Contains(err.Error(), "\n"):
+	case err != nil && strings.Contains(err.Error(), "\n") && !errors.Is(err, context.Canceled): // for which the program has a line
 		o.Errorf("%s: not one line: %v", what, err)
 	case d.taken != nil && errors.As(err, &isTaken):
 		o.unchanged("the run that has lost its directory", d.taken, o.snapshot(run.OutputDir), nil)

@@ -247,7 +247,7 @@ func (o *operator) rightResults(l *life, sum *Summary, h *saying, early bool) {
 		o.Errorf("the run has ended, and the one that was left alone has the error: %v", w.err)
 		return
 	}
-	if sum.Steps != w.end && !early && !h.isOver {
+	if sum.Steps != w.end && !early && h.over == nil {
 		o.Errorf("the run has ended after step %d, and the one that was left alone after %d", sum.Steps, w.end)
 		return
 	}
@@ -266,10 +266,14 @@ func (o *operator) rightResults(l *life, sum *Summary, h *saying, early bool) {
 	if !l.config.Save.Best {
 		return
 	}
+	wantBest := w.best
+	if h.over != nil {
+		wantBest = h.over.best
+	}
 	if !exists(best) {
-		if w.best > 0 && l.keepsBest && !early {
-			o.Errorf("there is no %s, and the one of the run that was left alone is of step %d", bestModel, w.best)
-		} else if w.best > 0 && !early && !h.hasSaid("is not here") && !h.hasSaid("no checkpoint of a best evaluation") {
+		if wantBest > 0 && l.keepsBest && !early {
+			o.Errorf("there is no %s, and the one of the run that was left alone is of step %d", bestModel, wantBest)
+		} else if wantBest > 0 && !early && !h.hasSaid("is not here") && !h.hasSaid("no checkpoint of a best evaluation") {
 			o.Errorf("there is no %s, and no line says so", bestModel)
 		}
 		return
@@ -280,8 +284,8 @@ func (o *operator) rightResults(l *life, sum *Summary, h *saying, early bool) {
 		if !h.hasSaid("stays") { // of an earlier end, and a line says so
 			o.Errorf("%s is another model than that of step %d, of which it says it is", best, step)
 		}
-	case l.keepsBest && !early && step != w.best:
-		o.Errorf("%s is of step %d, and that of the run that was left alone of step %d", best, step, w.best)
+	case l.keepsBest && !early && step != wantBest:
+		o.Errorf("%s is of step %d, and that of the run that was left alone of step %d", best, step, wantBest)
 	case w.records[step].EvalLoss == nil && !early:
 		o.Errorf("%s is of step %d, after which there was no evaluation", best, step)
 	}
