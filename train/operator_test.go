@@ -328,6 +328,7 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 	}
 	if slices.Contains(rightMoves, between) {
 		o.change(&l.config, between)
+		has = o.checkpoints(&l.config) // without save.fallback those there are not found
 	}
 	run := l.config
 	refused := "" // what a refusal has to say; empty: a start must not be refused
