@@ -327,6 +327,9 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 		between = "nothing" // a run that was killed before it wrote its run file may become any other
 	}
 	if slices.Contains(rightMoves, between) {
+		if o.missesEvaluation(l, has) {
+			between = "nothing" // with other settings the run need not make up for it, as one that was left alone has done
+		}
 		o.change(&l.config, between)
 		has = o.checkpoints(&l.config) // without save.fallback those there are not found
 	}
@@ -472,7 +475,7 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 		}
 		return !early
 	case len(has) == 0 && strings.Contains(err.Error(), "there is no earlier checkpoint in that directory"):
-		if now := o.snapshot(run.OutputDir); !maps.Equal(now, mine) {
+		if now := o.snapshot(run.OutputDir); !maps.Equal(now, mine) && during != "kill" {
 			o.Errorf("%s: a start without a whole checkpoint has changed the directory: %v", between, err)
 		}
 		o.counts["refused"]++
@@ -520,6 +523,17 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 		o.knownResults(l)
 	}
 	return false
+}
+
+// missesEvaluation reports whether the run was stopped in the evaluation of its newest checkpoint.
+func (o *operator) missesEvaluation(l *life, has []string) bool {
+	o.Helper()
+	if l.way == nil || len(has) == 0 {
+		return false
+	}
+	from, err := checkpoint.Open(vfs.OS{}, has[0])
+	o.must(err)
+	return from.Manifest.EvalLoss == nil && l.way.records[from.Manifest.Step].EvalLoss != nil
 }
 
 // shortly is what a summary says of a run's end.
