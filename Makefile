@@ -88,7 +88,7 @@ test: ## all tests; no cgo, no Python, no network
 	for module in $(MODULES); do (cd $$module && CGO_ENABLED=0 $(GO) test $(SHORT) ./...) || exit 1; done
 
 .PHONY: surroundings
-surroundings: ## do quick tests pass with odd descriptors, umask, limits, locale, proxies, home, TMPDIR, on one core and as another user?
+surroundings: ## do quick tests pass with odd descriptors, umask, limits, locale, proxies, home, TMPDIR, on one core, as another user, in a container?
 	GO=$(GO) sh internal/surroundings/odd.sh
 
 .PHONY: hostile

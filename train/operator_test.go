@@ -345,7 +345,7 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 		}
 	case "another model":
 		if isWrong = run.Init != "random"; isWrong {
-			run.Model, refused = o.pool.anotherModel(o.T, run.Model), "other weights|already has"
+			run.Model, refused = o.pool.anotherModel(o.T, run.Model), "other weights|already has|tensors that the run carries have changed"
 		}
 	case "another rate":
 		run.LearningRate, refused = 3.3e-3, "learning_rate was|already has"
@@ -416,7 +416,7 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 		if len(has) > 0 {
 			o.exported(l, has[0])
 		}
-	case "from a checkpoint": // another run begins with it, and goes on where this one was
+	case "from a checkpoint": // another run begins with it, and continues from there
 		if len(has) > 0 {
 			l.origin, l.config.Resume = l.way, has[o.random.IntN(len(has))]
 			l.begin(o.newDir())
