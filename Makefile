@@ -39,7 +39,7 @@ SHORT ?=
 # out the rows that run what its other rows or tests run, in other settings.
 QUICK ?=
 
-# An interpreter with device/cuda/kernels/requirements.txt; make kernels-check makes this one.
+# An interpreter with both files of requirements in device/cuda/kernels; make kernels-check makes this one.
 KERNELS_PYTHON ?= build/kernels-venv/bin/python
 
 # Modules of their own: one compares with modules that the program does not need, one uses the program's packages

@@ -4,8 +4,8 @@
 # third of the sources, which the commit chooses: other commits have the others. `go test` proves without Python that
 # compiled/ belongs to the sources, and that the compiled kernels compute the same as the CPU.
 #
-# Needs Python 3.11 or later; PYTHON may name one that has requirements.txt installed, else a virtual environment is made in
-# build/kernels-venv and used again until requirements.txt changes (PyTorch without CUDA is enough: point pip at those wheels for a small
+# Needs Python 3.11 or later; PYTHON may name one that has both files of requirements installed, else a virtual environment is made in
+# build/kernels-venv and used again until they change (PyTorch without CUDA is enough: point pip at those wheels for a small
 # download). INSTALL=1 only makes that environment, and fails in one line where packages cannot be installed.
 set -eu
 cd "$(dirname "$0")"
@@ -17,10 +17,14 @@ if [ -z "${PYTHON:-}" ]; then
 	mkdir -p "$venv"
 	wanted=$venv/wanted.txt
 	log=$venv/install.log
-	if [ -n "$QUICK" ]; then grep -v '^torch' requirements.txt >"$wanted"; else cp requirements.txt "$wanted"; fi
-	if ! cmp -s "$wanted" "$venv/installed.txt" && ! cmp -s requirements.txt "$venv/installed.txt"; then
+	tests=requirements-tests.txt
+	[ -z "$QUICK" ] || tests=/dev/null
+	cat requirements.txt "$tests" >"$wanted"
+	if ! cmp -s "$wanted" "$venv/installed.txt" && ! cat requirements.txt requirements-tests.txt | cmp -s - "$venv/installed.txt"; then
+		install="$PYTHON -m pip install --quiet --disable-pip-version-check --retries 2"
 		python3 -m venv "$venv" >"$log" 2>&1 &&
-			"$PYTHON" -m pip install --quiet --disable-pip-version-check --retries 2 -r "$wanted" >>"$log" 2>&1 || {
+			$install --only-binary :all: --require-hashes -r requirements.txt >>"$log" 2>&1 &&
+			$install -r "$tests" >>"$log" 2>&1 || {
 			echo "check.sh: the packages that compile the kernels cannot be installed: $(tail -n 1 "$log");" \
 				"all of it is in build/kernels-venv/install.log; PYTHON may name an interpreter that has it" >&2
 			exit 1

@@ -81,7 +81,7 @@ func TestNothingIsStale(t *testing.T) {
 		if m.PTXAS != found[0].PTXAS || m.PTXAS == "" {
 			t.Errorf("%s is assembled by ptxas %q, %s by %q", m.Source, m.PTXAS, found[0].Source, found[0].PTXAS)
 		}
-		if m.Triton != found[0].Triton || !strings.Contains(string(read(t, "requirements.txt")), "triton=="+m.Triton+"\n") {
+		if m.Triton != found[0].Triton || !strings.Contains(string(read(t, "requirements.txt")), "triton=="+m.Triton+" \\\n") {
 			t.Errorf("%s is compiled by Triton %s; requirements.txt has another", m.Source, m.Triton)
 		}
 		stem := strings.TrimSuffix(m.Source, ".py")
