@@ -17,6 +17,7 @@ type evalCmd struct {
 	Response     string   `placeholder:"NAME" help:"Key of the response (type prompt-response)."`
 	Glob         string   `placeholder:"PATTERN" help:"Files to read where --data is a directory, such as **/*.txt."`
 	MaxSamples   int      `placeholder:"N" help:"Rows to read of each file at most."`
+	Ignore       []string `placeholder:"KEY" help:"Keys of rows and messages to pass over although they carry meaning, separated by commas."`
 	Tokenizer    string   `complete:"auto|bytes|FILE" default:"auto" help:"auto (the model's), bytes, or a path."`
 	ChatTemplate string   `complete:"auto|model|conversations|FILE" default:"auto" help:"auto (the model's, if it has one), model, conversations (the model's, for messages and sharegpt only), or a path."`
 	kwargs
@@ -46,7 +47,7 @@ func (c *evalCmd) Run(p *program) error {
 	var sources []data.Source
 	for _, path := range c.Data {
 		s := data.Source{Path: path, Type: data.Type(c.Type), Name: c.Name, Split: c.Split, Revision: c.Revision, Field: c.Field,
-			Prompt: c.Prompt, Response: c.Response, Glob: c.Glob, MaxSamples: c.MaxSamples}
+			Prompt: c.Prompt, Response: c.Response, Glob: c.Glob, MaxSamples: c.MaxSamples, Ignore: c.Ignore}
 		if err := s.Validate(); err != nil {
 			return badFlag("%w", err)
 		}

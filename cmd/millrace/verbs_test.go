@@ -196,6 +196,12 @@ func TestEval(t *testing.T) {
 	if text := invoke(t, args...).must(t).stdout; !strings.Contains(text, "perplexity") {
 		t.Errorf("eval: %s", text)
 	}
+	w.write("rows.jsonl", `{"prompt": "a", "response": "b", "system": "c", "weight": 0.5}`+"\n")
+	rows := []string{"eval", "--model", w.path("model"), "--data", w.path("rows.jsonl"), "--type", "prompt-response", "--tokenizer", "bytes"}
+	if said := invoke(t, rows...); said.status != 2 || !strings.Contains(said.stderr, "ignore") {
+		t.Errorf("keys that carry meaning: status %d, %s", said.status, said.stderr)
+	}
+	invoke(t, append(rows, "--ignore", "system,weight")...).must(t)
 }
 
 func TestGrad(t *testing.T) {
