@@ -140,7 +140,8 @@ func Runs(fsys vfs.FS, path string) (newest, others []RunID, err error) {
 // isNote reports whether a name in a directory of checkpoints is that of its lock, or of its owner's note.
 func isNote(name string) bool { return name == lockName || name == OwnerName }
 
-// IsUnused reports whether a directory is missing, or has nothing but the lock and the owner's note of one of checkpoints.
+// IsUnused reports whether a directory is missing, or has nothing but the lock and the owner's note of one of
+// checkpoints.
 func IsUnused(fsys vfs.FS, path string) (bool, error) {
 	entries, err := fsys.ReadDir(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -17,8 +17,8 @@ const (
 	prunedSuffix   = ".del" // a checkpoint that is being removed
 )
 
-// OwnerName is a file that a directory may have in which a run saves outside of its output directory: it names the output
-// directory. Package train writes and reads it.
+// OwnerName is a file that a directory may have in which a run saves outside of its output directory: it names the
+// output directory. Package train writes and reads it.
 const OwnerName = "owner.json"
 
 // DirName is the name of the directory of a step's checkpoint: "step-000100".

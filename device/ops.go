@@ -276,10 +276,10 @@ type OptimizerOps interface {
 	// with IEEE operations in this order, nothing contracted; a denormal m or v becomes zero. The same bits on every
 	// device. Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), in PyTorch's order.
 	//
-	// tally (two I64, see TallyBytes) tells of the update. tally[0] += the number of new weights that are infinite or NaN.
-	// tally[1] becomes the greater of itself and the fp32 bits of the longest move: the greatest magnitude that is
-	// subtracted from a p, divided by StepSize, rounded once; infinite if one is a NaN, 0 if StepSize is 0. Fp32 numbers that
-	// are not negative are in the order of their bits.
+	// tally (two I64, see TallyBytes) tells of the update. tally[0] += the number of new weights that are infinite or
+	// NaN. tally[1] becomes the greater of itself and the fp32 bits of the longest move: the greatest magnitude that is
+	// subtracted from a p, divided by StepSize, rounded once; infinite if one is a NaN, 0 if StepSize is 0. Fp32
+	// numbers that are not negative are in the order of their bits.
 	AdamW(args AdamWArgs, tally Mem)
 	// AdamW8 is AdamW with moments of 8 bits. A code stands for its value in the dynamic map of bitsandbytes times the
 	// scale of its block, rounded once; AdamW's step changes the moments in fp32 and uses them before they are encoded

@@ -194,7 +194,8 @@ func (t *tokens) filler(i int) bool {
 }
 
 // writeJSON writes tokenizer.json: the same ids for the same text as the file's own tokenizer. It holds one token at a
-// time, since a byte of a token can be six in JSON. It ends with ctx, and where the file has more than a reader of it takes.
+// time, since a byte of a token can be six in JSON. It ends with ctx, and where the file has more than a reader of it
+// takes.
 func (t *tokens) writeJSON(ctx context.Context, to io.Writer) error {
 	b := &boundedWriter{ctx: ctx, to: bufio.NewWriterSize(to, 1<<16)}
 	io.WriteString(b, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [")

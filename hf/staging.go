@@ -78,8 +78,8 @@ func CheckReplace(fsys vfs.FS, dir string) error {
 }
 
 // replaces reports whether there is something at the target. It guards against deleting a user's files: only an empty
-// directory may be replaced, or one that has a config.json, or the card that this program wrote, and no files other than
-// those that this package writes.
+// directory may be replaced, or one that has a config.json, or the card that this program wrote, and no files other
+// than those that this package writes.
 func (s *staging) replaces(replace bool) (bool, error) {
 	target := s.target
 	entries, err := s.fs.ReadDir(target)

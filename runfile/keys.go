@@ -144,8 +144,8 @@ type Precision struct {
 	// With `bf16`: `split`, fp32 master weights as a bf16 half and a 16-bit rest. With `f32`: `f32`. `precision:
 	// {compute: f32}` alone computes and keeps everything in fp32. Another combination is an error.
 	Master string `yaml:"master" unset:"follows 'compute'"`
-	// AdamW's moments: `f32`, or `8bit` (codes of a dynamic map in blocks of 256, with fp32 scales; [numerics](numerics.md)
-	// says how they are rounded): 8.03 instead of 14 bytes per parameter.
+	// AdamW's moments: `f32`, or `8bit` (codes of a dynamic map in blocks of 256, with fp32 scales;
+	// [numerics](numerics.md) says how they are rounded): 8.03 instead of 14 bytes per parameter.
 	Moments string `yaml:"moments" default:"f32"`
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// FileSuffix ends all names of files that the store makes in its directory. It removes all files with it when it opens and
-// when it closes.
+// FileSuffix ends all names of files that the store makes in its directory. It removes all files with it when it opens
+// and when it closes.
 const FileSuffix = ".extent"
 
 // The problem. Every step of training replaces nearly all of the state: hundreds of gigabytes in a drive's files. A

@@ -101,8 +101,9 @@ type Result struct {
 // Updates tells what updates did to the weights.
 type Updates struct {
 	BadWeights int64 // that became infinite or NaN
-	// LongestMove is the greatest change of a weight, without its decay, over its learning rate: as a rule at most about 1, and
-	// more where a gradient is far above those of before. 0 where no weight moved; infinite where one became NaN.
+	// LongestMove is the greatest change of a weight, without its decay, over its learning rate: as a rule at most
+	// about 1, and more where a gradient is far above those of before. 0 where no weight moved; infinite where one
+	// became NaN.
 	LongestMove float64
 }
 

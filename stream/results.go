@@ -66,7 +66,7 @@ func putFloat(results []byte, at int64, x float64) {
 	binary.NativeEndian.PutUint64(results[at:], math.Float64bits(x))
 }
 
-// tally is what updates tell: device.OptimizerOps.
+// tally has what updates tell: device.OptimizerOps.
 type tally struct{ bad, longest uint64 }
 
 func tallyOf(results []byte, at int64) tally {
@@ -80,8 +80,8 @@ func (t *tally) put(results []byte, at int64) {
 	binary.NativeEndian.PutUint64(results[at+8:], t.longest)
 }
 
-// collect adds up the scalars of all hosts, of a schedule with an update or nil, in fp64: losses of micro-batches by cohort, and squares of parts and their
-// pieces in order, each of which one host has.
+// collect adds up the scalars of all hosts, of a schedule with an update or nil, in fp64: losses of micro-batches by
+// cohort, and squares of parts and their pieces in order, each of which one host has.
 func (e *Engine) collect(u *pendingUpdate) Result {
 	var res Result
 	var told tally

@@ -38,8 +38,8 @@ type Metrics struct {
 
 	Experts *Experts `json:"experts,omitempty"` // of a model that has experts
 
-	// MaxUpdateOverLR is the greatest change of a weight in the update of the step before, without its decay, over its learning
-	// rate. Nil where this process made no such update, or none that moved a weight.
+	// MaxUpdateOverLR is the greatest change of a weight in the update of the step before, without its decay, over its
+	// learning rate. Nil where this process made no such update, or none that moved a weight.
 	MaxUpdateOverLR *float64 `json:"max_update_over_lr,omitempty"`
 
 	Time *string `json:"time,omitempty"` // when the step ended: RFC 3339, UTC; older files lack it

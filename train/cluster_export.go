@@ -77,7 +77,8 @@ const maxWhy = 4096
 
 func question(part int) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(int64(part))) }
 
-// askedPart reads a question of host 0: a part, of a number of parts, whose low halves this host has; noPart or noQuestion.
+// askedPart reads a question of host 0: a part, of a number of parts, whose low halves this host has; noPart or
+// noQuestion.
 func askedPart(question []byte, parts int, has func(part int) bool) (part int, err error) {
 	n := int64(binary.LittleEndian.Uint64(question))
 	if n == noPart || n == noQuestion {

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 )
 
-// FuzzMessages reads what another host has given: as the arrival of a run, as places of files, as an error. Either it is a
-// message of that kind, or an error of one line; and no identity leads out of the directories that it names.
+// FuzzMessages reads what another host has given: as the arrival of a run, as places of files, as an error. Either it
+// is a message of that kind, or an error of one line; and no identity leads out of the directories that it names.
 func FuzzMessages(f *testing.F) {
 	run := checkpoint.NewRunID()
 	good, err := json.Marshal(message[arrival]{"train.arrival", arrival{OutputDir: "/a", Identity: identity{Run: run, Name: "a-" + run.Short()}}})

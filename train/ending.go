@@ -63,8 +63,8 @@ func (t *trainer) hasEnded(ctx context.Context) (step int, err error) {
 	return step, nil
 }
 
-// mayBeBest reports whether a run that has ended after a step is to evaluate it, since save.best asks for the best model,
-// and no evaluation has found any.
+// mayBeBest reports whether a run that has ended after a step is to evaluate it, since save.best asks for the best
+// model, and no evaluation has found any.
 func (t *trainer) mayBeBest(step int) bool {
 	return t.config.Save.Best && t.evalDue(step) && t.from != nil && t.from.Manifest.Step == step && t.from.Manifest.EvalLoss == nil
 }

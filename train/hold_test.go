@@ -27,8 +27,8 @@ func (o *otherUser) MkdirAll(name string, perm os.FileMode) error {
 	return o.FS.MkdirAll(name, perm)
 }
 
-// A run checks its directory again once it holds it: one that changed between the first check and the making is refused,
-// and nothing in it is removed.
+// A run checks its directory again once it holds it: one that changed between the first check and the making is
+// refused, and nothing in it is removed.
 func TestDirectoryChangesBeforeItIsHeld(t *testing.T) {
 	for what, then := range map[string]func(dir string) error{
 		"open to all": func(dir string) error {

@@ -212,8 +212,8 @@ func (e *Env) ownerOf(outputDir string) (checkpoint.Owner, error) {
 
 // identityOf returns the identity of the run that an output directory has, or that of a new run: for all that asks. A
 // run whose run.json is gone, or was never there, is a new one with the checkpoints that are in the directory. So is
-// one whose directory is a copy; where run.json was copied alone, it says nothing. With a configuration, so is one whose
-// directories in save.fallback and memory.path are of another output directory: see ownsOutside.
+// one whose directory is a copy; where run.json was copied alone, it says nothing. With a configuration, so is one
+// whose directories in save.fallback and memory.path are of another output directory: see ownsOutside.
 func (e *Env) identityOf(outputDir string, c *runfile.Config) (identity, error) {
 	fresh := e.newIdentity(outputDir)
 	old, err := e.readIdentity(outputDir)

@@ -681,8 +681,8 @@ func (t *trainer) exportBest(ctx context.Context) error {
 	return nil
 }
 
-// noteNoBest says that the best model is not written, and what has its name. The best is nil where nothing was evaluated, or
-// where its checkpoint was lost while the run worked.
+// noteNoBest says that the best model is not written, and what has its name. The best is nil where nothing was
+// evaluated, or where its checkpoint was lost while the run worked.
 func (t *trainer) noteNoBest(best *checkpoint.Best, is placed) {
 	why, stays := "the run has no checkpoint of a best evaluation", ""
 	if best != nil {

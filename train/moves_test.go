@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// A record has the greatest change of a weight in the update of the step before, over its learning rate: what the weights
-// themselves say, also where updates wait for no norm, and with moments in 8 bits.
+// A record has the greatest change of a weight in the update of the step before, over its learning rate: what the
+// weights themselves say, also where updates wait for no norm, and with moments in 8 bits.
 func TestRecordsHaveTheGreatestUpdate(t *testing.T) {
 	for name, change := range map[string]func(c *runfile.Config){
 		"after the norm": func(*runfile.Config) {},

@@ -60,7 +60,7 @@ func (l *life) begin(dir string) {
 	l.config.OutputDir, l.way, l.lostRecords, l.keepsBest = dir, l.origin, false, l.origin == nil
 }
 
-// saying is what a start has said.
+// saying holds what a start has said.
 type saying struct {
 	resumed int // after which step; -1: it has not
 	begun   bool
@@ -536,7 +536,7 @@ func (o *operator) missesEvaluation(l *life, has []string) bool {
 	return from.Manifest.EvalLoss == nil && l.way.records[from.Manifest.Step].EvalLoss != nil
 }
 
-// shortly is what a summary says of a run's end.
+// shortly says what a summary has of a run's end.
 func shortly(s *Summary) string {
 	if s == nil {
 		return "no summary"

@@ -110,8 +110,8 @@ func (e *Env) hasNoState(dir string) bool {
 	return err == nil || errors.Is(err, fs.ErrNotExist)
 }
 
-// noteOutside writes to the directories outside of its output directory in which the run saves whose they are, as far as
-// they are there. A run without that continues as a copy of itself at worst, so an error is a warning.
+// noteOutside writes to the directories outside of its output directory in which the run saves whose they are, as far
+// as they are there. A run without that continues as a copy of itself at worst, so an error is a warning.
 func (h *home) noteOutside() {
 	if h.id.Saves != nil {
 		h.noteOwner("output_dir", checkpointsDir(h.config), outsideName)

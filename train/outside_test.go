@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// A directory outside of the output directory is a run's if its note says so. Without a note, as of older versions, it is
-// if the record in run.json has the time of birth, which cannot be guessed.
+// A directory outside of the output directory is a run's if its note says so. Without a note, as of older versions, it
+// is if the record in run.json has the time of birth, which cannot be guessed.
 func TestOwnsOutside(t *testing.T) {
 	run := checkpoint.RunID(strings.Repeat("a", 32))
 	home := vfs.Inode{Device: 1, Number: 2, Born: 3}

@@ -342,8 +342,8 @@ func (e *Env) tokenizingBytes(hostBytes int64) int64 {
 }
 
 // shareReading gives the readers of foreign files (tokenizers, chat templates and manifests) half of the memory that
-// tokenizing may take. They read before the state of a run is in memory, or, as manifests in a run, in what its plan has
-// for them.
+// tokenizing may take. They read before the state of a run is in memory, or, as manifests in a run, in what its plan
+// has for them.
 func (e *Env) shareReading(hostBytes int64) { shared.Set(e.tokenizingBytes(hostBytes) / 2) }
 
 // tokenizingGCPercent lets the Go heap grow between collections while text becomes tokens. Then it has

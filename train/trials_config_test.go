@@ -244,8 +244,8 @@ func (p *pool) draw(t *testing.T, r *rand.Rand) runfile.Config {
 
 func hasEval(c *runfile.Config) bool { return c.ValSize > 0 || len(c.Eval.Datasets) > 0 }
 
-// frozenBytes checks that the frozen tensors of a model that a run has written have the bytes of the model that it began
-// with, where both are of one type.
+// frozenBytes checks that the frozen tensors of a model that a run has written have the bytes of the model that it
+// began with, where both are of one type.
 func frozenBytes(t *testing.T, c *runfile.Config, dir string) {
 	t.Helper()
 	if c.Init == "random" || len(c.TrainOnly) == 0 && len(c.Groups) == 0 {

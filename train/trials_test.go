@@ -26,10 +26,10 @@ var (
 )
 
 // A trial is the life of a run with a random configuration: a family of models, types, sizes, groups, data, schedule,
-// frozen tensors, evaluation, patience, saves. It has up to twelve starts, each in a random place: budgets, a disk, one to
-// three devices. Its operator makes a random move before a start and disturbs it at a random moment: stops and kills it,
-// fills its disk, removes, moves, copies, damages and mixes its files, also below it, makes it longer or shorter, changes
-// what is saved and evaluated, removes its results, and asks for what it must refuse.
+// frozen tensors, evaluation, patience, saves. It has up to twelve starts, each in a random place: budgets, a disk, one
+// to three devices. Its operator makes a random move before a start and disturbs it at a random moment: stops and kills
+// it, fills its disk, removes, moves, copies, damages and mixes its files, also below it, makes it longer or shorter,
+// changes what is saved and evaluated, removes its results, and asks for what it must refuse.
 //
 // Each start ends with status 0 and the models, losses and checkpoints of a run that was left alone and had the same
 // settings after the same steps; or it is cut off, and has lost nothing that it had saved; or it ends with one line,
@@ -114,7 +114,7 @@ func (o *operator) trial() {
 // mostSteps bounds the length of a trial.
 const mostSteps = 24
 
-// place is where a start has its state, and what computes it.
+// place says where a start has its state, and what computes it.
 type place struct {
 	name             string
 	memory           runfile.Memory

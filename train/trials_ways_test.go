@@ -16,13 +16,13 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/runfile"
-	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/vfs"
 )
 
 // way has the numbers of a run whose settings have changed after a step: those of an undisturbed run that has gone the
-// same way. It saves each step, evaluates as the disturbed one does, and is started once for each change of the settings.
+// same way. It saves each step, evaluates as the disturbed one does, and is started once for each change of the
+// settings.
 type way struct {
 	before *way // nil: from the beginning
 	after  int  // the step after which the settings are those of this way
@@ -33,7 +33,6 @@ type way struct {
 	end     int // its last step
 	model   map[string]string
 	best    int // the step of model-best; 0: it has no such model
-	dtype   tensor.DType
 	records map[int]trace.Metrics
 	sums    map[int]map[checkpoint.ID][]checkpoint.Sum
 	tensors map[int]map[string]uint64 // their sums, of models of steps

@@ -21,8 +21,8 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// A bomb is a small file, or one that packs well, that would take memory, time or other files of the user if a verb that
-// reads it had no limit. Each verb meets each bomb in a process of its own with little address space.
+// A bomb is a small file, or one that packs well, that would take memory, time or other files of the user if a verb
+// that reads it had no limit. Each verb meets each bomb in a process of its own with little address space.
 type packed struct {
 	name  string
 	make  func(w *workshop)
@@ -32,7 +32,7 @@ type packed struct {
 const (
 	// bombSpaceKiB is the address space of a process: Go's runtime takes some 0.1 GiB of it, and a heap has holes.
 	bombSpaceKiB = 3 << 20
-	// bombMemoryBytes is what a process may have in memory at its peak. A good run takes a seventh.
+	// bombMemoryBytes bounds what a process has in memory at its peak. A good run takes a seventh.
 	bombMemoryBytes = 384 << 20
 )
 

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// jsonReaders are the files that decode JSON by encoding/json itself. Each of them reads what this program has written or
-// made, or parts of a document that was counted before, or bounds its values in a way of its own. Others use
+// jsonReaders are the files that decode JSON by encoding/json itself. Each of them reads what this program has written
+// or made, or parts of a document that was counted before, or bounds its values in a way of its own. Others use
 // budget.Unmarshal, which counts values first.
 var jsonReaders = []string{
 	"bench", "benchmarks", "checkpoint/hosts.go", "checkpoint/manifest.go", "cmd", "data/cache.go", "data/kwargs.go", "data/parquet", "data/prompts.go",

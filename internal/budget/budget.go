@@ -2,8 +2,8 @@
 // templates, metadata of GGUF files, manifests of checkpoints and tokenizers. Each reader has limits of its own, for
 // one file or one render; several may work at the same time, and this is the bound of all of them together.
 //
-// A reader begins a [Use], takes bytes before it makes them, and ends the use when it has its result. Bytes that it frees
-// meanwhile count until then, so the sum is an upper bound.
+// A reader begins a [Use], takes bytes before it makes them, and ends the use when it has its result. Bytes that it
+// frees meanwhile count until then, so the sum is an upper bound.
 //
 // A use has SmallBytes in a slot of its own. One that needs more waits for the rest of the budget, which one use has at
 // a time. So no circle of waits closes: that use waits for nothing, and those that wait for it hold no more than their
@@ -78,7 +78,7 @@ func Set(bytes int64) {
 	}
 }
 
-// Use is what one reader takes of a budget. One goroutine has it. The zero value has taken nothing, of the budget of
+// Use counts what one reader takes of a budget. One goroutine has it. The zero value has taken nothing, of the budget of
 // the process.
 type Use struct {
 	b           *Budget

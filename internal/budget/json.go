@@ -31,8 +31,8 @@ func CheckJSON(doc []byte, objectBytes int) error {
 	return nil
 }
 
-// Unmarshal is json.Unmarshal of a document that CheckJSON passes, with the usual number of objects. Nesting has the limit
-// of encoding/json, 10,000 levels.
+// Unmarshal is json.Unmarshal of a document that CheckJSON passes, with the usual number of objects. Nesting has the
+// limit of encoding/json, 10,000 levels.
 func Unmarshal(doc []byte, v any) error {
 	if err := CheckJSON(doc, ObjectBytes); err != nil {
 		return err

@@ -8,7 +8,8 @@ import (
 
 const shared = "/dev/shm"
 
-// IsInMemory reports whether a directory is in a file system in memory: the kernel counts none of its bytes as read or written.
+// IsInMemory reports whether a directory is in a file system in memory: the kernel counts none of its bytes as read or
+// written.
 func IsInMemory(dir string) bool {
 	var s unix.Statfs_t
 	return unix.Statfs(dir, &s) == nil && s.Type == unix.TMPFS_MAGIC

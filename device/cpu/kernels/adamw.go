@@ -20,7 +20,7 @@ type Tally struct {
 // Add counts other updates, too.
 func (t *Tally) Add(o Tally) { t.Bad, t.Longest = t.Bad+o.Bad, max(t.Longest, o.Longest) }
 
-// tally is what loops tell of updates with the same scalars: longest is the bits of the greatest magnitude that was
+// tally has what loops tell of updates with the same scalars: longest is the bits of the greatest magnitude that was
 // subtracted from a weight, which are above those of infinity where one was a NaN.
 type tally struct {
 	bad     int

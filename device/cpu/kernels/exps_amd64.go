@@ -3,8 +3,8 @@ package kernels
 import "unsafe"
 
 // Loops around the exponential for AVX2. A call of Exp costs more than all else in them, so they write what it is to be
-// taken of to a run, have the assembly replace all of the run at once, and do the rest in Go. Assembly of whole loops, as
-// AVX-512 has it, would keep twelve constants in registers, of which AVX2 has sixteen.
+// taken of to a run, have the assembly replace all of the run at once, and do the rest in Go. Assembly of whole loops,
+// as AVX-512 has it, would keep twelve constants in registers, of which AVX2 has sixteen.
 
 // run holds arguments of Exp, and then its values.
 type run [64]float32

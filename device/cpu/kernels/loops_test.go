@@ -283,8 +283,8 @@ func TestConvertIsDefinition(t *testing.T) {
 	}
 }
 
-// TestExpOfLevels compares the exponential of every level with Exp, by bits, for numbers of all magnitudes: results that are
-// infinite, denormal and 0 among them.
+// TestExpOfLevels compares the exponential of every level with Exp, by bits, for numbers of all magnitudes: results
+// that are infinite, denormal and 0 among them.
 func TestExpOfLevels(t *testing.T) {
 	const count = 1 << 16
 	x, got := make([]float32, count), make([]float32, count)

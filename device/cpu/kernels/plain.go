@@ -397,7 +397,8 @@ func plainLimitedGrad[E element](dgate, dup, h, dh, gate, up unsafe.Pointer, n i
 	}
 }
 
-// limitedGrad is the gradient of one element, and the element; s is the sigmoid of alpha times the gate below its limit.
+// limitedGrad is the gradient of one element, and the element; s is the sigmoid of alpha times the gate below its
+// limit.
 func limitedGrad(gate, up, dh, s, alpha, limit float32) (dgate, dup, h float32) {
 	g, u := limited(gate, up, limit)
 	x := float32(alpha * g)

@@ -415,9 +415,9 @@ func (a *asm) exponential(x reg) {
 	a.free(n, p)
 }
 
-// exponentialAVX2 is exponential with AVX2, which has no instruction that multiplies by a power of two: it multiplies by two of
-// them. The first leaves a normal number, which is exact, so that only the second rounds: to a denormal number, 0 or infinity
-// too.
+// exponentialAVX2 is exponential with AVX2, which has no instruction that multiplies by a power of two: it multiplies
+// by two of them. The first leaves a normal number, which is exact, so that only the second rounds: to a denormal
+// number, 0 or infinity too.
 func (a *asm) exponentialAVX2(x reg) {
 	n, p, power := a.take(), a.take(), a.take()
 	a.f("VMOVUPS %s, %s", a.table(-200), a.v(n))

@@ -100,8 +100,8 @@ func counting(l loop, body func(a *asm, counter reg)) loop {
 	return l
 }
 
-// tally is the result of an update. Twice the bits of a float, as a word without a sign, are in the order of magnitudes:
-// loops keep the greatest of them, and the result is half of it.
+// tally is the result of an update. Twice the bits of a float, as a word without a sign, are in the order of
+// magnitudes: loops keep the greatest of them, and the result is half of it.
 const (
 	tally      = "(ret int, longest uint32)"
 	tallyBytes = 12
