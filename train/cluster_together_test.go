@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
@@ -126,7 +127,7 @@ func TestHostsHearOfWriting(t *testing.T) {
 		for host := range 2 {
 			group.Go(func() {
 				peers := &messages{Peers: network.Peers(host)}
-				s := &Session{env: &Env{Cluster: &Cluster{Host: host, Hosts: 2, Peers: peers}}, plan: &plan.Plan{}}
+				s := &Session{env: &Env{Cluster: &Cluster{Host: host, Hosts: 2, Peers: peers}}, plan: &plan.Plan{Model: &model.Model{}}}
 				s.plan.Numerics.Master = optim.Split
 				err := s.exportAlike(t.Context(), format{dtype: tensor.F32}, func(context.Context) error {
 					time.Sleep(time.Hour)

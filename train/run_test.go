@@ -174,10 +174,14 @@ func checkMetrics(t *testing.T, c *runfile.Config, sum *Summary) {
 		if err := json.Unmarshal([]byte(lines[i]), &object); err != nil {
 			t.Fatal(err)
 		}
-		want := keys
+		want := slices.Clone(keys)
 		if step := i + 1; step%6 == 0 {
-			want = slices.Sorted(slices.Values(append(slices.Clone(keys), "eval_loss")))
+			want = append(want, "eval_loss")
 		}
+		if i > 0 && all[i-1].LearningRate > 0 {
+			want = append(want, "max_update_over_lr")
+		}
+		slices.Sort(want)
 		if got := slices.Sorted(maps.Keys(object)); !slices.Equal(got, want) {
 			t.Errorf("step %d has the fields %v, want %v", i+1, got, want)
 		}

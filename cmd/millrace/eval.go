@@ -17,7 +17,7 @@ type evalCmd struct {
 	Response     string   `placeholder:"NAME" help:"Key of the response (type prompt-response)."`
 	Glob         string   `placeholder:"PATTERN" help:"Files to read where --data is a directory, such as **/*.txt."`
 	MaxSamples   int      `placeholder:"N" help:"Rows to read of each file at most."`
-	Ignore       []string `placeholder:"KEY" help:"Keys of rows and messages to pass over although they carry meaning, separated by commas."`
+	Ignore       []string `placeholder:"NAME" help:"Keys of rows and messages to pass over although they carry meaning, separated by commas."`
 	Tokenizer    string   `complete:"auto|bytes|FILE" default:"auto" help:"auto (the model's), bytes, or a path."`
 	ChatTemplate string   `complete:"auto|model|conversations|FILE" default:"auto" help:"auto (the model's, if it has one), model, conversations (the model's, for messages and sharegpt only), or a path."`
 	kwargs

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/data/template"
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/budget"
 	"github.com/millrace/millrace/internal/mpi"
 	"github.com/millrace/millrace/report"
 	"github.com/millrace/millrace/store"
@@ -118,6 +119,7 @@ var sides = map[string]struct {
 	"device/cuda/driver.Error":      {"machine", nil}, // as machineSays; drivers are linked by programs alone
 	"hf/hub.ErrOffline":             {"request", hub.ErrOffline},
 	"hostmem.ErrUnknown":            {"machine", hostmem.ErrUnknown},
+	"internal/budget.ErrTooMuch":    {"request", budget.ErrTooMuch},
 	"internal/mpi.Error":            {"machine", &mpi.Error{}},
 	"report.NoStepError":            {"request", &report.NoStepError{}},
 	"store.ErrChecksum":             {"machine", store.ErrChecksum},
