@@ -29,6 +29,9 @@ RACE_REPEATS = TestAddTokens TestAdviceOnAResume TestAlgorithmsAreKept TestAlgor
 	TestRunsShareAFallback TestSetTensor TestSizesSurviveAKill TestSpaceIsPlanned TestSpoiledWeightsEndTheRun \
 	TestStandInCardsDealTheHead \
 	TestTakenOutputDirectory TestTextsGoBack TestTrainLearns TestTrainRefuses TestTrials TestTrainedCheckpoints TestTrainedModelStopsByItsDirectoryAlone \
+	TestDamageIsFoundBeforeItHurts TestLongContextTrains TestPlanOfARunThatHasBegun TestPlannedRunsDoNotFail TestRehearseADisk \
+	TestSizesDoNotFollowFromTheTokenCache TestSizesComeFromTheMachine TestModelOfTheDirectories TestRecordsHaveTheGreatestUpdate \
+	TestCopiesOfAMovedDirectory TestForeignCheckpointsStay TestDirectoryChangesBeforeItIsHeld \
 	TestVariablesAreOfTheRun TestUnclippedRunsEndWhereGradientsAreNotFinite TestWrittenBytesAgreeWithTheKernel
 space := $(subst ,, )
 
