@@ -28,15 +28,25 @@ func (r *run) sigmoids(n int) {
 	}
 }
 
+// gatedBy is h = (gate*s)*up, with s of a run.
+func gatedBy[E element](r *run, hs, gs, us []E) {
+	for i := range hs {
+		hs[i] = round[E](float32(load(gs[i])*r[i]) * load(us[i]))
+	}
+}
+
+// gatedGrad is the gradient of an element of h = (g*s)*u, and h; the derivative of g*s is s*(1 + slope*(1-s)).
+func gatedGrad[E element](g, u, dh, s, slope float32) (dgate, dup, h E) {
+	return round[E](float32(dh*u) * float32(s*(1+float32(slope*(1-s))))), round[E](dh * float32(g*s)), round[E](float32(g*s) * u)
+}
+
 func runsSwiGLU[E element](h, gate, up unsafe.Pointer, n int) {
 	hs, gs, us := of[E](h, n), of[E](gate, n), of[E](up, n)
 	var r run
 	for lo := 0; lo < n; lo += len(r) {
 		hi := min(lo+len(r), n)
 		sigmoids(&r, gs[lo:hi])
-		for i := lo; i < hi; i++ {
-			hs[i] = round[E](float32(load(gs[i])*r[i-lo]) * load(us[i]))
-		}
+		gatedBy(&r, hs[lo:hi], gs[lo:hi], us[lo:hi])
 	}
 }
 
@@ -47,10 +57,8 @@ func runsSwiGLUGrad[E element](dgate, dup, h, dh, gate, up unsafe.Pointer, n int
 		hi := min(lo+len(r), n)
 		sigmoids(&r, gs[lo:hi])
 		for i := lo; i < hi; i++ {
-			g, u, dh, s := load(gs[i]), load(us[i]), load(dhs[i]), r[i-lo]
-			dgs[i] = round[E](float32(dh*u) * float32(s*(1+float32(g*(1-s)))))
-			dus[i] = round[E](dh * float32(g*s))
-			hs[i] = round[E](float32(g*s) * u)
+			g := load(gs[i])
+			dgs[i], dus[i], hs[i] = gatedGrad[E](g, load(us[i]), load(dhs[i]), r[i-lo], g)
 		}
 	}
 }
@@ -65,9 +73,7 @@ func runsGeGLU[E element](h, gate, up unsafe.Pointer, n int) {
 			r[i] = -x
 		}
 		r.sigmoids(hi - lo)
-		for i := lo; i < hi; i++ {
-			hs[i] = round[E](float32(load(gs[i])*r[i-lo]) * load(us[i]))
-		}
+		gatedBy(&r, hs[lo:hi], gs[lo:hi], us[lo:hi])
 	}
 }
 
@@ -82,10 +88,7 @@ func runsGeGLUGrad[E element](dgate, dup, h, dh, gate, up unsafe.Pointer, n int)
 		}
 		r.sigmoids(hi - lo)
 		for i := lo; i < hi; i++ {
-			g, u, dh, s, slope := load(gs[i]), load(us[i]), load(dhs[i]), r[i-lo], slopes[i-lo]
-			dgs[i] = round[E](float32(dh*u) * float32(s*(1+float32(slope*(1-s)))))
-			dus[i] = round[E](dh * float32(g*s))
-			hs[i] = round[E](float32(g*s) * u)
+			dgs[i], dus[i], hs[i] = gatedGrad[E](load(gs[i]), load(us[i]), load(dhs[i]), r[i-lo], slopes[i-lo])
 		}
 	}
 }
