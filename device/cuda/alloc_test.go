@@ -69,8 +69,7 @@ func (idleBLAS) Close() error { return nil }
 func (idleBLAS) MatMul(*cublaslt.Product, cublaslt.Workspace, driver.Stream) (bool, error) {
 	return true, nil
 }
-func (idleBLAS) Tune(*cublaslt.Product, cublaslt.Workspace, driver.Stream,
-	func(int, func() error) (float64, error)) error {
+func (idleBLAS) Tune(*cublaslt.Product, cublaslt.Workspace, driver.Stream, cublaslt.Timer) error {
 	return nil
 }
 func (idleBLAS) Algorithms() []string         { return nil }

@@ -45,7 +45,8 @@ type Device struct {
 	opened   closers
 	// kernelsAre says which kernels they are: "sm90a kernels 0123456789ab".
 	kernelsAre string
-	warning    string // device.Info.Warning
+	tellTuned  func([]cublaslt.Timed) // for tests: what TuneProducts compared; nil: nobody asks
+	warning    string                 // device.Info.Warning
 
 	lost atomic.Pointer[error] // what ended the context
 	open atomic.Int64          // buffers and streams that are not closed, and regions that it has pinned

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/device/cuda/kernels"
 )
 
@@ -38,6 +39,9 @@ func (d *Device) FreeBytes() (int64, error) {
 
 // SetRound makes sums take the given number of chunks at a time.
 func (d *Device) SetRound(chunks int) { d.roundChunks = chunks }
+
+// TellTuned has f told of what TuneProducts compares from now on.
+func (d *Device) TellTuned(f func([]cublaslt.Timed)) { d.tellTuned = f }
 
 // CodeValues returns the numbers that codes of 8-bit moments stand for.
 func CodeValues(signed bool) []float32 { return codeValues(signed) }

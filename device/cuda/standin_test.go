@@ -175,19 +175,24 @@ func shapeOf(p *cublaslt.Product) string {
 }
 
 // Tune runs both algorithms, and takes the second one.
-func (b *blas) Tune(p *cublaslt.Product, w cublaslt.Workspace, s driver.Stream,
-	seconds func(int, func() error) (float64, error)) error {
+func (b *blas) Tune(p *cublaslt.Product, w cublaslt.Workspace, s driver.Stream, timer cublaslt.Timer) error {
 	if p.C.Cols%16 == 1 || b.reversed[shapeOf(p)] {
 		return nil
 	}
+	var timed []cublaslt.Timed
 	for _, reversed := range []bool{false, true} {
-		took, err := seconds(2, func() error { return b.launch(&blasParams{*p, w, reversed}, s) })
+		took, err := timer.Seconds(2, func() error { return b.launch(&blasParams{*p, w, reversed}, s) })
 		if err != nil {
 			return err
 		}
 		if took < 0 {
 			return fmt.Errorf("a product took %g s", took)
 		}
+		timed = append(timed, cublaslt.Timed{Algorithm: fmt.Sprint(shapeOf(p), ": ", reversed), FirstSeconds: took,
+			SteadySeconds: took, Chosen: reversed})
+	}
+	if timer.Tell != nil {
+		timer.Tell(timed)
 	}
 	b.reversed[shapeOf(p)] = true
 	return nil

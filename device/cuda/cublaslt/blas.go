@@ -52,10 +52,9 @@ type BLAS interface {
 	// where the library refused all that it offered. No size is 0.
 	MatMul(p *Product, w Workspace, s driver.Stream) (bool, error)
 
-	// Tune chooses the fastest algorithm for products of p's shape, unless one is chosen. seconds enqueues the product a
-	// number of times, with what it is given, and returns the seconds of one. What enqueuing returns is not an error of
-	// Tune: it drops the algorithm. Without Tune, the library's first choice is the algorithm.
-	Tune(p *Product, w Workspace, s driver.Stream, seconds func(times int, enqueue func() error) (float64, error)) error
+	// Tune chooses the fastest algorithm for products of p's shape, unless one is chosen. Without Tune, the library's
+	// first choice is the algorithm.
+	Tune(p *Product, w Workspace, s driver.Stream, timer Timer) error
 	// Algorithms returns the choices of Tune, and those of UseAlgorithms that the library was asked about and offers,
 	// sorted, each as a line of text: a shape, a colon, a space, an algorithm. Another BLAS of the same version on the
 	// same kind of GPU that uses them computes the same bits.

@@ -21,13 +21,44 @@ const (
 	// hopeless ends the timing of an algorithm that takes this many times as long as the fastest one. The first time
 	// is of one product, so it is noisy, but not by as much as this.
 	hopeless = 1.2
-	// timedProducts counts the products that are timed of an algorithm that is not hopeless.
-	timedProducts = 3
+	// tuneRounds counts the rounds in which the others are compared, and turnProducts the products of an algorithm's
+	// turn, of which a round has two.
+	tuneRounds   = 3
+	turnProducts = 2
 )
 
-// Tune implements BLAS.
-func (h *handle) Tune(p *Product, w Workspace, s driver.Stream,
-	seconds func(times int, enqueue func() error) (float64, error)) error {
+// A Timer times products on a device for [BLAS.Tune].
+type Timer struct {
+	// Seconds enqueues a product a number of times, with what it is given, and returns the seconds of one. What
+	// enqueuing returns is no error of Tune: it drops the algorithm.
+	Seconds func(times int, enqueue func() error) (float64, error)
+	// Warm brings the device to the state in which a step computes, with what enqueues a product; nil: it is there.
+	Warm func(enqueue func() error) error
+	// Tell is told what was compared, in the library's order; nil: nobody asks.
+	Tell func([]Timed)
+}
+
+// Timed has what Tune found out about an algorithm that it compared.
+type Timed struct {
+	Algorithm     string  `json:"algorithm"`
+	FirstSeconds  float64 `json:"first_sec"`  // of one product, when the candidates were looked through
+	SteadySeconds float64 `json:"steady_sec"` // of one product of a round, the median of the rounds
+	Chosen        bool    `json:"chosen"`
+}
+
+// candidate is an algorithm that Tune compares.
+type candidate struct {
+	*algorithm
+	first   float64 // seconds of one product
+	rounds  []float64
+	refused bool
+}
+
+// Tune implements BLAS. A clock that falls while candidates are timed would make those that come later look slower, and
+// on a card at its power limit it falls from product to product. So each round has the candidates in their order and
+// then backwards, which cancels what changes steadily, and they are compared within rounds. The rounds come after
+// [Timer.Warm], since at full clock another algorithm may win than at the limit.
+func (h *handle) Tune(p *Product, w Workspace, s driver.Stream, timer Timer) error {
 	if !p.Suits() {
 		return nil
 	}
@@ -44,63 +75,120 @@ func (h *handle) Tune(p *Product, w Workspace, s driver.Stream,
 		return nil
 	}
 	var refused error // why the first one of those that the library refuses to start was refused
-	time := func(a *algorithm, times int) (took float64, ok bool, err error) {
+	time := func(c *candidate, times int) (took float64, err error) {
 		var said error
-		took, err = seconds(times, func() error {
-			said = h.multiply(p, t, a, w, s)
+		took, err = timer.Seconds(times, func() error {
+			said = h.multiply(p, t, c.algorithm, w, s)
 			return said
 		})
 		if said != nil {
 			refused = cmp.Or(refused, said)
-			h.drop(form, t, a)
-			return 0, false, nil
+			h.drop(form, t, c.algorithm)
+			c.refused = true
+			return 0, nil
 		}
-		return took, true, err
+		return took, err
 	}
-	type candidate struct {
-		*algorithm
-		seconds float64
-	}
-	var starts []candidate
+	var all []*candidate
 	once := math.Inf(1) // the least
 	for _, a := range offered {
-		var took float64
-		ok := true
+		c := &candidate{algorithm: a}
 		for range 2 { // the first time loads the kernel
-			if ok {
-				if took, ok, err = time(a, 1); err != nil {
+			if !c.refused {
+				if c.first, err = time(c, 1); err != nil {
 					return err
 				}
 			}
 		}
-		if ok {
-			starts = append(starts, candidate{a, took})
-			once = min(once, took)
+		if !c.refused {
+			all = append(all, c)
+			once = min(once, c.first)
 		}
 	}
-	var best *candidate
-	for i := range starts {
-		c := &starts[i]
-		if c.seconds > once*hopeless {
-			continue
+	all = slices.DeleteFunc(all, func(c *candidate) bool { return c.first > once*hopeless })
+	if len(all) > 1 {
+		if timer.Warm != nil {
+			var said error // the rounds find that out again
+			err := timer.Warm(func() error {
+				said = h.multiply(p, t, all[0].algorithm, w, s)
+				return said
+			})
+			if err != nil && said == nil {
+				return err
+			}
 		}
-		took, ok, err := time(c.algorithm, timedProducts)
-		if err != nil {
-			return err
+		for range tuneRounds {
+			if err := timeRound(all, time); err != nil {
+				return err
+			}
 		}
-		if c.seconds = took; ok && (best == nil || took < best.seconds*(1-leastGain)) {
-			best = c
-		}
+		all = slices.DeleteFunc(all, func(c *candidate) bool { return c.refused })
 	}
+	best := fastest(all)
 	if best == nil {
 		h.sayRefused(form, false, refused)
 		return nil
+	}
+	if timer.Tell != nil {
+		var told []Timed
+		for _, c := range all {
+			told = append(told, Timed{choiceLine(form, *c.algorithm), c.first, median(c.rounds), c == best})
+		}
+		timer.Tell(told)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t.prefer(slices.Index(t.algorithms, best.algorithm))
 	h.chosen[form] = *best.algorithm
 	return nil
+}
+
+// timeRound has each candidate take a turn, and then a second one in the other order.
+func timeRound(all []*candidate, time func(c *candidate, times int) (float64, error)) error {
+	turn := func(c *candidate, add float64) error {
+		if c.refused {
+			return nil
+		}
+		took, err := time(c, turnProducts)
+		c.rounds[len(c.rounds)-1] += add * took
+		return err
+	}
+	for _, c := range all {
+		c.rounds = append(c.rounds, 0)
+		if err := turn(c, 0.5); err != nil {
+			return err
+		}
+	}
+	for _, c := range slices.Backward(all) {
+		if err := turn(c, 0.5); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fastest chooses among candidates in the library's order by their times relative to the first one's of the same
+// round; nil where there is none.
+func fastest(all []*candidate) (best *candidate) {
+	least := 0.0
+	for _, c := range all {
+		ratios := make([]float64, len(c.rounds))
+		for i, took := range c.rounds {
+			ratios[i] = took / all[0].rounds[i]
+		}
+		if ratio := median(ratios); best == nil || ratio < least*(1-leastGain) {
+			best, least = c, ratio
+		}
+	}
+	return best
+}
+
+// median is that of an odd number of values; 0 of none.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	return slices.Sorted(slices.Values(values))[len(values)/2]
 }
 
 // Algorithms implements BLAS.

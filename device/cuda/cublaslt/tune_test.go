@@ -18,31 +18,40 @@ func square(f *fake) *Product {
 }
 
 // timed times an algorithm as a device does: seconds has the times.
-func (f *fake) timed(seconds map[uint64]float64) func(int, func() error) (float64, error) {
-	return func(times int, enqueue func() error) (float64, error) {
+func (f *fake) timed(seconds map[uint64]float64) Timer {
+	return Timer{Seconds: func(times int, enqueue func() error) (float64, error) {
 		for range times {
 			if err := enqueue(); err != nil {
 				return 0, err
 			}
 		}
 		return seconds[f.ran[len(f.ran)-1]], nil
-	}
+	}}
 }
 
 // Each algorithm that can do it is timed, and the fastest one is used from then on. One that takes far longer than
 // another is timed once. One that does not start is left out; nothing is said of it, as another one does.
 func TestTune(t *testing.T) {
-	often := func(a uint64) []uint64 { return slices.Repeat([]uint64{a}, timedProducts) }
+	rounds := func(order []uint64) (all []uint64) {
+		for range tuneRounds {
+			for _, turns := range [][]uint64{order, backwards(order)} {
+				for _, a := range turns {
+					all = append(all, slices.Repeat([]uint64{a}, turnProducts)...)
+				}
+			}
+		}
+		return all
+	}
 	for _, c := range []struct {
 		name    string
 		seconds map[uint64]float64 // by algorithm
 		broken  map[uint64]bool
 		starts  []uint64 // of the first round
-		more    []uint64 // that are timed further
+		more    []uint64 // that are compared in rounds
 		want    uint64
 	}{
 		{"the last", map[uint64]float64{42: 3, 43: 2.1, 45: 2}, nil, []uint64{42, 42, 43, 43, 45, 45}, []uint64{43, 45}, 45},
-		{"the first", map[uint64]float64{42: 1, 43: 2, 45: 3}, nil, []uint64{42, 42, 43, 43, 45, 45}, []uint64{42}, 42},
+		{"the first", map[uint64]float64{42: 1, 43: 2, 45: 3}, nil, []uint64{42, 42, 43, 43, 45, 45}, nil, 42},
 		{"noise", map[uint64]float64{42: 1, 43: 0.99, 45: 1.5}, nil, []uint64{42, 42, 43, 43, 45, 45}, []uint64{42, 43}, 42},
 		{"more than noise", map[uint64]float64{42: 1, 43: 0.97, 45: 0.96}, nil, []uint64{42, 42, 43, 43, 45, 45},
 			[]uint64{42, 43, 45}, 43},
@@ -58,10 +67,7 @@ func TestTune(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			want := c.starts
-			for _, a := range c.more {
-				want = append(want, often(a)...)
-			}
+			want := append(slices.Clone(c.starts), rounds(c.more)...)
 			if !slices.Equal(f.ran, want) {
 				t.Errorf("it timed %v, want %v", f.ran, want)
 			}
@@ -82,6 +88,86 @@ func TestTune(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+func backwards(list []uint64) []uint64 {
+	list = slices.Clone(list)
+	slices.Reverse(list)
+	return list
+}
+
+// The clock of a card at its power limit falls from product to product. What comes first is no faster for that.
+func TestTuneUnderDrift(t *testing.T) {
+	for _, drift := range []float64{0.99, 1, 1.003, 1.01, 1.02} {
+		for slow := range uint64(3) { // one of them is slower by 4% than the fastest, and one by 10%
+			f, b := newFake(t)
+			took, clock := map[uint64]float64{}, 1.0
+			for i, a := range []uint64{42, 43, 45} {
+				took[a] = []float64{1.04, 1, 1.1}[(uint64(i)+slow)%3]
+			}
+			timer := f.timed(nil)
+			timer.Seconds = func(times int, enqueue func() error) (float64, error) {
+				sum := 0.0
+				for range times {
+					if err := enqueue(); err != nil {
+						return 0, err
+					}
+					sum += took[f.ran[len(f.ran)-1]] * clock
+					clock *= drift
+				}
+				return sum / float64(times), nil
+			}
+			var told []Timed
+			timer.Tell = func(all []Timed) { told = all }
+			if err := b.Tune(square(f), 4096, 9, timer); err != nil {
+				t.Fatal(err)
+			}
+			if i := slices.IndexFunc(told, func(c Timed) bool { return c.Chosen }); i < 0 ||
+				!slices.Equal(b.Algorithms(), []string{told[i].Algorithm}) || !(told[i].FirstSeconds > 0) {
+				t.Fatalf("drift %g, %v: it tells of %+v and chose %q", drift, took, told, b.Algorithms())
+			}
+			var chosen uint64
+			line := b.Algorithms()[0]
+			if _, err := fmt.Sscanf(line[len(line)-16:], "%x", &chosen); err != nil {
+				t.Fatal(err)
+			}
+			if took[chosen] != 1 {
+				t.Errorf("drift %g: it chose %d, and they take %v", drift, chosen, took)
+			}
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// A device is warmed before algorithms are compared, if there are several, and one that is refused meanwhile is found
+// out in the rounds.
+func TestTuneWarms(t *testing.T) {
+	f, b := newFake(t)
+	timer := f.timed(map[uint64]float64{42: 1, 43: 1.01, 45: 1.3})
+	warmed := 0
+	timer.Warm = func(enqueue func() error) error {
+		warmed++
+		if want := []uint64{42, 42, 43, 43, 45, 45}; !slices.Equal(f.ran, want) {
+			t.Errorf("it is warmed after %v", f.ran)
+		}
+		f.broken = map[uint64]bool{42: true}
+		return enqueue()
+	}
+	if err := b.Tune(square(f), 4096, 9, timer); err != nil || warmed != 1 {
+		t.Fatalf("%v, warmed %d times", err, warmed)
+	}
+	if got := b.Algorithms(); len(got) != 1 || !strings.HasSuffix(got[0], fmt.Sprintf("%016x", 43)) {
+		t.Errorf("the choices are %q", got)
+	}
+	broken := errors.New("broken")
+	f, b = newFake(t)
+	timer = f.timed(map[uint64]float64{42: 1, 43: 1, 45: 1})
+	timer.Warm = func(func() error) error { return broken }
+	if err := b.Tune(square(f), 4096, 9, timer); !errors.Is(err, broken) {
+		t.Errorf("a device that cannot be warmed: %v", err)
 	}
 }
 
@@ -192,7 +278,7 @@ func TestTuneFails(t *testing.T) {
 	f, b := newFake(t)
 	p := square(f)
 	broken := errors.New("broken")
-	err := b.Tune(p, 4096, 9, func(int, func() error) (float64, error) { return 0, broken })
+	err := b.Tune(p, 4096, 9, Timer{Seconds: func(int, func() error) (float64, error) { return 0, broken }})
 	if !errors.Is(err, broken) || len(b.Algorithms()) != 0 {
 		t.Errorf("%v, and the choices are %q", err, b.Algorithms())
 	}
@@ -212,11 +298,11 @@ func TestTuneFails(t *testing.T) {
 	f.refuse = true
 	m := p.C
 	m.Stride = 5
-	if err := b.Tune(&Product{C: m, A: m, B: m, Base: m}, 4096, 9, nil); err != nil || len(b.Algorithms()) != 0 {
+	if err := b.Tune(&Product{C: m, A: m, B: m, Base: m}, 4096, 9, Timer{}); err != nil || len(b.Algorithms()) != 0 {
 		t.Errorf("without an algorithm: %v, and the choices are %q", err, b.Algorithms())
 	}
 	m.At = 8
-	if err := b.Tune(&Product{C: m, A: m, B: m, Base: m}, 4096, 9, nil); err != nil {
+	if err := b.Tune(&Product{C: m, A: m, B: m, Base: m}, 4096, 9, Timer{}); err != nil {
 		t.Errorf("of operands that do not suit: %v", err)
 	}
 	if err := b.Close(); err != nil {
