@@ -49,21 +49,27 @@ func (d *Device) release(f func() error) error {
 	return d.named(err)
 }
 
-// losesContext reports whether CUDA lets nothing happen in a context after such a result.
+// losesContext reports whether CUDA lets nothing happen in a context after such a result. From 714 on all are faults of
+// the GPU (stack, instruction, address space, program counter, launch, and what newer drivers add), except one.
 func losesContext(r driver.Result) bool {
 	switch r {
 	case driver.ECCUncorrectable, driver.IllegalAddress, driver.LaunchTimeout, driver.MisalignedAddress, driver.LaunchFailed,
-		driver.ContextIsDestroyed:
+		driver.ContextIsDestroyed, driver.Unknown:
 		return true
 	}
-	// 220: NVLink; 226: contained; 710: assertion; 714, 715, 717, 718: stack, instruction, address space, program counter;
-	// 911: another device.
+	// 46: the device is gone, as is said with [driver.Unknown] after it fell off the bus; 220: NVLink; 226: contained; 710:
+	// assertion; 911: another device.
 	switch r {
-	case 220, 226, 710, 714, 715, 717, 718, 911:
+	case 46, 220, 226, 710, 911:
 		return true
+	case cooperativeLaunchTooLarge:
+		return false
 	}
-	return false
+	return r >= 714 && r < 800
 }
+
+// cooperativeLaunchTooLarge is of one launch alone.
+const cooperativeLaunchTooLarge driver.Result = 720
 
 // firstOf is the first error: it says why, and what could not be given back after it says nothing more.
 func firstOf(a, b error) error {

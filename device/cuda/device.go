@@ -124,7 +124,7 @@ func (d *Device) retain() error {
 			return err
 		}
 	}
-	if err := d.check("cuDevicePrimaryCtxRetain", d.api.DevicePrimaryCtxRetain(&d.context, d.handle)); err != nil {
+	if err := d.api.DevicePrimaryCtxRetain(&d.context, d.handle).Err("cuDevicePrimaryCtxRetain"); err != nil {
 		return err
 	}
 	d.opened.add(func() error {
