@@ -119,10 +119,13 @@ type Result struct {
 
 	DeviceBytes       int64 `json:"device_bytes"`        // reserved before the first step, in one allocation; what the driver takes for itself is not in it
 	DeviceBudgetBytes int64 `json:"device_budget_bytes"` // 0: none
-	DiskBytes         int64 `json:"disk_bytes"`          // that the plan keeps on disk
-	PlannedBytes      int64 `json:"planned_bytes"`       // of resident host memory
-	PeakBytes         int64 `json:"peak_rss_bytes"`      // of the process, as the kernel counts it
-	ReservedPeakBytes int64 `json:"reserved_peak_bytes"` // of host memory outside of the Go heap
+	// DeviceFreeMinBytes is the least that nothing held of a device's memory: after its products were tuned, for which
+	// libraries load code, and after each step. 0: no device says.
+	DeviceFreeMinBytes int64 `json:"device_free_min_bytes,omitempty"`
+	DiskBytes          int64 `json:"disk_bytes"`          // that the plan keeps on disk
+	PlannedBytes       int64 `json:"planned_bytes"`       // of resident host memory
+	PeakBytes          int64 `json:"peak_rss_bytes"`      // of the process, as the kernel counts it
+	ReservedPeakBytes  int64 `json:"reserved_peak_bytes"` // of host memory outside of the Go heap
 }
 
 // Alias says how decoder blocks shared host memory.
@@ -305,7 +308,11 @@ func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, err
 	bar := b.out().Bar("measuring steps")
 	defer bar.End()
 	var times, losses []float64
-	var busy time.Duration // of the disk, before what is measured
+	var busy time.Duration     // of the disk, before what is measured
+	free, err := b.freeBytes() // the session has tuned products
+	if err != nil {
+		return nil, err
+	}
 	for step := 1; step <= b.Warmup+b.Steps; step++ {
 		if step == b.Warmup+1 {
 			s.Engine.Trace.TakeBusy()
@@ -324,6 +331,11 @@ func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, err
 			times = append(times, time.Since(begin).Seconds())
 			losses = append(losses, result.Loss())
 		}
+		now, err := b.freeBytes()
+		if err != nil {
+			return nil, err
+		}
+		free = min(free, now)
 		bar.Set(int64(step), int64(b.Warmup+b.Steps))
 	}
 	lanes, _ := s.Engine.Trace.TakeBusy()
@@ -331,7 +343,7 @@ func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, err
 		lanes.Disk += (s.Disk.Traffic().Busy - busy).Seconds()
 	}
 	r := b.result(times, losses, lanes.Times(1/float64(b.Steps)))
-	r.Algorithms = s.Algorithms()
+	r.Algorithms, r.DeviceFreeMinBytes = s.Algorithms(), free
 	traced := s.Engine.Trace.Trace(b.about())
 	last, err := timeline.Of(traced, int64(b.Warmup+b.Steps))
 	if err != nil {
@@ -339,6 +351,25 @@ func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, err
 	}
 	r.Timeline = last.Chart()
 	return r, b.writeTrace(traced)
+}
+
+// freeBytes is what nothing holds of the device that has the least; 0 where none says.
+func (b *benchmark) freeBytes() (least int64, err error) {
+	said := false
+	for _, d := range b.dev.Computes {
+		r, ok := d.(device.MemoryReporter)
+		if !ok {
+			continue
+		}
+		free, err := r.FreeBytes()
+		if err != nil {
+			return 0, err
+		}
+		if !said || free < least {
+			least, said = free, true
+		}
+	}
+	return least, nil
 }
 
 // about describes the subject of a trace of the benchmark.

@@ -61,6 +61,48 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
+// reporting is a device that says how much of its memory is free, each time something else.
+type reporting struct {
+	device.Device
+	free []int64
+	err  error
+}
+
+func (r *reporting) FreeBytes() (int64, error) {
+	n := r.free[0]
+	r.free = r.free[1:]
+	return n, r.err
+}
+
+// The figure of free memory is the least of the time after tuning and of each step, those before the measured ones too.
+func TestMeasureFreeMemory(t *testing.T) {
+	o := Options{Model: writeConfig(t, nil), SequenceLen: 32, Tokens: 128, Steps: 2, Warmup: 1}
+	for _, c := range []struct {
+		free []int64
+		err  error
+		want int64
+	}{
+		{free: []int64{5, 3, 4, 6}, want: 3},
+		{free: []int64{2, 3, 4, 6}, want: 2},
+		{free: []int64{5, 5, 5, 4}, want: 4},
+		{free: []int64{5}, err: errors.New("the card is lost")},
+	} {
+		env := newEnv(t)
+		open := env.Open
+		env.Open = func(name string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
+			all, host, err := open(name, a)
+			return []device.Device{&reporting{all[0], c.free, c.err}}, host, err
+		}
+		r, err := Measure(context.Background(), env, o)
+		if !errors.Is(err, c.err) {
+			t.Fatal(err)
+		}
+		if err == nil && r.DeviceFreeMinBytes != c.want {
+			t.Errorf("of %v it says %d bytes, want %d", c.free, r.DeviceFreeMinBytes, c.want)
+		}
+	}
+}
+
 // Blocks that share memory take that of a few, and move as many bytes as blocks that do not.
 func TestMeasureAliased(t *testing.T) {
 	if testing.Short() {

@@ -69,6 +69,11 @@ type ProductTuner interface {
 	UseAlgorithms(lines []string) error
 }
 
+// MemoryReporter is a [Device] that knows how much of its memory nothing holds: no program, driver or library.
+type MemoryReporter interface {
+	FreeBytes() (int64, error)
+}
+
 // MaxDevices bounds the devices that compute in a run.
 const MaxDevices = 64
 

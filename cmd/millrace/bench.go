@@ -88,7 +88,11 @@ func benchText(r *bench.Result) string {
 		spelling.Count(r.ResidentBlocks, "block"))
 	isMeasured := r.Steps > 0
 	if isMeasured {
-		row("memory", "device %s; host %s at the peak, %s planned", plan.FormatBytes(r.DeviceBytes), plan.FormatBytes(r.PeakBytes), plan.FormatBytes(r.PlannedBytes))
+		onDevice := plan.FormatBytes(r.DeviceBytes)
+		if r.DeviceFreeMinBytes > 0 {
+			onDevice += fmt.Sprintf(" (%s were free at least)", plan.FormatBytes(r.DeviceFreeMinBytes))
+		}
+		row("memory", "device %s; host %s at the peak, %s planned", onDevice, plan.FormatBytes(r.PeakBytes), plan.FormatBytes(r.PlannedBytes))
 	} else {
 		row("memory", "device %s; host %s", plan.FormatBytes(r.DeviceBytes), plan.FormatBytes(r.PlannedBytes))
 	}

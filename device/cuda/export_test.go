@@ -30,13 +30,6 @@ func (s *Stream) Fail(err error) {
 // SetPieces makes registrations take at most pinBytes bytes at a time, and copies at most copyBytes.
 func (d *Device) SetPieces(pinBytes, copyBytes int64) { d.pinBytes, d.pieceBytes = pinBytes, copyBytes }
 
-// FreeBytes returns how much memory of the GPU nothing holds.
-func (d *Device) FreeBytes() (int64, error) {
-	var free, total uint64
-	err := d.with(func() error { return d.check("cuMemGetInfo", d.api.MemGetInfo(&free, &total)) })
-	return int64(free), err
-}
-
 // SetRound makes sums take the given number of chunks at a time.
 func (d *Device) SetRound(chunks int) { d.roundChunks = chunks }
 

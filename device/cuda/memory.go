@@ -61,6 +61,13 @@ func (d *Device) allocate(at *driver.DevicePtr, purpose string, bytes int64) err
 	return fmt.Errorf("allocate %s for %s%s: %w; lower memory.device, or end other programs that use the GPU", gib(bytes), purpose, there, err)
 }
 
+// FreeBytes implements device.MemoryReporter.
+func (d *Device) FreeBytes() (int64, error) {
+	var free, total uint64
+	err := d.with(func() error { return d.check("cuMemGetInfo", d.api.MemGetInfo(&free, &total)) })
+	return int64(free), d.named(err)
+}
+
 // clear zeroes device memory and waits for it. The context is current.
 func (d *Device) clear(at driver.DevicePtr, bytes int64) error {
 	return d.once(func(s driver.Stream) error {
