@@ -8,16 +8,24 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/klauspost/compress/zstd"
 )
 
-// The programs of a check embed the same kernels, 8 MB each, which are compressed already. gzip looks back 32 KiB and
-// cannot see that. Two copies and the tree are too much for one transfer. One window over all files finds the copies,
-// and this program unpacks them, so that the target needs no tool for it but gzip, which unpacks this program.
+// The programs of a check have most of their code in common. gzip looks back 32 KiB and cannot see that. One window
+// over all files finds the copies, and this program unpacks them, so that the target needs no tool for it but gzip,
+// which unpacks this program.
+//
+// Compiled kernels and golden files are neither in the programs nor small: the programs are built with the tag
+// kernelfiles, and read kernels beside them. Where the folder travels with the tree, which has them as well, the archive
+// names their paths instead (treeName), and they are linked.
 
 // packedName is the archive next to this program in a packed folder.
 const packedName = "files.tar.zst"
+
+// treeName is the file of an archive that lists what its folder takes from the tree that it lies in, a path a line.
+const treeName = "tree.txt"
 
 // packCommand has this program write an archive: gpucheck pack DIR FILE.
 const packCommand = "pack"
@@ -116,8 +124,50 @@ func files(here string) (dir string, remove func() error, err error) {
 		return "", nil, err
 	}
 	remove = func() error { return os.RemoveAll(dir) }
-	if err := unpackFiles(archive, dir); err != nil {
+	if err := errors.Join(unpackFiles(archive, dir), linkTree(here, dir)); err != nil {
 		return "", nil, errors.Join(err, remove())
 	}
 	return dir, remove, nil
+}
+
+// linkTree gives an unpacked folder what treeName takes from the tree above here.
+func linkTree(here, dir string) error {
+	list, err := os.ReadFile(filepath.Join(dir, treeName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	root, err := filepath.Abs(here)
+	for err == nil && !isTree(root) {
+		if root == filepath.Dir(root) {
+			return fmt.Errorf("%s was packed with TREE=1, to lie in the tree that it reads kernels and golden files from, "+
+				"and is in none; pack it without", here)
+		}
+		root = filepath.Dir(root)
+	}
+	if err != nil {
+		return err
+	}
+	for name := range strings.Lines(string(list)) {
+		name = strings.TrimSpace(name)
+		if !filepath.IsLocal(name) {
+			return fmt.Errorf("%s: %q is no path in the tree", treeName, name)
+		}
+		from, to := filepath.Join(root, name), filepath.Join(dir, name)
+		if _, err := os.Stat(from); err != nil {
+			return fmt.Errorf("the tree is not the one that was packed: %w", err)
+		}
+		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o777), os.Symlink(from, to)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isTree reports whether a folder is the root of this module.
+func isTree(dir string) bool {
+	mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	return err == nil && strings.HasPrefix(string(mod), "module github.com/millrace/millrace\n")
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -72,6 +73,58 @@ func TestPack(t *testing.T) {
 	}
 	if dir, remove, err := files(dir); dir == "" || err != nil || remove() != nil {
 		t.Errorf("a folder that is not packed: %q, %v", dir, err)
+	}
+}
+
+// A folder that lies in the tree takes what its archive names from there.
+func TestTakesFromTheTree(t *testing.T) {
+	write := func(path, text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o777), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tree, packed := t.TempDir(), t.TempDir()
+	write(filepath.Join(tree, "go.mod"), "module github.com/millrace/millrace\n\ngo 1.26\n")
+	write(filepath.Join(tree, "kernels/compiled/a"), "code")
+	write(filepath.Join(packed, treeName), "kernels/compiled\n")
+	for _, c := range []struct {
+		here, list string
+		want       string // what is wrong; empty: nothing
+	}{
+		{here: "bin/gpucheck", list: "kernels/compiled\n"},
+		{here: "deep/er/gpucheck", list: "kernels/compiled\n"},
+		{here: "bin/gpucheck", list: "kernels/other\n", want: "the tree is not the one that was packed"},
+		{here: "bin/gpucheck", list: "../secret\n", want: `"../secret" is no path in the tree`},
+		{list: "kernels/compiled\n", want: "was packed with TREE=1"},
+	} {
+		here := filepath.Join(tree, c.here)
+		if c.here == "" {
+			here = t.TempDir()
+		}
+		write(filepath.Join(packed, treeName), c.list)
+		if err := errors.Join(os.MkdirAll(here, 0o777), packFiles(packed, filepath.Join(here, packedName))); err != nil {
+			t.Fatal(err)
+		}
+		dir, remove, err := files(here)
+		if c.want != "" {
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%+v: %v", c, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := os.ReadFile(filepath.Join(dir, "kernels/compiled/a")); err != nil || string(text) != "code" {
+			t.Errorf("%+v: it has %q, %v", c, text, err)
+		}
+		if err := remove(); err != nil {
+			t.Error(err)
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(tree, "kernels/compiled/a")); err != nil || string(text) != "code" {
+		t.Errorf("removing the folder took the tree's files: %q, %v", text, err)
 	}
 }
 

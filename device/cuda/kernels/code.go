@@ -41,24 +41,24 @@ func LoadCode(name string) (map[string][]byte, error) {
 	}
 	all, err := manifests()
 	if err != nil {
-		return nil, fmt.Errorf("embedded kernels: %w", err)
+		return nil, fmt.Errorf("compiled kernels: %w", err)
 	}
 	code := map[string][]byte{}
 	for _, m := range all {
 		unpacked, err := m.unpack(".cubin.zst")
 		if err != nil {
-			return nil, fmt.Errorf("embedded kernels of %s: %w", m.Source, err)
+			return nil, fmt.Errorf("compiled kernels of %s: %w", m.Source, err)
 		}
 		for _, k := range m.Kernels {
 			var part []byte
 			part, unpacked = cut(unpacked, k.codeBytes(), name)
 			if part == nil || k.Targets[architectures[i].target].CubinBytes[name] != len(part) {
-				return nil, fmt.Errorf("embedded kernels of %s: %s has no machine code for %s", m.Source, k.Name, name)
+				return nil, fmt.Errorf("compiled kernels of %s: %s has no machine code for %s", m.Source, k.Name, name)
 			}
 			code[k.Name] = slices.Clone(part) // at an address that the driver likes
 		}
 		if len(unpacked) > 0 {
-			return nil, fmt.Errorf("embedded kernels of %s: %d bytes of machine code belong to no kernel", m.Source, len(unpacked))
+			return nil, fmt.Errorf("compiled kernels of %s: %d bytes of machine code belong to no kernel", m.Source, len(unpacked))
 		}
 	}
 	return code, nil

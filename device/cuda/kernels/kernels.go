@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -189,9 +190,9 @@ type build struct {
 	Figures
 }
 
-// manifests reads what is embedded.
+// manifests reads those of all sources.
 func manifests() ([]manifest, error) {
-	files, err := compiled.ReadDir("compiled")
+	files, err := fs.ReadDir(compiled, "compiled")
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +201,7 @@ func manifests() ([]manifest, error) {
 		if path.Ext(f.Name()) != ".json" {
 			continue
 		}
-		text, err := compiled.ReadFile("compiled/" + f.Name())
+		text, err := fs.ReadFile(compiled, "compiled/"+f.Name())
 		if err != nil {
 			return nil, err
 		}
@@ -219,7 +220,7 @@ func manifests() ([]manifest, error) {
 // code of a kernel for all targets or architectures, in the order of their names, then those of the next kernel.
 func (m *manifest) unpack(extension string) ([]byte, error) {
 	name := strings.TrimSuffix(m.Source, ".py") + extension
-	packed, err := compiled.ReadFile("compiled/" + name)
+	packed, err := fs.ReadFile(compiled, "compiled/"+name)
 	if err != nil {
 		return nil, err
 	}
@@ -260,12 +261,12 @@ func Load(target string) (*Set, error) {
 	}
 	all, err := manifests()
 	if err != nil {
-		return nil, fmt.Errorf("embedded kernels: %w", err)
+		return nil, fmt.Errorf("compiled kernels: %w", err)
 	}
 	s := &Set{Target: target, kernels: map[string]*Kernel{}}
 	for _, m := range all {
 		if err := s.add(&m); err != nil {
-			return nil, fmt.Errorf("embedded kernels of %s: %w", m.Source, err)
+			return nil, fmt.Errorf("compiled kernels of %s: %w", m.Source, err)
 		}
 	}
 	return s, nil

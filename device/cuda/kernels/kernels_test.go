@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -97,7 +98,7 @@ func TestNothingIsStale(t *testing.T) {
 			t.Errorf("%s: declares kernels: %t; is compiled: %t", source, !compiledFrom[source], compiledFrom[source])
 		}
 	}
-	entries, err := compiled.ReadDir("compiled")
+	entries, err := fs.ReadDir(compiled, "compiled")
 	if err != nil {
 		t.Fatal(err)
 	}
