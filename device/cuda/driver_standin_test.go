@@ -5,6 +5,7 @@ package cuda_test
 import (
 	"sync"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/internal/cudatest/standin"
@@ -19,6 +20,9 @@ func gpuBLAS(api *driver.API) func() (cublaslt.BLAS, error) {
 	return func() (cublaslt.BLAS, error) { return newBLAS(api) }
 }
 
+// machineCode says that candidates are loaded as PTX: the stand-in runs nothing else.
+const machineCode = false
+
 // gpuBlock are the sizes of TestGPUTuning.
 var gpuBlock = smallBlock
 
@@ -30,4 +34,7 @@ const lawSteps = 2
 
 // gpuShape has the sizes of TestGPUSpeeds.
 var gpuShape = speedShape{rows: 64, document: 32, hidden: 128, inner: 128, heads: 2,
-	keys: 1, headDim: 64, tile: 64, parameters: 1 << 12}
+	keys: 1, headDim: 64, tile: 64, parameters: 1 << 12,
+	others: []heads{{"Qwen3.5-4B", 2, 1, 256, 0}, {"Gemma 4 31B", 1, 1, 512, 0}, {"Gemma 2 27B", 2, 1, 128, 50},
+		{"Qwen2.5-7B", 2, 1, 128, 0}},
+	deltas: []device.DeltaSpec{{KeyHeads: 1, Heads: 2, KeyDim: 32, ValueDim: 32}}}

@@ -2,10 +2,12 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/cublaslt"
+	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/device/cuda/kernels"
 )
 
@@ -32,6 +34,46 @@ func (d *Device) SetPieces(pinBytes, copyBytes int64) { d.pinBytes, d.pieceBytes
 
 // SetRound makes sums take the given number of chunks at a time.
 func (d *Device) SetRound(chunks int) { d.roundChunks = chunks }
+
+// Replace has launches of the kernel of k's name use k, loaded from an image, until undo.
+func (d *Device) Replace(k *kernels.Kernel, image []byte) (undo func() error, err error) {
+	var own *function
+	for _, list := range d.kernels {
+		for _, f := range list {
+			if f.Name == k.Name {
+				own = f
+			}
+		}
+	}
+	if own == nil {
+		return nil, fmt.Errorf("there is no kernel %s", k.Name)
+	}
+	var module driver.Module
+	f := &function{Kernel: k}
+	entry := append([]byte(k.Entry), 0)
+	err = d.with(func() error {
+		if err := d.api.ModuleLoadData(&module, &image[0]).Err("cuModuleLoadData"); err != nil {
+			return err
+		}
+		err := d.api.ModuleGetFunction(&f.handle, module, &entry[0]).Err("cuModuleGetFunction")
+		if err == nil && k.SharedBytes > plainSharedBytes {
+			err = d.api.FuncSetAttribute(f.handle, driver.MaxDynamicSharedSizeBytes, int32(k.SharedBytes)).Err("cuFuncSetAttribute")
+		}
+		if err != nil {
+			err = errors.Join(err, d.api.ModuleUnload(module).Err("cuModuleUnload"))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	before := *own
+	*own = *f
+	return func() error {
+		*own = before
+		return d.with(func() error { return d.api.ModuleUnload(module).Err("cuModuleUnload") })
+	}, nil
+}
 
 // TellTuned has f told of what TuneProducts compares from now on.
 func (d *Device) TellTuned(f func([]cublaslt.Timed)) { d.tellTuned = f }

@@ -26,6 +26,25 @@ type speedShape struct {
 	hidden, inner, heads, keys, headDim int
 	tile                                int // rows of the head's matrix that are taken at once
 	parameters                          int // that one update takes
+
+	others []heads            // of other models
+	deltas []device.DeltaSpec // gated delta nets of other models
+}
+
+// heads are attention's.
+type heads struct {
+	of                 string // models
+	heads, keys, width int
+	softCap            float32
+}
+
+// String says which heads they are, for a row's name.
+func (h heads) String() string {
+	s := fmt.Sprintf("%d heads of %d (%s)", h.heads, h.width, h.of)
+	if h.softCap > 0 {
+		s = "capped, " + s
+	}
+	return s
 }
 
 // operations have the methods that a stream and the rules of operands share.
@@ -96,42 +115,41 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 				run: func(s operations) { s.MatMul(y, x, w, f) }}
 		}
 	}
-	attention := func(name string, document int, grad bool) func(a *device.Arena) speedTask {
+	attention := func(name string, h heads, document int, grad bool) func(a *device.Arena) speedTask {
 		return func(a *device.Arena) speedTask {
-			mat := func(heads int) device.Mat { return a.Mat(bf16, z.rows, heads*z.headDim) }
-			q, k, v, out, lse := mat(z.heads), mat(z.keys), mat(z.keys), mat(z.heads), a.Mat(f32, z.rows, z.heads)
-			spec := device.AttentionSpec{Heads: z.heads, KVHeads: z.keys, HeadDim: z.headDim,
-				Scale: float32(1 / math.Sqrt(float64(z.headDim))), Docs: docs(a, z.rows, document)}
+			mat := func(heads int) device.Mat { return a.Mat(bf16, z.rows, heads*h.width) }
+			q, k, v, out, lse := mat(h.heads), mat(h.keys), mat(h.keys), mat(h.heads), a.Mat(f32, z.rows, h.heads)
+			spec := device.AttentionSpec{Heads: h.heads, KVHeads: h.keys, HeadDim: h.width, SoftCap: h.softCap,
+				Scale: float32(1 / math.Sqrt(float64(h.width))), Docs: docs(a, z.rows, document)}
 			pairs := int64(z.rows/document) * int64(document) * int64(document+1) / 2
-			t := speedTask{name: name, flops: 2 * 2 * pairs * int64(z.heads*z.headDim),
+			t := speedTask{name: name, flops: 2 * 2 * pairs * int64(h.heads*h.width),
 				run: func(s operations) { s.Attention(out, lse, q, k, v, spec) }}
 			if grad {
-				dq, dk, dv, dout, delta := mat(z.heads), mat(z.keys), mat(z.keys), mat(z.heads), a.Mat(f32, z.rows, z.heads)
+				dq, dk, dv, dout, delta := mat(h.heads), mat(h.keys), mat(h.keys), mat(h.heads), a.Mat(f32, z.rows, h.heads)
 				t.flops = t.flops / 2 * 5
 				t.run = func(s operations) { s.AttentionGrad(dq, dk, dv, dout, q, k, v, out, lse, delta, spec) }
 			}
 			return t
 		}
 	}
-	// delta has as many heads as attention, with documents of the same length.
-	delta := func(grad bool) func(a *device.Arena) speedTask {
+	delta := func(spec device.DeltaSpec, of string, grad bool) func(a *device.Arena) speedTask {
 		return func(a *device.Arena) speedTask {
-			spec := device.DeltaSpec{KeyHeads: z.keys, Heads: z.heads, KeyDim: z.headDim, ValueDim: z.headDim,
-				Docs: docs(a, z.rows, z.document)}
+			spec := spec
+			spec.Docs = docs(a, z.rows, z.document)
 			mat := func(t tensor.DType, cols int) device.Mat { return a.Mat(t, z.rows, cols) }
 			out, qkv := mat(bf16, spec.Values()), mat(bf16, spec.QKVCols())
-			decay, beta := mat(f32, z.heads), mat(f32, z.heads)
+			decay, beta := mat(f32, spec.Heads), mat(f32, spec.Heads)
 			chunks, cols := spec.States(z.rows)
 			states := a.Mat(f32, chunks, cols)
 			zero(decay.Mem) // it is never positive
 			forward, backward := spec.FLOPs(z.rows)
-			t := speedTask{name: "gated delta net", flops: forward,
+			t := speedTask{name: "gated delta net" + of, flops: forward,
 				run: func(s operations) { s.GatedDelta(out, states, qkv, decay, beta, spec) }}
 			if grad {
-				dqkv, ddecay, dbeta := mat(bf16, spec.QKVCols()), mat(f32, z.heads), mat(f32, z.heads)
+				dqkv, ddecay, dbeta := mat(bf16, spec.QKVCols()), mat(f32, spec.Heads), mat(f32, spec.Heads)
 				dstates := a.Mat(f32, chunks, cols)
 				zero(states.Mem)
-				t.name, t.flops = "gradient of gated delta net", backward
+				t.name, t.flops = "gradient of gated delta net"+of, backward
 				t.run = func(s operations) {
 					s.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, out, qkv, decay, beta, states, spec)
 				}
@@ -185,7 +203,18 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 	x := func(a *device.Arena) device.Mat { return a.Mat(bf16, z.rows, z.hidden) }
 	nt, tn := device.MatMulFlags{TransB: true}, device.MatMulFlags{TransA: true, Accumulate: true}
 	qkv := (z.heads + 2*z.keys) * z.headDim
-	return []func(a *device.Arena) speedTask{
+	own := heads{"", z.heads, z.keys, z.headDim, 0}
+	ownDelta := device.DeltaSpec{KeyHeads: z.keys, Heads: z.heads, KeyDim: z.headDim, ValueDim: z.headDim}
+	var others []func(a *device.Arena) speedTask
+	for _, h := range z.others {
+		others = append(others, attention("attention, "+h.String(), h, z.document, false),
+			attention("gradient of attention, "+h.String(), h, z.document, true))
+	}
+	for _, d := range z.deltas {
+		of := fmt.Sprintf(", %d and %d heads of %d", d.KeyHeads, d.Heads, d.ValueDim)
+		others = append(others, delta(d, of, false), delta(d, of, true))
+	}
+	return append([]func(a *device.Arena) speedTask{
 		product("product q, k, v", z.rows, qkv, z.hidden, nt, bf16, false),
 		product("product gate, up", z.rows, 2*z.inner, z.hidden, nt, bf16, false),
 		product("product down", z.rows, z.hidden, z.inner, nt, bf16, true),
@@ -197,10 +226,10 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 		grouped(2048, false), grouped(256, false), grouped(64, false),
 		product("gradient of dense weights", z.hidden/2, z.hidden, z.rows, tn, f32, false),
 		grouped(2048, true), grouped(256, true),
-		attention("attention", z.document, false),
-		attention("gradient of attention", z.document, true),
-		attention("attention, one document", z.rows, false),
-		attention("gradient of attention, one document", z.rows, true),
+		attention("attention", own, z.document, false),
+		attention("gradient of attention", own, z.document, true),
+		attention("attention, one document", own, z.rows, false),
+		attention("gradient of attention, one document", own, z.rows, true),
 		func(a *device.Arena) speedTask { // the next token of each of some texts
 			texts, keys := 32, z.rows/32
 			bounds, n := steps(a, texts+1, keys), int64(texts)*4
@@ -213,7 +242,7 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 				run: func(s operations) { s.AttendCache(out, q, k, v, spec) }}
 		},
 		product("product of 8 rows", 8, 2*z.inner, z.hidden, nt, bf16, false),
-		delta(false), delta(true), conv(false), conv(true),
+		delta(ownDelta, "", false), delta(ownDelta, "", true), conv(false), conv(true),
 		func(a *device.Arena) speedTask {
 			y, rstd, x, w := x(a), a.Mat(f32, z.rows, 1), x(a), a.Mat(bf16, 1, z.hidden)
 			norm := device.NormSpec{Groups: 1, Eps: 1e-6}
@@ -288,7 +317,7 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 			zero(args.VScale.Mem)
 			return speedTask{name: "AdamW with 8-bit moments", inPlace: true, run: func(s operations) { s.AdamW8(args, tally) }}
 		},
-	}
+	}, others...)
 }
 
 var speedScalars = device.AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 0.001,
@@ -371,9 +400,19 @@ func (l *launches) take() (times []kernelTime, err error) {
 // Repetitions of an operation that is timed, after one that is not.
 const timedRuns = 5
 
-// speeds times the tasks on a device: all of them, or the matrix products alone.
-func speeds(t *testing.T, p products, z speedShape,
-	productsAlone bool) (rows []speedRow, copyRate float64, name string) {
+// speedRig is a device with room for the operands of each task.
+type speedRig struct {
+	*cuda.Device
+	t       *testing.T
+	stream  device.Stream
+	mem     device.Mem
+	events  [2]device.Event
+	tasks   []func(a *device.Arena) speedTask
+	kernels *launches
+}
+
+// openSpeeds opens a device for the tasks of a shape, until the end of the test.
+func openSpeeds(t *testing.T, p products, z speedShape) *speedRig {
 	api, err := loadDriver()
 	if err != nil {
 		t.Fatal(err)
@@ -383,29 +422,23 @@ func speeds(t *testing.T, p products, z speedShape,
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer mustClose(t, d)
+	t.Cleanup(func() { mustClose(t, d) })
+	r := &speedRig{Device: d, t: t, kernels: kernels}
 	region, err := hostmem.New().Reserve("vectors of numbers", int64(4*4*z.rows))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer mustClose(t, region)
+	t.Cleanup(func() { mustClose(t, region) })
 	host, err := d.Register(region)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer mustClose(t, host)
-	s, err := d.NewStream("speeds")
-	if err != nil {
+	t.Cleanup(func() { mustClose(t, host) })
+	if r.stream, err = d.NewStream("speeds"); err != nil {
 		t.Fatal(err)
 	}
-	defer mustClose(t, s)
-	sync := func() {
-		t.Helper()
-		if err := s.Sync(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	counting := true
+	t.Cleanup(func() { mustClose(t, r.stream) })
+	s, counting := r.stream, true
 	write := func(to device.Mem, value func(i int) int) device.Mem {
 		if !counting {
 			numbers := hostmem.I32(region.Bytes())[:to.Len/4]
@@ -413,7 +446,7 @@ func speeds(t *testing.T, p products, z speedShape,
 				numbers[i] = int32(value(i))
 			}
 			s.Copy(to, device.Whole(host).Slice(0, to.Len))
-			sync()
+			r.sync()
 		}
 		return to
 	}
@@ -432,12 +465,12 @@ func speeds(t *testing.T, p products, z speedShape,
 	zero := func(m device.Mem) {
 		if !counting {
 			s.Zero(m)
-			sync()
+			r.sync()
 		}
 	}
-	tasks := speedTasks(z, docs, ids, steps, zero)
+	r.tasks = speedTasks(z, docs, ids, steps, zero)
 	count := device.NewArena(device.Mem{})
-	for _, taskIn := range tasks {
+	for _, taskIn := range r.tasks {
 		taskIn(count)
 		count.Release(0)
 	}
@@ -446,67 +479,97 @@ func speeds(t *testing.T, p products, z speedShape,
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer mustClose(t, buf)
-	mem := device.Whole(buf)
-	var events [2]device.Event
-	for i := range events {
-		if events[i], err = d.NewEvent(); err != nil {
+	t.Cleanup(func() { mustClose(t, buf) })
+	r.mem = device.Whole(buf)
+	for i := range r.events {
+		if r.events[i], err = d.NewEvent(); err != nil {
 			t.Fatal(err)
 		}
-		defer mustClose(t, events[i])
+		t.Cleanup(func() { mustClose(t, r.events[i]) })
 	}
-	timed := func(run func()) float64 { // milliseconds
-		var all []time.Duration
-		for i := range 1 + timedRuns {
-			s.Record(events[0])
-			run()
-			s.Record(events[1])
-			sync()
-			if i > 0 {
-				all = append(all, events[1].Since(events[0]))
-			}
+	return r
+}
+
+func (r *speedRig) sync() {
+	r.t.Helper()
+	if err := r.stream.Sync(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// fill puts normal numbers into all of the memory.
+func (r *speedRig) fill() {
+	r.t.Helper()
+	if err := r.ScatterNormals(r.mem); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// milliseconds is the median time of something that is enqueued.
+func (r *speedRig) milliseconds(run func()) float64 {
+	r.t.Helper()
+	var all []time.Duration
+	for i := range 1 + timedRuns {
+		r.stream.Record(r.events[0])
+		run()
+		r.stream.Record(r.events[1])
+		r.sync()
+		if i > 0 {
+			all = append(all, r.events[1].Since(r.events[0]))
 		}
-		slices.Sort(all)
-		return float64(all[len(all)/2]) / 1e6
 	}
-	if err := d.ScatterNormals(mem); err != nil {
-		t.Fatal(err)
+	slices.Sort(all)
+	return float64(all[len(all)/2]) / 1e6
+}
+
+// launchedBy runs a task once more, and returns the kernels of this program that it launches.
+func (r *speedRig) launchedBy(task speedTask) []kernelTime {
+	r.t.Helper()
+	r.kernels.on = true
+	task.run(r.stream)
+	r.sync()
+	r.kernels.on = false
+	times, err := r.kernels.take()
+	if err != nil {
+		r.t.Fatal(err)
 	}
+	return times
+}
+
+// speeds times the tasks on a device: all of them, or the matrix products alone.
+func speeds(t *testing.T, p products, z speedShape,
+	productsAlone bool) (rows []speedRow, copyRate float64, name string) {
+	r := openSpeeds(t, p, z)
+	r.fill()
 	copied := copyBytes(z)
-	copyRate = 2 * float64(copied) / (timed(func() { s.Copy(mem.Slice(copied, copied), mem.Slice(0, copied)) }) / 1e3)
-	for _, taskIn := range tasks {
-		arena := device.NewArena(mem)
-		if err := d.ScatterNormals(mem); err != nil {
-			t.Fatal(err)
-		}
+	copyRate = 2 * float64(copied) / (r.milliseconds(func() {
+		r.stream.Copy(r.mem.Slice(copied, copied), r.mem.Slice(0, copied))
+	}) / 1e3)
+	for _, taskIn := range r.tasks {
+		arena := device.NewArena(r.mem)
+		r.fill()
 		task := taskIn(arena)
 		if productsAlone && !task.product {
 			continue
 		}
 		if task.product {
 			record := productOf(task)
-			scratch := mem.Slice(0, arena.Peak())
-			if err := errors.Join(d.TuneProducts([]device.Product{record}, scratch), d.ScatterNormals(scratch)); err != nil {
+			scratch := r.mem.Slice(0, arena.Peak())
+			if err := errors.Join(r.TuneProducts([]device.Product{record}, scratch), r.ScatterNormals(scratch)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		r := speedRow{Name: task.name, Milliseconds: timed(func() { task.run(s) }),
+		row := speedRow{Name: task.name, Milliseconds: r.milliseconds(func() { task.run(r.stream) }),
 			product: task.product, flops: task.flops, bytes: task.traffic()}
-		kernels.on = true
-		task.run(s)
-		sync()
-		kernels.on = false
-		if r.Kernels, err = kernels.take(); err != nil {
-			t.Fatal(err)
-		}
+		row.Kernels = r.launchedBy(task)
 		if task.product && p == ownProducts {
-			r.Name += ", own kernel"
+			row.Name += ", own kernel"
 		}
-		r.GBPerSec = float64(r.bytes) / r.Milliseconds / 1e6
-		r.TFLOPS = float64(r.flops) / r.Milliseconds / 1e9
-		rows = append(rows, r)
+		row.GBPerSec = float64(row.bytes) / row.Milliseconds / 1e6
+		row.TFLOPS = float64(row.flops) / row.Milliseconds / 1e9
+		rows = append(rows, row)
 	}
-	return rows, copyRate, d.Info().Name
+	return rows, copyRate, r.Info().Name
 }
 
 // copyBytes returns the size of the copy that tells the rate of the device's memory.

@@ -1,14 +1,17 @@
 package cuda_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda"
+	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/tensor"
@@ -42,6 +45,49 @@ func TestTuning(t *testing.T) {
 	if err := gpu.Check(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestGPUSustained asks whether the algorithm that is fastest on a card that has rested is the one that is fastest at
+// its power limit: for the products of a block of 7B width, all that cuBLASLt offers, timed both ways.
+func TestGPUSustained(t *testing.T) {
+	needGPU(t)
+	region, err := hostmem.New().Reserve("test", int64(2*gpuBlock.rows*gpuBlock.hidden))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mustClose(t, region)
+	var all [][]cublaslt.Timed
+	d := openGPU(t, library)
+	d.TellTuned(func(timed []cublaslt.Timed) { all = append(all, timed) })
+	tunedBlock(t, d, gpuBlock, region, nil)
+	fmt.Printf(speedsHeader+"%-60s %10s %10s\n", "algorithms by product", "rested ms", "steady ms")
+	var rested, steady float64 // seconds of what each way would choose, at the limit
+	for i, timed := range all {
+		shape, _, _ := strings.Cut(timed[0].Algorithm, ": ")
+		fmt.Printf("%s\n", shape)
+		cold, best := timed[0], timed[0]
+		for k, a := range timed {
+			_, name, _ := strings.Cut(a.Algorithm, ": ")
+			mark := ""
+			if a.Chosen {
+				mark, best = "  chosen", a
+			}
+			if a.FirstSeconds < cold.FirstSeconds {
+				cold = a
+			}
+			fmt.Printf("  %d.%d %-54.54s %10.4f %10.4f%s\n", i, k, name, a.FirstSeconds*1e3, a.SteadySeconds*1e3, mark)
+		}
+		rested, steady = rested+cold.SteadySeconds, steady+best.SteadySeconds
+	}
+	if len(all) == 0 || !(steady > 0) {
+		t.Fatalf("%d products were tuned, in %g s", len(all), steady)
+	}
+	text, err := json.Marshal(map[string]any{"products": all})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("SUSTAINED %s\nSUMMARY %d products at the limit: %.3f ms by what is fastest on a rested card, %.3f by what is "+
+		"fastest there (%.1f%% less)\n", text, len(all), rested*1e3, steady*1e3, 100*(1-steady/rested))
 }
 
 // testTuning tunes the products of a block on one device, and has a second one take over the choices.

@@ -55,4 +55,5 @@ for pid in $pids; do
 	wait "$pid" || failed=1
 done
 [ "$failed" = 0 ]
+"$PYTHON" candidates.py --check
 exec "$PYTHON" build.py --check --assemble

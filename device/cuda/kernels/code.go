@@ -39,13 +39,13 @@ func LoadCode(name string) (map[string][]byte, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("there is no machine code for %q", name)
 	}
-	all, err := manifests()
+	all, err := program.manifests()
 	if err != nil {
 		return nil, fmt.Errorf("compiled kernels: %w", err)
 	}
 	code := map[string][]byte{}
 	for _, m := range all {
-		unpacked, err := m.unpack(".cubin.zst")
+		unpacked, err := program.unpack(&m, ".cubin.zst")
 		if err != nil {
 			return nil, fmt.Errorf("compiled kernels of %s: %w", m.Source, err)
 		}

@@ -9,7 +9,7 @@ import (
 
 // Machine code is what the manifest's checksum was taken of, and has the kernel of its name, for its architecture.
 func TestCode(t *testing.T) {
-	found, err := manifests()
+	found, err := program.manifests()
 	if err != nil {
 		t.Fatal(err)
 	}

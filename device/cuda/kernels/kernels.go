@@ -190,18 +190,27 @@ type build struct {
 	Figures
 }
 
+// folder has what build.py compiled.
+type folder struct {
+	fs.FS
+	dir string
+}
+
+// program is the folder of the kernels that the program launches.
+var program = folder{compiled, "compiled"}
+
 // manifests reads those of all sources.
-func manifests() ([]manifest, error) {
-	files, err := fs.ReadDir(compiled, "compiled")
+func (f folder) manifests() ([]manifest, error) {
+	files, err := fs.ReadDir(f, f.dir)
 	if err != nil {
 		return nil, err
 	}
 	var all []manifest
-	for _, f := range files {
-		if path.Ext(f.Name()) != ".json" {
+	for _, file := range files {
+		if path.Ext(file.Name()) != ".json" {
 			continue
 		}
-		text, err := fs.ReadFile(compiled, "compiled/"+f.Name())
+		text, err := fs.ReadFile(f, path.Join(f.dir, file.Name()))
 		if err != nil {
 			return nil, err
 		}
@@ -209,7 +218,7 @@ func manifests() ([]manifest, error) {
 		d := json.NewDecoder(bytes.NewReader(text))
 		d.DisallowUnknownFields()
 		if err := d.Decode(&m); err != nil {
-			return nil, fmt.Errorf("%s: %w", f.Name(), err)
+			return nil, fmt.Errorf("%s: %w", file.Name(), err)
 		}
 		all = append(all, m)
 	}
@@ -218,9 +227,9 @@ func manifests() ([]manifest, error) {
 
 // unpack is the file of a source that has its kernels' PTX (.ptx.zst) or machine code (.cubin.zst): the texts or
 // code of a kernel for all targets or architectures, in the order of their names, then those of the next kernel.
-func (m *manifest) unpack(extension string) ([]byte, error) {
+func (f folder) unpack(m *manifest, extension string) ([]byte, error) {
 	name := strings.TrimSuffix(m.Source, ".py") + extension
-	packed, err := fs.ReadFile(compiled, "compiled/"+name)
+	packed, err := fs.ReadFile(f, path.Join(f.dir, name))
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +268,7 @@ func Load(target string) (*Set, error) {
 	if !slices.Contains(Targets, target) {
 		return nil, fmt.Errorf("there are kernels for %s, not for %q", strings.Join(Targets, " and "), target)
 	}
-	all, err := manifests()
+	all, err := program.manifests()
 	if err != nil {
 		return nil, fmt.Errorf("compiled kernels: %w", err)
 	}
@@ -273,7 +282,7 @@ func Load(target string) (*Set, error) {
 }
 
 func (s *Set) add(m *manifest) error {
-	unpacked, err := m.unpack(".ptx.zst")
+	unpacked, err := program.unpack(m, ".ptx.zst")
 	if err != nil {
 		return err
 	}
@@ -286,12 +295,9 @@ func (s *Set) add(m *manifest) error {
 		if text == nil {
 			return fmt.Errorf("%s has no PTX for %s", e.Name, s.Target)
 		}
-		b := e.Targets[s.Target]
-		k := &Kernel{Name: e.Name, Entry: e.Entry, Source: m.Source, Args: e.Args, Aligned: e.Aligned, Most: e.Most, Exact: e.Exact,
-			Threads: 32 * b.Warps, SharedBytes: b.SharedBytes, Constants: b.Constants, Grid: e.Grid, PTX: string(text),
-			Figures: b.Figures}
-		if err := k.prepare(); err != nil {
-			return fmt.Errorf("%s: %w", e.Name, err)
+		k, err := m.kernel(&e, s.Target, string(text))
+		if err != nil {
+			return err
 		}
 		if s.kernels[k.Name] != nil {
 			return fmt.Errorf("%s: there are two", k.Name)
@@ -302,6 +308,17 @@ func (s *Set) add(m *manifest) error {
 		return fmt.Errorf("%d bytes of PTX belong to no kernel", len(unpacked))
 	}
 	return nil
+}
+
+// kernel is an entry for a target, with its PTX.
+func (m *manifest) kernel(e *entry, target, text string) (*Kernel, error) {
+	b := e.Targets[target]
+	k := &Kernel{Name: e.Name, Entry: e.Entry, Source: m.Source, Args: e.Args, Aligned: e.Aligned, Most: e.Most, Exact: e.Exact,
+		Threads: 32 * b.Warps, SharedBytes: b.SharedBytes, Constants: b.Constants, Grid: e.Grid, PTX: text, Figures: b.Figures}
+	if err := k.prepare(); err != nil {
+		return nil, fmt.Errorf("%s: %w", e.Name, err)
+	}
+	return k, nil
 }
 
 // prepare computes what follows from the manifest.

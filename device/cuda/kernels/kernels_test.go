@@ -67,7 +67,7 @@ func withImports(t *testing.T, source string) []byte {
 
 // The compiled files were compiled from the sources in this folder, from all of them, and nothing else is embedded.
 func TestNothingIsStale(t *testing.T) {
-	found, err := manifests()
+	found, err := program.manifests()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestNothingIsStale(t *testing.T) {
 
 // The PTX is what the manifest's checksum was taken of.
 func TestChecksums(t *testing.T) {
-	found, err := manifests()
+	found, err := program.manifests()
 	if err != nil {
 		t.Fatal(err)
 	}
