@@ -118,7 +118,7 @@ kernels-check: ## run the GPU kernels in Triton's interpreter, compile them agai
 
 # BUDGET=300 and the other variables of device/cuda/gpucheck/README.md are for the run.
 .PHONY: gpu-check
-gpu-check: ## bin/gpucheck: a folder to copy to a machine with a GPU, whose run.sh checks everything; runs it where there is one (BUDGET=570 s)
+gpu-check: ## bin/gpucheck: a folder to copy to a machine with a GPU, whose run.sh checks everything; runs it where there is one (BUDGET=570 s, TREE=1)
 	bash device/cuda/gpucheck/gpu-check.sh
 	@if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; then exec bash bin/gpucheck/run.sh; \
 		else echo "make gpu-check: this machine has no NVIDIA GPU: copy bin/gpucheck to one that has, and start run.sh there"; fi
@@ -126,7 +126,7 @@ gpu-check: ## bin/gpucheck: a folder to copy to a machine with a GPU, whose run.
 .PHONY: gpu-rehearsal
 gpu-rehearsal: ## run all that gpu-check runs on a stand-in of the driver, in tiny sizes: no figure means anything (QUICK=1: most)
 	TAGS=standin bash device/cuda/gpucheck/gpu-check.sh build/gpu-rehearsal
-	TINY=1 OUT=build/gpu-rehearsal/out $(if $(QUICK),ONLY='[^bt]* tuning bench bench-70b bad-input') \
+	TINY=1 OUT=build/gpu-rehearsal/out $(if $(QUICK),ONLY='[^bt]* tuning bench bench-q* bench-70b bad-input') \
 		bash build/gpu-rehearsal/run.sh
 
 # Programs that compare with oneDNN or PyTorch say so where those are missing; the others still run.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,19 +30,27 @@ func tests(binary, pattern, tiny string) func(c *check) (string, error) {
 	}
 }
 
-// speedsTable matches the output of the test of kernels' speeds: a table, and the same as JSON.
-var speedsTable = regexp.MustCompile(`(?ms)^#(.*?)^SPEEDS (\{.*?\})$`)
-
-// speeds times every large kernel of a step next to its bound, and shows all of them: they say what to improve.
-func speeds(c *check) (string, error) {
-	said, err := c.command([]string{"MILLRACE_GPU=1"}, "cuda.test", testArgs(c, "TestGPUSpeeds")...)
-	if m := speedsTable.FindStringSubmatch(said); m != nil {
-		c.say(" %s", m[1])
-		c.report.Output["speeds"] = json.RawMessage(m[2])
-	} else if err == nil {
-		err = errors.New("TestGPUSpeeds printed no table")
+// tabled runs a test that prints a table for people, between lines that begin with "#" and with a word in capitals, and
+// the same as JSON after that word. All of the table is shown: it says what to improve.
+func tabled(name, test string) func(c *check) (string, error) {
+	table := tableOfTest(name)
+	return func(c *check) (string, error) {
+		said, err := c.command([]string{"MILLRACE_GPU=1"}, "cuda.test", testArgs(c, test)...)
+		if m := table.FindStringSubmatch(said); m != nil {
+			c.say(" %s", m[1])
+			c.report.Output[name] = json.RawMessage(m[2])
+		} else if err == nil && strings.Contains(said, "--- SKIP: "+test) {
+			err = leftOut("cuBLASLt was not found")
+		} else if err == nil {
+			err = fmt.Errorf("%s printed no table", test)
+		}
+		return testNote(said), err
 	}
-	return testNote(said), err
+}
+
+// tableOfTest matches a table and its JSON.
+func tableOfTest(name string) *regexp.Regexp {
+	return regexp.MustCompile(`(?ms)^#(.*?)^` + strings.ToUpper(name) + ` (\{.*?\})$`)
 }
 
 // testArgs makes the arguments with which a test binary runs the tests of a pattern: that of -test.run, but each part
@@ -68,8 +77,8 @@ var (
 
 // testNote sums up what a test binary printed.
 func testNote(said string) string {
-	if m := summary.FindStringSubmatch(said); m != nil {
-		return m[1]
+	if all := summary.FindAllStringSubmatch(said, -1); all != nil {
+		return all[len(all)-1][1]
 	}
 	counts, notes := map[string]int{}, []string{}
 	for _, m := range testResult.FindAllStringSubmatch(said, -1) {
@@ -154,73 +163,66 @@ type benchResult struct {
 	LossUniform    float64            `json:"loss_uniform"`
 	BusyShares     map[string]float64 `json:"busy_shares"`
 	Alias          *json.RawMessage   `json:"alias"`
+
+	DeviceFreeMinBytes int64 `json:"device_free_min_bytes"`
 }
 
-// bench measures steps of the chosen shape, on state that layers share where the host has no room for all of it. env
-// has further variables, KEY=VALUE.
-func bench(steps int, env []string, flags ...string) func(c *check) (string, error) {
-	return func(c *check) (string, error) { return c.benchOn(c.gpu, steps, env, flags...) }
+// benchmark is a run of `millrace bench`.
+type benchmark struct {
+	name        string // of its JSON and its trace
+	devices     string // empty: --gpu
+	shape       string // empty: --shape
+	tiny        string // the directory of a rehearsal's model, in the folder; empty: the small model
+	sequenceLen int    // 0: 2048
+	steps       int
+	env         []string // further variables, KEY=VALUE
+	flags       []string
+	whole       bool // nothing is shared: where the host has no room the row is left out
 }
 
-// benchOn is bench on devices.
-func (c *check) benchOn(devices string, steps int, env []string, flags ...string) (string, error) {
-	name := benchName(c, devices, env, flags...)
-	note, err := c.bench(name, devices, c.shape, steps, env, flags...)
-	if isStatus(err, exitRequest) && c.ctx.Err() == nil {
-		c.logf("again with --alias-layers\n")
-		return c.bench(name, devices, c.shape, steps, env, append(slices.Clone(flags), "--alias-layers")...)
-	}
-	return note, err
-}
-
-// benchName names the JSON of a benchmark.
-func benchName(c *check, devices string, env []string, flags ...string) string {
-	name := "bench" + strings.Join(append(slices.Clone(env), flags...), "")
-	if devices != c.gpu {
-		name += "-" + devices
-	}
-	return name
-}
-
-// bench70B measures what no single host holds: a shape of 70B parameters.
-func bench70B(c *check) (string, error) {
-	return c.bench("bench-70b", c.gpu, "llama-3-70b", 3, nil, "--alias-layers")
-}
-
-// bench14B measures what no GPU holds and a host of 128 GiB does: 14.8B parameters with moments in 8 bits, and nothing
-// shared. Where a host has no room for them the row is left out.
-func bench14B(c *check) (string, error) {
-	note, err := c.bench("bench-14b", c.gpu, "qwen2.5-14b", 2, nil, "--moments", "8bit")
-	if isStatus(err, exitRequest) && strings.Contains(err.Error(), "memory.host: ") {
+// run measures steps, on state that layers share where the host has no room for all of it.
+func (b benchmark) run(c *check) (string, error) {
+	note, err := c.bench(b)
+	switch {
+	case !isStatus(err, exitRequest) || c.ctx.Err() != nil:
+		return note, err
+	case b.whole && strings.Contains(err.Error(), "memory.host: "):
 		return "", leftOut(oneLine(err.Error()))
+	case b.whole:
+		return note, err
 	}
-	return note, err
+	c.logf("again with --alias-layers\n")
+	b.flags = append(slices.Clone(b.flags), "--alias-layers")
+	return c.bench(b)
 }
 
 // bench runs a benchmark.
-func (c *check) bench(name, devices, shape string, steps int, env []string, flags ...string) (string, error) {
-	args := append([]string{"bench", "--device", devices, "--json", "--shape", shape, "--sequence-len", "2048",
-		"--tokens", "32768", "--steps", strconv.Itoa(steps), "--warmup", "1"}, flags...)
-	if c.deviceBytes > 64<<30 && !c.tiny { // the rest is for the driver's context and libraries
-		args = append(args, "--memory-device", fmt.Sprintf("%dGiB", c.deviceBytes>>30-9))
-	}
-	if c.hostBytes > 64<<30 && !c.tiny { // the measured size: the system reports less until memory has been touched
+func (c *check) bench(b benchmark) (string, error) {
+	sequenceLen := cmp.Or(b.sequenceLen, 2048)
+	devices := cmp.Or(b.devices, c.gpu)
+	args := append([]string{"bench", "--device", devices, "--json", "--shape", cmp.Or(b.shape, c.shape), "--sequence-len",
+		strconv.Itoa(sequenceLen), "--tokens", "32768", "--steps", strconv.Itoa(b.steps), "--warmup", "1"}, b.flags...)
+	if c.hostBytes > 64<<30 && !c.tiny { // all that is there: the system reports less until memory has been touched
 		args = append(args, "--memory-host", fmt.Sprintf("%dGiB", int64(0.93*float64(c.hostBytes))>>30))
 	}
 	if c.tiny { // the planner is asked for the real one, on a card and a host like those that it is for
-		if _, err := c.command(env, "millrace", append(args, "--dry-run", "--memory-host", "116GiB")...); err != nil {
+		if _, err := c.command(b.env, "millrace", append(args, "--dry-run", "--memory-host", "116GiB")...); err != nil {
 			return "", err
 		}
-		args = append([]string{"bench", "--device", devices, "--json", "--model", filepath.Join(c.work, "model"),
+		model := filepath.Join(c.work, "model")
+		if b.tiny != "" {
+			model = filepath.Join(c.dir, b.tiny)
+		}
+		args = append([]string{"bench", "--device", devices, "--json", "--model", model,
 			"--sequence-len", "32", "--tokens", "64", "--steps", "1", "--warmup", "1", "--memory-device", "160MiB"},
-			flags...)
+			b.flags...)
 	}
-	said, err := c.command(env, "millrace", append(args, "--trace", filepath.Join(c.work, name+".trace.json"))...)
+	said, err := c.command(b.env, "millrace", append(args, "--trace", filepath.Join(c.work, b.name+".trace.json"))...)
 	if err != nil {
 		return "", err
 	}
 	var r benchResult
-	if err := c.keep(name, said, &r); err != nil {
+	if err := c.keep(b.name, said, &r); err != nil {
 		return "", err
 	}
 	note := fmt.Sprintf("%.3f s a step, %.0f of model and %.0f of executed TFLOP/s; simulated from a %s %.3f s (%+.0f%%); busy: compute %.0f%%, update %.0f%%, fetch %.0f%%; loss %.3f",
@@ -228,6 +230,9 @@ func (c *check) bench(name, devices, shape string, steps int, env []string, flag
 		100*r.BusyShares["update"], 100*r.BusyShares["fetch"], r.Loss)
 	if n := len(r.StepSecs); n > 1 {
 		note += fmt.Sprintf("; steps took %.3f s at first and %.3f s at last", r.StepSecs[0], r.StepSecs[n-1])
+	}
+	if r.DeviceFreeMinBytes > 0 {
+		note += fmt.Sprintf("; %d MiB of the GPU were free at least", r.DeviceFreeMinBytes>>20)
 	}
 	if r.Alias != nil {
 		note += "; layers share memory"

@@ -21,6 +21,7 @@ import (
 type config struct {
 	budget                            time.Duration
 	out, dir, gpu, only, shape, peers string
+	call                              string // of calls; empty: only chooses
 	model, data                       string
 	tiny                              bool
 	rows                              []row
@@ -31,6 +32,7 @@ type row struct {
 	name string
 	// A row is left out if less than least is left of the budget, and ended after most.
 	least, most time.Duration
+	planned     time.Duration // in a call; 0: it has no plan
 	// run answers in a few words. An error of [leftOut] is no failure.
 	run func(c *check) (note string, err error)
 	// opens: without an answer no GPU can be opened, and the rows after it are left out.
@@ -44,8 +46,14 @@ type leftOut string
 
 func (l leftOut) Error() string { return string(l) }
 
-// choose takes the rows that --only names.
+// choose takes the rows that --only names, of those of --call if there is one.
 func (o *config) choose(all []row) error {
+	if o.call != "" {
+		var err error
+		if all, err = o.ofCall(all); err != nil {
+			return err
+		}
+	}
 	names := make([]string, 0, len(all))
 	for _, r := range all {
 		names = append(names, r.name)
@@ -76,6 +84,7 @@ type result struct {
 	Row     string  `json:"row"`
 	Result  string  `json:"result"`
 	Seconds float64 `json:"seconds"`
+	Planned float64 `json:"planned_seconds,omitempty"` // in a call
 	Note    string  `json:"note"`
 }
 
@@ -100,11 +109,10 @@ type check struct {
 	logged   int64
 	report   report
 
-	hostBytes   int64  // of host memory that could be touched; 0: not measured
-	deviceBytes int64  // of the GPU; 0: not known
-	warning     string // why the GPU is slower than it could be
-	found       string // the path of a cuBLASLt on this machine
-	unopened    int    // rows that are left out because no GPU could be opened
+	hostBytes int64  // of host memory that benchmarks may take nearly all of; 0: as much as is free then
+	warning   string // why the GPU is slower than it could be
+	found     string // the path of a cuBLASLt on this machine
+	unopened  int    // rows that are left out because no GPU could be opened
 }
 
 // mostLogBytes keeps the log a file that can be carried.
@@ -161,6 +169,7 @@ func (c *check) all() int {
 		default:
 			result = c.one(r, min(r.most, leftFor))
 		}
+		result.Planned = r.planned.Seconds()
 		c.report.Rows = append(c.report.Rows, result)
 		c.say("%s\n", result)
 		c.write()
@@ -177,7 +186,11 @@ func (c *check) all() int {
 
 // String writes a line of the table.
 func (r result) String() string {
-	return fmt.Sprintf("%-8s %-18s %6.1f s  %s", r.Result, r.Row, r.Seconds, r.Note)
+	took := fmt.Sprintf("%6.1f s", r.Seconds)
+	if r.Planned > 0 {
+		took += fmt.Sprintf(" of %3.0f", r.Planned)
+	}
+	return fmt.Sprintf("%-8s %-18s %s  %s", r.Result, r.Row, took, r.Note)
 }
 
 // one runs a row.

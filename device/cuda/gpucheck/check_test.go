@@ -266,7 +266,8 @@ func TestBench14B(t *testing.T) {
 		"millrace: memory.host: the run needs 126.47 GiB": left, "millrace: memory.device: a step needs 90 GiB": failed,
 	} {
 		t.Setenv("MILLRACE_TEST_SAYS", said)
-		_, printed, out := checked(t, []row{{name: "bench-14b", most: time.Hour, run: bench14B}}, "--budget", "100000")
+		_, printed, out := checked(t, []row{{name: "bench-14b", most: time.Hour, run: benchmark{name: "bench-14b",
+			shape: "qwen2.5-14b", steps: 2, whole: true}.run}}, "--budget", "100000")
 		if r := tableOf(t, out)["bench-14b"]; r.Result != want || !strings.Contains(r.Note, said) {
 			t.Errorf("%q: %+v\n%s", said, r, printed)
 		}
@@ -404,9 +405,9 @@ func TestSanitize(t *testing.T) {
 	}
 }
 
-// The table of kernels' speeds is shown, and kept as numbers.
-func TestSpeedsTable(t *testing.T) {
-	m := speedsTable.FindStringSubmatch("=== RUN\n#      ms\nnorm  1.0\nSPEEDS {\"rows\":[{}]}\nSUMMARY 1 operations\n")
+// A table, such as that of kernels' speeds, is shown, and kept as numbers.
+func TestTable(t *testing.T) {
+	m := tableOfTest("speeds").FindStringSubmatch("=== RUN\n#      ms\nnorm  1.0\nSPEEDS {\"rows\":[{}]}\nSUMMARY 1 operations\n")
 	if m == nil || m[1] != "      ms\nnorm  1.0\n" || m[2] != `{"rows":[{}]}` {
 		t.Errorf("%q", m)
 	}
@@ -499,7 +500,7 @@ func TestRowsOfCI(t *testing.T) {
 			without = append(without, r.name)
 		}
 	}
-	listed := read("README.md", `QUICK=1\x60, without six rows \(([^)]*)\)`)
+	listed := read("README.md", `QUICK=1\x60, without seven rows \(([^)]*)\)`)
 	named := strings.FieldsFunc(listed, func(r rune) bool { return strings.ContainsRune("`, \n", r) })
 	slices.Sort(named)
 	slices.Sort(without)

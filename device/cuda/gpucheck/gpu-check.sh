@@ -24,7 +24,7 @@ go build "${build[@]}" -o "$packed/millrace" ./cmd/millrace
 go build "${build[@]}" -o "$out/gpucheck" ./device/cuda/gpucheck
 # Files that are read are where they are in the tree, of which this folder is one: golden files are found below the module's root.
 printf 'module gpucheck\n' >"$packed/go.mod"
-shared=(device/cuda/kernels/compiled model/modeltest/testdata* benchmarks/peers benchmarks/gpu-rates plan/shapes)
+shared=(device/cuda/kernels/compiled device/cuda/kernels/candidates model/modeltest/testdata* benchmarks/peers benchmarks/gpu-rates plan/shapes)
 if [ "${TREE:-}" = 1 ]; then
 	printf '%s\n' "${shared[@]}" >"$packed/tree.txt"
 else
@@ -39,7 +39,7 @@ cat docs/*.md README.md ARCHITECTURE.md CONTRIBUTING.md >"$packed/data/text.txt"
 } >"$packed/built-from.txt"
 "$out/gpucheck" pack "$packed" "$out/files.tar.zst"
 gzip -9n "$out/gpucheck" # run.sh unpacks it
-cp device/cuda/gpucheck/run.sh device/cuda/gpucheck/README.md "$out/"
+cp device/cuda/gpucheck/{run,call-a,call-b}.sh device/cuda/gpucheck/README.md "$out/"
 
 mib() { awk -v n="$1" 'BEGIN {printf "%.1f MiB", n / 1048576}'; }
 folder=$(du -sb "$out" | cut -f1)

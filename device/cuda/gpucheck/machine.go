@@ -23,11 +23,8 @@ func machine(c *check) (string, error) {
 	for _, name := range []string{"PATH", "HOME", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES"} {
 		c.logf("%s=%s\n", name, os.Getenv(name))
 	}
-	if said, err := c.command(nil, "nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"); err == nil {
-		fields := strings.Split(strings.TrimSpace(strings.Split(said, "\n")[0]), ", ")
-		if mib, err := strconv.ParseInt(fields[len(fields)-1], 10, 64); err == nil {
-			c.deviceBytes = mib << 20
-		}
+	if c.call != "" { // which has no row memory; the machine is lent for this alone
+		c.hostBytes = hostMemory("/proc/meminfo", "/sys/fs/cgroup/memory.max")
 	}
 	c.found = c.findLibrary()
 	note := "there is no cuBLASLt on this machine"
@@ -35,6 +32,25 @@ func machine(c *check) (string, error) {
 		note = "cuBLASLt is at " + c.found
 	}
 	return fmt.Sprintf("%d processors; %s", runtime.NumCPU(), note), nil
+}
+
+// hostMemory is the memory that the system has, or that the container may use of it, in bytes; 0: it is not known.
+func hostMemory(meminfo, limit string) int64 {
+	text, err := os.ReadFile(meminfo)
+	if err != nil {
+		return 0
+	}
+	var kib int64
+	if _, err := fmt.Sscanf(string(text), "MemTotal: %d kB", &kib); err != nil {
+		return 0
+	}
+	total := kib << 10
+	if text, err := os.ReadFile(limit); err == nil {
+		if most, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil {
+			total = min(total, most)
+		}
+	}
+	return total
 }
 
 // libraryName matches the names of cuBLASLt's files.

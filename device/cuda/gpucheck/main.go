@@ -85,7 +85,8 @@ func options(args []string, stderr io.Writer) (*config, error) {
 	}
 	f := flag.NewFlagSet("gpucheck", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	budget := f.String("budget", env("BUDGET", "570"), "seconds that all rows may take together (BUDGET)")
+	budget := f.String("budget", env("BUDGET", ""), "seconds that all rows may take together, 570, or those of the call (BUDGET)")
+	f.StringVar(&o.call, "call", env("CALL", ""), "the rows of a planned call in their order, a or b, of which --only chooses (CALL)")
 	f.StringVar(&o.out, "out", env("OUT", "gpu-check.out"), "folder for results, at most 8 files (OUT)")
 	f.StringVar(&o.gpu, "gpu", env("GPU", "cuda:0"), "the GPU of the rows that run the program (GPU)")
 	f.StringVar(&o.only, "only", env("ONLY", "*"), "patterns of the rows to run, such as 'kernels* bench-always' (ONLY)")
@@ -105,10 +106,16 @@ func options(args []string, stderr io.Writer) (*config, error) {
 	if f.NArg() > 0 {
 		return nil, fmt.Errorf("%q is no flag; --help lists them", f.Arg(0))
 	}
-	sec, err := strconv.ParseFloat(*budget, 64)
-	if err != nil || !(sec >= 1) || sec > 1e6 {
+	if *budget == "" {
+		if o.call == "" {
+			o.budget = sec(570)
+		}
+		return o, nil
+	}
+	given, err := strconv.ParseFloat(*budget, 64)
+	if err != nil || !(given >= 1) || given > 1e6 {
 		return nil, fmt.Errorf("--budget is %q: give seconds, such as 570", *budget)
 	}
-	o.budget = time.Duration(sec * float64(time.Second))
+	o.budget = time.Duration(given * float64(time.Second))
 	return o, nil
 }

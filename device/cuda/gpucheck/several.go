@@ -41,19 +41,19 @@ func twoGPUs(c *check) (string, error) {
 			return "", err
 		}
 	}
-	note, err := c.benchOn(both, 3, nil, "--stream", "auto")
+	note, err := benchmark{name: "two-gpus", devices: both, steps: 3}.run(c)
 	if err != nil {
 		return note, fmt.Errorf("%s; the benchmark: %w", bits, err)
 	}
 	var one, two benchResult
-	if one.read(c, c.gpu) && two.read(c, both) && two.StepSec > 0 {
+	if one.read(c, "bench") && two.read(c, "two-gpus") && two.StepSec > 0 {
 		note = fmt.Sprintf("%.2f times as fast as the row bench; %s", one.StepSec/two.StepSec, note)
 	}
 	return bits + "; " + note, nil
 }
 
-// read takes the result of the row bench, or the same on other devices; false if it is not there.
-func (r *benchResult) read(c *check, devices string) bool {
-	text, ok := c.report.Output[benchName(c, devices, nil, "--stream", "auto")]
+// read takes the result of a benchmark; false if it is not there.
+func (r *benchResult) read(c *check, name string) bool {
+	text, ok := c.report.Output[name]
 	return ok && json.Unmarshal(text, r) == nil
 }
