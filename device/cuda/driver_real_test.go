@@ -22,6 +22,9 @@ var gpuShape = speedShape{rows: 8192, document: 2048, hidden: 3584, inner: 18944
 	deltas: []device.DeltaSpec{{KeyHeads: 16, Heads: 32, KeyDim: 128, ValueDim: 128},
 		{KeyHeads: 16, Heads: 48, KeyDim: 128, ValueDim: 128}}}
 
+// timedRuns counts the repetitions of an operation that is timed, after one that is not.
+const timedRuns = 5
+
 // gpuBLAS opens the library of tests on a GPU: the one that is installed.
 func gpuBLAS(*driver.API) func() (cublaslt.BLAS, error) { return nil }
 

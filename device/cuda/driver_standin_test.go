@@ -23,6 +23,9 @@ func gpuBLAS(api *driver.API) func() (cublaslt.BLAS, error) {
 // machineCode says that candidates are loaded as PTX: the stand-in runs nothing else.
 const machineCode = false
 
+// timedRuns counts the repetitions of an operation that is timed, after one that is not. No time means anything here.
+const timedRuns = 1
+
 // gpuBlock are the sizes of TestGPUTuning.
 var gpuBlock = smallBlock
 

@@ -397,9 +397,6 @@ func (l *launches) take() (times []kernelTime, err error) {
 	return times, err
 }
 
-// Repetitions of an operation that is timed, after one that is not.
-const timedRuns = 5
-
 // speedRig is a device with room for the operands of each task.
 type speedRig struct {
 	*cuda.Device

@@ -23,7 +23,7 @@ var rows = []row{
 	{name: "conformance", least: sec(10), most: sec(60), run: tests("cuda.test", "TestGPUConformance", tinyConformance)},
 	{name: "pytorch", least: sec(15), most: sec(60), run: pytorch},
 	{name: "speeds", least: sec(8), most: sec(45), run: tabled("speeds", "TestGPUSpeeds")},
-	{name: "variants", least: sec(10), most: sec(60), run: tabled("variants", "TestGPUVariants")},
+	{name: "variants", least: sec(10), most: sec(180), run: tabled("variants", "TestGPUVariants")},
 	{name: "tuning", least: sec(5), most: sec(45), run: tests("cuda.test", "TestGPUTuning", "TestGPUTuning")},
 	{name: "sustained", least: sec(5), most: sec(45), run: tabled("sustained", "TestGPUSustained")},
 	{name: "probe", least: sec(10), most: sec(60), run: probe},
