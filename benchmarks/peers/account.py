@@ -25,8 +25,12 @@ def config_of(shape="", model=""):
     return json.loads(path.read_text())
 
 
-def flops(config, tokens, sequence_len, checkpointing=False):
-    """FLOPs of a step: (model, executed)."""
+def flops(config, tokens, sequence_len, recomputed=""):
+    """FLOPs of a step: (model, executed).
+
+    recomputed is the part of each block's forward pass that the backward pass computes again: "block" is all of it, "ffn" the two
+    products into the MLP, and "" is nothing that has a product.
+    """
     hidden, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
@@ -38,7 +42,8 @@ def flops(config, tokens, sequence_len, checkpointing=False):
     blocks = config["num_hidden_layers"]
     head = 2 * tokens * hidden * vocab
     model = 3 * head + 3 * blocks * forward
-    executed = 3 * head + blocks * (forward + 2 * products + 5 * pair + (forward if checkpointing else 0))
+    again = {"": 0, "ffn": 4 * tokens * hidden * inner, "block": forward}[recomputed]
+    executed = 3 * head + blocks * (forward + 2 * products + 5 * pair + again)
     return model, executed
 
 

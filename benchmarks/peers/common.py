@@ -4,6 +4,8 @@ import importlib
 import importlib.util
 import pathlib
 import sys
+import time
+import typing
 
 import torch
 import transformers
@@ -11,6 +13,31 @@ import transformers
 
 class Skipped(Exception):
     """The peer cannot run this here; the text says why."""
+
+
+class State(typing.NamedTuple):
+    """What a peer stores between two steps, and how it clips."""
+
+    masters: str  # the type of the weights that AdamW updates
+    moments: str
+    clipping: str  # "exact": one norm of all gradients; otherwise what is different
+
+
+ROUNDS_AWAY = "weights are updated in bf16: small updates round away"
+
+
+class Start:
+    """The seconds of a peer's start, by parts in their order. Each is printed when it is over, so that a program that is ended tells
+    where it was."""
+
+    def __init__(self, begin):
+        self.last, self.seconds = begin, {}
+
+    def over(self, part):
+        now = time.perf_counter()
+        self.seconds[part] = now - self.last
+        print(f"start: {part} {self.seconds[part]:.1f} s", file=sys.stderr, flush=True)
+        self.last = now
 
 
 def configuration(config):

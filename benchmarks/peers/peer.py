@@ -18,6 +18,9 @@ between two synchronizations of the device. Where a peer does other than that, `
 the configuration alone; nothing is fetched. Every position is a real token. Attention is causal without a mask, which is FlashAttention
 on a GPU. Blocks are recomputed (gradient checkpointing) unless --no-checkpointing is given, which MegaTrain and SlideFormer do not know.
 
+The result is printed after each measured step, on a line of its own, so that a run that is ended keeps the steps that it made: the last
+line counts. The parts of the start are printed to standard error when each is over.
+
 Exit status 3: what is asked for does not fit, or the peer is not installed; the JSON then has one key, `skipped`, that says which.
 """
 
@@ -44,7 +47,7 @@ import torch
 import transformers
 
 import account
-from common import Skipped
+from common import Skipped, Start
 
 GIB = 1 << 30
 
@@ -69,8 +72,9 @@ PEERS = {
     "zero3-offload-bf16": Needs("peer_deepspeed", "DeepSpeed", 0, 12),
     "superoffload": Needs("peer_deepspeed", "DeepSpeed", 0, 20),
     "superoffload-noclip": Needs("peer_deepspeed", "DeepSpeed", 0, 20),
-    # bf16 weights twice (pinned again by layer) and gradients, fp32 moments. All logits are kept as log-probabilities in bf16.
-    "megatrain": Needs("peer_megatrain", "MegaTrain", 0, 14, logit=2),
+    # bf16 weights twice (pinned again by layer), gradients and moments: fp32 by DeepSpeed's Adam (14), bf16 by PyTorch's (10). Its module
+    # adds the slabs and the rounding. All logits are kept as log-probabilities in bf16.
+    "megatrain": Needs("peer_megatrain", "MegaTrain", 0, 10, logit=2),
     # fp32 masters and moments; gradients have a buffer for one layer. Logits exist in chunks.
     "slideformer": Needs("peer_slideformer", "SlideFormer", 0, 12, logit=0),
 }
@@ -88,6 +92,7 @@ def arguments(argv=None):
     p.add_argument("--micro-batch", type=int, default=0, help="rows of a forward; 0: as many as the device allows")
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--warmup", type=int, default=1)
+    p.add_argument("--memory-host", type=int, default=0, metavar="GIB", help="host memory that there is, where the system reports less")
     p.add_argument("--no-checkpointing", action="store_true")
     p.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu tries the program out on a tiny shape")
     p.add_argument("--force", action="store_true", help="try even if an estimate says that memory does not suffice")
@@ -131,8 +136,10 @@ def resident_bytes(process="self"):
     return total
 
 
-def host_bytes():
-    """The bytes of host memory that are still available, within a control group's limit."""
+def host_bytes(args):
+    """The bytes of host memory that are still available, within a control group's limit, or as the user says."""
+    if args.memory_host:
+        return args.memory_host * GIB
     free = 0
     for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
@@ -147,18 +154,28 @@ def check_fit(args, config, device):
     """Refuses a peer that would run out of memory and be killed."""
     n, needs = account.parameters(config), PEERS[args.peer]
     on_device, on_host = n * needs.device, n * needs.host
+    if args.peer == "megatrain":
+        on_host = importlib.import_module(needs.module).host_bytes(config)
     if device.type == "cpu":
         on_device, on_host = 0, on_device + on_host
     else:
         have = torch.cuda.mem_get_info()[0]
         if on_device > have:
             raise Skipped(f"{on_device / GIB:.0f} GiB of state on the device, {have / GIB:.0f} GiB are free")
-    have = host_bytes()
+    have = host_bytes(args)
     if on_host > have:
         raise Skipped(f"{on_host / GIB:.0f} GiB of state on the host, {have / GIB:.0f} GiB are free")
 
 
-def measure(args):
+def pytorch_bytes(device):
+    """The most of the device that PyTorch's allocator has reserved."""
+    return torch.cuda.max_memory_reserved() if device.type == "cuda" else 0
+
+
+def measure(args, report):
+    """Runs the peer, and reports the result of each measured step and those before it."""
+    args.start = Start(BEGIN)
+    args.start.over("import")
     device = torch.device(args.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise Skipped("PyTorch finds no GPU; --device cpu tries the program out on a tiny shape")
@@ -174,17 +191,33 @@ def measure(args):
     config = account.config_of(args.shape, args.model)
     if not args.force:
         check_fit(args, config, device)
-    free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else host_bytes()
+    free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else host_bytes(args)
     rows, needs = micro_batch(args, config, free), PEERS[args.peer]
     peer = getattr(importlib.import_module(needs.module), needs.name)(args, config, device, rows)
-    parameters = sum(getattr(p, "ds_numel", p.numel()) for p in peer.params)
+    parameters = getattr(peer, "parameters", None) or sum(getattr(p, "ds_numel", p.numel()) for p in peer.params)
+    rows = peer.micro_batch
     gc.collect()
-    start = time.perf_counter() - BEGIN
-    print(f"ready for the first step after {start:.1f} s", file=sys.stderr)
+    recomputed = getattr(peer, "recomputed", "" if args.no_checkpointing else "block")
+    model_flops, executed_flops = account.flops(config, args.tokens, args.sequence_len, recomputed)
 
     def wait():
         if device.type == "cuda":
             torch.cuda.synchronize()
+
+    def result():
+        sec = statistics.median(seconds)
+        return {
+            "program": args.peer, "model": args.shape or args.model, "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
+            "precision": peer.precision, **peer.state._asdict(), "state_bytes": getattr(peer, "state_bytes", needs.device + needs.host), "notes": peer.notes,
+            "recomputed": recomputed, "parameters": parameters, "tokens": args.tokens, "sequence_len": args.sequence_len,
+            "micro_batch": rows, "micro_batches": args.tokens // args.sequence_len // rows,
+            "start_sec": args.start.seconds, "steps": len(seconds), "step_sec": sec, "step_secs": seconds,
+            "tokens_per_sec": args.tokens / sec, "model_tflops": model_flops / sec / 1e12, "executed_tflops": executed_flops / sec / 1e12,
+            "model_flops": model_flops, "executed_flops": executed_flops, "losses": losses,
+            "device_bytes": peer.device_bytes() if hasattr(peer, "device_bytes") else pytorch_bytes(device),
+            "peak_rss_bytes": resident_bytes(),
+            "torch": torch.__version__, "transformers": transformers.__version__, **getattr(peer, "versions", {}),
+        }
 
     seconds, losses = [], []
     for step in range(args.warmup + args.steps):
@@ -197,39 +230,32 @@ def measure(args):
         if step >= args.warmup:
             seconds.append(time.perf_counter() - begin)
         losses.append(float(loss))
-        print(f"step {step + 1}: {time.perf_counter() - begin:.3f} s, loss {losses[-1]:.4f}", file=sys.stderr)
-
-    sec = statistics.median(seconds)
-    model_flops, executed_flops = account.flops(config, args.tokens, args.sequence_len, not args.no_checkpointing)
-    return {
-        "program": args.peer, "model": args.shape or args.model, "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
-        "precision": peer.precision, "notes": peer.notes, "checkpointing": not args.no_checkpointing, "parameters": parameters,
-        "tokens": args.tokens, "sequence_len": args.sequence_len, "micro_batch": rows,
-        "micro_batches": args.tokens // args.sequence_len // rows,
-        "start_sec": start,
-        "steps": args.steps, "step_sec": sec, "step_min_sec": min(seconds), "step_max_sec": max(seconds),
-        "tokens_per_sec": args.tokens / sec, "model_tflops": model_flops / sec / 1e12, "executed_tflops": executed_flops / sec / 1e12,
-        "model_flops": model_flops, "executed_flops": executed_flops, "losses": losses,
-        "device_bytes": torch.cuda.max_memory_reserved() if device.type == "cuda" else 0, "peak_rss_bytes": resident_bytes(),
-        "torch": torch.__version__, "transformers": transformers.__version__, **getattr(peer, "versions", {}),
-    }
+        print(f"step {step + 1}: {time.perf_counter() - begin:.3f} s, loss {losses[-1]:.4f}", file=sys.stderr, flush=True)
+        if step == 0:
+            args.start.over("step 1")
+        if step >= args.warmup:
+            report(result())
 
 
 def main():
     args = arguments()
     out = os.fdopen(os.dup(1), "w")  # the result alone goes to standard output; peers write much of their own there
     os.dup2(2, 1)
+
+    def report(result):
+        print(json.dumps(result), file=out, flush=True)
+
+    status = 3
     try:
-        result, status = measure(args), 0
+        measure(args, report)
+        status = 0
     except Skipped as e:
-        result, status = {"skipped": str(e)}, 3
+        report({"skipped": str(e)})
     except torch.OutOfMemoryError as e:
-        result, status = {"skipped": "the device ran out of memory: " + str(e).split(". ")[0]}, 3
+        report({"skipped": "the device ran out of memory: " + str(e).split(". ")[0]})
     except Exception:
         traceback.print_exc()
-        result, status = None, 1
-    if result is not None:
-        print(json.dumps(result, indent=2), file=out, flush=True)
+        status = 1
     for child in multiprocessing.active_children():
         child.kill()
     os._exit(status)  # a peer's threads must not keep the process from ending

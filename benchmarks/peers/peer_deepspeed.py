@@ -6,7 +6,7 @@ change nothing.
 
 import torch
 
-from common import Skipped, fill, from_config
+from common import ROUNDS_AWAY, Skipped, State, fill, from_config
 
 
 def settings(peer, micro_batch, micro_batches, pin=True):
@@ -35,10 +35,12 @@ class DeepSpeed:
             from deepspeed.ops.op_builder import CPUAdamBuilder
         except Exception as e:  # it fails in many ways where its build does not match the installed torch
             raise Skipped(f"deepspeed cannot be imported: {type(e).__name__}: {e}") from e
+        args.start.over("deepspeed")
         try:
-            CPUAdamBuilder().load()
+            CPUAdamBuilder().load()  # compiles it, unless that was done before; where another process does it, this one waits
         except Exception as e:
             raise Skipped(f"deepspeed cannot build its host Adam (it needs a C++ compiler and ninja): {type(e).__name__}: {e}") from e
+        args.start.over("host Adam")
         self.micro_batch, passes = micro_batch, args.tokens // args.sequence_len // micro_batch
         how = settings(args.peer, micro_batch, passes, pin=device.type == "cuda")
         deepspeed.init_distributed(dist_backend="nccl" if device.type == "cuda" else "gloo")
@@ -48,17 +50,19 @@ class DeepSpeed:
         if not args.no_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()
+        args.start.over("model")
         self.engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=how)
         self.params = list(model.parameters())
         self.precision = "bf16" if args.peer.endswith("-bf16") else "fp32 masters, bf16 compute"
-        self.notes = []
-        if args.peer.endswith("-bf16"):
-            self.notes.append("weights are updated in bf16: small updates round away")
+        kind = "bf16" if args.peer.endswith("-bf16") else "fp32"
+        self.state = State(kind, kind, "none" if args.peer.endswith("-noclip") else "exact")
+        self.notes = [ROUNDS_AWAY] if kind == "bf16" else []
         if args.peer.endswith("-noclip"):
             self.notes.append("no clipping: updates run in the backward pass, which they do not with it")
         if passes > 1:
             self.notes.append("gradients of micro-batches are added in bf16, DeepSpeed's default")
         self.versions = {"deepspeed": deepspeed.__version__}
+        args.start.over("constructor")
 
     def step(self, batch):
         total, passes = 0, len(batch) // self.micro_batch

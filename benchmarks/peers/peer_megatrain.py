@@ -2,7 +2,31 @@
 
 import torch
 
-from common import installed, load, on_host
+import account
+from common import ROUNDS_AWAY, State, installed, load, on_host
+
+
+def by_deepspeed():
+    """Whether DeepSpeed's host Adam will be taken, which has fp32 moments; PyTorch's has them in the weights' type, bf16."""
+    return installed("deepspeed")
+
+
+def pinned_bytes(parameters):
+    """What PyTorch takes for a pinned piece of so many bf16 numbers: the next power of two."""
+    return 1 << (2 * parameters - 1).bit_length()
+
+
+def host_bytes(config):
+    """What it keeps on the host, in bytes.
+
+    Weights, gradients and moments of all parameters; each block's weights a second time, pinned; two pinned buffers and twelve slabs of
+    a block's size; a slab for the head and one for the embedding.
+    """
+    every, table = account.parameters(config), config["vocab_size"] * config["hidden_size"]
+    tables = 1 if config.get("tie_word_embeddings") else 2
+    layers = config["num_hidden_layers"]
+    block = (every - tables * table) // layers
+    return every * (12 if by_deepspeed() else 8) + (layers + 14) * pinned_bytes(block) + 2 * pinned_bytes(table)
 
 
 class NoMask:
@@ -15,22 +39,30 @@ class NoMask:
 class MegaTrain:
     def __init__(self, args, config, device, micro_batch):
         infinity = load(args.peer_dir, "infinity", "MegaTrain")
+        args.start.over("megatrain")
         attention = "flash_attention_2" if installed("flash_attn") else "sdpa"
         how = infinity.CPUMasterConfig(model_name=args.shape or args.model, device=device.index or 0, dtype=torch.bfloat16,
                                        attn_implementation=attention, dataset_path="random tokens", max_seq_len=args.sequence_len,
                                        batch_size=micro_batch, learning_rate=1e-5, weight_decay=0.01, enable_timing=False)
-        self.model = infinity.CPUMasterModel(on_host(config, torch.bfloat16, attention), how)
+        model = on_host(config, torch.bfloat16, attention)
+        args.start.over("model")
+        self.model = infinity.CPUMasterModel(model, how)
+        args.start.over("constructor")
         self.params = self.model.get_parameters()
         same = {"lr": 1e-5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
         try:
             from deepspeed.ops.adam import DeepSpeedCPUAdam
-            self.optimizer, by = DeepSpeedCPUAdam(self.params, adamw_mode=True, **same), "DeepSpeed's host Adam, fp32 moments"
+            self.optimizer = DeepSpeedCPUAdam(self.params, adamw_mode=True, **same)
+            by, moments, self.state_bytes = "DeepSpeed's host Adam, fp32 moments", "fp32", 14
         except Exception:  # not installed, or its build fails
-            self.optimizer, by = torch.optim.AdamW(self.params, fused=True, **same), "PyTorch's fused AdamW on the host, bf16 moments"
+            self.optimizer = torch.optim.AdamW(self.params, fused=True, **same)
+            by, moments, self.state_bytes = "PyTorch's fused AdamW on the host, bf16 moments, updates in bf16", "bf16", 10
+        args.start.over("optimizer")
         self.micro_batch, passes = micro_batch, args.tokens // args.sequence_len // micro_batch
-        self.precision = "bf16"
-        self.notes = ["weights are updated in bf16: small updates round away", f"optimizer: {by}", f"attention: {attention}",
-                      f"a forward pass is stored every {how.checkpoint_interval} blocks, and run twice more in the backward pass"]
+        self.precision, self.state = f"bf16, {moments} moments", State("bf16", moments, "exact")
+        self.notes = [ROUNDS_AWAY, f"optimizer: {by}", f"attention: {attention}",
+                      f"a forward pass is stored every {how.checkpoint_interval} blocks, and run twice more in the backward pass",
+                      "PyTorch pins by cudaHostRegister here, by eight threads; its own program leaves that at the default, which only starts slower"]
         if passes > 1:
             self.notes.append("gradients of micro-batches are added in bf16, and not divided by their number")
 

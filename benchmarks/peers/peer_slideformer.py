@@ -2,7 +2,7 @@
 
 import torch
 
-from common import Skipped, installed, load, on_host
+from common import Skipped, State, installed, load, on_host
 
 
 class SlideFormer:
@@ -12,7 +12,10 @@ class SlideFormer:
             raise Skipped(f"SlideFormer updates weights in each backward pass: --micro-batch must be all {rows} rows of the step")
         program = load(args.peer_dir, "offload_transformer", "SlideFormer")
         attention = "flash_attention_2" if installed("flash_attn") else "sdpa"
+        args.start.over("slideformer")
         model = on_host(config, torch.bfloat16, attention)
+        args.start.over("model")
+        self.micro_batch = micro_batch
         layers = config["num_hidden_layers"]
         self.notes = ["no clipping: weights are updated in the backward pass", f"attention: {attention}"]
         try:
@@ -28,7 +31,8 @@ class SlideFormer:
                                                   enable_memory_stats=False, optimizer_kwargs=optimizer)
         self.model.train()
         self.params = list(model.parameters())
-        self.precision = "fp32 masters, bf16 compute"
+        self.precision, self.state = "fp32 masters, bf16 compute", State("fp32", "fp32", "none")
+        args.start.over("constructor")
 
     def step(self, batch):
         """Forward, backward and update. The model does all three when it gets labels, and waits for the update."""

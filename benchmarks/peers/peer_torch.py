@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from common import build, fill, local, materialize
+from common import ROUNDS_AWAY, State, build, fill, local, materialize
 
 
 def clip(params, max_norm=1.0):
@@ -30,9 +30,12 @@ class Torch:
             materialize(model, device)
         fill(model)
         self.model, self.params = model, list(model.parameters())
+        args.start.over("model")
         self.optimizer = torch.optim.AdamW(self.params, lr=1e-5, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, fused=True)
         self.precision = "bf16" if only_bf16 else "fp32 masters, bf16 compute"
-        self.notes = ["weights are updated in bf16: small updates round away"] if only_bf16 else []
+        kind = "bf16" if only_bf16 else "fp32"
+        self.state, self.notes = State(kind, kind, "exact"), [ROUNDS_AWAY] if only_bf16 else []
+        args.start.over("constructor")
 
     def shard(self, model, only_bf16):
         from torch.distributed.device_mesh import init_device_mesh
