@@ -10,13 +10,16 @@
             zero3-offload-bf16   the same with masters, gradients and moments in bf16
             superoffload         the same as zero3-offload with SuperOffload, whose host Adam is a process of its own
             superoffload-noclip  SuperOffload without clipping, which lets it update in the backward pass
+            llmq-bf16            LLMQ: weights, gradients and moments in bf16 on the device, by the settings that its authors measure with
+            llmq-fp8             the same with products in FP8
             megatrain            MegaTrain, from the clone at --peer-dir
             slideformer          SlideFormer, from the clone at --peer-dir
 
 A step is: clear gradients, forward and backward over all micro-batches, clip to an exact global norm of 1, AdamW; timed together
 between two synchronizations of the device. Where a peer does other than that, `notes` of its result say so. Weights are random, from
 the configuration alone; nothing is fetched. Every position is a real token. Attention is causal without a mask, which is FlashAttention
-on a GPU. Blocks are recomputed (gradient checkpointing) unless --no-checkpointing is given, which MegaTrain and SlideFormer do not know.
+on a GPU. Blocks are recomputed (gradient checkpointing) unless --no-checkpointing is given, which LLMQ, MegaTrain and SlideFormer do not
+know: LLMQ recomputes where the device is too small for all activations.
 
 The result is printed after each measured step, on a line of its own, so that a run that is ended keeps the steps that it made: the last
 line counts. The parts of the start are printed to standard error when each is over.
@@ -59,7 +62,7 @@ class Needs(typing.NamedTuple):
     name: str
     device: int  # bytes a parameter on the device, gradients included
     host: int  # bytes a parameter on the host, gradients included
-    logit: int = 12  # bytes an element of the logits of a forward pass: 2 + 4, and as much for their gradients
+    logit: int | None = 12  # bytes an element of the logits of a forward pass: 2 + 4, and as much for their gradients; None: see its module
 
 
 PEERS = {
@@ -72,13 +75,16 @@ PEERS = {
     "zero3-offload-bf16": Needs("peer_deepspeed", "DeepSpeed", 0, 12),
     "superoffload": Needs("peer_deepspeed", "DeepSpeed", 0, 20),
     "superoffload-noclip": Needs("peer_deepspeed", "DeepSpeed", 0, 20),
+    # peer_llmq.py counts what FP8 and a token need.
+    "llmq-bf16": Needs("peer_llmq", "LLMQ", 8, 0, logit=None),
+    "llmq-fp8": Needs("peer_llmq", "LLMQ", 9, 0, logit=None),
     # bf16 weights twice (pinned again by layer), gradients and moments: fp32 by DeepSpeed's Adam (14), bf16 by PyTorch's (10). Its module
     # adds the slabs and the rounding. All logits are kept as log-probabilities in bf16.
     "megatrain": Needs("peer_megatrain", "MegaTrain", 0, 10, logit=2),
     # fp32 masters and moments; gradients have a buffer for one layer. Logits exist in chunks.
     "slideformer": Needs("peer_slideformer", "SlideFormer", 0, 12, logit=0),
 }
-GPU_ONLY = ("superoffload", "megatrain", "slideformer")
+GPU_ONLY = ("superoffload", "llmq", "megatrain", "slideformer")
 
 
 def arguments(argv=None):
@@ -115,7 +121,7 @@ def micro_batch(args, config, free):
     everything else.
     """
     rows, needs = args.tokens // args.sequence_len, PEERS[args.peer]
-    if args.micro_batch:
+    if args.micro_batch or needs.logit is None:
         return args.micro_batch
     token = needs.logit * config["vocab_size"] + 2 * config["hidden_size"] * config["num_hidden_layers"]
     room = (free - needs.device * account.parameters(config)) * (2 if args.no_checkpointing else 4) // 5
