@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -297,51 +296,4 @@ func rates(c *check) (string, error) {
 		err = errors.New("rates.json is not JSON")
 	}
 	return "PyTorch's rates are in rates.json; " + oneLine(said), err
-}
-
-// peers measures other programs at the step of the row bench.
-func peers(c *check) (string, error) {
-	out := filepath.Join(c.out, "peers.json")
-	args := []string{"--peers-only", "--out", out, "--turns", "1", "--device", c.device(), "--peers"}
-	args = append(args, strings.Fields(c.peers)...)
-	if c.tiny {
-		args = append(args, "--model", filepath.Join(c.work, "model"), "--sequence-len", "32", "--tokens", "64", "--steps", "1")
-	} else {
-		args = append(args, "--shape", c.shape)
-	}
-	_, err := c.script("benchmarks/peers/compare.py", args...)
-	var none leftOut
-	if errors.As(err, &none) {
-		return "", err
-	}
-	note, noteErr := peersNote(out)
-	return note, errors.Join(err, noteErr)
-}
-
-// peersNote sums up what compare.py measured.
-func peersNote(path string) (string, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	var all map[string][]struct {
-		StepSec     float64 `json:"step_sec"`
-		ModelTFLOPS float64 `json:"model_tflops"`
-		Skipped     string  `json:"skipped"`
-		Failed      string  `json:"failed"`
-	}
-	if err := json.Unmarshal(text, &all); err != nil {
-		return "", fmt.Errorf("peers.json: %w", err)
-	}
-	var notes []string
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		r := all[name][0]
-		switch {
-		case r.StepSec > 0:
-			notes = append(notes, fmt.Sprintf("%s %.3f s, %.0f model TFLOP/s", name, r.StepSec, r.ModelTFLOPS))
-		default:
-			notes = append(notes, name+": "+oneLine(r.Skipped+r.Failed))
-		}
-	}
-	return strings.Join(notes, "; "), nil
 }
