@@ -5,6 +5,7 @@ must not be ended are minutes.
 """
 
 import contextlib
+import importlib.util
 import io
 import json
 import pathlib
@@ -163,6 +164,28 @@ class TestAccount(unittest.TestCase):
         self.assertEqual(model, same)
         self.assertEqual(ffn - nothing, 28 * 2 * 4096 * 3584 * 2 * 18944)
         self.assertLess(ffn, block)
+
+
+@unittest.skipUnless(importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"), "needs PyTorch")
+class TestNeeds(unittest.TestCase):
+    def test_llmq(self):
+        import peer_llmq
+
+        config = account.config_of("qwen2.5-7b")
+        self.assertEqual(peer_llmq.state_bytes(config, False), 8 * account.parameters(config))
+        for peer, gib, rows, recomputed in [("llmq-bf16", 79, 4, ""), ("llmq-fp8", 79, 8, "ffn"), ("llmq-bf16", 139, 16, ""), ("llmq-fp8", 139, 16, "")]:
+            got, settings = peer_llmq.choose(config, 512, 1024, gib << 30, peer)
+            self.assertEqual((got, settings.again), (rows, recomputed), f"{peer}, {gib} GiB")
+        with self.assertRaises(peer_llmq.Skipped):
+            peer_llmq.choose(config, 16, 2048, 40 << 30, "llmq-bf16")
+
+    def test_megatrain_pins_powers_of_two(self):
+        import peer_megatrain
+
+        self.assertEqual([peer_megatrain.pinned_bytes(n) for n in (1, 512, 513, 233_057_792)], [2, 1024, 2048, 512 << 20])
+        config = account.config_of("qwen2.5-7b")
+        state = (12 if peer_megatrain.by_deepspeed() else 8) * account.parameters(config)
+        self.assertEqual(peer_megatrain.host_bytes(config) - state, (28 + 14) * (512 << 20) + 2 * (2 << 30))
 
 
 if __name__ == "__main__":
