@@ -44,7 +44,7 @@ KEPT = 2000  # characters of what a program wrote
 STEPPED = re.compile(r"^step 1: ", re.M)  # peer.py writes it after the first step
 STARTED = re.compile(r"^start: (.*)$", re.M)  # and this after each part of its start
 
-# What a row may have started beside it: DeepSpeed's host Adam takes a minute of one core to compile, and rows that compute on the GPU
+# What may run during a row: DeepSpeed's host Adam takes a minute of one core to compile, and rows that compute on the GPU
 # alone leave the cores idle. peer.py waits for it where it is not done.
 MEANWHILE = {"host-adam": "from deepspeed.ops.op_builder import CPUAdamBuilder; CPUAdamBuilder().load()"}
 
@@ -78,17 +78,18 @@ def arguments(argv=None):
     p.add_argument("--peers-only", action="store_true", help="leave millrace out, where it has been measured already")
     p.add_argument("--ours", action="append", metavar="FLAGS", help="such as '--stream always'; may be repeated")
     p.add_argument("--peers", nargs="*", choices=PEERS + FROM_FOLDER, help="default: all but those that need --peer-dir and have none")
-    p.add_argument("--peer-dir", action="append", default=[], metavar="NAME=FOLDER", help="a clone of megatrain or slideformer; may be repeated")
+    p.add_argument("--peer-dir", action="append", default=[], metavar="NAME=FOLDER", help="a clone of one of these; may be repeated")
     p.add_argument("--site", default="", metavar="FOLDER", help="with Python packages that peers need and this Python does not have")
     p.add_argument("--pack", default="", metavar="FILE", help="what pack.sh made: packages and MegaTrain")
     p.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    p.add_argument("--memory-device", type=int, default=0, metavar="GIB", help="of the device, for ours and for rows that need more than there is")
+    p.add_argument("--memory-device", type=int, default=0, metavar="GIB", help="of the device, that ours may take")
     p.add_argument("--memory-host", type=int, default=0, metavar="GIB", help="of the host, where the system reports less than there is")
-    p.add_argument("--timeout", action="append", default=[], metavar="[NAME=]SECONDS", help="that a program may take; may be repeated. Default: 300, "
-                   "or 1.5 times the plan's and 10")
-    p.add_argument("--start-timeout", action="append", default=[], metavar="[NAME=]SECONDS", help="until a peer has made its first step. Default: none, "
-                   "or the plan's seconds of the row")
-    p.add_argument("--budget", type=float, default=float("inf"), help="seconds after which the running program is ended, and no other begins")
+    p.add_argument("--timeout", action="append", default=[], metavar="[NAME=]SECONDS",
+                   help="that a program may take; may be repeated. Default: 300, or 1.5 times the plan's and 10")
+    p.add_argument("--start-timeout", action="append", default=[], metavar="[NAME=]SECONDS",
+                   help="until a peer has made its first step. Default: none, or the plan's seconds of the row")
+    p.add_argument("--budget", type=float, default=float("inf"),
+                   help="seconds, after which the running program is ended and no other begins")
     p.add_argument("--out", default="", help="file for all results as JSON")
     args = p.parse_args(argv)
     if not args.plan and bool(args.shape) == bool(args.model):
@@ -180,8 +181,9 @@ def made(args, program, flags, name, entry):
     sec = entry.get("sec", 1)
     timeout, own = limit(args.timeout, program, name, 1.5 * sec + 10 if "sec" in entry else 300)
     start_timeout, _ = limit(args.start_timeout, program, name, sec if "sec" in entry else float("inf"))
-    return Row(name, command, timeout if own else sec, timeout, float("inf") if program == OURS else start_timeout, entry.get("meanwhile", ""),
-               entry.get("device_gib", 0))
+    if program == OURS:
+        start_timeout = float("inf")  # it does not say when it has made its first step
+    return Row(name, command, timeout if own else sec, timeout, start_timeout, entry.get("meanwhile", ""), entry.get("device_gib", 0))
 
 
 def environment(args):
@@ -247,6 +249,13 @@ def end(process):
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def unlock():
+    """Removes the locks of compilations that were ended: PyTorch waits for it without end."""
+    root = pathlib.Path(os.environ.get("TORCH_EXTENSIONS_DIR") or pathlib.Path.home() / ".cache" / "torch_extensions")
+    for lock in [*root.glob("*/lock"), *root.glob("*/*/lock")]:  # below a folder for each version of Python, or not
+        lock.unlink(missing_ok=True)
 
 
 def read(file):
@@ -318,7 +327,7 @@ def verdict(results):
 
 def run_all(all_rows, args):
     """Runs the rows, prints and stores each result, and returns {name: [result of each turn]}."""
-    results, beside = {}, []
+    results, meanwhile = {}, []
     print(line(HEAD) + "\n" + "|---" * len(HEAD) + "|", flush=True)
     try:
         for _ in range(args.turns):
@@ -327,15 +336,20 @@ def run_all(all_rows, args):
                 if turns and "step_sec" not in turns[-1]:
                     continue  # it would be again
                 if row.meanwhile and not turns:
-                    beside.append(subprocess.Popen([sys.executable, "-c", MEANWHILE[row.meanwhile]], stdout=subprocess.DEVNULL,
-                                                   stderr=subprocess.DEVNULL, env=environment(args), start_new_session=True))
+                    command = [sys.executable, "-c", MEANWHILE[row.meanwhile]]
+                    meanwhile.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(args),
+                                                      start_new_session=True))
                 turns.append(run(row, args))
+                if "step_sec" not in turns[-1] and all(process.poll() is not None for process in meanwhile):
+                    unlock()
                 print(line(cells(row.name, turns[-1:])), flush=True)
                 if args.out:  # each time, so that nothing is lost when the machine goes away
                     pathlib.Path(args.out).write_text(json.dumps(results, indent=2) + "\n")
     finally:
-        for process in beside:
+        for process in meanwhile:
             end(process)
+        if meanwhile:
+            unlock()
     return results
 
 

@@ -213,8 +213,9 @@ def measure(args, report):
     def result():
         sec = statistics.median(seconds)
         return {
-            "program": args.peer, "model": args.shape or args.model, "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
-            "precision": peer.precision, **peer.state._asdict(), "state_bytes": getattr(peer, "state_bytes", needs.device + needs.host), "notes": peer.notes,
+            "program": args.peer, "model": args.shape or args.model,
+            "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU", "precision": peer.precision,
+            **peer.state._asdict(), "state_bytes": getattr(peer, "state_bytes", needs.device + needs.host), "notes": peer.notes,
             "recomputed": recomputed, "parameters": parameters, "tokens": args.tokens, "sequence_len": args.sequence_len,
             "micro_batch": rows, "micro_batches": args.tokens // args.sequence_len // rows,
             "start_sec": args.start.seconds, "steps": len(seconds), "step_sec": sec, "step_secs": seconds,

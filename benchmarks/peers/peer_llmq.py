@@ -60,7 +60,7 @@ def state_bytes(config, fp8):
 
 
 def choose(config, rows, sequence_len, free, peer):
-    """The rows of a micro-batch and the settings, for so many free bytes of the device."""
+    """The rows of a micro-batch and the settings; free has the device's free bytes."""
     fp8 = peer == "llmq-fp8"
     room = (free - state_bytes(config, fp8) - (2 << 30)) * 19 // 20
     for settings in SETTINGS:
@@ -122,9 +122,12 @@ class LLMQ:
         self.recomputed, self.parameters, self.steps = chosen.again, account.parameters(config), 0
         self.precision = "bf16, products in FP8 (e4m3)" if fp8 else "bf16"
         self.state = State("bf16, rounded at random", "bf16, rounded at random", "by the square of the exact norm")
-        self.notes = [", ".join(chosen.recompute) or "nothing is recomputed", f"the head in {CHUNKS} pieces, attention's gradient in {chunks}",
+        self.notes = [", ".join(chosen.recompute) or "nothing is recomputed",
+                      f"the head in {CHUNKS} pieces, attention's gradient in {chunks}",
                       "clipping divides by the squared norm (src/kernels/global_norm.cu), at the cost of exact clipping",
                       "random weights of its own"]
+        if rows > self.micro_batch:
+            self.notes.append("gradients of micro-batches are added in bf16")
         if chosen.offload_residual:
             self.notes.append("residuals are kept in host memory")
         if config.get("rope_scaling"):

@@ -12,7 +12,7 @@ def by_deepspeed():
 
 
 def pinned_bytes(parameters):
-    """What PyTorch takes for a pinned piece of so many bf16 numbers: the next power of two."""
+    """What PyTorch takes for a pinned piece of bf16 numbers: the next power of two."""
     return 1 << (2 * parameters - 1).bit_length()
 
 
@@ -62,7 +62,7 @@ class MegaTrain:
         self.precision, self.state = f"bf16, {moments} moments", State("bf16", moments, "exact")
         self.notes = [ROUNDS_AWAY, f"optimizer: {by}", f"attention: {attention}",
                       f"a forward pass is stored every {how.checkpoint_interval} blocks, and run twice more in the backward pass",
-                      "PyTorch pins by cudaHostRegister here, by eight threads; its own program leaves that at the default, which only starts slower"]
+                      "PyTorch pins by cudaHostRegister in eight threads; its own program leaves that as it is, which only starts slower"]
         if passes > 1:
             self.notes.append("gradients of micro-batches are added in bf16, and not divided by their number")
 

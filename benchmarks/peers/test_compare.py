@@ -1,4 +1,4 @@
-"""compare.py's order and times, with small programs in the place of peers: python3 -m unittest test_compare
+"""compare.py's order and times, with small programs instead of peers: python3 -m unittest test_compare
 
 Nothing but Python is needed. Programs that hang do so for an hour, so that only compare.py can end them, and the times of programs that
 must not be ended are minutes.
@@ -14,12 +14,14 @@ import tarfile
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 import account
 import compare
 
 FIGURE = {"step_sec": 2.0, "tokens": 64, "model_flops": 4e12, "executed_flops": 5e12, "device_bytes": 0, "peak_rss_bytes": 0, "steps": 1,
-          "model": "tiny", "sequence_len": 32, "precision": "bf16", "masters": "bf16", "moments": "fp32", "clipping": "exact", "state_bytes": 14}
+          "model": "tiny", "sequence_len": 32, "precision": "bf16", "masters": "bf16", "moments": "fp32", "clipping": "exact",
+          "state_bytes": 14}
 HANG = "import time; time.sleep(3600)"
 
 
@@ -46,9 +48,8 @@ class Case(unittest.TestCase):
 
 class TestTimes(Case):
     def test_a_start_that_hangs_costs_its_own_seconds(self):
-        rows = [compare.Row("stuck", program("print('start: import 1.0 s', file=sys.stderr, flush=True)", HANG), timeout=600, start_timeout=3),
-                compare.Row("next", program(figure()))]
-        got = self.results(rows)
+        stuck = program("print('start: import 1.0 s', file=sys.stderr, flush=True)", HANG)
+        got = self.results([compare.Row("stuck", stuck, timeout=600, start_timeout=3), compare.Row("next", program(figure()))])
         self.assertRegex(got["stuck"]["skipped"], r"no step after 3 s \(import 1.0 s; then it was ended\)")
         self.assertIn("start: import", got["stuck"]["stderr"])
         self.assertEqual(got["next"]["step_sec"], 2)
@@ -58,8 +59,8 @@ class TestTimes(Case):
         self.assertEqual(self.results([compare.Row("slow", step, timeout=600, start_timeout=3)])["slow"]["step_sec"], 2)
 
     def test_steps_that_were_made_are_kept(self):
-        row = compare.Row("long", program("print('step 1: 0.1 s', file=sys.stderr)", figure().replace("''')", "''', flush=True)"), HANG), timeout=3)
-        got = self.results([row])["long"]
+        long = program("print('step 1: 0.1 s', file=sys.stderr)", figure(), "sys.stdout.flush()", HANG)
+        got = self.results([compare.Row("long", long, timeout=3)])["long"]
         self.assertEqual(got["step_sec"], 2)
         self.assertIn("ended after 1 of its steps: it took more than 3 s", got["notes"])
 
@@ -75,14 +76,25 @@ class TestTimes(Case):
     def test_what_a_program_started_ends_with_it(self):
         with tempfile.TemporaryDirectory() as folder:
             pid = pathlib.Path(folder) / "pid"
-            child = f"import os, subprocess; c = subprocess.Popen([sys.executable, '-c', {HANG!r}]); open({str(pid)!r}, 'w').write(str(c.pid))"
-            self.results([compare.Row("parent", program(child, figure()))])
+            child = f"import subprocess; c = subprocess.Popen([sys.executable, '-c', {HANG!r}])"
+            self.results([compare.Row("parent", program(child, f"open({str(pid)!r}, 'w').write(str(c.pid))", figure()))])
             state = pathlib.Path(f"/proc/{pid.read_text()}/stat")
             while state.exists() and state.read_text().rpartition(")")[2].split()[0] not in "ZX":
                 time.sleep(0.01)  # a killed process is there for a moment
 
 
 class TestFailures(Case):
+    def test_a_compilation_that_was_ended_holds_up_no_other(self):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict("os.environ", TORCH_EXTENSIONS_DIR=folder):
+            lock = pathlib.Path(folder) / "py312" / "cpu_adam" / "lock"
+            other = lock.with_name("cpu_adam.o")
+            lock.parent.mkdir(parents=True)
+            lock.touch()
+            other.touch()
+            self.results([compare.Row("stuck", program(HANG), timeout=1)])
+            self.assertFalse(lock.exists())
+            self.assertTrue(other.exists())
+
     def test_the_end_of_what_a_row_wrote_is_kept(self):
         got = self.results([compare.Row("broken", program("sys.exit('x' * 3000 + ' the reason')"))])["broken"]
         self.assertEqual(len(got["stderr"]), 2000)
@@ -173,7 +185,8 @@ class TestNeeds(unittest.TestCase):
 
         config = account.config_of("qwen2.5-7b")
         self.assertEqual(peer_llmq.state_bytes(config, False), 8 * account.parameters(config))
-        for peer, gib, rows, recomputed in [("llmq-bf16", 79, 4, ""), ("llmq-fp8", 79, 8, "ffn"), ("llmq-bf16", 139, 16, ""), ("llmq-fp8", 139, 16, "")]:
+        for peer, gib, rows, recomputed in [("llmq-bf16", 79, 4, ""), ("llmq-fp8", 79, 8, "ffn"), ("llmq-bf16", 139, 16, ""),
+                                            ("llmq-fp8", 139, 16, "")]:
             got, settings = peer_llmq.choose(config, 512, 1024, gib << 30, peer)
             self.assertEqual((got, settings.again), (rows, recomputed), f"{peer}, {gib} GiB")
         with self.assertRaises(peer_llmq.Skipped):
