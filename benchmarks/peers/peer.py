@@ -161,16 +161,16 @@ def check_fit(args, config, device):
     n, needs = account.parameters(config), PEERS[args.peer]
     on_device, on_host = n * needs.device, n * needs.host
     if args.peer == "megatrain":
-        on_host = importlib.import_module(needs.module).host_bytes(config)
+        megatrain = importlib.import_module(needs.module)
+        on_host = megatrain.host_bytes(config, megatrain.by_deepspeed(config, args.host_free))
     if device.type == "cpu":
         on_device, on_host = 0, on_device + on_host
     else:
         have = torch.cuda.mem_get_info()[0]
         if on_device > have:
             raise Skipped(f"{on_device / GIB:.0f} GiB of state on the device, {have / GIB:.0f} GiB are free")
-    have = host_bytes(args)
-    if on_host > have:
-        raise Skipped(f"{on_host / GIB:.0f} GiB of state on the host, {have / GIB:.0f} GiB are free")
+    if on_host > args.host_free:
+        raise Skipped(f"{on_host / GIB:.0f} GiB of state on the host, {args.host_free / GIB:.0f} GiB are free")
 
 
 def pytorch_bytes(device):
@@ -195,9 +195,10 @@ def measure(args, report):
         os.environ.setdefault(key, value)
     transformers.logging.set_verbosity_error()
     config = account.config_of(args.shape, args.model)
+    args.host_free = host_bytes(args)
     if not args.force:
         check_fit(args, config, device)
-    free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else host_bytes(args)
+    free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else args.host_free
     rows, needs = micro_batch(args, config, free), PEERS[args.peer]
     peer = getattr(importlib.import_module(needs.module), needs.name)(args, config, device, rows)
     parameters = getattr(peer, "parameters", None) or sum(getattr(p, "ds_numel", p.numel()) for p in peer.params)

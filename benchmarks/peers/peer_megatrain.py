@@ -6,9 +6,15 @@ import account
 from common import ROUNDS_AWAY, State, installed, load, on_host
 
 
-def by_deepspeed():
-    """Whether DeepSpeed's host Adam will be taken, which has fp32 moments; PyTorch's has them in the weights' type, bf16."""
-    return installed("deepspeed")
+MARGIN_BYTES = 10 << 30  # for Python, libraries and the blocks' unpinned copies, which are there for a moment
+
+
+def by_deepspeed(config, free):
+    """Whether DeepSpeed's host Adam is taken: where it is installed, as in MegaTrain's own program, and its fp32 moments fit.
+
+    PyTorch's Adam has moments of the weights' type, bf16. free has the host's free bytes.
+    """
+    return installed("deepspeed") and host_bytes(config, True) + MARGIN_BYTES <= free
 
 
 def pinned_bytes(parameters):
@@ -16,7 +22,7 @@ def pinned_bytes(parameters):
     return 1 << (2 * parameters - 1).bit_length()
 
 
-def host_bytes(config):
+def host_bytes(config, fp32_moments):
     """What it keeps on the host, in bytes.
 
     Weights, gradients and moments of all parameters; each block's weights a second time, pinned; two pinned buffers and twelve slabs of
@@ -26,7 +32,7 @@ def host_bytes(config):
     tables = 1 if config.get("tie_word_embeddings") else 2
     layers = config["num_hidden_layers"]
     block = (every - tables * table) // layers
-    return every * (12 if by_deepspeed() else 8) + (layers + 14) * pinned_bytes(block) + 2 * pinned_bytes(table)
+    return every * (12 if fp32_moments else 8) + (layers + 14) * pinned_bytes(block) + 2 * pinned_bytes(table)
 
 
 class NoMask:
@@ -51,10 +57,12 @@ class MegaTrain:
         self.params = self.model.get_parameters()
         same = {"lr": 1e-5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
         try:
+            if not by_deepspeed(config, args.host_free):
+                raise ImportError("not installed, or without room for its moments")
             from deepspeed.ops.adam import DeepSpeedCPUAdam
             self.optimizer = DeepSpeedCPUAdam(self.params, adamw_mode=True, **same)
             by, moments, self.state_bytes = "DeepSpeed's host Adam, fp32 moments", "fp32", 14
-        except Exception:  # not installed, or its build fails
+        except Exception:  # or its build fails
             self.optimizer = torch.optim.AdamW(self.params, fused=True, **same)
             by, moments, self.state_bytes = "PyTorch's fused AdamW on the host, bf16 moments, updates in bf16", "bf16", 10
         args.start.over("optimizer")

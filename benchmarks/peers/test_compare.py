@@ -197,8 +197,10 @@ class TestNeeds(unittest.TestCase):
 
         self.assertEqual([peer_megatrain.pinned_bytes(n) for n in (1, 512, 513, 233_057_792)], [2, 1024, 2048, 512 << 20])
         config = account.config_of("qwen2.5-7b")
-        state = (12 if peer_megatrain.by_deepspeed() else 8) * account.parameters(config)
-        self.assertEqual(peer_megatrain.host_bytes(config) - state, (28 + 14) * (512 << 20) + 2 * (2 << 30))
+        pinned = (28 + 14) * (512 << 20) + 2 * (2 << 30)
+        self.assertEqual(peer_megatrain.host_bytes(config, False), 8 * account.parameters(config) + pinned)
+        self.assertEqual(peer_megatrain.host_bytes(config, True), 12 * account.parameters(config) + pinned)
+        self.assertFalse(peer_megatrain.by_deepspeed(config, peer_megatrain.host_bytes(config, True)), "no room for anything else")
 
 
 if __name__ == "__main__":
