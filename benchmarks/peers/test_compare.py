@@ -73,6 +73,14 @@ class TestTimes(Case):
     def test_the_budget_ends_the_running_program(self):
         self.assertEqual(self.results([compare.Row("stuck", program(HANG))], "--budget", "3")["stuck"]["skipped"], "the budget was over")
 
+    def test_what_runs_during_a_row(self):
+        with tempfile.TemporaryDirectory() as folder:
+            there = str(pathlib.Path(folder) / "there")
+            needs = program("import os, time", f"while not os.path.exists({there!r}): time.sleep(0.01)", figure())
+            with unittest.mock.patch.dict(compare.MEANWHILE, writes=f"open({there!r}, 'w')\n{HANG}"):
+                got = self.results([compare.Row("needs", needs, meanwhile="writes")])
+            self.assertEqual(got["needs"]["step_sec"], 2)
+
     def test_what_a_program_started_ends_with_it(self):
         with tempfile.TemporaryDirectory() as folder:
             pid = pathlib.Path(folder) / "pid"
