@@ -82,7 +82,8 @@ if [ "${LLMQ:-}" != no ]; then
 		-DCUDNN_FRONTEND_BUILD_PYTHON_BINDINGS=OFF "${given[@]}" >"$work/llmq.log"
 	cmake --build "$work/llmq-build" --target _pyllmq -j "$(nproc)" >>"$work/llmq.log"
 	cmake --install "$work/llmq-build" --prefix "$work/llmq-install" --strip >>"$work/llmq.log"
-	cp -r "$work/llmq-install/pyllmq" "$work/llmq/LICENSE" "$work/pack/site/"
+	cp -r "$work/llmq-install/pyllmq" "$work/pack/site/"
+	cp "$work/llmq/LICENSE" "$work/pack/site/pyllmq/"
 	rm -rf "$work/pack/site/pyllmq/scripts" "$work/pack/site/pyllmq/tests"
 fi
 
