@@ -82,7 +82,7 @@ def arguments(argv=None):
     p.add_argument("--site", default="", metavar="FOLDER", help="with Python packages that peers need and this Python does not have")
     p.add_argument("--pack", default="", metavar="FILE", help="what pack.sh made: packages and MegaTrain")
     p.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    p.add_argument("--memory-device", type=int, default=0, metavar="GIB", help="of the device, that ours may take")
+    p.add_argument("--device-has", type=int, metavar="GIB", help="rows that need more are left out; default: what nvidia-smi says")
     p.add_argument("--memory-host", type=int, default=0, metavar="GIB", help="of the host, where the system reports less than there is")
     p.add_argument("--timeout", action="append", default=[], metavar="[NAME=]SECONDS",
                    help="that a program may take; may be repeated. Default: 300, or 1.5 times the plan's and 10")
@@ -92,6 +92,8 @@ def arguments(argv=None):
                    help="seconds, after which the running program is ended and no other begins")
     p.add_argument("--out", default="", help="file for all results as JSON")
     args = p.parse_args(argv)
+    if args.device_has is None:
+        args.device_has = device_gib() if args.device == "cuda" else 0
     if not args.plan and bool(args.shape) == bool(args.model):
         p.error("give --plan, or one of --shape and --model")
     if args.plan and (args.peers or args.ours):
@@ -173,8 +175,7 @@ def made(args, program, flags, name, entry):
     host = ["--memory-host", str(args.memory_host)] if args.memory_host else []
     if program == OURS:
         host = [x + "GiB" if x.isdigit() else x for x in host]
-        device = ["--memory-device", f"{args.memory_device}GiB"] if args.memory_device else []
-        command = [args.millrace, "bench", "--json", "--device", args.device, *what, *step, *host, *device, *shlex.split(flags)]
+        command = [args.millrace, "bench", "--json", "--device", args.device, *what, *step, *host, *shlex.split(flags)]
     else:
         folder = ["--peer-dir", args.folders[program]] if program in args.folders else []
         command = [sys.executable, str(HERE / "peer.py"), "--peer", program, "--device", args.device, *folder, *host, *what, *step]
@@ -184,6 +185,16 @@ def made(args, program, flags, name, entry):
     if program == OURS:
         start_timeout = float("inf")  # it does not say when it has made its first step
     return Row(name, command, timeout if own else sec, timeout, start_timeout, entry.get("meanwhile", ""), entry.get("device_gib", 0))
+
+
+def device_gib():
+    """What the first GPU has, by nvidia-smi; 0 where it does not say."""
+    try:
+        said = subprocess.run(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"], capture_output=True, text=True,
+                              timeout=20, check=True).stdout
+        return int(said.split()[0]) >> 10
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return 0
 
 
 def environment(args):
@@ -198,7 +209,7 @@ def run(row, args):
     left = args.deadline - time.monotonic()
     if left < row.sec:
         return {"skipped": f"left out: it takes {row.sec:.0f} s, and of the budget of {args.budget:.0f} s {max(left, 0):.0f} s were left"}
-    if 0 < args.memory_device < row.needs_gib:
+    if 0 < args.device_has < row.needs_gib:
         return {"skipped": f"left out: it needs {row.needs_gib:.0f} GiB of the device"}
     print(f"--- {row.name}", file=sys.stderr, flush=True)
     with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:  # a pipe could fill

@@ -49,10 +49,6 @@ func (c *check) peersArgs() []string {
 		return append(args, tinyPeers...)
 	}
 	args = append(args, strings.Fields(c.peers)...)
-	// As in the row bench: the rest of the device is for the driver and libraries, and the host has what was measured.
-	if c.deviceBytes > 64<<30 {
-		args = append(args, "--memory-device", strconv.FormatInt(c.deviceBytes>>30-9, 10))
-	}
 	if c.hostBytes > 64<<30 {
 		args = append(args, "--memory-host", strconv.FormatInt(int64(0.93*float64(c.hostBytes))>>30, 10))
 	}

@@ -54,7 +54,7 @@ var rows = []row{
 	{name: "racecheck", least: sec(15), most: sec(60), run: sanitize("racecheck"), keeps: true},
 	{name: "bench-own", least: sec(30), most: sec(150),
 		run: benchmark{name: "bench-own", steps: 3, env: []string{"MILLRACE_OWN_PRODUCTS=1"}}.run, keeps: true},
-	{name: "peers", least: sec(45), most: sec(150), run: peers},
+	{name: "peers", least: sec(45), most: sec(565), run: peers},
 	{name: "repeats", least: sec(10), most: sec(60), run: tests("cuda.test", "TestGPURepeats", tinyRepeats)},
 	{name: "train", least: sec(10), most: sec(60), run: learns},
 	{name: "resumed", least: sec(10), most: sec(60), run: resumed},
