@@ -40,4 +40,4 @@ var gpuShape = speedShape{rows: 64, document: 32, hidden: 128, inner: 128, heads
 	keys: 1, headDim: 64, tile: 64, parameters: 1 << 12,
 	others: []heads{{"Qwen3.5-4B", 2, 1, 256, 0}, {"Gemma 4 31B", 1, 1, 512, 0}, {"Gemma 2 27B", 2, 1, 128, 50},
 		{"Qwen2.5-7B", 2, 1, 128, 0}},
-	deltas: []device.DeltaSpec{{KeyHeads: 1, Heads: 2, KeyDim: 32, ValueDim: 32}}}
+	deltas: []device.DeltaSpec{{KeyHeads: 1, Heads: 1, KeyDim: 128, ValueDim: 128}}}

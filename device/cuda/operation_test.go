@@ -112,4 +112,11 @@ func TestMostDeltaHeads(t *testing.T) {
 	if got := deltaBytes / each; got != device.GPUMaxDeltaHeads {
 		t.Errorf("room for %d heads, and devices say %d", got, device.GPUMaxDeltaHeads)
 	}
+	set, err := kernels.Load("sm90a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k, ok := set.Find("delta_solve_terms.bf16"); !ok || k.Constants["EACH"] != deltaTerms {
+		t.Errorf("a chunk and head leaves %d numbers where T is in terms, and its kernel %v", deltaTerms, k)
+	}
 }

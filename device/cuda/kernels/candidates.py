@@ -20,6 +20,7 @@ sys.dont_write_bytecode = True
 import build
 from attention import KERNELS as ATTENTION
 from delta import KERNELS as DELTA
+from delta_scan import KERNELS as DELTA_SCAN
 from experts import KERNELS as EXPERTS
 from matmul import KERNELS as MATMUL
 from recurrent import KERNELS as RECURRENT
@@ -28,7 +29,7 @@ from sums import CHUNK, KERNELS as SUMS
 FOLDER = build.HERE / "candidates"
 CODE = "sm_90a"
 
-OWN = {k.name: k for k in ATTENTION + DELTA + EXPERTS + MATMUL + RECURRENT + SUMS}
+OWN = {k.name: k for k in ATTENTION + DELTA + DELTA_SCAN + EXPERTS + MATMUL + RECURRENT + SUMS}
 
 CANDIDATES = KERNELS = []  # the second name is that by which build.py finds them
 TARGET = {}  # of each
@@ -51,25 +52,20 @@ def attend(op, head, target, q, k, warps, stages, cap=""):
     candidate(f"{op}.bf16{cap}.h{head}.a16", label, target, constants=constants, warps=warps, stages=stages)
 
 
-def deltas(op, values, part, warps):
-    name = f"{op}.bf16.a16"
-    constants = {c: n for c, n in dict(VALUES=values, PART=part).items() if c in OWN[name].constants}
-    candidate(name, f"{values}x{part}.w{warps}", constants=constants, warps=warps)
-
-
-# Delta nets: 3% of their limit on the H100. More columns share what a chunk costs; more warps share its registers.
-for tile in ((64, 64, 4), (64, 64, 8), (32, 64, 8)):
-    deltas("delta_scan", *tile)
-for tile in ((64, 32, 4), (64, 32, 8), (32, 64, 4)):
-    deltas("delta_out", *tile)
-for tile in ((64, 32, 8), (32, 64, 4), (32, 32, 8)):
-    deltas("delta_scan_grad", *tile)
-for tile in ((32, 32, 4), (32, 32, 8), (16, 32, 8)):
-    deltas("delta_grad_values", *tile)
-for tile in ((64, 0, 4), (32, 0, 8)):
-    deltas("delta_grad_queries", *tile)
-for tile in ((32, 0, 4), (32, 0, 8), (16, 0, 8)):
-    deltas("delta_grad_keys", *tile)
+# Delta nets: 3% of their limit on the H100, in an earlier form. More columns share what a chunk costs; more warps share its
+# registers; with one stage two programs share a multiprocessor's memory, and loads are not under way.
+for op in ("delta_scan_terms.bf16", "delta_scan_grad_terms.bf16"):
+    for values, stages, warps in ((64, 1, 4), (32, 2, 4), (32, 1, 4), (128, 1, 8)):
+        candidate(op, f"{values}.w{warps}.s{stages}", constants=dict(VALUES=values, STAGES=stages), warps=warps, stages=stages)
+for op, tiles in {
+        "delta_out_terms.bf16": ((32, 32, 4), (64, 64, 4), (64, 32, 8), (128, 32, 8)),
+        "delta_grad_values_terms.bf16": ((32, 32, 8), (16, 32, 8), (32, 64, 8)),
+        "delta_grad_queries.bf16.a16": ((64, 0, 4), (32, 0, 8)),
+        "delta_grad_keys.bf16.a16": ((32, 0, 4), (32, 0, 8), (16, 0, 8)),
+        "delta_before.bf16": ((128, 0, 8), (128, 0, 4))}.items():
+    for values, part, warps in tiles:
+        constants = {c: n for c, n in dict(VALUES=values, PART=part).items() if c in OWN[op].constants}
+        candidate(op, f"{values}x{part}.w{warps}", constants=constants, warps=warps)
 
 # Gradients of experts' weights: at 64 x 128 they are bound by the second cache. matmul.tn has 128 x 256.
 for m, n, k, warps, stages in ((128, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3), (128, 256, 64, 8, 4)):

@@ -42,6 +42,8 @@ from registry import BF16_OR_F32, Kernel
 ROWS = tl.constexpr(64)  # of a chunk: device.DeltaChunk
 HALF = tl.constexpr(32)
 EPSILON = tl.constexpr(1e-6)
+SQUARE = tl.constexpr(64 * 64)
+LAST_TERM = tl.constexpr(4 * 64 * 64)  # of T in terms, in numbers of bf16: after P
 
 
 @triton.jit
@@ -149,6 +151,29 @@ def _betas(beta, first, rows, heads, head):
 def _square():
     """Where the numbers of a matrix [ROWS, ROWS] are."""
     return tl.arange(0, ROWS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+
+
+@triton.jit
+def _terms(mine):
+    """The three terms of T, [ROWS, ROWS] each, of the numbers of a chunk and head."""
+    at = mine.to(tl.pointer_type(tl.bfloat16)) + tl.arange(0, ROWS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+    return tl.load(at), tl.load(at + SQUARE), tl.load(at + LAST_TERM)
+
+
+@triton.jit
+def _by_terms(x, t0, t1, t2):
+    """x t, of x in fp32, the smallest products first."""
+    x0, x1, x2 = _split(x)
+    d = tl.dot(x2, t0, tl.dot(x0, t2, tl.dot(x1, t1)))
+    return tl.dot(x0, t0, tl.dot(x1, t0, tl.dot(x0, t1, d)))
+
+
+@triton.jit
+def _of_terms(t0, t1, t2, x):
+    """t x, in the same order."""
+    x0, x1, x2 = _split(x)
+    d = tl.dot(t2, x0, tl.dot(t0, x2, tl.dot(t1, x1)))
+    return tl.dot(t0, x0, tl.dot(t1, x0, tl.dot(t0, x1, d)))
 
 
 @triton.jit
@@ -397,8 +422,8 @@ def delta_scan_grad(dstates, solved, dout, qkv, decay, beta, start, rows, chunks
 
 @triton.jit
 def delta_grad_values(dqkv, ddecay, dbeta, dstates, solved, dout, qkv, decay, beta, states, start, rows, chunks,
-                      keyheads, heads, keydim, valuedim, first, count, each, sdqkv, sdo, sqkv, PART: tl.constexpr,
-                      VALUES: tl.constexpr):
+                      keyheads, heads, keydim, valuedim, first, count, each, past, sdqkv, sdo, sqkv, PART: tl.constexpr,
+                      VALUES: tl.constexpr, TERMS: tl.constexpr):
     """The gradients of a chunk's values, decays and betas of a head; D, after Y; and in the places of T and P, dG and
     dA. Programs: count*heads.
 
@@ -412,7 +437,7 @@ def delta_grad_values(dqkv, ddecay, dbeta, dstates, solved, dout, qkv, decay, be
     k = q + keyheads * keydim
     v = 2 * keyheads * keydim + head * valuedim
     mine = solved + tl.program_id(0).to(tl.int64) * each
-    of_y, of_d = mine + 2 * ROWS * ROWS, mine + 2 * ROWS * ROWS + ROWS * valuedim
+    of_y, of_d = mine + past, mine + past + ROWS * valuedim
     of_states = ((first + chunk).to(tl.int64) * heads + head) * keydim * valuedim
     states += of_states
     dstates += of_states + tl.cast(heads, tl.int64) * keydim * valuedim  # those of the next chunk
@@ -444,7 +469,11 @@ def delta_grad_values(dqkv, ddecay, dbeta, dstates, solved, dout, qkv, decay, be
             of_q = _dot(_tile(q, top, sqkv, rows, keydim, part, ROWS, PART), s, of_q)
         read = (c * sk)[:, None] * of_k
         x = _tile(qkv + v, top, sqkv, rows, valuedim, column, ROWS, VALUES).to(tl.float32) - read
-        d = _product(tl.load(mine + _square()), b[:, None] * x, ROWS, VALUES)
+        if TERMS:
+            t0, t1, t2 = _terms(mine)
+            d = _of_terms(t0, t1, t2, b[:, None] * x)
+        else:
+            d = _product(tl.load(mine + _square()), b[:, None] * x, ROWS, VALUES)
         _store(of_d, 0, valuedim, ROWS, valuedim, d, column, ROWS, VALUES)
         by_m += tl.sum(d * ((m * sk)[:, None] * written), 1)
         y = _tile(of_y, 0, valuedim, ROWS, valuedim, column, ROWS, VALUES)
@@ -512,7 +541,7 @@ def delta_grad_queries(dqkv, solved, dout, qkv, decay, states, start, rows, chun
 
 @triton.jit
 def delta_grad_keys(dqkv, dstates, solved, qkv, decay, beta, states, start, rows, chunks, keyheads, heads, keydim,
-                    valuedim, first, count, each, sdqkv, sqkv, KEYS: tl.constexpr, VALUES: tl.constexpr):
+                    valuedim, first, count, each, past, sdqkv, sqkv, KEYS: tl.constexpr, VALUES: tl.constexpr):
     """delta_grad_queries for keys, from Y, D, dG and dA."""
     chunk, keyhead = tl.program_id(0) // keyheads, tl.program_id(0) % keyheads
     group = heads // keyheads
@@ -524,7 +553,7 @@ def delta_grad_keys(dqkv, dstates, solved, qkv, decay, beta, states, start, rows
     acc = tl.zeros([ROWS, KEYS], tl.float32)
     for head in range(keyhead * group, (keyhead + 1) * group):
         mine = solved + (chunk.to(tl.int64) * heads + head) * each
-        of_y, of_d = mine + 2 * ROWS * ROWS, mine + 2 * ROWS * ROWS + ROWS * valuedim
+        of_y, of_d = mine + past, mine + past + ROWS * valuedim
         at_state = ((first + chunk).to(tl.int64) * heads + head) * keydim * valuedim
         to_next = tl.cast(heads, tl.int64) * keydim * valuedim
         _, c, m, _ = _decays(decay, start, top, rows, heads, head)
@@ -550,6 +579,9 @@ SOME = "first:i32 count:i32 each:i32"
 WIDE = "rows:i32 chunks:i32 keyheads:i32 heads:i32 keydim:i32 valuedim:i32"
 EACH, SCAN = "count*heads", ("heads", "ceil(valuedim/VALUES)", "count")
 
+VALUES_ARGUMENTS = (f"dqkv:*A ddecay:*fp32 dbeta:*fp32 dstates:*fp32 solved:*fp32 dout:*A {READ} states:*fp32 start:*i32 "
+                    f"{WIDE} {SOME} past:i32 sdqkv:i32 sdo:i32 sqkv:i32")
+
 # The kernels: function, arguments and grid.
 OPERATIONS = (
     (delta_solve, f"solved:*fp32 {READ} start:*i32 {SIZES} {SOME} sqkv:i32", (EACH, )),
@@ -557,51 +589,40 @@ OPERATIONS = (
     (delta_out, f"out:*A states:*fp32 solved:*fp32 {READ} start:*i32 {WIDE} {SOME} so:i32 sqkv:i32",
      (EACH, "ceil(valuedim/VALUES)")),
     (delta_scan_grad, f"dstates:*fp32 solved:*fp32 dout:*A {READ} start:*i32 {WIDE} {SOME} sdo:i32 sqkv:i32", SCAN),
-    (delta_grad_values,
-     f"dqkv:*A ddecay:*fp32 dbeta:*fp32 dstates:*fp32 solved:*fp32 dout:*A {READ} states:*fp32 start:*i32 {WIDE} "
-     f"{SOME} sdqkv:i32 sdo:i32 sqkv:i32", (EACH, )),
+    (delta_grad_values, VALUES_ARGUMENTS, (EACH, )),
     (delta_grad_queries,
      f"dqkv:*A solved:*fp32 dout:*A qkv:*A decay:*fp32 states:*fp32 start:*i32 {WIDE} {SOME} sdqkv:i32 sdo:i32 "
      "sqkv:i32", ("count*keyheads", )),
     (delta_grad_keys,
-     f"dqkv:*A dstates:*fp32 solved:*fp32 {READ} states:*fp32 start:*i32 {WIDE} {SOME} sdqkv:i32 sqkv:i32",
+     f"dqkv:*A dstates:*fp32 solved:*fp32 {READ} states:*fp32 start:*i32 {WIDE} {SOME} past:i32 sdqkv:i32 sqkv:i32",
      ("count*keyheads", )),
 )
-# The columns of values and of keys that an operation works on at a time, and its warps. Four warps are one group of
-# sm_90a's products, and two or three programs of four share a multiprocessor: eight wait for each other twice for each
-# part of an operand, 64 times in a turn of delta_out's loop where four wait 4 times. Tiles are smaller for "any", which
-# fp32 has too: its terms fill registers, so gradients need eight. KEYS is the most columns of a head, which the last
-# two have at once.
+# The columns of values and of keys that an operation works on at a time, and its warps. KEYS is the most columns of a
+# head, which the last two have at once. These are small: the terms of fp32 fill registers, so gradients need eight warps.
+# In bf16, aligned heads of KEYS columns have delta_scan.py, whose results the last two take in larger tiles.
 KEYS = 128
-TILES = {
-    "a16": {
-        delta_solve: (0, 32, 4), delta_scan: (32, 64, 4), delta_out: (32, 32, 4), delta_scan_grad: (32, 32, 4),
-        delta_grad_values: (16, 32, 4), delta_grad_queries: (32, 0, 4), delta_grad_keys: (16, 0, 4)
-    },
-    "any": {
-        delta_solve: (0, 16, 4), delta_scan: (16, 16, 4), delta_out: (16, 16, 4), delta_scan_grad: (16, 16, 4),
-        delta_grad_values: (16, 16, 8), delta_grad_queries: (16, 0, 8), delta_grad_keys: (16, 0, 8)
-    }
+ANY = {
+    delta_solve: (0, 16, 4), delta_scan: (16, 16, 4), delta_out: (16, 16, 4), delta_scan_grad: (16, 16, 4),
+    delta_grad_values: (16, 16, 8), delta_grad_queries: (16, 0, 8), delta_grad_keys: (16, 0, 8)
 }
+ALIGNED = {delta_grad_queries: (32, 0, 4), delta_grad_keys: (16, 0, 4)}
 # The most bytes that a thread spills on any architecture, of ptxas 12.8.
 SPILLS = {
     "f32.any": {
         delta_solve: 176, delta_scan: 8, delta_scan_grad: 112, delta_grad_values: 456, delta_grad_queries: 132,
-        delta_grad_keys: 464
+        delta_grad_keys: 472
     },
     "bf16.any": {
         delta_scan: 8, delta_scan_grad: 40, delta_grad_values: 396, delta_grad_queries: 52, delta_grad_keys: 84
     },
-    "bf16.a16": {
-        delta_scan: 4, delta_scan_grad: 52, delta_grad_values: 192, delta_grad_queries: 52, delta_grad_keys: 92
-    }
+    "bf16.a16": {delta_grad_queries: 52, delta_grad_keys: 92}
 }
-SIZED = ("solved", "states", "dstates", "so", "sdo", "sqkv", "sdqkv", "each", "keydim", "valuedim")
+SIZED = ("solved", "states", "dstates", "so", "sdo", "sqkv", "sdqkv", "each", "past", "keydim", "valuedim")
 
 
-def _kernel(function, arguments, grid, a, variant):
-    values, part, warps = TILES[variant][function]
-    tiles = dict(KEYS=KEYS, PART=part, VALUES=values)
+def _kernel(function, arguments, grid, a, variant, tiles):
+    values, part, warps = tiles[function]
+    tiles = dict(KEYS=KEYS, PART=part, VALUES=values, TERMS=0)
     typed = [argument.split(":") for argument in arguments.split()]
     aligned = [name for name, t in typed if t == "*A" or name in SIZED]
     dims = [name for name, _ in typed if name in ("keydim", "valuedim")]
@@ -612,6 +633,7 @@ def _kernel(function, arguments, grid, a, variant):
 
 
 KERNELS = [
-    _kernel(function, arguments, grid, a, variant) for a, variant in (("f32", "any"), ("bf16", "any"), ("bf16", "a16"))
-    for function, arguments, grid in OPERATIONS
+    _kernel(function, arguments, grid, a, variant, tiles)
+    for a, variant, tiles in (("f32", "any", ANY), ("bf16", "any", ANY), ("bf16", "a16", ALIGNED))
+    for function, arguments, grid in OPERATIONS if function in tiles
 ]

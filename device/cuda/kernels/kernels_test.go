@@ -206,7 +206,8 @@ func TestLimits(t *testing.T) {
 		products := []string{"matmul", "attention", "attention_dkdv", "attention_dq", "expert_matmul",
 			"expert_weight_grad"}
 		op, _, _ := strings.Cut(k.Name, ".")
-		if want := slices.Contains(products, op) && strings.HasSuffix(k.Name, ".a16"); (k.Loop != nil) != want || (k.Limits.Loop != nil) != want {
+		scans := []string{"delta_scan_terms", "delta_scan_grad_terms"}
+		if want := slices.Contains(products, op) && strings.HasSuffix(k.Name, ".a16") || slices.Contains(scans, op); (k.Loop != nil) != want || (k.Limits.Loop != nil) != want {
 			t.Fatalf("figures of the loop %+v, limits %+v", k.Loop, k.Limits.Loop)
 		} else if !want {
 			return

@@ -1,4 +1,4 @@
-"""delta.py in Triton's interpreter, against the recurrence in float64: python -m unittest test_delta"""
+"""delta.py and delta_scan.py in Triton's interpreter, against the recurrence in float64: python -m unittest test_delta"""
 
 import unittest
 
@@ -8,16 +8,22 @@ import numpy as np
 import torch
 
 import delta
+import delta_scan
 from poisoned import Field
 from test_kernels import TYPES, f32, rounded
 
 CHUNK = 64
-BY_NAME = {k.name: k for k in delta.KERNELS}
+BY_NAME = {k.name: k for k in delta.KERNELS + delta_scan.KERNELS}
 
 
 def starts(lengths):
     """The first row of each row's document."""
     return [first for first, n in zip(np.cumsum([0] + lengths), lengths) for _ in range(n)]
+
+
+def ends(lengths):
+    """The row after the last one of each row's document."""
+    return [last for last, n in zip(np.cumsum(lengths), lengths) for _ in range(n)]
 
 
 def recurrence(q, k, v, decay, beta, dout, start):
@@ -57,7 +63,7 @@ class Net:
                  keys=None):
         self.kind, self.suffix, self.at_once = kind, f".{kind}.{variant}", at_once
         self.keyheads, self.heads, self.keydim, self.valuedim = keyheads, heads, keydim, valuedim
-        self.start = starts(lengths)
+        self.start, self.end = starts(lengths), ends(lengths)
         self.rows, self.chunks = sum(lengths), -(-sum(lengths) // CHUNK)
         rng = np.random.default_rng(self.rows + keydim)
         cols, values, pad = 2 * keyheads * keydim + heads * valuedim, heads * valuedim, 16 if variant == "a16" else 3
@@ -79,22 +85,31 @@ class Net:
                                     stride=values + pad), Field(TYPES[kind], self.rows, cols, stride=cols + pad)
         self.states, self.dstates = (dense(self.chunks, heads * keydim * valuedim) for _ in range(2))
         self.ddecay, self.dbeta = (dense(self.rows, heads) for _ in range(2))
-        self.each = 2 * CHUNK * (CHUNK + valuedim)
+        self.forward, self.past = ("delta_solve", "delta_scan", "delta_out"), 2 * CHUNK * CHUNK
+        self.backward = ("delta_solve", "delta_scan_grad", "delta_grad_values", "delta_grad_queries", "delta_grad_keys")
+        if variant == "a16" and keydim == delta.KEYS and valuedim % 64 == 0:
+            self.forward = tuple(op + "_terms" for op in self.forward)
+            self.backward = ("delta_solve_terms", "delta_before", "delta_scan_grad_terms", "delta_grad_values_terms") + self.backward[3:]
+            self.past = delta_scan.EACH
+        self.each = self.past + 2 * CHUNK * valuedim
         self.solved = dense(min(at_once, self.chunks) * heads, self.each)
 
     def launch(self, op, first, count, *values):
-        kernel = BY_NAME[op + self.suffix].at("sm80")
+        kernel = (BY_NAME.get(op + self.suffix) or BY_NAME[op + ".bf16"]).at("sm80")
         constants = kernel.constants
         blocks = -(-self.valuedim // constants.get("VALUES", self.valuedim))
         grid = {
             "delta_solve": (count * self.heads, ), "delta_out": (count * self.heads, blocks),
+            "delta_solve_terms": (count * self.heads, ), "delta_out_terms": (count * self.heads, blocks),
+            "delta_before": (count * self.heads, blocks), "delta_grad_values_terms": (count * self.heads, ),
             "delta_grad_values": (count * self.heads, ), "delta_grad_queries": (count * self.keyheads, ),
             "delta_grad_keys": (count * self.keyheads, )
         }.get(op, (self.heads, blocks, count))
         ids = torch.tensor(self.start + [-2 ** 31] * 256,
                            dtype=torch.int32)  # an index that was not masked leaves all memory
-        by_name = dict(start=ids, rows=self.rows, chunks=self.chunks, keyheads=self.keyheads, heads=self.heads,
-                       keydim=self.keydim, valuedim=self.valuedim, first=first, count=count, each=self.each,
+        ends = torch.tensor(self.end + [2 ** 31 - 1] * 256, dtype=torch.int32)
+        by_name = dict(start=ids, end=ends, rows=self.rows, chunks=self.chunks, keyheads=self.keyheads, heads=self.heads,
+                       keydim=self.keydim, valuedim=self.valuedim, first=first, count=count, each=self.each, past=self.past,
                        so=self.out.stride, sdo=self.dout.stride, sqkv=self.qkv.stride, sdqkv=self.dqkv.stride)
         at = lambda name: by_name[name] if name in by_name else getattr(self, name).mat
         kernel.function[grid](*(at(name) for name, _ in kernel.typed()), **constants)
@@ -102,10 +117,10 @@ class Net:
     def run(self):
         stretches = [(first, min(self.at_once, self.chunks - first)) for first in range(0, self.chunks, self.at_once)]
         for stretch in stretches:
-            for op in ("delta_solve", "delta_scan", "delta_out"):
+            for op in self.forward:
                 self.launch(op, *stretch)
         for stretch in reversed(stretches):
-            for op in ("delta_solve", "delta_scan_grad", "delta_grad_values", "delta_grad_queries", "delta_grad_keys"):
+            for op in self.backward:
                 self.launch(op, *stretch)
         return self
 
@@ -169,7 +184,7 @@ class DeltaTest(unittest.TestCase):
 
     def test_stretches(self):
         """No bit depends on how chunks are cut into launches, wherever documents begin."""
-        for kind, variant, dim in (("f32", "any", 8), ("bf16", "a16", 16)):
+        for kind, variant, dim in (("f32", "any", 8), ("bf16", "a16", 128)):
             net = lambda at_once: Net(kind, variant, 1, 2, dim, dim, [64, 30, 98, 1, 70], at_once).run().results()
             whole = net(99)
             for at_once in (1, 3):
@@ -178,7 +193,7 @@ class DeltaTest(unittest.TestCase):
                         self.assertTrue(np.array_equal(got.view(np.uint32), whole[name][1].view(np.uint32)))
 
     def test_aligned(self):
-        self.each(("bf16", "a16", 1, 2, 48, 80, [70, 3], 1), ("bf16", "a16", 1, 2, 128, 128, [130, 1, 69, 20], 2),
+        self.each(("bf16", "a16", 1, 2, 128, 64, [70, 3], 1), ("bf16", "a16", 1, 2, 128, 128, [130, 1, 69, 20], 2),
                   ("bf16", "a16", 2, 2, 128, 128, [320]))
 
 

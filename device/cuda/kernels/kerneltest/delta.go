@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/tensor"
@@ -18,8 +19,8 @@ type deltaCase struct {
 	atOnce                            int   // chunks of a launch
 
 	rows, chunks                             int
-	starts                                   []int32
-	qkv, decay, beta, dout, start            *field
+	starts, ends                             []int32
+	qkv, decay, beta, dout, start, end       *field
 	out, states, dqkv, ddecay, dbeta, solved *field
 	dstates                                  *field
 }
@@ -31,7 +32,7 @@ func testDelta(t *testing.T, on *backend) {
 	for _, c := range []*deltaCase{
 		{variant: "any", keyHeads: 1, heads: 2, keyDim: 6, valueDim: 10, lengths: []int{30, 2, 50, 61}, atOnce: 2},
 		{variant: "any", keyHeads: 1, heads: 1, keyDim: 20, valueDim: 33, lengths: []int{70}, atOnce: 2},
-		{variant: "a16", keyHeads: 1, heads: 2, keyDim: 48, valueDim: 32, lengths: []int{66, 9}, atOnce: 1},
+		{variant: "a16", keyHeads: 1, heads: 2, keyDim: 128, valueDim: 64, lengths: []int{66, 9}, atOnce: 1},
 		{variant: "a16", keyHeads: 1, heads: 1, keyDim: 128, valueDim: 128, lengths: []int{40, 30}, atOnce: 2},
 	} {
 		for _, d := range types {
@@ -49,10 +50,21 @@ func testDelta(t *testing.T, on *backend) {
 func (c *deltaCase) run(t *testing.T, on *backend) {
 	b := benchFor(t, on, uint64(c.keyDim))
 	c.make(b)
-	suffix := "." + typeWord(c.dtype) + "." + c.variant
-	each := 2 * deltaChunk * (deltaChunk + c.valueDim)
+	suffix, plain := "."+typeWord(c.dtype)+"."+c.variant, "."+typeWord(c.dtype)
+	terms, past := c.variant == "a16", 2*deltaChunk*deltaChunk
+	if terms {
+		past += deltaChunk*deltaChunk/2 + 4*deltaChunk + 16
+	}
+	each := past + 2*deltaChunk*c.valueDim
 	read := []any{c.qkv, c.decay, c.beta}
-	stretches := func(backward bool, f func(all []any)) {
+	// name is that of a kernel that has another one where T is in terms.
+	name := func(op string) string {
+		if terms && !strings.HasSuffix(op, "_queries") && !strings.HasSuffix(op, "_keys") {
+			return op + "_terms" + plain
+		}
+		return op + suffix
+	}
+	stretches := func(backward bool, f func(all, heads []any)) {
 		for done := 0; done < c.chunks; done += c.atOnce {
 			count := min(c.atOnce, c.chunks-done)
 			first := done
@@ -60,26 +72,41 @@ func (c *deltaCase) run(t *testing.T, on *backend) {
 				first = c.chunks - done - count
 			}
 			some := []any{first, count, each}
-			b.run("delta_solve"+suffix, slices.Concat([]any{c.solved}, read,
+			b.run(name("delta_solve"), slices.Concat([]any{c.solved}, read,
 				[]any{c.start, c.rows, c.keyHeads, c.heads, c.keyDim}, some, []any{c.qkv.stride})...)
-			f(append([]any{c.rows, c.chunks, c.keyHeads, c.heads, c.keyDim, c.valueDim}, some...))
+			f(append([]any{c.rows, c.chunks, c.keyHeads, c.heads, c.keyDim, c.valueDim}, some...),
+				append([]any{c.keyHeads, c.heads, c.valueDim}, some...))
 		}
 	}
-	stretches(false, func(all []any) {
+	stretches(false, func(all, heads []any) {
+		if terms {
+			b.run(name("delta_scan"), slices.Concat([]any{c.states, c.solved, c.qkv, c.start, c.end, c.rows, c.chunks}, heads,
+				[]any{c.qkv.stride})...)
+			b.run(name("delta_out"), slices.Concat([]any{c.out, c.states, c.solved, c.qkv, c.rows}, heads,
+				[]any{c.out.stride, c.qkv.stride})...)
+			return
+		}
 		b.run("delta_scan"+suffix, slices.Concat([]any{c.states, c.solved}, read, []any{c.start}, all,
 			[]any{c.qkv.stride})...)
 		b.run("delta_out"+suffix, slices.Concat([]any{c.out, c.states, c.solved}, read,
 			[]any{c.start}, all, []any{c.out.stride, c.qkv.stride})...)
 	})
-	stretches(true, func(all []any) {
-		b.run("delta_scan_grad"+suffix, slices.Concat([]any{c.dstates, c.solved, c.dout}, read, []any{c.start}, all,
-			[]any{c.dout.stride, c.qkv.stride})...)
-		last := slices.Concat([]any{c.states, c.start}, all, []any{c.dqkv.stride, c.dout.stride, c.qkv.stride})
-		b.run("delta_grad_values"+suffix, slices.Concat([]any{c.dqkv, c.ddecay, c.dbeta, c.dstates, c.solved, c.dout},
-			read, last)...)
-		b.run("delta_grad_queries"+suffix, slices.Concat([]any{c.dqkv, c.solved, c.dout, c.qkv, c.decay}, last)...)
-		last = slices.Concat([]any{c.states, c.start}, all, []any{c.dqkv.stride, c.qkv.stride})
-		b.run("delta_grad_keys"+suffix, slices.Concat([]any{c.dqkv, c.dstates, c.solved}, read, last)...)
+	stretches(true, func(all, heads []any) {
+		if terms {
+			b.run("delta_before"+plain, c.solved, c.dout, c.rows, c.heads, c.valueDim, all[6], all[7], each, past, c.dout.stride)
+			b.run(name("delta_scan_grad"), slices.Concat([]any{c.dstates, c.solved, c.dout, c.qkv, c.start, c.rows, c.chunks},
+				heads, []any{past, c.dout.stride, c.qkv.stride})...)
+		} else {
+			b.run("delta_scan_grad"+suffix, slices.Concat([]any{c.dstates, c.solved, c.dout}, read, []any{c.start}, all,
+				[]any{c.dout.stride, c.qkv.stride})...)
+		}
+		last := slices.Concat([]any{c.states, c.start}, all)
+		strides := []any{c.dqkv.stride, c.dout.stride, c.qkv.stride}
+		b.run(name("delta_grad_values"), slices.Concat([]any{c.dqkv, c.ddecay, c.dbeta, c.dstates, c.solved, c.dout},
+			read, last, []any{past}, strides)...)
+		b.run("delta_grad_queries"+suffix, slices.Concat([]any{c.dqkv, c.solved, c.dout, c.qkv, c.decay}, last, strides)...)
+		b.run("delta_grad_keys"+suffix, slices.Concat([]any{c.dqkv, c.dstates, c.solved}, read, last,
+			[]any{past, c.dqkv.stride, c.qkv.stride})...)
 	})
 	for _, r := range c.reference() {
 		most := 1.0
@@ -91,7 +118,7 @@ func (c *deltaCase) run(t *testing.T, on *backend) {
 		if r.got.dtype == tensor.BF16 {
 			limit += 1.0 / 256
 		}
-		b.compareOf(r.kernel+suffix, r.name, r.got, r.want, within(limit*most))
+		b.compareOf(name(r.kernel), r.name, r.got, r.want, within(limit*most))
 		if !r.got.intact() {
 			t.Errorf("%s is written between the rows", r.name)
 		}
@@ -100,11 +127,11 @@ func (c *deltaCase) run(t *testing.T, on *backend) {
 
 // make lays the operands out. Decays are of all sizes; those of some rows leave nothing of a state.
 func (c *deltaCase) make(b *bench) {
-	c.starts = nil
+	c.starts, c.ends = nil, nil
 	for _, n := range c.lengths {
 		first := int32(len(c.starts))
 		for range n {
-			c.starts = append(c.starts, first)
+			c.starts, c.ends = append(c.starts, first), append(c.ends, first+int32(n))
 		}
 	}
 	c.rows = len(c.starts)
@@ -129,8 +156,8 @@ func (c *deltaCase) make(b *bench) {
 	}
 	state := c.heads * c.keyDim * c.valueDim
 	c.states, c.dstates = dense(c.chunks, state), dense(c.chunks, state)
-	c.solved = dense(c.atOnce*c.heads, 2*deltaChunk*(deltaChunk+c.valueDim))
-	c.start = b.ints(c.starts)
+	c.solved = dense(c.atOnce*c.heads, 5*deltaChunk*deltaChunk+2*deltaChunk*c.valueDim) // more than T in terms takes
+	c.start, c.end = b.ints(c.starts), b.ints(c.ends)
 }
 
 // deltaResult holds the numbers that a kernel wrote, and those that it should have written.

@@ -197,7 +197,7 @@ var ordered = []string{"rmsnorm.A", "rmsnorm_grad.A", "rmsnorm_grad.A.resid", "l
 	"expert_glu_grad.gelu_tanh.A"}
 
 // computing are the sources whose kernels have tests of their own.
-var computing = []string{"attention.py", "matmul.py", "delta.py"}
+var computing = []string{"attention.py", "matmul.py", "delta.py", "delta_scan.py"}
 
 // All variants of an operation compute the same, on each target: to the bit, except where the order of sums is not
 // defined. A proof of one variant by devicetest is then a proof of all. Rows so far apart that offsets need 64 bits
