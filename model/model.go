@@ -332,19 +332,19 @@ func (m *Model) TrainFLOPs(docs []int) int64 {
 // ForwardAccount counts what the blocks and the head ask of a device to compute the losses of documents of these
 // lengths.
 func (m *Model) ForwardAccount(docs []int) (blocks, head nn.Account) {
-	shape := nn.Shape{Docs: docs, DType: tensor.BF16}
 	known := map[int]nn.Account{}
 	for i, like := range m.Like {
 		if _, ok := known[like]; !ok {
-			known[like] = m.account(1+i, shape)
+			known[like] = m.Account(1+i, docs)
 		}
 		blocks = blocks.Plus(known[like])
 	}
-	return blocks, m.account(1+len(m.Blocks), shape)
+	return blocks, m.Account(1+len(m.Blocks), docs)
 }
 
-func (m *Model) account(layer int, shape nn.Shape) (sum nn.Account) {
-	l := m.Layer(layer)
+// Account counts the same of one layer, a block from 1 or the head after them.
+func (m *Model) Account(layer int, docs []int) (sum nn.Account) {
+	l, shape := m.Layer(layer), nn.Shape{Docs: docs, DType: tensor.BF16}
 	for _, stage := range l.Stages(nn.Forward, false) {
 		for _, v := range stage {
 			sum = sum.Plus(l.Measure(v, shape, m.Layouts(layer, v.Parts)...))

@@ -460,20 +460,24 @@ func TestMeasure(t *testing.T) {
 		f := d.Measure(d.Stages(nn.Forward, false)[0][0], m, layout)
 		b := d.Measure(d.Stages(nn.Backward, false)[0][0], m, layout)
 		// Norm, projection, rotation, output, norm, gate and up, activation, down; and attention, which is not cut.
-		if want := (nn.Account{Products: projections + 3*feed, Attention: attention, Ops: 8*chunks + 1,
-			Traffic: f.Traffic}); f != want {
+		if want := (nn.Account{Work: [nn.Classes]int64{nn.OfProducts: projections + 3*feed, nn.OfAttention: attention,
+			nn.OfElements: f.Bytes()}, Ops: 8*chunks + 1, HeadDim: width}); f != want {
 			t.Errorf("keep %v, %d rows: forward %+v, want %+v", keep, rows, f, want)
 		}
-		want := nn.Account{Products: 2*projections + 6*feed, Attention: 5 * attention / 2, Ops: 14*chunks + 1,
-			Traffic: b.Traffic, Widest: nn.AttentionShape{Heads: heads, HeadDim: width}}
+		want := nn.Account{Work: [nn.Classes]int64{nn.OfProducts: 2*projections + 6*feed,
+			nn.OfAttentionGrad: 5 * attention / 2, nn.OfElements: b.Bytes()}, Ops: 14*chunks + 1,
+			Widest: nn.AttentionShape{Heads: heads, HeadDim: width}, HeadDim: width}
 		if keep < nn.KeepGateUp {
-			want.Products, want.Ops = want.Products+2*feed, want.Ops+chunks
+			want.Work[nn.OfProducts] += 2 * feed
+			want.Ops += chunks
 		}
 		if keep < nn.KeepAll { // norm, projection, rotation, output
-			want.Products, want.Ops = want.Products+projections, want.Ops+4*chunks
+			want.Work[nn.OfProducts] += projections
+			want.Ops += 4 * chunks
 		}
 		if keep < nn.KeepAttention {
-			want.Attention, want.Ops = want.Attention+attention, want.Ops+1
+			want.Work[nn.OfAttention] += attention
+			want.Ops++
 		}
 		if b != want {
 			t.Errorf("keep %v, %d rows: backward %+v, want %+v", keep, rows, b, want)
@@ -486,8 +490,8 @@ func TestMeasure(t *testing.T) {
 	frozen, err := tensor.NewLayout(fields...)
 	check(t, err)
 	m := nn.Shape{Docs: docs, DType: tensor.F32, Level: nn.KeepAll}
-	if b := d.Measure(d.Stages(nn.Backward, false)[0][0], m, frozen); b.Products != projections+3*feed {
-		t.Errorf("a frozen block has %d FLOPs of products backward, want %d", b.Products, projections+3*feed)
+	if b := d.Measure(d.Stages(nn.Backward, false)[0][0], m, frozen); b.Work[nn.OfProducts] != projections+3*feed {
+		t.Errorf("a frozen block has %d FLOPs of products backward, want %d", b.Work[nn.OfProducts], projections+3*feed)
 	}
 }
 
@@ -504,7 +508,7 @@ func TestTrafficOfABlock(t *testing.T) {
 	check(t, err)
 	m := nn.Shape{Docs: []int{16}, DType: tensor.BF16, Level: nn.KeepAll}
 	for to, want := range map[nn.Direction]int64{nn.Forward: 160, nn.Backward: 353} {
-		if got := d.Measure(d.Stages(to, false)[0][0], m, layout).Traffic / 16 / 1000; got != want {
+		if got := d.Measure(d.Stages(to, false)[0][0], m, layout).Bytes() / 16 / 1000; got != want {
 			t.Errorf("direction %v: %d kB, want %d", to, got, want)
 		}
 	}

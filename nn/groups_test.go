@@ -170,13 +170,13 @@ func TestMeasureOfParts(t *testing.T) {
 	part := g.weights[0].Layout
 	gotF, gotB := sum(g.d, nn.Forward, g.layout, part, part, part), sum(g.d, nn.Backward, g.layout, part, part, part)
 	wantF, wantB := sum(g.whole.d, nn.Forward, g.whole.layout), sum(g.whole.d, nn.Backward, g.whole.layout)
-	if gotF.Products != wantF.Products || gotF.Attention != wantF.Attention {
+	if gotF.Work[nn.OfProducts] != wantF.Work[nn.OfProducts] || gotF.Work[nn.OfAttention] != wantF.Work[nn.OfAttention] {
 		t.Errorf("forward: %+v, a whole block %+v", gotF, wantF)
 	}
 	again := int64(2 * positions * 24 * 2 * groupInner * groupCount) // gate and up, which a part does not keep
 	// What "reopen" computes again, closing computes again as well, all but the mixer's output.
 	qkv := int64(2*positions*24) * int64(4*6+2*2*6)
-	if gotB.Products != wantB.Products+again+qkv || gotB.Attention != wantB.Attention {
+	if gotB.Work[nn.OfProducts] != wantB.Work[nn.OfProducts]+again+qkv || gotB.Work[nn.OfAttentionGrad] != wantB.Work[nn.OfAttentionGrad] {
 		t.Errorf("backward: %+v, a whole block %+v and %d", gotB, wantB, again+qkv)
 	}
 }

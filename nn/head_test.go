@@ -294,7 +294,7 @@ func TestHeadMeasure(t *testing.T) {
 				for _, part := range v.Parts {
 					of = append(of, layouts[part])
 				}
-				products += h.Measure(v, m, of...).Products
+				products += h.Measure(v, m, of...).Work[nn.OfProducts]
 			}
 		}
 		if products != c.want*product {

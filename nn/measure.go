@@ -9,22 +9,24 @@ import (
 
 // Account counts what a visit asks of a device.
 type Account struct {
-	// Products and Attention are FLOPs: 2MNK for each matrix product; for attention two products for each pair of query
-	// and key that a head scores, and five for its gradient, which forms the scores again. A gated delta net counts
-	// with attention, as device.DeltaSpec.FLOPs says.
-	Products, Attention int64
-	Ops                 int
-	// Traffic counts the bytes that element-wise operations read and write, each operand once for each time that it is
-	// read or written: what a GPU moves. Vectors of weights, statistics and the tables of the rotation are small and left
-	// out. So is attention, except the sum of dout*out, which is a pass of its own. The operands of a matrix product
-	// count with the product.
-	Traffic int64
+	// Work has the FLOPs or the bytes of each class. FLOPs are 2MNK for each matrix product; for attention two products
+	// for each pair of query and key that a head scores, and five for its gradient, which forms the scores again; for a
+	// gated delta net what device.DeltaSpec.FLOPs says. Bytes are those that operations read and write, each operand once
+	// for each time that it is read or written: what a GPU moves. Vectors of weights, statistics and the tables of the
+	// rotation are small and left out. So is attention, except the sum of dout*out, which is a pass of its own. The
+	// operands of a class in FLOPs count with it.
+	Work [Classes]int64
+	Ops  int
 	// Widest is the widest attention whose gradient is asked for.
 	Widest AttentionShape
+	// HeadDim is the most columns of a head of an attention; 0: nothing asks for one.
+	HeadDim int
 	// DeltaDim is the most columns of queries, keys and values of a head of a gated delta net; 0: nothing asks for one.
 	DeltaDim int
 	// DeltaHeads is the most heads of a gated delta net.
 	DeltaHeads int
+	// ExpertRows is the most rows of a step that an expert has, if each is chosen equally often; 0: there are none.
+	ExpertRows int
 }
 
 // AttentionShape is the number of query heads and their width.
@@ -33,16 +35,33 @@ type AttentionShape struct{ Heads, HeadDim int }
 // cols is the width of all queries.
 func (a AttentionShape) cols() int { return a.Heads * a.HeadDim }
 
-// FLOPs is the arithmetic of products and attention.
-func (a Account) FLOPs() int64 { return a.Products + a.Attention }
+// FLOPs is the arithmetic of products, attention and gated delta nets.
+func (a Account) FLOPs() (n int64) { return a.sum(true) }
+
+// Bytes is what all other operations read and write.
+func (a Account) Bytes() (n int64) { return a.sum(false) }
+
+func (a Account) sum(flops bool) (n int64) {
+	for class, work := range a.Work {
+		if Class(class).IsFLOPs() == flops {
+			n += work
+		}
+	}
+	return n
+}
 
 // Plus is the sum of two accounts.
 func (a Account) Plus(b Account) Account {
+	for class, work := range b.Work {
+		a.Work[class] += work
+	}
 	if a.Widest.cols() < b.Widest.cols() {
 		a.Widest = b.Widest
 	}
-	return Account{a.Products + b.Products, a.Attention + b.Attention, a.Ops + b.Ops, a.Traffic + b.Traffic, a.Widest,
-		max(a.DeltaDim, b.DeltaDim), max(a.DeltaHeads, b.DeltaHeads)}
+	a.Ops += b.Ops
+	a.HeadDim, a.DeltaDim = max(a.HeadDim, b.HeadDim), max(a.DeltaDim, b.DeltaDim)
+	a.DeltaHeads, a.ExpertRows = max(a.DeltaHeads, b.DeltaHeads), max(a.ExpertRows, b.ExpertRows)
+	return a
 }
 
 // Shape is of the micro-batch that visits are measured with.
@@ -162,54 +181,69 @@ type counter struct {
 	docs []int
 }
 
-// moves counts an operation that reads or writes these, each as often as it is named; none is nothing.
-func (c *counter) moves(mats ...device.Mat) {
+// adds counts an operation of a class, of which it is so much.
+func (c *counter) adds(class Class, work int64) {
 	c.Ops++
+	c.Work[class] += work
+}
+
+// moves counts an element-wise operation that reads or writes these, each as often as it is named; none is nothing.
+func (c *counter) moves(mats ...device.Mat) { c.movesIn(OfElements, mats...) }
+
+// movesIn counts such an operation of a class.
+func (c *counter) movesIn(class Class, mats ...device.Mat) {
+	var bytes int64
 	for _, x := range mats {
-		c.Traffic += int64(x.Rows) * int64(x.Cols) * x.DType.Bytes()
+		bytes += int64(x.Rows) * int64(x.Cols) * x.DType.Bytes()
 	}
+	c.adds(class, bytes)
 }
 
 func (c *counter) MatMul(to, a, _ device.Mat, f device.MatMulFlags) {
-	c.Ops++
 	inner := a.Cols
 	if f.TransA {
 		inner = a.Rows
 	}
-	c.Products += 2 * int64(to.Rows) * int64(to.Cols) * int64(inner)
+	c.adds(OfProducts, 2*int64(to.Rows)*int64(to.Cols)*int64(inner))
+}
+
+// attends counts an attention of one of two classes: without a soft cap, and with one.
+func (c *counter) attends(plain, capped Class, flops int64, s device.AttentionSpec) {
+	if s.SoftCap > 0 {
+		plain = capped
+	}
+	c.adds(plain, flops)
+	c.HeadDim = max(c.HeadDim, s.HeadDim)
 }
 
 func (c *counter) Attention(_, _, _, _, _ device.Mat, s device.AttentionSpec) {
-	c.Ops++
-	c.Account.Attention += 2 * 2 * pairs(c.docs, s.Window) * int64(s.Heads*s.HeadDim)
+	c.attends(OfAttention, OfCappedAttention, 2*2*pairs(c.docs, s.Window)*int64(s.Heads*s.HeadDim), s)
 }
 
 func (c *counter) AttendCache(_, q, k, _ device.Mat, s device.AttentionSpec) {
-	c.Ops++
-	c.Account.Attention += s.CacheFLOPs(q.Rows, k.Rows)
+	c.attends(OfCacheAttention, OfCacheAttention, s.CacheFLOPs(q.Rows, k.Rows), s)
 }
 
 func (c *counter) AttentionGrad(_, _, _, dout, _, _, _, out, _, _ device.Mat, s device.AttentionSpec) {
-	c.moves(dout, out)
+	c.attends(OfAttentionGrad, OfCappedAttentionGrad, 5*2*pairs(c.docs, s.Window)*int64(s.Heads*s.HeadDim), s)
+	c.Work[OfElements] += int64(dout.Rows) * int64(dout.Cols+out.Cols) * out.DType.Bytes()
 	if shape := (AttentionShape{s.Heads, s.HeadDim}); c.Widest.cols() < shape.cols() {
 		c.Widest = shape
 	}
-	c.Account.Attention += 5 * 2 * pairs(c.docs, s.Window) * int64(s.Heads*s.HeadDim)
 }
 
 func (c *counter) Copy(dst, src device.Mem) {
-	c.Ops++
-	c.Traffic += dst.Len + src.Len
+	c.adds(OfElements, dst.Len+src.Len)
 }
 
-func (c *counter) Zero(dst device.Mem)                              { c.Ops++; c.Traffic += dst.Len }
+func (c *counter) Zero(dst device.Mem)                              { c.adds(OfElements, dst.Len) }
 func (c *counter) Add(y, a, b device.Mat)                           { c.moves(y, a, b) }
 func (c *counter) Scale(y, x device.Mat, _ float32)                 { c.moves(y, x) }
 func (c *counter) Cast(dst, src device.Mat)                         { c.moves(dst, src) }
 func (c *counter) AddBias(y, _ device.Mat)                          { c.moves(y, y) }
 func (c *counter) BiasGrad(_, dy device.Mat)                        { c.moves(dy) }
 func (c *counter) RMSNorm(y, _, x, _ device.Mat, _ device.NormSpec) { c.moves(y, x) }
-func (c *counter) SinkGrad(_, _, _, _ device.Mat)                   { c.Ops++ }
+func (c *counter) SinkGrad(_, _, _, _ device.Mat)                   { c.moves() }
 func (c *counter) GLU(y, gateUp device.Mat, _ device.GLUSpec)       { c.moves(y, gateUp) }
 
 func (c *counter) JoinHeads(y, a, b device.Mat, _ int)  { c.moves(y, a, b) }
@@ -234,15 +268,23 @@ func (c *counter) Gather(y, _ device.Mat, _ device.Mem, _ int)                 {
 func (c *counter) Put(_, x device.Mat, _ device.Mem)                           { c.moves(x, x) }
 func (c *counter) ScatterAdd(_, dy device.Mat, _ device.Mem, _ int, _ float32) { c.moves(dy, dy, dy) }
 
-// routed counts an operation on the rows of blocks that reads or writes these matrices of blocks, if each expert is
-// chosen equally often.
-func (c *counter) routed(b device.Blocks, mats ...device.Mat) (rows int64) {
-	rows = b.Balanced()
-	c.Ops++
+// routed counts an element-wise operation on the rows of blocks that reads or writes these matrices of blocks, if each
+// expert is chosen equally often.
+func (c *counter) routed(b device.Blocks, mats ...device.Mat) {
+	var bytes int64
 	for _, x := range mats {
-		c.Traffic += rows * int64(x.Cols) * x.DType.Bytes()
+		bytes += b.Balanced() * int64(x.Cols) * x.DType.Bytes()
 	}
-	return rows
+	c.adds(OfElements, bytes)
+}
+
+// multiplies counts products of rows of blocks with experts' weights of so many columns and rows, or the gradients of
+// these.
+func (c *counter) multiplies(class Class, b device.Blocks, cols, rows int) {
+	c.adds(class, 2*b.Balanced()*int64(cols)*int64(rows))
+	if r := b.Routing; r.Experts > 0 {
+		c.ExpertRows = max(c.ExpertRows, r.Rows*r.TopK/r.Experts, 1)
+	}
 }
 
 func (c *counter) Route(_ device.Mem, _, logits, _ device.Mat, _ device.RouteSpec) { c.moves(logits) }
@@ -251,8 +293,8 @@ func (c *counter) RouteGrad(dlogits, _, logits device.Mat, _ device.Mem, _ devic
 	c.moves(dlogits, logits)
 }
 
-func (c *counter) CountChoices(device.Mat, device.Routing, float32) { c.Ops++ }
-func (c *counter) SortChoices(device.Routing)                       { c.Ops++ }
+func (c *counter) CountChoices(device.Mat, device.Routing, float32) { c.moves() }
+func (c *counter) SortChoices(device.Routing)                       { c.moves() }
 
 func (c *counter) ScaleChoices(y, x, _ device.Mat, _ device.Mem)      { c.moves(y, x) }
 func (c *counter) ScaleChoicesGrad(_, dy, x device.Mat, _ device.Mem) { c.moves(dy, x) }
@@ -260,11 +302,11 @@ func (c *counter) ScaleChoicesGrad(_, dy, x device.Mat, _ device.Mem) { c.moves(
 func (c *counter) GatherRows(y, x device.Mat, b device.Blocks) { c.routed(b, y, x) }
 
 func (c *counter) ExpertMatMul(to, a, _, _ device.Mat, _ device.ExpertProduct, b device.Blocks) {
-	c.Products += 2 * c.routed(b) * int64(a.Cols) * int64(to.Cols)
+	c.multiplies(OfExperts, b, a.Cols, to.Cols)
 }
 
 func (c *counter) ExpertWeightGrad(_, dy, x device.Mat, b device.Blocks) {
-	c.Products += 2 * c.routed(b) * int64(dy.Cols) * int64(x.Cols)
+	c.multiplies(OfExpertGrads, b, dy.Cols, x.Cols)
 }
 
 func (c *counter) ExpertBiasGrad(_, _, dy, _, _ device.Mat, b device.Blocks) { c.routed(b, dy) }
@@ -279,12 +321,14 @@ func (c *counter) ExpertGLUGrad(dGateUp, act, _, dy, gateUp, _ device.Mat, _ dev
 
 func (c *counter) CombineRows(y, x, from, _ device.Mat, _ device.Mem, topK int) {
 	c.moves(y, from)
-	c.Traffic += int64(topK) * int64(y.Rows) * int64(y.Cols) * x.DType.Bytes()
+	c.Work[OfElements] += int64(topK) * int64(y.Rows) * int64(y.Cols) * x.DType.Bytes()
 }
 
-func (c *counter) CausalConv(y, x, _ device.Mat, _ device.Docs) { c.moves(y, x) }
+func (c *counter) CausalConv(y, x, _ device.Mat, _ device.Docs) { c.movesIn(OfConv, y, x) }
 
-func (c *counter) CausalConvGrad(dx, _, dy, x, _ device.Mat, _ device.Docs) { c.moves(dx, dy, x) }
+func (c *counter) CausalConvGrad(dx, _, dy, x, _ device.Mat, _ device.Docs) {
+	c.movesIn(OfConvGrad, dx, dy, x)
+}
 
 func (c *counter) Gate(y, x, gate device.Mat, _ device.GateKind) { c.moves(y, x, gate) }
 
@@ -298,31 +342,29 @@ func (c *counter) DeltaGatesGrad(da, db, _, _, ddecay, dbeta, a, b, _, _ device.
 	c.moves(da, db, ddecay, dbeta, a, b)
 }
 
-func (c *counter) GatedDelta(_, states, qkv, _, _ device.Mat, s device.DeltaSpec) {
-	c.moves(states)
+func (c *counter) GatedDelta(_, _, qkv, _, _ device.Mat, s device.DeltaSpec) {
 	c.DeltaDim, c.DeltaHeads = max(c.DeltaDim, s.KeyDim, s.ValueDim), max(c.DeltaHeads, s.Heads)
 	forward, _ := s.FLOPs(qkv.Rows)
-	c.Account.Attention += forward
+	c.adds(OfDelta, forward)
 }
 
-func (c *counter) GatedDeltaGrad(_, _, _, dstates, _, qkv, _, _, states device.Mat, s device.DeltaSpec) {
-	c.moves(states, dstates)
-	_, backward := s.FLOPs(qkv.Rows)
-	c.Account.Attention += backward
-}
-
-func (c *counter) ContinueConv(y, _, x, _ device.Mat, _ device.Continued) { c.moves(y, x) }
-
-func (c *counter) ContinueDelta(_, states, qkv, _, _ device.Mat, s device.DeltaSpec, _ int) {
-	c.moves(states, states)
+func (c *counter) GatedDeltaGrad(_, _, _, _, _, qkv, _, _, _ device.Mat, s device.DeltaSpec) {
 	c.DeltaDim = max(c.DeltaDim, s.KeyDim, s.ValueDim)
-	c.Account.Attention += s.StepFLOPs(qkv.Rows)
+	_, backward := s.FLOPs(qkv.Rows)
+	c.adds(OfDeltaGrad, backward)
 }
 
-func (c *counter) LSEInit(device.Mat)                                        { c.Ops++ }
-func (c *counter) LSEUpdate(_, l device.Mat, _ device.Mem, _ int, _ float32) { c.moves(l) }
-func (c *counter) TokenLoss(_, _ device.Mat, _ device.Mem)                   { c.Ops++ }
-func (c *counter) CrossEntropyGrad(d, l, _ device.Mat, _, _ device.Mem, _ int, _ float32) {
-	c.moves(d, l)
+func (c *counter) ContinueConv(y, _, x, _ device.Mat, _ device.Continued) { c.movesIn(OfConv, y, x) }
+
+func (c *counter) ContinueDelta(_, _, qkv, _, _ device.Mat, s device.DeltaSpec, _ int) {
+	c.DeltaDim = max(c.DeltaDim, s.KeyDim, s.ValueDim)
+	c.adds(OfDeltaSteps, s.StepFLOPs(qkv.Rows))
 }
-func (c *counter) Sum(device.Mem, device.Mat) { c.Ops++ }
+
+func (c *counter) LSEInit(device.Mat)                                        { c.moves() }
+func (c *counter) LSEUpdate(_, l device.Mat, _ device.Mem, _ int, _ float32) { c.movesIn(OfLoss, l) }
+func (c *counter) TokenLoss(_, _ device.Mat, _ device.Mem)                   { c.moves() }
+func (c *counter) CrossEntropyGrad(d, l, _ device.Mat, _, _ device.Mem, _ int, _ float32) {
+	c.movesIn(OfLoss, d, l)
+}
+func (c *counter) Sum(device.Mem, device.Mat) { c.moves() }

@@ -19,15 +19,18 @@ func TestMeasureForward(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := nn.Account{
-			Products:  2 * 8 * (16*8 + 8*8 + 24*8 + 8*12), // qkv, output, gate and up, down
-			Attention: 2 * 2 * pairs * 2 * 4,
-			Ops:       9,                                    // two norms, four products, rotation, attention, SwiGLU
-			Traffic:   2 * 8 * (2*8 + 2*8 + 2*12 + 12 + 24), // norms, rotation of queries and keys, SwiGLU; 2 bytes each
+			Work: [nn.Classes]int64{
+				nn.OfProducts:  2 * 8 * (16*8 + 8*8 + 24*8 + 8*12), // qkv, output, gate and up, down
+				nn.OfAttention: 2 * 2 * pairs * 2 * 4,
+				nn.OfElements:  2 * 8 * (2*8 + 2*8 + 2*12 + 12 + 24)}, // norms, rotation of queries and keys, SwiGLU; 2 bytes each
+			Ops:     9, // two norms, four products, rotation, attention, SwiGLU
+			HeadDim: 4,
 		}
+		products, attention := want.Work[nn.OfProducts], want.Work[nn.OfAttention]
 		for _, level := range []nn.Keep{nn.KeepInput, nn.KeepAll} {
 			m := nn.Shape{Docs: []int{3, 5}, DType: tensor.BF16, Level: level}
 			got := b.Measure(b.Stages(nn.Forward, false)[0][0], m, layout)
-			if got != want || got.FLOPs() != want.Products+want.Attention {
+			if got != want || got.FLOPs() != products+attention {
 				t.Errorf("window %d, level %v: %+v, want %+v", window, level, got, want)
 			}
 		}
@@ -37,10 +40,10 @@ func TestMeasureForward(t *testing.T) {
 			return b.Measure(b.Stages(nn.Backward, false)[0][0], nn.Shape{Docs: []int{3, 5}, DType: tensor.BF16, Level: level}, layout)
 		}
 		all, none := back(nn.KeepAll), back(nn.KeepInput)
-		if all.Products != 2*want.Products || all.Attention != 5*want.Attention/2 || all.Widest != (nn.AttentionShape{Heads: 2, HeadDim: 4}) {
+		if all.Work[nn.OfProducts] != 2*products || all.Work[nn.OfAttentionGrad] != 5*attention/2 || all.Widest != (nn.AttentionShape{Heads: 2, HeadDim: 4}) {
 			t.Errorf("window %d: backward %+v", window, all)
 		}
-		if again := none.Products - all.Products; again != 2*8*(16*8+8*8+24*8) || none.Attention-all.Attention != want.Attention {
+		if again := none.Work[nn.OfProducts] - all.Work[nn.OfProducts]; again != 2*8*(16*8+8*8+24*8) || none.Work[nn.OfAttention] != attention {
 			t.Errorf("window %d: backward computes %d again, and %+v", window, again, none)
 		}
 	}
@@ -48,11 +51,15 @@ func TestMeasureForward(t *testing.T) {
 
 // Accounts add up, and the wider attention stays.
 func TestAccountPlus(t *testing.T) {
-	a := nn.Account{Products: 1, Attention: 2, Ops: 3, Traffic: 4, Widest: nn.AttentionShape{Heads: 2, HeadDim: 8},
-		DeltaDim: 5, DeltaHeads: 6}
-	b := nn.Account{Products: 10, Attention: 20, Ops: 30, Traffic: 40, Widest: nn.AttentionShape{Heads: 1, HeadDim: 15}}
-	want := nn.Account{Products: 11, Attention: 22, Ops: 33, Traffic: 44, Widest: a.Widest, DeltaDim: 5,
+	work := func(products, attention, bytes int64) [nn.Classes]int64 {
+		return [nn.Classes]int64{nn.OfProducts: products, nn.OfAttention: attention, nn.OfElements: bytes}
+	}
+	a := nn.Account{Work: work(1, 2, 4), Ops: 3, Widest: nn.AttentionShape{Heads: 2, HeadDim: 8}, HeadDim: 8, DeltaDim: 5,
 		DeltaHeads: 6}
+	b := nn.Account{Work: work(10, 20, 40), Ops: 30, Widest: nn.AttentionShape{Heads: 1, HeadDim: 15}, HeadDim: 15,
+		ExpertRows: 7}
+	want := nn.Account{Work: work(11, 22, 44), Ops: 33, Widest: a.Widest, HeadDim: 15, DeltaDim: 5, DeltaHeads: 6,
+		ExpertRows: 7}
 	if a.Plus(b) != want || b.Plus(a) != want {
 		t.Errorf("%+v and %+v, want %+v", a.Plus(b), b.Plus(a), want)
 	}

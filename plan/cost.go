@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/vfs"
@@ -14,26 +15,27 @@ import (
 
 // cost is the work of an operation.
 type cost struct {
-	flops, attention int64 // of matrix products, and of attention
-	ops              int64 // operations on the device, where there are many
-	element          int64 // bytes read and written by element-wise work on the device
-	up, down         int64 // bytes over the link
-	peer             int64 // bytes from another device
-	adamw, host      int64 // bytes read and written by updates, and by other work on the host
-	read, written    int64 // bytes from and to disk
-	sent, received   int64 // bytes to and from other hosts
+	flops          int64   // of products, attention and gated delta nets
+	visit          float64 // seconds of a visit's work on the device, but for what element has
+	element        int64   // bytes read and written by element-wise work on the device
+	updated8       int64   // bytes read and written by updates there with moments in 8 bits
+	up, down       int64   // bytes over the link
+	peer           int64   // bytes from another device
+	adamw, host    int64   // bytes read and written by updates, and by other work on the host
+	read, written  int64   // bytes from and to disk
+	sent, received int64   // bytes to and from other hosts
 }
 
 // times returns the cost of n such operations.
 func (c cost) times(n int) cost {
 	m := int64(n)
-	return cost{c.flops * m, c.attention * m, c.ops * m, c.element * m, c.up * m, c.down * m, c.peer * m, c.adamw * m,
+	return cost{c.flops * m, c.visit * float64(n), c.element * m, c.updated8 * m, c.up * m, c.down * m, c.peer * m, c.adamw * m,
 		c.host * m, c.read * m, c.written * m, c.sent * m, c.received * m}
 }
 
 // plus returns the cost of both.
 func (c cost) plus(d cost) cost {
-	return cost{c.flops + d.flops, c.attention + d.attention, c.ops + d.ops, c.element + d.element, c.up + d.up,
+	return cost{c.flops + d.flops, c.visit + d.visit, c.element + d.element, c.updated8 + d.updated8, c.up + d.up,
 		c.down + d.down, c.peer + d.peer, c.adamw + d.adamw, c.host + d.host, c.read + d.read, c.written + d.written,
 		c.sent + d.sent, c.received + d.received}
 }
@@ -73,9 +75,12 @@ func wholeBlocks(n int64) int64 { return (n + vfs.DirectAlign - 1) / vfs.DirectA
 // seconds is the time that the work takes on a machine.
 func (c *cost) seconds(m *Machine, p *Plan) float64 {
 	n := &p.Numerics
-	return float64(c.flops)/m.MatMulFLOPsPerSec(n.Compute) +
-		float64(c.attention)/m.AttentionFLOPsPerSecAt(n.Compute, n.SequenceLen) + seconds(c.ops, m.DeviceOpsPerSec) +
-		float64(c.element)/m.ElementBytesPerSec(n.Compute) +
+	sec := c.visit + float64(c.element)/m.ElementBytesPerSec(n.Compute)
+	if c.updated8 > 0 {
+		rate, _ := Operation{Class: nn.OfUpdates8, Compute: n.Compute, Unified: p.Unified}.On(m)
+		sec += float64(c.updated8) / rate
+	}
+	return sec +
 		float64(c.up)/m.UploadBytesPerSec + float64(c.down)/m.DownloadBytesPerSec +
 		float64(c.peer)/m.peerBytesPerSec() +
 		float64(c.adamw)/m.UpdateBytesPerSec(n.Moments) + float64(c.host)/m.HostBytesPerSec +
@@ -83,9 +88,9 @@ func (c *cost) seconds(m *Machine, p *Plan) float64 {
 }
 
 // costs tells what each operation of a schedule costs. Attention is counted as if each sequence were one document: the
-// longest that packing can make it. known has the costs of visits that other plans for the same request have asked for;
-// nil: it has none.
-func (p *Plan) costs(known *visitCosts) func(op *Op) cost {
+// longest that packing can make it. known has the costs of visits that other plans for the same request have asked for,
+// whose machine is m; nil: it has none.
+func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 	onDisk := p.diskBytes()
 	if known == nil {
 		known = new(visitCosts)
@@ -113,7 +118,7 @@ func (p *Plan) costs(known *visitCosts) func(op *Op) cost {
 				c.down = int64(rows*p.Model.Parts[part].Layout.Fields[0].Shape[0]) * tensor.F32.Bytes()
 			}
 		case DoVisit:
-			c = known.of(p, op)
+			c = known.of(p, m, op)
 		case DoClear:
 			c.element = nn.ClearedBytes(p.Model.Parts[op.Part].Layout)
 		case DoAdd:
@@ -125,7 +130,11 @@ func (p *Plan) costs(known *visitCosts) func(op *Op) cost {
 		case DoUpdate:
 			bytes := p.updateBytes(op.Part)
 			if op.Lane == LaneCompute {
-				c.element = bytes
+				if p.Numerics.Moments == optim.Dynamic8 {
+					c.updated8 = bytes
+				} else {
+					c.element = bytes
+				}
 				break
 			}
 			c.adamw = bytes
@@ -301,13 +310,15 @@ func (p *Plan) messageBytes(o Operand) int64 {
 
 // visitCost is the cost of a visit with one micro-batch, or with all of a cohort if it is over the whole step; fresh
 // says that gradients hold nothing yet. Besides what the visit asks for, each chunk of positions reads the weights
-// again, and adds to gradients that it reads and writes, all but the first chunk of all.
-func (p *Plan) visitCost(layer int, v *nn.Visit, fresh bool) (c cost) {
+// again, and adds to gradients that it reads and writes, all but the first chunk of all. The weights of experts count
+// with their products.
+func (p *Plan) visitCost(m *Machine, layer int, v *nn.Visit, fresh bool) (c cost) {
 	if layer == none {
 		layer = p.blocks() + 1
 	}
 	a := p.account(layer, v)
-	c = cost{flops: a.Products, attention: a.Attention, ops: int64(a.Ops), element: a.Traffic}
+	c = cost{flops: a.FLOPs(), visit: seconds(int64(a.Ops), m.DeviceOpsPerSec), element: a.Work[nn.OfElements]}
+	c.visit += p.seconds(m, &a, func(class nn.Class) bool { return class != nn.OfElements })
 	chunks := int64(p.Numerics.BlockChunks())
 	if layer > p.blocks() {
 		t, chunk := int64(p.Numerics.Positions()), int64(p.Numerics.HeadChunk)
@@ -316,7 +327,7 @@ func (p *Plan) visitCost(layer int, v *nn.Visit, fresh bool) (c cost) {
 	parts := p.Model.LayerParts(layer)
 	for _, i := range v.Parts {
 		part := parts[i]
-		if p.Model.Parts[part].Kind == model.Norm {
+		if p.Model.Parts[part].Kind == model.Norm || a.ExpertRows > 0 && i > 0 { // rates of experts' products have them
 			continue
 		}
 		c.element += chunks * p.weightBytes(part)
@@ -344,7 +355,7 @@ type visitKey struct {
 }
 
 // of is the cost of an operation that is a visit.
-func (k *visitCosts) of(p *Plan, op *Op) cost {
+func (k *visitCosts) of(p *Plan, m *Machine, op *Op) cost {
 	key := visitKey{visit: op.Visit, call: p.Placement.CallChunks, fresh: p.Numerics.BeginsCohort(op.Micro)}
 	if op.Layer != none {
 		key.level = p.Keep(op.Layer - 1)
@@ -356,7 +367,7 @@ func (k *visitCosts) of(p *Plan, op *Op) cost {
 		if k.known == nil {
 			k.known = map[visitKey]cost{}
 		}
-		c = p.visitCost(op.Layer, op.Visit, key.fresh)
+		c = p.visitCost(m, op.Layer, op.Visit, key.fresh)
 		k.known[key] = c
 	}
 	return c

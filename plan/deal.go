@@ -93,7 +93,7 @@ func (p *Plan) secondsOf(m *Machine, layer int, v *nn.Visit) float64 {
 	if v.Over == nn.WholeStep {
 		micros = p.Numerics.CohortCount()
 	}
-	c := p.visitCost(layer, v, false)
+	c := p.visitCost(m, layer, v, false)
 	return float64(micros) * c.seconds(m, p)
 }
 

@@ -225,7 +225,7 @@ func TestEachMicroBatchCosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	each, grouped := p.costs(nil), p.Numerics.groupMicros(micros).costs(p, nil)
+	each, grouped := p.costs(&r.Machine, nil), p.Numerics.groupMicros(micros).costs(p, &r.Machine, nil)
 	element := map[int]int64{} // of backward visits, by micro-batch
 	ops := p.Schedule(Steady).Ops
 	for i := range ops {

@@ -5,15 +5,15 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 )
 
 // eight GPUs make the node that full fine-tuning is usually done on.
 const eight = 8
 
 // EightGPUs is a step of the same tokens on eight such GPUs at their best: they hold all state, share the arithmetic
-// evenly, and lose no time to communication, element-wise operations or the optimizer. Products and attention run at
-// the rates that the plan has. So StepSeconds is a lower bound, and TimesSlower, of this plan's step, an upper one.
+// evenly, and lose no time to communication, element-wise operations or the optimizer. Products, attention and gated
+// delta nets run at the rates that the plan has. So StepSeconds is a lower bound, and TimesSlower, of this plan's step, an upper one.
 type EightGPUs struct {
 	StepSeconds float64 `json:"step_sec"` // 6 FLOPs for each parameter and token, and attention
 	TimesSlower float64 `json:"times_slower"`
@@ -32,8 +32,7 @@ func (p *Plan) onEight(m Machine, dev device.Info) *EightGPUs {
 		return nil
 	}
 	n := p.Numerics
-	products, attention := m.MatMulFLOPsPerSec(n.Compute), m.AttentionFLOPsPerSecAt(n.Compute, n.SequenceLen)
-	head, blocks := trainSeconds(p.Model, n.SequenceLen, n.MicroBatch*n.MicroBatches, products, attention)
+	head, blocks := p.trainSeconds(&m, n.SequenceLen, n.MicroBatch*n.MicroBatches)
 	e := &EightGPUs{StepSeconds: (head + blocks) / eight, RecomputeStepSeconds: (head + blocks*4/3) / eight,
 		MemoryBytes: eight * dev.MemoryBytes}
 	e.TimesSlower = p.Predicted.StepSeconds / e.StepSeconds
@@ -45,10 +44,18 @@ func (p *Plan) onEight(m Machine, dev device.Info) *EightGPUs {
 }
 
 // trainSeconds returns the seconds that the arithmetic of model.TrainFLOPs takes on one device, of head and blocks:
-// forward, and twice as much for backward.
-func trainSeconds(m *model.Model, sequenceLen, rows int, products, attention float64) (head, blocks float64) {
-	b, h := m.ForwardAccount(slices.Repeat([]int{sequenceLen}, rows))
-	return 3 * float64(h.Products) / products, 3*float64(b.Products)/products + 3*float64(b.Attention)/attention
+// forward, and twice as much for backward at the same rates.
+func (p *Plan) trainSeconds(m *Machine, sequenceLen, rows int) (head, blocks float64) {
+	docs := slices.Repeat([]int{sequenceLen}, rows)
+	sec := func(a nn.Account) float64 { return 3 * p.seconds(m, &a, nn.Class.IsFLOPs) }
+	known := map[int]float64{}
+	for block, like := range p.Model.Like {
+		if _, ok := known[like]; !ok {
+			known[like] = sec(p.Model.Account(1+block, docs))
+		}
+		blocks += known[like]
+	}
+	return sec(p.Model.Account(1+len(p.Model.Blocks), docs)), blocks
 }
 
 // text is the comparison for people.

@@ -121,6 +121,7 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 	if q.DiskReadBytes+q.DiskWrittenBytes > 0 {
 		fmt.Fprintf(&b, "  %s read from disk, %s written\n", FormatBytes(q.DiskReadBytes), FormatBytes(q.DiskWrittenBytes))
 	}
+	b.WriteString(assumedText(o.Assumed))
 	if len(o.Timeline) > 0 {
 		b.WriteString("\none step, from left to right\n")
 		for _, line := range append(o.Timeline, strings.Split(Legend(o.Timeline), "\n")...) {

@@ -25,6 +25,8 @@ type Forecast struct {
 	Limit    string   `json:"limit"` // what the busiest lane works on, with its share of the step
 	Timeline []string `json:"timeline"`
 	Stalls   []Stall  `json:"stalls,omitempty"` // of the compute lane
+	// Assumed are the rates of the prediction that were not measured.
+	Assumed []Assumed `json:"assumed_rates,omitempty"`
 
 	// CheckpointBytes is the state in host memory that a checkpoint copies on this host, CheckpointLinks the files of
 	// state on disk that it links, and CheckpointStallSeconds how long steps wait for both. Both happen during a step,
@@ -46,7 +48,7 @@ type Forecast struct {
 func (p *Plan) Forecast(m Machine, dev device.Info, steps int, ratedWriteBytes int64) Forecast {
 	q := p.Predicted
 	o := Forecast{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, RatedWriteBytes: ratedWriteBytes,
-		Eight: p.onEight(m, dev), Limit: p.limit(m), Timeline: p.Timeline(m, dev), Stalls: p.Stalls(m, dev)}
+		Eight: p.onEight(m, dev), Limit: p.limit(m), Timeline: p.Timeline(m, dev), Stalls: p.Stalls(m, dev), Assumed: p.Assumed(m)}
 	if o.PassSeconds = p.PassSeconds(m, dev); o.PassSeconds > 0 {
 		o.Texts = p.Outputs.Caches.Sequences
 	}

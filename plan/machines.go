@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 )
 
 // NamedMachine is a machine to ask "what if" about, without having it.
@@ -124,6 +125,23 @@ const GPUOpsPerSec = 250e3
 
 const gigabyte = 1e9
 
+// core8BytesPerSec is what a core reads and writes in an update with moments in 8 bits, which is bound by arithmetic: 49
+// GB/s with 16 processors on the host of an H100 (benchmarks/gpu), taken as 8 cores of an Intel Xeon (model 207); alone a
+// core of that model did 7.3 to 8.2 in its first cache, where nothing waits for memory.
+const core8BytesPerSec = 49e9 / 8
+
+// operationShares tells where the rates of other operations of GPUs come from.
+func operationShares() string {
+	var of []string
+	for class, s := range gpuStands {
+		if s.share > 0 && s.share != 1 {
+			of = append(of, fmt.Sprintf("%s %.3g of %s", nn.Class(class), s.share, s.of))
+		}
+	}
+	return "rates of other operations, as shares that an H100 was measured to have (benchmarks/gpu, call 4), a guess for other GPUs: " +
+		strings.Join(of, ", ")
+}
+
 // gpu has the figures of a data sheet for a GPU and its link. Figures that a sheet gives with sparsity are halved, and
 // those of a link for both directions as well.
 type gpu struct {
@@ -143,6 +161,7 @@ const noBF16 = "what-if: this GPU has no bf16 units and is older than sm_80, whi
 type hostSystem struct {
 	ram          int64
 	dramGBPerSec float64 // all channels
+	cores        int     // assumed where no data sheet of the machine names them
 	isShared     bool    // the device computes on it, so that a copy to the device reads and writes it
 	drive        drive
 	source       string
@@ -236,57 +255,57 @@ var nvlinks = map[string]nvlink{
 func Machines() []NamedMachine {
 	ddr4, ddr5 := 51.2, 70.4
 	desktop4 := func(ram int64) hostSystem {
-		return hostSystem{ram, ddr4, false, consumer4, "RAM: two channels of DDR4-3200, 2 x 8 B x 3.2 GT/s = 51.2 GB/s"}
+		return hostSystem{ram, ddr4, 8, false, consumer4, "RAM: two channels of DDR4-3200, 2 x 8 B x 3.2 GT/s = 51.2 GB/s"}
 	}
 	desktop5 := func(ram int64) hostSystem {
-		return hostSystem{ram, ddr5, false, consumer4, "RAM: two channels of DDR5-4400, 2 x 8 B x 4.4 GT/s = 70.4 GB/s; that four modules run at 4.4 GT/s is assumed, some processors warrant 3.6"}
+		return hostSystem{ram, ddr5, 16, false, consumer4, "RAM: two channels of DDR5-4400, 2 x 8 B x 4.4 GT/s = 70.4 GB/s; that four modules run at 4.4 GT/s is assumed, some processors warrant 3.6"}
 	}
 	epyc4 := func(ram int64) hostSystem {
-		return hostSystem{ram, 204.8, false, server4, "RAM: eight channels of DDR4-3200 (EPYC 7002 and 7003, one module each), 8 x 8 B x 3.2 GT/s = 204.8 GB/s"}
+		return hostSystem{ram, 204.8, 32, false, server4, "RAM: eight channels of DDR4-3200 (EPYC 7002 and 7003, one module each), 8 x 8 B x 3.2 GT/s = 204.8 GB/s"}
 	}
 	epyc9 := func(ram int64, sockets int) hostSystem {
 		rate := 460.8 * float64(sockets)
-		return hostSystem{ram, rate, false, server4, fmt.Sprintf("RAM: twelve channels of DDR5-4800 a socket (EPYC "+
+		return hostSystem{ram, rate, 32 * sockets, false, server4, fmt.Sprintf("RAM: twelve channels of DDR5-4800 a socket (EPYC "+
 			"9004, one module each), %d x 12 x 8 B x 4.8 GT/s = %.0f GB/s, for all GPUs together; each has 16 lanes "+
 			"of its own", sockets, rate)}
 	}
 	const gib = 1 << 30
 	return []NamedMachine{
-		whatIf("rtx2060-laptop-6gb", rtx2060Laptop, hostSystem{16 * gib, 42.7, false, consumer3, "RAM: 16 GB, two channels of DDR4-2666, 2 x 8 B x 2.67 GT/s = 42.7 GB/s"}),
+		whatIf("rtx2060-laptop-6gb", rtx2060Laptop, hostSystem{16 * gib, 42.7, 6, false, consumer3, "RAM: 16 GB, two channels of DDR4-2666, 2 x 8 B x 2.67 GT/s = 42.7 GB/s"}),
 		whatIf("rtx3090-pc-24gb-64gb", rtx3090, desktop4(64*gib)),
 		whatIf("rtx3090-pc-24gb-128gb", rtx3090, desktop4(128*gib)),
 		whatIf("rtx4090-pc-128gb", rtx4090, desktop5(128*gib)),
 		whatIf("rtx4090-pc-256gb", rtx4090, desktop5(256*gib)),
 		whatIf("rtx5090-pc-128gb", rtx5090, desktop5(128*gib)),
 		whatIf("rtx5090-pc-256gb", rtx5090, desktop5(256*gib)),
-		whatIf("rtxa6000-256gb", rtxA6000, hostSystem{256 * gib, 204.8, false, consumer4, "RAM: 256 GB, eight channels of DDR4-3200 (Threadripper PRO 5000), 8 x 8 B x 3.2 GT/s = 204.8 GB/s"}),
-		whatIf("rtx6000ada-256gb", rtx6000Ada, hostSystem{256 * gib, 332.8, false, consumer4, "RAM: 256 GB, eight channels of DDR5-5200 (Threadripper PRO 7000), 8 x 8 B x 5.2 GT/s = 332.8 GB/s"}),
-		whatIf("l40s-512gb", l40s, hostSystem{512 * gib, 307.2, false, server4, "RAM: 512 GB, eight channels of DDR5-4800 (4th generation Xeon, one module each), 8 x 8 B x 4.8 GT/s = 307 GB/s"}),
+		whatIf("rtxa6000-256gb", rtxA6000, hostSystem{256 * gib, 204.8, 24, false, consumer4, "RAM: 256 GB, eight channels of DDR4-3200 (Threadripper PRO 5000), 8 x 8 B x 3.2 GT/s = 204.8 GB/s"}),
+		whatIf("rtx6000ada-256gb", rtx6000Ada, hostSystem{256 * gib, 332.8, 32, false, consumer4, "RAM: 256 GB, eight channels of DDR5-5200 (Threadripper PRO 7000), 8 x 8 B x 5.2 GT/s = 332.8 GB/s"}),
+		whatIf("l40s-512gb", l40s, hostSystem{512 * gib, 307.2, 32, false, server4, "RAM: 512 GB, eight channels of DDR5-4800 (4th generation Xeon, one module each), 8 x 8 B x 4.8 GT/s = 307 GB/s"}),
 		whatIf("a100-40gb-256gb", a100PCIe40, epyc4(256*gib)),
 		whatIf("a100-80gb-512gb", a100SXM80, epyc4(512*gib)),
-		whatIf("h100-pcie5", h100PCIe, hostSystem{512 * gib, 307.2, false, server5, "RAM: 512 GB, eight channels of DDR5-4800 (4th generation Xeon, one module each), 8 x 8 B x 4.8 GT/s = 307 GB/s"}),
-		whatIf("h100-sxm", h100SXM, hostSystem{512 * gib, 307.2, false, server5, "RAM: 512 GB, eight channels of DDR5-4800 (4th generation Xeon, one module each), 8 x 8 B x 4.8 GT/s = 307 GB/s: one GPU's share of a server with two sockets, or less where eight GPUs share them"}),
-		whatIf("h200-1.5tb", h200, hostSystem{1536 * gib, 614.4, false, server5, "RAM: 1.5 TB, two sockets of eight channels of DDR5-4800 (4th generation Xeon, one module each), 2 x 307 = 614 GB/s"}),
-		whatIf("b200-2tb", b200, hostSystem{2048 * gib, 716.8, false, server5, "RAM: 2 TB (NVIDIA DGX B200 data sheet), two sockets of eight channels of DDR5-5600 (5th generation Xeon, one module each), 2 x 8 x 8 B x 5.6 GT/s = 717 GB/s; one GPU of eight is used"}),
-		whatIf("gb10-128gb", gb10, hostSystem{gb10HostBytes, 273, true, consumer4, "RAM: NVIDIA DGX Spark data sheet: 128 GB of LPDDR5x that CPU and GPU share, 273 GB/s; the plan takes 33 GiB of it for the device and the rest for the host, and a copy between the two reads and writes the same memory, so that it runs at half of the rate; that the GPU's own work takes a part of the 273 GB/s from copies and updates is not counted"}),
-		whatIf("gh200-480gb", gh200, hostSystem{480e9, 360, false, server5, "RAM: NVIDIA Grace CPU benchmarking guide, STREAM, Grace Hopper with 480 GB: 288 to 342 GB/s, said to be 80 to 95% of the peak, so 360 GB/s; the data sheet's 512 GB/s are those of smaller memories; the GPU could read this memory in place, and the plan copies as over any link, at what the RAM gives"}),
+		whatIf("h100-pcie5", h100PCIe, hostSystem{512 * gib, 307.2, 32, false, server5, "RAM: 512 GB, eight channels of DDR5-4800 (4th generation Xeon, one module each), 8 x 8 B x 4.8 GT/s = 307 GB/s"}),
+		whatIf("h100-sxm", h100SXM, hostSystem{512 * gib, 307.2, 14, false, server5, "RAM: 512 GB, eight channels of DDR5-4800 (4th generation Xeon, one module each), 8 x 8 B x 4.8 GT/s = 307 GB/s: one GPU's share of a server with two sockets, or less where eight GPUs share them; 14 cores are an eighth of those of two Xeon Platinum 8480C"}),
+		whatIf("h200-1.5tb", h200, hostSystem{1536 * gib, 614.4, 112, false, server5, "RAM: 1.5 TB, two sockets of eight channels of DDR5-4800 (4th generation Xeon, one module each), 2 x 307 = 614 GB/s"}),
+		whatIf("b200-2tb", b200, hostSystem{2048 * gib, 716.8, 112, false, server5, "RAM: 2 TB (NVIDIA DGX B200 data sheet), two sockets of eight channels of DDR5-5600 (5th generation Xeon, one module each), 2 x 8 x 8 B x 5.6 GT/s = 717 GB/s; one GPU of eight is used"}),
+		whatIf("gb10-128gb", gb10, hostSystem{gb10HostBytes, 273, 20, true, consumer4, "RAM: NVIDIA DGX Spark data sheet: 128 GB of LPDDR5x that CPU and GPU share, 273 GB/s; the plan takes 33 GiB of it for the device and the rest for the host, and a copy between the two reads and writes the same memory, so that it runs at half of the rate; that the GPU's own work takes a part of the 273 GB/s from copies and updates is not counted"}),
+		whatIf("gh200-480gb", gh200, hostSystem{480e9, 360, 72, false, server5, "RAM: NVIDIA Grace CPU benchmarking guide, STREAM, Grace Hopper with 480 GB: 288 to 342 GB/s, said to be 80 to 95% of the peak, so 360 GB/s; the data sheet's 512 GB/s are those of smaller memories; the GPU could read this memory in place, and the plan copies as over any link, at what the RAM gives"}),
 		whatIf("rtx4090-x2-256gb", rtx4090, epyc9(256*gib, 1)).with(2),
 		whatIf("rtx4090-x4-512gb", rtx4090, epyc9(512*gib, 1)).with(4),
 		whatIf("rtx4090-x8-1.5tb", rtx4090, epyc9(1536*gib, 2)).with(8),
-		whatIf("a100-x8-2tb", a100SXM80, hostSystem{2048 * gib, 409.6, false, dgxArray,
+		whatIf("a100-x8-2tb", a100SXM80, hostSystem{2048 * gib, 409.6, 128, false, dgxArray,
 			"RAM: 2 TB (NVIDIA DGX A100 640GB data sheet), two EPYC 7742 of eight channels of DDR4-3200, " +
 				"2 x 8 x 8 B x 3.2 GT/s = 410 GB/s, for all GPUs together; each pair of GPUs shares a switch, and " +
 				"its uplink is assumed not to limit"}).with(8),
-		whatIf("h100-x4-1tb", h100SXM, hostSystem{1024 * gib, 614.4, false, server5,
+		whatIf("h100-x4-1tb", h100SXM, hostSystem{1024 * gib, 614.4, 112, false, server5,
 			"RAM: 1 TB, two sockets of eight channels of DDR5-4800 (4th generation Xeon, one module each), " +
 				"2 x 8 x 8 B x 4.8 GT/s = 614 GB/s, for all GPUs together"}).with(4),
-		whatIf("h100-x8-2tb", h100SXM, hostSystem{2048 * gib, 614.4, false, dgxArray,
+		whatIf("h100-x8-2tb", h100SXM, hostSystem{2048 * gib, 614.4, 112, false, dgxArray,
 			"RAM: 2 TB (NVIDIA DGX H100 data sheet), two Xeon Platinum 8480C of eight channels of DDR5-4800, " +
 				"2 x 8 x 8 B x 4.8 GT/s = 614 GB/s, for all GPUs together"}).with(8),
-		whatIf("b200-x8-2tb", b200, hostSystem{2048 * gib, 716.8, false, dgxArray,
+		whatIf("b200-x8-2tb", b200, hostSystem{2048 * gib, 716.8, 112, false, dgxArray,
 			"RAM: 2 TB (NVIDIA DGX B200 data sheet), two Xeon Platinum 8570 of eight channels of DDR5-5600, " +
 				"2 x 8 x 8 B x 5.6 GT/s = 717 GB/s, for all GPUs together"}).with(8),
-		whatIf("dgx-2", v100, hostSystem{1536 * gib, 256, false, dgx2Array, "RAM: 1.5 TB, two Xeon Platinum 8168 of six channels of DDR4-2666, 2 x 6 x 8 B x 2.67 GT/s = 256 GB/s"}),
+		whatIf("dgx-2", v100, hostSystem{1536 * gib, 256, 48, false, dgx2Array, "RAM: 1.5 TB, two Xeon Platinum 8168 of six channels of DDR4-2666, 2 x 6 x 8 B x 2.67 GT/s = 256 GB/s"}),
 	}
 }
 
@@ -300,6 +319,9 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 	}
 	link := min(linkShare*g.linkGBPerSec*gigabyte, dram/bytesPerCopied) // no link is faster than what feeds it
 	sources := []string{g.source, g.shares.text(), h.source, h.drive.source,
+		operationShares(), fmt.Sprintf("updates with moments in 8 bits: %.3g GB/s a core of %d, and no more than the RAM gives; an "+
+			"H100's host of 16 processors, taken as 8 cores, had %.3g GB/s (benchmarks/gpu); the number of cores is assumed "+
+			"where it is not named above", core8BytesPerSec/gigabyte, h.cores, 8*core8BytesPerSec/gigabyte),
 		fmt.Sprintf("shares that are assumed for every machine: link %.2f, RAM %.2f, drive %.2f; copies and updates at once "+
 			"are assumed to share the RAM by how much each asks for", linkShare, dramShare, diskShare)}
 	if l, linked := nvlinks[g.name]; linked {
@@ -320,6 +342,7 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 			UploadBytesPerSec:       link, DownloadBytesPerSec: link,
 			PeerCopyBytesPerSec: linkShare * nvlinks[g.name].gbPerSec * gigabyte,
 			AdamWBytesPerSec:    dram, HostBytesPerSec: dram,
+			AdamW8BytesPerSec:    min(dram, float64(h.cores)*core8BytesPerSec),
 			DiskReadBytesPerSec:  diskShare * h.drive.readGBPerSec * gigabyte,
 			DiskWriteBytesPerSec: diskShare * h.drive.writeGBPerSec * gigabyte,
 		},

@@ -216,7 +216,7 @@ func (c *chooser) hostIsLate(s *Plan) bool {
 			updates += update.seconds(&c.Machine, s)
 		}
 		for _, stage := range s.stages(layer, nn.Forward) {
-			visit := s.visitCost(layer, &stage[0], false)
+			visit := s.visitCost(&c.Machine, layer, &stage[0], false)
 			forward += visit.seconds(&c.Machine, s)
 		}
 	}
@@ -257,10 +257,12 @@ func stepsTo(all, steps int) (list []int) {
 // travelsFaster reports whether what attention leaves comes from host memory sooner than it is computed again.
 func (c *chooser) travelsFaster(s *Plan) bool {
 	link := min(c.Machine.UploadBytesPerSec, c.Machine.DownloadBytesPerSec)
-	rate := c.Machine.AttentionFLOPsPerSecAt(c.Numerics.Compute, c.Numerics.SequenceLen)
+	sec := func(block int, level nn.Keep) float64 {
+		a := s.visitsOf(block, nn.Backward, level)
+		return s.seconds(&c.Machine, &a, nn.Class.IsOfHeads)
+	}
 	for b := range c.Model.Blocks {
-		again := s.visitsOf(b, nn.Backward, nn.KeepInput).Attention - s.visitsOf(b, nn.Backward, nn.KeepAttention).Attention
-		if float64(again)/rate < float64(s.keptBytes(b, nn.KeepAttention))/link {
+		if sec(b, nn.KeepInput)-sec(b, nn.KeepAttention) < float64(s.keptBytes(b, nn.KeepAttention))/link {
 			return false
 		}
 	}
@@ -278,9 +280,7 @@ func (c *chooser) travels(k nn.Keep) bool {
 	s := c.plan(place)
 	for b := range c.Model.Blocks {
 		a := s.visitsOf(b, nn.Forward, k)
-		forward := float64(a.Products)/c.Machine.MatMulFLOPsPerSec(c.Numerics.Compute) +
-			float64(a.Attention)/c.Machine.AttentionFLOPsPerSecAt(c.Numerics.Compute, c.Numerics.SequenceLen)
-		if forward < float64(s.KeptBytes(b))/link {
+		if s.seconds(&c.Machine, &a, nn.Class.IsFLOPs) < float64(s.KeptBytes(b))/link {
 			return false
 		}
 	}

@@ -131,8 +131,8 @@ func (n Numerics) groupMicros(atOnce int) microGroups {
 
 // costs tells what each operation of a schedule of groups costs, as Plan.costs does of micro-batches. The first
 // micro-batch of a cohort adds to gradients that hold nothing yet; the others cost the same.
-func (g microGroups) costs(p *Plan, known *visitCosts) func(op *Op) cost {
-	one := p.costs(known)
+func (g microGroups) costs(p *Plan, m *Machine, known *visitCosts) func(op *Op) cost {
+	one := p.costs(m, known)
 	return func(op *Op) (c cost) {
 		if op.Micro == none {
 			return one(op) // there is no other one
@@ -164,7 +164,7 @@ func (q *Prediction) add(c *cost) {
 	q.PeerBytes += c.peer
 	q.SentBytes += c.sent
 	q.ReceivedBytes += c.received
-	q.FLOPs += c.flops + c.attention
+	q.FLOPs += c.flops
 }
 
 // busy enters what each worker is busy with.

@@ -177,7 +177,7 @@ func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, o
 		p.awaitOthers(ops, &walk.memory.schedule)
 	}
 	w := newWalker(ops, p.Crew(), walk.memory)
-	cost := groups.costs(p, &w.visits)
+	cost := groups.costs(p, &m, &w.visits)
 	last, spent := slices.Clone(w.head), w.toCome
 	for i := range ops {
 		c, worker := cost(&ops[i]), w.queue(i, last)

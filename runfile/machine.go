@@ -2,6 +2,7 @@ package runfile
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"math"
 	"reflect"
@@ -125,6 +126,8 @@ func (f *machineFile) read(p *ast.MappingValueNode) {
 		f.on.Machine.AttentionByLength = f.attention(key, p.Value)
 	case key == "f32_attention_flops_per_sec_by_length":
 		f.on.Machine.F32AttentionByLength = f.attention(key, p.Value)
+	case key == "operations":
+		f.on.Machine.Operations = f.operations(p.Value)
 	case !isScalar:
 		f.fail(p.Key, "%s must be one value", key)
 	case key == "name":
@@ -227,6 +230,52 @@ func (f *machineFile) attention(key string, n ast.Node) (rates []plan.AttentionR
 	return rates
 }
 
+// operations reads the rates of classes of operations.
+func (f *machineFile) operations(n ast.Node) (rates []plan.OperationRate) {
+	const want = "operations must be a list of {operation: gated_delta, compute: bf16, head_dim: 128, flops_per_sec: 20e12}"
+	list, ok := n.(*ast.SequenceNode)
+	if !ok || len(list.Values) > maxOperations {
+		f.fail(n, "%s", want)
+		return nil
+	}
+	for _, e := range list.Values {
+		var rate plan.OperationRate
+		var err error
+		for _, p := range pairs(e) {
+			text, _ := scalarText(p.Value)
+			switch keyText(p.Key) {
+			case "operation":
+				err = rate.Operation.UnmarshalText([]byte(text))
+			case "compute":
+				rate.Compute = text
+			case "head_dim":
+				rate.HeadDim, err = strconv.Atoi(text)
+			case "sequence_len":
+				rate.SequenceLen, err = strconv.Atoi(text)
+			case "rows":
+				rate.Rows, err = strconv.Atoi(text)
+			case "flops_per_sec":
+				rate.FLOPsPerSec, err = strconv.ParseFloat(text, 64)
+			case "bytes_per_sec":
+				rate.BytesPerSec, err = strconv.ParseFloat(text, 64)
+			default:
+				f.fail(p.Key, "%s", want)
+			}
+			if err != nil {
+				f.fail(p.Key, "operations: %s: %v; %s", keyText(p.Key), err, want)
+			}
+		}
+		if err := rate.Check(); err != nil {
+			f.fail(e, "operations: %v; %s", err, want)
+		}
+		rates = append(rates, rate)
+	}
+	return rates
+}
+
+// maxOperations bounds the rates of operations.
+const maxOperations = 1000
+
 // maxLengths bounds the lengths that attention was measured at.
 const maxLengths = 100
 
@@ -315,6 +364,9 @@ func (f *machineFile) shareRAM(hasBase bool) {
 	if hasBase && !changed {
 		return
 	}
+	if f.given["adamw_bytes_per_sec"] && !f.given["adamw8_bytes_per_sec"] { // a base's is no faster than what the file has
+		f.on.Machine.AdamW8BytesPerSec = min(f.on.Machine.AdamW8BytesPerSec, f.on.Machine.AdamWBytesPerSec)
+	}
 	derived := f.on.Machine
 	derived.ShareRAM(derived.HostBytesPerSec)
 	from := ratesOf(&derived)
@@ -352,6 +404,16 @@ func MachineText(on plan.NamedMachine) string {
 		if isRate && rate.Float() > 0 && !follows {
 			fmt.Fprintf(&b, "%s: %s\n", key, strconv.FormatFloat(rate.Float(), 'g', 6, 64))
 		}
+	}
+	if len(on.Machine.Operations) > 0 {
+		b.WriteString("operations:\n")
+	}
+	for _, r := range on.Machine.Operations {
+		text, err := json.Marshal(r) // YAML as well
+		if err != nil {
+			panic(err) // it has names and numbers
+		}
+		fmt.Fprintf(&b, "- %s\n", text)
 	}
 	return b.String()
 }

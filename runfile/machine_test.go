@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 )
 
@@ -114,6 +115,9 @@ func TestMachineFileOfAProbe(t *testing.T) {
 	probed := on.Machine
 	probed.Name, probed.Kind, probed.DiskPath = "NVIDIA H200", "H200", "/data"
 	probed.DeviceMemoryBytes, probed.HostMemoryBytes = 140<<30, 1<<40
+	probed.Operations = []plan.OperationRate{
+		{Operation: nn.OfAttention, Compute: "bf16", HeadDim: 64, SequenceLen: 2048, FLOPsPerSec: 1e14},
+		{Operation: nn.OfExperts, Rows: 64, FLOPsPerSec: 2e13}, {Operation: nn.OfConv, BytesPerSec: 3e12}}
 	path := filepath.Join(t.TempDir(), "machine.json")
 	if err := plan.WriteMachine(path, probed); err != nil {
 		t.Fatal(err)
@@ -128,6 +132,10 @@ func TestMachineFileOfAProbe(t *testing.T) {
 		got.DiskBytes != 0 || !strings.Contains(got.Machine.Name, path) {
 		t.Errorf("%s%+v", d, got)
 	}
+	text, err := ParseMachine([]byte(MachineText(got)))
+	if d := cmp.Diff(got.Machine.Operations, text.Machine.Operations); d != "" || err != nil {
+		t.Errorf("%v: %s", err, d)
+	}
 	probed.DeviceMemoryBytes = 0
 	if err := plan.WriteMachine(path, probed); err != nil {
 		t.Fatal(err)
@@ -140,33 +148,38 @@ func TestMachineFileOfAProbe(t *testing.T) {
 func TestBadMachineFiles(t *testing.T) {
 	const base = "base: rtx4090-pc-256gb\n"
 	for doc, want := range map[string]string{
-		"":                                      "not a mapping",
-		"[1]":                                   "not a mapping",
-		"a: [":                                  "line 1",
-		"base: 4090\n":                          "line 1: base: machine \"4090\" is unknown: did you mean",
-		base + "host_memori: 1GiB\n":            "line 2: unknown key host_memori: did you mean host_memory?",
-		base + "colour: red\n":                  "line 2: unknown key colour: keys are base, name, devices",
-		base + "a1: 1\nb2: 2\n":                 "lines 2, 3: unknown keys a1, b2: keys are base",
-		base + "kinds: x\n":                     "line 2: unknown key kinds: keys are base",
-		base + "host_memory: lots\n":            "line 2: host_memory must be a size, such as 24GiB, not lots",
-		base + "host_memory: -5\n":              "host_memory must be a size",
-		base + "devices: 0\n":                   "line 2: devices must be a number from 1 to 64, not 0",
-		base + "devices: two\n":                 "devices must be a number from 1 to 64, not two",
-		base + "host_memory: none\n":            "host_memory must be a size",
-		base + "network: 100\n":                 "line 2: network: network \"100\" is unknown",
-		base + "bf16_flops_per_sec: fast\n":     "line 2: bf16_flops_per_sec must be a number above 0, such as 150e12, not fast",
-		base + "bf16_flops_per_sec: -1\n":       "must be a number above 0",
-		base + "bf16_flops_per_sec: .nan\n":     "must be a number above 0",
-		base + "bf16_flops_per_sec: 1e30\n":     "bf16_flops_per_sec is 1e+30",
-		base + "upload_bytes_per_sec: [1]\n":    "line 2: upload_bytes_per_sec must be one value",
-		base + "upload_bytes_per_sec: &a 5e9\n": "line 2: upload_bytes_per_sec must be a number",
-		base + "host_memory: 1GiB\n" + base:     "key base is in line 1 already",
-		base + "device_memory: 512MiB\n":        "device_memory is 512.0 MiB: the driver alone takes 1 GiB",
-		"device_memory: 24GiB\n":                "host_memory, f32_flops_per_sec",
-		strings.Replace(wholeMachine, "disk_read_bytes_per_sec: 6e9\n", "", 1):                                                       "disk_read_bytes_per_sec is missing",
-		base + "attention_flops_per_sec_by_length: 7\n":                                                                              "must be a list of {sequence_len",
-		base + "f32_attention_flops_per_sec_by_length: 7\n":                                                                          "f32_attention_flops_per_sec_by_length must be a list",
-		base + "attention_flops_per_sec_by_length: [{sequence_len: 9}]\n":                                                            "must be a list of {sequence_len",
+		"":                           "not a mapping",
+		"[1]":                        "not a mapping",
+		"a: [":                       "line 1",
+		"base: 4090\n":               "line 1: base: machine \"4090\" is unknown: did you mean",
+		base + "host_memori: 1GiB\n": "line 2: unknown key host_memori: did you mean host_memory?",
+		base + "colour: red\n":       "line 2: unknown key colour: keys are base, name, devices",
+		base + "a1: 1\nb2: 2\n":      "lines 2, 3: unknown keys a1, b2: keys are base",
+		base + "kinds: x\n":          "line 2: unknown key kinds: keys are base",
+		base + "operations: fast\n":  "line 2: operations must be a list of {operation: gated_delta",
+		base + "operations: [{operation: juggling}]\n":                         "line 2: operations: operation: operation \"juggling\" is unknown",
+		base + "operations: [{operation: loss, head_dim: wide}]\n":             "line 2: operations: head_dim: ",
+		base + "operations: [{operation: loss, speed: 4}]\n":                   "line 2: operations must be a list",
+		base + "operations: [{operation: loss, flops_per_sec: 1}]\n":           "line 2: operations: loss: 1 FLOPs and 0 bytes a second",
+		base + "host_memory: lots\n":                                           "line 2: host_memory must be a size, such as 24GiB, not lots",
+		base + "host_memory: -5\n":                                             "host_memory must be a size",
+		base + "devices: 0\n":                                                  "line 2: devices must be a number from 1 to 64, not 0",
+		base + "devices: two\n":                                                "devices must be a number from 1 to 64, not two",
+		base + "host_memory: none\n":                                           "host_memory must be a size",
+		base + "network: 100\n":                                                "line 2: network: network \"100\" is unknown",
+		base + "bf16_flops_per_sec: fast\n":                                    "line 2: bf16_flops_per_sec must be a number above 0, such as 150e12, not fast",
+		base + "bf16_flops_per_sec: -1\n":                                      "must be a number above 0",
+		base + "bf16_flops_per_sec: .nan\n":                                    "must be a number above 0",
+		base + "bf16_flops_per_sec: 1e30\n":                                    "bf16_flops_per_sec is 1e+30",
+		base + "upload_bytes_per_sec: [1]\n":                                   "line 2: upload_bytes_per_sec must be one value",
+		base + "upload_bytes_per_sec: &a 5e9\n":                                "line 2: upload_bytes_per_sec must be a number",
+		base + "host_memory: 1GiB\n" + base:                                    "key base is in line 1 already",
+		base + "device_memory: 512MiB\n":                                       "device_memory is 512.0 MiB: the driver alone takes 1 GiB",
+		"device_memory: 24GiB\n":                                               "host_memory, f32_flops_per_sec",
+		strings.Replace(wholeMachine, "disk_read_bytes_per_sec: 6e9\n", "", 1): "disk_read_bytes_per_sec is missing",
+		base + "attention_flops_per_sec_by_length: 7\n":                        "must be a list of {sequence_len",
+		base + "f32_attention_flops_per_sec_by_length: 7\n":                    "f32_attention_flops_per_sec_by_length must be a list",
+		base + "attention_flops_per_sec_by_length: [{sequence_len: 9}]\n":      "must be a list of {sequence_len",
 		base + "attention_flops_per_sec_by_length: [{sequence_len: 9, flops_per_sec: 1e9}, {sequence_len: 8, flops_per_sec: 1e9}]\n": "for a length of 8 after one of 9",
 		"\xff\xfe":                  "UTF-16",
 		strings.Repeat("[", 60_000): "more than 10000 times",

@@ -1,0 +1,269 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
+)
+
+// Rates by operation. A machine has one rate of matrix products, one of element-wise operations, and attention's by
+// length. Other classes of operations (nn.Class) have entries in Machine.Operations. Operation.On finds the rate of a class
+// there, and takes a share of another rate where there is none. It says so, and so does every plan that needs it:
+// gated delta nets once had the rate of attention in silence, and took a 17th of their time.
+
+// OperationRate is the rate of a class of operations of one form. FLOPsPerSec or BytesPerSec is set, as the class is
+// counted.
+type OperationRate struct {
+	Operation nn.Class `json:"operation"`
+	Compute   string   `json:"compute,omitempty"`  // f32 or bf16; empty: both
+	HeadDim   int      `json:"head_dim,omitempty"` // of attention and gated delta nets
+	// SequenceLen is the length of attention's documents. At other lengths the rate follows Machine.AttentionByLength.
+	SequenceLen int     `json:"sequence_len,omitempty"`
+	Rows        int     `json:"rows,omitempty"` // of each expert
+	FLOPsPerSec float64 `json:"flops_per_sec,omitempty"`
+	BytesPerSec float64 `json:"bytes_per_sec,omitempty"`
+}
+
+// PerSec is the rate, in FLOPs or bytes a second.
+func (r *OperationRate) PerSec() float64 { return r.FLOPsPerSec + r.BytesPerSec }
+
+// Check refuses a rate that nothing can have, or of what has no entries.
+func (r *OperationRate) Check() error {
+	of, none := r.BytesPerSec, r.FLOPsPerSec
+	if r.Operation.IsFLOPs() {
+		of, none = none, of
+	}
+	isKnown := r.Compute == "" || r.Compute == tensor.F32.String() || r.Compute == tensor.BF16.String()
+	switch hasRows := r.Rows > 0; {
+	case r.Operation == nn.OfProducts || r.Operation == nn.OfElements:
+		return fmt.Errorf("%s have keys of their own", r.Operation)
+	case !(of > 0) || of > 1e20 || none != 0:
+		return fmt.Errorf("%s: %v FLOPs and %v bytes a second", r.Operation.Key(), r.FLOPsPerSec, r.BytesPerSec)
+	case !isKnown, r.HeadDim < 0, r.SequenceLen < 0, r.Rows < 0, r.HeadDim > 0 && !r.Operation.IsOfHeads(),
+		hasRows != r.Operation.IsOfExperts():
+		return fmt.Errorf("%s: compute %q, head_dim %d, sequence_len %d and rows %d do not go together", r.Operation.Key(),
+			r.Compute, r.HeadDim, r.SequenceLen, r.Rows)
+	}
+	return nil
+}
+
+// Operation is a class of operations in the form in which a model asks for them.
+type Operation struct {
+	Class         nn.Class
+	Compute       tensor.DType
+	HeadDim, Rows int  // as of OperationRate; 0 where it has no meaning
+	SequenceLen   int  // of documents
+	Unified       bool // on a device that computes on the host's cores
+}
+
+// stand is what stands for a rate that was not measured: a share of another one.
+type stand struct {
+	of    nn.Class // whose rate it is a share of: products, attention or elements
+	share float64  // of FLOPs for a class that is counted so, per FLOP or byte of the other
+}
+
+// gpuStands are the shares that an NVIDIA H100 had (benchmarks/gpu, call 4, in bf16). What has no share of its own has
+// the rate of what it stands for.
+var gpuStands = [nn.Classes]stand{
+	nn.OfAttention:           {nn.OfAttention, 1},
+	nn.OfAttentionGrad:       {nn.OfAttention, 1},
+	nn.OfCappedAttention:     {nn.OfAttention, 1},
+	nn.OfCappedAttentionGrad: {nn.OfAttention, 1},
+	nn.OfCacheAttention:      {nn.OfAttention, 1},
+	nn.OfDelta:               {nn.OfProducts, 0.031},
+	nn.OfDeltaGrad:           {nn.OfProducts, 0.0215},
+	nn.OfDeltaSteps:          {nn.OfElements, 0.75}, // six FLOPs for each number of a state that is read and written
+	nn.OfConv:                {nn.OfElements, 0.75},
+	nn.OfConvGrad:            {nn.OfElements, 0.13},
+	nn.OfLoss:                {nn.OfElements, 1},
+	nn.OfUpdates8:            {nn.OfElements, 0.70},
+}
+
+// cpuStands are shares of CPUs.
+var cpuStands = gpuStands
+
+// guessed says where a rate was taken from: a rate of the same machine, and whose share it is.
+func guessed(of stand, unified bool) string {
+	whose := "an H100"
+	if unified {
+		whose = "a CPU with AVX2"
+	}
+	if of.share == 1 {
+		return "that of " + of.of.String()
+	}
+	return fmt.Sprintf("%.3g of that of %s, as %s was measured to have", of.share, of.of, whose)
+}
+
+// On is what a machine does of the operation in a second, FLOPs or bytes as the class is counted. taken says what the rate
+// was taken from if it was not measured; it is empty if it was.
+func (o Operation) On(m *Machine) (perSec float64, taken string) {
+	switch o.Class {
+	case nn.OfProducts:
+		return m.MatMulFLOPsPerSec(o.Compute), ""
+	case nn.OfElements:
+		return m.ElementBytesPerSec(o.Compute), ""
+	}
+	if rate, headDim := o.measured(m); rate > 0 {
+		if headDim != o.HeadDim && headDim > 0 && o.HeadDim > 0 {
+			taken = fmt.Sprintf("that of heads of %d", headDim)
+		}
+		return rate, taken
+	}
+	if o.Class.IsOfExperts() {
+		return o.ofExperts(m)
+	}
+	stands := &gpuStands
+	if o.Unified {
+		stands = &cpuStands
+	}
+	s := stands[o.Class]
+	switch s.of {
+	case nn.OfProducts:
+		return s.share * m.MatMulFLOPsPerSec(o.Compute), guessed(s, o.Unified)
+	case nn.OfElements:
+		if taken = guessed(s, o.Unified); o.Class == nn.OfLoss && s.share == 1 {
+			taken = "" // they are element-wise operations there, and are bound by memory as the others are
+		}
+		return s.share * m.ElementBytesPerSec(o.Compute), taken
+	}
+	rate := s.share * m.AttentionFLOPsPerSecAt(o.Compute, o.SequenceLen)
+	switch probed := ProbedHeadDim(o.Unified); {
+	case o.Class != nn.OfAttention && o.Class != nn.OfAttentionGrad, s.share != 1:
+		return rate, guessed(s, o.Unified)
+	case o.HeadDim != probed:
+		return rate, fmt.Sprintf("that of heads of %d", probed)
+	}
+	return rate, "" // forward and backward were measured together
+}
+
+// ProbedHeadDim is the width of the heads that Machine.AttentionFLOPsPerSec is measured with: 64 on a unified device,
+// whose models are small, and 128 on a GPU.
+func ProbedHeadDim(unified bool) int {
+	if unified {
+		return 64
+	}
+	return 128
+}
+
+// measured is the rate by the machine's entries: of those with the nearest width of heads, which is returned, and
+// between rows of experts on a line over their logarithm; 0 if the machine has no entry of the class and the type.
+func (o Operation) measured(m *Machine) (perSec float64, headDim int) {
+	var of []OperationRate
+	away := math.Inf(1)
+	for _, r := range m.Operations {
+		if r.Operation != o.Class || r.Compute != "" && r.Compute != o.Compute.String() {
+			continue
+		}
+		d := 0.0
+		if r.HeadDim > 0 && o.HeadDim > 0 {
+			d = math.Abs(math.Log(float64(r.HeadDim) / float64(o.HeadDim)))
+		}
+		if d < away {
+			away, of = d, of[:0]
+		}
+		if d == away {
+			of = append(of, r)
+		}
+	}
+	if len(of) == 0 {
+		return 0, 0
+	}
+	if o.Class.IsOfExperts() {
+		slices.SortFunc(of, func(a, b OperationRate) int { return a.Rows - b.Rows })
+		return between(o.Rows, of, func(r OperationRate) (int, float64) { return r.Rows, r.PerSec() }), 0
+	}
+	r := of[0]
+	perSec = r.PerSec()
+	if r.SequenceLen > 0 {
+		for _, other := range of[1:] { // of the nearest length
+			if abs(other.SequenceLen-o.SequenceLen) < abs(r.SequenceLen-o.SequenceLen) {
+				r, perSec = other, other.PerSec()
+			}
+		}
+		perSec *= m.AttentionFLOPsPerSecAt(o.Compute, o.SequenceLen) / m.AttentionFLOPsPerSecAt(o.Compute, r.SequenceLen)
+	}
+	return perSec, r.HeadDim
+}
+
+func abs(n int) int { return max(n, -n) }
+
+// between is a rate at a size by those at sizes that rise: between two of them on a line over the logarithm of the size,
+// beyond them that of the nearest.
+func between[R any](size int, rates []R, of func(R) (int, float64)) float64 {
+	lowSize, low := of(rates[0])
+	for _, r := range rates {
+		highSize, high := of(r)
+		if size <= highSize {
+			if highSize == lowSize || size <= lowSize {
+				return high
+			}
+			part := math.Log(float64(size)/float64(lowSize)) / math.Log(float64(highSize)/float64(lowSize))
+			return low + part*(high-low)
+		}
+		lowSize, low = highSize, high
+	}
+	return low
+}
+
+// Products of experts take the longer one of two times: that of the arithmetic, at a share of the rate of products that
+// falls with the rows that an expert has, and that of the experts' weights, or of gradients that are read and written,
+// at a share of the rate of memory. Shares are those of an H100 (benchmarks/gpu, call 4): products of 2,048, 256 and 64
+// rows at 589, 470 and 164 TFLOP/s, and gradients of 2,048 and 256 rows at 317 and 120.
+var (
+	expertShares    = []expertShare{{256, 0.70}, {2048, 0.88}}
+	expertMemory    = 0.94
+	expertGradShare = 0.47
+	expertGradBytes = 0.69
+)
+
+// expertShare is a share of the rate of products, with so many rows an expert.
+type expertShare struct {
+	rows  int
+	share float64
+}
+
+// ofExperts is the rate of products of experts, or of gradients of their weights, where it was not measured.
+func (o Operation) ofExperts(m *Machine) (perSec float64, taken string) {
+	rows, memory := float64(max(o.Rows, 1)), m.ElementBytesPerSec(o.Compute)
+	share := expertGradShare
+	bound := expertGradBytes * memory * rows * 2 / (2 * float64(tensor.F32.Bytes()))
+	if o.Class == nn.OfExperts {
+		share = between(o.Rows, expertShares, func(s expertShare) (int, float64) { return s.rows, s.share })
+		bound = expertMemory * memory * rows * 2 / float64(o.Compute.Bytes())
+	}
+	products := m.MatMulFLOPsPerSec(o.Compute)
+	perSec = min(share*products, bound)
+	return perSec, fmt.Sprintf("%.2g of that of matrix products, with %d rows an expert, as an H100 was measured to have",
+		perSec/products, o.Rows)
+}
+
+// seconds is the time that the work of an account takes, of the classes that are wanted.
+func (p *Plan) seconds(m *Machine, a *nn.Account, wanted func(nn.Class) bool) (sec float64) {
+	for class := range nn.Class(nn.Classes) {
+		if amount := a.Work[class]; amount > 0 && wanted(class) {
+			rate, _ := p.operationOf(class, a).On(m)
+			sec += float64(amount) / rate
+		}
+	}
+	return sec
+}
+
+// operationOf is the form of a class in an account.
+func (p *Plan) operationOf(class nn.Class, a *nn.Account) Operation {
+	n := &p.Numerics
+	o := Operation{Class: class, Compute: n.Compute, SequenceLen: n.SequenceLen, Unified: p.Unified}
+	switch class {
+	case nn.OfDelta, nn.OfDeltaGrad, nn.OfDeltaSteps:
+		o.HeadDim = a.DeltaDim
+	case nn.OfExperts, nn.OfExpertGrads:
+		o.Rows = a.ExpertRows
+	default:
+		if class.IsOfHeads() {
+			o.HeadDim = a.HeadDim
+		}
+	}
+	return o
+}
