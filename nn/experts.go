@@ -111,9 +111,9 @@ func ExpertField(field string) (expert int, name string, ok bool) {
 	return expert, name, ok && err == nil
 }
 
-// expertBlockRows is how many rows of an expert make a block. Their products are summed before they are added to the
+// ExpertBlockRows is how many rows of an expert make a block. Their products are summed before they are added to the
 // expert's gradient, so it sets bits. A GPU's tile of a product has as many rows.
-const expertBlockRows = 128
+const ExpertBlockRows = 128
 
 // Count implements InParts.
 func (x Experts) Count() int { return (x.Number + x.PerPart - 1) / x.PerPart }
@@ -328,7 +328,7 @@ func (x Experts) routing(p *Pass) device.Routing {
 // calls runs do for as many calls as the worst case of a part has.
 func (x Experts) calls(p *Pass, part int, do func(*call)) {
 	b := device.Blocks{Routing: x.routing(p), First: x.FirstExpert(part), Experts: x.in(part),
-		Rows: min(expertBlockRows, p.chunk)}
+		Rows: min(ExpertBlockRows, p.chunk)}
 	most := b.Most()
 	b.Count = min(p.call/b.Rows, most)
 	n := b.Count * b.Rows

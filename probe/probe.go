@@ -143,6 +143,7 @@ type probeSizes struct {
 	stateBytes                      int64 // that AdamW updates
 	noiseElems                      int   // random numbers that are drawn; operands repeat them
 	long                            int   // how many times as long as others the measurements of products and updates take
+	ops                             operationSizes
 	pieceElems, diskBytes           int64 // the disk writes and reads diskBytes in a pass, in pieces of pieceElems parameters
 }
 
@@ -152,7 +153,8 @@ type probeSizes struct {
 // GPU, copies and AdamW take at most a quarter of it.
 func probeSizesFor(dev device.Info, hostFree int64) probeSizes {
 	s := probeSizes{positions: 1024, hidden: 1024, intermediate: 2048, lengths: []int{256, 1024, 2048}, heads: 16, kvHeads: 4, headDim: 64,
-		bytes: 64 << 20, stateBytes: 256 << 20, noiseElems: 1 << 22, long: 1, pieceElems: plan.DefaultPieceElems, diskBytes: 1 << 30}
+		bytes: 64 << 20, stateBytes: 256 << 20, noiseElems: 1 << 22, long: 1, pieceElems: plan.DefaultPieceElems, diskBytes: 1 << 30,
+		ops: operationsFor(dev)}
 	if dev.Unified {
 		return s
 	}
@@ -234,11 +236,12 @@ func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes,
 	bar := o.out().Bar("measuring")
 	defer bar.End()
 	steps := []func(*plan.Machine) error{p.products(tensor.F32), p.products(tensor.BF16), p.attention(tensor.F32),
-		p.attention(tensor.BF16), p.starts, p.elements(tensor.F32), p.elements(tensor.BF16), p.links, p.hostCopies, p.updates}
+		p.attention(tensor.BF16), p.starts, p.elements(tensor.F32), p.elements(tensor.BF16), p.operations(tensor.F32), p.operations(tensor.BF16), p.links,
+		p.hostCopies, p.updates}
 	if !computes.Info().Unified {
 		m.DeviceMemoryBytes = cmp.Or(computes.Info().TotalBytes, computes.Info().MemoryBytes)
 		m.HostMemoryBytes, _ = hostmem.Total() // 0 where it is not known
-		steps = append(steps, p.deviceCopies)
+		steps = append(steps, p.deviceCopies, p.deviceUpdates8)
 	}
 	if len(all) > 1 && !computes.Info().Unified && device.Peers(all[:2]) {
 		steps = append(steps, p.peerCopies(all[1]))

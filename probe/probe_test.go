@@ -71,7 +71,9 @@ func writeFile(t testing.TB, path, text string) {
 func smallProbeFor(device.Info) probeSizes { return smallProbe }
 
 var smallProbe = probeSizes{positions: 64, hidden: 128, intermediate: 192, lengths: []int{16, 64}, heads: 4, kvHeads: 2, headDim: 32,
-	bytes: 1 << 20, stateBytes: 1 << 20, noiseElems: 1 << 12, long: 2, pieceElems: 1 << 12, diskBytes: 1 << 20}
+	bytes: 1 << 20, stateBytes: 1 << 20, noiseElems: 1 << 12, long: 2, pieceElems: 1 << 12, diskBytes: 1 << 20,
+	ops: operationSizes{rows: 64, length: 32, width: 64, headDims: []int{16, 64}, keyHeads: 1, heads: 2, deltaDim: 16, tokens: 64,
+		each: []int{4, 32}, hidden: 32, inner: 48, tile: 64}}
 
 func TestProbe(t *testing.T) {
 	o, dir := newOptions(t), t.TempDir()
@@ -91,6 +93,9 @@ func TestProbe(t *testing.T) {
 		m.F32DeviceBytesPerSec <= 0 {
 		t.Errorf("in fp32: attention %+v, and %v for 2,048; operations %v", m.F32AttentionByLength, m.F32AttentionFLOPsPerSec,
 			m.F32DeviceBytesPerSec)
+	}
+	if n := 2 * (2*2*2 + 4 + 2*2 + 1); len(m.Operations) != n { // of each type
+		t.Errorf("%d rates of operations, want %d: %+v", len(m.Operations), n, m.Operations)
 	}
 	if !(m.AdamW8BytesPerSec > 0) {
 		t.Errorf("an update with moments in 8 bits: %v", m.AdamW8BytesPerSec)
@@ -123,10 +128,17 @@ func TestProbeOfAStandIn(t *testing.T) {
 		return []device.Device{d}, host, err
 	}
 	tiny := probeSizes{positions: 32, hidden: 64, intermediate: 64, lengths: []int{16, 64}, heads: 2, kvHeads: 1, headDim: 128,
-		bytes: 1 << 16, stateBytes: 1 << 16, noiseElems: 1 << 12, long: 1}
+		bytes: 1 << 16, stateBytes: 1 << 16, noiseElems: 1 << 12, long: 1,
+		ops: operationSizes{rows: 64, length: 64, width: 128, headDims: []int{64, 128, 256, 512}, keyHeads: 1, heads: 2, deltaDim: 16,
+			tokens: 32, each: []int{16}, hidden: 64, inner: 32, tile: 64}}
 	m, err := measure(t.Context(), o, func(device.Info) probeSizes { return tiny }, 1e-5)
 	if err != nil {
 		t.Fatal(err)
+	}
+	// Forward and backward: 4 widths of heads in bf16 and 3 in f32 and with a soft cap, and in each type 7 others; and
+	// updates with moments in 8 bits.
+	if n := 2*(4+3+3+3) + 2*7 + 1; len(m.Operations) != n {
+		t.Errorf("%d rates of operations, want %d: %+v", len(m.Operations), n, m.Operations)
 	}
 	if m.Check() != nil || len(m.AttentionByLength) != 2 || m.DeviceCopyBytesPerSec <= 0 || m.AdamWUnderCopiesBytesPerSec <= 0 ||
 		m.DeviceMemoryBytes != 256<<20 {

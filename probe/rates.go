@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"math"
 
 	"github.com/millrace/millrace/device"
@@ -88,8 +89,7 @@ func (p *prober) attentionRates(dtype tensor.DType) (rates []plan.AttentionRate,
 		q, k, v, out = mat(p.heads), mat(p.kvHeads), mat(p.kvHeads), mat(p.heads)
 		dq, dk, dv, dout = mat(p.heads), mat(p.kvHeads), mat(p.kvHeads), mat(p.heads)
 		lse, delta = a.Mat(tensor.F32, t, p.heads), a.Mat(tensor.F32, t, p.heads)
-		n := int64(t) * 4
-		docs = device.Docs{Positions: a.Take(n), Start: a.Take(n), End: a.Take(n)}
+		docs = takeDocs(a, t)
 	})
 	if err != nil {
 		return nil, err
@@ -122,21 +122,12 @@ func (p *prober) attentionRates(dtype tensor.DType) (rates []plan.AttentionRate,
 
 // writeDocs writes the arrays of t positions that are full of documents of one length.
 func (p *prober) writeDocs(docs device.Docs, t, length int) error {
-	mem, bytes, release, err := p.region(p.device, 3*4*int64(t))
-	if err != nil {
-		return err
-	}
-	defer release()
-	ints := hostmem.I32(bytes)
+	positions, starts, ends := make([]int32, t), make([]int32, t), make([]int32, t)
 	for i := range t {
 		first := i / length * length
-		ints[i], ints[t+i], ints[2*t+i] = int32(i-first), int32(first), int32(first+length)
+		positions[i], starts[i], ends[i] = int32(i-first), int32(first), int32(first+length)
 	}
-	n := 4 * int64(t)
-	p.compute.Copy(docs.Positions, mem.Slice(0, n))
-	p.compute.Copy(docs.Start, mem.Slice(n, n))
-	p.compute.Copy(docs.End, mem.Slice(2*n, n))
-	return p.compute.Sync()
+	return errors.Join(p.writeInts(docs.Positions, positions), p.writeInts(docs.Start, starts), p.writeInts(docs.End, ends))
 }
 
 // starts measures how many operations a stream gets through that have next to no work.
@@ -274,6 +265,14 @@ func (p *prober) peerCopies(peer device.Device) func(m *plan.Machine) error {
 // and their scales begin as zeros.
 func (p *prober) updates8(m *plan.Machine, args *device.AdamWArgs, tally device.Mem) error {
 	const touched = 2*(2+2+1+1) + 2
+	eight := inEightBits(args)
+	r, err := p.rate(task{p.host, touched * int64(eight.Weights.Cols), func() { p.host.AdamW8(eight, tally) }}, p.seconds)
+	m.AdamW8BytesPerSec = r
+	return err
+}
+
+// inEightBits is an update with moments in 8 bits of as many whole blocks, in the memory of one with fp32 moments.
+func inEightBits(args *device.AdamWArgs) device.AdamW8Args {
 	n := args.Weights.Cols / tensor.MomentBlock * tensor.MomentBlock
 	of := func(whole device.Mem, t tensor.DType, elems int) device.Mat {
 		return device.NewVec(whole.Slice(0, int64(elems)*t.Bytes()), t, elems)
@@ -282,13 +281,14 @@ func (p *prober) updates8(m *plan.Machine, args *device.AdamWArgs, tally device.
 	scales := func(whole device.Mem) device.Mat { // after the moments, a byte each
 		return of(whole.Slice(half, half), tensor.F32, n/tensor.MomentBlock)
 	}
-	eight := device.AdamW8Args{Weights: of(args.Weights.Mem, tensor.BF16, n), Low: of(args.Low.Mem, tensor.I16, n),
+	return device.AdamW8Args{Weights: of(args.Weights.Mem, tensor.BF16, n), Low: of(args.Low.Mem, tensor.I16, n),
 		Grad: of(args.Grad.Mem, tensor.BF16, n), M: of(args.M.Mem, tensor.U8, n), V: of(args.V.Mem, tensor.U8, n),
 		MScale: scales(args.M.Mem), VScale: scales(args.V.Mem), AdamWScalars: args.AdamWScalars}
-	r, err := p.rate(task{p.host, touched * int64(n), func() { p.host.AdamW8(eight, tally) }}, p.seconds)
-	m.AdamW8BytesPerSec = r
-	return err
 }
+
+// probedScalars are those of the updates that are measured.
+var probedScalars = device.AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 0.001,
+	StepSize: 1e-5, SqrtBC2: 1, Eps: 1e-8}
 
 // updates measures AdamW on split masters in host memory: alone, and while a device copies from host memory and to it.
 func (p *prober) updates(m *plan.Machine) error {
@@ -306,8 +306,7 @@ func (p *prober) updates(m *plan.Machine) error {
 		return v
 	}
 	args := device.AdamWArgs{M: vec(tensor.F32), V: vec(tensor.F32), Weights: vec(tensor.BF16), Low: vec(tensor.I16),
-		Grad: vec(tensor.BF16), AdamWScalars: device.AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 0.001,
-			StepSize: 1e-5, SqrtBC2: 1, Eps: 1e-8}}
+		Grad: vec(tensor.BF16), AdamWScalars: probedScalars}
 	if err := p.fill(p.host, args.Weights, args.Low, args.Grad); err != nil {
 		return err
 	}
