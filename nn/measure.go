@@ -254,14 +254,16 @@ func (c *counter) RoPE(y, x, _ device.Mat, _ int, _, _ device.Mat, _ device.Mem,
 }
 
 func (c *counter) RMSNormGrad(dx, _, dy, x, _, _, resid device.Mat, _ device.NormSpec) {
-	c.moves(dx, dy, x, resid)
+	c.movesIn(OfNormGrads, dx, dy, x, resid)
 }
 
-func (c *counter) LayerNorm(y, _, x, _, _ device.Mat, _ float32)      { c.moves(y, x) }
-func (c *counter) LayerNormGrad(dx, _, dy, x, _, _, resid device.Mat) { c.moves(dx, dy, x, resid) }
+func (c *counter) LayerNorm(y, _, x, _, _ device.Mat, _ float32) { c.moves(y, x) }
+func (c *counter) LayerNormGrad(dx, _, dy, x, _, _, resid device.Mat) {
+	c.movesIn(OfNormGrads, dx, dy, x, resid)
+}
 
 func (c *counter) GLUGrad(dGateUp, act, dy, gateUp device.Mat, _ device.GLUSpec) {
-	c.moves(dGateUp, act, dy, gateUp)
+	c.movesIn(OfUnitGrads, dGateUp, act, dy, gateUp)
 }
 
 func (c *counter) Gather(y, _ device.Mat, _ device.Mem, _ int)                 { c.moves(y, y) }
@@ -270,12 +272,15 @@ func (c *counter) ScatterAdd(_, dy device.Mat, _ device.Mem, _ int, _ float32) {
 
 // routed counts an element-wise operation on the rows of blocks that reads or writes these matrices of blocks, if each
 // expert is chosen equally often.
-func (c *counter) routed(b device.Blocks, mats ...device.Mat) {
+func (c *counter) routed(b device.Blocks, mats ...device.Mat) { c.routedIn(OfElements, b, mats...) }
+
+// routedIn counts such an operation of a class.
+func (c *counter) routedIn(class Class, b device.Blocks, mats ...device.Mat) {
 	var bytes int64
 	for _, x := range mats {
 		bytes += b.Balanced() * int64(x.Cols) * x.DType.Bytes()
 	}
-	c.adds(OfElements, bytes)
+	c.adds(class, bytes)
 }
 
 // multiplies counts products of rows of blocks with experts' weights of so many columns and rows, or the gradients of
@@ -316,7 +321,7 @@ func (c *counter) ExpertGLU(y, gateUp device.Mat, _ device.GLUSpec, b device.Blo
 }
 
 func (c *counter) ExpertGLUGrad(dGateUp, act, _, dy, gateUp, _ device.Mat, _ device.GLUSpec, b device.Blocks) {
-	c.routed(b, dGateUp, act, dy, gateUp)
+	c.routedIn(OfUnitGrads, b, dGateUp, act, dy, gateUp)
 }
 
 func (c *counter) CombineRows(y, x, from, _ device.Mat, _ device.Mem, topK int) {

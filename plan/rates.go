@@ -78,18 +78,36 @@ var gpuStands = [nn.Classes]stand{
 	nn.OfDeltaSteps:          {nn.OfElements, 0.75}, // six FLOPs for each number of a state that is read and written
 	nn.OfConv:                {nn.OfElements, 0.75},
 	nn.OfConvGrad:            {nn.OfElements, 0.13},
+	nn.OfNormGrads:           {nn.OfElements, 1},
+	nn.OfUnitGrads:           {nn.OfElements, 1},
 	nn.OfLoss:                {nn.OfElements, 1},
 	nn.OfUpdates8:            {nn.OfElements, 0.70},
 }
 
-// cpuStands are shares of CPUs.
-var cpuStands = gpuStands
+// cpuStands are those of a core of a CPU with AVX2 (an AMD EPYC, one thread, by its processor time). There a convolution and
+// its gradient compute an exponential for each number, one by one.
+var cpuStands = [nn.Classes]stand{
+	nn.OfAttention:           {nn.OfAttention, 1},
+	nn.OfAttentionGrad:       {nn.OfAttention, 1},
+	nn.OfCappedAttention:     {nn.OfAttention, 1},
+	nn.OfCappedAttentionGrad: {nn.OfAttention, 1},
+	nn.OfCacheAttention:      {nn.OfAttention, 1},
+	nn.OfDelta:               {nn.OfProducts, 0.30},
+	nn.OfDeltaGrad:           {nn.OfProducts, 0.30},
+	nn.OfDeltaSteps:          {nn.OfElements, 0.75},
+	nn.OfConv:                {nn.OfElements, 0.15},
+	nn.OfConvGrad:            {nn.OfElements, 0.10},
+	nn.OfNormGrads:           {nn.OfElements, 1},
+	nn.OfUnitGrads:           {nn.OfElements, 1},
+	nn.OfLoss:                {nn.OfElements, 1},
+	nn.OfUpdates8:            {nn.OfElements, 1}, // no update is on such a device's lane
+}
 
 // guessed says where a rate was taken from: a rate of the same machine, and whose share it is.
 func guessed(of stand, unified bool) string {
 	whose := "an H100"
 	if unified {
-		whose = "a CPU with AVX2"
+		whose = "an EPYC with AVX2"
 	}
 	if of.share == 1 {
 		return "that of " + of.of.String()
@@ -124,8 +142,8 @@ func (o Operation) On(m *Machine) (perSec float64, taken string) {
 	case nn.OfProducts:
 		return s.share * m.MatMulFLOPsPerSec(o.Compute), guessed(s, o.Unified)
 	case nn.OfElements:
-		if taken = guessed(s, o.Unified); o.Class == nn.OfLoss && s.share == 1 {
-			taken = "" // they are element-wise operations there, and are bound by memory as the others are
+		if taken = guessed(s, o.Unified); s.share == 1 {
+			taken = "" // they are element-wise operations, of which the probe has a mix
 		}
 		return s.share * m.ElementBytesPerSec(o.Compute), taken
 	}
@@ -208,7 +226,7 @@ func between[R any](size int, rates []R, of func(R) (int, float64)) float64 {
 	return low
 }
 
-// Products of experts take the longer one of two times: that of the arithmetic, at a share of the rate of products that
+// Products of experts on a GPU take the longer one of two times: that of the arithmetic, at a share of the rate of products that
 // falls with the rows that an expert has, and that of the experts' weights, or of gradients that are read and written,
 // at a share of the rate of memory. Shares are those of an H100 (benchmarks/gpu, call 4): products of 2,048, 256 and 64
 // rows at 589, 470 and 164 TFLOP/s, and gradients of 2,048 and 256 rows at 317 and 120.
@@ -217,6 +235,9 @@ var (
 	expertMemory    = 0.94
 	expertGradShare = 0.47
 	expertGradBytes = 0.69
+
+	// Those of a core of a CPU with AVX2, of products and of gradients.
+	cpuExpertShares = []expertShare{{16, 0.45}, {256, 0.95}}
 )
 
 // expertShare is a share of the rate of products, with so many rows an expert.
@@ -227,14 +248,21 @@ type expertShare struct {
 
 // ofExperts is the rate of products of experts, or of gradients of their weights, where it was not measured.
 func (o Operation) ofExperts(m *Machine) (perSec float64, taken string) {
+	products := m.MatMulFLOPsPerSec(o.Compute)
+	shareOf := func(list []expertShare) float64 {
+		return between(o.Rows, list, func(s expertShare) (int, float64) { return s.rows, s.share })
+	}
+	if o.Unified {
+		share := shareOf(cpuExpertShares)
+		return share * products, fmt.Sprintf("%.2g of that of matrix products, with %d rows an expert, as an EPYC with AVX2 was measured to have", share, o.Rows)
+	}
 	rows, memory := float64(max(o.Rows, 1)), m.ElementBytesPerSec(o.Compute)
 	share := expertGradShare
 	bound := expertGradBytes * memory * rows * 2 / (2 * float64(tensor.F32.Bytes()))
 	if o.Class == nn.OfExperts {
-		share = between(o.Rows, expertShares, func(s expertShare) (int, float64) { return s.rows, s.share })
+		share = shareOf(expertShares)
 		bound = expertMemory * memory * rows * 2 / float64(o.Compute.Bytes())
 	}
-	products := m.MatMulFLOPsPerSec(o.Compute)
 	perSec = min(share*products, bound)
 	return perSec, fmt.Sprintf("%.2g of that of matrix products, with %d rows an expert, as an H100 was measured to have",
 		perSec/products, o.Rows)

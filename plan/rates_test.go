@@ -30,6 +30,8 @@ var classUsers = map[nn.Class]struct{ uses, other string }{
 	nn.OfExpertGrads:         {"qwen3-30b-a3b", "qwen3-4b"},
 	nn.OfConv:                {"qwen3.5-4b", "qwen3-4b"},
 	nn.OfConvGrad:            {"qwen3.5-4b", "qwen3-4b"},
+	nn.OfNormGrads:           {"qwen3-4b", ""},
+	nn.OfUnitGrads:           {"qwen3-4b", ""},
 	nn.OfLoss:                {"qwen3-4b", ""},
 	nn.OfUpdates8:            {"qwen3-4b", ""},
 }

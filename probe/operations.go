@@ -11,8 +11,8 @@ import (
 )
 
 // Classes of operations whose rates do not follow from those of products and of memory are measured one by one: attention
-// forward and backward by the width of heads, gated delta nets, convolutions, products of experts, the loss, and updates
-// on a GPU with moments in 8 bits. There are some fifty of them, so that each has a fifth of the time that others take.
+// forward and backward by the width of heads, gated delta nets, convolutions, products of experts, the loss, gradients of
+// norms and of gated units, and updates on a GPU with moments in 8 bits. There are some fifty of them, so that each has a fifth of the time that others take.
 
 // operationShare is the part of probeSeconds that each takes.
 const operationShare = 5
@@ -62,6 +62,7 @@ func (p *prober) operations(dtype tensor.DType) func(*plan.Machine) error {
 		all = append(all, p.deltas(dtype)...)
 		all = append(all, p.experts(dtype)...)
 		all = append(all, p.loss(dtype))
+		all = append(all, p.gradients(dtype)...)
 		for _, o := range all {
 			if err := p.operation(m, o, dtype); err != nil {
 				return err
@@ -262,6 +263,32 @@ func (p *prober) loss(dtype tensor.DType) operation {
 		s.LSEUpdate(stat, logits, targets, 0, 0)
 		s.CrossEntropyGrad(dlogits, logits, stat, targets, weights.Mem, 0, 0)
 	}}
+}
+
+// gradients are those of norms and of gated units, of as many rows as there are positions.
+func (p *prober) gradients(dtype tensor.DType) []operation {
+	t, n := p.ops.rows, p.ops.width
+	var dx, dw, dy, x, w, rstd, resid, dGateUp, act, gateUp device.Mat
+	norm := device.NormSpec{Groups: 1, Eps: 1e-6}
+	norms := func(a *device.Arena) []device.Mat {
+		mat := func() device.Mat { return a.Mat(dtype, t, n) }
+		dx, dy, x, resid, w = mat(), mat(), mat(), mat(), a.Mat(dtype, 1, n)
+		dw, rstd = a.Mat(tensor.F32, 1, n), a.Mat(tensor.F32, t, 1)
+		return []device.Mat{dy, x, resid, w}
+	}
+	units := func(a *device.Arena) []device.Mat {
+		dGateUp, act, dy, gateUp = a.Mat(dtype, t, 4*n), a.Mat(dtype, t, 2*n), a.Mat(dtype, t, 2*n), a.Mat(dtype, t, 4*n)
+		return []device.Mat{dy, gateUp}
+	}
+	one := int64(t) * int64(n) * dtype.Bytes()
+	return []operation{
+		{plan.OperationRate{Operation: nn.OfNormGrads}, 4 * one, norms, func() error {
+			p.compute.RMSNorm(dx, rstd, x, w, norm)
+			return nil
+		}, func(s device.Stream) { s.RMSNormGrad(dx, dw, dy, x, w, rstd, resid, norm) }},
+		{plan.OperationRate{Operation: nn.OfUnitGrads}, (4 + 2 + 2 + 4) * one, units, nil,
+			func(s device.Stream) { s.GLUGrad(dGateUp, act, dy, gateUp, device.GLUSpec{}) }},
+	}
 }
 
 // deviceUpdates8 measures AdamW with moments in 8 bits in the memory of a GPU.

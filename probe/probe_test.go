@@ -94,7 +94,7 @@ func TestProbe(t *testing.T) {
 		t.Errorf("in fp32: attention %+v, and %v for 2,048; operations %v", m.F32AttentionByLength, m.F32AttentionFLOPsPerSec,
 			m.F32DeviceBytesPerSec)
 	}
-	if n := 2 * (2*2*2 + 4 + 2*2 + 1); len(m.Operations) != n { // of each type
+	if n := 2 * (2*2*2 + 4 + 2*2 + 3); len(m.Operations) != n { // of each type
 		t.Errorf("%d rates of operations, want %d: %+v", len(m.Operations), n, m.Operations)
 	}
 	if !(m.AdamW8BytesPerSec > 0) {
@@ -135,9 +135,9 @@ func TestProbeOfAStandIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Forward and backward: 4 widths of heads in bf16 and 3 in f32 and with a soft cap, and in each type 7 others; and
+	// Forward and backward: 4 widths of heads in bf16 and 3 in f32 and with a soft cap, and in each type 9 others; and
 	// updates with moments in 8 bits.
-	if n := 2*(4+3+3+3) + 2*7 + 1; len(m.Operations) != n {
+	if n := 2*(4+3+3+3) + 2*9 + 1; len(m.Operations) != n {
 		t.Errorf("%d rates of operations, want %d: %+v", len(m.Operations), n, m.Operations)
 	}
 	if m.Check() != nil || len(m.AttentionByLength) != 2 || m.DeviceCopyBytesPerSec <= 0 || m.AdamWUnderCopiesBytesPerSec <= 0 ||
