@@ -50,7 +50,7 @@ func (e *Env) fasterCompute(ctx context.Context, c *runfile.Config, m *model.Mod
 	if p.Numerics.Compute == tensor.F32 {
 		other.Precision.Compute, other.Precision.Master = tensor.BF16.String(), optim.Split.String()
 	}
-	q, err := e.makePlan(ctx, &other, m, weights, c.MaxSteps, plan.Outputs{}, sampleMemory{}, false, dev, devices)
+	q, err := e.makePlan(ctx, &other, m, weights, c.MaxSteps, plan.Outputs{}, sampleMemory{}, false, false, dev, devices)
 	if err != nil || q.Predicted.StepSeconds > (1-plan.FasterBy)*p.Predicted.StepSeconds {
 		return nil
 	}

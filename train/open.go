@@ -263,7 +263,7 @@ func (r *Run) seek() error {
 // makePlan plans the run for a number of steps, 0 if it is not known. begun is plan.Request.Begun.
 func (r *Run) makePlan(ctx context.Context, steps int, also plan.Outputs, samples sampleMemory,
 	begun bool) (err error) {
-	r.plan, err = r.env.makePlan(ctx, r.config, r.src.model, r.src.exportType(), steps, also, samples, begun,
+	r.plan, err = r.env.makePlan(ctx, r.config, r.src.model, r.src.exportType(), steps, also, samples, begun, false,
 		r.dev.Info(), len(r.dev.Computes))
 	return err
 }

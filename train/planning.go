@@ -258,9 +258,9 @@ func diskBytes(m runfile.Memory, fsys vfs.FS) (int64, error) {
 
 // makePlan plans a run of a model with weights of a type; steps is 0 if their number is not known. Sizes that are
 // auto become the largest that fit. also has LogitRows and LogProbs for the caller; a micro-batch that has fewer rows
-// than LogitRows gives all. begun is plan.Request.Begun.
+// than LogitRows gives all. begun and streamAll are plan.Request.Begun and StreamAll.
 func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType,
-	steps int, also plan.Outputs, samples sampleMemory, begun bool, dev device.Info, devices int) (*plan.Plan, error) {
+	steps int, also plan.Outputs, samples sampleMemory, begun, streamAll bool, dev device.Info, devices int) (*plan.Plan, error) {
 	n, err := c.StepNumerics()
 	if err != nil {
 		return nil, err
@@ -270,7 +270,7 @@ func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 	if err != nil {
 		return nil, err
 	}
-	r.Begun = begun
+	r.Begun, r.StreamAll = begun, streamAll
 	if mem.Disk.IsAuto() && vfs.SameDrive(mem.Path, c.OutputDir) {
 		leave, err := e.spaceToLeave(c, m, n)
 		if err != nil {

@@ -3,6 +3,7 @@ package train
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,6 +31,7 @@ type PlanOptions struct {
 	On              *plan.NamedMachine // in place of Machine: plan for a machine that the caller describes
 	Shape           string             // plan for this named shape instead of the configuration's model
 	RatedWriteBytes int64              // rated endurance of the drive; 0: that of the named machine, else not known
+	StreamAll       bool               // see plan.Request.StreamAll
 	Quiet           bool               // show nothing of how far the search is
 }
 
@@ -125,7 +127,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		if err := cluster.checkNetwork(r.Machine); err != nil {
 			return nil, err
 		}
-		again = func(c *runfile.Config) (*plan.Plan, error) { return env.planOn(ctx, c, m, named, o.Devices, samples) }
+		again = func(c *runfile.Config) (*plan.Plan, error) { return env.planOn(ctx, c, m, named, &o, samples) }
 		if r.Plan, err = again(c); err == nil && named.DiskBytes > 0 {
 			r.Plan.Space = spaceOf(c, r.Plan, weights, c.MaxSteps)
 			r.Plan.Space.StateBytes, r.Plan.Space.FreeBytes = r.Plan.DiskBytes, &named.DiskBytes // it has one drive
@@ -142,11 +144,15 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 			return nil, err
 		}
 		again = func(c *runfile.Config) (*plan.Plan, error) {
-			return env.makePlan(ctx, c, m, weights, c.MaxSteps, plan.Outputs{}, samples, begun, r.Device,
+			if o.StreamAll && r.Device.Unified && c.Budgets().Device.N == 0 {
+				return nil, errors.New("the CPU uses weights where they are and streams nothing; to stream, set memory.device to a " +
+					"size such as 64MiB")
+			}
+			return env.makePlan(ctx, c, m, weights, c.MaxSteps, plan.Outputs{}, samples, begun, o.StreamAll, r.Device,
 				len(dev.Computes))
 		}
 		r.Plan, err = again(c)
-		if err == nil && !begun {
+		if err == nil && !begun && !o.StreamAll {
 			r.Faster = env.fasterCompute(ctx, c, m, weights, r.Plan, r.Device, len(dev.Computes))
 		}
 		if !env.MemoryGrows {
@@ -272,16 +278,16 @@ func ModelToPlan(ctx context.Context, env *Env, name, shape string) (*model.Mode
 
 // planOn plans for a named machine. Budgets that the configuration gives come before the machine's.
 func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on *plan.NamedMachine,
-	devices int, samples sampleMemory) (*plan.Plan, error) {
+	o *PlanOptions, samples sampleMemory) (*plan.Plan, error) {
 	n, err := c.StepNumerics()
 	if err != nil {
 		return nil, err
 	}
 	machine := *on
-	machine.Devices = cmp.Or(devices, machine.Devices)
+	machine.Devices = cmp.Or(o.Devices, machine.Devices)
 	r := machine.Request(m, n)
 	e.Cluster.on(&r)
-	r.RecomputeAll = c.Memory.Recompute == "always"
+	r.StreamAll, r.RecomputeAll = o.StreamAll, c.Memory.Recompute == "always"
 	if b := c.Memory.Device.N; b > 0 {
 		r.DeviceBytes = b
 	}

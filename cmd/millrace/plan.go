@@ -26,6 +26,7 @@ type planCmd struct {
 	MachineOut string `placeholder:"FILE" help:"Write the machine of --machine as a file to edit, and plan nothing."`
 	Shape      string `complete:"SHAPE" placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. An unknown name lists the names."`
 	TBW        string `name:"tbw" placeholder:"SIZE" help:"What the drive is rated to have written in its life, such as 600TB."`
+	Stream     string `default:"auto" enum:"auto,always" help:"Blocks whose weights stay on the device between visits: as the plan sees fit (auto), or none (always), as bench has it."`
 	Rehearse   bool   `help:"Also run three steps of the plan with devices that only count and state that is only addresses; fails where a byte differs from the plan."`
 	Schedule   bool   `help:"Print the steps as lists of operations instead: the first one, and one of those that follow."`
 	Why        bool   `help:"Also tell what was tried, where each try ran out of memory, and what another gigabyte would buy."`
@@ -65,7 +66,7 @@ func (c *planCmd) Run(p *program) error {
 		return err
 	}
 	o := train.PlanOptions{Env: p.env, Machine: c.Machine, Shape: c.Shape, Devices: c.Devices,
-		Hosts: c.Hosts, Network: c.Network, Quiet: c.JSON}
+		Hosts: c.Hosts, Network: c.Network, StreamAll: c.Stream == "always", Quiet: c.JSON}
 	if c.Devices < 0 || c.Devices > device.MaxDevices || c.Devices > 0 && c.Machine == "" {
 		return badFlag("--devices %d: write a number from 1 to %d, with --machine; for this computer, name "+
 			"devices in the run file", c.Devices, device.MaxDevices)

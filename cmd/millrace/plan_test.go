@@ -59,6 +59,29 @@ func TestWhatIf(t *testing.T) {
 	}
 }
 
+// With --stream always no weights stay on the device; a CPU without a budget of its own streams nothing.
+func TestPlanStreamsAll(t *testing.T) {
+	useCache(t)
+	args := []string{"plan", "--shape", "smollm2-135m", "sequence_len=64", "batch_tokens=256"}
+	streamed := func(of string) string {
+		return invoke(t, append(args, "--machine", "h100-sxm", "--stream", of)...).must(t).stdout
+	}
+	if text := streamed("always"); !strings.Contains(text, "streamed: 30 of 30 blocks") {
+		t.Errorf("not all blocks are streamed:\n%s", text)
+	}
+	if text := streamed("auto"); strings.Contains(text, "streamed: 30 of 30 blocks") {
+		t.Errorf("all blocks are streamed:\n%s", text)
+	}
+	r := invoke(t, append(args, "device=cpu", "--stream", "always")...)
+	if r.status != exitBadRequest || !strings.Contains(r.stderr, "set memory.device to a size") {
+		t.Errorf("status %d, %s", r.status, r.stderr)
+	}
+	budget := append(args, "device=cpu", "memory.device=64MiB", "--stream", "always")
+	if text := invoke(t, budget...).must(t).stdout; !strings.Contains(text, "streamed: 30 of 30 blocks") {
+		t.Errorf("not all blocks are streamed:\n%s", text)
+	}
+}
+
 // A plan for several hosts says what they exchange and gain, and is rehearsed for each of them. It needs a network.
 func TestPlanHosts(t *testing.T) {
 	useCache(t)
