@@ -135,7 +135,7 @@ func operationShares() string {
 	var of []string
 	for class, s := range gpuStands {
 		if s.share > 0 && s.share != 1 {
-			of = append(of, fmt.Sprintf("%s %.3g of %s", nn.Class(class), s.share, s.of))
+			of = append(of, fmt.Sprintf("%s %s", nn.Class(class), s.text()))
 		}
 	}
 	return "rates of other operations, as shares that an H100 was measured to have (benchmarks/gpu, call 4), a guess for other GPUs: " +

@@ -61,46 +61,49 @@ type Operation struct {
 
 // stand is what stands for a rate that was not measured: a share of another one.
 type stand struct {
-	of    nn.Class // whose rate it is a share of: products, attention or elements
-	share float64  // of FLOPs for a class that is counted so, per FLOP or byte of the other
+	of      nn.Class     // whose rate it is a share of: products, attention or elements
+	share   float64      // of FLOPs for a class that is counted so, per FLOP or byte of the other
+	compute tensor.DType // of those products; Invalid: that of the operation
 }
 
 // gpuStands are the shares that an NVIDIA H100 had (benchmarks/gpu, call 4, in bf16). What has no share of its own has
-// the rate of what it stands for.
+// the rate of what it stands for. Kernels of gated delta nets are at 3% of the tensor cores' rate and 7% of the memory's:
+// they wait for their own steps, whose number in a second follows a GPU's multiprocessors and clock, as products in fp32
+// do. An RTX 4090 has as many of these as an H100, and a fifth of its products in bf16.
 var gpuStands = [nn.Classes]stand{
-	nn.OfAttention:           {nn.OfAttention, 1},
-	nn.OfAttentionGrad:       {nn.OfAttention, 1},
-	nn.OfCappedAttention:     {nn.OfAttention, 1},
-	nn.OfCappedAttentionGrad: {nn.OfAttention, 1},
-	nn.OfCacheAttention:      {nn.OfAttention, 1},
-	nn.OfDelta:               {nn.OfProducts, 0.031},
-	nn.OfDeltaGrad:           {nn.OfProducts, 0.0215},
-	nn.OfDeltaSteps:          {nn.OfElements, 0.75}, // six FLOPs for each number of a state that is read and written
-	nn.OfConv:                {nn.OfElements, 0.75},
-	nn.OfConvGrad:            {nn.OfElements, 0.13},
-	nn.OfNormGrads:           {nn.OfElements, 1},
-	nn.OfUnitGrads:           {nn.OfElements, 1},
-	nn.OfLoss:                {nn.OfElements, 1},
-	nn.OfUpdates8:            {nn.OfElements, 0.70},
+	nn.OfAttention:           {of: nn.OfAttention, share: 1},
+	nn.OfAttentionGrad:       {of: nn.OfAttention, share: 1},
+	nn.OfCappedAttention:     {of: nn.OfAttention, share: 1},
+	nn.OfCappedAttentionGrad: {of: nn.OfAttention, share: 1},
+	nn.OfCacheAttention:      {of: nn.OfAttention, share: 1},
+	nn.OfDelta:               {nn.OfProducts, 0.40, tensor.F32},
+	nn.OfDeltaGrad:           {nn.OfProducts, 0.28, tensor.F32},
+	nn.OfDeltaSteps:          {of: nn.OfElements, share: 0.75}, // six FLOPs for each number of a state that is read and written
+	nn.OfConv:                {of: nn.OfElements, share: 0.75},
+	nn.OfConvGrad:            {of: nn.OfElements, share: 0.13},
+	nn.OfNormGrads:           {of: nn.OfElements, share: 1},
+	nn.OfUnitGrads:           {of: nn.OfElements, share: 1},
+	nn.OfLoss:                {of: nn.OfElements, share: 1},
+	nn.OfUpdates8:            {of: nn.OfElements, share: 0.70},
 }
 
 // cpuStands are those of a core of a CPU with AVX2 (an AMD EPYC, one thread, by its processor time). There a convolution and
 // its gradient compute an exponential for each number, one by one.
 var cpuStands = [nn.Classes]stand{
-	nn.OfAttention:           {nn.OfAttention, 1},
-	nn.OfAttentionGrad:       {nn.OfAttention, 1},
-	nn.OfCappedAttention:     {nn.OfAttention, 1},
-	nn.OfCappedAttentionGrad: {nn.OfAttention, 1},
-	nn.OfCacheAttention:      {nn.OfAttention, 1},
-	nn.OfDelta:               {nn.OfProducts, 0.30},
-	nn.OfDeltaGrad:           {nn.OfProducts, 0.30},
-	nn.OfDeltaSteps:          {nn.OfElements, 0.75},
-	nn.OfConv:                {nn.OfElements, 0.15},
-	nn.OfConvGrad:            {nn.OfElements, 0.10},
-	nn.OfNormGrads:           {nn.OfElements, 1},
-	nn.OfUnitGrads:           {nn.OfElements, 1},
-	nn.OfLoss:                {nn.OfElements, 1},
-	nn.OfUpdates8:            {nn.OfElements, 1}, // no update is on such a device's lane
+	nn.OfAttention:           {of: nn.OfAttention, share: 1},
+	nn.OfAttentionGrad:       {of: nn.OfAttention, share: 1},
+	nn.OfCappedAttention:     {of: nn.OfAttention, share: 1},
+	nn.OfCappedAttentionGrad: {of: nn.OfAttention, share: 1},
+	nn.OfCacheAttention:      {of: nn.OfAttention, share: 1},
+	nn.OfDelta:               {of: nn.OfProducts, share: 0.30},
+	nn.OfDeltaGrad:           {of: nn.OfProducts, share: 0.30},
+	nn.OfDeltaSteps:          {of: nn.OfElements, share: 0.75},
+	nn.OfConv:                {of: nn.OfElements, share: 0.15},
+	nn.OfConvGrad:            {of: nn.OfElements, share: 0.10},
+	nn.OfNormGrads:           {of: nn.OfElements, share: 1},
+	nn.OfUnitGrads:           {of: nn.OfElements, share: 1},
+	nn.OfLoss:                {of: nn.OfElements, share: 1},
+	nn.OfUpdates8:            {of: nn.OfElements, share: 1}, // no update is on such a device's lane
 }
 
 // guessed says where a rate was taken from: a rate of the same machine, and whose share it is.
@@ -112,7 +115,16 @@ func guessed(of stand, unified bool) string {
 	if of.share == 1 {
 		return "that of " + of.of.String()
 	}
-	return fmt.Sprintf("%.3g of that of %s, as %s was measured to have", of.share, of.of, whose)
+	return fmt.Sprintf("%s, as %s was measured to have", of.text(), whose)
+}
+
+// text is the share for people.
+func (s stand) text() string {
+	text := fmt.Sprintf("%.3g of that of %s", s.share, s.of)
+	if s.compute != tensor.Invalid {
+		text += " in " + s.compute.String()
+	}
+	return text
 }
 
 // On is what a machine does of the operation in a second, FLOPs or bytes as the class is counted. taken says what the rate
@@ -140,7 +152,11 @@ func (o Operation) On(m *Machine) (perSec float64, taken string) {
 	s := stands[o.Class]
 	switch s.of {
 	case nn.OfProducts:
-		return s.share * m.MatMulFLOPsPerSec(o.Compute), guessed(s, o.Unified)
+		compute := o.Compute
+		if s.compute != tensor.Invalid {
+			compute = s.compute
+		}
+		return s.share * m.MatMulFLOPsPerSec(compute), guessed(s, o.Unified)
 	case nn.OfElements:
 		if taken = guessed(s, o.Unified); s.share == 1 {
 			taken = "" // they are element-wise operations, of which the probe has a mix

@@ -153,7 +153,7 @@ func TestRatesOfOldMachines(t *testing.T) {
 		{Operation{Class: nn.OfAttention, HeadDim: 64, SequenceLen: 1024}, 2e14, "that of heads of 128"},
 		{Operation{Class: nn.OfAttention, HeadDim: 64, SequenceLen: 1024, Unified: true}, 2e14, ""},
 		{Operation{Class: nn.OfCappedAttention, HeadDim: 128, SequenceLen: 1024}, 2e14, "that of attention"},
-		{Operation{Class: nn.OfDelta, HeadDim: 128}, 0.031 * 6e14, "0.031 of that of matrix products, as an H100 was measured to have"},
+		{Operation{Class: nn.OfDelta, Compute: tensor.BF16, HeadDim: 128}, 0.4 * 5e13, "0.4 of that of matrix products in f32, as an H100 was measured to have"},
 		{Operation{Class: nn.OfExperts, Compute: tensor.BF16, Rows: 4096}, 0.88 * 6e14,
 			"0.88 of that of matrix products, with 4096 rows an expert, as an H100 was measured to have"},
 		{Operation{Class: nn.OfExperts, Compute: tensor.BF16, Rows: 4}, 0.94 * 4 * 2e12, // bound by memory
