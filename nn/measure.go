@@ -25,7 +25,7 @@ type Account struct {
 	DeltaDim int
 	// DeltaHeads is the most heads of a gated delta net.
 	DeltaHeads int
-	// ExpertRows is the most rows of a step that an expert has, if each is chosen equally often; 0: there are none.
+	// ExpertRows is the most rows of a step that an expert has, if each is chosen equally often; 0: a visit has no experts.
 	ExpertRows int
 }
 
@@ -283,8 +283,7 @@ func (c *counter) routedIn(class Class, b device.Blocks, mats ...device.Mat) {
 	c.adds(class, bytes)
 }
 
-// multiplies counts products of rows of blocks with experts' weights of so many columns and rows, or the gradients of
-// these.
+// multiplies counts products of rows of blocks with experts' weights of that size, or the gradients of these.
 func (c *counter) multiplies(class Class, b device.Blocks, cols, rows int) {
 	c.adds(class, 2*b.Balanced()*int64(cols)*int64(rows))
 	if r := b.Routing; r.Experts > 0 {

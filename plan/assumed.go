@@ -43,7 +43,7 @@ func (p *Plan) Assumed(m Machine) (list []Assumed) {
 	if p.Numerics.Moments != optim.Dynamic8 || !p.Trains() {
 		return list
 	}
-	if slices.Contains(p.Placement.Where.Updates, Device) {
+	if p.anyUpdatedOnDevice() {
 		add(Operation{Class: nn.OfUpdates8, Compute: p.Numerics.Compute, Unified: p.Unified})
 	}
 	if m.AdamW8BytesPerSec == 0 {

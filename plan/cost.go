@@ -16,7 +16,7 @@ import (
 // cost is the work of an operation.
 type cost struct {
 	flops          int64   // of products, attention and gated delta nets
-	visit          float64 // seconds of a visit's work on the device, but for what element has
+	visit          float64 // seconds of a visit's work on the device, except what element has
 	element        int64   // bytes read and written by element-wise work on the device
 	updated8       int64   // bytes read and written by updates there with moments in 8 bits
 	up, down       int64   // bytes over the link

@@ -11,7 +11,7 @@ import (
 
 // Rates by operation. A machine has one rate of matrix products, one of element-wise operations, and attention's by
 // length. Other classes of operations (nn.Class) have entries in Machine.Operations. Operation.On finds the rate of a class
-// there, and takes a share of another rate where there is none. It says so, and so does every plan that needs it:
+// there, or takes a share of another rate. It says so then, and so does every plan that needs it:
 // gated delta nets once had the rate of attention in silence, and took a 17th of their time.
 
 // OperationRate is the rate of a class of operations of one form. FLOPsPerSec or BytesPerSec is set, as the class is
@@ -256,7 +256,7 @@ var (
 	cpuExpertShares = []expertShare{{16, 0.45}, {256, 0.95}}
 )
 
-// expertShare is a share of the rate of products, with so many rows an expert.
+// expertShare is a share of the rate of products, by the rows that an expert has.
 type expertShare struct {
 	rows  int
 	share float64

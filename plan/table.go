@@ -189,6 +189,9 @@ func (p *Plan) StateResident(part int) bool {
 	return p.Placement.Where.State[part][store.Weights] == Device
 }
 
+// anyUpdatedOnDevice reports whether a device updates a part.
+func (p *Plan) anyUpdatedOnDevice() bool { return slices.Contains(p.Placement.Where.Updates, Device) }
+
 // AnyStateResident reports whether StateResident holds for any part.
 func (p *Plan) AnyStateResident() bool {
 	return slices.ContainsFunc(p.Placement.Where.State, func(at [store.Kinds]Place) bool { return at[store.Weights] == Device })

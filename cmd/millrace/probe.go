@@ -19,11 +19,12 @@ type probeCmd struct {
 }
 
 func (*probeCmd) Help() string {
-	return `Measures matrix products, attention, memory, the optimizer and a drive for some seconds, on this machine and
-a device of it, with random numbers: zeros take a chip less power, and are faster than any training. The drive is read
-and written as the disk tier does it, 1 GiB at a time in a directory that is removed again. The result is kept in the
-cache directory ($MILLRACE_CACHE), where "millrace plan" and "millrace train" find it. Close other programs first:
-what they take is missing in the result. Rates of a busy machine do not take the place of better ones without --force.
+	return `Measures matrix products, attention, other operations that plans take apart, memory, the optimizer and a drive, on
+this machine and a device of it, for about half a minute, with random numbers: zeros take a chip less power, and are
+faster than any training. The drive is read and written as the disk tier does it, 1 GiB at a time in a directory that
+is removed again. The result is kept in the cache directory ($MILLRACE_CACHE), where "millrace plan" and "millrace
+train" find it. Close other programs first: what they take is missing in the result. Rates of a busy machine do not
+take the place of better ones without --force.
 
 Example:
 
@@ -93,6 +94,19 @@ func machineText(m *plan.Machine) string {
 	ofBF16 := ""
 	if m.F32DeviceBytesPerSec > 0 {
 		ofBF16 = ", bf16"
+	}
+	for _, r := range m.Operations {
+		name, unit := r.Operation.String(), "GB/s"
+		if r.HeadDim > 0 {
+			name += fmt.Sprintf(", heads of %d", r.HeadDim)
+		}
+		if r.Rows > 0 {
+			name += fmt.Sprintf(", %d rows each", r.Rows)
+		}
+		if r.Operation.IsFLOPs() {
+			unit = "GFLOP/s"
+		}
+		rows = append(rows, row{name + ", " + r.Compute, unit, r.PerSec(), 1e9})
 	}
 	for _, r := range append(rows, []row{
 		{"operations without work", "thousand/s", m.DeviceOpsPerSec, 1e3},
