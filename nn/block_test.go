@@ -461,11 +461,11 @@ func TestMeasure(t *testing.T) {
 		b := d.Measure(d.Stages(nn.Backward, false)[0][0], m, layout)
 		// Norm, projection, rotation, output, norm, gate and up, activation, down; and attention, which is not cut.
 		if want := (nn.Account{Work: [nn.Classes]int64{nn.OfProducts: projections + 3*feed, nn.OfAttention: attention,
-			nn.OfElements: f.Bytes()}, Ops: 8*chunks + 1, HeadDim: width}); f != want {
+			nn.OfElements: f.Work[nn.OfElements], nn.OfMoves: f.Work[nn.OfMoves]}, Ops: 8*chunks + 1, HeadDim: width}); f != want {
 			t.Errorf("keep %v, %d rows: forward %+v, want %+v", keep, rows, f, want)
 		}
 		want := nn.Account{Work: [nn.Classes]int64{nn.OfProducts: 2*projections + 6*feed,
-			nn.OfAttentionGrad: 5 * attention / 2, nn.OfElements: b.Work[nn.OfElements],
+			nn.OfAttentionGrad: 5 * attention / 2, nn.OfElements: b.Work[nn.OfElements], nn.OfMoves: b.Work[nn.OfMoves],
 			nn.OfNormGrads: b.Work[nn.OfNormGrads], nn.OfUnitGrads: b.Work[nn.OfUnitGrads]}, Ops: 14*chunks + 1,
 			Widest: nn.AttentionShape{Heads: heads, HeadDim: width}, HeadDim: width}
 		if keep < nn.KeepGateUp {

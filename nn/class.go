@@ -20,6 +20,7 @@ const (
 	OfExperts                          // products of experts; by the rows that an expert has
 	OfExpertGrads                      // gradients of experts' weights; by these rows
 	OfElements                         // what is done element by element
+	OfMoves                            // copies, casts, and what products read of weights and add to gradients: bound by memory
 	OfNormGrads                        // gradients of norms
 	OfUnitGrads                        // gradients of gated units
 	OfConv                             // convolutions over rows
@@ -43,6 +44,7 @@ var classNames = [Classes]struct{ key, text string }{
 	OfExperts:             {"expert_products", "products of experts"},
 	OfExpertGrads:         {"expert_grads", "gradients of experts' weights"},
 	OfElements:            {"elements", "element-wise operations"},
+	OfMoves:               {"moves", "copies and casts"},
 	OfNormGrads:           {"norm_grads", "gradients of norms"},
 	OfUnitGrads:           {"unit_grads", "gradients of gated units"},
 	OfConv:                {"convolution", "convolutions"},

@@ -11,14 +11,14 @@ import (
 // classOf has the class of each operation of the device's interfaces that visits ask for. An operation that is not here
 // fails TestEachOperationHasAClass: who adds one has to say what its rate is.
 var classOf = map[string]Class{
-	"Copy": OfElements, "Zero": OfElements, "MatMul": OfProducts, "AddBias": OfElements, "BiasGrad": OfElements,
-	"Add": OfElements, "Scale": OfElements, "Cast": OfElements, "RMSNorm": OfElements, "RMSNormGrad": OfNormGrads,
+	"Copy": OfMoves, "Zero": OfMoves, "MatMul": OfProducts, "AddBias": OfElements, "BiasGrad": OfElements,
+	"Add": OfElements, "Scale": OfElements, "Cast": OfMoves, "RMSNorm": OfElements, "RMSNormGrad": OfNormGrads,
 	"LayerNorm": OfElements, "LayerNormGrad": OfNormGrads, "RoPE": OfElements, "Attention": OfAttention,
-	"AttentionGrad": OfAttentionGrad, "AttendCache": OfCacheAttention, "SinkGrad": OfElements, "JoinHeads": OfElements,
-	"SplitHeads": OfElements, "GLU": OfElements, "GLUGrad": OfUnitGrads, "LSEInit": OfElements, "LSEUpdate": OfLoss,
-	"TokenLoss": OfElements, "CrossEntropyGrad": OfLoss, "Sum": OfElements, "Gather": OfElements, "Put": OfElements,
+	"AttentionGrad": OfAttentionGrad, "AttendCache": OfCacheAttention, "SinkGrad": OfElements, "JoinHeads": OfMoves,
+	"SplitHeads": OfMoves, "GLU": OfElements, "GLUGrad": OfUnitGrads, "LSEInit": OfElements, "LSEUpdate": OfLoss,
+	"TokenLoss": OfElements, "CrossEntropyGrad": OfLoss, "Sum": OfElements, "Gather": OfMoves, "Put": OfMoves,
 	"ScatterAdd": OfElements, "Route": OfElements, "RouteGrad": OfElements, "SortChoices": OfElements,
-	"CountChoices": OfElements, "ScaleChoices": OfElements, "ScaleChoicesGrad": OfElements, "GatherRows": OfElements,
+	"CountChoices": OfElements, "ScaleChoices": OfElements, "ScaleChoicesGrad": OfElements, "GatherRows": OfMoves,
 	"ExpertMatMul": OfExperts, "ExpertWeightGrad": OfExpertGrads, "ExpertBiasGrad": OfElements, "ExpertGLU": OfElements,
 	"ExpertGLUGrad": OfUnitGrads, "CombineRows": OfElements, "CausalConv": OfConv, "CausalConvGrad": OfConvGrad,
 	"ContinueConv": OfConv, "Gate": OfElements, "GateGrad": OfElements, "DeltaGates": OfElements,
@@ -83,7 +83,7 @@ func sampleOf(t reflect.Type, attention device.AttentionSpec) reflect.Value {
 	attention.Heads, attention.KVHeads, attention.HeadDim = 1, 1, 2
 	mat := device.NewMat(counted, tensor.F32, 2, 2)
 	routing := device.Routing{Rows: 4, TopK: 1, Experts: 2}
-	for _, v := range []any{mat, counted, attention, routing,
+	for _, v := range []any{mat, device.Mem{Len: 8}, attention, routing,
 		device.Blocks{Routing: routing, Experts: 2, Rows: 2, Count: 2},
 		device.DeltaSpec{KeyHeads: 1, Heads: 1, KeyDim: 2, ValueDim: 2}} {
 		if reflect.TypeOf(v) == t {

@@ -187,11 +187,14 @@ func (c *counter) adds(class Class, work int64) {
 	c.Work[class] += work
 }
 
-// moves counts an element-wise operation that reads or writes these, each as often as it is named; none is nothing.
-func (c *counter) moves(mats ...device.Mat) { c.movesIn(OfElements, mats...) }
+// passes counts an element-wise operation that reads or writes these, each as often as it is named; none is nothing.
+func (c *counter) passes(mats ...device.Mat) { c.passesIn(OfElements, mats...) }
 
-// movesIn counts such an operation of a class.
-func (c *counter) movesIn(class Class, mats ...device.Mat) {
+// moves counts a copy or a cast.
+func (c *counter) moves(mats ...device.Mat) { c.passesIn(OfMoves, mats...) }
+
+// passesIn counts such an operation of a class.
+func (c *counter) passesIn(class Class, mats ...device.Mat) {
 	var bytes int64
 	for _, x := range mats {
 		bytes += int64(x.Rows) * int64(x.Cols) * x.DType.Bytes()
@@ -233,42 +236,42 @@ func (c *counter) AttentionGrad(_, _, _, dout, _, _, _, out, _, _ device.Mat, s 
 }
 
 func (c *counter) Copy(dst, src device.Mem) {
-	c.adds(OfElements, dst.Len+src.Len)
+	c.adds(OfMoves, dst.Len+src.Len)
 }
 
-func (c *counter) Zero(dst device.Mem)                              { c.adds(OfElements, dst.Len) }
-func (c *counter) Add(y, a, b device.Mat)                           { c.moves(y, a, b) }
-func (c *counter) Scale(y, x device.Mat, _ float32)                 { c.moves(y, x) }
+func (c *counter) Zero(dst device.Mem)                              { c.adds(OfMoves, dst.Len) }
+func (c *counter) Add(y, a, b device.Mat)                           { c.passes(y, a, b) }
+func (c *counter) Scale(y, x device.Mat, _ float32)                 { c.passes(y, x) }
 func (c *counter) Cast(dst, src device.Mat)                         { c.moves(dst, src) }
-func (c *counter) AddBias(y, _ device.Mat)                          { c.moves(y, y) }
-func (c *counter) BiasGrad(_, dy device.Mat)                        { c.moves(dy) }
-func (c *counter) RMSNorm(y, _, x, _ device.Mat, _ device.NormSpec) { c.moves(y, x) }
-func (c *counter) SinkGrad(_, _, _, _ device.Mat)                   { c.moves() }
-func (c *counter) GLU(y, gateUp device.Mat, _ device.GLUSpec)       { c.moves(y, gateUp) }
+func (c *counter) AddBias(y, _ device.Mat)                          { c.passes(y, y) }
+func (c *counter) BiasGrad(_, dy device.Mat)                        { c.passes(dy) }
+func (c *counter) RMSNorm(y, _, x, _ device.Mat, _ device.NormSpec) { c.passes(y, x) }
+func (c *counter) SinkGrad(_, _, _, _ device.Mat)                   { c.passes() }
+func (c *counter) GLU(y, gateUp device.Mat, _ device.GLUSpec)       { c.passes(y, gateUp) }
 
 func (c *counter) JoinHeads(y, a, b device.Mat, _ int)  { c.moves(y, a, b) }
 func (c *counter) SplitHeads(a, b, y device.Mat, _ int) { c.moves(a, b, y) }
 
 func (c *counter) RoPE(y, x, _ device.Mat, _ int, _, _ device.Mat, _ device.Mem, _ bool) {
-	c.moves(y, x)
+	c.passes(y, x)
 }
 
 func (c *counter) RMSNormGrad(dx, _, dy, x, _, _, resid device.Mat, _ device.NormSpec) {
-	c.movesIn(OfNormGrads, dx, dy, x, resid)
+	c.passesIn(OfNormGrads, dx, dy, x, resid)
 }
 
-func (c *counter) LayerNorm(y, _, x, _, _ device.Mat, _ float32) { c.moves(y, x) }
+func (c *counter) LayerNorm(y, _, x, _, _ device.Mat, _ float32) { c.passes(y, x) }
 func (c *counter) LayerNormGrad(dx, _, dy, x, _, _, resid device.Mat) {
-	c.movesIn(OfNormGrads, dx, dy, x, resid)
+	c.passesIn(OfNormGrads, dx, dy, x, resid)
 }
 
 func (c *counter) GLUGrad(dGateUp, act, dy, gateUp device.Mat, _ device.GLUSpec) {
-	c.movesIn(OfUnitGrads, dGateUp, act, dy, gateUp)
+	c.passesIn(OfUnitGrads, dGateUp, act, dy, gateUp)
 }
 
 func (c *counter) Gather(y, _ device.Mat, _ device.Mem, _ int)                 { c.moves(y, y) }
 func (c *counter) Put(_, x device.Mat, _ device.Mem)                           { c.moves(x, x) }
-func (c *counter) ScatterAdd(_, dy device.Mat, _ device.Mem, _ int, _ float32) { c.moves(dy, dy, dy) }
+func (c *counter) ScatterAdd(_, dy device.Mat, _ device.Mem, _ int, _ float32) { c.passes(dy, dy, dy) }
 
 // routed counts an element-wise operation on the rows of blocks that reads or writes these matrices of blocks, if each
 // expert is chosen equally often.
@@ -291,19 +294,19 @@ func (c *counter) multiplies(class Class, b device.Blocks, cols, rows int) {
 	}
 }
 
-func (c *counter) Route(_ device.Mem, _, logits, _ device.Mat, _ device.RouteSpec) { c.moves(logits) }
+func (c *counter) Route(_ device.Mem, _, logits, _ device.Mat, _ device.RouteSpec) { c.passes(logits) }
 
 func (c *counter) RouteGrad(dlogits, _, logits device.Mat, _ device.Mem, _ device.RouteSpec) {
-	c.moves(dlogits, logits)
+	c.passes(dlogits, logits)
 }
 
-func (c *counter) CountChoices(device.Mat, device.Routing, float32) { c.moves() }
-func (c *counter) SortChoices(device.Routing)                       { c.moves() }
+func (c *counter) CountChoices(device.Mat, device.Routing, float32) { c.passes() }
+func (c *counter) SortChoices(device.Routing)                       { c.passes() }
 
-func (c *counter) ScaleChoices(y, x, _ device.Mat, _ device.Mem)      { c.moves(y, x) }
-func (c *counter) ScaleChoicesGrad(_, dy, x device.Mat, _ device.Mem) { c.moves(dy, x) }
+func (c *counter) ScaleChoices(y, x, _ device.Mat, _ device.Mem)      { c.passes(y, x) }
+func (c *counter) ScaleChoicesGrad(_, dy, x device.Mat, _ device.Mem) { c.passes(dy, x) }
 
-func (c *counter) GatherRows(y, x device.Mat, b device.Blocks) { c.routed(b, y, x) }
+func (c *counter) GatherRows(y, x device.Mat, b device.Blocks) { c.routedIn(OfMoves, b, y, x) }
 
 func (c *counter) ExpertMatMul(to, a, _, _ device.Mat, _ device.ExpertProduct, b device.Blocks) {
 	c.multiplies(OfExperts, b, a.Cols, to.Cols)
@@ -324,26 +327,26 @@ func (c *counter) ExpertGLUGrad(dGateUp, act, _, dy, gateUp, _ device.Mat, _ dev
 }
 
 func (c *counter) CombineRows(y, x, from, _ device.Mat, _ device.Mem, topK int) {
-	c.moves(y, from)
+	c.passes(y, from)
 	c.Work[OfElements] += int64(topK) * int64(y.Rows) * int64(y.Cols) * x.DType.Bytes()
 }
 
-func (c *counter) CausalConv(y, x, _ device.Mat, _ device.Docs) { c.movesIn(OfConv, y, x) }
+func (c *counter) CausalConv(y, x, _ device.Mat, _ device.Docs) { c.passesIn(OfConv, y, x) }
 
 func (c *counter) CausalConvGrad(dx, _, dy, x, _ device.Mat, _ device.Docs) {
-	c.movesIn(OfConvGrad, dx, dy, x)
+	c.passesIn(OfConvGrad, dx, dy, x)
 }
 
-func (c *counter) Gate(y, x, gate device.Mat, _ device.GateKind) { c.moves(y, x, gate) }
+func (c *counter) Gate(y, x, gate device.Mat, _ device.GateKind) { c.passes(y, x, gate) }
 
 func (c *counter) GateGrad(dx, dgate, dy, x, gate device.Mat, _ device.GateKind) {
-	c.moves(dx, dgate, dy, x, gate)
+	c.passes(dx, dgate, dy, x, gate)
 }
 
-func (c *counter) DeltaGates(decay, beta, a, b, _, _ device.Mat) { c.moves(decay, beta, a, b) }
+func (c *counter) DeltaGates(decay, beta, a, b, _, _ device.Mat) { c.passes(decay, beta, a, b) }
 
 func (c *counter) DeltaGatesGrad(da, db, _, _, ddecay, dbeta, a, b, _, _ device.Mat) {
-	c.moves(da, db, ddecay, dbeta, a, b)
+	c.passes(da, db, ddecay, dbeta, a, b)
 }
 
 func (c *counter) GatedDelta(_, _, qkv, _, _ device.Mat, s device.DeltaSpec) {
@@ -358,17 +361,17 @@ func (c *counter) GatedDeltaGrad(_, _, _, _, _, qkv, _, _, _ device.Mat, s devic
 	c.adds(OfDeltaGrad, backward)
 }
 
-func (c *counter) ContinueConv(y, _, x, _ device.Mat, _ device.Continued) { c.movesIn(OfConv, y, x) }
+func (c *counter) ContinueConv(y, _, x, _ device.Mat, _ device.Continued) { c.passesIn(OfConv, y, x) }
 
 func (c *counter) ContinueDelta(_, _, qkv, _, _ device.Mat, s device.DeltaSpec, _ int) {
 	c.DeltaDim = max(c.DeltaDim, s.KeyDim, s.ValueDim)
 	c.adds(OfDeltaSteps, s.StepFLOPs(qkv.Rows))
 }
 
-func (c *counter) LSEInit(device.Mat)                                        { c.moves() }
-func (c *counter) LSEUpdate(_, l device.Mat, _ device.Mem, _ int, _ float32) { c.movesIn(OfLoss, l) }
-func (c *counter) TokenLoss(_, _ device.Mat, _ device.Mem)                   { c.moves() }
+func (c *counter) LSEInit(device.Mat)                                        { c.passes() }
+func (c *counter) LSEUpdate(_, l device.Mat, _ device.Mem, _ int, _ float32) { c.passesIn(OfLoss, l) }
+func (c *counter) TokenLoss(_, _ device.Mat, _ device.Mem)                   { c.passes() }
 func (c *counter) CrossEntropyGrad(d, l, _ device.Mat, _, _ device.Mem, _ int, _ float32) {
-	c.movesIn(OfLoss, d, l)
+	c.passesIn(OfLoss, d, l)
 }
-func (c *counter) Sum(device.Mem, device.Mat) { c.moves() }
+func (c *counter) Sum(device.Mem, device.Mat) { c.passes() }

@@ -16,8 +16,8 @@ import (
 // cost is the work of an operation.
 type cost struct {
 	flops          int64   // of products, attention and gated delta nets
-	visit          float64 // seconds of a visit's work on the device, except what element has
-	element        int64   // bytes read and written by element-wise work on the device
+	visit          float64 // seconds of a visit's operations on the device
+	moved          int64   // bytes that copies, casts and sums of gradients move there, and products of weights and gradients
 	updated8       int64   // bytes read and written by updates there with moments in 8 bits
 	up, down       int64   // bytes over the link
 	peer           int64   // bytes from another device
@@ -29,13 +29,13 @@ type cost struct {
 // times returns the cost of n such operations.
 func (c cost) times(n int) cost {
 	m := int64(n)
-	return cost{c.flops * m, c.visit * float64(n), c.element * m, c.updated8 * m, c.up * m, c.down * m, c.peer * m, c.adamw * m,
+	return cost{c.flops * m, c.visit * float64(n), c.moved * m, c.updated8 * m, c.up * m, c.down * m, c.peer * m, c.adamw * m,
 		c.host * m, c.read * m, c.written * m, c.sent * m, c.received * m}
 }
 
 // plus returns the cost of both.
 func (c cost) plus(d cost) cost {
-	return cost{c.flops + d.flops, c.visit + d.visit, c.element + d.element, c.updated8 + d.updated8, c.up + d.up,
+	return cost{c.flops + d.flops, c.visit + d.visit, c.moved + d.moved, c.updated8 + d.updated8, c.up + d.up,
 		c.down + d.down, c.peer + d.peer, c.adamw + d.adamw, c.host + d.host, c.read + d.read, c.written + d.written,
 		c.sent + d.sent, c.received + d.received}
 }
@@ -75,12 +75,14 @@ func wholeBlocks(n int64) int64 { return (n + vfs.DirectAlign - 1) / vfs.DirectA
 // seconds is the time that the work takes on a machine.
 func (c *cost) seconds(m *Machine, p *Plan) float64 {
 	n := &p.Numerics
-	sec := c.visit + float64(c.element)/m.ElementBytesPerSec(n.Compute)
-	if c.updated8 > 0 {
-		rate, _ := Operation{Class: nn.OfUpdates8, Compute: n.Compute, Unified: p.Unified}.On(m)
-		sec += float64(c.updated8) / rate
+	on := func(class nn.Class, bytes int64) float64 {
+		if bytes == 0 {
+			return 0
+		}
+		rate, _ := Operation{Class: class, Compute: n.Compute, Unified: p.Unified}.On(m)
+		return float64(bytes) / rate
 	}
-	return sec +
+	return c.visit + on(nn.OfMoves, c.moved) + on(nn.OfUpdates8, c.updated8) +
 		float64(c.up)/m.UploadBytesPerSec + float64(c.down)/m.DownloadBytesPerSec +
 		float64(c.peer)/m.peerBytesPerSec() +
 		float64(c.adamw)/m.UpdateBytesPerSec(n.Moments) + float64(c.host)/m.HostBytesPerSec +
@@ -120,20 +122,20 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 		case DoVisit:
 			c = known.of(p, m, op)
 		case DoClear:
-			c.element = nn.ClearedBytes(p.Model.Parts[op.Part].Layout)
+			c.moved = nn.ClearedBytes(p.Model.Parts[op.Part].Layout)
 		case DoAdd:
-			c.element = 3 * p.gradBytes(op.Part)
+			c.moved = 3 * p.gradBytes(op.Part)
 		case DoNarrow:
-			c.element = int64(len(op.Writes)) * (p.gradBytes(op.Part) + p.SumBytes(op.Part))
+			c.moved = int64(len(op.Writes)) * (p.gradBytes(op.Part) + p.SumBytes(op.Part))
 		case DoRound:
-			c.element = p.gradBytes(op.Part) + 2*p.storedGradBytes(op.Part)
+			c.moved = p.gradBytes(op.Part) + 2*p.storedGradBytes(op.Part)
 		case DoUpdate:
 			bytes := p.updateBytes(op.Part)
 			if op.Lane == LaneCompute {
 				if p.Numerics.Moments == optim.Dynamic8 {
 					c.updated8 = bytes
 				} else {
-					c.element = bytes
+					c.moved = bytes
 				}
 				break
 			}
@@ -317,8 +319,8 @@ func (p *Plan) visitCost(m *Machine, layer int, v *nn.Visit, fresh bool) (c cost
 		layer = p.blocks() + 1
 	}
 	a := p.account(layer, v)
-	c = cost{flops: a.FLOPs(), visit: seconds(int64(a.Ops), m.DeviceOpsPerSec), element: a.Work[nn.OfElements]}
-	c.visit += p.seconds(m, &a, func(class nn.Class) bool { return class != nn.OfElements })
+	c = cost{flops: a.FLOPs(), visit: seconds(int64(a.Ops), m.DeviceOpsPerSec), moved: a.Work[nn.OfMoves]}
+	c.visit += p.seconds(m, &a, func(class nn.Class) bool { return class != nn.OfMoves })
 	chunks := int64(p.Numerics.BlockChunks())
 	if layer > p.blocks() {
 		t, chunk := int64(p.Numerics.Positions()), int64(p.Numerics.HeadChunk)
@@ -330,11 +332,11 @@ func (p *Plan) visitCost(m *Machine, layer int, v *nn.Visit, fresh bool) (c cost
 		if p.Model.Parts[part].Kind == model.Norm || a.ExpertRows > 0 && i > 0 { // rates of experts' products have them
 			continue
 		}
-		c.element += chunks * p.weightBytes(part)
+		c.moved += chunks * p.weightBytes(part)
 		if v.Writes.Has(nn.Grads) {
-			c.element += chunks * (p.weightBytes(part) + 2*p.gradBytes(part))
+			c.moved += chunks * (p.weightBytes(part) + 2*p.gradBytes(part))
 			if fresh && p.Trained(part) {
-				c.element -= p.gradBytes(part) - nn.ClearedBytes(p.Model.Parts[part].Layout)
+				c.moved -= p.gradBytes(part) - nn.ClearedBytes(p.Model.Parts[part].Layout)
 			}
 		}
 	}

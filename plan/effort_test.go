@@ -226,7 +226,7 @@ func TestEachMicroBatchCosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	each, grouped := p.costs(&r.Machine, nil), p.Numerics.groupMicros(micros).costs(p, &r.Machine, nil)
-	element := map[int]int64{} // of backward visits, by micro-batch
+	moved := map[int]int64{} // of backward visits, by micro-batch
 	ops := p.Schedule(Steady).Ops
 	for i := range ops {
 		op := &ops[i]
@@ -234,11 +234,11 @@ func TestEachMicroBatchCosts(t *testing.T) {
 			t.Errorf("%s costs %+v, and in a group of its own %+v", op.Name(), want, got)
 		}
 		if op.Do == DoVisit && op.Micro != none && op.Visit.Writes.Has(nn.Grads) {
-			element[op.Micro] += each(op).element
+			moved[op.Micro] += each(op).moved
 		}
 	}
-	if element[1] != element[2] || element[0] >= element[1] {
+	if moved[1] != moved[2] || moved[0] >= moved[1] {
 		t.Errorf("backward visits of micro-batches move %d bytes: the first should move the least, the others the same",
-			element)
+			moved)
 	}
 }

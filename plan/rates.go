@@ -81,6 +81,7 @@ var gpuStands = [nn.Classes]stand{
 	nn.OfDeltaSteps:          {of: nn.OfElements, share: 0.75}, // six FLOPs for each number of a state that is read and written
 	nn.OfConv:                {of: nn.OfElements, share: 0.75},
 	nn.OfConvGrad:            {of: nn.OfElements, share: 0.13},
+	nn.OfMoves:               {of: nn.OfElements, share: 1},
 	nn.OfNormGrads:           {of: nn.OfElements, share: 1},
 	nn.OfUnitGrads:           {of: nn.OfElements, share: 1},
 	nn.OfLoss:                {of: nn.OfElements, share: 1},
@@ -142,8 +143,11 @@ func (o Operation) On(m *Machine) (perSec float64, taken string) {
 		}
 		return rate, taken
 	}
-	if o.Class.IsOfExperts() {
+	switch {
+	case o.Class.IsOfExperts():
 		return o.ofExperts(m)
+	case o.Class == nn.OfMoves && o.Unified:
+		return m.HostBytesPerSec, "" // a copy there, as it was measured
 	}
 	stands := &gpuStands
 	if o.Unified {

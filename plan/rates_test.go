@@ -30,6 +30,7 @@ var classUsers = map[nn.Class]struct{ uses, other string }{
 	nn.OfExpertGrads:         {"qwen3-30b-a3b", "qwen3-4b"},
 	nn.OfConv:                {"qwen3.5-4b", "qwen3-4b"},
 	nn.OfConvGrad:            {"qwen3.5-4b", "qwen3-4b"},
+	nn.OfMoves:               {"qwen3-4b", ""},
 	nn.OfNormGrads:           {"qwen3-4b", ""},
 	nn.OfUnitGrads:           {"qwen3-4b", ""},
 	nn.OfLoss:                {"qwen3-4b", ""},
@@ -138,7 +139,7 @@ func withRate(m Machine, r OperationRate) Machine {
 
 // Without entries a machine has the rates that it had before there were any, where they are those of the operation.
 func TestRatesOfOldMachines(t *testing.T) {
-	m := Machine{F32FLOPsPerSec: 5e13, BF16FLOPsPerSec: 6e14, AttentionFLOPsPerSec: 3e14, DeviceBytesPerSec: 2e12,
+	m := Machine{F32FLOPsPerSec: 5e13, BF16FLOPsPerSec: 6e14, AttentionFLOPsPerSec: 3e14, DeviceBytesPerSec: 2e12, HostBytesPerSec: 7e10,
 		AttentionByLength: []AttentionRate{{2048, 2e14}, {8192, 4e14}}}
 	for _, c := range []struct {
 		of    Operation
@@ -148,6 +149,8 @@ func TestRatesOfOldMachines(t *testing.T) {
 		{Operation{Class: nn.OfProducts, Compute: tensor.F32}, 5e13, ""},
 		{Operation{Class: nn.OfElements, Compute: tensor.BF16}, 2e12, ""},
 		{Operation{Class: nn.OfLoss, Compute: tensor.BF16}, 2e12, ""},
+		{Operation{Class: nn.OfMoves, Compute: tensor.BF16}, 2e12, ""},
+		{Operation{Class: nn.OfMoves, Compute: tensor.BF16, Unified: true}, 7e10, ""},
 		{Operation{Class: nn.OfAttention, HeadDim: 128, SequenceLen: 4096}, 3e14, ""},
 		{Operation{Class: nn.OfAttentionGrad, HeadDim: 128, SequenceLen: 1024}, 2e14, ""},
 		{Operation{Class: nn.OfAttention, HeadDim: 64, SequenceLen: 1024}, 2e14, "that of heads of 128"},
