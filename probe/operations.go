@@ -35,7 +35,7 @@ type operationSizes struct {
 // quarter of the heads, as models of its size have.
 func operationsFor(dev device.Info) operationSizes {
 	if dev.Unified {
-		return operationSizes{rows: 1024, length: 1024, width: 512, headDims: []int{64, 128, 256, 512}, keyHeads: 4, heads: 8,
+		return operationSizes{rows: 512, length: 512, width: 512, headDims: []int{64, 128, 256, 512}, keyHeads: 4, heads: 8,
 			deltaDim: 128, tokens: 1024, each: []int{16, 256}, hidden: 512, inner: 512, tile: 8192}
 	}
 	s := operationSizes{rows: 8192, length: 2048, width: 4096, headDims: []int{64, 128, 256, 512}, keyHeads: 16, heads: 32,
