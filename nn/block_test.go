@@ -461,7 +461,8 @@ func TestMeasure(t *testing.T) {
 		b := d.Measure(d.Stages(nn.Backward, false)[0][0], m, layout)
 		// Norm, projection, rotation, output, norm, gate and up, activation, down; and attention, which is not cut.
 		if want := (nn.Account{Work: [nn.Classes]int64{nn.OfProducts: projections + 3*feed, nn.OfAttention: attention,
-			nn.OfElements: f.Work[nn.OfElements], nn.OfMoves: f.Work[nn.OfMoves]}, Ops: 8*chunks + 1, HeadDim: width}); f != want {
+			nn.OfElements: f.Work[nn.OfElements], nn.OfMoves: f.Work[nn.OfMoves]}, Ops: 8*chunks + 1,
+			HeadDim: width}); f != want {
 			t.Errorf("keep %v, %d rows: forward %+v, want %+v", keep, rows, f, want)
 		}
 		want := nn.Account{Work: [nn.Classes]int64{nn.OfProducts: 2*projections + 6*feed,

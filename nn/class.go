@@ -20,7 +20,7 @@ const (
 	OfExperts                          // products of experts; by the rows that an expert has
 	OfExpertGrads                      // gradients of experts' weights; by these rows
 	OfElements                         // what is done element by element
-	OfMoves                            // copies, casts, and what products read of weights and add to gradients: bound by memory
+	OfMoves                            // copies, casts, and what products read of weights and add to gradients
 	OfNormGrads                        // gradients of norms
 	OfUnitGrads                        // gradients of gated units
 	OfConv                             // convolutions over rows

@@ -26,8 +26,8 @@ var classOf = map[string]Class{
 }
 
 // notVisited are methods of a stream that no visit of a layer calls. Updates have classes in package plan.
-var notVisited = map[string]bool{"Record": true, "Wait": true, "Sync": true, "Close": true, "AdamW": true, "AdamW8": true,
-	"SumSquares": true}
+var notVisited = map[string]bool{"Record": true, "Wait": true, "Sync": true, "Close": true, "AdamW": true,
+	"AdamW8": true, "SumSquares": true}
 
 func TestEachOperationHasAClass(t *testing.T) {
 	stream := reflect.TypeFor[device.Stream]()
@@ -35,7 +35,7 @@ func TestEachOperationHasAClass(t *testing.T) {
 		name := stream.Method(i).Name
 		want, isVisited := classOf[name]
 		if isVisited == notVisited[name] {
-			t.Errorf("%s: give it a class in classOf and in nn/measure.go, which has its rate, or say that no visit asks for it", name)
+			t.Errorf("%s: give it a class in classOf and in nn/measure.go, or say that no visit asks for it", name)
 		}
 		if !isVisited {
 			continue

@@ -176,7 +176,8 @@ func TestMeasureOfParts(t *testing.T) {
 	again := int64(2 * positions * 24 * 2 * groupInner * groupCount) // gate and up, which a part does not keep
 	// What "reopen" computes again, closing computes again as well, all but the mixer's output.
 	qkv := int64(2*positions*24) * int64(4*6+2*2*6)
-	if gotB.Work[nn.OfProducts] != wantB.Work[nn.OfProducts]+again+qkv || gotB.Work[nn.OfAttentionGrad] != wantB.Work[nn.OfAttentionGrad] {
+	if gotB.Work[nn.OfProducts] != wantB.Work[nn.OfProducts]+again+qkv ||
+		gotB.Work[nn.OfAttentionGrad] != wantB.Work[nn.OfAttentionGrad] {
 		t.Errorf("backward: %+v, a whole block %+v and %d", gotB, wantB, again+qkv)
 	}
 }

@@ -25,7 +25,7 @@ type Account struct {
 	DeltaDim int
 	// DeltaHeads is the most heads of a gated delta net.
 	DeltaHeads int
-	// ExpertRows is the most rows of a step that an expert has, if each is chosen equally often; 0: a visit has no experts.
+	// ExpertRows is the most rows of a step that an expert has, if each is chosen equally often; 0: no expert is asked.
 	ExpertRows int
 }
 

@@ -40,10 +40,12 @@ func TestMeasureForward(t *testing.T) {
 			return b.Measure(b.Stages(nn.Backward, false)[0][0], nn.Shape{Docs: []int{3, 5}, DType: tensor.BF16, Level: level}, layout)
 		}
 		all, none := back(nn.KeepAll), back(nn.KeepInput)
-		if all.Work[nn.OfProducts] != 2*products || all.Work[nn.OfAttentionGrad] != 5*attention/2 || all.Widest != (nn.AttentionShape{Heads: 2, HeadDim: 4}) {
+		if all.Work[nn.OfProducts] != 2*products || all.Work[nn.OfAttentionGrad] != 5*attention/2 ||
+			all.Widest != (nn.AttentionShape{Heads: 2, HeadDim: 4}) {
 			t.Errorf("window %d: backward %+v", window, all)
 		}
-		if again := none.Work[nn.OfProducts] - all.Work[nn.OfProducts]; again != 2*8*(16*8+8*8+24*8) || none.Work[nn.OfAttention] != attention {
+		if again := none.Work[nn.OfProducts] - all.Work[nn.OfProducts]; again != 2*8*(16*8+8*8+24*8) ||
+			none.Work[nn.OfAttention] != attention {
 			t.Errorf("window %d: backward computes %d again, and %+v", window, again, none)
 		}
 	}

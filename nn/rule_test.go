@@ -232,7 +232,8 @@ func TestMeasureOfRules(t *testing.T) {
 		if c.to == nn.Backward && c.rule == nn.Sandwich {
 			traffic += 3 * positions * inner * 4 // SwiGLU
 		}
-		if ops, products, moved := got.Ops-pre.Ops, got.Work[nn.OfProducts]-pre.Work[nn.OfProducts], got.Bytes()-pre.Bytes(); ops != c.ops ||
+		ops, products := got.Ops-pre.Ops, got.Work[nn.OfProducts]-pre.Work[nn.OfProducts]
+		if moved := got.Bytes() - pre.Bytes(); ops != c.ops ||
 			products != c.products || moved != traffic {
 			t.Errorf("rule %d, direction %d, level %v: %d operations, %d FLOPs and %d bytes more than Pre, want %d, %d and %d",
 				c.rule, c.to, c.level, ops, products, moved, c.ops, c.products, traffic)

@@ -17,7 +17,7 @@ import (
 type cost struct {
 	flops          int64   // of products, attention and gated delta nets
 	visit          float64 // seconds of a visit's operations on the device
-	moved          int64   // bytes that copies, casts and sums of gradients move there, and products of weights and gradients
+	moved          int64   // bytes that copies, casts and sums move there, and products of weights and gradients
 	updated8       int64   // bytes read and written by updates there with moments in 8 bits
 	up, down       int64   // bytes over the link
 	peer           int64   // bytes from another device
@@ -29,7 +29,8 @@ type cost struct {
 // times returns the cost of n such operations.
 func (c cost) times(n int) cost {
 	m := int64(n)
-	return cost{c.flops * m, c.visit * float64(n), c.moved * m, c.updated8 * m, c.up * m, c.down * m, c.peer * m, c.adamw * m,
+	return cost{c.flops * m, c.visit * float64(n), c.moved * m, c.updated8 * m, c.up * m, c.down * m, c.peer * m,
+		c.adamw * m,
 		c.host * m, c.read * m, c.written * m, c.sent * m, c.received * m}
 }
 

@@ -13,7 +13,8 @@ const eight = 8
 
 // EightGPUs is a step of the same tokens on eight such GPUs at their best: they hold all state, share the arithmetic
 // evenly, and lose no time to communication, element-wise operations or the optimizer. Products, attention and gated
-// delta nets run at the rates that the plan has. So StepSeconds is a lower bound, and TimesSlower, of this plan's step, an upper one.
+// delta nets run at the rates that the plan has. So StepSeconds is a lower bound, and TimesSlower, of this plan's step,
+// an upper one.
 type EightGPUs struct {
 	StepSeconds float64 `json:"step_sec"` // 6 FLOPs for each parameter and token, and attention
 	TimesSlower float64 `json:"times_slower"`

@@ -48,7 +48,8 @@ type Forecast struct {
 func (p *Plan) Forecast(m Machine, dev device.Info, steps int, ratedWriteBytes int64) Forecast {
 	q := p.Predicted
 	o := Forecast{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, RatedWriteBytes: ratedWriteBytes,
-		Eight: p.onEight(m, dev), Limit: p.limit(m), Timeline: p.Timeline(m, dev), Stalls: p.Stalls(m, dev), Assumed: p.Assumed(m)}
+		Eight: p.onEight(m, dev), Limit: p.limit(m), Timeline: p.Timeline(m, dev), Stalls: p.Stalls(m, dev),
+		Assumed: p.Assumed(m)}
 	if o.PassSeconds = p.PassSeconds(m, dev); o.PassSeconds > 0 {
 		o.Texts = p.Outputs.Caches.Sequences
 	}

@@ -125,8 +125,8 @@ const GPUOpsPerSec = 250e3
 
 const gigabyte = 1e9
 
-// core8BytesPerSec is what a core reads and writes in an update with moments in 8 bits, which is bound by arithmetic: 49
-// GB/s with 16 processors on the host of an H100 (benchmarks/gpu), taken as 8 cores of an Intel Xeon (model 207); alone a
+// core8BytesPerSec is what a core reads and writes in an update with moments in 8 bits, which is bound by arithmetic:
+// 49 GB/s with 16 processors on the host of an H100 (benchmarks/gpu), taken as 8 cores of an Intel Xeon (model 207). A
 // core of that model did 7.3 to 8.2 in its first cache, where nothing waits for memory.
 const core8BytesPerSec = 49e9 / 8
 
@@ -138,7 +138,8 @@ func operationShares() string {
 			of = append(of, fmt.Sprintf("%s %s", nn.Class(class), s.text()))
 		}
 	}
-	return "rates of other operations, as shares that an H100 was measured to have (benchmarks/gpu, call 4), a guess for other GPUs: " +
+	return "rates of other operations, as shares that an H100 was measured to have (benchmarks/gpu, call 4), a guess " +
+		"for other GPUs: " +
 		strings.Join(of, ", ")
 }
 
@@ -319,7 +320,8 @@ func whatIf(name string, g gpu, h hostSystem) NamedMachine {
 	}
 	link := min(linkShare*g.linkGBPerSec*gigabyte, dram/bytesPerCopied) // no link is faster than what feeds it
 	sources := []string{g.source, g.shares.text(), h.source, h.drive.source,
-		operationShares(), fmt.Sprintf("updates with moments in 8 bits: %.3g GB/s a core of %d, and no more than the RAM gives; an "+
+		operationShares(),
+		fmt.Sprintf("updates with moments in 8 bits: %.3g GB/s a core of %d, and no more than the RAM gives; an "+
 			"H100's host of 16 processors, taken as 8 cores, had %.3g GB/s (benchmarks/gpu); the number of cores is assumed "+
 			"where it is not named above", core8BytesPerSec/gigabyte, h.cores, 8*core8BytesPerSec/gigabyte),
 		fmt.Sprintf("shares that are assumed for every machine: link %.2f, RAM %.2f, drive %.2f; copies and updates at once "+

@@ -10,9 +10,9 @@ import (
 )
 
 // Rates by operation. A machine has one rate of matrix products, one of element-wise operations, and attention's by
-// length. Other classes of operations (nn.Class) have entries in Machine.Operations. Operation.On finds the rate of a class
-// there, or takes a share of another rate. It says so then, and so does every plan that needs it:
-// gated delta nets once had the rate of attention in silence, and took a 17th of their time.
+// length. Other classes of operations (nn.Class) have entries in Machine.Operations. Operation.On finds the rate of
+// a class there, or takes a share of another rate. It says so then, and so does every plan that needs it: gated
+// delta nets once had the rate of attention in silence, and took a 17th of their time.
 
 // OperationRate is the rate of a class of operations of one form. FLOPsPerSec or BytesPerSec is set, as the class is
 // counted.
@@ -66,10 +66,10 @@ type stand struct {
 	compute tensor.DType // of those products; Invalid: that of the operation
 }
 
-// gpuStands are the shares that an NVIDIA H100 had (benchmarks/gpu, call 4, in bf16). What has no share of its own has
-// the rate of what it stands for. Kernels of gated delta nets are at 3% of the tensor cores' rate and 7% of the memory's:
-// they wait for their own steps, whose number in a second follows a GPU's multiprocessors and clock, as products in fp32
-// do. An RTX 4090 has as many of these as an H100, and a fifth of its products in bf16.
+// gpuStands are the shares that an NVIDIA H100 had (benchmarks/gpu, call 4, in bf16). What has no share of its own
+// has the rate of what it stands for. Kernels of gated delta nets are at 3% of the tensor cores' rate and 7% of the
+// memory's: they wait for their own steps, whose number in a second follows a GPU's multiprocessors and clock, as
+// products in fp32 do. An RTX 4090 has as many of these as an H100, and a fifth of its products in bf16.
 var gpuStands = [nn.Classes]stand{
 	nn.OfAttention:           {of: nn.OfAttention, share: 1},
 	nn.OfAttentionGrad:       {of: nn.OfAttention, share: 1},
@@ -78,7 +78,7 @@ var gpuStands = [nn.Classes]stand{
 	nn.OfCacheAttention:      {of: nn.OfAttention, share: 1},
 	nn.OfDelta:               {nn.OfProducts, 0.40, tensor.F32},
 	nn.OfDeltaGrad:           {nn.OfProducts, 0.28, tensor.F32},
-	nn.OfDeltaSteps:          {of: nn.OfElements, share: 0.75}, // six FLOPs for each number of a state that is read and written
+	nn.OfDeltaSteps:          {of: nn.OfElements, share: 0.75}, // six FLOPs for each number of a state
 	nn.OfConv:                {of: nn.OfElements, share: 0.75},
 	nn.OfConvGrad:            {of: nn.OfElements, share: 0.13},
 	nn.OfMoves:               {of: nn.OfElements, share: 1},
@@ -88,8 +88,8 @@ var gpuStands = [nn.Classes]stand{
 	nn.OfUpdates8:            {of: nn.OfElements, share: 0.70},
 }
 
-// cpuStands are those of a core of a CPU with AVX2 (an AMD EPYC, one thread, by its processor time). There a convolution and
-// its gradient compute an exponential for each number, one by one.
+// cpuStands are those of a core of a CPU with AVX2 (an AMD EPYC, one thread, by its processor time). There a
+// convolution and its gradient compute an exponential for each number, one by one.
 var cpuStands = [nn.Classes]stand{
 	nn.OfAttention:           {of: nn.OfAttention, share: 1},
 	nn.OfAttentionGrad:       {of: nn.OfAttention, share: 1},
@@ -128,8 +128,8 @@ func (s stand) text() string {
 	return text
 }
 
-// On is what a machine does of the operation in a second, FLOPs or bytes as the class is counted. taken says what the rate
-// was taken from if it was not measured; it is empty if it was.
+// On is what a machine does of the operation in a second, FLOPs or bytes as the class is counted. taken says what
+// the rate was taken from if it was not measured; it is empty if it was.
 func (o Operation) On(m *Machine) (perSec float64, taken string) {
 	switch o.Class {
 	case nn.OfProducts:
@@ -228,8 +228,8 @@ func (o Operation) measured(m *Machine) (perSec float64, headDim int) {
 
 func abs(n int) int { return max(n, -n) }
 
-// between is a rate at a size by those at sizes that rise: between two of them on a line over the logarithm of the size,
-// beyond them that of the nearest.
+// between is a rate at a size by those at sizes that rise: between two of them on a line over the logarithm of the
+// size, beyond them that of the nearest.
 func between[R any](size int, rates []R, of func(R) (int, float64)) float64 {
 	lowSize, low := of(rates[0])
 	for _, r := range rates {
@@ -246,10 +246,11 @@ func between[R any](size int, rates []R, of func(R) (int, float64)) float64 {
 	return low
 }
 
-// Products of experts on a GPU take the longer one of two times: that of the arithmetic, at a share of the rate of products that
-// falls with the rows that an expert has, and that of the experts' weights, or of gradients that are read and written,
-// at a share of the rate of memory. Shares are those of an H100 (benchmarks/gpu, call 4): products of 2,048, 256 and 64
-// rows at 589, 470 and 164 TFLOP/s, and gradients of 2,048 and 256 rows at 317 and 120.
+// Products of experts on a GPU take the longer one of two times: that of the arithmetic, at a share of the rate of
+// products that falls with the rows that an expert has, and that of the experts' weights, or of gradients that are
+// read and written, at a share of the rate of memory. Shares are those of an H100 (benchmarks/gpu, call 4):
+// products of 2,048, 256 and 64 rows at 589, 470 and 164 TFLOP/s, and gradients of 2,048 and 256 rows at 317 and
+// 120.
 var (
 	expertShares    = []expertShare{{256, 0.70}, {2048, 0.88}}
 	expertMemory    = 0.94
@@ -274,7 +275,8 @@ func (o Operation) ofExperts(m *Machine) (perSec float64, taken string) {
 	}
 	if o.Unified {
 		share := shareOf(cpuExpertShares)
-		return share * products, fmt.Sprintf("%.2g of that of matrix products, with %d rows an expert, as an EPYC with AVX2 was measured to have", share, o.Rows)
+		return share * products, fmt.Sprintf("%.2g of that of matrix products, with %d rows an expert, as an EPYC with "+
+			"AVX2 was measured to have", share, o.Rows)
 	}
 	rows, memory := float64(max(o.Rows, 1)), m.ElementBytesPerSec(o.Compute)
 	share := expertGradShare

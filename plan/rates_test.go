@@ -69,8 +69,8 @@ func ratedPlan(t *testing.T, shape string, moments optim.Moments) *Plan {
 	return p
 }
 
-// Each class has a rate of its own: a machine that is half as fast there takes longer for a model that uses it, and as
-// long as before for others.
+// Each class has a rate of its own: a machine that is half as fast there takes longer for a model that uses it, and
+// as long as before for others.
 func TestEachClassHasItsRate(t *testing.T) {
 	on, err := FindMachine("h100-sxm")
 	if err != nil {
@@ -123,7 +123,8 @@ func TestEachClassHasItsRate(t *testing.T) {
 			continue
 		}
 		if one, other := seconds(users.other, moments, whole), seconds(users.other, moments, half); one != other {
-			t.Errorf("%v: %s, which does not ask for it, takes %v s, and %v s at half of the rate", class, users.other, one, other)
+			t.Errorf("%v: %s, which does not ask for it, takes %v s, and %v s at half of the rate", class, users.other,
+				one, other)
 		}
 	}
 	if one, other := seconds("qwen3-4b", optim.MomentsF32, on.Machine), seconds("qwen3-4b", optim.MomentsF32,
@@ -139,7 +140,8 @@ func withRate(m Machine, r OperationRate) Machine {
 
 // Without entries a machine has the rates that it had before there were any, where they are those of the operation.
 func TestRatesOfOldMachines(t *testing.T) {
-	m := Machine{F32FLOPsPerSec: 5e13, BF16FLOPsPerSec: 6e14, AttentionFLOPsPerSec: 3e14, DeviceBytesPerSec: 2e12, HostBytesPerSec: 7e10,
+	m := Machine{F32FLOPsPerSec: 5e13, BF16FLOPsPerSec: 6e14, AttentionFLOPsPerSec: 3e14, DeviceBytesPerSec: 2e12,
+		HostBytesPerSec:   7e10,
 		AttentionByLength: []AttentionRate{{2048, 2e14}, {8192, 4e14}}}
 	for _, c := range []struct {
 		of    Operation
@@ -156,7 +158,8 @@ func TestRatesOfOldMachines(t *testing.T) {
 		{Operation{Class: nn.OfAttention, HeadDim: 64, SequenceLen: 1024}, 2e14, "that of heads of 128"},
 		{Operation{Class: nn.OfAttention, HeadDim: 64, SequenceLen: 1024, Unified: true}, 2e14, ""},
 		{Operation{Class: nn.OfCappedAttention, HeadDim: 128, SequenceLen: 1024}, 2e14, "that of attention"},
-		{Operation{Class: nn.OfDelta, Compute: tensor.BF16, HeadDim: 128}, 0.4 * 5e13, "0.4 of that of matrix products in f32, as an H100 was measured to have"},
+		{Operation{Class: nn.OfDelta, Compute: tensor.BF16, HeadDim: 128}, 0.4 * 5e13,
+			"0.4 of that of matrix products in f32, as an H100 was measured to have"},
 		{Operation{Class: nn.OfExperts, Compute: tensor.BF16, Rows: 4096}, 0.88 * 6e14,
 			"0.88 of that of matrix products, with 4096 rows an expert, as an H100 was measured to have"},
 		{Operation{Class: nn.OfExperts, Compute: tensor.BF16, Rows: 4}, 0.94 * 4 * 2e12, // bound by memory
@@ -169,9 +172,11 @@ func TestRatesOfOldMachines(t *testing.T) {
 	}
 }
 
-// Entries are found by type, by the nearest width of heads, and between rows of experts; attention's follow the lengths.
+// Entries are found by type, by the nearest width of heads, and between rows of experts; attention's follow the
+// lengths.
 func TestMeasuredRates(t *testing.T) {
-	m := Machine{BF16FLOPsPerSec: 6e14, AttentionFLOPsPerSec: 3e14, AttentionByLength: []AttentionRate{{2048, 2e14}, {8192, 4e14}},
+	m := Machine{BF16FLOPsPerSec: 6e14, AttentionFLOPsPerSec: 3e14,
+		AttentionByLength: []AttentionRate{{2048, 2e14}, {8192, 4e14}},
 		Operations: []OperationRate{
 			{Operation: nn.OfAttention, Compute: "bf16", HeadDim: 64, SequenceLen: 2048, FLOPsPerSec: 1e14},
 			{Operation: nn.OfAttention, Compute: "bf16", HeadDim: 256, SequenceLen: 2048, FLOPsPerSec: 3e14},
@@ -237,7 +242,8 @@ func TestAssumedRates(t *testing.T) {
 	}
 	m := on.Machine
 	m.AdamW8BytesPerSec = 0
-	if more := names("qwen3.5-4b", optim.Dynamic8, m); len(more) != 8 || more[7] != "updates on the host with moments in 8 bits" {
+	if more := names("qwen3.5-4b", optim.Dynamic8, m); len(more) != 8 ||
+		more[7] != "updates on the host with moments in 8 bits" {
 		t.Errorf("without a rate of updates in 8 bits: %q", more)
 	}
 	m = withRate(on.Machine, OperationRate{Operation: nn.OfDelta, Compute: "bf16", HeadDim: 128, FLOPsPerSec: 2e13})

@@ -10,9 +10,10 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Classes of operations whose rates do not follow from those of products and of memory are measured one by one: attention
-// forward and backward by the width of heads, gated delta nets, convolutions, products of experts, the loss, gradients of
-// norms and of gated units, and updates on a GPU with moments in 8 bits. There are some fifty of them, so that each has a fifth of the time that others take.
+// Classes of operations whose rates do not follow from those of products and of memory are measured one by one:
+// attention forward and backward by the width of heads, gated delta nets, convolutions, products of experts, the
+// loss, gradients of norms and of gated units, and updates on a GPU with moments in 8 bits. There are some fifty of
+// them, so that each has a fifth of the time that others take.
 
 // operationShare is the part of probeSeconds that each takes.
 const operationShare = 5
@@ -30,9 +31,9 @@ type operationSizes struct {
 	tile            int   // columns of logits
 }
 
-// operationsFor are large enough for a device to spend its time on work: on a GPU a gated delta net has the shape of
-// Qwen3.5's (16 heads of keys, 32 of values, 128 columns), and experts have that of Qwen3-30B-A3B's; on a CPU there is a
-// quarter of the heads, as models of its size have.
+// operationsFor are large enough for a device to spend its time on work: on a GPU a gated delta net has the shape
+// of Qwen3.5's (16 heads of keys, 32 of values, 128 columns), and experts have that of Qwen3-30B-A3B's; on a CPU
+// there is a quarter of the heads, as models of its size have.
 func operationsFor(dev device.Info) operationSizes {
 	if dev.Unified {
 		return operationSizes{rows: 512, length: 512, width: 512, headDims: []int{64, 128, 256, 512}, keyHeads: 4, heads: 8,
@@ -166,7 +167,8 @@ func (p *prober) deltas(dtype tensor.DType) []operation {
 		mat := func(t tensor.DType, cols int) device.Mat { return a.Mat(t, z.rows, cols) }
 		out, qkv, dqkv = mat(dtype, spec.Values()), mat(dtype, spec.QKVCols()), mat(dtype, spec.QKVCols())
 		a0, b0, aLog, dtBias = mat(dtype, z.heads), mat(dtype, z.heads), a.Mat(dtype, 1, z.heads), a.Mat(dtype, 1, z.heads)
-		decay, beta, ddecay, dbeta = mat(tensor.F32, z.heads), mat(tensor.F32, z.heads), mat(tensor.F32, z.heads), mat(tensor.F32, z.heads)
+		decay, beta = mat(tensor.F32, z.heads), mat(tensor.F32, z.heads)
+		ddecay, dbeta = mat(tensor.F32, z.heads), mat(tensor.F32, z.heads)
 		chunks, cols := spec.States(t)
 		states, dstates = a.Mat(tensor.F32, chunks, cols), a.Mat(tensor.F32, chunks, cols)
 		spec.Docs = takeDocs(a, t)
@@ -201,7 +203,8 @@ func (p *prober) deltas(dtype tensor.DType) []operation {
 			s.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, out, qkv, decay, beta, states, spec)
 		}},
 		{rate(nn.OfConv, 0), 2 * bytes, convLayout, convDocs, func(s device.Stream) { s.CausalConv(y, x, w, docs) }},
-		{rate(nn.OfConvGrad, 0), 3 * bytes, convLayout, convDocs, func(s device.Stream) { s.CausalConvGrad(dx, dw, y, x, w, docs) }}}
+		{rate(nn.OfConvGrad, 0), 3 * bytes, convLayout, convDocs,
+			func(s device.Stream) { s.CausalConvGrad(dx, dw, y, x, w, docs) }}}
 }
 
 // experts are products of experts and gradients of their weights, with each number of rows an expert.
@@ -235,7 +238,8 @@ func (p *prober) experts(dtype tensor.DType) (all []operation) {
 		rate := func(of nn.Class) plan.OperationRate { return plan.OperationRate{Operation: of, Rows: each} }
 		all = append(all, operation{rate(nn.OfExperts), flops, layout, prepare, func(s device.Stream) {
 			s.ExpertMatMul(y, x, w, device.Mat{}, device.ExpertProduct{Transposed: true}, b)
-		}}, operation{rate(nn.OfExpertGrads), flops, layout, prepare, func(s device.Stream) { s.ExpertWeightGrad(dw, y, x, b) }})
+		}}, operation{rate(nn.OfExpertGrads), flops, layout, prepare,
+			func(s device.Stream) { s.ExpertWeightGrad(dw, y, x, b) }})
 	}
 	return all
 }
@@ -297,7 +301,8 @@ func (p *prober) deviceUpdates8(m *plan.Machine) error {
 	n := int(p.bytes / perElem / tensor.Align * tensor.Align)
 	var args device.AdamWArgs
 	var tally device.Mem
-	o := operation{OperationRate: plan.OperationRate{Operation: nn.OfUpdates8}, amount: touched * int64(n/tensor.MomentBlock*tensor.MomentBlock),
+	o := operation{OperationRate: plan.OperationRate{Operation: nn.OfUpdates8},
+		amount: touched * int64(n/tensor.MomentBlock*tensor.MomentBlock),
 		layout: func(a *device.Arena) []device.Mat {
 			vec := func(t tensor.DType) device.Mat { return a.Mat(t, 1, n) }
 			args = device.AdamWArgs{M: vec(tensor.F32), V: vec(tensor.F32), Weights: vec(tensor.BF16), Low: vec(tensor.I16),

@@ -153,8 +153,8 @@ type probeSizes struct {
 // GPU, copies and AdamW take at most a quarter of it.
 func probeSizesFor(dev device.Info, hostFree int64) probeSizes {
 	s := probeSizes{positions: 1024, hidden: 1024, intermediate: 2048, lengths: []int{256, 1024, 2048}, heads: 16, kvHeads: 4, headDim: 64,
-		bytes: 64 << 20, stateBytes: 256 << 20, noiseElems: 1 << 22, long: 1, pieceElems: plan.DefaultPieceElems, diskBytes: 1 << 30,
-		ops: operationsFor(dev)}
+		bytes: 64 << 20, stateBytes: 256 << 20, noiseElems: 1 << 22, long: 1, pieceElems: plan.DefaultPieceElems,
+		diskBytes: 1 << 30, ops: operationsFor(dev)}
 	if dev.Unified {
 		return s
 	}
@@ -236,7 +236,8 @@ func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes,
 	bar := o.out().Bar("measuring")
 	defer bar.End()
 	steps := []func(*plan.Machine) error{p.products(tensor.F32), p.products(tensor.BF16), p.attention(tensor.F32),
-		p.attention(tensor.BF16), p.starts, p.elements(tensor.F32), p.elements(tensor.BF16), p.operations(tensor.F32), p.operations(tensor.BF16), p.links,
+		p.attention(tensor.BF16), p.starts, p.elements(tensor.F32), p.elements(tensor.BF16), p.operations(tensor.F32),
+		p.operations(tensor.BF16), p.links,
 		p.hostCopies, p.updates}
 	if !computes.Info().Unified {
 		m.DeviceMemoryBytes = cmp.Or(computes.Info().TotalBytes, computes.Info().MemoryBytes)

@@ -72,8 +72,8 @@ func smallProbeFor(device.Info) probeSizes { return smallProbe }
 
 var smallProbe = probeSizes{positions: 64, hidden: 128, intermediate: 192, lengths: []int{16, 64}, heads: 4, kvHeads: 2, headDim: 32,
 	bytes: 1 << 20, stateBytes: 1 << 20, noiseElems: 1 << 12, long: 2, pieceElems: 1 << 12, diskBytes: 1 << 20,
-	ops: operationSizes{rows: 64, length: 32, width: 64, headDims: []int{16, 64}, keyHeads: 1, heads: 2, deltaDim: 16, tokens: 64,
-		each: []int{4, 32}, hidden: 32, inner: 48, tile: 64}}
+	ops: operationSizes{rows: 64, length: 32, width: 64, headDims: []int{16, 64}, keyHeads: 1, heads: 2, deltaDim: 16,
+		tokens: 64, each: []int{4, 32}, hidden: 32, inner: 48, tile: 64}}
 
 func TestProbe(t *testing.T) {
 	o, dir := newOptions(t), t.TempDir()
@@ -129,8 +129,8 @@ func TestProbeOfAStandIn(t *testing.T) {
 	}
 	tiny := probeSizes{positions: 32, hidden: 64, intermediate: 64, lengths: []int{16, 64}, heads: 2, kvHeads: 1, headDim: 128,
 		bytes: 1 << 16, stateBytes: 1 << 16, noiseElems: 1 << 12, long: 1,
-		ops: operationSizes{rows: 64, length: 64, width: 128, headDims: []int{64, 128, 256, 512}, keyHeads: 1, heads: 2, deltaDim: 16,
-			tokens: 32, each: []int{16}, hidden: 64, inner: 32, tile: 64}}
+		ops: operationSizes{rows: 64, length: 64, width: 128, headDims: []int{64, 128, 256, 512}, keyHeads: 1, heads: 2,
+			deltaDim: 16, tokens: 32, each: []int{16}, hidden: 64, inner: 32, tile: 64}}
 	m, err := measure(t.Context(), o, func(device.Info) probeSizes { return tiny }, 1e-5)
 	if err != nil {
 		t.Fatal(err)

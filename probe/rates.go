@@ -127,7 +127,8 @@ func (p *prober) writeDocs(docs device.Docs, t, length int) error {
 		first := i / length * length
 		positions[i], starts[i], ends[i] = int32(i-first), int32(first), int32(first+length)
 	}
-	return errors.Join(p.writeInts(docs.Positions, positions), p.writeInts(docs.Start, starts), p.writeInts(docs.End, ends))
+	return errors.Join(p.writeInts(docs.Positions, positions), p.writeInts(docs.Start, starts),
+		p.writeInts(docs.End, ends))
 }
 
 // starts measures how many operations a stream gets through that have next to no work.

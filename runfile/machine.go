@@ -232,7 +232,8 @@ func (f *machineFile) attention(key string, n ast.Node) (rates []plan.AttentionR
 
 // operations reads the rates of classes of operations.
 func (f *machineFile) operations(n ast.Node) (rates []plan.OperationRate) {
-	const want = "operations must be a list of {operation: gated_delta, compute: bf16, head_dim: 128, flops_per_sec: 20e12}"
+	const want = "operations must be a list of {operation: gated_delta, compute: bf16, head_dim: 128, " +
+		"flops_per_sec: 20e12}"
 	list, ok := n.(*ast.SequenceNode)
 	if !ok || len(list.Values) > maxOperations {
 		f.fail(n, "%s", want)

@@ -260,7 +260,8 @@ func diskBytes(m runfile.Memory, fsys vfs.FS) (int64, error) {
 // auto become the largest that fit. also has LogitRows and LogProbs for the caller; a micro-batch that has fewer rows
 // than LogitRows gives all. begun and streamAll are plan.Request.Begun and StreamAll.
 func (e *Env) makePlan(ctx context.Context, c *runfile.Config, m *model.Model, weights tensor.DType,
-	steps int, also plan.Outputs, samples sampleMemory, begun, streamAll bool, dev device.Info, devices int) (*plan.Plan, error) {
+	steps int, also plan.Outputs, samples sampleMemory, begun, streamAll bool, dev device.Info,
+	devices int) (*plan.Plan, error) {
 	n, err := c.StepNumerics()
 	if err != nil {
 		return nil, err

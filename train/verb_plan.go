@@ -145,8 +145,8 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		}
 		again = func(c *runfile.Config) (*plan.Plan, error) {
 			if o.StreamAll && r.Device.Unified && c.Budgets().Device.N == 0 {
-				return nil, errors.New("the CPU uses weights where they are and streams nothing; to stream, set memory.device to a " +
-					"size such as 64MiB")
+				return nil, errors.New("the CPU uses weights where they are and streams nothing; to stream, set " +
+					"memory.device to a size such as 64MiB")
 			}
 			return env.makePlan(ctx, c, m, weights, c.MaxSteps, plan.Outputs{}, samples, begun, o.StreamAll, r.Device,
 				len(dev.Computes))
