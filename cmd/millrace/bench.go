@@ -92,7 +92,8 @@ func benchText(r *bench.Result) string {
 		if r.DeviceFreeMinBytes > 0 {
 			onDevice += fmt.Sprintf(" (%s were free at least)", plan.FormatBytes(r.DeviceFreeMinBytes))
 		}
-		row("memory", "device %s; host %s at the peak, %s planned", onDevice, plan.FormatBytes(r.PeakBytes), plan.FormatBytes(r.PlannedBytes))
+		row("memory", "device %s; host %s at the peak, %s planned", onDevice, plan.FormatBytes(r.PeakBytes),
+			plan.FormatBytes(r.PlannedBytes))
 	} else {
 		row("memory", "device %s; host %s", plan.FormatBytes(r.DeviceBytes), plan.FormatBytes(r.PlannedBytes))
 	}

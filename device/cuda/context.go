@@ -57,8 +57,8 @@ func losesContext(r driver.Result) bool {
 		driver.ContextIsDestroyed, driver.Unknown:
 		return true
 	}
-	// 46: the device is gone, as is said with [driver.Unknown] after it fell off the bus; 220: NVLink; 226: contained; 710:
-	// assertion; 911: another device.
+	// 46: the device is gone, as is said with [driver.Unknown] after it fell off the bus; 220: NVLink; 226: contained;
+	// 710: assertion; 911: another device.
 	switch r {
 	case 46, 220, 226, 710, 911:
 		return true

@@ -22,7 +22,7 @@ type deltaCall struct {
 	past                       int  // the numbers before Y
 }
 
-// What a chunk and head leaves in fp32: T and P; and where T is in terms, these, P and vectors.
+// The numbers of fp32 that a chunk and head leaves: T and P; and with T in terms, these, P and vectors.
 const (
 	deltaSolved = 2 * device.DeltaChunk * device.DeltaChunk
 	deltaTerms  = deltaSolved + device.DeltaChunk*device.DeltaChunk/2 + 4*device.DeltaChunk + 16

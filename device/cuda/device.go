@@ -45,7 +45,7 @@ type Device struct {
 	opened   closers
 	// kernelsAre says which kernels they are: "sm90a kernels 0123456789ab".
 	kernelsAre string
-	tellTuned  func([]cublaslt.Timed) // for tests: what TuneProducts compared; nil: nobody asks
+	tellTuned  func([]cublaslt.Timed) // for tests: what TuneProducts compared; nil: not asked for
 	warning    string                 // device.Info.Warning
 
 	lost atomic.Pointer[error] // what ended the context

@@ -57,7 +57,8 @@ func (d *Device) Replace(k *kernels.Kernel, image []byte) (undo func() error, er
 		}
 		err := d.api.ModuleGetFunction(&f.handle, module, &entry[0]).Err("cuModuleGetFunction")
 		if err == nil && k.SharedBytes > plainSharedBytes {
-			err = d.api.FuncSetAttribute(f.handle, driver.MaxDynamicSharedSizeBytes, int32(k.SharedBytes)).Err("cuFuncSetAttribute")
+			r := d.api.FuncSetAttribute(f.handle, driver.MaxDynamicSharedSizeBytes, int32(k.SharedBytes))
+			err = r.Err("cuFuncSetAttribute")
 		}
 		if err != nil {
 			err = errors.Join(err, d.api.ModuleUnload(module).Err("cuModuleUnload"))

@@ -86,8 +86,8 @@ func TestGPUSustained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Printf("SUSTAINED %s\nSUMMARY %d products at the limit: %.3f ms by what is fastest on a rested card, %.3f by what is "+
-		"fastest there (%.1f%% less)\n", text, len(all), rested*1e3, steady*1e3, 100*(1-steady/rested))
+	fmt.Printf("SUSTAINED %s\nSUMMARY %d products at the limit: %.3f ms by what is fastest on a rested card, %.3f by "+
+		"what is fastest there (%.1f%% less)\n", text, len(all), rested*1e3, steady*1e3, 100*(1-steady/rested))
 }
 
 // testTuning tunes the products of a block on one device, and has a second one take over the choices.

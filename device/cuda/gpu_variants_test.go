@@ -142,8 +142,8 @@ func showVariants(t *testing.T, card string, rows []variantRow) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Printf("VARIANTS %s\nSUMMARY %d candidates in their operations, %d of them more than 2%% faster than the program's "+
-		"own\n", text, tried, better)
+	fmt.Printf("VARIANTS %s\nSUMMARY %d candidates in their operations, %d of them more than 2%% faster than the "+
+		"program's own\n", text, tried, better)
 }
 
 // candidatesFolder finds the folder below the module's root.

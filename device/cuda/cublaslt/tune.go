@@ -34,7 +34,7 @@ type Timer struct {
 	Seconds func(times int, enqueue func() error) (float64, error)
 	// Warm brings the device to the state in which a step computes, with what enqueues a product; nil: it is there.
 	Warm func(enqueue func() error) error
-	// Tell is told what was compared, in the library's order; nil: nobody asks.
+	// Tell is told what was compared, in the library's order; nil: it is not asked for.
 	Tell func([]Timed)
 }
 
@@ -168,7 +168,7 @@ func timeRound(all []*candidate, time func(c *candidate, times int) (float64, er
 }
 
 // fastest chooses among candidates in the library's order by their times relative to the first one's of the same
-// round; nil where there is none.
+// round; nil if the list is empty.
 func fastest(all []*candidate) (best *candidate) {
 	least := 0.0
 	for _, c := range all {

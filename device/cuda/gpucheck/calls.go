@@ -31,27 +31,27 @@ func (r callRow) most() time.Duration {
 	return max(r.planned*3/2, r.planned+sec(15))
 }
 
-// calls are the next fifteen minutes on a card: a, is it right and how fast is what nobody has timed; b, the programs
+// calls are the next fifteen minutes on a card: a, is it right and how fast is what was never timed; b, the programs
 // to compare with. Their seconds are those of an H100's rows where it ran them, and guesses elsewhere.
 var calls = map[string]call{
-	"a": {sec(300), []callRow{
+	"a": {sec(310), []callRow{
 		{"machine", sec(1)}, {"open", sec(4)},
 		{"kernels", sec(12)},      // those of later commits
 		{"laws-library", sec(23)}, // the fix of the one fault that the first card found
 		{"speeds", sec(14)},       // delta nets, wide heads, caps
 		{"variants", sec(22)},
 		{"sustained", sec(10)},
-		{"probe", sec(36)}, // rates that a plan lacks; the benchmarks plan by it
+		{"probe", sec(44)}, // rates that a plan lacks; the benchmarks plan by it
 		{"bench", sec(30)}, // with memory.device: auto, as users have it
 		{"bench-always", sec(27)},
 		{"bench-qwen3.5", sec(30)}, // the first step of a hybrid on a GPU
 		{"bench-8k", sec(28)},
 		{"bench-14b", sec(55)}, // planned with the true rate of 8-bit updates
 	}},
-	"b": {sec(520), []callRow{
+	"b": {sec(510), []callRow{
 		{"machine", sec(1)}, {"open", sec(4)},
-		{"probe", sec(36)}, // ours plans by it
-		{"peers", sec(430)},
+		{"probe", sec(44)}, // ours plans by it
+		{"peers", sec(425)},
 		{"memcheck", sec(30)},
 	}},
 }

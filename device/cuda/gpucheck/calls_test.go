@@ -43,7 +43,7 @@ func TestCalls(t *testing.T) {
 		!strings.Contains(stderr.String(), `--call is "c", and the calls are a, b`) {
 		t.Errorf("status %d, %q", status, &stderr)
 	}
-	// No call repeats what another one asks but for what names the machine.
+	// No call repeats what another one asks, except for what is known of the machine.
 	for _, r := range calls["b"].rows {
 		if slices.ContainsFunc(calls["a"].rows, func(a callRow) bool { return a.name == r.name }) &&
 			!slices.Contains([]string{"machine", "open", "probe"}, r.name) {

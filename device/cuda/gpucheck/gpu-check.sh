@@ -9,7 +9,7 @@ root=$(cd "$(dirname "$0")/../../.." && pwd)
 out=${1:-$root/bin/gpucheck}
 cd "$root"
 
-# The folder may have to travel together with the tracked tree, in one transfer of 64 MiB, beside 19 MiB of other programs to compare
+# The folder may have to travel together with the tracked tree, in one transfer of 64 MiB, with up to 19 MiB of other programs to compare
 # with.
 limit=$((45 << 20))
 

@@ -85,8 +85,10 @@ func options(args []string, stderr io.Writer) (*config, error) {
 	}
 	f := flag.NewFlagSet("gpucheck", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	budget := f.String("budget", env("BUDGET", ""), "seconds that all rows may take together, 570, or those of the call (BUDGET)")
-	f.StringVar(&o.call, "call", env("CALL", ""), "the rows of a planned call in their order, a or b, of which --only chooses (CALL)")
+	budget := f.String("budget", env("BUDGET", ""),
+		"seconds that all rows may take together, 570, or those of the call (BUDGET)")
+	f.StringVar(&o.call, "call", env("CALL", ""),
+		"the rows of a planned call in their order, a or b, of which --only chooses (CALL)")
 	f.StringVar(&o.out, "out", env("OUT", "gpu-check.out"), "folder for results, at most 8 files (OUT)")
 	f.StringVar(&o.gpu, "gpu", env("GPU", "cuda:0"), "the GPU of the rows that run the program (GPU)")
 	f.StringVar(&o.only, "only", env("ONLY", "*"), "patterns of the rows to run, such as 'kernels* bench-always' (ONLY)")

@@ -18,13 +18,13 @@ import (
 // which unpacks this program.
 //
 // Compiled kernels and golden files are neither in the programs nor small: the programs are built with the tag
-// kernelfiles, and read kernels beside them. Where the folder travels with the tree, which has them as well, the archive
-// names their paths instead (treeName), and they are linked.
+// kernelfiles, and read kernels next to them. Where the folder travels with the tree, which has them as well, the
+// archive names their paths instead (treeName), and they are linked.
 
 // packedName is the archive next to this program in a packed folder.
 const packedName = "files.tar.zst"
 
-// treeName is the file of an archive that lists what its folder takes from the tree that it lies in, a path a line.
+// treeName is the file of an archive that lists what its folder takes from the tree that it is in, a path a line.
 const treeName = "tree.txt"
 
 // packCommand has this program write an archive: gpucheck pack DIR FILE.
@@ -142,7 +142,7 @@ func linkTree(here, dir string) error {
 	root, err := filepath.Abs(here)
 	for err == nil && !isTree(root) {
 		if root == filepath.Dir(root) {
-			return fmt.Errorf("%s was packed with TREE=1, to lie in the tree that it reads kernels and golden files from, "+
+			return fmt.Errorf("%s was packed with TREE=1, to be in the tree that it reads kernels and golden files from, "+
 				"and is in none; pack it without", here)
 		}
 		root = filepath.Dir(root)

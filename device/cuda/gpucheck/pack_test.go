@@ -76,7 +76,7 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// A folder that lies in the tree takes what its archive names from there.
+// A folder in the tree takes what its archive names from there.
 func TestTakesFromTheTree(t *testing.T) {
 	write := func(path, text string) {
 		t.Helper()

@@ -13,7 +13,7 @@ import (
 type Candidate struct {
 	*Kernel        // with the name of the kernel whose place it takes
 	Label   string // what is otherwise
-	Code    []byte // machine code for sm_90a; nil where there is none
+	Code    []byte // machine code for sm_90a; nil of targets without
 }
 
 // candidateWord is between the name of a kernel and the label of a candidate for its place.

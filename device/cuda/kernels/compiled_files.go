@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// compiled has the kernels that lie beside the program, where this tree has them: several programs that travel together
+// compiled has the kernels next to the program, where this tree has them: several programs that travel together
 // share them.
 var compiled = func() fs.FS {
 	program, err := os.Executable()

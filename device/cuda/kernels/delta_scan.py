@@ -209,7 +209,7 @@ def delta_out_terms(out, states, solved, qkv, rows, keyheads, heads, valuedim, f
 
 @triton.jit
 def delta_before(solved, dout, rows, heads, valuedim, first, count, each, past, sdo, VALUES: tl.constexpr):
-    """P^T dO of a chunk and some columns of a head, in the place of Y. Programs: count*heads, ceil(valuedim/VALUES)."""
+    """P^T dO of a chunk and some columns of a head, where Y goes. Programs: count*heads, ceil(valuedim/VALUES)."""
     chunk, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     column = tl.program_id(1) * VALUES
     r, vv = tl.arange(0, ROWS), tl.arange(0, VALUES)
