@@ -133,6 +133,11 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	states, dStates := mat(tensor.F32, chunks, state), mat(tensor.F32, chunks, state)
 	ofNet := func() device.Mat { return mat(tensor.F32, rows, net.Heads) }
 	netDecay, netBeta, dDecay, dBeta := ofNet(), ofNet(), ofNet(), ofNet()
+	ofWide := device.DeltaSpec{KeyHeads: 1, Heads: 4, KeyDim: 128, ValueDim: 128, Docs: docs} // T is in terms
+	_, wideState := ofWide.States(rows)
+	wideJointly, dWideJointly := mat(tensor.BF16, rows, ofWide.QKVCols()), mat(tensor.BF16, rows, ofWide.QKVCols())
+	wideRead, dWideRead := mat(tensor.BF16, rows, ofWide.Values()), mat(tensor.BF16, rows, ofWide.Values())
+	wideStates, dWideStates := mat(tensor.F32, chunks, wideState), mat(tensor.F32, chunks, wideState)
 	tail := mat(tensor.BF16, 3, cols)
 	return map[string]func(){
 		"Copy up":          func() { s.Copy(x.Slice(0, 1<<14), host.Slice(0, 1<<14)) },
@@ -206,7 +211,12 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"DeltaGatesGrad": func() {
 			s.DeltaGatesGrad(dEach, dOther, dsinks, dRates, decay, beta, each, each, sinks, sinks)
 		},
-		"GatedDelta": func() { s.GatedDelta(read, states, jointly, netDecay, netBeta, net) },
+		"GatedDelta":      func() { s.GatedDelta(read, states, jointly, netDecay, netBeta, net) },
+		"GatedDelta wide": func() { s.GatedDelta(wideRead, wideStates, wideJointly, netDecay, netBeta, ofWide) },
+		"GatedDeltaGrad wide": func() {
+			s.GatedDeltaGrad(dWideJointly, dDecay, dBeta, dWideStates, dWideRead, wideJointly, netDecay, netBeta, wideStates,
+				ofWide)
+		},
 		"GatedDeltaGrad": func() {
 			s.GatedDeltaGrad(dJointly, dDecay, dBeta, dStates, dRead, jointly, netDecay, netBeta, states, net)
 		},

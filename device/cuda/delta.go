@@ -28,14 +28,15 @@ const (
 	deltaTerms  = deltaSolved + device.DeltaChunk*device.DeltaChunk/2 + 4*device.DeltaChunk + 16
 )
 
-// hasTerms reports whether the kernels of delta_scan.py take the heads and the matrices, all of which an operation
-// reads or writes.
-func (s *Stream) hasTerms(spec device.DeltaSpec, all ...device.Mat) bool {
+// hasTerms reports whether the kernels of delta_scan.py take the heads, the states, and the matrices, all of which an
+// operation reads or writes.
+func hasTerms(spec device.DeltaSpec, states []device.Mat, all ...device.Mat) bool {
 	room := deltaBytes / (4 * (deltaTerms + 2*device.DeltaChunk*spec.ValueDim))
+	isOdd := func(m device.Mat) bool { return ptr(m.Mem).value%16 != 0 }
 	return spec.KeyDim == deltaWidth && spec.ValueDim%64 == 0 && spec.Heads <= room &&
-		!slices.ContainsFunc(all, func(m device.Mat) bool {
-			return m.DType != tensor.BF16 || stride(m).value%16 != 0 || ptr(m.Mem).value%16 != 0
-		})
+		!slices.ContainsFunc(states, isOdd) && !slices.ContainsFunc(all, func(m device.Mat) bool {
+		return m.DType != tensor.BF16 || stride(m).value%16 != 0 || isOdd(m)
+	})
 }
 
 // deltaWidth is how many columns of keys a head of the kernels of delta_scan.py has.
@@ -103,7 +104,7 @@ func (s *Stream) GatedDelta(out, states, qkv, decay, beta device.Mat, spec devic
 		if empty(qkv) {
 			return nil
 		}
-		terms := s.hasTerms(spec, out, qkv)
+		terms := hasTerms(spec, []device.Mat{states}, out, qkv)
 		return s.delta(qkv, decay, beta, spec, terms, 0, false, func(d deltaCall) error {
 			if terms {
 				return d.forwardByTerms(out, states)
@@ -137,7 +138,7 @@ func (s *Stream) GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, 
 		if empty(qkv) {
 			return nil
 		}
-		terms, values := s.hasTerms(spec, dqkv, dout, qkv), "delta_grad_values"
+		terms, values := hasTerms(spec, []device.Mat{states, dstates}, dqkv, dout, qkv), "delta_grad_values"
 		if terms {
 			values = "delta_grad_values_terms"
 		}
