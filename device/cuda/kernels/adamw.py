@@ -62,7 +62,8 @@ def _tell_move(tally, inside, move, step):
     bits = tl.where(inside, move.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0)
     longest = tl.minimum(tl.max(bits), 0x7F800000).to(tl.float32, bitcast=True)
     steps = tl.div_rn(longest, tl.where(step == 0.0, 1.0, step)).to(tl.int32, bitcast=True)
-    if (step != 0.0) & (steps > tl.load(tally + 1)):  # an old number costs an operation, and is not wrong
+    seen = tl.load(tally + 1, volatile=True)  # while other programs change it; an old number costs an operation, and is not wrong
+    if (step != 0.0) & (steps > seen):
         tl.atomic_max(tally + 1, steps.to(tl.int64), sem="relaxed")
 
 

@@ -201,10 +201,14 @@ func (a *assembly) pointer(o operand, s space) (isWide bool) {
 
 var loadable = []string{"b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64"}
 
-// access takes the modifiers of ld and st: what orders and caches say changes nothing here, where memory is one.
-func (a *assembly) access(isLoad bool) (s space, n int, t typ) {
-	if a.mod("weak", "volatile") == "" {
-		if a.mod("relaxed", "acquire", "release") != "" {
+// access takes the modifiers of ld and st. What caches say changes nothing here, where memory is one. isStrong reports
+// whether others may change the memory meanwhile (PTX ISA, "Memory Consistency Model", strong operations).
+func (a *assembly) access(isLoad bool) (s space, n int, t typ, isStrong bool) {
+	switch a.mod("weak", "volatile") {
+	case "volatile":
+		isStrong = true
+	case "":
+		if isStrong = a.mod("relaxed", "acquire", "release") != ""; isStrong {
 			a.must("cta", "cluster", "gpu", "sys")
 		}
 	}
@@ -235,7 +239,7 @@ func (a *assembly) access(isLoad bool) (s space, n int, t typ) {
 	if n*t.bytes() > 16 {
 		a.fail("an access of %d bytes", n*t.bytes())
 	}
-	return s, n, t
+	return s, n, t, isStrong
 }
 
 // caching takes modifiers that say how long caches should keep something. hinted is true if a cache policy is the
@@ -260,7 +264,7 @@ func (a *assembly) dropPolicy() {
 }
 
 func decodeLoad(a *assembly) {
-	s, n, t := a.access(true)
+	s, n, t, isStrong := a.access(true)
 	if !a.count(2) {
 		return
 	}
@@ -277,7 +281,7 @@ func decodeLoad(a *assembly) {
 	a.in.flow = flowCheck
 	size := t.bytes()
 	extended := t.kind == signed && t.bits < width
-	a.in.exec = func(w *warp, in *instr, m uint32) {
+	load := func(w *warp, in *instr, m uint32) {
 		addr := w.addresses(in, isWide)
 		mem, base := w.span(in.space, m, addr, in.bytes)
 		switch {
@@ -310,6 +314,15 @@ func decodeLoad(a *assembly) {
 					w.narrow(r)[i] = uint32(x)
 				}
 			}
+		}
+	}
+	a.in.exec = load
+	if isStrong {
+		a.in.exec = func(w *warp, in *instr, m uint32) {
+			l := &w.block.launch.atomics
+			l.Lock()
+			defer l.Unlock()
+			load(w, in, m)
 		}
 	}
 }
@@ -375,7 +388,7 @@ func write(b []byte, bytes int, x uint64) {
 }
 
 func decodeStore(a *assembly) {
-	s, n, t := a.access(false)
+	s, n, t, _ := a.access(false)
 	if !a.count(2) {
 		return
 	}

@@ -177,6 +177,9 @@ func TestAtomics(t *testing.T) {
 		{"L: ld.global.u32 %r1, [out]; add.u32 %r2, %r1, 1; atom.global.cas.b32 %r3, [out], %r1, %r2; setp.ne.u32 p, %r3, %r1; @p bra L;",
 			0, blocks * threads},
 		{"mov.u64 %rd1, 1; atom.global.add.u64 _, [out+8], %rd1;", 3, 3},
+		// Loads that say that others may write are no data race.
+		{"ld.volatile.global.u32 %r1, [out]; setp.gt.u32 p, tid, %r1; @p atom.global.max.u32 %r2, [out], tid;", 0, threads - 1},
+		{"ld.relaxed.gpu.global.u32 %r1, [out]; atom.global.add.u32 %r2, [out], 1;", 1, 1 + blocks*threads},
 	} {
 		k := parse(t, kernel(test.op))
 		h := &heap{}
