@@ -58,7 +58,8 @@ func LoadCode(name string) (map[string][]byte, error) {
 			code[k.Name] = slices.Clone(part) // at an address that the driver likes
 		}
 		if len(unpacked) > 0 {
-			return nil, fmt.Errorf("compiled kernels of %s: %d bytes of machine code belong to no kernel", m.Source, len(unpacked))
+			return nil, fmt.Errorf("compiled kernels of %s: %d bytes of machine code belong to no kernel", m.Source,
+				len(unpacked))
 		}
 	}
 	return code, nil

@@ -44,6 +44,7 @@ HALF = tl.constexpr(32)
 EPSILON = tl.constexpr(1e-6)
 SQUARE = tl.constexpr(64 * 64)
 LAST_TERM = tl.constexpr(4 * 64 * 64)  # of T in terms, in numbers of bf16: after P
+OF_VECTORS = tl.constexpr(2 * 64 * 64 + 64 * 32)  # after that, in numbers of fp32
 
 
 @triton.jit
@@ -154,6 +155,15 @@ def _square():
 
 
 @triton.jit
+def _store_terms(to, x):
+    """Writes the three terms of x, each to a matrix of its own."""
+    x0, x1, x2 = _split(x)
+    tl.store(to, x0)
+    tl.store(to + SQUARE, x1)
+    tl.store(to + LAST_TERM, x2)
+
+
+@triton.jit
 def _terms(mine):
     """The three terms of T, [ROWS, ROWS] each, of the numbers of a chunk and head."""
     at = mine.to(tl.pointer_type(tl.bfloat16)) + tl.arange(0, ROWS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
@@ -200,8 +210,9 @@ def _inverses(l_a, l_b, across_a, across_b):
 
 @triton.jit
 def delta_solve(solved, qkv, decay, beta, start, rows, keyheads, heads, keydim, first, count, each, sqkv,
-                PART: tl.constexpr):
-    """T and P of a chunk and a head: 2 matrices [64, 64] of fp32. Programs: count*heads.
+                PART: tl.constexpr, TERMS: tl.constexpr):
+    """T and P of a chunk and a head: 2 matrices [64, 64] of fp32. With TERMS, T in three terms of bf16 and the vectors
+    of delta_scan.py. Programs: count*heads.
 
     The rows are worked on in halves: of (I + L) = [A 0; B C], the inverse is [A^-1 0; -C^-1 B A^-1 C^-1]. Rows of the
     inverse of a half follow one from the other, as in the CPU's substitution; powers of L, which are shorter, may be
@@ -243,6 +254,23 @@ def delta_solve(solved, qkv, decay, beta, start, rows, keyheads, heads, keydim, 
     sk_a, sk_b = tl.rsqrt(kk_a), tl.rsqrt(kk_b)
     share = tl.rsqrt(keydim.to(tl.float32))
     sq_a, sq_b = tl.rsqrt(qq_a) * share, tl.rsqrt(qq_b) * share
+    if TERMS:
+        last = tl.load(start + tl.minimum(top + ROWS, rows) - 1)
+        total = tl.sum(d_a, 0) + tl.sum(d_b, 0)
+        c_a = tl.where(began_a < top, tl.exp(g_a.to(tl.float32)), 0.0)
+        c_b = tl.where(began_b < top, tl.exp(g_b.to(tl.float32)), 0.0)
+        by_m_a = tl.where(row_a >= last, tl.exp((total - g_a).to(tl.float32)), 0.0)
+        by_m_b = tl.where(row_b >= last, tl.exp((total - g_b).to(tl.float32)), 0.0)
+        of_a, of_b = solved + OF_VECTORS + i, solved + OF_VECTORS + HALF + i
+        tl.store(of_a, c_a * sk_a * beta_a)
+        tl.store(of_b, c_b * sk_b * beta_b)
+        tl.store(of_a + ROWS, by_m_a * sk_a)
+        tl.store(of_b + ROWS, by_m_b * sk_b)
+        tl.store(of_a + 2 * ROWS, beta_a)
+        tl.store(of_b + 2 * ROWS, beta_b)
+        tl.store(of_a + 3 * ROWS, c_a * sq_a)
+        tl.store(of_b + 3 * ROWS, c_b * sq_b)
+        tl.store(solved + OF_VECTORS + 4 * ROWS, tl.where(last < top, tl.exp(total.to(tl.float32)), 0.0))
     m_aa = _apart(g_a, g_a, began_a, row_a, row_a) * sk_a[None, :]
     m_ba = _apart(g_b, g_a, began_b, row_b, row_a) * sk_a[None, :]
     m_bb = _apart(g_b, g_b, began_b, row_b, row_b) * sk_b[None, :]
@@ -267,10 +295,17 @@ def delta_solve(solved, qkv, decay, beta, start, rows, keyheads, heads, keydim, 
     a, b = _inverses(solved, solved + end, solved + corner, solved + under)
     tl.debug_barrier()  # and read them
     t_a, t_b = tl.trans(a), tl.trans(b)
-    tl.store(at, t_a)
-    tl.store(at + corner, none)
-    tl.store(at + end, t_b)
-    tl.store(at + under, -_product(_product(t_b, between, HALF, HALF), t_a, HALF, HALF))
+    if TERMS:
+        at_t = solved.to(tl.pointer_type(tl.bfloat16)) + i[:, None] * ROWS + i[None, :]
+        _store_terms(at_t, t_a)
+        _store_terms(at_t + corner, none)
+        _store_terms(at_t + end, t_b)
+        _store_terms(at_t + under, -_product(_product(t_b, between, HALF, HALF), t_a, HALF, HALF))
+    else:
+        tl.store(at, t_a)
+        tl.store(at + corner, none)
+        tl.store(at + end, t_b)
+        tl.store(at + under, -_product(_product(t_b, between, HALF, HALF), t_a, HALF, HALF))
 
 
 @triton.jit

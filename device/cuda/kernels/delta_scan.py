@@ -9,7 +9,7 @@ Here a chain has three products and nothing else:
 	D^T = (V^T b - read^T p) T^T    T comes from memory in the three terms in which products take it
 	S'^T = left S^T + (D^T q) K
 
-so all that does not need the state is computed before, by delta_solve_terms: T in terms, and the vectors p = c*sk*b,
+so all that does not need the state is computed before, by delta_solve: T in terms, and the vectors p = c*sk*b,
 q = m*sk and b, where sk normalizes keys. Loads of the next chunk are under way while this one is computed, for which the
 loop must know where it ends: at the chunk in which the document of the first chunk's last row ends (Docs.End).
 
@@ -27,116 +27,17 @@ dA, is where they look for it. The letters are those of delta.py.
 import triton
 import triton.language as tl
 
-from delta import (EPSILON, HALF, KEYS, LAST_TERM, ROWS, SQUARE, VALUES_ARGUMENTS, _apart, _begins, _by_terms, _dot, _inverses, _of_terms,
-                   _product, _split, _squares, _terms, _tile, delta_grad_values)
+from delta import (KEYS, OF_VECTORS, ROWS, VALUES_ARGUMENTS, _begins, _by_terms, _dot, _of_terms, _product, _split, _terms, delta_grad_values,
+                   delta_solve)
 from registry import Kernel
 
-OF_VECTORS = tl.constexpr(2 * 64 * 64 + 64 * 32)  # in numbers of fp32
 EACH = 2 * 64 * 64 + 64 * 32 + 4 * 64 + 16  # all of them, a multiple of 16
-
-
-@triton.jit
-def _store_terms(to, x):
-    """Writes the three terms of x, each to a matrix of its own."""
-    x0, x1, x2 = _split(x)
-    tl.store(to, x0)
-    tl.store(to + SQUARE, x1)
-    tl.store(to + LAST_TERM, x2)
-
-
-@triton.jit
-def delta_solve_terms(solved, qkv, decay, beta, start, rows, keyheads, heads, keydim, first, count, each, sqkv, PART: tl.constexpr):
-    """T in terms, P and the vectors of a chunk and a head, as delta_solve computes them. Programs: count*heads."""
-    chunk, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    solved += tl.program_id(0).to(tl.int64) * each
-    top = (first + chunk) * ROWS
-    low = top + HALF
-    q = qkv + head // (heads // keyheads) * keydim
-    k = q + keyheads * keydim
-    i = tl.arange(0, HALF)
-    row_a, row_b = top + i, low + i
-    at_a, at_b = row_a.to(tl.int64) * heads + head, row_b.to(tl.int64) * heads + head
-    d_a = tl.load(decay + at_a, mask=row_a < rows, other=0.0).to(tl.float64)
-    d_b = tl.load(decay + at_b, mask=row_b < rows, other=0.0).to(tl.float64)
-    g_a = tl.cumsum(d_a, 0)
-    g_b = tl.sum(d_a, 0) + tl.cumsum(d_b, 0)
-    total = tl.sum(d_a, 0) + tl.sum(d_b, 0)
-    beta_a = tl.load(beta + at_a, mask=row_a < rows, other=0.0)
-    beta_b = tl.load(beta + at_b, mask=row_b < rows, other=0.0)
-    began_a, began_b = tl.load(start + tl.minimum(row_a, rows - 1)), tl.load(start + tl.minimum(row_b, rows - 1))
-    last = tl.load(start + tl.minimum(top + ROWS, rows) - 1)
-
-    none = tl.zeros([HALF, HALF], tl.float32)
-    kk_aa, kk_ba, kk_bb, qk_aa, qk_ba, qk_bb = none, none, none, none, none, none
-    squares = tl.zeros([HALF], tl.float32) + EPSILON
-    kk_a, kk_b, qq_a, qq_b = squares, squares, squares, squares
-    for column in range(0, keydim, PART):
-        k_a = _tile(k, top, sqkv, rows, keydim, column, HALF, PART)
-        k_b = _tile(k, low, sqkv, rows, keydim, column, HALF, PART)
-        q_a = _tile(q, top, sqkv, rows, keydim, column, HALF, PART)
-        q_b = _tile(q, low, sqkv, rows, keydim, column, HALF, PART)
-        kk_a, kk_b, qq_a, qq_b = kk_a + _squares(k_a), kk_b + _squares(k_b), qq_a + _squares(q_a), qq_b + _squares(q_b)
-        kk_aa = _dot(k_a, tl.trans(k_a), kk_aa)
-        kk_ba = _dot(k_b, tl.trans(k_a), kk_ba)
-        kk_bb = _dot(k_b, tl.trans(k_b), kk_bb)
-        qk_aa = _dot(q_a, tl.trans(k_a), qk_aa)
-        qk_ba = _dot(q_b, tl.trans(k_a), qk_ba)
-        qk_bb = _dot(q_b, tl.trans(k_b), qk_bb)
-    sk_a, sk_b = tl.rsqrt(kk_a), tl.rsqrt(kk_b)
-    share = tl.rsqrt(keydim.to(tl.float32))
-    sq_a, sq_b = tl.rsqrt(qq_a) * share, tl.rsqrt(qq_b) * share
-
-    c_a = tl.where(began_a < top, tl.exp(g_a.to(tl.float32)), 0.0)
-    c_b = tl.where(began_b < top, tl.exp(g_b.to(tl.float32)), 0.0)
-    m_a = tl.where(row_a >= last, tl.exp((total - g_a).to(tl.float32)), 0.0)
-    m_b = tl.where(row_b >= last, tl.exp((total - g_b).to(tl.float32)), 0.0)
-    of_a, of_b = solved + OF_VECTORS + i, solved + OF_VECTORS + HALF + i
-    tl.store(of_a, c_a * sk_a * beta_a)
-    tl.store(of_b, c_b * sk_b * beta_b)
-    tl.store(of_a + ROWS, m_a * sk_a)
-    tl.store(of_b + ROWS, m_b * sk_b)
-    tl.store(of_a + 2 * ROWS, beta_a)
-    tl.store(of_b + 2 * ROWS, beta_b)
-    tl.store(of_a + 3 * ROWS, c_a * sq_a)
-    tl.store(of_b + 3 * ROWS, c_b * sq_b)
-    tl.store(solved + OF_VECTORS + 4 * ROWS, tl.where(last < top, tl.exp(total.to(tl.float32)), 0.0))
-
-    m_aa = _apart(g_a, g_a, began_a, row_a, row_a) * sk_a[None, :]
-    m_ba = _apart(g_b, g_a, began_b, row_b, row_a) * sk_a[None, :]
-    m_bb = _apart(g_b, g_b, began_b, row_b, row_b) * sk_b[None, :]
-    square = i[:, None] * ROWS + i[None, :]
-    corner, under, end = HALF, HALF * ROWS, HALF * ROWS + HALF
-    at = solved + ROWS * ROWS + square
-    tl.store(at, sq_a[:, None] * m_aa * qk_aa)
-    tl.store(at + corner, none)
-    tl.store(at + under, sq_b[:, None] * m_ba * qk_ba)
-    tl.store(at + end, sq_b[:, None] * m_bb * qk_bb)
-
-    below = i[None, :] < i[:, None]
-    by_b = (beta_b * sk_b)[:, None]
-    l_a = tl.where(below, (beta_a * sk_a)[:, None] * m_aa * kk_aa, 0.0)
-    l_b = tl.where(below, by_b * m_bb * kk_bb, 0.0)
-    between = by_b * m_ba * kk_ba
-    at = solved + square  # the place of T has what is on the way to it
-    tl.store(at, l_a)
-    tl.store(at + end, l_b)
-    tl.store(at + corner, tl.trans(l_a))
-    tl.store(at + under, tl.trans(l_b))
-    tl.debug_barrier()  # all threads have written these
-    a, b = _inverses(solved, solved + end, solved + corner, solved + under)
-    tl.debug_barrier()  # and read them
-    t_a, t_b = tl.trans(a), tl.trans(b)
-    at_t = solved.to(tl.pointer_type(tl.bfloat16)) + square
-    _store_terms(at_t, t_a)
-    _store_terms(at_t + corner, none)
-    _store_terms(at_t + end, t_b)
-    _store_terms(at_t + under, -_product(_product(t_b, between, HALF, HALF), t_a, HALF, HALF))
 
 
 @triton.jit
 def delta_scan_terms(states, solved, qkv, start, end, rows, chunks, keyheads, heads, valuedim, first, count, each, sqkv,
                      KEYS: tl.constexpr, VALUES: tl.constexpr, STAGES: tl.constexpr):
-    """delta_scan from what delta_solve_terms left. Programs: heads, ceil(valuedim/VALUES), count."""
+    """delta_scan from what delta_solve left. Programs: heads, ceil(valuedim/VALUES), count."""
     head, column = tl.program_id(0), tl.program_id(1) * VALUES
     begin = first + tl.program_id(2)
     begins = _begins(start, begin, rows)
@@ -179,7 +80,7 @@ def delta_scan_terms(states, solved, qkv, start, end, rows, chunks, keyheads, he
 @triton.jit
 def delta_out_terms(out, states, solved, qkv, rows, keyheads, heads, valuedim, first, count, each, so, sqkv, KEYS: tl.constexpr,
                     PART: tl.constexpr, VALUES: tl.constexpr):
-    """out of a chunk and some columns of a head, from what delta_solve_terms left. Programs: count*heads, ceil(valuedim/VALUES)."""
+    """out of a chunk and some columns of a head, from what delta_solve left. Programs: count*heads, ceil(valuedim/VALUES)."""
     chunk, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     column = tl.program_id(1) * VALUES
     top = (first + chunk) * ROWS
@@ -223,7 +124,7 @@ def delta_before(solved, dout, rows, heads, valuedim, first, count, each, past, 
 @triton.jit
 def delta_scan_grad_terms(dstates, solved, dout, qkv, start, rows, chunks, keyheads, heads, valuedim, first, count, each, past, sdo, sqkv,
                           KEYS: tl.constexpr, VALUES: tl.constexpr, STAGES: tl.constexpr):
-    """delta_scan_grad from what delta_solve_terms and delta_before left. Programs: heads, ceil(valuedim/VALUES), count."""
+    """delta_scan_grad from what delta_solve and delta_before left. Programs: heads, ceil(valuedim/VALUES), count."""
     head, column = tl.program_id(0), tl.program_id(1) * VALUES
     mine = first + tl.program_id(2)
     ends = mine + 1 == first + count
@@ -269,9 +170,9 @@ SOME = "first:i32 count:i32 each:i32"
 # A head has KEYS columns of keys and of values a multiple of 64: other heads take the kernels of delta.py. tl.dot becomes
 # wgmma on sm90a, whose tiles have 64 rows, here columns of values; two programs share a multiprocessor.
 KERNELS = [
-    Kernel("delta_solve_terms.bf16", delta_solve_terms,
+    Kernel("delta_solve_terms.bf16", delta_solve,
            "solved:*fp32 qkv:*bf16 decay:*fp32 beta:*fp32 start:*i32 rows:i32 keyheads:i32 heads:i32 keydim:i32 " + SOME + " sqkv:i32",
-           ("count*heads", ), dict(PART=32), stages=1, numbers=dict(EACH=EACH),
+           ("count*heads", ), dict(PART=32, TERMS=1), stages=1, numbers=dict(EACH=EACH),
            aligned="solved qkv sqkv each keydim", most=dict(keydim=KEYS), registers=255),
     Kernel("delta_scan_terms.bf16", delta_scan_terms,
            f"states:*fp32 solved:*fp32 qkv:*bf16 start:*i32 end:*i32 rows:i32 chunks:i32 keyheads:i32 heads:i32 valuedim:i32 {SOME} sqkv:i32",

@@ -313,8 +313,9 @@ func (s *Set) add(m *manifest) error {
 // kernel is an entry for a target, with its PTX.
 func (m *manifest) kernel(e *entry, target, text string) (*Kernel, error) {
 	b := e.Targets[target]
-	k := &Kernel{Name: e.Name, Entry: e.Entry, Source: m.Source, Args: e.Args, Aligned: e.Aligned, Most: e.Most, Exact: e.Exact,
-		Threads: 32 * b.Warps, SharedBytes: b.SharedBytes, Constants: b.Constants, Grid: e.Grid, PTX: text, Figures: b.Figures}
+	k := &Kernel{Name: e.Name, Entry: e.Entry, Source: m.Source, Args: e.Args, Aligned: e.Aligned, Most: e.Most,
+		Exact: e.Exact, Threads: 32 * b.Warps, SharedBytes: b.SharedBytes, Constants: b.Constants, Grid: e.Grid, PTX: text,
+		Figures: b.Figures}
 	if err := k.prepare(); err != nil {
 		return nil, fmt.Errorf("%s: %w", e.Name, err)
 	}

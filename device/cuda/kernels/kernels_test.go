@@ -207,7 +207,8 @@ func TestLimits(t *testing.T) {
 			"expert_weight_grad"}
 		op, _, _ := strings.Cut(k.Name, ".")
 		scans := []string{"delta_scan_terms", "delta_scan_grad_terms"}
-		if want := slices.Contains(products, op) && strings.HasSuffix(k.Name, ".a16") || slices.Contains(scans, op); (k.Loop != nil) != want || (k.Limits.Loop != nil) != want {
+		want := slices.Contains(products, op) && strings.HasSuffix(k.Name, ".a16") || slices.Contains(scans, op)
+		if (k.Loop != nil) != want || (k.Limits.Loop != nil) != want {
 			t.Fatalf("figures of the loop %+v, limits %+v", k.Loop, k.Limits.Loop)
 		} else if !want {
 			return
