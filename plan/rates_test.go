@@ -189,7 +189,8 @@ func TestMeasuredRates(t *testing.T) {
 	}{
 		{Operation{Class: nn.OfAttention, Compute: tensor.BF16, HeadDim: 64, SequenceLen: 2048}, 1e14, ""},
 		{Operation{Class: nn.OfAttention, Compute: tensor.BF16, HeadDim: 64, SequenceLen: 8192}, 2e14, ""},
-		{Operation{Class: nn.OfAttention, Compute: tensor.BF16, HeadDim: 192, SequenceLen: 2048}, 3e14, "that of heads of 256"},
+		{Operation{Class: nn.OfAttention, Compute: tensor.BF16, HeadDim: 192, SequenceLen: 2048}, 3e14,
+			"that of heads of 256"},
 		{Operation{Class: nn.OfAttention, Compute: tensor.F32, HeadDim: 64, SequenceLen: 2048}, 7e12, ""},
 		{Operation{Class: nn.OfExperts, Compute: tensor.BF16, Rows: 256}, 3e14, ""},
 		{Operation{Class: nn.OfExperts, Compute: tensor.BF16, Rows: 1}, 2e14, ""},

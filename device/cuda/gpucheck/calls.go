@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -58,12 +59,7 @@ var calls = map[string]call{
 
 // callNames lists the calls for people.
 func callNames() string {
-	var names []string
-	for name := range calls {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return strings.Join(names, ", ")
+	return strings.Join(slices.Sorted(maps.Keys(calls)), ", ")
 }
 
 // ofCall has the rows of --call, and takes its budget where none is given.

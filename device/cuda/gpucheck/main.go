@@ -95,7 +95,8 @@ func options(args []string, stderr io.Writer) (*config, error) {
 	f.StringVar(&o.shape, "shape", env("SHAPE", "qwen2.5-7b"), "the shape of the benchmarks (SHAPE)")
 	f.StringVar(&o.model, "model", env("MODEL", ""), "a Hugging Face directory or a GGUF file for the row real (MODEL)")
 	f.StringVar(&o.data, "data", env("DATA", ""), "text or JSONL for the row real (DATA)")
-	f.StringVar(&o.peers, "peers", env("PEERS", "*"), "patterns of the rows that the row peers runs, such as '*7b*llmq*' (PEERS)")
+	f.StringVar(&o.peers, "peers", env("PEERS", "*"),
+		"patterns of the rows that the row peers runs, such as '*7b*llmq*' (PEERS)")
 	f.BoolVar(&o.tiny, "tiny", os.Getenv("TINY") == "1", "sizes for a rehearsal without a GPU: no figure means anything (TINY=1)")
 	here, err := os.Executable()
 	if err != nil {

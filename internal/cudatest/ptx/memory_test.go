@@ -178,7 +178,8 @@ func TestAtomics(t *testing.T) {
 			0, blocks * threads},
 		{"mov.u64 %rd1, 1; atom.global.add.u64 _, [out+8], %rd1;", 3, 3},
 		// Loads that say that others may write are no data race.
-		{"ld.volatile.global.u32 %r1, [out]; setp.gt.u32 p, tid, %r1; @p atom.global.max.u32 %r2, [out], tid;", 0, threads - 1},
+		{"ld.volatile.global.u32 %r1, [out]; setp.gt.u32 p, tid, %r1; @p atom.global.max.u32 %r2, [out], tid;", 0,
+			threads - 1},
 		{"ld.relaxed.gpu.global.u32 %r1, [out]; atom.global.add.u32 %r2, [out], 1;", 1, 1 + blocks*threads},
 	} {
 		k := parse(t, kernel(test.op))
