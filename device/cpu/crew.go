@@ -126,13 +126,17 @@ func (c *crew) split(n, granule int, bytes int64, f func(lo, hi int)) {
 		}
 		return
 	}
-	tasks := (n + step - 1) / step
+	c.runAll((n+step-1)/step, func(task int) {
+		lo := task * step
+		f(lo, min(lo+step, n))
+	})
+}
+
+// runAll calls f for tasks [0, tasks), a run of them after the other.
+func (c *crew) runAll(tasks int, f func(task int)) {
 	atOnce := tasksPerRun(c.Workers())
 	for first := 0; first < tasks; first += atOnce {
-		c.Run(min(atOnce, tasks-first), func(_, task int) {
-			lo := (first + task) * step
-			f(lo, min(lo+step, n))
-		})
+		c.Run(min(atOnce, tasks-first), func(_, task int) { f(first + task) })
 	}
 }
 

@@ -132,14 +132,3 @@ func (s *Stream) Put(cache, x device.Mat, at device.Mem) {
 		return nil
 	})
 }
-
-// ScatterAdd implements device.EmbeddingOps.
-func (s *Stream) ScatterAdd(dtable, dy device.Mat, ids device.Mem, first int, by float32) {
-	s.operands.ScatterAdd(dtable, dy, ids, first, by)
-	s.enqueue(func() {
-		a := &kernels.Embedding{IDs: ints(ids, dy.Rows), RowFirst: first, DTable: mat(dtable), DY: mat(dy), By: by}
-		s.found = kernels.TokensOf(s.found[:0], a.IDs, first, dtable.Rows)
-		a.Found = s.found
-		s.crew.split(dy.Cols, columns, int64(len(a.Found))*(8+dy.DType.Bytes()), func(lo, hi int) { s.crew.EmbeddingScatterAdd(a, lo, hi) })
-	})
-}

@@ -19,7 +19,9 @@ type Stream struct {
 	done     chan struct{}
 	err      error     // the stream's goroutine's: the first error
 	sums     []float64 // the stream's goroutine's: chunks of a sum, as many as a run has tasks
-	found    []int32   // the stream's goroutine's: tokens of a ScatterAdd
+	found    []int32   // the stream's goroutine's: tokens of a ScatterAdd, by row,
+	rowEnds  []int32   // where those of each row end,
+	spans    []span    // its tasks,
 	scales   []float32 // and what a norm multiplies by
 
 	ofExperts []stretch // the stream's goroutine's: of an operation on blocks

@@ -3,6 +3,7 @@ package devicetest
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
@@ -546,7 +547,7 @@ func testGather(r *rig) {
 }
 
 func testScatterAdd(r *rig) {
-	r.lookUps(func(what string, d tensor.DType, s shape, ids []int32, first int) {
+	add := func(what string, d tensor.DType, s shape, ids []int32, first int) {
 		dtable, dy := r.normal("dtable", tensor.F32, 40, s.cols), r.normal("dy", d, s.rows, s.cols)
 		v := r.ints("ids", ids)
 		by := float32(1)
@@ -556,7 +557,13 @@ func testScatterAdd(r *rig) {
 		r.run(func(st device.Stream) { st.ScatterAdd(dtable.Mat, dy.Mat, v.Mem, first, by) })
 		r.exact(what, dtable)
 		r.finish(what)
-	})
+	}
+	r.lookUps(add)
+	for _, d := range types { // one token is nearly all there is, as padding may be
+		ids := slices.Repeat([]int32{53}, 700)
+		ids[10], ids[300], ids[301] = 52, 89, 10
+		add(fmt.Sprint(d, " one row"), d, shape{len(ids), 525}, ids, 50)
+	}
 }
 
 // lookUps calls f for cases of ids, some of them in the 40 rows of a table that begins at first, many of them twice.

@@ -102,6 +102,30 @@ func accelerate(l *loops, level isa.Level) {
 				return l.sum()
 			},
 		}
+		l.addTo = [2]func(dst, a unsafe.Pointer, n int){
+			func(dst, a unsafe.Pointer, n int) {
+				k := n &^ 7
+				addToF32AVX2(dst, a, k)
+				plainAddTo[float32](after(dst, 4*k, n-k), after(a, 4*k, n-k), n-k)
+			},
+			func(dst, a unsafe.Pointer, n int) {
+				k := n &^ 7
+				addToBF16AVX2(dst, a, k)
+				plainAddTo[uint16](after(dst, 4*k, n-k), after(a, 2*k, n-k), n-k)
+			},
+		}
+		l.addScaled = [2]func(dst, a unsafe.Pointer, n int, s float32){
+			func(dst, a unsafe.Pointer, n int, s float32) {
+				k := n &^ 7
+				addScaledF32AVX2(dst, a, k, s)
+				plainAddScaled[float32](after(dst, 4*k, n-k), after(a, 4*k, n-k), n-k, s)
+			},
+			func(dst, a unsafe.Pointer, n int, s float32) {
+				k := n &^ 7
+				addScaledBF16AVX2(dst, a, k, s)
+				plainAddScaled[uint16](after(dst, 4*k, n-k), after(a, 2*k, n-k), n-k, s)
+			},
+		}
 		l.swiglu = gatedLoop{runsSwiGLU[float32], runsSwiGLU[uint16]}
 		l.swigluGrad = gatedGradLoop{runsSwiGLUGrad[float32], runsSwiGLUGrad[uint16]}
 		l.geglu = gatedLoop{runsGeGLU[float32], runsGeGLU[uint16]}

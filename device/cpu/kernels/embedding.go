@@ -1,6 +1,9 @@
 package kernels
 
-import "unsafe"
+import (
+	"slices"
+	"unsafe"
+)
 
 // Embedding looks tokens up in rows [RowFirst, RowFirst+Table.Rows) of a vocabulary. An id outside of them is left
 // alone, so that a vocabulary may be visited in several parts.
@@ -13,18 +16,31 @@ type Embedding struct {
 	DTable Mat     // [rows, D], F32, scatter
 	DY     Mat     // [tokens, D], F32 or BF16, scatter
 	By     float32 // scatter
-	Found  []int32 // tokens whose rows the table has, in order, scatter: see TokensOf
 }
 
-// TokensOf appends to found the tokens whose ids are in [first, first+rows), in order. A table is cut into many
-// pieces, each of which has few of a step's tokens: they are looked for once and not by each worker.
-func TokensOf(found, ids []int32, first, rows int) []int32 {
-	for t, id := range ids {
+// TokensByRow lists the tokens whose ids are in [first, first+rows): those of one row after those of the row before it,
+// and each row's in order. It writes to found, and counts in ends, which then has the place in the list where each row's
+// tokens end; it returns both, as long as they had to be. A table is cut into many pieces, each of which has few of a
+// step's tokens: they are looked for once and not by each worker.
+func TokensByRow(found, ends, ids []int32, first, rows int) (byRow, rowEnds []int32) {
+	ends = append(ends[:0], make([]int32, rows)...)
+	for _, id := range ids {
 		if r := int(id) - first; r >= 0 && r < rows {
-			found = append(found, int32(t))
+			ends[r]++
 		}
 	}
-	return found
+	n := int32(0)
+	for r, count := range ends {
+		ends[r], n = n, n+count // where the row's tokens begin
+	}
+	found = slices.Grow(found[:0], int(n))[:n]
+	for t, id := range ids {
+		if r := int(id) - first; r >= 0 && r < rows {
+			found[ends[r]] = int32(t)
+			ends[r]++
+		}
+	}
+	return found, ends
 }
 
 // EmbeddingGather writes tokens [tok0, tok1) of Y: y[t] = table[ids[t] - RowFirst].
@@ -39,13 +55,13 @@ func (t *Table) EmbeddingGather(a *Embedding, tok0, tok1 int) {
 	}
 }
 
-// EmbeddingScatterAdd adds By*dy[t] to dtable[ids[t] - RowFirst] for the tokens that were found, in order, in columns
-// [col0, col1).
-func (t *Table) EmbeddingScatterAdd(a *Embedding, col0, col1 int) {
+// EmbeddingScatterAdd adds By*dy[t] to dtable[ids[t] - RowFirst] for the given tokens, all of which the table has, in
+// order, in columns [col0, col1).
+func (t *Table) EmbeddingScatterAdd(a *Embedding, tokens []int32, col0, col1 int) {
 	check(0 <= col0 && col0 <= col1 && col1 <= a.DTable.Cols && kind(a.DTable.DType) == 0, "EmbeddingScatterAdd: columns or type of DTable")
 	check(a.DY.has(len(a.IDs), col1), "EmbeddingScatterAdd: shape of DY")
 	k := kind(a.DY.DType)
-	for _, tok := range a.Found {
+	for _, tok := range tokens {
 		to, from := a.DTable.at(int(a.IDs[tok])-a.RowFirst, col0), a.DY.at(int(tok), col0)
 		if a.By == 1 {
 			t.addTo[k](to, from, col1-col0)

@@ -23,7 +23,19 @@ func expsAVX2(x unsafe.Pointer, n int)
 func sumSquaresF32AVX2(x unsafe.Pointer, n int, l *lanes[float64])
 
 //go:noescape
+func addToF32AVX2(dst, a unsafe.Pointer, n int)
+
+//go:noescape
+func addScaledF32AVX2(dst, a unsafe.Pointer, n int, s float32)
+
+//go:noescape
 func sumSquaresBF16AVX2(x unsafe.Pointer, n int, l *lanes[float64])
+
+//go:noescape
+func addToBF16AVX2(dst, a unsafe.Pointer, n int)
+
+//go:noescape
+func addScaledBF16AVX2(dst, a unsafe.Pointer, n int, s float32)
 
 //go:noescape
 func sumAVX2(x unsafe.Pointer, n int, l *lanes[float64])

@@ -213,6 +213,50 @@ tail:
 	VZEROUPPER
 	RET
 
+// func addToF32AVX2(dst, a unsafe.Pointer, n int)
+TEXT ·addToF32AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ a+8(FP), BX
+	MOVQ n+16(FP), R10
+	XORQ R12, R12
+	SUBQ $8, R10
+	JLT tail
+	PCALIGN $32
+body:
+	VMOVUPS (AX)(R12*4), Y0
+	VMOVUPS (BX)(R12*4), Y1
+	VADDPS Y1, Y0, Y0
+	VMOVUPS Y0, (AX)(R12*4)
+	ADDQ $8, R12
+	SUBQ $8, R10
+	JGE body
+tail:
+	VZEROUPPER
+	RET
+
+// func addScaledF32AVX2(dst, a unsafe.Pointer, n int, s float32)
+TEXT ·addScaledF32AVX2(SB), NOSPLIT, $0-28
+	MOVQ dst+0(FP), AX
+	MOVQ a+8(FP), BX
+	MOVQ n+16(FP), R10
+	VBROADCASTSS s+24(FP), Y15
+	XORQ R12, R12
+	SUBQ $8, R10
+	JLT tail
+	PCALIGN $32
+body:
+	VMOVUPS (BX)(R12*4), Y0
+	VMOVUPS (AX)(R12*4), Y1
+	VMULPS Y15, Y0, Y0
+	VADDPS Y0, Y1, Y1
+	VMOVUPS Y1, (AX)(R12*4)
+	ADDQ $8, R12
+	SUBQ $8, R10
+	JGE body
+tail:
+	VZEROUPPER
+	RET
+
 // func sumSquaresBF16AVX2(x unsafe.Pointer, n int, l *lanes[float64])
 TEXT ·sumSquaresBF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ x+0(FP), AX
@@ -255,6 +299,52 @@ tail:
 	VMOVUPD Y14, 32(BX)
 	VMOVUPD Y13, 64(BX)
 	VMOVUPD Y12, 96(BX)
+	VZEROUPPER
+	RET
+
+// func addToBF16AVX2(dst, a unsafe.Pointer, n int)
+TEXT ·addToBF16AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ a+8(FP), BX
+	MOVQ n+16(FP), R10
+	XORQ R12, R12
+	SUBQ $8, R10
+	JLT tail
+	PCALIGN $32
+body:
+	VMOVUPS (AX)(R12*4), Y0
+	VPMOVZXWD (BX)(R12*2), Y1
+	VPSLLD $16, Y1, Y1
+	VADDPS Y1, Y0, Y0
+	VMOVUPS Y0, (AX)(R12*4)
+	ADDQ $8, R12
+	SUBQ $8, R10
+	JGE body
+tail:
+	VZEROUPPER
+	RET
+
+// func addScaledBF16AVX2(dst, a unsafe.Pointer, n int, s float32)
+TEXT ·addScaledBF16AVX2(SB), NOSPLIT, $0-28
+	MOVQ dst+0(FP), AX
+	MOVQ a+8(FP), BX
+	MOVQ n+16(FP), R10
+	VBROADCASTSS s+24(FP), Y15
+	XORQ R12, R12
+	SUBQ $8, R10
+	JLT tail
+	PCALIGN $32
+body:
+	VPMOVZXWD (BX)(R12*2), Y0
+	VPSLLD $16, Y0, Y0
+	VMOVUPS (AX)(R12*4), Y1
+	VMULPS Y15, Y0, Y0
+	VADDPS Y0, Y1, Y1
+	VMOVUPS Y1, (AX)(R12*4)
+	ADDQ $8, R12
+	SUBQ $8, R10
+	JGE body
+tail:
 	VZEROUPPER
 	RET
 

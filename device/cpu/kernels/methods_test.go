@@ -398,9 +398,12 @@ func TestEmbeddingAndBias(t *testing.T) {
 		dtab := newArray(tensor.F32, rows, dim, 3, func() float32 { return 1 })
 		op := Embedding{IDs: ids, RowFirst: first, Table: tab.Mat, Y: y.Mat, DTable: dtab.Mat, DY: dy.Mat,
 			By: by}
-		op.Found = TokensOf(nil, ids, first, dtab.Rows)
+		found, ends := TokensByRow([]int32{9}, []int32{8}, ids, first, dtab.Rows)
+		if !slices.Equal(found, []int32{0, 6, 4, 1, 5}) || !slices.Equal(ends, []int32{2, 2, 3, 3, 3, 5}) {
+			t.Fatalf("tokens by row %v, rows end at %v", found, ends)
+		}
 		cut(rng, len(ids), func(lo, hi int) { k.EmbeddingGather(&op, lo, hi) })
-		cut(rng, dim, func(lo, hi int) { k.EmbeddingScatterAdd(&op, lo, hi) })
+		cut(rng, dim, func(lo, hi int) { k.EmbeddingScatterAdd(&op, found, lo, hi) })
 		b := newArray(d, 1, dim, 0, normal(rng))
 		z := newArray(d, len(ids), dim, 1, func() float32 { return 2 })
 		cut(rng, len(ids), func(lo, hi int) { k.BiasAdd(z.Mat, b.vec(), lo, hi) })

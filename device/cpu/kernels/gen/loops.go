@@ -24,7 +24,7 @@ func loops(w width) []loop {
 		// AVX2 has what a host with a GPU needs: optimizer, sums, rounding. And the exponential, which costs most of all.
 		all = append(all, exps())
 		for _, d := range both {
-			all = append(all, sumLanes("sumSquares", d, true))
+			all = append(all, sumLanes("sumSquares", d, true), addTo(d), addScaled(d))
 		}
 		return append(all, sumLanes("sum", f32, false))
 	}
