@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
@@ -13,7 +12,7 @@ import (
 )
 
 // BenchmarkEmbeddingGradient times the gradient of a table of 152,064 rows from a step of 32,768 tokens, piece by piece
-// as a step computes it, and tells the milliseconds of each kind of operation.
+// as a step computes it: of each kind of operation, all that a step has.
 func BenchmarkEmbeddingGradient(b *testing.B) {
 	const micros, tokens, hidden, vocab, pieceRows, room = 2, 16384, 3584, 152064, 4681, 16 << 20
 	d := open(b, cpu.Options{})
@@ -29,6 +28,33 @@ func BenchmarkEmbeddingGradient(b *testing.B) {
 	numbersMem, ofTokenMem, squares := sp.arena.Take(4*tokens*micros), sp.arena.Take(4*vocab), sp.arena.Take(8)
 	numbers, ofToken := hostmem.I32(sp.bytes(numbersMem)), hostmem.I32(sp.bytes(ofTokenMem))
 	s.Zero(stored) // so that its pages are there
+	if err := s.Sync(); err != nil {
+		b.Fatal(err)
+	}
+	// piece is what a step does with a piece of the table, from row `first` on.
+	piece := func(occur []int32, first int, do func(what string, enqueue func())) {
+		rows := min(pieceRows, vocab-first)
+		table := device.NewMat(stored.Slice(2*hidden*int64(first), 2*hidden*int64(rows)), tensor.BF16, rows, hidden)
+		do("zero", func() { s.Zero(table.Mem) })
+		from, _ := slices.BinarySearch(occur, int32(first))
+		end, _ := slices.BinarySearch(occur, int32(first+rows))
+		for most := room / (6 * hidden); from < end; from += most {
+			n := min(most, end-from)
+			sum := device.NewMat(sums, tensor.F32, n, hidden)
+			rounded := device.NewMat(sums.Slice(int64(4*n*hidden), int64(2*n*hidden)), tensor.BF16, n, hidden)
+			do("sums", func() {
+				s.Zero(sum.Mem)
+				for m := range micros {
+					s.ScatterAdd(sum, dx.RowRange(m*tokens, tokens), numbersMem.Slice(int64(4*m*tokens), 4*tokens), from, 1)
+				}
+			})
+			do("rounding", func() {
+				s.Cast(rounded, sum)
+				s.Gather(table, rounded, ofTokenMem.Slice(4*int64(first), 4*int64(rows)), from)
+			})
+		}
+		do("squares", func() { s.SumSquares(squares, device.NewVec(table.Mem, tensor.BF16, rows*hidden)) })
+	}
 	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.2, 8, vocab-1)
 	for name, draw := range map[string]func() int32{
 		"as_words":   func() int32 { return int32(zipf.Uint64()) },
@@ -48,44 +74,22 @@ func BenchmarkEmbeddingGradient(b *testing.B) {
 		for i, id := range ids {
 			numbers[i] = ofToken[id]
 		}
-		b.Run(name, func(b *testing.B) {
-			took := map[string]time.Duration{}
-			do := func(what string, enqueue func()) {
-				begun := time.Now()
-				enqueue()
-				if err := s.Sync(); err != nil {
-					b.Fatal(err)
+		for _, what := range []string{"zero", "sums", "rounding", "squares"} {
+			do := func(op string, enqueue func()) {
+				if op == what {
+					enqueue()
 				}
-				took[what] += time.Since(begun)
 			}
-			for b.Loop() {
-				for first := 0; first < vocab; first += pieceRows {
-					rows := min(pieceRows, vocab-first)
-					table := device.NewMat(stored.Slice(2*hidden*int64(first), 2*hidden*int64(rows)), tensor.BF16, rows, hidden)
-					do("zero", func() { s.Zero(table.Mem) })
-					from, _ := slices.BinarySearch(occur, int32(first))
-					end, _ := slices.BinarySearch(occur, int32(first+rows))
-					for most := room / (6 * hidden); from < end; from += most {
-						n := min(most, end-from)
-						sum := device.NewMat(sums, tensor.F32, n, hidden)
-						rounded := device.NewMat(sums.Slice(int64(4*n*hidden), int64(2*n*hidden)), tensor.BF16, n, hidden)
-						do("sums", func() {
-							s.Zero(sum.Mem)
-							for m := range micros {
-								s.ScatterAdd(sum, dx.RowRange(m*tokens, tokens), numbersMem.Slice(int64(4*m*tokens), 4*tokens), from, 1)
-							}
-						})
-						do("rounding", func() {
-							s.Cast(rounded, sum)
-							s.Gather(table, rounded, ofTokenMem.Slice(4*int64(first), 4*int64(rows)), from)
-						})
+			b.Run(name+"/"+what, func(b *testing.B) {
+				for b.Loop() {
+					for first := 0; first < vocab; first += pieceRows {
+						piece(occur, first, do)
 					}
-					do("squares", func() { s.SumSquares(squares, device.NewVec(table.Mem, tensor.BF16, rows*hidden)) })
+					if err := s.Sync(); err != nil {
+						b.Fatal(err)
+					}
 				}
-			}
-			for what, t := range took {
-				b.ReportMetric(t.Seconds()*1e3/float64(b.N), what+"_ms")
-			}
-		})
+			})
+		}
 	}
 }
