@@ -461,7 +461,7 @@ func (c *checker) run(i int) {
 			"collect", "save-balance", "save-side", "drain-side", "save-head", "save-head-grad"},
 		plan.LaneExchange: {"pass", "pass-input", "pass-side", "pass-side-grad", "pass-head", "pass-head-grad",
 			"load-head", "load-head-grad"},
-		plan.LaneUpdate:  {"update", "gather", "gather-ahead", "scatter", "total"},
+		plan.LaneUpdate:  {"update", "gather", "gather-ahead", "zero-table", "scatter", "total"},
 		plan.LaneDisk:    {"save-state"},
 		plan.LaneSend:    {"send-sum", "send-weights", "send-balance"},
 		plan.LaneReceive: {"receive-sum", "receive-weights", "receive-balance"},
@@ -542,6 +542,9 @@ func (c *checker) run(i int) {
 			c.read(i, c.hostGradient(p), content{"old gradient", p, 0})
 		}
 		for m := range c.p.Numerics.MicroBatches {
+			if op.Micro >= 0 && op.Micro != m {
+				continue
+			}
 			if table.Side >= 0 {
 				c.write(i, c.lookedUp(table.Side, m), rowsOf(table.Side, m))
 				continue
@@ -662,6 +665,8 @@ func (c *checker) run(i int) {
 		}
 		c.cleared[op.Part]++
 		c.write(i, c.gradAt(op, op.Part), sumOf(op.Part, cohort, cohort*c.p.Numerics.CohortMicros()))
+	case "zero-table":
+		c.write(i, c.hostGradient(op.Part), content{"no gradient", op.Part, 0})
 	case "narrow":
 		c.narrow(i, op)
 	case "add":
@@ -778,6 +783,9 @@ func (c *checker) run(i int) {
 			for cohort := range c.p.Numerics.CohortCount() {
 				c.read(i, place{"embedding sum", op.Part, cohort}, c.wholeOf(op.Part, cohort))
 			}
+		}
+		if c.p.ClearsEarly(op.Part) {
+			c.read(i, c.hostGradient(op.Part), content{"no gradient", op.Part, 0})
 		}
 		sum := place{"embedding sum", op.Part, 0}
 		if !c.p.Tied(op.Part) {

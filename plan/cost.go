@@ -123,6 +123,10 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 		case DoVisit:
 			c = known.of(p, m, op)
 		case DoClear:
+			if op.Lane == LaneUpdate {
+				c.host = p.storedGradBytes(op.Part)
+				break
+			}
 			c.moved = nn.ClearedBytes(p.Model.Parts[op.Part].Layout)
 		case DoAdd:
 			c.moved = 3 * p.gradBytes(op.Part)
@@ -155,13 +159,20 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 			for _, tile := range l.Tiles {
 				disk(tile, store.Weights, 1, 0)
 			}
-			c.host = 2 * p.lookedUpBytes(l)
-		case DoLookupAhead:
-			l := p.LookupOf(op)
-			c.adamw = p.lookedUpBytes(l)      // written
-			for kind, dt := range p.types() { // read
-				c.adamw += store.Kind(kind).Elems(int64(p.Numerics.StepPositions()*l.Cols)) * dt.Bytes()
+			if c.host = 2 * p.rowBytes(l.Cols); op.Micro == none {
+				c.host = 2 * p.lookedUpBytes(l)
 			}
+		case DoLookupAhead:
+			// Copies of the rows are updated, and looked up: as if no token occurred twice in a micro-batch.
+			l := p.LookupOf(op)
+			for kind, dt := range p.types() {
+				bytes := store.Kind(kind).Elems(int64(p.Numerics.Positions()*l.Cols)) * dt.Bytes()
+				c.host += 2 * bytes
+				if c.adamw += bytes; store.Kind(kind) != store.Grad {
+					c.adamw += bytes // written
+				}
+			}
+			c.host += 2 * p.rowBytes(l.Cols)
 		case DoSend:
 			if c.sent = p.messageBytes(op.Reads[0]); op.Reads[0].What == Stored {
 				disk(op.Part, store.Weights, 1, 0)
@@ -206,6 +217,9 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 			if p.SumsTouchedRows(op.Part) {
 				elems = min(elems, elems*int64(p.Numerics.StepPositions())/int64(p.Model.Vocab))
 				c.host += 2*p.storedGradBytes(op.Part) + 14*elems - 3*p.gradBytes(op.Part)
+				if p.ClearsEarly(op.Part) {
+					c.host -= p.storedGradBytes(op.Part)
+				}
 			}
 			// A further cohort is cleared, and added to the sum.
 			c.host += 16 * elems * int64(p.Numerics.CohortCount()-1)

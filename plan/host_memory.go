@@ -49,10 +49,13 @@ type HostBuffers struct {
 	Total device.Mem
 	// Cast takes sums of cohorts, some elements at a time, while they are rounded to bf16.
 	Cast device.Mem
-	// Ahead holds, by kind, the state of embedding rows that are updated as they are looked up. AheadTally receives what
-	// these updates tell, which nothing reads: the update of the table tells it.
-	Ahead      [store.Kinds]device.Mem
-	AheadTally device.Mem
+	// AheadTokens are, by micro-batch, the tokens that occur in it, each once and rising, and AheadNumbers the place in that
+	// list of the token at each position. Ahead holds, by kind, the state of their rows in tables, which are updated as
+	// they are looked up, some at a time. AheadTally receives what these updates tell, which nothing reads: the update of
+	// the table tells it.
+	AheadTokens, AheadNumbers device.Mem
+	Ahead                     [store.Kinds]device.Mem
+	AheadTally                device.Mem
 }
 
 // HostBuffers places them in the regions of their purposes; the zero Mem stands for a region that is not there.
@@ -110,9 +113,12 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 		return all
 	}
 	b.Batches = a.take(TokensPurpose, int64(micros)*batch.Bytes(t))
-	if p.NumbersTokens() {
-		b.Numbers = a.take(TokensPurpose, 4*int64(p.Numerics.StepPositions()))
+	positions := 4 * int64(p.Numerics.StepPositions())
+	if p.NumbersTokens() || p.Placement.LookAhead {
 		b.OfTokens = a.take(TokensPurpose, 4*int64(p.Model.Vocab))
+	}
+	if p.NumbersTokens() {
+		b.Numbers = a.take(TokensPurpose, positions)
 		if p.Cluster.Several() {
 			for range p.Whole.CohortCount() {
 				b.Tokens = append(b.Tokens, a.take(TokensPurpose, 4*int64(p.CohortTokens())))
@@ -195,8 +201,9 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 		}
 	}
 	if p.Placement.LookAhead {
+		b.AheadTokens, b.AheadNumbers = a.take(TokensPurpose, positions), a.take(TokensPurpose, positions)
 		for kind, dtype := range p.types() {
-			if k := store.Kind(kind); k != store.Weights && dtype != tensor.Invalid {
+			if k := store.Kind(kind); dtype != tensor.Invalid {
 				n := int64(0)
 				for i := range p.Model.Lookups {
 					l := &p.Model.Lookups[i]

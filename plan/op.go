@@ -43,12 +43,12 @@ type Do uint8
 const (
 	DoMove        Do = iota // brings its first operand that it reads to where it writes: fetch or drain
 	DoVisit                 // a visit of a layer (nn.Visit): compute
-	DoClear                 // zeroes a gradient: compute
+	DoClear                 // zeroes a gradient: compute; update, of a table (Plan.ClearsEarly)
 	DoAdd                   // adds the gradient of a cohort to the sum of those before it: compute
 	DoNarrow                // rounds the sum of a cohort to bf16, and writes that back if it writes the sum: compute
 	DoRound                 // brings a gradient to the type that is stored, and squares what is stored: compute
 	DoUpdate                // AdamW over a part: update, from the gradient last brought to host memory; compute, where its state is
-	DoLookup                // x[1] of all micro-batches from rows of the embedding: update
+	DoLookup                // x[1] of a micro-batch, or of all, from rows of the embedding: update
 	DoLookupAhead           // the same rows, as the pending update of the embedding will leave them, which comes later: update
 	DoScatter               // the embedding's gradient of the part from all micro-batches, rounded and squared: update
 	DoSave                  // takes a part's state, as updated, to the checkpoint: disk
@@ -108,6 +108,11 @@ func (op *Op) Name() string {
 	switch op.Do {
 	case DoMove:
 		return moveName(op.Reads[0], op.Writes[0])
+	case DoClear:
+		if op.Lane == LaneUpdate {
+			return "zero-table"
+		}
+		return "zero-grad"
 	case DoVisit:
 		return op.Visit.Name
 	case DoSend:
@@ -116,7 +121,7 @@ func (op *Op) Name() string {
 		return map[What]string{CohortSum: "receive-sum", Stored: "receive-weights",
 			Balance: "receive-balance"}[op.Writes[0].What]
 	}
-	return [...]string{DoClear: "zero-grad", DoAdd: "add", DoNarrow: "narrow", DoRound: "round", DoUpdate: "update",
+	return [...]string{DoAdd: "add", DoNarrow: "narrow", DoRound: "round", DoUpdate: "update",
 		DoLookup: "gather", DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoSave: "save-state",
 		DoTotal: "total"}[op.Do]
 }

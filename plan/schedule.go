@@ -132,7 +132,7 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	tables := p.Model.Lookups
 	for i := range tables {
 		if ahead {
-			b.lookup(DoLookupAhead, &tables[i])
+			b.lookup(DoLookupAhead, &tables[i], 0, 1)
 		}
 	}
 	if b.Phase.Runs() && b.updates() {
@@ -147,11 +147,13 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	first, others := p.Model.BlockParts[0], p.Model.DecoderParts()[1:]
 	b.update(first)
 	for i := range tables {
-		if !ahead {
-			b.update(tables[i].Tiles...)
+		if ahead {
+			b.lookup(DoLookupAhead, &tables[i], 1, micros)
+			continue
 		}
-		if !ahead && b.Phase.Runs() {
-			b.lookup(DoLookup, &tables[i])
+		b.update(tables[i].Tiles...)
+		if b.Phase.Runs() {
+			b.lookup(DoLookup, &tables[i], 0, micros)
 		}
 	}
 	b.update(others...)
@@ -162,6 +164,11 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	for i := range tables {
 		if ahead {
 			b.update(tables[i].Tiles...)
+		}
+	}
+	for i := range tables {
+		if b.Phase.Steps() {
+			b.clearTouched(&tables[i])
 		}
 	}
 	if b.Phase.Runs() {

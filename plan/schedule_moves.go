@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/store"
 )
 
 // move emits a copy from one place to another.
@@ -65,16 +66,20 @@ func (b *builder) upload(rank int) {
 	}
 }
 
-// lookup looks rows of a table up on the host, before or after its update; only the rows travel.
-func (b *builder) lookup(do Do, l *model.Lookup) {
+// lookup looks rows of a table up on the host for micro-batches [first, end), before or after its update; only the rows
+// travel. Each micro-batch's come by themselves, since the first layer waits for the first ones; but a table on disk is
+// read once.
+func (b *builder) lookup(do Do, l *model.Lookup, first, end int) {
 	var tables, rows []Operand
+	once := false
 	for _, p := range l.Tiles {
 		tables = append(tables, of(Stored, p, Host))
 		if do == DoLookupAhead {
 			tables = append(tables, b.storedGradient(p))
 		}
+		once = once || b.OnDisk(store.ID{Part: p, Kind: store.Weights})
 	}
-	for m := range b.Numerics.MicroBatches {
+	for m := first; m < end; m++ {
 		switch {
 		case l.Side >= 0:
 			rows = append(rows, b.lookedUp(l.Side, m))
@@ -85,8 +90,28 @@ func (b *builder) lookup(do Do, l *model.Lookup) {
 		default:
 			rows = append(rows, b.home(Input, 1, m))
 		}
+		if !once {
+			o := op(LaneUpdate, 0, do)
+			o.Micro = m
+			b.add(o, tables, rows)
+			rows = rows[:0]
+		}
 	}
-	b.add(op(LaneUpdate, 0, do), tables, rows)
+	if once {
+		b.add(op(LaneUpdate, 0, do), tables, rows)
+	}
+}
+
+// clearTouched clears gradients of which a step writes the rows of its tokens alone, where they stay in host memory: long
+// before the rows are there, when the host has nothing to do.
+func (b *builder) clearTouched(l *model.Lookup) {
+	for _, p := range l.Tiles {
+		if b.Trained(p) && b.ClearsEarly(p) {
+			o := op(LaneUpdate, 0, DoClear)
+			o.Part = p
+			b.add(o, nil, []Operand{b.storedGradient(p)})
+		}
+	}
 }
 
 // weights makes sure that the part is on the device and returns where a visit finds it.

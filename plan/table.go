@@ -243,6 +243,12 @@ func (p *Plan) SumsTouchedRows(part int) bool {
 		!p.Cluster.Several()
 }
 
+// ClearsEarly reports whether a step clears the gradient of such a tile before its backward pass: it is kept in host
+// memory, where no other part's gradient takes its place (Placement.UpdatesInBackward).
+func (p *Plan) ClearsEarly(part int) bool {
+	return p.SumsTouchedRows(part) && p.gradShare(part) == 0 && !p.OnDisk(store.ID{Part: part, Kind: store.Grad})
+}
+
 // SendsRows reports whether hosts exchange the gradient of a tile by the rows of each cohort's tokens alone: of a table
 // that is only looked up. All hosts know the tokens of all cohorts, so the rows travel without their numbers.
 func (p *Plan) SendsRows(part int) bool {

@@ -14,9 +14,9 @@ import (
 // Tables with a row for each token, such as the embedding, are looked up and summed on the host: rows of the step's
 // tokens are less traffic than the table.
 
-// lookup looks up the rows of a table that the step needs, a piece of it at a time.
+// lookup looks up the rows of a table that a micro-batch needs, or all of them, a piece of the table at a time.
 func (r *execution) lookup(s device.Stream, op *plan.Op) error {
-	table := r.Plan.LookupOf(op)
+	table, micro := r.Plan.LookupOf(op), max(op.Micro, 0)
 	for _, p := range table.Tiles {
 		id := store.ID{Part: p, Kind: store.Weights}
 		for off, n := range r.specs[id].Pieces() {
@@ -26,8 +26,8 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 			}
 			first, rows := r.rowsOf(p, off, n, r.types[id.Kind])
 			piece := device.NewMat(r.onHost[l.Region].Slice(l.Off, l.Len), r.types[id.Kind], rows, table.Cols)
-			for m, x := range op.Writes {
-				s.Gather(r.hostRows(x).RowRange(0, r.passRows), piece, r.hostIDs(m), first)
+			for i, x := range op.Writes {
+				s.Gather(r.hostRows(x).RowRange(0, r.passRows), piece, r.hostIDs(micro+i), first)
 			}
 			if r.isScarce(id) {
 				if err := r.settle(s, updates); err != nil {
@@ -49,12 +49,11 @@ func scaleRows(s device.Stream, table *model.Lookup, y device.Mat) {
 	}
 }
 
-// lookupAhead looks up the rows of the embedding that the step needs and updates them where they land; the table is
-// updated later, to the same bits. The other state of the rows is copied to buffers of its own, for some rows at a
-// time.
+// lookupAhead looks up the rows of a table that a micro-batch needs, as the pending update will leave them; the table is
+// updated later, to the same bits. Copies of the rows, each once however often its token occurs, are updated in buffers
+// of their own, some rows at a time.
 func (r *execution) lookupAhead(s device.Stream, op *plan.Op) error {
 	table := r.Plan.LookupOf(op)
-	most := r.Plan.AheadRows(table)
 	tiles := make([][store.Kinds]device.Mem, len(table.Tiles))
 	for kind, t := range r.types {
 		k := store.Kind(kind)
@@ -70,22 +69,22 @@ func (r *execution) lookupAhead(s device.Stream, op *plan.Op) error {
 			tiles[i][kind] = r.onHost[l.Region].Slice(l.Off, l.Len)
 		}
 	}
-	for m, x := range op.Writes {
-		y := r.hostRows(x)
-		for first := 0; first < y.Rows; first += most {
-			n := min(most, y.Rows-first)
-			ids, to := r.hostIDs(m).Slice(4*int64(first), 4*int64(n)), r.host.Ahead
-			to[store.Weights] = y.RowRange(first, n).Mem
-			r.updateRows(s, table, to, tiles, ids, n)
-			scaleRows(s, table, y.RowRange(first, n))
-		}
+	y, most := r.hostRows(op.Writes[0]), r.Plan.AheadRows(table)
+	each := 4 * int64(r.Plan.Numerics.Positions())
+	of := func(mem device.Mem) device.Mem { return mem.Slice(int64(op.Micro)*each, each) }
+	tokens, numbers := of(r.host.AheadTokens), of(r.host.AheadNumbers)
+	for first, n := 0, 0; first < r.aheadTokens[op.Micro]; first += n {
+		n = min(most, r.aheadTokens[op.Micro]-first)
+		rows := r.updateRows(s, table, tiles, tokens.Slice(4*int64(first), 4*int64(n)), n)
+		s.Gather(y, rows, numbers, first)
 	}
+	scaleRows(s, table, y)
 	return s.Sync()
 }
 
-// updateRows copies n rows of a table, of all kinds, from its tiles and updates the copies.
-func (r *execution) updateRows(s device.Stream, table *model.Lookup, to [store.Kinds]device.Mem,
-	tiles [][store.Kinds]device.Mem, ids device.Mem, n int) {
+// updateRows copies n rows of a table, of all kinds, from its tiles, updates the copies and returns their weights.
+func (r *execution) updateRows(s device.Stream, table *model.Lookup, tiles [][store.Kinds]device.Mem, ids device.Mem,
+	n int) device.Mat {
 	var of [store.Kinds]device.Mat
 	var field tensor.Placed
 	for kind, t := range r.types {
@@ -93,7 +92,7 @@ func (r *execution) updateRows(s device.Stream, table *model.Lookup, to [store.K
 			continue
 		}
 		elems := store.Kind(kind).Elems(int64(n * table.Cols))
-		of[kind] = device.NewVec(to[kind], t, int(elems))
+		of[kind] = device.NewVec(r.host.Ahead[kind], t, int(elems))
 		copies := asRows(of[kind].Mem, n)
 		for i, p := range table.Tiles {
 			part := &r.Plan.Model.Parts[p]
@@ -105,6 +104,7 @@ func (r *execution) updateRows(s device.Stream, table *model.Lookup, to [store.K
 	}
 	// The copies' moments are dropped, so it does not matter how they are rounded.
 	r.updateRun(s, of, field.Decay, field.ParamGroup, device.Draw{}, r.host.AheadTally)
+	return device.NewMat(of[store.Weights].Mem, r.types[store.Weights], n, table.Cols)
 }
 
 // asRows is memory as rows of numbers of two bytes, whatever they are, for a gather to copy.
@@ -143,6 +143,10 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 	id := store.ID{Part: p, Kind: store.Grad}
 	begun := r.beginsElsewhere(p)
 	scarce := r.isScarce(id) || r.isScarce(store.ID{Part: p, Kind: store.GradSum})
+	access := store.Write
+	if r.Plan.ClearsEarly(p) {
+		access = store.ReadWrite
+	}
 	i := int64(0)
 	for off, n := range r.specs[id].Pieces() {
 		t := r.types[id.Kind]
@@ -155,7 +159,7 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 				return err
 			}
 		}
-		l, err := r.borrow(updates, id, off, n, store.Write)
+		l, err := r.borrow(updates, id, off, n, access)
 		if err != nil {
 			return err
 		}
@@ -185,6 +189,21 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 	if r.Plan.UpdatesInBackward() {
 		r.versions.wrote(id)
 	}
+	return nil
+}
+
+// clearTable clears the gradient of a tile of a table, before its rows are summed.
+func (r *execution) clearTable(s device.Stream, op *plan.Op) error {
+	id := store.ID{Part: op.Part, Kind: store.Grad}
+	l, err := r.borrow(updates, id, 0, r.specs[id].Bytes, store.Write)
+	if err != nil {
+		return err
+	}
+	s.Zero(r.onHost[l.Region].Slice(l.Off, l.Len))
+	if err := r.settle(s, updates); err != nil {
+		return err
+	}
+	r.versions.wrote(id) // once more than the step does
 	return nil
 }
 
@@ -370,7 +389,9 @@ func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, 
 	perElem, apart := r.Plan.TouchedBytesPerElem(), r.Plan.Numerics.CohortCount() > 1
 	most := int(room.Len / (int64(l.Cols) * perElem))
 	table := device.NewMat(stored.Mem, tensor.BF16, piece.rows, l.Cols)
-	s.Zero(stored.Mem)
+	if !r.Plan.ClearsEarly(op.Part) {
+		s.Zero(stored.Mem)
+	}
 	from, _ := slices.BinarySearch(touched, int32(piece.first))
 	end, _ := slices.BinarySearch(touched, int32(piece.first+piece.rows))
 	for ; from < end; from += most {

@@ -132,20 +132,21 @@ type Engine struct {
 	workers []worker // of the crew, by index
 	done    fault.Group
 
-	programs map[plan.Mode]*program
-	versions versions
-	touched  [][]int32 // of the step, or of each of its cohorts (orderTokens): its tokens, each once, rising
-	logitRow int       // first wanted row
-	wanted   int       // how many rows are wanted
-	passRows int       // of the micro-batch that a pass computes, from the first one on
-	reached  []int     // by sequence: one past the latest position that has come, 0 after a failure
-	pending  *pendingUpdate
-	results  [][]byte // of the schedule before, by host
-	untold   Updates  // of which no result has told
-	loaded   bool     // what the plan keeps on the device is there
-	dirty    bool     // it has been updated on the device since it was written back: the store's copy is older
-	save     SaveFunc // of the next schedule that is at a boundary; else nil
-	broken   error
+	programs    map[plan.Mode]*program
+	versions    versions
+	aheadTokens []int     // by micro-batch: how many tokens occur in it (orderAhead)
+	touched     [][]int32 // of the step, or of each of its cohorts (orderTokens): its tokens, each once, rising
+	logitRow    int       // first wanted row
+	wanted      int       // how many rows are wanted
+	passRows    int       // of the micro-batch that a pass computes, from the first one on
+	reached     []int     // by sequence: one past the latest position that has come, 0 after a failure
+	pending     *pendingUpdate
+	results     [][]byte // of the schedule before, by host
+	untold      Updates  // of which no result has told
+	loaded      bool     // what the plan keeps on the device is there
+	dirty       bool     // it has been updated on the device since it was written back: the store's copy is older
+	save        SaveFunc // of the next schedule that is at a boundary; else nil
+	broken      error
 
 	current atomic.Pointer[execution] // that lanes walk; nil between two
 	latest  atomic.Int64              // the step that the latest of them was of

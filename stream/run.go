@@ -233,6 +233,9 @@ func (r *execution) exec(i int) error {
 	case plan.DoVisit:
 		return r.visit(s, op)
 	case plan.DoClear:
+		if op.Lane == plan.LaneUpdate {
+			return r.clearTable(s, op)
+		}
 		return r.clear(s, op)
 	case plan.DoAdd:
 		return r.addCohort(s, op)

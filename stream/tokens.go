@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/batch"
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/plan"
 )
@@ -42,10 +43,26 @@ func (e *Engine) putTokens(b *Batch) error {
 		}
 		e.Plan.Model.Rotary().Place(here.Positions, here.DocStart, here.DocEnd, e.Plan.LongestDocument())
 	}
+	if e.Plan.Placement.LookAhead {
+		e.orderAhead(own)
+	}
 	if e.Plan.NumbersTokens() {
 		e.orderTokens(b.Micro)
 	}
 	return nil
+}
+
+// orderAhead finds out which tokens occur in each micro-batch, and numbers them by their order.
+func (e *Engine) orderAhead(micro []batch.Micro) {
+	view := func(mem device.Mem) []int32 { return hostmem.I32(e.bytes(plan.TokensPurpose, mem)) }
+	tokens, numbers, ofToken := view(e.host.AheadTokens), view(e.host.AheadNumbers), view(e.host.OfTokens)
+	each := e.Plan.Numerics.Positions()
+	e.aheadTokens = e.aheadTokens[:0]
+	for m := range micro {
+		of := micro[m : m+1]
+		e.aheadTokens = append(e.aheadTokens, len(order(of, tokens[m*each:m*each:(m+1)*each], ofToken)))
+		number(of, ofToken, numbers[m*each:])
+	}
 }
 
 // orderTokens finds out which tokens occur in a step, or with several hosts in each of its cohorts, whichever host
