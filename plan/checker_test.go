@@ -461,7 +461,7 @@ func (c *checker) run(i int) {
 			"collect", "save-balance", "save-side", "drain-side", "save-head", "save-head-grad"},
 		plan.LaneExchange: {"pass", "pass-input", "pass-side", "pass-side-grad", "pass-head", "pass-head-grad",
 			"load-head", "load-head-grad"},
-		plan.LaneUpdate:  {"update", "gather", "gather-ahead", "zero-table", "scatter", "total"},
+		plan.LaneUpdate:  {"update", "gather", "gather-ahead", "zero-table", "round-table", "scatter", "total"},
 		plan.LaneDisk:    {"save-state"},
 		plan.LaneSend:    {"send-sum", "send-weights", "send-balance"},
 		plan.LaneReceive: {"receive-sum", "receive-weights", "receive-balance"},
@@ -667,6 +667,9 @@ func (c *checker) run(i int) {
 		c.write(i, c.gradAt(op, op.Part), sumOf(op.Part, cohort, cohort*c.p.Numerics.CohortMicros()))
 	case "zero-table":
 		c.write(i, c.hostGradient(op.Part), content{"no gradient", op.Part, 0})
+	case "round-table":
+		c.read(i, place{"embedding sum", op.Part, 0}, c.wholeOf(op.Part, 0))
+		c.write(i, c.hostGradient(op.Part), content{"the head's gradient", op.Part, 0})
 	case "narrow":
 		c.narrow(i, op)
 	case "add":
@@ -786,6 +789,9 @@ func (c *checker) run(i int) {
 		}
 		if c.p.ClearsEarly(op.Part) {
 			c.read(i, c.hostGradient(op.Part), content{"no gradient", op.Part, 0})
+		}
+		if c.p.RoundsEarly(op.Part) {
+			c.read(i, c.hostGradient(op.Part), content{"the head's gradient", op.Part, 0})
 		}
 		sum := place{"embedding sum", op.Part, 0}
 		if !c.p.Tied(op.Part) {

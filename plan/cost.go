@@ -133,6 +133,10 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 		case DoNarrow:
 			c.moved = int64(len(op.Writes)) * (p.gradBytes(op.Part) + p.SumBytes(op.Part))
 		case DoRound:
+			if op.Lane == LaneUpdate {
+				c.host = p.gradBytes(op.Part) + p.storedGradBytes(op.Part)
+				break
+			}
 			c.moved = p.gradBytes(op.Part) + 2*p.storedGradBytes(op.Part)
 		case DoUpdate:
 			bytes := p.updateBytes(op.Part)
@@ -211,15 +215,20 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 			disk(op.Part, store.GradSum, 1, 1)
 			disk(op.Part, store.Grad, 0, 1)
 			elems := p.Model.Parts[op.Part].Layout.StateElems
-			c.host = 3*p.gradBytes(op.Part) + 3*p.lookedUpBytes(l)/int64(len(l.Tiles))
+			rows := p.lookedUpBytes(l) / int64(len(l.Tiles))
+			c.host = 3*p.gradBytes(op.Part) + 3*rows
 			// Of touched rows there are no more than tokens: cleared, rounded and put in place. All rows are cleared
 			// and squared.
-			if p.SumsTouchedRows(op.Part) {
-				elems = min(elems, elems*int64(p.Numerics.StepPositions())/int64(p.Model.Vocab))
-				c.host += 2*p.storedGradBytes(op.Part) + 14*elems - 3*p.gradBytes(op.Part)
+			touched := min(elems, elems*int64(p.Numerics.StepPositions())/int64(p.Model.Vocab))
+			switch {
+			case p.SumsTouchedRows(op.Part):
+				elems = touched
+				c.host = 3*rows + 2*p.storedGradBytes(op.Part) + 14*elems
 				if p.ClearsEarly(op.Part) {
 					c.host -= p.storedGradBytes(op.Part)
 				}
+			case p.RoundsEarly(op.Part): // added to, copied, rounded and put in place
+				c.host = rows + p.storedGradBytes(op.Part) + 26*touched
 			}
 			// A further cohort is cleared, and added to the sum.
 			c.host += 16 * elems * int64(p.Numerics.CohortCount()-1)

@@ -11,11 +11,11 @@ import (
 // The plan counts them and the engine places them with this same code. A buffer that a run does not need has no memory.
 type HostBuffers struct {
 	Batches device.Mem // token arrays of the micro-batches, see Batch
-	// Where the embedding's gradient is summed for the rows of the step's tokens alone: the number of the token at each
-	// position, and that of each token of the vocabulary, -1 if it does not occur.
+	// Where rows of the step's tokens alone are summed or rounded: the number of the token at each position, and that of
+	// each token of the vocabulary, -1 if it does not occur.
 	Numbers, OfTokens device.Mem
-	// Tokens are, with several hosts and by cohort of the step, the tokens that occur in it, rising. They are numbered
-	// in each cohort by itself then.
+	// Tokens has the tokens that occur, rising; with several hosts a list for each cohort of the step, in which they are
+	// numbered by themselves.
 	Tokens []device.Mem
 	// The scalars of a step, as the host's lane and as each rank's device writes them; each is zero in all but one.
 	HostResults   device.Mem
@@ -119,10 +119,12 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 	}
 	if p.NumbersTokens() {
 		b.Numbers = a.take(TokensPurpose, positions)
+		lists, most := 1, min(p.Numerics.StepPositions(), p.Model.Vocab)
 		if p.Cluster.Several() {
-			for range p.Whole.CohortCount() {
-				b.Tokens = append(b.Tokens, a.take(TokensPurpose, 4*int64(p.CohortTokens())))
-			}
+			lists, most = p.Whole.CohortCount(), p.CohortTokens()
+		}
+		for range lists {
+			b.Tokens = append(b.Tokens, a.take(TokensPurpose, 4*int64(most)))
 		}
 	}
 	b.HostResults = a.take(ResultsPurpose, p.ResultBytes())
@@ -185,7 +187,7 @@ func (p *Plan) placeHost(a *hostArena) *HostBuffers {
 			b.Sums[part] = a.take(EmbeddingSumPurpose, int64(p.Numerics.CohortCount())*p.TiedSumStride(part))
 		}
 		switch piece := min(p.gradBytes(part), 4*p.PieceElems(part)); {
-		case p.SumsTouchedRows(part):
+		case p.SumsTouchedRows(part) || p.RoundsEarly(part):
 			touched = max(touched, piece, perElem*int64(p.Model.LookupOf(part).Cols))
 		case p.Numerics.CohortCount() > 1 && p.Model.Parts[part].Kind.LookedUp():
 			total = max(total, piece)

@@ -46,7 +46,7 @@ const (
 	DoClear                 // zeroes a gradient: compute; update, of a table (Plan.ClearsEarly)
 	DoAdd                   // adds the gradient of a cohort to the sum of those before it: compute
 	DoNarrow                // rounds the sum of a cohort to bf16, and writes that back if it writes the sum: compute
-	DoRound                 // brings a gradient to the type that is stored, and squares what is stored: compute
+	DoRound                 // brings a gradient to the type that is stored: update (Plan.RoundsEarly); and squares it: compute
 	DoUpdate                // AdamW over a part: update, from the gradient last brought to host memory; compute, where its state is
 	DoLookup                // x[1] of a micro-batch, or of all, from rows of the embedding: update
 	DoLookupAhead           // the same rows, as the pending update of the embedding will leave them, which comes later: update
@@ -113,6 +113,11 @@ func (op *Op) Name() string {
 			return "zero-table"
 		}
 		return "zero-grad"
+	case DoRound:
+		if op.Lane == LaneUpdate {
+			return "round-table"
+		}
+		return "round"
 	case DoVisit:
 		return op.Visit.Name
 	case DoSend:
@@ -121,7 +126,7 @@ func (op *Op) Name() string {
 		return map[What]string{CohortSum: "receive-sum", Stored: "receive-weights",
 			Balance: "receive-balance"}[op.Writes[0].What]
 	}
-	return [...]string{DoAdd: "add", DoNarrow: "narrow", DoRound: "round", DoUpdate: "update",
+	return [...]string{DoAdd: "add", DoNarrow: "narrow", DoUpdate: "update",
 		DoLookup: "gather", DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoSave: "save-state",
 		DoTotal: "total"}[op.Do]
 }

@@ -166,11 +166,6 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 			b.update(tables[i].Tiles...)
 		}
 	}
-	for i := range tables {
-		if b.Phase.Steps() {
-			b.clearTouched(&tables[i])
-		}
-	}
 	if b.Phase.Runs() {
 		rows := b.walk()
 		for rank := range b.devices {
@@ -182,6 +177,11 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 				b.gatherBalance()
 			}
 			b.layer(row)
+			if b.Phase.Steps() && i == b.blocks() {
+				for i := range tables {
+					b.prepareScatter(&tables[i])
+				}
+			}
 		}
 	}
 	for i := range tables {

@@ -102,15 +102,21 @@ func (b *builder) lookup(do Do, l *model.Lookup, first, end int) {
 	}
 }
 
-// clearTouched clears gradients of which a step writes the rows of its tokens alone, where they stay in host memory: long
-// before the rows are there, when the host has nothing to do.
-func (b *builder) clearTouched(l *model.Lookup) {
+// prepareScatter does what a table's gradient needs of the host before the rows of the step's tokens are there: it
+// clears gradients that consist of these rows alone, and rounds what the head has left in the others.
+func (b *builder) prepareScatter(l *model.Lookup) {
 	for _, p := range l.Tiles {
-		if b.Trained(p) && b.ClearsEarly(p) {
-			o := op(LaneUpdate, 0, DoClear)
-			o.Part = p
-			b.add(o, nil, []Operand{b.storedGradient(p)})
+		o, reads := op(LaneUpdate, 0, DoClear), []Operand(nil)
+		switch {
+		case !b.Trained(p):
+			continue
+		case b.RoundsEarly(p):
+			o.Do, reads = DoRound, []Operand{of(Gradient, p, Host)}
+		case !b.ClearsEarly(p):
+			continue
 		}
+		o.Part = p
+		b.add(o, reads, []Operand{b.storedGradient(p)})
 	}
 }
 

@@ -249,6 +249,23 @@ func (p *Plan) ClearsEarly(part int) bool {
 	return p.SumsTouchedRows(part) && p.gradShare(part) == 0 && !p.OnDisk(store.ID{Part: part, Kind: store.Grad})
 }
 
+// RoundsEarly reports whether a step rounds what the head has added to a tied tile's gradient as soon as that is in host
+// memory, when the host has nothing to do. Of the rows of the step's tokens, to which the embedding adds, that is done
+// again at the end.
+func (p *Plan) RoundsEarly(part int) bool {
+	n := &p.Numerics
+	return p.Tied(part) && !p.Bound() && n.Master == optim.Split && !p.Cluster.Several() && n.CohortCount() == 1 &&
+		!n.NarrowSums() && p.gradShare(part) == 0 && !p.OnDisk(store.ID{Part: part, Kind: store.Grad}) &&
+		!p.OnDisk(store.ID{Part: part, Kind: store.GradSum})
+}
+
+// roundsEarly reports whether RoundsEarly holds for some tile.
+func (p *Plan) roundsEarly() bool {
+	return slices.ContainsFunc(p.Model.Lookups, func(l model.Lookup) bool {
+		return slices.ContainsFunc(l.Tiles, p.RoundsEarly)
+	})
+}
+
 // SendsRows reports whether hosts exchange the gradient of a tile by the rows of each cohort's tokens alone: of a table
 // that is only looked up. All hosts know the tokens of all cohorts, so the rows travel without their numbers.
 func (p *Plan) SendsRows(part int) bool {
@@ -268,9 +285,9 @@ func (p *Plan) TouchedBytesPerElem() int64 {
 }
 
 // NumbersTokens reports whether a step numbers the tokens that occur in it, or with several hosts those of each cohort:
-// SumsTouchedRows or SendsRows holds for some part.
+// SumsTouchedRows, RoundsEarly or SendsRows holds for some part.
 func (p *Plan) NumbersTokens() bool {
-	return slices.ContainsFunc(p.Model.Lookups, func(l model.Lookup) bool {
+	return p.roundsEarly() || slices.ContainsFunc(p.Model.Lookups, func(l model.Lookup) bool {
 		return p.SumsTouchedRows(l.Tiles[0]) || p.SendsRows(l.Tiles[0])
 	})
 }

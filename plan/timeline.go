@@ -37,7 +37,7 @@ var legend = []struct {
 		"pass-side", "pass-side-grad"}},
 	{'a', "kept activations", []string{"save-kept", "load-kept", "save-sums", "load-sums"}},
 	{'G', "gradients", []string{"drain", "drain-sum", "send-sum", "receive-sum"}},
-	{'g', "clear and round gradients", []string{"zero-grad", "zero-table", "add", "narrow", "round", "total"}},
+	{'g', "clear and round gradients", []string{"zero-grad", "zero-table", "add", "narrow", "round", "round-table", "total"}},
 	{'U', "update", []string{"update"}},
 	{'e', "embedding", []string{"gather", "gather-ahead", "scatter"}},
 	{readMark, "read", []string{ReadWord}},

@@ -133,20 +133,103 @@ func (r *execution) numbersOf(m int) device.Mem {
 	return r.host.Numbers.Slice(int64(m)*each, each)
 }
 
-// scatter adds the gradient of the embedding's output to a tile of the table, a piece at a time, micro-batches of each
-// cohort in order, then rounds and squares the piece. With several hosts it makes the sum of one cohort.
-func (r *execution) scatter(s device.Stream, op *plan.Op) error {
-	if op.Writes[0].What == plan.CohortSum {
-		return r.scatterCohort(s, op)
+// prepareScatter clears the stored gradient of a tile of a table, or rounds to it what the head has summed.
+func (r *execution) prepareScatter(s device.Stream, op *plan.Op) error {
+	id := store.ID{Part: op.Part, Kind: store.Grad}
+	stored, err := r.whole(id, store.Write)
+	if err != nil {
+		return err
 	}
+	if op.Do == plan.DoClear {
+		s.Zero(stored.Mem)
+	} else {
+		sum, err := r.whole(store.ID{Part: op.Part, Kind: store.GradSum}, store.Read)
+		if err != nil {
+			return err
+		}
+		s.Cast(stored, sum)
+	}
+	if err := r.settle(s, updates); err != nil {
+		return err
+	}
+	r.versions.wrote(id) // once more than the step does
+	return nil
+}
+
+// whole borrows an extent in host memory at once, for the host's lane.
+func (r *execution) whole(id store.ID, access store.Access) (device.Mat, error) {
+	t, bytes := r.types[id.Kind], r.specs[id].Bytes
+	if id.Kind == store.GradSum {
+		t = tensor.F32
+	}
+	l, err := r.borrow(updates, id, 0, bytes, access)
+	if err != nil {
+		return device.Mat{}, err
+	}
+	return device.NewVec(r.onHost[l.Region].Slice(l.Off, l.Len), t, int(bytes/t.Bytes())), nil
+}
+
+// scatter adds the gradient of the embedding's output to a tile of the table, micro-batches of each cohort in order,
+// then rounds and squares it. With several hosts it makes the sum of one cohort.
+func (r *execution) scatter(s device.Stream, op *plan.Op) error {
+	p := op.Part
+	var err error
+	switch {
+	case op.Writes[0].What == plan.CohortSum:
+		return r.scatterCohort(s, op)
+	case r.Plan.ClearsEarly(p) || r.Plan.RoundsEarly(p):
+		err = r.scatterPrepared(s, op)
+	default:
+		err = r.scatterPieces(s, op)
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.settle(s, updates); err != nil {
+		return err
+	}
+	if sum := (store.ID{Part: p, Kind: store.GradSum}); r.specs[sum].Bytes > 0 {
+		r.versions.wrote(sum)
+	}
+	if r.Plan.UpdatesInBackward() {
+		r.versions.wrote(store.ID{Part: p, Kind: store.Grad})
+	}
+	return nil
+}
+
+// scatterPrepared is scatter where the stored gradient of all but the step's tokens is there already (prepareScatter).
+func (r *execution) scatterPrepared(s device.Stream, op *plan.Op) error {
+	id := store.ID{Part: op.Part, Kind: store.Grad}
+	stored, err := r.whole(id, store.ReadWrite)
+	if err != nil {
+		return err
+	}
+	part := &r.Plan.Model.Parts[op.Part]
+	tile := tilePiece{elems: int64(stored.Cols), first: part.FirstRow, rows: part.Layout.Fields[0].Shape[0]}
+	if r.Plan.RoundsEarly(op.Part) {
+		sum, err := r.whole(store.ID{Part: op.Part, Kind: store.GradSum}, store.ReadWrite)
+		if err != nil {
+			return err
+		}
+		r.addRows(s, op, sum, tile, 0, op.Reads)
+		r.roundTouched(s, op, stored, sum, tile)
+	} else {
+		r.sumTouched(s, op, stored, tile)
+	}
+	each := int(r.specs[id].Piece / r.types[id.Kind].Bytes())
+	for i := 0; i*each < stored.Cols; i++ {
+		piece := stored.ColRange(i*each, min(each, stored.Cols-i*each))
+		s.SumSquares(r.hostResult(r.Plan.SquaresAt(op.Part)+8*int64(i)), piece)
+	}
+	return nil
+}
+
+// scatterPieces is scatter a piece at a time.
+func (r *execution) scatterPieces(s device.Stream, op *plan.Op) error {
 	p := op.Part
 	id := store.ID{Part: p, Kind: store.Grad}
 	begun := r.beginsElsewhere(p)
 	scarce := r.isScarce(id) || r.isScarce(store.ID{Part: p, Kind: store.GradSum})
-	access := store.Write
-	if r.Plan.ClearsEarly(p) {
-		access = store.ReadWrite
-	}
 	i := int64(0)
 	for off, n := range r.specs[id].Pieces() {
 		t := r.types[id.Kind]
@@ -159,7 +242,7 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 				return err
 			}
 		}
-		l, err := r.borrow(updates, id, off, n, access)
+		l, err := r.borrow(updates, id, off, n, store.Write)
 		if err != nil {
 			return err
 		}
@@ -168,6 +251,7 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 		case begun:
 			s.Cast(stored, sum)
 		case r.Plan.SumsTouchedRows(p):
+			s.Zero(stored.Mem)
 			r.sumTouched(s, op, stored, piece)
 		default:
 			r.sumRows(s, op, stored, piece)
@@ -180,30 +264,6 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 			}
 		}
 	}
-	if err := r.settle(s, updates); err != nil {
-		return err
-	}
-	if sum := (store.ID{Part: p, Kind: store.GradSum}); r.specs[sum].Bytes > 0 {
-		r.versions.wrote(sum)
-	}
-	if r.Plan.UpdatesInBackward() {
-		r.versions.wrote(id)
-	}
-	return nil
-}
-
-// clearTable clears the gradient of a tile of a table, before its rows are summed.
-func (r *execution) clearTable(s device.Stream, op *plan.Op) error {
-	id := store.ID{Part: op.Part, Kind: store.Grad}
-	l, err := r.borrow(updates, id, 0, r.specs[id].Bytes, store.Write)
-	if err != nil {
-		return err
-	}
-	s.Zero(r.onHost[l.Region].Slice(l.Off, l.Len))
-	if err := r.settle(s, updates); err != nil {
-		return err
-	}
-	r.versions.wrote(id) // once more than the step does
 	return nil
 }
 
@@ -381,21 +441,29 @@ func (r *execution) begunSum(p, cohort int, piece tilePiece) (device.Mat, error)
 	return device.NewVec(r.onHost[l.Region].Slice(l.Off, bytes), tensor.F32, int(piece.elems)), nil
 }
 
-// sumTouched writes the gradient of a piece of a tile that is stored rounded, by way of the rows of the step's tokens
-// alone: they are summed and rounded, as many at a time as there is room for, and put in their places among zeros.
-func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, piece tilePiece) {
-	l, room, touched := r.Plan.LookupOf(op), r.host.Touched, r.touched[0]
-	ofTokens := r.host.OfTokens.Slice(4*int64(piece.first), 4*int64(piece.rows))
-	perElem, apart := r.Plan.TouchedBytesPerElem(), r.Plan.Numerics.CohortCount() > 1
-	most := int(room.Len / (int64(l.Cols) * perElem))
-	table := device.NewMat(stored.Mem, tensor.BF16, piece.rows, l.Cols)
-	if !r.Plan.ClearsEarly(op.Part) {
-		s.Zero(stored.Mem)
-	}
+// touchedRows calls do for the rows of a piece of a tile that the step's tokens have: n of them from the
+// number `from` on, and at most `most` at a time.
+func (r *execution) touchedRows(piece tilePiece, most int, do func(from, n int)) {
+	touched := r.touched[0]
 	from, _ := slices.BinarySearch(touched, int32(piece.first))
 	end, _ := slices.BinarySearch(touched, int32(piece.first+piece.rows))
 	for ; from < end; from += most {
-		n := min(most, end-from)
+		do(from, min(most, end-from))
+	}
+}
+
+// putTouched puts rows in their places in a piece of a tile, those of the tokens from a number on.
+func (r *execution) putTouched(s device.Stream, stored, rows device.Mat, piece tilePiece, from int) {
+	ofTokens := r.host.OfTokens.Slice(4*int64(piece.first), 4*int64(piece.rows))
+	s.Gather(device.NewMat(stored.Mem, tensor.BF16, piece.rows, rows.Cols), rows, ofTokens, from)
+}
+
+// sumTouched writes the gradient of a piece of a tile that is stored rounded, and has been cleared, by way of the rows
+// of the step's tokens alone: they are summed and rounded, and put in their places among zeros.
+func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, piece tilePiece) {
+	l, room := r.Plan.LookupOf(op), r.host.Touched
+	perElem, apart := r.Plan.TouchedBytesPerElem(), r.Plan.Numerics.CohortCount() > 1
+	r.touchedRows(piece, int(room.Len/(int64(l.Cols)*perElem)), func(from, n int) {
 		elems := int64(n * l.Cols)
 		total := device.NewMat(room, tensor.F32, n, l.Cols)
 		rounded := device.NewMat(room.Slice(elems*(perElem-2), 2*elems), tensor.BF16, n, l.Cols)
@@ -419,6 +487,21 @@ func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, 
 			}
 		}
 		s.Cast(rounded, total)
-		s.Gather(table, rounded, ofTokens, from)
-	}
+		r.putTouched(s, stored, rounded, piece, from)
+	})
+}
+
+// roundTouched rounds the rows of the step's tokens of a tile's sum to the gradient that is stored.
+func (r *execution) roundTouched(s device.Stream, op *plan.Op, stored, sum device.Mat, tile tilePiece) {
+	cols, room := r.Plan.LookupOf(op).Cols, r.host.Touched
+	table := device.NewMat(sum.Mem, tensor.F32, tile.rows, cols)
+	perElem := r.Plan.TouchedBytesPerElem()
+	r.touchedRows(tile, int(room.Len/(int64(cols)*perElem)), func(from, n int) {
+		elems := int64(n * cols)
+		rows := device.NewMat(room, tensor.F32, n, cols)
+		rounded := device.NewMat(room.Slice(4*elems, 2*elems), tensor.BF16, n, cols)
+		s.Gather(rows, table, r.host.Tokens[0].Slice(4*int64(from), 4*int64(n)), tile.first)
+		s.Cast(rounded, rows)
+		r.putTouched(s, stored, rounded, tile, from)
+	})
 }

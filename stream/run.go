@@ -234,7 +234,7 @@ func (r *execution) exec(i int) error {
 		return r.visit(s, op)
 	case plan.DoClear:
 		if op.Lane == plan.LaneUpdate {
-			return r.clearTable(s, op)
+			return r.prepareScatter(s, op)
 		}
 		return r.clear(s, op)
 	case plan.DoAdd:
@@ -242,6 +242,9 @@ func (r *execution) exec(i int) error {
 	case plan.DoNarrow:
 		return r.narrow(s, op)
 	case plan.DoRound:
+		if op.Lane == plan.LaneUpdate {
+			return r.prepareScatter(s, op)
+		}
 		return r.round(s, op)
 	case plan.DoUpdate:
 		if op.Lane == plan.LaneUpdate {

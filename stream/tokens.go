@@ -43,7 +43,7 @@ func (e *Engine) putTokens(b *Batch) error {
 		}
 		e.Plan.Model.Rotary().Place(here.Positions, here.DocStart, here.DocEnd, e.Plan.LongestDocument())
 	}
-	if e.Plan.Placement.LookAhead {
+	if !e.host.AheadTokens.IsZero() {
 		e.orderAhead(own)
 	}
 	if e.Plan.NumbersTokens() {
@@ -70,17 +70,15 @@ func (e *Engine) orderAhead(micro []batch.Micro) {
 func (e *Engine) orderTokens(micro []batch.Micro) {
 	numbers := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Numbers))
 	ofToken := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.OfTokens))
+	e.touched = e.touched[:0]
 	if !e.Plan.Cluster.Several() {
-		if e.touched == nil {
-			e.touched = make([][]int32, 1)
-		}
-		e.touched[0] = order(micro, e.touched[0][:0], ofToken)
+		all := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Tokens[0]))
+		e.touched = append(e.touched, order(micro, all[:0], ofToken))
 		number(micro, ofToken, numbers)
 		return
 	}
 	n := e.Plan.Numerics.CohortMicros()
 	own, each := e.Plan.Cluster.Host*e.Plan.Numerics.CohortCount(), n*e.Plan.Numerics.Positions()
-	e.touched = e.touched[:0]
 	for cohort, tokens := range e.host.Tokens {
 		of := micro[cohort*n:][:n]
 		all := hostmem.I32(e.bytes(plan.TokensPurpose, tokens))
