@@ -119,42 +119,6 @@ func TestLevelsAgree(t *testing.T) {
 	}
 }
 
-// TestAdamWQuotients compares every level with plain Go for all mantissas of roots, by bits. The denominators are small
-// differences, so that a quotient by SqrtBC2 which is off by one in its last place shows.
-func TestAdamWQuotients(t *testing.T) {
-	const block = 1 << 14
-	steps := []int{1, 2, 3, 10, 117, 1000, 30000}
-	if testing.Short() {
-		steps = steps[:2]
-	}
-	p, m, v, grad := make([]float32, block), make([]float32, block), make([]float32, block), make([]float32, block)
-	want := make([]float32, block)
-	for i := range m {
-		m[i] = 1
-	}
-	for _, step := range steps {
-		bc := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1, WeightDecay: 0}.Scalars(step, 1, 1, true).SqrtBC2
-		s := AdamWScalars{ClipScale: 1, Decay: 1, Beta2: 1, StepSize: 1, SqrtBC2: bc, Eps: -1.25 / bc}
-		for first := 0; first < 1<<23; first += block {
-			for i := range v {
-				root := 1 + float64(first+i)/(1<<23)
-				v[i] = float32(root * root) // whose root rounds to root
-			}
-			clear(want)
-			For(isa.Plain).AdamWF32(want, m, v, grad, &s)
-			for _, level := range isa.Available()[1:] {
-				clear(p)
-				For(level).AdamWF32(p, m, v, grad, &s)
-				for i := range p {
-					if p[i] != want[i] {
-						t.Fatalf("%v, step %d: the weight of a second moment of %v is %v, want %v", level, step, v[i], p[i], want[i])
-					}
-				}
-			}
-		}
-	}
-}
-
 func replace(kinds string, a byte) string {
 	out := []byte(kinds)
 	for i := range out {

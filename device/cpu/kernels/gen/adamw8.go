@@ -37,8 +37,11 @@ const (
 	scratchWords = 2112
 )
 
-// Where the longest moves are while other phases have the registers.
-const wideLongestAt = "longest-64(SP)"
+// Where the longest moves are while other phases have the registers, below the inverse.
+const (
+	wideLongestAt  = "longest-80(SP)"
+	wideFrameBytes = inverseBytes + 64
+)
 
 // The general registers of the block loops.
 const (
@@ -252,15 +255,17 @@ func (a *asm) nearest(m moment8) {
 // adamw8 writes AdamW for weights in the given form ("split" or "f32"), with its declaration.
 func adamw8(name string, weights []string, d dtype, body func(a *asm, counter reg)) (source, declaration string) {
 	a := &asm{w: zmm, address: map[string]string{}, offset: map[string]int{}, consts: map[string]reg{}}
-	arrays := append(weights, "grad")
+	arrays := updated(weights, d)
 	off := 0
 	load := func(name, register string) {
 		a.f("MOVQ %s+%d(FP), %s", name, off, register)
 		off += 8
 	}
-	for i, array := range arrays {
-		a.address[array] = general[i]
-		load(array, general[i])
+	var names []string
+	for i, x := range arrays {
+		a.address[x.name] = general[i]
+		load(x.name, general[i])
+		names = append(names, x.name)
 	}
 	load("n", "R10")
 	a.address["s"] = general[len(arrays)]
@@ -273,6 +278,7 @@ func adamw8(name string, weights []string, d dtype, body func(a *asm, counter re
 	load("t", tablesReg)
 	a.offset["ret"] = off
 
+	a.invert()
 	counter := a.keep()
 	a.zero(counter)
 	a.f("VMOVDQU64 %s, %s", a.v(counter), wideLongestAt)
@@ -306,6 +312,7 @@ func adamw8(name string, weights []string, d dtype, body func(a *asm, counter re
 	fmt.Fprintf(&a.text, "\tPCALIGN $32\n")
 	a.label("update")
 	body(a, counter)
+	a.fetch(arrays...)
 	a.f("ADDQ $16, R12")
 	a.f("CMPQ R12, $256")
 	a.f("JLT update")
@@ -316,17 +323,15 @@ func adamw8(name string, weights []string, d dtype, body func(a *asm, counter re
 	}
 	for _, m := range moments8 {
 		a.encode(m)
+		for i := 0; i < 256; i += 64 {
+			a.f("PREFETCHT0 %d(%s)", fetchAhead+i, m.codes)
+		}
 		a.f("ADDQ $256, %s", m.codes)
 		a.f("ADDQ $4, %s", m.scales)
 	}
-	for _, array := range weights {
-		bytes := 2
-		if len(weights) == 1 {
-			bytes = 4
-		}
-		a.f("ADDQ $%d, %s", 256*bytes, a.address[array])
+	for _, x := range arrays {
+		a.f("ADDQ $%d, %s", 256*x.bytes, a.address[x.name])
 	}
-	a.f("ADDQ $%d, %s", 256*d.bytes(), a.address["grad"])
 	a.f("SUBQ $256, R10")
 	a.f("JGT block")
 	a.total(counter)
@@ -336,7 +341,8 @@ func adamw8(name string, weights []string, d dtype, body func(a *asm, counter re
 	a.f("RET")
 
 	return a.function(name+zmm.suffix(),
-		strings.Join(arrays, ", ")+" unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8", 64, off+tallyBytes)
+		strings.Join(names, ", ")+" unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8",
+		wideFrameBytes, off+tallyBytes)
 }
 
 // blockLoops are the loops over whole blocks; they need AVX-512 with VBMI.

@@ -11,18 +11,14 @@ import (
 //
 // The divider is the limit: on recent Intel cores a root and two quotients of 8 elements take it about 16 cycles, as
 // long as all other instructions take the three vector ports. So there are few others, and the quotient by SqrtBC2, a
-// constant, is computed by multiplications: with z the rounded 1/c, and zz the rounded rest, q = x*z + x*zz is one of
-// the two numbers next to x/c, x - c*q is exact, and q + (x - c*q)*z is x/c correctly rounded (Markstein, "Computation
-// of elementary functions on the IBM RISC System/6000 processor", 1990; Brisebarre, Muller and Raina, "Accelerating
-// correctly rounded floating-point division when the divisor is known in advance", 2004). Where any of it is infinite,
-// the weight becomes a NaN, and the other loop divides.
+// constant, is computed by multiplications (quotient.go). Where any of it is infinite, the weight becomes a NaN, and
+// the other loop divides.
 
-// Where the loop keeps things on the stack.
+// Where the loop keeps things on the stack, below the inverse.
 const (
-	inverseAt, inverseRestAt = "inverse-8(SP)", "inverseRest-16(SP)"
-	endAt, leftAt            = "end-24(SP)", "left-32(SP)"
-	longestAt, movesAt       = "longest-64(SP)", "moves-96(SP)"
-	frameBytes               = 96
+	endAt, leftAt      = "end-24(SP)", "left-32(SP)"
+	longestAt, movesAt = "longest-64(SP)", "moves-96(SP)"
+	frameBytes         = 96
 )
 
 // adamwAVX2 is AdamW for weights in two halves (hi and lo) or one array (p), with gradients of type d.
@@ -42,25 +38,7 @@ func adamwsAVX2() []adamwAVX2 {
 }
 
 // arrays are the weights, and then the gradient.
-func (l adamwAVX2) arrays() []array {
-	var all []array
-	for _, name := range l.weights {
-		all = append(all, array{name, 4 / len(l.weights)})
-	}
-	return append(all, array{"grad", l.d.bytes()})
-}
-
-// invert writes 1/SqrtBC2, in two parts, to the stack.
-func (a *asm) invert() {
-	a.f("MOVL $0x3f800000, R11")
-	a.f("VMOVD R11, X0")
-	a.f("VMOVSS %d(%s), X1", sqrtBC2, a.address["s"])
-	a.f("VDIVSS X1, X0, X2")
-	a.f("VMOVSS X2, %s", inverseAt)
-	a.f("VFNMADD231SS X1, X2, X0") // 1 - c*z, exactly
-	a.f("VMULSS X2, X0, X0")
-	a.f("VMOVSS X0, %s", inverseRestAt)
-}
+func (l adamwAVX2) arrays() []array { return updated(l.weights, l.d) }
 
 // begin clears the results, and inverts the divisor.
 func (a *asm) begin() {
@@ -195,11 +173,10 @@ func (a *asm) updateHalf(p, g reg, half int) (m, v reg) {
 	root := a.take()
 	a.f("VSQRTPS %s, %s", a.v(v), a.v(root))
 	rest, z := a.broadcast(inverseRestAt), a.broadcast(inverseAt)
-	a.f("VMULPS %s, %s, %s", a.v(rest), a.v(root), a.v(t))
-	a.f("VFMADD231PS %s, %s, %s", a.v(z), a.v(root), a.v(t))
-	a.f("VBROADCASTSS %s, %s", a.scalarField(sqrtBC2), a.v(rest))
-	a.f("VFNMADD231PS %s, %s, %s", a.v(rest), a.v(t), a.v(root))
-	a.f("VFMADD231PS %s, %s, %s", a.v(z), a.v(root), a.v(t))
+	a.quotient(root, t, z, rest, func() reg {
+		a.f("VBROADCASTSS %s, %s", a.scalarField(sqrtBC2), a.v(rest))
+		return rest
+	})
 	a.free(rest, z)
 	a.with(a.add, t, a.scalarField(eps))
 	a.f("VBROADCASTSS %s, %s", a.scalarField(stepSize), a.v(root))

@@ -53,6 +53,7 @@ type asm struct {
 	offset  map[string]int    // argument -> offset in the frame
 	consts  map[string]reg
 	fields  int // in consts
+	labels  int // that unique has given out
 
 	moment   func(r reg, i int) // sees each new first (0) and second (1) moment; may be nil
 	move     func(r reg)        // sees what is subtracted from weights, and may change it; may be nil
@@ -66,6 +67,12 @@ func (a *asm) f(format string, args ...any) { fmt.Fprintf(&a.text, "\t"+format+"
 func (a *asm) constant(format string, args ...any) { fmt.Fprintf(&a.ahead, "\t"+format+"\n", args...) }
 
 func (a *asm) label(name string) { fmt.Fprintf(&a.text, "%s:\n", name) }
+
+// unique is a label that no other place of the function has.
+func (a *asm) unique(name string) string {
+	a.labels++
+	return fmt.Sprintf("%s_%d", name, a.labels)
+}
 
 // v is the name of a register at full width.
 func (a *asm) v(r reg) string {
@@ -143,6 +150,17 @@ func (a *asm) scalar(name string) reg {
 	return r
 }
 
+// inMemory is a register that holds a float32 in memory, which the loop does not change, in every element.
+func (a *asm) inMemory(at string) reg {
+	r, ok := a.consts[at]
+	if !ok {
+		r = a.keep()
+		a.consts[at] = r
+		a.constant("VBROADCASTSS %s, %s", at, a.v(r))
+	}
+	return r
+}
+
 // ymmFields bounds the fields that AVX2 keeps in registers; the temporaries need the others.
 const ymmFields = 5
 
@@ -181,6 +199,15 @@ func (a *asm) memAt(name string, bytes, i int) string {
 type array struct {
 	name  string
 	bytes int
+}
+
+// updated are the arrays of an update but moments: weights, in two halves or one array, and the gradient.
+func updated(weights []string, d dtype) []array {
+	var all []array
+	for _, name := range weights {
+		all = append(all, array{name, 4 / len(weights)})
+	}
+	return append(all, array{"grad", d.bytes()})
 }
 
 // fetchAhead leads the reads of a loop, in elements: half a page of fp32. The hardware's own fetching ends with a page.
@@ -515,6 +542,7 @@ type loop struct {
 	params  string   // name of the pointer to a struct of scalars, and its type: "s *AdamWScalars"
 	result  string   // "", "int", "float32", "float64", or that of tally
 	step    int      // elements of an iteration; 0: one vector
+	frame   int      // bytes on the stack
 	body    func(a *asm)
 	start   func(a *asm) // takes accumulators
 	finish  func(a *asm) // writes the result
@@ -601,7 +629,8 @@ func (l loop) write(w width) (source, declaration string) {
 	if l.result != "" {
 		head += " " + l.result
 	}
-	source = fmt.Sprintf("// %s\nTEXT ·%s(SB), NOSPLIT, $0-%d\n%s\n", head, name, off+results, a.text.String())
+	source = fmt.Sprintf("// %s\nTEXT ·%s(SB), NOSPLIT, $%d-%d\n%s\n", head, name, l.frame, off+results,
+		a.text.String())
 	return source, "//go:noescape\n" + head + "\n\n"
 }
 

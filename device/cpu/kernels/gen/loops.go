@@ -67,7 +67,7 @@ func update(a *asm, p, g reg) {
 	root := a.take()
 	a.f("VSQRTPS %s, %s", a.v(v), a.v(root))
 	a.store(f32, v, "v")
-	apply(a.div, root, sqrtBC2)
+	root = a.bySqrtBC2(root)
 	apply(a.add, root, eps)
 	t = a.copy(m)
 	a.store(f32, m, "m")
@@ -135,10 +135,11 @@ func (a *asm) longest(r reg) {
 // telling is a loop that counts what is not finite, and finds the longest move. AVX-512 only.
 func telling(l loop, body func(a *asm, counter reg)) loop {
 	l = counting(l, body)
-	l.result = tally
+	l.result, l.frame = tally, inverseBytes
 	var longest reg
 	start, finish := l.start, l.finish
 	l.start = func(a *asm) {
+		a.invert()
 		start(a)
 		longest = a.keep()
 		a.zero(longest)
