@@ -106,14 +106,12 @@ func wholePages(bytes int) int64 {
 const (
 	taskBytes = 128 << 10 // memory that one task goes through
 	// After a run of tasks, which takes about a millisecond, other streams have a chance to use the workers. A run has
-	// at least runTasks tasks, and at least runRounds for each worker: the workers wait for the last task once in a
-	// run.
-	runTasks  = 64
-	runRounds = 16
+	// this many tasks for each worker, who all wait for the last task once in a run.
+	runRounds = 64
 )
 
 // tasksPerRun is the number of tasks of a run: whole rounds of the workers.
-func tasksPerRun(workers int) int { return workers * max(runRounds, (runTasks+workers-1)/workers) }
+func tasksPerRun(workers int) int { return workers * runRounds }
 
 // split calls f for [0, n) in ranges that are multiples of granule, on all workers if it is worth it. One step of n
 // goes through the given bytes of memory.

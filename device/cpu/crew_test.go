@@ -37,11 +37,11 @@ func TestRunsHaveRoundsOfTasks(t *testing.T) {
 			t.Errorf("%d workers: other cuts than with one", workers)
 		}
 		for i, tasks := range r.runs {
-			if last := i == len(r.runs)-1; !last && (tasks%workers != 0 || tasks < 16*workers || tasks < 64 || tasks > max(16*workers, 64+workers)) {
+			if last := i == len(r.runs)-1; !last && tasks != 64*workers {
 				t.Errorf("%d workers: a run of %d tasks", workers, tasks)
 			}
 		}
-		if sum := len(cuts); len(r.runs) < 2 || len(r.runs) > sum/64+1 {
+		if sum := len(cuts); len(r.runs) != (sum+64*workers-1)/(64*workers) || len(r.runs) < 2 {
 			t.Errorf("%d workers: %d tasks in %d runs", workers, sum, len(r.runs))
 		}
 	}
