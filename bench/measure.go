@@ -126,6 +126,10 @@ type Result struct {
 	PlannedBytes       int64 `json:"planned_bytes"`       // of resident host memory
 	PeakBytes          int64 `json:"peak_rss_bytes"`      // of the process, as the kernel counts it
 	ReservedPeakBytes  int64 `json:"reserved_peak_bytes"` // of host memory outside of the Go heap
+	// Of the resident memory that asks for 2 MiB pages, how much has them: see hostmem.HugePages. 0: the system does
+	// not say.
+	HugePageBytes      int64 `json:"huge_page_bytes,omitempty"`
+	HugePageAskedBytes int64 `json:"huge_page_asked_bytes,omitempty"`
 }
 
 // Alias says how decoder blocks shared host memory.
@@ -444,6 +448,7 @@ func (b *benchmark) result(times, losses []float64, lanes trace.Lanes) *Result {
 	r.TokensPerSec = float64(b.Tokens) / r.StepSec
 	r.ModelTFLOPS, r.ExecutedTFLOPS = float64(r.ModelFLOPs)/r.StepSec/1e12, float64(r.ExecutedFLOPs)/r.StepSec/1e12
 	r.PeakBytes, _ = hostmem.PeakRSS() // 0 on systems that do not say
+	r.HugePageBytes, r.HugePageAskedBytes, _ = hostmem.HugePages()
 	_, r.ReservedPeakBytes = b.env.Accounts.Total()
 	return r
 }

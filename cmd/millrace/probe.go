@@ -6,6 +6,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/cores"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/probe"
@@ -45,7 +46,11 @@ func (c *probeCmd) Run(p *program) error {
 	case c.JSON:
 		return cmp.Or(err, p.printJSON(probeResult{m, fasterType(m)}))
 	}
-	return cmp.Or(err, p.printf("%shost: %s\n", machineText(m), cores.Divide(1)))
+	host := "host: " + cores.Divide(1).String()
+	if off := hostmem.HugePagesOff(); off != "" {
+		host += "\nmemory: " + off
+	}
+	return cmp.Or(err, p.printf("%s%s\n", machineText(m), host))
 }
 
 // probeResult is the rates as JSON.
