@@ -1,5 +1,7 @@
 // Command adamw measures the update of parameters in host memory against copy(), in one interleaved run, and prints a
 // markdown table. Both move the same bytes: a copy reads half of them and writes the other half.
+//
+// With -copies it measures updates as the program does them, alone and while threads copy as a GPU's engines would.
 package main
 
 import (
@@ -18,6 +20,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/isa"
 	"github.com/millrace/millrace/device/cpu/kernels"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/tensor"
 )
@@ -28,12 +31,33 @@ func main() {
 	rounds := flag.Int("rounds", 7, "rounds; each runs everything once")
 	level := flag.String("level", "", "instructions to measure: plain, avx2 or avx512; all that this machine has if empty")
 	flag.BoolVar(&cpuTime, "cpu", false, "measure the threads' CPU time, for a machine that is busy with other things")
+	copies := flag.Int("copies", 0, "measure updates by the program's workers alone, and under this many threads that "+
+		"copy: they stand for a GPU's engines, and every other one writes")
+	link := flag.Float64("link", 25, "GB/s of each thread of -copies; 0: as fast as it can")
+	workers := flag.Int("workers", 0, "workers of the update with -copies; 0: one for each processor that threads leave")
+	window := flag.Duration("window", 300*time.Millisecond, "one measurement with -copies")
+	smallPages := flag.Bool("small-pages", false, "use no pages of 2 MiB")
+	asJSON := flag.Bool("json", false, "print all turns of -copies as JSON")
 	flag.Parse()
 	at := isa.Available()[:min(len(isa.Available()), int(isa.AVX512)+1)] // no update has code of its own for AVX512BF16
 	if *level != "" {
 		at = []isa.Level{harness.Level("-level", *level, at)}
 	}
-	run(*params, *rounds, at)
+	if *smallPages {
+		if err := unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0); err != nil {
+			panic(err)
+		}
+	}
+	n := *params - *params%(2*tensor.MomentBlock) // whole blocks for each of two threads
+	if *copies > 0 {
+		if *workers == 0 {
+			*workers = max(1, runtime.GOMAXPROCS(0)-*copies)
+		}
+		c := &copying{threads: *copies, workers: *workers, link: *link, window: *window}
+		c.run(n, *rounds, at, *asJSON)
+		return
+	}
+	run(n, *rounds, at)
 }
 
 // contender is one row of the table.
@@ -47,11 +71,10 @@ type contender struct {
 }
 
 func run(n, rounds int, at []isa.Level) {
-	n -= n % (2 * tensor.MomentBlock) // whole blocks for each of two threads
 	hi, lo, half := mapped[uint16](n), mapped[int16](n), mapped[uint16](n)
 	p, m, v, g := mapped[float32](n), mapped[float32](n), mapped[float32](n), mapped[float32](n)
 	for i := range n {
-		x := float32(int32(uint32(i)*2654435761)) / (1 << 31)
+		x := sample(i)
 		p[i], m[i], v[i], g[i], half[i] = x, x*1e-3, x*x*1e-4, x*0.01, tensor.BF16FromF32(x*0.01)
 		hi[i], lo[i] = tensor.SplitF32(x)
 	}
@@ -59,7 +82,7 @@ func run(n, rounds int, at []isa.Level) {
 		MScale: mapped[float32](n / tensor.MomentBlock), VScale: mapped[float32](n / tensor.MomentBlock)}
 	kernels.QuantizeFirst8(m8.M, m8.MScale, m)
 	kernels.QuantizeSecond8(m8.V, m8.VScale, v, device.Draw{})
-	s := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}.Scalars(10, 1e-5, 0.5, true)
+	s := scalars()
 	var all []*contender
 	for _, level := range slices.Backward(at) {
 		add := func(name string, bytesPerParam float64, update func(k *kernels.Table, a, b int)) {
@@ -108,13 +131,18 @@ func run(n, rounds int, at []isa.Level) {
 	}
 }
 
-// mapped returns n elements off the heap, in huge pages where the system has them.
+// sample is a number in [-1, 1), and as random as the update needs.
+func sample(i int) float32 { return float32(int32(uint32(i)*2654435761)) / (1 << 31) }
+
+func scalars() device.AdamWScalars {
+	return optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}.Scalars(10, 1e-5, 0.5, true)
+}
+
+// mapped returns n elements off the heap, in the pages that the program's memory has.
 func mapped[T any](n int) []T {
 	var t T
-	const prot, private = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANON
-	b := harness.Must(unix.Mmap(-1, 0, n*int(unsafe.Sizeof(t)), prot, private))
-	_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // a wish
-	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n)
+	r := harness.Must(hostmem.New().Reserve("benchmark", int64(n)*int64(unsafe.Sizeof(t))))
+	return unsafe.Slice((*T)(unsafe.Pointer(&r.Bytes()[0])), n)
 }
 
 var cpuTime bool // -cpu

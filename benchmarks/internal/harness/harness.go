@@ -26,6 +26,13 @@ func (s Series) Median() float64 {
 	return trace.Median(slices.Sorted(slices.Values(s)))
 }
 
+// Quartiles returns the figures below which a quarter of the turns are, and above which a quarter are.
+func (s Series) Quartiles() (low, high float64) {
+	sorted := slices.Sorted(slices.Values(s))
+	quarter := (len(sorted) - 1) / 4
+	return sorted[quarter], sorted[len(sorted)-1-quarter]
+}
+
 // Over returns the quotients of s and of a series with as many figures, turn by turn.
 func (s Series) Over(other Series) Series {
 	quotients := make(Series, len(s))

@@ -22,6 +22,12 @@ func TestSeries(t *testing.T) {
 	if m := (Series{4, 1, 2, 8}).Median(); m != 3 {
 		t.Errorf("the median of an even number of figures is %v", m)
 	}
+	if low, high := (Series{5, 3, 1, 2, 4}).Quartiles(); low != 2 || high != 4 {
+		t.Errorf("quartiles %v and %v", low, high)
+	}
+	if low, high := (Series{7}).Quartiles(); low != 7 || high != 7 {
+		t.Errorf("quartiles of one turn: %v and %v", low, high)
+	}
 	if !slices.Equal(s, Series{8, 2, 4}) {
 		t.Errorf("the turns have another order now: %v", s)
 	}
