@@ -369,7 +369,10 @@ func (p *Plan) visitCost(m *Machine, layer int, v *nn.Visit, fresh bool) (c cost
 
 // visitCosts remembers what visits cost in the plans for one request. Those of a search ask for the same ones thousands
 // of times.
-type visitCosts struct{ known map[visitKey]cost }
+type visitCosts struct {
+	known map[visitKey]cost
+	steps map[visitKey]float64 // see secondsOf
+}
 
 // visitKey is a visit in a plan, which has it in memory once (Plan.stages).
 type visitKey struct {
@@ -382,12 +385,8 @@ type visitKey struct {
 
 // of is the cost of an operation that is a visit.
 func (k *visitCosts) of(p *Plan, m *Machine, op *Op) cost {
-	key := visitKey{visit: op.Visit, call: p.Placement.CallChunks, fresh: p.Numerics.BeginsCohort(op.Micro)}
-	if op.Layer != none {
-		key.level = p.Keep(op.Layer - 1)
-	} else {
-		key.kept = p.Placement.KeptLogits
-	}
+	key := p.visitKey(op.Layer, op.Visit)
+	key.fresh = p.Numerics.BeginsCohort(op.Micro)
 	c, ok := k.known[key]
 	if !ok {
 		if k.known == nil {
@@ -397,6 +396,36 @@ func (k *visitCosts) of(p *Plan, m *Machine, op *Op) cost {
 		k.known[key] = c
 	}
 	return c
+}
+
+// visitKey is the key of a visit of a layer, or of the head.
+func (p *Plan) visitKey(layer int, v *nn.Visit) visitKey {
+	key := visitKey{visit: v, call: p.Placement.CallChunks}
+	if layer != none && layer <= p.blocks() {
+		key.level = p.Keep(layer - 1)
+	} else {
+		key.kept = p.Placement.KeptLogits
+	}
+	return key
+}
+
+// secondsOf is how long a visit of a layer takes with all micro-batches of a step.
+func (k *visitCosts) secondsOf(p *Plan, m *Machine, layer int, v *nn.Visit) float64 {
+	key := p.visitKey(layer, v)
+	sec, ok := k.steps[key]
+	if !ok {
+		if k.steps == nil {
+			k.steps = map[visitKey]float64{}
+		}
+		c := p.visitCost(m, layer, v, true)
+		if micros := p.Numerics.CohortMicros(); v.Over == nn.EachMicro {
+			other := p.visitCost(m, layer, v, false)
+			c = c.plus(other.times(micros - 1))
+		}
+		sec = float64(p.Numerics.CohortCount()) * c.seconds(m, p)
+		k.steps[key] = sec
+	}
+	return sec
 }
 
 // accounts remembers what visits were measured to ask for, and what blocks keep. A search asks for the same ones

@@ -120,6 +120,20 @@ func TestManyMicroBatches(t *testing.T) {
 	}
 }
 
+// Most placements for a mixture are seen to be slower without a simulation.
+func TestMostPlacementsAreNotSimulated(t *testing.T) {
+	r := named(t, "qwen3-30b-a3b", "h100-sxm", Numerics{SequenceLen: 2048, MicroBatch: 8, MicroBatches: 4,
+		HeadChunk: 4096})
+	c := &chooser{Request: r, ctx: t.Context()}
+	if _, err := c.choose(true); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%+v", c.effort)
+	if c.effort.simulations > 150 {
+		t.Errorf("%d simulations of more than 700 placements", c.effort.simulations)
+	}
+}
+
 // A search that looks for shorter steps than a limit finds the plan that it finds without, if there is one; and what it
 // predicts in the memory of other simulations equals the prediction of a walk by itself.
 func TestSearchWithinALimit(t *testing.T) {

@@ -29,3 +29,6 @@ const SimulatedMicros = simulatedMicros
 
 // SpillOrder is the order in which kinds of state go to disk.
 func SpillOrder(p *Plan) []store.Kind { return p.spillOrder() }
+
+// LeastSeconds is the time that no simulated step falls short of.
+func LeastSeconds(p *Plan, m Machine) float64 { return p.leastSeconds(&m, new(visitCosts)) }

@@ -128,42 +128,25 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 		b.devices[i].inX, b.devices[i].inDX = [2][]int{make([]int, micros), make([]int, micros)}, make([]int, micros)
 		b.devices[i].outcomeOf = make([]int, micros)
 	}
-	ahead := b.Phase.Runs() && b.updates() && p.Placement.LookAhead
+	ahead := b.looksAhead()
 	tables := p.Model.Lookups
 	for i := range tables {
 		if ahead {
 			b.lookup(DoLookupAhead, &tables[i], 0, 1)
 		}
 	}
-	if b.Phase.Runs() && b.updates() {
-		for _, part := range p.Model.DecoderParts() {
-			if p.StatePasses(part) {
-				b.passing = append(b.passing, part)
+	b.passing = b.toPass()
+	b.fetchPassing()
+	for _, part := range b.updateOrder() {
+		b.update(part)
+		if ahead && part == p.Model.BlockParts[0] {
+			for i := range tables {
+				b.lookup(DoLookupAhead, &tables[i], 1, micros)
 			}
 		}
-		b.fetchPassing()
-	}
-	// The first block travels while the embedding is updated and looked up.
-	first, others := p.Model.BlockParts[0], p.Model.DecoderParts()[1:]
-	b.update(first)
-	for i := range tables {
-		if ahead {
-			b.lookup(DoLookupAhead, &tables[i], 1, micros)
-			continue
-		}
-		b.update(tables[i].Tiles...)
-		if b.Phase.Runs() {
-			b.lookup(DoLookup, &tables[i], 0, micros)
-		}
-	}
-	b.update(others...)
-	b.update(p.Model.NormPart)
-	if !p.Model.Tied {
-		b.update(p.Model.HeadTiles...)
-	}
-	for i := range tables {
-		if ahead {
-			b.update(tables[i].Tiles...)
+		l := p.Model.LookupOf(part)
+		if l != nil && part == l.Tiles[len(l.Tiles)-1] && !ahead && b.Phase.Runs() {
+			b.lookup(DoLookup, l, 0, micros)
 		}
 	}
 	if b.Phase.Runs() {
@@ -216,6 +199,37 @@ func op(lane Lane, rank int, do Do) Op {
 
 // updates reports whether the schedule carries out the pending updates.
 func (b *builder) updates() bool { return b.Phase.Updates() && !b.UpdatesInBackward() }
+
+// looksAhead reports whether rows of tables are looked up before the tables are updated.
+func (b *builder) looksAhead() bool { return b.Phase.Runs() && b.updates() && b.Placement.LookAhead }
+
+// updateOrder lists the parts in the order of their updates. The first block travels while the tables are updated and
+// looked up.
+func (b *builder) updateOrder() []int {
+	var tables, head []int
+	for i := range b.Model.Lookups {
+		tables = append(tables, b.Model.Lookups[i].Tiles...)
+	}
+	if !b.Model.Tied {
+		head = b.Model.HeadTiles
+	}
+	blocks := b.Model.DecoderParts()
+	rest := slices.Concat(blocks[1:], []int{b.Model.NormPart}, head)
+	if b.looksAhead() {
+		return slices.Concat(blocks[:1], rest, tables)
+	}
+	return slices.Concat(blocks[:1], tables, rest)
+}
+
+// toPass are the parts whose state passes through a device, in order.
+func (b *builder) toPass() (parts []int) {
+	for _, part := range b.Model.DecoderParts() {
+		if b.Phase.Runs() && b.updates() && b.StatePasses(part) {
+			parts = append(parts, part)
+		}
+	}
+	return parts
+}
 
 // row is a layer and its stages in one direction.
 type row struct {

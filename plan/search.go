@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -57,8 +58,9 @@ type chooser struct {
 
 // effort counts the work of a search, so that tests can bound it without a clock.
 type effort struct {
-	placements int // whose memory was added up
-	operations int // of schedules that were simulated, to their end or not
+	placements  int // whose memory was added up
+	simulations int // of schedules, to their end or not
+	operations  int // of those
 }
 
 // feasible returns the first starting plan that fits, or the reason why none does: of those that the device has room
@@ -203,7 +205,11 @@ func (c *chooser) chooseAlone(dealt *Plan, thorough bool) (*Plan, error) {
 // brought returns a start that is brought into host memory: by way of the disk, which overlap is worth and all else is
 // not; and with as much on the device as host memory lacks, if it needs no disk then, or does not fit otherwise.
 func (c *chooser) brought(start Placement, thorough bool) []Placement {
-	spilled := c.fastest(c.spills(start, thorough))
+	most := c.most
+	if thorough {
+		most = 0
+	}
+	spilled := c.fastest(c.spills(start, thorough), most)
 	if c.HostBytes == 0 || c.measure(start).ProcessBytes() <= c.HostBytes {
 		return []Placement{spilled}
 	}
@@ -232,7 +238,7 @@ func (c *chooser) search(starts []Placement, best *Plan, thorough bool) *Plan {
 	var ways []way
 	for _, start := range slices.Concat(brought...) {
 		routes := []Route{nil}
-		if thorough {
+		if thorough && c.ctx.Err() == nil {
 			routes = c.routes(start)
 		}
 		for _, route := range routes {
@@ -259,11 +265,19 @@ func (c *chooser) search(starts []Placement, best *Plan, thorough bool) *Plan {
 	if !serial {
 		least.lower(best.Predicted.StepSeconds)
 	}
-	c.each(len(found), func(w *chooser, i int) {
-		p := found[i].Plan
-		p.Predicted = w.simulate(p, least.seconds())
-		least.lower(p.Predicted.StepSeconds)
-		w.tell(found[i])
+	c.each(len(found), func(w *chooser, i int) { found[i].number, found[i].least = i, w.leastSeconds(found[i].Plan) })
+	// Those first that may be fastest: what they take spares the others their simulations.
+	order := slices.Clone(found)
+	slices.SortStableFunc(order, soonest)
+	c.each(len(order), func(w *chooser, i int) {
+		p, most := order[i].Plan, least.seconds()
+		if most > 0 && order[i].least > most*(1+rounding) {
+			p.Predicted.StepSeconds = math.Inf(1)
+		} else {
+			p.Predicted = w.simulate(p, most)
+			least.lower(p.Predicted.StepSeconds)
+		}
+		w.tell(order[i])
 	})
 	if c.ctx.Err() != nil {
 		return best
@@ -302,43 +316,65 @@ func (c *chooser) withLargestCalls(place Placement) Placement {
 	return place
 }
 
-// fastest is the placement with the shortest step of those that fit, and the first of all if none fits. Longer steps
-// than are worthwhile count too: the moves that follow make them shorter.
-func (c *chooser) fastest(places []Placement) Placement {
-	best, least := places[0], 0.0
+// fastest is the placement with the shortest step of those that fit, and the first of all if none fits, or none takes
+// less than most seconds. 0 means no limit: longer steps than are worthwhile count too, where moves that follow make
+// them shorter.
+func (c *chooser) fastest(places []Placement, most float64) Placement {
 	if len(places) == 1 {
-		return best
+		return places[0]
 	}
-	for _, place := range places {
+	var fit []rest
+	for i, place := range places {
 		if c.ctx.Err() != nil {
 			break
 		}
-		p := c.measure(place)
-		if c.fits(p) != nil {
-			continue
-		}
-		if sec := c.simulate(p, least).StepSeconds; least == 0 || sec < least {
-			best, least = place, sec
+		if p := c.measure(place); c.fits(p) == nil {
+			fit = append(fit, rest{Plan: p, number: i, least: c.leastSeconds(p)})
 		}
 	}
-	return best
+	slices.SortStableFunc(fit, soonest)
+	best := 0
+	for _, r := range fit {
+		if c.ctx.Err() != nil || most > 0 && r.least > most*(1+rounding) {
+			break
+		}
+		if sec := c.simulate(r.Plan, most).StepSeconds; most == 0 || sec < most || sec == most && r.number < best {
+			best, most = r.number, sec
+		}
+	}
+	return places[best]
 }
 
 // simulate predicts a step of a placement. A step that takes longer than most seconds is predicted to take forever; 0
 // means no limit.
 func (c *chooser) simulate(p *Plan, most float64) Prediction {
 	q, operations := p.walk(c.Machine, c.Device, walking{micros: simulatedMicros, most: most, memory: &c.memory})
+	c.effort.simulations++
 	c.effort.operations += operations
 	watchOf(c.ctx).simulated(stepSize{c.Numerics.StepPositions(), c.Cluster.Count()}, q.StepSeconds)
 	return q
 }
 
+// leastSeconds is what a step of a placement takes at least; 0 for a search that takes notes, which says how long those
+// take that are not fastest.
+func (c *chooser) leastSeconds(p *Plan) float64 {
+	if c.note != nil {
+		return 0
+	}
+	return p.leastSeconds(&c.Machine, &c.memory.visits)
+}
+
 // rest lists the moves with which a route can end.
 type rest struct {
 	*Plan
+	number  int     // among those that are compared
+	least   float64 // seconds of a step, which may take longer
 	taken   []StageTaken
 	blocked error // why the next move was not made; nil: it was, or no move is left
 }
+
+// soonest compares what steps take at least.
+func soonest(a, b rest) int { return cmp.Compare(a.least, b.least) }
 
 // follow goes along a route as far as the budgets allow, and returns where it rested: at the start, where a stage
 // ended, and at the end. The end is the fastest of them, unless lanes get in each other's way.

@@ -39,6 +39,7 @@ func (c *chooser) each(n int, do func(w *chooser, i int)) {
 	for range count {
 		w := <-free
 		c.effort.placements += w.effort.placements
+		c.effort.simulations += w.effort.simulations
 		c.effort.operations += w.effort.operations
 		w.memory, w.extents = walkMemory{}, nil // a plan keeps its chooser
 	}
