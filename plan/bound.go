@@ -111,7 +111,8 @@ func (f *floor) run(o *Op, n int, from float64) float64 {
 	if o.Lane == LaneFetch {
 		f.fetched += float64(n) * disk
 	}
-	return f.spend(o.Worker, float64(n)*max(c.seconds(f.machine, f.Plan), disk), from)
+	sec := max(c.seconds(f.machine, f.Plan), disk/f.Placement.diskShare(o.Lane))
+	return f.spend(o.Worker, float64(n)*sec, from)
 }
 
 // ofPart is run for an operation of a part that moves nothing.
