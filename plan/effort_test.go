@@ -107,8 +107,8 @@ func TestManyMicroBatches(t *testing.T) {
 	const micros = 128 // four in a group: a search that took longer for more of them would do four times the work
 	p, many := search(micros)
 	t.Logf("%+v for %d micro-batches, %+v for %d", few, simulatedMicros, many, micros)
-	if many.operations > 2*few.operations || many.placements > 2*few.placements || many.operations > 5e6 ||
-		many.placements > 10e3 {
+	if many.operations > 2*few.operations || many.placements > 2*few.placements || many.operations > 1.2e6 ||
+		many.placements > 2500 {
 		t.Errorf("%+v for %d micro-batches, %+v for %d", few, simulatedMicros, many, micros)
 	}
 	on, err := FindMachine("rtx4090-pc-256gb")
@@ -129,8 +129,31 @@ func TestMostPlacementsAreNotSimulated(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%+v", c.effort)
-	if c.effort.simulations > 150 {
-		t.Errorf("%d simulations of more than 700 placements", c.effort.simulations)
+	if c.effort.simulations > 150 || c.effort.placements > 2500 {
+		t.Errorf("%+v, of more than 700 placements that differ", c.effort)
+	}
+}
+
+// The memory that a placement takes is added up once, and each caller has a plan of its own.
+func TestMeasuredOnce(t *testing.T) {
+	r := named(t, "qwen3-4b", "rtx4090-pc-256gb", Numerics{SequenceLen: 128, MicroBatch: 1, MicroBatches: 2,
+		HeadChunk: 128})
+	c := &chooser{Request: r, ctx: t.Context(), measured: newMeasured()}
+	place := c.smallest(false)
+	one, same := c.measure(place), c.measure(place.Clone())
+	if c.effort.placements != 1 || one == same || !reflect.DeepEqual(one, same) {
+		t.Errorf("%d placements were added up: %+v, %+v", c.effort.placements, one, same)
+	}
+	place.HeadAtOnce = true
+	if other := c.measure(place); c.effort.placements != 2 || other.DeviceBytes == one.DeviceBytes {
+		t.Errorf("with the head at once it takes %d bytes, as before", other.DeviceBytes)
+	}
+	for slots := range mostMeasured {
+		place.Rings.Weights = 1 + slots
+		c.measure(place)
+	}
+	if n := len(c.measured.plans); n > mostMeasured {
+		t.Errorf("%d plans are remembered", n)
 	}
 }
 

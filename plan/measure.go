@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
@@ -23,8 +24,43 @@ func (c *chooser) plan(place Placement) *Plan {
 	return p
 }
 
-// measure adds up what a placement takes.
+// measured remembers what placements take, which routes that begin alike ask for again and again. Budgets change
+// nothing of it.
+type measured struct {
+	mu    sync.Mutex
+	plans map[placementKey]*Plan
+}
+
+func newMeasured() *measured { return &measured{plans: map[placementKey]*Plan{}} }
+
+// mostMeasured bounds the plans that are remembered: each has a table of all parts, and those that are asked for again
+// follow each other closely.
+const mostMeasured = 256
+
+// measure adds up what a placement takes, unless that is known. The plan is the caller's; its lists are all callers'.
 func (c *chooser) measure(place Placement) *Plan {
+	if c.measured == nil {
+		return c.addUp(place)
+	}
+	key := place.key()
+	c.measured.mu.Lock()
+	p := c.measured.plans[key]
+	c.measured.mu.Unlock()
+	if p == nil {
+		p = c.addUp(place)
+		c.measured.mu.Lock()
+		if len(c.measured.plans) == mostMeasured {
+			clear(c.measured.plans)
+		}
+		c.measured.plans[key] = p
+		c.measured.mu.Unlock()
+	}
+	own := *p
+	return &own
+}
+
+// addUp adds up what a placement takes.
+func (c *chooser) addUp(place Placement) *Plan {
 	c.effort.placements++
 	p := c.plan(place)
 	ranks := p.Ranks()

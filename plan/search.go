@@ -48,6 +48,7 @@ type chooser struct {
 	effort   effort
 	alone    bool // of several devices one is used
 	accounts *accounts
+	measured *measured    // of the search; nil: nothing is remembered
 	workers  int          // that search at the same time; 0: as many as there are cores, up to a limit
 	memory   walkMemory   // of simulations
 	extents  []store.Spec // of the placement that is measured
@@ -130,7 +131,8 @@ func (c *chooser) leastHead(place Placement) Placement {
 
 // choose looks for the fastest plan; unless it is to be thorough, among those that spend memory on overlap alone.
 func (c *chooser) choose(thorough bool) (*Plan, error) {
-	defer func() { c.memory, c.extents = walkMemory{}, nil }() // a plan keeps its chooser
+	defer func() { c.memory, c.extents, c.measured = walkMemory{}, nil, nil }() // a plan keeps its chooser
+	c.measured = newMeasured()
 	best, err := c.feasible()
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ func (c *chooser) each(n int, do func(w *chooser, i int)) {
 	free := make(chan *chooser, count)
 	for range count {
 		free <- &chooser{Request: c.Request, ctx: c.ctx, most: c.most, alone: c.alone, accounts: c.accounts,
-			owned: c.owned, manifest: c.manifest, workers: 1}
+			measured: c.measured, owned: c.owned, manifest: c.manifest, workers: 1}
 	}
 	_ = fault.Share(c.ctx, n, count, func(i int) error { // its error is the context's
 		w := <-free
@@ -41,7 +41,7 @@ func (c *chooser) each(n int, do func(w *chooser, i int)) {
 		c.effort.placements += w.effort.placements
 		c.effort.simulations += w.effort.simulations
 		c.effort.operations += w.effort.operations
-		w.memory, w.extents = walkMemory{}, nil // a plan keeps its chooser
+		w.memory, w.extents, w.measured = walkMemory{}, nil, nil // a plan keeps its chooser
 	}
 }
 

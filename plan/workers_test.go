@@ -51,7 +51,8 @@ func TestHostsTryTheHeadOnOneDevice(t *testing.T) {
 	}
 }
 
-// Any number of workers chooses the same plan, with the same work.
+// Any number of workers chooses the same plan, with about the same work: two may be at the same placement, or at one
+// that the step which another has yet to find would have ruled out.
 func TestWorkersChooseAlike(t *testing.T) {
 	for name, change := range map[string]func(*Request){
 		"several devices": func(r *Request) { r.Devices, r.Overlap = 3, true },
@@ -71,8 +72,9 @@ func TestWorkersChooseAlike(t *testing.T) {
 			if one == nil {
 				one, work = p, c.effort
 			}
+			more := func(of, than int) bool { return of > than+than/4+workers }
 			if p.Placement.key() != one.Placement.key() || p.Predicted.StepSeconds != one.Predicted.StepSeconds ||
-				c.effort != work {
+				more(c.effort.placements, work.placements) || more(c.effort.simulations, work.simulations) {
 				t.Errorf("%s: %d workers choose a step of %v s with %+v, one chooses %v s with %+v", name, workers,
 					p.Predicted.StepSeconds, c.effort, one.Predicted.StepSeconds, work)
 			}
