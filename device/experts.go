@@ -57,12 +57,15 @@ func (b Blocks) Most() int {
 func (b Blocks) Balanced() int64 {
 	choices, rows := b.Routing.Rows*b.Routing.TopK, 0
 	for number, e := -b.From, b.First; e < b.First+b.Experts && number < b.Count; e++ {
-		left := (e+1)*choices/b.Routing.Experts - e*choices/b.Routing.Experts
-		for ; left > 0; number, left = number+1, left-b.Rows {
-			if 0 <= number && number < b.Count {
-				rows += min(left, b.Rows)
+		of := (e+1)*choices/b.Routing.Experts - e*choices/b.Routing.Experts
+		after := number + (of+b.Rows-1)/b.Rows
+		if first, end := max(number, 0), min(after, b.Count); first < end {
+			rows += (end - first) * b.Rows
+			if end == after {
+				rows -= (after-number)*b.Rows - of // the last block has fewer
 			}
 		}
+		number = after
 	}
 	return int64(rows)
 }
