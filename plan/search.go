@@ -29,8 +29,11 @@ import (
 //	for each start (rings of 1 to 3 slots; inputs in buffers of their own or shared):
 //		bring the start into host memory: spill to disk what has no room there, or hold it on the device
 //		for each route:
-//			for each stage: make as many of its moves as fit; simulate; remember the fastest
+//			for each stage: make as many of its moves as fit; remember where it ends
 //			stop at the first stage that does not end
+//	simulate what is remembered; the fastest is the plan
+//
+// Most of these placements are seen to be slower than the fastest one without a simulation: see floor.
 //
 // Routes do not depend on the budgets, which only say how far one gets. So more memory makes no slower plan, except for
 // anomalies of the simulated lanes such as a drain that begins later. The search records what it tried and where each
@@ -267,7 +270,7 @@ func (c *chooser) search(starts []Placement, best *Plan, thorough bool) *Plan {
 	if !serial {
 		least.lower(best.Predicted.StepSeconds)
 	}
-	c.each(len(found), func(w *chooser, i int) { found[i].number, found[i].least = i, w.leastSeconds(found[i].Plan) })
+	c.each(len(found), func(w *chooser, i int) { found[i].least = w.leastSeconds(found[i].Plan) })
 	// Those first that may be fastest: what they take spares the others their simulations.
 	order := slices.Clone(found)
 	slices.SortStableFunc(order, soonest)
@@ -369,7 +372,7 @@ func (c *chooser) leastSeconds(p *Plan) float64 {
 // rest lists the moves with which a route can end.
 type rest struct {
 	*Plan
-	number  int     // among those that are compared
+	number  int     // of its placement, among those that fastest compares
 	least   float64 // seconds of a step, which may take longer
 	taken   []StageTaken
 	blocked error // why the next move was not made; nil: it was, or no move is left

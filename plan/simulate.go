@@ -133,11 +133,13 @@ func (n Numerics) groupMicros(atOnce int) microGroups {
 // micro-batch of a cohort adds to gradients that hold nothing yet; the others cost the same.
 func (g microGroups) costs(p *Plan, m *Machine, known *visitCosts) func(op *Op) cost {
 	one := p.costs(m, known)
+	var at Op // one for all calls: there are as many as a schedule has operations
 	return func(op *Op) (c cost) {
 		if op.Micro == none {
 			return one(op) // there is no other one
 		}
-		size, at := g.size, *op
+		size := g.size
+		at = *op
 		if op.Micro%g.each == g.each-1 {
 			size = g.last
 		}
