@@ -252,8 +252,8 @@ func (f *floor) save(layer int, began float64) {
 	f.saving[y%2] += f.disk - before
 }
 
-// drainGradient takes the gradient of a part to the host, as builder.endCohort and builder.finish do: when it is
-// rounded, after all visits of a stage, and what is not rounded there when it is summed, at some time in the stage.
+// drainGradient takes the gradient of a part to the host, as builder.endCohort and builder.finish do: from the slot to
+// which it is rounded, after all visits of a stage, else from where it is summed, at some time in the stage.
 func (f *floor) drainGradient(part int, before []float64) {
 	rank, n := f.rank(part), 1
 	computes, to := f.crew.Index(Worker{Lane: LaneCompute, Rank: rank}), of(Rounded, part, Host)
@@ -265,7 +265,7 @@ func (f *floor) drainGradient(part int, before []float64) {
 		n, to.What = f.Numerics.CohortCount(), CohortSum
 	case f.StateResident(part):
 		return
-	default:
+	case f.staged():
 		from = f.at[computes]
 	}
 	f.move(LaneDrain, rank, part, n, f.here(Gradient, part, Device), to, from)
