@@ -2,8 +2,8 @@
 
     python3 benchmarks/gpu/changes.py --millrace bin/millrace
 
-Nothing here runs on a GPU. A row has all changes of the rows above it. "measured" rates are those of the card and its host, "predicted" ones are of kernels
-that no card has run, and "assumed" ones are aims.
+Nothing here runs on a GPU. A row has all changes of the rows above it. "measured" rates are those of the card and its host, "derived" ones what a
+measured step leaves for them, "predicted" ones are of kernels that no card has run, and "assumed" ones are aims.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def faster_deltas(machine, forward, grad):
 CHANGES = (
     ("call 4's rates", "measured", lambda m, s: None),
     ("`memory.device: auto`, 78.6 GiB in place of 70", "measured", lambda m, s: s.update(device=78.6)),
-    ("products at the step's own 697 TFLOP/s in place of 670", "measured", lambda m, s: m.update(bf16_flops_per_sec=697e12)),
+    ("products at the step's own 697 TFLOP/s in place of 670", "derived", lambda m, s: m.update(bf16_flops_per_sec=697e12)),
     ("delta nets 3.05 and 2.35 times as fast", "predicted", lambda m, s: faster_deltas(m, 1.83 / 0.6, 7.06 / 3.0)),
     ("the host's AdamW at 200 GB/s, 150 under copies, uploads 50 under it", "assumed", lambda m, s: m.update(
         adamw_bytes_per_sec=200e9, adamw_under_copies_bytes_per_sec=150e9, upload_under_adamw_bytes_per_sec=50e9)),
