@@ -19,6 +19,7 @@ sys.dont_write_bytecode = True
 
 import build
 from attention import KERNELS as ATTENTION
+from attention_halves import attention_dkdv_halves
 from delta import KERNELS as DELTA
 from delta_scan import KERNELS as DELTA_SCAN
 from experts import KERNELS as EXPERTS
@@ -85,6 +86,11 @@ for tile in ((64, 64, 8, 1), (32, 64, 8, 1), (64, 32, 8, 2)):
     attend("attention_dkdv", 256, "sm90a", *tile)
 for tile in ((64, 32, 4, 2), (128, 64, 8, 1), (64, 64, 8, 2)):
     attend("attention_dq", 256, "sm90a", *tile)
+
+# A program for dk and one for dv, of as many keys and twice as many.
+for q, k, stages in ((64, 64, 2), (32, 128, 2), (64, 128, 1)):
+    candidate("attention_dkdv.bf16.h256.a16", f"halves.{q}x{k}.w8.s{stages}", function=attention_dkdv_halves, warps=8, stages=stages,
+            constants=dict(BLOCK_Q=q, BLOCK_K=k, THREADS=256), grid=("TWO*kvheads*splits*ceil(rows/BLOCK_K)",), numbers=dict(TWO=2))
 
 # Consumer cards: 100 KiB of shared memory, mma.sync, and 4 to 8 of 48 warps at work. Two programs for a multiprocessor.
 for tile in ((64, 32, 4, 2), (128, 32, 4, 1), (64, 64, 4, 2)):
