@@ -34,7 +34,7 @@ def _add(acc, k_t, v_t, q, dout, statistics, key, stop, first, rows, headdim, sd
 @triton.jit
 def _half(k, v, q, dout, lse, delta, end, first, reach, head_lo, share, rows, heads, headdim, sdo, sq, sk, sv, scale, OF_KEYS: tl.constexpr,
           HEAD: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, THREADS: tl.constexpr):
-    """dk, but for scale, or dv of a block of keys: attention_dkdv says which blocks of queries are whole."""
+    """dk, without scale, or dv of a block of keys: attention_dkdv says which blocks of queries are whole."""
     last = tl.minimum(first + BLOCK_K, rows) - 1
     first_stop = tl.minimum(tl.load(end + first), first + reach)
     last_stop = tl.minimum(tl.load(end + last), last + reach)
