@@ -50,7 +50,7 @@ func TestSimulationIsBounded(t *testing.T) {
 }
 
 // A walk that may end early ends only where the step takes longer. Neighbours that are simulated as one move and
-// compute what they do one by one, and take nearly as long: within a tenth for any placement of shapes of a few
+// compute what they do one by one, and take nearly as long: within an eighth for any placement of shapes of a few
 // layers. TestManyMicroBatches has real ones, within a thousandth.
 func TestGroupsOfMicroBatches(t *testing.T) {
 	worst := 0.0
@@ -75,7 +75,7 @@ func TestGroupsOfMicroBatches(t *testing.T) {
 		}
 		off := math.Abs(fast.StepSeconds/each.StepSeconds - 1)
 		worst = max(worst, off)
-		if off > 0.1 {
+		if off > 0.125 {
 			rt.Errorf("%d micro-batches take %.6g s, one by one %.6g s", r.Numerics.MicroBatches, fast.StepSeconds, each.StepSeconds)
 		}
 		for lane, sec := range each.LaneSeconds {
