@@ -23,6 +23,7 @@ from attention_halves import attention_dkdv_halves
 from delta import KERNELS as DELTA
 from delta_scan import KERNELS as DELTA_SCAN
 from experts import KERNELS as EXPERTS
+from experts_persistent import expert_matmul_persistent
 from matmul import KERNELS as MATMUL
 from recurrent import KERNELS as RECURRENT
 from sums import CHUNK, KERNELS as SUMS
@@ -72,6 +73,11 @@ for op, tiles in {
 for m, n, k, warps, stages in ((128, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3), (128, 256, 64, 8, 4)):
     candidate("expert_weight_grad.bf16.a16", f"{m}x{n}x{k}.w{warps}.s{stages}", warps=warps, stages=stages,
             constants=dict(BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, ONE_LOOP=1))
+
+# Products of experts by one program for each of an H100's or H200's multiprocessors.
+for n, stages in ((256, 3), (256, 4), (128, 4)):
+    candidate("expert_matmul.bf16.nt.a16", f"persistent.128x{n}x64.w8.s{stages}", function=expert_matmul_persistent, warps=8, stages=stages,
+            constants=dict(BLOCK_N=n), grid=("PROGRAMS",), numbers=dict(PROGRAMS=132))
 
 # What streams, below two thirds of a copy's rate.
 for rows, cols, warps in ((16, 64, 4), (32, 64, 4), (8, 128, 4), (16, 128, 8)):
