@@ -67,16 +67,8 @@ func accelerate(l *loops, level isa.Level) {
 			t.add(plainAdamWF32(after(p, 4*k, n-k), after(m, 4*k, n-k), after(v, 4*k, n-k), after(g, 4*k, n-k), n-k, s))
 			return t.bad, t.longest
 		}
-		l.toBF16 = func(dst, src unsafe.Pointer, n int) {
-			k := n &^ 7
-			toBF16AVX2(dst, src, k)
-			plainToBF16(after(dst, 2*k, n-k), after(src, 4*k, n-k), n-k)
-		}
-		l.toF32 = func(dst, src unsafe.Pointer, n int) {
-			k := n &^ 7
-			toF32AVX2(dst, src, k)
-			plainToF32(after(dst, 4*k, n-k), after(src, 2*k, n-k), n-k)
-		}
+		l.toBF16 = eights(toBF16AVX2, plainToBF16, 2, 4)
+		l.toF32 = eights(toF32AVX2, plainToF32, 4, 2)
 		l.split = func(hi, lo, src unsafe.Pointer, n int) int {
 			k := n &^ 7
 			return splitAVX2(hi, lo, src, k) + plainSplit(after(hi, 2*k, n-k), after(lo, 2*k, n-k), after(src, 4*k, n-k), n-k)
@@ -102,30 +94,11 @@ func accelerate(l *loops, level isa.Level) {
 				return l.sum()
 			},
 		}
-		l.addTo = [2]func(dst, a unsafe.Pointer, n int){
-			func(dst, a unsafe.Pointer, n int) {
-				k := n &^ 7
-				addToF32AVX2(dst, a, k)
-				plainAddTo[float32](after(dst, 4*k, n-k), after(a, 4*k, n-k), n-k)
-			},
-			func(dst, a unsafe.Pointer, n int) {
-				k := n &^ 7
-				addToBF16AVX2(dst, a, k)
-				plainAddTo[uint16](after(dst, 4*k, n-k), after(a, 2*k, n-k), n-k)
-			},
-		}
+		l.addTo = [2]func(dst, a unsafe.Pointer, n int){eights(addToF32AVX2, plainAddTo[float32], 4, 4),
+			eights(addToBF16AVX2, plainAddTo[uint16], 4, 2)}
 		l.addScaled = [2]func(dst, a unsafe.Pointer, n int, s float32){
-			func(dst, a unsafe.Pointer, n int, s float32) {
-				k := n &^ 7
-				addScaledF32AVX2(dst, a, k, s)
-				plainAddScaled[float32](after(dst, 4*k, n-k), after(a, 4*k, n-k), n-k, s)
-			},
-			func(dst, a unsafe.Pointer, n int, s float32) {
-				k := n &^ 7
-				addScaledBF16AVX2(dst, a, k, s)
-				plainAddScaled[uint16](after(dst, 4*k, n-k), after(a, 2*k, n-k), n-k, s)
-			},
-		}
+			scaledEights(addScaledF32AVX2, plainAddScaled[float32], 4),
+			scaledEights(addScaledBF16AVX2, plainAddScaled[uint16], 2)}
 		l.swiglu = gatedLoop{runsSwiGLU[float32], runsSwiGLU[uint16]}
 		l.swigluGrad = gatedGradLoop{runsSwiGLUGrad[float32], runsSwiGLUGrad[uint16]}
 		l.geglu = gatedLoop{runsGeGLU[float32], runsGeGLU[uint16]}
@@ -146,6 +119,26 @@ func accelerate(l *loops, level isa.Level) {
 			addAll(&l, after(x, 4*k, n-k), n-k)
 			return l.sum()
 		}
+	}
+}
+
+// eights is a loop of AVX2 over whole eights of elements, and a plain one over the rest; the sizes are those of an element
+// of each array in bytes.
+func eights(f, plain func(dst, a unsafe.Pointer, n int), dstSize, aSize int) func(dst, a unsafe.Pointer, n int) {
+	return func(dst, a unsafe.Pointer, n int) {
+		k := n &^ 7
+		f(dst, a, k)
+		plain(after(dst, dstSize*k, n-k), after(a, aSize*k, n-k), n-k)
+	}
+}
+
+// scaledEights is eights of a loop that adds what it scales to fp32.
+func scaledEights(f, plain func(dst, a unsafe.Pointer, n int, s float32), aSize int) func(dst, a unsafe.Pointer, n int,
+	s float32) {
+	return func(dst, a unsafe.Pointer, n int, s float32) {
+		k := n &^ 7
+		f(dst, a, k, s)
+		plain(after(dst, 4*k, n-k), after(a, aSize*k, n-k), n-k, s)
 	}
 }
 
