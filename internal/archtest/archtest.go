@@ -14,6 +14,7 @@
 //   - No test uses a clock, except the tests that clocks.go lists with a reason.
 //   - Prose keeps to plain words; words.go lists the refused habits.
 //   - Names that belong to one subject are selected in its files only; owned.go has the table.
+//   - The program's rooms keep to their budgets of lines ([Budgets]); budget.go has the table.
 //
 // Tests may import anything but modules that the table lacks. It reads files instead of asking the go command, so that
 // the go command sees which files the test's result depends on and does not answer from its cache.
