@@ -12,6 +12,16 @@ const (
 	fingerprintPageBytes = 4096
 )
 
+// FingerprintOf is the fingerprint of the weights in a model's directory.
+func FingerprintOf(ctx context.Context, dir string) (string, error) {
+	w, err := OpenWeights(dir)
+	if err != nil {
+		return "", err
+	}
+	defer w.Close()
+	return w.Fingerprint(ctx)
+}
+
 // Fingerprint tells the weights of one model from those of another: a SHA-256 over the names, types and shapes of all
 // tensors, and over pages of their bytes, spread evenly over each. How the tensors are divided into files does not
 // matter. It reads 8 MiB or a page of each tensor, whichever is more, so that weights of any size take seconds.

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
 )
 
 // tokenizedModel is a model with a tokenizer of 562 tokens.
@@ -276,7 +277,7 @@ func TestAddTokensRefuses(t *testing.T) {
 			if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
-			if exists(out) {
+			if vfs.Exists(out) {
 				t.Error("it has written something")
 			}
 		})

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -126,7 +127,7 @@ func TestAlgorithmsAreKept(t *testing.T) {
 	if first.tuned < 4+8+3 || !all(first.Algorithms(), "quick") {
 		t.Errorf("%d products were tuned: %q", first.tuned, first.Algorithms())
 	}
-	last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+	last, _, err := checkpoint.Latest(vfs.OS{}, rundir.CheckpointsDir(c))
 	if err != nil || !slices.Equal(last.Manifest.Algorithms, first.Algorithms()) {
 		t.Fatalf("the checkpoint has %q, and the device %q (%v)", last.Manifest.Algorithms, first.Algorithms(), err)
 	}
@@ -170,7 +171,7 @@ func TestAlgorithmsOfTwoDevices(t *testing.T) {
 	if len(mine) < 4 || len(second.made) < 4 || !slices.Equal(lines, slices.Sorted(maps.Values(both))) {
 		t.Errorf("the devices chose %q and %q, and the machine has %q", first.Algorithms(), second.Algorithms(), lines)
 	}
-	last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+	last, _, err := checkpoint.Latest(vfs.OS{}, rundir.CheckpointsDir(c))
 	if err != nil || !slices.Equal(last.Manifest.Algorithms, lines) {
 		t.Errorf("the checkpoint has other choices: %q (%v)", last.Manifest.Algorithms, err)
 	}

@@ -17,7 +17,7 @@ func (s *source) findBase(ctx context.Context, c *runfile.Config, from *checkpoi
 	now := &checkpoint.Base{Init: c.Init, Model: c.Model}
 	var err error
 	if c.Init == "pretrained" {
-		now.WeightsSHA256, err = s.fingerprint(ctx)
+		now.WeightsSHA256, err = hf.FingerprintOf(ctx, s.dir)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -43,14 +43,4 @@ func (s *source) findBase(ctx context.Context, c *runfile.Config, from *checkpoi
 	}
 	s.base = then
 	return nil
-}
-
-// fingerprint is that of the weights in the model's directory.
-func (s *source) fingerprint(ctx context.Context) (string, error) {
-	w, err := hf.OpenWeights(s.dir)
-	if err != nil {
-		return "", err
-	}
-	defer w.Close()
-	return w.Fingerprint(ctx)
 }

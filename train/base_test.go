@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // Another model with the same config.json, as every model that a run writes has, is not the one that a run began from:
@@ -52,12 +53,12 @@ func TestOtherWeightsAreRefused(t *testing.T) {
 	refused("another init", func(c *runfile.Config) { c.Init = "random" },
 		"began with init: pretrained, and init is random now")
 	refused("another model, from a path", func(run *runfile.Config) {
-		run.OutputDir, run.Resume = filepath.Join(t.TempDir(), "new"), filepath.Join(checkpointsDir(c), "step-000004")
+		run.OutputDir, run.Resume = filepath.Join(t.TempDir(), "new"), filepath.Join(rundir.CheckpointsDir(c), "step-000004")
 		run.Model = trained.Model
 	}, began)
 	own := *c
 	own.Model = trained.Model
-	_, err = Open(context.Background(), &own, OpenOptions{Env: newEnv(t), From: filepath.Join(checkpointsDir(c), "step-000004")})
+	_, err = Open(context.Background(), &own, OpenOptions{Env: newEnv(t), From: filepath.Join(rundir.CheckpointsDir(c), "step-000004")})
 	if err == nil || !strings.Contains(err.Error(), began) {
 		t.Errorf("a loop of its own: error %v", err)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -59,7 +60,7 @@ func (e *Env) cardOf(runDir string, src *source, as format, step int, settings m
 		params: params, frozen: params - trained, as: as, step: step,
 		base: src.dir, baseID: src.id, settings: settings, plateau: plateau, hands: src.hands}
 	var err error
-	if c.config, err = e.readResolved(runDir); err != nil {
+	if c.config, err = e.Runs().ReadResolved(runDir); err != nil {
 		e.warn("the model card lacks data and settings: %s", console.OneLine(err))
 	}
 	if c.config != nil {
@@ -74,7 +75,7 @@ func (e *Env) cardOf(runDir string, src *source, as format, step int, settings m
 			c.baseID = ""
 		}
 	}
-	f, err := vfs.OpenBelow(e.files(), runDir, metricsName)
+	f, err := vfs.OpenBelow(e.files(), runDir, rundir.MetricsName)
 	if err == nil {
 		defer f.Close()
 		c.metrics, err = trace.ReadMetrics(f)
@@ -88,7 +89,7 @@ func (e *Env) cardOf(runDir string, src *source, as format, step int, settings m
 
 // hubID is the id of a data set of the hub; "" for files of a machine.
 func (c *card) hubID(s data.Source) string {
-	s.Path = whereRunStarted(c.runDir, c.config, s.Path)
+	s.Path = rundir.WhereRunStarted(c.runDir, c.config, s.Path)
 	return s.HubID()
 }
 
@@ -109,34 +110,12 @@ func (c *card) textFor(dir string) ([]byte, error) {
 	return c.text(), nil
 }
 
-// stepKey begins the line of a card's head that has the step that the weights are of.
-const stepKey = "millrace_step: "
-
-// stepOfCard is the step that the card of a model directory has; ok is false for a model without one.
-func stepOfCard(dir string) (step int, ok bool) {
-	text, _ := hf.ReadCard(dir) // a card that cannot be read has no step
-	head, ok := bytes.CutPrefix(text, []byte("---\n"))
-	if !ok {
-		return 0, false
-	}
-	for line := range bytes.Lines(head) {
-		if number, ok := bytes.CutPrefix(line, []byte(stepKey)); ok {
-			step, err := strconv.Atoi(string(bytes.TrimSpace(number)))
-			return step, err == nil
-		}
-		if bytes.HasPrefix(line, []byte("---")) {
-			break
-		}
-	}
-	return 0, false
-}
-
 // text is the card.
 func (c *card) text() []byte {
 	var b bytes.Buffer
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("---\n%s", hf.CardMark)
-	line("%s%d", stepKey, c.step)
+	line("%s%d", rundir.StepKey, c.step)
 	if c.baseID != "" {
 		line("base_model: %s", c.baseID)
 	}

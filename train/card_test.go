@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // TestCardOfARun trains: the model has a card with the data, the losses and the settings, without paths of this
@@ -29,7 +30,7 @@ func TestCardOfARun(t *testing.T) {
 	if _, err := Train(context.Background(), c, Options{Env: env}); err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(c.OutputDir, lastModel)
+	dir := filepath.Join(c.OutputDir, rundir.LastModel)
 	card := files(t, dir)[hf.CardName]
 	for _, want := range []string{"library_name: transformers\n", "pipeline_tag: text-generation\n", hf.CardMark,
 		"## Data", "## Losses", "## Settings",
@@ -68,7 +69,7 @@ func TestCardOfARun(t *testing.T) {
 		}
 	}
 	// Wherever a checkpoint of the run is, such as in save.fallback, the card is that of the run.
-	elsewhere := filepath.Join(t.TempDir(), "small", checkpointsName, step)
+	elsewhere := filepath.Join(t.TempDir(), "small", rundir.CheckpointsName, step)
 	if err := os.CopyFS(elsewhere, os.DirFS(lastCheckpoint(t, c))); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +98,7 @@ func TestCardOfARun(t *testing.T) {
 	}
 
 	// Without the run's directory the settings are those of the checkpoint.
-	for _, name := range []string{resolvedName, otherResolvedName, metricsName} {
+	for _, name := range []string{rundir.ResolvedName, rundir.OtherResolvedName, rundir.MetricsName} {
 		if err := os.RemoveAll(filepath.Join(c.OutputDir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +182,7 @@ func TestCardOfHubModel(t *testing.T) {
 		if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 			t.Fatal(err)
 		}
-		card := files(t, filepath.Join(c.OutputDir, lastModel))[hf.CardName]
+		card := files(t, filepath.Join(c.OutputDir, rundir.LastModel))[hf.CardName]
 		if strings.Contains(card, "base_model: "+name+"\n") != isID || strings.Contains(card, "base_model: ") != isID ||
 			strings.Contains(card, "datasets: [") {
 			t.Errorf("%s:\n%s", name, card)

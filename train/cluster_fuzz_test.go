@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // FuzzMessages reads what another host has given: as the arrival of a run, as places of files, as an error. Either it
 // is a message of that kind, or an error of one line; and no identity leads out of the directories that it names.
 func FuzzMessages(f *testing.F) {
 	run := checkpoint.NewRunID()
-	good, err := json.Marshal(message[arrival]{"train.arrival", arrival{OutputDir: "/a", Identity: identity{Run: run, Name: "a-" + run.Short()}}})
+	good, err := json.Marshal(message[arrival]{"train.arrival", arrival{OutputDir: "/a", Identity: rundir.Identity{Run: run, Name: "a-" + run.Short()}}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -35,7 +36,7 @@ func FuzzMessages(f *testing.F) {
 			t.Errorf("more than one line: %q", err)
 		}
 		found, err := readMessages[arrival](c, [][]byte{text, text})
-		if err == nil && found[0].Identity.check() == nil {
+		if err == nil && found[0].Identity.Check() == nil {
 			if name := found[0].Identity.Name; !filepath.IsLocal(name) || name != filepath.Base(name) {
 				t.Errorf("a run is called %q", name)
 			}

@@ -4,12 +4,11 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -19,11 +18,11 @@ import (
 
 // arrival brings the other hosts what host 0 has found in the output directory.
 type arrival struct {
-	OutputDir string        `json:"output_dir"`
-	Identity  identity      `json:"identity"`
-	From      choice        `json:"from"`
-	Sizes     runfile.Sizes `json:"sizes"`
-	Overlong  string        `json:"overlong,omitempty"`
+	OutputDir string          `json:"output_dir"`
+	Identity  rundir.Identity `json:"identity"`
+	From      choice          `json:"from"`
+	Sizes     runfile.Sizes   `json:"sizes"`
+	Overlong  string          `json:"overlong,omitempty"`
 }
 
 // choice is the checkpoint that a run continues from, as host 0 has it. A path outside of output_dir may name another
@@ -59,16 +58,16 @@ func (e *Env) openChosen(of choice) (*checkpoint.Checkpoint, error) {
 }
 
 // arrive has all hosts know which run this is and how it starts, and makes sure that they share the output directory.
-func (h *home) arrive(ctx context.Context) (b beginning, err error) {
-	c := h.env.Cluster
+func (t *trainer) arrive(ctx context.Context) (b rundir.Beginning, err error) {
+	c, h := t.env.Cluster, &t.home
 	var found arrival
-	err = h.env.together(ctx, func(context.Context) (err error) {
+	err = t.env.together(ctx, func(context.Context) (err error) {
 		if !c.Leads() {
 			return nil
 		}
-		if b, err = h.hold(); err == nil { // which removes what a torn save has left
-			found = arrival{OutputDir: h.config.OutputDir, Identity: h.id, Sizes: b.sizes, Overlong: b.overlong}
-			found.From, err = choiceOf(b.from)
+		if b, err = h.Hold(); err == nil { // which removes what a torn save has left
+			found = arrival{OutputDir: h.Config.OutputDir, Identity: h.ID, Sizes: b.Sizes, Overlong: b.Overlong}
+			found.From, err = choiceOf(b.From)
 		}
 		return blame.BadRequest(err)
 	})
@@ -78,62 +77,44 @@ func (h *home) arrive(ctx context.Context) (b beginning, err error) {
 	if found, err = decided(c, found); err != nil {
 		return b, err
 	}
-	if own := h.config.OutputDir; own != found.OutputDir {
+	if own := h.Config.OutputDir; own != found.OutputDir {
 		err = fmt.Errorf("output_dir is %s, and %s on %s: give all hosts the same path, in a file system that they "+
 			"share", own, found.OutputDir, c.Name(0))
 	}
 	if err = c.Agree(blame.BadRequest(err)); err != nil {
 		return b, err
 	}
-	if err := h.saving.CheckShared(h.env.files(), h.dir); err != nil {
-		if h.saving.Lost() != nil {
+	if err := h.Saving.CheckShared(t.env.files(), h.Dir); err != nil {
+		if h.Saving.Lost() != nil {
 			return b, c.alone(err)
 		}
 		return b, c.everywhere(blame.BadRequest(fmt.Errorf("output_dir: %w", err)))
 	}
 	if !c.Leads() {
-		b, err = h.follow(found)
+		b, err = t.follow(found)
 	}
 	return b, c.Agree(blame.BadRequest(err))
 }
 
 // follow takes over what host 0 has found.
-func (h *home) follow(found arrival) (b beginning, err error) {
-	if err := found.Identity.check(); err != nil {
-		return b, fmt.Errorf("the run of %s: %w: give all hosts the same program", h.env.Cluster.Name(0), err)
+func (t *trainer) follow(found arrival) (b rundir.Beginning, err error) {
+	h := &t.home
+	if err := found.Identity.Check(); err != nil {
+		return b, fmt.Errorf("the run of %s: %w: give all hosts the same program", t.env.Cluster.Name(0), err)
 	}
-	h.id = found.Identity
-	b = beginning{sizes: found.Sizes, overlong: found.Overlong}
-	if b.from, err = h.env.openChosen(found.From); err != nil {
+	h.ID = found.Identity
+	b = rundir.Beginning{Sizes: found.Sizes, Overlong: found.Overlong}
+	if b.From, err = t.env.openChosen(found.From); err != nil {
 		return b, fmt.Errorf("resume: %w", err)
 	}
-	if within := filepath.Dir(h.id.stateDir(h.config)); !h.env.ownsStates(&h.id, within) {
-		return b, &vfs.NotOwnError{Path: filepath.Join(within, h.id.Name+"*"), Why: "has state of a run with another output_dir: " +
+	if within := filepath.Dir(h.ID.StateDir(h.Config)); !t.env.Runs().OwnsStates(&h.ID, within) {
+		return b, &vfs.NotOwnError{Path: filepath.Join(within, h.ID.Name+"*"), Why: "has state of a run with another output_dir: " +
 			"remove it, or set another memory.path"}
 	}
-	dir := h.id.stateDirOf(h.config, h.env.Cluster.Host)
-	if err := h.env.checkEmptyLink(dir); err != nil {
-		return b, underKey("memory.path", err)
+	dir := h.ID.StateDirOf(h.Config, t.env.Cluster.Host)
+	if err := t.env.Runs().CheckEmptyLink(dir); err != nil {
+		return b, rundir.UnderKey("memory.path", err)
 	}
-	h.memoryPath, h.config.Memory.Path = h.config.Memory.Path, dir
+	h.MemoryPath, h.Config.Memory.Path = h.Config.Memory.Path, dir
 	return b, nil
-}
-
-// isStateOf reports whether a directory below memory.path has the name of a host's of this run.
-func (id *identity) isStateOf(name string) bool {
-	host, isHost := strings.CutPrefix(name, id.Name+hostStateInfix)
-	_, err := strconv.Atoi(host)
-	return name == id.Name || isHost && err == nil
-}
-
-// hostStateInfix stands between the name of a run's directory below memory.path and the number of the host that it is
-// of, except host 0.
-const hostStateInfix = "-rank-"
-
-// stateDirOf is stateDir of a host.
-func (id *identity) stateDirOf(c *runfile.Config, host int) string {
-	if host == 0 {
-		return id.stateDir(c)
-	}
-	return fmt.Sprintf("%s%s%d", id.stateDir(c), hostStateInfix, host)
 }

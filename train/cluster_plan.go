@@ -9,16 +9,17 @@ import (
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // Hosts have a plan each, within their own budgets, and the same sizes.
 
 // planAlike plans the run on each host. Sizes that are auto become the smallest that any of them chooses for itself:
 // what has room with larger sizes has room with smaller ones.
-func (t *trainer) planAlike(ctx context.Context, b *beginning, asked runfile.Sizes) error {
+func (t *trainer) planAlike(ctx context.Context, b *rundir.Beginning, asked runfile.Sizes) error {
 	c := t.env.Cluster
 	plans := func(ctx context.Context) error {
-		return t.makePlan(ctx, t.rates.Steps, plan.Outputs{}, t.samples.memory(), b.hasSizes())
+		return t.makePlan(ctx, t.rates.Steps, plan.Outputs{}, t.samples.memory(), b.HasSizes())
 	}
 	err := t.env.together(ctx, func(ctx context.Context) error {
 		return blame.OfStart(ctx, ofBudgets(t.keptSizes(ctx, asked, plans(ctx))))

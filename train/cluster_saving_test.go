@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -29,7 +30,7 @@ func savingConfig(t *testing.T) *runfile.Config {
 // savedFiles are the contents of the checkpoints of a run, by path; the id of the run in them is left out.
 func savedFiles(t *testing.T, c *runfile.Config) map[string]string {
 	t.Helper()
-	all, id := files(t, checkpointsDir(c)), string(idOf(t, c).Run)
+	all, id := files(t, rundir.CheckpointsDir(c)), string(idOf(t, c).Run)
 	delete(all, ".lock")
 	for name, text := range all {
 		if filepath.Base(name) == checkpoint.ManifestName {
@@ -69,7 +70,7 @@ func TestHostsSaveTheSameBytes(t *testing.T) {
 		}
 		rest := own
 		rest.OutputDir = filepath.Join(t.TempDir(), "rest")
-		rest.Resume = filepath.Join(checkpointsDir(&own), checkpoint.DirName(4))
+		rest.Resume = filepath.Join(rundir.CheckpointsDir(&own), checkpoint.DirName(4))
 		if next == 1 {
 			sum, err := Train(t.Context(), &rest, Options{Env: newEnv(t)})
 			if err != nil {
@@ -91,7 +92,7 @@ func TestFullDiskOfAHost(t *testing.T) {
 		c := savingConfig(t)
 		all := trainHosts(t, 2, c, func(h *aHost) {
 			if h.host == host {
-				h.env.FS = failsBelow(checkpointsDir(c), func(op vfs.Op) bool {
+				h.env.FS = failsBelow(rundir.CheckpointsDir(c), func(op vfs.Op) bool {
 					return strings.Contains(op.Name, "step-000002") && strings.Contains(op.Name, "block.")
 				})
 			}
@@ -103,7 +104,7 @@ func TestFullDiskOfAHost(t *testing.T) {
 			!strings.Contains(said, "tries to save again after step 3") {
 			t.Errorf("host %d: it says %s", host, said)
 		}
-		if got := stepsSaved(t, checkpointsDir(c)); !slices.Equal(got, []int{3, 4, 6}) {
+		if got := stepsSaved(t, rundir.CheckpointsDir(c)); !slices.Equal(got, []int{3, 4, 6}) {
 			t.Errorf("host %d: saved after steps %v", host, got)
 		}
 	}
@@ -114,16 +115,16 @@ func TestDiskOfAHostStaysFull(t *testing.T) {
 	c := savingConfig(t)
 	all := trainHosts(t, 2, c, func(h *aHost) {
 		if h.host == 1 {
-			h.env.FS = failsBelow(checkpointsDir(c), func(op vfs.Op) bool {
+			h.env.FS = failsBelow(rundir.CheckpointsDir(c), func(op vfs.Op) bool {
 				return strings.Contains(op.Name, "/.step-")
 			})
 		}
 	})
 	succeed(t, all)
-	if got := stepsSaved(t, checkpointsDir(c)); len(got) > 0 {
+	if got := stepsSaved(t, rundir.CheckpointsDir(c)); len(got) > 0 {
 		t.Errorf("saved after steps %v", got)
 	}
-	if !exists(filepath.Join(c.OutputDir, lastModel)) {
+	if !vfs.Exists(filepath.Join(c.OutputDir, rundir.LastModel)) {
 		t.Error("there is no model")
 	}
 	const want = "the checkpoint of step 6 was not saved: rank 1 (host b): "
@@ -137,13 +138,13 @@ func TestDamageThatOneHostFinds(t *testing.T) {
 	c := savingConfig(t)
 	c.Save.Keep = 0
 	succeed(t, trainHosts(t, 2, c, nil))
-	model := filepath.Join(c.OutputDir, lastModel)
+	model := filepath.Join(c.OutputDir, rundir.LastModel)
 	want := modelFiles(t, model)
 	for host, name := range []string{"block.0.first-moments", "block.1.first-moments"} {
 		if err := os.RemoveAll(model); err != nil {
 			t.Fatal(err)
 		}
-		path := filepath.Join(checkpointsDir(c), checkpoint.DirName(6), name)
+		path := filepath.Join(rundir.CheckpointsDir(c), checkpoint.DirName(6), name)
 		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -218,7 +219,7 @@ func TestTakenOutputDirectoryOfHosts(t *testing.T) {
 					return nil
 				}
 				err := os.RemoveAll(c.OutputDir)
-				dir, errHold := checkpoint.Hold(vfs.OS{}, checkpointsDir(c))
+				dir, errHold := checkpoint.Hold(vfs.OS{}, rundir.CheckpointsDir(c))
 				t.Cleanup(func() { dir.Close() })
 				return errors.Join(err, errHold)
 			}
@@ -271,14 +272,14 @@ func TestHostIsLostInASave(t *testing.T) {
 				t.Errorf("host %d: error %v", h.host, h.err)
 			}
 		}
-		if got := stepsSaved(t, checkpointsDir(c)); !slices.Equal(got, []int{2}) {
+		if got := stepsSaved(t, rundir.CheckpointsDir(c)); !slices.Equal(got, []int{2}) {
 			t.Errorf("saved after steps %v", got)
 		}
 		sum, err := Train(t.Context(), c, Options{Env: newEnv(t)})
 		if err != nil || sum.ResumedAfter != 2 {
 			t.Fatalf("%+v, error %v", sum, err)
 		}
-		for path := range files(t, checkpointsDir(c)) {
+		for path := range files(t, rundir.CheckpointsDir(c)) {
 			if strings.HasPrefix(path, ".step") {
 				t.Errorf("%s is left", path)
 			}
@@ -293,7 +294,7 @@ func TestHostsResumeFromOneCheckpoint(t *testing.T) {
 	if _, err := Train(t.Context(), first, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
-	at := func(step int) string { return filepath.Join(checkpointsDir(first), checkpoint.DirName(step)) }
+	at := func(step int) string { return filepath.Join(rundir.CheckpointsDir(first), checkpoint.DirName(step)) }
 	for _, same := range []bool{true, false} {
 		c := savingConfig(t)
 		c.Resume = at(4)
@@ -336,7 +337,7 @@ func TestHostCannotFinishAfterAnError(t *testing.T) {
 		}
 		drive := vfs.NewFaulty(vfs.OS{})
 		drive.Intercept(func(op vfs.Op) vfs.Outcome {
-			if broken.Load() && strings.Contains(op.Name, hostStateInfix+"1/") {
+			if broken.Load() && strings.Contains(op.Name, rundir.HostStateInfix+"1/") {
 				return vfs.Outcome{Err: syscall.EIO}
 			}
 			return vfs.Outcome{}

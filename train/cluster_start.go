@@ -178,7 +178,7 @@ func (t *trainer) allEnded(ctx context.Context) (step int, err error) {
 			return nil
 		}
 		if step, err = t.hasEnded(ctx); err == nil && step == 0 {
-			err = t.env.checkModelLinks(t.config)
+			err = t.env.Runs().CheckModelLinks(t.config)
 		}
 		if err == nil && step == 0 {
 			err = t.refuseOthers(ctx)

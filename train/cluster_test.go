@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream/streamtest"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -343,7 +344,7 @@ func TestHostsRemoveStateOfAllRanks(t *testing.T) {
 		t.Errorf("%v; host 0 says %s\nhost 1 says %s", err, all[0].said, all[1].said)
 	}
 	for _, dir := range removed {
-		if exists(dir) {
+		if vfs.Exists(dir) {
 			t.Errorf("%s is there", dir)
 		}
 	}
@@ -352,8 +353,8 @@ func TestHostsRemoveStateOfAllRanks(t *testing.T) {
 			t.Errorf("%s was cleared", dir)
 		}
 	}
-	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil || exists(used) || !exists(other) {
-		t.Errorf("%v; %s is there: %v", err, used, exists(used))
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil || vfs.Exists(used) || !vfs.Exists(other) {
+		t.Errorf("%v; %s is there: %v", err, used, vfs.Exists(used))
 	}
 }
 
@@ -513,7 +514,7 @@ func TestHostsEndAsTheProgramSays(t *testing.T) {
 		} else if h := all[1]; h.err == nil || !strings.Contains(h.err.Error(), end.Error()) {
 			t.Errorf("host 1: %v", h.err)
 		}
-		last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+		last, _, err := checkpoint.Latest(vfs.OS{}, rundir.CheckpointsDir(c))
 		if err != nil || last == nil || last.Manifest.Step != 2 {
 			t.Errorf("%v: the latest checkpoint is %v, error %v", end, last, err)
 		}
@@ -545,7 +546,7 @@ func TestHostDies(t *testing.T) {
 		!strings.Contains(err.Error(), "the latest checkpoint is ") {
 		t.Errorf("host 0: %v", err)
 	}
-	last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+	last, _, err := checkpoint.Latest(vfs.OS{}, rundir.CheckpointsDir(c))
 	if err != nil || last == nil || last.Manifest.Step < 2 {
 		t.Errorf("the latest checkpoint is %v, error %v", last, err)
 	}
@@ -565,7 +566,7 @@ func TestGroupsAreTheHosts(t *testing.T) {
 		}
 	}
 	succeed(t, trainHosts(t, 2, c, first))
-	if was, err := (&Env{}).readResolved(c.OutputDir); err != nil || was.Numerics.Groups != 2 {
+	if was, err := (&Env{}).Runs().ReadResolved(c.OutputDir); err != nil || was.Numerics.Groups != 2 {
 		t.Fatalf("the run file has %+v, error %v", was, err)
 	}
 	other := *c
@@ -671,7 +672,7 @@ func TestHostsExportWithoutLowHalves(t *testing.T) {
 			t.Errorf("host %d: %v", h.host, h.err)
 		}
 	}
-	if model := filepath.Join(c.OutputDir, lastModel); exists(model) {
+	if model := filepath.Join(c.OutputDir, rundir.LastModel); vfs.Exists(model) {
 		t.Errorf("%s is there", model)
 	}
 	again := trainHosts(t, 2, c, nil)
@@ -700,7 +701,7 @@ func TestHostsChooseSizesThatFitAll(t *testing.T) {
 			}
 		})
 		succeed(t, all)
-		if was, err := (&Env{}).readResolved(own.OutputDir); err != nil || was.Numerics != sizes {
+		if was, err := (&Env{}).Runs().ReadResolved(own.OutputDir); err != nil || was.Numerics != sizes {
 			t.Fatalf("the run has %+v, error %v, want %+v", was, err, sizes)
 		}
 		says := "block_chunk 256 are for the budgets of rank 1 (host b); rank 0 (host a) alone would have 8, "

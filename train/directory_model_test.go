@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -58,9 +59,9 @@ func newDirectories(test *testing.T, slots []slot, keep int, diverged bool) *dir
 	d := &directories{test, vfs.NewMem(), nil, map[string]checkpoint.Sum{}}
 	c := &runfile.Config{OutputDir: "/runs/run", Save: runfile.Save{Keep: keep, Fallback: "/fallback"}}
 	d.t = newTrainer(c, Options{Env: &Env{FS: d.files, Progress: io.Discard}})
-	d.t.home.id = d.t.env.newIdentity(c.OutputDir)
+	d.t.home.ID = d.t.env.Runs().NewIdentity(c.OutputDir)
 	if diverged {
-		d.t.home.id.Ended = &ending{Step: 99, Diverged: true}
+		d.t.home.ID.Ended = &rundir.Ending{Step: 99, Diverged: true}
 	}
 	d.start()
 	for i, s := range slots {
@@ -68,15 +69,15 @@ func newDirectories(test *testing.T, slots []slot, keep int, diverged bool) *dir
 			d.put(10*(i+1), s)
 		}
 	}
-	d.must(d.t.home.dir.Close())
-	d.must(d.t.home.fallback.Close())
+	d.must(d.t.home.Dir.Close())
+	d.must(d.t.home.Fallback.Close())
 	d.start() // another process, which has read nothing
 	return d
 }
 
 func (d *directories) start() {
 	c := d.t.config
-	d.t.home.dir, d.t.home.fallback = d.hold(checkpointsDir(c)), d.hold(d.t.home.id.fallbackDir(c))
+	d.t.home.Dir, d.t.home.Fallback = d.hold(rundir.CheckpointsDir(c)), d.hold(d.t.home.ID.FallbackDir(c))
 }
 
 func (d *directories) must(err error) {
@@ -88,7 +89,7 @@ func (d *directories) must(err error) {
 
 func (d *directories) hold(path string) *checkpoint.Directory {
 	d.Helper()
-	dir, err := checkpoint.Acquire(d.files, path, d.t.home.id.owner())
+	dir, err := checkpoint.Acquire(d.files, path, d.t.home.ID.Owner())
 	d.must(err)
 	return dir
 }
@@ -96,9 +97,9 @@ func (d *directories) hold(path string) *checkpoint.Directory {
 // dir is one of the two directories.
 func (d *directories) dir(inFallback bool) *checkpoint.Directory {
 	if inFallback {
-		return d.t.home.fallback
+		return d.t.home.Fallback
 	}
-	return d.t.home.dir
+	return d.t.home.Dir
 }
 
 // put saves a checkpoint, and has it become what it is in the case.
@@ -108,7 +109,7 @@ func (d *directories) put(step int, s slot) {
 	switch s.condition {
 	case foreign:
 		d.must(to.Own(checkpoint.Owner{Run: "ffffffffffffffffffffffffffffffff"}))
-		defer func() { d.must(to.Own(d.t.home.id.owner())) }()
+		defer func() { d.must(to.Own(d.t.home.ID.Owner())) }()
 	case unhealthy:
 		m.UnhealthySteps = 2
 	}
@@ -149,11 +150,11 @@ func (d *directories) sum(path string) checkpoint.Sum {
 func (d *directories) accepted() map[string]bool {
 	d.Helper()
 	paths := map[string]bool{}
-	for _, dir := range []*checkpoint.Directory{d.t.home.dir, d.t.home.fallback} {
+	for _, dir := range []*checkpoint.Directory{d.t.home.Dir, d.t.home.Fallback} {
 		entries, err := checkpoint.List(d.files, dir.Path())
 		d.must(err)
 		for _, e := range entries {
-			if e.Err != nil || e.Manifest.Run != d.t.home.id.Run || e.Manifest.UnhealthySteps > 0 {
+			if e.Err != nil || e.Manifest.Run != d.t.home.ID.Run || e.Manifest.UnhealthySteps > 0 {
 				continue
 			}
 			c, err := checkpoint.Open(d.files, e.Dir)
@@ -169,9 +170,9 @@ func (d *directories) accepted() map[string]bool {
 // resume finds the checkpoint that the run continues from, as openState does; nil if there is no such checkpoint.
 func (d *directories) resume() *checkpoint.Checkpoint {
 	d.Helper()
-	q := checkpoint.Query{Healthy: d.t.home.id.hasDiverged()}
+	q := checkpoint.Query{Healthy: d.t.home.ID.HasDiverged()}
 	for {
-		from, _, err := d.t.env.newest(d.t.config, &d.t.home.id, q)
+		from, err := d.t.home.Newest(q)
 		d.must(err)
 		if from == nil {
 			return nil
@@ -225,7 +226,7 @@ func (d *directories) check(keep int, saveInFallback bool) {
 			d.Fatalf("%s, which is another run's, has changed", path)
 		}
 	}
-	d.t.damaged, d.t.home.id.Ended = nil, nil // the next process
+	d.t.damaged, d.t.home.ID.Ended = nil, nil // the next process
 	if again := d.resume(); again == nil || again.Dir() != saved {
 		d.Fatalf("the next start continues from %+v, not from %s", again, saved)
 	}

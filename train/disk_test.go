@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/surroundings"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -62,16 +63,16 @@ func TestFullDisk(t *testing.T) {
 			return &c
 		}
 		whatIsSavedIsRight := func(t *testing.T, c *runfile.Config) {
-			saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(c))
+			saved, err := checkpoint.List(vfs.OS{}, rundir.CheckpointsDir(c))
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, s := range saved {
-				if got := sumsOf(t, s.Dir); !reflect.DeepEqual(got, sumsOf(t, filepath.Join(checkpointsDir(&whole), checkpoint.DirName(s.Step)))) {
+				if got := sumsOf(t, s.Dir); !reflect.DeepEqual(got, sumsOf(t, filepath.Join(rundir.CheckpointsDir(&whole), checkpoint.DirName(s.Step)))) {
 					t.Errorf("%s is not what step %d was", s.Dir, s.Step)
 				}
 			}
-			hidden, _ := filepath.Glob(filepath.Join(checkpointsDir(c), ".step-*"))
+			hidden, _ := filepath.Glob(filepath.Join(rundir.CheckpointsDir(c), ".step-*"))
 			if len(hidden) > 0 {
 				t.Errorf("files are left over: %v", hidden)
 			}

@@ -6,27 +6,29 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/vfs"
 )
 
 // endNoted is the step after which the run has ended before, for the steps and the patience that it has now; 0 where it
 // is to take steps. A checkpoint of the last step says so, or run.json, where the run was not to save its end.
 func (t *trainer) endNoted(ctx context.Context) (step int, err error) {
-	id, begun := &t.home.id, 0
+	id, begun := &t.home.ID, 0
 	if t.from != nil {
 		begun = t.from.Manifest.Step
 		if begun >= t.rates.Steps || t.evals.outOfPatience() {
 			return begun, nil
 		}
-		isOther := t.home.id.Ended == nil || t.home.id.Ended.Settings != settingsSum(t.mathematics())
+		isOther := t.home.ID.Ended == nil || t.home.ID.Ended.Settings != settingsSum(t.mathematics())
 		if len(t.history) > len(t.from.Manifest.History) && isOther {
 			return 0, nil // the user has asked for other steps, with resume_with
 		}
 	}
 	switch end := id.Ended; {
-	case end == nil && id.hasResult(lastModel): // it may have been killed before it could note its end
-		is, err := id.placedAt(ctx, t.config.OutputDir, lastModel)
-		if is.holding == ownModel && is.step >= t.rates.Steps && is.step > begun {
-			return is.step, err
+	case end == nil && id.HasResult(rundir.LastModel): // it may have been killed before it could note its end
+		is, err := id.PlacedAt(ctx, t.config.OutputDir, rundir.LastModel)
+		if is.Holding == rundir.OwnModel && is.Step >= t.rates.Steps && is.Step > begun {
+			return is.Step, err
 		}
 		return 0, err
 	case end != nil && !end.Diverged && (end.Step >= t.rates.Steps || exhausts(end.Plateau, t.config.Stop.Patience)):
@@ -41,8 +43,8 @@ func (t *trainer) hasEnded(ctx context.Context) (step int, err error) {
 	if step, err = t.endNoted(ctx); step == 0 || err != nil {
 		return 0, err
 	}
-	is, err := t.home.id.placedAt(ctx, t.config.OutputDir, lastModel)
-	if err != nil || !is.isOf(step) {
+	is, err := t.home.ID.PlacedAt(ctx, t.config.OutputDir, rundir.LastModel)
+	if err != nil || !is.IsOf(step) {
 		return 0, err
 	}
 	best := t.bestNoted(step)
@@ -52,7 +54,7 @@ func (t *trainer) hasEnded(ctx context.Context) (step int, err error) {
 	case best == nil:
 		return step, nil
 	}
-	if is, err = t.home.id.placedAt(ctx, t.config.OutputDir, bestModel); err != nil || is.isOf(best.Step) {
+	if is, err = t.home.ID.PlacedAt(ctx, t.config.OutputDir, rundir.BestModel); err != nil || is.IsOf(best.Step) {
 		return step, err
 	}
 	from, err := t.openBest(best)
@@ -74,15 +76,15 @@ func (t *trainer) bestNoted(step int) (best *checkpoint.Best) {
 	if !t.config.Save.Best {
 		return nil
 	}
-	if end := t.home.id.Ended; end != nil && end.Step == step && end.Best != nil {
+	if end := t.home.ID.Ended; end != nil && end.Step == step && end.Best != nil {
 		return end.Best // the last evaluation may have come after the last save
 	}
 	if t.from != nil && !t.otherHeld {
 		best = t.from.Manifest.Best
 	}
 	if t.from == nil || t.from.Manifest.Step < step { // the best one may have come after the latest that was saved
-		for _, r := range t.home.id.Results {
-			if r.Name == bestModel && !r.Left {
+		for _, r := range t.home.ID.Results {
+			if r.Name == rundir.BestModel && !r.Left {
 				best = &checkpoint.Best{Step: r.Step}
 			}
 		}
@@ -93,9 +95,9 @@ func (t *trainer) bestNoted(step int) (best *checkpoint.Best) {
 // openBest opens the checkpoint with the best loss; nil if it is not there: it was removed, or saved in another
 // directory by the run that this one has resumed from.
 func (t *trainer) openBest(best *checkpoint.Best) (found *checkpoint.Checkpoint, err error) {
-	own, name := t.home.id.owner(), checkpoint.DirName(best.Step)
-	for _, dir := range []string{checkpointsDir(t.config), t.home.id.fallbackDir(t.config)} {
-		if dir == "" || !exists(filepath.Join(dir, name)) {
+	own, name := t.home.ID.Owner(), checkpoint.DirName(best.Step)
+	for _, dir := range []string{rundir.CheckpointsDir(t.config), t.home.ID.FallbackDir(t.config)} {
+		if dir == "" || !vfs.Exists(filepath.Join(dir, name)) {
 			continue
 		}
 		from, errOpen := checkpoint.Open(t.env.files(), filepath.Join(dir, name))
@@ -112,14 +114,14 @@ func (t *trainer) openBest(best *checkpoint.Best) (found *checkpoint.Checkpoint,
 // noteEnd writes to run.json that the run takes no further step and its models are written. A checkpoint may say so as
 // well, so an error is no more than a warning.
 func (t *trainer) noteEnd() {
-	id := &t.home.id
-	id.isPlaced(lastModel)
-	id.isPlaced(bestModel)
+	id := &t.home.ID
+	id.IsPlaced(rundir.LastModel)
+	id.IsPlaced(rundir.BestModel)
 	if !t.isOver() {
 		return
 	}
-	id.Ended = &ending{Step: t.steps, Settings: settingsSum(t.mathematics()), Plateau: t.evals.plateau, Best: t.saves.best, UnhealthySteps: t.health.unhealthy}
-	if err := t.home.writeIdentity(); err != nil {
+	id.Ended = &rundir.Ending{Step: t.steps, Settings: settingsSum(t.mathematics()), Plateau: t.evals.plateau, Best: t.saves.best, UnhealthySteps: t.health.unhealthy}
+	if err := t.home.WriteIdentity(); err != nil {
 		t.env.warn("that the run has ended is not noted: %s", console.OneLine(err))
 	}
 }

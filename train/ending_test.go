@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // A run that has ended and has not saved its end, or nothing at all, does nothing when it is started again. If the
@@ -95,7 +96,7 @@ func TestEndedRunsWithoutCheckpoints(t *testing.T) {
 			if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 				t.Fatal(err)
 			}
-			err := os.RemoveAll(checkpointsDir(c))
+			err := os.RemoveAll(rundir.CheckpointsDir(c))
 			above := filepath.Dir(c.OutputDir)
 			switch what {
 			case "moved above":
@@ -105,7 +106,7 @@ func TestEndedRunsWithoutCheckpoints(t *testing.T) {
 				copyTree(t, above, above+".copy")
 				c.OutputDir = filepath.Join(above+".copy", "run")
 			default:
-				err = errors.Join(err, os.Remove(filepath.Join(c.OutputDir, identityName)))
+				err = errors.Join(err, os.Remove(filepath.Join(c.OutputDir, rundir.IdentityName)))
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -136,11 +137,11 @@ func TestEndAmongUnhealthySteps(t *testing.T) {
 	for range 2 {
 		sum, err := Train(t.Context(), c, Options{Env: newEnv(t)})
 		if err == nil || errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "steps were unhealthy") ||
-			!strings.Contains(err.Error(), filepath.Join(c.OutputDir, lastModel)) {
+			!strings.Contains(err.Error(), filepath.Join(c.OutputDir, rundir.LastModel)) {
 			t.Fatalf("%+v, error %v", sum, err)
 		}
 	}
-	card, err := os.ReadFile(filepath.Join(c.OutputDir, lastModel, "README.md"))
+	card, err := os.ReadFile(filepath.Join(c.OutputDir, rundir.LastModel, "README.md"))
 	if err != nil || !strings.Contains(string(card), "steps were unhealthy") {
 		t.Errorf("the card: %s, error %v", card, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/internal/below"
 	shared "github.com/millrace/millrace/internal/budget"
+	"github.com/millrace/millrace/vfs"
 )
 
 // maxGenerationBytes bounds a generation_config.json; real ones have less than a kilobyte.
@@ -18,7 +19,7 @@ const maxGenerationBytes = 16 << 20
 // hasOwnIDs reports whether the ids in the model's configuration are those of what the key tokenizer names: its own, or
 // any where it has none. With another one they mean other tokens.
 func (s *source) hasOwnIDs(name string) bool {
-	return s.tokenizerDir(name) == s.dir || !exists(filepath.Join(s.dir, "tokenizer.json"))
+	return s.tokenizerDir(name) == s.dir || !vfs.Exists(filepath.Join(s.dir, "tokenizer.json"))
 }
 
 // ends are the tokens that end a text, for what the key tokenizer names: its end of text, and the eos_token_id of

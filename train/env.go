@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -63,6 +64,9 @@ func (e *Env) files() vfs.FS {
 	}
 	return e.FS
 }
+
+// Runs has the directories of runs, and tells what is found in them.
+func (e *Env) Runs() rundir.Files { return rundir.Files{FS: e.files(), Note: e.note, Warn: e.warn} }
 
 // out takes the messages of a run, of the host that leads.
 func (e *Env) out() console.Out {

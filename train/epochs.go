@@ -30,7 +30,7 @@ func (t *trainer) stepsOf(from *checkpoint.Checkpoint) int {
 	}
 	down := t.at.Since + t.dataSteps.down
 	began := from != nil && from.Manifest.Mathematics["steps"] == strconv.Itoa(down)
-	ended := from == nil && t.home.id.Ended != nil && !t.home.id.Ended.Diverged && t.home.id.Ended.Step == down
+	ended := from == nil && t.home.ID.Ended != nil && !t.home.ID.Ended.Diverged && t.home.ID.Ended.Step == down
 	if began || ended {
 		return down
 	}

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // Epochs that end inside a step are rounded up. A run that began when they were rounded down keeps its steps, and so
@@ -38,7 +40,7 @@ func TestEpochsAreRoundedUp(t *testing.T) {
 	if err != nil || got.ResumedAfter != 3 || got.Steps != sum.Steps-1 {
 		t.Fatalf("%+v, error %v; the older run has %d steps", got, err, sum.Steps-1)
 	}
-	if err := os.RemoveAll(checkpointsDir(&older)); err != nil {
+	if err := os.RemoveAll(rundir.CheckpointsDir(&older)); err != nil {
 		t.Fatal(err)
 	}
 	if got, err = Train(context.Background(), &older, Options{Env: newEnv(t)}); err != nil || got.Steps != sum.Steps-1 ||

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/millrace/millrace"
+
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/train"
 )

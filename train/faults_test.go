@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -142,7 +143,7 @@ func runsUnderFaults(t *testing.T, base *runfile.Config, p placement, rounds int
 		t.Fatal(err)
 	}
 	for step := 1; step <= all.MaxSteps; step++ {
-		v.sums[step] = sumsOf(t, filepath.Join(checkpointsDir(&all), checkpoint.DirName(step)))
+		v.sums[step] = sumsOf(t, filepath.Join(rundir.CheckpointsDir(&all), checkpoint.DirName(step)))
 	}
 	v.model, v.losses = want.Model, losses(t, all.OutputDir)
 	if _, err := v.disturbed(func(op vfs.Op) vfs.Outcome {
@@ -289,7 +290,7 @@ func (v *victims) disturbed(intercept func(vfs.Op) vfs.Outcome, f mishap, hit fu
 
 // whole are the steps whose checkpoints are whole, newest first. A whole checkpoint has the bits of its step.
 func (v *victims) whole(c *runfile.Config) ([]int, error) {
-	saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(c))
+	saved, err := checkpoint.List(vfs.OS{}, rundir.CheckpointsDir(c))
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -27,15 +28,16 @@ func victim(t *testing.T) (mine *runfile.Config, shared string, outside func() m
 	until(t, mine, "step  3/12")
 	mine.Save.Fallback = filepath.Join(shared, "fallback")
 	id := idOf(t, mine)
-	copyTree(t, checkpointsDir(mine), id.fallbackDir(mine))
+	copyTree(t, rundir.CheckpointsDir(mine), id.FallbackDir(mine))
 	mine.Memory.Path = filepath.Join(shared, "memory")
-	state := id.stateDir(mine)
+	state := id.StateDir(mine)
 	mkdir(t, state)
 	write(t, filepath.Join(state, "part-1-weights-0.v3.extent"), strings.Repeat("x", 1<<12))
-	h := home{env: newEnv(t), config: mine, id: *id} // as the run itself notes them
-	h.noteOwner("save.fallback", filepath.Dir(id.fallbackDir(mine)), outsideName)
-	h.noteOwner("memory.path", state, stateOwnerName)
-	h.noteOwner("output_dir", checkpointsDir(mine), outsideName)
+	h := rundir.NewHome(newEnv(t).Runs(), mine) // as the run itself notes them
+	h.ID = *id
+	h.NoteOwner("save.fallback", filepath.Dir(id.FallbackDir(mine)), rundir.OutsideName)
+	h.NoteOwner("memory.path", state, rundir.StateOwnerName)
+	h.NoteOwner("output_dir", rundir.CheckpointsDir(mine), rundir.OutsideName)
 	return mine, shared, func() map[string]string {
 		all := filesBelow(t, mine.OutputDir)
 		maps.Copy(all, filesBelow(t, shared))
@@ -45,44 +47,44 @@ func victim(t *testing.T) (mine *runfile.Config, shared string, outside func() m
 
 // forgeries are records that the author of a directory can write into its run.json. dir is where it will be unpacked,
 // which an author can guess.
-func forgeries(mine identity, dir string, here *vfs.Inode) map[string]*identity {
-	of := func(change func(id *identity)) *identity {
+func forgeries(mine rundir.Identity, dir string, here *vfs.Inode) map[string]*rundir.Identity {
+	of := func(change func(id *rundir.Identity)) *rundir.Identity {
 		id := mine
 		change(&id)
 		return &id
 	}
 	own := checkpoint.RunID(strings.Repeat("e", 32))
-	all := map[string]*identity{
+	all := map[string]*rundir.Identity{
 		"no record":                  nil,
-		"the record of mine":         of(func(*identity) {}),
-		"no inode":                   of(func(id *identity) { id.Inode, id.Dir = nil, "/nowhere" }),
-		"no inode, the path of mine": of(func(id *identity) { id.Inode = nil }),
-		"no inode, the path here":    of(func(id *identity) { id.Inode, id.Dir = nil, dir }),
-		"not begun":                  of(func(id *identity) { id.Inode, id.Dir, id.Begun = nil, dir, false }),
-		"ended":                      of(func(id *identity) { id.Inode, id.Dir, id.Ended = nil, dir, &ending{Step: 3} }),
-		"diverged": of(func(id *identity) {
-			id.Inode, id.Dir, id.Ended = nil, dir, &ending{Step: 3, Diverged: true}
+		"the record of mine":         of(func(*rundir.Identity) {}),
+		"no inode":                   of(func(id *rundir.Identity) { id.Inode, id.Dir = nil, "/nowhere" }),
+		"no inode, the path of mine": of(func(id *rundir.Identity) { id.Inode = nil }),
+		"no inode, the path here":    of(func(id *rundir.Identity) { id.Inode, id.Dir = nil, dir }),
+		"not begun":                  of(func(id *rundir.Identity) { id.Inode, id.Dir, id.Begun = nil, dir, false }),
+		"ended":                      of(func(id *rundir.Identity) { id.Inode, id.Dir, id.Ended = nil, dir, &rundir.Ending{Step: 3} }),
+		"diverged": of(func(id *rundir.Identity) {
+			id.Inode, id.Dir, id.Ended = nil, dir, &rundir.Ending{Step: 3, Diverged: true}
 		}),
-		"the inode of mine, the path here": of(func(id *identity) { id.Dir = dir }),
-		"the copy of mine": of(func(id *identity) {
+		"the inode of mine, the path here": of(func(id *rundir.Identity) { id.Dir = dir }),
+		"the copy of mine": of(func(id *rundir.Identity) {
 			id.Run, id.Name, id.CopiedFrom, id.Inode, id.Dir = own, "mine-eeeeeeee", []checkpoint.RunID{mine.Run}, nil, dir
 		}),
-		"the origin of mine": of(func(id *identity) {
-			id.Inode, id.Dir, id.Origin = nil, dir, &origin{Run: mine.Run, Step: 3}
+		"the origin of mine": of(func(id *rundir.Identity) {
+			id.Inode, id.Dir, id.Origin = nil, dir, &rundir.Origin{Run: mine.Run, Step: 3}
 		}),
-		"saves noted": of(func(id *identity) { id.Inode, id.Dir, id.Saves = nil, dir, mine.Inode }),
+		"saves noted": of(func(id *rundir.Identity) { id.Inode, id.Dir, id.Saves = nil, dir, mine.Inode }),
 	}
 	if here != nil { // if it could be guessed: the proofs outside of the directory hold alone
-		all["the inode here"] = of(func(id *identity) { id.Dir, id.Inode = dir, here })
-		all["the inode here, saves noted"] = of(func(id *identity) {
-			id.Dir, id.Inode, id.Saves = dir, here, vfs.InodeOf(vfs.OS{}, filepath.Join(mine.Dir, checkpointsName))
+		all["the inode here"] = of(func(id *rundir.Identity) { id.Dir, id.Inode = dir, here })
+		all["the inode here, saves noted"] = of(func(id *rundir.Identity) {
+			id.Dir, id.Inode, id.Saves = dir, here, vfs.InodeOf(vfs.OS{}, filepath.Join(mine.Dir, rundir.CheckpointsName))
 		})
 	}
 	if here != nil && here.Born != 0 { // a number can be guessed, a time in nanoseconds cannot
-		all["no birth time"] = of(func(id *identity) {
+		all["no birth time"] = of(func(id *rundir.Identity) {
 			id.Dir, id.Inode = dir, &vfs.Inode{Device: here.Device, Number: here.Number}
 		})
-		all["another birth time"] = of(func(id *identity) {
+		all["another birth time"] = of(func(id *rundir.Identity) {
 			id.Dir, id.Inode = dir, &vfs.Inode{Device: here.Device, Number: here.Number, Born: mine.Inode.Born}
 		})
 	}
@@ -102,22 +104,24 @@ func TestForgedRecords(t *testing.T) {
 	mine, _, outside := victim(t)
 	of, before := idOf(t, mine), outside()
 	ofMine := func(name string) string { return filepath.Join(mine.OutputDir, name) }
-	last := ofMine(filepath.Join(checkpointsName, "step-000003"))
+	last := ofMine(filepath.Join(rundir.CheckpointsName, "step-000003"))
 	for way, furnish := range map[string]func(dir string){
 		"fallback and memory.path": func(string) {},
-		"a link at checkpoints":    func(dir string) { linkTo(t, ofMine(checkpointsName), filepath.Join(dir, checkpointsName)) },
-		"a link at a checkpoint":   func(dir string) { linkTo(t, last, filepath.Join(dir, checkpointsName, "step-000003")) },
+		"a link at checkpoints": func(dir string) {
+			linkTo(t, ofMine(rundir.CheckpointsName), filepath.Join(dir, rundir.CheckpointsName))
+		},
+		"a link at a checkpoint": func(dir string) { linkTo(t, last, filepath.Join(dir, rundir.CheckpointsName, "step-000003")) },
 		"a link at a hidden checkpoint": func(dir string) {
-			linkTo(t, last, filepath.Join(dir, checkpointsName, ".step-000003."+of.Run.Short()+".old"))
+			linkTo(t, last, filepath.Join(dir, rundir.CheckpointsName, ".step-000003."+of.Run.Short()+".old"))
 		},
 		"links in a checkpoint": func(dir string) {
 			for name := range filesIn(t, last) {
-				linkTo(t, filepath.Join(last, name), filepath.Join(dir, checkpointsName, "step-000003", name))
+				linkTo(t, filepath.Join(last, name), filepath.Join(dir, rundir.CheckpointsName, "step-000003", name))
 			}
 		},
 		"links next to a manifest": func(dir string) { // which its author was given
 			for name, text := range filesIn(t, last) {
-				to := filepath.Join(dir, checkpointsName, "step-000003", name)
+				to := filepath.Join(dir, rundir.CheckpointsName, "step-000003", name)
 				if linkTo(t, filepath.Join(last, name), to); name == checkpoint.ManifestName {
 					if err := os.Remove(to); err != nil {
 						t.Fatal(err)
@@ -126,39 +130,39 @@ func TestForgedRecords(t *testing.T) {
 				}
 			}
 		},
-		"a link at run.json": func(dir string) { linkTo(t, ofMine(identityName), filepath.Join(dir, identityName)) },
-		"a link at run.yaml": func(dir string) { linkTo(t, ofMine(resolvedName), filepath.Join(dir, resolvedName)) },
+		"a link at run.json": func(dir string) { linkTo(t, ofMine(rundir.IdentityName), filepath.Join(dir, rundir.IdentityName)) },
+		"a link at run.yaml": func(dir string) { linkTo(t, ofMine(rundir.ResolvedName), filepath.Join(dir, rundir.ResolvedName)) },
 	} {
 		dir := filepath.Join(t.TempDir(), "evil")
 		mkdir(t, dir)
 		for name, forged := range forgeries(*of, dir, vfs.InodeOf(vfs.OS{}, dir)) {
 			what := way + ", " + name
-			if err := errors.Join(os.RemoveAll(filepath.Join(dir, checkpointsName)),
-				os.RemoveAll(filepath.Join(dir, identityName)), os.RemoveAll(filepath.Join(dir, resolvedName))); err != nil {
+			if err := errors.Join(os.RemoveAll(filepath.Join(dir, rundir.CheckpointsName)),
+				os.RemoveAll(filepath.Join(dir, rundir.IdentityName)), os.RemoveAll(filepath.Join(dir, rundir.ResolvedName))); err != nil {
 				t.Fatal(err)
 			}
 			c := *mine
 			c.OutputDir = dir
-			run, err := os.ReadFile(ofMine(resolvedName))
+			run, err := os.ReadFile(ofMine(rundir.ResolvedName))
 			if err != nil {
 				t.Fatal(err)
 			}
-			write(t, filepath.Join(dir, resolvedName), strings.ReplaceAll(string(run), mine.OutputDir, dir))
+			write(t, filepath.Join(dir, rundir.ResolvedName), strings.ReplaceAll(string(run), mine.OutputDir, dir))
 			if forged != nil {
-				doc, err := forged.encode()
+				doc, err := forged.Encode()
 				if err != nil {
 					t.Fatal(err)
 				}
-				write(t, filepath.Join(dir, identityName), string(doc))
+				write(t, filepath.Join(dir, rundir.IdentityName), string(doc))
 			}
 			furnish(dir)
 
 			// To read.
-			if _, from, err := newEnv(t).weightsOf(t.Context(), dir); err == nil && from != nil {
+			if _, from, err := newEnv(t).Runs().WeightsOf(t.Context(), dir); err == nil && from != nil {
 				t.Errorf("%s: the weights are those of %s", what, from.Dir())
 			}
-			dirs, err := newEnv(t).CheckpointDirs(dir)
-			if err == nil && (len(dirs) != 1 || dirs[0] != filepath.Join(dir, checkpointsName)) {
+			dirs, err := newEnv(t).Runs().CheckpointDirs(dir)
+			if err == nil && (len(dirs) != 1 || dirs[0] != filepath.Join(dir, rundir.CheckpointsName)) {
 				t.Errorf("%s: checkpoints in %v", what, dirs)
 			}
 			if isOut := way == "a link at checkpoints"; isOut != (err != nil) {
@@ -167,26 +171,26 @@ func TestForgedRecords(t *testing.T) {
 			// To write.
 			for _, resume := range []string{"auto", "never"} {
 				c.Resume = resume
-				h := home{env: newEnv(t), config: &c}
+				h := rundir.NewHome(newEnv(t).Runs(), &c)
 				c.Memory.Path, c.OutputDir = mine.Memory.Path, dir
-				b, err := h.hold()
+				b, err := h.Hold()
 				if err == nil {
-					h.clearState()
-					err = h.claim()
+					h.ClearState()
+					err = h.Claim()
 				}
-				if err == nil && h.id.Run == of.Run {
-					t.Errorf("%s: it is the other run, %+v", what, h.id)
+				if err == nil && h.ID.Run == of.Run {
+					t.Errorf("%s: it is the other run, %+v", what, h.ID)
 				}
-				if b.from != nil {
-					t.Errorf("%s: it continues from %s", what, b.from.Dir())
+				if b.From != nil {
+					t.Errorf("%s: it continues from %s", what, b.From.Dir())
 				}
-				if err == nil && (h.fallback != nil || c.Memory.Path == of.stateDir(mine)) {
+				if err == nil && (h.Fallback != nil || c.Memory.Path == of.StateDir(mine)) {
 					t.Errorf("%s: it has the directories of the other run", what)
 				}
 				if err == nil {
-					h.unclaim()
+					h.Unclaim()
 				}
-				h.close(false)
+				h.Close(false)
 				if now := outside(); !maps.Equal(now, before) {
 					t.Fatalf("%s: files of the other run have changed", what)
 				}
@@ -204,13 +208,13 @@ func TestForgedRecordsTrain(t *testing.T) {
 		mkdir(t, dir)
 		forged := *of
 		forged.Inode, forged.Dir = nil, "/nowhere"
-		doc, err := forged.encode()
+		doc, err := forged.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
-		write(t, filepath.Join(dir, identityName), string(doc))
+		write(t, filepath.Join(dir, rundir.IdentityName), string(doc))
 		if link {
-			linkTo(t, checkpointsDir(mine), filepath.Join(dir, checkpointsName))
+			linkTo(t, rundir.CheckpointsDir(mine), filepath.Join(dir, rundir.CheckpointsName))
 		}
 		c := *mine
 		c.OutputDir, c.Save.Keep = dir, 1
@@ -234,21 +238,23 @@ func TestRunsPublishNothingElse(t *testing.T) {
 	}
 	before := outside()
 	ofMine := func(name string) string { return filepath.Join(mine.OutputDir, name) }
-	run, err := os.ReadFile(ofMine(resolvedName))
+	run, err := os.ReadFile(ofMine(rundir.ResolvedName))
 	if err != nil {
 		t.Fatal(err)
 	}
-	last := filepath.Join(checkpointsName, "step-000012")
+	last := filepath.Join(rundir.CheckpointsName, "step-000012")
 	for what, furnish := range map[string]func(dir string){
-		"the model":      func(dir string) { linkTo(t, ofMine(lastModel), filepath.Join(dir, lastModel)) },
-		"checkpoints":    func(dir string) { linkTo(t, ofMine(checkpointsName), filepath.Join(dir, checkpointsName)) },
+		"the model": func(dir string) { linkTo(t, ofMine(rundir.LastModel), filepath.Join(dir, rundir.LastModel)) },
+		"checkpoints": func(dir string) {
+			linkTo(t, ofMine(rundir.CheckpointsName), filepath.Join(dir, rundir.CheckpointsName))
+		},
 		"a checkpoint":   func(dir string) { linkTo(t, ofMine(last), filepath.Join(dir, last)) },
 		"the base model": func(dir string) { copyTree(t, ofMine(last), filepath.Join(dir, last)) },
 	} {
 		dir := filepath.Join(t.TempDir(), "evil")
 		mkdir(t, dir)
-		write(t, filepath.Join(dir, resolvedName), string(run))
-		write(t, filepath.Join(dir, metricsName), "")
+		write(t, filepath.Join(dir, rundir.ResolvedName), string(run))
+		write(t, filepath.Join(dir, rundir.MetricsName), "")
 		furnish(dir)
 		out := filepath.Join(t.TempDir(), "out")
 		verbs := map[string]func() error{
@@ -274,7 +280,7 @@ func TestRunsPublishNothingElse(t *testing.T) {
 			},
 		}
 		for verb, do := range verbs {
-			if err := do(); !errors.Is(err, blame.ErrRequest) || exists(out) || exists(out+".gguf") {
+			if err := do(); !errors.Is(err, blame.ErrRequest) || vfs.Exists(out) || vfs.Exists(out+".gguf") {
 				t.Errorf("%s, %s: error %v", what, verb, err)
 			} else if verb != "push" && !strings.Contains(err.Error(), below.FollowVariable) {
 				t.Errorf("%s, %s: the error does not say what to do: %v", what, verb, err)

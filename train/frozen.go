@@ -41,7 +41,7 @@ func (s *source) openFrozen(ctx context.Context, as format, first func(part int)
 	case s.base.Init == "random": // those that it began with were bf16 numbers
 		return nil, "", nil
 	}
-	sum, err := s.fingerprint(ctx)
+	sum, err := hf.FingerprintOf(ctx, s.dir)
 	switch {
 	case ctx.Err() != nil:
 		return nil, "", ctx.Err()

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -65,7 +66,7 @@ func TestFrozenTensors(t *testing.T) {
 				!strings.Contains(err.Error(), "train_only was") || !strings.Contains(err.Error(), "restore them") {
 				t.Errorf("with other frozen tensors: error %v", err)
 			}
-			if _, err := Open(t.Context(), &other, OpenOptions{Env: newEnv(t), From: filepath.Join(checkpointsDir(c), "step-000005")}); err == nil ||
+			if _, err := Open(t.Context(), &other, OpenOptions{Env: newEnv(t), From: filepath.Join(rundir.CheckpointsDir(c), "step-000005")}); err == nil ||
 				!strings.Contains(err.Error(), "restore groups and train_only") {
 				t.Errorf("opened with other frozen tensors: error %v", err)
 			}
@@ -75,7 +76,7 @@ func TestFrozenTensors(t *testing.T) {
 			}
 			sameModel(t, got.Model, want.Model)
 
-			last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+			last, _, err := checkpoint.Latest(vfs.OS{}, rundir.CheckpointsDir(c))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -175,7 +175,7 @@ func (s *source) textFiles(config []byte) (*textFiles, error) {
 	} else if err := f.copy(dir); err != nil {
 		return nil, err
 	}
-	if s.hasOwnIDs(h.Tokenizer) && exists(filepath.Join(s.dir, generationName)) {
+	if s.hasOwnIDs(h.Tokenizer) && vfs.Exists(filepath.Join(s.dir, generationName)) {
 		f.copied[generationName] = s.dir
 	}
 	if st, err := os.Stat(h.Tokenizer); h.Tokenizer != "" && err == nil && !st.IsDir() && filepath.Base(h.Tokenizer) != "tokenizer.json" {

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // endedTemplate ends turns with a token of the tokenizer in the tests below, which its base model knows nothing of.
@@ -104,13 +105,13 @@ func TestTrainedModelStopsByItsDirectoryAlone(t *testing.T) {
 	if first, _, _ := strings.Cut(said.String(), "step  1/"); !strings.Contains(first, line) {
 		t.Errorf("the first lines are %q, without %q", first, line)
 	}
-	card, err := os.ReadFile(filepath.Join(c.OutputDir, lastModel, "README.md"))
+	card, err := os.ReadFile(filepath.Join(c.OutputDir, rundir.LastModel, "README.md"))
 	if use := "The chat template is the one that the run used. Texts end with `<|eos|> (561)`."; err != nil ||
 		!strings.Contains(string(card), use) {
 		t.Errorf("the card is %s, %v, without %q", card, err, use)
 	}
 	alone := filepath.Join(t.TempDir(), "served")
-	if err := os.Rename(filepath.Join(c.OutputDir, lastModel), alone); err != nil {
+	if err := os.Rename(filepath.Join(c.OutputDir, rundir.LastModel), alone); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{c.OutputDir, c.Model, c.ChatTemplate} {
@@ -202,7 +203,7 @@ func TestDirectoriesAreOfTheRun(t *testing.T) {
 			if _, err := Train(t.Context(), run, Options{Env: newEnv(t)}); err != nil {
 				t.Fatal(err)
 			}
-			written := tree(t, filepath.Join(run.OutputDir, lastModel))
+			written := tree(t, filepath.Join(run.OutputDir, rundir.LastModel))
 			var names []string
 			for name := range written {
 				names = append(names, name)
@@ -220,14 +221,14 @@ func TestDirectoriesAreOfTheRun(t *testing.T) {
 					t.Errorf("%s is %q, without %q", name, written[name], text)
 				}
 			}
-			if got := tree(t, filepath.Join(run.OutputDir, bestModel)); !reflect.DeepEqual(got, written) {
+			if got := tree(t, filepath.Join(run.OutputDir, rundir.BestModel)); !reflect.DeepEqual(got, written) {
 				t.Errorf("the best model has other files: %v, want %v", got, written)
 			}
 			if _, err := os.Stat(run.ChatTemplate); err == nil {
 				write(t, run.ChatTemplate, "another template by now")
 			}
 			out := filepath.Join(t.TempDir(), "out")
-			last := filepath.Join(run.OutputDir, checkpointsName, "step-000002")
+			last := filepath.Join(run.OutputDir, rundir.CheckpointsName, "step-000002")
 			if _, err := Export(t.Context(), newEnv(t), ExportOptions{Model: run.Model, Checkpoint: last, Dir: out}); err != nil {
 				t.Fatal(err)
 			}
@@ -309,7 +310,7 @@ func TestVariablesAreOfTheRun(t *testing.T) {
 		t.Errorf("with the same variables: %v", err)
 	}
 	// The model has them as defaults, and who talks to it may have others.
-	model := filepath.Join(c.OutputDir, lastModel)
+	model := filepath.Join(c.OutputDir, rundir.LastModel)
 	for kwargs, want := range map[string]string{"": "<assistant>!", `{"quick": false}`: "<assistant>"} {
 		o := ChatOptions{GenerateOptions: GenerateOptions{Model: model, MaxTokens: 2, Compute: "f32"}}
 		if kwargs != "" {

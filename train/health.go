@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // divergedError ends a run whose state is not worth saving.
@@ -61,7 +62,7 @@ func (t *trainer) endedUnhealthy(step, unhealthy int) error {
 	}
 	return fmt.Errorf("step %d: the run has ended, and its last %s: the gradient norm or the loss was not finite, or the "+
 		"loss above stop.loss_above; %s is of this state; %s", step, unhealthySteps(unhealthy),
-		filepath.Join(t.config.OutputDir, lastModel), t.remedy())
+		filepath.Join(t.config.OutputDir, rundir.LastModel), t.remedy())
 }
 
 func unhealthySteps(n int) string {
@@ -87,7 +88,7 @@ func (t *trainer) unclipped(err error) error {
 
 // remedy says what a run that has diverged left, and what to do.
 func (t *trainer) remedy() string {
-	healthy, err := t.home.newest(checkpoint.Query{Healthy: true})
+	healthy, err := t.home.Newest(checkpoint.Query{Healthy: true})
 	if (err != nil || healthy == nil) && t.from != nil && t.from.Manifest.UnhealthySteps == 0 {
 		healthy = t.from // of another directory
 	}
@@ -104,10 +105,10 @@ func (t *trainer) noteDivergence(err error) {
 	if ill := (*divergedError)(nil); !errors.As(err, &ill) || !t.env.Cluster.Leads() {
 		return
 	}
-	t.home.id.Ended = &ending{Step: t.steps, Diverged: true}
+	t.home.ID.Ended = &rundir.Ending{Step: t.steps, Diverged: true}
 	err = t.holdDir()
 	if err == nil {
-		err = t.home.writeIdentity()
+		err = t.home.WriteIdentity()
 	}
 	if err != nil {
 		t.env.warnOf(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -23,16 +24,16 @@ import (
 func fullBelow(t *testing.T, c *runfile.Config) (*Env, *strings.Builder) {
 	env, said := newEnv(t), &strings.Builder{}
 	env.FS = fullDirs{vfs.OS{}, func(path string) bool {
-		return strings.HasPrefix(path, filepath.Join(checkpointsDir(c), ".step"))
+		return strings.HasPrefix(path, filepath.Join(rundir.CheckpointsDir(c), ".step"))
 	}}
 	env.Progress = said
 	return env, said
 }
 
 // idOf is the identity of the run that an output directory has.
-func idOf(t *testing.T, c *runfile.Config) *identity {
+func idOf(t *testing.T, c *runfile.Config) *rundir.Identity {
 	t.Helper()
-	id, err := newEnv(t).readIdentity(c.OutputDir)
+	id, err := newEnv(t).Runs().ReadIdentity(c.OutputDir)
 	if err != nil || id == nil {
 		t.Fatalf("%s has no identity: %v", c.OutputDir, err)
 	}
@@ -42,7 +43,7 @@ func idOf(t *testing.T, c *runfile.Config) *identity {
 // inFallback are the checkpoints in a directory that several runs have as save.fallback.
 func inFallback(t *testing.T, dir string) []string {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(dir, "*", checkpointsName, "step-*"))
+	found, err := filepath.Glob(filepath.Join(dir, "*", rundir.CheckpointsName, "step-*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +179,7 @@ func TestMovedAndCopiedDirectories(t *testing.T) {
 		t.Fatalf("copied: %+v, error %v", sum, err)
 	}
 	of := idOf(t, &copied)
-	if there := of.fallbackDir(&copied); of.Run == id.Run || there == id.fallbackDir(&moved) ||
+	if there := of.FallbackDir(&copied); of.Run == id.Run || there == id.FallbackDir(&moved) ||
 		filepath.Dir(sum.Checkpoint) != there {
 		t.Errorf("the copy is %+v, and saved in %s", of, sum.Checkpoint)
 	}
@@ -250,7 +251,7 @@ func TestCopiesOfAMovedDirectory(t *testing.T) {
 			}
 			seen := map[checkpoint.RunID]bool{first.Run: true}
 			for _, copied := range copies {
-				dirs, err := newEnv(t).CheckpointDirs(copied.OutputDir)
+				dirs, err := newEnv(t).Runs().CheckpointDirs(copied.OutputDir)
 				if err != nil || len(dirs) != 1 {
 					t.Errorf("before it starts, %s has checkpoints in %v, error %v", copied.OutputDir, dirs, err)
 				}
@@ -262,15 +263,15 @@ func TestCopiesOfAMovedDirectory(t *testing.T) {
 					t.Fatalf("%s: %+v, error %v", copied.OutputDir, sum, err)
 				}
 				id := idOf(t, copied)
-				if seen[id.Run] || filepath.Dir(sum.Checkpoint) != id.fallbackDir(copied) {
+				if seen[id.Run] || filepath.Dir(sum.Checkpoint) != id.FallbackDir(copied) {
 					t.Errorf("%s is %+v, and saved in %s", copied.OutputDir, id, sum.Checkpoint)
 				}
 				seen[id.Run] = true
 				if newest := before[len(before)-1]; !strings.Contains(said.String(), newest) {
 					t.Errorf("it does not name %s: %s", newest, said)
 				}
-				if dirs, err = newEnv(t).CheckpointDirs(copied.OutputDir); err != nil || len(dirs) != 2 ||
-					dirs[1] != id.fallbackDir(copied) {
+				if dirs, err = newEnv(t).Runs().CheckpointDirs(copied.OutputDir); err != nil || len(dirs) != 2 ||
+					dirs[1] != id.FallbackDir(copied) {
 					t.Errorf("%s has checkpoints in %v, error %v", copied.OutputDir, dirs, err)
 				}
 			}
@@ -303,12 +304,12 @@ func TestRunFilesMakeNoRun(t *testing.T) {
 	again := *c
 	again.OutputDir = filepath.Join(t.TempDir(), "run")
 	mkdir(t, again.OutputDir)
-	for _, name := range []string{resolvedName, identityName} {
+	for _, name := range []string{rundir.ResolvedName, rundir.IdentityName} {
 		text, err := os.ReadFile(filepath.Join(c.OutputDir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if name == resolvedName { // as a user edits it
+		if name == rundir.ResolvedName { // as a user edits it
 			text = bytes.ReplaceAll(text, []byte(c.OutputDir), []byte(again.OutputDir))
 		}
 		write(t, filepath.Join(again.OutputDir, name), string(text))
@@ -329,7 +330,7 @@ func TestRunFilesMakeNoRun(t *testing.T) {
 // refused leaves nothing.
 func TestIdentityComesFirst(t *testing.T) {
 	c := smallConfig(t)
-	var during *identity
+	var during *rundir.Identity
 	start := func(then func(kill func()) error) {
 		t.Helper()
 		during = nil
@@ -337,7 +338,7 @@ func TestIdentityComesFirst(t *testing.T) {
 		defer kill()
 		drive := vfs.NewFaulty(vfs.OS{})
 		drive.Intercept(func(op vfs.Op) vfs.Outcome {
-			if during == nil && op.Kind == vfs.OpSyncDir && exists(filepath.Join(c.OutputDir, identityName)) {
+			if during == nil && op.Kind == vfs.OpSyncDir && vfs.Exists(filepath.Join(c.OutputDir, rundir.IdentityName)) {
 				during = idOf(t, c)
 			}
 			if during != nil {
@@ -352,7 +353,7 @@ func TestIdentityComesFirst(t *testing.T) {
 		}
 	}
 	start(func(kill func()) error { kill(); return nil })
-	if exists(c.OutputDir) {
+	if vfs.Exists(c.OutputDir) {
 		t.Errorf("left is %v", files(t, c.OutputDir))
 	}
 	start(func(func()) error { return syscall.EIO }) // nothing is removed, as after a kill
@@ -379,12 +380,12 @@ func TestForeignCheckpointsStay(t *testing.T) {
 	c.Save = runfile.Save{Every: 1, Keep: 1}
 	until(t, c, "step  3/12")
 	put := func(step string) string {
-		to := filepath.Join(checkpointsDir(c), step)
-		copyTree(t, filepath.Join(checkpointsDir(other), step), to)
+		to := filepath.Join(rundir.CheckpointsDir(c), step)
+		copyTree(t, filepath.Join(rundir.CheckpointsDir(other), step), to)
 		return to
 	}
 	foreign := []string{put("step-000002"), put("step-000005"), put("step-000011")}
-	before := files(t, checkpointsDir(other))
+	before := files(t, rundir.CheckpointsDir(other))
 	env := newEnv(t)
 	var said strings.Builder
 	env.Progress = &said
@@ -413,7 +414,7 @@ func TestForeignCheckpointsStay(t *testing.T) {
 
 	// Without run.json it is not known which of two runs continues.
 	c.Resume = "auto"
-	if err := os.Remove(filepath.Join(c.OutputDir, identityName)); err != nil {
+	if err := os.Remove(filepath.Join(c.OutputDir, rundir.IdentityName)); err != nil {
 		t.Fatal(err)
 	}
 	all := files(t, c.OutputDir)
@@ -429,7 +430,7 @@ func TestForeignCheckpointsStay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(t, filepath.Join(c.OutputDir, identityName), "damaged")
+	write(t, filepath.Join(c.OutputDir, rundir.IdentityName), "damaged")
 	longer := *c
 	longer.MaxSteps, longer.ResumeWith = 13, []string{"max_steps"}
 	if got, err := Train(context.Background(), &longer, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 12 {
@@ -466,14 +467,14 @@ func TestRunsShareMemoryPath(t *testing.T) {
 		}
 		tried = true
 		start("step 2/4")
-		ours := filepath.Join(idOf(t, &run).stateDir(&run), filepath.Base(foreign))
+		ours := filepath.Join(idOf(t, &run).StateDir(&run), filepath.Base(foreign))
 		for _, left := range []string{ours, foreign} {
 			mkdir(t, filepath.Dir(left))
 			write(t, left, strings.Repeat("x", 1<<16))
 		}
 		start("never")
-		if exists(ours) || !exists(foreign) {
-			t.Errorf("what the run left: %v; what another left: %v", exists(ours), exists(foreign))
+		if vfs.Exists(ours) || !vfs.Exists(foreign) {
+			t.Errorf("what the run left: %v; what another left: %v", vfs.Exists(ours), vfs.Exists(foreign))
 		}
 		run.OutputDir = filepath.Join(t.TempDir(), "fresh")
 		run.OutputDir = filepath.Join(t.TempDir(), "fresh")
@@ -486,32 +487,12 @@ func TestRunsShareMemoryPath(t *testing.T) {
 	}
 }
 
-// A name from run.json becomes that of directories that a run cleans, below save.fallback and memory.path: only the
-// form that a run gives it is one.
-func TestIdentityNamesADirectory(t *testing.T) {
-	fresh := newEnv(t).newIdentity(filepath.Join(t.TempDir(), "run"))
-	short := "-" + fresh.Run.Short()
-	for name, isOne := range map[string]bool{fresh.Name: true, "run" + short: true, "..." + short: true, "": false,
-		".": false, "..": false, "run": false, "run-0123456": false, short[1:]: false, "../run" + short: false,
-		"/" + short: false, "run/" + short: false} {
-		id := fresh
-		id.Name = name
-		doc, err := id.encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, err := decodeIdentity(doc); (err == nil) != isOne || isOne && got.Name != name {
-			t.Errorf("%q: %+v, error %v", name, got, err)
-		}
-	}
-}
-
 // A run.json that is the user's own is not written to.
 func TestForeignRunJSONStays(t *testing.T) {
 	for _, text := range []string{"{}", `{"scripts": {"train": "make"}}`, "[1, 2]\n"} {
 		c := smallConfig(t)
 		mkdir(t, c.OutputDir)
-		write(t, filepath.Join(c.OutputDir, identityName), text)
+		write(t, filepath.Join(c.OutputDir, rundir.IdentityName), text)
 		before := files(t, c.OutputDir)
 		_, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 		if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "run.json was not written by a run") {
@@ -532,7 +513,7 @@ func TestMovedRunsThatBeganElsewhere(t *testing.T) {
 	first.OutputDir, first.Save = filepath.Join(above, "first"), runfile.Save{Every: 1, Keep: 5}
 	until(t, first, "step  4/12")
 	c := *first
-	c.OutputDir, c.Resume = filepath.Join(above, "second"), filepath.Join(checkpointsDir(first), "step-000003")
+	c.OutputDir, c.Resume = filepath.Join(above, "second"), filepath.Join(rundir.CheckpointsDir(first), "step-000003")
 	until(t, &c, "step  6/12")
 	if err := os.Rename(above, above+".moved"); err != nil {
 		t.Fatal(err)
@@ -541,7 +522,7 @@ func TestMovedRunsThatBeganElsewhere(t *testing.T) {
 	first.OutputDir, c.OutputDir, c.Resume = move(first.OutputDir), move(c.OutputDir), move(c.Resume)
 
 	other := c
-	other.Resume = filepath.Join(checkpointsDir(first), "step-000002")
+	other.Resume = filepath.Join(rundir.CheckpointsDir(first), "step-000002")
 	_, err := Train(context.Background(), &other, Options{Env: newEnv(t)})
 	if !errors.Is(err, blame.ErrRequest) || strings.Contains(err.Error(), "remove") {
 		t.Errorf("with another checkpoint: error %v", err)
@@ -575,7 +556,7 @@ func TestIdentityLostTwice(t *testing.T) {
 			until(t, c, "step  4/12")
 		}
 		for step := 5; step < 8; step++ {
-			if err := os.Remove(filepath.Join(c.OutputDir, identityName)); err != nil {
+			if err := os.Remove(filepath.Join(c.OutputDir, rundir.IdentityName)); err != nil {
 				t.Fatal(err)
 			}
 			until(t, c, fmt.Sprintf("step  %d/12", step))

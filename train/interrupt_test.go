@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -106,7 +107,7 @@ func TestInterruptedEvaluation(t *testing.T) {
 				close(stop)
 			}
 			sum, err := Train(context.Background(), &c, Options{Env: env})
-			dir := filepath.Join(checkpointsDir(&c), checkpoint.DirName(step))
+			dir := filepath.Join(rundir.CheckpointsDir(&c), checkpoint.DirName(step))
 			line := fmt.Sprintf("interrupted after step %d, saved in %s; run the same command to continue", step, dir)
 			if step == c.MaxSteps {
 				line = fmt.Sprintf("interrupted before the model was written: all 6 steps are saved in %s; run the same command to continue", dir)

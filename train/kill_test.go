@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/surroundings"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -151,7 +152,7 @@ func killedRunsGoOn(t *testing.T, rounds int, keys map[string]any) {
 	}
 	right := map[int]map[checkpoint.ID][]checkpoint.Sum{}
 	for step := 1; step <= base.MaxSteps; step++ {
-		right[step] = sumsOf(t, filepath.Join(checkpointsDir(&left), checkpoint.DirName(step)))
+		right[step] = sumsOf(t, filepath.Join(rundir.CheckpointsDir(&left), checkpoint.DirName(step)))
 	}
 
 	victim := left
@@ -200,7 +201,7 @@ func killedRunsGoOn(t *testing.T, rounds int, keys map[string]any) {
 				t.Logf("%d kills so far, %d runs have ended, %d checkpoints were right", killed, ended, checked)
 			}
 		}
-		saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(&victim))
+		saved, err := checkpoint.List(vfs.OS{}, rundir.CheckpointsDir(&victim))
 		if err != nil {
 			t.Fatal(err)
 		}

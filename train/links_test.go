@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/below"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -52,18 +53,18 @@ func TestLinksInARunLeadNowhere(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, dir string){
 		"the model of a copy": func(t *testing.T, dir string) {
 			copyTree(t, c.OutputDir, dir)
-			linkTo(t, of(lastModel), filepath.Join(dir, lastModel))
+			linkTo(t, of(rundir.LastModel), filepath.Join(dir, rundir.LastModel))
 		},
 		"the best model of a copy": func(t *testing.T, dir string) {
 			copyTree(t, c.OutputDir, dir)
-			linkTo(t, of(lastModel), filepath.Join(dir, bestModel))
+			linkTo(t, of(rundir.LastModel), filepath.Join(dir, rundir.BestModel))
 		},
 		"checkpoints, alone": func(t *testing.T, dir string) {
-			linkTo(t, of(checkpointsName), filepath.Join(dir, checkpointsName))
+			linkTo(t, of(rundir.CheckpointsName), filepath.Join(dir, rundir.CheckpointsName))
 		},
 		"checkpoints of a copy": func(t *testing.T, dir string) {
 			copyTree(t, c.OutputDir, dir)
-			linkTo(t, of(checkpointsName), filepath.Join(dir, checkpointsName))
+			linkTo(t, of(rundir.CheckpointsName), filepath.Join(dir, rundir.CheckpointsName))
 		},
 		"checkpoints of another run": func(t *testing.T, dir string) {
 			other := *c
@@ -71,10 +72,10 @@ func TestLinksInARunLeadNowhere(t *testing.T) {
 			if _, err := Train(context.Background(), &other, Options{Env: newEnv(t)}); err != nil {
 				t.Fatal(err)
 			}
-			linkTo(t, of(checkpointsName), filepath.Join(dir, checkpointsName))
+			linkTo(t, of(rundir.CheckpointsName), filepath.Join(dir, rundir.CheckpointsName))
 		},
 		"checkpoints, to other files": func(t *testing.T, dir string) {
-			linkTo(t, of(lastModel), filepath.Join(dir, checkpointsName))
+			linkTo(t, of(rundir.LastModel), filepath.Join(dir, rundir.CheckpointsName))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -121,9 +122,9 @@ func TestLinksInSharedDirectoriesLeadNowhere(t *testing.T) {
 			return other.OutputDir, filepath.Join(c.Save.Fallback, idOf(t, c).Name)
 		},
 		"checkpoints in it": func(c *runfile.Config) (string, string) {
-			return checkpointsDir(other), idOf(t, c).fallbackDir(c)
+			return rundir.CheckpointsDir(other), idOf(t, c).FallbackDir(c)
 		},
-		"memory.path": func(c *runfile.Config) (string, string) { return other.OutputDir, idOf(t, c).stateDir(c) },
+		"memory.path": func(c *runfile.Config) (string, string) { return other.OutputDir, idOf(t, c).StateDir(c) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := smallConfig(t)
@@ -162,7 +163,7 @@ func TestLinkedCheckpoints(t *testing.T) {
 	}
 	big := filepath.Join(t.TempDir(), "big")
 	mkdir(t, big)
-	linkTo(t, big, checkpointsDir(c))
+	linkTo(t, big, rundir.CheckpointsDir(c))
 	until(t, c, "step  6/12")
 	moved := filepath.Join(t.TempDir(), "moved")
 	if err := os.Rename(c.OutputDir, moved); err != nil {
@@ -173,24 +174,24 @@ func TestLinkedCheckpoints(t *testing.T) {
 	if err := os.Rename(big, bigger); err != nil {
 		t.Fatal(err)
 	}
-	linkTo(t, bigger, checkpointsDir(c))
+	linkTo(t, bigger, rundir.CheckpointsDir(c))
 	if got, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 6 {
 		t.Fatalf("moved: %+v, error %v", got, err)
 	}
 
 	// So may its model, which is there to be read. It is not replaced there.
 	model := filepath.Join(t.TempDir(), "model")
-	if err := os.Rename(filepath.Join(c.OutputDir, lastModel), model); err != nil {
+	if err := os.Rename(filepath.Join(c.OutputDir, rundir.LastModel), model); err != nil {
 		t.Fatal(err)
 	}
-	linkTo(t, model, filepath.Join(c.OutputDir, lastModel))
+	linkTo(t, model, filepath.Join(c.OutputDir, rundir.LastModel))
 	if got, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 12 {
 		t.Fatalf("the run has ended: %+v, error %v", got, err)
 	}
 	c = longer(c, c.OutputDir)
 	refusedLink(t, c)
 	empty := t.TempDir()
-	linkTo(t, empty, filepath.Join(c.OutputDir, lastModel))
+	linkTo(t, empty, filepath.Join(c.OutputDir, rundir.LastModel))
 	if got, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil || got.ResumedAfter != 12 {
 		t.Fatalf("longer: %+v, error %v", got, err)
 	}
@@ -203,8 +204,8 @@ func TestLinkToMovedCheckpoints(t *testing.T) {
 	c := smallConfig(t)
 	until(t, c, "step  2/12")
 	there := filepath.Join(t.TempDir(), "there")
-	copyTree(t, checkpointsDir(c), there)
-	linkTo(t, there, checkpointsDir(c))
+	copyTree(t, rundir.CheckpointsDir(c), there)
+	linkTo(t, there, rundir.CheckpointsDir(c))
 	refusedLink(t, c)
 	below.Allow(below.Links{Anywhere: true})
 	defer below.Allow(below.Links{})

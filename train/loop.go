@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 
 	"github.com/millrace/millrace/checkpoint"
@@ -16,6 +15,7 @@ import (
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -45,7 +45,7 @@ var ErrRequest = blame.ErrRequest
 type trainer struct {
 	*Run
 	options Options
-	home    home // the output directory, and who the run is
+	home    rundir.Home // the output directory, and who the run is
 	rates   optim.Schedule
 	saves   saver
 	health  health
@@ -73,9 +73,9 @@ type trainer struct {
 // newTrainer prepares the loop of a configuration, which the loop changes.
 func newTrainer(c *runfile.Config, o Options) *trainer {
 	env := o.Env
-	t := &trainer{Run: &Run{env: env, config: c}, options: o, home: home{env: env, config: c, asked: c.Asked()}}
+	t := &trainer{Run: &Run{env: env, config: c}, options: o, home: rundir.NewHome(env.Runs(), c)}
 	if cluster := env.Cluster; cluster != nil {
-		t.home.saving = &checkpoint.Hosts{Host: cluster.Host, Name: cluster.Name, Exchange: cluster.Peers.Exchange}
+		t.home.Saving = &checkpoint.Hosts{Host: cluster.Host, Name: cluster.Name, Exchange: cluster.Peers.Exchange}
 	}
 	t.options.Trace = o.Trace && env.Cluster.Leads()
 	t.health.stop, t.evals.patience = c.Stop, c.Stop.Patience
@@ -136,7 +136,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	}
 	cluster := t.env.Cluster
 	if t.claimed = cluster.Leads(); t.claimed {
-		err = t.home.claim()
+		err = t.home.Claim()
 	}
 	if err := cluster.Agree(err); err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	if err := t.openWholeState(ctx); err != nil {
 		return nil, err
 	}
-	t.home.noteState()
+	t.home.NoteState()
 	if err := cluster.Agree(blame.BadRequest(t.begin())); err != nil {
 		return nil, err
 	}
@@ -170,13 +170,13 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 // run's memory only what the order of the data takes is reserved.
 func (t *trainer) prepare(ctx context.Context) error {
 	asked := t.config.Numerics
-	b, err := t.home.arrive(ctx)
+	b, err := t.arrive(ctx)
 	if err != nil {
 		return err
 	}
-	t.from = b.from
+	t.from = b.From
 	err = t.env.together(ctx, func(context.Context) error {
-		t.home.clearState()
+		t.home.ClearState()
 		return nil
 	})
 	if err != nil {
@@ -208,9 +208,9 @@ func (t *trainer) prepare(ctx context.Context) error {
 }
 
 // openFitting opens the model and the devices, and refuses a run that cannot fit. asked are the sizes of the run file.
-func (t *trainer) openFitting(ctx context.Context, b *beginning, asked runfile.Sizes) error {
+func (t *trainer) openFitting(ctx context.Context, b *rundir.Beginning, asked runfile.Sizes) error {
 	c := t.config
-	if err := b.adoptSizes(c); err != nil {
+	if err := b.AdoptSizes(c); err != nil {
 		return err
 	}
 	if err := t.env.Cluster.chooseGroups(c); err != nil {
@@ -227,7 +227,7 @@ func (t *trainer) openFitting(ctx context.Context, b *beginning, asked runfile.S
 		return err
 	}
 	t.samples = samples
-	err = t.env.checkFits(ctx, c, t.src.model, samples.memory(), b.hasSizes(), t.dev.Info())
+	err = t.env.checkFits(ctx, c, t.src.model, samples.memory(), b.HasSizes(), t.dev.Info())
 	return ofBudgets(t.keptSizes(ctx, asked, err))
 }
 
@@ -278,16 +278,16 @@ func (t *trainer) begin() error {
 	if !t.env.Cluster.Leads() {
 		return nil // the files of the run are host 0's
 	}
-	id := &t.home.id
-	if id.hasDiverged() && t.from != nil && t.from.Manifest.UnhealthySteps == 0 {
+	id := &t.home.ID
+	if id.HasDiverged() && t.from != nil && t.from.Manifest.UnhealthySteps == 0 {
 		t.env.note("the run had diverged: it continues from its last healthy checkpoint")
 	}
-	if own := id.owner(); t.from != nil && !own.Has(t.from.Manifest.Run) {
-		id.Origin = &origin{t.from.Manifest.Run, t.from.Manifest.Step}
+	if own := id.Owner(); t.from != nil && !own.Has(t.from.Manifest.Run) {
+		id.Origin = &rundir.Origin{Run: t.from.Manifest.Run, Step: t.from.Manifest.Step}
 	}
-	id.Begun, id.Ended, id.Asked = true, nil, t.home.asked
-	id.leave(t.begun)
-	if err := t.home.writeIdentity(); err != nil {
+	id.Begun, id.Ended, id.Asked = true, nil, t.home.Asked
+	id.Leave(t.begun)
+	if err := t.home.WriteIdentity(); err != nil {
 		return err
 	}
 	if err := t.writeRunFiles(); err != nil {
@@ -297,7 +297,7 @@ func (t *trainer) begin() error {
 	if last == 0 {
 		last = -1 // a run that begins writes the records of step 0 again
 	}
-	if err := t.records.metrics.begin(last); err != nil {
+	if err := t.records.metrics.Begin(last); err != nil {
 		return err
 	}
 	return t.beginSamples(last)
@@ -306,18 +306,18 @@ func (t *trainer) begin() error {
 // ended returns the summary of a run that had ended before, after a step: a user who starts it again has missed that.
 // One that has ended among unhealthy steps is an error again.
 func (t *trainer) ended(step int) (*Summary, error) {
-	dir := filepath.Join(t.config.OutputDir, lastModel)
+	dir := filepath.Join(t.config.OutputDir, rundir.LastModel)
 	s := &Summary{Model: dir, Steps: step, ResumedAfter: step}
 	if m := t.from; m != nil {
 		s.Checkpoint = m.Dir()
 		s.Skipped, s.Untargeted = int(m.Manifest.SkippedUpdates), int(m.Manifest.UntargetedSteps)
 	}
-	best := filepath.Join(t.config.OutputDir, bestModel)
+	best := filepath.Join(t.config.OutputDir, rundir.BestModel)
 	switch {
-	case t.config.Save.Best && exists(best):
+	case t.config.Save.Best && vfs.Exists(best):
 		s.BestModel = best
 	case t.config.Save.Best && t.bestNoted(step) == nil:
-		t.noteNoBest(nil, placed{})
+		t.noteNoBest(nil, rundir.Placed{})
 	}
 	if s.Steps < t.rates.Steps {
 		t.env.note("this run has ended after step %d of %d, by stop.patience, and the model is in %s; to train further, "+
@@ -329,18 +329,13 @@ func (t *trainer) ended(step int) (*Summary, error) {
 		t.env.warnOf(err)
 	}
 	unhealthy := 0
-	if end := t.home.id.Ended; end != nil && end.Step == step {
+	if end := t.home.ID.Ended; end != nil && end.Step == step {
 		unhealthy = end.UnhealthySteps
 	}
 	if t.from != nil && t.from.Manifest.Step == step {
 		unhealthy = t.from.Manifest.UnhealthySteps
 	}
 	return s, t.endedUnhealthy(step, unhealthy)
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // tracedSpans bounds the operations of a lane that a trace holds, the latest ones.
@@ -352,7 +347,7 @@ func (t *trainer) beginAt(from *checkpoint.Checkpoint) error {
 	if _, err := t.standAt(from); err != nil {
 		return err
 	}
-	if err := adoptCuts(t.config, from); err != nil {
+	if err := rundir.AdoptCuts(t.config, from); err != nil {
 		return err
 	}
 	t.rates = t.config.Schedule(t.stepsOf(from))
@@ -379,16 +374,16 @@ func (t *trainer) giveBack(ended error) {
 	t.gaveBack = true
 	t.close(ended)
 	if t.claimed && !t.started {
-		t.home.unclaim()
+		t.home.Unclaim()
 	}
 	t.saves.close()
-	t.home.close(t.started)
+	t.home.Close(t.started)
 }
 
 // writeRunFiles writes run.yaml, as resolved, and plan.json to the output directory.
 func (t *trainer) writeRunFiles() error {
 	c := *t.config
-	c.Memory.Path = t.home.memoryPath
+	c.Memory.Path = t.home.MemoryPath
 	c.Numerics = runfile.SizesOf(t.plan.Whole)
 	c.Datasets = t.data.Sources()
 	if len(c.Eval.Datasets) > 0 {
@@ -402,9 +397,9 @@ func (t *trainer) writeRunFiles() error {
 		return err
 	}
 	fsys := t.env.files()
-	err = t.env.writeResolved(&c, t.home.id.Run)
+	err = t.env.Runs().WriteResolved(&c, t.home.ID.Run)
 	if err == nil {
-		err = vfs.WriteFileAtomic(fsys, filepath.Join(c.OutputDir, planName), append(planned, '\n'))
+		err = vfs.WriteFileAtomic(fsys, filepath.Join(c.OutputDir, rundir.PlanName), append(planned, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("output_dir: %w", err)
@@ -449,7 +444,7 @@ func (t *trainer) run(ctx context.Context) error {
 		t.env.warn("%s; the model is written, and the run cannot be made longer", console.OneLine(errSave))
 	}
 	if n, err := t.records.end(); err != nil {
-		return fmt.Errorf("%s is written, and the last %d records of %s are not; see the warning above", t.summary.Model, n, metricsName)
+		return fmt.Errorf("%s is written, and the last %d records of %s are not; see the warning above", t.summary.Model, n, rundir.MetricsName)
 	}
 	if t.isOver() {
 		return t.endedUnhealthy(t.steps, t.health.unhealthy)
@@ -608,17 +603,17 @@ func (t *trainer) exportAll(ctx context.Context) error {
 		_ = t.saves.saveStored(ctx) // err is the one to report
 		return t.naming(ctx, err)
 	}
-	out, as := filepath.Join(t.config.OutputDir, lastModel), t.src.exportFormat()
+	out, as := filepath.Join(t.config.OutputDir, rundir.LastModel), t.src.exportFormat()
 	err = t.session.exportAlike(ctx, as, func(ctx context.Context) error {
-		if err := t.env.checkModelLinks(t.config); err != nil { // again, after days
+		if err := t.env.Runs().CheckModelLinks(t.config); err != nil { // again, after days
 			return err
 		}
-		if is, err := t.home.id.placedAt(ctx, t.config.OutputDir, lastModel); err != nil || is.isOf(t.steps) {
+		if is, err := t.home.ID.PlacedAt(ctx, t.config.OutputDir, rundir.LastModel); err != nil || is.IsOf(t.steps) {
 			return err // the best one alone is missing
 		}
 		c := t.env.cardOf(t.config.OutputDir, t.src, as, t.steps, t.mathematics(), t.src.base, t.evals.plateau)
 		c.unhealthy = t.health.unhealthy
-		return t.session.export(ctx, t.src, out, as, c, t.home.replacing(ctx, lastModel, t.steps))
+		return t.session.export(ctx, t.src, out, as, c, t.home.Replacing(ctx, rundir.LastModel, t.steps))
 	})
 	if err == nil {
 		t.summary.Model = out
@@ -656,13 +651,13 @@ func (t *trainer) exportBest(ctx context.Context) error {
 	if !t.config.Save.Best {
 		return nil
 	}
-	dir := filepath.Join(t.config.OutputDir, bestModel)
-	is, err := t.home.id.placedAt(ctx, t.config.OutputDir, bestModel)
+	dir := filepath.Join(t.config.OutputDir, rundir.BestModel)
+	is, err := t.home.ID.PlacedAt(ctx, t.config.OutputDir, rundir.BestModel)
 	if err == nil && best == nil {
 		t.noteNoBest(best, is)
 		return nil
 	}
-	if err == nil && !is.isOf(best.Step) {
+	if err == nil && !is.IsOf(best.Step) {
 		var from *checkpoint.Checkpoint
 		if from, err = t.openBest(best); err == nil && from == nil {
 			t.noteNoBest(best, is)
@@ -670,7 +665,7 @@ func (t *trainer) exportBest(ctx context.Context) error {
 		}
 		if err == nil {
 			err = t.env.exportCheckpoint(ctx, t.config.OutputDir, from, t.src, dir, t.src.exportFormat(),
-				t.home.replacing(ctx, bestModel, best.Step))
+				t.home.Replacing(ctx, rundir.BestModel, best.Step))
 		}
 	}
 	if err != nil {
@@ -683,22 +678,22 @@ func (t *trainer) exportBest(ctx context.Context) error {
 
 // noteNoBest says that the best model is not written, and what has its name. The best is nil where nothing was
 // evaluated, or where its checkpoint was lost while the run worked.
-func (t *trainer) noteNoBest(best *checkpoint.Best, is placed) {
+func (t *trainer) noteNoBest(best *checkpoint.Best, is rundir.Placed) {
 	why, stays := "the run has no checkpoint of a best evaluation", ""
 	if best != nil {
 		why = fmt.Sprintf("the best checkpoint, of step %d, is not here", best.Step)
 	}
-	if is.holding != noModel {
-		stays = fmt.Sprintf(", and the one that is there, of step %d, stays", is.step)
+	if is.Holding != rundir.NoModel {
+		stays = fmt.Sprintf(", and the one that is there, of step %d, stays", is.Step)
 	}
-	t.env.note("%s; no %s is written%s", why, filepath.Join(t.config.OutputDir, bestModel), stays)
+	t.env.note("%s; no %s is written%s", why, filepath.Join(t.config.OutputDir, rundir.BestModel), stays)
 }
 
 // writeTrace writes the Chrome trace.
 func (t *trainer) writeTrace() error {
 	about := trace.About{Model: t.config.Model, Device: t.plan.DeviceName(t.dev.Info()),
 		Tokens: int64(t.plan.Whole.StepPositions())}
-	return vfs.WriteAtomic(t.env.files(), filepath.Join(t.config.OutputDir, traceName), func(f vfs.File) error {
+	return vfs.WriteAtomic(t.env.files(), filepath.Join(t.config.OutputDir, rundir.TraceName), func(f vfs.File) error {
 		return t.spans.Trace(about).WriteChrome(f)
 	})
 }

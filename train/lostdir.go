@@ -5,16 +5,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
-
-// takenError ends a run whose output directory has become that of another run.
-type takenError struct{ lost string }
-
-func (e *takenError) Error() string {
-	return fmt.Sprintf("output_dir: %s was removed or moved while the run was using it, and another run has the "+
-		"directory now", e.lost)
-}
 
 // holdAlike is holdDir for all hosts of a run: host 0 does it, whose error it is, and the others learn what was lost.
 func (t *trainer) holdAlike() (err error) {
@@ -39,36 +32,36 @@ func (t *trainer) holdAlike() (err error) {
 // was removed, with the run's files. Where another run has begun in it, the error is a *takenError, from now on.
 func (t *trainer) holdDir() error {
 	h, c := &t.home, t.config
-	if h.taken != nil {
-		return h.taken
+	if h.Taken != nil {
+		return h.Taken
 	}
 	was := vfs.InodeOf(t.env.files(), c.OutputDir) // Retake makes another one
-	lost, err := h.dir.Retake()
+	lost, err := h.Dir.Retake()
 	if lost != "" {
-		isHere := was != nil && h.id.Inode != nil && was.Is(*h.id.Inode)
+		isHere := was != nil && h.ID.Inode != nil && was.Is(*h.ID.Inode)
 		if !isHere {
 			lost = c.OutputDir
 		}
 		t.saves.forgetLost()
-		there, errThere := t.env.readIdentity(c.OutputDir)
-		isOther := there != nil && there.Run != h.id.Run ||
-			!isHere && errThere == nil && there == nil && t.env.refuseRun(c) != nil
+		there, errThere := t.env.Runs().ReadIdentity(c.OutputDir)
+		isOther := there != nil && there.Run != h.ID.Run ||
+			!isHere && errThere == nil && there == nil && t.env.Runs().RefuseRun(c) != nil
 		if errors.Is(err, vfs.ErrLocked) || isOther {
-			h.taken = &takenError{lost}
-			return h.taken
+			h.Taken = &rundir.TakenError{Lost: lost}
+			return h.Taken
 		}
-		h.remake = lost
+		h.Remake = lost
 	}
 	if err != nil {
 		return err
 	}
-	if h.remake == "" {
+	if h.Remake == "" {
 		return t.restoreRunFiles() // each by itself
 	}
 	if err := t.remakeFiles(); err != nil {
 		return err
 	}
-	lost, h.remake = h.remake, ""
+	lost, h.Remake = h.Remake, ""
 	t.env.warn("output_dir: %s was removed or moved while the run was using it; it is made again, without what was there",
 		lost)
 	return nil
@@ -80,27 +73,27 @@ func (t *trainer) restoreRunFiles() error {
 	if !t.env.Cluster.Leads() {
 		return nil
 	}
-	resolved, err := t.env.resolvedIn(t.config.OutputDir)
+	resolved, err := t.env.Runs().ResolvedIn(t.config.OutputDir)
 	if err != nil {
 		return fmt.Errorf("output_dir: %w", err)
 	}
 	var lost []string
-	if !exists(t.home.file(identityName)) {
-		lost = append(lost, identityName)
+	if !vfs.Exists(t.home.File(rundir.IdentityName)) {
+		lost = append(lost, rundir.IdentityName)
 	}
 	if resolved == "" {
-		lost = append(lost, resolvedName)
+		lost = append(lost, rundir.ResolvedName)
 	}
-	if !exists(t.home.file(planName)) {
-		lost = append(lost, planName)
+	if !vfs.Exists(t.home.File(rundir.PlanName)) {
+		lost = append(lost, rundir.PlanName)
 	}
-	if t.started && !exists(t.home.file(metricsName)) {
-		lost = append(lost, metricsName)
+	if t.started && !vfs.Exists(t.home.File(rundir.MetricsName)) {
+		lost = append(lost, rundir.MetricsName)
 	}
 	if len(lost) == 0 {
 		return nil
 	}
-	if err := t.home.writeIdentity(); err != nil {
+	if err := t.home.WriteIdentity(); err != nil {
 		return err
 	}
 	if err := t.writeRunFiles(); err != nil {
@@ -116,10 +109,10 @@ func (t *trainer) restoreRunFiles() error {
 
 // remakeFiles writes what a run has in its output directory from its beginning, as far as that is not there.
 func (t *trainer) remakeFiles() error {
-	t.home.id.Inode = vfs.InodeOf(t.env.files(), t.config.OutputDir)
-	t.home.noteOutside()
-	t.home.noteState()
-	if err := t.home.writeIdentity(); err != nil {
+	t.home.ID.Inode = vfs.InodeOf(t.env.files(), t.config.OutputDir)
+	t.home.NoteOutside()
+	t.home.NoteState()
+	if err := t.home.WriteIdentity(); err != nil {
 		return err
 	}
 	if err := t.writeRunFiles(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -79,7 +80,7 @@ func TestPartOfTheOutputDirectoryIsLost(t *testing.T) {
 			}
 			c := *alone
 			c.OutputDir = filepath.Join(t.TempDir(), "run")
-			lock := filepath.Join(checkpointsDir(&c), ".lock")
+			lock := filepath.Join(rundir.CheckpointsDir(&c), ".lock")
 			env := newEnv(t)
 			var said strings.Builder
 			env.Progress = writeFunc(func(line []byte) {
@@ -92,11 +93,11 @@ func TestPartOfTheOutputDirectoryIsLost(t *testing.T) {
 				case "checkpoints/.lock":
 					err = os.Remove(lock)
 				case "checkpoints":
-					err = os.RemoveAll(checkpointsDir(&c))
+					err = os.RemoveAll(rundir.CheckpointsDir(&c))
 				case "moved":
 					err = os.Rename(c.OutputDir, c.OutputDir+".moved")
 				default:
-					err = errors.Join(os.Remove(lock), os.Remove(filepath.Join(c.OutputDir, metricsName)))
+					err = errors.Join(os.Remove(lock), os.Remove(filepath.Join(c.OutputDir, rundir.MetricsName)))
 				}
 				if err != nil {
 					t.Error(err)
@@ -107,7 +108,7 @@ func TestPartOfTheOutputDirectoryIsLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			sameModel(t, sum.Model, want.Model)
-			lost := map[string]string{"checkpoints": checkpointsDir(&c), "moved": c.OutputDir}[what]
+			lost := map[string]string{"checkpoints": rundir.CheckpointsDir(&c), "moved": c.OutputDir}[what]
 			if lost == "" {
 				lost = lock
 			}
@@ -132,7 +133,7 @@ func TestPartOfTheOutputDirectoryIsLost(t *testing.T) {
 				t.Fatalf("the best step of the run that is left alone is %d, after the loss of the lock", best)
 			}
 			if got := bestOf(sum.Checkpoint); got != best ||
-				!exists(filepath.Join(checkpointsDir(&c), checkpoint.DirName(best))) {
+				!vfs.Exists(filepath.Join(rundir.CheckpointsDir(&c), checkpoint.DirName(best))) {
 				t.Errorf("the best step is %d, want %d, with its checkpoint", got, best)
 			}
 		})
@@ -173,7 +174,7 @@ func TestTakenOutputDirectory(t *testing.T) {
 						t.Error(err)
 					}
 				} else { // it has only just begun
-					dir, err := checkpoint.Hold(vfs.OS{}, checkpointsDir(c))
+					dir, err := checkpoint.Hold(vfs.OS{}, rundir.CheckpointsDir(c))
 					if err != nil {
 						t.Error(err)
 						return
@@ -218,7 +219,7 @@ func TestRemovedFilesComeBack(t *testing.T) {
 	if _, err := Train(t.Context(), &want, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
-	names := []string{resolvedName, planName, identityName, metricsName}
+	names := []string{rundir.ResolvedName, rundir.PlanName, rundir.IdentityName, rundir.MetricsName}
 	env := newEnv(t)
 	var said strings.Builder
 	isRemoved := false
@@ -240,17 +241,17 @@ func TestRemovedFilesComeBack(t *testing.T) {
 		t.Errorf("it says %s", said.String())
 	}
 	for _, name := range names {
-		if !exists(filepath.Join(c.OutputDir, name)) {
+		if !vfs.Exists(filepath.Join(c.OutputDir, name)) {
 			t.Errorf("%s is not there", name)
 		}
 	}
 	if a, b := losses(t, c.OutputDir), losses(t, want.OutputDir); !slices.Equal(a, b) {
 		t.Errorf("losses %v, want %v", a, b)
 	}
-	if err := os.Remove(filepath.Join(c.OutputDir, resolvedName)); err != nil {
+	if err := os.Remove(filepath.Join(c.OutputDir, rundir.ResolvedName)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil || !exists(filepath.Join(c.OutputDir, resolvedName)) {
-		t.Errorf("after the end: error %v, or no %s", err, resolvedName)
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil || !vfs.Exists(filepath.Join(c.OutputDir, rundir.ResolvedName)) {
+		t.Errorf("after the end: error %v, or no %s", err, rundir.ResolvedName)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -40,7 +41,7 @@ func TestOlderRunsKeepOverlong(t *testing.T) {
 	older := *whole
 	older.OutputDir = filepath.Join(t.TempDir(), "older")
 	until(t, &older, "step  5/12")
-	last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(&older))
+	last, _, err := checkpoint.Latest(vfs.OS{}, rundir.CheckpointsDir(&older))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func TestOlderRunsKeepOverlong(t *testing.T) {
 		t.Fatalf("%+v, error %v", got, err)
 	}
 	sameModel(t, got.Model, want.Model)
-	resolved, err := runfile.Read(filepath.Join(older.OutputDir, resolvedName), nil)
+	resolved, err := runfile.Read(filepath.Join(older.OutputDir, rundir.ResolvedName), nil)
 	if err != nil || resolved.Overlong != "split" {
 		t.Errorf("the run file says overlong is %q, error %v", resolved.Overlong, err)
 	}
@@ -71,7 +72,7 @@ func TestOlderRunsKeepOverlong(t *testing.T) {
 		!strings.Contains(said.String(), "(overlong: auto); to change that, ") {
 		t.Errorf("it says\n%s", said.String())
 	}
-	resolved, err = runfile.Read(filepath.Join(again.OutputDir, resolvedName), nil)
+	resolved, err = runfile.Read(filepath.Join(again.OutputDir, rundir.ResolvedName), nil)
 	if err != nil || resolved.Overlong != "auto" {
 		t.Errorf("the run file says overlong is %q, error %v", resolved.Overlong, err)
 	}
@@ -89,24 +90,24 @@ func TestOlderRunsStartOverAsTheyWere(t *testing.T) {
 	c := pairsConfig(t)
 	c.Overlong = "split"
 	until(t, c, "step  2/12")
-	if err := os.RemoveAll(checkpointsDir(c)); err != nil {
+	if err := os.RemoveAll(rundir.CheckpointsDir(c)); err != nil {
 		t.Fatal(err)
 	}
-	name := filepath.Join(c.OutputDir, resolvedName)
+	name := filepath.Join(c.OutputDir, rundir.ResolvedName)
 	doc, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(t, name, strings.Replace(string(doc), "overlong: split\n", "", 1))
-	id, err := newEnv(t).readIdentity(c.OutputDir)
+	id, err := newEnv(t).Runs().ReadIdentity(c.OutputDir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	id.Asked = nil // which older versions did not note
-	if doc, err = id.encode(); err != nil {
+	if doc, err = id.Encode(); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(c.OutputDir, identityName), string(doc))
+	write(t, filepath.Join(c.OutputDir, rundir.IdentityName), string(doc))
 	c.Overlong = runfile.Defaults().Overlong
 	sum, err := Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err != nil || sum.ResumedAfter != 0 || sum.Split == 0 || sum.Truncated != 0 {

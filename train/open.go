@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // OpenOptions add to a configuration what Open needs.
@@ -88,7 +89,7 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 		if err := r.src.checkIsOf(r.from); err != nil {
 			return err
 		}
-		if err := adoptCuts(c, r.from); err != nil {
+		if err := rundir.AdoptCuts(c, r.from); err != nil {
 			return err
 		}
 		r.takeOver(r.from.Manifest)
@@ -139,7 +140,7 @@ func (r *Run) checkSeed() error {
 		return nil
 	}
 	c, was := r.config, r.from.Manifest.Mathematics["seed"]
-	if was == "" || was == seedSetting(c) {
+	if was == "" || was == rundir.SeedSetting(c) {
 		return nil
 	}
 	return fmt.Errorf("seed is %d, and %s in %s: its place in the data means nothing in another order; restore the seed",

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -97,7 +98,7 @@ func TestRunIsTraining(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := readAll(t, filepath.Join(base.OutputDir, lastModel, "model.safetensors"))
+			want := readAll(t, filepath.Join(base.OutputDir, rundir.LastModel, "model.safetensors"))
 			dir := t.TempDir()
 			from := ""
 			var got []float64
@@ -403,7 +404,7 @@ func TestRunKeepsBadWeights(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	out := filepath.Join(t.TempDir(), "model")
-	if err := r.Export(t.Context(), out); err == nil || !strings.Contains(err.Error(), "infinite or NaN") || exists(out) {
+	if err := r.Export(t.Context(), out); err == nil || !strings.Contains(err.Error(), "infinite or NaN") || vfs.Exists(out) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -425,7 +426,7 @@ func TestOnStep(t *testing.T) {
 		if !slices.Equal(seen, []int64{1, 2, 3}) {
 			t.Errorf("it saw steps %v", seen)
 		}
-		model := files(t, filepath.Join(c.OutputDir, lastModel))
+		model := files(t, filepath.Join(c.OutputDir, rundir.LastModel))
 		if errors.Is(end, ErrStop) {
 			if err != nil || sum.Steps != 3 || model == nil {
 				t.Errorf("%v: %+v, error %v", end, sum, err)
@@ -434,7 +435,7 @@ func TestOnStep(t *testing.T) {
 			errors.Is(err, ErrRequest) {
 			t.Errorf("error %v", err)
 		}
-		if _, err := os.Stat(filepath.Join(checkpointsDir(c), "step-000003")); err != nil {
+		if _, err := os.Stat(filepath.Join(rundir.CheckpointsDir(c), "step-000003")); err != nil {
 			t.Errorf("%v: %v", end, err)
 		}
 		c.Resume = "auto"
@@ -478,7 +479,7 @@ func TestOwnRate(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "step 4: Rate returns NaN") {
 		t.Errorf("error %v", err)
 	}
-	if _, err := os.Stat(filepath.Join(checkpointsDir(&bad), "step-000003")); err != nil {
+	if _, err := os.Stat(filepath.Join(rundir.CheckpointsDir(&bad), "step-000003")); err != nil {
 		t.Errorf("after a bad rate: %v", err)
 	}
 }

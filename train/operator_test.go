@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -174,8 +175,8 @@ func (o *operator) copied(l *life, n int) {
 			o.Errorf("the copy: %v", err)
 		}
 		o.unchanged("the copy", before, o.snapshot(o.root, c.config.OutputDir), o.ownDirs(&c.config))
-		of, _ := newEnv(o).identityOf(c.config.OutputDir, nil)
-		if first, _ := newEnv(o).identityOf(l.config.OutputDir, nil); of.Run == first.Run {
+		of, _ := newEnv(o).Runs().IdentityOf(c.config.OutputDir, nil)
+		if first, _ := newEnv(o).Runs().IdentityOf(l.config.OutputDir, nil); of.Run == first.Run {
 			o.Errorf("%s is the run that it is a copy of", c.config.OutputDir)
 		}
 	}
@@ -318,12 +319,12 @@ func (o *operator) anySaving(c *runfile.Config) runfile.Save {
 // whether the run has ended.
 func (o *operator) startDisturbed(l *life, between, during string, at place) (ended bool) {
 	has := o.checkpoints(&l.config)
-	id, _ := newEnv(o).readIdentity(l.config.OutputDir)
-	isThere := id != nil && id.Begun || id == nil && exists(filepath.Join(l.config.OutputDir, identityName))
+	id, _ := newEnv(o).Runs().ReadIdentity(l.config.OutputDir)
+	isThere := id != nil && id.Begun || id == nil && vfs.Exists(filepath.Join(l.config.OutputDir, rundir.IdentityName))
 	if !isThere && !slices.Contains(rightMoves, between) {
 		between = "nothing" // there is no run yet
 	}
-	if _, err := os.Stat(filepath.Join(l.config.OutputDir, resolvedName)); err != nil && len(has) == 0 && slices.Contains(wrongMoves, between) {
+	if _, err := os.Stat(filepath.Join(l.config.OutputDir, rundir.ResolvedName)); err != nil && len(has) == 0 && slices.Contains(wrongMoves, between) {
 		between = "nothing" // a run that was killed before it wrote its run file may become any other
 	}
 	if slices.Contains(rightMoves, between) {
@@ -391,7 +392,7 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 	case "copy":
 		o.copied(l, 1)
 	case "no run.json", "bad run.json":
-		name := filepath.Join(run.OutputDir, identityName)
+		name := filepath.Join(run.OutputDir, rundir.IdentityName)
 		if between == "no run.json" {
 			o.must(os.RemoveAll(name))
 		} else {
@@ -402,14 +403,14 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 		refused, l.keepsBest = "already has|of 2 runs|says that the run has ended", false
 	case "foreign checkpoint":
 		step := checkpoint.DirName(1 + o.random.IntN(4))
-		if to := filepath.Join(checkpointsDir(&run), step); !exists(to) {
-			copyTree(o.T, filepath.Join(o.pool.other, checkpointsName, step), to)
+		if to := filepath.Join(rundir.CheckpointsDir(&run), step); !vfs.Exists(to) {
+			copyTree(o.T, filepath.Join(o.pool.other, rundir.CheckpointsName, step), to)
 			undo = func() { o.must(os.RemoveAll(to)) }
 			refused, l.keepsBest = "already has checkpoints|of 2 runs", false // where nothing was saved, or run.json is damaged
 		}
 	case "remove results":
-		for _, name := range [][]string{{lastModel}, {bestModel}, {lastModel, bestModel}, {lastModel + "/model.safetensors"},
-			{bestModel + "/config.json"}}[o.random.IntN(5)] {
+		for _, name := range [][]string{{rundir.LastModel}, {rundir.BestModel}, {rundir.LastModel, rundir.BestModel}, {rundir.LastModel + "/model.safetensors"},
+			{rundir.BestModel + "/config.json"}}[o.random.IntN(5)] {
 			o.must(os.RemoveAll(filepath.Join(run.OutputDir, name)))
 		}
 	case "export":
@@ -454,7 +455,7 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 	o.story = append(o.story, fmt.Sprintf("%s: steps %d epochs %g best %v every %d keep %d at_end %v eval %d patience %d resume_with %v: "+
 		"resumed %d, %+v, %v", what, run.MaxSteps, run.Epochs, run.Save.Best, run.Save.Every, run.Save.Keep, run.Save.AtEnd, run.Eval.Every, run.Stop.Patience,
 		run.ResumeWith, h.resumed, shortly(sum), err))
-	var isTaken *takenError
+	var isTaken *rundir.TakenError
 	switch {
 	case err != nil && strings.Contains(err.Error(), "\n") && !errors.Is(err, context.Canceled): // for which the program has a line
 		o.Errorf("%s: not one line: %v", what, err)
@@ -561,7 +562,7 @@ func (o *operator) right(l *life, sum *Summary, h *saying, early bool) {
 	for _, dir := range o.checkpoints(&l.config) {
 		o.same(l.way, dir)
 	}
-	if len(l.config.Samples.Prompts) > 0 && exists(filepath.Join(l.config.OutputDir, samplesName)) {
+	if len(l.config.Samples.Prompts) > 0 && vfs.Exists(filepath.Join(l.config.OutputDir, rundir.SamplesName)) {
 		seen := map[string]bool{}
 		for _, s := range samplesOf(o.T, l.config.OutputDir) {
 			if key := fmt.Sprint(s.Step, " ", s.Number); seen[key] {
@@ -657,9 +658,9 @@ func (o *operator) disturb(l *life, c *runfile.Config, during string, at place) 
 	case "remove":
 		act = func() error { return os.RemoveAll(c.OutputDir) }
 	case "remove checkpoints":
-		act = func() error { return os.RemoveAll(checkpointsDir(c)) }
+		act = func() error { return os.RemoveAll(rundir.CheckpointsDir(c)) }
 	case "remove the lock":
-		act = func() error { return os.Remove(filepath.Join(checkpointsDir(c), ".lock")) }
+		act = func() error { return os.Remove(filepath.Join(rundir.CheckpointsDir(c), ".lock")) }
 	case "another run":
 		act = func() error {
 			o.must(os.RemoveAll(c.OutputDir))
@@ -683,23 +684,23 @@ func (o *operator) disturb(l *life, c *runfile.Config, during string, at place) 
 
 // ownDirs are a run's directories elsewhere.
 func (o *operator) ownDirs(c *runfile.Config) []string {
-	id, err := newEnv(o).readIdentity(c.OutputDir)
+	id, err := newEnv(o).Runs().ReadIdentity(c.OutputDir)
 	if err != nil || id == nil {
 		return nil
 	}
 	own := *c
 	own.Save.Fallback, own.Memory.Path = o.fallback, o.state
-	return []string{filepath.Dir(id.fallbackDir(&own)), id.stateDir(&own)}
+	return []string{filepath.Dir(id.FallbackDir(&own)), id.StateDir(&own)}
 }
 
 // checkpoints are the run's whole ones, newest first.
 func (o *operator) checkpoints(c *runfile.Config) (dirs []string) {
-	id, err := newEnv(o).identityOf(c.OutputDir, nil)
+	id, err := newEnv(o).Runs().IdentityOf(c.OutputDir, nil)
 	if err != nil {
 		return nil // of two runs: the next start is refused
 	}
-	own := id.owner()
-	for _, at := range []string{checkpointsDir(c), id.fallbackDir(c)} {
+	own := id.Owner()
+	for _, at := range []string{rundir.CheckpointsDir(c), id.FallbackDir(c)} {
 		saved, err := checkpoint.List(vfs.OS{}, at)
 		if at == "" || err != nil {
 			continue

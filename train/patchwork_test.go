@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // towers are tensors that a decoder does not have, of types that nothing computes with.
@@ -191,7 +192,7 @@ func TestPatchworkTrainsAndExports(t *testing.T) {
 
 func lastCheckpoint(t testing.TB, c *runfile.Config) string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(checkpointsDir(c), "step-*"))
+	all, err := filepath.Glob(filepath.Join(rundir.CheckpointsDir(c), "step-*"))
 	if err != nil || len(all) == 0 {
 		t.Fatal(all, err)
 	}

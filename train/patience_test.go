@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // overfitting is a run of 40 steps whose evaluation loss falls, and then rises: it is evaluated on another text than it
@@ -204,7 +205,7 @@ func TestPatienceRaisedAndLowered(t *testing.T) {
 	if err != nil || second.Steps != first.Steps+3 || second.ResumedAfter != second.Steps {
 		t.Fatalf("%+v, error %v", second, err)
 	}
-	if step, ok := stepOfCard(second.Model); !ok || step != second.Steps {
+	if step, ok := rundir.StepOfCard(second.Model); !ok || step != second.Steps {
 		t.Errorf("the model is of step %d, want %d", step, second.Steps)
 	}
 }
@@ -234,7 +235,7 @@ func TestPatienceInterruptedEvaluation(t *testing.T) {
 	if _, err := Train(context.Background(), &c, Options{Env: env}); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
-	saved, err := checkpoint.Open(env.files(), filepath.Join(checkpointsDir(&c), checkpoint.DirName(want.Steps)))
+	saved, err := checkpoint.Open(env.files(), filepath.Join(rundir.CheckpointsDir(&c), checkpoint.DirName(want.Steps)))
 	if err != nil || saved.Manifest.EvalLoss != nil || saved.Manifest.Plateau.Evaluations != 2 {
 		t.Fatalf("%+v, error %v", saved, err)
 	}

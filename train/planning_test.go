@@ -29,6 +29,7 @@ import (
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 func modelOf(t testing.TB, config string) *model.Model {
@@ -285,7 +286,7 @@ func planToTrain(t testing.TB, c *runfile.Config, env *Env) (*plan.Plan, error) 
 	t.Helper()
 	own := *c
 	run := newTrainer(&own, Options{Env: env})
-	defer run.home.close(false)
+	defer run.home.Close(false)
 	defer run.Close()
 	err := run.prepare(t.Context())
 	return run.plan, blame.BadRequest(err)
@@ -358,7 +359,7 @@ func TestAdviceOnAResume(t *testing.T) {
 		c.Memory.Host = budget(t, host).Device
 		_, err := planToTrain(t, c, newEnv(t))
 		refused(t, err, "memory.host: the run needs")
-		refused(t, err, "are those of "+filepath.Join(c.OutputDir, checkpointsName))
+		refused(t, err, "are those of "+filepath.Join(c.OutputDir, rundir.CheckpointsName))
 		if err == nil {
 			continue
 		}
@@ -402,7 +403,7 @@ func TestPlanOfARunThatHasBegun(t *testing.T) {
 	}
 	for _, state := range []string{"a checkpoint", "none"} {
 		if state == "none" {
-			if err := os.RemoveAll(checkpointsDir(c)); err != nil {
+			if err := os.RemoveAll(rundir.CheckpointsDir(c)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -6,12 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // A file of metrics that a drive has damaged is put aside, each time under another name, and the run continues.
 func TestDamagedMetrics(t *testing.T) {
 	c := smallConfig(t)
-	name := filepath.Join(c.OutputDir, metricsName)
+	name := filepath.Join(c.OutputDir, rundir.MetricsName)
 	for i, line := range []string{"step  4/12", "step  8/12"} {
 		until(t, c, line)
 		doc, err := os.ReadFile(name)
@@ -51,7 +53,7 @@ func TestRecordBeforeTraining(t *testing.T) {
 		c := withEval(smallConfig(t))
 		until(t, c, "step  3/12")
 		if startsOver {
-			if err := os.RemoveAll(checkpointsDir(c)); err != nil {
+			if err := os.RemoveAll(rundir.CheckpointsDir(c)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/model"
@@ -15,7 +17,6 @@ import (
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
-	"pgregory.net/rapid"
 )
 
 // drawRequest picks a run: any family, shape, precision and machine, with budgets around what it needs.

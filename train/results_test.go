@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -55,7 +56,7 @@ func TestResultsAreOfTheirSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		alone[n] = map[string]map[string]string{}
-		for _, name := range []string{lastModel, bestModel} {
+		for _, name := range []string{rundir.LastModel, rundir.BestModel} {
 			alone[n][name] = modelFiles(t, filepath.Join(c.OutputDir, name))
 		}
 	}
@@ -98,31 +99,31 @@ func TestResultsAreOfTheirSteps(t *testing.T) {
 		"extended, stopped, shortened to where it is": stopped,
 		"the same, without run.json": func(t *testing.T, c *runfile.Config) {
 			stopped(t, c)
-			remove(identityName)(t, c)
+			remove(rundir.IdentityName)(t, c)
 		},
 		"extended, and no room for the model": func(t *testing.T, c *runfile.Config) {
 			extend(c)
-			fails(t, c, staged(lastModel))
+			fails(t, c, staged(rundir.LastModel))
 		},
 		"extended, and ended before the model has its name": func(t *testing.T, c *runfile.Config) {
 			extend(c)
-			fails(t, c, named(lastModel))
+			fails(t, c, named(rundir.LastModel))
 		},
 		"extended, and no room for the best model": func(t *testing.T, c *runfile.Config) {
 			extend(c)
-			fails(t, c, staged(bestModel))
+			fails(t, c, staged(rundir.BestModel))
 		},
 		"extended, and ended before the best model has its name": func(t *testing.T, c *runfile.Config) {
 			extend(c)
-			fails(t, c, named(bestModel))
+			fails(t, c, named(rundir.BestModel))
 		},
-		"without model-best":         remove(bestModel),
-		"without model":              remove(lastModel),
-		"without both":               remove(lastModel, bestModel),
-		"without weights":            remove(lastModel + "/model.safetensors"),
-		"without the best's weights": remove(bestModel + "/model.safetensors"),
+		"without model-best":         remove(rundir.BestModel),
+		"without model":              remove(rundir.LastModel),
+		"without both":               remove(rundir.LastModel, rundir.BestModel),
+		"without weights":            remove(rundir.LastModel + "/model.safetensors"),
+		"without the best's weights": remove(rundir.BestModel + "/model.safetensors"),
 		"with half of the weights": func(t *testing.T, c *runfile.Config) {
-			if err := os.Truncate(in(c, lastModel+"/model.safetensors"), 5000); err != nil {
+			if err := os.Truncate(in(c, rundir.LastModel+"/model.safetensors"), 5000); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -152,13 +153,13 @@ func TestResultsAreOfTheirSteps(t *testing.T) {
 			if err != nil || sum.Steps != c.MaxSteps || sum.BestModel == "" {
 				t.Fatalf("%+v, error %v", sum, err)
 			}
-			for _, name := range []string{lastModel, bestModel} {
+			for _, name := range []string{rundir.LastModel, rundir.BestModel} {
 				if got := modelFiles(t, in(c, name)); !maps.Equal(got, alone[c.MaxSteps][name]) {
-					step, _ := stepOfCard(in(c, name))
+					step, _ := rundir.StepOfCard(in(c, name))
 					t.Errorf("%s, of step %d, is not that of a run of %d steps that was left alone", name, step, c.MaxSteps)
 				}
 			}
-			if pushed, err := newEnv(t).modelToPush(t.Context(), c.OutputDir); err != nil || pushed != in(c, lastModel) {
+			if pushed, err := newEnv(t).modelToPush(t.Context(), c.OutputDir); err != nil || pushed != in(c, rundir.LastModel) {
 				t.Errorf("push takes %s, error %v", pushed, err)
 			}
 			before := files(t, c.OutputDir)
@@ -182,8 +183,8 @@ func TestResultsOfAnotherWay(t *testing.T) {
 	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
-	first := modelFiles(t, filepath.Join(c.OutputDir, lastModel))
-	if err := os.RemoveAll(filepath.Join(checkpointsDir(c), "step-000004")); err != nil {
+	first := modelFiles(t, filepath.Join(c.OutputDir, rundir.LastModel))
+	if err := os.RemoveAll(filepath.Join(rundir.CheckpointsDir(c), "step-000004")); err != nil {
 		t.Fatal(err)
 	}
 	c.LearningRate, c.ResumeWith = 1e-3, []string{"learning_rate"}
@@ -191,7 +192,7 @@ func TestResultsOfAnotherWay(t *testing.T) {
 	if sum, err := Train(t.Context(), c, Options{Env: failing(t, atEnd)}); err == nil {
 		t.Fatalf("%+v, no error", sum)
 	}
-	_, from, err := newEnv(t).weightsOf(t.Context(), c.OutputDir)
+	_, from, err := newEnv(t).Runs().WeightsOf(t.Context(), c.OutputDir)
 	if err != nil || from == nil || from.Manifest.Step != 4 {
 		t.Errorf("the latest weights: %v, error %v; want the checkpoint of step 4", from, err)
 	}
@@ -207,14 +208,14 @@ func TestResultsOfAnotherWay(t *testing.T) {
 	if sum, err = Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil || sum.BestModel == "" {
 		t.Fatalf("with save.best: %+v, error %v", sum, err)
 	}
-	if step, _ := stepOfCard(sum.BestModel); step != 4 {
+	if step, _ := rundir.StepOfCard(sum.BestModel); step != 4 {
 		t.Errorf("the best model is of step %d", step)
 	}
 }
 
 // A model that the run has not written is left alone, wherever the run is, and no verb takes it for the run's.
 func TestResultsOfOthersStay(t *testing.T) {
-	for _, name := range []string{lastModel, bestModel} {
+	for _, name := range []string{rundir.LastModel, rundir.BestModel} {
 		for _, isLonger := range []bool{false, true} {
 			c := resultsConfig(t, 2)
 			if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
@@ -238,7 +239,7 @@ func TestResultsOfOthersStay(t *testing.T) {
 				t.Error("the directory has changed")
 			}
 			_, err = newEnv(t).modelToPush(t.Context(), c.OutputDir)
-			if isRefused := err != nil; isRefused != (name == lastModel) {
+			if isRefused := err != nil; isRefused != (name == rundir.LastModel) {
 				t.Errorf("push, with another %s: error %v", name, err)
 			}
 		}
@@ -253,7 +254,7 @@ func TestShortenedBeyondItsData(t *testing.T) {
 	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
-	model := filepath.Join(c.OutputDir, lastModel)
+	model := filepath.Join(c.OutputDir, rundir.LastModel)
 	before := modelFiles(t, model)
 	if err := os.RemoveAll(model); err != nil {
 		t.Fatal(err)
@@ -272,7 +273,7 @@ func TestFilesInPlaceOfResults(t *testing.T) {
 	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{lastModel, bestModel} {
+	for _, name := range []string{rundir.LastModel, rundir.BestModel} {
 		dir := filepath.Join(c.OutputDir, name)
 		before := modelFiles(t, dir)
 		if err := os.Remove(filepath.Join(dir, "config.json")); err != nil {
@@ -334,7 +335,7 @@ func TestBestOfARunThatHasEnded(t *testing.T) {
 			t.Fatalf("start %d: %+v, error %v", i, sum, err)
 		}
 	}
-	sameModel(t, filepath.Join(c.OutputDir, bestModel), filepath.Join(c.OutputDir, lastModel))
+	sameModel(t, filepath.Join(c.OutputDir, rundir.BestModel), filepath.Join(c.OutputDir, rundir.LastModel))
 	if records := metricsOf(t, c.OutputDir); len(records) != 2 || records[1].EvalLoss == nil {
 		t.Errorf("%d records", len(records))
 	}

@@ -1,12 +1,9 @@
 package train
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"path/filepath"
 	"slices"
 
@@ -14,10 +11,9 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/optim"
-	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // dataPlace locates a run in its data.
@@ -73,8 +69,8 @@ func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 // as they were saved, or that the run leaves since it has diverged: a later save must not be taken for the older of
 // two.
 func (t *trainer) setAsideAfter(step int) {
-	own := t.home.id.owner()
-	for _, dir := range []*checkpoint.Directory{t.home.dir, t.home.fallback} {
+	own := t.home.ID.Owner()
+	for _, dir := range []*checkpoint.Directory{t.home.Dir, t.home.Fallback} {
 		if dir == nil {
 			continue
 		}
@@ -145,8 +141,8 @@ func (t *trainer) openWholeState(ctx context.Context) error {
 // before is the checkpoint to continue from where one is damaged, if another one will do.
 func (t *trainer) before(damaged *checkpoint.Checkpoint) choice {
 	c := t.config
-	older, err := t.home.newest(checkpoint.Query{Below: damaged.Manifest.Step, Healthy: t.home.id.hasDiverged()})
-	if err == nil && older == nil && c.Resume != "auto" && !sameDir(c.Resume, damaged.Dir()) {
+	older, err := t.home.Newest(checkpoint.Query{Below: damaged.Manifest.Step, Healthy: t.home.ID.HasDiverged()})
+	if err == nil && older == nil && c.Resume != "auto" && !rundir.SameDir(c.Resume, damaged.Dir()) {
 		older, err = checkpoint.Open(t.env.files(), c.Resume) // where the run began
 	}
 	if err != nil {
@@ -255,49 +251,4 @@ func otherCodes(before string, moments optim.Moments) string {
 		return fmt.Sprintf("the checkpoint is of a version of millrace with another rounding of 8-bit moments (%s), and this one has %s: its "+
 			"state is read as it is, and the run continues, with other bits than that version", before, now)
 	}
-}
-
-// adoptCuts makes the sizes that set bits, and what becomes of long documents, those of the checkpoint that a run
-// continues from, nil for none. Sizes are those of run.yaml if the steps have another length now. A size that run.yaml
-// sets otherwise is an error; overlong is taken over where it is auto, which was split before it could be auto.
-func adoptCuts(c *runfile.Config, from *checkpoint.Checkpoint) error {
-	if from == nil {
-		return nil
-	}
-	if c.Overlong == string(data.AutoLong) && !slices.Contains(c.ResumeWith, "overlong") {
-		c.Overlong = cmp.Or(from.Manifest.Mathematics["overlong"], string(data.SplitLong))
-	}
-	if !cutsAs(c, from.Manifest) {
-		return nil
-	}
-	var n plan.Numerics
-	if err := json.Unmarshal(from.Manifest.Numerics, &n); err != nil {
-		return fmt.Errorf("resume: the checkpoint's numerics are not those of this version of millrace (%w); continue with the version that wrote it, or start a new run in another output_dir", err)
-	}
-	if key, is, was := keepSizes(&c.Numerics, runfile.SizesOf(n), n.Positions()); key != "" {
-		return fmt.Errorf("resume: numerics.%s is %d, and %d in the checkpoint; restore it, or start a new run in another "+
-			"output_dir", key, is, was)
-	}
-	return nil
-}
-
-// keepSizes makes sizes those that a run has had, whose micro-batches have that many positions: what is larger is cut to
-// that. It returns the first key that asks for another size; empty without one.
-func keepSizes(now *runfile.Sizes, had runfile.Sizes, positions int) (key string, is, was int) {
-	for _, size := range []struct {
-		key      string
-		now, had *runfile.Auto
-		most     int
-	}{
-		{"micro_batch", &now.MicroBatch, &had.MicroBatch, math.MaxInt},
-		{"head_chunk", &now.HeadChunk, &had.HeadChunk, positions},
-		{"block_chunk", &now.BlockChunk, &had.BlockChunk, positions},
-		{"groups", &now.Groups, &had.Groups, math.MaxInt},
-	} {
-		if *size.now > 0 && min(int(*size.now), size.most) != int(*size.had) {
-			return size.key, int(*size.now), int(*size.had)
-		}
-		*size.now = *size.had
-	}
-	return "", 0, 0
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
-	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // mathematics are the settings that change the numbers of a run, by the names that checkpoints have for them.
@@ -29,29 +29,10 @@ func settingsSum(settings map[string]string) string {
 	return fmt.Sprintf("%016x", xxh3.Hash(text))
 }
 
-// seedSetting is the seed as checkpoints have it.
-func seedSetting(c *runfile.Config) string { return c.Settings(optim.Schedule{}, "")["seed"] }
-
-// sizeSettings are those of them that say how steps are cut and in which types they are computed.
-func sizeSettings(c *runfile.Config) map[string]string {
-	keys := c.Settings(optim.Schedule{}, "")
-	maps.DeleteFunc(keys, func(key, _ string) bool {
-		return !slices.Contains([]string{"sequence_len", "batch_tokens", "overlong", "precision"}, key)
-	})
-	return keys
-}
-
 // restarts reports whether the run takes the data from their beginning after a checkpoint: they, or how they are cut,
 // have changed, and a place in the old ones means nothing in the new ones.
 func restarts(c *runfile.Config, from *checkpoint.Manifest, at dataPlace, fingerprint string) bool {
-	return at.Fingerprint != fingerprint || !cutsAs(c, from) || from.Mathematics["overlong"] != sizeSettings(c)["overlong"]
-}
-
-// cutsAs reports whether steps have the sizes that they had in the run of a checkpoint.
-func cutsAs(c *runfile.Config, from *checkpoint.Manifest) bool {
-	sizes := sizeSettings(c)
-	return from.Mathematics["sequence_len"] == sizes["sequence_len"] &&
-		from.Mathematics["batch_tokens"] == sizes["batch_tokens"]
+	return at.Fingerprint != fingerprint || !rundir.CutsAs(c, from) || from.Mathematics["overlong"] != rundir.SizeSettings(c)["overlong"]
 }
 
 // changes returns what resume_with allows of the differences between a run and the checkpoint that it continues from. A

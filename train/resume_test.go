@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -180,7 +181,7 @@ func TestResumeChangesNoBit(t *testing.T) {
 				t.Errorf("%d records lack the greatest update, after %d starts", lacking, starts)
 			}
 			checkSamples(t, &parts, 0, 5, 10, 12)
-			kept, err := checkpoint.List(vfs.OS{}, checkpointsDir(&parts))
+			kept, err := checkpoint.List(vfs.OS{}, rundir.CheckpointsDir(&parts))
 			if err != nil || len(kept) < 2 || len(kept) > 3 || kept[0].Step != 12 {
 				t.Errorf("checkpoints %v, error %v", kept, err)
 			}
@@ -300,7 +301,7 @@ func resumeAtLevel(t *testing.T, from, to isa.Level) {
 	if sum, err := Train(context.Background(), c, Options{Env: first}); !errors.Is(err, ErrInterrupted) {
 		t.Fatalf("%+v, error %v", sum, err)
 	}
-	last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+	last, _, err := checkpoint.Latest(vfs.OS{}, rundir.CheckpointsDir(c))
 	if err != nil || last.Manifest.ComputedOn != fmt.Sprintf("CPU, %v", from) {
 		t.Fatalf("%+v, error %v", last, err)
 	}
@@ -326,7 +327,7 @@ func TestOtherRoundingOfMomentsIsSaid(t *testing.T) {
 		c.Precision = runfile.Precision{Compute: "bf16", Master: "split", Moments: moments}
 		c.MaxSteps = 4
 		until(t, c, "step 2/4")
-		last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+		last, _, err := checkpoint.Latest(vfs.OS{}, rundir.CheckpointsDir(c))
 		if err != nil {
 			t.Fatal(err)
 		}

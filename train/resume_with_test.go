@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -49,7 +50,7 @@ func TestResumeWith(t *testing.T) {
 				t.Fatalf("without resume_with: error %v", err)
 			}
 			changed.ResumeWith = o.with
-			changed.Resume = filepath.Join(checkpointsDir(c), "step-000005")
+			changed.Resume = filepath.Join(rundir.CheckpointsDir(c), "step-000005")
 
 			whole := changed
 			whole.OutputDir = filepath.Join(t.TempDir(), "whole")
@@ -73,7 +74,7 @@ func TestResumeWith(t *testing.T) {
 			}
 			sameModel(t, got.Model, want.Model)
 
-			last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(&parts))
+			last, _, err := checkpoint.Latest(vfs.OS{}, rundir.CheckpointsDir(&parts))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -118,7 +119,7 @@ func TestBestIsOfTheSameData(t *testing.T) {
 	c := withEval(smallConfig(t))
 	c.Eval.Every, c.Save = 2, runfile.Save{Best: true, AtEnd: true}
 	until(t, c, "step  6/12")
-	before, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+	before, _, err := checkpoint.Latest(vfs.OS{}, rundir.CheckpointsDir(c))
 	if err != nil || before.Manifest.Best == nil {
 		t.Fatalf("%+v, error %v", before, err)
 	}
@@ -126,7 +127,7 @@ func TestBestIsOfTheSameData(t *testing.T) {
 	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
-	after, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+	after, _, err := checkpoint.Latest(vfs.OS{}, rundir.CheckpointsDir(c))
 	if err != nil || after.Manifest.Best == nil || after.Manifest.Best.Step <= 6 || after.Manifest.Best.EvalLoss <= before.Manifest.Best.EvalLoss {
 		t.Errorf("best %+v, before %+v, error %v", after.Manifest.Best, before.Manifest.Best, err)
 	}
@@ -152,12 +153,12 @@ func TestDamageSinceAChangeOfData(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, step := range []int{5, 6, 8} {
-		damage(t, filepath.Join(checkpointsDir(c), checkpoint.DirName(step)), "norm.weights")
+		damage(t, filepath.Join(rundir.CheckpointsDir(c), checkpoint.DirName(step)), "norm.weights")
 	}
 
 	// As if the data had been changed after step 4.
 	direct := changed
-	direct.OutputDir, direct.Resume = filepath.Join(t.TempDir(), "direct"), filepath.Join(checkpointsDir(c), "step-000004")
+	direct.OutputDir, direct.Resume = filepath.Join(t.TempDir(), "direct"), filepath.Join(rundir.CheckpointsDir(c), "step-000004")
 	want, err := Train(context.Background(), &direct, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)

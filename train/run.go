@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // Run is a model in training, for a loop that the caller writes. One goroutine may use it. [Train] is such a loop.
@@ -270,9 +271,9 @@ func (r *Run) Save(ctx context.Context, dir string) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	m.Mathematics = sizeSettings(r.config)
+	m.Mathematics = rundir.SizeSettings(r.config)
 	if r.loader != nil {
-		m.Mathematics["seed"] = seedSetting(r.config)
+		m.Mathematics["seed"] = rundir.SeedSetting(r.config)
 	}
 	to, err := checkpoint.Acquire(r.env.files(), dir, checkpoint.Owner{Run: r.runID})
 	if err != nil {

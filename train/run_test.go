@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -494,7 +495,7 @@ func TestUnclippedRunsEndWhereGradientsAreNotFinite(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "max_grad_norm") || strings.Contains(err.Error(), "\n") {
 				t.Fatalf("error %v", err)
 			}
-			saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(c))
+			saved, err := checkpoint.List(vfs.OS{}, rundir.CheckpointsDir(c))
 			if err != nil {
 				t.Fatal(err)
 			}

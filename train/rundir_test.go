@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -45,10 +46,10 @@ func TestFailedStartsLeaveTheRunAlone(t *testing.T) {
 			if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "another run") {
 				t.Errorf("%s: error %v", name, err)
 			}
-			if !exists(filepath.Join(checkpointsDir(&c), ".lock")) {
+			if !vfs.Exists(filepath.Join(rundir.CheckpointsDir(&c), ".lock")) {
 				t.Fatalf("%s: the lock of the run is gone", name)
 			}
-			if d, err := checkpoint.Hold(vfs.OS{}, checkpointsDir(&c)); err == nil {
+			if d, err := checkpoint.Hold(vfs.OS{}, rundir.CheckpointsDir(&c)); err == nil {
 				d.Close()
 				t.Fatalf("%s: a second lock was taken", name)
 			}
@@ -125,7 +126,7 @@ func TestFailedStartsLeaveLinks(t *testing.T) {
 	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
-	if !exists(filepath.Join(elsewhere, "ck", "step-000012")) {
+	if !vfs.Exists(filepath.Join(elsewhere, "ck", "step-000012")) {
 		t.Error("the checkpoints did not go where the link leads")
 	}
 }
@@ -168,7 +169,7 @@ func TestRunFileInItsOutputDirectory(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(c.OutputDir, "run.yaml")); err != nil || string(text) != mine {
 		t.Errorf("run.yaml is now %q, error %v", text, err)
 	}
-	if again, _ := newEnv(t).readResolved(c.OutputDir); again == nil || again.Numerics.MicroBatch == 0 || again.Model != c.Model {
+	if again, _ := newEnv(t).Runs().ReadResolved(c.OutputDir); again == nil || again.Numerics.MicroBatch == 0 || again.Model != c.Model {
 		t.Errorf("the resolved run file says %+v", again)
 	}
 }
@@ -200,8 +201,8 @@ func TestSizesSurviveAKill(t *testing.T) {
 	if _, err := Train(context.Background(), &fresh, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
-	a, _ := newEnv(t).readResolved(fresh.OutputDir)
-	if b, _ := newEnv(t).readResolved(c.OutputDir); a.Numerics == b.Numerics {
+	a, _ := newEnv(t).Runs().ReadResolved(fresh.OutputDir)
+	if b, _ := newEnv(t).Runs().ReadResolved(c.OutputDir); a.Numerics == b.Numerics {
 		t.Fatalf("the budgets give the same sizes, %+v: this test shows nothing", a.Numerics)
 	}
 	got, err := Train(context.Background(), &killed, Options{Env: newEnv(t)})
@@ -240,10 +241,10 @@ func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 		"samples":         {func(c *runfile.Config) { c.Samples = someSamples(2) }, "", false},
 		"evaluation":      {func(c *runfile.Config) { c.Eval = withEval(c).Eval }, "", false},
 		"saves and stops": {func(c *runfile.Config) { c.Save, c.Stop.UnhealthySteps = runfile.Save{Every: 2}, 3 }, "", false},
-		"no run.yaml":     {func(c *runfile.Config) { _ = os.Remove(filepath.Join(c.OutputDir, resolvedName)) }, "", false},
-		"no run.json":     {func(c *runfile.Config) { _ = os.Remove(filepath.Join(c.OutputDir, identityName)) }, "", false},
+		"no run.yaml":     {func(c *runfile.Config) { _ = os.Remove(filepath.Join(c.OutputDir, rundir.ResolvedName)) }, "", false},
+		"no run.json":     {func(c *runfile.Config) { _ = os.Remove(filepath.Join(c.OutputDir, rundir.IdentityName)) }, "", false},
 		"learning_rate, without run.json": {func(c *runfile.Config) {
-			_ = os.Remove(filepath.Join(c.OutputDir, identityName))
+			_ = os.Remove(filepath.Join(c.OutputDir, rundir.IdentityName))
 			c.LearningRate = 1e-3
 		}, "learning_rate was 0.01, is now 0.001", true},
 		"micro_batch":   {func(c *runfile.Config) { c.Numerics.MicroBatch = 1 }, "numerics.micro_batch was 2, is now 1", true},
@@ -295,7 +296,7 @@ func TestResumeFromAPath(t *testing.T) {
 	}
 	c := *first
 	c.OutputDir = filepath.Join(t.TempDir(), "branch")
-	c.Resume = filepath.Join(checkpointsDir(first), "step-000003")
+	c.Resume = filepath.Join(rundir.CheckpointsDir(first), "step-000003")
 	until(t, &c, "step  5/12")
 	var said strings.Builder
 	env := newEnv(t)
@@ -328,8 +329,11 @@ func TestResumeFromAPath(t *testing.T) {
 		change func(*runfile.Config)
 		want   string
 	}{
-		"another run":         {func(c *runfile.Config) { c.Seed = 7; c.Resume = "auto" }, ""},
-		"the same run, older": {func(c *runfile.Config) { *c = *first; c.Resume = filepath.Join(checkpointsDir(first), "step-000006") }, "is older than"},
+		"another run": {func(c *runfile.Config) { c.Seed = 7; c.Resume = "auto" }, ""},
+		"the same run, older": {func(c *runfile.Config) {
+			*c = *first
+			c.Resume = filepath.Join(rundir.CheckpointsDir(first), "step-000006")
+		}, "is older than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			there := *first
@@ -337,7 +341,7 @@ func TestResumeFromAPath(t *testing.T) {
 			o.change(&there)
 			if there.Resume == "auto" {
 				until(t, &there, "step  4/12")
-				there.Seed, there.Resume = first.Seed, filepath.Join(checkpointsDir(first), "step-000003")
+				there.Seed, there.Resume = first.Seed, filepath.Join(rundir.CheckpointsDir(first), "step-000003")
 				o.want = "already has"
 			}
 			before := files(t, there.OutputDir)
@@ -411,14 +415,14 @@ func TestNamesAboveCheckpointsAreDurable(t *testing.T) {
 func TestUnreadableRunFile(t *testing.T) {
 	c := smallConfig(t)
 	until(t, c, "step  2/12")
-	if err := os.RemoveAll(checkpointsDir(c)); err != nil { // as after a kill before the first one
+	if err := os.RemoveAll(rundir.CheckpointsDir(c)); err != nil { // as after a kill before the first one
 		t.Fatal(err)
 	}
 	before := files(t, c.OutputDir)
 	env, drive := newEnv(t), vfs.NewFaulty(vfs.OS{})
 	env.FS = drive
 	drive.Intercept(func(op vfs.Op) vfs.Outcome {
-		if op.Kind == vfs.OpRead && filepath.Base(op.Name) == resolvedName {
+		if op.Kind == vfs.OpRead && filepath.Base(op.Name) == rundir.ResolvedName {
 			return vfs.Outcome{Err: syscall.EIO}
 		}
 		return vfs.Outcome{}
@@ -445,7 +449,7 @@ func TestStateInUse(t *testing.T) {
 		}
 		c.Memory = p.memory
 		untilOn(t, c, "step  2/12", p.cache) // the run has a name there now
-		state := idOf(t, c).stateDir(c)
+		state := idOf(t, c).StateDir(c)
 		if err := os.MkdirAll(state, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -478,7 +482,7 @@ func TestKeptSizesAreSaid(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !saves { // as a kill before the first checkpoint leaves it
-			if err := os.RemoveAll(checkpointsDir(c)); err != nil {
+			if err := os.RemoveAll(rundir.CheckpointsDir(c)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -517,7 +521,7 @@ func TestOutputDirLeadsNowhere(t *testing.T) {
 	if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "is a link to "+there+", which is not there") {
 		t.Errorf("error %v", err)
 	}
-	if exists(filepath.Dir(there)) {
+	if vfs.Exists(filepath.Dir(there)) {
 		t.Errorf("%s was made", there)
 	}
 }

@@ -185,10 +185,10 @@ func (t *trainer) beginSamples(last int) error {
 		return nil
 	}
 	file := &t.records.samples
-	err := file.begin(last)
-	if n := file.had(last); err == nil && t.sampleDue() && n > 0 && n != len(t.samples.prompts) {
-		file.close()
-		err = file.begin(last - 1)
+	err := file.Begin(last)
+	if n := file.Had(last); err == nil && t.sampleDue() && n > 0 && n != len(t.samples.prompts) {
+		file.Close()
+		err = file.Begin(last - 1)
 	}
 	return err
 }
@@ -228,7 +228,7 @@ func (t *trainer) sample(ctx context.Context) error {
 
 // sampleAgain makes up for the samples of the step that the run continues after, if it was stopped in them.
 func (t *trainer) sampleAgain(ctx context.Context) error {
-	lacks := t.begun > 0 && t.sampleDue() && t.env.Cluster.Leads() && t.records.samples.had(t.begun) == 0
+	lacks := t.begun > 0 && t.sampleDue() && t.env.Cluster.Leads() && t.records.samples.Had(t.begun) == 0
 	if lacks, err := t.env.Cluster.anywhere(lacks); err != nil || !lacks {
 		return err
 	}

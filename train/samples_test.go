@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -31,7 +32,7 @@ func someSamples(n int) runfile.Samples {
 // samplesOf are the lines of a run's samples.jsonl.
 func samplesOf(t *testing.T, dir string) (all []Sample) {
 	t.Helper()
-	doc, err := os.ReadFile(filepath.Join(dir, samplesName))
+	doc, err := os.ReadFile(filepath.Join(dir, rundir.SamplesName))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,7 @@ func checkpointOf(c *runfile.Config, step int) string {
 	if step == 0 {
 		return c.Model
 	}
-	return filepath.Join(checkpointsDir(c), checkpoint.DirName(step))
+	return filepath.Join(rundir.CheckpointsDir(c), checkpoint.DirName(step))
 }
 
 // In a run on conversations a user says the prompt, or it is a list of messages, and the sample is the answer that
@@ -231,7 +232,7 @@ func TestInterruptedSamples(t *testing.T) {
 		checkSamples(t, &c, []int64{0, 2}[:step/2]...)
 		// Of samples that a kill has cut short there are some of a step; they are written again.
 		if step == 4 {
-			name := filepath.Join(c.OutputDir, samplesName)
+			name := filepath.Join(c.OutputDir, rundir.SamplesName)
 			doc, err := os.ReadFile(name)
 			if err != nil {
 				t.Fatal(err)
@@ -255,7 +256,7 @@ func TestSamplesThatWereCutShort(t *testing.T) {
 	c := sampledRun(t)
 	c.Samples.Every = 1
 	until(t, c, "step 1/4")
-	name := filepath.Join(c.OutputDir, samplesName)
+	name := filepath.Join(c.OutputDir, rundir.SamplesName)
 	doc, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
@@ -297,7 +298,7 @@ func TestSamplesThatCannotBeWritten(t *testing.T) {
 			drive := vfs.NewFaulty(vfs.OS{})
 			refused := 0
 			drive.Intercept(func(op vfs.Op) (out vfs.Outcome) {
-				if op.Kind == vfs.OpWrite && filepath.Base(op.Name) == samplesName && (!recovers || refused < 5) {
+				if op.Kind == vfs.OpWrite && filepath.Base(op.Name) == rundir.SamplesName && (!recovers || refused < 5) {
 					refused++
 					out.Err = syscall.ENOSPC
 				}

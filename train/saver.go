@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // saver keeps the checkpoints of a run.
@@ -28,7 +29,7 @@ import (
 // state is saved at once.
 type saver struct {
 	run  *Run
-	home *home
+	home *rundir.Home
 	// keep makes sure that the output directory is the run's, on all hosts; describe says what a manifest has besides
 	// the state, sync has the records of the steps before written, and lastStep is the step after which the run takes
 	// no other.
@@ -138,11 +139,11 @@ func (s *saver) start(isHealthy bool) error {
 	switch {
 	case isAlone(err):
 		return err
-	case s.home.taken != nil:
+	case s.home.Taken != nil:
 		if err == nil {
 			s.drop()
 		}
-		return s.home.taken
+		return s.home.Taken
 	case err != nil:
 		s.fail(step, err)
 	default:
@@ -169,7 +170,7 @@ func (s *saver) create() (err error) {
 	if s.better != nil && s.better.Step == s.run.steps {
 		m.Best = s.better
 	}
-	w, err := s.home.saving.Create(s.run.env.files(), s.run.steps, s.run.checkpointSpecs(),
+	w, err := s.home.Saving.Create(s.run.env.files(), s.run.steps, s.run.checkpointSpecs(),
 		func() (_ *checkpoint.Writer, err error) {
 			if s.to, err = s.directory(errKeep); err != nil {
 				return nil, err
@@ -185,7 +186,7 @@ func (s *saver) create() (err error) {
 
 // lostOr is an error of a save, unless it is that the hosts can no longer agree.
 func (s *saver) lostOr(err error) error {
-	if lost := s.home.saving.Lost(); lost != nil {
+	if lost := s.home.Saving.Lost(); lost != nil {
 		return s.run.env.Cluster.alone(lost)
 	}
 	return err
@@ -194,10 +195,10 @@ func (s *saver) lostOr(err error) error {
 // directory is that of the next try: after one that failed, in turn that of save.fallback. errKeep is that the output
 // directory is not the run's.
 func (s *saver) directory(errKeep error) (*checkpoint.Directory, error) {
-	if s.run.config.Save.Fallback == "" || s.tries%2 == 0 && s.home.taken == nil {
-		return s.home.dir, errKeep
+	if s.run.config.Save.Fallback == "" || s.tries%2 == 0 && s.home.Taken == nil {
+		return s.home.Dir, errKeep
 	}
-	return s.home.fallbackDir()
+	return s.home.FallbackDir()
 }
 
 // handOver takes an extent to the checkpoint. What goes wrong there is the save's error and not the engine's: the
@@ -307,7 +308,7 @@ func (s *saver) saveStored(ctx context.Context) error {
 		if err == nil || isAlone(err) {
 			return err
 		}
-		isTaken := (*takenError)(nil)
+		isTaken := (*rundir.TakenError)(nil)
 		over, errPeers := s.run.env.Cluster.anywhere(ctx.Err() != nil || errors.As(err, &isTaken))
 		if errPeers != nil || over {
 			return cmp.Or(errPeers, err)
@@ -346,8 +347,8 @@ type standing struct {
 // stand is the standing as this host knows it.
 func (s *saver) stand() standing {
 	all := standing{nil, s.saved, s.path, s.best}
-	if taken := (*takenError)(nil); errors.As(s.home.taken, &taken) {
-		all.Taken = &taken.lost
+	if taken := (*rundir.TakenError)(nil); errors.As(s.home.Taken, &taken) {
+		all.Taken = &taken.Lost
 	}
 	return all
 }
@@ -356,17 +357,17 @@ func (s *saver) stand() standing {
 func (s *saver) standAs(lead standing) {
 	s.saved, s.path, s.best = lead.Saved, lead.Path, lead.Best
 	if lead.Taken != nil {
-		s.home.taken = &takenError{*lead.Taken}
+		s.home.Taken = &rundir.TakenError{Lost: *lead.Taken}
 	}
 }
 
 // latest says which checkpoint there is to continue from.
 func (s *saver) latest() string {
 	switch {
-	case s.home.taken != nil && s.saved == s.run.steps && s.path != "":
+	case s.home.Taken != nil && s.saved == s.run.steps && s.path != "":
 		return fmt.Sprintf("step %d is saved in %s: to continue, set resume to that path, and another output_dir", s.saved,
 			s.path)
-	case s.home.taken != nil:
+	case s.home.Taken != nil:
 		return "the state of this run is lost"
 	case s.path == "":
 		return "no checkpoint of this run was saved"
@@ -400,7 +401,7 @@ func (s *saver) forgetLost() {
 		return
 	}
 	h, name := s.home, checkpoint.DirName(s.best.Step)
-	if !has(filepath.Join(h.dir.Path(), name)) && (h.fallback == nil || !has(filepath.Join(h.fallback.Path(), name))) {
+	if !has(filepath.Join(h.Dir.Path(), name)) && (h.Fallback == nil || !has(filepath.Join(h.Fallback.Path(), name))) {
 		s.best = nil
 	}
 }

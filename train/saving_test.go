@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -76,7 +77,7 @@ func TestRunsSaveByTime(t *testing.T) {
 			if _, err := Train(context.Background(), c, Options{Env: env}); err != nil {
 				t.Fatal(err)
 			}
-			if got := stepsSaved(t, checkpointsDir(c)); !slices.Equal(got, x.want) {
+			if got := stepsSaved(t, rundir.CheckpointsDir(c)); !slices.Equal(got, x.want) {
 				t.Errorf("saved after steps %v, want %v", got, x.want)
 			}
 		})
@@ -127,13 +128,13 @@ func TestSavesFallBack(t *testing.T) {
 		}
 	})
 	sum, err := Train(context.Background(), &run, Options{Env: env})
-	if !errors.Is(err, ErrInterrupted) || filepath.Dir(sum.Checkpoint) != idOf(t, &run).fallbackDir(&run) {
+	if !errors.Is(err, ErrInterrupted) || filepath.Dir(sum.Checkpoint) != idOf(t, &run).FallbackDir(&run) {
 		t.Fatalf("%+v, error %v; it says: %s", sum, err, said.String())
 	}
-	if got := stepsSaved(t, checkpointsDir(&run)); len(got) != 0 {
+	if got := stepsSaved(t, rundir.CheckpointsDir(&run)); len(got) != 0 {
 		t.Errorf("saved in output_dir: %v", got)
 	}
-	if got := stepsSaved(t, idOf(t, &run).fallbackDir(&run)); len(got) != 2 || got[1] != 7 {
+	if got := stepsSaved(t, idOf(t, &run).FallbackDir(&run)); len(got) != 2 || got[1] != 7 {
 		t.Errorf("saved in the fallback: %v", got)
 	}
 	got, err := Train(context.Background(), &run, Options{Env: newEnv(t)})
@@ -169,7 +170,7 @@ func TestSavesAreTriedAgain(t *testing.T) {
 	if got := strings.Join(failed, " "); got != "2 3 5 9 17" {
 		t.Errorf("failed saves of steps %s", got)
 	}
-	if got := stepsSaved(t, checkpointsDir(c)); !slices.Equal(got, []int{33}) {
+	if got := stepsSaved(t, rundir.CheckpointsDir(c)); !slices.Equal(got, []int{33}) {
 		t.Errorf("saved after steps %v", got)
 	}
 }
@@ -191,7 +192,7 @@ func TestFailedExportLeavesACheckpoint(t *testing.T) {
 			write(t, inTheWay, "not a model")
 		}}
 		_, err = Train(context.Background(), c, Options{Env: env})
-		saved := filepath.Join(checkpointsDir(c), "step-000012")
+		saved := filepath.Join(rundir.CheckpointsDir(c), "step-000012")
 		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "millrace export --checkpoint "+saved+" --model "+c.Model) {
 			t.Fatalf("error %v", err)
 		}
@@ -230,7 +231,7 @@ func TestStopWithoutSpace(t *testing.T) {
 	c, stopped := smallConfig(t), false
 	c.Save.Every = 2
 	env := newEnv(t)
-	env.FS = failsBelow(checkpointsDir(c), func(vfs.Op) bool { return stopped })
+	env.FS = failsBelow(rundir.CheckpointsDir(c), func(vfs.Op) bool { return stopped })
 	_, err := Train(t.Context(), c, Options{Env: env, OnStep: func(m trace.Metrics) error {
 		if stopped = m.Step == 5; stopped {
 			return ErrStop
@@ -248,7 +249,7 @@ func TestBestStaysUntilABetterOneIsSaved(t *testing.T) {
 	c := withEval(smallConfig(t))
 	c.Eval.Every, c.Save = 5, runfile.Save{Best: true, Keep: 1}
 	env := newEnv(t)
-	env.FS = failsBelow(checkpointsDir(c), func(op vfs.Op) bool { return strings.Contains(op.Name, "step-000010") })
+	env.FS = failsBelow(rundir.CheckpointsDir(c), func(op vfs.Op) bool { return strings.Contains(op.Name, "step-000010") })
 	var progress strings.Builder
 	env.Progress = &progress
 	_, err := Train(t.Context(), c, Options{Env: env, OnStep: func(m trace.Metrics) error {
@@ -260,7 +261,7 @@ func TestBestStaysUntilABetterOneIsSaved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(c))
+	saved, err := checkpoint.List(vfs.OS{}, rundir.CheckpointsDir(c))
 	if err != nil || len(saved) != 2 || saved[0].Step != 11 || saved[1].Step != 5 {
 		t.Errorf("checkpoints %v, error %v; the run said %s", saved, err, progress.String())
 	}
@@ -268,7 +269,7 @@ func TestBestStaysUntilABetterOneIsSaved(t *testing.T) {
 	if err != nil || last.Manifest.Best == nil || last.Manifest.Best.Step != 5 {
 		t.Errorf("the last checkpoint names %+v as the best, error %v", last.Manifest.Best, err)
 	}
-	if !exists(filepath.Join(c.OutputDir, bestModel)) {
+	if !vfs.Exists(filepath.Join(c.OutputDir, rundir.BestModel)) {
 		t.Error("there is no best model")
 	}
 }
@@ -349,7 +350,7 @@ func TestDriveFailsInTheLastUpdate(t *testing.T) {
 			if files(t, filepath.Join(c.OutputDir, "model")) != nil {
 				t.Error("a model was written")
 			}
-			if saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(&c)); err != nil || len(saved) != 1 || saved[0].Step != 2 {
+			if saved, err := checkpoint.List(vfs.OS{}, rundir.CheckpointsDir(&c)); err != nil || len(saved) != 1 || saved[0].Step != 2 {
 				t.Errorf("checkpoints %v, error %v", saved, err)
 			}
 			got, err := start(&c, nil, io.Discard)
@@ -397,7 +398,7 @@ func TestDamageIsFoundBeforeItHurts(t *testing.T) {
 					if _, err := Train(context.Background(), &c, Options{Env: e}); !errors.Is(err, ErrInterrupted) {
 						t.Fatal(err)
 					}
-					damaged := damage(t, filepath.Join(checkpointsDir(&c), "step-000007"), file)
+					damaged := damage(t, filepath.Join(rundir.CheckpointsDir(&c), "step-000007"), file)
 					e = env()
 					var said strings.Builder
 					e.Progress = &said
@@ -444,7 +445,7 @@ func TestAllCheckpointsAreDamaged(t *testing.T) {
 	until(t, c, "step  5/12")
 	for _, file := range []string{"manifest.json", "norm.weights"} {
 		for _, step := range []int{2, 4, 5} {
-			damage(t, filepath.Join(checkpointsDir(c), checkpoint.DirName(step)), file)
+			damage(t, filepath.Join(rundir.CheckpointsDir(c), checkpoint.DirName(step)), file)
 		}
 		before := files(t, c.OutputDir)
 		_, err := Train(context.Background(), c, Options{Env: newEnv(t)})
@@ -455,7 +456,7 @@ func TestAllCheckpointsAreDamaged(t *testing.T) {
 			t.Errorf("%s: the directory has changed", file)
 		}
 		for _, step := range []int{2, 4, 5} { // back
-			damage(t, filepath.Join(checkpointsDir(c), checkpoint.DirName(step)), file)
+			damage(t, filepath.Join(rundir.CheckpointsDir(c), checkpoint.DirName(step)), file)
 		}
 	}
 	if _, err := Train(context.Background(), c, Options{Env: newEnv(t)}); err != nil {
@@ -476,10 +477,10 @@ func TestDivergenceEndsARun(t *testing.T) {
 		!strings.Contains(err.Error(), "resume_with: [learning_rate]") {
 		t.Fatalf("%+v, error %v", sum, err)
 	}
-	if exists(filepath.Join(c.OutputDir, "model")) {
+	if vfs.Exists(filepath.Join(c.OutputDir, "model")) {
 		t.Error("a model was written")
 	}
-	steps := stepsSaved(t, checkpointsDir(c))
+	steps := stepsSaved(t, rundir.CheckpointsDir(c))
 	records := metricsOf(t, c.OutputDir)
 	if len(steps) == 0 {
 		t.Fatal("no checkpoint is left")
@@ -551,7 +552,7 @@ func TestStepsWithoutTargets(t *testing.T) {
 	if idle != 14 {
 		t.Errorf("%d idle steps in the metrics", idle)
 	}
-	last, _, err := checkpoint.Latest(vfs.OS{}, checkpointsDir(c))
+	last, _, err := checkpoint.Latest(vfs.OS{}, rundir.CheckpointsDir(c))
 	if err != nil || last.Manifest.Updates != 2 || last.Manifest.UntargetedSteps != 14 {
 		t.Errorf("the checkpoint: %+v, error %v", last, err)
 	}
@@ -569,7 +570,7 @@ func TestDamagedCheckpointsAreSetAside(t *testing.T) {
 		run := *c
 		run.OutputDir, run.Save = filepath.Join(t.TempDir(), "run"), runfile.Save{Every: 2, Keep: 2}
 		until(t, &run, "step  4/12")
-		damage(t, filepath.Join(checkpointsDir(&run), "step-000004"), "block.1.weights")
+		damage(t, filepath.Join(rundir.CheckpointsDir(&run), "step-000004"), "block.1.weights")
 		run.Save = runfile.Save{Keep: keep}
 		env := newEnv(t)
 		var said strings.Builder
@@ -580,11 +581,11 @@ func TestDamagedCheckpointsAreSetAside(t *testing.T) {
 			t.Fatalf("%+v, error %v", sum, err)
 		}
 		sumsOf(t, sum.Checkpoint)
-		aside := filepath.Join(checkpointsDir(&run), "step-000004.damaged")
-		if !exists(aside) || !strings.Contains(said.String(), aside) {
-			t.Errorf("there are %v; it says %s", files(t, checkpointsDir(&run)), said.String())
+		aside := filepath.Join(rundir.CheckpointsDir(&run), "step-000004.damaged")
+		if !vfs.Exists(aside) || !strings.Contains(said.String(), aside) {
+			t.Errorf("there are %v; it says %s", files(t, rundir.CheckpointsDir(&run)), said.String())
 		}
-		if got, all := stepsSaved(t, checkpointsDir(&run)), []int{2, 3}; !slices.Equal(got, all[2-keep:]) {
+		if got, all := stepsSaved(t, rundir.CheckpointsDir(&run)), []int{2, 3}; !slices.Equal(got, all[2-keep:]) {
 			t.Errorf("keep %d: the run has %v", keep, got)
 		}
 		got, err := Train(context.Background(), &run, Options{Env: newEnv(t)})
@@ -592,7 +593,7 @@ func TestDamagedCheckpointsAreSetAside(t *testing.T) {
 			t.Fatalf("%+v, error %v", got, err)
 		}
 		sameModel(t, got.Model, want.Model)
-		if !exists(aside) {
+		if !vfs.Exists(aside) {
 			t.Error("what was set aside is gone")
 		}
 	}
@@ -605,11 +606,11 @@ func TestDivergedRunsContinueFromHealth(t *testing.T) {
 	c.MaxSteps, c.WarmupSteps, c.LRScheduler, c.LearningRate = 60, 30, "constant", 1e14
 	c.Save, c.Stop.UnhealthySteps = runfile.Save{Every: 1, Keep: 2}, 9
 	until(t, c, "step  8/60")
-	unhealthy, err := checkpoint.Open(vfs.OS{}, filepath.Join(checkpointsDir(c), "step-000008"))
+	unhealthy, err := checkpoint.Open(vfs.OS{}, filepath.Join(rundir.CheckpointsDir(c), "step-000008"))
 	if err != nil || unhealthy.Manifest.UnhealthySteps == 0 {
 		t.Fatalf("step 8 is healthy: this test shows nothing; error %v", err)
 	}
-	healthy, _, err := checkpoint.Find(vfs.OS{}, checkpointsDir(c), checkpoint.Query{Healthy: true})
+	healthy, _, err := checkpoint.Find(vfs.OS{}, rundir.CheckpointsDir(c), checkpoint.Query{Healthy: true})
 	if err != nil || healthy == nil {
 		t.Fatalf("there is no healthy checkpoint: this test shows nothing; error %v", err)
 	}
@@ -628,11 +629,11 @@ func TestDivergedRunsContinueFromHealth(t *testing.T) {
 	if !errors.Is(err, ErrInterrupted) || sum.ResumedAfter != healthy.Manifest.Step {
 		t.Fatalf("%+v, error %v; it says %s", sum, err, said.String())
 	}
-	if aside := unhealthy.Dir() + ".diverged"; !exists(aside) || !strings.Contains(said.String(), aside) {
+	if aside := unhealthy.Dir() + ".diverged"; !vfs.Exists(aside) || !strings.Contains(said.String(), aside) {
 		t.Errorf("%s is not set aside; it says %s", unhealthy.Dir(), said.String())
 	}
 	until(t, &again, fmt.Sprintf("step %2d/60", healthy.Manifest.Step+4))
-	if got := stepsSaved(t, checkpointsDir(c)); got[len(got)-1] != healthy.Manifest.Step+4 {
+	if got := stepsSaved(t, rundir.CheckpointsDir(c)); got[len(got)-1] != healthy.Manifest.Step+4 {
 		t.Errorf("the second start has not continued from the first one: %v", got)
 	}
 }
@@ -652,7 +653,7 @@ func TestRunThatChangesNothing(t *testing.T) {
 			strings.Contains(err.Error(), "\n") {
 			t.Errorf("error %v", err)
 		}
-		if exists(filepath.Join(c.OutputDir, lastModel)) {
+		if vfs.Exists(filepath.Join(c.OutputDir, rundir.LastModel)) {
 			t.Error("a model is written")
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -74,11 +75,11 @@ func savesOf(c *runfile.Config, steps int, stepSec float64) int {
 
 // spaceToLeave returns the space of the checkpoints that a run may have at once, less those that it has.
 func (e *Env) spaceToLeave(c *runfile.Config, m *model.Model, n plan.Numerics) (int64, error) {
-	own, err := e.ownerOf(c.OutputDir)
+	own, err := e.Runs().OwnerOf(c.OutputDir)
 	if err != nil {
 		return 0, err
 	}
-	steps, err := checkpoint.Steps(e.files(), checkpointsDir(c), own)
+	steps, err := checkpoint.Steps(e.files(), rundir.CheckpointsDir(c), own)
 	if err != nil {
 		return 0, err
 	}
@@ -115,7 +116,7 @@ func (t *trainer) checkSpace() error {
 	if err != nil {
 		return nil // not known
 	}
-	steps, err := checkpoint.Steps(t.env.files(), checkpointsDir(c), t.home.id.owner())
+	steps, err := checkpoint.Steps(t.env.files(), rundir.CheckpointsDir(c), t.home.ID.Owner())
 	if err != nil {
 		return err
 	}

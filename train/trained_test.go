@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // trainedLoss is the loss of what a name has, on the data of a run.
@@ -113,7 +114,7 @@ func TestTrainedRuns(t *testing.T) {
 	if src, _ := opened(run); src.from != nil {
 		t.Error("without a card a checkpoint of the model's step is taken for a newer one")
 	}
-	if err := os.Remove(filepath.Join(run, identityName)); err != nil {
+	if err := os.Remove(filepath.Join(run, rundir.IdentityName)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := openTrained(t.Context(), newEnv(t), run); err == nil || !strings.Contains(err.Error(), below.FollowVariable) {
@@ -193,8 +194,8 @@ func TestTrainedOfAFallback(t *testing.T) {
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	model := filepath.Join(c.OutputDir, lastModel, "config.json")
-	if step, ok := stepOfCard(filepath.Dir(model)); step != 2 || !ok {
+	model := filepath.Join(c.OutputDir, rundir.LastModel, "config.json")
+	if step, ok := rundir.StepOfCard(filepath.Dir(model)); step != 2 || !ok {
 		t.Fatalf("the model is of step %d, %v", step, ok)
 	}
 	c.Resume = "auto"
@@ -203,21 +204,21 @@ func TestTrainedOfAFallback(t *testing.T) {
 	}
 	// As if the disk had been full from step 3 on, and the run killed.
 	old := readAll(t, filepath.Join(filepath.Dir(model), hf.CardName))
-	write(t, filepath.Join(filepath.Dir(model), hf.CardName), strings.Replace(string(old), stepKey+"4", stepKey+"2", 1))
+	write(t, filepath.Join(filepath.Dir(model), hf.CardName), strings.Replace(string(old), rundir.StepKey+"4", rundir.StepKey+"2", 1))
 	later := time.Unix(1<<32, 0)
 	if err := os.Chtimes(model, later, later); err != nil {
 		t.Fatal(err)
 	}
-	resolved, err := newEnv(t).readResolved(c.OutputDir)
+	resolved, err := newEnv(t).Runs().ReadResolved(c.OutputDir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	there := idOf(t, resolved).fallbackDir(resolved)
+	there := idOf(t, resolved).FallbackDir(resolved)
 	if err := os.MkdirAll(there, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"step-000003", "step-000004"} {
-		if err := os.Rename(filepath.Join(checkpointsDir(c), name), filepath.Join(there, name)); err != nil {
+		if err := os.Rename(filepath.Join(rundir.CheckpointsDir(c), name), filepath.Join(there, name)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/vfs"
 )
 
 // pool has what trials share: models to begin with, made when a trial first asks for them, and data.
@@ -80,7 +81,7 @@ func (p *pool) model(t *testing.T, family string, as tensor.DType, seed uint64) 
 		base = family
 	}
 	dir := filepath.Join(p.dir, fmt.Sprint(base, "-", as, "-", seed))
-	if exists(dir) {
+	if vfs.Exists(dir) {
 		return dir
 	}
 	if as != tensor.F32 {
@@ -136,7 +137,7 @@ func patchworkEnv(t testing.TB) *Env {
 func (p *pool) anotherModel(t *testing.T, dir string) string {
 	t.Helper()
 	to := dir + "-others"
-	if exists(to) {
+	if vfs.Exists(to) {
 		return to
 	}
 	must(t, os.CopyFS(to, os.DirFS(dir)))

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -51,7 +52,7 @@ func leftAlone(c *runfile.Config) runfile.Config {
 func (o *operator) wayOn(before *way, after int, c *runfile.Config) *way {
 	o.Helper()
 	n := leftAlone(c)
-	if had, err := newEnv(o).readResolved(c.OutputDir); err == nil && had != nil &&
+	if had, err := newEnv(o).Runs().ReadResolved(c.OutputDir); err == nil && had != nil &&
 		had.SequenceLen == c.SequenceLen && had.BatchTokens == c.BatchTokens {
 		exchange := n.Numerics.Exchange
 		n.Numerics = had.Numerics
@@ -88,12 +89,12 @@ func (o *operator) wayOn(before *way, after int, c *runfile.Config) *way {
 	w.end = sum.Steps
 	w.model = modelFiles(o, sum.Model)
 	if sum.BestModel != "" {
-		w.best, _ = stepOfCard(sum.BestModel)
+		w.best, _ = rundir.StepOfCard(sum.BestModel)
 	}
 	for _, m := range metricsOf(o.T, w.config.OutputDir) {
 		w.records[int(m.Step)] = m
 	}
-	saved, err := checkpoint.List(vfs.OS{}, checkpointsDir(&w.config))
+	saved, err := checkpoint.List(vfs.OS{}, rundir.CheckpointsDir(&w.config))
 	o.must(err)
 	for _, s := range saved {
 		c, err := checkpoint.Open(vfs.OS{}, s.Dir)
@@ -113,11 +114,11 @@ func (o *operator) copyUpTo(from string, step int, to string) {
 		rel, _ := filepath.Rel(from, path)
 		var of int
 		switch n, _ := fmt.Sscanf(d.Name(), "step-%d", &of); {
-		case d.IsDir() && (rel == lastModel || rel == bestModel || n == 1 && of > step):
+		case d.IsDir() && (rel == rundir.LastModel || rel == rundir.BestModel || n == 1 && of > step):
 			return fs.SkipDir
 		case d.IsDir():
 			return os.MkdirAll(filepath.Join(to, rel), 0o755)
-		case rel == identityName || d.Name() == ".lock":
+		case rel == rundir.IdentityName || d.Name() == ".lock":
 			return nil
 		}
 		text, err := os.ReadFile(path)
@@ -133,8 +134,8 @@ func (o *operator) copyUpTo(from string, step int, to string) {
 // way has no such step.
 func (o *operator) tensorsAt(w *way, step int) map[string]uint64 {
 	o.Helper()
-	from := filepath.Join(checkpointsDir(&w.config), checkpoint.DirName(step))
-	if w.err != nil || !exists(from) {
+	from := filepath.Join(rundir.CheckpointsDir(&w.config), checkpoint.DirName(step))
+	if w.err != nil || !vfs.Exists(from) {
 		return nil
 	}
 	if w.tensors[step] == nil {
@@ -179,7 +180,7 @@ func (o *operator) isOfAWay(dir string, step int) bool {
 func (o *operator) sameRecords(l *life, steps int) {
 	o.Helper()
 	ended := steps > 0
-	if !exists(filepath.Join(l.config.OutputDir, metricsName)) {
+	if !vfs.Exists(filepath.Join(l.config.OutputDir, rundir.MetricsName)) {
 		if ended {
 			o.Error("there is no metrics.jsonl")
 		}
@@ -250,7 +251,7 @@ func (o *operator) rightResults(l *life, sum *Summary, h *saying, early bool) {
 		o.Errorf("the run has ended after step %d, and the one that was left alone after %d", sum.Steps, w.end)
 		return
 	}
-	if step, ok := stepOfCard(sum.Model); !ok || step != sum.Steps {
+	if step, ok := rundir.StepOfCard(sum.Model); !ok || step != sum.Steps {
 		o.Errorf("the card of %s is of step %d, and the run has done %d", sum.Model, step, sum.Steps)
 	}
 	if sum.Steps == w.end {
@@ -261,7 +262,7 @@ func (o *operator) rightResults(l *life, sum *Summary, h *saying, early bool) {
 		o.Errorf("%s is another model than that of step %d", sum.Model, sum.Steps)
 	}
 	frozenBytes(o.T, &l.config, sum.Model)
-	best := filepath.Join(l.config.OutputDir, bestModel)
+	best := filepath.Join(l.config.OutputDir, rundir.BestModel)
 	if !l.config.Save.Best {
 		return
 	}
@@ -269,15 +270,15 @@ func (o *operator) rightResults(l *life, sum *Summary, h *saying, early bool) {
 	if h.over != nil {
 		wantBest = h.over.best
 	}
-	if !exists(best) {
+	if !vfs.Exists(best) {
 		if wantBest > 0 && l.keepsBest && !early {
-			o.Errorf("there is no %s, and the one of the run that was left alone is of step %d", bestModel, wantBest)
+			o.Errorf("there is no %s, and the one of the run that was left alone is of step %d", rundir.BestModel, wantBest)
 		} else if wantBest > 0 && !early && !h.hasSaid("is not here") && !h.hasSaid("no checkpoint of a best evaluation") {
-			o.Errorf("there is no %s, and no line says so", bestModel)
+			o.Errorf("there is no %s, and no line says so", rundir.BestModel)
 		}
 		return
 	}
-	step, ok := stepOfCard(best)
+	step, ok := rundir.StepOfCard(best)
 	switch {
 	case !ok || !maps.Equal(tensorSums(o, best), o.tensorsAt(w, step)):
 		if !h.hasSaid("stays") { // of an earlier end, and a line says so
@@ -294,12 +295,12 @@ func (o *operator) rightResults(l *life, sum *Summary, h *saying, early bool) {
 // knownResults checks that each result is a model of the step that its card says.
 func (o *operator) knownResults(l *life) {
 	o.Helper()
-	for _, name := range []string{lastModel, bestModel} {
+	for _, name := range []string{rundir.LastModel, rundir.BestModel} {
 		dir := filepath.Join(l.config.OutputDir, name)
-		if !exists(dir) || !exists(filepath.Join(dir, "config.json")) || !exists(filepath.Join(dir, "model.safetensors")) {
+		if !vfs.Exists(dir) || !vfs.Exists(filepath.Join(dir, "config.json")) || !vfs.Exists(filepath.Join(dir, "model.safetensors")) {
 			continue
 		}
-		if step, ok := stepOfCard(dir); !ok || !o.isOfAWay(dir, step) {
+		if step, ok := rundir.StepOfCard(dir); !ok || !o.isOfAWay(dir, step) {
 			o.Errorf("%s is of no step %d", dir, step)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // ExportOptions say what to write as a Hugging Face directory.
@@ -125,12 +126,12 @@ func (e *Env) takeHandover(src *source, from *checkpoint.Checkpoint) error {
 		return nil
 	}
 	runDir := filepath.Dir(filepath.Dir(runfile.Absolute(from.Dir())))
-	run, err := e.readResolved(runDir)
+	run, err := e.Runs().ReadResolved(runDir)
 	if err == nil && run != nil {
-		src.hands.Tokenizer = whereRunStarted(runDir, run, src.hands.Tokenizer)
+		src.hands.Tokenizer = rundir.WhereRunStarted(runDir, run, src.hands.Tokenizer)
 	}
 	if err == nil {
-		err = e.mayFollow(runDir, "tokenizer", src.hands.Tokenizer)
+		err = e.Runs().MayFollow(runDir, "tokenizer", src.hands.Tokenizer)
 	}
 	return err
 }

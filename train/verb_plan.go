@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // PlanOptions say what to plan in addition to the configuration.
@@ -72,7 +73,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 	ctx, end := env.ShowSearch(ctx)
 	defer end()
 	begun := false
-	id, errID := env.identityOf(c.OutputDir, c)
+	id, errID := env.Runs().IdentityOf(c.OutputDir, c)
 	if errID == nil && (id.Begun || len(id.CopiedFrom) > 0) && !o.elsewhere() {
 		own := *c
 		if o.Shape == "" {
@@ -80,7 +81,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 				return nil, err
 			}
 		}
-		own.Memory.Path = id.stateDir(c) // what the run has left there is free
+		own.Memory.Path = id.StateDir(c) // what the run has left there is free
 		c = &own
 	}
 	m, weights, err := ModelToPlan(ctx, env, c.Model, o.Shape)
@@ -179,12 +180,12 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 
 // continueSizes gives a configuration the sizes that a run which has begun in its output directory continues with, and
 // reports whether there is one. What Train refuses there is not a plan's to refuse.
-func (e *Env) continueSizes(c *runfile.Config, id identity) (begun bool, err error) {
-	b, errBeginning := e.findBeginning(c, &id)
+func (e *Env) continueSizes(c *runfile.Config, id rundir.Identity) (begun bool, err error) {
+	b, errBeginning := e.Runs().FindBeginning(c, &id)
 	if errBeginning != nil {
 		return false, nil
 	}
-	if err := b.adoptSizes(c); err != nil || !b.hasSizes() {
+	if err := b.AdoptSizes(c); err != nil || !b.HasSizes() {
 		return false, err
 	}
 	e.note("the run in %s continues with its sizes: micro_batch %d, head_chunk %d, block_chunk %d", c.OutputDir,

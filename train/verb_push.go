@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -73,10 +74,10 @@ func Push(ctx context.Context, env *Env, o PushOptions) (report *PushReport, err
 	}
 	files, leftOut, err := hub.Uploads(o.Path, func(name string) (bool, error) {
 		switch path.Base(name) { // a model has neither
-		case metricsName, checkpointsName:
+		case rundir.MetricsName, rundir.CheckpointsName:
 			run := filepath.Join(o.Path, filepath.FromSlash(path.Dir(strings.TrimSuffix(name, "/"))))
 			return false, fmt.Errorf("%s is not pushed: it is of a training run; name the directory of a model, "+
-				"such as %s", filepath.Join(o.Path, filepath.FromSlash(name)), filepath.Join(run, lastModel))
+				"such as %s", filepath.Join(o.Path, filepath.FromSlash(name)), filepath.Join(run, rundir.LastModel))
 		}
 		return o.All || hf.IsModelFile(name), nil
 	})
@@ -120,23 +121,23 @@ func Push(ctx context.Context, env *Env, o PushOptions) (report *PushReport, err
 // modelToPush is the directory of the model that a run has written where a path is the run's output directory, and else
 // the path.
 func (e *Env) modelToPush(ctx context.Context, path string) (string, error) {
-	model := filepath.Join(path, lastModel)
+	model := filepath.Join(path, rundir.LastModel)
 	isRun := func(dir string) bool {
-		return exists(filepath.Join(dir, metricsName)) || exists(filepath.Join(dir, checkpointsName))
+		return vfs.Exists(filepath.Join(dir, rundir.MetricsName)) || vfs.Exists(filepath.Join(dir, rundir.CheckpointsName))
 	}
-	if full := runfile.Absolute(path); filepath.Base(full) == lastModel && isRun(filepath.Dir(full)) {
-		if _, from, err := e.weightsOf(ctx, filepath.Dir(full)); err == nil && from != nil {
+	if full := runfile.Absolute(path); filepath.Base(full) == rundir.LastModel && isRun(filepath.Dir(full)) {
+		if _, from, err := e.Runs().WeightsOf(ctx, filepath.Dir(full)); err == nil && from != nil {
 			e.note("%s is of an earlier step than the latest weights of its run, which are in %s", path, from.Dir())
 		}
 		return path, nil
 	}
-	if !isRun(path) || !exists(filepath.Join(model, "config.json")) {
+	if !isRun(path) || !vfs.Exists(filepath.Join(model, "config.json")) {
 		return path, nil
 	}
-	if _, err := vfs.StatBelow(vfs.OS{}, path, filepath.Join(lastModel, "config.json")); err != nil {
+	if _, err := vfs.StatBelow(vfs.OS{}, path, filepath.Join(rundir.LastModel, "config.json")); err != nil {
 		return "", err
 	}
-	_, from, err := e.weightsOf(ctx, path)
+	_, from, err := e.Runs().WeightsOf(ctx, path)
 	if err != nil {
 		return "", err
 	}

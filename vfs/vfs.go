@@ -151,6 +151,12 @@ func ReadFile(fsys FS, name string, maxBytes int64) ([]byte, error) {
 	return below.ReadAll(f, name, maxBytes)
 }
 
+// Exists reports whether the operating system has something at a path, at the end of a link if it is one.
+func Exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // MakeDirs makes a directory and those above it, and returns those that were not there before, leaf first.
 func MakeDirs(fsys FS, name string, perm fs.FileMode) (made []string, err error) {
 	for dir := filepath.Clean(name); ; dir = filepath.Dir(dir) {

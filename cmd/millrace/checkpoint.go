@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -91,7 +92,7 @@ func (c *checkpointDir) checkpoints(env *train.Env) ([]listed, error) {
 	if isDir(filepath.Join(dir, "checkpoints")) {
 		run = dir
 		var err error
-		if dirs, err = env.CheckpointDirs(dir); err != nil {
+		if dirs, err = env.Runs().CheckpointDirs(dir); err != nil {
 			return nil, err
 		}
 	}
@@ -108,7 +109,7 @@ func (c *checkpointDir) checkpoints(env *train.Env) ([]listed, error) {
 		return nil, badFlag("%s has no checkpoints; name the output_dir of a run that has saved one", c.Dir)
 	}
 	all := make([]listed, len(entries))
-	own, errOwn := train.OwnerOf(run) // if it is not known, none is marked
+	own, errOwn := rundir.OwnerOf(run) // if it is not known, none is marked
 	best := -1
 	for i, e := range entries {
 		if e.Err != nil {

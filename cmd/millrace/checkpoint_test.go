@@ -183,7 +183,7 @@ func TestCheckpointListOfAFallback(t *testing.T) {
 		t.Fatal(err)
 	}
 	invoke(t, "train", w.path("run.yaml"), "--set", "save={every: 1, keep: 0, fallback: "+w.path("spare")+"}").must(t)
-	dirs, err := millrace.NewEnv(io.Discard).CheckpointDirs(w.path("out"))
+	dirs, err := millrace.NewEnv(io.Discard).Runs().CheckpointDirs(w.path("out"))
 	if err != nil || len(dirs) != 2 || !strings.HasPrefix(dirs[1], w.path("spare")) {
 		t.Fatalf("%v, %v", dirs, err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/report"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 // followSec separates two writes of a page that follows runs; a browser loads it again as often.
@@ -38,7 +38,7 @@ func (c *reportCmd) follow(p *program, wait func(context.Context) error) error {
 	for {
 		done := true
 		for _, name := range c.Runs { // before the records are read, so that the last page has all of them
-			done = done && train.HasEnded(dirOf(name))
+			done = done && rundir.HasEnded(dirOf(name))
 		}
 		runs, err := startedRuns(c.Runs)
 		if err != nil {

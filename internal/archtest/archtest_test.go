@@ -60,7 +60,7 @@ func TestChecker(t *testing.T) {
 		{"a program's part", "cmd/millrace/a.go", us + `cmd/millrace/bar"`, ""},
 		{"two programs", "examples/x/a.go", us + `cmd/millrace"`, "programs do not import each other"},
 		{"the product imports a program", "train/a.go", us + `cmd/millrace"`, fmt.Sprintf("on %d", programs)},
-		{"the root", "train/a.go", `"github.com/millrace/millrace"`, "level 9 imports only lower levels, and it is on 11"},
+		{"the root", "train/a.go", `"github.com/millrace/millrace"`, "level 10 imports only lower levels, and it is on 12"},
 		{"the root in a program", "cmd/millrace/a.go", `"github.com/millrace/millrace"`, ""},
 		{"a driver in the root", "a.go", us + `device/cpu"`, "link drivers"},
 		{"drivers by name in the root", "a.go", us + `internal/drivers"`, ""},

@@ -28,10 +28,10 @@ type room struct {
 var rooms = []room{
 	{"plan + stream", []string{"plan", "stream"}, 15030},
 	{"nn + model", []string{"nn", "model"}, 9660},
-	{"train", []string{"train/..."}, 13310},
+	{"train", []string{"train/..."}, 13400},
 	{"data", []string{"data/..."}, 22650},
 	{"gguf", []string{"gguf"}, 6140},
-	{"hf", []string{"hf/..."}, 6220},
+	{"hf", []string{"hf/..."}, 6230},
 	{"device", []string{"device/..."}, 17040},
 	{"cmd", []string{"cmd/..."}, 4090},
 	{"runfile", []string{"runfile/..."}, 4480},
@@ -41,7 +41,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 117330
+const linkedLines = 117440
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"

@@ -15,10 +15,11 @@ var levels = [][]string{
 	6:  {"stream", "stream/streamtest", "checkpoint", "runfile", "timeline"},
 	7:  {"internal/blame", "runfile/convert"},
 	8:  {"probe"},
-	9:  {"train"},
-	10: {"bench", "demo"},
-	11: {rootPackage, "benchmarks/internal/..."},
-	12: {"cmd/...", "benchmarks", "benchmarks/...", "examples/...", "tools/..."},
+	9:  {"train/rundir"},
+	10: {"train"},
+	11: {"bench", "demo"},
+	12: {rootPackage, "benchmarks/internal/..."},
+	13: {"cmd/...", "benchmarks", "benchmarks/...", "examples/...", "tools/..."},
 }
 
 // bottom lists what every package may import, also those of its level.
@@ -46,7 +47,7 @@ const rootPackage = "."
 var drivers = []string{"device/cpu", "device/cuda", "device/null"}
 
 // programs is the level whose packages are programs.
-const programs = 12
+const programs = 13
 
 // Modules that may be imported, and by whom: by every package where no tree is named.
 var modules = map[string]struct {

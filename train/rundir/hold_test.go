@@ -1,4 +1,4 @@
-package train
+package rundir
 
 import (
 	"errors"
@@ -35,17 +35,17 @@ func TestDirectoryChangesBeforeItIsHeld(t *testing.T) {
 			return errors.Join(os.Mkdir(dir, 0o777), os.Chmod(dir, 0o777))
 		},
 		"checkpoints open to all": func(dir string) error {
-			return errors.Join(os.MkdirAll(filepath.Join(dir, checkpointsName), 0o777), os.Chmod(filepath.Join(dir, checkpointsName), 0o777))
+			return errors.Join(os.MkdirAll(filepath.Join(dir, CheckpointsName), 0o777), os.Chmod(filepath.Join(dir, CheckpointsName), 0o777))
 		},
 		"a model open to all": func(dir string) error {
-			return errors.Join(os.MkdirAll(filepath.Join(dir, lastModel), 0o777), os.Chmod(filepath.Join(dir, lastModel), 0o777))
+			return errors.Join(os.MkdirAll(filepath.Join(dir, LastModel), 0o777), os.Chmod(filepath.Join(dir, LastModel), 0o777))
 		},
 		"as it was": nil,
 	} {
 		c := &runfile.Config{OutputDir: filepath.Join(t.TempDir(), "run")}
-		env := newEnv(t)
-		half := filepath.Join(c.OutputDir, planName+".tmp")
-		env.FS = &otherUser{FS: vfs.OS{}, dir: c.OutputDir, then: func() {
+		f := Files{}
+		half := filepath.Join(c.OutputDir, PlanName+".tmp")
+		f.FS = &otherUser{FS: vfs.OS{}, dir: c.OutputDir, then: func() {
 			if then == nil {
 				return
 			}
@@ -54,7 +54,7 @@ func TestDirectoryChangesBeforeItIsHeld(t *testing.T) {
 			}
 			write(t, half, "of the other user")
 		}}
-		dir, err := env.holdRun(c)
+		dir, err := f.holdRun(c)
 		if then == nil {
 			if err != nil {
 				t.Errorf("%s: %v", what, err)
@@ -66,7 +66,7 @@ func TestDirectoryChangesBeforeItIsHeld(t *testing.T) {
 		if not := (*vfs.NotOwnError)(nil); !errors.As(err, &not) {
 			t.Errorf("%s: error %v", what, err)
 		}
-		if !exists(half) {
+		if !vfs.Exists(half) {
 			t.Errorf("%s: a file in it was removed", what)
 		}
 	}

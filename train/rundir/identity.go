@@ -1,4 +1,4 @@
-package train
+package rundir
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/zeebo/xxh3"
@@ -21,16 +22,23 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
+// Files are the file system that runs write to. Note and Warn tell what a user may want to know of what is found there,
+// and of a fault that a run survives; a caller who only asks whose a directory is may leave them out.
+type Files struct {
+	FS         vfs.FS
+	Note, Warn func(format string, args ...any)
+}
+
 // A run is its id, and not the name of a directory, which another run may get when the first one is removed, and which
 // two runs may share below save.fallback. The id is in every checkpoint of the run, and in the names of its
 // directories elsewhere. run.json in the output directory says which run that directory has. It is written before
 // anything that bears the id.
 
-// identityName is the name of that file.
-const identityName = "run.json"
+// IdentityName is the name of that file.
+const IdentityName = "run.json"
 
-// identity says which run an output directory has.
-type identity struct {
+// Identity says which run an output directory has.
+type Identity struct {
 	Run checkpoint.RunID `json:"run"`
 	// Name is that of the run's directories below save.fallback and memory.path. It stays when the output directory
 	// is moved.
@@ -45,19 +53,19 @@ type identity struct {
 	// CopiedFrom are the runs whose checkpoints came into the output directory with the copy.
 	CopiedFrom []checkpoint.RunID `json:"copied_from,omitempty"`
 	// Origin is the checkpoint of another run that the run began from, with resume: PATH.
-	Origin *origin `json:"origin,omitempty"`
+	Origin *Origin `json:"origin,omitempty"`
 	// Asked are the settings that decide the run's numbers, by key, as its latest start has asked for them.
 	Asked map[string]string `json:"asked,omitempty"`
 	// Begun is that files outside of the output directory may have the id, and stay where the user removes it.
 	Begun bool `json:"begun,omitempty"`
 	// Ended records the end of a run that may not simply continue.
-	Ended *ending `json:"ended,omitempty"`
+	Ended *Ending `json:"ended,omitempty"`
 	// Results are the models that the run has written, and that are there, the latest last.
 	Results []result `json:"results,omitempty"`
 }
 
-// ending is the end of a run.
-type ending struct {
+// Ending is the end of a run.
+type Ending struct {
 	Step     int  `json:"step"`
 	Diverged bool `json:"diverged,omitempty"` // it has written no model
 	// Settings is a checksum of the settings that decide the numbers of the last step; empty in those of older versions.
@@ -72,13 +80,13 @@ type ending struct {
 	ModelSHA256 string `json:"model_sha256,omitempty"`
 }
 
-// hasDiverged reports whether the run's latest process ended it for that.
-func (id *identity) hasDiverged() bool { return id.Ended != nil && id.Ended.Diverged }
+// HasDiverged reports whether the run's latest process ended it for that.
+func (id *Identity) HasDiverged() bool { return id.Ended != nil && id.Ended.Diverged }
 
-// newIdentity is that of a run that starts in an output directory.
-func (e *Env) newIdentity(outputDir string) identity {
+// NewIdentity is that of a run that starts in an output directory.
+func (f Files) NewIdentity(outputDir string) Identity {
 	id, dir := checkpoint.NewRunID(), runfile.Absolute(outputDir)
-	return identity{Run: id, Name: filepath.Base(dir) + "-" + id.Short(), Dir: dir, Inode: vfs.InodeOf(e.files(), dir)}
+	return Identity{Run: id, Name: filepath.Base(dir) + "-" + id.Short(), Dir: dir, Inode: vfs.InodeOf(f.FS, dir)}
 }
 
 // isHere reports whether a fresh identity is for the output directory that this identity was written
@@ -90,32 +98,32 @@ func (e *Env) newIdentity(outputDir string) identity {
 // checkpoint, knows the run's id, and can write it into the record of another directory. No person knows the
 // inode of a directory that is still to be unpacked. So a record without one is of this directory only where the system
 // has none either, and the path is the same.
-func (id *identity) isHere(e *Env, fresh *identity) bool {
+func (id *Identity) isHere(f Files, fresh *Identity) bool {
 	if id.Dir != fresh.Dir {
-		there, err := e.readIdentity(id.Dir)
-		if err == nil && there != nil && there.Run == id.Run && !sameDir(id.Dir, fresh.Dir) {
+		there, err := f.ReadIdentity(id.Dir)
+		if err == nil && there != nil && there.Run == id.Run && !SameDir(id.Dir, fresh.Dir) {
 			return false
 		}
 	}
 	return isSameHome(id.Dir, id.Inode, fresh.Dir, fresh.Inode)
 }
 
-// owner is the run whose checkpoints the run takes for its own.
-func (id *identity) owner() checkpoint.Owner {
+// Owner is the run whose checkpoints the run takes for its own.
+func (id *Identity) Owner() checkpoint.Owner {
 	return checkpoint.Owner{Run: id.Run, Earlier: id.CopiedFrom}
 }
 
-// fallbackDir takes the run's checkpoints when they cannot go to its output directory; empty without
+// FallbackDir takes the run's checkpoints when they cannot go to its output directory; empty without
 // save.fallback.
-func (id *identity) fallbackDir(c *runfile.Config) string {
+func (id *Identity) FallbackDir(c *runfile.Config) string {
 	if c.Save.Fallback == "" {
 		return ""
 	}
-	return filepath.Join(c.Save.Fallback, id.Name, checkpointsName)
+	return filepath.Join(c.Save.Fallback, id.Name, CheckpointsName)
 }
 
-// stateDir holds the run's state on disk.
-func (id *identity) stateDir(c *runfile.Config) string {
+// StateDir holds the run's state on disk.
+func (id *Identity) StateDir(c *runfile.Config) string {
 	return filepath.Join(c.Budgets().Path, id.Name)
 }
 
@@ -125,7 +133,7 @@ type sealedIdentity struct {
 	Identity json.RawMessage `json:"identity"`
 }
 
-func (id *identity) encode() ([]byte, error) {
+func (id *Identity) Encode() ([]byte, error) {
 	body, err := json.Marshal(id)
 	if err != nil {
 		return nil, err
@@ -134,7 +142,7 @@ func (id *identity) encode() ([]byte, error) {
 	return append(doc, '\n'), err
 }
 
-func decodeIdentity(doc []byte) (*identity, error) {
+func decodeIdentity(doc []byte) (*Identity, error) {
 	var sealed sealedIdentity
 	if err := shared.Unmarshal(doc, &sealed); err != nil {
 		return nil, err
@@ -142,24 +150,24 @@ func decodeIdentity(doc []byte) (*identity, error) {
 	if checkpoint.Sum(xxh3.Hash(sealed.Identity)) != sealed.Sum {
 		return nil, errors.New("its checksum does not match")
 	}
-	id := &identity{}
+	id := &Identity{}
 	if err := json.Unmarshal(sealed.Identity, id); err != nil {
 		return nil, err
 	}
-	if err := id.check(); err != nil {
+	if err := id.Check(); err != nil {
 		return nil, err
 	}
 	if end := id.Ended; end != nil && end.ModelSHA256 != "" {
 		if len(id.Results) == 0 {
-			id.Results = []result{{Name: lastModel, Step: end.Step, WeightsSHA256: end.ModelSHA256}}
+			id.Results = []result{{Name: LastModel, Step: end.Step, WeightsSHA256: end.ModelSHA256}}
 		}
 		end.ModelSHA256 = ""
 	}
 	return id, nil
 }
 
-// check refuses an identity that is of no run.
-func (id *identity) check() error {
+// Check refuses an identity that is of no run.
+func (id *Identity) Check() error {
 	if err := id.Run.Check(); err != nil {
 		return err
 	}
@@ -172,11 +180,11 @@ func (id *identity) check() error {
 // maxIdentityBytes is more than run.json ever has.
 const maxIdentityBytes = 1 << 20
 
-// readIdentity reads the run.json of an output directory; nil if there is no such file, or it is damaged. An error is
+// ReadIdentity reads the run.json of an output directory; nil if there is no such file, or it is damaged. An error is
 // the machine's, or that the file is the user's own.
-func (e *Env) readIdentity(outputDir string) (*identity, error) {
-	name := filepath.Join(outputDir, identityName)
-	doc, err := vfs.ReadBelow(e.files(), outputDir, identityName, maxIdentityBytes)
+func (f Files) ReadIdentity(outputDir string) (*Identity, error) {
+	name := filepath.Join(outputDir, IdentityName)
+	doc, err := vfs.ReadBelow(f.FS, outputDir, IdentityName, maxIdentityBytes)
 	switch {
 	case blame.IsOfMachine(err):
 		return nil, fmt.Errorf("output_dir: %w", err)
@@ -195,59 +203,61 @@ func (e *Env) readIdentity(outputDir string) (*identity, error) {
 }
 
 // OwnerOf returns the run that an output directory has. It is an error if that is not known.
-func OwnerOf(outputDir string) (checkpoint.Owner, error) { return (&Env{}).ownerOf(outputDir) }
+func OwnerOf(outputDir string) (checkpoint.Owner, error) {
+	return Files{FS: vfs.OS{}}.OwnerOf(outputDir)
+}
 
 // HasEnded reports whether the run in an output directory has come to its end, or diverged. It is false where that is
 // not known.
 func HasEnded(outputDir string) bool {
-	id, err := (&Env{}).readIdentity(outputDir)
+	id, err := Files{FS: vfs.OS{}}.ReadIdentity(outputDir)
 	return err == nil && id != nil && id.Ended != nil
 }
 
-// ownerOf is the run that an output directory has.
-func (e *Env) ownerOf(outputDir string) (checkpoint.Owner, error) {
-	id, err := e.identityOf(outputDir, nil)
-	return id.owner(), err
+// OwnerOf is the run that an output directory has.
+func (f Files) OwnerOf(outputDir string) (checkpoint.Owner, error) {
+	id, err := f.IdentityOf(outputDir, nil)
+	return id.Owner(), err
 }
 
-// identityOf returns the identity of the run that an output directory has, or that of a new run: for all that asks. A
+// IdentityOf returns the identity of the run that an output directory has, or that of a new run: for all that asks. A
 // run whose run.json is gone, or was never there, is a new one with the checkpoints that are in the directory. So is
 // one whose directory is a copy; where run.json was copied alone, it says nothing. With a configuration, so is one
 // whose directories in save.fallback and memory.path are of another output directory: see ownsOutside.
-func (e *Env) identityOf(outputDir string, c *runfile.Config) (identity, error) {
-	fresh := e.newIdentity(outputDir)
-	old, err := e.readIdentity(outputDir)
+func (f Files) IdentityOf(outputDir string, c *runfile.Config) (Identity, error) {
+	fresh := f.NewIdentity(outputDir)
+	old, err := f.ReadIdentity(outputDir)
 	if err != nil {
 		return fresh, err
 	}
-	dir := filepath.Join(outputDir, checkpointsName)
-	isHere := old != nil && old.isHere(e, &fresh)
+	dir := filepath.Join(outputDir, CheckpointsName)
+	isHere := old != nil && old.isHere(f, &fresh)
 	if isHere {
 		now := *old
 		now.Dir, now.Inode = fresh.Dir, fresh.Inode
-		if old.Saves != nil && !e.ownsSaves(&now, dir) {
+		if old.Saves != nil && !f.ownsSaves(&now, dir) {
 			now.Saves = nil
 		}
-		isHere = c == nil || e.ownsOutside(&now, c)
+		isHere = c == nil || f.ownsOutside(&now, c)
 		old, fresh.Saves = &now, now.Saves
 	}
-	if err := e.checkSavesRead(dir, fresh.Saves); err != nil {
-		return fresh, underKey("output_dir", err)
+	if err := f.checkSavesRead(dir, fresh.Saves); err != nil {
+		return fresh, UnderKey("output_dir", err)
 	}
 	if isHere {
 		return *old, nil
 	}
-	runs, others, err := checkpoint.Runs(e.files(), dir)
+	runs, others, err := checkpoint.Runs(f.FS, dir)
 	if err != nil {
 		return fresh, blame.NotRequest(err) // whether there are checkpoints is not known
 	}
 	switch {
 	case old == nil && len(others) > 0:
 		return fresh, fmt.Errorf("output_dir: %s has checkpoints of %d runs, and no %s that says which one continues; "+
-			"move those of the others to another directory", dir, 1+len(others), identityName)
+			"move those of the others to another directory", dir, 1+len(others), IdentityName)
 	case old == nil:
 		fresh.CopiedFrom = runs
-	case len(runs) > 0 || exists(filepath.Join(outputDir, metricsName)) || exists(filepath.Join(outputDir, lastModel)):
+	case len(runs) > 0 || vfs.Exists(filepath.Join(outputDir, MetricsName)) || vfs.Exists(filepath.Join(outputDir, LastModel)):
 		fresh.CopiedFrom = append([]checkpoint.RunID{old.Run}, old.CopiedFrom...)
 		fresh.Ended, fresh.Results, fresh.Origin = old.Ended, old.Results, old.Origin
 	}
@@ -255,9 +265,9 @@ func (e *Env) identityOf(outputDir string, c *runfile.Config) (identity, error) 
 }
 
 // identityToWrite is identityOf for a run that writes: it does not take over checkpoints to which a link leads.
-func (e *Env) identityToWrite(c *runfile.Config) (identity, error) {
-	id, err := e.identityOf(c.OutputDir, c)
-	if !id.Begun && e.isLink(checkpointsDir(c)) {
+func (f Files) identityToWrite(c *runfile.Config) (Identity, error) {
+	id, err := f.IdentityOf(c.OutputDir, c)
+	if !id.Begun && f.isLink(CheckpointsDir(c)) {
 		id.CopiedFrom = nil
 	}
 	return id, err
@@ -265,68 +275,68 @@ func (e *Env) identityToWrite(c *runfile.Config) (identity, error) {
 
 // noteOthers tells a run that starts what other runs have left in its directories elsewhere: it uses nothing of that,
 // and removes nothing.
-func (e *Env) noteOthers(c *runfile.Config, id *identity) {
+func (f Files) noteOthers(c *runfile.Config, id *Identity) {
 	base := filepath.Base(runfile.Absolute(c.OutputDir))
 	saved := ""
-	for _, name := range e.dirsIn(c.Save.Fallback) {
+	for _, name := range f.dirsIn(c.Save.Fallback) {
 		if name != id.Name && !id.isOfFirst(name) && (name == base || strings.HasPrefix(name, base+"-")) {
-			saved = cmp.Or(e.newestIn(filepath.Join(c.Save.Fallback, name)), saved)
+			saved = cmp.Or(f.newestIn(filepath.Join(c.Save.Fallback, name)), saved)
 		}
 	}
 	if saved != "" {
-		e.note("save.fallback has checkpoints of another run with this name, such as %s; this run does not use them: to "+
+		f.Note("save.fallback has checkpoints of another run with this name, such as %s; this run does not use them: to "+
 			"continue from one, set resume to its path", saved)
 	}
 	var left int64
 	var where []string
-	for _, name := range e.dirsIn(c.Budgets().Path) {
+	for _, name := range f.dirsIn(c.Budgets().Path) {
 		dir := filepath.Join(c.Budgets().Path, name)
 		if bytes := store.LeftBytes(dir); !id.isStateOf(name) && bytes > 0 {
 			left, where = left+bytes, append(where, dir)
 		}
 	}
 	if left > 0 {
-		e.note("memory.path has %s of state of other runs, in %s; remove what is of no run that you start again",
+		f.Note("memory.path has %s of state of other runs, in %s; remove what is of no run that you start again",
 			plan.FormatBytes(left), strings.Join(where[:min(len(where), 3)], ", "))
 	}
 }
 
 // noteForeign names the newest checkpoint of another run in the output directory, such as one that a user has put back
 // there: the run does not use it.
-func (e *Env) noteForeign(c *runfile.Config, id *identity) {
-	entries, err := checkpoint.List(e.files(), checkpointsDir(c))
-	own := id.owner()
+func (f Files) noteForeign(c *runfile.Config, id *Identity) {
+	entries, err := checkpoint.List(f.FS, CheckpointsDir(c))
+	own := id.Owner()
 	i := slices.IndexFunc(entries, func(s checkpoint.Entry) bool { return s.Err == nil && !own.Has(s.Manifest.Run) })
 	if err == nil && i >= 0 {
-		e.note("%s is a checkpoint of another run, and this run does not use it: to continue from it, set resume to its "+
+		f.Note("%s is a checkpoint of another run, and this run does not use it: to continue from it, set resume to its "+
 			"path, and another output_dir", entries[i].Dir)
 	}
 }
 
 // noteFirst tells a run that starts in a copy what the first one has in save.fallback. A directory that has come from
 // another file system looks like a copy, and that may be the newest that its user has.
-func (e *Env) noteFirst(c *runfile.Config, id *identity) {
-	for _, name := range e.dirsIn(c.Save.Fallback) {
+func (f Files) noteFirst(c *runfile.Config, id *Identity) {
+	for _, name := range f.dirsIn(c.Save.Fallback) {
 		if !id.isOfFirst(name) {
 			continue
 		}
-		if newest := e.newestIn(filepath.Join(c.Save.Fallback, name)); newest != "" {
-			e.note("output_dir is a copy, or was moved from another file system, and is a run of its own; it does not use "+
+		if newest := f.newestIn(filepath.Join(c.Save.Fallback, name)); newest != "" {
+			f.Note("output_dir is a copy, or was moved from another file system, and is a run of its own; it does not use "+
 				"%s, of the first run: to continue from that, set resume to its path, and another output_dir", newest)
 		}
 	}
 }
 
 // isOfFirst reports whether a directory below save.fallback has the name of a run that this one is a copy of.
-func (id *identity) isOfFirst(name string) bool {
+func (id *Identity) isOfFirst(name string) bool {
 	return slices.ContainsFunc(id.CopiedFrom, func(run checkpoint.RunID) bool {
 		return run != "" && strings.HasSuffix(name, "-"+run.Short())
 	})
 }
 
 // newestIn is the path of the newest checkpoint in a run's directory; empty without one.
-func (e *Env) newestIn(dir string) string {
-	newest, _, err := checkpoint.Latest(e.files(), filepath.Join(dir, checkpointsName))
+func (f Files) newestIn(dir string) string {
+	newest, _, err := checkpoint.Latest(f.FS, filepath.Join(dir, CheckpointsName))
 	if err != nil || newest == nil {
 		return ""
 	}
@@ -334,11 +344,11 @@ func (e *Env) newestIn(dir string) string {
 }
 
 // dirsIn are the names of the directories in a directory; nil if it cannot be read.
-func (e *Env) dirsIn(dir string) (names []string) {
+func (f Files) dirsIn(dir string) (names []string) {
 	if dir == "" {
 		return nil
 	}
-	entries, _ := e.files().ReadDir(dir)
+	entries, _ := f.FS.ReadDir(dir)
 	for _, entry := range entries {
 		if entry.IsDir() {
 			names = append(names, entry.Name())
@@ -346,4 +356,23 @@ func (e *Env) dirsIn(dir string) (names []string) {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// isStateOf reports whether a directory below memory.path has the name of a host's of this run.
+func (id *Identity) isStateOf(name string) bool {
+	host, isHost := strings.CutPrefix(name, id.Name+HostStateInfix)
+	_, err := strconv.Atoi(host)
+	return name == id.Name || isHost && err == nil
+}
+
+// HostStateInfix stands between the name of a run's directory below memory.path and the number of the host that it is
+// of, except host 0.
+const HostStateInfix = "-rank-"
+
+// StateDirOf is stateDir of a host.
+func (id *Identity) StateDirOf(c *runfile.Config, host int) string {
+	if host == 0 {
+		return id.StateDir(c)
+	}
+	return fmt.Sprintf("%s%s%d", id.StateDir(c), HostStateInfix, host)
 }

@@ -1,4 +1,4 @@
-package train
+package rundir
 
 import (
 	"errors"
@@ -25,28 +25,28 @@ import (
 
 // checkLinks refuses links at the directories of a run's checkpoints and state that lead to what the run has not
 // written. The error is a *vfs.NotOwnError.
-func (e *Env) checkLinks(c *runfile.Config, id *identity) error {
-	if err := e.checkSavesLink(checkpointsDir(c), id); err != nil {
-		return underKey("output_dir", err)
+func (f Files) checkLinks(c *runfile.Config, id *Identity) error {
+	if err := f.checkSavesLink(CheckpointsDir(c), id); err != nil {
+		return UnderKey("output_dir", err)
 	}
-	if at := id.fallbackDir(c); at != "" {
+	if at := id.FallbackDir(c); at != "" {
 		for _, name := range []string{filepath.Dir(at), at} {
-			if err := e.checkFallbackLink(name, at, id); err != nil {
-				return underKey("save.fallback", err)
+			if err := f.checkFallbackLink(name, at, id); err != nil {
+				return UnderKey("save.fallback", err)
 			}
 		}
 	}
-	return underKey("memory.path", e.checkEmptyLink(id.stateDir(c)))
+	return UnderKey("memory.path", f.CheckEmptyLink(id.StateDir(c)))
 }
 
 // checkSavesLink refuses a link at the directory of a run's checkpoints to which the run may not write.
-func (e *Env) checkSavesLink(dir string, id *identity) error {
-	if !e.isLink(dir) || e.isNoted(dir, id.Saves) {
+func (f Files) checkSavesLink(dir string, id *Identity) error {
+	if !f.isLink(dir) || f.isNoted(dir, id.Saves) {
 		return nil
 	}
-	is, err := checkpoint.IsUnused(e.files(), dir)
+	is, err := checkpoint.IsUnused(f.FS, dir)
 	if err == nil && !is && below.AnyLink() {
-		is, err = checkpoint.IsOf(e.files(), dir, id.owner())
+		is, err = checkpoint.IsOf(f.FS, dir, id.Owner())
 	}
 	if err != nil || is {
 		return err
@@ -56,11 +56,11 @@ func (e *Env) checkSavesLink(dir string, id *identity) error {
 
 // checkFallbackLink refuses a link in save.fallback, a name, if the directory of checkpoints there has anything but what
 // the run has saved.
-func (e *Env) checkFallbackLink(name, dir string, id *identity) error {
-	if !e.isLink(name) {
+func (f Files) checkFallbackLink(name, dir string, id *Identity) error {
+	if !f.isLink(name) {
 		return nil
 	}
-	is, err := checkpoint.IsOf(e.files(), dir, id.owner())
+	is, err := checkpoint.IsOf(f.FS, dir, id.Owner())
 	if err != nil || is {
 		return err
 	}
@@ -69,31 +69,31 @@ func (e *Env) checkFallbackLink(name, dir string, id *identity) error {
 }
 
 // checkSavesRead refuses a link at the directory of a run's checkpoints that may not be read.
-func (e *Env) checkSavesRead(dir string, noted *vfs.Inode) error {
-	if !e.isLink(dir) || e.isNoted(dir, noted) {
+func (f Files) checkSavesRead(dir string, noted *vfs.Inode) error {
+	if !f.isLink(dir) || f.isNoted(dir, noted) {
 		return nil
 	}
-	if is, err := checkpoint.IsUnused(e.files(), dir); err != nil || is {
+	if is, err := checkpoint.IsUnused(f.FS, dir); err != nil || is {
 		return err
 	}
-	if vfs.CheckBelow(e.files(), filepath.Dir(dir), filepath.Base(dir)) == nil {
+	if vfs.CheckBelow(f.FS, filepath.Dir(dir), filepath.Base(dir)) == nil {
 		return nil
 	}
 	return notNoted(dir)
 }
 
 // isNoted reports whether a directory is the one that a run has noted.
-func (e *Env) isNoted(dir string, noted *vfs.Inode) bool {
-	there := vfs.InodeOf(e.files(), dir)
+func (f Files) isNoted(dir string, noted *vfs.Inode) bool {
+	there := vfs.InodeOf(f.FS, dir)
 	return noted != nil && there != nil && there.Is(*noted)
 }
 
 // savesNoted is what a run that starts notes of a link at its checkpoints; nil without a link.
-func (e *Env) savesNoted(dir string) *vfs.Inode {
-	if !e.isLink(dir) {
+func (f Files) savesNoted(dir string) *vfs.Inode {
+	if !f.isLink(dir) {
 		return nil
 	}
-	return vfs.InodeOf(e.files(), dir)
+	return vfs.InodeOf(f.FS, dir)
 }
 
 func notNoted(dir string) error {
@@ -102,23 +102,23 @@ func notNoted(dir string) error {
 		"moved, start the run once with " + below.FollowVariable + "=1"}
 }
 
-// checkModelLinks refuses links in place of the models that a run is to write: nothing in a model says which run wrote
+// CheckModelLinks refuses links in place of the models that a run is to write: nothing in a model says which run wrote
 // it.
-func (e *Env) checkModelLinks(c *runfile.Config) error {
-	for _, name := range []string{lastModel, bestModel} {
-		if err := e.checkEmptyLink(filepath.Join(c.OutputDir, name)); err != nil {
-			return underKey("output_dir", err)
+func (f Files) CheckModelLinks(c *runfile.Config) error {
+	for _, name := range []string{LastModel, BestModel} {
+		if err := f.CheckEmptyLink(filepath.Join(c.OutputDir, name)); err != nil {
+			return UnderKey("output_dir", err)
 		}
 	}
 	return nil
 }
 
-// checkEmptyLink refuses a link to a directory that has files.
-func (e *Env) checkEmptyLink(name string) error {
-	if !e.isLink(name) {
+// CheckEmptyLink refuses a link to a directory that has files.
+func (f Files) CheckEmptyLink(name string) error {
+	if !f.isLink(name) {
 		return nil
 	}
-	entries, err := e.files().ReadDir(name)
+	entries, err := f.FS.ReadDir(name)
 	if err == nil && len(entries) > 0 {
 		return &vfs.NotOwnError{Path: name, Why: "is a link to a directory with files, which a run does not replace: " +
 			"remove it, or let it lead to an empty directory"}
@@ -129,13 +129,13 @@ func (e *Env) checkEmptyLink(name string) error {
 	return err
 }
 
-func (e *Env) isLink(name string) bool {
-	info, err := e.files().Lstat(name)
+func (f Files) isLink(name string) bool {
+	info, err := f.FS.Lstat(name)
 	return err == nil && info.Mode()&fs.ModeSymlink != 0 // who opens it says what is wrong with it
 }
 
-// underKey names the key of the run file that an error is about.
-func underKey(key string, err error) error {
+// UnderKey names the key of the run file that an error is about.
+func UnderKey(key string, err error) error {
 	if err == nil {
 		return nil
 	}

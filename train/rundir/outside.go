@@ -1,4 +1,4 @@
-package train
+package rundir
 
 import (
 	"encoding/json"
@@ -27,10 +27,10 @@ import (
 // made, which no person can guess. Where a file system has no such times it counts for an empty directory alone.
 
 const (
-	// outsideName is the file in save.fallback/NAME, and at the end of a link at checkpoints.
-	outsideName = checkpoint.OwnerName
-	// stateOwnerName is the file in memory.path/NAME. The store removes files with this suffix when it closes.
-	stateOwnerName = "owner" + store.FileSuffix
+	// OutsideName is the file in save.fallback/NAME, and at the end of a link at checkpoints.
+	OutsideName = checkpoint.OwnerName
+	// StateOwnerName is the file in memory.path/NAME. The store removes files with this suffix when it closes.
+	StateOwnerName = "owner" + store.FileSuffix
 	// maxOutsideBytes is more than such a file ever has.
 	maxOutsideBytes = 64 << 10
 )
@@ -43,7 +43,7 @@ type outside struct {
 }
 
 // isOf reports whether a file names the output directory of an identity, which has that directory's path and inode.
-func (o *outside) isOf(id *identity) bool {
+func (o *outside) isOf(id *Identity) bool {
 	return o.Run == id.Run && isSameHome(o.Dir, o.Inode, id.Dir, id.Inode)
 }
 
@@ -57,8 +57,8 @@ func isSameHome(dir string, inode *vfs.Inode, nowDir string, now *vfs.Inode) boo
 
 // owns reports whether a directory outside of the output directory is the run's. isEmpty says whether it has nothing to
 // lose.
-func (e *Env) owns(id *identity, dir, name string, isEmpty func(dir string) bool) bool {
-	doc, err := vfs.ReadFile(e.files(), filepath.Join(dir, name), maxOutsideBytes)
+func (f Files) owns(id *Identity, dir, name string, isEmpty func(dir string) bool) bool {
+	doc, err := vfs.ReadFile(f.FS, filepath.Join(dir, name), maxOutsideBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return id.Inode == nil || id.Inode.Born != 0 || isEmpty(dir)
 	}
@@ -68,17 +68,17 @@ func (e *Env) owns(id *identity, dir, name string, isEmpty func(dir string) bool
 
 // ownsOutside reports whether the directories that a run has in save.fallback and memory.path are of its output
 // directory.
-func (e *Env) ownsOutside(id *identity, c *runfile.Config) bool {
-	if at := id.fallbackDir(c); at != "" && !e.owns(id, filepath.Dir(at), outsideName, e.hasNoSaves) {
+func (f Files) ownsOutside(id *Identity, c *runfile.Config) bool {
+	if at := id.FallbackDir(c); at != "" && !f.owns(id, filepath.Dir(at), OutsideName, f.hasNoSaves) {
 		return false
 	}
-	return e.ownsStates(id, filepath.Dir(id.stateDir(c)))
+	return f.OwnsStates(id, filepath.Dir(id.StateDir(c)))
 }
 
-// ownsStates reports whether the directories in memory.path that have a run's name are of its output directory.
-func (e *Env) ownsStates(id *identity, within string) bool {
-	for _, name := range e.dirsIn(within) {
-		if id.isStateOf(name) && !e.owns(id, filepath.Join(within, name), stateOwnerName, e.hasNoState) {
+// OwnsStates reports whether the directories in memory.path that have a run's name are of its output directory.
+func (f Files) OwnsStates(id *Identity, within string) bool {
+	for _, name := range f.dirsIn(within) {
+		if id.isStateOf(name) && !f.owns(id, filepath.Join(within, name), StateOwnerName, f.hasNoState) {
 			return false
 		}
 	}
@@ -86,63 +86,63 @@ func (e *Env) ownsStates(id *identity, within string) bool {
 }
 
 // ownsSaves reports whether the directory to which a link at checkpoints leads is of the output directory.
-func (e *Env) ownsSaves(id *identity, dir string) bool {
-	return e.owns(id, dir, outsideName, func(dir string) bool {
-		is, err := checkpoint.IsUnused(e.files(), dir)
+func (f Files) ownsSaves(id *Identity, dir string) bool {
+	return f.owns(id, dir, OutsideName, func(dir string) bool {
+		is, err := checkpoint.IsUnused(f.FS, dir)
 		return err == nil && is
 	})
 }
 
 // hasNoSaves reports whether a directory in save.fallback has no checkpoints.
-func (e *Env) hasNoSaves(dir string) bool {
-	is, err := checkpoint.IsUnused(e.files(), filepath.Join(dir, checkpointsName))
+func (f Files) hasNoSaves(dir string) bool {
+	is, err := checkpoint.IsUnused(f.FS, filepath.Join(dir, CheckpointsName))
 	return err == nil && is
 }
 
 // hasNoState reports whether a directory in memory.path has no state.
-func (e *Env) hasNoState(dir string) bool {
-	entries, err := e.files().ReadDir(dir)
+func (f Files) hasNoState(dir string) bool {
+	entries, err := f.FS.ReadDir(dir)
 	for _, entry := range entries {
-		if strings.HasSuffix(entry.Name(), store.FileSuffix) && entry.Name() != stateOwnerName {
+		if strings.HasSuffix(entry.Name(), store.FileSuffix) && entry.Name() != StateOwnerName {
 			return false
 		}
 	}
 	return err == nil || errors.Is(err, fs.ErrNotExist)
 }
 
-// noteOutside writes to the directories outside of its output directory in which the run saves whose they are, as far
+// NoteOutside writes to the directories outside of its output directory in which the run saves whose they are, as far
 // as they are there. A run without that continues as a copy of itself at worst, so an error is a warning.
-func (h *home) noteOutside() {
-	if h.id.Saves != nil {
-		h.noteOwner("output_dir", checkpointsDir(h.config), outsideName)
+func (h *Home) NoteOutside() {
+	if h.ID.Saves != nil {
+		h.NoteOwner("output_dir", CheckpointsDir(h.Config), OutsideName)
 	}
-	if h.fallback != nil {
-		h.noteOwner("save.fallback", filepath.Dir(h.fallback.Path()), outsideName)
-	}
-}
-
-// noteState writes to the directory with this host's state on disk whose it is, if the store has made it.
-func (h *home) noteState() {
-	if dir := h.config.Memory.Path; exists(dir) { // the run's own: see hold
-		h.noteOwner("memory.path", dir, stateOwnerName)
+	if h.Fallback != nil {
+		h.NoteOwner("save.fallback", filepath.Dir(h.Fallback.Path()), OutsideName)
 	}
 }
 
-func (h *home) noteOwner(key, dir, name string) {
-	doc, err := json.Marshal(outside{h.id.Run, h.id.Dir, h.id.Inode})
+// NoteState writes to the directory with this host's state on disk whose it is, if the store has made it.
+func (h *Home) NoteState() {
+	if dir := h.Config.Memory.Path; vfs.Exists(dir) { // the run's own: see hold
+		h.NoteOwner("memory.path", dir, StateOwnerName)
+	}
+}
+
+func (h *Home) NoteOwner(key, dir, name string) {
+	doc, err := json.Marshal(outside{h.ID.Run, h.ID.Dir, h.ID.Inode})
 	if err == nil {
-		err = h.env.writeChanged(filepath.Join(dir, name), append(doc, '\n'))
+		err = h.files.writeChanged(filepath.Join(dir, name), append(doc, '\n'))
 	}
 	if err != nil {
-		h.env.warn("%s: that %s is of this run is not noted: %s", key, dir, console.OneLine(err))
+		h.files.Warn("%s: that %s is of this run is not noted: %s", key, dir, console.OneLine(err))
 	}
 }
 
 // writeChanged writes a small file if it has other contents.
-func (e *Env) writeChanged(name string, doc []byte) error {
-	now, err := vfs.ReadFile(e.files(), name, int64(len(doc)))
+func (f Files) writeChanged(name string, doc []byte) error {
+	now, err := vfs.ReadFile(f.FS, name, int64(len(doc)))
 	if err == nil && string(now) == string(doc) {
 		return nil
 	}
-	return vfs.WriteFileAtomic(e.files(), name, doc)
+	return vfs.WriteFileAtomic(f.FS, name, doc)
 }
