@@ -208,9 +208,9 @@ func smallDisk(t *testing.T, dir, size string) (resize func(size string)) {
 // jumping is a clock on which only waits take time, and all of it at once.
 type jumping struct{ at time.Time }
 
-func (j *jumping) now() time.Time { return j.at }
+func (j *jumping) Now() time.Time { return j.at }
 
-func (j *jumping) after(d time.Duration) (<-chan time.Time, func()) {
+func (j *jumping) After(d time.Duration) (<-chan time.Time, func()) {
 	j.at = j.at.Add(d)
 	passed := make(chan time.Time, 1)
 	passed <- j.at

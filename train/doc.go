@@ -11,7 +11,8 @@
 //
 // Files: open.go opens a run, and run.go and tensors.go have its methods. loop.go and step.go are Train;
 // saver.go, health.go, evaluation.go, samples*.go, patience.go, records.go and wear.go are its policies, and resume.go
-// says where it begins. Package rundir has the directory of a run. cluster*.go have what the hosts of a run do together. source.go, planning.go and
+// says where it begins. Package rundir has the directory of a run. Package hosts decides what the
+// hosts of a run do alike; arrive.go and same.go have their start. source.go, planning.go and
 // session.go are shared with the verbs, which are verb_*.go; rehearse*.go run plans on devices that only count.
 //
 // Invariants: everything that a run needs is reserved before its first step; nothing is written to a directory before

@@ -2,6 +2,7 @@ package train
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
@@ -45,13 +47,13 @@ type Env struct {
 
 	// Cluster is this process among those that share the run of Train; nil: it is alone. Other verbs are for one
 	// process.
-	Cluster *Cluster
+	Cluster *hosts.Cluster
 
 	// Families are kinds of models in addition to those of package model.
 	Families []model.Family
 
-	clock clock // nil: the machine's; in tests one that they move
-	watch clock // of progress; nil: the machine's
+	clock hosts.Clock // nil: the machine's; in tests one that they move
+	watch hosts.Clock // of progress; nil: the machine's
 }
 
 // errNoEnv is the error of options without surroundings, which only package millrace fills in.
@@ -68,19 +70,24 @@ func (e *Env) files() vfs.FS {
 // Runs has the directories of runs, and tells what is found in them.
 func (e *Env) Runs() rundir.Files { return rundir.Files{FS: e.files(), Note: e.note, Warn: e.warn} }
 
+// together has each host do f, and agrees on the error: see hosts.Work.
+func (e *Env) together(ctx context.Context, f func(context.Context) error) error {
+	return hosts.Work{Cluster: e.Cluster, Clock: e.time(), Warn: e.warn}.Together(ctx, f)
+}
+
 // out takes the messages of a run, of the host that leads.
 func (e *Env) out() console.Out {
 	if !e.Cluster.Leads() {
-		return console.Out{Writer: io.Discard, Now: e.watchClock().now}
+		return console.Out{Writer: io.Discard, Now: e.watchClock().Now}
 	}
-	return console.Out{Writer: e.Progress, Terminal: e.Terminal, Now: e.watchClock().now}
+	return console.Out{Writer: e.Progress, Terminal: e.Terminal, Now: e.watchClock().Now}
 }
 
 // tell has the listener hear an event, and writes its line for people. A host that does not lead tells warnings alone.
 func (e *Env) tell(event Event) {
 	if !e.Cluster.Leads() {
 		if _, warns := event.(Warning); warns {
-			console.Out{Writer: e.Progress, Now: e.watchClock().now}.Say("%s", event)
+			console.Out{Writer: e.Progress, Now: e.watchClock().Now}.Say("%s", event)
 		}
 		return
 	}

@@ -79,7 +79,7 @@ func (t *trainer) evaluateAfter(ctx context.Context) (isBest bool, err error) {
 		t.env.willFinish(fmt.Sprintf("ending the evaluation, and saving step %d", t.steps))
 	}
 	l, err := t.session.evaluate(ctx, t.eval, fmt.Sprintf("after step %d", t.steps))
-	err = t.env.Cluster.alone(err)
+	err = t.env.Cluster.Alone(err)
 	t.leaveOut()
 	if errors.Is(err, ErrInterrupted) {
 		return false, nil

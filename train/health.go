@@ -16,6 +16,9 @@ type divergedError struct{ why string }
 
 func (e *divergedError) Error() string { return e.why }
 
+// SameOnAll says that all hosts find a run diverged by the same numbers.
+func (e *divergedError) SameOnAll() {}
+
 // health counts the unhealthy steps of a run.
 type health struct {
 	stop      runfile.Stop

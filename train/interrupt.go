@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-)
 
-// ErrInterrupted is in the error of a run that was asked to stop, or whose context ended, and that has lost nothing: exit status 130.
-var ErrInterrupted = errors.New("interrupted")
+	"github.com/millrace/millrace/train/hosts"
+)
 
 // interruption is an ErrInterrupted that says what is saved and how the run continues.
 type interruption string
@@ -70,4 +69,11 @@ func (t *trainer) interruption() error {
 		return interruption(fmt.Sprintf("interrupted before step %d: the checkpoint of step %d is still the latest; %s", t.begun+1, t.begun, again))
 	}
 	return interruption("interrupted before a step was done: nothing is lost, and checkpoints are as they were; run the same command again")
+}
+
+// stopsAnywhere reports whether any host has been asked to end. All hosts call it. The context of one that ends before
+// it has a step to finish asks all of them; a process that is alone finds that out by itself.
+func (e *Env) stopsAnywhere(ctx context.Context) (bool, error) {
+	d := hosts.Decide(e.Cluster, hosts.Report[struct{}]{Stop: e.stopped() || e.Cluster != nil && ctx.Err() != nil})
+	return d.Stop, d.Err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
@@ -31,10 +32,6 @@ type Options struct {
 	// the rates, so a run that continues needs the same function, and so do all hosts of a run.
 	Rate func(step int) float64
 }
-
-// ErrStop ends a run early and well when Options.OnStep returns it: the run saves a checkpoint and writes its model.
-// The same configuration, started again, continues with the steps that are left.
-var ErrStop = errors.New("stop after this step")
 
 // ErrRequest marks the errors that the request caused, so that the same request fails again. Other errors are of the
 // machine, of the network or of the program.
@@ -80,7 +77,7 @@ func newTrainer(c *runfile.Config, o Options) *trainer {
 	t.options.Trace = o.Trace && env.Cluster.Leads()
 	t.health.stop, t.evals.patience = c.Stop, c.Stop.Patience
 	t.records = newRecords(env, &t.home)
-	t.saves = saver{run: t.Run, home: &t.home, keep: t.holdAlike, describe: t.describe, sync: t.records.sync,
+	t.saves = saver{run: t.Run, home: &t.home, keep: t.keepDir, describe: t.describe, sync: t.records.sync,
 		lastStep: t.lastStep}
 	return t
 }
@@ -100,10 +97,10 @@ func Train(ctx context.Context, c *runfile.Config, o Options) (*Summary, error) 
 	t := newTrainer(&own, o)
 	defer t.giveBack(nil) // after a fault of the program
 	sum, err := t.train(ctx)
-	err = t.endAlike(err)
-	known, isKnown := errors.AsType[*HostsError](err)
+	err = t.giveAllBack(err)
+	known, isKnown := errors.AsType[*hosts.Error](err)
 	if sum, err = t.interrupted(ctx, sum, err); isKnown && err != nil {
-		err = &HostsError{known.Reports, err}
+		err = known.Over(err)
 	}
 	return sum, err
 }
@@ -195,7 +192,7 @@ func (t *trainer) prepare(ctx context.Context) error {
 	if err := t.checkSame(); err != nil {
 		return err
 	}
-	if err := t.planAlike(ctx, &b, asked); err != nil {
+	if err := t.planTogether(ctx, &b, asked); err != nil {
 		return err
 	}
 	if err := t.agreeOnPlaces(); err != nil {
@@ -213,7 +210,7 @@ func (t *trainer) openFitting(ctx context.Context, b *rundir.Beginning, asked ru
 	if err := b.AdoptSizes(c); err != nil {
 		return err
 	}
-	if err := t.env.Cluster.chooseGroups(c); err != nil {
+	if err := t.env.Cluster.ChooseGroups(c); err != nil {
 		return err
 	}
 	if err := t.openModel(ctx); err != nil {
@@ -228,7 +225,7 @@ func (t *trainer) openFitting(ctx context.Context, b *rundir.Beginning, asked ru
 	}
 	t.samples = samples
 	err = t.env.checkFits(ctx, c, t.src.model, samples.memory(), b.HasSizes(), t.dev.Info())
-	return ofBudgets(t.keptSizes(ctx, asked, err))
+	return hosts.OfBudgets(t.keptSizes(ctx, asked, err))
 }
 
 // openWholeData opens the data, and puts the run where it begins in them.
@@ -380,6 +377,19 @@ func (t *trainer) giveBack(ended error) {
 	t.home.Close(t.started)
 }
 
+// giveAllBack gives everything back, such as files of state, whose removal may take longer than hosts wait, and returns
+// the error that all hosts end with.
+func (t *trainer) giveAllBack(err error) error {
+	if hosts.IsAlone(err) {
+		t.giveBack(err)
+		return err // which the others learn by this one's end
+	}
+	return t.env.together(context.Background(), func(context.Context) error {
+		t.giveBack(err)
+		return err
+	})
+}
+
 // writeRunFiles writes run.yaml, as resolved, and plan.json to the output directory.
 func (t *trainer) writeRunFiles() error {
 	c := *t.config
@@ -473,7 +483,7 @@ func (t *trainer) walk(ctx context.Context) error {
 	if t.eval != nil && t.begun == 0 {
 		l, err := t.session.evaluate(ctx, t.eval, "before training")
 		if err != nil {
-			return t.env.Cluster.alone(err)
+			return t.env.Cluster.Alone(err)
 		}
 		t.summary.EvalBefore = &l.Loss
 		t.tell(Evaluated{Loss: l.Loss})
@@ -483,7 +493,7 @@ func (t *trainer) walk(ctx context.Context) error {
 			return err
 		}
 	}
-	t.wear = wear{bytesPerDay: t.config.Memory.MaxWritePerDay.N, begin: t.env.time().now()}
+	t.wear = wear{bytesPerDay: t.config.Memory.MaxWritePerDay.N, begin: t.env.time().Now()}
 	t.leaveOut()
 	if err := t.evaluateAgain(ctx); err != nil {
 		return err
@@ -497,7 +507,8 @@ func (t *trainer) walk(ctx context.Context) error {
 	}
 	for step := t.begun + 1; step <= t.rates.Steps && !t.evals.outOfPatience() && !stop; step++ {
 		t.env.willFinish(fmt.Sprintf("finishing step %d and saving", step))
-		stop, err = t.stepAlike(ctx, step)
+		d := hosts.Decide(t.env.Cluster, hosts.Report[struct{}]{Err: t.step(ctx, step), Stop: t.env.stopped()})
+		stop, err = d.Stop, d.Err
 		if errors.Is(err, ErrStop) {
 			t.tell(Stopping{Step: step, Steps: t.rates.Steps, ByProgram: true})
 			t.enough = true
@@ -534,7 +545,7 @@ func (t *trainer) tell(event Event) {
 
 // settle has the store and, if it is due, a checkpoint have what the steps so far came to.
 func (t *trainer) settle(ctx context.Context) error {
-	err := t.env.Cluster.alone(t.flush(ctx))
+	err := t.env.Cluster.Alone(t.flush(ctx))
 	if err == nil {
 		err = t.badWeights(t.steps)
 	}
@@ -572,14 +583,14 @@ func (t *trainer) saveNow(ctx context.Context) error {
 // rescue acts on an error that ends the run: it saves the state after the latest step, if that can be saved and
 // is worth it.
 func (t *trainer) rescue(ctx context.Context, err error) error {
-	if isAlone(err) {
+	if hosts.IsAlone(err) {
 		return t.naming(ctx, err)
 	}
 	ill := (*divergedError)(nil)
-	no, errPeers := t.env.Cluster.anywhere(errors.As(err, &ill) || ctx.Err() != nil || t.steps <= t.saves.saved)
-	if errPeers == nil && !no {
+	d := hosts.Decide(t.env.Cluster, hosts.Report[struct{}]{Stop: errors.As(err, &ill) || ctx.Err() != nil || t.steps <= t.saves.saved})
+	if d.Err == nil && !d.Stop {
 		// err is the one to report, and the latest save is named below; unless the other hosts wait for this one.
-		if errSave := t.saveNow(ctx); isAlone(errSave) {
+		if errSave := t.saveNow(ctx); hosts.IsAlone(errSave) {
 			err = fmt.Errorf("%w; the state was to be saved after another error: %v", errSave, err)
 		}
 	}
@@ -598,13 +609,13 @@ func (t *trainer) naming(ctx context.Context, err error) error {
 // later, from a checkpoint.
 func (t *trainer) exportAll(ctx context.Context) error {
 	cluster := t.env.Cluster
-	err := cluster.Agree(t.holdAlike())
+	err := cluster.Agree(t.keepDir())
 	if err != nil {
 		_ = t.saves.saveStored(ctx) // err is the one to report
 		return t.naming(ctx, err)
 	}
 	out, as := filepath.Join(t.config.OutputDir, rundir.LastModel), t.src.exportFormat()
-	err = t.session.exportAlike(ctx, as, func(ctx context.Context) error {
+	err = t.session.exportTogether(ctx, as, func(ctx context.Context) error {
 		if err := t.env.Runs().CheckModelLinks(t.config); err != nil { // again, after days
 			return err
 		}
@@ -629,7 +640,7 @@ func (t *trainer) exportAll(ctx context.Context) error {
 			return err
 		})
 	}
-	if isAlone(err) || errors.Is(err, context.Canceled) || cluster == nil && ctx.Err() != nil {
+	if hosts.IsAlone(err) || errors.Is(err, context.Canceled) || cluster == nil && ctx.Err() != nil {
 		return err
 	}
 	if t.saves.saved < t.steps {

@@ -5,25 +5,23 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
 
-// holdAlike is holdDir for all hosts of a run: host 0 does it, whose error it is, and the others learn what was lost.
-func (t *trainer) holdAlike() (err error) {
-	cluster := t.env.Cluster
-	if cluster == nil {
-		return t.holdDir()
-	}
-	if cluster.Leads() {
+// keepDir is holdDir for all hosts of a run: host 0 does it, whose error it is, and the others learn what was lost.
+func (t *trainer) keepDir() (err error) {
+	leads := t.env.Cluster.Leads()
+	if leads {
 		err = t.holdDir()
 	}
-	lead, errPeers := decided(cluster, t.saves.stand())
-	if errPeers != nil {
-		return errPeers
+	d := hosts.Decide(t.env.Cluster, hosts.Report[standing]{Own: t.saves.stand()})
+	if d.Err != nil {
+		return d.Err
 	}
-	if !cluster.Leads() {
-		t.saves.standAs(lead)
+	if !leads {
+		t.saves.standAs(d.Lead())
 	}
 	return err
 }

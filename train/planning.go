@@ -32,7 +32,7 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, devi
 	r := plan.Request{Model: m, Numerics: n, Device: dev, Devices: devices,
 		Machine: probe.Rates(e.CacheDir, dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
 		RecomputeAll: mem.Recompute == "always"}
-	e.Cluster.on(&r)
+	e.Cluster.Plan(&r)
 	var err error
 	if r.DiskBytes, err = diskBytes(mem, e.files()); err != nil {
 		return r, err
@@ -69,13 +69,13 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, devi
 }
 
 // sharers is the number of processes of a run that share this machine's memory.
-func (e *Env) sharers() int64 { return int64(e.Cluster.sharers()) }
+func (e *Env) sharers() int64 { return int64(e.Cluster.Sharers()) }
 
 // diskSharers is the number of processes of a run that share the drive of its state: all, where that is in the file
 // system of the output directory.
 func (e *Env) diskSharers(c *runfile.Config) int64 {
 	if e.Cluster != nil && vfs.SameDrive(c.Budgets().Path, c.OutputDir) {
-		return int64(e.Cluster.count())
+		return int64(e.Cluster.Count())
 	}
 	return e.sharers()
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
 )
 
@@ -424,11 +425,11 @@ func TestPlanOfARunThatHasBegun(t *testing.T) {
 
 // ticking is a clock by which a second passes whenever it is looked at.
 type ticking struct {
-	clock
+	hosts.Clock
 	at time.Time
 }
 
-func (c *ticking) now() time.Time {
+func (c *ticking) Now() time.Time {
 	c.at = c.at.Add(time.Second)
 	return c.at
 }

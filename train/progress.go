@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/train/hosts"
 )
 
 // How long a pass over the layers takes before anything is said of its progress: on a terminal, and elsewhere, where it
@@ -25,7 +26,7 @@ func (s *Session) watching(show func(stream.Progress)) (end func()) {
 	var watcher fault.Group
 	watcher.Go(func() {
 		for {
-			due, free := s.env.watchClock().after(d)
+			due, free := s.env.watchClock().After(d)
 			select {
 			case <-due:
 				s.Engine.Watch(show) // which may see the end of the updates alone, that an evaluation settles first
@@ -42,9 +43,9 @@ func (s *Session) watching(show func(stream.Progress)) (end func()) {
 }
 
 // watchClock is the clock of the progress of passes.
-func (e *Env) watchClock() clock {
+func (e *Env) watchClock() hosts.Clock {
 	if e.watch == nil {
-		return machineClock{}
+		return hosts.MachineClock{}
 	}
 	return e.watch
 }

@@ -16,14 +16,14 @@ type lateClock struct {
 	at time.Time
 }
 
-func (c *lateClock) now() time.Time {
+func (c *lateClock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at = c.at.Add(5 * time.Minute)
 	return c.at
 }
 
-func (c *lateClock) after(time.Duration) (<-chan time.Time, func()) {
+func (c *lateClock) After(time.Duration) (<-chan time.Time, func()) {
 	due := make(chan time.Time, 1)
 	due <- time.Time{}
 	return due, func() {}

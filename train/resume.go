@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
 )
 
@@ -107,7 +108,7 @@ func (t *trainer) setAsideAfter(step int) {
 func (t *trainer) openWholeState(ctx context.Context) error {
 	cluster := t.env.Cluster
 	for {
-		damage, err := t.openAlike(ctx)
+		damage, err := t.openOrFind(ctx)
 		if t.from == nil || damage == nil {
 			return err
 		}
@@ -115,10 +116,10 @@ func (t *trainer) openWholeState(ctx context.Context) error {
 		if cluster.Leads() {
 			older = t.before(t.from)
 		}
-		older, errPeers := decided(cluster, older)
-		switch {
-		case errPeers != nil:
-			return errPeers
+		decided := hosts.Decide(cluster, hosts.Report[choice]{Own: older})
+		switch older = decided.Lead(); {
+		case decided.Err != nil:
+			return decided.Err
 		case older.Path == "":
 			return err
 		}
@@ -162,23 +163,22 @@ type damageFound struct {
 	Lasts bool   `json:"lasts"`
 }
 
-// openAlike is openState on all hosts: where it fails on one, the state is open on none. found says what the first host
+// openOrFind is openState on all hosts: where it fails on one, the state is open on none. found says what the first host
 // that found the checkpoint damaged has found.
-func (t *trainer) openAlike(ctx context.Context) (found *damageFound, err error) {
+func (t *trainer) openOrFind(ctx context.Context) (found *damageFound, err error) {
 	err = t.openState(ctx, t.checkSpace)
 	if d := (*checkpoint.DamageError)(nil); errors.As(err, &d) {
 		found = &damageFound{d.Path, d.Why, d.Lasts()}
 	}
-	cluster := t.env.Cluster
-	if err == nil || cluster == nil || isAlone(err) {
+	if err == nil || hosts.IsAlone(err) {
 		return found, err
 	}
-	all, errPeers := exchange(cluster, found)
-	if errPeers != nil {
-		return nil, errPeers
+	d := hosts.Decide(t.env.Cluster, hosts.Report[*damageFound]{Own: found})
+	if d.Err != nil {
+		return nil, d.Err
 	}
-	if i := slices.IndexFunc(all, func(d *damageFound) bool { return d != nil }); i >= 0 {
-		found = all[i]
+	if i := slices.IndexFunc(d.All, func(of *damageFound) bool { return of != nil }); i >= 0 {
+		found = d.All[i]
 	}
 	return found, err
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
@@ -61,7 +62,7 @@ func placementsOf(t *testing.T, c *runfile.Config) []placement {
 }
 
 // tightMemory has so little of the host's that something has to go to disk.
-func tightMemory(t *testing.T, c *runfile.Config, cluster *Cluster) runfile.Memory {
+func tightMemory(t *testing.T, c *runfile.Config, cluster *hosts.Cluster) runfile.Memory {
 	env := newEnv(t)
 	env.program, env.Cluster = 1, cluster
 	tight := runfile.Memory{Disk: budget(t, "auto").Device, Path: filepath.Join(t.TempDir(), "state"), Host: budget(t, "1GiB").Device}

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/hosts"
 )
 
 // Sample is a text that the model has written during training, and one line of samples.jsonl.
@@ -217,7 +218,7 @@ func (t *trainer) sample(ctx context.Context) error {
 	case errors.Is(err, ErrInterrupted):
 		return nil
 	case err != nil:
-		return t.env.Cluster.alone(err)
+		return t.env.Cluster.Alone(err)
 	}
 	for i, g := range all {
 		t.tell(Sampled{Sample{Step: int64(t.steps), Number: i + 1, Prompt: t.samples.prompts[i], Text: g.Text,
@@ -229,8 +230,9 @@ func (t *trainer) sample(ctx context.Context) error {
 // sampleAgain makes up for the samples of the step that the run continues after, if it was stopped in them.
 func (t *trainer) sampleAgain(ctx context.Context) error {
 	lacks := t.begun > 0 && t.sampleDue() && t.env.Cluster.Leads() && t.records.samples.Had(t.begun) == 0
-	if lacks, err := t.env.Cluster.anywhere(lacks); err != nil || !lacks {
-		return err
+	d := hosts.Decide(t.env.Cluster, hosts.Report[bool]{Own: lacks})
+	if d.Err != nil || !d.Lead() {
+		return d.Err
 	}
 	return t.sample(ctx)
 }
@@ -238,20 +240,12 @@ func (t *trainer) sampleAgain(ctx context.Context) error {
 // agreeOnPlaces decides how many texts grow together: as many as all hosts have caches for.
 func (t *trainer) agreeOnPlaces() error {
 	t.places = t.plan.Outputs.Caches.Sequences
-	if t.samples == nil || t.env.Cluster == nil {
+	if t.samples == nil {
 		return nil
 	}
-	all, err := exchange(t.env.Cluster, t.places)
-	if err == nil {
-		t.places = slices.Min(all)
-	}
-	return err
-}
-
-// passEnd tells the other hosts what a host has picked in a pass, and whether it was asked to end.
-type passEnd struct {
-	Picked []int32 `json:"picked"` // by place
-	Stop   bool    `json:"stop"`
+	d := hosts.Decide(t.env.Cluster, hosts.Report[int]{Own: t.places})
+	t.places = slices.Min(d.All)
+	return d.Err
 }
 
 // write has texts grow in a session that trains, and returns all of them. When the run is asked to stop the error is
@@ -271,15 +265,8 @@ func (s *Session) write(ctx context.Context, queue []*writing, places int, what 
 			}
 		}
 		b.Show(float64(made)/float64(most), "")
-		own := passEnd{picked, s.env.stopped()}
-		if s.env.Cluster == nil {
-			return own.Picked, own.Stop, nil
-		}
-		of, err := exchange(s.env.Cluster, own)
-		if err != nil {
-			return nil, false, err
-		}
-		return of[0].Picked, slices.ContainsFunc(of, func(e passEnd) bool { return e.Stop }), nil
+		d := hosts.Decide(s.env.Cluster, hosts.Report[[]int32]{Own: picked, Stop: s.env.stopped()})
+		return d.Lead(), d.Stop, d.Err
 	}
 	t := &texts{Session: s, read: make([][]int32, places)} // its caches have nothing: the weights are other ones
 	wasStopped := false

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
 )
 
@@ -60,7 +61,7 @@ type saver struct {
 
 // begin counts the time to the first save, and notes what a checkpoint of the plan has.
 func (s *saver) begin() {
-	s.last, s.specs = s.run.env.time().now(), map[store.ID]store.Spec{}
+	s.last, s.specs = s.run.env.time().Now(), map[store.ID]store.Spec{}
 	for _, spec := range s.run.plan.Extents() {
 		s.specs[spec.ID] = spec
 	}
@@ -88,7 +89,7 @@ const mostRetrySteps = 64
 func (s *saver) isDue(step int) bool {
 	c := &s.run.config.Save
 	return c.Every > 0 && step%c.Every == 0 || s.retryAt > 0 && step >= s.retryAt ||
-		c.Minutes > 0 && s.run.env.time().now().Sub(s.last).Minutes() >= c.Minutes
+		c.Minutes > 0 && s.run.env.time().Now().Sub(s.last).Minutes() >= c.Minutes
 }
 
 // savesText says when a run saves, for its first line.
@@ -134,10 +135,10 @@ func (s *saver) start(isHealthy bool) error {
 		s.retryAt = step + 1
 		return nil
 	}
-	s.last, s.retryAt = s.run.env.time().now(), 0
+	s.last, s.retryAt = s.run.env.time().Now(), 0
 	err := s.create()
 	switch {
-	case isAlone(err):
+	case hosts.IsAlone(err):
 		return err
 	case s.home.Taken != nil:
 		if err == nil {
@@ -162,7 +163,7 @@ func (s *saver) create() (err error) {
 		return err
 	}
 	errKeep := s.keep()
-	if isAlone(errKeep) {
+	if hosts.IsAlone(errKeep) {
 		return errKeep
 	}
 	s.describe(&m)
@@ -187,7 +188,7 @@ func (s *saver) create() (err error) {
 // lostOr is an error of a save, unless it is that the hosts can no longer agree.
 func (s *saver) lostOr(err error) error {
 	if lost := s.home.Saving.Lost(); lost != nil {
-		return s.run.env.Cluster.alone(lost)
+		return s.run.env.Cluster.Alone(lost)
 	}
 	return err
 }
@@ -223,7 +224,7 @@ func (s *saver) end(ctx context.Context, unhealthy int) {
 		s.drop()
 		s.retryAt = s.step + 1
 	default:
-		if err := s.commit(ctx); err != nil && !isAlone(err) { // the next step says which host is lost
+		if err := s.commit(ctx); err != nil && !hosts.IsAlone(err) { // the next step says which host is lost
 			s.fail(s.step, err)
 		}
 	}
@@ -305,13 +306,13 @@ func (s *saver) saveStored(ctx context.Context) error {
 		if err = s.create(); err == nil {
 			err = s.handOverAll(ctx)
 		}
-		if err == nil || isAlone(err) {
+		if err == nil || hosts.IsAlone(err) {
 			return err
 		}
 		isTaken := (*rundir.TakenError)(nil)
-		over, errPeers := s.run.env.Cluster.anywhere(ctx.Err() != nil || errors.As(err, &isTaken))
-		if errPeers != nil || over {
-			return cmp.Or(errPeers, err)
+		over := hosts.Decide(s.run.env.Cluster, hosts.Report[struct{}]{Stop: ctx.Err() != nil || errors.As(err, &isTaken)})
+		if over.Err != nil || over.Stop {
+			return cmp.Or(over.Err, err)
 		}
 		s.tries++
 		s.run.env.tell(SaveFailed{Why: console.OneLine(err)})

@@ -42,9 +42,9 @@ func stepsSaved(t *testing.T, dir string) []int {
 // handClock is a clock that only its owner moves.
 type handClock struct{ at time.Time }
 
-func (c *handClock) now() time.Time { return c.at }
+func (c *handClock) Now() time.Time { return c.at }
 
-func (c *handClock) after(d time.Duration) (<-chan time.Time, func()) {
+func (c *handClock) After(d time.Duration) (<-chan time.Time, func()) {
 	passed := make(chan time.Time, 1)
 	c.at = c.at.Add(d)
 	passed <- c.at

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -33,9 +34,9 @@ type Session struct {
 	Disk   *store.Disk // the part of it that is on disk; nil without one
 	Engine *stream.Engine
 
-	stateDir string     // of what the plan keeps on disk
-	peers    *awaited   // the other hosts of the run, as the engine reaches them; nil: it is alone
-	asking   sync.Mutex // held while host 0 asks for low halves, and is answered
+	stateDir string         // of what the plan keeps on disk
+	peers    *hosts.Awaited // the other hosts of the run, as the engine reaches them; nil: it is alone
+	asking   sync.Mutex     // held while host 0 asks for low halves, and is answered
 
 	// tuners are the devices that compute, if they have algorithms of products to choose from and the plan trains; else
 	// nil.
@@ -74,7 +75,7 @@ func (e *Env) OpenSession(ctx context.Context, p *plan.Plan, dev *Devices, o Ses
 		e.willFinish("ending the pass that all hosts are at")
 	}
 	if err := s.startEngine(dev); err != nil {
-		return s, e.Cluster.alone(err) // engines tell each other which algorithms they use
+		return s, e.Cluster.Alone(err) // engines tell each other which algorithms they use
 	}
 	s.limitHeap()
 	return s, nil
@@ -122,7 +123,7 @@ func (s *Session) startEngine(dev *Devices) error {
 		s.recallAlgorithms()
 	}
 	if cluster := s.env.Cluster; cluster != nil {
-		s.peers = &awaited{Peers: cluster.Peers}
+		s.peers = &hosts.Awaited{Peers: cluster.Peers}
 		config.Peers = s.peers
 	}
 	var err error
@@ -208,9 +209,7 @@ func (s *Session) fill(ctx context.Context, src *source, init string, seed uint6
 // leaveOut has what the engine has done since the latest step count in no step.
 func (s *Session) leaveOut() {
 	s.Engine.Trace.TakeBusy()
-	if s.peers != nil {
-		s.peers.take()
-	}
+	s.peers.Take()
 }
 
 // stopEngine gives back what only steps need, so that what follows them, an export, stays within the plan.

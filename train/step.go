@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/hosts"
 )
 
 // step runs one step, with its evaluation if one is due, and writes its metrics.
@@ -21,7 +22,7 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	}
 	batch, err := t.Next(ctx)
 	if err != nil {
-		return t.env.Cluster.alone(fmt.Errorf("step %d: %w", step, err))
+		return t.env.Cluster.Alone(fmt.Errorf("step %d: %w", step, err))
 	}
 	m := trace.Metrics{Step: int64(step), LearningRate: lr, TargetTokens: int64(batch.Targets),
 		DevicePeakBytes: t.plan.DeviceTotalBytes()}
@@ -39,7 +40,7 @@ func (t *trainer) step(ctx context.Context, step int) error {
 		t.tell(UpdateSkipped{Step: step, Untargeted: true})
 	}
 	if err != nil {
-		return t.env.Cluster.alone(err)
+		return t.env.Cluster.Alone(err)
 	}
 	save, wait, err := t.pace(&m, t.measure(&m, begin, docs))
 	if err != nil {
@@ -118,7 +119,7 @@ func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait t
 	}
 	wrote := t.written()
 	m.DiskWrittenBytes, t.wear.wrote = wrote-t.wear.wrote, wrote
-	if wait = t.wear.due(wrote, t.env.time().now()); wait > 0 {
+	if wait = t.wear.due(wrote, t.env.time().Now()); wait > 0 {
 		waitSec := wait.Seconds()
 		m.WriteWaitSec = &waitSec
 	}
@@ -175,12 +176,20 @@ func (t *trainer) account(m *trace.Metrics) {
 	t.tell(StepDone{*m, t.rates.Steps, left})
 }
 
-// slowDown waits, unless the run is asked to stop.
+// slowDown waits, unless the run is asked to stop on any host.
 func (t *trainer) slowDown(ctx context.Context, wait time.Duration) error {
-	begin := t.env.time().now()
-	err := t.pauseAlike(ctx, wait)
-	t.summary.WriteWaitSec += t.env.time().now().Sub(begin).Seconds()
-	return err
+	begin, each := t.env.time().Now(), t.env.Cluster.Beat(wait)
+	defer func() { t.summary.WriteWaitSec += t.env.time().Now().Sub(begin).Seconds() }()
+	for stop := false; wait > 0 && !stop; wait -= each {
+		err := t.pause(ctx, min(wait, each))
+		if err == nil {
+			stop, err = t.env.stopsAnywhere(ctx)
+		}
+		if err != nil {
+			return t.env.Cluster.Alone(err)
+		}
+	}
+	return nil
 }
 
 // documents appends the lengths of a micro-batch's documents, padding left out.
@@ -191,4 +200,46 @@ func documents(docs []int, b data.MicroBatch) []int {
 		}
 	}
 	return docs
+}
+
+// pace tells the other hosts what a step was on a host, and what the host wants next.
+type pace struct {
+	Sec     float64       `json:"sec"` // of the step, without what it waited for others
+	Lanes   trace.Lanes   `json:"lanes"`
+	Peak    int64         `json:"peak"`
+	Read    int64         `json:"read"`
+	Written int64         `json:"written"`
+	Save    bool          `json:"save"` // the state is due to be saved
+	Wait    time.Duration `json:"wait"` // for memory.max_write_per_day
+}
+
+// pace has all hosts do the same after a step: they save when host 0 finds that due, and wait as long as the one that
+// waits longest.
+func (t *trainer) pace(m *trace.Metrics, wait time.Duration) (save bool, _ time.Duration, _ error) {
+	c := t.env.Cluster
+	d := hosts.Decide(c, hosts.Report[pace]{Own: pace{m.StepSec - t.session.peers.Take().Seconds(), m.Lanes, m.HostPeakBytes,
+		m.DiskReadBytes, m.DiskWrittenBytes, t.saves.isDue(t.steps), wait}})
+	if d.Err != nil {
+		return false, 0, d.Err
+	}
+	of, slowest := &trace.Hosts{}, 0
+	for host, p := range d.All {
+		of.StepSec, of.Lanes = append(of.StepSec, p.Sec), append(of.Lanes, p.Lanes)
+		of.PeakBytes = append(of.PeakBytes, p.Peak)
+		of.DiskReadBytes = append(of.DiskReadBytes, p.Read)
+		of.DiskWrittenBytes = append(of.DiskWrittenBytes, p.Written)
+		wait = max(wait, p.Wait)
+		if p.Sec > d.All[slowest].Sec {
+			slowest = host
+		}
+	}
+	if c != nil { // the record of a process that is alone has the same numbers without it
+		of.Slowest, m.Hosts = c.Name(slowest), of
+	}
+	c.WaitForSteps(d.All[slowest].Sec, time.Duration(t.config.Distributed.Timeout))
+	if wait > 0 {
+		longest := wait.Seconds()
+		m.WriteWaitSec = &longest
+	}
+	return d.Lead().Save, wait, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
 )
 
@@ -106,7 +107,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		return nil, err
 	}
 	if cluster != nil {
-		defer func(was *Cluster) { env.Cluster = was }(env.Cluster)
+		defer func(was *hosts.Cluster) { env.Cluster = was }(env.Cluster)
 		env.Cluster = cluster
 	}
 	r = &Planned{}
@@ -125,7 +126,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 			rated = named.RatedWriteBytes
 		}
 		r.Device, r.Machine, r.Sources = named.Device, named.Machine, named.Sources
-		if err := cluster.checkNetwork(r.Machine); err != nil {
+		if err := checkNetwork(cluster, r.Machine); err != nil {
 			return nil, err
 		}
 		again = func(c *runfile.Config) (*plan.Plan, error) { return env.planOn(ctx, c, m, named, &o, samples) }
@@ -141,7 +142,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		defer dev.Close()
 		r.Device = dev.Info()
 		r.Machine = probe.Rates(env.CacheDir, r.Device, c.Budgets().Path)
-		if err := cluster.checkNetwork(r.Machine); err != nil {
+		if err := checkNetwork(cluster, r.Machine); err != nil {
 			return nil, err
 		}
 		again = func(c *runfile.Config) (*plan.Plan, error) {
@@ -164,7 +165,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		return nil, err
 	}
 	if cluster != nil {
-		r.Machine.NetworkBytesPerSec = cluster.network(r.Machine)
+		r.Machine.NetworkBytesPerSec = cluster.Network(r.Machine)
 		r.Hosts, err = hostsPlanned(ctx, r.Plan, func() (*plan.Plan, error) {
 			env.Cluster = nil
 			return again(&alone)
@@ -287,7 +288,7 @@ func (e *Env) planOn(ctx context.Context, c *runfile.Config, m *model.Model, on 
 	machine := *on
 	machine.Devices = cmp.Or(o.Devices, machine.Devices)
 	r := machine.Request(m, n)
-	e.Cluster.on(&r)
+	e.Cluster.Plan(&r)
 	r.StreamAll, r.RecomputeAll = o.StreamAll, c.Memory.Recompute == "always"
 	if b := c.Memory.Device.N; b > 0 {
 		r.DeviceBytes = b

@@ -1,13 +1,13 @@
 package train
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
 
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/hosts"
 )
 
 // HostsPlanned says what a plan for host 0 of several means for all of them.
@@ -59,11 +59,11 @@ func (h *HostsPlanned) String() string {
 
 // cluster returns host 0 of the hosts that the options ask for, or nil. It decides numerics.groups as a run on them
 // does.
-func (o *PlanOptions) cluster(c *runfile.Config) (*Cluster, error) {
+func (o *PlanOptions) cluster(c *runfile.Config) (*hosts.Cluster, error) {
 	if o.Hosts <= 1 {
 		return nil, nil
 	}
-	cluster := &Cluster{Hosts: o.Hosts}
+	cluster := &hosts.Cluster{Hosts: o.Hosts}
 	if o.Network != "" {
 		rate, err := plan.Network(o.Network)
 		if err != nil {
@@ -71,26 +71,12 @@ func (o *PlanOptions) cluster(c *runfile.Config) (*Cluster, error) {
 		}
 		cluster.NetworkBytesPerSec = rate
 	}
-	return cluster, cluster.chooseGroups(c)
-}
-
-// on has a request plan for this host of the cluster.
-func (c *Cluster) on(r *plan.Request) {
-	if c == nil {
-		return
-	}
-	r.Cluster = c.planned()
-	r.Machine.NetworkBytesPerSec = c.network(r.Machine)
-}
-
-// network is the rate of the network between hosts of a machine; 0: it is not known.
-func (c *Cluster) network(m plan.Machine) float64 {
-	return cmp.Or(c.NetworkBytesPerSec, m.NetworkBytesPerSec)
+	return cluster, cluster.ChooseGroups(c)
 }
 
 // checkNetwork refuses to plan for several hosts with a network that is not known.
-func (c *Cluster) checkNetwork(m plan.Machine) error {
-	if c == nil || c.network(m) > 0 {
+func checkNetwork(c *hosts.Cluster, m plan.Machine) error {
+	if c == nil || c.Network(m) > 0 {
 		return nil
 	}
 	return fmt.Errorf("the rate of the network between hosts is not known: name it, such as --network 100Gb, or "+

@@ -5,29 +5,13 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/train/hosts"
 )
 
-// clock tells the time to what a run does at times.
-type clock interface {
-	now() time.Time
-	// after returns a channel that gets the time when so much of it has passed, and a function that frees it before that.
-	after(time.Duration) (<-chan time.Time, func())
-}
-
-// machineClock is the machine's.
-type machineClock struct{}
-
-func (machineClock) now() time.Time { return time.Now() }
-
-func (machineClock) after(d time.Duration) (<-chan time.Time, func()) {
-	timer := time.NewTimer(d)
-	return timer.C, func() { timer.Stop() }
-}
-
 // time is the clock that the run goes by.
-func (e *Env) time() clock {
+func (e *Env) time() hosts.Clock {
 	if e.clock == nil {
-		return machineClock{}
+		return hosts.MachineClock{}
 	}
 	return e.clock
 }
@@ -65,7 +49,7 @@ func (t *trainer) written() int64 {
 
 // pause waits, unless the run is asked to stop.
 func (t *trainer) pause(ctx context.Context, d time.Duration) error {
-	passed, free := t.env.time().after(d)
+	passed, free := t.env.time().After(d)
 	defer free()
 	select {
 	case <-passed:

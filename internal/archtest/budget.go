@@ -28,7 +28,7 @@ type room struct {
 var rooms = []room{
 	{"plan + stream", []string{"plan", "stream"}, 15030},
 	{"nn + model", []string{"nn", "model"}, 9660},
-	{"train", []string{"train/..."}, 13400},
+	{"train", []string{"train/..."}, 13430},
 	{"data", []string{"data/..."}, 22650},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6230},
@@ -41,7 +41,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 117440
+const linkedLines = 117470
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"

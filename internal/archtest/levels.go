@@ -15,7 +15,7 @@ var levels = [][]string{
 	6:  {"stream", "stream/streamtest", "checkpoint", "runfile", "timeline"},
 	7:  {"internal/blame", "runfile/convert"},
 	8:  {"probe"},
-	9:  {"train/rundir"},
+	9:  {"train/hosts", "train/rundir"},
 	10: {"train"},
 	11: {"bench", "demo"},
 	12: {rootPackage, "benchmarks/internal/..."},

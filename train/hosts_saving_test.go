@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
@@ -348,7 +349,7 @@ func TestHostCannotFinishAfterAnError(t *testing.T) {
 		t.Error("host 1 has no state on disk")
 	}
 	err := all[1].err
-	if _, isOfAll := errors.AsType[*HostsError](err); isOfAll || !errors.Is(err, syscall.EIO) ||
+	if _, isOfAll := errors.AsType[*hosts.Error](err); isOfAll || !errors.Is(err, syscall.EIO) ||
 		!strings.Contains(err.Error(), "the wheel turns too fast") {
 		t.Errorf("host 1: %v", err)
 	}

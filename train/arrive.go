@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
@@ -71,11 +72,12 @@ func (t *trainer) arrive(ctx context.Context) (b rundir.Beginning, err error) {
 		}
 		return blame.BadRequest(err)
 	})
-	if c == nil || err != nil {
+	if err != nil {
 		return b, err
 	}
-	if found, err = decided(c, found); err != nil {
-		return b, err
+	d := hosts.Decide(c, hosts.Report[arrival]{Own: found})
+	if found = d.Lead(); d.Err != nil {
+		return b, d.Err
 	}
 	if own := h.Config.OutputDir; own != found.OutputDir {
 		err = fmt.Errorf("output_dir is %s, and %s on %s: give all hosts the same path, in a file system that they "+
@@ -86,9 +88,9 @@ func (t *trainer) arrive(ctx context.Context) (b rundir.Beginning, err error) {
 	}
 	if err := h.Saving.CheckShared(t.env.files(), h.Dir); err != nil {
 		if h.Saving.Lost() != nil {
-			return b, c.alone(err)
+			return b, c.Alone(err)
 		}
-		return b, c.everywhere(blame.BadRequest(fmt.Errorf("output_dir: %w", err)))
+		return b, c.Everywhere(blame.BadRequest(fmt.Errorf("output_dir: %w", err)))
 	}
 	if !c.Leads() {
 		b, err = t.follow(found)

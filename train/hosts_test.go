@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -16,7 +15,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
@@ -25,6 +23,7 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream/streamtest"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
@@ -46,20 +45,20 @@ type aHost struct {
 
 // trainHosts runs Train as each of a number of hosts, which share a machine. A host that fails alone ends, as its
 // process would.
-func trainHosts(t *testing.T, hosts int, c *runfile.Config, change func(h *aHost)) []*aHost {
+func trainHosts(t *testing.T, count int, c *runfile.Config, change func(h *aHost)) []*aHost {
 	t.Helper()
 	defer keepCollector()()
-	network := streamtest.New(hosts)
+	network := streamtest.New(count)
 	var all []*aHost
 	local, names := []int{}, []string{}
-	for host := range hosts {
+	for host := range count {
 		local, names = append(local, host), append(names, string(rune('a'+host)))
 	}
-	for host := range hosts {
+	for host := range count {
 		own := *c
 		h := &aHost{host: host, ctx: t.Context(), env: newEnv(t), config: &own, said: &strings.Builder{}}
 		h.lose = func() { network.End(host) }
-		h.env.Cluster = &Cluster{Host: host, Hosts: hosts, Names: names, Local: local, Peers: network.Peers(host)}
+		h.env.Cluster = &hosts.Cluster{Host: host, Hosts: count, Names: names, Local: local, Peers: network.Peers(host)}
 		h.env.Progress = h.said
 		h.env.Events = func(e Event) { h.events = append(h.events, e) }
 		if change != nil {
@@ -72,7 +71,7 @@ func trainHosts(t *testing.T, hosts int, c *runfile.Config, change func(h *aHost
 	for _, h := range all {
 		group.Go(func() {
 			h.sum, h.err = Train(h.ctx, h.config, h.o)
-			if _, isOfAll := errors.AsType[*HostsError](h.err); h.err != nil && !isOfAll {
+			if _, isOfAll := errors.AsType[*hosts.Error](h.err); h.err != nil && !isOfAll {
 				network.End(h.host)
 			}
 		})
@@ -247,7 +246,7 @@ func TestHostsStopAndGoOn(t *testing.T) {
 			}
 		})
 		for _, h := range all {
-			of, is := errors.AsType[*HostsError](h.err)
+			of, is := errors.AsType[*hosts.Error](h.err)
 			if !is || of.Reports != (h.host == 0) || !errors.Is(h.err, ErrInterrupted) ||
 				!strings.Contains(h.err.Error(), "interrupted after step ") {
 				t.Fatalf("host %d of %d: %v\n%s", h.host, part.hosts, h.err, all[0].said)
@@ -297,7 +296,7 @@ func TestHostsStopBeforeTheFirstStep(t *testing.T) {
 			}}
 		})
 		for _, h := range all {
-			of, is := errors.AsType[*HostsError](h.err)
+			of, is := errors.AsType[*hosts.Error](h.err)
 			if !is || of.Reports != (h.host == 0) || !errors.Is(h.err, ErrInterrupted) ||
 				!strings.Contains(h.err.Error(), "interrupted before a step was done") {
 				t.Errorf("host %d: %v\n%s", h.host, h.err, h.said)
@@ -308,7 +307,7 @@ func TestHostsStopBeforeTheFirstStep(t *testing.T) {
 
 // onExchange are peers that call do before each exchange.
 type onExchange struct {
-	Peers
+	hosts.Peers
 	do func()
 }
 
@@ -430,7 +429,7 @@ func TestHostsRefuse(t *testing.T) {
 			config.Eval = runfile.Eval{}
 			all := trainHosts(t, 2, config, c.change)
 			for _, h := range all {
-				of, is := errors.AsType[*HostsError](h.err)
+				of, is := errors.AsType[*hosts.Error](h.err)
 				if !is || of.Reports != (h.host == c.host) || !errors.Is(h.err, blame.ErrRequest) ||
 					!strings.Contains(h.err.Error(), c.want) || strings.Contains(h.err.Error(), "\n") {
 					t.Errorf("host %d: %v\n%s", h.host, h.err, h.said)
@@ -445,7 +444,7 @@ func TestHostsRefuse(t *testing.T) {
 
 // The first difference of the first host that differs is named.
 func TestHostsDiffer(t *testing.T) {
-	c := &Cluster{Hosts: 3, Names: []string{"a", "b", "c"}}
+	c := &hosts.Cluster{Hosts: 3, Names: []string{"a", "b", "c"}}
 	same := func(data, held string) []sameness {
 		return []sameness{{"other training data", data, "copy them"}, {"another set", held, "copy it"}}
 	}
@@ -461,7 +460,7 @@ func TestHostsDiffer(t *testing.T) {
 		{[][]sameness{same("x: 1\ny:\n  z: 2\n", ""), same("x: 1\ny:\n  z: 3\n", ""), same("", "")},
 			`rank 1 (host b) has other training data than rank 0 (host a) ("z: 3", not "z: 2"): copy them`},
 	} {
-		if err := c.difference(x.all); fmt.Sprint(err) != cmp.Or(x.want, "<nil>") {
+		if err := difference(c, x.all); fmt.Sprint(err) != cmp.Or(x.want, "<nil>") {
 			t.Errorf("%v, want %s", err, x.want)
 		}
 	}
@@ -538,7 +537,7 @@ func TestHostDies(t *testing.T) {
 		}
 	})
 	for _, h := range all {
-		if _, isOfAll := errors.AsType[*HostsError](h.err); h.err == nil || isOfAll {
+		if _, isOfAll := errors.AsType[*hosts.Error](h.err); h.err == nil || isOfAll {
 			t.Errorf("host %d: %v", h.host, h.err)
 		}
 	}
@@ -589,24 +588,6 @@ func TestGroupsAreTheHosts(t *testing.T) {
 	sameModel(t, rest.Model, whole.Model)
 }
 
-// Hosts wait longer for each other than distributed.timeout says where a step is long.
-func TestLongStepsOfHosts(t *testing.T) {
-	var waits []time.Duration
-	env := newEnv(t)
-	c := runfile.Defaults() // 10 minutes
-	tr := newTrainer(&c, Options{Env: env})
-	env.Cluster = &Cluster{Hosts: 2, WaitUpTo: func(d time.Duration) { waits = append(waits, d) }}
-	for _, sec := range []float64{150, 301, 200, 600, math.Inf(1), 700} {
-		before := len(waits)
-		if longer := tr.waitForSteps(sec); (longer > 0) != (len(waits) > before) {
-			t.Errorf("a step of %v s: it says %v, after %v", sec, longer, waits)
-		}
-	}
-	if want := []time.Duration{21 * time.Minute, 40 * time.Minute, 720 * time.Hour}; !slices.Equal(waits, want) {
-		t.Errorf("hosts wait up to %v, want %v", waits, want)
-	}
-}
-
 // Budgets that are auto are shared by the hosts of a machine.
 func TestHostsShareAMachine(t *testing.T) {
 	c := hostsConfig(t)
@@ -618,7 +599,7 @@ func TestHostsShareAMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	budget := func(cluster *Cluster) int64 {
+	budget := func(cluster *hosts.Cluster) int64 {
 		env := newEnv(t)
 		env.program, env.Cluster = 1, cluster
 		env.memory = func() (left, total int64) { return 8 << 30, 16 << 30 }
@@ -628,7 +609,7 @@ func TestHostsShareAMachine(t *testing.T) {
 		}
 		return r.HostBytes
 	}
-	alone, four := budget(nil), budget(&Cluster{Hosts: 8, Local: []int{0, 1, 2, 3}})
+	alone, four := budget(nil), budget(&hosts.Cluster{Hosts: 8, Local: []int{0, 1, 2, 3}})
 	if four < alone/4 || four > alone/4+1 {
 		t.Errorf("one process may take %d bytes, and each of four %d", alone, four)
 	}
@@ -666,7 +647,7 @@ func TestHostsExportWithoutLowHalves(t *testing.T) {
 		h.env.FS = drive
 	})
 	for _, h := range all {
-		of, is := errors.AsType[*HostsError](h.err)
+		of, is := errors.AsType[*hosts.Error](h.err)
 		if !is || of.Reports != (h.host == 0) || !strings.Contains(h.err.Error(), "rank 1 (host b): ") ||
 			!strings.Contains(h.err.Error(), "all 2 steps are done and saved") {
 			t.Errorf("host %d: %v", h.host, h.err)
@@ -731,14 +712,14 @@ func TestSmallestSizes(t *testing.T) {
 
 // A host that compares other things, or nothing, runs another program.
 func TestHostsThatCompareOtherThings(t *testing.T) {
-	c := &Cluster{}
+	c := &hosts.Cluster{}
 	one := []sameness{{"another program", "a", "install it"}}
 	for what, theirs := range map[string][]sameness{"nothing": nil, "more": append(one, one...)} {
-		if err := c.difference([][]sameness{one, theirs}); err == nil || !strings.Contains(err.Error(), "another program") {
+		if err := difference(c, [][]sameness{one, theirs}); err == nil || !strings.Contains(err.Error(), "another program") {
 			t.Errorf("%s: error %v", what, err)
 		}
 	}
-	if err := c.difference([][]sameness{one, one}); err != nil {
+	if err := difference(c, [][]sameness{one, one}); err != nil {
 		t.Error(err)
 	}
 }

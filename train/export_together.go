@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/hosts"
 )
 
 // Host 0 writes the model. It has all bf16 weights. For a model in fp32 it asks the owners of parts for their low
@@ -100,7 +101,7 @@ func (s *Session) hasLow(part int) bool {
 func (s *Session) askAll(ctx context.Context, part int) (err error) {
 	s.asking.Lock()
 	defer s.asking.Unlock()
-	for host := 1; host < s.env.Cluster.count(); host++ {
+	for host := 1; host < s.env.Cluster.Count(); host++ {
 		err = errors.Join(err, s.env.Cluster.Peers.Send(ctx, host, question(part)))
 	}
 	return err
@@ -114,7 +115,7 @@ func (s *Session) writeAsking(ctx context.Context, write func() error) error {
 	var errBeat error
 	group.Go(func() {
 		for errBeat == nil {
-			due, free := s.env.time().after(beat)
+			due, free := s.env.time().After(hosts.Beat)
 			select {
 			case <-over:
 				free()
@@ -173,8 +174,8 @@ func (s *Session) lowAt(part int) int {
 	return slices.IndexFunc(s.plan.StateExtents(part), func(spec store.Spec) bool { return spec.Kind == store.Low })
 }
 
-// exportAlike has host 0 write the model with write, and the others answer its questions.
-func (s *Session) exportAlike(ctx context.Context, as format, write func(context.Context) error) error {
+// exportTogether has host 0 write the model with write, and the others answer its questions.
+func (s *Session) exportTogether(ctx context.Context, as format, write func(context.Context) error) error {
 	asks := s.needsLow(as)
 	return s.env.together(ctx, func(ctx context.Context) error {
 		messages := context.WithoutCancel(ctx) // questions end, also where a host has failed
