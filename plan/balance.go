@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/tensor"
 )
@@ -21,8 +20,8 @@ func (p *Plan) balanced() (blocks, experts int) {
 	return blocks, experts
 }
 
-// BalanceRows are the rows of Buffers.Balance that an operand names: of a block, of all blocks (without Index), or of
-// all cohorts (without Cohort).
+// BalanceRows are the rows that an operand names, of all that a device has: of a block, of all blocks (without Index),
+// or of all cohorts (without Cohort).
 func (p *Plan) BalanceRows(o Operand) (first, rows int) {
 	blocks, _ := p.balanced()
 	switch {
@@ -34,12 +33,31 @@ func (p *Plan) BalanceRows(o Operand) (first, rows int) {
 	return o.Cohort*blocks + o.Index, 1
 }
 
-// balanceBytes is the length of what an operand names.
-func (p *Plan) balanceBytes(o Operand) int64 {
+// balanceRowBytes is the length of a row.
+func (p *Plan) balanceRowBytes() int64 {
 	_, experts := p.balanced()
-	_, rows := p.BalanceRows(o)
-	return int64(rows*experts) * tensor.F32.Bytes()
+	return int64(experts) * tensor.F32.Bytes()
 }
+
+// balanceAt and balanceBytes are the place and the length of what an operand names.
+func (p *Plan) balanceAt(o *Operand) int64 {
+	first, _ := p.BalanceRows(*o)
+	return int64(first) * p.balanceRowBytes()
+}
+
+func (p *Plan) balanceBytes(o *Operand) int64 {
+	_, rows := p.BalanceRows(*o)
+	return int64(rows) * p.balanceRowBytes()
+}
+
+// balancesBytes is the length of the rows of all blocks and cohorts; 0 without such a loss.
+func (p *Plan) balancesBytes() int64 {
+	all := wholeBalance(Device)
+	return p.balanceBytes(&all)
+}
+
+// passingBalanceBytes gives these rows room in host memory, if there is another place that they come to.
+func (p *Plan) passingBalanceBytes(int, int) int64 { return when(p.balancePasses(), p.balancesBytes()) }
 
 // wholeBalance has the rows of all blocks and cohorts.
 func wholeBalance(at Place) Operand {
@@ -48,14 +66,6 @@ func wholeBalance(at Place) Operand {
 
 // balancePasses reports whether rows come to other devices or hosts.
 func (p *Plan) balancePasses() bool { return p.Ranks() > 1 || p.Cluster.Several() }
-
-// placeBalance gives these rows room in host memory, if there is another place that they come to.
-func (p *Plan) placeBalance(a *hostArena) (m device.Mem) {
-	if p.balancePasses() {
-		m = a.take(ResultsPurpose, p.balanceBytes(wholeBalance(Host)))
-	}
-	return m
-}
 
 // balance is the row of a block, by its number among those with such a loss, and of the cohort that is visited.
 func (b *builder) balance(rank, row int) Operand {

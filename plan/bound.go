@@ -174,7 +174,7 @@ func (f *floor) weights(part int) {
 }
 
 // row follows the visits of a layer in one direction, as builder.layer does.
-func (f *floor) row(r row) {
+func (f *floor) row(r leg) {
 	f.down = r.to == nn.Backward && r.layer <= f.blocks()
 	began := math.Inf(1) // the first visit
 	loaded := nn.Uses(0)

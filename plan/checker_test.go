@@ -100,7 +100,9 @@ func newChecker(p *plan.Plan, mode plan.Mode, s *plan.Schedule) *checker {
 		saves: map[int]int{}}
 	m := c.m
 	for tile, rank := range p.Placement.HeadDeal {
-		here := p.Place(device.Mem{}, rank)
+		memory := p.Cells().Memory()
+		memory.PlaceDevice(device.Mem{}, rank)
+		here := memory.Arrays(rank)
 		c.endings = len(here.Ending)
 		if here.KeptLogits != nil {
 			c.logits = append(c.logits, len(here.KeptLogits[tile]))
@@ -337,7 +339,7 @@ func (c *checker) passHead(i int, op plan.Op) {
 	}
 	at := func(o plan.Operand) place {
 		if o.At == plan.Host {
-			return place{"head on its way", o.Slot, 0}
+			return place{"head on its way", o.Slot, int(o.What)}
 		}
 		return c.headAt(m)
 	}

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"errors"
 
-	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -81,26 +81,44 @@ func (p *Plan) sumsApart(part int) bool {
 	return p.Numerics.CohortCount() > 1 && !p.Cluster.Several() && p.Trained(part) && !p.hostOnly(part) && !p.Tied(part)
 }
 
-// cohortSums has those buffers of some parts taken, one by one. The parts of one stage of visits have them at the same
-// time: those of a head that is visited at once, whose tiles follow the final norm.
-func (p *Plan) cohortSums(a *device.Arena, parts []int, take func(part int)) {
+// cohortSumRoom is the room for those buffers on a rank: parts take turns, but those of one stage of visits, of a head
+// that is visited at once, have theirs at the same time.
+func (p *Plan) cohortSumRoom(rank, _ int) int64 {
 	if p.Numerics.CohortCount() == 1 || p.Cluster.Several() {
-		return
+		return 0
 	}
-	first := a.Mark()
-	end, head := first, false // the part before is of the head, whose norm another device may have
-	for _, part := range parts {
-		kind := p.Model.Parts[part].Kind
-		if kind != model.HeadTile || !head || !p.Placement.HeadAtOnce {
-			a.Release(first)
+	return p.largest(func(part int) int64 {
+		if !p.sumsApart(part) || !p.isOn(rank, part) {
+			return 0
 		}
-		head = kind == model.HeadTile || kind == model.Norm
-		if p.sumsApart(part) {
-			take(part)
-			end = max(end, a.Mark())
+		return p.cohortSumAt(&Operand{Index: part, At: Device}) + p.gradBytes(part)
+	})
+}
+
+// cohortSumAt is where the buffer of a part begins on its device: after those of the head's parts before it, if all are
+// visited at once.
+func (p *Plan) cohortSumAt(o *Operand) (sum int64) {
+	kind := p.Model.Parts[o.Index].Kind
+	if o.At != Device || !p.Placement.HeadAtOnce || kind != model.Norm && kind != model.HeadTile {
+		return 0
+	}
+	for _, part := range p.Model.LayerParts(p.blocks() + 1) {
+		if part == o.Index {
+			break
+		}
+		if p.sumsApart(part) && p.rankOf(part, nn.Backward) == p.rankOf(o.Index, nn.Backward) {
+			sum += arenaBytes(p.gradBytes(part))
 		}
 	}
-	a.Release(end)
+	return sum
+}
+
+// cohortSumBytes is the length of a sum: on a device as it is summed, and in host memory as hosts exchange it.
+func (p *Plan) cohortSumBytes(o *Operand) int64 {
+	if o.At == Device {
+		return p.gradBytes(o.Index)
+	}
+	return p.SumBytes(o.Index)
 }
 
 // narrowsHere reports whether a device rounds the sums of a part's cohorts to bf16. Those of tables that are looked up
@@ -118,6 +136,14 @@ func (p *Plan) TiedSumStride(part int) int64 {
 	}
 	piece := p.tiedSumPiece(part)
 	return (bytes + piece - 1) / piece * piece
+}
+
+// tiedSumAt is where the sum of a cohort begins where it is bound.
+func (p *Plan) tiedSumAt(o *Operand) int64 {
+	if o.At != Host {
+		return 0
+	}
+	return int64(o.Cohort) * p.TiedSumStride(o.Index)
 }
 
 // tiedSumPiece is the length of the pieces of that extent.

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
@@ -271,46 +270,16 @@ func (p *Plan) updateBytes(part int) (bytes int64) {
 // moveCost is the cost of a copy between the device and host memory, or between two devices, by what it writes, without
 // extents on disk.
 func (p *Plan) moveCost(from, to Operand) (c cost) {
-	var bytes int64
+	bytes := p.bytes(&to)
 	switch to.What {
-	case Tokens:
-		bytes = int64(p.Numerics.MicroBatches) * batch.Bytes(p.Numerics.Positions())
-	case Weights:
-		bytes = p.weightBytes(to.Index)
-	case State:
-		bytes = p.stateBytes(to.Index)
-		if p.StatePasses(to.Index) {
-			bytes += p.storedGradBytes(to.Index)
-		}
-	case Stored:
-		bytes = p.weightBytes(to.Index) + p.stateBytes(to.Index)
 	case Input, InputGrad:
-		bytes = p.inputBytes()
 		if pieces, each := p.InputPieces(); from.At == Disk || to.At == Disk {
 			c.read = int64(pieces) * wholeBlocks(each)
 		}
-	case Side, SideGrad:
-		bytes = p.sideBytes(to.Index)
-	case Kept:
-		bytes = p.KeptBytes(to.Index - 1)
-	case HeadUp, HeadDown:
-		bytes = p.headRowsBytes(to.What)
-	case Outcome:
-		bytes = p.inputBytes()
-	case Cache:
-		bytes = p.CacheBytes(to.Index - 1)
-	case Balance:
-		bytes = p.balanceBytes(to)
-	case Rounded:
-		bytes = p.storedGradBytes(to.Index)
-	case Gradient:
-		bytes = p.gradBytes(to.Index)
 	case CohortSum:
-		if bytes = p.SumBytes(to.Index); p.Bound() { // in the host's memory already
+		if p.Bound() { // in the host's memory already
 			return cost{host: 2 * bytes}
 		}
-	case Results:
-		bytes = p.ResultBytes()
 	}
 	switch {
 	case isPeerCopy(from, to):
@@ -328,10 +297,10 @@ func (p *Plan) messageBytes(o Operand) int64 {
 	switch o.What {
 	case CohortSum:
 		return p.sentSumBytes(o.Index)
-	case Balance:
-		return p.balanceBytes(o)
+	case Stored:
+		return p.weightBytes(o.Index)
 	}
-	return p.weightBytes(o.Index)
+	return p.bytes(&o)
 }
 
 // visitCost is the cost of a visit with one micro-batch, or with all of a cohort if it is over the whole step; fresh

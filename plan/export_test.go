@@ -5,11 +5,24 @@ import (
 	"github.com/millrace/millrace/store"
 )
 
-// PlacedBytes counts a rank's buffers of all micro-batches by placing each.
-func PlacedBytes(p *Plan, rank int) int64 {
-	a := device.NewArena(device.Mem{})
-	p.buffers(a, rank, nil)
-	return a.Peak()
+// Placed places a rank's cells, each by itself, and returns them with memory of their own.
+func Placed(p *Plan, rank int) (all []device.Mem) {
+	m := p.Cells().Memory()
+	m.PlaceDevice(device.Mem{}, rank)
+	for cell, mem := range m.at {
+		if results := m.Here(Results, rank, 0); mem != results || m.of[Results][own].first+Cell(rank) == Cell(cell) {
+			all = append(all, mem)
+		}
+	}
+	return all
+}
+
+// PlacedBytes counts what they take.
+func PlacedBytes(p *Plan, rank int) (end int64) {
+	for _, mem := range Placed(p, rank) {
+		end = max(end, mem.Off+mem.Len)
+	}
+	return arenaBytes(end)
 }
 
 // SimulateEach is Simulate with each micro-batch by itself.

@@ -65,18 +65,12 @@ func (c *chooser) addUp(place Placement) *Plan {
 	p := c.plan(place)
 	ranks := p.Ranks()
 	for rank := range ranks {
-		a := device.NewArena(device.Mem{})
-		var groups []Bytes
-		p.buffers(a, rank, func(purpose string, bytes int64) {
-			if bytes > 0 {
-				groups = append(groups, Bytes{purpose, bytes})
-			}
-		})
+		groups, bytes := p.deviceBytes(rank)
 		if ranks > 1 {
-			p.ByDevice = append(p.ByDevice, a.Peak())
+			p.ByDevice = append(p.ByDevice, bytes)
 		}
-		if a.Peak() > p.DeviceBytes {
-			p.Device, p.DeviceBytes = groups, a.Peak()
+		if bytes > p.DeviceBytes {
+			p.Device, p.DeviceBytes = groups, bytes
 		}
 	}
 

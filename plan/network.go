@@ -77,7 +77,7 @@ func (p *Plan) Traffic() []HostTraffic {
 	}
 	cohort := wholeBalance(Host)
 	cohort.Cohort = 0
-	counts := own * p.balanceBytes(cohort) // 0 without a load-balancing loss
+	counts := own * p.balanceBytes(&cohort) // 0 without a load-balancing loss
 	for h := range all {
 		all[h].SentBytes += int64(hosts-1) * counts
 		all[h].ReceivedBytes += int64(hosts-1) * counts

@@ -121,10 +121,9 @@ func (op *Op) Name() string {
 	case DoVisit:
 		return op.Visit.Name
 	case DoSend:
-		return map[What]string{CohortSum: "send-sum", Stored: "send-weights", Balance: "send-balance"}[op.Reads[0].What]
+		return values[op.Reads[0].What].send
 	case DoReceive:
-		return map[What]string{CohortSum: "receive-sum", Stored: "receive-weights",
-			Balance: "receive-balance"}[op.Writes[0].What]
+		return values[op.Writes[0].What].receive
 	}
 	return [...]string{DoAdd: "add", DoNarrow: "narrow", DoUpdate: "update",
 		DoLookup: "gather", DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoSave: "save-state",
@@ -133,20 +132,14 @@ func (op *Op) Name() string {
 
 // moveName is the name of a move by what it reads and writes first.
 func moveName(from, to Operand) string {
-	switch {
+	switch of := &values[to.What]; {
 	case isPeerCopy(from, to):
-		return map[What]string{Input: "pass", InputGrad: "pass-input", Side: "pass-side", SideGrad: "pass-side-grad",
-			HeadUp: "pass-head", HeadDown: "pass-head-grad"}[to.What]
+		return of.peer
 	case to.At == Device:
-		return map[What]string{Tokens: "upload", Weights: "fetch", State: "fetch-state", Input: "load",
-			InputGrad: "load-input", Kept: "load-kept", Outcome: "load-sums", Side: "load-side",
-			SideGrad: "load-side-grad", Cache: "load-cache", Balance: "load-balance", HeadUp: "load-head",
-			HeadDown: "load-head-grad"}[to.What]
+		return of.up
+	default:
+		return of.down
 	}
-	return map[What]string{Stored: "write-back", Input: "save", Kept: "save-kept", Outcome: "save-sums",
-		Cache: "save-cache", InputGrad: "drain-input", Side: "save-side", SideGrad: "drain-side",
-		Gradient: "drain-sum", CohortSum: "drain-sum", Rounded: "drain", LogitRows: "drain-logits",
-		Results: "collect", Balance: "save-balance", HeadUp: "save-head", HeadDown: "save-head-grad"}[to.What]
 }
 
 // isPeerCopy reports whether a move is between two devices.
@@ -157,34 +150,15 @@ func (op Op) String() string {
 	slots := map[string]int{}
 	chunk, cohort := none, none
 	for _, o := range append(op.Writes[:len(op.Writes):len(op.Writes)], op.Reads...) {
-		name := ""
-		switch o.What {
-		case Weights:
-			name = "slot"
-		case Gradient:
-			name = "grad"
-		case CohortSum:
-			name = "sum"
-		case Kept:
-			name = "kept"
-		case Cache:
-			name = "cache"
-		case Rounded:
-			if name = "stage"; o.At != Device {
-				name = "share" // of host memory, which is not shown
-			}
-		case State:
-			name = "state"
-		case Input, InputGrad:
-			switch {
-			case o.At != Device:
-				name = "buffer" // of host memory, which is not shown
-			case o.What == InputGrad && op.Do != DoMove, o.What == Input && op.Layer != none && o.Index > op.Layer:
-				name = "output"
-			default:
-				name = "input"
-			}
-		case LogitRows:
+		name := values[o.What].outside
+		if o.At == Device {
+			name = values[o.What].slot
+		}
+		output := o.What == InputGrad && op.Do != DoMove || o.What == Input && op.Layer != none && o.Index > op.Layer
+		if name == "input" && output {
+			name = "output"
+		}
+		if o.What == LogitRows {
 			chunk = o.Index
 		}
 		if o.Slot != none {

@@ -294,11 +294,6 @@ func (p *Plan) LongestDocument() int { return p.Outputs.longest(p.Numerics, p.Tr
 // Schedule is the step that the engine walks in a phase, as it usually comes: see Mode.
 func (p *Plan) Schedule(phase Phase) *Schedule { return p.ScheduleOf(usual(phase)) }
 
-// Place lays out the buffers of a rank in mem, which has RankBytes; in the zero Mem it only counts.
-func (p *Plan) Place(mem device.Mem, rank int) *Buffers {
-	return p.buffers(device.NewArena(mem), rank, nil)
-}
-
 // RankBytes is the memory that a rank's buffers take.
 func (p *Plan) RankBytes(rank int) int64 {
 	if len(p.ByDevice) == 0 {

@@ -37,6 +37,7 @@ type builder struct {
 	*Plan
 	Mode
 	scheduleMemory
+	cells         *Cells
 	reads, writes []Operand // of the visit that is emitted
 
 	waited [][]int // by worker: how far into each other worker's it has waited, plus one
@@ -65,11 +66,11 @@ type builder struct {
 // same memory.
 type scheduleMemory struct {
 	ops      []Op
-	operands []Operand                // of the latest operations, which have slices of it
-	waits    []int                    // of all operations, which have slices of it
-	listed   int                      // operands of all operations
-	touched  [whats][memories]touches // see builder.touch
-	touching []touch                  // of the operation that is added: its reads, then its writes
+	operands []Operand // of the latest operations, which have slices of it
+	waits    []int     // of all operations, which have slices of it
+	listed   int       // operands of all operations
+	written  []int32   // by cell: the last operation that wrote it, plus one
+	read     []int32   // by cell and worker: since then, the last operation of the worker that read it, plus one
 }
 
 // again is the memory for the next schedule, which overwrites the one that is there.
@@ -77,13 +78,8 @@ func (m scheduleMemory) again() scheduleMemory {
 	if cap(m.operands) < m.listed {
 		m.operands = make([]Operand, 0, m.listed+m.listed/8)
 	}
-	for what := range m.touched {
-		for i := range m.touched[what] {
-			m.touched[what][i].forget()
-		}
-	}
-	return scheduleMemory{ops: m.ops[:0], operands: m.operands[:0], waits: m.waits[:0], touched: m.touched,
-		touching: m.touching}
+	return scheduleMemory{ops: m.ops[:0], operands: m.operands[:0], waits: m.waits[:0], written: m.written,
+		read: m.read}
 }
 
 // onRank is the progress of a schedule on one device.
@@ -110,10 +106,11 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 
 // scheduleIn is ScheduleOf in memory from which the schedule before vanishes.
 func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
+	cells := p.Cells()
 	if mode.Phase == Continue {
 		p = p.pass()
 	}
-	b := &builder{Plan: p, Mode: mode, scheduleMemory: mem.again(),
+	b := &builder{Plan: p, Mode: mode, scheduleMemory: mem.again(), cells: cells,
 		gradOf: slices.Repeat([]int{none}, len(p.Model.Parts)), onDevice: make([]bool, len(p.Model.Parts)),
 		keptIn: map[[2]int]int{}, sidesOn: sidesOn{map[[3]int]bool{}, map[[2]int]int{}}}
 	b.ops = slices.Grow(b.ops, p.aboutOps())
@@ -123,6 +120,7 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	for w := range b.waited {
 		b.waited[w] = make([]int, workers)
 	}
+	b.holdCells(cells.count, workers)
 	b.devices, b.sums, b.onHead = make([]onRank, b.ranks), p.newSumRing(), make([]onHead, micros)
 	for i := range b.devices {
 		b.devices[i].inX, b.devices[i].inDX = [2][]int{make([]int, micros), make([]int, micros)}, make([]int, micros)
@@ -150,16 +148,16 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 		}
 	}
 	if b.Phase.Runs() {
-		rows := b.walk()
+		legs := b.walk()
 		for rank := range b.devices {
-			b.devices[rank].slots.plan(p.Placement.Rings.Weights, b.visited(rows, rank), len(p.Model.Parts))
+			b.devices[rank].slots.plan(p.Placement.Rings.Weights, b.visited(legs, rank), len(p.Model.Parts))
 			b.upload(rank)
 		}
-		for i, row := range rows {
+		for i, leg := range legs {
 			if b.Phase.Steps() && i == b.blocks() { // the head, and then down
 				b.gatherBalance()
 			}
-			b.layer(row)
+			b.layer(leg)
 			if b.Phase.Steps() && i == b.blocks() {
 				for i := range tables {
 					b.prepareScatter(&tables[i])
@@ -231,8 +229,8 @@ func (b *builder) toPass() (parts []int) {
 	return parts
 }
 
-// row is a layer and its stages in one direction.
-type row struct {
+// leg is a layer and its stages in one direction.
+type leg struct {
 	layer  int
 	to     nn.Direction
 	parts  []int // of the layer
@@ -240,9 +238,9 @@ type row struct {
 }
 
 // walk lists what a schedule goes through: the blocks, the head, and the blocks down to the lowest one that is trained.
-func (b *builder) walk() (rows []row) {
+func (b *builder) walk() (legs []leg) {
 	enter := func(layer int, to nn.Direction) {
-		rows = append(rows, row{layer, to, b.Model.LayerParts(layer), b.stages(layer, to)})
+		legs = append(legs, leg{layer, to, b.Model.LayerParts(layer), b.stages(layer, to)})
 	}
 	up := nn.Forward
 	if b.Phase == Continue {
@@ -262,12 +260,12 @@ func (b *builder) walk() (rows []row) {
 	for layer := b.blocks(); b.Phase.Steps() && layer >= b.lowestTrained(); layer-- {
 		enter(layer, nn.Backward)
 	}
-	return rows
+	return legs
 }
 
 // visited are the parts that pass through a rank's ring of slots, in order.
-func (b *builder) visited(rows []row, rank int) (parts []int) {
-	for _, r := range rows {
+func (b *builder) visited(legs []leg, rank int) (parts []int) {
+	for _, r := range legs {
 		if b.RankOf(r.layer, r.to) != rank {
 			continue
 		}

@@ -92,43 +92,41 @@ func (p *Plan) headRing() int { return min(2*p.headHops(0)+2, p.Numerics.MicroBa
 // headTurns is the number of micro-batches of a tile that are between its visit on the way up and that on the way down.
 func (p *Plan) headTurns(tile int) int { return min(2*p.headHops(tile)+1, p.Numerics.MicroBatches) }
 
-// keptLogits places the logits that wait for their gradients on a rank: of all micro-batches that are in between.
-func (p *Plan) keptLogits(a *device.Arena, b *Buffers, rank int) {
-	b.KeptLogits = make([][]*nn.HeadWork, len(p.Model.HeadTiles))
-	for tile, of := range p.Placement.HeadDeal {
-		for range p.headTurns(tile) {
-			if of == rank {
-				kept := p.Head().NewKept(a, b.Ending[0].ByTile, tile, p.Numerics.Positions())
-				b.KeptLogits[tile] = append(b.KeptLogits[tile], kept)
-			}
-		}
+// headPassing is the number of buffers in host memory for rows of the head on their way up between two ranks, and as
+// many are for those on their way down: for each change of ranks, one that fills while another one empties.
+func (p *Plan) headPassing() int {
+	if p.PeerCopies() {
+		return 0
 	}
+	return 2 * p.headHops(0)
 }
 
-// headPassing are the rings of buffers in host memory for rows of the head on their way between two ranks: for each
-// change of ranks, one that fills while another one empties.
-const headPassing = 2
+func (p *Plan) passingHeadUpBytes(int, int) int64 { return p.headRowsBytes(&Operand{What: HeadUp}) }
 
-// headPassingBytes are the lengths of those buffers.
-func (p *Plan) headPassingBytes() (all []int64) {
-	if !p.headDealt() || p.PeerCopies() {
-		return nil
+func (p *Plan) passingHeadDownBytes(int, int) int64 {
+	if !p.Trains() {
+		return 0
 	}
-	for _, what := range []What{HeadUp, HeadDown} {
-		if what == HeadUp || p.Trains() {
-			all = append(all, slices.Repeat([]int64{p.headRowsBytes(what)}, headPassing*p.headHops(0))...)
-		}
-	}
-	return all
+	return p.headRowsBytes(&Operand{What: HeadDown})
 }
 
 // headRowsBytes is the length of what passes of a micro-batch between the head's tiles.
-func (p *Plan) headRowsBytes(what What) int64 {
-	e := p.Head().NewEnding(device.NewArena(device.Mem{}), p.Numerics.Compute, p.Numerics.Positions(), p.Trains())
-	if what == HeadUp {
-		return e.Up().Len
+func (p *Plan) headRowsBytes(o *Operand) int64 { return p.headRows(o).Len }
+
+// headRowsAt is where that begins in the rows of a micro-batch that a device has.
+func (p *Plan) headRowsAt(o *Operand) int64 {
+	if o.At != Device {
+		return 0
 	}
-	return e.Down().Len
+	return p.headRows(o).Off
+}
+
+func (p *Plan) headRows(o *Operand) device.Mem {
+	e := p.newEnding(device.NewArena(device.Mem{}))
+	if o.What == HeadUp {
+		return e.Up()
+	}
+	return e.Down()
 }
 
 // onHead follows a micro-batch through a dealt head.
@@ -157,7 +155,7 @@ func (b *builder) toHead(rank, m int, v *nn.Visit) {
 	to.Rank = rank
 	if !b.PeerCopies() {
 		home := rows
-		home.At, home.Rank, home.Slot = Host, 0, headPassing*at.hops+m%headPassing
+		home.At, home.Rank, home.Slot = Host, 0, (2*at.hops+m%2)%b.headPassing()
 		b.move(LaneDrain, rows.Rank, rows, home)
 		rows = home
 	}

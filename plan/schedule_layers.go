@@ -7,7 +7,7 @@ import (
 )
 
 // layer emits the visits of a layer in one direction, with the moves before and after them.
-func (b *builder) layer(r row) {
+func (b *builder) layer(r leg) {
 	b.down = r.to == nn.Backward && r.layer <= b.blocks()
 	// A micro-batch has written something when no later stage writes it.
 	b.later = slices.Grow(b.later[:0], len(r.stages))[:len(r.stages)]
@@ -30,7 +30,7 @@ func (b *builder) layer(r row) {
 }
 
 // run emits a stage: its weights, the visits of each micro-batch, and its gradients to where they are stored.
-func (b *builder) run(r row, stage nn.Stage, later nn.Uses) {
+func (b *builder) run(r leg, stage nn.Stage, later nn.Uses) {
 	weights, summed := slices.Grow(b.weightOf[:0], len(r.parts))[:len(r.parts)], b.summed[:0]
 	defer func() { b.weightOf, b.summed = weights, summed }()
 	for _, i := range partsOf(stage) {
@@ -94,7 +94,7 @@ func sums(stage nn.Stage, i int) bool {
 }
 
 // visit emits a visit with one micro-batch, or with all of a cohort, of which m is the first.
-func (b *builder) visit(r row, v *nn.Visit, weights []Operand, m int, later nn.Uses) {
+func (b *builder) visit(r leg, v *nn.Visit, weights []Operand, m int, later nn.Uses) {
 	rank := b.visitRank(r.layer, r.to, v)
 	o := op(LaneCompute, rank, DoVisit)
 	o.Visit, o.First = v, v.First

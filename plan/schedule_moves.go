@@ -164,7 +164,7 @@ func (b *builder) load(layer, m int) Operand {
 			return x
 		}
 	case b.savedOn(rank, layer):
-		if *b.touch(x).written > 0 {
+		if b.written[b.cells.find(b.Plan, &x)] > 0 {
 			return x
 		}
 	case b.devices[rank].inX[layer%2][m] == layer:

@@ -70,20 +70,10 @@ func (p *Plan) sumSlots() int {
 	return parts*p.Numerics.CohortCount() + 2
 }
 
-// placeSums gives each slot, and the total, room for the gradient of any part.
-func (p *Plan) placeSums(a *hostArena, b *HostBuffers) {
-	var largest, sum int64
-	for part := range p.Model.Parts {
-		largest, sum = max(largest, p.gradBytes(part)), max(sum, p.SumBytes(part))
-	}
-	sum = (sum + tensor.Align - 1) / tensor.Align * tensor.Align // rows of a table may have any length
-	for range p.sumSlots() {
-		b.CohortSums = append(b.CohortSums, a.take(SumsPurpose, sum))
-	}
-	b.Total = a.take(SumsPurpose, largest)
-	if p.Numerics.NarrowSums() {
-		b.Cast = a.take(SumsPurpose, min(largest, p.castBytes()))
-	}
+// sumSlotBytes gives each slot room for the sum of any part.
+func (p *Plan) sumSlotBytes(int, int) int64 {
+	sum := p.largest(p.SumBytes)
+	return (sum + tensor.Align - 1) / tensor.Align * tensor.Align // rows of a table may have any length
 }
 
 // takeSum is a slot for the sum of a cohort, by its number in the step.

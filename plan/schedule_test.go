@@ -7,9 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/store"
 )
 
 // Whatever the model and the placement, each operation finds what it reads where it reads it, all is updated and
@@ -73,56 +71,10 @@ func TestBuffersAreApart(t *testing.T) {
 		n := drawNumerics(rt, 3)
 		p := newPlan(rt, m, n).With(drawPlacement(rt, m, true))
 		rank := rapid.IntRange(0, p.Ranks()-1).Draw(rt, "of rank")
-		b := p.Place(device.Mem{}, rank)
 		if n := plan.PlacedBytes(p, rank); n != p.RankBytes(rank) || n > p.DeviceBytes {
 			rt.Errorf("%d bytes are counted, and %d placed", p.RankBytes(rank), n)
 		}
-		var all []device.Mem
-		take := func(list ...device.Mem) { all = append(all, list...) }
-		mats := func(list []device.Mat) {
-			for _, m := range list {
-				take(m.Mem)
-			}
-		}
-		take(b.Slots...)
-		take(b.Own...)
-		take(b.Grads...)
-		take(b.OwnG...)
-		take(b.Stages...)
-		for part, kind := range m.Parts { // other parts take turns in the memory of these
-			if kind.Kind == model.Norm || kind.Kind == model.HeadTile && p.Placement.HeadAtOnce {
-				take(b.CohortSums[part])
-			}
-		}
-		take(b.Narrowed)
-		for part, kinds := range b.State {
-			for kind, mem := range kinds {
-				if store.Kind(kind) != store.Grad || mem != b.OwnG[part] {
-					take(mem)
-				}
-			}
-		}
-		for _, list := range append(b.Saved, b.Working[0], b.Working[1], b.DX, b.Shared) {
-			mats(list)
-		}
-		for side := range m.Sides {
-			mats(b.Sides[side])
-			if !m.Sides[side].Sliced { // else a gradient takes the value's place
-				mats(b.SideGrads[side])
-			}
-		}
-		for _, e := range b.Ending {
-			mats([]device.Mat{e.Normed, e.Stats, e.Stat, e.DNormed, e.Loss})
-		}
-		for _, list := range b.Outcomes {
-			for _, m := range list {
-				if !slices.Contains(all, m.Mem) { // blocks whose outcomes pass share theirs
-					take(m.Mem)
-				}
-			}
-		}
-		take(b.KeptRing...)
-		take(b.Logits, b.Rope[0].Cos.Mem, b.Rope[0].Sin.Mem, b.Batches, b.Results)
+		all := plan.Placed(p, rank)
 		all = slices.DeleteFunc(all, func(m device.Mem) bool { return m.Len == 0 })
 		slices.SortFunc(all, func(a, b device.Mem) int { return int(a.Off - b.Off) })
 		for i, m := range all {

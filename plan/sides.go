@@ -81,7 +81,7 @@ func (b *builder) sideSummed(side, m int) Operand {
 }
 
 // sides appends what a visit of a block reads and writes of its sides, which come to its device first.
-func (b *builder) sides(reads, writes []Operand, r row, v *nn.Visit, m int) ([]Operand, []Operand) {
+func (b *builder) sides(reads, writes []Operand, r leg, v *nn.Visit, m int) ([]Operand, []Operand) {
 	rank := b.RankOf(r.layer, r.to)
 	for _, s := range b.Model.Blocks[r.layer-1].Sides() {
 		value, grad := b.side(Side, s.Number, m, rank), b.side(SideGrad, s.Number, m, rank)

@@ -59,7 +59,7 @@ func (e *Engine) Continue(ctx context.Context, positions []Position, wanted int)
 		e.reached[p.Sequence] = p.At + 1
 	}
 	all, vocab := make([][]float32, wanted), e.Plan.Model.Vocab
-	logits := hostmem.F32(e.bytes(plan.LogitsPurpose, e.host.Logits[0]))
+	logits := hostmem.F32(e.bytes(plan.LogitsPurpose, e.host.Home(plan.WantedLogits, 0)))
 	for i := range all {
 		all[i] = logits[i*vocab : (i+1)*vocab : (i+1)*vocab]
 		e.head.Cap(all[i])
@@ -90,7 +90,7 @@ func (e *Engine) putPositions(positions []Position) error {
 	if len(positions) > t {
 		return fmt.Errorf("continue: a pass of %d positions, and the plan is for %d", len(positions), t)
 	}
-	here := batch.In(hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Batches))[:batch.Bytes(t)/4])
+	here := batch.In(hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Home(plan.Tokens, 0)))[:batch.Bytes(t)/4])
 	for i, p := range positions {
 		switch {
 		case p.Token < 0 || int(p.Token) >= e.Plan.Model.Vocab:

@@ -26,8 +26,9 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 			}
 			first, rows := r.rowsOf(p, off, n, r.types[id.Kind])
 			piece := device.NewMat(r.onHost[l.Region].Slice(l.Off, l.Len), r.types[id.Kind], rows, table.Cols)
-			for i, x := range op.Writes {
-				s.Gather(r.hostRows(x).RowRange(0, r.passRows), piece, r.hostIDs(micro+i), first)
+			for i := range op.Writes {
+				x := &op.Writes[i]
+				s.Gather(r.host.Rows(x).RowRange(0, r.passRows), piece, r.hostIDs(micro+i), first)
 			}
 			if r.isScarce(id) {
 				if err := r.settle(s, updates); err != nil {
@@ -36,8 +37,8 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 			}
 		}
 	}
-	for _, x := range op.Writes {
-		scaleRows(s, table, r.hostRows(x).RowRange(0, r.passRows))
+	for i := range op.Writes {
+		scaleRows(s, table, r.host.Rows(&op.Writes[i]).RowRange(0, r.passRows))
 	}
 	return r.settle(s, updates)
 }
@@ -69,10 +70,10 @@ func (r *execution) lookupAhead(s device.Stream, op *plan.Op) error {
 			tiles[i][kind] = r.onHost[l.Region].Slice(l.Off, l.Len)
 		}
 	}
-	y, most := r.hostRows(op.Writes[0]), r.Plan.AheadRows(table)
+	y, most := r.host.Rows(&op.Writes[0]), r.Plan.AheadRows(table)
 	each := 4 * int64(r.Plan.Numerics.Positions())
 	of := func(mem device.Mem) device.Mem { return mem.Slice(int64(op.Micro)*each, each) }
-	tokens, numbers := of(r.host.AheadTokens), of(r.host.AheadNumbers)
+	tokens, numbers := of(r.host.Home(plan.AheadTokens, 0)), of(r.host.Home(plan.AheadNumbers, 0))
 	for first, n := 0, 0; first < r.aheadTokens[op.Micro]; first += n {
 		n = min(most, r.aheadTokens[op.Micro]-first)
 		rows := r.updateRows(s, table, tiles, tokens.Slice(4*int64(first), 4*int64(n)), n)
@@ -92,7 +93,7 @@ func (r *execution) updateRows(s device.Stream, table *model.Lookup, tiles [][st
 			continue
 		}
 		elems := store.Kind(kind).Elems(int64(n * table.Cols))
-		of[kind] = device.NewVec(r.host.Ahead[kind], t, int(elems))
+		of[kind] = device.NewVec(r.host.Home(plan.Ahead, kind), t, int(elems))
 		copies := asRows(of[kind].Mem, n)
 		for i, p := range table.Tiles {
 			part := &r.Plan.Model.Parts[p]
@@ -103,7 +104,7 @@ func (r *execution) updateRows(s device.Stream, table *model.Lookup, tiles [][st
 		}
 	}
 	// The copies' moments are dropped, so it does not matter how they are rounded.
-	r.updateRun(s, of, field.Decay, field.ParamGroup, device.Draw{}, r.host.AheadTally)
+	r.updateRun(s, of, field.Decay, field.ParamGroup, device.Draw{}, r.host.Home(plan.AheadTally, 0))
 	return device.NewMat(of[store.Weights].Mem, r.types[store.Weights], n, table.Cols)
 }
 
@@ -124,13 +125,13 @@ func (r *execution) rowsOf(part int, off, n int64, t tensor.DType) (first, rows 
 }
 
 func (r *execution) hostIDs(m int) device.Mem {
-	return plan.Batch(r.host.Batches, m, r.Plan.Numerics.Positions()).IDs
+	return plan.Batch(r.host.Home(plan.Tokens, 0), m, r.Plan.Numerics.Positions()).IDs
 }
 
 // numbersOf are the numbers of a micro-batch's tokens (orderTokens).
 func (r *execution) numbersOf(m int) device.Mem {
 	each := 4 * int64(r.Plan.Numerics.Positions())
-	return r.host.Numbers.Slice(int64(m)*each, each)
+	return r.host.Home(plan.Numbers, 0).Slice(int64(m)*each, each)
 }
 
 // prepareScatter clears the stored gradient of a tile of a table, or rounds to it what the head has summed.
@@ -275,7 +276,7 @@ func (r *execution) scatterCohort(s device.Stream, op *plan.Op) error {
 	t := r.Plan.Numerics.SumType()
 	sum := slot
 	if t != tensor.F32 {
-		sum = r.host.Total.Slice(0, slot.Len/t.Bytes()*tensor.F32.Bytes())
+		sum = r.host.Home(plan.Total, 0).Slice(0, slot.Len/t.Bytes()*tensor.F32.Bytes())
 	}
 	part := &r.Plan.Model.Parts[op.Part]
 	ids, first, rows := r.hostIDs, part.FirstRow, part.Layout.Fields[0].Shape[0]
@@ -295,7 +296,7 @@ func (r *execution) scatterCohort(s device.Stream, op *plan.Op) error {
 	}
 	table := device.NewMat(sum, tensor.F32, rows, l.Cols)
 	for _, dx := range dxs {
-		from := r.hostRows(dx)
+		from := r.host.Rows(&dx)
 		s.ScatterAdd(table, from, ids(dx.Micro), first, l.Scale(from.DType))
 	}
 	if t != tensor.F32 {
@@ -308,7 +309,7 @@ func (r *execution) scatterCohort(s device.Stream, op *plan.Op) error {
 // copyBegun copies the sum of a cohort that visits have begun.
 func (r *execution) copyBegun(s device.Stream, p, cohort int, to device.Mem) error {
 	first := int64(cohort) * r.Plan.TiedSumStride(p)
-	if here := r.host.Sums[p]; !here.IsZero() {
+	if here := r.host.Home(plan.Gradient, p); !here.IsZero() {
 		s.Copy(to, here.Slice(first, to.Len))
 		return nil
 	}
@@ -354,7 +355,7 @@ func (r *execution) addRows(s device.Stream, op *plan.Op, sum device.Mat, piece 
 	l := r.Plan.LookupOf(op)
 	table := device.NewMat(sum.Mem, tensor.F32, piece.rows, l.Cols)
 	for i, dx := range dxs {
-		dx := r.hostRows(dx)
+		dx := r.host.Rows(&dx)
 		s.ScatterAdd(table, dx, r.hostIDs(m+i), piece.first, l.Scale(dx.DType))
 	}
 	if r.Plan.Numerics.NarrowSums() {
@@ -364,7 +365,7 @@ func (r *execution) addRows(s device.Stream, op *plan.Op, sum device.Mat, piece 
 
 // total is the buffer that receives the sums of cohorts of a piece, if there are several.
 func (r *execution) total(piece tilePiece) device.Mat {
-	return device.NewVec(r.host.Total, tensor.F32, int(piece.elems))
+	return device.NewVec(r.host.Home(plan.Total, 0), tensor.F32, int(piece.elems))
 }
 
 // sumRows writes the gradient of a piece of a tile, which is stored in fp32 and has nothing of the head's. A cohort is
@@ -422,14 +423,14 @@ func (r *execution) sumOnto(s device.Stream, op *plan.Op, piece tilePiece) (devi
 // beginsElsewhere reports whether visits have summed a share of a tile's gradient, as those of the head do where it
 // shares the tile.
 func (r *execution) beginsElsewhere(p int) bool {
-	return !r.host.Sums[p].IsZero() || r.specs[store.ID{Part: p, Kind: store.GradSum}].Bytes > 0
+	return !r.host.Home(plan.Gradient, p).IsZero() || r.specs[store.ID{Part: p, Kind: store.GradSum}].Bytes > 0
 }
 
 // begunSum is a piece of the sum of a cohort that visits have begun: in fp32, and to be added to.
 func (r *execution) begunSum(p, cohort int, piece tilePiece) (device.Mat, error) {
 	at := int64(cohort)*r.Plan.TiedSumStride(p) + piece.at*tensor.F32.Bytes()
 	bytes := piece.elems * tensor.F32.Bytes()
-	if here := r.host.Sums[p]; !here.IsZero() {
+	if here := r.host.Home(plan.Gradient, p); !here.IsZero() {
 		return device.NewVec(here.Slice(at, bytes), tensor.F32, int(piece.elems)), nil
 	}
 	id := store.ID{Part: p, Kind: store.GradSum}
@@ -454,14 +455,14 @@ func (r *execution) touchedRows(piece tilePiece, most int, do func(from, n int))
 
 // putTouched puts rows in their places in a piece of a tile, those of the tokens from a number on.
 func (r *execution) putTouched(s device.Stream, stored, rows device.Mat, piece tilePiece, from int) {
-	ofTokens := r.host.OfTokens.Slice(4*int64(piece.first), 4*int64(piece.rows))
+	ofTokens := r.host.Home(plan.OfTokens, 0).Slice(4*int64(piece.first), 4*int64(piece.rows))
 	s.Gather(device.NewMat(stored.Mem, tensor.BF16, piece.rows, rows.Cols), rows, ofTokens, from)
 }
 
 // sumTouched writes the gradient of a piece of a tile that is stored rounded, and has been cleared, by way of the rows
 // of the step's tokens alone: they are summed and rounded, and put in their places among zeros.
 func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, piece tilePiece) {
-	l, room := r.Plan.LookupOf(op), r.host.Touched
+	l, room := r.Plan.LookupOf(op), r.host.Home(plan.Touched, 0)
 	perElem, apart := r.Plan.TouchedBytesPerElem(), r.Plan.Numerics.CohortCount() > 1
 	r.touchedRows(piece, int(room.Len/(int64(l.Cols)*perElem)), func(from, n int) {
 		elems := int64(n * l.Cols)
@@ -475,7 +476,7 @@ func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, 
 				s.Zero(sum.Mem)
 			}
 			for i, dx := range dxs {
-				dx := r.hostRows(dx)
+				dx := r.host.Rows(&dx)
 				s.ScatterAdd(sum, dx, r.numbersOf(m+i), from, l.Scale(dx.DType))
 			}
 			if r.Plan.Numerics.NarrowSums() { // by way of what is free until the total is complete
@@ -493,14 +494,14 @@ func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, 
 
 // roundTouched rounds the rows of the step's tokens of a tile's sum to the gradient that is stored.
 func (r *execution) roundTouched(s device.Stream, op *plan.Op, stored, sum device.Mat, tile tilePiece) {
-	cols, room := r.Plan.LookupOf(op).Cols, r.host.Touched
+	cols, room := r.Plan.LookupOf(op).Cols, r.host.Home(plan.Touched, 0)
 	table := device.NewMat(sum.Mem, tensor.F32, tile.rows, cols)
 	perElem := r.Plan.TouchedBytesPerElem()
 	r.touchedRows(tile, int(room.Len/(int64(cols)*perElem)), func(from, n int) {
 		elems := int64(n * cols)
 		rows := device.NewMat(room, tensor.F32, n, cols)
 		rounded := device.NewMat(room.Slice(4*elems, 2*elems), tensor.BF16, n, cols)
-		s.Gather(rows, table, r.host.Tokens[0].Slice(4*int64(from), 4*int64(n)), tile.first)
+		s.Gather(rows, table, r.host.Home(plan.Occurring, 0).Slice(4*int64(from), 4*int64(n)), tile.first)
 		s.Cast(rounded, rows)
 		r.putTouched(s, stored, rounded, tile, from)
 	})

@@ -126,7 +126,7 @@ type Engine struct {
 	closers []func() error
 
 	regions map[string]*hostmem.Region // by purpose: what the engine has of host memory itself
-	host    *plan.HostBuffers          // in them, as the host's driver sees them
+	host    plan.Memory                // as the host's driver sees it
 	ranks   []rank
 	crew    trace.Crew
 	workers []worker // of the crew, by index
@@ -155,9 +155,9 @@ type Engine struct {
 // rank is one of the devices, with the memory that the engine has there.
 type rank struct {
 	device     device.Device
-	buffers    *plan.Buffers
+	arrays     *plan.Arrays
 	registered map[*hostmem.Region]device.Mem // host memory as the device sees it, where it does
-	pinned     *plan.HostBuffers              // in it
+	memory     plan.Memory                    // as the device sees it
 }
 
 // worker is a lane of a rank, which walks schedules.
@@ -208,6 +208,7 @@ func (e *Engine) open() error {
 	if err := e.takeAlgorithms(); err != nil {
 		return err
 	}
+	onDevices := e.Plan.Cells().Memory()
 	for number, d := range e.Devices[:e.Plan.Ranks()] {
 		for _, a := range e.Plan.AttentionShapes() {
 			n := e.Plan.Numerics
@@ -223,8 +224,9 @@ func (e *Engine) open() error {
 		if err := e.tune(number, device.Whole(buf)); err != nil {
 			return err
 		}
-		buffers := e.Plan.Place(device.Whole(buf), number)
-		e.ranks = append(e.ranks, rank{d, buffers, map[*hostmem.Region]device.Mem{}, nil})
+		onDevices.PlaceDevice(device.Whole(buf), number)
+		e.ranks = append(e.ranks, rank{device: d, arrays: onDevices.Arrays(number),
+			registered: map[*hostmem.Region]device.Mem{}})
 	}
 	if err := e.giveAlgorithms(); err != nil {
 		return err
@@ -255,10 +257,10 @@ func (e *Engine) open() error {
 	if err := e.register(regions); err != nil {
 		return err
 	}
-	e.host = e.Plan.HostBuffers(func(purpose string) device.Mem { return e.onHost[e.regions[purpose]] })
+	e.host = onDevices.WithHost(func(purpose string) device.Mem { return e.onHost[e.regions[purpose]] })
 	for i := range e.ranks {
 		known := e.ranks[i].registered
-		e.ranks[i].pinned = e.Plan.HostBuffers(func(purpose string) device.Mem { return known[e.regions[purpose]] })
+		e.ranks[i].memory = onDevices.WithHost(func(purpose string) device.Mem { return known[e.regions[purpose]] })
 	}
 	e.versions = newVersions(e.Plan, e.Store)
 	e.specs = map[store.ID]store.Spec{}
@@ -381,7 +383,7 @@ func (e *Engine) bytes(purpose string, mem device.Mem) []byte {
 // loadTables fills the rotary tables of a rank's device, once: some positions at a time, since those of a long context
 // are large.
 func (e *Engine) loadTables(rank int) error {
-	tables := e.ranks[rank].buffers.Rope
+	tables := e.ranks[rank].arrays.Rope
 	for i, rope := range tables {
 		if rope != nil && slices.Index(tables, rope) == i {
 			if err := e.loadTable(rank, rope, e.Plan.Model.Blocks[i].Rotary()); err != nil {
@@ -416,7 +418,7 @@ func (e *Engine) loadTable(rank int, rope *nn.Rope, f nn.RopeFrequencies) error 
 
 // loadConstants copies the constants of blocks to a rank's device, once; zeros where the model has none.
 func (e *Engine) loadConstants(rank int) error {
-	for i, to := range e.ranks[rank].buffers.Constants {
+	for i, to := range e.ranks[rank].arrays.Constants {
 		if to.IsZero() {
 			continue
 		}

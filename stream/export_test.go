@@ -24,7 +24,7 @@ func (e *Engine) RotaryTables(block int) (cos, sin []float32, err error) {
 	for _, to := range []struct {
 		table device.Mat
 		rows  *[]float32
-	}{{e.ranks[0].buffers.Rope[block].Cos, &cos}, {e.ranks[0].buffers.Rope[block].Sin, &sin}} {
+	}{{e.ranks[0].arrays.Rope[block].Cos, &cos}, {e.ranks[0].arrays.Rope[block].Sin, &sin}} {
 		r, err := hostmem.New().Reserve("test", to.table.Len)
 		if err != nil {
 			return nil, nil, err
@@ -48,7 +48,7 @@ func (e *Engine) RotaryTables(block int) (cos, sin []float32, err error) {
 // EmbeddingGrad is the gradient of the embedding's output for a micro-batch, as a step that streams has left it in
 // host memory.
 func (e *Engine) EmbeddingGrad(m int) []uint16 {
-	return hostmem.U16(e.bytes(plan.InputsPurpose, e.host.Inputs[0][m]))
+	return hostmem.U16(e.bytes(plan.InputsPurpose, e.host.Home(plan.Input, e.Plan.Numerics.MicroBatches+m)))
 }
 
 // Marks are the visits that Watch shows of a pass.

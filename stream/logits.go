@@ -26,7 +26,7 @@ func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float
 	}
 	all := make([][]float32, len(batch.Micro))
 	for m := range all {
-		all[m] = hostmem.F32(e.bytes(plan.LogitsPurpose, e.host.Logits[m]))
+		all[m] = hostmem.F32(e.bytes(plan.LogitsPurpose, e.host.Home(plan.WantedLogits, m)))
 		e.head.Cap(all[m])
 	}
 	return all, nil

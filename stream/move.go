@@ -12,19 +12,19 @@ import (
 // move enqueues a copy between the device and host memory, or the store, or from another device.
 func (r *execution) move(s device.Stream, i int) error {
 	op := &r.ops[i]
-	from, to := op.Reads[0], op.Writes[0]
+	from, to := &op.Reads[0], &op.Writes[0]
 	switch to.What {
 	case plan.Weights, plan.State, plan.Stored, plan.Rounded, plan.Gradient:
 		return r.movePart(s, i)
 	case plan.Results: // all scalars together
-		here := &r.ranks[op.Rank]
-		s.Copy(here.pinned.DeviceResults[op.Rank], here.buffers.Results)
+		memory := r.ranks[op.Rank].memory
+		s.Copy(memory.Home(plan.Results, op.Rank), memory.Here(plan.Results, op.Rank, 0))
 		return nil
 	case plan.LogitRows:
 		r.drainLogits(s, op)
 		return nil
 	}
-	if onDisk(from) || onDisk(to) {
+	if onDisk(*from) || onDisk(*to) {
 		return r.moveInput(s, i)
 	}
 	src, err := r.mem(op, from)
@@ -41,7 +41,7 @@ func (r *execution) move(s device.Stream, i int) error {
 // movePart copies extents of a part, piece by piece.
 func (r *execution) movePart(s device.Stream, i int) error {
 	op := &r.ops[i]
-	from, to := op.Reads[0], op.Writes[0]
+	from, to, memory := &op.Reads[0], &op.Writes[0], r.ranks[op.Rank].memory
 	var here [store.Kinds]device.Mem // on the device
 	kinds, access := []store.Kind{store.Weights}, store.Write
 	var err error
@@ -50,12 +50,13 @@ func (r *execution) movePart(s device.Stream, i int) error {
 		here[store.Weights], err = r.mem(op, to)
 		access = store.Read
 	case plan.State:
-		kinds, here, access = r.Plan.Numerics.Scheme().States(), r.state(to), store.Read
+		kinds, here, access = r.Plan.Numerics.Scheme().States(), r.Plan.StateIn(memory.Slot(to), op.Part), store.Read
 		if to.Slot >= 0 { // it passes, and comes with its gradient
 			kinds = append(kinds, store.Grad)
 		}
 	case plan.Stored:
-		kinds, here = append(kinds, r.Plan.Numerics.Scheme().States()...), r.state(op.Reads[1])
+		kinds = append(kinds, r.Plan.Numerics.Scheme().States()...)
+		here = r.Plan.StateIn(memory.Slot(&op.Reads[1]), op.Part)
 		here[store.Weights], err = r.mem(op, from)
 	case plan.Rounded:
 		kinds = []store.Kind{store.Grad}
@@ -138,11 +139,11 @@ func usesAgain(ops []plan.Op) []bool {
 // moveInput brings the input of a block from disk to the device, or from there to disk.
 func (r *execution) moveInput(s device.Stream, i int) error {
 	op := &r.ops[i]
-	here, away, access := op.Writes[0], op.Reads[0], store.Read
-	if onDisk(here) {
+	here, away, access := &op.Writes[0], &op.Reads[0], store.Read
+	if onDisk(*here) {
 		here, away, access = away, here, store.Write
 	}
-	id, x := store.ID{Part: r.Plan.Model.BlockParts[away.Index-1], Kind: store.Inputs}, r.rows(here).Mem
+	id, x := store.ID{Part: r.Plan.Model.BlockParts[away.Index-1], Kind: store.Inputs}, r.ranks[op.Rank].memory.At(here)
 	for at, off := range r.inputPieces(op.Micro) {
 		err := r.piece(r.indexOf(op), id, off, r.specs[id].Piece, access, func(piece device.Mem) {
 			n := min(piece.Len, x.Len-at)
@@ -176,13 +177,13 @@ func (e *Engine) inputPieces(m int) iter.Seq2[int64, int64] {
 
 // drainLogits copies a chunk's logits of a tile to their columns on the host, row by row.
 func (r *execution) drainLogits(s device.Stream, op *plan.Op) {
-	from := r.logitsOf(op, op.Reads[0]).To
+	from := r.logitsOf(op, &op.Reads[0]).To
 	to := op.Writes[0]
 	first, n := r.logitChunk(to.Index)
 	if n == 0 {
 		return
 	}
-	rows := r.hostLogits(op.Rank, to.Micro).RowRange(first, n).ColRange(r.Plan.Model.Parts[op.Part].FirstRow, from.Cols)
+	rows := r.ranks[op.Rank].memory.Logits(to.Micro).RowRange(first, n).ColRange(r.Plan.Model.Parts[op.Part].FirstRow, from.Cols)
 	for i := range n {
 		s.Copy(rows.RowRange(i, 1).Mem, from.RowRange(i, 1).Mem)
 	}

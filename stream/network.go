@@ -31,7 +31,7 @@ func (r *execution) transfer(op *plan.Op) error {
 		}
 		return r.met(move(r.network, op.Host, b))
 	case plan.Balance:
-		return r.met(move(r.network, op.Host, r.bytes(plan.ResultsPurpose, r.balance(r.host.Balance, o))))
+		return r.met(move(r.network, op.Host, r.bytes(plan.ResultsPurpose, r.host.At(&o))))
 	}
 	w, id := r.indexOf(op), store.ID{Part: op.Part, Kind: store.Weights}
 	for off, n := range r.specs[id].Pieces() {
@@ -106,7 +106,7 @@ func (r *execution) addToTotal(s device.Stream, op *plan.Op) error {
 // wholeTotal is the buffer for the total of a part's gradient.
 func (r *execution) wholeTotal(part int) device.Mat {
 	elems := r.Plan.Model.Parts[part].Layout.StateElems
-	return device.NewVec(r.host.Total.Slice(0, r.gradBytes(part)), tensor.F32, int(elems))
+	return device.NewVec(r.host.Home(plan.Total, 0).Slice(0, r.gradBytes(part)), tensor.F32, int(elems))
 }
 
 // addSum adds the sum of a cohort to a total, or overwrites it: one in bf16 some elements at a time.
@@ -118,7 +118,7 @@ func (r *execution) addSum(s device.Stream, total, sum device.Mat, overwrite boo
 		s.Cast(total, sum)
 	default:
 		for first, n := range r.castable(total.Cols, tensor.F32) {
-			wide, part := device.NewVec(r.host.Cast, tensor.F32, n), total.ColRange(first, n)
+			wide, part := device.NewVec(r.host.Home(plan.Cast, 0), tensor.F32, n), total.ColRange(first, n)
 			s.Cast(wide, sum.ColRange(first, n))
 			s.Add(part, part, wide)
 		}
@@ -137,7 +137,7 @@ func (r *execution) addRowsToTotal(s device.Stream, op *plan.Op, total device.Ma
 	}
 	table := part.Layout.Fields[0].Shape
 	rows := device.NewMat(r.hostSum(from), r.Plan.Numerics.SumType(), n, table[1])
-	ids := r.host.Tokens[from.Cohort].Slice(4*int64(first), 4*int64(n))
+	ids := r.host.Home(plan.Occurring, from.Cohort).Slice(4*int64(first), 4*int64(n))
 	s.ScatterAdd(device.NewMat(total.Mem, tensor.F32, table[0], table[1]), rows, ids, part.FirstRow, 1)
 }
 
@@ -152,16 +152,16 @@ func (r *execution) touchedIn(part, cohort int) (first, n int) {
 // roundToBF16 rounds a sum where it is, some elements at a time.
 func (r *execution) roundToBF16(s device.Stream, sum device.Mat) {
 	for first, n := range r.castable(sum.Cols, tensor.BF16) {
-		part, narrow := sum.ColRange(first, n), device.NewVec(r.host.Cast, tensor.BF16, n)
+		part, narrow := sum.ColRange(first, n), device.NewVec(r.host.Home(plan.Cast, 0), tensor.BF16, n)
 		s.Cast(narrow, part)
 		s.Cast(part, narrow)
 	}
 }
 
-// castable cuts elements of a vector into ranges for which HostBuffers.Cast has room in a type: the first of each, and
+// castable cuts elements of a vector into ranges for which plan.Cast has room in a type: the first of each, and
 // how many.
 func (r *execution) castable(elems int, in tensor.DType) iter.Seq2[int, int] {
-	most := int(r.host.Cast.Len / in.Bytes())
+	most := int(r.host.Home(plan.Cast, 0).Len / in.Bytes())
 	return func(yield func(first, n int) bool) {
 		for first := 0; first < elems; first += most {
 			if !yield(first, min(most, elems-first)) {
@@ -178,7 +178,7 @@ func (r *execution) hostSum(o plan.Operand) device.Mem {
 		_, rows := r.touchedIn(o.Index, o.Cohort)
 		bytes = int64(rows*r.Plan.Model.Parts[o.Index].Layout.Fields[0].Shape[1]) * r.Plan.Numerics.SumType().Bytes()
 	}
-	return r.host.CohortSums[o.Slot].Slice(0, bytes)
+	return r.host.Slot(&o).Slice(0, bytes)
 }
 
 // met marks the error of a message: one that was given up after a failure of this host says nothing.

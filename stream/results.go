@@ -13,14 +13,14 @@ import (
 // gather returns the results of this host's schedule: what the host's lane wrote, with what came from the devices. The
 // tally of a device is of this schedule only if it has updated there: updated says so by rank.
 func (e *Engine) gather(updated []bool) []byte {
-	all := e.bytes(plan.ResultsPurpose, e.host.HostResults)
-	if e.ranks[0].buffers.Results.IsZero() {
+	all := e.bytes(plan.ResultsPurpose, e.host.Home(plan.HostResults, 0))
+	if e.host.Here(plan.Results, 0, 0).IsZero() {
 		return all // devices have written there, too
 	}
 	devices := make([][]byte, len(e.ranks))
 	own := tallyOf(all, e.Plan.TallyAt())
 	for rank := range devices {
-		dev := e.bytes(plan.ResultsPurpose, e.host.DeviceResults[rank])
+		dev := e.bytes(plan.ResultsPurpose, e.host.Home(plan.Results, rank))
 		devices[rank] = dev
 		if updated[rank] {
 			own.add(tallyOf(dev, e.Plan.TallyAt()))

@@ -57,7 +57,9 @@ func TestTablesByBlock(t *testing.T) {
 			t.Errorf("block %d has tables of another", b)
 		}
 	}
-	if tables := r.plan.Place(device.Mem{Len: 1 << 40}, 0).Rope; tables[0] != tables[2] || tables[0] == tables[1] {
+	memory := r.plan.Cells().Memory()
+	memory.PlaceDevice(device.Mem{Len: 1 << 40}, 0)
+	if tables := memory.Arrays(0).Rope; tables[0] != tables[2] || tables[0] == tables[1] {
 		t.Error("blocks 0 and 2 are to share tables, and 1 is to have its own")
 	}
 }

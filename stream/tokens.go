@@ -28,7 +28,7 @@ func (e *Engine) putTokens(b *Batch) error {
 			return err
 		}
 	}
-	all := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Batches))
+	all := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Home(plan.Tokens, 0)))
 	each := int(batch.Bytes(t) / 4)
 	scale := float32(0) // of the gradient of the mean
 	if b.Targets > 0 {
@@ -43,7 +43,7 @@ func (e *Engine) putTokens(b *Batch) error {
 		}
 		e.Plan.Model.Rotary().Place(here.Positions, here.DocStart, here.DocEnd, e.Plan.LongestDocument())
 	}
-	if !e.host.AheadTokens.IsZero() {
+	if !e.host.Home(plan.AheadTokens, 0).IsZero() {
 		e.orderAhead(own)
 	}
 	if e.Plan.NumbersTokens() {
@@ -55,7 +55,7 @@ func (e *Engine) putTokens(b *Batch) error {
 // orderAhead finds out which tokens occur in each micro-batch, and numbers them by their order.
 func (e *Engine) orderAhead(micro []batch.Micro) {
 	view := func(mem device.Mem) []int32 { return hostmem.I32(e.bytes(plan.TokensPurpose, mem)) }
-	tokens, numbers, ofToken := view(e.host.AheadTokens), view(e.host.AheadNumbers), view(e.host.OfTokens)
+	tokens, numbers, ofToken := view(e.host.Home(plan.AheadTokens, 0)), view(e.host.Home(plan.AheadNumbers, 0)), view(e.host.Home(plan.OfTokens, 0))
 	each := e.Plan.Numerics.Positions()
 	e.aheadTokens = e.aheadTokens[:0]
 	for m := range micro {
@@ -68,20 +68,20 @@ func (e *Engine) orderAhead(micro []batch.Micro) {
 // orderTokens finds out which tokens occur in a step, or with several hosts in each of its cohorts, whichever host
 // computes it, and numbers those of this host's share by their order.
 func (e *Engine) orderTokens(micro []batch.Micro) {
-	numbers := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Numbers))
-	ofToken := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.OfTokens))
+	numbers := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Home(plan.Numbers, 0)))
+	ofToken := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Home(plan.OfTokens, 0)))
 	e.touched = e.touched[:0]
 	if !e.Plan.Cluster.Several() {
-		all := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Tokens[0]))
+		all := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Home(plan.Occurring, 0)))
 		e.touched = append(e.touched, order(micro, all[:0], ofToken))
 		number(micro, ofToken, numbers)
 		return
 	}
 	n := e.Plan.Numerics.CohortMicros()
 	own, each := e.Plan.Cluster.Host*e.Plan.Numerics.CohortCount(), n*e.Plan.Numerics.Positions()
-	for cohort, tokens := range e.host.Tokens {
+	for cohort := range e.Plan.Whole.CohortCount() {
 		of := micro[cohort*n:][:n]
-		all := hostmem.I32(e.bytes(plan.TokensPurpose, tokens))
+		all := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Home(plan.Occurring, cohort)))
 		e.touched = append(e.touched, order(of, all[:0], ofToken))
 		if here := cohort - own; here >= 0 && here < e.Plan.Numerics.CohortCount() {
 			number(of, ofToken, numbers[here*each:])

@@ -72,7 +72,7 @@ func (r *execution) updatePiece(s device.Stream, part int, weights, state elemRa
 		}
 		mem[kind] = r.onHost[lease.Region].Slice(lease.Off, lease.Len)
 	}
-	r.updateSpan(s, part, mem, weights, state, r.host.HostResults.Slice(r.Plan.TallyAt(), device.TallyBytes))
+	r.updateSpan(s, part, mem, weights, state, r.host.Home(plan.HostResults, 0).Slice(r.Plan.TallyAt(), device.TallyBytes))
 	return nil
 }
 

@@ -23,7 +23,7 @@ import (
 
 // visit enqueues a layer's visit: it hands the visit what its operands name.
 func (r *execution) visit(s device.Stream, op *plan.Op) error {
-	here := r.ranks[op.Rank].buffers
+	here, memory := r.ranks[op.Rank].arrays, r.ranks[op.Rank].memory
 	var a nn.Args
 	if block := op.Layer - 1; block >= 0 && block < len(here.Rope) {
 		a.Rope, a.Constants = here.Rope[block], here.Constants[block]
@@ -33,8 +33,8 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 		a.Batch = r.batch(op.Rank, op.Micro)
 	}
 	sums := map[int]nn.Params{} // by part
-	for _, o := range op.Writes {
-		if o.What == plan.Gradient || o.What == plan.CohortSum {
+	for i := range op.Writes {
+		if o := &op.Writes[i]; o.What == plan.Gradient || o.What == plan.CohortSum {
 			g, err := r.gradients(op, o)
 			if err != nil {
 				return err
@@ -45,8 +45,8 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 		}
 	}
 	for _, list := range [][]plan.Operand{op.Reads, op.Writes} {
-		for _, o := range list {
-			switch o.What {
+		for i := range list {
+			switch o := &list[i]; o.What {
 			case plan.Weights:
 				w, err := r.params(op, o)
 				if err != nil {
@@ -55,19 +55,16 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 				a.Weights, a.Gradients = append(a.Weights, w), append(a.Gradients, sums[o.Index])
 			case plan.Input:
 				if op.Visit.Reads.Has(nn.X) && a.X.IsZero() {
-					a.X = r.rows(o)
+					a.X = memory.Rows(o)
 				} else {
-					a.Y = r.rows(o)
+					a.Y = memory.Rows(o)
 				}
 			case plan.InputGrad:
-				a.DX = r.rows(o)
+				a.DX = memory.Rows(o)
 			case plan.Kept:
-				a.Kept = here.Kept[o.Index-1][max(o.Slot, 0)]
-				if o.Slot < 0 {
-					a.Kept = here.Kept[o.Index-1][o.Micro]
-				}
+				a.Kept = r.Plan.KeptIn(memory.Slot(o), o.Index-1)
 			case plan.Outcome:
-				a.Outcome = here.Outcomes[o.Index-1][o.Micro]
+				a.Outcome = memory.Rows(o)
 			case plan.Held:
 				r.hold(&a, op, o)
 			case plan.Work:
@@ -79,7 +76,7 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 					a.Work = of[o.Index-1]
 				}
 			case plan.Cache:
-				a.Cache = here.Caches[o.Index-1][max(o.Slot, 0)]
+				a.Cache = r.Plan.CacheIn(memory.Slot(o), o.Index-1)
 			case plan.LossSum:
 				mem, err := r.mem(op, o)
 				if err != nil {
@@ -93,7 +90,7 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 				}
 				a.Loads = mem
 			case plan.Balance:
-				a.Balance, a.StepRows = here.Balance.RowRange(r.Plan.BalanceRows(o)), r.Plan.Whole.StepPositions()
+				a.Balance, a.StepRows = memory.Balances(o), r.Plan.Whole.StepPositions()
 			case plan.LogitRows:
 				if a.Wanted = r.logitsOf(op, o); a.Wanted.Rows == 0 {
 					return nil
@@ -112,8 +109,8 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 }
 
 // hold gives a visit what its layer has between visits, of the micro-batch or of its cohort.
-func (r *execution) hold(a *nn.Args, op *plan.Op, o plan.Operand) {
-	here := r.ranks[op.Rank].buffers
+func (r *execution) hold(a *nn.Args, op *plan.Op, o *plan.Operand) {
+	here := r.ranks[op.Rank].arrays
 	if o.Index > len(here.Held) {
 		a.Ending = here.Ending[r.Plan.HeadBuffer(o.Micro)]
 		ending := *a.Ending
@@ -135,16 +132,16 @@ func (r *execution) hold(a *nn.Args, op *plan.Op, o plan.Operand) {
 
 // batch is the tokens of a micro-batch as the device sees them.
 func (r *execution) batch(rank, m int) *nn.MicroBatch {
-	mem := r.ranks[rank].buffers.Batches
+	mem := r.ranks[rank].memory.Here(plan.Tokens, rank, 0)
 	if mem.IsZero() { // the device reads them where they are
-		mem = r.ranks[rank].pinned.Batches
+		mem = r.ranks[rank].memory.Home(plan.Tokens, 0)
 	}
 	return plan.Batch(mem, m, r.Plan.Numerics.Positions())
 }
 
 // clear zeroes a gradient.
 func (r *execution) clear(s device.Stream, op *plan.Op) error {
-	g, err := r.gradients(op, op.Writes[0])
+	g, err := r.gradients(op, &op.Writes[0])
 	if err == nil {
 		g.Clear(s)
 	}
@@ -153,11 +150,11 @@ func (r *execution) clear(s device.Stream, op *plan.Op) error {
 
 // addCohort adds the gradient of a cohort to the sum of those before it.
 func (r *execution) addCohort(s device.Stream, op *plan.Op) error {
-	sum, err := r.mem(op, op.Reads[0])
+	sum, err := r.mem(op, &op.Reads[0])
 	if err != nil {
 		return err
 	}
-	total, err := r.mem(op, op.Writes[0])
+	total, err := r.mem(op, &op.Writes[0])
 	if err != nil {
 		return err
 	}
@@ -169,11 +166,11 @@ func (r *execution) addCohort(s device.Stream, op *plan.Op) error {
 
 // narrow rounds the sum of a cohort to bf16, and where it is to be added here, to what that is in fp32.
 func (r *execution) narrow(s device.Stream, op *plan.Op) error {
-	sum, err := r.mem(op, op.Reads[0])
+	sum, err := r.mem(op, &op.Reads[0])
 	if err != nil {
 		return err
 	}
-	to, err := r.mem(op, op.Writes[0])
+	to, err := r.mem(op, &op.Writes[0])
 	if err != nil {
 		return err
 	}
@@ -188,11 +185,11 @@ func (r *execution) narrow(s device.Stream, op *plan.Op) error {
 
 // round brings a complete gradient into its stored type and squares what is stored.
 func (r *execution) round(s device.Stream, op *plan.Op) error {
-	g, err := r.gradients(op, op.Reads[0])
+	g, err := r.gradients(op, &op.Reads[0])
 	if err != nil {
 		return err
 	}
-	squares, err := r.mem(op, op.Writes[0])
+	squares, err := r.mem(op, &op.Writes[0])
 	if err != nil {
 		return err
 	}
@@ -200,7 +197,7 @@ func (r *execution) round(s device.Stream, op *plan.Op) error {
 	full := device.NewVec(g.Mem, tensor.F32, elems)
 	stored := full
 	if t := r.types[store.Grad]; t != tensor.F32 {
-		mem, err := r.mem(op, op.Writes[1])
+		mem, err := r.mem(op, &op.Writes[1])
 		if err != nil {
 			return err
 		}
@@ -213,13 +210,17 @@ func (r *execution) round(s device.Stream, op *plan.Op) error {
 
 // updateHere applies the pending update to a part on the device.
 func (r *execution) updateHere(s device.Stream, op *plan.Op) error {
-	weights, state := op.Writes[0], op.Writes[1]
-	mem := r.state(state)
+	mem := r.Plan.StateIn(r.ranks[op.Rank].memory.Slot(&op.Writes[1]), op.Part)
 	var err error
-	if mem[store.Weights], err = r.mem(op, weights); err != nil {
+	if mem[store.Weights], err = r.mem(op, &op.Writes[0]); err != nil {
 		return err
 	}
-	tally, err := r.mem(op, op.Writes[2])
+	if len(op.Reads) > 0 { // else it came with the state
+		if mem[store.Grad], err = r.mem(op, &op.Reads[0]); err != nil {
+			return err
+		}
+	}
+	tally, err := r.mem(op, &op.Writes[2])
 	if err != nil {
 		return err
 	}

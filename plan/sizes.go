@@ -1,0 +1,473 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/batch"
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/tensor"
+)
+
+// The lengths of cells and the numbers of slots that the table of rows asks for.
+
+// size is the length of a cell.
+type size = func(p *Plan, rank, i int) int64
+
+func always(bytes func(*Plan) int64) size { return func(p *Plan, _, _ int) int64 { return bytes(p) } }
+
+// unlessBound is for what a device has where it cannot use that of the host.
+func unlessBound(bytes func(*Plan) int64) size {
+	return func(p *Plan, _, _ int) int64 {
+		if p.Bound() {
+			return 0
+		}
+		return bytes(p)
+	}
+}
+
+// ifAhead is for steps that look rows up ahead.
+func ifAhead(bytes func(*Plan) int64) size {
+	return func(p *Plan, _, _ int) int64 {
+		if !p.Placement.LookAhead {
+			return 0
+		}
+		return bytes(p)
+	}
+}
+
+// when is a length, or 0.
+func when(is bool, bytes int64) int64 {
+	if is {
+		return bytes
+	}
+	return 0
+}
+
+// Parts.
+
+// isOn reports whether a part is on a rank, where it stays on one.
+func (p *Plan) isOn(rank, part int) bool {
+	return len(p.Placement.Deal) == 0 || p.rankOf(part, nn.Backward) == rank
+}
+
+// largest is the most that a part takes.
+func (p *Plan) largest(bytes func(part int) int64) (most int64) {
+	for part := range p.Model.Parts {
+		most = max(most, bytes(part))
+	}
+	return most
+}
+
+func (p *Plan) weightSlots() int {
+	if p.Bound() {
+		return 0
+	}
+	return p.Placement.Rings.Weights
+}
+
+func (p *Plan) weightSlotBytes(int, int) int64 {
+	return p.largest(func(part int) int64 { return when(p.streamed(part), p.weightBytes(part)) })
+}
+
+func (p *Plan) residentBytes(rank, part int) int64 {
+	return when(p.resident(part) && p.isOn(rank, part), p.weightBytes(part))
+}
+
+// sumsOn reports whether visits of a rank sum the gradient of a part in a buffer of the device.
+func (p *Plan) sumsOn(rank, part int) bool {
+	return p.Trained(part) && !p.hostOnly(part) && !p.GradInExtent(part) && p.isOn(rank, part)
+}
+
+// A gradient in fp32 has a place of its own where it collects over several visits (ownGrad); else it passes through the
+// ring. With a split master it is rounded into a stage on its way out.
+func (p *Plan) ownGradBytes(rank, part int) int64 {
+	return when(p.ownGrad(part) && p.sumsOn(rank, part), p.gradBytes(part))
+}
+
+func (p *Plan) gradSlots() int { return p.Placement.Rings.Gradients }
+
+func (p *Plan) gradSlotBytes(rank, _ int) int64 {
+	return p.largest(func(part int) int64 { return when(!p.ownGrad(part) && p.sumsOn(rank, part), p.gradBytes(part)) })
+}
+
+func (p *Plan) stageSlots() int {
+	if !p.staged() {
+		return 0
+	}
+	return p.Placement.Rings.Rounded
+}
+
+func (p *Plan) stageBytes(rank, _ int) int64 {
+	return p.largest(func(part int) int64 {
+		return when(!p.Tied(part) && !p.StateResident(part) && p.sumsOn(rank, part), p.storedGradBytes(part))
+	})
+}
+
+func (p *Plan) narrowedBytes(rank, _ int) int64 {
+	if !p.Numerics.NarrowSums() {
+		return 0
+	}
+	return p.largest(func(part int) int64 { return when(p.narrowsHere(part) && p.isOn(rank, part), p.SumBytes(part)) })
+}
+
+// stateRoom is the room for the state of a part: each kind begins where an arena would place it.
+func (p *Plan) stateRoom(bytes func(store.Kind) int64) (sum int64) {
+	for _, kind := range p.stateKinds() {
+		sum += arenaBytes(bytes(kind))
+	}
+	return sum
+}
+
+func (p *Plan) residentStateBytes(rank, part int) int64 {
+	if !p.StateResident(part) || !p.isOn(rank, part) {
+		return 0
+	}
+	return p.stateRoom(func(kind store.Kind) int64 { return p.kindBytes(part, kind) })
+}
+
+func (p *Plan) residentGradBytes(rank, part int) int64 {
+	return when(p.StateResident(part) && p.staged() && p.isOn(rank, part), p.storedGradBytes(part))
+}
+
+func (p *Plan) stateSlots() int { return p.Placement.Rings.State }
+
+func (p *Plan) stateSlotBytes(int, int) int64 {
+	if !p.anyStatePasses() {
+		return 0
+	}
+	most := func(kind store.Kind) int64 {
+		return p.largest(func(part int) int64 { return when(p.StatePasses(part), p.kindBytes(part, kind)) })
+	}
+	return p.stateRoom(most) + most(store.Grad)
+}
+
+// storedBytes is the length of all that the store keeps of a part from step to step.
+func (p *Plan) storedBytes(part int) int64 { return p.weightBytes(part) + p.stateBytes(part) }
+
+// fetchedStateBytes is the length of the state that comes to the device of a part that is updated there.
+func (p *Plan) fetchedStateBytes(part int) int64 {
+	return p.stateBytes(part) + when(p.StatePasses(part), p.storedGradBytes(part))
+}
+
+// Rows of layers.
+
+// inputBuffers are those through which layer inputs pass: with spare ones for gradients as well.
+func (p *Plan) inputBuffers() int {
+	if p.sharesInputs() {
+		return p.Numerics.MicroBatches + p.Placement.Rings.Inputs
+	}
+	return 2 * p.Numerics.MicroBatches // by parity of the layer
+}
+
+func (p *Plan) inputGradBytes(int, int) int64 {
+	return when(!p.sharesInputs() && p.Trains(), p.inputBytes())
+}
+
+// isBlock reports whether a layer is a block.
+func (p *Plan) isBlock(layer int) bool { return layer >= 1 && layer <= p.blocks() }
+
+func (p *Plan) savedHereBytes(rank, layer int) int64 {
+	return when(p.isBlock(layer) && p.savedOn(rank, layer), p.inputBytes())
+}
+
+func (p *Plan) savedHomeBytes(_, layer int) int64 {
+	return when(p.isBlock(layer) && p.SavedOnHost(layer-1), p.inputBytes())
+}
+
+func (p *Plan) passingInputBytes(int, int) int64 { return when(p.rowsPass(), p.inputBytes()) }
+
+func (p *Plan) sideHereBytes(rank, side int) int64 {
+	return when(p.hasSide(side, rank, nn.Forward) || p.Trains() && p.hasSide(side, rank, nn.Backward), p.sideBytes(side))
+}
+
+func (p *Plan) sideGradHereBytes(rank, side int) int64 {
+	return when(p.Trains() && !p.gradTakesSide(side) && p.hasSide(side, rank, nn.Backward), p.sideBytes(side))
+}
+
+func (p *Plan) sideHomeBytes(_, side int) int64 {
+	return when(p.sidePasses(side) || p.Model.Sides[side].Lookup != nil && !p.Bound(), p.sideBytes(side))
+}
+
+// sideGradHomeBytes is that of a gradient with a place of its own: one of rows that are looked up lands where the value
+// was.
+func (p *Plan) sideGradHomeBytes(_, side int) int64 {
+	return when(p.sidePasses(side) && !p.gradTakesSide(side) && p.Trains(), p.sideBytes(side))
+}
+
+// What blocks leave.
+
+// heldBytes is the room for what any block has between its visits of one direction.
+func (p *Plan) heldBytes(int, int) int64 { return p.overlaid(betweenVisits, p.heldIn) }
+
+func (p *Plan) heldIn(a *device.Arena, block int) {
+	for range p.Numerics.CohortCount() {
+		p.newHeld(a, block)
+	}
+}
+
+func (p *Plan) newHeld(a *device.Arena, block int) *nn.Held {
+	n := &p.Numerics
+	return p.Model.Blocks[block].NewHeld(a, n.Compute, n.Positions(), n.CohortMicros(), p.Trains())
+}
+
+// overlaid is the most that a block takes, of what blocks have in the same memory, since they are visited one after the
+// other. Equal blocks that keep as much are asked once, for all plans of a search.
+func (p *Plan) overlaid(what overlaid, place func(a *device.Arena, block int)) (most int64) {
+	for i := range p.Model.Blocks {
+		most = max(most, p.accounts.overlaid(overlayKey{what, p.Model.Like[i], p.Keep(i), p.cut().Call}, func() int64 {
+			alone := device.NewArena(device.Mem{})
+			place(alone, i)
+			return alone.Mark()
+		}))
+	}
+	return most
+}
+
+// keptSlots is the ring of what blocks keep in host memory.
+func (p *Plan) keptSlots() int { return p.Placement.Rings.Activations }
+
+func (p *Plan) keptSlotBytes(int, int) (most int64) {
+	for block := range p.blocks() {
+		if p.ActivationsPass(block) {
+			most = max(most, p.KeptBytes(block))
+		}
+	}
+	return most
+}
+
+func (p *Plan) keptHereBytes(rank, layer int) int64 {
+	if !p.isBlock(layer) || p.ActivationsPass(layer-1) || p.RankOf(layer, nn.Backward) != rank {
+		return 0
+	}
+	return p.KeptBytes(layer - 1)
+}
+
+func (p *Plan) keptHomeBytes(_, layer int) int64 {
+	if !p.isBlock(layer) || !p.ActivationsSpill(layer-1) {
+		return 0
+	}
+	return p.KeptBytes(layer - 1)
+}
+
+// hasOutcome reports whether visits of a rank have what a block's parts made of rows.
+func (p *Plan) hasOutcome(rank, block int) bool {
+	return p.leavesOutcome(block) && (p.RankOf(1+block, nn.Backward) == rank || p.RankOf(1+block, nn.Forward) == rank)
+}
+
+func (p *Plan) outcomeHereBytes(rank, layer int) int64 {
+	return when(p.isBlock(layer) && !p.outcomePasses(layer-1) && p.hasOutcome(rank, layer-1), p.inputBytes())
+}
+
+func (p *Plan) passingOutcomeBytes(rank, _ int) int64 {
+	for block := range p.blocks() {
+		if p.outcomePasses(block) && p.hasOutcome(rank, block) {
+			return p.inputBytes()
+		}
+	}
+	return 0
+}
+
+func (p *Plan) outcomeHomeBytes(_, layer int) int64 {
+	return when(p.isBlock(layer) && p.outcomePasses(layer-1), p.inputBytes())
+}
+
+func (p *Plan) cacheRing() int {
+	if slices.Contains(p.Placement.Where.Caches, Host) {
+		return cacheSlots
+	}
+	return 0
+}
+
+func (p *Plan) cacheSlotBytes(int, int) (most int64) {
+	for layer := range p.blocks() + 1 {
+		most = max(most, p.cacheHomeBytes(0, layer))
+	}
+	return most
+}
+
+func (p *Plan) cacheHereBytes(rank, layer int) int64 {
+	if !p.isBlock(layer) || p.RankOf(layer, nn.Forward) != rank {
+		return 0
+	}
+	if at := p.cacheAt(layer - 1); at == Absent || at == Host {
+		return 0
+	}
+	return p.CacheBytes(layer - 1)
+}
+
+func (p *Plan) cacheHomeBytes(_, layer int) int64 {
+	if !p.isBlock(layer) || p.cacheAt(layer-1) != Host {
+		return 0
+	}
+	return p.CacheBytes(layer - 1)
+}
+
+// The head.
+
+func (p *Plan) logitChunkBytes(int, int) int64 {
+	rows := min(p.Outputs.LogitRows, p.Numerics.HeadChunk)
+	return when(!p.Bound(), int64(rows)*int64(p.Model.Head.TileRows)*tensor.F32.Bytes())
+}
+
+func (p *Plan) logitBytes() int64 {
+	return int64(p.Outputs.LogitRows) * int64(p.Model.Vocab) * tensor.F32.Bytes()
+}
+
+// logitBuffers has logits of all micro-batches, and those of a pass that continues sequences once.
+func (p *Plan) logitBuffers() int {
+	if p.Outputs.Continues() {
+		return 1
+	}
+	return p.Numerics.MicroBatches
+}
+
+// dealtEndingBytes is the room for the rows of a micro-batch in a dealt head: they come from another rank while this
+// one is at its blocks. Else they are scratch.
+func (p *Plan) dealtEndingBytes(rank, _ int) int64 {
+	if !p.headDealt() || !p.hasHead(rank) {
+		return 0
+	}
+	a := device.NewArena(device.Mem{})
+	p.newEnding(a)
+	return a.Mark()
+}
+
+func (p *Plan) newEnding(a *device.Arena) *nn.Ending {
+	return p.Head().NewEnding(a, p.Numerics.Compute, p.Numerics.Positions(), p.Trains())
+}
+
+// workBytes is the room for the scratch of all visits of a rank, which follow each other in the compute lane, and for
+// the head's rows: blocks are done with theirs when the head begins, and begin again when it is done.
+func (p *Plan) workBytes(rank, _ int) int64 {
+	most := p.overlaid(scratch, func(a *device.Arena, block int) { p.newWork(a, block) })
+	if p.hasHead(rank) {
+		_, bytes := p.headScratch(device.NewArena(device.Mem{}), rank, true)
+		most = max(most, bytes)
+	}
+	return most
+}
+
+// Tables, tokens and results.
+
+// rotaryBytes is the room for the tables of a block's frequencies, if it is the first one that has them.
+func (p *Plan) rotaryBytes(_, layer int) int64 {
+	block := layer - 1
+	if !p.isBlock(layer) || p.Model.Like[block] < block {
+		return 0
+	}
+	f := p.Model.Blocks[block].Rotary()
+	if f.HeadDim < 2 {
+		return 0
+	}
+	for i, d := range p.Model.Blocks[:block] {
+		if p.Model.Like[i] == i && d.Rotary() == f {
+			return 0
+		}
+	}
+	n := p.rotaryTableBytes(f)
+	return arenaBytes(n) + n
+}
+
+// rotaryTableBytes is the length of cosines, and of sines.
+func (p *Plan) rotaryTableBytes(f nn.RopeFrequencies) int64 {
+	return int64(f.Rows(p.LongestDocument())) * int64(f.HeadDim/2) * tensor.F32.Bytes()
+}
+
+func (p *Plan) constantBytes(_, layer int) int64 {
+	if !p.isBlock(layer) {
+		return 0
+	}
+	return int64(p.Model.Blocks[layer-1].FeedConstants()) * tensor.F32.Bytes()
+}
+
+// tokenBytes is the length of the token arrays of all micro-batches: see Batch.
+func (p *Plan) tokenBytes() int64 {
+	return int64(p.Numerics.MicroBatches) * batch.Bytes(p.Numerics.Positions())
+}
+
+// stepTokenBytes has a number for each position of a step.
+func (p *Plan) stepTokenBytes() int64 { return 4 * int64(p.Numerics.StepPositions()) }
+
+func (p *Plan) ofTokensBytes(int, int) int64 {
+	return when(p.NumbersTokens() || p.Placement.LookAhead, 4*int64(p.Model.Vocab))
+}
+
+func (p *Plan) numbersBytes(int, int) int64 { return when(p.NumbersTokens(), p.stepTokenBytes()) }
+
+// tokenLists is the number of lists of tokens that occur: in a step, or with several hosts in each of its cohorts.
+func (p *Plan) tokenLists() int {
+	if p.Cluster.Several() {
+		return p.Whole.CohortCount()
+	}
+	return 1
+}
+
+func (p *Plan) occurringBytes(int, int) int64 {
+	most := min(p.Numerics.StepPositions(), p.Model.Vocab)
+	if p.Cluster.Several() {
+		most = p.CohortTokens()
+	}
+	return when(p.NumbersTokens(), 4*int64(most))
+}
+
+// The embedding's gradient.
+
+func (p *Plan) tiedSumsBytes(_, part int) int64 {
+	if !p.Tied(part) || !p.Bound() {
+		return 0
+	}
+	return int64(p.Numerics.CohortCount()) * p.TiedSumStride(part)
+}
+
+// touchedBytes is the room for some of the rows of the step's tokens: a piece, and a row at least.
+func (p *Plan) touchedBytes(int, int) int64 {
+	return p.largest(func(part int) int64 {
+		if !p.SumsTouchedRows(part) && !p.RoundsEarly(part) {
+			return 0
+		}
+		return max(p.sumPieceBytes(part), p.TouchedBytesPerElem()*int64(p.Model.LookupOf(part).Cols))
+	})
+}
+
+// sumPieceBytes is the length of the sum of a piece of a part.
+func (p *Plan) sumPieceBytes(part int) int64 { return min(p.gradBytes(part), 4*p.PieceElems(part)) }
+
+// totalRoom is the room for the sum of the cohorts' gradients: of a piece of the embedding, and with several hosts of
+// any part.
+func (p *Plan) totalRoom() int64 {
+	return p.largest(func(part int) int64 {
+		switch {
+		case p.Cluster.Several():
+			return p.gradBytes(part)
+		case p.Numerics.CohortCount() == 1, !p.Model.Parts[part].Kind.LookedUp(), p.SumsTouchedRows(part):
+			return 0
+		}
+		return p.sumPieceBytes(part)
+	})
+}
+
+// castBytes is the room for elements of a sum while they are rounded: as many bytes as a piece has elements at most,
+// 4 MiB, which stay in the caches of cores.
+func (p *Plan) castBytes() int64 {
+	if !p.Numerics.NarrowSums() {
+		return 0
+	}
+	return min(p.totalRoom(), max(p.Numerics.pieceElems()/tensor.Align, 1)*tensor.Align)
+}
+
+// aheadBytes is the room for a kind of the state of rows that are looked up ahead, some at a time.
+func (p *Plan) aheadBytes(_, kind int) (most int64) {
+	dtype := p.types()[kind]
+	if !p.Placement.LookAhead || dtype == tensor.Invalid {
+		return 0
+	}
+	for i := range p.Model.Lookups {
+		l := &p.Model.Lookups[i]
+		most = max(most, store.Kind(kind).Elems(int64(p.AheadRows(l)*l.Cols))*dtype.Bytes())
+	}
+	return store.AlignUp(most)
+}
+
+func (p *Plan) tallyBytes() int64 { return device.TallyBytes }
