@@ -122,17 +122,16 @@ func (b *builder) gatherBalance() {
 	}
 }
 
-// loadBalance brings all choices to a device, once.
+// loadBalance has all choices on a device.
 func (b *builder) loadBalance(rank int) Operand {
 	all := wholeBalance(Device)
 	all.Rank = rank
-	if b.balancePasses() && !b.devices[rank].balanced {
-		b.devices[rank].balanced = true
-		lane := LaneFetch
-		if b.ranks > 1 {
-			lane = LaneExchange
-		}
-		b.move(lane, rank, wholeBalance(Host), all)
+	if !b.balancePasses() {
+		return all
 	}
-	return all
+	lane := LaneFetch
+	if b.ranks > 1 {
+		lane = LaneExchange
+	}
+	return b.need(lane, wholeBalance(Host), all)
 }

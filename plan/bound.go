@@ -42,6 +42,7 @@ type floor struct {
 	upTo                    []float64
 	updated, fetched, saved float64
 	saving                  [2]float64
+	onDevice                []bool // by part: it is resident, and has been fetched or updated
 }
 
 // release is work that begins no sooner than a time.
@@ -55,11 +56,10 @@ func (p *Plan) leastSeconds(m *Machine, visits *visitCosts) float64 {
 	}
 	parts, crew := len(p.Model.Parts), p.Crew()
 	workers, slots := len(crew.Workers()), p.Placement.Rings.Weights
-	b := &builder{Plan: p, Mode: usual(Steady), crew: crew, ranks: crew.Ranks, devices: make([]onRank, crew.Ranks),
-		onDevice: make([]bool, parts)}
+	b := &builder{Plan: p, Mode: usual(Steady), crew: crew, ranks: crew.Ranks, devices: make([]onRank, crew.Ranks)}
 	f := &floor{builder: b, machine: m, visits: visits, costs: p.costs(m, visits), at: make([]float64, workers),
 		stored: make([]float64, parts), upTo: make([]float64, parts), ready: make([]float64, parts),
-		slotOf: make([]int, parts), free: make([][]float64, crew.Ranks),
+		slotOf: make([]int, parts), onDevice: make([]bool, parts), free: make([][]float64, crew.Ranks),
 		drains: make([][]release, crew.Ranks)}
 	rows := b.walk()
 	for rank := range b.devices {
@@ -228,7 +228,7 @@ func (f *floor) row(r leg) {
 func (f *floor) load(layer int, uses nn.Uses) (at float64) {
 	micros, rank := f.Numerics.MicroBatches, f.RankOf(layer, nn.Backward)
 	if uses.Has(nn.X) && f.inputSpills(layer-1) && f.ranks == 1 { // of several, one may have it still
-		at = f.move(LaneFetch, rank, none, micros, f.home(Input, layer, 0), f.input(rank, layer, 0), 0)
+		at = f.move(LaneFetch, rank, none, micros, f.away(f.input(rank, layer, 0)), f.input(rank, layer, 0), 0)
 	}
 	if uses.Has(nn.KeptRows) && f.ActivationsSpill(layer-1) {
 		at = f.move(LaneFetch, rank, none, micros, of(Kept, layer, Host), of(Kept, layer, Device), 0)
@@ -247,7 +247,7 @@ func (f *floor) save(layer int, began float64) {
 		f.saved, *buffer = f.saved+*buffer, 0 // what was there has been saved, since another input is
 	}
 	if y <= f.blocks() && f.inputSpills(y-1) {
-		f.move(LaneDrain, rank, none, micros, f.input(rank, y, 0), f.home(Input, y, 0), began)
+		f.move(LaneDrain, rank, none, micros, f.input(rank, y, 0), f.away(f.input(rank, y, 0)), began)
 	}
 	f.saving[y%2] += f.disk - before
 }

@@ -31,7 +31,7 @@ func (c *Cells) Memory() Memory { return Memory{c, make([]device.Mem, c.count)} 
 // At is the memory of an operand; zero where it has none.
 func (m Memory) At(o *Operand) device.Mem {
 	mem := m.at[o.Cell]
-	if mem.IsZero() {
+	if mem.IsZero() || values[o.What].bytes == nil {
 		return mem
 	}
 	off, bytes := m.plan.Range(o)
@@ -166,8 +166,12 @@ func (p *Plan) layOut(ofDevice bool, rank int, take func(r *row, outer, inner in
 		if inner == 0 {
 			continue
 		}
-		for outer := range n {
-			if bytes := r.bytes(p, rank, outer); bytes > 0 {
+		first := 0
+		if r.per == perLayer || r.per == perLayerMicro { // neither the embedding nor the head has any
+			first, n = 1, n-1
+		}
+		for outer := first; outer < n; outer++ {
+			if bytes := r.bytes(p, rank, outer-first); bytes > 0 {
 				take(r, outer, inner, bytes)
 			}
 		}

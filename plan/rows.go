@@ -7,7 +7,7 @@ const (
 	perStep       per = iota // one
 	perSlot                  // slots, as many as row.slots says
 	perPart                  // parts
-	perLayer                 // layers from 0 on, the one after the blocks included
+	perLayer                 // layers: from 0 on, with the head
 	perMicro                 // micro-batches
 	perLayerMicro            // layers and micro-batches
 	perSideMicro             // sides and micro-batches
@@ -34,8 +34,8 @@ type row struct {
 	in      memory
 	per     per
 	purpose string // its line in the tables of memory that people read; none: others have its memory, or the store
-	// bytes is the length of a cell: of a part, a layer, a side or a slot, on a rank if it is of a device; 0: there is
-	// none.
+	// bytes is the length of a cell: of a part, a block from 0, a side or a slot, on a rank if it is of a device; 0
+	// where it has no memory.
 	bytes func(p *Plan, rank, i int) int64
 	slots func(p *Plan) int // of perSlot
 }
@@ -52,13 +52,13 @@ var rows = []row{
 	{Weights, ring, perSlot, "weight slots", (*Plan).weightSlotBytes, (*Plan).weightSlots},
 	{Weights, own, perPart, "resident weights", (*Plan).residentBytes, nil},
 	{Gradient, own, perPart, "gradients", (*Plan).ownGradBytes, nil},
-	{Gradient, ring, perSlot, "gradients", (*Plan).gradSlotBytes, (*Plan).gradSlots},
+	{Gradient, ring, perSlot, "gradients", (*Plan).gradSlotBytes, func(p *Plan) int { return p.Placement.Rings.Gradients }},
 	{Rounded, ring, perSlot, "gradients", (*Plan).stageBytes, (*Plan).stageSlots},
 	{CohortSum, own, perStep, "gradients of micro-batch groups", (*Plan).cohortSumRoom, nil},
 	{Narrowed, own, perStep, "gradients of micro-batch groups", (*Plan).narrowedBytes, nil},
 	{State, own, perPart, "resident state", (*Plan).residentStateBytes, nil},
 	{Rounded, own, perPart, "resident state", (*Plan).residentGradBytes, nil},
-	{State, ring, perSlot, "state that passes", (*Plan).stateSlotBytes, (*Plan).stateSlots},
+	{State, ring, perSlot, "state that passes", (*Plan).stateSlotBytes, func(p *Plan) int { return p.Placement.Rings.State }},
 	// Rows of x between two blocks: forward writes one set while it reads the other, and backward passes dx down. A ring
 	// of one buffer for each micro-batch and a few spare ones can serve all three (inputBuffer says in which order).
 	{Input, ring, perSlot, "layer inputs in use", always((*Plan).inputBytes), (*Plan).inputBuffers},
@@ -67,7 +67,7 @@ var rows = []row{
 	{SideGrad, own, perSideMicro, "values that cross blocks", (*Plan).sideGradHereBytes, nil},
 	{Held, own, perStep, "between visits of groups", (*Plan).heldBytes, nil},
 	{Input, own, perLayerMicro, "saved layer inputs", (*Plan).savedHereBytes, nil},
-	{Kept, ring, perSlot, "kept activations", (*Plan).keptSlotBytes, (*Plan).keptSlots},
+	{Kept, ring, perSlot, "kept activations", (*Plan).keptSlotBytes, func(p *Plan) int { return p.Placement.Rings.Activations }},
 	{Kept, own, perLayerMicro, "kept activations", (*Plan).keptHereBytes, nil},
 	{Outcome, own, perLayerMicro, "sums of experts", (*Plan).outcomeHereBytes, nil},
 	{Outcome, ring, perMicro, "sums of experts", (*Plan).passingOutcomeBytes, nil},

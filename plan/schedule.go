@@ -38,27 +38,26 @@ type builder struct {
 	Mode
 	scheduleMemory
 	cells         *Cells
+	at            visiting
 	reads, writes []Operand // of the visit that is emitted
 
 	waited [][]int // by worker: how far into each other worker's it has waited, plus one
-	need   []int   // of the operation that is added: by worker
+	await  []int   // of the operation that is added: by worker
 
 	crew     trace.Crew
 	ranks    int
-	devices  []onRank       // by rank
-	passing  []int          // parts whose state passes, in order, that have yet to be updated
-	passed   int            // how many of them are on the device, or were there
-	keptIn   map[[2]int]int // by layer and micro-batch: slot of the ring that holds it until the backward visit
-	gradOf   []int          // by part: the slot of its fp32 gradient, or none
-	onDevice []bool         // by part: it is resident, and has been fetched, or updated, in this schedule
-	late     []int          // parts of the head whose gradients are complete and not rounded
-	down     bool           // the backward pass has begun
-	cohort   int            // whose visits are emitted
-	weightOf []Operand      // by part, by its number in the layer: its weights, for a stage
-	summed   []int          // parts whose gradients a stage sums
-	later    []nn.Uses      // by stage of a layer: what the stages after it write
-	sidesOn  sidesOn
-	onHead   []onHead // by micro-batch, of a dealt head
+	devices  []onRank  // by rank
+	passing  []int     // parts whose state passes, in order, that have yet to be updated
+	passed   int       // how many of them are on the device, or were there
+	gradOf   []int     // by part: the slot of its fp32 gradient, or none
+	late     []int     // parts of the head whose gradients are complete and not rounded
+	down     bool      // the backward pass has begun
+	cohort   int       // whose visits are emitted
+	weightOf []Operand // by part, by its number in the layer: its weights, for a stage
+	summed   []int     // parts whose gradients a stage sums
+	later    []nn.Uses // by stage of a layer: what the stages after it write
+	summedOn []int     // by side and micro-batch: the rank that has its gradient, or none
+	onHead   []onHead  // by micro-batch, of a dealt head
 	sums     sumRing
 }
 
@@ -71,6 +70,7 @@ type scheduleMemory struct {
 	listed   int       // operands of all operations
 	written  []int32   // by cell: the last operation that wrote it, plus one
 	read     []int32   // by cell and worker: since then, the last operation of the worker that read it, plus one
+	holds    []content // by cell of a device: the value that is there, of values that take turns
 }
 
 // again is the memory for the next schedule, which overwrites the one that is there.
@@ -79,23 +79,17 @@ func (m scheduleMemory) again() scheduleMemory {
 		m.operands = make([]Operand, 0, m.listed+m.listed/8)
 	}
 	return scheduleMemory{ops: m.ops[:0], operands: m.operands[:0], waits: m.waits[:0], written: m.written,
-		read: m.read}
+		read: m.read, holds: m.holds}
 }
 
 // onRank is the progress of a schedule on one device.
 type onRank struct {
 	slots  slotRing
-	grad   int      // next fp32 gradient slot of the ring
-	stage  int      // next slot for rounded gradients
-	kept   []int    // by visit so far: slot of the ring of what is kept on the host
-	inX    [2][]int // by parity and micro-batch: the layer whose input the working buffer holds
-	inDX   []int    // by micro-batch: the layer whose output's gradient dx holds
-	cache  int      // next slot of the ring for caches
-	counts bool     // weights that become infinite or NaN are counted here
-
-	balanced bool // what the load-balancing loss needs of all blocks is here
-
-	outcomeOf []int // by micro-batch: the layer whose outcome is in the buffer through which outcomes pass
+	grad   int   // next fp32 gradient slot of the ring
+	stage  int   // next slot for rounded gradients
+	kept   []int // by visit so far: slot of the ring of what is kept on the host
+	cache  int   // next slot of the ring for caches
+	counts bool  // weights that become infinite or NaN are counted here
 }
 
 // ScheduleOf is the schedule of a mode.
@@ -111,21 +105,17 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 		p = p.pass()
 	}
 	b := &builder{Plan: p, Mode: mode, scheduleMemory: mem.again(), cells: cells,
-		gradOf: slices.Repeat([]int{none}, len(p.Model.Parts)), onDevice: make([]bool, len(p.Model.Parts)),
-		keptIn: map[[2]int]int{}, sidesOn: sidesOn{map[[3]int]bool{}, map[[2]int]int{}}}
+		gradOf:   slices.Repeat([]int{none}, len(p.Model.Parts)),
+		summedOn: slices.Repeat([]int{none}, len(p.Model.Sides)*p.Numerics.MicroBatches)}
 	b.ops = slices.Grow(b.ops, p.aboutOps())
 	b.crew = p.Crew()
 	workers, micros := len(b.crew.Workers()), p.Numerics.MicroBatches
-	b.ranks, b.need, b.waited = b.crew.Ranks, make([]int, workers), make([][]int, workers)
+	b.ranks, b.await, b.waited = b.crew.Ranks, make([]int, workers), make([][]int, workers)
 	for w := range b.waited {
 		b.waited[w] = make([]int, workers)
 	}
-	b.holdCells(cells.count, workers)
+	b.forget(cells.count, workers)
 	b.devices, b.sums, b.onHead = make([]onRank, b.ranks), p.newSumRing(), make([]onHead, micros)
-	for i := range b.devices {
-		b.devices[i].inX, b.devices[i].inDX = [2][]int{make([]int, micros), make([]int, micros)}, make([]int, micros)
-		b.devices[i].outcomeOf = make([]int, micros)
-	}
 	ahead := b.looksAhead()
 	tables := p.Model.Lookups
 	for i := range tables {

@@ -134,33 +134,33 @@ type onHead struct {
 	rank, hops int // how often it has passed
 }
 
-// toHead brings a micro-batch's rows of the head to the rank of a visit that reads or writes them, if the head is
-// dealt.
-func (b *builder) toHead(rank, m int, v *nn.Visit) {
+// toHead brings the rows of the head of the micro-batch that is visited to the rank of the visit, if the head is dealt.
+func (b *builder) toHead() {
 	if !b.headDealt() {
 		return
 	}
-	at := &b.onHead[m]
-	if v.Reads.Has(nn.X) && !v.Writes.Has(nn.DX) { // the first
-		*at = onHead{rank: rank}
+	rank, m := b.at.rank, b.at.micro
+	head := &b.onHead[m]
+	if b.at.Reads.Has(nn.X) && !b.at.Writes.Has(nn.DX) { // the first
+		*head = onHead{rank: rank}
 	}
-	if at.rank == rank {
+	if head.rank == rank {
 		return
 	}
-	rows := Operand{What: HeadUp, Index: b.blocks() + 1, Micro: m, At: Device, Rank: at.rank, Slot: none}
-	if v.Writes.Has(nn.Grads) {
+	rows := on(head.rank, HeadUp, b.blocks()+1, m)
+	if b.at.Writes.Has(nn.Grads) {
 		rows.What = HeadDown
 	}
 	to := rows
 	to.Rank = rank
 	if !b.PeerCopies() {
-		home := rows
-		home.At, home.Rank, home.Slot = Host, 0, (2*at.hops+m%2)%b.headPassing()
+		home := b.away(rows)
+		home.Slot = (2*head.hops + m%2) % b.headPassing()
 		b.move(LaneDrain, rows.Rank, rows, home)
 		rows = home
 	}
 	b.move(LaneExchange, rank, rows, to)
-	*at = onHead{rank, at.hops + 1}
+	*head = onHead{rank, head.hops + 1}
 }
 
 // headRanks is the number of ranks that have visits of the head.

@@ -93,10 +93,57 @@ func sums(stage nn.Stage, i int) bool {
 	})
 }
 
+// visiting is a visit that is emitted: of a layer in a direction, with one micro-batch, or with all of a cohort, of which
+// micro is the first.
+type visiting struct {
+	leg
+	*nn.Visit
+	micro, rank int
+}
+
+// uses are the operands of what a visit may use, in the order in which values that are needed come, and reversed in that
+// in which values leave that were made.
+var uses = [...]struct {
+	of       nn.Uses
+	operands func(b *builder)
+}{
+	{nn.X, func(b *builder) { b.reads = append(b.reads, b.load(b.at.layer, b.at.micro)) }},
+	{nn.Tokens, func(b *builder) { b.reads = append(b.reads, b.tokens(b.at.rank)) }},
+	{nn.DX, func(b *builder) { b.use(nn.DX, b.gradientOf(b.at.layer, b.at.micro)) }},
+	{nn.HeldRows, (*builder).held},
+	{nn.Y, func(b *builder) { b.writes = append(b.writes, b.input(b.at.rank, b.at.layer+1, b.at.micro)) }},
+	{nn.Sides, (*builder).sides},
+	{nn.Outcomes, (*builder).outcome},
+	{nn.Loss, func(b *builder) { b.writes = append(b.writes, b.result(LossSum, none, b.at.micro)) }},
+	{nn.Balancing, (*builder).balances},
+	{nn.Loads, func(b *builder) { b.writes = append(b.writes, b.result(Loads, b.at.layer, none)) }},
+	// Values that are kept are written on the way down as well, where their buffers are reused for gradients.
+	{nn.KeptRows, func(b *builder) { b.writes = append(b.writes, b.keep(b.at.layer, b.at.micro)) }},
+	{nn.CacheRows, func(b *builder) { b.writes = append(b.writes, b.cache(b.at.layer)) }},
+}
+
+// use adds an operand to what the visit writes, or only reads.
+func (b *builder) use(of nn.Uses, o Operand) {
+	if b.at.Writes.Has(of) {
+		b.writes = append(b.writes, o)
+	} else {
+		b.reads = append(b.reads, o)
+	}
+}
+
+// result is a scalar of the step, or several, that a visit writes.
+func (b *builder) result(what What, index, micro int) Operand {
+	o := on(b.at.rank, what, index, micro)
+	if o.At = b.bindable(); what == Loads {
+		o.Cohort = b.cohort
+	}
+	return o
+}
+
 // visit emits a visit with one micro-batch, or with all of a cohort, of which m is the first.
 func (b *builder) visit(r leg, v *nn.Visit, weights []Operand, m int, later nn.Uses) {
-	rank := b.visitRank(r.layer, r.to, v)
-	o := op(LaneCompute, rank, DoVisit)
+	b.at = visiting{r, v, m, b.visitRank(r.layer, r.to, v)}
+	o := op(LaneCompute, b.at.rank, DoVisit)
 	o.Visit, o.First = v, v.First
 	if v.Over == nn.EachMicro {
 		o.Micro = m
@@ -108,114 +155,70 @@ func (b *builder) visit(r leg, v *nn.Visit, weights []Operand, m int, later nn.U
 	if len(v.Parts) == 1 && (block || v.Parts[0] > 0) {
 		o.Part = r.parts[v.Parts[0]]
 	}
-	reads, writes := b.reads[:0], b.writes[:0]
-	defer func() { b.reads, b.writes = reads, writes }()
+	b.reads, b.writes = b.reads[:0], b.writes[:0]
 	for _, i := range v.Parts {
-		reads = append(reads, weights[i])
+		b.reads = append(b.reads, weights[i])
 		if v.Writes.Has(nn.Grads) && b.Trained(r.parts[i]) {
-			writes = append(writes, b.sum(r.parts[i]))
+			b.writes = append(b.writes, b.sum(r.parts[i]))
 		}
 	}
-	uses := v.Reads | v.Writes
-	if v.Reads.Has(nn.X) {
-		reads = append(reads, b.load(r.layer, m))
+	used, writes := v.Reads|v.Writes, [len(uses) + 1]int{}
+	for i := range uses {
+		if writes[i] = len(b.writes); used.Has(uses[i].of) {
+			uses[i].operands(b)
+		}
 	}
-	if v.Reads.Has(nn.Tokens) {
-		reads = append(reads, b.tokens(rank))
-	}
-	if v.Reads.Has(nn.DX) && !v.Writes.Has(nn.DX) {
-		reads = append(reads, b.gradientOf(r.layer, m))
-	}
-	if uses.Has(nn.HeldRows) && !block {
-		b.toHead(rank, m, v)
-	}
-	if v.Reads.Has(nn.HeldRows) && !v.Writes.Has(nn.HeldRows) {
-		reads = b.held(reads, rank, r.layer, v, m)
-	}
-	if v.Reads.Has(nn.Outcomes) {
-		reads = append(reads, b.loadOutcome(r.layer, m))
-	}
-	writesOutcome := v.Writes.Has(nn.Outcomes) && b.leavesOutcome(r.layer-1)
-	if writesOutcome {
-		writes = append(writes, b.outcome(r.layer, m))
-	}
-	var y Operand
-	if v.Writes.Has(nn.Y) {
-		y = b.input(rank, r.layer+1, m)
-		writes = append(writes, y)
-	}
-	if v.Writes.Has(nn.DX) {
-		writes = append(writes, b.gradientOf(r.layer, m))
-	}
-	if v.Writes.Has(nn.HeldRows) {
-		writes = b.held(writes, rank, r.layer, v, m)
-	}
-	if uses.Has(nn.Sides) {
-		reads, writes = b.sides(reads, writes, r, v, m)
-	}
-	if v.Writes.Has(nn.Loss) {
-		writes = append(writes, Operand{What: LossSum, Index: none, Micro: m, At: b.bindable(), Rank: rank, Slot: none})
-	}
-	if v.Writes.Has(nn.Balancing) {
-		writes = append(writes, b.balance(rank, b.balanceRow(r.layer)))
-	}
-	if v.Reads.Has(nn.Balancing) {
-		reads = append(reads, b.loadBalance(rank))
-	}
-	if v.Writes.Has(nn.Loads) {
-		writes = append(writes, Operand{What: Loads, Index: r.layer, Micro: none, At: b.bindable(), Rank: rank,
-			Slot: none, Cohort: b.cohort})
-	}
-	writes = append(writes, Operand{What: Work, Index: r.layer, Micro: none, At: Device, Rank: rank, Slot: none})
-	if uses.Has(nn.LogitRows) {
-		b.logits(o, reads, writes)
+	writes[len(uses)] = len(b.writes)
+	b.writes = append(b.writes, on(b.at.rank, Work, r.layer, none))
+	if used.Has(nn.LogitRows) {
+		b.logits(o, b.reads, b.writes)
 		return
 	}
-	kept := Operand{}
-	if uses.Has(nn.KeptRows) {
-		kept = b.keep(r.layer, m, r.to == nn.Backward)
-		writes = append(writes, kept) // also on the way down, where its buffers are reused for gradients
-	}
-	cache := Operand{}
-	if uses.Has(nn.CacheRows) {
-		cache = b.cache(r.layer)
-		writes = append(writes, cache)
-	}
-	b.add(o, reads, writes)
-	if cache.Slot != none && uses.Has(nn.CacheRows) {
-		b.move(LaneDrain, rank, cache, b.cacheHome(r.layer))
-	}
-	if r.to == nn.Forward && uses.Has(nn.KeptRows) && b.Phase.Steps() && b.ActivationsSpill(r.layer-1) {
-		b.move(LaneDrain, rank, kept, Operand{What: Kept, Index: r.layer, Micro: m, At: Host, Slot: none})
-	}
-	if writesOutcome {
-		b.saveOutcome(r.layer, m)
-	}
-	if r.to != nn.Backward && v.Writes.Has(nn.Sides) {
-		b.saveSides(r.layer, m)
-	}
-	if v.Writes.Has(nn.Y) {
-		b.wrote(r.layer+1, m, y)
-		if !later.Has(nn.Y) {
-			b.saveInput(r.layer+1, m, y)
+	b.add(o, b.reads, b.writes)
+	for i := range slices.Backward(uses[:]) {
+		for _, w := range b.writes[writes[i]:writes[i+1]] {
+			b.made(w, later)
 		}
-	}
-	if v.Writes.Has(nn.DX) && !later.Has(nn.DX) {
-		b.drainInput(r.layer, m)
-		b.drainSides(r.layer, m)
 	}
 }
 
-// held appends the rows that a layer has between its visits, of a micro-batch or of a cohort.
-func (b *builder) held(all []Operand, rank, layer int, v *nn.Visit, m int) []Operand {
-	last := m
-	if v.Over == nn.WholeStep {
+// held adds the rows that the layer has between its visits, of a micro-batch or of a cohort. Those of a dealt head come
+// from the visit before.
+func (b *builder) held() {
+	if b.at.layer > b.blocks() {
+		b.toHead()
+	}
+	last := b.at.micro
+	if b.at.Over == nn.WholeStep {
 		last += b.Numerics.CohortMicros() - 1
 	}
-	for micro := m; micro <= last; micro++ {
-		all = append(all, Operand{What: Held, Index: layer, Micro: micro, At: Device, Rank: rank, Slot: none})
+	for micro := b.at.micro; micro <= last; micro++ {
+		b.use(nn.HeldRows, on(b.at.rank, Held, b.at.layer, micro))
 	}
-	return all
+}
+
+// outcome adds what the block's parts made of a micro-batch's rows.
+func (b *builder) outcome() {
+	o := on(b.at.rank, Outcome, b.at.layer, b.at.micro)
+	switch writes := b.at.Writes.Has(nn.Outcomes); {
+	case writes && b.leavesOutcome(b.at.layer-1):
+		b.writes = append(b.writes, o)
+	case !writes && b.outcomePasses(b.at.layer-1):
+		o = b.need(LaneFetch, b.away(o), o)
+		fallthrough
+	case !writes:
+		b.reads = append(b.reads, o)
+	}
+}
+
+// balances adds the choices that a visit makes, or all of them.
+func (b *builder) balances() {
+	if b.at.Writes.Has(nn.Balancing) {
+		b.writes = append(b.writes, b.balance(b.at.rank, b.balanceRow(b.at.layer)))
+	}
+	if b.at.Reads.Has(nn.Balancing) {
+		b.reads = append(b.reads, b.loadBalance(b.at.rank))
+	}
 }
 
 // logits emits a visit for each chunk of the wanted rows of a micro-batch, and brings the chunk's logits of the tile to

@@ -11,8 +11,55 @@ import (
 // move emits a copy from one place to another.
 func (b *builder) move(lane Lane, rank int, from, to Operand) {
 	o := op(lane, rank, DoMove)
-	o.Layer, o.Micro = to.Index, to.Micro
+	if o.Layer, o.Micro = to.Index, to.Micro; to.What == Side || to.What == SideGrad {
+		o.Layer = b.at.layer
+	}
 	b.add(o, []Operand{from}, []Operand{to})
+}
+
+// content names a value: whatever it is of.
+type content struct {
+	what         What
+	index, micro int32
+}
+
+func (o *Operand) content() content { return content{o.What, int32(o.Index), int32(o.Micro)} }
+
+// has reports whether a value is in its cell on a device, where others take turns with it.
+func (b *builder) has(o Operand) bool { return b.holds[b.cells.find(b.Plan, &o)] == o.content() }
+
+// hold notes that a value is in its cell.
+func (b *builder) hold(o Operand) { b.holds[b.cells.find(b.Plan, &o)] = o.content() }
+
+// need has a value on a device: it is brought from elsewhere, unless it is there.
+func (b *builder) need(lane Lane, from, to Operand) Operand {
+	if !b.has(to) {
+		b.hold(to)
+		b.move(lane, to.Rank, from, to)
+	}
+	return to
+}
+
+// needFrom is need of a value that another device has: it is copied from there, or comes by way of host memory.
+func (b *builder) needFrom(there, away, to Operand) Operand {
+	if b.PeerCopies() {
+		away = there
+	}
+	return b.need(LaneExchange, away, to)
+}
+
+// on is a value on a device, with memory of its own there.
+func on(rank int, what What, index, micro int) Operand {
+	return Operand{What: what, Index: index, Micro: micro, At: Device, Rank: rank, Slot: none}
+}
+
+// away is the same value outside of devices, where it waits.
+func (b *builder) away(o Operand) Operand {
+	o.At, o.Rank, o.Slot = Host, 0, none
+	if (o.What == Input || o.What == InputGrad) && b.SavedOnDisk(o.Index-1) {
+		o.At = Disk
+	}
+	return o
 }
 
 // movePart emits a copy of what a part has.
@@ -82,13 +129,13 @@ func (b *builder) lookup(do Do, l *model.Lookup, first, end int) {
 	for m := first; m < end; m++ {
 		switch {
 		case l.Side >= 0:
-			rows = append(rows, b.lookedUp(l.Side, m))
+			rows = append(rows, b.lookedUp(Side, l.Side, m))
 		case b.Bound():
 			x := b.input(0, 1, m)
-			b.wrote(1, m, x)
+			b.hold(x)
 			rows = append(rows, x)
 		default:
-			rows = append(rows, b.home(Input, 1, m))
+			rows = append(rows, b.away(on(0, Input, 1, m)))
 		}
 		if !once {
 			o := op(LaneUpdate, 0, do)
@@ -126,11 +173,10 @@ func (b *builder) weights(part int) Operand {
 	switch {
 	case b.Bound():
 		return r
+	case b.has(r):
+		return r
 	case b.resident(part):
-		if b.onDevice[part] {
-			return r
-		}
-		b.onDevice[part] = true
+		b.hold(r)
 		state := b.StateResident(part)
 		if !(state || b.weightsStay()) || !b.Loaded {
 			b.movePart(LaneFetch, part, []Operand{of(Stored, part, Host)}, []Operand{r})
@@ -154,185 +200,139 @@ func (b *builder) weights(part int) Operand {
 	return r
 }
 
-// load brings x[layer][m] to the device unless it is there.
+// load has x[layer][m] on the device that reads it.
 func (b *builder) load(layer, m int) Operand {
-	rank := b.RankOf(layer, b.way())
-	x := b.input(rank, layer, m)
-	switch {
-	case x.Slot != none:
-		if layer > 1 && !b.down {
-			return x
-		}
-	case b.savedOn(rank, layer):
-		if b.written[b.cells.find(b.Plan, &x)] > 0 {
-			return x
-		}
-	case b.devices[rank].inX[layer%2][m] == layer:
-		return x
-	}
-	b.wrote(layer, m, x)
-	lane, from := LaneFetch, b.home(Input, layer, m)
+	x := b.input(b.RankOf(layer, b.way()), layer, m)
 	if !b.down && b.crosses(layer-1, nn.Forward) {
-		if lane, from = LaneExchange, b.betweenDevices(Input, layer, m); b.PeerCopies() {
-			from = b.input(b.RankOf(layer-1, nn.Forward), layer, m)
-		}
+		return b.needFrom(b.input(b.RankOf(layer-1, nn.Forward), layer, m), b.betweenDevices(x), x)
 	}
-	b.move(lane, rank, from, x)
-	return x
-}
-
-// wrote notes whose input a working buffer holds.
-func (b *builder) wrote(layer, m int, x Operand) {
-	if x.Slot == none && !b.savedOn(x.Rank, layer) {
-		b.devices[x.Rank].inX[layer%2][m] = layer
+	if b.down && x.Slot != none {
+		b.holds[b.cells.find(b.Plan, &x)] = content{} // it is brought for each visit
 	}
+	return b.need(LaneFetch, b.away(x), x)
 }
 
 // input is x[layer][m] on a device.
 func (b *builder) input(rank, layer, m int) Operand {
-	x := Operand{What: Input, Index: layer, Micro: m, At: Device, Rank: rank, Slot: none}
+	x := on(rank, Input, layer, m)
 	if b.sharesInputs() {
 		x.Slot = b.inputBuffer(layer, m, b.down)
 	}
 	return x
 }
 
-// gradientOf is dx[m] on the device of a layer whose visit reads or writes it: brought there if the layer above is on
-// another one.
+// gradientOf is the gradient of x[layer][m], or before the last visit of the layer that of what comes out of it, on the
+// device of the layer: brought there if the layer above is on another one.
 func (b *builder) gradientOf(layer, m int) Operand {
-	rank := b.RankOf(layer, nn.Backward)
-	dx := b.inputGradient(rank, m)
-	if b.crosses(layer, nn.Backward) && b.devices[rank].inDX[m] != layer {
-		o := op(LaneExchange, rank, DoMove)
-		o.Layer, o.Micro = layer, m
-		from := b.betweenDevices(InputGrad, layer+1, m)
-		if b.PeerCopies() {
-			from = b.inputGradient(b.RankOf(layer+1, nn.Backward), m)
-		}
-		b.add(o, []Operand{from}, []Operand{dx})
+	dx := b.inputGradient(b.RankOf(layer, nn.Backward), layer, m)
+	if b.crosses(layer, nn.Backward) {
+		above := b.inputGradient(b.RankOf(layer+1, nn.Backward), layer+1, m)
+		b.needFrom(above, b.betweenDevices(above), dx)
 	}
-	b.devices[rank].inDX[m] = layer
+	b.hold(dx)
 	return dx
 }
 
 // inputGradient is dx[m] on a device.
-func (b *builder) inputGradient(rank, m int) Operand {
-	dx := Operand{What: InputGrad, Index: none, Micro: m, At: Device, Rank: rank, Slot: none}
+func (b *builder) inputGradient(rank, layer, m int) Operand {
+	dx := on(rank, InputGrad, layer, m)
 	if b.sharesInputs() {
 		dx.Slot = b.inputGradBuffer(m)
 	}
 	return dx
 }
 
-// home is the operand outside of the device for the input of a layer, or for its gradient.
-func (b *builder) home(what What, layer, m int) Operand {
-	at := Host
-	if b.SavedOnDisk(layer - 1) {
-		at = Disk
+// betweenDevices are rows in host memory on their way to another device, at the input of a layer: where that is saved,
+// or in a buffer of the micro-batch.
+func (b *builder) betweenDevices(rows Operand) Operand {
+	rows.At, rows.Rank, rows.Slot = Host, 0, none
+	if !b.SavedOnHost(rows.Index - 1) {
+		rows.Slot = rows.Micro
 	}
-	return Operand{What: what, Index: layer, Micro: m, At: at, Slot: none}
-}
-
-// betweenDevices is the operand in host memory for rows on their way to another device, at the input of a layer: where
-// that is saved, or a buffer of the micro-batch.
-func (b *builder) betweenDevices(what What, layer, m int) Operand {
-	o := Operand{What: what, Index: layer, Micro: m, At: Host, Slot: none}
-	if !b.SavedOnHost(layer - 1) {
-		o.Slot = m
-	}
-	return o
+	return rows
 }
 
 // saveInput takes the input of a layer to where another device has it from, if that cannot copy it, and to where it
 // waits for the backward pass, if it spills. It is complete.
-func (b *builder) saveInput(layer, m int, x Operand) {
-	var way Operand
+func (b *builder) saveInput(x Operand) {
+	layer, way := x.Index, Operand{}
 	if b.throughHost(layer-1, nn.Forward) {
-		way = b.betweenDevices(Input, layer, m)
+		way = b.betweenDevices(x)
 		b.move(LaneDrain, x.Rank, x, way)
 	}
 	spills := layer <= b.blocks() && b.Phase.Steps() && !b.savedOnDevice(layer-1) && b.inputSpills(layer-1)
-	if home := b.home(Input, layer, m); spills && home != way {
+	if home := b.away(x); spills && home != way {
 		b.move(LaneDrain, x.Rank, x, home)
 	}
 }
 
-// keep is the operand for the values that a block's forward leaves for its backward, on the way up or down. A value
-// that waits in host memory passes through a ring: a visit gets the slot that was given out longest ago, unless its
-// values are still in one.
-func (b *builder) keep(layer, m int, down bool) Operand {
-	rank := b.RankOf(layer, b.way())
-	here := &b.devices[rank]
-	kept := Operand{What: Kept, Index: layer, Micro: m, At: Device, Rank: rank, Slot: none}
+// keep has the values that a block's forward leaves for its backward, on the way up or down. A value that waits in host
+// memory passes through a ring: a visit gets the slot that was given out longest ago, unless its values are still in one.
+func (b *builder) keep(layer, m int) Operand {
+	kept := on(b.RankOf(layer, b.way()), Kept, layer, m)
 	if !b.ActivationsPass(layer - 1) {
 		return kept
 	}
-	slot, held := b.keptIn[[2]int{layer, m}]
-	if !held {
-		slot = len(here.kept)
-		if slot >= b.Placement.Rings.Activations {
-			slot = here.kept[len(here.kept)-b.Placement.Rings.Activations]
+	here, slots, spills := &b.devices[kept.Rank], b.Placement.Rings.Activations, b.ActivationsSpill(layer-1)
+	for kept.Slot = range slots {
+		if b.has(kept) {
+			break
 		}
 	}
-	spills := b.ActivationsSpill(layer - 1)
-	if !spills {
-		b.keptIn[[2]int{layer, m}] = slot
+	if !b.has(kept) {
+		if kept.Slot = len(here.kept); kept.Slot >= slots {
+			kept.Slot = here.kept[len(here.kept)-slots]
+		}
+		if b.hold(kept); spills {
+			b.holds[b.cells.find(b.Plan, &kept)] = content{} // on the way down it comes from host memory
+		}
 	}
-	here.kept = append(here.kept, slot)
-	kept.Slot = slot
-	if down && spills {
-		b.move(LaneFetch, kept.Rank, Operand{What: Kept, Index: layer, Micro: m, At: Host, Slot: none}, kept)
+	here.kept = append(here.kept, kept.Slot)
+	if b.down && spills {
+		b.move(LaneFetch, kept.Rank, b.away(kept), kept)
 	}
 	return kept
 }
 
-// outcome is the operand on the device for what a block's parts made of a micro-batch's rows.
-func (b *builder) outcome(layer, m int) Operand {
-	return Operand{What: Outcome, Index: layer, Micro: m, At: Device, Rank: b.RankOf(layer, b.way()), Slot: none}
-}
-
-// outcomeHome is its place in host memory.
-func (b *builder) outcomeHome(layer, m int) Operand {
-	return Operand{What: Outcome, Index: layer, Micro: m, At: Host, Slot: none}
-}
-
-// saveOutcome takes an outcome that passes to host memory, for the backward visits.
-func (b *builder) saveOutcome(layer, m int) {
-	if !b.outcomePasses(layer - 1) {
-		return
-	}
-	from := b.outcome(layer, m)
-	b.devices[from.Rank].outcomeOf[m] = layer
-	if b.Phase.Steps() {
-		b.move(LaneDrain, from.Rank, from, b.outcomeHome(layer, m))
-	}
-}
-
-// loadOutcome brings an outcome to the device unless it is there.
-func (b *builder) loadOutcome(layer, m int) Operand {
-	to := b.outcome(layer, m)
-	if of := b.devices[to.Rank].outcomeOf; b.outcomePasses(layer-1) && of[m] != layer {
-		of[m] = layer
-		b.move(LaneFetch, to.Rank, b.outcomeHome(layer, m), to)
-	}
-	return to
-}
-
-// cache is the operand for what a block keeps from pass to pass: in a slot of the ring, to which it is brought, if it
-// waits in host memory.
+// cache has what a block keeps from pass to pass: in a slot of the ring, to which it is brought, if it waits in host
+// memory.
 func (b *builder) cache(layer int) Operand {
-	c := Operand{What: Cache, Index: layer, Micro: none, At: Device, Rank: b.RankOf(layer, nn.Forward), Slot: none}
+	c := on(b.RankOf(layer, nn.Forward), Cache, layer, none)
 	if b.cacheAt(layer-1) == Host {
 		here := &b.devices[c.Rank]
 		c.Slot, here.cache = here.cache, (here.cache+1)%cacheSlots
-		b.move(LaneFetch, c.Rank, b.cacheHome(layer), c)
+		b.move(LaneFetch, c.Rank, b.away(c), c)
 	}
 	return c
 }
 
-// cacheHome is the place in host memory of what a block keeps from pass to pass.
-func (b *builder) cacheHome(layer int) Operand {
-	return Operand{What: Cache, Index: layer, Micro: none, At: Host, Slot: none}
+// made notes that a visit has made a value, and takes it to where others have it from.
+func (b *builder) made(o Operand, later nn.Uses) {
+	leaves := false
+	switch layer := b.at.layer; o.What {
+	case Cache:
+		leaves = o.Slot != none
+	case Kept:
+		leaves = b.at.to == nn.Forward && b.Phase.Steps() && b.ActivationsSpill(layer-1)
+	case Outcome:
+		b.hold(o)
+		leaves = b.Phase.Steps() && b.outcomePasses(layer-1)
+	case Side:
+		b.hold(o)
+		leaves = !b.PeerCopies() && b.sideLeaves(o.Index, o.Rank)
+	case Input:
+		if b.hold(o); !later.Has(nn.Y) {
+			b.saveInput(o)
+		}
+	case InputGrad:
+		if !later.Has(nn.DX) {
+			b.drainInput(o)
+			b.drainSides(layer, o.Micro)
+		}
+	}
+	if leaves {
+		b.move(LaneDrain, o.Rank, o, b.away(o))
+	}
 }
 
 // clear gives the part an fp32 gradient for a cohort and zeroes it.
@@ -432,18 +432,17 @@ func (b *builder) embedTrained() bool { return slices.ContainsFunc(b.Model.Embed
 // drainInput takes the gradient of x[layer][m] to the host, where that is on its way: of the first block, as soon as
 // there is one, since what follows it ends the step; or of a block whose neighbour below is on another device that
 // cannot copy it. It lands where x was: its last reader is done.
-func (b *builder) drainInput(layer, m int) {
+func (b *builder) drainInput(dx Operand) {
+	layer := dx.Index
 	first := layer == 1 && !b.Bound() && b.embedTrained()
 	if next := layer > b.lowestTrained() && b.throughHost(layer-1, nn.Backward); !first && !next {
 		return
 	}
-	rank := b.RankOf(layer, nn.Backward)
-	o := op(LaneDrain, rank, DoMove)
-	o.Micro = m
-	if layer > 1 {
+	o := op(LaneDrain, dx.Rank, DoMove)
+	if o.Micro = dx.Micro; layer > 1 {
 		o.Layer = layer
 	}
-	b.add(o, []Operand{b.inputGradient(rank, m)}, []Operand{b.betweenDevices(InputGrad, layer, m)})
+	b.add(o, []Operand{dx}, []Operand{b.betweenDevices(dx)})
 }
 
 // scatter adds the gradient of rows that were looked up to the table's.
@@ -455,11 +454,11 @@ func (b *builder) scatter(l *model.Lookup) {
 	for m := range b.Numerics.MicroBatches {
 		switch {
 		case l.Side >= 0:
-			dx = append(dx, b.sideSummed(l.Side, m))
+			dx = append(dx, b.lookedUp(SideGrad, l.Side, m))
 		case b.Bound():
-			dx = append(dx, b.inputGradient(0, m))
+			dx = append(dx, b.inputGradient(0, 1, m))
 		default:
-			dx = append(dx, b.home(InputGrad, 1, m))
+			dx = append(dx, b.away(on(0, InputGrad, 1, m)))
 		}
 	}
 	if b.Cluster.Several() {

@@ -47,113 +47,73 @@ func (b *builder) sideLeaves(side, rank int) bool {
 	})
 }
 
-// sidesOn says, of each side and micro-batch, on which devices it is.
-type sidesOn struct {
-	value map[[3]int]bool // by side, micro-batch and rank
-	grad  map[[2]int]int  // by side and micro-batch: the rank, if anything has been summed
-}
-
-// side is a side of a micro-batch, or its gradient, on a device.
-func (b *builder) side(what What, side, m, rank int) Operand {
-	return Operand{What: what, Index: side, Micro: m, At: Device, Rank: rank, Slot: none}
-}
-
-// sideHome is its place in host memory.
-func (b *builder) sideHome(what What, side, m int) Operand {
-	return Operand{What: what, Index: side, Micro: m, At: Host, Slot: none}
-}
-
-// lookedUp returns the operand to which the host writes the rows of a table that a side begins with.
-func (b *builder) lookedUp(side, m int) Operand {
-	if b.Bound() {
-		b.sidesOn.value[[3]int{side, m, 0}] = true
-		return b.side(Side, side, m, 0)
+// lookedUp returns the operand to which the host writes the rows of a table that a side begins with, or in which it
+// finds their gradient.
+func (b *builder) lookedUp(what What, side, m int) Operand {
+	o := on(0, what, side, m)
+	if !b.Bound() {
+		return b.away(o)
 	}
-	return b.sideHome(Side, side, m)
-}
-
-// sideSummed returns the operand in which the host finds the gradient of those rows.
-func (b *builder) sideSummed(side, m int) Operand {
-	if b.Bound() {
-		return b.side(SideGrad, side, m, 0)
+	if what == Side {
+		b.hold(o)
 	}
-	return b.sideHome(SideGrad, side, m)
+	return o
 }
 
-// sides appends what a visit of a block reads and writes of its sides, which come to its device first.
-func (b *builder) sides(reads, writes []Operand, r leg, v *nn.Visit, m int) ([]Operand, []Operand) {
-	rank := b.RankOf(r.layer, r.to)
+// sides adds what a visit of a block reads and writes of its sides, which come to its device first.
+func (b *builder) sides() {
+	r, m := b.at.leg, b.at.micro
+	down, changes := r.to == nn.Backward, b.at.Writes.Has(nn.Sides)
 	for _, s := range b.Model.Blocks[r.layer-1].Sides() {
-		value, grad := b.side(Side, s.Number, m, rank), b.side(SideGrad, s.Number, m, rank)
+		value, grad := on(b.at.rank, Side, s.Number, m), on(b.at.rank, SideGrad, s.Number, m)
 		table := b.Model.Sides[s.Number].Lookup != nil
-		down, changes := r.to == nn.Backward, v.Writes.Has(nn.Sides)
 		switch {
 		case down && s.Sliced:
-			b.loadSideGrad(value, grad, r.layer)
+			b.loadSideGrad(value, grad)
 		case !s.Makes, table && !down:
-			b.loadSide(value, r.layer)
+			b.loadSide(value)
 		}
 		if down && changes && !s.Sliced {
-			b.loadSideGrad(value, grad, r.layer)
+			b.loadSideGrad(value, grad)
 		}
 		switch {
 		case down && changes && s.Makes:
-			writes = append(writes, grad)
+			b.writes = append(b.writes, grad)
 		case down && changes:
-			reads, writes = append(reads, value), append(writes, grad)
+			b.reads, b.writes = append(b.reads, value), append(b.writes, grad)
 		case !down && s.Makes:
-			writes = append(writes, value)
-			b.sidesOn.value[[3]int{s.Number, m, rank}] = true
+			b.writes = append(b.writes, value)
 		case !s.Makes:
-			reads = append(reads, value)
+			b.reads = append(b.reads, value)
 		}
 	}
-	return reads, writes
 }
 
-// loadSide brings a side to a device, unless it is there: rows of a table to the first block, and else what another
-// device has made.
-func (b *builder) loadSide(value Operand, layer int) {
-	at := [3]int{value.Index, value.Micro, value.Rank}
-	if b.sidesOn.value[at] {
+// loadSide has a side on a device: rows of a table come to the first block, and else what another device has made.
+func (b *builder) loadSide(value Operand) {
+	maker := b.Model.Sides[value.Index].Layers[0]
+	if !b.down && b.at.layer == maker {
+		b.need(LaneFetch, b.away(value), value)
 		return
 	}
-	b.sidesOn.value[at] = true
-	lane, from := LaneExchange, b.sideHome(Side, value.Index, value.Micro)
-	switch maker := b.Model.Sides[value.Index].Layers[0]; {
-	case !b.down && layer == maker:
-		lane = LaneFetch
-	case b.PeerCopies():
-		from = b.side(Side, value.Index, value.Micro, b.RankOf(maker, nn.Forward))
-	}
-	b.moveSide(lane, layer, from, value)
+	b.needFrom(on(b.RankOf(maker, nn.Forward), Side, value.Index, value.Micro), b.away(value), value)
 }
 
 // loadSideGrad brings the gradient that later blocks have summed to a device, unless it is there. Before the first of
 // them a gradient that takes the value's place is the value.
-func (b *builder) loadSideGrad(value, grad Operand, layer int) {
-	at := [2]int{grad.Index, grad.Micro}
-	rank, begun := b.sidesOn.grad[at]
-	b.sidesOn.grad[at] = grad.Rank
+func (b *builder) loadSideGrad(value, grad Operand) {
+	summed := &b.summedOn[grad.Index*b.Numerics.MicroBatches+grad.Micro]
+	there := on(*summed, SideGrad, grad.Index, grad.Micro)
+	*summed = grad.Rank
 	switch {
-	case begun && rank != grad.Rank:
-		from := b.sideHome(SideGrad, grad.Index, grad.Micro)
+	case there.Rank == none && b.gradTakesSide(grad.Index):
+		b.loadSide(value)
+	case there.Rank != none && there.Rank != grad.Rank:
+		from := b.away(grad)
 		if b.PeerCopies() {
-			from = b.side(SideGrad, grad.Index, grad.Micro, rank)
+			from = there
 		}
-		b.moveSide(LaneExchange, layer, from, grad)
-	case !begun && b.gradTakesSide(grad.Index):
-		b.loadSide(value, layer)
-	}
-}
-
-// saveSides takes what a block makes to the host, if visits on other devices read it and cannot copy it.
-func (b *builder) saveSides(layer, m int) {
-	rank := b.RankOf(layer, nn.Forward)
-	for _, s := range b.Model.Blocks[layer-1].Sides() {
-		if s.Makes && !b.PeerCopies() && b.sideLeaves(s.Number, rank) {
-			b.moveSide(LaneDrain, layer, b.side(Side, s.Number, m, rank), b.sideHome(Side, s.Number, m))
-		}
+		b.move(LaneExchange, grad.Rank, from, grad)
 	}
 }
 
@@ -170,18 +130,8 @@ func (b *builder) drainSides(layer, m int) {
 		case i == 0 && !b.Bound():
 			leaves = side.Lookup != nil && slices.ContainsFunc(side.Lookup.Tiles, b.Trained)
 		}
-		if leaves {
-			b.moveSide(LaneDrain, layer, b.side(SideGrad, n, m, rank), b.sideHome(SideGrad, n, m))
+		if grad := on(rank, SideGrad, n, m); leaves {
+			b.move(LaneDrain, rank, grad, b.away(grad))
 		}
 	}
-}
-
-func (b *builder) moveSide(lane Lane, layer int, from, to Operand) {
-	rank := to.Rank
-	if to.At == Host {
-		rank = from.Rank
-	}
-	o := op(lane, rank, DoMove)
-	o.Layer, o.Micro = layer, to.Micro
-	b.add(o, []Operand{from}, []Operand{to})
 }

@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"slices"
-
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/nn"
@@ -86,8 +84,6 @@ func (p *Plan) ownGradBytes(rank, part int) int64 {
 	return when(p.ownGrad(part) && p.sumsOn(rank, part), p.gradBytes(part))
 }
 
-func (p *Plan) gradSlots() int { return p.Placement.Rings.Gradients }
-
 func (p *Plan) gradSlotBytes(rank, _ int) int64 {
 	return p.largest(func(part int) int64 { return when(!p.ownGrad(part) && p.sumsOn(rank, part), p.gradBytes(part)) })
 }
@@ -131,8 +127,6 @@ func (p *Plan) residentGradBytes(rank, part int) int64 {
 	return when(p.StateResident(part) && p.staged() && p.isOn(rank, part), p.storedGradBytes(part))
 }
 
-func (p *Plan) stateSlots() int { return p.Placement.Rings.State }
-
 func (p *Plan) stateSlotBytes(int, int) int64 {
 	if !p.anyStatePasses() {
 		return 0
@@ -165,16 +159,11 @@ func (p *Plan) inputGradBytes(int, int) int64 {
 	return when(!p.sharesInputs() && p.Trains(), p.inputBytes())
 }
 
-// isBlock reports whether a layer is a block.
-func (p *Plan) isBlock(layer int) bool { return layer >= 1 && layer <= p.blocks() }
-
-func (p *Plan) savedHereBytes(rank, layer int) int64 {
-	return when(p.isBlock(layer) && p.savedOn(rank, layer), p.inputBytes())
+func (p *Plan) savedHereBytes(rank, block int) int64 {
+	return when(p.savedOn(rank, 1+block), p.inputBytes())
 }
 
-func (p *Plan) savedHomeBytes(_, layer int) int64 {
-	return when(p.isBlock(layer) && p.SavedOnHost(layer-1), p.inputBytes())
-}
+func (p *Plan) savedHomeBytes(_, block int) int64 { return when(p.SavedOnHost(block), p.inputBytes()) }
 
 func (p *Plan) passingInputBytes(int, int) int64 { return when(p.rowsPass(), p.inputBytes()) }
 
@@ -225,9 +214,6 @@ func (p *Plan) overlaid(what overlaid, place func(a *device.Arena, block int)) (
 	return most
 }
 
-// keptSlots is the ring of what blocks keep in host memory.
-func (p *Plan) keptSlots() int { return p.Placement.Rings.Activations }
-
 func (p *Plan) keptSlotBytes(int, int) (most int64) {
 	for block := range p.blocks() {
 		if p.ActivationsPass(block) {
@@ -237,18 +223,18 @@ func (p *Plan) keptSlotBytes(int, int) (most int64) {
 	return most
 }
 
-func (p *Plan) keptHereBytes(rank, layer int) int64 {
-	if !p.isBlock(layer) || p.ActivationsPass(layer-1) || p.RankOf(layer, nn.Backward) != rank {
+func (p *Plan) keptHereBytes(rank, block int) int64 {
+	if p.ActivationsPass(block) || p.RankOf(1+block, nn.Backward) != rank {
 		return 0
 	}
-	return p.KeptBytes(layer - 1)
+	return p.KeptBytes(block)
 }
 
-func (p *Plan) keptHomeBytes(_, layer int) int64 {
-	if !p.isBlock(layer) || !p.ActivationsSpill(layer-1) {
+func (p *Plan) keptHomeBytes(_, block int) int64 {
+	if !p.ActivationsSpill(block) {
 		return 0
 	}
-	return p.KeptBytes(layer - 1)
+	return p.KeptBytes(block)
 }
 
 // hasOutcome reports whether visits of a rank have what a block's parts made of rows.
@@ -256,8 +242,8 @@ func (p *Plan) hasOutcome(rank, block int) bool {
 	return p.leavesOutcome(block) && (p.RankOf(1+block, nn.Backward) == rank || p.RankOf(1+block, nn.Forward) == rank)
 }
 
-func (p *Plan) outcomeHereBytes(rank, layer int) int64 {
-	return when(p.isBlock(layer) && !p.outcomePasses(layer-1) && p.hasOutcome(rank, layer-1), p.inputBytes())
+func (p *Plan) outcomeHereBytes(rank, block int) int64 {
+	return when(!p.outcomePasses(block) && p.hasOutcome(rank, block), p.inputBytes())
 }
 
 func (p *Plan) passingOutcomeBytes(rank, _ int) int64 {
@@ -269,39 +255,29 @@ func (p *Plan) passingOutcomeBytes(rank, _ int) int64 {
 	return 0
 }
 
-func (p *Plan) outcomeHomeBytes(_, layer int) int64 {
-	return when(p.isBlock(layer) && p.outcomePasses(layer-1), p.inputBytes())
-}
-
-func (p *Plan) cacheRing() int {
-	if slices.Contains(p.Placement.Where.Caches, Host) {
-		return cacheSlots
-	}
-	return 0
+func (p *Plan) outcomeHomeBytes(_, block int) int64 {
+	return when(p.outcomePasses(block), p.inputBytes())
 }
 
 func (p *Plan) cacheSlotBytes(int, int) (most int64) {
-	for layer := range p.blocks() + 1 {
-		most = max(most, p.cacheHomeBytes(0, layer))
+	for block := range p.blocks() {
+		most = max(most, p.cacheHomeBytes(0, block))
 	}
 	return most
 }
 
-func (p *Plan) cacheHereBytes(rank, layer int) int64 {
-	if !p.isBlock(layer) || p.RankOf(layer, nn.Forward) != rank {
+func (p *Plan) cacheHereBytes(rank, block int) int64 {
+	if at := p.cacheAt(block); at == Absent || at == Host || p.RankOf(1+block, nn.Forward) != rank {
 		return 0
 	}
-	if at := p.cacheAt(layer - 1); at == Absent || at == Host {
-		return 0
-	}
-	return p.CacheBytes(layer - 1)
+	return p.CacheBytes(block)
 }
 
-func (p *Plan) cacheHomeBytes(_, layer int) int64 {
-	if !p.isBlock(layer) || p.cacheAt(layer-1) != Host {
+func (p *Plan) cacheHomeBytes(_, block int) int64 {
+	if p.cacheAt(block) != Host {
 		return 0
 	}
-	return p.CacheBytes(layer - 1)
+	return p.CacheBytes(block)
 }
 
 // The head.
@@ -352,13 +328,9 @@ func (p *Plan) workBytes(rank, _ int) int64 {
 // Tables, tokens and results.
 
 // rotaryBytes is the room for the tables of a block's frequencies, if it is the first one that has them.
-func (p *Plan) rotaryBytes(_, layer int) int64 {
-	block := layer - 1
-	if !p.isBlock(layer) || p.Model.Like[block] < block {
-		return 0
-	}
+func (p *Plan) rotaryBytes(_, block int) int64 {
 	f := p.Model.Blocks[block].Rotary()
-	if f.HeadDim < 2 {
+	if f.HeadDim < 2 || p.Model.Like[block] < block {
 		return 0
 	}
 	for i, d := range p.Model.Blocks[:block] {
@@ -375,11 +347,8 @@ func (p *Plan) rotaryTableBytes(f nn.RopeFrequencies) int64 {
 	return int64(f.Rows(p.LongestDocument())) * int64(f.HeadDim/2) * tensor.F32.Bytes()
 }
 
-func (p *Plan) constantBytes(_, layer int) int64 {
-	if !p.isBlock(layer) {
-		return 0
-	}
-	return int64(p.Model.Blocks[layer-1].FeedConstants()) * tensor.F32.Bytes()
+func (p *Plan) constantBytes(_, block int) int64 {
+	return int64(p.Model.Blocks[block].FeedConstants()) * tensor.F32.Bytes()
 }
 
 // tokenBytes is the length of the token arrays of all micro-batches: see Batch.

@@ -5,8 +5,8 @@ import "slices"
 // add appends an operation on what it reads and writes, and works out what it waits for.
 func (b *builder) add(op Op, reads, writes []Operand) *Op {
 	op.Reads, op.Writes = b.list(reads), b.list(writes)
-	need, worker, workers := b.need, b.crew.Index(op.Worker), len(b.waited)
-	clear(need)
+	await, worker, workers := b.await, b.crew.Index(op.Worker), len(b.waited)
+	clear(await)
 	for i := range op.Reads {
 		b.needWriter(op.Reads[i].Cell)
 	}
@@ -14,11 +14,11 @@ func (b *builder) add(op Op, reads, writes []Operand) *Op {
 		cell := int(op.Writes[i].Cell)
 		b.needWriter(op.Writes[i].Cell)
 		for l, last := range b.read[cell*workers:][:workers] {
-			need[l] = max(need[l], int(last))
+			await[l] = max(await[l], int(last))
 		}
 	}
 	first := len(b.waits)
-	for l, n := range need {
+	for l, n := range await {
 		// Workers go in order: what a worker has waited for once, and all before it, is done.
 		if waited := &b.waited[worker][l]; l != worker && n > *waited {
 			*waited = n
@@ -62,14 +62,16 @@ func (b *builder) list(all []Operand) []Operand {
 func (b *builder) needWriter(cell Cell) {
 	if n := int(b.written[cell]); n > 0 {
 		w := b.crew.Index(b.ops[n-1].Worker)
-		b.need[w] = max(b.need[w], n)
+		b.await[w] = max(b.await[w], n)
 	}
 }
 
-// holdCells makes room for who touched cells last: no operation has.
-func (m *scheduleMemory) holdCells(cells Cell, workers int) {
+// forget makes room for who touched cells last, and for what they hold: no operation has touched them.
+func (m *scheduleMemory) forget(cells Cell, workers int) {
 	m.written = slices.Grow(m.written[:0], int(cells))[:cells]
 	m.read = slices.Grow(m.read[:0], int(cells)*workers)[:int(cells)*workers]
+	m.holds = slices.Grow(m.holds[:0], int(cells))[:cells]
 	clear(m.written)
 	clear(m.read)
+	clear(m.holds)
 }

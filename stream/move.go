@@ -27,15 +27,9 @@ func (r *execution) move(s device.Stream, i int) error {
 	if onDisk(*from) || onDisk(*to) {
 		return r.moveInput(s, i)
 	}
-	src, err := r.mem(op, from)
-	if err != nil {
-		return err
-	}
-	dst, err := r.mem(op, to)
-	if err == nil {
-		s.Copy(dst, src)
-	}
-	return err
+	memory := r.ranks[op.Rank].memory
+	s.Copy(memory.At(to), memory.At(from))
+	return nil
 }
 
 // movePart copies extents of a part, piece by piece.
@@ -47,7 +41,7 @@ func (r *execution) movePart(s device.Stream, i int) error {
 	var err error
 	switch to.What {
 	case plan.Weights:
-		here[store.Weights], err = r.mem(op, to)
+		here[store.Weights] = memory.At(to)
 		access = store.Read
 	case plan.State:
 		kinds, here, access = r.Plan.Numerics.Scheme().States(), r.Plan.StateIn(memory.Slot(to), op.Part), store.Read
@@ -57,13 +51,13 @@ func (r *execution) movePart(s device.Stream, i int) error {
 	case plan.Stored:
 		kinds = append(kinds, r.Plan.Numerics.Scheme().States()...)
 		here = r.Plan.StateIn(memory.Slot(&op.Reads[1]), op.Part)
-		here[store.Weights], err = r.mem(op, from)
+		here[store.Weights] = memory.At(from)
 	case plan.Rounded:
 		kinds = []store.Kind{store.Grad}
-		here[store.Grad], err = r.mem(op, from)
+		here[store.Grad] = memory.At(from)
 	case plan.Gradient:
 		kinds = []store.Kind{store.GradSum}
-		here[store.GradSum], err = r.mem(op, from)
+		here[store.GradSum] = memory.At(from)
 	}
 	for _, kind := range kinds {
 		id := store.ID{Part: op.Part, Kind: kind}

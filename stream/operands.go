@@ -11,18 +11,33 @@ import (
 // The memory of what operations name. The plan has given each operand a cell, and laid the cells out; here they are
 // looked up as the device of an operation sees them.
 
-// mem is the memory of an operand as the device of the operation sees it. An extent that the device uses where the
-// store keeps it is borrowed for the lane.
-func (r *execution) mem(op *plan.Op, o *plan.Operand) (device.Mem, error) {
-	if mem := r.ranks[op.Rank].memory.At(o); !mem.IsZero() {
-		return mem, nil
+// operands are the memories of what an operation reads and writes, as its device sees them: zero of an extent that
+// moves piece by piece. Extents that the device uses where the store keeps them are borrowed for the lane.
+func (r *execution) operands(op *plan.Op) (reads, writes []device.Mem, err error) {
+	all := make([]device.Mem, 0, len(op.Reads)+len(op.Writes))
+	for _, list := range [][]plan.Operand{op.Reads, op.Writes} {
+		for i := range list {
+			o := &list[i]
+			mem := r.ranks[op.Rank].memory.At(o)
+			id, access, bound := store.ID{Part: o.Index, Kind: store.Grad}, store.Write, false
+			switch o.What {
+			case plan.Weights:
+				id.Kind, access, bound = store.Weights, store.Read, o.At == plan.InPlace
+			case plan.Gradient:
+				bound = o.At == plan.InPlace
+			case plan.Rounded:
+				bound = o.At == plan.Host && op.Do == plan.DoRound
+			}
+			if bound {
+				_, bytes := r.Plan.Range(o)
+				if mem, err = r.bind(op, id, bytes, access); err != nil {
+					return nil, nil, err
+				}
+			}
+			all = append(all, mem)
+		}
 	}
-	id, access := store.ID{Part: o.Index, Kind: store.Weights}, store.Read
-	if o.What != plan.Weights {
-		id.Kind, access = store.Grad, store.Write
-	}
-	_, bytes := r.Plan.Range(o)
-	return r.bind(op, id, bytes, access)
+	return all[:len(op.Reads)], all[len(op.Reads):], nil
 }
 
 // onDisk reports whether an operand is in files.
@@ -66,18 +81,6 @@ func (r *execution) hostResult(at int64) device.Mem {
 }
 
 func (e *Engine) gradBytes(part int) int64 { return e.Plan.Model.Parts[part].Layout.StateElems * 4 }
-
-// params are the weights of a part where an operand has them.
-func (r *execution) params(op *plan.Op, o *plan.Operand) (nn.Params, error) {
-	mem, err := r.mem(op, o)
-	return nn.Weights(mem, r.Plan.Model.Parts[o.Index].Layout, r.types[store.Weights]), err
-}
-
-// gradients are the fp32 gradients of a part where an operand has them.
-func (r *execution) gradients(op *plan.Op, o *plan.Operand) (nn.Params, error) {
-	mem, err := r.mem(op, o)
-	return nn.Gradients(mem, r.Plan.Model.Parts[o.Index].Layout), err
-}
 
 // logitsOf tells a visit where to write the logits of a chunk of a tile: in their columns on the host where the device
 // can, else densely in a buffer of the device.

@@ -232,25 +232,14 @@ func (r *execution) exec(i int) error {
 		return r.move(s, i)
 	case plan.DoVisit:
 		return r.visit(s, op)
-	case plan.DoClear:
-		if op.Lane == plan.LaneUpdate {
-			return r.prepareScatter(s, op)
-		}
-		return r.clear(s, op)
-	case plan.DoAdd:
-		return r.addCohort(s, op)
-	case plan.DoNarrow:
-		return r.narrow(s, op)
-	case plan.DoRound:
-		if op.Lane == plan.LaneUpdate {
-			return r.prepareScatter(s, op)
-		}
-		return r.round(s, op)
-	case plan.DoUpdate:
-		if op.Lane == plan.LaneUpdate {
+	case plan.DoClear, plan.DoRound, plan.DoUpdate, plan.DoAdd, plan.DoNarrow:
+		switch {
+		case op.Lane != plan.LaneUpdate:
+			return r.onPart(s, op)
+		case op.Do == plan.DoUpdate:
 			return r.updatePart(s, op.Part)
 		}
-		return r.updateHere(s, op)
+		return r.prepareScatter(s, op)
 	case plan.DoLookup:
 		return r.lookup(s, op)
 	case plan.DoLookupAhead:

@@ -32,71 +32,66 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 	if op.Micro >= 0 {
 		a.Batch = r.batch(op.Rank, op.Micro)
 	}
+	reads, writes, err := r.operands(op)
+	if err != nil {
+		return err
+	}
 	sums := map[int]nn.Params{} // by part
-	for i := range op.Writes {
-		if o := &op.Writes[i]; o.What == plan.Gradient || o.What == plan.CohortSum {
-			g, err := r.gradients(op, o)
-			if err != nil {
-				return err
-			}
+	for i, o := range op.Writes {
+		if o.What == plan.Gradient || o.What == plan.CohortSum {
+			g := nn.Gradients(writes[i], r.Plan.Model.Parts[o.Index].Layout)
 			// The first micro-batch writes the gradient, the others add: the order of sums is fixed.
 			g.Fresh = r.Plan.Numerics.BeginsCohort(op.Micro)
 			sums[o.Index] = g
 		}
 	}
-	for _, list := range [][]plan.Operand{op.Reads, op.Writes} {
-		for i := range list {
-			switch o := &list[i]; o.What {
-			case plan.Weights:
-				w, err := r.params(op, o)
-				if err != nil {
-					return err
-				}
-				a.Weights, a.Gradients = append(a.Weights, w), append(a.Gradients, sums[o.Index])
-			case plan.Input:
-				if op.Visit.Reads.Has(nn.X) && a.X.IsZero() {
-					a.X = memory.Rows(o)
-				} else {
-					a.Y = memory.Rows(o)
-				}
-			case plan.InputGrad:
-				a.DX = memory.Rows(o)
-			case plan.Kept:
-				a.Kept = r.Plan.KeptIn(memory.Slot(o), o.Index-1)
-			case plan.Outcome:
-				a.Outcome = memory.Rows(o)
-			case plan.Held:
-				r.hold(&a, op, o)
-			case plan.Work:
-				way := nn.Forward
-				if op.Visit.To == nn.Backward {
-					way = nn.Backward
-				}
-				if of := here.Work[way]; o.Index <= len(of) {
-					a.Work = of[o.Index-1]
-				}
-			case plan.Cache:
-				a.Cache = r.Plan.CacheIn(memory.Slot(o), o.Index-1)
-			case plan.LossSum:
-				mem, err := r.mem(op, o)
-				if err != nil {
-					return err
-				}
-				a.Loss = mem
-			case plan.Loads:
-				mem, err := r.mem(op, o)
-				if err != nil {
-					return err
-				}
-				a.Loads = mem
-			case plan.Balance:
-				a.Balance, a.StepRows = memory.Balances(o), r.Plan.Whole.StepPositions()
-			case plan.LogitRows:
-				if a.Wanted = r.logitsOf(op, o); a.Wanted.Rows == 0 {
-					return nil
-				}
+	use := func(o *plan.Operand, mem device.Mem) {
+		switch o.What {
+		case plan.Weights:
+			a.Weights = append(a.Weights, nn.Weights(mem, r.Plan.Model.Parts[o.Index].Layout, r.types[store.Weights]))
+			a.Gradients = append(a.Gradients, sums[o.Index])
+		case plan.Input:
+			if op.Visit.Reads.Has(nn.X) && a.X.IsZero() {
+				a.X = memory.Rows(o)
+			} else {
+				a.Y = memory.Rows(o)
 			}
+		case plan.InputGrad:
+			a.DX = memory.Rows(o)
+		case plan.Kept:
+			a.Kept = r.Plan.KeptIn(mem, o.Index-1)
+		case plan.Outcome:
+			a.Outcome = memory.Rows(o)
+		case plan.Held:
+			r.hold(&a, op, o)
+		case plan.Work:
+			way := nn.Forward
+			if op.Visit.To == nn.Backward {
+				way = nn.Backward
+			}
+			if of := here.Work[way]; o.Index <= len(of) {
+				a.Work = of[o.Index-1]
+			}
+		case plan.Cache:
+			a.Cache = r.Plan.CacheIn(mem, o.Index-1)
+		case plan.LossSum:
+			a.Loss = mem
+		case plan.Loads:
+			a.Loads = mem
+		case plan.Balance:
+			a.Balance, a.StepRows = memory.Balances(o), r.Plan.Whole.StepPositions()
+		case plan.LogitRows:
+			a.Wanted = r.logitsOf(op, o)
 		}
+	}
+	for i := range op.Reads {
+		use(&op.Reads[i], reads[i])
+	}
+	for i := range op.Writes {
+		use(&op.Writes[i], writes[i])
+	}
+	if op.Visit.Writes.Has(nn.LogitRows) && a.Wanted.Rows == 0 {
+		return nil
 	}
 	if (op.Visit.Reads | op.Visit.Writes).Has(nn.Sides) {
 		a.Sides = r.sides(op)
@@ -139,95 +134,43 @@ func (r *execution) batch(rank, m int) *nn.MicroBatch {
 	return plan.Batch(mem, m, r.Plan.Numerics.Positions())
 }
 
-// clear zeroes a gradient.
-func (r *execution) clear(s device.Stream, op *plan.Op) error {
-	g, err := r.gradients(op, &op.Writes[0])
-	if err == nil {
-		g.Clear(s)
-	}
-	return err
-}
-
-// addCohort adds the gradient of a cohort to the sum of those before it.
-func (r *execution) addCohort(s device.Stream, op *plan.Op) error {
-	sum, err := r.mem(op, &op.Reads[0])
+// onPart enqueues what the compute lane does with a part between visits.
+func (r *execution) onPart(s device.Stream, op *plan.Op) error {
+	reads, writes, err := r.operands(op)
 	if err != nil {
 		return err
-	}
-	total, err := r.mem(op, &op.Writes[0])
-	if err != nil {
-		return err
-	}
-	elems := int(r.Plan.Model.Parts[op.Part].Layout.StateElems)
-	to := device.NewVec(total, tensor.F32, elems)
-	s.Add(to, to, device.NewVec(sum, tensor.F32, elems))
-	return nil
-}
-
-// narrow rounds the sum of a cohort to bf16, and where it is to be added here, to what that is in fp32.
-func (r *execution) narrow(s device.Stream, op *plan.Op) error {
-	sum, err := r.mem(op, &op.Reads[0])
-	if err != nil {
-		return err
-	}
-	to, err := r.mem(op, &op.Writes[0])
-	if err != nil {
-		return err
-	}
-	elems := int(r.Plan.Model.Parts[op.Part].Layout.StateElems)
-	full, narrowed := device.NewVec(sum, tensor.F32, elems), device.NewVec(to, tensor.BF16, elems)
-	s.Cast(narrowed, full)
-	if len(op.Writes) > 1 {
-		s.Cast(full, narrowed)
-	}
-	return nil
-}
-
-// round brings a complete gradient into its stored type and squares what is stored.
-func (r *execution) round(s device.Stream, op *plan.Op) error {
-	g, err := r.gradients(op, &op.Reads[0])
-	if err != nil {
-		return err
-	}
-	squares, err := r.mem(op, &op.Writes[0])
-	if err != nil {
-		return err
-	}
-	elems := int(r.Plan.Model.Parts[op.Part].Layout.StateElems)
-	full := device.NewVec(g.Mem, tensor.F32, elems)
-	stored := full
-	if t := r.types[store.Grad]; t != tensor.F32 {
-		mem, err := r.mem(op, &op.Writes[1])
-		if err != nil {
-			return err
-		}
-		stored = device.NewVec(mem, t, elems)
-		s.Cast(stored, full)
-	}
-	s.SumSquares(squares, stored)
-	return nil
-}
-
-// updateHere applies the pending update to a part on the device.
-func (r *execution) updateHere(s device.Stream, op *plan.Op) error {
-	mem := r.Plan.StateIn(r.ranks[op.Rank].memory.Slot(&op.Writes[1]), op.Part)
-	var err error
-	if mem[store.Weights], err = r.mem(op, &op.Writes[0]); err != nil {
-		return err
-	}
-	if len(op.Reads) > 0 { // else it came with the state
-		if mem[store.Grad], err = r.mem(op, &op.Reads[0]); err != nil {
-			return err
-		}
-	}
-	tally, err := r.mem(op, &op.Writes[2])
-	if err != nil {
-		return err
-	}
-	if op.First {
-		s.Zero(tally)
 	}
 	l := r.Plan.Model.Parts[op.Part].Layout
-	r.updateSpan(s, op.Part, mem, elemRange{0, l.WeightElems}, elemRange{0, l.StateElems}, tally)
+	vec := func(mem device.Mem, t tensor.DType) device.Mat { return device.NewVec(mem, t, int(l.StateElems)) }
+	switch op.Do {
+	case plan.DoClear: // a gradient
+		nn.Gradients(writes[0], l).Clear(s)
+	case plan.DoAdd: // the gradient of a cohort to the sum of those before it
+		total := vec(writes[0], tensor.F32)
+		s.Add(total, total, vec(reads[0], tensor.F32))
+	case plan.DoNarrow: // the sum of a cohort to bf16, and where it is to be added here, to what that is in fp32
+		full, narrowed := vec(reads[0], tensor.F32), vec(writes[0], tensor.BF16)
+		s.Cast(narrowed, full)
+		if len(writes) > 1 {
+			s.Cast(full, narrowed)
+		}
+	case plan.DoRound: // a complete gradient to its stored type, and squares what is stored
+		stored := vec(reads[0], tensor.F32)
+		if t := r.types[store.Grad]; t != tensor.F32 {
+			full := stored
+			stored = vec(writes[1], t)
+			s.Cast(stored, full)
+		}
+		s.SumSquares(writes[0], stored)
+	case plan.DoUpdate: // a part's pending update
+		mem := r.Plan.StateIn(r.ranks[op.Rank].memory.Slot(&op.Writes[1]), op.Part)
+		if mem[store.Weights] = writes[0]; len(reads) > 0 { // else the gradient came with the state
+			mem[store.Grad] = reads[0]
+		}
+		if op.First {
+			s.Zero(writes[2])
+		}
+		r.updateSpan(s, op.Part, mem, elemRange{0, l.WeightElems}, elemRange{0, l.StateElems}, writes[2])
+	}
 	return nil
 }
