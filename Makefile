@@ -8,7 +8,7 @@ SLOWEST = ./train ./stream ./cmd/millrace
 # Packages in which goroutines share memory. Those with arithmetic or texts alone would only repeat make test, slowly.
 # gguf is left out: the workers of its export have a range each, and its tests take 40 s under the race detector.
 RACE = store checkpoint data probe device/cpu device/cpu/pool device/null device/cuda device/cuda/cublaslt device/cuda/gpucheck \
-	trace hostmem vfs hf/hub internal/fault internal/mpi internal/cudatest/...
+	trace hostmem vfs hf/hub internal/fault internal/mpi internal/cudatest/... train/... rehearse
 RACE_PACKAGES = $(addprefix ./,$(RACE))
 
 # Tests of train, stream, data and device/cuda that run what their other tests run, in many runs or for other models: minutes under the race

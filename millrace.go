@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 // Config reads a run file and key=value settings, which come after it, as "millrace train FILE --set KEY=VALUE" does,
@@ -26,19 +27,19 @@ func Config(path string, settings ...string) (*runfile.Config, error) {
 }
 
 // PlanOptions say what to plan for. The zero value is valid.
-type PlanOptions = train.PlanOptions
+type PlanOptions = verbs.PlanOptions
 
 // Plan plans what Train would run: will it fit, how fast is it, and what limits it? It reads the config.json of the
 // model, and no weights and no data. If nothing fits, the error names the number to change.
-func Plan(ctx context.Context, c *runfile.Config, o PlanOptions) (*train.Planned, error) {
+func Plan(ctx context.Context, c *runfile.Config, o PlanOptions) (*verbs.Planned, error) {
 	o.Env = envOr(o.Env)
-	return train.PlanFor(ctx, c, o)
+	return verbs.PlanFor(ctx, c, o)
 }
 
 // PlanShape is Plan for a published shape, such as "qwen2.5-14b", on a named machine with its drive. It reads no file.
 // Settings are those of Config. [github.com/millrace/millrace/plan.Shapes] and [github.com/millrace/millrace/plan.Machines] list the names, and so does the error of an unknown
 // one.
-func PlanShape(ctx context.Context, shape, machine string, settings ...string) (*train.Planned, error) {
+func PlanShape(ctx context.Context, shape, machine string, settings ...string) (*verbs.Planned, error) {
 	c, err := runfile.ReadToPlan(shape, true, settings)
 	if err != nil {
 		return nil, blame.BadRequest(err)

@@ -11,12 +11,12 @@ import (
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/session"
 )
 
 // fillAlike draws weights for those of the parts that are wanted: parts of one kind and layout take the same, so that
 // a model of any depth is filled at the speed of memory. Cores share the drawing and the copies.
-func (b *benchmark) fillAlike(ctx context.Context, s *train.Session, wanted func(part int) bool) error {
+func (b *benchmark) fillAlike(ctx context.Context, s *session.Session, wanted func(part int) bool) error {
 	type like struct {
 		kind           model.PartKind
 		weights, state int64

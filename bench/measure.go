@@ -30,6 +30,8 @@ import (
 	"github.com/millrace/millrace/timeline"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/verbs"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -186,7 +188,7 @@ func Measure(ctx context.Context, env *train.Env, o Options) (r *Result, err err
 		return nil, err
 	}
 	n.SequenceLen = o.SequenceLen
-	m, _, err := train.ModelToPlan(ctx, env, o.Model, o.Shape)
+	m, _, err := verbs.ModelToPlan(ctx, env, o.Model, o.Shape)
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +228,7 @@ type benchmark struct {
 	Options
 	trace   *vfs.Output // nil: none is written
 	env     *train.Env
-	dev     *train.Devices
+	dev     *session.Devices
 	info    device.Info
 	machine plan.Machine
 	guess   string // why the rates are one; empty: they were measured
@@ -289,9 +291,9 @@ func (b *benchmark) hostBytes() int64 {
 }
 
 // open reserves everything and draws the weights.
-func (b *benchmark) open(ctx context.Context) (*train.Session, error) {
+func (b *benchmark) open(ctx context.Context) (*session.Session, error) {
 	wanted := func(int) bool { return true }
-	o := train.SessionOptions{StateDir: b.Memory.Path}
+	o := session.SessionOptions{StateDir: b.Memory.Path}
 	if b.alias != nil {
 		on := b.alias.copyOf(len(b.plan.Model.Parts))
 		wanted = func(part int) bool { return on[part] == part }
@@ -300,12 +302,12 @@ func (b *benchmark) open(ctx context.Context) (*train.Session, error) {
 			return nil, err
 		}
 	}
-	o.Fill = func(_ context.Context, s *train.Session) error { return b.fillAlike(ctx, s, wanted) }
+	o.Fill = func(_ context.Context, s *session.Session) error { return b.fillAlike(ctx, s, wanted) }
 	return b.env.OpenSession(ctx, b.plan, b.dev, o)
 }
 
 // measure runs the steps.
-func (b *benchmark) measure(ctx context.Context, s *train.Session) (*Result, error) {
+func (b *benchmark) measure(ctx context.Context, s *session.Session) (*Result, error) {
 	steady := b.plan.Schedule(plan.Steady)
 	// All of a step, and the end of the one before.
 	s.Engine.Trace = trace.NewRecorder(b.plan.Crew(), len(steady.Ops)+1)

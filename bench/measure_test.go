@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/model"
@@ -19,7 +20,7 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/trace"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 func TestMeasure(t *testing.T) {
@@ -235,7 +236,7 @@ func TestAliasing(t *testing.T) {
 // Cores that share a part draw what one draws: in either form of weights, in pieces that end within rows.
 func TestInitShared(t *testing.T) {
 	env := newEnv(t)
-	m, _, err := train.ModelToPlan(context.Background(), env, writeConfig(t, nil), "")
+	m, _, err := verbs.ModelToPlan(context.Background(), env, writeConfig(t, nil), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +313,7 @@ func TestFillAlike(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.SequenceLen = 32
-	m, _, err := train.ModelToPlan(context.Background(), env, o.Model, "")
+	m, _, err := verbs.ModelToPlan(context.Background(), env, o.Model, "")
 	if err != nil {
 		t.Fatal(err)
 	}

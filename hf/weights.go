@@ -270,7 +270,7 @@ func (w *Weights) ReadF32(name string, dst []float32, first int64) error {
 		return err
 	}
 	if t.dtype == "F32" && littleEndian {
-		if err := t.readElems(name, f32Bytes(dst), first, int64(len(dst)), 4); err != nil {
+		if err := t.readElems(name, BytesOf(dst), first, int64(len(dst)), 4); err != nil {
 			return err
 		}
 		return t.checkFinite(name, dst, first)
@@ -315,7 +315,7 @@ func (w *Weights) ReadBF16(name string, dst []uint16, first int64) error {
 		return err
 	}
 	if t.dtype == "BF16" && littleEndian {
-		if err := t.readElems(name, u16Bytes(dst), first, int64(len(dst)), 2); err != nil {
+		if err := t.readElems(name, BytesOf(dst), first, int64(len(dst)), 2); err != nil {
 			return err
 		}
 		return t.checkFiniteBF16(name, dst, first)
@@ -403,10 +403,10 @@ var littleEndian = func() bool {
 	return *(*byte)(unsafe.Pointer(&x)) == 1
 }()
 
-func f32Bytes(s []float32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), 4*len(s))
-}
-
-func u16Bytes(s []uint16) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), 2*len(s))
+// BytesOf views numbers as the bytes that safetensors wants; little-endian machines only, as all that we build for are.
+func BytesOf[T float32 | uint16 | int16](x []T) []byte {
+	if len(x) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), len(x)*int(unsafe.Sizeof(x[0])))
 }

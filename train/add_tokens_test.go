@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/export"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -77,13 +77,13 @@ func TestAddTokens(t *testing.T) {
 			old := tokenizedModel(t, c.change)
 			if c.dtype != tensor.F32 {
 				converted := filepath.Join(t.TempDir(), "converted")
-				if _, err := Export(t.Context(), newEnv(t), ExportOptions{Model: old, Dir: converted, DType: c.dtype}); err != nil {
+				if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Model: old, Dir: converted, DType: c.dtype}); err != nil {
 					t.Fatal(err)
 				}
 				old = converted
 			}
 			dir := filepath.Join(t.TempDir(), "more")
-			done, err := AddTokens(t.Context(), newEnv(t), AddTokensOptions{Model: old, Dir: dir,
+			done, err := export.AddTokens(t.Context(), newEnv(t), export.AddTokensOptions{Model: old, Dir: dir,
 				Tokens: []string{"<|im_start|>", "<|eos|>", "<tool>", "a b"}})
 			if err != nil {
 				t.Fatal(err)
@@ -124,11 +124,11 @@ func TestAddTokensToMXFP4(t *testing.T) {
 	delete(plain, "quantization_config")
 	plain["vocab_size"] = 562
 	old, dir := filepath.Join(t.TempDir(), "mxfp4"), filepath.Join(t.TempDir(), "more")
-	if _, err := Export(t.Context(), newEnv(t), ExportOptions{Model: tokenizedModel(t, plain), Dir: old,
+	if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Model: tokenizedModel(t, plain), Dir: old,
 		MXFP4: true}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := AddTokens(t.Context(), newEnv(t), AddTokensOptions{Model: old, Dir: dir,
+	if _, err := export.AddTokens(t.Context(), newEnv(t), export.AddTokensOptions{Model: old, Dir: dir,
 		Tokens: []string{"<tool>"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func compareRows(t *testing.T, old, dir string, tokens, rows int) {
 		info, _ := after.Info(name)
 		if !slices.Contains([]string{"model.embed_tokens.weight", "model.embed_tokens_per_layer.weight",
 			"lm_head.weight"}, name) {
-			if string(bytesOf(a)) != string(bytesOf(b)) {
+			if string(hf.BytesOf(a)) != string(hf.BytesOf(b)) {
 				t.Errorf("%s has changed", name)
 			}
 			continue
@@ -176,10 +176,10 @@ func compareRows(t *testing.T, old, dir string, tokens, rows int) {
 		if info.Shape[0] != rows {
 			t.Errorf("%s has %d rows, want %d", name, info.Shape[0], rows)
 		}
-		if string(bytesOf(a[:tokens*hidden])) != string(bytesOf(b[:tokens*hidden])) {
+		if string(hf.BytesOf(a[:tokens*hidden])) != string(hf.BytesOf(b[:tokens*hidden])) {
 			t.Errorf("%s: rows of old tokens have changed", name)
 		}
-		if rest := (tokens + 3) * hidden; rest < len(a) && string(bytesOf(a[rest:])) != string(bytesOf(b[rest:])) {
+		if rest := (tokens + 3) * hidden; rest < len(a) && string(hf.BytesOf(a[rest:])) != string(hf.BytesOf(b[rest:])) {
 			t.Errorf("%s: rows without a token have changed", name)
 		}
 		for i := range hidden {
@@ -203,30 +203,6 @@ func compareRows(t *testing.T, old, dir string, tokens, rows int) {
 	}
 }
 
-// A config.json without a size, which then stands for one, cannot say that the model has grown.
-func TestAddTokensNeedsSizes(t *testing.T) {
-	for _, c := range []struct {
-		left, want string
-		cols       int
-	}{
-		{"vocab_size", `write "vocab_size": 262144 into it`, 0},
-		{"vocab_size_per_layer_input", `needs as many rows as "vocab_size" says, 262147`, 8},
-	} {
-		config := maps.Clone(bytesConfig)
-		maps.Copy(config, rowsConfig)
-		config["vocab_size"], config["hidden_size_per_layer_input"] = 262147, c.cols
-		delete(config, c.left)
-		text, err := json.Marshal(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = checkRows("config.json", text, 262147)
-		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("without %s: %v, want %q", c.left, err, c.want)
-		}
-	}
-}
-
 // A tokenizer may have more tokens than the model has rows, as where tokens were added and the embedding was not resized.
 // A run is refused with the command that gives them rows, and the command does.
 func TestTokensWithoutRows(t *testing.T) {
@@ -243,7 +219,7 @@ func TestTokensWithoutRows(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
-	done, err := AddTokens(t.Context(), newEnv(t), AddTokensOptions{Model: old, Dir: dir, Tokens: []string{"<|eos|>"}})
+	done, err := export.AddTokens(t.Context(), newEnv(t), export.AddTokensOptions{Model: old, Dir: dir, Tokens: []string{"<|eos|>"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +249,7 @@ func TestAddTokensRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "out")
-			_, err := AddTokens(t.Context(), newEnv(t), AddTokensOptions{Model: c.model, Dir: out, Tokens: c.tokens})
+			_, err := export.AddTokens(t.Context(), newEnv(t), export.AddTokensOptions{Model: c.model, Dir: out, Tokens: c.tokens})
 			if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want %q", err, c.want)
 			}

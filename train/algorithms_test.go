@@ -3,6 +3,7 @@ package train
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -65,7 +66,7 @@ func (d *tunable) UseAlgorithms(lines []string) error {
 	if d.refuse {
 		return errors.New("it is of another world")
 	}
-	maps.Copy(d.used, byShape(lines))
+	maps.Copy(d.used, linesByShape(lines))
 	return nil
 }
 
@@ -103,13 +104,27 @@ func trainTuned(t *testing.T, c *runfile.Config, cache, line string, d *tunable,
 // keptAlgorithms are the lines of a cache directory.
 func keptAlgorithms(t *testing.T, cache string) []string {
 	t.Helper()
-	env := newEnv(t)
-	env.CacheDir = cache
-	kept, err := env.readAlgorithms()
-	if err != nil || kept == nil {
+	text, err := os.ReadFile(filepath.Join(cache, "algorithms.json"))
+	var kept struct {
+		Algorithms []string `json:"algorithms"`
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &kept)
+	}
+	if err != nil {
 		t.Fatalf("%s has no choices (%v)", cache, err)
 	}
 	return kept.Algorithms
+}
+
+// linesByShape are lines by the products that they choose for.
+func linesByShape(lines []string) map[string]string {
+	all := map[string]string{}
+	for _, line := range lines {
+		shape, _, _ := strings.Cut(line, ": ")
+		all[shape] = line
+	}
+	return all
 }
 
 // all reports whether lines have an algorithm each, and there are some.
@@ -139,7 +154,7 @@ func TestAlgorithmsAreKept(t *testing.T) {
 		t.Errorf("the next run on this machine uses %q, and says %s", second.Algorithms(), said)
 	}
 
-	path := filepath.Join(cache, algorithmsFile)
+	path := filepath.Join(cache, "algorithms.json")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -160,9 +175,9 @@ func TestAlgorithmsOfTwoDevices(t *testing.T) {
 	c.Numerics.MicroBatch = 1 // several, which the devices share
 	second := &tunable{prefers: "slow"}
 	first, _ := trainTuned(t, c, cache, "step  2/12", &tunable{}, second)
-	mine, lines := byShape(first.Algorithms()), keptAlgorithms(t, cache)
+	mine, lines := linesByShape(first.Algorithms()), keptAlgorithms(t, cache)
 	both := maps.Clone(mine)
-	for shape, line := range byShape(second.Algorithms()) {
+	for shape, line := range linesByShape(second.Algorithms()) {
 		if was, ok := mine[shape]; ok && was != line {
 			t.Errorf("one device computes with %q, the other with %q", was, line)
 		}
@@ -239,7 +254,7 @@ func TestAlgorithmsThatAreNotOffered(t *testing.T) {
 	if !strings.Contains(said, "algorithms of matrix products in algorithms.json any more: others are chosen") {
 		t.Errorf("it says %s", said)
 	}
-	kept := byShape(keptAlgorithms(t, cache))
+	kept := linesByShape(keptAlgorithms(t, cache))
 	for shape, line := range shorter.made {
 		if kept[shape] != line {
 			t.Errorf("the machine has %q for a product that the last run does not have, want %q", kept[shape], line)
@@ -265,7 +280,7 @@ func TestAlgorithmsOfOthers(t *testing.T) {
 	}{
 		{"another device", `{"computed_on": "a slide rule", "algorithms": ["x"]}`, false, false, ""},
 		{"damaged", `{"computed_on": `, false, false, "are chosen again"},
-		{"long", strings.Repeat(" ", maxAlgorithmsBytes+1), false, false, "are chosen again"},
+		{"long", strings.Repeat(" ", 4<<20+1), false, false, "are chosen again"},
 		{"lines", ours, true, false, "algorithms.json are not used, and the last bits may differ from earlier runs: it is of another world"},
 		{"ours", ours, false, true, ""},
 	} {
@@ -276,7 +291,7 @@ func TestAlgorithmsOfOthers(t *testing.T) {
 				first.OutputDir = filepath.Join(t.TempDir(), "first")
 				trainTuned(t, &first, cache, "step  1/12", &tunable{})
 			} else {
-				write(t, filepath.Join(cache, algorithmsFile), x.text)
+				write(t, filepath.Join(cache, "algorithms.json"), x.text)
 			}
 			c.MaxSteps = 3
 			d, said := trainTuned(t, c, cache, "", &tunable{prefers: "slow", refuse: x.refuse})

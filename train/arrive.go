@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -42,11 +43,11 @@ func choiceOf(c *checkpoint.Checkpoint) (choice, error) {
 }
 
 // openChosen opens the checkpoint that host 0 has chosen; nil if it has chosen none.
-func (e *Env) openChosen(of choice) (*checkpoint.Checkpoint, error) {
+func openChosen(e *session.Env, of choice) (*checkpoint.Checkpoint, error) {
 	if of.Path == "" {
 		return nil, nil
 	}
-	c, err := checkpoint.Open(e.files(), of.Path)
+	c, err := checkpoint.Open(e.Files(), of.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +63,7 @@ func (e *Env) openChosen(of choice) (*checkpoint.Checkpoint, error) {
 func (t *trainer) arrive(ctx context.Context) (b rundir.Beginning, err error) {
 	c, h := t.env.Cluster, &t.home
 	var found arrival
-	err = t.env.together(ctx, func(context.Context) (err error) {
+	err = t.env.Together(ctx, func(context.Context) (err error) {
 		if !c.Leads() {
 			return nil
 		}
@@ -86,7 +87,7 @@ func (t *trainer) arrive(ctx context.Context) (b rundir.Beginning, err error) {
 	if err = c.Agree(blame.BadRequest(err)); err != nil {
 		return b, err
 	}
-	if err := h.Saving.CheckShared(t.env.files(), h.Dir); err != nil {
+	if err := h.Saving.CheckShared(t.env.Files(), h.Dir); err != nil {
 		if h.Saving.Lost() != nil {
 			return b, c.Alone(err)
 		}
@@ -106,7 +107,7 @@ func (t *trainer) follow(found arrival) (b rundir.Beginning, err error) {
 	}
 	h.ID = found.Identity
 	b = rundir.Beginning{Sizes: found.Sizes, Overlong: found.Overlong}
-	if b.From, err = t.env.openChosen(found.From); err != nil {
+	if b.From, err = openChosen(t.env, found.From); err != nil {
 		return b, fmt.Errorf("resume: %w", err)
 	}
 	if within := filepath.Dir(h.ID.StateDir(h.Config)); !t.env.Runs().OwnsStates(&h.ID, within) {

@@ -15,6 +15,9 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/export"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 // glm is a mixture of GLM 4.5's kind for the byte tokenizer, with constants in two of its blocks, biases, norms of
@@ -58,7 +61,7 @@ func writeGLM(t testing.TB, lifted [2]int, leftOut string) string {
 				x[e] += 1.00001
 			}
 		}
-		values[s.Name] = bytesOf(x)
+		values[s.Name] = hf.BytesOf(x)
 		if s.DType == tensor.BF16 {
 			values[s.Name] = []byte(strings.Repeat("seed", 12))
 		}
@@ -74,7 +77,7 @@ func writeGLM(t testing.TB, lifted [2]int, leftOut string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		values[x.Name] = bytesOf(v)
+		values[x.Name] = hf.BytesOf(v)
 	}
 	var written []hf.TensorSpec
 	for _, s := range specs {
@@ -97,7 +100,7 @@ func writeGLM(t testing.TB, lifted [2]int, leftOut string) string {
 	return dir
 }
 
-func glmRun(t testing.TB, dir string) (*runfile.Config, *Env, *strings.Builder) {
+func glmRun(t testing.TB, dir string) (*runfile.Config, *session.Env, *strings.Builder) {
 	t.Helper()
 	c := smallConfig(t)
 	c.Model, c.MaxSteps = dir, 4
@@ -106,9 +109,9 @@ func glmRun(t testing.TB, dir string) (*runfile.Config, *Env, *strings.Builder) 
 	return c, env, said
 }
 
-func lossOf(t testing.TB, env *Env, dir string) float64 {
+func lossOf(t testing.TB, env *session.Env, dir string) float64 {
 	t.Helper()
-	l, err := Evaluate(context.Background(), env, EvalOptions{Model: dir, Data: []data.Source{{Path: corpus(t),
+	l, err := verbs.Evaluate(context.Background(), env, verbs.EvalOptions{Model: dir, Data: []data.Source{{Path: corpus(t),
 		Type: data.Text}},
 		Tokenizer: "bytes", SequenceLen: 64, Compute: "f32"})
 	if err != nil {
@@ -153,7 +156,7 @@ func TestConstants(t *testing.T) {
 		t.Errorf("the loss of the model is %v, and %v of its checkpoint", loss, checkpointLoss)
 	}
 	zeroed := filepath.Join(t.TempDir(), "zeroed")
-	if _, err := Export(context.Background(), env, ExportOptions{Model: sum.Model, Dir: zeroed,
+	if _, err := export.HuggingFace(context.Background(), env, export.Options{Model: sum.Model, Dir: zeroed,
 		DType: tensor.F32}); err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +175,7 @@ func TestConstants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, file, strings.Replace(string(text), string(bytesOf(x)), strings.Repeat("\x00", 32), 1))
+	write(t, file, strings.Replace(string(text), string(hf.BytesOf(x)), strings.Repeat("\x00", 32), 1))
 	if lossOf(t, env, zeroed) == loss {
 		t.Error("the choice of experts makes no difference to an evaluation")
 	}
@@ -183,7 +186,7 @@ func TestConstants(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := filepath.Join(t.TempDir(), "out")
-	if _, err := Export(context.Background(), env, ExportOptions{Checkpoint: lastCheckpoint(t, &half), Model: c.Model,
+	if _, err := export.HuggingFace(context.Background(), env, export.Options{Checkpoint: lastCheckpoint(t, &half), Model: c.Model,
 		Dir:   out,
 		DType: tensor.BF16}); err != nil {
 		t.Fatal(err)
@@ -204,7 +207,7 @@ func TestConstants(t *testing.T) {
 		"model.safetensors")); err != nil {
 		t.Fatal(err)
 	}
-	_, err = Evaluate(context.Background(), env, EvalOptions{Model: lastCheckpoint(t, c), Data: c.Datasets,
+	_, err = verbs.Evaluate(context.Background(), env, verbs.EvalOptions{Model: lastCheckpoint(t, c), Data: c.Datasets,
 		Tokenizer: "bytes", SequenceLen: 64})
 	if err == nil || !strings.Contains(err.Error(), "the tensors that the run carries have changed in "+dir) {
 		t.Errorf("of other constants: %v", err)
@@ -222,10 +225,10 @@ func TestConstantsInGGUF(t *testing.T) {
 		t.Fatal(err)
 	}
 	var files []string
-	for name, o := range map[string]GGUFOptions{"model": {Model: sum.Model},
+	for name, o := range map[string]export.GGUFOptions{"model": {Model: sum.Model},
 		"checkpoint": {Model: c.Model, Checkpoint: lastCheckpoint(t, c)}, "run": {Model: c.OutputDir}} {
 		o.File, o.Type = filepath.Join(t.TempDir(), name+".gguf"), gguf.F32
-		if _, err := ExportGGUF(context.Background(), env, o); err != nil {
+		if _, err := export.GGUF(context.Background(), env, o); err != nil {
 			t.Fatal(name, err)
 		}
 		back := filepath.Join(t.TempDir(), name)
@@ -245,7 +248,7 @@ func TestConstantsInGGUF(t *testing.T) {
 	if err := os.Rename(filepath.Join(other, weights), filepath.Join(c.Model, weights)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = ExportGGUF(context.Background(), env, GGUFOptions{Model: c.Model, Checkpoint: lastCheckpoint(t, c),
+	_, err = export.GGUF(context.Background(), env, export.GGUFOptions{Model: c.Model, Checkpoint: lastCheckpoint(t, c),
 		File: files[0] + ".other"})
 	if err == nil || !strings.Contains(err.Error(), "the tensors that the run carries have changed in "+c.Model) {
 		t.Errorf("of other constants: %v", err)
@@ -282,7 +285,7 @@ func TestConstantsMove(t *testing.T) {
 func TestMissingConstants(t *testing.T) {
 	c, env, _ := glmRun(t, writeGLM(t, [2]int{}, correctionOf("2")))
 	_, trains := Train(context.Background(), c, Options{Env: env})
-	_, evaluates := Evaluate(context.Background(), env, EvalOptions{Model: c.Model, Data: c.Datasets,
+	_, evaluates := verbs.Evaluate(context.Background(), env, verbs.EvalOptions{Model: c.Model, Data: c.Datasets,
 		Tokenizer: "bytes", SequenceLen: 64})
 	for _, err := range []error{trains, evaluates} {
 		if err == nil || !strings.Contains(err.Error(), correctionOf("2")) || strings.Contains(err.Error(), "\n") {

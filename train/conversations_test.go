@@ -11,11 +11,8 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/verbs"
 )
-
-// turnTemplate writes <role>content</s> and a line break per turn.
-const turnTemplate = `{% for m in messages %}{{ '<' + m.role + '>' + m.content + '</s>\n' }}{% endfor %}` +
-	`{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}`
 
 // dialogs returns conversations: a question and an answer by turns, some after a system prompt.
 func dialogs(n int) [][][2]string {
@@ -82,7 +79,7 @@ func lossByHand(t *testing.T, model string, all [][][2]string, what counting) (l
 	}
 	tokens := filepath.Join(t.TempDir(), "tokens.json")
 	write(t, tokens, string(doc))
-	sum, err := Gradients(context.Background(), newEnv(t), GradOptions{Model: model, Tokens: tokens, Out: filepath.Join(t.TempDir(), "grads")})
+	sum, err := verbs.Gradients(context.Background(), newEnv(t), verbs.GradOptions{Model: model, Tokens: tokens, Out: filepath.Join(t.TempDir(), "grads")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +209,7 @@ func TestResumeOnConversations(t *testing.T) {
 		t.Errorf("losses of the resumed run %v, of the whole one %v", a, b)
 	}
 	// The steps did cross the borders of epochs.
-	sum, err := Preview(context.Background(), newEnv(t), base, 1, func(PreviewExample) error { return nil })
+	sum, err := verbs.Preview(context.Background(), newEnv(t), base, 1, func(verbs.PreviewExample) error { return nil })
 	if err != nil || sum.HeldOut != 6 || 14*6 < 2*sum.Rows {
 		t.Errorf("%+v, %v", sum, err)
 	}

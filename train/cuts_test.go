@@ -10,6 +10,8 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/export"
+	"github.com/millrace/millrace/train/session"
 )
 
 // recut is Patchwork with checkpoints that hold its tensors otherwise: q, k and v in one, gate and up alternating in the
@@ -92,10 +94,10 @@ func TestCutsTrainAndExport(t *testing.T) {
 	same("the run's", got.Model, want.Model)
 	for _, d := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F16} {
 		outs := []string{filepath.Join(t.TempDir(), "plain"), filepath.Join(t.TempDir(), "cut")}
-		for i, o := range []ExportOptions{{Checkpoint: lastCheckpoint(t, plain), Model: plain.Model},
+		for i, o := range []export.Options{{Checkpoint: lastCheckpoint(t, plain), Model: plain.Model},
 			{Checkpoint: lastCheckpoint(t, &cut), Model: cut.Model}} {
 			o.Dir, o.DType = outs[i], d
-			if _, err := Export(context.Background(), []*Env{env, cutEnv}[i], o); err != nil {
+			if _, err := export.HuggingFace(context.Background(), []*session.Env{env, cutEnv}[i], o); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -12,10 +12,11 @@ import (
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/session"
 )
 
 // devicesEnv is newEnv with a number of devices that compute.
-func devicesEnv(t *testing.T, n int) *Env {
+func devicesEnv(t *testing.T, n int) *session.Env {
 	env := newEnv(t)
 	env.Open = func(_ string, a *hostmem.Accounts) (all []device.Device, host device.Device, err error) {
 		for range n {
@@ -41,7 +42,7 @@ func TestDevicesChangeNoBit(t *testing.T) {
 		}
 		return weights
 	}
-	train := func(c *runfile.Config, env *Env) {
+	train := func(c *runfile.Config, env *session.Env) {
 		t.Helper()
 		if _, err := Train(context.Background(), c, Options{Env: env}); err != nil {
 			t.Fatal(err)

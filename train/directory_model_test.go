@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -58,7 +59,7 @@ var modelSpec = checkpoint.Spec{ID: checkpoint.ID{Part: "norm", Kind: store.Weig
 func newDirectories(test *testing.T, slots []slot, keep int, diverged bool) *directories {
 	d := &directories{test, vfs.NewMem(), nil, map[string]checkpoint.Sum{}}
 	c := &runfile.Config{OutputDir: "/runs/run", Save: runfile.Save{Keep: keep, Fallback: "/fallback"}}
-	d.t = newTrainer(c, Options{Env: &Env{FS: d.files, Progress: io.Discard}})
+	d.t = newTrainer(c, Options{Env: &session.Env{FS: d.files, Progress: io.Discard}})
 	d.t.home.ID = d.t.env.Runs().NewIdentity(c.OutputDir)
 	if diverged {
 		d.t.home.ID.Ended = &rundir.Ending{Step: 99, Diverged: true}

@@ -40,7 +40,7 @@ func TestFullDisk(t *testing.T) {
 		train := func(t *testing.T, c *runfile.Config, atStep11 func()) (sum *Summary, said string, err error) {
 			env := newEnv(t)
 			var progress strings.Builder
-			env.program, env.CacheDir, env.Progress = 1, p.cache, writeFunc(func(line []byte) {
+			env.Tests.ProgramBytes, env.CacheDir, env.Progress = 1, p.cache, writeFunc(func(line []byte) {
 				progress.Write(line)
 				if strings.HasPrefix(string(line), "step 11/12") {
 					atStep11()
@@ -139,7 +139,7 @@ func TestWrittenBytesAgreeWithTheKernel(t *testing.T) {
 			c := *base
 			c.Memory, c.OutputDir = p.memory, filepath.Join(t.TempDir(), "run")
 			env := newEnv(t)
-			env.program, env.CacheDir = 1, p.cache
+			env.Tests.ProgramBytes, env.CacheDir = 1, p.cache
 			before, _ := kernelWritten()
 			sum, err := Train(context.Background(), &c, Options{Env: env})
 			if err != nil {
@@ -230,7 +230,7 @@ func TestWritesAreLimited(t *testing.T) {
 	slow.Memory.MaxWritePerDay.N = want.DiskWrittenBytes / 6 // so that a step takes a day
 	env := newEnv(t)
 	var said strings.Builder
-	env.Progress, env.clock = &said, &jumping{time.Unix(1e9, 0)}
+	env.Progress, env.Tests.Clock = &said, &jumping{time.Unix(1e9, 0)}
 	got, err := Train(context.Background(), &slow, Options{Env: env})
 	if err != nil {
 		t.Fatal(err)

@@ -2,9 +2,11 @@ package train
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
@@ -31,7 +33,7 @@ func (t *trainer) endNoted(ctx context.Context) (step int, err error) {
 			return is.Step, err
 		}
 		return 0, err
-	case end != nil && !end.Diverged && (end.Step >= t.rates.Steps || exhausts(end.Plateau, t.config.Stop.Patience)):
+	case end != nil && !end.Diverged && (end.Step >= t.rates.Steps || end.Plateau.Exhausts(t.config.Stop.Patience)):
 		return end.Step, nil
 	}
 	return 0, nil
@@ -100,7 +102,7 @@ func (t *trainer) openBest(best *checkpoint.Best) (found *checkpoint.Checkpoint,
 		if dir == "" || !vfs.Exists(filepath.Join(dir, name)) {
 			continue
 		}
-		from, errOpen := checkpoint.Open(t.env.files(), filepath.Join(dir, name))
+		from, errOpen := checkpoint.Open(t.env.Files(), filepath.Join(dir, name))
 		switch {
 		case errOpen != nil:
 			err = errOpen
@@ -122,6 +124,44 @@ func (t *trainer) noteEnd() {
 	}
 	id.Ended = &rundir.Ending{Step: t.steps, Settings: settingsSum(t.mathematics()), Plateau: t.evals.plateau, Best: t.saves.best, UnhealthySteps: t.health.unhealthy}
 	if err := t.home.WriteIdentity(); err != nil {
-		t.env.warn("that the run has ended is not noted: %s", console.OneLine(err))
+		t.env.Warn("that the run has ended is not noted: %s", console.OneLine(err))
 	}
+}
+
+// refuseOthers refuses to start where the name of a result has a model that the run has not written, or other files: to
+// write the result would remove them.
+func (t *trainer) refuseOthers(ctx context.Context) error {
+	end, err := t.endNoted(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range t.resultNames() {
+		dir := filepath.Join(t.config.OutputDir, name)
+		is, err := t.home.ID.PlacedAt(ctx, t.config.OutputDir, name)
+		switch {
+		case err != nil:
+			return err
+		case is.Holding == rundir.OtherModel:
+			return otherModelError(dir)
+		case name == rundir.LastModel && end > 0 && is.IsOf(end):
+			continue // it stays
+		}
+		if err := hf.CheckReplace(t.env.Files(), dir); err != nil {
+			return fmt.Errorf("output_dir: %w", err)
+		}
+	}
+	return nil
+}
+
+func otherModelError(dir string) error {
+	return fmt.Errorf("output_dir: %s is not the model that the run has written; move it to another directory, and the same "+
+		"command writes the run's", dir)
+}
+
+// resultNames are the names of the models that the run writes.
+func (t *trainer) resultNames() []string {
+	if t.config.Save.Best {
+		return []string{rundir.LastModel, rundir.BestModel}
+	}
+	return []string{rundir.LastModel}
 }

@@ -11,11 +11,6 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// Event is something that happens in a run: a value of one of the types of this file. String is its line for people,
-// empty where it has none. [Env.Events] hears all events, in their order, from the goroutine of the run, which waits for
-// it.
-type Event interface{ String() string }
-
 // RunBegan says that a run has its plan, and is about to take its directory and its memory.
 type RunBegan struct {
 	Headline string // the plan in a line
@@ -191,13 +186,3 @@ func (ModelWritten) String() string { return "" }
 type RunEnded struct{ Summary }
 
 func (RunEnded) String() string { return "" }
-
-// Warning is a fault that the run survives.
-type Warning struct{ Text string }
-
-func (e Warning) String() string { return "warning: " + e.Text }
-
-// Note tells something that a user may want to know.
-type Note struct{ Text string }
-
-func (e Note) String() string { return e.Text }

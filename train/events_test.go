@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/session"
 )
 
 // heard is what a listener hears of a run, by type and step, and the lines of the same run.
@@ -16,7 +17,7 @@ func heard(t *testing.T, c *runfile.Config) (events []string, lines string) {
 	env := newEnv(t)
 	var said, texts strings.Builder
 	env.Progress = &said
-	env.Events = func(e Event) {
+	env.Events = func(e session.Event) {
 		if text := e.String(); text != "" {
 			fmt.Fprintln(&texts, text)
 		}
@@ -36,7 +37,7 @@ func heard(t *testing.T, c *runfile.Config) (events []string, lines string) {
 			events = append(events, fmt.Sprintf("stopping %d of %d", e.Step, e.Steps))
 		case RunEnded:
 			events = append(events, fmt.Sprintf("ended %d", e.Steps))
-		case Note, Warning:
+		case session.Note, session.Warning:
 		default:
 			events = append(events, fmt.Sprintf("%T", e))
 		}
@@ -77,7 +78,7 @@ func TestEvents(t *testing.T) {
 
 // A run without a target token, and one that a program ends, say so.
 func TestEventsOfUnusualRuns(t *testing.T) {
-	for event, want := range map[Event]string{
+	for event, want := range map[session.Event]string{
 		UpdateSkipped{Step: 3, Untargeted: true}:  "step 3: no token of its documents counts in the loss; it updates nothing",
 		UpdateSkipped{Step: 4}:                    "step 4: the gradient norm is not finite; its update is left out",
 		Stopping{Step: 2, Steps: 9}:               "stopping after step 2",
@@ -86,7 +87,7 @@ func TestEventsOfUnusualRuns(t *testing.T) {
 		SetAside{"damaged", 0, "p"}:               "a damaged checkpoint is set aside as p; remove it when you have no use for it",
 		SetAside{"diverged", 5, "p"}:              "the diverged checkpoint of step 5 is set aside as p; remove it when you have no use for it",
 		Evaluated{Step: 7, Loss: 0.5, Late: true}: "eval loss 0.5000 after step 7, whose evaluation was interrupted",
-		Warning{"no room"}:                        "warning: no room",
+		session.Warning{Text: "no room"}:          "warning: no room",
 	} {
 		if got := event.String(); got != want {
 			t.Errorf("%T: %q, want %q", event, got, want)

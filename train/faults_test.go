@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -202,7 +203,7 @@ func runsUnderFaults(t *testing.T, base *runfile.Config, p placement, rounds int
 }
 
 // start is one process of a run. A panic in it is an error.
-func (v *victims) start(c *runfile.Config, files vfs.FS, env *Env) (sum *Summary, err error) {
+func (v *victims) start(c *runfile.Config, files vfs.FS, env *session.Env) (sum *Summary, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
@@ -211,7 +212,7 @@ func (v *victims) start(c *runfile.Config, files vfs.FS, env *Env) (sum *Summary
 	if env == nil {
 		env = newEnv(v)
 	}
-	env.program, env.CacheDir, env.FS = 1, v.cache, files
+	env.Tests.ProgramBytes, env.CacheDir, env.FS = 1, v.cache, files
 	run := *c
 	return Train(context.Background(), &run, Options{Env: env})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 func TestSavesText(t *testing.T) {
@@ -77,7 +78,7 @@ func TestFirstLines(t *testing.T) {
 			t.Errorf("%+v: said\n%s", c, said.String())
 		}
 		shown := ""
-		if _, err := Preview(context.Background(), newEnv(t), run, 1, func(e PreviewExample) error {
+		if _, err := verbs.Preview(context.Background(), newEnv(t), run, 1, func(e verbs.PreviewExample) error {
 			for _, p := range e.Pieces {
 				shown += p.Text
 			}

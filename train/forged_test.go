@@ -14,6 +14,8 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/export"
+	"github.com/millrace/millrace/train/generate"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
@@ -259,23 +261,23 @@ func TestRunsPublishNothingElse(t *testing.T) {
 		out := filepath.Join(t.TempDir(), "out")
 		verbs := map[string]func() error{
 			"export": func() error {
-				_, err := Export(t.Context(), newEnv(t), ExportOptions{Model: dir, Dir: out})
+				_, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Model: dir, Dir: out})
 				return err
 			},
 			"export --gguf": func() error {
-				_, err := ExportGGUF(t.Context(), newEnv(t), GGUFOptions{Model: dir, File: out + ".gguf"})
+				_, err := export.GGUF(t.Context(), newEnv(t), export.GGUFOptions{Model: dir, File: out + ".gguf"})
 				return err
 			},
 			"push": func() error {
-				_, err := Push(t.Context(), newEnv(t), PushOptions{Path: dir, Repo: "a/b", DryRun: true})
+				_, err := export.Push(t.Context(), newEnv(t), export.PushOptions{Path: dir, Repo: "a/b", DryRun: true})
 				return err
 			},
 			"generate": func() error {
-				_, err := Generate(t.Context(), newEnv(t), GenerateOptions{Model: dir, Prompt: "x", MaxTokens: 1})
+				_, err := generate.Text(t.Context(), newEnv(t), generate.Options{Model: dir, Prompt: "x", MaxTokens: 1})
 				return err
 			},
 			"chat": func() error {
-				_, err := OpenConversation(t.Context(), newEnv(t), ChatOptions{GenerateOptions: GenerateOptions{Model: dir, MaxTokens: 1}})
+				_, err := generate.OpenConversation(t.Context(), newEnv(t), generate.ChatOptions{Options: generate.Options{Model: dir, MaxTokens: 1}})
 				return err
 			},
 		}
@@ -290,7 +292,7 @@ func TestRunsPublishNothingElse(t *testing.T) {
 			t.Errorf("%s: files of the other run have changed", what)
 		}
 		below.Allow(below.Links{Anywhere: true})
-		_, err := Export(t.Context(), newEnv(t), ExportOptions{Model: dir, Dir: out, DType: tensor.F32})
+		_, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Model: dir, Dir: out, DType: tensor.F32})
 		below.Allow(below.Links{})
 		if err != nil {
 			t.Errorf("%s, with all links allowed: %v", what, err)

@@ -14,13 +14,15 @@ import (
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/export"
+	"github.com/millrace/millrace/train/session"
 )
 
 // exported writes a model, or the checkpoint of a run of that model, in a type.
-func exported(t *testing.T, env *Env, model, checkpoint string, as tensor.DType) string {
+func exported(t *testing.T, env *session.Env, model, checkpoint string, as tensor.DType) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "out")
-	if _, err := Export(t.Context(), env, ExportOptions{Model: model, Checkpoint: checkpoint, Dir: out, DType: as}); err != nil {
+	if _, err := export.HuggingFace(t.Context(), env, export.Options{Model: model, Checkpoint: checkpoint, Dir: out, DType: as}); err != nil {
 		t.Fatal(err)
 	}
 	return out
@@ -179,7 +181,7 @@ func TestFrozenTensorsInGGUF(t *testing.T) {
 		t.Fatal(err)
 	}
 	file, back := filepath.Join(t.TempDir(), "a.gguf"), filepath.Join(t.TempDir(), "back")
-	if _, err := ExportGGUF(t.Context(), env, GGUFOptions{Model: c.Model, Checkpoint: lastCheckpoint(t, c), File: file,
+	if _, err := export.GGUF(t.Context(), env, export.GGUFOptions{Model: c.Model, Checkpoint: lastCheckpoint(t, c), File: file,
 		Type: gguf.F32}); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/train/export"
+	"github.com/millrace/millrace/train/generate"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
@@ -93,11 +95,11 @@ func TestFrozenTensors(t *testing.T) {
 				t.Errorf("the checkpoint's model has %v frozen, want %v", m.Untrained(), last.Manifest.Model.Frozen)
 			}
 			dir := filepath.Join(t.TempDir(), "exported")
-			if _, err := Export(t.Context(), newEnv(t), ExportOptions{Model: c.Model, Checkpoint: last.Dir(), Dir: dir}); err != nil {
+			if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Model: c.Model, Checkpoint: last.Dir(), Dir: dir}); err != nil {
 				t.Fatal(err)
 			}
 			sameModel(t, dir, want.Model)
-			if _, err := Generate(t.Context(), newEnv(t), GenerateOptions{Model: last.Dir(), Prompt: "a", Tokenizer: "bytes",
+			if _, err := generate.Text(t.Context(), newEnv(t), generate.Options{Model: last.Dir(), Prompt: "a", Tokenizer: "bytes",
 				MaxTokens: 2}); err != nil {
 				t.Error(err)
 			}

@@ -13,7 +13,10 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/export"
+	"github.com/millrace/millrace/train/generate"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/source"
 )
 
 // endedTemplate ends turns with a token of the tokenizer in the tests below, which its base model knows nothing of.
@@ -119,16 +122,16 @@ func TestTrainedModelStopsByItsDirectoryAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	talk := converse(t, ChatOptions{GenerateOptions: GenerateOptions{Model: alone, MaxTokens: 20, Compute: "f32"}})
+	talk := talkTo(t, generate.ChatOptions{Options: generate.Options{Model: alone, MaxTokens: 20, Compute: "f32"}})
 	a, err := talk.Say(t.Context(), nil, "aa", nil)
-	if err != nil || a.Finish != FinishStop || a.Text != "bbb" {
+	if err != nil || a.Finish != generate.FinishStop || a.Text != "bbb" {
 		t.Errorf("%+v, %v", a, err)
 	}
-	src, err := openModel(t.Context(), newEnv(t), alone)
+	src, err := source.OpenModel(t.Context(), newEnv(t), alone)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ends, err := src.listedEnds(); err != nil || !slices.Equal(ends, []int32{560, 561}) {
+	if ends, err := src.ListedEnds(); err != nil || !slices.Equal(ends, []int32{560, 561}) {
 		t.Errorf("transformers would end at %v, %v", ends, err)
 	}
 }
@@ -175,7 +178,7 @@ func TestDirectoriesAreOfTheRun(t *testing.T) {
 			withTemplate, []any{560.0, 561.0}, map[string]string{"chat_template.jinja": "{%- if quick is not defined %}" +
 				"{%- set quick = 1.0 %}{%- endif %}\n" + endedTemplate}},
 		"text": {nil, func(c *runfile.Config) { c.Datasets, c.ChatTemplate = plain, "auto" },
-			slices.DeleteFunc(slices.Clone(ofTokenizer), func(s string) bool { return s == generationName }), nil, nil},
+			slices.DeleteFunc(slices.Clone(ofTokenizer), func(s string) bool { return s == source.GenerationName }), nil, nil},
 		"bytes": {map[string]string{"chat_template.jinja": "old", "merges.txt": "", "special_tokens_map.json": "{}",
 			"generation_config.json": `{"eos_token_id": 7}`},
 			func(c *runfile.Config) { c.Tokenizer = "bytes" }, withTemplate, 256.0,
@@ -213,7 +216,7 @@ func TestDirectoriesAreOfTheRun(t *testing.T) {
 			if !slices.Equal(names, c.want) {
 				t.Errorf("files %v, want %v", names, c.want)
 			}
-			if doc, ok := written[generationName]; ok && !reflect.DeepEqual(eosOf(t, doc), c.eos) {
+			if doc, ok := written[source.GenerationName]; ok && !reflect.DeepEqual(eosOf(t, doc), c.eos) {
 				t.Errorf("%s, want ends %v", doc, c.eos)
 			}
 			for name, text := range c.has {
@@ -229,7 +232,7 @@ func TestDirectoriesAreOfTheRun(t *testing.T) {
 			}
 			out := filepath.Join(t.TempDir(), "out")
 			last := filepath.Join(run.OutputDir, rundir.CheckpointsName, "step-000002")
-			if _, err := Export(t.Context(), newEnv(t), ExportOptions{Model: run.Model, Checkpoint: last, Dir: out}); err != nil {
+			if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Model: run.Model, Checkpoint: last, Dir: out}); err != nil {
 				t.Fatal(err)
 			}
 			got := tree(t, out)
@@ -239,19 +242,19 @@ func TestDirectoriesAreOfTheRun(t *testing.T) {
 			}
 			// The directory is read as the run was, by itself and by way of the run.
 			for _, name := range []string{run.OutputDir, out} {
-				src, err := openTrained(t.Context(), newEnv(t), name)
+				src, err := source.OpenTrained(t.Context(), newEnv(t), name)
 				if err != nil {
 					t.Fatal(err)
 				}
-				settings, err := src.settings(newEnv(t), "auto", "auto", nil)
+				settings, err := src.Settings(newEnv(t), "auto", "auto", nil)
 				if err != nil {
 					t.Fatal(err)
 				}
-				r, err := src.openReader(settings)
+				r, err := src.OpenReader(settings)
 				if err != nil {
 					t.Fatal(err)
 				}
-				chat, ok := r.renderer.(*data.Chat)
+				chat, ok := r.Renderer.(*data.Chat)
 				if _, wants := c.has["chat_template.jinja"]; !ok {
 					if wants {
 						t.Errorf("%s has no template", name)
@@ -268,11 +271,11 @@ func TestDirectoriesAreOfTheRun(t *testing.T) {
 				}
 			}
 			again := filepath.Join(t.TempDir(), "again") // a directory keeps them
-			if _, err := Export(t.Context(), newEnv(t), ExportOptions{Model: out, Dir: again}); err != nil {
+			if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Model: out, Dir: again}); err != nil {
 				t.Fatal(err)
 			}
 			if got := tree(t, again); got["config.json"] == "" || got["chat_template.jinja"] != written["chat_template.jinja"] ||
-				got[generationName] != written[generationName] || len(got) != len(written) {
+				got[source.GenerationName] != written[source.GenerationName] || len(got) != len(written) {
 				t.Errorf("exported again it has %v", got)
 			}
 		})
@@ -312,20 +315,53 @@ func TestVariablesAreOfTheRun(t *testing.T) {
 	// The model has them as defaults, and who talks to it may have others.
 	model := filepath.Join(c.OutputDir, rundir.LastModel)
 	for kwargs, want := range map[string]string{"": "<assistant>!", `{"quick": false}`: "<assistant>"} {
-		o := ChatOptions{GenerateOptions: GenerateOptions{Model: model, MaxTokens: 2, Compute: "f32"}}
+		var given data.Kwargs
 		if kwargs != "" {
 			var err error
-			if o.Kwargs, err = data.ParseKwargs(kwargs); err != nil {
+			if given, err = data.ParseKwargs(kwargs); err != nil {
 				t.Fatal(err)
 			}
 		}
-		text, err := converse(t, o).chat.Prompt(t.Context(), []data.Message{{Role: data.User, Content: "q"}})
+		text, err := chatOf(t, model, given).Prompt(t.Context(), []data.Message{{Role: data.User, Content: "q"}})
 		if err != nil || text != "<user>q<|eos|>\n"+want {
 			t.Errorf("%s: %q, %v, want %q", kwargs, text, err, want)
 		}
 	}
-	o := ChatOptions{GenerateOptions: GenerateOptions{Model: model, MaxTokens: 2}, Kwargs: data.Kwargs{"slow": true}}
-	if _, err := OpenConversation(t.Context(), newEnv(t), o); err == nil || !strings.Contains(err.Error(), "never reads the variable slow") {
+	o := generate.ChatOptions{Options: generate.Options{Model: model, MaxTokens: 2}, Kwargs: data.Kwargs{"slow": true}}
+	if _, err := generate.OpenConversation(t.Context(), newEnv(t), o); err == nil || !strings.Contains(err.Error(), "never reads the variable slow") {
 		t.Errorf("a variable that is not read: %v", err)
 	}
+}
+
+// chatOf is the chat template of a model that a run has written, with variables.
+func chatOf(t *testing.T, model string, kwargs data.Kwargs) *data.Chat {
+	t.Helper()
+	env := newEnv(t)
+	src, err := source.OpenTrained(t.Context(), env, model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := src.Settings(env, "auto", "auto", kwargs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := src.OpenReader(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Renderer.(*data.Chat)
+}
+
+func talkTo(t *testing.T, o generate.ChatOptions) *generate.Conversation {
+	t.Helper()
+	c, err := generate.OpenConversation(t.Context(), newEnv(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/export"
 	"github.com/millrace/millrace/train/rundir"
 )
 
@@ -64,15 +65,8 @@ func (t *trainer) endedUnhealthy(step, unhealthy int) error {
 		return nil
 	}
 	return fmt.Errorf("step %d: the run has ended, and its last %s: the gradient norm or the loss was not finite, or the "+
-		"loss above stop.loss_above; %s is of this state; %s", step, unhealthySteps(unhealthy),
+		"loss above stop.loss_above; %s is of this state; %s", step, export.UnhealthySteps(unhealthy),
 		filepath.Join(t.config.OutputDir, rundir.LastModel), t.remedy())
-}
-
-func unhealthySteps(n int) string {
-	if n == 1 {
-		return "step was unhealthy"
-	}
-	return fmt.Sprintf("%d steps were unhealthy", n)
 }
 
 // badWeights ends a run whose weights stopped being finite in the update of a step: there is nothing to save or to
@@ -114,7 +108,7 @@ func (t *trainer) noteDivergence(err error) {
 		err = t.home.WriteIdentity()
 	}
 	if err != nil {
-		t.env.warnOf(err)
+		t.env.WarnOf(err)
 	}
 }
 

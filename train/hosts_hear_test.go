@@ -13,7 +13,9 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream/streamtest"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/export"
 	"github.com/millrace/millrace/train/hosts"
+	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -47,9 +49,9 @@ func TestHostsHearOfWriting(t *testing.T) {
 		for host := range 2 {
 			group.Go(func() {
 				peers := &messages{Peers: network.Peers(host)}
-				s := &Session{env: &Env{Cluster: &hosts.Cluster{Host: host, Hosts: 2, Peers: peers}}, plan: &plan.Plan{Model: &model.Model{}}}
-				s.plan.Numerics.Master = optim.Split
-				err := s.exportTogether(t.Context(), format{dtype: tensor.F32}, func(context.Context) error {
+				s := &session.Session{Env: &session.Env{Cluster: &hosts.Cluster{Host: host, Hosts: 2, Peers: peers}}, Plan: &plan.Plan{Model: &model.Model{}}}
+				s.Plan.Numerics.Master = optim.Split
+				err := export.Together(t.Context(), s, export.Format{DType: tensor.F32}, func(context.Context, export.View) error {
 					time.Sleep(time.Hour)
 					return nil
 				})

@@ -325,7 +325,7 @@ func TestHostCannotFinishAfterAnError(t *testing.T) {
 	c.Memory = tightMemory(t, c, nil)
 	var broken atomic.Bool
 	all := trainHosts(t, 2, c, func(h *aHost) {
-		h.env.program, h.config.Memory = 1, tightMemory(t, c, h.env.Cluster)
+		h.env.Tests.ProgramBytes, h.config.Memory = 1, tightMemory(t, c, h.env.Cluster)
 		if h.host == 0 {
 			h.o.OnStep = func(m trace.Metrics) error {
 				if m.Step < 3 {

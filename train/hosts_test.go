@@ -25,19 +25,22 @@ import (
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/source"
+	"github.com/millrace/millrace/train/verbs"
 	"github.com/millrace/millrace/vfs"
 )
 
 // aHost is a process of a run on several hosts, in a test.
 type aHost struct {
 	host   int
-	env    *Env
+	env    *session.Env
 	config *runfile.Config
 	o      Options
 	ctx    context.Context
 	said   *strings.Builder
 	lose   func() // ends it for the others, as a kill does
-	events []Event
+	events []session.Event
 
 	sum *Summary
 	err error
@@ -60,7 +63,7 @@ func trainHosts(t *testing.T, count int, c *runfile.Config, change func(h *aHost
 		h.lose = func() { network.End(host) }
 		h.env.Cluster = &hosts.Cluster{Host: host, Hosts: count, Names: names, Local: local, Peers: network.Peers(host)}
 		h.env.Progress = h.said
-		h.env.Events = func(e Event) { h.events = append(h.events, e) }
+		h.env.Events = func(e session.Event) { h.events = append(h.events, e) }
 		if change != nil {
 			change(h)
 		}
@@ -142,7 +145,7 @@ func TestHostsTrainToTheSameBits(t *testing.T) {
 			whole := *c
 			whole.OutputDir = filepath.Join(t.TempDir(), "alone")
 			env := newEnv(t)
-			env.program = 1
+			env.Tests.ProgramBytes = 1
 			want, err := Train(t.Context(), &whole, Options{Env: env})
 			if err != nil {
 				t.Fatal(err)
@@ -152,7 +155,7 @@ func TestHostsTrainToTheSameBits(t *testing.T) {
 				own.OutputDir = filepath.Join(t.TempDir(), fmt.Sprint(hosts))
 				own.Samples = someSamples(2)
 				all := trainHosts(t, hosts, &own, func(h *aHost) {
-					h.env.program, h.o.Trace = 1, true
+					h.env.Tests.ProgramBytes, h.o.Trace = 1, true
 					if h.host > 0 {
 						h.env.FS = writesNone(t, own.OutputDir)
 					}
@@ -238,7 +241,7 @@ func TestHostsStopAndGoOn(t *testing.T) {
 				h.env.Stop = stop
 			}
 			if h.host == 0 {
-				h.env.Events = func(e Event) {
+				h.env.Events = func(e session.Event) {
 					if done, is := e.(StepDone); is && int(done.Step) == part.step {
 						close(stop)
 					}
@@ -530,7 +533,7 @@ func TestHostDies(t *testing.T) {
 			h.ctx = ctx
 			return
 		}
-		h.env.Events = func(e Event) {
+		h.env.Events = func(e session.Event) {
 			if saved, is := e.(Saved); is && saved.Step == 2 {
 				die()
 			}
@@ -565,7 +568,7 @@ func TestGroupsAreTheHosts(t *testing.T) {
 		}
 	}
 	succeed(t, trainHosts(t, 2, c, first))
-	if was, err := (&Env{}).Runs().ReadResolved(c.OutputDir); err != nil || was.Numerics.Groups != 2 {
+	if was, err := (&session.Env{}).Runs().ReadResolved(c.OutputDir); err != nil || was.Numerics.Groups != 2 {
 		t.Fatalf("the run file has %+v, error %v", was, err)
 	}
 	other := *c
@@ -591,7 +594,7 @@ func TestGroupsAreTheHosts(t *testing.T) {
 // Budgets that are auto are shared by the hosts of a machine.
 func TestHostsShareAMachine(t *testing.T) {
 	c := hostsConfig(t)
-	src, err := openModel(t.Context(), newEnv(t), c.Model)
+	src, err := source.OpenModel(t.Context(), newEnv(t), c.Model)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -601,9 +604,9 @@ func TestHostsShareAMachine(t *testing.T) {
 	}
 	budget := func(cluster *hosts.Cluster) int64 {
 		env := newEnv(t)
-		env.program, env.Cluster = 1, cluster
-		env.memory = func() (left, total int64) { return 8 << 30, 16 << 30 }
-		r, err := env.PlanRequest(src.model, n, device.Info{Unified: true}, 1, runfile.Memory{})
+		env.Tests.ProgramBytes, env.Cluster = 1, cluster
+		env.Tests.Memory = func() (left, total int64) { return 8 << 30, 16 << 30 }
+		r, err := env.PlanRequest(src.Model, n, device.Info{Unified: true}, 1, runfile.Memory{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -622,15 +625,15 @@ func TestHostsExportWithoutLowHalves(t *testing.T) {
 	c.Model, c.MaxSteps, c.Eval = writeModel(t, map[string]any{"num_hidden_layers": 24}), 2, runfile.Eval{}
 	var broken atomic.Bool
 	all := trainHosts(t, 2, c, func(h *aHost) {
-		h.env.program = 1
+		h.env.Tests.ProgramBytes = 1
 		h.config.Memory = tightMemory(t, c, h.env.Cluster)
 		for err := error(nil); err == nil; h.config.Memory.Host.N -= 256 << 10 { // all that can be on disk
 			run := *h.config
-			_, err = PlanFor(t.Context(), &run, PlanOptions{Env: h.env})
+			_, err = verbs.PlanFor(t.Context(), &run, verbs.PlanOptions{Env: h.env})
 		}
 		h.config.Memory.Host.N += 512 << 10
 		if h.host == 0 {
-			h.env.Events = func(e Event) {
+			h.env.Events = func(e session.Event) {
 				if saved, is := e.(Saved); is && saved.Step == c.MaxSteps {
 					broken.Store(true)
 				}
@@ -675,14 +678,14 @@ func TestHostsChooseSizesThatFitAll(t *testing.T) {
 		own := *c
 		own.OutputDir = filepath.Join(t.TempDir(), fmt.Sprint(small))
 		all := trainHosts(t, 2, &own, func(h *aHost) {
-			h.env.program = 1
+			h.env.Tests.ProgramBytes = 1
 			h.config.Memory = budget(t, "16MiB")
 			if h.host == small {
 				h.config.Memory = budget(t, "800KiB")
 			}
 		})
 		succeed(t, all)
-		if was, err := (&Env{}).Runs().ReadResolved(own.OutputDir); err != nil || was.Numerics != sizes {
+		if was, err := (&session.Env{}).Runs().ReadResolved(own.OutputDir); err != nil || was.Numerics != sizes {
 			t.Fatalf("the run has %+v, error %v, want %+v", was, err, sizes)
 		}
 		says := "block_chunk 256 are for the budgets of rank 1 (host b); rank 0 (host a) alone would have 8, "

@@ -17,11 +17,12 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/vfs"
 )
 
 // fullBelow is an environment in which no checkpoint can be made in a run's output directory, and what the run says.
-func fullBelow(t *testing.T, c *runfile.Config) (*Env, *strings.Builder) {
+func fullBelow(t *testing.T, c *runfile.Config) (*session.Env, *strings.Builder) {
 	env, said := newEnv(t), &strings.Builder{}
 	env.FS = fullDirs{vfs.OS{}, func(path string) bool {
 		return strings.HasPrefix(path, filepath.Join(rundir.CheckpointsDir(c), ".step"))
@@ -456,7 +457,7 @@ func TestRunsShareMemoryPath(t *testing.T) {
 		run.Memory.Path = shared
 		start := func(stopAt string) string {
 			env := newEnv(t)
-			env.program, env.CacheDir = 1, p.cache
+			env.Tests.ProgramBytes, env.CacheDir = 1, p.cache
 			var said strings.Builder
 			stop := make(chan struct{})
 			env.Stop, env.Progress = stop, io.MultiWriter(&said, &stopper{stopAt, stop})

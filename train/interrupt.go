@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"github.com/millrace/millrace/train/hosts"
 )
 
 // interruption is an ErrInterrupted that says what is saved and how the run continues.
@@ -13,27 +11,6 @@ type interruption string
 
 func (i interruption) Error() string        { return string(i) }
 func (i interruption) Is(target error) bool { return target == ErrInterrupted }
-
-// stopped reports whether the run has been asked to end.
-func (e *Env) stopped() bool {
-	select {
-	case <-e.Stop:
-		return true
-	default:
-		return false
-	}
-}
-
-// Finishes says what a run does before it ends when it is asked to stop, such as "finishing step 5 and saving". It is empty while
-// the run has nothing to lose, on one host, and for all that is no run: end their context. Any goroutine may ask.
-func (e *Env) Finishes() string {
-	if what := e.finishes.Load(); what != nil {
-		return *what
-	}
-	return ""
-}
-
-func (e *Env) willFinish(what string) { e.finishes.Store(&what) }
 
 // interrupted returns the result of a run. One that was stopped before it had done a step, or with all saved, has lost
 // nothing.
@@ -69,11 +46,4 @@ func (t *trainer) interruption() error {
 		return interruption(fmt.Sprintf("interrupted before step %d: the checkpoint of step %d is still the latest; %s", t.begun+1, t.begun, again))
 	}
 	return interruption("interrupted before a step was done: nothing is lost, and checkpoints are as they were; run the same command again")
-}
-
-// stopsAnywhere reports whether any host has been asked to end. All hosts call it. The context of one that ends before
-// it has a step to finish asks all of them; a process that is alone finds that out by itself.
-func (e *Env) stopsAnywhere(ctx context.Context) (bool, error) {
-	d := hosts.Decide(e.Cluster, hosts.Report[struct{}]{Stop: e.stopped() || e.Cluster != nil && ctx.Err() != nil})
-	return d.Stop, d.Err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -56,7 +57,7 @@ func (l lines) Write(p []byte) (int, error) {
 }
 
 // countedEnv is an environment that counts operations.
-func countedEnv(t *testing.T, o *operations) *Env {
+func countedEnv(t *testing.T, o *operations) *session.Env {
 	return wrappedEnv(t, func(d device.Device) device.Device { return counted{d, o} })
 }
 
@@ -153,22 +154,22 @@ func TestInterruptedStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, when := range map[string]func(env *Env, o *operations, cancel func()){
-		"before tokenizing": func(env *Env, _ *operations, cancel func()) {
+	for name, when := range map[string]func(env *session.Env, o *operations, cancel func()){
+		"before tokenizing": func(env *session.Env, _ *operations, cancel func()) {
 			open := env.Open
 			env.Open = func(name string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 				cancel()
 				return open(name, a)
 			}
 		},
-		"before loading": func(env *Env, _ *operations, cancel func()) {
+		"before loading": func(env *session.Env, _ *operations, cancel func()) {
 			env.Progress = lines(func(line string) {
 				if strings.Contains(line, "parameters") {
 					cancel()
 				}
 			})
 		},
-		"in the evaluation": func(_ *Env, o *operations, cancel func()) { o.at, o.f = evaluated/2, cancel },
+		"in the evaluation": func(_ *session.Env, o *operations, cancel func()) { o.at, o.f = evaluated/2, cancel },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := *whole

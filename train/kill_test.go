@@ -26,6 +26,8 @@ import (
 	"github.com/millrace/millrace/internal/surroundings"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/verbs"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -54,7 +56,7 @@ func TestMain(m *testing.M) {
 	}
 	c, err := runfile.Read(path, nil)
 	if err == nil {
-		env := &Env{Accounts: hostmem.New(), Progress: io.Discard, program: 1, CacheDir: os.Getenv(victimCacheEnv)}
+		env := &session.Env{Accounts: hostmem.New(), Progress: io.Discard, Tests: session.InTests{ProgramBytes: 1}, CacheDir: os.Getenv(victimCacheEnv)}
 		env.Open = func(_ string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 			d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
 			if os.Getenv(victimPanicsEnv) != "" {
@@ -145,7 +147,7 @@ func killedRunsGoOn(t *testing.T, rounds int, keys map[string]any) {
 	left := *base
 	left.OutputDir, left.Samples = filepath.Join(t.TempDir(), "left"), runfile.Defaults().Samples
 	env := newEnv(t)
-	env.program = 1
+	env.Tests.ProgramBytes = 1
 	want, err := Train(context.Background(), &left, Options{Env: env})
 	if err != nil {
 		t.Fatal(err)
@@ -247,8 +249,8 @@ func budgetsOf(t *testing.T, c *runfile.Config) [][]placement {
 			run := *c
 			run.Memory = b.memory
 			env := newEnv(t)
-			env.program, env.CacheDir = 1, b.cache
-			if _, err := PlanFor(context.Background(), &run, PlanOptions{Env: env}); err != nil {
+			env.Tests.ProgramBytes, env.CacheDir = 1, b.cache
+			if _, err := verbs.PlanFor(context.Background(), &run, verbs.PlanOptions{Env: env}); err != nil {
 				t.Fatal(err)
 			}
 			tier = append(tier, b)

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/rehearse"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 )
@@ -43,7 +44,7 @@ func TestHalfAMillionTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := Rehearse(p, 2)
+	got, err := rehearse.Steps(p, 2)
 	if err != nil {
 		t.Fatal(err)
 	}

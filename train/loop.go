@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"strconv"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
@@ -15,17 +16,20 @@ import (
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/export"
+	"github.com/millrace/millrace/train/generate"
 	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/vfs"
 )
 
 // Options add to run.yaml what a command line or a program decides.
 type Options struct {
-	Env   *Env // nil in package millrace: millrace.NewEnv(nil)
-	Trace bool // write a Chrome trace; of several hosts host 0 writes that of its own lanes
-	// OnStep is called with the metrics of each step, before the next step begins. If it returns an error, the run saves
-	// its state and Train returns the error; ErrStop ends the run well. Of several hosts host 0 calls it.
+	Env   *session.Env // nil in package millrace: millrace.NewEnv(nil)
+	Trace bool         // write a Chrome trace; of several hosts host 0 writes that of its own lanes
+	// OnStep is called with the metrics of each step, before the next step begins. If it returns an error, the run
+	// saves its state and Train returns the error; ErrStop ends the run well. Of several hosts host 0 calls it.
 	OnStep func(trace.Metrics) error
 	// Rate, if given, returns the learning rate of a step, from 1, in place of the configured schedule; it is called
 	// once for each step, in order. A rate that is not finite or negative ends the run. A checkpoint does not record
@@ -49,8 +53,8 @@ type trainer struct {
 	losses  trend
 	evals   evaluations
 	records records
-	samples *sampling // nil: the run has none
-	places  int       // of texts that grow together
+	samples *generate.Sampling // nil: the run has none
+	places  int                // of texts that grow together
 	wear    wear
 	moved   float64         // the longest move in the update of the latest step, where that has its own update; see stream.Updates
 	spans   *trace.Recorder // of a run that is traced
@@ -88,7 +92,7 @@ func newTrainer(c *runfile.Config, o Options) *trainer {
 // an error.
 func Train(ctx context.Context, c *runfile.Config, o Options) (*Summary, error) {
 	if o.Env == nil {
-		return nil, errNoEnv
+		return nil, session.ErrNoEnv
 	}
 	if err := c.Check(); err != nil {
 		return nil, blame.BadRequest(err)
@@ -117,19 +121,19 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	}
 	dev := t.dev.Info()
 	_, guess := probe.Measured(t.env.CacheDir, dev, t.config.Budgets().Path)
-	t.env.tell(RunBegan{t.plan.Headline(dev, guess), savesText(t.config.Save)})
+	t.env.Tell(RunBegan{t.plan.Headline(dev, guess), savesText(t.config.Save)})
 	for _, note := range []string{t.rendering, t.tokenizing} {
 		if note != "" {
-			t.env.note("%s", note)
+			t.env.Note("%s", note)
 		}
 	}
 	t.noteTurns()
 	if t.endsNote != "" {
-		t.env.note("%s", t.endsNote)
+		t.env.Note("%s", t.endsNote)
 	}
 	t.noteCut()
-	if note := t.src.formatNote(); note != "" {
-		t.env.note("%s", note)
+	if note := t.src.FormatNote(); note != "" {
+		t.env.Note("%s", note)
 	}
 	cluster := t.env.Cluster
 	if t.claimed = cluster.Leads(); t.claimed {
@@ -159,7 +163,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 		err = errors.Join(err, t.writeTrace())
 	}
 	t.summary.Checkpoint = t.saves.path
-	t.env.tell(RunEnded{t.summary})
+	t.env.Tell(RunEnded{t.summary})
 	return &t.summary, err
 }
 
@@ -172,20 +176,20 @@ func (t *trainer) prepare(ctx context.Context) error {
 		return err
 	}
 	t.from = b.From
-	err = t.env.together(ctx, func(context.Context) error {
+	err = t.env.Together(ctx, func(context.Context) error {
 		t.home.ClearState()
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	err = t.env.together(ctx, func(ctx context.Context) error {
+	err = t.env.Together(ctx, func(ctx context.Context) error {
 		return blame.OfStart(ctx, t.openFitting(ctx, &b, asked))
 	})
 	if err != nil {
 		return err
 	}
-	err = t.env.together(ctx, func(ctx context.Context) error { return blame.OfStart(ctx, t.openWholeData(ctx)) })
+	err = t.env.Together(ctx, func(ctx context.Context) error { return blame.OfStart(ctx, t.openWholeData(ctx)) })
 	if err != nil {
 		return err
 	}
@@ -216,15 +220,15 @@ func (t *trainer) openFitting(ctx context.Context, b *rundir.Beginning, asked ru
 	if err := t.openModel(ctx); err != nil {
 		return err
 	}
-	if err := t.src.findBase(ctx, c, t.from); err != nil {
+	if err := t.src.FindBase(ctx, c, t.from); err != nil {
 		return err
 	}
-	samples, err := t.src.openSampling(ctx, c)
+	samples, err := generate.OpenSampling(ctx, t.src, c)
 	if err != nil {
 		return err
 	}
 	t.samples = samples
-	err = t.env.checkFits(ctx, c, t.src.model, samples.memory(), b.HasSizes(), t.dev.Info())
+	err = t.env.CheckFits(ctx, c, t.src.Model, samples.Memory(), b.HasSizes(), t.dev.Info())
 	return hosts.OfBudgets(t.keptSizes(ctx, asked, err))
 }
 
@@ -277,7 +281,7 @@ func (t *trainer) begin() error {
 	}
 	id := &t.home.ID
 	if id.HasDiverged() && t.from != nil && t.from.Manifest.UnhealthySteps == 0 {
-		t.env.note("the run had diverged: it continues from its last healthy checkpoint")
+		t.env.Note("the run had diverged: it continues from its last healthy checkpoint")
 	}
 	if own := id.Owner(); t.from != nil && !own.Has(t.from.Manifest.Run) {
 		id.Origin = &rundir.Origin{Run: t.from.Manifest.Run, Step: t.from.Manifest.Step}
@@ -317,13 +321,13 @@ func (t *trainer) ended(step int) (*Summary, error) {
 		t.noteNoBest(nil, rundir.Placed{})
 	}
 	if s.Steps < t.rates.Steps {
-		t.env.note("this run has ended after step %d of %d, by stop.patience, and the model is in %s; to train further, "+
+		t.env.Note("this run has ended after step %d of %d, by stop.patience, and the model is in %s; to train further, "+
 			"raise stop.patience", s.Steps, t.rates.Steps, dir)
 	} else {
-		t.env.note("this run has ended: all %d steps are done, and the model is in %s", s.Steps, dir)
+		t.env.Note("this run has ended: all %d steps are done, and the model is in %s", s.Steps, dir)
 	}
 	if err := t.restoreRunFiles(); err != nil {
-		t.env.warnOf(err)
+		t.env.WarnOf(err)
 	}
 	unhealthy := 0
 	if end := t.home.ID.Ended; end != nil && end.Step == step {
@@ -359,7 +363,7 @@ func (t *trainer) beginAt(from *checkpoint.Checkpoint) error {
 // with it.
 func (t *trainer) close(ended error) {
 	if err := t.Close(); err != nil && !errors.Is(ended, err) {
-		t.env.warnOf(err)
+		t.env.WarnOf(err)
 	}
 }
 
@@ -384,7 +388,7 @@ func (t *trainer) giveAllBack(err error) error {
 		t.giveBack(err)
 		return err // which the others learn by this one's end
 	}
-	return t.env.together(context.Background(), func(context.Context) error {
+	return t.env.Together(context.Background(), func(context.Context) error {
 		t.giveBack(err)
 		return err
 	})
@@ -406,7 +410,7 @@ func (t *trainer) writeRunFiles() error {
 	if err != nil {
 		return err
 	}
-	fsys := t.env.files()
+	fsys := t.env.Files()
 	err = t.env.Runs().WriteResolved(&c, t.home.ID.Run)
 	if err == nil {
 		err = vfs.WriteFileAtomic(fsys, filepath.Join(c.OutputDir, rundir.PlanName), append(planned, '\n'))
@@ -423,7 +427,7 @@ func (t *trainer) run(ctx context.Context) error {
 	if err := t.walk(ctx); err != nil {
 		return err
 	}
-	t.env.willFinish("saving and writing the model")
+	t.env.WillFinish("saving and writing the model")
 	if err := t.settle(ctx); err != nil {
 		return t.rescue(ctx, err) // the last update is not whole: there is no model to write
 	}
@@ -439,9 +443,9 @@ func (t *trainer) run(ctx context.Context) error {
 		return err
 	}
 	if t.saves.saved == t.steps {
-		t.env.willFinish("") // the model can be written at any time
+		t.env.WillFinish("") // the model can be written at any time
 	}
-	if err := t.env.Cluster.Agree(t.session.stopEngine()); err != nil {
+	if err := t.env.Cluster.Agree(t.session.StopEngine()); err != nil {
 		return err
 	}
 	if err := t.exportAll(ctx); err != nil {
@@ -451,7 +455,7 @@ func (t *trainer) run(ctx context.Context) error {
 	case errSave != nil && !t.isOver(): // the steps that are left begin with this state
 		return t.naming(ctx, fmt.Errorf("%s is written, and the state cannot be saved: %w", t.summary.Model, errSave))
 	case errSave != nil:
-		t.env.warn("%s; the model is written, and the run cannot be made longer", console.OneLine(errSave))
+		t.env.Warn("%s; the model is written, and the run cannot be made longer", console.OneLine(errSave))
 	}
 	if n, err := t.records.end(); err != nil {
 		return fmt.Errorf("%s is written, and the last %d records of %s are not; see the warning above", t.summary.Model, n, rundir.MetricsName)
@@ -481,7 +485,7 @@ func (t *trainer) changedNothing() error {
 // walk evaluates the model and takes all steps, up to the last one or to that in which the run is asked to stop.
 func (t *trainer) walk(ctx context.Context) error {
 	if t.eval != nil && t.begun == 0 {
-		l, err := t.session.evaluate(ctx, t.eval, "before training")
+		l, err := t.session.Evaluate(ctx, t.eval, "before training")
 		if err != nil {
 			return t.env.Cluster.Alone(err)
 		}
@@ -493,7 +497,7 @@ func (t *trainer) walk(ctx context.Context) error {
 			return err
 		}
 	}
-	t.wear = wear{bytesPerDay: t.config.Memory.MaxWritePerDay.N, begin: t.env.time().Now()}
+	t.wear = wear{bytesPerDay: t.config.Memory.MaxWritePerDay.N, begin: t.env.Time().Now()}
 	t.leaveOut()
 	if err := t.evaluateAgain(ctx); err != nil {
 		return err
@@ -501,13 +505,13 @@ func (t *trainer) walk(ctx context.Context) error {
 	if err := t.sampleAgain(ctx); err != nil {
 		return err
 	}
-	stop, err := t.env.stopsAnywhere(ctx)
+	stop, err := t.env.StopsAnywhere(ctx)
 	if err != nil {
 		return err
 	}
 	for step := t.begun + 1; step <= t.rates.Steps && !t.evals.outOfPatience() && !stop; step++ {
-		t.env.willFinish(fmt.Sprintf("finishing step %d and saving", step))
-		d := hosts.Decide(t.env.Cluster, hosts.Report[struct{}]{Err: t.step(ctx, step), Stop: t.env.stopped()})
+		t.env.WillFinish(fmt.Sprintf("finishing step %d and saving", step))
+		d := hosts.Decide(t.env.Cluster, hosts.Report[struct{}]{Err: t.step(ctx, step), Stop: t.env.Stopped()})
 		stop, err = d.Stop, d.Err
 		if errors.Is(err, ErrStop) {
 			t.tell(Stopping{Step: step, Steps: t.rates.Steps, ByProgram: true})
@@ -538,8 +542,8 @@ func (t *trainer) interrupt(ctx context.Context) error {
 }
 
 // tell tells what happens to the records, and to the environment.
-func (t *trainer) tell(event Event) {
-	t.env.tell(event)
+func (t *trainer) tell(event session.Event) {
+	t.env.Tell(event)
 	t.records.hear(event)
 }
 
@@ -614,22 +618,22 @@ func (t *trainer) exportAll(ctx context.Context) error {
 		_ = t.saves.saveStored(ctx) // err is the one to report
 		return t.naming(ctx, err)
 	}
-	out, as := filepath.Join(t.config.OutputDir, rundir.LastModel), t.src.exportFormat()
-	err = t.session.exportTogether(ctx, as, func(ctx context.Context) error {
+	out, as := filepath.Join(t.config.OutputDir, rundir.LastModel), export.FormatOf(t.src)
+	err = export.Together(ctx, t.session, as, func(ctx context.Context, view export.View) error {
 		if err := t.env.Runs().CheckModelLinks(t.config); err != nil { // again, after days
 			return err
 		}
 		if is, err := t.home.ID.PlacedAt(ctx, t.config.OutputDir, rundir.LastModel); err != nil || is.IsOf(t.steps) {
 			return err // the best one alone is missing
 		}
-		c := t.env.cardOf(t.config.OutputDir, t.src, as, t.steps, t.mathematics(), t.src.base, t.evals.plateau)
-		c.unhealthy = t.health.unhealthy
-		return t.session.export(ctx, t.src, out, as, c, t.home.Replacing(ctx, rundir.LastModel, t.steps))
+		of := &export.Trained{RunDir: t.config.OutputDir, Step: t.steps, Unhealthy: t.health.unhealthy, Settings: t.mathematics(),
+			Base: t.src.Base, Plateau: t.evals.plateau}
+		return export.Write(ctx, t.env, t.src, out, as, of, t.home.Replacing(ctx, rundir.LastModel, t.steps), view)
 	})
 	if err == nil {
 		t.summary.Model = out
 		t.tell(ModelWritten{out})
-		return t.env.together(ctx, func(ctx context.Context) error {
+		return t.env.Together(ctx, func(ctx context.Context) error {
 			if !cluster.Leads() {
 				return nil
 			}
@@ -648,7 +652,7 @@ func (t *trainer) exportAll(ctx context.Context) error {
 			return fmt.Errorf("%w; nor can the state be saved: %w; %s", err, errSave, t.saves.latest())
 		}
 	}
-	export := fmt.Sprintf("millrace export --checkpoint %s --model %s --out DIR", t.saves.path, t.src.dir)
+	export := fmt.Sprintf("millrace export --checkpoint %s --model %s --out DIR", t.saves.path, t.src.Dir)
 	if !t.isOver() { // the same command would continue the training
 		return fmt.Errorf("%w; step %d is saved: make room, then: %s", err, t.steps, export)
 	}
@@ -675,7 +679,7 @@ func (t *trainer) exportBest(ctx context.Context) error {
 			return nil
 		}
 		if err == nil {
-			err = t.env.exportCheckpoint(ctx, t.config.OutputDir, from, t.src, dir, t.src.exportFormat(),
+			err = export.Checkpoint(ctx, t.env, t.config.OutputDir, from, t.src, dir, export.FormatOf(t.src),
 				t.home.Replacing(ctx, rundir.BestModel, best.Step))
 		}
 	}
@@ -697,14 +701,44 @@ func (t *trainer) noteNoBest(best *checkpoint.Best, is rundir.Placed) {
 	if is.Holding != rundir.NoModel {
 		stays = fmt.Sprintf(", and the one that is there, of step %d, stays", is.Step)
 	}
-	t.env.note("%s; no %s is written%s", why, filepath.Join(t.config.OutputDir, rundir.BestModel), stays)
+	t.env.Note("%s; no %s is written%s", why, filepath.Join(t.config.OutputDir, rundir.BestModel), stays)
 }
 
 // writeTrace writes the Chrome trace.
 func (t *trainer) writeTrace() error {
 	about := trace.About{Model: t.config.Model, Device: t.plan.DeviceName(t.dev.Info()),
 		Tokens: int64(t.plan.Whole.StepPositions())}
-	return vfs.WriteAtomic(t.env.files(), filepath.Join(t.config.OutputDir, rundir.TraceName), func(f vfs.File) error {
+	return vfs.WriteAtomic(t.env.Files(), filepath.Join(t.config.OutputDir, rundir.TraceName), func(f vfs.File) error {
 		return t.spans.Trace(about).WriteChrome(f)
 	})
+}
+
+// stepRange is a number of steps rounded up, and rounded down.
+type stepRange struct{ up, down int }
+
+// epochSteps are the steps that a number of epochs takes, of those that whole epochs take. The last epoch may be asked
+// for in part. Then a step that has begun counts, as in transformers' Trainer:
+// max_steps = ceil(num_train_epochs * num_update_steps_per_epoch).
+func epochSteps(all int, asked float64, whole int) stepRange {
+	exact := float64(all)
+	if asked > 0 {
+		exact *= asked / float64(whole)
+	}
+	const noise = 1e-9 // of the multiplication: 1.1 times 10 is a little above 11
+	return stepRange{max(int(math.Ceil(exact*(1-noise))), 1), max(int(exact), 1)}
+}
+
+// stepsOf is the number of all steps of a run that continues from a checkpoint, nil for none. Versions of this program
+// that rounded down had one step less for some numbers of epochs; a run that has begun or ended with that keeps it.
+func (t *trainer) stepsOf(from *checkpoint.Checkpoint) int {
+	if t.config.MaxSteps > 0 {
+		return t.config.MaxSteps
+	}
+	down := t.at.Since + t.dataSteps.down
+	began := from != nil && from.Manifest.Mathematics["steps"] == strconv.Itoa(down)
+	ended := from == nil && t.home.ID.Ended != nil && !t.home.ID.Ended.Diverged && t.home.ID.Ended.Step == down
+	if began || ended {
+		return down
+	}
+	return t.at.Since + t.dataSteps.up
 }

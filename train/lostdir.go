@@ -33,7 +33,7 @@ func (t *trainer) holdDir() error {
 	if h.Taken != nil {
 		return h.Taken
 	}
-	was := vfs.InodeOf(t.env.files(), c.OutputDir) // Retake makes another one
+	was := vfs.InodeOf(t.env.Files(), c.OutputDir) // Retake makes another one
 	lost, err := h.Dir.Retake()
 	if lost != "" {
 		isHere := was != nil && h.ID.Inode != nil && was.Is(*h.ID.Inode)
@@ -60,7 +60,7 @@ func (t *trainer) holdDir() error {
 		return err
 	}
 	lost, h.Remake = h.Remake, ""
-	t.env.warn("output_dir: %s was removed or moved while the run was using it; it is made again, without what was there",
+	t.env.Warn("output_dir: %s was removed or moved while the run was using it; it is made again, without what was there",
 		lost)
 	return nil
 }
@@ -100,14 +100,14 @@ func (t *trainer) restoreRunFiles() error {
 	if err := t.records.remake(); err != nil {
 		return err
 	}
-	t.env.warn("output_dir: %s of %s was removed while the run was using it; it is made again", strings.Join(lost, ", "),
+	t.env.Warn("output_dir: %s of %s was removed while the run was using it; it is made again", strings.Join(lost, ", "),
 		t.config.OutputDir)
 	return nil
 }
 
 // remakeFiles writes what a run has in its output directory from its beginning, as far as that is not there.
 func (t *trainer) remakeFiles() error {
-	t.home.ID.Inode = vfs.InodeOf(t.env.files(), t.config.OutputDir)
+	t.home.ID.Inode = vfs.InodeOf(t.env.Files(), t.config.OutputDir)
 	t.home.NoteOutside()
 	t.home.NoteState()
 	if err := t.home.WriteIdentity(); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/export"
 )
 
 // ossConfig is a gpt-oss for the byte tokenizer, whose rows are whole blocks of MXFP4.
@@ -37,10 +38,17 @@ func writeOSS(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src := &source{model: m}
-	specs, err := src.specs(format{dtype: tensor.BF16, mxfp4: true})
-	if err != nil {
-		t.Fatal(err)
+	var specs []hf.TensorSpec
+	for _, x := range m.Tensors() {
+		if !m.InMXFP4(x.Name) {
+			specs = append(specs, hf.TensorSpec{Name: x.Name, DType: tensor.BF16, Shape: x.Shape})
+			continue
+		}
+		pair, err := hf.MXFP4Specs(x.Name, x.Shape)
+		if err != nil {
+			t.Fatal(err)
+		}
+		specs = append(specs, pair[:]...)
 	}
 	f, err := hf.CreateFile(filepath.Join(dir, "model.safetensors"), specs)
 	if err != nil {
@@ -64,7 +72,7 @@ func writeOSS(t testing.TB) string {
 			if err := w.ReadBF16(s.Name, half, 0); err != nil {
 				t.Fatal(err)
 			}
-			b = bytesOf(half)
+			b = hf.BytesOf(half)
 		}
 		if err := f.Write(s.Name, b); err != nil {
 			t.Fatal(err)
@@ -154,12 +162,12 @@ func TestMXFP4TrainsAndExports(t *testing.T) {
 
 			// In MXFP4 again: of the checkpoint, of the run's model, and of the model in MXFP4 itself.
 			out := t.TempDir()
-			for to, o := range map[string]ExportOptions{
+			for to, o := range map[string]export.Options{
 				"checkpoint": {Checkpoint: lastCheckpoint(t, c), Model: c.Model}, "model": {Model: sum.Model},
 				"itself": {Model: c.Model},
 			} {
 				o.MXFP4, o.Dir = true, filepath.Join(out, to)
-				done, err := Export(t.Context(), env, o)
+				done, err := export.HuggingFace(t.Context(), env, o)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -185,7 +193,7 @@ func TestMXFP4TrainsAndExports(t *testing.T) {
 			// And in other formats from MXFP4: no number changes.
 			for _, dtype := range []tensor.DType{tensor.BF16, tensor.F32, tensor.F16} {
 				dir := filepath.Join(out, dtype.String())
-				if _, err := Export(t.Context(), env, ExportOptions{Model: c.Model, Dir: dir,
+				if _, err := export.HuggingFace(t.Context(), env, export.Options{Model: c.Model, Dir: dir,
 					DType: dtype}); err != nil {
 					t.Fatal(err)
 				}
@@ -216,21 +224,21 @@ func TestMXFP4RoundsMasters(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := t.TempDir()
-	export := func(name string, o ExportOptions) map[string]string {
+	exportTo := func(name string, o export.Options) map[string]string {
 		o.Dir = filepath.Join(out, name)
 		if o.Model == "" {
 			o.Model, o.Checkpoint = c.Model, lastCheckpoint(t, c)
 		}
-		if _, err := Export(t.Context(), env, o); err != nil {
+		if _, err := export.HuggingFace(t.Context(), env, o); err != nil {
 			t.Fatal(name, err)
 		}
 		return tensorsOf(t, o.Dir)
 	}
-	got := export("mxfp4", ExportOptions{MXFP4: true})
-	export("f32", ExportOptions{DType: tensor.F32})
-	used := export("bf16", ExportOptions{DType: tensor.BF16})
-	exact := export("f32-mxfp4", ExportOptions{Model: filepath.Join(out, "f32"), MXFP4: true})
-	rounded := export("bf16-mxfp4", ExportOptions{Model: filepath.Join(out, "bf16"), MXFP4: true})
+	got := exportTo("mxfp4", export.Options{MXFP4: true})
+	exportTo("f32", export.Options{DType: tensor.F32})
+	used := exportTo("bf16", export.Options{DType: tensor.BF16})
+	exact := exportTo("f32-mxfp4", export.Options{Model: filepath.Join(out, "f32"), MXFP4: true})
+	rounded := exportTo("bf16-mxfp4", export.Options{Model: filepath.Join(out, "bf16"), MXFP4: true})
 	differ, packs := 0, 0
 	for name := range got {
 		want := used[name]
@@ -260,7 +268,7 @@ func TestMXFP4ExportRefused(t *testing.T) {
 		"it needs experts, a multiple of 32 inputs":     writeModel(t, narrow),
 	} {
 		out := filepath.Join(t.TempDir(), "out")
-		_, err := Export(t.Context(), newEnv(t), ExportOptions{Model: dir, Dir: out, MXFP4: true})
+		_, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Model: dir, Dir: out, MXFP4: true})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v, want %q", err, want)
 		}

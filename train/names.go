@@ -1,15 +1,31 @@
 package train
 
-import "github.com/millrace/millrace/train/hosts"
+import (
+	"github.com/millrace/millrace/train/hosts"
+	"github.com/millrace/millrace/train/session"
+)
 
-// Cluster is this process among the hosts of a run: see [hosts.Cluster].
-type Cluster = hosts.Cluster
-
-// Peers are the other hosts as this one reaches them.
-type Peers = hosts.Peers
-
-// HostsError is an error that the hosts of a run have told each other: see [hosts.Error].
-type HostsError = hosts.Error
+// Names of other rooms that a caller of this package needs.
+type (
+	// Env has the surroundings that the program gives to a run: see [session.Env].
+	Env = session.Env
+	// Devices are those of a run: see [session.Devices].
+	Devices = session.Devices
+	// Event is something that happens in a run: see [session.Event].
+	Event = session.Event
+	// Warning is a fault that the run survives.
+	Warning = session.Warning
+	// Note tells something that a user may want to know.
+	Note = session.Note
+	// Loss is the mean token loss over a data set: see [session.Loss].
+	Loss = session.Loss
+	// Cluster is this process among the hosts of a run: see [hosts.Cluster].
+	Cluster = hosts.Cluster
+	// Peers are the other hosts as this one reaches them.
+	Peers = hosts.Peers
+	// HostsError is an error that the hosts of a run have told each other: see [hosts.Error].
+	HostsError = hosts.Error
+)
 
 // ErrInterrupted is in the error of a run that was asked to stop, or whose context ended, and that has lost nothing:
 // exit status 130.

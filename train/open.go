@@ -15,11 +15,13 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/source"
 )
 
 // OpenOptions add to a configuration what Open needs.
 type OpenOptions struct {
-	Env *Env // nil in package millrace: millrace.NewEnv(nil)
+	Env *session.Env // nil in package millrace: millrace.NewEnv(nil)
 	// From is the path of the checkpoint that the run continues from. If it is empty, the run starts from the model's
 	// weights, or from random weights with init: random.
 	From string
@@ -47,7 +49,7 @@ type OpenOptions struct {
 func Open(ctx context.Context, c *runfile.Config, o OpenOptions) (*Run, error) {
 	switch {
 	case o.Env == nil:
-		return nil, errNoEnv
+		return nil, session.ErrNoEnv
 	case o.Env.Cluster != nil:
 		return nil, blame.BadRequest(errors.New("a run that the caller steps is for one process: leave Env.Cluster " +
 			"out, or call Train"))
@@ -78,7 +80,7 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 		return fmt.Errorf("LogitRows is %d: it must not be negative", o.LogitRows)
 	}
 	if o.From != "" {
-		if r.from, err = checkpoint.Open(r.env.files(), o.From); err != nil {
+		if r.from, err = checkpoint.Open(r.env.Files(), o.From); err != nil {
 			return err
 		}
 	}
@@ -86,7 +88,7 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 		return err
 	}
 	if r.from != nil {
-		if err := r.src.checkIsOf(r.from); err != nil {
+		if err := r.src.CheckIsOf(r.from); err != nil {
 			return err
 		}
 		if err := rundir.AdoptCuts(c, r.from); err != nil {
@@ -94,7 +96,7 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 		}
 		r.takeOver(r.from.Manifest)
 	}
-	if err := r.src.findBase(ctx, c, r.from); err != nil {
+	if err := r.src.FindBase(ctx, c, r.from); err != nil {
 		return err
 	}
 	if len(c.Datasets) > 0 {
@@ -115,7 +117,7 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 		return err
 	}
 	if err := r.makePlan(ctx, 0, plan.Outputs{LogitRows: o.LogitRows, LogProbs: o.LogProbs,
-		Gradients: o.Gradients}, sampleMemory{}, r.from != nil); err != nil {
+		Gradients: o.Gradients}, session.SampleMemory{}, r.from != nil); err != nil {
 		return err
 	}
 	ask.IsOver = true
@@ -151,20 +153,20 @@ func (r *Run) checkSeed() error {
 // sure that the weights are there.
 func (r *Run) openModel(ctx context.Context) (err error) {
 	c := r.config
-	if r.src, err = openModel(ctx, r.env, c.Model); err != nil {
+	if r.src, err = source.OpenModel(ctx, r.env, c.Model); err != nil {
 		return err
 	}
-	if err := r.src.configure(c); err != nil {
+	if err := r.src.Configure(c); err != nil {
 		return err
 	}
-	if err := r.src.checkSidecars(); err != nil {
+	if err := r.src.CheckSidecars(); err != nil {
 		return err
 	}
 	if r.dev, err = r.env.OpenDevices(string(c.Device)); err != nil {
 		return err
 	}
 	if r.from == nil && c.Init == "pretrained" {
-		if err := r.src.checkWeights(ctx); err != nil {
+		if err := r.src.CheckWeights(ctx); err != nil {
 			return err
 		}
 	}
@@ -175,12 +177,12 @@ func (r *Run) openModel(ctx context.Context) (err error) {
 // nothing.
 func (r *Run) carry(ctx context.Context) error {
 	if r.from != nil {
-		return r.src.carryAs(ctx, r.env, r.from)
+		return r.src.CarryAs(ctx, r.env, r.from)
 	}
-	err := r.src.carry(ctx, r.env)
+	err := r.src.Carry(ctx, r.env)
 	if r.config.Init == "random" && errors.Is(blame.BadRequest(err), blame.ErrRequest) { // it is the model's
-		r.src.carried = carried{}
-		r.env.note("nothing is carried to the export: %s", console.OneLine(err))
+		r.src.Carried = source.Carried{}
+		r.env.Note("nothing is carried to the export: %s", console.OneLine(err))
 		err = nil
 	}
 	return err
@@ -190,12 +192,12 @@ func (r *Run) carry(ctx context.Context) error {
 // of epochs; 0: never. All that the order of the data takes for the whole run is reserved before the run is planned.
 func (r *Run) openData(ctx context.Context, epochs int) error {
 	c := r.config
-	r.env.shareReading(c.Memory.Host.N)
-	reader, err := r.src.openReader(c)
+	source.ShareReading(r.env, c.Memory.Host.N)
+	reader, err := r.src.OpenReader(c)
 	if err != nil {
 		return err
 	}
-	if r.data, r.held, err = r.env.prepareRun(ctx, c, reader); err != nil {
+	if r.data, r.held, err = source.PrepareRun(ctx, r.env, c, reader); err != nil {
 		return err
 	}
 	if r.from == nil { // a run that has begun continues
@@ -203,14 +205,14 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 			return err
 		}
 	}
-	r.rendering, r.tokenizing = templateUse(r.data.Sources(), reader.renderer, c.ChatTemplate), tokenizerNote(reader.tokenizer)
-	if r.src.hands, err = r.src.handOver(c, reader, r.data); err != nil {
+	r.rendering, r.tokenizing = templateUse(r.data.Sources(), reader.Renderer, c.ChatTemplate), source.TokenizerNote(reader.Tokenizer)
+	if r.src.Hands, err = r.src.HandOver(c, reader, r.data); err != nil {
 		return err
 	}
-	if err := r.src.checkSidecars(); err != nil {
+	if err := r.src.CheckSidecars(); err != nil {
 		return err
 	}
-	if r.endsNote, err = r.src.endsNote(); err != nil {
+	if r.endsNote, err = r.src.EndsNote(); err != nil {
 		return err
 	}
 	if r.held != nil { // first, since it gives back what only packing needs
@@ -234,12 +236,12 @@ func (r *Run) standAt(from *checkpoint.Checkpoint) (again bool, err error) {
 		}
 	}
 	if r.data == nil {
-		r.at, r.src.hands = at, at.Handover
+		r.at, r.src.Hands = at, at.Handover
 		return false, nil
 	}
 	r.at = dataPlace{Cursor: at.Cursor, Since: at.Since, Fingerprint: r.data.Fingerprint(), Sources: r.data.SourceSums()}
-	r.src.hands.with(at.Handover)
-	r.at.Handover = r.src.hands
+	r.src.Hands.With(at.Handover)
+	r.at.Handover = r.src.Hands
 	if r.held != nil {
 		r.at.Held = r.held.Fingerprint()
 	}
@@ -262,9 +264,9 @@ func (r *Run) seek() error {
 }
 
 // makePlan plans the run for a number of steps, 0 if it is not known. begun is plan.Request.Begun.
-func (r *Run) makePlan(ctx context.Context, steps int, also plan.Outputs, samples sampleMemory,
+func (r *Run) makePlan(ctx context.Context, steps int, also plan.Outputs, samples session.SampleMemory,
 	begun bool) (err error) {
-	r.plan, err = r.env.makePlan(ctx, r.config, r.src.model, r.src.exportType(), steps, also, samples, begun, false,
+	r.plan, err = r.env.MakePlan(ctx, r.config, r.src.Model, r.src.ExportType(), steps, also, samples, begun, false,
 		r.dev.Info(), len(r.dev.Computes))
 	return err
 }
@@ -281,19 +283,19 @@ func (r *Run) takeOver(m *checkpoint.Manifest) {
 // from the model, or at random. check runs in between.
 func (r *Run) openState(ctx context.Context, check func() error) (err error) {
 	c := r.config
-	r.session, err = r.env.OpenSession(ctx, r.plan, r.dev, SessionOptions{StateDir: c.Budgets().Path,
-		Fill: func(ctx context.Context, s *Session) error {
+	r.session, err = r.env.OpenSession(ctx, r.plan, r.dev, session.SessionOptions{StateDir: c.Budgets().Path,
+		Fill: func(ctx context.Context, s *session.Session) error {
 			r.session = s
 			if err := check(); err != nil {
 				return err
 			}
 			if r.from != nil {
-				if err := s.readConstants(r.src); err != nil {
+				if err := source.ReadConstants(s, r.src); err != nil {
 					return err
 				}
-				return s.resume(ctx, r.from)
+				return s.Resume(ctx, r.from)
 			}
-			return s.fill(ctx, r.src, c.Init, c.Seed)
+			return source.Fill(ctx, s, r.src, c.Init, c.Seed)
 		}})
 	if err != nil {
 		r.session = nil // OpenSession has closed it

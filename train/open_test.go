@@ -22,7 +22,9 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/export"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/verbs"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -30,7 +32,7 @@ import (
 func openRun(t *testing.T, c *runfile.Config, cache string, o OpenOptions) *Run {
 	t.Helper()
 	env := newEnv(t)
-	env.program, env.CacheDir = 1, cache
+	env.Tests.ProgramBytes, env.CacheDir = 1, cache
 	o.Env = env
 	r, err := Open(t.Context(), c, o)
 	if err != nil {
@@ -141,7 +143,7 @@ func exportsAlike(t *testing.T, r *Run, c *runfile.Config, saved string, want []
 		t.Error("a model is written over another")
 	}
 	again := filepath.Join(t.TempDir(), "again")
-	if _, err := Export(t.Context(), newEnv(t), ExportOptions{Checkpoint: saved, Model: c.Model, Dir: again}); err != nil {
+	if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Checkpoint: saved, Model: c.Model, Dir: again}); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(readAll(t, filepath.Join(again, "model.safetensors")), want) {
@@ -381,7 +383,7 @@ func TestNoEnv(t *testing.T) {
 	c := smallConfig(t)
 	_, errTrain := Train(t.Context(), c, Options{})
 	_, errOpen := Open(t.Context(), c, OpenOptions{})
-	_, errPlan := PlanFor(t.Context(), c, PlanOptions{})
+	_, errPlan := verbs.PlanFor(t.Context(), c, verbs.PlanOptions{})
 	for _, err := range []error{errTrain, errOpen, errPlan} {
 		if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "millrace.NewEnv") {
 			t.Errorf("error %v", err)
@@ -490,13 +492,13 @@ func TestPlanOnOwnMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ofName, err := PlanFor(t.Context(), smallConfig(t), PlanOptions{Env: newEnv(t), Machine: "h100-pcie5"})
+	ofName, err := verbs.PlanFor(t.Context(), smallConfig(t), verbs.PlanOptions{Env: newEnv(t), Machine: "h100-pcie5"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	slow := named
 	slow.Machine.BF16FLOPsPerSec, slow.Machine.F32FLOPsPerSec = named.Machine.BF16FLOPsPerSec/10, named.Machine.F32FLOPsPerSec/10
-	own, err := PlanFor(t.Context(), smallConfig(t), PlanOptions{Env: newEnv(t), On: &slow})
+	own, err := verbs.PlanFor(t.Context(), smallConfig(t), verbs.PlanOptions{Env: newEnv(t), On: &slow})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -570,7 +572,7 @@ func TestAnyOrderResumes(t *testing.T) {
 			dir := t.TempDir() // each is a run of its own
 			open := func(from string) *Run {
 				env := newEnv(t)
-				env.program = 1
+				env.Tests.ProgramBytes = 1
 				r, err := Open(t.Context(), base, OpenOptions{Env: env, From: from})
 				if err != nil {
 					rt.Fatal(err)

@@ -25,7 +25,9 @@ import (
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/export"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -73,7 +75,7 @@ func (h *saying) hasSaid(part string) bool {
 	return slices.ContainsFunc(h.lines, func(line string) bool { return strings.Contains(line, part) })
 }
 
-func (h *saying) hear(e Event) {
+func (h *saying) hear(e session.Event) {
 	switch e := e.(type) {
 	case Resumed:
 		h.resumed = e.Step
@@ -87,7 +89,7 @@ func (h *saying) hear(e Event) {
 
 // disturbance is a start in which something happens.
 type disturbance struct {
-	env    *Env
+	env    *session.Env
 	files  *vfs.Faulty
 	ctx    context.Context
 	onStep func(trace.Metrics) error
@@ -594,7 +596,7 @@ func (o *operator) exported(l *life, from string) {
 	var step int
 	fmt.Sscanf(filepath.Base(from), "step-%d", &step)
 	out := filepath.Join(o.TempDir(), "export")
-	_, err := Export(o.Context(), patchworkEnv(o), ExportOptions{Checkpoint: from, Model: l.config.Model, Dir: out})
+	_, err := export.HuggingFace(o.Context(), patchworkEnv(o), export.Options{Checkpoint: from, Model: l.config.Model, Dir: out})
 	o.must(err)
 	if !maps.Equal(tensorSums(o, out), o.tensorsAt(l.way, step)) {
 		o.Errorf("the export of %s is another model", from)

@@ -15,7 +15,10 @@ import (
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/export"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/source"
 )
 
 // towers are tensors that a decoder does not have, of types that nothing computes with.
@@ -60,7 +63,7 @@ func writePatchwork(t testing.TB) string {
 		m.InitPart(3, p, v)
 		for _, src := range p.Tensors {
 			f := p.Layout.Fields[src.Field]
-			values[src.Name] = append(values[src.Name], bytesOf(v.F32[f.First:f.First+f.Elems])...)
+			values[src.Name] = append(values[src.Name], hf.BytesOf(v.F32[f.First:f.First+f.Elems])...)
 		}
 	}
 	for _, x := range m.Tensors() {
@@ -84,7 +87,7 @@ func writePatchwork(t testing.TB) string {
 }
 
 // patchworkRun is a run of the made-up family, and where it says what it says.
-func patchworkRun(t testing.TB) (*runfile.Config, *Env, *bytes.Buffer) {
+func patchworkRun(t testing.TB) (*runfile.Config, *session.Env, *bytes.Buffer) {
 	t.Helper()
 	c := smallConfig(t)
 	c.Model, c.Tokenizer, c.MaxSteps = writePatchwork(t), "bytes", 4
@@ -178,13 +181,13 @@ func TestPatchworkTrainsAndExports(t *testing.T) {
 	sameTensors(t, "streamed", other.Model, after)
 
 	out := filepath.Join(t.TempDir(), "exported")
-	if _, err := Export(context.Background(), env, ExportOptions{Checkpoint: lastCheckpoint(t, c), Model: c.Model,
+	if _, err := export.HuggingFace(context.Background(), env, export.Options{Checkpoint: lastCheckpoint(t, c), Model: c.Model,
 		Dir: out}); err != nil {
 		t.Fatal(err)
 	}
 	sameTensors(t, "from the checkpoint", out, after)
 	again := filepath.Join(t.TempDir(), "copied")
-	if _, err := Export(context.Background(), env, ExportOptions{Model: out, Dir: again, DType: tensor.F32}); err != nil {
+	if _, err := export.HuggingFace(context.Background(), env, export.Options{Model: out, Dir: again, DType: tensor.F32}); err != nil {
 		t.Fatal(err)
 	}
 	sameTensors(t, "copied", again, after)
@@ -223,7 +226,7 @@ func TestCarriedTensorsGoneOrChanged(t *testing.T) {
 			return err
 		},
 		"export": func(out string) error {
-			_, err := Export(context.Background(), env, ExportOptions{Checkpoint: from, Model: c.Model, Dir: out})
+			_, err := export.HuggingFace(context.Background(), env, export.Options{Checkpoint: from, Model: c.Model, Dir: out})
 			return err
 		},
 	}
@@ -267,15 +270,15 @@ func TestCarriedTensorsChangeDuringARun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := openModel(context.Background(), env, c.Model)
+	src, err := source.OpenModel(context.Background(), env, c.Model)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := src.carry(context.Background(), env); err != nil {
+	if err := src.Carry(context.Background(), env); err != nil {
 		t.Fatal(err)
 	}
-	read := func(part int) (model.Values, error) {
-		return model.Values{F32: make([]float32, src.model.Parts[part].Layout.WeightElems)}, nil
+	read := func(_ context.Context, part int) (model.Values, error) {
+		return model.Values{F32: make([]float32, src.Model.Parts[part].Layout.WeightElems)}, nil
 	}
 	for _, bad := range []struct {
 		says   string
@@ -294,7 +297,7 @@ func TestCarriedTensorsChangeDuringARun(t *testing.T) {
 	} {
 		bad.change()
 		out := filepath.Join(t.TempDir(), "out")
-		err := env.writeModel(context.Background(), src, out, format{dtype: tensor.F32}, nil, hf.WriteOptions{}, read)
+		err := export.Write(context.Background(), env, src, out, export.Format{DType: tensor.F32}, nil, hf.WriteOptions{}, read)
 		switch written := files(t, out) != nil; {
 		case bad.says == "" && (err != nil || !written):
 			t.Errorf("nothing has changed: %v", err)

@@ -235,7 +235,7 @@ func TestPatienceInterruptedEvaluation(t *testing.T) {
 	if _, err := Train(context.Background(), &c, Options{Env: env}); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
-	saved, err := checkpoint.Open(env.files(), filepath.Join(rundir.CheckpointsDir(&c), checkpoint.DirName(want.Steps)))
+	saved, err := checkpoint.Open(env.Files(), filepath.Join(rundir.CheckpointsDir(&c), checkpoint.DirName(want.Steps)))
 	if err != nil || saved.Manifest.EvalLoss != nil || saved.Manifest.Plateau.Evaluations != 2 {
 		t.Fatalf("%+v, error %v", saved, err)
 	}

@@ -9,6 +9,9 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/train/generate"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 // A verb that is told to end while it plans ends with that, and does not say that the plan does not fit.
@@ -18,22 +21,25 @@ func TestVerbsPassTheirContextToThePlan(t *testing.T) {
 	little := budget(t, "1kB")
 	run := smallConfig(t)
 	run.Memory = little
-	for verb, call := range map[string]func(context.Context, *Env) error{
-		"train": func(ctx context.Context, env *Env) error { _, err := Train(ctx, run, Options{Env: env}); return err },
-		"plan": func(ctx context.Context, env *Env) error {
-			_, err := PlanFor(ctx, run, PlanOptions{Env: env})
+	for verb, call := range map[string]func(context.Context, *session.Env) error{
+		"train": func(ctx context.Context, env *session.Env) error {
+			_, err := Train(ctx, run, Options{Env: env})
 			return err
 		},
-		"eval": func(ctx context.Context, env *Env) error {
-			_, err := Evaluate(ctx, env, EvalOptions{Model: dir, Data: []data.Source{{Path: corpus(t), Type: data.Text}}, Tokenizer: "bytes", SequenceLen: 32, Memory: little})
+		"plan": func(ctx context.Context, env *session.Env) error {
+			_, err := verbs.PlanFor(ctx, run, verbs.PlanOptions{Env: env})
 			return err
 		},
-		"generate": func(ctx context.Context, env *Env) error {
-			_, err := Generate(ctx, env, GenerateOptions{Model: dir, Prompt: "the", Tokenizer: "bytes", MaxTokens: 2, Memory: little})
+		"eval": func(ctx context.Context, env *session.Env) error {
+			_, err := verbs.Evaluate(ctx, env, verbs.EvalOptions{Model: dir, Data: []data.Source{{Path: corpus(t), Type: data.Text}}, Tokenizer: "bytes", SequenceLen: 32, Memory: little})
 			return err
 		},
-		"grad": func(ctx context.Context, env *Env) error {
-			_, err := Gradients(ctx, env, GradOptions{Model: dir, Tokens: tokens, Out: filepath.Join(t.TempDir(), "out"), Memory: little})
+		"generate": func(ctx context.Context, env *session.Env) error {
+			_, err := generate.Text(ctx, env, generate.Options{Model: dir, Prompt: "the", Tokenizer: "bytes", MaxTokens: 2, Memory: little})
+			return err
+		},
+		"grad": func(ctx context.Context, env *session.Env) error {
+			_, err := verbs.Gradients(ctx, env, verbs.GradOptions{Model: dir, Tokens: tokens, Out: filepath.Join(t.TempDir(), "out"), Memory: little})
 			return err
 		},
 	} {

@@ -31,6 +31,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 func modelOf(t testing.TB, config string) *model.Model {
@@ -147,7 +149,7 @@ func planAlone(path string) int {
 	ballast := touched(mib)
 	c, err := runfile.Read(path, nil)
 	if err == nil {
-		env := &Env{Accounts: hostmem.New(), Progress: io.Discard}
+		env := &session.Env{Accounts: hostmem.New(), Progress: io.Discard}
 		env.Open = func(_ string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 			d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
 			return []device.Device{d}, d, err
@@ -166,8 +168,8 @@ func planAlone(path string) int {
 }
 
 // planOf is a run's plan as a run writes it. The space that is free on its disk is no part of it.
-func planOf(env *Env, c *runfile.Config) ([]byte, error) {
-	p, err := PlanFor(context.Background(), c, PlanOptions{Env: env})
+func planOf(env *session.Env, c *runfile.Config) ([]byte, error) {
+	p, err := verbs.PlanFor(context.Background(), c, verbs.PlanOptions{Env: env})
 	if err != nil {
 		return nil, err
 	}
@@ -241,9 +243,9 @@ func TestSizesComeFromTheMachine(t *testing.T) {
 	const total = 400 << 20
 	planWith := func(c *runfile.Config, left int64) (plan.Numerics, error) {
 		env := newEnv(t)
-		env.program = 1 << 20
-		env.memory = func() (int64, int64) { return left, total }
-		p, err := PlanFor(context.Background(), c, PlanOptions{Env: env})
+		env.Tests.ProgramBytes = 1 << 20
+		env.Tests.Memory = func() (int64, int64) { return left, total }
+		p, err := verbs.PlanFor(context.Background(), c, verbs.PlanOptions{Env: env})
 		if err != nil {
 			return plan.Numerics{}, err
 		}
@@ -283,7 +285,7 @@ func TestSizesComeFromTheMachine(t *testing.T) {
 }
 
 // planToTrain is the plan that Train makes, after it has read the data.
-func planToTrain(t testing.TB, c *runfile.Config, env *Env) (*plan.Plan, error) {
+func planToTrain(t testing.TB, c *runfile.Config, env *session.Env) (*plan.Plan, error) {
 	t.Helper()
 	own := *c
 	run := newTrainer(&own, Options{Env: env})
@@ -391,14 +393,14 @@ func TestPlanOfARunThatHasBegun(t *testing.T) {
 	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
-	first, err := PlanFor(t.Context(), c, PlanOptions{Env: newEnv(t)})
+	first, err := verbs.PlanFor(t.Context(), c, verbs.PlanOptions{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Memory.Host = budget(t, "300MiB").Device
 	elsewhere := *c
 	elsewhere.OutputDir = filepath.Join(t.TempDir(), "other")
-	large, err := PlanFor(t.Context(), &elsewhere, PlanOptions{Env: newEnv(t)})
+	large, err := verbs.PlanFor(t.Context(), &elsewhere, verbs.PlanOptions{Env: newEnv(t)})
 	if err != nil || large.Plan.Numerics == first.Plan.Numerics {
 		t.Fatalf("larger budgets choose the same sizes: %v", err)
 	}
@@ -411,7 +413,7 @@ func TestPlanOfARunThatHasBegun(t *testing.T) {
 		var said bytes.Buffer
 		env := newEnv(t)
 		env.Progress = &said
-		got, err := PlanFor(t.Context(), c, PlanOptions{Env: env})
+		got, err := verbs.PlanFor(t.Context(), c, verbs.PlanOptions{Env: env})
 		if err != nil || got.Plan.Numerics != first.Plan.Numerics ||
 			!strings.Contains(said.String(), "continues with its sizes") {
 			t.Errorf("with %s: %v, %q\n%+v, want\n%+v", state, err, said.String(), got, first.Plan.Numerics)
@@ -440,8 +442,8 @@ func TestSearchShowsHowFarItIs(t *testing.T) {
 	c.Memory.Device = budget(t, "3MiB").Device
 	for _, quiet := range []bool{false, true} {
 		env, said := newEnv(t), &strings.Builder{}
-		env.Progress, env.Terminal, env.watch = said, true, &ticking{at: time.Unix(1e9, 0)}
-		if _, err := PlanFor(t.Context(), c, PlanOptions{Env: env, Quiet: quiet}); err != nil {
+		env.Progress, env.Terminal, env.Tests.Watch = said, true, &ticking{at: time.Unix(1e9, 0)}
+		if _, err := verbs.PlanFor(t.Context(), c, verbs.PlanOptions{Env: env, Quiet: quiet}); err != nil {
 			t.Fatal(err)
 		}
 		shows := strings.Contains(said.String(), "plan: ") &&

@@ -62,7 +62,7 @@ func TestStepsShowProgress(t *testing.T) {
 				once.Do(func() { close(shown) })
 			}
 		})
-		env.Terminal, env.watch = onTerminal, &lateClock{}
+		env.Terminal, env.Tests.Watch = onTerminal, &lateClock{}
 		sum, err := Train(context.Background(), &slow, Options{Env: env})
 		if err != nil {
 			t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
 )
 
 // records are the files that a run writes a line to when something happens: metrics.jsonl hears of steps and
@@ -14,16 +15,16 @@ import (
 type records struct {
 	metrics rundir.RecordFile[trace.Metrics]
 	samples rundir.RecordFile[Sample]
-	env     *Env
+	env     *session.Env
 }
 
-func newRecords(env *Env, h *rundir.Home) records {
+func newRecords(env *session.Env, h *rundir.Home) records {
 	return records{rundir.NewRecordFile(env.Runs(), h.File(rundir.MetricsName), trace.NewMetricsFile),
 		rundir.NewRecordFile(env.Runs(), h.File(rundir.SamplesName), newSamplesFile), env}
 }
 
 // hear writes the record of an event that has one.
-func (r *records) hear(event Event) {
+func (r *records) hear(event session.Event) {
 	switch e := event.(type) {
 	case StepDone:
 		r.metrics.Append(e.Metrics)
@@ -48,7 +49,7 @@ func (r *records) sync() {
 // end is the error of records of steps that could not be written to the end. Without samples a run is as good.
 func (r *records) end() (waiting int, err error) {
 	if n, err := r.samples.End(); err != nil {
-		r.env.warn("the last %d records of %s are not written: %s", n, rundir.SamplesName, console.OneLine(err))
+		r.env.Warn("the last %d records of %s are not written: %s", n, rundir.SamplesName, console.OneLine(err))
 	}
 	return r.metrics.End()
 }

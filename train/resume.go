@@ -2,19 +2,23 @@ package train
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
+
+	"github.com/zeebo/xxh3"
 
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/optim"
-	"github.com/millrace/millrace/store"
-	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/source"
 )
 
 // dataPlace locates a run in its data.
@@ -28,12 +32,12 @@ type dataPlace struct {
 	// Held is the fingerprint of the data that are evaluated on; empty without any.
 	Held string `json:"held_out,omitempty"`
 	// Handover goes with a model that is written of the checkpoint.
-	Handover *handover `json:"handover,omitempty"`
+	Handover *source.Handover `json:"handover,omitempty"`
 }
 
 // checkResume refuses a checkpoint of another model, or of a run with other settings than resume_with allows to change.
 func (t *trainer) checkResume(from *checkpoint.Checkpoint) error {
-	saved, got := from.Manifest.Model, checkpoint.Identify(t.src.model, t.src.config.Raw(), t.src.carried.sha256)
+	saved, got := from.Manifest.Model, checkpoint.Identify(t.src.Model, t.src.Config.Raw(), t.src.Carried.SHA256)
 	changes, err := t.changes(from, checkpoint.Compare(from.Manifest, t.mathematics()))
 	if otherFrozen := got.ConfigSHA256 == saved.ConfigSHA256 && !slices.Equal(got.Frozen, saved.Frozen); !got.Is(saved) &&
 		(err == nil || !otherFrozen) {
@@ -59,9 +63,9 @@ func (t *trainer) continueFrom(from *checkpoint.Checkpoint) error {
 		t.saves.best = m.Best
 	}
 	t.summary.ResumedAfter = m.Step
-	t.env.tell(Resumed{m.Step, from.Dir()})
+	t.env.Tell(Resumed{m.Step, from.Dir()})
 	for _, c := range t.history[len(m.History):] {
-		t.env.note("%v", c)
+		t.env.Note("%v", c)
 	}
 	return nil
 }
@@ -78,9 +82,9 @@ func (t *trainer) setAsideAfter(step int) {
 		if filepath.Dir(t.from.Dir()) == dir.Path() {
 			dir.Trust(step) // all of it was read
 		}
-		entries, err := checkpoint.List(t.env.files(), dir.Path())
+		entries, err := checkpoint.List(t.env.Files(), dir.Path())
 		if err != nil {
-			t.env.warnOf(err)
+			t.env.WarnOf(err)
 		}
 		for _, e := range entries {
 			damage := (*checkpoint.DamageError)(nil)
@@ -95,10 +99,10 @@ func (t *trainer) setAsideAfter(step int) {
 			}
 			aside, err := dir.SetAside(e.Step, why)
 			if err != nil {
-				t.env.warnOf(err)
+				t.env.WarnOf(err)
 				continue
 			}
-			t.env.tell(SetAside{why, e.Step, aside})
+			t.env.Tell(SetAside{why, e.Step, aside})
 		}
 	}
 }
@@ -126,8 +130,8 @@ func (t *trainer) openWholeState(ctx context.Context) error {
 		if damage.Lasts {
 			t.damaged = append(t.damaged, t.from.Dir())
 		}
-		t.env.note("%s: %s: the run continues from %s", damage.Path, damage.Why, older.Path)
-		if t.from, err = t.env.openChosen(older); err == nil {
+		t.env.Note("%s: %s: the run continues from %s", damage.Path, damage.Why, older.Path)
+		if t.from, err = openChosen(t.env, older); err == nil {
 			err = t.beginAt(t.from)
 		}
 		if err == nil {
@@ -144,7 +148,7 @@ func (t *trainer) before(damaged *checkpoint.Checkpoint) choice {
 	c := t.config
 	older, err := t.home.Newest(checkpoint.Query{Below: damaged.Manifest.Step, Healthy: t.home.ID.HasDiverged()})
 	if err == nil && older == nil && c.Resume != "auto" && !rundir.SameDir(c.Resume, damaged.Dir()) {
-		older, err = checkpoint.Open(t.env.files(), c.Resume) // where the run began
+		older, err = checkpoint.Open(t.env.Files(), c.Resume) // where the run began
 	}
 	if err != nil {
 		return choice{}
@@ -183,72 +187,108 @@ func (t *trainer) openOrFind(ctx context.Context) (found *damageFound, err error
 	return found, err
 }
 
-// resume fills the store from a checkpoint. An error that is a *checkpoint.DamageError is of the checkpoint.
-func (s *Session) resume(ctx context.Context, from *checkpoint.Checkpoint) error {
-	if before, now := from.Manifest.ComputedOn, s.plan.ComputedOn; before != "" && now != before {
-		s.env.note("resume: the checkpoint was computed on %s, and this run computes on %s: the run continues, with other "+
-			"last bits than without the change", before, now)
-	}
-	if line := otherCodes(from.Manifest.MomentCodes, s.plan.Whole.Moments); line != "" {
-		s.env.note("resume: %s", line)
-	}
-	s.recalled = &chosen{from.Manifest.ComputedOn, from.Manifest.Algorithms}
-	b := s.env.bar("resuming")
-	defer b.End()
-	done, total := int64(0), int64(0)
-	for spec := range s.state() {
-		total += spec.Bytes
-	}
-	for spec := range s.state() {
-		if err := s.restore(ctx, from, spec); err != nil {
-			return err
-		}
-		done += spec.Bytes
-		b.Set(done, total)
-	}
-	return nil
+// mathematics are the settings that change the numbers of a run, by the names that checkpoints have for them.
+func (t *trainer) mathematics() map[string]string {
+	return t.config.Settings(t.rates, t.data.Fingerprint())
 }
 
-// restore fills one extent, by a second name for the checkpoint's files where that will do. Files that get one are
-// read here, and not only in a step long after, when the other checkpoints may have gone.
-func (s *Session) restore(ctx context.Context, from *checkpoint.Checkpoint, spec store.Spec) error {
-	id := checkpoint.IDOf(s.plan.Model, spec.ID)
-	if e, ok := from.Extent(id); !ok || e.Bytes != spec.Bytes {
-		return fmt.Errorf("resume: %s has no %v of %d bytes; it is of another model or precision", from.Dir(), id, spec.Bytes)
+// settingsSum is a checksum of settings.
+func settingsSum(settings map[string]string) string {
+	var text []byte
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		text = fmt.Appendf(text, "%q: %q\n", key, settings[key])
 	}
-	if s.plan.OnDisk(spec.ID) {
-		if files, ok := from.PieceFiles(id, 1); ok {
-			if err := from.VerifyExtent(ctx, id); err != nil {
-				return err
+	return fmt.Sprintf("%016x", xxh3.Hash(text))
+}
+
+// restarts reports whether the run takes the data from their beginning after a checkpoint: they, or how they are cut,
+// have changed, and a place in the old ones means nothing in the new ones.
+func restarts(c *runfile.Config, from *checkpoint.Manifest, at dataPlace, fingerprint string) bool {
+	return at.Fingerprint != fingerprint || !rundir.CutsAs(c, from) || from.Mathematics["overlong"] != rundir.SizeSettings(c)["overlong"]
+}
+
+// changes returns what resume_with allows of the differences between a run and the checkpoint that it continues from. A
+// difference that it does not allow is an error that names the key.
+func (t *trainer) changes(from *checkpoint.Checkpoint, d checkpoint.Differences) ([]checkpoint.Change, error) {
+	c := t.config
+	var made []checkpoint.Change
+	var refused, allow []string
+	for _, diff := range d {
+		by, may := runfile.SettledBy[diff.Key]
+		name := diff.Key
+		if may {
+			name = by[0]
+		}
+		was, is := shown(diff.Saved), shown(diff.Wanted)
+		if diff.Key == "overlong" {
+			was, is = longShown(diff.Saved), longShown(diff.Wanted)
+		}
+		switch {
+		case may && slices.ContainsFunc(by, func(key string) bool { return slices.Contains(c.ResumeWith, key) }):
+			made = append(made, checkpoint.Change{Step: from.Manifest.Step, Key: name, From: was, To: is})
+		default:
+			if diff.Key == "data" {
+				refused = append(refused, t.changedData(from))
+			} else {
+				refused = append(refused, fmt.Sprintf("%s was %s, is now %s", name, was, is))
 			}
-			return s.Disk.Adopt(ctx, spec.ID, files)
+			if may {
+				allow = append(allow, name)
+			}
 		}
 	}
-	version := s.Store.Version(spec.ID)
-	for off, n := range spec.Pieces() {
-		l, err := s.Store.Borrow(ctx, trace.Update.Of(0), spec.ID, off, n, store.Write, version)
-		if err != nil {
-			return err
-		}
-		err = from.Read(id, off, l.Bytes())
-		l.Release()
-		if err != nil {
-			return err
-		}
+	if len(refused) == 0 {
+		return made, nil
 	}
-	return nil
+	how := "restore them"
+	if len(allow) == len(refused) {
+		how += fmt.Sprintf(", allow the change with resume_with: [%s]", strings.Join(allow, ", "))
+	}
+	return nil, fmt.Errorf("resume: settings that change the result are not those of %s (%s); %s, or start a new run in another output_dir",
+		from.Dir(), strings.Join(refused, "; "), how)
 }
 
-// otherCodes says that moments were rounded to codes in another way before; empty where they were not.
-func otherCodes(before string, moments optim.Moments) string {
-	switch now := moments.Codes(); {
-	case before == now:
-		return ""
-	case before == "":
-		return "the checkpoint is of a version of millrace that rounded 8-bit second moments to the nearest code, also to zero, and this " +
-			"one rounds them at random, and not to zero: its state is read as it is, and the run continues, with other bits than that version"
-	default:
-		return fmt.Sprintf("the checkpoint is of a version of millrace with another rounding of 8-bit moments (%s), and this one has %s: its "+
-			"state is read as it is, and the run continues, with other bits than that version", before, now)
+// changedData says which data are not those of a checkpoint.
+func (t *trainer) changedData(from *checkpoint.Checkpoint) string {
+	var was dataPlace
+	_ = json.Unmarshal(from.Manifest.Data, &was) // it was read before
+	if was.Sources == nil {
+		return "the documents of datasets are others"
 	}
+	var paths []string
+	for path, sum := range t.at.Sources {
+		if was.Sources[path] != sum {
+			paths = append(paths, path)
+		}
+	}
+	for path := range was.Sources {
+		if _, is := t.at.Sources[path]; !is {
+			paths = append(paths, path+", which is no longer there")
+		}
+	}
+	if len(paths) == 0 {
+		return "the documents are chosen or weighted in another way"
+	}
+	slices.Sort(paths)
+	changed := "other documents in datasets: " + strings.Join(paths, ", ")
+	if t.rendering != "" {
+		changed += ", or they were rendered in another way: now " + t.rendering
+	}
+	return changed
+}
+
+// longShown is a value of overlong for people.
+func longShown(value *string) string {
+	if value == nil {
+		return string(data.SplitLong)
+	}
+	return *value
+}
+
+// shown is a value of a setting for people.
+func shown(value *string) string {
+	if value == nil {
+		return "not set"
+	}
+	return *value
 }

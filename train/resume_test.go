@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/verbs"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -36,7 +37,7 @@ func until(t *testing.T, c *runfile.Config, line string) {
 func untilOn(t *testing.T, c *runfile.Config, line, cacheDir string) {
 	t.Helper()
 	env := newEnv(t)
-	env.program, env.CacheDir = 1, cacheDir
+	env.Tests.ProgramBytes, env.CacheDir = 1, cacheDir
 	stop := make(chan struct{})
 	env.Stop, env.Progress = stop, &stopper{line, stop}
 	sum, err := Train(context.Background(), c, Options{Env: env})
@@ -64,12 +65,12 @@ func placementsOf(t *testing.T, c *runfile.Config) []placement {
 // tightMemory has so little of the host's that something has to go to disk.
 func tightMemory(t *testing.T, c *runfile.Config, cluster *hosts.Cluster) runfile.Memory {
 	env := newEnv(t)
-	env.program, env.Cluster = 1, cluster
+	env.Tests.ProgramBytes, env.Cluster = 1, cluster
 	tight := runfile.Memory{Disk: budget(t, "auto").Device, Path: filepath.Join(t.TempDir(), "state"), Host: budget(t, "1GiB").Device}
 	for onDisk := int64(0); onDisk == 0; tight.Host.N -= 256 << 10 {
 		run := *c
 		run.Memory = tight
-		planned, err := PlanFor(context.Background(), &run, PlanOptions{Env: env})
+		planned, err := verbs.PlanFor(context.Background(), &run, verbs.PlanOptions{Env: env})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -345,14 +346,6 @@ func TestOtherRoundingOfMomentsIsSaid(t *testing.T) {
 		if got := last.Manifest.MomentCodes; got != kind.Codes() || strings.Contains(said.String(), "version of millrace") {
 			t.Errorf("%s: the checkpoint has codes %q; resumed, it says %s", moments, got, said.String())
 		}
-	}
-	for before, want := range map[string]string{"": "to the nearest code, also to zero", "as in 2031": "another rounding of 8-bit moments (as in 2031)"} {
-		if got := otherCodes(before, optim.Dynamic8); !strings.Contains(got, want) || strings.Contains(got, "\n") {
-			t.Errorf("codes %q: it says %q", before, got)
-		}
-	}
-	if got := otherCodes("", optim.MomentsF32); got != "" {
-		t.Errorf("fp32 moments: it says %q", got)
 	}
 }
 

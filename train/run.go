@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,8 +18,12 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/train/export"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/source"
 )
 
 // Run is a model in training, for a loop that the caller writes. One goroutine may use it. [Train] is such a loop.
@@ -27,13 +32,13 @@ import (
 // data sets of the key eval. Tensor and SetTensor read and write weights, and Gradient reads what Gradients computed.
 // Save writes a checkpoint, and Export writes a Hugging Face directory.
 type Run struct {
-	env      *Env
+	env      *session.Env
 	config   *runfile.Config // the run's own: sizes that are auto are decided here
-	src      *source
+	src      *source.Source
 	ownModel string // the directory of a model that has none, until Close; empty: it has one
-	dev      *Devices
+	dev      *session.Devices
 	plan     *plan.Plan
-	session  *Session // its state and engine; nil before they are open, and after Close
+	session  *session.Session // its state and engine; nil before they are open, and after Close
 
 	from       *checkpoint.Checkpoint // that the run continues from; nil: it starts from the model
 	data       *data.Dataset          // nil: the configuration names none
@@ -68,7 +73,7 @@ func (r *Run) Steps() int { return r.steps }
 
 // Tokenizer opens the tokenizer that the configuration names.
 func (r *Run) Tokenizer() (tokenizer.Tokenizer, error) {
-	return r.src.openTokenizer(r.config.Tokenizer)
+	return r.src.OpenTokenizer(r.config.Tokenizer)
 }
 
 // errClosed is the error of a run that is used after Close.
@@ -99,10 +104,10 @@ func (r *Run) Next(ctx context.Context) (*stream.Batch, error) {
 		return nil, io.EOF
 	}
 	r.batch = stream.Batch{} // it shares memory with the next one
-	if err := r.loader.Next(ctx, r.session.rows); err != nil {
+	if err := r.loader.Next(ctx, r.session.Rows); err != nil {
 		return nil, err
 	}
-	r.batch, r.after = *batchOf(r.session.rows), r.loader.Cursor()
+	r.batch, r.after = *session.BatchOf(r.session.Rows), r.loader.Cursor()
 	return &r.batch, nil
 }
 
@@ -125,7 +130,7 @@ func (r *Run) Batch(examples ...data.Example) (*stream.Batch, error) {
 	for len(examples) < n.MicroBatches*n.MicroBatch {
 		examples = append(examples, data.Example{InputIDs: []int32{0}, Labels: []int32{data.Ignore}})
 	}
-	return unpacked(examples, n)
+	return session.Unpacked(examples, n)
 }
 
 // Update returns an update with a learning rate, and with the configuration's settings of AdamW and clipping. The
@@ -208,15 +213,15 @@ func (r *Run) Eval(ctx context.Context, b *stream.Batch) (loss float64, err erro
 // Evaluate returns the mean loss over the data sets of the key eval, or over the part of the data that val_size holds
 // out, after the updates of all steps. It does not train. The latest batch of Next is used up: the evaluation has its
 // memory. Without such data the error is io.EOF.
-func (r *Run) Evaluate(ctx context.Context) (Loss, error) {
+func (r *Run) Evaluate(ctx context.Context) (session.Loss, error) {
 	if err := r.computes(); err != nil {
-		return Loss{}, err
+		return session.Loss{}, err
 	}
 	if r.eval == nil {
-		return Loss{}, io.EOF
+		return session.Loss{}, io.EOF
 	}
 	r.batch = stream.Batch{}
-	return r.session.evaluate(ctx, r.eval, "the held-out data")
+	return r.session.Evaluate(ctx, r.eval, "the held-out data")
 }
 
 // Logits returns the logits of OpenOptions.LogitRows positions of each micro-batch, beginning with position first,
@@ -275,7 +280,7 @@ func (r *Run) Save(ctx context.Context, dir string) (path string, err error) {
 	if r.loader != nil {
 		m.Mathematics["seed"] = rundir.SeedSetting(r.config)
 	}
-	to, err := checkpoint.Acquire(r.env.files(), dir, checkpoint.Owner{Run: r.runID})
+	to, err := checkpoint.Acquire(r.env.Files(), dir, checkpoint.Owner{Run: r.runID})
 	if err != nil {
 		return "", err
 	}
@@ -284,8 +289,8 @@ func (r *Run) Save(ctx context.Context, dir string) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	for spec := range r.session.state() {
-		failed, err := r.session.copyExtent(ctx, w, spec, r.session.Store.Version(spec.ID))
+	for spec := range r.session.State() {
+		failed, err := r.session.CopyExtent(ctx, w, spec, r.session.Store.Version(spec.ID))
 		if err = errors.Join(failed, err); err != nil {
 			w.Abort()
 			return "", err
@@ -304,9 +309,8 @@ func (r *Run) Export(ctx context.Context, dir string) error {
 	if err := r.flushFinite(ctx); err != nil {
 		return err
 	}
-	view := stream.Viewer(r.plan, r.session.Store)
-	return r.env.writeModel(ctx, r.src, dir, r.src.exportFormat(), nil, hf.WriteOptions{},
-		func(part int) (model.Values, error) { return view(ctx, part) })
+	return export.Write(ctx, r.env, r.src, dir, export.FormatOf(r.src), nil, hf.WriteOptions{},
+		stream.Viewer(r.plan, r.session.Store))
 }
 
 // Close releases everything. State that was not saved is lost. Methods that return an error return one from then on.
@@ -335,4 +339,38 @@ func (r *Run) Close() error {
 	}
 	r.session, r.loader, r.eval, r.held, r.data, r.dev, r.batch = nil, nil, nil, nil, nil, nil, stream.Batch{}
 	return err
+}
+
+// checkpointSpecs are the extents of a checkpoint, of all hosts.
+func (r *Run) checkpointSpecs() []checkpoint.Spec {
+	var extents []store.Spec
+	for part := range r.plan.Model.Parts {
+		extents = append(extents, r.plan.StateExtents(part)...)
+	}
+	return checkpoint.Specs(r.plan.Model, extents, r.plan.Whole.Scheme().Types())
+}
+
+// createCheckpoint begins the checkpoint of the latest step, and attaches the config.json of its model.
+func (r *Run) createCheckpoint(to *checkpoint.Directory) (*checkpoint.Writer, error) {
+	w, err := to.Create(r.steps, r.checkpointSpecs())
+	if err != nil {
+		return nil, err
+	}
+	if err := w.Attach(checkpoint.ConfigName, r.src.Config.Raw()); err != nil {
+		w.Abort()
+		return nil, err
+	}
+	return w, nil
+}
+
+// manifest describes the state after the latest step: the model, the device that computed, and what the steps came to.
+func (r *Run) manifest() (m checkpoint.Manifest, err error) {
+	m = checkpoint.Manifest{Model: checkpoint.Identify(r.plan.Model, r.src.Config.Raw(), r.src.Carried.SHA256),
+		Base: r.src.Base, ComputedOn: r.plan.ComputedOn, MomentCodes: r.plan.Whole.Moments.Codes(), Algorithms: r.session.Algorithms(),
+		Updates: int64(r.steps - r.idle()), SkippedUpdates: int64(r.skipped), UntargetedSteps: int64(r.untargeted)}
+	if m.Numerics, err = json.Marshal(r.plan.Whole); err != nil {
+		return m, err
+	}
+	m.Data, err = json.Marshal(r.at)
+	return m, err
 }

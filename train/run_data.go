@@ -36,7 +36,7 @@ func (t *trainer) noteCut() {
 	p, s := t.loader.Packing(), &t.summary
 	s.Split, s.Truncated, s.Dropped, s.CutTokens = p.Split, p.Truncated, p.Dropped, p.CutTokens
 	if cut := p.Cut(t.data.Len(), t.config.SequenceLen); cut != "" {
-		t.env.note("%s (overlong: %s); to change that, raise sequence_len, or set overlong to split, truncate or drop", cut,
+		t.env.Note("%s (overlong: %s); to change that, raise sequence_len, or set overlong to split, truncate or drop", cut,
 			t.config.Overlong)
 	}
 }
@@ -47,6 +47,6 @@ func (t *trainer) noteTurns() {
 	s.Turns, s.EndedTurns, s.OtherPromptTurns = c.Trained, t.data.EndedTurns(), c.OtherPrompt
 	s.ThoughtsLeftOut, s.CallsLeftOut = c.LeftOut.Thoughts, c.LeftOut.Calls
 	for _, line := range t.data.TurnLines(t.config.TrainOnLast) {
-		t.env.note("%s", line)
+		t.env.Note("%s", line)
 	}
 }

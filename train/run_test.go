@@ -23,20 +23,9 @@ import (
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/verbs"
 	"github.com/millrace/millrace/vfs"
 )
-
-// smallConfig trains a small random llama on bytes.
-func smallConfig(t testing.TB) *runfile.Config {
-	t.Helper()
-	c := runfile.Defaults()
-	c.Model, c.Tokenizer = writeModel(t, nil), "bytes"
-	c.Datasets = []data.Source{{Path: corpus(t), Type: data.Text}}
-	c.SequenceLen, c.BatchTokens, c.MaxSteps, c.WarmupSteps, c.LearningRate = 64, 256, 12, 2, 1e-2
-	c.Precision = runfile.Precision{Compute: "f32", Master: "f32", Moments: "f32"}
-	c.OutputDir = filepath.Join(t.TempDir(), "runs", "small")
-	return &c
-}
 
 func withEval(c *runfile.Config) *runfile.Config {
 	c.Eval = runfile.Eval{Datasets: fewOf(c), Every: 6}
@@ -124,7 +113,7 @@ func TestTrainLearns(t *testing.T) {
 			checkMetrics(t, c, sum)
 
 			// The model that was written is the one that was evaluated.
-			l, err := Evaluate(context.Background(), newEnv(t), EvalOptions{Model: sum.Model, Data: c.Eval.Datasets, Tokenizer: "bytes",
+			l, err := verbs.Evaluate(context.Background(), newEnv(t), verbs.EvalOptions{Model: sum.Model, Data: c.Eval.Datasets, Tokenizer: "bytes",
 				SequenceLen: c.SequenceLen, Compute: c.Precision.Compute})
 			if err != nil || math.Abs(l.Loss-*sum.EvalAfter) > 1e-6 {
 				t.Errorf("loss %+v of the written model (%v), %v in the run", l, err, *sum.EvalAfter)
@@ -441,7 +430,7 @@ func shards(t *testing.T, from string) string {
 	dir := filepath.Join(t.TempDir(), "shards")
 	err = hf.WriteModel(dir, hf.Model{Config: c.Raw(), Tensors: specs, Data: func(yield func(hf.Piece, error) bool) {
 		for _, s := range specs {
-			if !yield(hf.Piece{Name: s.Name, Bytes: bytesOf(values[s.Name])}, nil) {
+			if !yield(hf.Piece{Name: s.Name, Bytes: hf.BytesOf(values[s.Name])}, nil) {
 				return
 			}
 		}

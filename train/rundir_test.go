@@ -458,7 +458,7 @@ func TestStateInUse(t *testing.T) {
 			t.Fatal(err)
 		}
 		env := newEnv(t)
-		env.program, env.CacheDir = 1, p.cache
+		env.Tests.ProgramBytes, env.CacheDir = 1, p.cache
 		c.Resume = "auto"
 		_, err = Train(t.Context(), c, Options{Env: env})
 		if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "memory.path") {

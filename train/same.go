@@ -77,19 +77,19 @@ func (t *trainer) same() ([]sameness, error) {
 	if err != nil {
 		return nil, err
 	}
-	prompts, err := t.samples.sum()
+	prompts, err := t.samples.Tokens()
 	if err != nil {
 		return nil, err
 	}
 	return []sameness{
 		{"another program", thisProgram(), "install the same one on all of them"},
 		{"another run file, or other settings,", string(doc), "give all of them the same"},
-		{"another config.json of the model", sumOf(t.src.config.Raw()), "copy the model to all of them"},
+		{"another config.json of the model", sumOf(t.src.Config.Raw()), "copy the model to all of them"},
 		{"other training data", t.data.Fingerprint(), "give all of them the same files and the same tokenizer"},
 		{"another set of held-out documents", t.at.Held, "give all of them the same files"},
-		{"other tokens of the samples' prompts, or of their ends,", prompts,
+		{"other tokens of the samples' prompts, or of their ends,", sumOf(prompts),
 			"give all of them the same samples.prompts_file, tokenizer, chat template and generation_config.json"},
-		{"another set of weights in the model", t.src.base.WeightsSHA256, "copy the model to all of them"},
+		{"another set of weights in the model", t.src.Base.WeightsSHA256, "copy the model to all of them"},
 	}, nil
 }
 
@@ -114,7 +114,7 @@ func thisProgram() string {
 // 0 finds it.
 func (t *trainer) allEnded(ctx context.Context) (step int, err error) {
 	cluster := t.env.Cluster
-	err = t.env.together(ctx, func(ctx context.Context) (err error) {
+	err = t.env.Together(ctx, func(ctx context.Context) (err error) {
 		if !cluster.Leads() {
 			return nil
 		}
@@ -138,9 +138,9 @@ func (t *trainer) allEnded(ctx context.Context) (step int, err error) {
 func (t *trainer) planTogether(ctx context.Context, b *rundir.Beginning, asked runfile.Sizes) error {
 	c := t.env.Cluster
 	plans := func(ctx context.Context) error {
-		return t.makePlan(ctx, t.rates.Steps, plan.Outputs{}, t.samples.memory(), b.HasSizes())
+		return t.makePlan(ctx, t.rates.Steps, plan.Outputs{}, t.samples.Memory(), b.HasSizes())
 	}
-	err := t.env.together(ctx, func(ctx context.Context) error {
+	err := t.env.Together(ctx, func(ctx context.Context) error {
 		return blame.OfStart(ctx, hosts.OfBudgets(t.keptSizes(ctx, asked, plans(ctx))))
 	})
 	if err != nil {
@@ -152,7 +152,7 @@ func (t *trainer) planTogether(ctx context.Context, b *rundir.Beginning, asked r
 	}
 	sizes, of := smallestSizes(planned.All)
 	t.config.Numerics = sizes
-	err = t.env.together(ctx, func(ctx context.Context) error {
+	err = t.env.Together(ctx, func(ctx context.Context) error {
 		if sizes == runfile.SizesOf(t.plan.Whole) {
 			return nil
 		}
@@ -162,7 +162,7 @@ func (t *trainer) planTogether(ctx context.Context, b *rundir.Beginning, asked r
 		return err
 	}
 	if lead := planned.Lead(); sizes != lead {
-		t.env.note("micro_batch %d, head_chunk %d and block_chunk %d are for the budgets of %s; %s alone would have "+
+		t.env.Note("micro_batch %d, head_chunk %d and block_chunk %d are for the budgets of %s; %s alone would have "+
 			"%d, %d and %d", sizes.MicroBatch, sizes.HeadChunk, sizes.BlockChunk, c.Name(of), c.Name(0),
 			lead.MicroBatch, lead.HeadChunk, lead.BlockChunk)
 	}
@@ -216,12 +216,12 @@ func (t *trainer) waitAsPlanned() error {
 		longest = max(longest, of.StepSec)
 	}
 	if longer := c.WaitForSteps(longest, time.Duration(t.config.Distributed.Timeout)); longer > 0 {
-		t.env.note("a step takes about %s: hosts wait up to %v for each other", console.Seconds(longest),
+		t.env.Note("a step takes about %s: hosts wait up to %v for each other", console.Seconds(longest),
 			runfile.Duration(longer))
 	}
 	lead := d.Lead().ComputedOn
 	if host := slices.IndexFunc(d.All, func(of prediction) bool { return of.ComputedOn != lead }); host > 0 && c.Leads() {
-		t.env.warn("%s computes on %s, and %s on %s: another number of hosts, or another order of them, will "+
+		t.env.Warn("%s computes on %s, and %s on %s: another number of hosts, or another order of them, will "+
 			"have other last bits", c.Name(host), d.All[host].ComputedOn, c.Name(0), lead)
 	}
 	return nil

@@ -18,7 +18,9 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/generate"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -53,7 +55,7 @@ func checkSamples(t *testing.T, c *runfile.Config, steps ...int64) []Sample {
 	var got, want []string
 	for _, s := range all {
 		got = append(got, fmt.Sprint(s.Step, s.Number, s.Prompt))
-		if n := len(s.Tokens); n > c.Samples.MaxTokens || n < c.Samples.MaxTokens && s.Finish != FinishStop ||
+		if n := len(s.Tokens); n > c.Samples.MaxTokens || n < c.Samples.MaxTokens && s.Finish != generate.FinishStop ||
 			s.PromptTokens < 2 {
 			t.Errorf("%+v", s)
 		}
@@ -86,7 +88,7 @@ func TestSamplesAreWhatGenerateMakes(t *testing.T) {
 		c := *base
 		c.Memory, c.OutputDir = p.memory, filepath.Join(t.TempDir(), "run")
 		env := newEnv(t)
-		env.CacheDir, env.program = p.cache, 1
+		env.CacheDir, env.Tests.ProgramBytes = p.cache, 1
 		if _, err := Train(t.Context(), &c, Options{Env: env}); err != nil {
 			t.Fatalf("%s: %v", p.name, err)
 		}
@@ -99,11 +101,11 @@ func TestSamplesAreWhatGenerateMakes(t *testing.T) {
 		}
 		first = all
 		for step, of := range [][]Sample{all[:3], all[3:6], all[6:]} {
-			o := GenerateOptions{Model: checkpointOf(&c, 2*step), Tokenizer: "bytes", MaxTokens: c.Samples.MaxTokens,
+			o := generate.Options{Model: checkpointOf(&c, 2*step), Tokenizer: "bytes", MaxTokens: c.Samples.MaxTokens,
 				Temperature: c.Samples.Temperature, TopP: c.Samples.TopP, Seed: c.Samples.Seed, Compute: "f32"}
 			n := 0
 			prompts := []string{"the wheel", "turns", "th"}
-			err := GenerateEach(t.Context(), newEnv(t), o, prompts, func(g *Generated) error {
+			err := generate.Each(t.Context(), newEnv(t), o, prompts, func(g *generate.Generated) error {
 				if s := of[n]; !slices.Equal(s.Tokens, g.Tokens) || s.Text != g.Text || s.Finish != g.Finish {
 					t.Errorf("step %d: sample %+v, generated %+v", 2*step, s, g)
 				}
@@ -141,12 +143,12 @@ func TestSamplesOfConversations(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range checkSamples(t, c, 0, 2, 4) {
-		o := ChatOptions{GenerateOptions: GenerateOptions{Model: checkpointOf(c, int(s.Step)), Tokenizer: "bytes",
+		o := generate.ChatOptions{Options: generate.Options{Model: checkpointOf(c, int(s.Step)), Tokenizer: "bytes",
 			MaxTokens: c.Samples.MaxTokens, Compute: "f32"}}
 		if s.Number == 2 {
 			o.System = "be brief"
 		}
-		a, err := converse(t, o).Say(t.Context(), nil, lastOf(s.Prompt), nil)
+		a, err := talkTo(t, o).Say(t.Context(), nil, lastOf(s.Prompt), nil)
 		if err != nil || !slices.Equal(a.Tokens, s.Tokens) || a.PromptTokens != s.PromptTokens {
 			t.Errorf("sample %+v, said %+v, %v", s, a, err)
 		}
@@ -216,7 +218,7 @@ func TestInterruptedSamples(t *testing.T) {
 		c := *whole
 		c.OutputDir = filepath.Join(t.TempDir(), "stopped")
 		stop, doing := make(chan struct{}), fmt.Sprintf("ending the samples, and saving step %d", step)
-		var env *Env
+		var env *session.Env
 		end := sync.OnceFunc(func() { close(stop) })
 		env = wrappedEnv(t, func(d device.Device) device.Device {
 			return &recording{d, func() {

@@ -61,7 +61,7 @@ type saver struct {
 
 // begin counts the time to the first save, and notes what a checkpoint of the plan has.
 func (s *saver) begin() {
-	s.last, s.specs = s.run.env.time().Now(), map[store.ID]store.Spec{}
+	s.last, s.specs = s.run.env.Time().Now(), map[store.ID]store.Spec{}
 	for _, spec := range s.run.plan.Extents() {
 		s.specs[spec.ID] = spec
 	}
@@ -89,7 +89,7 @@ const mostRetrySteps = 64
 func (s *saver) isDue(step int) bool {
 	c := &s.run.config.Save
 	return c.Every > 0 && step%c.Every == 0 || s.retryAt > 0 && step >= s.retryAt ||
-		c.Minutes > 0 && s.run.env.time().Now().Sub(s.last).Minutes() >= c.Minutes
+		c.Minutes > 0 && s.run.env.Time().Now().Sub(s.last).Minutes() >= c.Minutes
 }
 
 // savesText says when a run saves, for its first line.
@@ -135,7 +135,7 @@ func (s *saver) start(isHealthy bool) error {
 		s.retryAt = step + 1
 		return nil
 	}
-	s.last, s.retryAt = s.run.env.time().Now(), 0
+	s.last, s.retryAt = s.run.env.Time().Now(), 0
 	err := s.create()
 	switch {
 	case hosts.IsAlone(err):
@@ -171,7 +171,7 @@ func (s *saver) create() (err error) {
 	if s.better != nil && s.better.Step == s.run.steps {
 		m.Best = s.better
 	}
-	w, err := s.home.Saving.Create(s.run.env.files(), s.run.steps, s.run.checkpointSpecs(),
+	w, err := s.home.Saving.Create(s.run.env.Files(), s.run.steps, s.run.checkpointSpecs(),
 		func() (_ *checkpoint.Writer, err error) {
 			if s.to, err = s.directory(errKeep); err != nil {
 				return nil, err
@@ -208,7 +208,7 @@ func (s *saver) handOver(ctx context.Context, id store.ID, version uint64) error
 	if s.writer.Err() != nil {
 		return nil
 	}
-	failed, err := s.run.session.copyExtent(ctx, s.writer, s.specs[id], version)
+	failed, err := s.run.session.CopyExtent(ctx, s.writer, s.specs[id], version)
 	if failed != nil {
 		s.writer.Fail(failed)
 	}
@@ -244,7 +244,7 @@ func (s *saver) commit(ctx context.Context) error {
 	}
 	s.stall += time.Since(begin)
 	s.writer, s.saved, s.path, s.tries, s.best = nil, s.step, path, 0, s.manifest.Best
-	env.tell(Saved{s.saved, s.path})
+	env.Tell(Saved{s.saved, s.path})
 	if s.manifest.UnhealthySteps == 0 { // otherwise what is older may be what to go back to
 		s.prune(ctx)
 	}
@@ -259,16 +259,16 @@ func (s *saver) prune(ctx context.Context) {
 		best = s.best.Step
 	}
 	env := s.run.env
-	_ = env.together(ctx, func(ctx context.Context) error { // where a host is lost, the next step says which
+	_ = env.Together(ctx, func(ctx context.Context) error { // where a host is lost, the next step says which
 		if !env.Cluster.Leads() {
 			return nil
 		}
 		done, err := s.to.Prune(ctx, s.saved, s.run.config.Save.Keep, best)
 		if err != nil {
-			env.warnOf(err) // the run is safe; the disk fills sooner
+			env.WarnOf(err) // the run is safe; the disk fills sooner
 		}
 		for _, path := range done.Aside {
-			env.tell(SetAside{Why: checkpoint.Damaged, Path: path})
+			env.Tell(SetAside{Why: checkpoint.Damaged, Path: path})
 		}
 		return nil
 	})
@@ -284,7 +284,7 @@ func (s *saver) fail(step int, err error) {
 	wait := min(1<<min(s.tries, 30), mostRetrySteps)
 	s.tries++
 	if step >= s.lastStep() {
-		s.run.env.tell(SaveFailed{Why: console.OneLine(err)})
+		s.run.env.Tell(SaveFailed{Why: console.OneLine(err)})
 		return
 	}
 	s.retryAt = step + wait
@@ -292,7 +292,7 @@ func (s *saver) fail(step int, err error) {
 	if every := s.run.config.Save.Every; every > 0 {
 		next = min(next, (step/every+1)*every)
 	}
-	s.run.env.tell(SaveFailed{console.OneLine(err), min(next, s.lastStep())})
+	s.run.env.Tell(SaveFailed{console.OneLine(err), min(next, s.lastStep())})
 }
 
 // saveStored saves what the store has, which is the state after the latest step, unless that is saved; where it fails
@@ -315,15 +315,15 @@ func (s *saver) saveStored(ctx context.Context) error {
 			return cmp.Or(over.Err, err)
 		}
 		s.tries++
-		s.run.env.tell(SaveFailed{Why: console.OneLine(err)})
+		s.run.env.Tell(SaveFailed{Why: console.OneLine(err)})
 	}
 	return err
 }
 
 // handOverAll takes all of the state from the store to the checkpoint, and ends it. Each host takes what it has.
 func (s *saver) handOverAll(ctx context.Context) error {
-	err := s.run.env.together(ctx, func(ctx context.Context) error {
-		for spec := range s.run.session.owned() {
+	err := s.run.env.Together(ctx, func(ctx context.Context) error {
+		for spec := range s.run.session.Owned() {
 			if err := s.handOver(ctx, spec.ID, s.run.session.Store.Version(spec.ID)); err != nil {
 				return err
 			}
@@ -392,7 +392,7 @@ func (s *saver) improved(loss float64) bool {
 // forgetLost forgets the checkpoints that are no longer there.
 func (s *saver) forgetLost() {
 	has := func(dir string) bool {
-		_, err := s.run.env.files().Stat(dir)
+		_, err := s.run.env.Files().Stat(dir)
 		return !errors.Is(err, fs.ErrNotExist)
 	}
 	if s.path != "" && !has(s.path) {

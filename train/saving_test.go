@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -68,7 +69,7 @@ func TestRunsSaveByTime(t *testing.T) {
 			c := smallConfig(t)
 			x.change(&c.Save)
 			env, clock := newEnv(t), &handClock{time.Unix(0, 0)}
-			env.clock = clock
+			env.Tests.Clock = clock
 			env.Progress = writeFunc(func(line []byte) {
 				if strings.HasPrefix(string(line), "step") {
 					clock.at = clock.at.Add(20 * time.Minute)
@@ -149,7 +150,7 @@ func TestSavesAreTriedAgain(t *testing.T) {
 	c := smallConfig(t)
 	c.MaxSteps, c.Save = 40, runfile.Save{Minutes: 30}
 	env, clock := newEnv(t), &handClock{time.Unix(0, 0)}
-	env.clock = clock
+	env.Tests.Clock = clock
 	var failed []string
 	full := true
 	env.FS = fullDirs{vfs.OS{}, func(path string) bool { return full && strings.HasSuffix(path, "manifest.json") }}
@@ -318,7 +319,7 @@ func TestDriveFailsInTheLastUpdate(t *testing.T) {
 	base.Memory = placements[slices.IndexFunc(placements, func(p placement) bool { return p.name == "on disk" })].memory
 	start := func(c *runfile.Config, files vfs.FS, progress io.Writer) (*Summary, error) {
 		env := newEnv(t)
-		env.program, env.FS, env.Progress = 1, files, progress
+		env.Tests.ProgramBytes, env.FS, env.Progress = 1, files, progress
 		return Train(context.Background(), c, Options{Env: env})
 	}
 	whole := *base
@@ -388,9 +389,9 @@ func TestDamageIsFoundBeforeItHurts(t *testing.T) {
 					if p.name == "on disk" {
 						c.Memory.Path = filepath.Join(t.TempDir(), "state")
 					}
-					env := func() *Env {
+					env := func() *session.Env {
 						e := newEnv(t)
-						e.program, e.CacheDir, e.FS = 1, p.cache, fsys
+						e.Tests.ProgramBytes, e.CacheDir, e.FS = 1, p.cache, fsys
 						return e
 					}
 					e, stop := env(), make(chan struct{})

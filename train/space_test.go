@@ -12,8 +12,6 @@ import (
 
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/runfile"
-	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -118,34 +116,5 @@ func TestSpaceIsPlanned(t *testing.T) {
 				t.Errorf("without room for one checkpoint: %v", err)
 			}
 		})
-	}
-}
-
-// The next run removes the state that a killed run has left, so that counts as free. Files that a checkpoint links do
-// not.
-func TestLeftStateIsFree(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"part-1.extent", "part-2.extent", "notes.txt"} {
-		write(t, filepath.Join(dir, name), strings.Repeat("x", 1<<20))
-	}
-	if err := os.Link(filepath.Join(dir, "part-2.extent"), filepath.Join(dir, "kept")); err != nil {
-		t.Skip("no hard links: ", err)
-	}
-	info, err := os.Stat(filepath.Join(dir, "part-1.extent"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	left := store.LeftBytes(dir)
-	if left < info.Size() || left > 2*info.Size() {
-		t.Skipf("a file of %d bytes takes %d here", info.Size(), left)
-	}
-	m := runfile.Memory{Disk: runfile.Bytes{N: 1 << 50}, Path: dir}
-	if got, err := diskBytes(m, roomFS{free: 5 << 20}); err != nil || got != 5<<20+left {
-		t.Errorf("%d bytes may be used, %v; want %d", got, err, 5<<20+left)
-	}
-	auto, _ := runfile.ParseBytes("auto")
-	m = runfile.Memory{Disk: auto, Path: dir}
-	if got, err := diskBytes(m, roomFS{free: 5 << 20}); err != nil || got != int64(diskShare*float64(5<<20+left)) {
-		t.Errorf("%d bytes may be used, %v", got, err)
 	}
 }

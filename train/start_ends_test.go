@@ -9,6 +9,9 @@ import (
 
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/export"
+	"github.com/millrace/millrace/train/generate"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 // endsAt is a context that ends when it is asked for its error for the nth time.
@@ -54,25 +57,25 @@ func TestStartsThatEnd(t *testing.T) {
 			return err
 		},
 		"export": func(ctx context.Context, model string) error {
-			_, err := Export(ctx, newEnv(t), ExportOptions{Model: model, Dir: filepath.Join(t.TempDir(), "out"), DType: tensor.F32})
+			_, err := export.HuggingFace(ctx, newEnv(t), export.Options{Model: model, Dir: filepath.Join(t.TempDir(), "out"), DType: tensor.F32})
 			return err
 		},
 		"eval": func(ctx context.Context, model string) error {
-			_, err := Evaluate(ctx, newEnv(t), EvalOptions{Model: model, Data: c.Datasets, SequenceLen: 64, Tokenizer: "bytes"})
+			_, err := verbs.Evaluate(ctx, newEnv(t), verbs.EvalOptions{Model: model, Data: c.Datasets, SequenceLen: 64, Tokenizer: "bytes"})
 			return err
 		},
 		"generate": func(ctx context.Context, model string) error {
-			_, err := Generate(ctx, newEnv(t), GenerateOptions{Model: model, Tokenizer: "bytes", Prompt: "x", MaxTokens: 1})
+			_, err := generate.Text(ctx, newEnv(t), generate.Options{Model: model, Tokenizer: "bytes", Prompt: "x", MaxTokens: 1})
 			return err
 		},
 		"plan": func(ctx context.Context, model string) error {
 			run := *c
 			run.Model = model
-			_, err := PlanFor(ctx, &run, PlanOptions{Env: newEnv(t)})
+			_, err := verbs.PlanFor(ctx, &run, verbs.PlanOptions{Env: newEnv(t)})
 			return err
 		},
 		"gguf": func(ctx context.Context, model string) error {
-			_, err := ExportGGUF(ctx, newEnv(t), GGUFOptions{Model: model, File: filepath.Join(t.TempDir(), "a.gguf")})
+			_, err := export.GGUF(ctx, newEnv(t), export.GGUFOptions{Model: model, File: filepath.Join(t.TempDir(), "a.gguf")})
 			return err
 		},
 	}

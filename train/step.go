@@ -27,7 +27,7 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	m := trace.Metrics{Step: int64(step), LearningRate: lr, TargetTokens: int64(batch.Targets),
 		DevicePeakBytes: t.plan.DeviceTotalBytes()}
 	var docs []int
-	for _, b := range t.session.rows {
+	for _, b := range t.session.Rows {
 		m.Tokens += int64(b.RealTokens)
 		docs = documents(docs, b)
 	}
@@ -67,8 +67,8 @@ func (t *trainer) step(ctx context.Context, step int) error {
 
 // compute runs the engine over a batch, and ends the save that the step before has begun.
 func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m *trace.Metrics) error {
-	bar := t.env.out().SlowBar(fmt.Sprintf("step %d/%d", step, t.rates.Steps), linePassAfter)
-	end := t.session.watching(func(p stream.Progress) { bar.Show(p.Share, p.Where) })
+	bar := t.env.SlowBar(fmt.Sprintf("step %d/%d", step, t.rates.Steps))
+	end := t.session.Watching(func(p stream.Progress) { bar.Show(p.Share, p.Where) })
 	res, err := t.Step(ctx, batch, t.Update(m.LearningRate))
 	end()
 	bar.End()
@@ -119,7 +119,7 @@ func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait t
 	}
 	wrote := t.written()
 	m.DiskWrittenBytes, t.wear.wrote = wrote-t.wear.wrote, wrote
-	if wait = t.wear.due(wrote, t.env.time().Now()); wait > 0 {
+	if wait = t.wear.due(wrote, t.env.Time().Now()); wait > 0 {
 		waitSec := wait.Seconds()
 		m.WriteWaitSec = &waitSec
 	}
@@ -129,7 +129,7 @@ func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait t
 // leaveOut has all that came after the latest step, such as an evaluation, count in no step, except what it wrote to
 // disk: updates of the step may have ended there.
 func (t *trainer) leaveOut() {
-	t.session.leaveOut()
+	t.session.LeaveOut()
 	if t.session.Disk != nil {
 		t.wear.traffic = t.session.Disk.Traffic()
 	}
@@ -178,12 +178,12 @@ func (t *trainer) account(m *trace.Metrics) {
 
 // slowDown waits, unless the run is asked to stop on any host.
 func (t *trainer) slowDown(ctx context.Context, wait time.Duration) error {
-	begin, each := t.env.time().Now(), t.env.Cluster.Beat(wait)
-	defer func() { t.summary.WriteWaitSec += t.env.time().Now().Sub(begin).Seconds() }()
+	begin, each := t.env.Time().Now(), t.env.Cluster.Beat(wait)
+	defer func() { t.summary.WriteWaitSec += t.env.Time().Now().Sub(begin).Seconds() }()
 	for stop := false; wait > 0 && !stop; wait -= each {
 		err := t.pause(ctx, min(wait, each))
 		if err == nil {
-			stop, err = t.env.stopsAnywhere(ctx)
+			stop, err = t.env.StopsAnywhere(ctx)
 		}
 		if err != nil {
 			return t.env.Cluster.Alone(err)
@@ -217,7 +217,7 @@ type pace struct {
 // waits longest.
 func (t *trainer) pace(m *trace.Metrics, wait time.Duration) (save bool, _ time.Duration, _ error) {
 	c := t.env.Cluster
-	d := hosts.Decide(c, hosts.Report[pace]{Own: pace{m.StepSec - t.session.peers.Take().Seconds(), m.Lanes, m.HostPeakBytes,
+	d := hosts.Decide(c, hosts.Report[pace]{Own: pace{m.StepSec - t.session.Peers.Take().Seconds(), m.Lanes, m.HostPeakBytes,
 		m.DiskReadBytes, m.DiskWrittenBytes, t.saves.isDue(t.steps), wait}})
 	if d.Err != nil {
 		return false, 0, d.Err

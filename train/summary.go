@@ -14,8 +14,8 @@ type Summary struct {
 	ResumedAfter int   `json:"resumed_after_step,omitempty"` // the sums below are of the steps since
 	Tokens       int64 `json:"tokens"`                       // real positions
 	TargetTokens int64 `json:"target_tokens"`                // those that counted in the loss
-	// FirstLoss and LastLoss are of the first and the last step with such tokens, as they were: NaN or infinite, null in
-	// JSON, where they were not finite.
+	// FirstLoss and LastLoss are of the first and the last step with such tokens, as they were: NaN or infinite, null
+	// in JSON, where they were not finite.
 	FirstLoss float64 `json:"first_loss"`
 	LastLoss  float64 `json:"last_loss"`
 	// Trend is that of the training loss over the steps of this process; nil for fewer than 30.
@@ -33,8 +33,8 @@ type Summary struct {
 	Dropped   int   `json:"dropped_documents,omitempty"`
 	CutTokens int64 `json:"cut_tokens,omitempty"`
 	// Turns are those of the assistant that count, in the data before the split, EndedTurns of them end with a token at
-	// which a generation ends, and OtherPromptTurns follow another prompt than a generation gets. The chat template leaves
-	// ThoughtsLeftOut and CallsLeftOut out of turns that others follow.
+	// which a generation ends, and OtherPromptTurns follow another prompt than a generation gets. The chat template
+	// leaves ThoughtsLeftOut and CallsLeftOut out of turns that others follow.
 	Turns            int64          `json:"turns,omitempty"`
 	EndedTurns       int64          `json:"ended_turns,omitempty"`
 	OtherPromptTurns int64          `json:"other_prompt_turns,omitempty"`

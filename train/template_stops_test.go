@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/source"
 )
 
 // The ids at which a generation ends, as generation_config.json and config.json list them, end the turns that a chat template leaves
@@ -22,16 +23,16 @@ func TestStopsOfTheTemplate(t *testing.T) {
 	write(t, filepath.Join(dir, "tokenizer_config.json"), `{"eos_token": "<|eos|>"}`)
 	write(t, filepath.Join(dir, "generation_config.json"), `{"eos_token_id": [9, 7]}`)
 	write(t, filepath.Join(dir, "chat_template.jinja"), turnTemplate)
-	src, err := openModel(t.Context(), newEnv(t), dir)
+	src, err := source.OpenModel(t.Context(), newEnv(t), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string][]int32{"auto": {7, 9, 560, 561}, "bytes": nil} {
-		r, err := src.openReader(&runfile.Config{Tokenizer: name})
+		r, err := src.OpenReader(&runfile.Config{Tokenizer: name})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := r.renderer.(*data.Chat).Stops; !slices.Equal(got, want) {
+		if got := r.Renderer.(*data.Chat).Stops; !slices.Equal(got, want) {
 			t.Errorf("tokenizer %s: stops %v, want %v", name, got, want)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/train/source"
 )
 
 // collectorSettings are how much the Go heap may grow between collections, in percent, and the limit of Go's memory.
@@ -49,8 +50,8 @@ func TestCollectionsWhileTokenizing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("GOGC", c.gogc)
 			var percent, limit uint64
-			r := reader{tokenizer: tokenizer.Bytes(), renderer: watching{data.Plain, &percent, &limit}, hostBytes: c.hostBytes}
-			d, err := newEnv(t).prepare(t.Context(), "it", []data.Source{{Path: path, Type: data.Text}}, r)
+			r := source.Reader{Tokenizer: tokenizer.Bytes(), Renderer: watching{data.Plain, &percent, &limit}, HostBytes: c.hostBytes}
+			d, err := source.Prepare(t.Context(), newEnv(t), "it", []data.Source{{Path: path, Type: data.Text}}, r)
 			if err != nil {
 				t.Fatal(err)
 			}

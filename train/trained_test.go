@@ -13,13 +13,18 @@ import (
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/export"
+	"github.com/millrace/millrace/train/generate"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/source"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 // trainedLoss is the loss of what a name has, on the data of a run.
-func trainedLoss(t *testing.T, env *Env, name, compute string, sources []data.Source) float64 {
+func trainedLoss(t *testing.T, env *session.Env, name, compute string, sources []data.Source) float64 {
 	t.Helper()
-	l, err := Evaluate(t.Context(), env, EvalOptions{Model: name, Data: sources, Compute: compute, SequenceLen: 64,
+	l, err := verbs.Evaluate(t.Context(), env, verbs.EvalOptions{Model: name, Data: sources, Compute: compute, SequenceLen: 64,
 		Tokenizer: "bytes"})
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +49,7 @@ func TestTrainedCheckpoints(t *testing.T) {
 			losses := map[float64]bool{}
 			for _, step := range []string{"step-000002", "step-000004"} {
 				from, out := filepath.Join(c.OutputDir, "checkpoints", step), filepath.Join(t.TempDir(), "model")
-				if _, err := Export(t.Context(), newEnv(t), ExportOptions{Checkpoint: from, Model: c.Model, Dir: out,
+				if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Checkpoint: from, Model: c.Model, Dir: out,
 					DType: tensor.F32}); err != nil {
 					t.Fatal(err)
 				}
@@ -81,23 +86,23 @@ func TestTrainedRuns(t *testing.T) {
 	t.Chdir(t.TempDir())
 	run := filepath.Join(base, "runs", "a")
 	last := filepath.Join(run, "checkpoints", "step-000002")
-	opened := func(name string) (*source, string) {
+	opened := func(name string) (*source.Source, string) {
 		t.Helper()
 		var said strings.Builder
 		env := newEnv(t)
 		env.Progress = &said
-		src, err := openTrained(t.Context(), env, name)
+		src, err := source.OpenTrained(t.Context(), env, name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return src, said.String()
 	}
 	src, said := opened(run)
-	if src.from != nil || src.dir != filepath.Join(run, "model") || !strings.Contains(said, src.dir) ||
+	if src.From != nil || src.Dir != filepath.Join(run, "model") || !strings.Contains(said, src.Dir) ||
 		tokenizerOf(t, src, "auto") != "auto" {
-		t.Errorf("%s, %s: a run that has ended", src.dir, said)
+		t.Errorf("%s, %s: a run that has ended", src.Dir, said)
 	}
-	if src, _ := opened(src.dir); src.run != nil || src.from != nil || tokenizerOf(t, src, "x") != "x" {
+	if src, _ := opened(src.Dir); src.Run != nil || src.From != nil || tokenizerOf(t, src, "x") != "x" {
 		t.Error("a model directory is one of a run")
 	}
 	// The steps decide, and the times of files only where neither run.json nor the model's card has one.
@@ -105,45 +110,45 @@ func TestTrainedRuns(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(last, "manifest.json"), later, later); err != nil {
 		t.Fatal(err)
 	}
-	if src, _ := opened(run); src.from != nil {
+	if src, _ := opened(run); src.From != nil {
 		t.Error("a checkpoint of the model's step is taken for a newer one, by its time")
 	}
 	if err := os.Remove(filepath.Join(run, "model", "README.md")); err != nil {
 		t.Fatal(err)
 	}
-	if src, _ := opened(run); src.from != nil {
+	if src, _ := opened(run); src.From != nil {
 		t.Error("without a card a checkpoint of the model's step is taken for a newer one")
 	}
 	if err := os.Remove(filepath.Join(run, rundir.IdentityName)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openTrained(t.Context(), newEnv(t), run); err == nil || !strings.Contains(err.Error(), below.FollowVariable) {
+	if _, err := source.OpenTrained(t.Context(), newEnv(t), run); err == nil || !strings.Contains(err.Error(), below.FollowVariable) {
 		t.Errorf("a model outside of a directory in which no run was started: error %v", err)
 	}
 	below.Allow(below.Links{Anywhere: true})
 	defer below.Allow(below.Links{})
 	for _, name := range []string{run, filepath.Join(run, "checkpoints"), last} {
 		src, said := opened(name)
-		if src.from == nil || src.from.Dir() != last || src.dir != filepath.Join(base, "start") ||
+		if src.From == nil || src.From.Dir() != last || src.Dir != filepath.Join(base, "start") ||
 			!strings.Contains(said, last) || tokenizerOf(t, src, "auto") != "bytes" {
-			t.Errorf("%s: %s, %s", name, src.dir, said)
+			t.Errorf("%s: %s, %s", name, src.Dir, said)
 		}
 	}
 	if err := os.RemoveAll(filepath.Join(run, "model")); err != nil {
 		t.Fatal(err)
 	}
-	if src, _ := opened(run); src.from == nil {
+	if src, _ := opened(run); src.From == nil {
 		t.Error("a run without a model has its checkpoint")
 	}
 
 	// What cannot be opened.
 	write(t, filepath.Join(last, "manifest.json"), "{")
-	if src, said := opened(run); src.from.Manifest.Step != 1 || !strings.Contains(said, "step-000002") {
-		t.Errorf("a damaged checkpoint: %d, %s", src.from.Manifest.Step, said)
+	if src, said := opened(run); src.From.Manifest.Step != 1 || !strings.Contains(said, "step-000002") {
+		t.Errorf("a damaged checkpoint: %d, %s", src.From.Manifest.Step, said)
 	}
 	refused := func(name, want string) {
 		t.Helper()
-		_, err := Generate(t.Context(), newEnv(t), GenerateOptions{Model: name, Prompt: "x", MaxTokens: 1})
+		_, err := generate.Text(t.Context(), newEnv(t), generate.Options{Model: name, Prompt: "x", MaxTokens: 1})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
@@ -174,7 +179,7 @@ func TestTrainedOfAnotherModel(t *testing.T) {
 	if err := os.Rename(filepath.Join(other, "config.json"), filepath.Join(c.Model, "config.json")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := openTrained(t.Context(), newEnv(t), filepath.Join(c.OutputDir, "checkpoints", "step-000001"))
+	_, err := source.OpenTrained(t.Context(), newEnv(t), filepath.Join(c.OutputDir, "checkpoints", "step-000001"))
 	if err == nil || !strings.Contains(err.Error(), "is not of model") {
 		t.Error(err)
 	}
@@ -222,16 +227,16 @@ func TestTrainedOfAFallback(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	src, err := openTrained(t.Context(), newEnv(t), c.OutputDir)
-	if err != nil || src.from == nil || src.from.Dir() != filepath.Join(there, "step-000004") {
+	src, err := source.OpenTrained(t.Context(), newEnv(t), c.OutputDir)
+	if err != nil || src.From == nil || src.From.Dir() != filepath.Join(there, "step-000004") {
 		t.Fatalf("%+v, %v", src, err)
 	}
 }
 
 // tokenizerOf is the tokenizer of a source for a key of a run file.
-func tokenizerOf(t *testing.T, src *source, key string) string {
+func tokenizerOf(t *testing.T, src *source.Source, key string) string {
 	t.Helper()
-	c, err := src.settings(newEnv(t), key, "", nil)
+	c, err := src.Settings(newEnv(t), key, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/export"
+	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -85,7 +87,7 @@ func (p *pool) model(t *testing.T, family string, as tensor.DType, seed uint64) 
 		return dir
 	}
 	if as != tensor.F32 {
-		_, err := Export(t.Context(), patchworkEnv(t), ExportOptions{Model: p.model(t, family, tensor.F32, seed), Dir: dir, DType: as})
+		_, err := export.HuggingFace(t.Context(), patchworkEnv(t), export.Options{Model: p.model(t, family, tensor.F32, seed), Dir: dir, DType: as})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,9 +129,9 @@ func (p *pool) model(t *testing.T, family string, as tensor.DType, seed uint64) 
 }
 
 // patchworkEnv is newEnv with the made-up family.
-func patchworkEnv(t testing.TB) *Env {
+func patchworkEnv(t testing.TB) *session.Env {
 	env := newEnv(t)
-	env.program, env.Families = 1, []model.Family{modeltest.Patchwork}
+	env.Tests.ProgramBytes, env.Families = 1, []model.Family{modeltest.Patchwork}
 	return env
 }
 

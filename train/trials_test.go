@@ -19,6 +19,8 @@ import (
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/rundir"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 var (
@@ -127,7 +129,7 @@ type place struct {
 
 func (p place) String() string { return fmt.Sprintf("%s, %d devices", p.name, p.devices) }
 
-func (p place) env(o *operator) *Env {
+func (p place) env(o *operator) *session.Env {
 	env := patchworkEnv(o)
 	env.CacheDir = p.cache
 	env.Open = func(_ string, a *hostmem.Accounts) (all []device.Device, host device.Device, err error) {
@@ -161,7 +163,7 @@ func (o *operator) anyPlace(c *runfile.Config) place {
 	// needs plans with next to no memory, and finds what the error says is needed.
 	needs := func(m runfile.Memory, what *regexp.Regexp) string {
 		run.Memory = m
-		_, err := PlanFor(context.Background(), &run, PlanOptions{Env: p.env(o)})
+		_, err := verbs.PlanFor(context.Background(), &run, verbs.PlanOptions{Env: p.env(o)})
 		if err == nil {
 			return ""
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/export"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
@@ -140,7 +141,7 @@ func (o *operator) tensorsAt(w *way, step int) map[string]uint64 {
 	}
 	if w.tensors[step] == nil {
 		out := filepath.Join(o.TempDir(), "model")
-		_, err := Export(o.Context(), patchworkEnv(o), ExportOptions{Checkpoint: from, Model: w.config.Model, Dir: out})
+		_, err := export.HuggingFace(o.Context(), patchworkEnv(o), export.Options{Checkpoint: from, Model: w.config.Model, Dir: out})
 		o.must(err)
 		w.tensors[step] = tensorSums(o, out)
 	}

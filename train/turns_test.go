@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 // TestTurnsThatNeverEndAreRefused: a run whose turns teach a model to never stop is a wrong request, before its first step;
@@ -37,7 +38,7 @@ func TestTurnsThatNeverEndAreRefused(t *testing.T) {
 		env := newEnv(t)
 		env.Progress = &said
 		sum, err := Train(context.Background(), c, Options{Env: env})
-		preview, shown := Preview(context.Background(), newEnv(t), c, 1, func(PreviewExample) error { return nil })
+		preview, shown := verbs.Preview(context.Background(), newEnv(t), c, 1, func(verbs.PreviewExample) error { return nil })
 		if shown != nil || len(preview.TurnLines) != 1 {
 			t.Fatalf("%s: preview: %v, %+v", name, shown, preview)
 		}

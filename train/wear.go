@@ -5,16 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/store"
-	"github.com/millrace/millrace/train/hosts"
 )
-
-// time is the clock that the run goes by.
-func (e *Env) time() hosts.Clock {
-	if e.clock == nil {
-		return hosts.MachineClock{}
-	}
-	return e.clock
-}
 
 // wear holds what a run writes to drives below a limit: bytes may be ahead of their time by no more than one step's. It
 // counts from when the run, or the part of it since it was resumed, began.
@@ -49,7 +40,7 @@ func (t *trainer) written() int64 {
 
 // pause waits, unless the run is asked to stop.
 func (t *trainer) pause(ctx context.Context, d time.Duration) error {
-	passed, free := t.env.time().After(d)
+	passed, free := t.env.Time().After(d)
 	defer free()
 	select {
 	case <-passed:

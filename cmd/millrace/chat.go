@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/terminal"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/generate"
 )
 
 type chatCmd struct {
@@ -73,7 +73,7 @@ func (c *chatCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	talk, err := train.OpenConversation(p.ctx, p.env, train.ChatOptions{GenerateOptions: o, ChatTemplate: c.ChatTemplate,
+	talk, err := generate.OpenConversation(p.ctx, p.env, generate.ChatOptions{Options: o, ChatTemplate: c.ChatTemplate,
 		Kwargs: kwargs, System: c.System})
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (c *chatCmd) Run(p *program) error {
 }
 
 // answer prints the model's answer to a message. A user who types reads an error, and may say something else.
-func (c *chatCmd) answer(p *program, talk *train.Conversation, text string, typed bool) error {
+func (c *chatCmd) answer(p *program, talk *generate.Conversation, text string, typed bool) error {
 	var stop <-chan struct{}
 	if typed { // lines of a pipe are not a conversation: an interrupt ends the program
 		var done func()
@@ -146,7 +146,7 @@ func (c *chatCmd) answer(p *program, talk *train.Conversation, text string, type
 	if c.JSON {
 		return p.printJSONLine(a)
 	}
-	if typed && a.Finish == train.FinishLength {
+	if typed && a.Finish == generate.FinishLength {
 		fmt.Fprintf(p.stderr, " [--max-tokens %d]", c.MaxTokens)
 	}
 	if strings.HasSuffix(a.Text, "\n") {

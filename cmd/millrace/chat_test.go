@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/generate"
 )
 
 // turns writes <role>content</s> and a line break per turn.
@@ -25,10 +25,10 @@ func talkative(t *testing.T) (w *workshop, flags []string) {
 }
 
 // answers are the objects that --json prints.
-func answers(t *testing.T, stdout string) (all []train.Generated) {
+func answers(t *testing.T, stdout string) (all []generate.Generated) {
 	t.Helper()
 	for d := json.NewDecoder(strings.NewReader(stdout)); ; {
-		var g train.Generated
+		var g generate.Generated
 		if err := d.Decode(&g); err == io.EOF {
 			return all
 		} else if err != nil {

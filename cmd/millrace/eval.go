@@ -2,7 +2,7 @@ package main
 
 import (
 	"github.com/millrace/millrace/data"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 type evalCmd struct {
@@ -57,7 +57,7 @@ func (c *evalCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	l, err := train.Evaluate(p.ctx, p.env, train.EvalOptions{Model: c.Model, Data: sources, Tokenizer: c.Tokenizer,
+	l, err := verbs.Evaluate(p.ctx, p.env, verbs.EvalOptions{Model: c.Model, Data: sources, Tokenizer: c.Tokenizer,
 		ChatTemplate: c.ChatTemplate, Kwargs: kwargs, TrainOnPrompt: c.TrainOnPrompt,
 		SequenceLen: c.SequenceLen, Compute: c.Compute, Memory: m, Device: c.Device})
 	if err != nil {

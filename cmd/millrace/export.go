@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/gguf"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/export"
 )
 
 type exportCmd struct {
@@ -58,12 +58,12 @@ func (c *exportCmd) Run(p *program) error {
 	if c.Pre != "" {
 		return badFlag("--pre is for a GGUF file: name one with --gguf")
 	}
-	o := train.ExportOptions{Model: from, Checkpoint: c.Checkpoint, Dir: to}
+	o := export.Options{Model: from, Checkpoint: c.Checkpoint, Dir: to}
 	if strings.EqualFold(c.DType, "mxfp4") {
 		o.MXFP4 = true
 	} else if c.DType != "" {
 		var err error
-		if o.DType, err = train.ParseExportType(c.DType); err != nil {
+		if o.DType, err = export.ParseType(c.DType); err != nil {
 			return badFlag("%w", err)
 		}
 	}
@@ -74,7 +74,7 @@ func (c *exportCmd) Run(p *program) error {
 		}
 		o.ShardBytes = shard.N
 	}
-	done, err := train.Export(p.ctx, p.env, o)
+	done, err := export.HuggingFace(p.ctx, p.env, o)
 	if err != nil {
 		return err
 	}
@@ -86,14 +86,14 @@ func (c *exportCmd) Run(p *program) error {
 
 // gguf writes a GGUF file.
 func (c *exportCmd) gguf(p *program, from string) error {
-	o := train.GGUFOptions{Model: from, Checkpoint: c.Checkpoint, File: c.GGUF, Pre: c.Pre}
+	o := export.GGUFOptions{Model: from, Checkpoint: c.Checkpoint, File: c.GGUF, Pre: c.Pre}
 	if c.DType != "" {
 		var err error
 		if o.Type, err = gguf.ParseType(c.DType); err != nil {
 			return badFlag("--%w", err)
 		}
 	}
-	report, err := train.ExportGGUF(p.ctx, p.env, o)
+	report, err := export.GGUF(p.ctx, p.env, o)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/export"
 )
 
 // useTokenizer gives the workshop's model a tokenizer.json, and rows for its ids.
@@ -107,7 +108,7 @@ func TestExportShards(t *testing.T) {
 	w := newWorkshop(t)
 	const limit = 8000
 	r := invoke(t, "export", w.path("model"), w.path("sharded"), "--dtype", "f32", "--shard-size", "8kB", "--json").must(t)
-	done := jsonOf[train.Exported](t, r.stdout)
+	done := jsonOf[export.Exported](t, r.stdout)
 	files, err := filepath.Glob(w.path("sharded/model-*-of-*.safetensors"))
 	if err != nil || len(files) < 3 || len(files) != done.Files {
 		t.Fatalf("%d files, %d are reported: %v", len(files), done.Files, err)

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/internal/terminal"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/generate"
 )
 
 // maxPromptBytes bounds what is read from standard input.
@@ -27,9 +27,9 @@ type speaker struct {
 	where
 }
 
-func (s *speaker) options() (train.GenerateOptions, error) {
+func (s *speaker) options() (generate.Options, error) {
 	m, err := s.memory()
-	return train.GenerateOptions{Model: s.Model, Tokenizer: s.Tokenizer, MaxTokens: s.MaxTokens,
+	return generate.Options{Model: s.Model, Tokenizer: s.Tokenizer, MaxTokens: s.MaxTokens,
 		Temperature: s.Temperature, TopK: s.TopK,
 		TopP: s.TopP, Seed: s.Seed, Compute: s.Compute, Memory: m, Device: s.Device}, err
 }
@@ -77,7 +77,7 @@ func (c *generateCmd) Run(p *program) error {
 	case !c.JSON:
 		o.Out = p.text()
 	}
-	return train.GenerateEach(p.ctx, p.env, o, prompts, func(g *train.Generated) error {
+	return generate.Each(p.ctx, p.env, o, prompts, func(g *generate.Generated) error {
 		switch {
 		case several:
 			return p.printJSONLine(g)

@@ -1,6 +1,6 @@
 package main
 
-import "github.com/millrace/millrace/train"
+import "github.com/millrace/millrace/train/verbs"
 
 type gradCmd struct {
 	Model   string `required:"" placeholder:"DIR" help:"Model: a Hugging Face directory."`
@@ -29,7 +29,7 @@ func (c *gradCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	s, err := train.Gradients(p.ctx, p.env, train.GradOptions{Model: c.Model, Tokens: c.Tokens, Out: c.Out, Compute: c.Compute, Logits: c.Logits,
+	s, err := verbs.Gradients(p.ctx, p.env, verbs.GradOptions{Model: c.Model, Tokens: c.Tokens, Out: c.Out, Compute: c.Compute, Logits: c.Logits,
 		Memory: m, Device: c.Device})
 	if err != nil {
 		return err

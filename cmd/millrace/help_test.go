@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files of this package")
 
-var verbs = []string{"train", "plan", "probe", "preview", "eval", "grad", "generate", "chat", "convert", "import",
+var allVerbs = []string{"train", "plan", "probe", "preview", "eval", "grad", "generate", "chat", "convert", "import",
 	"export", "push", "checkpoint",
 	"checkpoint list", "checkpoint verify", "bench", "trace", "report", "demo", "version", "completion", "man"}
 
@@ -42,14 +42,14 @@ func TestHelp(t *testing.T) {
 	if got := invoke(t).must(t).stdout; got != invoke(t, "--help").stdout {
 		t.Errorf("without arguments: %s", got)
 	}
-	for _, verb := range verbs {
+	for _, verb := range allVerbs {
 		r := invoke(t, append(strings.Fields(verb), "--help")...).must(t)
 		golden(t, "help_"+strings.ReplaceAll(verb, " ", "_")+".txt", r.stdout)
 		if !strings.Contains(r.stdout, "millrace "+verb) || r.stderr != "" {
 			t.Errorf("%s: no example, or something on standard error: %q", verb, r.stderr)
 		}
 	}
-	if all := invoke(t, "--help").stdout; strings.Count(all, "\n  ") < len(verbs) {
+	if all := invoke(t, "--help").stdout; strings.Count(all, "\n  ") < len(allVerbs) {
 		t.Errorf("the list of verbs is not what this test knows:\n%s", all)
 	}
 }

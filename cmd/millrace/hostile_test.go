@@ -226,4 +226,4 @@ func contents(t *testing.T, dir string) map[string]string {
 }
 
 // verbsOfProgram are the verbs, of which each has to have cases.
-var verbsOfProgram = verbs
+var verbsOfProgram = allVerbs

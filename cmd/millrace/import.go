@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/export"
 )
 
 type importCmd struct {
@@ -78,7 +78,7 @@ func (c *importCmd) Run(p *program) error {
 			return err
 		}
 	}
-	done, err := train.AddTokens(p.ctx, p.env, train.AddTokensOptions{Model: from, Dir: c.Dir, Tokens: tokens,
+	done, err := export.AddTokens(p.ctx, p.env, export.AddTokensOptions{Model: from, Dir: c.Dir, Tokens: tokens,
 		Plain: c.Plain, Replace: c.Replace})
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func tokensOf(list string) (tokens []string, err error) {
 }
 
 // addedText says what came of --add-tokens.
-func addedText(dir string, done *train.TokensAdded) string {
+func addedText(dir string, done *export.TokensAdded) string {
 	var b strings.Builder
 	for _, t := range done.Known {
 		fmt.Fprintf(&b, "%s is in the tokenizer already, as %d, and stays as it is\n", terminal.Text(t.Content), t.ID)

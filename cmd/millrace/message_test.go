@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/terminal"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 func TestOneLine(t *testing.T) {
@@ -80,7 +80,7 @@ func TestFlagWords(t *testing.T) {
 }
 
 func TestMarkedExample(t *testing.T) {
-	pieces := []train.PreviewPiece{{Text: "a\x1b", Trained: false}, {Text: "b", Trained: true}}
+	pieces := []verbs.PreviewPiece{{Text: "a\x1b", Trained: false}, {Text: "b", Trained: true}}
 	for want, got := range map[string]string{
 		"a\x1b[[b]]":                 marked(pieces, false, true),
 		"a\\x1b\x1b[32m[[b]]\x1b[0m": marked(pieces, true, true),

@@ -10,9 +10,10 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/rehearse"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/verbs"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -65,7 +66,7 @@ func (c *planCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	o := train.PlanOptions{Env: p.env, Machine: c.Machine, Shape: c.Shape, Devices: c.Devices,
+	o := verbs.PlanOptions{Env: p.env, Machine: c.Machine, Shape: c.Shape, Devices: c.Devices,
 		Hosts: c.Hosts, Network: c.Network, StreamAll: c.Stream == "always", Quiet: c.JSON}
 	if c.Devices < 0 || c.Devices > device.MaxDevices || c.Devices > 0 && c.Machine == "" {
 		return badFlag("--devices %d: write a number from 1 to %d, with --machine; for this computer, name "+
@@ -88,7 +89,7 @@ func (c *planCmd) Run(p *program) error {
 		}
 		defer traced.Abort()
 	}
-	made, err := train.PlanFor(p.ctx, config, o)
+	made, err := verbs.PlanFor(p.ctx, config, o)
 	if err != nil {
 		return err
 	}
@@ -108,7 +109,7 @@ func (c *planCmd) Run(p *program) error {
 	out := planResult{Plan: made.Plan, Machine: made.Machine, Sources: made.Sources, Forecast: made.Forecast,
 		AvailableBytes: made.AvailableBytes, Hosts: made.Hosts, Faster: made.Faster, Larger: made.Larger}
 	if c.Rehearse {
-		all, err := train.RehearseHosts(p.ctx, made.Plan, 3)
+		all, err := rehearse.Hosts(p.ctx, made.Plan, 3)
 		if err != nil {
 			return err
 		}
@@ -152,7 +153,7 @@ func (c *planCmd) writeMachine(p *program) error {
 	if c.Machine == "" {
 		return badFlag("--machine-out: name the machine to begin with, such as --machine rtx4090-pc-256gb")
 	}
-	named, err := train.MachineToPlan(c.Machine)
+	named, err := verbs.MachineToPlan(c.Machine)
 	if err != nil {
 		return blame.BadRequest(err)
 	}
@@ -179,15 +180,15 @@ type planResult struct {
 	// AvailableBytes is the host memory that this machine has for the run, where the plan is for this machine.
 	AvailableBytes int64 `json:"available_bytes,omitempty"`
 	// Hosts says what the plan, which is for host 0, means for all hosts.
-	Hosts *train.HostsPlanned `json:"hosts,omitempty"`
+	Hosts *verbs.HostsPlanned `json:"hosts,omitempty"`
 	// Faster is the other precision.compute, where this machine's CPU is measured to be faster with it.
-	Faster *train.FasterCompute `json:"faster_compute,omitempty"`
+	Faster *verbs.FasterCompute `json:"faster_compute,omitempty"`
 	// Larger is the batch_tokens from which on a step is bound by arithmetic.
-	Larger    *plan.LargerBatch `json:"larger_batch,omitempty"`
-	Rehearsed *train.Rehearsal  `json:"rehearsed,omitempty"`
+	Larger    *plan.LargerBatch   `json:"larger_batch,omitempty"`
+	Rehearsed *rehearse.Rehearsal `json:"rehearsed,omitempty"`
 	// RehearsedOthers are those of the hosts after the first, by plans of their own.
-	RehearsedOthers []train.Rehearsal `json:"rehearsed_others,omitempty"`
-	Why             *plan.Why         `json:"why,omitempty"`
+	RehearsedOthers []rehearse.Rehearsal `json:"rehearsed_others,omitempty"`
+	Why             *plan.Why            `json:"why,omitempty"`
 }
 
 // read reads the run file or, for a model alone, makes one with data that a plan does not look at.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/rehearse"
 )
 
 // A published shape on a machine that is not there needs no file, and is rehearsed.
@@ -29,10 +29,10 @@ func TestWhatIf(t *testing.T) {
 	}
 	type result struct {
 		plan.Plan
-		Machine   plan.Machine    `json:"machine"`
-		Sources   []string        `json:"sources"`
-		Forecast  plan.Forecast   `json:"forecast"`
-		Rehearsed train.Rehearsal `json:"rehearsed"`
+		Machine   plan.Machine       `json:"machine"`
+		Sources   []string           `json:"sources"`
+		Forecast  plan.Forecast      `json:"forecast"`
+		Rehearsed rehearse.Rehearsal `json:"rehearsed"`
 	}
 	r := jsonOf[result](t, invoke(t, append(args, "--json", "--tbw", "600TB")...).must(t).stdout)
 	if r.Forecast.TokensPerSec <= 0 || r.Forecast.Steps != 100 || len(r.Forecast.Timeline) == 0 ||

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/internal/terminal"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/verbs"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -51,10 +51,10 @@ func (c *previewCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	var page []train.PreviewExample
+	var page []verbs.PreviewExample
 	objects := json.NewEncoder(p.stdout)
 	shown := 0
-	show := func(e train.PreviewExample) error {
+	show := func(e verbs.PreviewExample) error {
 		shown++
 		switch {
 		case c.JSON:
@@ -75,13 +75,13 @@ func (c *previewCmd) Run(p *program) error {
 		}
 		return nil
 	}
-	s, err := train.Preview(p.ctx, p.env, config, c.Limit, show)
+	s, err := verbs.Preview(p.ctx, p.env, config, c.Limit, show)
 	if err != nil {
 		return err
 	}
 	if c.JSON {
 		return objects.Encode(struct {
-			Summary *train.PreviewSummary `json:"summary"`
+			Summary *verbs.PreviewSummary `json:"summary"`
 		}{s})
 	}
 	if c.HTML != "" {
@@ -106,7 +106,7 @@ func (c *previewCmd) Run(p *program) error {
 }
 
 // summaryLines says what the data come to.
-func summaryLines(s *train.PreviewSummary, sequenceLen int) []string {
+func summaryLines(s *verbs.PreviewSummary, sequenceLen int) []string {
 	lines := []string{fmt.Sprintf("--- %s, %d tokens, of which %d count in the loss; the longest has %d",
 		spelling.Count(s.Documents, "document"), s.Tokens, s.TargetTokens, s.LongestDoc)}
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -154,7 +154,7 @@ func counted(labels []int32) (n int) {
 
 // marked is an example's text with what counts in brackets: without control characters on a terminal, and there in
 // green, unless the user wants no colors.
-func marked(pieces []train.PreviewPiece, onTerminal, colors bool) string {
+func marked(pieces []verbs.PreviewPiece, onTerminal, colors bool) string {
 	open, end := "[[", "]]"
 	if onTerminal && colors {
 		open, end = "\x1b[32m[[", "]]\x1b[0m"

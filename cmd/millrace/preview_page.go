@@ -7,7 +7,7 @@ import (
 	"unicode"
 
 	"github.com/millrace/millrace/runfile"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 // pageToken is one token on the page.
@@ -25,7 +25,7 @@ type pageExample struct {
 }
 
 // previewPage writes a page with every token of the examples. It stands alone: no script, nothing from the net.
-func previewPage(w io.Writer, examples []train.PreviewExample, s *train.PreviewSummary, c *runfile.Config) error {
+func previewPage(w io.Writer, examples []verbs.PreviewExample, s *verbs.PreviewSummary, c *runfile.Config) error {
 	var all []pageExample
 	for i, e := range examples {
 		p := pageExample{Number: i + 1, Tokens: len(e.InputIDs), Trained: counted(e.Labels)}

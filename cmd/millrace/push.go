@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/export"
 )
 
 type pushCmd struct {
@@ -42,9 +42,9 @@ Examples:
 
 // Run pushes.
 func (c *pushCmd) Run(p *program) error {
-	done, err := train.Push(p.ctx, p.env, train.PushOptions{Path: c.Path, Repo: c.Repo, Revision: c.Revision,
+	done, err := export.Push(p.ctx, p.env, export.PushOptions{Path: c.Path, Repo: c.Repo, Revision: c.Revision,
 		Private: c.Private, Message: c.Message, DryRun: c.DryRun, All: c.All,
-		Confirm: func(r *train.PushReport) error { return c.confirm(p, r) }})
+		Confirm: func(r *export.PushReport) error { return c.confirm(p, r) }})
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (c *pushCmd) Run(p *program) error {
 const maxLeftOut = 10
 
 // listing has a line for each file, and one for what is left out.
-func (c *pushCmd) listing(r *train.PushReport) string {
+func (c *pushCmd) listing(r *export.PushReport) string {
 	var b strings.Builder
 	for _, f := range r.Named {
 		link := ""
@@ -108,7 +108,7 @@ func (c *pushCmd) visibility(v hub.Visibility) string {
 
 // confirm shows what will be sent, and on a terminal asks. A script is not asked: it cannot answer, and its author has
 // named the directory and the repository.
-func (c *pushCmd) confirm(p *program, r *train.PushReport) error {
+func (c *pushCmd) confirm(p *program, r *export.PushReport) error {
 	var bytes int64
 	for _, f := range r.Named {
 		bytes += f.Bytes

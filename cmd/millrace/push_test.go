@@ -7,7 +7,7 @@ import (
 
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/hf/hub/hubtest"
-	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/export"
 )
 
 // TestPush trains nothing: it pushes a model and a file, and runs into what can be wrong.
@@ -27,7 +27,7 @@ func TestPush(t *testing.T) {
 		t.Errorf("%s, %d requests", r.stdout, len(s.Requests))
 	}
 	r = invoke(t, "push", w.path("model"), "me/tiny", "--private", "--message", "tiny", "--json").must(t)
-	done := jsonOf[train.PushReport](t, r.stdout)
+	done := jsonOf[export.PushReport](t, r.stdout)
 	if done.Visibility != hub.Absent || done.Files != 2 || done.Commit != hubtest.Commit || !s.Private["models/me/tiny"] ||
 		s.Commits[0].Summary != "tiny" || done.DryRun {
 		t.Errorf("%s; %+v", r.stdout, s.Commits)
@@ -79,7 +79,7 @@ func TestPushOfOtherFiles(t *testing.T) {
 		}
 	}
 	r = invoke(t, "push", w.path("model"), "me/tiny", "--dry-run", "--all", "--json").must(t)
-	if done := jsonOf[train.PushReport](t, r.stdout); len(done.Named) != 6 || len(done.LeftOut) > 0 ||
+	if done := jsonOf[export.PushReport](t, r.stdout); len(done.Named) != 6 || len(done.LeftOut) > 0 ||
 		done.Visibility != "" {
 		t.Errorf("%s", r.stdout)
 	}

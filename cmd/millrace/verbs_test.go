@@ -18,6 +18,8 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/generate"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 func TestTrain(t *testing.T) {
@@ -207,7 +209,7 @@ func TestEval(t *testing.T) {
 func TestGrad(t *testing.T) {
 	w := newWorkshop(t)
 	w.write("tokens.json", `{"input_ids": [[1, 2, 3, 4], [5, 6]], "labels": [[-100, 2, 3, 4], [5, 6]]}`)
-	s := jsonOf[train.GradSummary](t, invoke(t, "grad", "--model", w.path("model"), "--tokens", w.path("tokens.json"),
+	s := jsonOf[verbs.GradSummary](t, invoke(t, "grad", "--model", w.path("model"), "--tokens", w.path("tokens.json"),
 		"--out", w.path("grads.safetensors"), "--logits", "--json").must(t).stdout)
 	if s.TargetTokens != 4 || s.Sequences != 2 || s.Loss <= 0 || s.GradNorm <= 0 {
 		t.Errorf("summary %+v", s)
@@ -220,11 +222,11 @@ func TestGrad(t *testing.T) {
 func TestGenerate(t *testing.T) {
 	w := newWorkshop(t)
 	args := []string{"generate", "--model", w.path("model"), "--tokenizer", "bytes", "--max-tokens", "5"}
-	g := jsonOf[train.Generated](t, invoke(t, append(args, "--prompt", "the wheel", "--json")...).must(t).stdout)
+	g := jsonOf[generate.Generated](t, invoke(t, append(args, "--prompt", "the wheel", "--json")...).must(t).stdout)
 	if len(g.Tokens) == 0 || len(g.Tokens) > 5 || g.PromptTokens != 9 {
 		t.Errorf("generated %+v", g)
 	}
-	piped := jsonOf[train.Generated](t, invokeWith(t, "the wheel", nil, append(args, "--prompt", "-", "--json")...).must(t).stdout)
+	piped := jsonOf[generate.Generated](t, invokeWith(t, "the wheel", nil, append(args, "--prompt", "-", "--json")...).must(t).stdout)
 	if d := cmp.Diff(g.Tokens, piped.Tokens); d != "" {
 		t.Errorf("the same prompt and seed give other tokens:\n%s", d)
 	}
@@ -236,7 +238,7 @@ func TestGenerate(t *testing.T) {
 	several := invoke(t, append(args, "--prompt", "the wheel", "--prompts", file, "--json")...).must(t).stdout
 	var lengths []int
 	for i, line := range strings.Split(strings.TrimSpace(several), "\n") {
-		of := jsonOf[train.Generated](t, line)
+		of := jsonOf[generate.Generated](t, line)
 		if lengths = append(lengths, of.PromptTokens); i == 0 && !slices.Equal(of.Tokens, g.Tokens) {
 			t.Errorf("with other prompts %v, alone %v", of.Tokens, g.Tokens)
 		}

@@ -202,8 +202,8 @@ func (c *checker) refuse(file, pkg, imported string, forTests, isTest bool) stri
 	case to == from && from != programs && !isOneFamily && !isTestSupport(pkg):
 		return fmt.Sprintf("both are on level %d", from)
 	case withinAny(target, drivers) && !isOneFamily && from != programs && pkg != driverList && !isTestSupport(pkg) &&
-		!(pkg == "train" && strings.HasPrefix(path.Base(file), "rehearse")):
-		return "only programs, tests, " + driverList + " and train's rehearse*.go link drivers"
+		pkg != rehearsal:
+		return "only programs, tests, " + driverList + " and " + rehearsal + " link drivers"
 	case target == driverList && from != programs && pkg != rootPackage:
 		return "only programs and the root package open devices by name"
 	}

@@ -14,12 +14,15 @@ var levels = [][]string{
 	5:  {"plan", "plan/plantest", "gguf"},
 	6:  {"stream", "stream/streamtest", "checkpoint", "runfile", "timeline"},
 	7:  {"internal/blame", "runfile/convert"},
-	8:  {"probe"},
+	8:  {"probe", "rehearse"},
 	9:  {"train/hosts", "train/rundir"},
-	10: {"train"},
-	11: {"bench", "demo"},
-	12: {rootPackage, "benchmarks/internal/..."},
-	13: {"cmd/...", "benchmarks", "benchmarks/...", "examples/...", "tools/..."},
+	10: {"train/session"},
+	11: {"train/source"},
+	12: {"train/export", "train/generate", "train/traintest"},
+	13: {"train", "train/verbs"},
+	14: {"bench", "demo"},
+	15: {rootPackage, "benchmarks/internal/..."},
+	16: {"cmd/...", "benchmarks", "benchmarks/...", "examples/...", "tools/..."},
 }
 
 // bottom lists what every package may import, also those of its level.
@@ -43,11 +46,14 @@ const driverList = "internal/drivers"
 // does.
 const rootPackage = "."
 
-// The drivers. driverList and programs link them, and no other package does, except the files of train that rehearse.
+// rehearsal runs plans on the driver that only counts.
+const rehearsal = "rehearse"
+
+// The drivers. driverList, rehearsal and programs link them, and no other package does.
 var drivers = []string{"device/cpu", "device/cuda", "device/null"}
 
 // programs is the level whose packages are programs.
-const programs = 13
+const programs = 16
 
 // Modules that may be imported, and by whom: by every package where no tree is named.
 var modules = map[string]struct {

@@ -27,7 +27,8 @@ const longWork = 10 * time.Minute
 // Clock tells the time to what a run does at times.
 type Clock interface {
 	Now() time.Time
-	// After returns a channel that gets the time when so much of it has passed, and a function that frees it before that.
+	// After returns a channel that gets the time when so much of it has passed, and a function that frees it before
+	// that.
 	After(time.Duration) (<-chan time.Time, func())
 }
 

@@ -158,7 +158,13 @@ func (f Files) newest(c *runfile.Config, id *Identity, q checkpoint.Query) (newe
 	broken []checkpoint.Entry, err error) {
 	own := id.Owner()
 	q.Owner = &own
-	for _, dir := range []string{CheckpointsDir(c), id.FallbackDir(c)} {
+	return f.newestOf([]string{CheckpointsDir(c), id.FallbackDir(c)}, q)
+}
+
+// newestOf is that among directories; an empty name stands for none.
+func (f Files) newestOf(dirs []string, q checkpoint.Query) (newest *checkpoint.Checkpoint,
+	broken []checkpoint.Entry, err error) {
+	for _, dir := range dirs {
 		if dir == "" {
 			continue
 		}
@@ -177,6 +183,7 @@ func (f Files) newest(c *runfile.Config, id *Identity, q checkpoint.Query) (newe
 // CheckpointsDir names the directory of a run's checkpoints.
 func CheckpointsDir(c *runfile.Config) string { return filepath.Join(c.OutputDir, CheckpointsName) }
 
+// SameDir reports whether two paths are one directory.
 func SameDir(a, b string) bool {
 	infoA, errA := os.Stat(a)
 	infoB, errB := os.Stat(b)

@@ -36,7 +36,7 @@ type Home struct {
 	Config *runfile.Config
 
 	ID         Identity
-	Asked      map[string]string // see identity.Asked: before the run decides anything
+	Asked      map[string]string // see Identity.Asked: before the run decides anything
 	unclaimed  []byte            // run.json as it was before this process; nil: there was no such file
 	MemoryPath string            // as the run file has it: config has the directory below it that is the run's
 
@@ -156,7 +156,7 @@ func (h *Home) Newest(q checkpoint.Query) (*checkpoint.Checkpoint, error) {
 func (h *Home) File(name string) string { return filepath.Join(h.Config.OutputDir, name) }
 
 // Claim writes run.json, so that what bears the run's id is known for its own after a kill, after it has noted in the
-// run's other directories whose they are. unclaim undoes what it has written to the output directory.
+// run's other directories whose they are.
 func (h *Home) Claim() (err error) {
 	fsys, dir := h.files.FS, h.Config.OutputDir
 	if vfs.CheckBelow(fsys, dir, IdentityName) == nil { // else a link to another file, which is replaced
@@ -169,6 +169,7 @@ func (h *Home) Claim() (err error) {
 	return h.WriteIdentity()
 }
 
+// Unclaim undoes what Claim has written to the output directory.
 func (h *Home) Unclaim() {
 	if h.unclaimed == nil {
 		_ = h.files.FS.Remove(h.File(IdentityName)) // a run that has not begun has nothing to lose

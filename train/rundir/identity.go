@@ -68,8 +68,8 @@ type Identity struct {
 type Ending struct {
 	Step     int  `json:"step"`
 	Diverged bool `json:"diverged,omitempty"` // it has written no model
-	// Settings is a checksum of the settings that decide the numbers of the last step; empty in those of older versions.
-	// The latest checkpoint may be of a step before they were changed.
+	// Settings is a checksum of the settings that decide the numbers of the last step; empty in those of older
+	// versions. The latest checkpoint may be of a step before they were changed.
 	Settings string `json:"settings,omitempty"`
 	// Plateau is that of the last step, by which the run may have ended early.
 	Plateau *checkpoint.Plateau `json:"plateau,omitempty"`
@@ -133,6 +133,7 @@ type sealedIdentity struct {
 	Identity json.RawMessage `json:"identity"`
 }
 
+// Encode is the contents of run.json.
 func (id *Identity) Encode() ([]byte, error) {
 	body, err := json.Marshal(id)
 	if err != nil {

@@ -128,6 +128,7 @@ func (h *Home) NoteState() {
 	}
 }
 
+// NoteOwner writes to a directory, which a key names, in a file whose it is.
 func (h *Home) NoteOwner(key, dir, name string) {
 	doc, err := json.Marshal(outside{h.ID.Run, h.ID.Dir, h.ID.Inode})
 	if err == nil {

@@ -70,18 +70,21 @@ func (r *RecordFile[T]) Had(step int) int {
 	return r.file.Had(int64(step))
 }
 
+// Append writes a record.
 func (r *RecordFile[T]) Append(record T) {
 	if r.file != nil {
 		r.check(r.file.Append(record))
 	}
 }
 
+// Amend changes the record of a step.
 func (r *RecordFile[T]) Amend(step int64, change func(*T)) {
 	if r.file != nil {
 		r.check(r.file.Amend(step, change))
 	}
 }
 
+// Sync makes sure that the records so far are on the drive, as far as they can be.
 func (r *RecordFile[T]) Sync() {
 	if r.file != nil {
 		r.check(r.file.Sync())
@@ -137,6 +140,7 @@ func (r *RecordFile[T]) Remake() error {
 	return fsys.Rename(temp, r.name)
 }
 
+// Close closes the file.
 func (r *RecordFile[T]) Close() {
 	if r.file != nil {
 		_ = r.file.Close() // what it has is on the drive, or the run was told

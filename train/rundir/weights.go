@@ -55,19 +55,12 @@ func (f Files) WeightsOf(ctx context.Context, name string) (runDir string, from 
 	if err != nil {
 		return "", nil, err
 	}
-	var broken []checkpoint.Entry
-	for _, at := range dirs {
-		latest, not, err := checkpoint.Find(f.FS, at, checkpoint.Query{Owner: &own})
-		if err != nil {
-			return "", nil, err
-		}
-		for _, entry := range not {
-			f.Note("%v", entry.Err)
-		}
-		broken = append(broken, not...)
-		if latest != nil && (from == nil || latest.Manifest.Step > from.Manifest.Step) {
-			from = latest
-		}
+	from, broken, err := f.newestOf(dirs, checkpoint.Query{Owner: &own})
+	if err != nil {
+		return "", nil, err
+	}
+	for _, entry := range broken {
+		f.Note("%v", entry.Err)
 	}
 	if errModel != nil {
 		switch {

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/train/verbs"
 )
 
 // said gives a device another description of itself.
@@ -64,7 +65,7 @@ func plans(args []string) int {
 		if err != nil {
 			return err
 		}
-		p, err := train.PlanFor(context.Background(), config, train.PlanOptions{Env: env})
+		p, err := verbs.PlanFor(context.Background(), config, verbs.PlanOptions{Env: env})
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,68 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace/checkpoint"
+)
+
+// evalDue reports whether an evaluation follows a step.
+func (t *trainer) evalDue(step int) bool {
+	every := t.config.Eval.Every
+	return every > 0 && step%every == 0 || t.eval != nil && step == t.rates.Steps
+}
+
+// evaluateAfter evaluates after the latest step, and reports whether the model is the best so far. If the run is asked to
+// stop, the evaluation ends without a loss, and the run evaluates when it continues.
+func (t *trainer) evaluateAfter(ctx context.Context) (isBest bool, err error) {
+	if t.steps > t.begun {
+		t.env.WillFinish(fmt.Sprintf("ending the evaluation, and saving step %d", t.steps))
+	}
+	l, err := t.session.Evaluate(ctx, t.eval, fmt.Sprintf("after step %d", t.steps))
+	err = t.env.Cluster.Alone(err)
+	t.leaveOut()
+	if errors.Is(err, ErrInterrupted) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	t.evals.note(l.Loss)
+	t.summary.EvalAfter = t.evals.loss
+	t.tell(Evaluated{Step: t.steps, Loss: l.Loss, Late: t.steps == t.begun})
+	return t.saves.improved(l.Loss), nil
+}
+
+// evaluateAgain makes up for the evaluation of the step that the run continues after, if that was interrupted. The step
+// is saved, so that nothing but its record is missing.
+func (t *trainer) evaluateAgain(ctx context.Context) error {
+	if t.begun == 0 || t.evals.loss != nil || !t.evalDue(t.begun) {
+		return nil
+	}
+	_, err := t.evaluateAfter(ctx)
+	return err
+}
+
+// evaluations are those of a run: what the latest found, and for how long they found no lower loss.
+type evaluations struct {
+	patience int                 // stop.patience
+	loss     *float64            // after the latest step, if there was an evaluation
+	plateau  *checkpoint.Plateau // of all so far
+}
+
+// note counts an evaluation after the latest step.
+func (e *evaluations) note(loss float64) { e.loss, e.plateau = &loss, e.plateau.After(loss) }
+
+// outOfPatience reports whether the run ends here, whatever steps are left: its latest evaluations found no lower loss.
+func (e *evaluations) outOfPatience() bool { return e.plateau.Exhausts(e.patience) }
+
+// noteEarlyEnd says why the run ends before its last step, if it does.
+func (t *trainer) noteEarlyEnd() {
+	if !t.evals.outOfPatience() || t.steps >= t.rates.Steps {
+		return
+	}
+	t.summary.EvalsNotLower = t.evals.plateau.Evaluations
+	t.tell(Stopping{Step: t.steps, Steps: t.rates.Steps, Why: t.evals.plateau.NotLower()})
+}

@@ -1,0 +1,231 @@
+package generate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/hosts"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/source"
+)
+
+// Sampling has the prompts and choices of the key samples, as tokens.
+type Sampling struct {
+	runfile.Samples
+	Prompts      []data.Prompt
+	asked        []asked // by prompt
+	decoder      tokenizer.Decoder
+	decoderBytes int64 // of it, which stays while the run trains
+	vocab        int   // of the tokenizer
+	most         int   // positions that the model was made for
+}
+
+// asked is a prompt as the model has it.
+type asked struct {
+	ids  []int32
+	ends map[int32]bool // tokens that end what the model writes
+}
+
+// OpenSampling reads the prompts of a run, and checks that the model can be asked for each. It is nil for a run without
+// samples.
+func OpenSampling(ctx context.Context, s *source.Source, c *runfile.Config) (*Sampling, error) {
+	if !c.Samples.Asked() {
+		return nil, nil
+	}
+	prompts, names, err := readSamples(c.Samples)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.OpenReader(c)
+	if err != nil {
+		return nil, err
+	}
+	ends, err := s.Ends(c.Tokenizer, r.Tokenizer)
+	if err != nil {
+		return nil, err
+	}
+	p := &Sampling{Samples: c.Samples, Prompts: prompts, vocab: r.Tokenizer.VocabSize(), most: s.Model.MaxPositions}
+	p.decoder, p.decoderBytes = tokenizer.DecoderOf(r.Tokenizer)
+	asChat := rendersChats(c.Datasets, r.Renderer)
+	for i, prompt := range prompts {
+		a, err := ask(ctx, &r, prompt, asChat, ends)
+		if err == nil {
+			err = checkLength(a.ids, p.most)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", names[i], err)
+		}
+		p.asked = append(p.asked, a)
+	}
+	return p, nil
+}
+
+// readSamples returns the prompts of the key samples, with what messages call each.
+func readSamples(c runfile.Samples) (all []data.Prompt, names []string, err error) {
+	add := func(prompts []data.Prompt, name string) {
+		for i, p := range prompts {
+			all, names = append(all, p), append(names, fmt.Sprintf(name, i))
+		}
+	}
+	add(c.Prompts, "samples.prompts[%d]")
+	if c.PromptsFile != "" {
+		of, err := data.ReadPrompts(c.PromptsFile)
+		if err != nil {
+			return nil, nil, fmt.Errorf("samples.prompts_file: %w", err)
+		}
+		add(of, "samples.prompts_file: entry %d, from 0")
+	}
+	return all, names, nil
+}
+
+// rendersChats reports whether a run has data that are rendered with a chat template: then a user says the text.
+func rendersChats(sources []data.Source, renderer data.Renderer) bool {
+	chat, ok := renderer.(*data.Chat)
+	return ok && slices.ContainsFunc(sources, func(s data.Source) bool { return chat.Renders(s.Type) })
+}
+
+// ask returns the tokens of a prompt. With asChat a user says the text. ends are the tokens that end any text.
+func ask(ctx context.Context, r *source.Reader, p data.Prompt, asChat bool, ends map[int32]bool) (a asked, err error) {
+	a.ends = ends
+	if p.Messages == nil && !asChat {
+		a.ids, err = promptTokens(r.Tokenizer, p.Text)
+		return a, err
+	}
+	if p.Messages == nil {
+		if p.Text == "" {
+			return a, errors.New("it is empty: write what a user says")
+		}
+		p.Messages = []data.Message{{Role: data.User, Content: p.Text}}
+	}
+	if err := p.Check(); err != nil {
+		return a, err
+	}
+	chat, ok := r.Renderer.(*data.Chat)
+	if !ok {
+		return a, errors.New("it is a list of messages, and the model has no chat template: write a text, or name a " +
+			"template in chat_template")
+	}
+	text, err := chat.Prompt(ctx, p.Messages)
+	if err != nil {
+		return a, err
+	}
+	end, err := chat.TurnEnd(ctx, r.Tokenizer)
+	if err != nil {
+		return a, err
+	}
+	if a.ids = r.Tokenizer.Encode(text, false); len(a.ids) == 0 {
+		return a, errRendersNothing
+	}
+	if end != tokenizer.None {
+		a.ends = maps.Clone(ends)
+		a.ends[end] = true
+	}
+	return a, nil
+}
+
+// errRendersNothing is of messages without a token.
+var errRendersNothing = errors.New("the chat template makes an empty text of it: name another one in chat_template")
+
+// Tokens are what decides the passes of several hosts: the tokens of prompts, which a host's own files may make others
+// of, and those that end texts, of its own generation_config.json.
+func (s *Sampling) Tokens() ([]byte, error) {
+	if s == nil {
+		return nil, nil
+	}
+	var all [][2][]int32
+	for _, a := range s.asked {
+		all = append(all, [2][]int32{a.ids, slices.Sorted(maps.Keys(a.ends))})
+	}
+	return json.Marshal(all)
+}
+
+// Writings are the texts, of which there are the prompts alone.
+func (s *Sampling) Writings() []*writing {
+	choices := newPicker(Options{MaxTokens: s.MaxTokens, Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP,
+		Seed: s.Seed}, s.vocab)
+	all := make([]*writing, len(s.asked))
+	for i, a := range s.asked {
+		all[i] = newWriting(choices, i, slices.Clone(a.ids), a.ends, s.decoder, positionsOf(a.ids, s.MaxTokens, s.most))
+	}
+	return all
+}
+
+// WriteSamples has texts grow in a session that trains, and returns all of them. When the run is asked to stop the
+// error is ErrInterrupted. Hosts of a run write the same texts at the same time.
+func WriteSamples(ctx context.Context, s *session.Session, queue []*writing, places int,
+	what string) ([]*Generated, error) {
+	b := s.Env.Bar(what)
+	defer b.End()
+	all, most := make([]*Generated, len(queue)), 0
+	for _, w := range queue {
+		most += w.MaxTokens
+	}
+	agree := func(picked []int32) ([]int32, bool, error) {
+		made := 0
+		for i, w := range queue {
+			if made += len(w.made.Tokens); all[i] != nil {
+				made += w.MaxTokens - len(w.made.Tokens)
+			}
+		}
+		b.Show(float64(made)/float64(most), "")
+		d := hosts.Decide(s.Env.Cluster, hosts.Report[[]int32]{Own: picked, Stop: s.Env.Stopped()})
+		return d.Lead(), d.Stop, d.Err
+	}
+	t := &texts{Session: s, read: make([][]int32, places)} // its caches have nothing: the weights are other ones
+	wasStopped := false
+	err := t.write(ctx, slices.Clone(queue), agree, func(w *writing) (err error) {
+		wasStopped = wasStopped || w.made.Finish == FinishStopped
+		all[w.number], err = w.end(nil)
+		return err
+	})
+	if err == nil && wasStopped {
+		err = hosts.ErrInterrupted
+	}
+	return all, err
+}
+
+// Memory returns the needs of a run for its samples.
+func (s *Sampling) Memory() (m session.SampleMemory) {
+	if s == nil {
+		return m
+	}
+	m.Caches.Sequences, m.Bytes = min(len(s.asked), mostTexts), s.decoderBytes
+	for _, a := range s.asked {
+		m.Caches.Positions = max(m.Caches.Positions, positionsOf(a.ids, s.MaxTokens, s.most))
+	}
+	return m
+}
+
+// SamplesToPlan returns the needs of samples for the plan of a configuration. Of a named shape there is no tokenizer:
+// then each byte is taken for a token, which is the most that they can be.
+func SamplesToPlan(ctx context.Context, env *session.Env, c *runfile.Config,
+	shape string) (m session.SampleMemory, err error) {
+	if !c.Samples.Asked() {
+		return m, nil
+	}
+	if shape == "" {
+		src, err := source.OpenModel(ctx, env, c.Model)
+		if err != nil {
+			return m, err
+		}
+		s, err := OpenSampling(ctx, src, c)
+		return s.Memory(), err
+	}
+	prompts, _, err := readSamples(c.Samples)
+	m.Caches.Sequences = min(len(prompts), mostTexts)
+	for _, p := range prompts {
+		n := len(p.Text)
+		for _, turn := range p.Messages {
+			n += len(turn.Content)
+		}
+		m.Caches.Positions = max(m.Caches.Positions, n+c.Samples.MaxTokens)
+	}
+	return m, err
+}

@@ -1,0 +1,191 @@
+package generate
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"time"
+	"unicode/utf8"
+
+	"github.com/millrace/millrace/data/tokenizer"
+)
+
+// writing is a text that grows.
+type writing struct {
+	*picker
+	number int            // of the text, which sets the choices with the seed
+	before int            // tokens that were chosen before, of the same text
+	ids    []int32        // of the prompt and the text
+	ends   map[int32]bool // tokens that end a text
+	most   int            // positions that there are for it
+	text   writer
+
+	made  Generated // with PromptTokens, and FinishLength until the text ends otherwise
+	begun time.Time // when the prompt was first computed with
+	read  time.Time // when there were logits after the prompt
+}
+
+// choose picks the next token by its logits.
+func (w *writing) choose(logits []float32) (int32, error) {
+	if w.read.IsZero() {
+		w.read = time.Now()
+	}
+	return w.token(logits, w.number, w.before+len(w.made.Tokens))
+}
+
+// add takes the next token. It reports whether the text ends.
+func (w *writing) add(id int32) (ended bool, err error) {
+	if w.ends[id] {
+		w.made.Finish = FinishStop
+		return true, nil
+	}
+	w.ids, w.made.Tokens = append(w.ids, id), append(w.made.Tokens, id)
+	isFull := len(w.made.Tokens) >= w.MaxTokens || len(w.ids) > w.most
+	return isFull, w.text.add(id)
+}
+
+// end completes what was made. err is why the text ends too soon, if it does.
+func (w *writing) end(err error) (*Generated, error) {
+	if !w.read.IsZero() {
+		w.made.PromptSeconds = w.read.Sub(w.begun).Seconds()
+		if n := len(w.made.Tokens); n > 1 {
+			w.made.TokensPerSec = float64(n-1) / time.Since(w.read).Seconds()
+		}
+	}
+	w.made.Text = w.text.tok.Decode(w.made.Tokens, true)
+	if err = cmp.Or(err, w.text.end()); err != nil {
+		return nil, err
+	}
+	return &w.made, nil
+}
+
+// newWriting is a text with a prompt, which grows by picker's most tokens or up to a number of positions.
+func newWriting(p *picker, number int, prompt []int32, ends map[int32]bool, decoder tokenizer.Decoder,
+	most int) *writing {
+	return &writing{picker: p, number: number, ids: prompt, ends: ends, most: most, text: writer{tok: decoder},
+		made: Generated{PromptTokens: len(prompt), Finish: FinishLength}}
+}
+
+// positionsOf is the most positions that a text takes which has a prompt, grows by some tokens at most, and is of a
+// model that was made for most. Those of its last token are never computed.
+func positionsOf(prompt []int32, maxTokens, most int) int {
+	return min(len(prompt)+min(maxTokens, most)-1, most)
+}
+
+// agreement is asked before the first pass and after each one, with the tokens that were picked by place. It returns
+// those to take, and whether the texts are to end.
+type agreement func(picked []int32) (taken []int32, stop bool, err error)
+
+// noToken stands for the token of logits that are not finite.
+const noToken = -1
+
+// write has texts grow together, as many at a time as there are places, and calls done with each that ends. If agree
+// stops them, those under way end, and no other one begins; nil: nothing stops them.
+func (t *texts) write(ctx context.Context, queue []*writing, agree agreement, done func(*writing) error) error {
+	if agree == nil {
+		agree = func(picked []int32) ([]int32, bool, error) { return picked, false, nil }
+	}
+	at, picked := make([]*writing, t.places()), make([]int32, t.places())
+	_, stopped, err := agree(nil)
+	for err == nil {
+		ids, busy := make([][]int32, len(at)), false
+		for i := range at {
+			if at[i] == nil && len(queue) > 0 {
+				at[i], queue = queue[0], queue[1:]
+				at[i].begun = time.Now()
+			}
+			if at[i] != nil {
+				ids[i], busy = at[i].ids, true
+			}
+		}
+		if !busy {
+			return nil
+		}
+		taken, stop := picked, stopped
+		if !stopped {
+			logits, err := t.next(ctx, ids)
+			if err != nil {
+				return err
+			}
+			for i, w := range at {
+				if picked[i] = noToken; w == nil {
+					continue
+				}
+				if id, err := w.choose(logits[i]); err == nil {
+					picked[i] = id
+				}
+			}
+			if taken, stop, err = agree(picked); err != nil {
+				return err
+			}
+		}
+		for i, w := range at {
+			if w == nil {
+				continue
+			}
+			ended := stopped
+			switch {
+			case stopped:
+				w.made.Finish, queue = FinishStopped, nil
+			case taken[i] == noToken:
+				return ErrNotFinite
+			default:
+				if ended, err = w.add(taken[i]); err != nil {
+					return err
+				}
+			}
+			if ended {
+				at[i] = nil
+				if err := done(w); err != nil {
+					return err
+				}
+			}
+		}
+		stopped = stop
+	}
+	return err
+}
+
+func isClosed(stop <-chan struct{}) bool {
+	select {
+	case <-stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// writer prints tokens as text, whole characters at a time: a character may take several tokens.
+type writer struct {
+	out  io.Writer
+	tok  tokenizer.Decoder
+	left []byte // of a character that is not complete
+}
+
+func (w *writer) add(id int32) error {
+	if w.out == nil {
+		return nil
+	}
+	w.left = w.tok.AppendBytes(w.left, id, true)
+	n := len(w.left)
+	for back := 1; back <= min(utf8.UTFMax-1, len(w.left)); back++ {
+		if at := len(w.left) - back; utf8.RuneStart(w.left[at]) {
+			if !utf8.FullRune(w.left[at:]) {
+				n = at
+			}
+			break
+		}
+	}
+	_, err := w.out.Write(w.left[:n])
+	w.left = append(w.left[:0], w.left[n:]...)
+	return err
+}
+
+func (w *writer) end() error {
+	if w.out == nil {
+		return nil
+	}
+	_, err := w.out.Write(w.left)
+	w.left = w.left[:0]
+	return err
+}

@@ -1,0 +1,75 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/plan"
+)
+
+// The caches of samples are in the plan of a run, so that its budgets hold while the model writes. The sizes of steps
+// are chosen as if there were no samples, since they set bits, and samples are to change none.
+
+// SampleMemory asks a plan for room for the samples of a run. The zero value is a run without them.
+type SampleMemory struct {
+	Caches nn.Caches // of all texts that grow together
+	Bytes  int64     // of host memory, besides
+}
+
+// Fit plans the steps of a plan again, with caches for as many texts as there is room for.
+func (m SampleMemory) Fit(ctx context.Context, f plan.Fitting, p *plan.Plan) (*plan.Plan, error) {
+	if m.Caches.Sequences == 0 {
+		return p, nil
+	}
+	f.Cuts.MicroBatch, f.Cuts.HeadChunk = p.Numerics.MicroBatch, p.Numerics.HeadChunk
+	for texts := min(m.Caches.Sequences, p.Numerics.Positions()); ; texts /= 2 {
+		with := m.with(f, texts)
+		if texts > 1 && with.Fits(ctx) != nil {
+			continue
+		}
+		p, err := with.Fit(ctx)
+		if err != nil && ctx.Err() == nil {
+			err = m.lacks(f, err)
+		}
+		return p, err
+	}
+}
+
+// check refuses samples that no sizes of a step have room for.
+func (m SampleMemory) check(ctx context.Context, f plan.Fitting) error {
+	if m.Caches.Sequences == 0 {
+		return nil
+	}
+	err := m.with(f, 1).Check(ctx)
+	if err != nil && ctx.Err() == nil {
+		err = m.lacks(f, err)
+	}
+	return err
+}
+
+// with asks for the same steps, with caches for a number of texts.
+func (m SampleMemory) with(f plan.Fitting, texts int) plan.Fitting {
+	steps := f.OutputsOf
+	f.ProgramBytes += m.Bytes
+	caches := nn.Caches{Sequences: texts, Positions: min(m.Caches.Positions, f.Model.MaxPositions)}
+	f.OutputsOf = func(n plan.Numerics) plan.Outputs {
+		out := steps(n)
+		out.LogitRows, out.Caches = texts, caches
+		return out
+	}
+	return f
+}
+
+// lacks says why there can be no samples.
+func (m SampleMemory) lacks(f plan.Fitting, err error) error {
+	if !plan.CanContinue(f.Model) {
+		return errors.New("samples: the model has blocks that keep nothing of a text from pass to pass; leave " +
+			"samples out, and run millrace generate on checkpoints")
+	}
+	return fmt.Errorf("samples: the steps fit without them, and with the caches of a text of %s they do not: %w; or "+
+		"lower samples.max_tokens, shorten the prompts, or leave samples out",
+		spelling.Count(m.Caches.Positions, "position"), err)
+}

@@ -1,0 +1,91 @@
+package verbs
+
+import (
+	"context"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/source"
+)
+
+// EvalOptions say what to evaluate on what.
+type EvalOptions struct {
+	Model         string // a Hugging Face directory, a hub id, a run's output directory, or a checkpoint
+	Data          []data.Source
+	Tokenizer     string      // auto (the model's; the default), bytes, or a path
+	ChatTemplate  string      // auto (default), model, conversations, or a file, as in a run file
+	Kwargs        data.Kwargs // variables of the template
+	TrainOnPrompt bool
+	SequenceLen   int    // packed positions of a row; 0: 1024, or what the model can do if that is less
+	Compute       string // bf16 (default) or f32
+	Memory        runfile.Memory
+	Device        string // auto (default), or cpu
+}
+
+// evalSequenceLen is the length of rows for an evaluation by default.
+const evalSequenceLen = 1024
+
+// Evaluate is the mean token loss of a model over data sets, packed as in training. It takes memory for the weights
+// and for one micro-batch, none for gradients.
+func Evaluate(ctx context.Context, env *session.Env, o EvalOptions) (loss *session.Loss, err error) {
+	var ask blame.Asking
+	defer ask.Judge(ctx, &err)
+	src, err := source.OpenTrained(ctx, env, o.Model)
+	if err != nil {
+		return nil, err
+	}
+	n, err := runfile.NumericsOf(o.Compute, "bf16")
+	if err != nil {
+		return nil, err
+	}
+	n.SequenceLen = o.SequenceLen
+	if n.SequenceLen == 0 {
+		n.SequenceLen = min(evalSequenceLen, src.Model.MaxPositions)
+	}
+	c, err := src.Settings(env, o.Tokenizer, o.ChatTemplate, o.Kwargs)
+	if err != nil {
+		return nil, err
+	}
+	c.TrainOnPrompt = o.TrainOnPrompt
+	source.ShareReading(env, c.Memory.Host.N)
+	r, err := src.OpenReader(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := src.CheckWeights(ctx); err != nil {
+		return nil, err
+	}
+	dev, err := env.OpenFirst(o.Device)
+	if err != nil {
+		return nil, err
+	}
+	defer dev.Close()
+	d, err := source.Prepare(ctx, env, "the data", o.Data, r)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	rows, err := data.NewEvalLoader(d, n.SequenceLen, env.Accounts)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	// All rows could be one micro-batch; the planner tries the largest first that the device likes.
+	p, err := env.FitForward(ctx, src.Model.Frozen(), n, rows.Rows(), dev, o.Memory)
+	if err != nil {
+		return nil, err
+	}
+	ask.IsOver = true
+	s, err := source.OpenModelSession(ctx, env, p, dev, o.Memory.Path, src)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	l, err := s.Evaluate(ctx, rows, "the data")
+	if err != nil {
+		return nil, err
+	}
+	return &l, nil
+}

@@ -1,0 +1,153 @@
+package verbs
+
+import (
+	"context"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/source"
+)
+
+// PreviewTokens bounds the tokens of an example that are spelled: more than a person reads, while each takes many
+// times the memory of its id.
+const PreviewTokens = 1 << 17
+
+// PreviewExample is one example as the model will see it, before packing.
+type PreviewExample struct {
+	InputIDs []int32 `json:"input_ids"`
+	Labels   []int32 `json:"labels"` // not shifted; -100 where the token does not count in the loss
+	// Pieces are the text, of the first PreviewTokens tokens.
+	Pieces []PreviewPiece `json:"-"`
+	// Tokens spells the first PreviewTokens tokens one by one. One that is a part of a character is what its bytes
+	// print as.
+	Tokens []string `json:"-"`
+}
+
+// Trained reports whether token t counts in the loss. The first one never does: nothing predicts it.
+func (e PreviewExample) Trained(t int) bool { return t > 0 && e.Labels[t] != data.Ignore }
+
+// PreviewPiece is a run of tokens that count, or that do not, with special tokens spelled out.
+type PreviewPiece struct {
+	Text    string
+	Trained bool
+}
+
+// PreviewSummary counts what a run would train on in one pass over its data.
+type PreviewSummary struct {
+	Documents    int     `json:"documents"`
+	Tokens       int64   `json:"tokens"`
+	TargetTokens int64   `json:"target_tokens"`
+	LongestDoc   int     `json:"longest_document"`    // tokens
+	SkippedRows  int     `json:"skipped_rows"`        // bad ones, where bad_rows is skip
+	HeldOut      int     `json:"held_out"`            // documents of val_size, which are not counted above
+	Split        int     `json:"split_documents"`     // longer than a row: cut into several pieces
+	Truncated    int     `json:"truncated_documents"` // longer than a row: cut off
+	Dropped      int     `json:"dropped_documents"`   // longer than a row: left out
+	CutTokens    int64   `json:"cut_tokens"`          // that are left out so
+	Packed       int     `json:"packed_documents"`    // in an epoch; a weight makes documents come more or less often than once
+	Rows         int     `json:"rows"`                // of sequence_len positions
+	Efficiency   float64 `json:"packing_efficiency"`
+
+	Lengths     data.Lengths `json:"lengths"`           // of the documents, in tokens
+	Repeated    int          `json:"repeated"`          // documents that are equal to an earlier one
+	HeldInTrain int          `json:"held_out_repeated"` // held-out documents that are in the training data, too
+	HeldOf      int          `json:"held_out_all"`      // held-out documents, of val_size or of eval.datasets
+
+	// Turns counts the assistant's turns before a split, and EndedTurns those that end with a token at which a
+	// generation ends. TurnLines say that for people.
+	Turns      data.TurnCounts `json:"turns"`
+	EndedTurns int64           `json:"ended_turns"`
+	TurnLines  []string        `json:"-"`
+}
+
+// Preview shows the first examples of a run's training data, at most limit of them; 0 shows all. Of the model it reads
+// config.json, the tokenizer and the chat template, no weights.
+func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int,
+	show func(PreviewExample) error) (sum *PreviewSummary, err error) {
+	var ask blame.Asking
+	defer ask.Judge(ctx, &err)
+	src, err := source.OpenModel(ctx, env, c.Model)
+	if err != nil {
+		return nil, err
+	}
+	source.ShareReading(env, c.Memory.Host.N)
+	r, err := src.OpenReader(c)
+	if err != nil {
+		return nil, err
+	}
+	if note := source.TokenizerNote(r.Tokenizer); note != "" {
+		env.Note("%s", note)
+	}
+	d, held, err := source.PrepareRun(ctx, env, c, r)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	if held != nil {
+		defer held.Close()
+	}
+	rows, err := data.NewLoader(d, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.SequenceLen, Seed: c.Seed, Epochs: 1,
+		LongDocuments: data.LongDocuments(c.Overlong), Accounts: env.Accounts})
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	ask.IsOver = true
+	p := rows.Packing()
+	sum = &PreviewSummary{Documents: d.Len(), Tokens: d.Tokens(), TargetTokens: d.TargetTokens(), LongestDoc: d.LongestDocument(),
+		Split: p.Split, Truncated: p.Truncated, Dropped: p.Dropped, CutTokens: p.CutTokens,
+		Packed: p.Documents, Rows: p.Rows, Efficiency: p.Efficiency()}
+	sum.SkippedRows, _ = d.Skipped()
+	sum.Turns, sum.EndedTurns, sum.TurnLines = d.Turns(), d.EndedTurns(), d.TurnLines(c.TrainOnLast)
+	if c.ValSize > 0 {
+		sum.HeldOut = held.Len()
+	}
+	if sum.Lengths, err = d.Lengths(); err != nil {
+		return nil, err
+	}
+	if sum.Repeated, sum.HeldInTrain, err = d.Repeats(ctx, held); err != nil {
+		return nil, err
+	}
+	if held != nil {
+		sum.HeldOf = held.Len()
+	}
+	for i := range d.Len() {
+		if limit > 0 && i >= limit {
+			break
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		e, err := d.Example(i)
+		if err != nil {
+			return nil, err
+		}
+		if err := show(previewOf(r.Tokenizer, e)); err != nil {
+			return nil, err
+		}
+	}
+	return sum, ctx.Err()
+}
+
+// previewOf spells an example, and cuts it where counting begins and ends.
+func previewOf(tok tokenizer.Tokenizer, e data.Example) PreviewExample {
+	p := PreviewExample{InputIDs: e.InputIDs, Labels: e.Labels}
+	shown := e.InputIDs[:min(len(e.InputIDs), PreviewTokens)]
+	for t := 0; t < len(shown); {
+		end := t + 1
+		for end < len(shown) && p.Trained(end) == p.Trained(t) {
+			end++
+		}
+		p.Pieces = append(p.Pieces, PreviewPiece{Text: tok.Decode(shown[t:end], false), Trained: p.Trained(t)})
+		t = end
+	}
+	var text []byte
+	for _, id := range shown {
+		text = tok.AppendBytes(text[:0], id, false)
+		p.Tokens = append(p.Tokens, string(text))
+	}
+	return p
+}
