@@ -7,8 +7,8 @@ SLOWEST = ./train ./stream ./cmd/millrace
 
 # Packages in which goroutines share memory. Those with arithmetic or texts alone would only repeat make test, slowly.
 # gguf is left out: the workers of its export have a range each, and its tests take 40 s under the race detector.
-RACE = store checkpoint data probe device/cpu device/cpu/pool device/null device/cuda device/cuda/cublaslt device/cuda/gpucheck \
-	trace hostmem vfs hf/hub internal/fault internal/mpi internal/cudatest/... train/... rehearse
+RACE = store checkpoint data probe device/cpu device/cpu/pool device/null device/cuda device/cuda/cublaslt workshop/gpucheck \
+	trace hostmem vfs hf/hub internal/fault internal/mpi workshop/cudatest/... train/... rehearse
 RACE_PACKAGES = $(addprefix ./,$(RACE))
 
 # Tests of train, stream, data and device/cuda that run what their other tests run, in many runs or for other models: minutes under the race
@@ -47,10 +47,10 @@ KERNELS_PYTHON ?= build/kernels-venv/bin/python
 
 # Modules of their own: one compares with modules that the program does not need, one uses the program's packages
 # from outside, and one has what makes releases.
-MODULES = data/parquet/oracle examples/library tools
+MODULES = data/parquet/oracle examples/library workshop/tools
 
 # In a module of its own, so that those who import this one need none of what it needs.
-STATICCHECK = $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck
+STATICCHECK = $(GO) tool -modfile=$(CURDIR)/workshop/tools/go.mod staticcheck
 
 # About how long make demo may take, in seconds.
 DEMO_SECONDS ?= 120
@@ -71,15 +71,15 @@ build: ## bin/millrace
 # The version is that of the commit's tag; untagged commits get a pseudo-version.
 .PHONY: release
 release: ## dist/: archives, wheels, Debian and RPM packages of the last commit for each platform, bills of materials, SHA256SUMS
-	cd tools && $(GO) run ./release -repository .. -out ../dist
+	cd workshop/tools && $(GO) run ./release -repository ../.. -out ../../dist
 
 .PHONY: install-check
 install-check: ## do the archive, the wheel and the packages of this platform install, and what they install work?
-	tools/release/quick.sh
+	workshop/tools/release/quick.sh
 
 .PHONY: release-check
 release-check: ## is the release reproducible, and does each package work on a clean system? (root, debootstrap)
-	tools/release/check.sh
+	workshop/tools/release/check.sh
 
 .PHONY: demo
 demo: build ## a small model learns to write, is killed and resumes with the same bits, in about DEMO_SECONDS=120
@@ -116,16 +116,16 @@ kernels: ## compile the GPU kernels whose sources changed (needs Python, no GPU)
 kernels-check: ## run the GPU kernels in Triton's interpreter, compile them again, assemble them (needs Python, no GPU)
 	QUICK=$(QUICK) sh device/cuda/kernels/check.sh
 
-# BUDGET=300 and the other variables of device/cuda/gpucheck/README.md are for the run.
+# BUDGET=300 and the other variables of workshop/gpucheck/README.md are for the run.
 .PHONY: gpu-check
 gpu-check: ## bin/gpucheck: a folder to copy to a machine with a GPU, whose run.sh checks everything; runs it where there is one (BUDGET=570 s, TREE=1)
-	bash device/cuda/gpucheck/gpu-check.sh
+	bash workshop/gpucheck/gpu-check.sh
 	@if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; then exec bash bin/gpucheck/run.sh; \
 		else echo "make gpu-check: this machine has no NVIDIA GPU: copy bin/gpucheck to one that has, and start run.sh there"; fi
 
 .PHONY: gpu-rehearsal
 gpu-rehearsal: ## run all that gpu-check runs on a stand-in of the driver, in tiny sizes: no figure means anything (QUICK=1: most)
-	TAGS=standin bash device/cuda/gpucheck/gpu-check.sh build/gpu-rehearsal
+	TAGS=standin bash workshop/gpucheck/gpu-check.sh build/gpu-rehearsal
 	TINY=1 OUT=build/gpu-rehearsal/out $(if $(QUICK),ONLY='[^bt]* tuning bench bench-q* bench-70b bad-input') \
 		bash build/gpu-rehearsal/run.sh
 
@@ -141,7 +141,7 @@ bench: ## Go benchmarks, then the programs below benchmarks/ (BENCH_TIME=1s for 
 	done; if [ -n "$$failed" ]; then echo "make bench: did not run to the end:$$failed" >&2; exit 1; fi
 
 .PHONY: lint
-lint: ## gofmt, go vet, and the staticcheck that tools/go.mod names
+lint: ## gofmt, go vet, and the staticcheck that workshop/tools/go.mod names
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then \
 		echo "make lint: not formatted, run make fmt:" $$unformatted >&2; exit 1; fi
 	CGO_ENABLED=0 $(GO) vet ./...

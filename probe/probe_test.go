@@ -22,9 +22,9 @@ import (
 	"github.com/millrace/millrace/device/null"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/vfs"
+	"github.com/millrace/millrace/workshop/cudatest/standin"
 )
 
 // newOptions measure the CPU device and no drive, and keep nothing. It is checked in the end that all memory came back.

@@ -2,7 +2,7 @@
 
 package main
 
-import "github.com/millrace/millrace/internal/cudatest/standin"
+import "github.com/millrace/millrace/workshop/cudatest/standin"
 
 // loadDriver gives the stand-in of a driver: a program that is built with the tag standin rehearses what a GPU is to
 // do, and is of no other use.

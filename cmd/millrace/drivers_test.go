@@ -10,9 +10,9 @@ import (
 
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/hostmem"
-	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/train"
+	"github.com/millrace/millrace/workshop/cudatest/standin"
 )
 
 // The tests of the verbs say what happens on a machine without a GPU, wherever they run.

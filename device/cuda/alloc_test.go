@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/workshop/cudatest/standin"
 )
 
 // Handing an operation to the driver allocates nothing: a step has tens of thousands of them, and a garbage

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/device/devicetest"
 	"github.com/millrace/millrace/hostmem"
-	"github.com/millrace/millrace/internal/cudatest/standin"
+	"github.com/millrace/millrace/workshop/cudatest/standin"
 )
 
 // Two GPUs share what is pinned of host memory: the driver registers it once, and bytes pass from one GPU to the other

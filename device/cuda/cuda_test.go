@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/devicetest"
 	"github.com/millrace/millrace/hostmem"
-	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/workshop/cudatest/standin"
 )
 
 // The suite of all drivers, on the kernels that the program carries.

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/internal/cudatest/standin"
+	"github.com/millrace/millrace/workshop/cudatest/standin"
 )
 
 // loadDriver is the driver of tests on a GPU, in a rehearsal of them. It also knows the kernel of the stand-in's

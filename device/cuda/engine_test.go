@@ -17,7 +17,6 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hostmem"
-	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
@@ -27,6 +26,7 @@ import (
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/stream/streamtest"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/workshop/cudatest/standin"
 )
 
 // outcome is all that a few steps leave: losses and gradient norms, and the state by bits.

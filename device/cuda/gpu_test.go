@@ -10,10 +10,10 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda"
-	"github.com/millrace/millrace/device/cuda/kernels/kerneltest"
 	"github.com/millrace/millrace/device/devicetest"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/workshop/kerneltest"
 )
 
 // Tests on a GPU. They run with MILLRACE_GPU=1, and fail then if the machine has no GPU. `make gpu-check` packs them

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/device/cuda/driver"
-	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/workshop/cudatest/standin"
 )
 
 // Operands of more elements than 32 bits count are handed to the driver in launches that a GPU takes: long contexts,

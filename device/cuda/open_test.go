@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 	cudakernels "github.com/millrace/millrace/device/cuda/kernels"
 	"github.com/millrace/millrace/hostmem"
-	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/workshop/cudatest/standin"
 )
 
 // Each mistake of a user gives one line that says what is wrong and how to fix it.

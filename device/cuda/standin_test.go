@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/device/cuda/cublaslt"
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/hostmem"
-	"github.com/millrace/millrace/internal/cudatest/ptx"
-	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/workshop/cudatest/ptx"
+	"github.com/millrace/millrace/workshop/cudatest/standin"
 )
 
 func TestMain(m *testing.M) {

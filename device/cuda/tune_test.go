@@ -6,8 +6,8 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
-	"github.com/millrace/millrace/internal/cudatest/standin"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/workshop/cudatest/standin"
 )
 
 // Tuning changes the algorithm and with it the bits of a product. A device that takes over the choice computes the

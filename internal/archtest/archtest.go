@@ -5,7 +5,7 @@
 //   - A package imports only packages of lower levels; levels.go has the table. Packages of one driver are a family and
 //     import each other; packages that only tests import (storetest) may import their own level.
 //   - Only programs, tests, internal/drivers and train's rehearse*.go link device drivers; only programs and the root
-//     package import internal/drivers; only tests and *_standin.go link the stand-in of a GPU.
+//     package import internal/drivers; only tests and *_standin.go import the workshop.
 //   - What a public package exports mentions no type of an internal one ([CheckAPI]).
 //   - There is no init function and no cgo: one place says what a program consists of.
 //   - Goroutines of the product are started by internal/fault, so that a panic on one ends the program with the right status.
@@ -13,6 +13,7 @@
 //   - Third-party modules are in the table; some are for tests only, some for one tree only.
 //   - No test uses a clock, except the tests that clocks.go lists with a reason.
 //   - Prose keeps to plain words; words.go lists the refused habits.
+//   - internal/ has only what the program links, and the floor ([Buildings]).
 //   - Names that belong to one subject are selected in its files only; owned.go has the table.
 //   - The program's rooms keep to their budgets of lines ([Budgets]); budget.go has the table.
 //
@@ -192,9 +193,8 @@ func (c *checker) refuse(file, pkg, imported string, forTests, isTest bool) stri
 		return "it has no level: add it to levels in internal/archtest/levels.go"
 	case isTestSupport(target) && !isTestSupport(pkg) && !within(pkg, "examples"):
 		return "it is for tests"
-	case within(target, standIn) && !within(pkg, standIn) && !isTestSupport(pkg) &&
-		!strings.HasSuffix(file, "_standin.go"):
-		return "only tests and files *_standin.go link the stand-in"
+	case within(target, workshop) && !within(pkg, workshop) && !strings.HasSuffix(file, "_standin.go"):
+		return "only tests and files *_standin.go import the workshop"
 	case to == programs && from == programs && !within(target, pkg):
 		return "programs do not import each other"
 	case to > from:

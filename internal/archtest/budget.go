@@ -67,15 +67,7 @@ func Budgets(root fs.FS) (sizes []RoomLines, found []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	linked, todo := map[string]bool{}, []string{program}
-	for len(todo) > 0 {
-		pkg := todo[0]
-		todo = todo[1:]
-		if !linked[pkg] {
-			linked[pkg] = true
-			todo = append(todo, packages[pkg].imports...)
-		}
-	}
+	linked := linkedBy(packages)
 	all := RoomLines{Room: "all", Budget: linkedLines}
 	for _, r := range rooms {
 		sizes = append(sizes, RoomLines{Room: r.name, Budget: r.lines})
@@ -97,6 +89,20 @@ func Budgets(root fs.FS) (sizes []RoomLines, found []string, err error) {
 	}
 	slices.Sort(found)
 	return append(sizes, all), found, nil
+}
+
+// linkedBy has the packages that the program links.
+func linkedBy(packages map[string]source) map[string]bool {
+	linked, todo := map[string]bool{}, []string{program}
+	for len(todo) > 0 {
+		pkg := todo[0]
+		todo = todo[1:]
+		if !linked[pkg] {
+			linked[pkg] = true
+			todo = append(todo, packages[pkg].imports...)
+		}
+	}
+	return linked
 }
 
 // inTrees reports whether a package is one of those that a room names.

@@ -22,7 +22,7 @@ var useClocks = map[string]string{
 	"checkpoint/system_test.go":              "processes are killed at random moments, and judged by their saved files",
 	"train/kill_test.go":                     "processes are killed at random moments, and judged by the results of the processes that resume",
 	"device/cpu/race_test.go":                "a delay stands for a wait: the race detector sees no order in it",
-	"internal/cudatest/standin/race_test.go": "a delay stands for a wait: the race detector sees no order in it",
+	"workshop/cudatest/standin/race_test.go": "a delay stands for a wait: the race detector sees no order in it",
 	"device/devicetest/faulty.go":            "operations are made late, and their events say when they were",
 	"device/devicetest/reference.go":         "its events say when they were",
 	"hf/hub/slow_test.go":                    "the clock is that of a testing/synctest bubble",

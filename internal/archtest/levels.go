@@ -8,7 +8,7 @@ var levels = [][]string{
 	0: {"batch", "tensor", "trace", "hostmem", "vfs", "internal/...", "data/tokenizer", "data/template", "data/parquet",
 		"hf/hub", "hf/hub/hubtest", "runfile/othertrainers"},
 	1:  {"hf", "data", "internal/console", "data/parquet/oracle", "device", "store", "store/storetest", "report"},
-	2:  {"device/...", "internal/cudatest/..."},
+	2:  {"device/...", "workshop/cudatest/...", "workshop/kerneltest"},
 	3:  {"nn", "optim", driverList},
 	4:  {"model", "model/modeltest"},
 	5:  {"plan", "plan/plantest", "gguf"},
@@ -22,7 +22,7 @@ var levels = [][]string{
 	13: {"train", "train/verbs"},
 	14: {"bench", "demo"},
 	15: {rootPackage, "benchmarks/internal/..."},
-	16: {"cmd/...", "benchmarks", "benchmarks/...", "examples/...", "tools/..."},
+	16: {"cmd/...", "benchmarks", "benchmarks/...", "examples/...", "workshop/..."},
 }
 
 // bottom lists what every package may import, also those of its level.
@@ -33,11 +33,11 @@ const starter = "internal/fault"
 
 // Packages of these trees import each other although they are on one level: a driver, its parts, and what plays its
 // hardware.
-var families = [][]string{{"device/cpu"}, {"device/cuda", standIn}, {"device/null"}}
+var families = [][]string{{"device/cpu"}, {"device/cuda", "workshop/cudatest", "workshop/kerneltest"}, {"device/null"}}
 
-// standIn is the stand-in of a GPU and NVIDIA's driver. Tests link it, and so do programs in files with a build tag of
-// its name.
-const standIn = "internal/cudatest"
+// workshop has what proves, measures and releases the program, such as the stand-in of a GPU and NVIDIA's driver. Tests
+// import it, and so do programs in files with the build tag standin.
+const workshop = "workshop"
 
 // driverList opens devices by name, for programs and for the root package.
 const driverList = "internal/drivers"
@@ -63,9 +63,9 @@ var modules = map[string]struct {
 	// It makes the binary need glibc.
 	"github.com/ebitengine/purego":      {trees: []string{"device/cuda", "internal/mpi", "benchmarks"}},
 	"golang.org/x/crypto/x509roots":     {trees: []string{"cmd"}}, // certificates alone
-	"golang.org/x/mod":                  {trees: []string{"tools"}},
-	"github.com/CycloneDX/cyclonedx-go": {trees: []string{"tools"}},
-	"github.com/google/rpmpack":         {trees: []string{"tools"}}, // needs 4 more; nfpm, which makes .deb too, 39
+	"golang.org/x/mod":                  {trees: []string{"workshop/tools"}},
+	"github.com/CycloneDX/cyclonedx-go": {trees: []string{"workshop/tools"}},
+	"github.com/google/rpmpack":         {trees: []string{"workshop/tools"}}, // needs 4 more; nfpm, which makes .deb too, 39
 	"golang.org/x/sys":                  {},
 	"golang.org/x/term":                 {trees: []string{"internal/terminal"}},
 	"golang.org/x/text":                 {},

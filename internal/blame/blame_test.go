@@ -137,8 +137,7 @@ func (machineSays) OfMachine() bool { return true }
 // Each exported error of a package below this one has a side.
 func TestEachErrorHasASide(t *testing.T) {
 	root := filepath.Join("..", "..")
-	above := []string{"bench", "benchmarks", "cmd", "demo", "examples", "tools", "train", "internal/archtest", "internal/blame",
-		"internal/cudatest"}
+	above := []string{"bench", "benchmarks", "cmd", "demo", "examples", "train", "internal/archtest", "internal/blame", "workshop"}
 	found := map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -3,7 +3,7 @@
 // The method is that of GotoBLAS and BLIS (Goto and van de Geijn, 2008; Van Zee and van de Geijn, 2015): both operands
 // are copied ("packed") block by block into panels that a register tile reads in order, so that transposition,
 // strides and alignment concern the copy only. Packing routines and register tiles are Go assembly, written by the
-// program in gen.
+// program in workshop/assembly/gemm.
 //
 //   - Mat and Op say what to multiply.
 //   - Engine holds the packing buffers, allocated once, and shares the work among the workers of a Runner.

@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/device/cpu/isa"
 )
 
-//go:generate go run ./gen
+//go:generate go run ../../../workshop/assembly/gemm
 
 func assemblyKernels(level isa.Level) (k kernels, ok bool) {
 	switch level {

@@ -19,4 +19,4 @@
 // Shapes that do not agree are a bug of the caller and panic.
 package kernels
 
-//go:generate go run ./gen
+//go:generate go run ../../../workshop/assembly/kernels

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/internal/cudatest/ptx"
+	"github.com/millrace/millrace/workshop/cudatest/ptx"
 )
 
 func load(t testing.TB, target string) *Set {
