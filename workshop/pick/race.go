@@ -1,0 +1,94 @@
+package main
+
+import (
+	"go/ast"
+	"slices"
+	"strings"
+)
+
+// starting has the names that start goroutines which share memory. fault.Share is not one: its goroutines have a range
+// each.
+var starting = map[string][]string{
+	"sync":              {"WaitGroup"},
+	"internal/fault":    {"Go", "Group", "AfterFunc"},
+	"testing/synctest":  {"Test"},
+	"stream/streamtest": {"New"}, // hosts of one process
+}
+
+// ordering has the names that put goroutines in order.
+var ordering = map[string][]string{"sync": {"Mutex", "RWMutex", "Cond", "Map"}}
+
+// starts reports whether code starts goroutines.
+func starts(x ast.Node, imports map[string]string) bool {
+	_, isGo := x.(*ast.GoStmt)
+	return isGo || selects(x, imports, starting)
+}
+
+// shares reports whether code starts goroutines, or orders them by a lock or a channel.
+func shares(x ast.Node, imports map[string]string) bool {
+	_, isChan := x.(*ast.ChanType)
+	return isChan || starts(x, imports) || selects(x, imports, ordering)
+}
+
+// selects reports whether code selects one of some names of packages.
+func selects(x ast.Node, imports map[string]string, names map[string][]string) bool {
+	s, ok := x.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	of, ok := s.X.(*ast.Ident)
+	return ok && slices.Contains(names[strings.TrimPrefix(imports[of.Name], module+"/")], s.Sel.Name)
+}
+
+// race chooses the packages that share memory between goroutines, with all of their tests. Packages that plan, or call
+// what plans, are among them, and nearly all of their tests run goroutines of the engine and of lower packages, which
+// have tests of their own. Of these packages race chooses the tests whose files start goroutines, and of the others one
+// in each number of turns: by its name, so that a test keeps its turn. The engine's tests have at most three turns. Suites
+// such as devicetest are left out: packages with goroutines run them.
+func race(packages []*pkg, turns, turn int) []string {
+	var chosen []string      // packages
+	var whole, left []string // tests: that run, and that do not
+	for _, p := range packages {
+		if strings.HasSuffix(p.dir, "test") || !p.has(shares) {
+			continue
+		}
+		chosen = append(chosen, "./"+p.dir)
+		turns := p.turns(turns)
+		for _, f := range p.tests {
+			for _, name := range f.names {
+				if f.has(starts) || turnOf(name, turns) == turn%turns {
+					whole = append(whole, name)
+				} else {
+					left = append(left, name)
+				}
+			}
+		}
+	}
+	left = slices.DeleteFunc(left, func(name string) bool { return slices.Contains(whole, name) })
+	if len(left) == 0 {
+		return chosen
+	}
+	return append([]string{"-skip=" + pattern(left)}, chosen...)
+}
+
+// turns is the number of turns that a package's tests take, of the number that is asked for.
+func (p *pkg) turns(asked int) int {
+	plans := p.dir == "plan" || slices.ContainsFunc(p.sources, func(f *file) bool {
+		for _, from := range f.imports {
+			if from == module+"/plan" || from == module+"/train" {
+				return true
+			}
+		}
+		return false
+	})
+	switch {
+	case !plans:
+		return 1
+	case p.dir == engine:
+		return min(asked, 3)
+	}
+	return asked
+}
+
+// engine is the package whose goroutines are the lanes.
+const engine = "stream"
