@@ -10,13 +10,13 @@ go=${GO:-go}
 work=$(mktemp -d "${TMPDIR:-/tmp}/millrace-odd-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
+lanes=$(nproc 2>/dev/null || echo 1)
 
-packages="internal/surroundings internal/below internal/blame internal/cores internal/terminal vfs hf hf/hub tensor trace data/template
-	runfile runfile/convert checkpoint store report timeline cmd/millrace"
+# Those that take longest come first.
+packages="cmd/millrace checkpoint data/template hf store hf/hub timeline runfile/convert runfile vfs report trace tensor
+	internal/surroundings internal/below internal/blame internal/cores internal/terminal"
 flags='-trimpath -mod=mod -count=1'
-for package in $packages; do
-	GOFLAGS=$flags CGO_ENABLED=0 $go test -vet=off -c -o "$work/$(echo "$package" | tr / -).test" "./$package"
-done
+GOFLAGS=$flags CGO_ENABLED=0 $go test -vet=off -c -o "$work/" $(printf './%s ' $packages)
 
 long=$(printf '%0120d' 0 | tr 0 x)
 odd="$work/a 'directory' of \"\$odd\" näme;/$long/$long"
@@ -36,7 +36,7 @@ tests_of() {
 odd_tests() {
 	(
 		cd "$1"
-		binary="$work/$(echo "$1" | tr / -).test"
+		binary="$work/$(basename "$1").test"
 		run=$(tests_of "$1") short=-test.short
 		[ "$1" != cmd/millrace ] || short=''
 		shift
@@ -58,14 +58,14 @@ in_namespace='mount --make-rprivate / && mount -t tmpfs none /proc/sys && mount 
 container_tests() {
 	(
 		cd "$1"
-		package=$1 binary="$work/$(echo "$1" | tr / -).test"
+		package=$1 binary="$work/$(basename "$1").test"
 		shift
 		unshare -m sh -c "$in_namespace" "$work/tmp" env -u HOME -u XDG_CACHE_HOME TMPDIR="$work/tmp" "$@" "$binary" -test.short -test.run "$(tests_of "$package")" -test.timeout 20m
 	)
 }
 
 one_core=
-if command -v taskset >/dev/null && taskset -c 0 true 2>/dev/null; then one_core='taskset -c 0'; fi
+if command -v taskset >/dev/null && taskset -c 0 true 2>/dev/null; then one_core=yes; fi
 another_user=
 if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then another_user='setpriv --reuid=65534 --regid=65534 --clear-groups'; fi
 no_ipv6=
@@ -73,24 +73,44 @@ if [ "$(id -u)" = 0 ] && unshare -n true 2>/dev/null && command -v ip >/dev/null
 container=
 if [ "$(id -u)" = 0 ] && [ -n "$another_user" ] && unshare -m sh -c "$in_namespace" "$work/tmp" true 2>/dev/null; then container=yes; fi
 no_name='setpriv --reuid=54321 --regid=54321 --clear-groups'
-failed=
-for package in $packages; do
-	odd_tests "$package" $one_core >"$work/log" 2>&1 || { cat "$work/log"; failed="$failed $package"; }
-	case $package in hf/hub | internal/below | vfs | checkpoint | runfile)
-		if [ -n "$another_user" ]; then
-			odd_tests "$package" $another_user >"$work/log" 2>&1 || { cat "$work/log"; failed="$failed $package(another-user)"; }
-		fi ;;
+
+# tried PACKAGE WHAT COMMAND...: notes the package if the command fails, and shows what it printed.
+tried() {
+	what="$1$2" log="$work/log-$lane"
+	shift 2
+	"$@" >"$log" 2>&1 || { cat "$log"; echo "$what" >>"$work/failed"; }
+}
+# package_tests PACKAGE: one package in all surroundings.
+package_tests() {
+	core=
+	if [ -n "$one_core" ] && taskset -c "$lane" true 2>/dev/null; then core="taskset -c $lane"; fi
+	tried "$1" "" odd_tests "$1" $core
+	case $1 in hf/hub | internal/below | vfs | checkpoint | runfile)
+		[ -z "$another_user" ] || tried "$1" "(another-user)" odd_tests "$1" $another_user ;;
 	esac
 	if [ -n "$container" ]; then
-		container_tests "$package" >"$work/log" 2>&1 || { cat "$work/log"; failed="$failed $package(container)"; }
-		container_tests "$package" $no_name >"$work/log" 2>&1 || { cat "$work/log"; failed="$failed $package(container,no-name)"; }
+		tried "$1" "(container)" container_tests "$1"
+		tried "$1" "(container,no-name)" container_tests "$1" $no_name
 	fi
-	case $package in hf/hub)
-		if [ -n "$no_ipv6" ]; then
-			odd_tests "$package" unshare -n sh -c 'ip link set lo up; echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; exec "$@"' sh >"$work/log" 2>&1 ||
-				{ cat "$work/log"; failed="$failed $package(no-IPv6)"; }
-		fi ;;
+	case $1 in hf/hub)
+		[ -z "$no_ipv6" ] || tried "$1" "(no-IPv6)" odd_tests "$1" \
+			unshare -n sh -c 'ip link set lo up; echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; exec "$@"' sh ;;
 	esac
+}
+# Each lane has a core, and takes the next package that no other lane has taken.
+lane=0
+while [ "$lane" -lt "$lanes" ]; do
+	for package in $packages; do
+		if mkdir "$work/$(basename "$package").taken" 2>/dev/null; then
+			package_tests "$package"
+			touch "$work/$(basename "$package").ended"
+		fi
+	done &
+	lane=$((lane + 1))
 done
-[ -z "$failed" ] || { echo "odd surroundings: failed:$failed" >&2; exit 1; }
+wait
+for package in $packages; do
+	[ -e "$work/$(basename "$package").ended" ] || echo "$package(its lane ended)" >>"$work/failed"
+done
+[ ! -e "$work/failed" ] || { echo "odd surroundings: failed:" $(cat "$work/failed") >&2; exit 1; }
 echo "the quick tests pass in odd surroundings${one_core:+, on one core}${another_user:+, as another user}${no_ipv6:+, without IPv6}${container:+, in a container as root and as a user without a name}"
