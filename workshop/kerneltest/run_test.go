@@ -6,9 +6,13 @@ import (
 	"github.com/millrace/millrace/device/cuda/kernels"
 )
 
-// Every kernel runs in some test, on each target and so on a GPU as well.
+// Every kernel runs in some test, on each target and so on a GPU as well. With -short the last target does.
 func TestKernelsRun(t *testing.T) {
-	for _, target := range kernels.Targets {
+	targets := kernels.Targets
+	if testing.Short() {
+		targets = targets[len(targets)-1:]
+	}
+	for _, target := range targets {
 		on, ran := &backend{target: target}, 0
 		t.Run(target, func(t *testing.T) {
 			for _, test := range runs {
