@@ -5,42 +5,23 @@ GO ?= go
 # What takes longest begins first, so that no core waits for it at the end.
 SLOWEST = ./train ./stream ./cmd/millrace
 
-# Packages in which goroutines share memory. Those with arithmetic or texts alone would only repeat make test, slowly.
-# gguf is left out: the workers of its export have a range each, and its tests take 40 s under the race detector.
-RACE = store checkpoint data probe device/cpu device/cpu/pool device/null device/cuda device/cuda/cublaslt workshop/gpucheck \
-	trace hostmem vfs hf/hub internal/fault internal/mpi workshop/cudatest/... train/... rehearse
-RACE_PACKAGES = $(addprefix ./,$(RACE))
+# Names tests by what their sources reach, for stages that need some of them.
+PICK = $(GO) run ./workshop/pick
 
-# Tests of train, stream, data and device/cuda that run what their other tests run, in many runs or for other models: minutes under the race
-# detector, for no goroutine that those do not have. make test runs them.
-RACE_REPEATS = TestAddTokens TestAdviceOnAResume TestAlgorithmsAreKept TestAlgorithmsThatAreNotOffered \
-	TestAnEndedRunIsMadeLonger TestAnyOrderResumes TestBestIsOfTheSameData TestBestOfARunThatHasEnded TestCardOfARun TestConstants \
-	TestConstantsMove TestConstantsOfARandomModel TestContinuedPassesAgreeWithWholeOnes TestExperts \
-	TestHostsExportWithoutLowHalves TestNewLayers TestRules TestDamageSinceAChangeOfData TestDamagedCheckpointsAreSetAside \
-	TestRunsAreNotOpenToAll TestDocumentsArePlanned TestEndedRunsStayEnded TestEpochsAreRoundedUp TestDirectoriesAreOfTheRun TestEveryKeyWithEveryValue \
-	TestFilesOfARunAreNotLinks TestForgedRecords TestForgedRecordsTrain TestFrozenTensors TestGradientsOfGoldenModels TestGreedyTokensAgreeWithTransformers \
-	TestIdentityLostTwice TestResultsAreOfTheirSteps TestResultsOfAnotherWay TestResultsOfOthersStay \
-	TestInterruptedElsewhere TestKilledBeforeTheFirstCheckpoint TestFrozenTensorsAreThoseOfTheBase TestFrozenTensorsInGGUF TestFrozenTensorsWithoutTheBase TestKeptSizesAreSaid TestKilledHybridsGoOn TestLinksInARunLeadNowhere \
-	TestLinksInSharedDirectoriesLeadNowhere TestLossOfConversations TestMXFP4TrainsAndExports TestModelOfTheDirectories \
-	TestOpenRefuses TestPartOfTheOutputDirectoryIsLost TestPatchworkTrainsAndExports TestPatience TestPatienceAtTheEnd \
-	TestPatienceInterruptedEvaluation TestPatienceRaisedAndLowered TestPlanForLessMemoryThanItTakes TestEndAfterAChange TestEndAmongUnhealthySteps TestFilesInPlaceOfResults TestShortenedBeyondItsData TestRemovedFilesComeBack TestStartsThatEnd \
-	TestRecordBeforeTraining TestRemovedOutputDirectory TestResumeFromAPath TestResumeOnAnotherDevice \
-	TestResumeOnConversations TestResumeRefuses TestResumeWith TestRunGradients TestRunIsTraining TestRunsPublishNothingElse \
-	TestRunsShareAFallback TestSetTensor TestSizesSurviveAKill TestSpaceIsPlanned TestSpoiledWeightsEndTheRun \
-	TestStandInCardsDealTheHead \
-	TestTakenOutputDirectory TestTextsGoBack TestTrainLearns TestTrainRefuses TestTrials TestTrainedCheckpoints TestTrainedModelStopsByItsDirectoryAlone \
-	TestDamageIsFoundBeforeItHurts TestLongContextTrains TestPlanOfARunThatHasBegun TestPlannedRunsDoNotFail TestRehearseADisk \
-	TestSizesDoNotFollowFromTheTokenCache TestSizesComeFromTheMachine TestModelOfTheDirectories TestRecordsHaveTheGreatestUpdate \
-	TestCopiesOfAMovedDirectory TestForeignCheckpointsStay TestDirectoryChangesBeforeItIsHeld \
-	TestVariablesAreOfTheRun TestUnclippedRunsEndWhereGradientsAreNotFinite TestWrittenBytesAgreeWithTheKernel
-space := $(subst ,, )
+# With SHORT=-short each commit has one of this number of shares of the tests of train, plan and the program under the race detector,
+# and a third of the engine's.
+RACE_TURNS ?= 18
 
-# SHORT=-short leaves out what takes long.
+# SHORT=-short leaves out what takes long, and make long runs a share of that.
 SHORT ?=
+TURNS ?= 1
 
-# QUICK=1 makes kernels-check only assemble what is compiled, a third of it, which needs no PyTorch; and gpu-rehearsal leave
-# out the rows that run what its other rows or tests run, in other settings.
+# QUICK=1 makes kernels-check only assemble what is compiled, a share of it, which needs no PyTorch; and gpu-rehearsal run the
+# rows of seconds and one set of the slower ones, which the commit chooses.
 QUICK ?=
+QUICK_ROWS = machine open kernels* conformance speeds tuning sustained memory bench bench-q* bench-70b parity *bad-input pytorch rates *check peers real
+QUICK_TURNS = probe+laws-library streamed+variants+resumed laws+repeats
+QUICK_TURN = $(subst +, ,$(word $(shell echo $$(($$(git rev-parse HEAD 2>/dev/null | cksum | cut -d' ' -f1) % $(words $(QUICK_TURNS)) + 1))),$(QUICK_TURNS)))
 
 # An interpreter with both files of requirements in device/cuda/kernels; make kernels-check makes this one.
 KERNELS_PYTHON ?= build/kernels-venv/bin/python
@@ -90,19 +71,31 @@ test: ## all tests; no cgo, no Python, no network
 	CGO_ENABLED=0 $(GO) test -timeout 40m $(SHORT) $(SLOWEST) ./...
 	for module in $(MODULES); do (cd $$module && CGO_ENABLED=0 $(GO) test $(SHORT) ./...) || exit 1; done
 
+.PHONY: long
+long: ## the tests that SHORT=-short makes quick or leaves out; with TURNS=3 a third of them, which the commit chooses
+	tests=$$($(PICK) -turns $(TURNS) long) && CGO_ENABLED=0 $(GO) test -timeout 40m $$tests
+
 .PHONY: surroundings
 surroundings: ## do quick tests pass with odd descriptors, umask, limits, locale, proxies, home, TMPDIR, on one core, as another user, in a container?
 	GO=$(GO) sh internal/surroundings/odd.sh
+
+.PHONY: words
+words: ## the tests that read pages: links, plain words, and what docs say of keys, flags, models and figures
+	tests=$$($(PICK) words) && CGO_ENABLED=0 $(GO) test $$tests
+
+.PHONY: night
+night: ## hours: what CI samples, in long forms: all race tests, trials, faults, kills, laws, fuzzers, rehearsals (ONLY='race fuzz')
+	GO=$(GO) ONLY='$(ONLY)' bash workshop/night.sh
 
 .PHONY: hostile
 hostile: ## what users do wrong and what the world does to them: is each answered well?
 	cd cmd/millrace && CGO_ENABLED=0 $(GO) test -run '^TestHostile$$' -count=1
 
 .PHONY: race
-race: ## the tests of what runs concurrently, under the race detector (SHORT=-short: the quick ones)
+race: ## the tests of packages whose goroutines share memory, under the race detector (SHORT=-short: quick ones, and a share of train's)
 	@command -v "$$($(GO) env CC | cut -d' ' -f1)" >/dev/null || \
 		{ echo "make race: the race detector needs cgo, and there is no C compiler: install gcc or clang, or set CC" >&2; exit 1; }
-	CGO_ENABLED=1 $(GO) test -race -timeout 40m $(SHORT) $(if $(SHORT),-skip '^($(subst $(space),|,$(strip $(RACE_REPEATS))))$$') $(SLOWEST) $(RACE_PACKAGES)
+	tests=$$($(PICK) $(if $(SHORT),-turns $(RACE_TURNS)) race) && CGO_ENABLED=1 $(GO) test -race -timeout $(if $(SHORT),40m,3h) $(SHORT) $$tests
 
 .PHONY: mpi-check
 mpi-check: ## training on ranks of Open MPI and MPICH, on this host (REPEATS=50 runs of each; needs Python and an index)
@@ -124,9 +117,9 @@ gpu-check: ## bin/gpucheck: a folder to copy to a machine with a GPU, whose run.
 		else echo "make gpu-check: this machine has no NVIDIA GPU: copy bin/gpucheck to one that has, and start run.sh there"; fi
 
 .PHONY: gpu-rehearsal
-gpu-rehearsal: ## run all that gpu-check runs on a stand-in of the driver, in tiny sizes: no figure means anything (QUICK=1: most)
+gpu-rehearsal: ## run all that gpu-check runs on a stand-in of the driver, in tiny sizes: no figure means anything (QUICK=1: some)
 	TAGS=standin bash workshop/gpucheck/gpu-check.sh build/gpu-rehearsal
-	TINY=1 OUT=build/gpu-rehearsal/out $(if $(QUICK),ONLY='[^bt]* tuning bench bench-q* bench-70b bad-input') \
+	TINY=1 BUDGET=2400 OUT=build/gpu-rehearsal/out $(if $(QUICK),ONLY='$(QUICK_ROWS) $(QUICK_TURN)') \
 		bash build/gpu-rehearsal/run.sh
 
 # Programs that compare with oneDNN or PyTorch say so where those are missing; the others still run.

@@ -167,7 +167,11 @@ func (c *check) all() int {
 		case leftFor < r.least:
 			result.Row, result.Result, result.Note = r.name, left, fmt.Sprintf("%.0f s of the budget were left, and it needs %.0f", max(leftFor, 0).Seconds(), r.least.Seconds())
 		default:
-			result = c.one(r, min(r.most, leftFor))
+			most := r.most
+			if c.tiny { // the stand-in shares the machine's cores with other tests
+				most *= 4
+			}
+			result = c.one(r, min(most, leftFor))
 		}
 		result.Planned = r.planned.Seconds()
 		c.report.Rows = append(c.report.Rows, result)

@@ -1,10 +1,10 @@
 // Command pick names the tests of this module that a stage of .ci/run needs, as arguments of go test.
 //
-//	go run ./workshop/pick words          tests that read pages
-//	go run ./workshop/pick race           tests of packages whose goroutines share memory
-//	go run ./workshop/pick -turns 9 race  these, but of packages that plan or call what plans one test in nine
-//	go run ./workshop/pick -turns 4 long  one in four of the tests that do more without -short
-//	go run ./workshop/pick fuzz           fuzzers, as package:name, not as arguments
+//	go run ./workshop/pick words           tests that read pages
+//	go run ./workshop/pick race            tests of packages whose goroutines share memory
+//	go run ./workshop/pick -turns 18 race  these, but of packages that plan or call what plans one test in 18
+//	go run ./workshop/pick -turns 3 long   one in three of the tests that do more without -short
+//	go run ./workshop/pick fuzz            fuzzers, as package:name, not as arguments
 //
 // It reads the sources, so no list names tests, and a new test is chosen by what its file and its package do.
 package main

@@ -40,16 +40,16 @@ func selects(x ast.Node, imports map[string]string, names map[string][]string) b
 	return ok && slices.Contains(names[strings.TrimPrefix(imports[of.Name], module+"/")], s.Sel.Name)
 }
 
-// race chooses the packages that share memory between goroutines, with all of their tests. Packages that plan, or call
-// what plans, are among them, and nearly all of their tests run goroutines of the engine and of lower packages, which
-// have tests of their own. Of these packages race chooses the tests whose files start goroutines, and of the others one
-// in each number of turns: by its name, so that a test keeps its turn. The engine's tests have at most three turns. Suites
-// such as devicetest are left out: packages with goroutines run them.
+// race chooses the packages that share memory between goroutines, with all of their tests, and those that plan or call
+// what plans. Nearly all tests of the latter run goroutines of the engine and of lower packages, which have their own
+// tests. So race chooses the tests whose files start goroutines, and of the others one in each number of turns: by its
+// name, so that a test keeps its turn. The engine's tests have at most three turns. Suites such as devicetest are left
+// out: packages with goroutines run them.
 func race(packages []*pkg, turns, turn int) []string {
 	var chosen []string      // packages
 	var whole, left []string // tests: that run, and that do not
 	for _, p := range packages {
-		if strings.HasSuffix(p.dir, "test") || !p.has(shares) {
+		if strings.HasSuffix(p.dir, "test") || !p.has(shares) && !p.plans() {
 			continue
 		}
 		chosen = append(chosen, "./"+p.dir)
@@ -71,18 +71,22 @@ func race(packages []*pkg, turns, turn int) []string {
 	return append([]string{"-skip=" + pattern(left)}, chosen...)
 }
 
-// turns is the number of turns that a package's tests take, of the number that is asked for.
-func (p *pkg) turns(asked int) int {
-	plans := p.dir == "plan" || slices.ContainsFunc(p.sources, func(f *file) bool {
+// plans reports whether a package plans, or calls what plans.
+func (p *pkg) plans() bool {
+	return p.dir == "plan" || slices.ContainsFunc(p.sources, func(f *file) bool {
 		for _, from := range f.imports {
-			if from == module+"/plan" || from == module+"/train" {
+			if from == module+"/plan" || strings.HasPrefix(from+"/", module+"/train/") {
 				return true
 			}
 		}
 		return false
 	})
+}
+
+// turns is the number of turns that a package's tests take, of the number that is asked for.
+func (p *pkg) turns(asked int) int {
 	switch {
-	case !plans:
+	case !p.plans():
 		return 1
 	case p.dir == engine:
 		return min(asked, 3)
