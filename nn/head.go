@@ -42,6 +42,10 @@ type Head struct {
 	Scale         float32 // of the logits, by that of the final norm's result; 0: none
 	SoftCap       float32 // bounds the logits, as device.HeadOps has it; 0: none
 	KeepLogits    bool    // tile by tile: they are kept from Stats to Grad
+	// Stops says that the weights of positions' losses follow from the losses of a cohort's micro-batches: all of these
+	// go up to their losses, an objective on the host writes the weights, and they go down. Logits are then formed again
+	// for the gradients, also where all tiles are on the device.
+	Stops bool
 }
 
 // finalNorm is the weight of the final norm.

@@ -129,6 +129,9 @@ func (d *Block) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 
 // Measure implements Layer.
 func (h *Head) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
+	if v.OnHost {
+		return Account{}
+	}
 	t := m.positions()
 	a := device.NewArena(device.Mem{})
 	args := measured(v, m, t, layouts)

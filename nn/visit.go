@@ -39,25 +39,30 @@ const (
 	WholeStep             // the rows of all micro-batches: what the layer holds, since x, y and dx are apart
 )
 
+// objective is the stop of a head whose losses have weights that follow from all of them ([Head.Stops]).
+var objective = Visit{Name: "objective", OnHost: true, Over: WholeStep, Reads: TokenLosses, Writes: LossWeights}
+
 // Uses is a set of what a visit reads or writes besides the weights of its parts.
 type Uses uint16
 
 // The things that a visit may use. T is the number of positions of a micro-batch.
 const (
-	X         Uses = 1 << iota // [T, Hidden]: the layer's input
-	Y                          // [T, Hidden]: its output
-	DX                         // [T, Hidden]: the gradient of y, until the last visit leaves that of x
-	Tokens                     // targets, positions and documents of the micro-batch
-	KeptRows                   // what forward leaves for backward: Kept
-	HeldRows                   // what the layer has on the device between the visits of a direction: Held, or Ending
-	Grads                      // fp32 gradients of the weights of its parts, to which it adds
-	Loss                       // the sum of the micro-batch's token losses
-	LogitRows                  // logits of a tile for some of the rows that are wanted
-	Loads                      // how many rows chose each expert, for people: Block.LoadBytes
-	CacheRows                  // what the block keeps from pass to pass: Cache
-	Balancing                  // what the load-balancing loss needs of the loads of all blocks with experts
-	Sides                      // what crosses blocks besides x and y: Block.Sides
-	Outcomes                   // what a feed-forward's parts made of rows, which forward leaves for backward: [Summed]
+	X           Uses = 1 << iota // [T, Hidden]: the layer's input
+	Y                            // [T, Hidden]: its output
+	DX                           // [T, Hidden]: the gradient of y, until the last visit leaves that of x
+	Tokens                       // targets, positions and documents of the micro-batch
+	KeptRows                     // what forward leaves for backward: Kept
+	HeldRows                     // what the layer has on the device between the visits of a direction: Held, or Ending
+	Grads                        // fp32 gradients of the weights of its parts, to which it adds
+	Loss                         // the sum of the micro-batch's token losses
+	LogitRows                    // logits of a tile for some of the rows that are wanted
+	Loads                        // how many rows chose each expert, for people: Block.LoadBytes
+	CacheRows                    // what the block keeps from pass to pass: Cache
+	Balancing                    // what the load-balancing loss needs of the loads of all blocks with experts
+	Sides                        // what crosses blocks besides x and y: Block.Sides
+	Outcomes                     // what a feed-forward's parts made of rows, which forward leaves for backward: [Summed]
+	TokenLosses                  // F32 [1, T]: the losses of the positions, one by one
+	LossWeights                  // F32 [1, T]: the weights of the positions' losses, which an objective writes
 )
 
 // Has reports whether the set has all of those.
@@ -71,6 +76,8 @@ type Visit struct {
 	Over          Over
 	Reads, Writes Uses
 	First         bool // it overwrites what later visits of its kind add to
+	// OnHost says that the host does it, and not with a stream: no visit after it begins before.
+	OnHost bool
 	// Run asks the stream for the visit's operations.
 	Run func(device.Stream, *Args)
 }
@@ -189,6 +196,10 @@ func (h *Head) Stages(to Direction, partsAtOnce bool) []Stage {
 	norm := Visit{Name: "head-norm", Parts: []int{0}, Reads: X, Writes: HeldRows, Run: h.runNorm}
 	input := Visit{Name: "head-input", Parts: []int{0}, Reads: X | HeldRows, Writes: DX | Grads, Run: h.runInput}
 	loss := Visit{Name: "head-loss", Reads: Tokens, Writes: HeldRows | Loss, Run: h.runLoss}
+	stops := h.Stops && to == Backward
+	if stops {
+		loss.Writes |= TokenLosses
+	}
 	var up, down, all []Visit // by tile, and of all tiles
 	parts := make([]int, h.Tiles())
 	for i := range parts {
@@ -199,27 +210,38 @@ func (h *Head) Stages(to Direction, partsAtOnce bool) []Stage {
 			up = append(up, h.statsVisit(i))
 		}
 		down = append([]Visit{h.gradVisit(i)}, down...)
+		if stops {
+			down[0].Reads |= LossWeights
+		}
 	}
 	switch {
 	case to == Logits:
 		all = append([]Visit{norm}, up...)
 	case to == Forward:
 		all = append(append([]Visit{norm}, up...), loss)
+	case stops:
+		up, down = append(append([]Visit{norm}, up...), loss), append(down, input)
+		return h.stages(to, partsAtOnce, up, []Visit{objective}, down)
 	case partsAtOnce:
 		all = []Visit{norm, {Name: "head-visit", Parts: parts, Reads: Tokens, Writes: HeldRows | Grads | Loss,
 			Run: h.runVisit}, input}
 	default:
 		all = append(append(append(append([]Visit{norm}, up...), loss), down...), input)
 	}
-	for i := range all {
-		all[i].To = to
+	return h.stages(to, partsAtOnce, all)
+}
+
+// stages are rows of visits in a direction: each row a stage where all parts are on the device, and else each visit.
+func (h *Head) stages(to Direction, partsAtOnce bool, rows ...[]Visit) (all []Stage) {
+	for _, visits := range rows {
+		for i := range visits {
+			if visits[i].To = to; !partsAtOnce {
+				all = append(all, Stage{visits[i]})
+			}
+		}
+		if partsAtOnce {
+			all = append(all, visits)
+		}
 	}
-	if partsAtOnce {
-		return []Stage{all}
-	}
-	var each []Stage
-	for _, v := range all {
-		each = append(each, Stage{v})
-	}
-	return each
+	return all
 }

@@ -108,7 +108,7 @@ func (p *Plan) headScratch(a *device.Arena, rank int, counts bool) (s headScratc
 	first := a.Mark()
 	s.byTile = head.NewStatsWork(a, compute, t)
 	end = a.Mark()
-	if p.Placement.HeadAtOnce && !p.headDealt() {
+	if p.Placement.HeadAtOnce && !p.headDealt() && !head.Stops {
 		a.Release(first)
 		s.atOnce = head.NewVisitWork(a, compute, t)
 		end = max(end, a.Mark())
@@ -147,7 +147,7 @@ func (p *Plan) headBuffers() int {
 	switch {
 	case p.headDealt():
 		return p.headRing()
-	case p.Placement.HeadAtOnce:
+	case p.Placement.HeadAtOnce && !p.Outputs.Objective:
 		return 1
 	}
 	return p.Numerics.MicroBatches
@@ -158,6 +158,6 @@ func (p *Plan) Head() *nn.Head {
 	h := p.Model.Head
 	h.NormTokens = p.Numerics.BlockRows()
 	h.ChunkTokens = p.Numerics.HeadChunk
-	h.KeepLogits = p.Placement.KeptLogits
+	h.KeepLogits, h.Stops = p.Placement.KeptLogits, p.Outputs.Objective
 	return &h
 }

@@ -195,6 +195,9 @@ func (f *floor) row(r leg) {
 		}
 		for i := range stage {
 			v := &stage[i]
+			if v.OnHost {
+				continue
+			}
 			w, from := Worker{Lane: LaneCompute, Rank: f.visitRank(r.layer, r.to, v)}, 0.0
 			for _, i := range v.Parts {
 				from = max(from, f.ready[r.parts[i]])

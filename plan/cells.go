@@ -41,7 +41,8 @@ func (p *Plan) Cells() *Cells {
 		at   memory
 	}{
 		{Weights, bound, Stored, home}, {Gradient, bound, Rounded, home}, {Tokens, bound, Tokens, home},
-		{LogitRows, bound, LogitRows, home}, {InputGrad, ring, Input, ring}, {InputGrad, home, Input, home},
+		{LogitRows, bound, LogitRows, home}, {TokenLosses, bound, TokenLosses, home}, {LossWeights, bound, LossWeights, home},
+		{InputGrad, ring, Input, ring}, {InputGrad, home, Input, home},
 		{InputGrad, way, Input, way}, {HeadDown, own, HeadUp, own},
 	} {
 		c.of[same.what][same.in] = c.of[same.as][same.at]

@@ -24,7 +24,7 @@ type place struct {
 // home are the places that are not of a device.
 var home = map[string]bool{"host weights": true, "host gradient": true, "shared gradient": true, "embedding sum": true,
 	"host x": true, "disk x": true, "passing x": true, "host kept": true, "host outcome": true, "host balance": true,
-	"head on its way": true, "host side": true, "host side gradient": true, "sum": true, "total": true}
+	"head on its way": true, "host losses": true, "host loss weights": true, "host side": true, "host side gradient": true, "sum": true, "total": true}
 
 // on is the place on the device of a rank.
 func (p place) on(rank int) place {
@@ -319,7 +319,7 @@ func (c *checker) headAt(m int) place {
 	switch {
 	case c.p.Placement.HeadDeal != nil:
 		m %= c.endings
-	case c.p.Placement.HeadAtOnce:
+	case c.p.Placement.HeadAtOnce && !c.p.Outputs.Objective:
 		m = 0
 	}
 	return place{"head", m, 0}
@@ -397,6 +397,17 @@ func (c *checker) awayX(op plan.Op, layer int) place {
 	return c.hostX(layer, op.Micro)
 }
 
+// stops reports whether the head stops for an objective in this schedule.
+func (c *checker) stops() bool { return c.p.Outputs.Objective && c.training() }
+
+// unlessBound names memory of a device, which is the host's where that is bound.
+func (c *checker) unlessBound(what string, m int) place {
+	if c.bound() {
+		what = "host " + what
+	}
+	return place{what, m, 0}
+}
+
 func (c *checker) split() bool { return c.p.Numerics.Master == optim.Split }
 
 // cohortOf is the cohort that an operation has a sum of.
@@ -456,14 +467,14 @@ func (c *checker) run(i int) {
 	loss := place{"device loss", m, 0}
 	lanes := map[plan.Lane][]string{
 		plan.LaneFetch: {"load-input", "upload", "fetch", "fetch-state", "load", "load-kept", "load-sums",
-			"load-balance", "load-side", "load-side-grad"},
+			"load-balance", "load-side", "load-side-grad", "load-loss-weights"},
 		plan.LaneCompute: {"forward", "combine", "head-norm", "head-stats", "head-loss", "zero-grad", "add",
 			"narrow", "head-grad", "head-visit", "head-input", "reopen", "backward", "round"},
 		plan.LaneDrain: {"save", "save-kept", "save-sums", "write-back", "drain", "drain-sum", "drain-input",
-			"collect", "save-balance", "save-side", "drain-side", "save-head", "save-head-grad"},
+			"collect", "save-balance", "save-side", "drain-side", "save-head", "save-head-grad", "save-losses"},
 		plan.LaneExchange: {"pass", "pass-input", "pass-side", "pass-side-grad", "pass-head", "pass-head-grad",
 			"load-head", "load-head-grad"},
-		plan.LaneUpdate:  {"update", "gather", "gather-ahead", "zero-table", "round-table", "scatter", "total"},
+		plan.LaneUpdate:  {"update", "gather", "gather-ahead", "zero-table", "round-table", "scatter", "total", "objective"},
 		plan.LaneDisk:    {"save-state"},
 		plan.LaneSend:    {"send-sum", "send-weights", "send-balance"},
 		plan.LaneReceive: {"receive-sum", "receive-weights", "receive-balance"},
@@ -660,6 +671,26 @@ func (c *checker) run(i int) {
 		reads()
 		head(content{"statistics", m, tiles}, content{"gradients", m, tiles})
 		c.write(i, loss, content{"loss", 0, 0})
+		if c.stops() {
+			c.write(i, c.unlessBound("losses", m), content{"losses", m, 0})
+		}
+	case "save-losses":
+		c.read(i, place{"losses", m, 0}, content{"losses", m, 0})
+		c.write(i, place{"host losses", m, 0}, content{"losses", m, 0})
+	case "objective":
+		if len(op.Reads) != c.p.Numerics.CohortMicros() || len(op.Writes) != len(op.Reads) {
+			c.errorf(i, "has %d micro-batches and writes %d", len(op.Reads), len(op.Writes))
+		}
+		for k, of := range op.Reads {
+			if op.Writes[k].Micro != of.Micro || of.Micro != op.Reads[0].Micro+k {
+				c.errorf(i, "mixes micro-batches")
+			}
+			c.read(i, place{"host losses", of.Micro, 0}, content{"losses", of.Micro, 0})
+			c.write(i, place{"host loss weights", of.Micro, 0}, content{"loss weights", of.Micro, 0})
+		}
+	case "load-loss-weights":
+		c.read(i, place{"host loss weights", m, 0}, content{"loss weights", m, 0})
+		c.write(i, place{"loss weights", m, 0}, content{"loss weights", m, 0})
 	case "zero-grad":
 		cohort := cohortOf(op)
 		if c.p.Cluster.Several() && !c.p.Tied(op.Part) { // in any slot of the ring
@@ -690,6 +721,9 @@ func (c *checker) run(i int) {
 		weights(op.Part)
 		if op.First != (index(op.Part) == tiles-1) {
 			c.errorf(i, "overwrites or adds, wrongly")
+		}
+		if c.stops() {
+			c.read(i, c.unlessBound("loss weights", m), content{"loss weights", m, 0})
 		}
 		if c.logits != nil {
 			c.read(i, c.logitsAt(index(op.Part), m), content{"logits", index(op.Part), m})

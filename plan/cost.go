@@ -120,7 +120,9 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 				c.down = int64(rows*p.Model.Parts[part].Layout.Fields[0].Shape[0]) * tensor.F32.Bytes()
 			}
 		case DoVisit:
-			c = known.of(p, m, op)
+			if c = known.of(p, m, op); op.Visit.OnHost {
+				c.host = int64(p.Numerics.CohortMicros()) * 2 * p.positionBytes()
+			}
 		case DoClear:
 			if op.Lane == LaneUpdate {
 				c.host = p.storedGradBytes(op.Part)

@@ -68,6 +68,9 @@ type Outputs struct {
 	// each part is then updated as soon as its gradient is in host memory, and gradients have no place of their own
 	// there: see sharedGrads.
 	NoClip bool `json:"no_clip,omitempty"`
+	// Objective says that an objective gives positions the weights of their losses, from the losses of a step: the head
+	// stops for it (nn.Head.Stops).
+	Objective bool `json:"objective,omitempty"`
 }
 
 // keepGradients reports whether the store has all gradients at the end of a step.

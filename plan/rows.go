@@ -79,6 +79,8 @@ var rows = []row{
 	{Constants, own, perLayer, tablesPurpose, (*Plan).constantBytes, nil},
 	{Tokens, own, perStep, tablesPurpose, unlessBound((*Plan).tokenBytes), nil},
 	{Results, own, perStep, tablesPurpose, unlessBound((*Plan).ResultBytes), nil},
+	{TokenLosses, own, perMicro, tablesPurpose, unlessBound((*Plan).objectiveBytes), nil},
+	{LossWeights, own, perMicro, tablesPurpose, unlessBound((*Plan).objectiveBytes), nil},
 	{HeadUp, own, perHead, "rows of the head", (*Plan).dealtEndingBytes, nil},
 	{Work, own, perStep, "work", (*Plan).workBytes, nil},
 
@@ -88,6 +90,8 @@ var rows = []row{
 	{Occurring, home, perSlot, TokensPurpose, (*Plan).occurringBytes, (*Plan).tokenLists},
 	{AheadTokens, home, perStep, TokensPurpose, ifAhead((*Plan).stepTokenBytes), nil},
 	{AheadNumbers, home, perStep, TokensPurpose, ifAhead((*Plan).stepTokenBytes), nil},
+	{TokenLosses, home, perMicro, TokensPurpose, always((*Plan).objectiveBytes), nil},
+	{LossWeights, home, perMicro, TokensPurpose, always((*Plan).objectiveBytes), nil},
 	{HostResults, home, perStep, ResultsPurpose, always((*Plan).ResultBytes), nil},
 	{Results, home, perRank, ResultsPurpose, always((*Plan).ResultBytes), nil},
 	{Balance, home, perStep, ResultsPurpose, (*Plan).passingBalanceBytes, nil},

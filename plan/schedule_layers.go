@@ -114,6 +114,8 @@ var uses = [...]struct {
 	{nn.Y, func(b *builder) { b.writes = append(b.writes, b.input(b.at.rank, b.at.layer+1, b.at.micro)) }},
 	{nn.Sides, (*builder).sides},
 	{nn.Outcomes, (*builder).outcome},
+	{nn.TokenLosses, (*builder).tokenLosses},
+	{nn.LossWeights, (*builder).lossWeights},
 	{nn.Loss, func(b *builder) { b.writes = append(b.writes, b.result(LossSum, none, b.at.micro)) }},
 	{nn.Balancing, (*builder).balances},
 	{nn.Loads, func(b *builder) { b.writes = append(b.writes, b.result(Loads, b.at.layer, none)) }},
@@ -144,6 +146,9 @@ func (b *builder) result(what What, index, micro int) Operand {
 func (b *builder) visit(r leg, v *nn.Visit, weights []Operand, m int, later nn.Uses) {
 	b.at = visiting{r, v, m, b.visitRank(r.layer, r.to, v)}
 	o := op(LaneCompute, b.at.rank, DoVisit)
+	if v.OnHost {
+		o = op(LaneUpdate, 0, DoVisit)
+	}
 	o.Visit, o.First = v, v.First
 	if v.Over == nn.EachMicro {
 		o.Micro = m
@@ -169,7 +174,9 @@ func (b *builder) visit(r leg, v *nn.Visit, weights []Operand, m int, later nn.U
 		}
 	}
 	writes[len(uses)] = len(b.writes)
-	b.writes = append(b.writes, on(b.at.rank, Work, r.layer, none))
+	if !v.OnHost {
+		b.writes = append(b.writes, on(b.at.rank, Work, r.layer, none))
+	}
 	if used.Has(nn.LogitRows) {
 		b.logits(o, b.reads, b.writes)
 		return
@@ -195,6 +202,42 @@ func (b *builder) held() {
 	for micro := b.at.micro; micro <= last; micro++ {
 		b.use(nn.HeldRows, on(b.at.rank, Held, b.at.layer, micro))
 	}
+}
+
+// tokenLosses adds the losses of a micro-batch's positions, or to an objective those of a cohort.
+func (b *builder) tokenLosses() {
+	if b.at.OnHost {
+		for m := range b.Numerics.CohortMicros() {
+			b.reads = append(b.reads, b.onHost(TokenLosses, b.at.micro+m))
+		}
+		return
+	}
+	b.writes = append(b.writes, b.result(TokenLosses, none, b.at.micro))
+}
+
+// lossWeights adds the weights of a micro-batch's positions, which come from the objective, and to that those of a
+// cohort.
+func (b *builder) lossWeights() {
+	if b.at.OnHost {
+		for m := range b.Numerics.CohortMicros() {
+			b.writes = append(b.writes, b.onHost(LossWeights, b.at.micro+m))
+		}
+		return
+	}
+	weights := b.result(LossWeights, none, b.at.micro)
+	if !b.Bound() {
+		b.need(LaneFetch, b.away(weights), weights)
+	}
+	b.reads = append(b.reads, weights)
+}
+
+// onHost is a value of a micro-batch as the host has it.
+func (b *builder) onHost(what What, m int) Operand {
+	o := b.result(what, none, m)
+	if o.Rank = 0; !b.Bound() {
+		o.At = Host
+	}
+	return o
 }
 
 // outcome adds what the block's parts made of a micro-batch's rows.

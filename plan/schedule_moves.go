@@ -314,6 +314,8 @@ func (b *builder) made(o Operand, later nn.Uses) {
 		leaves = o.Slot != none
 	case Kept:
 		leaves = b.at.to == nn.Forward && b.Phase.Steps() && b.ActivationsSpill(layer-1)
+	case TokenLosses:
+		leaves = !b.Bound()
 	case Outcome:
 		b.hold(o)
 		leaves = b.Phase.Steps() && b.outcomePasses(layer-1)

@@ -16,7 +16,7 @@ func TestSchedulesAreSound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawModel(rt)
 		p := newPlan(rt, m, drawNumerics(rt, 3))
-		p.Outputs.NoClip = rapid.Bool().Draw(rt, "not clipped")
+		p.Outputs.NoClip, p.Outputs.Objective = rapid.Bool().Draw(rt, "not clipped"), rapid.Bool().Draw(rt, "objective")
 		p = p.With(drawPlacement(rt, m, true))
 		for _, phase := range append(phases, plan.Nothing) {
 			for _, saves := range []bool{false, true} {

@@ -365,6 +365,13 @@ func (p *Plan) ofTokensBytes(int, int) int64 {
 
 func (p *Plan) numbersBytes(int, int) int64 { return when(p.NumbersTokens(), p.stepTokenBytes()) }
 
+// positionBytes has a number for each position of a micro-batch; objectiveBytes if there is an objective.
+func (p *Plan) positionBytes() int64 { return 4 * int64(p.Numerics.Positions()) }
+
+func (p *Plan) objectiveBytes() int64 {
+	return when(p.Outputs.Objective && p.Trains(), p.positionBytes())
+}
+
 // tokenLists is the number of lists of tokens that occur: in a step, or with several hosts in each of its cohorts.
 func (p *Plan) tokenLists() int {
 	if p.Cluster.Several() {

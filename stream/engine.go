@@ -57,6 +57,9 @@ type Config struct {
 	Accounts *hostmem.Accounts
 	Trace    *trace.Recorder // may be nil
 
+	// Objective gives positions their weights, if the plan has one.
+	Objective Objective
+
 	// Serial runs the operations one after the other: the reference that overlapped execution is compared with.
 	Serial bool
 	// Products are the matrix products of a step by rank, with offsets in the arena of the rank's device, for a
@@ -114,6 +117,12 @@ func (u *Updates) add(o Updates) {
 // Loss is the mean over the positions that count, in nats.
 func (r Result) Loss() float64 { return r.LossSum / float64(r.Targets) }
 
+// Objective turns the log-probabilities of a cohort's targets into the weights of their losses: by micro-batch and
+// position, of the micro-batches from number first of the step on. Weights are at first those of the batch, and
+// log-probabilities are 0 where there is no target. It is called once for each cohort of a step, by a goroutine of the
+// engine, one after the other. The same arguments must give the same bits, on whichever host.
+type Objective func(first int, logProbs, weights [][]float32) error
+
 // Engine runs steps. It is used by one goroutine, except for Watch.
 type Engine struct {
 	Config
@@ -134,12 +143,14 @@ type Engine struct {
 
 	programs    map[plan.Mode]*program
 	versions    versions
-	aheadTokens []int     // by micro-batch: how many tokens occur in it (orderAhead)
-	touched     [][]int32 // of the step, or of each of its cohorts (orderTokens): its tokens, each once, rising
-	logitRow    int       // first wanted row
-	wanted      int       // how many rows are wanted
-	passRows    int       // of the micro-batch that a pass computes, from the first one on
-	reached     []int     // by sequence: one past the latest position that has come, 0 after a failure
+	aheadTokens []int       // by micro-batch: how many tokens occur in it (orderAhead)
+	touched     [][]int32   // of the step, or of each of its cohorts (orderTokens): its tokens, each once, rising
+	weights     [][]float32 // of a step with an objective, by micro-batch: those of the batch
+	scale       float32     // of the gradient of the mean
+	logitRow    int         // first wanted row
+	wanted      int         // how many rows are wanted
+	passRows    int         // of the micro-batch that a pass computes, from the first one on
+	reached     []int       // by sequence: one past the latest position that has come, 0 after a failure
 	pending     *pendingUpdate
 	results     [][]byte // of the schedule before, by host
 	untold      Updates  // of which no result has told
@@ -201,6 +212,9 @@ func (e *Engine) open() error {
 			n, len(e.Devices))
 	} else if e.Plan.PeerCopies() && !device.Peers(e.Devices[:n]) {
 		return errors.New("the plan has devices copy from each other, and these do not; plan again for these")
+	}
+	if (e.Objective != nil) != e.Plan.Outputs.Objective {
+		return errors.New("the plan and the engine must both have an objective, or neither")
 	}
 	if err := e.openPeers(); err != nil {
 		return err

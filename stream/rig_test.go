@@ -107,6 +107,8 @@ type setup struct {
 	files  func() vfs.FS                     // of a store; nil: the system's
 	peers  stream.Peers                      // of a host of several
 	traced bool
+
+	objective stream.Objective
 }
 
 // start builds an engine for a subject.
@@ -157,7 +159,8 @@ func start(t errorer, s *subject, o setup) *rig {
 		r.trace = trace.NewRecorder(r.plan.Crew(), 0)
 	}
 	r.engine, err = stream.New(stream.Config{Plan: r.plan, Devices: computes, Host: computes[0], Store: lends,
-		Accounts: r.accounts, Serial: o.serial, Peers: o.peers, Trace: r.trace})
+		Accounts: r.accounts, Serial: o.serial, Peers: o.peers, Trace: r.trace,
+		Objective: o.objective})
 	if err != nil {
 		t.Fatal(err)
 	}

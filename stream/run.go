@@ -231,6 +231,9 @@ func (r *execution) exec(i int) error {
 	case plan.DoMove:
 		return r.move(s, i)
 	case plan.DoVisit:
+		if op.Visit.OnHost {
+			return r.objective(s, op)
+		}
 		return r.visit(s, op)
 	case plan.DoClear, plan.DoRound, plan.DoUpdate, plan.DoAdd, plan.DoNarrow:
 		switch {

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
@@ -30,16 +31,19 @@ func (e *Engine) putTokens(b *Batch) error {
 	}
 	all := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Home(plan.Tokens, 0)))
 	each := int(batch.Bytes(t) / 4)
-	scale := float32(0) // of the gradient of the mean
+	e.scale, e.weights = 0, e.weights[:0]
 	if b.Targets > 0 {
-		scale = float32(1 / float64(b.Targets))
+		e.scale = float32(1 / float64(b.Targets))
 	}
 	own := e.share(b.Micro)
 	for m, mb := range own {
 		here := batch.In(all[m*each:][:each])
 		here.Copy(mb)
+		if e.Objective != nil {
+			e.weights = append(e.weights, slices.Clone(here.Weights))
+		}
 		for i := range here.Weights {
-			here.Weights[i] *= scale
+			here.Weights[i] *= e.scale
 		}
 		e.Plan.Model.Rotary().Place(here.Positions, here.DocStart, here.DocEnd, e.Plan.LongestDocument())
 	}

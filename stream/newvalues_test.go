@@ -1,0 +1,179 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/plan"
+	"pgregory.net/rapid"
+)
+
+// Values that no package knows. This file states them, and no file of plan or stream changes.
+
+// rivals is a made-up objective over the micro-batches of a cohort: each of them has the more weight the less likely it
+// is among its rivals, and in it a position the more the likelier it is. It needs all losses of the cohort before any
+// gradient.
+func rivals(_ int, logProbs, weights [][]float32) error {
+	sums, all := make([]float64, len(logProbs)), 0.0
+	for m, of := range logProbs {
+		for _, p := range of {
+			sums[m] += float64(p)
+		}
+		all += sums[m]
+	}
+	for m, of := range logProbs {
+		share := 1.5
+		if all != 0 {
+			share = 0.25 + sums[m]/all
+		}
+		for i, p := range of {
+			weights[m][i] *= float32(share * math.Exp(0.1*float64(p)))
+		}
+	}
+	return nil
+}
+
+// inTwoPasses is the same subject with the weights of rivals in its batches, which a forward pass before each step has
+// found: the oracle of steps with a stop. The other one has the objective.
+func inTwoPasses(t errorer, s *subject, steps int) (oracle, stops *subject) {
+	t.Helper()
+	plain, with := *s, *s
+	plain.batches, with.outputs.Objective = slices.Clone(s.batches), true
+	looks := *s
+	looks.outputs.LogProbs = true
+	r := start(t, &looks, setup{change: streamed(1), serial: true})
+	defer r.close(t)
+	n := s.numerics.CohortMicros()
+	for i := range steps {
+		b := *s.batches[i]
+		b.Micro = slices.Clone(b.Micro)
+		logProbs, err := r.engine.LogProbs(context.Background(), &b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		weights := make([][]float32, len(b.Micro))
+		for m := range b.Micro {
+			if weights[m] = slices.Clone(b.Micro[m].Weights); weights[m] == nil {
+				weights[m] = slices.Repeat([]float32{1}, len(logProbs[m]))
+			}
+			b.Micro[m].Weights = weights[m]
+		}
+		for m := 0; m < len(b.Micro); m += n {
+			if err := rivals(m, logProbs[m:m+n], weights[m:m+n]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := r.engine.Step(context.Background(), &b, s.updates[i]); err != nil {
+			t.Fatal(err)
+		}
+		plain.batches[i] = &b
+	}
+	return &plain, &with
+}
+
+// objectiveSubjects are models whose steps have four micro-batches, in cohorts or not.
+func objectiveSubjects(t errorer, steps int) (all []named) {
+	t.Helper()
+	for name, change := range map[string]func(s *shape){
+		"untied":                 func(*shape) {},
+		"tied, bf16":             func(s *shape) { s.Type, s.Tied, s.BF16, s.Moments8 = "qwen3", true, true, true },
+		"untied, bf16":           func(s *shape) { s.BF16, s.FrozenBlocks = true, 1 },
+		"cohorts":                func(s *shape) { s.Cohorts = 2 },
+		"cohorts, bf16":          func(s *shape) { s.Cohorts, s.BF16, s.Narrow, s.Tied, s.Type = 4, true, true, true, "qwen3" },
+		"frozen head":            func(s *shape) { s.FrozenHead, s.Unclipped = true, true },
+		"blocks of two kinds":    func(s *shape) { s.Type, s.Groups = modeltest.Patchwork.ModelType, 2 },
+		"values that cross":      func(s *shape) { s.Type, s.families, s.Layers = crossing.ModelType, []model.Family{crossing}, 6 },
+		"experts, cohorts, bf16": ofExperts,
+	} {
+		s := tiny
+		s.Micro = 4
+		change(&s)
+		all = append(all, named{name, s.subject(t, steps)})
+	}
+	slices.SortFunc(all, func(a, b named) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+func ofExperts(s *shape) {
+	f := modeltest.Balanced(modeltest.Mixtures(2))
+	s.Type, s.families, s.Layers, s.BF16, s.Cohorts = f.ModelType, []model.Family{f}, 6, true, 2
+}
+
+// The law: steps that stop in the head for an objective have the bits of two passes, wherever things are placed, on any
+// number of devices and hosts.
+func TestObjectivesStopInTheHead(t *testing.T) {
+	dev := newCPU(t)
+	defer dev.Close()
+	type law struct {
+		name  string
+		stops *subject
+		want  outcome
+	}
+	var laws []law
+	for _, s := range objectiveSubjects(t, lawSteps) {
+		oracle, stops := inTwoPasses(t, s.subject, lawSteps)
+		ref := start(t, oracle, setup{device: dev, change: streamed(1), serial: true})
+		laws = append(laws, law{s.name, stops, train(t, ref, oracle, lawSteps)})
+		ref.close(t)
+		if plain := start(t, s.subject, setup{device: dev, change: streamed(1)}); true {
+			if train(t, plain, s.subject, lawSteps).scalars[1] == laws[len(laws)-1].want.scalars[1] {
+				t.Errorf("%s: the objective changes nothing", s.name)
+			}
+			plain.close(t)
+		}
+	}
+	atOnce := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		l := laws[rapid.IntRange(0, len(laws)-1).Draw(rt, "subject")]
+		r := start(rt, l.stops, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"), objective: rivals,
+			change: func(p *plan.Placement) { placements(rt, l.stops.model, p, true) }})
+		defer r.close(rt)
+		rt.Log(l.name)
+		if r.plan.Placement.HeadAtOnce {
+			atOnce++
+		}
+		sameBits(rt, train(rt, r, l.stops, lawSteps), l.want, r.plan)
+	})
+	if atOnce == 0 {
+		t.Error("no head was on the device at once")
+	}
+	for _, l := range laws {
+		for _, on := range []struct {
+			hosts int
+			setup
+		}{{2, setup{}}, {2, setup{change: alternating}}, {4, setup{change: streamed(2)}}} {
+			if l.stops.numerics.CohortCount()%on.hosts != 0 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s on %d hosts", l.name, on.hosts), func(t *testing.T) {
+				on.device, on.objective = dev, rivals
+				c := startHosts(t, l.stops, slices.Repeat([]setup{on.setup}, on.hosts)...)
+				defer c.close(t)
+				sameOnHosts(t, c, c.train(t, l.stops, lawSteps), l.want)
+			})
+		}
+	}
+}
+
+// An objective that fails ends the step with its error.
+func TestAnObjectiveFails(t *testing.T) {
+	s := tiny.subject(t, 1)
+	s.outputs.Objective = true
+	for _, change := range []func(*plan.Placement){nil, streamed(1)} {
+		r := start(t, s, setup{change: change, objective: func(int, [][]float32, [][]float32) error {
+			return errors.New("no pairs")
+		}})
+		if _, err := r.engine.Step(t.Context(), s.batches[0], s.updates[0]); err == nil ||
+			!strings.Contains(err.Error(), "objective: no pairs") {
+			t.Errorf("the step ends with %v", err)
+		}
+		r.close(t)
+	}
+}
