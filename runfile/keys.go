@@ -113,7 +113,7 @@ type Config struct {
 	// `auto`: all usable GPUs of one kind, else the CPU. Or `cuda` (the first GPU, with several processes on a machine
 	// the first of each one's share), `cuda:N`, `cpu`. See [gpu.md](gpu.md). Several devices share each step, to the
 	// bits of one: a list such as `[cuda:0, cuda:2]` names GPUs, and `[cpu, cpu]` divides the cores. See
-	// [devices.md](devices.md).
+	// [distributed.md](distributed.md#several-devices).
 	Device Names `yaml:"device" default:"auto" resume:"free"`
 	// Of a run on several hosts.
 	Distributed Distributed `yaml:"distributed" resume:"free"`
@@ -160,10 +160,11 @@ type Sizes struct {
 	// of 8. See [long context](memory.md#long-context).
 	BlockChunk Auto `yaml:"block_chunk" default:"auto"`
 	// Groups of consecutive micro-batches of a step; a divisor of `batch_tokens / sequence_len`. The gradients of each
-	// are summed by themselves, and then added in the order of groups. `auto` is the number of [hosts](hosts.md), which
-	// is 1 without a launcher of several. See [groups of micro-batches](numerics.md#groups-of-micro-batches).
+	// are summed by themselves, and then added in the order of groups. `auto` is the number of
+	// [hosts](distributed.md#several-hosts), which is 1 without a launcher of several. See [groups of
+	// micro-batches](numerics.md#groups-of-micro-batches).
 	Groups Auto `yaml:"groups" default:"auto"`
-	// Type in which the sums of groups are added, and pass from [host](hosts.md#sums-in-bf16) to host: `f32`, or
+	// Type in which the sums of groups are added, and pass from [host](distributed.md#sums-in-bf16) to host: `f32`, or
 	// `bf16` for half of those bytes. With `bf16` the sum of each group is rounded first, on one host as well.
 	// `numerics.groups` must be 2 or more then.
 	Exchange Exchange `yaml:"exchange,omitempty" unset:"'f32'"`
@@ -185,7 +186,7 @@ type Memory struct {
 	// A directory for that state, on the fastest drive. Runs may share it: each has a directory of its own there, such
 	// as `gsm8k-3f2a91bc`, with files `*.extent` and a file `lock`, and deletes them when it begins and ends. A run
 	// that is started again removes the files that it left when it was killed, those of [all its
-	// hosts](hosts.md#what-hosts-share-and-what-is-their-own) that it finds there. Checkpoints cost no copy if the
+	// hosts](distributed.md#what-hosts-share-and-what-is-their-own) that it finds there. Checkpoints cost no copy if the
 	// directory is in the file system of `output_dir`.
 	Path string `yaml:"path,omitempty" unset:"'state' in 'output_dir'"`
 	// `auto` keeps activations for the backward pass in spare memory. `always` keeps only the layers' inputs. It
