@@ -96,10 +96,10 @@ type Config struct {
 	// The norm over all gradients is clipped to this. 0 does not clip, which [saves the memory of
 	// gradients](memory.md#what-there-is); then gradients that are not finite end the run.
 	MaxGradNorm float64 `yaml:"max_grad_norm" default:"1.0" resume:"listed" saved:"max_grad_norm"`
-	// Settings of some tensors, by patterns of their names: a list of entries. See [groups](#groups).
+	// Settings of some tensors, by patterns of their names: a list of entries. See [groups of tensors](#groups-of-tensors).
 	Groups []optim.Group `yaml:"groups,omitempty" resume:"fixed" saved:"groups"`
 	// A list of patterns of tensor names, such as `["model.layers.3[01].*"]`. What matches none of them is frozen. See
-	// [groups](#groups).
+	// [groups of tensors](#groups-of-tensors).
 	TrainOnly []string `yaml:"train_only,omitempty,flow" resume:"fixed" saved:"train_only"`
 	// The weight of a loss that is least if a model's experts are chosen equally often, in addition to the loss of
 	// tokens; Hugging Face models are trained with 0.001 to 0.02. 0: there is no such loss.
