@@ -111,7 +111,7 @@ type Config struct {
 	Numerics  Sizes     `yaml:"numerics" resume:"fixed"`
 	Memory    Memory    `yaml:"memory" resume:"free"`
 	// `auto`: all usable GPUs of one kind, else the CPU. Or `cuda` (the first GPU, with several processes on a machine
-	// the first of each one's share), `cuda:N`, `cpu`. See [gpu.md](gpu.md). Several devices share each step, to the
+	// the first of each one's share), `cuda:N`, `cpu`. See [GPUs](install.md#gpus). Several devices share each step, to the
 	// bits of one: a list such as `[cuda:0, cuda:2]` names GPUs, and `[cpu, cpu]` divides the cores. See
 	// [distributed.md](distributed.md#several-devices).
 	Device Names `yaml:"device" default:"auto" resume:"free"`
