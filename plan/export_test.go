@@ -1,6 +1,9 @@
 package plan
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/store"
 )
@@ -12,6 +15,26 @@ func Placed(p *Plan, rank int) (all []device.Mem) {
 	for cell, mem := range m.at {
 		if results := m.Here(Results, rank, 0); mem != results || m.of[Results][own].first+Cell(rank) == Cell(cell) {
 			all = append(all, mem)
+		}
+	}
+	return all
+}
+
+// Unplaced lists the operands of a schedule that have no memory, of those that are to have some: that the store keeps
+// none of, and that have a length.
+func Unplaced(p *Plan, mode Mode) (all []string) {
+	m := p.Cells().Memory()
+	for rank := range p.Ranks() {
+		m.PlaceDevice(device.Mem{}, rank)
+	}
+	m = m.WithHost(func(string) device.Mem { return device.Mem{Len: 1 << 60} })
+	for _, op := range p.ScheduleOf(mode).Ops {
+		for _, o := range slices.Concat(op.Reads, op.Writes) {
+			stored := o.What == Stored || o.At == Disk || o.At != Device && (o.What == Rounded || o.What == Gradient ||
+				o.What == Weights || o.What == LogitRows)
+			if !stored && p.bytes(&o) > 0 && m.at[o.Cell].IsZero() {
+				all = append(all, fmt.Sprintf("%v: %+v", op, o))
+			}
 		}
 	}
 	return all

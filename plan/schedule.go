@@ -101,8 +101,11 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 // scheduleIn is ScheduleOf in memory from which the schedule before vanishes.
 func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	cells := p.Cells()
-	if mode.Phase == Continue {
+	switch {
+	case mode.Phase == Continue:
 		p = p.pass()
+	case mode.Phase.Steps() && !p.Trains():
+		mode.Phase = Forwards // no gradient has memory
 	}
 	b := &builder{Plan: p, Mode: mode, scheduleMemory: mem.again(), cells: cells,
 		gradOf:   slices.Repeat([]int{none}, len(p.Model.Parts)),

@@ -64,6 +64,25 @@ func TestCheckerFindsMissingWaits(t *testing.T) {
 	}
 }
 
+// All that operations name has memory, also of a model that is frozen as a whole.
+func TestOperandsHaveMemory(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := drawModel(rt)
+		if rapid.IntRange(0, 4).Draw(rt, "frozen as a whole") == 0 {
+			m = m.Frozen()
+		}
+		p := newPlan(rt, m, drawNumerics(rt, 3))
+		p.Outputs.NoClip, p.Outputs.Objective = rapid.Bool().Draw(rt, "not clipped"), rapid.Bool().Draw(rt, "objective")
+		p = p.With(drawPlacement(rt, m, true))
+		for _, phase := range phases {
+			mode := plan.Mode{Phase: phase, Loaded: rapid.Bool().Draw(rt, "loaded")}
+			for _, what := range plan.Unplaced(p, mode) {
+				rt.Errorf("%+v: %s", mode, what)
+			}
+		}
+	})
+}
+
 // No two buffers overlap, except the scratch of visits that follow each other.
 func TestBuffersAreApart(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

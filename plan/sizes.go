@@ -45,9 +45,17 @@ func when(is bool, bytes int64) int64 {
 
 // Parts.
 
-// isOn reports whether a part is on a rank, where it stays on one.
+// isOn reports whether a part is on a rank, where it stays on one: that of all its visits. A model that is frozen as a
+// whole has those of the way up alone.
 func (p *Plan) isOn(rank, part int) bool {
-	return len(p.Placement.Deal) == 0 || p.rankOf(part, nn.Backward) == rank
+	if len(p.Placement.Deal) == 0 {
+		return true
+	}
+	to := nn.Backward
+	if !p.Trains() {
+		to = nn.Forward
+	}
+	return p.rankOf(part, to) == rank
 }
 
 // largest is the most that a part takes.

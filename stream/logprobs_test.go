@@ -129,3 +129,32 @@ func TestWeightsOfPositions(t *testing.T) {
 			zero, without, plain)
 	}
 }
+
+// A model that is frozen as a whole has the visits of the way up alone, wherever a deal has those of the way down.
+func TestFrozenModelsAreDealt(t *testing.T) {
+	s := tiny.subject(t, 1)
+	s.model, s.outputs.LogProbs = s.model.Frozen(), true
+	var want [][]float32
+	for _, deal := range [][]int{nil, {0, 1, 0, 1, 0, 0, 1}} {
+		r := start(t, s, setup{change: func(p *plan.Placement) {
+			*p = plantest.Streamed(len(p.Where.Weights), len(p.Where.Inputs), 2)
+			for part := range p.Where.Weights {
+				p.Where.Weights[part] = plan.Device
+			}
+			p.Deal = deal
+		}})
+		got, err := r.engine.LogProbs(t.Context(), s.eval)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for m := range got {
+			if want == nil || len(want) == m {
+				want = append(want, slices.Clone(got[m]))
+			}
+			if !slices.Equal(got[m], want[m]) {
+				t.Errorf("deal %v: micro-batch %d has other bits", deal, m)
+			}
+		}
+		r.close(t)
+	}
+}

@@ -26,7 +26,7 @@ type room struct {
 
 // rooms lists all that the program links, and each package of it is in one room.
 var rooms = []room{
-	{"plan + stream", []string{"plan", "stream"}, 15150},
+	{"plan + stream", []string{"plan", "stream"}, 15170},
 	{"nn + model", []string{"nn", "model"}, 9690},
 	{"train", []string{"train/..."}, 13180},
 	{"data", []string{"data/..."}, 22650},
@@ -41,7 +41,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 117780
+const linkedLines = 117790
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"
