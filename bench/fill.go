@@ -75,8 +75,8 @@ func (b *benchmark) fillAlike(ctx context.Context, s *session.Session, wanted fu
 	return nil
 }
 
-// initPiece is how many elements of a part a core draws at a time: many rows, of which only those that two pieces
-// share are drawn twice.
+// initPiece is the number of elements of a part that a core draws at a time: many rows, of which only those that two
+// pieces share are drawn twice.
 const initPiece = 1 << 20
 
 // initShared is model.InitPart with the cores sharing the part, piece by piece: the same bits.

@@ -359,7 +359,7 @@ func (b *benchmark) measure(ctx context.Context, s *session.Session) (*Result, e
 	return r, b.writeTrace(traced)
 }
 
-// freeBytes is what nothing holds of the device that has the least; 0 where none says.
+// freeBytes returns the free memory of the device that has the least; 0 if no device reports it.
 func (b *benchmark) freeBytes() (least int64, err error) {
 	said := false
 	for _, d := range b.dev.Computes {

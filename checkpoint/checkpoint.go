@@ -293,7 +293,7 @@ func (c *Checkpoint) Attachment(name string) (data []byte, ok bool, err error) {
 	return nil, false, nil
 }
 
-// length is that of a file of the manifest.
+// length looks up the length of a file in the manifest.
 func (m *Manifest) length(name string) int64 {
 	for _, f := range m.Files {
 		if f.Name == name {

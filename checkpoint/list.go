@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// errNotDir is that a path leads through a file.
+// errNotDir reports a path that leads through a file.
 var errNotDir error = syscall.ENOTDIR
 
 // Entry is a checkpoint in a directory of a run.

@@ -170,7 +170,7 @@ type Plateau struct {
 	Evaluations int      `json:"evaluations"`      // since then, of which none was lower
 }
 
-// Change is that a run continued after a step with another value of a key of the configuration.
+// Change records that a run continued after a step with another value of a key of the configuration.
 type Change struct {
 	Step int    `json:"step"` // the last one with the old value
 	Key  string `json:"key"`

@@ -371,7 +371,7 @@ func (w *Writer) manifest(m Manifest) ([]byte, error) {
 	return m.encode()
 }
 
-// files are those that were written, by name.
+// files lists the written files, by name.
 func (w *Writer) files() (files []File) {
 	for _, name := range slices.Sorted(maps.Keys(w.lengths)) {
 		files = append(files, File{name, w.lengths[name]})

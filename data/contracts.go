@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/data/template"
 )
 
-// contracts are what the templates of a Chat do with turns, by template and by what may change that. They are found
-// once each, when the first row of a kind comes.
+// contracts caches the contracts of a Chat's templates, by template and by the variables that may change them. Each is
+// found once, when the first row of its kind comes.
 type contracts struct {
 	mu  sync.Mutex
 	all map[contractKey]*template.Contract

@@ -30,7 +30,7 @@ var shareGPTRoles = map[string]string{
 	"function_call": roleCall,
 }
 
-// openAIRoles are those of type messages.
+// openAIRoles maps the roles of type messages.
 var openAIRoles = map[string]string{
 	"system": roleSystem, "developer": roleSystem,
 	"user": roleUser, "assistant": roleAssistant,

@@ -128,7 +128,7 @@ func (d *Dataset) locate(i int) (r *tokenRun, start, end int64) {
 	return r, start, end
 }
 
-// length is that of document i.
+// length returns the length of document i.
 func (d *Dataset) length(i int) int64 {
 	r, at := d.documentRun(i)
 	return int64(r.lengths[at])
@@ -243,7 +243,7 @@ func (d *Dataset) Split(size float64, seed uint64) (training, held *Dataset, err
 	return training, held, nil
 }
 
-// subset is those n documents that are in it.
+// subset copies the n documents for which in is true.
 func (d *Dataset) subset(n int, in func(i int) bool, what string) (*Dataset, error) {
 	r, err := reserve(d.accounts, 4*int64(n))
 	if err != nil {

@@ -159,7 +159,7 @@ func separator(open string, i int) string {
 	return ", "
 }
 
-// closing is what ends a list or a mapping of n items, whose two brackets are given.
+// closing returns the end of a list or a mapping of n items, from its two brackets.
 func closing(brackets string, n int) string {
 	if n == 0 {
 		return brackets
@@ -228,8 +228,8 @@ func (c *Chat) checkReads(name string) error {
 		cmp.Or(spelling.Question(name, reads), ": leave it out"), what)
 }
 
-// variables are those of a render that are not the conversation's: special tokens, those of the run, and of those that
-// a row has, which win.
+// variables returns the variables of a render that are not the conversation's: special tokens, the run's variables, and
+// the row's, which win.
 func (c *Chat) variables(row *template.Dict) (map[string]template.Value, error) {
 	if len(c.kwargs) == 0 && row == nil {
 		return c.config.Tokens, nil

@@ -75,7 +75,7 @@ func isAnswer(in template.Input, texts []template.Text, i int) bool {
 	return !ok || len(list.Items()) == 0
 }
 
-// saidOnce is what is counted once if it is left out: the thoughts of a message, a call, or a content.
+// saidOnce names something that is counted once if it is left out: the thoughts of a message, a call, or a content.
 type saidOnce struct {
 	message, call int
 	of            template.Part

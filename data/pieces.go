@@ -104,7 +104,7 @@ func noTargets(d *Dataset, p Packing, sequenceLen int) error {
 	return fmt.Errorf("no token counts in the loss: %s, and what is left has prompts alone; raise sequence_len", cut)
 }
 
-// treatments are those of a dataset's documents, neighbours of one treatment taken together.
+// treatments groups a dataset's documents by their treatment: neighbours of one treatment form one group.
 func treatments(d *Dataset, long LongDocuments) (all []longTreatment) {
 	end := 0
 	for _, source := range d.sources {
@@ -205,7 +205,7 @@ func (ps *pieces) documentOf(i int32) (document int, at int64) {
 	}
 }
 
-// length is that of a piece.
+// length returns the number of tokens of a piece.
 func (ps *pieces) length(i int32) int32 {
 	document, at := ps.documentOf(i)
 	_, tokens := ps.cut(document, ps.d.length(document))
@@ -260,9 +260,9 @@ func (ps *pieces) most() (n, tokens int64) {
 	return max(n, int64(documents)), tokens
 }
 
-// drawn appends the pieces of an epoch, in order, as often as the weights of their sources say. Of a share, the
-// documents are those that come next in an order drawn from the seed, so that all come equally often in the long run.
-// scratch has room for the documents of a source.
+// drawn appends the pieces of an epoch, in order, as often as the weights of their sources say. For a share it takes
+// the next documents of an order drawn from the seed, so that all come equally often in the long run. scratch has room
+// for the documents of a source.
 func (ps *pieces) drawn(dst, scratch []int32, seed uint64, epoch int) []int32 {
 	first := 0
 	for n, s := range ps.d.sources {

@@ -43,7 +43,7 @@ type architecture struct {
 // specialToken is a token that a file names as a special one, if the tokenizer has it.
 type specialToken struct{ key, token string }
 
-// specialTokens are those by model_type.
+// specialTokens lists special tokens by model_type.
 var specialTokens = map[string][]specialToken{"glm4": glmSpecial[1:3], "glm4_moe": glmSpecial,
 	"glm4_moe_lite": glmSpecial}
 

@@ -8,7 +8,7 @@ import (
 // logitScale is the factor of logits.
 const logitScale = "logit_scale"
 
-// cohereArchitectures are those of Command R.
+// cohereArchitectures lists the architectures of Command R.
 var cohereArchitectures = []*architecture{
 	{name: "command-r", dense: "cohere", layerNorm: "layer_norm_eps", keys: []string{epsLayer, logitScale},
 		refuse: refuseCommandR, write: writeCommand, read: readCommand, config: configCommand},

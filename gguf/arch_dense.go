@@ -5,7 +5,7 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// denseArchitectures are those whose blocks differ from Llama's in norms, biases or rotation.
+// denseArchitectures lists the architectures whose blocks differ from Llama's in norms, biases or rotation.
 var denseArchitectures = []*architecture{
 	{name: "smollm3", dense: "smollm3", refuse: refuseSmolLM3, write: writeLlama, config: configSmolLM3},
 	{name: "seed_oss", dense: "seed_oss", refuse: refuseOtherBiases, config: configSeedOSS},
@@ -115,7 +115,7 @@ func configOLMo2(m *stated) map[string]any {
 	return keys
 }
 
-// exaoneWindows is how many layers an EXAONE 4 has in llama.cpp if it has windows: it goes by nothing else.
+// exaoneWindows is the number of layers of an EXAONE 4 that has windows. llama.cpp knows windows by nothing else.
 const exaoneWindows = 64
 
 // refuseEXAONE4 refuses what llama.cpp has not. Source: its src/models/exaone4.cpp.

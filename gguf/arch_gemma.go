@@ -16,7 +16,7 @@ const (
 
 var gemmaKeys = slices.Concat(windowKeys, []string{scoreCap, logitCap})
 
-// gemmaArchitectures are those of Gemma. The weights of their norms are the model's plus 1 (model.PlusOne).
+// gemmaArchitectures lists Gemma's. The weights of their norms are the model's plus 1 (model.PlusOne).
 var gemmaArchitectures = []*architecture{
 	{name: "gemma2", dense: "gemma2", keys: gemmaKeys, fullEvery: 2, longerFirst: true, refuse: refuseGemma2,
 		write: writeGemma2, read: readGemma2, config: configGemma},

@@ -12,7 +12,7 @@ import (
 // parallelSum says that the halves of a block read the same input.
 const parallelSum = "use_parallel_residual"
 
-// gptArchitectures are those with layer norms that have biases, and a feed-forward without a gate.
+// gptArchitectures lists the architectures with layer norms that have biases, and a feed-forward without a gate.
 var gptArchitectures = []*architecture{
 	{name: "gptneox", dense: "gpt_neox", layerNorm: "layer_norm_eps", keys: []string{epsLayer, parallelSum},
 		partlyRotated: true, refuse: refuseNeoX, write: writeNeoX, read: readNeoX, config: configNeoX},

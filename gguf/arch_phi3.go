@@ -63,7 +63,7 @@ type ropeTensor struct {
 	divisors []float32
 }
 
-// ropeTensors are those of the model.
+// ropeTensors lists the tensors of the model's rotation.
 func (m *decoder) ropeTensors() []ropeTensor {
 	if m.arch.ownHeads {
 		return []ropeTensor{{ropeFreqs, m.proportional()}}

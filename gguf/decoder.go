@@ -27,7 +27,7 @@ type decoder struct {
 	notes   []string // what the file cannot say
 }
 
-// maxExperts is how many experts llama.cpp has at most (LLAMA_MAX_EXPERTS).
+// maxExperts is the largest number of experts in llama.cpp (LLAMA_MAX_EXPERTS).
 const maxExperts = 1024
 
 // describe finds what a file says of a model, if llama.cpp knows its family.

@@ -36,7 +36,8 @@ type exportFamily struct {
 	notes     int // how many the report has
 }
 
-// types are those in which the family is written: few for dense families whose tensors have the types of a llama's.
+// types lists the types in which the family is written: few for dense families whose tensors have the types of a
+// llama's.
 func (f exportFamily) types() []Type {
 	if slices.ContainsFunc(slices.Concat(denseArchitectures, cohereArchitectures, gptArchitectures, gemmaArchitectures,
 		vlArchitectures, deltaArchitectures),

@@ -400,7 +400,7 @@ func (m *stated) config(t *tokens, d tensor.DType) ([]byte, error) {
 	return marshalIndent(c)
 }
 
-// classes are those of transformers for the families.
+// classes maps the families to the classes of transformers.
 var classes = map[string]string{"llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM",
 	"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 	"gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "smollm3": "SmolLM3ForCausalLM",

@@ -88,7 +88,7 @@ func (r *ConfigReader) Default(d *Defaults) {
 	}
 }
 
-// value is what a key means; nil: nothing.
+// value returns the meaning of a key; nil: nothing.
 func (r *ConfigReader) value(key string) any {
 	own := r.own(key)
 	v, there := r.obj.values[own]

@@ -5,7 +5,7 @@ import (
 	"maps"
 )
 
-// Defaults are what a configuration class of transformers takes for keys that a config.json leaves out, or has as null.
+// Defaults has the values of a configuration class of transformers for keys that a config.json lacks or has as null.
 type Defaults struct {
 	Text string // the entry of the object "text_config"; "": there is no such object
 	Auto bool   // unless "text_config" has a model_type of its own, which then names the entry

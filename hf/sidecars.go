@@ -45,8 +45,8 @@ const maxSidecarBytes = 1 << 28
 // templatesDir has chat templates by name, besides the one of chat_template.jinja.
 const templatesDir = "additional_chat_templates"
 
-// TemplateFile is where a model directory has the chat template of a name, with slashes. A name that no file has is an
-// error.
+// TemplateFile returns the path, with slashes, of the chat template of a name in a model directory. A name that no file
+// has is an error.
 func TemplateFile(name string) (string, error) {
 	if name == "default" {
 		return "chat_template.jinja", nil

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/hf"
 )
 
-// defaultsJSON is what the configuration classes of transformers take for keys that a config.json leaves out or has as
+// defaultsJSON has the values of the configuration classes of transformers for keys that a config.json lacks or has as
 // null. modeltest/golden_defaults.py writes it, from these classes alone, so no reader of a family repeats a default.
 //
 //go:embed defaults.json
@@ -27,8 +27,8 @@ var sizes = []string{"vocab_size", "num_hidden_layers", "max_position_embeddings
 	"num_attention_heads", "moe_intermediate_size", "shared_expert_intermediate_size", "num_experts", "num_local_experts",
 	"n_routed_experts", "n_embd", "n_layer", "n_head", "n_positions"}
 
-// defaults are those of a decoder's keys; nil for a family that transformers does not have. Where a configuration and its
-// "text_config" have one class each, the head is the embedding by default if both say so.
+// defaults returns the defaults of a decoder's keys; nil for a family that transformers does not have. Where a
+// configuration and its "text_config" have one class each, the head is the embedding by default if both say so.
 func (f *Family) defaults(decoder *hf.ConfigReader) *hf.Defaults {
 	class := f.ModelType
 	if f.Class != "" {

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// measured is what transformers makes of a golden variant's config.json with a key changed
+// measured holds the configuration that transformers reads from a golden variant's config.json with a key changed
 // (modeltest/golden_defaults.py).
 type measured struct {
 	Refused []string

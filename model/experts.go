@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// partParams is how many parameters a part of experts has at most, unless a single expert has more. In bf16 such a part
+// partParams bounds the parameters of a part of experts, unless a single expert has more. In bf16 such a part
 // takes 256 MiB of a slot and 512 MiB of a gradient in fp32. Smaller parts would be more operations of a step, larger
 // ones more memory of the device; a link is as fast with both. Checkpoints name state by part, so it is the same for
 // all runs.

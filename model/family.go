@@ -52,7 +52,7 @@ type Family struct {
 	MXFP4 []string
 }
 
-// families are those of this package.
+// families lists the families of this package.
 var families = []Family{
 	{ModelType: "llama", Read: readLlama, Names: Llama, Architecture: "llama"},
 	{ModelType: "mistral", Read: readMistral, Names: Llama, Architecture: "llama"},
@@ -128,7 +128,7 @@ var families = []Family{
 // Families are the supported values of model_type.
 func Families() []string { return modelTypes(families) }
 
-// FamiliesInGGUF are those of which GGUF files are written.
+// FamiliesInGGUF lists the families whose models are written as GGUF files.
 func FamiliesInGGUF() []string {
 	return modelTypes(slices.DeleteFunc(slices.Clone(families), func(f Family) bool { return f.Architecture == "" }))
 }
@@ -265,7 +265,7 @@ func (s *Spec) norms(r *hf.ConfigReader) {
 	}
 }
 
-// plainActivations are those of feed-forwards without a gate under their names in config.json.
+// plainActivations maps the names in config.json to the activations of feed-forwards without a gate.
 var plainActivations = map[string]device.Activation{"gelu": device.GELU, "gelu_new": device.GELUTanh,
 	"gelu_fast": device.GELUTanh, "gelu_pytorch_tanh": device.GELUTanh}
 
@@ -375,7 +375,7 @@ func (s *Spec) LayerTypes(r *hf.ConfigReader, window int, slides func(layer int)
 // windowEverywhere gives the attention of every layer a window; 0: none.
 func (s *Spec) windowEverywhere(window int) { s.windows = slices.Repeat([]int{window}, s.Layers) }
 
-// attention is that of a layer, for families whose layers differ in more than windows.
+// attention returns the attention of a layer, for families whose layers differ in more than windows.
 func (s *Spec) attention(layer int) nn.Attention {
 	a := s.Attention
 	if s.windows != nil {

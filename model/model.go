@@ -226,7 +226,7 @@ func layoutOf(fields []tensor.Field, known map[string]*tensor.Layout) (*tensor.L
 	return known[key], nil
 }
 
-// layouts are those of the blocks, which share them where they have the same tensors, and the largest one.
+// layouts returns the layouts of the blocks, which share them where they have the same tensors, and the largest one.
 func (s *Spec) layouts(known map[string]*tensor.Layout) (all []*tensor.Layout, largest *tensor.Layout, err error) {
 	for _, b := range s.Blocks {
 		l, err := layoutOf(b.Fields(), known)
@@ -373,7 +373,7 @@ func (m *Model) partsByLayer() [][]int {
 	return append(all, append([]int{m.NormPart}, m.HeadTiles...))
 }
 
-// Layouts are those of some of a layer's parts.
+// Layouts returns the layouts of some of a layer's parts.
 func (m *Model) Layouts(layer int, parts []int) (all []*tensor.Layout) {
 	of := m.LayerParts(layer)
 	for _, part := range parts {

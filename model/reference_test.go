@@ -153,7 +153,7 @@ func (r *reference) visits(block int, to nn.Direction, args nn.Args) {
 	}
 }
 
-// positions is what the positions of a micro-batch have, one after the other.
+// positions holds the values of a micro-batch's positions, one after the other.
 type positions struct {
 	losses, logits  []float32
 	inputs, lookups []float32 // gradients of rows of the embedding, and of the side that is looked up, before they are added up

@@ -97,7 +97,7 @@ func (m *Model) known() map[string]bool {
 // ConstantTensors are the tensors of checkpoints that have the constants of blocks, without pieces.
 func (m *Model) ConstantTensors() []Tensor { return m.checkpoint.Constants }
 
-// InitialConstants are those of ConstantTensors in a model without weights, in their order.
+// InitialConstants returns the values of ConstantTensors in a model without weights, in their order.
 func (m *Model) InitialConstants() (all [][]float32) {
 	for _, b := range m.Blocks {
 		if n := b.Constants(); n > 0 {

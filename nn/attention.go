@@ -267,7 +267,7 @@ func (a Attention) split(qkv device.Mat) (q, k, v device.Mat) {
 	return q, k, qkv.ColRange(a.qkCols(), a.kvCols())
 }
 
-// gradients are those of what operands returns.
+// gradients returns the gradients of the matrices that operands returns.
 func (a Attention) gradients(p *Pass) (dq, dk, dv device.Mat) {
 	dq, dk, dv = a.split(p.buf[dQKV])
 	if !a.ownKV() {

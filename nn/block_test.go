@@ -259,7 +259,7 @@ func newBlock(t *testing.T, d *nn.Block, dtype tensor.DType, frozen func(name st
 // visit is the visit with that number of the block in a direction.
 func (k *block) visit(to nn.Direction, i int) nn.Visit { return k.d.Stages(to, false)[i][0] }
 
-// args are those of a visit of the block, or of its trunk.
+// args returns the arguments of a visit of the block, or of its trunk.
 func (k *block) args(kept *nn.Kept, work *nn.Work) *nn.Args {
 	return &nn.Args{Weights: []nn.Params{k.w}, Gradients: []nn.Params{k.g}, X: k.x, Y: k.y, DX: k.dx, Batch: k.b, Rope: k.r,
 		Kept: kept, Work: work, Scalar: 0.7, Sides: k.sides()}

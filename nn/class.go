@@ -30,7 +30,7 @@ const (
 	Classes               = iota
 )
 
-// classNames are those in machine files and plans, and for people.
+// classNames holds the names in machine files and plans, and the ones for people.
 var classNames = [Classes]struct{ key, text string }{
 	OfProducts:            {"products", "matrix products"},
 	OfAttention:           {"attention", "attention"},

@@ -189,7 +189,7 @@ func (d GatedDelta) remember(p *Pass) {
 	p.GatedDelta(p.buf[dnCore], p.buf[dnStates], p.buf[dnConv], p.buf[dnDecay], p.buf[dnBeta], d.spec(p.b.Docs))
 }
 
-// norm is that of each head's output. Its weights have no offset.
+// norm describes the norm of each head's output. Its weights have no offset.
 func (d GatedDelta) norm(p *Pass) device.NormSpec { return Norm{Eps: p.normed.Eps}.of(d.Heads) }
 
 // normalize writes the normed output of the heads to the buffer of what is gated.

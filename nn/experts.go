@@ -111,8 +111,8 @@ func ExpertField(field string) (expert int, name string, ok bool) {
 	return expert, name, ok && err == nil
 }
 
-// ExpertBlockRows is how many rows of an expert make a block. Their products are summed before they are added to the
-// expert's gradient, so it sets bits. A GPU's tile of a product has as many rows.
+// ExpertBlockRows is the number of rows of an expert that make a block. Their products are summed before they are added
+// to the expert's gradient, so it sets bits. A GPU's tile of a product has as many rows.
 const ExpertBlockRows = 128
 
 // Count implements InParts.
@@ -319,7 +319,7 @@ type call struct {
 	outputs                 device.Mat // of all choices
 }
 
-// routing is that of all rows of the step.
+// routing returns the routing of all rows of the step.
 func (x Experts) routing(p *Pass) device.Routing {
 	return device.Routing{Rows: p.norm.Rows, TopK: x.Route.TopK, Experts: x.Number, Choices: p.Held(heldChoices).Mem,
 		Order: p.Held(heldOrder).Mem, Rank: p.Held(heldRank).Mem, Starts: p.Held(heldStarts).Mem}

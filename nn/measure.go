@@ -38,7 +38,7 @@ func (a AttentionShape) cols() int { return a.Heads * a.HeadDim }
 // FLOPs is the arithmetic of products, attention and gated delta nets.
 func (a Account) FLOPs() (n int64) { return a.sum(true) }
 
-// Bytes is what all other operations read and write.
+// Bytes counts the bytes that all other operations read and write.
 func (a Account) Bytes() (n int64) { return a.sum(false) }
 
 func (a Account) sum(flops bool) (n int64) {

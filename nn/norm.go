@@ -42,7 +42,7 @@ func (n Norm) fields(weight string, cols int) []tensor.Field {
 // biasOf is the name of the bias that goes with a weight.
 func biasOf(weight string) string { return strings.TrimSuffix(weight, "weight") + "bias" }
 
-// bias is that of a norm, or its gradient; the zero Mat for none.
+// bias returns the bias of a norm, or its gradient; the zero Mat for none.
 func (n Norm) bias(of Params, weight string) device.Mat {
 	if !n.Bias {
 		return device.Mat{}

@@ -456,7 +456,7 @@ func (g SplitGLU) PartFields(hidden, _ int) []tensor.Field {
 		param(groupDown, hidden, g.Inner)}
 }
 
-// Values are those of a GLU; nothing of them is kept.
+// Values lists the values of a GLU; nothing of them is kept.
 func (g SplitGLU) Values(int) []Value {
 	return []Value{gateUp: {Cols: 2 * g.Inner, Lives: Scratch}, act: {Cols: g.Inner, Lives: Scratch}}
 }

@@ -195,7 +195,7 @@ func (p *Pass) EachChunk(do func(part *Pass, rows func(device.Mat) device.Mat)) 
 	}
 }
 
-// chunks are those of the micro-batch.
+// chunks lists the chunks of the micro-batch.
 func (p *Pass) chunks() iter.Seq[chunk] { return chunks(p.b.T, p.chunk) }
 
 // At has the view of a chunk: its rows of what has all of them, kept buffers included, and as many of what is
@@ -217,7 +217,7 @@ func (p *Pass) At(c chunk) *Pass {
 	return &part
 }
 
-// rows are those of a chunk in a matrix that has all rows, or only as many as a chunk.
+// rows returns the rows of a chunk in a matrix that has all rows, or only as many as a chunk.
 func (p *Pass) rows(c chunk, m device.Mat) device.Mat {
 	switch {
 	case m.IsZero():

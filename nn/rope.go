@@ -105,7 +105,7 @@ func NewFactors(numbers []float64) Factors {
 	return Factors(strings.Join(texts, " "))
 }
 
-// Numbers are those of the list.
+// Numbers parses the numbers of the list.
 func (f Factors) Numbers() []float64 {
 	texts := strings.Fields(string(f))
 	numbers := make([]float64, len(texts))

@@ -158,7 +158,7 @@ func ruled(rule formula, w map[string][]float64, hidden int) (all []float64) {
 	return all
 }
 
-// derivative is that of dy·y by an operand, from differences in float64.
+// derivative computes the derivative of dy·y by an operand, from differences in float64.
 func derivative(rule formula, w map[string][]float64, of string, dy []float32) (d []float64) {
 	loss := func() (sum float64) {
 		for i, y := range ruled(rule, w, len(w["x"])/positions) {

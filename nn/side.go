@@ -48,7 +48,7 @@ type SideRows struct {
 	Fresh bool // Grad holds nothing yet: this half is the first on the way down that writes it
 }
 
-// Sides are those of the mixer, of the feed-forward and of the rows of the layer, in this order.
+// Sides lists the sides of the mixer, of the feed-forward and of the rows of the layer, in this order.
 func (d *Block) Sides() []Side {
 	return slices.Concat(sidesOf(d.Mixer), sidesOf(d.FeedForward), sidesOf(d.PerLayer))
 }

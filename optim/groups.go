@@ -173,8 +173,8 @@ func (r Rates) Check() error {
 	return nil
 }
 
-// Rates are those of each group, in a step in which the run's learning rate is lr. peak is the run's highest one, of
-// which a group's schedule has the shape.
+// Rates returns the rates of each group, in a step in which the run's learning rate is lr. peak is the run's highest
+// one, of which a group's schedule has the shape.
 func (g Groups) Rates(lr, peak, decay float64) []Rates {
 	all := make([]Rates, len(g.All))
 	for i, group := range g.All {

@@ -18,7 +18,7 @@ import (
 // operationShare is the part of probeSeconds that each takes.
 const operationShare = 5
 
-// operationSizes are those of their operands.
+// operationSizes holds the sizes of the operations' operands.
 type operationSizes struct {
 	rows, length    int   // positions, and those of each document
 	width           int   // columns of the queries of all heads
@@ -269,7 +269,7 @@ func (p *prober) loss(dtype tensor.DType) operation {
 	}}
 }
 
-// gradients are those of norms and of gated units, of as many rows as there are positions.
+// gradients lists the gradients of norms and of gated units, of as many rows as there are positions.
 func (p *prober) gradients(dtype tensor.DType) []operation {
 	t, n := p.ops.rows, p.ops.width
 	var dx, dw, dy, x, w, rstd, resid, dGateUp, act, gateUp device.Mat

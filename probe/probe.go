@@ -134,7 +134,7 @@ func (o *Options) loadNow() *float64 {
 	return loadOf(string(doc))
 }
 
-// probeSizes are those of the operands.
+// probeSizes holds the sizes of the operands.
 type probeSizes struct {
 	positions, hidden, intermediate int   // of the products: those of an MLP, the largest ones of a block
 	lengths                         []int // of the sequences in attention, rising; the last one is of all its positions

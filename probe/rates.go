@@ -287,7 +287,7 @@ func inEightBits(args *device.AdamWArgs) device.AdamW8Args {
 		MScale: scales(args.M.Mem), VScale: scales(args.V.Mem), AdamWScalars: args.AdamWScalars}
 }
 
-// probedScalars are those of the updates that are measured.
+// probedScalars holds the scalars of the updates that are measured.
 var probedScalars = device.AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 0.1, Beta2: 0.999, OneMinusBeta2: 0.001,
 	StepSize: 1e-5, SqrtBC2: 1, Eps: 1e-8}
 

@@ -21,7 +21,7 @@ import (
 // has.
 var machineSizes = []string{"device_memory", "host_memory", "disk_space", "rated_writes"}
 
-// probeKeys are those by which a probe says what it measured. A machine file may have them, and they set nothing.
+// probeKeys lists the keys by which a probe says what it measured. A machine file may have them, and they set nothing.
 var probeKeys = []string{"disk_path", "kind"}
 
 // machineFile is a document that is read.

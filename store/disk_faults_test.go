@@ -25,7 +25,7 @@ var small = []store.Spec{
 	{ID: store.ID{Part: 0, Kind: store.FirstMoment}, Bytes: 100, Piece: 8192},
 }
 
-// errWrong is that a store lent bytes that are not what was written.
+// errWrong reports that a store lent bytes that differ from the written ones.
 var errWrong = errors.New("wrong bytes")
 
 // train writes the versions after from up to to, and saves every second one. A checkpoint exists once its manifest

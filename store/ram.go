@@ -30,7 +30,7 @@ type ramExtent struct {
 	pieces []pieceState
 }
 
-// pieceState is who has a piece, and how often it was written.
+// pieceState records the borrowers of a piece, and the number of times it was written.
 type pieceState struct {
 	version uint64
 	readers int

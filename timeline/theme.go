@@ -21,9 +21,9 @@ type tint struct {
 	fill         [2]string
 }
 
-// tints are those of Okabe and Ito (Color Universal Design, 2008), lighter where the page is dark, and greys. Tints
-// that one lane can show differ for every usual kind of color blindness; a test computes that. The last one is for
-// all other marks.
+// tints holds the tints of Okabe and Ito (Color Universal Design, 2008), lighter where the page is dark, and greys.
+// Tints that one lane can show differ for every usual kind of color blindness; a test computes that. The last one is
+// for all other marks.
 var tints = []tint{
 	{"f", "forward", "F", [2]string{"#0072b2", "#3d95d6"}},
 	{"h", "head and loss", "H", [2]string{"#e69f00", "#f0c04a"}},

@@ -27,7 +27,7 @@ type Records[T any] struct {
 	Parse func(line []byte) (record T, step int64, ok bool)
 }
 
-// metricsRecords are those of metrics.jsonl.
+// metricsRecords reads the records of metrics.jsonl.
 var metricsRecords = Records[Metrics]{"metrics", 1 << 20, func(line []byte) (m Metrics, step int64, ok bool) {
 	m.Step = math.MinInt64
 	err := json.Unmarshal(line, &m)

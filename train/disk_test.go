@@ -170,7 +170,7 @@ func TestWrittenBytesAgreeWithTheKernel(t *testing.T) {
 	}
 }
 
-// kernelWritten is what this process has written to drives.
+// kernelWritten returns the bytes that this process has written to drives.
 func kernelWritten() (written int64, err error) {
 	text, err := os.ReadFile("/proc/self/io")
 	for line := range strings.Lines(string(text)) {

@@ -45,7 +45,7 @@ func (t *trainer) evaluateAgain(ctx context.Context) error {
 	return err
 }
 
-// evaluations are those of a run: what the latest found, and for how long they found no lower loss.
+// evaluations holds the evaluations of a run: the latest result, and for how long no loss was lower.
 type evaluations struct {
 	patience int                 // stop.patience
 	loss     *float64            // after the latest step, if there was an evaluation

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/train/session"
 )
 
-// heard is what a listener hears of a run, by type and step, and the lines of the same run.
+// heard runs a run and returns the events that a listener hears, by type and step, and the run's lines.
 func heard(t *testing.T, c *runfile.Config) (events []string, lines string) {
 	t.Helper()
 	env := newEnv(t)

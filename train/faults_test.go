@@ -71,7 +71,7 @@ func (f mishap) strikes(op vfs.Op) bool {
 	return f.kinds == nil || slices.Contains(f.kinds, op.Kind)
 }
 
-// outcome is what becomes of an operation that is struck.
+// outcome draws the outcome of an operation that is struck.
 func (f mishap) outcome(op vfs.Op, random *rand.Rand) vfs.Outcome {
 	at := 0
 	if op.Bytes > 0 {

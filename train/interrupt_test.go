@@ -69,7 +69,7 @@ func evaluatedRun(t *testing.T) *runfile.Config {
 	return c
 }
 
-// recordsOf are what metrics.jsonl says of the numbers.
+// recordsOf prints the numbers of metrics.jsonl.
 func recordsOf(t *testing.T, dir string) (text string) {
 	for _, m := range metricsOf(t, dir) {
 		text += fmt.Sprint(m.Step, m.Loss, m.GradNorm)

@@ -98,7 +98,7 @@ func sumsOf(t *testing.T, dir string) map[checkpoint.ID][]checkpoint.Sum {
 	return sumsIn(c.Manifest)
 }
 
-// sumsIn are those of a manifest.
+// sumsIn collects the checksums of a manifest.
 func sumsIn(m *checkpoint.Manifest) map[checkpoint.ID][]checkpoint.Sum {
 	sums := map[checkpoint.ID][]checkpoint.Sum{}
 	for _, e := range m.Extents {

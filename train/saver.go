@@ -123,8 +123,8 @@ func savesText(c runfile.Save) string {
 	}
 }
 
-// start captures what there is to say of the boundary after a step. The state follows with the next schedule. The
-// error is that the output directory is no longer the run's.
+// start captures what there is to say of the boundary after a step. The state follows with the next schedule. It fails
+// if the output directory is no longer the run's.
 func (s *saver) start(isHealthy bool) error {
 	step := s.run.steps
 	switch {
@@ -193,8 +193,8 @@ func (s *saver) lostOr(err error) error {
 	return err
 }
 
-// directory is that of the next try: after one that failed, in turn that of save.fallback. errKeep is that the output
-// directory is not the run's.
+// directory chooses the directory of the next try: after one that failed, in turn that of save.fallback. errKeep says
+// that the output directory is not the run's.
 func (s *saver) directory(errKeep error) (*checkpoint.Directory, error) {
 	if s.run.config.Save.Fallback == "" || s.tries%2 == 0 && s.home.Taken == nil {
 		return s.home.Dir, errKeep

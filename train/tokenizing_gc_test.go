@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/train/source"
 )
 
-// collectorSettings are how much the Go heap may grow between collections, in percent, and the limit of Go's memory.
+// collectorSettings returns how much the Go heap may grow between collections, in percent, and the limit of Go's
+// memory.
 func collectorSettings() (percent uint64, limit uint64) {
 	all := []metrics.Sample{{Name: "/gc/gogc:percent"}, {Name: "/gc/gomemlimit:bytes"}}
 	metrics.Read(all)

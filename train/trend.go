@@ -25,7 +25,7 @@ func (a lossSums) plus(b lossSums) lossSums {
 
 func (a lossSums) mean() float64 { return a.loss / a.steps }
 
-// variance is that of the mean, from the differences between the steps.
+// variance estimates the variance of the mean, from the differences between the steps.
 func (a lossSums) variance() float64 {
 	return max(0, a.squares/a.steps-a.mean()*a.mean()) / max(1, a.steps-1)
 }

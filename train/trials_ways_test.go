@@ -131,8 +131,8 @@ func (o *operator) copyUpTo(from string, step int, to string) {
 	o.must(err)
 }
 
-// tensorsAt are those of the model after a step of the way, in the type in which its run writes its model; nil if the
-// way has no such step.
+// tensorsAt returns the tensors of the model after a step of the way, in the type in which its run writes its model;
+// nil if the way has no such step.
 func (o *operator) tensorsAt(w *way, step int) map[string]uint64 {
 	o.Helper()
 	from := filepath.Join(rundir.CheckpointsDir(&w.config), checkpoint.DirName(step))

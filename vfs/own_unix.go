@@ -27,7 +27,7 @@ func names(info fs.FileInfo) int {
 	return 1
 }
 
-// inode is that of a file, without the time at which it was made.
+// inode returns the identity of a file, without the time at which it was made.
 func inode(info fs.FileInfo) *Inode {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

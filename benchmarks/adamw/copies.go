@@ -30,7 +30,7 @@ type copying struct {
 	regions  []*hostmem.Region // that threads copy from and to
 }
 
-// rates are those of one measurement in GB/s; 0: it had none of it.
+// rates holds the rates of one measurement in GB/s; 0: it did not measure this one.
 type rates struct {
 	Update float64 `json:"update"`
 	Read   float64 `json:"read"`  // of host memory, by all threads that read
@@ -54,7 +54,7 @@ type updated struct {
 	run func() // one pass over all parameters
 }
 
-// results is what -json prints.
+// results holds the fields that -json prints.
 type results struct {
 	Device        string     `json:"device"`
 	Workers       int        `json:"workers"`
@@ -173,7 +173,7 @@ func (c *copying) measure(u *updated, threads int) (r rates) {
 	return r
 }
 
-// copied is what a thread has copied.
+// copied counts the bytes and the time of a thread's copies.
 type copied struct {
 	bytes         int
 	elapsed, used time.Duration // used: of the CPU
@@ -248,7 +248,7 @@ func (c *copying) newState(n int) *state {
 	return s
 }
 
-// updates are those of a device. They have gradients in bf16, as blocks that stream do.
+// updates lists the forms of update to measure on a device. They have gradients in bf16, as streamed blocks do.
 func (s *state) updates(d *cpu.Device, level isa.Level) []*updated {
 	stream := harness.Must(d.NewStream("update"))
 	vec := func(r *hostmem.Region, t tensor.DType) device.Mat {

@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// memory is that of a device, from an arena.
+// memory hands out matrices in a device's memory, from an arena.
 type memory struct {
 	*device.Arena
 	bytes []byte

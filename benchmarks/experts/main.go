@@ -401,7 +401,7 @@ func (b *bench) newProducts(rows int) *products {
 		b.mat(2*b.inner, b.hidden), b.mat(b.hidden, b.inner), f32(2*b.inner, b.hidden), f32(b.hidden, b.inner)}
 }
 
-// cut are those with fewer rows.
+// cut returns the same products with n rows.
 func (p *products) cut(n int) *products {
 	q := *p
 	for _, m := range []*device.Mat{&q.rows, &q.out, &q.gateUp, &q.act} {

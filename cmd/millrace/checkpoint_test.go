@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// listing is what the verbs of checkpoint print with --json.
+// listing has the fields that the verbs of checkpoint print with --json.
 type listing struct {
 	Checkpoints []listed `json:"checkpoints"`
 	Damaged     int      `json:"damaged"`

@@ -90,7 +90,7 @@ func (c *generateCmd) Run(p *program) error {
 	})
 }
 
-// prompts are those of all flags, in their order.
+// prompts joins the prompts of all flags, in their order.
 func (c *generateCmd) prompts(p *program) (all []string, err error) {
 	isRead := false
 	for _, prompt := range c.Prompt {

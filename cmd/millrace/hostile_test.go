@@ -46,7 +46,7 @@ var fixes = regexp.MustCompile(`(?i)\b(use|name|set|write|remove|choose|give|fre
 // foreign are words of Go and of its libraries.
 var foreign = regexp.MustCompile(`panic|goroutine|runtime error|unmarshal|\bstruct\b|interface ?\{|\bnil\b|strconv|(^|[ :])(json|yaml): |\d+ bit u?int|\.go:\d|%!|invalid character|\bEOF\b|0x[0-9a-f]{9,}`)
 
-// TestHostile is what make hostile runs.
+// TestHostile runs the hostile requests, files and directories; make hostile calls it.
 func TestHostile(t *testing.T) {
 	all := slices.Concat(hostileRequests(), hostileFiles(), hostileDirectories(), hostileMachine(t))
 	seen := map[string]bool{}

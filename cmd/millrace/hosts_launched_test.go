@@ -227,7 +227,7 @@ func signalRank(t *testing.T, out string, rank int, signal syscall.Signal) {
 	t.Errorf("rank %d of the run in %s was not found", rank, out)
 }
 
-// newestStep is that of the newest checkpoint of a run.
+// newestStep returns the step of a run's newest checkpoint.
 func newestStep(t *testing.T, out string) (step int) {
 	names, err := filepath.Glob(filepath.Join(out, "checkpoints", "step-*"))
 	if err != nil || len(names) == 0 {

@@ -60,7 +60,7 @@ type probeResult struct {
 	Faster string `json:"faster_compute,omitempty"`
 }
 
-// fasterType is that type's name, of a device that computes on the host's memory.
+// fasterType names the faster type of a device that computes on the host's memory.
 func fasterType(m *plan.Machine) string {
 	if t, _, _, ok := m.FasterType(); ok && m.DuplexUploadBytesPerSec == 0 {
 		return t.String()

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// result is what a run of the program left.
+// result holds the status and the output of a run of the program.
 type result struct {
 	status         int
 	stdout, stderr string

@@ -45,8 +45,8 @@ func (r *rows) bound() error {
 	return err
 }
 
-// levels are those of the next entry of a node's first leaf, which must begin at the repetition level where the
-// node's value does.
+// levels returns the levels of the next entry of a node's first leaf, which must begin at the repetition level of the
+// node's value.
 func (r *rows) levels(n *node, rep int) (def int, err error) {
 	c := r.cursors[n.from]
 	ok, err := c.peek()

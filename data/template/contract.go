@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Contract is what a template does with turns of the assistant, whatever they say. It is found with made-up texts, and
-// so holds for all conversations that have the same variables besides messages and tools.
+// Contract describes how a template treats turns of the assistant, whatever they say. It is found with made-up texts,
+// and so holds for all conversations that have the same variables besides messages and tools.
 //
 // Two things are in it. One is how a turn ends: with text after what the assistant says, or with nothing (GLM, Apertus,
 // Apriel, Falcon). That must not be read off a row, whose content the template may have moved, cut or repeated. The
@@ -260,7 +260,7 @@ func (f *turnFinder) afterLast(messages []Value, mark string) (string, bool) {
 	return text[at+len(mark):], true
 }
 
-// unended is what ends a turn of a message, nil if the turn has an end.
+// unended describes the missing end of a turn of a message; nil if the turn has an end.
 func (c *Contract) unended(message Value) *Unended {
 	d, ok := message.(*Dict)
 	if !c.isOpen || !ok {

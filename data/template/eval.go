@@ -206,7 +206,7 @@ func (s *state) hash(key Value) any {
 	return h
 }
 
-// arguments are those of one call.
+// arguments holds the arguments of one call.
 type arguments struct {
 	pos   []Value
 	names []string

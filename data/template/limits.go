@@ -24,11 +24,11 @@ type Limits struct {
 // DefaultLimits are far above what real templates need on long conversations, and reached within a few seconds.
 var DefaultLimits = Limits{OutputBytes: 32 << 20, AllocBytes: 256 << 20, Steps: 20_000_000, Depth: 2000}
 
-// sharedRenders is how many times the steps of one render all renders of a conversation may take together: some are
-// rendered again, in part, to find out who wrote what.
+// sharedRenders bounds the steps that all renders of a conversation take together, in multiples of one render's: some
+// are rendered again, in part, to find out who wrote what.
 const sharedRenders = 10
 
-// stepsKey is that of the steps that renders of a context share.
+// stepsKey is the key of a context under which its renders share their steps.
 type stepsKey struct{}
 
 // ShareSteps returns a context whose renders take their steps from one number: ten times those of DefaultLimits. One

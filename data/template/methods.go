@@ -165,7 +165,7 @@ func (s *state) recase(how, text string) string {
 	return s.text(b)
 }
 
-// caserBytes is what a caser takes for a text of a few characters.
+// caserBytes is the memory that a caser takes for a text of a few characters.
 const caserBytes = 1024
 
 // titleWord lowers all but the first letter, but as part of the word: a sigma at its end has another form.

@@ -477,8 +477,8 @@ func (x *Text) isIn(clean string, from, to int) bool {
 	return false
 }
 
-// callArea is what a template writes of a call besides the texts that have marks: from the name on, up to the next text
-// that is no argument.
+// callArea holds the text that a template writes of a call without the texts that have marks: from the name on, up to
+// the next text that is no argument.
 type callArea struct {
 	text   strings.Builder
 	from   int    // after what was found last

@@ -17,7 +17,7 @@ var seamsOf = map[string]seam{
 	gpt4oExpr: seamSpace | seamLine, tekkenExpr: seamSpace | seamLine, deepseekExpr: seamSpace | seamLine,
 }
 
-// seams are those at which the ids of both sides do not depend on each other, apart from added tokens.
+// seams lists the seams at which the ids of both sides do not depend on each other, apart from added tokens.
 func (t *Pipeline) seams() seam {
 	for _, n := range t.normalizers {
 		if _, ok := n.(unicodeForm); !ok { // forms combine no character of a seam with what is on the other side

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// work is what both a stream and device.Operands understand.
+// work has the operations that both a stream and device.Operands understand.
 type work interface {
 	Copy(dst, src device.Mem)
 	Zero(dst device.Mem)

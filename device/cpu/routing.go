@@ -91,7 +91,7 @@ func (r *router) choose(bias []float32) []int {
 	return experts
 }
 
-// divisor is what the scores of chosen experts are divided by.
+// divisor returns the number by which the scores of chosen experts are divided.
 func (r *router) divisor(experts []int32) float64 {
 	if !r.Renormalize {
 		return 1

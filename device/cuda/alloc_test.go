@@ -75,7 +75,7 @@ func (idleBLAS) Tune(*cublaslt.Product, cublaslt.Workspace, driver.Stream, cubla
 func (idleBLAS) Algorithms() []string         { return nil }
 func (idleBLAS) UseAlgorithms([]string) error { return nil }
 
-// extents are how large the operands of everyOperation are.
+// extents holds the sizes of the operands of everyOperation.
 type extents struct {
 	rows, heads, headDim int
 	tableRows            int // of what is looked up

@@ -39,7 +39,7 @@ func hasTerms(spec device.DeltaSpec, states []device.Mat, all ...device.Mat) boo
 	})
 }
 
-// deltaWidth is how many columns of keys a head of the kernels of delta_scan.py has.
+// deltaWidth is the number of columns of keys that a head of the kernels of delta_scan.py has.
 const deltaWidth = 128
 
 // delta calls f with stretches of chunks that are solved, as many as the workspace has room for at a time and all about

@@ -11,7 +11,7 @@ import (
 // loadDriver is the driver of tests on a GPU.
 var loadDriver = driver.Load
 
-// lawSteps are how many steps TestGPUTraining takes.
+// lawSteps is the number of steps that TestGPUTraining takes.
 const lawSteps = 10
 
 // gpuShape has the sizes of TestGPUSpeeds: Qwen2.5-7B, four documents in a micro-batch.

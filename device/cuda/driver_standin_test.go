@@ -32,7 +32,7 @@ var gpuBlock = smallBlock
 // gpuMemory has the bytes of host memory that TestGPUMemory touches and pins.
 var gpuMemory = struct{ touch, pin int64 }{256 << 20, 16 << 20}
 
-// lawSteps are how many steps TestGPUTraining takes.
+// lawSteps is the number of steps that TestGPUTraining takes.
 const lawSteps = 2
 
 // gpuShape has the sizes of TestGPUSpeeds.

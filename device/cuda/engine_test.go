@@ -36,7 +36,7 @@ type outcome struct {
 	plan          *plan.Plan
 }
 
-// numerics are those of a golden batch: its rows are micro-batches.
+// numerics returns the numerics of a golden batch: its rows are micro-batches.
 func numerics(g *modeltest.Golden, compute tensor.DType) plan.Numerics {
 	n := plan.Numerics{Compute: compute, Master: optim.F32, SequenceLen: len(g.First[0].IDs), MicroBatch: 1, MicroBatches: len(g.First),
 		HeadChunk: 16, BlockChunk: 8}

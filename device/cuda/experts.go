@@ -43,7 +43,7 @@ func (s *Stream) SortChoices(r device.Routing) {
 	})
 }
 
-// starts are those of the experts whose weights are there.
+// starts returns the starts of the experts whose weights are there.
 func starts(b device.Blocks) device.Mem {
 	return b.Routing.Starts.Slice(int64(b.First)*4, int64(b.Experts+1)*4)
 }

@@ -133,7 +133,7 @@ func TestGPUKernels(t *testing.T) {
 // TestGPUKernelsOnce is a process of TestGPUKernels.
 func TestGPUKernelsOnce(t *testing.T) { kerneltest.GPUOnce(t, loadDriver) }
 
-// groups is how many groups of variants there are at once on a GPU.
+// groups is the number of groups of variants that a GPU tests at once.
 const groups = 4
 
 // inGroups runs a test for variants in both types, and for all kinds of products. Such a test mostly waits for the

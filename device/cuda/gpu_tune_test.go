@@ -188,7 +188,7 @@ func tunedBlock(t *testing.T, d *cuda.Device, sizes blockSizes, region *hostmem.
 	return chosen, slices.Clone(region.Bytes())
 }
 
-// productTime is how long the device takes for products, the fastest of three times.
+// productTime measures the device's time for products, the fastest of three times.
 func productTime(t *testing.T, d *cuda.Device, products []device.Product) time.Duration {
 	t.Helper()
 	s, err := d.NewStream("time")

@@ -103,7 +103,7 @@ func TestGPUVariants(t *testing.T) {
 	}
 }
 
-// mostVariantError is how far another order of sums in bf16 results may be off, relative to their norm.
+// mostVariantError bounds the difference that another order of sums makes in bf16 results, relative to their norm.
 const mostVariantError = 5e-3
 
 // showVariants prints the table, by operation and kernel, the fastest first.

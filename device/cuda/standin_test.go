@@ -163,7 +163,7 @@ func (b *blas) Name() string { return "stand-in for cuBLASLt" }
 
 func (b *blas) Close() error { return b.api.ModuleUnload(b.module).Err("cuModuleUnload") }
 
-// blasParams is what the kernel is launched with.
+// blasParams holds the parameters with which the kernel is launched.
 type blasParams struct {
 	cublaslt.Product
 	workspace driver.DevicePtr

@@ -87,8 +87,8 @@ func (d *Device) seconds(s *Stream, begin, end driver.Event, times int, enqueue 
 	return float64(ms) / 1e3 / float64(times), err
 }
 
-// warmSeconds is how long a device multiplies before algorithms are compared. A card that has rested runs at a higher
-// clock at first: an H100's falls from 1.98 GHz to the 1.1 to 1.4 that its power allows. A second is a guess.
+// warmSeconds is the time that a device multiplies before algorithms are compared. A card that has rested runs at a
+// higher clock at first: an H100's falls from 1.98 GHz to the 1.1 to 1.4 that its power allows. A second is a guess.
 const warmSeconds = 1.0
 
 // warm has the device multiply until its clock is that of a step. The context is current.

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/device"
 )
 
-// cacheTests are those of operations on caches.
+// cacheTests lists the tests of operations on caches.
 var cacheTests = []test{{"AttendCache", testAttendCache}, {"Put", testPut}, {"ContinueConv", testContinueConv},
 	{"ContinueDelta", testContinueDelta}}
 

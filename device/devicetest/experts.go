@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// expertTests are those of device.RoutingOps and device.ExpertOps.
+// expertTests lists the tests of device.RoutingOps and device.ExpertOps.
 var expertTests = []test{
 	{"Route", testRoute}, {"RouteGrad", testRouteGrad}, {"SortChoices", testSortChoices}, {"CountChoices",
 		testCountChoices},
@@ -19,7 +19,7 @@ var expertTests = []test{
 	{"CombineRows", testCombineRows}, {"ExpertCalls", testExpertCalls},
 }
 
-// routeSpecs are those that families have, and their corners.
+// routeSpecs lists the routings that families have, and their corners.
 var routeSpecs = []struct {
 	rows, experts int
 	device.RouteSpec

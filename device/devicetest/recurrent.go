@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// recurrentTests are those of device.ConvOps, device.GateOps and device.DeltaOps.
+// recurrentTests lists the tests of device.ConvOps, device.GateOps and device.DeltaOps.
 var recurrentTests = []test{
 	{"CausalConv", testCausalConv}, {"Gate", testGate}, {"DeltaGates", testDeltaGates}, {"GatedDelta", testGatedDelta},
 }

@@ -11,7 +11,7 @@ import (
 
 // The operations of device/experts.go, whose text names the sources of the formulas.
 
-// scores are those of a row's experts, before any bias.
+// scores computes the scores of a row's experts, before any bias.
 func scores(logits []float64, spec device.RouteSpec) []float64 {
 	s, greatest, sum := make([]float64, len(logits)), slices.Max(logits), 0.0
 	for e, l := range logits {
@@ -207,7 +207,7 @@ type block struct {
 	choices []float64 // of its rows
 }
 
-// blocks are those of a call.
+// blocks lists the blocks of a call.
 func (s *referenceStream) blocks(b device.Blocks) (all []block) {
 	r := b.Routing
 	order, starts := s.vector(r.Order, tensor.I32, r.Rows*r.TopK), s.vector(r.Starts, tensor.I32, r.Experts+1)
@@ -298,7 +298,7 @@ func (s *referenceStream) ExpertBiasGrad(db, dweights, dy, bias, weights device.
 	})
 }
 
-// element is that of a choice in a matrix that has one for each.
+// element returns the element of a choice in a matrix that has one for each.
 func element(m device.Mat, choice int) device.Mat {
 	return m.RowRange(choice/m.Cols, 1).ColRange(choice%m.Cols, 1)
 }

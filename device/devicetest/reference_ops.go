@@ -326,7 +326,7 @@ func (s *referenceStream) AttendCache(out, q, k, v device.Mat, spec device.Atten
 	})
 }
 
-// sinks are those of all heads: minus infinity where an attention has no sinks.
+// sinks reads the sinks of all heads: minus infinity where an attention has no sinks.
 func (s *referenceStream) sinks(spec device.AttentionSpec) []float64 {
 	if !spec.Sinks.IsZero() {
 		return s.numbers(spec.Sinks)
@@ -338,7 +338,7 @@ func (s *referenceStream) sinks(spec device.AttentionSpec) []float64 {
 	return sinks
 }
 
-// outputs are those of all rows, and the logarithms of their sums. end is one past the last key that a row sees.
+// outputs computes all rows, and the logarithms of their sums. end is one past the last key that a row sees.
 func (a *attention) outputs(rows int, sinks []float64, end func(t int) int) (result, logs []float64) {
 	result, logs = make([]float64, len(a.q)), make([]float64, rows*a.Heads)
 	for i := range logs {

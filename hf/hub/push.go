@@ -110,7 +110,7 @@ func (h *Hub) mayPush() error {
 	return nil
 }
 
-// Visibility is who can see a repository that a push would change.
+// Visibility says who can see a repository that a push would change.
 type Visibility string
 
 // The answers of a hub. A push makes a repository that is absent.

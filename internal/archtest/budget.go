@@ -54,7 +54,7 @@ type RoomLines struct {
 	Lines, Budget int
 }
 
-// source is what a package adds to the program.
+// source counts the lines and the imports that a package adds to the program.
 type source struct {
 	lines   int
 	imports []string // of this module

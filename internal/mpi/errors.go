@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Error is what has become of a message: a rank has ended or hangs, or the network between the hosts fails. It may not
-// fail the next time.
+// Error reports the failure of a message: a rank has ended or hangs, or the network between the hosts fails. The
+// message may not fail the next time.
 type Error struct{ error }
 
 // OfMachine reports that the request is not to blame.

@@ -19,7 +19,7 @@ func (p Peers) Receive(ctx context.Context, rank int, b []byte) error {
 	return p.World.await(ctx, p.World.Receive(rank, tagPeers, b))
 }
 
-// Exchange is that of the World.
+// Exchange exchanges bytes over the World.
 func (p Peers) Exchange(b []byte) ([][]byte, error) { return p.World.Exchange(b) }
 
 // await waits for a request. Where the context ends first, the library is called for no request any more: their bytes

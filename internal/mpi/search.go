@@ -10,8 +10,8 @@ import (
 // libraryEnv names the library to use, by its path.
 const libraryEnv = "MILLRACE_MPI"
 
-// names are the library's file names in the order to try: the interface that is the launcher's own comes first. The
-// number is that of the binary interface.
+// names are the library's file names in the order to try: the interface that is the launcher's own comes first. Their
+// numbers are versions of the binary interface.
 func names(l Launch, getenv func(string) string) []string {
 	openMPI, mpich := []string{"libmpi.so.40"}, []string{"libmpi.so.12", "libmpich.so.12"}
 	last := []string{"libmpi_abi.so.1", "libmpi.so"}

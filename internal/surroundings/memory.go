@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// prefix is that of directories, which end with the number of the process that made them.
+// prefix begins the names of directories, which end with the number of the process that made them.
 const prefix = "millrace-tests-"
 
 // leastFreeBytes keeps tests out of small file systems. A container may have one of 64 MiB.

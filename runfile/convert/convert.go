@@ -270,7 +270,7 @@ func writeSetting(b *strings.Builder, key, value, note string) {
 	b.WriteString(line + "\n")
 }
 
-// width is that of the lines of a run file.
+// width is the width of the lines of a run file.
 const width = 120
 
 // comment writes text in lines that begin with first and then with rest.

@@ -75,7 +75,7 @@ func (c *conversion) judgePurpose() {
 	}
 }
 
-// present are those of some keys that the file has.
+// present lists the keys among some that the file has.
 func (c *conversion) present(keys ...string) (all []string) {
 	for _, key := range keys {
 		if _, ok := c.values[key]; ok {
@@ -133,7 +133,7 @@ func (c *conversion) judgeObjective() {
 	}
 }
 
-// refusedPlugins are those of Axolotl whose training is another one, by a part of their names.
+// refusedPlugins maps parts of the names of Axolotl's plugins to the reason why Millrace refuses their training.
 var refusedPlugins = map[string]string{
 	".kd.":            "Millrace does not distil",
 	".diffusion.":     "Millrace trains models that predict the next token, and no diffusion",

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/train/source"
 )
 
-// Format is how an export has the weights.
+// Format describes the form of an export's weights.
 type Format struct {
 	DType tensor.DType // F32, F16, or BF16
 	MXFP4 bool         // tensors that the family can have in MXFP4 are in that, and others in dtype

@@ -133,8 +133,8 @@ func ask(ctx context.Context, r *source.Reader, p data.Prompt, asChat bool, ends
 // errRendersNothing is of messages without a token.
 var errRendersNothing = errors.New("the chat template makes an empty text of it: name another one in chat_template")
 
-// Tokens are what decides the passes of several hosts: the tokens of prompts, which a host's own files may make others
-// of, and those that end texts, of its own generation_config.json.
+// Tokens encodes the tokens that decide the passes of several hosts: the prompts' tokens, which may differ with a
+// host's own files, and the tokens that end texts, of its own generation_config.json.
 func (s *Sampling) Tokens() ([]byte, error) {
 	if s == nil {
 		return nil, nil

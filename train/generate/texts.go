@@ -121,7 +121,7 @@ func (t *texts) next(ctx context.Context, ids [][]int32) ([][]float32, error) {
 	return all, nil
 }
 
-// known is how many of a text's first positions are in the caches of its place. Its last one never counts, since its
+// known counts the first positions of a text that are in the caches of its place. Its last one never counts, since its
 // logits are not there.
 func (t *texts) known(place int, text []int32) int {
 	read, rope := t.read[place], t.Plan.Model.Rotary()

@@ -127,7 +127,7 @@ type Awaited struct {
 	waited time.Duration
 }
 
-// Exchange is that of the peers.
+// Exchange exchanges bytes as the peers do, and measures the time.
 func (a *Awaited) Exchange(b []byte) ([][]byte, error) {
 	begin := time.Now()
 	all, err := a.Peers.Exchange(b)

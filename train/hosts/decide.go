@@ -11,14 +11,14 @@ import (
 	"github.com/millrace/millrace/internal/console"
 )
 
-// Report is how a host has come to a boundary of a run.
+// Report tells how a host has come to a boundary of a run.
 type Report[T any] struct {
 	Err  error // that it ends with here; nil: none
 	Stop bool  // it is to end, and asks the others to
 	Own  T     // for the decision
 }
 
-// Decision is what all hosts do after a boundary. Where Err is of this host alone, All has its own value only.
+// Decision tells all hosts how to continue after a boundary. If Err is of this host alone, All has only its own value.
 type Decision[T any] struct {
 	Err  error // an [Error], that of the first host that has one; or one that this host has alone
 	Stop bool  // any of the hosts asks to end

@@ -13,7 +13,7 @@ import (
 // long as they bear.
 const Beat = 2 * time.Second
 
-// Beat is how long of a wait a host lets pass until it hears of the others: all of it where the process is alone.
+// Beat returns the part of a wait after which a host hears of the others: all of it where the process is alone.
 func (c *Cluster) Beat(wait time.Duration) time.Duration {
 	if c == nil {
 		return wait

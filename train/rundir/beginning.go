@@ -161,7 +161,7 @@ func (f Files) newest(c *runfile.Config, id *Identity, q checkpoint.Query) (newe
 	return f.newestOf([]string{CheckpointsDir(c), id.FallbackDir(c)}, q)
 }
 
-// newestOf is that among directories; an empty name stands for none.
+// newestOf finds the newest checkpoint in directories; an empty name stands for none.
 func (f Files) newestOf(dirs []string, q checkpoint.Query) (newest *checkpoint.Checkpoint,
 	broken []checkpoint.Entry, err error) {
 	for _, dir := range dirs {

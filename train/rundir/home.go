@@ -47,7 +47,7 @@ type Home struct {
 	Remake   string                // what was removed of it, while its files are not all there again; empty: nothing
 }
 
-// NewHome is that of a run that is to start as a configuration says, which nothing has decided on yet.
+// NewHome returns the Home of a run that is to start as a configuration says, which nothing has decided on yet.
 func NewHome(f Files, c *runfile.Config) Home { return Home{files: f, Config: c, Asked: c.Asked()} }
 
 // Hold takes the lock of the output directory, and finds out which run this is and how it starts.

@@ -83,7 +83,7 @@ type Ending struct {
 // HasDiverged reports whether the run's latest process ended it for that.
 func (id *Identity) HasDiverged() bool { return id.Ended != nil && id.Ended.Diverged }
 
-// NewIdentity is that of a run that starts in an output directory.
+// NewIdentity makes the identity of a run that starts in an output directory.
 func (f Files) NewIdentity(outputDir string) Identity {
 	id, dir := checkpoint.NewRunID(), runfile.Absolute(outputDir)
 	return Identity{Run: id, Name: filepath.Base(dir) + "-" + id.Short(), Dir: dir, Inode: vfs.InodeOf(f.FS, dir)}

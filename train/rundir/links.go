@@ -88,7 +88,7 @@ func (f Files) isNoted(dir string, noted *vfs.Inode) bool {
 	return noted != nil && there != nil && there.Is(*noted)
 }
 
-// savesNoted is what a run that starts notes of a link at its checkpoints; nil without a link.
+// savesNoted returns the link at a run's checkpoints for a run that starts to note; nil without a link.
 func (f Files) savesNoted(dir string) *vfs.Inode {
 	if !f.isLink(dir) {
 		return nil

@@ -44,7 +44,7 @@ const (
 	OtherModel                // one that the run has not written
 )
 
-// Placed is what has the name of a result, and of a model of the run its step.
+// Placed describes the holder of a result's name, and for a model of the run its step.
 type Placed struct {
 	Holding
 	Step int

@@ -67,7 +67,7 @@ func CutsAs(c *runfile.Config, from *checkpoint.Manifest) bool {
 		from.Mathematics["batch_tokens"] == sizes["batch_tokens"]
 }
 
-// SizeSettings are those of them that say how steps are cut and in which types they are computed.
+// SizeSettings returns the settings that say how steps are cut and in which types they are computed.
 func SizeSettings(c *runfile.Config) map[string]string {
 	keys := c.Settings(optim.Schedule{}, "")
 	maps.DeleteFunc(keys, func(key, _ string) bool {

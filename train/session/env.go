@@ -53,7 +53,7 @@ type Env struct {
 	Tests InTests
 }
 
-// InTests are what tests have in place of the machine's: zero values stand for those.
+// InTests holds the replacements that tests make for parts of the machine: zero values keep the machine's.
 type InTests struct {
 	ProgramBytes int64                      // memory of the process that is not planned, where budgets are small
 	Memory       func() (left, total int64) // of the host, in bytes
@@ -126,13 +126,13 @@ func (e *Env) Bar(what string) Bar { return e.out().Bar(what) }
 // SlowBar shows how far a pass over the layers is, once it has taken long.
 func (e *Env) SlowBar(what string) Bar { return e.out().SlowBar(what, linePassAfter) }
 
-// Devices are those of a run: the ones that compute, alike, and the host's, which may be the first of them.
+// Devices holds the devices of a run: the ones that compute, alike, and the host's, which may be the first of them.
 type Devices struct {
 	Computes []device.Device
 	Host     device.Device
 }
 
-// Info is that of each device that computes: of memory, what each has at least, and of several its kind for a name, and
+// Info describes each device that computes: of memory, what each has at least, and of several its kind for a name, and
 // whether they copy from each other.
 func (d *Devices) Info() device.Info {
 	i := d.Computes[0].Info()

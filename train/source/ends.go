@@ -59,7 +59,7 @@ func (s *Source) ListedEnds() ([]int32, error) {
 	return endsIn(s.Config.Path(), s.Config.Raw())
 }
 
-// generationEnds are those of the generation_config.json of a directory, if it has one.
+// generationEnds reads the ids that end texts from the generation_config.json of a directory, if it has one.
 func generationEnds(dir string) (ids []int32, hasFile bool, err error) {
 	doc, err := below.Read(dir, GenerationName, maxGenerationBytes)
 	if errors.Is(err, fs.ErrNotExist) {

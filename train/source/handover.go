@@ -40,7 +40,7 @@ import (
 //   - With another tokenizer than the model's the ids of config.json and generation_config.json mean other tokens, and
 //     are replaced.
 
-// Handover is what goes into the directory of a model so that other programs use it as the run did.
+// Handover holds the files for the directory of a model with which other programs use it as the run did.
 type Handover struct {
 	// Tokenizer is empty for the model's own, bytes, or a path as the run file has it.
 	Tokenizer string `json:"tokenizer,omitempty"`

@@ -421,7 +421,7 @@ func (s *Source) CheckIsOf(from *checkpoint.Checkpoint) error {
 // ExportType is the type of an exported model: that of the model it came from where that is F32 or BF16, else BF16.
 func (s *Source) ExportType() tensor.DType { return ExportType(s.Config) }
 
-// ExportType is that of a configuration.
+// ExportType returns the type in which a configuration's model is exported.
 func ExportType(c *hf.Config) tensor.DType {
 	if c.DType() == tensor.F32 {
 		return tensor.F32

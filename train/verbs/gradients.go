@@ -49,8 +49,8 @@ type GradSummary struct {
 //
 // The output has `loss` (F32, []), the mean over the labels that count; one F32 gradient per parameter under its
 // Hugging Face name; and, if asked for, `logits.<i>` (F32, [length of sequence i, vocabulary]). With compute bf16 the
-// gradients are those that an update would use: rounded to bf16. How many sequences are computed together depends on
-// the memory budgets, and the last bits on that.
+// gradients are rounded to bf16, as an update would use them. How many sequences are computed together depends on the
+// memory budgets, and the last bits on that.
 func Gradients(ctx context.Context, env *session.Env, o GradOptions) (sum *GradSummary, err error) {
 	var ask blame.Asking
 	defer ask.Judge(ctx, &err)

@@ -26,7 +26,7 @@ type HostsPlanned struct {
 	alone string // why one host has no room
 }
 
-// String is that in lines.
+// String prints the plan in lines.
 func (h *HostsPlanned) String() string {
 	most, least := 0, 0
 	for host, of := range h.ByHost {

@@ -52,13 +52,13 @@ type backend struct {
 	report report
 }
 
-// report is how each kernel did.
+// report collects the outcome of each kernel.
 type report struct {
 	mu      sync.Mutex
 	kernels map[string]*outcome
 }
 
-// outcome is how one kernel did.
+// outcome records the launches and errors of one kernel.
 type outcome struct {
 	launches int
 	failed   bool
@@ -66,7 +66,7 @@ type outcome struct {
 	where    string
 }
 
-// of is what is known of a kernel. The caller holds the mutex.
+// of returns the outcome of a kernel so far. The caller holds the mutex.
 func (r *report) of(name string) *outcome {
 	if r.kernels == nil {
 		r.kernels = map[string]*outcome{}

@@ -61,7 +61,7 @@ func routedOf(b *bench, tokens, experts, rows, first, count int) *routed {
 	return m
 }
 
-// args are what most kernels of blocks take.
+// args lists the arguments that most kernels of blocks take.
 func (m *routed) args(b *bench) []any {
 	return []any{b.ints(m.starts), m.experts, m.rows, m.first, m.count}
 }

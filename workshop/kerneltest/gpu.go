@@ -50,7 +50,7 @@ const (
 	guard      = 0xa5
 )
 
-// repeats is how often a launch is repeated: a race shows as other bits.
+// repeats is the number of times a launch is repeated: a race shows as other bits.
 const repeats = 3
 
 // openGPU opens the first GPU for the kernels of a target: its machine code where the GPU takes it, unless text is
@@ -216,7 +216,7 @@ func (g *gpu) run(b *bench, l launch) {
 	}
 }
 
-// kernelFault is what is wrong with one kernel, and leaves the context as it was.
+// kernelFault describes a fault of one kernel that leaves the context as it was.
 type kernelFault string
 
 func (f kernelFault) Error() string { return string(f) }
@@ -322,10 +322,10 @@ func (g *gpu) once(l launch, fields []*field) error {
 	return nil
 }
 
-// nearly is how far a number that a kernel wrote may be from the interpreter's, as a share of the largest one.
-// Attention in bf16 rounds weights and gradients of scores to bf16 before it multiplies by them, and sums the products
-// in fp32. A GPU's ex2 is approximate, so some of these are rounded the other way: one term of a sum, off by 1/256 of
-// itself. An H100 was off by 1.6e-4 at most, in the gradients of keys, where kernels in fp32 have 1e-4.
+// nearly bounds the difference between a number that a kernel wrote and the interpreter's, as a share of the largest
+// one. Attention in bf16 rounds weights and gradients of scores to bf16 before it multiplies by them, and sums the
+// products in fp32. A GPU's ex2 is approximate, so some of these are rounded the other way: one term of a sum, off by
+// 1/256 of itself. An H100 was off by 1.6e-4 at most, in the gradients of keys, where kernels in fp32 have 1e-4.
 func nearly(d tensor.DType, kernel *kernels.Kernel) float64 {
 	if d == tensor.F32 && strings.Contains(kernel.Name, ".bf16.") {
 		return 4e-4
@@ -333,8 +333,8 @@ func nearly(d tensor.DType, kernel *kernels.Kernel) float64 {
 	return map[tensor.DType]float64{tensor.F32: 1e-4, tensor.BF16: 1e-2, tensor.F64: 1e-12}[d]
 }
 
-// differs is how far the matrix is from other bytes, as a share of what a kernel is allowed, and where. Nothing is
-// allowed between rows, and for kernels whose bits are defined; NaNs are equal.
+// differs measures the largest difference of the matrix from other bytes, as a share of what a kernel is allowed, and
+// where. Nothing is allowed between rows, and for kernels whose bits are defined; NaNs are equal.
 func (f *field) differs(want []byte, kernel *kernels.Kernel) (share float64, at string) {
 	if bytes.Equal(f.bytes, want) {
 		return 0, ""
@@ -469,7 +469,7 @@ func GPU(t *testing.T, once string) {
 	}
 }
 
-// outcomeLine is how a process tells of a kernel.
+// outcomeLine is the format in which a process tells of a kernel.
 const outcomeLine = "KERNEL\t%s\t%d\t%t\t%g\t%s\n"
 
 func parseOutcomes(out string) (map[string]outcome, string) {

@@ -221,7 +221,7 @@ func (s *Spec) seen(q queries) (lo, hi int) {
 	return q.key + (s.first(q.first)-q.start)/keyBlock, q.key + (q.end-1-q.start)/keyBlock + 1
 }
 
-// within is what a block of queries can see of a block of keys.
+// within returns the keys of a block that a block of queries can see.
 func (s *Spec) within(q queries, block int) keys {
 	k := s.keys[block]
 	k.end = min(k.end, q.end)

@@ -174,8 +174,8 @@ func (p problem) results() []uint32 {
 	return all
 }
 
-// Neither what is packed before, in however much memory, nor the workers and the order in which tasks end change a bit:
-// they are those of the serial form.
+// The bits stay those of the serial form, whatever is packed before, in however much memory, and with any number of
+// workers and any order in which tasks end.
 func TestBitsAreThoseOfSerialForm(t *testing.T) {
 	for _, level := range isa.Available() {
 		if level == isa.Plain {

@@ -8,7 +8,7 @@ import (
 // Turns keeps the order in which the tasks of a Backward add to what they share.
 type Turns struct{ heads []turn }
 
-// turn is that of the tasks of one head, one for each block of queries.
+// turn orders the tasks of one head, one for each block of queries.
 type turn struct {
 	// final is, by block of queries, the keys below which that block and all before it in its document have added to the
 	// gradients.

@@ -87,7 +87,7 @@ type Spec struct {
 func (s *Spec) rows() int  { return len(s.Start) }
 func (s *Spec) group() int { return s.Heads / s.KeyHeads }
 
-// state is where a head's state before a chunk is in States, or its gradient in DStates.
+// state returns a head's state before a chunk, from States, or its gradient, from DStates.
 func (s *Spec) state(of []float32, chunk, head int) kernels.Mat {
 	n := s.KeyDim * s.ValueDim
 	return kernels.MatF32(of[(chunk*s.Heads+head)*n:][:n], s.ValueDim)
@@ -125,7 +125,7 @@ type piece struct{ first, end int }
 
 func (p piece) rows() int { return p.end - p.first }
 
-// chunk is where the state before a piece is, in States.
+// chunk returns the number of the chunk in States that holds the state before a piece.
 func (p piece) chunk() int { return p.first / Chunk }
 
 // ends says whether a document ends before row t.

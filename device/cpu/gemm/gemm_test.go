@@ -64,8 +64,8 @@ func paddingTouched(m *Mat) bool {
 	return false
 }
 
-// bound is how far a sum of k products may be off, given the sum of their absolute values: the rounding errors of the
-// sums in fp32, and one rounding of a bf16 C.
+// bound returns the largest error of a sum of k products, given the sum of their absolute values: the rounding errors
+// of the sums in fp32, and one rounding of a bf16 C.
 func bound(op *Op, i, j int, want float64) float64 {
 	_, _, k := op.Shape()
 	a, b := newSource(&op.A, op.TransA, 1), newSource(&op.B, !op.TransB, 1)

@@ -140,7 +140,7 @@ func roundPlain(c unsafe.Pointer, ldc uintptr, t unsafe.Pointer, nr, rows, cols 
 	}
 }
 
-// kernels are those of a level, by the operands' dtype. A panel of the one for bf16 is at least as wide.
+// kernels holds the kernels of a level, by the operands' dtype. A panel of the one for bf16 is at least as wide.
 type kernels struct{ f32, bf16 kernel }
 
 // kernelsFor picks the kernels of a level.

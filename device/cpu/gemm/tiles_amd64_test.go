@@ -43,7 +43,7 @@ func kernelsAt(level isa.Level) kernels {
 	return kernelsFor(level)
 }
 
-// levelsHere are those that kernelsAt has.
+// levelsHere lists the levels that kernelsAt has.
 func levelsHere() []isa.Level {
 	all := isa.Available()
 	if h := isa.Highest(); h >= isa.AVX512 && h < isa.AMX {

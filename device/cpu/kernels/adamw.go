@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/device"
 )
 
-// AdamWScalars are those of the device's contract: what training uses, computed by package optim.
+// AdamWScalars has the scalars of the device's contract. Package optim computes them for training.
 type AdamWScalars = device.AdamWScalars
 
 // Tally tells of updates: how many new weights are infinite or NaN, and the longest move in units of StepSize, as

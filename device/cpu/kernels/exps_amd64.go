@@ -12,7 +12,7 @@ type run [64]float32
 // exp replaces the first n elements, and may replace others.
 func (r *run) exp(n int) { expsAVX2(unsafe.Pointer(r), (n+7)&^7) }
 
-// sigmoids are those of up to len(r) elements.
+// sigmoids sets the first elements of a run to the sigmoids of up to len(r) elements.
 func sigmoids[E element](r *run, xs []E) {
 	for i, x := range xs {
 		r[i] = -load(x)
@@ -20,7 +20,7 @@ func sigmoids[E element](r *run, xs []E) {
 	r.sigmoids(len(xs))
 }
 
-// sigmoids are those of the first n elements, which are negative arguments.
+// sigmoids replaces the first n elements, which are negative arguments, by their sigmoids.
 func (r *run) sigmoids(n int) {
 	r.exp(n)
 	for i := range r[:n] {

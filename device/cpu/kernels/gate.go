@@ -10,7 +10,7 @@ import (
 //
 //	y = x*act(gate)      act(g) = s, or of a SiLUGate g*s, where s = 1/(1 + exp(-g))
 //
-// exp is that of [Exp]. All matrices have the same type.
+// [Exp] computes exp. All matrices have the same type.
 type Gate struct {
 	X, Y, Gate Mat // [rows, n*each] twice, [rows, n]; Y may be X
 	Kind       device.GateKind

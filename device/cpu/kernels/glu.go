@@ -38,7 +38,7 @@ func (t *Table) GLUForward(a *GLU, row0, row1 int) {
 	}
 }
 
-// pieces is how many elements a loop gets at a time.
+// pieces returns the number of elements that a loop gets at a time.
 func (a *GLU) pieces() int {
 	if a.Ungated {
 		return unitPiece

@@ -39,7 +39,7 @@ func (t *Table) plus(x []float32, by float32) {
 	t.addScaled[0](unsafe.Pointer(unsafe.SliceData(x)), unsafe.Pointer(&ones), len(x), by)
 }
 
-// address is that of element i.
+// address returns the address of element i.
 func address(x []float32, i int) unsafe.Pointer { return unsafe.Pointer(&x[i]) }
 
 func (a *LayerNorm) check(rows int) {

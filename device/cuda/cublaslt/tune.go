@@ -183,7 +183,7 @@ func fastest(all []*candidate) (best *candidate) {
 	return best
 }
 
-// median is that of an odd number of values; 0 of none.
+// median returns the median of an odd number of values; 0 of none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0

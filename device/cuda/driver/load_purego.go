@@ -12,7 +12,7 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// names are those of a driver's library, looked for through the dynamic linker's search path.
+// names lists the file names of a driver's library, which the dynamic linker looks for on its search path.
 var names = []string{"libcuda.so.1", "libcuda.so"}
 
 // folders hold drivers that the linker has not been told of: the multiarch folder of Debian and Ubuntu where its

@@ -368,7 +368,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Parameters are where PTX has them.
+// The offsets of parameters are PTX's.
 func TestParams(t *testing.T) {
 	s := load(t, "sm80")
 	for _, name := range s.Names() {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// address is that of a memory operand: base + offset, or base + offset + scale*index with a scale of 1 or 2.
+// address describes a memory operand: base + offset, or base + offset + scale*index with a scale of 1 or 2.
 type address struct {
 	offset      int
 	base, index string

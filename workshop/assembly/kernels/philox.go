@@ -1,9 +1,9 @@
 package main
 
 // Random words come from Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-// SC 2011); internal/rng is the reference. A vector has a counter in each lane of 64 bits, of which the low half counts:
-// that is what VPMULUDQ multiplies, and the high halves of its products are the other inputs of the next round. Two
-// vectors take turns, as a round waits for its products.
+// SC 2011); internal/rng is the reference. A vector has a counter in each lane of 64 bits, of which the low half
+// counts: VPMULUDQ multiplies the low halves, and the high halves of its products are the other inputs of the next
+// round. Two vectors take turns, as a round waits for its products.
 
 // Where things are in kernels.words8, in bytes.
 const (
@@ -89,7 +89,7 @@ func (a *asm) philox(base, temp string, at int) {
 	a.f("JLT words")
 }
 
-// quads is what names of moves of whole vectors end in.
+// quads returns the end of the names of moves of whole vectors.
 func (a *asm) quads() string {
 	if a.w == zmm {
 		return "64"

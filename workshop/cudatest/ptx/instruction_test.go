@@ -22,7 +22,7 @@ ld.param.u64 in, [pin];
 mov.u32 lane, %tid.x;
 `
 
-// slots is how many 64-bit words each lane has of input and of output.
+// slots is the number of 64-bit words of input, and of output, that each lane has.
 const slots = 8
 
 // lanewise runs a body on one warp. Operands are in registers of their sizes: slot 0 of the input is in %h0, %r0 and

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 )
 
-// multiprocessors is that of a mid-range card.
+// multiprocessors is the number of multiprocessors of a mid-range card.
 const multiprocessors = 28
 
 // plainSharedBytes is the shared memory that a launch may ask for without FuncSetAttribute.

@@ -19,7 +19,7 @@ const (
 	guardBytes = 64 << 10
 )
 
-// memory is that of all cards, in one space of addresses. Readers take the list as it is; changes need Driver.making.
+// memory holds all cards' allocations, in one address space. Readers take the list as it is; changes need Driver.making.
 type memory struct {
 	list  atomic.Pointer[[]*allocation] // by address
 	next  uint64

@@ -167,7 +167,7 @@ func (r *rig) launch1(f driver.Function, s driver.Stream, blocks uint32, at driv
 	return r.LaunchKernel(f, blocks, 1, 1, 32, 1, 1, 0, s, &params[0], nil)
 }
 
-// problems is what Check says about misuse alone, once the rig is closed.
+// problems returns the misuse alone that Check reports, once the rig is closed.
 func (r *rig) problems() string {
 	r.close()
 	if err := r.standin.Check(); err != nil {

@@ -22,8 +22,8 @@ import (
 	"time"
 )
 
-// platforms are those that programs are built for. A static program has no GPU support and needs nothing of the
-// system; one that opens NVIDIA's libraries needs glibc.
+// platforms lists the platforms that programs are built for. A static program has no GPU support and needs nothing of
+// the system; one that opens NVIDIA's libraries needs glibc.
 var platforms = []platform{
 	{"linux", "amd64", false}, {"linux", "amd64", true},
 	{"linux", "arm64", false}, {"linux", "arm64", true},

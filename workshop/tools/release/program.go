@@ -106,8 +106,8 @@ type file struct {
 	executable bool
 }
 
-// sharedFiles are those that all packages have: completion, man pages and documents. The program itself prints the
-// first two.
+// sharedFiles lists the files that all packages have: completion, man pages and documents. The program itself prints
+// the first two.
 func sharedFiles(source, work string, p *program) ([]file, error) {
 	var files []file
 	for shell, path := range map[string]string{
