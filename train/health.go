@@ -99,7 +99,7 @@ func (t *trainer) remedy() string {
 
 // noteDivergence writes to run.json that the run has diverged, so that the next start continues from a healthy state.
 func (t *trainer) noteDivergence(err error) {
-	if ill := (*divergedError)(nil); !errors.As(err, &ill) || !t.env.Cluster.Leads() {
+	if diverged := (*divergedError)(nil); !errors.As(err, &diverged) || !t.env.Cluster.Leads() {
 		return
 	}
 	t.home.ID.Ended = &rundir.Ending{Step: t.steps, Diverged: true}

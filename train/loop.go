@@ -62,13 +62,13 @@ type trainer struct {
 
 	claimed  bool // run.json is this run's
 	started  bool // the files that a run begins with are written
-	gaveBack bool
+	released bool
 
-	begun     int  // steps that were done before this process
-	enough    bool // the program ended the run with ErrStop
-	dataSteps stepRange
-	history   []checkpoint.Change // of the settings, in this process and before
-	damaged   []string            // checkpoints of the run that this process has read, and found damaged
+	begun            int  // steps that were done before this process
+	stoppedByProgram bool // the program ended the run with ErrStop
+	dataSteps        stepRange
+	history          []checkpoint.Change // of the settings, in this process and before
+	damaged          []string            // checkpoints of the run that this process has read, and found damaged
 }
 
 // newTrainer prepares the loop of a configuration, which the loop changes.
@@ -99,7 +99,7 @@ func Train(ctx context.Context, c *runfile.Config, o Options) (*Summary, error) 
 	}
 	own := *c // what a run decides, such as sizes that are auto, is not the caller's
 	t := newTrainer(&own, o)
-	defer t.giveBack(nil) // after a fault of the program
+	defer t.release(nil) // after a fault of the program
 	sum, err := t.train(ctx)
 	err = t.giveAllBack(err)
 	known, isKnown := errors.AsType[*hosts.Error](err)
@@ -345,7 +345,7 @@ const tracedSpans = 100_000
 // beginAt puts the run where a checkpoint is, nil for its beginning: the place in its data, the sizes that set its bits,
 // and so the number of its steps.
 func (t *trainer) beginAt(from *checkpoint.Checkpoint) error {
-	if _, err := t.standAt(from); err != nil {
+	if _, err := t.findPlace(from); err != nil {
 		return err
 	}
 	if err := rundir.AdoptCuts(t.config, from); err != nil {
@@ -367,12 +367,12 @@ func (t *trainer) close(ended error) {
 	}
 }
 
-// giveBack is close, and gives up the directories, if that was not done.
-func (t *trainer) giveBack(ended error) {
-	if t.gaveBack {
+// release closes the run and gives up its directories, once.
+func (t *trainer) release(ended error) {
+	if t.released {
 		return
 	}
-	t.gaveBack = true
+	t.released = true
 	t.close(ended)
 	if t.claimed && !t.started {
 		t.home.Unclaim()
@@ -385,11 +385,11 @@ func (t *trainer) giveBack(ended error) {
 // the error that all hosts end with.
 func (t *trainer) giveAllBack(err error) error {
 	if hosts.IsAlone(err) {
-		t.giveBack(err)
+		t.release(err)
 		return err // which the others learn by this one's end
 	}
 	return t.env.Together(context.Background(), func(context.Context) error {
-		t.giveBack(err)
+		t.release(err)
 		return err
 	})
 }
@@ -428,11 +428,11 @@ func (t *trainer) run(ctx context.Context) error {
 		return err
 	}
 	t.env.WillFinish("saving and writing the model")
-	if err := t.settle(ctx); err != nil {
+	if err := t.flushAndSave(ctx); err != nil {
 		return t.rescue(ctx, err) // the last update is not whole: there is no model to write
 	}
 	var errSave error
-	if t.config.Save.AtEnd || t.enough || t.saves.tries > 0 { // a save that failed is tried again
+	if t.config.Save.AtEnd || t.stoppedByProgram || t.saves.tries > 0 { // a save that failed is tried again
 		errSave = t.saves.saveStored(ctx)
 	}
 	if err := t.env.Cluster.Agree(ctx.Err()); err != nil {
@@ -453,7 +453,7 @@ func (t *trainer) run(ctx context.Context) error {
 	}
 	switch {
 	case errSave != nil && !t.isOver(): // the steps that are left begin with this state
-		return t.naming(ctx, fmt.Errorf("%s is written, and the state cannot be saved: %w", t.summary.Model, errSave))
+		return t.withCheckpoint(ctx, fmt.Errorf("%s is written, and the state cannot be saved: %w", t.summary.Model, errSave))
 	case errSave != nil:
 		t.env.Warn("%s; the model is written, and the run cannot be made longer", console.OneLine(errSave))
 	}
@@ -515,7 +515,7 @@ func (t *trainer) walk(ctx context.Context) error {
 		stop, err = d.Stop, d.Err
 		if errors.Is(err, ErrStop) {
 			t.tell(Stopping{Step: step, Steps: t.rates.Steps, ByProgram: true})
-			t.enough = true
+			t.stoppedByProgram = true
 			return nil
 		}
 		if err != nil {
@@ -534,7 +534,7 @@ func (t *trainer) interrupt(ctx context.Context) error {
 	if t.steps > t.begun {
 		t.tell(Stopping{Step: t.steps, Steps: t.rates.Steps})
 		if err := t.saveNow(ctx); err != nil {
-			return t.naming(ctx, err)
+			return t.withCheckpoint(ctx, err)
 		}
 	}
 	t.finish()
@@ -547,8 +547,8 @@ func (t *trainer) tell(event session.Event) {
 	t.records.hear(event)
 }
 
-// settle has the store and, if it is due, a checkpoint have what the steps so far came to.
-func (t *trainer) settle(ctx context.Context) error {
+// flushAndSave brings the results of all steps to the store and, if it is due, into a checkpoint.
+func (t *trainer) flushAndSave(ctx context.Context) error {
 	err := t.env.Cluster.Alone(t.flush(ctx))
 	if err == nil {
 		err = t.badWeights(t.steps)
@@ -567,7 +567,7 @@ func (t *trainer) describe(m *checkpoint.Manifest) {
 
 // lastStep is the step after which the run takes no other, as far as is known.
 func (t *trainer) lastStep() int {
-	if t.enough || t.evals.outOfPatience() {
+	if t.stoppedByProgram || t.evals.outOfPatience() {
 		return t.steps
 	}
 	return t.rates.Steps
@@ -578,7 +578,7 @@ func (t *trainer) isOver() bool { return t.steps >= t.rates.Steps || t.evals.out
 
 // saveNow saves the state after the latest step at once.
 func (t *trainer) saveNow(ctx context.Context) error {
-	if err := t.settle(ctx); err != nil {
+	if err := t.flushAndSave(ctx); err != nil {
 		return err
 	}
 	return t.saves.saveStored(ctx)
@@ -588,22 +588,22 @@ func (t *trainer) saveNow(ctx context.Context) error {
 // is worth it.
 func (t *trainer) rescue(ctx context.Context, err error) error {
 	if hosts.IsAlone(err) {
-		return t.naming(ctx, err)
+		return t.withCheckpoint(ctx, err)
 	}
-	ill := (*divergedError)(nil)
-	d := hosts.Decide(t.env.Cluster, hosts.Report[struct{}]{Stop: errors.As(err, &ill) || ctx.Err() != nil || t.steps <= t.saves.saved})
+	diverged := (*divergedError)(nil)
+	d := hosts.Decide(t.env.Cluster, hosts.Report[struct{}]{Stop: errors.As(err, &diverged) || ctx.Err() != nil || t.steps <= t.saves.saved})
 	if d.Err == nil && !d.Stop {
 		// err is the one to report, and the latest save is named below; unless the other hosts wait for this one.
 		if errSave := t.saveNow(ctx); hosts.IsAlone(errSave) {
 			err = fmt.Errorf("%w; the state was to be saved after another error: %v", errSave, err)
 		}
 	}
-	return t.naming(ctx, err)
+	return t.withCheckpoint(ctx, err)
 }
 
-// naming is an error that ends the run, with the checkpoint to continue from where it is not known already.
-func (t *trainer) naming(ctx context.Context, err error) error {
-	if ill := (*divergedError)(nil); errors.As(err, &ill) || ctx.Err() != nil || t.steps == 0 {
+// withCheckpoint adds the checkpoint to continue from to an error that ends the run, where it is not known already.
+func (t *trainer) withCheckpoint(ctx context.Context, err error) error {
+	if diverged := (*divergedError)(nil); errors.As(err, &diverged) || ctx.Err() != nil || t.steps == 0 {
 		return err
 	}
 	return fmt.Errorf("%w; %s", err, t.saves.latest())
@@ -616,7 +616,7 @@ func (t *trainer) exportAll(ctx context.Context) error {
 	err := cluster.Agree(t.keepDir())
 	if err != nil {
 		_ = t.saves.saveStored(ctx) // err is the one to report
-		return t.naming(ctx, err)
+		return t.withCheckpoint(ctx, err)
 	}
 	out, as := filepath.Join(t.config.OutputDir, rundir.LastModel), export.FormatOf(t.src)
 	err = export.Together(ctx, t.session, as, func(ctx context.Context, view export.View) error {

@@ -104,7 +104,7 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 			return err
 		}
 	}
-	again, err := r.standAt(r.from)
+	again, err := r.findPlace(r.from)
 	if err != nil {
 		return err
 	}
@@ -225,10 +225,10 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 	return err
 }
 
-// standAt finds the place in the data where a checkpoint is, nil for the beginning of a run. The data begin again
+// findPlace finds the place in the data where a checkpoint is, nil for the beginning of a run. The data begin again
 // where they, or how they are cut, are not the checkpoint's: again reports that. Without data sets the run keeps the
 // place for its own checkpoints.
-func (r *Run) standAt(from *checkpoint.Checkpoint) (again bool, err error) {
+func (r *Run) findPlace(from *checkpoint.Checkpoint) (again bool, err error) {
 	var at dataPlace
 	if from != nil {
 		if err := json.Unmarshal(from.Manifest.Data, &at); err != nil {

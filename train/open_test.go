@@ -413,8 +413,8 @@ func TestRunKeepsBadWeights(t *testing.T) {
 
 // A callback sees every step, ends the run well with ErrStop, and ends it with a checkpoint by any other error.
 func TestOnStep(t *testing.T) {
-	enough := errors.New("the norm is too large")
-	for i, end := range []error{ErrStop, fmt.Errorf("early: %w", ErrStop), enough} {
+	errTooLarge := errors.New("the norm is too large")
+	for i, end := range []error{ErrStop, fmt.Errorf("early: %w", ErrStop), errTooLarge} {
 		c := smallConfig(t)
 		c.Save.AtEnd = i == 0
 		var seen []int64
@@ -433,7 +433,7 @@ func TestOnStep(t *testing.T) {
 			if err != nil || sum.Steps != 3 || model == nil {
 				t.Errorf("%v: %+v, error %v", end, sum, err)
 			}
-		} else if !errors.Is(err, enough) || !strings.HasPrefix(err.Error(), "step 3: ") || model != nil ||
+		} else if !errors.Is(err, errTooLarge) || !strings.HasPrefix(err.Error(), "step 3: ") || model != nil ||
 			errors.Is(err, ErrRequest) {
 			t.Errorf("error %v", err)
 		}

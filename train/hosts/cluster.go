@@ -106,15 +106,15 @@ func (c *Cluster) WaitForSteps(sec float64, timeout time.Duration) time.Duration
 		return 0
 	}
 	minutes := math.Ceil(min(4*sec, longestWait.Seconds()) / 60)
-	enough := time.Duration(minutes) * time.Minute
-	if enough <= max(c.waits, timeout) {
+	wait := time.Duration(minutes) * time.Minute
+	if wait <= max(c.waits, timeout) {
 		return 0
 	}
-	c.waits = enough
+	c.waits = wait
 	if c.WaitUpTo != nil {
-		c.WaitUpTo(enough)
+		c.WaitUpTo(wait)
 	}
-	return enough
+	return wait
 }
 
 // longestWait is the longest distributed.timeout as well.
