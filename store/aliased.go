@@ -100,8 +100,8 @@ func (s *Aliased) Borrow(ctx context.Context, lane trace.Worker, id ID, off, n i
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		release()
-		own.giveBack(access)
-		under.giveBack(access)
+		own.endAccess(access)
+		under.endAccess(access)
 		close(s.changed)
 		s.changed = make(chan struct{})
 	}

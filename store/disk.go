@@ -139,7 +139,7 @@ func NewDisk(o DiskOptions) (*Disk, error) {
 		err = d.reserveFiles(specs)
 	}
 	if err != nil {
-		_ = d.giveBack() // the first error is the one to report
+		_ = d.release() // the first error is the one to report
 		return nil, err
 	}
 	for range d.workers {
@@ -252,11 +252,11 @@ func (d *Disk) Close() error {
 	d.wake()
 	d.mu.Unlock()
 	d.serving.Wait()
-	return cmp.Or(d.err, d.giveBack())
+	return cmp.Or(d.err, d.release())
 }
 
-// giveBack removes the files and gives back the memory.
-func (d *Disk) giveBack() error {
+// release removes the files and gives back the memory.
+func (d *Disk) release() error {
 	var err error
 	if d.lock != nil {
 		if err = clearDir(d.fs, d.dir); err != nil {

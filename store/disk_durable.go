@@ -167,7 +167,7 @@ func (d *Disk) pinFiles(ctx context.Context, id ID) ([]*file, error) {
 	}
 	defer func() {
 		for i := range pieces {
-			pieces[i].giveBack(Read)
+			pieces[i].endAccess(Read)
 		}
 	}()
 	files := make([]*file, len(pieces))

@@ -42,7 +42,7 @@ func (d *Disk) serve() {
 		if d.active == 0 {
 			d.traffic.Busy += time.Since(d.since)
 		}
-		d.settle()
+		d.followHints()
 	}
 }
 

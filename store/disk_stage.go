@@ -105,7 +105,7 @@ func (d *Disk) Borrow(ctx context.Context, lane trace.Worker, id ID, off, n int6
 	return &Lease{Region: d.regions[id.Kind], Off: b.off + off%e.Piece, Len: n, release: func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		p.giveBack(access)
+		p.endAccess(access)
 		d.clock++
 		b.used = d.clock
 		if access != Read {
@@ -194,7 +194,7 @@ func (d *Disk) attach(ctx context.Context, lane trace.Worker, p *diskPiece, acce
 			}
 			b.lane, own.lane, b.hinted = lane, b.lane, 0
 			d.use(b, access)
-			d.settle() // the other lane has a free buffer now
+			d.followHints() // the other lane has a free buffer now
 			return b, nil
 		}
 		if err := d.wait(ctx); err != nil {
@@ -232,7 +232,7 @@ func (d *Disk) detach(b *buffer) {
 	case b.state == failed:
 		d.drop(b)
 	}
-	d.settle()
+	d.followHints()
 }
 
 // drop parts a buffer from its piece.
@@ -304,7 +304,7 @@ func (d *Disk) Prefetch(lane trace.Worker, id ID, off int64, version uint64) {
 	}
 	d.clock++
 	d.remember(lane, id.Kind, hint{&e.pieces[off/e.Piece], version, d.clock})
-	d.settle()
+	d.followHints()
 }
 
 // remember puts a hint in its place, unless there are too many before it.
@@ -326,10 +326,10 @@ func (d *Disk) dropHint(lane trace.Worker, p *diskPiece) {
 	}
 }
 
-// settle starts what the hints ask for, where that has become possible, and wakes everyone. It follows the order of use
+// followHints starts what the hints ask for, where that has become possible, and wakes all. It follows the order of use
 // and stops where it cannot continue: a piece that is needed later would take the memory, be dropped for a piece that
 // is needed earlier, and be read again. That also holds while the next piece is being borrowed, which forgets its hint.
-func (d *Disk) settle() {
+func (d *Disk) followHints() {
 	for i, lane := range d.lanes {
 		for kind, list := range d.hints[i] {
 			for len(list) > 0 {

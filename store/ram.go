@@ -165,7 +165,7 @@ func (s *RAM) Borrow(ctx context.Context, _ trace.Worker, id ID, off, n int64, a
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for i := range pieces {
-			pieces[i].giveBack(access)
+			pieces[i].endAccess(access)
 		}
 	}}, nil
 }
@@ -207,7 +207,7 @@ func (p *pieceState) abandon(access Access) {
 	}
 }
 
-func (p *pieceState) giveBack(access Access) {
+func (p *pieceState) endAccess(access Access) {
 	if access == Read {
 		p.readers--
 		return

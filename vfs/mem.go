@@ -80,8 +80,8 @@ func (m *Mem) change(n *node, c change) {
 	}
 }
 
-// settle makes a file's bytes durable.
-func (n *node) settle() { n.durable, n.owned, n.pending = n.data, false, nil }
+// makeDurable makes a file's bytes durable.
+func (n *node) makeDurable() { n.durable, n.owned, n.pending = n.data, false, nil }
 
 // split turns a path into the names along it.
 func split(name string) []string {
@@ -472,7 +472,7 @@ func (m *Mem) FlipBit(name string, off int64, bit uint) error {
 	}
 	n.data = slices.Clone(n.data)
 	n.data[off] ^= 1 << (bit & 7)
-	n.settle()
+	n.makeDurable()
 	return nil
 }
 

@@ -144,7 +144,7 @@ func (f *memFile) Sync() error {
 	if _, err := f.begin(OpSync, 0); err != nil {
 		return pathError("sync", f.name, err)
 	}
-	f.node.settle()
+	f.node.makeDurable()
 	f.fs.point("after sync of " + f.name)
 	return nil
 }

@@ -76,7 +76,7 @@ func (b *builder) block(outer *scope, depth int) error {
 			return b.errorf("kernel %s does not end", b.kernel.Name)
 		case "}":
 			b.at++
-			return b.settle(s, first, depth)
+			return b.resolveJumps(s, first, depth)
 		case "{":
 			if err := b.block(s, depth+1); err != nil {
 				return err
@@ -113,8 +113,8 @@ func (b *builder) block(outer *scope, depth int) error {
 	}
 }
 
-// settle gives the jumps of a scope their targets, and leaves those that it does not know to the outer one.
-func (b *builder) settle(s *scope, first, depth int) error {
+// resolveJumps gives the jumps of a scope their targets, and leaves those that it does not know to the outer one.
+func (b *builder) resolveJumps(s *scope, first, depth int) error {
 	kept := b.jumps[:first]
 	for _, j := range b.jumps[first:] {
 		if target, ok := s.labels[j.label]; ok {
