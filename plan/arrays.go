@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Arrays are what layers have on a rank's device in the memory of cells: many matrices, which layers know by
-// themselves.
+// Arrays holds the matrices that layers have on a rank's device in the memory of cells: many matrices, which layers
+// know by themselves.
 type Arrays struct {
 	Held [][]*nn.Held  // by block and cohort: of its micro-batches; blocks take turns in the same memory
 	Work [2][]*nn.Work // by direction and block: all share memory with each other and with the head's
@@ -84,7 +84,7 @@ func (p *Plan) newWork(a *device.Arena, block int) (forward, backward *nn.Work) 
 	return forward, backward
 }
 
-// headScratch is what visits of the head have in the scratch of a rank.
+// headScratch holds the arrays of the head's visits in the scratch of a rank.
 type headScratch struct {
 	endings        []*nn.Ending // if the head is not dealt
 	byTile, atOnce *nn.HeadWork

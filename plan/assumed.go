@@ -54,7 +54,7 @@ func (p *Plan) Assumed(m Machine) (list []Assumed) {
 	return list
 }
 
-// distinctAccounts are those of the visits of a step, of blocks that differ, and of the head.
+// distinctAccounts lists the accounts of the visits of a step, of blocks that differ, and of the head.
 func (p *Plan) distinctAccounts() (all []nn.Account) {
 	ways := []nn.Direction{nn.Forward}
 	switch {

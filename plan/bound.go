@@ -77,8 +77,8 @@ func (p *Plan) leastSeconds(m *Machine, visits *visitCosts) float64 {
 	return max(slices.Max(f.at), f.drained(), f.disk)
 }
 
-// drained is when the last rank has drained all that it has to, in the order in which that can begin: no other order is
-// faster.
+// drained returns the time at which the last rank has drained all that it has to, in the order in which that can begin:
+// no other order is faster.
 func (f *floor) drained() (last float64) {
 	for _, all := range f.drains {
 		slices.SortFunc(all, func(a, b release) int { return cmp.Compare(a.from, b.from) })

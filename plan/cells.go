@@ -13,14 +13,14 @@ type Cells struct {
 	count Cell
 }
 
-// numbered is where the cells of a row are.
+// numbered holds the place of a row's cells among all cells.
 type numbered struct {
 	first  Cell
 	byRank Cell // how many each rank has; 0: they are the host's
 	per    per
 }
 
-// Cells are those of a plan. Schedules for passes of one micro-batch have the numbers of the whole plan.
+// Cells numbers the cells of a plan. Schedules for passes of one micro-batch have the numbers of the whole plan.
 func (p *Plan) Cells() *Cells {
 	c := &Cells{plan: p}
 	for i := range rows {

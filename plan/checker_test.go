@@ -34,7 +34,7 @@ func (p place) on(rank int) place {
 	return p
 }
 
-// content is what a place holds.
+// content describes the content of a place.
 type content struct {
 	what string
 	a    int // layer or part
@@ -134,7 +134,7 @@ func (c *checker) updating() bool {
 // updatingNow reports whether parts are updated from this schedule's gradients.
 func (c *checker) updatingNow() bool { return c.training() && c.p.UpdatesInBackward() }
 
-// hostGradient is where a part's gradient is in host memory.
+// hostGradient returns the place of a part's gradient in host memory.
 func (c *checker) hostGradient(part int) place {
 	for _, spec := range c.p.Extents() {
 		if spec.ID == (store.ID{Part: part, Kind: store.Grad}) && spec.Share > 0 {
@@ -217,7 +217,7 @@ func fresh(part int) content { return content{"weights", part, 1} }
 
 func (c *checker) bound() bool { return c.p.Bound() }
 
-// weightsAt is where a compute operation finds a part.
+// weightsAt returns the place in which a compute operation finds a part.
 func (c *checker) weightsAt(part, slot int) place {
 	switch {
 	case c.bound():
@@ -249,7 +249,7 @@ func inputSlot(op plan.Op, layer int) int {
 	return -1
 }
 
-// gradAt is where the fp32 gradient of a part is.
+// gradAt returns the place of a part's fp32 gradient.
 func (c *checker) gradAt(op plan.Op, part int) place {
 	switch {
 	case cohortOf(op) > 0 && !c.p.Tied(part) && !c.p.Cluster.Several():
@@ -270,7 +270,7 @@ func (c *checker) gradAt(op plan.Op, part int) place {
 // passes reports whether the state of a part passes through the device in this schedule.
 func (c *checker) passes(part int) bool { return c.phase == plan.Steady && c.p.StatePasses(part) }
 
-// storedAt is where the gradient of a part whose state is on the device waits for its update.
+// storedAt returns the place in which the gradient of a part whose state is on the device waits for its update.
 func (c *checker) storedAt(part int) place {
 	if c.split() {
 		return place{"own rounded", part, 0}
@@ -294,7 +294,7 @@ func (c *checker) xAt(op plan.Op, layer int) place {
 	return c.shared(inputSlot(op, layer), c.ownX(op.Rank, layer, op.Micro))
 }
 
-// dxAt is where its gradient is.
+// dxAt returns the place of that input's gradient.
 func (c *checker) dxAt(buffer, m int) place { return c.shared(buffer, place{"dx", m, 0}) }
 
 func (c *checker) ownX(rank, layer, m int) place {
@@ -306,7 +306,7 @@ func (c *checker) ownX(rank, layer, m int) place {
 	return place{"working x", layer % 2, m}
 }
 
-// keptAt is where what a block keeps is on the device.
+// keptAt returns the place on the device of the values that a block keeps.
 func (c *checker) keptAt(op plan.Op) place {
 	if c.p.ActivationsPass(op.Layer - 1) {
 		return place{"kept slot", slotOf(op, plan.Kept), 0}
@@ -314,7 +314,7 @@ func (c *checker) keptAt(op plan.Op) place {
 	return place{"kept", op.Layer, op.Micro}
 }
 
-// headAt is where the head's arrays of a micro-batch are.
+// headAt returns the place of the head's arrays of a micro-batch.
 func (c *checker) headAt(m int) place {
 	switch {
 	case c.p.Placement.HeadDeal != nil:

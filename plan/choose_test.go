@@ -177,7 +177,7 @@ func TestPinnedMemory(t *testing.T) {
 	}
 }
 
-// smallest is what the placement takes in which everything moves, one thing at a time.
+// smallest returns the device memory of the placement in which everything moves, one thing at a time.
 func smallest(t errorer, r plan.Request) int64 {
 	t.Helper()
 	r.DeviceBytes, r.HostBytes = 0, 0

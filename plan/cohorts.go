@@ -95,8 +95,8 @@ func (p *Plan) cohortSumRoom(rank, _ int) int64 {
 	})
 }
 
-// cohortSumAt is where the buffer of a part begins on its device: after those of the head's parts before it, if all are
-// visited at once.
+// cohortSumAt returns the offset of a part's buffer on its device: after those of the head's parts before it, if all
+// are visited at once.
 func (p *Plan) cohortSumAt(o *Operand) (sum int64) {
 	kind := p.Model.Parts[o.Index].Kind
 	if o.At != Device || !p.Placement.HeadAtOnce || kind != model.Norm && kind != model.HeadTile {
@@ -138,7 +138,7 @@ func (p *Plan) TiedSumStride(part int) int64 {
 	return (bytes + piece - 1) / piece * piece
 }
 
-// tiedSumAt is where the sum of a cohort begins where it is bound.
+// tiedSumAt returns the offset of a cohort's sum where it is bound.
 func (p *Plan) tiedSumAt(o *Operand) int64 {
 	if o.At != Host {
 		return 0

@@ -380,7 +380,7 @@ func (p *Plan) visitKey(layer int, v *nn.Visit) visitKey {
 	return key
 }
 
-// secondsOf is how long a visit of a layer takes with all micro-batches of a step.
+// secondsOf returns the seconds of a visit of a layer with all micro-batches of a step.
 func (k *visitCosts) secondsOf(p *Plan, m *Machine, layer int, v *nn.Visit) float64 {
 	key := p.visitKey(layer, v)
 	sec, ok := k.steps[key]
@@ -417,7 +417,7 @@ type stagesKey struct {
 	headAtOnce, dealt bool
 }
 
-// stages are those of a layer, a block from 1 or the head, in a direction; callers leave them as they are. All
+// stages returns the stages of a layer, a block from 1 or the head, in a direction; callers leave them as they are. All
 // visits of a dealt head are one stage: its tiles stay where they are.
 func (p *Plan) stages(layer int, to nn.Direction) []nn.Stage {
 	key := stagesKey{layer, to, p.Placement.HeadAtOnce, layer > p.blocks() && p.headDealt()}

@@ -13,7 +13,7 @@ import (
 // device.
 type dealt struct{ first, whole Placement }
 
-// others are those that it tries then, if the head is dealt, where devices have more room.
+// others lists the deals to try when a dealt head leaves room on devices.
 func (d *dealt) others() (all []Placement) {
 	if d.first.KeptLogits {
 		again := d.first
@@ -26,9 +26,9 @@ func (d *dealt) others() (all []Placement) {
 	return all
 }
 
-// deals are those for a start: of one device, the start. By visit, work is divided more evenly; by block, more can stay
-// on a device. The head's tiles are dealt if the visits are done sooner then, and their logits are kept if there is
-// room.
+// deals lists the deals of a start: of one device, the start. By visit, work is divided more evenly; by block, more can
+// stay on a device. The head's tiles are dealt if the visits are done sooner then, and their logits are kept if there
+// is room.
 func (c *chooser) deals(start Placement) []dealt {
 	if c.Devices < 2 || c.alone {
 		return []dealt{{start, start}}
@@ -77,7 +77,7 @@ func (d deal) of(place Placement, m *model.Model) Placement {
 	return place
 }
 
-// visitSeconds is how long the arithmetic of a layer in a direction takes for all micro-batches.
+// visitSeconds adds up the arithmetic of a layer in a direction for all micro-batches.
 func (p *Plan) visitSeconds(m *Machine, layer int, to nn.Direction) (sec float64) {
 	for _, stage := range p.stages(layer, to) {
 		for i := range stage {

@@ -53,7 +53,7 @@ const (
 	budgetShare = 0.90 // of RAM and of the drive's capacity; a choice
 )
 
-// shares are those of a GPU's figures.
+// shares relates a GPU's rates to its figures.
 type shares struct {
 	matMul    float64 // of tensor-core peak, dense, fp32 accumulation
 	f32       float64 // of CUDA-core peak
@@ -62,7 +62,7 @@ type shares struct {
 	source    string  // of those that were measured; names those that are assumed
 }
 
-// assumedShares are those of a GPU of which no measurement is known. They fill what another one's lack.
+// assumedShares stands in for shares that were not measured, of a GPU without measurements or of one that lacks some.
 var assumedShares = shares{0.65, 0.80, 0.35, 0.80, "all assumed"}
 
 // Shares of GPUs that were measured. Those of products are of the largest square of random numbers in a public
@@ -241,7 +241,7 @@ type nvlink struct {
 	source   string
 }
 
-// nvlinks are those of GPUs, by name, that have links to all others of a host. Bridges between two cards are left out.
+// nvlinks holds, by name, the GPUs with links to all others of a host. Bridges between two cards are left out.
 var nvlinks = map[string]nvlink{
 	h100SXM.name: {450, "NVLink: NVIDIA H100 data sheet, column SXM: 900 GB/s for both directions; copies between " +
 		"two run at 371 to 377 GB/s (github.com/NVIDIA/nccl, issue 1264)"},
@@ -368,8 +368,8 @@ func (m NamedMachine) with(n int) NamedMachine {
 // deviceReserveBytes stay free of a GPU's memory: for the driver's context, its libraries' workspaces, a screen.
 const deviceReserveBytes = 1 << 30
 
-// SetSizes sets the budgets from the device's memory, the RAM and the drive's capacity, of which the latter two stay as
-// they are where they are 0.
+// SetSizes sets the budgets from the device's memory, the RAM and the drive's capacity. A RAM or a capacity of 0 leaves
+// its budget unchanged.
 func (m *NamedMachine) SetSizes(hostMemory, diskSpace int64) {
 	m.DeviceBytes = m.Device.MemoryBytes - deviceReserveBytes
 	if hostMemory > 0 {

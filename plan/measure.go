@@ -147,7 +147,7 @@ func (p *Plan) attentionBytes(dev device.Info) int64 {
 	return store.AlignUp(most * dev.AttentionElemBytes)
 }
 
-// AttentionShapes are those of the attentions whose gradients a step asks for, of blocks that differ.
+// AttentionShapes lists the attentions whose gradients a step asks for, of blocks that differ.
 func (p *Plan) AttentionShapes() (all []nn.AttentionShape) {
 	if !p.Trains() {
 		return nil

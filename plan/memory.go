@@ -193,17 +193,17 @@ func (p *Plan) StateIn(mem device.Mem, part int) (state [store.Kinds]device.Mem)
 	return state
 }
 
-// arenaBytes is what something takes of an arena that is followed by something else.
+// arenaBytes returns the bytes that something takes of an arena that is followed by something else.
 func arenaBytes(n int64) int64 {
 	return (n + device.ArenaAlign - 1) / device.ArenaAlign * device.ArenaAlign
 }
 
-// KeptIn is what a block, from 0, keeps of a micro-batch, in the memory of a cell.
+// KeptIn views the memory of a cell as the values that a block, from 0, keeps of a micro-batch.
 func (p *Plan) KeptIn(mem device.Mem, block int) *nn.Kept {
 	return p.Model.Blocks[block].NewKept(device.NewArena(mem), p.Numerics.Compute, p.Numerics.Positions(), p.Keep(block))
 }
 
-// CacheIn is what a block, from 0, keeps from pass to pass, in the memory of a cell.
+// CacheIn views the memory of a cell as the cache that a block, from 0, keeps from pass to pass.
 func (p *Plan) CacheIn(mem device.Mem, block int) *nn.Cache {
 	return p.Model.Blocks[block].NewCache(device.NewArena(mem), p.Numerics.Compute, p.Outputs.Caches)
 }
@@ -226,7 +226,7 @@ func byPurpose(tables ...[]Bytes) (all []Bytes) {
 	return all
 }
 
-// tablesPurpose is what a device has for all blocks together.
+// tablesPurpose names the memory that a device has for all blocks together.
 const tablesPurpose = "tables, tokens and results"
 
 // Names of host memory in the accounts.

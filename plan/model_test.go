@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// errorer is what tests and rapid's tests have in common.
+// errorer has the methods that tests and rapid's tests have in common.
 type errorer interface {
 	Helper()
 	Errorf(string, ...any)

@@ -15,7 +15,7 @@ const networkShare = 0.88
 // mostGbit bounds the rates.
 const mostGbit = 1e5
 
-// Networks are those that are common, by their raw rates, as Network reads them.
+// Networks lists common networks, by their raw rates, as Network reads them.
 func Networks() []string { return []string{"1Gb", "10Gb", "25Gb", "40Gb", "100Gb", "200Gb", "400Gb"} }
 
 // Network is the rate of a network for Machine.NetworkBytesPerSec: of a raw rate in Gbit/s, such as 100Gb, a share

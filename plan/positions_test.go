@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// perPosition is what a packed position takes of the device in a placement: what grows with micro-batches.
+// perPosition returns the bytes of the device that each further packed position takes in a placement.
 func perPosition(t *testing.T, change func(*plan.Placement)) float64 {
 	t.Helper()
 	m := medium.model(t)

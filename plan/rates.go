@@ -59,7 +59,7 @@ type Operation struct {
 	Unified       bool // on a device that computes on the host's cores
 }
 
-// stand is what stands for a rate that was not measured: a share of another one.
+// stand stands for a rate that was not measured: a share of another one.
 type stand struct {
 	of      nn.Class     // whose rate it is a share of: products, attention or elements
 	share   float64      // of FLOPs for a class that is counted so, per FLOP or byte of the other
@@ -88,7 +88,7 @@ var gpuStands = [nn.Classes]stand{
 	nn.OfUpdates8:            {of: nn.OfElements, share: 0.70},
 }
 
-// cpuStands are those of a core of a CPU with AVX2 (an AMD EPYC, one thread, by its processor time). There a
+// cpuStands holds the stands of a core of a CPU with AVX2 (an AMD EPYC, one thread, by its processor time). There a
 // convolution and its gradient compute an exponential for each number, one by one.
 var cpuStands = [nn.Classes]stand{
 	nn.OfAttention:           {of: nn.OfAttention, share: 1},
@@ -128,8 +128,8 @@ func (s stand) text() string {
 	return text
 }
 
-// On is what a machine does of the operation in a second, FLOPs or bytes as the class is counted. taken says what
-// the rate was taken from if it was not measured; it is empty if it was.
+// On returns the FLOPs or bytes, as the class is counted, that a machine does of the operation in a second. taken says
+// what the rate was taken from if it was not measured; it is empty if it was.
 func (o Operation) On(m *Machine) (perSec float64, taken string) {
 	switch o.Class {
 	case nn.OfProducts:

@@ -113,7 +113,7 @@ func (p *Plan) passingHeadDownBytes(int, int) int64 {
 // headRowsBytes is the length of what passes of a micro-batch between the head's tiles.
 func (p *Plan) headRowsBytes(o *Operand) int64 { return p.headRows(o).Len }
 
-// headRowsAt is where that begins in the rows of a micro-batch that a device has.
+// headRowsAt returns their offset in the rows of a micro-batch that a device has.
 func (p *Plan) headRowsAt(o *Operand) int64 {
 	if o.At != Device {
 		return 0

@@ -360,8 +360,8 @@ func (c *chooser) simulate(p *Plan, most float64) Prediction {
 	return q
 }
 
-// leastSeconds is what a step of a placement takes at least; 0 for a search that takes notes, which says how long those
-// take that are not fastest.
+// leastSeconds bounds the seconds of a placement's step from below; 0 for a search that takes notes, which says how
+// long the steps of slower placements take.
 func (c *chooser) leastSeconds(p *Plan) float64 {
 	if c.note != nil {
 		return 0

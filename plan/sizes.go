@@ -155,7 +155,7 @@ func (p *Plan) fetchedStateBytes(part int) int64 {
 
 // Rows of layers.
 
-// inputBuffers are those through which layer inputs pass: with spare ones for gradients as well.
+// inputBuffers counts the buffers through which layer inputs pass: with spare ones for gradients as well.
 func (p *Plan) inputBuffers() int {
 	if p.sharesInputs() {
 		return p.Numerics.MicroBatches + p.Placement.Rings.Inputs
@@ -187,8 +187,8 @@ func (p *Plan) sideHomeBytes(_, side int) int64 {
 	return when(p.sidePasses(side) || p.Model.Sides[side].Lookup != nil && !p.Bound(), p.sideBytes(side))
 }
 
-// sideGradHomeBytes is that of a gradient with a place of its own: one of rows that are looked up lands where the value
-// was.
+// sideGradHomeBytes is the size of a gradient with a place of its own: one of rows that are looked up lands where the
+// value was.
 func (p *Plan) sideGradHomeBytes(_, side int) int64 {
 	return when(p.sidePasses(side) && !p.gradTakesSide(side) && p.Trains(), p.sideBytes(side))
 }

@@ -47,8 +47,8 @@ func CheckpointBytes(m *model.Model, n Numerics) (sum int64) {
 // and its text, three times during sealing.
 const manifestPieceBytes = 1 << 10
 
-// manifestBytes is that of a whole checkpoint, of which extents are this host's; 0 for what is not trained, and so not
-// saved.
+// manifestBytes estimates the manifest of a whole checkpoint, of which extents are this host's; 0 for what is not
+// trained, and so not saved.
 func (c *chooser) manifestBytes(p *Plan, extents []store.Spec) (sum int64) {
 	switch {
 	case p.Outputs.NoUpdates || !p.Trains():

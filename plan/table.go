@@ -476,7 +476,7 @@ func (p *Plan) outcomePasses(block int) bool {
 	return p.leavesOutcome(block) && !p.savedOnDevice(block)
 }
 
-// cacheAt is where a block's cache waits; Absent if the plan keeps none.
+// cacheAt returns the place where a block's cache waits; Absent if the plan keeps none.
 func (p *Plan) cacheAt(block int) Place {
 	if p.Placement.Where.Caches == nil {
 		return Absent

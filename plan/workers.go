@@ -48,7 +48,7 @@ func (c *chooser) each(n int, do func(w *chooser, i int)) {
 // shortest is the shortest step that workers have found so far.
 type shortest struct{ bits atomic.Uint64 } // of its seconds; 0: none
 
-// seconds are those of the step; 0 before there is one.
+// seconds returns the length of the step; 0 before there is one.
 func (s *shortest) seconds() float64 { return math.Float64frombits(s.bits.Load()) }
 
 // lower notes a step, if it is shorter. Bits of positive numbers are in the order of the numbers.

@@ -26,7 +26,7 @@ func frozen(t *testing.T, g *modeltest.Golden, n plan.Numerics, rows int, out pl
 	return s
 }
 
-// wholeLogits are those of all positions of a document that is computed at once.
+// wholeLogits returns the logits of all positions of a document that is computed at once.
 func wholeLogits(t *testing.T, g *modeltest.Golden, n plan.Numerics, dev device.Device, tokens []int32) [][]float32 {
 	t.Helper()
 	s := frozen(t, g, n, len(tokens), plan.Outputs{LogitRows: len(tokens)})

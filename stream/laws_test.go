@@ -104,7 +104,7 @@ func (s *subject) withPasses() *subject {
 	return &c
 }
 
-// stateOf is what a store keeps.
+// stateOf reads the state that a store keeps.
 func stateOf(t errorer, r *rig) outcome {
 	t.Helper()
 	o := outcome{state: map[store.ID][]byte{}}

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace/millrace/stream"
 )
 
-// logits are those of rows [first, first+rows) of each micro-batch of the golden first batch, from a frozen model or
-// from one that could be trained, bound (0 slots) or streamed.
+// logits returns the logits of rows [first, first+rows) of each micro-batch of the golden first batch, from a frozen
+// model or from one that could be trained, bound (0 slots) or streamed.
 func logits(t *testing.T, g *modeltest.Golden, frozen bool, slots, first, rows int) [][]float32 {
 	t.Helper()
 	return cappedLogits(t, g, 0, frozen, slots, first, rows)

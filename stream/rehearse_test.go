@@ -18,7 +18,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// rehearsal is what a steady step on null devices came to.
+// rehearsal holds the measures of a steady step on null devices.
 type rehearsal struct {
 	deviceBytes      int64
 	host             map[string]int64 // by purpose

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// errorer is what rigs need of a test, rapid's included.
+// errorer has the methods that rigs need of a test, rapid's included.
 type errorer interface {
 	Helper()
 	Errorf(string, ...any)
@@ -42,7 +42,7 @@ type rig struct {
 var f32 = plan.Numerics{Compute: tensor.F32, Master: optim.F32}
 var bf16 = plan.Numerics{Compute: tensor.BF16, Master: optim.Split}
 
-// numerics are those of a golden batch, micro-batches kept apart.
+// numerics returns the numerics of a golden batch, micro-batches kept apart.
 func numerics(g *modeltest.Golden, n plan.Numerics) plan.Numerics {
 	n.SequenceLen, n.MicroBatch, n.MicroBatches, n.HeadChunk = len(g.First[0].IDs), 1, len(g.First), 16
 	return n
@@ -97,7 +97,7 @@ func newPlan(t errorer, s *subject, dev device.Info, change func(*plan.Placement
 	return p
 }
 
-// setup is how a rig differs from the plain one.
+// setup says how a rig differs from the plain one.
 type setup struct {
 	change func(*plan.Placement)
 	serial bool

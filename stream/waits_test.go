@@ -16,9 +16,9 @@ const droppable = "MILLRACE_TEST_DROP_WAITS"
 // wait is an entry of After.
 type wait struct{ op, index int }
 
-// neededWaits are those between two streams of the device that no other waits imply. Waits for the update lane are left
-// out: a lane holds a lock between operations of the host, which can order them by accident, and the store panics at
-// what is out of order.
+// neededWaits lists the waits between two streams of the device that no other waits imply. Waits for the update lane
+// are left out: a lane holds a lock between operations of the host, which can order them by accident, and the store
+// panics at what is out of order.
 func neededWaits(ops []plan.Op) []wait {
 	type reached [plan.Lanes]int // by lane: index plus one of its latest operation that comes before
 	before := func(skip wait) []reached {
