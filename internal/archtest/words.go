@@ -17,39 +17,56 @@ import (
 
 // habit is a way to write that the project has given up.
 type habit struct {
-	pattern *regexp.Regexp
-	instead string
-	except  []string // trees where the words mean something else
+	// literals are looked for first, in lower case: a line with none of them cannot match the pattern.
+	literals []string
+	pattern  *regexp.Regexp
+	instead  string
+	except   []string // trees where the words mean something else
 }
 
 // habits are looked for in every line of prose and code, in any case.
 var habits = []habit{
-	{pattern: word(`behind`), instead: `"after", "beyond", "in the background"`},
-	{pattern: word(`(go|goes|going|gone|went) on`), instead: `"continue", "resume"`},
-	{pattern: word(`so many`), instead: `"n"`},
-	{pattern: word(`anew`), instead: `"again", "from the start"`},
-	{pattern: word(`for ever`), instead: `"forever", "without end"`},
-	{pattern: word(`mend(s|ed|ing)?`), instead: `"fix"`},
-	{pattern: word(`whoever|nobody|somebody`), instead: `the noun: "the caller", "no process", "a user"`},
-	{pattern: word(`but for`), instead: `"except"`},
-	{pattern: word(`as ever`), instead: `"as before"`},
-	{pattern: word(`in work`), instead: `"in progress", "in use"`},
-	{pattern: word(`(at|in) hand`), instead: `"available", "spare"`},
-	{pattern: word(`to it comes?|comes? to be`), instead: `"is added", "becomes"`},
-	{pattern: regexp.MustCompile(`\b([Ii]s|[Aa]re|[Ww]as|[Ww]ere) none\b`), instead: `"does not exist", "there is no ..."`,
-		except: []string{"data/template"}},
-	{pattern: word(`hence|thus|upon|lest|thereof|whereof|whence`), instead: `"so", "on", "of it"`},
-	{pattern: word(`beside`), instead: `"next to", "with", "compared with"`},
-	{pattern: word(`lies?|lay`), instead: `"is", "is stored"`},
-	{pattern: word(`leaves? again as`), instead: `"stream out", "go back as"`},
-	{pattern: word(`in the place of`), instead: `"instead of"`},
-	{pattern: word(`(is|are) had`), instead: `the verb: "take", "get"`},
-	{pattern: regexp.MustCompile(`(^[ \t]*|// |[.:;] )What (is|are|was|were|it|they|a|an|the) [^?]*$`),
+	word(`behind`, `"after", "beyond", "in the background"`, "behind"),
+	word(`(go|goes|going|gone|went) on`, `"continue", "resume"`, "go on", "goes on", "going on", "gone on", "went on"),
+	word(`so many`, `"n"`, "so many"),
+	word(`anew`, `"again", "from the start"`, "anew"),
+	word(`for ever`, `"forever", "without end"`, "for ever"),
+	word(`mend(s|ed|ing)?`, `"fix"`, "mend"),
+	word(`whoever|nobody|somebody`, `the noun: "the caller", "no process", "a user"`, "whoever", "nobody", "somebody"),
+	word(`but for`, `"except"`, "but for"),
+	word(`as ever`, `"as before"`, "as ever"),
+	word(`in work`, `"in progress", "in use"`, "in work"),
+	word(`(at|in) hand`, `"available", "spare"`, "at hand", "in hand"),
+	word(`to it comes?|comes? to be`, `"is added", "becomes"`, "to it come", "come to be", "comes to be"),
+	{literals: []string{"is none", "are none", "was none", "were none"},
+		pattern: regexp.MustCompile(`\b([Ii]s|[Aa]re|[Ww]as|[Ww]ere) none\b`),
+		instead: `"does not exist", "there is no ..."`, except: []string{"data/template"}},
+	word(`hence|thus|upon|lest|thereof|whereof|whence`, `"so", "on", "of it"`,
+		"hence", "thus", "upon", "lest", "thereof", "whereof", "whence"),
+	word(`beside`, `"next to", "with", "compared with"`, "beside"),
+	word(`lies?|lay`, `"is", "is stored"`, "lie", "lay"),
+	word(`leaves? again as`, `"stream out", "go back as"`, "leave again as", "leaves again as"),
+	word(`in the place of`, `"instead of"`, "in the place of"),
+	word(`(is|are) had`, `the verb: "take", "get"`, "is had", "are had"),
+	{literals: []string{"what "},
+		pattern: regexp.MustCompile(`(^[ \t]*|// |[.:;] )What (is|are|was|were|it|they|a|an|the) [^?]*$`),
 		instead: `the noun, and then the verb`},
+	{literals: []string{"// "},
+		pattern: regexp.MustCompile(`^// [A-Za-z]+ (is|are) (what|those|that|how|when|where|who|whether)\b`),
+		instead: `a verb: "length returns the length of a piece", "arguments holds the arguments of a call"`},
 }
 
-func word(alternatives string) *regexp.Regexp {
-	return regexp.MustCompile(`(?i)\b(` + alternatives + `)\b`)
+// word makes a habit of words in any case.
+func word(alternatives, instead string, literals ...string) habit {
+	return habit{literals: literals, pattern: regexp.MustCompile(`(?i)\b(` + alternatives + `)\b`), instead: instead}
+}
+
+// find returns the words of a line that match the pattern; "" if none do. lower is the line in lower case.
+func (h *habit) find(line, lower string) string {
+	if !slices.ContainsFunc(h.literals, func(l string) bool { return strings.Contains(lower, l) }) {
+		return ""
+	}
+	return h.pattern.FindString(line)
 }
 
 // proseFiles are the endings of files whose words people read.
@@ -73,8 +90,11 @@ func PlainWords(root fs.FS) (found []string, err error) {
 		lines := bufio.NewScanner(bytes.NewReader(text))
 		lines.Buffer(nil, len(text)+1)
 		for n := 1; lines.Scan(); n++ {
-			for _, h := range habits {
-				if m := h.pattern.FindString(lines.Text()); m != "" && !withinAny(path.Dir(name), h.except) {
+			line := lines.Text()
+			lower := strings.ToLower(line)
+			for i := range habits {
+				h := &habits[i]
+				if m := h.find(line, lower); m != "" && !withinAny(path.Dir(name), h.except) {
 					found = append(found, fmt.Sprintf("%s:%d: %q: say %s", name, n, strings.TrimSpace(m), h.instead))
 				}
 			}
