@@ -59,12 +59,9 @@ type turnForm struct {
 	roles         map[string]string
 }
 
-func (s Source) turnForm() turnForm {
-	if s.Type == ShareGPT {
-		return turnForm{"turn", s.Tags.Role, s.Tags.Content, s.Tags.roles()}
-	}
-	return turnForm{"message", "role", "content", openAIRoles}
-}
+func (t Tags) turns() turnForm { return turnForm{"turn", t.Role, t.Content, t.roles()} }
+
+func openAITurns(Tags) turnForm { return turnForm{"message", "role", "content", openAIRoles} }
 
 // roleOf finds the role of a turn.
 func (t turnForm) roleOf(turn *template.Dict) (string, error) {
@@ -136,7 +133,7 @@ func (f *fields) turns(name string) []*template.Dict {
 
 // addTurns reads a list of turns into a record, after what it has.
 func (f *fields) addTurns(s Source, name string, out *Record) {
-	form := s.turnForm()
+	form := f.format.turns(s.Tags)
 	for i, turn := range f.turns(name) {
 		if err := f.addTurn(s, form, turn, out); err != nil {
 			if name == s.Messages {
@@ -192,9 +189,13 @@ func (f *fields) hasTurns(name string) bool {
 	return err == nil && len(items) > 0
 }
 
-// messagePair reads a row of type prompt-response whose two fields are lists of messages, as TRL's conversational data
-// have them. Only the assistant's messages in the response count.
-func (f *fields) messagePair(s Source, out *Record) {
+// textsOrMessages reads a row of type prompt-response. Its two fields are texts, or lists of messages as TRL's
+// conversational data have them. Of the lists only the assistant's messages in the response count.
+func (f *fields) textsOrMessages(s Source, out *Record) {
+	if !f.hasTurns(s.Prompt) && !f.hasTurns(s.Response) {
+		f.pair(s, out)
+		return
+	}
 	out.Type = Messages
 	f.addSystem(s, out)
 	if len(f.history(s.History)) > 0 {
@@ -437,7 +438,7 @@ func (f *fields) checkConversation(r *Record) {
 
 // conversation is a record as messages: those it has, or the prompts and responses of the other types.
 func (r Record) conversation() []template.Value {
-	if r.Type.conversation() {
+	if r.Type.format().isConversation {
 		return r.Messages
 	}
 	var all []template.Value

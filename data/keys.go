@@ -54,19 +54,11 @@ type keyRule struct {
 	at     place
 	names  string // separated by blanks; any case, and with or without _ and -
 	does   action
-	entry  string // the key of an entry of `datasets` that names it
-	types  []Type // whose rows are refused where they do not read it; nil is all but text
-	says   string // what it says, for the docs
-	remedy string // what to do instead
+	entry  string             // the key of an entry of `datasets` that names it
+	of     func(*format) bool // the types whose rows are refused where they do not read it; nil is all but text
+	says   string             // what it says, for the docs
+	remedy string             // what to do instead
 }
-
-// conversations are the types whose rows are questions and answers.
-var conversations = []Type{PromptResponse, Alpaca, ShareGPT, Messages}
-
-var (
-	pairTypes = []Type{PromptResponse, Alpaca}
-	allTypes  = []Type{Text, PromptResponse, Alpaca, ShareGPT, Messages}
-)
 
 var mediaNames = media("image") + media("video") + media("audio")
 
@@ -76,7 +68,7 @@ var keyTable = []keyRule{
 	{inRow, "history chat_history conversation_history", reads, "history", nil, "turns before the prompt",
 		"put its turns into the list of messages"},
 	{inRow, "tools functions tool_definitions tool_defs available_tools", reads, "tools", nil, "tools that the model may call", ""},
-	{inRow, "input context contexts instruction instructions", reads, "input", pairTypes, "more of the question",
+	{inRow, "input context contexts instruction instructions", reads, "input", func(f *format) bool { return f.prompt != nil }, "more of the question",
 		"use type: alpaca, which has a key input"},
 	{inRow, "reasoning_content reasoning thinking thoughts chain_of_thought", refuses, "", nil, "thoughts of the model",
 		"thoughts are read in a message of the assistant (type: messages)"},
@@ -86,15 +78,15 @@ var keyTable = []keyRule{
 	{inRow, "chat_template_kwargs", reads, "chat_template_kwargs", nil, "variables of the chat template: an object", "write chat_template_kwargs"},
 	{inRow, "template_kwargs enable_thinking thinking_budget reasoning_effort", refuses, "", nil, "a variable of the chat template",
 		"put it into chat_template_kwargs"},
-	{inRow, mediaNames, refuses, "", allTypes, "pictures, films, sounds", onlyText},
+	{inRow, mediaNames, refuses, "", anyType, "pictures, films, sounds", onlyText},
 	{inRow, "label labels kto_tag kto_label", judges, "", nil, "whether the answer is a good one", ""},
 	{inRow, choice("chosen") + choice("preferred") + choice("positive"), refuses, "", nil, "the better answer of two",
 		"only one answer can be trained on: name the key of the one to take"},
 	{inRow, choice("rejected") + choice("dispreferred") + choice("non_preferred") + choice("negative"), refuses, "", nil,
 		"the worse answer of two", "only one answer can be trained on: name the key of the one to take"},
-	{inRow, "weight loss_weight loss_scale sample_weight loss train training trainable is_trainable", marks, "", allTypes, "whether the row counts",
+	{inRow, "weight loss_weight loss_scale sample_weight loss train training trainable is_trainable", marks, "", anyType, "whether the row counts",
 		"leave the row out, or set weight of the entry"},
-	{inRow, "mask masked loss_mask", refuses, "", allTypes, "which part counts, or which does not",
+	{inRow, "mask masked loss_mask", refuses, "", anyType, "which part counts, or which does not",
 		"trainers read it in two ways: mark messages by weight: 0 or 1"},
 
 	{inMessage, "role from", reads, "role_tag", nil, "who speaks", ""},
@@ -188,10 +180,8 @@ func ruleOf(at place, name string) *keyRule { return keysByName[at][plainName(na
 
 // concerns reports whether rows of a type are refused if they have the key and do not read it.
 func (k *keyRule) concerns(t Type) bool {
-	if k.types == nil {
-		return t != Text
-	}
-	return slices.Contains(k.types, t)
+	f := t.format()
+	return k.of == nil && !f.isText || k.of != nil && k.of(f)
 }
 
 // isLabel reports whether a key of a message is known to say nothing that a template has to write.
@@ -204,30 +194,24 @@ func isLabel(name string) bool {
 type entryKey struct {
 	name     string
 	of       func(*Source) *string // nil: no entry gives it another name
-	defaults map[Type]string       // the types that read it
 	required bool
 }
 
-func sameFor(types []Type, name string) map[Type]string {
-	all := map[Type]string{}
-	for _, t := range types {
-		all[t] = name
-	}
-	return all
-}
+// isOf reports whether a type reads the key.
+func (k entryKey) isOf(f *format) bool { return f.keys[k.name] != "" }
 
 // entryKeys are all of them, with those that a row must have first.
 var entryKeys = []entryKey{
-	{"field", func(s *Source) *string { return &s.Field }, map[Type]string{Text: "text"}, true},
-	{"prompt", func(s *Source) *string { return &s.Prompt }, map[Type]string{PromptResponse: "prompt", Alpaca: "instruction"}, true},
-	{"response", func(s *Source) *string { return &s.Response }, map[Type]string{PromptResponse: "response", Alpaca: "output"}, true},
-	{"messages", func(s *Source) *string { return &s.Messages }, map[Type]string{ShareGPT: "conversations", Messages: "messages"}, true},
-	{"input", func(s *Source) *string { return &s.Input }, map[Type]string{Alpaca: "input"}, false},
-	{"history", func(s *Source) *string { return &s.History }, sameFor(pairTypes, "history"), false},
-	{"system", func(s *Source) *string { return &s.System }, sameFor(conversations, "system"), false},
-	{"tools", func(s *Source) *string { return &s.Tools }, sameFor(conversations, "tools"), false},
-	{"documents", nil, sameFor(conversations, documentsKey), false},
-	{"chat_template_kwargs", nil, sameFor(conversations, kwargsKey), false},
+	{"field", func(s *Source) *string { return &s.Field }, true},
+	{"prompt", func(s *Source) *string { return &s.Prompt }, true},
+	{"response", func(s *Source) *string { return &s.Response }, true},
+	{"messages", func(s *Source) *string { return &s.Messages }, true},
+	{"input", func(s *Source) *string { return &s.Input }, false},
+	{"history", func(s *Source) *string { return &s.History }, false},
+	{"system", func(s *Source) *string { return &s.System }, false},
+	{"tools", func(s *Source) *string { return &s.Tools }, false},
+	{documentsKey, nil, false},
+	{kwargsKey, nil, false},
 }
 
 const (
@@ -238,7 +222,7 @@ const (
 // in is the name that the key has in the rows of a source.
 func (k entryKey) in(s Source) string {
 	if k.of == nil {
-		return k.defaults[s.Type]
+		return s.Type.format().keys[k.name]
 	}
 	return *k.of(&s)
 }
@@ -246,7 +230,7 @@ func (k entryKey) in(s Source) string {
 // columns are the keys of a row that the source's type reads; those that it must have come first.
 func (s Source) columns() (all []string, required int) {
 	for _, k := range entryKeys {
-		if _, ok := k.defaults[s.Type]; !ok || k.name == "tools" && s.Tools == DropTools {
+		if !k.isOf(s.Type.format()) || k.name == "tools" && s.Tools == DropTools {
 			continue
 		}
 		if all = append(all, k.in(s)); k.required {

@@ -134,18 +134,13 @@ func keysTable() string {
 			continue
 		}
 		var readers []string
-		refusedBy := conversations
-		if k.types != nil {
-			refusedBy = k.types
-		}
+		refusedBy := typesThat(func(f *format) bool { return k.concerns(f.name) })
 		for _, e := range entryKeys {
-			for _, typ := range allTypes {
-				if _, ok := e.defaults[typ]; ok && e.name == k.entry {
-					readers = append(readers, string(typ))
-				}
+			if e.name == k.entry {
+				readers = append(readers, typesThat(e.isOf)...)
 			}
 		}
-		otherwise := "refused in " + strings.ReplaceAll(namesOf(refusedBy), " and ", ", ")
+		otherwise := "refused in " + strings.Join(refusedBy, ", ")
 		switch {
 		case k.does == marks:
 			otherwise = "refused unless 1 or true, in all types"

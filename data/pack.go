@@ -37,7 +37,7 @@ func (l LongDocuments) of(kind Type) LongDocuments {
 	switch {
 	case l != AutoLong:
 		return l
-	case kind == Text:
+	case kind.format().isText:
 		return SplitLong
 	}
 	return TruncateLong

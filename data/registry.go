@@ -166,29 +166,30 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 
 // setFormat takes type, columns and tags from an entry.
 func (s *Source) setFormat(e registryEntry) error {
-	var columns map[string]*string
-	tags := map[string]*string{}
-	switch e.Formatting {
-	case "alpaca", "":
-		s.Type = Alpaca
-		columns = map[string]*string{"prompt": &s.Prompt, "query": &s.Input, "response": &s.Response, "system": &s.System, "history": &s.History, "tools": &s.Tools}
-		// A set of which only the prompt is known is a text to be continued, which LLaMA-Factory uses in its stage pt.
-		if len(e.Columns) == 1 && e.Columns["prompt"] != "" {
-			s.Type, s.Lines = Text, true
-			columns = map[string]*string{"prompt": &s.Field}
-		}
-	case "sharegpt", "openai":
-		s.Type = ShareGPT
-		columns = map[string]*string{"messages": &s.Messages, "system": &s.System, "tools": &s.Tools}
-		t := &s.Tags
-		tags = map[string]*string{"role_tag": &t.Role, "content_tag": &t.Content, "user_tag": &t.User, "assistant_tag": &t.Assistant,
-			"observation_tag": &t.Observation, "function_tag": &t.Function, "system_tag": &t.System}
-		if e.Formatting == "openai" {
-			s.Type = Messages
-			columns, tags = map[string]*string{"messages": &s.Messages, "tools": &s.Tools}, map[string]*string{}
-		}
-	default:
-		return fmt.Errorf("formatting is %q: known are alpaca, sharegpt and openai", e.Formatting)
+	formatting := cmp.Or(e.Formatting, "alpaca")
+	var known []string
+	for _, f := range types {
+		known = append(known, f.formatting)
+	}
+	i := slices.Index(known, formatting)
+	if i < 0 {
+		return fmt.Errorf("formatting is %q: known are %s", e.Formatting, listed(known, "and"))
+	}
+	f := types[i]
+	// A set of which only the prompt is known is a text to be continued, which LLaMA-Factory uses in its stage pt.
+	if formatting == "alpaca" && len(e.Columns) == 1 && e.Columns["prompt"] != "" {
+		f, s.Lines = Text.format(), true
+	}
+	s.Type = f.name
+	columns, tags := map[string]*string{}, map[string]*string{}
+	for column, key := range f.columns {
+		at := slices.IndexFunc(entryKeys, func(k entryKey) bool { return k.name == key })
+		columns[column] = entryKeys[at].of(s)
+	}
+	if t := &s.Tags; f.tags != (Tags{}) {
+		tags = map[string]*string{"role_tag": &t.Role, "content_tag": &t.Content, "user_tag": &t.User,
+			"assistant_tag": &t.Assistant, "observation_tag": &t.Observation, "function_tag": &t.Function,
+			"system_tag": &t.System}
 	}
 	set := func(what string, values map[string]string, known map[string]*string) error {
 		for _, key := range slices.Sorted(maps.Keys(values)) {
@@ -200,11 +201,9 @@ func (s *Source) setFormat(e registryEntry) error {
 		}
 		return nil
 	}
-	if err := set("columns", e.Columns, columns); err != nil {
+	err := set("columns", e.Columns, columns)
+	if err != nil || f.isConversation && f.tags == (Tags{}) { // the format has its tags in its name
 		return err
-	}
-	if s.Type == Messages { // the format has its tags in its name
-		return nil
 	}
 	return set("tags", e.Tags, tags)
 }

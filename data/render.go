@@ -58,23 +58,21 @@ type plain struct{}
 func (plain) Version() string { return "plain-1" }
 
 func (plain) Render(_ context.Context, r Record) (Rendered, error) {
-	out := Rendered{Begin: true, End: true, endsInTurn: true}
+	out, format := Rendered{Begin: true, End: true, endsInTurn: true}, r.Type.format()
 	for _, has := range []struct {
 		key string
 		any bool
 	}{{"system", !blank(r.System)}, {"history", len(r.History) > 0}, {"tools", len(r.Tools) > 0},
 		{"documents", len(r.Documents) > 0}, {"chat_template_kwargs", r.Kwargs != nil}} {
-		if has.any && !r.Type.conversation() {
+		if has.any && !format.isConversation {
 			return out, fmt.Errorf("field %q is not supported without a chat template: set chat_template to model or to a file", has.key)
 		}
 	}
-	switch r.Type {
-	case Text:
+	switch {
+	case format.isText:
 		out.Segments = []Segment{{r.Text, true}}
-	case PromptResponse:
-		out.Segments, out.Turns = []Segment{{r.Prompt + "\n", false}, {r.Response, true}}, []int{1}
-	case Alpaca:
-		out.Segments, out.Turns = []Segment{{alpacaPrompt(r.Prompt, r.Input), false}, {r.Response, true}}, []int{1}
+	case format.prompt != nil:
+		out.Segments, out.Turns = []Segment{{format.prompt(r), false}, {r.Response, true}}, []int{1}
 	default:
 		return out, errNoTemplate
 	}

@@ -29,7 +29,7 @@ func (s Source) unfit(object map[string]json.RawMessage) string {
 		switch {
 		case rule.entry == "tools" && s.Tools == DropTools, isChoice(name) && takesOne:
 			continue
-		case s.Type == Text && rule.remedy == onlyText && !slices.ContainsFunc(placeholders, func(p string) bool { return strings.Contains(string(object[s.Field]), p) }):
+		case s.Type.format().isText && rule.remedy == onlyText && !slices.ContainsFunc(placeholders, func(p string) bool { return strings.Contains(string(object[s.Field]), p) }):
 			continue // the text of a row with a picture can be trained on as long as nothing in it stands for the picture
 		}
 		value, err := template.ParseJSON(object[name])
@@ -81,20 +81,16 @@ func (k *keyRule) refusal(s Source, name string, value template.Value) string {
 		return fmt.Sprintf("the row has %q: %s", name, onlyText)
 	}
 	remedy := k.remedy
-	if k.canBeNamed(s.Type) {
+	canBeNamed := func(e entryKey) bool { return e.name == k.entry && e.of != nil && e.isOf(s.Type.format()) }
+	if slices.ContainsFunc(entryKeys, canBeNamed) {
 		remedy = fmt.Sprintf("write %s: %s in the entry", k.entry, shown(name))
 	}
 	return fmt.Sprintf("the row has %q, which type %s does not read (%s): %s%s", name, s.Type, k.says, remedy, orIgnore)
 }
 
-// canBeNamed reports whether an entry of a type can give the key another name.
-func (k *keyRule) canBeNamed(t Type) bool {
-	return slices.ContainsFunc(entryKeys, func(e entryKey) bool { return e.name == k.entry && e.of != nil && e.defaults[t] != "" })
-}
-
 // checkPlaceholders refuses a question with a mark for a picture that no key has: the rows are of a set with pictures.
 func (f *fields) checkPlaceholders(out *Record) {
-	if f.err != nil || out.Type == Text {
+	if f.err != nil || f.format.isText {
 		return
 	}
 	for _, v := range out.conversation() {

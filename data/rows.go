@@ -312,9 +312,9 @@ func (s Source) record(r row) (Record, error) {
 		r.line = max(r.line, 1) + r.section.lines + bytes.Count(r.data[:i], []byte("\n"))
 		return Record{}, r.errorf("byte 0x%02x is not UTF-8: convert the file", r.data[i])
 	}
-	out := Record{Type: s.Type}
+	out, format := Record{Type: s.Type}, s.Type.format()
 	if r.whole {
-		if s.Type != Text {
+		if !format.isText {
 			return Record{}, r.errorf("type %s needs a .json, .jsonl, .csv, .tsv or .parquet file", s.Type)
 		}
 		out.Text = string(r.data)
@@ -325,7 +325,7 @@ func (s Source) record(r row) (Record, error) {
 	}
 	var object map[string]json.RawMessage
 	isList := len(bytes.TrimLeft(r.data, " \t\r\n")) > 0 && bytes.TrimLeft(r.data, " \t\r\n")[0] == '['
-	if isList && s.Type.conversation() { // a row that is the list of turns alone
+	if isList && format.isConversation { // a row that is the list of turns alone
 		object = map[string]json.RawMessage{s.Messages: r.data}
 	} else if err := json.Unmarshal(r.data, &object); isTypeError(err) || err == nil && object == nil {
 		return Record{}, r.errorf("the row is not an object")
@@ -341,23 +341,9 @@ func (s Source) record(r row) (Record, error) {
 	if i := firstInvalid(r.data); i >= 0 { // after the checks above, since the bytes of images are in rows of tables
 		return Record{}, r.errorf("byte 0x%02x is not UTF-8: convert the file", r.data[i])
 	}
-	f := fields{row: r, object: object}
-	switch s.Type {
-	case Text:
-		out.Text = f.text(s.Field)
-	case PromptResponse:
-		if f.hasTurns(s.Prompt) || f.hasTurns(s.Response) {
-			f.messagePair(s, &out)
-		} else {
-			f.pair(s, &out)
-		}
-	case Alpaca:
-		f.pair(s, &out)
-		out.Input = f.optional(s.Input)
-	case ShareGPT, Messages:
-		f.conversation(s, &out)
-	}
-	if s.Type != Text {
+	f := fields{row: r, object: object, format: format}
+	format.read(&f, s, &out)
+	if !format.isText {
 		out.Documents, out.Kwargs = f.documents(), f.kwargs()
 	}
 	f.checkPlaceholders(&out)
@@ -430,6 +416,7 @@ func explained(err error) error {
 type fields struct {
 	row    row
 	object map[string]json.RawMessage
+	format *format
 	system string // of a key of its own, in a conversation
 	// inPrompt is set while the messages of a prompt are read, of which no answer counts.
 	inPrompt bool
@@ -466,33 +453,6 @@ func isTurn(object map[string]json.RawMessage) bool {
 	_, hasRole := object["role"]
 	_, hasContent := object["content"]
 	return hasFrom && hasValue || hasRole && hasContent
-}
-
-// typeOf is the type, with its keys, whose usual rows have the keys of this one; empty if none has.
-func typeOf(object map[string]json.RawMessage) string {
-	has := func(key string) bool { _, ok := object[key]; return ok }
-	isShareGPT := func(key string) bool { return bytes.Contains(object[key], []byte(`"from"`)) }
-	switch {
-	case has("instruction") && has("output"):
-		return "alpaca"
-	case has("messages") && isShareGPT("messages"):
-		return "sharegpt, with messages: messages"
-	case has("messages"):
-		return "messages"
-	case has("conversations") && isShareGPT("conversations"):
-		return "sharegpt"
-	case has("conversations"):
-		return "messages, with messages: conversations"
-	case has("text"):
-		return "text"
-	}
-	for _, pair := range [][2]string{{"prompt", "response"}, {"prompt", "completion"}, {"question", "answer"},
-		{"instruction", "response"}} {
-		if has(pair[0]) && has(pair[1]) {
-			return fmt.Sprintf("prompt-response, with prompt: %s and response: %s", pair[0], pair[1])
-		}
-	}
-	return ""
 }
 
 // text returns a string that must not be blank.

@@ -10,7 +10,7 @@ const sectionBytes = batchBytes
 // to know a whole one before its first token is kept.
 func (s rowReader) cutter(ctx context.Context, o Options) func(text string, from int) int {
 	t, ok := o.Tokenizer.(interface{ Cut(string, int) int })
-	if !ok || s.Type != Text || s.BadRows == SkipBadRows {
+	if !ok || !s.Type.format().isText || s.BadRows == SkipBadRows {
 		return nil
 	}
 	const some = "some text"

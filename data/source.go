@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -9,23 +10,6 @@ import (
 
 	"github.com/millrace/millrace/data/template"
 )
-
-// Type says what a row of a source holds.
-type Type string
-
-// The types of sources.
-const (
-	Text           Type = "text"            // one text per row, or one per plain file; all of it counts
-	PromptResponse Type = "prompt-response" // two fields, texts or lists of messages; the response counts
-	Alpaca         Type = "alpaca"          // instruction, input (may be empty) and output; the output counts
-	ShareGPT       Type = "sharegpt"        // a list of turns with from and value; what the assistant wrote counts
-	Messages       Type = "messages"        // OpenAI's list of messages with role and content; the same
-)
-
-const typeNames = "text, prompt-response, alpaca, sharegpt or messages"
-
-// conversation reports whether rows of the type can only be rendered with a chat template.
-func (t Type) conversation() bool { return t == ShareGPT || t == Messages }
 
 // What becomes of a row that cannot be used.
 const (
@@ -107,13 +91,10 @@ func (s Source) Validate() error {
 	if err := s.checkAddress(); err != nil {
 		return err
 	}
-	switch s.Type {
-	case Text, PromptResponse, Alpaca, ShareGPT, Messages:
-	case "":
-		if s.Name == "" {
-			return s.fail("type is missing: use %s", typeNames)
-		}
-	default:
+	switch {
+	case s.Type == "" && s.Name == "":
+		return s.fail("type is missing: use %s", typeNames)
+	case s.Type != "" && s.Type.format().name == "":
 		return s.fail("type %q is unknown: use %s", s.Type, typeNames)
 	}
 	// With a type, name is a subset; whether path can have any is seen when it is looked for.
@@ -142,12 +123,9 @@ func (s Source) Validate() error {
 
 // checkNamed refuses keys that do not go with the entry of a registry.
 func (s Source) checkNamed() error {
-	set := s.keys()
-	set.opening = ""
-	if set.tools == DropTools {
-		set.tools = ""
-	}
-	if s.Type != "" || s.Glob != "" || s.Split != "" || s.Revision != "" || set != (keys{}) {
+	isNamed := func(k entryKey) bool { return k.in(s) != "" && (k.name != "tools" || s.Tools != DropTools) }
+	if cmp.Or(string(s.Type), s.Glob, s.Split, s.Revision) != "" || s.Lines || s.Tags != (Tags{}) ||
+		slices.ContainsFunc(entryKeys, isNamed) {
 		return s.fail("name %q takes type, keys, tags and files from the registry: remove them here", s.Name)
 	}
 	return nil
@@ -157,58 +135,20 @@ func (s Source) fail(format string, args ...any) error {
 	return fmt.Errorf("dataset %s: %s", s.Path, fmt.Sprintf(format, args...))
 }
 
-// keys are the names in a row.
-type keys struct {
-	field, prompt, response, input, history, messages, system, tools, opening string
-	tags                                                                      Tags
-	lines                                                                     bool
-}
-
-func (s Source) keys() keys {
-	return keys{s.Field, s.Prompt, s.Response, s.Input, s.History, s.Messages, s.System, s.Tools, s.Opening, s.Tags,
-		s.Lines}
-}
-
 // checkKeys refuses keys of another type.
 func (s Source) checkKeys() error {
-	switch {
-	case s.Tags != (Tags{}) && s.Type != ShareGPT:
-		return s.fail("tags are for type %s, not %s", ShareGPT, s.Type)
-	case s.Lines && s.Type != Text:
-		return s.fail("lines is for type %s, not %s", Text, s.Type)
+	of := func(key string, isSet bool, has func(*format) bool) error {
+		if !isSet || has(s.Type.format()) {
+			return nil
+		}
+		return s.fail("%s for type %s, not %s", key, strings.Join(typesThat(has), " and "), s.Type)
 	}
+	err := cmp.Or(of("tags are", s.Tags != (Tags{}), func(f *format) bool { return f.tags != (Tags{}) }),
+		of("lines is", s.Lines, func(f *format) bool { return f.isText }))
 	for _, k := range entryKeys {
-		if _, ok := k.defaults[s.Type]; k.of != nil && k.in(s) != "" && !ok {
-			return s.fail("%s is for type %s, not %s", k.name, k.typeNames(), s.Type)
-		}
+		err = cmp.Or(err, of(k.name+" is", k.in(s) != "", k.isOf))
 	}
-	if s.Opening != "" && !slices.Contains(openingTypes, s.Type) {
-		return s.fail("opening is for type %s, not %s", namesOf(openingTypes), s.Type)
-	}
-	return s.checkIgnore()
-}
-
-// openingTypes may have turns before the first question.
-var openingTypes = []Type{PromptResponse, ShareGPT, Messages}
-
-// namesOf lists types.
-func namesOf(types []Type) string {
-	var names []string
-	for _, t := range types {
-		names = append(names, string(t))
-	}
-	return strings.Join(names, " and ")
-}
-
-// typeNames lists the types that have the key.
-func (k entryKey) typeNames() string {
-	var types []Type
-	for _, t := range allTypes {
-		if _, ok := k.defaults[t]; ok {
-			types = append(types, t)
-		}
-	}
-	return namesOf(types)
+	return cmp.Or(err, of("opening is", s.Opening != "", func(f *format) bool { return f.opens }), s.checkIgnore())
 }
 
 // checkIgnore refuses to pass over what the entry reads.
@@ -234,24 +174,15 @@ func (s Source) checkIgnore() error {
 
 // withDefaults fills in the names of fields.
 func (s Source) withDefaults() Source {
-	fill := func(name *string, value string) {
-		if *name == "" {
-			*name = value
-		}
-	}
+	f := s.Type.format()
 	for _, k := range entryKeys {
-		if name, ok := k.defaults[s.Type]; ok && k.of != nil {
-			fill(k.of(&s), name)
+		if k.of != nil {
+			name := k.of(&s)
+			*name = cmp.Or(*name, f.keys[k.name])
 		}
 	}
-	if s.Type == ShareGPT {
-		fill(&s.Tags.Role, "from")
-		fill(&s.Tags.Content, "value")
-	}
-	if s.Weight == 0 {
-		s.Weight = 1
-	}
-	fill(&s.BadRows, RefuseBadRows)
+	s.Tags.Role, s.Tags.Content = cmp.Or(s.Tags.Role, f.tags.Role), cmp.Or(s.Tags.Content, f.tags.Content)
+	s.Weight, s.BadRows = cmp.Or(s.Weight, 1), cmp.Or(s.BadRows, RefuseBadRows)
 	return s
 }
 

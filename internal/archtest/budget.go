@@ -29,7 +29,7 @@ var rooms = []room{
 	{"plan + stream", []string{"plan", "stream"}, 15170},
 	{"nn + model", []string{"nn", "model"}, 9690},
 	{"train", []string{"train/..."}, 13180},
-	{"data", []string{"data/..."}, 22650},
+	{"data", []string{"data/..."}, 22642},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6230},
 	{"device", []string{"device/..."}, 17040},
