@@ -23,6 +23,19 @@ var owned = []struct {
 		"table.go answers what follows from places, and the search alone changes them"},
 }
 
+// ofPlan lists all that stream selects of a plan: the schedule, memory, numerics, and questions that are yet to become
+// operations or rows. The list gets shorter: a new question belongs into the schedule.
+var ofPlan = []string{
+	"ScheduleOf", "Describe", "Crew", "Workers", // what to do
+	"Cells", "Range", "StateIn", "KeptIn", "CacheIn", "Extents", "InputExtents", "Host", "RankBytes", "Pinned", // where
+	"LossAt", "LoadsAt", "SquaresAt", "TallyAt", "TokenLossesAt", "InputPieces", "PieceElems", "HeadBuffer",
+	"Numerics", "Whole", "Outputs", "Model", "Head", "Cluster", "Ranks", "LongestDocument", "AttentionShapes",
+	// Questions.
+	"AheadRows", "AnyStateResident", "CanGoBack", "ClearsEarly", "Disk", "KeepsLoaded", "LookupOf", "LossRank",
+	"NumbersTokens", "OnDisk", "PeerCopies", "RankOf", "RoundsEarly", "SendsRows", "SumBytes", "SumsTouchedRows", "TiedSumStride",
+	"TouchedBytesPerElem", "Trained", "UpdatesInBackward",
+}
+
 // allowed are selections of owned names that mean something else: fields of other types.
 var allowed = map[string][]string{
 	"stream": {"e.Device", "e.Host", "r.Device", "r.Host", "op.Host", "Cluster.Host", "Plan.Disk", "Plan.Host",
@@ -31,6 +44,16 @@ var allowed = map[string][]string{
 
 // refuseOwned reports owned names outside of their files.
 func (c *checker) refuseOwned(file string, f *ast.File, files *token.FileSet) {
+	if path.Dir(file) == "stream" {
+		ast.Inspect(f, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if ok && lastName(sel.X) == "Plan" && !slices.Contains(ofPlan, sel.Sel.Name) {
+				c.report("%s: Plan.%s is not for stream: a decision belongs into the schedule, and a place into its rows",
+					files.Position(sel.Pos()), sel.Sel.Name)
+			}
+			return true
+		})
+	}
 	for _, o := range owned {
 		if path.Dir(file) != o.pkg || slices.Contains(o.files, path.Base(file)) {
 			continue
