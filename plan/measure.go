@@ -20,7 +20,7 @@ func (c *chooser) plan(place Placement) *Plan {
 		ComputedOn: c.Device.Numerics, Warning: c.Device.Warning,
 		accounts: c.accounts, Unified: c.Device.Unified,
 		DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
-	p.Placement, p.asked = p.settle(place), &c.Request
+	p.Placement, p.asked = p.resolve(place), &c.Request
 	return p
 }
 

@@ -81,7 +81,7 @@ func (m Move) apply(p *Placement, of *model.Model) {
 		p.HeadAtOnce = true
 	case MoveCache:
 		if p.Where.Caches == nil {
-			p.Where.Caches = make([]Place, len(of.Blocks)) // Absent: of those that are not told, see settle
+			p.Where.Caches = make([]Place, len(of.Blocks)) // Absent: of those that are not told, see resolve
 		}
 		p.Where.Caches[m.Index] = Device
 	case MovePassing:

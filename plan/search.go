@@ -179,7 +179,7 @@ func (c *chooser) ringed(bound bool) (all []dealt) {
 func (c *chooser) others(all []dealt, best *Plan) (others []Placement) {
 	rings, none := best.Placement.Rings, best.Ranks() == 1 || math.IsInf(best.Predicted.StepSeconds, 1)
 	for _, d := range all {
-		r := c.plan(d.first).Placement.Rings // as the best plan has them: settled
+		r := c.plan(d.first).Placement.Rings // as the best plan has them: resolved
 		if none || r.Weights == rings.Weights && r.Rounded == rings.Rounded && r.Inputs == rings.Inputs {
 			others = append(others, d.others()...)
 		}

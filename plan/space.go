@@ -29,7 +29,7 @@ type Space struct {
 // then needs a file more for each that is linked, so that it takes as much.
 func CheckpointBytes(m *model.Model, n Numerics) (sum int64) {
 	p := &Plan{Model: m, Whole: n, Numerics: n}
-	p.Placement = p.settle(Smallest(len(m.Parts), len(m.Blocks), false))
+	p.Placement = p.resolve(Smallest(len(m.Parts), len(m.Blocks), false))
 	for part := range m.Parts {
 		for _, spec := range p.extents(nil, part, p.types()) {
 			if spec.Kind.Transient() {

@@ -11,10 +11,10 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// settle is the placement that comes of one that is asked for: what the model, its types or what is wanted rule out
+// resolve is the placement that comes of one that is asked for: what the model, its types or what is wanted rule out
 // has its usual place instead. All rules about places stand here. After it each question about a place is a look into
 // the table.
-func (p *Plan) settle(ask Placement) Placement {
+func (p *Plan) resolve(ask Placement) Placement {
 	asked, bound := &ask.Where, ask.Where.Bound()
 	place := Placement{Rings: ask.Rings, HeadAtOnce: ask.HeadAtOnce, Where: Table{State: make([][store.Kinds]Place, len(p.Model.Parts)),
 		Weights: make([]Place, len(p.Model.Parts)), Updates: make([]Place, len(p.Model.Parts)),

@@ -45,7 +45,7 @@ func (e *Engine) Continue(ctx context.Context, positions []Position, wanted int)
 	if err := e.refuseGoingBack(positions); err != nil {
 		return nil, err
 	}
-	if err := e.settle(ctx); err != nil {
+	if err := e.finishUpdates(ctx); err != nil {
 		return nil, err
 	}
 	e.passRows, e.logitRow, e.wanted = len(positions), len(positions)-wanted, wanted

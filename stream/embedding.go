@@ -31,7 +31,7 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 				s.Gather(r.host.Rows(x).RowRange(0, r.passRows), piece, r.hostIDs(micro+i), first)
 			}
 			if r.isScarce(id) {
-				if err := r.settle(s, updates); err != nil {
+				if err := r.syncAndRelease(s, updates); err != nil {
 					return err
 				}
 			}
@@ -40,7 +40,7 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 	for i := range op.Writes {
 		scaleRows(s, table, r.host.Rows(&op.Writes[i]).RowRange(0, r.passRows))
 	}
-	return r.settle(s, updates)
+	return r.syncAndRelease(s, updates)
 }
 
 // scaleRows makes rows of the table what is looked up.
@@ -150,7 +150,7 @@ func (r *execution) prepareScatter(s device.Stream, op *plan.Op) error {
 		}
 		s.Cast(stored, sum)
 	}
-	if err := r.settle(s, updates); err != nil {
+	if err := r.syncAndRelease(s, updates); err != nil {
 		return err
 	}
 	r.versions.wrote(id) // once more than the step does
@@ -186,7 +186,7 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 	if err != nil {
 		return err
 	}
-	if err := r.settle(s, updates); err != nil {
+	if err := r.syncAndRelease(s, updates); err != nil {
 		return err
 	}
 	if sum := (store.ID{Part: p, Kind: store.GradSum}); r.specs[sum].Bytes > 0 {
@@ -260,7 +260,7 @@ func (r *execution) scatterPieces(s device.Stream, op *plan.Op) error {
 		s.SumSquares(r.hostResult(r.Plan.SquaresAt(p)+8*i), stored)
 		i++
 		if scarce {
-			if err := r.settle(s, updates); err != nil {
+			if err := r.syncAndRelease(s, updates); err != nil {
 				return err
 			}
 		}
@@ -322,7 +322,7 @@ func (r *execution) copyBegun(s device.Stream, p, cohort int, to device.Mem) err
 		}
 		s.Copy(to.Slice(off, n), r.onHost[l.Region].Slice(l.Off, l.Len))
 		if r.isScarce(id) {
-			if err := r.settle(s, updates); err != nil {
+			if err := r.syncAndRelease(s, updates); err != nil {
 				return err
 			}
 		}
@@ -412,7 +412,7 @@ func (r *execution) sumOnto(s device.Stream, op *plan.Op, piece tilePiece) (devi
 		}
 		addTo(s, r.total(piece), sum, m == 0)
 		if scarce { // staging memory is for one piece
-			if err := r.settle(s, updates); err != nil {
+			if err := r.syncAndRelease(s, updates); err != nil {
 				return device.Mat{}, err
 			}
 		}

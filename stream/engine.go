@@ -6,7 +6,7 @@
 // on the host, and waits between host and device, or between two devices, happen in the worker before it enqueues.
 //
 // A step ends with its norm. Its update is pending until the next schedule carries it out: the next step does so during
-// its own forward pass, an evaluation settles it first, and so does a flush. Where nothing is clipped, updates do not
+// its own forward pass, an evaluation finishes it first, and so does a flush. Where nothing is clipped, updates do not
 // wait ([plan.Plan.UpdatesInBackward]).
 //
 // The store's copy of state that is resident on the device becomes dirty with every update there. A flush and every
@@ -537,7 +537,7 @@ func (e *Engine) Reload() { e.loaded, e.versions = false, newVersions(e.Plan, e.
 
 // Eval is the sum of the token losses of a batch, without gradients. Pending updates are carried out first.
 func (e *Engine) Eval(ctx context.Context, batch *Batch) (lossSum float64, err error) {
-	if err := e.settle(ctx); err != nil {
+	if err := e.finishUpdates(ctx); err != nil {
 		return 0, err
 	}
 	res, err := e.run(ctx, plan.Forwards, batch, 0)
@@ -554,9 +554,9 @@ func (e *Engine) Flush(ctx context.Context) (badWeights int64, err error) {
 	return badWeights, nil
 }
 
-// settle carries out a pending update before a forward pass, and a save that was asked for. What lives on the device
+// finishUpdates carries out a pending update before a forward pass, and a save that was asked for. What lives on the device
 // stays there, and the store need not have it.
-func (e *Engine) settle(ctx context.Context) error { return e.finish(ctx, false) }
+func (e *Engine) finishUpdates(ctx context.Context) error { return e.finish(ctx, false) }
 
 // finish carries out a pending update, and a save that was asked for; writeBack says that the store is to have all of
 // the state.

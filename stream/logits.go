@@ -17,7 +17,7 @@ func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float
 	if n == 0 || first < 0 || first > e.Plan.Numerics.Positions()-n {
 		return nil, fmt.Errorf("logits: rows [%d, %d) of %d, and the plan is for %d", first, first+n, e.Plan.Numerics.Positions(), n)
 	}
-	if err := e.settle(ctx); err != nil {
+	if err := e.finishUpdates(ctx); err != nil {
 		return nil, err
 	}
 	e.logitRow, e.wanted = first, n

@@ -95,7 +95,7 @@ func (r *execution) addToTotal(s device.Stream, op *plan.Op) error {
 			i++
 		}
 		if r.isScarce(id) {
-			if err := r.settle(s, updates); err != nil {
+			if err := r.syncAndRelease(s, updates); err != nil {
 				return err
 			}
 		}

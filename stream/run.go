@@ -286,8 +286,8 @@ func (r *execution) releaseAll(w int) {
 	r.release(w)
 }
 
-// settle waits until a stream has done its work, and gives back what the worker has borrowed for it.
-func (r *execution) settle(s device.Stream, w int) error {
+// syncAndRelease waits until a stream has done its work, and gives back what the worker has borrowed for it.
+func (r *execution) syncAndRelease(s device.Stream, w int) error {
 	if err := s.Sync(); err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func (r *execution) updatePart(s device.Stream, part int) error {
 			return err
 		}
 		// The piece goes back before the next one is borrowed.
-		if err := r.settle(s, updates); err != nil {
+		if err := r.syncAndRelease(s, updates); err != nil {
 			return err
 		}
 	}
