@@ -54,6 +54,9 @@ func (p *Plan) Cells() *Cells {
 // alike.
 func (r *row) count(p *Plan) (outer, inner int) {
 	micros := p.Numerics.MicroBatches
+	if r.per != perSlot && r.slots != nil && r.slots(p) == 0 {
+		return 0, 0
+	}
 	switch r.per {
 	case perSlot:
 		return 1, r.slots(p)

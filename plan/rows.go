@@ -37,7 +37,8 @@ type row struct {
 	// bytes is the length of a cell: of a part, a block from 0, a side or a slot, on a rank if it is of a device; 0
 	// where it has no memory.
 	bytes func(p *Plan, rank, i int) int64
-	slots func(p *Plan) int // of perSlot
+	// slots is the number of cells of perSlot; of others 0 where no operand is ever in the row.
+	slots func(p *Plan) int
 }
 
 // rows are all of them: on a device in the order of addresses, then in host memory, then those without memory of their
@@ -66,12 +67,12 @@ var rows = []row{
 	{Side, own, perSideMicro, "values that cross blocks", (*Plan).sideHereBytes, nil},
 	{SideGrad, own, perSideMicro, "values that cross blocks", (*Plan).sideGradHereBytes, nil},
 	{Held, own, perStep, "between visits of groups", (*Plan).heldBytes, nil},
-	{Input, own, perLayerMicro, "saved layer inputs", (*Plan).savedHereBytes, nil},
+	{Input, own, perLayerMicro, "saved layer inputs", (*Plan).savedHereBytes, ifAny((*Plan).savedOnDevice)},
 	{Kept, ring, perSlot, "kept activations", (*Plan).keptSlotBytes, func(p *Plan) int { return p.Placement.Rings.Activations }},
 	{Kept, own, perLayerMicro, "kept activations", (*Plan).keptHereBytes, nil},
-	{Outcome, own, perLayerMicro, "sums of experts", (*Plan).outcomeHereBytes, nil},
-	{Outcome, ring, perMicro, "sums of experts", (*Plan).passingOutcomeBytes, nil},
-	{Cache, ring, perSlot, "caches", (*Plan).cacheSlotBytes, (*Plan).cacheRing},
+	{Outcome, own, perLayerMicro, "sums of experts", (*Plan).outcomeHereBytes, ifAny((*Plan).leavesOutcome)},
+	{Outcome, ring, perMicro, "sums of experts", (*Plan).passingOutcomeBytes, ifAny((*Plan).leavesOutcome)},
+	{Cache, ring, perSlot, "caches", (*Plan).cacheSlotBytes, func(*Plan) int { return cacheSlots }},
 	{Cache, own, perLayer, "caches", (*Plan).cacheHereBytes, nil},
 	{LogitRows, own, perStep, "logits", (*Plan).logitChunkBytes, nil},
 	{Rotary, own, perLayer, tablesPurpose, (*Plan).rotaryBytes, nil},
@@ -101,8 +102,8 @@ var rows = []row{
 	{HeadDown, way, perSlot, InputsPurpose, (*Plan).passingHeadDownBytes, (*Plan).headPassing},
 	{Side, home, perSideMicro, SidesPurpose, (*Plan).sideHomeBytes, nil},
 	{SideGrad, home, perSideMicro, SidesPurpose, (*Plan).sideGradHomeBytes, nil},
-	{Kept, home, perLayerMicro, KeptPurpose, (*Plan).keptHomeBytes, nil},
-	{Outcome, home, perLayerMicro, OutcomesPurpose, (*Plan).outcomeHomeBytes, nil},
+	{Kept, home, perLayerMicro, KeptPurpose, (*Plan).keptHomeBytes, ifAny((*Plan).ActivationsSpill)},
+	{Outcome, home, perLayerMicro, OutcomesPurpose, (*Plan).outcomeHomeBytes, ifAny((*Plan).leavesOutcome)},
 	{Cache, home, perLayer, CachesPurpose, (*Plan).cacheHomeBytes, nil},
 	{WantedLogits, home, perSlot, LogitsPurpose, always((*Plan).logitBytes), (*Plan).logitBuffers},
 	{Gradient, home, perPart, EmbeddingSumPurpose, (*Plan).tiedSumsBytes, nil}, // else the store's: store.GradSum

@@ -35,6 +35,16 @@ func ifAhead(bytes func(*Plan) int64) size {
 	}
 }
 
+// ifAny is 1 if any block is something, else 0.
+func ifAny(is func(p *Plan, block int) bool) func(*Plan) int {
+	return func(p *Plan) (n int) {
+		for block := 0; block < p.blocks() && n == 0; block++ {
+			n = int(when(is(p, block), 1))
+		}
+		return n
+	}
+}
+
 // when is a length, or 0.
 func when(is bool, bytes int64) int64 {
 	if is {

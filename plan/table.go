@@ -495,14 +495,6 @@ func (p *Plan) CacheBytes(block int) int64 {
 // moves.
 const cacheSlots = 2
 
-// cacheRing is the number of those slots.
-func (p *Plan) cacheRing() int {
-	if slices.Contains(p.Placement.Where.Caches, Host) {
-		return cacheSlots
-	}
-	return 0
-}
-
 // weightsStay reports whether weights that are resident are so from schedule to schedule: no update changes them.
 func (p *Plan) weightsStay() bool { return !p.Trains() && p.Outputs.Continues() }
 

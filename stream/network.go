@@ -105,8 +105,7 @@ func (r *execution) addToTotal(s device.Stream, op *plan.Op) error {
 
 // wholeTotal is the buffer for the total of a part's gradient.
 func (r *execution) wholeTotal(part int) device.Mat {
-	elems := r.Plan.Model.Parts[part].Layout.StateElems
-	return device.NewVec(r.host.Home(plan.Total, 0).Slice(0, r.gradBytes(part)), tensor.F32, int(elems))
+	return device.NewVec(r.host.Home(plan.Total, 0), tensor.F32, int(r.Plan.Model.Parts[part].Layout.StateElems))
 }
 
 // addSum adds the sum of a cohort to a total, or overwrites it: one in bf16 some elements at a time.

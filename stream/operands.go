@@ -80,8 +80,6 @@ func (r *execution) hostResult(at int64) device.Mem {
 	return r.host.Home(plan.HostResults, 0).Slice(at, 8)
 }
 
-func (e *Engine) gradBytes(part int) int64 { return e.Plan.Model.Parts[part].Layout.StateElems * 4 }
-
 // logitsOf tells a visit where to write the logits of a chunk of a tile: in their columns on the host where the device
 // can, else densely in a buffer of the device.
 func (r *execution) logitsOf(op *plan.Op, o *plan.Operand) nn.Wanted {
