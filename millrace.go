@@ -37,7 +37,8 @@ func Plan(ctx context.Context, c *runfile.Config, o PlanOptions) (*verbs.Planned
 }
 
 // PlanShape is Plan for a published shape, such as "qwen2.5-14b", on a named machine with its drive. It reads no file.
-// The settings have the names and values of Config's. [github.com/millrace/millrace/plan.Shapes] and [github.com/millrace/millrace/plan.Machines] list the names, and so does the error of an unknown
+// The settings have the names and values of Config's. [github.com/millrace/millrace/plan.Shapes] and
+// [github.com/millrace/millrace/plan.Machines] list the names, and so does the error of an unknown
 // one.
 func PlanShape(ctx context.Context, shape, machine string, settings ...string) (*verbs.Planned, error) {
 	c, err := runfile.ReadToPlan(shape, true, settings)

@@ -29,7 +29,8 @@ func (s Source) unfit(object map[string]json.RawMessage) string {
 		switch {
 		case rule.entry == "tools" && s.Tools == DropTools, isChoice(name) && takesOne:
 			continue
-		case s.Type.format().isText && rule.remedy == onlyText && !slices.ContainsFunc(placeholders, func(p string) bool { return strings.Contains(string(object[s.Field]), p) }):
+		case s.Type.format().isText && rule.remedy == onlyText && !slices.ContainsFunc(placeholders,
+			func(p string) bool { return strings.Contains(string(object[s.Field]), p) }):
 			continue // the text of a row with a picture can be trained on as long as nothing in it stands for the picture
 		}
 		value, err := template.ParseJSON(object[name])

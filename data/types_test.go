@@ -76,14 +76,16 @@ func TestTypesAreInOneTable(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{
-		"switch s.Type {\n}", "switch kind {\ncase Text:\n}", "switch {\ncase s.Type == Alpaca:\n}", "_ = s.Type != ShareGPT", `_ = s.Type == "text"`,
+		"switch s.Type {\n}", "switch kind {\ncase Text:\n}", "switch {\ncase s.Type == Alpaca:\n}", "_ = s.Type != ShareGPT",
+		`_ = s.Type == "text"`,
 		"_ = []Type{Messages}", "_ = map[Type]int{PromptResponse: 1}",
 	} {
 		if found := comparedTypes(t, "x.go", "package x\nfunc f() {\n"+bad+"\n}"); len(found) == 0 {
 			t.Errorf("%s: it is not found", bad)
 		}
 	}
-	for _, good := range []string{`_ = s.Type == ""`, "r.Type = Messages", "_ = Record{Type: Text, Text: some}", "_ = len(r.Messages) == len(p.Text)"} {
+	for _, good := range []string{`_ = s.Type == ""`, "r.Type = Messages", "_ = Record{Type: Text, Text: some}",
+		"_ = len(r.Messages) == len(p.Text)"} {
 		if found := comparedTypes(t, "x.go", "package x\nfunc f() {\n"+good+"\n}"); len(found) > 0 {
 			t.Errorf("%s: it is found", good)
 		}
@@ -113,7 +115,8 @@ func TestTypesAreWhole(t *testing.T) {
 		switch {
 		case f.read == nil || required == 0:
 			t.Errorf("type %s reads nothing", f.name)
-		case f.isText && (f.isConversation || f.prompt != nil) || f.isConversation && f.turns == nil || f.opens && f.turns == nil:
+		case f.isText && (f.isConversation || f.prompt != nil) || f.isConversation && f.turns == nil || f.opens &&
+			f.turns == nil:
 			t.Errorf("type %s contradicts itself: %+v", f.name, *f)
 		}
 		isUsual := false

@@ -195,8 +195,8 @@ func (l LatentAttention) parts(m device.Mat) (plain, rest device.Mat) {
 	return m.ColRange(0, at), m.ColRange(at, m.Cols-at)
 }
 
-// queries returns the queries before they are joined: the result of a product of their own if there is one, else columns
-// of the first product. in numbers the buffer of the first product, or of its gradient.
+// queries returns the queries before they are joined: the result of a product of their own if there is one, else
+// columns of the first product. in numbers the buffer of the first product, or of its gradient.
 func (l LatentAttention) queries(p *Pass, in int) device.Mat {
 	if l.QueryRank > 0 {
 		return p.buf[laQ]

@@ -45,21 +45,23 @@ type row struct {
 // own.
 //
 // Three rules keep the device's memory small. Rings have equal slots, each as large as the largest that passes through
-// it, so that any part fits any slot and the schedule alone says which. Values that are never in use at the same time have
-// one cell: gradients of cohorts, the values between visits of all blocks, the scratch of all visits. And the values of
-// micro-batches come in equal cells that follow each other, which are counted as one times many, since the search counts
-// plans of thousands of micro-batches.
+// it, so that any part fits any slot and the schedule alone says which. Values that are never in use at the same time
+// have one cell: gradients of cohorts, the values between visits of all blocks, the scratch of all visits. And the
+// values of micro-batches come in equal cells that follow each other, which are counted as one times many, since the
+// search counts plans of thousands of micro-batches.
 var rows = []row{
 	{Weights, ring, perSlot, "weight slots", (*Plan).weightSlotBytes, (*Plan).weightSlots},
 	{Weights, own, perPart, "resident weights", (*Plan).residentBytes, nil},
 	{Gradient, own, perPart, "gradients", (*Plan).ownGradBytes, nil},
-	{Gradient, ring, perSlot, "gradients", (*Plan).gradSlotBytes, func(p *Plan) int { return p.Placement.Rings.Gradients }},
+	{Gradient, ring, perSlot, "gradients", (*Plan).gradSlotBytes,
+		func(p *Plan) int { return p.Placement.Rings.Gradients }},
 	{Rounded, ring, perSlot, "gradients", (*Plan).stageBytes, (*Plan).stageSlots},
 	{CohortSum, own, perStep, "gradients of micro-batch groups", (*Plan).cohortSumRoom, nil},
 	{Narrowed, own, perStep, "gradients of micro-batch groups", (*Plan).narrowedBytes, nil},
 	{State, own, perPart, "resident state", (*Plan).residentStateBytes, nil},
 	{Rounded, own, perPart, "resident state", (*Plan).residentGradBytes, nil},
-	{State, ring, perSlot, "state that passes", (*Plan).stateSlotBytes, func(p *Plan) int { return p.Placement.Rings.State }},
+	{State, ring, perSlot, "state that passes", (*Plan).stateSlotBytes,
+		func(p *Plan) int { return p.Placement.Rings.State }},
 	// Rows of x between two blocks: forward writes one set while it reads the other, and backward passes dx down. A ring
 	// of one buffer for each micro-batch and a few spare ones can serve all three (inputBuffer says in which order).
 	{Input, ring, perSlot, "layer inputs in use", always((*Plan).inputBytes), (*Plan).inputBuffers},
@@ -68,7 +70,8 @@ var rows = []row{
 	{SideGrad, own, perSideMicro, "values that cross blocks", (*Plan).sideGradHereBytes, nil},
 	{Held, own, perStep, "between visits of groups", (*Plan).heldBytes, nil},
 	{Input, own, perLayerMicro, "saved layer inputs", (*Plan).savedHereBytes, ifAny((*Plan).savedOnDevice)},
-	{Kept, ring, perSlot, "kept activations", (*Plan).keptSlotBytes, func(p *Plan) int { return p.Placement.Rings.Activations }},
+	{Kept, ring, perSlot, "kept activations", (*Plan).keptSlotBytes,
+		func(p *Plan) int { return p.Placement.Rings.Activations }},
 	{Kept, own, perLayerMicro, "kept activations", (*Plan).keptHereBytes, nil},
 	{Outcome, own, perLayerMicro, "sums of experts", (*Plan).outcomeHereBytes, ifAny((*Plan).leavesOutcome)},
 	{Outcome, ring, perMicro, "sums of experts", (*Plan).passingOutcomeBytes, ifAny((*Plan).leavesOutcome)},

@@ -93,16 +93,16 @@ func sums(stage nn.Stage, i int) bool {
 	})
 }
 
-// visiting is a visit that is emitted: of a layer in a direction, with one micro-batch, or with all of a cohort, of which
-// micro is the first.
+// visiting is a visit that is emitted: of a layer in a direction, with one micro-batch, or with all of a cohort, of
+// which micro is the first.
 type visiting struct {
 	leg
 	*nn.Visit
 	micro, rank int
 }
 
-// uses are the operands of what a visit may use, in the order in which values that are needed come, and reversed in that
-// in which values leave that were made.
+// uses are the operands of what a visit may use, in the order in which values that are needed come, and reversed in
+// that in which values leave that were made.
 var uses = [...]struct {
 	of       nn.Uses
 	operands func(b *builder)

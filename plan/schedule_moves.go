@@ -267,7 +267,8 @@ func (b *builder) saveInput(x Operand) {
 }
 
 // keep has the values that a block's forward leaves for its backward, on the way up or down. A value that waits in host
-// memory passes through a ring: a visit gets the slot that was given out longest ago, unless its values are still in one.
+// memory passes through a ring: a visit gets the slot that was given out longest ago, unless its values are still in
+// one.
 func (b *builder) keep(layer, m int) Operand {
 	kept := on(b.RankOf(layer, b.way()), Kept, layer, m)
 	if !b.ActivationsPass(layer - 1) {

@@ -96,7 +96,8 @@ type Config struct {
 	// The norm over all gradients is clipped to this. 0 does not clip, which [saves the memory of
 	// gradients](memory.md#what-there-is); then gradients that are not finite end the run.
 	MaxGradNorm float64 `yaml:"max_grad_norm" default:"1.0" resume:"listed" saved:"max_grad_norm"`
-	// Settings of some tensors, by patterns of their names: a list of entries. See [groups of tensors](#groups-of-tensors).
+	// Settings of some tensors, by patterns of their names: a list of entries. See [groups of
+	// tensors](#groups-of-tensors).
 	Groups []optim.Group `yaml:"groups,omitempty" resume:"fixed" saved:"groups"`
 	// A list of patterns of tensor names, such as `["model.layers.3[01].*"]`. What matches none of them is frozen. See
 	// [groups of tensors](#groups-of-tensors).
@@ -111,8 +112,8 @@ type Config struct {
 	Numerics  Sizes     `yaml:"numerics" resume:"fixed"`
 	Memory    Memory    `yaml:"memory" resume:"free"`
 	// `auto`: all usable GPUs of one kind, else the CPU. Or `cuda` (the first GPU, with several processes on a machine
-	// the first of each one's share), `cuda:N`, `cpu`. See [GPUs](install.md#gpus). Several devices share each step, to the
-	// bits of one: a list such as `[cuda:0, cuda:2]` names GPUs, and `[cpu, cpu]` divides the cores. See
+	// the first of each one's share), `cuda:N`, `cpu`. See [GPUs](install.md#gpus). Several devices share each step, to
+	// the bits of one: a list such as `[cuda:0, cuda:2]` names GPUs, and `[cpu, cpu]` divides the cores. See
 	// [distributed.md](distributed.md#several-devices).
 	Device Names `yaml:"device" default:"auto" resume:"free"`
 	// Of a run on several hosts.

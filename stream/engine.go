@@ -554,8 +554,8 @@ func (e *Engine) Flush(ctx context.Context) (badWeights int64, err error) {
 	return badWeights, nil
 }
 
-// finishUpdates carries out a pending update before a forward pass, and a save that was asked for. What lives on the device
-// stays there, and the store need not have it.
+// finishUpdates carries out a pending update before a forward pass, and a save that was asked for. What lives on the
+// device stays there, and the store need not have it.
 func (e *Engine) finishUpdates(ctx context.Context) error { return e.finish(ctx, false) }
 
 // finish carries out a pending update, and a save that was asked for; writeBack says that the store is to have all of

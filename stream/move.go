@@ -177,7 +177,8 @@ func (r *execution) drainLogits(s device.Stream, op *plan.Op) {
 	if n == 0 {
 		return
 	}
-	rows := r.ranks[op.Rank].memory.Logits(to.Micro).RowRange(first, n).ColRange(r.Plan.Model.Parts[op.Part].FirstRow, from.Cols)
+	rows := r.ranks[op.Rank].memory.Logits(to.Micro).RowRange(first, n).ColRange(r.Plan.Model.Parts[op.Part].FirstRow,
+		from.Cols)
 	for i := range n {
 		s.Copy(rows.RowRange(i, 1).Mem, from.RowRange(i, 1).Mem)
 	}

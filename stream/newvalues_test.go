@@ -82,14 +82,20 @@ func inTwoPasses(t errorer, s *subject, steps int) (oracle, stops *subject) {
 func objectiveSubjects(t errorer, steps int) (all []named) {
 	t.Helper()
 	for name, change := range map[string]func(s *shape){
-		"untied":                 func(*shape) {},
-		"tied, bf16":             func(s *shape) { s.Type, s.Tied, s.BF16, s.Moments8 = "qwen3", true, true, true },
-		"untied, bf16":           func(s *shape) { s.BF16, s.FrozenBlocks = true, 1 },
-		"cohorts":                func(s *shape) { s.Cohorts = 2 },
-		"cohorts, bf16":          func(s *shape) { s.Cohorts, s.BF16, s.Narrow, s.Tied, s.Type = 4, true, true, true, "qwen3" },
-		"frozen head":            func(s *shape) { s.FrozenHead, s.Unclipped = true, true },
-		"blocks of two kinds":    func(s *shape) { s.Type, s.Groups = modeltest.Patchwork.ModelType, 2 },
-		"values that cross":      func(s *shape) { s.Type, s.families, s.Layers = crossing.ModelType, []model.Family{crossing}, 6 },
+		"untied":       func(*shape) {},
+		"tied, bf16":   func(s *shape) { s.Type, s.Tied, s.BF16, s.Moments8 = "qwen3", true, true, true },
+		"untied, bf16": func(s *shape) { s.BF16, s.FrozenBlocks = true, 1 },
+		"cohorts":      func(s *shape) { s.Cohorts = 2 },
+		"cohorts, bf16": func(s *shape) {
+			s.Cohorts, s.BF16, s.Narrow, s.Tied, s.Type = 4, true, true, true,
+				"qwen3"
+		},
+		"frozen head":         func(s *shape) { s.FrozenHead, s.Unclipped = true, true },
+		"blocks of two kinds": func(s *shape) { s.Type, s.Groups = modeltest.Patchwork.ModelType, 2 },
+		"values that cross": func(s *shape) {
+			s.Type, s.families, s.Layers = crossing.ModelType,
+				[]model.Family{crossing}, 6
+		},
 		"experts, cohorts, bf16": ofExperts,
 	} {
 		s := tiny

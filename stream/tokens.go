@@ -59,7 +59,8 @@ func (e *Engine) putTokens(b *Batch) error {
 // orderAhead finds out which tokens occur in each micro-batch, and numbers them by their order.
 func (e *Engine) orderAhead(micro []batch.Micro) {
 	view := func(mem device.Mem) []int32 { return hostmem.I32(e.bytes(plan.TokensPurpose, mem)) }
-	tokens, numbers, ofToken := view(e.host.Home(plan.AheadTokens, 0)), view(e.host.Home(plan.AheadNumbers, 0)), view(e.host.Home(plan.OfTokens, 0))
+	tokens, numbers, ofToken := view(e.host.Home(plan.AheadTokens, 0)), view(e.host.Home(plan.AheadNumbers, 0)),
+		view(e.host.Home(plan.OfTokens, 0))
 	each := e.Plan.Numerics.Positions()
 	e.aheadTokens = e.aheadTokens[:0]
 	for m := range micro {

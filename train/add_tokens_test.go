@@ -77,7 +77,8 @@ func TestAddTokens(t *testing.T) {
 			old := tokenizedModel(t, c.change)
 			if c.dtype != tensor.F32 {
 				converted := filepath.Join(t.TempDir(), "converted")
-				if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Model: old, Dir: converted, DType: c.dtype}); err != nil {
+				if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Model: old, Dir: converted,
+					DType: c.dtype}); err != nil {
 					t.Fatal(err)
 				}
 				old = converted
@@ -219,7 +220,8 @@ func TestTokensWithoutRows(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
-	done, err := export.AddTokens(t.Context(), newEnv(t), export.AddTokensOptions{Model: old, Dir: dir, Tokens: []string{"<|eos|>"}})
+	done, err := export.AddTokens(t.Context(), newEnv(t), export.AddTokensOptions{Model: old, Dir: dir,
+		Tokens: []string{"<|eos|>"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +251,8 @@ func TestAddTokensRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "out")
-			_, err := export.AddTokens(t.Context(), newEnv(t), export.AddTokensOptions{Model: c.model, Dir: out, Tokens: c.tokens})
+			_, err := export.AddTokens(t.Context(), newEnv(t), export.AddTokensOptions{Model: c.model, Dir: out,
+				Tokens: c.tokens})
 			if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want %q", err, c.want)
 			}

@@ -111,8 +111,9 @@ func (t *trainer) follow(found arrival) (b rundir.Beginning, err error) {
 		return b, fmt.Errorf("resume: %w", err)
 	}
 	if within := filepath.Dir(h.ID.StateDir(h.Config)); !t.env.Runs().OwnsStates(&h.ID, within) {
-		return b, &vfs.NotOwnError{Path: filepath.Join(within, h.ID.Name+"*"), Why: "has state of a run with another output_dir: " +
-			"remove it, or set another memory.path"}
+		return b, &vfs.NotOwnError{Path: filepath.Join(within, h.ID.Name+"*"),
+			Why: "has state of a run with another output_dir: " +
+				"remove it, or set another memory.path"}
 	}
 	dir := h.ID.StateDirOf(h.Config, t.env.Cluster.Host)
 	if err := t.env.Runs().CheckEmptyLink(dir); err != nil {

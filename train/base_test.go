@@ -58,7 +58,8 @@ func TestOtherWeightsAreRefused(t *testing.T) {
 	}, began)
 	own := *c
 	own.Model = trained.Model
-	_, err = Open(context.Background(), &own, OpenOptions{Env: newEnv(t), From: filepath.Join(rundir.CheckpointsDir(c), "step-000004")})
+	_, err = Open(context.Background(), &own, OpenOptions{Env: newEnv(t), From: filepath.Join(rundir.CheckpointsDir(c),
+		"step-000004")})
 	if err == nil || !strings.Contains(err.Error(), began) {
 		t.Errorf("a loop of its own: error %v", err)
 	}

@@ -47,8 +47,9 @@ func TestCardOfARun(t *testing.T) {
 	}
 
 	out := filepath.Join(t.TempDir(), "exported")
-	if _, err := export.HuggingFace(context.Background(), env, export.Options{Checkpoint: lastCheckpoint(t, c), Model: c.Model,
-		Dir: out}); err != nil {
+	if _, err := export.HuggingFace(context.Background(), env, export.Options{Checkpoint: lastCheckpoint(t, c),
+		Model: c.Model,
+		Dir:   out}); err != nil {
 		t.Fatal(err)
 	}
 	if got := files(t, out)[hf.CardName]; got != card {
@@ -89,7 +90,8 @@ func TestCardOfARun(t *testing.T) {
 		t.Errorf("the card of a checkpoint elsewhere is\n%s\nthat of the model\n%s", got, card)
 	}
 	again := filepath.Join(t.TempDir(), "again")
-	if _, err := export.HuggingFace(context.Background(), env, export.Options{Model: out, Dir: again, DType: tensor.F32}); err != nil {
+	if _, err := export.HuggingFace(context.Background(), env, export.Options{Model: out, Dir: again,
+		DType: tensor.F32}); err != nil {
 		t.Fatal(err)
 	}
 	if got := files(t, again)[hf.CardName]; got != card {
@@ -103,8 +105,9 @@ func TestCardOfARun(t *testing.T) {
 		}
 	}
 	bare := filepath.Join(t.TempDir(), "bare")
-	if _, err := export.HuggingFace(context.Background(), env, export.Options{Checkpoint: lastCheckpoint(t, c), Model: c.Model,
-		Dir: bare}); err != nil {
+	if _, err := export.HuggingFace(context.Background(), env, export.Options{Checkpoint: lastCheckpoint(t, c),
+		Model: c.Model,
+		Dir:   bare}); err != nil {
 		t.Fatal(err)
 	}
 	got := files(t, bare)[hf.CardName]
@@ -146,7 +149,8 @@ func TestCardOfHubModel(t *testing.T) {
 			model = runfile.Absolute(name)
 		}
 		t.Chdir(t.TempDir())
-		_, err := export.HuggingFace(context.Background(), newEnv(t), export.Options{Checkpoint: checkpoint, Model: model, Dir: out})
+		_, err := export.HuggingFace(context.Background(), newEnv(t),
+			export.Options{Checkpoint: checkpoint, Model: model, Dir: out})
 		t.Chdir(filepath.Join(filepath.Dir(checkpoint), "../../.."))
 		if got := files(t, out)[hf.CardName]; err != nil || got != card {
 			t.Errorf("%s: %v; the card of an export is\n%s\nthat of the model\n%s", name, err, got, card)

@@ -186,7 +186,8 @@ func TestConstants(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := filepath.Join(t.TempDir(), "out")
-	if _, err := export.HuggingFace(context.Background(), env, export.Options{Checkpoint: lastCheckpoint(t, &half), Model: c.Model,
+	if _, err := export.HuggingFace(context.Background(), env, export.Options{Checkpoint: lastCheckpoint(t, &half),
+		Model: c.Model,
 		Dir:   out,
 		DType: tensor.BF16}); err != nil {
 		t.Fatal(err)

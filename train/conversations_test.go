@@ -79,7 +79,8 @@ func lossByHand(t *testing.T, model string, all [][][2]string, what counting) (l
 	}
 	tokens := filepath.Join(t.TempDir(), "tokens.json")
 	write(t, tokens, string(doc))
-	sum, err := verbs.Gradients(context.Background(), newEnv(t), verbs.GradOptions{Model: model, Tokens: tokens, Out: filepath.Join(t.TempDir(), "grads")})
+	sum, err := verbs.Gradients(context.Background(), newEnv(t), verbs.GradOptions{Model: model, Tokens: tokens,
+		Out: filepath.Join(t.TempDir(), "grads")})
 	if err != nil {
 		t.Fatal(err)
 	}

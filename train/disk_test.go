@@ -68,7 +68,8 @@ func TestFullDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, s := range saved {
-				if got := sumsOf(t, s.Dir); !reflect.DeepEqual(got, sumsOf(t, filepath.Join(rundir.CheckpointsDir(&whole), checkpoint.DirName(s.Step)))) {
+				if got := sumsOf(t, s.Dir); !reflect.DeepEqual(got, sumsOf(t, filepath.Join(rundir.CheckpointsDir(&whole),
+					checkpoint.DirName(s.Step)))) {
 					t.Errorf("%s is not what step %d was", s.Dir, s.Step)
 				}
 			}

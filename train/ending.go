@@ -122,7 +122,8 @@ func (t *trainer) noteEnd() {
 	if !t.isOver() {
 		return
 	}
-	id.Ended = &rundir.Ending{Step: t.steps, Settings: settingsSum(t.mathematics()), Plateau: t.evals.plateau, Best: t.saves.best, UnhealthySteps: t.health.unhealthy}
+	id.Ended = &rundir.Ending{Step: t.steps, Settings: settingsSum(t.mathematics()), Plateau: t.evals.plateau,
+		Best: t.saves.best, UnhealthySteps: t.health.unhealthy}
 	if err := t.home.WriteIdentity(); err != nil {
 		t.env.Warn("that the run has ended is not noted: %s", console.OneLine(err))
 	}
@@ -154,7 +155,8 @@ func (t *trainer) refuseOthers(ctx context.Context) error {
 }
 
 func otherModelError(dir string) error {
-	return fmt.Errorf("output_dir: %s is not the model that the run has written; move it to another directory, and the same "+
+	return fmt.Errorf("output_dir: %s is not the model that the run has written; move it to another directory, and the "+
+		"same "+
 		"command writes the run's", dir)
 }
 

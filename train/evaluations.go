@@ -14,8 +14,8 @@ func (t *trainer) evalDue(step int) bool {
 	return every > 0 && step%every == 0 || t.eval != nil && step == t.rates.Steps
 }
 
-// evaluateAfter evaluates after the latest step, and reports whether the model is the best so far. If the run is asked to
-// stop, the evaluation ends without a loss, and the run evaluates when it continues.
+// evaluateAfter evaluates after the latest step, and reports whether the model is the best so far. If the run is asked
+// to stop, the evaluation ends without a loss, and the run evaluates when it continues.
 func (t *trainer) evaluateAfter(ctx context.Context) (isBest bool, err error) {
 	if t.steps > t.begun {
 		t.env.WillFinish(fmt.Sprintf("ending the evaluation, and saving step %d", t.steps))

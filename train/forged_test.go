@@ -63,7 +63,10 @@ func forgeries(mine rundir.Identity, dir string, here *vfs.Inode) map[string]*ru
 		"no inode, the path of mine": of(func(id *rundir.Identity) { id.Inode = nil }),
 		"no inode, the path here":    of(func(id *rundir.Identity) { id.Inode, id.Dir = nil, dir }),
 		"not begun":                  of(func(id *rundir.Identity) { id.Inode, id.Dir, id.Begun = nil, dir, false }),
-		"ended":                      of(func(id *rundir.Identity) { id.Inode, id.Dir, id.Ended = nil, dir, &rundir.Ending{Step: 3} }),
+		"ended": of(func(id *rundir.Identity) {
+			id.Inode, id.Dir, id.Ended = nil, dir,
+				&rundir.Ending{Step: 3}
+		}),
 		"diverged": of(func(id *rundir.Identity) {
 			id.Inode, id.Dir, id.Ended = nil, dir, &rundir.Ending{Step: 3, Diverged: true}
 		}),
@@ -112,7 +115,10 @@ func TestForgedRecords(t *testing.T) {
 		"a link at checkpoints": func(dir string) {
 			linkTo(t, ofMine(rundir.CheckpointsName), filepath.Join(dir, rundir.CheckpointsName))
 		},
-		"a link at a checkpoint": func(dir string) { linkTo(t, last, filepath.Join(dir, rundir.CheckpointsName, "step-000003")) },
+		"a link at a checkpoint": func(dir string) {
+			linkTo(t, last, filepath.Join(dir, rundir.CheckpointsName,
+				"step-000003"))
+		},
 		"a link at a hidden checkpoint": func(dir string) {
 			linkTo(t, last, filepath.Join(dir, rundir.CheckpointsName, ".step-000003."+of.Run.Short()+".old"))
 		},
@@ -132,15 +138,22 @@ func TestForgedRecords(t *testing.T) {
 				}
 			}
 		},
-		"a link at run.json": func(dir string) { linkTo(t, ofMine(rundir.IdentityName), filepath.Join(dir, rundir.IdentityName)) },
-		"a link at run.yaml": func(dir string) { linkTo(t, ofMine(rundir.ResolvedName), filepath.Join(dir, rundir.ResolvedName)) },
+		"a link at run.json": func(dir string) {
+			linkTo(t, ofMine(rundir.IdentityName),
+				filepath.Join(dir, rundir.IdentityName))
+		},
+		"a link at run.yaml": func(dir string) {
+			linkTo(t, ofMine(rundir.ResolvedName),
+				filepath.Join(dir, rundir.ResolvedName))
+		},
 	} {
 		dir := filepath.Join(t.TempDir(), "evil")
 		mkdir(t, dir)
 		for name, forged := range forgeries(*of, dir, vfs.InodeOf(vfs.OS{}, dir)) {
 			what := way + ", " + name
 			if err := errors.Join(os.RemoveAll(filepath.Join(dir, rundir.CheckpointsName)),
-				os.RemoveAll(filepath.Join(dir, rundir.IdentityName)), os.RemoveAll(filepath.Join(dir, rundir.ResolvedName))); err != nil {
+				os.RemoveAll(filepath.Join(dir, rundir.IdentityName)), os.RemoveAll(filepath.Join(dir,
+					rundir.ResolvedName))); err != nil {
 				t.Fatal(err)
 			}
 			c := *mine
@@ -277,7 +290,8 @@ func TestRunsPublishNothingElse(t *testing.T) {
 				return err
 			},
 			"chat": func() error {
-				_, err := generate.OpenConversation(t.Context(), newEnv(t), generate.ChatOptions{Options: generate.Options{Model: dir, MaxTokens: 1}})
+				_, err := generate.OpenConversation(t.Context(), newEnv(t),
+					generate.ChatOptions{Options: generate.Options{Model: dir, MaxTokens: 1}})
 				return err
 			},
 		}

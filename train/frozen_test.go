@@ -22,7 +22,8 @@ import (
 func exported(t *testing.T, env *session.Env, model, checkpoint string, as tensor.DType) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "out")
-	if _, err := export.HuggingFace(t.Context(), env, export.Options{Model: model, Checkpoint: checkpoint, Dir: out, DType: as}); err != nil {
+	if _, err := export.HuggingFace(t.Context(), env, export.Options{Model: model, Checkpoint: checkpoint, Dir: out,
+		DType: as}); err != nil {
 		t.Fatal(err)
 	}
 	return out
@@ -181,7 +182,8 @@ func TestFrozenTensorsInGGUF(t *testing.T) {
 		t.Fatal(err)
 	}
 	file, back := filepath.Join(t.TempDir(), "a.gguf"), filepath.Join(t.TempDir(), "back")
-	if _, err := export.GGUF(t.Context(), env, export.GGUFOptions{Model: c.Model, Checkpoint: lastCheckpoint(t, c), File: file,
+	if _, err := export.GGUF(t.Context(), env, export.GGUFOptions{Model: c.Model, Checkpoint: lastCheckpoint(t, c),
+		File: file,
 		Type: gguf.F32}); err != nil {
 		t.Fatal(err)
 	}

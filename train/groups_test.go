@@ -68,7 +68,8 @@ func TestFrozenTensors(t *testing.T) {
 				!strings.Contains(err.Error(), "train_only was") || !strings.Contains(err.Error(), "restore them") {
 				t.Errorf("with other frozen tensors: error %v", err)
 			}
-			if _, err := Open(t.Context(), &other, OpenOptions{Env: newEnv(t), From: filepath.Join(rundir.CheckpointsDir(c), "step-000005")}); err == nil ||
+			if _, err := Open(t.Context(), &other, OpenOptions{Env: newEnv(t), From: filepath.Join(rundir.CheckpointsDir(c),
+				"step-000005")}); err == nil ||
 				!strings.Contains(err.Error(), "restore groups and train_only") {
 				t.Errorf("opened with other frozen tensors: error %v", err)
 			}
@@ -95,11 +96,13 @@ func TestFrozenTensors(t *testing.T) {
 				t.Errorf("the checkpoint's model has %v frozen, want %v", m.Untrained(), last.Manifest.Model.Frozen)
 			}
 			dir := filepath.Join(t.TempDir(), "exported")
-			if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Model: c.Model, Checkpoint: last.Dir(), Dir: dir}); err != nil {
+			if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Model: c.Model, Checkpoint: last.Dir(),
+				Dir: dir}); err != nil {
 				t.Fatal(err)
 			}
 			sameModel(t, dir, want.Model)
-			if _, err := generate.Text(t.Context(), newEnv(t), generate.Options{Model: last.Dir(), Prompt: "a", Tokenizer: "bytes",
+			if _, err := generate.Text(t.Context(), newEnv(t), generate.Options{Model: last.Dir(), Prompt: "a",
+				Tokenizer: "bytes",
 				MaxTokens: 2}); err != nil {
 				t.Error(err)
 			}

@@ -232,7 +232,8 @@ func TestDirectoriesAreOfTheRun(t *testing.T) {
 			}
 			out := filepath.Join(t.TempDir(), "out")
 			last := filepath.Join(run.OutputDir, rundir.CheckpointsName, "step-000002")
-			if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Model: run.Model, Checkpoint: last, Dir: out}); err != nil {
+			if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Model: run.Model, Checkpoint: last,
+				Dir: out}); err != nil {
 				t.Fatal(err)
 			}
 			got := tree(t, out)
@@ -328,7 +329,8 @@ func TestVariablesAreOfTheRun(t *testing.T) {
 		}
 	}
 	o := generate.ChatOptions{Options: generate.Options{Model: model, MaxTokens: 2}, Kwargs: data.Kwargs{"slow": true}}
-	if _, err := generate.OpenConversation(t.Context(), newEnv(t), o); err == nil || !strings.Contains(err.Error(), "never reads the variable slow") {
+	if _, err := generate.OpenConversation(t.Context(), newEnv(t), o); err == nil ||
+		!strings.Contains(err.Error(), "never reads the variable slow") {
 		t.Errorf("a variable that is not read: %v", err)
 	}
 }

@@ -49,7 +49,8 @@ func TestHostsHearOfWriting(t *testing.T) {
 		for host := range 2 {
 			group.Go(func() {
 				peers := &messages{Peers: network.Peers(host)}
-				s := &session.Session{Env: &session.Env{Cluster: &hosts.Cluster{Host: host, Hosts: 2, Peers: peers}}, Plan: &plan.Plan{Model: &model.Model{}}}
+				s := &session.Session{Env: &session.Env{Cluster: &hosts.Cluster{Host: host, Hosts: 2, Peers: peers}},
+					Plan: &plan.Plan{Model: &model.Model{}}}
 				s.Plan.Numerics.Master = optim.Split
 				err := export.Together(t.Context(), s, export.Format{DType: tensor.F32}, func(context.Context, export.View) error {
 					time.Sleep(time.Hour)

@@ -56,7 +56,8 @@ func TestMain(m *testing.M) {
 	}
 	c, err := runfile.Read(path, nil)
 	if err == nil {
-		env := &session.Env{Accounts: hostmem.New(), Progress: io.Discard, Tests: session.InTests{ProgramBytes: 1}, CacheDir: os.Getenv(victimCacheEnv)}
+		env := &session.Env{Accounts: hostmem.New(), Progress: io.Discard, Tests: session.InTests{ProgramBytes: 1},
+			CacheDir: os.Getenv(victimCacheEnv)}
 		env.Open = func(_ string, a *hostmem.Accounts) ([]device.Device, device.Device, error) {
 			d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
 			if os.Getenv(victimPanicsEnv) != "" {

@@ -458,7 +458,8 @@ func (t *trainer) run(ctx context.Context) error {
 		t.env.Warn("%s; the model is written, and the run cannot be made longer", console.OneLine(errSave))
 	}
 	if n, err := t.records.end(); err != nil {
-		return fmt.Errorf("%s is written, and the last %d records of %s are not; see the warning above", t.summary.Model, n, rundir.MetricsName)
+		return fmt.Errorf("%s is written, and the last %d records of %s are not; see the warning above", t.summary.Model, n,
+			rundir.MetricsName)
 	}
 	if t.isOver() {
 		return t.endedUnhealthy(t.steps, t.health.unhealthy)
@@ -591,7 +592,8 @@ func (t *trainer) rescue(ctx context.Context, err error) error {
 		return t.withCheckpoint(ctx, err)
 	}
 	diverged := (*divergedError)(nil)
-	d := hosts.Decide(t.env.Cluster, hosts.Report[struct{}]{Stop: errors.As(err, &diverged) || ctx.Err() != nil || t.steps <= t.saves.saved})
+	d := hosts.Decide(t.env.Cluster, hosts.Report[struct{}]{Stop: errors.As(err, &diverged) || ctx.Err() != nil ||
+		t.steps <= t.saves.saved})
 	if d.Err == nil && !d.Stop {
 		// err is the one to report, and the latest save is named below; unless the other hosts wait for this one.
 		if errSave := t.saveNow(ctx); hosts.IsAlone(errSave) {
@@ -626,8 +628,9 @@ func (t *trainer) exportAll(ctx context.Context) error {
 		if is, err := t.home.ID.PlacedAt(ctx, t.config.OutputDir, rundir.LastModel); err != nil || is.IsOf(t.steps) {
 			return err // the best one alone is missing
 		}
-		of := &export.Trained{RunDir: t.config.OutputDir, Step: t.steps, Unhealthy: t.health.unhealthy, Settings: t.mathematics(),
-			Base: t.src.Base, Plateau: t.evals.plateau}
+		of := &export.Trained{RunDir: t.config.OutputDir, Step: t.steps, Unhealthy: t.health.unhealthy,
+			Settings: t.mathematics(),
+			Base:     t.src.Base, Plateau: t.evals.plateau}
 		return export.Write(ctx, t.env, t.src, out, as, of, t.home.Replacing(ctx, rundir.LastModel, t.steps), view)
 	})
 	if err == nil {

@@ -251,7 +251,8 @@ func TestRemovedFilesComeBack(t *testing.T) {
 	if err := os.Remove(filepath.Join(c.OutputDir, rundir.ResolvedName)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil || !vfs.Exists(filepath.Join(c.OutputDir, rundir.ResolvedName)) {
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil ||
+		!vfs.Exists(filepath.Join(c.OutputDir, rundir.ResolvedName)) {
 		t.Errorf("after the end: error %v, or no %s", err, rundir.ResolvedName)
 	}
 }

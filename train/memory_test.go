@@ -64,7 +64,8 @@ func TestDocumentsArePlanned(t *testing.T) {
 			env := newEnv(t)
 			env.CacheDir = cache
 			if documents < 1_000_000 {
-				env.Tests.ProgramBytes = 64 << 20 // what earlier tests have left in the process, or the race detector takes, is not the run's
+				// Memory of earlier tests in the process, and of the race detector, is not the run's.
+				env.Tests.ProgramBytes = 64 << 20
 			}
 			sum, err := Train(context.Background(), c, Options{Env: env})
 			if err != nil {
@@ -104,7 +105,8 @@ func TestDocumentsArePlanned(t *testing.T) {
 // way there was in no plan, so that eval took more than its memory budget while it loaded a model of large parts.
 func TestPartsAreFilledInPlace(t *testing.T) {
 	env := newEnv(t)
-	src, err := source.OpenModel(t.Context(), env, writeConfig(t, map[string]any{"hidden_size": 256, "intermediate_size": 2048}))
+	src, err := source.OpenModel(t.Context(), env, writeConfig(t, map[string]any{"hidden_size": 256,
+		"intermediate_size": 2048}))
 	if err != nil {
 		t.Fatal(err)
 	}

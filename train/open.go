@@ -205,7 +205,8 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 			return err
 		}
 	}
-	r.rendering, r.tokenizing = templateUse(r.data.Sources(), reader.Renderer, c.ChatTemplate), source.TokenizerNote(reader.Tokenizer)
+	r.rendering, r.tokenizing = templateUse(r.data.Sources(), reader.Renderer, c.ChatTemplate),
+		source.TokenizerNote(reader.Tokenizer)
 	if r.src.Hands, err = r.src.HandOver(c, reader, r.data); err != nil {
 		return err
 	}

@@ -143,7 +143,8 @@ func exportsAlike(t *testing.T, r *Run, c *runfile.Config, saved string, want []
 		t.Error("a model is written over another")
 	}
 	again := filepath.Join(t.TempDir(), "again")
-	if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Checkpoint: saved, Model: c.Model, Dir: again}); err != nil {
+	if _, err := export.HuggingFace(t.Context(), newEnv(t), export.Options{Checkpoint: saved, Model: c.Model,
+		Dir: again}); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(readAll(t, filepath.Join(again, "model.safetensors")), want) {
@@ -406,7 +407,8 @@ func TestRunKeepsBadWeights(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	out := filepath.Join(t.TempDir(), "model")
-	if err := r.Export(t.Context(), out); err == nil || !strings.Contains(err.Error(), "infinite or NaN") || vfs.Exists(out) {
+	if err := r.Export(t.Context(), out); err == nil || !strings.Contains(err.Error(), "infinite or NaN") ||
+		vfs.Exists(out) {
 		t.Errorf("error %v", err)
 	}
 }

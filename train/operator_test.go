@@ -326,7 +326,8 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 	if !isThere && !slices.Contains(rightMoves, between) {
 		between = "nothing" // there is no run yet
 	}
-	if _, err := os.Stat(filepath.Join(l.config.OutputDir, rundir.ResolvedName)); err != nil && len(has) == 0 && slices.Contains(wrongMoves, between) {
+	if _, err := os.Stat(filepath.Join(l.config.OutputDir, rundir.ResolvedName)); err != nil && len(has) == 0 &&
+		slices.Contains(wrongMoves, between) {
 		between = "nothing" // a run that was killed before it wrote its run file may become any other
 	}
 	if slices.Contains(rightMoves, between) {
@@ -411,7 +412,8 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 			refused, l.keepsBest = "already has checkpoints|of 2 runs", false // where nothing was saved, or run.json is damaged
 		}
 	case "remove results":
-		for _, name := range [][]string{{rundir.LastModel}, {rundir.BestModel}, {rundir.LastModel, rundir.BestModel}, {rundir.LastModel + "/model.safetensors"},
+		for _, name := range [][]string{{rundir.LastModel}, {rundir.BestModel}, {rundir.LastModel, rundir.BestModel},
+			{rundir.LastModel + "/model.safetensors"},
 			{rundir.BestModel + "/config.json"}}[o.random.IntN(5)] {
 			o.must(os.RemoveAll(filepath.Join(run.OutputDir, name)))
 		}
@@ -596,7 +598,8 @@ func (o *operator) exported(l *life, from string) {
 	var step int
 	fmt.Sscanf(filepath.Base(from), "step-%d", &step)
 	out := filepath.Join(o.TempDir(), "export")
-	_, err := export.HuggingFace(o.Context(), patchworkEnv(o), export.Options{Checkpoint: from, Model: l.config.Model, Dir: out})
+	_, err := export.HuggingFace(o.Context(), patchworkEnv(o), export.Options{Checkpoint: from, Model: l.config.Model,
+		Dir: out})
 	o.must(err)
 	if !maps.Equal(tensorSums(o, out), o.tensorsAt(l.way, step)) {
 		o.Errorf("the export of %s is another model", from)

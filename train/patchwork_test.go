@@ -181,13 +181,15 @@ func TestPatchworkTrainsAndExports(t *testing.T) {
 	sameTensors(t, "streamed", other.Model, after)
 
 	out := filepath.Join(t.TempDir(), "exported")
-	if _, err := export.HuggingFace(context.Background(), env, export.Options{Checkpoint: lastCheckpoint(t, c), Model: c.Model,
-		Dir: out}); err != nil {
+	if _, err := export.HuggingFace(context.Background(), env, export.Options{Checkpoint: lastCheckpoint(t, c),
+		Model: c.Model,
+		Dir:   out}); err != nil {
 		t.Fatal(err)
 	}
 	sameTensors(t, "from the checkpoint", out, after)
 	again := filepath.Join(t.TempDir(), "copied")
-	if _, err := export.HuggingFace(context.Background(), env, export.Options{Model: out, Dir: again, DType: tensor.F32}); err != nil {
+	if _, err := export.HuggingFace(context.Background(), env, export.Options{Model: out, Dir: again,
+		DType: tensor.F32}); err != nil {
 		t.Fatal(err)
 	}
 	sameTensors(t, "copied", again, after)
@@ -297,7 +299,8 @@ func TestCarriedTensorsChangeDuringARun(t *testing.T) {
 	} {
 		bad.change()
 		out := filepath.Join(t.TempDir(), "out")
-		err := export.Write(context.Background(), env, src, out, export.Format{DType: tensor.F32}, nil, hf.WriteOptions{}, read)
+		err := export.Write(context.Background(), env, src, out, export.Format{DType: tensor.F32}, nil, hf.WriteOptions{},
+			read)
 		switch written := files(t, out) != nil; {
 		case bad.says == "" && (err != nil || !written):
 			t.Errorf("nothing has changed: %v", err)

@@ -31,15 +31,18 @@ func TestVerbsPassTheirContextToThePlan(t *testing.T) {
 			return err
 		},
 		"eval": func(ctx context.Context, env *session.Env) error {
-			_, err := verbs.Evaluate(ctx, env, verbs.EvalOptions{Model: dir, Data: []data.Source{{Path: corpus(t), Type: data.Text}}, Tokenizer: "bytes", SequenceLen: 32, Memory: little})
+			_, err := verbs.Evaluate(ctx, env, verbs.EvalOptions{Model: dir, Data: []data.Source{{Path: corpus(t),
+				Type: data.Text}}, Tokenizer: "bytes", SequenceLen: 32, Memory: little})
 			return err
 		},
 		"generate": func(ctx context.Context, env *session.Env) error {
-			_, err := generate.Text(ctx, env, generate.Options{Model: dir, Prompt: "the", Tokenizer: "bytes", MaxTokens: 2, Memory: little})
+			_, err := generate.Text(ctx, env, generate.Options{Model: dir, Prompt: "the", Tokenizer: "bytes", MaxTokens: 2,
+				Memory: little})
 			return err
 		},
 		"grad": func(ctx context.Context, env *session.Env) error {
-			_, err := verbs.Gradients(ctx, env, verbs.GradOptions{Model: dir, Tokens: tokens, Out: filepath.Join(t.TempDir(), "out"), Memory: little})
+			_, err := verbs.Gradients(ctx, env, verbs.GradOptions{Model: dir, Tokens: tokens,
+				Out: filepath.Join(t.TempDir(), "out"), Memory: little})
 			return err
 		},
 	} {

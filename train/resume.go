@@ -167,8 +167,8 @@ type damageFound struct {
 	Lasts bool   `json:"lasts"`
 }
 
-// openOrFind is openState on all hosts: where it fails on one, the state is open on none. found says what the first host
-// that found the checkpoint damaged has found.
+// openOrFind is openState on all hosts: where it fails on one, the state is open on none. found says what the first
+// host that found the checkpoint damaged has found.
 func (t *trainer) openOrFind(ctx context.Context) (found *damageFound, err error) {
 	err = t.openState(ctx, t.checkSpace)
 	if d := (*checkpoint.DamageError)(nil); errors.As(err, &d) {
@@ -204,7 +204,8 @@ func settingsSum(settings map[string]string) string {
 // restarts reports whether the run takes the data from their beginning after a checkpoint: they, or how they are cut,
 // have changed, and a place in the old ones means nothing in the new ones.
 func restarts(c *runfile.Config, from *checkpoint.Manifest, at dataPlace, fingerprint string) bool {
-	return at.Fingerprint != fingerprint || !rundir.CutsAs(c, from) || from.Mathematics["overlong"] != rundir.SizeSettings(c)["overlong"]
+	return at.Fingerprint != fingerprint || !rundir.CutsAs(c, from) ||
+		from.Mathematics["overlong"] != rundir.SizeSettings(c)["overlong"]
 }
 
 // changes returns what resume_with allows of the differences between a run and the checkpoint that it continues from. A
@@ -244,7 +245,8 @@ func (t *trainer) changes(from *checkpoint.Checkpoint, d checkpoint.Differences)
 	if len(allow) == len(refused) {
 		how += fmt.Sprintf(", allow the change with resume_with: [%s]", strings.Join(allow, ", "))
 	}
-	return nil, fmt.Errorf("resume: settings that change the result are not those of %s (%s); %s, or start a new run in another output_dir",
+	return nil, fmt.Errorf("resume: settings that change the result are not those of %s (%s); %s, or start a new run in "+
+		"another output_dir",
 		from.Dir(), strings.Join(refused, "; "), how)
 }
 

@@ -158,7 +158,8 @@ func TestDamageSinceAChangeOfData(t *testing.T) {
 
 	// As if the data had been changed after step 4.
 	direct := changed
-	direct.OutputDir, direct.Resume = filepath.Join(t.TempDir(), "direct"), filepath.Join(rundir.CheckpointsDir(c), "step-000004")
+	direct.OutputDir, direct.Resume = filepath.Join(t.TempDir(), "direct"), filepath.Join(rundir.CheckpointsDir(c),
+		"step-000004")
 	want, err := Train(context.Background(), &direct, Options{Env: newEnv(t)})
 	if err != nil {
 		t.Fatal(err)

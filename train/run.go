@@ -366,8 +366,9 @@ func (r *Run) createCheckpoint(to *checkpoint.Directory) (*checkpoint.Writer, er
 // manifest describes the state after the latest step: the model, the device that computed, and what the steps came to.
 func (r *Run) manifest() (m checkpoint.Manifest, err error) {
 	m = checkpoint.Manifest{Model: checkpoint.Identify(r.plan.Model, r.src.Config.Raw(), r.src.Carried.SHA256),
-		Base: r.src.Base, ComputedOn: r.plan.ComputedOn, MomentCodes: r.plan.Whole.Moments.Codes(), Algorithms: r.session.Algorithms(),
-		Updates: int64(r.steps - r.idle()), SkippedUpdates: int64(r.skipped), UntargetedSteps: int64(r.untargeted)}
+		Base: r.src.Base, ComputedOn: r.plan.ComputedOn, MomentCodes: r.plan.Whole.Moments.Codes(),
+		Algorithms: r.session.Algorithms(),
+		Updates:    int64(r.steps - r.idle()), SkippedUpdates: int64(r.skipped), UntargetedSteps: int64(r.untargeted)}
 	if m.Numerics, err = json.Marshal(r.plan.Whole); err != nil {
 		return m, err
 	}

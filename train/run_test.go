@@ -113,7 +113,8 @@ func TestTrainLearns(t *testing.T) {
 			checkMetrics(t, c, sum)
 
 			// The model that was written is the one that was evaluated.
-			l, err := verbs.Evaluate(context.Background(), newEnv(t), verbs.EvalOptions{Model: sum.Model, Data: c.Eval.Datasets, Tokenizer: "bytes",
+			l, err := verbs.Evaluate(context.Background(), newEnv(t), verbs.EvalOptions{Model: sum.Model, Data: c.Eval.Datasets,
+				Tokenizer:   "bytes",
 				SequenceLen: c.SequenceLen, Compute: c.Precision.Compute})
 			if err != nil || math.Abs(l.Loss-*sum.EvalAfter) > 1e-6 {
 				t.Errorf("loss %+v of the written model (%v), %v in the run", l, err, *sum.EvalAfter)

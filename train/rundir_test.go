@@ -169,7 +169,8 @@ func TestRunFileInItsOutputDirectory(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(c.OutputDir, "run.yaml")); err != nil || string(text) != mine {
 		t.Errorf("run.yaml is now %q, error %v", text, err)
 	}
-	if again, _ := newEnv(t).Runs().ReadResolved(c.OutputDir); again == nil || again.Numerics.MicroBatch == 0 || again.Model != c.Model {
+	if again, _ := newEnv(t).Runs().ReadResolved(c.OutputDir); again == nil || again.Numerics.MicroBatch == 0 ||
+		again.Model != c.Model {
 		t.Errorf("the resolved run file says %+v", again)
 	}
 }
@@ -241,8 +242,10 @@ func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 		"samples":         {func(c *runfile.Config) { c.Samples = someSamples(2) }, "", false},
 		"evaluation":      {func(c *runfile.Config) { c.Eval = withEval(c).Eval }, "", false},
 		"saves and stops": {func(c *runfile.Config) { c.Save, c.Stop.UnhealthySteps = runfile.Save{Every: 2}, 3 }, "", false},
-		"no run.yaml":     {func(c *runfile.Config) { _ = os.Remove(filepath.Join(c.OutputDir, rundir.ResolvedName)) }, "", false},
-		"no run.json":     {func(c *runfile.Config) { _ = os.Remove(filepath.Join(c.OutputDir, rundir.IdentityName)) }, "", false},
+		"no run.yaml": {func(c *runfile.Config) { _ = os.Remove(filepath.Join(c.OutputDir, rundir.ResolvedName)) }, "",
+			false},
+		"no run.json": {func(c *runfile.Config) { _ = os.Remove(filepath.Join(c.OutputDir, rundir.IdentityName)) }, "",
+			false},
 		"learning_rate, without run.json": {func(c *runfile.Config) {
 			_ = os.Remove(filepath.Join(c.OutputDir, rundir.IdentityName))
 			c.LearningRate = 1e-3

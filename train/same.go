@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/train/rundir"
 )
 
-// Before the first step hosts make sure that they run the same. They have a plan each, within their own budgets, and the
-// same sizes.
+// Before the first step hosts make sure that they run the same. They have a plan each, within their own budgets, and
+// the same sizes.
 
 // sameness is something that must be the same on all hosts.
 type sameness struct {
@@ -203,8 +203,8 @@ type prediction struct {
 	ComputedOn string  `json:"computed_on"`
 }
 
-// waitAsPlanned lets hosts wait for each other as long as they need by their plans, and says that hosts compute on other
-// devices than host 0: the run then has the bits of neither.
+// waitAsPlanned lets hosts wait for each other as long as they need by their plans, and says that hosts compute on
+// other devices than host 0: the run then has the bits of neither.
 func (t *trainer) waitAsPlanned() error {
 	c := t.env.Cluster
 	d := hosts.Decide(c, hosts.Report[prediction]{Own: prediction{t.plan.Predicted.StepSeconds, t.plan.ComputedOn}})

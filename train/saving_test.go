@@ -351,7 +351,8 @@ func TestDriveFailsInTheLastUpdate(t *testing.T) {
 			if files(t, filepath.Join(c.OutputDir, "model")) != nil {
 				t.Error("a model was written")
 			}
-			if saved, err := checkpoint.List(vfs.OS{}, rundir.CheckpointsDir(&c)); err != nil || len(saved) != 1 || saved[0].Step != 2 {
+			if saved, err := checkpoint.List(vfs.OS{}, rundir.CheckpointsDir(&c)); err != nil || len(saved) != 1 ||
+				saved[0].Step != 2 {
 				t.Errorf("checkpoints %v, error %v", saved, err)
 			}
 			got, err := start(&c, nil, io.Discard)

@@ -50,7 +50,8 @@ func (t *trainer) checkSpace() error {
 	more := (free - int64(s.Models)*s.ModelBytes) / s.CheckpointBytes
 	isShort := s.AllKept && c.Save.Every > 0 && int64((t.rates.Steps-t.begun)/c.Save.Every) > more
 	if isShort && t.env.Cluster.Leads() {
-		t.env.Warn("save.keep is 0, so every checkpoint stays: output_dir is full after step %d, and no later one can be saved",
+		t.env.Warn("save.keep is 0, so every checkpoint stays: output_dir is full after step %d, and no later one can be "+
+			"saved",
 			(t.begun/c.Save.Every+int(more))*c.Save.Every)
 	}
 	return nil

@@ -57,15 +57,18 @@ func TestStartsThatEnd(t *testing.T) {
 			return err
 		},
 		"export": func(ctx context.Context, model string) error {
-			_, err := export.HuggingFace(ctx, newEnv(t), export.Options{Model: model, Dir: filepath.Join(t.TempDir(), "out"), DType: tensor.F32})
+			_, err := export.HuggingFace(ctx, newEnv(t), export.Options{Model: model, Dir: filepath.Join(t.TempDir(), "out"),
+				DType: tensor.F32})
 			return err
 		},
 		"eval": func(ctx context.Context, model string) error {
-			_, err := verbs.Evaluate(ctx, newEnv(t), verbs.EvalOptions{Model: model, Data: c.Datasets, SequenceLen: 64, Tokenizer: "bytes"})
+			_, err := verbs.Evaluate(ctx, newEnv(t), verbs.EvalOptions{Model: model, Data: c.Datasets, SequenceLen: 64,
+				Tokenizer: "bytes"})
 			return err
 		},
 		"generate": func(ctx context.Context, model string) error {
-			_, err := generate.Text(ctx, newEnv(t), generate.Options{Model: model, Tokenizer: "bytes", Prompt: "x", MaxTokens: 1})
+			_, err := generate.Text(ctx, newEnv(t), generate.Options{Model: model, Tokenizer: "bytes", Prompt: "x",
+				MaxTokens: 1})
 			return err
 		},
 		"plan": func(ctx context.Context, model string) error {

@@ -217,7 +217,8 @@ type pace struct {
 // waits longest.
 func (t *trainer) pace(m *trace.Metrics, wait time.Duration) (save bool, _ time.Duration, _ error) {
 	c := t.env.Cluster
-	d := hosts.Decide(c, hosts.Report[pace]{Own: pace{m.StepSec - t.session.Peers.Take().Seconds(), m.Lanes, m.HostPeakBytes,
+	d := hosts.Decide(c, hosts.Report[pace]{Own: pace{m.StepSec - t.session.Peers.Take().Seconds(), m.Lanes,
+		m.HostPeakBytes,
 		m.DiskReadBytes, m.DiskWrittenBytes, t.saves.isDue(t.steps), wait}})
 	if d.Err != nil {
 		return false, 0, d.Err

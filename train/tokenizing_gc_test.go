@@ -51,7 +51,8 @@ func TestCollectionsWhileTokenizing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("GOGC", c.gogc)
 			var percent, limit uint64
-			r := source.Reader{Tokenizer: tokenizer.Bytes(), Renderer: watching{data.Plain, &percent, &limit}, HostBytes: c.hostBytes}
+			r := source.Reader{Tokenizer: tokenizer.Bytes(), Renderer: watching{data.Plain, &percent, &limit},
+				HostBytes: c.hostBytes}
 			d, err := source.Prepare(t.Context(), newEnv(t), "it", []data.Source{{Path: path, Type: data.Text}}, r)
 			if err != nil {
 				t.Fatal(err)

@@ -24,8 +24,9 @@ import (
 // trainedLoss is the loss of what a name has, on the data of a run.
 func trainedLoss(t *testing.T, env *session.Env, name, compute string, sources []data.Source) float64 {
 	t.Helper()
-	l, err := verbs.Evaluate(t.Context(), env, verbs.EvalOptions{Model: name, Data: sources, Compute: compute, SequenceLen: 64,
-		Tokenizer: "bytes"})
+	l, err := verbs.Evaluate(t.Context(), env, verbs.EvalOptions{Model: name, Data: sources, Compute: compute,
+		SequenceLen: 64,
+		Tokenizer:   "bytes"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +123,8 @@ func TestTrainedRuns(t *testing.T) {
 	if err := os.Remove(filepath.Join(run, rundir.IdentityName)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := source.OpenTrained(t.Context(), newEnv(t), run); err == nil || !strings.Contains(err.Error(), below.FollowVariable) {
+	if _, err := source.OpenTrained(t.Context(), newEnv(t), run); err == nil ||
+		!strings.Contains(err.Error(), below.FollowVariable) {
 		t.Errorf("a model outside of a directory in which no run was started: error %v", err)
 	}
 	below.Allow(below.Links{Anywhere: true})
@@ -209,7 +211,8 @@ func TestTrainedOfAFallback(t *testing.T) {
 	}
 	// As if the disk had been full from step 3 on, and the run killed.
 	old := readAll(t, filepath.Join(filepath.Dir(model), hf.CardName))
-	write(t, filepath.Join(filepath.Dir(model), hf.CardName), strings.Replace(string(old), rundir.StepKey+"4", rundir.StepKey+"2", 1))
+	write(t, filepath.Join(filepath.Dir(model), hf.CardName), strings.Replace(string(old), rundir.StepKey+"4",
+		rundir.StepKey+"2", 1))
 	later := time.Unix(1<<32, 0)
 	if err := os.Chtimes(model, later, later); err != nil {
 		t.Fatal(err)

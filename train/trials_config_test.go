@@ -87,7 +87,8 @@ func (p *pool) model(t *testing.T, family string, as tensor.DType, seed uint64) 
 		return dir
 	}
 	if as != tensor.F32 {
-		_, err := export.HuggingFace(t.Context(), patchworkEnv(t), export.Options{Model: p.model(t, family, tensor.F32, seed), Dir: dir, DType: as})
+		_, err := export.HuggingFace(t.Context(), patchworkEnv(t), export.Options{Model: p.model(t, family, tensor.F32, seed),
+			Dir: dir, DType: as})
 		if err != nil {
 			t.Fatal(err)
 		}

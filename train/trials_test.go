@@ -65,7 +65,8 @@ func (o *operator) trial() {
 	o.fallback, o.state = filepath.Join(o.root, "fallback"), filepath.Join(o.root, "state")
 	for _, dir := range []string{o.fallback, o.state} {
 		last := checkpoint.DirName(4) // of another run
-		o.must(os.CopyFS(filepath.Join(dir, "run-0123abcd", rundir.CheckpointsName, last), os.DirFS(filepath.Join(o.pool.other, rundir.CheckpointsName, last))))
+		o.must(os.CopyFS(filepath.Join(dir, "run-0123abcd", rundir.CheckpointsName, last),
+			os.DirFS(filepath.Join(o.pool.other, rundir.CheckpointsName, last))))
 	}
 	var l life
 	for {
@@ -156,7 +157,8 @@ func (o *operator) anyPlace(c *runfile.Config) place {
 	r := o.random
 	p := place{name: "in memory", devices: []int{1, 1, 2, 3}[r.IntN(4)], workers: 1 + r.IntN(2)}
 	run := *c
-	if had, err := newEnv(o).Runs().ReadResolved(c.OutputDir); err == nil && had != nil && had.SequenceLen == c.SequenceLen &&
+	if had, err := newEnv(o).Runs().ReadResolved(c.OutputDir); err == nil && had != nil &&
+		had.SequenceLen == c.SequenceLen &&
 		had.BatchTokens == c.BatchTokens {
 		run.Numerics = had.Numerics
 	}

@@ -141,7 +141,8 @@ func (o *operator) tensorsAt(w *way, step int) map[string]uint64 {
 	}
 	if w.tensors[step] == nil {
 		out := filepath.Join(o.TempDir(), "model")
-		_, err := export.HuggingFace(o.Context(), patchworkEnv(o), export.Options{Checkpoint: from, Model: w.config.Model, Dir: out})
+		_, err := export.HuggingFace(o.Context(), patchworkEnv(o), export.Options{Checkpoint: from, Model: w.config.Model,
+			Dir: out})
 		o.must(err)
 		w.tensors[step] = tensorSums(o, out)
 	}
@@ -298,7 +299,8 @@ func (o *operator) knownResults(l *life) {
 	o.Helper()
 	for _, name := range []string{rundir.LastModel, rundir.BestModel} {
 		dir := filepath.Join(l.config.OutputDir, name)
-		if !vfs.Exists(dir) || !vfs.Exists(filepath.Join(dir, "config.json")) || !vfs.Exists(filepath.Join(dir, "model.safetensors")) {
+		if !vfs.Exists(dir) || !vfs.Exists(filepath.Join(dir, "config.json")) ||
+			!vfs.Exists(filepath.Join(dir, "model.safetensors")) {
 			continue
 		}
 		if step, ok := rundir.StepOfCard(dir); !ok || !o.isOfAWay(dir, step) {

@@ -126,10 +126,12 @@ func TestReexport(t *testing.T) {
 	write(t, filepath.Join(dir, "generation_config.json"), `{"eos_token_id": 256}`)
 	half, full := filepath.Join(t.TempDir(), "half"), filepath.Join(t.TempDir(), "full")
 	env := newEnv(t)
-	if _, err := export.HuggingFace(context.Background(), env, export.Options{Model: dir, Dir: half, DType: tensor.BF16}); err != nil {
+	if _, err := export.HuggingFace(context.Background(), env, export.Options{Model: dir, Dir: half,
+		DType: tensor.BF16}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := export.HuggingFace(context.Background(), env, export.Options{Model: half, Dir: full, DType: tensor.F32}); err != nil {
+	if _, err := export.HuggingFace(context.Background(), env, export.Options{Model: half, Dir: full,
+		DType: tensor.F32}); err != nil {
 		t.Fatal(err)
 	}
 	a, b := open(t, dir), open(t, full)
@@ -154,7 +156,8 @@ func TestReexport(t *testing.T) {
 	if got := files(t, full)["generation_config.json"]; got != `{"eos_token_id": 256}` {
 		t.Errorf("generation config %q", got)
 	}
-	if _, err := export.HuggingFace(context.Background(), env, export.Options{Model: dir, Dir: half, DType: tensor.BF16}); err == nil {
+	if _, err := export.HuggingFace(context.Background(), env, export.Options{Model: dir, Dir: half,
+		DType: tensor.BF16}); err == nil {
 		t.Error("a model that is there is replaced")
 	}
 }

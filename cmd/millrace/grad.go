@@ -29,7 +29,8 @@ func (c *gradCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	s, err := verbs.Gradients(p.ctx, p.env, verbs.GradOptions{Model: c.Model, Tokens: c.Tokens, Out: c.Out, Compute: c.Compute, Logits: c.Logits,
+	s, err := verbs.Gradients(p.ctx, p.env, verbs.GradOptions{Model: c.Model, Tokens: c.Tokens, Out: c.Out,
+		Compute: c.Compute, Logits: c.Logits,
 		Memory: m, Device: c.Device})
 	if err != nil {
 		return err

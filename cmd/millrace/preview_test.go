@@ -11,9 +11,13 @@ import (
 )
 
 func TestPreviewPage(t *testing.T) {
-	e := verbs.PreviewExample{InputIDs: []int32{7, 8, 9}, Labels: []int32{-100, 8, -100}, Tokens: []string{"<script>", " a\n", "\xe2\x82"}}
+	e := verbs.PreviewExample{InputIDs: []int32{7, 8, 9}, Labels: []int32{-100, 8, -100},
+		Tokens: []string{"<script>", " a\n", "\xe2\x82"}}
 	var b bytes.Buffer
-	s := &verbs.PreviewSummary{Lengths: data.Lengths{P50: 2, P90: 4, P99: 5, Over: [3]data.LengthOver{{Tokens: 2048, Documents: 1}, {Tokens: 4096}, {Tokens: 8192}}}, Repeated: 1, HeldInTrain: 2, HeldOf: 3, Documents: 2, Tokens: 9, TargetTokens: 4, LongestDoc: 5, SkippedRows: 1, HeldOut: 3, Dropped: 1, CutTokens: 6, Packed: 1, Rows: 1, Efficiency: 0.5, TurnLines: []string{"4 turns <x>"}}
+	s := &verbs.PreviewSummary{Lengths: data.Lengths{P50: 2, P90: 4, P99: 5,
+		Over: [3]data.LengthOver{{Tokens: 2048, Documents: 1}, {Tokens: 4096}, {Tokens: 8192}}}, Repeated: 1, HeldInTrain: 2,
+		HeldOf: 3, Documents: 2, Tokens: 9, TargetTokens: 4, LongestDoc: 5, SkippedRows: 1, HeldOut: 3, Dropped: 1,
+		CutTokens: 6, Packed: 1, Rows: 1, Efficiency: 0.5, TurnLines: []string{"4 turns <x>"}}
 	if err := previewPage(&b, []verbs.PreviewExample{e}, s, &runfile.Config{Model: "a&b", SequenceLen: 8}); err != nil {
 		t.Fatal(err)
 	}

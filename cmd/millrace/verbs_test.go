@@ -226,7 +226,8 @@ func TestGenerate(t *testing.T) {
 	if len(g.Tokens) == 0 || len(g.Tokens) > 5 || g.PromptTokens != 9 {
 		t.Errorf("generated %+v", g)
 	}
-	piped := jsonOf[generate.Generated](t, invokeWith(t, "the wheel", nil, append(args, "--prompt", "-", "--json")...).must(t).stdout)
+	piped := jsonOf[generate.Generated](t, invokeWith(t, "the wheel", nil, append(args, "--prompt", "-",
+		"--json")...).must(t).stdout)
 	if d := cmp.Diff(g.Tokens, piped.Tokens); d != "" {
 		t.Errorf("the same prompt and seed give other tokens:\n%s", d)
 	}

@@ -196,7 +196,8 @@ func TestOwnedNames(t *testing.T) {
 		if found := check(t, map[string]string{"stream/fetch.go": text}); len(found) != want {
 			t.Errorf("%s: %q", text, found)
 		}
-		if found := check(t, map[string]string{"stream/operands.go": text}); len(found) != 0 && !strings.Contains(text, "Group") && !strings.Contains(text, "r.Plan") {
+		if found := check(t, map[string]string{"stream/operands.go": text}); len(found) != 0 &&
+			!strings.Contains(text, "Group") && !strings.Contains(text, "r.Plan") {
 			t.Errorf("in operands.go: %q", found)
 		}
 	}

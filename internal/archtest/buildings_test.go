@@ -28,7 +28,8 @@ func TestCheckBuildings(t *testing.T) {
 		"workshop/gpucheck/a.go":      {Data: []byte("package main\n")},
 	}
 	found, err := Buildings(tree)
-	if d := cmp.Diff([]string{"internal/cudatest: the program does not link it: it belongs to workshop/"}, found); err != nil || d != "" {
+	if d := cmp.Diff([]string{"internal/cudatest: the program does not link it: it belongs to workshop/"},
+		found); err != nil || d != "" {
 		t.Error(err, d)
 	}
 }

@@ -16,9 +16,11 @@ import (
 var jsonReaders = []string{
 	"bench", "benchmarks", "checkpoint/hosts.go", "checkpoint/manifest.go", "cmd", "data/cache.go", "data/kwargs.go", "data/parquet", "data/prompts.go",
 	"data/registry.go", "data/rows.go", "data/template", "data/tokenizer", "demo", "device/cuda", "examples", "gguf/pre.go", "gguf/vocab.go", "hf/hub",
-	"hf/sidecars.go", "hf/strictjson.go", "internal/budget", "model/modeltest", "plan", "probe", "report", "runfile/mapping.go", "trace", "train/hosts",
+	"hf/sidecars.go", "hf/strictjson.go", "internal/budget", "model/modeltest", "plan", "probe", "report",
+	"runfile/mapping.go", "trace", "train/hosts",
 	"train/open.go", "train/resume.go",
-	"train/rundir", "train/samples.go", "train/session/algorithms.go", "train/source", "train/traintest", "train/verbs/gradients.go", "workshop",
+	"train/rundir", "train/samples.go", "train/session/algorithms.go", "train/source", "train/traintest",
+	"train/verbs/gradients.go", "workshop",
 }
 
 // TestJSONReaders refuses a new file that decodes JSON without a bound of its values.

@@ -65,21 +65,22 @@ var modules = map[string]struct {
 	"golang.org/x/crypto/x509roots":     {trees: []string{"cmd"}}, // certificates alone
 	"golang.org/x/mod":                  {trees: []string{"workshop/tools"}},
 	"github.com/CycloneDX/cyclonedx-go": {trees: []string{"workshop/tools"}},
-	"github.com/google/rpmpack":         {trees: []string{"workshop/tools"}}, // needs 4 more; nfpm, which makes .deb too, 39
-	"golang.org/x/sys":                  {},
-	"golang.org/x/term":                 {trees: []string{"internal/terminal"}},
-	"golang.org/x/text":                 {},
-	"github.com/alecthomas/kong":        {trees: []string{"cmd"}},
-	"github.com/goccy/go-yaml":          {},
-	"github.com/andybalholm/brotli":     {trees: []string{"data/parquet"}}, // RFC 7932 has a dictionary of 120 KB
-	"github.com/klauspost/compress":     {},
-	"github.com/klauspost/cpuid":        {trees: []string{"device/cpu/isa"}}, // the CPU's maker
-	"github.com/zeebo/xxh3":             {},
-	"github.com/google/go-cmp":          {testsOnly: true},
-	"github.com/parquet-go/parquet-go":  {trees: []string{"data/parquet/oracle"}, testsOnly: true}, // needs seven more
-	"pgregory.net/rapid":                {testsOnly: true},
-	"go.uber.org/goleak":                {testsOnly: true},
-	"example.com/library":               {trees: []string{"examples/library"}}, // the name that this tree has as a module
+	"github.com/google/rpmpack":         {trees: []string{"workshop/tools"}},
+	// needs 4 more; nfpm, which makes .deb too, 39
+	"golang.org/x/sys":                 {},
+	"golang.org/x/term":                {trees: []string{"internal/terminal"}},
+	"golang.org/x/text":                {},
+	"github.com/alecthomas/kong":       {trees: []string{"cmd"}},
+	"github.com/goccy/go-yaml":         {},
+	"github.com/andybalholm/brotli":    {trees: []string{"data/parquet"}}, // RFC 7932 has a dictionary of 120 KB
+	"github.com/klauspost/compress":    {},
+	"github.com/klauspost/cpuid":       {trees: []string{"device/cpu/isa"}}, // the CPU's maker
+	"github.com/zeebo/xxh3":            {},
+	"github.com/google/go-cmp":         {testsOnly: true},
+	"github.com/parquet-go/parquet-go": {trees: []string{"data/parquet/oracle"}, testsOnly: true}, // needs seven more
+	"pgregory.net/rapid":               {testsOnly: true},
+	"go.uber.org/goleak":               {testsOnly: true},
+	"example.com/library":              {trees: []string{"examples/library"}}, // the name that this tree has as a module
 }
 
 // bannedNames say nothing about what a package is.

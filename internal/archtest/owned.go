@@ -32,7 +32,8 @@ var ofPlan = []string{
 	"Numerics", "Whole", "Outputs", "Model", "Head", "Cluster", "Ranks", "LongestDocument", "AttentionShapes",
 	// Questions.
 	"AheadRows", "AnyStateResident", "CanGoBack", "ClearsEarly", "Disk", "KeepsLoaded", "LookupOf", "LossRank",
-	"NumbersTokens", "OnDisk", "PeerCopies", "RankOf", "RoundsEarly", "SendsRows", "SumBytes", "SumsTouchedRows", "TiedSumStride",
+	"NumbersTokens", "OnDisk", "PeerCopies", "RankOf", "RoundsEarly", "SendsRows", "SumBytes", "SumsTouchedRows",
+	"TiedSumStride",
 	"TouchedBytesPerElem", "Trained", "UpdatesInBackward",
 }
 

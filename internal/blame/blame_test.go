@@ -137,7 +137,8 @@ func (machineSays) OfMachine() bool { return true }
 // Each exported error of a package below this one has a side.
 func TestEachErrorHasASide(t *testing.T) {
 	root := filepath.Join("..", "..")
-	above := []string{"bench", "benchmarks", "cmd", "demo", "examples", "train", "internal/archtest", "internal/blame", "workshop"}
+	above := []string{"bench", "benchmarks", "cmd", "demo", "examples", "train", "internal/archtest", "internal/blame",
+		"workshop"}
 	found := map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

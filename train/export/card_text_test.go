@@ -29,7 +29,8 @@ func TestCardText(t *testing.T) {
 		}
 		metrics = append(metrics, m)
 	}
-	c := card{name: "x", model: "llama", params: 134515008, as: Format{DType: tensor.BF16}, Trained: Trained{Step: 1000}, base: r.Model, config: &r,
+	c := card{name: "x", model: "llama", params: 134515008, as: Format{DType: tensor.BF16}, Trained: Trained{Step: 1000},
+		base: r.Model, config: &r,
 		metrics: metrics}
 	if text := string(c.text()); strings.Contains(text, "base_model") {
 		t.Errorf("a path that looks like an id is the base model:\n%s", text)

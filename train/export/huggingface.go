@@ -22,9 +22,10 @@ type Options struct {
 	// Model is a Hugging Face directory, or a hub id, that has the configuration. If Checkpoint is
 	// "", the weights come from there as well, and it may be a run's output directory, or one of its checkpoints.
 	Model      string
-	Checkpoint string       // directory whose weights are written
-	Dir        string       // must not exist
-	DType      tensor.DType // BF16, F32 or F16; Invalid: bf16, or of a checkpoint the type in which its run writes its model
+	Checkpoint string // directory whose weights are written
+	Dir        string // must not exist
+	// DType is BF16, F32 or F16; Invalid: bf16, or of a checkpoint the type in which its run writes its model
+	DType tensor.DType
 	// MXFP4 rounds the exact weights of tensors that the family can have in MXFP4, gpt-oss' experts, to that, and those
 	// of the others to BF16.
 	MXFP4      bool
@@ -40,9 +41,10 @@ type Exported struct {
 }
 
 // HuggingFace writes a model or a checkpoint as a Hugging Face directory, with the configuration of the model, and the
-// tokenizer, the chat template and the ends of texts of the checkpoint's run. Of a checkpoint it reads weights and low halves only, a part at a time and the latter not for BF16 alone, and
-// compares what it reads with its checksums. A model goes a piece of a tensor at a time, so that any fits; values round
-// to nearest, ties to even, and tensors that the model does not use (a head next to tied embeddings) are left out.
+// tokenizer, the chat template and the ends of texts of the checkpoint's run. Of a checkpoint it reads weights and low
+// halves only, a part at a time and the latter not for BF16 alone, and compares what it reads with its checksums. A
+// model goes a piece of a tensor at a time, so that any fits; values round to nearest, ties to even, and tensors that
+// the model does not use (a head next to tied embeddings) are left out.
 func HuggingFace(ctx context.Context, env *session.Env, o Options) (done *Exported, err error) {
 	var ask blame.Asking
 	defer ask.Judge(ctx, &err)

@@ -189,5 +189,6 @@ func (e *exporter) answer(ctx context.Context) error {
 
 // lowAt is the index of the extent of the low halves of a part; -1 if it has none.
 func (e *exporter) lowAt(part int) int {
-	return slices.IndexFunc(e.session.Plan.StateExtents(part), func(spec store.Spec) bool { return spec.Kind == store.Low })
+	return slices.IndexFunc(e.session.Plan.StateExtents(part),
+		func(spec store.Spec) bool { return spec.Kind == store.Low })
 }

@@ -50,7 +50,8 @@ func specs(s *source.Source, as Format) (specs []hf.TensorSpec, err error) {
 // and with what the source hands over. In BF16
 // they are the very weights that the forward pass used; in F32 the exact master, which F16 and MXFP4 round. Tensors
 // that the model carries are copied, and frozen ones come from there. A card says what is trained, unless that is nil.
-func Write(ctx context.Context, e *session.Env, src *source.Source, dir string, as Format, of *Trained, o hf.WriteOptions,
+func Write(ctx context.Context, e *session.Env, src *source.Source, dir string, as Format, of *Trained,
+	o hf.WriteOptions,
 	view View) error {
 	c := cardOf(e, src, as, of)
 	cardText, err := c.textFor(src.Dir)

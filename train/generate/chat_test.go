@@ -193,15 +193,17 @@ func TestConversationRefused(t *testing.T) {
 	} {
 		o := o
 		change(&o)
-		if _, err := OpenConversation(t.Context(), traintest.NewEnv(t), o); err == nil || !strings.Contains(err.Error(), want) &&
-			want != "cannot be" {
+		if _, err := OpenConversation(t.Context(), traintest.NewEnv(t), o); err == nil ||
+			!strings.Contains(err.Error(), want) &&
+				want != "cannot be" {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
 	// The template is asked when something is said.
 	o.ChatTemplate = filepath.Join(t.TempDir(), "t.jinja")
-	traintest.Write(t, o.ChatTemplate, `{% if messages[0].content == "bad" %}{{ raise_exception("no such word") }}{% endif %}`+
-		`{{ messages[0].content }}`)
+	traintest.Write(t, o.ChatTemplate,
+		`{% if messages[0].content == "bad" %}{{ raise_exception("no such word") }}{% endif %}`+
+			`{{ messages[0].content }}`)
 	c := converse(t, o)
 	if _, err := c.Say(t.Context(), nil, "bad", nil); err == nil || !strings.Contains(err.Error(), "no such word") ||
 		len(c.messages) != 0 {

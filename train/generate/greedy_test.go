@@ -15,11 +15,13 @@ import (
 )
 
 // planning is planTexts, or another way to plan for texts.
-type planning func(ctx context.Context, e *session.Env, src *source.Source, n plan.Numerics, dev *session.Devices, mem runfile.Memory,
+type planning func(ctx context.Context, e *session.Env, src *source.Source, n plan.Numerics, dev *session.Devices,
+	mem runfile.Memory,
 	count, positions, prompt int) (*plan.Plan, error)
 
 // planWholes has each token take a pass over all of its text, as if the model had no caches.
-func planWholes(ctx context.Context, e *session.Env, src *source.Source, n plan.Numerics, dev *session.Devices, mem runfile.Memory,
+func planWholes(ctx context.Context, e *session.Env, src *source.Source, n plan.Numerics, dev *session.Devices,
+	mem runfile.Memory,
 	_, positions, _ int) (*plan.Plan, error) {
 	return planWholeText(ctx, e, src, n, dev, mem, positions)
 }
@@ -46,7 +48,8 @@ func TestGreedyTokensWithoutCaches(t *testing.T) {
 	long := map[string]any{"rope_scaling": map[string]any{"rope_type": "longrope", "factor": 4.0,
 		"original_max_position_embeddings": 16, "long_factor": []float64{1, 3, 9, 20},
 		"short_factor": []float64{1, 1, 1, 1}}, "head_dim": 8}
-	for name, change := range map[string]map[string]any{"plain": nil, "longrope": long, "delta nets": traintest.HybridConfig} {
+	for name, change := range map[string]map[string]any{"plain": nil, "longrope": long,
+		"delta nets": traintest.HybridConfig} {
 		dir := traintest.WriteModel(t, change)
 		of := []modeltest.Continued{{Prompt: byteIDs("the wheel"), Tokens: make([]int32, 20)}}
 		with, without := greedily(t, dir, of, planTexts), greedily(t, dir, of, planWholes)
@@ -67,7 +70,8 @@ func byteIDs(text string) (ids []int32) {
 // A gated delta net continues a state row by row where a whole text goes through it in chunks, so that their results
 // differ in the last bits of fp32, and bf16 rounds some of them apart. In bf16 both are as far from fp32.
 func TestCachesOfDeltaNetsRoundAlike(t *testing.T) {
-	dir := traintest.WriteModel(t, map[string]any{"model_type": "qwen3_5_text", "full_attention_interval": 2, "head_dim": 16,
+	dir := traintest.WriteModel(t, map[string]any{"model_type": "qwen3_5_text", "full_attention_interval": 2,
+		"head_dim":    16,
 		"hidden_size": 256, "max_position_embeddings": 128, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
 		"linear_key_head_dim": 64, "linear_value_head_dim": 64})
 	const prompt, more = 70, 6 // a chunk of a delta net has 64

@@ -30,7 +30,8 @@ const (
 
 // planTexts plans for a number of texts that grow together, or for fewer where memory has no room for them, of as many
 // positions at most. prompt is the length of the longest prompt.
-func planTexts(ctx context.Context, e *session.Env, src *source.Source, n plan.Numerics, dev *session.Devices, mem runfile.Memory,
+func planTexts(ctx context.Context, e *session.Env, src *source.Source, n plan.Numerics, dev *session.Devices,
+	mem runfile.Memory,
 	count, positions, prompt int) (*plan.Plan, error) {
 	m := src.Model.Frozen()
 	if !plan.CanContinue(m) {
@@ -52,7 +53,8 @@ func planTexts(ctx context.Context, e *session.Env, src *source.Source, n plan.N
 }
 
 // planWholeText plans for passes over all of a text of as many positions at most.
-func planWholeText(ctx context.Context, e *session.Env, src *source.Source, n plan.Numerics, dev *session.Devices, mem runfile.Memory,
+func planWholeText(ctx context.Context, e *session.Env, src *source.Source, n plan.Numerics, dev *session.Devices,
+	mem runfile.Memory,
 	positions int) (*plan.Plan, error) {
 	n.SequenceLen = positions
 	return e.FitPlan(ctx, src.Model.Frozen(), n, 1, runfile.Sizes{}, dev.Info(), mem,

@@ -77,8 +77,8 @@ func (e *Error) Unwrap() error { return e.err }
 // Over returns an error that stands for this one, and that the same host reports.
 func (e *Error) Over(err error) *Error { return &Error{e.Reports, err} }
 
-// Errors that a run may end with on purpose, and that all hosts know for what they are: it was asked to stop and has lost
-// nothing, or the program ends it early and well.
+// Errors that a run may end with on purpose, and that all hosts know for what they are: it was asked to stop and has
+// lost nothing, or the program ends it early and well.
 var (
 	ErrInterrupted = errors.New("interrupted")
 	ErrStop        = errors.New("stop after this step")

@@ -43,10 +43,11 @@ func TestDecide(t *testing.T) {
 		err     string
 		reports int
 	}{
-		"nothing":            {[3]Report[int]{{Own: 4}, {Own: 5}, {Own: 6}}, false, "", -1},
-		"one is to end":      {[3]Report[int]{{Own: 4}, {Own: 5, Stop: true}, {Own: 6}}, true, "", -1},
-		"one fails":          {[3]Report[int]{{Own: 4}, {Own: 5, Err: broken}, {Own: 6}}, false, "the sluice is shut", 1},
-		"all have their own": {[3]Report[int]{{Own: 4, Err: errors.New("no water")}, {Own: 5, Err: broken}, {Own: 6}}, false, "", 0},
+		"nothing":       {[3]Report[int]{{Own: 4}, {Own: 5}, {Own: 6}}, false, "", -1},
+		"one is to end": {[3]Report[int]{{Own: 4}, {Own: 5, Stop: true}, {Own: 6}}, true, "", -1},
+		"one fails":     {[3]Report[int]{{Own: 4}, {Own: 5, Err: broken}, {Own: 6}}, false, "the sluice is shut", 1},
+		"all have their own": {[3]Report[int]{{Own: 4, Err: errors.New("no water")}, {Own: 5, Err: broken}, {Own: 6}}, false,
+			"", 0},
 	} {
 		network := streamtest.New(3)
 		var group sync.WaitGroup

@@ -13,7 +13,8 @@ func FuzzMessages(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, text := range []string{string(good), "", "{}", "null", `{"kind":"hosts.told"}`, `{"kind":"hosts.told","value":null}`,
+	for _, text := range []string{string(good), "", "{}", "null", `{"kind":"hosts.told"}`,
+		`{"kind":"hosts.told","value":null}`,
 		`{"kind":"hosts.told","value":{"text":1}}`, `{"kind":"string","value":"a\nb"}`,
 		strings.Repeat("[", 20000), `{"kind":"hosts.told","value":{"kinds":-1}}`} {
 		f.Add([]byte(text))

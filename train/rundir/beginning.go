@@ -74,7 +74,8 @@ func (f Files) FindBeginning(c *runfile.Config, id *Identity) (b Beginning, err 
 				"directory to continue from it", c.Resume)
 		}
 		if own != nil && own.Manifest.Step > b.From.Manifest.Step {
-			return b, fmt.Errorf("resume: %s is older than %s, which the run in this output_dir has come to; set output_dir to another directory to go back to the older one",
+			return b, fmt.Errorf("resume: %s is older than %s, which the run in this output_dir has come to; set output_dir "+
+				"to another directory to go back to the older one",
 				c.Resume, own.Dir())
 		}
 		return b, nil
@@ -85,7 +86,8 @@ func (f Files) FindBeginning(c *runfile.Config, id *Identity) (b Beginning, err 
 			return b, nil
 		}
 		if len(broken) > 0 {
-			return b, fmt.Errorf("output_dir: none of the %d checkpoints in %s is whole; of the newest: %w", len(broken), CheckpointsDir(c), broken[0].Err)
+			return b, fmt.Errorf("output_dir: none of the %d checkpoints in %s is whole; of the newest: %w", len(broken),
+				CheckpointsDir(c), broken[0].Err)
 		}
 		if c.Resume != "auto" {
 			break

@@ -35,7 +35,8 @@ func TestDirectoryChangesBeforeItIsHeld(t *testing.T) {
 			return errors.Join(os.Mkdir(dir, 0o777), os.Chmod(dir, 0o777))
 		},
 		"checkpoints open to all": func(dir string) error {
-			return errors.Join(os.MkdirAll(filepath.Join(dir, CheckpointsName), 0o777), os.Chmod(filepath.Join(dir, CheckpointsName), 0o777))
+			return errors.Join(os.MkdirAll(filepath.Join(dir, CheckpointsName), 0o777),
+				os.Chmod(filepath.Join(dir, CheckpointsName), 0o777))
 		},
 		"a model open to all": func(dir string) error {
 			return errors.Join(os.MkdirAll(filepath.Join(dir, LastModel), 0o777), os.Chmod(filepath.Join(dir, LastModel), 0o777))

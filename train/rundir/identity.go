@@ -258,7 +258,8 @@ func (f Files) IdentityOf(outputDir string, c *runfile.Config) (Identity, error)
 			"move those of the others to another directory", dir, 1+len(others), IdentityName)
 	case old == nil:
 		fresh.CopiedFrom = runs
-	case len(runs) > 0 || vfs.Exists(filepath.Join(outputDir, MetricsName)) || vfs.Exists(filepath.Join(outputDir, LastModel)):
+	case len(runs) > 0 || vfs.Exists(filepath.Join(outputDir, MetricsName)) ||
+		vfs.Exists(filepath.Join(outputDir, LastModel)):
 		fresh.CopiedFrom = append([]checkpoint.RunID{old.Run}, old.CopiedFrom...)
 		fresh.Ended, fresh.Results, fresh.Origin = old.Ended, old.Results, old.Origin
 	}

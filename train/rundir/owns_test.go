@@ -33,13 +33,18 @@ func TestOwnsOutside(t *testing.T) {
 		id   Identity
 		want bool
 	}{
-		"its note":                       {other(func(*outside) {}), id, true},
-		"moved since":                    {other(func(o *outside) { o.Dir = "/runs/b" }), id, true},
-		"another run":                    {other(func(o *outside) { o.Run = checkpoint.NewRunID() }), id, false},
-		"another directory":              {other(func(o *outside) { o.Inode = &vfs.Inode{Device: 1, Number: 9, Born: 3} }), id, false},
-		"made at another time":           {other(func(o *outside) { o.Inode = &noTime }), id, false},
-		"mounted again":                  {other(func(o *outside) { o.Inode = &vfs.Inode{Device: 7, Number: 2, Born: 3} }), id, true},
-		"moved to another file system":   {other(func(o *outside) { o.Dir, o.Inode = "/x", &vfs.Inode{Device: 7, Number: 2, Born: 3} }), id, false},
+		"its note":    {other(func(*outside) {}), id, true},
+		"moved since": {other(func(o *outside) { o.Dir = "/runs/b" }), id, true},
+		"another run": {other(func(o *outside) { o.Run = checkpoint.NewRunID() }), id, false},
+		"another directory": {other(func(o *outside) { o.Inode = &vfs.Inode{Device: 1, Number: 9, Born: 3} }),
+			id, false},
+		"made at another time": {other(func(o *outside) { o.Inode = &noTime }), id, false},
+		"mounted again": {other(func(o *outside) { o.Inode = &vfs.Inode{Device: 7, Number: 2, Born: 3} }),
+			id, true},
+		"moved to another file system": {other(func(o *outside) {
+			o.Dir, o.Inode = "/x",
+				&vfs.Inode{Device: 7, Number: 2, Born: 3}
+		}), id, false},
 		"no note":                        {nil, id, true},
 		"no note, no time":               {nil, old, false},
 		"its note, no time":              {other(func(o *outside) { o.Inode = &noTime }), old, true},
@@ -65,7 +70,8 @@ func TestOwnsOutside(t *testing.T) {
 			}
 		}
 	}
-	for _, damaged := range []string{"", "{", `{"run":1}`, strings.Repeat(" ", maxOutsideBytes+1), strings.Repeat("[", 30000)} {
+	for _, damaged := range []string{"", "{", `{"run":1}`, strings.Repeat(" ", maxOutsideBytes+1),
+		strings.Repeat("[", 30000)} {
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, OutsideName), damaged)
 		mkdir(t, filepath.Join(dir, CheckpointsName, "step-000001"))

@@ -24,7 +24,8 @@ type RecordFile[T any] struct {
 }
 
 // NewRecordFile is the file at a path; open reads a file that is there, as trace.NewRecordFile does.
-func NewRecordFile[T any](f Files, path string, open func(trace.File, int64) (*trace.RecordFile[T], error)) RecordFile[T] {
+func NewRecordFile[T any](f Files, path string, open func(trace.File, int64) (*trace.RecordFile[T],
+	error)) RecordFile[T] {
 	return RecordFile[T]{files: f, name: path, open: open}
 }
 

@@ -30,7 +30,8 @@ func AdoptCuts(c *runfile.Config, from *checkpoint.Checkpoint) error {
 	}
 	var n plan.Numerics
 	if err := json.Unmarshal(from.Manifest.Numerics, &n); err != nil {
-		return fmt.Errorf("resume: the checkpoint's numerics are not those of this version of millrace (%w); continue with the version that wrote it, or start a new run in another output_dir", err)
+		return fmt.Errorf("resume: the checkpoint's numerics are not those of this version of millrace (%w); continue with "+
+			"the version that wrote it, or start a new run in another output_dir", err)
 	}
 	if key, is, was := keepSizes(&c.Numerics, runfile.SizesOf(n), n.Positions()); key != "" {
 		return fmt.Errorf("resume: numerics.%s is %d, and %d in the checkpoint; restore it, or start a new run in another "+
@@ -39,8 +40,8 @@ func AdoptCuts(c *runfile.Config, from *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// keepSizes makes sizes those that a run has had, whose micro-batches have that many positions: what is larger is cut to
-// that. It returns the first key that asks for another size; empty without one.
+// keepSizes makes sizes those that a run has had, whose micro-batches have that many positions: what is larger is cut
+// to that. It returns the first key that asks for another size; empty without one.
 func keepSizes(now *runfile.Sizes, had runfile.Sizes, positions int) (key string, is, was int) {
 	for _, size := range []struct {
 		key      string

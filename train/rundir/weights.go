@@ -90,7 +90,8 @@ func (f Files) isOlder(ctx context.Context, id *Identity, from *checkpoint.Check
 		return false, err
 	case is.Holding == OtherModel && id.HasResult(LastModel):
 		dir := filepath.Join(runDir, LastModel)
-		return false, fmt.Errorf("%s is not the model that the run in %s has written; name %s itself if you mean that, or move "+
+		return false, fmt.Errorf("%s is not the model that the run in %s has written; name %s itself if you mean that, or "+
+			"move "+
 			"it to another directory", dir, runDir, dir)
 	case from == nil:
 		return true, nil

@@ -115,7 +115,8 @@ func (s *Session) rememberAlgorithms() {
 		err = vfs.ReplaceFile(filepath.Join(s.Env.CacheDir, algorithmsFile), text)
 	}
 	if err != nil {
-		s.Env.Note("the algorithms of matrix products could not be kept; the next run chooses again, and its last bits may differ: %v", err)
+		s.Env.Note("the algorithms of matrix products could not be kept; the next run chooses again, and its last bits may "+
+			"differ: %v", err)
 	}
 }
 

@@ -194,8 +194,9 @@ func (e *Env) Stopped() bool {
 	}
 }
 
-// Finishes says what a run does before it ends when it is asked to stop, such as "finishing step 5 and saving". It is empty while
-// the run has nothing to lose, on one host, and for all that is no run: end their context. Any goroutine may ask.
+// Finishes says what a run does before it ends when it is asked to stop, such as "finishing step 5 and saving". It is
+// empty while the run has nothing to lose, on one host, and for all that is no run: end their context. Any goroutine
+// may ask.
 func (e *Env) Finishes() string {
 	if what := e.finishes.Load(); what != nil {
 		return *what

@@ -61,7 +61,8 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, devi
 		r.HostBytes = int64(hostShare * float64(left/e.sharers()+min(used, r.ProgramBytes+r.DataBytes+r.TokenBytes)))
 		if e.MemoryGrows && !e.growthNoted {
 			e.growthNoted = true
-			e.Note("memory.host: auto is %s, by what this machine shows now; it grows as it is used, so set memory.host to a size",
+			e.Note("memory.host: auto is %s, by what this machine shows now; it grows as it is used, so set memory.host to a "+
+				"size",
 				plan.FormatBytes(r.HostBytes))
 		}
 	}
@@ -305,7 +306,8 @@ func (e *Env) MakePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 
 // FitPlan plans steps that have that number of rows of n.SequenceLen positions. outputs, if given, is asked for each
 // choice of sizes.
-func (e *Env) FitPlan(ctx context.Context, m *model.Model, n plan.Numerics, rows int, sizes runfile.Sizes, dev device.Info, mem runfile.Memory,
+func (e *Env) FitPlan(ctx context.Context, m *model.Model, n plan.Numerics, rows int, sizes runfile.Sizes,
+	dev device.Info, mem runfile.Memory,
 	outputs func(plan.Numerics) plan.Outputs) (*plan.Plan, error) {
 	r, err := e.PlanRequest(m, n, dev, 1, mem)
 	if err != nil {

@@ -139,7 +139,8 @@ func (s *Session) limitHeap() {
 	debug.FreeOSMemory()
 	now := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(now)
-	s.heapLimit = debug.SetMemoryLimit(int64(now[0].Value.Uint64()-now[1].Value.Uint64()) + goHeapSlack + s.Plan.ManifestBytes)
+	s.heapLimit = debug.SetMemoryLimit(int64(now[0].Value.Uint64()-now[1].Value.Uint64()) + goHeapSlack +
+		s.Plan.ManifestBytes)
 }
 
 // reserveRows takes the memory that a loader fills for a step.

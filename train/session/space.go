@@ -36,7 +36,8 @@ func SpaceOf(c *runfile.Config, p *plan.Plan, weights tensor.DType, steps int) *
 		s.Checkpoints = 0
 	}
 	peak := func(checkpoints, kept int) int64 {
-		return max(int64(checkpoints)*s.CheckpointBytes, int64(min(kept, saves))*s.CheckpointBytes+int64(s.Models)*s.ModelBytes)
+		return max(int64(checkpoints)*s.CheckpointBytes, int64(min(kept,
+			saves))*s.CheckpointBytes+int64(s.Models)*s.ModelBytes)
 	}
 	s.PeakBytes = peak(s.Checkpoints, max(kept, 1))
 	s.LeastPeakBytes = peak(min(s.Models+1, saves), s.Models) // one that is kept, and with save.best another

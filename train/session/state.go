@@ -136,10 +136,13 @@ func otherCodes(before string, moments optim.Moments) string {
 	case before == now:
 		return ""
 	case before == "":
-		return "the checkpoint is of a version of millrace that rounded 8-bit second moments to the nearest code, also to zero, and this " +
-			"one rounds them at random, and not to zero: its state is read as it is, and the run continues, with other bits than that version"
+		return "the checkpoint is of a version of millrace that rounded 8-bit second moments to the nearest code, also to " +
+			"zero, and this " +
+			"one rounds them at random, and not to zero: its state is read as it is, and the run continues, with other bits " +
+			"than that version"
 	default:
-		return fmt.Sprintf("the checkpoint is of a version of millrace with another rounding of 8-bit moments (%s), and this one has %s: its "+
+		return fmt.Sprintf("the checkpoint is of a version of millrace with another rounding of 8-bit moments (%s), and "+
+			"this one has %s: its "+
 			"state is read as it is, and the run continues, with other bits than that version", before, now)
 	}
 }

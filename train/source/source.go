@@ -412,7 +412,8 @@ func (s *Source) CheckIsOf(from *checkpoint.Checkpoint) error {
 		return nil
 	}
 	if is.ConfigSHA256 == saved.ConfigSHA256 && !slices.Equal(is.Frozen, saved.Frozen) {
-		return fmt.Errorf("%s has other frozen tensors; restore groups and train_only, or begin from the model that it exports",
+		return fmt.Errorf("%s has other frozen tensors; restore groups and train_only, or begin from the model that it "+
+			"exports",
 			from.Dir())
 	}
 	return fmt.Errorf("%s is not of model %s; name the directory that its run started from", from.Dir(), s.Dir)

@@ -54,8 +54,10 @@ func WrappedEnv(t *testing.T, wrap func(device.Device) device.Device) *session.E
 
 // BytesConfig is a llama for the byte tokenizer.
 var BytesConfig = map[string]any{"model_type": "llama", "vocab_size": 320, "hidden_size": 48, "intermediate_size": 96,
-	"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
-	"rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu", "initializer_range": 0.08, "torch_dtype": "float32"}
+	"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+	"rms_norm_eps": 1e-5,
+	"rope_theta":   10000.0, "tie_word_embeddings": false, "hidden_act": "silu", "initializer_range": 0.08,
+	"torch_dtype": "float32"}
 
 // HybridConfig makes it a mixture of experts with gated delta nets, and with gated attention in every second layer.
 var HybridConfig = map[string]any{"model_type": "qwen3_5_moe_text", "head_dim": 16, "full_attention_interval": 2,

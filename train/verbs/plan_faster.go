@@ -40,7 +40,8 @@ func (f *FasterCompute) String() string {
 // fasterCompute plans the run in the other compute type, and returns it if it is faster than p by more than
 // plan.FasterBy. It returns nil on a GPU, on a machine on which a probe has not measured both types, and where the
 // other type does not fit, or does not go with 8-bit moments.
-func fasterCompute(ctx context.Context, e *session.Env, c *runfile.Config, m *model.Model, weights tensor.DType, p *plan.Plan,
+func fasterCompute(ctx context.Context, e *session.Env, c *runfile.Config, m *model.Model, weights tensor.DType,
+	p *plan.Plan,
 	dev device.Info, devices int) *FasterCompute {
 	rates, guess := probe.Measured(e.CacheDir, dev, c.Budgets().Path)
 	if !dev.Unified || guess != "" || rates.F32AttentionFLOPsPerSec == 0 || p.Numerics.Moments == optim.Dynamic8 {
@@ -51,7 +52,8 @@ func fasterCompute(ctx context.Context, e *session.Env, c *runfile.Config, m *mo
 	if p.Numerics.Compute == tensor.F32 {
 		other.Precision.Compute, other.Precision.Master = tensor.BF16.String(), optim.Split.String()
 	}
-	q, err := e.MakePlan(ctx, &other, m, weights, c.MaxSteps, plan.Outputs{}, session.SampleMemory{}, false, false, dev, devices)
+	q, err := e.MakePlan(ctx, &other, m, weights, c.MaxSteps, plan.Outputs{}, session.SampleMemory{}, false, false, dev,
+		devices)
 	if err != nil || q.Predicted.StepSeconds > (1-plan.FasterBy)*p.Predicted.StepSeconds {
 		return nil
 	}

@@ -90,8 +90,9 @@ func TestGradientsRefuses(t *testing.T) {
 		"negative":    {`{"input_ids": [[1, -2]], "labels": [[1, 2]]}`, "negative"},
 		"vocabulary":  {`{"input_ids": [[1, 2]], "labels": [[1, 900]]}`, "vocabulary"},
 		"no targets":  {`{"input_ids": [[1, 2]], "labels": [[1, -100]]}`, "no label counts"},
-		"long":        {`{"input_ids": [[` + strings.Repeat("1,", 5000) + `1]], "labels": [[` + strings.Repeat("1,", 5000) + `1]]}`, "shorten"},
-		"fraction":    {`{"input_ids": [[1.5, 2]], "labels": [[1, 2]]}`, "1.5"},
+		"long": {`{"input_ids": [[` + strings.Repeat("1,", 5000) + `1]], "labels": [[` + strings.Repeat("1,", 5000) +
+			`1]]}`, "shorten"},
+		"fraction": {`{"input_ids": [[1.5, 2]], "labels": [[1, 2]]}`, "1.5"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -111,7 +112,8 @@ func TestGradientsRefuses(t *testing.T) {
 
 func TestEvaluate(t *testing.T) {
 	dir := traintest.WriteModel(t, nil)
-	o := EvalOptions{Model: dir, Data: []data.Source{{Path: traintest.Corpus(t), Type: data.Text}}, Tokenizer: "bytes", Compute: "f32", SequenceLen: 128}
+	o := EvalOptions{Model: dir, Data: []data.Source{{Path: traintest.Corpus(t), Type: data.Text}}, Tokenizer: "bytes",
+		Compute: "f32", SequenceLen: 128}
 	l, err := Evaluate(context.Background(), traintest.NewEnv(t), o)
 	if err != nil {
 		t.Fatal(err)
@@ -135,18 +137,21 @@ func TestEvaluate(t *testing.T) {
 func TestPreview(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "qa.jsonl")
-	traintest.Write(t, path, `{"prompt":"ab","response":"cde"}`+"\n"+`{"prompt":"`+strings.Repeat("x", 20)+`","response":"y"}`+"\n")
+	traintest.Write(t, path, `{"prompt":"ab","response":"cde"}`+"\n"+`{"prompt":"`+strings.Repeat("x",
+		20)+`","response":"y"}`+"\n")
 	c := runfile.Defaults()
 	c.Model, c.Tokenizer, c.SequenceLen = traintest.WriteConfig(t, nil), "bytes", 16
 	c.Datasets = []data.Source{{Path: path, Type: data.PromptResponse}}
 	var shown []PreviewExample
-	sum, err := Preview(context.Background(), traintest.NewEnv(t), &c, 1, func(e PreviewExample) error { shown = append(shown, e); return nil })
+	sum, err := Preview(context.Background(), traintest.NewEnv(t), &c, 1,
+		func(e PreviewExample) error { shown = append(shown, e); return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := PreviewSummary{Documents: 2, Tokens: 7 + 23, TargetTokens: 4 + 2, LongestDoc: 23, Truncated: 1, CutTokens: 7,
 		Packed: 2, Rows: 2, Efficiency: 23.0 / 32, EndedTurns: 2,
-		Lengths:   data.Lengths{P50: 7, P90: 23, P99: 23, Over: [3]data.LengthOver{{Tokens: 2048}, {Tokens: 4096}, {Tokens: 8192}}},
+		Lengths: data.Lengths{P50: 7, P90: 23, P99: 23, Over: [3]data.LengthOver{{Tokens: 2048}, {Tokens: 4096},
+			{Tokens: 8192}}},
 		Turns:     data.TurnCounts{Trained: 2, Last: map[int32]int64{256: 2}, Final: 2, FinalLast: map[int32]int64{256: 2}},
 		TurnLines: []string{"2 turns of the assistant: each ends with a token at which a generation ends"}}
 	if !reflect.DeepEqual(*sum, want) {
@@ -158,7 +163,8 @@ func TestPreview(t *testing.T) {
 		t.Errorf("shown %+v", shown)
 	}
 	stop := errors.New("enough")
-	if _, err := Preview(context.Background(), traintest.NewEnv(t), &c, 0, func(PreviewExample) error { return stop }); !errors.Is(err, stop) {
+	if _, err := Preview(context.Background(), traintest.NewEnv(t), &c, 0,
+		func(PreviewExample) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -240,7 +246,8 @@ func TestGenerate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.ToValidUTF8(out.String(), "?"); strings.ReplaceAll(got, "?", "") != strings.ReplaceAll(strings.ReplaceAll(g.Text, "\uFFFD", ""), "?", "") {
+		if got := strings.ToValidUTF8(out.String(), "?"); strings.ReplaceAll(got, "?",
+			"") != strings.ReplaceAll(strings.ReplaceAll(g.Text, "\uFFFD", ""), "?", "") {
 			t.Errorf("printed %q, text is %q", got, g.Text)
 		}
 		return g
@@ -255,7 +262,8 @@ func TestGenerate(t *testing.T) {
 	doc, _ := json.Marshal(map[string]any{"input_ids": [][]int32{ids}, "labels": [][]int32{ids}})
 	tokens, out := filepath.Join(t.TempDir(), "tokens.json"), filepath.Join(t.TempDir(), "grads")
 	traintest.Write(t, tokens, string(doc))
-	if _, err := Gradients(context.Background(), traintest.NewEnv(t), GradOptions{Model: dir, Tokens: tokens, Out: out, Logits: true}); err != nil {
+	if _, err := Gradients(context.Background(), traintest.NewEnv(t), GradOptions{Model: dir, Tokens: tokens, Out: out,
+		Logits: true}); err != nil {
 		t.Fatal(err)
 	}
 	logits := traintest.ReadTensors(t, out)["logits.0"]
@@ -273,20 +281,24 @@ func TestGenerate(t *testing.T) {
 	if c := run(func(o *generate.Options) { hot(o); o.Seed = 8 }); slices.Equal(a.Tokens, c.Tokens) {
 		t.Errorf("two seeds give %v", a.Tokens)
 	}
-	if c := run(func(o *generate.Options) { hot(o); o.Memory = traintest.Budget(t, "2MiB") }); !slices.Equal(a.Tokens, c.Tokens) {
+	if c := run(func(o *generate.Options) { hot(o); o.Memory = traintest.Budget(t, "2MiB") }); !slices.Equal(a.Tokens,
+		c.Tokens) {
 		t.Errorf("streamed: %v, bound: %v", c.Tokens, a.Tokens)
 	}
 	if c := run(func(o *generate.Options) { hot(o); o.TopK = 1 }); !slices.Equal(greedy.Tokens, c.Tokens) {
 		t.Errorf("top 1: %v, greedy: %v", c.Tokens, greedy.Tokens)
 	}
 	// It ends where a generation config says, and where the model has no more positions.
-	traintest.Write(t, filepath.Join(dir, "generation_config.json"), `{"eos_token_id": [300, `+string(traintest.MustJSON(greedy.Tokens[3]))+`]}`)
+	traintest.Write(t, filepath.Join(dir, "generation_config.json"),
+		`{"eos_token_id": [300, `+string(traintest.MustJSON(greedy.Tokens[3]))+`]}`)
 	at := slices.Index(greedy.Tokens, greedy.Tokens[3])
-	if c := run(func(*generate.Options) {}); c.Finish != generate.FinishStop || !slices.Equal(c.Tokens, greedy.Tokens[:at]) {
+	if c := run(func(*generate.Options) {}); c.Finish != generate.FinishStop ||
+		!slices.Equal(c.Tokens, greedy.Tokens[:at]) {
 		t.Errorf("%+v, want the first %d tokens of %v", c, at, greedy.Tokens)
 	}
 	traintest.Write(t, filepath.Join(dir, "generation_config.json"), `{"eos_token_id": null}`)
-	if c := run(func(o *generate.Options) { o.Prompt = strings.Repeat("x", 126) }); c.Finish == generate.FinishLength && len(c.Tokens) != 3 {
+	if c := run(func(o *generate.Options) { o.Prompt = strings.Repeat("x", 126) }); c.Finish == generate.FinishLength &&
+		len(c.Tokens) != 3 {
 		t.Errorf("%+v: 126 tokens of 128 positions have 3 that follow", c)
 	}
 	for want, change := range map[string]func(*generate.Options){

@@ -12,7 +12,7 @@ import (
 func TestPagesAlone(t *testing.T) {
 	for _, tool := range []string{"git", "bash"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip(err)
+			t.Skipf("the script needs %s: %v", tool, err)
 		}
 	}
 	script, err := os.ReadFile("../../.ci/words")

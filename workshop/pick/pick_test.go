@@ -18,20 +18,22 @@ func tree() fstest.MapFS {
 		"func few() int { if testing.Short() { return 1 }; return few() }"
 	files := map[string]string{
 		"README.md": "", "docs/cli.md": "", "sub/go.mod": "module sub",
-		"sub/a_test.go":             "package sub\nfunc TestSub(t *testing.T) {}",
-		"store/a.go":                "package store\nimport \"sync\"\nvar lock sync.Mutex",
-		"store/a_test.go":           "package store\nfunc TestStore(t *testing.T) {}\nfunc TestMain(m *testing.M) {}\nfunc Tests() {}",
+		"sub/a_test.go": "package sub\nfunc TestSub(t *testing.T) {}",
+		"store/a.go":    "package store\nimport \"sync\"\nvar lock sync.Mutex",
+		"store/a_test.go": "package store\nfunc TestStore(t *testing.T) {}\nfunc TestMain(m *testing.M) {}\nfunc " +
+			"Tests() {}",
 		"store/storetest/a.go":      "package storetest\nimport \"sync\"\nvar lock sync.Mutex",
 		"store/storetest/a_test.go": "package storetest\nfunc TestSuite(t *testing.T) {}",
 		"nn/a.go":                   "package nn\nimport \"internal/fault\"\nvar f = fault.Share",
 		"nn/a_test.go":              "package nn\nfunc TestLayer(t *testing.T) {}",
 		"plan/a.go":                 "package plan\nvar found chan int",
 		"plan/plan_test.go":         "package plan\nfunc TestPlan(t *testing.T) {}",
-		"stream/a.go":               "package stream\n" + ours + "plan\"\n" + ours + "internal/fault\"\nvar lanes fault.Group",
-		"stream/a_test.go":          "package stream\nfunc TestLanes(t *testing.T) {}",
-		"train/a.go":                "package train\n" + ours + "plan\"\n",
-		"train/own_test.go":         "package train\nfunc TestOwn(t *testing.T) { go f() }",
-		"train/a_test.go":           "package train\n",
+		"stream/a.go": "package stream\n" + ours + "plan\"\n" + ours + "internal/fault\"\nvar lanes " +
+			"fault.Group",
+		"stream/a_test.go":  "package stream\nfunc TestLanes(t *testing.T) {}",
+		"train/a.go":        "package train\n" + ours + "plan\"\n",
+		"train/own_test.go": "package train\nfunc TestOwn(t *testing.T) { go f() }",
+		"train/a_test.go":   "package train\n",
 		"cmd/cli_test.go": "package main\nfunc TestFlags(t *testing.T) { read(\"../docs/cli.md\") }\n" +
 			"func ExampleFlags() {}",
 		"cmd/long_test.go":          long,

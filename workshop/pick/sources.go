@@ -30,8 +30,8 @@ type file struct {
 	names   []string          // of its tests, fuzzers and examples
 }
 
-// load parses the packages of the module below root that have tests, without modules of their own, and lists the Markdown
-// pages. The packages with most tests come first: they take longest, so no core waits for them at the end.
+// load parses the packages of the module below root that have tests, without modules of their own, and lists the
+// Markdown pages. The packages with most tests come first: they take longest, so no core waits for them at the end.
 func load(root fs.FS) (packages []*pkg, pages []string, err error) {
 	byDir := map[string]*pkg{}
 	err = fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {

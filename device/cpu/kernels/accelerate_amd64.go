@@ -122,8 +122,8 @@ func accelerate(l *loops, level isa.Level) {
 	}
 }
 
-// eights is a loop of AVX2 over whole eights of elements, and a plain one over the rest; the sizes are those of an element
-// of each array in bytes.
+// eights is a loop of AVX2 over whole eights of elements, and a plain one over the rest; the sizes are those of an
+// element of each array in bytes.
 func eights(f, plain func(dst, a unsafe.Pointer, n int), dstSize, aSize int) func(dst, a unsafe.Pointer, n int) {
 	return func(dst, a unsafe.Pointer, n int) {
 		k := n &^ 7

@@ -1,4 +1,5 @@
-// Command kernels writes the assembly of package device/cpu/kernels: loops_amd64.s and the declarations in loops_amd64.go.
+// Command kernels writes the assembly of package device/cpu/kernels: loops_amd64.s and the declarations in
+// loops_amd64.go.
 //
 // A loop is described once, as operations on vectors (loops.go); asm.go turns it into a main loop over whole vectors and,
 // for AVX-512, a masked tail. Run it with go generate in device/cpu/kernels.

@@ -19,7 +19,8 @@ const (
 	guardBytes = 64 << 10
 )
 
-// memory holds all cards' allocations, in one address space. Readers take the list as it is; changes need Driver.making.
+// memory holds all cards' allocations, in one address space. Readers take the list as it is; changes need
+// Driver.making.
 type memory struct {
 	list  atomic.Pointer[[]*allocation] // by address
 	next  uint64
