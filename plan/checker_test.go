@@ -47,7 +47,7 @@ type content struct {
 type checker struct {
 	p      *plan.Plan
 	m      *model.Model
-	phase  plan.Phase
+	pass   plan.Pass
 	mode   plan.Mode
 	mem    map[place]content
 	reach  [][]int // by operation: of each worker, how many operations (by index plus one) come before it for sure
@@ -94,7 +94,7 @@ func (c *checker) end() []string {
 }
 
 func newChecker(p *plan.Plan, mode plan.Mode, s *plan.Schedule) *checker {
-	c := &checker{p: p, m: p.Model, phase: mode.Phase, mode: mode, mem: map[place]content{},
+	c := &checker{p: p, m: p.Model, pass: mode.Pass, mode: mode, mem: map[place]content{},
 		access: map[place][]touch{}, ops: s.Ops, crew: p.Crew(), last: make([]int, len(p.Workers())),
 		counted: map[int]bool{}, cleared: map[int]int{}, head: map[int]content{}, updates: map[int]int{},
 		homes: map[int]int{},
@@ -129,7 +129,7 @@ func newChecker(p *plan.Plan, mode plan.Mode, s *plan.Schedule) *checker {
 
 // updating reports whether the schedule begins with pending updates.
 func (c *checker) updating() bool {
-	return (c.phase == plan.Steady || c.phase == plan.Flush) && !c.p.UpdatesInBackward()
+	return (c.pass == plan.Steady || c.pass == plan.Flush) && !c.p.UpdatesInBackward()
 }
 
 // updatingNow reports whether parts are updated from this schedule's gradients.
@@ -145,7 +145,7 @@ func (c *checker) hostGradient(part int) place {
 	return place{"host gradient", part, 0}
 }
 
-func (c *checker) training() bool { return c.phase == plan.Steady || c.phase == plan.Prologue }
+func (c *checker) training() bool { return c.pass == plan.Steady || c.pass == plan.Prologue }
 
 func (c *checker) errorf(i int, format string, args ...any) {
 	c.errs = append(c.errs, fmt.Sprintf("%d %v: ", i, c.ops[i])+fmt.Sprintf(format, args...))
@@ -269,7 +269,7 @@ func (c *checker) gradAt(op plan.Op, part int) place {
 }
 
 // passes reports whether the state of a part passes through the device in this schedule.
-func (c *checker) passes(part int) bool { return c.phase == plan.Steady && c.p.StatePasses(part) }
+func (c *checker) passes(part int) bool { return c.pass == plan.Steady && c.p.StatePasses(part) }
 
 // storedAt returns the place in which the gradient of a part whose state is on the device waits for its update.
 func (c *checker) storedAt(part int) place {
@@ -839,7 +839,7 @@ func (c *checker) run(i int) {
 		c.homes[op.Part]++
 	case "collect":
 		c.use(i, place{"device count", 0, 0}.on(op.Rank), false)
-		if c.phase == plan.Flush {
+		if c.pass == plan.Flush {
 			break
 		}
 		for m := range c.p.Numerics.MicroBatches {
@@ -912,7 +912,7 @@ func (c *checker) complete(saves bool) {
 			c.errs = append(c.errs, fmt.Sprintf("the gradient of %s comes home %d times", p.Name, n))
 		}
 	}
-	runs := c.phase != plan.Flush && c.phase != plan.Nothing
+	runs := c.pass != plan.Flush && c.pass != plan.Nothing
 	collected := slices.ContainsFunc(c.ops, func(op plan.Op) bool { return op.Name() == "collect" })
 	if want := runs && !c.bound() || len(c.counted) > 0; collected != want {
 		c.errs = append(c.errs, fmt.Sprintf("results are collected: %v", collected))

@@ -31,8 +31,8 @@ func TestDealtHeadIsSound(t *testing.T) {
 		for _, kept := range []bool{false, true} {
 			for _, peers := range []bool{false, true} {
 				p := dealtHead(t, tiles, kept, peers)
-				for _, phase := range phases {
-					mode := plan.Mode{Phase: phase}
+				for _, pass := range usualPasses {
+					mode := plan.Mode{Pass: pass}
 					for _, err := range check(p, mode, p.ScheduleOf(mode)) {
 						t.Errorf("%v, kept %v, peers %v: %s", tiles, kept, peers, err)
 					}

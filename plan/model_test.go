@@ -175,7 +175,7 @@ func drawPlacement(rt *rapid.T, m *model.Model, mayBind bool) plan.Placement {
 	return plantest.Draw(rt, m, mayBind && rapid.Bool().Draw(rt, "bound"))
 }
 
-var phases = []plan.Phase{plan.Prologue, plan.Steady, plan.Flush, plan.Forwards}
+var usualPasses = []plan.Pass{plan.Prologue, plan.Steady, plan.Flush, plan.Forwards}
 
 var _ errorer = testing.TB(nil)
 

@@ -294,8 +294,8 @@ func (o Outputs) longest(n Numerics, trains bool) int {
 // LongestDocument is the number of positions that the longest document can have.
 func (p *Plan) LongestDocument() int { return p.Outputs.longest(p.Numerics, p.Trains()) }
 
-// Schedule is the step that the engine walks in a phase, as it usually comes: see Mode.
-func (p *Plan) Schedule(phase Phase) *Schedule { return p.ScheduleOf(usual(phase)) }
+// Schedule is the step that the engine walks in a pass, as it usually comes: see Mode.
+func (p *Plan) Schedule(pass Pass) *Schedule { return p.ScheduleOf(usual(pass)) }
 
 // RankBytes is the memory that a rank's buffers take.
 func (p *Plan) RankBytes(rank int) int64 {

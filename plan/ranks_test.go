@@ -54,7 +54,7 @@ func TestInputsOfMovedVisits(t *testing.T) {
 	place := moving(m, 1)
 	place.Deal = []int{0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0}
 	p := newPlan(t, m, numerics(2, false)).With(place)
-	mode := plan.Mode{Phase: plan.Steady}
+	mode := plan.Mode{Pass: plan.Steady}
 	for _, err := range check(p, mode, p.ScheduleOf(mode)) {
 		t.Error(err)
 	}

@@ -102,10 +102,10 @@ func (p *Plan) ScheduleOf(mode Mode) *Schedule {
 func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	cells := p.Cells()
 	switch {
-	case mode.Phase == Continue:
+	case mode.Pass.Continues:
 		p = p.pass()
-	case mode.Phase.Steps() && !p.Trains():
-		mode.Phase = Forwards // no gradient has memory
+	case mode.Pass.Steps() && !p.Trains():
+		mode.Pass = Forwards // no gradient has memory
 	}
 	b := &builder{Plan: p, Mode: mode, scheduleMemory: mem.again(), cells: cells,
 		gradOf:   slices.Repeat([]int{none}, len(p.Model.Parts)),
@@ -136,22 +136,22 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 			}
 		}
 		l := p.Model.LookupOf(part)
-		if l != nil && part == l.Tiles[len(l.Tiles)-1] && !ahead && b.Phase.Runs() {
+		if l != nil && part == l.Tiles[len(l.Tiles)-1] && !ahead && b.Pass.Runs() {
 			b.lookup(DoLookup, l, 0, micros)
 		}
 	}
-	if b.Phase.Runs() {
+	if b.Pass.Runs() {
 		legs := b.walk()
 		for rank := range b.devices {
 			b.devices[rank].slots.plan(p.Placement.Rings.Weights, b.visited(legs, rank), len(p.Model.Parts))
 			b.upload(rank)
 		}
 		for i, leg := range legs {
-			if b.Phase.Steps() && i == b.blocks() { // the head, and then down
+			if b.Pass.Steps() && i == b.blocks() { // the head, and then down
 				b.gatherBalance()
 			}
 			b.layer(leg)
-			if b.Phase.Steps() && i == b.blocks() {
+			if b.Pass.Steps() && i == b.blocks() {
 				for i := range tables {
 					b.prepareScatter(&tables[i])
 				}
@@ -159,12 +159,12 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 		}
 	}
 	for i := range tables {
-		if b.Phase.Steps() {
+		if b.Pass.Steps() {
 			b.scatter(&tables[i])
 		}
 	}
 	for rank := range b.devices {
-		if b.Phase.Runs() && !b.Phase.WantsLogits() || b.devices[rank].counts {
+		if b.Pass.Runs() && b.Pass.To != ToLogits || b.devices[rank].counts {
 			b.collect(rank)
 		}
 	}
@@ -189,10 +189,10 @@ func op(lane Lane, rank int, do Do) Op {
 }
 
 // updates reports whether the schedule carries out the pending updates.
-func (b *builder) updates() bool { return b.Phase.Updates() && !b.UpdatesInBackward() }
+func (b *builder) updates() bool { return b.Pass.Updates && !b.UpdatesInBackward() }
 
 // looksAhead reports whether rows of tables are looked up before the tables are updated.
-func (b *builder) looksAhead() bool { return b.Phase.Runs() && b.updates() && b.Placement.LookAhead }
+func (b *builder) looksAhead() bool { return b.Pass.Runs() && b.updates() && b.Placement.LookAhead }
 
 // updateOrder lists the parts in the order of their updates. The first block travels while the tables are updated and
 // looked up.
@@ -215,7 +215,7 @@ func (b *builder) updateOrder() []int {
 // toPass are the parts whose state passes through a device, in order.
 func (b *builder) toPass() (parts []int) {
 	for _, part := range b.Model.DecoderParts() {
-		if b.Phase.Runs() && b.updates() && b.StatePasses(part) {
+		if b.Pass.Runs() && b.updates() && b.StatePasses(part) {
 			parts = append(parts, part)
 		}
 	}
@@ -236,21 +236,21 @@ func (b *builder) walk() (legs []leg) {
 		legs = append(legs, leg{layer, to, b.Model.LayerParts(layer), b.stages(layer, to)})
 	}
 	up := nn.Forward
-	if b.Phase == Continue {
+	if b.Pass.Continues {
 		up = nn.Continue
 	}
 	for layer := 1; layer <= b.blocks(); layer++ {
 		enter(layer, up)
 	}
 	switch {
-	case b.Phase.Steps():
+	case b.Pass.Steps():
 		enter(b.blocks()+1, nn.Backward)
-	case b.Phase.WantsLogits():
+	case b.Pass.To == ToLogits:
 		enter(b.blocks()+1, nn.Logits)
 	default:
 		enter(b.blocks()+1, nn.Forward)
 	}
-	for layer := b.blocks(); b.Phase.Steps() && layer >= b.lowestTrained(); layer-- {
+	for layer := b.blocks(); b.Pass.Steps() && layer >= b.lowestTrained(); layer-- {
 		enter(layer, nn.Backward)
 	}
 	return legs

@@ -16,14 +16,14 @@ func TestSchedulesShareMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, phase := range []Phase{Steady, Prologue, Flush} {
-			got, want := p.scheduleIn(usual(phase), &mem).Ops, p.Schedule(phase).Ops
+		for _, pass := range []Pass{Steady, Prologue, Flush} {
+			got, want := p.scheduleIn(usual(pass), &mem).Ops, p.Schedule(pass).Ops
 			if len(got) != len(want) {
-				t.Fatalf("%d micro-batches, %v: %d operations, want %d", micros, phase, len(got), len(want))
+				t.Fatalf("%d micro-batches, %v: %d operations, want %d", micros, pass, len(got), len(want))
 			}
 			for i := range want {
 				if !sameOp(got[i], want[i]) {
-					t.Fatalf("%d micro-batches, %v: operation %d is %+v, want %+v", micros, phase, i, got[i], want[i])
+					t.Fatalf("%d micro-batches, %v: operation %d is %+v, want %+v", micros, pass, i, got[i], want[i])
 				}
 			}
 		}

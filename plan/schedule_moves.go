@@ -260,7 +260,7 @@ func (b *builder) saveInput(x Operand) {
 		way = b.betweenDevices(x)
 		b.move(LaneDrain, x.Rank, x, way)
 	}
-	spills := layer <= b.blocks() && b.Phase.Steps() && !b.savedOnDevice(layer-1) && b.inputSpills(layer-1)
+	spills := layer <= b.blocks() && b.Pass.Steps() && !b.savedOnDevice(layer-1) && b.inputSpills(layer-1)
 	if home := b.away(x); spills && home != way {
 		b.move(LaneDrain, x.Rank, x, home)
 	}
@@ -314,12 +314,12 @@ func (b *builder) made(o Operand, later nn.Uses) {
 	case Cache:
 		leaves = o.Slot != none
 	case Kept:
-		leaves = b.at.to == nn.Forward && b.Phase.Steps() && b.ActivationsSpill(layer-1)
+		leaves = b.at.to == nn.Forward && b.Pass.Steps() && b.ActivationsSpill(layer-1)
 	case TokenLosses:
 		leaves = !b.Bound()
 	case Outcome:
 		b.hold(o)
-		leaves = b.Phase.Steps() && b.outcomePasses(layer-1)
+		leaves = b.Pass.Steps() && b.outcomePasses(layer-1)
 	case Side:
 		b.hold(o)
 		leaves = !b.PeerCopies() && b.sideLeaves(o.Index, o.Rank)

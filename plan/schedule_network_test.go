@@ -43,10 +43,10 @@ func TestSchedulesOfHostsAreSound(t *testing.T) {
 			plans[h].Outputs.NoClip = noClip
 			plans[h] = plans[h].With(drawPlacement(rt, m, true))
 		}
-		for _, phase := range append(phases, plan.Nothing) {
+		for _, pass := range append(usualPasses, plan.Nothing) {
 			for _, saves := range []bool{false, true} {
-				mode := plan.Mode{Phase: phase, Saves: saves}
-				mode.Loaded = phase == plan.Steady || phase == plan.Flush || rapid.Bool().Draw(rt, "loaded")
+				mode := plan.Mode{Pass: pass, Saves: saves}
+				mode.Loaded = pass == plan.Steady || pass == plan.Flush || rapid.Bool().Draw(rt, "loaded")
 				schedules := schedulesOf(plans, mode)
 				for _, err := range append(checkHosts(plans, mode, schedules), checkLanes(plans, schedules)...) {
 					rt.Errorf("%+v: %s", mode, err)
@@ -81,7 +81,7 @@ func TestCheckerOfHostsFindsErrors(t *testing.T) {
 	for h := range plans {
 		plans[h] = plans[h].With(moving(m, 2))
 	}
-	mode := plan.Mode{Phase: plan.Steady, Loaded: true}
+	mode := plan.Mode{Pass: plan.Steady, Loaded: true}
 	good := schedulesOf(plans, mode)
 	ops := good[0].Ops
 	// changed returns the errors that the checker finds after a change of the schedule of host 0.

@@ -18,12 +18,12 @@ func TestSchedulesAreSound(t *testing.T) {
 		p := newPlan(rt, m, drawNumerics(rt, 3))
 		p.Outputs.NoClip, p.Outputs.Objective = rapid.Bool().Draw(rt, "not clipped"), rapid.Bool().Draw(rt, "objective")
 		p = p.With(drawPlacement(rt, m, true))
-		for _, phase := range append(phases, plan.Nothing) {
+		for _, pass := range append(usualPasses, plan.Nothing) {
 			for _, saves := range []bool{false, true} {
-				mode := plan.Mode{Phase: phase, Saves: saves}
-				mode.Loaded = phase == plan.Steady || phase == plan.Flush || rapid.Bool().Draw(rt, "loaded")
+				mode := plan.Mode{Pass: pass, Saves: saves}
+				mode.Loaded = pass == plan.Steady || pass == plan.Flush || rapid.Bool().Draw(rt, "loaded")
 				// State that is there to be saved, or to be read after a flush, comes home.
-				mode.WriteBack = mode.Loaded && (saves || phase == plan.Flush || phase == plan.Nothing &&
+				mode.WriteBack = mode.Loaded && (saves || pass == plan.Flush || pass == plan.Nothing &&
 					rapid.Bool().Draw(rt, "home"))
 				s := p.ScheduleOf(mode)
 				for _, err := range check(p, mode, s) {
@@ -45,7 +45,7 @@ func TestCheckerFindsMissingWaits(t *testing.T) {
 		m := shape.model(t)
 		p := newPlan(t, m, numerics(2, true)).With(moving(m, 2))
 		waits, found := 0, 0
-		mode := plan.Mode{Phase: plan.Steady, Loaded: true}
+		mode := plan.Mode{Pass: plan.Steady, Loaded: true}
 		s := p.ScheduleOf(mode)
 		for i := range s.Ops {
 			for j := range s.Ops[i].After {
@@ -74,8 +74,8 @@ func TestOperandsHaveMemory(t *testing.T) {
 		p := newPlan(rt, m, drawNumerics(rt, 3))
 		p.Outputs.NoClip, p.Outputs.Objective = rapid.Bool().Draw(rt, "not clipped"), rapid.Bool().Draw(rt, "objective")
 		p = p.With(drawPlacement(rt, m, true))
-		for _, phase := range phases {
-			mode := plan.Mode{Phase: phase, Loaded: rapid.Bool().Draw(rt, "loaded")}
+		for _, pass := range usualPasses {
+			mode := plan.Mode{Pass: pass, Loaded: rapid.Bool().Draw(rt, "loaded")}
 			for _, what := range plan.Unplaced(p, mode) {
 				rt.Errorf("%+v: %s", mode, what)
 			}

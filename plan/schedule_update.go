@@ -1,19 +1,19 @@
 package plan
 
-// update carries out the pending updates of the trained ones among the parts, if the phase has updates, and saves all
+// update carries out the pending updates of the trained ones among the parts, if the pass has updates, and saves all
 // of the parts if the schedule does; of several hosts each does so with the parts that it owns. This includes parts
 // that the device updates, while the first layer waits for the host's updates.
 func (b *builder) update(parts ...int) {
 	for _, part := range parts {
 		if b.StateResident(part) {
-			if b.Phase.Runs() {
+			if b.Pass.Runs() {
 				b.weights(part)
 			} else {
 				b.updateResident(part)
 			}
 			continue
 		}
-		if b.Phase.Runs() && b.updates() && b.StatePasses(part) {
+		if b.Pass.Runs() && b.updates() && b.StatePasses(part) {
 			continue // with its forward visit
 		}
 		if b.Trained(part) && b.updates() {

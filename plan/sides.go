@@ -43,7 +43,7 @@ func (p *Plan) sidePasses(side int) bool {
 func (b *builder) sideLeaves(side, rank int) bool {
 	return slices.ContainsFunc(b.Model.Sides[side].Readers, func(layer int) bool {
 		return b.RankOf(layer, nn.Forward) != rank ||
-			b.Phase.Steps() && layer >= b.lowestTrained() && b.RankOf(layer, nn.Backward) != rank
+			b.Pass.Steps() && layer >= b.lowestTrained() && b.RankOf(layer, nn.Backward) != rank
 	})
 }
 

@@ -157,14 +157,14 @@ func (w *walker) end() (ended int) {
 
 // walk simulates, and counts the operations that it has simulated.
 func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, operations int) {
-	phase := Steady
+	pass := Steady
 	switch {
 	case p.Outputs.Continues() && (walk.pass || !p.Trains()):
-		phase = Continue
+		pass = Continue
 	case !p.Trains():
-		phase = Forwards
+		pass = Forwards
 	}
-	mode := usual(phase)
+	mode := usual(pass)
 	mode.Loaded = true
 	groups := p.Numerics.groupMicros(walk.micros)
 	grouped := *p

@@ -509,11 +509,11 @@ func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result,
 
 // step carries out a pending update, and computes the loss and the gradients of a batch.
 func (e *Engine) step(ctx context.Context, batch *Batch, number int) (Result, error) {
-	phase := plan.Prologue
+	pass := plan.Prologue
 	if e.pending != nil {
-		phase = plan.Steady
+		pass = plan.Steady
 	}
-	res, err := e.run(ctx, phase, batch, number)
+	res, err := e.run(ctx, pass, batch, number)
 	if err != nil {
 		return Result{}, err
 	}
@@ -561,22 +561,22 @@ func (e *Engine) finishUpdates(ctx context.Context) error { return e.finish(ctx,
 // finish carries out a pending update, and a save that was asked for; writeBack says that the store is to have all of
 // the state.
 func (e *Engine) finish(ctx context.Context, writeBack bool) error {
-	phase, step := plan.Nothing, 0
+	pass, step := plan.Nothing, 0
 	if e.pending != nil {
-		phase, step = plan.Flush, e.pending.Step
+		pass, step = plan.Flush, e.pending.Step
 	}
-	if phase == plan.Nothing && e.save == nil && !(writeBack && e.dirty) {
+	if pass == plan.Nothing && e.save == nil && !(writeBack && e.dirty) {
 		return e.broken
 	}
-	res, err := e.follow(ctx, e.mode(phase, writeBack), nil, step)
+	res, err := e.follow(ctx, e.mode(pass, writeBack), nil, step)
 	e.untold.add(res.Updates)
 	return err
 }
 
-// mode is in which mode the schedule of a phase comes now; writeBack says that the store is to have all of the state
+// mode is in which mode the schedule of a pass comes now; writeBack says that the store is to have all of the state
 // after it, as it does where the schedule saves.
-func (e *Engine) mode(phase plan.Phase, writeBack bool) plan.Mode {
-	m := plan.Mode{Phase: phase, Saves: e.save != nil && !phase.ForwardOnly()}
+func (e *Engine) mode(pass plan.Pass, writeBack bool) plan.Mode {
+	m := plan.Mode{Pass: pass, Saves: e.save != nil && !pass.ForwardOnly()}
 	if e.Plan.KeepsLoaded() {
 		m.Loaded = e.loaded
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // DropWait makes operation i of a schedule forget the wait of that index.
-func (e *Engine) DropWait(phase plan.Phase, i, wait int) error {
-	p, err := e.program(plan.Mode{Phase: phase})
+func (e *Engine) DropWait(pass plan.Pass, i, wait int) error {
+	p, err := e.program(plan.Mode{Pass: pass})
 	if err != nil {
 		return err
 	}
@@ -52,8 +52,8 @@ func (e *Engine) EmbeddingGrad(m int) []uint16 {
 }
 
 // Marks are the visits that Watch shows of a pass.
-func (e *Engine) Marks(phase plan.Phase) (all []Progress) {
-	p, err := e.program(plan.Mode{Phase: phase})
+func (e *Engine) Marks(pass plan.Pass) (all []Progress) {
+	p, err := e.program(plan.Mode{Pass: pass})
 	if err != nil {
 		return nil
 	}

@@ -22,7 +22,7 @@ func (e *Engine) program(mode plan.Mode) (*program, error) {
 	if p := e.programs[mode]; p != nil {
 		return p, nil
 	}
-	p := &program{ops: e.Plan.ScheduleOf(mode).Ops, continues: mode.Phase == plan.Continue,
+	p := &program{ops: e.Plan.ScheduleOf(mode).Ops, continues: mode.Pass.Continues,
 		counts: make([]bool, len(e.ranks))}
 	p.disk, p.marks, p.again = e.loans(p.ops), e.marksOf(p.ops), usesAgain(p.ops)
 	for _, op := range p.ops {

@@ -20,22 +20,22 @@ func TestMarks(t *testing.T) {
 		forward = append(forward, fmt.Sprintf("forward, layer %d of 3", layer))
 		backward = append(backward, fmt.Sprintf("backward, layer %d of 3", 4-layer))
 	}
-	for phase, want := range map[plan.Phase][]string{
+	for pass, want := range map[plan.Pass][]string{
 		plan.Steady:   slices.Concat(forward, []string{"head"}, backward),
 		plan.Forwards: append(slices.Clone(forward), "head"),
 		plan.Flush:    nil,
 	} {
 		var where []string
 		share := 0.0
-		for _, m := range r.engine.Marks(phase) {
+		for _, m := range r.engine.Marks(pass) {
 			where = append(where, m.Where)
 			if m.Share <= share {
-				t.Errorf("%v, %s: the share falls from %v to %v", phase, m.Where, share, m.Share)
+				t.Errorf("%v, %s: the share falls from %v to %v", pass, m.Where, share, m.Share)
 			}
 			share = m.Share
 		}
 		if !slices.Equal(where, want) || len(want) > 0 && share != 1 {
-			t.Errorf("%v: %q, share %v; want %q", phase, where, share, want)
+			t.Errorf("%v: %q, share %v; want %q", pass, where, share, want)
 		}
 	}
 	r.engine.Watch(func(stream.Progress) { t.Error("there is no pass to watch") })

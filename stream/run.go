@@ -73,9 +73,9 @@ type onWorker struct {
 	bound  map[store.ID]device.Mem // extents that are used where they are
 }
 
-// run walks the schedule of a phase and collects its results.
-func (e *Engine) run(ctx context.Context, phase plan.Phase, batch *Batch, step int) (Result, error) {
-	return e.follow(ctx, e.mode(phase, false), batch, step)
+// run walks the schedule of a pass and collects its results.
+func (e *Engine) run(ctx context.Context, pass plan.Pass, batch *Batch, step int) (Result, error) {
+	return e.follow(ctx, e.mode(pass, false), batch, step)
 }
 
 // follow walks the schedule of a mode and collects its results.
@@ -143,19 +143,19 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		e.broken = fmt.Errorf("the engine stopped: %w", err)
 		return Result{}, err
 	}
-	if mode.Phase.Updates() {
+	if mode.Pass.Updates {
 		e.pending, e.dirty = nil, true
 	}
 	if mode.WriteBack || !e.Plan.AnyStateResident() {
 		e.dirty = false
 	}
-	if mode.Phase.Runs() {
+	if mode.Pass.Runs() {
 		e.loaded = true // all of it is visited
 	}
 	if mode.Saves {
 		e.save = nil
 	}
-	e.versions.passed(mode.Phase)
+	e.versions.passed(mode.Pass)
 	return e.collect(r.update), nil
 }
 

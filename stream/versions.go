@@ -47,8 +47,8 @@ func (v *versions) wrote(id store.ID) { v.of[id.Part][id.Kind]++ }
 
 // passed counts the gradients and the layer inputs that a schedule has written, except writes that were counted when
 // they happened.
-func (v *versions) passed(phase plan.Phase) {
-	if !phase.Steps() {
+func (v *versions) passed(pass plan.Pass) {
+	if !pass.Steps() {
 		return
 	}
 	for part, trained := range v.trained {
