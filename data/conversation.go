@@ -10,6 +10,22 @@ import (
 	"github.com/millrace/millrace/data/template"
 )
 
+// The problem. A conversation has many spellings: messages of OpenAI, turns of ShareGPT whose keys and roles an entry
+// can rename, two lists as TRL has them, a list within a text, contents in parts, calls of tools that are turns. A chat
+// template knows one spelling. A key that a reader overlooks is no error anywhere: the template writes less than the
+// row says, and the model learns something else.
+//
+// The obvious answer is a converter for each format, which copies the keys that it knows. Each of them overlooks other
+// keys, and a rule such as "only messages of the assistant count" is written once for each.
+//
+// The answer here: a type states how its turns are written (turnForm), and one function makes a message of any turn
+// (addTurn). Each key of a turn that says something is read, goes to the template, is listed under `ignore` in the
+// entry, or has the row refused; keys.go decides which, by the key's name. Two keys that say the same thing have to
+// agree (agrees, setMark). A message stays a dictionary, and no struct of Go, since a template may look at any key.
+//
+// No template knows which messages count. A record has the numbers of those of the assistant that do not, next to the
+// messages (Record.Untrained).
+
 // The roles that chat templates know.
 const (
 	roleSystem    = "system"

@@ -12,6 +12,25 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
+// The problem. A walk (walk.go) needs the seconds of each operation of a schedule, for a model that has never run and
+// for hundreds of placements of it.
+//
+// The obvious answer is a formula for each kind of layer, of products and a rate. It describes the layer a second time.
+// The two descriptions drift apart with the first change of the layer, and a plan then chooses by a figure that no run
+// shows.
+//
+// The answer here: an operation is counted before it is timed. A cost has bytes and floating-point operations, each
+// under the resource that works on them: the device, the link, the host, the disk, the network. A move counts the bytes
+// of its operand. A visit counts itself: Plan.account calls the function that the engine calls, with a stream that
+// counts (nn.Layer's Measure), and visitCost adds the weights and gradients that each chunk reads again. All others
+// count how often they read and write the bytes of their part: of DoAdd 3 * gradBytes, since it reads two gradients and
+// writes one. cost.seconds divides the counts by the machine's rates. Seconds of the disk are not among them, because
+// the disk works while the operation does (activeOp).
+//
+// A search asks for the same visits thousands of times, so two tables remember them: accounts has the counts, whatever
+// the machine, and visitCosts the costs on one machine. A key names all that the figure depends on. One that leaves
+// something out would give a placement the figure of another one.
+
 // cost is the work of an operation.
 type cost struct {
 	flops          int64   // of products, attention and gated delta nets

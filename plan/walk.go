@@ -9,6 +9,26 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
+// The problem. simulate.go says what a walk computes. A search walks through hundreds of schedules, of thousands of
+// operations each, so an operation may cost no more than a few steps of the loop.
+//
+// The obvious answer keeps the times at which operations end in a heap, and takes the earliest. Lanes slow each other
+// down, though: a copy that begins changes the rate of the copy next to it, and of the update. So each begin and each
+// end moves times of others in the heap.
+//
+// The answer here keeps no times of ends. Each operation under way has the seconds of work and of disk that it would
+// still need alone (activeOp). A turn of the loop in walk does this:
+//
+//	begin                each worker that is free takes the next operation of its queue, if the waits of that are over
+//	slow, shareDisk      give each busy worker its rates
+//	untilNext            finds the shortest time in which one of them is done with its work or its disk
+//	spend, end           let that time pass for all of them, and free the workers that have nothing left
+//
+// A turn looks at workers, never at the operations that wait in queues. It finishes the work, the disk or both of at
+// least one operation, so there are at most two turns for each. A schedule is written in a serial order. So the first
+// operation that is not done waits for no other one. It is under way or at the head of its queue, and no walk gets
+// stuck.
+
 // interval has the time that an operation, or the disk for it, takes of a lane.
 type interval struct {
 	Worker
@@ -317,12 +337,20 @@ func (w *walker) culprit(next *Op) *Op {
 	}
 }
 
-// slow sets, by worker, the factor by which the work of others slows it down. On a unified device compute and update
-// share the cores. Otherwise copies in both directions share a device's link, which takes no longer than one after the
-// other, and copies and an update take the host's memory from each other. The probe measures an update with both copies
-// of one device; one copy slows it by half as much, and is slowed by half as much. Of several devices, and while
-// messages pass, all copies, the update and the messages share what the memory gives, by how much each asks for; copies
-// that are apart ask for none.
+// slow sets, by worker, the factor by which the work of others slows it down.
+//
+// Any set of lanes of any number of devices can be at work together. A table with a factor for each set would need a
+// measurement of each. The probe measures two: copies in both directions of one device, and both with an update. Four
+// rules make factors of these.
+//
+//   - On a unified device compute and update share the cores: each takes twice as long while both work.
+//   - Copies in both directions share a device's link. Together they take no longer than one after the other, so this
+//     factor is at most 2. Fetch and exchange, which both copy to the device, divide the rate of their direction.
+//   - Copies of one device and an update take the host's memory from each other. One copy slows the update by half as
+//     much as both do, and is slowed by half as much. A copy has the larger factor of the link's and the memory's.
+//   - Of several devices, and while messages pass, all copies, the update and the messages share the rate of the host's
+//     memory. If they ask for more than it gives, each of them gets the same fraction of its own rate. Copies that are
+//     apart (activeOp) ask for none.
 func (w *walker) slow(m *Machine, unified bool) {
 	for _, i := range w.busy {
 		w.slowed[i] = 1

@@ -11,8 +11,17 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Tables with a row for each token, such as the embedding, are looked up and summed on the host: rows of the step's
-// tokens are less traffic than the table.
+// The problem. A table with a row for each token, such as the embedding, is as large as several blocks. A step reads
+// the rows of its own tokens and, unless a head shares the table, adds gradients to these alone. Yet the gradient that
+// is stored has all rows, since the optimizer goes over all of them.
+//
+// The obvious answer treats the table as a layer: fetch it, look rows up on the device, sum the gradient there. Most of
+// that traffic is of rows that no token of the step has.
+//
+// The answer here: tables stay in host memory or on disk, and the host's lane looks rows up and sums gradients. Only
+// rows of the step's tokens pass over the link. Two things are hard then, both since one lane of the host has all this
+// work: the first layer waits for rows of a table whose update is pending (lookupAhead), and the norm waits for the
+// gradient of the table, whose last rows come when the backward pass is over (scatter).
 
 // lookup looks up the rows of a table that a micro-batch needs, or all of them, a piece of the table at a time.
 func (r *execution) lookup(s device.Stream, op *plan.Op) error {
@@ -51,8 +60,13 @@ func scaleRows(s device.Stream, table *model.Lookup, y device.Mat) {
 }
 
 // lookupAhead looks up the rows of a table that a micro-batch needs, as the pending update will leave them; the table is
-// updated later, to the same bits. Copies of the rows, each once however often its token occurs, are updated in buffers
-// of their own, some rows at a time.
+// updated later, to the same bits.
+//
+// The first block needs rows at the very beginning of a step, and an update of the table would take as long as that of
+// several blocks. The obvious answer updates just these rows in the table. The update of the rest would then have to
+// pass over them, row by row. So copies of the rows are updated instead, each once however often its token occurs, in
+// buffers of their own, some rows at a time. An update of the same numbers gives the same bits, so nothing has to
+// remember which rows were ahead; the state of the copies is dropped.
 func (r *execution) lookupAhead(s device.Stream, op *plan.Op) error {
 	table := r.Plan.LookupOf(op)
 	tiles := make([][store.Kinds]device.Mem, len(table.Tiles))
@@ -172,6 +186,18 @@ func (r *execution) whole(id store.ID, access store.Access) (device.Mat, error) 
 
 // scatter adds the gradient of the embedding's output to a tile of the table, micro-batches of each cohort in order,
 // then rounds and squares it. With several hosts it makes the sum of one cohort.
+//
+// The obvious answer clears a gradient in fp32, adds the rows, and rounds and squares all of it. That takes memory for
+// the whole table in fp32 and several passes over it, at the end of a step, when nothing else is left to do. There are
+// three ways around it, by what the plan has made ready:
+//
+//	scatterCohort    with several hosts: the sum of one cohort for the owner of the tile, who adds, rounds and squares
+//	scatterPrepared  prepareScatter has cleared all rows, or rounded what the head has summed; rows of tokens follow
+//	scatterPieces    nothing is prepared, as for a gradient on disk: a piece of the tile at a time
+//
+// The last two sum the rows of the step's tokens by themselves where nothing else adds to the tile (sumTouched). The
+// way depends on the placement, so all of them add in one order: rows in the order of micro-batches, cohorts in their
+// order, one rounding.
 func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 	p := op.Part
 	var err error

@@ -26,10 +26,10 @@ type room struct {
 
 // rooms lists all that the program links, and each package of it is in one room.
 var rooms = []room{
-	{"plan + stream", []string{"plan", "stream"}, 15190},
+	{"plan + stream", []string{"plan", "stream"}, 15270},
 	{"nn + model", []string{"nn", "model"}, 9690},
 	{"train", []string{"train/..."}, 13220},
-	{"data", []string{"data/..."}, 22650},
+	{"data", []string{"data/..."}, 22670},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6230},
 	{"device", []string{"device/..."}, 17040},
@@ -41,7 +41,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 117860
+const linkedLines = 117950
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"
