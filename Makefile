@@ -5,6 +5,9 @@ GO ?= go
 # What takes longest begins first, so that no core waits for it at the end.
 SLOWEST = ./train ./stream ./cmd/millrace
 
+# The parts of make test. .ci/run gives one at a time, so that its log says how long each takes.
+PARTS ?= product workshop
+
 # Names tests by what their sources reach, for stages that need some of them.
 PICK = $(GO) run ./workshop/pick
 
@@ -67,9 +70,17 @@ demo: build ## a small model learns to write, is killed and resumes with the sam
 	bin/millrace demo --dir build/demo --seconds $(DEMO_SECONDS)
 
 .PHONY: test
-test: ## all tests; no cgo, no Python, no network
-	CGO_ENABLED=0 $(GO) test -timeout 40m $(SHORT) $(SLOWEST) ./...
-	for module in $(MODULES); do (cd $$module && CGO_ENABLED=0 $(GO) test $(SHORT) ./...) || exit 1; done
+test: $(PARTS) ## all tests: make product and make workshop; no cgo, no Python, no network
+
+.PHONY: product
+product: ## the tests of the program: all that are not below workshop/
+	all=$$($(GO) list ./...) && CGO_ENABLED=0 $(GO) test -timeout 40m $(SHORT) $(SLOWEST) $$(echo "$$all" | grep -v /workshop/)
+	for module in $(filter-out workshop/%,$(MODULES)); do (cd $$module && CGO_ENABLED=0 $(GO) test $(SHORT) ./...) || exit 1; done
+
+.PHONY: workshop
+workshop: ## the tests of what proves, checks, generates and releases the program: all below workshop/
+	CGO_ENABLED=0 $(GO) test -timeout 40m $(SHORT) ./workshop/...
+	for module in $(filter workshop/%,$(MODULES)); do (cd $$module && CGO_ENABLED=0 $(GO) test $(SHORT) ./...) || exit 1; done
 
 .PHONY: long
 long: ## the tests that SHORT=-short makes quick or leaves out; with TURNS=3 a third of them, which the commit chooses

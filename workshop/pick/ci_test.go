@@ -8,6 +8,29 @@ import (
 	"testing"
 )
 
+// Each part of make test is a stage of .ci/run.
+func TestPartsAreStages(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile("../../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	makefile, script := read("Makefile"), read(".ci/run")
+	_, list, _ := strings.Cut(makefile, "\nPARTS ?= ")
+	list, _, _ = strings.Cut(list, "\n")
+	parts := strings.Fields(list)
+	if len(parts) == 0 || !strings.Contains(makefile, "\ntest: $(PARTS) ") {
+		t.Fatalf("make test has the parts %q", parts)
+	}
+	for _, part := range parts {
+		if !strings.Contains(script, "\nstage make test SHORT=-short PARTS="+part+"\n") {
+			t.Errorf(".ci/run does not run %s", part)
+		}
+	}
+}
+
 // .ci/run leaves out the tests of code only if pages alone have changed since a commit that has passed.
 func TestPagesAlone(t *testing.T) {
 	for _, tool := range []string{"git", "bash"} {
