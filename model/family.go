@@ -162,6 +162,7 @@ type Spec struct {
 	// Blocks are the halves of each layer's block, where layers differ in more than that. Of attention a Scale of 0 is
 	// 1/sqrt(HeadDim).
 	Blocks []nn.Block
+	Chains []ChainSpec // before the text
 
 	Outer *hf.ConfigReader // of config.json as a whole
 
@@ -415,20 +416,29 @@ func (s *Spec) finish(r *hf.ConfigReader) {
 			}
 			s.Blocks = append(s.Blocks, b)
 		}
-		b := &s.Blocks[l]
-		b.Hidden, b.Norm = s.Hidden, s.Norm
-		switch f := b.FeedForward.(type) {
-		case nn.GLU:
-			s.needsInner(r, f.Inner)
-		case nn.Mixture:
-			s.needsInner(r, f.Mixture().Inner)
-			b.FeedForward = f.With(s.parted(r, f.Mixture()))
-		}
-		if a, ok := b.Mixer.(nn.Attention); ok {
-			b.Mixer = s.checked(r, a)
+		s.complete(r, &s.Blocks[l], s.Hidden)
+	}
+	for i := range s.Chains {
+		for b := range s.Chains[i].Blocks {
+			s.complete(r, &s.Chains[i].Blocks[b], s.Chains[i].Hidden)
 		}
 	}
 	s.checkRopes(r)
+}
+
+// complete gives a block what it shares with others, and checks its sizes.
+func (s *Spec) complete(r *hf.ConfigReader, b *nn.Block, hidden int) {
+	b.Hidden, b.Norm = hidden, s.Norm
+	switch f := b.FeedForward.(type) {
+	case nn.GLU:
+		s.needsInner(r, f.Inner)
+	case nn.Mixture:
+		s.needsInner(r, f.Mixture().Inner)
+		b.FeedForward = f.With(s.parted(r, f.Mixture()))
+	}
+	if a, ok := b.Mixer.(nn.Attention); ok {
+		b.Mixer = s.checked(r, a)
+	}
 }
 
 // needsInner fails if a feed-forward has no columns because config.json does not say how many.

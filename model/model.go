@@ -23,6 +23,7 @@ type Model struct {
 	Like   []int   // by block: the first block that is equal to it, and so asks the device for the same
 	Head   nn.Head // its ChunkTokens is DefaultChunkTokens, which a run may change
 
+	Chains     []Chain // of blocks, the text's last
 	Parts      []Part
 	Lookups    []Lookup // the tables of which rows are looked up; the token embedding first
 	Sides      []Side   // what crosses blocks besides the residual stream, by number
@@ -41,6 +42,7 @@ type Model struct {
 	Architecture string
 
 	layers     [][]int // by layer: see LayerParts
+	places     []place // by layer
 	names      Names
 	checkpoint *Form
 	base       string   // see Family
@@ -68,11 +70,12 @@ const (
 	Norm                       // the final norm
 	HeadTile                   // a tile of a head of its own
 	LayerEmbed                 // a tile of a second embedding, of which each layer has columns of its own
+	ChainEmbed                 // a tile of the table of a chain before the text
 )
 
 // String is the word that part names begin with.
 func (k PartKind) String() string {
-	return [...]string{"embed", "block", "norm", "head", "layer-embed"}[k]
+	return [...]string{"embed", "block", "norm", "head", "layer-embed", "chain-embed"}[k]
 }
 
 // Part is a unit of weights: fetched, updated and stored as one.
@@ -148,14 +151,17 @@ func (s *Spec) build() (*Model, error) {
 		}
 		m.Lookups = append(m.Lookups, l)
 	}
-	for l, layout := range layouts {
-		block := &s.Blocks[l]
+	if err := m.addChains(s); err != nil {
+		return nil, err
+	}
+	for l, block := range s.allBlocks() {
 		if err := block.Check(); err != nil {
-			return nil, fmt.Errorf("layer %d: %w", l, err)
+			return nil, fmt.Errorf("%slayer %d: %w", m.prefix(1+l), m.inChain(1+l), err)
 		}
 		m.Blocks = append(m.Blocks, block)
 		m.Like = append(m.Like, slices.IndexFunc(m.Blocks, func(b *nn.Block) bool { return reflect.DeepEqual(b, block) }))
-		p := Part{Layer: 1 + l, Name: fmt.Sprintf("%v.%d", Block, l), Kind: Block, Layout: layout}
+		p := Part{Layer: 1 + l, Name: fmt.Sprintf("%s%v.%d", m.prefix(1+l), Block, m.inChain(1+l)), Kind: Block,
+			Layout: layouts[l]}
 		m.BlockParts = append(m.BlockParts, m.add(p))
 		if err := m.addGroups(l, known); err != nil {
 			return nil, err
@@ -168,10 +174,10 @@ func (s *Spec) build() (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.NormPart = m.add(Part{Layer: 1 + s.Layers, Name: Norm.String(), Kind: Norm, Layout: norm})
+	m.NormPart = m.add(Part{Layer: 1 + len(m.Blocks), Name: Norm.String(), Kind: Norm, Layout: norm})
 	m.HeadTiles = m.EmbedTiles
 	if !m.Tied {
-		if m.HeadTiles, err = m.addTiles(HeadTile, 1+s.Layers, m.Head.TileRows, m.Hidden); err != nil {
+		if m.HeadTiles, err = m.addTiles(HeadTile, 1+len(m.Blocks), m.Head.TileRows, m.Hidden); err != nil {
 			return nil, err
 		}
 	}
@@ -194,8 +200,8 @@ func (m *Model) addGroups(block int, known map[string]*tensor.Layout) error {
 		if err != nil {
 			return err
 		}
-		p := Part{Layer: 1 + block, Name: fmt.Sprintf("%v.%d.group.%d", Block, block, g), Kind: Block, Layout: layout,
-			Group: 1 + g}
+		p := Part{Layer: 1 + block, Name: fmt.Sprintf("%s%v.%d.group.%d", m.prefix(1+block), Block, m.inChain(1+block), g),
+			Kind: Block, Layout: layout, Group: 1 + g}
 		if x, ok := m.Blocks[block].FeedForward.(nn.Mixture); ok {
 			p.FirstExpert = x.Mixture().FirstExpert(g)
 		}
@@ -228,7 +234,7 @@ func layoutOf(fields []tensor.Field, known map[string]*tensor.Layout) (*tensor.L
 
 // layouts returns the layouts of the blocks, which share them where they have the same tensors, and the largest one.
 func (s *Spec) layouts(known map[string]*tensor.Layout) (all []*tensor.Layout, largest *tensor.Layout, err error) {
-	for _, b := range s.Blocks {
+	for _, b := range s.allBlocks() {
 		l, err := layoutOf(b.Fields(), known)
 		if err != nil {
 			return nil, nil, err

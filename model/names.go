@@ -182,7 +182,7 @@ func (m *Model) form(constants string, of func(Name) held) (*Form, error) {
 		p := &m.Parts[i]
 		var all []share
 		for j, f := range p.Layout.Fields {
-			role, expert := p.role(f.Name)
+			role, expert := m.role(p, f.Name)
 			line, word, ok := m.names.find(role)
 			if !ok {
 				return nil, fmt.Errorf("the table of %s has no line for the tensor %q", m.Type, role)
@@ -191,7 +191,7 @@ func (m *Model) form(constants string, of func(Name) held) (*Form, error) {
 			if files.name == "" {
 				return nil, fmt.Errorf("no name is known for the tensor %q of %s", role, m.Type)
 			}
-			name := strings.NewReplacer("{layer}", strconv.Itoa(p.Layer-1), "{part}", strconv.Itoa(p.Group-1),
+			name := strings.NewReplacer("{layer}", strconv.Itoa(m.inChain(p.Layer)), "{part}", strconv.Itoa(p.Group-1),
 				"{expert}", strconv.Itoa(expert), "*", word).Replace(files.name)
 			s := share{name: name, part: i, expert: expert, field: j, line: line, rows: f.Shape[0], cols: 1,
 				isVector: len(f.Shape) == 1, head: f.Shape[0], cut: files.cut, numbers: files.numbers}
@@ -228,7 +228,7 @@ func (m *Model) form(constants string, of func(Name) held) (*Form, error) {
 			return nil, fmt.Errorf("layer %d has constants, and %s has no name for them", i, m.Type)
 		}
 		if n > 0 {
-			name := strings.ReplaceAll(constants, "{layer}", strconv.Itoa(i))
+			name := strings.ReplaceAll(constants, "{layer}", strconv.Itoa(m.inChain(1+i)))
 			form.Constants = append(form.Constants, Tensor{Name: name, Shape: tensor.Shape{n}})
 		}
 	}
@@ -248,19 +248,24 @@ func (m *Model) form(constants string, of func(Name) held) (*Form, error) {
 	return form, nil
 }
 
-// role is the name of a field of the part in the table, and the number of its expert in the block.
-func (p *Part) role(field string) (role string, expert int) {
+// role is the name of a field of a part in the table, and the number of its expert in the block.
+func (m *Model) role(p *Part, field string) (role string, expert int) {
+	layer := p.Layer
+	if p.Kind == ChainEmbed {
+		layer = m.LookupOf(p.Index).Layer
+	}
+	prefix := m.prefix(layer)
 	if in, name, ok := nn.ExpertField(field); ok && p.Group > 0 {
-		return "expert." + name, p.FirstExpert + in
+		return prefix + "expert." + name, p.FirstExpert + in
 	}
 	switch {
 	case p.Group > 0:
-		return "part." + field, 0
+		return prefix + "part." + field, 0
 	case p.Kind == Block:
-		return field, 0
+		return prefix + field, 0
 	}
-	return map[PartKind]string{Embed: "embed_tokens.", Norm: "norm.", HeadTile: "lm_head.",
-		LayerEmbed: "embed_tokens_per_layer."}[p.Kind] + field, 0
+	return prefix + map[PartKind]string{Embed: "embed_tokens.", Norm: "norm.", HeadTile: "lm_head.",
+		LayerEmbed: "embed_tokens_per_layer.", ChainEmbed: "embed_tokens."}[p.Kind] + field, 0
 }
 
 // run is some rows of a share's head, each that many after the one before.

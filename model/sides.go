@@ -11,9 +11,9 @@ import (
 type Lookup struct {
 	Tiles []int // the parts that hold it, by row
 	Cols  int
-	// Side is the side that begins with its rows (Model.Sides); -1: they are the input of the first block.
-	Side  int
-	scale Multiplier
+	// Side is the side that begins with its rows (Model.Sides); -1: they are the input of Layer.
+	Side, Layer int
+	scale       Multiplier
 }
 
 // Scale is the number that rows are multiplied by, where activations have a type.
@@ -26,7 +26,7 @@ func (l *Lookup) Scale(t tensor.DType) float32 {
 }
 
 // LookedUp reports whether parts of the kind are tiles of a table that the host looks up.
-func (k PartKind) LookedUp() bool { return k == Embed || k == LayerEmbed }
+func (k PartKind) LookedUp() bool { return k == Embed || k == LayerEmbed || k == ChainEmbed }
 
 // LookupOf is the table that a part is a tile of.
 func (m *Model) LookupOf(part int) *Lookup {
@@ -42,7 +42,8 @@ func (m *Model) LookupOf(part int) *Lookup {
 type Side struct {
 	Cols   int  // of all blocks
 	Sliced bool // each block has columns of its own
-	// Layers have it, from 1 on and rising: its maker first, unless that is a table. Readers are those that read it.
+	// Layers have it, from 1 on and rising: its maker first, unless that is a table. Readers are those that read it. The
+	// maker is a block that states it, or the last one of a chain, of which it is the output.
 	Layers, Readers []int
 	Lookup          *Lookup
 }
@@ -65,8 +66,8 @@ func (m *Model) addSides() error {
 			}
 			side := &m.Sides[s.Number]
 			cols := s.Cols
-			if s.Sliced && !s.Makes {
-				cols *= len(m.Blocks)
+			if chain := m.ChainOf(1 + b); s.Sliced && !s.Makes {
+				cols *= chain.Last + 1 - chain.First
 			}
 			switch known := side.Cols > 0; {
 			case known && (side.Cols != cols || side.Sliced != s.Sliced):
@@ -85,6 +86,15 @@ func (m *Model) addSides() error {
 			} else {
 				side.Readers = append(side.Readers, 1+b)
 			}
+		}
+		if chain := m.ChainOf(1 + b); m.Ends(1 + b) {
+			if made[chain.Out] {
+				return fmt.Errorf("the end of chain %s makes side %d again", chain.Name, chain.Out)
+			}
+			for chain.Out >= len(m.Sides) {
+				m.Sides = append(m.Sides, Side{})
+			}
+			m.Sides[chain.Out], made[chain.Out] = Side{Cols: chain.Hidden, Layers: []int{1 + b}}, true
 		}
 	}
 	for i := range m.Lookups {

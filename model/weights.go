@@ -36,9 +36,9 @@ func (m *Model) stackExperts(w *hf.Weights) {
 		var parts []string
 		for _, piece := range t.Pieces {
 			p := &m.Parts[piece.Part]
-			role, expert := p.role(p.Layout.Fields[piece.Field].Name)
+			role, expert := m.role(p, p.Layout.Fields[piece.Field].Name)
 			if line, word, ok := m.names.find(role); ok && m.names[line].EachHF != "" {
-				parts = append(parts, strings.NewReplacer("{layer}", strconv.Itoa(p.Layer-1), "{expert}", strconv.Itoa(expert),
+				parts = append(parts, strings.NewReplacer("{layer}", strconv.Itoa(m.inChain(p.Layer)), "{expert}", strconv.Itoa(expert),
 					"*", word).Replace(m.names[line].EachHF))
 			}
 		}

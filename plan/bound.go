@@ -249,7 +249,7 @@ func (f *floor) save(layer int, began float64) {
 	if buffer := &f.saving[y%2]; !f.savedOn(rank, y) && f.Placement.Rings.Inputs <= micros {
 		f.saved, *buffer = f.saved+*buffer, 0 // what was there has been saved, since another input is
 	}
-	if y <= f.blocks() && f.inputSpills(y-1) {
+	if y <= f.blocks() && !f.Model.Begins(y) && f.inputSpills(y-1) {
 		f.move(LaneDrain, rank, none, micros, f.input(rank, y, 0), f.away(f.input(rank, y, 0)), began)
 	}
 	f.saving[y%2] += f.disk - before

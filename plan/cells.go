@@ -82,7 +82,7 @@ func (r *row) count(p *Plan) (outer, inner int) {
 
 // find is the cell of an operand of a plan, which may be that of the cells with one micro-batch.
 func (c *Cells) find(p *Plan, o *Operand) Cell {
-	what, in, i := o.What, own, 0
+	what, in, index, i := o.What, own, o.Index, 0
 	switch {
 	case o.At == InPlace:
 		in = bound
@@ -95,16 +95,18 @@ func (c *Cells) find(p *Plan, o *Operand) Cell {
 	}
 	if in == own { // a value may have memory of its own there, or take turns
 		switch {
-		case what == Input && !p.savedOn(o.Rank, o.Index): // two working buffers
+		case what == Input && !p.savedOn(o.Rank, index): // two working buffers
 			n := &c.of[Input][ring]
-			return n.first + Cell(o.Rank)*n.byRank + Cell(o.Index%2*c.plan.Numerics.MicroBatches+o.Micro)
-		case what == Outcome && p.outcomePasses(o.Index-1):
+			return n.first + Cell(o.Rank)*n.byRank + Cell(index%2*c.plan.Numerics.MicroBatches+o.Micro)
+		case what == Outcome && p.outcomePasses(index-1):
 			in = ring
-		case what == Held && o.Index > p.blocks():
+		case what == Held && index > p.blocks():
 			what = HeadUp
+		case what == InputGrad && p.Model.ChainOf(index).Out >= 0: // where the gradient of the side was
+			what, index = SideGrad, p.Model.ChainOf(index).Out
 		}
 	}
-	if what == SideGrad && p.gradTakesSide(o.Index) {
+	if what == SideGrad && p.gradTakesSide(index) {
 		what = Side
 	}
 	n := &c.of[what][in]
@@ -112,11 +114,11 @@ func (c *Cells) find(p *Plan, o *Operand) Cell {
 	case perSlot:
 		i = o.Slot
 	case perPart, perLayer, perRank:
-		i = o.Index
+		i = index
 	case perMicro:
 		i = o.Micro
 	case perLayerMicro, perSideMicro:
-		i = o.Index*c.plan.Numerics.MicroBatches + o.Micro
+		i = index*c.plan.Numerics.MicroBatches + o.Micro
 	case perHead:
 		i = p.HeadBuffer(o.Micro)
 	}

@@ -36,7 +36,10 @@ func (c *checker) micros(op plan.Op) (all []int) {
 // sumAfter is the content of x[l+1] when some of the block's groups have added to it. normedAfter and gradientAfter are
 // the content of what is between visits on the way up and down.
 func (c *checker) sumAfter(op plan.Op, groups int) content {
-	if groups == c.groups(op) {
+	switch {
+	case groups == c.groups(op) && c.m.Ends(op.Layer):
+		return sideOf(c.m.ChainOf(op.Layer).Out, op.Micro)
+	case groups == c.groups(op):
 		return content{"x", op.Layer + 1, op.Micro}
 	}
 	return content{fmt.Sprintf("x after %d groups", groups), op.Layer + 1, op.Micro}
@@ -63,7 +66,7 @@ func (c *checker) forwardGroup(i int, op plan.Op) {
 		}
 	}
 	if !c.routed(op) {
-		x := c.xAt(op, op.Layer+1)
+		x := c.yAt(op)
 		c.read(i, x, c.sumAfter(op, group))
 		c.write(i, x, c.sumAfter(op, group+1))
 	}
@@ -102,7 +105,7 @@ func (c *checker) eachChoice(do func(layer, cohort int)) {
 
 // combine adds what experts made of a micro-batch's rows to x[l+1].
 func (c *checker) combine(i int, op plan.Op) {
-	n, x := c.groups(op), c.xAt(op, op.Layer+1)
+	n, x := c.groups(op), c.yAt(op)
 	c.read(i, place{"between", op.Micro, 0}, c.normedAfter(op, op.Micro, n))
 	c.read(i, x, c.sumAfter(op, 0))
 	c.write(i, x, c.sumAfter(op, n))
@@ -122,7 +125,7 @@ func (c *checker) backwardGroup(i int, op plan.Op) {
 	c.read(i, c.weightsAt(op.Part, slotOf(op, plan.Weights)), fresh(op.Part))
 	for _, m := range c.micros(op) {
 		if !c.routed(op) {
-			c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer + 1, m})
+			c.read(i, c.dxAt(op, op.Layer, m), c.gradientAbove(op, m))
 		}
 		c.read(i, place{"between", m, 0}, c.gradientAfter(op, m, done))
 		c.write(i, place{"between", m, 0}, c.gradientAfter(op, m, done+1))

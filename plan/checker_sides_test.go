@@ -31,14 +31,14 @@ func (c *checker) lookedUp(side, m int) place {
 
 // readLookedUp reads the gradient of a table's rows, of the embedding or of one that a side begins with.
 func (c *checker) readLookedUp(i int, op plan.Op, m int) {
-	side := c.p.LookupOf(&op).Side
-	switch {
+	table := c.p.LookupOf(&op)
+	switch side := table.Side; {
 	case side >= 0:
 		c.read(i, c.lookedUp(side, m), c.sideGradAfter(side, c.m.Sides[side].Layers[0], m))
 	case c.bound():
-		c.read(i, place{"dx", m, 0}, content{"dx", 1, m})
+		c.read(i, c.dxAt(op, table.Layer, m), content{"dx", table.Layer, m})
 	default:
-		c.read(i, c.hostX(1, m), content{"dx", 1, m})
+		c.read(i, c.hostX(table.Layer, m), content{"dx", table.Layer, m})
 	}
 }
 

@@ -295,8 +295,30 @@ func (c *checker) xAt(op plan.Op, layer int) place {
 	return c.shared(inputSlot(op, layer), c.ownX(op.Rank, layer, op.Micro))
 }
 
-// dxAt returns the place of that input's gradient.
-func (c *checker) dxAt(buffer, m int) place { return c.shared(buffer, place{"dx", m, 0}) }
+// dxAt returns the place of that input's gradient. A chain that ends in a side has it where the side's was.
+func (c *checker) dxAt(op plan.Op, layer, m int) place {
+	if side := c.m.ChainOf(layer).Out; side >= 0 {
+		return c.sideGradAt(side, m)
+	}
+	return c.shared(slotOf(op, plan.InputGrad), place{"dx", m, 0})
+}
+
+// gradientAbove returns the content that a block finds there: the gradient of the input of the next one, or of the side that it makes.
+func (c *checker) gradientAbove(op plan.Op, m int) content {
+	if c.m.Ends(op.Layer) {
+		side := c.m.ChainOf(op.Layer).Out
+		return c.sideGradAfter(side, c.m.Sides[side].Layers[1], m)
+	}
+	return content{"dx", op.Layer + 1, m}
+}
+
+// yAt names the memory of a block's output.
+func (c *checker) yAt(op plan.Op) place {
+	if c.m.Ends(op.Layer) {
+		return sideAt(c.m.ChainOf(op.Layer).Out, op.Micro)
+	}
+	return c.xAt(op, op.Layer+1)
+}
 
 func (c *checker) ownX(rank, layer, m int) place {
 	if layer <= len(c.m.Blocks) && rank == c.p.RankOf(layer, nn.Backward) {
@@ -374,7 +396,7 @@ func (c *checker) lossRank() int {
 // hostX names the place of x[layer][m] when it has left the device to be saved.
 func (c *checker) hostX(layer, m int) place {
 	if c.p.SavedOnDisk(layer - 1) {
-		if c.p.SavedOnHost(layer-1) || layer == 1 {
+		if c.p.SavedOnHost(layer-1) || c.m.Begins(layer) {
 			c.errs = append(c.errs, fmt.Sprintf("the input of layer %d is both on disk and in memory", layer))
 		}
 		return place{"disk x", layer, m}
@@ -492,7 +514,7 @@ func (c *checker) run(i int) {
 	passed := op.Name() == "load-input" || op.Name() == "load-side-grad" ||
 		op.Name() == "load-balance" && c.p.Ranks() > 1 ||
 		op.Name() == "load-side" && !c.fromTable(i) ||
-		op.Name() == "load" && op.Layer > 1 && (op.Layer > len(c.m.Blocks) || !c.down(i)) &&
+		op.Name() == "load" && !c.m.Begins(op.Layer) && (op.Layer > len(c.m.Blocks) || !c.down(i)) &&
 			c.p.RankOf(op.Layer-1, nn.Forward) != op.Rank
 	if passed { // from another device
 		want = plan.LaneExchange
@@ -563,11 +585,11 @@ func (c *checker) run(i int) {
 				c.write(i, c.lookedUp(table.Side, m), rowsOf(table.Side, m))
 				continue
 			}
-			to := c.hostX(1, m)
+			to := c.hostX(table.Layer, m)
 			if c.bound() {
-				to = c.ownX(0, 1, m)
+				to = c.ownX(0, table.Layer, m)
 			}
-			c.write(i, to, content{"x", 1, m})
+			c.write(i, to, content{"x", table.Layer, m})
 		}
 	case "upload":
 		c.write(i, tokens, content{"tokens", 0, 0})
@@ -603,7 +625,7 @@ func (c *checker) run(i int) {
 	case "pass":
 		c.peerCopy(i, c.ownX(op.Reads[0].Rank, op.Layer, m), c.xAt(op, op.Layer), content{"x", op.Layer, m})
 	case "pass-input":
-		dx := c.dxAt(slotOf(op, plan.InputGrad), m)
+		dx := c.dxAt(op, op.Layer, m)
 		c.peerCopy(i, dx, dx, content{"dx", op.Layer + 1, m})
 	case "save":
 		c.read(i, c.xAt(op, op.Layer), content{"x", op.Layer, m})
@@ -617,7 +639,7 @@ func (c *checker) run(i int) {
 		weights(op.Part)
 		c.forwardSides(i, op)
 		c.read(i, c.xAt(op, op.Layer), content{"x", op.Layer, m})
-		c.write(i, c.xAt(op, op.Layer+1), c.sumAfter(op, 0))
+		c.write(i, c.yAt(op), c.sumAfter(op, 0))
 		c.write(i, c.keptAt(op), content{"kept", op.Layer, m})
 		if c.groups(op) > 0 {
 			c.write(i, place{"between", m, 0}, c.normedAfter(op, m, 0))
@@ -744,7 +766,7 @@ func (c *checker) run(i int) {
 		c.read(i, c.xAt(op, top), content{"x", top, m})
 		head(content{"gradients", m, 0}, content{"spent", m, 0})
 		c.contribute(i, op, c.m.NormPart)
-		c.write(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", top, m})
+		c.write(i, c.dxAt(op, top, m), content{"dx", top, m})
 	case "reopen":
 		reads()
 		weights(op.Part)
@@ -752,7 +774,7 @@ func (c *checker) run(i int) {
 		c.readKept(i, op)
 		c.backwardSides(i, op, false)
 		if c.routed(op) {
-			c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer + 1, m})
+			c.read(i, c.dxAt(op, op.Layer, m), c.gradientAbove(op, m))
 		}
 		c.readOutcome(i, op)
 		c.write(i, place{"between", m, 0}, c.gradientAfter(op, m, 0))
@@ -773,8 +795,8 @@ func (c *checker) run(i int) {
 		c.backwardSides(i, op, true)
 		c.write(i, c.keptAt(op), content{"spent", op.Layer, m})
 		c.contribute(i, op, op.Part)
-		c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer + 1, m})
-		c.write(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer, m})
+		c.read(i, c.dxAt(op, op.Layer, m), c.gradientAbove(op, m))
+		c.write(i, c.dxAt(op, op.Layer, m), content{"dx", op.Layer, m})
 	case "round":
 		c.read(i, c.gradAt(op, op.Part), c.whole(op.Part))
 		c.write(i, place{"device squares", op.Part, 0}, content{"squares", op.Part, 0})
@@ -805,12 +827,12 @@ func (c *checker) run(i int) {
 		c.read(i, c.gradAt(op, op.Part), sum)
 		c.write(i, place{"embedding sum", op.Part, cohortOf(op)}, sum)
 	case "drain-input":
-		layer := max(op.Layer, 1)
-		c.read(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", layer, m})
+		layer := op.Reads[0].Index
+		c.read(i, c.dxAt(op, layer, m), content{"dx", layer, m})
 		c.write(i, c.awayX(op, layer), content{"dx", layer, m})
 	case "load-input":
 		c.read(i, c.awayX(op, op.Layer+1), content{"dx", op.Layer + 1, m})
-		c.write(i, c.dxAt(slotOf(op, plan.InputGrad), m), content{"dx", op.Layer + 1, m})
+		c.write(i, c.dxAt(op, op.Layer, m), content{"dx", op.Layer + 1, m})
 	case "scatter":
 		if c.p.Cluster.Several() {
 			c.scatterSum(i, op)
@@ -873,6 +895,9 @@ func (c *checker) saved() {
 		}
 	}
 	for layer := 2; layer <= len(c.m.Blocks); layer++ {
+		if c.m.Begins(layer) {
+			continue // the host has it
+		}
 		crosses := c.p.RankOf(layer, nn.Forward) != c.p.RankOf(layer-1, nn.Forward) ||
 			c.p.RankOf(layer, nn.Backward) != c.p.RankOf(layer-1, nn.Backward)
 		switch {

@@ -267,8 +267,9 @@ func (p *Plan) LookupOf(op *Op) *model.Lookup {
 		return p.Model.LookupOf(op.Part)
 	case first.What == Side:
 		return p.Model.Sides[first.Index].Lookup
+	default:
+		return p.Model.TableOf(first.Index)
 	}
-	return &p.Model.Lookups[0]
 }
 
 // lookedUpBytes is the length of the rows that a step looks up in a table.
@@ -294,7 +295,7 @@ func (p *Plan) moveCost(from, to Operand) (c cost) {
 	bytes := p.bytes(&to)
 	switch to.What {
 	case Input, InputGrad:
-		if pieces, each := p.InputPieces(); from.At == Disk || to.At == Disk {
+		if pieces, each := p.InputPieces(to.Index); from.At == Disk || to.At == Disk {
 			c.read = int64(pieces) * wholeBlocks(each)
 		}
 	case CohortSum:

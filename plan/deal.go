@@ -119,7 +119,7 @@ type wave struct {
 }
 
 func (p *Plan) newWave(m *Machine, devices int) *wave {
-	rows := float64(p.inputBytes())
+	rows := float64(p.widestInput())
 	w := &wave{micros: float64(p.Numerics.MicroBatches), free: make([]float64, devices), work: make([]float64, devices),
 		passes: rows/m.DownloadBytesPerSec + rows/m.UploadBytesPerSec}
 	if p.asked.Device.PeerCopies {
@@ -201,7 +201,7 @@ func (p *Plan) dealBlocks(m *Machine, devices, headRanks int) (d deal) {
 	}
 	for layer := p.blocks(); layer > 0; layer-- {
 		least := slices.Index(work, slices.Min(work))
-		if layer == 1 && p.Bound() {
+		if p.Model.Begins(layer) && p.Bound() {
 			least = 0 // the host reads and writes its rows where they are
 		}
 		work[least] += p.visitSeconds(m, layer, nn.Forward)

@@ -61,13 +61,21 @@ func (p *Plan) StateExtents(part int) []store.Spec {
 	return store.AppendPartSpecs(nil, part, p.Model.Parts[part].Layout, types, p.PieceElems(part))
 }
 
-// inputBytes is the input of a block for one micro-batch: [T, H].
-func (p *Plan) inputBytes() int64 { return p.rowBytes(p.Model.Hidden) }
+// inputBytes is the input of a layer for one micro-batch: [T, Hidden].
+func (p *Plan) inputBytes(layer int) int64 { return p.rowBytes(p.Model.Width(layer)) }
 
-// InputPieces cuts it into pieces about as long as those of moments in fp32.
-func (p *Plan) InputPieces() (pieces int, pieceBytes int64) {
+// widestInput is the longest of them.
+func (p *Plan) widestInput() (most int64) {
+	for i := range p.Model.Chains {
+		most = max(most, p.rowBytes(p.Model.Chains[i].Hidden))
+	}
+	return most
+}
+
+// InputPieces cuts the input of a layer into pieces about as long as those of moments in fp32.
+func (p *Plan) InputPieces(layer int) (pieces int, pieceBytes int64) {
 	want := p.Numerics.pieceElems() * tensor.F32.Bytes()
-	bytes := p.inputBytes()
+	bytes := p.inputBytes(layer)
 	n := (bytes + want - 1) / want
 	each := ((bytes+n-1)/n + tensor.Align - 1) / tensor.Align * tensor.Align
 	return int((bytes + each - 1) / each), each
@@ -76,9 +84,9 @@ func (p *Plan) InputPieces() (pieces int, pieceBytes int64) {
 // InputExtents are the saved inputs that are on disk.
 func (p *Plan) InputExtents() []store.Spec {
 	var specs []store.Spec
-	pieces, each := p.InputPieces()
 	for block := range p.blocks() {
 		if p.SavedOnDisk(block) {
+			pieces, each := p.InputPieces(1 + block)
 			specs = append(specs, store.Spec{ID: store.ID{Part: p.Model.BlockParts[block], Kind: store.Inputs},
 				Bytes: int64(p.Numerics.MicroBatches) * int64(pieces) * each, Piece: each})
 		}

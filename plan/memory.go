@@ -43,9 +43,11 @@ func (m Memory) Slot(o *Operand) device.Mem { return m.at[o.Cell] }
 
 // Rows is the memory of an operand that has rows of a micro-batch: [T, columns] in the type of activations.
 func (m Memory) Rows(o *Operand) device.Mat {
-	n, cols := &m.plan.Numerics, m.plan.Model.Hidden
+	n, cols := &m.plan.Numerics, 0
 	if o.What == Side || o.What == SideGrad {
 		cols = m.plan.Model.Sides[o.Index].Cols
+	} else {
+		cols = m.plan.Model.Width(o.Index)
 	}
 	return device.NewMat(m.At(o), n.Compute, n.Positions(), cols)
 }

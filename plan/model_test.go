@@ -34,6 +34,7 @@ type shape struct {
 	Groups                                                int    // of the feed-forwards of a Patchwork
 	Mixture                                               string // a family of mixtures of modeltest
 	Crossing                                              bool   // a Gemma 4 with values that cross layers instead
+	Towered                                               bool   // a modeltest.Towered instead
 }
 
 // tiny has two tiles of vocabulary.
@@ -50,6 +51,8 @@ func (s shape) model(t errorer) *model.Model {
 		keys["model_type"] = s.Mixture
 	case s.Crossing:
 		s.cross(keys)
+	case s.Towered:
+		keys["model_type"] = modeltest.Towered.ModelType
 	}
 	text, err := json.Marshal(keys)
 	if err != nil {
@@ -66,7 +69,7 @@ func (s shape) model(t errorer) *model.Model {
 		t.Fatal(err)
 	}
 	m, err := model.New(c, modeltest.Patchwork, modeltest.Piecework, modeltest.Mixtures(2), modeltest.WithDense(3),
-		modeltest.Balanced(modeltest.Mixtures(3)))
+		modeltest.Balanced(modeltest.Mixtures(3)), modeltest.Towered)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +94,7 @@ func (s shape) cross(keys map[string]any) {
 
 // drawModel picks any model, some of whose parts may be frozen.
 func drawModel(rt *rapid.T) *model.Model {
-	kinds := []string{"llama", "patchwork", "mixtures", "with dense", "crossing", "balanced mixtures"}
+	kinds := []string{"llama", "patchwork", "mixtures", "with dense", "crossing", "balanced mixtures", "towered"}
 	s := shape{Vocab: rapid.IntRange(3, 700).Draw(rt, "vocabulary"), Hidden: 16, Inner: 24,
 		Layers: rapid.IntRange(1, 5).Draw(rt, "layers"), Heads: 2, KVHeads: 1, HeadDim: 8,
 		Tied:   rapid.Bool().Draw(rt, "tied"),
@@ -101,11 +104,13 @@ func drawModel(rt *rapid.T) *model.Model {
 		s.Crossing = true
 	case "patchwork":
 		s.Patchwork = true
+	case "towered":
+		s.Towered, s.HeadDim = true, 4 // the tower is half as wide
 	case "mixtures", "with dense", "balanced mixtures":
 		s.Mixture = kind
 	}
 	m := s.model(rt)
-	freeze := rapid.SliceOfN(rapid.Bool(), 2+s.Layers, 2+s.Layers).Draw(rt, "frozen layers")
+	freeze := rapid.SliceOfN(rapid.Bool(), m.Layers(), m.Layers()).Draw(rt, "frozen layers")
 	if rapid.Bool().Draw(rt, "nothing is frozen") {
 		return m
 	}

@@ -265,10 +265,10 @@ func (r Request) checkDelta() error {
 	return nil
 }
 
-// CanContinue reports whether passes over a model can continue those before them: whether all its blocks keep what that
-// takes.
+// CanContinue reports whether passes over a model can continue those before them: whether it has one chain, all blocks
+// of which keep what that takes.
 func CanContinue(m *model.Model) bool {
-	return !slices.ContainsFunc(m.Blocks, func(d *nn.Block) bool { return !d.CanContinue() })
+	return len(m.Chains) == 1 && !slices.ContainsFunc(m.Blocks, func(d *nn.Block) bool { return !d.CanContinue() })
 }
 
 // Continues reports whether passes continue sequences.

@@ -91,9 +91,10 @@ func (p *Plan) together(layer int) bool {
 	return !p.Trains() || p.RankOf(layer, nn.Forward) == p.RankOf(layer, nn.Backward)
 }
 
-// crosses reports whether the rows between a layer and the next one pass from one rank to another in a direction.
+// crosses reports whether the rows between a layer and the next one pass from one rank to another in a direction. Those
+// after the end of a chain are a side, and pass by themselves.
 func (p *Plan) crosses(layer int, to nn.Direction) bool {
-	return len(p.Placement.Deal) > 0 && layer >= 1 && layer <= p.blocks() &&
+	return len(p.Placement.Deal) > 0 && layer >= 1 && layer <= p.blocks() && !p.Model.Ends(layer) &&
 		p.RankOf(layer, to) != p.RankOf(layer+1, to)
 }
 
@@ -118,14 +119,14 @@ func (p *Plan) rowsPass() bool {
 }
 
 // dealt is a deal that the model has room for, of one that is asked for. Bound memory stays with one device, and the
-// first device has the rows of the embedding.
+// first device has the rows of tables.
 func (p *Plan) dealt(asked []int, bound bool) []int {
 	if len(asked) != p.visitsOfStep() || slices.Max(asked) == 0 || slices.Min(asked) < 0 {
 		return nil
 	}
 	deal := slices.Clone(asked)
 	for b := range p.blocks() {
-		if bound && b == 0 {
+		if bound && p.Model.Begins(1+b) {
 			deal[b] = 0
 		}
 		if bound || p.keptBytes(b, nn.KeepInput) > 0 { // it leaves something on the device in any case

@@ -64,7 +64,7 @@ var rows = []row{
 		func(p *Plan) int { return p.Placement.Rings.State }},
 	// Rows of x between two blocks: forward writes one set while it reads the other, and backward passes dx down. A ring
 	// of one buffer for each micro-batch and a few spare ones can serve all three (inputBuffer says in which order).
-	{Input, ring, perSlot, "layer inputs in use", always((*Plan).inputBytes), (*Plan).inputBuffers},
+	{Input, ring, perSlot, "layer inputs in use", always((*Plan).widestInput), (*Plan).inputBuffers},
 	{InputGrad, own, perMicro, "layer inputs in use", (*Plan).inputGradBytes, nil},
 	{Side, own, perSideMicro, "values that cross blocks", (*Plan).sideHereBytes, nil},
 	{SideGrad, own, perSideMicro, "values that cross blocks", (*Plan).sideGradHereBytes, nil},

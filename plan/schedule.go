@@ -3,6 +3,7 @@ package plan
 import (
 	"slices"
 
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/trace"
 )
@@ -136,7 +137,7 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 			}
 		}
 		l := p.Model.LookupOf(part)
-		if l != nil && part == l.Tiles[len(l.Tiles)-1] && !ahead && b.Pass.Runs() {
+		if l != nil && part == l.Tiles[len(l.Tiles)-1] && !ahead && b.Pass.Runs() && !b.waitsForChain(l) {
 			b.lookup(DoLookup, l, 0, micros)
 		}
 	}
@@ -149,6 +150,9 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 		for i, leg := range legs {
 			if b.Pass.Steps() && i == b.blocks() { // the head, and then down
 				b.gatherBalance()
+			}
+			if l := p.Model.TableOf(leg.layer); l != nil && leg.to != nn.Backward && b.waitsForChain(l) {
+				b.lookup(DoLookup, l, 0, micros)
 			}
 			b.layer(leg)
 			if b.Pass.Steps() && i == b.blocks() {
@@ -193,6 +197,10 @@ func (b *builder) updates() bool { return b.Pass.Updates && !b.UpdatesInBackward
 
 // looksAhead reports whether rows of tables are looked up before the tables are updated.
 func (b *builder) looksAhead() bool { return b.Pass.Runs() && b.updates() && b.Placement.LookAhead }
+
+// waitsForChain reports whether rows of a table are looked up when their chain begins: a device that uses them where the host
+// writes them has those of the chain before there.
+func (b *builder) waitsForChain(l *model.Lookup) bool { return b.Bound() && l.Side < 0 && l.Layer > 1 }
 
 // updateOrder lists the parts in the order of their updates. The first block travels while the tables are updated and
 // looked up.

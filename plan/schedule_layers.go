@@ -111,7 +111,7 @@ var uses = [...]struct {
 	{nn.Tokens, func(b *builder) { b.reads = append(b.reads, b.tokens(b.at.rank)) }},
 	{nn.DX, func(b *builder) { b.use(nn.DX, b.gradientOf(b.at.layer, b.at.micro)) }},
 	{nn.HeldRows, (*builder).held},
-	{nn.Y, func(b *builder) { b.writes = append(b.writes, b.input(b.at.rank, b.at.layer+1, b.at.micro)) }},
+	{nn.Y, (*builder).output},
 	{nn.Sides, (*builder).sides},
 	{nn.Outcomes, (*builder).outcome},
 	{nn.TokenLosses, (*builder).tokenLosses},
@@ -122,6 +122,15 @@ var uses = [...]struct {
 	// Values that are kept are written on the way down as well, where their buffers are reused for gradients.
 	{nn.KeptRows, func(b *builder) { b.writes = append(b.writes, b.keep(b.at.layer, b.at.micro)) }},
 	{nn.CacheRows, func(b *builder) { b.writes = append(b.writes, b.cache(b.at.layer)) }},
+}
+
+// output adds the output of the layer: the input of the next one, or where a chain ends a side.
+func (b *builder) output() {
+	if layer := b.at.layer; b.Model.Ends(layer) {
+		b.writes = append(b.writes, on(b.at.rank, Side, b.Model.ChainOf(layer).Out, b.at.micro))
+	} else {
+		b.writes = append(b.writes, b.input(b.at.rank, layer+1, b.at.micro))
+	}
 }
 
 // use adds an operand to what the visit writes, or only reads.

@@ -131,11 +131,11 @@ func (b *builder) lookup(do Do, l *model.Lookup, first, end int) {
 		case l.Side >= 0:
 			rows = append(rows, b.lookedUp(Side, l.Side, m))
 		case b.Bound():
-			x := b.input(0, 1, m)
+			x := b.input(0, l.Layer, m)
 			b.hold(x)
 			rows = append(rows, x)
 		default:
-			rows = append(rows, b.away(on(0, Input, 1, m)))
+			rows = append(rows, b.away(on(0, Input, l.Layer, m)))
 		}
 		if !once {
 			o := op(LaneUpdate, 0, do)
@@ -225,7 +225,12 @@ func (b *builder) input(rank, layer, m int) Operand {
 // device of the layer: brought there if the layer above is on another one.
 func (b *builder) gradientOf(layer, m int) Operand {
 	dx := b.inputGradient(b.RankOf(layer, nn.Backward), layer, m)
-	if b.crosses(layer, nn.Backward) {
+	switch out := b.Model.ChainOf(layer).Out; {
+	case b.Model.Ends(layer):
+		if !b.has(dx) { // it begins with what readers have left in the same memory
+			b.loadSideGrad(on(dx.Rank, Side, out, m), on(dx.Rank, SideGrad, out, m))
+		}
+	case b.crosses(layer, nn.Backward):
 		above := b.inputGradient(b.RankOf(layer+1, nn.Backward), layer+1, m)
 		b.needFrom(above, b.betweenDevices(above), dx)
 	}
@@ -236,7 +241,7 @@ func (b *builder) gradientOf(layer, m int) Operand {
 // inputGradient is dx[m] on a device.
 func (b *builder) inputGradient(rank, layer, m int) Operand {
 	dx := on(rank, InputGrad, layer, m)
-	if b.sharesInputs() {
+	if b.sharesInputs() && b.Model.ChainOf(layer).Out < 0 {
 		dx.Slot = b.inputGradBuffer(m)
 	}
 	return dx
@@ -321,7 +326,9 @@ func (b *builder) made(o Operand, later nn.Uses) {
 		b.hold(o)
 		leaves = b.Pass.Steps() && b.outcomePasses(layer-1)
 	case Side:
-		b.hold(o)
+		if b.hold(o); b.Model.Ends(layer) && later.Has(nn.Y) {
+			break
+		}
 		leaves = !b.PeerCopies() && b.sideLeaves(o.Index, o.Rank)
 	case Input:
 		if b.hold(o); !later.Has(nn.Y) {
@@ -429,20 +436,18 @@ func (b *builder) finishLate(n int) {
 	b.late = b.late[n:]
 }
 
-// embedTrained reports whether anything needs the gradient of x[1].
-func (b *builder) embedTrained() bool { return slices.ContainsFunc(b.Model.EmbedTiles, b.Trained) }
-
-// drainInput takes the gradient of x[layer][m] to the host, where that is on its way: of the first block, as soon as
-// there is one, since what follows it ends the step; or of a block whose neighbour below is on another device that
+// drainInput takes the gradient of x[layer][m] to the host, where that is on its way: of the first block of a chain, as
+// soon as there is one, since what follows it ends the step; or of a block whose neighbour below is on another device that
 // cannot copy it. It lands where x was: its last reader is done.
 func (b *builder) drainInput(dx Operand) {
 	layer := dx.Index
-	first := layer == 1 && !b.Bound() && b.embedTrained()
+	begins := b.Model.Begins(layer)
+	first := begins && !b.Bound() && slices.ContainsFunc(b.Model.TableOf(layer).Tiles, b.Trained)
 	if next := layer > b.lowestTrained() && b.throughHost(layer-1, nn.Backward); !first && !next {
 		return
 	}
 	o := op(LaneDrain, dx.Rank, DoMove)
-	if o.Micro = dx.Micro; layer > 1 {
+	if o.Micro = dx.Micro; !begins {
 		o.Layer = layer
 	}
 	b.add(o, []Operand{dx}, []Operand{b.betweenDevices(dx)})
@@ -459,9 +464,9 @@ func (b *builder) scatter(l *model.Lookup) {
 		case l.Side >= 0:
 			dx = append(dx, b.lookedUp(SideGrad, l.Side, m))
 		case b.Bound():
-			dx = append(dx, b.inputGradient(0, 1, m))
+			dx = append(dx, b.inputGradient(0, l.Layer, m))
 		default:
-			dx = append(dx, b.away(on(0, InputGrad, 1, m)))
+			dx = append(dx, b.away(on(0, InputGrad, l.Layer, m)))
 		}
 	}
 	if b.Cluster.Several() {

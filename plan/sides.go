@@ -3,6 +3,7 @@ package plan
 import (
 	"slices"
 
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
 )
 
@@ -25,6 +26,19 @@ func (p *Plan) sideBytes(side int) int64 { return p.rowBytes(p.Model.Sides[side]
 // hasSide reports whether visits of a rank in a direction have a side.
 func (p *Plan) hasSide(side, rank int, to nn.Direction) bool {
 	return slices.ContainsFunc(p.Model.Sides[side].Layers, func(layer int) bool { return p.RankOf(layer, to) == rank })
+}
+
+// inChainTo reports whether a rank has visits on the way down of the chain that ends in a side: they have the gradients
+// of their inputs where that of the side was.
+func (p *Plan) inChainTo(side, rank int) bool {
+	return slices.ContainsFunc(p.Model.Chains, func(c model.Chain) bool {
+		for layer := c.First; c.Out == side && layer <= c.Last; layer++ {
+			if p.RankOf(layer, nn.Backward) == rank {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // sidePasses reports whether visits of several ranks have a side, which passes between them by way of host memory.

@@ -174,23 +174,26 @@ func (p *Plan) inputBuffers() int {
 }
 
 func (p *Plan) inputGradBytes(int, int) int64 {
-	return when(!p.sharesInputs() && p.Trains(), p.inputBytes())
+	return when(!p.sharesInputs() && p.Trains(), p.widestInput())
 }
 
 func (p *Plan) savedHereBytes(rank, block int) int64 {
-	return when(p.savedOn(rank, 1+block), p.inputBytes())
+	return when(p.savedOn(rank, 1+block), p.inputBytes(1+block))
 }
 
-func (p *Plan) savedHomeBytes(_, block int) int64 { return when(p.SavedOnHost(block), p.inputBytes()) }
+func (p *Plan) savedHomeBytes(_, block int) int64 {
+	return when(p.SavedOnHost(block), p.inputBytes(1+block))
+}
 
-func (p *Plan) passingInputBytes(int, int) int64 { return when(p.rowsPass(), p.inputBytes()) }
+func (p *Plan) passingInputBytes(int, int) int64 { return when(p.rowsPass(), p.widestInput()) }
 
 func (p *Plan) sideHereBytes(rank, side int) int64 {
 	return when(p.hasSide(side, rank, nn.Forward) || p.Trains() && p.hasSide(side, rank, nn.Backward), p.sideBytes(side))
 }
 
 func (p *Plan) sideGradHereBytes(rank, side int) int64 {
-	return when(p.Trains() && !p.gradTakesSide(side) && p.hasSide(side, rank, nn.Backward), p.sideBytes(side))
+	return when(p.Trains() && !p.gradTakesSide(side) && (p.hasSide(side, rank, nn.Backward) || p.inChainTo(side, rank)),
+		p.sideBytes(side))
 }
 
 func (p *Plan) sideHomeBytes(_, side int) int64 {
@@ -261,20 +264,20 @@ func (p *Plan) hasOutcome(rank, block int) bool {
 }
 
 func (p *Plan) outcomeHereBytes(rank, block int) int64 {
-	return when(!p.outcomePasses(block) && p.hasOutcome(rank, block), p.inputBytes())
+	return when(!p.outcomePasses(block) && p.hasOutcome(rank, block), p.inputBytes(1+block))
 }
 
-func (p *Plan) passingOutcomeBytes(rank, _ int) int64 {
+func (p *Plan) passingOutcomeBytes(rank, _ int) (most int64) {
 	for block := range p.blocks() {
 		if p.outcomePasses(block) && p.hasOutcome(rank, block) {
-			return p.inputBytes()
+			most = max(most, p.inputBytes(1+block))
 		}
 	}
-	return 0
+	return most
 }
 
 func (p *Plan) outcomeHomeBytes(_, block int) int64 {
-	return when(p.outcomePasses(block), p.inputBytes())
+	return when(p.outcomePasses(block), p.inputBytes(1+block))
 }
 
 func (p *Plan) cacheSlotBytes(int, int) (most int64) {

@@ -75,7 +75,7 @@ func (p *Plan) resolve(ask Placement) Placement {
 			at = Absent
 		case bound:
 			at = InPlace
-		case at == Device && (place.Rings.Inputs > 0 || !p.together(b+1)), at == Disk && b == 0,
+		case at == Device && (place.Rings.Inputs > 0 || !p.together(b+1)), at == Disk && p.Model.Begins(1+b),
 			at != Device && at != Disk:
 			at = Host
 		}
@@ -408,11 +408,11 @@ func (p *Plan) inputBuffer(layer, m int, down bool) int {
 // inputGradBuffer returns the number of the shared buffer of dx[m].
 func (p *Plan) inputGradBuffer(m int) int { return p.inputBuffer(p.blocks()+2, m, false) }
 
-// SavedOnHost reports whether the input of a block (from 0) has a place of its own in host memory. The embedding's
-// output always has: it comes to the device by way of the host, unless it is bound.
+// SavedOnHost reports whether the input of a block (from 0) has a place of its own in host memory. The rows of a table
+// always have: they come to the device by way of the host, unless they are bound.
 func (p *Plan) SavedOnHost(block int) bool {
 	return block < p.blocks() && !p.Bound() &&
-		(block == 0 || p.inputSpills(block) && p.Placement.Where.Inputs[block] == Host)
+		(p.Model.Begins(1+block) || p.inputSpills(block) && p.Placement.Where.Inputs[block] == Host)
 }
 
 // SavedOnDisk reports whether the input of a block (from 0) has an extent on disk.
@@ -514,7 +514,7 @@ func (p *Plan) inputSpills(block int) bool {
 	rank := p.RankOf(block+1, nn.Forward)
 	for later := block + 2; later <= p.blocks(); later += 2 {
 		// It is written there, or read there on one of both ways.
-		here := p.RankOf(later, nn.Forward) == rank || p.RankOf(later+1, nn.Forward) == rank ||
+		here := !p.Model.Ends(later) && p.RankOf(later, nn.Forward) == rank || p.RankOf(later+1, nn.Forward) == rank ||
 			p.RankOf(later+1, nn.Backward) == rank
 		if here && !p.savedOn(rank, later+1) {
 			return true
@@ -526,12 +526,18 @@ func (p *Plan) inputSpills(block int) bool {
 // lowestTrained is the first layer, of the blocks and the head, whose backward visit anything needs: nothing below
 // the lowest Trained layer is visited.
 func (p *Plan) lowestTrained() int {
-	for part, known := range p.Model.Parts {
-		if p.Trained(part) && known.Layer <= p.blocks() {
-			return max(known.Layer, 1)
+	lowest := p.blocks() + 1
+	for i := range p.Model.Lookups {
+		if l := &p.Model.Lookups[i]; slices.ContainsFunc(l.Tiles, p.Trained) {
+			lowest = min(lowest, p.Model.FirstOf(l))
 		}
 	}
-	return p.blocks() + 1
+	for layer := 1; layer < lowest; layer++ {
+		if slices.ContainsFunc(p.Model.LayerParts(layer), p.Trained) {
+			return layer
+		}
+	}
+	return lowest
 }
 
 // logitChunks is the number of chunks of a micro-batch's wanted rows.

@@ -116,6 +116,9 @@ func ofMicro(f func(*Plan, int) int64) quantity {
 
 func ofAll(f func(*Plan) int64) quantity { return func(p *Plan, _ *Operand) int64 { return f(p) } }
 
+// rowsOfLayer is the length of rows as wide as the input of the layer that an operand names.
+func (p *Plan) rowsOfLayer(o *Operand) int64 { return p.inputBytes(o.Index) }
+
 // scalar is the length of a loss or of a sum of squares.
 func scalar(*Plan, *Operand) int64 { return 8 }
 
@@ -130,11 +133,11 @@ var values = [whats]value{
 	Total:    {bytes: ofIndex((*Plan).gradBytes)},
 	Rounded:  {slot: "stage", down: "drain", bytes: ofIndex((*Plan).storedGradBytes)},
 	Tokens:   {up: "upload", bytes: ofAll((*Plan).tokenBytes)},
-	Input:    {slot: "input", up: "load", down: "save", peer: "pass", bytes: ofAll((*Plan).inputBytes)},
+	Input:    {slot: "input", up: "load", down: "save", peer: "pass", bytes: (*Plan).rowsOfLayer},
 	InputGrad: {slot: "input", up: "load-input", down: "drain-input", peer: "pass-input",
-		bytes: ofAll((*Plan).inputBytes)},
+		bytes: (*Plan).rowsOfLayer},
 	Kept:     {slot: "kept", up: "load-kept", down: "save-kept", bytes: ofBlock((*Plan).KeptBytes)},
-	Outcome:  {up: "load-sums", down: "save-sums", bytes: ofAll((*Plan).inputBytes)},
+	Outcome:  {up: "load-sums", down: "save-sums", bytes: (*Plan).rowsOfLayer},
 	Cache:    {slot: "cache", up: "load-cache", down: "save-cache", bytes: ofBlock((*Plan).CacheBytes)},
 	Side:     {up: "load-side", down: "save-side", peer: "pass-side", bytes: ofIndex((*Plan).sideBytes)},
 	SideGrad: {up: "load-side-grad", down: "drain-side", peer: "pass-side-grad", bytes: ofIndex((*Plan).sideBytes)},

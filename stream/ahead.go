@@ -50,7 +50,7 @@ func (e *Engine) loans(ops []plan.Op) [][store.Kinds][]loan {
 			reads(e.indexOf(&op), op.Part, updated, store.Weights)
 		case op.Do == plan.DoMove && onDisk(op.Reads[0]):
 			id := store.ID{Part: e.Plan.Model.BlockParts[op.Layer-1], Kind: store.Inputs}
-			for _, off := range e.inputPieces(op.Micro) {
+			for _, off := range e.inputPieces(op.Layer, op.Micro) {
 				of := &all[e.indexOf(&op)][id.Kind]
 				*of = append(*of, loan{id: id, off: off})
 			}

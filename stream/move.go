@@ -138,7 +138,7 @@ func (r *execution) moveInput(s device.Stream, i int) error {
 		here, away, access = away, here, store.Write
 	}
 	id, x := store.ID{Part: r.Plan.Model.BlockParts[away.Index-1], Kind: store.Inputs}, r.ranks[op.Rank].memory.At(here)
-	for at, off := range r.inputPieces(op.Micro) {
+	for at, off := range r.inputPieces(away.Index, op.Micro) {
 		err := r.piece(r.indexOf(op), id, off, r.specs[id].Piece, access, func(piece device.Mem) {
 			n := min(piece.Len, x.Len-at)
 			if part, piece := x.Slice(at, n), piece.Slice(0, n); access == store.Read {
@@ -157,9 +157,9 @@ func (r *execution) moveInput(s device.Stream, i int) error {
 	return nil
 }
 
-// inputPieces are the places in the input of a block, and in its extent, of the pieces for a micro-batch.
-func (e *Engine) inputPieces(m int) iter.Seq2[int64, int64] {
-	pieces, bytes := e.Plan.InputPieces()
+// inputPieces are the places in the input of a layer, and in its extent, of the pieces for a micro-batch.
+func (e *Engine) inputPieces(layer, m int) iter.Seq2[int64, int64] {
+	pieces, bytes := e.Plan.InputPieces(layer)
 	return func(yield func(at, off int64) bool) {
 		for i := range pieces {
 			if !yield(int64(i)*bytes, int64(m*pieces+i)*bytes) {

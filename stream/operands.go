@@ -58,7 +58,7 @@ func (r *execution) sides(op *plan.Op) (all []nn.SideRows) {
 			rows.Fresh = s.Sliced || op.Layer == m.Sides[s.Number].Last()
 		}
 		if s.Sliced && !s.Makes {
-			rows = rows.Columns((op.Layer-1)*s.Cols, s.Cols)
+			rows = rows.Columns((op.Layer-m.ChainOf(op.Layer).First)*s.Cols, s.Cols)
 		}
 		all = append(all, rows)
 	}

@@ -60,6 +60,10 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 			} else {
 				a.Y = memory.Rows(o)
 			}
+		case plan.Side: // of sides that the block states, r.sides has the rows
+			if m := r.Plan.Model; m.Ends(op.Layer) && m.ChainOf(op.Layer).Out == o.Index {
+				a.Y = memory.Rows(o)
+			}
 		case plan.InputGrad:
 			a.DX = memory.Rows(o)
 		case plan.Kept:

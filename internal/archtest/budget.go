@@ -26,8 +26,8 @@ type room struct {
 
 // rooms lists all that the program links, and each package of it is in one room.
 var rooms = []room{
-	{"plan + stream", []string{"plan", "stream"}, 15270},
-	{"nn + model", []string{"nn", "model"}, 9690},
+	{"plan + stream", []string{"plan", "stream"}, 15330},
+	{"nn + model", []string{"nn", "model"}, 9850},
 	{"train", []string{"train/..."}, 13220},
 	{"data", []string{"data/..."}, 22670},
 	{"gguf", []string{"gguf"}, 6140},
@@ -41,7 +41,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 117950
+const linkedLines = 118180
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"
