@@ -3,6 +3,7 @@ package devicetest
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
@@ -153,19 +154,23 @@ type delta struct {
 	out, states, dqkv, ddecay, dbeta, dstates *matrix
 }
 
-// delta places operands of a gated delta net. Decays are of all sizes; those of some rows leave nothing of a state.
+// Decay draws the decay with the number i, counted row by row, of a gated delta net. Decays are of all sizes; some
+// leave nothing of a state.
+func Decay(rng *rand.Rand, i, heads int) float64 {
+	size := [...]float64{0.01, 0.3, 0.001, 1, 0, 0.1, 0.05}[(i+i/heads)%7]
+	if i%53 == 31 {
+		size = 200
+	}
+	return -size * rng.Float64()
+}
+
+// delta places operands of a gated delta net.
 func (r *rig) delta(d tensor.DType, rows int, spec device.DeltaSpec) *delta {
 	chunks, cols := spec.States(rows)
 	n := &delta{DeltaSpec: spec, qkv: r.normal("qkv", d, rows, spec.QKVCols()),
 		decay: r.stat("decay", rows, spec.Heads), beta: r.stat("beta", rows, spec.Heads),
 		dout: r.normal("dout", d, rows, spec.Values())}
-	r.filled(n.decay, func(i int) float64 {
-		size := [...]float64{0.01, 0.3, 0.001, 1, 0, 0.1, 0.05}[(i+i/spec.Heads)%7]
-		if i%53 == 31 {
-			size = 200
-		}
-		return -size * r.rng.Float64()
-	})
+	r.filled(n.decay, func(i int) float64 { return Decay(r.rng, i, spec.Heads) })
 	r.filled(n.beta, func(int) float64 { return r.rng.Float64() })
 	n.place(r, d, rows, chunks, cols)
 	return n

@@ -93,6 +93,21 @@ func newWideBuffer(bytes int) *referenceBuffer {
 	return &referenceBuffer{bytes: make([]byte, bytes), wide: make([]float64, bytes/2+1)}
 }
 
+// Wide copies the rows of a matrix for operations of [WideStream], which leave their results there as they were before
+// they were rounded. So a test of code that computes an operation in another way than through a device, such as one
+// kernel at a time, compares it with the same reference.
+func Wide(d tensor.DType, rows, cols, stride int, bytes []byte) device.Mat {
+	b := newWideBuffer(len(bytes))
+	copy(b.bytes, bytes)
+	return device.Mat{Mem: device.Whole(b), DType: d, Rows: rows, Cols: cols, Stride: stride}
+}
+
+// WideStream makes a stream of the reference for matrices of [Wide].
+func WideStream() device.Stream { return &referenceStream{} }
+
+// WideNumbers reads such a matrix, row by row.
+func WideNumbers(m device.Mat) []float64 { return m.Buf.(*referenceBuffer).numbers(m) }
+
 // Bytes implements device.Buffer.
 func (b *referenceBuffer) Bytes() int64 { return int64(len(b.bytes)) }
 

@@ -297,21 +297,30 @@ func (d *deltaHead) backward(dout [][]float64) *deltaGrads {
 	return g
 }
 
-// GatedDelta carries out the recurrence, head by head. It leaves states alone: its gradient computes them again.
+// GatedDelta carries out the recurrence, head by head. A chunk's state is the one that its first row finds.
 func (s *referenceStream) GatedDelta(out, states, qkv, decay, beta device.Mat, spec device.DeltaSpec) {
 	s.operands.GatedDelta(out, states, qkv, decay, beta, spec)
 	s.do(func() {
 		for h := range spec.Heads {
 			d, _ := s.deltaHead(qkv, decay, beta, spec, h)
-			_, outputs := d.forward()
+			found, outputs := d.forward()
 			for t, o := range outputs {
 				s.put(out.RowRange(t, 1).ColRange(h*spec.ValueDim, spec.ValueDim), o)
+				s.putState(states, t, h, found[t])
 			}
 		}
 	})
 }
 
-// GatedDeltaGrad goes through the recurrence backwards, head by head. States are computed again.
+// putState writes the state of a head that row t finds, or its gradient, if a chunk begins there.
+func (s *referenceStream) putState(states device.Mat, t, head int, x state) {
+	if t%device.DeltaChunk == 0 {
+		s.put(states.RowRange(t/device.DeltaChunk, 1).ColRange(head*len(x), len(x)), x)
+	}
+}
+
+// GatedDeltaGrad goes through the recurrence backwards, head by head. States are computed again. No gradient goes to
+// what was there before a document.
 func (s *referenceStream) GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states device.Mat,
 	spec device.DeltaSpec) {
 	s.operands.GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv, decay, beta, states, spec)
@@ -330,6 +339,10 @@ func (s *referenceStream) GatedDeltaGrad(dqkv, ddecay, dbeta, dstates, dout, qkv
 				addNormalized(gradient[at(t, 1):], all[at(t, 1):], g.k[t], d.k[t], d.kScale[t])
 				addTo(gradient[at(t, 2):], g.v[t], 1)
 				decays[t*spec.Heads+h], betas[t*spec.Heads+h] = g.decay[t], g.beta[t]
+				if d.begins[t] {
+					clear(g.found[t])
+				}
+				s.putState(dstates, t, h, g.found[t])
 			}
 		}
 		s.put(dqkv, gradient)

@@ -3,7 +3,7 @@
 //  1. Declare it in an interface of device/ops.go, with its formula, its shapes and its source, and write the check of
 //     its operands in device/operands.go. If its gradient is an operation, that one gets the same.
 //  2. Carry it out in float64 in reference_ops.go, as plainly as the formula: numbers reads an operand, put writes a
-//     result. Pass it through in faulty_ops.go.
+//     result. Pass it through in faulty_ops.go. Tests of single kernels (workshop/kerneltest) use it too.
 //  3. Write its test in operations.go, and list the test in Suite.Run. A case places operands (normal, filled and ints
 //     make inputs; output and stat are full of poison), runs the operation on the device and on the reference, compares
 //     each output, and makes sure that nothing else changed:
@@ -30,6 +30,14 @@ import (
 // Tolerance bounds the distance of a result from the reference: by Rel of the reference's magnitude, plus Abs of the
 // scale of what was summed to get it.
 type Tolerance struct{ Rel, Abs float64 }
+
+// ToleranceOf returns that of the CPU device for results of a type.
+func ToleranceOf(d tensor.DType) Tolerance {
+	if d == tensor.BF16 {
+		return Tolerance{Rel: 1.0 / 256, Abs: 1.0 / 1024}
+	}
+	return Tolerance{Rel: 4e-6, Abs: 2e-6}
+}
 
 // Suite configures the suite for one driver. Open is required.
 type Suite struct {
@@ -71,10 +79,10 @@ func Run(t *testing.T, open func() device.Device) { Suite{Open: open}.Run(t) }
 // Run holds the driver against the contract.
 func (s Suite) Run(t *testing.T) {
 	if s.F32 == (Tolerance{}) {
-		s.F32 = Tolerance{Rel: 4e-6, Abs: 2e-6}
+		s.F32 = ToleranceOf(tensor.F32)
 	}
 	if s.BF16 == (Tolerance{}) {
-		s.BF16 = Tolerance{Rel: 1.0 / 256, Abs: 1.0 / 1024}
+		s.BF16 = ToleranceOf(tensor.BF16)
 	}
 	tests := []test{
 		{"MatMul", testMatMul}, {"Bias", testBias}, {"Add", testAdd}, {"Scale", testScale}, {"Cast", testCast},

@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -22,7 +23,6 @@ type attentionCase struct {
 	aligned                          bool  // every operand is, though the kernels do not ask for it
 	lengths                          []int // of the documents
 	rows                             int
-	starts, ends                     []int32
 	q, k, v, out, lse, dout, dq      *field
 	dk, dv, delta, start, end, grads *field
 	sinks                            *field
@@ -91,11 +91,17 @@ func (c *attentionCase) run(t *testing.T, on *backend) {
 	}
 	in := []any{c.q.stride, c.k.stride, c.v.stride}
 	sinks := any(0)
+	spec := device.AttentionSpec{Heads: c.heads, KVHeads: c.kvHeads, HeadDim: c.headDim, Window: c.window, Scale: scale,
+		SoftCap: c.softCap, Docs: b.docs(c.start, c.end)}
 	if c.sunk {
-		sinks = c.sinks
+		sinks, spec.Sinks = c.sinks, b.of(c.sinks)
 	}
+	b.ref.Attention(b.of(c.out), b.of(c.lse), b.of(c.q), b.of(c.k), b.of(c.v), spec)
+	out := b.wanted(c.out)
 	launch("attention", []any{c.out, c.lse, c.q, c.k, c.v, sinks, c.start}, sizes, []any{c.out.stride}, in)
-	out, lse, dq, dk, dv, dsinks := c.reference(float64(scale))
+	// The gradient reads what the kernel wrote.
+	b.ref.AttentionGrad(b.of(c.dq), b.of(c.dk), b.of(c.dv), b.of(c.dout), b.of(c.q), b.of(c.k), b.of(c.v),
+		b.again(c.out), b.of(c.lse), b.of(c.delta), spec)
 	deltaVariant := ".any"
 	if c.variant == "a16" || c.aligned {
 		deltaVariant = ".a16"
@@ -121,7 +127,9 @@ func (c *attentionCase) run(t *testing.T, on *backend) {
 			}
 			got.put(0, h, sum)
 		}
-		b.compare("dsinks", got, dsinks, within(1e-4*math.Sqrt(float64(c.rows*c.headDim))))
+		b.ref.Zero(b.of(got).Mem)
+		b.ref.SinkGrad(b.of(got), spec.Sinks, b.of(c.lse), b.of(c.delta))
+		b.compare("dsinks", got, b.wanted(got), within(1e-4*math.Sqrt(float64(c.rows*c.headDim))))
 	}
 
 	// A GPU's ex2 is off by up to two units in the last place (PTX ISA), so a tanh is by 2^-22 and a capped score by
@@ -133,8 +141,9 @@ func (c *attentionCase) run(t *testing.T, on *backend) {
 		kernel, name string
 		got          *field
 		want         []float64
-	}{{"attention", "out", c.out, out}, {"attention", "lse", c.lse, lse}, {"attention_dq", "dq", c.dq, dq}, {"attention_dkdv", "dk", c.dk, dk},
-		{"attention_dkdv", "dv", c.dv, dv}} {
+	}{{"attention", "out", c.out, out}, {"attention", "lse", c.lse, b.wanted(c.lse)},
+		{"attention_dq", "dq", c.dq, b.wanted(c.dq)}, {"attention_dkdv", "dk", c.dk, b.wanted(c.dk)},
+		{"attention_dkdv", "dv", c.dv, b.wanted(c.dv)}} {
 		most := 1.0
 		for _, x := range r.want {
 			most = max(most, math.Abs(x))
@@ -148,16 +157,21 @@ func (c *attentionCase) run(t *testing.T, on *backend) {
 	}
 }
 
-// make lays the operands out: queries, keys and values as columns of one matrix, and their gradients too.
-func (c *attentionCase) make(b *bench) {
-	c.starts, c.ends = nil, nil
-	for _, n := range c.lengths {
-		first := int32(len(c.starts))
+// documents has the first row of the document of each row, and the one after its last.
+func documents(lengths []int) (starts, ends []int32) {
+	for _, n := range lengths {
+		first := int32(len(starts))
 		for range n {
-			c.starts, c.ends = append(c.starts, first), append(c.ends, first+int32(n))
+			starts, ends = append(starts, first), append(ends, first+int32(n))
 		}
 	}
-	c.rows = len(c.starts)
+	return starts, ends
+}
+
+// make lays the operands out: queries, keys and values as columns of one matrix, and their gradients too.
+func (c *attentionCase) make(b *bench) {
+	starts, ends := documents(c.lengths)
+	c.rows = len(starts)
 	queries, keys, pad := c.heads*c.headDim, c.kvHeads*c.headDim, 3
 	if c.variant == "a16" || c.aligned {
 		pad = 16
@@ -174,72 +188,9 @@ func (c *attentionCase) make(b *bench) {
 	c.q, c.k, c.v = qkv.columns(0, queries), qkv.columns(queries, keys), qkv.columns(queries+keys, keys)
 	c.dq, c.dk, c.dv = c.grads.columns(0, queries), c.grads.columns(queries, keys), c.grads.columns(queries+keys, keys)
 	c.lse, c.delta = b.field(tensor.F32, c.rows, c.heads, c.heads), b.field(tensor.F32, c.rows, c.heads, c.heads)
-	c.start, c.end = b.ints(c.starts), b.ints(c.ends)
+	c.start, c.end = b.ints(starts), b.ints(ends)
 	c.sinks = b.field(c.dtype, 1, c.heads, c.heads)
 	for h := range c.heads { // from below the scores to far above them
 		c.sinks.put(0, h, float64(8*h)-2+b.rng.NormFloat64())
 	}
-}
-
-// reference computes everything in float64, with delta from what the kernel wrote to out.
-func (c *attentionCase) reference(scale float64) (out, lse, dq, dk, dv, dsinks []float64) {
-	d, qc, kc := c.headDim, c.heads*c.headDim, c.kvHeads*c.headDim
-	out, dq, dk, dv = make([]float64, c.rows*qc), make([]float64, c.rows*qc), make([]float64, c.rows*kc), make([]float64, c.rows*kc)
-	lse, dsinks = make([]float64, c.rows*c.heads), make([]float64, c.heads)
-	q, k, v, dout, got := c.q.numbers(), c.k.numbers(), c.v.numbers(), c.dout.numbers(), c.out.numbers()
-	dot := func(a, b []float64) (sum float64) {
-		for i, x := range a {
-			sum += x * b[i]
-		}
-		return sum
-	}
-	group := c.heads / c.kvHeads
-	each(c.kvHeads, func(kv int) { // heads of one group add to the same gradients
-		for h := kv * group; h < (kv+1)*group; h++ {
-			for t := range c.rows {
-				first := int(c.starts[t])
-				if c.window > 0 {
-					first = max(first, t-c.window+1)
-				}
-				mine := t*qc + h*d
-				theirs := func(j int) int { return (first+j)*kc + kv*d }
-				p, total, most, sink := make([]float64, t+1-first), 0.0, math.Inf(-1), math.Inf(-1)
-				if c.sunk {
-					sink = c.sinks.get(0, h)
-					most = sink
-				}
-				slope := make([]float64, len(p))
-				for j := range p {
-					p[j], slope[j] = dot(q[mine:][:d], k[theirs(j):][:d])*scale, 1
-					if limit := float64(c.softCap); limit > 0 {
-						th := math.Tanh(p[j] / limit)
-						p[j], slope[j] = limit*th, 1-th*th
-					}
-					most = max(most, p[j])
-				}
-				for j := range p {
-					p[j] = math.Exp(p[j] - most)
-					total += p[j]
-				}
-				if c.sunk {
-					total += math.Exp(sink - most)
-				}
-				lse[t*c.heads+h] = most + math.Log(total)
-				delta := dot(dout[mine:][:d], got[mine:][:d])
-				dsinks[h] -= math.Exp(sink-lse[t*c.heads+h]) * delta
-				for j := range p {
-					p[j] /= total
-					at := theirs(j)
-					ds := p[j] * (dot(dout[mine:][:d], v[at:][:d]) - delta) * slope[j] * scale
-					for i := range d {
-						out[mine+i] += p[j] * v[at+i]
-						dv[at+i] += p[j] * dout[mine+i]
-						dk[at+i] += ds * q[mine+i]
-						dq[mine+i] += ds * k[at+i]
-					}
-				}
-			}
-		}
-	})
-	return out, lse, dq, dk, dv, dsinks
 }

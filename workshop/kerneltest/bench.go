@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"sync"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/kernels"
+	"github.com/millrace/millrace/device/devicetest"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/workshop/cudatest/ptx"
 )
@@ -22,6 +24,9 @@ type bench struct {
 	last     string // the kernel that ran last
 	stride   int    // of matrices whose rows are apart; 0: each has its own
 	skip     uint64 // the number of first blocks of grids that are not run
+	// ref computes what kernels should give, on copies of matrices (of).
+	ref    device.Stream
+	copies map[*field]device.Mat
 	// large: what a GPU gets is too large for the interpreter, so the results of the two are not compared.
 	large bool
 }
@@ -42,7 +47,30 @@ func benchFor(t failer, on *backend, seed uint64) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bench{t: t, on: on, set: set, rng: rand.New(rand.NewPCG(seed, 1))}
+	return &bench{t: t, on: on, set: set, rng: rand.New(rand.NewPCG(seed, 1)), ref: devicetest.WideStream(),
+		copies: map[*field]device.Mat{}}
+}
+
+// of is the copy of a matrix for operations of the reference, made when a test first asks for it.
+func (b *bench) of(f *field) device.Mat {
+	if _, ok := b.copies[f]; !ok {
+		b.copies[f] = devicetest.Wide(f.dtype, f.rows, f.cols, f.stored, f.bytes)
+	}
+	return b.copies[f]
+}
+
+// again is a new copy of a matrix, as kernels have left it.
+func (b *bench) again(f *field) device.Mat {
+	delete(b.copies, f)
+	return b.of(f)
+}
+
+// wanted has the numbers that operations of the reference have left of a matrix, before they are rounded.
+func (b *bench) wanted(f *field) []float64 { return devicetest.WideNumbers(b.of(f)) }
+
+// docs has documents for operations of the reference.
+func (b *bench) docs(start, end *field) device.Docs {
+	return device.Docs{Start: b.of(start).Mem, End: b.of(end).Mem}
 }
 
 // backend runs the kernels of a target.
@@ -199,10 +227,15 @@ func (f *field) apart(stride int) *field {
 func (b *bench) ints(values []int32) *field {
 	f := b.field(tensor.I32, 1, len(values), len(values))
 	for i, x := range values {
-		binary.LittleEndian.PutUint32(f.bytes[4*i:], uint32(x))
+		f.putInt(i, x)
 	}
 	return f
 }
+
+// blank has room for integers.
+func (b *bench) blank(n int) *field { return b.ints(make([]int32, n)) }
+
+func (f *field) putInt(i int, x int32) { binary.LittleEndian.PutUint32(f.bytes[4*i:], uint32(x)) }
 
 // columns is a range of a matrix' columns.
 func (f *field) columns(first, n int) *field {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -68,42 +69,19 @@ func testAttendCache(t *testing.T, on *backend) {
 					sunk = sinks
 				}
 				out := b.field(d, rows, c.heads*c.headDim, c.heads*c.headDim+7)
-				var want []float64
-				for r := range rows {
-					for h := range c.heads {
-						kv, first := h/group*c.headDim, int(start[r])
-						if c.window > 0 {
-							first = max(first, int(end[r])-c.window)
-						}
-						sum, of := 0.0, make([]float64, c.headDim)
-						if c.sunk {
-							sum = math.Exp(sinks.get(0, h))
-						}
-						for key := first; key < int(end[r]); key++ {
-							score := 0.0
-							for i := range c.headDim {
-								score += q.get(r, h*c.headDim+i) * k.get(key, kv+i)
-							}
-							score *= scale
-							if limit := float64(c.softCap); limit > 0 {
-								score = limit * math.Tanh(score/limit)
-							}
-							sum += math.Exp(score)
-							for i := range of {
-								of[i] += math.Exp(score) * v.get(key, kv+i)
-							}
-						}
-						for _, x := range of {
-							want = append(want, x/max(sum, 1e-300))
-						}
-					}
+				starts, ends := b.ints(start), b.ints(end)
+				spec := device.AttentionSpec{Heads: c.heads, KVHeads: c.kvHeads, HeadDim: c.headDim, Window: c.window,
+					Scale: float32(scale), SoftCap: c.softCap, Docs: b.docs(starts, ends)}
+				if c.sunk {
+					spec.Sinks = b.of(sinks)
 				}
-				b.run("attend_cache."+typeWord(d)+".any", out, q, k, v, sunk, b.ints(start), b.ints(end), rows, c.heads,
+				b.ref.AttendCache(b.of(out), b.of(q), b.of(k), b.of(v), spec)
+				b.run("attend_cache."+typeWord(d)+".any", out, q, k, v, sunk, starts, ends, rows, c.heads,
 					c.kvHeads, group, c.headDim, c.window, out.stride, q.stride, k.stride, v.stride, float32(scale),
 					c.softCap)
 				// As of attention: see attentionCase.run.
 				limit := map[tensor.DType]float64{tensor.F32: 1e-5 + 4e-7*float64(c.softCap), tensor.BF16: 1e-2}[d]
-				b.compare("out", out, want, within(3*limit))
+				b.compare("out", out, b.wanted(out), within(3*limit))
 				if !out.intact() {
 					t.Error("out is written between the rows")
 				}
@@ -119,62 +97,34 @@ func testContinueDelta(t *testing.T, on *backend) {
 		b := benchFor(t, on, 31)
 		size := keyDim * valueDim
 		states := b.field(tensor.F32, sequences, heads*size, heads*size)
-		want := map[int32][]float64{} // by the first row of a sequence
 		for _, pass := range []struct{ start, end []int32 }{
 			{[]int32{0, 18, 0}, []int32{1, 19, 2}}, {[]int32{18, 0, 18, 18}, []int32{20, 3, 21, 22}}} {
 			rows := len(pass.start)
 			qkv := b.normal(d, rows, 2*keyHeads*keyDim+heads*valueDim, 2*keyHeads*keyDim+heads*valueDim+3)
 			decay, beta := b.normal(tensor.F32, rows, heads, heads), b.normal(tensor.F32, rows, heads, heads)
 			out := b.field(d, rows, heads*valueDim, heads*valueDim+2)
-			var outs []float64
-			for r, start := range pass.start {
-				if want[start] == nil {
-					want[start] = make([]float64, heads*size)
-				}
-				unit := func(first int) (x []float64) {
-					sum := 1e-6
-					for i := range keyDim {
-						x = append(x, qkv.get(r, first+i))
-						sum += x[i] * x[i]
-					}
-					for i := range x {
-						x[i] /= math.Sqrt(sum)
-					}
-					return x
-				}
-				q, k := unit(0), unit(keyDim)
+			for r := range rows {
 				for h := range heads {
 					decay.put(r, h, -math.Abs(decay.get(r, h)))
-					state := want[start][h*size:][:size]
-					for c := range valueDim {
-						read, o := 0.0, 0.0
-						for i, x := range k {
-							state[i*valueDim+c] *= math.Exp(decay.get(r, h))
-							read += x * state[i*valueDim+c]
-						}
-						change := beta.get(r, h) * (qkv.get(r, 2*keyDim+h*valueDim+c) - read)
-						for i, x := range k {
-							state[i*valueDim+c] += x * change
-							o += q[i] * state[i*valueDim+c] / math.Sqrt(keyDim)
-						}
-						outs = append(outs, o)
-					}
 				}
 			}
-			b.run("continue_delta."+typeWord(d), out, states, qkv, decay, beta, b.ints(pass.start), b.ints(pass.end),
+			start, end := b.ints(pass.start), b.ints(pass.end)
+			b.ref.ContinueDelta(b.of(out), b.of(states), b.of(qkv), b.of(decay), b.of(beta), device.DeltaSpec{
+				KeyHeads: keyHeads, Heads: heads, KeyDim: keyDim, ValueDim: valueDim, Docs: b.docs(start, end)}, each)
+			b.run("continue_delta."+typeWord(d), out, states, qkv, decay, beta, start, end,
 				rows, sequences, keyHeads, heads, keyDim, valueDim, each, out.stride, qkv.stride)
 			limit := map[tensor.DType]float64{tensor.F32: 1e-5, tensor.BF16: 1.0 / 32}[d]
-			b.compare("out", out, outs, within(limit))
+			b.compare("out", out, b.wanted(out), within(limit))
 			if !out.intact() {
 				t.Error("out is written between the rows")
 			}
 		}
-		for start, state := range want {
+		for _, sequence := range []int{0, 2} {
 			got := b.field(tensor.F32, 1, heads*size, heads*size)
-			for i := range state {
-				got.put(0, i, states.get(int(start)/each, i))
+			for i := range got.cols {
+				got.put(0, i, states.get(sequence, i))
 			}
-			b.compare("states", got, state, within(1e-4))
+			b.compare("states", got, b.wanted(states)[sequence*got.cols:][:got.cols], within(1e-4))
 		}
 		if x := states.get(1, 0); x == x {
 			t.Error("the state of a sequence without rows is written")

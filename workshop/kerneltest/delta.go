@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/devicetest"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -19,13 +21,12 @@ type deltaCase struct {
 	atOnce                            int   // chunks of a launch
 
 	rows, chunks                             int
-	starts, ends                             []int32
 	qkv, decay, beta, dout, start, end       *field
 	out, states, dqkv, ddecay, dbeta, solved *field
 	dstates                                  *field
 }
 
-const deltaChunk = 64
+const deltaChunk = device.DeltaChunk
 
 // Every kernel of gated delta nets, over chunks with several documents, in stretches of chunks.
 func testDelta(t *testing.T, on *backend) {
@@ -50,6 +51,11 @@ func testDelta(t *testing.T, on *backend) {
 func (c *deltaCase) run(t *testing.T, on *backend) {
 	b := benchFor(t, on, uint64(c.keyDim))
 	c.make(b)
+	spec := device.DeltaSpec{KeyHeads: c.keyHeads, Heads: c.heads, KeyDim: c.keyDim, ValueDim: c.valueDim,
+		Docs: b.docs(c.start, c.end)}
+	b.ref.GatedDelta(b.of(c.out), b.of(c.states), b.of(c.qkv), b.of(c.decay), b.of(c.beta), spec)
+	b.ref.GatedDeltaGrad(b.of(c.dqkv), b.of(c.ddecay), b.of(c.dbeta), b.of(c.dstates), b.of(c.dout), b.of(c.qkv),
+		b.of(c.decay), b.of(c.beta), b.of(c.states), spec)
 	suffix, plain := "."+typeWord(c.dtype)+"."+c.variant, "."+typeWord(c.dtype)
 	terms, past := c.variant == "a16", 2*deltaChunk*deltaChunk
 	if terms {
@@ -108,9 +114,14 @@ func (c *deltaCase) run(t *testing.T, on *backend) {
 		b.run("delta_grad_keys"+suffix, slices.Concat([]any{c.dqkv, c.dstates, c.solved}, read, last,
 			[]any{past, c.dqkv.stride, c.qkv.stride})...)
 	})
-	for _, r := range c.reference() {
-		most := 1.0
-		for _, x := range r.want {
+	for _, r := range []struct {
+		kernel, name string
+		got          *field
+	}{{"delta_out", "out", c.out}, {"delta_scan", "states", c.states}, {"delta_grad_keys", "dqkv", c.dqkv},
+		{"delta_grad_values", "ddecay", c.ddecay}, {"delta_grad_values", "dbeta", c.dbeta},
+		{"delta_scan_grad", "dstates", c.dstates}} {
+		most, want := 1.0, b.wanted(r.got)
+		for _, x := range want {
 			most = max(most, math.Abs(x))
 		}
 		// 64 roundings of fp32, as in test_delta.py. A result in bf16 is half a unit of its last place off.
@@ -118,23 +129,17 @@ func (c *deltaCase) run(t *testing.T, on *backend) {
 		if r.got.dtype == tensor.BF16 {
 			limit += 1.0 / 256
 		}
-		b.compareOf(name(r.kernel), r.name, r.got, r.want, within(limit*most))
+		b.compareOf(name(r.kernel), r.name, r.got, want, within(limit*most))
 		if !r.got.intact() {
 			t.Errorf("%s is written between the rows", r.name)
 		}
 	}
 }
 
-// make lays the operands out. Decays are of all sizes; those of some rows leave nothing of a state.
+// make lays the operands out.
 func (c *deltaCase) make(b *bench) {
-	c.starts, c.ends = nil, nil
-	for _, n := range c.lengths {
-		first := int32(len(c.starts))
-		for range n {
-			c.starts, c.ends = append(c.starts, first), append(c.ends, first+int32(n))
-		}
-	}
-	c.rows = len(c.starts)
+	starts, ends := documents(c.lengths)
+	c.rows = len(starts)
 	c.chunks = (c.rows + deltaChunk - 1) / deltaChunk
 	pad := map[string]int{"any": 3, "a16": 16}[c.variant]
 	values := c.heads * c.valueDim
@@ -146,140 +151,12 @@ func (c *deltaCase) make(b *bench) {
 		dense(c.rows, c.heads)
 	for r := range c.rows {
 		for h := range c.heads {
-			size := [...]float64{0.01, 0.3, 0.001, 1, 0, 0.1, 0.05}[(r+h)%7]
-			if r%53 == 31 {
-				size = 200
-			}
-			c.decay.put(r, h, -size*b.rng.Float64())
+			c.decay.put(r, h, devicetest.Decay(b.rng, r*c.heads+h, c.heads))
 			c.beta.put(r, h, b.rng.Float64())
 		}
 	}
 	state := c.heads * c.keyDim * c.valueDim
 	c.states, c.dstates = dense(c.chunks, state), dense(c.chunks, state)
 	c.solved = dense(c.atOnce*c.heads, 5*deltaChunk*deltaChunk+2*deltaChunk*c.valueDim) // more than T in terms takes
-	c.start, c.end = b.ints(c.starts), b.ints(c.ends)
-}
-
-// deltaResult holds the numbers that a kernel wrote, and those that it should have written.
-type deltaResult struct {
-	kernel, name string
-	got          *field
-	want         []float64
-}
-
-// reference carries out the recurrence row by row in float64.
-func (c *deltaCase) reference() []deltaResult {
-	results := []deltaResult{{"delta_out", "out", c.out, nil}, {"delta_scan", "states", c.states, nil},
-		{"delta_grad_keys", "dqkv", c.dqkv, nil}, {"delta_grad_values", "ddecay", c.ddecay, nil},
-		{"delta_grad_values", "dbeta", c.dbeta, nil}, {"delta_scan_grad", "dstates", c.dstates, nil}}
-	for i, r := range results {
-		results[i].want = make([]float64, r.got.rows*r.got.cols)
-	}
-	for h := range c.heads {
-		c.head64(h, func(result, row, col int, x float64) {
-			results[result].want[row*results[result].got.cols+col] += x
-		})
-	}
-	return results
-}
-
-// unit returns the query or key of a row at a column of qkv, normalized, and the factor that normalized it.
-func (c *deltaCase) unit(row, col int) (x []float64, by float64) {
-	x = make([]float64, c.keyDim)
-	squares := 1e-6
-	for i := range x {
-		x[i] = c.qkv.get(row, col+i)
-		squares += x[i] * x[i]
-	}
-	by = 1 / math.Sqrt(squares)
-	for i := range x {
-		x[i] *= by
-	}
-	return x, by
-}
-
-// head64 adds the results of a head, through add: to which result, and where.
-func (c *deltaCase) head64(h int, add func(result, row, col int, x float64)) {
-	K, V := c.keyDim, c.valueDim
-	atQ := h / (c.heads / c.keyHeads) * K
-	atK, atV, share := atQ+c.keyHeads*K, 2*c.keyHeads*K+h*V, 1/math.Sqrt(float64(K))
-	found, left := make([][]float64, c.rows), make([][]float64, c.rows)
-	wrong := make([][]float64, c.rows)
-	for t := range c.rows {
-		q, _ := c.unit(t, atQ)
-		k, _ := c.unit(t, atK)
-		found[t] = make([]float64, K*V)
-		if int(c.starts[t]) != t {
-			copy(found[t], left[t-1])
-		}
-		if t%deltaChunk == 0 {
-			for i, x := range found[t] {
-				add(1, t/deltaChunk, h*K*V+i, x)
-			}
-		}
-		left[t], wrong[t] = make([]float64, K*V), make([]float64, V)
-		a, beta := math.Exp(c.decay.get(t, h)), c.beta.get(t, h)
-		for j := range V {
-			wrong[t][j] = c.qkv.get(t, atV+j)
-			for i := range K {
-				wrong[t][j] -= a * found[t][i*V+j] * k[i]
-			}
-			o := 0.0
-			for i := range K {
-				left[t][i*V+j] = a*found[t][i*V+j] + k[i]*beta*wrong[t][j]
-				o += left[t][i*V+j] * q[i] * share
-			}
-			add(0, t, h*V+j, o)
-		}
-	}
-	ds := make([]float64, K*V)
-	for t := c.rows - 1; t >= 0; t-- {
-		q, byQ := c.unit(t, atQ)
-		k, byK := c.unit(t, atK)
-		a, beta := math.Exp(c.decay.get(t, h)), c.beta.get(t, h)
-		dq, dk, dx := make([]float64, K), make([]float64, K), make([]float64, V)
-		for j := range V {
-			do := c.dout.get(t, h*V+j)
-			for i := range K {
-				ds[i*V+j] += q[i] * share * do
-				dq[i] += left[t][i*V+j] * do * share
-				dx[j] += ds[i*V+j] * k[i]
-			}
-		}
-		dbeta, ddecay := 0.0, 0.0
-		for j := range V {
-			dbeta += wrong[t][j] * dx[j]
-			dv := beta * dx[j]
-			add(2, t, atV+j, dv)
-			for i := range K {
-				dk[i] += ds[i*V+j]*beta*wrong[t][j] - a*found[t][i*V+j]*dv
-				ds[i*V+j] -= k[i] * dv
-				ddecay += ds[i*V+j] * a * found[t][i*V+j]
-				ds[i*V+j] *= a
-			}
-		}
-		add(3, t, h, ddecay)
-		add(4, t, h, dbeta)
-		for _, g := range []struct {
-			unit, d []float64
-			by      float64
-			col     int
-		}{{q, dq, byQ, atQ}, {k, dk, byK, atK}} {
-			along := 0.0
-			for i, x := range g.unit {
-				along += x * g.d[i]
-			}
-			for i, x := range g.unit {
-				add(2, t, g.col+i, g.by*(g.d[i]-x*along))
-			}
-		}
-		if int(c.starts[t]) == t {
-			clear(ds)
-		}
-		if t%deltaChunk == 0 {
-			for i, x := range ds {
-				add(5, t/deltaChunk, h*K*V+i, x)
-			}
-		}
-	}
+	c.start, c.end = b.ints(starts), b.ints(ends)
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/millrace/millrace/device/devicetest"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -65,7 +66,7 @@ func testLargeMatMul(t *testing.T, on *backend) {
 					got.putF64(r, j, out.get(r*every, j*every))
 				}
 			}
-			rel := map[tensor.DType]float64{tensor.F32: 4e-6, tensor.BF16: 1.0 / 256}[c.out]
+			rel := devicetest.ToleranceOf(c.out).Rel
 			// Tensor cores take 16 products at a time and truncate each sum, which grows like the root of its length.
 			sum := math.Sqrt(float64(c.k))
 			allowed := max(4e-6, 0x1p-23*float64(c.k)/16) * sum
@@ -116,13 +117,13 @@ func testLargeExperts(t *testing.T, on *backend) {
 		b := benchFor(t, on, 14)
 		b.large = true
 		m := routedOf(b, tokens, 8, rowsOfBlock, 1, blocks)
-		a, w, c := m.matrix(b, d, k, k), b.normal(d, m.experts*n, k, k), m.matrix(b, d, n, n+16)
-		dw := b.normal(tensor.F32, m.experts*n, k, k)
-		rows, cols := (m.rows*m.count+every-1)/every, (n+every-1)/every
+		a, w, c := m.matrix(b, d, k, k), b.normal(d, m.Experts*n, k, k), m.matrix(b, d, n, n+16)
+		dw := b.normal(tensor.F32, m.Experts*n, k, k)
+		rows, cols := (m.Rows*m.Count+every-1)/every, (n+every-1)/every
 		product := make([]float64, rows*cols)
 		each(rows, func(r int) {
 			for j := range cols {
-				if e := int(m.blocks[r*every]); e >= 0 {
+				if e := int(m.of[r*every]); e >= 0 {
 					for l := range k {
 						product[r*cols+j] += a.get(r*every, l) * w.get(e*n+j*every, l)
 					}
@@ -132,12 +133,12 @@ func testLargeExperts(t *testing.T, on *backend) {
 			}
 		})
 		wide := (k + every - 1) / every
-		gradient := make([]float64, m.experts*cols*wide)
+		gradient := make([]float64, m.Experts*cols*wide)
 		for i := range gradient {
 			gradient[i] = dw.get(i/(cols*wide)*n+i/wide%cols*every, i%wide*every)
 		}
 		name := typeWord(d)
-		b.run("expert_matmul."+name+".nt.a16", slices.Concat([]any{c, a, w, a}, m.args(b), []any{n, k, 0, 0, c.stride,
+		b.run("expert_matmul."+name+".nt.a16", slices.Concat([]any{c, a, w, a}, m.args(), []any{n, k, 0, 0, c.stride,
 			a.stride, w.stride, 0})...)
 		sampled := func(of *field, rows, cols int, at func(r int) int) *field {
 			got := b.field(tensor.F64, rows, cols, cols)
@@ -148,7 +149,7 @@ func testLargeExperts(t *testing.T, on *backend) {
 			}
 			return got
 		}
-		rel := map[tensor.DType]float64{tensor.F32: 4e-6, tensor.BF16: 1.0 / 256}[d]
+		rel := devicetest.ToleranceOf(d).Rel
 		allowed := func(n int, rel float64) func(w float64) float64 {
 			sum := math.Sqrt(float64(n))
 			return func(w float64) float64 { return rel*math.Abs(w) + max(4e-6, 0x1p-23*float64(n)/16)*sum }
@@ -156,20 +157,20 @@ func testLargeExperts(t *testing.T, on *backend) {
 		b.compare("sampled products", sampled(c, rows, cols, func(r int) int { return r * every }), product,
 			allowed(k, rel))
 		// The gradient takes what was multiplied, as it is stored.
-		each(m.experts*cols, func(i int) {
+		each(m.Experts*cols, func(i int) {
 			e, out := i/cols, i%cols*every
-			for row, of := range m.blocks {
+			for row, of := range m.of {
 				for j := 0; j < wide && int(of) == e; j++ {
 					gradient[i*wide+j] += c.get(row, out) * a.get(row, j*every)
 				}
 			}
 		})
 		b.run("expert_weight_grad."+name+".a16",
-			slices.Concat([]any{dw, c, a}, m.args(b), []any{min(m.experts, m.count), n, k, dw.stride, c.stride,
+			slices.Concat([]any{dw, c, a}, m.args(), []any{min(m.Experts, m.Count), n, k, dw.stride, c.stride,
 				a.stride})...)
 		// Numbers of c are as large as the root of k.
-		grad := allowed(m.tokens, 4e-6)
-		b.compare("sampled gradients", sampled(dw, m.experts*cols, wide, func(r int) int {
+		grad := allowed(m.Routing.Rows, 4e-6)
+		b.compare("sampled gradients", sampled(dw, m.Experts*cols, wide, func(r int) int {
 			return r/cols*n +
 				r%cols*every
 		}), gradient,

@@ -5,6 +5,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/device/devicetest"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -54,24 +56,24 @@ func testMatMul(t *testing.T, on *backend) {
 			if c.apart {
 				base = b.normal(c.out, c.m, c.n, c.n+32).apart(longStride)
 			}
-			want := make([]float64, c.m*c.n)
-			for i := range c.m {
-				for j := range c.n {
-					for l := range c.k {
-						want[i*c.n+j] += pick(a, i, l, c.transA) * pick(x, l, j, c.transB)
-					}
-					if c.accumulate {
-						want[i*c.n+j] += base.get(i, j)
-					}
-				}
+			left, right := b.of(a), b.of(x)
+			if c.k == 0 {
+				left, right = left.ColRange(0, 0), right.RowRange(0, 0)
 			}
+			flags := device.MatMulFlags{TransA: c.transA, TransB: c.transB, Accumulate: c.accumulate}
+			if c.apart {
+				flags.Onto = b.of(base)
+			}
+			b.ref.MatMul(b.of(out), left, right, flags)
 			args := []any{out, base, a, x, c.m, c.n, c.k, out.stride, base.stride, a.stride, x.stride}
 			if c.form == "" {
 				args = append(args, bit(c.transA), bit(c.transB))
 			}
 			b.run(name+map[bool]string{true: "any", false: "a16"}[c.form == ""], append(args, bit(c.accumulate))...)
-			rel := map[tensor.DType]float64{tensor.F32: 4e-6, tensor.BF16: 1.0 / 256}[c.out]
-			b.compare("product", out, want, func(w float64) float64 { return rel*math.Abs(w) + 2e-6*math.Sqrt(float64(c.k)+1) })
+			allowed := devicetest.ToleranceOf(c.out).Rel
+			b.compare("product", out, b.wanted(out), func(w float64) float64 {
+				return allowed*math.Abs(w) + 2e-6*math.Sqrt(float64(c.k)+1)
+			})
 			if !out.intact() {
 				t.Error("it writes between the rows")
 			}

@@ -1,9 +1,9 @@
 package kerneltest
 
 import (
-	"math"
 	"testing"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -46,29 +46,18 @@ func testGateGrad(t *testing.T, on *backend) {
 		x, dy := b.normal(d, rows, gates*each, 391), b.normal(d, rows, gates*each, 392)
 		dx := b.field(d, rows, gates*each, 394)
 		gate, dgate := b.normal(d, rows, gates, 5), b.field(d, rows, gates, 4)
-		var wantX, wantGate []float64
-		for r := range rows {
-			for g := range gates {
-				s, sum := 1/(1+math.Exp(-gate.get(r, g))), 0.0
-				for c := g * each; c < (g+1)*each; c++ {
-					wantX = append(wantX, dy.get(r, c)*s)
-					sum += dy.get(r, c) * x.get(r, c)
-				}
-				wantGate = append(wantGate, sum*s*(1-s))
-			}
-		}
+		b.ref.GateGrad(b.of(dx), b.of(dgate), b.of(dy), b.of(x), b.of(gate), device.SigmoidGate)
 		b.run("gate_grad."+typeWord(d), dx, dgate, dy, x, gate, rows, gates*each, each, 0, dx.stride, dgate.stride,
 			dy.stride, x.stride, gate.stride)
 		// 130 products of two normal numbers, of which a bf16 result keeps 8 bits.
 		limit := map[tensor.DType]float64{tensor.F32: 1e-5, tensor.BF16: 1.0 / 32}[d]
-		b.compare("dx", dx, wantX, within(limit))
-		b.compare("dgate", dgate, wantGate, within(limit))
+		b.compare("dx", dx, b.wanted(dx), within(limit))
+		b.compare("dgate", dgate, b.wanted(dgate), within(limit))
 	}
 }
 
 // Decays and betas, their gradients in slices of the rows, and what adds up slices of the gradients of taps.
 func testDeltaGates(t *testing.T, on *backend) {
-	sigmoid := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 	for _, d := range types {
 		const rows, heads, slices = 37, 5, 2
 		b := benchFor(t, on, 20)
@@ -78,32 +67,27 @@ func testDeltaGates(t *testing.T, on *backend) {
 		decay, beta, ddecay, dbeta := dense(), dense(), dense(), dense()
 		da, db, part := b.field(d, rows, heads, heads+1), b.field(d, rows, heads, heads+4),
 			b.field(tensor.F32, 2*slices, heads, heads)
-		want := make([][]float64, 5) // decay, beta, da, db, part
-		want[4] = make([]float64, 2*slices*heads)
-		for r := range rows {
-			for h := range heads {
-				x, rate := a.get(r, h)+dtBias.get(0, h), -math.Exp(aLog.get(0, h))
-				y := sigmoid(of.get(r, h))
-				byDecay, byA := rate*math.Log1p(math.Exp(x)), ddecay.get(r, h)*rate*sigmoid(x)
-				for i, v := range []float64{byDecay, y, byA, dbeta.get(r, h) * y * (1 - y)} {
-					want[i] = append(want[i], v)
-				}
-				const long = 32 // rows of the first slice: whole blocks
-				want[4][r/long*heads+h] += ddecay.get(r, h) * byDecay
-				want[4][(slices+r/long)*heads+h] += byA
+		b.ref.DeltaGates(b.of(decay), b.of(beta), b.of(a), b.of(of), b.of(aLog), b.of(dtBias))
+		b.ref.Zero(b.of(part).Mem)
+		for slice := range slices {
+			rows := func(f *field) device.Mat { // of the first slice whole blocks
+				return b.of(f).RowRange(32*slice, min(32, rows-32*slice))
 			}
+			sums := func(at int) device.Mat { return b.of(part).RowRange(at, 1) }
+			b.ref.DeltaGatesGrad(rows(da), rows(db), sums(slice), sums(slices+slice), rows(ddecay), rows(dbeta),
+				rows(a), rows(of), b.of(aLog), b.of(dtBias))
 		}
 		b.run("delta_gates."+typeWord(d), decay, beta, a, of, aLog, dtBias, rows, heads, a.stride, of.stride)
-		b.compare("decay", decay, want[0], within(1e-4))
-		b.compare("beta", beta, want[1], within(1e-5))
+		b.compare("decay", decay, b.wanted(decay), within(1e-4))
+		b.compare("beta", beta, b.wanted(beta), within(1e-5))
 		b.run("delta_gates_grad."+typeWord(d), part, da, db, ddecay, dbeta, a, of, aLog, dtBias, rows, heads, slices,
 			da.stride, db.stride, a.stride, of.stride)
 		// The exponential of a rate and a sigmoid each take a few units of the last place of numbers up to 30; half a
 		// unit of the last place of bf16 numbers of that size is 1/16.
 		limit := map[tensor.DType]float64{tensor.F32: 1e-4, tensor.BF16: 0.1}[d]
-		b.compare("da", da, want[2], within(limit))
-		b.compare("db", db, want[3], within(limit))
-		b.compare("part", part, want[4], within(1e-3))
+		b.compare("da", da, b.wanted(da), within(limit))
+		b.compare("db", db, b.wanted(db), within(limit))
+		b.compare("part", part, b.wanted(part), within(1e-3))
 	}
 	const slices, cols, taps = 40, 21, 3
 	b := benchFor(t, on, 21)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/isa"
 	cpu "github.com/millrace/millrace/device/cpu/kernels"
 	"github.com/millrace/millrace/device/cuda/kernels"
@@ -53,11 +54,10 @@ func testAdd(t *testing.T, on *backend) {
 		for _, variant := range []string{".any", ".a16"} {
 			b := benchFor(t, on, 1)
 			x, y := b.normal(d, 7, 528, 544), b.normal(d, 7, 528, 560)
-			var want []float64
-			for r := range x.rows {
-				for c := range x.cols {
-					want = append(want, asType(d, float64(float32(x.get(r, c))+float32(y.get(r, c)))))
-				}
+			b.ref.Add(b.of(y), b.of(x), b.of(y))
+			want := b.wanted(y)
+			for i, sum := range want {
+				want[i] = asType(d, sum)
 			}
 			b.run("add."+typeWord(d)+variant, y, x, y, x.rows, x.cols, y.stride, x.stride, y.stride)
 			b.compare("sum", y, want, within(0x1p-149))
@@ -136,35 +136,25 @@ func testNormGrads(t *testing.T, on *backend) {
 					resid = b.normal(d, c.rows, cols, cols)
 					dx = resid
 				}
-				want, sums := make([]float64, 0, c.rows*cols), make([]float64, c.slices*c.dim)
 				long := (c.rows + c.slices - 1) / c.slices // the rows of a slice
 				if c.variant == ".narrow" {
 					long = (long + 3) / 4 * 4
 				}
-				for r := range c.rows {
-					for g := range c.groups {
-						mean := 0.0
-						for i := range c.dim {
-							at := g*c.dim + i
-							term := dy.get(r, at) * x.get(r, at) * rstd.get(r, g)
-							sums[r/long*c.dim+i] += term
-							mean += (w.get(0, i) + offset) * term / float64(c.dim)
-						}
-						for i := range c.dim {
-							at := g*c.dim + i
-							xhat := x.get(r, at) * rstd.get(r, g)
-							v := rstd.get(r, g) * ((w.get(0, i)+offset)*dy.get(r, at) - xhat*mean)
-							if withResid {
-								v += resid.get(r, at)
-							}
-							want = append(want, v)
-						}
+				b.ref.Zero(b.of(part).Mem)
+				for slice := range c.slices {
+					first := slice * long
+					rows := func(f *field) device.Mat { return b.of(f).RowRange(first, min(long, c.rows-first)) }
+					more := device.Mat{}
+					if withResid {
+						more = rows(resid)
 					}
+					b.ref.RMSNormGrad(rows(dx), b.of(part).RowRange(slice, 1), rows(dy), rows(x), b.of(w), rows(rstd),
+						more, device.NormSpec{Groups: c.groups, Offset: float32(offset)})
 				}
 				b.run(name+c.variant, part, dx, dy, x, w, rstd, resid, c.rows, c.groups, c.dim, c.slices, dx.stride, dy.stride, x.stride,
 					resid.stride, float32(offset), 1)
-				b.compare(fmt.Sprintf("%s%s %+v: dx", name, c.variant, c), dx, want, allowed)
-				b.compare(fmt.Sprintf("%s%s %+v: part", name, c.variant, c), part, sums, within(1e-4))
+				b.compare(fmt.Sprintf("%s%s %+v: dx", name, c.variant, c), dx, b.wanted(dx), allowed)
+				b.compare(fmt.Sprintf("%s%s %+v: part", name, c.variant, c), part, b.wanted(part), within(1e-4))
 				if !dx.intact() || !part.intact() {
 					t.Errorf("%s%s: written between the rows", name, c.variant)
 				}
@@ -328,52 +318,25 @@ func testLossOf(t *testing.T, on *backend, word string, softCap float32) {
 	b := benchFor(t, on, 8)
 	stat, logits, loss := b.field(tensor.F32, rows, 3, 3), b.normal(tensor.F32, rows, cols, cols+3), b.field(tensor.F32, 1, rows, rows)
 	targets := make([]int32, rows)
-	want, gradient := make([]float64, rows), make([]float64, rows*cols)
-	z := func(x float64) float64 {
-		if limit := float64(softCap); limit > 0 {
-			return limit * math.Tanh(x/limit)
-		}
-		return x
-	}
 	for r := range targets {
 		if targets[r] = int32(b.rng.IntN(cols)); r%7 == 3 {
 			targets[r] = -100
-			continue
-		}
-		total := 0.0
-		for c := range cols {
-			total += math.Exp(z(logits.get(r, c)))
-		}
-		want[r] = math.Log(total) - z(logits.get(r, int(targets[r])))
-		for c := range cols {
-			th := z(logits.get(r, c)) / float64(softCap)
-			if softCap == 0 {
-				th = 0
-			}
-			gradient[r*cols+c] = math.Exp(z(logits.get(r, c))) / total
-			if c == int(targets[r]) {
-				gradient[r*cols+c]--
-			}
-			gradient[r*cols+c] *= 1 - th*th
 		}
 	}
 	ids := b.ints(targets)
+	b.ref.LSEInit(b.of(stat))
 	b.run("lse_init", stat, rows)
-	begin := make([]float64, 0, 3*rows)
-	for range rows {
-		begin = append(begin, math.Inf(-1), 0, 0)
-	}
-	b.compare("stat", stat, begin, within(0x1p-149))
+	b.compare("stat", stat, b.wanted(stat), within(0x1p-149))
+	b.ref.LSEUpdate(b.of(stat), b.of(logits), b.of(ids).Mem, 0, softCap)
+	b.ref.TokenLoss(b.of(loss), b.of(stat), b.of(ids).Mem)
 	b.run("lse_update"+word+".any", stat, logits, ids, rows, cols, 0, logits.stride, softCap)
 	b.run("token_loss", loss, stat, ids, rows)
-	b.compare("loss", loss, want, within(1e-5))
+	b.compare("loss", loss, b.wanted(loss), within(1e-5))
 	grad := b.field(tensor.F32, rows, cols, cols+1)
 	weights := b.normal(tensor.F32, 1, rows, rows) // of both signs
-	for i := range gradient {
-		gradient[i] *= weights.get(0, i/cols)
-	}
+	b.ref.CrossEntropyGrad(b.of(grad), b.of(logits), b.of(stat), b.of(ids).Mem, b.of(weights).Mem, 0, softCap)
 	b.run("ce_grad.f32"+word+".any", grad, logits, stat, ids, weights, rows, cols, 0, grad.stride, logits.stride, softCap)
-	b.compare("gradient", grad, gradient, within(1e-6))
+	b.compare("gradient", grad, b.wanted(grad), within(1e-6))
 }
 
 // Parts of a gradient are added to it.
@@ -381,16 +344,9 @@ func testFold(t *testing.T, on *backend) {
 	const slices, cols = 77, 300
 	b := benchFor(t, on, 9)
 	part, dst := b.normal(tensor.F32, slices, cols, cols), b.normal(tensor.F32, 1, cols, cols)
-	want := make([]float64, cols)
-	for c := range want {
-		sum := float32(0)
-		for r := range slices {
-			sum += float32(part.get(r, c))
-		}
-		want[c] = float64(float32(dst.get(0, c)) + sum)
-	}
+	b.ref.BiasGrad(b.of(dst), b.of(part))
 	b.run("fold.f32", dst, part, slices, cols)
-	b.compare("sum", dst, want, within(1e-5))
+	b.compare("sum", dst, b.wanted(dst), within(1e-5))
 }
 
 // One id that many positions have, and ids that are met once, in the order of positions.
@@ -405,21 +361,7 @@ func testScatterAdd(t *testing.T, on *backend) {
 		}
 	}
 	dy, table := b.normal(tensor.F32, rows, cols, cols), b.normal(tensor.F32, tableRows, cols, cols)
-	want := make([]float32, tableRows*cols)
-	for i := range want {
-		want[i] = float32(table.get(i/cols, i%cols))
-	}
-	for r, id := range ids {
-		if at := int(id) - first; at >= 0 && at < tableRows {
-			for c := range cols {
-				want[at*cols+c] += float32(float32(1.7) * float32(dy.get(r, c))) // two roundings
-			}
-		}
-	}
+	b.ref.ScatterAdd(b.of(table), b.of(dy), b.of(b.ints(ids)).Mem, first, 1.7)
 	b.run("scatter_add.f32.any", table, dy, b.ints(ids), rows, cols, first, tableRows, cols, cols, float32(1.7))
-	exact := make([]float64, len(want))
-	for i, w := range want {
-		exact[i] = float64(w)
-	}
-	b.compare("table", table, exact, within(0x1p-149))
+	b.compare("table", table, b.wanted(table), within(0x1p-149))
 }
