@@ -91,6 +91,9 @@ type Part struct {
 	Tensors     []Source // of checkpoints, in the order of Layout's fields
 }
 
+// Trained reports whether the part has anything to update.
+func (p *Part) Trained() bool { return p.Layout.StateElems > 0 }
+
 // Read builds the model that a model directory's config.json describes.
 func Read(dir string) (*Model, error) {
 	c, err := hf.ReadConfig(dir)
@@ -325,6 +328,12 @@ func (m *Model) Active() (active int64) {
 // LearnsPositions reports whether each of the MaxPositions has weights, without which a document cannot be longer.
 func (m *Model) LearnsPositions() bool {
 	return slices.ContainsFunc(m.Blocks, func(b *nn.Block) bool { return b.Positions > 0 })
+}
+
+// CanGoBack reports whether passes may take up a sequence again at any of its positions. Where a block remembers it in
+// a state, a sequence can only continue, or begin again.
+func (m *Model) CanGoBack() bool {
+	return !slices.ContainsFunc(m.Blocks, func(b *nn.Block) bool { return !b.CanGoBack() })
 }
 
 // TrainFLOPs is the arithmetic that a training step on documents of these lengths takes by the usual account: forward,

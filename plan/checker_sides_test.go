@@ -31,7 +31,7 @@ func (c *checker) lookedUp(side, m int) place {
 
 // readLookedUp reads the gradient of a table's rows, of the embedding or of one that a side begins with.
 func (c *checker) readLookedUp(i int, op plan.Op, m int) {
-	table := c.p.LookupOf(&op)
+	table := op.Table
 	switch side := table.Side; {
 	case side >= 0:
 		c.read(i, c.lookedUp(side, m), c.sideGradAfter(side, c.m.Sides[side].Layers[0], m))

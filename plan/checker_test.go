@@ -568,7 +568,7 @@ func (c *checker) run(i int) {
 		c.saves[op.Part]++
 		c.read(i, place{"host weights", op.Part, 0}, fresh(op.Part))
 	case "gather", "gather-ahead":
-		table := c.p.LookupOf(&op)
+		table := op.Table
 		for _, p := range table.Tiles {
 			if op.Name() == "gather" {
 				c.read(i, place{"host weights", p, 0}, fresh(p))

@@ -179,7 +179,7 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 				}
 			}
 		case DoLookup:
-			l := p.LookupOf(op)
+			l := op.Table
 			for _, tile := range l.Tiles {
 				disk(tile, store.Weights, 1, 0)
 			}
@@ -188,7 +188,7 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 			}
 		case DoLookupAhead:
 			// Copies of the rows are updated, and looked up: as if no token occurred twice in a micro-batch.
-			l := p.LookupOf(op)
+			l := op.Table
 			for kind, dt := range p.types() {
 				bytes := store.Kind(kind).Elems(int64(p.Numerics.Positions()*l.Cols)) * dt.Bytes()
 				c.host += 2 * bytes
@@ -217,8 +217,8 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 				c.host += p.gradBytes(op.Part) + 2*p.storedGradBytes(op.Part)
 				disk(op.Part, store.Grad, 0, 1)
 			}
-		case DoScatter:
-			l := p.LookupOf(op)
+		case DoScatter, DoScatterOnto:
+			l := op.Table
 			if p.Cluster.Several() { // of one cohort: onto zeros, or a copy of what the head has left
 				cohorts, sum := int64(p.Numerics.CohortCount()), tensor.F32.Bytes()*p.sentSumElems(op.Part)
 				c.host = sum + 3*p.lookedUpBytes(l)/(int64(len(l.Tiles))*cohorts)
@@ -257,18 +257,6 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 			}
 		}
 		return c
-	}
-}
-
-// LookupOf is the table that an operation looks up, or adds gradients to.
-func (p *Plan) LookupOf(op *Op) *model.Lookup {
-	switch first := op.Writes[0]; {
-	case op.Part != none:
-		return p.Model.LookupOf(op.Part)
-	case first.What == Side:
-		return p.Model.Sides[first.Index].Lookup
-	default:
-		return p.Model.TableOf(first.Index)
 	}
 }
 

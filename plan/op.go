@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/trace"
 )
@@ -50,7 +51,8 @@ const (
 	DoUpdate                // AdamW over a part: update, from the gradient last brought to host memory; compute, where its state is
 	DoLookup                // x[1] of a micro-batch, or of all, from rows of the embedding: update
 	DoLookupAhead           // the same rows, as the pending update of the embedding will leave them, which comes later: update
-	DoScatter               // the embedding's gradient of the part from all micro-batches, rounded and squared: update
+	DoScatter               // the table's gradient of the part from all micro-batches, rounded and squared: update
+	DoScatterOnto           // the same, onto what a DoClear or a DoRound has left where it is stored: update
 	DoSave                  // takes a part's state, as updated, to the checkpoint: disk
 	// What follows is for several hosts. A sum is sent from host memory to the part's owner, and weights are sent from
 	// where they are stored to each other host; each as its bytes, in one message.
@@ -71,7 +73,8 @@ const none = -1
 type Op struct {
 	Worker
 	Do    Do
-	Visit *nn.Visit // of DoVisit
+	Visit *nn.Visit     // of DoVisit
+	Table *model.Lookup // that is looked up, or whose gradient is scattered
 	// Layer, Part and Micro say what it is about, for names; -1 where it is about several or none.
 	Layer, Part, Micro int
 	// Host is the other host of a message; -1 of other operations.
@@ -126,7 +129,7 @@ func (op *Op) Name() string {
 		return values[op.Writes[0].What].receive
 	}
 	return [...]string{DoAdd: "add", DoNarrow: "narrow", DoUpdate: "update",
-		DoLookup: "gather", DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoSave: "save-state",
+		DoLookup: "gather", DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoScatterOnto: "scatter", DoSave: "save-state",
 		DoTotal: "total"}[op.Do]
 }
 

@@ -274,12 +274,6 @@ func CanContinue(m *model.Model) bool {
 // Continues reports whether passes continue sequences.
 func (o Outputs) Continues() bool { return o.Caches.Sequences > 0 }
 
-// CanGoBack reports whether passes may take up a sequence again at any of its positions. Where a block remembers it in
-// a state, a sequence can only continue, or begin again.
-func (p *Plan) CanGoBack() bool {
-	return !slices.ContainsFunc(p.Model.Blocks, func(d *nn.Block) bool { return !d.CanGoBack() })
-}
-
 // longest is the length of the longest document, of a model that is trained or not.
 func (o Outputs) longest(n Numerics, trains bool) int {
 	switch {

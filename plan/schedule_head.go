@@ -50,13 +50,13 @@ func (p *Plan) visitRank(layer int, to nn.Direction, v *nn.Visit) int {
 	case layer <= p.blocks() || len(tiles) == 0:
 		return p.RankOf(layer, to)
 	case len(v.Parts) == 0:
-		return p.LossRank()
+		return p.lossRank()
 	}
 	return tiles[max(v.Parts[0]-1, 0)]
 }
 
-// LossRank is the rank that computes the losses.
-func (p *Plan) LossRank() int {
+// lossRank is the rank that computes the losses.
+func (p *Plan) lossRank() int {
 	if tiles := p.Placement.HeadDeal; len(tiles) > 0 {
 		return tiles[len(tiles)-1]
 	}

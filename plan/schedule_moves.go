@@ -139,13 +139,15 @@ func (b *builder) lookup(do Do, l *model.Lookup, first, end int) {
 		}
 		if !once {
 			o := op(LaneUpdate, 0, do)
-			o.Micro = m
+			o.Micro, o.Table = m, l
 			b.add(o, tables, rows)
 			rows = rows[:0]
 		}
 	}
 	if once {
-		b.add(op(LaneUpdate, 0, do), tables, rows)
+		o := op(LaneUpdate, 0, do)
+		o.Table = l
+		b.add(o, tables, rows)
 	}
 }
 
@@ -475,7 +477,9 @@ func (b *builder) scatter(l *model.Lookup) {
 	}
 	for _, p := range l.Tiles {
 		o := op(LaneUpdate, 0, DoScatter)
-		o.Part = p
+		if o.Part, o.Table = p, l; b.ClearsEarly(p) || b.RoundsEarly(p) {
+			o.Do = DoScatterOnto
+		}
 		// Its sum of squares is the host's own: what is collected from the device does not wait for it.
 		b.add(o, dx, []Operand{of(Gradient, p, Host), b.storedGradient(p)})
 		b.updateNow(p)

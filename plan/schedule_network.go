@@ -79,7 +79,7 @@ func (p *Plan) sumSlotBytes(int, int) int64 {
 // takeSum is a slot for the sum of a cohort, by its number in the step.
 func (b *builder) takeSum(part, cohort int) Operand {
 	o := of(CohortSum, part, Host)
-	o.Slot, o.Cohort = b.sums.free[0], cohort
+	o.Slot, o.Cohort, o.OfTokens = b.sums.free[0], cohort, b.SendsRows(part)
 	b.sums.free = b.sums.free[1:]
 	return o
 }
@@ -165,7 +165,7 @@ func (b *builder) scatterSums(l *model.Lookup, dx []Operand) {
 				reads = append(reads, head)
 			}
 			o := op(LaneUpdate, 0, DoScatter)
-			o.Part = part
+			o.Part, o.Table = part, l
 			writes := []Operand{b.takeOwnSum(part, cohort)}
 			if b.Numerics.NarrowSums() { // it is made in fp32
 				writes = append(writes, of(Total, part, Host))

@@ -381,10 +381,10 @@ func (p *Plan) tokenBytes() int64 {
 func (p *Plan) stepTokenBytes() int64 { return 4 * int64(p.Numerics.StepPositions()) }
 
 func (p *Plan) ofTokensBytes(int, int) int64 {
-	return when(p.NumbersTokens() || p.Placement.LookAhead, 4*int64(p.Model.Vocab))
+	return when(p.numbersTokens() || p.Placement.LookAhead, 4*int64(p.Model.Vocab))
 }
 
-func (p *Plan) numbersBytes(int, int) int64 { return when(p.NumbersTokens(), p.stepTokenBytes()) }
+func (p *Plan) numbersBytes(int, int) int64 { return when(p.numbersTokens(), p.stepTokenBytes()) }
 
 // positionBytes has a number for each position of a micro-batch; objectiveBytes if there is an objective.
 func (p *Plan) positionBytes() int64 { return 4 * int64(p.Numerics.Positions()) }
@@ -406,7 +406,7 @@ func (p *Plan) occurringBytes(int, int) int64 {
 	if p.Cluster.Several() {
 		most = p.CohortTokens()
 	}
-	return when(p.NumbersTokens(), 4*int64(most))
+	return when(p.numbersTokens(), 4*int64(most))
 }
 
 // The embedding's gradient.

@@ -284,9 +284,9 @@ func (p *Plan) TouchedBytesPerElem() int64 {
 	return 4 + 2
 }
 
-// NumbersTokens reports whether a step numbers the tokens that occur in it, or with several hosts those of each cohort:
+// numbersTokens reports whether a step numbers the tokens that occur in it, or with several hosts those of each cohort:
 // SumsTouchedRows, RoundsEarly or SendsRows holds for some part.
-func (p *Plan) NumbersTokens() bool {
+func (p *Plan) numbersTokens() bool {
 	return p.roundsEarly() || slices.ContainsFunc(p.Model.Lookups, func(l model.Lookup) bool {
 		return p.SumsTouchedRows(l.Tiles[0]) || p.SendsRows(l.Tiles[0])
 	})
@@ -366,14 +366,14 @@ func (p *Plan) staged() bool {
 }
 
 // Trained reports whether the part has anything to update.
-func (p *Plan) Trained(part int) bool { return p.Model.Parts[part].Layout.StateElems > 0 }
+func (p *Plan) Trained(part int) bool { return p.Model.Parts[part].Trained() }
 
 // Trains reports whether any part has something to update. A frozen model has no backward pass and keeps nothing for
 // it.
 func (p *Plan) Trains() bool { return trains(p.Model) }
 
 func trains(m *model.Model) bool {
-	return slices.ContainsFunc(m.Parts, func(p model.Part) bool { return p.Layout.StateElems > 0 })
+	return slices.ContainsFunc(m.Parts, func(p model.Part) bool { return p.Trained() })
 }
 
 // savedOnDevice reports whether the input of a block (from 0) waits in a buffer of its own on the device.
@@ -498,8 +498,13 @@ const cacheSlots = 2
 // weightsStay reports whether weights that are resident are so from schedule to schedule: no update changes them.
 func (p *Plan) weightsStay() bool { return !p.Trains() && p.Outputs.Continues() }
 
-// KeepsLoaded reports whether the device keeps anything from schedule to schedule that a schedule before has loaded.
-func (p *Plan) KeepsLoaded() bool { return p.AnyStateResident() || p.weightsStay() }
+// ModeOf is a mode as it is with this plan: loaded only where devices keep anything from schedule to schedule, and
+// written back only where they keep state.
+func (p *Plan) ModeOf(m Mode) Mode {
+	m.Loaded = m.Loaded && (p.AnyStateResident() || p.weightsStay())
+	m.WriteBack = m.WriteBack && p.AnyStateResident()
+	return m
+}
 
 // inputSpills reports whether the input of a block leaves the device and comes back. It need not where no later layer
 // takes the working buffer over, as none does from the last block, unless they share buffers.

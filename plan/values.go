@@ -85,6 +85,8 @@ type Operand struct {
 	// Cohort is the one whose sum it is, where cohorts have sums of their own; else 0. Cohorts are numbered on their
 	// host, but in a CohortSum in host memory and in a Balance in the whole step. Of a Balance, none stands for all.
 	Cohort int
+	// OfTokens says that the sum of a table's gradient has the rows of the cohort's tokens alone.
+	OfTokens bool
 }
 
 // value says what is true of a value wherever it is.

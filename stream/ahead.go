@@ -16,9 +16,6 @@ type loan struct {
 // operations borrow, so that reading ahead follows the schedule.
 func (e *Engine) loans(ops []plan.Op) [][store.Kinds][]loan {
 	all := make([][store.Kinds][]loan, len(e.workers))
-	if len(e.Plan.Disk) == 0 {
-		return all
-	}
 	reads := func(worker, part int, updated bool, kinds ...store.Kind) {
 		for _, kind := range kinds {
 			id := store.ID{Part: part, Kind: kind}
@@ -79,7 +76,7 @@ func (r *execution) hint(w int, kind store.Kind) {
 	for ; *hinted < min(r.at[w].taken[kind]+hintsAhead, len(list)); *hinted++ {
 		l := list[*hinted]
 		version := r.first[l.id.Part][kind]
-		if kind == store.Inputs || l.updated && r.update != nil && r.Plan.Trained(l.id.Part) {
+		if kind == store.Inputs || l.updated && r.update != nil && r.Plan.Model.Parts[l.id.Part].Trained() {
 			version++
 		}
 		r.Store.Prefetch(r.workers[w].Worker, l.id, l.off, version)

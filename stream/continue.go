@@ -27,7 +27,7 @@ type Position struct {
 //
 // Of a sequence, all positions before those of the pass have come in passes before, or come in this one, in any order;
 // positions that have come before may come again, with other tokens, and then all that follow them must, too. Blocks
-// that remember a sequence in a state cannot go back. Of a model that has some, as [plan.Plan.CanGoBack] says, the
+// that remember a sequence in a state cannot go back. Of a model that has some, as [model.Model.CanGoBack] says, the
 // positions of a sequence come in order: each after the one before it, or from 0 again, as they must after a pass that
 // failed. A pass has one position to as many as Plan.Numerics.Positions. The plan is one with [plan.Outputs.Caches].
 //
@@ -69,7 +69,7 @@ func (e *Engine) Continue(ctx context.Context, positions []Position, wanted int)
 
 // refuseGoingBack refuses positions that do not follow those before them, where the model cannot go back.
 func (e *Engine) refuseGoingBack(positions []Position) error {
-	if e.Plan.CanGoBack() {
+	if e.Plan.Model.CanGoBack() {
 		return nil
 	}
 	next := slices.Clone(e.reached)

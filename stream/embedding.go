@@ -25,7 +25,7 @@ import (
 
 // lookup looks up the rows of a table that a micro-batch needs, or all of them, a piece of the table at a time.
 func (r *execution) lookup(s device.Stream, op *plan.Op) error {
-	table, micro := r.Plan.LookupOf(op), max(op.Micro, 0)
+	table, micro := op.Table, max(op.Micro, 0)
 	for _, p := range table.Tiles {
 		id := store.ID{Part: p, Kind: store.Weights}
 		for off, n := range r.specs[id].Pieces() {
@@ -68,7 +68,7 @@ func scaleRows(s device.Stream, table *model.Lookup, y device.Mat) {
 // buffers of their own, some rows at a time. An update of the same numbers gives the same bits, so nothing has to
 // remember which rows were ahead; the state of the copies is dropped.
 func (r *execution) lookupAhead(s device.Stream, op *plan.Op) error {
-	table := r.Plan.LookupOf(op)
+	table := op.Table
 	tiles := make([][store.Kinds]device.Mem, len(table.Tiles))
 	for kind, t := range r.types {
 		k := store.Kind(kind)
@@ -204,7 +204,7 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 	switch {
 	case op.Writes[0].What == plan.CohortSum:
 		return r.scatterCohort(s, op)
-	case r.Plan.ClearsEarly(p) || r.Plan.RoundsEarly(p):
+	case op.Do == plan.DoScatterOnto:
 		err = r.scatterPrepared(s, op)
 	default:
 		err = r.scatterPieces(s, op)
@@ -233,7 +233,7 @@ func (r *execution) scatterPrepared(s device.Stream, op *plan.Op) error {
 	}
 	part := &r.Plan.Model.Parts[op.Part]
 	tile := tilePiece{elems: int64(stored.Cols), first: part.FirstRow, rows: part.Layout.Fields[0].Shape[0]}
-	if r.Plan.RoundsEarly(op.Part) {
+	if r.beginsElsewhere(op.Part) {
 		sum, err := r.whole(store.ID{Part: op.Part, Kind: store.GradSum}, store.ReadWrite)
 		if err != nil {
 			return err
@@ -277,7 +277,7 @@ func (r *execution) scatterPieces(s device.Stream, op *plan.Op) error {
 		switch {
 		case begun:
 			s.Cast(stored, sum)
-		case r.Plan.SumsTouchedRows(p):
+		case t != tensor.F32:
 			s.Zero(stored.Mem)
 			r.sumTouched(s, op, stored, piece)
 		default:
@@ -295,10 +295,10 @@ func (r *execution) scatterPieces(s device.Stream, op *plan.Op) error {
 }
 
 // scatterCohort makes the sum of a cohort of a tile in a slot, for the owner of the tile: of what visits have summed,
-// if they have, and of the cohort's rows; or of rows alone (Plan.SendsRows). One that is exchanged in bf16 is made
+// if they have, and of the cohort's rows; or of rows alone (plan.Operand.OfTokens). One that is exchanged in bf16 is made
 // where totals are, and rounded from there.
 func (r *execution) scatterCohort(s device.Stream, op *plan.Op) error {
-	slot, l, dxs := r.hostSum(op.Writes[0]), r.Plan.LookupOf(op), op.Reads
+	slot, l, dxs := r.hostSum(op.Writes[0]), op.Table, op.Reads
 	t := r.Plan.Numerics.SumType()
 	sum := slot
 	if t != tensor.F32 {
@@ -306,7 +306,7 @@ func (r *execution) scatterCohort(s device.Stream, op *plan.Op) error {
 	}
 	part := &r.Plan.Model.Parts[op.Part]
 	ids, first, rows := r.hostIDs, part.FirstRow, part.Layout.Fields[0].Shape[0]
-	if r.Plan.SendsRows(op.Part) {
+	if op.Writes[0].OfTokens {
 		ids = r.numbersOf
 		if first, rows = r.touchedIn(op.Part, op.Writes[0].Cohort); rows == 0 {
 			return nil
@@ -378,7 +378,7 @@ func (r *execution) cohorts(op *plan.Op) iter.Seq2[int, []plan.Operand] {
 // addRows adds the gradients of a cohort's rows, from micro-batch m on, to a sum over rows of the vocabulary from
 // `first` on. The sum of the cohort is then complete, and rounded if it is to be.
 func (r *execution) addRows(s device.Stream, op *plan.Op, sum device.Mat, piece tilePiece, m int, dxs []plan.Operand) {
-	l := r.Plan.LookupOf(op)
+	l := op.Table
 	table := device.NewMat(sum.Mem, tensor.F32, piece.rows, l.Cols)
 	for i, dx := range dxs {
 		dx := r.host.Rows(&dx)
@@ -488,7 +488,7 @@ func (r *execution) putTouched(s device.Stream, stored, rows device.Mat, piece t
 // sumTouched writes the gradient of a piece of a tile that is stored rounded, and has been cleared, by way of the rows
 // of the step's tokens alone: they are summed and rounded, and put in their places among zeros.
 func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, piece tilePiece) {
-	l, room := r.Plan.LookupOf(op), r.host.Home(plan.Touched, 0)
+	l, room := op.Table, r.host.Home(plan.Touched, 0)
 	perElem, apart := r.Plan.TouchedBytesPerElem(), r.Plan.Numerics.CohortCount() > 1
 	r.touchedRows(piece, int(room.Len/(int64(l.Cols)*perElem)), func(from, n int) {
 		elems := int64(n * l.Cols)
@@ -520,7 +520,7 @@ func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, 
 
 // roundTouched rounds the rows of the step's tokens of a tile's sum to the gradient that is stored.
 func (r *execution) roundTouched(s device.Stream, op *plan.Op, stored, sum device.Mat, tile tilePiece) {
-	cols, room := r.Plan.LookupOf(op).Cols, r.host.Home(plan.Touched, 0)
+	cols, room := op.Table.Cols, r.host.Home(plan.Touched, 0)
 	table := device.NewMat(sum.Mem, tensor.F32, tile.rows, cols)
 	perElem := r.Plan.TouchedBytesPerElem()
 	r.touchedRows(tile, int(room.Len/(int64(cols)*perElem)), func(from, n int) {

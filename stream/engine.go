@@ -156,6 +156,7 @@ type Engine struct {
 	untold      Updates  // of which no result has told
 	loaded      bool     // what the plan keeps on the device is there
 	dirty       bool     // it has been updated on the device since it was written back: the store's copy is older
+	keeps       bool     // devices have state that is written back
 	save        SaveFunc // of the next schedule that is at a boundary; else nil
 	broken      error
 
@@ -198,7 +199,7 @@ func New(c Config) (*Engine, error) {
 	e := &Engine{Config: c, regions: map[string]*hostmem.Region{}, onHost: map[*hostmem.Region]device.Mem{},
 		programs: map[plan.Mode]*program{}, types: c.Plan.Numerics.Scheme().Types(),
 		rule: c.Plan.Numerics.Scheme().Rule(), reached: make([]int, c.Plan.Outputs.Caches.Sequences),
-		crew: c.Plan.Crew()}
+		crew: c.Plan.Crew(), keeps: c.Plan.ModeOf(plan.Mode{WriteBack: true}).WriteBack}
 	if err := e.open(); err != nil {
 		_ = e.Close() // err is the one to report
 		return nil, err
@@ -576,14 +577,9 @@ func (e *Engine) finish(ctx context.Context, writeBack bool) error {
 // mode is in which mode the schedule of a pass comes now; writeBack says that the store is to have all of the state
 // after it, as it does where the schedule saves.
 func (e *Engine) mode(pass plan.Pass, writeBack bool) plan.Mode {
-	m := plan.Mode{Pass: pass, Saves: e.save != nil && !pass.ForwardOnly()}
-	if e.Plan.KeepsLoaded() {
-		m.Loaded = e.loaded
-	}
-	if e.Plan.AnyStateResident() {
-		m.WriteBack = (writeBack || m.Saves) && (e.dirty || e.pending != nil)
-	}
-	return m
+	saves := e.save != nil && !pass.ForwardOnly()
+	return e.Plan.ModeOf(plan.Mode{Pass: pass, Saves: saves, Loaded: e.loaded,
+		WriteBack: (writeBack || saves) && (e.dirty || e.pending != nil)})
 }
 
 // Save makes the next Step or Flush hand the state, as it will be after the pending update, to save: each part's state

@@ -56,7 +56,7 @@ func (r *execution) transfer(op *plan.Op) error {
 func (r *execution) addToTotal(s device.Stream, op *plan.Op) error {
 	total := r.wholeTotal(op.Part)
 	var spent device.Mem
-	if r.Plan.SendsRows(op.Part) {
+	if op.Reads[0].OfTokens {
 		r.addRowsToTotal(s, op, total)
 	} else {
 		spent = r.hostSum(op.Reads[0])
@@ -68,7 +68,7 @@ func (r *execution) addToTotal(s device.Stream, op *plan.Op) error {
 	id := store.ID{Part: op.Part, Kind: store.Grad}
 	t := r.types[id.Kind]
 	squares := r.Plan.SquaresAt(op.Part)
-	byPiece := r.Plan.SquaresAt(op.Part+1) > squares+8 || r.Plan.SendsRows(op.Part)
+	byPiece := r.Plan.SquaresAt(op.Part+1) > squares+8 || op.Reads[0].OfTokens
 	rounded := total
 	if !byPiece && t != tensor.F32 {
 		rounded = device.NewVec(spent.Slice(0, int64(total.Cols)*t.Bytes()), t, total.Cols)
@@ -173,7 +173,7 @@ func (r *execution) castable(elems int, in tensor.DType) iter.Seq2[int, int] {
 // hostSum returns the memory of a cohort's sum in its slot of the ring, as the host's lane sees it.
 func (r *execution) hostSum(o plan.Operand) device.Mem {
 	bytes := r.Plan.SumBytes(o.Index)
-	if r.Plan.SendsRows(o.Index) {
+	if o.OfTokens {
 		_, rows := r.touchedIn(o.Index, o.Cohort)
 		bytes = int64(rows*r.Plan.Model.Parts[o.Index].Layout.Fields[0].Shape[1]) * r.Plan.Numerics.SumType().Bytes()
 	}

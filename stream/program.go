@@ -14,6 +14,8 @@ type program struct {
 	marks      []mark                // visits of layers, for Watch
 	continues  bool                  // a pass of which the first rows alone are computed
 	counts     []bool                // by rank: weights that became NaN are counted on the device as well
+	losses     int                   // the rank that computes them
+	loads      []int                 // by block: the rank that counts the rows of its experts
 	again      []bool                // by operation: another one has a later use for what it has of the store
 	disk       [][store.Kinds][]loan // by worker
 }
@@ -23,12 +25,20 @@ func (e *Engine) program(mode plan.Mode) (*program, error) {
 		return p, nil
 	}
 	p := &program{ops: e.Plan.ScheduleOf(mode).Ops, continues: mode.Pass.Continues,
-		counts: make([]bool, len(e.ranks))}
+		counts: make([]bool, len(e.ranks)), loads: make([]int, len(e.Plan.Model.Blocks))}
 	p.disk, p.marks, p.again = e.loans(p.ops), e.marksOf(p.ops), usesAgain(p.ops)
 	for _, op := range p.ops {
 		p.names = append(p.names, e.Plan.Describe(&op))
 		if op.Do == plan.DoUpdate && !op.OnHost() {
 			p.counts[op.Rank] = true
+		}
+		for _, o := range op.Writes {
+			switch o.What {
+			case plan.LossSum:
+				p.losses = op.Rank
+			case plan.Loads:
+				p.loads[o.Index-1] = op.Rank
+			}
 		}
 		on := e.workers[e.indexOf(&op)].device
 		for _, list := range []*[]device.Event{&p.begin, &p.end} {

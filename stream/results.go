@@ -6,13 +6,12 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 )
 
 // gather returns the results of this host's schedule: what the host's lane wrote, with what came from the devices. The
-// tally of a device is of this schedule only if it has updated there: updated says so by rank.
-func (e *Engine) gather(updated []bool) []byte {
+// tally of a device is of this schedule only if it has updated there.
+func (e *Engine) gather(p *program) []byte {
 	all := e.bytes(plan.ResultsPurpose, e.host.Home(plan.HostResults, 0))
 	if e.host.Here(plan.Results, 0, 0).IsZero() {
 		return all // devices have written there, too
@@ -22,7 +21,7 @@ func (e *Engine) gather(updated []bool) []byte {
 	for rank := range devices {
 		dev := e.bytes(plan.ResultsPurpose, e.host.Home(plan.Results, rank))
 		devices[rank] = dev
-		if updated[rank] {
+		if p.counts[rank] {
 			own.add(tallyOf(dev, e.Plan.TallyAt()))
 		}
 		// Each of these is zero in all but one.
@@ -34,9 +33,9 @@ func (e *Engine) gather(updated []bool) []byte {
 	blocks := len(e.Plan.Model.Blocks)
 	for block := range blocks {
 		first, end := e.Plan.LoadsAt(block, 0), e.Plan.LoadsAt(block+1, 0)
-		copy(all[first:end], devices[e.Plan.RankOf(1+block, nn.Forward)][first:end])
+		copy(all[first:end], devices[p.loads[block]][first:end])
 	}
-	copy(all[e.Plan.LoadsAt(blocks, 0):], devices[e.Plan.LossRank()][e.Plan.LoadsAt(blocks, 0):])
+	copy(all[e.Plan.LoadsAt(blocks, 0):], devices[p.losses][e.Plan.LoadsAt(blocks, 0):])
 	return all
 }
 

@@ -137,7 +137,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	}
 	if err == nil {
 		r.record()
-		err = e.exchange(e.gather(p.counts))
+		err = e.exchange(e.gather(p))
 	}
 	if err != nil {
 		e.broken = fmt.Errorf("the engine stopped: %w", err)
@@ -146,7 +146,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	if mode.Pass.Updates {
 		e.pending, e.dirty = nil, true
 	}
-	if mode.WriteBack || !e.Plan.AnyStateResident() {
+	if mode.WriteBack || !e.keeps {
 		e.dirty = false
 	}
 	if mode.Pass.Runs() {
@@ -247,7 +247,7 @@ func (r *execution) exec(i int) error {
 		return r.lookup(s, op)
 	case plan.DoLookupAhead:
 		return r.lookupAhead(s, op)
-	case plan.DoScatter:
+	case plan.DoScatter, plan.DoScatterOnto:
 		return r.scatter(s, op)
 	case plan.DoTotal:
 		return r.addToTotal(s, op)

@@ -50,7 +50,7 @@ func (e *Engine) putTokens(b *Batch) error {
 	if !e.host.Home(plan.AheadTokens, 0).IsZero() {
 		e.orderAhead(own)
 	}
-	if e.Plan.NumbersTokens() {
+	if !e.host.Home(plan.Numbers, 0).IsZero() {
 		e.orderTokens(b.Micro)
 	}
 	return nil

@@ -190,7 +190,7 @@ func GradFields(ctx context.Context, p *plan.Plan, s store.Store) model.Fields {
 // Grads reads the stored gradient extent of a part as fp32, indexed by tensor.Placed.State. The host that owns the part
 // has it.
 func Grads(ctx context.Context, p *plan.Plan, s store.Store, part int) ([]float32, error) {
-	if p.Trained(part) && !p.Owns(part) {
+	if p.Model.Parts[part].Trained() && !p.Owns(part) {
 		return nil, fmt.Errorf("the gradient of %s is on host %d, which owns the part, and this is host %d",
 			p.Model.Parts[part].Name, p.Owner(part), p.Cluster.Host)
 	}

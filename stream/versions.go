@@ -26,7 +26,7 @@ func newVersions(p *plan.Plan, s store.Store) versions {
 		}
 	}
 	for part := range v.trained {
-		v.trained[part] = p.Trained(part)
+		v.trained[part] = p.Model.Parts[part].Trained()
 	}
 	return v
 }

@@ -23,23 +23,19 @@ var owned = []struct {
 		"table.go answers what follows from places, and the search alone changes them"},
 }
 
-// ofPlan lists all that stream selects of a plan: the schedule, memory, numerics, and questions that are yet to become
-// operations or rows. The list gets shorter: a new question belongs into the schedule.
+// ofPlan lists all that stream selects of a plan: the schedule, memory and numerics. A decision belongs into the
+// schedule, and a place into its rows.
 var ofPlan = []string{
-	"ScheduleOf", "Describe", "Crew", "Workers", // what to do
-	"Cells", "Range", "StateIn", "KeptIn", "CacheIn", "Extents", "InputExtents", "Host", "RankBytes", "Pinned", // where
-	"LossAt", "LoadsAt", "SquaresAt", "TallyAt", "TokenLossesAt", "InputPieces", "PieceElems", "HeadBuffer",
+	"ScheduleOf", "ModeOf", "Describe", "Crew", "Workers", "UpdatesInBackward", "PeerCopies", // what to do
+	"Cells", "Range", "StateIn", "KeptIn", "CacheIn", "Extents", "InputExtents", "OnDisk", "Host", // where
+	"RankBytes", "Pinned", "LossAt", "LoadsAt", "SquaresAt", "TallyAt", "TokenLossesAt", "HeadBuffer",
+	"InputPieces", "PieceElems", "AheadRows", "SumBytes", "TiedSumStride", "TouchedBytesPerElem", // how much
 	"Numerics", "Whole", "Outputs", "Model", "Head", "Cluster", "Ranks", "LongestDocument", "AttentionShapes",
-	// Questions.
-	"AheadRows", "AnyStateResident", "CanGoBack", "ClearsEarly", "Disk", "KeepsLoaded", "LookupOf", "LossRank",
-	"NumbersTokens", "OnDisk", "PeerCopies", "RankOf", "RoundsEarly", "SendsRows", "SumBytes", "SumsTouchedRows",
-	"TiedSumStride",
-	"TouchedBytesPerElem", "Trained", "UpdatesInBackward",
 }
 
 // allowed are selections of owned names that mean something else: fields of other types.
 var allowed = map[string][]string{
-	"stream": {"e.Device", "e.Host", "r.Device", "r.Host", "op.Host", "Cluster.Host", "Plan.Disk", "Plan.Host",
+	"stream": {"e.Device", "e.Host", "r.Device", "r.Host", "op.Host", "Cluster.Host", "Plan.Host",
 		"device.Device", "store.Disk", "fault.Group", "id.Kind", "spec.Kind", "store.Kind"},
 }
 

@@ -14,7 +14,7 @@ import (
 
 // texts computes what a model expects to follow texts. It remembers what it has read: of a text that begins as the one
 // before it in its place did, it computes the rest alone. A conversation and a text that grows by a token therefore
-// cost what is new of them. A model that cannot go back ([plan.Plan.CanGoBack]) does so where a text begins with all of
+// cost what is new of them. A model that cannot go back ([model.Model.CanGoBack]) does so where a text begins with all of
 // the one before it, and else reads it from its start. Where the model has no caches, it computes all of a text each
 // time.
 type texts struct {
@@ -94,7 +94,7 @@ func (t *texts) next(ctx context.Context, ids [][]int32) ([][]float32, error) {
 		}
 		from := t.known(place, text)
 		t.read[place] = t.read[place][:from] // a pass that fails leaves the rest undefined
-		if !t.Plan.CanGoBack() {
+		if !t.Plan.Model.CanGoBack() {
 			t.read[place] = t.read[place][:0] // and all of such a model's
 		}
 		for at := from; at < len(text); at++ {
@@ -134,7 +134,7 @@ func (t *texts) known(place int, text []int32) int {
 	for n < min(len(read), len(text)-1) && read[n] == text[n] {
 		n++
 	}
-	if n < len(read) && !t.Plan.CanGoBack() {
+	if n < len(read) && !t.Plan.Model.CanGoBack() {
 		return 0
 	}
 	return n
