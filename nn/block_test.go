@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -271,7 +272,8 @@ func (k *block) forward(keep nn.Keep) *nn.Kept {
 	mark := k.arena.Mark()
 	work := k.d.NewForwardWork(k.arena, k.x.DType, positions, nn.Cut{Chunk: k.rows}, keep)
 	k.beginSide()
-	k.visit(nn.Forward, 0).Run(k.stream, k.args(kept, work))
+	v := k.visit(nn.Forward, 0)
+	v.Run(k.stream, asDeclared(v, k.args(kept, work)))
 	k.sync()
 	k.arena.Release(mark)
 	return kept
@@ -293,7 +295,8 @@ func (k *block) run(keep nn.Keep) (y, dx, g []float32) {
 	} else {
 		clear(k.bytes(k.g.Mem))
 	}
-	k.visit(nn.Backward, 0).Run(k.stream, k.args(kept, work))
+	v := k.visit(nn.Backward, 0)
+	v.Run(k.stream, asDeclared(v, k.args(kept, work)))
 	k.sync()
 	k.arena.Release(begin)
 	if !k.g.Mem.IsZero() {
@@ -513,5 +516,117 @@ func TestTrafficOfABlock(t *testing.T) {
 		if got := d.Measure(d.Stages(to, false)[0][0], m, layout).Bytes() / 16 / 1000; got != want {
 			t.Errorf("direction %v: %d kB, want %d", to, got, want)
 		}
+	}
+}
+
+// Documents that grow in passes of some of their positions, with what the block keeps from pass to pass, come to the
+// rows
+// of a pass over all of them, with chunks and without.
+func TestContinue(t *testing.T) {
+	type position struct{ doc, at int }
+	passes := [][]position{{{0, 0}, {2, 0}, {0, 1}, {0, 2}, {2, 1}, {2, 2}, {2, 3}, {2, 4}, {2, 5}}, {{1, 0}, {0, 3}, {0,
+		4}},
+		{{2, 6}}, {{2, 7}, {0, 5}}, {{2, 8}, {2, 9}, {2, 10}, {0, 6}}}
+	first := []int{0, docs[0], docs[0] + docs[1]}
+	of := nn.Caches{Sequences: len(docs), Positions: docs[2]}
+	for name, d := range variants() {
+		if len(d.Sides()) > 0 {
+			continue // others write there before the block reads
+		}
+		k := newBlock(t, d, tensor.F32, nil)
+		k.forward(nn.KeepInput)
+		whole, inputs, rotary := k.get(k.y), k.get(k.x), d.Rotary()
+		if !d.CanContinue() {
+			t.Errorf("%s: it keeps nothing", name)
+			continue
+		}
+		cache := d.NewCache(k.arena, tensor.F32, of)
+		for n, pass := range passes {
+			x := make([]float32, len(inputs))
+			var at, from, end, places []int32
+			for i, p := range pass {
+				copy(x[i*d.Hidden:][:d.Hidden], inputs[(first[p.doc]+p.at)*d.Hidden:])
+				at, from, end = append(at, int32(p.at)), append(from, 0), append(end, int32(docs[p.doc]))
+			}
+			k.set(k.x, x)
+			rotary.Place(at, from, end, positions)
+			for i, p := range pass {
+				from[i] = int32(p.doc * of.Positions)
+				end[i] = from[i] + int32(p.at) + 1
+				places = append(places, end[i]-1)
+			}
+			work := d.NewForwardWork(k.arena, tensor.F32, positions, nn.Cut{Chunk: n % 2 * 4}, nn.KeepInput)
+			a := k.args(d.NewKept(k.arena, tensor.F32, positions, nn.KeepInput), work)
+			a.Cache, a.Batch = cache, &nn.MicroBatch{T: positions, Places: k.ints(places),
+				Docs: device.Docs{Positions: k.ints(at), Start: k.ints(from), End: k.ints(end)}}
+			a.First(len(pass))
+			v := k.visit(nn.Continue, 0)
+			v.Run(k.stream, asDeclared(v, a))
+			k.sync()
+			for i, p := range pass {
+				got := k.get(k.y)[i*d.Hidden:][:d.Hidden]
+				for c, want := range whole[(first[p.doc]+p.at)*d.Hidden:][:d.Hidden] {
+					if !(math.Abs(float64(got[c]-want)) <= 1e-5*max(1, math.Abs(float64(want)))) {
+						t.Errorf("%s: column %d of position %d of document %d is %v, want %v", name, c, p.at, p.doc, got[c], want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// Halves, rules, norms and what a block adds do not all go together: those that do not are refused.
+func TestCheckBlocks(t *testing.T) {
+	dense, split, routed := nn.GLU{Inner: 4}, nn.SplitGLU{Inner: 4, Groups: 2}, nn.Experts{Inner: 4, Number: 2, PerPart: 1}
+	both := nn.WithDense{Experts: routed}
+	layer := nn.Norm{Layer: true}
+	rows := nn.PerLayer{Inner: 4}
+	for _, c := range []struct {
+		d    nn.Block
+		want string // "": it is fine
+	}{
+		{nn.Block{FeedForward: dense, Rule: nn.ParallelNorms, Norm: layer, Scalar: true, Positions: 1}, ""},
+		{nn.Block{FeedForward: split}, ""},
+		{nn.Block{FeedForward: routed, Scalar: true}, ""},
+		{nn.Block{FeedForward: both, Rule: nn.Branches, Scalar: true}, ""},
+		{nn.Block{FeedForward: dense, Rule: nn.Sandwich, PerLayer: rows}, ""},
+		{nn.Block{FeedForward: dense, Rule: nn.Branches}, "need each other"},
+		{nn.Block{FeedForward: both}, "need each other"},
+		{nn.Block{FeedForward: both, Rule: nn.Branches, Norm: layer}, "next to experts needs root-mean-square norms"},
+		{nn.Block{FeedForward: split, Rule: nn.Post}, "needs the rule Pre"},
+		{nn.Block{FeedForward: routed, Rule: nn.Sandwich}, "needs the rule Pre"},
+		{nn.Block{FeedForward: split, Scalar: true}, "without a scalar"},
+		{nn.Block{FeedForward: split, Positions: 1}, "without learned positions"},
+		{nn.Block{FeedForward: routed, Positions: 2}, "without learned positions"},
+		{nn.Block{FeedForward: dense, PerLayer: rows}, "need the rule Sandwich"},
+		{nn.Block{FeedForward: dense, Rule: nn.Sandwich, Norm: layer, PerLayer: nn.PerLayer{Inner: 1}},
+			"need the rule Sandwich"},
+	} {
+		if err := c.d.Check(); (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", c.d, err, c.want)
+		}
+	}
+}
+
+// A block whose sinks are frozen has the gradient of its input that it has else.
+func TestFrozenSinks(t *testing.T) {
+	d := variants()["sinks"]
+	_, want, _ := newBlock(t, d, tensor.F32, nil).run(nn.KeepInput)
+	k := newBlock(t, d, tensor.F32, func(name string) bool { return name == "sinks" })
+	_, dx, _ := k.run(nn.KeepInput)
+	sameBits(t, "dx", dx, want)
+}
+
+// A block makes the rows of all layers where the model says how many there are, one included.
+func TestSidesOfRows(t *testing.T) {
+	for layers, want := range map[int]int{0: 1, 1: 2, 2: 2} {
+		rows := nn.PerLayer{Inner: 5, Layers: layers}
+		if sides := rows.Sides(); len(sides) != want || sides[want-1].Makes != (layers > 0) || want == 2 &&
+			sides[1].Cols != layers*5 {
+			t.Errorf("%d layers: %+v", layers, sides)
+		}
+	}
+	if sides := (nn.PerLayer{}).Sides(); len(sides) > 0 {
+		t.Errorf("without rows: %+v", sides)
 	}
 }

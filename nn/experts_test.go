@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -47,6 +48,8 @@ type mixed struct {
 	weights, grads []nn.Params
 	correction     device.Mat
 	outcome        device.Mat
+	loads          device.Mem // with a load-balancing loss
+	balance        device.Mat // of this block, and of another one
 }
 
 // newMixed makes the block. An expert's weights depend on its number in order, and not on its part.
@@ -73,6 +76,10 @@ func newMixed(t *testing.T, feed nn.Mixture, dtype tensor.DType, order []int) *m
 	}
 	if d.LeavesOutcome() {
 		m.outcome = m.arena.Mat(dtype, positions, expertHidden)
+	}
+	if x.Balance.Weight != 0 {
+		m.loads = m.arena.Take(d.LoadBytes())
+		m.balance = m.mat(tensor.F32, 2, x.Number, otherBalance)
 	}
 	for part := range d.Parts() {
 		layout, err := tensor.NewLayout(d.PartFields(part)...)
@@ -123,6 +130,11 @@ func (m *mixed) run(keep nn.Keep) result {
 			if (v.Reads | v.Writes).Has(nn.Outcomes) {
 				a.Outcome = m.outcome
 			}
+			if m.loads.Len > 0 {
+				if a.Loads, a.Balance, a.StepRows = m.loads, m.balance, positions; to == nn.Forward {
+					a.Balance = m.balance.RowRange(0, 1)
+				}
+			}
 			switch {
 			case len(v.Parts) == 0:
 				a.Weights, a.Gradients = nil, nil
@@ -136,7 +148,7 @@ func (m *mixed) run(keep nn.Keep) result {
 				fresh.Fresh = true
 				a.Gradients = []nn.Params{fresh}
 			}
-			v.Run(m.stream, a)
+			v.Run(m.stream, asDeclared(v, a))
 			m.sync()
 		}
 	}
@@ -356,5 +368,132 @@ func TestCorrection(t *testing.T) {
 		plain.Correction = false
 		run(x, numbered(x.Number), slices.Repeat([]float32{0.25}, x.Number)).same(t, "alike", run(plain,
 			numbered(x.Number), nil))
+	}
+}
+
+// otherBalance are two rows of what a load-balancing loss takes of blocks: of a block that writes the first one, and of
+// another one.
+var otherBalance = []float32{0, 0, 0, 0, 0, 0, 0, 0.03, 0.01, 0.05, 0.02, 0.09, 0.04, 0.07}
+
+// A block with a load-balancing loss tells how often each expert was chosen, and the sums of their probabilities. The
+// gradients of its router and of its input then have that loss: the sum of what all blocks say of an expert, times
+// the sum
+// of its probabilities. It changes nothing else.
+func TestLoadBalancing(t *testing.T) {
+	x := mixtures()["biases"].Mixture()
+	x.PerPart = 3
+	without := newMixed(t, x, tensor.F32, numbered(x.Number))
+	x.Balance = nn.Balance{Weight: 3, Blocks: 2}
+	m := newMixed(t, x, tensor.F32, numbered(x.Number))
+	for _, m.cut = range []nn.Cut{{}, {Chunk: 8, Call: 40}} {
+		without.cut = m.cut
+		plain, r := without.run(nn.KeepAttention), m.run(nn.KeepAttention)
+		told, all := m.get(device.NewMat(m.loads, tensor.F32, 2, x.Number)), m.get(m.balance)
+		counts, sums := 0.0, 0.0
+		for e := range x.Number {
+			counts, sums = counts+float64(told[e]), sums+float64(told[x.Number+e])
+			// By the formula of nn.Balance, for two blocks of that number of rows.
+			if want := 3 * float32(x.Number) * told[e] / (4 * positions * positions); math.Abs(float64(all[e]-want)) > 1e-6 {
+				t.Errorf("expert %d, chosen %v times, has %v in the loss, want %v", e, told[e], all[e], want)
+			}
+		}
+		if counts != positions*2 || math.Abs(sums-positions) > 1e-4 {
+			t.Errorf("experts were chosen %v times, and their probabilities are %v", counts, sums)
+		}
+		sameBits(t, "y", r.y, plain.y)
+		for i := range r.experts {
+			sameBits(t, fmt.Sprint("gradient ", i), r.experts[i], plain.experts[i])
+		}
+		minus := func(a, b []float32) []float32 {
+			d := slices.Clone(a)
+			for i := range b {
+				d[i] -= b[i]
+			}
+			return d
+		}
+		weights := slices.Clone(all[:x.Number])
+		for e := range weights {
+			weights[e] += otherBalance[x.Number+e]
+		}
+		loss := func() float64 {
+			m.run(nn.KeepInput)
+			return dot(m.get(device.NewMat(m.loads, tensor.F32, 2, x.Number))[x.Number:], weights)
+		}
+		rnd, at := rand.New(rand.NewPCG(5, 6)), 0
+		of := minus(r.trunk, plain.trunk)
+		for i, f := range m.layout.Fields {
+			if name := f.Name; name == "router.weight" || name == "router.bias" {
+				checkGradient(t, rnd, name, m.get(m.w.Mat(i)), of[at:][:f.Elems], func(v []float32) { m.set(m.w.Mat(i), v) }, loss)
+			}
+			at += int(f.Elems)
+		}
+		checkGradient(t, rnd, "x", m.get(m.x), minus(r.dx, plain.dx), func(v []float32) { m.set(m.x, v) }, loss)
+	}
+}
+
+// The account of a mixture is what one counts by hand: each choice of a row takes three products of an expert forward,
+// and combining reads the rows of all choices, and y, which it writes. A step of several micro-batches has the rows
+// of all.
+func TestMeasureOfExperts(t *testing.T) {
+	x := mixtures()["plain"].Mixture()
+	x.PerPart = 3
+	measure := func(x nn.Experts, to nn.Direction, micros int, is func(nn.Visit) bool) (all nn.Account) {
+		m := newMixed(t, x, tensor.F32, numbered(x.Number))
+		for _, stage := range m.d.Stages(to, false) {
+			v := stage[0]
+			layouts := []*tensor.Layout{m.layout}
+			if len(v.Parts) > 0 && v.Parts[0] > 0 {
+				layouts = []*tensor.Layout{m.weights[v.Parts[0]-1].Layout}
+			}
+			if is(v) {
+				all = all.Plus(m.d.Measure(v, nn.Shape{Docs: docs, DType: tensor.F32, Micros: micros}, layouts...))
+			}
+		}
+		return all
+	}
+	combines := func(v nn.Visit) bool { return v.Name == "combine" }
+	if got := measure(x, nn.Forward, 2, combines); got.Work[nn.OfElements] != 4*positions*expertHidden*4 || got.Ops != 1 {
+		t.Errorf("combining takes %+v", got)
+	}
+	ofParts := func(v nn.Visit) bool { return len(v.Parts) > 0 && v.Parts[0] > 0 }
+	for micros, rows := range []int64{positions, positions, 2 * positions} {
+		product := 2 * 2 * rows * expertHidden * 10
+		up, down := measure(x, nn.Forward, micros, ofParts), measure(x, nn.Backward, micros, ofParts)
+		if up.Work[nn.OfExperts] != 3*product || up.ExpertRows != int(2*rows/7) {
+			t.Errorf("%d micro-batches: forward %+v", micros, up)
+		}
+		if down.Work[nn.OfExperts] != 5*product || down.Work[nn.OfExpertGrads] != 3*product {
+			t.Errorf("%d micro-batches: backward %+v", micros, down)
+		}
+	}
+	x.Balance = nn.Balance{Weight: 1, Blocks: 1}
+	balanced := x
+	x.Balance.Weight = 0
+	// On the way up it is told of the choices, and takes the probabilities of one chunk.
+	up, plainUp := measure(balanced, nn.Forward, 1, ofParts), measure(x, nn.Forward, 1, ofParts)
+	if up.Ops != plainUp.Ops+4 {
+		t.Errorf("with a load-balancing loss forward takes %+v, without %+v", up, plainUp)
+	}
+	first := func(v nn.Visit) bool { return v.First }
+	with, without := measure(balanced, nn.Backward, 1, first), measure(x, nn.Backward, 1, first)
+	if with.Ops != without.Ops+2 || with.Bytes() != without.Bytes()+2*4*7 {
+		t.Errorf("with a load-balancing loss backward takes %+v, without %+v", with, without)
+	}
+}
+
+// A mixture holds a row of numbers for a load-balancing loss where it has one.
+func TestHeldForBalance(t *testing.T) {
+	x := mixtures()["plain"].Mixture()
+	held := func(x nn.Experts) (n int) {
+		for _, v := range x.HeldValues(expertHidden) {
+			n += v.Rows * v.Cols
+		}
+		return n
+	}
+	plain := held(x)
+	for _, x.Balance.Weight = range []float32{0.01, 1} {
+		if got := held(x); got != plain+x.Number {
+			t.Errorf("weight %v: it holds %d numbers, and %d without", x.Balance.Weight, got, plain)
+		}
 	}
 }

@@ -85,7 +85,7 @@ func (g *grouped) run(keep nn.Keep) (y, dx, trunk []float32, groups [][]float32)
 				fresh.Fresh = true
 				a.Gradients = []nn.Params{fresh}
 			}
-			v.Run(g.stream, a)
+			v.Run(g.stream, asDeclared(v, a))
 		}
 	}
 	g.beginSide()

@@ -1,9 +1,11 @@
 package nn_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/millrace/millrace/device"
@@ -302,4 +304,106 @@ func TestHeadMeasure(t *testing.T) {
 				c.want*product)
 		}
 	}
+}
+
+// parts are the head's parts as visits have them: the final norm, and the tiles.
+func (e *ending) parts(t *testing.T) (w, g []nn.Params) {
+	t.Helper()
+	w, g = []nn.Params{e.wNorm}, []nn.Params{e.dwNorm}
+	for _, tile := range e.tiles {
+		layout, err := tensor.NewLayout(nn.TileFields(tile.Rows, tile.Cols)...)
+		check(t, err)
+		of := nn.Weights(e.arena.Take(layout.WeightElems*e.dtype.Bytes()), layout, e.dtype)
+		e.set(of.Mat(0), e.get(tile))
+		w, g = append(w, of), append(g, nn.Gradients(e.arena.Take(layout.StateElems*4), layout))
+		clear(e.bytes(g[len(g)-1].Mem))
+	}
+	return w, g
+}
+
+// The visits of a head come to the bits of the operations that they stand for, in both schedules, whether or not logits
+// are kept, and leave the sum of the losses. On the way up alone they leave that, too; for logits they write those of
+// the rows that are wanted, from the column that is asked for.
+func TestHeadVisits(t *testing.T) {
+	for name, h := range heads() {
+		for i := range 4 {
+			h, atOnce := *h, i == 1
+			h.KeepLogits, h.Stops = i == 2, i == 3
+			what := fmt.Sprintf("%s, at once %v, kept %v, stops %v", name, atOnce, h.KeepLogits, h.Stops)
+			e := newEnding(t, &h, tensor.F32)
+			e.run(false)
+			want, loss := e.results(), dot(e.get(e.loss), slices.Repeat([]float32{1}, positions))
+			clear(e.bytes(e.dwNorm.Mem))
+			w, g := e.parts(t)
+			sum, logits := e.arena.Take(8), e.arena.Mat(tensor.F32, 3, h.Vocab+2)
+			visit := func(to nn.Direction) {
+				of := h.NewEnding(e.arena, e.dtype, positions, to == nn.Backward)
+				of.AtOnce, of.ByTile = h.NewVisitWork(e.arena, e.dtype, positions), h.NewStatsWork(e.arena, e.dtype, positions)
+				kept := make([]*nn.HeadWork, 1+h.Tiles())
+				for i := range h.Tiles() {
+					kept[1+i] = h.NewKept(e.arena, of.ByTile, i, positions)
+				}
+				e.poison(sum)
+				for _, stage := range h.Stages(to, atOnce) {
+					for _, v := range stage {
+						if v.OnHost {
+							continue
+						}
+						a := &nn.Args{X: e.x, DX: e.dx, Ending: of, Loss: sum, Batch: &nn.MicroBatch{T: positions,
+							Targets: e.targets, Weights: e.weights}}
+						for _, part := range v.Parts {
+							a.Weights, a.Gradients = append(a.Weights, w[part]), append(a.Gradients, g[part])
+							if a.Wanted = (nn.Wanted{First: 4, Rows: 3, To: logits}); to == nn.Logits && part > 0 {
+								first, _ := h.Tile(part - 1)
+								a.Wanted.FirstColumn = 2 + first
+							}
+							if h.KeepLogits && part > 0 {
+								ending := *of
+								ending.ByTile, a.Ending = kept[part], &ending
+							}
+						}
+						v.Run(e.stream, asDeclared(v, a))
+					}
+				}
+				e.sync()
+				if got := math.Float64frombits(binary.LittleEndian.Uint64(e.bytes(sum))); to != nn.Logits &&
+					!(math.Abs(got-loss) <= 1e-5*loss) {
+					t.Errorf("%s, direction %v: the sum of losses is %v, want %v", what, to, got, loss)
+				}
+			}
+			visit(nn.Backward)
+			got := [][]float32{e.get(e.dx)}
+			for _, of := range g[1:] {
+				got = append(got, e.get(of.Mat(0)))
+			}
+			for i := range e.dwNorm.Layout.Fields {
+				got = append(got, e.get(e.dwNorm.Mat(i)))
+			}
+			for i := range want {
+				sameBits(t, fmt.Sprintf("%s: result %d", what, i), got[i], want[i])
+			}
+			visit(nn.Forward)
+			visit(nn.Logits)
+			all := e.arena.Mat(tensor.F32, positions, h.Vocab)
+			for i, tile := range e.tiles {
+				first, _ := h.Tile(i)
+				h.Logits(e.stream, tile, first, e.xn, all)
+			}
+			e.sync()
+			for row, want := 0, e.get(all)[4*h.Vocab:]; row < 3; row++ {
+				sameBits(t, what+": logits", e.get(logits)[row*(h.Vocab+2)+2:][:h.Vocab], want[row*h.Vocab:][:h.Vocab])
+			}
+		}
+	}
+}
+
+// results are the gradients of the input, of the tiles and of the norm.
+func (e *ending) results() (all [][]float32) {
+	for _, m := range append([]device.Mat{e.dx}, e.dTiles...) {
+		all = append(all, e.get(m))
+	}
+	for i := range e.dwNorm.Layout.Fields {
+		all = append(all, e.get(e.dwNorm.Mat(i)))
+	}
+	return all
 }

@@ -3,6 +3,7 @@ package nn_test
 import (
 	"testing"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/tensor"
 )
@@ -77,5 +78,23 @@ func TestClearedBetween(t *testing.T) {
 	}
 	if got := nn.ClearedBytes(layout); got != 4*(768-300) {
 		t.Errorf("%d bytes, want %d: from the end of a to the beginning of c", got, 4*(768-300))
+	}
+}
+
+// A delta net remembers a state before each chunk of rows, the last one included, which may have a single row.
+func TestStatesOfDeltaNets(t *testing.T) {
+	d := &nn.Block{Hidden: 8, FeedForward: nn.GLU{Inner: 8},
+		Mixer: nn.GatedDelta{KeyHeads: 1, Heads: 2, KeyDim: 64, ValueDim: 64}}
+	kept := func(rows int) int64 {
+		a := device.NewArena(device.Mem{})
+		d.NewKept(a, tensor.F32, rows, nn.KeepAll)
+		return a.Peak()
+	}
+	const state = 2 * 64 * 64 * 4
+	for chunks := range 3 {
+		n := device.DeltaChunk * (1 + chunks)
+		if more, then := kept(n+1)-kept(n), kept(n+2)-kept(n+1); more < state || then >= state {
+			t.Errorf("row %d takes %d bytes, and the next one %d; a state has %d", n+1, more, then, state)
+		}
 	}
 }

@@ -191,3 +191,27 @@ func checkGradient(t *testing.T, rnd *rand.Rand, what string, value, grad []floa
 		}
 	}
 }
+
+// asDeclared leaves of the arguments of a visit what it says that it reads or writes, as a step does.
+func asDeclared(v nn.Visit, a *nn.Args) *nn.Args {
+	left, uses := *a, v.Reads|v.Writes
+	clear := func(of nn.Uses, drop func()) {
+		if !uses.Has(of) {
+			drop()
+		}
+	}
+	clear(nn.X, func() { left.X = device.Mat{} })
+	clear(nn.Y, func() { left.Y = device.Mat{} })
+	clear(nn.DX, func() { left.DX = device.Mat{} })
+	clear(nn.Tokens, func() { left.Batch = &nn.MicroBatch{T: a.Batch.T} })
+	clear(nn.HeldRows, func() { left.Held, left.Ending = nil, nil })
+	clear(nn.Grads, func() { left.Gradients = make([]nn.Params, len(a.Gradients)) })
+	clear(nn.Loads, func() { left.Loads = device.Mem{} })
+	clear(nn.Balancing, func() { left.Balance = device.Mat{} })
+	clear(nn.Outcomes, func() { left.Outcome = device.Mat{} })
+	clear(nn.CacheRows, func() { left.Cache = nil })
+	clear(nn.Sides, func() { left.Sides = nil })
+	clear(nn.Loss, func() { left.Loss = device.Mem{} })
+	clear(nn.LogitRows, func() { left.Wanted = nn.Wanted{} })
+	return &left
+}

@@ -12,7 +12,8 @@ import (
 )
 
 // TestRope compares with LlamaRotaryEmbedding of transformers 4.57.3 on PyTorch 2.9.0: the frequencies, and the cosines
-// and sines at position 513; proportional ones with Gemma4TextRotaryEmbedding of transformers 5.24.0.
+// and sines at position 513; proportional ones with Gemma4TextRotaryEmbedding of transformers 5.24.0. Those of yarn and
+// longrope are by the formulas of transformers' modeling_rope_utils.py, computed apart.
 func TestRope(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -36,6 +37,16 @@ func TestRope(t *testing.T) {
 			[]float32{0.4000000059604645, 0.10047545284032822, 0, 0, 0, 0, 0, 0, 0, 0},
 			[]float32{-0.5432655811309814, 0.2882240116596222, 1, 1, 1, 1, 1, 1, 1, 1},
 			[]float32{-0.8395609259605408, 0.957563042640686, 0, 0, 0, 0, 0, 0, 0, 0}},
+		{"yarn", nn.RopeFrequencies{HeadDim: 32, Theta: 10000, Kind: nn.RopeYaRN, Factor: 4, OriginalPositions: 4096,
+			BetaFast: 32, BetaSlow: 1, Whole: true, Magnitude: nn.YaRNMagnitude(4, 1)},
+			[]float32{1.0, 0.5623413252, 0.316227766, 0.177827941, 0.1, 0.05623413252, 0.02823462197, 0.01397219536, 0.006785714286, 0.003213379001, 0.001468200342, 0.0006350997893, 0.00025, 0.0001405853313, 7.90569415e-05, 4.445698525e-05},
+			[]float32{-0.6894445473, 0.9734225544, 0.4775804898, -1.130502798, 0.5817721441, -0.9562862133, -0.3874308499, 0.7214777301, -1.073645986, -0.08834516563, 0.8306448932, 1.078729551, 1.12927814, 1.135669523, 1.137693152, 1.138333329},
+			[]float32{-0.9061695255, -0.5906991818, -1.033631399, -0.1357954916, 0.9787840237, -0.6180563655, 1.070688717, 0.8808784693, -0.3791586601, 1.135196954, 0.7787849858, 0.3644441642, 0.145629238, 0.08204709909, 0.04616583758, 0.02596582535}},
+		{"longrope", nn.RopeFrequencies{HeadDim: 12, Theta: 10000, Kind: nn.RopeLong, OriginalPositions: 16384,
+			Short: nn.NewFactors([]float64{1, 1.5, 2.25, 4, 6.5, 9}), Magnitude: nn.LongRopeMagnitude(4, 16384)},
+			[]float32{1.0, 0.1436289698, 0.02062928118, 0.002499999944, 0.000331451447, 5.157322084e-05},
+			[]float32{-0.6473108813, -0.155279004, -0.4288288809, 0.3039501211, 1.053628178, 1.068670836},
+			[]float32{-0.8507912587, -1.057707698, -0.9792665285, 1.024925103, 0.1808999864, 0.02828048976}},
 	} {
 		cos, sin := c.f.Tables(514, 0, 514)
 		n := c.f.HeadDim / 2
@@ -118,5 +129,84 @@ func TestPartialRope(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Queries are turned and multiplied by a table of their own, whose factor grows with the number of times that a
+// position
+// has passed the original ones. Only documents that are long have longrope's second table.
+func TestRopeTables(t *testing.T) {
+	f := nn.RopeFrequencies{HeadDim: 4, Theta: 100, QueryBeta: 0.5, OriginalPositions: 3}
+	const n = 8
+	cos, _ := f.Tables(n, 0, f.Rows(n))
+	if f.Rows(n) != 2*n || len(cos) != 2*n*2 {
+		t.Fatalf("%d rows, %d cosines", f.Rows(n), len(cos))
+	}
+	for p := range n {
+		factor := 1 + 0.5*math.Log(1+float64(p/3))
+		for i := range 2 {
+			plain, scaled := float64(cos[2*p+i]), float64(cos[2*(n+p)+i])
+			if math.Abs(scaled-factor*plain) > 1e-6 {
+				t.Errorf("position %d: cosine %d is %v for queries and %v for keys, want a factor of %v", p, i, scaled, plain,
+					factor)
+			}
+		}
+	}
+	long := nn.RopeFrequencies{HeadDim: 4, Theta: 100, Kind: nn.RopeLong, OriginalPositions: 5, Magnitude: 1,
+		Short: nn.NewFactors([]float64{1, 2}), Long: nn.NewFactors([]float64{1, 8})}
+	if long.Rows(5) != 5 || long.Rows(6) != 12 || long.IsLong(5) || !long.IsLong(6) {
+		t.Errorf("%d and %d rows", long.Rows(5), long.Rows(6))
+	}
+	positions, start, end := []int32{0, 1, 2, 3, 4, 5, 0, 1}, []int32{0, 0, 0, 0, 0, 0, 6, 6}, []int32{6, 6, 6, 6, 6, 6,
+		8, 8}
+	long.Place(positions, start, end, 6)
+	if want := []int32{6, 7, 8, 9, 10, 11, 0, 1}; !slices.Equal(positions, want) {
+		t.Errorf("positions are in rows %v, want %v", positions, want)
+	}
+	_, sin := long.Tables(6, 0, 12)
+	for p := range 6 {
+		for table, divisor := range []float64{2, 8} {
+			if got, want := float64(sin[2*(6*table+p)+1]), math.Sin(float64(p)*0.1/divisor); math.Abs(got-want) > 1e-6 {
+				t.Errorf("table %d: the sine of position %d is %v, want %v", table, p, got, want)
+			}
+		}
+	}
+}
+
+// Frequencies were divided by their divisors, and magnitudes are 1 where nothing is stretched.
+func TestRopeDivisors(t *testing.T) {
+	plain := nn.RopeFrequencies{HeadDim: 12, Theta: 1e4}
+	linear := plain
+	linear.Kind, linear.Factor = nn.RopeLinear, 2.5
+	for i, d := range linear.Divisors() {
+		if math.Abs(float64(d)-2.5) > 1e-6 || plain.Divisors()[i] != 1 {
+			t.Errorf("frequency %d is divided by %v, and by %v of the default kind", i, d, plain.Divisors()[i])
+		}
+	}
+	partly := nn.RopeFrequencies{HeadDim: 20, Rotated: 8, Theta: 1e4, Kind: nn.RopeProportional, Factor: 3}
+	for i, d := range partly.Divisors() {
+		want := 1.0
+		if i < 4 {
+			want = 3
+		}
+		if math.Abs(float64(d)-want) > 1e-6 {
+			t.Errorf("frequency %d of a part is divided by %v, want %v", i, d, want)
+		}
+	}
+	// Where yarn's ramp has no length, frequencies are kept or stretched: those that turn once or more are kept.
+	steep := nn.RopeFrequencies{HeadDim: 16, Theta: 1e4, Kind: nn.RopeYaRN, Factor: 4, OriginalPositions: 64, BetaFast: 1,
+		BetaSlow: 1}
+	for i, d := range steep.Divisors() {
+		want := 4.0
+		if 64*math.Pow(1e4, -float64(i)/8) >= 2*math.Pi {
+			want = 1
+		}
+		if math.Abs(float64(d)-want) > 1e-6 {
+			t.Errorf("frequency %d of a steep ramp is divided by %v, want %v", i, d, want)
+		}
+	}
+	if nn.YaRNMagnitude(1, 1) != 1 || nn.LongRopeMagnitude(1, 4096) != 1 || nn.LongRopeMagnitude(4, 1) != 1 ||
+		nn.LongRopeMagnitude(4, 4) != math.Sqrt2 || nn.YaRNMagnitude(math.E, 2) != 1.2 {
+		t.Error("a magnitude is another one")
 	}
 }
