@@ -346,7 +346,7 @@ func (b *benchmark) measure(ctx context.Context, s *session.Session) (*Result, e
 	}
 	lanes, _ := s.Engine.Trace.TakeBusy()
 	if s.Disk != nil {
-		lanes.Disk += (s.Disk.Traffic().Busy - busy).Seconds()
+		lanes[trace.Disk] += (s.Disk.Traffic().Busy - busy).Seconds()
 	}
 	r := b.result(times, losses, lanes.Times(1/float64(b.Steps)))
 	r.Algorithms, r.DeviceFreeMinBytes = s.Algorithms(), free
@@ -410,7 +410,7 @@ func (b *benchmark) planned() *Result {
 		MicroBatch:  p.Numerics.MicroBatch, MicroBatches: p.Numerics.MicroBatches,
 		Compute: p.Numerics.Compute.String(), Moments: b.Moments,
 		Stream: b.Stream, Choices: p.Choices(), LossUniform: math.Log(float64(b.model.Vocab)),
-		PredictedStepSec: p.Predicted.StepSeconds, PredictedLanes: trace.LanesOf(p.Predicted.LaneSeconds),
+		PredictedStepSec: p.Predicted.StepSeconds, PredictedLanes: p.Predicted.LaneSeconds,
 		PredictedTimeline: p.Timeline(b.machine, b.info), PredictedLimit: p.Predicted.Limit, Machine: b.machine.Name,
 		ModelFLOPs: b.model.TrainFLOPs(docs), ExecutedFLOPs: p.Predicted.FLOPs, UploadBytes: p.Predicted.UploadBytes,
 		DownloadBytes: p.Predicted.DownloadBytes, DeviceBytes: p.DeviceBytes, DeviceBudgetBytes: p.DeviceBudget, DiskBytes: p.DiskBytes,

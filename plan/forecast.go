@@ -91,20 +91,21 @@ func (p *Plan) limit(m Machine) string {
 	slices.SortStableFunc(lanes, func(a, b Lane) int { return cmp.Compare(q.LaneSeconds[b], q.LaneSeconds[a]) })
 	first, second := lanes[0], lanes[1]
 	rate := func(bytesPerSec float64) string { return fmt.Sprintf("%.3g GB/s", bytesPerSec/1e9) }
-	what := [Lanes]string{
-		LaneFetch:   "the link to the device, " + rate(m.UploadBytesPerSec),
-		LaneCompute: fmt.Sprintf("the device's arithmetic, %.3g TFLOP/s", m.MatMulFLOPsPerSec(p.Numerics.Compute)/1e12),
-		LaneDrain:   "the link from the device, " + rate(m.DownloadBytesPerSec),
-		LaneUpdate:  "the host's memory, " + rate(m.UpdateBytesPerSec(p.Numerics.Moments)),
-		LaneSend:    "the network to other hosts, " + rate(m.NetworkBytesPerSec),
-		LaneReceive: "the network from other hosts, " + rate(m.NetworkBytesPerSec),
-		LaneDisk:    "the disk, " + rate(m.DiskReadBytesPerSec) + " read and " + rate(m.DiskWriteBytesPerSec) + " written",
+	rates := map[Lane]string{
+		LaneFetch:   rate(m.UploadBytesPerSec),
+		LaneCompute: fmt.Sprintf("%.3g TFLOP/s", m.MatMulFLOPsPerSec(p.Numerics.Compute)/1e12),
+		LaneDrain:   rate(m.DownloadBytesPerSec),
+		LaneUpdate:  rate(m.UpdateBytesPerSec(p.Numerics.Moments)),
+		LaneSend:    rate(m.NetworkBytesPerSec),
+		LaneReceive: rate(m.NetworkBytesPerSec),
+		LaneDisk:    rate(m.DiskReadBytesPerSec) + " read and " + rate(m.DiskWriteBytesPerSec) + " written",
 	}
+	what := func(l Lane) string { return l.Limit() + ", " + rates[l] }
 	if q.StepSeconds == 0 {
-		return what[first]
+		return what(first)
 	}
 	say := func(l Lane) string {
-		return fmt.Sprintf("%s (busy %.0f%% of the step)", what[l], 100*q.LaneSeconds[l]/q.StepSeconds)
+		return fmt.Sprintf("%s (busy %.0f%% of the step)", what(l), 100*q.LaneSeconds[l]/q.StepSeconds)
 	}
 	if q.LaneSeconds[first] >= alone*q.StepSeconds || q.LaneSeconds[second] == 0 {
 		return say(first)

@@ -78,9 +78,7 @@ func (p *Plan) LargerBatch(ctx context.Context) (*LargerBatch, error) {
 		return nil, nil
 	}
 	l.mixture = p.mixture()
-	l.waits = [Lanes]string{LaneFetch: "the link to the device", LaneDrain: "the link from the device",
-		LaneUpdate: "the optimizer", LaneDisk: "the disk",
-		LaneSend: "the network", LaneReceive: "the network"}[busiest]
+	l.waits = busiest.Limit()
 	return l, nil
 }
 

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"encoding/json"
 	"math"
 
 	"github.com/millrace/millrace/device"
@@ -38,7 +37,7 @@ type Prediction struct {
 	StepSeconds float64 `json:"step_sec"`
 	// LaneSeconds are the busy times of the lanes; the busiest one waits for the rest of the step. With several
 	// devices, the lanes of a device have the times of the device whose lane is busiest.
-	LaneSeconds LaneSeconds `json:"lane_sec"`
+	LaneSeconds trace.Lanes `json:"lane_sec"`
 	Limit       string      `json:"limit"` // the busiest lane
 	// DeviceSeconds are the busy times of the lanes of each device, where there are several.
 	DeviceSeconds []trace.DeviceSeconds `json:"device_sec,omitempty"`
@@ -54,32 +53,6 @@ type Prediction struct {
 	DiskReadBytes    int64 `json:"disk_read_bytes,omitempty"`
 	DiskWrittenBytes int64 `json:"disk_written_bytes,omitempty"`
 	FLOPs            int64 `json:"flops"` // executed, recomputation included
-}
-
-// LaneSeconds are seconds of each lane; as JSON an object with the lanes' names.
-type LaneSeconds [Lanes]float64
-
-// MarshalJSON names the lanes.
-func (s LaneSeconds) MarshalJSON() ([]byte, error) {
-	named := map[string]float64{}
-	for lane, sec := range s {
-		if l := Lane(lane); sec > 0 || !l.IsOptional() {
-			named[l.String()] = sec
-		}
-	}
-	return json.Marshal(named)
-}
-
-// UnmarshalJSON reads what MarshalJSON writes.
-func (s *LaneSeconds) UnmarshalJSON(doc []byte) error {
-	var named map[string]float64
-	if err := json.Unmarshal(doc, &named); err != nil {
-		return err
-	}
-	for lane := range s {
-		s[lane] = named[Lane(lane).String()]
-	}
-	return nil
 }
 
 // Simulate walks the steady schedule, or the forward pass of a frozen model, with each operation taking the time that

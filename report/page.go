@@ -43,12 +43,12 @@ func charts(runs []Run) []chart {
 	lanes := chart{title: "lanes busy", unit: "% of the step", zero: true, keyed: true}
 	if len(runs) == 1 { // lanes of several runs would be too many lines
 		for lane := range trace.NumLanes {
-			busy := func(m trace.Metrics) bool { return m.Lanes.Of(lane) > 0 }
+			busy := func(m trace.Metrics) bool { return m.Lanes[lane] > 0 }
 			if lane.IsOptional() && !slices.ContainsFunc(runs[0].Records, busy) {
 				continue
 			}
 			y := smooth(column(runs[0].Records, func(m trace.Metrics) float64 {
-				return 100 * m.Lanes.Of(lane) / m.StepSec
+				return 100 * m.Lanes[lane] / m.StepSec
 			}))
 			lanes.lines = append(lanes.lines, line{x: steps(runs[0]), y: y, color: int(lane), name: lane.String()})
 		}

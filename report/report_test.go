@@ -34,7 +34,7 @@ func records(n int) []trace.Metrics {
 		m := trace.Metrics{Step: int64(i + 1), Loss: 4 - 2*float64(i)/float64(n-1), GradNorm: 1, LearningRate: 1e-3,
 			Tokens: 100, TargetTokens: 90, StepSec: 2,
 			TokensPerSec: 50, ModelTFLOPS: 3, HostPeakBytes: 1 << 30, DiskWrittenBytes: 7, Time: &ended,
-			Lanes: trace.Lanes{Compute: 1.5, Fetch: 0.5}}
+			Lanes: trace.Lanes{trace.Compute: 1.5, trace.Fetch: 0.5}}
 		if m.Step%10 == 0 {
 			loss := m.Loss + 0.1
 			m.EvalLoss = &loss
@@ -126,7 +126,7 @@ func TestLanesOfAPage(t *testing.T) {
 	if d := cmp.Diff(usual, lanes()); d != "" {
 		t.Error(d)
 	}
-	r[3].Lanes.Send, r[3].Lanes.Receive = 0.5, 0.25
+	r[3].Lanes[trace.Send], r[3].Lanes[trace.Receive] = 0.5, 0.25
 	if d := cmp.Diff(append(usual, "6 send", "7 receive"), lanes()); d != "" {
 		t.Error(d)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/stream/streamtest"
+	"github.com/millrace/millrace/trace"
 	"go.uber.org/goleak"
 )
 
@@ -257,7 +258,7 @@ func TestHostsTellTheSame(t *testing.T) {
 				if d := cmp.Diff(want, tell(t, c.rigs[host], s), cmpopts.EquateNaNs()); d != "" {
 					t.Errorf("rate %v, %s: (-one process +host)\n%s", lr, name, d)
 				}
-				if lanes, _ := c.rigs[host].trace.TakeBusy(); lanes.Send == 0 || lanes.Receive == 0 {
+				if lanes, _ := c.rigs[host].trace.TakeBusy(); lanes[trace.Send] == 0 || lanes[trace.Receive] == 0 {
 					t.Errorf("%s: the lanes are busy for %+v", name, lanes)
 				}
 			})

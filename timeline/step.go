@@ -150,11 +150,11 @@ func (r *Row) Busy() (busy time.Duration) {
 
 // BusyLanes are the busy seconds of each lane, of several devices' those of the busiest.
 func (s *Step) BusyLanes() trace.Lanes {
-	var sec [trace.NumLanes]float64
+	var sec trace.Lanes
 	for i := range s.Rows {
 		sec[s.Rows[i].Lane] = max(sec[s.Rows[i].Lane], s.Rows[i].Busy().Seconds())
 	}
-	return trace.LanesOf(sec)
+	return sec
 }
 
 // Chart is the plan.Chart of the step.

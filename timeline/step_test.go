@@ -92,7 +92,7 @@ func TestStepOf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (trace.Lanes{Compute: 0.030, Disk: 0.010}); s.BusyLanes() != want {
+	if want := (trace.Lanes{trace.Compute: 0.030, trace.Disk: 0.010}); s.BusyLanes() != want {
 		t.Errorf("busy %+v, want %+v", s.BusyLanes(), want)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace/millrace/internal/axis"
-	"github.com/millrace/millrace/trace"
 )
 
 // MaxSVGBytes is the greatest length of a picture.
@@ -39,18 +38,6 @@ const (
 	subtitleRunes = 120
 	nameRunes     = 200 // of names that only programs read
 )
-
-// laneWork is written below the name of a lane.
-var laneWork = [trace.NumLanes]string{
-	trace.Fetch:    "host to device",
-	trace.Compute:  "runs the layers",
-	trace.Drain:    "device to host",
-	trace.Update:   "AdamW on the host",
-	trace.Disk:     "reads and writes",
-	trace.Exchange: "rows of other devices",
-	trace.Send:     "to other hosts",
-	trace.Receive:  "from other hosts",
-}
 
 // SVG draws the step. Blocks without a gap that one color shows are one bar. Blocks narrower than a few pixels are
 // drawn together, as wide as the time that they took.
@@ -98,7 +85,7 @@ func (d *drawing) draw(t Theme) {
 	for i := range d.Rows {
 		row, y := &d.Rows[i], top+i*(laneHeight+laneGap)
 		d.line(`<text class="lane" x="%d" y="%d">%v</text>`, margin, y+14, row.Worker)
-		d.line(`<text class="muted" x="%d" y="%d">%s</text>`, margin, y+29, laneWork[row.Lane])
+		d.line(`<text class="muted" x="%d" y="%d">%s</text>`, margin, y+29, row.Lane.Work())
 		d.line(`<text class="lane" x="%d" y="%d" text-anchor="end">%s</text>`,
 			width-margin, y+laneHeight/2+5, share(row.Busy(), d.Length))
 		d.line(`<rect class="track" x="%d" y="%d" width="%d" height="%d"/>`, left, y, right-left, laneHeight)

@@ -66,18 +66,6 @@ func BeforeTraining(evalLoss float64, ended string) Metrics {
 		ModelTFLOPS: none, Time: &ended, EvalLoss: &evalLoss}
 }
 
-// Lanes has the seconds that each lane was busy.
-type Lanes struct {
-	Fetch    float64 `json:"fetch"`
-	Compute  float64 `json:"compute"`
-	Drain    float64 `json:"drain"`
-	Update   float64 `json:"update"`
-	Disk     float64 `json:"disk"`
-	Exchange float64 `json:"exchange,omitempty"` // with several devices
-	Send     float64 `json:"send,omitempty"`     // with several hosts
-	Receive  float64 `json:"receive,omitempty"`  // with several hosts
-}
-
 // MarshalJSON writes the fields in the order of the type. encoding/json alone refuses NaN and infinities, which are
 // just what a run that goes wrong has to report.
 func (m Metrics) MarshalJSON() ([]byte, error) {
@@ -132,30 +120,6 @@ func (m *Metrics) UnmarshalJSON(text []byte) error {
 }
 
 func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
-
-// Plus adds up two.
-func (l Lanes) Plus(m Lanes) Lanes {
-	return Lanes{l.Fetch + m.Fetch, l.Compute + m.Compute, l.Drain + m.Drain, l.Update + m.Update, l.Disk + m.Disk,
-		l.Exchange + m.Exchange, l.Send + m.Send, l.Receive + m.Receive}
-}
-
-// LanesOf has the seconds of each lane.
-func LanesOf(s [NumLanes]float64) Lanes {
-	return Lanes{Fetch: s[Fetch], Compute: s[Compute], Drain: s[Drain], Update: s[Update], Disk: s[Disk],
-		Exchange: s[Exchange], Send: s[Send], Receive: s[Receive]}
-}
-
-// Of is the number of a lane.
-func (l Lanes) Of(lane Lane) float64 {
-	return [NumLanes]float64{l.Fetch, l.Compute, l.Drain, l.Update, l.Disk, l.Exchange, l.Send,
-		l.Receive}[lane]
-}
-
-// Times is each number times x.
-func (l Lanes) Times(x float64) Lanes {
-	return Lanes{l.Fetch * x, l.Compute * x, l.Drain * x, l.Update * x, l.Disk * x, l.Exchange * x, l.Send * x,
-		l.Receive * x}
-}
 
 // Median is the middle of sorted numbers.
 func Median(sorted []float64) float64 {

@@ -16,30 +16,6 @@ import (
 	"time"
 )
 
-// Lane is an ordered worker that overlaps with the others.
-type Lane uint8
-
-// The lanes, in the order of the tracks.
-const (
-	Fetch    Lane = iota // weights to the device
-	Compute              // operations on the device
-	Drain                // gradients and saved inputs from the device
-	Update               // the optimizer
-	Disk                 // reads and writes of files
-	Exchange             // rows of layers from another device
-	Send                 // sums of gradients, and weights, to other hosts
-	Receive              // and from them
-	NumLanes
-)
-
-// String is the lane's name in traces and metrics.
-func (l Lane) String() string {
-	return [NumLanes]string{"fetch", "compute", "drain", "update", "disk", "exchange", "send", "receive"}[l]
-}
-
-// IsOptional reports whether only some runs have the lane: those with several devices, or with several hosts.
-func (l Lane) IsOptional() bool { return l >= Exchange }
-
 // Span is a stretch of a lane's time in which it was busy.
 type Span struct {
 	Worker
@@ -105,10 +81,10 @@ func (r *Recorder) Record(w Worker, name string, step int64, start, end time.Dur
 // devices, also by device, and in the first result those of the device whose lane was busiest. A span counts where it
 // ends: an update of step n that runs below the next forward pass is busy time of the record written next.
 func (r *Recorder) TakeBusy() (Lanes, []DeviceSeconds) {
-	var s [NumLanes]float64
+	var busy Lanes
 	var devices []DeviceSeconds
 	if r == nil {
-		return LanesOf(s), nil
+		return busy, nil
 	}
 	for i, w := range r.workers {
 		l := &r.lanes[i]
@@ -116,12 +92,12 @@ func (r *Recorder) TakeBusy() (Lanes, []DeviceSeconds) {
 		sec := l.busy.Seconds()
 		l.busy = 0
 		l.mu.Unlock()
-		s[w.Lane] = max(s[w.Lane], sec)
+		busy[w.Lane] = max(busy[w.Lane], sec)
 		if r.crew.Ranks > 1 {
 			devices = add(devices, w, sec)
 		}
 	}
-	return LanesOf(s), devices
+	return busy, devices
 }
 
 // spans are the spans that are remembered, by lane and in the order of recording, and the number of older ones of each

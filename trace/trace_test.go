@@ -177,7 +177,7 @@ func drawMetrics(t *rapid.T, step int64) Metrics {
 			f.SetInt(rapid.Int64().Draw(t, v.Type().Field(i).Name))
 		}
 	}
-	m.Lanes.Update = rapid.Float64().Draw(t, "update")
+	m.Lanes[Update] = rapid.Float64().Draw(t, "update")
 	if rapid.Bool().Draw(t, "eval") {
 		x := rapid.Float64().Draw(t, "eval_loss")
 		m.EvalLoss = &x

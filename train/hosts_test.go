@@ -181,7 +181,7 @@ func TestHostsTrainToTheSameBits(t *testing.T) {
 						continue
 					}
 					if of == nil || len(of.StepSec) != hosts || !strings.HasPrefix(of.Slowest, "rank ") ||
-						len(of.Lanes) != hosts || of.Lanes[0] != m.Lanes || of.Lanes[hosts-1].Compute == 0 ||
+						len(of.Lanes) != hosts || of.Lanes[0] != m.Lanes || of.Lanes[hosts-1][trace.Compute] == 0 ||
 						len(of.PeakBytes) != hosts || of.PeakBytes[0] != m.HostPeakBytes ||
 						len(of.DiskReadBytes) != hosts || len(of.DiskWrittenBytes) != hosts {
 						t.Fatalf("a step's record has %+v of %d hosts", of, hosts)

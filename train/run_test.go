@@ -178,10 +178,10 @@ func checkMetrics(t *testing.T, c *runfile.Config, sum *Summary) {
 		}
 		if m.Step != int64(i+1) || !(m.Loss > 0 && m.GradNorm > 0 && m.ClipScale > 0 && m.ClipScale <= 1 && m.LearningRate >= 0) ||
 			m.Tokens < 1 || m.Tokens > int64(c.BatchTokens) || m.TargetTokens < 1 || m.TargetTokens > m.Tokens || !(m.TokensPerSec > 0 &&
-			m.StepSec > 0 && m.ModelTFLOPS > 0) || m.DevicePeakBytes < 1 || m.HostPeakBytes < 1 || m.Lanes.Compute <= 0 {
+			m.StepSec > 0 && m.ModelTFLOPS > 0) || m.DevicePeakBytes < 1 || m.HostPeakBytes < 1 || m.Lanes[trace.Compute] <= 0 {
 			t.Errorf("step %d: %s", i+1, lines[i])
 		}
-		if i > 0 && m.Lanes.Update <= 0 {
+		if i > 0 && m.Lanes[trace.Update] <= 0 {
 			t.Errorf("step %d: the update of the step before takes no time", i+1)
 		}
 		tokens, targets = tokens+m.Tokens, targets+m.TargetTokens

@@ -114,7 +114,7 @@ func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait t
 	if t.session.Disk != nil {
 		now := t.session.Disk.Traffic()
 		m.DiskReadBytes = now.ReadBytes - t.wear.traffic.ReadBytes
-		m.Lanes.Disk += (now.Busy - t.wear.traffic.Busy).Seconds()
+		m.Lanes[trace.Disk] += (now.Busy - t.wear.traffic.Busy).Seconds()
 		t.wear.traffic = now
 	}
 	wrote := t.written()

@@ -173,6 +173,6 @@ func (r *runner) bench(args []string) (*result, error) {
 
 // lanes lists the busy seconds of a step.
 func lanes(sec trace.Lanes) string {
-	return fmt.Sprintf("fetch %.3f compute %.3f drain %.3f update %.3f disk %.3f", sec.Fetch, sec.Compute, sec.Drain,
-		sec.Update, sec.Disk)
+	return fmt.Sprintf("fetch %.3f compute %.3f drain %.3f update %.3f disk %.3f", sec[trace.Fetch],
+		sec[trace.Compute], sec[trace.Drain], sec[trace.Update], sec[trace.Disk])
 }

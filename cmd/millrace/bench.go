@@ -131,10 +131,10 @@ func benchText(r *bench.Result) string {
 	compare("model", "TFLOP/s", r.ModelTFLOPS, r.PredictedModelTFLOPS, "%.3f")
 	compare("executed", "TFLOP/s", r.ExecutedTFLOPS, r.PredictedExecutedTFLOPS, "%.3f")
 	for lane := range trace.NumLanes {
-		if lane.IsOptional() && r.BusyShares.Of(lane) == 0 {
+		if lane.IsOptional() && r.BusyShares[lane] == 0 {
 			continue
 		}
-		compare(lane.String()+" busy", "%", 100*r.BusyShares.Of(lane), 100*r.PredictedBusyShares.Of(lane), "%.1f")
+		compare(lane.String()+" busy", "%", 100*r.BusyShares[lane], 100*r.PredictedBusyShares[lane], "%.1f")
 	}
 	w.Flush()
 	fmt.Fprintf(&b, "\n")

@@ -6,6 +6,8 @@ import (
 	"math"
 	"reflect"
 	"strings"
+
+	"github.com/millrace/millrace/trace"
 )
 
 // printJSON writes one object for programs. A number that is not finite, as the loss of a run that diverged, is null.
@@ -31,6 +33,9 @@ func (p *program) writeJSON(v any, marshal func(any) ([]byte, error)) error {
 
 // withNulls is v as JSON has it, with nil for numbers that JSON lacks. The order of keys is lost.
 func withNulls(v reflect.Value) any {
+	if lanes, ok := v.Interface().(trace.Lanes); ok {
+		return lanes
+	}
 	switch v.Kind() {
 	case reflect.Float32, reflect.Float64:
 		if f := v.Float(); math.IsNaN(f) || math.IsInf(f, 0) {

@@ -14,7 +14,7 @@ import (
 
 func TestNotFiniteIsNull(t *testing.T) {
 	inf := math.Inf(1)
-	s := train.Summary{Steps: 3, LastLoss: math.NaN(), EvalAfter: &inf, Lanes: trace.Lanes{Update: 0.5}, Model: "m"}
+	s := train.Summary{Steps: 3, LastLoss: math.NaN(), EvalAfter: &inf, Lanes: trace.Lanes{trace.Update: 0.5}, Model: "m"}
 	var out strings.Builder
 	p := &program{stdout: &out}
 	if err := p.printJSON(&s); err != nil {

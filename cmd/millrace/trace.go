@@ -124,10 +124,10 @@ func traceText(r *tracedStep) string {
 	fmt.Fprintf(&b, "\n")
 	w = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for lane := range trace.NumLanes {
-		if lane.IsOptional() && r.BusyShares.Of(lane) == 0 {
+		if lane.IsOptional() && r.BusyShares[lane] == 0 {
 			continue
 		}
-		fmt.Fprintf(w, "%v busy\t%.1f\t%%\t\n", lane, 100*r.BusyShares.Of(lane))
+		fmt.Fprintf(w, "%v busy\t%.1f\t%%\t\n", lane, 100*r.BusyShares[lane])
 	}
 	w.Flush()
 	fmt.Fprintf(&b, "\n  %s\n\n%s\n", strings.Join(r.Timeline, "\n  "), plan.Legend(r.Timeline))

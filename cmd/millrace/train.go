@@ -115,7 +115,7 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 	row("streamed", "%s to the device, %s a step", plan.FormatBytes(s.UploadBytes), plan.FormatBytes(s.UploadBytes/int64(max(steps, 1))))
 	var lanes []string
 	for lane := range trace.NumLanes {
-		if sec := s.Lanes.Of(lane); sec > 0 && lane != trace.Disk { // which has a row of its own
+		if sec := s.Lanes[lane]; sec > 0 && lane != trace.Disk { // which has a row of its own
 			lanes = append(lanes, fmt.Sprintf("%v %.1f s (%.0f%%)", lane, sec, 100*sec/s.TrainSec))
 		}
 	}
@@ -123,10 +123,10 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 	if s.DiskReadBytes+s.DiskWrittenBytes > 0 {
 		busy := ""
 		switch {
-		case s.Lanes.Disk > 0 && s.StateOnDisk:
-			busy = fmt.Sprintf(", state on disk and checkpoints %.1f s busy", s.Lanes.Disk)
-		case s.Lanes.Disk > 0:
-			busy = fmt.Sprintf(", checkpoints %.1f s busy", s.Lanes.Disk)
+		case s.Lanes[trace.Disk] > 0 && s.StateOnDisk:
+			busy = fmt.Sprintf(", state on disk and checkpoints %.1f s busy", s.Lanes[trace.Disk])
+		case s.Lanes[trace.Disk] > 0:
+			busy = fmt.Sprintf(", checkpoints %.1f s busy", s.Lanes[trace.Disk])
 		}
 		row("disk", "%s read, %s written%s", plan.FormatBytes(s.DiskReadBytes), plan.FormatBytes(s.DiskWrittenBytes), busy)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train"
 	"github.com/millrace/millrace/train/generate"
 	"github.com/millrace/millrace/train/verbs"
@@ -328,8 +329,8 @@ func checkTraced(t *testing.T, w *workshop, name string, simulated bool) {
 		t.Helper()
 		args = append([]string{"trace", w.path(name), "--svg", w.path("step.svg"), "--json"}, args...)
 		r := jsonOf[tracedStep](t, invoke(t, args...).must(t).stdout)
-		if r.Simulated != simulated || r.Torn || r.Step < 1 || r.StepSec <= 0 || r.Lanes.Compute <= 0 ||
-			r.BusyShares.Compute > 1 || len(r.Timeline) < 2 || r.SVG != w.path("step.svg") || r.Tokens != 64 || r.Device == "" {
+		if r.Simulated != simulated || r.Torn || r.Step < 1 || r.StepSec <= 0 || r.Lanes[trace.Compute] <= 0 ||
+			r.BusyShares[trace.Compute] > 1 || len(r.Timeline) < 2 || r.SVG != w.path("step.svg") || r.Tokens != 64 || r.Device == "" {
 			t.Errorf("%s: %+v", name, r)
 		}
 		return w.read("step.svg")
