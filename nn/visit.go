@@ -43,7 +43,7 @@ const (
 var objective = Visit{Name: "objective", OnHost: true, Over: WholeStep, Reads: TokenLosses, Writes: LossWeights}
 
 // Uses is a set of what a visit reads or writes besides the weights of its parts.
-type Uses uint16
+type Uses uint32
 
 // The things that a visit may use. T is the number of positions of a micro-batch.
 const (
