@@ -79,3 +79,58 @@ func (c *counted) Exchange(b []byte) ([][]byte, error) {
 	c.exchanges++
 	return c.Peers.Exchange(b)
 }
+
+// slow are peers that answer after a minute.
+type slow struct{ Peers }
+
+func (slow) Exchange(b []byte) ([][]byte, error) {
+	time.Sleep(time.Minute)
+	return [][]byte{b}, nil
+}
+
+// The time that a host waits for others adds up until it is taken. A host that gives nothing does not wait.
+func TestAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &Awaited{Peers: slow{}}
+		for _, given := range []string{"x", "y", ""} {
+			if all, err := a.Exchange([]byte(given)); err != nil || len(all) != 1 || string(all[0]) != given {
+				t.Errorf("%q becomes %q, %v", given, all, err)
+			}
+		}
+		if first, then := a.Take(), a.Take(); first != 2*time.Minute || then != 0 {
+			t.Errorf("it has waited %v, and then %v", first, then)
+		}
+	})
+}
+
+// Of the hosts that wait for others' work the first one says for whom, once it has waited for long.
+func TestFirstHostWarns(t *testing.T) {
+	for wait, isLong := range map[time.Duration]bool{longWork - time.Minute: false, time.Hour: true} {
+		synctest.Test(t, func(t *testing.T) { firstHostWarns(t, wait, isLong) })
+	}
+}
+
+// firstHostWarns has hosts work for some time, all but the first two.
+func firstHostWarns(t *testing.T, wait time.Duration, isLong bool) {
+	network := streamtest.New(4)
+	var group sync.WaitGroup
+	for host := range 4 {
+		group.Go(func() {
+			var warnings []string
+			warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+			cluster := &Cluster{Host: host, Hosts: 4, Peers: network.Peers(host)}
+			work := Work{Cluster: cluster, Clock: MachineClock{}, Warn: warn}
+			err := work.Together(t.Context(), func(context.Context) error {
+				if host > 1 {
+					time.Sleep(wait)
+				}
+				return nil
+			})
+			if err != nil || (len(warnings) == 1) != (host == 0 && isLong) || len(warnings) > 1 ||
+				len(warnings) > 0 && !strings.Contains(warnings[0], "for rank 2, rank 3, which may") {
+				t.Errorf("host %d warns %q, %v", host, warnings, err)
+			}
+		})
+	}
+	group.Wait()
+}
