@@ -44,6 +44,16 @@ type place struct {
 	begins, ends bool
 }
 
+// checkChains refuses chains before the text that lack what makes them one.
+func (s *Spec) checkChains() error {
+	for _, c := range s.Chains {
+		if c.Name == "" || len(c.Blocks) == 0 || c.Hidden < 1 {
+			return fmt.Errorf("chain %q has no name, no blocks or no columns", c.Name)
+		}
+	}
+	return nil
+}
+
 // allBlocks are the blocks of all chains in the order of layers.
 func (s *Spec) allBlocks() (all []*nn.Block) {
 	for i := range s.Chains {
@@ -68,9 +78,6 @@ func (m *Model) addChains(s *Spec) error {
 		m.Chains = append(m.Chains, c)
 	}
 	for _, c := range s.Chains {
-		if c.Name == "" || len(c.Blocks) == 0 || c.Hidden < 1 {
-			return fmt.Errorf("chain %q has no name, no blocks or no columns", c.Name)
-		}
 		add(Chain{Name: c.Name, Hidden: c.Hidden, Out: c.Side}, len(c.Blocks))
 		l := Lookup{Cols: c.Hidden, Side: -1, Layer: m.Chains[len(m.Chains)-1].First, scale: c.Scale}
 		var err error

@@ -135,6 +135,9 @@ func (s *Spec) build() (*Model, error) {
 	if constants := s.family.Constants; constants != "" {
 		m.carried = append(m.carried, strings.ReplaceAll(constants, "{layer}", "*"))
 	}
+	if err := s.checkChains(); err != nil {
+		return nil, err
+	}
 	known := map[string]*tensor.Layout{}
 	layouts, largest, err := s.layouts(known)
 	if err != nil {

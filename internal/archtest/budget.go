@@ -27,7 +27,7 @@ type room struct {
 // rooms lists all that the program links, and each package of it is in one room.
 var rooms = []room{
 	{"plan + stream", []string{"plan", "stream"}, 15300},
-	{"nn + model", []string{"nn", "model"}, 9860},
+	{"nn + model", []string{"nn", "model"}, 9870},
 	{"train", []string{"train/..."}, 13220},
 	{"data", []string{"data/..."}, 22670},
 	{"gguf", []string{"gguf"}, 6140},
@@ -41,7 +41,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 118190
+const linkedLines = 118200
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"
