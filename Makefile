@@ -12,7 +12,7 @@ PARTS ?= product workshop
 PICK = $(GO) run ./workshop/pick
 
 # With SHORT=-short each commit has one of this number of shares of the tests of train, plan and the program under the race detector,
-# and a third of the engine's.
+# and a third of all others.
 RACE_TURNS ?= 18
 
 # SHORT=-short leaves out what takes long, and make long runs a share of that.
@@ -83,7 +83,7 @@ workshop: ## the tests of what proves, checks, generates and releases the progra
 	for module in $(filter workshop/%,$(MODULES)); do (cd $$module && CGO_ENABLED=0 $(GO) test $(SHORT) ./...) || exit 1; done
 
 .PHONY: long
-long: ## the tests that SHORT=-short makes quick or leaves out; with TURNS=3 a third of them, which the commit chooses
+long: ## the tests that SHORT=-short makes quick or leaves out; with TURNS=12 a twelfth of them, which the commit chooses
 	tests=$$($(PICK) -turns $(TURNS) long) && CGO_ENABLED=0 $(GO) test -timeout 40m $$tests
 
 .PHONY: surroundings
@@ -103,7 +103,7 @@ hostile: ## what users do wrong and what the world does to them: is each answere
 	cd cmd/millrace && CGO_ENABLED=0 $(GO) test -run '^TestHostile$$' -count=1
 
 .PHONY: race
-race: ## the tests of packages whose goroutines share memory, under the race detector (SHORT=-short: quick ones, and a share of train's)
+race: ## the tests of packages whose goroutines share memory, under the race detector (SHORT=-short: quick ones, of which a commit has a share)
 	@command -v "$$($(GO) env CC | cut -d' ' -f1)" >/dev/null || \
 		{ echo "make race: the race detector needs cgo, and there is no C compiler: install gcc or clang, or set CC" >&2; exit 1; }
 	tests=$$($(PICK) $(if $(SHORT),-turns $(RACE_TURNS)) race) && CGO_ENABLED=1 $(GO) test -race -timeout $(if $(SHORT),40m,3h) $(SHORT) $$tests

@@ -40,11 +40,10 @@ func selects(x ast.Node, imports map[string]string, names map[string][]string) b
 	return ok && slices.Contains(names[strings.TrimPrefix(imports[of.Name], module+"/")], s.Sel.Name)
 }
 
-// race chooses the packages that share memory between goroutines, with all of their tests, and those that plan or call
-// what plans. Nearly all tests of the latter run goroutines of the engine and of lower packages, which have their own
-// tests. So race chooses the tests whose files start goroutines, and of the others one in each number of turns: by its
-// name, so that a test keeps its turn. The engine's tests have at most three turns. Suites such as devicetest are left
-// out: packages with goroutines run them.
+// race chooses the packages that share memory between goroutines and those that plan or call what plans, and of their
+// tests one in each number of turns: by its name, so that a test keeps its turn. Nearly all tests of packages that plan
+// run goroutines of the engine and of lower packages, which have their own tests. All others, and tests whose files
+// start goroutines, have at most three turns. Suites such as devicetest are left out: packages with goroutines run them.
 func race(packages []*pkg, turns, turn int) []string {
 	var chosen []string      // packages
 	var whole, left []string // tests: that run, and that do not
@@ -53,10 +52,13 @@ func race(packages []*pkg, turns, turn int) []string {
 			continue
 		}
 		chosen = append(chosen, "./"+p.dir)
-		turns := p.turns(turns)
 		for _, f := range p.tests {
 			for _, name := range f.names {
-				if f.has(starts) || turnOf(name, turns) == turn%turns {
+				turns := turns
+				if f.has(starts) || !p.plans() || p.dir == engine {
+					turns = min(turns, 3)
+				}
+				if turnOf(name, turns) == turn%turns {
 					whole = append(whole, name)
 				} else {
 					left = append(left, name)
@@ -81,17 +83,6 @@ func (p *pkg) plans() bool {
 		}
 		return false
 	})
-}
-
-// turns is the number of turns that a package's tests take, of the number that is asked for.
-func (p *pkg) turns(asked int) int {
-	switch {
-	case !p.plans():
-		return 1
-	case p.dir == engine:
-		return min(asked, 3)
-	}
-	return asked
 }
 
 // engine is the package whose goroutines are the lanes.
