@@ -32,7 +32,9 @@ func TestMeasure(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !(r.StepMinSec > 0 && r.StepMinSec <= r.StepSec && r.StepSec <= r.StepMaxSec) || r.TokensPerSec <= 0 || r.ModelTFLOPS <= 0 ||
-			r.ExecutedTFLOPS < r.ModelTFLOPS || r.Lanes[trace.Compute] <= 0 || r.Lanes[trace.Update] <= 0 || r.MicroBatch*r.MicroBatches != 4 || r.PlannedBytes <= 0 || r.PredictedStepSec <= 0 || r.PredictedLanes[trace.Compute] <= 0 || r.Lanes[trace.Disk] != 0 {
+			r.ExecutedTFLOPS < r.ModelTFLOPS || r.Lanes[trace.Compute] <= 0 || r.Lanes[trace.Update] <= 0 ||
+			r.MicroBatch*r.MicroBatches != 4 || r.PlannedBytes <= 0 || r.PredictedStepSec <= 0 ||
+			r.PredictedLanes[trace.Compute] <= 0 || r.Lanes[trace.Disk] != 0 {
 			t.Errorf("%+v", r)
 		}
 	}

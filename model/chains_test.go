@@ -63,7 +63,8 @@ func TestChains(t *testing.T) {
 	if m.TableOf(2) != nil {
 		t.Error("layer 2 begins with rows of a table")
 	}
-	if side := m.Sides[0]; side.Cols != 8 || !slices.Equal(side.Layers, []int{3, 4}) || !slices.Equal(side.Readers, []int{4}) {
+	side := m.Sides[0]
+	if side.Cols != 8 || !slices.Equal(side.Layers, []int{3, 4}) || !slices.Equal(side.Readers, []int{4}) {
 		t.Errorf("the side between the chains: %+v", side)
 	}
 	var names []string

@@ -12,9 +12,9 @@
 // each tensor of the checkpoint is, for an export or for gradients by name.
 //
 // Layers are numbered in the order of the forward pass: 0 is the token embedding, 1 to L are the blocks of all chains
-// ([Chain]), the text's last, L+1 is the final norm and the head. Layers may differ; their parts share a layout where they have the same tensors. The
-// [vocabulary, hidden] matrices are cut into tiles about as large as the largest block, so that no part is much
-// larger than another one; a tied matrix is one set of parts with two uses.
+// ([Chain]), the text's last, L+1 is the final norm and the head. Layers may differ; their parts share a layout where
+// they have the same tensors. The [vocabulary, hidden] matrices are cut into tiles about as large as the largest block,
+// so that no part is much larger than another one; a tied matrix is one set of parts with two uses.
 //
 // Invariants:
 //

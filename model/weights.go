@@ -38,8 +38,8 @@ func (m *Model) stackExperts(w *hf.Weights) {
 			p := &m.Parts[piece.Part]
 			role, expert := m.role(p, p.Layout.Fields[piece.Field].Name)
 			if line, word, ok := m.names.find(role); ok && m.names[line].EachHF != "" {
-				parts = append(parts, strings.NewReplacer("{layer}", strconv.Itoa(m.inChain(p.Layer)), "{expert}", strconv.Itoa(expert),
-					"*", word).Replace(m.names[line].EachHF))
+				parts = append(parts, strings.NewReplacer("{layer}", strconv.Itoa(m.inChain(p.Layer)), "{expert}",
+					strconv.Itoa(expert), "*", word).Replace(m.names[line].EachHF))
 			}
 		}
 		w.Join(t.Name, t.Shape, parts)

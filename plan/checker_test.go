@@ -303,7 +303,8 @@ func (c *checker) dxAt(op plan.Op, layer, m int) place {
 	return c.shared(slotOf(op, plan.InputGrad), place{"dx", m, 0})
 }
 
-// gradientAbove returns the content that a block finds there: the gradient of the input of the next one, or of the side that it makes.
+// gradientAbove returns the content that a block finds there: the gradient of the input of the next one, or of the side
+// that it makes.
 func (c *checker) gradientAbove(op plan.Op, m int) content {
 	if c.m.Ends(op.Layer) {
 		side := c.m.ChainOf(op.Layer).Out

@@ -129,8 +129,8 @@ func (op *Op) Name() string {
 		return values[op.Writes[0].What].receive
 	}
 	return [...]string{DoAdd: "add", DoNarrow: "narrow", DoUpdate: "update",
-		DoLookup: "gather", DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoScatterOnto: "scatter", DoSave: "save-state",
-		DoTotal: "total"}[op.Do]
+		DoLookup: "gather", DoLookupAhead: "gather-ahead", DoScatter: "scatter", DoScatterOnto: "scatter",
+		DoSave: "save-state", DoTotal: "total"}[op.Do]
 }
 
 // moveName is the name of a move by what it reads and writes first.

@@ -1,7 +1,7 @@
 package plan
 
-// Pass says which schedule of a run is asked for: what it begins with, and how far it goes through the chains of layers.
-// A step ends when its norm is known; its updates belong to the next schedule, where they overlap with the way up.
+// Pass says which schedule of a run is asked for: what it begins with, and how far it goes through the layers. A step
+// ends when its norm is known; its updates belong to the next schedule, where they overlap with the way up.
 type Pass struct {
 	Updates   bool  // it begins with the pending updates
 	To        Point // how far it goes through layers
@@ -21,7 +21,7 @@ const (
 
 // The passes of runs.
 var (
-	Prologue = Pass{To: ToGradients}                // a step with no updates pending: the first one, and the one after a flush
+	Prologue = Pass{To: ToGradients}                // no updates are pending: the first step, and one after a flush
 	Steady   = Pass{Updates: true, To: ToGradients} // the pending updates, then a step
 	Flush    = Pass{Updates: true}                  // the pending updates alone
 	Forwards = Pass{To: ToLosses}                   // evaluation, no updates pending

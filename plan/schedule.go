@@ -198,8 +198,8 @@ func (b *builder) updates() bool { return b.Pass.Updates && !b.UpdatesInBackward
 // looksAhead reports whether rows of tables are looked up before the tables are updated.
 func (b *builder) looksAhead() bool { return b.Pass.Runs() && b.updates() && b.Placement.LookAhead }
 
-// waitsForChain reports whether rows of a table are looked up when their chain begins: a device that uses them where the host
-// writes them has those of the chain before there.
+// waitsForChain reports whether rows of a table are looked up when their chain begins: a device that uses them where
+// the host writes them has those of the chain before there.
 func (b *builder) waitsForChain(l *model.Lookup) bool { return b.Bound() && l.Side < 0 && l.Layer > 1 }
 
 // updateOrder lists the parts in the order of their updates. The first block travels while the tables are updated and

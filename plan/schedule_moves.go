@@ -439,8 +439,8 @@ func (b *builder) finishLate(n int) {
 }
 
 // drainInput takes the gradient of x[layer][m] to the host, where that is on its way: of the first block of a chain, as
-// soon as there is one, since what follows it ends the step; or of a block whose neighbour below is on another device that
-// cannot copy it. It lands where x was: its last reader is done.
+// soon as there is one, since what follows it ends the step; or of a block whose neighbour below is on another device
+// that cannot copy it. It lands where x was: its last reader is done.
 func (b *builder) drainInput(dx Operand) {
 	layer := dx.Index
 	begins := b.Model.Begins(layer)

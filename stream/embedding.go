@@ -295,8 +295,8 @@ func (r *execution) scatterPieces(s device.Stream, op *plan.Op) error {
 }
 
 // scatterCohort makes the sum of a cohort of a tile in a slot, for the owner of the tile: of what visits have summed,
-// if they have, and of the cohort's rows; or of rows alone (plan.Operand.OfTokens). One that is exchanged in bf16 is made
-// where totals are, and rounded from there.
+// if they have, and of the cohort's rows; or of rows alone (plan.Operand.OfTokens). One that is exchanged in bf16 is
+// made where totals are, and rounded from there.
 func (r *execution) scatterCohort(s device.Stream, op *plan.Op) error {
 	slot, l, dxs := r.hostSum(op.Writes[0]), op.Table, op.Reads
 	t := r.Plan.Numerics.SumType()

@@ -330,7 +330,8 @@ func checkTraced(t *testing.T, w *workshop, name string, simulated bool) {
 		args = append([]string{"trace", w.path(name), "--svg", w.path("step.svg"), "--json"}, args...)
 		r := jsonOf[tracedStep](t, invoke(t, args...).must(t).stdout)
 		if r.Simulated != simulated || r.Torn || r.Step < 1 || r.StepSec <= 0 || r.Lanes[trace.Compute] <= 0 ||
-			r.BusyShares[trace.Compute] > 1 || len(r.Timeline) < 2 || r.SVG != w.path("step.svg") || r.Tokens != 64 || r.Device == "" {
+			r.BusyShares[trace.Compute] > 1 || len(r.Timeline) < 2 || r.SVG != w.path("step.svg") ||
+			r.Tokens != 64 || r.Device == "" {
 			t.Errorf("%s: %+v", name, r)
 		}
 		return w.read("step.svg")

@@ -14,8 +14,8 @@ import (
 
 // texts computes what a model expects to follow texts. It remembers what it has read: of a text that begins as the one
 // before it in its place did, it computes the rest alone. A conversation and a text that grows by a token therefore
-// cost what is new of them. A model that cannot go back ([model.Model.CanGoBack]) does so where a text begins with all of
-// the one before it, and else reads it from its start. Where the model has no caches, it computes all of a text each
+// cost what is new of them. A model that cannot go back ([model.Model.CanGoBack]) does so where a text begins with all
+// of the one before it, and else reads it from its start. Where the model has no caches, it computes all of a text each
 // time.
 type texts struct {
 	*session.Session

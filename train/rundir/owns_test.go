@@ -461,7 +461,8 @@ func TestRecordFileIsRemade(t *testing.T) {
 	ok(t, r.Remake())
 	again, err := os.Stat(path)
 	ok(t, err)
-	if os.SameFile(before, after) || !os.SameFile(after, again) || vfs.Exists(path+".tmp") || after.Mode() != before.Mode() {
+	if os.SameFile(before, after) || !os.SameFile(after, again) || vfs.Exists(path+".tmp") ||
+		after.Mode() != before.Mode() {
 		t.Error("the file is not made where it is missing, or is made where it is there")
 	}
 	r.Close()

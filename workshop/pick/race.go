@@ -43,7 +43,7 @@ func selects(x ast.Node, imports map[string]string, names map[string][]string) b
 // race chooses the packages that share memory between goroutines and those that plan or call what plans, and of their
 // tests one in each number of turns: by its name, so that a test keeps its turn. Nearly all tests of packages that plan
 // run goroutines of the engine and of lower packages, which have their own tests. All others, and tests whose files
-// start goroutines, have at most three turns. Suites such as devicetest are left out: packages with goroutines run them.
+// start goroutines, have at most three turns. Suites like devicetest are left out: packages with goroutines run them.
 func race(packages []*pkg, turns, turn int) []string {
 	var chosen []string      // packages
 	var whole, left []string // tests: that run, and that do not
