@@ -93,7 +93,6 @@ func ok(t *testing.T, err error) {
 type tuned struct {
 	device.Device
 	chose []string // own choices
-	lacks string   // a choice that it does not offer
 	used  []string
 	err   error
 }
@@ -117,9 +116,8 @@ func heard(cache string) (*Env, *[]string) {
 	return e, lines
 }
 
-// Algorithms that devices chose are kept for this machine, and used again by a device that computes alike. What the
-// file
-// has of a product stays, unless the device no longer has it. Choices of a checkpoint are used, and not kept.
+// Algorithms that devices chose are kept for this machine, and used again by a device that computes alike. A product
+// stays in the file, unless the device no longer has it. Choices of a checkpoint are used, and not kept.
 func TestAlgorithmsAreKept(t *testing.T) {
 	dir := t.TempDir()
 	e, lines := heard(dir)
