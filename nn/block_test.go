@@ -520,8 +520,7 @@ func TestTrafficOfABlock(t *testing.T) {
 }
 
 // Documents that grow in passes of some of their positions, with what the block keeps from pass to pass, come to the
-// rows
-// of a pass over all of them, with chunks and without.
+// rows of a pass over all of them, with chunks and without.
 func TestContinue(t *testing.T) {
 	type position struct{ doc, at int }
 	passes := [][]position{{{0, 0}, {2, 0}, {0, 1}, {0, 2}, {2, 1}, {2, 2}, {2, 3}, {2, 4}, {2, 5}}, {{1, 0}, {0, 3}, {0,

@@ -376,9 +376,8 @@ func TestCorrection(t *testing.T) {
 var otherBalance = []float32{0, 0, 0, 0, 0, 0, 0, 0.03, 0.01, 0.05, 0.02, 0.09, 0.04, 0.07}
 
 // A block with a load-balancing loss tells how often each expert was chosen, and the sums of their probabilities. The
-// gradients of its router and of its input then have that loss: the sum of what all blocks say of an expert, times
-// the sum
-// of its probabilities. It changes nothing else.
+// gradients of its router and of its input then have that loss: the sum of what all blocks say of an expert, times the
+// sum of its probabilities. It changes nothing else.
 func TestLoadBalancing(t *testing.T) {
 	x := mixtures()["biases"].Mixture()
 	x.PerPart = 3

@@ -157,8 +157,7 @@ func TestPartialRope(t *testing.T) {
 }
 
 // Queries are turned and multiplied by a table of their own, whose factor grows with the number of times that a
-// position
-// has passed the original ones. Only documents that are long have longrope's second table.
+// position has passed the original ones. Only documents that are long have longrope's second table.
 func TestRopeTables(t *testing.T) {
 	f := nn.RopeFrequencies{HeadDim: 4, Theta: 100, QueryBeta: 0.5, OriginalPositions: 3}
 	const n = 8

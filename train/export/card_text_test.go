@@ -183,8 +183,7 @@ func all(t *testing.T, dir string) (values map[string][]float32, types map[strin
 }
 
 // A model that is written again has the numbers that it had, rounded to the type that is asked for, with its card and
-// the
-// other files.
+// the other files.
 func TestReexport(t *testing.T) {
 	dir := traintest.WriteModel(t, nil)
 	traintest.Write(t, filepath.Join(dir, hf.CardName), "a card")
@@ -408,8 +407,7 @@ func TestCardOfAHandover(t *testing.T) {
 }
 
 // The table of losses has the first step, the last one and the last evaluation, and some between; a sentence compares
-// the
-// evaluations before training and after it.
+// the evaluations before training and after it.
 func TestLossesOfACard(t *testing.T) {
 	var metrics []trace.Metrics
 	for step := range int64(101) {
@@ -478,9 +476,8 @@ func tokenized(t *testing.T, rows int) string {
 	return dir
 }
 
-// New tokens have ids after those of the tokenizer, and rows that are the mean of its tokens' rows; all other rows
-// are as
-// they were, and padding is used first.
+// New tokens have ids after those of the tokenizer, and rows that are the mean of its tokens' rows; all other rows are
+// as they were, and padding is used first.
 func TestAddTokensGrowsRows(t *testing.T) {
 	const tokens = 562
 	for _, rows := range []int{tokens, tokens + 1, tokens + 5} {

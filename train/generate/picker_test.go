@@ -59,8 +59,7 @@ func TestPickerFollowsProbabilities(t *testing.T) {
 }
 
 // The likeliest ids come first, and of equal logits the lower id, which is also what is chosen at temperature 0.
-// Padding of
-// the model's table is never chosen.
+// Padding of the model's table is never chosen.
 func TestLikeliestFirst(t *testing.T) {
 	var order byLikelihood
 	order.begin([]float32{1, 3, 2, 3, -1, 2})

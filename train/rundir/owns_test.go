@@ -196,8 +196,7 @@ func sumOf(t *testing.T, dir string) string {
 }
 
 // The holder of a result's name is known by the notes of run.json: which model it is, of which step, and whether the
-// run has
-// left that step. A model without notes is known by its card.
+// run has left that step. A model without notes is known by its card.
 func TestPlacedAt(t *testing.T) {
 	dir := t.TempDir()
 	at := filepath.Join(dir, LastModel)
@@ -667,8 +666,7 @@ func isNotOwn(err error, key string) bool {
 }
 
 // Links at a run's directories may lead to empty directories, that at checkpoints to the one that the run has noted,
-// and
-// that in save.fallback to checkpoints of the run alone.
+// and that in save.fallback to checkpoints of the run alone.
 func TestLinksOfARun(t *testing.T) {
 	f := newTold().Files
 	for what, c := range map[string]struct {

@@ -286,8 +286,7 @@ func weightsOf(t *testing.T, s *session.Session) (all []byte) {
 }
 
 // The state of a session goes to a checkpoint, and another session continues with it. One of another model, or with
-// other
-// devices, is refused or told of.
+// other devices, is refused or told of.
 func TestStateGoesToACheckpoint(t *testing.T) {
 	m := newMill(t, "")
 	p, err := m.plan(t, session.SampleMemory{})
