@@ -6,8 +6,6 @@ import (
 	"math"
 	"reflect"
 	"strings"
-
-	"github.com/millrace/millrace/trace"
 )
 
 // printJSON writes one object for programs. A number that is not finite, as the loss of a run that diverged, is null.
@@ -33,8 +31,10 @@ func (p *program) writeJSON(v any, marshal func(any) ([]byte, error)) error {
 
 // withNulls is v as JSON has it, with nil for numbers that JSON lacks. The order of keys is lost.
 func withNulls(v reflect.Value) any {
-	if lanes, ok := v.Interface().(trace.Lanes); ok {
-		return lanes
+	if own, ok := v.Interface().(json.Marshaler); ok {
+		if doc, err := own.MarshalJSON(); err == nil { // it has no such number, or knows what to write for it
+			return json.RawMessage(doc)
+		}
 	}
 	switch v.Kind() {
 	case reflect.Float32, reflect.Float64:

@@ -52,7 +52,7 @@ func TestLeftStateIsFree(t *testing.T) {
 		}
 	}
 	if err := os.Link(filepath.Join(dir, "part-2.extent"), filepath.Join(dir, "kept")); err != nil {
-		t.Skip("no hard links: ", err)
+		t.Skip("the file system of temporary files has no hard links, and the test counts one: ", err)
 	}
 	info, err := os.Stat(filepath.Join(dir, "part-1.extent"))
 	if err != nil {
@@ -60,7 +60,8 @@ func TestLeftStateIsFree(t *testing.T) {
 	}
 	left := store.LeftBytes(dir)
 	if left < info.Size() || left > 2*info.Size() {
-		t.Skipf("a file of %d bytes takes %d here", info.Size(), left)
+		t.Skipf("the file system of temporary files gives a file of %d bytes %d, so that what is left says nothing", info.Size(),
+			left)
 	}
 	m := runfile.Memory{Disk: runfile.Bytes{N: 1 << 50}, Path: dir}
 	if got, err := diskBytes(m, freeFS{free: 5 << 20}); err != nil || got != 5<<20+left {
