@@ -13,10 +13,10 @@ import (
 // layers has a second loop, and so have a third and a fourth line.
 //
 // The answer here: all blocks have one numbering, chain after chain, in the order in which a step goes up. Tables by
-// block have rows for those of all chains, and what a place is worth does not depend on the chain. A chain says where
-// it begins and ends, and what its two edges are. Its input are rows of a table. Its output is the head's input, or a
-// side (Side) that later chains read. A side knows its way in all placements, on several devices and hosts: up to each
-// reader, and down as a sum of their gradients. So a chain ends with what blocks have already.
+// block have rows for those of all chains, and rules about places need not know the chain. A chain says where it begins
+// and ends, and has two edges. Its input is rows of a table. Its output is the head's input, or a side (Side) that
+// later chains read. A side has its way in all placements, on several devices and hosts: up to each reader, and down as
+// a sum of their gradients. So a chain ends in something that blocks have already.
 //
 // Rows of all chains are for the positions of the text. Chains with rows of their own need arrays of their own in a
 // batch.

@@ -60,8 +60,8 @@ func TestLeftStateIsFree(t *testing.T) {
 	}
 	left := store.LeftBytes(dir)
 	if left < info.Size() || left > 2*info.Size() {
-		t.Skipf("the file system of temporary files gives a file of %d bytes %d, so that what is left says nothing", info.Size(),
-			left)
+		t.Skipf("the file system of temporary files gives a file of %d bytes %d, so that what is left says nothing",
+			info.Size(), left)
 	}
 	m := runfile.Memory{Disk: runfile.Bytes{N: 1 << 50}, Path: dir}
 	if got, err := diskBytes(m, freeFS{free: 5 << 20}); err != nil || got != 5<<20+left {
