@@ -1,0 +1,87 @@
+// Package objective turns the log-probabilities of a step into weights of its positions: what a model is trained for,
+// apart from the next token.
+//
+// A loss L that reads the model through log-probabilities of chosen tokens alone has the gradient sum_t k_t * grad log
+// p_t, where k_t = dL/d(log p_t). The engine's gradient is (1/Targets) * sum_t w_t * grad(-log p_t), so a position has
+// the weight w_t = -k_t * Targets. All of it is computed in float64, and the weight is rounded to fp32 once.
+//
+// The functions here know no model, no engine and no clock. The same step has the same bits, wherever its documents lie.
+package objective
+
+// Side says what a document is to its objective.
+type Side uint8
+
+// The sides of documents.
+const (
+	Alone       Side = iota // a document that is compared with none
+	Chosen                  // the preferred completion of a pair
+	Rejected                // the other one
+	Desirable               // a completion by itself that is wanted
+	Undesirable             // one that is not
+	Mismatched              // a completion after the prompt of another document, whose likelihood alone counts
+)
+
+// Sequence is a document of a step: a prompt and a completion. Its slices have an entry for each of its positions, whose
+// target is the token after it.
+type Sequence struct {
+	Group int // number of its pair in the step, or of itself
+	Side  Side
+	// Margin is by how much the chosen completion of a pair is the better one, for objectives that use it.
+	Margin float64
+	// Targets are negative where a position has none. LogProbs are the model's, in nats, and 0 where there is no target.
+	Targets  []int32
+	LogProbs []float32
+	// Reference are those of the model that the objective compares with; nil: it needs none.
+	Reference []float32
+	// Weights are at first 1 where the target is of the completion, and 0 where it is of the prompt. Weigh sets all of
+	// them.
+	Weights []float32
+}
+
+// Counts are of a whole step, of which a [Step] may be a part.
+type Counts struct {
+	Groups      int // pairs, or documents that are compared with none
+	Targets     int // positions that have one: the number that the engine divides by
+	Chosen      int // target tokens of chosen and desirable completions
+	ChosenAll   int // the same with the targets of their prompts
+	Desirable   int // documents
+	Undesirable int // documents
+}
+
+// Step is what an objective sees at once: the sequences of a group of micro-batches, in the order of the data, with the
+// sides of a pair next to each other, the chosen one first.
+type Step struct {
+	Sequences []Sequence
+	Whole     Counts
+}
+
+// Objective gives the positions of a step their weights. It keeps nothing from call to call.
+type Objective interface {
+	// Name is the word in run files.
+	Name() string
+	Needs() Needs
+	// Weigh sets the weights of all sequences. The results of the parts of a step, merged in their order, are those of
+	// the step.
+	Weigh(*Step) (Result, error)
+}
+
+// Needs says what an objective has to be given.
+type Needs struct {
+	Reference  bool // log-probabilities of a reference model
+	Pairs      bool // the sequences of a step are pairs
+	Labels     bool // they are desirable or not
+	Mismatched bool // half of them are completions after prompts of others
+	Prompts    bool // prompts have targets, too
+}
+
+// Result is what a step came to, or a part of it.
+type Result struct {
+	Loss  float64 // of the step, or the part's addend to it
+	Parts []Part  // metrics, by TRL's names, always in the same order
+}
+
+// Part is a metric.
+type Part struct {
+	Name    string
+	Sum, Of float64 // its mean is Sum/Of
+}
