@@ -5,7 +5,7 @@
 // p_t, where k_t = dL/d(log p_t). The engine's gradient is (1/Targets) * sum_t w_t * grad(-log p_t), so a position has
 // the weight w_t = -k_t * Targets. All of it is computed in float64, and the weight is rounded to fp32 once.
 //
-// The functions here know no model, no engine and no clock. The same step has the same bits, wherever its documents lie.
+// The functions here know no model, no engine and no clock. The same step has the same bits, wherever its documents are.
 package objective
 
 // Side says what a document is to its objective.
@@ -48,8 +48,8 @@ type Counts struct {
 	Undesirable int // documents
 }
 
-// Step is what an objective sees at once: the sequences of a group of micro-batches, in the order of the data, with the
-// sides of a pair next to each other, the chosen one first.
+// Step has the sequences of a group of micro-batches, which an objective sees at once. They are in the order of the data,
+// with the sides of a pair next to each other, the chosen one first.
 type Step struct {
 	Sequences []Sequence
 	Whole     Counts
@@ -74,7 +74,7 @@ type Needs struct {
 	Prompts    bool // prompts have targets, too
 }
 
-// Result is what a step came to, or a part of it.
+// Result has the loss and the metrics of a step, or of a part of it.
 type Result struct {
 	Loss  float64 // of the step, or the part's addend to it
 	Parts []Part  // metrics, by TRL's names, always in the same order

@@ -6,7 +6,7 @@ import "strings"
 // name.
 var levels = [][]string{
 	0: {"batch", "tensor", "trace", "hostmem", "vfs", "internal/...", "data/tokenizer", "data/template", "data/parquet",
-		"hf/hub", "hf/hub/hubtest", "runfile/othertrainers"},
+		"hf/hub", "hf/hub/hubtest", "runfile/othertrainers", "objective"},
 	1:  {"hf", "data", "internal/console", "data/parquet/oracle", "device", "store", "store/storetest", "report"},
 	2:  {"device/...", "workshop/cudatest/...", "workshop/kerneltest"},
 	3:  {"nn", "optim", driverList},
