@@ -42,7 +42,11 @@ type sourceDocuments struct {
 	documents int
 	kind      Type
 	weight    float64
+	group     int // documents that belong together: with 2, documents 2i and 2i+1 are a pair; 0 and 1: each by itself
 }
+
+// groupSize returns the number of documents of a group, which is 1 where each is by itself.
+func (s sourceDocuments) groupSize() int { return max(s.group, 1) }
 
 // NewDataset makes a dataset of examples. Labels must be the token itself or [Ignore], and no example may be empty.
 func NewDataset(examples []Example) (*Dataset, error) {
@@ -68,7 +72,7 @@ func (d *Dataset) add(p *part, kind Type, weight float64) {
 	d.documents += len(run.lengths)
 	d.runs = append(d.runs, run)
 	d.owned = append(d.owned, run.close)
-	d.sources = append(d.sources, sourceDocuments{len(run.lengths), kind, weight})
+	d.sources = append(d.sources, sourceDocuments{documents: len(run.lengths), kind: kind, weight: weight})
 	d.skipped += p.skipped
 	d.turns.add(p.turns)
 	if d.firstBad == "" {
@@ -95,12 +99,41 @@ func (d *Dataset) Close() error {
 	return errors.Join(errs...)
 }
 
-// seal computes what is derived from the documents.
+// groupSize returns the number of documents of each group. All sources of a sealed dataset have the same.
+func (d *Dataset) groupSize() int {
+	if len(d.sources) == 0 {
+		return 1
+	}
+	return d.sources[0].groupSize()
+}
+
+// checkGroups refuses sources of several sizes of groups, and groups that are not whole.
+func (d *Dataset) checkGroups() error {
+	for _, s := range d.sources {
+		switch size := s.groupSize(); {
+		case size != d.groupSize():
+			return errors.New("datasets has pairs and documents by themselves: a run trains on one of both, so give each a run " +
+				"of its own")
+		case s.documents%size != 0:
+			return fmt.Errorf("a source has %s, which is no multiple of %d: a side of a pair is missing",
+				spelling.Count(s.documents, "document"), size)
+		}
+	}
+	return nil
+}
+
+// seal checks the documents together, and computes what is derived from them.
 func (d *Dataset) seal() error {
+	if err := d.checkGroups(); err != nil {
+		return err
+	}
 	h := xxh3.New128()
 	for i, r := range d.runs {
 		h.Write(r.sum[:]) // a hash does not fail
 		fmt.Fprintf(h, "%d %v\n", d.sources[i].documents, d.sources[i].weight)
+	}
+	if size := d.groupSize(); size > 1 {
+		fmt.Fprintf(h, "in groups of %d\n", size)
 	}
 	d.fingerprint = fmt.Sprintf("%x", h.Sum128().Bytes())
 	return d.count()
@@ -211,16 +244,21 @@ func (d *Dataset) Sources() []Source { return slices.Clone(d.entries) }
 func (d *Dataset) Fingerprint() string { return d.fingerprint }
 
 // Split takes documents out of the dataset for evaluation, chosen by seed: a share of them if size is below 1, else
-// that many. Both parts keep the order, and use the same tokens, which now belong to the training part. It is an
-// error if either would be empty.
+// that many. Of a dataset of pairs it takes pairs, and size counts these. Both parts keep the order, and use the same
+// tokens, which now belong to the training part. It is an error if either would be empty.
 func (d *Dataset) Split(size float64, seed uint64) (training, held *Dataset, err error) {
-	n := d.Len()
+	group, what := d.groupSize(), "document"
+	if group > 1 {
+		what = "pair"
+	}
+	n := d.Len() / group
 	k := int(size)
 	if size < 1 {
 		k = max(int(math.Round(size*float64(n))), 1)
 	}
 	if k < 1 || k >= n {
-		return nil, nil, fmt.Errorf("val_size %v leaves nothing to train on, or nothing to evaluate: there are %s; choose another, or set eval.datasets", size, spelling.Count(n, "document"))
+		return nil, nil, fmt.Errorf("val_size %v leaves nothing to train on, or nothing to evaluate: there are %s; choose "+
+			"another, or set eval.datasets", size, spelling.Count(n, what))
 	}
 	scratch, err := reserve(d.accounts, 4*int64(n))
 	if err != nil {
@@ -233,10 +271,13 @@ func (d *Dataset) Split(size float64, seed uint64) (training, held *Dataset, err
 	for _, i := range order[:k] {
 		isHeld[i/64] |= 1 << (i % 64)
 	}
-	if training, err = d.subset(n-k, func(i int) bool { return isHeld[i/64]>>(i%64)&1 == 0 }, "training"); err != nil {
+	in := func(bit uint64) func(int) bool {
+		return func(i int) bool { return isHeld[i/group/64]>>(i/group%64)&1 == bit }
+	}
+	if training, err = d.subset((n-k)*group, in(0), "training"); err != nil {
 		return nil, nil, err
 	}
-	if held, err = d.subset(k, func(i int) bool { return isHeld[i/64]>>(i%64)&1 == 1 }, "held out"); err != nil {
+	if held, err = d.subset(k*group, in(1), "held out"); err != nil {
 		return nil, nil, firstOf(err, training.Close())
 	}
 	training.owned, d.owned = append(training.owned, d.owned...), nil
@@ -267,7 +308,8 @@ func (d *Dataset) subset(n int, in func(i int) bool, what string) (*Dataset, err
 			}
 			i++
 		}
-		s.sources = append(s.sources, sourceDocuments{len(s.chosen) - before, source.kind, source.weight})
+		source.documents = len(s.chosen) - before
+		s.sources = append(s.sources, source)
 	}
 	s.fingerprint = fmt.Sprintf("%x", h.Sum128().Bytes())
 	if err := s.count(); err != nil {
