@@ -72,7 +72,7 @@ func NewLoader(d *Dataset, o LoaderOptions) (_ *Loader, err error) {
 	if l.order, err = newOrder(l.pieces, n, tokens, o.Accounts); err != nil {
 		return nil, err
 	}
-	if l.pieces.weighted() {
+	if d.weighted() {
 		if err := l.countWeighted(); err != nil {
 			return nil, err
 		}
@@ -102,7 +102,7 @@ func (l *Loader) countWeighted() error {
 	p := &l.packing
 	p.Documents, p.RealTokens, p.TargetTokens = 0, 0, 0
 	bits := bitReader{words: make([]uint64, bitWindow)}
-	for _, i := range l.pieces.drawn(l.order.members[:0], l.order.rowOf, l.o.Seed, 0) {
+	for _, i := range l.pieces.d.drawn(l.order.members[:0], l.order.rowOf, l.o.Seed, 0, l.pieces.of) {
 		piece := l.pieces.find(i)
 		if piece.first {
 			p.Documents++

@@ -3,11 +3,9 @@ package data
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/millrace/millrace/hostmem"
-	"github.com/millrace/millrace/internal/rng"
 )
 
 // pieces is a dataset whose documents are cut to the length of a row. A piece is a document, or a part of one, that is
@@ -240,11 +238,6 @@ func (ps *pieces) of(dst []int32, document int) []int32 {
 	return dst
 }
 
-// weighted reports whether documents come another number of times than once.
-func (ps *pieces) weighted() bool {
-	return slices.ContainsFunc(ps.d.sources, func(s sourceDocuments) bool { return s.weight != 1 })
-}
-
 // most bounds the pieces and tokens of an epoch, with the room that drawing it takes.
 func (ps *pieces) most() (n, tokens int64) {
 	documents := 0
@@ -258,28 +251,4 @@ func (ps *pieces) most() (n, tokens int64) {
 		tokens += int64(times) * ps.sources[i].tokens
 	}
 	return max(n, int64(documents)), tokens
-}
-
-// drawn appends the pieces of an epoch, in order, as often as the weights of their sources say. For a share it takes
-// the next documents of an order drawn from the seed, so that all come equally often in the long run. scratch has room
-// for the documents of a source.
-func (ps *pieces) drawn(dst, scratch []int32, seed uint64, epoch int) []int32 {
-	first := 0
-	for n, s := range ps.d.sources {
-		times, share := wholeWeight(s.weight)
-		for range times {
-			for i := range s.documents {
-				dst = ps.of(dst, first+i)
-			}
-		}
-		if some := int(math.Round(share * float64(s.documents))); some > 0 {
-			order := scratch[:s.documents]
-			rng.New(seed, "share of documents", uint64(n), 0).Perm(order)
-			for i := range some {
-				dst = ps.of(dst, first+int(order[(epoch%s.documents*some+i)%s.documents]))
-			}
-		}
-		first += s.documents
-	}
-	return dst
 }
