@@ -52,47 +52,6 @@ func (b *MicroBatch) place(at int, tokens []int32, more bool, label func(i int) 
 	b.RealTokens += len(tokens)
 }
 
-// pieceReader has room for a piece and the token after it.
-type pieceReader struct {
-	tokens []int32
-	bits   bitReader
-}
-
-func newPieceReader(sequenceLen int) pieceReader {
-	return pieceReader{make([]int32, sequenceLen+1), bitReader{words: make([]uint64, sequenceLen/64+2)}}
-}
-
-// fill writes pieces into a row.
-func (b *MicroBatch) fill(row int, ps *pieces, members []int32, r *pieceReader) error {
-	at := row * b.SequenceLen
-	for _, i := range members {
-		p := ps.find(i)
-		tokens := r.tokens[:p.length]
-		if p.more {
-			tokens = r.tokens[:p.length+1]
-		}
-		err := p.run.readTokens(tokens, p.start)
-		if err != nil {
-			return err
-		}
-		b.place(at, tokens[:p.length], p.more, func(i int) int32 {
-			counted, bad := r.bits.isCounted(p.run, p.start+int64(i))
-			if bad != nil {
-				err = bad
-			}
-			if !counted {
-				return Ignore
-			}
-			return tokens[i]
-		})
-		if err != nil {
-			return err
-		}
-		at += int(p.length)
-	}
-	return nil
-}
-
 // NewBatch makes a micro-batch of one row per example, unpacked. Labels may be any token or [Ignore]. sequenceLen must
 // not be shorter than the longest example; 0 takes that length.
 func NewBatch(examples []Example, sequenceLen int) (MicroBatch, error) {

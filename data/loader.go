@@ -16,6 +16,7 @@ type LoaderOptions struct {
 	Seed          uint64            // of the order
 	Epochs        int               // passes over the data; 0 repeats without end
 	LongDocuments LongDocuments     // "" is SplitLong
+	PromptTargets bool              // tokens that do not count in the loss are targets too, of weight 0
 	Accounts      *hostmem.Accounts // count the memory of the order; nil: not counted
 }
 
@@ -39,7 +40,7 @@ type Loader struct {
 	cursor  Cursor
 	order   *order
 	planned int // the epoch of order
-	reader  pieceReader
+	writer  writer
 }
 
 // NewLoader packs the first epoch and stands at its beginning. Errors name the option and what to make of it.
@@ -59,7 +60,7 @@ func NewLoader(d *Dataset, o LoaderOptions) (_ *Loader, err error) {
 	case o.Epochs < 0:
 		return nil, fmt.Errorf("epochs is %d: it must not be negative", o.Epochs)
 	}
-	l := &Loader{o: o, planned: -1, reader: newPieceReader(o.SequenceLen)}
+	l := &Loader{o: o, planned: -1, writer: newWriter(o.SequenceLen, o.PromptTargets)}
 	defer func() {
 		if err != nil {
 			err = firstOf(err, l.Close())
@@ -81,6 +82,9 @@ func NewLoader(d *Dataset, o LoaderOptions) (_ *Loader, err error) {
 	l.packing.Positions = int64(l.packing.Rows) * int64(o.SequenceLen)
 	if l.packing.TargetTokens == 0 {
 		return nil, errors.New("the weights leave no target tokens in the first epoch: raise weight")
+	}
+	if o.PromptTargets {
+		l.packing.targetPrompts()
 	}
 	return l, nil
 }
@@ -178,14 +182,14 @@ func (l *Loader) Next(ctx context.Context, into []MicroBatch) error {
 	if l.epochRows(l.cursor.Epoch) == 0 {
 		return io.EOF
 	}
+	l.writer.begin(into)
 	for m := range into {
-		into[m].clear()
 		for row := range into[m].Sequences {
 			rows := l.epochRows(l.cursor.Epoch)
 			if rows == 0 {
 				break
 			}
-			if err := into[m].fill(row, l.pieces, l.order.row(l.cursor.Row), &l.reader); err != nil {
+			if err := l.writer.fill(into, m, row, l.pieces, l.order.row(l.cursor.Row)); err != nil {
 				return err
 			}
 			if l.cursor.Row++; l.cursor.Row == rows {
@@ -196,6 +200,10 @@ func (l *Loader) Next(ctx context.Context, into []MicroBatch) error {
 	return nil
 }
 
+// Documents returns the documents of the step that Next has filled, row by row. The next call of Next uses the slice
+// again.
+func (l *Loader) Documents() []Placed { return l.writer.placed }
+
 // rowsOf counts the rows of micro-batches.
 func rowsOf(batches []MicroBatch) int {
 	n := 0
@@ -204,71 +212,3 @@ func rowsOf(batches []MicroBatch) int {
 	}
 	return n
 }
-
-// EvalLoader hands out a dataset once, in its own order, packed. It is not safe for concurrent use.
-type EvalLoader struct {
-	pieces  *pieces
-	order   *order
-	packing Packing
-	next    int
-	reader  pieceReader
-}
-
-// NewEvalLoader packs the dataset into rows of sequenceLen positions. Documents longer than a row are split, so every
-// target counts, though targets after a cut have less context. The loader's memory is counted in accounts, if that is
-// not nil.
-func NewEvalLoader(d *Dataset, sequenceLen int, accounts *hostmem.Accounts) (*EvalLoader, error) {
-	if err := checkPacking(sequenceLen, SplitLong); err != nil {
-		return nil, err
-	}
-	if accounts == nil {
-		accounts = hostmem.New()
-	}
-	l := &EvalLoader{reader: newPieceReader(sequenceLen)}
-	var err error
-	if l.pieces, l.packing, err = newPieces(d, sequenceLen, SplitLong, accounts); err != nil {
-		return nil, err
-	}
-	if l.order, err = newOrder(l.pieces, int64(l.pieces.n), l.packing.RealTokens, accounts); err != nil {
-		return nil, firstOf(err, l.pieces.close())
-	}
-	l.order.inOrder()
-	if err := l.order.done(); err != nil {
-		return nil, firstOf(err, l.Close())
-	}
-	l.packing.Rows = l.order.rows
-	l.packing.Positions = int64(l.packing.Rows) * int64(sequenceLen)
-	return l, nil
-}
-
-// Close gives back the memory of the order. The dataset is the caller's.
-func (l *EvalLoader) Close() error { return firstOf(l.order.close(), l.pieces.close()) }
-
-// Packing reports how the dataset is packed.
-func (l *EvalLoader) Packing() Packing { return l.packing }
-
-// Rows is the number of rows.
-func (l *EvalLoader) Rows() int { return l.order.rows }
-
-// Next fills micro-batches with the next rows, and the rest of them with padding, or returns io.EOF after the last row.
-func (l *EvalLoader) Next(ctx context.Context, into []MicroBatch) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if l.next == l.order.rows {
-		return io.EOF
-	}
-	for m := range into {
-		into[m].clear()
-		for row := 0; row < into[m].Sequences && l.next < l.order.rows; row++ {
-			if err := into[m].fill(row, l.pieces, l.order.row(l.next), &l.reader); err != nil {
-				return err
-			}
-			l.next++
-		}
-	}
-	return nil
-}
-
-// Reset starts again from the first row.
-func (l *EvalLoader) Reset() { l.next = 0 }

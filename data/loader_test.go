@@ -269,7 +269,7 @@ func TestEvalLaw(t *testing.T) {
 			t.Skip("no targets")
 		}
 		sequenceLen, micro := rapid.IntRange(2, 70).Draw(t, "sequence length"), rapid.IntRange(1, 4).Draw(t, "micro-batch")
-		l, err := NewEvalLoader(d, sequenceLen, nil)
+		l, err := NewEvalLoader(d, EvalOptions{SequenceLen: sequenceLen})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -316,7 +316,7 @@ func TestBatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := NewEvalLoader(d, 6, nil)
+	l, err := NewEvalLoader(d, EvalOptions{SequenceLen: 6})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -545,7 +545,7 @@ func TestLoaderErrors(t *testing.T) {
 			t.Errorf("%+v: error %v, want %q", o, err, want)
 		}
 	}
-	if _, err := NewEvalLoader(d, 1, nil); err == nil {
+	if _, err := NewEvalLoader(d, EvalOptions{SequenceLen: 1}); err == nil {
 		t.Error("an eval loader with rows of one position")
 	}
 	l, err := NewLoader(d, LoaderOptions{SequenceLen: 8, BatchTokens: 8, Epochs: 2})

@@ -56,6 +56,9 @@ type Packing struct {
 	TargetTokens int64 `json:"target_tokens"` // positions that count in the loss
 }
 
+// targetPrompts counts the tokens of prompts as targets too: all of a document, except its first one.
+func (p *Packing) targetPrompts() { p.TargetTokens = p.RealTokens - int64(p.Documents) }
+
 // Efficiency is the share of positions that are not padding.
 func (p Packing) Efficiency() float64 {
 	if p.Positions == 0 {

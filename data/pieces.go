@@ -34,11 +34,13 @@ const pieceStride = 64
 
 // piece is the place of a piece.
 type piece struct {
-	run    *tokenRun
-	start  int64 // of its first token
-	length int64
-	first  bool // it begins its document
-	more   bool // the document continues after it
+	run      *tokenRun
+	document int
+	start    int64 // of its first token
+	length   int64
+	first    bool // it begins its document
+	more     bool // the document continues after it, in another piece
+	whole    bool // it is all of the document
 }
 
 // newPieces cuts the documents of a dataset to the length of a row. The Packing counts each document once.
@@ -217,7 +219,7 @@ func (ps *pieces) find(i int32) piece {
 	_, tokens := ps.cut(document, end-start)
 	off := at * ps.row
 	length := min(tokens-off, ps.row)
-	return piece{r, start + off, length, at == 0, off+length < tokens}
+	return piece{r, document, start + off, length, at == 0, off+length < tokens, length == end-start}
 }
 
 // of appends the pieces of document i.

@@ -217,7 +217,8 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 		return err
 	}
 	if r.held != nil { // first, since it gives back what only packing needs
-		if r.eval, err = data.NewEvalLoader(r.held, c.SequenceLen, r.env.Accounts); err != nil {
+		evaluation := data.EvalOptions{SequenceLen: c.SequenceLen, Accounts: r.env.Accounts}
+		if r.eval, err = data.NewEvalLoader(r.held, evaluation); err != nil {
 			return err
 		}
 	}

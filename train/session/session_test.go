@@ -221,7 +221,7 @@ func TestEvaluateData(t *testing.T) {
 	d, err := source.Prepare(t.Context(), m.env, "the data", []data.Source{{Path: traintest.Corpus(t), Type: "text"}}, r)
 	ok(t, err)
 	defer d.Close()
-	rows, err := data.NewEvalLoader(d, 64, m.env.Accounts)
+	rows, err := data.NewEvalLoader(d, data.EvalOptions{SequenceLen: 64, Accounts: m.env.Accounts})
 	ok(t, err)
 	defer rows.Close()
 	n, err := runfile.NumericsOf("f32", "f32")

@@ -67,7 +67,7 @@ func Evaluate(ctx context.Context, env *session.Env, o EvalOptions) (loss *sessi
 		return nil, err
 	}
 	defer d.Close()
-	rows, err := data.NewEvalLoader(d, n.SequenceLen, env.Accounts)
+	rows, err := data.NewEvalLoader(d, data.EvalOptions{SequenceLen: n.SequenceLen, Accounts: env.Accounts})
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,76 @@
+package data
+
+import "github.com/millrace/millrace/objective"
+
+// Placed is a document of a step, or a piece of one that was split, and its place in the micro-batches of the step.
+type Placed struct {
+	Micro         int // the micro-batch
+	First, Length int // the position of its first token there, and the number of its tokens
+	Document      int // its number in the dataset
+	Group         int // number of its pair in the step, or of itself
+	Side          objective.Side
+	Cut           bool // tokens of the document are not in it
+}
+
+// writer writes the pieces of a step into micro-batches, and notes their places.
+type writer struct {
+	tokens  []int32 // room for a piece and the token after it
+	bits    bitReader
+	prompts bool // tokens that do not count are targets too, of weight 0
+	placed  []Placed
+}
+
+func newWriter(sequenceLen int, prompts bool) writer {
+	return writer{tokens: make([]int32, sequenceLen+1), bits: bitReader{words: make([]uint64, sequenceLen/64+2)},
+		prompts: prompts}
+}
+
+// begin makes the micro-batches of a step padding.
+func (w *writer) begin(into []MicroBatch) {
+	w.placed = w.placed[:0]
+	for m := range into {
+		into[m].clear()
+	}
+}
+
+// fill writes pieces, which are no side of a pair, into a row of micro-batch m.
+func (w *writer) fill(into []MicroBatch, m, row int, ps *pieces, members []int32) error {
+	at := row * into[m].SequenceLen
+	for _, i := range members {
+		p := ps.find(i)
+		if err := w.put(into, m, at, p, len(w.placed), objective.Alone); err != nil {
+			return err
+		}
+		at += int(p.length)
+	}
+	return nil
+}
+
+// put writes a piece at a position of micro-batch m.
+func (w *writer) put(into []MicroBatch, m, at int, p piece, group int, side objective.Side) error {
+	b := &into[m]
+	tokens := w.tokens[:p.length]
+	if p.more {
+		tokens = w.tokens[:p.length+1]
+	}
+	err := p.run.readTokens(tokens, p.start)
+	if err != nil {
+		return err
+	}
+	b.place(at, tokens[:p.length], p.more, func(i int) int32 {
+		counted, bad := w.bits.isCounted(p.run, p.start+int64(i))
+		switch {
+		case bad != nil:
+			err = bad
+		case counted:
+		case w.prompts:
+			b.Weights[at+i-1] = 0
+		default:
+			return Ignore
+		}
+		return tokens[i]
+	})
+	w.placed = append(w.placed, Placed{Micro: m, First: at, Length: int(p.length), Document: p.document, Group: group,
+		Side: side, Cut: !p.whole})
+	return err
+}
