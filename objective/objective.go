@@ -5,7 +5,8 @@
 // p_t, where k_t = dL/d(log p_t). The engine's gradient is (1/Targets) * sum_t w_t * grad(-log p_t), so a position has
 // the weight w_t = -k_t * Targets. All of it is computed in float64, and the weight is rounded to fp32 once.
 //
-// The functions here know no model, no engine and no clock. The same step has the same bits, wherever its documents are.
+// The functions here know no model, no engine and no clock. The same step has the same bits, wherever its documents
+// are.
 package objective
 
 // Side says what a document is to its objective.
@@ -21,20 +22,21 @@ const (
 	Mismatched              // a completion after the prompt of another document, whose likelihood alone counts
 )
 
-// Sequence is a document of a step: a prompt and a completion. Its slices have an entry for each of its positions, whose
-// target is the token after it.
+// Sequence is a document of a step: a prompt and a completion. Its slices have an entry for each of its positions,
+// whose target is the token after it.
 type Sequence struct {
 	Group int // number of its pair in the step, or of itself
 	Side  Side
 	// Margin is by how much the chosen completion of a pair is the better one, for objectives that use it.
 	Margin float64
-	// Targets are negative where a position has none. LogProbs are the model's, in nats, and 0 where there is no target.
+	// Targets are negative where a position has none. LogProbs are the model's, in nats, and 0 where there is no
+	// target.
 	Targets  []int32
 	LogProbs []float32
 	// Reference are those of the model that the objective compares with; nil: it needs none.
 	Reference []float32
 	// Weights are at first 1 where the target is of the completion, and 0 where it is of the prompt. Weigh sets all of
-	// them.
+	// them. Nil: nothing is trained, as in an evaluation, and all targets are of the completion.
 	Weights []float32
 }
 
@@ -48,8 +50,8 @@ type Counts struct {
 	Undesirable int // documents
 }
 
-// Step has the sequences of a group of micro-batches, which an objective sees at once. They are in the order of the data,
-// with the sides of a pair next to each other, the chosen one first.
+// Step has the sequences of a group of micro-batches, which an objective sees at once. They are in the order of the
+// data, with the sides of a pair next to each other, the chosen one first.
 type Step struct {
 	Sequences []Sequence
 	Whole     Counts
@@ -76,7 +78,8 @@ type Needs struct {
 
 // Result has the loss and the metrics of a step, or of a part of it.
 type Result struct {
-	Loss  float64 // of the step, or the part's addend to it
+	Loss  float64 // of the step in nats, or the part's addend to it
+	Rest  float64 // what rounding has left of the loss, far below its last bit: Merge carries it
 	Parts []Part  // metrics, by TRL's names, always in the same order
 }
 

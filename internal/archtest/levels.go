@@ -26,7 +26,8 @@ var levels = [][]string{
 }
 
 // bottom lists what every package may import, also those of its level.
-var bottom = []string{"internal/fault", "internal/below", "internal/budget", "internal/surroundings"}
+var bottom = []string{"internal/fault", "internal/below", "internal/budget", "internal/spelling",
+	"internal/surroundings"}
 
 // starter names the package that starts goroutines.
 const starter = "internal/fault"

@@ -1,0 +1,153 @@
+package objective
+
+import (
+	"maps"
+	"math"
+	"slices"
+
+	"pgregory.net/rapid"
+)
+
+// variant is an objective with the textbook form of its losses.
+type variant struct {
+	name     string
+	settings Settings
+	// kink is where a loss has no slope, by z; NaN: it has one everywhere.
+	kink float64
+}
+
+// variants has every loss of every type, with settings drawn from their ranges.
+func drawVariant(rt *rapid.T) variant {
+	kind := rapid.SampledFrom(Types()).Draw(rt, "type")
+	s := Settings{Type: kind}
+	number := func(least, most float64, name string) float64 {
+		return math.Round(rapid.Float64Range(least, most).Draw(rt, name)*64) / 64
+	}
+	if kind == dft {
+		return variant{dft, s, math.NaN()}
+	}
+	s.Losses = []string{rapid.SampledFrom(Losses(kind)).Draw(rt, "loss")}
+	s.Beta = number(1.0/16, 0.75, "beta")
+	if len(s.smoothed()) > 0 {
+		s.LabelSmoothing = number(1.0/64, 0.4, "label smoothing")
+	}
+	k := kindNamed(kind)
+	for _, n := range numbers {
+		if k.reads(n.name) && rapid.Bool().Draw(rt, "has "+n.name) {
+			*n.of(&s) = new(number(1.0/64, 1, n.name))
+		}
+	}
+	s.NLLPrompt = k.prompts && rapid.Bool().Draw(rt, "nll_prompt")
+	if k.sum && rapid.Bool().Draw(rt, "adds") {
+		other := rapid.SampledFrom(Losses(kind)).Draw(rt, "second loss")
+		if other != s.Losses[0] && len((&Settings{Type: kind, Losses: []string{other}}).smoothed()) == 0 {
+			s.Losses = append(s.Losses, other)
+			s.Shares = []float64{number(0.25, 2, "share"), number(0.25, 2, "second share")}
+		}
+	}
+	v := variant{kind + " " + s.Losses[0], s, math.NaN()}
+	if slices.Contains(s.Losses, "hinge") {
+		v.kink = 1
+	}
+	return v
+}
+
+// drawStep draws sequences that an objective of such needs takes. Log-probabilities are multiples of 2^-10, so that
+// small changes of them are exact in fp32.
+func drawStep(rt *rapid.T, n Needs) *Step {
+	groups := rapid.IntRange(1, 5).Draw(rt, "groups")
+	step := &Step{}
+	for g := range groups {
+		switch {
+		case n.Pairs:
+			step.Sequences = append(step.Sequences, drawSequence(rt, g, Chosen, n), drawSequence(rt, g, Rejected, n))
+		case n.Labels:
+			side := rapid.SampledFrom([]Side{Desirable, Undesirable}).Draw(rt, "side")
+			step.Sequences = append(step.Sequences, drawSequence(rt, g, side, n))
+			if n.Mismatched {
+				step.Sequences = append(step.Sequences, drawSequence(rt, g, Mismatched, n))
+			}
+		default:
+			step.Sequences = append(step.Sequences, drawSequence(rt, g, Alone, n))
+		}
+	}
+	step.Whole = Count(step.Sequences)
+	return step
+}
+
+func drawSequence(rt *rapid.T, group int, side Side, n Needs) Sequence {
+	prompt, length := rapid.IntRange(0, 3).Draw(rt, "prompt"), rapid.IntRange(1, 6).Draw(rt, "length")
+	q := Sequence{Group: group, Side: side}
+	logp := func() float32 { return -float32(rapid.IntRange(16, 4096).Draw(rt, "log-probability")) / 1024 }
+	for t := range prompt + length + 1 {
+		inPrompt, target, weight, p, ref := t < prompt, int32(t), float32(1), logp(), logp()
+		switch {
+		case t == prompt+length, inPrompt && !n.Prompts: // the last token predicts nothing
+			target, weight, p, ref = -1, 0, 0, 0
+		case inPrompt:
+			weight = 0
+		}
+		q.Targets, q.Weights = append(q.Targets, target), append(q.Weights, weight)
+		q.LogProbs = append(q.LogProbs, p)
+		if n.Reference {
+			q.Reference = append(q.Reference, ref)
+		}
+	}
+	return q
+}
+
+// copyOf copies a step, with weights as they were.
+func copyOf(s *Step) *Step {
+	c := &Step{Sequences: slices.Clone(s.Sequences), Whole: s.Whole}
+	for i := range c.Sequences {
+		q := &c.Sequences[i]
+		q.LogProbs, q.Weights, q.Targets = slices.Clone(q.LogProbs), slices.Clone(q.Weights), slices.Clone(q.Targets)
+		q.Reference = slices.Clone(q.Reference)
+	}
+	return c
+}
+
+func open(t rapid.TB, s Settings) Objective {
+	t.Helper()
+	o, err := New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func weigh(t rapid.TB, o Objective, s *Step) Result {
+	t.Helper()
+	r, err := o.Weigh(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// sequence makes a completion without a prompt.
+func sequence(group int, side Side, logProbs, reference []float32) Sequence {
+	q := Sequence{Group: group, Side: side, LogProbs: logProbs, Reference: reference}
+	for range logProbs {
+		q.Targets, q.Weights = append(q.Targets, 1), append(q.Weights, 1)
+	}
+	return q
+}
+
+// single makes a step of a pair of completions with these sums of log-ratios, each of one token for each step of
+// lengths.
+func single(u, v float64, lu, lv int) *Step {
+	fill := func(x float64, n int) []float32 { return slices.Repeat([]float32{float32(x / float64(n))}, n) }
+	s := &Step{Sequences: []Sequence{sequence(7, Chosen, fill(u, lu), make([]float32, lu)),
+		sequence(7, Rejected, fill(v, lv), make([]float32, lv))}}
+	s.Whole = Count(s.Sequences)
+	return s
+}
+
+func near(a, b, relative float64) bool {
+	return a == b || math.Abs(a-b) <= relative*max(math.Abs(a), math.Abs(b))
+}
+
+func sameMetrics(a, b map[string]float64) bool {
+	return maps.EqualFunc(a, b, func(x, y float64) bool { return near(x, y, 1e-14) })
+}
