@@ -40,6 +40,7 @@ import (
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -57,8 +58,9 @@ type Config struct {
 	Accounts *hostmem.Accounts
 	Trace    *trace.Recorder // may be nil
 
-	// Objective gives positions their weights, if the plan has one.
-	Objective Objective
+	// Objective gives positions their weights, if the plan has one. It is asked once for each cohort of a step, by a
+	// goroutine of the engine, one after the other.
+	Objective objective.Objective
 
 	// Serial runs the operations one after the other: the reference that overlapped execution is compared with.
 	Serial bool
@@ -76,6 +78,9 @@ type Batch struct {
 	// Targets is the number of positions of the step that count in the loss. The gradient is that of the sum of weighted
 	// losses over this number.
 	Targets int
+	// Documents are for an objective, those of a pair next to each other, in the order of the data. Nil: the documents
+	// of the micro-batches, each by itself.
+	Documents []Document
 }
 
 // Update says how a step changes the weights.
@@ -95,10 +100,12 @@ type Result struct {
 	Targets   int     // how many these are
 	GradNorm  float64
 	ClipScale float64
-	Skipped   bool    // the norm was not finite: the update will not happen
-	Loads     [][]int // by block: how many rows of the step chose each of its experts; nil for a block without
-	AuxLoss   float64 // the load-balancing loss, without its weight; 0 without one
-	Updates           // since the result before this one
+	Skipped   bool             // the norm was not finite: the update will not happen
+	Loads     [][]int          // by block: how many rows of the step chose each of its experts; nil for a block without
+	AuxLoss   float64          // the load-balancing loss, without its weight; 0 without one
+	Objective objective.Result // what the plan's objective came to
+	weighed   bool             // there is one
+	Updates                    // since the result before this one
 }
 
 // Updates tells what updates did to the weights.
@@ -114,14 +121,13 @@ func (u *Updates) add(o Updates) {
 	u.BadWeights, u.LongestMove = u.BadWeights+o.BadWeights, max(u.LongestMove, o.LongestMove)
 }
 
-// Loss is the mean over the positions that count, in nats.
-func (r Result) Loss() float64 { return r.LossSum / float64(r.Targets) }
-
-// Objective turns the log-probabilities of a cohort's targets into the weights of their losses: by micro-batch and
-// position, of the micro-batches from number first of the step on. Weights are at first those of the batch, and
-// log-probabilities are 0 where there is no target. It is called once for each cohort of a step, by a goroutine of the
-// engine, one after the other. The same arguments must give the same bits, on whichever host.
-type Objective func(first int, logProbs, weights [][]float32) error
+// Loss is that of the objective, or the mean over the positions that count, in nats.
+func (r Result) Loss() float64 {
+	if r.weighed {
+		return r.Objective.Loss
+	}
+	return r.LossSum / float64(r.Targets)
+}
 
 // Engine runs steps. It is used by one goroutine, except for Watch.
 type Engine struct {
@@ -143,14 +149,16 @@ type Engine struct {
 
 	programs    map[plan.Mode]*program
 	versions    versions
-	aheadTokens []int       // by micro-batch: how many tokens occur in it (orderAhead)
-	touched     [][]int32   // of the step, or of each of its cohorts (orderTokens): its tokens, each once, rising
-	weights     [][]float32 // of a step with an objective, by micro-batch: those of the batch
-	scale       float32     // of the gradient of the mean
-	logitRow    int         // first wanted row
-	wanted      int         // how many rows are wanted
-	passRows    int         // of the micro-batch that a pass computes, from the first one on
-	reached     []int       // by sequence: one past the latest position that has come, 0 after a failure
+	aheadTokens []int              // by micro-batch: how many tokens occur in it (orderAhead)
+	touched     [][]int32          // of the step, or of each of its cohorts (orderTokens): its tokens, each once, rising
+	asked       *Batch             // of a step with an objective
+	inStep      objective.Counts   // of that
+	weighed     []objective.Result // by cohort of this host
+	scale       float32            // of the gradient of the mean
+	logitRow    int                // first wanted row
+	wanted      int                // how many rows are wanted
+	passRows    int                // of the micro-batch that a pass computes, from the first one on
+	reached     []int              // by sequence: one past the latest position that has come, 0 after a failure
 	pending     *pendingUpdate
 	results     [][]byte // of the schedule before, by host
 	untold      Updates  // of which no result has told

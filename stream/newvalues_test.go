@@ -11,33 +11,54 @@ import (
 
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/plan"
 	"pgregory.net/rapid"
 )
 
 // Values that no package knows. This file states them, and no file of plan or stream changes.
 
-// rivals is a made-up objective over the micro-batches of a cohort: each of them has the more weight the less likely it
-// is among its rivals, and in it a position the more the likelier it is. It needs all losses of the cohort before any
+// rivals is a made-up objective over the documents of a cohort: each of them has the more weight the less likely it is
+// among its rivals, and in it a position the more the likelier it is. It needs all losses of the cohort before any
 // gradient.
-func rivals(_ int, logProbs, weights [][]float32) error {
-	sums, all := make([]float64, len(logProbs)), 0.0
-	for m, of := range logProbs {
-		for _, p := range of {
-			sums[m] += float64(p)
+type rivals struct{}
+
+func (rivals) Name() string           { return "rivals" }
+func (rivals) Needs() objective.Needs { return objective.Needs{} }
+
+func (rivals) Weigh(s *objective.Step) (res objective.Result, err error) {
+	sums, all := make([]float64, len(s.Sequences)), 0.0
+	for i, of := range s.Sequences {
+		for _, p := range of.LogProbs {
+			sums[i] += float64(p)
 		}
-		all += sums[m]
+		all += sums[i]
 	}
-	for m, of := range logProbs {
+	for i, of := range s.Sequences {
 		share := 1.5
 		if all != 0 {
-			share = 0.25 + sums[m]/all
+			share = 0.25 + sums[i]/all
 		}
-		for i, p := range of {
-			weights[m][i] *= float32(share * math.Exp(0.1*float64(p)))
+		for t, p := range of.LogProbs {
+			of.Weights[t] *= float32(share * math.Exp(0.1*float64(p)))
 		}
 	}
-	return nil
+	return objective.Result{Loss: all, Parts: []objective.Part{{Name: "sum", Sum: all, Of: float64(len(sums))}}}, nil
+}
+
+// refuses is an objective that fails.
+type refuses struct{ rivals }
+
+func (refuses) Weigh(*objective.Step) (objective.Result, error) {
+	return objective.Result{}, errors.New("no pairs")
+}
+
+// boundless is an objective whose weights are not finite.
+type boundless struct{ rivals }
+
+func (boundless) Weigh(s *objective.Step) (res objective.Result, err error) {
+	s.Sequences[0].Weights[0] = float32(math.Inf(1))
+	return res, nil
 }
 
 // inTwoPasses is the same subject with the weights of rivals in its batches, which a forward pass before each step has
@@ -52,28 +73,19 @@ func inTwoPasses(t errorer, s *subject, steps int) (oracle, stops *subject) {
 	defer r.close(t)
 	n := s.numerics.CohortMicros()
 	for i := range steps {
-		b := *s.batches[i]
-		b.Micro = slices.Clone(b.Micro)
-		logProbs, err := r.engine.LogProbs(context.Background(), &b)
+		b := s.batches[i]
+		logProbs, err := r.engine.LogProbs(context.Background(), b)
 		if err != nil {
 			t.Fatal(err)
 		}
-		weights := make([][]float32, len(b.Micro))
-		for m := range b.Micro {
-			if weights[m] = slices.Clone(b.Micro[m].Weights); weights[m] == nil {
-				weights[m] = slices.Repeat([]float32{1}, len(logProbs[m]))
-			}
-			b.Micro[m].Weights = weights[m]
-		}
-		for m := 0; m < len(b.Micro); m += n {
-			if err := rivals(m, logProbs[m:m+n], weights[m:m+n]); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if _, err := r.engine.Step(context.Background(), &b, s.updates[i]); err != nil {
+		weighed, _, err := b.Weigh(rivals{}, n, logProbs)
+		if err != nil {
 			t.Fatal(err)
 		}
-		plain.batches[i] = &b
+		if _, err := r.engine.Step(context.Background(), weighed, s.updates[i]); err != nil {
+			t.Fatal(err)
+		}
+		plain.batches[i] = weighed
 	}
 	return &plain, &with
 }
@@ -138,7 +150,7 @@ func TestObjectivesStopInTheHead(t *testing.T) {
 	atOnce := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		l := laws[rapid.IntRange(0, len(laws)-1).Draw(rt, "subject")]
-		r := start(rt, l.stops, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"), objective: rivals,
+		r := start(rt, l.stops, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"), objective: rivals{},
 			change: func(p *plan.Placement) { placements(rt, l.stops.model, p, true) }})
 		defer r.close(rt)
 		rt.Log(l.name)
@@ -159,7 +171,7 @@ func TestObjectivesStopInTheHead(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s on %d hosts", l.name, on.hosts), func(t *testing.T) {
-				on.device, on.objective = dev, rivals
+				on.device, on.objective = dev, rivals{}
 				c := startHosts(t, l.stops, slices.Repeat([]setup{on.setup}, on.hosts)...)
 				defer c.close(t)
 				sameOnHosts(t, c, c.train(t, l.stops, lawSteps), l.want)
@@ -168,18 +180,18 @@ func TestObjectivesStopInTheHead(t *testing.T) {
 	}
 }
 
-// An objective that fails ends the step with its error.
+// An objective that fails, or whose weights are not finite, ends the step with its error.
 func TestAnObjectiveFails(t *testing.T) {
 	s := tiny.subject(t, 1)
 	s.outputs.Objective = true
-	for _, change := range []func(*plan.Placement){nil, streamed(1)} {
-		r := start(t, s, setup{change: change, objective: func(int, [][]float32, [][]float32) error {
-			return errors.New("no pairs")
-		}})
-		if _, err := r.engine.Step(t.Context(), s.batches[0], s.updates[0]); err == nil ||
-			!strings.Contains(err.Error(), "objective: no pairs") {
-			t.Errorf("the step ends with %v", err)
+	for of, want := range map[objective.Objective]string{refuses{}: "objective: no pairs", boundless{}: "the weight +Inf"} {
+		for _, change := range []func(*plan.Placement){nil, streamed(1)} {
+			r := start(t, s, setup{change: change, objective: of})
+			_, err := r.engine.Step(t.Context(), s.batches[0], s.updates[0])
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("the step ends with %v, not with %q", err, want)
+			}
+			r.close(t)
 		}
-		r.close(t)
 	}
 }

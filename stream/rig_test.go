@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -108,7 +109,7 @@ type setup struct {
 	peers  stream.Peers                      // of a host of several
 	traced bool
 
-	objective stream.Objective
+	objective objective.Objective
 }
 
 // start builds an engine for a subject.

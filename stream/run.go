@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 )
@@ -139,6 +140,11 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		r.record()
 		err = e.exchange(e.gather(p))
 	}
+	weighs := e.Objective != nil && mode.Pass.Steps()
+	var weighed objective.Result
+	if err == nil && weighs {
+		weighed, err = e.exchangeObjective()
+	}
 	if err != nil {
 		e.broken = fmt.Errorf("the engine stopped: %w", err)
 		return Result{}, err
@@ -156,7 +162,9 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		e.save = nil
 	}
 	e.versions.passed(mode.Pass)
-	return e.collect(r.update), nil
+	res := e.collect(r.update)
+	res.Objective, res.weighed = weighed, weighs
+	return res, nil
 }
 
 // walk does the operations of one worker.

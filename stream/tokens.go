@@ -2,11 +2,11 @@ package stream
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/plan"
 )
 
@@ -31,17 +31,21 @@ func (e *Engine) putTokens(b *Batch) error {
 	}
 	all := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Home(plan.Tokens, 0)))
 	each := int(batch.Bytes(t) / 4)
-	e.scale, e.weights = 0, e.weights[:0]
+	e.scale = 0
 	if b.Targets > 0 {
 		e.scale = float32(1 / float64(b.Targets))
+	}
+	if e.Objective != nil {
+		if err := b.checkDocuments(); err != nil {
+			return err
+		}
+		e.asked, e.inStep = b, b.Counts()
+		e.weighed = make([]objective.Result, n.CohortCount())
 	}
 	own := e.share(b.Micro)
 	for m, mb := range own {
 		here := batch.In(all[m*each:][:each])
 		here.Copy(mb)
-		if e.Objective != nil {
-			e.weights = append(e.weights, slices.Clone(here.Weights))
-		}
 		for i := range here.Weights {
 			here.Weights[i] *= e.scale
 		}

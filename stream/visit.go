@@ -1,11 +1,7 @@
 package stream
 
 import (
-	"fmt"
-	"slices"
-
 	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -135,32 +131,6 @@ func (r *execution) hold(a *nn.Args, op *plan.Op, o *plan.Operand) {
 	if a.Held = here.Held[o.Index-1][o.Micro/micros]; op.Micro >= 0 {
 		a.Held = a.Held.Micro(op.Micro % micros)
 	}
-}
-
-// objective has the objective give the positions of a cohort their weights, in host memory.
-func (r *execution) objective(s device.Stream, op *plan.Op) error {
-	if err := s.Sync(); err != nil { // losses that this device has written are there
-		return err
-	}
-	first, n := op.Reads[0].Micro, r.Plan.Numerics
-	logProbs, weights := make([][]float32, len(op.Reads)), make([][]float32, len(op.Writes))
-	for i := range op.Reads {
-		logProbs[i] = slices.Clone(hostmem.F32(r.bytes(plan.TokensPurpose, r.host.At(&op.Reads[i]))))
-		for t, loss := range logProbs[i] {
-			logProbs[i][t] = -loss
-		}
-		weights[i] = hostmem.F32(r.bytes(plan.TokensPurpose, r.host.At(&op.Writes[i])))
-		copy(weights[i], r.weights[first+i])
-	}
-	if err := r.Objective(r.Plan.Cluster.Host*n.MicroBatches+first, logProbs, weights); err != nil {
-		return fmt.Errorf("objective: %w", err)
-	}
-	for _, of := range weights {
-		for t := range of {
-			of[t] *= r.scale
-		}
-	}
-	return nil
 }
 
 // batch is the tokens of a micro-batch as the device sees them.

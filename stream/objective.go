@@ -1,0 +1,210 @@
+package stream
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/objective"
+	"github.com/millrace/millrace/plan"
+)
+
+// Document is a document of a step as its objective sees it.
+type Document struct {
+	Micro         int // number of its micro-batch in the step
+	First, Length int // its positions there
+	Group         int // objective.Sequence.Group
+	Side          objective.Side
+	Margin        float64
+	Reference     []float32 // log-probabilities of the reference by position; nil: there are none
+}
+
+// documents are those of a batch. One that lists none has the documents of its micro-batches, each by itself.
+func (b *Batch) documents() []Document {
+	if b.Documents != nil {
+		return b.Documents
+	}
+	var all []Document
+	for m, micro := range b.Micro {
+		for at := 0; at < len(micro.DocEnd); at = int(micro.DocEnd[at]) {
+			if n := int(micro.DocEnd[at]) - at; n > 1 || micro.Targets[at] >= 0 { // else it is padding
+				all = append(all, Document{Micro: m, First: at, Length: n, Group: len(all)})
+			}
+		}
+	}
+	return all
+}
+
+// checkDocuments refuses documents that are not those of their micro-batches.
+func (b *Batch) checkDocuments() error {
+	for i, d := range b.Documents {
+		if d.Micro < 0 || d.Micro >= len(b.Micro) {
+			return fmt.Errorf("batch: document %d is in micro-batch %d of %d", i, d.Micro, len(b.Micro))
+		}
+		micro := b.Micro[d.Micro]
+		if d.First < 0 || d.Length < 1 || d.First+d.Length > len(micro.IDs) || int(micro.DocStart[d.First]) != d.First ||
+			int(micro.DocEnd[d.First]) != d.First+d.Length {
+			return fmt.Errorf("batch: document %d has positions %d to %d of micro-batch %d, which has no such document",
+				i, d.First, d.First+d.Length, d.Micro)
+		}
+		if d.Reference != nil && len(d.Reference) != d.Length {
+			return fmt.Errorf("batch: document %d has %d log-probabilities of the reference for %d positions",
+				i, len(d.Reference), d.Length)
+		}
+	}
+	return nil
+}
+
+// Sequences are the documents of n micro-batches of the step from one on, in the order of the batch's documents, with
+// the log-probabilities of these micro-batches; nil: without. The objective sets weights, which have those of the batch
+// before; nil: it sets the batch's own, if there are any.
+func (b *Batch) Sequences(first, n int, logProbs, weights [][]float32) []objective.Sequence {
+	var all []objective.Sequence
+	for _, d := range b.documents() {
+		if d.Micro < first || d.Micro >= first+n {
+			continue
+		}
+		of := func(by [][]float32) []float32 {
+			if by == nil {
+				return nil
+			}
+			return by[d.Micro-first][d.First:][:d.Length:d.Length]
+		}
+		micro := b.Micro[d.Micro]
+		s := objective.Sequence{Group: d.Group, Side: d.Side, Margin: d.Margin, Reference: d.Reference,
+			Targets: micro.Targets[d.First:][:d.Length:d.Length], LogProbs: of(logProbs), Weights: of(weights)}
+		if weights == nil && micro.Weights != nil {
+			s.Weights = micro.Weights[d.First:][:d.Length:d.Length]
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// Counts are those of the whole step.
+func (b *Batch) Counts() objective.Counts {
+	return objective.Count(b.Sequences(0, len(b.Micro), nil, nil))
+}
+
+// Weigh has an objective give the positions of a batch their weights, from the log-probabilities of all of its
+// micro-batches: what a step with that objective does in the middle. It returns a batch that trains to the same bits
+// without the objective, by groups of that number of micro-batches, which see each other's documents.
+func (b *Batch) Weigh(o objective.Objective, group int, logProbs [][]float32) (*Batch, objective.Result, error) {
+	var sum objective.Result
+	weighed := *b
+	weighed.Micro, weighed.Documents = slices.Clone(b.Micro), nil
+	whole := b.Counts()
+	for first := 0; first < len(b.Micro); first += group {
+		weights := make([][]float32, group)
+		for i, micro := range b.Micro[first:][:group] {
+			if weights[i] = slices.Clone(micro.Weights); weights[i] == nil {
+				weights[i] = slices.Repeat([]float32{1}, len(micro.IDs))
+			}
+		}
+		res, err := weigh(o, &objective.Step{Whole: whole,
+			Sequences: b.Sequences(first, group, logProbs[first:][:group], weights)})
+		if err != nil {
+			return nil, sum, err
+		}
+		objective.Merge(&sum, res)
+		for i, of := range weights {
+			weighed.Micro[first+i].Weights = of
+		}
+	}
+	return &weighed, sum, nil
+}
+
+// weigh refuses weights that are not finite, with which a step would have no gradient.
+func weigh(o objective.Objective, s *objective.Step) (objective.Result, error) {
+	res, err := o.Weigh(s)
+	if err != nil {
+		return res, err
+	}
+	for i, of := range s.Sequences {
+		for _, w := range of.Weights {
+			if math.IsNaN(float64(w)) || math.IsInf(float64(w), 0) {
+				return res, fmt.Errorf("%s gives a position of document %d the weight %v: its log-probabilities are too far "+
+					"from what it can compare; lower the learning rate or beta", o.Name(), i, w)
+			}
+		}
+	}
+	return res, nil
+}
+
+// objective has the objective give the positions of a cohort their weights, in host memory.
+func (r *execution) objective(s device.Stream, op *plan.Op) error {
+	if err := s.Sync(); err != nil { // losses that this device has written are there
+		return err
+	}
+	n := r.Plan.Numerics
+	cohort := op.Reads[0].Micro
+	first := r.Plan.Cluster.Host*n.MicroBatches + cohort
+	logProbs, weights := make([][]float32, len(op.Reads)), make([][]float32, len(op.Writes))
+	for i := range op.Reads {
+		logProbs[i] = hostmem.F32(r.bytes(plan.TokensPurpose, r.host.At(&op.Reads[i]))) // which nothing reads after this
+		for t, loss := range logProbs[i] {
+			logProbs[i][t] = -loss
+		}
+		weights[i] = hostmem.F32(r.bytes(plan.TokensPurpose, r.host.At(&op.Writes[i])))
+		if own := r.asked.Micro[first+i].Weights; copy(weights[i], own) == 0 {
+			for t := range weights[i] {
+				weights[i][t] = 1
+			}
+		}
+	}
+	res, err := weigh(r.Objective, &objective.Step{Whole: r.inStep,
+		Sequences: r.asked.Sequences(first, len(weights), logProbs, weights)})
+	if err != nil {
+		return fmt.Errorf("objective: %w", err)
+	}
+	r.weighed[cohort/n.CohortMicros()] = res
+	for _, of := range weights {
+		for t := range of {
+			of[t] *= r.scale
+		}
+	}
+	return nil
+}
+
+// exchangeObjective adds up the results of the objective over the cohorts of all hosts, in their order.
+func (e *Engine) exchangeObjective() (sum objective.Result, err error) {
+	all := e.weighed
+	if e.Plan.Cluster.Several() {
+		var own []byte
+		put := func(x float64) { own = binary.NativeEndian.AppendUint64(own, math.Float64bits(x)) }
+		for _, res := range e.weighed {
+			put(res.Loss)
+			put(res.Rest)
+			for _, p := range res.Parts {
+				put(p.Sum)
+				put(p.Of)
+			}
+		}
+		hosts, err := e.Peers.Exchange(own)
+		if err != nil {
+			return sum, err
+		}
+		all = all[:0:0]
+		for host, of := range hosts {
+			if len(of) != len(own) {
+				return sum, fmt.Errorf("host %d has %d bytes of results of the objective, and host %d has %d: they do not "+
+					"have the same objective; give all of them the same", host, len(of), e.Plan.Cluster.Host, len(own))
+			}
+			take := func() (x float64) { x, of = float(of, 0), of[8:]; return x }
+			for _, like := range e.weighed {
+				res := objective.Result{Loss: take(), Rest: take()}
+				for _, p := range like.Parts {
+					res.Parts = append(res.Parts, objective.Part{Name: p.Name, Sum: take(), Of: take()})
+				}
+				all = append(all, res)
+			}
+		}
+	}
+	for _, res := range all {
+		objective.Merge(&sum, res)
+	}
+	return sum, nil
+}
