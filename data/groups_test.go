@@ -73,7 +73,8 @@ func TestGroupsAreWhole(t *testing.T) {
 	}
 }
 
-// TestSplitKeepsPairs: the parts of a split have whole pairs, as many as were asked for, and each pair is in one of them.
+// TestSplitKeepsPairs: the parts of a split have whole pairs, as many as were asked for, and each
+// pair is in one of them.
 func TestSplitKeepsPairs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var sources []groupedSource

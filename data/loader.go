@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/spelling"
 )
 
 // LoaderOptions are the sizes of a step and the order of the data.
@@ -15,22 +16,28 @@ type LoaderOptions struct {
 	BatchTokens   int               // positions in a step, a multiple of SequenceLen
 	Seed          uint64            // of the order
 	Epochs        int               // passes over the data; 0 repeats without end
-	LongDocuments LongDocuments     // "" is SplitLong
+	LongDocuments LongDocuments     // "" is SplitLong, and of pairs TruncateLong
+	Cohorts       int               // equal shares of a step's rows, one of which has both documents of a pair; 0 is 1
+	GroupsPerStep int               // bounds the pairs of a step; 0: all that fit
 	PromptTargets bool              // tokens that do not count in the loss are targets too, of weight 0
 	Accounts      *hostmem.Accounts // count the memory of the order; nil: not counted
 }
 
 // Cursor is the place in the data where the next step begins. It is all the state of a [Loader], and means the same
-// only with the same dataset (see [Dataset.Fingerprint]) and the same options but Epochs and BatchTokens.
+// only with the same dataset (see [Dataset.Fingerprint]) and the same SequenceLen, Seed and LongDocuments.
 type Cursor struct {
 	Epoch int `json:"epoch"` // passes that are complete
-	Row   int `json:"row"`   // rows of this pass that were handed out
+	Row   int `json:"row"`   // rows of this pass that were handed out; of a dataset of pairs, its pairs
 }
 
 // Loader hands out the micro-batches of one step after the other. A step takes the next BatchTokens/SequenceLen rows;
 // where an epoch ends inside a step, the step continues with the next one. Each epoch is packed and ordered again, in
 // memory that is reserved when the loader is made: 12 bytes for each document, or piece of one, and up to 16 for each
 // row, all under [OrderPurpose].
+//
+// A dataset of pairs has no such rows: a step takes the next pairs of the epoch, as many as fit in its rows. Both
+// documents of a pair are in the step, in any two of its rows or in one. Their order takes 4 bytes for each pair of an
+// epoch, 8 with weights and 4 for each pair of a source then, and 4 for each pair that is packed if some are left out.
 //
 // A Loader is not safe for concurrent use.
 type Loader struct {
@@ -39,14 +46,18 @@ type Loader struct {
 	packing Packing
 	cursor  Cursor
 	order   *order
-	planned int // the epoch of order
+	planned int         // the epoch of order
+	pairs   *groupSteps // nil: documents are by themselves, and pieces and order have them
 	writer  writer
 }
 
 // NewLoader packs the first epoch and stands at its beginning. Errors name the option and what to make of it.
 func NewLoader(d *Dataset, o LoaderOptions) (_ *Loader, err error) {
 	if o.LongDocuments == "" {
-		o.LongDocuments = SplitLong
+		o.LongDocuments = defaultLong(d)
+	}
+	if o.Cohorts == 0 {
+		o.Cohorts = 1
 	}
 	if o.Accounts == nil {
 		o.Accounts = hostmem.New()
@@ -60,12 +71,21 @@ func NewLoader(d *Dataset, o LoaderOptions) (_ *Loader, err error) {
 	case o.Epochs < 0:
 		return nil, fmt.Errorf("epochs is %d: it must not be negative", o.Epochs)
 	}
+	if err := checkSteps(d, o); err != nil {
+		return nil, err
+	}
 	l := &Loader{o: o, planned: -1, writer: newWriter(o.SequenceLen, o.PromptTargets)}
 	defer func() {
 		if err != nil {
 			err = firstOf(err, l.Close())
 		}
 	}()
+	if d.groupSize() > 1 {
+		if err = l.packPairs(d); err != nil {
+			return nil, err
+		}
+		return l, nil
+	}
 	if l.pieces, l.packing, err = newPieces(d, o.SequenceLen, o.LongDocuments, o.Accounts); err != nil {
 		return nil, err
 	}
@@ -97,6 +117,9 @@ func (l *Loader) Close() error {
 	}
 	if l.pieces != nil {
 		err = firstOf(err, l.pieces.close())
+	}
+	if l.pairs != nil {
+		err = firstOf(err, l.pairs.order.close())
 	}
 	return err
 }
@@ -143,6 +166,13 @@ func (l *Loader) Packing() Packing { return l.packing }
 // Steps is the number of steps that all Epochs take together. It is 0 when there is no end. It packs every epoch to
 // count its rows.
 func (l *Loader) Steps() int {
+	if l.pairs != nil {
+		if l.o.Epochs == 0 {
+			return 0
+		}
+		steps, _ := l.pairs.count(l.stepRows(), l.o.Epochs)
+		return steps
+	}
 	total := 0
 	for epoch := range l.o.Epochs {
 		total += l.epochRows(epoch)
@@ -162,22 +192,35 @@ func (l *Loader) Seek(c Cursor) error {
 	if c.Epoch < 0 || c.Row < 0 || l.o.Epochs > 0 && c.Epoch > l.o.Epochs {
 		return fmt.Errorf("data cursor epoch %d row %d is outside the data", c.Epoch, c.Row)
 	}
-	if rows := l.epochRows(c.Epoch); c.Row > 0 && c.Row >= rows {
-		return fmt.Errorf("data cursor row %d is outside epoch %d, which has %d rows: the data are not those of the run",
-			c.Row, c.Epoch, rows)
+	rows, what := 0, "row"
+	if l.pairs != nil {
+		rows, what = l.pairs.order.epochGroups(c.Epoch), "pair"
+	} else {
+		rows = l.epochRows(c.Epoch)
+	}
+	if c.Row > 0 && c.Row >= rows {
+		return fmt.Errorf("data cursor %s %d is outside epoch %d, which has %s: the data are not those of the run",
+			what, c.Row, c.Epoch, spelling.Count(rows, what))
 	}
 	l.cursor = c
 	return nil
 }
 
 // Next fills the micro-batches of the next step, which have BatchTokens/SequenceLen rows together. After the last
-// epoch it returns io.EOF; the step before that may end in rows of padding.
+// epoch it returns io.EOF; the step before that may end in rows of padding, and each step of pairs may.
 func (l *Loader) Next(ctx context.Context, into []MicroBatch) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if rows := rowsOf(into); rows != l.stepRows() {
 		panic(fmt.Sprintf("data: a step of %d rows is asked for in %d", l.stepRows(), rows))
+	}
+	if l.pairs != nil {
+		after, err := l.pairs.next(l.cursor, into, &l.writer)
+		if err == nil {
+			l.cursor = after
+		}
+		return err
 	}
 	if l.epochRows(l.cursor.Epoch) == 0 {
 		return io.EOF
@@ -200,8 +243,8 @@ func (l *Loader) Next(ctx context.Context, into []MicroBatch) error {
 	return nil
 }
 
-// Documents returns the documents of the step that Next has filled, row by row. The next call of Next uses the slice
-// again.
+// Documents returns the documents of the step that Next has filled: row by row, and pairs in the order of the epoch,
+// the chosen document before the rejected one. The next call of Next uses the slice again.
 func (l *Loader) Documents() []Placed { return l.writer.placed }
 
 // rowsOf counts the rows of micro-batches.

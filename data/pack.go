@@ -45,15 +45,23 @@ func (l LongDocuments) of(kind Type) LongDocuments {
 // Packing counts documents, rows and padding of one pass over the dataset. A document that comes several times by its
 // weight counts as often in what is packed, and once in what was cut.
 type Packing struct {
-	Documents    int   `json:"documents"`  // packed, each in one piece or several
-	Split        int   `json:"split"`      // cut into several pieces
-	Truncated    int   `json:"truncated"`  // cut off
-	Dropped      int   `json:"dropped"`    // left out
-	CutTokens    int64 `json:"cut_tokens"` // of documents that were dropped or truncated, left out
-	Rows         int   `json:"rows"`
+	Documents    int   `json:"documents"`     // packed, each in one piece or several
+	Split        int   `json:"split"`         // cut into several pieces
+	Truncated    int   `json:"truncated"`     // cut off
+	Dropped      int   `json:"dropped"`       // left out
+	CutTokens    int64 `json:"cut_tokens"`    // left out
+	Rows         int   `json:"rows"`          // of pairs: of the steps of one epoch, up to the last row that has a document
 	Positions    int64 `json:"positions"`     // Rows times the sequence length
 	RealTokens   int64 `json:"real_tokens"`   // positions that are not padding
 	TargetTokens int64 `json:"target_tokens"` // positions that count in the loss
+
+	// Pairs are packed. The others are left out: DroppedPairs have a side longer than a row where such are dropped,
+	// EmptyPairs a side without a target in the first row of it, and WidePairs do not fit in the rows of a step, or of a
+	// cohort's share of it. All tokens of these are CutTokens.
+	Pairs        int `json:"pairs,omitempty"`
+	DroppedPairs int `json:"dropped_pairs,omitempty"`
+	EmptyPairs   int `json:"empty_pairs,omitempty"`
+	WidePairs    int `json:"wide_pairs,omitempty"`
 }
 
 // targetPrompts counts the tokens of prompts as targets too: all of a document, except its first one.

@@ -1,0 +1,170 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/millrace/millrace/objective"
+)
+
+// groupSteps fills steps with groups of documents: the next ones in the order of epochs, as many as fit. The documents
+// of a group may be in any rows of a cohort's share.
+type groupSteps struct {
+	order   *groupOrder
+	cohorts int
+	most    int // groups of a step; 0: no bound
+	shelf   shelf
+
+	members []int32 // the groups of the step that fill has filled, by number
+	rowOf   []int32 // the rows of their documents
+	wide    int     // groups on the way that fit in no share
+	lengths []int32 // of the documents of a group
+	ends    []int   // tokens by row
+}
+
+func newGroupSteps(order *groupOrder, o LoaderOptions) *groupSteps {
+	return &groupSteps{order: order, cohorts: o.Cohorts, most: o.GroupsPerStep, shelf: newShelf(o.SequenceLen)}
+}
+
+// fill chooses the groups and the rows of a step that begins at a cursor, and returns the cursor after the step. At the
+// end of the data a step has no members.
+func (s *groupSteps) fill(c Cursor, rows int) Cursor {
+	s.members, s.rowOf, s.wide = s.members[:0], s.rowOf[:0], 0
+	share := rows / s.cohorts
+	for cohort := range s.cohorts {
+		s.shelf.clear(share)
+		for s.most == 0 || len(s.members) < s.most {
+			group, after, ok := s.order.find(c)
+			if !ok {
+				break
+			}
+			var tokens int64
+			if s.lengths, tokens = s.order.lengths(s.lengths[:0], group); tokens > int64(share)*s.order.row {
+				s.wide++
+			} else if s.shelf.add(s.lengths) {
+				s.members = append(s.members, group)
+			} else {
+				break
+			}
+			c = after
+		}
+		for _, row := range s.shelf.rowOf {
+			s.rowOf = append(s.rowOf, int32(cohort*share)+row)
+		}
+	}
+	return c
+}
+
+// next fills micro-batches with the step that begins at a cursor, and returns the cursor after it. After the last step
+// it returns io.EOF.
+func (s *groupSteps) next(c Cursor, into []MicroBatch, w *writer) (Cursor, error) {
+	rows := rowsOf(into)
+	if rows%s.cohorts != 0 {
+		panic(fmt.Sprintf("data: %d rows for %d cohorts", rows, s.cohorts))
+	}
+	if c = s.fill(c, rows); len(s.members) == 0 {
+		return c, io.EOF
+	}
+	w.begin(into)
+	s.ends = slices.Grow(s.ends[:0], rows)[:rows]
+	clear(s.ends)
+	size := s.order.size
+	for i, member := range s.members {
+		for side := range size {
+			p := s.order.piece(s.order.inDataset(member)*size + side)
+			m, row := 0, int(s.rowOf[i*size+side])
+			at := s.ends[row]
+			s.ends[row] += int(p.length)
+			for row >= into[m].Sequences {
+				row -= into[m].Sequences
+				m++
+			}
+			if err := w.put(into, m, row*into[m].SequenceLen+at, p, i, sides[side]); err != nil {
+				return c, err
+			}
+		}
+	}
+	return c, nil
+}
+
+// sides has the sides of a pair in the order of the data.
+var sides = [...]objective.Side{objective.Chosen, objective.Rejected}
+
+// count counts the steps of a number of epochs, and the rows up to the last one that has a document.
+func (s *groupSteps) count(rows, epochs int) (steps, filled int) {
+	defer func(epochs int) { s.order.epochs = epochs }(s.order.epochs)
+	s.order.epochs = epochs
+	for c := (Cursor{}); ; steps++ {
+		c = s.fill(c, rows)
+		if len(s.members) == 0 {
+			return steps, filled
+		}
+		filled = steps*rows + int(slices.Max(s.rowOf)) + 1
+	}
+}
+
+// checkSteps returns what is wrong with the sizes of steps of a dataset.
+func checkSteps(d *Dataset, o LoaderOptions) error {
+	rows := o.BatchTokens / o.SequenceLen
+	switch {
+	case o.Cohorts < 1:
+		return fmt.Errorf("cohorts is %d: it must not be negative", o.Cohorts)
+	case o.GroupsPerStep < 0:
+		return fmt.Errorf("pairs_per_step is %d: it must not be negative", o.GroupsPerStep)
+	case d.groupSize() == 1 && o.GroupsPerStep > 0:
+		return fmt.Errorf("pairs_per_step is %d, and the datasets have no pairs: leave it out", o.GroupsPerStep)
+	case d.groupSize() > 1 && rows%o.Cohorts != 0:
+		return fmt.Errorf("batch_tokens is %d rows of sequence_len %d: %d cohorts cannot have equal shares of them; "+
+			"make it a multiple", rows, o.SequenceLen, o.Cohorts)
+	case d.groupSize() > len(sides):
+		return fmt.Errorf("the datasets have groups of %d documents: only pairs can be packed", d.groupSize())
+	}
+	return nil
+}
+
+// defaultLong returns the treatment of long documents for datasets whose caller names none.
+func defaultLong(d *Dataset) LongDocuments {
+	if d.groupSize() > 1 {
+		return TruncateLong
+	}
+	return SplitLong
+}
+
+// packPairs makes the loader one of pairs.
+func (l *Loader) packPairs(d *Dataset) error {
+	share := int64(l.stepRows()/l.o.Cohorts) * int64(l.o.SequenceLen)
+	g, packing, err := newGroups(d, l.o, share)
+	if err != nil {
+		return err
+	}
+	order, err := newGroupOrder(g, l.o)
+	if err != nil {
+		return firstOf(err, g.close())
+	}
+	l.pairs = newGroupSteps(order, l.o)
+	if d.weighted() {
+		packing.Pairs, packing.Documents, packing.RealTokens, packing.TargetTokens = 0, 0, 0, 0
+		order.epochGroups(0)
+		for _, number := range order.members {
+			c, err := g.count(g.inDataset(number))
+			if err != nil {
+				return err
+			}
+			if c.tokens <= share {
+				packing.pack(c, g.size)
+			}
+		}
+		if packing.Pairs == 0 {
+			return errors.New("the weights leave no pairs in the first epoch: raise weight")
+		}
+	}
+	if l.o.PromptTargets {
+		packing.targetPrompts()
+	}
+	_, packing.Rows = l.pairs.count(l.stepRows(), 1)
+	packing.Positions = int64(packing.Rows) * int64(l.o.SequenceLen)
+	l.packing = packing
+	return nil
+}
