@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"os"
 
 	"github.com/zeebo/xxh3"
@@ -29,6 +30,9 @@ type builder struct {
 	n                     int64 // tokens
 	sum                   *xxh3.Hasher128
 	tokens, counted, ends sink
+	numbers               sink               // of documents
+	columns               [tokenColumns]sink // of tokens
+	newSink               func() (sink, error)
 	word                  uint64 // of counted, that is not complete
 	buf                   []byte
 	number                [8]byte
@@ -80,39 +84,82 @@ func (s *sink) discard() {
 
 // newBuilder collects in memory.
 func newBuilder() *builder {
-	return &builder{sum: xxh3.New128(), tokens: sink{memory: &bytes.Buffer{}}, counted: sink{memory: &bytes.Buffer{}}, ends: sink{memory: &bytes.Buffer{}}}
+	memory := func() sink { return sink{memory: &bytes.Buffer{}} }
+	return &builder{sum: xxh3.New128(), tokens: memory(), counted: memory(), ends: memory(),
+		newSink: func() (sink, error) { return memory(), nil }}
 }
 
 // newFileBuilder collects tokens in a file, from its current offset on, and the rest in files that create makes,
 // until finish or discard.
 func newFileBuilder(f *os.File, create func() (*os.File, error)) (*builder, error) {
-	b := &builder{sum: xxh3.New128(), tokens: fileSink(f)}
-	for _, s := range []*sink{&b.counted, &b.ends} {
+	b := &builder{sum: xxh3.New128(), tokens: fileSink(f), newSink: func() (sink, error) {
 		file, err := create()
 		if err != nil {
+			return sink{}, err
+		}
+		return fileSink(file), nil
+	}}
+	for _, s := range []*sink{&b.counted, &b.ends} {
+		var err error
+		if *s, err = b.newSink(); err != nil {
 			b.discard()
 			return nil, err
 		}
-		*s = fileSink(file)
 	}
 	return b, nil
 }
 
 // discard removes what finish would have used up.
 func (b *builder) discard() {
-	b.counted.discard()
-	b.ends.discard()
+	for _, s := range b.after() {
+		s.discard()
+	}
+}
+
+// after are the sinks of what stands after the tokens, in order.
+func (b *builder) after() []*sink {
+	all := []*sink{&b.counted, &b.ends}
+	if b.run.has&documentNumbers != 0 {
+		all = append(all, &b.numbers)
+	}
+	for i := range b.columns {
+		if b.run.has&tokenColumn(i) != 0 {
+			all = append(all, &b.columns[i])
+		}
+	}
+	return all
+}
+
+// begin makes room for the columns that the first document has, and so all.
+func (b *builder) begin(has columns) (err error) {
+	b.run.has = has
+	for _, s := range b.after()[2:] {
+		if *s, err = b.newSink(); err != nil {
+			b.failed = err
+			return err
+		}
+	}
+	return nil
 }
 
 // append takes a document.
-func (b *builder) append(e Example) error { return b.appendSection(e, section{}) }
+func (b *builder) append(e Example) error { return b.appendDocument(document{Example: e}) }
 
-// appendSection takes the next section of a document. One that more follow may have no tokens.
-func (b *builder) appendSection(e Example, s section) error {
+// appendDocument takes the next section of a document. One that more follow may have no tokens.
+func (b *builder) appendDocument(e document) error {
+	s := e.section
 	if len(e.InputIDs) > 0 || !s.isOpen {
-		if err := checkExample(e); err != nil {
+		if err := checkExample(e.Example); err != nil {
 			return err
 		}
+	}
+	if b.documents == 0 && b.n == 0 && e.has != b.run.has {
+		if err := b.begin(e.has); err != nil {
+			return err
+		}
+	}
+	if err := e.check(b.run.has); err != nil {
+		return err
 	}
 	for t, id := range e.InputIDs {
 		if e.Labels[t] == id {
@@ -130,6 +177,18 @@ func (b *builder) appendSection(e Example, s section) error {
 	if !s.isOpen {
 		b.documents++
 		b.writeNumber(&b.ends, uint64(b.n))
+		if b.run.has&documentNumbers != 0 {
+			b.writeNumber(&b.numbers, math.Float64bits(e.number))
+		}
+	}
+	for i, column := range e.columns {
+		for _, v := range column {
+			b.buf = binary.LittleEndian.AppendUint32(b.buf, math.Float32bits(v))
+		}
+		if len(column) > 0 {
+			b.write(&b.columns[i], b.buf)
+		}
+		b.buf = b.buf[:0]
 	}
 	return b.failed
 }
@@ -143,11 +202,14 @@ func (b *builder) writeTokens() {
 		return
 	}
 	if b.tokens.file != nil {
-		b.failed = b.room.check(4 * b.n)
-	} else if b.most > 0 && 4*b.n > b.most {
+		b.failed = b.room.check(b.bytes())
+	} else if b.most > 0 && b.bytes() > b.most {
 		b.failed = tooManyTokens(b.most)
 	}
 }
+
+// bytes is the size of the tokens, and of their columns.
+func (b *builder) bytes() int64 { return 4*b.n + int64(b.run.has.bytes(0, uint64(b.n))) }
 
 func tooManyTokens(most int64) error {
 	return fmt.Errorf("its tokens take more than %d MiB, the most that the memory lets be held: have room for the token "+
@@ -203,7 +265,8 @@ func (b *builder) writeNumber(to *sink, v uint64) {
 	b.write(to, b.number[:])
 }
 
-// finish puts what stands after the tokens there, padded to 8 bytes: counted and ends, little-endian.
+// finish puts what stands after the tokens there, each padded to 8 bytes and little-endian: counted, ends and the
+// columns.
 func (b *builder) finish() error {
 	defer b.discard()
 	if b.n%64 != 0 {
@@ -213,6 +276,14 @@ func (b *builder) finish() error {
 		return b.failed
 	}
 	padding := make([]byte, tokenPadding(uint64(b.n)))
+	for i := range b.columns {
+		if b.run.has&tokenColumn(i) != 0 {
+			b.write(&b.columns[i], padding)
+		}
+	}
+	if b.failed != nil {
+		return b.failed
+	}
 	b.sum.Write(padding)
 	to := io.Writer(b.sum)
 	if b.tokens.file != nil {
@@ -221,7 +292,7 @@ func (b *builder) finish() error {
 		}
 		to = io.MultiWriter(b.sum, &b.tokens)
 	}
-	for _, s := range []*sink{&b.counted, &b.ends} {
+	for _, s := range b.after() {
 		from, err := s.reader()
 		if err != nil {
 			return err
@@ -242,21 +313,42 @@ func (b *builder) finishInMemory(accounts *hostmem.Accounts) (*part, error) {
 	if err := b.finish(); err != nil {
 		return nil, err
 	}
-	tokens, counted := b.tokens.memory.Bytes(), b.counted.memory.Bytes()
-	held, err := reserveAs(TokensPurpose, accounts, int64(len(tokens)+len(counted)))
+	kept := [][]byte{b.tokens.memory.Bytes(), b.counted.memory.Bytes()}
+	for i := range b.columns {
+		if b.columns[i].memory != nil {
+			kept = append(kept, b.columns[i].memory.Bytes())
+		}
+	}
+	size := 0
+	for _, k := range kept {
+		size += len(k)
+	}
+	held, err := reserveAs(TokensPurpose, accounts, int64(size))
 	if err != nil {
 		return nil, err
 	}
-	if b.run.index, err = newIndex(accounts, b.documents); err != nil {
+	if b.run.index, err = newIndex(accounts, b.documents, b.run.has); err != nil {
 		return nil, firstOf(err, held.Close())
 	}
-	copy(held.Bytes(), tokens)
-	copy(held.Bytes()[len(tokens):], counted)
+	at := 0
+	for _, k := range kept {
+		at += copy(held.Bytes()[at:], k)
+	}
+	whole := bytes.NewReader(held.Bytes())
+	section := func(from, bytes uint64) *io.SectionReader {
+		return io.NewSectionReader(whole, int64(from), int64(bytes))
+	}
+	countedAt, columnsAt := uint64(len(kept[0])), uint64(len(kept[0])+len(kept[1]))
 	b.run.size, b.run.from = b.n, held
-	b.run.tokens = bytes.NewReader(held.Bytes()[:len(tokens)])
-	b.run.counted = bytes.NewReader(held.Bytes()[len(tokens):])
+	b.run.tokens, b.run.counted = section(0, countedAt), section(countedAt, uint64(len(kept[1])))
+	b.run.columns = (b.run.has &^ documentNumbers).readers(
+		func(from, bytes uint64) *io.SectionReader { return section(columnsAt+from, bytes) }, 0, uint64(b.n))
 	err = b.run.read(bytes.NewReader(b.ends.memory.Bytes()))
-	b.tokens, b.counted, b.ends = sink{}, sink{}, sink{} // the part outlives them
+	if b.run.numbers != nil {
+		err = firstOf(err, b.run.readDocumentNumbers(bytes.NewReader(b.numbers.memory.Bytes())))
+	}
+	// The part outlives these.
+	b.tokens, b.counted, b.ends, b.numbers, b.columns = sink{}, sink{}, sink{}, sink{}, [tokenColumns]sink{}
 	if err != nil {
 		return nil, firstOf(err, b.run.close())
 	}

@@ -25,18 +25,21 @@ import (
 //	tokens     uint64
 //	skipped    uint64, bad rows that were left out
 //	note       uint64, bytes
-//	sum        16 bytes, xxh3-128 of tokens, counted and ends
+//	columns    uint64, bits: 0 a number for each document, 1 to 3 the columns of tokens
+//	sum        16 bytes, xxh3-128 of all between check and note
 //	check      8 bytes, xxh3-64 of all before and of the note
 //	tokens     int32 each, padded to 8 bytes
 //	counted    a bit per token, padded to 8 bytes
 //	ends       uint64 per document: the tokens of it and of all before
+//	numbers    float64 per document, if there are any
+//	columns    float32 per token, padded to 8 bytes, for each that there is
 //	note       a cacheNote as JSON
 //
 // Integers are little-endian. A file is complete before it gets its name, and is never changed after; so two runs that
 // make the same file at once do no harm, and one may be removed while another run has it mapped.
-var cacheMagic = []byte("mrtoken3")
+var cacheMagic = []byte("mrtoken4")
 
-const cacheHeaderBytes = 8 + 16 + 4*8 + 16 + 8
+const cacheHeaderBytes = 8 + 16 + 5*8 + 16 + 8
 
 // cacheNote keeps facts of the rows besides their tokens.
 type cacheNote struct {
@@ -96,17 +99,18 @@ func parseCache(ctx context.Context, f io.ReaderAt, fileBytes int64, key xxh3.Ui
 	}
 	size := uint64(fileBytes)
 	number := func(at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
-	documents, tokens, skipped, noteBytes := number(24), number(32), number(40), number(48)
+	documents, tokens, skipped, noteBytes, has := number(24), number(32), number(40), number(48), columns(number(56))
 	words := (tokens + 63) / 64
+	columnsAt := cacheHeaderBytes + 4*tokens + tokenPadding(tokens) + 8*words + 8*documents
 	if documents > size/8 || tokens > size/4 || noteBytes > maxNoteBytes || skipped > 1<<48 || documents > maxDocuments ||
-		size != cacheHeaderBytes+4*tokens+tokenPadding(tokens)+8*words+8*documents+noteBytes {
+		has > allColumns || size != columnsAt+has.bytes(documents, tokens)+noteBytes {
 		return nil, errors.New("the file's size does not match its header")
 	}
 	note := make([]byte, noteBytes)
 	if err := readAll(f, note, fileBytes-int64(noteBytes)); err != nil {
 		return nil, err
 	}
-	if number(72) != checkHeader(b[:72], string(note)) {
+	if number(80) != checkHeader(b[:80], string(note)) {
 		return nil, errors.New("the header's checksum does not match")
 	}
 	var known cacheNote
@@ -114,16 +118,20 @@ func parseCache(ctx context.Context, f io.ReaderAt, fileBytes int64, key xxh3.Ui
 		return nil, fmt.Errorf("the note: %w", err)
 	}
 	p = &part{skipped: int(skipped), firstBad: known.FirstBad, turns: known.Turns}
-	copy(p.run.sum[:], b[56:72])
+	p.run.has = has
+	copy(p.run.sum[:], b[64:80])
 	p.run.size = int64(tokens)
 	section := func(from, bytes uint64) *io.SectionReader { return io.NewSectionReader(f, int64(from), int64(bytes)) }
 	countedAt := cacheHeaderBytes + 4*tokens + tokenPadding(tokens)
 	p.run.tokens, p.run.counted = section(cacheHeaderBytes, 4*tokens), section(countedAt, 8*words)
-	if p.run.index, err = newIndex(accounts, int(documents)); err != nil {
+	p.run.columns = has.readers(func(from, bytes uint64) *io.SectionReader { return section(columnsAt+from, bytes) },
+		documents, tokens)
+	if p.run.index, err = newIndex(accounts, int(documents), has); err != nil {
 		return nil, err
 	}
 	body := &countedReader{ctx: ctx, in: section(cacheHeaderBytes, size-noteBytes-cacheHeaderBytes)}
-	if err := p.readBody(body, section(countedAt+8*words, 8*documents), vocabSize); err != nil {
+	err = p.readBody(body, section(columnsAt-8*documents, 8*documents), vocabSize)
+	if err = firstOf(err, p.run.readDocumentNumbers(section(columnsAt, size-noteBytes-columnsAt))); err != nil {
 		return nil, firstOf(err, p.run.region.Close())
 	}
 	return p, nil
@@ -235,7 +243,7 @@ func (w *cacheWriter) finish(ctx context.Context, vocabSize int, accounts *hostm
 	}
 	id := w.key.Bytes()
 	header := append(append([]byte(nil), cacheMagic...), id[:]...)
-	for _, v := range []uint64{uint64(w.documents), uint64(w.n), uint64(w.skipped), uint64(len(note))} {
+	for _, v := range []uint64{uint64(w.documents), uint64(w.n), uint64(w.skipped), uint64(len(note)), uint64(w.run.has)} {
 		header = binary.LittleEndian.AppendUint64(header, v)
 	}
 	header = append(header, w.run.sum[:]...)

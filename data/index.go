@@ -16,25 +16,28 @@ const (
 	TokensPurpose = "data tokens"
 )
 
-// index finds the documents of a source in its tokens: 4 bytes for a document, and 8 for each 64 of them. It
-// is outside of the Go heap, whose collector lets garbage grow with what is kept.
+// index finds the documents of a source in its tokens: 4 bytes for a document, and 8 for each 64 of them. Documents that
+// have a number take 8 bytes more. It is outside of the Go heap, whose collector lets garbage grow with what is kept.
 type index struct {
 	region  *hostmem.Region
 	starts  []int64 // of every indexStride-th document
 	lengths []uint32
+	numbers []float64 // of documents; nil: they have none
 }
 
 const indexStride = 64
 
-// newIndex returns an index with room for that number of documents.
-func newIndex(accounts *hostmem.Accounts, documents int) (*index, error) {
+// newIndex returns an index with room for that number of documents, which have some columns.
+func newIndex(accounts *hostmem.Accounts, documents int, has columns) (*index, error) {
 	strides := int64(documents+indexStride-1) / indexStride
-	r, err := reserve(accounts, 8*strides+4*int64(documents))
+	numbers := int64((has & documentNumbers).bytes(uint64(documents), 0))
+	r, err := reserve(accounts, numbers+8*strides+4*int64(documents))
 	if err != nil {
 		return nil, err
 	}
 	b := r.Bytes()
-	return &index{r, hostmem.I64(b[:8*strides]), hostmem.U32(b[8*strides:])}, nil
+	starts, lengths := b[numbers:numbers+8*strides], b[numbers+8*strides:]
+	return &index{r, hostmem.I64(starts), hostmem.U32(lengths), hostmem.F64(b[:numbers])}, nil
 }
 
 // reserve takes memory that is there for good, so that the accounts hold all that is resident before a run is planned.

@@ -240,7 +240,7 @@ func prepareSource(ctx context.Context, s rowReader, files []string, o Options) 
 	}
 	if err != nil {
 		w.abandon()
-		if most := s.limits.tokenBytes(); w.failed != nil && most > 0 && 4*w.n > most {
+		if most := s.limits.tokenBytes(); w.failed != nil && most > 0 && w.bytes() > most {
 			// Another reading would be in vain.
 			return nil, fmt.Errorf("dataset %s: %w; the cache: %w", s.Path, tooManyTokens(most), w.failed)
 		}
@@ -276,16 +276,15 @@ const (
 
 // job is a run of rows on its way through a worker; done closes when what comes of it is set.
 type job struct {
-	rows     []row
-	bytes    int
-	units    int // of what may be ahead
-	examples []Example
-	sections []section // of the examples
-	skipped  int
-	firstBad error // of the skipped rows
-	turns    TurnCounts
-	err      error
-	done     chan struct{}
+	rows      []row
+	bytes     int
+	units     int // of what may be ahead
+	documents []document
+	skipped   int
+	firstBad  error // of the skipped rows
+	turns     TurnCounts
+	err       error
+	done      chan struct{}
 }
 
 // tokenize reads the files into jobs, lets workers do them, and collects them in order. Every byte of a file also goes
@@ -356,7 +355,7 @@ func tokenize(asked context.Context, s rowReader, files []string, seen io.Writer
 	return nil
 }
 
-// collect appends the examples of all jobs in order and stops at the first error.
+// collect appends the documents of all jobs in order and stops at the first error.
 func collect(ctx context.Context, b *builder, ordered <-chan *job, room ahead, progress func(Progress), p *Progress) error {
 	for j := range ordered {
 		select {
@@ -364,15 +363,15 @@ func collect(ctx context.Context, b *builder, ordered <-chan *job, room ahead, p
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		for i, e := range j.examples {
-			if err := b.appendSection(e, j.sections[i]); err != nil {
+		for _, e := range j.documents {
+			if err := b.appendDocument(e); err != nil {
 				return fmt.Errorf("dataset %s: %w", p.Source, err)
 			}
 		}
 		if j.err != nil {
 			return j.err
 		}
-		j.examples, j.sections, j.rows = nil, nil, nil
+		j.documents, j.rows = nil, nil
 		room.give(j.units)
 		b.skipped += j.skipped
 		b.turns.add(j.turns)
@@ -391,7 +390,7 @@ func collect(ctx context.Context, b *builder, ordered <-chan *job, room ahead, p
 
 // examples tokenizes the rows of a job up to the first bad one, or leaves bad ones out.
 func (s rowReader) examples(ctx context.Context, j *job, o Options) error {
-	j.examples = make([]Example, 0, len(j.rows))
+	j.documents = make([]document, 0, len(j.rows))
 	for _, r := range j.rows {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -399,7 +398,7 @@ func (s rowReader) examples(ctx context.Context, j *job, o Options) error {
 		e, turns, err := s.example(ctx, r, o)
 		switch {
 		case err == nil:
-			j.examples, j.sections = append(j.examples, e), append(j.sections, r.section)
+			j.documents = append(j.documents, document{Example: e, section: r.section})
 			j.turns.add(turns)
 		case errors.Is(err, errNoEOS) || errors.Is(err, errNoTemplate) || isOfTemplate(err) || ctx.Err() != nil,
 			s.BadRows != SkipBadRows && errors.Is(err, errIsOfType): // the entry is wrong, not the row

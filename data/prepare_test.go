@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -628,8 +629,10 @@ func FuzzCache(f *testing.F) {
 	if _, err := w.finish(f.Context(), 100, hostmem.New()); err != nil {
 		f.Fatal(err)
 	}
-	f.Add(readFile(f, cachePath(w.dir, key)), false)
-	f.Add(readFile(f, cachePath(w.dir, key)), true)
+	for _, file := range [][]byte{readFile(f, cachePath(w.dir, key)), columnsFile(f, key)} {
+		f.Add(file, false)
+		f.Add(file, true)
+	}
 	f.Fuzz(func(t *testing.T, b []byte, seal bool) {
 		b = bytes.Clone(b)
 		if note := 0; seal && len(b) >= cacheHeaderBytes {
@@ -639,8 +642,8 @@ func FuzzCache(f *testing.F) {
 			note = int(b[48])
 			if body := b[cacheHeaderBytes:]; note <= len(body) {
 				sum := xxh3.Hash128(body[:len(body)-note]).Bytes()
-				copy(b[56:], sum[:])
-				binary.LittleEndian.PutUint64(b[72:], checkHeader(b[:72], string(body[len(body)-note:])))
+				copy(b[64:], sum[:])
+				binary.LittleEndian.PutUint64(b[80:], checkHeader(b[:80], string(body[len(body)-note:])))
 			}
 		}
 		d := &Dataset{accounts: hostmem.New()}
@@ -653,6 +656,20 @@ func FuzzCache(f *testing.F) {
 			_, err = d.Example(d.Len() - 1)
 			if err != nil {
 				t.Fatal(err)
+			}
+			for _, v := range d.runs[0].numbers {
+				if math.IsNaN(v) || math.IsInf(v, 0) {
+					t.Fatalf("the number is %v", v)
+				}
+			}
+			for i := range d.runs[0].columns {
+				if v := make([]float32, d.runs[0].size); d.runs[0].has&tokenColumn(i) != 0 && d.runs[0].readColumn(i, v, 0) == nil {
+					for _, n := range v {
+						if n-n != 0 {
+							t.Fatalf("column %d has %v", i, v)
+						}
+					}
+				}
 			}
 		}
 		if err := d.Close(); err != nil {

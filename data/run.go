@@ -16,8 +16,10 @@ type tokenRun struct {
 	size    int64       // tokens
 	tokens  io.ReaderAt // int32 each
 	counted io.ReaderAt // bit t: the label of token t is the token itself, else Ignore; in words of 8 bytes
-	sum     [16]byte    // of tokens, counted and the documents' ends
-	from    io.Closer   // the file or the memory that they are in
+	has     columns
+	columns [tokenColumns]io.ReaderAt // float32 for each token; nil where the source has no such column
+	sum     [16]byte                  // of tokens, counted, the documents' ends and the columns
+	from    io.Closer                 // the file or the memory that they are in
 }
 
 // close gives up what the run holds.
@@ -33,7 +35,7 @@ func (r *tokenRun) readTokens(dst []int32, from int64) error {
 	return readNumbers(r.tokens, dst, from)
 }
 
-func readNumbers[T int32 | uint64](src io.ReaderAt, dst []T, from int64) error {
+func readNumbers[T int32 | uint64 | float32](src io.ReaderAt, dst []T, from int64) error {
 	if len(dst) == 0 {
 		return nil
 	}
