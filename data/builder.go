@@ -19,6 +19,7 @@ type part struct {
 	run      tokenRun
 	skipped  int
 	firstBad string
+	equal    int // pairs that were left out since their sides are equal
 	turns    TurnCounts
 }
 

@@ -44,6 +44,7 @@ const cacheHeaderBytes = 8 + 16 + 5*8 + 16 + 8
 // cacheNote keeps facts of the rows besides their tokens.
 type cacheNote struct {
 	FirstBad string     `json:"first_bad,omitempty"` // what was wrong with the first row that was left out
+	Equal    int        `json:"equal,omitempty"`     // pairs that were left out
 	Turns    TurnCounts `json:"turns"`
 }
 
@@ -117,7 +118,7 @@ func parseCache(ctx context.Context, f io.ReaderAt, fileBytes int64, key xxh3.Ui
 	if err := json.Unmarshal(note, &known); err != nil {
 		return nil, fmt.Errorf("the note: %w", err)
 	}
-	p = &part{skipped: int(skipped), firstBad: known.FirstBad, turns: known.Turns}
+	p = &part{skipped: int(skipped), firstBad: known.FirstBad, equal: known.Equal, turns: known.Turns}
 	p.run.has = has
 	copy(p.run.sum[:], b[64:80])
 	p.run.size = int64(tokens)
@@ -236,7 +237,7 @@ func (w *cacheWriter) finish(ctx context.Context, vocabSize int, accounts *hostm
 		w.abandon()
 		return nil, err
 	}
-	note, err := json.Marshal(cacheNote{w.firstBad[:min(len(w.firstBad), maxFaultBytes)], w.turns})
+	note, err := json.Marshal(cacheNote{w.firstBad[:min(len(w.firstBad), maxFaultBytes)], w.equal, w.turns})
 	if err != nil {
 		w.abandon()
 		return nil, err

@@ -184,6 +184,9 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 		return Rendered{}, errors.New("the chat template leaves nothing of what the assistant wrote")
 	}
 	slices.SortFunc(counted, func(a, b template.Span) int { return a.Start - b.Start })
+	if err := checkPrompt(ctx, t, in, r.promptMessages, found.Text[:counted[0].Start]); err != nil {
+		return Rendered{}, err
+	}
 	out := Rendered{Segments: cut(found.Text, counted), Joined: true, left: left}
 	last := len(in.Messages) - 1
 	for i, n := range turnsOf(out.Segments, counted) {
@@ -197,6 +200,24 @@ func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {
 		out.Unended = &Unended{*found.Unended, c.Stops, role == roleAssistant && !r.Untrained[last]}
 	}
 	return out, nil
+}
+
+// checkPrompt refuses a side of a pair whose prompt of n messages is not rendered as it is when the model is asked: the
+// two sides would answer different prompts. before is the text before the answer. With n = 0 there is no pair.
+func checkPrompt(ctx context.Context, t *template.Template, in template.Input, n int, before string) error {
+	if n == 0 {
+		return nil
+	}
+	in.Messages, in.AddGenerationPrompt = in.Messages[:n:n], true
+	asked, err := t.Render(ctx, in)
+	if err != nil {
+		return fmt.Errorf("the prompt of the two answers does not render: %w", err)
+	}
+	if both := min(len(before), len(asked.Text)); before[:both] != asked.Text[:both] {
+		return errors.New("the chat template writes the prompt in another way where an answer follows, as where it drops " +
+			"the thoughts of earlier turns: leave these out of the prompt")
+	}
+	return nil
 }
 
 // turnsOf yields the segments that end turns: of the targets that one message has, the last; and which of the spans

@@ -437,19 +437,23 @@ func fillReasoning(message *template.Dict) {
 
 // checkConversation refuses what nothing can be learned from.
 func (f *fields) checkConversation(r *Record) {
-	if f.err != nil {
-		return
+	if f.err == nil && !r.isAnswered() {
+		f.fail("the conversation has no turn of the assistant that counts")
 	}
+}
+
+// isAnswered reports whether the assistant says something that counts.
+func (r *Record) isAnswered() bool {
 	for i, v := range r.Messages {
 		m := v.(*template.Dict)
 		role, _ := textOf(m, "role")
 		content, _ := textOf(m, "content")
 		_, calls := m.Get("tool_calls")
 		if role == roleAssistant && !r.Untrained[i] && (calls || !blank(content)) {
-			return
+			return true
 		}
 	}
-	f.fail("the conversation has no turn of the assistant that counts")
+	return false
 }
 
 // conversation is a record as messages: those it has, or the prompts and responses of the other types.

@@ -29,6 +29,7 @@ type Dataset struct {
 	targets     int64
 	skipped     int
 	firstBad    string
+	equal       int // pairs that were left out
 	turns       TurnCounts
 	stops       []int32 // at which a generation ends
 	spellsStops bool    // a text can have one of stops
@@ -72,7 +73,8 @@ func (d *Dataset) add(p *part, kind Type, weight float64) {
 	d.documents += len(run.lengths)
 	d.runs = append(d.runs, run)
 	d.owned = append(d.owned, run.close)
-	d.sources = append(d.sources, sourceDocuments{documents: len(run.lengths), kind: kind, weight: weight})
+	d.sources = append(d.sources, sourceDocuments{len(run.lengths), kind, weight, kind.format().group()})
+	d.equal += p.equal
 	d.skipped += p.skipped
 	d.turns.add(p.turns)
 	if d.firstBad == "" {
@@ -291,7 +293,7 @@ func (d *Dataset) subset(n int, in func(i int) bool, what string) (*Dataset, err
 		return nil, err
 	}
 	s := &Dataset{accounts: d.accounts, runs: d.runs, documents: d.documents, chosen: hostmem.I32(r.Bytes())[:0], skipped: d.skipped,
-		firstBad: d.firstBad, turns: d.turns, stops: d.stops, spellsStops: d.spellsStops, entries: d.entries, owned: []func() error{r.Close}}
+		firstBad: d.firstBad, equal: d.equal, turns: d.turns, stops: d.stops, spellsStops: d.spellsStops, entries: d.entries, owned: []func() error{r.Close}}
 	h := xxh3.New128()
 	fmt.Fprintf(h, "%s %s\n", d.fingerprint, what) // a hash does not fail
 	i := 0

@@ -69,7 +69,7 @@ var keyTable = []keyRule{
 		"put its turns into the list of messages"},
 	{inRow, "tools functions tool_definitions tool_defs available_tools", reads, "tools", nil, "tools that the model may call", ""},
 	{inRow, "input context contexts instruction instructions", reads, "input",
-		func(f *format) bool { return f.prompt != nil }, "more of the question",
+		func(f *format) bool { return f.prompt != nil || f.isPair }, "more of the question",
 		"use type: alpaca, which has a key input"},
 	{inRow, "reasoning_content reasoning thinking thoughts chain_of_thought", refuses, "", nil, "thoughts of the model",
 		"thoughts are read in a message of the assistant (type: messages)"},
@@ -81,10 +81,11 @@ var keyTable = []keyRule{
 		"put it into chat_template_kwargs"},
 	{inRow, mediaNames, refuses, "", anyType, "pictures, films, sounds", onlyText},
 	{inRow, "label labels kto_tag kto_label", judges, "", nil, "whether the answer is a good one", ""},
-	{inRow, choice("chosen") + choice("preferred") + choice("positive"), refuses, "", nil, "the better answer of two",
-		"only one answer can be trained on: name the key of the one to take"},
-	{inRow, choice("rejected") + choice("dispreferred") + choice("non_preferred") + choice("negative"), refuses, "", nil,
-		"the worse answer of two", "only one answer can be trained on: name the key of the one to take"},
+	{inRow, choice("chosen") + choice("preferred") + choice("positive"), reads, "chosen", nil, "the better answer of two",
+		"use type: preference, or name the key of the one answer to train on"},
+	{inRow, choice("rejected") + choice("dispreferred") + choice("non_preferred") + choice("negative"), reads, "rejected", nil,
+		"the worse answer of two", "use type: preference, or name the key of the one answer to train on"},
+	{inRow, "margin", reads, "margin", func(f *format) bool { return f.isPair }, "by how much the chosen answer is the better one", ""},
 	{inRow, "weight loss_weight loss_scale sample_weight loss train training trainable is_trainable", marks, "", anyType,
 		"whether the row counts",
 		"leave the row out, or set weight of the entry"},
@@ -208,6 +209,9 @@ var entryKeys = []entryKey{
 	{"prompt", func(s *Source) *string { return &s.Prompt }, true},
 	{"response", func(s *Source) *string { return &s.Response }, true},
 	{"messages", func(s *Source) *string { return &s.Messages }, true},
+	{"chosen", func(s *Source) *string { return &s.Chosen }, true},
+	{"rejected", func(s *Source) *string { return &s.Rejected }, true},
+	{"margin", func(s *Source) *string { return &s.Margin }, false},
 	{"input", func(s *Source) *string { return &s.Input }, false},
 	{"history", func(s *Source) *string { return &s.History }, false},
 	{"system", func(s *Source) *string { return &s.System }, false},
@@ -229,13 +233,35 @@ func (k entryKey) in(s Source) string {
 	return *k.of(&s)
 }
 
+// namesIn are the names that the key can have in the rows of a source: the entry's, or the usual ones where it names none.
+func (k entryKey) namesIn(s Source, f *format) []string {
+	name := f.keys[k.name]
+	if k.of != nil {
+		name = *k.of(&s)
+	}
+	switch {
+	case name == f.keys[k.name]:
+		return append([]string{name}, strings.Fields(f.others[k.name])...)
+	case k.name == "margin" && name == scoresMargin:
+		return scoreKeys
+	}
+	return []string{name}
+}
+
+// namesOf are the names in rows of a key that the type reads.
+func (f *fields) namesOf(s Source, key string) []string {
+	i := slices.IndexFunc(entryKeys, func(k entryKey) bool { return k.name == key })
+	return entryKeys[i].namesIn(s, f.format)
+}
+
 // columns are the keys of a row that the source's type reads; those that it must have come first.
 func (s Source) columns() (all []string, required int) {
+	f := s.Type.format()
 	for _, k := range entryKeys {
-		if !k.isOf(s.Type.format()) || k.name == "tools" && s.Tools == DropTools {
+		if !k.isOf(f) || k.name == "tools" && s.Tools == DropTools {
 			continue
 		}
-		if all = append(all, k.in(s)); k.required {
+		if all = append(all, k.namesIn(s, f)...); k.required && f.others == nil {
 			required = len(all)
 		}
 	}

@@ -26,7 +26,8 @@ var peerRows = []struct {
 	{"LLaMA-Factory, sharegpt", `{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "system": "s", "tools": "[]"}`, Source{Type: ShareGPT}},
 	{"LLaMA-Factory, openai", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}`, Source{Type: Messages}},
 	{"LLaMA-Factory, v1", `{"messages": [{"role": "user", "content": [{"type": "text", "value": "a"}], "loss_weight": 0.0}, {"role": "assistant", "content": [{"type": "reasoning", "value": "t"}, {"type": "text", "value": "b"}], "loss_weight": 1.0}]}`, Source{Type: Messages}},
-	{"LLaMA-Factory, ranking", `{"instruction": "a", "input": "", "chosen": "b", "rejected": "c"}`, Source{Type: Alpaca, Response: "chosen"}},
+	{"LLaMA-Factory, ranking", `{"instruction": "a", "input": "x", "chosen": "b", "rejected": "c"}`, Source{Type: Preference}},
+	{"LLaMA-Factory, ranking of sharegpt", `{"conversations": [{"from": "human", "value": "a"}], "chosen": {"from": "gpt", "value": "b"}, "rejected": {"from": "gpt", "value": "c"}}`, Source{Type: Preference}},
 	{"LLaMA-Factory, KTO", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "label": false}`, Source{Type: Messages}},
 	{"LLaMA-Factory, pictures", `{"messages": [{"role": "user", "content": "<image>a"}, {"role": "assistant", "content": "b"}], "images": ["a.png"]}`, Source{Type: Messages}},
 	{"Axolotl, completion", `{"text": "a"}`, Source{Type: Text}},
@@ -34,12 +35,19 @@ var peerRows = []struct {
 	{"Axolotl, chat_template", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "training": false}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}`, Source{Type: Messages}},
 	{"Axolotl, chat_template with from and value", `{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}`, Source{Type: ShareGPT}},
 	{"Axolotl, train_detail", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "train_detail": [{"begin_offset": 0, "end_offset": 1, "train": false}]}]}`, Source{Type: Messages}},
+	{"Axolotl, chatml.intel", `{"system": "s", "question": "a", "chosen": "b", "rejected": "c"}`, Source{Type: Preference}},
+	{"Axolotl, chat_template.default of pairs", `{"talk": [{"role": "user", "content": "a"}], "good": {"role": "assistant", "content": "b"}, "bad": {"role": "assistant", "content": "c"}}`, Source{Type: Preference, Messages: "talk", Chosen: "good", Rejected: "bad"}},
 	{"Axolotl, input_output", `{"segments": [{"label": true, "text": "a"}]}`, Source{Type: Messages}},
 	{"TRL, text", `{"text": "a"}`, Source{Type: Text}},
 	{"TRL, prompt-completion", `{"prompt": "a", "completion": "b"}`, Source{Type: PromptResponse, Response: "completion"}},
 	{"TRL, prompt-completion of lists", `{"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "assistant", "content": "b"}], "tools": []}`, Source{Type: PromptResponse, Response: "completion"}},
 	{"TRL, messages", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "chat_template_kwargs": {"enable_thinking": false}}`, Source{Type: Messages}},
-	{"TRL, preference", `{"prompt": "a", "chosen": "b", "rejected": "c"}`, Source{Type: PromptResponse, Response: "chosen"}},
+	{"TRL, preference", `{"prompt": "a", "chosen": "b", "rejected": "c", "margin": 0.5}`, Source{Type: Preference}},
+	{"TRL, preference, the chosen answers alone", `{"prompt": "a", "chosen": "b", "rejected": "c"}`, Source{Type: PromptResponse, Response: "chosen"}},
+	{"TRL, preference of lists", `{"prompt": [{"role": "user", "content": "a"}], "chosen": [{"role": "assistant", "content": "b"}], "rejected": [{"role": "assistant", "content": "c"}]}`, Source{Type: Preference}},
+	{"TRL, preference with implicit prompts", `{"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b c"}], "rejected": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b d"}]}`, Source{Type: Preference}},
+	{"UltraFeedback, binarized", `{"prompt": "a", "chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "rejected": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "c"}], "score_chosen": 8, "score_rejected": 6.5}`, Source{Type: Preference, Margin: scoresMargin}},
+	{"HH-RLHF", `{"chosen": "Human: a Assistant: b", "rejected": "Human: a Assistant: c"}`, Source{Type: Preference}},
 	{"TRL, unpaired preference", `{"prompt": "a", "completion": "b", "label": 0}`, Source{Type: PromptResponse, Response: "completion"}},
 	{"ms-swift, query-response", `{"system": "s", "query": "a", "response": "b", "history": [["q", "r"]]}`, Source{Type: PromptResponse, Prompt: "query"}},
 	{"ms-swift, messages", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "loss": false}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}`, Source{Type: Messages}},
@@ -50,7 +58,7 @@ var peerRows = []struct {
 	{"OpenAI, chat", `{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d", "weight": 1}]}`, Source{Type: Messages}},
 	{"OpenAI, tools", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}}]}, {"role": "tool", "tool_call_id": "1", "content": "r"}, {"role": "assistant", "content": "b"}], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}}}], "parallel_tool_calls": false}`, Source{Type: Messages}},
 	{"OpenAI, functions of old", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}], "functions": [{"name": "f"}]}`, Source{Type: Messages, Tools: "functions"}},
-	{"OpenAI, preference", `{"input": {"messages": []}, "preferred_output": [{"role": "assistant", "content": "b"}], "non_preferred_output": [{"role": "assistant", "content": "c"}]}`, Source{Type: Messages}},
+	{"OpenAI, preference", `{"input": {"messages": [{"role": "user", "content": "a"}], "tools": [], "parallel_tool_calls": true}, "preferred_output": [{"role": "assistant", "content": "b"}], "non_preferred_output": [{"role": "assistant", "content": "c"}]}`, Source{Type: Preference}},
 	{"slime, marks", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "loss": 0}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}`, Source{Type: Messages}},
 }
 
@@ -73,29 +81,37 @@ func peersTable(t *testing.T) string {
 	chat.All = true
 	for _, p := range peerRows {
 		s := rowReader{Source: p.entry.withDefaults()}
-		e, _, err := s.example(t.Context(), row0([]byte(p.row)), Options{Tokenizer: tokenizer.Bytes(), Renderer: chat})
+		documents, _, err := s.documents(t.Context(), row0([]byte(p.row)), Options{Tokenizer: tokenizer.Bytes(), Renderer: chat})
 		var becomes string
 		if err != nil {
 			becomes = "refused: " + strings.TrimPrefix(err.Error(), "x:1: ")
 		} else {
-			d, err := NewDataset([]Example{e})
-			if err != nil {
-				t.Fatal(err)
+			var sides []string
+			for _, e := range documents {
+				sides = append(sides, countedIn(t, e.Example))
 			}
-			text, inside := strings.NewReplacer("\n", " ", "<|endoftext|>", "").Replace(marked(d)[0]), ""
-			for {
-				_, rest, ok := strings.Cut(text, "[")
-				if !ok {
-					break
-				}
-				inside, text, _ = strings.Cut(rest, "]")
-				becomes += "`" + strings.TrimSpace(strings.TrimSuffix(inside, "</s>")) + "` "
-			}
-			becomes = strings.TrimSpace(becomes)
+			becomes = strings.Join(sides, " over ")
 		}
 		fmt.Fprintf(&b, "| %s | `%s` | `%s` | %s |\n", p.trainer, p.row, entryText(p.entry), strings.ReplaceAll(becomes, "|", `\|`))
 	}
 	return b.String()
+}
+
+// countedIn lists what counts of an example.
+func countedIn(t *testing.T, e Example) (all string) {
+	d, err := NewDataset([]Example{e})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, inside := strings.NewReplacer("\n", " ", "<|endoftext|>", "").Replace(marked(d)[0]), ""
+	for {
+		_, rest, ok := strings.Cut(text, "[")
+		if !ok {
+			return strings.TrimSpace(all)
+		}
+		inside, text, _ = strings.Cut(rest, "]")
+		all += "`" + strings.TrimSpace(strings.TrimSuffix(inside, "</s>")) + "` "
+	}
 }
 
 // code lists names; those with many endings once.

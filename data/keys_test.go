@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -53,6 +54,7 @@ func rowsWith(at place, name string, value any) map[Type]object {
 		Alpaca:         {"instruction": "a", "output": "b"},
 		ShareGPT:       {"conversations": shared(turn, callTurn, object{"from": "observation", "value": "r"}, lastTurn)},
 		Messages:       {"messages": asked(answer, calling, object{"role": "tool", "content": "r"}, last)},
+		Preference:     {"prompt": "a", "chosen": "b", "rejected": "c"},
 	}
 	for _, kind := range []Type{ShareGPT, Messages} {
 		rows[kind]["tools"] = []any{tool}
@@ -68,12 +70,15 @@ func rowsWith(at place, name string, value any) map[Type]object {
 	case inPart:
 		answer["content"], turn["value"] = []any{part, object{"type": "text", "text": "!"}}, []any{part, object{"type": "text", "text": "!"}}
 	case inTool:
-		rows[PromptResponse]["tools"], rows[Alpaca]["tools"] = []any{tool}, []any{tool}
+		for _, kind := range []Type{PromptResponse, Alpaca, Preference} {
+			rows[kind]["tools"] = []any{tool}
+		}
 		return rows
 	}
 	delete(rows, Text)
 	delete(rows, Alpaca)
 	rows[PromptResponse] = pair
+	rows[Preference] = object{"prompt": pair["prompt"], "chosen": pair["response"], "rejected": []any{response}}
 	return rows
 }
 
@@ -97,6 +102,9 @@ func (k *keyRule) isNeutral(kind Type, name string, v template.Value) bool {
 		return k.at == inRow && len(strings.Fields(string(text))) == 1
 	case k.entry == "role_tag":
 		return name == "from" && v == template.Value(template.String("gpt"))
+	case k.entry == "margin":
+		n, err := strconv.ParseFloat(strings.Trim(brief(v), `"`), 64)
+		return err == nil && n == 0
 	case k.at == inCall && name == "type", k.at == inPart && name == "type":
 		return true
 	}
@@ -114,11 +122,11 @@ func rendered(t *testing.T, chat *Chat, kind Type, row object) (string, error) {
 		kind = PromptResponse
 	}
 	s := rowReader{Source: Source{Type: kind}.withDefaults()}
-	e, _, err := s.example(t.Context(), row0(text), Options{Tokenizer: tokenizer.Bytes(), Renderer: chat})
+	documents, _, err := s.documents(t.Context(), row0(text), Options{Tokenizer: tokenizer.Bytes(), Renderer: chat})
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprint(e.InputIDs, e.Labels), nil
+	return fmt.Sprint(documents), nil
 }
 
 func row0(text []byte) row { return row{file: "x", line: 1, data: text} }

@@ -2,6 +2,7 @@ package data
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/data/template"
@@ -140,6 +141,28 @@ func transposed(d *template.Dict) []template.Value {
 		}
 	}
 	return all
+}
+
+// same reports whether two values are equal. The keys of objects may have any order.
+func same(a, b template.Value) bool {
+	switch x := a.(type) {
+	case *template.List:
+		y, ok := b.(*template.List)
+		return ok && slices.EqualFunc(x.Items(), y.Items(), same)
+	case *template.Dict:
+		y, ok := b.(*template.Dict)
+		if !ok || x.Len() != y.Len() {
+			return false
+		}
+		for k, key := range x.Keys() {
+			v, has := y.Get(string(key.(template.String)))
+			if !has || !same(x.At(k), v) {
+				return false
+			}
+		}
+		return true
+	}
+	return a == b
 }
 
 // textOf returns a value that is text.

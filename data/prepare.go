@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"slices"
 
 	"github.com/zeebo/xxh3"
 
@@ -30,6 +31,8 @@ type Options struct {
 	Workers       int               // goroutines that tokenize; 0 is GOMAXPROCS
 	Progress      func(Progress)    // may be nil; never called concurrently
 	Accounts      *hostmem.Accounts // count the memory of documents; nil: not counted
+	// Check is told the types of all sources before their rows are read, and may refuse them; nil: any are read.
+	Check func([]Type) error
 	// MemoryBytes is about what text may take of memory on its way to tokens, and tokens that the cache cannot take; 0 is
 	// no limit. It bounds rows, which are held as a whole.
 	MemoryBytes int64
@@ -114,6 +117,9 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 		}
 		d.entries = append(d.entries, s)
 	}
+	if err := usable(all, o); err != nil {
+		return nil, err
+	}
 	for _, f := range all {
 		s := newRowReader(f.Source.withDefaults(), limits{o.MemoryBytes}, f.asked)
 		s.cut = s.cutter(ctx, o)
@@ -122,6 +128,9 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 			return nil, err
 		}
 		d.add(p, s.Type, s.Weight)
+		if len(p.run.lengths) == 0 && p.equal > 0 {
+			return nil, fmt.Errorf("dataset %s: %s: nothing is left to compare", s.Path, equalLine(p.equal))
+		}
 		if len(p.run.lengths) == 0 {
 			return nil, fmt.Errorf("dataset %s: all %d rows are bad; the first: %s", s.Path, p.skipped, p.firstBad)
 		}
@@ -282,6 +291,7 @@ type job struct {
 	documents []document
 	skipped   int
 	firstBad  error // of the skipped rows
+	equal     int   // pairs that are left out
 	turns     TurnCounts
 	err       error
 	done      chan struct{}
@@ -374,6 +384,7 @@ func collect(ctx context.Context, b *builder, ordered <-chan *job, room ahead, p
 		j.documents, j.rows = nil, nil
 		room.give(j.units)
 		b.skipped += j.skipped
+		b.equal += j.equal
 		b.turns.add(j.turns)
 		if b.firstBad == "" && j.firstBad != nil {
 			b.firstBad = j.firstBad.Error()
@@ -395,11 +406,14 @@ func (s rowReader) examples(ctx context.Context, j *job, o Options) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		e, turns, err := s.example(ctx, r, o)
+		documents, turns, err := s.documents(ctx, r, o)
 		switch {
 		case err == nil:
-			j.documents = append(j.documents, document{Example: e, section: r.section})
+			j.documents = append(j.documents, documents...)
 			j.turns.add(turns)
+			if len(documents) == 0 {
+				j.equal++
+			}
 		case errors.Is(err, errNoEOS) || errors.Is(err, errNoTemplate) || isOfTemplate(err) || ctx.Err() != nil,
 			s.BadRows != SkipBadRows && errors.Is(err, errIsOfType): // the entry is wrong, not the row
 			return err
@@ -415,15 +429,39 @@ func (s rowReader) examples(ctx context.Context, j *job, o Options) error {
 	return nil
 }
 
-// example tokenizes a row, and counts its turns.
-func (s rowReader) example(ctx context.Context, r row, o Options) (e Example, counts TurnCounts, err error) {
+// documents tokenizes a row, and counts its turns. A pair whose sides are equal becomes none.
+func (s rowReader) documents(ctx context.Context, r row, o Options) (all []document, counts TurnCounts, err error) {
 	if r.err != nil {
-		return Example{}, counts, r.err
+		return nil, counts, r.err
 	}
 	record, err := s.record(r)
 	if err != nil {
-		return Example{}, counts, err
+		return nil, counts, err
 	}
+	e, counts, err := s.example(ctx, r, record, o)
+	if err != nil {
+		return nil, counts, err
+	}
+	d := document{Example: e, section: r.section}
+	if record.Rejected == nil {
+		return []document{d}, counts, nil
+	}
+	rejected, more, err := s.example(ctx, r, *record.Rejected, o)
+	if err != nil {
+		return nil, counts, err
+	}
+	if slices.Equal(e.InputIDs, rejected.InputIDs) {
+		return nil, TurnCounts{}, nil
+	}
+	counts.add(more)
+	d.has, d.number = documentNumbers, record.Margin
+	other := d
+	other.Example = rejected
+	return []document{d, other}, counts, nil
+}
+
+// example tokenizes a record of a row, and counts its turns.
+func (s rowReader) example(ctx context.Context, r row, record Record, o Options) (e Example, counts TurnCounts, err error) {
 	if record.isMarked && o.TrainOnPrompt {
 		return Example{}, counts, r.errorf("a message is marked as one that does not count, and train_on_prompt counts all: remove the mark, or train_on_prompt")
 	}

@@ -120,8 +120,8 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 	if err := d.Decode(&e); err != nil {
 		return fail("%v", err)
 	}
-	if e.Ranking || e.Columns["chosen"] != "" || e.Columns["rejected"] != "" || e.Columns["kto_tag"] != "" {
-		return fail("it is a preference set (ranking, chosen and rejected, or kto_tag): only sets with one answer can be trained on")
+	if e.Columns["kto_tag"] != "" {
+		return fail("it marks answers as good or bad (kto_tag): only sets with one answer, or with two, can be trained on")
 	}
 	for _, media := range []string{"images", "videos", "audios"} {
 		if e.Columns[media] != "" {
@@ -180,6 +180,10 @@ func (s *Source) setFormat(e registryEntry) error {
 	if formatting == "alpaca" && len(e.Columns) == 1 && e.Columns["prompt"] != "" {
 		f, s.Lines = Text.format(), true
 	}
+	isOpenAI := f.isConversation && f.tags == (Tags{}) // which has its tags in its name
+	if e.Ranking || e.Columns["chosen"] != "" || e.Columns["rejected"] != "" {
+		f = types[slices.IndexFunc(types, func(f *format) bool { return f.isPair })]
+	}
 	s.Type = f.name
 	columns, tags := map[string]*string{}, map[string]*string{}
 	for column, key := range f.columns {
@@ -202,7 +206,7 @@ func (s *Source) setFormat(e registryEntry) error {
 		return nil
 	}
 	err := set("columns", e.Columns, columns)
-	if err != nil || f.isConversation && f.tags == (Tags{}) { // the format has its tags in its name
+	if err != nil || isOpenAI {
 		return err
 	}
 	return set("tags", e.Tags, tags)

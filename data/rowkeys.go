@@ -22,8 +22,8 @@ func (s Source) unfit(object map[string]json.RawMessage) string {
 			names = append(names, name)
 		}
 	}
-	takesOne := slices.ContainsFunc(read, isChoice) // chosen or rejected
-	slices.Sort(names)                              // so that a row has one answer
+	takesOne := !s.Type.format().isPair && slices.ContainsFunc(read, isChoice) // chosen or rejected
+	slices.Sort(names)                                                         // so that a row has one answer
 	for _, name := range names {
 		rule := ruleOf(inRow, name)
 		switch {

@@ -41,15 +41,21 @@ type Source struct {
 	// Lines makes each line of a plain file that is not blank a document (type text).
 	Lines bool `yaml:"lines,omitempty" json:"lines,omitempty"`
 	// Prompt and Response are the row's keys (type prompt-response; default "prompt" and "response"; type alpaca;
-	// default "instruction" and "output").
+	// default "instruction" and "output"). Type preference has Prompt.
 	Prompt   string `yaml:"prompt,omitempty" json:"prompt,omitempty"`
 	Response string `yaml:"response,omitempty" json:"response,omitempty"`
-	// Input is one more key of type alpaca; default "input". History is a key of pairs of questions and answers (alpaca
-	// and prompt-response; default "history").
+	// Input is one more key of types alpaca and preference; default "input". History is a key of pairs of questions and
+	// answers (alpaca, prompt-response and preference; default "history").
 	Input   string `yaml:"input,omitempty" json:"input,omitempty"`
 	History string `yaml:"history,omitempty" json:"history,omitempty"`
-	// Messages is the key of the list of turns; default "conversations" (sharegpt) and "messages" (messages).
+	// Messages is the key of the list of turns; default "conversations" (sharegpt) and "messages" (messages
+	// and preference).
 	Messages string `yaml:"messages,omitempty" json:"messages,omitempty"`
+	// Chosen and Rejected are the keys of the better and the worse answer (type preference; default "chosen" and
+	// "rejected"). Margin is the key of a number that says by how much (default "margin"), or scores.
+	Chosen   string `yaml:"chosen,omitempty" json:"chosen,omitempty"`
+	Rejected string `yaml:"rejected,omitempty" json:"rejected,omitempty"`
+	Margin   string `yaml:"margin,omitempty" json:"margin,omitempty"`
 	// System is the key of a system prompt (all types but text; default "system").
 	System string `yaml:"system,omitempty" json:"system,omitempty"`
 	// Tools is the key of a list of tools (all types but text; default "tools"), or DropTools.
@@ -57,7 +63,7 @@ type Source struct {
 	Tags  Tags   `yaml:"tags,omitempty" json:"tags,omitzero"`
 	// Ignore lists keys of rows and of messages that are passed over although they carry meaning, or are unknown.
 	Ignore []string `yaml:"ignore,omitempty" json:"ignore,omitempty"`
-	// Opening is DropOpening, or "" to keep turns before the first question (prompt-response, sharegpt and messages).
+	// Opening is DropOpening, or "" to keep turns before the first question (all types with turns).
 	Opening string `yaml:"opening,omitempty" json:"opening,omitempty"`
 	// Glob selects files below the directory Path, or of a data set of the hub: * and ? within one name, ** any number of
 	// directories. Without it, a directory's files of rows and .txt files are read.
@@ -71,7 +77,7 @@ type Source struct {
 	BadRows string `yaml:"bad_rows,omitempty" json:"bad_rows,omitempty"`
 }
 
-// Tags are the names in the turns of type sharegpt, under the names that LLaMA-Factory gives them. A field that is
+// Tags are the names in the turns of types sharegpt and preference, under the names that LLaMA-Factory gives them. A field that is
 // empty has the usual names.
 type Tags struct {
 	Role        string `yaml:"role_tag,omitempty" json:"role_tag,omitempty"`       // key of who speaks; default "from"
@@ -216,4 +222,10 @@ type Record struct {
 	// Untrained has the indices of messages of the assistant that do not count (type messages; weight: 0).
 	Untrained map[int]bool
 	isMarked  bool // the row itself says so of one, and it is in no prompt
+	// Rejected is the rejected side of a pair whose chosen side the record is; nil: the record is by itself. Margin is by
+	// how much the chosen side is the better one.
+	Rejected *Record
+	Margin   float64
+	// promptMessages counts the first messages of the conversation that both sides of a pair have; 0: no pair.
+	promptMessages int
 }

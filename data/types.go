@@ -18,6 +18,7 @@ const (
 	Alpaca         Type = "alpaca"          // instruction, input (may be empty) and output; the output counts
 	ShareGPT       Type = "sharegpt"        // a list of turns with from and value; what the assistant wrote counts
 	Messages       Type = "messages"        // OpenAI's list of messages with role and content; the same
+	Preference     Type = "preference"      // a prompt and two answers, of which the chosen one is the better
 )
 
 // format is a row of types: all that depends on the type of a source. Other files look it up and compare no types.
@@ -25,6 +26,9 @@ type format struct {
 	name Type
 	// keys are those of entryKeys that the type reads, each with its default: of a row, or as a column of a table.
 	keys map[string]string
+	// others are further names of keys, which rows may have where the entry gives no name. The keys of such a type tell
+	// its forms of rows apart, so that a row needs none of them by itself.
+	others map[string]string
 	// read fills the record from the row. It finds its format in fields, since Go refuses types whose functions look
 	// into types.
 	read   func(f *fields, s Source, out *Record)
@@ -35,6 +39,7 @@ type format struct {
 	isText         bool // a row is one text, all of which counts; a plain file or a line of it is a row too
 	isConversation bool // a row is a list of turns, and may be that list alone
 	opens          bool // turns may precede the first question
+	isPair         bool // a row becomes two documents that follow each other: the chosen side, and the rejected one
 
 	formatting string            // of LLaMA-Factory's registry
 	columns    map[string]string // of an entry there: the key of ours that has the column's name
@@ -55,6 +60,12 @@ var types = []*format{
 		formatting: "sharegpt", columns: named("messages system tools")},
 	{name: Messages, isConversation: true, opens: true, keys: named("messages " + shared),
 		read: (*fields).conversation, turns: openAITurns, formatting: "openai", columns: named("messages tools")},
+	{name: Preference, isPair: true, opens: true,
+		keys: named("prompt chosen rejected messages input history margin " + shared),
+		others: map[string]string{"prompt": "instruction question", "messages": "conversations",
+			"chosen": "preferred_output", "rejected": "non_preferred_output"},
+		read: (*fields).preference, turns: openAITurns, tags: Tags{Role: "from", Content: "value"},
+		columns: named("prompt query=input system history tools messages chosen rejected")},
 }
 
 // shared are the keys that all types but text read.
@@ -68,6 +79,14 @@ func named(pairs string) map[string]string {
 		all[name] = cmp.Or(value, name)
 	}
 	return all
+}
+
+// group counts the documents that a row becomes, which belong together.
+func (f *format) group() int {
+	if f.isPair {
+		return 2
+	}
+	return 1
 }
 
 // format is the row of a type, empty for one that is not known.
@@ -102,6 +121,8 @@ var typeNames = listed(typesThat(anyType), "or")
 // usualRows tell types, with their keys, by a key of a row, another one that it has too, and a part of the key's value.
 // The first that fits is taken.
 var usualRows = []struct{ key, other, part, typed string }{
+	{"chosen", "rejected", "", "preference"},
+	{"preferred_output", "non_preferred_output", "", "preference"},
 	{"instruction", "output", "", "alpaca"},
 	{"messages", "", `"from"`, "sharegpt, with messages: messages"},
 	{"messages", "", "", "messages"},

@@ -28,12 +28,12 @@ type room struct {
 var rooms = []room{
 	{"plan + stream", []string{"plan", "stream"}, 15300},
 	{"nn + model", []string{"nn", "model"}, 9870},
-	{"train", []string{"train/..."}, 13220},
-	{"data", []string{"data/..."}, 23590},
+	{"train", []string{"train/..."}, 13250},
+	{"data", []string{"data/..."}, 24360},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6230},
 	{"device", []string{"device/..."}, 17040},
-	{"cmd", []string{"cmd/..."}, 4100},
+	{"cmd", []string{"cmd/..."}, 4140},
 	{"runfile", []string{"runfile/..."}, 4480},
 	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 5870},
 	{"objective", []string{"objective"}, 1300},
@@ -42,7 +42,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 120590
+const linkedLines = 121420
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"

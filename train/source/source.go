@@ -22,6 +22,7 @@ import (
 	shared "github.com/millrace/millrace/internal/budget"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
@@ -235,13 +236,15 @@ type Reader struct {
 	Tokenizer     tokenizer.Tokenizer
 	Renderer      data.Renderer
 	trainOnPrompt bool
-	HostBytes     int64 // memory.host; 0: what there is
+	HostBytes     int64                   // memory.host; 0: what there is
+	Check         func([]data.Type) error // refuses types of data that the run cannot use; nil: none
 }
 
 // OpenReader opens the tokenizer and the chat template that the keys of a run file name.
 func (s *Source) OpenReader(c *runfile.Config) (r Reader, err error) {
 	defer letGarbageGrow(c.Memory.Host.N)() // a vocabulary is read from 10 MB of JSON
 	r.trainOnPrompt, r.HostBytes = c.TrainOnPrompt, c.Memory.Host.N
+	r.Check = func(types []data.Type) error { return data.CheckObjective(types, "", objective.Needs{}) }
 	if r.Tokenizer, err = s.OpenTokenizer(c.Tokenizer); err != nil {
 		return r, err
 	}
@@ -314,7 +317,7 @@ func Prepare(ctx context.Context, e *session.Env, what string, sources []data.So
 		Hub: hubOf(e), Accounts: e.Accounts,
 		Note: func(line string) { e.Note("%s", line) }, Progress: func(p data.Progress) {
 			bar.Set(p.ReadBytes, p.TotalBytes)
-		}, MemoryBytes: tokenizingBytes(e, r.HostBytes)}
+		}, MemoryBytes: tokenizingBytes(e, r.HostBytes), Check: r.Check}
 	restore := letGarbageGrow(r.HostBytes)
 	d, err := data.Prepare(ctx, sources, o)
 	restore()
@@ -324,6 +327,9 @@ func Prepare(ctx context.Context, e *session.Env, what string, sources []data.So
 	}
 	if n, first := d.Skipped(); n > 0 {
 		e.Note("skipped %s of %s; the first: %s", spelling.Count(n, "bad row"), what, first)
+	}
+	if line := d.EqualLine(); line != "" {
+		e.Note("of %s %s", what, line)
 	}
 	return d, nil
 }
