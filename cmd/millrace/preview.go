@@ -63,7 +63,7 @@ func (c *previewCmd) Run(p *program) error {
 			page = append(page, e)
 			return nil
 		}
-		if err := p.printf("--- example %d: %d tokens, %d count in the loss\n", shown, len(e.InputIDs), counted(e.Labels)); err != nil {
+		if err := p.printf("--- %s: %d tokens, %d count in the loss\n", exampleName(e, shown), len(e.InputIDs), counted(e.Labels)); err != nil {
 			return err
 		}
 		if _, err := fmt.Fprintln(p.stdout,
@@ -105,6 +105,17 @@ func (c *previewCmd) Run(p *program) error {
 	return nil
 }
 
+// exampleName names an example, given its number.
+func exampleName(e verbs.PreviewExample, number int) string {
+	switch {
+	case e.Pair == 0:
+		return fmt.Sprintf("example %d", number)
+	case e.Margin != 0 && e.Side == "chosen":
+		return fmt.Sprintf("pair %d, %s (margin %.6g)", e.Pair, e.Side, e.Margin)
+	}
+	return fmt.Sprintf("pair %d, %s", e.Pair, e.Side)
+}
+
 // summaryLines says what the data come to.
 func summaryLines(s *verbs.PreviewSummary, sequenceLen int) []string {
 	lines := []string{fmt.Sprintf("--- %s, %d tokens, of which %d count in the loss; the longest has %d",
@@ -123,6 +134,13 @@ func summaryLines(s *verbs.PreviewSummary, sequenceLen int) []string {
 	}
 	if s.HeldInTrain > 0 {
 		add("%d of %s are in the training data, too: the held-out loss is lower than that of new data", s.HeldInTrain, spelling.Count(s.HeldOf, "held-out document"))
+	}
+	if s.Pairs > 0 {
+		add("%s of two documents: the answers of %d chosen and %d rejected sides reach beyond sequence_len (%d)",
+			spelling.Count(s.Pairs, "pair"), s.LongChosen, s.LongRejected, sequenceLen)
+	}
+	if s.EqualPairs > 0 {
+		add("%s left out, whose sides have the same tokens", spelling.Count(s.EqualPairs, "more pair"))
 	}
 	if s.SkippedRows > 0 {
 		add("%s skipped", spelling.Count(s.SkippedRows, "bad row"))

@@ -19,16 +19,18 @@ type pageToken struct {
 }
 
 type pageExample struct {
-	Number, Tokens, Trained int
-	More                    int // tokens that are not spelled
-	Spelled                 []pageToken
+	Name            string
+	Tokens, Trained int
+	More            int // tokens that are not spelled
+	Spelled         []pageToken
 }
 
 // previewPage writes a page with every token of the examples. It stands alone: no script, nothing from the net.
 func previewPage(w io.Writer, examples []verbs.PreviewExample, s *verbs.PreviewSummary, c *runfile.Config) error {
 	var all []pageExample
 	for i, e := range examples {
-		p := pageExample{Number: i + 1, Tokens: len(e.InputIDs), Trained: counted(e.Labels)}
+		name := exampleName(e, i+1)
+		p := pageExample{Name: strings.ToUpper(name[:1]) + name[1:], Tokens: len(e.InputIDs), Trained: counted(e.Labels)}
 		for t, token := range e.Tokens {
 			p.Spelled = append(p.Spelled, pageToken{
 				Text: spelled(token), ID: e.InputIDs[t], Trained: e.Trained(t), Breaks: strings.Contains(token, "\n"),
@@ -87,7 +89,7 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; 
 </ul>
 <p><span class="t y">green</span> tokens count in the loss, <span class="t">grey</span> ones are only read. Point at a token for its id.</p>
 {{range .Examples}}
-<h2>Example {{.Number}}: {{.Tokens}} tokens, {{.Trained}} count</h2>
+<h2>{{.Name}}: {{.Tokens}} tokens, {{.Trained}} count</h2>
 <div class="example">{{range .Spelled}}<span class="t{{if .Trained}} y{{end}}" title="{{.ID}}">{{.Text}}</span>{{if .Breaks}}<br>{{end}}{{end}}</div>{{if .More}}
 <p>... and {{.More}} more tokens</p>{{end}}
 {{end}}

@@ -6,6 +6,7 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/train/source"
@@ -19,6 +20,11 @@ const PreviewTokens = 1 << 17
 type PreviewExample struct {
 	InputIDs []int32 `json:"input_ids"`
 	Labels   []int32 `json:"labels"` // not shifted; -100 where the token does not count in the loss
+	// Pair counts the pairs from 1, and Side is chosen or rejected, where the data are pairs. Margin is by how much the
+	// chosen side is the better one, as the row says.
+	Pair   int     `json:"pair,omitempty"`
+	Side   string  `json:"side,omitempty"`
+	Margin float64 `json:"margin,omitempty"`
 	// Pieces are the text, of the first PreviewTokens tokens.
 	Pieces []PreviewPiece `json:"-"`
 	// Tokens spells the first PreviewTokens tokens one by one. One that is a part of a character is what its bytes
@@ -51,6 +57,11 @@ type PreviewSummary struct {
 	Rows         int     `json:"rows"`                // of sequence_len positions
 	Efficiency   float64 `json:"packing_efficiency"`
 
+	Pairs        int `json:"pairs,omitempty"`         // each of two documents
+	EqualPairs   int `json:"equal_pairs,omitempty"`   // left out, since their sides have the same tokens
+	LongChosen   int `json:"long_chosen,omitempty"`   // chosen sides that are longer than a row
+	LongRejected int `json:"long_rejected,omitempty"` // rejected ones
+
 	Lengths     data.Lengths `json:"lengths"`           // of the documents, in tokens
 	Repeated    int          `json:"repeated"`          // documents that are equal to an earlier one
 	HeldInTrain int          `json:"held_out_repeated"` // held-out documents that are in the training data, too
@@ -63,8 +74,8 @@ type PreviewSummary struct {
 	TurnLines  []string        `json:"-"`
 }
 
-// Preview shows the first examples of a run's training data, at most limit of them; 0 shows all. Of the model it reads
-// config.json, the tokenizer and the chat template, no weights.
+// Preview shows the first examples of a run's training data, at most limit of them; 0 shows all. Of pairs it shows both
+// sides, and counts pairs. Of the model it reads config.json, the tokenizer and the chat template, no weights.
 func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int,
 	show func(PreviewExample) error) (sum *PreviewSummary, err error) {
 	var ask blame.Asking
@@ -78,6 +89,7 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 	if err != nil {
 		return nil, err
 	}
+	r.Check = nil // any data can be looked at
 	if note := source.TokenizerNote(r.Tokenizer); note != "" {
 		env.Note("%s", note)
 	}
@@ -89,7 +101,11 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 	if held != nil {
 		defer held.Close()
 	}
-	rows, err := data.NewLoader(d, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.SequenceLen, Seed: c.Seed, Epochs: 1,
+	batchTokens := c.SequenceLen
+	if d.HasPairs() { // of which a step takes as many as fit
+		batchTokens = c.BatchTokens
+	}
+	rows, err := data.NewLoader(d, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: batchTokens, Seed: c.Seed, Epochs: 1,
 		LongDocuments: data.LongDocuments(c.Overlong), Accounts: env.Accounts})
 	if err != nil {
 		return nil, err
@@ -102,6 +118,11 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 		Packed: p.Documents, Rows: p.Rows, Efficiency: p.Efficiency()}
 	sum.SkippedRows, _ = d.Skipped()
 	sum.Turns, sum.EndedTurns, sum.TurnLines = d.Turns(), d.EndedTurns(), d.TurnLines(c.TrainOnLast)
+	if d.HasPairs() {
+		sum.Pairs, sum.EqualPairs = d.Len()/2, d.EqualPairs()
+		sum.LongChosen, sum.LongRejected = d.SidesOver(c.SequenceLen)
+		limit *= 2
+	}
 	if c.ValSize > 0 {
 		sum.HeldOut = held.Len()
 	}
@@ -125,7 +146,12 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 		if err != nil {
 			return nil, err
 		}
-		if err := show(previewOf(r.Tokenizer, e)); err != nil {
+		p := previewOf(r.Tokenizer, e)
+		if d.HasPairs() {
+			p.Pair, p.Margin = i/2+1, d.Margin(i)
+			p.Side = map[objective.Side]string{objective.Chosen: "chosen", objective.Rejected: "rejected"}[d.Side(i)]
+		}
+		if err := show(p); err != nil {
 			return nil, err
 		}
 	}
