@@ -1,6 +1,7 @@
 package objective
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -269,6 +270,9 @@ func (s *Settings) checkValues(k *kind) error {
 		if x := *n.of(s); x != nil && !n.good(*x) {
 			return fmt.Errorf("%s is %v: it must %s", n.name, *x, n.must)
 		}
+	}
+	if s.NLLPrompt && *s.NLL == 0 {
+		return errors.New("nll_prompt is given, and nll is 0, so that no likelihood counts: leave one of them out")
 	}
 	return nil
 }

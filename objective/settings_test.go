@@ -125,6 +125,7 @@ func TestNewRefuses(t *testing.T) {
 		{Settings{Type: "dpo", LDAlpha: &nan}, "ld_alpha is NaN"},
 		{Settings{Type: "simpo", LDAlpha: new(1.0)}, "ld_alpha is given, and type simpo does not read it"},
 		{Settings{Type: "simpo", Gamma: new(-0.5)}, "gamma is -0.5"},
+		{Settings{Type: "orpo", NLLPrompt: true, NLL: new(0.0)}, "nll_prompt is given, and nll is 0"},
 		{Settings{Type: "dpo", NLLPrompt: true}, "nll_prompt is given, and type dpo does not read it: leave it out, " +
 			"or take type orpo"},
 	} {

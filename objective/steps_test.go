@@ -54,6 +54,7 @@ func TestPairMetrics(t *testing.T) {
 		{Settings{Type: dpo, Losses: []string{"bco_pair", "sft"}, Shares: []float64{2, 3}, Beta: 0.5},
 			2*(-logS(0.5)-logS(0.5)) + 3*1.5, 0.5 * u, 0.5 * v, -3, -4, 1.5},
 		{Settings{Type: dpo, Losses: []string{"sppo_hard"}, Beta: 0.5, NLL: new(2.0)}, 3, 0.5 * u, 0.5 * v, -3, -4, 1.5},
+		{Settings{Type: dpo, Shares: []float64{2}, Beta: 0.5}, -2 * logS(1), 0.5 * u, 0.5 * v, -3, -4, 0},
 		{Settings{Type: cpo, Beta: 0.5}, -logS(0.5) + 1.5, -1.5, -2, -3, -4, 1.5},
 		{Settings{Type: cpo, Losses: []string{"ipo"}, Beta: 0.5, NLL: new(0.0)}, 1.5 * 1.5, -0.75, -2, -1.5, -4, 0},
 		{Settings{Type: simpo}, -logS(2*(-1.5+4) - 1), -3, -8, -1.5, -4, 0},
