@@ -21,7 +21,7 @@ import (
 
 // testdata/objectives.json has what TRL's trainers compute; objectives.py next to it says how. The test makes the
 // same model, lets the objective read the log-probabilities of a step, and takes the step with the weights that it
-// gives: two forward passes, and no part of the engine that knows of objectives.
+// gives: two forward passes, and no stop between them in the engine.
 
 // goldenObjectives is the file.
 type goldenObjectives struct {
@@ -59,15 +59,10 @@ type compared struct {
 	group              int
 	side               objective.Side
 	prompt, completion []int32
-	reference          []float32 // log-probabilities by position
-	// Its place in the batch.
-	micro, first int
 }
 
-func (d *compared) tokens() []int32 { return slices.Concat(d.prompt, d.completion) }
-
 // documents lists those of a step of a golden run, in the order of the data.
-func (g *goldenObjectives) documents(run *goldenRun, needs objective.Needs) (all []*compared) {
+func (g *goldenObjectives) documents(run *goldenRun, needs objective.Needs) (all []compared) {
 	completion := func(i int) []int32 {
 		if slices.Contains(run.Undesirable, i) {
 			return g.Pairs[i].Rejected
@@ -76,7 +71,7 @@ func (g *goldenObjectives) documents(run *goldenRun, needs objective.Needs) (all
 	}
 	for i, p := range g.Pairs {
 		add := func(side objective.Side, completion []int32) {
-			all = append(all, &compared{group: i, side: side, prompt: p.Prompt, completion: completion})
+			all = append(all, compared{group: i, side: side, prompt: p.Prompt, completion: completion})
 		}
 		switch {
 		case needs.Pairs:
@@ -123,69 +118,53 @@ var layouts = []struct {
 	}},
 }
 
-// placed makes a batch of documents, and notes where each is.
-func placed(all []*compared, rows [][]int, needs objective.Needs, n plan.Numerics) *stream.Batch {
-	b := &stream.Batch{}
+// placed makes a batch of documents. Prompts have targets where the objective needs them, of weight 0.
+func placed(all []compared, rows [][]int, needs objective.Needs, n plan.Numerics) *stream.Batch {
+	b := &stream.Batch{Documents: make([]stream.Document, len(all))}
 	for range n.MicroBatches {
 		b.Micro = append(b.Micro, batch.New(n.MicroBatch*n.SequenceLen))
 	}
 	for row, members := range rows {
-		at := row % n.MicroBatch * n.SequenceLen
+		micro, at := row/n.MicroBatch, row%n.MicroBatch*n.SequenceLen
 		for _, i := range members {
-			d := all[i]
-			d.micro, d.first = row/n.MicroBatch, at
-			tokens, m := d.tokens(), b.Micro[row/n.MicroBatch]
+			d, m := &all[i], b.Micro[micro]
+			tokens := slices.Concat(d.prompt, d.completion)
 			m.SetDocument(at, tokens)
 			for t := range tokens[1:] {
-				if needs.Prompts || t+1 >= len(d.prompt) {
+				inPrompt := t+1 < len(d.prompt)
+				if inPrompt {
+					m.Weights[at+t] = 0
+				}
+				if !inPrompt || needs.Prompts {
 					m.Targets[at+t] = tokens[t+1]
 					b.Targets++
 				}
 			}
+			b.Documents[i] = stream.Document{Micro: micro, First: at, Length: len(tokens), Group: d.group, Side: d.side}
 			at += len(tokens)
 		}
 	}
 	return b
 }
 
-// sequences are the documents of a batch as an objective sees them. Their weights are those of the batch.
-func sequences(all []*compared, b *stream.Batch, logProbs [][]float32) (seen []objective.Sequence) {
-	for _, d := range all {
-		of := func(x []float32) []float32 { return x[d.first:][:len(d.prompt)+len(d.completion)] }
-		q := objective.Sequence{Group: d.group, Side: d.side, Targets: b.Micro[d.micro].Targets[d.first:],
-			LogProbs: of(logProbs[d.micro]), Reference: d.reference, Weights: of(b.Micro[d.micro].Weights)}
-		q.Targets = q.Targets[:len(q.LogProbs)]
-		for t := range q.Weights {
-			q.Weights[t] = 0
-			if t+1 >= len(d.prompt) && q.Targets[t] >= 0 {
-				q.Weights[t] = 1
-			}
-		}
-		seen = append(seen, q)
-	}
-	return seen
-}
-
-// weighed has an objective set the weights of a batch, from the log-probabilities that the run gives.
-func weighed(t *testing.T, r *Run, o objective.Objective, all []*compared, b *stream.Batch) objective.Result {
+// weighed has an objective give a batch its weights, from the log-probabilities that the run computes. Those of the first
+// step are the reference.
+func weighed(t *testing.T, r *Run, o objective.Objective, b *stream.Batch) (*stream.Batch, objective.Result) {
 	t.Helper()
 	logProbs, err := r.LogProbs(t.Context(), b)
 	if err != nil {
 		t.Fatal(err)
 	}
-	step := &objective.Step{Sequences: sequences(all, b, logProbs)}
-	if o.Needs().Reference && all[0].reference == nil { // the first step: the model is the reference
-		for i, d := range all {
-			d.reference = slices.Clone(step.Sequences[i].LogProbs)
-			step.Sequences[i].Reference = d.reference
+	for i := range b.Documents {
+		if d := &b.Documents[i]; o.Needs().Reference && d.Reference == nil {
+			d.Reference = slices.Clone(logProbs[d.Micro][d.First:][:d.Length])
 		}
 	}
-	step.Whole = objective.Count(step.Sequences)
-	res, err := o.Weigh(step)
+	w, res, err := b.Weigh(o, len(b.Micro), logProbs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return res
+	return w, res
 }
 
 // goldenConfig is a run of the golden model: batches of 8 rows of 24 tokens.
@@ -267,8 +246,8 @@ func TestObjectivesLikeTRL(t *testing.T) {
 				all := g.documents(run, o.Needs())
 				b := placed(all, layout.rows(len(all)), o.Needs(), r.Plan().Whole)
 				for step := range steps {
-					res := weighed(t, r, o, all, b)
-					taken, err := r.Step(t.Context(), b, r.Update(1e-3))
+					w, res := weighed(t, r, o, b)
+					taken, err := r.Step(t.Context(), w, r.Update(1e-3))
 					if err != nil {
 						t.Fatal(err)
 					}
