@@ -121,7 +121,7 @@ func (u *Updates) add(o Updates) {
 	u.BadWeights, u.LongestMove = u.BadWeights+o.BadWeights, max(u.LongestMove, o.LongestMove)
 }
 
-// Loss is that of the objective, or the mean over the positions that count, in nats.
+// Loss returns the loss of the objective, or the mean over the positions that count, in nats.
 func (r Result) Loss() float64 {
 	if r.weighed {
 		return r.Objective.Loss

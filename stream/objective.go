@@ -16,13 +16,13 @@ import (
 type Document struct {
 	Micro         int // number of its micro-batch in the step
 	First, Length int // its positions there
-	Group         int // objective.Sequence.Group
+	Group         int // number of its pair in the step, or of itself
 	Side          objective.Side
 	Margin        float64
-	Reference     []float32 // log-probabilities of the reference by position; nil: there are none
+	Reference     []float32 // log-probabilities of the reference by position; nil: the objective compares with no reference
 }
 
-// documents are those of a batch. One that lists none has the documents of its micro-batches, each by itself.
+// documents lists the documents of a batch. One without a list has those of its micro-batches, each by itself.
 func (b *Batch) documents() []Document {
 	if b.Documents != nil {
 		return b.Documents
@@ -84,7 +84,7 @@ func (b *Batch) Sequences(first, n int, logProbs, weights [][]float32) []objecti
 	return all
 }
 
-// Counts are those of the whole step.
+// Counts counts the documents of the whole step.
 func (b *Batch) Counts() objective.Counts {
 	return objective.Count(b.Sequences(0, len(b.Micro), nil, nil))
 }

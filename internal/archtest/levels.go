@@ -18,7 +18,7 @@ var levels = [][]string{
 	9:  {"train/hosts", "train/rundir"},
 	10: {"train/session"},
 	11: {"train/source"},
-	12: {"train/export", "train/generate", "train/traintest"},
+	12: {"train/export", "train/generate", "train/reference", "train/traintest"},
 	13: {"train", "train/verbs"},
 	14: {"bench", "demo"},
 	15: {rootPackage, "benchmarks/internal/..."},

@@ -36,7 +36,7 @@ var ofPlan = []string{
 // allowed are selections of owned names that mean something else: fields of other types.
 var allowed = map[string][]string{
 	"stream": {"e.Device", "e.Host", "r.Device", "r.Host", "op.Host", "Cluster.Host", "Plan.Host",
-		"device.Device", "store.Disk", "fault.Group", "id.Kind", "spec.Kind", "store.Kind"},
+		"device.Device", "store.Disk", "fault.Group", "d.Group", "id.Kind", "spec.Kind", "store.Kind"},
 }
 
 // refuseOwned reports owned names outside of their files.
