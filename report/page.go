@@ -55,6 +55,12 @@ func charts(runs []Run) []chart {
 	}
 	return []chart{
 		lossChart(runs),
+		objectiveChart(runs, "margin of rewards", "the chosen completion's less the rejected one's", "rewards/margins"),
+		objectiveChart(runs, "accuracy of rewards", "share of pairs in which the chosen completion has more",
+			"rewards/accuracies"),
+		objectiveChart(runs, "reward of chosen completions", "", "rewards/chosen"),
+		objectiveChart(runs, "reward of rejected completions", "", "rewards/rejected"),
+		objectiveChart(runs, "distance from the reference", "kl, in nats", "kl"),
 		each(runs, chart{title: "gradient norm", unit: "before clipping; logarithmic axis", log: true},
 			func(m trace.Metrics) float64 { return m.GradNorm }),
 		each(runs, chart{title: "greatest update", unit: "of a weight, over the learning rate; logarithmic axis", log: true},
@@ -79,6 +85,39 @@ func charts(runs []Run) []chart {
 		each(runs, chart{title: "host memory", unit: "GiB, peak so far", zero: true},
 			func(m trace.Metrics) float64 { return float64(m.HostPeakBytes) / (1 << 30) }),
 	}
+}
+
+// objectiveChart has a number of the objective in each step, faint, its average, and evaluations as dots, of the runs that
+// have it.
+func objectiveChart(runs []Run, title, unit, name string) chart {
+	c := chart{title: title, unit: unit}
+	of := func(name string) func(trace.Metrics) float64 {
+		return func(m trace.Metrics) float64 {
+			if x, ok := m.Objective[name]; ok {
+				return x
+			}
+			return math.NaN()
+		}
+	}
+	for i, r := range runs {
+		raw, held := column(r.Records, of(name)), of(trace.EvalPrefix+name)
+		if !slices.ContainsFunc(raw, func(x float64) bool { return !math.IsNaN(x) }) {
+			continue
+		}
+		evals := line{color: i, class: "dots", name: r.Name + ", evaluation"}
+		all := r.Records
+		if r.Before != nil {
+			all = append([]trace.Metrics{*r.Before}, all...)
+		}
+		for _, m := range all {
+			if x := held(m); !math.IsNaN(x) {
+				evals.x, evals.y = append(evals.x, float64(m.Step)), append(evals.y, x)
+			}
+		}
+		c.lines = append(c.lines, line{x: steps(r), y: raw, color: i, class: "raw", name: r.Name + ", each step"},
+			line{x: steps(r), y: smooth(raw), color: i, name: r.Name}, evals)
+	}
+	return c
 }
 
 // expertsChart has two lines for each run of a model with experts: of its worst layer, faint, and the mean over layers.

@@ -67,7 +67,7 @@ func TestSummary(t *testing.T) {
 		ended := time.Date(2026, 3, 2, 4, 10, 20+2*(i-9), 0, time.UTC).Format(time.RFC3339)
 		r[i].Time = &ended
 	}
-	before := trace.BeforeTraining(5, "2026-03-01T19:59:00Z")
+	before := trace.BeforeTraining(5, nil, "2026-03-01T19:59:00Z")
 	got = report.Summarize(report.Run{Name: "a", Before: &before, Records: r})
 	if got.Loss() != "4.0000 -> 2.0000" || got.Eval() != "5.0000 -> 2.1000" || got.LeastEval() != "2.1000 at step 20" {
 		t.Errorf("%s, %s, %s", got.Loss(), got.Eval(), got.LeastEval())
@@ -88,7 +88,7 @@ func TestSummary(t *testing.T) {
 }
 
 func TestPage(t *testing.T) {
-	before := trace.BeforeTraining(5, "2026-03-01T19:59:00Z")
+	before := trace.BeforeTraining(5, nil, "2026-03-01T19:59:00Z")
 	got := page(t, report.Run{Name: "runs/<a>", Before: &before, Records: records(20)},
 		report.Run{Name: "runs/b", Records: records(30)[10:]})
 	golden := filepath.Join("testdata", "page.html")
@@ -209,7 +209,7 @@ func TestRead(t *testing.T) {
 	}
 	write("")
 	bad("has no record")
-	before, err := json.Marshal(trace.BeforeTraining(5, "2026-03-01T19:59:00Z"))
+	before, err := json.Marshal(trace.BeforeTraining(5, nil, "2026-03-01T19:59:00Z"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestRefresh(t *testing.T) {
 
 // The evaluation before training is a dot at step 0, and an axis that is logarithmic says so.
 func TestChartsSayWhatTheyShow(t *testing.T) {
-	before := trace.BeforeTraining(5, "2026-03-01T19:59:00Z")
+	before := trace.BeforeTraining(5, nil, "2026-03-01T19:59:00Z")
 	got := page(t, report.Run{Name: "a", Before: &before, Records: records(20)})
 	for _, want := range []string{"a, evaluation, step 0: 5<", "a, evaluation, step 20: 2.1<",
 		"before clipping; logarithmic axis", "the thick line is an average"} {

@@ -79,8 +79,20 @@ func read(path string, set []string) (*Config, error) {
 	return &c, nil
 }
 
-// decide fills in what follows from other keys: the master weights are fp32 where everything is computed in fp32.
+// decide fills in what follows from other keys: the master weights are fp32 where everything is computed in fp32. A
+// model that is compared with its beginning moves slowly, and decay would pull it to zero, not to there.
 func (c *Config) decide() {
+	c.Objective.decide()
+	rate, decay := 1e-5, 0.01
+	if c.Objective.compares() {
+		rate, decay = 1e-6, 0
+	}
+	if isUndecided(c.LearningRate) {
+		c.LearningRate = rate
+	}
+	if isUndecided(c.WeightDecay) {
+		c.WeightDecay = decay
+	}
 	if c.Precision.Master != "" {
 		return
 	}
@@ -283,6 +295,9 @@ func (c *Config) check(needsData bool) error {
 	if _, err := c.Types(); err != nil {
 		return err
 	}
+	if _, err := c.Objective.Open(); err != nil {
+		return err
+	}
 	if err := c.TensorGroups().Check(); err != nil {
 		return err
 	}
@@ -392,7 +407,10 @@ func (c *Config) Budgets() Memory {
 }
 
 // Outputs returns the results that the run wants of its plan.
-func (c *Config) Outputs() plan.Outputs { return plan.Outputs{NoClip: c.MaxGradNorm == 0} }
+func (c *Config) Outputs() plan.Outputs {
+	return plan.Outputs{NoClip: c.MaxGradNorm == 0, Objective: !c.Objective.IsNextToken(),
+		LogProbs: !c.Objective.IsNextToken() && c.evaluates()}
+}
 
 // Absolute is a path from the root of the file system.
 func Absolute(path string) string {

@@ -2,6 +2,7 @@ package runfile
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -68,13 +69,14 @@ type Config struct {
 	// `batch_tokens`.
 	BatchTokens int `yaml:"batch_tokens" default:"65536" resume:"listed" saved:"batch_tokens" alters:"steps warmup_steps"`
 
+	Objective Objective `yaml:"objective,omitempty" resume:"fixed" saved:"objective"`
 	// Optimizer steps. The data start over as often as needed.
 	MaxSteps int `yaml:"max_steps,omitempty" unset:"" resume:"listed" saved:"steps" alters:"warmup_steps"`
 	// Passes over the data, such as `2.5`. If they end inside a step, that step is the last one: the number of steps is
 	// rounded up, as in transformers. It excludes `max_steps`.
 	Epochs float64 `yaml:"epochs,omitempty" unset:"'1'" resume:"listed" alters:"steps warmup_steps"`
 	// The highest learning rate.
-	LearningRate float64 `yaml:"learning_rate" default:"1e-5" resume:"listed" saved:"learning_rate"`
+	LearningRate float64 `yaml:"learning_rate" unset:"'1e-5'; '1e-6' where the objective compares" resume:"listed" saved:"learning_rate"`
 	// The rate after the warm-up: `cosine` or `linear` down to `min_learning_rate` at the end, `constant`, or `wsd`
 	// (constant, then linear over the last tenth of the steps, rounded down, and at least one). `cosine_with_min_lr`,
 	// as transformers calls it, means `cosine`, and needs `min_learning_rate`.
@@ -88,7 +90,7 @@ type Config struct {
 
 	// AdamW's; for matrices. Vectors have none: norms, biases, sinks, `A_log` and scales. transformers' Trainer leaves out norms
 	// and biases alone, and so decays sinks and `A_log`.
-	WeightDecay float64 `yaml:"weight_decay" default:"0.01" resume:"listed" saved:"weight_decay"`
+	WeightDecay float64 `yaml:"weight_decay" unset:"'0.01'; '0' where the objective compares" resume:"listed" saved:"weight_decay"`
 	// AdamW's decay of the two moments.
 	AdamBetas [2]float64 `yaml:"adam_betas,flow" default:"[0.9, 0.999]" resume:"listed" saved:"adam_betas"`
 	// At least 1.2e-38, because updates compute in 32 bits.
@@ -136,6 +138,41 @@ type Config struct {
 	Resume string `yaml:"resume" default:"auto" resume:"free"`
 	// A list of keys that may differ from the checkpoint's: `[learning_rate, max_steps]`. See below.
 	ResumeWith []string `yaml:"resume_with,omitempty,flow" resume:"free"`
+}
+
+// Objective says what a run trains its model for.
+type Objective struct {
+	// `sft`: the next token. From pairs (datasets of `type: preference`): `dpo`, `simpo`, `cpo`, `orpo`. From completions
+	// that are wanted or not (`type: binary`): `kto`. `dft`: the next token, each weighted by its own probability. See
+	// [preferences](preferences.md).
+	Type string `yaml:"type" default:"sft"`
+	// A loss of `dpo` or `kto` by its name in TRL, or a list of losses, which are added. See
+	// [losses](preferences.md#losses).
+	Loss Losses `yaml:"loss,omitempty,flow" unset:"'sigmoid' of 'dpo', 'kto' of 'kto'"`
+	// A factor for each loss of a list.
+	Weights []float64 `yaml:"weights,omitempty,flow" unset:"1 each"`
+	// How strongly the model is held to the reference; of `simpo` the scale of its rewards, of `orpo` the share of the
+	// odds ratio.
+	Beta float64 `yaml:"beta,omitempty" unset:"'0.1', of 'simpo' '2'"`
+	// The share of pairs whose labels are taken to be wrong, of the losses `sigmoid`, `robust` and `exo_pair`.
+	LabelSmoothing float64 `yaml:"label_smoothing,omitempty"`
+	// The weight of the chosen completion's own likelihood, of `cpo` and `simpo`.
+	NLL optim.Setting `yaml:"nll,omitempty" unset:"'1' of 'cpo', else '0'"`
+	// That likelihood is of prompt and completion, of `orpo`: as in TRL. Else it is of the completion.
+	NLLPrompt bool `yaml:"nll_prompt,omitempty"`
+	// The margin of rewards that `simpo` asks for.
+	Gamma optim.Setting `yaml:"gamma,omitempty" unset:"'1'"`
+	// The weight of completions that are wanted, of `kto`.
+	Desirable optim.Setting `yaml:"desirable,omitempty" unset:"'1'"`
+	// The weight of those that are not.
+	Undesirable optim.Setting `yaml:"undesirable,omitempty" unset:"'1'"`
+	// The weight of tokens that the longer side of a pair has more than the other one, of `dpo` (LD-DPO).
+	LDAlpha optim.Setting `yaml:"ld_alpha,omitempty" unset:"'1'"`
+	// The model that `dpo` and `kto` compare with: `start`, as the run begins; a model's directory or hub id; `none`, which
+	// finds all completions equally likely. It is [evaluated once](preferences.md#the-reference), before the first step.
+	Reference string `yaml:"reference,omitempty" unset:"'start'"`
+	// Pairs of a step at most. A step has as many as fit into `batch_tokens`; 0: no other bound.
+	PairsPerStep int `yaml:"pairs_per_step,omitempty"`
 }
 
 // Precision has the types that are computed in and kept.
@@ -280,8 +317,15 @@ func Defaults() Config {
 var undecided = sync.OnceValue(func() Config {
 	var c Config
 	setDefaults(reflect.ValueOf(&c).Elem())
+	c.LearningRate, c.WeightDecay = undecidedNumber, undecidedNumber
 	return c
 })
+
+// undecidedNumber is the value of a key that has none yet: a NaN that no file can have.
+var undecidedNumber = math.Float64frombits(0x7ff8_0000_0000_0dec)
+
+// isUndecided reports whether a number is that one.
+func isUndecided(x float64) bool { return math.Float64bits(x) == math.Float64bits(undecidedNumber) }
 
 // setDefaults gives the fields of a struct the values of their tags.
 func setDefaults(v reflect.Value) {
@@ -348,6 +392,11 @@ func (c *Config) Settings(rates optim.Schedule, fingerprint string) map[string]s
 	}
 	if c.RouterAuxLossCoef == 0 {
 		delete(all, "router_aux_loss_coef")
+	}
+	if c.Objective.IsNextToken() {
+		delete(all, "objective")
+	} else {
+		all["objective"] = c.Objective.String()
 	}
 	if len(c.ChatTemplateKwargs) == 0 {
 		delete(all, "chat_template_kwargs")

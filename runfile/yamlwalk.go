@@ -66,6 +66,7 @@ type selfReader interface {
 // listOf are the lists that types of one value may be instead.
 var listOf = map[reflect.Type]reflect.Type{
 	reflect.TypeFor[Names]():       reflect.TypeFor[[]string](),
+	reflect.TypeFor[Losses]():      reflect.TypeFor[[]string](),
 	reflect.TypeFor[data.Prompt](): reflect.TypeFor[[]data.Message](),
 }
 

@@ -3,8 +3,10 @@ package trace
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -45,6 +47,26 @@ type Metrics struct {
 	Time *string `json:"time,omitempty"` // when the step ended: RFC 3339, UTC; older files lack it
 
 	EvalLoss *float64 `json:"eval_loss,omitempty"` // where there was an evaluation
+
+	Pairs *int64 `json:"pairs,omitempty"` // documents or pairs of the step that an objective compares
+
+	// Objective has the numbers of the run's objective by their names, such as rewards/margins, and those of an evaluation
+	// with EvalPrefix before them. In the file each is a key of the record.
+	Objective map[string]float64 `json:"-"`
+}
+
+// EvalPrefix is before the names of an objective's numbers that are of an evaluation.
+const EvalPrefix = "eval_"
+
+// SetEval gives a record the loss of an evaluation, with the numbers of an objective, nil without one.
+func (m *Metrics) SetEval(loss float64, objective map[string]float64) {
+	m.EvalLoss = &loss
+	for name, x := range objective {
+		if m.Objective == nil {
+			m.Objective = map[string]float64{}
+		}
+		m.Objective[EvalPrefix+name] = x
+	}
 }
 
 // Hosts have what a step was on each host of a run, by host.
@@ -60,13 +82,15 @@ type Hosts struct {
 
 // BeforeTraining is the record of step 0: the evaluation of the model that a run starts from. What only a step has is
 // not a number in it, and counts are 0.
-func BeforeTraining(evalLoss float64, ended string) Metrics {
+func BeforeTraining(evalLoss float64, objective map[string]float64, ended string) Metrics {
 	none := math.NaN()
-	return Metrics{Loss: none, GradNorm: none, ClipScale: none, LearningRate: none, TokensPerSec: none, StepSec: none,
-		ModelTFLOPS: none, Time: &ended, EvalLoss: &evalLoss}
+	m := Metrics{Loss: none, GradNorm: none, ClipScale: none, LearningRate: none, TokensPerSec: none, StepSec: none,
+		ModelTFLOPS: none, Time: &ended}
+	m.SetEval(evalLoss, objective)
+	return m
 }
 
-// MarshalJSON writes the fields in the order of the type. encoding/json alone refuses NaN and infinities, which are
+// MarshalJSON writes the fields in the order of the type, and then the numbers of an objective by their names. encoding/json alone refuses NaN and infinities, which are
 // just what a run that goes wrong has to report.
 func (m Metrics) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
@@ -75,29 +99,45 @@ func (m Metrics) MarshalJSON() ([]byte, error) {
 	for i := range v.NumField() {
 		field := v.Field(i)
 		name, isOptional := strings.CutSuffix(v.Type().Field(i).Tag.Get("json"), ",omitempty")
-		if isOptional && field.IsNil() {
+		if isOptional && field.IsNil() || name == "-" {
 			continue
 		}
-		field = reflect.Indirect(field)
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(`"` + name + `":`)
-		if field.Kind() == reflect.Float64 && !isFinite(field.Float()) {
-			b.WriteString("null")
-			continue
-		}
-		text, err := json.Marshal(field.Interface())
-		if err != nil {
+		if err := writeField(&b, name, reflect.Indirect(field)); err != nil {
 			return nil, err
 		}
-		b.Write(text)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Objective)) {
+		if err := writeField(&b, name, reflect.ValueOf(m.Objective[name])); err != nil {
+			return nil, err
+		}
 	}
 	b.WriteByte('}')
 	return b.Bytes(), nil
 }
 
-// UnmarshalJSON reads null as NaN. Fields that it does not know are ignored, so that newer files can be read.
+// writeField writes a key and its value into an object.
+func writeField(b *bytes.Buffer, name string, value reflect.Value) error {
+	if b.Len() > 1 {
+		b.WriteByte(',')
+	}
+	key, err := json.Marshal(name)
+	if err != nil {
+		return err
+	}
+	text := []byte("null")
+	if value.Kind() != reflect.Float64 || isFinite(value.Float()) {
+		if text, err = json.Marshal(value.Interface()); err != nil {
+			return err
+		}
+	}
+	b.Write(key)
+	b.WriteByte(':')
+	b.Write(text)
+	return nil
+}
+
+// UnmarshalJSON reads null as NaN. Numbers under other names are an objective's, and other fields that it does not know
+// are ignored, so that newer files can be read.
 func (m *Metrics) UnmarshalJSON(text []byte) error {
 	type plain Metrics // without methods, or this would call itself
 	p := plain(*m)
@@ -109,12 +149,25 @@ func (m *Metrics) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	*m = Metrics(p)
+	m.Objective = nil
 	v := reflect.ValueOf(m).Elem()
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
-		if string(nulls[f.Tag.Get("json")]) == "null" && f.Type.Kind() == reflect.Float64 {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if string(nulls[name]) == "null" && f.Type.Kind() == reflect.Float64 {
 			v.Field(i).SetFloat(math.NaN())
 		}
+		delete(nulls, name)
+	}
+	for name, value := range nulls {
+		number := math.NaN()
+		if string(value) != "null" && json.Unmarshal(value, &number) != nil {
+			continue
+		}
+		if m.Objective == nil {
+			m.Objective = map[string]float64{}
+		}
+		m.Objective[name] = number
 	}
 	return nil
 }

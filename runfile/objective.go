@@ -1,0 +1,124 @@
+package runfile
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/millrace/millrace/objective"
+	"github.com/millrace/millrace/optim"
+)
+
+// NextToken is the type of objective that needs no package: the mean loss of the tokens that count.
+const NextToken = "sft"
+
+// Losses names one loss, or several that are added: a word, or a list of words.
+type Losses []string
+
+// UnmarshalYAML reads a word or a list.
+func (l *Losses) UnmarshalYAML(unmarshal func(any) error) error {
+	var one string
+	if err := unmarshal(&one); err == nil {
+		if *l = nil; one != "" {
+			*l = Losses{one}
+		}
+		return nil
+	}
+	var all []string
+	if err := unmarshal(&all); err != nil {
+		return errors.New("write the name of a loss, or a list of names")
+	}
+	*l = all
+	return nil
+}
+
+// MarshalYAML writes what UnmarshalYAML reads.
+func (l Losses) MarshalYAML() (any, error) {
+	if len(l) == 1 {
+		return l[0], nil
+	}
+	return []string(l), nil
+}
+
+// References of an objective that are no directories.
+const (
+	ReferenceStart = "start"
+	ReferenceNone  = "none"
+)
+
+// IsNextToken reports whether the run learns the next token and nothing else.
+func (o *Objective) IsNextToken() bool { return o.Type == NextToken }
+
+// settings returns the settings of the package that has the objectives.
+func (o *Objective) settings() objective.Settings {
+	number := func(s optim.Setting) *float64 {
+		if !s.Given {
+			return nil
+		}
+		return &s.Value
+	}
+	return objective.Settings{Type: o.Type, Losses: o.Loss, Shares: o.Weights, Beta: o.Beta,
+		LabelSmoothing: o.LabelSmoothing, NLL: number(o.NLL), Gamma: number(o.Gamma), Desirable: number(o.Desirable),
+		Undesirable: number(o.Undesirable), LDAlpha: number(o.LDAlpha), NLLPrompt: o.NLLPrompt}
+}
+
+// Open returns the objective; nil for the next token.
+func (o *Objective) Open() (objective.Objective, error) {
+	if o.IsNextToken() {
+		given := *o
+		if given.Type = ""; given.String() != (&Objective{}).String() {
+			return nil, fmt.Errorf("objective: type is %s, which reads no other key: set objective.type, or remove them",
+				NextToken)
+		}
+		return nil, nil
+	}
+	of, err := objective.New(o.settings())
+	if err != nil {
+		return nil, fmt.Errorf("objective.%w", err)
+	}
+	switch needs := of.Needs(); {
+	case o.Reference != "" && o.Reference != ReferenceNone && !needs.Reference:
+		return nil, fmt.Errorf("objective.reference is %q, and %s compares with no reference: remove it", o.Reference, o.Type)
+	case o.PairsPerStep < 0:
+		return nil, fmt.Errorf("objective.pairs_per_step is %d: it must not be negative; 0 is no bound", o.PairsPerStep)
+	}
+	return of, nil
+}
+
+// compares reports whether completions are compared with each other, or with a reference.
+func (o *Objective) compares() bool {
+	of, err := o.Open()
+	return err == nil && of != nil && (of.Needs().Pairs || of.Needs().Labels)
+}
+
+// decide fills in what follows from the type. A type or a setting that is wrong stays as it is, for Check.
+func (o *Objective) decide() {
+	of, err := objective.New(o.settings())
+	if o.IsNextToken() || err != nil {
+		return
+	}
+	given := func(x *float64) optim.Setting {
+		if x == nil {
+			return optim.Setting{}
+		}
+		return optim.Given(*x)
+	}
+	s := o.settings().Resolved()
+	o.Loss, o.Weights, o.Beta, o.LabelSmoothing, o.NLLPrompt = s.Losses, s.Shares, s.Beta, s.LabelSmoothing, s.NLLPrompt
+	o.NLL, o.Gamma, o.LDAlpha = given(s.NLL), given(s.Gamma), given(s.LDAlpha)
+	o.Desirable, o.Undesirable = given(s.Desirable), given(s.Undesirable)
+	if o.Reference == "" && of.Needs().Reference {
+		o.Reference = ReferenceStart
+	}
+}
+
+// String is the objective as checkpoints record it, in a line.
+func (o *Objective) String() string {
+	doc, err := yaml.MarshalWithOptions(o, yaml.Flow(true))
+	if err != nil {
+		return fmt.Sprint(*o) // a value that was read is written
+	}
+	return strings.TrimSpace(string(doc))
+}
