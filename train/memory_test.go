@@ -120,7 +120,7 @@ func TestPartsAreFilledInPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.SequenceLen = 64
-	p, err := env.FitForward(t.Context(), src.Model.Frozen(), n, 1, dev, runfile.Memory{})
+	p, err := env.FitForward(t.Context(), src.Model.Frozen(), n, 1, dev, runfile.Memory{}, plan.Outputs{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func TestHeapIsLimited(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.SequenceLen = 64
-		p, err := env.FitForward(t.Context(), src.Model, n, 1, dev, runfile.Memory{})
+		p, err := env.FitForward(t.Context(), src.Model, n, 1, dev, runfile.Memory{}, plan.Outputs{})
 		if err != nil {
 			t.Fatal(err)
 		}

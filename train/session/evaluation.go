@@ -6,29 +6,41 @@ import (
 	"errors"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/train/hosts"
 )
 
-// Loss is the mean token loss over a data set.
+// Loss is the mean token loss over a data set, or what the session's objective comes to there.
 type Loss struct {
-	Loss         float64 `json:"loss"` // nats per target token
-	Perplexity   float64 `json:"perplexity"`
+	Loss         float64 `json:"loss"` // nats per target token, or of the objective
+	Perplexity   float64 `json:"perplexity,omitempty"`
 	TargetTokens int64   `json:"target_tokens"`
 	Tokens       int64   `json:"tokens"`
+	// Objective has the numbers of the objective by their names.
+	Objective map[string]float64 `json:"objective,omitempty"`
+}
+
+// HeldOut has the documents that an evaluation gives to an objective.
+type HeldOut struct {
+	Documents func() ([]stream.Document, error) // of what the loader has filled in
+	Counts    objective.Counts                  // of all data
 }
 
 // Evaluate is the mean loss over all of the loader's rows, each taken once. A pending update is carried out first. When
 // the run is asked to stop it ends after the pass that it is at, with ErrInterrupted: to end a pass would break the
 // engine, which has a step to save. All hosts of a run evaluate together.
-func (s *Session) Evaluate(ctx context.Context, l *data.EvalLoader, what string) (Loss, error) {
+//
+// With an objective it needs what that is given, and the loss is the objective's.
+func (s *Session) Evaluate(ctx context.Context, l *data.EvalLoader, held *HeldOut, what string) (Loss, error) {
 	l.Reset()
 	b := s.Env.Bar("evaluating " + what)
 	defer b.End()
 	var out Loss
-	sum := 0.0
+	sum, weighed := 0.0, objective.Result{}
 	for done := 0; ; {
 		if stop, err := s.Env.StopsAnywhere(ctx); err != nil || stop {
 			return out, cmp.Or(err, hosts.ErrInterrupted)
@@ -50,7 +62,12 @@ func (s *Session) Evaluate(ctx context.Context, l *data.EvalLoader, what string)
 		end := s.Watching(func(p stream.Progress) {
 			b.Show((float64(before)+p.Share*float64(done-before))/float64(l.Rows()), "")
 		})
-		loss, err := s.Engine.Eval(ctx, batch)
+		loss := 0.0
+		if held == nil {
+			loss, err = s.Engine.Eval(ctx, batch)
+		} else {
+			err = s.weigh(ctx, batch, held, &weighed)
+		}
 		end()
 		if err != nil {
 			return out, err
@@ -59,9 +76,35 @@ func (s *Session) Evaluate(ctx context.Context, l *data.EvalLoader, what string)
 		out.TargetTokens += int64(batch.Targets)
 		b.Set(int64(done), int64(l.Rows()))
 	}
-	if out.TargetTokens > 0 {
+	if held != nil {
+		out.Loss, out.Objective = weighed.Loss, weighed.Metrics()
+	} else if out.TargetTokens > 0 {
 		out.Loss = sum / float64(out.TargetTokens)
 		out.Perplexity = math.Exp(out.Loss)
 	}
 	return out, nil
+}
+
+// weigh adds what the objective makes of a batch.
+func (s *Session) weigh(ctx context.Context, b *stream.Batch, held *HeldOut, sum *objective.Result) (err error) {
+	if b.Documents, err = held.Documents(); err != nil {
+		return err
+	}
+	all, err := s.Engine.LogProbs(ctx, b)
+	if err != nil {
+		return err
+	}
+	sequences := b.Sequences(0, len(b.Micro), all, nil)
+	for i := range sequences { // it sets no weights, and a loss may be NaN
+		if of := &sequences[i]; s.Objective.Needs().Prompts {
+			of.Weights = slices.Clone(of.Weights)
+		} else {
+			of.Weights = nil
+		}
+	}
+	res, err := s.Objective.Weigh(&objective.Step{Sequences: sequences, Whole: held.Counts})
+	if err == nil {
+		objective.Merge(sum, res)
+	}
+	return err
 }

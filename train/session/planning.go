@@ -286,8 +286,8 @@ func (e *Env) MakePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 	f := plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
 		OutputsOf: func(n plan.Numerics) plan.Outputs {
 			out := c.Outputs()
-			out.LogitRows, out.LogProbs = min(also.LogitRows, n.Positions()), also.LogProbs
-			out.Gradients = also.Gradients
+			out.LogitRows, out.LogProbs = min(also.LogitRows, n.Positions()), also.LogProbs || out.LogProbs
+			out.Gradients, out.Objective = also.Gradients, also.Objective || out.Objective
 			return out
 		}}
 	p, err := e.fit(ctx, f, mem)
@@ -348,10 +348,11 @@ const unreadDataBytes = 1 << 20
 // FitForward plans forward passes over any number of rows: micro-batches as large as the device likes and the rows
 // allow, one at a time.
 func (e *Env) FitForward(ctx context.Context, m *model.Model, n plan.Numerics, rows int, dev *Devices,
-	mem runfile.Memory) (*plan.Plan, error) {
+	mem runfile.Memory, also plan.Outputs) (*plan.Plan, error) {
 	r, err := e.PlanRequest(m, n, dev.Info(), 1, mem)
 	if err != nil {
 		return nil, err
 	}
-	return plan.Fitting{Request: r, Rows: rows}.FitForward(ctx)
+	return plan.Fitting{Request: r, Rows: rows,
+		OutputsOf: func(plan.Numerics) plan.Outputs { return also }}.FitForward(ctx)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/rehearse"
 	"github.com/millrace/millrace/store"
@@ -31,6 +32,8 @@ type Session struct {
 	Store  store.Store
 	Disk   *store.Disk // the part of it that is on disk; nil without one
 	Engine *stream.Engine
+
+	Objective objective.Objective // nil: the next token
 
 	stateDir string         // of what the plan keeps on disk
 	Peers    *hosts.Awaited // the other hosts of the run, as the engine reaches them; nil: it is alone
@@ -53,6 +56,8 @@ type Session struct {
 type SessionOptions struct {
 	StateDir string      // of extents that the plan keeps on disk
 	Store    store.Store // instead of the one that the plan asks for, closed with the session; nil: that one
+	// Objective is that of the steps, if the plan has one.
+	Objective objective.Objective
 	// Fill brings the weights into the store. Of several hosts one may fail, and then the context of the others' ends.
 	Fill func(ctx context.Context, s *Session) error
 }
@@ -71,6 +76,7 @@ func (e *Env) OpenSession(ctx context.Context, p *plan.Plan, dev *Devices, o Ses
 	if e.Cluster != nil { // which nothing but Train has: to end one host here would end the others in disorder
 		e.WillFinish("ending the pass that all hosts are at")
 	}
+	s.Objective = o.Objective
 	if err := s.startEngine(dev); err != nil {
 		return s, e.Cluster.Alone(err) // engines tell each other which algorithms they use
 	}
@@ -99,7 +105,7 @@ func (s *Session) openStore(ctx context.Context, o SessionOptions) error {
 
 // startEngine makes the engine. The store is filled.
 func (s *Session) startEngine(dev *Devices) error {
-	config := stream.Config{Plan: s.Plan, Devices: dev.Computes, Host: dev.Host,
+	config := stream.Config{Plan: s.Plan, Devices: dev.Computes, Host: dev.Host, Objective: s.Objective,
 		Store: s.Store, Accounts: s.Env.Accounts, Trace: trace.NewRecorder(s.Plan.Crew(), 0)}
 	for _, d := range dev.Computes[:min(s.Plan.Ranks(), len(dev.Computes))] {
 		if tuner, ok := d.(device.ProductTuner); ok && d.Info().TunesProducts && s.Plan.Trains() {

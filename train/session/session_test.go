@@ -229,17 +229,17 @@ func TestEvaluateData(t *testing.T) {
 	n.SequenceLen = 64
 	var all []session.Loss
 	for _, most := range []int{rows.Rows(), 3} {
-		p, err := m.env.FitForward(t.Context(), m.src.Model.Frozen(), n, most, m.dev, runfile.Memory{})
+		p, err := m.env.FitForward(t.Context(), m.src.Model.Frozen(), n, most, m.dev, runfile.Memory{}, plan.Outputs{})
 		ok(t, err)
 		s := m.open(t, p)
 		for range 2 {
-			l, err := s.Evaluate(t.Context(), rows, "the data")
+			l, err := s.Evaluate(t.Context(), rows, nil, "the data")
 			ok(t, err)
 			all = append(all, l)
 		}
 		var shown strings.Builder
 		m.env.Progress, m.env.Terminal, m.env.Tests.Watch = &shown, true, &hours{}
-		_, err = s.Evaluate(t.Context(), rows, "the data")
+		_, err = s.Evaluate(t.Context(), rows, nil, "the data")
 		ok(t, err)
 		m.env.Progress, m.env.Terminal, m.env.Tests.Watch = io.Discard, false, nil
 		if !strings.Contains(shown.String(), "evaluating the data") {
@@ -248,7 +248,7 @@ func TestEvaluateData(t *testing.T) {
 		stop := make(chan struct{})
 		close(stop)
 		m.env.Stop = stop
-		if _, err := s.Evaluate(t.Context(), rows, "the data"); !errors.Is(err, hosts.ErrInterrupted) {
+		if _, err := s.Evaluate(t.Context(), rows, nil, "the data"); !errors.Is(err, hosts.ErrInterrupted) {
 			t.Errorf("asked to stop it ends with %v", err)
 		}
 		m.env.Stop = nil

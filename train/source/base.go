@@ -44,3 +44,28 @@ func (s *Source) FindBase(ctx context.Context, c *runfile.Config, from *checkpoi
 	s.Base = then
 	return nil
 }
+
+// Fingerprint identifies the weights of the directory.
+func (s *Source) Fingerprint(ctx context.Context) (string, error) {
+	return hf.FingerprintOf(ctx, s.Dir)
+}
+
+// CheckSameTokens refuses a model whose tokens are not those of another one, which has the tokenizer of a run file.
+func (s *Source) CheckSameTokens(as *Source, name string) error {
+	if s.Model.Vocab != as.Model.Vocab {
+		return fmt.Errorf("%s has %d tokens, and the model %d: name a model of the same tokenizer", s.Dir, s.Model.Vocab,
+			as.Model.Vocab)
+	}
+	if name == "bytes" {
+		return nil
+	}
+	own, err := s.OpenTokenizer("auto")
+	if err != nil {
+		return nil // it has none, and is a model of the same sizes: its user knows what its tokens are
+	}
+	theirs, err := as.OpenTokenizer(name)
+	if err == nil && own.Hash() != theirs.Hash() {
+		err = fmt.Errorf("%s has another tokenizer than the model: name a model of the same one", s.Dir)
+	}
+	return err
+}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/train/source"
@@ -73,7 +74,7 @@ func Evaluate(ctx context.Context, env *session.Env, o EvalOptions) (loss *sessi
 	}
 	defer rows.Close()
 	// All rows could be one micro-batch; the planner tries the largest first that the device likes.
-	p, err := env.FitForward(ctx, src.Model.Frozen(), n, rows.Rows(), dev, o.Memory)
+	p, err := env.FitForward(ctx, src.Model.Frozen(), n, rows.Rows(), dev, o.Memory, plan.Outputs{})
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +84,7 @@ func Evaluate(ctx context.Context, env *session.Env, o EvalOptions) (loss *sessi
 		return nil, err
 	}
 	defer s.Close()
-	l, err := s.Evaluate(ctx, rows, "the data")
+	l, err := s.Evaluate(ctx, rows, nil, "the data")
 	if err != nil {
 		return nil, err
 	}

@@ -124,7 +124,7 @@ func TestEvaluate(t *testing.T) {
 	}
 	o.Memory = traintest.Budget(t, "4MiB")
 	streamed, err := Evaluate(context.Background(), traintest.NewEnv(t), o)
-	if err != nil || *streamed != *l {
+	if err != nil || !reflect.DeepEqual(streamed, l) {
 		t.Errorf("streamed %+v (%v), bound %+v", streamed, err, l)
 	}
 	o.Compute = "bf16"

@@ -1,0 +1,266 @@
+// Package reference has the log-probabilities of a reference model: the model that an objective compares the trained one
+// with. That is one evaluation of the data before the first step, and no memory afterwards: they are read from a file, by
+// document, when a step needs them.
+//
+// A file has those of all documents of one source, cut to the length of a row, and is named by all that they depend on:
+// the reference's weights and config.json, the tokens, the length, the type that is computed in and the device's
+// instructions. So runs share it, and a run that is started again has it.
+//
+// A document's log-probabilities depend on its tokens alone, to the bit, and not on its neighbours in a row (package
+// attention says why). So the evaluation packs documents as it likes, and a policy that is the reference has the same
+// numbers in its first step.
+package reference
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/source"
+	"github.com/millrace/millrace/vfs"
+)
+
+// Options say of which model the log-probabilities are, and how they are computed.
+type Options struct {
+	Model *source.Source
+	// Weights identify the model's weights: the fingerprint of their files. With Init random they follow from Seed.
+	Weights string
+	Init    string
+	Seed    uint64
+
+	Numerics plan.Numerics // types, and the length of a row
+	Memory   runfile.Memory
+}
+
+// Set has the log-probabilities for the sources of a run.
+type Set struct{ files []*file }
+
+// Open finds the log-probabilities for parts of data sets, and computes those that are not there, on the first device:
+// it brings the model into memory and gives that back. A part may be there more than once.
+func Open(ctx context.Context, e *session.Env, dev *session.Devices, o Options, parts []data.Part) (s *Set, err error) {
+	s = &Set{}
+	defer func() {
+		if err != nil {
+			_ = s.Close() // err is the one to report
+			s = nil
+		}
+	}()
+	dir := ""
+	if e.CacheDir != "" {
+		dir = filepath.Join(e.CacheDir, "reference")
+		if err := data.CheckCache(e.CacheDir, dir); err != nil {
+			return s, err
+		}
+	}
+	first := &session.Devices{Computes: dev.Computes[:1], Host: dev.Host}
+	var lacking []*file
+	for _, p := range parts {
+		f := &file{part: p, rowLen: o.Numerics.SequenceLen, key: o.key(p, first.Info().Numerics)}
+		if i := slices.IndexFunc(s.files, func(other *file) bool { return other.key == f.key }); i >= 0 {
+			s.files = append(s.files, s.files[i])
+			continue
+		}
+		s.files = append(s.files, f)
+		if err := f.open(dir); err != nil {
+			return s, notThere(err)
+		}
+		if !f.isWhole() {
+			lacking = append(lacking, f)
+		}
+	}
+	if len(lacking) == 0 {
+		return s, nil
+	}
+	if err := checkSpace(lacking); err != nil {
+		return s, err
+	}
+	return s, o.evaluate(ctx, e, first, lacking)
+}
+
+// notThere is the error of a place that takes no files.
+func notThere(err error) error {
+	return blame.NotRequest(fmt.Errorf("the reference's log-probabilities: %w; make room, or set MILLRACE_CACHE to a "+
+		"directory that has some", err))
+}
+
+// checkSpace refuses to begin what has no room.
+func checkSpace(files []*file) error {
+	need := int64(0)
+	for _, f := range files {
+		need += f.bytes()
+	}
+	dir := filepath.Dir(files[0].f.Name())
+	if free, err := (vfs.OS{}).FreeBytes(dir); err == nil && free < need {
+		return notThere(fmt.Errorf("they take %s, and %s has %s free", plan.FormatBytes(need), dir, plan.FormatBytes(free)))
+	}
+	return nil
+}
+
+// key hashes all that the log-probabilities of a part depend on.
+func (o Options) key(p data.Part, computedOn string) xxh3.Uint128 {
+	weights := []any{o.Weights}
+	if o.Init == "random" {
+		weights = []any{o.Init, o.Seed}
+	}
+	spec, _ := json.Marshal([]any{string(fileMagic), weights, xxh3.Hash(o.Model.Config.Raw()), p.Sum(), // it cannot fail
+		o.Numerics.SequenceLen, o.Numerics.Compute, computedOn})
+	return xxh3.Hash128(spec)
+}
+
+// Name identifies the log-probabilities of the set: they are the same where it is.
+func (s *Set) Name() string {
+	h := xxh3.New128()
+	for _, f := range s.files {
+		key := f.key.Bytes()
+		h.Write(key[:]) // a hash does not fail
+	}
+	return fmt.Sprintf("%x", h.Sum128().Bytes())
+}
+
+// Read reads the log-probabilities of a document's tokens after the first: 4 bytes each, float32. Part is the number
+// that Open was given it with.
+func (s *Set) Read(dst []byte, part, document int) error { return s.files[part].read(dst, document) }
+
+// Close closes the files.
+func (s *Set) Close() (err error) {
+	for i, f := range s.files {
+		if slices.Index(s.files, f) == i {
+			err = cmp.Or(err, f.close())
+		}
+	}
+	s.files = nil
+	return err
+}
+
+// evaluate computes what files lack.
+func (o Options) evaluate(ctx context.Context, e *session.Env, dev *session.Devices, files []*file) error {
+	if o.Init != "random" {
+		if err := o.Model.CheckWeights(ctx); err != nil {
+			return fmt.Errorf("reference: %w", err)
+		}
+	}
+	rows, total := int64(0), int64(0)
+	for _, f := range files {
+		rows += f.bytes() / 4 / int64(f.rowLen)
+		total += int64(len(f.chunks))
+	}
+	p, err := e.FitForward(ctx, o.Model.Model.Frozen(), o.Numerics, int(min(rows+1, 1<<20)), dev, o.Memory,
+		plan.Outputs{LogProbs: true})
+	if err != nil {
+		return fmt.Errorf("reference: %w", err)
+	}
+	s, err := e.OpenSession(ctx, p, dev, session.SessionOptions{StateDir: o.Memory.Path,
+		Fill: func(ctx context.Context, s *session.Session) error {
+			return source.Fill(ctx, s, o.Model, o.Init, o.Seed)
+		}})
+	if err != nil {
+		return fmt.Errorf("reference: %w", err)
+	}
+	defer s.Close()
+	bar := e.Bar("evaluating the reference")
+	defer bar.End()
+	done := int64(0)
+	for _, f := range files {
+		done += int64(f.whole)
+		for !f.isWhole() {
+			bar.Set(done, total)
+			values, err := evaluateChunk(ctx, s, f, f.chunks[f.whole])
+			if err != nil {
+				return fmt.Errorf("reference: %w", err)
+			}
+			if err := f.append(values); err != nil {
+				return notThere(err)
+			}
+			done++
+		}
+		if err := f.finish(); err != nil {
+			return notThere(err)
+		}
+	}
+	bar.Set(done, total)
+	return nil
+}
+
+// placed says where a document of a chunk is computed.
+type placed struct {
+	document, length int
+	values           []float32 // where its log-probabilities go
+	micro, at        int
+}
+
+// evaluateChunk computes the log-probabilities of a chunk's documents, in their order.
+func evaluateChunk(ctx context.Context, s *session.Session, f *file, c chunk) ([]float32, error) {
+	values := make([]float32, c.values)
+	var left []placed
+	at := 0
+	for d := c.first; d < c.first+c.count; d++ {
+		n := min(f.part.Length(d), f.rowLen)
+		if n > 1 {
+			left = append(left, placed{document: d, length: n, values: values[at : at+n-1]})
+		}
+		at += n - 1
+	}
+	slices.SortStableFunc(left, func(a, b placed) int { return b.length - a.length })
+	tokens := make([]int32, f.rowLen)
+	for len(left) > 0 {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		var now []placed
+		now, left = fit(left, s.Rows)
+		for _, p := range now {
+			if err := f.part.Tokens(tokens[:p.length], p.document); err != nil {
+				return nil, err
+			}
+			micro := s.Rows[p.micro]
+			micro.SetDocument(p.at, tokens[:p.length])
+			copy(micro.Targets[p.at:], tokens[1:p.length])
+		}
+		b := session.BatchOf(s.Rows)
+		b.Targets = 1 // log-probabilities are no mean
+		all, err := s.Engine.LogProbs(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range now {
+			copy(p.values, all[p.micro][p.at:])
+		}
+	}
+	return values, nil
+}
+
+// fit places the documents that the rows of a pass have room for, the longest first, and returns the others.
+func fit(all []placed, rows []data.MicroBatch) (now, left []placed) {
+	var room [][]int // by micro-batch and row
+	for _, m := range rows {
+		m.Micro.Clear()
+		room = append(room, slices.Repeat([]int{m.SequenceLen}, m.Sequences))
+	}
+	for _, p := range all {
+		isIn := false
+		for m := 0; m < len(room) && !isIn; m++ {
+			for row, free := range room[m] {
+				if isIn = free >= p.length; isIn {
+					p.micro, p.at = m, (row+1)*rows[m].SequenceLen-free
+					room[m][row] -= p.length
+					now = append(now, p)
+					break
+				}
+			}
+		}
+		if !isIn {
+			left = append(left, p)
+		}
+	}
+	return now, left
+}
