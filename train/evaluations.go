@@ -20,7 +20,7 @@ func (t *trainer) evaluateAfter(ctx context.Context) (isBest bool, err error) {
 	if t.steps > t.begun {
 		t.env.WillFinish(fmt.Sprintf("ending the evaluation, and saving step %d", t.steps))
 	}
-	l, err := t.session.Evaluate(ctx, t.eval, fmt.Sprintf("after step %d", t.steps))
+	l, err := t.evaluate(ctx, fmt.Sprintf("after step %d", t.steps))
 	err = t.env.Cluster.Alone(err)
 	t.leaveOut()
 	if errors.Is(err, ErrInterrupted) {
@@ -30,8 +30,9 @@ func (t *trainer) evaluateAfter(ctx context.Context) (isBest bool, err error) {
 		return false, err
 	}
 	t.evals.note(l.Loss)
-	t.summary.EvalAfter = t.evals.loss
-	t.tell(Evaluated{Step: t.steps, Loss: l.Loss, Late: t.steps == t.begun})
+	t.evals.objective = l.Objective
+	t.summary.EvalAfter, t.summary.ObjectiveAfter = t.evals.loss, l.Objective
+	t.tell(Evaluated{Step: t.steps, Loss: l.Loss, Objective: l.Objective, Late: t.steps == t.begun})
 	return t.saves.improved(l.Loss), nil
 }
 
@@ -47,9 +48,10 @@ func (t *trainer) evaluateAgain(ctx context.Context) error {
 
 // evaluations holds the evaluations of a run: the latest result, and for how long no loss was lower.
 type evaluations struct {
-	patience int                 // stop.patience
-	loss     *float64            // after the latest step, if there was an evaluation
-	plateau  *checkpoint.Plateau // of all so far
+	patience  int                 // stop.patience
+	loss      *float64            // after the latest step, if there was an evaluation
+	plateau   *checkpoint.Plateau // of all so far
+	objective map[string]float64  // the numbers of an objective with the loss
 }
 
 // note counts an evaluation after the latest step.

@@ -39,7 +39,7 @@ type StepDone struct {
 func (e StepDone) String() string {
 	more := ""
 	if e.EvalLoss != nil {
-		more = fmt.Sprintf("  eval loss %.4f", *e.EvalLoss)
+		more = fmt.Sprintf("  eval loss %.4f%s", *e.EvalLoss, rewards(e.Metrics.Objective, trace.EvalPrefix))
 	}
 	if e.WriteWaitSec != nil {
 		more += "  waits " + console.Seconds(*e.WriteWaitSec) + " (max_write_per_day)"
@@ -47,8 +47,9 @@ func (e StepDone) String() string {
 	if h := e.Hosts; h != nil && slices.Max(h.StepSec) > muchSlower*slices.Min(h.StepSec)+leastLateSec {
 		more += "  slowest: " + h.Slowest
 	}
-	return fmt.Sprintf("step %*d/%d  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", digits(e.Steps), e.Step, e.Steps,
-		e.Loss, e.GradNorm, e.LearningRate, e.TokensPerSec, console.Seconds(e.LeftSec), more)
+	return fmt.Sprintf("step %*d/%d  loss %.4f%s  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", digits(e.Steps), e.Step,
+		e.Steps, e.Loss, rewards(e.Metrics.Objective, ""), e.GradNorm, e.LearningRate, e.TokensPerSec,
+		console.Seconds(e.LeftSec), more)
 }
 
 // The line of a step names the slowest host where that takes more than so much longer than the fastest one.
@@ -56,6 +57,17 @@ const (
 	muchSlower   = 1.25
 	leastLateSec = 0.1
 )
+
+// rewards are the numbers of an objective that a line has: how often the better completion has the larger reward, and by
+// how much it is larger. Before their names is prefix.
+func rewards(all map[string]float64, prefix string) (text string) {
+	for _, of := range []struct{ name, as string }{{"rewards/accuracies", "accuracy"}, {"rewards/margins", "margin"}} {
+		if x, ok := all[prefix+of.name]; ok {
+			text += fmt.Sprintf("  %s %.3f", of.as, x)
+		}
+	}
+	return text
+}
 
 func digits(n int) int { return len(fmt.Sprint(n)) }
 
@@ -75,8 +87,9 @@ func (e UpdateSkipped) String() string {
 // Evaluated has the loss over the held-out data after a step; step 0 is the model before training. The line of an
 // evaluation that belongs to a step is that of StepDone.
 type Evaluated struct {
-	Step int
-	Loss float64 // nats per target token
+	Step      int
+	Loss      float64            // nats per target token, or of the objective
+	Objective map[string]float64 // its numbers, if there is one
 	// Late says that the run was stopped in the evaluation, and makes up for it as it continues.
 	Late bool
 }
@@ -84,9 +97,10 @@ type Evaluated struct {
 func (e Evaluated) String() string {
 	switch {
 	case e.Step == 0:
-		return fmt.Sprintf("eval loss %.4f before training", e.Loss)
+		return fmt.Sprintf("eval loss %.4f%s before training", e.Loss, rewards(e.Objective, ""))
 	case e.Late:
-		return fmt.Sprintf("eval loss %.4f after step %d, whose evaluation was interrupted", e.Loss, e.Step)
+		return fmt.Sprintf("eval loss %.4f%s after step %d, whose evaluation was interrupted", e.Loss,
+			rewards(e.Objective, ""), e.Step)
 	}
 	return ""
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
@@ -35,6 +36,9 @@ type Options struct {
 	// once for each step, in order. A rate that is not finite or negative ends the run. A checkpoint does not record
 	// the rates, so a run that continues needs the same function, and so do all hosts of a run.
 	Rate func(step int) float64
+	// Objective is a program's own, in place of the key objective: its results are the losses and metrics of steps. All
+	// hosts of a run need the same, and so does a run that continues: a checkpoint records its name.
+	Objective objective.Objective
 }
 
 // ErrRequest marks the errors that the request caused, so that the same request fails again. Other errors are of the
@@ -128,6 +132,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 		}
 	}
 	t.noteTurns()
+	t.noteObjective()
 	if t.endsNote != "" {
 		t.env.Note("%s", t.endsNote)
 	}
@@ -193,6 +198,9 @@ func (t *trainer) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := t.openReferenceInTurn(ctx); err != nil {
+		return err
+	}
 	if err := t.checkSame(); err != nil {
 		return err
 	}
@@ -215,6 +223,9 @@ func (t *trainer) openFitting(ctx context.Context, b *rundir.Beginning, asked ru
 		return err
 	}
 	if err := t.env.Cluster.ChooseGroups(c); err != nil {
+		return err
+	}
+	if err := t.setAim(t.options.Objective); err != nil {
 		return err
 	}
 	if err := t.openModel(ctx); err != nil {
@@ -486,12 +497,12 @@ func (t *trainer) changedNothing() error {
 // walk evaluates the model and takes all steps, up to the last one or to that in which the run is asked to stop.
 func (t *trainer) walk(ctx context.Context) error {
 	if t.eval != nil && t.begun == 0 {
-		l, err := t.session.Evaluate(ctx, t.eval, "before training")
+		l, err := t.evaluate(ctx, "before training")
 		if err != nil {
 			return t.env.Cluster.Alone(err)
 		}
-		t.summary.EvalBefore = &l.Loss
-		t.tell(Evaluated{Loss: l.Loss})
+		t.summary.EvalBefore, t.summary.ObjectiveBefore = &l.Loss, l.Objective
+		t.tell(Evaluated{Loss: l.Loss, Objective: l.Objective})
 	}
 	if t.begun == 0 {
 		if err := t.sample(ctx); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/rundir"
@@ -35,6 +36,8 @@ type OpenOptions struct {
 	// Gradients lets Gradient return the gradient of every tensor after a step. All gradients then have a place in host
 	// memory, or on disk, from one step to the next.
 	Gradients bool
+	// Objective is what steps train for in place of the key objective. Step and Evaluate report its losses and metrics.
+	Objective objective.Objective
 	// ModelConfig is the text of a config.json, for a model without a directory: it is in place of the key model, and
 	// goes with init: random, and with a tokenizer of its own or bytes. The run has it in a temporary directory until
 	// Close.
@@ -84,6 +87,9 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 			return err
 		}
 	}
+	if err := r.setAim(o.Objective); err != nil {
+		return err
+	}
 	if err := r.openModel(ctx); err != nil {
 		return err
 	}
@@ -101,6 +107,9 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 	}
 	if len(c.Datasets) > 0 {
 		if err := r.openData(ctx, 0); err != nil {
+			return err
+		}
+		if err := r.openReference(ctx); err != nil {
 			return err
 		}
 	}
@@ -197,6 +206,9 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 	if err != nil {
 		return err
 	}
+	if of := r.aim.objective; of != nil {
+		reader.Check = func(types []data.Type) error { return data.CheckObjective(types, of.Name(), of.Needs()) }
+	}
 	if r.data, r.held, err = source.PrepareRun(ctx, r.env, c, reader); err != nil {
 		return err
 	}
@@ -217,13 +229,11 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 		return err
 	}
 	if r.held != nil { // first, since it gives back what only packing needs
-		evaluation := data.EvalOptions{SequenceLen: c.SequenceLen, Accounts: r.env.Accounts}
-		if r.eval, err = data.NewEvalLoader(r.held, evaluation); err != nil {
+		if r.eval, err = data.NewEvalLoader(r.held, r.evaluating()); err != nil {
 			return err
 		}
 	}
-	r.loader, err = data.NewLoader(r.data, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.BatchTokens,
-		Seed: c.Seed, Epochs: epochs, LongDocuments: data.LongDocuments(c.Overlong), Accounts: r.env.Accounts})
+	r.loader, err = data.NewLoader(r.data, r.loading(epochs))
 	return err
 }
 
@@ -268,6 +278,8 @@ func (r *Run) seek() error {
 // makePlan plans the run for a number of steps, 0 if it is not known. begun is plan.Request.Begun.
 func (r *Run) makePlan(ctx context.Context, steps int, also plan.Outputs, samples session.SampleMemory,
 	begun bool) (err error) {
+	also.Objective = r.aim.objective != nil
+	also.LogProbs = also.LogProbs || also.Objective && r.eval != nil
 	r.plan, err = r.env.MakePlan(ctx, r.config, r.src.Model, r.src.ExportType(), steps, also, samples, begun, false,
 		r.dev.Info(), len(r.dev.Computes))
 	return err
@@ -286,6 +298,7 @@ func (r *Run) takeOver(m *checkpoint.Manifest) {
 func (r *Run) openState(ctx context.Context, check func() error) (err error) {
 	c := r.config
 	r.session, err = r.env.OpenSession(ctx, r.plan, r.dev, session.SessionOptions{StateDir: c.Budgets().Path,
+		Objective: r.aim.objective,
 		Fill: func(ctx context.Context, s *session.Session) error {
 			r.session = s
 			if err := check(); err != nil {

@@ -50,8 +50,9 @@ type Run struct {
 	loader     *data.Loader
 	eval       *data.EvalLoader // nil without held
 	at         dataPlace        // in the data, after the latest batch that a step was taken on
-	batch      stream.Batch     // the latest of Next
-	after      data.Cursor      // of batch
+	aim        aim
+	batch      stream.Batch // the latest of Next
+	after      data.Cursor  // of batch
 
 	runID      checkpoint.RunID // that of the checkpoint that it continues from
 	steps      int              // done, since the model's own weights
@@ -107,7 +108,14 @@ func (r *Run) Next(ctx context.Context) (*stream.Batch, error) {
 	if err := r.loader.Next(ctx, r.session.Rows); err != nil {
 		return nil, err
 	}
-	r.batch, r.after = *session.BatchOf(r.session.Rows), r.loader.Cursor()
+	b := session.BatchOf(r.session.Rows)
+	if r.aim.objective != nil {
+		var err error
+		if b.Documents, err = r.compared(r.loader.Documents(), r.data, 0); err != nil {
+			return nil, err
+		}
+	}
+	r.batch, r.after = *b, r.loader.Cursor()
 	return &r.batch, nil
 }
 
@@ -120,17 +128,27 @@ func (r *Run) isNext(b *stream.Batch) bool {
 
 // Batch makes a batch of examples, one in each row. There may be as many as a step has rows (batch_tokens /
 // sequence_len), of at most sequence_len tokens each. A label is at the position of its own token, not shifted, as in
-// transformers; labels that are [data.Ignore] do not count in the loss.
+// transformers; labels that are [data.Ignore] do not count in the loss. Where the objective compares pairs, examples
+// follow each other in pairs, the chosen one first, and the caller gives Documents of the batch their Reference if the
+// objective needs one.
 func (r *Run) Batch(examples ...data.Example) (*stream.Batch, error) {
 	n := r.plan.Whole
 	if rows := n.MicroBatches * n.MicroBatch; len(examples) > rows || len(examples) == 0 {
 		return nil, fmt.Errorf("%d examples: a step has %d rows; give 1 to %[2]d examples", len(examples), rows)
 	}
+	documents, err := r.documentsOf(examples)
+	if err != nil {
+		return nil, err
+	}
 	examples = slices.Clone(examples)
 	for len(examples) < n.MicroBatches*n.MicroBatch {
 		examples = append(examples, data.Example{InputIDs: []int32{0}, Labels: []int32{data.Ignore}})
 	}
-	return session.Unpacked(examples, n)
+	b, err := session.Unpacked(examples, n)
+	if err == nil {
+		b.Documents = documents
+	}
+	return b, err
 }
 
 // Update returns an update with a learning rate, and with the configuration's settings of AdamW and clipping. The
@@ -221,7 +239,7 @@ func (r *Run) Evaluate(ctx context.Context) (session.Loss, error) {
 		return session.Loss{}, io.EOF
 	}
 	r.batch = stream.Batch{}
-	return r.session.Evaluate(ctx, r.eval, "the held-out data")
+	return r.evaluate(ctx, "the held-out data")
 }
 
 // Logits returns the logits of OpenOptions.LogitRows positions of each micro-batch, beginning with position first,
@@ -325,6 +343,7 @@ func (r *Run) Close() error {
 	if r.eval != nil {
 		err = errors.Join(err, r.eval.Close())
 	}
+	err = errors.Join(err, r.closeAim())
 	if r.held != nil {
 		err = errors.Join(err, r.held.Close())
 	}

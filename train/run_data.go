@@ -35,7 +35,14 @@ func templateUse(sources []data.Source, renderer data.Renderer, asked string) st
 func (t *trainer) noteCut() {
 	p, s := t.loader.Packing(), &t.summary
 	s.Split, s.Truncated, s.Dropped, s.CutTokens = p.Split, p.Truncated, p.Dropped, p.CutTokens
-	if cut := p.Cut(t.data.Len(), t.config.SequenceLen); cut != "" {
+	if left := p.LeftOut(t.config.SequenceLen); left != "" {
+		t.env.Note("%s", left)
+	}
+	cut := p.Cut(t.data.Len(), t.config.SequenceLen)
+	if chosen, rejected := t.data.SidesOver(t.config.SequenceLen); chosen+rejected > 0 {
+		t.env.Note("%s; %d of them are chosen sides and %d are rejected ones, which have no end then (overlong: %s); to change "+
+			"that, raise sequence_len, or set overlong to drop", cut, chosen, rejected, t.config.Overlong)
+	} else if cut != "" {
 		t.env.Note("%s (overlong: %s); to change that, raise sequence_len, or set overlong to split, truncate or drop", cut,
 			t.config.Overlong)
 	}

@@ -87,6 +87,10 @@ func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m 
 		return err // a save of them does not end
 	}
 	m.Loss, m.GradNorm, m.ClipScale = res.Loss(), res.GradNorm, res.ClipScale
+	if t.aim.objective != nil {
+		pairs := int64(batch.Counts().Groups)
+		m.Pairs, m.Objective = &pairs, res.Objective.Metrics()
+	}
 	if m.Experts = trace.ExpertsOf(res.Loads); t.config.RouterAuxLossCoef != 0 {
 		m.AuxLoss = &res.AuxLoss
 	}
@@ -144,7 +148,9 @@ func (t *trainer) evaluateAndSave(ctx context.Context, m *trace.Metrics, save bo
 		if err != nil {
 			return err
 		}
-		m.EvalLoss = t.evals.loss
+		if loss := t.evals.loss; loss != nil { // else the evaluation was stopped
+			m.SetEval(*loss, t.evals.objective)
+		}
 		save = isBest && t.config.Save.Best || save
 	}
 	if err := t.sample(ctx); err != nil {
@@ -167,6 +173,9 @@ func (t *trainer) account(m *trace.Metrics) {
 		s.LastLoss = m.Loss
 	}
 	s.Experts = m.Experts
+	if t.aim.objective != nil {
+		s.Objective = t.objectiveOf(m)
+	}
 	s.Tokens += m.Tokens
 	s.TargetTokens += m.TargetTokens
 	s.TrainSec += m.StepSec

@@ -22,6 +22,10 @@ type Summary struct {
 	Trend      *LossTrend `json:"trend,omitempty"`
 	EvalBefore *float64   `json:"eval_loss_before,omitempty"`
 	EvalAfter  *float64   `json:"eval_loss_after,omitempty"`
+	// Objective has the numbers of the run's objective in the last step, and those of the two evaluations follow.
+	Objective       map[string]float64 `json:"objective,omitempty"`
+	ObjectiveBefore map[string]float64 `json:"eval_objective_before,omitempty"`
+	ObjectiveAfter  map[string]float64 `json:"eval_objective_after,omitempty"`
 	// EvalsNotLower are the evaluations in a row that were not lower, of a run that has ended early for them.
 	EvalsNotLower int `json:"evals_not_lower,omitempty"`
 	Skipped       int `json:"skipped_updates"`            // their norm was not finite

@@ -100,6 +100,11 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 	if isHeldOut {
 		row("held-out loss", "%.4f -> %.4f%s", *s.EvalBefore, *s.EvalAfter, rise(*s.EvalAfter > *s.EvalBefore))
 	}
+	if before, after := s.ObjectiveBefore, s.ObjectiveAfter; before != nil && after != nil {
+		rewardRow(row, "held-out ", before, after)
+	} else if s.Objective != nil {
+		rewardRow(row, "", nil, s.Objective)
+	}
 	if s.Skipped > 0 {
 		row("skipped updates", "%d: the gradient norm was not finite", s.Skipped)
 	}
@@ -134,6 +139,21 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 		row("waited", "%.1f s for memory.max_write_per_day", s.WriteWaitSec)
 	}
 	row("peak memory", "%s measured, %s planned", plan.FormatBytes(s.PeakBytes), plan.FormatBytes(s.PlannedBytes))
+}
+
+// rewardRow has how often the better completion has the larger reward, and by how much it is larger: of the last step, or
+// of the held-out data before and after training.
+func rewardRow(row func(name, format string, args ...any), what string, before, after map[string]float64) {
+	for _, of := range []struct{ name, as string }{{"rewards/accuracies", "accuracy"}, {"rewards/margins", "margin"}} {
+		last, ok := after[of.name]
+		first, had := before[of.name]
+		switch {
+		case ok && had:
+			row(what+of.as, "%.3f -> %.3f", first, last)
+		case ok:
+			row(what+of.as, "%.3f in the last step", last)
+		}
+	}
 }
 
 // rise says what mostly makes a loss rise. The held-out loss decides where it is known; else means of many steps do, since the loss of

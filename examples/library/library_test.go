@@ -92,6 +92,14 @@ func TestSignDescent(t *testing.T) {
 	}
 }
 
+// An objective of the program's own lowers its loss.
+func TestFocal(t *testing.T) {
+	first, last, err := trainFocal(t.Context(), configOf(t), io.Discard)
+	if err != nil || !(first > 4) || !(last < first-1) {
+		t.Errorf("a loss of %v, after it %v; error %v", first, last, err)
+	}
+}
+
 func TestEntropy(t *testing.T) {
 	if got := entropy([]float32{3, 3, 3, 3}); math.Abs(got-math.Log(4)) > 1e-12 {
 		t.Errorf("of four equal logits %v, want ln 4", got)

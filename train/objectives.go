@@ -1,0 +1,258 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/objective"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/reference"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/source"
+)
+
+// aim has the objective of a run that trains for more than the next token, and the numbers that the objective is given
+// with the data.
+type aim struct {
+	objective objective.Objective // nil: the next token
+	reference *reference.Set      // nil: the objective compares with no reference
+	region    *hostmem.Region     // the reference's log-probabilities of a step, by position
+	documents []stream.Document   // of the latest batch
+	held      int                 // number of the first part of the held-out data in the reference
+	counts    *objective.Counts   // of the held-out data, once they are counted
+}
+
+// setAim opens the objective of the configuration, or takes the caller's.
+func (r *Run) setAim(of objective.Objective) (err error) {
+	own, err := r.config.Objective.Open()
+	if err == nil && of != nil && own != nil {
+		err = errors.New("the options have an Objective, and the configuration has another one: leave the key objective out")
+	}
+	if r.aim.objective = of; of == nil {
+		r.aim.objective = own
+	}
+	return err
+}
+
+// loading are the options of the loader of steps.
+func (r *Run) loading(epochs int) data.LoaderOptions {
+	c := r.config
+	o := data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.BatchTokens, Seed: c.Seed, Epochs: epochs,
+		LongDocuments: data.LongDocuments(c.Overlong), Accounts: r.env.Accounts}
+	if of := r.aim.objective; of != nil {
+		o.Cohorts, o.GroupsPerStep = max(int(c.Numerics.Groups), 1), c.Objective.PairsPerStep
+		o.PromptTargets = of.Needs().Prompts
+	}
+	return o
+}
+
+// evaluating are the options of the loader of held-out data.
+func (r *Run) evaluating() data.EvalOptions {
+	o := data.EvalOptions{SequenceLen: r.config.SequenceLen, Accounts: r.env.Accounts}
+	if of := r.aim.objective; of != nil {
+		o.LongDocuments, o.Cohorts = data.LongDocuments(r.config.Overlong), max(int(r.config.Numerics.Groups), 1)
+		o.PromptTargets = of.Needs().Prompts
+	}
+	return o
+}
+
+// openReference finds the reference's log-probabilities of the data, or computes them, before the run has its own
+// memory.
+func (r *Run) openReference(ctx context.Context) (err error) {
+	c := r.config
+	if r.aim.objective == nil || !r.aim.objective.Needs().Reference || r.data == nil {
+		return nil
+	}
+	if r.aim.region, err = r.env.Accounts.Reserve(data.OrderPurpose, 4*int64(c.BatchTokens)); err != nil {
+		return err
+	}
+	if err := r.aim.region.Populate(); err != nil || c.Objective.Reference == runfile.ReferenceNone {
+		return err
+	}
+	o := reference.Options{Model: r.src, Weights: r.src.Base.WeightsSHA256, Init: c.Init, Seed: c.Seed, Memory: c.Budgets()}
+	if name := c.Objective.Reference; name != runfile.ReferenceStart && name != "" {
+		if o, err = r.otherReference(ctx, name, o); err != nil {
+			return fmt.Errorf("objective.reference: %w", err)
+		}
+	}
+	if o.Numerics, err = c.Types(); err != nil {
+		return err
+	}
+	o.Numerics.SequenceLen = c.SequenceLen
+	parts := r.data.Parts()
+	r.aim.held = len(parts)
+	if r.held != nil {
+		parts = append(parts, r.held.Parts()...)
+	}
+	r.aim.reference, err = reference.Open(ctx, r.env, r.dev, o, parts)
+	return err
+}
+
+// otherReference opens a reference that is not the model which the run begins from.
+func (r *Run) otherReference(ctx context.Context, name string, o reference.Options) (reference.Options, error) {
+	src, err := source.OpenModel(ctx, r.env, name)
+	if err != nil {
+		return o, err
+	}
+	if err := src.CheckSameTokens(r.src, r.config.Tokenizer); err != nil {
+		return o, err
+	}
+	o.Model, o.Init = src, "pretrained"
+	o.Weights, err = src.Fingerprint(ctx)
+	return o, err
+}
+
+// compared are the documents of a batch as the objective sees them. They are good until the next call.
+func (r *Run) compared(placed []data.Placed, d *data.Dataset, firstPart int) ([]stream.Document, error) {
+	r.aim.documents = r.aim.documents[:0]
+	var room []byte
+	if r.aim.region != nil {
+		room = r.aim.region.Bytes()
+		clear(room)
+	}
+	for _, p := range placed {
+		of := stream.Document{Micro: p.Micro, First: p.First, Length: p.Length, Group: p.Group, Side: p.Side,
+			Margin: d.Margin(p.Document)}
+		if room != nil {
+			own := room[: 4*p.Length : 4*p.Length]
+			room = room[len(own):]
+			if of.Reference = hostmem.F32(own); r.aim.reference != nil {
+				part, document := d.Origin(p.Document)
+				if err := r.aim.reference.Read(own[:4*(p.Length-1)], firstPart+part, document); err != nil {
+					return nil, blame.NotRequest(err)
+				}
+			}
+		}
+		r.aim.documents = append(r.aim.documents, of)
+	}
+	return r.aim.documents, nil
+}
+
+// heldOut are the documents of what the loader of held-out data has filled in.
+func (r *Run) heldOut() ([]stream.Document, error) {
+	return r.compared(r.eval.Documents(), r.held, r.aim.held)
+}
+
+// closeAim gives back what the objective was given.
+func (r *Run) closeAim() (err error) {
+	if r.aim.reference != nil {
+		err = r.aim.reference.Close()
+	}
+	if r.aim.region != nil {
+		err = errors.Join(err, r.aim.region.Close())
+	}
+	r.aim = aim{objective: r.aim.objective}
+	return err
+}
+
+// evaluate returns the loss on the held-out data.
+func (r *Run) evaluate(ctx context.Context, what string) (session.Loss, error) {
+	if r.aim.objective == nil {
+		return r.session.Evaluate(ctx, r.eval, nil, what)
+	}
+	if r.aim.counts == nil {
+		if err := r.countHeldOut(ctx); err != nil {
+			return session.Loss{}, err
+		}
+	}
+	return r.session.Evaluate(ctx, r.eval, &session.HeldOut{Documents: r.heldOut, Counts: *r.aim.counts}, what)
+}
+
+// countHeldOut counts the documents of all held-out data, by which losses are divided.
+func (r *Run) countHeldOut(ctx context.Context) error {
+	var all objective.Counts
+	for r.eval.Reset(); ; {
+		err := r.eval.Next(ctx, r.session.Rows)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		b := session.BatchOf(r.session.Rows)
+		if b.Documents, err = r.heldOut(); err != nil {
+			return err
+		}
+		all.Add(b.Counts())
+	}
+	r.aim.counts = &all
+	return nil
+}
+
+// documentsOf are the documents of examples, one in each row.
+func (r *Run) documentsOf(examples []data.Example) (all []stream.Document, err error) {
+	if r.aim.objective == nil {
+		return nil, nil
+	}
+	n, needs := r.plan.Whole, r.aim.objective.Needs()
+	if needs.Pairs && len(examples)%2 != 0 {
+		return nil, fmt.Errorf("%d examples: %s compares pairs; give the chosen and the rejected completion of each, in turn",
+			len(examples), r.aim.objective.Name())
+	}
+	for i, e := range examples {
+		d := stream.Document{Micro: i / n.MicroBatch, First: i % n.MicroBatch * n.SequenceLen, Length: len(e.InputIDs),
+			Group: i}
+		if needs.Pairs {
+			d.Group, d.Side = i/2, objective.Chosen+objective.Side(i%2)
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+// openReferenceInTurn opens the reference on the host that leads, and then on the others: those that share its cache
+// find it there.
+func (t *trainer) openReferenceInTurn(ctx context.Context) error {
+	for _, leads := range []bool{true, false} {
+		err := t.env.Together(ctx, func(ctx context.Context) error {
+			if t.env.Cluster.Leads() != leads {
+				return nil
+			}
+			return blame.OfStart(ctx, t.openReference(ctx))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// objectiveOf are the numbers of the objective in a record that are of its step.
+func (t *trainer) objectiveOf(m *trace.Metrics) map[string]float64 {
+	own := map[string]float64{}
+	for name, x := range m.Objective {
+		if !strings.HasPrefix(name, trace.EvalPrefix) && finite(x) != nil {
+			own[name] = x
+		}
+	}
+	return own
+}
+
+// fastRate is a learning rate above which models that learn from comparisons are known to fall apart, as a rule.
+const fastRate = 5e-6
+
+// noteObjective says what the run trains for, and warns of a rate that is known to fail.
+func (t *trainer) noteObjective() {
+	c := t.config
+	if t.aim.objective == nil {
+		return
+	}
+	if t.options.Objective != nil {
+		t.env.Note("the run trains for %s, an objective of the program", t.aim.objective.Name())
+		return
+	}
+	text := strings.Trim(c.Objective.String(), "{}")
+	t.env.Note("the run trains for an objective: %s", text)
+	if needs := t.aim.objective.Needs(); (needs.Pairs || needs.Labels) && c.LearningRate > fastRate && t.from == nil {
+		t.env.Warn("learning_rate is %v: models that learn from comparisons are usually trained with 5e-7 to 5e-6, and lose "+
+			"their language above that; watch the held-out loss, or lower it", c.LearningRate)
+	}
+}
