@@ -227,7 +227,7 @@ func TestRegistry(t *testing.T) {
 		"talk": {"file_name": "c.json", "formatting": "sharegpt", "columns": {"messages": "m"}, "tags": {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}},
 		"open": {"file_name": "d.json", "formatting": "openai"},
 		"pretraining": {"file_name": "e.txt", "columns": {"prompt": "text"}},
-		"kto": {"file_name": "a.json", "columns": {"kto_tag": "x"}}, "images": {"file_name": "a.json", "columns": {"images": "i"}},
+		"images": {"file_name": "a.json", "columns": {"images": "i"}},
 		"hub": {"hf_hub_url": "a/b"}, "scope": {"ms_hub_url": "a/c"}, "odd": {"file_name": "a.json", "formatting": "csv"}, "new": {"file_name": "a.json", "weird": 1},
 		"gone": {"file_name": "gone.json"}, "column": {"file_name": "a.json", "columns": {"prompts": "x"}}, "nothing": {}}`)
 	write(t, dir, "a.json", `[{"instruction": "p", "output": "r"}]`)
@@ -249,7 +249,7 @@ func TestRegistry(t *testing.T) {
 			}
 		}
 	}
-	for name, want := range map[string]string{"kto": "it marks answers as good or bad (kto_tag)", "images": "it has images",
+	for name, want := range map[string]string{"images": "it has images",
 		"hub": "a/b", "scope": "is elsewhere (a/c)",
 		"odd": `formatting is "csv"`, "new": `unknown field "weird"`, "column": `columns has "prompts"`, "nothing": "it has no file_name", "absent": `no data set "absent"; it has `, "plian": "it has plain, ", "gone": "its file gone.json is not there; of the registry's files there are column, images, "} {
 		_, err := prepare(t, Source{Path: dir, Name: name}, Options{Renderer: chat})

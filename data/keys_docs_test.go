@@ -28,7 +28,8 @@ var peerRows = []struct {
 	{"LLaMA-Factory, v1", `{"messages": [{"role": "user", "content": [{"type": "text", "value": "a"}], "loss_weight": 0.0}, {"role": "assistant", "content": [{"type": "reasoning", "value": "t"}, {"type": "text", "value": "b"}], "loss_weight": 1.0}]}`, Source{Type: Messages}},
 	{"LLaMA-Factory, ranking", `{"instruction": "a", "input": "x", "chosen": "b", "rejected": "c"}`, Source{Type: Preference}},
 	{"LLaMA-Factory, ranking of sharegpt", `{"conversations": [{"from": "human", "value": "a"}], "chosen": {"from": "gpt", "value": "b"}, "rejected": {"from": "gpt", "value": "c"}}`, Source{Type: Preference}},
-	{"LLaMA-Factory, KTO", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "label": false}`, Source{Type: Messages}},
+	{"LLaMA-Factory, KTO", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "label": false}`, Source{Type: Binary}},
+	{"LLaMA-Factory, KTO of alpaca", `{"instruction": "a", "input": "", "output": "b", "kto_tag": true}`, Source{Type: Binary}},
 	{"LLaMA-Factory, pictures", `{"messages": [{"role": "user", "content": "<image>a"}, {"role": "assistant", "content": "b"}], "images": ["a.png"]}`, Source{Type: Messages}},
 	{"Axolotl, completion", `{"text": "a"}`, Source{Type: Text}},
 	{"Axolotl, alpaca", `{"instruction": "a", "input": "", "output": "b"}`, Source{Type: Alpaca}},
@@ -48,7 +49,8 @@ var peerRows = []struct {
 	{"TRL, preference with implicit prompts", `{"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b c"}], "rejected": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b d"}]}`, Source{Type: Preference}},
 	{"UltraFeedback, binarized", `{"prompt": "a", "chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "rejected": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "c"}], "score_chosen": 8, "score_rejected": 6.5}`, Source{Type: Preference, Margin: scoresMargin}},
 	{"HH-RLHF", `{"chosen": "Human: a Assistant: b", "rejected": "Human: a Assistant: c"}`, Source{Type: Preference}},
-	{"TRL, unpaired preference", `{"prompt": "a", "completion": "b", "label": 0}`, Source{Type: PromptResponse, Response: "completion"}},
+	{"TRL, unpaired preference", `{"prompt": "a", "completion": "b", "label": 0}`, Source{Type: Binary}},
+	{"TRL, unpaired preference, as text", `{"prompt": "a", "completion": "b", "label": 0}`, Source{Type: PromptResponse, Response: "completion"}},
 	{"ms-swift, query-response", `{"system": "s", "query": "a", "response": "b", "history": [["q", "r"]]}`, Source{Type: PromptResponse, Prompt: "query"}},
 	{"ms-swift, messages", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "loss": false}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}`, Source{Type: Messages}},
 	{"ms-swift, rejected answer", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "rejected_response": "c"}`, Source{Type: Messages}},
@@ -89,6 +91,9 @@ func peersTable(t *testing.T) string {
 			var sides []string
 			for _, e := range documents {
 				sides = append(sides, countedIn(t, e.Example))
+			}
+			if s.Type.format().isLabeled {
+				sides[0] += map[float64]string{0: ", not wanted", 1: ", wanted"}[documents[0].number]
 			}
 			becomes = strings.Join(sides, " over ")
 		}
@@ -161,7 +166,7 @@ func keysTable() string {
 		case k.does == marks:
 			otherwise = "refused unless 1 or true, in all types"
 		case k.does == judges:
-			otherwise = "refused unless 1 or true, in all types except text"
+			otherwise = "refused unless 1 or true, in all types except text; always in binary"
 		case k.remedy == onlyText:
 			otherwise += " (in text only with a placeholder in it)"
 		}

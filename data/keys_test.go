@@ -55,6 +55,7 @@ func rowsWith(at place, name string, value any) map[Type]object {
 		ShareGPT:       {"conversations": shared(turn, callTurn, object{"from": "observation", "value": "r"}, lastTurn)},
 		Messages:       {"messages": asked(answer, calling, object{"role": "tool", "content": "r"}, last)},
 		Preference:     {"prompt": "a", "chosen": "b", "rejected": "c"},
+		Binary:         {"prompt": "a", "completion": "b", "label": true},
 	}
 	for _, kind := range []Type{ShareGPT, Messages} {
 		rows[kind]["tools"] = []any{tool}
@@ -70,7 +71,7 @@ func rowsWith(at place, name string, value any) map[Type]object {
 	case inPart:
 		answer["content"], turn["value"] = []any{part, object{"type": "text", "text": "!"}}, []any{part, object{"type": "text", "text": "!"}}
 	case inTool:
-		for _, kind := range []Type{PromptResponse, Alpaca, Preference} {
+		for _, kind := range []Type{PromptResponse, Alpaca, Preference, Binary} {
 			rows[kind]["tools"] = []any{tool}
 		}
 		return rows
@@ -78,6 +79,7 @@ func rowsWith(at place, name string, value any) map[Type]object {
 	delete(rows, Text)
 	delete(rows, Alpaca)
 	rows[PromptResponse] = pair
+	rows[Binary] = object{"prompt": pair["prompt"], "completion": pair["response"], "label": true}
 	rows[Preference] = object{"prompt": pair["prompt"], "chosen": pair["response"], "rejected": []any{response}}
 	return rows
 }

@@ -8,20 +8,33 @@ import (
 	"github.com/millrace/millrace/objective"
 )
 
-// Side says what a document is to an objective: of a pair, document 2i is the chosen side, and 2i+1 the rejected one.
+// Side says what a document is to an objective: of a pair, document 2i is the chosen side, and 2i+1 the rejected one. An
+// answer with a label is desirable or undesirable.
 func (d *Dataset) Side(i int) objective.Side {
 	switch {
-	case !d.HasPairs():
-		return objective.Alone
-	case i%2 == 0:
+	case d.HasPairs() && i%2 == 0:
 		return objective.Chosen
+	case d.HasPairs():
+		return objective.Rejected
+	case !d.HasLabels():
+		return objective.Alone
+	case d.number(i) == 1:
+		return objective.Desirable
 	}
-	return objective.Rejected
+	return objective.Undesirable
 }
 
 // Margin is by how much the chosen side of the pair that document i is of is the better one, as its row says; 0 where
 // it says nothing.
 func (d *Dataset) Margin(i int) float64 {
+	if !d.HasPairs() {
+		return 0
+	}
+	return d.number(i)
+}
+
+// number is the number that document i has; 0 where its source has none.
+func (d *Dataset) number(i int) float64 {
 	r, at := d.documentRun(i)
 	if r.numbers == nil {
 		return 0
@@ -31,6 +44,22 @@ func (d *Dataset) Margin(i int) float64 {
 
 // HasPairs reports whether documents 2i and 2i+1 are the two sides of a pair.
 func (d *Dataset) HasPairs() bool { return d.groupSize() == 2 }
+
+// HasLabels reports whether documents are answers with a label, each of them desirable or not.
+func (d *Dataset) HasLabels() bool { return len(d.sources) > 0 && d.sources[0].kind.format().isLabeled }
+
+// Labels counts the desirable and the undesirable answers.
+func (d *Dataset) Labels() (desirable, undesirable int) {
+	for i := range d.Len() {
+		switch d.Side(i) {
+		case objective.Desirable:
+			desirable++
+		case objective.Undesirable:
+			undesirable++
+		}
+	}
+	return desirable, undesirable
+}
 
 // EqualPairs counts the pairs that were left out since both sides have the same tokens, which teaches nothing.
 func (d *Dataset) EqualPairs() int { return d.equal }
@@ -56,6 +85,15 @@ func (d *Dataset) SidesOver(tokens int) (chosen, rejected int) {
 	return chosen, rejected
 }
 
+// LabelLine says how many answers are desirable or not; "" where documents have no labels.
+func (d *Dataset) LabelLine() string {
+	if !d.HasLabels() {
+		return ""
+	}
+	good, bad := d.Labels()
+	return fmt.Sprintf("%s desirable, and %d undesirable", spelling.Count(good, "answer"), bad)
+}
+
 func equalLine(n int) string {
 	return spelling.Count(n, "pair") + " left out whose sides have the same tokens"
 }
@@ -66,12 +104,12 @@ func usable(all []found, o Options) error {
 	for _, f := range all {
 		kinds = append(kinds, f.Type)
 		is, other := f.Type.format(), first.Type.format()
-		if is.isPair != other.isPair {
-			return fmt.Errorf("datasets has type %s (%s) and type %s (%s): a run compares pairs, or it does not; give each a run "+
-				"of its own", first.Type, first.Path, f.Type, f.Path)
+		if is.isPair != other.isPair || is.isLabeled != other.isLabeled {
+			return fmt.Errorf("datasets has type %s (%s) and type %s (%s), which no objective reads together: give each a run of "+
+				"its own", first.Type, first.Path, f.Type, f.Path)
 		}
-		if is.isPair && o.TrainOnPrompt {
-			return fmt.Errorf("dataset %s: train_on_prompt counts prompts, and type %s compares answers alone: remove it",
+		if (is.isPair || is.isLabeled) && o.TrainOnPrompt {
+			return fmt.Errorf("dataset %s: train_on_prompt counts prompts, and type %s has answers that are compared: remove it",
 				f.Path, f.Type)
 		}
 	}
@@ -84,18 +122,26 @@ func usable(all []found, o Options) error {
 // CheckObjective refuses data of types that an objective cannot use, given its word in run files and what it has to be
 // given. A run without an objective has the word "".
 func CheckObjective(types []Type, name string, needs objective.Needs) error {
-	isPair := func(f *format) bool { return f.isPair }
 	for _, kind := range types {
-		switch is := kind.format().isPair; {
-		case is && name == "":
-			return fmt.Errorf("type %s needs an objective that compares two answers: set objective: {type: dpo}; to train on one "+
-				"answer as text, set type to %s and name its key", kind, PromptResponse)
-		case is && !needs.Pairs:
-			return fmt.Errorf("objective %s reads no pairs, and the data are of type %s: set objective to one that compares two "+
-				"answers, such as {type: dpo}", name, kind)
-		case !is && needs.Pairs:
-			return fmt.Errorf("objective %s compares two answers, and the data are of type %s: they must be of type %s",
-				name, kind, strings.Join(typesThat(isPair), " or "))
+		for _, of := range []struct {
+			has        func(*format) bool
+			isNeeded   bool
+			does, such string
+		}{
+			{func(f *format) bool { return f.isPair }, needs.Pairs, "compares two answers", "dpo"},
+			{func(f *format) bool { return f.isLabeled }, needs.Labels, "tells good answers from bad ones", "kto"},
+		} {
+			switch has := of.has(kind.format()); {
+			case has && name == "":
+				return fmt.Errorf("type %s needs an objective that %s: set objective: {type: %s}; to train on one answer of a row as "+
+					"text, set type to %s and name its key", kind, of.does, of.such, PromptResponse)
+			case has && !of.isNeeded:
+				return fmt.Errorf("the data are of type %s, which objective %s does not read: set objective to one that %s, such as "+
+					"{type: %s}", kind, name, of.does, of.such)
+			case !has && of.isNeeded:
+				return fmt.Errorf("objective %s %s, and the data are of type %s: they must be of type %s", name, of.does, kind,
+					strings.Join(typesThat(of.has), " or "))
+			}
 		}
 	}
 	return nil

@@ -41,7 +41,7 @@ func (f *fields) preference(s Source, out *Record) {
 		return
 	}
 	margin := f.margin(s)
-	texts, lists := f.prompts(s, out)
+	texts, lists := f.prompts(s)
 	switch isText := !f.isSpoken(s, sides[0]); {
 	case isText == f.isSpoken(s, sides[1]):
 		f.fail("one of %q and %q is a text, and the other one is not: write both as texts, or both as messages",
@@ -55,25 +55,34 @@ func (f *fields) preference(s Source, out *Record) {
 	out.Margin = margin
 }
 
-// sideOf is the key of the row that has a side.
-func (f *fields) sideOf(s Source, key string) string {
-	names := f.namesOf(s, key)
-	has := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+// oneOf is the key of the row that a key of the entry stands for; "" if the row has no such key.
+func (f *fields) oneOf(s Source, key string) string {
+	has := slices.DeleteFunc(slices.Clone(f.namesOf(s, key)), func(name string) bool {
 		raw, ok := f.object[name]
 		return !ok || string(raw) == "null"
 	})
-	switch {
-	case len(has) > 1:
+	switch len(has) {
+	case 0:
+		return ""
+	case 1:
+	default:
 		f.fail("the row has %q and %q, each of which can be %s: list one of the two under ignore in the entry", has[0], has[1], key)
-	case len(has) == 0 && typeOf(f.object) == string(s.Type):
+	}
+	return has[0]
+}
+
+// sideOf is the key of the row that has a side.
+func (f *fields) sideOf(s Source, key string) string {
+	name, names := f.oneOf(s, key), f.namesOf(s, key)
+	switch {
+	case name != "":
+	case typeOf(f.object) == string(s.Type):
 		f.fail("field %q is missing: the row has %s, and a pair has two sides: leave the row out, or name the key with %s in "+
 			"the entry", names[0], someOf(slices.Sorted(maps.Keys(f.object))), key)
-	case len(has) == 0:
-		f.missing(names[0])
 	default:
-		return has[0]
+		f.missing(names[0])
 	}
-	return ""
+	return name
 }
 
 // margin reads by how much the chosen side is the better one; 0 where the row does not say it.
@@ -121,7 +130,7 @@ var errNoNumber = errors.New("it is no number")
 
 // prompts are the keys of the row that say what both sides answer: those with texts, and those with lists of messages.
 // An object that has messages and tools, as OpenAI writes them, becomes keys of the row.
-func (f *fields) prompts(s Source, out *Record) (texts, lists []string) {
+func (f *fields) prompts(s Source) (texts, lists []string) {
 	names := slices.Concat(f.namesOf(s, "prompt"), f.namesOf(s, "messages"))
 	if raw := f.object[s.Input]; len(raw) > 0 && raw[0] == '{' {
 		names = append(names, s.Input)
@@ -242,12 +251,22 @@ func (f *fields) addSpoken(s Source, name string, turns []*template.Dict, r *Rec
 
 // textPair reads a prompt and two answers that are texts.
 func (f *fields) textPair(s Source, sides [2]string, texts, lists []string, out *Record) {
+	if f.textAnswer(s, sides[0], texts, lists, out); f.err != nil {
+		return
+	}
+	rejected := *out
+	rejected.Response = f.text(sides[1])
+	out.Rejected = &rejected
+}
+
+// textAnswer reads a prompt and an answer that are texts.
+func (f *fields) textAnswer(s Source, answer string, texts, lists []string, out *Record) {
 	switch {
 	case len(lists) > 0:
-		f.fail("field %q is a list of messages, and %q is a text: write both as lists, or both as texts", lists[0], sides[0])
+		f.fail("field %q is a list of messages, and %q is a text: write both as lists, or both as texts", lists[0], answer)
 	case len(texts) == 0:
-		f.fail("the row has no prompt, and %q and %q are texts: write what both answer under %q; a prompt is not cut out of texts",
-			sides[0], sides[1], s.Prompt)
+		f.fail("the row has no prompt, and %q is a text: write what it answers under %q; a prompt is not cut out of texts",
+			answer, s.Prompt)
 	case len(texts) > 1:
 		f.fail("the row has %q and %q, each of which can be the prompt: list one of the two under ignore in the entry", texts[0], texts[1])
 	}
@@ -255,7 +274,7 @@ func (f *fields) textPair(s Source, sides [2]string, texts, lists []string, out 
 		return
 	}
 	named := s.Prompt != f.format.keys["prompt"]
-	s.Prompt, s.Response = texts[0], sides[0]
+	s.Prompt, s.Response = texts[0], answer
 	out.Type = PromptResponse
 	f.pair(s, out)
 	out.Input = f.optional(s.Input)
@@ -265,9 +284,6 @@ func (f *fields) textPair(s Source, sides [2]string, texts, lists []string, out 
 	case out.Input != "" || isInstruction:
 		out.Type = Alpaca
 	}
-	rejected := *out
-	rejected.Response = f.text(sides[1])
-	out.Rejected = &rejected
 }
 
 // messagePair reads two answers that are messages. Both are whole conversations where the row has no prompt, or where one
@@ -298,52 +314,56 @@ func (f *fields) messagePair(s Source, sides [2]string, texts, lists []string, o
 	if f.err != nil {
 		return
 	}
-	if dropped := opening(all[0].Messages[:n]); s.Opening == DropOpening {
-		n -= dropped
-		for i := range all {
-			if dropped > 0 {
-				s.open(&all[i])
-			}
-		}
-	}
-	tools := f.tools(s)
 	for i := range all {
-		r := &all[i]
-		r.Tools = tools
-		r.endPrompt(r.Messages[:n])
-		switch {
-		case roleOf(r.Messages[n]) != roleAssistant:
-			f.fail("field %q: its answer begins with a message whose role is %s: both sides must answer the same prompt, and as the "+
-				"assistant", sides[i], roleOf(r.Messages[n]))
-		case !r.isAnswered():
-			f.fail("field %q has no answer of the assistant that counts", sides[i])
-		}
+		f.answered(s, sides[i], n, &all[i])
 	}
 	*out = all[0]
 	out.Rejected = &all[1]
 }
 
+// answered completes a record whose first n messages are the prompt of the others.
+func (f *fields) answered(s Source, key string, n int, r *Record) {
+	if dropped := opening(r.Messages[:n]); s.Opening == DropOpening && dropped > 0 {
+		n -= dropped
+		s.open(r)
+	}
+	r.Tools = f.tools(s)
+	r.endPrompt(r.Messages[:n])
+	switch {
+	case roleOf(r.Messages[n]) != roleAssistant:
+		f.fail("field %q: its answer begins with a message whose role is %s: an answer to the prompt is of the assistant",
+			key, roleOf(r.Messages[n]))
+	case !r.isAnswered():
+		f.fail("field %q has no answer of the assistant that counts", key)
+	}
+}
+
 // explicitPrompt puts the prompt of the row before the answers, and returns the number of its messages.
 func (f *fields) explicitPrompt(s Source, sides [2]string, answers [2][]*template.Dict, texts, lists []string, all *[2]Record) (n int) {
-	switch {
-	case len(texts) > 0:
-		f.fail("field %q is a text, and %q is messages: write both as lists, or both as texts", texts[0], sides[0])
-		return 0
-	case len(lists) > 1:
-		f.fail("the row has %q and %q, each of which can be the prompt: list one of the two under ignore in the entry", lists[0], lists[1])
-		return 0
-	}
-	prompt := f.spoken(s, lists[0])
 	for i := range all {
-		all[i] = Record{Type: Messages}
-		f.addSystem(s, &all[i])
-		f.inPrompt = true
-		f.addSpoken(s, lists[0], prompt, &all[i])
-		f.inPrompt = false
-		n = len(all[i].Messages)
-		f.addSpoken(s, sides[i], answers[i], &all[i])
+		all[i], n = f.afterPrompt(s, sides[i], answers[i], texts, lists)
 	}
 	return n
+}
+
+// afterPrompt makes a record of a prompt, which is one list of messages, and an answer to it.
+func (f *fields) afterPrompt(s Source, side string, answer []*template.Dict, texts, lists []string) (r Record, n int) {
+	r.Type = Messages
+	switch {
+	case len(texts) > 0:
+		f.fail("field %q is a text, and %q is messages: write both as lists, or both as texts", texts[0], side)
+		return r, 0
+	case len(lists) > 1:
+		f.fail("the row has %q and %q, each of which can be the prompt: list one of the two under ignore in the entry", lists[0], lists[1])
+		return r, 0
+	}
+	f.addSystem(s, &r)
+	f.inPrompt = true
+	f.addSpoken(s, lists[0], f.spoken(s, lists[0]), &r)
+	f.inPrompt = false
+	n = len(r.Messages)
+	f.addSpoken(s, side, answer, &r)
+	return r, n
 }
 
 // commonPrompt finds the messages with which two whole conversations begin. A prompt under a key of its own has to agree.

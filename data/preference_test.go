@@ -122,7 +122,7 @@ func TestBadPairs(t *testing.T) {
 		{Source{}, `"prompt": "q", "chosen": "b", "rejected": " "`, `field "rejected" is empty`},
 		{Source{}, `"prompt": "q", "chosen": "", "rejected": "c"`, `field "chosen" is empty`},
 		{Source{}, `"prompt": "q", "chosen": 3, "rejected": "c"`, `field "chosen" is not a string`},
-		{Source{}, `"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"`, `the row has no prompt, and "chosen" and "rejected" are texts: write what both answer under "prompt"`},
+		{Source{}, `"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"`, `the row has no prompt, and "chosen" is a text: write what it answers under "prompt"`},
 		{Source{}, `"prompt": "q", "question": "r", "chosen": "b", "rejected": "c"`, `the row has "prompt" and "question", each of which can be the prompt: list one`},
 		{Source{}, `"prompt": "q", "input": "x", "chosen": "b", "rejected": "c"`, `the row has "prompt" and "input": put both into one text`},
 		{Source{}, `"prompt": "q", "context": "x", "chosen": "b", "rejected": "c"`, `the row has "context", which type preference does not read (more of the question): write input: context in the entry`},
@@ -294,7 +294,7 @@ func TestPairsAlone(t *testing.T) {
 		t.Errorf("a mixture: %v", err)
 	}
 	_, err = prepare(t, pairs, Options{TrainOnPrompt: true})
-	if err == nil || !strings.Contains(err.Error(), "train_on_prompt counts prompts, and type preference compares answers alone: remove it") {
+	if err == nil || !strings.Contains(err.Error(), "train_on_prompt counts prompts, and type preference has answers that are compared: remove it") {
 		t.Errorf("train_on_prompt: %v", err)
 	}
 	_, err = prepare(t, Source{Type: Preference, Path: write(t, dir, "c.jsonl", "broken")}, Options{Check: func(all []Type) error {
@@ -311,7 +311,7 @@ func TestPairsAlone(t *testing.T) {
 		want  string
 	}{
 		{two, "", objective.Needs{}, "type preference needs an objective that compares two answers: set objective: {type: dpo}; to train on one"},
-		{two, "kto", objective.Needs{Labels: true}, "objective kto reads no pairs, and the data are of type preference"},
+		{two, "kto", objective.Needs{Labels: true}, "the data are of type preference, which objective kto does not read: set objective to one that compares two answers"},
 		{two, "dpo", objective.Needs{Pairs: true}, ""},
 		{one, "dpo", objective.Needs{Pairs: true}, "objective dpo compares two answers, and the data are of type text: they must be of type preference"},
 		{one, "", objective.Needs{}, ""},
@@ -323,7 +323,8 @@ func TestPairsAlone(t *testing.T) {
 	}
 }
 
-// FuzzPairs reads bytes as a row of a pair: what is accepted has two sides with one prompt, each with a target.
+// FuzzPairs reads bytes as a row of a pair, and as one of an answer with a label: what is accepted has one prompt and a
+// target after it, on each side.
 func FuzzPairs(f *testing.F) {
 	for _, row := range []string{
 		`{"prompt": "q", "chosen": "b", "rejected": "c", "margin": 1}`,
@@ -332,6 +333,8 @@ func FuzzPairs(f *testing.F) {
 		`{"input": {"messages": ` + spokenJSON("u", "q") + `, "tools": []}, "preferred_output": ` + spokenJSON("a", "b") + `, "non_preferred_output": ` + spokenJSON("a", "c") + `}`,
 		`{"system": "s", "question": "q", "history": [["a", "b"]], "chosen": "b", "rejected": "c"}`,
 		`{"instruction": "q", "input": "x", "chosen": "b", "rejected": "c"}`,
+		`{"messages": ` + spokenJSON("u", "q", "a", "b") + `, "label": false}`,
+		`{"instruction": "q", "output": "b", "kto_tag": "True"}`,
 		`{"chosen": "[{\"role\": \"user\"}]", "rejected": {"role": ["a"], "content": ["b"]}}`,
 	} {
 		f.Add(row)
@@ -341,8 +344,9 @@ func FuzzPairs(f *testing.F) {
 		chat.All = true
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		for i, chat := range chats {
-			s := rowReader{Source: Source{Type: Preference, Opening: []string{"", DropOpening}[i%2]}.withDefaults()}
+		for i := range 2 * len(chats) {
+			chat, kind := chats[i/2], []Type{Preference, Binary}[i%2]
+			s := rowReader{Source: Source{Type: kind, Opening: []string{"", DropOpening}[i/2%2]}.withDefaults()}
 			documents, _, err := s.documents(t.Context(), row0([]byte(text)), Options{Tokenizer: tokenizer.Bytes(), Renderer: chat})
 			switch {
 			case err != nil:
@@ -350,9 +354,9 @@ func FuzzPairs(f *testing.F) {
 					t.Fatalf("error %v does not name the place", err)
 				}
 				continue
-			case len(documents) == 0:
+			case len(documents) == 0 && kind == Preference:
 				continue
-			case len(documents) != 2:
+			case len(documents) != kind.format().group():
 				t.Fatalf("%d documents", len(documents))
 			}
 			first := 1 << 30 // of the tokens, that one side counts
@@ -366,7 +370,7 @@ func FuzzPairs(f *testing.F) {
 				}
 				first = min(first, at)
 			}
-			if a, b := documents[0].InputIDs[:first], documents[1].InputIDs[:first]; !slices.Equal(a, b) {
+			if a, b := documents[0].InputIDs[:first], documents[len(documents)-1].InputIDs[:first]; !slices.Equal(a, b) {
 				t.Fatalf("the prompts are %v and %v", a, b)
 			}
 		}

@@ -443,6 +443,12 @@ func (s rowReader) documents(ctx context.Context, r row, o Options) (all []docum
 		return nil, counts, err
 	}
 	d := document{Example: e, section: r.section}
+	if record.isLabeled {
+		d.has = documentNumbers
+		if record.IsWanted {
+			d.number = 1
+		}
+	}
 	if record.Rejected == nil {
 		return []document{d}, counts, nil
 	}

@@ -120,9 +120,6 @@ func (s Source) fromRegistry() (out Source, folder string, err error) {
 	if err := d.Decode(&e); err != nil {
 		return fail("%v", err)
 	}
-	if e.Columns["kto_tag"] != "" {
-		return fail("it marks answers as good or bad (kto_tag): only sets with one answer, or with two, can be trained on")
-	}
 	for _, media := range []string{"images", "videos", "audios"} {
 		if e.Columns[media] != "" {
 			return fail("it has %s: %s", media, onlyText)
@@ -181,8 +178,13 @@ func (s *Source) setFormat(e registryEntry) error {
 		f, s.Lines = Text.format(), true
 	}
 	isOpenAI := f.isConversation && f.tags == (Tags{}) // which has its tags in its name
-	if e.Ranking || e.Columns["chosen"] != "" || e.Columns["rejected"] != "" {
+	switch isRanked := e.Ranking || e.Columns["chosen"] != "" || e.Columns["rejected"] != ""; {
+	case isRanked && e.Columns["kto_tag"] != "":
+		return errors.New("it has ranking and kto_tag: a set has pairs, or answers with a label")
+	case isRanked:
 		f = types[slices.IndexFunc(types, func(f *format) bool { return f.isPair })]
+	case e.Columns["kto_tag"] != "":
+		f = types[slices.IndexFunc(types, func(f *format) bool { return f.isLabeled })]
 	}
 	s.Type = f.name
 	columns, tags := map[string]*string{}, map[string]*string{}

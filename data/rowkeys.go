@@ -57,16 +57,17 @@ func isChoice(name string) bool {
 func (k *keyRule) refusal(s Source, name string, value template.Value) string {
 	const orIgnore = "; or list it under ignore in the entry"
 	counts, isMark := isCounted(value)
+	isJudge := k.does == judges && !s.Type.format().isLabeled
 	switch {
-	case k.does == marks && isMark && counts, k.does == judges && isMark && counts:
+	case k.does == marks && isMark && counts, isJudge && isMark && counts:
 		return ""
 	case k.does == marks && isMark:
 		return fmt.Sprintf("%q is %s, which marks the row as one that is not to be learned: %s%s", name, brief(value), k.remedy, orIgnore)
 	case k.does == marks:
 		return fmt.Sprintf("%q is %s: a row counts or does not; %s%s", name, brief(value), k.remedy, orIgnore)
-	case k.does == judges && isMark:
-		return fmt.Sprintf("%q is %s, which marks the answer as a bad one: leave the row out%s, if it says something else", name, brief(value), orIgnore)
-	case k.does == judges:
+	case isJudge && isMark:
+		return fmt.Sprintf("%q is %s, which marks the answer as a bad one: leave the row out, or use type: binary%s, if it says something else", name, brief(value), orIgnore)
+	case isJudge:
 		return fmt.Sprintf("%q is %s: only true or 1 marks a good answer; name the key in the entry if it is the answer%s", name, brief(value), orIgnore)
 	case isChoice(name):
 		if _, isBool := value.(template.Bool); isBool && counts == (k == ruleOf(inRow, "chosen")) {

@@ -347,14 +347,17 @@ func (s Source) record(r row) (Record, error) {
 		out.Documents, out.Kwargs = f.documents(), f.kwargs()
 	}
 	f.checkPlaceholders(&out)
-	if out.Rejected == nil || f.err != nil {
-		return out, f.err
+	sides := []*Record{&out}
+	if out.Rejected != nil {
+		out.Rejected.Documents, out.Rejected.Kwargs = out.Documents, out.Kwargs
+		f.checkPlaceholders(out.Rejected)
+		sides = append(sides, out.Rejected)
 	}
-	out.Rejected.Documents, out.Rejected.Kwargs = out.Documents, out.Kwargs
-	f.checkPlaceholders(out.Rejected)
-	for _, r := range []*Record{&out, out.Rejected} {
-		if all := r.conversation(); r.promptMessages == 0 {
-			r.endPrompt(all[:len(all)-1])
+	if (format.isPair || format.isLabeled) && f.err == nil {
+		for _, r := range sides {
+			if all := r.conversation(); r.promptMessages == 0 {
+				r.endPrompt(all[:len(all)-1])
+			}
 		}
 	}
 	return out, f.err

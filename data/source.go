@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/millrace/millrace/data/template"
 )
@@ -41,21 +40,24 @@ type Source struct {
 	// Lines makes each line of a plain file that is not blank a document (type text).
 	Lines bool `yaml:"lines,omitempty" json:"lines,omitempty"`
 	// Prompt and Response are the row's keys (type prompt-response; default "prompt" and "response"; type alpaca;
-	// default "instruction" and "output"). Type preference has Prompt.
+	// default "instruction" and "output"). Type preference has Prompt, and binary
+	// both; default "prompt" and "completion".
 	Prompt   string `yaml:"prompt,omitempty" json:"prompt,omitempty"`
 	Response string `yaml:"response,omitempty" json:"response,omitempty"`
-	// Input is one more key of types alpaca and preference; default "input". History is a key of pairs of questions and
-	// answers (alpaca, prompt-response and preference; default "history").
+	// Input is one more key of types alpaca, preference and binary; default "input". History is a key of pairs of questions and
+	// answers (alpaca, prompt-response, preference and binary; default "history").
 	Input   string `yaml:"input,omitempty" json:"input,omitempty"`
 	History string `yaml:"history,omitempty" json:"history,omitempty"`
-	// Messages is the key of the list of turns; default "conversations" (sharegpt) and "messages" (messages
-	// and preference).
+	// Messages is the key of the list of turns; default "conversations" (sharegpt) and "messages" (messages,
+	// preference and binary).
 	Messages string `yaml:"messages,omitempty" json:"messages,omitempty"`
 	// Chosen and Rejected are the keys of the better and the worse answer (type preference; default "chosen" and
 	// "rejected"). Margin is the key of a number that says by how much (default "margin"), or scores.
 	Chosen   string `yaml:"chosen,omitempty" json:"chosen,omitempty"`
 	Rejected string `yaml:"rejected,omitempty" json:"rejected,omitempty"`
 	Margin   string `yaml:"margin,omitempty" json:"margin,omitempty"`
+	// Label is the key that says whether an answer is wanted (type binary; default "label").
+	Label string `yaml:"label,omitempty" json:"label,omitempty"`
 	// System is the key of a system prompt (all types but text; default "system").
 	System string `yaml:"system,omitempty" json:"system,omitempty"`
 	// Tools is the key of a list of tools (all types but text; default "tools"), or DropTools.
@@ -77,7 +79,7 @@ type Source struct {
 	BadRows string `yaml:"bad_rows,omitempty" json:"bad_rows,omitempty"`
 }
 
-// Tags are the names in the turns of types sharegpt and preference, under the names that LLaMA-Factory gives them. A field that is
+// Tags are the names in the turns of types sharegpt, preference and binary, under the names that LLaMA-Factory gives them. A field that is
 // empty has the usual names.
 type Tags struct {
 	Role        string `yaml:"role_tag,omitempty" json:"role_tag,omitempty"`       // key of who speaks; default "from"
@@ -147,7 +149,7 @@ func (s Source) checkKeys() error {
 		if !isSet || has(s.Type.format()) {
 			return nil
 		}
-		return s.fail("%s for type %s, not %s", key, strings.Join(typesThat(has), " and "), s.Type)
+		return s.fail("%s for type %s, not %s", key, listed(typesThat(has), "and"), s.Type)
 	}
 	err := cmp.Or(of("tags are", s.Tags != (Tags{}), func(f *format) bool { return f.tags != (Tags{}) }),
 		of("lines is", s.Lines, func(f *format) bool { return f.isText }))
@@ -226,6 +228,9 @@ type Record struct {
 	// how much the chosen side is the better one.
 	Rejected *Record
 	Margin   float64
-	// promptMessages counts the first messages of the conversation that both sides of a pair have; 0: no pair.
+	// IsWanted says whether the response is a good one (type binary).
+	IsWanted bool
+	// promptMessages counts the first messages of the conversation that are the prompt; 0: each answer counts.
 	promptMessages int
+	isLabeled      bool // IsWanted has a meaning
 }

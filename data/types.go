@@ -19,6 +19,7 @@ const (
 	ShareGPT       Type = "sharegpt"        // a list of turns with from and value; what the assistant wrote counts
 	Messages       Type = "messages"        // OpenAI's list of messages with role and content; the same
 	Preference     Type = "preference"      // a prompt and two answers, of which the chosen one is the better
+	Binary         Type = "binary"          // a prompt, an answer, and whether that is wanted
 )
 
 // format is a row of types: all that depends on the type of a source. Other files look it up and compare no types.
@@ -40,6 +41,7 @@ type format struct {
 	isConversation bool // a row is a list of turns, and may be that list alone
 	opens          bool // turns may precede the first question
 	isPair         bool // a row becomes two documents that follow each other: the chosen side, and the rejected one
+	isLabeled      bool // an answer is wanted or not
 
 	formatting string            // of LLaMA-Factory's registry
 	columns    map[string]string // of an entry there: the key of ours that has the column's name
@@ -66,6 +68,12 @@ var types = []*format{
 			"chosen": "preferred_output", "rejected": "non_preferred_output"},
 		read: (*fields).preference, turns: openAITurns, tags: Tags{Role: "from", Content: "value"},
 		columns: named("prompt query=input system history tools messages chosen rejected")},
+	{name: Binary, isLabeled: true, opens: true,
+		keys: named("prompt response=completion messages input history label " + shared),
+		others: map[string]string{"prompt": "instruction question", "messages": "conversations", "response": "response output",
+			"label": "kto_tag"},
+		read: (*fields).binary, turns: openAITurns, tags: Tags{Role: "from", Content: "value"},
+		columns: named("prompt query=input response system history tools messages kto_tag=label")},
 }
 
 // shared are the keys that all types but text read.
@@ -113,6 +121,9 @@ func anyType(*format) bool { return true }
 func listed(names []string, word string) string {
 	names = strings.Fields(strings.Join(names, " "))
 	last := len(names) - 1
+	if last == 0 {
+		return names[0]
+	}
 	return strings.Join(names[:last], ", ") + " " + word + " " + names[last]
 }
 
@@ -123,6 +134,7 @@ var typeNames = listed(typesThat(anyType), "or")
 var usualRows = []struct{ key, other, part, typed string }{
 	{"chosen", "rejected", "", "preference"},
 	{"preferred_output", "non_preferred_output", "", "preference"},
+	{"completion", "label", "", "binary"},
 	{"instruction", "output", "", "alpaca"},
 	{"messages", "", `"from"`, "sharegpt, with messages: messages"},
 	{"messages", "", "", "messages"},

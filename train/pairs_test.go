@@ -49,6 +49,19 @@ func TestPairsAreShown(t *testing.T) {
 	if want := "of the training data 1 pair left out whose sides have the same tokens"; !strings.Contains(told.String(), want) {
 		t.Errorf("told %q, want %q", told.String(), want)
 	}
+	write(t, rows, `{"prompt": "q", "completion": "b", "label": true}`+"\n"+`{"prompt": "q", "completion": "c", "label": 0}`)
+	c.Datasets[0].Type, shown = data.Binary, nil
+	sum, err = verbs.Preview(context.Background(), env, c, 0, func(e verbs.PreviewExample) error {
+		shown = append(shown, fmt.Sprint(e.Pair, e.Side))
+		return nil
+	})
+	if err != nil || strings.Join(shown, " ") != "0desirable 0undesirable" || sum.Desirable != 1 || sum.Undesirable != 1 {
+		t.Errorf("labels: %v, %s, %+v", err, shown, sum)
+	}
+	if want := "the training data: 1 answer desirable, and 1 undesirable"; !strings.Contains(told.String(), want) {
+		t.Errorf("told %q, want %q", told.String(), want)
+	}
+	c.Datasets[0].Type = data.Preference
 	_, err = Train(context.Background(), c, Options{Env: newEnv(t)})
 	if err == nil || !strings.HasPrefix(err.Error(), "type preference needs an objective that compares two answers") ||
 		strings.Contains(err.Error(), "\n") {

@@ -108,8 +108,10 @@ func (c *previewCmd) Run(p *program) error {
 // exampleName names an example, given its number.
 func exampleName(e verbs.PreviewExample, number int) string {
 	switch {
-	case e.Pair == 0:
+	case e.Side == "":
 		return fmt.Sprintf("example %d", number)
+	case e.Pair == 0:
+		return fmt.Sprintf("example %d, %s", number, e.Side)
 	case e.Margin != 0 && e.Side == "chosen":
 		return fmt.Sprintf("pair %d, %s (margin %.6g)", e.Pair, e.Side, e.Margin)
 	}
@@ -141,6 +143,9 @@ func summaryLines(s *verbs.PreviewSummary, sequenceLen int) []string {
 	}
 	if s.EqualPairs > 0 {
 		add("%s left out, whose sides have the same tokens", spelling.Count(s.EqualPairs, "more pair"))
+	}
+	if labeled := s.Desirable + s.Undesirable; labeled > 0 {
+		add("%d of %s are desirable", s.Desirable, spelling.Count(labeled, "answer"))
 	}
 	if s.SkippedRows > 0 {
 		add("%s skipped", spelling.Count(s.SkippedRows, "bad row"))

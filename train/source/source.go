@@ -331,6 +331,9 @@ func Prepare(ctx context.Context, e *session.Env, what string, sources []data.So
 	if line := d.EqualLine(); line != "" {
 		e.Note("of %s %s", what, line)
 	}
+	if line := d.LabelLine(); line != "" {
+		e.Note("%s: %s", what, line)
+	}
 	return d, nil
 }
 

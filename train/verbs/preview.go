@@ -21,7 +21,7 @@ type PreviewExample struct {
 	InputIDs []int32 `json:"input_ids"`
 	Labels   []int32 `json:"labels"` // not shifted; -100 where the token does not count in the loss
 	// Pair counts the pairs from 1, and Side is chosen or rejected, where the data are pairs. Margin is by how much the
-	// chosen side is the better one, as the row says.
+	// chosen side is the better one, as the row says. Of an answer with a label the side is desirable or undesirable.
 	Pair   int     `json:"pair,omitempty"`
 	Side   string  `json:"side,omitempty"`
 	Margin float64 `json:"margin,omitempty"`
@@ -61,6 +61,8 @@ type PreviewSummary struct {
 	EqualPairs   int `json:"equal_pairs,omitempty"`   // left out, since their sides have the same tokens
 	LongChosen   int `json:"long_chosen,omitempty"`   // chosen sides that are longer than a row
 	LongRejected int `json:"long_rejected,omitempty"` // rejected ones
+	Desirable    int `json:"desirable,omitempty"`     // answers with a label
+	Undesirable  int `json:"undesirable,omitempty"`
 
 	Lengths     data.Lengths `json:"lengths"`           // of the documents, in tokens
 	Repeated    int          `json:"repeated"`          // documents that are equal to an earlier one
@@ -123,6 +125,7 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 		sum.LongChosen, sum.LongRejected = d.SidesOver(c.SequenceLen)
 		limit *= 2
 	}
+	sum.Desirable, sum.Undesirable = d.Labels()
 	if c.ValSize > 0 {
 		sum.HeldOut = held.Len()
 	}
@@ -147,9 +150,9 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 			return nil, err
 		}
 		p := previewOf(r.Tokenizer, e)
+		p.Side = sides[d.Side(i)]
 		if d.HasPairs() {
 			p.Pair, p.Margin = i/2+1, d.Margin(i)
-			p.Side = map[objective.Side]string{objective.Chosen: "chosen", objective.Rejected: "rejected"}[d.Side(i)]
 		}
 		if err := show(p); err != nil {
 			return nil, err
@@ -157,6 +160,10 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 	}
 	return sum, ctx.Err()
 }
+
+// sides are the names of sides; a document by itself has none.
+var sides = map[objective.Side]string{objective.Chosen: "chosen", objective.Rejected: "rejected",
+	objective.Desirable: "desirable", objective.Undesirable: "undesirable"}
 
 // previewOf spells an example, and cuts it where counting begins and ends.
 func previewOf(tok tokenizer.Tokenizer, e data.Example) PreviewExample {
