@@ -78,19 +78,29 @@ func TestEvents(t *testing.T) {
 
 // A run without a target token, and one that a program ends, say so.
 func TestEventsOfUnusualRuns(t *testing.T) {
-	for event, want := range map[session.Event]string{
-		UpdateSkipped{Step: 3, Untargeted: true}:  "step 3: no token of its documents counts in the loss; it updates nothing",
-		UpdateSkipped{Step: 4}:                    "step 4: the gradient norm is not finite; its update is left out",
-		Stopping{Step: 2, Steps: 9}:               "stopping after step 2",
-		Stopping{Step: 2, Steps: 9, Why: "x"}:     "stopping after step 2 of 9: x (stop.patience)",
-		Stopping{Step: 2, ByProgram: true}:        "stopping after step 2, as the program asks",
-		SetAside{"damaged", 0, "p"}:               "a damaged checkpoint is set aside as p; remove it when you have no use for it",
-		SetAside{"diverged", 5, "p"}:              "the diverged checkpoint of step 5 is set aside as p; remove it when you have no use for it",
-		Evaluated{Step: 7, Loss: 0.5, Late: true}: "eval loss 0.5000 after step 7, whose evaluation was interrupted",
-		session.Warning{Text: "no room"}:          "warning: no room",
+	for _, of := range []struct {
+		event session.Event
+		want  string
+	}{
+		{UpdateSkipped{Step: 3, Untargeted: true},
+			"step 3: no token of its documents counts in the loss; it updates nothing"},
+		{UpdateSkipped{Step: 4}, "step 4: the gradient norm is not finite; its update is left out"},
+		{Stopping{Step: 2, Steps: 9}, "stopping after step 2"},
+		{Stopping{Step: 2, Steps: 9, Why: "x"}, "stopping after step 2 of 9: x (stop.patience)"},
+		{Stopping{Step: 2, ByProgram: true}, "stopping after step 2, as the program asks"},
+		{SetAside{"damaged", 0, "p"},
+			"a damaged checkpoint is set aside as p; remove it when you have no use for it"},
+		{SetAside{"diverged", 5, "p"},
+			"the diverged checkpoint of step 5 is set aside as p; remove it when you have no use for it"},
+		{Evaluated{Step: 7, Loss: 0.5, Late: true},
+			"eval loss 0.5000 after step 7, whose evaluation was interrupted"},
+		{session.Warning{Text: "no room"}, "warning: no room"},
+		{Evaluated{Loss: 0.5,
+			Objective: map[string]float64{"rewards/accuracies": 0.75, "rewards/margins": 0.1, "kl": 2}},
+			"eval loss 0.5000  accuracy 0.750  margin 0.100 before training"},
 	} {
-		if got := event.String(); got != want {
-			t.Errorf("%T: %q, want %q", event, got, want)
+		if got := of.event.String(); got != of.want {
+			t.Errorf("%T: %q, want %q", of.event, got, of.want)
 		}
 	}
 }

@@ -158,7 +158,10 @@ func summaryLines(s *verbs.PreviewSummary, sequenceLen int) []string {
 	if cut := p.Cut(s.Documents, sequenceLen); cut != "" {
 		add("%s", cut)
 	}
-	if weighted := s.Packed != s.Documents-s.Dropped; weighted {
+	if s.LeftOut != "" {
+		add("%s", s.LeftOut)
+	}
+	if weighted := s.Packed != s.Documents-s.Dropped && s.LeftOut == ""; weighted {
 		add("%s in an epoch, by the weights", spelling.Count(s.Packed, "document"))
 	}
 	add("%s of %d positions, %.1f%% of them filled", spelling.Count(s.Rows, "row"), sequenceLen, 100*s.Efficiency)

@@ -63,6 +63,8 @@ type PreviewSummary struct {
 	LongRejected int `json:"long_rejected,omitempty"` // rejected ones
 	Desirable    int `json:"desirable,omitempty"`     // answers with a label
 	Undesirable  int `json:"undesirable,omitempty"`
+	// LeftOut says how many pairs no step can have, and why.
+	LeftOut string `json:"left_out,omitempty"`
 
 	Lengths     data.Lengths `json:"lengths"`           // of the documents, in tokens
 	Repeated    int          `json:"repeated"`          // documents that are equal to an earlier one
@@ -123,6 +125,7 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 	if d.HasPairs() {
 		sum.Pairs, sum.EqualPairs = d.Len()/2, d.EqualPairs()
 		sum.LongChosen, sum.LongRejected = d.SidesOver(c.SequenceLen)
+		sum.LeftOut = p.LeftOut(c.SequenceLen)
 		limit *= 2
 	}
 	sum.Desirable, sum.Undesirable = d.Labels()
