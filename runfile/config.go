@@ -295,8 +295,12 @@ func (c *Config) check(needsData bool) error {
 	if _, err := c.Types(); err != nil {
 		return err
 	}
-	if _, err := c.Objective.Open(); err != nil {
+	of, err := c.Objective.Open()
+	if err != nil {
 		return err
+	}
+	if of != nil && (of.Needs().Pairs || of.Needs().Labels) && c.Overlong == string(data.SplitLong) {
+		return bad("overlong is split, and objective %s compares whole answers: use auto, truncate or drop", c.Objective.Type)
 	}
 	if err := c.TensorGroups().Check(); err != nil {
 		return err

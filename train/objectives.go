@@ -119,8 +119,8 @@ func (r *Run) compared(placed []data.Placed, d *data.Dataset, firstPart int) ([]
 		clear(room)
 	}
 	for _, p := range placed {
-		of := stream.Document{Micro: p.Micro, First: p.First, Length: p.Length, Group: p.Group, Side: p.Side,
-			Margin: d.Margin(p.Document)}
+		of := stream.Document{Micro: p.Micro, First: p.First, Length: p.Length, Group: p.Group,
+			Side: d.Side(p.Document), Margin: d.Margin(p.Document)}
 		if room != nil {
 			own := room[: 4*p.Length : 4*p.Length]
 			room = room[len(own):]

@@ -132,6 +132,31 @@ func TestObjectivesOfPairs(t *testing.T) {
 	}
 }
 
+// Answers with labels are learned from by themselves: those that are wanted gain, and the others lose.
+func TestObjectiveOfLabels(t *testing.T) {
+	c := preferenceConfig(t)
+	rows := filepath.Join(t.TempDir(), "labels.jsonl")
+	var b strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&b, "{\"prompt\": \"number %d\", \"completion\": %q, \"label\": %v}\n", i,
+			[]string{"yes, it is", "no"}[i%2], i%2 == 0)
+	}
+	write(t, rows, b.String())
+	c.Datasets = []data.Source{{Path: rows, Type: data.Binary}}
+	c.Objective = runfile.Objective{Type: "kto", Loss: runfile.Losses{"apo_zero_unpaired"}}
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+		t.Fatal(err)
+	}
+	all := metricsOf(t, c.OutputDir)
+	last := all[len(all)-1]
+	if first := all[1]; first.Loss != 0.5 || first.Objective["rewards/chosen"] != 0 {
+		t.Errorf("the first loss is %v, with %v", first.Loss, first.Objective)
+	}
+	if *last.EvalLoss >= 0.5 || !(last.Objective["eval_rewards/margins"] > 0) {
+		t.Errorf("it has learned nothing: %v, %v", *last.EvalLoss, last.Objective)
+	}
+}
+
 // A run that is stopped and resumed, one whose reference is there already, and one on several hosts have the bits of
 // one that is alone.
 func TestObjectivesHaveTheSameBits(t *testing.T) {
@@ -282,8 +307,9 @@ func TestObjectivesAreRefused(t *testing.T) {
 		"reads no other key": func(c *runfile.Config) {
 			c.Objective = runfile.Objective{Type: runfile.NextToken, Gamma: optim.Given(1)}
 		},
-		"pairs_per_step": func(c *runfile.Config) { c.Objective.PairsPerStep = -1 },
-		"overlong":       func(c *runfile.Config) { c.Overlong = "split" },
+		"pairs_per_step":         func(c *runfile.Config) { c.Objective.PairsPerStep = -1 },
+		"compares whole answers": func(c *runfile.Config) { c.Overlong = "split" },
+		"apo_zero_unpaired":      func(c *runfile.Config) { c.Objective = runfile.Objective{Type: "kto"} },
 	} {
 		c := preferenceConfig(t)
 		change(c)
