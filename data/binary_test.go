@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/objective"
 )
@@ -145,5 +146,32 @@ func TestLabelsOfARun(t *testing.T) {
 	}
 	if err := CheckObjective([]Type{Binary}, "", objective.Needs{}); err == nil || !strings.HasPrefix(err.Error(), "type binary needs an objective that tells good answers") {
 		t.Errorf("without an objective: %v", err)
+	}
+}
+
+// TestLabelsAreEvaluatedWhole: an answer that is longer than a row is cut there, and no second answer begins.
+func TestLabelsAreEvaluatedWhole(t *testing.T) {
+	rows := write(t, t.TempDir(), "a.jsonl", `{"prompt": "q", "completion": "`+strings.Repeat("long", 20)+`", "label": true}
+{"prompt": "q", "completion": "short", "label": false}`)
+	d, err := prepare(t, Source{Type: Binary, Path: rows}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for long, want := range map[LongDocuments]int{"": 2, TruncateLong: 2, DropLong: 1} {
+		l, err := NewEvalLoader(d, EvalOptions{SequenceLen: 16, LongDocuments: long})
+		if err != nil {
+			t.Fatal(err)
+		}
+		batches := NewBatches(make([]byte, batch.Bytes(64)), 1, 4, 16)
+		if err := l.Next(t.Context(), batches); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.Documents(); len(got) != want {
+			t.Errorf("overlong %q: %v, and there are to be %d", long, got, want)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"math"
@@ -22,14 +23,14 @@ type EvalLoader struct {
 // EvalOptions are the sizes of an evaluation.
 type EvalOptions struct {
 	SequenceLen   int               // positions in a row
-	LongDocuments LongDocuments     // of pairs; "" is TruncateLong
+	LongDocuments LongDocuments     // of pairs, and of answers with a label; "" is TruncateLong
 	Cohorts       int               // as in LoaderOptions, of the rows of a call of Next
 	PromptTargets bool              // tokens that do not count in the loss are targets too, of weight 0
 	Accounts      *hostmem.Accounts // count the memory of the order; nil: not counted
 }
 
 // NewEvalLoader packs the dataset into rows. Documents longer than a row are split, so every target counts, though
-// targets after a cut have less context. Pairs are cut and left out as in training.
+// targets after a cut have less context. Pairs and answers with a label are cut and left out as in training.
 func NewEvalLoader(d *Dataset, o EvalOptions) (*EvalLoader, error) {
 	if err := checkPacking(o.SequenceLen, SplitLong); err != nil {
 		return nil, err
@@ -44,8 +45,12 @@ func NewEvalLoader(d *Dataset, o EvalOptions) (*EvalLoader, error) {
 		}
 		return l, nil
 	}
+	long := SplitLong
+	if d.HasLabels() {
+		long = cmp.Or(o.LongDocuments, TruncateLong)
+	}
 	var err error
-	if l.pieces, l.packing, err = newPieces(d, o.SequenceLen, SplitLong, o.Accounts); err != nil {
+	if l.pieces, l.packing, err = newPieces(d, o.SequenceLen, long, o.Accounts); err != nil {
 		return nil, err
 	}
 	if l.order, err = newOrder(l.pieces, int64(l.pieces.n), l.packing.RealTokens, o.Accounts); err != nil {

@@ -129,7 +129,7 @@ func CheckObjective(types []Type, name string, needs objective.Needs) error {
 			does, such string
 		}{
 			{func(f *format) bool { return f.isPair }, needs.Pairs, "compares two answers", "dpo"},
-			{func(f *format) bool { return f.isLabeled }, needs.Labels, "tells good answers from bad ones", "kto"},
+			{func(f *format) bool { return f.isLabeled }, needs.Labels, "tells good answers from bad ones", "kto, loss: apo_zero_unpaired"},
 		} {
 			switch has := of.has(kind.format()); {
 			case has && name == "":

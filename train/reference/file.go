@@ -44,7 +44,7 @@ const (
 // chunk.
 const (
 	chunkDocuments = 1024
-	chunkTokens    = 128 << 10
+	chunkTokens    = 32 << 10
 )
 
 // Temporary files have such names, and one that is older is of a process that is gone.
