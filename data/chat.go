@@ -129,7 +129,10 @@ func (c *Chat) Version() string {
 }
 
 // Renders reports whether rows of a type are rendered with the template.
-func (c *Chat) Renders(t Type) bool { f := t.format(); return f.isConversation || c.All && !f.isText }
+func (c *Chat) Renders(t Type) bool {
+	f := t.format()
+	return f.isConversation || c.All && !f.isText && !f.isTokens
+}
 
 // Render implements [Renderer].
 func (c *Chat) Render(ctx context.Context, r Record) (Rendered, error) {

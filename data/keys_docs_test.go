@@ -61,6 +61,8 @@ var peerRows = []struct {
 	{"OpenAI, tools", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}}]}, {"role": "tool", "tool_call_id": "1", "content": "r"}, {"role": "assistant", "content": "b"}], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}}}], "parallel_tool_calls": false}`, Source{Type: Messages}},
 	{"OpenAI, functions of old", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}], "functions": [{"name": "f"}]}`, Source{Type: Messages, Tools: "functions"}},
 	{"OpenAI, preference", `{"input": {"messages": [{"role": "user", "content": "a"}], "tools": [], "parallel_tool_calls": true}, "preferred_output": [{"role": "assistant", "content": "b"}], "non_preferred_output": [{"role": "assistant", "content": "c"}]}`, Source{Type: Preference}},
+	{"tokens with weights", `{"input_ids": [97, 98, 99], "weights": [0, 0.5, 1]}`, Source{Type: Weighted}},
+	{"tokens with an advantage", `{"input_ids": [97, 98, 99], "completion_mask": [0, 0, 1], "advantage": -0.5, "logprobs": [0, 0, -1.5]}`, Source{Type: Weighted}},
 	{"slime, marks", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "loss": 0}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}`, Source{Type: Messages}},
 }
 

@@ -56,6 +56,7 @@ func rowsWith(at place, name string, value any) map[Type]object {
 		Messages:       {"messages": asked(answer, calling, object{"role": "tool", "content": "r"}, last)},
 		Preference:     {"prompt": "a", "chosen": "b", "rejected": "c"},
 		Binary:         {"prompt": "a", "completion": "b", "label": true},
+		Weighted:       {"input_ids": []int{1, 2}, "completion_mask": []int{0, 1}, "advantage": 0.75},
 	}
 	for _, kind := range []Type{ShareGPT, Messages} {
 		rows[kind]["tools"] = []any{tool}
@@ -71,6 +72,7 @@ func rowsWith(at place, name string, value any) map[Type]object {
 	case inPart:
 		answer["content"], turn["value"] = []any{part, object{"type": "text", "text": "!"}}, []any{part, object{"type": "text", "text": "!"}}
 	case inTool:
+		delete(rows, Weighted)
 		for _, kind := range []Type{PromptResponse, Alpaca, Preference, Binary} {
 			rows[kind]["tools"] = []any{tool}
 		}
@@ -78,6 +80,7 @@ func rowsWith(at place, name string, value any) map[Type]object {
 	}
 	delete(rows, Text)
 	delete(rows, Alpaca)
+	delete(rows, Weighted)
 	rows[PromptResponse] = pair
 	rows[Binary] = object{"prompt": pair["prompt"], "completion": pair["response"], "label": true}
 	rows[Preference] = object{"prompt": pair["prompt"], "chosen": pair["response"], "rejected": []any{response}}

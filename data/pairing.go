@@ -108,8 +108,8 @@ func usable(all []found, o Options) error {
 			return fmt.Errorf("datasets has type %s (%s) and type %s (%s), which no objective reads together: give each a run of "+
 				"its own", first.Type, first.Path, f.Type, f.Path)
 		}
-		if (is.isPair || is.isLabeled) && o.TrainOnPrompt {
-			return fmt.Errorf("dataset %s: train_on_prompt counts prompts, and type %s has answers that are compared: remove it",
+		if (is.isPair || is.isLabeled || is.isTokens) && o.TrainOnPrompt {
+			return fmt.Errorf("dataset %s: train_on_prompt counts prompts, and type %s says itself what counts: remove it",
 				f.Path, f.Type)
 		}
 	}

@@ -294,7 +294,7 @@ func TestPairsAlone(t *testing.T) {
 		t.Errorf("a mixture: %v", err)
 	}
 	_, err = prepare(t, pairs, Options{TrainOnPrompt: true})
-	if err == nil || !strings.Contains(err.Error(), "train_on_prompt counts prompts, and type preference has answers that are compared: remove it") {
+	if err == nil || !strings.Contains(err.Error(), "train_on_prompt counts prompts, and type preference says itself what counts: remove it") {
 		t.Errorf("train_on_prompt: %v", err)
 	}
 	_, err = prepare(t, Source{Type: Preference, Path: write(t, dir, "c.jsonl", "broken")}, Options{Check: func(all []Type) error {

@@ -438,6 +438,13 @@ func (s rowReader) documents(ctx context.Context, r row, o Options) (all []docum
 	if err != nil {
 		return nil, counts, err
 	}
+	if record.tokens != nil {
+		d, err := record.tokens.document(o.Tokenizer.VocabSize())
+		if err != nil {
+			return nil, counts, r.errorf("%w", err)
+		}
+		return []document{d}, counts, nil
+	}
 	e, counts, err := s.example(ctx, r, record, o)
 	if err != nil {
 		return nil, counts, err

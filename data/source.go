@@ -233,4 +233,5 @@ type Record struct {
 	// promptMessages counts the first messages of the conversation that are the prompt; 0: each answer counts.
 	promptMessages int
 	isLabeled      bool // IsWanted has a meaning
+	tokens         *tokenRow
 }

@@ -20,6 +20,7 @@ const (
 	Messages       Type = "messages"        // OpenAI's list of messages with role and content; the same
 	Preference     Type = "preference"      // a prompt and two answers, of which the chosen one is the better
 	Binary         Type = "binary"          // a prompt, an answer, and whether that is wanted
+	Weighted       Type = "weighted"        // tokens, each with a weight of its loss
 )
 
 // format is a row of types: all that depends on the type of a source. Other files look it up and compare no types.
@@ -42,6 +43,7 @@ type format struct {
 	opens          bool // turns may precede the first question
 	isPair         bool // a row becomes two documents that follow each other: the chosen side, and the rejected one
 	isLabeled      bool // an answer is wanted or not
+	isTokens       bool // a row has tokens, and nothing is rendered
 
 	formatting string            // of LLaMA-Factory's registry
 	columns    map[string]string // of an entry there: the key of ours that has the column's name
@@ -74,6 +76,8 @@ var types = []*format{
 			"label": "kto_tag"},
 		read: (*fields).binary, turns: openAITurns, tags: Tags{Role: "from", Content: "value"},
 		columns: named("prompt query=input response system history tools messages kto_tag=label")},
+	{name: Weighted, isTokens: true, read: (*fields).weighted,
+		keys: named("input_ids weights completion_mask advantage logprobs ref_logprobs")},
 }
 
 // shared are the keys that all types but text read.
@@ -135,6 +139,8 @@ var usualRows = []struct{ key, other, part, typed string }{
 	{"chosen", "rejected", "", "preference"},
 	{"preferred_output", "non_preferred_output", "", "preference"},
 	{"completion", "label", "", "binary"},
+	{"input_ids", "weights", "", "weighted"},
+	{"input_ids", "completion_mask", "", "weighted"},
 	{"instruction", "output", "", "alpaca"},
 	{"messages", "", `"from"`, "sharegpt, with messages: messages"},
 	{"messages", "", "", "messages"},

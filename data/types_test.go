@@ -31,7 +31,7 @@ func comparedTypes(t *testing.T, name string, text any) (found []string) {
 			if pair, ok := e.(*ast.KeyValueExpr); ok {
 				e = pair.Key
 			}
-			if isNamed(e, "Text", "PromptResponse", "Alpaca", "ShareGPT", "Messages", "Preference", "Binary") {
+			if isNamed(e, "Text", "PromptResponse", "Alpaca", "ShareGPT", "Messages", "Preference", "Binary", "Weighted") {
 				found = append(found, files.Position(e.Pos()).String())
 			}
 		}

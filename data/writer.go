@@ -14,14 +14,15 @@ type Placed struct {
 
 // writer writes the pieces of a step into micro-batches, and notes their places.
 type writer struct {
-	tokens  []int32 // room for a piece and the token after it
+	tokens  []int32   // room for a piece and the token after it
+	weights []float32 // likewise, of a piece that has weights
 	bits    bitReader
 	prompts bool // tokens that do not count are targets too, of weight 0
 	placed  []Placed
 }
 
 func newWriter(sequenceLen int, prompts bool) writer {
-	return writer{tokens: make([]int32, sequenceLen+1), bits: bitReader{words: make([]uint64, sequenceLen/64+2)},
+	return writer{tokens: make([]int32, sequenceLen+1), weights: make([]float32, sequenceLen+1), bits: bitReader{words: make([]uint64, sequenceLen/64+2)},
 		prompts: prompts}
 }
 
@@ -38,7 +39,7 @@ func (w *writer) fill(into []MicroBatch, m, row int, ps *pieces, members []int32
 	at := row * into[m].SequenceLen
 	for _, i := range members {
 		p := ps.find(i)
-		if err := w.put(into, m, at, p, len(w.placed), objective.Alone); err != nil {
+		if err := w.put(into, m, at, p, len(w.placed), ps.d.Side(p.document)); err != nil {
 			return err
 		}
 		at += int(p.length)
@@ -54,6 +55,10 @@ func (w *writer) put(into []MicroBatch, m, at int, p piece, group int, side obje
 		tokens = w.tokens[:p.length+1]
 	}
 	err := p.run.readTokens(tokens, p.start)
+	hasWeights := p.run.columns[TokenWeights] != nil
+	if err == nil && hasWeights {
+		err = p.run.readColumn(int(TokenWeights), w.weights[:len(tokens)], p.start)
+	}
 	if err != nil {
 		return err
 	}
@@ -62,6 +67,8 @@ func (w *writer) put(into []MicroBatch, m, at int, p piece, group int, side obje
 		switch {
 		case bad != nil:
 			err = bad
+		case counted && hasWeights:
+			b.Weights[at+i-1] = w.weights[i]
 		case counted:
 		case w.prompts:
 			b.Weights[at+i-1] = 0
