@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/device/null"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
@@ -139,6 +140,13 @@ func countsOf(devices []*null.Device) (all []null.Counts) {
 	return all
 }
 
+// idle stands for the objective of a plan that has one: it leaves weights as they are.
+type idle struct{}
+
+func (idle) Name() string                                        { return "idle" }
+func (idle) Needs() objective.Needs                              { return objective.Needs{} }
+func (idle) Weigh(*objective.Step) (r objective.Result, _ error) { return r, nil }
+
 // rehearsal makes an engine whose devices count, and whose state is addresses. product is told of each matrix product,
 // by the compute lane of its rank; it may be nil, as may the other hosts. end closes all of it but accounts.
 func rehearsal(p *plan.Plan, product func(rank int, p device.Product), others stream.Peers,
@@ -176,8 +184,12 @@ func rehearsal(p *plan.Plan, product func(rank int, p device.Product), others st
 		return nil, nil, nil, end, err
 	}
 	made = append(made, state.Close)
-	engine, err = stream.New(stream.Config{Plan: p, Devices: computes, Host: host, Store: state,
-		Accounts: accounts, AddressOnly: true, Peers: others})
+	config := stream.Config{Plan: p, Devices: computes, Host: host, Store: state, Accounts: accounts, AddressOnly: true,
+		Peers: others}
+	if p.Outputs.Objective {
+		config.Objective = idle{}
+	}
+	engine, err = stream.New(config)
 	if err != nil {
 		return nil, nil, nil, end, err
 	}

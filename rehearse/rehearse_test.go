@@ -117,3 +117,30 @@ func TestRehearseTwoTables(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A plan with an objective is rehearsed as well, also of a host of several, and its products are known.
+func TestRehearseAnObjective(t *testing.T) {
+	const small = `{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+		"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 32768,
+		"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "tie_word_embeddings": false,
+		"hidden_act": "silu"}`
+	c, err := hf.ParseConfig("config.json", []byte(small))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for hosts := 1; hosts <= 2; hosts++ {
+		p := largePlan(t, func(r *plan.Request) {
+			if r.Model, err = model.New(c); err != nil {
+				t.Fatal(err)
+			}
+			r.Numerics.SequenceLen, r.Numerics.MicroBatches, r.Numerics.Cohorts = 256, 6, 2
+			r.Outputs.Objective, r.Cluster = true, plan.Cluster{Hosts: hosts}
+		})
+		if _, err := Hosts(t.Context(), p, 2); err != nil {
+			t.Errorf("%d hosts: %v", hosts, err)
+		}
+		if all, err := Products(p); err != nil || len(all) != 1 || len(all[0]) == 0 {
+			t.Errorf("%d hosts: products %v, %v", hosts, all, err)
+		}
+	}
+}

@@ -44,8 +44,11 @@ func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
 		t.Fatal(err)
 	}
 	defer state.Close()
-	e, err := stream.New(stream.Config{Plan: p, Devices: devices, Host: host, Store: state, Accounts: accounts,
-		AddressOnly: true})
+	config := stream.Config{Plan: p, Devices: devices, Host: host, Store: state, Accounts: accounts, AddressOnly: true}
+	if p.Outputs.Objective {
+		config.Objective = rivals{}
+	}
+	e, err := stream.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,6 +173,7 @@ func TestRehearsedIsPlanned(t *testing.T) {
 		if rapid.Bool().Draw(rt, "not clipped") {
 			s = s.unclipped(true)
 		}
+		s.outputs.Objective = rapid.Bool().Draw(rt, "objective")
 		if n := s.numerics.CohortCount(); n > 1 && rapid.Bool().Draw(rt, "several hosts") {
 			s = s.onHost(rapid.IntRange(0, n-1).Draw(rt, "host"), n)
 		}
