@@ -139,7 +139,16 @@ func (p *Plan) cut() nn.Cut {
 }
 
 // HeadBuffer returns the number of the head's buffers for a micro-batch: see headBuffers.
-func (p *Plan) HeadBuffer(m int) int { return m % p.headBuffers() }
+func (p *Plan) HeadBuffer(m int) int {
+	switch n := p.headBuffers(); {
+	case !p.headSharesUp():
+		return m % n
+	case p.comesDown(m):
+		return p.NumberDown(m)
+	default:
+		return n - 1
+	}
+}
 
 // headBuffers is the number of sets of buffers of the head that a rank has. All micro-batches share one where each is
 // done before the next one comes.
@@ -149,8 +158,16 @@ func (p *Plan) headBuffers() int {
 		return p.headRing()
 	case p.Placement.HeadAtOnce && !p.Outputs.Objective:
 		return 1
+	case p.headSharesUp():
+		return p.microsDown() + 1
 	}
 	return p.Numerics.MicroBatches
+}
+
+// headSharesUp reports whether the micro-batches that only go up share a set of them: each is at its losses before the
+// next one comes.
+func (p *Plan) headSharesUp() bool {
+	return p.Placement.HeadAtOnce && p.Outputs.Objective && p.microsDown() < p.Numerics.MicroBatches
 }
 
 // Head is the model's head with the run's chunks.

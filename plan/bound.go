@@ -229,7 +229,7 @@ func (f *floor) row(r leg) {
 
 // load brings what the visits of a block on the way down use of each micro-batch, and returns when it is there.
 func (f *floor) load(layer int, uses nn.Uses) (at float64) {
-	micros, rank := f.Numerics.MicroBatches, f.RankOf(layer, nn.Backward)
+	micros, rank := f.microsDown(), f.RankOf(layer, nn.Backward)
 	if uses.Has(nn.X) && f.inputSpills(layer-1) && f.ranks == 1 { // of several, one may have it still
 		at = f.move(LaneFetch, rank, none, micros, f.away(f.input(rank, layer, 0)), f.input(rank, layer, 0), 0)
 	}
@@ -241,12 +241,12 @@ func (f *floor) load(layer int, uses nn.Uses) (at float64) {
 
 // save takes what a block leaves of each micro-batch to where it waits. Its visits began at a time.
 func (f *floor) save(layer int, began float64) {
-	micros, rank := f.Numerics.MicroBatches, f.RankOf(layer, nn.Forward)
+	micros, rank := f.microsDown(), f.RankOf(layer, nn.Forward)
 	if f.ActivationsSpill(layer - 1) {
 		f.move(LaneDrain, rank, none, micros, of(Kept, layer, Device), of(Kept, layer, Host), began)
 	}
 	y, before := layer+1, f.disk
-	if buffer := &f.saving[y%2]; !f.savedOn(rank, y) && f.Placement.Rings.Inputs <= micros {
+	if buffer := &f.saving[y%2]; !f.savedOn(rank, y) && f.Placement.Rings.Inputs <= f.Numerics.MicroBatches {
 		f.saved, *buffer = f.saved+*buffer, 0 // what was there has been saved, since another input is
 	}
 	if y <= f.blocks() && !f.Model.Begins(y) && f.inputSpills(y-1) {

@@ -20,6 +20,7 @@ func TestNoStepIsShorterThanTheLeast(t *testing.T) {
 			p = hostPlans(rt, m, n, n.CohortCount())[rapid.IntRange(0, n.CohortCount()-1).Draw(rt, "host")]
 		}
 		p.Outputs.NoClip = rapid.Bool().Draw(rt, "not clipped")
+		drawForwardOnly(rt, p)
 		p = p.With(drawPlacement(rt, m, false))
 		p.Unified = false // as on a GPU
 		on := machine

@@ -17,6 +17,7 @@ type Cells struct {
 type numbered struct {
 	first  Cell
 	byRank Cell // how many each rank has; 0: they are the host's
+	inner  Cell // see row.count
 	per    per
 }
 
@@ -27,7 +28,7 @@ func (p *Plan) Cells() *Cells {
 		r := &rows[i]
 		outer, inner := r.count(p)
 		n, ranks, each := &c.of[r.what][r.in], 1, Cell(outer*inner)
-		*n = numbered{first: c.count, per: r.per}
+		*n = numbered{first: c.count, inner: Cell(inner), per: r.per}
 		if r.in != home && r.in != way {
 			n.byRank, ranks = each, p.Ranks()
 		}
@@ -95,7 +96,7 @@ func (c *Cells) find(p *Plan, o *Operand) Cell {
 	}
 	if in == own { // a value may have memory of its own there, or take turns
 		switch {
-		case what == Input && !p.savedOn(o.Rank, index): // two working buffers
+		case what == Input && !(p.savedOn(o.Rank, index) && p.comesDown(o.Micro)): // two working buffers
 			n := &c.of[Input][ring]
 			return n.first + Cell(o.Rank)*n.byRank + Cell(index%2*c.plan.Numerics.MicroBatches+o.Micro)
 		case what == Outcome && p.outcomePasses(index-1):
@@ -109,6 +110,10 @@ func (c *Cells) find(p *Plan, o *Operand) Cell {
 	if what == SideGrad && p.gradTakesSide(index) {
 		what = Side
 	}
+	micro := o.Micro
+	if what == Kept {
+		micro = p.keptMicro(micro)
+	}
 	n := &c.of[what][in]
 	switch n.per {
 	case perSlot:
@@ -116,9 +121,9 @@ func (c *Cells) find(p *Plan, o *Operand) Cell {
 	case perPart, perLayer, perRank:
 		i = index
 	case perMicro:
-		i = o.Micro
+		i = micro
 	case perLayerMicro, perSideMicro:
-		i = index*c.plan.Numerics.MicroBatches + o.Micro
+		i = index*c.plan.Numerics.MicroBatches + micro
 	case perHead:
 		i = p.HeadBuffer(o.Micro)
 	}

@@ -57,9 +57,9 @@ func (c *checker) local(sum plan.Operand) int {
 
 // scatterSum makes the sum of a cohort of a tile that was looked up.
 func (c *checker) scatterSum(i int, op plan.Op) {
-	to, micros := op.Writes[0], c.p.Numerics.CohortMicros()
+	to := op.Writes[0]
 	cohort := c.local(to)
-	for m := cohort * micros; m < (cohort+1)*micros; m++ {
+	for m := cohort * c.p.Numerics.CohortMicros(); m < c.endOf(cohort); m++ {
 		c.readLookedUp(i, op, m)
 	}
 	if c.p.Tied(op.Part) {

@@ -83,6 +83,7 @@ func check(p *plan.Plan, mode plan.Mode, s *plan.Schedule) []string {
 // step executes operation i.
 func (c *checker) step(i int) {
 	c.order(i)
+	c.onlyUp(i)
 	c.run(i)
 }
 
@@ -322,7 +323,7 @@ func (c *checker) yAt(op plan.Op) place {
 }
 
 func (c *checker) ownX(rank, layer, m int) place {
-	if layer <= len(c.m.Blocks) && rank == c.p.RankOf(layer, nn.Backward) {
+	if layer <= len(c.m.Blocks) && rank == c.p.RankOf(layer, nn.Backward) && c.comesDown(m) {
 		if at := c.p.Placement.Where.Inputs[layer-1]; at == plan.Device || at == plan.InPlace {
 			return place{"saved x", layer, m}
 		}
@@ -335,6 +336,9 @@ func (c *checker) keptAt(op plan.Op) place {
 	if c.p.ActivationsPass(op.Layer - 1) {
 		return place{"kept slot", slotOf(op, plan.Kept), 0}
 	}
+	if !c.comesDown(op.Micro) {
+		return place{"kept", op.Layer, c.microsDown()} // nothing reads it
+	}
 	return place{"kept", op.Layer, op.Micro}
 }
 
@@ -345,6 +349,8 @@ func (c *checker) headAt(m int) place {
 		m %= c.endings
 	case c.p.Placement.HeadAtOnce && !c.p.Outputs.Objective:
 		m = 0
+	case c.p.Placement.HeadAtOnce && !c.comesDown(m):
+		m = c.microsDown()
 	}
 	return place{"head", m, 0}
 }
@@ -412,7 +418,7 @@ func (c *checker) hostX(layer, m int) place {
 func (c *checker) awayX(op plan.Op, layer int) place {
 	for _, o := range slices.Concat(op.Reads, op.Writes) {
 		if o.At == plan.Host && o.Slot >= 0 {
-			if c.p.SavedOnHost(layer - 1) {
+			if c.p.SavedOnHost(layer-1) && c.comesDown(op.Micro) {
 				c.errs = append(c.errs, fmt.Sprintf("%v passes by where its rows are saved", op))
 			}
 			return place{"passing x", o.Slot, 0}
@@ -453,7 +459,7 @@ func sumOf(part, cohort, n int) content {
 
 // wholeOf is the sum of a cohort.
 func (c *checker) wholeOf(part, cohort int) content {
-	return sumOf(part, cohort, (cohort+1)*c.p.Numerics.CohortMicros())
+	return sumOf(part, cohort, c.endOf(cohort))
 }
 
 // contribute adds the micro-batches of a visit to a gradient.
@@ -468,7 +474,7 @@ func (c *checker) contribute(i int, op plan.Op, part int) {
 }
 
 func (c *checker) whole(part int) content {
-	return content{"gradient", part, c.p.Numerics.MicroBatches}
+	return content{"gradient", part, c.endOf(c.p.Numerics.CohortCount() - 1)}
 }
 
 func (c *checker) run(i int) {
@@ -733,13 +739,13 @@ func (c *checker) run(i int) {
 		cohort := cohortOf(op)
 		total := op
 		total.Reads = nil
-		before := content{"gradient", op.Part, cohort * c.p.Numerics.CohortMicros()}
+		before := content{"gradient", op.Part, c.endOf(cohort - 1)}
 		if cohort == 1 {
 			before = c.exchanged(op.Part, 0)
 		}
 		c.read(i, c.gradAt(op, op.Part), c.exchanged(op.Part, cohort))
 		c.read(i, c.gradAt(total, op.Part), before)
-		c.write(i, c.gradAt(total, op.Part), content{"gradient", op.Part, (cohort + 1) * c.p.Numerics.CohortMicros()})
+		c.write(i, c.gradAt(total, op.Part), content{"gradient", op.Part, c.endOf(cohort)})
 	case "head-grad":
 		reads()
 		weights(op.Part)
@@ -840,7 +846,9 @@ func (c *checker) run(i int) {
 			break
 		}
 		for m := range c.p.Numerics.MicroBatches {
-			c.readLookedUp(i, op, m)
+			if c.comesDown(m) {
+				c.readLookedUp(i, op, m)
+			}
 		}
 		if c.p.Tied(op.Part) {
 			for cohort := range c.p.Numerics.CohortCount() {
@@ -911,7 +919,7 @@ func (c *checker) saved() {
 		if len(c.m.GroupParts[layer-1]) > 0 && again > saves[layer] {
 			again -= saves[layer]
 		}
-		if saves[layer] != again || saves[layer] != 0 && saves[layer] != c.p.Numerics.MicroBatches {
+		if saves[layer] != again || saves[layer] != 0 && saves[layer] != c.microsDown()*c.p.Numerics.CohortCount() {
 			c.errs = append(c.errs, fmt.Sprintf("the inputs of layer %d are saved %d times and loaded %d times", layer, saves[layer], loads[layer]))
 		}
 		if c.training() && (saves[layer] > 0) != (c.p.SavedOnHost(layer-1) || c.p.SavedOnDisk(layer-1)) {

@@ -56,7 +56,8 @@ func (p *Plan) SumBytes(part int) int64 {
 	return elems * p.Numerics.SumType().Bytes()
 }
 
-func (p *Plan) cohortPositions() int { return p.Numerics.CohortMicros() * p.Numerics.Positions() }
+// cohortPositions is the number of positions of a cohort that come down.
+func (p *Plan) cohortPositions() int { return p.MicrosDown() * p.Numerics.Positions() }
 
 // checkCohorts refuses cohorts of passes without gradients that continue sequences, and what only a step with several
 // cohorts can have.

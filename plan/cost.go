@@ -221,7 +221,7 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 			l := op.Table
 			if p.Cluster.Several() { // of one cohort: onto zeros, or a copy of what the head has left
 				cohorts, sum := int64(p.Numerics.CohortCount()), tensor.F32.Bytes()*p.sentSumElems(op.Part)
-				c.host = sum + 3*p.lookedUpBytes(l)/(int64(len(l.Tiles))*cohorts)
+				c.host = sum + 3*p.scatteredBytes(l)/(int64(len(l.Tiles))*cohorts)
 				if p.Numerics.NarrowSums() { // made elsewhere, and rounded to there
 					c.host += sum + p.sentSumBytes(op.Part)
 				}
@@ -235,11 +235,11 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 			disk(op.Part, store.GradSum, 1, 1)
 			disk(op.Part, store.Grad, 0, 1)
 			elems := p.Model.Parts[op.Part].Layout.StateElems
-			rows := p.lookedUpBytes(l) / int64(len(l.Tiles))
+			rows := p.scatteredBytes(l) / int64(len(l.Tiles))
 			c.host = 3*p.gradBytes(op.Part) + 3*rows
 			// Of touched rows there are no more than tokens: cleared, rounded and put in place. All rows are cleared
 			// and squared.
-			touched := min(elems, elems*int64(p.Numerics.StepPositions())/int64(p.Model.Vocab))
+			touched := min(elems, elems*int64(p.microsDown()*p.Numerics.Positions())/int64(p.Model.Vocab))
 			switch {
 			case p.SumsTouchedRows(op.Part):
 				elems = touched
@@ -397,9 +397,9 @@ func (k *visitCosts) secondsOf(p *Plan, m *Machine, layer int, v *nn.Visit) floa
 			k.steps = map[visitKey]float64{}
 		}
 		c := p.visitCost(m, layer, v, true)
-		if micros := p.Numerics.CohortMicros(); v.Over == nn.EachMicro {
+		if v.Over == nn.EachMicro {
 			other := p.visitCost(m, layer, v, false)
-			c = c.plus(other.times(micros - 1))
+			c = c.plus(other.times(p.microsOf(layer, v) - 1))
 		}
 		sec = float64(p.Numerics.CohortCount()) * c.seconds(m, p)
 		k.steps[key] = sec

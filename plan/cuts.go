@@ -70,8 +70,17 @@ func (f *Fitting) microBatches() ([]int, error) {
 			"sequence_len)", cohorts, rows)
 	}
 	rows /= cohorts
+	forward := f.ForwardRows
+	if forward < 0 || forward > 0 && forward >= rows {
+		return nil, fmt.Errorf("%d of the %d sequences of a group are not trained, which leaves none that are: raise "+
+			"batch_tokens, or lower numerics.groups", forward, rows)
+	}
 	if n := f.Cuts.MicroBatch; n > 0 {
 		switch {
+		case forward%n != 0 || forward > 0 && rows%n != 0:
+			return nil, fmt.Errorf("numerics.micro_batch is %d: it must divide the %d sequences of a group that are trained "+
+				"and the %d that are not, since no micro-batch has both; set it to 1, or leave it out", n, rows-forward,
+				forward)
 		case rows%n != 0 && cohorts > 1:
 			return nil, fmt.Errorf("numerics.micro_batch is %d: it must divide the %d sequences of a group "+
 				"(batch_tokens / sequence_len / numerics.groups)", n, rows)
@@ -82,7 +91,7 @@ func (f *Fitting) microBatches() ([]int, error) {
 	}
 	var fit []int
 	for n := rows; n >= 1; n-- {
-		if rows%n == 0 && (n == 1 || n*sequenceLen <= positionsOf(dev)) {
+		if rows%n == 0 && forward%n == 0 && (n == 1 || n*sequenceLen <= positionsOf(dev)) {
 			fit = append(fit, n)
 		}
 	}
@@ -91,9 +100,11 @@ func (f *Fitting) microBatches() ([]int, error) {
 
 // Fitting asks for a plan of steps of some rows of Request.Numerics.SequenceLen positions, whatever the cuts.
 type Fitting struct {
-	Request // its numerics lack MicroBatch, MicroBatches, HeadChunk and BlockChunk
+	Request // its numerics lack MicroBatch, MicroBatches, ForwardOnly, HeadChunk and BlockChunk
 	Rows    int
-	Cuts    Cuts
+	// ForwardRows are those of each cohort that are not trained, after the others: Numerics.ForwardOnly micro-batches.
+	ForwardRows int
+	Cuts        Cuts
 	// OutputsOf, if given, returns the outputs for each choice of sizes; else they are Request.Outputs.
 	OutputsOf func(Numerics) Outputs
 }
@@ -110,6 +121,7 @@ func (f *Fitting) sized(micro, chunk int) Request {
 	r := f.Request
 	n := &r.Numerics
 	n.MicroBatch, n.MicroBatches, n.HeadChunk = micro, f.Rows/micro, min(chunk, micro*n.SequenceLen)
+	n.ForwardOnly = f.ForwardRows / micro
 	n.BlockChunk = f.Cuts.blockChunk(n.Positions(), r.Device)
 	if f.OutputsOf != nil {
 		r.Outputs = f.OutputsOf(*n)
@@ -233,7 +245,7 @@ func (f Fitting) Check(ctx context.Context) error {
 func (f Fitting) FitForward(ctx context.Context) (p *Plan, err error) {
 	for micro := min(f.Rows, max(1, positionsOf(f.Device)/f.Numerics.SequenceLen)); micro >= 1; micro /= 2 {
 		one := f
-		one.Rows, one.Cuts = micro, Cuts{MicroBatch: micro}
+		one.Rows, one.ForwardRows, one.Cuts = micro, 0, Cuts{MicroBatch: micro}
 		if p, err = one.Fit(ctx); err == nil || ctx.Err() != nil {
 			return p, err
 		}

@@ -89,9 +89,9 @@ func (p *Plan) visitSeconds(m *Machine, layer int, to nn.Direction) (sec float64
 
 // secondsOf returns the time that the arithmetic of a visit of a layer takes for all micro-batches.
 func (p *Plan) secondsOf(m *Machine, layer int, v *nn.Visit) float64 {
-	micros := p.Numerics.MicroBatches
-	if v.Over == nn.WholeStep {
-		micros = p.Numerics.CohortCount()
+	micros := p.Numerics.CohortCount()
+	if v.Over == nn.EachMicro {
+		micros *= p.microsOf(layer, v)
 	}
 	c := p.visitCost(m, layer, v, false)
 	return float64(micros) * c.seconds(m, p)

@@ -33,8 +33,14 @@ func (p *Plan) onEight(m Machine, dev device.Info) *EightGPUs {
 		return nil
 	}
 	n := p.Numerics
-	head, blocks := p.trainSeconds(&m, n.SequenceLen, n.MicroBatch*n.MicroBatches)
-	e := &EightGPUs{StepSeconds: (head + blocks) / eight, RecomputeStepSeconds: (head + blocks*4/3) / eight,
+	rows := n.MicroBatch * n.CohortCount()
+	head, blocks := p.trainSeconds(&m, n.SequenceLen, rows*n.TrainedMicros())
+	up := 0.0 // of micro-batches that are not trained
+	if n.ForwardOnly > 0 {
+		head, blocks := p.trainSeconds(&m, n.SequenceLen, rows*n.ForwardOnly)
+		up = (head + blocks) / 3
+	}
+	e := &EightGPUs{StepSeconds: (head + blocks + up) / eight, RecomputeStepSeconds: (head + blocks*4/3 + up) / eight,
 		MemoryBytes: eight * dev.MemoryBytes}
 	e.TimesSlower = p.Predicted.StepSeconds / e.StepSeconds
 	e.RecomputeTimesSlower = p.Predicted.StepSeconds / e.RecomputeStepSeconds

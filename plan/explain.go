@@ -61,6 +61,9 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 			groups += " whose sums are bf16"
 		}
 	}
+	if n.ForwardOnly > 0 {
+		groups += fmt.Sprintf(", the last %d of each group not trained", n.ForwardOnly)
+	}
 	fmt.Fprintf(&b, "step     %d positions: %s of %d x %d%s; %v compute, %v master; head chunk %d, block chunk %d\n\n",
 		n.StepPositions(), count(n.MicroBatches, "micro-batch"), n.MicroBatch, n.SequenceLen, groups, n.Compute,
 		n.Master, n.HeadChunk, n.BlockRows())

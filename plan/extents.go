@@ -88,7 +88,7 @@ func (p *Plan) InputExtents() []store.Spec {
 		if p.SavedOnDisk(block) {
 			pieces, each := p.InputPieces(1 + block)
 			specs = append(specs, store.Spec{ID: store.ID{Part: p.Model.BlockParts[block], Kind: store.Inputs},
-				Bytes: int64(p.Numerics.MicroBatches) * int64(pieces) * each, Piece: each})
+				Bytes: int64(p.microsDown()) * int64(pieces) * each, Piece: each})
 		}
 	}
 	return specs

@@ -48,7 +48,11 @@ func (c *chooser) fixes() (list []string, hostBytes int64) {
 	}
 	cohorts := c.Numerics.CohortCount()
 	for n := c.Numerics.CohortMicros() - 1; n > 0; n-- {
-		if fits(func(r *Request) { r.Numerics.MicroBatches = n * cohorts }) {
+		fewer := func(r *Request) {
+			r.Numerics.ForwardOnly = r.Numerics.ForwardOnly * n / r.Numerics.CohortMicros()
+			r.Numerics.MicroBatches = n * cohorts
+		}
+		if fits(fewer) {
 			list = append(list, fmt.Sprintf("batch_tokens=%d", n*cohorts*c.Numerics.Positions()))
 			break
 		}
@@ -65,6 +69,7 @@ func (c *chooser) fixes() (list []string, hostBytes int64) {
 			break // batch_tokens would be no whole number of rows
 		}
 		shorter := func(r *Request) {
+			r.Numerics.ForwardOnly = r.Numerics.ForwardOnly * r.Numerics.SequenceLen / n
 			r.Numerics.SequenceLen, r.Numerics.MicroBatches = n, r.Numerics.StepPositions()/(n*r.Numerics.MicroBatch)
 			r.Numerics.HeadChunk = min(r.Numerics.HeadChunk, r.Numerics.Positions())
 			r.Numerics.BlockChunk = min(r.Numerics.BlockChunk, r.Numerics.Positions())

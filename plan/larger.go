@@ -46,6 +46,7 @@ func (p *Plan) LargerBatch(ctx context.Context) (*LargerBatch, error) {
 	at := func(doubled int) (*Plan, error) {
 		r := *p.asked
 		r.Numerics.MicroBatches <<= doubled
+		r.Numerics.ForwardOnly <<= doubled
 		if r.Fits(ctx) != nil {
 			return nil, ctx.Err()
 		}

@@ -112,10 +112,13 @@ func (m Memory) WithHost(region func(purpose string) device.Mem) Memory {
 	return m
 }
 
-// number is the cell of a row.
-func (m Memory) number(r *row, rank, outer, inner, i int) Cell {
+// number is the cell of a row that is the i-th of some inner ones with memory.
+func (m Memory) number(r *row, rank, outer, placed, i int) Cell {
 	n := &m.of[r.what][r.in]
-	return n.first + Cell(rank)*n.byRank + Cell(outer*inner+i)
+	if Cell(placed) < n.inner {
+		i = m.plan.placedMicro(i)
+	}
+	return n.first + Cell(rank)*n.byRank + Cell(outer)*n.inner + Cell(i)
 }
 
 // share has the cells of a rank's scalars, or of those that are bound, in the memory of the step's results.
@@ -157,7 +160,7 @@ func (p *Plan) hostBytes() []Bytes {
 }
 
 // layOut calls take for the cells of a rank's device, or of host memory, in their order: of each row for outer ones
-// that have memory, with how many inner ones each has.
+// that have memory, with how many inner ones of each have.
 func (p *Plan) layOut(ofDevice bool, rank int, take func(r *row, outer, inner int, bytes int64)) {
 	for i := range rows {
 		r := &rows[i]
@@ -174,7 +177,7 @@ func (p *Plan) layOut(ofDevice bool, rank int, take func(r *row, outer, inner in
 		}
 		for outer := first; outer < n; outer++ {
 			if bytes := r.bytes(p, rank, outer-first); bytes > 0 {
-				take(r, outer, inner, bytes)
+				take(r, outer, p.placed(r, outer, inner), bytes)
 			}
 		}
 	}

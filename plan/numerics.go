@@ -21,6 +21,9 @@ type Numerics struct {
 	// Cohorts is the number of cohorts of a step, 0 for one: as many consecutive micro-batches each, whose gradients
 	// are summed by themselves before the sums are added. See cohorts.go.
 	Cohorts int `json:"groups,omitempty"`
+	// ForwardOnly is the number of micro-batches of each cohort, the last ones, that are not trained: an objective sees
+	// their log-probabilities, and their losses have no gradient. See forward_only.go.
+	ForwardOnly int `json:"forward_only,omitempty"`
 	// Exchange is BF16 where the sum of each cohort is rounded to that before it is added, and so passes from host to
 	// host in half of the bytes; else 0, and sums are fp32.
 	Exchange  tensor.DType `json:"exchange,omitempty"`
@@ -87,5 +90,5 @@ func (n Numerics) Check() error {
 	case n.SequenceLen > MaxPositionsPerMicroBatch/n.MicroBatch:
 		return fmt.Errorf("sequence_len: a micro-batch of %d x %d positions is more than %d", n.MicroBatch, n.SequenceLen, MaxPositionsPerMicroBatch)
 	}
-	return nil
+	return n.checkForwardOnly()
 }

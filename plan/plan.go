@@ -180,7 +180,7 @@ func (r Request) choose(ctx context.Context, thorough bool, most float64) (*Plan
 
 // check refuses numerics that cannot be, and a model that the device cannot compute.
 func (r Request) check() error {
-	if err := cmp.Or(r.Numerics.Check(), r.checkCluster()); err != nil {
+	if err := cmp.Or(r.Numerics.Check(), r.checkCluster(), r.checkObjective()); err != nil {
 		return err
 	}
 	switch n := r.Outputs.longest(r.Numerics, trains(r.Model)); {

@@ -179,7 +179,7 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 // pass is the plan as passes that continue sequences see it: they have one micro-batch, however many a step has.
 func (p *Plan) pass() *Plan {
 	one := *p
-	one.Numerics.MicroBatches, one.Numerics.Cohorts = 1, 1
+	one.Numerics.MicroBatches, one.Numerics.Cohorts, one.Numerics.ForwardOnly = 1, 1, 0
 	return &one
 }
 

@@ -48,7 +48,7 @@ func (b *builder) run(r leg, stage nn.Stage, later nn.Uses) {
 				b.clear(part)
 			}
 		}
-		first, micros := b.cohort*b.Numerics.CohortMicros(), b.Numerics.CohortMicros()
+		first, micros := b.cohort*b.Numerics.CohortMicros(), b.microsOf(r.layer, &stage[0])
 		if stage[0].Over == nn.WholeStep {
 			micros = 1
 		}

@@ -253,7 +253,7 @@ func (b *builder) inputGradient(rank, layer, m int) Operand {
 // or in a buffer of the micro-batch.
 func (b *builder) betweenDevices(rows Operand) Operand {
 	rows.At, rows.Rank, rows.Slot = Host, 0, none
-	if !b.SavedOnHost(rows.Index - 1) {
+	if !b.SavedOnHost(rows.Index-1) || !b.comesDown(rows.Micro) {
 		rows.Slot = rows.Micro
 	}
 	return rows
@@ -267,7 +267,8 @@ func (b *builder) saveInput(x Operand) {
 		way = b.betweenDevices(x)
 		b.move(LaneDrain, x.Rank, x, way)
 	}
-	spills := layer <= b.blocks() && b.Pass.Steps() && !b.savedOnDevice(layer-1) && b.inputSpills(layer-1)
+	spills := layer <= b.blocks() && b.Pass.Steps() && b.comesDown(x.Micro) && !b.savedOnDevice(layer-1) &&
+		b.inputSpills(layer-1)
 	if home := b.away(x); spills && home != way {
 		b.move(LaneDrain, x.Rank, x, home)
 	}
@@ -321,7 +322,7 @@ func (b *builder) made(o Operand, later nn.Uses) {
 	case Cache:
 		leaves = o.Slot != none
 	case Kept:
-		leaves = b.at.to == nn.Forward && b.Pass.Steps() && b.ActivationsSpill(layer-1)
+		leaves = b.at.to == nn.Forward && b.Pass.Steps() && b.comesDown(o.Micro) && b.ActivationsSpill(layer-1)
 	case TokenLosses:
 		leaves = !b.Bound()
 	case Outcome:
@@ -331,7 +332,7 @@ func (b *builder) made(o Operand, later nn.Uses) {
 		if b.hold(o); b.Model.Ends(layer) && later.Has(nn.Y) {
 			break
 		}
-		leaves = !b.PeerCopies() && b.sideLeaves(o.Index, o.Rank)
+		leaves = !b.PeerCopies() && b.sideLeaves(o)
 	case Input:
 		if b.hold(o); !later.Has(nn.Y) {
 			b.saveInput(o)
@@ -463,6 +464,7 @@ func (b *builder) scatter(l *model.Lookup) {
 	var dx []Operand
 	for m := range b.Numerics.MicroBatches {
 		switch {
+		case !b.comesDown(m):
 		case l.Side >= 0:
 			dx = append(dx, b.lookedUp(SideGrad, l.Side, m))
 		case b.Bound():

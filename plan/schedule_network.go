@@ -155,7 +155,7 @@ func (b *builder) spread(part int) {
 // scatterSums makes the sum of each of this host's cohorts of a table that was looked up, tile by tile: of a tied tile
 // by adding to what the head has left. dx are the gradients of rows, by micro-batch.
 func (b *builder) scatterSums(l *model.Lookup, dx []Operand) {
-	micros := b.Numerics.CohortMicros()
+	micros := b.MicrosDown()
 	for _, part := range l.Tiles {
 		for cohort := range b.Numerics.CohortCount() {
 			reads := slices.Clone(dx[cohort*micros : (cohort+1)*micros])

@@ -39,6 +39,7 @@ func TestSchedulesOfHostsAreSound(t *testing.T) {
 		n.Exchange = drawExchange(rt)
 		plans := hostPlans(rt, m, n, hosts)
 		noClip := rapid.Bool().Draw(rt, "not clipped")
+		drawForwardOnly(rt, plans...)
 		for h := range plans {
 			plans[h].Outputs.NoClip = noClip
 			plans[h] = plans[h].With(drawPlacement(rt, m, true))

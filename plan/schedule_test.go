@@ -16,7 +16,8 @@ func TestSchedulesAreSound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawModel(rt)
 		p := newPlan(rt, m, drawNumerics(rt, 3))
-		p.Outputs.NoClip, p.Outputs.Objective = rapid.Bool().Draw(rt, "not clipped"), rapid.Bool().Draw(rt, "objective")
+		p.Outputs.NoClip = rapid.Bool().Draw(rt, "not clipped")
+		drawForwardOnly(rt, p)
 		p = p.With(drawPlacement(rt, m, true))
 		for _, pass := range append(usualPasses, plan.Nothing) {
 			for _, saves := range []bool{false, true} {
@@ -72,7 +73,8 @@ func TestOperandsHaveMemory(t *testing.T) {
 			m = m.Frozen()
 		}
 		p := newPlan(rt, m, drawNumerics(rt, 3))
-		p.Outputs.NoClip, p.Outputs.Objective = rapid.Bool().Draw(rt, "not clipped"), rapid.Bool().Draw(rt, "objective")
+		p.Outputs.NoClip = rapid.Bool().Draw(rt, "not clipped")
+		drawForwardOnly(rt, p)
 		p = p.With(drawPlacement(rt, m, true))
 		for _, pass := range usualPasses {
 			mode := plan.Mode{Pass: pass, Loaded: rapid.Bool().Draw(rt, "loaded")}
@@ -87,8 +89,9 @@ func TestOperandsHaveMemory(t *testing.T) {
 func TestBuffersAreApart(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawModel(rt)
-		n := drawNumerics(rt, 3)
-		p := newPlan(rt, m, n).With(drawPlacement(rt, m, true))
+		p := newPlan(rt, m, drawNumerics(rt, 3))
+		drawForwardOnly(rt, p)
+		p = p.With(drawPlacement(rt, m, true))
 		rank := rapid.IntRange(0, p.Ranks()-1).Draw(rt, "of rank")
 		if n := plan.PlacedBytes(p, rank); n != p.RankBytes(rank) || n > p.DeviceBytes {
 			rt.Errorf("%d bytes are counted, and %d placed", p.RankBytes(rank), n)

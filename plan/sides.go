@@ -53,11 +53,12 @@ func (p *Plan) sidePasses(side int) bool {
 	})
 }
 
-// sideLeaves reports whether visits of a schedule that read a side are on other ranks than a given one.
-func (b *builder) sideLeaves(side, rank int) bool {
-	return slices.ContainsFunc(b.Model.Sides[side].Readers, func(layer int) bool {
-		return b.RankOf(layer, nn.Forward) != rank ||
-			b.Pass.Steps() && layer >= b.lowestTrained() && b.RankOf(layer, nn.Backward) != rank
+// sideLeaves reports whether visits of a schedule that read a side are on other ranks than the one that has made it.
+func (b *builder) sideLeaves(o Operand) bool {
+	down := b.Pass.Steps() && b.comesDown(o.Micro)
+	return slices.ContainsFunc(b.Model.Sides[o.Index].Readers, func(layer int) bool {
+		return b.RankOf(layer, nn.Forward) != o.Rank ||
+			down && layer >= b.lowestTrained() && b.RankOf(layer, nn.Backward) != o.Rank
 	})
 }
 

@@ -87,19 +87,30 @@ func (p *Plan) simulateEach(m Machine, dev device.Info) Prediction {
 // equal, longer operations, so that the time of a simulation does not grow with the number of micro-batches.
 const simulatedMicros = 32
 
-// microGroups are the micro-batches of a step in groups of neighbours: of each cohort as many, all but the last of one
-// size.
+// microGroups are the micro-batches of a step in groups of neighbours: of each cohort as many, all of one size but the
+// last of those that are trained, and the last one.
 type microGroups struct {
-	count      int // of a step
-	each       int // of a cohort
-	size, last int // micro-batches of a group
+	count         int // of a step
+	each, trained int // of a cohort, and of its micro-batches that are trained
+	size          int // micro-batches of a group
+	of            Numerics
 }
 
 func (n Numerics) groupMicros(atOnce int) microGroups {
-	micros := n.CohortMicros()
-	size := (micros-1)/max(atOnce/n.CohortCount(), 1) + 1
-	each := (micros-1)/size + 1
-	return microGroups{each * n.CohortCount(), each, size, micros - (each-1)*size}
+	size := (n.CohortMicros()-1)/max(atOnce/n.CohortCount(), 1) + 1
+	trained := (n.TrainedMicros()-1)/size + 1
+	each := trained + (n.ForwardOnly+size-1)/size
+	return microGroups{each * n.CohortCount(), each, trained, size, n}
+}
+
+// span returns the first micro-batch of a group by its number in its cohort, and how many the group has.
+func (g microGroups) span(group int) (first, micros int) {
+	group %= g.each
+	if first = group * g.size; group < g.trained {
+		return first, min(g.size, g.of.TrainedMicros()-first)
+	}
+	first = g.of.TrainedMicros() + (group-g.trained)*g.size
+	return first, min(g.size, g.of.CohortMicros()-first)
 }
 
 // costs tells what each operation of a schedule of groups costs, as Plan.costs does of micro-batches. The first
@@ -111,12 +122,9 @@ func (g microGroups) costs(p *Plan, m *Machine, known *visitCosts) func(op *Op) 
 		if op.Micro == none {
 			return one(op) // there is no other one
 		}
-		size := g.size
+		first, size := g.span(op.Micro)
 		at = *op
-		if op.Micro%g.each == g.each-1 {
-			size = g.last
-		}
-		if op.Micro%g.each == 0 {
+		if first == 0 {
 			at.Micro = 0
 			c = one(&at)
 			size--

@@ -272,7 +272,7 @@ func (p *Plan) SendsRows(part int) bool {
 	return p.Cluster.Several() && p.hostOnly(part) && p.Trained(part)
 }
 
-// CohortTokens is the greatest number of different tokens that a cohort can have.
+// CohortTokens is the greatest number of different tokens that a cohort can have where it comes down.
 func (p *Plan) CohortTokens() int { return min(p.cohortPositions(), p.Model.Vocab) }
 
 // TouchedBytesPerElem is the room that such a sum takes for each element of a row: in fp32, of a cohort by itself as

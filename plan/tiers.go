@@ -125,7 +125,7 @@ func (c *chooser) spill(place Placement, inputsFirst int) Placement {
 	for block, part := range c.Model.BlockParts {
 		if block > 0 && s.inputSpills(block) {
 			id := store.ID{Part: part, Kind: store.Inputs}
-			inputs, bytes[part][store.Inputs] = append(inputs, id), s.inputBytes(1+block)*int64(s.Numerics.MicroBatches)
+			inputs, bytes[part][store.Inputs] = append(inputs, id), s.inputBytes(1+block)*int64(s.microsDown())
 		}
 	}
 	for _, spec := range p.Extents() {

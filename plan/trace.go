@@ -60,13 +60,11 @@ func (p *Plan) describeGroup(op *Op, g microGroups) string {
 	if op.Micro < 0 || g.size == 1 {
 		return p.Describe(op)
 	}
-	n := &p.Numerics
-	begins, ends := op.Micro/g.each*n.CohortMicros(), (op.Micro/g.each+1)*n.CohortMicros() // of its cohort
-	first := begins + op.Micro%g.each*g.size
-	last := min(first+g.size, ends) - 1
+	first, micros := g.span(op.Micro)
+	first += op.Micro / g.each * p.Numerics.CohortMicros() // of its cohort
 	named := *op
 	named.Micro = none
-	return fmt.Sprintf("%s micro-batches %d to %d", p.Describe(&named), first, last)
+	return fmt.Sprintf("%s micro-batches %d to %d", p.Describe(&named), first, first+micros-1)
 }
 
 func simulatedTime(sec float64) time.Duration { return time.Duration(sec * 1e9) }

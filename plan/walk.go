@@ -188,7 +188,7 @@ func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, o
 	mode.Loaded = true
 	groups := p.Numerics.groupMicros(walk.micros)
 	grouped := *p
-	grouped.Numerics.MicroBatches = groups.count
+	grouped.Numerics.MicroBatches, grouped.Numerics.ForwardOnly = groups.count, groups.each-groups.trained
 	if walk.memory == nil {
 		walk.memory = new(walkMemory)
 	}

@@ -60,7 +60,9 @@ func drawRequest(rt *rapid.T) plan.Request {
 			HostBytesPerSec: rate("host"), DiskReadBytesPerSec: rate("read"), DiskWriteBytesPerSec: rate("write")},
 		RecomputeAll: rapid.Bool().Draw(rt, "recompute all"), Outputs: plan.Outputs{NoClip: rapid.Bool().Draw(rt,
 			"no clipping")}}
-	r.Outputs.Objective = rapid.Bool().Draw(rt, "objective")
+	if r.Outputs.Objective = rapid.Bool().Draw(rt, "objective"); r.Outputs.Objective {
+		r.Numerics.ForwardOnly = draw("forward only", 0, n.MicroBatches-1)
+	}
 	if rapid.Bool().Draw(rt, "samples") {
 		texts := min(draw("texts", 1, 4), n.Positions())
 		r.Outputs.LogitRows, r.Outputs.Caches = texts, nn.Caches{Sequences: texts, Positions: draw("of a text", 1, 400)}

@@ -129,18 +129,21 @@ func TestRehearseAnObjective(t *testing.T) {
 		t.Fatal(err)
 	}
 	for hosts := 1; hosts <= 2; hosts++ {
-		p := largePlan(t, func(r *plan.Request) {
-			if r.Model, err = model.New(c); err != nil {
-				t.Fatal(err)
+		for forward := range 3 {
+			p := largePlan(t, func(r *plan.Request) {
+				if r.Model, err = model.New(c); err != nil {
+					t.Fatal(err)
+				}
+				r.Numerics.SequenceLen, r.Numerics.MicroBatches, r.Numerics.Cohorts = 256, 6, 2
+				r.Numerics.ForwardOnly = forward
+				r.Outputs.Objective, r.Cluster = true, plan.Cluster{Hosts: hosts}
+			})
+			if _, err := Hosts(t.Context(), p, 2); err != nil {
+				t.Errorf("%d hosts, %d of a group not trained: %v", hosts, forward, err)
 			}
-			r.Numerics.SequenceLen, r.Numerics.MicroBatches, r.Numerics.Cohorts = 256, 6, 2
-			r.Outputs.Objective, r.Cluster = true, plan.Cluster{Hosts: hosts}
-		})
-		if _, err := Hosts(t.Context(), p, 2); err != nil {
-			t.Errorf("%d hosts: %v", hosts, err)
-		}
-		if all, err := Products(p); err != nil || len(all) != 1 || len(all[0]) == 0 {
-			t.Errorf("%d hosts: products %v, %v", hosts, all, err)
+			if all, err := Products(p); err != nil || len(all) != 1 || len(all[0]) == 0 {
+				t.Errorf("%d hosts: products %v, %v", hosts, all, err)
+			}
 		}
 	}
 }

@@ -238,7 +238,7 @@ func (r *execution) scatterPrepared(s device.Stream, op *plan.Op) error {
 		if err != nil {
 			return err
 		}
-		r.addRows(s, op, sum, tile, 0, op.Reads)
+		r.addRows(s, op, sum, tile, op.Reads)
 		r.roundTouched(s, op, stored, sum, tile)
 	} else {
 		r.sumTouched(s, op, stored, tile)
@@ -362,27 +362,19 @@ type tilePiece struct {
 	first, rows int
 }
 
-// cohorts yields the rows of gradients that an operation reads, those of a cohort at a time, with the cohort's first
-// micro-batch.
-func (r *execution) cohorts(op *plan.Op) iter.Seq2[int, []plan.Operand] {
-	n := r.Plan.Numerics.CohortMicros()
-	return func(yield func(int, []plan.Operand) bool) {
-		for m := 0; m < len(op.Reads); m += n {
-			if !yield(m, op.Reads[m:m+n]) {
-				return
-			}
-		}
-	}
+// cohorts yields the rows of gradients that an operation reads, those of a cohort at a time.
+func (r *execution) cohorts(op *plan.Op) iter.Seq[[]plan.Operand] {
+	return slices.Chunk(op.Reads, r.Plan.MicrosDown())
 }
 
-// addRows adds the gradients of a cohort's rows, from micro-batch m on, to a sum over rows of the vocabulary from
-// `first` on. The sum of the cohort is then complete, and rounded if it is to be.
-func (r *execution) addRows(s device.Stream, op *plan.Op, sum device.Mat, piece tilePiece, m int, dxs []plan.Operand) {
+// addRows adds the gradients of a cohort's rows to a sum over rows of the vocabulary from `first` on. The sum of the
+// cohort is then complete, and rounded if it is to be.
+func (r *execution) addRows(s device.Stream, op *plan.Op, sum device.Mat, piece tilePiece, dxs []plan.Operand) {
 	l := op.Table
 	table := device.NewMat(sum.Mem, tensor.F32, piece.rows, l.Cols)
-	for i, dx := range dxs {
-		dx := r.host.Rows(&dx)
-		s.ScatterAdd(table, dx, r.hostIDs(m+i), piece.first, l.Scale(dx.DType))
+	for i := range dxs {
+		dx := r.host.Rows(&dxs[i])
+		s.ScatterAdd(table, dx, r.hostIDs(dxs[i].Micro), piece.first, l.Scale(dx.DType))
 	}
 	if r.Plan.Numerics.NarrowSums() {
 		r.roundToBF16(s, sum)
@@ -402,9 +394,9 @@ func (r *execution) sumRows(s device.Stream, op *plan.Op, stored device.Mat, pie
 	if apart {
 		s.Zero(r.total(piece).Mem)
 	}
-	for m, dxs := range r.cohorts(op) {
+	for dxs := range r.cohorts(op) {
 		s.Zero(stored.Mem)
-		r.addRows(s, op, stored, piece, m, dxs)
+		r.addRows(s, op, stored, piece, dxs)
 		if apart {
 			addTo(s, r.total(piece), stored, false)
 		}
@@ -427,16 +419,18 @@ func addTo(s device.Stream, total, sum device.Mat, overwrite bool) {
 // the sum of the cohort.
 func (r *execution) sumOnto(s device.Stream, op *plan.Op, piece tilePiece) (device.Mat, error) {
 	scarce := r.isScarce(store.ID{Part: op.Part, Kind: store.GradSum})
-	for m, dxs := range r.cohorts(op) {
-		sum, err := r.begunSum(op.Part, m/len(dxs), piece)
+	cohort := 0
+	for dxs := range r.cohorts(op) {
+		sum, err := r.begunSum(op.Part, cohort, piece)
 		if err != nil {
 			return device.Mat{}, err
 		}
-		r.addRows(s, op, sum, piece, m, dxs)
+		r.addRows(s, op, sum, piece, dxs)
 		if r.Plan.Numerics.CohortCount() == 1 {
 			return sum, nil
 		}
-		addTo(s, r.total(piece), sum, m == 0)
+		addTo(s, r.total(piece), sum, cohort == 0)
+		cohort++
 		if scarce { // staging memory is for one piece
 			if err := r.syncAndRelease(s, updates); err != nil {
 				return device.Mat{}, err
@@ -495,15 +489,15 @@ func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, 
 		total := device.NewMat(room, tensor.F32, n, l.Cols)
 		rounded := device.NewMat(room.Slice(elems*(perElem-2), 2*elems), tensor.BF16, n, l.Cols)
 		s.Zero(total.Mem)
-		for m, dxs := range r.cohorts(op) {
+		for dxs := range r.cohorts(op) {
 			sum := total
 			if apart {
 				sum = device.NewMat(room.Slice(4*elems, 4*elems), tensor.F32, n, l.Cols)
 				s.Zero(sum.Mem)
 			}
-			for i, dx := range dxs {
-				dx := r.host.Rows(&dx)
-				s.ScatterAdd(sum, dx, r.numbersOf(m+i), from, l.Scale(dx.DType))
+			for i := range dxs {
+				dx := r.host.Rows(&dxs[i])
+				s.ScatterAdd(sum, dx, r.numbersOf(dxs[i].Micro), from, l.Scale(dx.DType))
 			}
 			if r.Plan.Numerics.NarrowSums() { // by way of what is free until the total is complete
 				s.Cast(rounded, sum)

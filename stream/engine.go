@@ -96,7 +96,7 @@ type Update struct {
 
 // Result has the numbers of a step. Several hosts have the same.
 type Result struct {
-	LossSum   float64 // over the positions that count
+	LossSum   float64 // over the positions that count, of micro-batches that are trained
 	Targets   int     // how many these are
 	GradNorm  float64
 	ClipScale float64

@@ -160,6 +160,7 @@ func (r *execution) moveInput(s device.Stream, i int) error {
 // inputPieces are the places in the input of a layer, and in its extent, of the pieces for a micro-batch.
 func (e *Engine) inputPieces(layer, m int) iter.Seq2[int64, int64] {
 	pieces, bytes := e.Plan.InputPieces(layer)
+	m = e.Plan.NumberDown(m)
 	return func(yield func(at, off int64) bool) {
 		for i := range pieces {
 			if !yield(int64(i)*bytes, int64(m*pieces+i)*bytes) {

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/stream"
 	"pgregory.net/rapid"
 )
 
@@ -62,8 +63,8 @@ func (boundless) Weigh(s *objective.Step) (res objective.Result, err error) {
 }
 
 // inTwoPasses is the same subject with the weights of rivals in its batches, which a forward pass before each step has
-// found: the oracle of steps with a stop. The other one has the objective.
-func inTwoPasses(t errorer, s *subject, steps int) (oracle, stops *subject) {
+// found: the oracle of steps with a stop. The other one has the objective. Each batch may be changed.
+func inTwoPasses(t errorer, s *subject, steps int, change func(*stream.Batch)) (oracle, stops *subject) {
 	t.Helper()
 	plain, with := *s, *s
 	plain.batches, with.outputs.Objective = slices.Clone(s.batches), true
@@ -82,6 +83,9 @@ func inTwoPasses(t errorer, s *subject, steps int) (oracle, stops *subject) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if change != nil {
+			change(weighed)
+		}
 		if _, err := r.engine.Step(context.Background(), weighed, s.updates[i]); err != nil {
 			t.Fatal(err)
 		}
@@ -90,8 +94,8 @@ func inTwoPasses(t errorer, s *subject, steps int) (oracle, stops *subject) {
 	return &plain, &with
 }
 
-// objectiveSubjects are models whose steps have four micro-batches, in cohorts or not.
-func objectiveSubjects(t errorer, steps int) (all []named) {
+// objectiveSubjects are models whose steps have four micro-batches or more, and in each of their cohorts at least as many as asked.
+func objectiveSubjects(t errorer, steps, each int) (all []named) {
 	t.Helper()
 	for name, change := range map[string]func(s *shape){
 		"untied":       func(*shape) {},
@@ -108,11 +112,14 @@ func objectiveSubjects(t errorer, steps int) (all []named) {
 			s.Type, s.families, s.Layers = crossing.ModelType,
 				[]model.Family{crossing}, 6
 		},
+		"two chains, cohorts": func(s *shape) {
+			s.Type, s.families, s.Layers, s.Cohorts = towered.ModelType, []model.Family{towered}, 4, 2
+		},
 		"experts, cohorts, bf16": ofExperts,
 	} {
 		s := tiny
-		s.Micro = 4
 		change(&s)
+		s.Micro = max(4, each*s.Cohorts)
 		all = append(all, named{name, s.subject(t, steps)})
 	}
 	slices.SortFunc(all, func(a, b named) int { return strings.Compare(a.name, b.name) })
@@ -135,8 +142,8 @@ func TestObjectivesStopInTheHead(t *testing.T) {
 		want  outcome
 	}
 	var laws []law
-	for _, s := range objectiveSubjects(t, lawSteps) {
-		oracle, stops := inTwoPasses(t, s.subject, lawSteps)
+	for _, s := range objectiveSubjects(t, lawSteps, 1) {
+		oracle, stops := inTwoPasses(t, s.subject, lawSteps, nil)
 		ref := start(t, oracle, setup{device: dev, change: streamed(1), serial: true})
 		laws = append(laws, law{s.name, stops, train(t, ref, oracle, lawSteps)})
 		ref.close(t)

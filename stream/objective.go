@@ -90,8 +90,9 @@ func (b *Batch) Counts() objective.Counts {
 }
 
 // Weigh has an objective give the positions of a batch their weights, from the log-probabilities of all of its
-// micro-batches: what a step with that objective does in the middle. It returns a batch that trains to the same bits
-// without the objective, by groups of that number of micro-batches, which see each other's documents.
+// micro-batches: what a step with that objective does in the middle, if it trains all of them. It returns a batch that
+// trains to the same bits without the objective, by groups of that number of micro-batches, which see each other's
+// documents.
 func (b *Batch) Weigh(o objective.Objective, group int, logProbs [][]float32) (*Batch, objective.Result, error) {
 	var sum objective.Result
 	weighed := *b
@@ -161,9 +162,12 @@ func (r *execution) objective(s device.Stream, op *plan.Op) error {
 		return fmt.Errorf("objective: %w", err)
 	}
 	r.weighed[cohort/n.CohortMicros()] = res
-	for _, of := range weights {
+	for i, of := range weights {
 		for t := range of {
 			of[t] *= r.scale
+		}
+		if !n.TrainsMicro(cohort + i) {
+			clear(of) // it comes down all the same, if the model has experts
 		}
 	}
 	return nil

@@ -173,7 +173,9 @@ func TestRehearsedIsPlanned(t *testing.T) {
 		if rapid.Bool().Draw(rt, "not clipped") {
 			s = s.unclipped(true)
 		}
-		s.outputs.Objective = rapid.Bool().Draw(rt, "objective")
+		if s.outputs.Objective = rapid.Bool().Draw(rt, "objective"); s.outputs.Objective {
+			s.numerics.ForwardOnly = rapid.IntRange(0, s.numerics.CohortMicros()-1).Draw(rt, "forward only")
+		}
 		if n := s.numerics.CohortCount(); n > 1 && rapid.Bool().Draw(rt, "several hosts") {
 			s = s.onHost(rapid.IntRange(0, n-1).Draw(rt, "host"), n)
 		}

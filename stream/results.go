@@ -80,8 +80,8 @@ func (t *tally) put(results []byte, at int64) {
 }
 
 // collect adds up the scalars of all hosts, of a schedule with an update or nil, in fp64: losses of micro-batches by
-// cohort, and squares of parts and their pieces in order, each of which one host has.
-func (e *Engine) collect(u *pendingUpdate) Result {
+// cohort, of a step those that are trained, and squares of parts and their pieces in order, each of which one host has.
+func (e *Engine) collect(u *pendingUpdate, steps bool) Result {
 	var res Result
 	var told tally
 	cohort, squares := 0.0, 0.0
@@ -90,7 +90,9 @@ func (e *Engine) collect(u *pendingUpdate) Result {
 			if e.Plan.Numerics.BeginsCohort(m) {
 				res.LossSum, cohort = res.LossSum+cohort, 0
 			}
-			cohort += float(of, e.Plan.LossAt(m))
+			if !steps || e.Plan.Numerics.TrainsMicro(m) {
+				cohort += float(of, e.Plan.LossAt(m))
+			}
 		}
 		told.add(tallyOf(of, e.Plan.TallyAt()))
 	}

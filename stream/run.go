@@ -162,7 +162,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		e.save = nil
 	}
 	e.versions.passed(mode.Pass)
-	res := e.collect(r.update)
+	res := e.collect(r.update, mode.Pass.Steps())
 	res.Objective, res.weighed = weighed, weighs
 	return res, nil
 }

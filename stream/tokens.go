@@ -2,6 +2,7 @@ package stream
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
@@ -75,21 +76,25 @@ func (e *Engine) orderAhead(micro []batch.Micro) {
 }
 
 // orderTokens finds out which tokens occur in a step, or with several hosts in each of its cohorts, whichever host
-// computes it, and numbers those of this host's share by their order.
+// computes it, and numbers those of this host's share by their order. Micro-batches that never come down have none.
 func (e *Engine) orderTokens(micro []batch.Micro) {
 	numbers := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Home(plan.Numbers, 0)))
 	ofToken := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Home(plan.OfTokens, 0)))
 	e.touched = e.touched[:0]
+	n, down := e.Plan.Numerics.CohortMicros(), e.Plan.MicrosDown()
 	if !e.Plan.Cluster.Several() {
 		all := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Home(plan.Occurring, 0)))
-		e.touched = append(e.touched, order(micro, all[:0], ofToken))
+		var of []batch.Micro
+		for cohort := range slices.Chunk(micro, n) {
+			of = append(of, cohort[:down]...)
+		}
+		e.touched = append(e.touched, order(of, all[:0], ofToken))
 		number(micro, ofToken, numbers)
 		return
 	}
-	n := e.Plan.Numerics.CohortMicros()
 	own, each := e.Plan.Cluster.Host*e.Plan.Numerics.CohortCount(), n*e.Plan.Numerics.Positions()
 	for cohort := range e.Plan.Whole.CohortCount() {
-		of := micro[cohort*n:][:n]
+		of := micro[cohort*n:][:down]
 		all := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Home(plan.Occurring, cohort)))
 		e.touched = append(e.touched, order(of, all[:0], ofToken))
 		if here := cohort - own; here >= 0 && here < e.Plan.Numerics.CohortCount() {

@@ -26,7 +26,7 @@ type room struct {
 
 // rooms lists all that the program links, and each package of it is in one room.
 var rooms = []room{
-	{"plan + stream", []string{"plan", "stream"}, 15500},
+	{"plan + stream", []string{"plan", "stream"}, 15690},
 	{"nn + model", []string{"nn", "model"}, 9870},
 	{"train", []string{"train/..."}, 14220},
 	{"data", []string{"data/..."}, 24740},
@@ -42,7 +42,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 123130
+const linkedLines = 123320
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"
