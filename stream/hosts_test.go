@@ -255,7 +255,8 @@ func TestHostsTellTheSame(t *testing.T) {
 			other := setup{device: dev, change: streamed(1), serial: true, traced: true}
 			c := startHosts(t, s, setup{device: dev, change: change, traced: true}, other)
 			c.each(t, func(t errorer, host int) {
-				if d := cmp.Diff(want, tell(t, c.rigs[host], s), cmpopts.EquateNaNs()); d != "" {
+				if d := cmp.Diff(want, tell(t, c.rigs[host], s), cmpopts.EquateNaNs(),
+					cmp.AllowUnexported(stream.Result{})); d != "" {
 					t.Errorf("rate %v, %s: (-one process +host)\n%s", lr, name, d)
 				}
 				if lanes, _ := c.rigs[host].trace.TakeBusy(); lanes[trace.Send] == 0 || lanes[trace.Receive] == 0 {
