@@ -127,3 +127,32 @@ func TestSidesOfSteps(t *testing.T) {
 		t.Errorf("%d documents", len(l.Documents()))
 	}
 }
+
+// FuzzWeighted reads bytes as a row of tokens: what is accepted has tokens of the vocabulary, a target, and finite weights.
+func FuzzWeighted(f *testing.F) {
+	f.Add(`{"input_ids": [1, 2], "weights": [0, 1], "logprobs": [0, -1.5]}`)
+	f.Add(`{"input_ids": "[1, 2]", "completion_mask": [false, 1], "advantage": "0.5"}`)
+	f.Add(`{"input_ids": [1, 3e38], "weights": [0, 1e39]}`)
+	s := rowReader{Source: Source{Type: Weighted}.withDefaults()}
+	f.Fuzz(func(t *testing.T, text string) {
+		all, _, err := s.documents(t.Context(), row0([]byte(text)), Options{Tokenizer: tokenizer.Bytes()})
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "x:") || strings.Contains(err.Error(), "\n") {
+				t.Fatalf("error %v does not name the place in a line", err)
+			}
+			return
+		}
+		if err := newBuilder().appendDocument(all[0]); err != nil {
+			t.Fatal(err)
+		}
+		isTarget := func(l int32) bool { return l != Ignore && int(l) < tokenizer.Bytes().VocabSize() }
+		if !slices.ContainsFunc(all[0].Labels[1:], isTarget) {
+			t.Fatalf("labels %v", all[0].Labels)
+		}
+		for _, w := range all[0].columns[TokenWeights] {
+			if w-w != 0 {
+				t.Fatalf("weights %v", all[0].columns[TokenWeights])
+			}
+		}
+	})
+}
