@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/plan"
 )
@@ -29,11 +30,12 @@ func (c *conversion) batch() error {
 	}
 	c.overlong()
 	if key, n := c.wholeBatch(); key != "" {
-		if length > mostBatch/n {
+		if length*c.sides() > mostBatch/n {
 			return fmt.Errorf("%s is %d: that makes a step of more than %d tokens", key, n, int64(mostBatch))
 		}
-		c.set("batch_tokens", numeral(float64(length*n)), append([]string{key}, from...), "%s x %d positions",
-			spelling.Count(int(n), "sequence"), length)
+		c.pairs(n, key)
+		c.set("batch_tokens", numeral(float64(length*c.sides()*n)), append([]string{key}, from...), "%s x %s",
+			spelling.Count(int(n), c.unit()), c.positions(length))
 		if c.isUnpacked() {
 			c.decide(nil, "batch_tokens: rows are packed, so a step has more short examples than before")
 		}
@@ -41,13 +43,13 @@ func (c *conversion) batch() error {
 	}
 
 	how, keys := []string{}, []string{}
-	total := length
+	total, documents := length*c.sides(), int64(1)
 	for _, f := range []struct {
 		what  string
 		keys  []string
 		usual int64
 	}{
-		{"sequence", []string{"per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size"},
+		{c.unit(), []string{"per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size"},
 			c.usual.perDevice},
 		{"accumulated step", []string{"gradient_accumulation_steps"}, 1},
 	} {
@@ -65,11 +67,15 @@ func (c *conversion) batch() error {
 		if total > mostBatch/n {
 			return fmt.Errorf("%s is %s: that makes a step of more than %d tokens", key, shown(v), int64(mostBatch))
 		}
-		total *= n
+		total, documents = total*n, documents*n
 	}
-	c.set("batch_tokens", numeral(float64(total)), append(keys, from...), "%s x %d positions, on one device",
-		strings.Join(how, " x "), length)
+	c.pairs(documents, keys...)
+	c.set("batch_tokens", numeral(float64(total)), append(keys, from...), "%s x %s, on one device",
+		strings.Join(how, " x "), c.positions(length))
 	decide := "batch_tokens: multiply it by the number of devices that the file was for"
+	if c.sides() == 2 {
+		decide = "batch_tokens, objective.pairs_per_step: multiply both by the number of devices that the file was for"
+	}
 	if c.isUnpacked() {
 		decide += ". Rows are packed, so a step has more short examples than before"
 	}
@@ -77,8 +83,43 @@ func (c *conversion) batch() error {
 	return nil
 }
 
-// isUnpacked reports whether a row of the other trainer has one document, and so a batch as many as rows.
+// sides counts the documents of one thing that the other trainer counts in a batch: a pair has 2.
+func (c *conversion) sides() int64 {
+	if c.dataType() == data.Preference {
+		return 2
+	}
+	return 1
+}
+
+// unit names the things that the other trainer counts in a batch.
+func (c *conversion) unit() string {
+	if c.sides() == 2 {
+		return "pair"
+	}
+	return "sequence"
+}
+
+// positions says how many there are of that.
+func (c *conversion) positions(length int64) string {
+	if c.sides() == 2 {
+		return fmt.Sprintf("2 sides of %d positions", length)
+	}
+	return fmt.Sprintf("%d positions", length)
+}
+
+// pairs bounds the pairs of a step by their number in the file. batch_tokens has room for them at their longest.
+func (c *conversion) pairs(n int64, keys ...string) {
+	if c.sides() == 2 {
+		c.goal.part("pairs_per_step", numeral(float64(n)), keys...)
+	}
+}
+
+// isUnpacked reports whether a row of the other trainer has one document, and so a batch as many as rows. A step has no
+// more pairs than before, packed or not.
 func (c *conversion) isUnpacked() bool {
+	if c.sides() == 2 {
+		return false
+	}
 	for _, key := range []string{"sample_packing", "packing", "neat_packing"} {
 		if isOn(c.values[key]) {
 			return false

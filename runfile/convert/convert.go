@@ -59,14 +59,14 @@ type LeftOut struct {
 	Why  string   `json:"why"`
 }
 
-// File converts a file. Its name is for comments. It reads the model's directory and a list of data sets if the file
+// File converts a file. Its name is for comments, and may say what a file of TRL is for. It reads the model's directory and a list of data sets if the file
 // names some that exist.
 func File(name string, doc []byte) (*Result, error) {
 	values, err := runfile.Mapping(doc)
 	if err != nil {
 		return nil, err
 	}
-	c := &conversion{values: values, used: map[string]bool{}, decided: map[string]bool{},
+	c := &conversion{name: name, values: values, used: map[string]bool{}, decided: map[string]bool{},
 		dismissed: map[string]string{}}
 	if c.result.Tool, err = toolOf(values); err != nil {
 		return nil, err
@@ -79,7 +79,11 @@ func File(name string, doc []byte) (*Result, error) {
 	slices.SortStableFunc(c.result.Settings, func(a, b Setting) int { return runfile.Order(a.Key) - runfile.Order(b.Key) })
 	c.leaveOut()
 	c.result.RunFile = c.result.text(name)
-	if _, err := runfile.Parse([]byte(c.result.RunFile)); err != nil {
+	config, err := runfile.Parse([]byte(c.result.RunFile))
+	if err == nil {
+		_, err = config.Objective.Open()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("a value of the file is not one that Millrace takes: %w", err)
 	}
 	return &c.result, nil
@@ -87,12 +91,14 @@ func File(name string, doc []byte) (*Result, error) {
 
 // conversion is a file on its way.
 type conversion struct {
+	name      string // the file's
 	values    map[string]any
 	used      map[string]bool   // keys that were looked at
 	decided   map[string]bool   // keys that something is to be decided about
 	dismissed map[string]string // keys that need no setting, and why
 	usual     usual             // what the trainer does where the file is silent
 	family    string            // the model's model_type; empty if it is not known
+	goal      goal
 	result    Result
 }
 

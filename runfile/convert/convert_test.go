@@ -27,7 +27,8 @@ func read(t testing.TB, name string) []byte {
 // Files in the forms of the three trainers, and the run files that come of them.
 func TestFiles(t *testing.T) {
 	for name, tool := range map[string]Tool{"llamafactory.yaml": LLaMAFactory, "llamafactory-lora.yaml": LLaMAFactory,
-		"axolotl.yml": Axolotl, "trainer.json": HFTrainer, "trl.yaml": TRL, "llamafactory-v1.yaml": LLaMAFactoryV1} {
+		"axolotl.yml": Axolotl, "trainer.json": HFTrainer, "trl.yaml": TRL, "llamafactory-v1.yaml": LLaMAFactoryV1,
+		"llamafactory-dpo.yaml": LLaMAFactory, "axolotl-orpo.yml": Axolotl, "axolotl-kto.yml": Axolotl, "trl-dpo.yaml": TRL, "simpo.yaml": TRL} {
 		t.Run(name, func(t *testing.T) {
 			doc := read(t, name)
 			r, err := File(name, doc)
@@ -111,6 +112,7 @@ func TestRefusals(t *testing.T) {
 		"compute_environment: LOCAL_MACHINE\nnum_processes: 8\n": "this is a file of accelerate",
 		"zero_optimization: {stage: 3}\nfp16: {}\n":              "this is a file of DeepSpeed",
 		"lr: 1\nx: 1\ny: 2\n":                                    "of 3 keys, LLaMA-Factory, Axolotl, TRL",
+		"base_model: m\nrl: dpo\nrl_beta: -1\n":                  "not one that Millrace takes: objective.beta is -1",
 		"base_model: m\nlearning_rate: -1\n":                     "not one that Millrace takes: learning_rate",
 		"base_model: m\nsequence_len: many\n":                    "sequence_len is many",
 		"base_model: m\nmicro_batch_size: 1e9":                   "micro_batch_size is",
@@ -127,7 +129,8 @@ func TestRefusals(t *testing.T) {
 // A file of strange values is refused, or becomes a run file that is read.
 func FuzzFile(f *testing.F) {
 	for _, name := range []string{"llamafactory.yaml", "llamafactory-lora.yaml", "llamafactory-v1.yaml", "axolotl.yml",
-		"trainer.json", "trl.yaml"} {
+		"trainer.json", "trl.yaml", "llamafactory-dpo.yaml", "axolotl-orpo.yml",
+		"axolotl-kto.yml", "trl-dpo.yaml", "simpo.yaml"} {
 		f.Add(read(f, name))
 	}
 	f.Add([]byte("base_model: \"a # b\"\ndatasets: [{path: \"x: y\", type: {field_output: \"}\"}}, 3, text]\n" +

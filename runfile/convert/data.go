@@ -25,7 +25,12 @@ func (c *conversion) datasets() {
 	c.set("datasets", sets.yaml(""), from, "%s", how)
 	c.prompts()
 	held, heldFrom := c.held()
-	key, v := c.take("val_size", "val_set_size")
+	key, v := c.take("val_size", "val_set_size", "test_split_size")
+	if mixture, _ := c.values["dataset_mixture"].(map[string]any); key == "" && !isNothing(c.evalStrategy()) {
+		if v = mixture["test_split_size"]; v != nil {
+			key = "dataset_mixture"
+		}
+	}
 	percentKey, percent := c.take("validation_split_percentage")
 	share, isShare := number(v)
 	hundredths, isPercent := number(percent)
@@ -135,7 +140,7 @@ func (c *conversion) held() (all entries, from []string) {
 	if key, v := c.take("test_datasets"); key != "" {
 		return c.listed(key, v), []string{key}
 	}
-	if strategy := c.values["eval_strategy"]; c.result.Tool == TRL && !isNothing(strategy) {
+	if c.result.Tool == TRL && !isNothing(c.evalStrategy()) {
 		return c.namedForTRL("dataset_test_split", "test")
 	}
 	key, v := c.take("eval_dataset", "validation_file")
@@ -151,6 +156,14 @@ func (c *conversion) held() (all entries, from []string) {
 	return c.plain(key, v)
 }
 
+// evalStrategy says when the file evaluates.
+func (c *conversion) evalStrategy() any {
+	if v := c.values["eval_strategy"]; v != nil {
+		return v
+	}
+	return c.values["evaluation_strategy"]
+}
+
 // registered are data sets by their names in LLaMA-Factory's registry. limit is the key that bounds each of them.
 func (c *conversion) registered(key string, v, dir any) (all entries, limit string) {
 	limit, most := c.take("max_samples")
@@ -162,9 +175,10 @@ func (c *conversion) registered(key string, v, dir any) (all entries, limit stri
 	for _, name := range list(v) {
 		e := entry{{"path", path}, {"name", name}}
 		if isElsewhere {
-			e = entry{{"path", name}, {"type", string(data.Alpaca)}}
+			guess := cmp.Or(c.dataType(), data.Alpaca)
+			e = entry{{"path", name}, {"type", string(guess)}}
 			c.decide(given(key),
-				"%s: the type of %s is in a registry that is not here; alpaca is a guess", plainWord(key), plainWord(name))
+				"%s: the type of %s is in a registry that is not here; %s is a guess", plainWord(key), plainWord(name), guess)
 		}
 		if n, ok := count(most); ok {
 			e.add("max_samples", fmt.Sprint(n))
@@ -273,6 +287,10 @@ var loaders = map[string][3]string{"load_qa": {"question", "answer"}, "load_came
 
 // axolotlType adds the type of an entry and the keys of its rows.
 func (c *conversion) axolotlType(at string, e *entry, values map[string]any, text func(string) string) {
+	if c.goal.kind != "" {
+		c.comparedType(at, e, values, text)
+		return
+	}
 	if custom, ok := values["type"].(map[string]any); ok {
 		e.add("type", string(data.Alpaca))
 		e.add("prompt", textOf(custom["field_instruction"]))
@@ -291,7 +309,7 @@ func (c *conversion) axolotlType(at string, e *entry, values map[string]any, tex
 		c.cannot(nil, "%s has type input_output, whose rows mark the parts that count: Millrace has no such rows; make "+
 			"messages of them", at)
 	case "stepwise_supervised", "bradley_terry":
-		c.cannot(nil, "%s has type %s: %s", at, name, onlyTokens)
+		c.cannot(nil, "%s has type %s: %s", at, name, noRewards)
 	case "":
 		if !strings.HasPrefix(at, "pretraining_dataset") {
 			c.cannot(nil, "%s has no type, so its rows are tokens already: Millrace reads text and makes tokens itself", at)

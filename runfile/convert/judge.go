@@ -85,23 +85,9 @@ func (c *conversion) present(keys ...string) (all []string) {
 	return all
 }
 
-// onlyTokens is why other objectives are refused.
-const onlyTokens = "Millrace does pre-training and supervised fine-tuning, not learning from preferences or rewards"
-
-// preferenceWords are of data sets with pairs of answers.
-var preferenceWords = regexp.MustCompile(
-	`(^|[^a-z])(dpo|kto|orpo|rlhf|reward|preferences?|pairwise|ultrafeedback)($|[^a-z])`)
-
-// judgeObjective finds other objectives than the next token.
+// judgeObjective finds what is trained, and refuses classes of models and plugins that ask for something else.
 func (c *conversion) judgeObjective() {
-	for _, key := range []string{"stage", "rl"} {
-		k, v := c.take(key)
-		if text := textOf(v); k == "" || text == "sft" || text == "pt" {
-			c.dismiss(withoutKey, key)
-			continue
-		}
-		c.cannot([]string{k}, "%s is %s: %s", k, shown(v), onlyTokens)
-	}
+	c.judgeGoal()
 	class := c.textAt("model_type")
 	if strings.HasSuffix(class, "ForSequenceClassification") || strings.HasSuffix(class, "ForTokenClassification") {
 		c.cannot([]string{"model_type"}, "model_type is %s: Millrace trains language models, and none that classifies or "+
@@ -110,18 +96,6 @@ func (c *conversion) judgeObjective() {
 	}
 	if class := c.textAt("model_class"); c.result.Tool == LLaMAFactoryV1 && class != "" && class != "llm" {
 		c.cannot([]string{"model_class"}, "model_class is %s: Millrace trains language models only", shown(class))
-	}
-	// The command, and not the file, says what v1 and TRL do with the data: sft or dpo.
-	for tool, key := range map[Tool]string{LLaMAFactoryV1: "train_dataset", TRL: "dataset_name"} {
-		set := c.textAt(key)
-		if c.result.Tool == tool && preferenceWords.MatchString(strings.ToLower(set[strings.LastIndex(set, "/")+1:])) {
-			c.cannot([]string{key}, "%s is %s, by its name preferences: %s", key, shown(set), onlyTokens)
-		}
-	}
-	if loss := c.textAt("loss_type"); loss == "nll" || loss == "chunked_nll" {
-		c.dismiss(withoutKey, "loss_type")
-	} else if c.result.Tool == TRL && loss != "" && loss != "dft" {
-		c.cannot([]string{"loss_type"}, "loss_type is %s: %s", shown(loss), onlyTokens)
 	}
 	plugins, _ := c.values["plugins"].([]any)
 	for _, p := range plugins {
@@ -138,7 +112,7 @@ var refusedPlugins = map[string]string{
 	".kd.":            "Millrace does not distil",
 	".diffusion.":     "Millrace trains models that predict the next token, and no diffusion",
 	".llm_compressor": "Millrace changes all weights, so sparse ones would not stay so",
-	".nemo_gym":       onlyTokens,
+	".nemo_gym":       noRewards,
 	".mora":           "Millrace trains all parameters and has no adapters of this kind",
 }
 

@@ -159,7 +159,8 @@ func TestCannot(t *testing.T) {
 		{"stage: sft\nimage_max_pixels: 9\nvideo_max_pixels: 9",
 			"image_max_pixels, video_max_pixels: Millrace trains on text only"},
 		{"stage: sft\ndataset: mllm_demo,identity", "dataset has mllm_demo, by its name with images"},
-		{"stage: dpo\n", "stage is dpo: Millrace does pre-training and supervised fine-tuning"},
+		{"stage: rm\n", "stage is rm: Millrace trains on texts and on preferences, and not with rewards"},
+		{"stage: ppo\n", "stage is ppo"},
 		{"base_model: m\nrl: grpo\n", "rl is grpo"},
 		{"base_model: m\nreward_model: true\n", "reward_model is true"},
 		{"base_model: m\nprocess_reward_model: true\n", "process_reward_model is true"},
@@ -178,8 +179,9 @@ func TestCannot(t *testing.T) {
 		{"model: m\ntrain_dataset: data/v1_dpo_demo.yaml", "by its name preferences"},
 		{"model: m\ntrain_dataset: d\nmodel_class: cls", "Millrace trains language models only"},
 		{"model_name_or_path: m\ndataset_name: d\nmax_length: 9\nnum_generations: 8", "num_generations is 8"},
-		{"model_name_or_path: m\ndataset_name: trl-lib/ultrafeedback_binarized", "by its name preferences"},
-		{"model_name_or_path: m\ndataset_name: d\nloss_type: sigmoid", "loss_type is sigmoid"},
+		{"model_name_or_path: m\ndataset_name: d\noutput_dir: x-reward", "the file is for reward, by the name"},
+		{"model_name_or_path: m\ndataset_name: d\nloss_type: [sigmoid, aot]", "loss_type has aot: Millrace has no such loss of dpo"},
+		{"stage: kto\nloss_type: bco", "loss_type has bco: Millrace has no such loss of kto; it has kto"},
 	} {
 		doc, want := c[0], c[1]
 		r, err := File("a.yaml", []byte(doc))

@@ -16,14 +16,20 @@ func (c *conversion) rate() {
 	x, isSaid := number(v)
 	how := ""
 	if !isSaid {
-		x, _ = number(c.usual.rate)
-		how = fmt.Sprintf("the file does not say; %s has %s", c.result.Tool, c.usual.rate)
+		usual := c.usual.rate
+		if c.result.Tool == TRL && c.goal.kind != "" {
+			usual = "1e-6" // of the configurations of all its trainers but that of SFT
+		}
+		x, _ = number(usual)
+		how = fmt.Sprintf("the file does not say; %s has %s", c.result.Tool, usual)
 		if c.result.Tool != TRL && c.result.Tool != LLaMAFactoryV1 {
 			c.decide(given(key), "learning_rate: the file does not say")
 		}
 	}
 	old := x
-	if adapter := c.adapters(); adapter != "" {
+	if adapter := c.adapters(); adapter != "" && c.goal.kind != "" {
+		x, how = c.comparedRate(x, adapter)
+	} else if adapter != "" {
 		how = fmt.Sprintf("a tenth of %s, which is for an adapter", numeral(x))
 		c.decide(nil, "learning_rate: it is a tenth of %s, since the file trains an adapter (%s). All parameters need a "+
 			"lower one than an adapter, and which is best depends on the data", numeral(x), adapter)
@@ -47,6 +53,25 @@ func (c *conversion) rate() {
 	case c.result.Tool == Axolotl && steps == "" && ratio == "":
 		c.set("warmup_ratio", "0.03", nil, "the file does not say; Axolotl has 0.03, and at most 100 steps")
 	}
+}
+
+// Rates between which preferences are usually trained with all parameters, by docs/preferences.md. They follow from
+// pairs of files of the same authors too: the alignment handbook's zephyr-7b has 5e-7, and 5e-6 for its adapter.
+const (
+	leastComparedRate = 5e-7
+	mostComparedRate  = 5e-6
+)
+
+// comparedRate is the rate of all parameters where a file has one for an adapter: a tenth, as without preferences, and
+// within the usual range. Files with 2e-4 would otherwise have 2e-5, four times the highest usual rate, and those with
+// TRL's default of 1e-6, which is meant for all parameters, 1e-7.
+func (c *conversion) comparedRate(old float64, adapter string) (rate float64, how string) {
+	rate = short(min(max(old/10, min(leastComparedRate, old)), mostComparedRate))
+	how = fmt.Sprintf("for an adapter it was %s", numeral(old))
+	c.decide(nil, "learning_rate: the file trains an adapter (%s) with %s. All parameters need a tenth, and with "+
+		"preferences %s to %s is usual, so it is %s", adapter, numeral(old), numeral(leastComparedRate),
+		numeral(mostComparedRate), numeral(rate))
+	return rate, how
 }
 
 // short is a number without the digits that a product adds.

@@ -40,9 +40,11 @@ func (c *conversion) convert() error {
 	}
 	c.model()
 	c.datasets()
+	c.objective()
 	if err := c.batch(); err != nil {
 		return err
 	}
+	c.setObjective()
 	c.length()
 	c.rate()
 	c.optimizer()

@@ -19,7 +19,8 @@ var (
 		"completion_only_loss", "chat_template_path", "model_init_kwargs", "truncation_mode", "shuffle_dataset",
 		"use_peft", "bnb_4bit_quant_type", "bnb_4bit_quant_storage", "use_bnb_nested_quant", "lora_target_parameters",
 		"lora_modules_to_save", "accelerate_config", "reward_funcs", "num_generations", "max_completion_length",
-		"reward_model_name_or_path", "precompute_ref_log_probs"}
+		"reward_model_name_or_path", "precompute_ref_log_probs", "beta", "loss_type", "max_prompt_length", "dataset_mixer",
+		"dataset_mixture", "cpo_alpha", "desirable_weight", "undesirable_weight"}
 	keysOfScripts = []string{"do_train", "dataset_config_name", "train_file", "block_size", "config_name",
 		"model_type"} // of run_clm.py and its like
 	keysOfAccelerate = []string{"compute_environment", "distributed_type", "main_training_function", "num_machines",

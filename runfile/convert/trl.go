@@ -34,6 +34,9 @@ func (c *conversion) namedForTRL(splitKey, usualSplit string) (all entries, from
 		}
 		return all, append([]string{key}, typedBy...)
 	}
+	if all, from := c.mixture(splitKey == "dataset_test_split", typed); len(all) > 0 {
+		return all, from
+	}
 	key, v := c.take("dataset_name")
 	nameKey, name := c.take("dataset_config", "dataset_config_name")
 	givenSplit, split := c.take(splitKey)
@@ -53,6 +56,9 @@ func (c *conversion) namedForTRL(splitKey, usualSplit string) (all entries, from
 // typeForTRL is the type of rows, with its keys, as far as TRL's file says it: TRL finds it in the data. The keys that
 // say it are used.
 func (c *conversion) typeForTRL() (typed entry, from []string) {
+	if compared := c.dataType(); compared != "" {
+		return entry{{"type", string(compared)}}, c.goal.from
+	}
 	fieldKey, field := c.take("dataset_text_field")
 	onlyCompletion, completion := c.take("completion_only_loss")
 	onlyAssistant, assistant := c.take("assistant_only_loss")
@@ -78,7 +84,7 @@ func (c *conversion) prompts() {
 	if key, v := c.take("train_on_prompt", "train_on_inputs"); key != "" && isOn(v) {
 		c.set("train_on_prompt", "true", []string{key}, "")
 	}
-	if c.result.Tool != TRL {
+	if c.result.Tool != TRL || c.goal.kind != "" {
 		return
 	}
 	typed, from := c.typeForTRL()

@@ -46,7 +46,8 @@ func (c *conversion) listedByV1(key string, v any) (all entries, from []string) 
 		case "alpaca", "sharegpt":
 			e.add("type", converter)
 		case "pair":
-			c.cannot([]string{key}, "%s: %s has pairs of answers: %s", key, plainWord(set), onlyTokens)
+			c.cannot([]string{key}, "%s: %s has pairs of answers, which this layout of LLaMA-Factory trains reward models "+
+				"on: %s", key, plainWord(set), noRewards)
 			e.add("type", string(data.Messages))
 		default:
 			e.add("type", string(data.Messages))

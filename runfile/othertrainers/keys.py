@@ -14,7 +14,8 @@ import zipfile
 # Of each wheel: where the classes of options are, and the classes whose fields, with those of their bases, a user's file may have.
 TOOLS = [
     ("transformers", "transformers/training_args", ["TrainingArguments"]),
-    ("trl", "trl/trainer/", ["SFTConfig", "ModelConfig"]),
+    ("trl", "trl/trainer/", ["SFTConfig", "DPOConfig", "KTOConfig", "ModelConfig"]),
+    ("trl", "trl/experimental/", ["CPOConfig", "ORPOConfig"]),
     ("trl", "trl/scripts/utils", ["ScriptArguments", "DatasetMixtureConfig"]),
     ("llamafactory", "llamafactory/hparams/", ["ModelArguments", "DataArguments", "TrainingArguments", "FinetuningArguments",
                                                "GeneratingArguments"]),

@@ -40,7 +40,7 @@ func TestLookup(t *testing.T) {
 		"num_train_epochs": "use epochs", "cutoff_len": "use sequence_len",
 		"wandb_whatever":              "leave it out: every step is a record",
 		"lora_r":                      "no key asks for that, and without it all parameters learn to predict the next token: Millrace trains all parameters",
-		"stage":                       "no key asks for that, and without it all parameters learn to predict the next token: Millrace does pre-training and supervised fine-tuning, not learning from preferences",
+		"stage":                       "use objective.type (dpo, kto, ",
 		"reward_funcs":                "no key asks for that, ",
 		"eos_token":                   "leave it out, which changes the result: ",
 		"gradient_accumulation_steps": "use batch_tokens (sequences per device x",
