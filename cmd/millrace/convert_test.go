@@ -49,9 +49,9 @@ func TestConvert(t *testing.T) {
 // judged by its config.json.
 func TestConvertRefuses(t *testing.T) {
 	w := newWorkshop(t)
-	w.write("train.yaml", "base_model: "+w.path("model")+"\nprocessor_type: AutoProcessor\nrl: dpo\n")
+	w.write("train.yaml", "base_model: "+w.path("model")+"\nprocessor_type: AutoProcessor\nrl: grpo\n")
 	r := invoke(t, "convert", w.path("train.yaml"), w.path("new.yaml"))
-	for _, want := range []string{"train.yaml: Millrace cannot train this: ", "rl is dpo: ",
+	for _, want := range []string{"train.yaml: Millrace cannot train this: ", "rl is grpo: ",
 		"; processor_type is AutoProcessor: ", " (--force writes a run file nevertheless)"} {
 		if r.status != exitFailed || !strings.Contains(r.errorLine(), want) {
 			t.Errorf("status %d, no %q: %s", r.status, want, r.stderr)
@@ -61,8 +61,8 @@ func TestConvertRefuses(t *testing.T) {
 		t.Errorf("a file is there, or the model is refused: %v, %s", err, r.stderr)
 	}
 	summary := invoke(t, "convert", "--force", w.path("train.yaml"), w.path("new.yaml")).must(t).stdout
-	if !strings.Contains(summary, "cannot be trained:\n  rl is dpo: ") ||
-		!strings.Contains(w.read("new.yaml"), "# Millrace cannot train what that file asks for:\n#   - rl is dpo: ") {
+	if !strings.Contains(summary, "cannot be trained:\n  rl is grpo: ") ||
+		!strings.Contains(w.read("new.yaml"), "# Millrace cannot train what that file asks for:\n#   - rl is grpo: ") {
 		t.Errorf("%s\n%s", summary, w.read("new.yaml"))
 	}
 	forced := invoke(t, "convert", "--force", "--json", w.path("train.yaml")).must(t)

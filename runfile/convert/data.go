@@ -15,7 +15,7 @@ import (
 func (c *conversion) datasets() {
 	sets, from := c.sources()
 	if len(sets) == 0 {
-		sets = []entry{{{"path", "train.jsonl"}, {"type", string(data.Messages)}}}
+		sets = []entry{{{"path", "train.jsonl"}, {"type", string(cmp.Or(c.dataType(), data.Messages))}}}
 		c.decide(nil, "datasets: the file names no data; docs/data.md shows each kind of entry")
 	}
 	how := ""
@@ -200,8 +200,9 @@ func (c *conversion) listed(key string, v any) (all entries) {
 		case map[string]any:
 			all = append(all, c.axolotl(at, values))
 		case string:
-			all = append(all, entry{{"path", values}, {"type", string(data.Alpaca)}})
-			c.decide(nil, "%s: its type is not in the file; alpaca is a guess", at)
+			guess := cmp.Or(c.dataType(), data.Alpaca)
+			all = append(all, entry{{"path", values}, {"type", string(guess)}})
+			c.decide(nil, "%s: its type is not in the file; %s is a guess", at, guess)
 		default:
 			c.decide(nil, "%s: it is neither a name nor an entry", at)
 		}

@@ -168,11 +168,22 @@ func TestComparedTypes(t *testing.T) {
 			"tags: {role_tag: who, content_tag: what}}",
 		"type: {field_prompt: q, field_chosen: a, field_rejected: rejected}": "{path: d, " +
 			"type: preference, prompt: q, chosen: a}",
+		"type: chatml.intel}, other, {path: e, type: chatml.ultra": "{path: other, type: preference}",
 		"type: zephyr.nectar": "type zephyr.nectar has rows of its own form",
 	} {
 		_, r := objectiveOf(t, "a.yaml", "base_model: m\nrl: dpo\ndatasets: [{path: d, "+entry+"}]\n")
 		if !strings.Contains(r.RunFile, want) {
 			t.Errorf("%s has no %q:\n%s", entry, want, r.RunFile)
+		}
+	}
+}
+
+// A file that names no data gets an entry of the type that its objective needs.
+func TestNoDataOfPreferences(t *testing.T) {
+	for doc, want := range map[string]string{"base_model: m\nrl: dpo\n": "preference", "stage: kto\n": "binary",
+		"base_model: m\n": "messages"} {
+		if _, r := objectiveOf(t, "a.yaml", doc); !strings.Contains(r.RunFile, "{path: train.jsonl, type: "+want+"}") {
+			t.Errorf("%q:\n%s", doc, r.RunFile)
 		}
 	}
 }
