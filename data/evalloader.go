@@ -26,6 +26,7 @@ type EvalOptions struct {
 	LongDocuments LongDocuments     // of pairs, and of answers with a label; "" is TruncateLong
 	Cohorts       int               // as in LoaderOptions, of the rows of a call of Next
 	PromptTargets bool              // tokens that do not count in the loss are targets too, of weight 0
+	Mismatched    bool              // as in LoaderOptions
 	Accounts      *hostmem.Accounts // count the memory of the order; nil: not counted
 }
 
@@ -71,7 +72,7 @@ func NewEvalLoader(d *Dataset, o EvalOptions) (*EvalLoader, error) {
 // packPairs makes the loader one of pairs.
 func (l *EvalLoader) packPairs(d *Dataset, o EvalOptions) error {
 	of := LoaderOptions{SequenceLen: o.SequenceLen, BatchTokens: o.SequenceLen, LongDocuments: o.LongDocuments,
-		Cohorts: max(o.Cohorts, 1), Accounts: o.Accounts}
+		Cohorts: max(o.Cohorts, 1), Mismatched: o.Mismatched, Accounts: o.Accounts}
 	if of.LongDocuments == "" {
 		of.LongDocuments = TruncateLong
 	}

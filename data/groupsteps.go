@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-
-	"github.com/millrace/millrace/objective"
 )
 
 // groupSteps fills steps with groups of documents: the next ones in the order of epochs, as many as fit. The documents
@@ -16,42 +14,91 @@ type groupSteps struct {
 	cohorts int
 	most    int // groups of a step; 0: no bound
 	shelf   shelf
+	// others takes the mismatched documents, of which a share has as many rows after its own; nil: there are no such
+	// documents.
+	others *shelf
 
-	members []int32 // the groups of the step that fill has filled, by number
-	rowOf   []int32 // the rows of their documents
-	wide    int     // groups on the way that fit in no share
-	lengths []int32 // of the documents of a group
-	ends    []int   // tokens by row
+	members         []int32 // the groups of the step that fill has filled, by number
+	rowOf           []int32 // the rows of their documents
+	otherOf         []int32 // the rows of their mismatched documents
+	wide            int     // groups on the way that fit in no share
+	lengths         []int32 // of the documents of a group
+	lengthsOfOthers []int32
+	ends            []int // tokens by row
 }
 
 func newGroupSteps(order *groupOrder, o LoaderOptions) *groupSteps {
-	return &groupSteps{order: order, cohorts: o.Cohorts, most: o.GroupsPerStep, shelf: newShelf(o.SequenceLen)}
+	s := &groupSteps{order: order, cohorts: o.Cohorts, most: o.GroupsPerStep, shelf: newShelf(o.SequenceLen)}
+	if o.Mismatched {
+		others := newShelf(o.SequenceLen)
+		s.others = &others
+	}
+	return s
+}
+
+// kinds is 2 where a share has as many rows for mismatched documents as for the others, else 1.
+func (s *groupSteps) kinds() int {
+	if s.others != nil {
+		return 2
+	}
+	return 1
+}
+
+// measure finds the lengths of a group's documents, and the tokens that they take of a share's rows of one kind.
+func (s *groupSteps) measure(group int32) (tokens int64) {
+	s.lengths, tokens = s.order.lengths(s.lengths[:0], group)
+	if s.others != nil {
+		var others int64
+		s.lengthsOfOthers, others = s.order.mismatched(s.lengthsOfOthers[:0], group)
+		tokens = max(tokens, others)
+	}
+	return tokens
+}
+
+// add puts the documents of the group that was measured on the shelves, or reports that they do not fit.
+func (s *groupSteps) add() bool {
+	if !s.shelf.add(s.lengths) {
+		return false
+	}
+	if s.others == nil || s.others.add(s.lengthsOfOthers) {
+		return true
+	}
+	s.shelf.rowOf = s.shelf.rowOf[:len(s.shelf.rowOf)-len(s.lengths)] // it takes no more
+	return false
 }
 
 // fill chooses the groups and the rows of a step that begins at a cursor, and returns the cursor after the step. At the
-// end of the data a step has no members.
+// end of the data a step has no members. rows are those of one kind.
 func (s *groupSteps) fill(c Cursor, rows int) Cursor {
-	s.members, s.rowOf, s.wide = s.members[:0], s.rowOf[:0], 0
+	s.members, s.rowOf, s.otherOf, s.wide = s.members[:0], s.rowOf[:0], s.otherOf[:0], 0
 	share := rows / s.cohorts
 	for cohort := range s.cohorts {
 		s.shelf.clear(share)
+		if s.others != nil {
+			s.others.clear(share)
+		}
 		for s.most == 0 || len(s.members) < s.most {
 			group, after, ok := s.order.find(c)
 			if !ok {
 				break
 			}
-			var tokens int64
-			if s.lengths, tokens = s.order.lengths(s.lengths[:0], group); tokens > int64(share)*s.order.row {
+			if s.measure(group) > int64(share)*s.order.row {
 				s.wide++
-			} else if s.shelf.add(s.lengths) {
+			} else if s.add() {
 				s.members = append(s.members, group)
 			} else {
 				break
 			}
 			c = after
 		}
+		first := int32(cohort * share * s.kinds())
 		for _, row := range s.shelf.rowOf {
-			s.rowOf = append(s.rowOf, int32(cohort*share)+row)
+			s.rowOf = append(s.rowOf, first+row)
+		}
+		if s.others != nil {
+			for _, row := range s.others.rowOf {
+				s.otherOf = append(s.otherOf, first+int32(share)+row)
+			}
 		}
 	}
 	return c
@@ -61,10 +108,10 @@ func (s *groupSteps) fill(c Cursor, rows int) Cursor {
 // it returns io.EOF.
 func (s *groupSteps) next(c Cursor, into []MicroBatch, w *writer) (Cursor, error) {
 	rows := rowsOf(into)
-	if rows%s.cohorts != 0 {
-		panic(fmt.Sprintf("data: %d rows for %d cohorts", rows, s.cohorts))
+	if rows%(s.cohorts*s.kinds()) != 0 {
+		panic(fmt.Sprintf("data: %d rows of %d kinds for %d cohorts", rows, s.kinds(), s.cohorts))
 	}
-	if c = s.fill(c, rows); len(s.members) == 0 {
+	if c = s.fill(c, rows/s.kinds()); len(s.members) == 0 {
 		return c, io.EOF
 	}
 	w.begin(into)
@@ -72,16 +119,22 @@ func (s *groupSteps) next(c Cursor, into []MicroBatch, w *writer) (Cursor, error
 	clear(s.ends)
 	size := s.order.size
 	for i, member := range s.members {
+		first := s.order.inDataset(member) * size
 		for side := range size {
-			p := s.order.piece(s.order.inDataset(member)*size + side)
-			m, row := 0, int(s.rowOf[i*size+side])
-			at := s.ends[row]
-			s.ends[row] += int(p.length)
-			for row >= into[m].Sequences {
-				row -= into[m].Sequences
-				m++
+			p := s.order.piece(first + side)
+			m, at := s.take(into, int(s.rowOf[i*size+side]), int(p.length))
+			if err := w.put(into, m, at, p, i, s.order.d.Side(first+side)); err != nil {
+				return c, err
 			}
-			if err := w.put(into, m, row*into[m].SequenceLen+at, p, i, sides[side]); err != nil {
+		}
+		if s.others == nil {
+			continue
+		}
+		s.measure(member)
+		for side := range size {
+			length := int(s.lengthsOfOthers[side])
+			m, at := s.take(into, int(s.otherOf[i*size+side]), length)
+			if err := w.putMismatched(into, m, at, s.order.d, first+side, length, i); err != nil {
 				return c, err
 			}
 		}
@@ -89,8 +142,16 @@ func (s *groupSteps) next(c Cursor, into []MicroBatch, w *writer) (Cursor, error
 	return c, nil
 }
 
-// sides has the sides of a pair in the order of the data.
-var sides = [...]objective.Side{objective.Chosen, objective.Rejected}
+// take takes the next positions of a row, and returns the micro-batch that has them and the first of them there.
+func (s *groupSteps) take(into []MicroBatch, row, length int) (m, at int) {
+	end := s.ends[row]
+	s.ends[row] += length
+	for row >= into[m].Sequences {
+		row -= into[m].Sequences
+		m++
+	}
+	return m, row*into[m].SequenceLen + end
+}
 
 // count counts the steps of a number of epochs, and the rows up to the last one that has a document.
 func (s *groupSteps) count(rows, epochs int) (steps, filled int) {
@@ -111,6 +172,8 @@ func checkSteps(d *Dataset, o LoaderOptions) error {
 	switch {
 	case o.Cohorts < 1:
 		return fmt.Errorf("cohorts is %d: it must not be negative", o.Cohorts)
+	case o.Mismatched && d.groupSize() == 1:
+		return errors.New("mismatched documents need answers with a label, in twos")
 	case o.GroupsPerStep < 0:
 		return fmt.Errorf("pairs_per_step is %d: it must not be negative", o.GroupsPerStep)
 	case d.groupSize() == 1 && o.GroupsPerStep > 0:
@@ -118,7 +181,7 @@ func checkSteps(d *Dataset, o LoaderOptions) error {
 	case d.groupSize() > 1 && rows%o.Cohorts != 0:
 		return fmt.Errorf("batch_tokens is %d rows of sequence_len %d: %d cohorts cannot have equal shares of them; "+
 			"make it a multiple", rows, o.SequenceLen, o.Cohorts)
-	case d.groupSize() > len(sides):
+	case d.groupSize() > 2:
 		return fmt.Errorf("the datasets have groups of %d documents: only pairs can be packed", d.groupSize())
 	}
 	return nil

@@ -20,6 +20,7 @@ type LoaderOptions struct {
 	Cohorts       int               // equal shares of a step's rows, one of which has both documents of a pair; 0 is 1
 	GroupsPerStep int               // bounds the pairs of a step; 0: all that fit
 	PromptTargets bool              // tokens that do not count in the loss are targets too, of weight 0
+	Mismatched    bool              // with Options.InTwos: a step has as many rows more, for prompts with the answers of others
 	Accounts      *hostmem.Accounts // count the memory of the order; nil: not counted
 }
 
@@ -206,14 +207,19 @@ func (l *Loader) Seek(c Cursor) error {
 	return nil
 }
 
-// Next fills the micro-batches of the next step, which have BatchTokens/SequenceLen rows together. After the last
+// Next fills the micro-batches of the next step, which have BatchTokens/SequenceLen rows together, or twice as many with
+// Mismatched: of each cohort's rows the second half then has the mismatched documents. After the last
 // epoch it returns io.EOF; the step before that may end in rows of padding, and each step of pairs may.
 func (l *Loader) Next(ctx context.Context, into []MicroBatch) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if rows := rowsOf(into); rows != l.stepRows() {
-		panic(fmt.Sprintf("data: a step of %d rows is asked for in %d", l.stepRows(), rows))
+	want := l.stepRows()
+	if l.pairs != nil {
+		want *= l.pairs.kinds()
+	}
+	if rows := rowsOf(into); rows != want {
+		panic(fmt.Sprintf("data: a step of %d rows is asked for in %d", want, rows))
 	}
 	if l.pairs != nil {
 		after, err := l.pairs.next(l.cursor, into, &l.writer)

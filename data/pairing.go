@@ -43,7 +43,7 @@ func (d *Dataset) number(i int) float64 {
 }
 
 // HasPairs reports whether documents 2i and 2i+1 are the two sides of a pair.
-func (d *Dataset) HasPairs() bool { return d.groupSize() == 2 }
+func (d *Dataset) HasPairs() bool { return d.groupSize() == 2 && !d.HasLabels() }
 
 // HasLabels reports whether documents are answers with a label, each of them desirable or not.
 func (d *Dataset) HasLabels() bool { return len(d.sources) > 0 && d.sources[0].kind.format().isLabeled }
@@ -129,7 +129,7 @@ func CheckObjective(types []Type, name string, needs objective.Needs) error {
 			does, such string
 		}{
 			{func(f *format) bool { return f.isPair }, needs.Pairs, "compares two answers", "dpo"},
-			{func(f *format) bool { return f.isLabeled }, needs.Labels, "tells good answers from bad ones", "kto, loss: apo_zero_unpaired"},
+			{func(f *format) bool { return f.isLabeled }, needs.Labels, "tells good answers from bad ones", "kto"},
 		} {
 			switch has := of.has(kind.format()); {
 			case has && name == "":

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/hf/hub"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/fault"
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -25,6 +26,7 @@ type Options struct {
 	Tokenizer     tokenizer.Tokenizer
 	Renderer      Renderer          // nil is Plain
 	TrainOnPrompt bool              // prompts count in the loss too
+	InTwos        bool              // answers with a label belong together in twos, for LoaderOptions.Mismatched
 	CacheDir      string            // of tokens; empty: none are kept
 	Hub           *hub.Hub          // where data sets come from that are no paths; nil: nowhere
 	Note          func(string)      // told in a line which files of the hub are read, and what the cache cannot do; may be nil
@@ -139,6 +141,16 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 		}
 	}
 	d.spellsStops = d.EndedTurns() > 0 || spells(o.Tokenizer, d.stops)
+	if o.InTwos && d.HasLabels() {
+		n, err := d.inTwos()
+		if err != nil {
+			return nil, err
+		}
+		if n > 0 {
+			o.Note(fmt.Sprintf("%s left out, the last of a source with an odd number: answers are compared in twos",
+				spelling.Count(n, "answer")))
+		}
+	}
 	if err := d.seal(); err != nil {
 		return nil, err
 	}

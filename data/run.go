@@ -13,6 +13,7 @@ import (
 type tokenRun struct {
 	*index
 	first   int         // documents in the runs before
+	prompts []uint32    // tokens before the first one that counts, by document; nil: not looked for
 	size    int64       // tokens
 	tokens  io.ReaderAt // int32 each
 	counted io.ReaderAt // bit t: the label of token t is the token itself, else Ignore; in words of 8 bytes

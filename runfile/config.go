@@ -364,6 +364,15 @@ func (c *Config) StepNumerics() (plan.Numerics, error) {
 	return n, err
 }
 
+// StepRows is the number of rows of a step, and how many of each group of micro-batches are not trained, after the
+// others: with an objective that needs them, as many as are trained.
+func (c *Config) StepRows() (rows, forward int) {
+	if rows = c.BatchTokens / c.SequenceLen; c.Objective.Mismatched() {
+		return 2 * rows, rows / max(int(c.Numerics.Groups), 1)
+	}
+	return rows, 0
+}
+
 // Types are the numerics that say what is computed and kept in which type.
 func (c *Config) Types() (n plan.Numerics, err error) {
 	n.Compute, err = tensor.ParseDType(c.Precision.Compute)

@@ -171,7 +171,7 @@ type Objective struct {
 	// The model that `dpo` and `kto` compare with: `start`, as the run begins; a model's directory or hub id; `none`, which
 	// finds all completions equally likely. It is [evaluated once](preferences.md#the-reference), before the first step.
 	Reference string `yaml:"reference,omitempty" unset:"'start'"`
-	// Pairs of a step at most. A step has as many as fit into `batch_tokens`; 0: no other bound.
+	// Pairs of a step at most, of `kto` twos of answers. A step has as many as fit into `batch_tokens`; 0: no other bound.
 	PairsPerStep int `yaml:"pairs_per_step,omitempty"`
 }
 

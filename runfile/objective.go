@@ -81,9 +81,6 @@ func (o *Objective) Open() (objective.Objective, error) {
 	switch needs := of.Needs(); {
 	case o.Reference != "" && o.Reference != ReferenceNone && !needs.Reference:
 		return nil, fmt.Errorf("objective.reference is %q, and %s compares with no reference: remove it", o.Reference, o.Type)
-	case needs.Mismatched:
-		return nil, fmt.Errorf("objective.loss %s compares with answers to other prompts, which this version does not compute: "+
-			"set loss to %s, which learns from the same data", strings.Join(o.Loss, ", "), "apo_zero_unpaired")
 	case o.PairsPerStep < 0:
 		return nil, fmt.Errorf("objective.pairs_per_step is %d: it must not be negative; 0 is no bound", o.PairsPerStep)
 	}
@@ -94,6 +91,12 @@ func (o *Objective) Open() (objective.Objective, error) {
 func (o *Objective) compares() bool {
 	of, err := o.Open()
 	return err == nil && of != nil && (of.Needs().Pairs || of.Needs().Labels)
+}
+
+// Mismatched reports whether a step also has answers after the prompts of others.
+func (o *Objective) Mismatched() bool {
+	of, err := o.Open()
+	return err == nil && of != nil && of.Needs().Mismatched
 }
 
 // decide fills in what follows from the type. A type or a setting that is wrong stays as it is, for Check.

@@ -26,8 +26,10 @@ type aim struct {
 	reference *reference.Set      // nil: the objective compares with no reference
 	region    *hostmem.Region     // the reference's log-probabilities of a step, by position
 	documents []stream.Document   // of the latest batch
-	held      int                 // number of the first part of the held-out data in the reference
-	counts    *objective.Counts   // of the held-out data, once they are counted
+	// held and mismatched are the numbers in the reference of the first part of the held-out data, and of the first part
+	// of mismatched documents.
+	held, mismatched int
+	counts           *objective.Counts // of the held-out data, once they are counted
 }
 
 // setAim opens the objective of the configuration, or takes the caller's.
@@ -35,6 +37,9 @@ func (r *Run) setAim(of objective.Objective) (err error) {
 	own, err := r.config.Objective.Open()
 	if err == nil && of != nil && own != nil {
 		err = errors.New("the options have an Objective, and the configuration has another one: leave the key objective out")
+	}
+	if err == nil && of != nil && of.Needs().Mismatched {
+		err = errors.New("the Objective of the options needs mismatched documents, which only the key objective can ask for")
 	}
 	if r.aim.objective = of; of == nil {
 		r.aim.objective = own
@@ -49,7 +54,7 @@ func (r *Run) loading(epochs int) data.LoaderOptions {
 		LongDocuments: data.LongDocuments(c.Overlong), Accounts: r.env.Accounts}
 	if of := r.aim.objective; of != nil {
 		o.Cohorts, o.GroupsPerStep = max(int(c.Numerics.Groups), 1), c.Objective.PairsPerStep
-		o.PromptTargets = of.Needs().Prompts
+		o.PromptTargets, o.Mismatched = of.Needs().Prompts, of.Needs().Mismatched
 	}
 	return o
 }
@@ -59,7 +64,7 @@ func (r *Run) evaluating() data.EvalOptions {
 	o := data.EvalOptions{SequenceLen: r.config.SequenceLen, Accounts: r.env.Accounts}
 	if of := r.aim.objective; of != nil {
 		o.LongDocuments, o.Cohorts = data.LongDocuments(r.config.Overlong), max(int(r.config.Numerics.Groups), 1)
-		o.PromptTargets = of.Needs().Prompts
+		o.PromptTargets, o.Mismatched = of.Needs().Prompts, of.Needs().Mismatched
 	}
 	return o
 }
@@ -71,7 +76,8 @@ func (r *Run) openReference(ctx context.Context) (err error) {
 	if r.aim.objective == nil || !r.aim.objective.Needs().Reference || r.data == nil {
 		return nil
 	}
-	if r.aim.region, err = r.env.Accounts.Reserve(data.OrderPurpose, 4*int64(c.BatchTokens)); err != nil {
+	rows, _ := c.StepRows()
+	if r.aim.region, err = r.env.Accounts.Reserve(data.OrderPurpose, 4*int64(rows*c.SequenceLen)); err != nil {
 		return err
 	}
 	if err := r.aim.region.Populate(); err != nil || c.Objective.Reference == runfile.ReferenceNone {
@@ -91,6 +97,11 @@ func (r *Run) openReference(ctx context.Context) (err error) {
 	r.aim.held = len(parts)
 	if r.held != nil {
 		parts = append(parts, r.held.Parts()...)
+	}
+	if r.aim.mismatched = len(parts); r.aim.objective.Needs().Mismatched {
+		for _, p := range parts[:len(parts):len(parts)] {
+			parts = append(parts, p.Mismatched())
+		}
 	}
 	r.aim.reference, err = reference.Open(ctx, r.env, r.dev, o, parts)
 	return err
@@ -119,14 +130,17 @@ func (r *Run) compared(placed []data.Placed, d *data.Dataset, firstPart int) ([]
 		clear(room)
 	}
 	for _, p := range placed {
-		of := stream.Document{Micro: p.Micro, First: p.First, Length: p.Length, Group: p.Group,
-			Side: d.Side(p.Document), Margin: d.Margin(p.Document)}
+		of := stream.Document{Micro: p.Micro, First: p.First, Length: p.Length, Group: p.Group, Side: p.Side,
+			Margin: d.Margin(p.Document)}
 		if room != nil {
 			own := room[: 4*p.Length : 4*p.Length]
 			room = room[len(own):]
 			if of.Reference = hostmem.F32(own); r.aim.reference != nil {
 				part, document := d.Origin(p.Document)
-				if err := r.aim.reference.Read(own[:4*(p.Length-1)], firstPart+part, document); err != nil {
+				if part += firstPart; p.Side == objective.Mismatched {
+					part += r.aim.mismatched
+				}
+				if err := r.aim.reference.Read(own[:4*(p.Length-1)], part, document); err != nil {
 					return nil, blame.NotRequest(err)
 				}
 			}

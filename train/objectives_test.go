@@ -132,35 +132,56 @@ func TestObjectivesOfPairs(t *testing.T) {
 	}
 }
 
-// Answers with labels are learned from by themselves: those that are wanted gain, and the others lose.
-func TestObjectiveOfLabels(t *testing.T) {
+// labelsConfig is a run of KTO on answers with a label.
+func labelsConfig(t *testing.T) *runfile.Config {
 	c := preferenceConfig(t)
 	rows := filepath.Join(t.TempDir(), "labels.jsonl")
 	var b strings.Builder
-	for i := range 40 {
+	for i := range 41 {
 		fmt.Fprintf(&b, "{\"prompt\": \"number %d\", \"completion\": %q, \"label\": %v}\n", i,
-			[]string{"yes, it is", "no"}[i%2], i%2 == 0)
+			[]string{"yes, it is", "yes, it is", "yes, it is", "no way"}[i%4][:4+i%3], i%4 < 3)
 	}
 	write(t, rows, b.String())
 	c.Datasets = []data.Source{{Path: rows, Type: data.Binary}}
-	c.Objective = runfile.Objective{Type: "kto", Loss: runfile.Losses{"apo_zero_unpaired"}}
-	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
-		t.Fatal(err)
-	}
-	all := metricsOf(t, c.OutputDir)
-	last := all[len(all)-1]
-	if first := all[1]; first.Loss != 0.5 || first.Objective["rewards/chosen"] != 0 {
-		t.Errorf("the first loss is %v, with %v", first.Loss, first.Objective)
-	}
-	if *last.EvalLoss >= 0.5 || !(last.Objective["eval_rewards/margins"] > 0) {
-		t.Errorf("it has learned nothing: %v, %v", *last.EvalLoss, last.Objective)
+	c.Objective = runfile.Objective{Type: "kto"}
+	return c
+}
+
+// Answers with labels are learned from by themselves: those that are wanted gain, and the others lose. KTO also takes
+// the likelihood of answers after other prompts, of which a step has as many as it trains on.
+func TestObjectiveOfLabels(t *testing.T) {
+	for loss, hasKL := range map[string]bool{"kto": true, "apo_zero_unpaired": false} {
+		t.Run(loss, func(t *testing.T) {
+			c := labelsConfig(t)
+			c.Objective.Loss, c.Precision = runfile.Losses{loss}, runfile.Defaults().Precision
+			if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+				t.Fatal(err)
+			}
+			all := metricsOf(t, c.OutputDir)
+			last := all[len(all)-1]
+			kl, has := all[1].Objective["kl"]
+			if first := all[1]; first.Loss != 0.5 || first.Objective["rewards/chosen"] != 0 || kl != 0 || has != hasKL {
+				t.Errorf("the first loss is %v, with %v", first.Loss, first.Objective)
+			}
+			if *last.EvalLoss >= 0.5 || !(last.Objective["eval_rewards/margins"] > 0) {
+				t.Errorf("it has learned nothing: %v, %v", *last.EvalLoss, last.Objective)
+			}
+			if kl := last.Objective["eval_kl"]; hasKL && !(kl > 0) {
+				t.Errorf("kl is %v in the end", kl)
+			}
+		})
 	}
 }
 
 // A run that is stopped and resumed, one whose reference is there already, and one on several hosts have the bits of
 // one that is alone.
 func TestObjectivesHaveTheSameBits(t *testing.T) {
-	base := preferenceConfig(t)
+	t.Run("dpo", func(t *testing.T) { objectivesHaveTheSameBits(t, preferenceConfig(t)) })
+	t.Run("kto", func(t *testing.T) { objectivesHaveTheSameBits(t, labelsConfig(t)) })
+}
+
+func objectivesHaveTheSameBits(t *testing.T, base *runfile.Config) {
+	t.Helper()
 	base.Precision, base.Numerics = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 1, Groups: 2}
 	base.Save = runfile.Save{Every: 2, Keep: 9}
 	cache := t.TempDir()
@@ -309,7 +330,7 @@ func TestObjectivesAreRefused(t *testing.T) {
 		},
 		"pairs_per_step":         func(c *runfile.Config) { c.Objective.PairsPerStep = -1 },
 		"compares whole answers": func(c *runfile.Config) { c.Overlong = "split" },
-		"apo_zero_unpaired":      func(c *runfile.Config) { c.Objective = runfile.Objective{Type: "kto"} },
+		"does not read":          func(c *runfile.Config) { c.Objective = runfile.Objective{Type: "kto"} },
 	} {
 		c := preferenceConfig(t)
 		change(c)

@@ -208,6 +208,7 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 	}
 	if of := r.aim.objective; of != nil {
 		reader.Check = func(types []data.Type) error { return data.CheckObjective(types, of.Name(), of.Needs()) }
+		reader.InTwos = of.Needs().Mismatched
 	}
 	if r.data, r.held, err = source.PrepareRun(ctx, r.env, c, reader); err != nil {
 		return err

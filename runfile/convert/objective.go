@@ -202,24 +202,11 @@ func (c *conversion) isKnownLoss(key, loss string) bool {
 	return false
 }
 
-// lossOfLabels adds the loss of kto. Its own compares with answers to other prompts, where a run can do so.
+// lossOfLabels adds the loss of kto, where it is not the type's own.
 func (c *conversion) lossOfLabels() {
-	const other = "apo_zero_unpaired"
-	loss, from := "kto", []string(nil)
-	if name, v := c.take("loss_type"); name != "" {
-		loss, from = textOf(v), []string{name}
-	}
-	if !c.isKnownLoss("loss_type", loss) {
-		loss = other
-	}
-	_, err := (&runfile.Objective{Type: "kto", Loss: runfile.Losses{loss}}).Open()
-	switch {
-	case loss == "kto" && err != nil:
-		c.decide(from, "objective.loss: the file has KTO's own, which compares with answers to other prompts; this version "+
-			"does not compute that, and %s learns from the same data without it", other)
-		c.goal.part("loss", other, from...)
-	case loss != "kto":
-		c.goal.part("loss", scalar(loss), from...)
+	name, v := c.take("loss_type")
+	if loss := textOf(v); name != "" && c.isKnownLoss(name, loss) && loss != "kto" {
+		c.goal.part("loss", scalar(loss), name)
 	}
 }
 

@@ -283,7 +283,8 @@ func (e *Env) MakePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 	if mem.Disk.IsAuto() {
 		r.DiskBytes = max(r.DiskBytes/e.diskSharers(c), 1)
 	}
-	f := plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
+	rows, forward := c.StepRows()
+	f := plan.Fitting{Request: r, Rows: rows, ForwardRows: forward, Cuts: c.Numerics.Cuts(),
 		OutputsOf: func(n plan.Numerics) plan.Outputs {
 			out := c.Outputs()
 			out.LogitRows, out.LogProbs = min(also.LogitRows, n.Positions()), also.LogProbs || out.LogProbs
@@ -329,7 +330,8 @@ func (e *Env) CheckFits(ctx context.Context, c *runfile.Config, m *model.Model, 
 		return err
 	}
 	r.Begun = begun
-	f := plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
+	rows, forward := c.StepRows()
+	f := plan.Fitting{Request: r, Rows: rows, ForwardRows: forward, Cuts: c.Numerics.Cuts(),
 		OutputsOf: func(plan.Numerics) plan.Outputs { return c.Outputs() }}
 	err = f.Check(ctx)
 	if err == nil {

@@ -238,6 +238,7 @@ type Reader struct {
 	trainOnPrompt bool
 	HostBytes     int64                   // memory.host; 0: what there is
 	Check         func([]data.Type) error // refuses types of data that the run cannot use; nil: none
+	InTwos        bool                    // data.Options.InTwos
 }
 
 // OpenReader opens the tokenizer and the chat template that the keys of a run file name.
@@ -313,7 +314,7 @@ func Prepare(ctx context.Context, e *session.Env, what string, sources []data.So
 		}
 	}
 	bar := e.Bar("tokenizing " + what)
-	o := data.Options{Tokenizer: r.Tokenizer, Renderer: r.Renderer, CacheDir: cache, TrainOnPrompt: r.trainOnPrompt,
+	o := data.Options{Tokenizer: r.Tokenizer, Renderer: r.Renderer, CacheDir: cache, TrainOnPrompt: r.trainOnPrompt, InTwos: r.InTwos,
 		Hub: hubOf(e), Accounts: e.Accounts,
 		Note: func(line string) { e.Note("%s", line) }, Progress: func(p data.Progress) {
 			bar.Set(p.ReadBytes, p.TotalBytes)

@@ -302,7 +302,8 @@ func planOn(ctx context.Context, e *session.Env, c *runfile.Config, m *model.Mod
 	if d := c.Memory.Disk; !d.IsAuto() {
 		r.DiskBytes = d.N
 	}
-	f := plan.Fitting{Request: r, Rows: c.BatchTokens / c.SequenceLen, Cuts: c.Numerics.Cuts(),
+	rows, forward := c.StepRows()
+	f := plan.Fitting{Request: r, Rows: rows, ForwardRows: forward, Cuts: c.Numerics.Cuts(),
 		OutputsOf: func(plan.Numerics) plan.Outputs { return c.Outputs() }}
 	p, err := f.Fit(ctx)
 	if err != nil {
