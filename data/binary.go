@@ -2,7 +2,8 @@ package data
 
 import "slices"
 
-// binary reads a row of type binary: a prompt, an answer and a label, or a conversation whose last message is the answer.
+// binary reads a row of type binary: a prompt, an answer and a label, or a conversation whose last message is the
+// answer.
 func (f *fields) binary(s Source, out *Record) {
 	isWanted := f.label(s)
 	answer := f.oneOf(s, "response")
@@ -44,7 +45,8 @@ func (f *fields) label(s Source) bool {
 // lastAnswer reads a conversation whose last message is the answer.
 func (f *fields) lastAnswer(s Source, texts, lists []string, out *Record) {
 	if all := slices.Concat(lists, texts); len(all) > 1 {
-		f.fail("the row has %q and %q, and no key for the answer: list one of the two under ignore in the entry", all[0], all[1])
+		f.fail("the row has %q and %q, and no key for the answer: list one of the two under ignore in the entry", all[0],
+			all[1])
 		return
 	}
 	turns := f.spoken(s, lists[0])

@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/objective"
 )
 
-// TestFormsOfLabels: each way to write an answer with a label gives the tokens and the labels of the same row of messages.
+// TestFormsOfLabels: each way to write an answer with a label gives the tokens and the labels of the same row of
+// messages.
 func TestFormsOfLabels(t *testing.T) {
 	asked := spokenJSON("u", "q")
 	good, long := spokenJSON("u", "q", "a", "yes!"), spokenJSON("s", "S", "u", "q", "-", "r", "u", "c", "a", "yes!")

@@ -293,7 +293,8 @@ func (d *Dataset) subset(n int, in func(i int) bool, what string) (*Dataset, err
 		return nil, err
 	}
 	s := &Dataset{accounts: d.accounts, runs: d.runs, documents: d.documents, chosen: hostmem.I32(r.Bytes())[:0], skipped: d.skipped,
-		firstBad: d.firstBad, equal: d.equal, turns: d.turns, stops: d.stops, spellsStops: d.spellsStops, entries: d.entries, owned: []func() error{r.Close}}
+		firstBad: d.firstBad, equal: d.equal, turns: d.turns, stops: d.stops, spellsStops: d.spellsStops,
+		entries: d.entries, owned: []func() error{r.Close}}
 	h := xxh3.New128()
 	fmt.Fprintf(h, "%s %s\n", d.fingerprint, what) // a hash does not fail
 	i := 0

@@ -7,9 +7,10 @@ import (
 	"github.com/millrace/millrace/internal/rng"
 )
 
-// An epoch takes the documents of a dataset, or its groups of them, once or as often as weights say, in an order that is
-// drawn for the epoch. The functions here know documents and groups by their number in the dataset. Those that are packed
-// have other numbers, since some are left out and others are several pieces: a function of the caller appends these.
+// An epoch takes the documents of a dataset, or its groups of them, once or as often as weights say, in an order that
+// is drawn for the epoch. The functions here know documents and groups by their number in the dataset. Those that are
+// packed have other numbers, since some are left out and others are several pieces: a function of the caller appends
+// these.
 
 // weighted reports whether documents come another number of times than once.
 func (d *Dataset) weighted() bool {

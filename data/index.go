@@ -12,12 +12,14 @@ import (
 const (
 	// OrderPurpose accounts for the positions of documents, and for their order. It is the same for the same data.
 	OrderPurpose = "data order"
-	// TokensPurpose accounts for tokens that no cache has. A size that follows from it follows from the state of the cache.
+	// TokensPurpose accounts for tokens that no cache has. A size that follows from it follows from the state of the
+	// cache.
 	TokensPurpose = "data tokens"
 )
 
-// index finds the documents of a source in its tokens: 4 bytes for a document, and 8 for each 64 of them. Documents that
-// have a number take 8 bytes more. It is outside of the Go heap, whose collector lets garbage grow with what is kept.
+// index finds the documents of a source in its tokens: 4 bytes for a document, and 8 for each 64 of them. Documents
+// that have a number take 8 bytes more. It is outside of the Go heap, whose collector lets garbage grow with what is
+// kept.
 type index struct {
 	region  *hostmem.Region
 	starts  []int64 // of every indexStride-th document

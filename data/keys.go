@@ -9,16 +9,16 @@ import (
 
 // This file has the keys of rows, as runfile/keys.go has those of run files.
 //
-// A row of a public data set says more than text. It has labels, which change nothing: an id, a source, a language. And
-// it may have keys that change what has to be learned: a system prompt, tools, an answer that was rejected, a mark that a
-// message does not count. To pass over one of these trains something else than the file says. So each key that some
-// trainer reads is in the table below, with the types that read it here; where the type does not read it, and it is not
-// empty, the row is refused by a line that names it.
+// A row of a public data set says more than text. It has labels, which change nothing: an id, a source, a language.
+// And it may have keys that change what has to be learned: a system prompt, tools, an answer that was rejected, a mark
+// that a message does not count. To pass over one of these trains something else than the file says. So each key that
+// some trainer reads is in the table below, with the types that read it here; where the type does not read it, and it
+// is not empty, the row is refused by a line that names it.
 //
-// A key that is in no table is decided by its place. A row of a table has dozens of columns, and an unknown one is a label. A
-// message has few keys, so one that is unknown and is no text is refused: it could be the mark of a trainer that no one
-// here knows. An unknown text goes to the chat template, and is looked for in what the template writes (leftout.go). A
-// part of a content and a call of a tool have no unknown keys at all.
+// A key that is in no table is decided by its place. A row of a table has dozens of columns, and an unknown one is a
+// label. A message has few keys, so one that is unknown and is no text is refused: it could be the mark of a trainer
+// that no one here knows. An unknown text goes to the chat template, and is looked for in what the template writes
+// (leftout.go). A part of a content and a call of a tool have no unknown keys at all.
 //
 // `ignore` in an entry of `datasets` lists keys that are passed over all the same.
 
@@ -83,13 +83,17 @@ var keyTable = []keyRule{
 	{inRow, "label labels kto_tag kto_label", judges, "label", nil, "whether the answer is a good one", ""},
 	{inRow, choice("chosen") + choice("preferred") + choice("positive"), reads, "chosen", nil, "the better answer of two",
 		"use type: preference, or name the key of the one answer to train on"},
-	{inRow, choice("rejected") + choice("dispreferred") + choice("non_preferred") + choice("negative"), reads, "rejected", nil,
+	{inRow, choice("rejected") + choice("dispreferred") + choice("non_preferred") + choice("negative"), reads,
+		"rejected", nil,
 		"the worse answer of two", "use type: preference, or name the key of the one answer to train on"},
-	{inRow, "margin", reads, "margin", func(f *format) bool { return f.isPair }, "by how much the chosen answer is the better one", ""},
-	{inRow, "weights token_weights loss_weights", reads, "weights", func(f *format) bool { return f.isTokens }, "a weight for each token", "write weights"},
+	{inRow, "margin", reads, "margin", func(f *format) bool { return f.isPair },
+		"by how much the chosen answer is the better one", ""},
+	{inRow, "weights token_weights loss_weights", reads, "weights", func(f *format) bool { return f.isTokens },
+		"a weight for each token", "write weights"},
 	{inRow, "completion_mask response_mask", reads, "completion_mask", func(f *format) bool { return f.isTokens },
 		"which tokens are of the answer", "write completion_mask"},
-	{inRow, "advantage advantages", reads, "advantage", func(f *format) bool { return f.isTokens }, "a weight for all tokens of the answer",
+	{inRow, "advantage advantages", reads, "advantage", func(f *format) bool { return f.isTokens },
+		"a weight for all tokens of the answer",
 		"write advantage, or weights for each token"},
 	{inRow, "weight loss_weight loss_scale sample_weight loss train training trainable is_trainable", marks, "", anyType,
 		"whether the row counts",
@@ -245,7 +249,8 @@ func (k entryKey) in(s Source) string {
 	return *k.of(&s)
 }
 
-// namesIn are the names that the key can have in the rows of a source: the entry's, or the usual ones where it names none.
+// namesIn are the names that the key can have in the rows of a source: the entry's, or the usual ones where it names
+// none.
 func (k entryKey) namesIn(s Source, f *format) []string {
 	name := f.keys[k.name]
 	if k.of != nil {

@@ -16,8 +16,8 @@ import (
 
 var updateDocs = flag.Bool("update", false, "write the tables of docs/data.md")
 
-// peerRows are rows as other trainers write them, with the entry that reads them here. What each becomes, in docs/data.md,
-// comes from reading it.
+// peerRows are rows as other trainers write them, with the entry that reads them here. What each becomes, in
+// docs/data.md, comes from reading it.
 var peerRows = []struct {
 	trainer, row string
 	entry        Source
@@ -195,8 +195,8 @@ func keysTable() string {
 	return b.String()
 }
 
-// TestKeysAreDocumented: docs/data.md has the tables that the code makes, and each row of another trainer is read as the
-// page says.
+// TestKeysAreDocumented: docs/data.md has the tables that the code makes, and each row of another trainer is read as
+// the page says.
 func TestKeysAreDocumented(t *testing.T) {
 	const page = "../docs/data.md"
 	doc, err := os.ReadFile(page)

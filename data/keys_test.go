@@ -136,9 +136,9 @@ func rendered(t *testing.T, chat *Chat, kind Type, row object) (string, error) {
 
 func row0(text []byte) row { return row{file: "x", line: 1, data: text} }
 
-// TestEveryKeyWithEveryValue: a key of the table changes what is learned, or it says nothing, or the row is refused by a
-// line that names the key. It holds for each name of each key, in each type, with each kind of value: a key that is new
-// in the table is tested without a word here.
+// TestEveryKeyWithEveryValue: a key of the table changes what is learned, or it says nothing, or the row is refused by
+// a line that names the key. It holds for each name of each key, in each type, with each kind of value: a key that is
+// new in the table is tested without a word here.
 func TestEveryKeyWithEveryValue(t *testing.T) {
 	chat := chatOf(t, writesAll)
 	chat.All = true

@@ -8,9 +8,9 @@ import (
 	"github.com/millrace/millrace/data/template"
 )
 
-// Each key that is read takes one kind of value. Null, and an empty list, are as a key that is not there. A text where a
-// list or an object is wanted is read as JSON: columns of tables can hold values of one type only, so people write their
-// calls and tools as text, and some programs do that twice. Anything else is an error that says what it is.
+// Each key that is read takes one kind of value. Null, and an empty list, are as a key that is not there. A text where
+// a list or an object is wanted is read as JSON: columns of tables can hold values of one type only, so people write
+// their calls and tools as text, and some programs do that twice. Anything else is an error that says what it is.
 
 // kindOf names the kind of a value.
 func kindOf(v template.Value) string {
@@ -71,7 +71,8 @@ func saysNothing(v template.Value) bool {
 	return isEmpty(v) || err == nil && isEmpty(inside)
 }
 
-// decoded is the value that a text has as JSON, twice encoded or once; other values are themselves. A blank text is null.
+// decoded is the value that a text has as JSON, twice encoded or once; other values are themselves. A blank text is
+// null.
 func decoded(v template.Value) (template.Value, error) {
 	for range 2 {
 		text, ok := v.(template.String)

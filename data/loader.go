@@ -207,9 +207,9 @@ func (l *Loader) Seek(c Cursor) error {
 	return nil
 }
 
-// Next fills the micro-batches of the next step, which have BatchTokens/SequenceLen rows together, or twice as many with
-// Mismatched: of each cohort's rows the second half then has the mismatched documents. After the last
-// epoch it returns io.EOF; the step before that may end in rows of padding, and each step of pairs may.
+// Next fills the micro-batches of the next step, which have BatchTokens/SequenceLen rows together, or twice as many
+// with Mismatched: of each cohort's rows the second half then has the mismatched documents. After the last epoch it
+// returns io.EOF; the step before that may end in rows of padding, and each step of pairs may.
 func (l *Loader) Next(ctx context.Context, into []MicroBatch) error {
 	if err := ctx.Err(); err != nil {
 		return err

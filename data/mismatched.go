@@ -5,10 +5,11 @@ import (
 	"github.com/millrace/millrace/objective"
 )
 
-// An objective may ask how likely answers are after prompts that they do not answer: KTO takes their mean for the distance
-// of the model from its reference. Answers with a label are then taken in twos: each of the two has a document more, its
-// prompt with the answer of the other one. The two are neighbours in the data, so these documents are the same in every
-// epoch, and a reference evaluates them once. They are in rows of their own, after those that are trained.
+// An objective may ask how likely answers are after prompts that they do not answer: KTO takes their mean for the
+// distance of the model from its reference. Answers with a label are then taken in twos: each of the two has a
+// document more, its prompt with the answer of the other one. The two are neighbours in the data, so these documents
+// are the same in every epoch, and a reference evaluates them once. They are in rows of their own, after those that
+// are trained.
 
 // inTwos has documents with a label belong together in twos, and finds the ends of their prompts. The last one of a
 // source with an odd number of them is left out.

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/objective"
 )
 
-// Side says what a document is to an objective: of a pair, document 2i is the chosen side, and 2i+1 the rejected one. An
-// answer with a label is desirable or undesirable.
+// Side says what a document is to an objective: of a pair, document 2i is the chosen side, and 2i+1 the rejected one.
+// An answer with a label is desirable or undesirable.
 func (d *Dataset) Side(i int) objective.Side {
 	switch {
 	case d.HasPairs() && i%2 == 0:

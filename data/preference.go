@@ -34,8 +34,10 @@ func (f *fields) preference(s Source, out *Record) {
 		sides[i] = f.sideOf(s, key)
 	}
 	chosen, rejected := f.namesOf(s, sideKeys[0]), f.namesOf(s, sideKeys[1])
-	if i, j := slices.Index(chosen, sides[0]), slices.Index(rejected, sides[1]); i != j && min(len(chosen), len(rejected)) > 1 {
-		f.fail("the row has %q and %q, which are of two forms: name both with chosen and rejected in the entry", sides[0], sides[1])
+	if i, j := slices.Index(chosen, sides[0]), slices.Index(rejected, sides[1]); i != j && min(len(chosen),
+		len(rejected)) > 1 {
+		f.fail("the row has %q and %q, which are of two forms: name both with chosen and rejected in the entry", sides[0],
+			sides[1])
 	}
 	if f.err != nil {
 		return
@@ -66,7 +68,8 @@ func (f *fields) oneOf(s Source, key string) string {
 		return ""
 	case 1:
 	default:
-		f.fail("the row has %q and %q, each of which can be %s: list one of the two under ignore in the entry", has[0], has[1], key)
+		f.fail("the row has %q and %q, each of which can be %s: list one of the two under ignore in the entry", has[0],
+			has[1], key)
 	}
 	return has[0]
 }
@@ -164,11 +167,13 @@ func (f *fields) unwrap(s Source, name string, d *template.Dict) {
 	for _, key := range slices.Sorted(maps.Keys(inside)) {
 		v, _ := d.Get(key)
 		switch {
-		case saysNothing(v), s.ignores(key), key == "messages", key == "parallel_tool_calls", key == "tools" && s.Tools == DropTools:
+		case saysNothing(v), s.ignores(key), key == "messages", key == "parallel_tool_calls", key == "tools" &&
+			s.Tools == DropTools:
 		case key == "tools" && f.object[s.Tools] == nil:
 			f.object[s.Tools] = inside[key]
 		default:
-			f.fail("field %q has %q, and can have messages and tools: remove it, or list it under ignore in the entry", name, key)
+			f.fail("field %q has %q, and can have messages and tools: remove it, or list it under ignore in the entry", name,
+				key)
 			return
 		}
 	}
@@ -268,7 +273,8 @@ func (f *fields) textAnswer(s Source, answer string, texts, lists []string, out 
 		f.fail("the row has no prompt, and %q is a text: write what it answers under %q; a prompt is not cut out of texts",
 			answer, s.Prompt)
 	case len(texts) > 1:
-		f.fail("the row has %q and %q, each of which can be the prompt: list one of the two under ignore in the entry", texts[0], texts[1])
+		f.fail("the row has %q and %q, each of which can be the prompt: list one of the two under ignore in the entry",
+			texts[0], texts[1])
 	}
 	if f.err != nil {
 		return
@@ -280,14 +286,15 @@ func (f *fields) textAnswer(s Source, answer string, texts, lists []string, out 
 	out.Input = f.optional(s.Input)
 	switch isInstruction := s.Prompt == "instruction"; {
 	case out.Input != "" && !named && !isInstruction:
-		f.fail("the row has %q and %q: put both into one text, or name them with prompt and input in the entry", s.Prompt, s.Input)
+		f.fail("the row has %q and %q: put both into one text, or name them with prompt and input in the entry", s.Prompt,
+			s.Input)
 	case out.Input != "" || isInstruction:
 		out.Type = Alpaca
 	}
 }
 
-// messagePair reads two answers that are messages. Both are whole conversations where the row has no prompt, or where one
-// of them begins with a question or a system prompt.
+// messagePair reads two answers that are messages. Both are whole conversations where the row has no prompt, or where
+// one of them begins with a question or a system prompt.
 func (f *fields) messagePair(s Source, sides [2]string, texts, lists []string, out *Record) {
 	if len(f.history(s.History)) > 0 {
 		f.fail("the row has %q, and its answers are messages: put the turns into the prompt", s.History)
@@ -339,7 +346,8 @@ func (f *fields) answered(s Source, key string, n int, r *Record) {
 }
 
 // explicitPrompt puts the prompt of the row before the answers, and returns the number of its messages.
-func (f *fields) explicitPrompt(s Source, sides [2]string, answers [2][]*template.Dict, texts, lists []string, all *[2]Record) (n int) {
+func (f *fields) explicitPrompt(s Source, sides [2]string, answers [2][]*template.Dict, texts, lists []string,
+	all *[2]Record) (n int) {
 	for i := range all {
 		all[i], n = f.afterPrompt(s, sides[i], answers[i], texts, lists)
 	}
@@ -354,7 +362,8 @@ func (f *fields) afterPrompt(s Source, side string, answer []*template.Dict, tex
 		f.fail("field %q is a text, and %q is messages: write both as lists, or both as texts", texts[0], side)
 		return r, 0
 	case len(lists) > 1:
-		f.fail("the row has %q and %q, each of which can be the prompt: list one of the two under ignore in the entry", lists[0], lists[1])
+		f.fail("the row has %q and %q, each of which can be the prompt: list one of the two under ignore in the entry",
+			lists[0], lists[1])
 		return r, 0
 	}
 	f.addSystem(s, &r)
@@ -366,8 +375,10 @@ func (f *fields) afterPrompt(s Source, side string, answer []*template.Dict, tex
 	return r, n
 }
 
-// commonPrompt finds the messages with which two whole conversations begin. A prompt under a key of its own has to agree.
-func (f *fields) commonPrompt(s Source, sides [2]string, answers [2][]*template.Dict, prompts []string, all *[2]Record) (n int) {
+// commonPrompt finds the messages with which two whole conversations begin. A prompt under a key of its own has to
+// agree.
+func (f *fields) commonPrompt(s Source, sides [2]string, answers [2][]*template.Dict, prompts []string,
+	all *[2]Record) (n int) {
 	chosen, rejected := all[0].Messages, all[1].Messages
 	for n < min(len(chosen), len(rejected))-1 && same(chosen[n], rejected[n]) {
 		n++
@@ -378,7 +389,8 @@ func (f *fields) commonPrompt(s Source, sides [2]string, answers [2][]*template.
 	}
 	for _, name := range prompts {
 		if !f.agrees(s, name, chosen, rejected, n) {
-			f.fail("field %q is not how %q and %q begin: correct it, or list it under ignore in the entry", name, sides[0], sides[1])
+			f.fail("field %q is not how %q and %q begin: correct it, or list it under ignore in the entry", name, sides[0],
+				sides[1])
 			return 0
 		}
 	}
@@ -388,8 +400,8 @@ func (f *fields) commonPrompt(s Source, sides [2]string, answers [2][]*template.
 	return n
 }
 
-// agrees reports whether a prompt of its own is one of the questions in the first n messages of two conversations, or how
-// one of the conversations begins.
+// agrees reports whether a prompt of its own is one of the questions in the first n messages of two conversations, or
+// how one of the conversations begins.
 func (f *fields) agrees(s Source, name string, chosen, rejected []template.Value, n int) bool {
 	if !f.isSpoken(s, name) {
 		text := strings.TrimSpace(f.maybe(name))

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/objective"
 )
 
-// spokenJSON writes messages as JSON, of texts by role: "u" of the user, "a" of the assistant, "-" of the assistant in a prompt,
-// where it does not count, and "s" of the system.
+// spokenJSON writes messages as JSON, of texts by role: "u" of the user, "a" of the assistant, "-" of the assistant in
+// a prompt, where it does not count, and "s" of the system.
 func spokenJSON(texts ...string) string {
 	var all []string
 	for i := 0; i < len(texts); i += 2 {
@@ -166,8 +166,8 @@ func TestBadPairs(t *testing.T) {
 	}
 }
 
-// TestPromptOfPairDiffers: a template that drops thoughts of the past makes another prompt of a conversation that ends in
-// an answer than of one that waits for it. The two sides would answer what no one asks.
+// TestPromptOfPairDiffers: a template that drops thoughts of the past makes another prompt of a conversation that ends
+// in an answer than of one that waits for it. The two sides would answer what no one asks.
 func TestPromptOfPairDiffers(t *testing.T) {
 	const dropsPast = `{%- for m in messages %}<{{ m.role }}>{% if m.reasoning_content and loop.index0 + 2 >= messages | length %}(` +
 		`{{ m.reasoning_content }}){% endif %}{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
@@ -185,8 +185,8 @@ func TestPromptOfPairDiffers(t *testing.T) {
 	}
 }
 
-// TestMarginsAndEqualPairs: margins reach the documents of their pairs, from the rows, from the cache and after a split;
-// pairs with equal sides are counted, and not kept.
+// TestMarginsAndEqualPairs: margins reach the documents of their pairs, from the rows, from the cache and after a
+// split; pairs with equal sides are counted, and not kept.
 func TestMarginsAndEqualPairs(t *testing.T) {
 	rows := `{"prompt": "q", "chosen": "b", "rejected": "c", "margin": 0.5}
 {"prompt": "q", "chosen": "same", "rejected": "same", "margin": 7}

@@ -486,7 +486,8 @@ func (s rowReader) documents(ctx context.Context, r row, o Options) (all []docum
 }
 
 // example tokenizes a record of a row, and counts its turns.
-func (s rowReader) example(ctx context.Context, r row, record Record, o Options) (e Example, counts TurnCounts, err error) {
+func (s rowReader) example(ctx context.Context, r row, record Record, o Options) (e Example, counts TurnCounts,
+	err error) {
 	if record.isMarked && o.TrainOnPrompt {
 		return Example{}, counts, r.errorf("a message is marked as one that does not count, and train_on_prompt counts all: remove the mark, or train_on_prompt")
 	}

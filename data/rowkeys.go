@@ -12,8 +12,8 @@ import (
 // placeholders stand in a text for a picture, a film or a sound.
 var placeholders = []string{"<image>", "<video>", "<audio>"}
 
-// unfit says why a row is not to be trained as its type reads it, or "" if it is: it has a key that carries meaning, and
-// that the type does not read. A key that the source names is read as that says.
+// unfit says why a row is not to be trained as its type reads it, or "" if it is: it has a key that carries meaning,
+// and that the type does not read. A key that the source names is read as that says.
 func (s Source) unfit(object map[string]json.RawMessage) string {
 	read, _ := s.columns()
 	var names []string

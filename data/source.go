@@ -44,8 +44,8 @@ type Source struct {
 	// both; default "prompt" and "completion".
 	Prompt   string `yaml:"prompt,omitempty" json:"prompt,omitempty"`
 	Response string `yaml:"response,omitempty" json:"response,omitempty"`
-	// Input is one more key of types alpaca, preference and binary; default "input". History is a key of pairs of questions and
-	// answers (alpaca, prompt-response, preference and binary; default "history").
+	// Input is one more key of types alpaca, preference and binary; default "input". History is a key of pairs of
+	// questions and answers (alpaca, prompt-response, preference and binary; default "history").
 	Input   string `yaml:"input,omitempty" json:"input,omitempty"`
 	History string `yaml:"history,omitempty" json:"history,omitempty"`
 	// Messages is the key of the list of turns; default "conversations" (sharegpt) and "messages" (messages,
@@ -79,8 +79,8 @@ type Source struct {
 	BadRows string `yaml:"bad_rows,omitempty" json:"bad_rows,omitempty"`
 }
 
-// Tags are the names in the turns of types sharegpt, preference and binary, under the names that LLaMA-Factory gives them. A field that is
-// empty has the usual names.
+// Tags are the names in the turns of types sharegpt, preference and binary, under the names that LLaMA-Factory gives
+// them. A field that is empty has the usual names.
 type Tags struct {
 	Role        string `yaml:"role_tag,omitempty" json:"role_tag,omitempty"`       // key of who speaks; default "from"
 	Content     string `yaml:"content_tag,omitempty" json:"content_tag,omitempty"` // key of what is said; default "value"

@@ -67,8 +67,8 @@ func TestWeightedTokens(t *testing.T) {
 	}
 }
 
-// TestBadWeights: numbers that are not one finite fp32 for each token, tokens that the vocabulary does not have, and rows
-// that teach nothing are refused in a line.
+// TestBadWeights: numbers that are not one finite fp32 for each token, tokens that the vocabulary does not have, and
+// rows that teach nothing are refused in a line.
 func TestBadWeights(t *testing.T) {
 	for _, c := range []struct{ row, want string }{
 		{`"weights": [1]`, `field "input_ids" is missing`},
@@ -128,7 +128,8 @@ func TestSidesOfSteps(t *testing.T) {
 	}
 }
 
-// FuzzWeighted reads bytes as a row of tokens: what is accepted has tokens of the vocabulary, a target, and finite weights.
+// FuzzWeighted reads bytes as a row of tokens: what is accepted has tokens of the vocabulary, a target, and finite
+// weights.
 func FuzzWeighted(f *testing.F) {
 	f.Add(`{"input_ids": [1, 2], "weights": [0, 1], "logprobs": [0, -1.5]}`)
 	f.Add(`{"input_ids": "[1, 2]", "completion_mask": [false, 1], "advantage": "0.5"}`)

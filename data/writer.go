@@ -22,7 +22,8 @@ type writer struct {
 }
 
 func newWriter(sequenceLen int, prompts bool) writer {
-	return writer{tokens: make([]int32, sequenceLen+1), weights: make([]float32, sequenceLen+1), bits: bitReader{words: make([]uint64, sequenceLen/64+2)},
+	return writer{tokens: make([]int32, sequenceLen+1), weights: make([]float32, sequenceLen+1),
+		bits:    bitReader{words: make([]uint64, sequenceLen/64+2)},
 		prompts: prompts}
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// microsDown is the number of micro-batches of a cohort that come down: all of a model with experts, and else those that
-// are trained.
+// microsDown is the number of micro-batches of a cohort that come down: all of a model with experts, and else those
+// that are trained.
 func (c *checker) microsDown() int {
 	n := c.p.Numerics
 	if slices.ContainsFunc(c.m.Parts, func(p model.Part) bool { return p.Group > 0 && c.routed(plan.Op{Layer: p.Layer}) }) {
@@ -38,7 +38,8 @@ func (c *checker) onlyUp(i int) {
 	}
 }
 
-// drawForwardOnly has plans of a step have an objective, or not, and if so some micro-batches of each cohort only go up.
+// drawForwardOnly has plans of a step have an objective, or not, and if so some micro-batches of each cohort only go
+// up.
 func drawForwardOnly(rt *rapid.T, plans ...*plan.Plan) {
 	if !rapid.Bool().Draw(rt, "objective") {
 		return

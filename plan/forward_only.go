@@ -8,24 +8,24 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// Some objectives compare documents that are trained with others that are not. KTO, for one, needs the log-probabilities
-// of completions after prompts of others, and gives their positions weights of 0.
+// Some objectives compare documents that are trained with others that are not. KTO, for one, needs the
+// log-probabilities of completions after prompts of others, and gives their positions weights of 0.
 //
 // The obvious answer takes all of them down. Their backward pass adds zeros: with as many rows as are trained, a step
 // takes twice as long. The other one, a pass before the step, moves all weights once more.
 //
-// Here the last Numerics.ForwardOnly micro-batches of each cohort only go up. The objective sees their log-probabilities,
-// and they have no visit on the way down, and so no gradient: nothing that such a visit reads is saved or kept, and no
-// table gets a share of theirs. Gradients have the bits that weights of 0 give, since sums of micro-batches are added
-// one by one, and the first of each cohort is trained.
+// Here the last Numerics.ForwardOnly micro-batches of each cohort only go up. The objective sees their
+// log-probabilities, and they have no visit on the way down, and so no gradient: nothing that such a visit reads is
+// saved or kept, and no table gets a share of theirs. Gradients have the bits that weights of 0 give, since sums of
+// micro-batches are added one by one, and the first of each cohort is trained.
 //
 // Experts are the exception. They see the rows of a cohort at once, on both ways, and a load-balancing loss has a
 // gradient in all of them. So all micro-batches of a model with experts come down, and the engine gives the positions
 // of those that are not trained weights of 0.
 //
-// A plan has cells for them all. Those that would wait for the way down have no memory (Plan.placed). The values that a
-// block keeps have one cell for all of them, since visits write them in any case, and a head that is visited at once has
-// one set of buffers.
+// A plan has cells for them all. Those that would wait for the way down have no memory (Plan.placed). The values that
+// a block keeps have one cell for all of them, since visits write them in any case, and a head that is visited at once
+// has one set of buffers.
 
 // TrainedMicros is the number of micro-batches of a cohort whose losses count: the first ones.
 func (n Numerics) TrainedMicros() int { return n.CohortMicros() - n.ForwardOnly }

@@ -28,8 +28,9 @@ type Numerics struct {
 	// host in half of the bytes; else 0, and sums are fp32.
 	Exchange  tensor.DType `json:"exchange,omitempty"`
 	HeadChunk int          `json:"head_chunk"` // positions whose logits are computed together
-	// BlockChunk is the positions that all of a block but its attention takes at once, and the norm of the head; 0: all of a
-	// micro-batch. It bounds what the MLP takes of the device, and sets bits since gradients of parameters are summed over chunks.
+	// BlockChunk is the positions that all of a block but its attention takes at once, and the norm of the head; 0: all
+	// of a micro-batch. It bounds what the MLP takes of the device, and sets bits since gradients of parameters are
+	// summed over chunks.
 	BlockChunk int `json:"block_chunk,omitempty"`
 
 	// PieceElems is about how long the pieces of an extent are, in elements: what the host updates, and a disk reads or
@@ -46,7 +47,8 @@ func (n Numerics) pieceElems() int64 { return cmp.Or(n.PieceElems, DefaultPieceE
 func (n Numerics) Positions() int { return n.SequenceLen * n.MicroBatch }
 
 // BlockChunkMultiple divides BlockChunk where there is more than one chunk. Rows of any width then begin at a multiple
-// of 16 bytes in every chunk, wherever the matrix is: devices may choose the way of an operation by that, and with it bits.
+// of 16 bytes in every chunk, wherever the matrix is: devices may choose the way of an operation by that, and with it
+// bits.
 const BlockChunkMultiple = 8
 
 // BlockRows is the rows of a block's chunk, all of a micro-batch if it is in one.

@@ -364,8 +364,8 @@ func (b *builder) clear(part int) {
 	b.add(o, nil, []Operand{b.sum(part)})
 }
 
-// gradient is the fp32 gradient of a part: in a slot of the ring, in a place of its own, or where it is stored. That of a
-// tied tile that is bound is the sum in host memory to which the embedding adds.
+// gradient is the fp32 gradient of a part: in a slot of the ring, in a place of its own, or where it is stored. That
+// of a tied tile that is bound is the sum in host memory to which the embedding adds.
 func (b *builder) gradient(part int) Operand {
 	g := b.here(Gradient, part, Device)
 	switch slot := b.gradOf[part]; {

@@ -10,16 +10,16 @@ import (
 // How long does a step take? The search asks that of hundreds of placements, before anything has run.
 //
 // The obvious answer adds up each lane and takes the longest. It fails twice. Lanes wait for each other: a ring of two
-// slots makes the fetch of block 3 wait until compute is done with block 1, and such waits are the difference between the
-// placements that the search compares. And lanes slow each other down: two copies share a link, an update and a copy share
-// the memory of the host, and compute and update share the cores of a CPU.
+// slots makes the fetch of block 3 wait until compute is done with block 1, and such waits are the difference between
+// the placements that the search compares. And lanes slow each other down: two copies share a link, an update and a
+// copy share the memory of the host, and compute and update share the cores of a CPU.
 //
-// So Plan.walk follows the very schedule that the engine follows. It keeps a queue of operations for each lane, and two
-// numbers of seconds for the operation at the head of each: work, and disk. An operation begins when those that it names
-// in After are done. While the set of operations under way stays the same, each progresses at a constant rate, which
-// walker.slow and walker.shareDisk give. The walk goes from one moment at which that set changes to the next: it
-// takes the shortest time that finishes the work or the disk of any lane, gives all lanes that much progress, and looks
-// again. Nothing is random, and two walks of one plan agree to the bit.
+// So Plan.walk follows the very schedule that the engine follows. It keeps a queue of operations for each lane, and
+// two numbers of seconds for the operation at the head of each: work, and disk. An operation begins when those that it
+// names in After are done. While the set of operations under way stays the same, each progresses at a constant rate,
+// which walker.slow and walker.shareDisk give. The walk goes from one moment at which that set changes to the next: it
+// takes the shortest time that finishes the work or the disk of any lane, gives all lanes that much progress, and
+// looks again. Nothing is random, and two walks of one plan agree to the bit.
 //
 // Of a cluster one host is walked; awaitOthers says what stands for the others.
 //

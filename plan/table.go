@@ -249,9 +249,9 @@ func (p *Plan) ClearsEarly(part int) bool {
 	return p.SumsTouchedRows(part) && p.gradShare(part) == 0 && !p.OnDisk(store.ID{Part: part, Kind: store.Grad})
 }
 
-// RoundsEarly reports whether a step rounds what the head has added to a tied tile's gradient as soon as that is in host
-// memory, when the host has nothing to do. Of the rows of the step's tokens, to which the embedding adds, that is done
-// again at the end.
+// RoundsEarly reports whether a step rounds what the head has added to a tied tile's gradient as soon as that is in
+// host memory, when the host has nothing to do. Of the rows of the step's tokens, to which the embedding adds, that is
+// done again at the end.
 func (p *Plan) RoundsEarly(part int) bool {
 	n := &p.Numerics
 	return p.Tied(part) && !p.Bound() && n.Master == optim.Split && !p.Cluster.Several() && n.CohortCount() == 1 &&

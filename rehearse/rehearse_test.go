@@ -61,7 +61,8 @@ func TestRehearseALargeModel(t *testing.T) {
 		plan.FormatBytes(r.DeviceBytes), r.StepSeconds)
 }
 
-// The same with a third of the state on disk, of which a rehearsal needs none: what is read and written is what the plan says.
+// The same with a third of the state on disk, of which a rehearsal needs none: what is read and written is what the
+// plan says.
 func TestRehearseADisk(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three rehearsals of a large model")

@@ -87,8 +87,8 @@ func charts(runs []Run) []chart {
 	}
 }
 
-// objectiveChart has a number of the objective in each step, faint, its average, and evaluations as dots, of the runs that
-// have it.
+// objectiveChart has a number of the objective in each step, faint, its average, and evaluations as dots, of the runs
+// that have it.
 func objectiveChart(runs []Run, title, unit, name string) chart {
 	c := chart{title: title, unit: unit}
 	of := func(name string) func(trace.Metrics) float64 {

@@ -44,7 +44,8 @@ type Config struct {
 	// types. Or the path of a template, for every type except `text`. See [data](data.md#chat-templates).
 	ChatTemplate string `yaml:"chat_template" default:"auto" resume:"listed" alters:"data steps warmup_steps"`
 	// Variables of the chat template, for all rows, samples and the model that is written: a mapping such as
-	// `{enable_thinking: false}`. One that the template never reads is an error. See [data](data.md#variables-of-a-template).
+	// `{enable_thinking: false}`. One that the template never reads is an error. See
+	// [data](data.md#variables-of-a-template).
 	ChatTemplateKwargs data.Kwargs `yaml:"chat_template_kwargs,omitempty,flow" resume:"listed" saved:"chat_template_kwargs" alters:"data steps warmup_steps"`
 
 	// A list of entries, as above; [data](data.md) shows each kind.
@@ -88,8 +89,8 @@ type Config struct {
 	// The same as a share of all steps. It excludes `warmup_steps`.
 	WarmupRatio float64 `yaml:"warmup_ratio,omitempty" resume:"listed" alters:"warmup_steps"`
 
-	// AdamW's; for matrices. Vectors have none: norms, biases, sinks, `A_log` and scales. transformers' Trainer leaves out norms
-	// and biases alone, and so decays sinks and `A_log`.
+	// AdamW's; for matrices. Vectors have none: norms, biases, sinks, `A_log` and scales. transformers' Trainer leaves
+	// out norms and biases alone, and so decays sinks and `A_log`.
 	WeightDecay float64 `yaml:"weight_decay" unset:"'0.01'; '0' where the objective compares" resume:"listed" saved:"weight_decay"`
 	// AdamW's decay of the two moments.
 	AdamBetas [2]float64 `yaml:"adam_betas,flow" default:"[0.9, 0.999]" resume:"listed" saved:"adam_betas"`
@@ -168,8 +169,9 @@ type Objective struct {
 	Undesirable optim.Setting `yaml:"undesirable,omitempty" unset:"'1'"`
 	// The weight of tokens that the longer side of a pair has more than the other one, of `dpo` (LD-DPO).
 	LDAlpha optim.Setting `yaml:"ld_alpha,omitempty" unset:"'1'"`
-	// The model that `dpo` and `kto` compare with: `start`, as the run begins; a model's directory or hub id; `none`, which
-	// finds all completions equally likely. It is [evaluated once](preferences.md#the-reference), before the first step.
+	// The model that `dpo` and `kto` compare with: `start`, as the run begins; a model's directory or hub id; `none`,
+	// which finds all completions equally likely. It is [evaluated once](preferences.md#the-reference), before the first
+	// step.
 	Reference string `yaml:"reference,omitempty" unset:"'start'"`
 	// Pairs of a step at most, of `kto` twos of answers. A step has as many as fit into `batch_tokens`; 0: no other bound.
 	PairsPerStep int `yaml:"pairs_per_step,omitempty"`

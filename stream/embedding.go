@@ -59,8 +59,8 @@ func scaleRows(s device.Stream, table *model.Lookup, y device.Mat) {
 	}
 }
 
-// lookupAhead looks up the rows of a table that a micro-batch needs, as the pending update will leave them; the table is
-// updated later, to the same bits.
+// lookupAhead looks up the rows of a table that a micro-batch needs, as the pending update will leave them; the table
+// is updated later, to the same bits.
 //
 // The first block needs rows at the very beginning of a step, and an update of the table would take as long as that of
 // several blocks. The obvious answer updates just these rows in the table. The update of the rest would then have to

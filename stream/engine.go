@@ -1,9 +1,10 @@
 // Package stream is the executor: it walks the schedules of a plan and decides nothing.
 //
-// An [Engine] has one goroutine per worker, a lane of a rank, from New to Close. Each worker does its own operations in
-// order; before one it waits for the operations of other workers that the schedule names. Fetch, compute and drain
-// enqueue on streams of their rank's device, so that a wait between them is a wait between streams; the update lane works
-// on the host, and waits between host and device, or between two devices, happen in the worker before it enqueues.
+// An [Engine] has one goroutine per worker, a lane of a rank, from New to Close. Each worker does its own operations
+// in order; before one it waits for the operations of other workers that the schedule names. Fetch, compute and drain
+// enqueue on streams of their rank's device, so that a wait between them is a wait between streams; the update lane
+// works on the host, and waits between host and device, or between two devices, happen in the worker before it
+// enqueues.
 //
 // A step ends with its norm. Its update is pending until the next schedule carries it out: the next step does so during
 // its own forward pass, an evaluation finishes it first, and so does a flush. Where nothing is clipped, updates do not

@@ -12,8 +12,8 @@ import (
 )
 
 // withoutGoingDown is the subject as steps take it whose last n micro-batches of each cohort only go up, and what they
-// leave: with weights of rivals, which depend on the documents of all micro-batches. The reference takes two passes, and
-// all micro-batches down; positions of those that are not trained have weights of 0.
+// leave: with weights of rivals, which depend on the documents of all micro-batches. The reference takes two passes,
+// and all micro-batches down; positions of those that are not trained have weights of 0.
 func withoutGoingDown(t errorer, s *subject, n int, on setup) (fast *subject, want outcome) {
 	t.Helper()
 	with, plain := *s, *s

@@ -94,7 +94,8 @@ func inTwoPasses(t errorer, s *subject, steps int, change func(*stream.Batch)) (
 	return &plain, &with
 }
 
-// objectiveSubjects are models whose steps have four micro-batches or more, and in each of their cohorts at least as many as asked.
+// objectiveSubjects are models whose steps have four micro-batches or more, and in each of their cohorts at least as
+// many as asked.
 func objectiveSubjects(t errorer, steps, each int) (all []named) {
 	t.Helper()
 	for name, change := range map[string]func(s *shape){

@@ -11,15 +11,15 @@ import (
 // A visit is a call of a layer: nn knows the mathematics, and nothing of places; plan knows places, and nothing of
 // mathematics. Here the two meet.
 //
-// An operation of the schedule names its operands: weights of part 7 in slot 1, the input of block 3 of micro-batch 0, the
-// gradient that is written. visit looks up the memory of each (operands.go), puts it into the field of nn.Args that the
-// kind of the operand has, and calls the visit's Run. It decides nothing else: which values a visit reads is in its
-// declaration, which of them is in which memory is in the plan, and when the memory holds them is in the schedule's waits.
-// A new kind of layer therefore changes no line here; a new kind of operand adds one case.
+// An operation of the schedule names its operands: weights of part 7 in slot 1, the input of block 3 of micro-batch 0,
+// the gradient that is written. visit looks up the memory of each (operands.go), puts it into the field of nn.Args
+// that the kind of the operand has, and calls the visit's Run. It decides nothing else: which values a visit reads is
+// in its declaration, which of them is in which memory is in the plan, and when the memory holds them is in the
+// schedule's waits. A new kind of layer therefore changes no line here; a new kind of operand adds one case.
 //
-// Run only enqueues. The stream belongs to the compute lane of a rank, so kernels of successive visits run in order, and
-// the worker is ahead of them by as much as the stream holds. A visit waits for no one: run.go has made the stream, or
-// the worker, wait for the operations that the schedule names in After before it comes here.
+// Run only enqueues. The stream belongs to the compute lane of a rank, so kernels of successive visits run in order,
+// and the worker is ahead of them by as much as the stream holds. A visit waits for no one: run.go has made the
+// stream, or the worker, wait for the operations that the schedule names in After before it comes here.
 
 // visit enqueues a layer's visit: it hands the visit what its operands name.
 func (r *execution) visit(s device.Stream, op *plan.Op) error {

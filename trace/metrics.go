@@ -90,8 +90,8 @@ func BeforeTraining(evalLoss float64, objective map[string]float64, ended string
 	return m
 }
 
-// MarshalJSON writes the fields in the order of the type, and then the numbers of an objective by their names. encoding/json alone refuses NaN and infinities, which are
-// just what a run that goes wrong has to report.
+// MarshalJSON writes the fields in the order of the type, and then the numbers of an objective by their names.
+// encoding/json alone refuses NaN and infinities, which are just what a run that goes wrong has to report.
 func (m Metrics) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')

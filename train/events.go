@@ -58,8 +58,8 @@ const (
 	leastLateSec = 0.1
 )
 
-// rewards are the numbers of an objective that a line has: how often the better completion has the larger reward, and by
-// how much it is larger. Before their names is prefix.
+// rewards are the numbers of an objective that a line has: how often the better completion has the larger reward, and
+// by how much it is larger. Before their names is prefix.
 func rewards(all map[string]float64, prefix string) (text string) {
 	for _, of := range []struct{ name, as string }{{"rewards/accuracies", "accuracy"}, {"rewards/margins", "margin"}} {
 		if x, ok := all[prefix+of.name]; ok {

@@ -147,8 +147,8 @@ func placed(all []compared, rows [][]int, needs objective.Needs, n plan.Numerics
 	return b
 }
 
-// weighed has an objective give a batch its weights, from the log-probabilities that the run computes. Those of the first
-// step are the reference.
+// weighed has an objective give a batch its weights, from the log-probabilities that the run computes. Those of the
+// first step are the reference.
 func weighed(t *testing.T, r *Run, o objective.Objective, b *stream.Batch) (*stream.Batch, objective.Result) {
 	t.Helper()
 	logProbs, err := r.LogProbs(t.Context(), b)

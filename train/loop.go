@@ -353,8 +353,8 @@ func (t *trainer) ended(step int) (*Summary, error) {
 // tracedSpans bounds the operations of a lane that a trace holds, the latest ones.
 const tracedSpans = 100_000
 
-// beginAt puts the run where a checkpoint is, nil for its beginning: the place in its data, the sizes that set its bits,
-// and so the number of its steps.
+// beginAt puts the run where a checkpoint is, nil for its beginning: the place in its data, the sizes that set its
+// bits, and so the number of its steps.
 func (t *trainer) beginAt(from *checkpoint.Checkpoint) error {
 	if _, err := t.findPlace(from); err != nil {
 		return err

@@ -83,7 +83,8 @@ func (r *Run) openReference(ctx context.Context) (err error) {
 	if err := r.aim.region.Populate(); err != nil || c.Objective.Reference == runfile.ReferenceNone {
 		return err
 	}
-	o := reference.Options{Model: r.src, Weights: r.src.Base.WeightsSHA256, Init: c.Init, Seed: c.Seed, Memory: c.Budgets()}
+	o := reference.Options{Model: r.src, Weights: r.src.Base.WeightsSHA256, Init: c.Init, Seed: c.Seed,
+		Memory: c.Budgets()}
 	if name := c.Objective.Reference; name != runfile.ReferenceStart && name != "" {
 		if o, err = r.otherReference(ctx, name, o); err != nil {
 			return fmt.Errorf("objective.reference: %w", err)

@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/train/rundir"
 )
 
-// pairs writes preferences with much to learn: the chosen answer has the letters of the prompt in another order than the
-// rejected one.
+// pairs writes preferences with much to learn: the chosen answer has the letters of the prompt in another order than
+// the rejected one.
 func pairs(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "pairs.jsonl")
 	var b strings.Builder

@@ -145,7 +145,8 @@ func (r *Run) writeConfig(text []byte) (dir string, err error) {
 	return r.ownModel, blame.NotRequest(os.WriteFile(filepath.Join(r.ownModel, "config.json"), text, 0o600))
 }
 
-// checkSeed refuses another order of the data than that of the checkpoint, where the run continues in the middle of them.
+// checkSeed refuses another order of the data than that of the checkpoint, where the run continues in the middle of
+// them.
 func (r *Run) checkSeed() error {
 	if r.loader == nil || r.from == nil {
 		return nil

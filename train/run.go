@@ -28,9 +28,9 @@ import (
 
 // Run is a model in training, for a loop that the caller writes. One goroutine may use it. [Train] is such a loop.
 //
-// Next and Batch make batches. Step trains on one, Eval and Logits compute with one. Evaluate computes the loss over the
-// data sets of the key eval. Tensor and SetTensor read and write weights, and Gradient reads what Gradients computed.
-// Save writes a checkpoint, and Export writes a Hugging Face directory.
+// Next and Batch make batches. Step trains on one, Eval and Logits compute with one. Evaluate computes the loss over
+// the data sets of the key eval. Tensor and SetTensor read and write weights, and Gradient reads what Gradients
+// computed. Save writes a checkpoint, and Export writes a Hugging Face directory.
 type Run struct {
 	env      *session.Env
 	config   *runfile.Config // the run's own: sizes that are auto are decided here
@@ -158,8 +158,8 @@ func (r *Run) Update(learningRate float64) stream.Update {
 		Groups: r.config.GroupRates(learningRate)}
 }
 
-// Step trains on a batch. It sets the update's Step, Idle and Seed. The update happens during the next call, so a result
-// counts the weights that became infinite or NaN in the update before it ([stream.Result.BadWeights]).
+// Step trains on a batch. It sets the update's Step, Idle and Seed. The update happens during the next call, so a
+// result counts the weights that became infinite or NaN in the update before it ([stream.Result.BadWeights]).
 //
 // A step whose gradient norm is not finite changes no weights (Skipped); without clipping, the error is
 // [stream.ErrNotFinite]. After an error, except one that refuses the batch or the update, the run can only be closed.

@@ -63,7 +63,8 @@ func (c *previewCmd) Run(p *program) error {
 			page = append(page, e)
 			return nil
 		}
-		if err := p.printf("--- %s: %d tokens, %d count in the loss\n", exampleName(e, shown), len(e.InputIDs), counted(e.Labels)); err != nil {
+		if err := p.printf("--- %s: %d tokens, %d count in the loss\n", exampleName(e, shown), len(e.InputIDs),
+			counted(e.Labels)); err != nil {
 			return err
 		}
 		if _, err := fmt.Fprintln(p.stdout,

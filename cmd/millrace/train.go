@@ -141,8 +141,8 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 	row("peak memory", "%s measured, %s planned", plan.FormatBytes(s.PeakBytes), plan.FormatBytes(s.PlannedBytes))
 }
 
-// rewardRow has how often the better completion has the larger reward, and by how much it is larger: of the last step, or
-// of the held-out data before and after training.
+// rewardRow has how often the better completion has the larger reward, and by how much it is larger: of the last step,
+// or of the held-out data before and after training.
 func rewardRow(row func(name, format string, args ...any), what string, before, after map[string]float64) {
 	for _, of := range []struct{ name, as string }{{"rewards/accuracies", "accuracy"}, {"rewards/margins", "margin"}} {
 		last, ok := after[of.name]
@@ -156,8 +156,8 @@ func rewardRow(row func(name, format string, args ...any), what string, before, 
 	}
 }
 
-// rise says what mostly makes a loss rise. The held-out loss decides where it is known; else means of many steps do, since the loss of
-// one step is that of its few documents.
+// rise says what mostly makes a loss rise. The held-out loss decides where it is known; else means of many steps do,
+// since the loss of one step is that of its few documents.
 func rise(rose bool) string {
 	if !rose {
 		return ""

@@ -59,8 +59,8 @@ type LeftOut struct {
 	Why  string   `json:"why"`
 }
 
-// File converts a file. Its name is for comments, and may say what a file of TRL is for. It reads the model's directory and a list of data sets if the file
-// names some that exist.
+// File converts a file. Its name is for comments, and may say what a file of TRL is for. It reads the model's
+// directory and a list of data sets if the file names some that exist.
 func File(name string, doc []byte) (*Result, error) {
 	values, err := runfile.Mapping(doc)
 	if err != nil {

@@ -90,8 +90,8 @@ func namesOnPage(t *testing.T) (all []string) {
 	return all
 }
 
-// convert accepts each model that the page of models names and each shape that plan knows: the list of names says of which
-// family a model is, and never that a supported one cannot be trained.
+// convert accepts each model that the page of models names and each shape that plan knows: the list of names says of
+// which family a model is, and never that a supported one cannot be trained.
 func TestNamesOfSupportedModels(t *testing.T) {
 	shapes := slices.DeleteFunc(plan.Shapes(), func(name string) bool { return strings.HasPrefix(name, "dense-") })
 	pages := namesOnPage(t)

@@ -30,8 +30,8 @@ import (
 //	  values   float32 each: of each document, of every token after its first
 //	  check    uint64, xxh3-64 of the key and of the chunk before this
 //
-// Integers are little-endian. A file that is being made has another name; its whole chunks count, and an evaluation that
-// was stopped continues after the last of them. Once complete it gets its name, and is never changed after.
+// Integers are little-endian. A file that is being made has another name; its whole chunks count, and an evaluation
+// that was stopped continues after the last of them. Once complete it gets its name, and is never changed after.
 var fileMagic = []byte("mrlogpr1")
 
 const (
@@ -179,7 +179,8 @@ func (f *file) check() error {
 	}
 	in := bufio.NewReaderSize(io.NewSectionReader(f.f, 0, math.MaxInt64), 1<<20)
 	header, key := make([]byte, headerBytes), f.key.Bytes()
-	if _, err := io.ReadFull(in, header); err != nil || !bytes.Equal(header[:8], fileMagic) || !bytes.Equal(header[8:], key[:]) {
+	if _, err := io.ReadFull(in, header); err != nil || !bytes.Equal(header[:8], fileMagic) || !bytes.Equal(header[8:],
+		key[:]) {
 		return errors.New("not a file of this key")
 	}
 	var buf []byte

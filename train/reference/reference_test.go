@@ -191,8 +191,8 @@ func (c *cancelAt) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// An evaluation that is stopped continues after its whole chunks, and comes to the bytes of one without a pause. So does
-// one whose file was torn.
+// An evaluation that is stopped continues after its whole chunks, and comes to the bytes of one without a pause. So
+// does one whose file was torn.
 func TestAnEvaluationContinues(t *testing.T) {
 	r := newRig(t)
 	want := r.whole(t)

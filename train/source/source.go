@@ -314,8 +314,9 @@ func Prepare(ctx context.Context, e *session.Env, what string, sources []data.So
 		}
 	}
 	bar := e.Bar("tokenizing " + what)
-	o := data.Options{Tokenizer: r.Tokenizer, Renderer: r.Renderer, CacheDir: cache, TrainOnPrompt: r.trainOnPrompt, InTwos: r.InTwos,
-		Hub: hubOf(e), Accounts: e.Accounts,
+	o := data.Options{Tokenizer: r.Tokenizer, Renderer: r.Renderer, CacheDir: cache, TrainOnPrompt: r.trainOnPrompt,
+		InTwos: r.InTwos,
+		Hub:    hubOf(e), Accounts: e.Accounts,
 		Note: func(line string) { e.Note("%s", line) }, Progress: func(p data.Progress) {
 			bar.Set(p.ReadBytes, p.TotalBytes)
 		}, MemoryBytes: tokenizingBytes(e, r.HostBytes), Check: r.Check}

@@ -109,7 +109,8 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 	if d.HasPairs() { // of which a step takes as many as fit
 		batchTokens = c.BatchTokens
 	}
-	rows, err := data.NewLoader(d, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: batchTokens, Seed: c.Seed, Epochs: 1,
+	rows, err := data.NewLoader(d, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: batchTokens,
+		Seed: c.Seed, Epochs: 1,
 		LongDocuments: data.LongDocuments(c.Overlong), Accounts: env.Accounts})
 	if err != nil {
 		return nil, err
