@@ -34,8 +34,8 @@ func (f *fields) preference(s Source, out *Record) {
 		sides[i] = f.sideOf(s, key)
 	}
 	chosen, rejected := f.namesOf(s, sideKeys[0]), f.namesOf(s, sideKeys[1])
-	if i, j := slices.Index(chosen, sides[0]), slices.Index(rejected, sides[1]); i != j && min(len(chosen),
-		len(rejected)) > 1 {
+	i, j := slices.Index(chosen, sides[0]), slices.Index(rejected, sides[1])
+	if i != j && min(len(chosen), len(rejected)) > 1 {
 		f.fail("the row has %q and %q, which are of two forms: name both with chosen and rejected in the entry", sides[0],
 			sides[1])
 	}
