@@ -7,7 +7,7 @@ import (
 
 // ofTokens is dft: dynamic fine-tuning (arXiv:2508.05629), supervised learning in which a token counts by its own
 // probability p. Its loss is -p log p with p held constant, so its weight is p. The loss of a step is the mean over its
-// targets.
+// targets. It rises while a model learns what it has not known, so an evaluation has the mean of -log p.
 type ofTokens struct {
 	settings Settings // resolved
 }
@@ -36,6 +36,9 @@ func (o *ofTokens) Weigh(step *Step) (Result, error) {
 				logp := float64(q.LogProbs[t])
 				p = math.Exp(logp)
 				loss := -p * logp
+				if q.Weights == nil {
+					loss = -logp
+				}
 				if !isFinite(loss) && q.Weights != nil {
 					return Result{}, errNotFinite(q, score{logp: logp}, loss)
 				}

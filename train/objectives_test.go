@@ -271,6 +271,23 @@ func TestReferenceIsAnotherModel(t *testing.T) {
 	}
 }
 
+// dft trains on texts as sft does, each token with the weight of its own probability, also where texts are split.
+func TestObjectiveOfTokens(t *testing.T) {
+	c := withEval(smallConfig(t))
+	c.Objective.Type, c.Precision = "dft", runfile.Defaults().Precision
+	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+		t.Fatal(err)
+	}
+	all := metricsOf(t, c.OutputDir)
+	if first, last := all[1], all[len(all)-1]; !(first.Loss > 0) || first.Loss > 0.05 || !(last.Loss > first.Loss) {
+		// -p log p of a random model is nearly 0, and grows as the model learns, up to 1/e.
+		t.Errorf("the loss is %v in the first step, and %v in the last", first.Loss, last.Loss)
+	}
+	if before, after := *all[0].EvalLoss, *all[len(all)-1].EvalLoss; before < 5 || after >= before { // of -log p
+		t.Errorf("the held-out loss was %v, and is %v", before, after)
+	}
+}
+
 // longest is a program's own objective: the likelihood of chosen completions that are longer than the rejected ones.
 type longest struct{}
 
