@@ -237,11 +237,17 @@ func objectivesHaveTheSameBits(t *testing.T, base *runfile.Config) {
 		}
 		same(t, c)
 	})
-	t.Run("two hosts", func(t *testing.T) {
-		c := another(t)
-		succeed(t, trainHosts(t, 2, c, func(h *aHost) { h.env.CacheDir = cache }))
-		same(t, c)
-	})
+	for name, of := range map[string]func(host int) string{
+		"two hosts with the reference": func(int) string { return cache },
+		"two hosts with one cache":     func() func(int) string { dir := t.TempDir(); return func(int) string { return dir } }(),
+		"two hosts with their caches":  func(int) string { return t.TempDir() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := another(t)
+			succeed(t, trainHosts(t, 2, c, func(h *aHost) { h.env.CacheDir = of(h.host) }))
+			same(t, c)
+		})
+	}
 	t.Run("another objective", func(t *testing.T) {
 		c := *base
 		c.Objective.Beta, c.MaxSteps, c.ResumeWith = 0.5, 8, []string{"max_steps"}

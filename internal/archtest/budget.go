@@ -28,7 +28,7 @@ type room struct {
 var rooms = []room{
 	{"plan + stream", []string{"plan", "stream"}, 15690},
 	{"nn + model", []string{"nn", "model"}, 9870},
-	{"train", []string{"train/..."}, 14250},
+	{"train", []string{"train/..."}, 14260},
 	{"data", []string{"data/..."}, 25000},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6230},
@@ -42,7 +42,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 124440
+const linkedLines = 124450
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"

@@ -46,9 +46,10 @@ type Options struct {
 type Set struct{ files []*file }
 
 // Open finds the log-probabilities for parts of data sets, and computes those that are not there, on the first device:
-// it brings the model into memory and gives that back. A part may be there more than once.
+// it brings the model into memory and gives that back. A part may be there more than once. Of several hosts each does
+// that by itself.
 func Open(ctx context.Context, e *session.Env, dev *session.Devices, o Options, parts []data.Part) (s *Set, err error) {
-	s = &Set{}
+	s, e = &Set{}, e.Alone()
 	defer func() {
 		if err != nil {
 			_ = s.Close() // err is the one to report

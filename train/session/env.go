@@ -72,6 +72,17 @@ func (e *Env) Files() vfs.FS {
 	return e.FS
 }
 
+// Alone returns the surroundings for what this process does without the other hosts of its run.
+func (e *Env) Alone() *Env {
+	own := &Env{Open: e.Open, Accounts: e.Accounts, Progress: e.Progress, Terminal: e.Terminal, Events: e.Events,
+		Stop: e.Stop, MemoryGrows: e.MemoryGrows, growthNoted: true, CacheDir: e.CacheDir, FS: e.FS, Families: e.Families,
+		Tests: e.Tests}
+	if !e.Cluster.Leads() {
+		own.Progress, own.Events = io.Discard, nil
+	}
+	return own
+}
+
 // Runs has the directories of runs, and tells what is found in them.
 func (e *Env) Runs() rundir.Files { return rundir.Files{FS: e.Files(), Note: e.Note, Warn: e.Warn} }
 
