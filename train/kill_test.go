@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/hostmem"
@@ -118,7 +119,7 @@ func TestKilledRunsGoOn(t *testing.T) {
 	if testing.Short() {
 		rounds = min(rounds, 2)
 	}
-	killedRunsGoOn(t, rounds, map[string]any{"num_hidden_layers": 9})
+	killedRunsGoOn(t, rounds, map[string]any{"num_hidden_layers": 9}, nil)
 }
 
 // So does one of a hybrid of delta nets and attention with experts.
@@ -127,11 +128,23 @@ func TestKilledHybridsGoOn(t *testing.T) {
 	if testing.Short() {
 		rounds = min(rounds, 1)
 	}
-	killedRunsGoOn(t, rounds, hybridConfig)
+	killedRunsGoOn(t, rounds, hybridConfig, nil)
 }
 
-// killedRunsGoOn kills runs of a model that often.
-func killedRunsGoOn(t *testing.T, rounds int, keys map[string]any) {
+// So do runs with an objective, which are killed in the evaluation of their reference, too.
+func TestKilledRunsOfPairsGoOn(t *testing.T) {
+	rounds := *kills / 3
+	if testing.Short() {
+		rounds = min(rounds, 1)
+	}
+	killedRunsGoOn(t, rounds, map[string]any{"num_hidden_layers": 9}, func(c *runfile.Config) {
+		c.Datasets, c.BatchTokens = []data.Source{{Path: pairs(t), Type: data.Preference}}, 2*c.SequenceLen
+		c.Objective.Type = "dpo"
+	})
+}
+
+// killedRunsGoOn kills runs of a model that often. change, if given, changes what they train.
+func killedRunsGoOn(t *testing.T, rounds int, keys map[string]any, change func(c *runfile.Config)) {
 	t.Helper()
 	seed := *killSeed
 	if seed == 0 {
@@ -145,6 +158,9 @@ func killedRunsGoOn(t *testing.T, rounds int, keys map[string]any) {
 	base.Precision, base.Numerics = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 1, HeadChunk: 32}
 	base.BatchTokens, base.MaxSteps = base.SequenceLen, 8
 	base.Save, base.Samples = runfile.Save{Every: 1}, someSamples(3)
+	if change != nil {
+		change(base)
+	}
 	left := *base
 	left.OutputDir, left.Samples = filepath.Join(t.TempDir(), "left"), runfile.Defaults().Samples
 	env := newEnv(t)
