@@ -23,18 +23,24 @@ func TestFormsOfLabels(t *testing.T) {
 		want     string // messages
 		isWanted bool
 	}{
-		"TRL, texts":            {Source{}, `"prompt": "q", "completion": "yes!", "label": true`, good, true},
-		"TRL, lists":            {Source{}, `"prompt": ` + asked + `, "completion": ` + spokenJSON("a", "yes!") + `, "label": false`, good, false},
-		"texts of a table":      {Source{}, `"prompt": "q", "completion": "yes!", "label": "False"`, good, false},
-		"a number":              {Source{}, `"prompt": "q", "response": "yes!", "label": 1`, good, true},
-		"system and history":    {Source{}, `"prompt": "c", "completion": "yes!", "label": 0, "system": "S", "history": [["q", "r"]]`, long, false},
-		"LLaMA-Factory, alpaca": {Source{}, `"instruction": "q", "input": "x", "output": "yes!", "kto_tag": true`, spokenJSON("u", "q\nx", "a", "yes!"), true},
-		"LLaMA-Factory, messages": {Source{}, `"messages": ` + strings.ReplaceAll(long, `, "weight": 0`, "") + `, "label": false`,
+		"TRL, texts": {Source{}, `"prompt": "q", "completion": "yes!", "label": true`, good, true},
+		"TRL, lists": {Source{}, `"prompt": ` + asked + `, "completion": ` + spokenJSON("a", "yes!") +
+			`, "label": false`, good, false},
+		"texts of a table": {Source{}, `"prompt": "q", "completion": "yes!", "label": "False"`, good, false},
+		"a number":         {Source{}, `"prompt": "q", "response": "yes!", "label": 1`, good, true},
+		"system and history": {Source{},
+			`"prompt": "c", "completion": "yes!", "label": 0, "system": "S", "history": [["q", "r"]]`, long, false},
+		"LLaMA-Factory, alpaca": {Source{}, `"instruction": "q", "input": "x", "output": "yes!", "kto_tag": true`,
+			spokenJSON("u", "q\nx", "a", "yes!"), true},
+		"LLaMA-Factory, messages": {Source{}, `"messages": ` + strings.ReplaceAll(long, `, "weight": 0`, "") +
+			`, "label": false`,
 			long, false},
-		"LLaMA-Factory, sharegpt": {Source{}, `"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "yes!"}], "kto_tag": true`, good, true},
+		"LLaMA-Factory, sharegpt": {Source{},
+			`"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "yes!"}], "kto_tag": true`, good, true},
 		"keys of one's own": {Source{Prompt: "ask", Response: "said", Label: "good", Ignore: []string{"label"}},
 			`"ask": "q", "said": "yes!", "good": true, "label": "other"`, good, true},
-		"the greeting is left out": {Source{Opening: DropOpening}, `"messages": ` + spokenJSON("a", "hi", "u", "q", "a", "yes!") + `, "label": true`, good, true},
+		"the greeting is left out": {Source{Opening: DropOpening}, `"messages": ` + spokenJSON("a", "hi", "u", "q", "a",
+			"yes!") + `, "label": true`, good, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			chat := chatOf(t, chatML)
@@ -45,7 +51,8 @@ func TestFormsOfLabels(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, err := prepare(t, Source{Type: Messages, Path: write(t, dir, "b.jsonl", `{"messages": `+c.want+"}")}, Options{Renderer: chat})
+			want, err := prepare(t, Source{Type: Messages, Path: write(t, dir, "b.jsonl", `{"messages": `+c.want+"}")},
+				Options{Renderer: chat})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -73,21 +80,31 @@ func TestBadLabels(t *testing.T) {
 	}{
 		{Source{}, `"prompt": "q", "completion": "b"`, `field "label" is missing`},
 		{Source{}, `"prompt": "q", "completion": "b", "label": null`, `field "label" is missing`},
-		{Source{}, `"prompt": "q", "completion": "b", "label": -1`, `field "label" is -1: an answer is wanted (true or 1), or it is not (false or 0)`},
+		{Source{}, `"prompt": "q", "completion": "b", "label": -1`,
+			`field "label" is -1: an answer is wanted (true or 1), or it is not (false or 0)`},
 		{Source{}, `"prompt": "q", "completion": "b", "label": "good"`, `field "label" is "good": an answer`},
-		{Source{}, `"prompt": "q", "completion": "b", "label": true, "kto_tag": false`, `the row has "label" and "kto_tag", each of which can be label`},
-		{Source{}, `"prompt": "q", "completion": "b", "label": true, "kto_label": true`, `the row has "kto_label", which type binary does not read (whether the answer is a good one): write label: kto_label in the entry`},
+		{Source{}, `"prompt": "q", "completion": "b", "label": true, "kto_tag": false`,
+			`the row has "label" and "kto_tag", each of which can be label`},
+		{Source{}, `"prompt": "q", "completion": "b", "label": true, "kto_label": true`,
+			`the row has "kto_label", which type binary does not read (whether the answer is a good one): write label: kto_label in the entry`},
 		{Source{}, `"prompt": "q", "label": true`, `field "completion" is missing`},
 		{Source{}, `"completion": "b", "label": true`, `the row has no prompt, and "completion" is a text`},
 		{Source{}, `"completion": ` + spokenJSON("a", "b") + `, "label": true`, `field "prompt" is missing`},
 		{Source{}, `"prompt": "q", "completion": " ", "label": true`, `field "completion" is empty`},
-		{Source{}, `"prompt": "q", "completion": "b", "output": "c", "label": true`, `the row has "completion" and "output", each of which can be response`},
-		{Source{}, `"prompt": "q", "completion": "b", "label": true, "rejected": "c"`, `the row has "rejected", which type binary does not read`},
-		{Source{}, `"prompt": "q", "completion": ` + spokenJSON("a", "b") + `, "label": true`, `field "prompt" is a text, and "completion" is messages`},
-		{Source{}, `"messages": ` + good + `, "conversations": ` + good + `, "label": true`, `the row has "messages" and "conversations", and no key for the answer`},
-		{Source{}, `"messages": ` + spokenJSON("u", "q") + `, "label": true`, `field "messages" has no message before the answer`},
-		{Source{}, `"messages": ` + spokenJSON("u", "q", "a", "b", "u", "c") + `, "label": true`, `field "messages": its answer begins with a message whose role is user`},
-		{Source{}, `"messages": ` + spokenJSON("u", "q", "a", " ") + `, "label": true`, `field "messages" has no answer of the assistant that counts`},
+		{Source{}, `"prompt": "q", "completion": "b", "output": "c", "label": true`,
+			`the row has "completion" and "output", each of which can be response`},
+		{Source{}, `"prompt": "q", "completion": "b", "label": true, "rejected": "c"`,
+			`the row has "rejected", which type binary does not read`},
+		{Source{}, `"prompt": "q", "completion": ` + spokenJSON("a", "b") + `, "label": true`,
+			`field "prompt" is a text, and "completion" is messages`},
+		{Source{}, `"messages": ` + good + `, "conversations": ` + good + `, "label": true`,
+			`the row has "messages" and "conversations", and no key for the answer`},
+		{Source{}, `"messages": ` + spokenJSON("u", "q") + `, "label": true`,
+			`field "messages" has no message before the answer`},
+		{Source{}, `"messages": ` + spokenJSON("u", "q", "a", "b", "u", "c") + `, "label": true`,
+			`field "messages": its answer begins with a message whose role is user`},
+		{Source{}, `"messages": ` + spokenJSON("u", "q", "a", " ") + `, "label": true`,
+			`field "messages" has no answer of the assistant that counts`},
 		{Source{}, `"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "b", "weight": 1}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "c"}], "label": 1`, `field "messages": message 1: weight is 1, and the message is in the prompt`},
 	} {
 		chat := chatOf(t, chatML)
@@ -129,11 +146,13 @@ func TestLabelsOfARun(t *testing.T) {
 	if good+more != 3 || bad+worse != 2 || good+bad != 3 {
 		t.Errorf("%d and %d good ones, %d and %d bad ones", good, more, bad, worse)
 	}
-	if _, err := prepare(t, Source{Path: dir, Name: "both"}, Options{}); err == nil || !strings.Contains(err.Error(), "it has ranking and kto_tag") {
+	if _, err := prepare(t, Source{Path: dir, Name: "both"}, Options{}); err == nil || !strings.Contains(err.Error(),
+		"it has ranking and kto_tag") {
 		t.Errorf("pairs with labels: %v", err)
 	}
 	text := Source{Type: Text, Path: write(t, dir, "c.txt", "a")}
-	_, err = Prepare(t.Context(), []Source{text, {Path: dir, Name: "kto"}}, Options{Tokenizer: tokenizer.Bytes(), Renderer: chat})
+	_, err = Prepare(t.Context(), []Source{text, {Path: dir, Name: "kto"}}, Options{Tokenizer: tokenizer.Bytes(),
+		Renderer: chat})
 	if err == nil || !strings.Contains(err.Error(), "which no objective reads together") {
 		t.Errorf("a mixture: %v", err)
 	}
@@ -141,11 +160,13 @@ func TestLabelsOfARun(t *testing.T) {
 		"the data are of type binary, which objective x does not read: set objective to one that tells good answers": {},
 		"": {Labels: true},
 	} {
-		if err := CheckObjective([]Type{Binary}, "x", needs); fmt.Sprint(err) != "<nil>" && want == "" || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
+		if err := CheckObjective([]Type{Binary}, "x", needs); fmt.Sprint(err) != "<nil>" && want == "" || want != "" &&
+			(err == nil || !strings.HasPrefix(err.Error(), want)) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	if err := CheckObjective([]Type{Binary}, "", objective.Needs{}); err == nil || !strings.HasPrefix(err.Error(), "type binary needs an objective that tells good answers") {
+	if err := CheckObjective([]Type{Binary}, "", objective.Needs{}); err == nil || !strings.HasPrefix(err.Error(),
+		"type binary needs an objective that tells good answers") {
 		t.Errorf("without an objective: %v", err)
 	}
 }

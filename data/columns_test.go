@@ -128,7 +128,8 @@ func TestBadColumns(t *testing.T) {
 	} {
 		all := withColumns()
 		change(all)
-		if _, err := writeColumns(t, t.TempDir(), uint128([16]byte{}), all); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := writeColumns(t, t.TempDir(), uint128([16]byte{}), all); err == nil || !strings.Contains(err.Error(),
+			want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}
@@ -138,7 +139,8 @@ func TestBadColumns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.run.readColumn(0, make([]float32, 73), 0); err == nil || !strings.Contains(err.Error(), "the number of token 7 is +Inf") {
+	if err := p.run.readColumn(0, make([]float32, 73), 0); err == nil || !strings.Contains(err.Error(),
+		"the number of token 7 is +Inf") {
 		t.Errorf("error %v", err)
 	}
 	if err := p.run.close(); err != nil {

@@ -251,7 +251,9 @@ func TestRegistry(t *testing.T) {
 	}
 	for name, want := range map[string]string{"images": "it has images",
 		"hub": "a/b", "scope": "is elsewhere (a/c)",
-		"odd": `formatting is "csv"`, "new": `unknown field "weird"`, "column": `columns has "prompts"`, "nothing": "it has no file_name", "absent": `no data set "absent"; it has `, "plian": "it has plain, ", "gone": "its file gone.json is not there; of the registry's files there are column, images, "} {
+		"odd": `formatting is "csv"`, "new": `unknown field "weird"`, "column": `columns has "prompts"`,
+		"nothing": "it has no file_name", "absent": `no data set "absent"; it has `, "plian": "it has plain, ",
+		"gone": "its file gone.json is not there; of the registry's files there are column, images, "} {
 		_, err := prepare(t, Source{Path: dir, Name: name}, Options{Renderer: chat})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: error %v, want %q", name, err, want)

@@ -12,16 +12,17 @@ import (
 
 // LoaderOptions are the sizes of a step and the order of the data.
 type LoaderOptions struct {
-	SequenceLen   int               // positions in a row
-	BatchTokens   int               // positions in a step, a multiple of SequenceLen
-	Seed          uint64            // of the order
-	Epochs        int               // passes over the data; 0 repeats without end
-	LongDocuments LongDocuments     // "" is SplitLong, and of pairs TruncateLong
-	Cohorts       int               // equal shares of a step's rows, one of which has both documents of a pair; 0 is 1
-	GroupsPerStep int               // bounds the pairs of a step; 0: all that fit
-	PromptTargets bool              // tokens that do not count in the loss are targets too, of weight 0
-	Mismatched    bool              // with Options.InTwos: a step has as many rows more, for prompts with the answers of others
-	Accounts      *hostmem.Accounts // count the memory of the order; nil: not counted
+	SequenceLen   int           // positions in a row
+	BatchTokens   int           // positions in a step, a multiple of SequenceLen
+	Seed          uint64        // of the order
+	Epochs        int           // passes over the data; 0 repeats without end
+	LongDocuments LongDocuments // "" is SplitLong, and of pairs TruncateLong
+	Cohorts       int           // equal shares of a step's rows, one of which has both documents of a pair; 0 is 1
+	GroupsPerStep int           // bounds the pairs of a step; 0: all that fit
+	PromptTargets bool          // tokens that do not count in the loss are targets too, of weight 0
+	// Mismatched, with Options.InTwos, gives a step as many rows more, for prompts with the answers of others.
+	Mismatched bool
+	Accounts   *hostmem.Accounts // count the memory of the order; nil: not counted
 }
 
 // Cursor is the place in the data where the next step begins. It is all the state of a [Loader], and means the same

@@ -29,7 +29,8 @@ func TestMismatchedDocuments(t *testing.T) {
 				strings.Repeat(string(rune('a'+i)), rapid.IntRange(1, 20).Draw(rt, "answer")), i%3 == 0))
 		}
 		path := write(t, t.TempDir(), "a.jsonl", strings.Join(lines, "\n"))
-		d, err := Prepare(t.Context(), []Source{{Type: Binary, Path: path}}, Options{Tokenizer: tokenizer.Bytes(), InTwos: true})
+		d, err := Prepare(t.Context(), []Source{{Type: Binary, Path: path}}, Options{Tokenizer: tokenizer.Bytes(),
+			InTwos: true})
 		if err != nil {
 			rt.Fatal(err)
 		}

@@ -50,7 +50,7 @@ type Packing struct {
 	Truncated    int   `json:"truncated"`     // cut off
 	Dropped      int   `json:"dropped"`       // left out
 	CutTokens    int64 `json:"cut_tokens"`    // left out
-	Rows         int   `json:"rows"`          // of pairs: of the steps of one epoch, up to the last row that has a document
+	Rows         int   `json:"rows"`          // of pairs: of an epoch's steps, up to the last row with a document
 	Positions    int64 `json:"positions"`     // Rows times the sequence length
 	RealTokens   int64 `json:"real_tokens"`   // positions that are not padding
 	TargetTokens int64 `json:"target_tokens"` // positions that count in the loss

@@ -188,7 +188,7 @@ func TestPairsOfASlowStep(t *testing.T) {
 		o, micro := drawPairOptions(t)
 		o.LongDocuments, o.GroupsPerStep = TruncateLong, 0
 		if packed, _ := fates(t, d, o); len(packed) == 0 {
-			t.Skip("no pair fits")
+			t.Skip("draws another: no pair of this dataset fits in a step of this size")
 		}
 		l, err := NewLoader(d, o)
 		if err != nil {
@@ -243,8 +243,12 @@ func TestPairsResume(t *testing.T) {
 		d := drawPairs(t, 60, rapid.SampledFrom([][]float64{{1}, {1, 1}, {0.5, 2.3}}).Draw(t, "weights")...)
 		o, micro := drawPairOptions(t)
 		a, err := NewLoader(d, o)
+		isEmpty := func(start string) bool { return strings.HasPrefix(err.Error(), start) }
+		if err != nil && slices.ContainsFunc([]string{"no pair", "no token counts", "the weights leave no"}, isEmpty) {
+			t.Skip("draws another: no pair of this dataset can be in a step of this size, which a loader refuses")
+		}
 		if err != nil {
-			t.Skip("no pair fits")
+			t.Fatal(err)
 		}
 		b, err := NewLoader(d, o)
 		if err != nil {

@@ -189,7 +189,8 @@ func (f *fields) isSpoken(s Source, name string) bool {
 	if len(raw) == 0 || raw[0] != '"' {
 		return len(raw) > 0 && (raw[0] == '[' || raw[0] == '{')
 	}
-	if start := strings.TrimLeft(string(raw[1:min(len(raw), 64)]), ` `); start == "" || start[0] != '[' && start[0] != '{' {
+	if start := strings.TrimLeft(string(raw[1:min(len(raw), 64)]), ` `); start == "" || start[0] != '[' &&
+		start[0] != '{' {
 		return false
 	}
 	v, ok := f.value(name)

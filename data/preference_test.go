@@ -31,42 +31,71 @@ func spokenJSON(texts ...string) string {
 func TestFormsOfPairs(t *testing.T) {
 	const tools = `[{"name": "f", "parameters": {"b": 1}}]`
 	asked, good, bad := spokenJSON("u", "q"), spokenJSON("u", "q", "a", "yes!"), spokenJSON("u", "q", "a", "yes?")
-	long := [2]string{spokenJSON("s", "S", "u", "q", "-", "r", "u", "c", "a", "yes!"), spokenJSON("s", "S", "u", "q", "-", "r", "u", "c", "a", "yes?")}
+	long := [2]string{spokenJSON("s", "S", "u", "q", "-", "r", "u", "c", "a", "yes!"), spokenJSON("s", "S", "u", "q",
+		"-", "r", "u", "c", "a", "yes?")}
 	for name, c := range map[string]struct {
 		source Source
 		row    string
 		sides  [2]string // messages
 	}{
-		"texts":            {Source{}, `"prompt": "q", "chosen": "yes!", "rejected": "yes?"`, [2]string{good, bad}},
-		"texts and system": {Source{}, `"prompt": "c", "chosen": "yes!", "rejected": "yes?", "system": "S", "history": [["q", "r"]]`, long},
-		"lists": {Source{}, `"prompt": ` + spokenJSON("s", "S", "u", "q", "a", "r", "u", "c") + `, "chosen": ` + spokenJSON("a", "yes!") +
+		"texts": {Source{}, `"prompt": "q", "chosen": "yes!", "rejected": "yes?"`, [2]string{good, bad}},
+		"texts and system": {Source{},
+			`"prompt": "c", "chosen": "yes!", "rejected": "yes?", "system": "S", "history": [["q", "r"]]`, long},
+		"lists": {Source{}, `"prompt": ` + spokenJSON("s", "S", "u", "q", "a", "r", "u", "c") + `, "chosen": ` +
+			spokenJSON("a", "yes!") +
 			`, "rejected": ` + spokenJSON("a", "yes?"), long},
-		"lists of several answers": {Source{}, `"prompt": ` + asked + `, "chosen": ` + spokenJSON("a", "b", "u", "c", "a", "d") +
+		"lists of several answers": {Source{}, `"prompt": ` + asked + `, "chosen": ` + spokenJSON("a", "b", "u", "c", "a",
+			"d") +
 			`, "rejected": ` + spokenJSON("a", "b", "u", "e", "a", "f"),
 			[2]string{spokenJSON("u", "q", "a", "b", "u", "c", "a", "d"), spokenJSON("u", "q", "a", "b", "u", "e", "a", "f")}},
-		"whole conversations":           {Source{}, `"chosen": ` + good + `, "rejected": ` + bad, [2]string{good, bad}},
-		"conversations in texts":        {Source{}, fmt.Sprintf(`"chosen": %q, "rejected": %q`, good, bad), [2]string{good, bad}},
-		"longer conversations":          {Source{}, `"chosen": ` + strings.ReplaceAll(long[0], `, "weight": 0`, "") + `, "rejected": ` + strings.ReplaceAll(long[1], `, "weight": 0`, ""), long},
-		"one is longer":                 {Source{}, `"chosen": ` + good + `, "rejected": ` + spokenJSON("u", "q", "a", "yes!", "u", "c", "a", "d"), [2]string{good, spokenJSON("u", "q", "a", "yes!", "u", "c", "a", "d")}},
-		"UltraFeedback, binarized":      {Source{}, `"prompt": "q", "prompt_id": "7", "messages": ` + good + `, "score_chosen": 8.0, "score_rejected": 7.5, "chosen": ` + good + `, "rejected": ` + bad, [2]string{good, bad}},
-		"a prompt list of whole ones":   {Source{}, `"prompt": ` + asked + `, "chosen": ` + good + `, "rejected": ` + bad, [2]string{good, bad}},
-		"whole ones and a system":       {Source{}, `"system": "S", "chosen": ` + good + `, "rejected": ` + bad, [2]string{spokenJSON("s", "S", "u", "q", "a", "yes!"), spokenJSON("s", "S", "u", "q", "a", "yes?")}},
-		"LLaMA-Factory, alpaca":         {Source{}, `"instruction": "q", "input": "", "chosen": "yes!", "rejected": "yes?"`, [2]string{good, bad}},
-		"LLaMA-Factory, alpaca's input": {Source{}, `"instruction": "q", "input": "x", "chosen": "yes!", "rejected": "yes?"`, [2]string{spokenJSON("u", "q\nx", "a", "yes!"), spokenJSON("u", "q\nx", "a", "yes?")}},
-		"LLaMA-Factory, sharegpt": {Source{}, `"conversations": [{"from": "system", "value": "S"}, {"from": "human", "value": "q"}, {"from": "gpt", "value": "r"}, ` +
-			`{"from": "human", "value": "c"}], "chosen": {"from": "gpt", "value": "yes!"}, "rejected": {"from": "gpt", "value": "yes?"}`, long},
+		"whole conversations": {Source{}, `"chosen": ` + good + `, "rejected": ` + bad, [2]string{good, bad}},
+		"conversations in texts": {Source{}, fmt.Sprintf(`"chosen": %q, "rejected": %q`, good, bad), [2]string{good,
+			bad}},
+		"longer conversations": {Source{}, `"chosen": ` + strings.ReplaceAll(long[0], `, "weight": 0`, "") +
+			`, "rejected": ` + strings.ReplaceAll(long[1], `, "weight": 0`, ""), long},
+		"one is longer": {Source{}, `"chosen": ` + good + `, "rejected": ` + spokenJSON("u", "q", "a",
+			"yes!", "u", "c", "a", "d"), [2]string{good, spokenJSON("u", "q", "a", "yes!", "u", "c", "a", "d")}},
+		"UltraFeedback, binarized": {Source{}, `"prompt": "q", "prompt_id": "7", "messages": ` + good +
+			`, "score_chosen": 8.0, "score_rejected": 7.5, "chosen": ` + good + `, "rejected": ` + bad, [2]string{good, bad}},
+		"a prompt list of whole ones": {Source{}, `"prompt": ` + asked + `, "chosen": ` + good + `, "rejected": ` + bad,
+			[2]string{good, bad}},
+		"whole ones and a system": {Source{}, `"system": "S", "chosen": ` + good + `, "rejected": ` + bad,
+			[2]string{spokenJSON("s", "S", "u", "q", "a", "yes!"), spokenJSON("s", "S", "u", "q", "a", "yes?")}},
+		"LLaMA-Factory, alpaca": {Source{}, `"instruction": "q", "input": "", "chosen": "yes!", "rejected": "yes?"`,
+			[2]string{good, bad}},
+		"LLaMA-Factory, alpaca's input": {Source{},
+			`"instruction": "q", "input": "x", "chosen": "yes!", "rejected": "yes?"`, [2]string{spokenJSON("u", "q\nx", "a",
+				"yes!"), spokenJSON("u", "q\nx", "a", "yes?")}},
+		"LLaMA-Factory, sharegpt": {Source{},
+			`"conversations": [{"from": "system", "value": "S"}, {"from": "human", "value": "q"}, {"from": "gpt", "value": "r"}, ` +
+				`{"from": "human", "value": "c"}], "chosen": {"from": "gpt", "value": "yes!"}, "rejected": {"from": "gpt", "value": "yes?"}`, long},
 		"LLaMA-Factory, tags": {Source{Tags: Tags{Role: "who", Content: "said", User: "Q", Assistant: "A"}, Messages: "talk"},
 			`"talk": [{"who": "Q", "said": "q"}], "chosen": {"who": "A", "said": "yes!"}, "rejected": {"who": "A", "said": "yes?"}`, [2]string{good, bad}},
-		"Axolotl, chatml.intel":      {Source{}, `"system": "", "question": "q", "chosen": "yes!", "rejected": "yes?"`, [2]string{good, bad}},
-		"Axolotl, chatml.argilla":    {Source{Chosen: "chosen_response", Rejected: "rejected_response"}, `"instruction": "q", "chosen_response": "yes!", "rejected_response": "yes?"`, [2]string{good, bad}},
-		"Axolotl, chat_template":     {Source{}, `"messages": ` + asked + `, "chosen": {"role": "assistant", "content": "yes!"}, "rejected": {"role": "assistant", "content": "yes?"}`, [2]string{good, bad}},
-		"Axolotl, fields":            {Source{Messages: "m", Chosen: "c", Rejected: "r"}, `"m": ` + asked + `, "c": {"role": "assistant", "content": "yes!"}, "r": {"role": "assistant", "content": "yes?"}`, [2]string{good, bad}},
-		"OpenAI":                     {Source{}, `"input": {"messages": ` + asked + `, "tools": [], "parallel_tool_calls": true}, "preferred_output": ` + spokenJSON("a", "yes!") + `, "non_preferred_output": ` + spokenJSON("a", "yes?"), [2]string{good, bad}},
-		"keys of one's own":          {Source{Prompt: "ask", Chosen: "better", Rejected: "worse", Ignore: []string{"chosen"}}, `"ask": "q", "better": "yes!", "worse": "yes?", "chosen": "no"`, [2]string{good, bad}},
-		"other keys are left out":    {Source{Ignore: []string{"messages"}}, `"prompt": "q", "messages": [{"role": "user", "content": "z"}], "chosen": "yes!", "rejected": "yes?"`, [2]string{good, bad}},
-		"the greeting is left out":   {Source{Opening: DropOpening}, `"chosen": ` + spokenJSON("a", "hi", "u", "q", "a", "yes!") + `, "rejected": ` + spokenJSON("a", "hi", "u", "q", "a", "yes?"), [2]string{good, bad}},
-		"a mark within the answer":   {Source{}, `"prompt": ` + asked + `, "chosen": [{"role": "assistant", "content": "b", "weight": 0}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}], "rejected": ` + spokenJSON("a", "e"), [2]string{spokenJSON("u", "q", "-", "b", "u", "c", "a", "d"), spokenJSON("u", "q", "a", "e")}},
-		"OpenAI, tools of the input": {Source{}, `"input": {"messages": ` + asked + `, "tools": ` + tools + `}, "preferred_output": ` + spokenJSON("a", "yes!") + `, "non_preferred_output": ` + spokenJSON("a", "yes?"), [2]string{good + `, "tools": ` + tools, bad + `, "tools": ` + tools}},
+		"Axolotl, chatml.intel": {Source{}, `"system": "", "question": "q", "chosen": "yes!", "rejected": "yes?"`,
+			[2]string{good, bad}},
+		"Axolotl, chatml.argilla": {Source{Chosen: "chosen_response", Rejected: "rejected_response"},
+			`"instruction": "q", "chosen_response": "yes!", "rejected_response": "yes?"`, [2]string{good, bad}},
+		"Axolotl, chat_template": {Source{}, `"messages": ` + asked +
+			`, "chosen": {"role": "assistant", "content": "yes!"}, "rejected": {"role": "assistant", "content": "yes?"}`,
+			[2]string{good, bad}},
+		"Axolotl, fields": {Source{Messages: "m", Chosen: "c", Rejected: "r"}, `"m": ` + asked +
+			`, "c": {"role": "assistant", "content": "yes!"}, "r": {"role": "assistant", "content": "yes?"}`, [2]string{good,
+			bad}},
+		"OpenAI": {Source{}, `"input": {"messages": ` + asked +
+			`, "tools": [], "parallel_tool_calls": true}, "preferred_output": ` + spokenJSON("a", "yes!") +
+			`, "non_preferred_output": ` + spokenJSON("a", "yes?"), [2]string{good, bad}},
+		"keys of one's own": {Source{Prompt: "ask", Chosen: "better", Rejected: "worse",
+			Ignore: []string{"chosen"}}, `"ask": "q", "better": "yes!", "worse": "yes?", "chosen": "no"`, [2]string{good, bad}},
+		"other keys are left out": {Source{Ignore: []string{"messages"}},
+			`"prompt": "q", "messages": [{"role": "user", "content": "z"}], "chosen": "yes!", "rejected": "yes?"`,
+			[2]string{good, bad}},
+		"the greeting is left out": {Source{Opening: DropOpening}, `"chosen": ` + spokenJSON("a", "hi", "u", "q", "a",
+			"yes!") + `, "rejected": ` + spokenJSON("a", "hi", "u", "q", "a", "yes?"), [2]string{good, bad}},
+		"a mark within the answer": {Source{}, `"prompt": ` + asked +
+			`, "chosen": [{"role": "assistant", "content": "b", "weight": 0}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}], "rejected": ` + spokenJSON("a", "e"), [2]string{spokenJSON("u", "q", "-", "b", "u", "c", "a", "d"), spokenJSON("u", "q", "a", "e")}},
+		"OpenAI, tools of the input": {Source{}, `"input": {"messages": ` + asked + `, "tools": ` + tools +
+			`}, "preferred_output": ` + spokenJSON("a", "yes!") + `, "non_preferred_output": ` + spokenJSON("a", "yes?"),
+			[2]string{good + `, "tools": ` + tools, bad + `, "tools": ` + tools}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			chat := chatOf(t, chatML)
@@ -116,45 +145,77 @@ func TestBadPairs(t *testing.T) {
 		source    Source
 		row, want string
 	}{
-		{Source{}, `"prompt": "q", "chosen": "b"`, `field "rejected" is missing: the row has chosen, prompt; name the one to take`},
-		{Source{}, `"prompt": "q", "response": "b"`, `field "chosen" is missing: the row has prompt, response; such rows are of type prompt-response`},
-		{Source{}, `"prompt": "q", "chosen": "b", "rejected": null`, `field "rejected" is missing: the row has chosen, prompt, rejected, and a pair has two sides`},
+		{Source{}, `"prompt": "q", "chosen": "b"`,
+			`field "rejected" is missing: the row has chosen, prompt; name the one to take`},
+		{Source{}, `"prompt": "q", "response": "b"`,
+			`field "chosen" is missing: the row has prompt, response; such rows are of type prompt-response`},
+		{Source{}, `"prompt": "q", "chosen": "b", "rejected": null`,
+			`field "rejected" is missing: the row has chosen, prompt, rejected, and a pair has two sides`},
 		{Source{}, `"prompt": "q", "chosen": "b", "rejected": " "`, `field "rejected" is empty`},
 		{Source{}, `"prompt": "q", "chosen": "", "rejected": "c"`, `field "chosen" is empty`},
 		{Source{}, `"prompt": "q", "chosen": 3, "rejected": "c"`, `field "chosen" is not a string`},
-		{Source{}, `"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"`, `the row has no prompt, and "chosen" is a text: write what it answers under "prompt"`},
-		{Source{}, `"prompt": "q", "question": "r", "chosen": "b", "rejected": "c"`, `the row has "prompt" and "question", each of which can be the prompt: list one`},
-		{Source{}, `"prompt": "q", "input": "x", "chosen": "b", "rejected": "c"`, `the row has "prompt" and "input": put both into one text`},
-		{Source{}, `"prompt": "q", "context": "x", "chosen": "b", "rejected": "c"`, `the row has "context", which type preference does not read (more of the question): write input: context in the entry`},
-		{Source{}, `"prompt": "q", "chosen": "b", "rejected": "c", "rejected_response": "d"`, `the row has "rejected_response", which type preference does not read`},
-		{Source{}, `"prompt": "q", "chosen": "b", "rejected": "c", "preferred_output": "d"`, `the row has "chosen" and "preferred_output", each of which can be chosen`},
-		{Source{}, `"prompt": "q", "chosen": "b", "non_preferred_output": "c"`, `the row has "chosen" and "non_preferred_output", which are of two forms`},
-		{Source{}, `"prompt": "q", "chosen": "b", "rejected": ` + spokenJSON("a", "c"), `one of "chosen" and "rejected" is a text, and the other one is not`},
-		{Source{}, `"prompt": "q", "chosen": ` + spokenJSON("a", "b") + `, "rejected": ` + spokenJSON("a", "c"), `field "prompt" is a text, and "chosen" is messages`},
-		{Source{}, `"prompt": ` + asked + `, "chosen": "b", "rejected": "c"`, `field "prompt" is a list of messages, and "chosen" is a text`},
-		{Source{}, `"prompt": ` + asked + `, "messages": ` + asked + `, "chosen": ` + spokenJSON("a", "b") + `, "rejected": ` + spokenJSON("a", "c"), `the row has "prompt" and "messages", each of which can be the prompt`},
-		{Source{}, `"prompt": "other", "chosen": ` + good + `, "rejected": ` + bad, `field "prompt" is not how "chosen" and "rejected" begin`},
-		{Source{}, `"messages": ` + spokenJSON("u", "z") + `, "chosen": ` + good + `, "rejected": ` + bad, `field "messages" is not how`},
-		{Source{}, `"chosen": ` + good + `, "rejected": ` + spokenJSON("u", "z", "a", "c"), `"chosen" and "rejected" begin with different messages`},
-		{Source{}, `"chosen": ` + spokenJSON("s", "S", "u", "q", "a", "b") + `, "rejected": ` + spokenJSON("s", "S", "u", "z", "a", "c"), `field "chosen": its answer begins with a message whose role is user`},
-		{Source{}, `"chosen": ` + spokenJSON("u", "q", "a", "b", "u", "z") + `, "rejected": ` + spokenJSON("u", "q", "a", "b", "u", "y"), `field "chosen": its answer begins with a message whose role is user`},
-		{Source{}, `"prompt": ` + asked + `, "chosen": ` + spokenJSON("a", "b") + `, "rejected": ` + spokenJSON("a", " "), `field "rejected" has no answer of the assistant that counts`},
-		{Source{}, `"prompt": ` + asked + `, "chosen": ` + spokenJSON("a", "b") + `, "rejected": []`, `field "rejected" is no list of messages, but a list`},
-		{Source{}, `"prompt": ` + asked + `, "chosen": ` + spokenJSON("a", "b") + `, "rejected": [3]`, `field "rejected": message 0 is not an object`},
-		{Source{}, `"prompt": ` + asked + `, "chosen": ` + spokenJSON("a", "b") + `, "rejected": {"role": "bot", "content": "c"}`, `field "rejected": message 0: role "bot" is unknown`},
+		{Source{}, `"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"`,
+			`the row has no prompt, and "chosen" is a text: write what it answers under "prompt"`},
+		{Source{}, `"prompt": "q", "question": "r", "chosen": "b", "rejected": "c"`,
+			`the row has "prompt" and "question", each of which can be the prompt: list one`},
+		{Source{}, `"prompt": "q", "input": "x", "chosen": "b", "rejected": "c"`,
+			`the row has "prompt" and "input": put both into one text`},
+		{Source{}, `"prompt": "q", "context": "x", "chosen": "b", "rejected": "c"`,
+			`the row has "context", which type preference does not read (more of the question): write input: context in the entry`},
+		{Source{}, `"prompt": "q", "chosen": "b", "rejected": "c", "rejected_response": "d"`,
+			`the row has "rejected_response", which type preference does not read`},
+		{Source{}, `"prompt": "q", "chosen": "b", "rejected": "c", "preferred_output": "d"`,
+			`the row has "chosen" and "preferred_output", each of which can be chosen`},
+		{Source{}, `"prompt": "q", "chosen": "b", "non_preferred_output": "c"`,
+			`the row has "chosen" and "non_preferred_output", which are of two forms`},
+		{Source{}, `"prompt": "q", "chosen": "b", "rejected": ` + spokenJSON("a", "c"),
+			`one of "chosen" and "rejected" is a text, and the other one is not`},
+		{Source{}, `"prompt": "q", "chosen": ` + spokenJSON("a", "b") + `, "rejected": ` + spokenJSON("a", "c"),
+			`field "prompt" is a text, and "chosen" is messages`},
+		{Source{}, `"prompt": ` + asked + `, "chosen": "b", "rejected": "c"`,
+			`field "prompt" is a list of messages, and "chosen" is a text`},
+		{Source{}, `"prompt": ` + asked + `, "messages": ` + asked + `, "chosen": ` + spokenJSON("a", "b") +
+			`, "rejected": ` + spokenJSON("a", "c"), `the row has "prompt" and "messages", each of which can be the prompt`},
+		{Source{}, `"prompt": "other", "chosen": ` + good + `, "rejected": ` + bad,
+			`field "prompt" is not how "chosen" and "rejected" begin`},
+		{Source{}, `"messages": ` + spokenJSON("u", "z") + `, "chosen": ` + good + `, "rejected": ` + bad,
+			`field "messages" is not how`},
+		{Source{}, `"chosen": ` + good + `, "rejected": ` + spokenJSON("u", "z", "a", "c"),
+			`"chosen" and "rejected" begin with different messages`},
+		{Source{}, `"chosen": ` + spokenJSON("s", "S", "u", "q", "a", "b") + `, "rejected": ` + spokenJSON("s", "S", "u",
+			"z", "a", "c"), `field "chosen": its answer begins with a message whose role is user`},
+		{Source{}, `"chosen": ` + spokenJSON("u", "q", "a", "b", "u", "z") + `, "rejected": ` + spokenJSON("u", "q", "a",
+			"b", "u", "y"), `field "chosen": its answer begins with a message whose role is user`},
+		{Source{}, `"prompt": ` + asked + `, "chosen": ` + spokenJSON("a", "b") + `, "rejected": ` + spokenJSON("a", " "),
+			`field "rejected" has no answer of the assistant that counts`},
+		{Source{}, `"prompt": ` + asked + `, "chosen": ` + spokenJSON("a", "b") + `, "rejected": []`,
+			`field "rejected" is no list of messages, but a list`},
+		{Source{}, `"prompt": ` + asked + `, "chosen": ` + spokenJSON("a", "b") + `, "rejected": [3]`,
+			`field "rejected": message 0 is not an object`},
+		{Source{}, `"prompt": ` + asked + `, "chosen": ` + spokenJSON("a", "b") +
+			`, "rejected": {"role": "bot", "content": "c"}`, `field "rejected": message 0: role "bot" is unknown`},
 		{Source{}, `"prompt": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "r", "weight": 1}, {"role": "user", "content": "t"}], "chosen": ` + spokenJSON("a", "b") + `, "rejected": ` + spokenJSON("a", "c"), `field "prompt": message 1: weight is 1, and the message is in the prompt`},
 		{Source{}, `"chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "r", "weight": 1}, {"role": "user", "content": "t"}, {"role": "assistant", "content": "b"}], "rejected": ` + spokenJSON("u", "q", "a", "r", "u", "t", "a", "c"), `field "chosen": message 1: weight is 1, and the message is in the prompt`},
-		{Source{}, `"history": [["a", "b"]], "chosen": ` + good + `, "rejected": ` + bad, `the row has "history", and its answers are messages`},
-		{Source{}, `"input": {"messages": ` + asked + `, "max_tokens": 7}, "preferred_output": ` + spokenJSON("a", "b") + `, "non_preferred_output": ` + spokenJSON("a", "c"), `field "input" has "max_tokens", and can have messages and tools`},
-		{Source{}, `"input": {"tools": [{"name": "f"}]}, "preferred_output": ` + spokenJSON("a", "b") + `, "non_preferred_output": ` + spokenJSON("a", "c"), `field "input" is an object without messages`},
-		{Source{}, `"prompt": "q", "chosen": "b", "rejected": "c", "margin": "high"`, `field "margin" is not a number of 64 bits, but a text`},
+		{Source{}, `"history": [["a", "b"]], "chosen": ` + good + `, "rejected": ` + bad,
+			`the row has "history", and its answers are messages`},
+		{Source{}, `"input": {"messages": ` + asked + `, "max_tokens": 7}, "preferred_output": ` + spokenJSON("a", "b") +
+			`, "non_preferred_output": ` + spokenJSON("a", "c"),
+			`field "input" has "max_tokens", and can have messages and tools`},
+		{Source{}, `"input": {"tools": [{"name": "f"}]}, "preferred_output": ` + spokenJSON("a", "b") +
+			`, "non_preferred_output": ` + spokenJSON("a", "c"), `field "input" is an object without messages`},
+		{Source{}, `"prompt": "q", "chosen": "b", "rejected": "c", "margin": "high"`,
+			`field "margin" is not a number of 64 bits, but a text`},
 		{Source{}, `"prompt": "q", "chosen": "b", "rejected": "c", "margin": 1e999`, `field "margin"`},
 		{Source{Margin: "gap"}, `"prompt": "q", "chosen": "b", "rejected": "c"`, `field "gap" is missing`},
-		{Source{Margin: scoresMargin}, `"prompt": "q", "chosen": "b", "rejected": "c", "score_chosen": 3`, `field "score_rejected" is missing`},
-		{Source{Margin: scoresMargin}, `"prompt": "q", "chosen": "b", "rejected": "c", "score_chosen": 3, "score_rejected": 1, "margin": 7`, `the row has "margin", which type preference does not read`},
+		{Source{Margin: scoresMargin}, `"prompt": "q", "chosen": "b", "rejected": "c", "score_chosen": 3`,
+			`field "score_rejected" is missing`},
+		{Source{Margin: scoresMargin},
+			`"prompt": "q", "chosen": "b", "rejected": "c", "score_chosen": 3, "score_rejected": 1, "margin": 7`,
+			`the row has "margin", which type preference does not read`},
 		{Source{}, `"prompt": "q", "chosen": "b", "rejected": "c", "label": false`, `"label" is false`},
 		{Source{}, `"prompt": "<image>q", "chosen": "b", "rejected": "c"`, `the question has <image>`},
-		{Source{}, `"prompt": ` + asked + `, "chosen": ` + spokenJSON("a", "b") + `, "rejected": ` + spokenJSON("a", "c", "u", "<image>", "a", "d"), `the question has <image>`},
+		{Source{}, `"prompt": ` + asked + `, "chosen": ` + spokenJSON("a", "b") + `, "rejected": ` + spokenJSON("a", "c",
+			"u", "<image>", "a", "d"), `the question has <image>`},
 	} {
 		chat := chatOf(t, chatML)
 		chat.All = true
@@ -180,7 +241,8 @@ func TestPromptOfPairDiffers(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	row = strings.ReplaceAll(row, `, "reasoning_content": "because of it"`, "")
-	if _, err = prepare(t, Source{Type: Preference, Path: write(t, t.TempDir(), "a.jsonl", row)}, Options{Renderer: chat}); err != nil {
+	if _, err = prepare(t, Source{Type: Preference, Path: write(t, t.TempDir(), "a.jsonl", row)},
+		Options{Renderer: chat}); err != nil {
 		t.Errorf("without thoughts: %v", err)
 	}
 }
@@ -210,7 +272,8 @@ func TestMarginsAndEqualPairs(t *testing.T) {
 		if diff := cmp.Diff([]float64{0.5, 0.5, -2, -2, 0, 0, 5.5, 5.5}, margins); diff != "" {
 			t.Error(diff)
 		}
-		if d.EqualPairs() != 1 || d.EqualLine() != "1 pair left out whose sides have the same tokens" || d.Turns().Trained != 8 {
+		if d.EqualPairs() != 1 || d.EqualLine() != "1 pair left out whose sides have the same tokens" ||
+			d.Turns().Trained != 8 {
 			t.Errorf("%d equal pairs: %q; %d turns", d.EqualPairs(), d.EqualLine(), d.Turns().Trained)
 		}
 		a, b, err := d.Split(1, 3)
@@ -246,7 +309,8 @@ func TestMarginsAndEqualPairs(t *testing.T) {
 		t.Errorf("another margin: %v, %v", d, err)
 	}
 	s.Path = write(t, t.TempDir(), "a.jsonl", `{"prompt": "q", "chosen": "same", "rejected": "same"}`)
-	if _, err := prepare(t, s, Options{}); err == nil || !strings.Contains(err.Error(), "1 pair left out whose sides have the same tokens: nothing is left") {
+	if _, err := prepare(t, s, Options{}); err == nil || !strings.Contains(err.Error(),
+		"1 pair left out whose sides have the same tokens: nothing is left") {
 		t.Errorf("equal pairs alone: %v", err)
 	}
 }
@@ -262,8 +326,10 @@ func TestPairsOfARegistry(t *testing.T) {
 		"openai": {"file_name": "c.json", "ranking": true, "formatting": "openai", "columns": {"messages": "m"}, "tags": {"role_tag": "role"}},
 		"wrong": {"file_name": "c.json", "ranking": true, "columns": {"response": "x"}}}`)
 	write(t, dir, "a.json", `[{"ask": "q", "more": "x", "good": "b", "bad": "c"}]`)
-	write(t, dir, "b.json", `[{"conversations": [{"from": "human", "value": "q"}], "chosen": {"from": "gpt", "value": "b"}, "rejected": {"from": "gpt", "value": "c"}}]`)
-	write(t, dir, "c.json", `[{"m": [{"role": "user", "content": "q"}], "chosen": {"role": "assistant", "content": "b"}, "rejected": {"role": "assistant", "content": "c"}}]`)
+	write(t, dir, "b.json",
+		`[{"conversations": [{"from": "human", "value": "q"}], "chosen": {"from": "gpt", "value": "b"}, "rejected": {"from": "gpt", "value": "c"}}]`)
+	write(t, dir, "c.json",
+		`[{"m": [{"role": "user", "content": "q"}], "chosen": {"role": "assistant", "content": "b"}, "rejected": {"role": "assistant", "content": "c"}}]`)
 	write(t, dir, "d.json", `[{"instruction": "q", "input": "", "chosen": "b", "rejected": "c"}]`)
 	chat := chatOf(t, chatML)
 	chat.All = true
@@ -279,7 +345,8 @@ func TestPairsOfARegistry(t *testing.T) {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
-	if _, err := prepare(t, Source{Path: dir, Name: "wrong"}, Options{Renderer: chat}); err == nil || !strings.Contains(err.Error(), `columns has "response"`) {
+	if _, err := prepare(t, Source{Path: dir, Name: "wrong"}, Options{Renderer: chat}); err == nil ||
+		!strings.Contains(err.Error(), `columns has "response"`) {
 		t.Errorf("a column that no pair has: %v", err)
 	}
 }
@@ -290,16 +357,19 @@ func TestPairsAlone(t *testing.T) {
 	pairs := Source{Type: Preference, Path: write(t, dir, "a.jsonl", `{"prompt": "q", "chosen": "b", "rejected": "c"}`)}
 	texts := Source{Type: Text, Path: write(t, dir, "b.jsonl", `broken`)}
 	_, err := Prepare(t.Context(), []Source{pairs, texts}, Options{Tokenizer: tokenizer.Bytes()})
-	if err == nil || !strings.Contains(err.Error(), "datasets has type preference ("+filepath.Join(dir, "a.jsonl")+") and type text") {
+	if err == nil || !strings.Contains(err.Error(), "datasets has type preference ("+filepath.Join(dir,
+		"a.jsonl")+") and type text") {
 		t.Errorf("a mixture: %v", err)
 	}
 	_, err = prepare(t, pairs, Options{TrainOnPrompt: true})
-	if err == nil || !strings.Contains(err.Error(), "train_on_prompt counts prompts, and type preference says itself what counts: remove it") {
+	if err == nil || !strings.Contains(err.Error(),
+		"train_on_prompt counts prompts, and type preference says itself what counts: remove it") {
 		t.Errorf("train_on_prompt: %v", err)
 	}
-	_, err = prepare(t, Source{Type: Preference, Path: write(t, dir, "c.jsonl", "broken")}, Options{Check: func(all []Type) error {
-		return CheckObjective(all, "", objective.Needs{})
-	}})
+	_, err = prepare(t, Source{Type: Preference, Path: write(t, dir, "c.jsonl", "broken")},
+		Options{Check: func(all []Type) error {
+			return CheckObjective(all, "", objective.Needs{})
+		}})
 	if err == nil || !strings.HasPrefix(err.Error(), "type preference needs an objective") {
 		t.Errorf("no objective: %v", err)
 	}
@@ -310,14 +380,18 @@ func TestPairsAlone(t *testing.T) {
 		needs objective.Needs
 		want  string
 	}{
-		{two, "", objective.Needs{}, "type preference needs an objective that compares two answers: set objective: {type: dpo}; to train on one"},
-		{two, "kto", objective.Needs{Labels: true}, "the data are of type preference, which objective kto does not read: set objective to one that compares two answers"},
+		{two, "", objective.Needs{},
+			"type preference needs an objective that compares two answers: set objective: {type: dpo}; to train on one"},
+		{two, "kto", objective.Needs{Labels: true},
+			"the data are of type preference, which objective kto does not read: set objective to one that compares two answers"},
 		{two, "dpo", objective.Needs{Pairs: true}, ""},
-		{one, "dpo", objective.Needs{Pairs: true}, "objective dpo compares two answers, and the data are of type text: they must be of type preference"},
+		{one, "dpo", objective.Needs{Pairs: true},
+			"objective dpo compares two answers, and the data are of type text: they must be of type preference"},
 		{one, "", objective.Needs{}, ""},
 		{one, "dft", objective.Needs{}, ""},
 	} {
-		if err := CheckObjective(c.types, c.name, c.needs); c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
+		if err := CheckObjective(c.types, c.name, c.needs); c.want == "" && err != nil || c.want != "" && (err == nil ||
+			!strings.HasPrefix(err.Error(), c.want)) {
 			t.Errorf("objective %q: %v, want %q", c.name, err, c.want)
 		}
 	}
@@ -330,7 +404,8 @@ func FuzzPairs(f *testing.F) {
 		`{"prompt": "q", "chosen": "b", "rejected": "c", "margin": 1}`,
 		`{"chosen": ` + spokenJSON("u", "q", "a", "yes!") + `, "rejected": ` + spokenJSON("u", "q", "a", "yes?") + `}`,
 		`{"conversations": [{"from": "human", "value": "q"}], "chosen": {"from": "gpt", "value": "b"}, "rejected": {"from": "gpt", "value": "c"}}`,
-		`{"input": {"messages": ` + spokenJSON("u", "q") + `, "tools": []}, "preferred_output": ` + spokenJSON("a", "b") + `, "non_preferred_output": ` + spokenJSON("a", "c") + `}`,
+		`{"input": {"messages": ` + spokenJSON("u", "q") + `, "tools": []}, "preferred_output": ` + spokenJSON("a", "b") +
+			`, "non_preferred_output": ` + spokenJSON("a", "c") + `}`,
 		`{"system": "s", "question": "q", "history": [["a", "b"]], "chosen": "b", "rejected": "c"}`,
 		`{"instruction": "q", "input": "x", "chosen": "b", "rejected": "c"}`,
 		`{"messages": ` + spokenJSON("u", "q", "a", "b") + `, "label": false}`,
@@ -347,7 +422,8 @@ func FuzzPairs(f *testing.F) {
 		for i := range 2 * len(chats) {
 			chat, kind := chats[i/2], []Type{Preference, Binary}[i%2]
 			s := rowReader{Source: Source{Type: kind, Opening: []string{"", DropOpening}[i/2%2]}.withDefaults()}
-			documents, _, err := s.documents(t.Context(), row0([]byte(text)), Options{Tokenizer: tokenizer.Bytes(), Renderer: chat})
+			documents, _, err := s.documents(t.Context(), row0([]byte(text)), Options{Tokenizer: tokenizer.Bytes(),
+				Renderer: chat})
 			switch {
 			case err != nil:
 				if !strings.HasPrefix(err.Error(), "x:") {

@@ -128,7 +128,8 @@ func (r *tokenRow) document(vocabSize int) (d document, err error) {
 	isCounted := false
 	for t, id := range r.ids {
 		if int(id) >= vocabSize {
-			return d, fmt.Errorf("token %d of input_ids is %d, and the vocabulary has %d: the tokens are of another tokenizer", t, id, vocabSize)
+			return d, fmt.Errorf("token %d of input_ids is %d, and the vocabulary has %d: the tokens are of another tokenizer",
+				t, id, vocabSize)
 		}
 		label := Ignore
 		if t > 0 && r.columns[TokenWeights][t] != 0 { // nothing predicts the first one
@@ -137,7 +138,8 @@ func (r *tokenRow) document(vocabSize int) (d document, err error) {
 		d.InputIDs, d.Labels = append(d.InputIDs, id), append(d.Labels, label)
 	}
 	if !isCounted {
-		return d, errors.New("no token after the first has a weight other than 0 (weights, or completion_mask x advantage): leave the row out")
+		return d, errors.New("no token after the first has a weight other than 0 (weights, or completion_mask x advantage): " +
+			"leave the row out")
 	}
 	d.columns = r.columns
 	for c, column := range r.columns {

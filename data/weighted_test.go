@@ -32,7 +32,8 @@ func TestWeightedTokens(t *testing.T) {
 				t.Errorf("column %d: %v, %v", c, got, err)
 			}
 		}
-		for length, want := range map[int]string{8: "[-1 12 13 14 -1 -1 -1 -1] [1 0.5 -2 3 1 1 1 1]", 4: "[-1 12 13 14] [1 0.5 -2 3]"} {
+		for length, want := range map[int]string{8: "[-1 12 13 14 -1 -1 -1 -1] [1 0.5 -2 3 1 1 1 1]",
+			4: "[-1 12 13 14] [1 0.5 -2 3]"} {
 			l, err := NewLoader(d, LoaderOptions{SequenceLen: length, BatchTokens: length, Epochs: 1, LongDocuments: SplitLong})
 			if err != nil {
 				t.Fatal(err)
@@ -57,12 +58,14 @@ func TestWeightedTokens(t *testing.T) {
 		}
 	}
 	// A mask and an advantage are weights.
-	s.Path = write(t, t.TempDir(), "a.jsonl", `{"input_ids": [10, 11, 12], "completion_mask": [false, 0, 1], "advantage": -0.5}`)
+	s.Path = write(t, t.TempDir(), "a.jsonl",
+		`{"input_ids": [10, 11, 12], "completion_mask": [false, 0, 1], "advantage": -0.5}`)
 	d, err := prepare(t, s, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := d.Column(0, TokenWeights); err != nil || cmp.Diff([]float32{0, 0, -0.5}, got) != "" || d.TargetTokens() != 1 {
+	if got, err := d.Column(0, TokenWeights); err != nil || cmp.Diff([]float32{0, 0, -0.5}, got) != "" ||
+		d.TargetTokens() != 1 {
 		t.Errorf("%v, %v, %d targets", got, err, d.TargetTokens())
 	}
 }
@@ -81,13 +84,16 @@ func TestBadWeights(t *testing.T) {
 		{`"input_ids": [1, 2], "weights": [0, null]`, `field "weights": number 1 is null`},
 		{`"input_ids": [1, 2], "weights": [0, "x"]`, `field "weights": number 1 is a text`},
 		{`"input_ids": [1, 2], "weights": [0, 1e39]`, `field "weights" has 1e+39 at 1, which is too large for 32 bits`},
-		{`"input_ids": [1, 2], "weights": [0, NaN]`, `invalid character 'N' looking for beginning of value: NaN, Infinity and None are not JSON`},
+		{`"input_ids": [1, 2], "weights": [0, NaN]`,
+			`invalid character 'N' looking for beginning of value: NaN, Infinity and None are not JSON`},
 		{`"input_ids": [1, 2], "weights": [7, 0]`, `no token after the first has a weight other than 0`},
 		{`"input_ids": [1, 2], "weights": [0, 1], "logprobs": [0]`, `field "logprobs" has 1 numbers for 2 tokens`},
 		{`"input_ids": [1, 2], "weights": [0, 1], "advantage": 1`, `the row has weights, and completion_mask or advantage`},
 		{`"input_ids": [1, 2], "completion_mask": [0, 1]`, `completion_mask and advantage go together`},
-		{`"input_ids": [1, 2], "completion_mask": [0, 2], "advantage": 1`, `field "completion_mask" has 2: a token is in it (1) or not (0)`},
-		{`"input_ids": [1, 2], "weights": [0, 1], "advantages": [0, 1]`, `the row has "advantages", which type weighted does not read`},
+		{`"input_ids": [1, 2], "completion_mask": [0, 2], "advantage": 1`,
+			`field "completion_mask" has 2: a token is in it (1) or not (0)`},
+		{`"input_ids": [1, 2], "weights": [0, 1], "advantages": [0, 1]`,
+			`the row has "advantages", which type weighted does not read`},
 		{`"input_ids": [1, 2], "weights": [0, 1], "system": "s"`, `the row has "system", which type weighted does not read`},
 	} {
 		s := Source{Type: Weighted, Path: write(t, t.TempDir(), "a.jsonl", "{"+c.row+"}")}
@@ -96,9 +102,11 @@ func TestBadWeights(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", c.row, err, c.want)
 		}
 	}
-	two := `{"input_ids": [1, 2], "weights": [0, 1]}` + "\n" + `{"input_ids": [1, 2], "weights": [0, 1], "logprobs": [0, 0]}`
+	two := `{"input_ids": [1, 2], "weights": [0, 1]}` + "\n" +
+		`{"input_ids": [1, 2], "weights": [0, 1], "logprobs": [0, 0]}`
 	_, err := prepare(t, Source{Type: Weighted, Path: write(t, t.TempDir(), "a.jsonl", two)}, Options{})
-	if err == nil || !strings.Contains(err.Error(), "it has other numbers than the rows before it: all rows of an entry must have the same keys") {
+	if err == nil || !strings.Contains(err.Error(),
+		"it has other numbers than the rows before it: all rows of an entry must have the same keys") {
 		t.Errorf("rows of two kinds: %v", err)
 	}
 }

@@ -12,13 +12,13 @@ import (
 func TestSlopes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		v := drawVariant(rt)
-		if v.settings.Type == dft { // its probabilities are held
-			rt.Skip("")
+		if v.settings.Type == dft {
+			rt.Skip("draws another: dft holds its probabilities, so its weights are no slopes")
 		}
 		o := open(rt, v.settings)
 		step := drawStep(rt, o.Needs())
 		if !math.IsNaN(v.kink) && nearKink(step, o.(*ofPairs).settings, v.kink) {
-			rt.Skip("")
+			rt.Skip("draws another: the loss has no slope at its kink, and differences near it are of neither side")
 		}
 		at := copyOf(step)
 		loss := weigh(rt, o, at).Loss
@@ -118,7 +118,7 @@ func TestPartsAddUp(t *testing.T) {
 		v := drawVariant(rt)
 		o := open(rt, v.settings)
 		if o.Needs().Mismatched {
-			rt.Skip("")
+			rt.Skip("draws another: kto has a divergence of each part, so parts do not add up by definition")
 		}
 		step := drawStep(rt, o.Needs())
 		cut := copyOf(step)
@@ -155,8 +155,8 @@ func TestOrder(t *testing.T) {
 		if !near(got.Loss, want.Loss, 1e-15) {
 			rt.Fatalf("%s: loss %v in another order, it was %v", v.name, got.Loss, want.Loss)
 		}
-		if o.Needs().Mismatched { // a sum of other order is in all weights
-			rt.Skip("")
+		if o.Needs().Mismatched {
+			rt.Skip("the loss is compared; a sum in another order is in all weights of kto, whose last bits may differ")
 		}
 		for i := range step.Sequences {
 			q := &step.Sequences[i]
@@ -168,8 +168,8 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestEvaluation: without weights the loss and the metrics are the same, and nothing is written. The loss of dft is then
-// the negative log-likelihood.
+// TestEvaluation: without weights the loss and the metrics are the same, and nothing is written. The loss of dft is
+// then the negative log-likelihood.
 func TestEvaluation(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		v := drawVariant(rt)

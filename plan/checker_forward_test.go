@@ -13,7 +13,10 @@ import (
 // that are trained.
 func (c *checker) microsDown() int {
 	n := c.p.Numerics
-	if slices.ContainsFunc(c.m.Parts, func(p model.Part) bool { return p.Group > 0 && c.routed(plan.Op{Layer: p.Layer}) }) {
+	if slices.ContainsFunc(c.m.Parts, func(p model.Part) bool {
+		return p.Group > 0 &&
+			c.routed(plan.Op{Layer: p.Layer})
+	}) {
 		return n.MicroBatches / n.CohortCount()
 	}
 	return n.MicroBatches/n.CohortCount() - n.ForwardOnly

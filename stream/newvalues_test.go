@@ -192,7 +192,8 @@ func TestObjectivesStopInTheHead(t *testing.T) {
 func TestAnObjectiveFails(t *testing.T) {
 	s := tiny.subject(t, 1)
 	s.outputs.Objective = true
-	for of, want := range map[objective.Objective]string{refuses{}: "objective: no pairs", boundless{}: "the weight +Inf"} {
+	for of, want := range map[objective.Objective]string{refuses{}: "objective: no pairs",
+		boundless{}: "the weight +Inf"} {
 		for _, change := range []func(*plan.Placement){nil, streamed(1)} {
 			r := start(t, s, setup{change: change, objective: of})
 			_, err := r.engine.Step(t.Context(), s.batches[0], s.updates[0])

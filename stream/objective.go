@@ -19,7 +19,7 @@ type Document struct {
 	Group         int // number of its pair in the step, or of itself
 	Side          objective.Side
 	Margin        float64
-	Reference     []float32 // log-probabilities of the reference by position; nil: the objective compares with no reference
+	Reference     []float32 // log-probabilities of the reference by position; nil: no reference is needed
 }
 
 // documents lists the documents of a batch. One without a list has those of its micro-batches, each by itself.

@@ -26,7 +26,8 @@ func pairs(t *testing.T) string {
 	var b strings.Builder
 	for i := range 40 {
 		word := strings.Repeat("abcdefghij"[i%4:], 2+i%2)
-		fmt.Fprintf(&b, "{\"prompt\": %q, \"chosen\": %q, \"rejected\": %q}\n", word, "yes "+word[:3+i%5], "no "+word[2:4+i%3])
+		fmt.Fprintf(&b, "{\"prompt\": %q, \"chosen\": %q, \"rejected\": %q}\n", word, "yes "+word[:3+i%5],
+			"no "+word[2:4+i%3])
 	}
 	write(t, path, b.String())
 	return path
@@ -194,13 +195,15 @@ func objectivesHaveTheSameBits(t *testing.T, base *runfile.Config) {
 	if err := train(t, base, Options{}); err != nil {
 		t.Fatal(err)
 	}
-	want, weights := objectivesOf(t, base), readFile(t, filepath.Join(base.OutputDir, rundir.LastModel, "model.safetensors"))
+	want, weights := objectivesOf(t, base), readFile(t, filepath.Join(base.OutputDir, rundir.LastModel,
+		"model.safetensors"))
 	same := func(t *testing.T, c *runfile.Config) {
 		t.Helper()
 		if got := objectivesOf(t, c); !slices.Equal(got, want) {
 			t.Errorf("records\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
-		if got := readFile(t, filepath.Join(c.OutputDir, rundir.LastModel, "model.safetensors")); !maps.EqualFunc(got, weights,
+		if got := readFile(t, filepath.Join(c.OutputDir, rundir.LastModel, "model.safetensors")); !maps.EqualFunc(got,
+			weights,
 			func(a, b []float32) bool { return slices.Equal(a, b) }) {
 			t.Error("the weights are others")
 		}
@@ -237,9 +240,10 @@ func objectivesHaveTheSameBits(t *testing.T, base *runfile.Config) {
 		}
 		same(t, c)
 	})
+	shared := t.TempDir()
 	for name, of := range map[string]func(host int) string{
 		"two hosts with the reference": func(int) string { return cache },
-		"two hosts with one cache":     func() func(int) string { dir := t.TempDir(); return func(int) string { return dir } }(),
+		"two hosts with one cache":     func(int) string { return shared },
 		"two hosts with their caches":  func(int) string { return t.TempDir() },
 	} {
 		t.Run(name, func(t *testing.T) {

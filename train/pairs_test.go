@@ -46,7 +46,8 @@ func TestPairsAreShown(t *testing.T) {
 	if sum.Pairs != 3 || sum.EqualPairs != 1 || sum.LongChosen != 0 || sum.LongRejected != 1 || sum.Documents != 6 {
 		t.Errorf("%+v", sum)
 	}
-	if want := "of the training data 1 pair left out whose sides have the same tokens"; !strings.Contains(told.String(), want) {
+	if want := "of the training data 1 pair left out whose sides have the same tokens"; !strings.Contains(told.String(),
+		want) {
 		t.Errorf("told %q, want %q", told.String(), want)
 	}
 	write(t, rows, `{"prompt": "q", "completion": "b", "label": true}`+"\n"+`{"prompt": "q", "completion": "c", "label": 0}`)

@@ -28,7 +28,8 @@ func read(t testing.TB, name string) []byte {
 func TestFiles(t *testing.T) {
 	for name, tool := range map[string]Tool{"llamafactory.yaml": LLaMAFactory, "llamafactory-lora.yaml": LLaMAFactory,
 		"axolotl.yml": Axolotl, "trainer.json": HFTrainer, "trl.yaml": TRL, "llamafactory-v1.yaml": LLaMAFactoryV1,
-		"llamafactory-dpo.yaml": LLaMAFactory, "axolotl-orpo.yml": Axolotl, "axolotl-kto.yml": Axolotl, "trl-dpo.yaml": TRL, "simpo.yaml": TRL} {
+		"llamafactory-dpo.yaml": LLaMAFactory, "axolotl-orpo.yml": Axolotl, "axolotl-kto.yml": Axolotl, "trl-dpo.yaml": TRL,
+		"simpo.yaml": TRL} {
 		t.Run(name, func(t *testing.T) {
 			doc := read(t, name)
 			r, err := File(name, doc)

@@ -180,7 +180,8 @@ func TestCannot(t *testing.T) {
 		{"model: m\ntrain_dataset: d\nmodel_class: cls", "Millrace trains language models only"},
 		{"model_name_or_path: m\ndataset_name: d\nmax_length: 9\nnum_generations: 8", "num_generations is 8"},
 		{"model_name_or_path: m\ndataset_name: d\noutput_dir: x-reward", "the file is for reward, by the name"},
-		{"model_name_or_path: m\ndataset_name: d\nloss_type: [sigmoid, aot]", "loss_type has aot: Millrace has no such loss of dpo"},
+		{"model_name_or_path: m\ndataset_name: d\nloss_type: [sigmoid, aot]",
+			"loss_type has aot: Millrace has no such loss of dpo"},
 		{"stage: kto\nloss_type: bco", "loss_type has bco: Millrace has no such loss of kto; it has kto"},
 	} {
 		doc, want := c[0], c[1]

@@ -36,8 +36,9 @@ func newRig(t *testing.T) *rig {
 	}
 	t.Cleanup(func() { r.dev.Close() })
 	dir := traintest.WriteModel(t, map[string]any{"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2})
-	c, err := traintest.ConfigOf(t, fmt.Sprintf("model: %s\ntokenizer: bytes\nsequence_len: 24\nbatch_tokens: 48\ndatasets:\n  - {path: %s, type: text}",
-		dir, corpus(t)))
+	c, err := traintest.ConfigOf(t,
+		fmt.Sprintf("model: %s\ntokenizer: bytes\nsequence_len: 24\nbatch_tokens: 48\ndatasets:\n  - {path: %s, type: text}",
+			dir, corpus(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +141,8 @@ func TestLogProbsAreThoseOfDocumentsAlone(t *testing.T) {
 	}
 	defer s.Close()
 	n := r.o.Numerics
-	p, err := r.env.FitForward(t.Context(), r.o.Model.Model.Frozen(), n, 1, r.dev, r.o.Memory, plan.Outputs{LogProbs: true})
+	p, err := r.env.FitForward(t.Context(), r.o.Model.Model.Frozen(), n, 1, r.dev, r.o.Memory,
+		plan.Outputs{LogProbs: true})
 	if err != nil {
 		t.Fatal(err)
 	}
