@@ -49,7 +49,7 @@ type Text struct {
 	// In has, for each place where the template writes the text, the index of the span there, -1 where none is.
 	In []int
 
-	lead, trail string // tags around it, which have no marks
+	lead, trail string // tags and white space around it, which have no marks
 	isNumber    bool   // a value that is no text
 	message     *Dict
 }
@@ -143,7 +143,9 @@ func (r *tracer) stretch(of Text, lead, text, trail string) string {
 	}
 	at := strings.Index(text, core)
 	id := len(r.texts)
-	of.Said, of.lead, of.trail = core, squeezed(lead), squeezed(trail)
+	of.Said = core
+	of.lead = strings.TrimLeftFunc(lead+text[:at], isSpace)
+	of.trail = strings.TrimRightFunc(text[at+len(core):]+trail, isSpace)
 	r.texts = append(r.texts, of)
 	return text[:at] + r.mark(id, false) + core + r.mark(id, true) + text[at+len(core):]
 }
@@ -457,24 +459,22 @@ func (x *Text) isIn(clean string, from, to int) bool {
 	if x.Part == ToolText {
 		return true // some templates break its lines, or put them into comments
 	}
-	if !strings.HasSuffix(clean[:from], x.lead) || !strings.HasPrefix(clean[to:], x.trail) {
-		return false
-	}
-	got := clean[from:to]
-	if got == squeezed(x.Said) {
-		return true
-	}
-	once := appendJSONString(nil, x.Said, false)
-	once = once[1 : len(once)-1]
-	twice := appendJSONString(nil, string(once), false)
-	ascii := appendJSONString(nil, x.Said, true)
-	python := appendQuoted(nil, x.Said)
-	for _, spelled := range [][]byte{once, twice[1 : len(twice)-1], ascii[1 : len(ascii)-1], python[1 : len(python)-1]} {
-		if got == squeezed(string(spelled)) {
+	lead, said, trail := spellings(x.lead), spellings(x.Said), spellings(x.trail)
+	for i := range said {
+		if clean[from:to] == said[i] && strings.HasSuffix(clean[:from], lead[i]) && strings.HasPrefix(clean[to:], trail[i]) {
 			return true
 		}
 	}
 	return false
+}
+
+// spellings are a text as it is, as JSON, as JSON of JSON, as JSON without other characters than ASCII, and as Python
+// spells it, all squeezed.
+func spellings(text string) [5]string {
+	inside := func(quoted []byte) string { return string(quoted[1 : len(quoted)-1]) }
+	once := inside(appendJSONString(nil, text, false))
+	return [5]string{squeezed(text), squeezed(once), squeezed(inside(appendJSONString(nil, once, false))),
+		squeezed(inside(appendJSONString(nil, text, true))), squeezed(inside(appendQuoted(nil, text)))}
 }
 
 // callArea holds the text that a template writes of a call without the texts that have marks: from the name on, up to
