@@ -65,7 +65,10 @@ var peerRows = []struct {
 		Response: "completion"}},
 	{"ms-swift, query-response", `{"system": "s", "query": "a", "response": "b", "history": [["q", "r"]]}`, Source{Type: PromptResponse, Prompt: "query"}},
 	{"ms-swift, messages", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "loss": false}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}`, Source{Type: Messages}},
-	{"ms-swift, rejected answer", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "rejected_response": "c"}`, Source{Type: Messages}},
+	{"ms-swift, rejected answer, as messages", `{"messages": [{"role": "user", "content": "a"}, ` +
+		`{"role": "assistant", "content": "b"}], "rejected_response": "c"}`, Source{Type: Messages}},
+	{"ms-swift, rejected answer", `{"messages": [{"role": "user", "content": "a"}, ` +
+		`{"role": "assistant", "content": "b"}], "rejected_response": "c"}`, Source{Type: Preference}},
 	{"Unsloth, conversations", `{"conversations": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}`, Source{Type: Messages, Messages: "conversations"}},
 	{"Unsloth, question and answer", `{"question": "a", "answer": "b", "system_prompt": "s"}`, Source{Type: PromptResponse, Prompt: "question", Response: "answer", System: "system_prompt"}},
 	{"Unsloth, gpt-oss", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "thinking": "t"}], "chat_template_kwargs": {"reasoning_effort": "low"}}`, Source{Type: Messages}},

@@ -29,13 +29,16 @@ var sideKeys = [2]string{"chosen", "rejected"}
 
 // preference reads a row of type preference.
 func (f *fields) preference(s Source, out *Record) {
+	if f.chosenLast(s); f.err != nil {
+		return
+	}
 	var sides [2]string
 	for i, key := range sideKeys {
 		sides[i] = f.sideOf(s, key)
 	}
 	chosen, rejected := f.namesOf(s, sideKeys[0]), f.namesOf(s, sideKeys[1])
 	i, j := slices.Index(chosen, sides[0]), slices.Index(rejected, sides[1])
-	if i != j && min(len(chosen), len(rejected)) > 1 {
+	if i != j && j < len(chosen) && min(len(chosen), len(rejected)) > 1 { // later ones belong to no other key
 		f.fail("the row has %q and %q, which are of two forms: name both with chosen and rejected in the entry", sides[0],
 			sides[1])
 	}
@@ -244,15 +247,20 @@ func (f *fields) spoken(s Source, name string) (all []*template.Dict) {
 // addSpoken adds turns of a field to a record. The names of their keys tell how they are written.
 func (f *fields) addSpoken(s Source, name string, turns []*template.Dict, r *Record) {
 	for i, turn := range turns {
-		form := openAITurns(s.Tags)
-		if turnTag(s, turn) == s.Tags.Role {
-			form = s.Tags.turns()
-		}
+		form := formOf(s, turn)
 		if err := f.addTurn(s, form, turn, r); err != nil {
 			f.fail("field %q: %s %d: %w", name, form.turn, i, err)
 			return
 		}
 	}
+}
+
+// formOf tells by the names of a turn's keys how it is written.
+func formOf(s Source, turn *template.Dict) turnForm {
+	if turnTag(s, turn) == s.Tags.Role {
+		return s.Tags.turns()
+	}
+	return openAITurns(s.Tags)
 }
 
 // textPair reads a prompt and two answers that are texts.

@@ -84,6 +84,14 @@ func TestFormsOfPairs(t *testing.T) {
 		"OpenAI": {Source{}, `"input": {"messages": ` + asked +
 			`, "tools": [], "parallel_tool_calls": true}, "preferred_output": ` + spokenJSON("a", "yes!") +
 			`, "non_preferred_output": ` + spokenJSON("a", "yes?"), [2]string{good, bad}},
+		"ms-swift": {Source{}, `"messages": ` + good + `, "rejected_response": "yes?"`, [2]string{good, bad}},
+		"ms-swift, several turns": {Source{}, `"messages": ` + spokenJSON("s", "S", "u", "q", "-", "r", "u", "c", "a",
+			"yes!") + `, "rejected_response": "yes?"`, long},
+		"ms-swift, messages": {Source{}, `"messages": ` + good + `, "rejected_messages": ` + bad, [2]string{good, bad}},
+		"ms-swift, an answer as a message": {Source{}, `"messages": ` + good + `, "rejected_response": ` +
+			spokenJSON("a", "yes?"), [2]string{good, bad}},
+		"sharegpt with a rejected answer": {Source{}, `"conversations": [{"from": "human", "value": "q"}, ` +
+			`{"from": "gpt", "value": "yes!"}], "rejected": "yes?"`, [2]string{good, bad}},
 		"keys of one's own": {Source{Prompt: "ask", Chosen: "better", Rejected: "worse",
 			Ignore: []string{"chosen"}}, `"ask": "q", "better": "yes!", "worse": "yes?", "chosen": "no"`, [2]string{good, bad}},
 		"other keys are left out": {Source{Ignore: []string{"messages"}},
@@ -163,7 +171,17 @@ func TestBadPairs(t *testing.T) {
 		{Source{}, `"prompt": "q", "context": "x", "chosen": "b", "rejected": "c"`,
 			`the row has "context", which type preference does not read (more of the question): write input: context in the entry`},
 		{Source{}, `"prompt": "q", "chosen": "b", "rejected": "c", "rejected_response": "d"`,
-			`the row has "rejected_response", which type preference does not read`},
+			`the row has "rejected" and "rejected_response", each of which can be rejected`},
+		{Source{}, `"messages": ` + asked + `, "rejected_response": "d"`,
+			`field "messages" does not end with an answer, and the row has no other chosen one`},
+		{Source{}, `"messages": [], "rejected_response": "d"`, `field "messages" is no list of messages`},
+		{Source{}, `"messages": ` + good + `, "rejected_messages": []`, `field "rejected_messages" is no list of messages`},
+		{Source{}, `"messages": ` + good + `, "rejected_messages": {}`, `field "rejected_messages"`},
+		{Source{}, `"messages": ` + good + `, "rejected_response": 7`, `field "rejected_response"`},
+		{Source{}, `"messages": ` + good + `, "rejected_response": "d", "rejected_messages": ` + bad,
+			`the row has "rejected_response" and "rejected_messages", each of which can be rejected`},
+		{Source{}, `"messages": ` + good + `, "rejected_messages": ` + spokenJSON("u", "z", "a", "c"),
+			`"chosen" and "rejected_messages" begin with different messages`},
 		{Source{}, `"prompt": "q", "chosen": "b", "rejected": "c", "preferred_output": "d"`,
 			`the row has "chosen" and "preferred_output", each of which can be chosen`},
 		{Source{}, `"prompt": "q", "chosen": "b", "non_preferred_output": "c"`,

@@ -67,7 +67,7 @@ var types = []*format{
 	{name: Preference, isPair: true, opens: true,
 		keys: named("prompt chosen rejected messages input history margin " + shared),
 		others: map[string]string{"prompt": "instruction question", "messages": "conversations",
-			"chosen": "preferred_output", "rejected": "non_preferred_output"},
+			"chosen": "preferred_output", "rejected": "non_preferred_output rejected_response rejected_messages"},
 		read: (*fields).preference, turns: openAITurns, tags: Tags{Role: "from", Content: "value"},
 		columns: named("prompt query=input system history tools messages chosen rejected")},
 	{name: Binary, isLabeled: true, opens: true,
@@ -139,6 +139,8 @@ var typeNames = listed(typesThat(anyType), "or")
 var usualRows = []struct{ key, other, part, typed string }{
 	{"chosen", "rejected", "", "preference"},
 	{"preferred_output", "non_preferred_output", "", "preference"},
+	{"messages", "rejected_response", "", "preference"},
+	{"messages", "rejected_messages", "", "preference"},
 	{"completion", "label", "", "binary"},
 	{"input_ids", "weights", "", "weighted"},
 	{"input_ids", "completion_mask", "", "weighted"},
