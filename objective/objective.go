@@ -30,7 +30,7 @@ type Sequence struct {
 	// Margin is by how much the chosen completion of a pair is the better one, for objectives that use it.
 	Margin float64
 	// Targets are negative where a position has none. LogProbs are the model's, in nats, and 0 where there is no
-	// target.
+	// target. Of a model that ends in scores they are these, and only those at targets mean something.
 	Targets  []int32
 	LogProbs []float32
 	// Reference are those of the model that the objective compares with; nil: it needs none.
@@ -74,6 +74,7 @@ type Needs struct {
 	Labels     bool // they are desirable or not
 	Mismatched bool // half of them are completions after prompts of others
 	Prompts    bool // prompts have targets, too
+	Scores     bool // the model ends in scores of texts: a sequence has one target, where LogProbs has its score
 }
 
 // Result has the loss and the metrics of a step, or of a part of it.
@@ -87,4 +88,15 @@ type Result struct {
 type Part struct {
 	Name    string
 	Sum, Of float64 // its mean is Sum/Of
+	Extreme Extreme
 }
+
+// Extreme says that a part is no mean: Sum is a number of the step, and Of is 1, or 0 for none.
+type Extreme uint8
+
+// The extremes.
+const (
+	NoExtreme Extreme = iota
+	Least
+	Greatest
+)

@@ -151,14 +151,12 @@ func (o *ofPairs) measure(m *metrics, p pair, scores [2]score) {
 
 // parts are the metrics by name.
 func (o *ofPairs) parts(m *metrics) []Part {
-	parts := []Part{
-		{rewardsChosen, m.chosen, m.pairs}, {rewardsRejected, m.rejected, m.pairs},
-		{rewardsAccuracies, m.accurate, m.pairs}, {rewardsMargins, m.margins, m.pairs},
-		{logpsChosen, m.logpsChosen, m.pairs}, {logpsRejected, m.logpsRejected, m.pairs},
-	}
+	of := func(name string, sum float64) Part { return Part{Name: name, Sum: sum, Of: m.pairs} }
+	parts := []Part{of(rewardsChosen, m.chosen), of(rewardsRejected, m.rejected), of(rewardsAccuracies, m.accurate),
+		of(rewardsMargins, m.margins), of(logpsChosen, m.logpsChosen), of(logpsRejected, m.logpsRejected)}
 	if o.likelihood > 0 {
 		nll, _ := m.nll.rounded()
-		parts = append(parts, Part{nllLoss, nll, float64(m.tokens)})
+		parts = append(parts, Part{Name: nllLoss, Sum: nll, Of: float64(m.tokens)})
 	}
 	return parts
 }

@@ -58,8 +58,23 @@ func Merge(into *Result, r Result) {
 		if into.Parts[i].Name != p.Name {
 			panic(fmt.Sprintf("objective: results with %s and %s at place %d", into.Parts[i].Name, p.Name, i))
 		}
-		into.Parts[i].Sum += p.Sum
-		into.Parts[i].Of += p.Of
+		into.Parts[i].merge(p)
+	}
+}
+
+// merge adds the part of another result.
+func (p *Part) merge(o Part) {
+	switch {
+	case p.Extreme == NoExtreme:
+		p.Sum += o.Sum
+		p.Of += o.Of
+	case o.Of == 0:
+	case p.Of == 0:
+		*p = o
+	case p.Extreme == Least:
+		p.Sum = min(p.Sum, o.Sum)
+	default:
+		p.Sum = max(p.Sum, o.Sum)
 	}
 }
 

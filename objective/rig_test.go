@@ -26,6 +26,12 @@ func drawVariant(rt *rapid.T) variant {
 	if kind == dft {
 		return variant{dft, s, math.NaN()}
 	}
+	if kind == reward {
+		if rapid.Bool().Draw(rt, "centers") {
+			s.Center = new(number(1.0/64, 1, "center"))
+		}
+		return variant{reward, s, math.NaN()}
+	}
 	s.Losses = []string{rapid.SampledFrom(Losses(kind)).Draw(rt, "loss")}
 	s.Beta = number(1.0/16, 0.75, "beta")
 	if len(s.smoothed()) > 0 {
@@ -59,6 +65,14 @@ func drawStep(rt *rapid.T, n Needs) *Step {
 	step := &Step{}
 	for g := range groups {
 		switch {
+		case n.Scores:
+			margin := float64(rapid.IntRange(-2, 4).Draw(rt, "margin")) / 2
+			for _, side := range []Side{Chosen, Rejected} {
+				score := float32(rapid.IntRange(-4096, 4096).Draw(rt, "score")) / 1024
+				q := scored(g, side, rapid.IntRange(0, 5).Draw(rt, "before it"), score)
+				q.Margin = margin
+				step.Sequences = append(step.Sequences, q)
+			}
 		case n.Pairs:
 			step.Sequences = append(step.Sequences, drawSequence(rt, g, Chosen, n), drawSequence(rt, g, Rejected, n))
 		case n.Labels:
@@ -131,6 +145,14 @@ func sequence(group int, side Side, logProbs, reference []float32) Sequence {
 	for range logProbs {
 		q.Targets, q.Weights = append(q.Targets, 1), append(q.Weights, 1)
 	}
+	return q
+}
+
+// scored makes a document whose score is at a position, and one more position after it.
+func scored(group int, side Side, at int, score float32) Sequence {
+	q := Sequence{Group: group, Side: side, LogProbs: slices.Repeat([]float32{77}, at+2),
+		Targets: slices.Repeat([]int32{-1}, at+2), Weights: slices.Repeat([]float32{1}, at+2)}
+	q.LogProbs[at], q.Targets[at] = score, 5
 	return q
 }
 

@@ -13,7 +13,7 @@ import (
 // Settings choose an objective. Those that are nil, 0 or empty have the default of the type; [Settings.Resolved] fills
 // them in. A type refuses a setting that it does not read.
 type Settings struct {
-	// Type is dpo, kto, orpo, simpo, cpo or dft.
+	// Type is dpo, kto, orpo, simpo, cpo, reward or dft.
 	Type string
 	// Losses are names of TRL's. dpo adds several, each multiplied by its entry of Shares, 1 if that is empty.
 	Losses []string
@@ -30,18 +30,21 @@ type Settings struct {
 	Desirable, Undesirable *float64
 	// LDAlpha is the share of tokens after the length of the shorter side: LD-DPO (arXiv:2409.06411). 1 is plain DPO.
 	LDAlpha *float64
+	// Center is the coefficient of the squared sum of a pair's scores in the loss of reward.
+	Center *float64
 	// NLLPrompt says that the likelihood is also of prompts.
 	NLLPrompt bool
 }
 
 // The types.
 const (
-	dpo   = "dpo"
-	kto   = "kto"
-	orpo  = "orpo"
-	simpo = "simpo"
-	cpo   = "cpo"
-	dft   = "dft"
+	dpo    = "dpo"
+	kto    = "kto"
+	orpo   = "orpo"
+	simpo  = "simpo"
+	cpo    = "cpo"
+	reward = "reward"
+	dft    = "dft"
 )
 
 // kind is a type.
@@ -58,6 +61,7 @@ type kind struct {
 func kinds() []kind {
 	pairs := func(k *kind, s Settings) Objective { return newPairs(k, s) }
 	singles := func(k *kind, s Settings) Objective { return newSingles(k, s) }
+	scores := func(_ *kind, s Settings) Objective { return &ofScores{s} }
 	tokens := func(_ *kind, s Settings) Objective { return &ofTokens{s} }
 	return []kind{
 		{name: dpo, defaults: Settings{Beta: 0.1, Losses: []string{"sigmoid"}, NLL: new(0.0), LDAlpha: new(1.0)}, sum: true,
@@ -72,6 +76,7 @@ func kinds() []kind {
 			needs: Needs{Pairs: true}, open: pairs},
 		{name: cpo, defaults: Settings{Beta: 0.1, Losses: []string{"sigmoid"}, NLL: new(1.0)},
 			needs: Needs{Pairs: true}, open: pairs},
+		{name: reward, defaults: Settings{Center: new(0.0)}, needs: Needs{Pairs: true, Scores: true}, open: scores},
 		{name: dft, open: tokens},
 	}
 }
@@ -91,6 +96,7 @@ var numbers = []number{
 	{"undesirable", func(s *Settings) **float64 { return &s.Undesirable }, positive, "be finite and above 0"},
 	{"ld_alpha", func(s *Settings) **float64 { return &s.LDAlpha },
 		func(x float64) bool { return x >= 0 && x <= 1 }, "be between 0 and 1"},
+	{"center", func(s *Settings) **float64 { return &s.Center }, notNegative, "be finite and not negative"},
 }
 
 func notNegative(x float64) bool { return x >= 0 && !math.IsInf(x, 1) }
@@ -205,7 +211,7 @@ func (s *Settings) checkRead(k *kind) error {
 
 // settingNames are the keys of run files, in their order.
 var settingNames = []string{"loss", "weights", "beta", "label_smoothing", "nll", "gamma", "desirable", "undesirable",
-	"ld_alpha", "nll_prompt"}
+	"ld_alpha", "center", "nll_prompt"}
 
 // reads says whether a type reads a setting.
 func (k *kind) reads(name string) bool {

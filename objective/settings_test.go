@@ -36,6 +36,7 @@ func TestDefaults(t *testing.T) {
 			Needs{Pairs: true}},
 		{Settings{Type: "cpo"}, Settings{Type: "cpo", Losses: []string{"sigmoid"}, Beta: 0.1, NLL: new(1.0)},
 			Needs{Pairs: true}},
+		{Settings{Type: "reward"}, Settings{Type: "reward", Center: new(0.0)}, Needs{Pairs: true, Scores: true}},
 		{Settings{Type: "dft"}, Settings{Type: "dft"}, Needs{}},
 		{Settings{Type: "ppo", Beta: 1}, Settings{Type: "ppo", Beta: 1}, Needs{}},
 	} {
@@ -91,7 +92,7 @@ func TestNewRefuses(t *testing.T) {
 		s    Settings
 		want string
 	}{
-		{Settings{}, `type is ""; it can be dpo, kto, orpo, simpo, cpo or dft`},
+		{Settings{}, `type is ""; it can be dpo, kto, orpo, simpo, cpo, reward or dft`},
 		{Settings{Type: "dpoo"}, `type is "dpoo": did you mean dpo?; it can be`},
 		{Settings{Type: "dpo", Losses: []string{"sigmiod"}}, `loss "sigmiod" is no loss of type dpo`},
 		{Settings{Type: "dpo", Losses: []string{"sigmoids"}}, `did you mean sigmoid?`},
@@ -125,6 +126,10 @@ func TestNewRefuses(t *testing.T) {
 		{Settings{Type: "dpo", LDAlpha: &nan}, "ld_alpha is NaN"},
 		{Settings{Type: "simpo", LDAlpha: new(1.0)}, "ld_alpha is given, and type simpo does not read it"},
 		{Settings{Type: "simpo", Gamma: new(-0.5)}, "gamma is -0.5"},
+		{Settings{Type: "reward", Center: new(-0.5)}, "center is -0.5: it must be finite and not negative"},
+		{Settings{Type: "reward", Beta: 1}, "beta is given, and type reward does not read it"},
+		{Settings{Type: "dpo", Center: new(0.5)}, "center is given, and type dpo does not read it: leave it out, " +
+			"or take type reward"},
 		{Settings{Type: "orpo", NLLPrompt: true, NLL: new(0.0)}, "nll_prompt is given, and nll is 0"},
 		{Settings{Type: "dpo", NLLPrompt: true}, "nll_prompt is given, and type dpo does not read it: leave it out, " +
 			"or take type orpo"},

@@ -214,6 +214,15 @@ func TestWeighRefuses(t *testing.T) {
 		{"an empty mismatched completion", Settings{Type: kto}, func() *Step { return ktoStep(1) },
 			func(s *Step) { clear(s.Sequences[1].Weights) }, "the mismatched completion 0 has no token"},
 		{"a pair for kto", Settings{Type: kto}, pairStep, func(*Step) {}, "the chosen completion of pair 4 is of no use"},
+		{"a side with two scores", Settings{Type: reward}, func() *Step { return scoreStep(1, 2, 0) },
+			func(s *Step) { s.Sequences[1].Targets[0], s.Whole.Targets = 1, 3 },
+			"the rejected completion of pair 0 has 2 targets: the score of a text is at one position"},
+		{"a side without a score", Settings{Type: reward}, func() *Step { return scoreStep(1, 2, 0) },
+			func(s *Step) { s.Sequences[0].Targets[2] = -1 }, "the chosen completion of pair 0 has 0 targets"},
+		{"a chosen side alone for reward", Settings{Type: reward}, func() *Step { return scoreStep(1, 2, 0) },
+			func(s *Step) { s.Sequences = s.Sequences[:1] }, "and not followed by its rejected side: reward needs pairs"},
+		{"a NaN of reward", Settings{Type: reward}, func() *Step { return scoreStep(1, float32(math.NaN()), 0) },
+			func(*Step) {}, "the chosen completion of pair 0 has a weight that is infinite or NaN, at a score of 1"},
 		{"a pair for dft", Settings{Type: dft}, pairStep, func(*Step) {}, "the chosen completion of pair 4 is of no use"},
 	} {
 		step := x.step()
@@ -233,6 +242,8 @@ func TestNotFiniteEvaluates(t *testing.T) {
 			switch kind {
 			case kto:
 				step = ktoStep(1)
+			case reward:
+				step = scoreStep(1, float32(bad), 0)
 			case dft:
 				step = &Step{Sequences: []Sequence{sequence(0, Alone, []float32{-1, -2}, nil)}}
 				step.Whole = Count(step.Sequences)
@@ -251,6 +262,52 @@ func TestNotFiniteEvaluates(t *testing.T) {
 			if isFinite(r.Loss) {
 				t.Errorf("%s with %v: loss %v", kind, bad, r.Loss)
 			}
+		}
+	}
+}
+
+// scoreStep has a pair with these scores.
+func scoreStep(c, r float32, margin float64) *Step {
+	s := &Step{Sequences: []Sequence{scored(0, Chosen, 2, c), scored(0, Rejected, 1, r)}}
+	s.Sequences[0].Margin, s.Sequences[1].Margin = margin, margin
+	s.Whole = Count(s.Sequences)
+	return s
+}
+
+// TestReward computes two pairs by hand, in one part and in two.
+func TestReward(t *testing.T) {
+	for _, parts := range []int{1, 2} {
+		step, other := scoreStep(1.5, -0.5, 0.25), scoreStep(-2, 1, 0)
+		step.Whole.Add(other.Whole)
+		other.Whole = step.Whole
+		o := open(t, Settings{Type: reward, Center: new(0.5)})
+		var r Result
+		if parts == 1 {
+			step.Sequences = append(step.Sequences, other.Sequences...)
+			other.Sequences = step.Sequences[2:]
+		}
+		Merge(&r, weigh(t, o, step))
+		if parts == 2 {
+			Merge(&r, weigh(t, o, &Step{Whole: step.Whole})) // a part without pairs
+			Merge(&r, weigh(t, o, other))
+		}
+		if want := (-logS(1.75) + 0.5*1 - logS(-3) + 0.5*1) / 2; !near(r.Loss, want, 1e-15) {
+			t.Errorf("loss %v, want %v", r.Loss, want)
+		}
+		want := map[string]float64{"min_reward": -2, "max_reward": 1.5, "mean_reward": 0, "accuracy": 0.5, "margin": -0.5}
+		if got := r.Metrics(); !sameMetrics(got, want) {
+			t.Errorf("metrics %v, want %v", got, want)
+		}
+		c, q := float32(-4*(-s(-1.75)+1)/2), float32(-4*(s(-1.75)+1)/2)
+		if got := step.Sequences[0].Weights; !slices.Equal(got, []float32{0, 0, c, 0}) {
+			t.Errorf("weights %v, want %v", got, c)
+		}
+		if got := step.Sequences[1].Weights; !slices.Equal(got, []float32{0, q, 0}) {
+			t.Errorf("weights %v, want %v", got, q)
+		}
+		if c, q = float32(-4*(-s(3)-1)/2), float32(-4*(s(3)-1)/2); other.Sequences[0].Weights[2] != c ||
+			other.Sequences[1].Weights[1] != q {
+			t.Errorf("weights %v and %v, want %v and %v", other.Sequences[0].Weights, other.Sequences[1].Weights, c, q)
 		}
 	}
 }
