@@ -54,6 +54,14 @@ func (r *ConfigReader) Has(key string) bool { return r.obj.values[r.own(key)].v 
 // HasValue reports whether the key has a value, in the file or by default. It does not count as reading it.
 func (r *ConfigReader) HasValue(key string) bool { return r.value(key) != nil }
 
+// Entries is the number of keys of an object, 0 without the object. It does not count as reading it.
+func (r *ConfigReader) Entries(key string) int {
+	if obj, ok := r.value(key).(*object); ok {
+		return len(obj.keys)
+	}
+	return 0
+}
+
 // Err is the first error.
 func (r *ConfigReader) Err() error { return *r.err }
 

@@ -68,7 +68,7 @@ func (s *Spec) allBlocks() (all []*nn.Block) {
 }
 
 // addChains numbers the layers, and gives each chain before the text a table of its own.
-func (m *Model) addChains(s *Spec) error {
+func (m *Model) addChains(s *Spec, tileRows int) error {
 	m.places = []place{{chain: len(s.Chains)}}
 	add := func(c Chain, blocks int) {
 		c.First, c.Last = len(m.places), len(m.places)+blocks-1
@@ -81,7 +81,7 @@ func (m *Model) addChains(s *Spec) error {
 		add(Chain{Name: c.Name, Hidden: c.Hidden, Out: c.Side}, len(c.Blocks))
 		l := Lookup{Cols: c.Hidden, Side: -1, Layer: m.Chains[len(m.Chains)-1].First, scale: c.Scale}
 		var err error
-		if l.Tiles, err = m.addTiles(ChainEmbed, 0, m.Head.TileRows, c.Hidden); err != nil {
+		if l.Tiles, err = m.addTiles(ChainEmbed, 0, m.Vocab, tileRows, c.Hidden); err != nil {
 			return err
 		}
 		for i, tile := range l.Tiles {

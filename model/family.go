@@ -166,6 +166,9 @@ type Spec struct {
 
 	Outer *hf.ConfigReader // of config.json as a whole
 
+	Scoring    Scoring // of a reward model
+	isScored   bool
+	replaced   string // name of the head of a model of text, in whose place scores are
 	family     Family
 	nextTokens int      // layers after the last one, where their number is in the file
 	sides      int      // numbers given to sides
@@ -214,6 +217,9 @@ func readSpec(c *hf.Config, families []Family) (*Spec, error) {
 			s.common(decoder)
 			f.Read(c, decoder, s)
 			s.finish(decoder)
+			if s.scores(r); s.isScored {
+				s.endInScore()
+			}
 		}
 	}
 	return s, r.Finish()

@@ -41,10 +41,15 @@ type Model struct {
 	// Architecture is llama.cpp's name of the family; "": GGUF files are not written of it.
 	Architecture string
 
-	layers     [][]int // by layer: see LayerParts
-	places     []place // by layer
+	layers [][]int // by layer: see LayerParts
+	places []place // by layer
+	// Scoring is that of a reward model.
+	Scoring Scoring
+
 	names      Names
 	checkpoint *Form
+	replaced   string // of a reward model: the name of the head that its decoder had before
+	drawsScore bool
 	base       string   // see Family
 	carried    []string // patterns of the names of tensors that are carried, see Family
 	nextTokens []string // those of them that are for a layer after the last one
@@ -121,7 +126,8 @@ func New(c *hf.Config, added ...Family) (*Model, error) {
 func (s *Spec) build() (*Model, error) {
 	m := &Model{Type: s.family.ModelType, Hidden: s.Hidden, Vocab: s.Vocab, MaxPositions: s.Positions, Tied: s.Tied,
 		InitStd: s.InitStd, Architecture: s.family.Architecture, names: s.family.Names,
-		base: s.family.Base, constants: s.family.ConstantsGGUF, mxfp4: s.family.MXFP4}
+		base: s.family.Base, constants: s.family.ConstantsGGUF, mxfp4: s.family.MXFP4, Scoring: s.Scoring,
+		replaced: s.replaced}
 	for _, pattern := range slices.Concat(s.family.Carried, s.carried) {
 		if !strings.Contains(pattern, "{next}") {
 			m.carried = append(m.carried, pattern)
@@ -143,21 +149,25 @@ func (s *Spec) build() (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.Head = nn.Head{Hidden: m.Hidden, Vocab: m.Vocab, TileRows: tileRows(largest, m.Hidden, m.Vocab),
-		ChunkTokens: DefaultChunkTokens, Norm: s.Norm, Scale: s.LogitScale, SoftCap: s.SoftCap}
+	rows := tileRows(largest, m.Hidden, m.Vocab)
+	m.Head = nn.Head{Hidden: m.Hidden, Vocab: m.Vocab, TileRows: rows, ChunkTokens: DefaultChunkTokens, Norm: s.Norm,
+		Scale: s.LogitScale, SoftCap: s.SoftCap, Scores: s.isScored}
+	if m.Scores() {
+		m.Head.Vocab, m.Head.TileRows = 1, 1
+	}
 
-	if m.EmbedTiles, err = m.addTiles(Embed, 0, m.Head.TileRows, m.Hidden); err != nil {
+	if m.EmbedTiles, err = m.addTiles(Embed, 0, m.Vocab, rows, m.Hidden); err != nil {
 		return nil, err
 	}
 	m.Lookups = []Lookup{{Tiles: m.EmbedTiles, Cols: m.Hidden, Side: -1, scale: s.EmbedScale}}
 	if cols := s.LayerRows.Cols; cols > 0 {
 		l := Lookup{Cols: cols * s.Layers, Side: s.LayerRows.Side, scale: s.LayerRows.Scale}
-		if l.Tiles, err = m.addTiles(LayerEmbed, 0, tileRows(largest, l.Cols, m.Vocab), l.Cols); err != nil {
+		if l.Tiles, err = m.addTiles(LayerEmbed, 0, m.Vocab, tileRows(largest, l.Cols, m.Vocab), l.Cols); err != nil {
 			return nil, err
 		}
 		m.Lookups = append(m.Lookups, l)
 	}
-	if err := m.addChains(s); err != nil {
+	if err := m.addChains(s, rows); err != nil {
 		return nil, err
 	}
 	for l, block := range s.allBlocks() {
@@ -183,7 +193,7 @@ func (s *Spec) build() (*Model, error) {
 	m.NormPart = m.add(Part{Layer: 1 + len(m.Blocks), Name: Norm.String(), Kind: Norm, Layout: norm})
 	m.HeadTiles = m.EmbedTiles
 	if !m.Tied {
-		if m.HeadTiles, err = m.addTiles(HeadTile, 1+len(m.Blocks), m.Head.TileRows, m.Hidden); err != nil {
+		if m.HeadTiles, err = m.addTiles(HeadTile, 1+len(m.Blocks), m.Head.Vocab, m.Head.TileRows, m.Hidden); err != nil {
 			return nil, err
 		}
 	}
@@ -266,11 +276,11 @@ func tileRows(block *tensor.Layout, hidden, vocab int) int {
 	return int(min(rows, int64(vocab)))
 }
 
-// addTiles cuts a matrix with a row for each token into parts of some rows, and returns their indices.
-func (m *Model) addTiles(k PartKind, layer, tileRows, cols int) ([]int, error) {
+// addTiles cuts a matrix of rows, one for each token as a rule, into parts of some of them, and returns their indices.
+func (m *Model) addTiles(k PartKind, layer, rows, tileRows, cols int) ([]int, error) {
 	var tiles []int
-	for first := 0; first < m.Vocab; first += tileRows {
-		layout, err := tensor.NewLayout(nn.TileFields(min(tileRows, m.Vocab-first), cols)...)
+	for first := 0; first < rows; first += tileRows {
+		layout, err := tensor.NewLayout(nn.TileFields(min(tileRows, rows-first), cols)...)
 		if err != nil {
 			return nil, err
 		}

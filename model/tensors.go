@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -85,6 +86,9 @@ func (m *Model) UnstackedGGUF() (*Form, error) {
 }
 
 func (m *Model) gguf(of func(Name) held) (*Form, error) {
+	if m.Scores() {
+		return nil, errors.New("a GGUF file cannot hold a reward model here: use the Hugging Face directory")
+	}
 	f, err := m.form(m.constants, of)
 	if err != nil {
 		return nil, fmt.Errorf("a GGUF file cannot hold the model: %w; use the Hugging Face directory", err)

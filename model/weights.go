@@ -57,6 +57,9 @@ func (m *Model) Check(ctx context.Context, w *hf.Weights) error {
 	}
 	for i := range m.Parts {
 		for _, src := range m.Parts[i].Tensors {
+			if m.Draws(&m.Parts[i]) {
+				continue
+			}
 			if err := w.Expect(src.Name, src.Shape); err != nil {
 				return err
 			}
@@ -76,11 +79,7 @@ func (m *Model) Check(ctx context.Context, w *hf.Weights) error {
 // HeadName returns the name of the head's weight in files, also where embeddings are tied and files need none; "" if the family
 // has no name for it.
 func (m *Model) HeadName() string {
-	line, word, ok := m.names.find("lm_head.weight")
-	if !ok {
-		return ""
-	}
-	return strings.ReplaceAll(m.names[line].HF, "*", word)
+	return m.names.nameOf("lm_head.weight")
 }
 
 // known are the names of the model's own tensors.
@@ -90,6 +89,9 @@ func (m *Model) known() map[string]bool {
 		for _, src := range m.Parts[i].Tensors {
 			names[src.Name] = true
 		}
+	}
+	if m.drawsScore {
+		names[m.replaced] = true
 	}
 	return names
 }

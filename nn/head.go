@@ -42,6 +42,11 @@ type Head struct {
 	Scale         float32 // of the logits, by that of the final norm's result; 0: none
 	SoftCap       float32 // bounds the logits, as device.HeadOps has it; 0: none
 	KeepLogits    bool    // tile by tile: they are kept from Stats to Grad
+	// Scores says that a position ends in a number, its score, and not in logits of tokens: Vocab is 1, and the row of the
+	// matrix makes the score of the final norm's result, in fp32. The loss of a position with a target, whichever that is,
+	// is minus its score, so that an objective that reads log-probabilities reads scores. A position without a target has
+	// the weight 0.
+	Scores bool
 	// Stops says that the weights of positions' losses follow from the losses of a cohort's micro-batches: all of these
 	// go up to their losses, an objective on the host writes the weights, and they go down. Logits are then formed again
 	// for the gradients, also where all tiles are on the device.
@@ -144,6 +149,10 @@ func (h *Head) normChunks(t int) iter.Seq[chunk] {
 // Stats takes the logits of one tile into stat. Tiles come in order.
 func (h *Head) Stats(s device.Stream, tileW device.Mat, first int, xn, stat device.Mat, targets device.Mem, work *HeadWork) {
 	for c := range chunks(xn.Rows, h.ChunkTokens) {
+		if h.Scores {
+			c.scores(s, tileW, xn, stat, targets, work)
+			continue
+		}
 		logits := c.logits(s, tileW, xn, work.of(c.first/h.ChunkTokens))
 		s.LSEUpdate(c.rows(stat), logits, c.ids(targets), first, h.SoftCap)
 	}
@@ -163,6 +172,10 @@ func (w *HeadWork) of(chunk int) device.Mem {
 func (h *Head) Grad(s device.Stream, tileW, dTile device.Mat, first int, xn, stat, dxn32 device.Mat, overwrite, fresh bool,
 	targets, weights device.Mem, work *HeadWork) {
 	for c := range chunks(xn.Rows, h.ChunkTokens) {
+		if h.Scores {
+			c.products(s, tileW, dTile, c.dScores(s, weights, work), xn, dxn32, overwrite, fresh)
+			continue
+		}
 		logits := device.NewMat(work.of(c.first/h.ChunkTokens), tensor.F32, c.n, tileW.Rows)
 		if work.kept == nil {
 			logits = c.logits(s, tileW, xn, logits.Mem)

@@ -18,6 +18,33 @@ func (c chunk) grad(s device.Stream, tileW, dTile device.Mat, first int, logits,
 	overwrite, fresh bool, targets, weights device.Mem, softCap float32, work *HeadWork) {
 	dLogits := device.NewMat(work.grad, work.dtype, c.n, tileW.Rows)
 	s.CrossEntropyGrad(dLogits, logits, c.rows(stat), c.ids(targets), c.ids(weights), first, softCap)
+	c.products(s, tileW, dTile, dLogits, xn, dxn32, overwrite, fresh)
+}
+
+// scores takes the chunk's scores into stat: each as the target's logit among logits whose exponentials add up to 1, so
+// that TokenLoss is minus the score, or 0 without a target.
+func (c chunk) scores(s device.Stream, tileW, xn, stat device.Mat, targets device.Mem, work *HeadWork) {
+	score := device.NewMat(work.logits[0], tensor.F32, c.n, 1)
+	s.Zero(score.Mem)
+	s.LSEUpdate(c.rows(stat), score, c.ids(targets), 0, 0)
+	s.MatMul(score, c.rows(xn), tileW, device.MatMulFlags{TransB: true})
+	s.Scale(c.rows(stat).ColRange(2, 1), score, 1)
+}
+
+// dScores is the gradient of the chunk's scores, [c, 1], in the type of activations: minus the weights.
+func (c chunk) dScores(s device.Stream, weights device.Mem, work *HeadWork) device.Mat {
+	exact := device.NewMat(work.logits[0], tensor.F32, c.n, 1)
+	s.Scale(exact, device.NewMat(c.ids(weights), tensor.F32, c.n, 1), -1)
+	if work.dtype == tensor.F32 {
+		return exact
+	}
+	rounded := device.NewMat(work.grad, work.dtype, c.n, 1)
+	s.Cast(rounded, exact)
+	return rounded
+}
+
+// products takes that gradient through the product that made the logits.
+func (c chunk) products(s device.Stream, tileW, dTile, dLogits, xn, dxn32 device.Mat, overwrite, fresh bool) {
 	s.MatMul(c.rows(dxn32), dLogits, tileW, device.MatMulFlags{Accumulate: !overwrite})
 	weightGrad(s, dTile, dLogits, c.rows(xn), fresh && c.first == 0)
 }

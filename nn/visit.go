@@ -222,7 +222,7 @@ func (h *Head) Stages(to Direction, partsAtOnce bool) []Stage {
 	case stops:
 		up, down = append(append([]Visit{norm}, up...), loss), append(down, input)
 		return h.stages(to, partsAtOnce, up, []Visit{objective}, down)
-	case partsAtOnce:
+	case partsAtOnce && !h.Scores: // whose gradients form no scores again
 		all = []Visit{norm, {Name: "head-visit", Parts: parts, Reads: Tokens, Writes: HeldRows | Grads | Loss,
 			Run: h.runVisit}, input}
 	default:

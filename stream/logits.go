@@ -33,8 +33,8 @@ func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float
 }
 
 // LogProbs runs the forward pass over a batch and returns, for each micro-batch, the log-probability of each position's
-// target, in nats: F32[T]; 0 where there is no target. They are good until the next call of any method. The plan is one
-// with [plan.Outputs.LogProbs]. Pending updates are carried out first.
+// target, in nats, or of a model that ends in scores the score: F32[T]; 0 where there is no target. They are good until
+// the next call of any method. The plan is one with [plan.Outputs.LogProbs]. Pending updates are carried out first.
 func (e *Engine) LogProbs(ctx context.Context, batch *Batch) ([][]float32, error) {
 	if !e.Plan.Outputs.LogProbs {
 		return nil, errors.New("log-probabilities: the plan has no room for them; make it with LogProbs")

@@ -107,6 +107,10 @@ func objectiveSubjects(t errorer, steps, each int) (all []named) {
 			s.Cohorts, s.BF16, s.Narrow, s.Tied, s.Type = 4, true, true, true,
 				"qwen3"
 		},
+		"scores, tied": func(s *shape) { s.Scores, s.Tied, s.Type = true, true, "qwen3" },
+		"scores, cohorts, bf16": func(s *shape) {
+			s.Scores, s.Cohorts, s.BF16, s.Narrow, s.Moments8 = true, 2, true, true, true
+		},
 		"frozen head":         func(s *shape) { s.FrozenHead, s.Unclipped = true, true },
 		"blocks of two kinds": func(s *shape) { s.Type, s.Groups = modeltest.Patchwork.ModelType, 2 },
 		"values that cross": func(s *shape) {

@@ -164,7 +164,9 @@ func (r *execution) objective(s device.Stream, op *plan.Op) error {
 	r.weighed[cohort/n.CohortMicros()] = res
 	for i, of := range weights {
 		for t := range of {
-			of[t] *= r.scale
+			if of[t] *= r.scale; r.asked.Micro[first+i].Targets[t] < 0 {
+				of[t] = 0 // see nn.Head.Scores
+			}
 		}
 		if !n.TrainsMicro(cohort + i) {
 			clear(of) // it comes down all the same, if the model has experts
@@ -201,7 +203,7 @@ func (e *Engine) exchangeObjective() (sum objective.Result, err error) {
 			for _, like := range e.weighed {
 				res := objective.Result{Loss: take(), Rest: take()}
 				for _, p := range like.Parts {
-					res.Parts = append(res.Parts, objective.Part{Name: p.Name, Sum: take(), Of: take()})
+					res.Parts = append(res.Parts, objective.Part{Name: p.Name, Sum: take(), Of: take(), Extreme: p.Extreme})
 				}
 				all = append(all, res)
 			}

@@ -53,6 +53,7 @@ type shape struct {
 	Narrow                             bool // sums of cohorts are added in bf16
 	HeadChunk, BlockChunk, PieceElems  int
 	BF16, Moments8, Unclipped          bool
+	Scores                             bool           // a reward model
 	Gradients                          bool           // can be read after each step
 	Grouped                            bool           // tensors have rates and decays of three groups
 	Groups                             int            // of the feed-forwards of a patchwork
@@ -104,6 +105,10 @@ func (s shape) config() []byte {
 		"num_hidden_layers": s.Layers, "num_attention_heads": s.Heads, "num_key_value_heads": s.KVHeads, "head_dim": s.HeadDim,
 		"max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": s.Tied,
 		"hidden_act": "silu", "initializer_range": 0.2}
+	if s.Scores {
+		maps.Copy(c, map[string]any{"architectures": []string{"ForSequenceClassification"},
+			"id2label": map[string]string{"0": "LABEL_0"}, "pad_token_id": nil})
+	}
 	if s.Type == modeltest.Patchwork.ModelType {
 		if s.Groups > 0 {
 			c["groups"] = s.Groups

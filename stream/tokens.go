@@ -48,7 +48,9 @@ func (e *Engine) putTokens(b *Batch) error {
 		here := batch.In(all[m*each:][:each])
 		here.Copy(mb)
 		for i := range here.Weights {
-			here.Weights[i] *= e.scale
+			if here.Weights[i] *= e.scale; here.Targets[i] < 0 {
+				here.Weights[i] = 0 // see nn.Head.Scores
+			}
 		}
 		e.Plan.Model.Rotary().Place(here.Positions, here.DocStart, here.DocEnd, e.Plan.LongestDocument())
 	}

@@ -26,12 +26,12 @@ type room struct {
 
 // rooms lists all that the program links, and each package of it is in one room.
 var rooms = []room{
-	{"plan + stream", []string{"plan", "stream"}, 15690},
-	{"nn + model", []string{"nn", "model"}, 9870},
+	{"plan + stream", []string{"plan", "stream"}, 15700},
+	{"nn + model", []string{"nn", "model"}, 10070},
 	{"train", []string{"train/..."}, 14260},
 	{"data", []string{"data/..."}, 25080},
 	{"gguf", []string{"gguf"}, 6140},
-	{"hf", []string{"hf/..."}, 6230},
+	{"hf", []string{"hf/..."}, 6240},
 	{"device", []string{"device/..."}, 17040},
 	{"cmd", []string{"cmd/..."}, 4150},
 	{"runfile", []string{"runfile/..."}, 5520},
@@ -42,7 +42,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 124640
+const linkedLines = 124860
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"
