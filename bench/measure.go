@@ -192,6 +192,9 @@ func Measure(ctx context.Context, env *train.Env, o Options) (r *Result, err err
 	if err != nil {
 		return nil, err
 	}
+	if m.Scores() {
+		return nil, fmt.Errorf("model %s is a reward model, and the benchmark trains on text: name a model of text", o.Model)
+	}
 	dev, err := env.OpenDevices(o.Device)
 	if err != nil {
 		return nil, err

@@ -26,6 +26,7 @@ type EvalOptions struct {
 	LongDocuments LongDocuments     // of pairs, and of answers with a label; "" is TruncateLong
 	Cohorts       int               // as in LoaderOptions, of the rows of a call of Next
 	PromptTargets bool              // tokens that do not count in the loss are targets too, of weight 0
+	ScoreAt       ScoreAt           // as in LoaderOptions
 	Mismatched    bool              // as in LoaderOptions
 	Accounts      *hostmem.Accounts // count the memory of the order; nil: not counted
 }
@@ -39,7 +40,7 @@ func NewEvalLoader(d *Dataset, o EvalOptions) (*EvalLoader, error) {
 	if o.Accounts == nil {
 		o.Accounts = hostmem.New()
 	}
-	l := &EvalLoader{writer: newWriter(o.SequenceLen, o.PromptTargets)}
+	l := &EvalLoader{writer: newWriter(o.SequenceLen, o.PromptTargets, o.ScoreAt)}
 	if d.groupSize() > 1 {
 		if err := l.packPairs(d, o); err != nil {
 			return nil, err
@@ -61,9 +62,7 @@ func NewEvalLoader(d *Dataset, o EvalOptions) (*EvalLoader, error) {
 	if err := l.order.done(); err != nil {
 		return nil, firstOf(err, l.Close())
 	}
-	if o.PromptTargets {
-		l.packing.targetPrompts()
-	}
+	l.packing.setTargets(o.PromptTargets, o.ScoreAt)
 	l.packing.Rows = l.order.rows
 	l.packing.Positions = int64(l.packing.Rows) * int64(o.SequenceLen)
 	return l, nil
@@ -83,9 +82,7 @@ func (l *EvalLoader) packPairs(d *Dataset, o EvalOptions) error {
 	if err != nil {
 		return err
 	}
-	if o.PromptTargets {
-		packing.targetPrompts()
-	}
+	packing.setTargets(o.PromptTargets, o.ScoreAt)
 	packing.Rows = int((packing.RealTokens + g.row - 1) / g.row)
 	packing.Positions = int64(packing.Rows) * g.row
 	l.pairs, l.packing = newGroupSteps(datasetOrder(g), of), packing

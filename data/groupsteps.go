@@ -223,9 +223,7 @@ func (l *Loader) packPairs(d *Dataset) error {
 			return errors.New("the weights leave no pairs in the first epoch: raise weight")
 		}
 	}
-	if l.o.PromptTargets {
-		packing.targetPrompts()
-	}
+	packing.setTargets(l.o.PromptTargets, l.o.ScoreAt)
 	_, packing.Rows = l.pairs.count(l.stepRows(), 1)
 	packing.Positions = int64(packing.Rows) * int64(l.o.SequenceLen)
 	l.packing = packing

@@ -20,6 +20,7 @@ type LoaderOptions struct {
 	Cohorts       int           // equal shares of a step's rows, one of which has both documents of a pair; 0 is 1
 	GroupsPerStep int           // bounds the pairs of a step; 0: all that fit
 	PromptTargets bool          // tokens that do not count in the loss are targets too, of weight 0
+	ScoreAt       ScoreAt       // nil: targets are the next tokens
 	// Mismatched, with Options.InTwos, gives a step as many rows more, for prompts with the answers of others.
 	Mismatched bool
 	Accounts   *hostmem.Accounts // count the memory of the order; nil: not counted
@@ -76,7 +77,7 @@ func NewLoader(d *Dataset, o LoaderOptions) (_ *Loader, err error) {
 	if err := checkSteps(d, o); err != nil {
 		return nil, err
 	}
-	l := &Loader{o: o, planned: -1, writer: newWriter(o.SequenceLen, o.PromptTargets)}
+	l := &Loader{o: o, planned: -1, writer: newWriter(o.SequenceLen, o.PromptTargets, o.ScoreAt)}
 	defer func() {
 		if err != nil {
 			err = firstOf(err, l.Close())
@@ -105,9 +106,7 @@ func NewLoader(d *Dataset, o LoaderOptions) (_ *Loader, err error) {
 	if l.packing.TargetTokens == 0 {
 		return nil, errors.New("the weights leave no target tokens in the first epoch: raise weight")
 	}
-	if o.PromptTargets {
-		l.packing.targetPrompts()
-	}
+	l.packing.setTargets(o.PromptTargets, o.ScoreAt)
 	return l, nil
 }
 

@@ -64,8 +64,16 @@ type Packing struct {
 	WidePairs    int `json:"wide_pairs,omitempty"`
 }
 
-// targetPrompts counts the tokens of prompts as targets too: all of a document, except its first one.
-func (p *Packing) targetPrompts() { p.TargetTokens = p.RealTokens - int64(p.Documents) }
+// setTargets counts targets where they are not those of the data: with those of prompts all tokens of a document, except
+// its first one, and with scores one of a document.
+func (p *Packing) setTargets(prompts bool, scores ScoreAt) {
+	switch {
+	case scores != nil:
+		p.TargetTokens = int64(p.Documents)
+	case prompts:
+		p.TargetTokens = p.RealTokens - int64(p.Documents)
+	}
+}
 
 // Efficiency is the share of positions that are not padding.
 func (p Packing) Efficiency() float64 {

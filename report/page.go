@@ -55,9 +55,11 @@ func charts(runs []Run) []chart {
 	}
 	return []chart{
 		lossChart(runs),
-		objectiveChart(runs, "margin of rewards", "the chosen completion's less the rejected one's", "rewards/margins"),
+		objectiveChart(runs, "margin of rewards", "the chosen completion's less the rejected one's", "rewards/margins",
+			"margin"),
 		objectiveChart(runs, "accuracy of rewards", "share of pairs in which the chosen completion has more",
-			"rewards/accuracies"),
+			"rewards/accuracies", "accuracy"),
+		objectiveChart(runs, "mean reward", "", "mean_reward"),
 		objectiveChart(runs, "reward of chosen completions", "", "rewards/chosen"),
 		objectiveChart(runs, "reward of rejected completions", "", "rewards/rejected"),
 		objectiveChart(runs, "distance from the reference", "kl, in nats", "kl"),
@@ -88,19 +90,21 @@ func charts(runs []Run) []chart {
 }
 
 // objectiveChart has a number of the objective in each step, faint, its average, and evaluations as dots, of the runs
-// that have it.
-func objectiveChart(runs []Run, title, unit, name string) chart {
+// that have it, by one of its names.
+func objectiveChart(runs []Run, title, unit string, names ...string) chart {
 	c := chart{title: title, unit: unit}
-	of := func(name string) func(trace.Metrics) float64 {
+	of := func(prefix string) func(trace.Metrics) float64 {
 		return func(m trace.Metrics) float64 {
-			if x, ok := m.Objective[name]; ok {
-				return x
+			for _, name := range names {
+				if x, ok := m.Objective[prefix+name]; ok {
+					return x
+				}
 			}
 			return math.NaN()
 		}
 	}
 	for i, r := range runs {
-		raw, held := column(r.Records, of(name)), of(trace.EvalPrefix+name)
+		raw, held := column(r.Records, of("")), of(trace.EvalPrefix)
 		if !slices.ContainsFunc(raw, func(x float64) bool { return !math.IsNaN(x) }) {
 			continue
 		}

@@ -87,6 +87,11 @@ func (c *Config) decide() {
 	if c.Objective.compares() {
 		rate, decay = 1e-6, 0
 	}
+	if c.Objective.Scores() { // a new head learns, and half of a text has no score
+		if rate = 1e-5; c.Overlong == string(data.AutoLong) {
+			c.Overlong = string(data.DropLong)
+		}
+	}
 	if isUndecided(c.LearningRate) {
 		c.LearningRate = rate
 	}
@@ -301,6 +306,9 @@ func (c *Config) check(needsData bool) error {
 	}
 	if of != nil && (of.Needs().Pairs || of.Needs().Labels) && c.Overlong == string(data.SplitLong) {
 		return bad("overlong is split, and objective %s compares whole answers: use auto, truncate or drop", c.Objective.Type)
+	}
+	if c.Objective.Scores() && c.Samples.Asked() {
+		return bad("samples: objective reward makes a model that scores texts and writes none: remove samples")
 	}
 	if err := c.TensorGroups().Check(); err != nil {
 		return err

@@ -62,8 +62,9 @@ type Config struct {
 	SequenceLen int `yaml:"sequence_len" default:"2048" resume:"listed" saved:"sequence_len" alters:"steps warmup_steps"`
 	// What happens to a document that is longer than a row: `split` cuts it into several, `drop` leaves it out,
 	// `truncate` cuts it off. `auto` splits documents of type `text`, and truncates those of all other types, entry by
-	// entry: the second piece of a conversation would be an answer without its question. A run that is resumed keeps
-	// what it began with; `auto` did not exist in older versions, whose default was `split`.
+	// entry: the second piece of a conversation would be an answer without its question. With objective `reward` it
+	// drops them. A run that is resumed keeps what it began with; `auto` did not exist in older versions, whose default
+	// was `split`.
 	Overlong string `yaml:"overlong" default:"auto" resume:"listed" saved:"overlong" alters:"steps warmup_steps"`
 	// Packed positions of an optimizer step; a multiple of `sequence_len`. A larger value does more work per streamed
 	// weight. Other trainers' batch is sequences per device x devices x accumulation; times `sequence_len` it is
@@ -77,7 +78,7 @@ type Config struct {
 	// rounded up, as in transformers. It excludes `max_steps`.
 	Epochs float64 `yaml:"epochs,omitempty" unset:"'1'" resume:"listed" alters:"steps warmup_steps"`
 	// The highest learning rate.
-	LearningRate float64 `yaml:"learning_rate" unset:"'1e-5'; '1e-6' where the objective compares" resume:"listed" saved:"learning_rate"`
+	LearningRate float64 `yaml:"learning_rate" unset:"'1e-5'; '1e-6' where the objective compares, except 'reward'" resume:"listed" saved:"learning_rate"`
 	// The rate after the warm-up: `cosine` or `linear` down to `min_learning_rate` at the end, `constant`, or `wsd`
 	// (constant, then linear over the last tenth of the steps, rounded down, and at least one). `cosine_with_min_lr`,
 	// as transformers calls it, means `cosine`, and needs `min_learning_rate`.
@@ -143,9 +144,9 @@ type Config struct {
 
 // Objective says what a run trains its model for.
 type Objective struct {
-	// `sft`: the next token. From pairs (datasets of `type: preference`): `dpo`, `simpo`, `cpo`, `orpo`. From completions
-	// that are wanted or not (`type: binary`): `kto`. `dft`: the next token, each weighted by its own probability. See
-	// [preferences](preferences.md).
+	// `sft`: the next token. From pairs (datasets of `type: preference`): `dpo`, `simpo`, `cpo`, `orpo`, and a model that
+	// scores texts, `reward`. From completions that are wanted or not (`type: binary`): `kto`. `dft`: the next token, each
+	// weighted by its own probability. See [preferences](preferences.md).
 	Type string `yaml:"type" default:"sft"`
 	// A loss of `dpo` or `kto` by its name in TRL, or a list of losses, which are added. See
 	// [losses](preferences.md#losses).
@@ -169,6 +170,8 @@ type Objective struct {
 	Undesirable optim.Setting `yaml:"undesirable,omitempty" unset:"'1'"`
 	// The weight of tokens that the longer side of a pair has more than the other one, of `dpo` (LD-DPO).
 	LDAlpha optim.Setting `yaml:"ld_alpha,omitempty" unset:"'1'"`
+	// The coefficient of the squared sum of a pair's scores in the loss, of `reward`: it holds their mean at 0.
+	Center optim.Setting `yaml:"center,omitempty" unset:"'0'"`
 	// The model that `dpo` and `kto` compare with: `start`, as the run begins; a model's directory or hub id; `none`,
 	// which finds all completions equally likely. It is [evaluated once](preferences.md#the-reference), before the first
 	// step.

@@ -61,7 +61,7 @@ func (o *Objective) settings() objective.Settings {
 	}
 	return objective.Settings{Type: o.Type, Losses: o.Loss, Shares: o.Weights, Beta: o.Beta,
 		LabelSmoothing: o.LabelSmoothing, NLL: number(o.NLL), Gamma: number(o.Gamma), Desirable: number(o.Desirable),
-		Undesirable: number(o.Undesirable), LDAlpha: number(o.LDAlpha), NLLPrompt: o.NLLPrompt}
+		Undesirable: number(o.Undesirable), LDAlpha: number(o.LDAlpha), Center: number(o.Center), NLLPrompt: o.NLLPrompt}
 }
 
 // Open returns the objective; nil for the next token.
@@ -93,6 +93,12 @@ func (o *Objective) compares() bool {
 	return err == nil && of != nil && (of.Needs().Pairs || of.Needs().Labels)
 }
 
+// Scores reports whether the run trains a reward model.
+func (o *Objective) Scores() bool {
+	of, err := o.Open()
+	return err == nil && of != nil && of.Needs().Scores
+}
+
 // Mismatched reports whether a step also has answers after the prompts of others.
 func (o *Objective) Mismatched() bool {
 	of, err := o.Open()
@@ -114,7 +120,7 @@ func (o *Objective) decide() {
 	s := o.settings().Resolved()
 	o.Loss, o.Weights, o.Beta, o.LabelSmoothing, o.NLLPrompt = s.Losses, s.Shares, s.Beta, s.LabelSmoothing, s.NLLPrompt
 	o.NLL, o.Gamma, o.LDAlpha = given(s.NLL), given(s.Gamma), given(s.LDAlpha)
-	o.Desirable, o.Undesirable = given(s.Desirable), given(s.Undesirable)
+	o.Desirable, o.Undesirable, o.Center = given(s.Desirable), given(s.Undesirable), given(s.Center)
 	if o.Reference == "" && of.Needs().Reference {
 		o.Reference = ReferenceStart
 	}

@@ -61,7 +61,8 @@ const (
 // rewards are the numbers of an objective that a line has: how often the better completion has the larger reward, and
 // by how much it is larger. Before their names is prefix.
 func rewards(all map[string]float64, prefix string) (text string) {
-	for _, of := range []struct{ name, as string }{{"rewards/accuracies", "accuracy"}, {"rewards/margins", "margin"}} {
+	for _, of := range []struct{ name, as string }{{"rewards/accuracies", "accuracy"}, {"accuracy", "accuracy"},
+		{"rewards/margins", "margin"}, {"margin", "margin"}} {
 		if x, ok := all[prefix+of.name]; ok {
 			text += fmt.Sprintf("  %s %.3f", of.as, x)
 		}

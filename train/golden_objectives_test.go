@@ -38,6 +38,8 @@ type goldenRun struct {
 	Losses      []float64
 	Norms       []float64
 	Metrics     map[string][]float64
+
+	loose float64 // multiplies how far losses and metrics may be after the first step; 0: 1
 }
 
 func readGoldenObjectives(t *testing.T) (g goldenObjectives) {
@@ -284,7 +286,11 @@ func (g *goldenRun) compare(t *testing.T, step int, res objective.Result, taken 
 	if name := g.Settings.Resolved().Losses; slices.Contains(name, "discopop") || slices.Contains(name, "simpo") {
 		limit = steepLimit
 	}
-	if d := relative(res.Loss, g.Losses[step]); !(d <= lossLimit) {
+	loose := 1.0
+	if step > 0 {
+		loose = max(loose, g.loose)
+	}
+	if d := relative(res.Loss, g.Losses[step]); !(d <= loose*lossLimit) {
 		t.Errorf("step %d: loss %v, TRL's %v: %.2g apart", step+1, res.Loss, g.Losses[step], d)
 	}
 	if d := relative(taken.GradNorm, g.Norms[step]); !(d <= limit) {
@@ -301,7 +307,7 @@ func (g *goldenRun) compare(t *testing.T, step int, res objective.Result, taken 
 		if isUnread := !ok && slices.Max(want) == 0 && slices.Min(want) == 0; isUnread {
 			continue
 		}
-		if d := math.Abs(got-want[step]) / max(1, math.Abs(want[step])); !ok || !(d <= limit) {
+		if d := math.Abs(got-want[step]) / max(1, math.Abs(want[step])); !ok || !(d <= loose*limit) {
 			t.Errorf("step %d: %s %v (%v), TRL's %v: %.2g apart", step+1, name, got, ok, want[step], d)
 		}
 	}

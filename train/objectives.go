@@ -1,10 +1,10 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/millrace/millrace/data"
@@ -51,7 +51,7 @@ func (r *Run) setAim(of objective.Objective) (err error) {
 func (r *Run) loading(epochs int) data.LoaderOptions {
 	c := r.config
 	o := data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.BatchTokens, Seed: c.Seed, Epochs: epochs,
-		LongDocuments: data.LongDocuments(c.Overlong), Accounts: r.env.Accounts}
+		LongDocuments: data.LongDocuments(c.Overlong), Accounts: r.env.Accounts, ScoreAt: r.scoreAt()}
 	if of := r.aim.objective; of != nil {
 		o.Cohorts, o.GroupsPerStep = max(int(c.Numerics.Groups), 1), c.Objective.PairsPerStep
 		o.PromptTargets, o.Mismatched = of.Needs().Prompts, of.Needs().Mismatched
@@ -61,12 +61,20 @@ func (r *Run) loading(epochs int) data.LoaderOptions {
 
 // evaluating are the options of the loader of held-out data.
 func (r *Run) evaluating() data.EvalOptions {
-	o := data.EvalOptions{SequenceLen: r.config.SequenceLen, Accounts: r.env.Accounts}
+	o := data.EvalOptions{SequenceLen: r.config.SequenceLen, Accounts: r.env.Accounts, ScoreAt: r.scoreAt()}
 	if of := r.aim.objective; of != nil {
 		o.LongDocuments, o.Cohorts = data.LongDocuments(r.config.Overlong), max(int(r.config.Numerics.Groups), 1)
 		o.PromptTargets, o.Mismatched = of.Needs().Prompts, of.Needs().Mismatched
 	}
 	return o
+}
+
+// scoreAt finds the positions of scores; nil: the run has none.
+func (r *Run) scoreAt() data.ScoreAt {
+	if !r.src.Model.Scores() {
+		return nil
+	}
+	return r.src.Model.Scoring.Position
 }
 
 // openReference finds the reference's log-probabilities of the data, or computes them, before the run has its own
@@ -114,7 +122,7 @@ func (r *Run) otherReference(ctx context.Context, name string, o reference.Optio
 	if err != nil {
 		return o, err
 	}
-	if err := src.CheckSameTokens(r.src, r.config.Tokenizer); err != nil {
+	if err := cmp.Or(src.CheckWrites(), src.CheckSameTokens(r.src, r.config.Tokenizer)); err != nil {
 		return o, err
 	}
 	o.Model, o.Init = src, "pretrained"
@@ -174,32 +182,13 @@ func (r *Run) evaluate(ctx context.Context, what string) (session.Loss, error) {
 		return r.session.Evaluate(ctx, r.eval, nil, what)
 	}
 	if r.aim.counts == nil {
-		if err := r.countHeldOut(ctx); err != nil {
+		all, err := r.session.Count(ctx, r.eval, r.heldOut)
+		if err != nil {
 			return session.Loss{}, err
 		}
+		r.aim.counts = &all
 	}
 	return r.session.Evaluate(ctx, r.eval, &session.HeldOut{Documents: r.heldOut, Counts: *r.aim.counts}, what)
-}
-
-// countHeldOut counts the documents of all held-out data, by which losses are divided.
-func (r *Run) countHeldOut(ctx context.Context) error {
-	var all objective.Counts
-	for r.eval.Reset(); ; {
-		err := r.eval.Next(ctx, r.session.Rows)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		b := session.BatchOf(r.session.Rows)
-		if b.Documents, err = r.heldOut(); err != nil {
-			return err
-		}
-		all.Add(b.Counts())
-	}
-	r.aim.counts = &all
-	return nil
 }
 
 // documentsOf are the documents of examples, one in each row.
@@ -266,8 +255,22 @@ func (t *trainer) noteObjective() {
 	}
 	text := strings.Trim(c.Objective.String(), "{}")
 	t.env.Note("the run trains for an objective: %s", text)
-	if needs := t.aim.objective.Needs(); (needs.Pairs || needs.Labels) && c.LearningRate > fastRate && t.from == nil {
+	needs := t.aim.objective.Needs()
+	if needs.Scores {
+		t.noteScores()
+	} else if (needs.Pairs || needs.Labels) && c.LearningRate > fastRate && t.from == nil {
 		t.env.Warn("learning_rate is %v: models that learn from comparisons are usually trained with 5e-7 to 5e-6, and lose "+
 			"their language above that; watch the held-out loss, or lower it", c.LearningRate)
+	}
+}
+
+// noteScores says where texts are read, if that is not at their end.
+func (t *trainer) noteScores() {
+	e, err := t.data.Example(0)
+	n := len(e.InputIDs)
+	if at := t.src.Model.Scoring.Position; err == nil && n > 0 && at(e.InputIDs) < n-1 {
+		t.env.Warn("texts end with token %d, which they are also padded with (pad_token_id): the score of a text is that of "+
+			"the token before it, here and in transformers; give the tokenizer a pad_token of its own to have the end read",
+			e.InputIDs[n-1])
 	}
 }

@@ -106,9 +106,10 @@ func TestFirstLossIsLn2(t *testing.T) {
 func TestObjectivesOfPairs(t *testing.T) {
 	for name, o := range map[string]runfile.Objective{
 		"orpo": {Type: "orpo"}, "orpo with prompts": {Type: "orpo", NLLPrompt: true}, "simpo": {Type: "simpo"},
-		"cpo": {Type: "cpo"}, "dpo without a reference": {Type: "dpo", Reference: runfile.ReferenceNone},
-		"a list": {Type: "dpo", Loss: runfile.Losses{"sigmoid", "sft"}, Weights: []float64{1, 0.5}},
-		"two":    {Type: "simpo", PairsPerStep: 2},
+		"cpo": {Type: "cpo"}, "reward": {Type: "reward"}, "reward, centered": {Type: "reward", Center: optim.Given(0.01)},
+		"dpo without a reference": {Type: "dpo", Reference: runfile.ReferenceNone},
+		"a list":                  {Type: "dpo", Loss: runfile.Losses{"sigmoid", "sft"}, Weights: []float64{1, 0.5}},
+		"two":                     {Type: "simpo", PairsPerStep: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := preferenceConfig(t)
@@ -179,6 +180,7 @@ func TestObjectiveOfLabels(t *testing.T) {
 func TestObjectivesHaveTheSameBits(t *testing.T) {
 	t.Run("dpo", func(t *testing.T) { objectivesHaveTheSameBits(t, preferenceConfig(t)) })
 	t.Run("kto", func(t *testing.T) { objectivesHaveTheSameBits(t, labelsConfig(t)) })
+	t.Run("reward", func(t *testing.T) { objectivesHaveTheSameBits(t, rewardConfig(t)) })
 }
 
 func objectivesHaveTheSameBits(t *testing.T, base *runfile.Config) {
@@ -254,7 +256,7 @@ func objectivesHaveTheSameBits(t *testing.T, base *runfile.Config) {
 	}
 	t.Run("another objective", func(t *testing.T) {
 		c := *base
-		c.Objective.Beta, c.MaxSteps, c.ResumeWith = 0.5, 8, []string{"max_steps"}
+		c.Objective.PairsPerStep, c.MaxSteps, c.ResumeWith = 3, 8, []string{"max_steps"}
 		if err := train(t, &c, Options{}); err == nil || !strings.Contains(err.Error(), "objective was") {
 			t.Errorf("a run that continues with another objective: %v", err)
 		}

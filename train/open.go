@@ -93,6 +93,9 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 	if err := r.openModel(ctx); err != nil {
 		return err
 	}
+	if o.LogitRows > 0 && r.src.Model.Scores() {
+		return errors.New("LogitRows is given, and a reward model has no logits: LogProbs returns its scores")
+	}
 	if r.from != nil {
 		if err := r.src.CheckIsOf(r.from); err != nil {
 			return err
@@ -164,6 +167,14 @@ func (r *Run) checkSeed() error {
 func (r *Run) openModel(ctx context.Context) (err error) {
 	c := r.config
 	if r.src, err = source.OpenModel(ctx, r.env, c.Model); err != nil {
+		return err
+	}
+	if of := r.aim.objective; of != nil && of.Needs().Scores {
+		err = r.src.EndInScore(c.Tokenizer)
+	} else {
+		err = source.CheckScores(r.src.Model, c.Model, c.Objective.Type)
+	}
+	if err != nil {
 		return err
 	}
 	if err := r.src.Configure(c); err != nil {

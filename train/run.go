@@ -130,7 +130,7 @@ func (r *Run) isNext(b *stream.Batch) bool {
 // sequence_len), of at most sequence_len tokens each. A label is at the position of its own token, not shifted, as in
 // transformers; labels that are [data.Ignore] do not count in the loss. Where the objective compares pairs, examples
 // follow each other in pairs, the chosen one first, and the caller gives Documents of the batch their Reference if the
-// objective needs one.
+// objective needs one. A reward model reads all tokens, and no labels.
 func (r *Run) Batch(examples ...data.Example) (*stream.Batch, error) {
 	n := r.plan.Whole
 	if rows := n.MicroBatches * n.MicroBatch; len(examples) > rows || len(examples) == 0 {
@@ -145,10 +145,17 @@ func (r *Run) Batch(examples ...data.Example) (*stream.Batch, error) {
 		examples = append(examples, data.Example{InputIDs: []int32{0}, Labels: []int32{data.Ignore}})
 	}
 	b, err := session.Unpacked(examples, n)
-	if err == nil {
-		b.Documents = documents
+	if err != nil {
+		return nil, err
 	}
-	return b, err
+	b.Documents = documents
+	if at := r.scoreAt(); at != nil {
+		b.Targets = len(documents)
+		for _, d := range documents {
+			data.SetScore(b.Micro[d.Micro], d.First, d.Length, at)
+		}
+	}
+	return b, nil
 }
 
 // Update returns an update with a learning rate, and with the configuration's settings of AdamW and clipping. The
@@ -224,6 +231,10 @@ func (r *Run) Eval(ctx context.Context, b *stream.Batch) (loss float64, err erro
 	if b.Targets == 0 {
 		return 0, errors.New("no position of the batch counts in the loss")
 	}
+	if r.Model().Scores() {
+		return 0, errors.New("a reward model has no loss of positions: LogProbs returns its scores, and Evaluate the " +
+			"objective's loss")
+	}
 	sum, err := r.session.Engine.Eval(ctx, b)
 	return sum / float64(b.Targets), err
 }
@@ -253,7 +264,7 @@ func (r *Run) Logits(ctx context.Context, b *stream.Batch, first int) ([][]float
 }
 
 // LogProbs returns, for each micro-batch, the log-probability of each position's target after the updates of all steps,
-// in nats; 0 where there is no target. They are valid until the next call of any method.
+// in nats, or of a reward model the score; 0 where there is no target. They are valid until the next call of any method.
 func (r *Run) LogProbs(ctx context.Context, b *stream.Batch) ([][]float32, error) {
 	if err := r.computes(); err != nil {
 		return nil, err

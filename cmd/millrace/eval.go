@@ -11,7 +11,7 @@ type evalCmd struct {
 	Name         string   `placeholder:"SUBSET" help:"Subset of a data set of the hub."`
 	Split        string   `placeholder:"NAME" help:"Split of a data set of the hub; by default train."`
 	Revision     string   `placeholder:"REVISION" help:"Branch, tag or commit of a data set of the hub."`
-	Type         string   `complete:"text|prompt-response|alpaca|sharegpt|messages" default:"text" help:"What the rows are: text, prompt-response, alpaca, sharegpt or messages."`
+	Type         string   `complete:"text|prompt-response|alpaca|sharegpt|messages|preference" default:"text" help:"What the rows are: text, prompt-response, alpaca, sharegpt or messages; preference, for a reward model."`
 	Field        string   `placeholder:"NAME" help:"Key of the text (type text)."`
 	Prompt       string   `placeholder:"NAME" help:"Key of the prompt (type prompt-response)."`
 	Response     string   `placeholder:"NAME" help:"Key of the response (type prompt-response)."`
@@ -30,7 +30,8 @@ type evalCmd struct {
 
 func (*evalCmd) Help() string {
 	return `The mean loss in nats per target token, its exponential, and over how many tokens. Documents are packed; none
-sees another one.
+sees another one. Of a reward model it is the loss over pairs (--type preference), and how often the chosen
+answer has the higher score.
 
 Example:
 
@@ -65,6 +66,11 @@ func (c *evalCmd) Run(p *program) error {
 	}
 	if c.JSON {
 		return p.printJSON(l)
+	}
+	if l.Objective != nil {
+		return p.printf("loss %.4f  accuracy %.4f  margin %.4f  rewards %.4f to %.4f, mean %.4f\n", l.Loss,
+			l.Objective["accuracy"], l.Objective["margin"], l.Objective["min_reward"], l.Objective["max_reward"],
+			l.Objective["mean_reward"])
 	}
 	return p.printf("loss %.4f  perplexity %.3f  over %d target tokens of %d\n", l.Loss, l.Perplexity, l.TargetTokens, l.Tokens)
 }

@@ -144,7 +144,8 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 // rewardRow has how often the better completion has the larger reward, and by how much it is larger: of the last step,
 // or of the held-out data before and after training.
 func rewardRow(row func(name, format string, args ...any), what string, before, after map[string]float64) {
-	for _, of := range []struct{ name, as string }{{"rewards/accuracies", "accuracy"}, {"rewards/margins", "margin"}} {
+	for _, of := range []struct{ name, as string }{{"rewards/accuracies", "accuracy"}, {"accuracy", "accuracy"},
+		{"rewards/margins", "margin"}, {"margin", "margin"}} {
 		last, ok := after[of.name]
 		first, had := before[of.name]
 		switch {

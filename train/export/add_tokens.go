@@ -199,7 +199,8 @@ func (g *growth) grows(name string) bool {
 		return info.Shape.Equal(tensor.Shape{m.Vocab, m.Hidden})
 	}
 	holds := func(tiles []int) bool { return m.Parts[tiles[0]].Tensors[0].Name == name }
-	return holds(m.HeadTiles) || slices.ContainsFunc(m.Lookups, func(l model.Lookup) bool { return holds(l.Tiles) })
+	return !m.Scores() && holds(m.HeadTiles) ||
+		slices.ContainsFunc(m.Lookups, func(l model.Lookup) bool { return holds(l.Tiles) })
 }
 
 // specs are the tensors to write, and their bytes.

@@ -45,6 +45,7 @@ type card struct {
 	baseID   string           // the same, if it is known to be of the hub
 	isRandom bool             // the run started from random weights
 	config   *runfile.Config  // nil where the run's directory is gone
+	scores   bool             // it is a reward model
 	hands    *source.Handover // nil: what goes with the weights is not known to be the run's
 	metrics  []trace.Metrics  // up to step; nil without a metrics.jsonl
 }
@@ -67,7 +68,8 @@ func cardOf(e *session.Env, src *source.Source, as Format, of *Trained) *card {
 	}
 	params, trained := src.Model.Params()
 	c := &card{Trained: *of, name: modelName(of.RunDir), model: src.Config.Reader().StringOr("model_type", ""),
-		params: params, frozen: params - trained, as: as, base: src.Dir, baseID: src.ID, hands: src.Hands}
+		params: params, frozen: params - trained, as: as, base: src.Dir, baseID: src.ID, hands: src.Hands,
+		scores: src.Model.Scores()}
 	var err error
 	if c.config, err = e.Runs().ReadResolved(c.RunDir); err != nil {
 		e.Warn("the model card lacks data and settings: %s", console.OneLine(err))
@@ -139,7 +141,11 @@ func (c *card) text() []byte {
 			line("datasets: [%s]", strings.Join(ids, ", "))
 		}
 	}
-	line("library_name: transformers\npipeline_tag: text-generation\ntags: [millrace]\n---\n")
+	task := "text-generation"
+	if c.scores {
+		task = "text-classification"
+	}
+	line("library_name: transformers\npipeline_tag: %s\ntags: [millrace]\n---\n", task)
 	line("# %s\n", markdown(c.name))
 	how := "trained further from " + cmp.Or(c.baseID, codeSpan(portable(c.base)))
 	if c.isRandom {
@@ -156,6 +162,9 @@ func (c *card) text() []byte {
 	line("A %s model of %s parameters in %s, %s for %s with [Millrace](https://github.com/millrace/millrace), "+
 		"%s.",
 		markdown(c.model), gguf.SizeLabel(c.params), c.as, how, spelling.Count(c.Step, "step"), which)
+	if c.scores {
+		line("\nIt gives a text a score: `AutoModelForSequenceClassification` opens it.")
+	}
 	if c.Unhealthy > 0 {
 		line("\n**Do not use this model without a look at its losses: the last %s.** The gradient norm or the loss was not "+
 			"finite, or the loss too high.", UnhealthySteps(c.Unhealthy))
@@ -255,9 +264,11 @@ func (c *card) writeLosses(line func(string, ...any)) {
 	if lastEval >= 0 {
 		rows[lastEval] = true
 	}
-	line("\n## Losses\n\nNats per token that counts: %s of %s tokens.%s\n\n"+
-		"| step | training | evaluation |\n|---|---|---|", plan.FormatCount(targets),
-		plan.FormatCount(tokens), c.evaluated(lastEval))
+	unit := fmt.Sprintf("Nats per token that counts: %s of %s tokens.", plan.FormatCount(targets), plan.FormatCount(tokens))
+	if c.scores {
+		unit = "Nats per pair: minus the logarithm of the chance that the model gives to the choice."
+	}
+	line("\n## Losses\n\n%s%s\n\n| step | training | evaluation |\n|---|---|---|", unit, c.evaluated(lastEval))
 	number := func(x float64) string {
 		if math.IsNaN(x) || math.IsInf(x, 0) {
 			return ""

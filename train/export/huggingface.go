@@ -62,6 +62,9 @@ func HuggingFace(ctx context.Context, env *session.Env, o Options) (done *Export
 		from = src.From
 	}
 	if from != nil {
+		if err := src.ScoreAs(from); err != nil {
+			return nil, err
+		}
 		if err := takeHandover(env, src, from); err != nil {
 			return nil, err
 		}

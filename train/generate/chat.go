@@ -55,6 +55,9 @@ func OpenConversation(ctx context.Context, env *session.Env, o ChatOptions) (c *
 	if c.src, err = source.OpenTrained(ctx, env, o.Model); err != nil {
 		return nil, err
 	}
+	if err := c.src.CheckWrites(); err != nil {
+		return nil, err
+	}
 	if c.numerics, err = runfile.NumericsOf(o.Compute, "bf16"); err != nil {
 		return nil, err
 	}

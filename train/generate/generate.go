@@ -75,6 +75,9 @@ func Each(ctx context.Context, env *session.Env, o Options, prompts []string,
 	if err != nil {
 		return err
 	}
+	if err := src.CheckWrites(); err != nil {
+		return err
+	}
 	n, err := runfile.NumericsOf(o.Compute, "bf16")
 	if err != nil {
 		return err

@@ -85,6 +85,25 @@ func (s *Session) Evaluate(ctx context.Context, l *data.EvalLoader, held *HeldOu
 	return out, nil
 }
 
+// Count counts the documents of all data of a loader, by which losses are divided.
+func (s *Session) Count(ctx context.Context, l *data.EvalLoader, documents func() ([]stream.Document, error)) (
+	all objective.Counts, err error) {
+	for l.Reset(); ; {
+		err := l.Next(ctx, s.Rows)
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return all, err
+		}
+		b := BatchOf(s.Rows)
+		if b.Documents, err = documents(); err != nil {
+			return all, err
+		}
+		all.Add(b.Counts())
+	}
+}
+
 // weigh adds what the objective makes of a batch.
 func (s *Session) weigh(ctx context.Context, b *stream.Batch, held *HeldOut, sum *objective.Result) (err error) {
 	if b.Documents, err = held.Documents(); err != nil {

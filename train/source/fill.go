@@ -18,7 +18,8 @@ func OpenModelSession(ctx context.Context, e *session.Env, p *plan.Plan, dev *se
 		Fill: func(ctx context.Context, s *session.Session) error { return Fill(ctx, s, src, "pretrained", 0) }})
 }
 
-// Fill brings the weights into the store: from the model's checkpoint, or at random.
+// Fill brings the weights into the store: from the model's checkpoint, or at random, as is what the checkpoint lacks
+// of a new reward model.
 func Fill(ctx context.Context, s *session.Session, src *Source, init string, seed uint64) error {
 	m := s.Plan.Model
 	parts := int64(len(m.Parts))
@@ -54,6 +55,10 @@ func Fill(ctx context.Context, s *session.Session, src *Source, init string, see
 		b.Set(int64(p.Index+1), parts)
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if m.Draws(p) {
+			m.InitPart(seed, p, v)
+			return nil
 		}
 		return m.ReadPart(w, p, v)
 	})

@@ -258,6 +258,9 @@ const GenerationName = "generation_config.json"
 // setIDs has generation_config.json list the ends of a handover, and gives both configurations the ids of another
 // tokenizer than the model's.
 func (f *textFiles) setIDs(s *Source, h *Handover) error {
+	if s.Model.Scores() && s.hasOwnIDs(h.Tokenizer) { // it generates nothing
+		return nil
+	}
 	doc, err := f.read(GenerationName)
 	hasFile := err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -304,7 +307,9 @@ func (f *textFiles) setIDs(s *Source, h *Handover) error {
 	if err := f.setKeys(GenerationName, doc, ids); err != nil {
 		return err
 	}
-	ids["pad_token_id"] = "null"
+	if !s.Model.Scores() { // where it is the run's
+		ids["pad_token_id"] = "null"
+	}
 	return f.setKeys("config.json", f.made["config.json"], ids)
 }
 

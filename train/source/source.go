@@ -73,7 +73,9 @@ func OpenModel(ctx context.Context, env *session.Env, name string) (*Source, err
 
 // Configure makes the model what the run file asks for.
 func (s *Source) Configure(c *runfile.Config) (err error) {
-	s.Model, err = Configured(s.Model, c)
+	if s.Model, err = Configured(s.Model, c); err == nil {
+		err = checkDraws(s.Model)
+	}
 	return err
 }
 
@@ -156,7 +158,7 @@ func (s *Source) CheckWeights(ctx context.Context) error {
 		return err
 	}
 	for _, t := range s.Model.Tensors() {
-		info, _ := w.Info(t.Name)
+		info, _ := w.Info(t.Name) // none of a score that is drawn
 		s.isHalf = s.isHalf || info.DType == tensor.F16
 		s.isMXFP4 = s.isMXFP4 || info.Type == hf.MXFP4
 	}
@@ -407,6 +409,9 @@ func PrepareRun(ctx context.Context, e *session.Env, c *runfile.Config, r Reader
 // ReadAs has the model laid out as in a checkpoint, which may have frozen tensors, and refuses a checkpoint of another
 // model.
 func (s *Source) ReadAs(from *checkpoint.Checkpoint) error {
+	if err := s.ScoreAs(from); err != nil {
+		return err
+	}
 	m, err := from.Manifest.Model.With(s.Model)
 	if err != nil {
 		return fmt.Errorf("%s: %w", from.Dir(), err)

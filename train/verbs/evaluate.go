@@ -5,8 +5,10 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/train/source"
 )
@@ -28,8 +30,8 @@ type EvalOptions struct {
 // evalSequenceLen is the length of rows for an evaluation by default.
 const evalSequenceLen = 1024
 
-// Evaluate is the mean token loss of a model over data sets, packed as in training. It takes memory for the weights
-// and for one micro-batch, none for gradients.
+// Evaluate is the mean token loss of a model over data sets, packed as in training; of a reward model it is the loss of
+// objective reward over pairs. It takes memory for the weights and for one micro-batch, none for gradients.
 func Evaluate(ctx context.Context, env *session.Env, o EvalOptions) (loss *session.Loss, err error) {
 	var ask blame.Asking
 	defer ask.Judge(ctx, &err)
@@ -55,6 +57,16 @@ func Evaluate(ctx context.Context, env *session.Env, o EvalOptions) (loss *sessi
 	if err != nil {
 		return nil, err
 	}
+	options, outputs := data.EvalOptions{SequenceLen: n.SequenceLen, Accounts: env.Accounts}, plan.Outputs{}
+	var of objective.Objective
+	if src.Model.Scores() {
+		if of, err = objective.New(objective.Settings{Type: "reward"}); err != nil {
+			return nil, err
+		}
+		r.Check = func(types []data.Type) error { return data.CheckObjective(types, of.Name(), of.Needs()) }
+		options.LongDocuments, options.ScoreAt = data.DropLong, src.Model.Scoring.Position
+		outputs.LogProbs = true
+	}
 	if err := src.CheckWeights(ctx); err != nil {
 		return nil, err
 	}
@@ -68,13 +80,13 @@ func Evaluate(ctx context.Context, env *session.Env, o EvalOptions) (loss *sessi
 		return nil, err
 	}
 	defer d.Close()
-	rows, err := data.NewEvalLoader(d, data.EvalOptions{SequenceLen: n.SequenceLen, Accounts: env.Accounts})
+	rows, err := data.NewEvalLoader(d, options)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	// All rows could be one micro-batch; the planner tries the largest first that the device likes.
-	p, err := env.FitForward(ctx, src.Model.Frozen(), n, rows.Rows(), dev, o.Memory, plan.Outputs{})
+	p, err := env.FitForward(ctx, src.Model.Frozen(), n, rows.Rows(), dev, o.Memory, outputs)
 	if err != nil {
 		return nil, err
 	}
@@ -84,9 +96,29 @@ func Evaluate(ctx context.Context, env *session.Env, o EvalOptions) (loss *sessi
 		return nil, err
 	}
 	defer s.Close()
-	l, err := s.Evaluate(ctx, rows, nil, "the data")
+	var held *session.HeldOut
+	if of != nil {
+		s.Objective = of
+		held = &session.HeldOut{Documents: func() ([]stream.Document, error) { return compared(rows.Documents(), d), nil }}
+		if held.Counts, err = s.Count(ctx, rows, held.Documents); err != nil {
+			return nil, err
+		}
+		if left := rows.Packing().LeftOut(n.SequenceLen); left != "" {
+			env.Note("%s", left)
+		}
+	}
+	l, err := s.Evaluate(ctx, rows, held, "the data")
 	if err != nil {
 		return nil, err
 	}
 	return &l, nil
+}
+
+// compared are documents as an objective that needs no reference sees them.
+func compared(placed []data.Placed, d *data.Dataset) (all []stream.Document) {
+	for _, p := range placed {
+		all = append(all, stream.Document{Micro: p.Micro, First: p.First, Length: p.Length, Group: p.Group, Side: p.Side,
+			Margin: d.Margin(p.Document)})
+	}
+	return all
 }

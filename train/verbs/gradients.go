@@ -58,6 +58,9 @@ func Gradients(ctx context.Context, env *session.Env, o GradOptions) (sum *GradS
 	if err != nil {
 		return nil, err
 	}
+	if err := src.CheckWrites(); err != nil {
+		return nil, err
+	}
 	n, err := runfile.NumericsOf(o.Compute, "f32")
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hostmem"
@@ -88,7 +89,10 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		own.Memory.Path = id.StateDir(c) // what the run has left there is free
 		c = &own
 	}
-	m, weights, err := ModelToPlan(ctx, env, c.Model, o.Shape)
+	m, weights, err := modelToPlan(ctx, env, c.Model, o.Shape, c.Objective.Scores())
+	if err == nil && !c.Objective.Scores() {
+		err = source.CheckScores(m, c.Model, c.Objective.Type)
+	}
 	if err == nil {
 		m, err = source.Configured(m, c)
 	}
@@ -262,8 +266,17 @@ func MachineToPlan(name string) (plan.NamedMachine, error) {
 
 // ModelToPlan is a model, or a named shape if there is one, with the type that its weights are exported in.
 func ModelToPlan(ctx context.Context, env *session.Env, name, shape string) (*model.Model, tensor.DType, error) {
+	return modelToPlan(ctx, env, name, shape, false)
+}
+
+// modelToPlan is the same, as a reward model where a run makes it one.
+func modelToPlan(ctx context.Context, env *session.Env, name, shape string, scores bool) (*model.Model, tensor.DType,
+	error) {
 	if shape == "" {
 		src, err := source.OpenModel(ctx, env, name)
+		if err == nil && scores {
+			err = src.EndInScoreOf(tokenizer.None)
+		}
 		if err != nil {
 			return nil, tensor.Invalid, err
 		}
@@ -276,6 +289,14 @@ func ModelToPlan(ctx context.Context, env *session.Env, name, shape string) (*mo
 	parsed, err := hf.ParseConfig(shape, text)
 	if err != nil {
 		return nil, tensor.Invalid, err
+	}
+	if scores {
+		if text, err = model.ScoringConfig(parsed, tokenizer.None); err != nil {
+			return nil, tensor.Invalid, fmt.Errorf("objective reward: %w", err)
+		}
+		if parsed, err = hf.ParseConfig(shape, text); err != nil {
+			return nil, tensor.Invalid, err
+		}
 	}
 	m, err := model.New(parsed)
 	return m, source.ExportType(parsed), err

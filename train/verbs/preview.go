@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"context"
+	"slices"
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
@@ -109,8 +110,15 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 	if d.HasPairs() { // of which a step takes as many as fit
 		batchTokens = c.BatchTokens
 	}
+	var scoreAt data.ScoreAt
+	if c.Objective.Scores() {
+		if err := src.EndInScore(c.Tokenizer); err != nil {
+			return nil, err
+		}
+		scoreAt = src.Model.Scoring.Position
+	}
 	rows, err := data.NewLoader(d, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: batchTokens,
-		Seed: c.Seed, Epochs: 1,
+		Seed: c.Seed, Epochs: 1, ScoreAt: scoreAt,
 		LongDocuments: data.LongDocuments(c.Overlong), Accounts: env.Accounts})
 	if err != nil {
 		return nil, err
@@ -121,6 +129,9 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 	sum = &PreviewSummary{Documents: d.Len(), Tokens: d.Tokens(), TargetTokens: d.TargetTokens(), LongestDoc: d.LongestDocument(),
 		Split: p.Split, Truncated: p.Truncated, Dropped: p.Dropped, CutTokens: p.CutTokens,
 		Packed: p.Documents, Rows: p.Rows, Efficiency: p.Efficiency()}
+	if scoreAt != nil {
+		sum.TargetTokens = int64(d.Len())
+	}
 	sum.SkippedRows, _ = d.Skipped()
 	sum.Turns, sum.EndedTurns, sum.TurnLines = d.Turns(), d.EndedTurns(), d.TurnLines(c.TrainOnLast)
 	if d.HasPairs() {
@@ -152,6 +163,11 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 		e, err := d.Example(i)
 		if err != nil {
 			return nil, err
+		}
+		if n := len(e.InputIDs); scoreAt != nil && n > 0 {
+			at := scoreAt(e.InputIDs)
+			e.Labels = slices.Repeat([]int32{data.Ignore}, n)
+			e.Labels[at] = e.InputIDs[at]
 		}
 		p := previewOf(r.Tokenizer, e)
 		p.Side = sides[d.Side(i)]
