@@ -156,7 +156,7 @@ const mostBatch = 1 << 30
 //   - Axolotl drops them (handle_long_seq_in_dataset of utils/data/utils.py), except texts, of which it makes several
 //     rows (prompt_strategies/completion.py).
 //   - TRL cuts the end off, and makes several rows with the packing strategies bfd_split and wrapped
-//     (trainer/sft_config.py).
+//     (trainer/sft_config.py). Its reward trainer drops a pair with a side that is too long (trainer/reward_trainer.py).
 //   - run_clm.py of transformers cuts the joined texts into rows.
 func (c *conversion) overlong() {
 	key, v := c.takeFor("overlong")
@@ -170,7 +170,7 @@ func (c *conversion) overlong() {
 		c.set("overlong", "split", nil, "%s", as)
 	case c.result.Tool == TRL && isOn(c.values["packing"]) && (strategy == "bfd_split" || strategy == "wrapped"):
 		c.set("overlong", "split", []string{"packing_strategy"}, "%s", as)
-	case c.result.Tool == Axolotl:
+	case c.result.Tool == Axolotl, c.result.Tool == TRL && c.goal.kind == scored:
 		c.set("overlong", "drop", nil, "%s", as)
 	case c.result.Tool == HFTrainer && c.values["block_size"] != nil:
 		c.set("overlong", "split", nil, "as run_clm.py does")

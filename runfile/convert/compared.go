@@ -30,6 +30,9 @@ func (c *conversion) comparedType(at string, e *entry, values map[string]any, te
 	case template == "chat_template":
 		c.comparedMessages(at, e, values, text)
 		return
+	case template == "bradley_terry": // rows of a question and two answers, as prompt_strategies/bradley_terry reads them
+		e.add("prompt", "input")
+		return
 	case template == "passthrough":
 		return
 	case known && (template == "chatml" || template == "llama3"):

@@ -19,10 +19,17 @@ type goal struct {
 }
 
 // noRewards is why files with rewards are refused.
-const noRewards = "Millrace trains on texts and on preferences, and not with rewards"
+const noRewards = "Millrace trains on texts and on preferences, reward models too, and does not learn from rewards"
+
+// olderLayout is what to do with pairs of LLaMA-Factory's layout v1, whose files do not say what they train.
+const olderLayout = "write a file with stage: rm, of which convert makes objective: {type: reward}"
 
 // goals maps the names of other trainers to the types of objectives.
-var goals = map[string]string{"dpo": "dpo", "ipo": "dpo", "kto": "kto", "orpo": "orpo", "cpo": "cpo", "simpo": "simpo"}
+var goals = map[string]string{"dpo": "dpo", "ipo": "dpo", "kto": "kto", "orpo": "orpo", "cpo": "cpo", "simpo": "simpo",
+	"rm": scored, "reward": scored}
+
+// scored is the objective of reward models.
+const scored = "reward"
 
 // dataType is the type of the data sets that a goal needs; empty: any of those of the next token.
 func (c *conversion) dataType() data.Type {
@@ -44,12 +51,20 @@ func (c *conversion) judgeGoal() {
 			c.goal.kind = goals[loss]
 		}
 	case Axolotl:
-		c.goalByName("rl")
+		if isOn(c.values["reward_model"]) {
+			k, _ := c.take("reward_model")
+			c.goal.kind, c.goal.from = scored, []string{k}
+		} else {
+			c.dismiss(withoutKey, c.present("reward_model")...)
+		}
+		if c.goal.kind == "" || !isOff(c.values["rl"]) {
+			c.goalByName("rl")
+		}
 	case LLaMAFactoryV1:
 		// Its trainers are those of texts and of reward models.
 		if set := c.textAt("train_dataset"); saysPreferences(set) {
 			c.cannot([]string{"train_dataset"}, "train_dataset is %s, by its name preferences, which this layout of "+
-				"LLaMA-Factory trains reward models on: %s", shown(set), noRewards)
+				"LLaMA-Factory trains reward models on: %s", shown(set), olderLayout)
 		}
 	case TRL:
 		c.goalOfTRL()
@@ -103,6 +118,8 @@ func (c *conversion) goalOfTRL() {
 		}
 	case loss == "alphapo":
 		c.cannot([]string{"loss_type"}, "loss_type is alphapo: Millrace has no rewards of this form; it has simpo")
+	case has("center_rewards_coefficient"):
+		c.goal.kind = scored
 	case loss == "simpo" || has("gamma_beta_ratio", "simpo_gamma"):
 		c.goal.kind = "simpo"
 	case has("cpo_alpha"):

@@ -89,9 +89,11 @@ func (c *conversion) present(keys ...string) (all []string) {
 func (c *conversion) judgeObjective() {
 	c.judgeGoal()
 	class := c.textAt("model_type")
-	if strings.HasSuffix(class, "ForSequenceClassification") || strings.HasSuffix(class, "ForTokenClassification") {
-		c.cannot([]string{"model_type"}, "model_type is %s: Millrace trains language models, and none that classifies or "+
-			"rewards",
+	if c.goal.kind == scored && strings.HasSuffix(class, "ForSequenceClassification") {
+		c.dismiss("objective reward makes such a model", "model_type")
+	} else if strings.HasSuffix(class, "ForSequenceClassification") || strings.HasSuffix(class, "ForTokenClassification") {
+		c.cannot([]string{"model_type"}, "model_type is %s: Millrace trains language models and reward models, and none that "+
+			"classifies",
 			shown(class))
 	}
 	if class := c.textAt("model_class"); c.result.Tool == LLaMAFactoryV1 && class != "" && class != "llm" {

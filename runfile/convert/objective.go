@@ -50,7 +50,7 @@ func (c *conversion) amount(key string, names []string, usual, here float64) {
 	name, v := c.take(names...)
 	x, ok := number(v)
 	switch {
-	case ok && (x != 0 || key == "nll" || key == "gamma" || key == "ld_alpha"):
+	case ok && (x != 0 || key == "center" || key == "nll" || key == "gamma" || key == "ld_alpha"):
 		c.goal.number(key, x, name)
 	case ok:
 		c.decide([]string{name}, "objective.%s: %s is 0, and it must be above 0 here; it is left out", key, name)
@@ -94,6 +94,12 @@ func (c *conversion) objective() {
 		}
 	case "simpo":
 		c.simpo(names)
+	case scored:
+		c.amount("center", []string{"center_rewards_coefficient"}, 0, 0)
+		if c.result.Tool == LLaMAFactory {
+			c.goal.how = append(c.goal.how, "it writes transformers' ForSequenceClassification, where LLaMA-Factory has a value "+
+				"head next to lm_head")
+		}
 	case "cpo":
 		if name, v := c.take(names.loss...); name != "" && textOf(v) != "sigmoid" && c.isKnownLoss(name, textOf(v)) {
 			c.goal.part("loss", scalar(textOf(v)), name)

@@ -23,6 +23,30 @@ func objectiveOf(t *testing.T, name, doc string) (string, *Result) {
 	return "", r
 }
 
+// A file for a reward model keeps what its trainer does with long texts and with the rate, where it says nothing.
+func TestRewardModels(t *testing.T) {
+	for doc, want := range map[string][]string{
+		"model_name_or_path: m\ndataset_name: d\noutput_dir: my-reward\nmax_length: 9": {"overlong: drop", "learning_rate: 0.0001",
+			"type: preference"},
+		"model_name_or_path: m\ndataset_name: d\noutput_dir: my-reward\nlora_r: 8\nuse_peft: true\nlearning_rate: 1e-4": {
+			"learning_rate: 1e-5"},
+		"stage: rm\nmodel_name_or_path: m\ndataset: d": {"overlong: truncate", "a value head"},
+		"base_model: m\nreward_model: true\nnum_labels: 1\ndatasets: [{path: d, type: bradley_terry.chat_template}]": {
+			"{path: d, type: preference, prompt: input}", "overlong: drop"},
+	} {
+		r, err := File("a.yaml", []byte(doc))
+		if err != nil || len(r.Cannot) > 0 {
+			t.Errorf("%q: %v, %q", doc, err, r.Cannot)
+			continue
+		}
+		for _, w := range want {
+			if !strings.Contains(r.RunFile, w) {
+				t.Errorf("%q: no %q in\n%s", doc, w, r.RunFile)
+			}
+		}
+	}
+}
+
 // Preferences of other trainers become the objective that does the same, and a file that learns the next token none.
 func TestObjectives(t *testing.T) {
 	const lf, axolotl, trl = "stage: dpo\nper_device_train_batch_size: 4\n", "base_model: m\nmicro_batch_size: 4\n",
@@ -65,6 +89,12 @@ func TestObjectives(t *testing.T) {
 		{axolotl + "rl: kto\nkto_desirable_weight: 0.2", "{type: kto, desirable: 0.2}"},
 		{trl + "loss_type: apo_zero_unpaired\nbeta: 0.3", "{type: kto, loss: apo_zero_unpaired, beta: 0.3}"},
 		{trl + "desirable_weight: 1.2\nref_model: r", "{type: kto, desirable: 1.2, reference: r}"},
+		{"stage: rm\nper_device_train_batch_size: 4", "{type: reward, pairs_per_step: 4}"},
+		{axolotl + "reward_model: true\nmodel_type: AutoModelForSequenceClassification\ncenter_rewards_coefficient: 0.01",
+			"{type: reward, center: 0.01, pairs_per_step: 4}"},
+		{axolotl + "reward_model: false", ""},
+		{trl + "output_dir: my-reward\ncenter_rewards_coefficient: 0.0", "{type: reward, center: 0, pairs_per_step: 4}"},
+		{trl + "output_dir: my-rm", "{type: reward, pairs_per_step: 4}"},
 		{trl + "output_dir: my-sft\nmax_length: 9", ""},
 		{trl + "loss_type: dft", ""},
 		{trl + "loss_type: nll\nmax_length: 9", ""},

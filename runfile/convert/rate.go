@@ -18,7 +18,9 @@ func (c *conversion) rate() {
 	if !isSaid {
 		usual := c.usual.rate
 		if c.result.Tool == TRL && c.goal.kind != "" {
-			usual = "1e-6" // of the configurations of all its trainers but that of SFT
+			if usual = "1e-6"; c.goal.kind == scored { // of the configurations of all its trainers but that of SFT
+				usual = "1e-4"
+			}
 		}
 		x, _ = number(usual)
 		how = fmt.Sprintf("the file does not say; %s has %s", c.result.Tool, usual)
@@ -27,7 +29,7 @@ func (c *conversion) rate() {
 		}
 	}
 	old := x
-	if adapter := c.adapters(); adapter != "" && c.goal.kind != "" {
+	if adapter := c.adapters(); adapter != "" && c.goal.kind != "" && c.goal.kind != scored {
 		x, how = c.comparedRate(x, adapter)
 	} else if adapter != "" {
 		how = fmt.Sprintf("a tenth of %s, which is for an adapter", numeral(x))

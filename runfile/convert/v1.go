@@ -47,7 +47,7 @@ func (c *conversion) listedByV1(key string, v any) (all entries, from []string) 
 			e.add("type", converter)
 		case "pair":
 			c.cannot([]string{key}, "%s: %s has pairs of answers, which this layout of LLaMA-Factory trains reward models "+
-				"on: %s", key, plainWord(set), noRewards)
+				"on: %s", key, plainWord(set), olderLayout)
 			e.add("type", string(data.Messages))
 		default:
 			e.add("type", string(data.Messages))
