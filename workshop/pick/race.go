@@ -43,15 +43,16 @@ func selects(x ast.Node, imports map[string]string, names map[string][]string) b
 // race chooses the packages that share memory between goroutines and those that plan or call what plans, and of their
 // tests one in each number of turns: by its name, so that a test keeps its turn. Nearly all tests of packages that plan
 // run goroutines of the engine and of lower packages, which have their own tests. All others, and tests whose files
-// start goroutines, have at most three turns. Suites like devicetest are left out: packages with goroutines run them.
+// start goroutines, have at most three turns. Suites like devicetest are left out: packages with goroutines run them. A
+// package without a test in this turn is left out, too: it would be compiled and linked in vain.
 func race(packages []*pkg, turns, turn int) []string {
-	var chosen []string      // packages
+	var chosen []*pkg
 	var whole, left []string // tests: that run, and that do not
 	for _, p := range packages {
 		if strings.HasSuffix(p.dir, "test") || !p.has(shares) && !p.plans() {
 			continue
 		}
-		chosen = append(chosen, "./"+p.dir)
+		chosen = append(chosen, p)
 		for _, f := range p.tests {
 			for _, name := range f.names {
 				turns := turns
@@ -67,10 +68,23 @@ func race(packages []*pkg, turns, turn int) []string {
 		}
 	}
 	left = slices.DeleteFunc(left, func(name string) bool { return slices.Contains(whole, name) })
-	if len(left) == 0 {
-		return chosen
+	var args []string
+	if len(left) > 0 {
+		args = append(args, "-skip="+pattern(left))
 	}
-	return append([]string{"-skip=" + pattern(left)}, chosen...)
+	for _, p := range chosen {
+		if p.hasOther(left) {
+			args = append(args, "./"+p.dir)
+		}
+	}
+	return args
+}
+
+// hasOther reports whether a package has tests that are not among some.
+func (p *pkg) hasOther(some []string) bool {
+	return slices.ContainsFunc(p.tests, func(f *file) bool {
+		return slices.ContainsFunc(f.names, func(name string) bool { return !slices.Contains(some, name) })
+	})
 }
 
 // plans reports whether a package plans, or calls what plans.
