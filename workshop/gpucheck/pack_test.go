@@ -17,6 +17,9 @@ import (
 // Programs that embed the same kernels, which are compressed already, cost their bytes once, however far apart they are
 // in the archive; and what is unpacked is what was packed.
 func TestPack(t *testing.T) {
+	if raceEnabled && testing.Short() {
+		t.Skip("with -race -short only: nothing of ours runs next to the packing, and 50 MB are many here; make test packs")
+	}
 	kernels := make([]byte, 12<<20)
 	random := rand.NewChaCha8([32]byte{})
 	random.Read(kernels)

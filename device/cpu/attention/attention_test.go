@@ -298,6 +298,9 @@ func (p problem) sinkGrad() []float32 {
 }
 
 func TestAgainstFloat64(t *testing.T) {
+	if raceEnabled && testing.Short() {
+		t.Skip("with -race -short only: one goroutine computes, so there is no race to find; make test runs it")
+	}
 	for _, c := range []struct {
 		t, heads, kvHeads, headDim, window, docs int
 		softCap                                  float32

@@ -30,6 +30,9 @@ func attendCached(t *testing.T, k *kernels.Table, mul Multiplier, s *Spec, rng *
 
 // The bits of a row do not depend on the rows that are computed with it.
 func TestCachedRowsAreAlone(t *testing.T) {
+	if raceEnabled && testing.Short() {
+		t.Skip("with -race -short only: one goroutine computes, so there is no race to find; make test runs it")
+	}
 	const cached, rows = 420, 300
 	for _, c := range []struct {
 		heads, kvHeads, headDim, window int

@@ -41,6 +41,9 @@ func (byTiles) Multiply(_ int, p Product) {
 // A document's bits do not depend on its place: alone it has the outputs and the gradients that it has in any row, at any
 // offset. They are those of attention over a cache, too.
 func TestDocumentsHaveTheirOwnBits(t *testing.T) {
+	if raceEnabled && testing.Short() {
+		t.Skip("with -race -short only: one goroutine computes, so there is no race to find; make test runs it")
+	}
 	for _, level := range isa.Available() {
 		t.Run(level.String(), func(t *testing.T) {
 			mul := newMultiplier(level, 1)
