@@ -21,7 +21,7 @@ type goal struct {
 // noRewards is why files with rewards are refused.
 const noRewards = "Millrace trains on texts and on preferences, reward models too, and does not learn from rewards"
 
-// olderLayout is what to do with pairs of LLaMA-Factory's layout v1, whose files do not say what they train.
+// olderLayout says how to write pairs of LLaMA-Factory's layout v1, whose files do not say what they train.
 const olderLayout = "write a file with stage: rm, of which convert makes objective: {type: reward}"
 
 // goals maps the names of other trainers to the types of objectives.
