@@ -127,7 +127,7 @@ func chatConfig(t testing.TB, sets ...data.Source) *runfile.Config {
 // themselves; of held-out conversations, too. With the first learning rate at zero, both are of the model that the
 // run began with.
 func TestLossOfConversations(t *testing.T) {
-	all := dialogs(20)
+	all := dialogs(8)
 	for name, c := range map[string]struct {
 		counts counting
 		kinds  []data.Type
@@ -148,7 +148,7 @@ func TestLossOfConversations(t *testing.T) {
 				sets, shown = append(sets, writeDialogs(t, kind, all)), append(shown, all...)
 			}
 			run := chatConfig(t, sets...)
-			run.MaxSteps, run.Epochs, run.WarmupSteps, run.BatchTokens = 0, 1, 1, 64*128 // more than all of them need
+			run.MaxSteps, run.Epochs, run.WarmupSteps, run.BatchTokens = 0, 1, 1, 24*128 // more than all of them need
 			c.change(run)
 			sum, err := Train(context.Background(), run, Options{Env: newEnv(t)})
 			if err != nil {

@@ -252,6 +252,9 @@ func budgetsOf(t *testing.T, c *runfile.Config) [][]placement {
 	for _, p := range placementsOf(t, c) {
 		var tier []placement
 		for more := int64(0); more < 4; more++ {
+			if testing.Short() && more > 1 {
+				break // few of them are drawn
+			}
 			b := p
 			switch p.name {
 			case "in memory":

@@ -3,11 +3,13 @@ package traintest
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/millrace/millrace/device"
@@ -96,8 +98,32 @@ func WriteModel(t testing.TB, change map[string]any) string {
 	return dir
 }
 
+// weightFiles has the files that WriteWeights has written, by their directory's config.json and the seed: most tests
+// begin with one of a few models, and drawing the numbers took a twentieth of the time of package train's tests.
+var weightFiles sync.Map
+
 // WriteWeights writes random weights for the config.json of a directory, in F32.
 func WriteWeights(t testing.TB, dir string, seed uint64) {
+	t.Helper()
+	config, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, of := filepath.Join(dir, "model.safetensors"), fmt.Sprint(seed, " ", string(config))
+	if file, ok := weightFiles.Load(of); ok {
+		Write(t, path, file.(string))
+		return
+	}
+	drawWeights(t, dir, path, seed)
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	weightFiles.Store(of, string(file))
+}
+
+// drawWeights writes the file of WriteWeights.
+func drawWeights(t testing.TB, dir, path string, seed uint64) {
 	t.Helper()
 	c, err := hf.ReadConfig(dir)
 	if err != nil {
@@ -121,7 +147,7 @@ func WriteWeights(t testing.TB, dir string, seed uint64) {
 	for i, x := range m.ConstantTensors() {
 		values[x.Name] = m.InitialConstants()[i]
 	}
-	WriteTensors(t, filepath.Join(dir, "model.safetensors"), m, values)
+	WriteTensors(t, path, m, values)
 }
 
 // WriteTensors writes a file of the tensors of a model.
