@@ -233,7 +233,9 @@ func trainingLaws(t *testing.T, variant string, compute tensor.DType, steps int,
 	}
 	if !raceEnabled { // the detector looks for missing waits, and is slow
 		near(t, g, n, first, train(t, g, n, nil, resident, steps))
-		sameBits(t, "again", train(t, g, n, d, resident, steps), first)
+		if !testing.Short() { // where it moves, it runs again as well
+			sameBits(t, "again", train(t, g, n, d, resident, steps), first)
+		}
 	}
 	here := train(t, g, n, d, updated, steps)
 	sameBits(t, "updated on the device", here, first)
@@ -261,7 +263,7 @@ func TestStandInTraining(t *testing.T) {
 			continue
 		}
 		steps := c.steps
-		if raceEnabled {
+		if raceEnabled || testing.Short() && c.variant != "mistral-window" {
 			steps = 1
 		}
 		t.Run(c.variant+" "+c.compute.String(), func(t *testing.T) {
