@@ -198,12 +198,15 @@ func (p *Plan) Choices() []string {
 		text += fmt.Sprintf("; that of %s waits in host memory", count(spilled, "block"))
 	}
 	switch ranks := p.headRanks(); {
+	case p.Model.Scores():
 	case ranks > 1:
 		times := "twice"
 		if p.Placement.KeptLogits {
 			times = "once"
 		}
 		text += fmt.Sprintf("; logits are computed %s, by %d devices with a share of the vocabulary each", times, ranks)
+	case p.Placement.HeadAtOnce && p.Outputs.Objective:
+		text += "; logits are computed twice, since the objective compares all losses before there are gradients"
 	case p.Placement.HeadAtOnce:
 		text += "; logits are computed once"
 	default:

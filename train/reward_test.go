@@ -321,7 +321,9 @@ func TestWhereTextsAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"which they are also padded with (pad_token_id): the score of a text is that of the token " +
-		"before it", "1 pair left out: 1 with a side longer than sequence_len"} {
+		"before it", "1 pair left out: 1 with a side longer than sequence_len",
+		"1 of them are chosen sides and 0 are rejected ones, and their pairs are left out (overlong: drop); to change that, " +
+			"raise sequence_len, or set overlong to truncate\n"} {
 		if !strings.Contains(told.String(), want) {
 			t.Errorf("told %q, want %q", told.String(), want)
 		}

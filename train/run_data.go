@@ -39,12 +39,17 @@ func (t *trainer) noteCut() {
 		t.env.Note("%s", left)
 	}
 	cut := p.Cut(t.data.Len(), t.config.SequenceLen)
-	if chosen, rejected := t.data.SidesOver(t.config.SequenceLen); chosen+rejected > 0 {
-		t.env.Note("%s; %d of them are chosen sides and %d are rejected ones, which have no end then (overlong: %s); to change "+
-			"that, raise sequence_len, or set overlong to drop", cut, chosen, rejected, t.config.Overlong)
-	} else if cut != "" {
-		t.env.Note("%s (overlong: %s); to change that, raise sequence_len, or set overlong to split, truncate or drop", cut,
-			t.config.Overlong)
+	const remedy = "to change that, raise sequence_len, or set overlong to"
+	switch chosen, rejected := t.data.SidesOver(t.config.SequenceLen); {
+	case cut == "":
+	case chosen+rejected == 0:
+		t.env.Note("%s (overlong: %s); %s split, truncate or drop", cut, t.config.Overlong, remedy)
+	case t.config.Overlong == string(data.DropLong):
+		t.env.Note("%s; %d of them are chosen sides and %d are rejected ones, and their pairs are left out (overlong: %s); "+
+			"%s truncate", cut, chosen, rejected, t.config.Overlong, remedy)
+	default:
+		t.env.Note("%s; %d of them are chosen sides and %d are rejected ones, which have no end then (overlong: %s); %s drop",
+			cut, chosen, rejected, t.config.Overlong, remedy)
 	}
 }
 

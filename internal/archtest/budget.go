@@ -28,7 +28,7 @@ type room struct {
 var rooms = []room{
 	{"plan + stream", []string{"plan", "stream"}, 15700},
 	{"nn + model", []string{"nn", "model"}, 10070},
-	{"train", []string{"train/..."}, 14530},
+	{"train", []string{"train/..."}, 14540},
 	{"data", []string{"data/..."}, 25100},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6240},
@@ -42,7 +42,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 125180
+const linkedLines = 125190
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"
