@@ -496,22 +496,22 @@ func (o *Operands) GLUGrad(dGateUp, act, dy, gateUp Mat, spec GLUSpec) {
 
 func (o *Operands) LSEInit(stat Mat) {
 	o.begin("LSEInit")
-	o.stat(true, "stat", stat, stat.Rows, 3)
+	o.stat(true, "stat", stat, stat.Rows, HeadStats)
 }
 
 func (o *Operands) LSEUpdate(stat, logits Mat, targets Mem, first int, softCap float32) {
 	o.begin("LSEUpdate")
 	o.softCap(softCap)
-	o.stat(true, "stat", stat, logits.Rows, 3)
+	o.stat(true, "stat", stat, logits.Rows, HeadStats)
 	o.read("logits", logits, logits.Rows, logits.Cols, f32Only)
 	o.vec(false, "targets", targets, tensor.I32, logits.Rows)
 	o.apart()
 }
 
-func (o *Operands) TokenLoss(loss, stat Mat, targets Mem) {
+func (o *Operands) TokenLoss(figures, stat Mat, targets Mem) {
 	o.begin("TokenLoss")
-	o.write("loss", loss, 1, stat.Rows, f32Only)
-	o.stat(false, "stat", stat, stat.Rows, 3)
+	o.stat(true, "figures", figures, TokenFigures, stat.Rows)
+	o.stat(false, "stat", stat, stat.Rows, HeadStats)
 	o.vec(false, "targets", targets, tensor.I32, stat.Rows)
 	o.apart()
 }
@@ -521,7 +521,7 @@ func (o *Operands) CrossEntropyGrad(dlogits, logits, stat Mat, targets, weights 
 	o.softCap(softCap)
 	o.write("dlogits", dlogits, logits.Rows, logits.Cols, activation)
 	o.read("logits", logits, logits.Rows, logits.Cols, f32Only)
-	o.stat(false, "stat", stat, logits.Rows, 3)
+	o.stat(false, "stat", stat, logits.Rows, HeadStats)
 	o.vec(false, "targets", targets, tensor.I32, logits.Rows)
 	o.vec(false, "weights", weights, tensor.F32, logits.Rows)
 	o.apart()

@@ -180,9 +180,18 @@ type MLPOps interface {
 	GLUGrad(dGateUp, act, dy, gateUp Mat, spec GLUSpec)
 }
 
+// HeadStats and TokenFigures are the numbers that HeadOps keep of a position, and those that come of it.
+const (
+	HeadStats    = 4
+	TokenFigures = 3
+)
+
 // HeadOps are the loss over a vocabulary that is visited in tiles of columns, in a fixed order.
 //
-// stat (F32, [T, 3]) holds per position the running maximum, the running sum of exponentials and the target's logit.
+// stat (F32, [T, HeadStats]) holds per position, of the logits x so far: their maximum m, the sum of exp(x-m), the
+// target's logit, and the sum of exp(x-m)*(x-m). When the maximum grows to m', the last sum becomes
+//
+//	exp(m-m')*(sum of exp(x-m)*(x-m) + (m-m')*sum of exp(x-m))
 //
 // With a softCap > 0 all of this is of capped logits, softCap*tanh(logit/softCap), and what operations read and write
 // remain the logits as a product gives them and their gradients. 0: none. Source: as of AttentionSpec.SoftCap.
@@ -191,8 +200,12 @@ type HeadOps interface {
 	LSEInit(stat Mat)
 	// LSEUpdate takes in the tile logits (F32, [T, n]), which are the columns [first, first+n) of the vocabulary.
 	LSEUpdate(stat, logits Mat, targets Mem, first int, softCap float32)
-	// TokenLoss is loss (F32, [1, T]) = log of the sum of exponentials - target's logit; 0 where the target is negative.
-	TokenLoss(loss, stat Mat, targets Mem)
+	// TokenLoss writes figures (F32, [TokenFigures, T]) of each position, 0 where the target is negative: the loss, m + log
+	// of the sum of exponentials - target's logit; the entropy of the softmax in nats, log of the sum of exponentials -
+	// the last sum of stat / the sum of exponentials; and 1 where the target's logit is the maximum. Both addends of the
+	// entropy are positive, so its relative error is that of the sums, however large logits are. A sum of exp(x-m)*x
+	// would cancel against m.
+	TokenLoss(figures, stat Mat, targets Mem)
 	// CrossEntropyGrad is dlogits (A, [T, n]) = (softmax - onehot)*weight of the tile, times 1 - (capped
 	// logit/softCap)^2 if they are capped; a zero row where the target is negative. weights (F32[T]) has a weight for
 	// each position, of any sign.

@@ -231,7 +231,7 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 
 	h, top := &m.Head, x[len(m.Blocks)]
 	dx := a.Mat(r.dtype, n, m.Hidden)
-	e, loss := h.NewEnding(a, r.dtype, n, true), a.Mat(tensor.F32, 1, n)
+	e := h.NewEnding(a, r.dtype, n, true)
 	xn, stats, stat, dxn := e.Normed, e.Stats, e.Stat, e.DNormed
 	all := a.Mat(tensor.F32, n, m.Vocab)
 	var tiles, dTiles []device.Mat
@@ -248,7 +248,7 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 	r.put(weights, slices.Repeat([]float32{scale}, n))
 	s.LSEInit(stat)
 	h.Visit(s, tiles, dTiles, xn, stat, dxn, false, b.Targets, weights, h.NewVisitWork(a, r.dtype, n))
-	s.TokenLoss(loss, stat, b.Targets)
+	s.TokenLoss(e.Figures, stat, b.Targets)
 	h.NormBackward(s, norm, dNorm, top, stats, dxn, dx)
 
 	for l := len(m.Blocks) - 1; l >= 0; l-- {
@@ -274,7 +274,7 @@ func (r *reference) microBatch(micro batch.Micro, scale float32, keep nn.Keep) (
 		}
 	}
 	check(r.t, s.Sync())
-	of = positions{losses: r.floats(loss), logits: r.floats(all), inputs: r.floats(dx)}
+	of = positions{losses: r.floats(e.Figures.RowRange(0, 1)), logits: r.floats(all), inputs: r.floats(dx)}
 	h.Cap(of.logits)
 	for i, side := range m.Sides {
 		if side.Lookup != nil {

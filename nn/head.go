@@ -14,7 +14,7 @@ import (
 //	x, dx            [T, H]              input of the head and its gradient
 //	xn, stats        [T, H], F32 [T, n]  the final norm of x, and what NormBackward needs of it
 //	dxn32            F32 [T, H]          gradient of xn: a sum over tiles, so in fp32
-//	stat             F32 [T, 3]          of a position's logits so far: maximum, sum of exponentials, target's logit
+//	stat             F32 [T, 4]          of a position's logits so far: device.HeadOps
 //	tileW, dTile     [n, H], F32 [n, H]  a tile of the vocabulary and its gradient
 //	first                                the first row of the tile in the vocabulary
 //	logits, dLogits  F32 [c, n], [c, n]  logits of the tile and their gradient
@@ -32,7 +32,8 @@ import (
 //     unless they were kept; NormBackward.
 //   - at once: NormForward; Visit, with all tiles on the device; NormBackward.
 //
-// Before Stats or Visit the caller empties stat (Stream.LSEInit); after, Stream.TokenLoss gives each position's loss.
+// Before Stats or Visit the caller empties stat (Stream.LSEInit); after, Stream.TokenLoss gives each position's loss, its
+// entropy, and whether its target has the largest logit.
 type Head struct {
 	Hidden, Vocab int
 	TileRows      int

@@ -39,7 +39,7 @@ func (e *ending) score(to nn.Direction, atOnce bool) (losses []float32, sum floa
 	w := []nn.Params{e.wNorm, nn.Weights(e.tiles[0].Mem, layout, e.dtype)}
 	g := []nn.Params{e.dwNorm, nn.Gradients(e.dTiles[0].Mem, layout)}
 	g[1].Fresh = true
-	of, total := e.h.NewEnding(e.arena, e.dtype, positions, to == nn.Backward), e.arena.Take(8)
+	of, total := e.h.NewEnding(e.arena, e.dtype, positions, to == nn.Backward), e.arena.Take(8*device.TokenFigures)
 	of.ByTile = e.h.NewStatsWork(e.arena, e.dtype, positions)
 	clear(e.bytes(total))
 	for _, stage := range e.h.Stages(to, atOnce) {
@@ -56,7 +56,7 @@ func (e *ending) score(to nn.Direction, atOnce bool) (losses []float32, sum floa
 		}
 	}
 	e.sync()
-	losses = e.get(of.Loss)
+	losses = e.get(of.Figures.RowRange(0, 1))
 	sum = math.Float64frombits(binary.LittleEndian.Uint64(e.bytes(total)))
 	e.arena.Release(mark)
 	return losses, sum

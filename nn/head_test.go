@@ -16,17 +16,18 @@ import (
 // ending is a head with everything that its calls need.
 type ending struct {
 	*rig
-	h                 *nn.Head
-	dtype             tensor.DType
-	wNorm, dwNorm     nn.Params
-	tiles, dTiles     []device.Mat
-	x, xn, stats, dx  device.Mat
-	stat, loss, dxn32 device.Mat
-	targets           device.Mem
-	targetIDs         []int32
-	weights           device.Mem
-	weightOf          []float32
-	fresh             bool // gradients of tiles hold nothing yet
+	h                *nn.Head
+	dtype            tensor.DType
+	wNorm, dwNorm    nn.Params
+	tiles, dTiles    []device.Mat
+	x, xn, stats, dx device.Mat
+	stat, dxn32      device.Mat
+	figures, loss    device.Mat // loss is the first row of figures
+	targets          device.Mem
+	targetIDs        []int32
+	weights          device.Mem
+	weightOf         []float32
+	fresh            bool // gradients of tiles hold nothing yet
 }
 
 func newEnding(t *testing.T, h *nn.Head, dtype tensor.DType) *ending {
@@ -50,7 +51,9 @@ func newEnding(t *testing.T, h *nn.Head, dtype tensor.DType) *ending {
 	if !h.Norm.Layer {
 		e.stats = e.arena.Mat(tensor.F32, positions, 1)
 	}
-	e.stat, e.loss = e.arena.Mat(tensor.F32, positions, 3), e.arena.Mat(tensor.F32, 1, positions)
+	e.stat = e.arena.Mat(tensor.F32, positions, device.HeadStats)
+	e.figures = e.arena.Mat(tensor.F32, device.TokenFigures, positions)
+	e.loss = e.figures.RowRange(0, 1)
 	e.dxn32 = e.arena.Mat(tensor.F32, positions, h.Hidden)
 	for i := range positions {
 		id := int32(rnd.IntN(h.Vocab))
@@ -94,7 +97,7 @@ func (e *ending) run(visit bool) {
 			h.Grad(s, e.tiles[i], e.dTiles[i], first, e.xn, e.stat, e.dxn32, i == len(e.tiles)-1, e.fresh, e.targets, e.weights, work)
 		}
 	}
-	s.TokenLoss(e.loss, e.stat, e.targets)
+	s.TokenLoss(e.figures, e.stat, e.targets)
 	h.NormBackward(s, e.wNorm, e.dwNorm, e.x, e.stats, e.dxn32, e.dx)
 	e.sync()
 	e.poison(device.Mem{Off: mark, Len: e.arena.Mark() - mark})
@@ -151,7 +154,7 @@ func TestHeadSchedules(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", dtype), func(t *testing.T) {
 				t.Parallel()
 				e := newEnding(t, h, dtype)
-				results := append([]device.Mat{e.loss, e.stat, e.dxn32, e.dx}, e.dTiles...)
+				results := append([]device.Mat{e.figures, e.stat, e.dxn32, e.dx}, e.dTiles...)
 				for i := range e.dwNorm.Layout.Fields {
 					results = append(results, e.dwNorm.Mat(i))
 				}
@@ -202,12 +205,12 @@ func (e *ending) normed(row, weight []float64) (y []float64) {
 	return y
 }
 
-// TestHeadLoss compares logits and losses with float64 arithmetic.
+// TestHeadLoss compares logits and figures with float64 arithmetic.
 func TestHeadLoss(t *testing.T) {
 	for name, h := range heads() {
 		e := newEnding(t, h, tensor.F32)
 		e.run(false)
-		got := e.get(e.loss)
+		got := e.get(e.figures)
 		logits := e.arena.Mat(tensor.F32, positions, h.Vocab)
 		for i, w := range e.tiles {
 			first, _ := h.Tile(i)
@@ -219,7 +222,7 @@ func TestHeadLoss(t *testing.T) {
 		for p := range positions {
 			row := wide(x[p*h.Hidden : (p+1)*h.Hidden])
 			normed := e.normed(row, norm)
-			sum, target := 0.0, 0.0
+			sum, products, most, target := 0.0, 0.0, math.Inf(-1), 0.0
 			for i, w := range e.tiles {
 				first, rows := h.Tile(i)
 				tile := e.get(w)
@@ -235,17 +238,24 @@ func TestHeadLoss(t *testing.T) {
 						t.Fatalf("%s: logit %d of position %d is off by %g", name, first+r, p, d)
 					}
 					sum += math.Exp(z)
+					products += math.Exp(z) * z
+					most = max(most, z)
 					if int32(first+r) == e.targetIDs[p] {
 						target = z
 					}
 				}
 			}
-			want := math.Log(sum) - target
-			if e.targetIDs[p] < 0 {
-				want = 0
+			want := [device.TokenFigures]float64{math.Log(sum) - target, math.Log(sum) - products/sum, 0}
+			if target == most {
+				want[2] = 1
 			}
-			if d := float64(got[p]) - want; math.Abs(d) > 1e-5 {
-				t.Errorf("%s: the loss of position %d is %v, want %v", name, p, got[p], want)
+			if e.targetIDs[p] < 0 {
+				clear(want[:])
+			}
+			for i, want := range want {
+				if d := float64(got[i*positions+p]) - want; math.Abs(d) > 1e-5 {
+					t.Errorf("%s: figure %d of position %d is %v, want %v", name, i, p, got[i*positions+p], want)
+				}
 			}
 		}
 	}
@@ -332,10 +342,10 @@ func TestHeadVisits(t *testing.T) {
 			what := fmt.Sprintf("%s, at once %v, kept %v, stops %v", name, atOnce, h.KeepLogits, h.Stops)
 			e := newEnding(t, &h, tensor.F32)
 			e.run(false)
-			want, loss := e.results(), dot(e.get(e.loss), slices.Repeat([]float32{1}, positions))
+			want, figures := e.results(), e.get(e.figures)
 			clear(e.bytes(e.dwNorm.Mem))
 			w, g := e.parts(t)
-			sum, logits := e.arena.Take(8), e.arena.Mat(tensor.F32, 3, h.Vocab+2)
+			sum, logits := e.arena.Take(8*device.TokenFigures), e.arena.Mat(tensor.F32, 3, h.Vocab+2)
 			visit := func(to nn.Direction) {
 				of := h.NewEnding(e.arena, e.dtype, positions, to == nn.Backward)
 				of.AtOnce, of.ByTile = h.NewVisitWork(e.arena, e.dtype, positions), h.NewStatsWork(e.arena, e.dtype, positions)
@@ -366,9 +376,12 @@ func TestHeadVisits(t *testing.T) {
 					}
 				}
 				e.sync()
-				if got := math.Float64frombits(binary.LittleEndian.Uint64(e.bytes(sum))); to != nn.Logits &&
-					!(math.Abs(got-loss) <= 1e-5*loss) {
-					t.Errorf("%s, direction %v: the sum of losses is %v, want %v", what, to, got, loss)
+				for i := range device.TokenFigures {
+					want := dot(figures[i*positions:][:positions], slices.Repeat([]float32{1}, positions))
+					got := math.Float64frombits(binary.LittleEndian.Uint64(e.bytes(sum)[8*i:]))
+					if to != nn.Logits && !(math.Abs(got-want) <= 1e-5*want) {
+						t.Errorf("%s, direction %v: the sum of figures %d is %v, want %v", what, to, i, got, want)
+					}
 				}
 			}
 			visit(nn.Backward)

@@ -8,21 +8,21 @@ import (
 // Ending holds a micro-batch of the head on the device between its visits, and the scratch of them.
 type Ending struct {
 	Normed  device.Mat // [T, Hidden]: the final norm of x
-	Stat    device.Mat // F32 [T, 3]
+	Stat    device.Mat // F32 [T, device.HeadStats]
 	DNormed device.Mat // F32 [T, Hidden]; only where there is a backward pass
 	Stats   device.Mat // F32 [T, Norm.stats]: of that norm
-	Loss    device.Mat // F32 [1, T]
+	Figures device.Mat // F32 [device.TokenFigures, T]
 
 	ByTile, AtOnce *HeadWork
 }
 
 // NewEnding places it for t positions, without the scratch.
 func (h *Head) NewEnding(a *device.Arena, dtype tensor.DType, t int, backward bool) *Ending {
-	e := &Ending{Normed: a.Mat(dtype, t, h.Hidden), Stat: a.Mat(tensor.F32, t, 3)}
+	e := &Ending{Normed: a.Mat(dtype, t, h.Hidden), Stat: a.Mat(tensor.F32, t, device.HeadStats)}
 	if backward {
 		e.DNormed = a.Mat(tensor.F32, t, h.Hidden)
 	}
-	e.Stats, e.Loss = a.Mat(tensor.F32, t, h.Norm.stats()), a.Mat(tensor.F32, 1, t)
+	e.Stats, e.Figures = a.Mat(tensor.F32, t, h.Norm.stats()), a.Mat(tensor.F32, device.TokenFigures, t)
 	return e
 }
 
@@ -49,10 +49,12 @@ func (h *Head) runInput(s device.Stream, a *Args) {
 	h.NormBackward(s, a.Weights[0], a.Gradients[0], a.X, e.Stats, e.DNormed, a.DX)
 }
 
-// runLoss writes the token losses of a micro-batch and their sum.
+// runLoss writes the figures of a micro-batch's positions and their sums.
 func (h *Head) runLoss(s device.Stream, a *Args) {
-	s.TokenLoss(a.Ending.Loss, a.Ending.Stat, a.Batch.Targets)
-	s.Sum(a.Loss, a.Ending.Loss)
+	s.TokenLoss(a.Ending.Figures, a.Ending.Stat, a.Batch.Targets)
+	for i := range device.TokenFigures {
+		s.Sum(a.Loss.Slice(int64(i)*tensor.F64.Bytes(), tensor.F64.Bytes()), a.Ending.Figures.RowRange(i, 1))
+	}
 }
 
 func (h *Head) runVisit(s device.Stream, a *Args) {

@@ -150,7 +150,7 @@ func (h *Head) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 
 // measured are the arguments that all layers share.
 func measured(v Visit, m Shape, t int, layouts []*tensor.Layout) *Args {
-	args := &Args{Batch: &MicroBatch{T: t, IDs: counted, Targets: counted, Weights: counted,
+	args := &Args{Loss: counted, Batch: &MicroBatch{T: t, IDs: counted, Targets: counted, Weights: counted,
 		Docs: device.Docs{Positions: counted, Start: counted, End: counted}, Places: counted}}
 	for _, l := range layouts {
 		args.Weights = append(args.Weights, Weights(counted, l, m.DType))

@@ -54,14 +54,14 @@ const (
 	KeptRows                     // what forward leaves for backward: Kept
 	HeldRows                     // what the layer has on the device between the visits of a direction: Held, or Ending
 	Grads                        // fp32 gradients of the weights of its parts, to which it adds
-	Loss                         // the sum of the micro-batch's token losses
+	Loss                         // the sums of the figures of the micro-batch's positions
 	LogitRows                    // logits of a tile for some of the rows that are wanted
 	Loads                        // how many rows chose each expert, for people: Block.LoadBytes
 	CacheRows                    // what the block keeps from pass to pass: Cache
 	Balancing                    // what the load-balancing loss needs of the loads of all blocks with experts
 	Sides                        // what crosses blocks besides x and y: Block.Sides
 	Outcomes                     // what a feed-forward's parts made of rows, which forward leaves for backward: [Summed]
-	TokenLosses                  // F32 [1, T]: the losses of the positions, one by one
+	TokenLosses                  // F32 [device.TokenFigures, T]: the figures of the positions, one by one
 	LossWeights                  // F32 [1, T]: the weights of the positions' losses, which an objective writes
 )
 
@@ -104,7 +104,7 @@ type Args struct {
 	Work               *Work      // of the visit's direction
 	Ending             *Ending
 
-	Loss  device.Mem // one F64
+	Loss  device.Mem // F64 [device.TokenFigures]
 	Loads device.Mem // Block.LoadBytes
 	// F32 [1, experts], the block's own of a cohort, on the way up; F32 [cohorts of the step * blocks with experts,
 	// experts] on the way down.

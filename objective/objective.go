@@ -33,6 +33,9 @@ type Sequence struct {
 	// target. Of a model that ends in scores they are these, and only those at targets mean something.
 	Targets  []int32
 	LogProbs []float32
+	// Entropies are those of the model's distributions over the vocabulary, in nats, and Hits are 1 where no token is
+	// likelier than the target; nil: not known. No objective reads them: see Weigh.
+	Entropies, Hits []float32
 	// Reference are those of the model that the objective compares with; nil: it needs none.
 	Reference []float32
 	// Weights are at first 1 where the target is of the completion, and 0 where it is of the prompt. Weigh sets all of

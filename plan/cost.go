@@ -140,7 +140,7 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 			}
 		case DoVisit:
 			if c = known.of(p, m, op); op.Visit.OnHost {
-				c.host = int64(p.Numerics.CohortMicros()) * 2 * p.positionBytes()
+				c.host = int64(p.Numerics.CohortMicros()) * (p.figureBytes() + p.positionBytes())
 			}
 		case DoClear:
 			if op.Lane == LaneUpdate {

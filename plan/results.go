@@ -4,7 +4,6 @@ import (
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/nn"
-	"github.com/millrace/millrace/tensor"
 )
 
 // Batch views the arrays of micro-batch m in mem, which holds those of all micro-batches.
@@ -16,16 +15,18 @@ func Batch(mem device.Mem, m, positions int) *nn.MicroBatch {
 		Places: at(l.Targets)} // passes that continue sequences have no targets
 }
 
-// The scalars of a step are 8 bytes each: the two that updates tell (device.TallyBytes), the loss of each micro-batch,
-// and the sums of squares of each part, of which the embedding's have one for each piece. After them come the loads of
-// experts, and the losses by position. The host has all of them twice: what its own lane writes, and what comes from
-// the device; each scalar is zero in one of the two.
+// The scalars of a step are 8 bytes each: the two that updates tell (device.TallyBytes), the sums of the figures of each
+// micro-batch's positions (device.TokenFigures), and the sums of squares of each part, of which the embedding's have one
+// for each piece. After them come the loads of experts, and the figures by position. The host has all of them twice:
+// what its own lane writes, and what comes from the device; each scalar is zero in one of the two.
 
 // TallyAt is the place of what updates tell.
 func (p *Plan) TallyAt() int64 { return 0 }
 
-// LossAt is the place of the micro-batch's loss.
-func (p *Plan) LossAt(m int) int64 { return device.TallyBytes + int64(m)*8 }
+// LossAt is the place of the sums of the micro-batch's figures, of its losses first.
+func (p *Plan) LossAt(m int) int64 { return device.TallyBytes + int64(m)*p.lossSumBytes() }
+
+func (p *Plan) lossSumBytes() int64 { return 8 * device.TokenFigures }
 
 func (p *Plan) SquaresAt(part int) int64 {
 	sums := int64(part) // one of each but of those that are looked up
@@ -73,7 +74,8 @@ func (p *Plan) loadsAt(o *Operand) int64 { return p.LoadsAt(o.Index-1, o.Cohort)
 
 func (p *Plan) loadBytes(block int) int64 { return p.Model.Blocks[block].LoadBytes() }
 
-// TokenLossesAt is the place of the micro-batch's losses by position, F32[T], where Outputs.LogProbs asks for them.
+// TokenLossesAt is the place of the figures of the micro-batch's positions, F32 [device.TokenFigures, T], where
+// Outputs.LogProbs asks for them.
 func (p *Plan) TokenLossesAt(m int) int64 {
-	return p.LoadsAt(p.blocks(), 0) + int64(m)*((int64(p.Numerics.Positions())*tensor.F32.Bytes()+7)/8*8)
+	return p.LoadsAt(p.blocks(), 0) + int64(m)*((p.figureBytes()+7)/8*8)
 }

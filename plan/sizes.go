@@ -386,12 +386,17 @@ func (p *Plan) ofTokensBytes(int, int) int64 {
 
 func (p *Plan) numbersBytes(int, int) int64 { return when(p.numbersTokens(), p.stepTokenBytes()) }
 
-// positionBytes has a number for each position of a micro-batch; objectiveBytes if there is an objective.
+// positionBytes has a number for each position of a micro-batch, and figureBytes its figures; the objective's the same if
+// there is one.
 func (p *Plan) positionBytes() int64 { return 4 * int64(p.Numerics.Positions()) }
+
+func (p *Plan) figureBytes() int64 { return device.TokenFigures * p.positionBytes() }
 
 func (p *Plan) objectiveBytes() int64 {
 	return when(p.Outputs.Objective && p.Trains(), p.positionBytes())
 }
+
+func (p *Plan) objectiveFigureBytes() int64 { return device.TokenFigures * p.objectiveBytes() }
 
 // tokenLists is the number of lists of tokens that occur: in a step, or with several hosts in each of its cohorts.
 func (p *Plan) tokenLists() int {

@@ -45,13 +45,13 @@ const (
 	HeadUp                  // micro-batch: of what the head has, what passes from tile to tile before there are losses
 	HeadDown                // micro-batch: and after
 	Work                    // scratch of the compute lane
-	LossSum                 // micro-batch
+	LossSum                 // micro-batch: the sums of the figures of its positions
 	Loads                   // layer: how many rows chose each expert
 	Balance                 // block with a load-balancing loss, none for all: how often its experts were chosen
 	Squares                 // part: the sum of squares of its rounded gradient
 	Tally                   // what updates tell: device.OptimizerOps
 	LogitRows               // chunk of the wanted rows, and micro-batch
-	TokenLosses             // micro-batch: the losses of its positions, for an objective
+	TokenLosses             // micro-batch: the figures of its positions, for an objective
 	LossWeights             // micro-batch: the weights that it gives them
 	Results                 // the scalars of a step together
 
@@ -121,7 +121,7 @@ func ofAll(f func(*Plan) int64) quantity { return func(p *Plan, _ *Operand) int6
 // rowsOfLayer is the length of rows as wide as the input of the layer that an operand names.
 func (p *Plan) rowsOfLayer(o *Operand) int64 { return p.inputBytes(o.Index) }
 
-// scalar is the length of a loss or of a sum of squares.
+// scalar is the length of a sum of squares.
 func scalar(*Plan, *Operand) int64 { return 8 }
 
 var values = [whats]value{
@@ -147,14 +147,14 @@ var values = [whats]value{
 		off: (*Plan).headRowsAt},
 	HeadDown: {up: "load-head-grad", down: "save-head-grad", peer: "pass-head-grad", bytes: (*Plan).headRowsBytes,
 		off: (*Plan).headRowsAt},
-	LossSum: {bytes: scalar, off: ofMicro((*Plan).LossAt)},
+	LossSum: {bytes: ofAll((*Plan).lossSumBytes), off: ofMicro((*Plan).LossAt)},
 	Loads:   {bytes: ofBlock((*Plan).loadBytes), off: (*Plan).loadsAt},
 	Balance: {up: "load-balance", down: "save-balance", send: "send-balance", receive: "receive-balance",
 		bytes: (*Plan).balanceBytes, off: (*Plan).balanceAt},
 	Squares:     {bytes: scalar, off: ofIndex((*Plan).SquaresAt)},
 	Tally:       {bytes: ofAll((*Plan).tallyBytes), off: ofAll((*Plan).TallyAt)},
 	LogitRows:   {down: "drain-logits"},
-	TokenLosses: {down: "save-losses", bytes: ofAll((*Plan).positionBytes)},
+	TokenLosses: {down: "save-losses", bytes: ofAll((*Plan).figureBytes)},
 	LossWeights: {up: "load-loss-weights", bytes: ofAll((*Plan).positionBytes)},
 	Results:     {down: "collect", bytes: ofAll((*Plan).ResultBytes)},
 }

@@ -250,7 +250,7 @@ func (p *prober) loss(dtype tensor.DType) operation {
 	var stat, logits, weights, dlogits device.Mat
 	var targets device.Mem
 	layout := func(a *device.Arena) []device.Mat {
-		stat, logits, weights = a.Mat(tensor.F32, t, 3), a.Mat(tensor.F32, t, n), a.Mat(tensor.F32, 1, t)
+		stat, logits, weights = a.Mat(tensor.F32, t, device.HeadStats), a.Mat(tensor.F32, t, n), a.Mat(tensor.F32, 1, t)
 		dlogits, targets = a.Mat(dtype, t, n), a.Take(int64(t)*tensor.I32.Bytes())
 		return []device.Mat{logits, weights}
 	}

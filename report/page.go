@@ -55,6 +55,9 @@ func charts(runs []Run) []chart {
 	}
 	return []chart{
 		lossChart(runs),
+		objectiveChart(runs, "accuracy of tokens", "share of targets that no other token is likelier than",
+			"mean_token_accuracy"),
+		objectiveChart(runs, "entropy", "of the model's distribution at the targets, in nats", "entropy"),
 		objectiveChart(runs, "margin of rewards", "the chosen completion's less the rejected one's", "rewards/margins",
 			"margin"),
 		objectiveChart(runs, "accuracy of rewards", "share of pairs in which the chosen completion has more",
@@ -89,8 +92,8 @@ func charts(runs []Run) []chart {
 	}
 }
 
-// objectiveChart has a number of the objective in each step, faint, its average, and evaluations as dots, of the runs
-// that have it, by one of its names.
+// objectiveChart has a number of what the run trains for in each step, faint, its average, and evaluations as dots, of
+// the runs that have it, by one of its names.
 func objectiveChart(runs []Run, title, unit string, names ...string) chart {
 	c := chart{title: title, unit: unit}
 	of := func(prefix string) func(trace.Metrics) float64 {

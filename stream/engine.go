@@ -97,16 +97,19 @@ type Update struct {
 
 // Result has the numbers of a step. Several hosts have the same.
 type Result struct {
-	LossSum   float64 // over the positions that count, of micro-batches that are trained
-	Targets   int     // how many these are
-	GradNorm  float64
-	ClipScale float64
-	Skipped   bool             // the norm was not finite: the update will not happen
-	Loads     [][]int          // by block: how many rows of the step chose each of its experts; nil for a block without
-	AuxLoss   float64          // the load-balancing loss, without its weight; 0 without one
-	Objective objective.Result // what the plan's objective came to
-	weighed   bool             // there is one
-	Updates                    // since the result before this one
+	LossSum float64 // over the positions that count, of micro-batches that are trained
+	Targets int     // how many these are
+	// EntropySum adds the entropies of the model's distributions over the vocabulary at these positions, in nats, and Hits
+	// counts those where no token is likelier than the target.
+	EntropySum, Hits float64
+	GradNorm         float64
+	ClipScale        float64
+	Skipped          bool             // the norm was not finite: the update will not happen
+	Loads            [][]int          // by block: how many rows of the step chose each of its experts; nil for a block without
+	AuxLoss          float64          // the load-balancing loss, without its weight; 0 without one
+	Objective        objective.Result // what the plan's objective came to
+	weighed          bool             // there is one
+	Updates                           // since the result before this one
 }
 
 // Updates tells what updates did to the weights.
@@ -128,6 +131,15 @@ func (r Result) Loss() float64 {
 		return r.Objective.Loss
 	}
 	return r.LossSum / float64(r.Targets)
+}
+
+// Metrics returns the numbers of the objective, or of training for the next token, by TRL's names.
+func (r Result) Metrics() map[string]float64 {
+	if r.weighed {
+		return r.Objective.Metrics()
+	}
+	return map[string]float64{objective.Entropy: r.EntropySum / float64(r.Targets),
+		objective.MeanTokenAccuracy: r.Hits / float64(r.Targets)}
 }
 
 // Engine runs steps. It is used by one goroutine, except for Watch.
@@ -547,11 +559,18 @@ func (e *Engine) Reload() { e.loaded, e.versions = false, newVersions(e.Plan, e.
 
 // Eval is the sum of the token losses of a batch, without gradients. Pending updates are carried out first.
 func (e *Engine) Eval(ctx context.Context, batch *Batch) (lossSum float64, err error) {
+	res, err := e.Measure(ctx, batch)
+	return res.LossSum, err
+}
+
+// Measure is Eval with the other sums over the positions that count.
+func (e *Engine) Measure(ctx context.Context, batch *Batch) (Result, error) {
 	if err := e.finishUpdates(ctx); err != nil {
-		return 0, err
+		return Result{}, err
 	}
 	res, err := e.run(ctx, plan.Forwards, batch, 0)
-	return res.LossSum, err
+	res.Targets = batch.Targets
+	return res, err
 }
 
 // Flush carries out a pending update, and a save that was asked for; the store then has all of the state. It returns

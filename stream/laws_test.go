@@ -49,7 +49,8 @@ func train(t errorer, r *rig, s *subject, steps int) outcome {
 		if i > 0 && !(moved > 0.1 && moved < 100) {
 			t.Errorf("the longest move in the update of step %d is %v", i, moved)
 		}
-		o.scalars = append(o.scalars, math.Float64bits(res.LossSum), math.Float64bits(res.GradNorm), math.Float64bits(moved))
+		o.scalars = append(o.scalars, math.Float64bits(res.LossSum), math.Float64bits(res.GradNorm), math.Float64bits(moved),
+			math.Float64bits(res.EntropySum), math.Float64bits(res.Hits))
 		for _, n := range slices.Concat(res.Loads...) {
 			o.scalars = append(o.scalars, uint64(n))
 		}
@@ -57,11 +58,11 @@ func train(t errorer, r *rig, s *subject, steps int) outcome {
 			o.passes = passes(t, r)
 		}
 		if i == 1 {
-			loss, err := r.engine.Eval(context.Background(), s.eval)
+			res, err := r.engine.Measure(context.Background(), s.eval)
 			if err != nil {
 				t.Fatal(err)
 			}
-			o.scalars = append(o.scalars, math.Float64bits(loss))
+			o.scalars = append(o.scalars, math.Float64bits(res.LossSum), math.Float64bits(res.EntropySum), math.Float64bits(res.Hits))
 		}
 		if i == 1 && r.plan.Outputs.Continues() && passes(t, r) != o.passes {
 			t.Errorf("passes before and after an evaluation have other logits")

@@ -32,23 +32,45 @@ func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float
 	return all, nil
 }
 
-// LogProbs runs the forward pass over a batch and returns, for each micro-batch, the log-probability of each position's
-// target, in nats, or of a model that ends in scores the score: F32[T]; 0 where there is no target. They are good until
-// the next call of any method. The plan is one with [plan.Outputs.LogProbs]. Pending updates are carried out first.
-func (e *Engine) LogProbs(ctx context.Context, batch *Batch) ([][]float32, error) {
+// LogProbs returns the log-probabilities of [Engine.Figures] alone.
+func (e *Engine) LogProbs(ctx context.Context, batch *Batch) (all [][]float32, err error) {
+	figures, err := e.Figures(ctx, batch)
+	for _, of := range figures {
+		all = append(all, of.LogProbs)
+	}
+	return all, err
+}
+
+// Figures tells what a model makes of the target of each position of a micro-batch: F32[T], 0 where it has no target.
+type Figures struct {
+	LogProbs  []float32 // of the targets, in nats, or of a model that ends in scores the scores
+	Entropies []float32 // of the distributions over the vocabulary, in nats
+	Hits      []float32 // 1 where no token is likelier than the target
+}
+
+// figuresIn views the figures of n positions as a device has written them, with the losses of which it makes
+// log-probabilities.
+func figuresIn(mem []byte, n int) Figures {
+	all := hostmem.F32(mem)
+	s := Figures{all[:n:n], all[n : 2*n : 2*n], all[2*n : 3*n : 3*n]}
+	for t, loss := range s.LogProbs {
+		s.LogProbs[t] = -loss
+	}
+	return s
+}
+
+// Figures runs the forward pass over a batch and returns those of each micro-batch. They are good until the next call of
+// any method. The plan is one with [plan.Outputs.LogProbs]. Pending updates are carried out first.
+func (e *Engine) Figures(ctx context.Context, batch *Batch) ([]Figures, error) {
 	if !e.Plan.Outputs.LogProbs {
 		return nil, errors.New("log-probabilities: the plan has no room for them; make it with LogProbs")
 	}
 	if _, err := e.Eval(ctx, batch); err != nil {
 		return nil, err
 	}
-	all, each := make([][]float32, len(batch.Micro)), e.Plan.Numerics.MicroBatches
+	all, each := make([]Figures, len(batch.Micro)), e.Plan.Numerics.MicroBatches
 	for m := range all {
-		losses := e.results[m/each][e.Plan.TokenLossesAt(m%each):]
-		all[m] = hostmem.F32(losses)[:e.Plan.Numerics.Positions()]
-		for t, loss := range all[m] {
-			all[m][t] = -loss
-		}
+		all[m] = figuresIn(e.results[m/each][e.Plan.TokenLossesAt(m%each):], e.Plan.Numerics.Positions())
 	}
 	return all, nil
 }

@@ -11,9 +11,10 @@ import (
 	"github.com/millrace/millrace/plan/plantest"
 )
 
-// Log-probabilities are those of PyTorch's logits, have the same bits wherever things are placed, and are those of the
-// weights after all updates.
-func TestLogProbsAgreeWithPyTorch(t *testing.T) {
+// Log-probabilities, entropies and hits are those of PyTorch's logits, have the same bits wherever things are placed, and
+// are those of the weights after all updates.
+func TestFiguresAgreeWithPyTorch(t *testing.T) {
+	hits := 0.0
 	for _, variant := range []string{"qwen3", "qwen3-bias-untied"} {
 		g := modeltest.Load(t, variant)
 		s := golden(t, g, f32)
@@ -29,29 +30,48 @@ func TestLogProbsAgreeWithPyTorch(t *testing.T) {
 			}, "head at once": func(p *plan.Placement) { streamed(1)(p); p.HeadAtOnce = true },
 		} {
 			r := start(t, s, setup{change: change})
-			got, err := r.engine.LogProbs(t.Context(), s.eval)
+			got, err := r.engine.Figures(t.Context(), s.eval)
 			if err != nil {
 				t.Fatal(err)
 			}
 			vocab := s.model.Vocab
 			for m, mb := range s.eval.Micro {
 				for i, target := range mb.Targets {
-					want := 0.0
+					var want [3]float64
 					if target >= 0 {
-						row, sum := g.Logits[m][i*vocab:][:vocab], 0.0
+						row, sum, products := g.Logits[m][i*vocab:][:vocab], 0.0, 0.0
 						for _, x := range row {
 							sum += math.Exp(float64(x))
+							products += math.Exp(float64(x)) * float64(x)
 						}
-						want = float64(row[target]) - math.Log(sum)
+						want = [3]float64{float64(row[target]) - math.Log(sum), math.Log(sum) - products/sum, 0}
+						if row[target] == slices.Max(row) {
+							want[2] = 1
+						}
 					}
-					if d := math.Abs(float64(got[m][i]) - want); !(d <= 2e-5*max(1, math.Abs(want))) {
-						t.Errorf("%s, %s: micro-batch %d, position %d: %v, PyTorch %v", variant, name, m, i, got[m][i], want)
+					for j, got := range []float32{got[m].LogProbs[i], got[m].Entropies[i], got[m].Hits[i]} {
+						if d := math.Abs(float64(got) - want[j]); !(d <= 2e-5*max(1, math.Abs(want[j]))) {
+							t.Errorf("%s, %s: micro-batch %d, position %d: figure %d is %v, PyTorch %v", variant, name, m, i, j, got,
+								want[j])
+						}
 					}
+					hits += want[2]
 				}
 			}
 			before := [][]float32{}
+			var sums [3]float64
 			for _, one := range got {
-				before = append(before, slices.Clone(one))
+				before = append(before, slices.Concat(one.LogProbs, one.Entropies, one.Hits))
+				for i := range one.Hits {
+					sums[0], sums[1] = sums[0]-float64(one.LogProbs[i]), sums[1]+float64(one.Entropies[i])
+					sums[2] += float64(one.Hits[i])
+				}
+			}
+			res, err := r.engine.Measure(t.Context(), s.eval)
+			for i, got := range []float64{res.LossSum, res.EntropySum, res.Hits} {
+				if err != nil || !(math.Abs(got-sums[i]) <= 1e-12*sums[i]) {
+					t.Errorf("%s, %s: the sum of figures %d is %v, and they add up to %v (error %v)", variant, name, i, got, sums[i], err)
+				}
 			}
 			if bound == nil {
 				bound = before
@@ -65,11 +85,14 @@ func TestLogProbsAgreeWithPyTorch(t *testing.T) {
 				t.Fatal(err)
 			}
 			after, err := r.engine.LogProbs(t.Context(), s.eval)
-			if err != nil || slices.Equal(after[0], before[0]) {
+			if err != nil || slices.Equal(after[0], before[0][:len(after[0])]) {
 				t.Errorf("%s: a step changes nothing (error %v)", name, err)
 			}
 			r.close(t)
 		}
+	}
+	if hits == 0 {
+		t.Error("no target has the largest logit")
 	}
 	r := newRig(t, modeltest.Load(t, "qwen3"), f32, nil)
 	if _, err := r.engine.LogProbs(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "make it with LogProbs") {

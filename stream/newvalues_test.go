@@ -75,11 +75,11 @@ func inTwoPasses(t errorer, s *subject, steps int, change func(*stream.Batch)) (
 	n := s.numerics.CohortMicros()
 	for i := range steps {
 		b := s.batches[i]
-		logProbs, err := r.engine.LogProbs(context.Background(), b)
+		figures, err := r.engine.Figures(context.Background(), b)
 		if err != nil {
 			t.Fatal(err)
 		}
-		weighed, _, err := b.Weigh(rivals{}, n, logProbs)
+		weighed, _, err := b.Weigh(rivals{}, n, figures)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,6 +22,14 @@ type Document struct {
 	Reference     []float32 // log-probabilities of the reference by position; nil: no reference is needed
 }
 
+// of returns the document's part of a micro-batch's numbers.
+func (d *Document) of(all []float32) []float32 {
+	if all == nil {
+		return nil
+	}
+	return all[d.First:][:d.Length:d.Length]
+}
+
 // documents lists the documents of a batch. One without a list has those of its micro-batches, each by itself.
 func (b *Batch) documents() []Document {
 	if b.Documents != nil {
@@ -59,25 +67,23 @@ func (b *Batch) checkDocuments() error {
 }
 
 // Sequences are the documents of n micro-batches of the step from one on, in the order of the batch's documents, with
-// the log-probabilities of these micro-batches; nil: without. The objective sets weights, which have those of the batch
-// before; nil: it sets the batch's own, if there are any.
-func (b *Batch) Sequences(first, n int, logProbs, weights [][]float32) []objective.Sequence {
+// the figures of these micro-batches; nil: without. The objective sets weights, which have those of the batch before;
+// nil: it sets the batch's own, if there are any.
+func (b *Batch) Sequences(first, n int, figures []Figures, weights [][]float32) []objective.Sequence {
 	var all []objective.Sequence
 	for _, d := range b.documents() {
 		if d.Micro < first || d.Micro >= first+n {
 			continue
 		}
-		of := func(by [][]float32) []float32 {
-			if by == nil {
-				return nil
-			}
-			return by[d.Micro-first][d.First:][:d.Length:d.Length]
-		}
 		micro := b.Micro[d.Micro]
 		s := objective.Sequence{Group: d.Group, Side: d.Side, Margin: d.Margin, Reference: d.Reference,
-			Targets: micro.Targets[d.First:][:d.Length:d.Length], LogProbs: of(logProbs), Weights: of(weights)}
-		if weights == nil && micro.Weights != nil {
-			s.Weights = micro.Weights[d.First:][:d.Length:d.Length]
+			Targets: micro.Targets[d.First:][:d.Length:d.Length]}
+		if figures != nil {
+			of := figures[d.Micro-first]
+			s.LogProbs, s.Entropies, s.Hits = d.of(of.LogProbs), d.of(of.Entropies), d.of(of.Hits)
+		}
+		if s.Weights = d.of(micro.Weights); weights != nil {
+			s.Weights = d.of(weights[d.Micro-first])
 		}
 		all = append(all, s)
 	}
@@ -89,11 +95,10 @@ func (b *Batch) Counts() objective.Counts {
 	return objective.Count(b.Sequences(0, len(b.Micro), nil, nil))
 }
 
-// Weigh has an objective give the positions of a batch their weights, from the log-probabilities of all of its
-// micro-batches: what a step with that objective does in the middle, if it trains all of them. It returns a batch that
-// trains to the same bits without the objective, by groups of that number of micro-batches, which see each other's
-// documents.
-func (b *Batch) Weigh(o objective.Objective, group int, logProbs [][]float32) (*Batch, objective.Result, error) {
+// Weigh has an objective give the positions of a batch their weights, from the figures of all of its micro-batches: what
+// a step with that objective does in the middle, if it trains all of them. It returns a batch that trains to the same
+// bits without the objective, by groups of that number of micro-batches, which see each other's documents.
+func (b *Batch) Weigh(o objective.Objective, group int, figures []Figures) (*Batch, objective.Result, error) {
 	var sum objective.Result
 	weighed := *b
 	weighed.Micro, weighed.Documents = slices.Clone(b.Micro), nil
@@ -106,7 +111,7 @@ func (b *Batch) Weigh(o objective.Objective, group int, logProbs [][]float32) (*
 			}
 		}
 		res, err := weigh(o, &objective.Step{Whole: whole,
-			Sequences: b.Sequences(first, group, logProbs[first:][:group], weights)})
+			Sequences: b.Sequences(first, group, figures[first:][:group], weights)})
 		if err != nil {
 			return nil, sum, err
 		}
@@ -120,7 +125,7 @@ func (b *Batch) Weigh(o objective.Objective, group int, logProbs [][]float32) (*
 
 // weigh refuses weights that are not finite, with which a step would have no gradient.
 func weigh(o objective.Objective, s *objective.Step) (objective.Result, error) {
-	res, err := o.Weigh(s)
+	res, err := objective.Weigh(o, s)
 	if err != nil {
 		return res, err
 	}
@@ -143,12 +148,10 @@ func (r *execution) objective(s device.Stream, op *plan.Op) error {
 	n := r.Plan.Numerics
 	cohort := op.Reads[0].Micro
 	first := r.Plan.Cluster.Host*n.MicroBatches + cohort
-	logProbs, weights := make([][]float32, len(op.Reads)), make([][]float32, len(op.Writes))
+	figures, weights := make([]Figures, len(op.Reads)), make([][]float32, len(op.Writes))
 	for i := range op.Reads {
-		logProbs[i] = hostmem.F32(r.bytes(plan.TokensPurpose, r.host.At(&op.Reads[i]))) // which nothing reads after this
-		for t, loss := range logProbs[i] {
-			logProbs[i][t] = -loss
-		}
+		mem := r.bytes(plan.TokensPurpose, r.host.At(&op.Reads[i])) // which nothing reads after this
+		figures[i] = figuresIn(mem, n.Positions())
 		weights[i] = hostmem.F32(r.bytes(plan.TokensPurpose, r.host.At(&op.Writes[i])))
 		if own := r.asked.Micro[first+i].Weights; copy(weights[i], own) == 0 {
 			for t := range weights[i] {
@@ -157,7 +160,7 @@ func (r *execution) objective(s device.Stream, op *plan.Op) error {
 		}
 	}
 	res, err := weigh(r.Objective, &objective.Step{Whole: r.inStep,
-		Sequences: r.asked.Sequences(first, len(weights), logProbs, weights)})
+		Sequences: r.asked.Sequences(first, len(weights), figures, weights)})
 	if err != nil {
 		return fmt.Errorf("objective: %w", err)
 	}

@@ -65,14 +65,16 @@ func (r *execution) sides(op *plan.Op) (all []nn.SideRows) {
 	return all
 }
 
-// tokenLosses are the losses of a micro-batch by position, which the device writes with the step's results: F32 [1, T].
-func (r *execution) tokenLosses(rank, m int) device.Mat {
+// figures has the figures of a micro-batch's positions, which the device writes with the step's results: F32
+// [device.TokenFigures, T].
+func (r *execution) figures(rank, m int) device.Mat {
 	memory, n := r.ranks[rank].memory, r.Plan.Numerics.Positions()
 	to := memory.Here(plan.Results, rank, 0)
 	if to.IsZero() { // results are written where the host reads them
 		to = memory.Home(plan.HostResults, 0)
 	}
-	return device.NewMat(to.Slice(r.Plan.TokenLossesAt(m), int64(n)*tensor.F32.Bytes()), tensor.F32, 1, n)
+	bytes := device.TokenFigures * int64(n) * tensor.F32.Bytes()
+	return device.NewMat(to.Slice(r.Plan.TokenLossesAt(m), bytes), tensor.F32, device.TokenFigures, n)
 }
 
 // hostResult is the memory to which the host's lane writes a scalar of the step.

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/plan"
 )
 
@@ -79,29 +80,35 @@ func (t *tally) put(results []byte, at int64) {
 	binary.NativeEndian.PutUint64(results[at+8:], t.longest)
 }
 
-// collect adds up the scalars of all hosts, of a schedule with an update or nil, in fp64: losses of micro-batches by
+// collect adds up the scalars of all hosts, of a schedule with an update or nil, in fp64: figures of micro-batches by
 // cohort, of a step those that are trained, and squares of parts and their pieces in order, each of which one host has.
 func (e *Engine) collect(u *pendingUpdate, steps bool) Result {
 	var res Result
 	var told tally
-	cohort, squares := 0.0, 0.0
+	var sums, cohort [device.TokenFigures]float64
+	squares := 0.0
 	for _, of := range e.results {
 		for m := range e.Plan.Numerics.MicroBatches {
-			if e.Plan.Numerics.BeginsCohort(m) {
-				res.LossSum, cohort = res.LossSum+cohort, 0
-			}
-			if !steps || e.Plan.Numerics.TrainsMicro(m) {
-				cohort += float(of, e.Plan.LossAt(m))
+			for i := range sums {
+				if e.Plan.Numerics.BeginsCohort(m) {
+					sums[i], cohort[i] = sums[i]+cohort[i], 0
+				}
+				if !steps || e.Plan.Numerics.TrainsMicro(m) {
+					cohort[i] += float(of, e.Plan.LossAt(m)+8*int64(i))
+				}
 			}
 		}
 		told.add(tallyOf(of, e.Plan.TallyAt()))
 	}
+	for i := range sums {
+		sums[i] += cohort[i]
+	}
+	res.LossSum, res.EntropySum, res.Hits = sums[0], sums[1], sums[2]
 	res.BadWeights = int64(told.bad)
 	if u != nil { // devices tell of moves in steps, which are rates without the bias of the first moment
 		steps := float64(math.Float32frombits(uint32(told.longest)))
 		res.LongestMove = steps / (1 - math.Pow(u.AdamW.Beta1, float64(u.Step-u.Idle)))
 	}
-	res.LossSum += cohort
 	for at := e.Plan.SquaresAt(0); at < e.Plan.LoadsAt(0, 0); at += 8 {
 		part := 0.0
 		for _, of := range e.results {

@@ -87,7 +87,7 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 		case plan.LogitRows:
 			a.Wanted = r.logitsOf(op, o)
 		case plan.TokenLosses:
-			a.Ending.Loss = device.NewVec(mem, tensor.F32, r.Plan.Numerics.Positions())
+			a.Ending.Figures = device.NewMat(mem, tensor.F32, device.TokenFigures, r.Plan.Numerics.Positions())
 		case plan.LossWeights:
 			a.Batch.Weights = mem
 		}
@@ -118,7 +118,7 @@ func (r *execution) hold(a *nn.Args, op *plan.Op, o *plan.Operand) {
 		a.Ending = here.Ending[r.Plan.HeadBuffer(o.Micro)]
 		ending := *a.Ending
 		if r.Plan.Outputs.LogProbs {
-			ending.Loss = r.tokenLosses(op.Rank, o.Micro)
+			ending.Figures = r.figures(op.Rank, o.Micro)
 		}
 		if parts := op.Visit.Parts; len(here.KeptLogits) > 0 && len(parts) > 0 && parts[0] > 0 {
 			kept := here.KeptLogits[parts[0]-1]

@@ -51,7 +51,7 @@ type evaluations struct {
 	patience  int                 // stop.patience
 	loss      *float64            // after the latest step, if there was an evaluation
 	plateau   *checkpoint.Plateau // of all so far
-	objective map[string]float64  // the numbers of an objective with the loss
+	objective map[string]float64  // the other numbers, by their names
 }
 
 // note counts an evaluation after the latest step.

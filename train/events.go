@@ -90,7 +90,7 @@ func (e UpdateSkipped) String() string {
 type Evaluated struct {
 	Step      int
 	Loss      float64            // nats per target token, or of the objective
-	Objective map[string]float64 // its numbers, if there is one
+	Objective map[string]float64 // the other numbers, by their names
 	// Late says that the run was stopped in the evaluation, and makes up for it as it continues.
 	Late bool
 }

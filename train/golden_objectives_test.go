@@ -149,20 +149,20 @@ func placed(all []compared, rows [][]int, needs objective.Needs, n plan.Numerics
 	return b
 }
 
-// weighed has an objective give a batch its weights, from the log-probabilities that the run computes. Those of the
+// weighed has an objective give a batch its weights, from the figures that the run computes. Log-probabilities of the
 // first step are the reference.
 func weighed(t *testing.T, r *Run, o objective.Objective, b *stream.Batch) (*stream.Batch, objective.Result) {
 	t.Helper()
-	logProbs, err := r.LogProbs(t.Context(), b)
+	figures, err := r.session.Engine.Figures(t.Context(), b)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range b.Documents {
 		if d := &b.Documents[i]; o.Needs().Reference && d.Reference == nil {
-			d.Reference = slices.Clone(logProbs[d.Micro][d.First:][:d.Length])
+			d.Reference = slices.Clone(figures[d.Micro].LogProbs[d.First:][:d.Length])
 		}
 	}
-	w, res, err := b.Weigh(o, len(b.Micro), logProbs)
+	w, res, err := b.Weigh(o, len(b.Micro), figures)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -229,7 +229,7 @@ func (t *trainer) openReferenceInTurn(ctx context.Context) error {
 	return nil
 }
 
-// objectiveOf are the numbers of the objective in a record that are of its step.
+// objectiveOf are the numbers of what the run trains for in a record that are of its step.
 func (t *trainer) objectiveOf(m *trace.Metrics) map[string]float64 {
 	own := map[string]float64{}
 	for name, x := range m.Objective {

@@ -148,8 +148,8 @@ func checkMetrics(t *testing.T, c *runfile.Config, sum *Summary) {
 	if len(lines) != sum.Steps+1 {
 		t.Fatalf("%d lines for %d steps and the evaluation before", len(lines), sum.Steps)
 	}
-	keys := []string{"clip_scale", "device_peak_bytes", "disk_read_bytes", "disk_written_bytes", "grad_norm", "host_peak_bytes", "lanes",
-		"learning_rate", "loss", "model_tflops", "step", "step_sec", "target_tokens", "time", "tokens", "tokens_per_sec"}
+	keys := []string{"clip_scale", "device_peak_bytes", "disk_read_bytes", "disk_written_bytes", "entropy", "grad_norm", "host_peak_bytes", "lanes",
+		"learning_rate", "loss", "mean_token_accuracy", "model_tflops", "step", "step_sec", "target_tokens", "time", "tokens", "tokens_per_sec"}
 	all, err := trace.ReadMetrics(bytes.NewReader(doc))
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func checkMetrics(t *testing.T, c *runfile.Config, sum *Summary) {
 		}
 		want := slices.Clone(keys)
 		if step := i + 1; step%6 == 0 {
-			want = append(want, "eval_loss")
+			want = append(want, "eval_loss", "eval_entropy", "eval_mean_token_accuracy")
 		}
 		if i > 0 && all[i-1].LearningRate > 0 {
 			want = append(want, "max_update_over_lr")

@@ -86,10 +86,10 @@ func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m 
 	if err := t.badWeights(updated); err != nil {
 		return err // a save of them does not end
 	}
-	m.Loss, m.GradNorm, m.ClipScale = res.Loss(), res.GradNorm, res.ClipScale
+	m.Loss, m.GradNorm, m.ClipScale, m.Objective = res.Loss(), res.GradNorm, res.ClipScale, res.Metrics()
 	if t.aim.objective != nil {
 		pairs := int64(batch.Counts().Groups)
-		m.Pairs, m.Objective = &pairs, res.Objective.Metrics()
+		m.Pairs = &pairs
 	}
 	if m.Experts = trace.ExpertsOf(res.Loads); t.config.RouterAuxLossCoef != 0 {
 		m.AuxLoss = &res.AuxLoss
@@ -173,9 +173,7 @@ func (t *trainer) account(m *trace.Metrics) {
 		s.LastLoss = m.Loss
 	}
 	s.Experts = m.Experts
-	if t.aim.objective != nil {
-		s.Objective = t.objectiveOf(m)
-	}
+	s.Objective = t.objectiveOf(m)
 	s.Tokens += m.Tokens
 	s.TargetTokens += m.TargetTokens
 	s.TrainSec += m.StepSec

@@ -22,7 +22,8 @@ type Summary struct {
 	Trend      *LossTrend `json:"trend,omitempty"`
 	EvalBefore *float64   `json:"eval_loss_before,omitempty"`
 	EvalAfter  *float64   `json:"eval_loss_after,omitempty"`
-	// Objective has the numbers of the run's objective in the last step, and those of the two evaluations follow.
+	// Objective has the numbers of the run's objective in the last step, without one entropy and mean_token_accuracy, and
+	// those of the two evaluations follow.
 	Objective       map[string]float64 `json:"objective,omitempty"`
 	ObjectiveBefore map[string]float64 `json:"eval_objective_before,omitempty"`
 	ObjectiveAfter  map[string]float64 `json:"eval_objective_after,omitempty"`

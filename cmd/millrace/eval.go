@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/train/verbs"
 )
 
@@ -67,10 +68,11 @@ func (c *evalCmd) Run(p *program) error {
 	if c.JSON {
 		return p.printJSON(l)
 	}
-	if l.Objective != nil {
+	if _, isReward := l.Objective["mean_reward"]; isReward {
 		return p.printf("loss %.4f  accuracy %.4f  margin %.4f  rewards %.4f to %.4f, mean %.4f\n", l.Loss,
 			l.Objective["accuracy"], l.Objective["margin"], l.Objective["min_reward"], l.Objective["max_reward"],
 			l.Objective["mean_reward"])
 	}
-	return p.printf("loss %.4f  perplexity %.3f  over %d target tokens of %d\n", l.Loss, l.Perplexity, l.TargetTokens, l.Tokens)
+	return p.printf("loss %.4f  perplexity %.3f  token accuracy %.3f  over %d target tokens of %d\n", l.Loss, l.Perplexity,
+		l.Objective[objective.MeanTokenAccuracy], l.TargetTokens, l.Tokens)
 }

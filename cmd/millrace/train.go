@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
@@ -101,9 +102,9 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 		row("held-out loss", "%.4f -> %.4f%s", *s.EvalBefore, *s.EvalAfter, rise(*s.EvalAfter > *s.EvalBefore))
 	}
 	if before, after := s.ObjectiveBefore, s.ObjectiveAfter; before != nil && after != nil {
-		rewardRow(row, "held-out ", before, after)
+		scoreRow(row, "held-out ", before, after)
 	} else if s.Objective != nil {
-		rewardRow(row, "", nil, s.Objective)
+		scoreRow(row, "", nil, s.Objective)
 	}
 	if s.Skipped > 0 {
 		row("skipped updates", "%d: the gradient norm was not finite", s.Skipped)
@@ -141,11 +142,11 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 	row("peak memory", "%s measured, %s planned", plan.FormatBytes(s.PeakBytes), plan.FormatBytes(s.PlannedBytes))
 }
 
-// rewardRow has how often the better completion has the larger reward, and by how much it is larger: of the last step,
-// or of the held-out data before and after training.
-func rewardRow(row func(name, format string, args ...any), what string, before, after map[string]float64) {
-	for _, of := range []struct{ name, as string }{{"rewards/accuracies", "accuracy"}, {"accuracy", "accuracy"},
-		{"rewards/margins", "margin"}, {"margin", "margin"}} {
+// scoreRow has the share of targets that no token is likelier than, how often the better completion has the larger
+// reward, and by how much it is larger: of the last step, or of the held-out data before and after training.
+func scoreRow(row func(name, format string, args ...any), what string, before, after map[string]float64) {
+	for _, of := range []struct{ name, as string }{{objective.MeanTokenAccuracy, "token accuracy"},
+		{"rewards/accuracies", "accuracy"}, {"accuracy", "accuracy"}, {"rewards/margins", "margin"}, {"margin", "margin"}} {
 		last, ok := after[of.name]
 		first, had := before[of.name]
 		switch {

@@ -23,10 +23,11 @@ func (s *Stream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first in
 }
 
 // TokenLoss implements device.HeadOps.
-func (s *Stream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
-	s.operands.TokenLoss(loss, stat, targets)
+func (s *Stream) TokenLoss(figures, stat device.Mat, targets device.Mem) {
+	s.operands.TokenLoss(figures, stat, targets)
 	s.enqueue(func() {
-		a := &kernels.CrossEntropy{Stats: floats(stat), Targets: ints(targets, stat.Rows), Loss: floats(loss)}
+		row := func(i int) []float32 { return floats(figures.RowRange(i, 1)) }
+		a := &kernels.CrossEntropy{Stats: floats(stat), Targets: ints(targets, stat.Rows), Loss: row(0), Entropy: row(1), Hit: row(2)}
 		s.crew.LSEFinish(a, 0, stat.Rows)
 	})
 }

@@ -113,14 +113,14 @@ func calls(sp *space) []func(w work) {
 		func(dGateUp, act, dy, gateUp device.Mat) func(work) {
 			return func(s work) { s.GLUGrad(dGateUp, act, dy, gateUp, device.GLUSpec{}) }
 		}(f32(rows, 2*d), f32(rows, d), f32(rows, d), f32(rows, 2*d)),
-		bind1(f32(rows, 3), work.LSEInit),
+		bind1(f32(rows, device.HeadStats), work.LSEInit),
 		func(stat, logits device.Mat, targets device.Mem) func(work) {
 			return func(s work) { s.LSEUpdate(stat, logits, targets, 0, 0) }
-		}(f32(rows, 3), f32(rows, 8), ids()),
-		bind3(f32(1, rows), f32(rows, 3), ids(), work.TokenLoss),
+		}(f32(rows, device.HeadStats), f32(rows, 8), ids()),
+		bind3(f32(device.TokenFigures, rows), f32(rows, device.HeadStats), ids(), work.TokenLoss),
 		func(dlogits, logits, stat device.Mat, targets, weights device.Mem) func(work) {
 			return func(s work) { s.CrossEntropyGrad(dlogits, logits, stat, targets, weights, 0, 0) }
-		}(f32(rows, 8), f32(rows, 8), f32(rows, 3), ids(), f32(1, rows).Mem),
+		}(f32(rows, 8), f32(rows, 8), f32(rows, device.HeadStats), ids(), f32(1, rows).Mem),
 		bind2(a.Take(8), f32(1, 7), work.Sum),
 		func(y, table device.Mat, ids device.Mem) func(work) {
 			return func(s work) { s.Gather(y, table, ids, 0) }

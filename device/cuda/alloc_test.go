@@ -94,7 +94,7 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	q, out, dq, dout := mat(tensor.BF16, rows, cols), mat(tensor.BF16, rows, cols), mat(tensor.BF16, rows, cols), mat(tensor.BF16, rows, cols)
 	w, bias, db, wide := mat(tensor.BF16, cols, cols), mat(tensor.BF16, 1, cols), mat(tensor.F32, 1, cols), mat(tensor.BF16, rows, 2*cols)
 	dWide, f, dw := mat(tensor.BF16, rows, 2*cols), mat(tensor.F32, rows, cols), mat(tensor.F32, cols, cols)
-	rstd, stat, loss := mat(tensor.F32, rows, 1), mat(tensor.F32, rows, 3), mat(tensor.F32, 1, rows)
+	rstd, stat, figures := mat(tensor.F32, rows, 1), mat(tensor.F32, rows, device.HeadStats), mat(tensor.F32, device.TokenFigures, rows)
 	lse, delta := mat(tensor.F32, rows, heads), mat(tensor.F32, rows, heads)
 	cos, sin := mat(tensor.F32, rows, headDim/2), mat(tensor.F32, rows, headDim/2)
 	ids := a.Take(int64(4 * rows))
@@ -174,8 +174,8 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"Attention capped": func() { s.Attention(out, lse, q, k, v, capped) },
 		"LSEInit":          func() { s.LSEInit(stat) },
 		"LSEUpdate":        func() { s.LSEUpdate(stat, f, ids, 0, 30) },
-		"TokenLoss":        func() { s.TokenLoss(loss, stat, ids) },
-		"CrossEntropyGrad": func() { s.CrossEntropyGrad(x, f, stat, ids, loss.Mem, 0, 30) },
+		"TokenLoss":        func() { s.TokenLoss(figures, stat, ids) },
+		"CrossEntropyGrad": func() { s.CrossEntropyGrad(x, f, stat, ids, figures.Mem, 0, 30) },
 		"Gather":           func() { s.Gather(y, table, ids, 0) },
 		"ScatterAdd":       func() { s.ScatterAdd(dTable, y, ids, 0, 1) },
 		"AdamW": func() {

@@ -277,12 +277,12 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 			return speedTask{name: "addition", run: func(s operations) { s.Add(y, x, z) }}
 		},
 		func(a *device.Arena) speedTask {
-			stat, logits, targets := a.Mat(f32, z.rows, 3), a.Mat(f32, z.rows, z.tile), ids(a, z.rows, z.tile)
+			stat, logits, targets := a.Mat(f32, z.rows, device.HeadStats), a.Mat(f32, z.rows, z.tile), ids(a, z.rows, z.tile)
 			return speedTask{name: "sums of the loss", run: func(s operations) { s.LSEUpdate(stat, logits, targets, 0, 0) }}
 		},
 		func(a *device.Arena) speedTask {
 			d, logits, stat, targets, weights := a.Mat(bf16, z.rows, z.tile), a.Mat(f32, z.rows, z.tile),
-				a.Mat(f32, z.rows, 3), ids(a, z.rows, z.tile), a.Take(int64(4*z.rows))
+				a.Mat(f32, z.rows, device.HeadStats), ids(a, z.rows, z.tile), a.Take(int64(4*z.rows))
 			return speedTask{name: "gradient of the loss",
 				run: func(s operations) { s.CrossEntropyGrad(d, logits, stat, targets, weights, 0, 0) }}
 		},

@@ -30,13 +30,13 @@ func (s *Stream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first in
 }
 
 // TokenLoss implements device.HeadOps.
-func (s *Stream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
-	s.operands.TokenLoss(loss, stat, targets)
+func (s *Stream) TokenLoss(figures, stat device.Mat, targets device.Mem) {
+	s.operands.TokenLoss(figures, stat, targets)
 	s.enqueue(func() error {
 		if empty(stat) {
 			return nil
 		}
-		return s.launch(named("token_loss"), ptr(loss.Mem), ptr(stat.Mem), ptr(targets), i32(stat.Rows))
+		return s.launch(named("token_loss"), ptr(figures.Mem), ptr(stat.Mem), ptr(targets), i32(stat.Rows))
 	})
 }
 

@@ -119,9 +119,9 @@ func (s *faultyStream) LSEUpdate(stat, logits device.Mat, targets device.Mem, fi
 	s.op(func() { s.inner.LSEUpdate(stat, logits, targets, first, softCap) })
 }
 
-func (s *faultyStream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
-	s.operands.TokenLoss(loss, stat, targets)
-	s.op(func() { s.inner.TokenLoss(loss, stat, targets) })
+func (s *faultyStream) TokenLoss(figures, stat device.Mat, targets device.Mem) {
+	s.operands.TokenLoss(figures, stat, targets)
+	s.op(func() { s.inner.TokenLoss(figures, stat, targets) })
 }
 
 func (s *faultyStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int, softCap float32) {

@@ -495,25 +495,41 @@ func testCrossEntropy(r *rig) {
 	for _, s := range []struct {
 		rows, vocab, tile int
 		softCap           float32
-	}{{1, 1, 1, 0}, {3, 17, 17, 0}, {17, 100, 37, 0}, {37, 1031, 300, 0}, {131, 700, 131, 0}, {17, 100, 37, 30}, {5, 2500, 1300, 3}} {
+		ties              bool // logits are whole numbers
+	}{{1, 1, 1, 0, false}, {3, 17, 17, 0, false}, {17, 100, 37, 0, true}, {37, 1031, 300, 0, false}, {131, 700, 131, 0, false},
+		{17, 100, 37, 30, false}, {5, 2500, 1300, 3, false}} {
 		for _, d := range types {
 			what := fmt.Sprintf("%v %+v", d, s)
-			logits := r.filled(r.output("logits", tensor.F32, s.rows, s.vocab), func(i int) float64 {
-				return 10*r.rng.NormFloat64() + float64(i/s.vocab%3)*80 // far from zero in some rows
-			})
+			largest, least := make([]int32, s.rows), make([]int32, s.rows) // columns of logits
+			numbers := make([]float64, s.rows*s.vocab)
+			for i := range numbers {
+				numbers[i] = 10*r.rng.NormFloat64() + float64(i/s.vocab%3)*80 // far from zero in some rows
+				if s.ties {
+					numbers[i] = math.Round(numbers[i])
+				}
+			}
+			for i := range largest {
+				row := numbers[i*s.vocab:][:s.vocab]
+				largest[i], least[i] = int32(slices.Index(row, slices.Max(row))), int32(slices.Index(row, slices.Min(row)))
+			}
+			logits := r.filled(r.output("logits", tensor.F32, s.rows, s.vocab), func(i int) float64 { return numbers[i] })
 			targets := make([]int32, s.rows)
 			for i := range targets {
-				targets[i] = int32(r.rng.IntN(s.vocab))
-				if i%5 == 1 {
+				switch targets[i] = int32(r.rng.IntN(s.vocab)); {
+				case i%5 == 1:
 					targets[i] = -1 - int32(i%2)*99
+				case i%4 == 0, s.softCap > 0 && i%3 > 0: // all logits of a row may be near the cap
+					targets[i] = largest[i]
+				case s.softCap > 0:
+					targets[i] = least[i]
 				}
 			}
 			ids := r.ints("targets", targets)
-			stat, loss := r.stat("stat", s.rows, 3), r.output("loss", tensor.F32, 1, s.rows)
+			stat, figures := r.stat("stat", s.rows, device.HeadStats), r.stat("figures", device.TokenFigures, s.rows)
 			grad := r.output("dlogits", d, s.rows, s.vocab)
-			const largest = 0x1p-5
+			const heaviest = 0x1p-5
 			weights := r.filled(r.place("weights", tensor.F32, 1, s.rows, s.rows), func(t int) float64 {
-				return [...]float64{0x1p-7, -largest, 0, 0x1p-30, largest}[t%5]
+				return [...]float64{0x1p-7, -heaviest, 0, 0x1p-30, heaviest}[t%5]
 			})
 			tiles := func(f func(first, n int)) {
 				for first := 0; first < s.vocab; first += s.tile {
@@ -523,14 +539,16 @@ func testCrossEntropy(r *rig) {
 			r.run(func(st device.Stream) {
 				st.LSEInit(stat.Mat)
 				tiles(func(first, n int) { st.LSEUpdate(stat.Mat, logits.ColRange(first, n), ids.Mem, first, s.softCap) })
-				st.TokenLoss(loss.Mat, stat.Mat, ids.Mem)
+				st.TokenLoss(figures.Mat, stat.Mat, ids.Mem)
 				tiles(func(first, n int) {
 					st.CrossEntropyGrad(grad.ColRange(first, n), logits.ColRange(first, n), stat.Mat, ids.Mem, weights.Mem, first,
 						s.softCap)
 				})
 			})
-			r.near(what, loss, 200)
-			r.near(what, grad, 4*largest)
+			for i, scale := range []float64{200, 10, 0} { // losses, entropies, hits
+				r.near(what, &matrix{figures.RowRange(i, 1), fmt.Sprint("figures ", i)}, scale)
+			}
+			r.near(what, grad, 4*heaviest)
 			r.scratch(stat)
 			r.finish(what)
 		}

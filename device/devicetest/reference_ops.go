@@ -530,11 +530,13 @@ func activation(x, alpha float64, of device.Activation) (y, derivative float64) 
 	panic("devicetest: an unknown activation")
 }
 
-// The columns of stat: the maximum, the sum of exponentials, and the target's logit.
+// The columns of stat: the maximum, the sum of exponentials, the target's logit, and the sum of products of exponentials
+// with how far their logits are below the maximum.
 const (
 	maximum = iota
 	exponentials
 	targetLogit
+	products
 	statCols
 )
 
@@ -550,7 +552,8 @@ func (s *referenceStream) LSEInit(stat device.Mat) {
 	})
 }
 
-// LSEUpdate: with m' = max(m, x), the sum of exponentials becomes sum*exp(m - m') + exp(x - m'), for each logit x.
+// LSEUpdate: with m' = max(m, x), the sum of exponentials becomes sum*exp(m - m') + exp(x - m'), for each logit x, and
+// that of products (products + sum*(m - m'))*exp(m - m') + exp(x - m')*(x - m'), where 0 times infinity is 0.
 func (s *referenceStream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first int, softCap float32) {
 	s.operands.LSEUpdate(stat, logits, targets, first, softCap)
 	s.do(func() {
@@ -559,6 +562,12 @@ func (s *referenceStream) LSEUpdate(stat, logits device.Mat, targets device.Mem,
 			x, _ = capped(x, softCap)
 			row := all[i/logits.Cols*statCols:]
 			larger := max(row[maximum], x)
+			if by := row[maximum] - larger; row[exponentials] > 0 {
+				row[products] = (row[products] + row[exponentials]*by) * math.Exp(by)
+			}
+			if p := math.Exp(x - larger); p > 0 {
+				row[products] += p * (x - larger)
+			}
 			row[exponentials] = row[exponentials]*math.Exp(row[maximum]-larger) + math.Exp(x-larger)
 			row[maximum] = larger
 			if int(ids[i/logits.Cols]) == first+i%logits.Cols {
@@ -569,17 +578,25 @@ func (s *referenceStream) LSEUpdate(stat, logits device.Mat, targets device.Mem,
 	})
 }
 
-// TokenLoss: loss = m + log(sum of exponentials) - target's logit.
-func (s *referenceStream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
-	s.operands.TokenLoss(loss, stat, targets)
+// TokenLoss: loss = m + log(sum of exponentials) - target's logit; entropy = log(sum of exponentials) - the sum of
+// products/the sum of exponentials; and 1 where the target's logit is m.
+func (s *referenceStream) TokenLoss(figures, stat device.Mat, targets device.Mem) {
+	s.operands.TokenLoss(figures, stat, targets)
 	s.do(func() {
-		all, losses := s.numbers(stat), make([]float64, stat.Rows)
-		for t, id := range s.vector(targets, tensor.I32, stat.Rows) {
-			if row := all[t*statCols:]; id >= 0 {
-				losses[t] = row[maximum] + math.Log(row[exponentials]) - row[targetLogit]
+		n, all := stat.Rows, s.numbers(stat)
+		of := make([]float64, device.TokenFigures*n)
+		for t, id := range s.vector(targets, tensor.I32, n) {
+			row := all[t*statCols:]
+			if id < 0 {
+				continue
+			}
+			of[t] = row[maximum] + math.Log(row[exponentials]) - row[targetLogit]
+			of[n+t] = math.Log(row[exponentials]) - row[products]/row[exponentials]
+			if row[targetLogit] == row[maximum] {
+				of[2*n+t] = 1
 			}
 		}
-		s.put(loss, losses)
+		s.put(figures, of)
 	})
 }
 

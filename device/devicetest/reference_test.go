@@ -312,21 +312,76 @@ func (n *numbersOf) attention(q, k, v, dout device.Mat, spec device.AttentionSpe
 
 // crossEntropy returns the loss of each row of logits, and writes the gradient of their weighted sum, tile by tile.
 func (n *numbersOf) crossEntropy(dlogits, logits device.Mat, targets, weights device.Mem, softCap float32) []float64 {
+	return n.figures(dlogits, logits, targets, weights, softCap)[:logits.Rows]
+}
+
+// figures does so and returns all figures: losses, entropies and hits.
+func (n *numbersOf) figures(dlogits, logits device.Mat, targets, weights device.Mem, softCap float32) []float64 {
 	const tile = 3
 	mark := n.arena.Mark()
 	defer n.arena.Release(mark)
-	stat, loss := n.f32(logits.Rows, make([]float64, 3*logits.Rows)), n.f32(1, make([]float64, logits.Rows))
+	stat := n.f32(logits.Rows, make([]float64, device.HeadStats*logits.Rows))
+	figures := n.f32(device.TokenFigures, make([]float64, device.TokenFigures*logits.Rows))
 	n.LSEInit(stat)
 	for first := 0; first < logits.Cols; first += tile {
 		n.LSEUpdate(stat, logits.ColRange(first, min(tile, logits.Cols-first)), targets, first, softCap)
 	}
-	n.TokenLoss(loss, stat, targets)
+	n.TokenLoss(figures, stat, targets)
 	for first := 0; first < logits.Cols; first += tile {
 		cols := min(tile, logits.Cols-first)
 		n.CrossEntropyGrad(dlogits.ColRange(first, cols), logits.ColRange(first, cols), stat, targets, weights, first,
 			softCap)
 	}
-	return n.read(loss)
+	return n.read(figures)
+}
+
+// TestReferenceFigures compares entropies with their definition, and hits with the largest logits, which some targets
+// share.
+func TestReferenceFigures(t *testing.T) {
+	n, rng := newNumbers(), rand.New(rand.NewPCG(5, 5))
+	const rows, vocab = 8, 10
+	for _, softCap := range []float32{0, 30} {
+		all, targets := make([]float64, rows*vocab), make([]int32, rows)
+		for i := range all {
+			all[i] = math.Round(4*rng.NormFloat64()) + float64(i/vocab*100-400) // ties, and rows far from zero
+		}
+		if softCap > 0 {
+			for i := range all {
+				all[i] = math.Round(4 * rng.NormFloat64())
+			}
+		}
+		for r := range targets {
+			if targets[r] = int32(rng.IntN(vocab)); r%2 == 0 {
+				row := all[r*vocab:][:vocab]
+				targets[r] = int32(slices.Index(row, slices.Max(row)))
+			}
+		}
+		targets[7] = -1
+		logits := n.f32(rows, all)
+		got := n.figures(n.like(logits), logits, n.ints(targets), n.f32(1, make([]float64, rows)).Mem, softCap)
+		for r, target := range targets {
+			row, sum, entropy, hit := make([]float64, vocab), 0.0, 0.0, 0.0
+			for c := range row {
+				row[c], _ = capped(all[r*vocab+c], softCap)
+			}
+			most := slices.Max(row)
+			for _, x := range row {
+				sum += math.Exp(x - most)
+			}
+			for _, x := range row {
+				p := math.Exp(x-most) / sum
+				entropy -= p * math.Log(p)
+			}
+			if target < 0 {
+				entropy = 0
+			} else if row[target] == most {
+				hit = 1
+			}
+			if d := got[rows+r] - entropy; math.Abs(d) > 1e-12 || got[2*rows+r] != hit {
+				t.Errorf("cap %v, row %d: entropy %v and hit %v, want %v and %v", softCap, r, got[rows+r], got[2*rows+r], entropy, hit)
+			}
+		}
+	}
 }
 
 // The reference computes a document's outputs and gradients from its own rows only: alone, they are the same.

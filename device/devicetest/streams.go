@@ -326,9 +326,9 @@ func testBadCalls(r *rig) {
 			s.LayerNorm(f32(4, 6), f32(4, 1), x, f32(1, 6), device.Mat{}, 1e-5)
 		},
 		"heads that share":     func(s device.Stream) { s.Attention(f32(4, 6), r.stat("", 4, 3).Mat, x, f32(4, 4), f32(4, 4), spec) },
-		"a negative soft cap":  func(s device.Stream) { s.LSEUpdate(r.stat("", 4, 3).Mat, x, ids, 0, -1) },
+		"a negative soft cap":  func(s device.Stream) { s.LSEUpdate(r.stat("", 4, device.HeadStats).Mat, x, ids, 0, -1) },
 		"sinks of other heads": func(s device.Stream) { s.SinkGrad(f32(1, 3), f32(1, 3), r.stat("", 4, 2).Mat, r.stat("", 4, 2).Mat) },
-		"targets too short":    func(s device.Stream) { s.LSEUpdate(r.stat("", 5, 3).Mat, f32(5, 7), ids, 0, 0) },
+		"targets too short":    func(s device.Stream) { s.LSEUpdate(r.stat("", 5, device.HeadStats).Mat, f32(5, 7), ids, 0, 0) },
 		"lengths of a copy":    func(s device.Stream) { s.Copy(r.mem.Slice(0, 8), r.staging.Slice(0, 9)) },
 		"copy onto itself":     func(s device.Stream) { s.Copy(r.mem.Slice(0, 8), r.mem.Slice(7, 8)) },
 		"a gradient too wide":  func(s device.Stream) { s.BiasGrad(f32(1, 7), x) },

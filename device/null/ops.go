@@ -115,8 +115,8 @@ func (s *stream) LSEUpdate(stat, logits device.Mat, targets device.Mem, first in
 	s.count(0)
 }
 
-func (s *stream) TokenLoss(loss, stat device.Mat, targets device.Mem) {
-	s.operands.TokenLoss(loss, stat, targets)
+func (s *stream) TokenLoss(figures, stat device.Mat, targets device.Mem) {
+	s.operands.TokenLoss(figures, stat, targets)
 	s.count(0)
 }
 

@@ -20,7 +20,7 @@ type Loss struct {
 	Perplexity   float64 `json:"perplexity,omitempty"`
 	TargetTokens int64   `json:"target_tokens"`
 	Tokens       int64   `json:"tokens"`
-	// Objective has the numbers of the objective by their names.
+	// Objective has the numbers of the objective by their names: for the next token entropy and mean_token_accuracy.
 	Objective map[string]float64 `json:"objective,omitempty"`
 }
 
@@ -40,7 +40,8 @@ func (s *Session) Evaluate(ctx context.Context, l *data.EvalLoader, held *HeldOu
 	b := s.Env.Bar("evaluating " + what)
 	defer b.End()
 	var out Loss
-	sum, weighed := 0.0, objective.Result{}
+	var sum stream.Result
+	weighed := objective.Result{}
 	for done := 0; ; {
 		if stop, err := s.Env.StopsAnywhere(ctx); err != nil || stop {
 			return out, cmp.Or(err, hosts.ErrInterrupted)
@@ -62,9 +63,9 @@ func (s *Session) Evaluate(ctx context.Context, l *data.EvalLoader, held *HeldOu
 		end := s.Watching(func(p stream.Progress) {
 			b.Show((float64(before)+p.Share*float64(done-before))/float64(l.Rows()), "")
 		})
-		loss := 0.0
+		var res stream.Result
 		if held == nil {
-			loss, err = s.Engine.Eval(ctx, batch)
+			res, err = s.Engine.Measure(ctx, batch)
 		} else {
 			err = s.weigh(ctx, batch, held, &weighed)
 		}
@@ -72,14 +73,14 @@ func (s *Session) Evaluate(ctx context.Context, l *data.EvalLoader, held *HeldOu
 		if err != nil {
 			return out, err
 		}
-		sum += loss
-		out.TargetTokens += int64(batch.Targets)
+		sum.LossSum, sum.EntropySum, sum.Hits = sum.LossSum+res.LossSum, sum.EntropySum+res.EntropySum, sum.Hits+res.Hits
+		sum.Targets += batch.Targets
 		b.Set(int64(done), int64(l.Rows()))
 	}
-	if held != nil {
+	if out.TargetTokens = int64(sum.Targets); held != nil {
 		out.Loss, out.Objective = weighed.Loss, weighed.Metrics()
-	} else if out.TargetTokens > 0 {
-		out.Loss = sum / float64(out.TargetTokens)
+	} else if sum.Targets > 0 {
+		out.Loss, out.Objective = sum.Loss(), sum.Metrics()
 		out.Perplexity = math.Exp(out.Loss)
 	}
 	return out, nil
@@ -109,7 +110,7 @@ func (s *Session) weigh(ctx context.Context, b *stream.Batch, held *HeldOut, sum
 	if b.Documents, err = held.Documents(); err != nil {
 		return err
 	}
-	all, err := s.Engine.LogProbs(ctx, b)
+	all, err := s.Engine.Figures(ctx, b)
 	if err != nil {
 		return err
 	}
@@ -121,7 +122,7 @@ func (s *Session) weigh(ctx context.Context, b *stream.Batch, held *HeldOut, sum
 			of.Weights = nil
 		}
 	}
-	res, err := s.Objective.Weigh(&objective.Step{Sequences: sequences, Whole: held.Counts})
+	res, err := objective.Weigh(s.Objective, &objective.Step{Sequences: sequences, Whole: held.Counts})
 	if err == nil {
 		objective.Merge(sum, res)
 	}

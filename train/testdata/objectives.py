@@ -38,7 +38,7 @@ PAIRS = [("ab ", "xyz", "q"), ("hello ", "there", "no!!"), ("1 + 1 = ", "2", "34
 STEPS, LEARNING_RATE = 10, 1e-3
 EOS, PAD, UNKNOWN = 95, 96, 97
 METRICS = ["rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen",
-           "logps/rejected", "nll_loss", "kl"]
+           "logps/rejected", "nll_loss", "kl", "entropy", "mean_token_accuracy"]
 
 # datasets cannot hash TRL's functions on Python 3.11: nothing is cached.
 datasets.fingerprint.Hasher.hash = classmethod(lambda cls, value: uuid.uuid4().hex[:16])

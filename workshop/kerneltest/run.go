@@ -316,7 +316,8 @@ func testLoss(t *testing.T, on *backend) {
 func testLossOf(t *testing.T, on *backend, word string, softCap float32) {
 	const rows, cols = 300, 40
 	b := benchFor(t, on, 8)
-	stat, logits, loss := b.field(tensor.F32, rows, 3, 3), b.normal(tensor.F32, rows, cols, cols+3), b.field(tensor.F32, 1, rows, rows)
+	stat, logits := b.field(tensor.F32, rows, device.HeadStats, device.HeadStats), b.normal(tensor.F32, rows, cols, cols+3)
+	figures := b.field(tensor.F32, device.TokenFigures, rows, rows)
 	targets := make([]int32, rows)
 	for r := range targets {
 		if targets[r] = int32(b.rng.IntN(cols)); r%7 == 3 {
@@ -328,10 +329,10 @@ func testLossOf(t *testing.T, on *backend, word string, softCap float32) {
 	b.run("lse_init", stat, rows)
 	b.compare("stat", stat, b.wanted(stat), within(0x1p-149))
 	b.ref.LSEUpdate(b.of(stat), b.of(logits), b.of(ids).Mem, 0, softCap)
-	b.ref.TokenLoss(b.of(loss), b.of(stat), b.of(ids).Mem)
+	b.ref.TokenLoss(b.of(figures), b.of(stat), b.of(ids).Mem)
 	b.run("lse_update"+word+".any", stat, logits, ids, rows, cols, 0, logits.stride, softCap)
-	b.run("token_loss", loss, stat, ids, rows)
-	b.compare("loss", loss, b.wanted(loss), within(1e-5))
+	b.run("token_loss", figures, stat, ids, rows)
+	b.compare("figures", figures, b.wanted(figures), within(1e-5))
 	grad := b.field(tensor.F32, rows, cols, cols+1)
 	weights := b.normal(tensor.F32, 1, rows, rows) // of both signs
 	b.ref.CrossEntropyGrad(b.of(grad), b.of(logits), b.of(stat), b.of(ids).Mem, b.of(weights).Mem, 0, softCap)

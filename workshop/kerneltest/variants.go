@@ -115,7 +115,7 @@ func rope(inverse int) operands {
 
 func lseUpdate(softCap float32) operands {
 	return func(b *bench, _ tensor.DType) ([]any, []*field) {
-		stat, logits := b.normal(tensor.F32, 3, 3, 3), b.normal(tensor.F32, 3, 2064, 2080)
+		stat, logits := b.normal(tensor.F32, 3, 4, 4), b.normal(tensor.F32, 3, 2064, 2080)
 		for r := range 3 {
 			stat.put(r, 1, 2)
 		}
@@ -125,7 +125,7 @@ func lseUpdate(softCap float32) operands {
 
 func lossGrad(softCap float32) operands {
 	return func(b *bench, d tensor.DType) ([]any, []*field) {
-		grad, stat, logits := b.field(d, 3, 1040, 1056), b.normal(tensor.F32, 3, 3, 3), b.normal(tensor.F32, 3, 1040, 1072)
+		grad, stat, logits := b.field(d, 3, 1040, 1056), b.normal(tensor.F32, 3, 4, 4), b.normal(tensor.F32, 3, 1040, 1072)
 		for r := range 3 {
 			stat.put(r, 1, 2)
 		}

@@ -107,7 +107,7 @@ func accelerate(l *loops, level isa.Level) {
 		l.limitedGrad = limitedGradLoop{runsLimitedGrad[float32], runsLimitedGrad[uint16]}
 		l.gate = [2]func(y, x, gate unsafe.Pointer, n int){runsGate[float32], runsGate[uint16]}
 		l.gateGrad = [2]func(dx, dgate, dy, x, gate unsafe.Pointer, n int){runsGateGrad[float32], runsGateGrad[uint16]}
-		l.sumExp = runsSumExp
+		l.sumExp = lanesSumExp
 		l.expMul = [2]func(dst, x unsafe.Pointer, n int, max, factor float32){runsExpMul[float32], runsExpMul[uint16]}
 		l.expSum = [2]func(dst, x unsafe.Pointer, n int, scale, max float32) float32{runsExpSum[float32], runsExpSum[uint16]}
 		l.scoreGrad = [2]func(ds, p, s, dp unsafe.Pointer, n int, scale, lse, delta float32){

@@ -23,11 +23,7 @@ const (
 //
 //	n = roundToEven(x*log2(e)); r = x - n*ln(2), in two fused steps; the polynomial by Horner with fused steps; times 2^n
 func Exp(x float32) float32 {
-	if x < -expClamp {
-		x = -expClamp
-	} else if x > expClamp {
-		x = expClamp
-	}
+	x = clamped(x)
 	n := float32(math.RoundToEven(float64(float32(x * log2E))))
 	r := fma(n, -ln2High, x)
 	r = fma(n, -ln2Low, r)
@@ -42,6 +38,16 @@ func Exp(x float32) float32 {
 	}
 	// 2^n is a normal float64, so that the only rounding is the last one.
 	return float32(float64(p) * math.Float64frombits(uint64(1023+int(n))<<52))
+}
+
+// clamped is x between the clamps; a NaN stays one.
+func clamped(x float32) float32 {
+	if x < -expClamp {
+		return -expClamp
+	} else if x > expClamp {
+		return expClamp
+	}
+	return x
 }
 
 // fma is a*b + c rounded once to fp32, which needs care: the product is exact in float64, but rounding the sum to 53

@@ -4,7 +4,7 @@ import "unsafe"
 
 // Loops around the exponential for AVX2. A call of Exp costs more than all else in them, so they write what it is to be
 // taken of to a run, have the assembly replace all of the run at once, and do the rest in Go. Assembly of whole loops,
-// as AVX-512 has it, would keep twelve constants in registers, of which AVX2 has sixteen.
+// as AVX-512 has it, would keep twelve constants in registers, of which AVX2 has sixteen: sumExp has them in memory.
 
 // run holds arguments of Exp, and then its values.
 type run [64]float32
@@ -153,21 +153,13 @@ func runsGateGrad[E element](dx, dgate, dy, x, gate unsafe.Pointer, n int) {
 	}
 }
 
-func runsSumExp(x unsafe.Pointer, n int, max float32) float32 {
-	xs := of[float32](x, n)
-	var l lanes[float32]
-	var r run
-	for lo := 0; lo < n; lo += len(r) {
-		hi := min(lo+len(r), n)
-		for i, x := range xs[lo:hi] {
-			r[i] = x - max
-		}
-		r.exp(hi - lo)
-		for i, p := range r[:hi-lo] {
-			l[i%16] += p
-		}
-	}
-	return l.sum()
+// lanesSumExp has its loop in assembly, with constants in memory; the elements after the last sixteen are left to Go.
+func lanesSumExp(x unsafe.Pointer, n int, max float32) (sum, below float32) {
+	var l [2]lanes[float32]
+	k := n &^ 15
+	sumExpAVX2(x, k, &l, max)
+	addExps(&l, after(x, 4*k, n-k), n-k, max)
+	return l[0].sum(), l[1].sum()
 }
 
 func runsExpMul[E element](dst, x unsafe.Pointer, n int, max, factor float32) {

@@ -41,6 +41,9 @@ func addScaledBF16AVX2(dst, a unsafe.Pointer, n int, s float32)
 func sumAVX2(x unsafe.Pointer, n int, l *lanes[float64])
 
 //go:noescape
+func sumExpAVX2(x unsafe.Pointer, n int, l *[2]lanes[float32], max float32)
+
+//go:noescape
 func toBF16AVX512(dst, src unsafe.Pointer, n int)
 
 //go:noescape
@@ -212,7 +215,7 @@ func sumAVX512(x unsafe.Pointer, n int) float64
 func maxAVX512(x unsafe.Pointer, n int) float32
 
 //go:noescape
-func sumExpAVX512(x unsafe.Pointer, n int, max float32) float32
+func sumExpAVX512(x unsafe.Pointer, n int, max float32) (sum, below float32)
 
 //go:noescape
 func adamwSplitF32AVX2(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)

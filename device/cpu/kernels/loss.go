@@ -6,13 +6,15 @@ import (
 )
 
 // StatLen is the floats of statistics that a head keeps for each row.
-const StatLen = 3
+const StatLen = 4
 
-// The statistics of one row: running maximum, running sum of exp(logit - maximum), the target's logit.
+// The statistics of one row: running maximum, running sum of exp(logit - maximum), the target's logit, running sum of
+// exp(logit - maximum)*(logit - maximum).
 const (
 	statMax = iota
 	statSum
 	statTarget
+	statBelow
 )
 
 // CrossEntropy is token cross-entropy over a vocabulary that is seen tile by tile, so that no row of logits is ever
@@ -23,7 +25,8 @@ type CrossEntropy struct {
 	ColFirst int       // the vocabulary index of the tile's first column
 	Stats    []float32 // [rows*StatLen]
 	Targets  []int32   // [rows]
-	Loss     []float32 // [rows], LSEFinish
+
+	Loss, Entropy, Hit []float32 // [rows], LSEFinish
 
 	DLogits Mat       // [rows, tile columns], F32 or BF16; may be Logits if F32
 	Weights []float32 // [rows]: multiply the gradient
@@ -35,16 +38,17 @@ type CrossEntropy struct {
 func (t *Table) LSEReset(a *CrossEntropy, row0, row1 int) {
 	for r := row0; r < row1; r++ {
 		s := a.Stats[r*StatLen:][:StatLen]
-		s[statMax], s[statSum], s[statTarget] = float32(math.Inf(-1)), 0, 0
+		s[statMax], s[statSum], s[statTarget], s[statBelow] = float32(math.Inf(-1)), 0, 0, 0
 	}
 }
 
 // LSEUpdate takes one tile into the statistics of rows [row0, row1) (online softmax; Milakov and Gimelshein 2018). With
 // m the greater of the old maximum and the tile's:
 //
+//	below = (below + sum*(old - m))*exp(old - m) + tile sum of exp(logit - m)*(logit - m)
 //	sum = sum*exp(old - m) + tile sum of exp(logit - m)
 //
-// The tile sum has the 16 fp32 lanes of RMSNorm within runs of 16384 columns; the runs are added in order. So tile
+// A tile sum has the 16 fp32 lanes of RMSNorm within runs of 16384 columns; the runs are added in order. So tile
 // widths set the bits, row ranges do not. With a soft cap runs have 1024 columns, and the maximum is that of the
 // logits, capped.
 func (t *Table) LSEUpdate(a *CrossEntropy, row0, row1 int) {
@@ -64,22 +68,28 @@ func (t *Table) LSEUpdate(a *CrossEntropy, row0, row1 int) {
 				m = tile
 			}
 		}
-		sum := s[statSum]
+		sum, below := s[statSum], s[statBelow]
 		if s[statMax] != m {
-			sum = float32(sum * Exp(s[statMax]-m))
+			factor := Exp(s[statMax] - m)
+			below = float32((below + float32(sum*max(s[statMax]-m, -expClamp))) * factor)
+			sum = float32(sum * factor)
+		}
+		take := func(logits unsafe.Pointer, n int) {
+			tileSum, tileBelow := t.sumExp(logits, n, m)
+			sum, below = sum+tileSum, below+tileBelow
 		}
 		if capped == nil {
 			for c := 0; c < n; c += piece {
-				sum += t.sumExp(a.Logits.at(r, c), min(piece, n-c), m)
+				take(a.Logits.at(r, c), min(piece, n-c))
 			}
 		} else {
 			for c := 0; c < n; c += len(capped) {
 				run := capped[:min(len(capped), n-c)]
 				t.SoftCap(run, floats(a.Logits.at(r, c), len(run)), 1, a.SoftCap)
-				sum += t.sumExp(unsafe.Pointer(&run[0]), len(run), m)
+				take(unsafe.Pointer(&run[0]), len(run))
 			}
 		}
-		s[statMax], s[statSum] = m, sum
+		s[statMax], s[statSum], s[statBelow] = m, sum, below
 		if c := int(a.Targets[r]) - a.ColFirst; a.Targets[r] >= 0 && c >= 0 && c < n {
 			s[statTarget] = *(*float32)(a.Logits.at(r, c))
 			if capped != nil {
@@ -89,14 +99,22 @@ func (t *Table) LSEUpdate(a *CrossEntropy, row0, row1 int) {
 	}
 }
 
-// LSEFinish writes Loss of rows [row0, row1): maximum + log(sum) - target's logit, in float64, rounded once.
+// LSEFinish writes Loss of rows [row0, row1): maximum + log(sum) - target's logit; Entropy: log(sum) - below/sum, both in
+// float64, rounded once; and Hit: 1 where the target's logit is the maximum, else 0.
 func (t *Table) LSEFinish(a *CrossEntropy, row0, row1 int) {
-	check(len(a.Stats) >= row1*StatLen && len(a.Targets) >= row1 && len(a.Loss) >= row1, "LSEFinish: shape")
+	check(len(a.Stats) >= row1*StatLen && len(a.Targets) >= row1 && len(a.Loss) >= row1 && len(a.Entropy) >= row1 &&
+		len(a.Hit) >= row1, "LSEFinish: shape")
 	for r := row0; r < row1; r++ {
 		s := a.Stats[r*StatLen:][:StatLen]
-		a.Loss[r] = 0
-		if a.Targets[r] >= 0 {
-			a.Loss[r] = float32(float64(s[statMax]) - float64(s[statTarget]) + math.Log(float64(s[statSum])))
+		a.Loss[r], a.Entropy[r], a.Hit[r] = 0, 0, 0
+		if a.Targets[r] < 0 {
+			continue
+		}
+		log := math.Log(float64(s[statSum]))
+		a.Loss[r] = float32(float64(s[statMax]) - float64(s[statTarget]) + log)
+		a.Entropy[r] = float32(log - float64(s[statBelow])/float64(s[statSum]))
+		if s[statTarget] >= s[statMax] {
+			a.Hit[r] = 1
 		}
 	}
 }

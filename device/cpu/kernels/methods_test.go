@@ -346,6 +346,7 @@ func TestCrossEntropy(t *testing.T) {
 		logits := newArray(tensor.F32, rows, vocab, 0, func() float32 { return float32(rng.NormFloat64()*10 + 300) })
 		grad := newArray(d, rows, vocab, 0, nan)
 		op := CrossEntropy{Stats: make([]float32, rows*StatLen), Targets: []int32{0, 102, -1, 40, 39}, Loss: make([]float32, rows),
+			Entropy: make([]float32, rows), Hit: make([]float32, rows),
 			Weights: []float32{0.25, -3, 1, 0, 2}}
 		tiles := func(f func()) {
 			for c := 0; c < vocab; c += tile {

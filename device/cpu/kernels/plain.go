@@ -466,12 +466,21 @@ func plainMax(x unsafe.Pointer, n int) float32 {
 	return l[0]
 }
 
-func plainSumExp(x unsafe.Pointer, n int, max float32) float32 {
-	var l lanes[float32]
+// plainSumExp sums exp(x-max), and exp(x-max)*(x-max), in which no difference is below -expClamp: 0 times infinity would
+// be a NaN.
+func plainSumExp(x unsafe.Pointer, n int, max float32) (sum, below float32) {
+	var l [2]lanes[float32]
+	addExps(&l, x, n, max)
+	return l[0].sum(), l[1].sum()
+}
+
+func addExps(l *[2]lanes[float32], x unsafe.Pointer, n int, max float32) {
 	for i, x := range of[float32](x, n) {
-		l[i%16] += Exp(x - max)
+		d := clamped(x - max)
+		p := Exp(d)
+		l[0][i%16] += p
+		l[1][i%16] += float32(p * d)
 	}
-	return l.sum()
 }
 
 func plainExpMul[E element](dst, x unsafe.Pointer, n int, max, factor float32) {

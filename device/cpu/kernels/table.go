@@ -75,7 +75,7 @@ type loops struct {
 	limitedGrad limitedGradLoop
 
 	max       func(x unsafe.Pointer, n int) float32
-	sumExp    func(x unsafe.Pointer, n int, max float32) float32
+	sumExp    func(x unsafe.Pointer, n int, max float32) (sum, below float32)
 	expMul    [2]func(dst, x unsafe.Pointer, n int, max, factor float32)
 	expSum    [2]func(dst, x unsafe.Pointer, n int, scale, max float32) float32
 	dot       [2]func(a, b unsafe.Pointer, n int) float32

@@ -423,13 +423,24 @@ func (a *asm) accumulate(acc, x reg) {
 
 // exponential is kernels.Exp, in place. AVX-512 only.
 func (a *asm) exponential(x reg) {
-	low, high, log2e := a.float(-200), a.float(200), a.float(1.442695)
-	ln2High, ln2Low := a.float(-0.69140625), a.float(-0.0017409306)
-	c := []reg{a.float(0.0013814538), a.float(0.008368745), a.float(0.04166839), a.float(0.16666521), a.float(0.49999994), a.float(1), a.float(1)}
-	n := a.take()
+	a.clamp(x)
+	a.clampedExponential(x)
+}
+
+// clamp limits x as Exp does first.
+func (a *asm) clamp(x reg) {
+	low, high := a.float(-200), a.float(200)
 	// A comparison with a NaN gives the second source.
 	a.reverse("VMAXPS", x, low)
 	a.reverse("VMINPS", x, high)
+}
+
+// clampedExponential is the rest of it.
+func (a *asm) clampedExponential(x reg) {
+	log2e := a.float(1.442695)
+	ln2High, ln2Low := a.float(-0.69140625), a.float(-0.0017409306)
+	c := []reg{a.float(0.0013814538), a.float(0.008368745), a.float(0.04166839), a.float(0.16666521), a.float(0.49999994), a.float(1), a.float(1)}
+	n := a.take()
 	a.f("VMULPS %s, %s, %s", a.v(log2e), a.v(x), a.v(n))
 	a.f("VRNDSCALEPS $8, %s, %s", a.v(n), a.v(n))
 	a.f("VFMADD231PS %s, %s, %s", a.v(ln2High), a.v(n), a.v(x))
@@ -446,11 +457,21 @@ func (a *asm) exponential(x reg) {
 // by two of them. The first leaves a normal number, which is exact, so that only the second rounds: to a denormal
 // number, 0 or infinity too.
 func (a *asm) exponentialAVX2(x reg) {
-	n, p, power := a.take(), a.take(), a.take()
+	a.clampAVX2(x)
+	a.clampedExponentialAVX2(x)
+}
+
+func (a *asm) clampAVX2(x reg) {
+	n := a.take()
 	a.f("VMOVUPS %s, %s", a.table(-200), a.v(n))
 	a.reverse("VMAXPS", x, n) // a comparison with a NaN gives the second source
 	a.f("VMOVUPS %s, %s", a.table(200), a.v(n))
 	a.reverse("VMINPS", x, n)
+	a.free(n)
+}
+
+func (a *asm) clampedExponentialAVX2(x reg) {
+	n, p, power := a.take(), a.take(), a.take()
 	a.f("VMULPS %s, %s, %s", a.table(1.442695), a.v(x), a.v(n))
 	a.f("VROUNDPS $8, %s, %s", a.v(n), a.v(n))
 	a.f("VFMADD231PS %s, %s, %s", a.table(-0.69140625), a.v(n), a.v(x))
@@ -540,7 +561,7 @@ type loop struct {
 	arrays  []string // pointers
 	scalars []string // float32 arguments
 	params  string   // name of the pointer to a struct of scalars, and its type: "s *AdamWScalars"
-	result  string   // "", "int", "float32", "float64", or that of tally
+	result  string   // "", "int", "float32", "float64", or those of tally and sums
 	step    int      // elements of an iteration; 0: one vector
 	frame   int      // bytes on the stack
 	body    func(a *asm)
@@ -582,7 +603,7 @@ func (l loop) write(w width) (source, declaration string) {
 		off = (off + 7) &^ 7
 		a.offset["ret"] = off
 	}
-	results := map[string]int{"": 0, "int": 8, "float32": 4, "float64": 8, tally: tallyBytes}[l.result]
+	results := map[string]int{"": 0, "int": 8, "float32": 4, "float64": 8, tally: tallyBytes, sums: sumsBytes}[l.result]
 
 	// The body asks for its constants as it goes: a dry run finds them, then they are loaded ahead of the loop.
 	if l.start != nil {

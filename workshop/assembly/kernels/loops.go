@@ -26,7 +26,7 @@ func loops(w width) []loop {
 		for _, d := range both {
 			all = append(all, sumLanes("sumSquares", d, true), addTo(d), addScaled(d))
 		}
-		return append(all, sumLanes("sum", f32, false))
+		return append(all, sumLanes("sum", f32, false), sumExpLanes())
 	}
 	all = append(all, adamwF32())
 	for _, d := range both {
@@ -666,13 +666,68 @@ func exps() loop {
 	}}
 }
 
+// sums are the results of sumExp.
+const (
+	sums      = "(sum, below float32)"
+	sumsBytes = 8
+)
+
 func sumExp() loop {
-	return reduction(loop{name: "sumExp", arrays: []string{"x"}, scalars: []string{"max"}}, func(a *asm) reg {
-		x := a.load(f32, "x")
-		a.sub(x, a.scalar("max"))
-		a.exponential(x)
-		return x
-	})
+	var sum, below reg
+	return loop{name: "sumExp", arrays: []string{"x"}, scalars: []string{"max"}, result: sums,
+		start: func(a *asm) {
+			sum, below = a.keep(), a.keep()
+			a.zero(sum)
+			a.zero(below)
+		},
+		body: func(a *asm) {
+			x := a.load(f32, "x")
+			a.sub(x, a.scalar("max"))
+			a.clamp(x)
+			d := a.copy(x)
+			a.clampedExponential(x)
+			a.accumulate(sum, x)
+			a.mul(d, x)
+			a.accumulate(below, d)
+			a.free(x, d)
+		},
+		finish: func(a *asm) {
+			for i, r := range []reg{sum, below} {
+				a.reduce(r, func(x, y string) { a.f("VADDPS %s, %s, %s", y, x, x) })
+				a.f("VMOVSS X%d, %s+%d(FP)", r, []string{"sum", "below"}[i], a.offset["ret"]+4*i)
+			}
+		}}
+}
+
+// sumExpLanes leaves the 16 lanes of both sums in memory. AVX2 only.
+func sumExpLanes() loop {
+	var lanes []reg
+	return loop{name: "sumExp", arrays: []string{"x"}, params: "l *[2]lanes[float32]", scalars: []string{"max"}, step: 16,
+		start: func(a *asm) {
+			lanes = []reg{a.keep(), a.keep(), a.keep(), a.keep()} // two of the sum, then two of the other
+			for _, r := range lanes {
+				a.zero(r)
+			}
+		},
+		body: func(a *asm) {
+			for half := range 2 {
+				x := a.take()
+				a.f("VMOVUPS %s, %s", a.memAt("x", 4, 8*half), a.v(x))
+				a.sub(x, a.scalar("max"))
+				a.clampAVX2(x)
+				d := a.copy(x)
+				a.clampedExponentialAVX2(x)
+				a.add(lanes[half], x)
+				a.mul(d, x)
+				a.add(lanes[2+half], d)
+				a.free(x, d)
+			}
+		},
+		finish: func(a *asm) {
+			for i, r := range lanes {
+				a.f("VMOVUPS %s, %d(%s)", a.v(r), 32*i, a.address["l"])
+			}
+		}}
 }
 
 func expMul(d dtype) loop {
