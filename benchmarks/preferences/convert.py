@@ -20,6 +20,7 @@ MODEL = re.compile(r"^(model_name_or_path|base_model|model_name|model)\s*:", re.
 OTHERS = re.compile("accelerate|deepspeed|compose|runpod|github")
 # Decisions that every file leaves to its user, whatever it trains.
 STANDING = ("batch_tokens", "memory:", "save.every", "eval", "chat_template: ", "learning_rate: the file trains an adapter",
+            "learning_rate: it is a tenth",
             "precision:", "model: it is not known", "special_tokens")
 
 
