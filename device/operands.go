@@ -527,6 +527,25 @@ func (o *Operands) CrossEntropyGrad(dlogits, logits, stat Mat, targets, weights 
 	o.apart()
 }
 
+func (o *Operands) PickLogits(picked, logits Mat, ids Mem, first int, softCap float32) {
+	o.begin("PickLogits")
+	o.softCap(softCap)
+	o.stat(true, "picked", picked, logits.Rows, picked.Cols)
+	o.read("logits", logits, logits.Rows, logits.Cols, f32Only)
+	o.vec(false, "ids", ids, tensor.I32, picked.Rows*picked.Cols)
+	o.apart()
+}
+
+func (o *Operands) PutLogitGrads(dlogits, logits, values Mat, ids Mem, first int, softCap float32) {
+	o.begin("PutLogitGrads")
+	o.softCap(softCap)
+	o.write("dlogits", dlogits, logits.Rows, logits.Cols, activation)
+	o.read("logits", logits, logits.Rows, logits.Cols, f32Only)
+	o.stat(false, "values", values, logits.Rows, values.Cols)
+	o.vec(false, "ids", ids, tensor.I32, values.Rows*values.Cols)
+	o.apart()
+}
+
 func (o *Operands) Sum(dst Mem, x Mat) {
 	o.begin("Sum")
 	o.vec(true, "dst", dst, tensor.F64, 1)

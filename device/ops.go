@@ -210,6 +210,14 @@ type HeadOps interface {
 	// logit/softCap)^2 if they are capped; a zero row where the target is negative. weights (F32[T]) has a weight for
 	// each position, of any sign.
 	CrossEntropyGrad(dlogits, logits, stat Mat, targets, weights Mem, first int, softCap float32)
+	// PickLogits writes picked[t, i] = logits[t, ids[t, i]-first], capped, for the ids in range, and leaves the other places
+	// of picked alone. ids (I32 [T, n], dense) and picked (F32, [T, n], dense) have n tokens for each position; logits
+	// (F32) are a tile as in LSEUpdate.
+	PickLogits(picked, logits Mat, ids Mem, first int, softCap float32)
+	// PutLogitGrads writes dlogits[t, ids[t, i]-first] (A) = values[t, i] for the ids in range, times the derivative of the
+	// cap as in CrossEntropyGrad, and leaves the other columns alone. values (F32) and ids are as in PickLogits. No id in
+	// range is twice in a row of ids.
+	PutLogitGrads(dlogits, logits, values Mat, ids Mem, first int, softCap float32)
 	// Sum adds up an F32 vector: dst (one F64) = sum of x, in the fixed order of SumSquares.
 	Sum(dst Mem, x Mat)
 }

@@ -142,6 +142,7 @@ func (h *Head) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 		args.Ending.ByTile = h.NewKept(a, args.Ending.ByTile, v.Parts[0]-1, t)
 	}
 	wanted := min(t, cmp.Or(m.Wanted, h.ChunkTokens))
+	args.Picked = Picked{IDs: counted, Values: a.Mat(tensor.F32, t, h.Picks)}
 	args.Wanted = Wanted{Rows: wanted, To: a.Mat(tensor.F32, wanted, h.Vocab)}
 	c := &counter{docs: m.Docs}
 	v.Run(c, args)
@@ -376,5 +377,11 @@ func (c *counter) LSEUpdate(_, l device.Mat, _ device.Mem, _ int, _ float32) { c
 func (c *counter) TokenLoss(_, _ device.Mat, _ device.Mem)                   { c.passes() }
 func (c *counter) CrossEntropyGrad(d, l, _ device.Mat, _, _ device.Mem, _ int, _ float32) {
 	c.passesIn(OfLoss, d, l)
+}
+func (c *counter) PickLogits(p, _ device.Mat, _ device.Mem, _ int, _ float32) {
+	c.passesIn(OfLoss, p, p) // ids and values
+}
+func (c *counter) PutLogitGrads(_, _, v device.Mat, _ device.Mem, _ int, _ float32) {
+	c.passesIn(OfLoss, v, v)
 }
 func (c *counter) Sum(device.Mem, device.Mat) { c.passes() }

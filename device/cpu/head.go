@@ -42,6 +42,26 @@ func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, wei
 	})
 }
 
+// PickLogits implements device.HeadOps.
+func (s *Stream) PickLogits(picked, logits device.Mat, ids device.Mem, first int, softCap float32) {
+	s.operands.PickLogits(picked, logits, ids, first, softCap)
+	s.enqueue(func() {
+		a := &kernels.Picks{Logits: mat(logits), ColFirst: first, N: picked.Cols, IDs: ints(ids, picked.Rows*picked.Cols),
+			Values: floats(picked), SoftCap: softCap}
+		s.crew.split(logits.Rows, 1, rowBytes(picked), func(lo, hi int) { s.crew.PickLogits(a, lo, hi) })
+	})
+}
+
+// PutLogitGrads implements device.HeadOps.
+func (s *Stream) PutLogitGrads(dlogits, logits, values device.Mat, ids device.Mem, first int, softCap float32) {
+	s.operands.PutLogitGrads(dlogits, logits, values, ids, first, softCap)
+	s.enqueue(func() {
+		a := &kernels.Picks{Logits: mat(logits), DLogits: mat(dlogits), ColFirst: first, N: values.Cols,
+			IDs: ints(ids, values.Rows*values.Cols), Values: floats(values), SoftCap: softCap}
+		s.crew.split(logits.Rows, 1, rowBytes(values), func(lo, hi int) { s.crew.PutLogitGrads(a, lo, hi) })
+	})
+}
+
 // Sum implements device.HeadOps.
 func (s *Stream) Sum(dst device.Mem, x device.Mat) {
 	s.operands.Sum(dst, x)

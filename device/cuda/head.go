@@ -56,6 +56,38 @@ func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, wei
 	})
 }
 
+// PickLogits implements device.HeadOps.
+func (s *Stream) PickLogits(picked, logits device.Mat, ids device.Mem, first int, softCap float32) {
+	s.operands.PickLogits(picked, logits, ids, first, softCap)
+	s.enqueue(func() error {
+		if empty(picked) || empty(logits) {
+			return nil
+		}
+		o := named("pick_logits")
+		if softCap > 0 {
+			o = named("pick_logits", "cap")
+		}
+		return s.launch(o, ptr(picked.Mem), ptr(logits.Mem), ptr(ids), i32(picked.Rows), i32(picked.Cols), i32(logits.Cols),
+			i32(first), stride(logits), f32(softCap))
+	})
+}
+
+// PutLogitGrads implements device.HeadOps.
+func (s *Stream) PutLogitGrads(dlogits, logits, values device.Mat, ids device.Mem, first int, softCap float32) {
+	s.operands.PutLogitGrads(dlogits, logits, values, ids, first, softCap)
+	s.enqueue(func() error {
+		if empty(values) || empty(logits) {
+			return nil
+		}
+		o := named("put_logit_grads", typeName(dlogits.DType))
+		if softCap > 0 {
+			o = named("put_logit_grads", typeName(dlogits.DType), "cap")
+		}
+		return s.launch(o, ptr(dlogits.Mem), ptr(logits.Mem), ptr(values.Mem), ptr(ids), i32(values.Rows), i32(values.Cols),
+			i32(logits.Cols), i32(first), stride(dlogits), stride(logits), f32(softCap))
+	})
+}
+
 // Gather implements device.EmbeddingOps.
 func (s *Stream) Gather(y, table device.Mat, ids device.Mem, first int) {
 	s.operands.Gather(y, table, ids, first)

@@ -129,6 +129,16 @@ func (s *faultyStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, target
 	s.op(func() { s.inner.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap) })
 }
 
+func (s *faultyStream) PickLogits(picked, logits device.Mat, ids device.Mem, first int, softCap float32) {
+	s.operands.PickLogits(picked, logits, ids, first, softCap)
+	s.op(func() { s.inner.PickLogits(picked, logits, ids, first, softCap) })
+}
+
+func (s *faultyStream) PutLogitGrads(dlogits, logits, values device.Mat, ids device.Mem, first int, softCap float32) {
+	s.operands.PutLogitGrads(dlogits, logits, values, ids, first, softCap)
+	s.op(func() { s.inner.PutLogitGrads(dlogits, logits, values, ids, first, softCap) })
+}
+
 func (s *faultyStream) Sum(dst device.Mem, x device.Mat) {
 	s.operands.Sum(dst, x)
 	s.op(func() { s.inner.Sum(dst, x) })

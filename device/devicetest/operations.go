@@ -555,6 +555,54 @@ func testCrossEntropy(r *rig) {
 	}
 }
 
+// testPickedLogits takes logits of some tokens from tiles, and puts gradients where they were: of tokens outside of the
+// vocabulary nothing.
+func testPickedLogits(r *rig) {
+	for _, s := range []struct {
+		rows, vocab, tile, n int
+		softCap              float32
+	}{{1, 1, 1, 1, 0}, {3, 17, 17, 5, 0}, {17, 100, 37, 9, 0}, {131, 700, 131, 65, 0}, {17, 100, 37, 33, 30},
+		{5, 2500, 1300, 300, 3}} {
+		for _, d := range types {
+			what := fmt.Sprintf("%v %+v", d, s)
+			logits := r.filled(r.output("logits", tensor.F32, s.rows, s.vocab), func(int) float64 {
+				return 10 * r.rng.NormFloat64()
+			})
+			ids := make([]int32, 0, s.rows*s.n)
+			for range s.rows { // each token once, in any order
+				row := r.rng.Perm(s.vocab + s.n)[:s.n]
+				for i, id := range row {
+					if row[i] = id - s.n/2; i%7 == 5 {
+						row[i] = -1
+					}
+					ids = append(ids, int32(row[i]))
+				}
+			}
+			at := r.ints("ids", ids)
+			picked, values := r.stat("picked", s.rows, s.n), r.stat("values", s.rows, s.n)
+			for _, m := range []*matrix{picked, values} {
+				r.filled(m, func(int) float64 { return r.rng.NormFloat64() })
+			}
+			grad := r.normal("dlogits", d, s.rows, s.vocab)
+			r.run(func(st device.Stream) {
+				for first := 0; first < s.vocab; first += s.tile {
+					n := min(s.tile, s.vocab-first)
+					st.PickLogits(picked.Mat, logits.ColRange(first, n), at.Mem, first, s.softCap)
+					st.PutLogitGrads(grad.ColRange(first, n), logits.ColRange(first, n), values.Mat, at.Mem, first, s.softCap)
+				}
+			})
+			if s.softCap == 0 {
+				r.exact(what, picked)
+				r.exact(what, grad)
+			} else {
+				r.near(what, picked, float64(s.softCap))
+				r.near(what, grad, 4)
+			}
+			r.finish(what)
+		}
+	}
+}
+
 func testGather(r *rig) {
 	r.lookUps(func(what string, d tensor.DType, s shape, ids []int32, first int) {
 		table, y := r.normal("table", d, 40, s.cols), r.normal("y", d, s.rows, s.cols)

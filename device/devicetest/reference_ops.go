@@ -624,6 +624,36 @@ func (s *referenceStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, tar
 	})
 }
 
+// PickLogits: picked[t, i] = logits[t, ids[t, i]-first], capped.
+func (s *referenceStream) PickLogits(picked, logits device.Mat, ids device.Mem, first int, softCap float32) {
+	s.operands.PickLogits(picked, logits, ids, first, softCap)
+	s.do(func() {
+		all, from := s.numbers(picked), s.numbers(logits)
+		for i, id := range s.vector(ids, tensor.I32, len(all)) {
+			if c := int(id) - first; c >= 0 && c < logits.Cols {
+				all[i], _ = capped(from[i/picked.Cols*logits.Cols+c], softCap)
+			}
+		}
+		s.put(picked, all)
+	})
+}
+
+// PutLogitGrads: dlogits[t, ids[t, i]-first] = values[t, i], times the derivative of the cap.
+func (s *referenceStream) PutLogitGrads(dlogits, logits, values device.Mat, ids device.Mem, first int, softCap float32) {
+	s.operands.PutLogitGrads(dlogits, logits, values, ids, first, softCap)
+	s.do(func() {
+		all, from, v := s.numbers(dlogits), s.numbers(logits), s.numbers(values)
+		for i, id := range s.vector(ids, tensor.I32, len(v)) {
+			if c := int(id) - first; c >= 0 && c < logits.Cols {
+				at := i/values.Cols*logits.Cols + c
+				_, slope := capped(from[at], softCap)
+				all[at] = v[i] * slope
+			}
+		}
+		s.put(dlogits, all)
+	})
+}
+
 // Sum: dst = sum of x, in the order of sumInOrder.
 func (s *referenceStream) Sum(dst device.Mem, x device.Mat) {
 	s.operands.Sum(dst, x)

@@ -125,6 +125,16 @@ func (s *stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, wei
 	s.count(0)
 }
 
+func (s *stream) PickLogits(picked, logits device.Mat, ids device.Mem, first int, softCap float32) {
+	s.operands.PickLogits(picked, logits, ids, first, softCap)
+	s.count(0)
+}
+
+func (s *stream) PutLogitGrads(dlogits, logits, values device.Mat, ids device.Mem, first int, softCap float32) {
+	s.operands.PutLogitGrads(dlogits, logits, values, ids, first, softCap)
+	s.count(0)
+}
+
 func (s *stream) Sum(dst device.Mem, x device.Mat) {
 	s.operands.Sum(dst, x)
 	s.count(0)

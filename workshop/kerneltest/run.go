@@ -31,7 +31,7 @@ type kernelRun struct {
 // runs are the tests that launch kernels on any backend.
 var runs = []kernelRun{
 	{"Add", testAdd}, {"Norm", testNorms}, {"NormGrad", testNormGrads}, {"RotatedSum", testRotatedSum},
-	{"Sum", testSums}, {"Loss", testLoss}, {"Fold", testFold}, {"ScatterAdd", testScatterAdd},
+	{"Sum", testSums}, {"Loss", testLoss}, {"Picks", testPicks}, {"Fold", testFold}, {"ScatterAdd", testScatterAdd},
 	{"Variants", testVariants}, {"MatMul", testMatMul}, {"Attention", testAttention},
 	{"Routing", testRouting}, {"ExpertProducts", testExpertProducts},
 	{"GateGrad", testGateGrad}, {"DeltaGates", testDeltaGates}, {"Delta", testDelta},
@@ -338,6 +338,39 @@ func testLossOf(t *testing.T, on *backend, word string, softCap float32) {
 	b.ref.CrossEntropyGrad(b.of(grad), b.of(logits), b.of(stat), b.of(ids).Mem, b.of(weights).Mem, 0, softCap)
 	b.run("ce_grad.f32"+word+".any", grad, logits, stat, ids, weights, rows, cols, 0, grad.stride, logits.stride, softCap)
 	b.compare("gradient", grad, b.wanted(grad), within(1e-6))
+}
+
+// Logits of tokens of a tile that is in the middle of the vocabulary, and gradients in their places.
+func testPicks(t *testing.T, on *backend) {
+	for word, softCap := range map[string]float32{"": 0, ".cap": 1.5} {
+		const rows, cols, first, n = 37, 40, 100, 150
+		b := benchFor(t, on, 18)
+		logits, picked := b.normal(tensor.F32, rows, cols, cols+3), b.normal(tensor.F32, rows, n, n)
+		values := b.normal(tensor.F32, rows, n, n)
+		var all []int32
+		for range rows {
+			for i, id := range b.rng.Perm(2 * first)[:n] {
+				if all = append(all, int32(id)); i%7 == 3 {
+					all[len(all)-1] = -1
+				}
+			}
+		}
+		ids := b.ints(all)
+		b.ref.PickLogits(b.of(picked), b.of(logits), b.of(ids).Mem, first, softCap)
+		b.run("pick_logits"+word, picked, logits, ids, rows, n, cols, first, logits.stride, softCap)
+		b.compare("logits", picked, b.wanted(picked), within(1e-6))
+		for name, t := range map[string]tensor.DType{"f32": tensor.F32, "bf16": tensor.BF16} {
+			grad := b.normal(t, rows, cols, cols+1)
+			b.ref.PutLogitGrads(b.of(grad), b.of(logits), b.of(values), b.of(ids).Mem, first, softCap)
+			b.run("put_logit_grads."+name+word, grad, logits, values, ids, rows, n, cols, first, grad.stride, logits.stride,
+				softCap)
+			limit := 1e-6
+			if t == tensor.BF16 {
+				limit = 0x1p-6
+			}
+			b.compare("gradients", grad, b.wanted(grad), within(limit))
+		}
+	}
 }
 
 // Parts of a gradient are added to it.

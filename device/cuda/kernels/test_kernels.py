@@ -23,7 +23,7 @@ import adamw
 from poisoned import Field
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-SOURCES = ("elementwise", "norm", "layernorm", "sums", "rope", "heads", "glu", "loss", "embedding", "adamw", "routing",
+SOURCES = ("elementwise", "norm", "layernorm", "sums", "rope", "heads", "glu", "loss", "picks", "embedding", "adamw", "routing",
            "experts", "recurrent", "cache")
 SHAPES = ((1, 1), (1, 17), (3, 1), (17, 37), (7, 600))
 ALIGNED_SHAPES = ((3, 16), (5, 528), (2, 2064))
@@ -405,6 +405,33 @@ class LossTest(Case):
                 p *= 1 - (v / cap) ** 2 if cap else 1
                 self.near(numbers(figures), np.where(counts, np.stack((losses, entropies, hits)), 0), "f32", 200, figures)
                 self.near(numbers(grad), np.where(counts[:, None], p, 0) * weights[:, None], kind, 8 * 2.0 ** -7, grad, stat)
+
+
+class PicksTest(Case):
+    def test_tiles(self):
+        cases = ((1, 1, 1, 1, 0.0), (17, 100, 37, 9, 0.0), (5, 700, 300, 200, 3.0))
+        for kind, (rows, vocabulary, tile, n, cap) in itertools.product(TYPES, cases):
+            with self.subTest(f"{kind} {rows} {vocabulary} {tile} {n} {cap}"):
+                word = ".cap" if cap else ""
+                logits = field("f32", 3 * self.normal(rows, vocabulary), vocabulary + 3)
+                grad = field(kind, self.normal(rows, vocabulary), vocabulary + 5)
+                ids = np.stack([self.rng.permutation(vocabulary + n)[:n] - n // 2 for _ in range(rows)])
+                picked, values = field("f32", self.normal(rows, n), n), field("f32", self.normal(rows, n), n)
+                v = cap * np.tanh(logits.numpy() / cap) if cap else logits.numpy()
+                slope = 1 - (v / cap) ** 2 if cap else np.ones_like(v)
+                want, dwant = picked.numpy().copy(), grad.numpy().copy()
+                for row, i in np.ndindex(rows, n):
+                    if 0 <= ids[row, i] < vocabulary:
+                        want[row, i] = v[row, ids[row, i]]
+                        dwant[row, ids[row, i]] = values.numpy()[row, i] * slope[row, ids[row, i]]
+                for first in range(0, vocabulary, tile):
+                    cols = min(tile, vocabulary - first)
+                    there = logits.mat[:, first:first + cols]
+                    launch(f"pick_logits{word}", picked, there, ints(ids.ravel()), rows, n, cols, first, logits.stride, cap)
+                    launch(f"put_logit_grads.{kind}{word}", grad.mat[:, first:first + cols], there, values, ints(ids.ravel()), rows, n, cols,
+                           first, grad.stride, logits.stride, cap)
+                self.near(numbers(picked), want, "f32", 8 if cap else 0.01, picked)
+                self.near(numbers(grad), dwant, kind, 8, grad)
 
 
 class EmbeddingTest(Case):
