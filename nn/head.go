@@ -52,6 +52,9 @@ type Head struct {
 	// go up to their losses, an objective on the host writes the weights, and they go down. Logits are then formed again
 	// for the gradients, also where all tiles are on the device.
 	Stops bool
+	// Picks is the number of tokens of each position whose logits go to the host, and whose gradients an objective gives
+	// instead of those of the cross-entropy; 0: none.
+	Picks int
 }
 
 // finalNorm is the weight of the final norm.
@@ -147,8 +150,9 @@ func (h *Head) normChunks(t int) iter.Seq[chunk] {
 	return chunks(t, t)
 }
 
-// Stats takes the logits of one tile into stat. Tiles come in order.
-func (h *Head) Stats(s device.Stream, tileW device.Mat, first int, xn, stat device.Mat, targets device.Mem, work *HeadWork) {
+// Stats takes the logits of one tile into stat, and into picked those of its tokens. Tiles come in order.
+func (h *Head) Stats(s device.Stream, tileW device.Mat, first int, xn, stat device.Mat, targets device.Mem,
+	picked *Picked, work *HeadWork) {
 	for c := range chunks(xn.Rows, h.ChunkTokens) {
 		if h.Scores {
 			c.scores(s, tileW, xn, stat, targets, work)
@@ -156,6 +160,10 @@ func (h *Head) Stats(s device.Stream, tileW device.Mat, first int, xn, stat devi
 		}
 		logits := c.logits(s, tileW, xn, work.of(c.first/h.ChunkTokens))
 		s.LSEUpdate(c.rows(stat), logits, c.ids(targets), first, h.SoftCap)
+		if h.Picks > 0 {
+			values, ids := picked.rows(c)
+			s.PickLogits(values, logits, ids, first, h.SoftCap)
+		}
 	}
 }
 
@@ -169,9 +177,9 @@ func (w *HeadWork) of(chunk int) device.Mem {
 
 // Grad forms one tile's logits again, unless work keeps them, and adds their gradient, times weights, to dTile, unless
 // that is the zero Mat, and to dxn32, which it overwrites if told so, as for the first tile it sees. A fresh dTile is
-// written and not added to. stat is complete. Tiles come in descending order.
+// written and not added to. stat is complete. Tiles come in descending order. picked has the gradients of its tokens.
 func (h *Head) Grad(s device.Stream, tileW, dTile device.Mat, first int, xn, stat, dxn32 device.Mat, overwrite, fresh bool,
-	targets, weights device.Mem, work *HeadWork) {
+	targets, weights device.Mem, picked *Picked, work *HeadWork) {
 	for c := range chunks(xn.Rows, h.ChunkTokens) {
 		if h.Scores {
 			c.products(s, tileW, dTile, c.dScores(s, weights, work), xn, dxn32, overwrite, fresh)
@@ -181,7 +189,12 @@ func (h *Head) Grad(s device.Stream, tileW, dTile device.Mat, first int, xn, sta
 		if work.kept == nil {
 			logits = c.logits(s, tileW, xn, logits.Mem)
 		}
-		c.grad(s, tileW, dTile, first, logits, xn, stat, dxn32, overwrite, fresh, targets, weights, h.SoftCap, work)
+		dLogits := c.lossGrad(s, tileW, first, logits, stat, targets, weights, h.SoftCap, work)
+		if h.Picks > 0 {
+			values, ids := picked.rows(c)
+			s.PutLogitGrads(dLogits, logits, values, ids, first, h.SoftCap)
+		}
+		c.products(s, tileW, dTile, dLogits, xn, dxn32, overwrite, fresh)
 	}
 }
 
@@ -198,7 +211,8 @@ func (h *Head) Visit(s device.Stream, tiles, dTiles []device.Mat, xn, stat, dxn3
 		}
 		for i := len(tiles) - 1; i >= 0; i-- {
 			first, _ := h.Tile(i)
-			c.grad(s, tiles[i], dTiles[i], first, logits[i], xn, stat, dxn32, i == len(tiles)-1, fresh, targets, weights, h.SoftCap, work)
+			dLogits := c.lossGrad(s, tiles[i], first, logits[i], stat, targets, weights, h.SoftCap, work)
+			c.products(s, tiles[i], dTiles[i], dLogits, xn, dxn32, i == len(tiles)-1, fresh)
 		}
 	}
 }

@@ -13,12 +13,12 @@ func (c chunk) logits(s device.Stream, tileW, xn device.Mat, mem device.Mem) dev
 	return logits
 }
 
-// grad takes the gradient of the chunk's logits of one tile to the tile and to the normed input.
-func (c chunk) grad(s device.Stream, tileW, dTile device.Mat, first int, logits, xn, stat, dxn32 device.Mat,
-	overwrite, fresh bool, targets, weights device.Mem, softCap float32, work *HeadWork) {
+// lossGrad is the gradient of the chunk's logits of one tile.
+func (c chunk) lossGrad(s device.Stream, tileW device.Mat, first int, logits, stat device.Mat, targets, weights device.Mem,
+	softCap float32, work *HeadWork) device.Mat {
 	dLogits := device.NewMat(work.grad, work.dtype, c.n, tileW.Rows)
 	s.CrossEntropyGrad(dLogits, logits, c.rows(stat), c.ids(targets), c.ids(weights), first, softCap)
-	c.products(s, tileW, dTile, dLogits, xn, dxn32, overwrite, fresh)
+	return dLogits
 }
 
 // scores takes the chunk's scores into stat: each as the target's logit among logits whose exponentials add up to 1, so

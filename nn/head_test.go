@@ -90,11 +90,12 @@ func (e *ending) run(visit bool) {
 		work := h.NewStatsWork(e.arena, e.dtype, positions)
 		for i, w := range e.tiles {
 			first, _ := h.Tile(i)
-			h.Stats(s, w, first, e.xn, e.stat, e.targets, work)
+			h.Stats(s, w, first, e.xn, e.stat, e.targets, nil, work)
 		}
 		for i := len(e.tiles) - 1; i >= 0; i-- {
 			first, _ := h.Tile(i)
-			h.Grad(s, e.tiles[i], e.dTiles[i], first, e.xn, e.stat, e.dxn32, i == len(e.tiles)-1, e.fresh, e.targets, e.weights, work)
+			h.Grad(s, e.tiles[i], e.dTiles[i], first, e.xn, e.stat, e.dxn32, i == len(e.tiles)-1, e.fresh, e.targets, e.weights, nil,
+				work)
 		}
 	}
 	s.TokenLoss(e.figures, e.stat, e.targets)

@@ -72,7 +72,7 @@ func (h *Head) statsVisit(tile int) Visit {
 	first, _ := h.Tile(tile)
 	return Visit{Name: "head-stats", Parts: []int{1 + tile}, Reads: Tokens, Writes: HeldRows,
 		Run: func(s device.Stream, a *Args) {
-			h.Stats(s, a.Weights[0].Mat(0), first, a.Ending.Normed, a.Ending.Stat, a.Batch.Targets, a.Ending.ByTile)
+			h.Stats(s, a.Weights[0].Mat(0), first, a.Ending.Normed, a.Ending.Stat, a.Batch.Targets, &a.Picked, a.Ending.ByTile)
 		}}
 }
 
@@ -83,7 +83,7 @@ func (h *Head) gradVisit(tile int) Visit {
 		Run: func(s device.Stream, a *Args) {
 			e, g := a.Ending, a.Gradients[0]
 			h.Grad(s, a.Weights[0].Mat(0), g.Mat(0), first, e.Normed, e.Stat, e.DNormed, begins, g.Fresh, a.Batch.Targets,
-				a.Batch.Weights, e.ByTile)
+				a.Batch.Weights, &a.Picked, e.ByTile)
 		}}
 }
 

@@ -39,30 +39,38 @@ const (
 	WholeStep             // the rows of all micro-batches: what the layer holds, since x, y and dx are apart
 )
 
-// objective is the stop of a head whose losses have weights that follow from all of them ([Head.Stops]).
-var objective = Visit{Name: "objective", OnHost: true, Over: WholeStep, Reads: TokenLosses, Writes: LossWeights}
+// objective returns the stop of a head whose losses have weights that follow from all of them ([Head.Stops]).
+func (h *Head) objective() Visit {
+	v := Visit{Name: "objective", To: Backward, OnHost: true, Over: WholeStep, Reads: TokenLosses, Writes: LossWeights}
+	if h.Picks > 0 {
+		v.Reads, v.Writes = v.Reads|PickedLogits, v.Writes|PickedGrads
+	}
+	return v
+}
 
 // Uses is a set of what a visit reads or writes besides the weights of its parts.
 type Uses uint32
 
 // The things that a visit may use. T is the number of positions of a micro-batch.
 const (
-	X           Uses = 1 << iota // [T, Hidden]: the layer's input
-	Y                            // [T, Hidden]: its output
-	DX                           // [T, Hidden]: the gradient of y, until the last visit leaves that of x
-	Tokens                       // targets, positions and documents of the micro-batch
-	KeptRows                     // what forward leaves for backward: Kept
-	HeldRows                     // what the layer has on the device between the visits of a direction: Held, or Ending
-	Grads                        // fp32 gradients of the weights of its parts, to which it adds
-	Loss                         // the sums of the figures of the micro-batch's positions
-	LogitRows                    // logits of a tile for some of the rows that are wanted
-	Loads                        // how many rows chose each expert, for people: Block.LoadBytes
-	CacheRows                    // what the block keeps from pass to pass: Cache
-	Balancing                    // what the load-balancing loss needs of the loads of all blocks with experts
-	Sides                        // what crosses blocks besides x and y: Block.Sides
-	Outcomes                     // what a feed-forward's parts made of rows, which forward leaves for backward: [Summed]
-	TokenLosses                  // F32 [device.TokenFigures, T]: the figures of the positions, one by one
-	LossWeights                  // F32 [1, T]: the weights of the positions' losses, which an objective writes
+	X            Uses = 1 << iota // [T, Hidden]: the layer's input
+	Y                             // [T, Hidden]: its output
+	DX                            // [T, Hidden]: the gradient of y, until the last visit leaves that of x
+	Tokens                        // targets, positions and documents of the micro-batch
+	KeptRows                      // what forward leaves for backward: Kept
+	HeldRows                      // what the layer has on the device between the visits of a direction: Held, or Ending
+	Grads                         // fp32 gradients of the weights of its parts, to which it adds
+	Loss                          // the sums of the figures of the micro-batch's positions
+	LogitRows                     // logits of a tile for some of the rows that are wanted
+	Loads                         // how many rows chose each expert, for people: Block.LoadBytes
+	CacheRows                     // what the block keeps from pass to pass: Cache
+	Balancing                     // what the load-balancing loss needs of the loads of all blocks with experts
+	Sides                         // what crosses blocks besides x and y: Block.Sides
+	Outcomes                      // what a feed-forward's parts made of rows, which forward leaves for backward: [Summed]
+	TokenLosses                   // F32 [device.TokenFigures, T]: the figures of the positions, one by one
+	LossWeights                   // F32 [1, T]: the weights of the positions' losses, which an objective writes
+	PickedLogits                  // F32 [T, Head.Picks]: logits of some tokens, with I32 of the same shape: which
+	PickedGrads                   // F32 [T, Head.Picks]: their gradients, which an objective writes, and which tokens
 )
 
 // Has reports whether the set has all of those.
@@ -111,6 +119,20 @@ type Args struct {
 	Balance  device.Mat
 	StepRows int // of all micro-batches of a step: with a load-balancing loss
 	Wanted   Wanted
+	Picked   Picked
+}
+
+// Picked are logits of some tokens of each position, or their gradients.
+type Picked struct {
+	IDs    device.Mem // I32 [T, Head.Picks]; negative: none
+	Values device.Mat // F32 [T, Head.Picks]
+}
+
+// rows returns the rows of a chunk of positions.
+func (p *Picked) rows(c chunk) (values device.Mat, ids device.Mem) {
+	values = c.rows(p.Values)
+	each := int64(values.Cols) * tensor.I32.Bytes()
+	return values, p.IDs.Slice(int64(c.first)*each, int64(c.n)*each)
 }
 
 // Wanted are the rows of a micro-batch whose logits a visit computes.
@@ -196,9 +218,12 @@ func (h *Head) Stages(to Direction, partsAtOnce bool) []Stage {
 	norm := Visit{Name: "head-norm", Parts: []int{0}, Reads: X, Writes: HeldRows, Run: h.runNorm}
 	input := Visit{Name: "head-input", Parts: []int{0}, Reads: X | HeldRows, Writes: DX | Grads, Run: h.runInput}
 	loss := Visit{Name: "head-loss", Reads: Tokens, Writes: HeldRows | Loss, Run: h.runLoss}
-	stops := h.Stops && to == Backward
+	stops, picks := h.Stops && to == Backward, h.Picks > 0 && to != Logits
 	if stops {
 		loss.Writes |= TokenLosses
+	}
+	if picks {
+		loss.Writes |= PickedLogits // which are complete
 	}
 	var up, down, all []Visit // by tile, and of all tiles
 	parts := make([]int, h.Tiles())
@@ -213,6 +238,10 @@ func (h *Head) Stages(to Direction, partsAtOnce bool) []Stage {
 		if stops {
 			down[0].Reads |= LossWeights
 		}
+		if picks {
+			up[i].Writes |= PickedLogits
+			down[0].Reads |= PickedGrads
+		}
 	}
 	switch {
 	case to == Logits:
@@ -221,7 +250,7 @@ func (h *Head) Stages(to Direction, partsAtOnce bool) []Stage {
 		all = append(append([]Visit{norm}, up...), loss)
 	case stops:
 		up, down = append(append([]Visit{norm}, up...), loss), append(down, input)
-		return h.stages(to, partsAtOnce, up, []Visit{objective}, down)
+		return h.stages(to, partsAtOnce, up, []Visit{h.objective()}, down)
 	case partsAtOnce && !h.Scores: // whose gradients form no scores again
 		all = []Visit{norm, {Name: "head-visit", Parts: parts, Reads: Tokens, Writes: HeldRows | Grads | Loss,
 			Run: h.runVisit}, input}

@@ -41,6 +41,8 @@ type Sequence struct {
 	// Weights are at first 1 where the target is of the completion, and 0 where it is of the prompt. Weigh sets all of
 	// them. Nil: nothing is trained, as in an evaluation, and all targets are of the completion.
 	Weights []float32
+	// Top has the likeliest tokens by a teacher; nil: no teacher is needed.
+	Top *Top
 }
 
 // Counts are of a whole step, of which a [Step] may be a part.
@@ -78,6 +80,7 @@ type Needs struct {
 	Mismatched bool // half of them are completions after prompts of others
 	Prompts    bool // prompts have targets, too
 	Scores     bool // the model ends in scores of texts: a sequence has one target, where LogProbs has its score
+	TopK       int  // a teacher's likeliest tokens of each position: how many of them
 }
 
 // Result has the loss and the metrics of a step, or of a part of it.

@@ -23,8 +23,12 @@ func drawVariant(rt *rapid.T) variant {
 	number := func(least, most float64, name string) float64 {
 		return math.Round(rapid.Float64Range(least, most).Draw(rt, name)*64) / 64
 	}
-	if kind == dft {
+	switch kind {
+	case dft:
 		return variant{dft, s, math.NaN()}
+	case distill:
+		s.TopK, s.Share = rapid.IntRange(1, 3).Draw(rt, "top k"), new(number(1.0/64, 1, "share"))
+		return variant{distill, s, math.NaN()}
 	}
 	if kind == reward {
 		if rapid.Bool().Draw(rt, "centers") {
@@ -107,6 +111,16 @@ func drawSequence(rt *rapid.T, group int, side Side, n Needs) Sequence {
 			q.Reference = append(q.Reference, ref)
 		}
 	}
+	if n.TopK > 0 {
+		q.Top = &Top{K: n.TopK, Slopes: make([]float32, len(q.Targets)*(n.TopK+1))}
+		for _, target := range q.Targets {
+			for i := range n.TopK {
+				q.Top.IDs = append(q.Top.IDs, 1000*int32(i+1)+target) // no target is one of them
+				q.Top.Teacher, q.Top.Student = append(q.Top.Teacher, logp()-2), append(q.Top.Student, logp()-2)
+			}
+			q.Top.IDs, q.Top.Student = append(q.Top.IDs, target), append(q.Top.Student, 0)
+		}
+	}
 	return q
 }
 
@@ -117,6 +131,9 @@ func copyOf(s *Step) *Step {
 		q := &c.Sequences[i]
 		q.LogProbs, q.Weights, q.Targets = slices.Clone(q.LogProbs), slices.Clone(q.Weights), slices.Clone(q.Targets)
 		q.Reference = slices.Clone(q.Reference)
+		if q.Top != nil {
+			q.Top = &Top{q.Top.K, q.Top.IDs, q.Top.Teacher, q.Top.Student, slices.Clone(q.Top.Slopes)}
+		}
 	}
 	return c
 }

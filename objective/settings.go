@@ -13,7 +13,7 @@ import (
 // Settings choose an objective. Those that are nil, 0 or empty have the default of the type; [Settings.Resolved] fills
 // them in. A type refuses a setting that it does not read.
 type Settings struct {
-	// Type is dpo, kto, orpo, simpo, cpo, reward or dft.
+	// Type is dpo, kto, orpo, simpo, cpo, reward, dft or distill.
 	Type string
 	// Losses are names of TRL's. dpo adds several, each multiplied by its entry of Shares, 1 if that is empty.
 	Losses []string
@@ -34,6 +34,10 @@ type Settings struct {
 	Center *float64
 	// NLLPrompt says that the likelihood is also of prompts.
 	NLLPrompt bool
+	// TopK is the number of the teacher's likeliest tokens of a position that are compared. 0: the default.
+	TopK int
+	// Share is the share of the divergence from the teacher in the loss; the rest is that of the next token.
+	Share *float64
 }
 
 // The types.
@@ -45,6 +49,8 @@ const (
 	cpo    = "cpo"
 	reward = "reward"
 	dft    = "dft"
+
+	distill = "distill"
 )
 
 // kind is a type.
@@ -78,6 +84,8 @@ func kinds() []kind {
 			needs: Needs{Pairs: true}, open: pairs},
 		{name: reward, defaults: Settings{Center: new(0.0)}, needs: Needs{Pairs: true, Scores: true}, open: scores},
 		{name: dft, open: tokens},
+		{name: distill, defaults: Settings{TopK: 64, Share: new(1.0)},
+			open: func(_ *kind, s Settings) Objective { return &ofTeacher{s} }},
 	}
 }
 
@@ -97,6 +105,8 @@ var numbers = []number{
 	{"ld_alpha", func(s *Settings) **float64 { return &s.LDAlpha },
 		func(x float64) bool { return x >= 0 && x <= 1 }, "be between 0 and 1"},
 	{"center", func(s *Settings) **float64 { return &s.Center }, notNegative, "be finite and not negative"},
+	{"share", func(s *Settings) **float64 { return &s.Share },
+		func(x float64) bool { return x > 0 && x <= 1 }, "be above 0, and 1 at most"},
 }
 
 func notNegative(x float64) bool { return x >= 0 && !math.IsInf(x, 1) }
@@ -104,6 +114,9 @@ func positive(x float64) bool    { return x > 0 && !math.IsInf(x, 1) }
 
 // exoSmoothing is the label smoothing of exo_pair, where it is not given: its paper's, and that TRL advises.
 const exoSmoothing = 1e-3
+
+// MaxTopK bounds the tokens of a teacher's list.
+const MaxTopK = 1024
 
 // Types lists the types.
 func Types() (names []string) {
@@ -140,6 +153,9 @@ func (s Settings) Resolved() Settings {
 	}
 	if s.Beta == 0 {
 		s.Beta = k.defaults.Beta
+	}
+	if s.TopK == 0 {
+		s.TopK = k.defaults.TopK
 	}
 	if s.LabelSmoothing == 0 && slices.Equal(s.smoothed(), []string{"exo_pair"}) {
 		s.LabelSmoothing = exoSmoothing
@@ -189,7 +205,7 @@ func New(s Settings) (Objective, error) {
 // checkRead refuses settings that a type does not read.
 func (s *Settings) checkRead(k *kind) error {
 	given := map[string]bool{"loss": len(s.Losses) > 0, "weights": len(s.Shares) > 0, "beta": s.Beta != 0,
-		"label_smoothing": s.LabelSmoothing != 0, "nll_prompt": s.NLLPrompt}
+		"label_smoothing": s.LabelSmoothing != 0, "nll_prompt": s.NLLPrompt, "top_k": s.TopK != 0}
 	for _, n := range numbers {
 		given[n.name] = *n.of(s) != nil
 	}
@@ -211,7 +227,7 @@ func (s *Settings) checkRead(k *kind) error {
 
 // settingNames are the keys of run files, in their order.
 var settingNames = []string{"loss", "weights", "beta", "label_smoothing", "nll", "gamma", "desirable", "undesirable",
-	"ld_alpha", "center", "nll_prompt"}
+	"ld_alpha", "center", "nll_prompt", "top_k", "share"}
 
 // reads says whether a type reads a setting.
 func (k *kind) reads(name string) bool {
@@ -226,6 +242,8 @@ func (k *kind) reads(name string) bool {
 		return slices.ContainsFunc(lossesOf(k.name), func(l string) bool { return lossNamed(k.name, l).smooths })
 	case "nll_prompt":
 		return k.prompts
+	case "top_k":
+		return k.defaults.TopK != 0
 	}
 	i := slices.IndexFunc(numbers, func(n number) bool { return n.name == name })
 	return *numbers[i].of(&k.defaults) != nil
@@ -261,6 +279,8 @@ func (s *Settings) checkLosses(k *kind) error {
 func (s *Settings) checkValues(k *kind) error {
 	smoothed := s.smoothed()
 	switch {
+	case k.reads("top_k") && (s.TopK < 1 || s.TopK > MaxTopK):
+		return fmt.Errorf("top_k is %d: it must be between 1 and %d", s.TopK, MaxTopK)
 	case k.reads("beta") && !positive(s.Beta):
 		return fmt.Errorf("beta is %v: it must be finite and above 0", s.Beta)
 	case !(s.LabelSmoothing >= 0 && s.LabelSmoothing < 0.5):

@@ -38,6 +38,7 @@ func TestDefaults(t *testing.T) {
 			Needs{Pairs: true}},
 		{Settings{Type: "reward"}, Settings{Type: "reward", Center: new(0.0)}, Needs{Pairs: true, Scores: true}},
 		{Settings{Type: "dft"}, Settings{Type: "dft"}, Needs{}},
+		{Settings{Type: "distill"}, Settings{Type: "distill", TopK: 64, Share: new(1.0)}, Needs{TopK: 64}},
 		{Settings{Type: "ppo", Beta: 1}, Settings{Type: "ppo", Beta: 1}, Needs{}},
 	} {
 		if got := x.given.Resolved(); !reflect.DeepEqual(got, x.want) {
@@ -92,7 +93,7 @@ func TestNewRefuses(t *testing.T) {
 		s    Settings
 		want string
 	}{
-		{Settings{}, `type is ""; it can be dpo, kto, orpo, simpo, cpo, reward or dft`},
+		{Settings{}, `type is ""; it can be dpo, kto, orpo, simpo, cpo, reward, dft or distill`},
 		{Settings{Type: "dpoo"}, `type is "dpoo": did you mean dpo?; it can be`},
 		{Settings{Type: "dpo", Losses: []string{"sigmiod"}}, `loss "sigmiod" is no loss of type dpo`},
 		{Settings{Type: "dpo", Losses: []string{"sigmoids"}}, `did you mean sigmoid?`},
@@ -107,6 +108,12 @@ func TestNewRefuses(t *testing.T) {
 		{Settings{Type: "dpo", Beta: -1}, "beta is -1: it must be finite and above 0"},
 		{Settings{Type: "dpo", Beta: nan}, "beta is NaN"},
 		{Settings{Type: "dpo", Beta: inf}, "beta is +Inf"},
+		{Settings{Type: "dpo", TopK: 8}, "top_k is given, and type dpo does not read it: leave it out, or take type distill"},
+		{Settings{Type: "distill", TopK: -1}, "top_k is -1: it must be between 1 and 1024"},
+		{Settings{Type: "distill", TopK: 1025}, "top_k is 1025"},
+		{Settings{Type: "distill", Share: new(0.0)}, "share is 0: it must be above 0, and 1 at most"},
+		{Settings{Type: "distill", Share: new(1.5)}, "share is 1.5"},
+		{Settings{Type: "distill", NLL: new(1.0)}, "nll is given, and type distill does not read it"},
 		{Settings{Type: "dft", Beta: 1}, "beta is given, and type dft does not read it"},
 		{Settings{Type: "dft", Losses: []string{"dft"}}, "loss is given, and type dft does not read it"},
 		{Settings{Type: "dpo", LabelSmoothing: 0.5}, "label_smoothing is 0.5: it must be at least 0 and below 0.5"},

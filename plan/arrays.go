@@ -175,6 +175,6 @@ func (p *Plan) Head() *nn.Head {
 	h := p.Model.Head
 	h.NormTokens = p.Numerics.BlockRows()
 	h.ChunkTokens = p.Numerics.HeadChunk
-	h.KeepLogits, h.Stops = p.Placement.KeptLogits, p.Outputs.Objective
+	h.KeepLogits, h.Stops, h.Picks = p.Placement.KeptLogits, p.Outputs.Objective, p.Outputs.Picks()
 	return &h
 }

@@ -35,7 +35,7 @@ func (c *checker) onlyUp(i int) {
 		return
 	}
 	down := []string{"head-grad", "head-input", "reopen", "backward", "load-kept", "save-kept", "drain-input",
-		"drain-side", "load-side-grad", "load-loss-weights", "pass-input", "load-input"}
+		"drain-side", "load-side-grad", "load-loss-weights", "load-picked-grads", "pass-input", "load-input"}
 	if slices.Contains(down, op.Name()) {
 		c.errorf(i, "is of a micro-batch that only goes up")
 	}
@@ -48,7 +48,9 @@ func drawForwardOnly(rt *rapid.T, plans ...*plan.Plan) {
 		return
 	}
 	n := rapid.IntRange(0, plans[0].Numerics.CohortMicros()-1).Draw(rt, "forward only")
+	k := rapid.IntRange(0, 2).Draw(rt, "top k")
 	for _, p := range plans {
+		p.Outputs.TopK = k
 		p.Outputs.Objective, p.Numerics.ForwardOnly, p.Whole.ForwardOnly = true, n, n
 	}
 }

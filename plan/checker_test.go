@@ -24,7 +24,7 @@ type place struct {
 // home are the places that are not of a device.
 var home = map[string]bool{"host weights": true, "host gradient": true, "shared gradient": true, "embedding sum": true,
 	"host x": true, "disk x": true, "passing x": true, "host kept": true, "host outcome": true, "host balance": true,
-	"head on its way": true, "host losses": true, "host loss weights": true, "host side": true, "host side gradient": true,
+	"head on its way": true, "host losses": true, "host loss weights": true, "host picked": true, "host side": true, "host side gradient": true,
 	"sum": true, "total": true}
 
 // on is the place on the device of a rank.
@@ -497,11 +497,13 @@ func (c *checker) run(i int) {
 	loss := place{"device loss", m, 0}
 	lanes := map[plan.Lane][]string{
 		plan.LaneFetch: {"load-input", "upload", "fetch", "fetch-state", "load", "load-kept", "load-sums",
-			"load-balance", "load-side", "load-side-grad", "load-loss-weights"},
+			"load-balance", "load-side", "load-side-grad", "load-loss-weights", "load-picks",
+			"load-picked-grads"},
 		plan.LaneCompute: {"forward", "combine", "head-norm", "head-stats", "head-loss", "zero-grad", "add",
 			"narrow", "head-grad", "head-visit", "head-input", "reopen", "backward", "round"},
 		plan.LaneDrain: {"save", "save-kept", "save-sums", "write-back", "drain", "drain-sum", "drain-input",
-			"collect", "save-balance", "save-side", "drain-side", "save-head", "save-head-grad", "save-losses"},
+			"collect", "save-balance", "save-side", "drain-side", "save-head", "save-head-grad", "save-losses",
+			"save-picked"},
 		plan.LaneExchange: {"pass", "pass-input", "pass-side", "pass-side-grad", "pass-head", "pass-head-grad",
 			"load-head", "load-head-grad"},
 		plan.LaneUpdate:  {"update", "gather", "gather-ahead", "zero-table", "round-table", "scatter", "total", "objective"},
@@ -697,6 +699,15 @@ func (c *checker) run(i int) {
 		if c.logits != nil {
 			c.write(i, c.logitsAt(index(op.Part), m), content{"logits", index(op.Part), m})
 		}
+		if c.p.Outputs.TopK > 0 {
+			if !c.bound() {
+				c.read(i, place{"picks", m, 0}, content{"picks", m, 0})
+			}
+			if index(op.Part) > 0 {
+				c.read(i, c.unlessBound("picked", m), content{"picked logits", m, index(op.Part)})
+			}
+			c.write(i, c.unlessBound("picked", m), content{"picked logits", m, index(op.Part) + 1})
+		}
 	case "head-loss":
 		reads()
 		head(content{"statistics", m, tiles}, content{"gradients", m, tiles})
@@ -704,14 +715,27 @@ func (c *checker) run(i int) {
 		if c.stops() {
 			c.write(i, c.unlessBound("losses", m), content{"losses", m, 0})
 		}
+	case "load-picks":
+		c.write(i, place{"picks", m, 0}, content{"picks", m, 0})
+	case "save-picked":
+		c.read(i, place{"picked", m, 0}, content{"picked logits", m, tiles})
+		c.write(i, place{"host picked", m, 0}, content{"picked logits", m, tiles})
+	case "load-picked-grads":
+		c.read(i, place{"host picked", m, 0}, content{"picked gradients", m, 0})
+		c.write(i, place{"picked", m, 0}, content{"picked gradients", m, 0})
 	case "save-losses":
 		c.read(i, place{"losses", m, 0}, content{"losses", m, 0})
 		c.write(i, place{"host losses", m, 0}, content{"losses", m, 0})
 	case "objective":
-		if len(op.Reads) != c.p.Numerics.CohortMicros() || len(op.Writes) != len(op.Reads) {
-			c.errorf(i, "has %d micro-batches and writes %d", len(op.Reads), len(op.Writes))
+		micros := c.p.Numerics.CohortMicros()
+		if each := min(c.p.Outputs.TopK, 1) + 1; len(op.Reads) != each*micros || len(op.Writes) != len(op.Reads) {
+			c.errorf(i, "reads %d and writes %d", len(op.Reads), len(op.Writes))
 		}
-		for k, of := range op.Reads {
+		for _, of := range op.Reads[micros:] {
+			c.read(i, place{"host picked", of.Micro, 0}, content{"picked logits", of.Micro, tiles})
+			c.write(i, place{"host picked", of.Micro, 0}, content{"picked gradients", of.Micro, 0})
+		}
+		for k, of := range op.Reads[:micros] {
 			if op.Writes[k].Micro != of.Micro || of.Micro != op.Reads[0].Micro+k {
 				c.errorf(i, "mixes micro-batches")
 			}
@@ -754,6 +778,9 @@ func (c *checker) run(i int) {
 		}
 		if c.stops() {
 			c.read(i, c.unlessBound("loss weights", m), content{"loss weights", m, 0})
+			if c.p.Outputs.TopK > 0 {
+				c.read(i, c.unlessBound("picked", m), content{"picked gradients", m, 0})
+			}
 		}
 		if c.logits != nil {
 			c.read(i, c.logitsAt(index(op.Part), m), content{"logits", index(op.Part), m})

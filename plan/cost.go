@@ -108,6 +108,10 @@ func (c *cost) seconds(m *Machine, p *Plan) float64 {
 		seconds(c.sent+c.received, m.NetworkBytesPerSec)
 }
 
+// objectiveReads counts the reads of a number that take as long as what an objective computes for each token that it
+// compares: two exponentials.
+const objectiveReads = 32
+
 // costs tells what each operation of a schedule costs. Attention is counted as if each sequence were one document: the
 // longest that packing can make it. known has the costs of visits that other plans for the same request have asked for,
 // whose machine is m; nil: it has none.
@@ -140,7 +144,7 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 			}
 		case DoVisit:
 			if c = known.of(p, m, op); op.Visit.OnHost {
-				c.host = int64(p.Numerics.CohortMicros()) * (p.figureBytes() + p.positionBytes())
+				c.host = int64(p.Numerics.CohortMicros()) * (p.figureBytes() + p.positionBytes() + objectiveReads*p.picksBytes())
 			}
 		case DoClear:
 			if op.Lane == LaneUpdate {

@@ -234,6 +234,9 @@ func byPurpose(tables ...[]Bytes) (all []Bytes) {
 // tablesPurpose names the memory that a device has for all blocks together.
 const tablesPurpose = "tables, tokens and results"
 
+// picksPurpose names that of what an objective reads of a teacher's tokens.
+const picksPurpose = "logits of a teacher's tokens"
+
 // Names of host memory in the accounts.
 const (
 	RowsPurpose         = "packed rows" // of a step, as the loader hands them out

@@ -71,6 +71,17 @@ type Outputs struct {
 	// Objective says that an objective gives positions the weights of their losses, from the losses of a step: the head
 	// stops for it (nn.Head.Stops).
 	Objective bool `json:"objective,omitempty"`
+	// TopK is the number of a teacher's likeliest tokens of each position whose logits an objective reads (nn.Head.Picks);
+	// 0: none.
+	TopK int `json:"top_k,omitempty"`
+}
+
+// Picks is the number of tokens of each position whose logits go to the host: the teacher's and the target.
+func (o Outputs) Picks() int {
+	if o.TopK == 0 {
+		return 0
+	}
+	return o.TopK + 1
 }
 
 // keepGradients reports whether the store has all gradients at the end of a step.

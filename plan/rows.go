@@ -85,6 +85,8 @@ var rows = []row{
 	{Results, own, perStep, tablesPurpose, unlessBound((*Plan).ResultBytes), nil},
 	{TokenLosses, own, perMicro, tablesPurpose, unlessBound((*Plan).objectiveFigureBytes), nil},
 	{LossWeights, own, perMicro, tablesPurpose, unlessBound((*Plan).objectiveBytes), nil},
+	{Picks, own, perMicro, picksPurpose, (*Plan).picksHereBytes, (*Plan).ifPicks},
+	{PickedLogits, own, perMicro, picksPurpose, (*Plan).picksHereBytes, (*Plan).ifPicks},
 	{HeadUp, own, perHead, "rows of the head", (*Plan).dealtEndingBytes, nil},
 	{Work, own, perStep, "work", (*Plan).workBytes, nil},
 
@@ -96,6 +98,8 @@ var rows = []row{
 	{AheadNumbers, home, perStep, TokensPurpose, ifAhead((*Plan).stepTokenBytes), nil},
 	{TokenLosses, home, perMicro, TokensPurpose, always((*Plan).objectiveFigureBytes), nil},
 	{LossWeights, home, perMicro, TokensPurpose, always((*Plan).objectiveBytes), nil},
+	{Picks, home, perMicro, TokensPurpose, always((*Plan).picksBytes), (*Plan).ifPicks},
+	{PickedLogits, home, perMicro, TokensPurpose, always((*Plan).picksBytes), (*Plan).ifPicks},
 	{HostResults, home, perStep, ResultsPurpose, always((*Plan).ResultBytes), nil},
 	{Results, home, perRank, ResultsPurpose, always((*Plan).ResultBytes), nil},
 	{Balance, home, perStep, ResultsPurpose, (*Plan).passingBalanceBytes, nil},

@@ -116,6 +116,8 @@ var uses = [...]struct {
 	{nn.Outcomes, (*builder).outcome},
 	{nn.TokenLosses, (*builder).tokenLosses},
 	{nn.LossWeights, (*builder).lossWeights},
+	{nn.PickedLogits, (*builder).pickedLogits},
+	{nn.PickedGrads, (*builder).pickedGrads},
 	{nn.Loss, func(b *builder) { b.writes = append(b.writes, b.result(LossSum, none, b.at.micro)) }},
 	{nn.Balancing, (*builder).balances},
 	{nn.Loads, func(b *builder) { b.writes = append(b.writes, b.result(Loads, b.at.layer, none)) }},
@@ -216,9 +218,7 @@ func (b *builder) held() {
 // tokenLosses adds the losses of a micro-batch's positions, or to an objective those of a cohort.
 func (b *builder) tokenLosses() {
 	if b.at.OnHost {
-		for m := range b.Numerics.CohortMicros() {
-			b.reads = append(b.reads, b.onHost(TokenLosses, b.at.micro+m))
-		}
+		b.reads = b.ofCohort(b.reads, TokenLosses)
 		return
 	}
 	b.writes = append(b.writes, b.result(TokenLosses, none, b.at.micro))
@@ -228,25 +228,51 @@ func (b *builder) tokenLosses() {
 // cohort.
 func (b *builder) lossWeights() {
 	if b.at.OnHost {
-		for m := range b.Numerics.CohortMicros() {
-			b.writes = append(b.writes, b.onHost(LossWeights, b.at.micro+m))
-		}
+		b.writes = b.ofCohort(b.writes, LossWeights)
 		return
 	}
-	weights := b.result(LossWeights, none, b.at.micro)
-	if !b.Bound() {
-		b.need(LaneFetch, b.away(weights), weights)
-	}
-	b.reads = append(b.reads, weights)
+	b.reads = append(b.reads, b.fromHost(LossWeights))
 }
 
-// onHost is a value of a micro-batch as the host has it.
-func (b *builder) onHost(what What, m int) Operand {
-	o := b.result(what, none, m)
-	if o.Rank = 0; !b.Bound() {
-		o.At = Host
+// pickedLogits adds the logits of some tokens of a micro-batch, and which tokens these are, or to an objective the
+// logits of a cohort.
+func (b *builder) pickedLogits() {
+	if b.at.OnHost {
+		b.reads = b.ofCohort(b.reads, PickedLogits)
+		return
+	}
+	b.reads = append(b.reads, b.fromHost(Picks))
+	b.writes = append(b.writes, b.result(PickedLogits, none, b.at.micro))
+}
+
+// pickedGrads adds their gradients, which come from the objective, and to that those of a cohort.
+func (b *builder) pickedGrads() {
+	if b.at.OnHost {
+		b.writes = b.ofCohort(b.writes, PickedGrads)
+		return
+	}
+	b.reads = append(b.reads, b.fromHost(Picks), b.fromHost(PickedGrads))
+}
+
+// fromHost has a value of a micro-batch on the device of a visit.
+func (b *builder) fromHost(what What) Operand {
+	o := b.result(what, none, b.at.micro)
+	if !b.Bound() {
+		b.need(LaneFetch, b.away(o), o)
 	}
 	return o
+}
+
+// ofCohort appends a value of each micro-batch of a cohort as the host has it.
+func (b *builder) ofCohort(to []Operand, what What) []Operand {
+	for m := range b.Numerics.CohortMicros() {
+		o := b.result(what, none, b.at.micro+m)
+		if o.Rank = 0; !b.Bound() {
+			o.At = Host
+		}
+		to = append(to, o)
+	}
+	return to
 }
 
 // outcome adds what the block's parts made of a micro-batch's rows.

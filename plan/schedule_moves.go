@@ -325,6 +325,8 @@ func (b *builder) made(o Operand, later nn.Uses) {
 		leaves = b.at.to == nn.Forward && b.Pass.Steps() && b.comesDown(o.Micro) && b.ActivationsSpill(layer-1)
 	case TokenLosses:
 		leaves = !b.Bound()
+	case PickedLogits:
+		leaves = !b.Bound() && b.at.Writes.Has(nn.Loss) // the visit after all tiles
 	case Outcome:
 		b.hold(o)
 		leaves = b.Pass.Steps() && b.outcomePasses(layer-1)

@@ -398,6 +398,15 @@ func (p *Plan) objectiveBytes() int64 {
 
 func (p *Plan) objectiveFigureBytes() int64 { return device.TokenFigures * p.objectiveBytes() }
 
+// ifPicks is 1 where logits of some tokens go to the host, and picksBytes has a number for each of them.
+func (p *Plan) ifPicks() int { return min(p.Outputs.TopK, 1) }
+
+func (p *Plan) picksBytes() int64 { return int64(p.Outputs.Picks()) * p.positionBytes() }
+
+func (p *Plan) picksHereBytes(rank, _ int) int64 {
+	return when(!p.Bound() && p.hasHead(rank), p.picksBytes())
+}
+
 // tokenLists is the number of lists of tokens that occur: in a step, or with several hosts in each of its cohorts.
 func (p *Plan) tokenLists() int {
 	if p.Cluster.Several() {

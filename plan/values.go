@@ -25,35 +25,38 @@ type What uint8
 
 // What operations read and write. Index is of a part, a layer or a chunk.
 const (
-	Stored      What = iota // part: all that the store keeps of it from step to step
-	Weights                 // part
-	State                   // part: its low halves and moments; of state that passes, the rounded gradient as well
-	Gradient                // part: the fp32 sum over micro-batches; of a tied tile in host memory, of a cohort
-	CohortSum               // part: the fp32 sum over the micro-batches of a cohort, before it is added to the others
-	Narrowed                // part: such a sum, rounded to bf16 (Numerics.Exchange)
-	Total                   // part: the fp32 sum of those of all hosts, in their order
-	Rounded                 // part: its gradient in the type that is stored
-	Tokens                  // of all micro-batches
-	Input                   // layer and micro-batch: x
-	InputGrad               // micro-batch: dx
-	Kept                    // layer and micro-batch: what forward leaves for backward
-	Outcome                 // layer and micro-batch: what its parts made of rows, which forward leaves for backward
-	Cache                   // layer: what it keeps from pass to pass
-	Side                    // side and micro-batch: what crosses blocks besides x
-	SideGrad                // side and micro-batch: its gradient
-	Held                    // layer and micro-batch: what the layer has between its visits of one direction
-	HeadUp                  // micro-batch: of what the head has, what passes from tile to tile before there are losses
-	HeadDown                // micro-batch: and after
-	Work                    // scratch of the compute lane
-	LossSum                 // micro-batch: the sums of the figures of its positions
-	Loads                   // layer: how many rows chose each expert
-	Balance                 // block with a load-balancing loss, none for all: how often its experts were chosen
-	Squares                 // part: the sum of squares of its rounded gradient
-	Tally                   // what updates tell: device.OptimizerOps
-	LogitRows               // chunk of the wanted rows, and micro-batch
-	TokenLosses             // micro-batch: the figures of its positions, for an objective
-	LossWeights             // micro-batch: the weights that it gives them
-	Results                 // the scalars of a step together
+	Stored       What = iota // part: all that the store keeps of it from step to step
+	Weights                  // part
+	State                    // part: its low halves and moments; of state that passes, the rounded gradient as well
+	Gradient                 // part: the fp32 sum over micro-batches; of a tied tile in host memory, of a cohort
+	CohortSum                // part: the fp32 sum over the micro-batches of a cohort, before it is added to the others
+	Narrowed                 // part: such a sum, rounded to bf16 (Numerics.Exchange)
+	Total                    // part: the fp32 sum of those of all hosts, in their order
+	Rounded                  // part: its gradient in the type that is stored
+	Tokens                   // of all micro-batches
+	Input                    // layer and micro-batch: x
+	InputGrad                // micro-batch: dx
+	Kept                     // layer and micro-batch: what forward leaves for backward
+	Outcome                  // layer and micro-batch: what its parts made of rows, which forward leaves for backward
+	Cache                    // layer: what it keeps from pass to pass
+	Side                     // side and micro-batch: what crosses blocks besides x
+	SideGrad                 // side and micro-batch: its gradient
+	Held                     // layer and micro-batch: what the layer has between its visits of one direction
+	HeadUp                   // micro-batch: of what the head has, what passes from tile to tile before there are losses
+	HeadDown                 // micro-batch: and after
+	Work                     // scratch of the compute lane
+	LossSum                  // micro-batch: the sums of the figures of its positions
+	Loads                    // layer: how many rows chose each expert
+	Balance                  // block with a load-balancing loss, none for all: how often its experts were chosen
+	Squares                  // part: the sum of squares of its rounded gradient
+	Tally                    // what updates tell: device.OptimizerOps
+	LogitRows                // chunk of the wanted rows, and micro-batch
+	TokenLosses              // micro-batch: the figures of its positions, for an objective
+	LossWeights              // micro-batch: the weights that it gives them
+	Picks                    // micro-batch: tokens of its positions whose logits an objective reads
+	PickedLogits             // micro-batch: these logits
+	PickedGrads              // micro-batch: the gradients that it gives them, where the logits were
+	Results                  // the scalars of a step together
 
 	// What follows is memory that no operand names.
 
@@ -156,7 +159,11 @@ var values = [whats]value{
 	LogitRows:   {down: "drain-logits"},
 	TokenLosses: {down: "save-losses", bytes: ofAll((*Plan).figureBytes)},
 	LossWeights: {up: "load-loss-weights", bytes: ofAll((*Plan).positionBytes)},
-	Results:     {down: "collect", bytes: ofAll((*Plan).ResultBytes)},
+
+	Picks:        {up: "load-picks", bytes: ofAll((*Plan).picksBytes)},
+	PickedLogits: {down: "save-picked", bytes: ofAll((*Plan).picksBytes)},
+	PickedGrads:  {up: "load-picked-grads", bytes: ofAll((*Plan).picksBytes)},
+	Results:      {down: "collect", bytes: ofAll((*Plan).ResultBytes)},
 }
 
 // Range says which bytes of its cell an operand has.

@@ -238,6 +238,10 @@ func (e *Engine) open() error {
 	if (e.Objective != nil) != e.Plan.Outputs.Objective {
 		return errors.New("the plan and the engine must both have an objective, or neither")
 	}
+	if e.Objective != nil && e.Objective.Needs().TopK != e.Plan.Outputs.TopK {
+		return fmt.Errorf("the objective compares %d tokens of each position, and the plan has room for %d: plan for the "+
+			"objective", e.Objective.Needs().TopK, e.Plan.Outputs.TopK)
+	}
 	if err := e.openPeers(); err != nil {
 		return err
 	}

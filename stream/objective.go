@@ -20,6 +20,10 @@ type Document struct {
 	Side          objective.Side
 	Margin        float64
 	Reference     []float32 // log-probabilities of the reference by position; nil: no reference is needed
+	// TopIDs and TopLogProbs are the likeliest tokens by a teacher and their log-probabilities, as many by position as the
+	// objective needs; negative where there are fewer. Nil: no teacher is needed.
+	TopIDs      []int32
+	TopLogProbs []float32
 }
 
 // of returns the document's part of a micro-batch's numbers.
@@ -146,10 +150,10 @@ func (r *execution) objective(s device.Stream, op *plan.Op) error {
 		return err
 	}
 	n := r.Plan.Numerics
-	cohort := op.Reads[0].Micro
+	cohort, micros := op.Reads[0].Micro, n.CohortMicros()
 	first := r.Plan.Cluster.Host*n.MicroBatches + cohort
-	figures, weights := make([]Figures, len(op.Reads)), make([][]float32, len(op.Writes))
-	for i := range op.Reads {
+	figures, weights := make([]Figures, micros), make([][]float32, micros)
+	for i := range micros {
 		mem := r.bytes(plan.TokensPurpose, r.host.At(&op.Reads[i])) // which nothing reads after this
 		figures[i] = figuresIn(mem, n.Positions())
 		weights[i] = hostmem.F32(r.bytes(plan.TokensPurpose, r.host.At(&op.Writes[i])))
@@ -159,11 +163,13 @@ func (r *execution) objective(s device.Stream, op *plan.Op) error {
 			}
 		}
 	}
-	res, err := weigh(r.Objective, &objective.Step{Whole: r.inStep,
-		Sequences: r.asked.Sequences(first, len(weights), figures, weights)})
+	sequences := r.asked.Sequences(first, micros, figures, weights)
+	r.giveTop(sequences, first, micros)
+	res, err := weigh(r.Objective, &objective.Step{Whole: r.inStep, Sequences: sequences})
 	if err != nil {
 		return fmt.Errorf("objective: %w", err)
 	}
+	r.scalePicked(cohort, micros)
 	r.weighed[cohort/n.CohortMicros()] = res
 	for i, of := range weights {
 		for t := range of {
@@ -173,6 +179,7 @@ func (r *execution) objective(s device.Stream, op *plan.Op) error {
 		}
 		if !n.TrainsMicro(cohort + i) {
 			clear(of) // it comes down all the same, if the model has experts
+			clear(r.picked(cohort + i))
 		}
 	}
 	return nil

@@ -40,6 +40,9 @@ func (e *Engine) putTokens(b *Batch) error {
 		if err := b.checkDocuments(); err != nil {
 			return err
 		}
+		if err := e.putPicks(b); err != nil {
+			return err
+		}
 		e.asked, e.inStep = b, b.Counts()
 		e.weighed = make([]objective.Result, n.CohortCount())
 	}

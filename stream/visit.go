@@ -90,6 +90,10 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 			a.Ending.Figures = device.NewMat(mem, tensor.F32, device.TokenFigures, r.Plan.Numerics.Positions())
 		case plan.LossWeights:
 			a.Batch.Weights = mem
+		case plan.Picks:
+			a.Picked.IDs = mem
+		case plan.PickedLogits, plan.PickedGrads:
+			a.Picked.Values = device.NewMat(mem, tensor.F32, r.Plan.Numerics.Positions(), r.Plan.Outputs.Picks())
 		}
 	}
 	for i := range op.Reads {
