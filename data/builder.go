@@ -279,7 +279,7 @@ func (b *builder) finish() error {
 	padding := make([]byte, tokenPadding(uint64(b.n)))
 	for i := range b.columns {
 		if b.run.has&tokenColumn(i) != 0 {
-			b.write(&b.columns[i], padding)
+			b.write(&b.columns[i], padding[:tokenPadding(b.run.has.width(i)*uint64(b.n))])
 		}
 	}
 	if b.failed != nil {

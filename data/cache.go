@@ -104,7 +104,7 @@ func parseCache(ctx context.Context, f io.ReaderAt, fileBytes int64, key xxh3.Ui
 	words := (tokens + 63) / 64
 	columnsAt := cacheHeaderBytes + 4*tokens + tokenPadding(tokens) + 8*words + 8*documents
 	if documents > size/8 || tokens > size/4 || noteBytes > maxNoteBytes || skipped > 1<<48 || documents > maxDocuments ||
-		has > allColumns || size != columnsAt+has.bytes(documents, tokens)+noteBytes {
+		!has.areKnown() || size != columnsAt+has.bytes(documents, tokens)+noteBytes {
 		return nil, errors.New("the file's size does not match its header")
 	}
 	note := make([]byte, noteBytes)

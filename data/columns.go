@@ -4,29 +4,56 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"math/bits"
 
 	"github.com/millrace/millrace/hostmem"
 )
 
-// columns says which numbers documents have besides their tokens. All documents of a source have the same ones.
+// columns says which numbers documents have besides their tokens, and in its upper half how many tokens of a teacher
+// there are at each place. All documents of a source have the same ones.
 type columns uint64
 
 const documentNumbers columns = 1 // a float64 for each document: the margin of its pair, or its label
 
-// tokenColumns counts the columns that have a float32 for each token. Column i is the bit i+1 of columns.
-const tokenColumns = 3
+// tokenColumns counts the columns that have numbers of 32 bits for each token: one, or of the last column as many tokens
+// of a teacher as there are, int32, and then their log-probabilities. Column i is the bit i+1 of columns.
+const (
+	tokenColumns  = 4
+	teacherColumn = 3
+)
 
 func tokenColumn(i int) columns { return documentNumbers << (i + 1) }
 
 const allColumns columns = 1<<(tokenColumns+1) - 1
+
+// topK is the number of tokens of a teacher at each place, and withTeacher are columns with that many.
+func (c columns) topK() int { return int(c >> 32) }
+
+func withTeacher(topK int) columns { return tokenColumn(teacherColumn) | columns(topK)<<32 }
+
+// areKnown says whether there can be such columns.
+func (c columns) areKnown() bool {
+	return uint32(c) <= uint32(allColumns) && c.topK() <= MaxTopK && (c.topK() > 0) == (c&tokenColumn(teacherColumn) != 0)
+}
+
+// width is the numbers of a token in column i.
+func (c columns) width(i int) uint64 {
+	if i == teacherColumn {
+		return 2 * uint64(c.topK())
+	}
+	return 1
+}
 
 // bytes is the size of the columns in a file.
 func (c columns) bytes(documents, tokens uint64) (n uint64) {
 	if c&documentNumbers != 0 {
 		n = 8 * documents
 	}
-	return n + uint64(bits.OnesCount64(uint64(c&^documentNumbers)))*(4*tokens+tokenPadding(tokens))
+	for i := range tokenColumns {
+		if c&tokenColumn(i) != 0 {
+			n += 4*c.width(i)*tokens + tokenPadding(c.width(i)*tokens)
+		}
+	}
+	return n
 }
 
 // readers are the columns of tokens, nil where the source has no such column. section reads the bytes of all columns.
@@ -35,7 +62,8 @@ func (c columns) readers(section func(from, bytes uint64) *io.SectionReader,
 	at := (c & documentNumbers).bytes(documents, tokens)
 	for i := range all {
 		if column := c & tokenColumn(i); column != 0 {
-			all[i] = section(at, 4*tokens)
+			column |= c &^ allColumns
+			all[i] = section(at, 4*c.width(i)*tokens)
 			at += column.bytes(documents, tokens)
 		}
 	}
@@ -48,16 +76,20 @@ type document struct {
 	section section
 	has     columns
 	number  float64
-	columns [tokenColumns][]float32 // each is nil or has an entry for each token
+	columns [tokenColumns][]float32 // each is nil or has numbers for each token: bits of these
 }
 
 // check returns what is wrong with the numbers of a document whose source has some columns.
 func (d *document) check(has columns) error {
+	if k := has.topK(); k > 0 && d.has.topK() > 0 && d.has.topK() != k {
+		return fmt.Errorf("its longest list has %d tokens of the teacher, and that of the first row has %d: all rows of an entry "+
+			"must have as many", d.has.topK(), k)
+	}
 	if d.has != has {
 		return fmt.Errorf("it has other numbers than the rows before it: all rows of an entry must have the same keys")
 	}
 	for i, column := range d.columns {
-		if n := len(column); d.has&tokenColumn(i) == 0 && n > 0 || d.has&tokenColumn(i) != 0 && n != len(d.InputIDs) {
+		if n := len(column); d.has&tokenColumn(i) == 0 && n > 0 || d.has&tokenColumn(i) != 0 && n != int(has.width(i))*len(d.InputIDs) {
 			return fmt.Errorf("column %d has %d numbers for %d tokens", i, n, len(d.InputIDs))
 		}
 	}

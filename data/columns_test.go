@@ -17,9 +17,10 @@ import (
 // withColumns are two documents with a number and two of the three columns of tokens.
 func withColumns() (all []document) {
 	for i, n := range []int{3, 70} {
-		d := document{Example: count(n), has: documentNumbers | tokenColumn(0) | tokenColumn(2), number: float64(i) - 0.5}
-		for _, c := range []int{0, 2} {
-			for t := range n {
+		d := document{Example: count(n), has: documentNumbers | tokenColumn(0) | tokenColumn(2) | withTeacher(2),
+			number: float64(i) - 0.5}
+		for _, c := range []int{0, 2, teacherColumn} {
+			for t := range n * int(d.has.width(c)) {
 				d.columns[c] = append(d.columns[c], float32(t)+float32(c)/2)
 			}
 		}
@@ -91,12 +92,13 @@ func TestColumnsComeBack(t *testing.T) {
 				}
 				continue
 			}
-			got := make([]float32, 71)
-			if err := p.run.readColumn(c, got, 2); err != nil {
+			width := int(p.run.has.width(c))
+			got := make([]float32, 71*width)
+			if err := p.run.readColumn(c, got, int64(2*width)); err != nil {
 				t.Fatal(err)
 			}
 			all := withColumns()
-			if diff := cmp.Diff(slices.Concat(all[0].columns[c][2:], all[1].columns[c]), got); diff != "" {
+			if diff := cmp.Diff(slices.Concat(all[0].columns[c][2*width:], all[1].columns[c]), got); diff != "" {
 				t.Errorf("%s, column %d: %s", name, c, diff)
 			}
 		}

@@ -23,7 +23,8 @@ type EvalLoader struct {
 // EvalOptions are the sizes of an evaluation.
 type EvalOptions struct {
 	SequenceLen   int               // positions in a row
-	LongDocuments LongDocuments     // of pairs, and of answers with a label; "" is TruncateLong
+	LongDocuments LongDocuments     // of pairs, of answers with a label, and of Wholes; "" is TruncateLong
+	Wholes        bool              // no document is split
 	Cohorts       int               // as in LoaderOptions, of the rows of a call of Next
 	PromptTargets bool              // tokens that do not count in the loss are targets too, of weight 0
 	ScoreAt       ScoreAt           // as in LoaderOptions
@@ -48,7 +49,7 @@ func NewEvalLoader(d *Dataset, o EvalOptions) (*EvalLoader, error) {
 		return l, nil
 	}
 	long := SplitLong
-	if d.HasLabels() {
+	if d.HasLabels() || o.Wholes {
 		long = cmp.Or(o.LongDocuments, TruncateLong)
 	}
 	var err error

@@ -123,6 +123,10 @@ func usable(all []found, o Options) error {
 // given. A run without an objective has the word "".
 func CheckObjective(types []Type, name string, needs objective.Needs) error {
 	for _, kind := range types {
+		if kind.format().isTaught && needs.TopK == 0 {
+			return fmt.Errorf("type %s has the likeliest tokens of a teacher, and the run learns from none: set objective: "+
+				"{type: distill, teacher: none}", kind)
+		}
 		for _, of := range []struct {
 			has        func(*format) bool
 			isNeeded   bool

@@ -21,6 +21,7 @@ const (
 	Preference     Type = "preference"      // a prompt and two answers, of which the chosen one is the better
 	Binary         Type = "binary"          // a prompt, an answer, and whether that is wanted
 	Weighted       Type = "weighted"        // tokens, each with a weight of its loss
+	Distill        Type = "distill"         // tokens, each with a teacher's likeliest tokens in its place
 )
 
 // format is a row of types: all that depends on the type of a source. Other files look it up and compare no types.
@@ -44,6 +45,7 @@ type format struct {
 	isPair         bool // a row becomes two documents that follow each other: the chosen side, and the rejected one
 	isLabeled      bool // an answer is wanted or not
 	isTokens       bool // a row has tokens, and nothing is rendered
+	isTaught       bool // and what a teacher says of each
 
 	formatting string            // of LLaMA-Factory's registry
 	columns    map[string]string // of an entry there: the key of ours that has the column's name
@@ -79,6 +81,8 @@ var types = []*format{
 		columns: named("prompt query=input response system history tools messages kto_tag=label")},
 	{name: Weighted, isTokens: true, read: (*fields).weighted,
 		keys: named("input_ids weights completion_mask advantage logprobs ref_logprobs")},
+	{name: Distill, isTokens: true, isTaught: true, read: (*fields).taught,
+		keys: named("input_ids labels " + teacherIDs + " " + teacherLogProbs)},
 }
 
 // shared are the keys that all types but text read.
@@ -142,6 +146,7 @@ var usualRows = []struct{ key, other, part, typed string }{
 	{"messages", "rejected_response", "", "preference"},
 	{"messages", "rejected_messages", "", "preference"},
 	{"completion", "label", "", "binary"},
+	{"input_ids", teacherIDs, "", "distill"},
 	{"input_ids", "weights", "", "weighted"},
 	{"input_ids", "completion_mask", "", "weighted"},
 	{"instruction", "output", "", "alpaca"},

@@ -19,7 +19,7 @@ const (
 )
 
 // weightKeys are the keys of the columns.
-var weightKeys = [tokenColumns]string{"weights", "logprobs", "ref_logprobs"}
+var weightKeys = [...]string{"weights", "logprobs", "ref_logprobs"}
 
 // Column reads the numbers of a column for the tokens of document i; nil where its source has none.
 func (d *Dataset) Column(i int, c TokenColumn) ([]float32, error) {
@@ -35,17 +35,16 @@ func (d *Dataset) Column(i int, c TokenColumn) ([]float32, error) {
 type tokenRow struct {
 	ids     []int32
 	columns [tokenColumns][]float32
+	topK    int    // tokens of a teacher at each place
+	teacher []byte // of type distill: the bytes of that column
+	counts  []bool // of type distill, by token
 }
 
 // weighted reads a row of type weighted: tokens with weights, or with a mask and one weight for the tokens in it.
 func (f *fields) weighted(_ Source, out *Record) {
-	row := &tokenRow{}
-	for _, id := range f.numbers("input_ids") {
-		if id != math.Trunc(id) || id < 0 || id > math.MaxInt32 {
-			f.fail(`field "input_ids" has %v, which is no token`, id)
-			return
-		}
-		row.ids = append(row.ids, int32(id))
+	row := &tokenRow{ids: f.tokens("input_ids", f.numbers("input_ids"))}
+	if f.err != nil {
+		return
 	}
 	_, hasMask := f.value("completion_mask")
 	advantage, hasAdvantage := f.number("advantage")
@@ -89,6 +88,18 @@ func (f *fields) column(key string, n int, of func(float64) float64) []float32 {
 	return column
 }
 
+// tokens turns numbers into tokens.
+func (f *fields) tokens(key string, numbers []float64) (ids []int32) {
+	for _, id := range numbers {
+		if id != math.Trunc(id) || id < 0 || id > math.MaxInt32 {
+			f.fail(`field %q has %v, which is no token`, key, id)
+			return nil
+		}
+		ids = append(ids, int32(id))
+	}
+	return ids
+}
+
 // numbers reads a list of numbers that is not empty.
 func (f *fields) numbers(key string) []float64 {
 	v, ok := f.value(key)
@@ -102,6 +113,11 @@ func (f *fields) numbers(key string) []float64 {
 	case err != nil || len(items) == 0:
 		f.fail("field %q is no list of numbers, but %s", key, kindOf(v))
 	}
+	return f.numbersOf(key, items)
+}
+
+// numbersOf reads the items of a list as numbers.
+func (f *fields) numbersOf(key string, items []template.Value) []float64 {
 	all := make([]float64, len(items))
 	for i, item := range items {
 		switch n := item.(type) {
@@ -132,12 +148,21 @@ func (r *tokenRow) document(vocabSize int) (d document, err error) {
 				t, id, vocabSize)
 		}
 		label := Ignore
-		if t > 0 && r.columns[TokenWeights][t] != 0 { // nothing predicts the first one
+		if t > 0 && r.isCounted(t) { // nothing predicts the first one
 			label, isCounted = id, true
 		}
 		d.InputIDs, d.Labels = append(d.InputIDs, id), append(d.Labels, label)
 	}
-	if !isCounted {
+	if r.topK > 0 {
+		if err := r.checkTeacher(vocabSize); err != nil {
+			return d, err
+		}
+	}
+	switch {
+	case !isCounted && r.topK > 0:
+		return d, errors.New("no token after the first counts: labels leave all of them out, or target_token_ids is empty " +
+			"at each; leave the row out")
+	case !isCounted:
 		return d, errors.New("no token after the first has a weight other than 0 (weights, or completion_mask x advantage): " +
 			"leave the row out")
 	}
@@ -147,5 +172,16 @@ func (r *tokenRow) document(vocabSize int) (d document, err error) {
 			d.has |= tokenColumn(c)
 		}
 	}
+	if r.topK > 0 {
+		d.has |= withTeacher(r.topK)
+	}
 	return d, nil
+}
+
+// isCounted says whether a token counts in the loss.
+func (r *tokenRow) isCounted(t int) bool {
+	if r.topK > 0 {
+		return r.counts[t]
+	}
+	return r.columns[TokenWeights][t] != 0
 }

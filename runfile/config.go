@@ -304,8 +304,14 @@ func (c *Config) check(needsData bool) error {
 	if err != nil {
 		return err
 	}
-	if of != nil && (of.Needs().Pairs || of.Needs().Labels) && c.Overlong == string(data.SplitLong) {
-		return bad("overlong is split, and objective %s compares whole answers: use auto, truncate or drop", c.Objective.Type)
+	if of != nil && c.Overlong == string(data.SplitLong) {
+		switch needs := of.Needs(); {
+		case needs.Pairs || needs.Labels:
+			return bad("overlong is split, and objective %s compares whole answers: use auto, truncate or drop", c.Objective.Type)
+		case needs.TopK > 0:
+			return bad("overlong is split, and the teacher of objective %s reads rows from the start of a document: use "+
+				"auto, truncate or drop", c.Objective.Type)
+		}
 	}
 	if c.Objective.Scores() && c.Samples.Asked() {
 		return bad("samples: objective reward makes a model that scores texts and writes none: remove samples")
@@ -430,7 +436,7 @@ func (c *Config) Budgets() Memory {
 // Outputs returns the results that the run wants of its plan.
 func (c *Config) Outputs() plan.Outputs {
 	return plan.Outputs{NoClip: c.MaxGradNorm == 0, Objective: !c.Objective.IsNextToken(),
-		LogProbs: !c.Objective.IsNextToken() && c.evaluates()}
+		LogProbs: !c.Objective.IsNextToken() && c.evaluates(), TopK: c.Objective.topK()}
 }
 
 // Absolute is a path from the root of the file system.

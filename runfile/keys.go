@@ -146,7 +146,8 @@ type Config struct {
 type Objective struct {
 	// `sft`: the next token. From pairs (datasets of `type: preference`): `dpo`, `simpo`, `cpo`, `orpo`, and a model that
 	// scores texts, `reward`. From completions that are wanted or not (`type: binary`): `kto`. `dft`: the next token, each
-	// weighted by its own probability. See [preferences](preferences.md).
+	// weighted by its own probability. See [preferences](preferences.md). `distill`: what a teacher
+	// expects there, see [distillation](distillation.md).
 	Type string `yaml:"type" default:"sft"`
 	// A loss of `dpo` or `kto` by its name in TRL, or a list of losses, which are added. See
 	// [losses](preferences.md#losses).
@@ -178,6 +179,14 @@ type Objective struct {
 	Reference string `yaml:"reference,omitempty" unset:"'start'"`
 	// Pairs of a step at most, of `kto` twos of answers. A step has as many as fit into `batch_tokens`; 0: no other bound.
 	PairsPerStep int `yaml:"pairs_per_step,omitempty"`
+	// The model that `distill` learns from: its directory or hub id. It is [evaluated
+	// once](distillation.md#the-teachers-evaluation), before the first step. `none`: the data have what it says
+	// (`type: distill`).
+	Teacher string `yaml:"teacher,omitempty"`
+	// The teacher's likeliest tokens at each place that `distill` compares one by one; all others are taken together.
+	TopK int `yaml:"top_k,omitempty" unset:"'64'"`
+	// The share of the divergence from the teacher in the loss of `distill`; the rest is the next token's.
+	Share optim.Setting `yaml:"share,omitempty" unset:"'1'"`
 }
 
 // Precision has the types that are computed in and kept.

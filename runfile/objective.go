@@ -48,6 +48,9 @@ const (
 	ReferenceNone  = "none"
 )
 
+// TeacherNone says that what the teacher says is in the data.
+const TeacherNone = "none"
+
 // IsNextToken reports whether the run learns the next token and nothing else.
 func (o *Objective) IsNextToken() bool { return o.Type == NextToken }
 
@@ -61,7 +64,8 @@ func (o *Objective) settings() objective.Settings {
 	}
 	return objective.Settings{Type: o.Type, Losses: o.Loss, Shares: o.Weights, Beta: o.Beta,
 		LabelSmoothing: o.LabelSmoothing, NLL: number(o.NLL), Gamma: number(o.Gamma), Desirable: number(o.Desirable),
-		Undesirable: number(o.Undesirable), LDAlpha: number(o.LDAlpha), Center: number(o.Center), NLLPrompt: o.NLLPrompt}
+		Undesirable: number(o.Undesirable), LDAlpha: number(o.LDAlpha), Center: number(o.Center), NLLPrompt: o.NLLPrompt,
+		TopK: o.TopK, Share: number(o.Share)}
 }
 
 // Open returns the objective; nil for the next token.
@@ -81,6 +85,11 @@ func (o *Objective) Open() (objective.Objective, error) {
 	switch needs := of.Needs(); {
 	case o.Reference != "" && o.Reference != ReferenceNone && !needs.Reference:
 		return nil, fmt.Errorf("objective.reference is %q, and %s compares with no reference: remove it", o.Reference, o.Type)
+	case o.Teacher != "" && needs.TopK == 0:
+		return nil, fmt.Errorf("objective.teacher is %q, and %s learns from no teacher: remove it", o.Teacher, o.Type)
+	case o.Teacher == "" && needs.TopK > 0:
+		return nil, fmt.Errorf("objective.teacher is missing: name the model that %s learns from, by its directory or hub id, "+
+			"or %s where the data have what it says (type: distill)", o.Type, TeacherNone)
 	case o.PairsPerStep < 0:
 		return nil, fmt.Errorf("objective.pairs_per_step is %d: it must not be negative; 0 is no bound", o.PairsPerStep)
 	}
@@ -105,6 +114,15 @@ func (o *Objective) Mismatched() bool {
 	return err == nil && of != nil && of.Needs().Mismatched
 }
 
+// topK is the number of a teacher's tokens that the objective compares at each place.
+func (o *Objective) topK() int {
+	of, err := o.Open()
+	if err != nil || of == nil {
+		return 0
+	}
+	return of.Needs().TopK
+}
+
 // decide fills in what follows from the type. A type or a setting that is wrong stays as it is, for Check.
 func (o *Objective) decide() {
 	of, err := objective.New(o.settings())
@@ -121,6 +139,7 @@ func (o *Objective) decide() {
 	o.Loss, o.Weights, o.Beta, o.LabelSmoothing, o.NLLPrompt = s.Losses, s.Shares, s.Beta, s.LabelSmoothing, s.NLLPrompt
 	o.NLL, o.Gamma, o.LDAlpha = given(s.NLL), given(s.Gamma), given(s.LDAlpha)
 	o.Desirable, o.Undesirable, o.Center = given(s.Desirable), given(s.Undesirable), given(s.Center)
+	o.TopK, o.Share = s.TopK, given(s.Share)
 	if o.Reference == "" && of.Needs().Reference {
 		o.Reference = ReferenceStart
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/data"
@@ -24,7 +25,8 @@ import (
 type aim struct {
 	objective objective.Objective // nil: the next token
 	reference *reference.Set      // nil: the objective compares with no reference
-	region    *hostmem.Region     // the reference's log-probabilities of a step, by position
+	region    *hostmem.Region     // what the reference or the teacher says of a step, by position
+	read      []byte              // the same of a document as its file has it
 	documents []stream.Document   // of the latest batch
 	// held and mismatched are the numbers in the reference of the first part of the held-out data, and of the first part
 	// of mismatched documents.
@@ -55,8 +57,19 @@ func (r *Run) loading(epochs int) data.LoaderOptions {
 	if of := r.aim.objective; of != nil {
 		o.Cohorts, o.GroupsPerStep = max(int(c.Numerics.Groups), 1), c.Objective.PairsPerStep
 		o.PromptTargets, o.Mismatched = of.Needs().Prompts, of.Needs().Mismatched
+		if of.Needs().TopK > 0 {
+			o.LongDocuments = wholes(o.LongDocuments)
+		}
 	}
 	return o
+}
+
+// wholes is the treatment of long documents of which a teacher reads the first row.
+func wholes(long data.LongDocuments) data.LongDocuments {
+	if long == data.AutoLong {
+		return data.TruncateLong
+	}
+	return long
 }
 
 // evaluating are the options of the loader of held-out data.
@@ -65,6 +78,9 @@ func (r *Run) evaluating() data.EvalOptions {
 	if of := r.aim.objective; of != nil {
 		o.LongDocuments, o.Cohorts = data.LongDocuments(r.config.Overlong), max(int(r.config.Numerics.Groups), 1)
 		o.PromptTargets, o.Mismatched = of.Needs().Prompts, of.Needs().Mismatched
+		if o.Wholes = of.Needs().TopK > 0; o.Wholes {
+			o.LongDocuments = wholes(o.LongDocuments)
+		}
 	}
 	return o
 }
@@ -77,25 +93,74 @@ func (r *Run) scoreAt() data.ScoreAt {
 	return r.src.Model.Scoring.Position
 }
 
-// openReference finds the reference's log-probabilities of the data, or computes them, before the run has its own
+// checkTypes refuses data that the objective cannot use.
+func (r *Run) checkTypes(types []data.Type) error {
+	of := r.aim.objective
+	if err := data.CheckObjective(types, of.Name(), of.Needs()); err != nil || of.Needs().TopK == 0 {
+		return err
+	}
+	for _, kind := range types {
+		switch taught := kind == data.Distill; {
+		case taught && !r.readsTeacher():
+			return fmt.Errorf("objective.teacher is %q, and the data are of type %s, which have what a teacher says: set teacher "+
+				"to %s, or take data without it", r.config.Objective.Teacher, kind, runfile.TeacherNone)
+		case !taught && r.readsTeacher():
+			return fmt.Errorf("objective.teacher is %s, and the data are of type %s, which do not have what a teacher says: name "+
+				"the teacher's model, or take data of type %s", runfile.TeacherNone, kind, data.Distill)
+		}
+	}
+	return nil
+}
+
+// readsTeacher reports whether the data have what a teacher says.
+func (r *Run) readsTeacher() bool {
+	name := r.config.Objective.Teacher
+	return name == runfile.TeacherNone || name == "" // of an objective of the program
+}
+
+// checkTaught refuses data with more tokens of a teacher at a place than the objective compares.
+func (r *Run) checkTaught() error {
+	for _, d := range []*data.Dataset{r.data, r.held} {
+		if d != nil && d.TopK() > r.aim.objective.Needs().TopK {
+			return fmt.Errorf("objective.top_k is %d, and the data have %d tokens of the teacher at each place: set it to that",
+				r.aim.objective.Needs().TopK, d.TopK())
+		}
+	}
+	return nil
+}
+
+// openReference finds what the reference, or the teacher, says of the data, or computes it, before the run has its own
 // memory.
 func (r *Run) openReference(ctx context.Context) (err error) {
 	c := r.config
-	if r.aim.objective == nil || !r.aim.objective.Needs().Reference || r.data == nil {
+	if r.aim.objective == nil || r.data == nil {
 		return nil
 	}
-	rows, _ := c.StepRows()
-	if r.aim.region, err = r.env.Accounts.Reserve(data.OrderPurpose, 4*int64(rows*c.SequenceLen)); err != nil {
+	needs := r.aim.objective.Needs()
+	if !needs.Reference && needs.TopK == 0 {
+		return nil
+	}
+	if err := r.checkTaught(); err != nil {
 		return err
 	}
-	if err := r.aim.region.Populate(); err != nil || c.Objective.Reference == runfile.ReferenceNone {
+	rows, _ := c.StepRows()
+	each := 4 * int64(max(2*needs.TopK, 1))
+	if r.aim.region, err = r.env.Accounts.Reserve(data.OrderPurpose, each*int64(rows*c.SequenceLen)); err != nil {
+		return err
+	}
+	isNone := needs.Reference && c.Objective.Reference == runfile.ReferenceNone || needs.TopK > 0 && r.readsTeacher()
+	if err := r.aim.region.Populate(); err != nil || isNone {
 		return err
 	}
 	o := reference.Options{Model: r.src, Weights: r.src.Base.WeightsSHA256, Init: c.Init, Seed: c.Seed,
-		Memory: c.Budgets()}
-	if name := c.Objective.Reference; name != runfile.ReferenceStart && name != "" {
+		TopK: needs.TopK, Memory: c.Budgets()}
+	key, name := "reference", c.Objective.Reference
+	if needs.TopK > 0 {
+		key, name = "teacher", c.Objective.Teacher
+	}
+	if name != runfile.ReferenceStart && name != "" {
 		if o, err = r.otherReference(ctx, name, o); err != nil {
-			return fmt.Errorf("objective.reference: %w", err)
+			return fmt.Errorf("objective.%s: %w", key, err)
 		}
 	}
 	if o.Numerics, err = c.Types(); err != nil {
@@ -131,7 +196,7 @@ func (r *Run) otherReference(ctx context.Context, name string, o reference.Optio
 }
 
 // compared are the documents of a batch as the objective sees them. They are good until the next call.
-func (r *Run) compared(placed []data.Placed, d *data.Dataset, firstPart int) ([]stream.Document, error) {
+func (r *Run) compared(placed []data.Placed, d *data.Dataset, firstPart int) (_ []stream.Document, err error) {
 	r.aim.documents = r.aim.documents[:0]
 	var room []byte
 	if r.aim.region != nil {
@@ -141,7 +206,12 @@ func (r *Run) compared(placed []data.Placed, d *data.Dataset, firstPart int) ([]
 	for _, p := range placed {
 		of := stream.Document{Micro: p.Micro, First: p.First, Length: p.Length, Group: p.Group, Side: p.Side,
 			Margin: d.Margin(p.Document)}
-		if room != nil {
+		switch k := r.aim.objective.Needs().TopK; {
+		case k > 0:
+			if room, err = r.taught(&of, room, p, d, firstPart); err != nil {
+				return nil, blame.NotRequest(err)
+			}
+		case room != nil:
 			own := room[: 4*p.Length : 4*p.Length]
 			room = room[len(own):]
 			if of.Reference = hostmem.F32(own); r.aim.reference != nil {
@@ -157,6 +227,27 @@ func (r *Run) compared(placed []data.Placed, d *data.Dataset, firstPart int) ([]
 		r.aim.documents = append(r.aim.documents, of)
 	}
 	return r.aim.documents, nil
+}
+
+// taught gives a document what the teacher says of it, in the first part of room, and returns the rest.
+func (r *Run) taught(of *stream.Document, room []byte, p data.Placed, d *data.Dataset, firstPart int) ([]byte, error) {
+	k := r.aim.objective.Needs().TopK
+	half := 4 * k * p.Length
+	of.TopIDs, of.TopLogProbs = hostmem.I32(room[:half:half]), hostmem.F32(room[half:2*half:2*half])
+	told := k * (p.Length - 1) // of each token after the first
+	for i := range k {
+		of.TopIDs[told+i] = -1
+	}
+	if r.aim.reference == nil {
+		return room[2*half:], d.Top(p.Document, k, of.TopIDs[:told], of.TopLogProbs[:told])
+	}
+	part, document := d.Origin(p.Document)
+	r.aim.read = slices.Grow(r.aim.read[:0], 8*told)[:8*told]
+	if err := r.aim.reference.Read(r.aim.read, firstPart+part, document); err != nil {
+		return nil, err
+	}
+	data.SpreadTop(r.aim.read, k, k, of.TopIDs[:told], of.TopLogProbs[:told])
+	return room[2*half:], nil
 }
 
 // heldOut are the documents of what the loader of held-out data has filled in.

@@ -178,12 +178,16 @@ func TestObjectiveOfLabels(t *testing.T) {
 // A run that is stopped and resumed, one whose reference is there already, and one on several hosts have the bits of
 // one that is alone.
 func TestObjectivesHaveTheSameBits(t *testing.T) {
-	t.Run("dpo", func(t *testing.T) { objectivesHaveTheSameBits(t, preferenceConfig(t)) })
-	t.Run("kto", func(t *testing.T) { objectivesHaveTheSameBits(t, labelsConfig(t)) })
-	t.Run("reward", func(t *testing.T) { objectivesHaveTheSameBits(t, rewardConfig(t)) })
+	pairs := func(o *runfile.Objective) { o.PairsPerStep = 3 }
+	t.Run("dpo", func(t *testing.T) { objectivesHaveTheSameBits(t, preferenceConfig(t), pairs) })
+	t.Run("kto", func(t *testing.T) { objectivesHaveTheSameBits(t, labelsConfig(t), pairs) })
+	t.Run("reward", func(t *testing.T) { objectivesHaveTheSameBits(t, rewardConfig(t), pairs) })
+	t.Run("distill", func(t *testing.T) {
+		objectivesHaveTheSameBits(t, distillConfig(t), func(o *runfile.Objective) { o.TopK = 7 })
+	})
 }
 
-func objectivesHaveTheSameBits(t *testing.T, base *runfile.Config) {
+func objectivesHaveTheSameBits(t *testing.T, base *runfile.Config, change func(*runfile.Objective)) {
 	t.Helper()
 	base.Precision, base.Numerics = runfile.Defaults().Precision, runfile.Sizes{MicroBatch: 1, Groups: 2}
 	base.Save = runfile.Save{Every: 2, Keep: 9}
@@ -256,7 +260,8 @@ func objectivesHaveTheSameBits(t *testing.T, base *runfile.Config) {
 	}
 	t.Run("another objective", func(t *testing.T) {
 		c := *base
-		c.Objective.PairsPerStep, c.MaxSteps, c.ResumeWith = 3, 8, []string{"max_steps"}
+		change(&c.Objective)
+		c.MaxSteps, c.ResumeWith = 8, []string{"max_steps"}
 		if err := train(t, &c, Options{}); err == nil || !strings.Contains(err.Error(), "objective was") {
 			t.Errorf("a run that continues with another objective: %v", err)
 		}

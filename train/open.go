@@ -219,7 +219,7 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 		return err
 	}
 	if of := r.aim.objective; of != nil {
-		reader.Check = func(types []data.Type) error { return data.CheckObjective(types, of.Name(), of.Needs()) }
+		reader.Check = r.checkTypes
 		reader.InTwos = of.Needs().Mismatched
 	}
 	if r.data, r.held, err = source.PrepareRun(ctx, r.env, c, reader); err != nil {
@@ -291,7 +291,9 @@ func (r *Run) seek() error {
 // makePlan plans the run for a number of steps, 0 if it is not known. begun is plan.Request.Begun.
 func (r *Run) makePlan(ctx context.Context, steps int, also plan.Outputs, samples session.SampleMemory,
 	begun bool) (err error) {
-	also.Objective = r.aim.objective != nil
+	if also.Objective = r.aim.objective != nil; also.Objective {
+		also.TopK = r.aim.objective.Needs().TopK
+	}
 	also.LogProbs = also.LogProbs || also.Objective && r.eval != nil
 	r.plan, err = r.env.MakePlan(ctx, r.config, r.src.Model, r.src.ExportType(), steps, also, samples, begun, false,
 		r.dev.Info(), len(r.dev.Computes))

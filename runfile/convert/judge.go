@@ -111,7 +111,7 @@ func (c *conversion) judgeObjective() {
 
 // refusedPlugins maps parts of the names of Axolotl's plugins to the reason why Millrace refuses their training.
 var refusedPlugins = map[string]string{
-	".kd.":            "Millrace does not distil",
+	".kd.":            "Millrace distils with objective: {type: distill}, from files of other forms (docs/distillation.md)",
 	".diffusion.":     "Millrace trains models that predict the next token, and no diffusion",
 	".llm_compressor": "Millrace changes all weights, so sparse ones would not stay so",
 	".nemo_gym":       noRewards,

@@ -163,7 +163,7 @@ func TestCannot(t *testing.T) {
 		{"base_model: m\nrl: grpo\n", "rl is grpo"},
 		{"base_model: m\nprocess_reward_model: true\n", "process_reward_model is true"},
 		{"base_model: m\nplugins: [axolotl.integrations.diffusion.DiffusionPlugin]", "no diffusion"},
-		{"base_model: m\nplugins: [axolotl.integrations.kd.KDPlugin]\nkd_trainer: true", "Millrace does not distil"},
+		{"base_model: m\nplugins: [axolotl.integrations.kd.KDPlugin]\nkd_trainer: true", "Millrace distils with objective: {type: distill}"},
 		{"base_model: m\nqat: {weight_dtype: int4}", "does not prepare them for being quantized"},
 		{"base_model: m\nlora_model_dir: out", "the file continues an adapter"},
 		{"base_model: m\ndatasets: [{path: d}]", "its rows are tokens already"},

@@ -19,7 +19,9 @@ import (
 	"github.com/millrace/millrace/vfs"
 )
 
-// A file has the log-probabilities of all documents of a part, in their order, by chunks of documents:
+// A file has the log-probabilities of all documents of a part, in their order, by chunks of documents. A token has one
+// number, its log-probability, or of a teacher 2K: the K likeliest tokens in its place (int32), the likeliest first, and
+// then their log-probabilities.
 //
 //	magic      8 bytes, with the format's version
 //	key        16 bytes, as in the name
@@ -27,7 +29,7 @@ import (
 //	  first    uint64, number of its first document
 //	  count    uint64, documents
 //	  values   uint64, how many follow
-//	  values   float32 each: of each document, of every token after its first
+//	  values   4 bytes each, float32 except tokens: of each document, of every token after its first
 //	  check    uint64, xxh3-64 of the key and of the chunk before this
 //
 // Integers are little-endian. A file that is being made has another name; its whole chunks count, and an evaluation
@@ -44,7 +46,8 @@ const (
 // chunk.
 const (
 	chunkDocuments = 1024
-	chunkTokens    = 32 << 10
+	chunkTokens    = 32 << 10 // fewer of more than wideToken numbers each
+	wideToken      = 128
 )
 
 // Temporary files have such names, and one that is older is of a process that is gone.
@@ -60,12 +63,12 @@ type chunk struct {
 	at           int64 // offset of its values in the file
 }
 
-// chunksOf cuts the documents of a part, each with rowLen tokens at most.
-func chunksOf(p data.Part, rowLen int) (all []chunk) {
-	at, tokens := int64(headerBytes), 0
+// chunksOf cuts the documents of a part, each with rowLen tokens at most, which have that many numbers each.
+func chunksOf(p data.Part, rowLen, width int) (all []chunk) {
+	at, tokens, most := int64(headerBytes), 0, chunkTokens/max(width/wideToken, 1)
 	for i := range p.Len() {
 		n := min(p.Length(i), rowLen)
-		if len(all) == 0 || all[len(all)-1].count == chunkDocuments || tokens+n > chunkTokens {
+		if len(all) == 0 || all[len(all)-1].count == chunkDocuments || tokens+n > most {
 			if len(all) > 0 {
 				at += 4*all[len(all)-1].values + checkBytes
 			}
@@ -73,7 +76,7 @@ func chunksOf(p data.Part, rowLen int) (all []chunk) {
 			all, tokens = append(all, chunk{first: i, at: at}), 0
 		}
 		c := &all[len(all)-1]
-		c.count, c.values, tokens = c.count+1, c.values+int64(n-1), tokens+n
+		c.count, c.values, tokens = c.count+1, c.values+int64(width*(n-1)), tokens+n
 	}
 	return all
 }
@@ -82,6 +85,7 @@ func chunksOf(p data.Part, rowLen int) (all []chunk) {
 type file struct {
 	part   data.Part
 	rowLen int
+	width  int // numbers of a token
 	key    xxh3.Uint128
 	chunks []chunk
 	f      *os.File
@@ -104,7 +108,7 @@ func (f *file) isWhole() bool { return f.whole == len(f.chunks) }
 
 // open finds the file in a directory, as far as it was made. Without a directory it is a temporary one.
 func (f *file) open(dir string) (err error) {
-	f.chunks = chunksOf(f.part, f.rowLen)
+	f.chunks = chunksOf(f.part, f.rowLen, f.width)
 	if dir == "" {
 		return f.openTemp("")
 	}
@@ -214,13 +218,10 @@ func (f *file) sum(body []byte) uint64 {
 	return h.Sum64()
 }
 
-// append writes the next chunk.
-func (f *file) append(values []float32) error {
+// append writes the next chunk. On this machine numbers are in memory as they are in files (check).
+func (f *file) append(values []byte) error {
 	c := f.chunks[f.whole]
-	b := slices.Grow(c.header(), 4*len(values)+checkBytes)
-	for _, v := range values {
-		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
-	}
+	b := append(slices.Grow(c.header(), len(values)+checkBytes), values...)
 	b = binary.LittleEndian.AppendUint64(b, f.sum(b))
 	if _, err := f.f.WriteAt(b, c.at-chunkHeader); err != nil {
 		return err
@@ -245,7 +246,7 @@ func (f *file) finish() error {
 	return err
 }
 
-// read reads the log-probabilities of a document's tokens after the first, as bytes of float32.
+// read reads the numbers of a document's tokens after the first.
 func (f *file) read(dst []byte, document int) error {
 	if len(dst) == 0 {
 		return nil
@@ -256,7 +257,7 @@ func (f *file) read(dst []byte, document int) error {
 	}
 	at := f.chunks[i].at
 	for d := f.chunks[i].first; d < document; d++ {
-		at += 4 * int64(min(f.part.Length(d), f.rowLen)-1)
+		at += 4 * int64(f.width*(min(f.part.Length(d), f.rowLen)-1))
 	}
 	if n, err := f.f.ReadAt(dst, at); n < len(dst) {
 		return fmt.Errorf("read the reference's log-probabilities: %w: the file was changed while it was used; start again",

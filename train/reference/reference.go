@@ -1,5 +1,5 @@
 // Package reference has the log-probabilities of a reference model: the model that an objective compares the trained
-// one with. That is one evaluation of the data before the first step, and no memory afterwards: they are read from a
+// one with, or the teacher that it learns from. That is one evaluation of the data before the first step, and no memory afterwards: they are read from a
 // file, by document, when a step needs them.
 //
 // A file has those of all documents of one source, cut to the length of a row, and is named by all that they depend on:
@@ -22,6 +22,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
@@ -37,9 +38,25 @@ type Options struct {
 	Weights string
 	Init    string
 	Seed    uint64
+	// TopK is the number of likeliest tokens that are wanted at each place, of a teacher; 0: the log-probability of the
+	// token that is there.
+	TopK int
 
 	Numerics plan.Numerics // types, and the length of a row
 	Memory   runfile.Memory
+
+	logitBytes int // tests change it
+}
+
+// width is the numbers that a token has in files.
+func (o Options) width() int { return max(2*o.TopK, 1) }
+
+// what names the model in lines for people.
+func (o Options) what() string {
+	if o.TopK > 0 {
+		return "teacher"
+	}
+	return "reference"
 }
 
 // Set has the log-probabilities for the sources of a run.
@@ -66,14 +83,14 @@ func Open(ctx context.Context, e *session.Env, dev *session.Devices, o Options, 
 	first := &session.Devices{Computes: dev.Computes[:1], Host: dev.Host}
 	var lacking []*file
 	for _, p := range parts {
-		f := &file{part: p, rowLen: o.Numerics.SequenceLen, key: o.key(p, first.Info().Numerics)}
+		f := &file{part: p, rowLen: o.Numerics.SequenceLen, width: o.width(), key: o.key(p, first.Info().Numerics)}
 		if i := slices.IndexFunc(s.files, func(other *file) bool { return other.key == f.key }); i >= 0 {
 			s.files = append(s.files, s.files[i])
 			continue
 		}
 		s.files = append(s.files, f)
 		if err := f.open(dir); err != nil {
-			return s, notThere(err)
+			return s, o.notThere(err)
 		}
 		if !f.isWhole() {
 			lacking = append(lacking, f)
@@ -82,27 +99,31 @@ func Open(ctx context.Context, e *session.Env, dev *session.Devices, o Options, 
 	if len(lacking) == 0 {
 		return s, nil
 	}
-	if err := checkSpace(lacking); err != nil {
+	if err := o.checkSpace(e, lacking); err != nil {
 		return s, err
 	}
 	return s, o.evaluate(ctx, e, first, lacking)
 }
 
 // notThere is the error of a place that takes no files.
-func notThere(err error) error {
-	return blame.NotRequest(fmt.Errorf("the reference's log-probabilities: %w; make room, or set MILLRACE_CACHE to a "+
-		"directory that has some", err))
+func (o Options) notThere(err error) error {
+	return blame.NotRequest(fmt.Errorf("the %s's log-probabilities: %w; make room, or set MILLRACE_CACHE to a "+
+		"directory that has some", o.what(), err))
 }
 
-// checkSpace refuses to begin what has no room.
-func checkSpace(files []*file) error {
+// checkSpace refuses to begin what has no room, and says what a teacher takes.
+func (o Options) checkSpace(e *session.Env, files []*file) error {
 	need := int64(0)
 	for _, f := range files {
 		need += f.bytes()
 	}
+	if o.TopK > 0 {
+		e.Note("the teacher is evaluated once: its %d likeliest tokens at each place take %s in %s", o.TopK,
+			plan.FormatBytes(need), filepath.Dir(files[0].f.Name()))
+	}
 	dir := filepath.Dir(files[0].f.Name())
 	if free, err := (vfs.OS{}).FreeBytes(dir); err == nil && free < need {
-		return notThere(fmt.Errorf("they take %s, and %s has %s free", plan.FormatBytes(need), dir, plan.FormatBytes(free)))
+		return o.notThere(fmt.Errorf("they take %s, and %s has %s free", plan.FormatBytes(need), dir, plan.FormatBytes(free)))
 	}
 	return nil
 }
@@ -113,8 +134,12 @@ func (o Options) key(p data.Part, computedOn string) xxh3.Uint128 {
 	if o.Init == "random" {
 		weights = []any{o.Init, o.Seed}
 	}
-	spec, _ := json.Marshal([]any{string(fileMagic), weights, xxh3.Hash(o.Model.Config.Raw()), p.Sum(), // it cannot fail
-		o.Numerics.SequenceLen, o.Numerics.Compute, computedOn})
+	of := []any{string(fileMagic), weights, xxh3.Hash(o.Model.Config.Raw()), p.Sum(), o.Numerics.SequenceLen,
+		o.Numerics.Compute, computedOn}
+	if o.TopK > 0 {
+		of = append(of, "top", o.TopK)
+	}
+	spec, _ := json.Marshal(of) // it cannot fail
 	return xxh3.Hash128(spec)
 }
 
@@ -128,8 +153,8 @@ func (s *Set) Name() string {
 	return fmt.Sprintf("%x", h.Sum128().Bytes())
 }
 
-// Read reads the log-probabilities of a document's tokens after the first: 4 bytes each, float32. Part is the number
-// that Open was given it with.
+// Read reads the log-probabilities of a document's tokens after the first: 4 bytes each, float32, or of a teacher 8*TopK
+// bytes: as many tokens and their log-probabilities. Part is the number that Open was given it with.
 func (s *Set) Read(dst []byte, part, document int) error { return s.files[part].read(dst, document) }
 
 // Close closes the files.
@@ -147,45 +172,44 @@ func (s *Set) Close() (err error) {
 func (o Options) evaluate(ctx context.Context, e *session.Env, dev *session.Devices, files []*file) error {
 	if o.Init != "random" {
 		if err := o.Model.CheckWeights(ctx); err != nil {
-			return fmt.Errorf("reference: %w", err)
+			return fmt.Errorf("%s: %w", o.what(), err)
 		}
 	}
 	rows, total := int64(0), int64(0)
 	for _, f := range files {
-		rows += f.bytes() / 4 / int64(f.rowLen)
+		rows += f.bytes() / 4 / int64(f.width*f.rowLen)
 		total += int64(len(f.chunks))
 	}
-	p, err := e.FitForward(ctx, o.Model.Model.Frozen(), o.Numerics, int(min(rows+1, 1<<20)), dev, o.Memory,
-		plan.Outputs{LogProbs: true})
+	p, err := o.plan(ctx, e, dev, int(min(rows+1, 1<<20)))
 	if err != nil {
-		return fmt.Errorf("reference: %w", err)
+		return fmt.Errorf("%s: %w", o.what(), err)
 	}
 	s, err := e.OpenSession(ctx, p, dev, session.SessionOptions{StateDir: o.Memory.Path,
 		Fill: func(ctx context.Context, s *session.Session) error {
 			return source.Fill(ctx, s, o.Model, o.Init, o.Seed)
 		}})
 	if err != nil {
-		return fmt.Errorf("reference: %w", err)
+		return fmt.Errorf("%s: %w", o.what(), err)
 	}
 	defer s.Close()
-	bar := e.Bar("evaluating the reference")
+	bar := e.Bar("evaluating the " + o.what())
 	defer bar.End()
 	done := int64(0)
 	for _, f := range files {
 		done += int64(f.whole)
 		for !f.isWhole() {
 			bar.Set(done, total)
-			values, err := evaluateChunk(ctx, s, f, f.chunks[f.whole])
+			values, err := o.evaluateChunk(ctx, s, f, f.chunks[f.whole])
 			if err != nil {
-				return fmt.Errorf("reference: %w", err)
+				return fmt.Errorf("%s: %w", o.what(), err)
 			}
 			if err := f.append(values); err != nil {
-				return notThere(err)
+				return o.notThere(err)
 			}
 			done++
 		}
 		if err := f.finish(); err != nil {
-			return notThere(err)
+			return o.notThere(err)
 		}
 	}
 	bar.Set(done, total)
@@ -195,21 +219,21 @@ func (o Options) evaluate(ctx context.Context, e *session.Env, dev *session.Devi
 // placed says where a document of a chunk is computed.
 type placed struct {
 	document, length int
-	values           []float32 // where its log-probabilities go
+	values           []byte // where its log-probabilities go
 	micro, at        int
 }
 
 // evaluateChunk computes the log-probabilities of a chunk's documents, in their order.
-func evaluateChunk(ctx context.Context, s *session.Session, f *file, c chunk) ([]float32, error) {
-	values := make([]float32, c.values)
+func (o Options) evaluateChunk(ctx context.Context, s *session.Session, f *file, c chunk) ([]byte, error) {
+	values := make([]byte, 4*c.values)
 	var left []placed
-	at := 0
+	at, each := 0, 4*f.width
 	for d := c.first; d < c.first+c.count; d++ {
 		n := min(f.part.Length(d), f.rowLen)
 		if n > 1 {
-			left = append(left, placed{document: d, length: n, values: values[at : at+n-1]})
+			left = append(left, placed{document: d, length: n, values: values[at : at+(n-1)*each]})
 		}
-		at += n - 1
+		at += (n - 1) * each
 	}
 	slices.SortStableFunc(left, func(a, b placed) int { return b.length - a.length })
 	tokens := make([]int32, f.rowLen)
@@ -229,12 +253,18 @@ func evaluateChunk(ctx context.Context, s *session.Session, f *file, c chunk) ([
 		}
 		b := session.BatchOf(s.Rows)
 		b.Targets = 1 // log-probabilities are no mean
+		if o.TopK > 0 {
+			if err := o.top(ctx, s, b, now); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		all, err := s.Engine.LogProbs(ctx, b)
 		if err != nil {
 			return nil, err
 		}
 		for _, p := range now {
-			copy(p.values, all[p.micro][p.at:])
+			copy(hostmem.F32(p.values), all[p.micro][p.at:])
 		}
 	}
 	return values, nil

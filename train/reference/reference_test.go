@@ -83,7 +83,7 @@ func (r *rig) bytes(t *testing.T, s *Set) (all string) {
 	t.Helper()
 	for d := range r.data.Len() {
 		part, document := r.data.Origin(d)
-		b := make([]byte, 4*(min(r.data.Parts()[part].Length(document), r.o.Numerics.SequenceLen)-1))
+		b := make([]byte, 4*r.o.width()*(min(r.data.Parts()[part].Length(document), r.o.Numerics.SequenceLen)-1))
 		if err := s.Read(b, part, document); err != nil {
 			t.Fatal(err)
 		}
@@ -119,8 +119,8 @@ func (r *rig) file(t *testing.T) string {
 func (r *rig) wholeChunks(t *testing.T, name string) int {
 	t.Helper()
 	p := r.data.Parts()[0]
-	f := &file{part: p, rowLen: r.o.Numerics.SequenceLen, key: r.o.key(p, r.dev.Info().Numerics)}
-	f.chunks = chunksOf(p, f.rowLen)
+	f := &file{part: p, rowLen: r.o.Numerics.SequenceLen, width: r.o.width(), key: r.o.key(p, r.dev.Info().Numerics)}
+	f.chunks = chunksOf(p, f.rowLen, f.width)
 	var err error
 	if f.f, err = os.Open(name); err != nil {
 		t.Fatal(err)
@@ -185,7 +185,7 @@ type cancelAt struct {
 }
 
 func (c *cancelAt) Write(b []byte) (int, error) {
-	if strings.Contains(string(b), "evaluating the reference") {
+	if strings.Contains(string(b), "evaluating the ") {
 		if c.left--; c.left == 0 {
 			c.cancel()
 		}
@@ -196,14 +196,23 @@ func (c *cancelAt) Write(b []byte) (int, error) {
 // An evaluation that is stopped continues after its whole chunks, and comes to the bytes of one without a pause. So
 // does one whose file was torn.
 func TestAnEvaluationContinues(t *testing.T) {
-	r := newRig(t)
+	t.Run("of a reference", func(t *testing.T) { evaluationContinues(t, newRig(t)) })
+	t.Run("of a teacher", func(t *testing.T) {
+		r := newRig(t)
+		r.o.TopK = 3
+		evaluationContinues(t, r)
+	})
+}
+
+func evaluationContinues(t *testing.T, r *rig) {
+	t.Helper()
 	want := r.whole(t)
 	name := r.file(t)
 	file, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	chunks := chunksOf(r.data.Parts()[0], r.o.Numerics.SequenceLen)
+	chunks := chunksOf(r.data.Parts()[0], r.o.Numerics.SequenceLen, r.o.width())
 	if len(chunks) < 3 {
 		t.Fatalf("%d chunks, and the test needs 3", len(chunks))
 	}
@@ -242,7 +251,15 @@ func TestAnEvaluationContinues(t *testing.T) {
 
 // A run that is stopped in the evaluation keeps its whole chunks.
 func TestAnEvaluationIsStopped(t *testing.T) {
-	r := newRig(t)
+	for _, topK := range []int{0, 3} {
+		r := newRig(t)
+		r.o.TopK = topK
+		evaluationIsStopped(t, r)
+	}
+}
+
+func evaluationIsStopped(t *testing.T, r *rig) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r.env.Progress, r.env.Terminal = &cancelAt{2, cancel}, true
 	if s, err := r.open(ctx); !errors.Is(err, context.Canceled) {

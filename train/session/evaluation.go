@@ -110,6 +110,13 @@ func (s *Session) weigh(ctx context.Context, b *stream.Batch, held *HeldOut, sum
 	if b.Documents, err = held.Documents(); err != nil {
 		return err
 	}
+	if s.Objective.Needs().TopK > 0 { // each host has the logits of its own micro-batches
+		res, err := s.Engine.Compare(ctx, b, held.Counts)
+		if err == nil {
+			objective.Merge(sum, res)
+		}
+		return err
+	}
 	all, err := s.Engine.Figures(ctx, b)
 	if err != nil {
 		return err

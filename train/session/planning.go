@@ -289,6 +289,7 @@ func (e *Env) MakePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 			out := c.Outputs()
 			out.LogitRows, out.LogProbs = min(also.LogitRows, n.Positions()), also.LogProbs || out.LogProbs
 			out.Gradients, out.Objective = also.Gradients, also.Objective || out.Objective
+			out.TopK = max(also.TopK, out.TopK)
 			return out
 		}}
 	p, err := e.fit(ctx, f, mem)
@@ -356,5 +357,9 @@ func (e *Env) FitForward(ctx context.Context, m *model.Model, n plan.Numerics, r
 		return nil, err
 	}
 	return plan.Fitting{Request: r, Rows: rows,
-		OutputsOf: func(plan.Numerics) plan.Outputs { return also }}.FitForward(ctx)
+		OutputsOf: func(n plan.Numerics) plan.Outputs {
+			out := also
+			out.LogitRows = min(also.LogitRows, n.Positions())
+			return out
+		}}.FitForward(ctx)
 }
