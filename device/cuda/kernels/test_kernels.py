@@ -380,7 +380,7 @@ class LossTest(Case):
                 targets[::4] = logits.numpy().argmax(1)[::4]
                 targets[1::5] = -100
                 weights = self.normal(rows) * 2.0 ** -7
-                stat, figures = empty("f32", rows, 4, 4), empty("f32", 3, rows)
+                stat, figures = empty("f32", rows, 4, 4), empty("f32", 3, rows, rows)
                 grad = empty(kind, rows, vocabulary, stride)
                 launch("lse_init", stat, rows)
                 self.same(numbers(stat), np.tile(np.array([-np.inf, 0, 0, 0], f32), (rows, 1)), stat)
