@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
@@ -32,6 +34,7 @@ type aim struct {
 	// of mismatched documents.
 	held, mismatched int
 	counts           *objective.Counts // of the held-out data, once they are counted
+	other            string            // identifies a reference or teacher that is another model; empty: no other is compared with
 }
 
 // setAim opens the objective of the configuration, or takes the caller's.
@@ -161,6 +164,10 @@ func (r *Run) openReference(ctx context.Context) (err error) {
 	if name != runfile.ReferenceStart && name != "" {
 		if o, err = r.otherReference(ctx, name, o); err != nil {
 			return fmt.Errorf("objective.%s: %w", key, err)
+		}
+		r.aim.other = fmt.Sprintf("%.16s %016x", o.Weights, xxh3.Hash(o.Model.Config.Raw()))
+		if err := r.checkOtherModel(key); err != nil {
+			return err
 		}
 	}
 	if o.Numerics, err = c.Types(); err != nil {

@@ -288,6 +288,39 @@ func TestReferenceIsAnotherModel(t *testing.T) {
 	}
 }
 
+// The other model that a run compares with, or learns from, is the same when the run is resumed: not by its name alone.
+func TestReferenceIsTheSameModel(t *testing.T) {
+	for name, c := range map[string]*runfile.Config{"a reference": preferenceConfig(t), "a teacher": distillConfig(t)} {
+		t.Run(name, func(t *testing.T) {
+			other := c.Objective.Teacher
+			if other == "" {
+				other = writeConfig(t, nil)
+				writeWeights(t, other, 7)
+				c.Objective.Reference = other
+			}
+			stop := func(m trace.Metrics) error {
+				if m.Step == 2 {
+					return ErrStop
+				}
+				return nil
+			}
+			if _, err := Train(t.Context(), c, Options{Env: newEnv(t), OnStep: stop}); err != nil {
+				t.Fatal(err)
+			}
+			writeWeights(t, other, 8)
+			_, err := Train(t.Context(), c, Options{Env: newEnv(t)})
+			if err == nil || !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(),
+				" names has other weights or another config.json than when ") {
+				t.Errorf("a run whose other model has changed: %v", err)
+			}
+			writeWeights(t, other, 7)
+			if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // dft trains on texts as sft does, each token with the weight of its own probability, also where texts are split.
 func TestObjectiveOfTokens(t *testing.T) {
 	c := withEval(smallConfig(t))

@@ -187,9 +187,30 @@ func (t *trainer) openOrFind(ctx context.Context) (found *damageFound, err error
 	return found, err
 }
 
+// otherModel is the name in checkpoints of the content of another model that the objective compares with: under the
+// name that the key objective has there may be other weights.
+const otherModel = "objective.model"
+
 // mathematics are the settings that change the numbers of a run, by the names that checkpoints have for them.
 func (t *trainer) mathematics() map[string]string {
-	return t.config.Settings(t.rates, t.data.Fingerprint())
+	all := t.config.Settings(t.rates, t.data.Fingerprint())
+	if t.aim.other != "" {
+		all[otherModel] = t.aim.other
+	}
+	return all
+}
+
+// checkOtherModel refuses another model than that of the checkpoint under the name that a key of objective has.
+func (r *Run) checkOtherModel(key string) error {
+	if r.from == nil || r.aim.other == "" {
+		return nil
+	}
+	was := r.from.Manifest.Mathematics
+	if saved, ok := was[otherModel]; !ok || saved == r.aim.other || was["objective"] != r.config.Objective.String() {
+		return nil
+	}
+	return fmt.Errorf("resume: the model that objective.%s names has other weights or another config.json than when %s was "+
+		"saved; restore it, or start a new run in another output_dir", key, r.from.Dir())
 }
 
 // settingsSum is a checksum of settings.
@@ -228,9 +249,10 @@ func (t *trainer) changes(from *checkpoint.Checkpoint, d checkpoint.Differences)
 		case may && slices.ContainsFunc(by, func(key string) bool { return slices.Contains(c.ResumeWith, key) }):
 			made = append(made, checkpoint.Change{Step: from.Manifest.Step, Key: name, From: was, To: is})
 		default:
-			if diff.Key == "data" {
+			switch {
+			case diff.Key == "data":
 				refused = append(refused, t.changedData(from))
-			} else {
+			case diff.Key != otherModel: // else objective differs, too
 				refused = append(refused, fmt.Sprintf("%s was %s, is now %s", name, was, is))
 			}
 			if may {
