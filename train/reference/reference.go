@@ -1,6 +1,6 @@
 // Package reference has the log-probabilities of a reference model: the model that an objective compares the trained
-// one with, or the teacher that it learns from. That is one evaluation of the data before the first step, and no memory afterwards: they are read from a
-// file, by document, when a step needs them.
+// one with, or the teacher that it learns from. That is one evaluation of the data before the first step, and no memory
+// afterwards: they are read from a file, by document, when a step needs them.
 //
 // A file has those of all documents of one source, cut to the length of a row, and is named by all that they depend on:
 // the reference's weights and config.json, the tokens, the length, the type that is computed in and the device's
