@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/train/source"
 	"github.com/millrace/millrace/train/traintest"
@@ -193,6 +195,17 @@ func (c *cancelAt) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// hurrying is a clock that moves by a minute whenever it is asked.
+type hurrying struct {
+	hosts.Clock
+	minutes int
+}
+
+func (h *hurrying) Now() time.Time {
+	h.minutes++
+	return time.Unix(1e9, 0).Add(time.Duration(h.minutes) * time.Minute)
+}
+
 // An evaluation that is stopped continues after its whole chunks, and comes to the bytes of one without a pause. So
 // does one whose file was torn.
 func TestAnEvaluationContinues(t *testing.T) {
@@ -262,13 +275,14 @@ func evaluationIsStopped(t *testing.T, r *rig) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r.env.Progress, r.env.Terminal = &cancelAt{2, cancel}, true
+	r.env.Tests.Watch = &hurrying{Clock: hosts.MachineClock{}} // each chunk shows the bar
 	if s, err := r.open(ctx); !errors.Is(err, context.Canceled) {
 		t.Fatalf("the evaluation ended with %v, %v", s, err)
 	}
 	if got := r.wholeChunks(t, r.file(t)); got == 0 || got == 3 {
 		t.Errorf("%d chunks are whole", got)
 	}
-	r.env.Progress = &cancelAt{}
+	r.env.Progress, r.env.Tests.Watch = &cancelAt{}, nil
 	stopped := r.whole(t)
 	if err := os.Remove(r.file(t)); err != nil {
 		t.Fatal(err)
