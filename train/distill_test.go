@@ -27,8 +27,13 @@ func distillConfig(t *testing.T) *runfile.Config {
 // A run that learns from another model comes nearer to it; TestObjectivesHaveTheSameBits stops and moves it.
 func TestDistill(t *testing.T) {
 	c := distillConfig(t)
-	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+	env, told := newEnv(t), &strings.Builder{}
+	env.Progress = told
+	if _, err := Train(t.Context(), c, Options{Env: env}); err != nil {
 		t.Fatal(err)
+	}
+	if !strings.Contains(told.String(), "raise sequence_len, or set overlong to truncate or drop\n") {
+		t.Errorf("of long documents the run says %s", told)
 	}
 	all := metricsOf(t, c.OutputDir)
 	before, after := all[0], all[len(all)-1]

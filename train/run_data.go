@@ -43,7 +43,11 @@ func (t *trainer) noteCut() {
 	switch chosen, rejected := t.data.SidesOver(t.config.SequenceLen); {
 	case cut == "":
 	case chosen+rejected == 0:
-		t.env.Note("%s (overlong: %s); %s split, truncate or drop", cut, t.config.Overlong, remedy)
+		others := "split, truncate or drop"
+		if of := t.aim.objective; of != nil && (of.Needs().Labels || of.Needs().TopK > 0) { // which refuse split
+			others = "truncate or drop"
+		}
+		t.env.Note("%s (overlong: %s); %s %s", cut, t.config.Overlong, remedy, others)
 	case t.config.Overlong == string(data.DropLong):
 		t.env.Note("%s; %d of them are chosen sides and %d are rejected ones, and their pairs are left out (overlong: %s); "+
 			"%s truncate", cut, chosen, rejected, t.config.Overlong, remedy)

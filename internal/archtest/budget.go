@@ -28,7 +28,7 @@ type room struct {
 var rooms = []room{
 	{"plan + stream", []string{"plan", "stream"}, 16010},
 	{"nn + model", []string{"nn", "model"}, 10130},
-	{"train", []string{"train/..."}, 14830},
+	{"train", []string{"train/..."}, 14840},
 	{"data", []string{"data/..."}, 25350},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6240},
@@ -42,7 +42,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 126580
+const linkedLines = 126590
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"
