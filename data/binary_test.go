@@ -86,7 +86,8 @@ func TestBadLabels(t *testing.T) {
 		{Source{}, `"prompt": "q", "completion": "b", "label": true, "kto_tag": false`,
 			`the row has "label" and "kto_tag", each of which can be label`},
 		{Source{}, `"prompt": "q", "completion": "b", "label": true, "kto_label": true`,
-			`the row has "kto_label", which type binary does not read (whether the answer is a good one): write label: kto_label in the entry`},
+			`the row has "kto_label", which type binary does not read (whether the answer is a good one): ` +
+				`write label: kto_label in the entry`},
 		{Source{}, `"prompt": "q", "label": true`, `field "completion" is missing`},
 		{Source{}, `"completion": "b", "label": true`, `the row has no prompt, and "completion" is a text`},
 		{Source{}, `"completion": ` + spokenJSON("a", "b") + `, "label": true`, `field "prompt" is missing`},

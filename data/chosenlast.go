@@ -8,13 +8,15 @@ import (
 	"github.com/millrace/millrace/internal/budget"
 )
 
-// chosenLast reads a row of ms-swift: a conversation whose last message is the chosen answer, and the rejected one under
-// a key of its own, as a text, as messages, or as the whole conversation with it. It gives the row the keys of another
-// form: a prompt, and a message for each answer; or two whole conversations. Other rows stay as they are.
+// chosenLast reads a row of ms-swift: a conversation whose last message is the chosen answer, and the rejected one
+// under a key of its own, as a text, as messages, or as the whole conversation with it. It gives the row the keys of
+// another form: a prompt, and a message for each answer; or two whole conversations. Other rows stay as they are.
 func (f *fields) chosenLast(s Source) {
 	has := func(name string) bool { _, ok := f.object[name]; return ok }
 	chosen := f.namesOf(s, sideKeys[0])
-	names := slices.DeleteFunc(f.namesOf(s, "messages"), func(name string) bool { return !has(name) || !f.isSpoken(s, name) })
+	names := slices.DeleteFunc(f.namesOf(s, "messages"), func(name string) bool {
+		return !has(name) || !f.isSpoken(s, name)
+	})
 	if slices.ContainsFunc(chosen, has) || !slices.ContainsFunc(f.namesOf(s, sideKeys[1]), has) || len(names) != 1 {
 		return
 	}

@@ -14,8 +14,8 @@ type columns uint64
 
 const documentNumbers columns = 1 // a float64 for each document: the margin of its pair, or its label
 
-// tokenColumns counts the columns that have numbers of 32 bits for each token: one, or of the last column as many tokens
-// of a teacher as there are, int32, and then their log-probabilities. Column i is the bit i+1 of columns.
+// tokenColumns counts the columns that have numbers of 32 bits for each token: one, or of the last column as many
+// tokens of a teacher as there are, int32, and then their log-probabilities. Column i is the bit i+1 of columns.
 const (
 	tokenColumns  = 4
 	teacherColumn = 3
@@ -82,14 +82,15 @@ type document struct {
 // check returns what is wrong with the numbers of a document whose source has some columns.
 func (d *document) check(has columns) error {
 	if k := has.topK(); k > 0 && d.has.topK() > 0 && d.has.topK() != k {
-		return fmt.Errorf("its longest list has %d tokens of the teacher, and that of the first row has %d: all rows of an entry "+
-			"must have as many", d.has.topK(), k)
+		return fmt.Errorf("its longest list has %d tokens of the teacher, and that of the first row has %d: "+
+			"all rows of an entry must have as many", d.has.topK(), k)
 	}
 	if d.has != has {
 		return fmt.Errorf("it has other numbers than the rows before it: all rows of an entry must have the same keys")
 	}
 	for i, column := range d.columns {
-		if n := len(column); d.has&tokenColumn(i) == 0 && n > 0 || d.has&tokenColumn(i) != 0 && n != int(has.width(i))*len(d.InputIDs) {
+		if n := len(column); d.has&tokenColumn(i) == 0 && n > 0 ||
+			d.has&tokenColumn(i) != 0 && n != int(has.width(i))*len(d.InputIDs) {
 			return fmt.Errorf("column %d has %d numbers for %d tokens", i, n, len(d.InputIDs))
 		}
 	}

@@ -29,7 +29,8 @@ var peerRows = []struct {
 	{"LLaMA-Factory, ranking", `{"instruction": "a", "input": "x", "chosen": "b", "rejected": "c"}`,
 		Source{Type: Preference}},
 	{"LLaMA-Factory, ranking of sharegpt",
-		`{"conversations": [{"from": "human", "value": "a"}], "chosen": {"from": "gpt", "value": "b"}, "rejected": {"from": "gpt", "value": "c"}}`, Source{Type: Preference}},
+		`{"conversations": [{"from": "human", "value": "a"}], "chosen": {"from": "gpt", "value": "b"}, ` +
+			`"rejected": {"from": "gpt", "value": "c"}}`, Source{Type: Preference}},
 	{"LLaMA-Factory, KTO",
 		`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "label": false}`,
 		Source{Type: Binary}},
@@ -44,7 +45,9 @@ var peerRows = []struct {
 	{"Axolotl, chatml.intel", `{"system": "s", "question": "a", "chosen": "b", "rejected": "c"}`,
 		Source{Type: Preference}},
 	{"Axolotl, chat_template.default of pairs",
-		`{"talk": [{"role": "user", "content": "a"}], "good": {"role": "assistant", "content": "b"}, "bad": {"role": "assistant", "content": "c"}}`, Source{Type: Preference, Messages: "talk", Chosen: "good", Rejected: "bad"}},
+		`{"talk": [{"role": "user", "content": "a"}], "good": {"role": "assistant", "content": "b"}, ` +
+			`"bad": {"role": "assistant", "content": "c"}}`,
+		Source{Type: Preference, Messages: "talk", Chosen: "good", Rejected: "bad"}},
 	{"Axolotl, input_output", `{"segments": [{"label": true, "text": "a"}]}`, Source{Type: Messages}},
 	{"TRL, text", `{"text": "a"}`, Source{Type: Text}},
 	{"TRL, prompt-completion", `{"prompt": "a", "completion": "b"}`, Source{Type: PromptResponse, Response: "completion"}},
@@ -54,11 +57,17 @@ var peerRows = []struct {
 	{"TRL, preference, the chosen answers alone", `{"prompt": "a", "chosen": "b", "rejected": "c"}`,
 		Source{Type: PromptResponse, Response: "chosen"}},
 	{"TRL, preference of lists",
-		`{"prompt": [{"role": "user", "content": "a"}], "chosen": [{"role": "assistant", "content": "b"}], "rejected": [{"role": "assistant", "content": "c"}]}`, Source{Type: Preference}},
+		`{"prompt": [{"role": "user", "content": "a"}], "chosen": [{"role": "assistant", "content": "b"}], ` +
+			`"rejected": [{"role": "assistant", "content": "c"}]}`, Source{Type: Preference}},
 	{"TRL, preference with implicit prompts",
-		`{"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b c"}], "rejected": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b d"}]}`, Source{Type: Preference}},
+		`{"chosen": [{"role": "user", "content": "a"}, ` +
+			`{"role": "assistant", "content": "b c"}], "rejected": [{"role": "user", "content": "a"}, ` +
+			`{"role": "assistant", "content": "b d"}]}`, Source{Type: Preference}},
 	{"UltraFeedback, binarized",
-		`{"prompt": "a", "chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "rejected": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "c"}], "score_chosen": 8, "score_rejected": 6.5}`, Source{Type: Preference, Margin: scoresMargin}},
+		`{"prompt": "a", "chosen": [{"role": "user", "content": "a"}, ` +
+			`{"role": "assistant", "content": "b"}], "rejected": [{"role": "user", "content": "a"}, ` +
+			`{"role": "assistant", "content": "c"}], ` +
+			`"score_chosen": 8, "score_rejected": 6.5}`, Source{Type: Preference, Margin: scoresMargin}},
 	{"HH-RLHF", `{"chosen": "Human: a Assistant: b", "rejected": "Human: a Assistant: c"}`, Source{Type: Preference}},
 	{"TRL, unpaired preference", `{"prompt": "a", "completion": "b", "label": 0}`, Source{Type: Binary}},
 	{"TRL, unpaired preference, as text", `{"prompt": "a", "completion": "b", "label": 0}`, Source{Type: PromptResponse,
@@ -76,7 +85,9 @@ var peerRows = []struct {
 	{"OpenAI, tools", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}}]}, {"role": "tool", "tool_call_id": "1", "content": "r"}, {"role": "assistant", "content": "b"}], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}}}], "parallel_tool_calls": false}`, Source{Type: Messages}},
 	{"OpenAI, functions of old", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}], "functions": [{"name": "f"}]}`, Source{Type: Messages, Tools: "functions"}},
 	{"OpenAI, preference",
-		`{"input": {"messages": [{"role": "user", "content": "a"}], "tools": [], "parallel_tool_calls": true}, "preferred_output": [{"role": "assistant", "content": "b"}], "non_preferred_output": [{"role": "assistant", "content": "c"}]}`, Source{Type: Preference}},
+		`{"input": {"messages": [{"role": "user", "content": "a"}], "tools": [], "parallel_tool_calls": true}, ` +
+			`"preferred_output": [{"role": "assistant", "content": "b"}], ` +
+			`"non_preferred_output": [{"role": "assistant", "content": "c"}]}`, Source{Type: Preference}},
 	{"tokens with weights", `{"input_ids": [97, 98, 99], "weights": [0, 0.5, 1]}`, Source{Type: Weighted}},
 	{"tokens with an advantage",
 		`{"input_ids": [97, 98, 99], "completion_mask": [0, 0, 1], "advantage": -0.5, "logprobs": [0, 0, -1.5]}`,

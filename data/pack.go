@@ -64,8 +64,8 @@ type Packing struct {
 	WidePairs    int `json:"wide_pairs,omitempty"`
 }
 
-// setTargets counts targets where they are not those of the data: with those of prompts all tokens of a document, except
-// its first one, and with scores one of a document.
+// setTargets counts targets where they are not those of the data: with those of prompts all tokens of a document,
+// except its first one, and with scores one of a document.
 func (p *Packing) setTargets(prompts bool, scores ScoreAt) {
 	switch {
 	case scores != nil:

@@ -67,8 +67,10 @@ func TestFormsOfPairs(t *testing.T) {
 			`"instruction": "q", "input": "x", "chosen": "yes!", "rejected": "yes?"`, [2]string{spokenJSON("u", "q\nx", "a",
 				"yes!"), spokenJSON("u", "q\nx", "a", "yes?")}},
 		"LLaMA-Factory, sharegpt": {Source{},
-			`"conversations": [{"from": "system", "value": "S"}, {"from": "human", "value": "q"}, {"from": "gpt", "value": "r"}, ` +
-				`{"from": "human", "value": "c"}], "chosen": {"from": "gpt", "value": "yes!"}, "rejected": {"from": "gpt", "value": "yes?"}`, long},
+			`"conversations": [{"from": "system", "value": "S"}, {"from": "human", "value": "q"}, {"from": "gpt", ` +
+				`"value": "r"}, ` +
+				`{"from": "human", "value": "c"}], "chosen": {"from": "gpt", "value": "yes!"}, "rejected": {"from": "gpt", ` +
+				`"value": "yes?"}`, long},
 		"LLaMA-Factory, tags": {Source{Tags: Tags{Role: "who", Content: "said", User: "Q", Assistant: "A"}, Messages: "talk"},
 			`"talk": [{"who": "Q", "said": "q"}], "chosen": {"who": "A", "said": "yes!"}, "rejected": {"who": "A", "said": "yes?"}`, [2]string{good, bad}},
 		"Axolotl, chatml.intel": {Source{}, `"system": "", "question": "q", "chosen": "yes!", "rejected": "yes?"`,
@@ -100,7 +102,10 @@ func TestFormsOfPairs(t *testing.T) {
 		"the greeting is left out": {Source{Opening: DropOpening}, `"chosen": ` + spokenJSON("a", "hi", "u", "q", "a",
 			"yes!") + `, "rejected": ` + spokenJSON("a", "hi", "u", "q", "a", "yes?"), [2]string{good, bad}},
 		"a mark within the answer": {Source{}, `"prompt": ` + asked +
-			`, "chosen": [{"role": "assistant", "content": "b", "weight": 0}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}], "rejected": ` + spokenJSON("a", "e"), [2]string{spokenJSON("u", "q", "-", "b", "u", "c", "a", "d"), spokenJSON("u", "q", "a", "e")}},
+			`, "chosen": [{"role": "assistant", "content": "b", "weight": 0}, {"role": "user", "content": "c"}, {"role": ` +
+			`"assistant", "content": "d"}], "rejected": ` +
+			spokenJSON("a", "e"), [2]string{spokenJSON("u", "q", "-", "b", "u", "c", "a", "d"),
+			spokenJSON("u", "q", "a", "e")}},
 		"OpenAI, tools of the input": {Source{}, `"input": {"messages": ` + asked + `, "tools": ` + tools +
 			`}, "preferred_output": ` + spokenJSON("a", "yes!") + `, "non_preferred_output": ` + spokenJSON("a", "yes?"),
 			[2]string{good + `, "tools": ` + tools, bad + `, "tools": ` + tools}},
@@ -169,7 +174,8 @@ func TestBadPairs(t *testing.T) {
 		{Source{}, `"prompt": "q", "input": "x", "chosen": "b", "rejected": "c"`,
 			`the row has "prompt" and "input": put both into one text`},
 		{Source{}, `"prompt": "q", "context": "x", "chosen": "b", "rejected": "c"`,
-			`the row has "context", which type preference does not read (more of the question): write input: context in the entry`},
+			`the row has "context", which type preference does not read (more of the question): write input: ` +
+				`context in the entry`},
 		{Source{}, `"prompt": "q", "chosen": "b", "rejected": "c", "rejected_response": "d"`,
 			`the row has "rejected" and "rejected_response", each of which can be rejected`},
 		{Source{}, `"messages": ` + asked + `, "rejected_response": "d"`,
@@ -345,9 +351,11 @@ func TestPairsOfARegistry(t *testing.T) {
 		"wrong": {"file_name": "c.json", "ranking": true, "columns": {"response": "x"}}}`)
 	write(t, dir, "a.json", `[{"ask": "q", "more": "x", "good": "b", "bad": "c"}]`)
 	write(t, dir, "b.json",
-		`[{"conversations": [{"from": "human", "value": "q"}], "chosen": {"from": "gpt", "value": "b"}, "rejected": {"from": "gpt", "value": "c"}}]`)
+		`[{"conversations": [{"from": "human", "value": "q"}], "chosen": {"from": "gpt", "value": "b"}, "rejected": `+
+			`{"from": "gpt", "value": "c"}}]`)
 	write(t, dir, "c.json",
-		`[{"m": [{"role": "user", "content": "q"}], "chosen": {"role": "assistant", "content": "b"}, "rejected": {"role": "assistant", "content": "c"}}]`)
+		`[{"m": [{"role": "user", "content": "q"}], "chosen": {"role": "assistant", "content": "b"}, "rejected": `+
+			`{"role": "assistant", "content": "c"}}]`)
 	write(t, dir, "d.json", `[{"instruction": "q", "input": "", "chosen": "b", "rejected": "c"}]`)
 	chat := chatOf(t, chatML)
 	chat.All = true
@@ -401,7 +409,8 @@ func TestPairsAlone(t *testing.T) {
 		{two, "", objective.Needs{},
 			"type preference needs an objective that compares two answers: set objective: {type: dpo}; to train on one"},
 		{two, "kto", objective.Needs{Labels: true},
-			"the data are of type preference, which objective kto does not read: set objective to one that compares two answers"},
+			"the data are of type preference, which objective kto does not read: " +
+				"set objective to one that compares two answers"},
 		{two, "dpo", objective.Needs{Pairs: true}, ""},
 		{one, "dpo", objective.Needs{Pairs: true},
 			"objective dpo compares two answers, and the data are of type text: they must be of type preference"},

@@ -38,6 +38,7 @@ func TestEveryTextIsWrittenAtItsPlace(t *testing.T) {
 	says := func(how string) string { return strings.Replace(say, "%s", how, 1) }
 	const hi = `{"role": "user", "content": "user"}, {"role": "assistant", "content": "user"}, {"role": "user", "content": "assistant"}, {"role": "assistant", "content": "end"}`
 	firstCall := strings.Replace(callsTemplate, "{% for c in m.tool_calls %}CALL{% endfor %}", "{% set c = m.tool_calls[0] %}CALL {{ c.function.name }} {{ c.function.arguments | tojson }}", 1)
+	cutsCall := strings.Replace(allOfCall, "tojson", "tojson | replace('<|end|>', '')", 1)
 	lines := madeCall("w", `{"a": "<b>\n\tx\n</b>", "l": ["user\n<|end|>", true]}`)
 	for name, c := range map[string]struct{ template, messages, want string }{
 		"one call":                      {allOfCall, calls(oslo), ""},
@@ -60,7 +61,7 @@ func TestEveryTextIsWrittenAtItsPlace(t *testing.T) {
 		"sorted":                        {writesCall("{{ c.function.name }}{% for k, v in c.function.arguments | dictsort %}{{ k }}={{ v }};{% endfor %}"), calls(madeCall("w", `{"start_date": 2, "start": 1, "a": "x"}`)), ""},
 		"lines around tags":             {allOfCall, calls(lines), ""},
 		"lines around tags, in Python":  {strings.Replace(allOfCall, " | tojson", "", 1), calls(lines), ""},
-		"lines around tags, cut":        {strings.Replace(allOfCall, "tojson", "tojson | replace('<|end|>', '')", 1), calls(lines), "leaves out the argument l"},
+		"lines around tags, cut":        {cutsCall, calls(lines), "leaves out the argument l"},
 		"name twice":                    {writesCall("<{{ c.function.name }}>{{ c.function.arguments | tojson }}</{{ c.function.name }}>"), calls(oslo), ""},
 		"call twice":                    {writesCall("{{ c.function.name }}{{ c.function.arguments | tojson }}{{ c.function.arguments | tojson }}"), calls(oslo), "writes call 0 of message 1 twice"},
 		"text in the header":            {says("{{ m.content }}"), hi, ""},

@@ -86,16 +86,9 @@ func (f *fields) labels(row *tokenRow) {
 
 // lists reads a list of n lists of numbers, of which any may be empty.
 func (f *fields) lists(key string, n int) [][]float64 {
-	v, ok := f.value(key)
-	items, err := listOf(v)
+	items := f.items(key, "lists")
 	switch {
 	case f.err != nil:
-		return nil
-	case !ok:
-		f.missing(key)
-		return nil
-	case err != nil:
-		f.fail("field %q is no list of lists, but %s", key, kindOf(v))
 		return nil
 	case len(items) != n:
 		f.fail("field %q has %d lists for %d tokens of input_ids", key, len(items), n)

@@ -90,7 +90,8 @@ func TestBadTeachers(t *testing.T) {
 			`field "target_logprobs" has probabilities at 1 that add up to 1.724, more than 1`},
 		{`"input_ids": [1, 2], "target_token_ids": [[], [4]], "target_logprobs": [[], [null]]`,
 			`field "target_logprobs": number 0 is null`},
-		{`"input_ids": [1, 2], "target_token_ids": [[4], []], "target_logprobs": [[0], []]`, `no token after the first counts`},
+		{`"input_ids": [1, 2], "target_token_ids": [[4], []], "target_logprobs": [[0], []]`,
+			`no token after the first counts`},
 		{`"input_ids": [1, 2], "target_token_ids": [[], [4]], "target_logprobs": [[], [0]], "labels": [1, -100]`,
 			`no token after the first counts`},
 		{`"input_ids": [1, 2], "target_token_ids": [[], [4]], "target_logprobs": [[], [0]], "labels": [1]`,
@@ -109,14 +110,17 @@ func TestBadTeachers(t *testing.T) {
 	two := `{"input_ids": [1, 2], "target_token_ids": [[], [4]], "target_logprobs": [[], [0]]}` + "\n" +
 		`{"input_ids": [1, 2], "target_token_ids": [[], [4, 5]], "target_logprobs": [[], [-1, -1]]}`
 	_, err := prepare(t, Source{Type: Distill, Path: write(t, t.TempDir(), "a.jsonl", two)}, Options{})
-	if err == nil || !strings.Contains(err.Error(), "its longest list has 2 tokens of the teacher, and that of the first row has 1") {
+	if err == nil || !strings.Contains(err.Error(),
+		"its longest list has 2 tokens of the teacher, and that of the first row has 1") {
 		t.Errorf("lists of two lengths: %v", err)
 	}
 }
 
-// FuzzTaught reads bytes as a row of type distill: what is accepted has a target, and lists of tokens of the vocabulary.
+// FuzzTaught reads bytes as a row of type distill: what is accepted has a target, and lists of tokens of the
+// vocabulary.
 func FuzzTaught(f *testing.F) {
-	f.Add(`{"input_ids": [1, 2], "target_token_ids": [[], [4, 9]], "target_logprobs": [[], [-0.5, -2]], "labels": [-100, 2]}`)
+	f.Add(`{"input_ids": [1, 2], "target_token_ids": [[], [4, 9]], "target_logprobs": [[], [-0.5, -2]], ` +
+		`"labels": [-100, 2]}`)
 	f.Add(`{"input_ids": "[1, 2]", "target_token_ids": "[[3], [4]]", "target_logprobs": [[0], ["-1"]]}`)
 	f.Add(`{"input_ids": [1, 3e38], "target_token_ids": [[1e300], {}], "target_logprobs": [[-1e308], []]}`)
 	s := rowReader{Source: Source{Type: Distill}.withDefaults()}

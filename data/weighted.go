@@ -102,18 +102,26 @@ func (f *fields) tokens(key string, numbers []float64) (ids []int32) {
 
 // numbers reads a list of numbers that is not empty.
 func (f *fields) numbers(key string) []float64 {
+	items := f.items(key, "numbers")
+	if f.err == nil && len(items) == 0 {
+		v, _ := f.value(key)
+		f.fail("field %q is no list of numbers, but %s", key, kindOf(v))
+	}
+	return f.numbersOf(key, items)
+}
+
+// items reads a list of such things.
+func (f *fields) items(key, things string) []template.Value {
 	v, ok := f.value(key)
 	items, err := listOf(v)
 	switch {
 	case f.err != nil:
-		return nil
 	case !ok:
 		f.missing(key)
-		return nil
-	case err != nil || len(items) == 0:
-		f.fail("field %q is no list of numbers, but %s", key, kindOf(v))
+	case err != nil:
+		f.fail("field %q is no list of %s, but %s", key, things, kindOf(v))
 	}
-	return f.numbersOf(key, items)
+	return items
 }
 
 // numbersOf reads the items of a list as numbers.
@@ -163,8 +171,8 @@ func (r *tokenRow) document(vocabSize int) (d document, err error) {
 		return d, errors.New("no token after the first counts: labels leave all of them out, or target_token_ids is empty " +
 			"at each; leave the row out")
 	case !isCounted:
-		return d, errors.New("no token after the first has a weight other than 0 (weights, or completion_mask x advantage): " +
-			"leave the row out")
+		return d, errors.New("no token after the first has a weight other than 0 (weights, or completion_mask x " +
+			"advantage): leave the row out")
 	}
 	d.columns = r.columns
 	for c, column := range r.columns {

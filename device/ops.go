@@ -200,23 +200,23 @@ type HeadOps interface {
 	LSEInit(stat Mat)
 	// LSEUpdate takes in the tile logits (F32, [T, n]), which are the columns [first, first+n) of the vocabulary.
 	LSEUpdate(stat, logits Mat, targets Mem, first int, softCap float32)
-	// TokenLoss writes figures (F32, [TokenFigures, T]) of each position, 0 where the target is negative: the loss, m + log
-	// of the sum of exponentials - target's logit; the entropy of the softmax in nats, log of the sum of exponentials -
-	// the last sum of stat / the sum of exponentials; and 1 where the target's logit is the maximum. Both addends of the
-	// entropy are positive, so its relative error is that of the sums, however large logits are. A sum of exp(x-m)*x
-	// would cancel against m.
+	// TokenLoss writes figures (F32, [TokenFigures, T]) of each position, 0 where the target is negative: the loss, m +
+	// log of the sum of exponentials - target's logit; the entropy of the softmax in nats, log of the sum of exponentials
+	// - the last sum of stat / the sum of exponentials; and 1 where the target's logit is the maximum. Both addends of the
+	// entropy are positive, so its relative error is that of the sums, however large logits are. A sum of exp(x-m)*x would
+	// cancel against m.
 	TokenLoss(figures, stat Mat, targets Mem)
 	// CrossEntropyGrad is dlogits (A, [T, n]) = (softmax - onehot)*weight of the tile, times 1 - (capped
 	// logit/softCap)^2 if they are capped; a zero row where the target is negative. weights (F32[T]) has a weight for
 	// each position, of any sign.
 	CrossEntropyGrad(dlogits, logits, stat Mat, targets, weights Mem, first int, softCap float32)
-	// PickLogits writes picked[t, i] = logits[t, ids[t, i]-first], capped, for the ids in range, and leaves the other places
-	// of picked alone. ids (I32 [T, n], dense) and picked (F32, [T, n], dense) have n tokens for each position; logits
-	// (F32) are a tile as in LSEUpdate.
+	// PickLogits writes picked[t, i] = logits[t, ids[t, i]-first], capped, for the ids in range, and leaves the other
+	// places of picked alone. ids (I32 [T, n], dense) and picked (F32, [T, n], dense) have n tokens for each position;
+	// logits (F32) are a tile as in LSEUpdate.
 	PickLogits(picked, logits Mat, ids Mem, first int, softCap float32)
-	// PutLogitGrads writes dlogits[t, ids[t, i]-first] (A) = values[t, i] for the ids in range, times the derivative of the
-	// cap as in CrossEntropyGrad, and leaves the other columns alone. values (F32) and ids are as in PickLogits. No id in
-	// range is twice in a row of ids.
+	// PutLogitGrads writes dlogits[t, ids[t, i]-first] (A) = values[t, i] for the ids in range, times the derivative of
+	// the cap as in CrossEntropyGrad, and leaves the other columns alone. values (F32) and ids are as in PickLogits. No id
+	// in range is twice in a row of ids.
 	PutLogitGrads(dlogits, logits, values Mat, ids Mem, first int, softCap float32)
 	// Sum adds up an F32 vector: dst (one F64) = sum of x, in the fixed order of SumSquares.
 	Sum(dst Mem, x Mat)

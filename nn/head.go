@@ -32,8 +32,8 @@ import (
 //     unless they were kept; NormBackward.
 //   - at once: NormForward; Visit, with all tiles on the device; NormBackward.
 //
-// Before Stats or Visit the caller empties stat (Stream.LSEInit); after, Stream.TokenLoss gives each position's loss, its
-// entropy, and whether its target has the largest logit.
+// Before Stats or Visit the caller empties stat (Stream.LSEInit); after, Stream.TokenLoss gives each position's loss,
+// its entropy, and whether its target has the largest logit.
 type Head struct {
 	Hidden, Vocab int
 	TileRows      int

@@ -163,7 +163,8 @@ func TestTaughtSlopes(t *testing.T) {
 // may be shorter than K, and empty; and a model that is sure has finite slopes.
 func TestTaughtLimits(t *testing.T) {
 	one := 1.0
-	c := &taughtCase{Share: one, Logits: []float64{1, 2, -1, 0.5}, IDs: []int32{2, -1}, Teacher: []float64{0, -1}, Target: 2}
+	c := &taughtCase{Share: one, Logits: []float64{1, 2, -1, 0.5}, IDs: []int32{2, -1}, Teacher: []float64{0, -1},
+		Target: 2}
 	s := c.step()
 	r := weigh(t, c.open(t), s)
 	logp := logSoftmax(c.Logits)

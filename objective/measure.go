@@ -13,8 +13,8 @@ const (
 //   - mean_token_accuracy is the share of those that no other token is likelier than, without rejected and undesirable
 //     completions.
 //
-// Source: TRL 1.16, compute_loss of SFTTrainer and DPOTrainer, which take the first of tokens that are equally likely. Its
-// KTOTrainer has the entropy alone, and its trainers of CPO and ORPO have neither.
+// Source: TRL 1.16, compute_loss of SFTTrainer and DPOTrainer, which take the first of tokens that are equally likely.
+// Its KTOTrainer has the entropy alone, and its trainers of CPO and ORPO have neither.
 func Weigh(o Objective, s *Step) (Result, error) {
 	if o.Needs().Scores {
 		return o.Weigh(s)
@@ -24,7 +24,8 @@ func Weigh(o Objective, s *Step) (Result, error) {
 		s.Sequences[i].measure(&entropy, &accuracy) // before weights change
 	}
 	res, err := o.Weigh(s)
-	res.Parts = append([]Part{entropy, accuracy}, res.Parts...) // a part of the objective's with such a name is the one that counts
+	// A part of the objective with such a name counts instead.
+	res.Parts = append([]Part{entropy, accuracy}, res.Parts...)
 	return res, err
 }
 

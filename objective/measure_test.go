@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestMeasure has a step of two pairs, one of answers with a label, and one of documents alone. Prompts, targets that do
-// not exist and mismatched completions do not count, and rejected ones only in the entropy.
+// TestMeasure has a step of two pairs, one of answers with a label, and one of documents alone. Prompts, targets that
+// do not exist and mismatched completions do not count, and rejected ones only in the entropy.
 func TestMeasure(t *testing.T) {
 	of := func(side Side, group int, entropy, hit float32) Sequence {
 		return Sequence{Side: side, Group: group, Targets: []int32{3, 4, 5, -1}, Weights: []float32{0, 1, 1, 1},

@@ -24,8 +24,8 @@ type place struct {
 // home are the places that are not of a device.
 var home = map[string]bool{"host weights": true, "host gradient": true, "shared gradient": true, "embedding sum": true,
 	"host x": true, "disk x": true, "passing x": true, "host kept": true, "host outcome": true, "host balance": true,
-	"head on its way": true, "host losses": true, "host loss weights": true, "host picked": true, "host side": true, "host side gradient": true,
-	"sum": true, "total": true}
+	"head on its way": true, "host losses": true, "host loss weights": true, "host picked": true, "host side": true,
+	"host side gradient": true, "sum": true, "total": true}
 
 // on is the place on the device of a rank.
 func (p place) on(rank int) place {

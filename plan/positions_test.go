@@ -35,7 +35,8 @@ func TestDeviceBytesPerPosition(t *testing.T) {
 	}{
 		{"tiles", func(*plan.Placement) {}, tokens + working + (2+4)*hidden + 4 + 4*4 + 3*4},
 		{"at once", func(p *plan.Placement) { p.HeadAtOnce = true }, tokens + working},
-		{"tiles, shared inputs", func(p *plan.Placement) { p.Rings.Inputs = 2 }, tokens + working/3 + (2+4)*hidden + 4 + 4*4 + 3*4},
+		{"tiles, shared inputs", func(p *plan.Placement) { p.Rings.Inputs = 2 }, tokens + working/3 + (2+4)*hidden + 4 +
+			4*4 + 3*4},
 		{"at once, shared inputs", func(p *plan.Placement) { p.HeadAtOnce, p.Rings.Inputs = true, 2 }, tokens + working/3},
 	} {
 		if got := perPosition(t, c.change); math.Abs(got-c.want) > 0.01*c.want {

@@ -15,10 +15,10 @@ func Batch(mem device.Mem, m, positions int) *nn.MicroBatch {
 		Places: at(l.Targets)} // passes that continue sequences have no targets
 }
 
-// The scalars of a step are 8 bytes each: the two that updates tell (device.TallyBytes), the sums of the figures of each
-// micro-batch's positions (device.TokenFigures), and the sums of squares of each part, of which the embedding's have one
-// for each piece. After them come the loads of experts, and the figures by position. The host has all of them twice:
-// what its own lane writes, and what comes from the device; each scalar is zero in one of the two.
+// The scalars of a step are 8 bytes each: the two that updates tell (device.TallyBytes), the sums of the figures of
+// each micro-batch's positions (device.TokenFigures), and the sums of squares of each part, of which the embedding's
+// have one for each piece. After them come the loads of experts, and the figures by position. The host has all of them
+// twice: what its own lane writes, and what comes from the device; each scalar is zero in one of the two.
 
 // TallyAt is the place of what updates tell.
 func (p *Plan) TallyAt() int64 { return 0 }

@@ -386,8 +386,8 @@ func (p *Plan) ofTokensBytes(int, int) int64 {
 
 func (p *Plan) numbersBytes(int, int) int64 { return when(p.numbersTokens(), p.stepTokenBytes()) }
 
-// positionBytes has a number for each position of a micro-batch, and figureBytes its figures; the objective's the same if
-// there is one.
+// positionBytes has a number for each position of a micro-batch, and figureBytes its figures; the objective's the same
+// if there is one.
 func (p *Plan) positionBytes() int64 { return 4 * int64(p.Numerics.Positions()) }
 
 func (p *Plan) figureBytes() int64 { return device.TokenFigures * p.positionBytes() }

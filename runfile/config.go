@@ -307,7 +307,8 @@ func (c *Config) check(needsData bool) error {
 	if of != nil && c.Overlong == string(data.SplitLong) {
 		switch needs := of.Needs(); {
 		case needs.Pairs || needs.Labels:
-			return bad("overlong is split, and objective %s compares whole answers: use auto, truncate or drop", c.Objective.Type)
+			return bad("overlong is split, and objective %s compares whole answers: use auto, truncate or drop",
+				c.Objective.Type)
 		case needs.TopK > 0:
 			return bad("overlong is split, and the teacher of objective %s reads rows from the start of a document: use "+
 				"auto, truncate or drop", c.Objective.Type)

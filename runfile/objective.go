@@ -88,8 +88,8 @@ func (o *Objective) Open() (objective.Objective, error) {
 	case o.Teacher != "" && needs.TopK == 0:
 		return nil, fmt.Errorf("objective.teacher is %q, and %s learns from no teacher: remove it", o.Teacher, o.Type)
 	case o.Teacher == "" && needs.TopK > 0:
-		return nil, fmt.Errorf("objective.teacher is missing: name the model that %s learns from, by its directory or hub id, "+
-			"or %s where the data have what it says (type: distill)", o.Type, TeacherNone)
+		return nil, fmt.Errorf("objective.teacher is missing: name the model that %s learns from, by its directory "+
+			"or hub id, or %s where the data have what it says (type: distill)", o.Type, TeacherNone)
 	case o.PairsPerStep < 0:
 		return nil, fmt.Errorf("objective.pairs_per_step is %d: it must not be negative; 0 is no bound", o.PairsPerStep)
 	}

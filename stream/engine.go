@@ -105,7 +105,7 @@ type Result struct {
 	GradNorm         float64
 	ClipScale        float64
 	Skipped          bool             // the norm was not finite: the update will not happen
-	Loads            [][]int          // by block: how many rows of the step chose each of its experts; nil for a block without
+	Loads            [][]int          // by block: rows of the step that chose each of its experts; nil for a block without
 	AuxLoss          float64          // the load-balancing loss, without its weight; 0 without one
 	Objective        objective.Result // what the plan's objective came to
 	weighed          bool             // there is one

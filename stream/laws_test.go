@@ -62,7 +62,8 @@ func train(t errorer, r *rig, s *subject, steps int) outcome {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o.scalars = append(o.scalars, math.Float64bits(res.LossSum), math.Float64bits(res.EntropySum), math.Float64bits(res.Hits))
+			o.scalars = append(o.scalars, math.Float64bits(res.LossSum), math.Float64bits(res.EntropySum),
+				math.Float64bits(res.Hits))
 		}
 		if i == 1 && r.plan.Outputs.Continues() && passes(t, r) != o.passes {
 			t.Errorf("passes before and after an evaluation have other logits")

@@ -59,8 +59,8 @@ func figuresIn(mem []byte, n int) Figures {
 	return s
 }
 
-// Figures runs the forward pass over a batch and returns those of each micro-batch. They are good until the next call of
-// any method. The plan is one with [plan.Outputs.LogProbs]. Pending updates are carried out first.
+// Figures runs the forward pass over a batch and returns those of each micro-batch. They are good until the next call
+// of any method. The plan is one with [plan.Outputs.LogProbs]. Pending updates are carried out first.
 func (e *Engine) Figures(ctx context.Context, batch *Batch) ([]Figures, error) {
 	if !e.Plan.Outputs.LogProbs {
 		return nil, errors.New("log-probabilities: the plan has no room for them; make it with LogProbs")

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/plan/plantest"
 )
 
-// Log-probabilities, entropies and hits are those of PyTorch's logits, have the same bits wherever things are placed, and
-// are those of the weights after all updates.
+// Log-probabilities, entropies and hits are those of PyTorch's logits, have the same bits wherever things are placed,
+// and come from the weights after all updates.
 func TestFiguresAgreeWithPyTorch(t *testing.T) {
 	hits := 0.0
 	for _, variant := range []string{"qwen3", "qwen3-bias-untied"} {
@@ -70,7 +70,8 @@ func TestFiguresAgreeWithPyTorch(t *testing.T) {
 			res, err := r.engine.Measure(t.Context(), s.eval)
 			for i, got := range []float64{res.LossSum, res.EntropySum, res.Hits} {
 				if err != nil || !(math.Abs(got-sums[i]) <= 1e-12*sums[i]) {
-					t.Errorf("%s, %s: the sum of figures %d is %v, and they add up to %v (error %v)", variant, name, i, got, sums[i], err)
+					t.Errorf("%s, %s: the sum of figures %d is %v, and they add up to %v (error %v)", variant, name, i, got, sums[i],
+						err)
 				}
 			}
 			if bound == nil {

@@ -99,9 +99,9 @@ func (b *Batch) Counts() objective.Counts {
 	return objective.Count(b.Sequences(0, len(b.Micro), nil, nil))
 }
 
-// Weigh has an objective give the positions of a batch their weights, from the figures of all of its micro-batches: what
-// a step with that objective does in the middle, if it trains all of them. It returns a batch that trains to the same
-// bits without the objective, by groups of that number of micro-batches, which see each other's documents.
+// Weigh has an objective give the positions of a batch their weights, from the figures of all of its micro-batches:
+// what a step with that objective does in the middle, if it trains all of them. It returns a batch that trains to the
+// same bits without the objective, by groups of that number of micro-batches, which see each other's documents.
 func (b *Batch) Weigh(o objective.Objective, group int, figures []Figures) (*Batch, objective.Result, error) {
 	var sum objective.Result
 	weighed := *b

@@ -46,8 +46,8 @@ func (e *Engine) putPicks(b *Batch) error {
 			continue // the objective refuses it, if it is asked
 		}
 		if len(d.TopIDs) != k*d.Length || len(d.TopLogProbs) != k*d.Length {
-			return fmt.Errorf("batch: document %d has %d tokens of a teacher and %d log-probabilities of them for %d positions, "+
-				"and the objective needs %d at each", i, len(d.TopIDs), len(d.TopLogProbs), d.Length, k)
+			return fmt.Errorf("batch: document %d has %d tokens of a teacher and %d log-probabilities of them for %d "+
+				"positions, and the objective needs %d at each", i, len(d.TopIDs), len(d.TopLogProbs), d.Length, k)
 		}
 		var here []int32
 		if m := d.Micro - e.Plan.Cluster.Host*e.Plan.Numerics.MicroBatches; m >= 0 && m < e.Plan.Numerics.MicroBatches {
@@ -96,7 +96,8 @@ func (e *Engine) giveTop(sequences []objective.Sequence, first, n int) {
 		}
 		s := &sequences[i]
 		i++
-		ids, values := e.picks(d.Micro - own)[d.First*wide:][:d.Length*wide], e.picked(d.Micro - own)[d.First*wide:][:d.Length*wide]
+		ids, values := e.picks(d.Micro - own)[d.First*wide:][:d.Length*wide],
+			e.picked(d.Micro - own)[d.First*wide:][:d.Length*wide]
 		for t, target := range s.Targets {
 			if target >= 0 {
 				normalize(values[t*wide:][:wide], ids[t*wide:][:wide], target, s.LogProbs[t])
@@ -110,8 +111,8 @@ func (e *Engine) giveTop(sequences []objective.Sequence, first, n int) {
 }
 
 // Compare runs the forward pass over a batch and returns what the objective makes of it, cohort by cohort as in a step,
-// with the counts of all that is evaluated. The plan is one with [plan.Outputs.LogProbs]. Pending updates are carried out
-// first.
+// with the counts of all that is evaluated. The plan is one with [plan.Outputs.LogProbs]. Pending updates are carried
+// out first.
 func (e *Engine) Compare(ctx context.Context, b *Batch, whole objective.Counts) (sum objective.Result, err error) {
 	figures, err := e.Figures(ctx, b)
 	if err != nil {

@@ -168,11 +168,20 @@ func TestSureTeacher(t *testing.T) {
 func TestBadTeachers(t *testing.T) {
 	const k = 5
 	for want, change := range map[string]func(d *stream.Document){
-		"batch: document 0 has token 90000 of a teacher, and the vocabulary has": func(d *stream.Document) { d.TopIDs[1] = 90000 },
-		"of a teacher twice at position 0":                                       func(d *stream.Document) { d.TopIDs[1] = d.TopIDs[0] },
-		"log-probabilities of them for":                                          func(d *stream.Document) { d.TopIDs = d.TopIDs[1:] },
-		"has 0 log-probabilities of the teacher":                                 func(d *stream.Document) { d.TopIDs, d.TopLogProbs = nil, nil },
-		"has a weight that is infinite or NaN":                                   func(d *stream.Document) { d.TopLogProbs[0] = float32(math.NaN()) },
+		"batch: document 0 has token 90000 of a teacher, and the vocabulary has": func(d *stream.Document) {
+			d.TopIDs[1] = 90000
+		},
+		"of a teacher twice at position 0": func(d *stream.Document) {
+			d.TopIDs[1] = d.TopIDs[0]
+		},
+		"log-probabilities of them for": func(d *stream.Document) {
+			d.TopIDs = d.TopIDs[1:]
+		},
+		"has 0 log-probabilities of the teacher": func(d *stream.Document) {
+			d.TopIDs,
+				d.TopLogProbs = nil, nil
+		},
+		"has a weight that is infinite or NaN": func(d *stream.Document) { d.TopLogProbs[0] = float32(math.NaN()) },
 	} {
 		s := taught(tiny.subject(t, 1), k)
 		change(&s.batches[0].Documents[0])

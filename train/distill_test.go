@@ -113,13 +113,20 @@ func TestDistillIsRefused(t *testing.T) {
 		c.Datasets = []data.Source{{Path: taughtRows(t), Type: data.Distill}}
 	}
 	for want, change := range map[string]func(c *runfile.Config){
-		"objective.teacher is missing":       func(c *runfile.Config) { c.Objective.Teacher = "" },
-		"learns from no teacher":             func(c *runfile.Config) { c.Objective.Type, c.Objective.TopK = "dft", 0 },
-		"which do not have what a teacher":   func(c *runfile.Config) { c.Objective.Teacher = runfile.TeacherNone },
-		"which have what a teacher says":     func(c *runfile.Config) { taught(t, c) },
-		"type distill has the likeliest":     func(c *runfile.Config) { taught(t, c); c.Objective = runfile.Objective{Type: "dft"} },
-		"reads rows from the start":          func(c *runfile.Config) { c.Overlong = "split" },
-		"name a model of the same tokenizer": func(c *runfile.Config) { c.Objective.Teacher = writeModel(t, map[string]any{"vocab_size": 330}) },
+		"objective.teacher is missing":     func(c *runfile.Config) { c.Objective.Teacher = "" },
+		"learns from no teacher":           func(c *runfile.Config) { c.Objective.Type, c.Objective.TopK = "dft", 0 },
+		"which do not have what a teacher": func(c *runfile.Config) { c.Objective.Teacher = runfile.TeacherNone },
+		"which have what a teacher says":   func(c *runfile.Config) { taught(t, c) },
+		"type distill has the likeliest": func(c *runfile.Config) {
+			taught(t,
+				c)
+			c.Objective = runfile.Objective{Type: "dft"}
+		},
+		"reads rows from the start": func(c *runfile.Config) { c.Overlong = "split" },
+		"name a model of the same tokenizer": func(c *runfile.Config) {
+			c.Objective.Teacher = writeModel(t,
+				map[string]any{"vocab_size": 330})
+		},
 		"objective.top_k is 2, and the data have 3": func(c *runfile.Config) {
 			taught(t, c)
 			c.Objective.Teacher, c.Objective.TopK = runfile.TeacherNone, 2

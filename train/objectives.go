@@ -34,7 +34,7 @@ type aim struct {
 	// of mismatched documents.
 	held, mismatched int
 	counts           *objective.Counts // of the held-out data, once they are counted
-	other            string            // identifies a reference or teacher that is another model; empty: no other is compared with
+	other            string            // identifies the reference or teacher, if that is another model
 }
 
 // setAim opens the objective of the configuration, or takes the caller's.
@@ -105,11 +105,11 @@ func (r *Run) checkTypes(types []data.Type) error {
 	for _, kind := range types {
 		switch taught := kind == data.Distill; {
 		case taught && !r.readsTeacher():
-			return fmt.Errorf("objective.teacher is %q, and the data are of type %s, which have what a teacher says: set teacher "+
-				"to %s, or take data without it", r.config.Objective.Teacher, kind, runfile.TeacherNone)
+			return fmt.Errorf("objective.teacher is %q, and the data are of type %s, which have what a teacher says: "+
+				"set teacher to %s, or take data without it", r.config.Objective.Teacher, kind, runfile.TeacherNone)
 		case !taught && r.readsTeacher():
-			return fmt.Errorf("objective.teacher is %s, and the data are of type %s, which do not have what a teacher says: name "+
-				"the teacher's model, or take data of type %s", runfile.TeacherNone, kind, data.Distill)
+			return fmt.Errorf("objective.teacher is %s, and the data are of type %s, which do not have what a teacher says: "+
+				"name the teacher's model, or take data of type %s", runfile.TeacherNone, kind, data.Distill)
 		}
 	}
 	return nil

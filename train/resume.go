@@ -209,8 +209,8 @@ func (r *Run) checkOtherModel(key string) error {
 	if saved, ok := was[otherModel]; !ok || saved == r.aim.other || was["objective"] != r.config.Objective.String() {
 		return nil
 	}
-	return fmt.Errorf("resume: the model that objective.%s names has other weights or another config.json than when %s was "+
-		"saved; restore it, or start a new run in another output_dir", key, r.from.Dir())
+	return fmt.Errorf("resume: the model that objective.%s names has other weights or another config.json than when %s "+
+		"was saved; restore it, or start a new run in another output_dir", key, r.from.Dir())
 }
 
 // settingsSum is a checksum of settings.

@@ -244,7 +244,8 @@ func TestRewardModelIsWritten(t *testing.T) {
 				t.Fatal(err)
 			}
 			if before := metricsOf(t, again.OutputDir)[0]; *before.EvalLoss != *last.EvalLoss {
-				t.Errorf("a run that continues from it begins at %v, and the one before ended at %v", *before.EvalLoss, *last.EvalLoss)
+				t.Errorf("a run that continues from it begins at %v, and the one before ended at %v", *before.EvalLoss,
+					*last.EvalLoss)
 			}
 		})
 	}
@@ -301,8 +302,8 @@ func TestRewardModelsAreRefused(t *testing.T) {
 }
 
 // TestWhereTextsAreRead: a run says so where texts end with the token that they are padded with, as with bytes, whose
-// end of text is that of padding too. A pair that is too long is dropped and counted, and preview shows the tokens whose
-// scores count.
+// end of text is that of padding too. A pair that is too long is dropped and counted, and preview shows the tokens
+// whose scores count.
 func TestWhereTextsAreRead(t *testing.T) {
 	c := rewardConfig(t)
 	rows := filepath.Join(t.TempDir(), "rows.jsonl")
@@ -320,10 +321,10 @@ func TestWhereTextsAreRead(t *testing.T) {
 	if _, err := Train(t.Context(), c, Options{Env: env}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"which they are also padded with (pad_token_id): the score of a text is that of the token " +
-		"before it", "1 pair left out: 1 with a side longer than sequence_len",
-		"1 of them are chosen sides and 0 are rejected ones, and their pairs are left out (overlong: drop); to change that, " +
-			"raise sequence_len, or set overlong to truncate\n"} {
+	for _, want := range []string{"which they are also padded with (pad_token_id): the score of a text is that of " +
+		"the token before it", "1 pair left out: 1 with a side longer than sequence_len",
+		"1 of them are chosen sides and 0 are rejected ones, and their pairs are left out (overlong: drop); to change " +
+			"that, raise sequence_len, or set overlong to truncate\n"} {
 		if !strings.Contains(told.String(), want) {
 			t.Errorf("told %q, want %q", told.String(), want)
 		}

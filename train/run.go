@@ -129,8 +129,8 @@ func (r *Run) isNext(b *stream.Batch) bool {
 // Batch makes a batch of examples, one in each row. There may be as many as a step has rows (batch_tokens /
 // sequence_len), of at most sequence_len tokens each. A label is at the position of its own token, not shifted, as in
 // transformers; labels that are [data.Ignore] do not count in the loss. Where the objective compares pairs, examples
-// follow each other in pairs, the chosen one first, and the caller gives Documents of the batch their Reference, or their
-// TopIDs and TopLogProbs, if the objective needs them. A reward model reads all tokens, and no labels.
+// follow each other in pairs, the chosen one first, and the caller gives Documents of the batch their Reference, or
+// their TopIDs and TopLogProbs, if the objective needs them. A reward model reads all tokens, and no labels.
 func (r *Run) Batch(examples ...data.Example) (*stream.Batch, error) {
 	n := r.plan.Whole
 	if rows := n.MicroBatches * n.MicroBatch; len(examples) > rows || len(examples) == 0 {
@@ -264,7 +264,8 @@ func (r *Run) Logits(ctx context.Context, b *stream.Batch, first int) ([][]float
 }
 
 // LogProbs returns, for each micro-batch, the log-probability of each position's target after the updates of all steps,
-// in nats, or of a reward model the score; 0 where there is no target. They are valid until the next call of any method.
+// in nats, or of a reward model the score; 0 where there is no target. They are valid until the next call of any
+// method.
 func (r *Run) LogProbs(ctx context.Context, b *stream.Batch) ([][]float32, error) {
 	if err := r.computes(); err != nil {
 		return nil, err

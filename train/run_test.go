@@ -148,8 +148,10 @@ func checkMetrics(t *testing.T, c *runfile.Config, sum *Summary) {
 	if len(lines) != sum.Steps+1 {
 		t.Fatalf("%d lines for %d steps and the evaluation before", len(lines), sum.Steps)
 	}
-	keys := []string{"clip_scale", "device_peak_bytes", "disk_read_bytes", "disk_written_bytes", "entropy", "grad_norm", "host_peak_bytes", "lanes",
-		"learning_rate", "loss", "mean_token_accuracy", "model_tflops", "step", "step_sec", "target_tokens", "time", "tokens", "tokens_per_sec"}
+	keys := []string{"clip_scale", "device_peak_bytes", "disk_read_bytes", "disk_written_bytes", "entropy", "grad_norm",
+		"host_peak_bytes", "lanes",
+		"learning_rate", "loss", "mean_token_accuracy", "model_tflops", "step", "step_sec", "target_tokens", "time",
+		"tokens", "tokens_per_sec"}
 	all, err := trace.ReadMetrics(bytes.NewReader(doc))
 	if err != nil {
 		t.Fatal(err)

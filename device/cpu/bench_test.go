@@ -50,7 +50,8 @@ func BenchmarkOps(b *testing.B) {
 		spec := device.AttentionSpec{Heads: heads, KVHeads: kvHeads, HeadDim: headDim, Scale: 0.125, Docs: device.Docs{Positions: positions, Start: start, End: start}}
 		wgu, gu, dgu, h, dh := mat(2*inter, hidden), mat(T, 2*inter), mat(T, 2*inter), mat(T, inter), mat(T, inter)
 		wdown := mat(hidden, inter)
-		whead, logits, dlogits, stat, loss, table := mat(vocab, hidden), f32(T, vocab), mat(T, vocab), f32(T, device.HeadStats), f32(device.TokenFigures, T), f32(vocab, hidden)
+		whead, logits, dlogits, stat, loss, table := mat(vocab, hidden), f32(T, vocab), mat(T, vocab),
+			f32(T, device.HeadStats), f32(device.TokenFigures, T), f32(vocab, hidden)
 		s.LSEInit(stat)
 		s.LSEUpdate(stat, logits, ids, 0, 0)
 		const n = 1 << 22

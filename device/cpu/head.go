@@ -27,7 +27,8 @@ func (s *Stream) TokenLoss(figures, stat device.Mat, targets device.Mem) {
 	s.operands.TokenLoss(figures, stat, targets)
 	s.enqueue(func() {
 		row := func(i int) []float32 { return floats(figures.RowRange(i, 1)) }
-		a := &kernels.CrossEntropy{Stats: floats(stat), Targets: ints(targets, stat.Rows), Loss: row(0), Entropy: row(1), Hit: row(2)}
+		a := &kernels.CrossEntropy{Stats: floats(stat), Targets: ints(targets, stat.Rows), Loss: row(0), Entropy: row(1),
+			Hit: row(2)}
 		s.crew.LSEFinish(a, 0, stat.Rows)
 	})
 }

@@ -94,7 +94,8 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	q, out, dq, dout := mat(tensor.BF16, rows, cols), mat(tensor.BF16, rows, cols), mat(tensor.BF16, rows, cols), mat(tensor.BF16, rows, cols)
 	w, bias, db, wide := mat(tensor.BF16, cols, cols), mat(tensor.BF16, 1, cols), mat(tensor.F32, 1, cols), mat(tensor.BF16, rows, 2*cols)
 	dWide, f, dw := mat(tensor.BF16, rows, 2*cols), mat(tensor.F32, rows, cols), mat(tensor.F32, cols, cols)
-	rstd, stat, figures := mat(tensor.F32, rows, 1), mat(tensor.F32, rows, device.HeadStats), mat(tensor.F32, device.TokenFigures, rows)
+	rstd, stat, figures := mat(tensor.F32, rows, 1), mat(tensor.F32, rows, device.HeadStats),
+		mat(tensor.F32, device.TokenFigures, rows)
 	lse, delta := mat(tensor.F32, rows, heads), mat(tensor.F32, rows, heads)
 	cos, sin := mat(tensor.F32, rows, headDim/2), mat(tensor.F32, rows, headDim/2)
 	ids, picks := a.Take(int64(4*rows)), a.Take(int64(4*rows*device.HeadStats))

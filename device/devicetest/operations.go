@@ -10,7 +10,8 @@ import (
 )
 
 func testMatMul(r *rig) {
-	sizes := []struct{ m, n, k int }{{1, 1, 1}, {1, 37, 3}, {3, 1, 131}, {17, 37, 100}, {100, 131, 17}, {37, 3, 600}, {259, 140, 65},
+	sizes := []struct{ m, n, k int }{{1, 1, 1}, {1, 37, 3}, {3, 1, 131}, {17, 37, 100}, {100, 131, 17}, {37, 3, 600},
+		{259, 140, 65},
 		{67, 64, 1}, {1, 64, 67}, {67, 1, 64}} // the last ones are those of a head that scores
 	if r.suite.Align > 0 {
 		sizes = append(sizes, []struct{ m, n, k int }{{64, 64, 64}, {144, 272, 80}, {258, 128, 208}}...)
@@ -496,7 +497,8 @@ func testCrossEntropy(r *rig) {
 		rows, vocab, tile int
 		softCap           float32
 		ties              bool // logits are whole numbers
-	}{{1, 1, 1, 0, false}, {3, 17, 17, 0, false}, {17, 100, 37, 0, true}, {37, 1031, 300, 0, false}, {131, 700, 131, 0, false},
+	}{{1, 1, 1, 0, false}, {3, 17, 17, 0, false}, {17, 100, 37, 0, true}, {37, 1031, 300, 0, false}, {131, 700, 131, 0,
+		false},
 		{17, 100, 37, 30, false}, {5, 2500, 1300, 3, false}} {
 		for _, d := range types {
 			what := fmt.Sprintf("%v %+v", d, s)

@@ -530,8 +530,8 @@ func activation(x, alpha float64, of device.Activation) (y, derivative float64) 
 	panic("devicetest: an unknown activation")
 }
 
-// The columns of stat: the maximum, the sum of exponentials, the target's logit, and the sum of products of exponentials
-// with how far their logits are below the maximum.
+// The columns of stat: the maximum, the sum of exponentials, the target's logit, and the sum of products of
+// exponentials with how far their logits are below the maximum.
 const (
 	maximum = iota
 	exponentials
@@ -639,7 +639,8 @@ func (s *referenceStream) PickLogits(picked, logits device.Mat, ids device.Mem, 
 }
 
 // PutLogitGrads: dlogits[t, ids[t, i]-first] = values[t, i], times the derivative of the cap.
-func (s *referenceStream) PutLogitGrads(dlogits, logits, values device.Mat, ids device.Mem, first int, softCap float32) {
+func (s *referenceStream) PutLogitGrads(dlogits, logits, values device.Mat, ids device.Mem, first int,
+	softCap float32) {
 	s.operands.PutLogitGrads(dlogits, logits, values, ids, first, softCap)
 	s.do(func() {
 		all, from, v := s.numbers(dlogits), s.numbers(logits), s.numbers(values)

@@ -378,7 +378,8 @@ func TestReferenceFigures(t *testing.T) {
 				hit = 1
 			}
 			if d := got[rows+r] - entropy; math.Abs(d) > 1e-12 || got[2*rows+r] != hit {
-				t.Errorf("cap %v, row %d: entropy %v and hit %v, want %v and %v", softCap, r, got[rows+r], got[2*rows+r], entropy, hit)
+				t.Errorf("cap %v, row %d: entropy %v and hit %v, want %v and %v", softCap, r, got[rows+r], got[2*rows+r], entropy,
+					hit)
 			}
 		}
 	}

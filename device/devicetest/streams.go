@@ -328,12 +328,14 @@ func testBadCalls(r *rig) {
 		"heads that share":     func(s device.Stream) { s.Attention(f32(4, 6), r.stat("", 4, 3).Mat, x, f32(4, 4), f32(4, 4), spec) },
 		"a negative soft cap":  func(s device.Stream) { s.LSEUpdate(r.stat("", 4, device.HeadStats).Mat, x, ids, 0, -1) },
 		"sinks of other heads": func(s device.Stream) { s.SinkGrad(f32(1, 3), f32(1, 3), r.stat("", 4, 2).Mat, r.stat("", 4, 2).Mat) },
-		"targets too short":    func(s device.Stream) { s.LSEUpdate(r.stat("", 5, device.HeadStats).Mat, f32(5, 7), ids, 0, 0) },
-		"picks of other rows":  func(s device.Stream) { s.PickLogits(r.stat("", 3, 2).Mat, x, ids, 0, 0) },
-		"too few ids":          func(s device.Stream) { s.PutLogitGrads(x, f32(4, 6), r.stat("", 4, 6).Mat, ids, 0, 0) },
-		"lengths of a copy":    func(s device.Stream) { s.Copy(r.mem.Slice(0, 8), r.staging.Slice(0, 9)) },
-		"copy onto itself":     func(s device.Stream) { s.Copy(r.mem.Slice(0, 8), r.mem.Slice(7, 8)) },
-		"a gradient too wide":  func(s device.Stream) { s.BiasGrad(f32(1, 7), x) },
+		"targets too short": func(s device.Stream) {
+			s.LSEUpdate(r.stat("", 5, device.HeadStats).Mat, f32(5, 7), ids, 0, 0)
+		},
+		"picks of other rows": func(s device.Stream) { s.PickLogits(r.stat("", 3, 2).Mat, x, ids, 0, 0) },
+		"too few ids":         func(s device.Stream) { s.PutLogitGrads(x, f32(4, 6), r.stat("", 4, 6).Mat, ids, 0, 0) },
+		"lengths of a copy":   func(s device.Stream) { s.Copy(r.mem.Slice(0, 8), r.staging.Slice(0, 9)) },
+		"copy onto itself":    func(s device.Stream) { s.Copy(r.mem.Slice(0, 8), r.mem.Slice(7, 8)) },
+		"a gradient too wide": func(s device.Stream) { s.BiasGrad(f32(1, 7), x) },
 		"heads that do not join": func(s device.Stream) {
 			s.JoinHeads(f32(4, 9), x, f32(4, 2), 3)
 		},

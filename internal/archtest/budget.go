@@ -29,7 +29,7 @@ var rooms = []room{
 	{"plan + stream", []string{"plan", "stream"}, 16010},
 	{"nn + model", []string{"nn", "model"}, 10130},
 	{"train", []string{"train/..."}, 14840},
-	{"data", []string{"data/..."}, 25350},
+	{"data", []string{"data/..."}, 25360},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6240},
 	{"device", []string{"device/..."}, 17240},

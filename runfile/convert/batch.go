@@ -156,7 +156,7 @@ const mostBatch = 1 << 30
 //   - Axolotl drops them (handle_long_seq_in_dataset of utils/data/utils.py), except texts, of which it makes several
 //     rows (prompt_strategies/completion.py).
 //   - TRL cuts the end off, and makes several rows with the packing strategies bfd_split and wrapped
-//     (trainer/sft_config.py). Its reward trainer drops a pair with a side that is too long (trainer/reward_trainer.py).
+//     (trainer/sft_config.py). Its reward trainer drops pairs with a side that is too long (trainer/reward_trainer.py).
 //   - run_clm.py of transformers cuts the joined texts into rows.
 func (c *conversion) overlong() {
 	key, v := c.takeFor("overlong")

@@ -92,8 +92,9 @@ func (c *conversion) judgeObjective() {
 	if c.goal.kind == scored && strings.HasSuffix(class, "ForSequenceClassification") {
 		c.dismiss("objective reward makes such a model", "model_type")
 	} else if strings.HasSuffix(class, "ForSequenceClassification") || strings.HasSuffix(class, "ForTokenClassification") {
-		c.cannot([]string{"model_type"}, "model_type is %s: Millrace trains language models and reward models, and none that "+
-			"classifies",
+		c.cannot([]string{"model_type"},
+			"model_type is %s: Millrace trains language models and reward models, and none that "+
+				"classifies",
 			shown(class))
 	}
 	if class := c.textAt("model_class"); c.result.Tool == LLaMAFactoryV1 && class != "" && class != "llm" {
@@ -111,7 +112,7 @@ func (c *conversion) judgeObjective() {
 
 // refusedPlugins maps parts of the names of Axolotl's plugins to the reason why Millrace refuses their training.
 var refusedPlugins = map[string]string{
-	".kd.":            "Millrace distils with objective: {type: distill}, from files of other forms (docs/distillation.md)",
+	".kd.":            "Millrace distils with objective: {type: distill}, from other files (docs/distillation.md)",
 	".diffusion.":     "Millrace trains models that predict the next token, and no diffusion",
 	".llm_compressor": "Millrace changes all weights, so sparse ones would not stay so",
 	".nemo_gym":       noRewards,

@@ -97,8 +97,9 @@ func (c *conversion) objective() {
 	case scored:
 		c.amount("center", []string{"center_rewards_coefficient"}, 0, 0)
 		if c.result.Tool == LLaMAFactory {
-			c.goal.how = append(c.goal.how, "it writes transformers' ForSequenceClassification, where LLaMA-Factory has a value "+
-				"head next to lm_head")
+			c.goal.how = append(c.goal.how,
+				"it writes transformers' ForSequenceClassification, where LLaMA-Factory has a value "+
+					"head next to lm_head")
 		}
 	case "cpo":
 		if name, v := c.take(names.loss...); name != "" && textOf(v) != "sigmoid" && c.isKnownLoss(name, textOf(v)) {

@@ -26,7 +26,8 @@ func objectiveOf(t *testing.T, name, doc string) (string, *Result) {
 // A file for a reward model keeps what its trainer does with long texts and with the rate, where it says nothing.
 func TestRewardModels(t *testing.T) {
 	for doc, want := range map[string][]string{
-		"model_name_or_path: m\ndataset_name: d\noutput_dir: my-reward\nmax_length: 9": {"overlong: drop", "learning_rate: 0.0001",
+		"model_name_or_path: m\ndataset_name: d\noutput_dir: my-reward\nmax_length: 9": {"overlong: drop",
+			"learning_rate: 0.0001",
 			"type: preference"},
 		"model_name_or_path: m\ndataset_name: d\noutput_dir: my-reward\nlora_r: 8\nuse_peft: true\nlearning_rate: 1e-4": {
 			"learning_rate: 1e-5"},

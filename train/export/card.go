@@ -264,7 +264,8 @@ func (c *card) writeLosses(line func(string, ...any)) {
 	if lastEval >= 0 {
 		rows[lastEval] = true
 	}
-	unit := fmt.Sprintf("Nats per token that counts: %s of %s tokens.", plan.FormatCount(targets), plan.FormatCount(tokens))
+	unit := fmt.Sprintf("Nats per token that counts: %s of %s tokens.", plan.FormatCount(targets),
+		plan.FormatCount(tokens))
 	if c.scores {
 		unit = "Nats per pair: minus the logarithm of the chance that the model gives to the choice."
 	}

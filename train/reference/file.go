@@ -20,8 +20,8 @@ import (
 )
 
 // A file has the log-probabilities of all documents of a part, in their order, by chunks of documents. A token has one
-// number, its log-probability, or of a teacher 2K: the K likeliest tokens in its place (int32), the likeliest first, and
-// then their log-probabilities.
+// number, its log-probability, or of a teacher 2K: the K likeliest tokens in its place (int32), the likeliest first,
+// and then their log-probabilities.
 //
 //	magic      8 bytes, with the format's version
 //	key        16 bytes, as in the name

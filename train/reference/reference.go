@@ -153,8 +153,8 @@ func (s *Set) Name() string {
 	return fmt.Sprintf("%x", h.Sum128().Bytes())
 }
 
-// Read reads the log-probabilities of a document's tokens after the first: 4 bytes each, float32, or of a teacher 8*TopK
-// bytes: as many tokens and their log-probabilities. Part is the number that Open was given it with.
+// Read reads the log-probabilities of a document's tokens after the first: 4 bytes each, float32, or of a teacher
+// 8*TopK bytes: as many tokens and their log-probabilities. Part is the number that Open was given it with.
 func (s *Set) Read(dst []byte, part, document int) error { return s.files[part].read(dst, document) }
 
 // Close closes the files.

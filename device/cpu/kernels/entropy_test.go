@@ -20,19 +20,21 @@ func TestEntropy(t *testing.T) {
 		logit       func(rng *rand.Rand, i int) float64 // of column i
 		softCap     float64
 	}{
-		"one token":           {1, 1, func(*rand.Rand, int) float64 { return 7 }, 0},
-		"uniform":             {262144, 32768, func(*rand.Rand, int) float64 { return -3 }, 0},
-		"nearly uniform":      {262144, 32768, func(rng *rand.Rand, _ int) float64 { return 0.01 * rng.NormFloat64() }, 0},
-		"usual":               {151936, 50000, func(rng *rand.Rand, _ int) float64 { return 2*rng.NormFloat64() - 5 }, 0},
-		"large":               {262144, 32768, func(rng *rand.Rand, _ int) float64 { return 50 + 10*rng.NormFloat64() }, 0},
-		"far from zero":       {5000, 700, func(rng *rand.Rand, _ int) float64 { return 1e4 + rng.NormFloat64() }, 0},
-		"huge":                {500, 70, func(rng *rand.Rand, _ int) float64 { return 1e30 * rng.NormFloat64() }, 0},
-		"rising":              {262144, 32768, func(_ *rand.Rand, i int) float64 { return float64(i) / 40000 }, 0},
-		"rising by much":      {3000, 100, func(_ *rand.Rand, i int) float64 { return float64(i/100*80) - 1000 }, 0},
-		"ties":                {3000, 700, func(rng *rand.Rand, _ int) float64 { return math.Round(rng.NormFloat64()) }, 0},
-		"some are impossible": {3000, 700, func(rng *rand.Rand, i int) float64 { return []float64{rng.NormFloat64(), -inf}[i%2] }, 0},
-		"capped":              {40000, 7000, func(rng *rand.Rand, _ int) float64 { return 20 * rng.NormFloat64() }, 30},
-		"all at the cap":      {4000, 700, func(rng *rand.Rand, i int) float64 { return 1000 }, 30},
+		"one token":      {1, 1, func(*rand.Rand, int) float64 { return 7 }, 0},
+		"uniform":        {262144, 32768, func(*rand.Rand, int) float64 { return -3 }, 0},
+		"nearly uniform": {262144, 32768, func(rng *rand.Rand, _ int) float64 { return 0.01 * rng.NormFloat64() }, 0},
+		"usual":          {151936, 50000, func(rng *rand.Rand, _ int) float64 { return 2*rng.NormFloat64() - 5 }, 0},
+		"large":          {262144, 32768, func(rng *rand.Rand, _ int) float64 { return 50 + 10*rng.NormFloat64() }, 0},
+		"far from zero":  {5000, 700, func(rng *rand.Rand, _ int) float64 { return 1e4 + rng.NormFloat64() }, 0},
+		"huge":           {500, 70, func(rng *rand.Rand, _ int) float64 { return 1e30 * rng.NormFloat64() }, 0},
+		"rising":         {262144, 32768, func(_ *rand.Rand, i int) float64 { return float64(i) / 40000 }, 0},
+		"rising by much": {3000, 100, func(_ *rand.Rand, i int) float64 { return float64(i/100*80) - 1000 }, 0},
+		"ties":           {3000, 700, func(rng *rand.Rand, _ int) float64 { return math.Round(rng.NormFloat64()) }, 0},
+		"some are impossible": {3000, 700, func(rng *rand.Rand, i int) float64 {
+			return []float64{rng.NormFloat64(), -inf}[i%2]
+		}, 0},
+		"capped":         {40000, 7000, func(rng *rand.Rand, _ int) float64 { return 20 * rng.NormFloat64() }, 30},
+		"all at the cap": {4000, 700, func(rng *rand.Rand, i int) float64 { return 1000 }, 30},
 	} {
 		rng := rand.New(rand.NewPCG(1, uint64(len(name))))
 		logits := newArray(tensor.F32, rows, c.vocab, 0, func() float32 { return 0 })

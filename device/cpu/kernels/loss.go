@@ -99,8 +99,8 @@ func (t *Table) LSEUpdate(a *CrossEntropy, row0, row1 int) {
 	}
 }
 
-// LSEFinish writes Loss of rows [row0, row1): maximum + log(sum) - target's logit; Entropy: log(sum) - below/sum, both in
-// float64, rounded once; and Hit: 1 where the target's logit is the maximum, else 0.
+// LSEFinish writes Loss of rows [row0, row1): maximum + log(sum) - target's logit; Entropy: log(sum) - below/sum, both
+// in float64, rounded once; and Hit: 1 where the target's logit is the maximum, else 0.
 func (t *Table) LSEFinish(a *CrossEntropy, row0, row1 int) {
 	check(len(a.Stats) >= row1*StatLen && len(a.Targets) >= row1 && len(a.Loss) >= row1 && len(a.Entropy) >= row1 &&
 		len(a.Hit) >= row1, "LSEFinish: shape")

@@ -26,8 +26,8 @@ func (t *Table) PickLogits(a *Picks, row0, row1 int) {
 	}
 }
 
-// PutLogitGrads writes the columns of DLogits of the tokens in the tile, in rows [row0, row1): Values, times 1 - (capped
-// logit/SoftCap)^2 if there is a cap, rounded once.
+// PutLogitGrads writes the columns of DLogits of the tokens in the tile, in rows [row0, row1): Values, times 1 -
+// (capped logit/SoftCap)^2 if there is a cap, rounded once.
 func (t *Table) PutLogitGrads(a *Picks, row0, row1 int) {
 	check(a.Logits.has(row1, a.Logits.Cols) && kind(a.Logits.DType) == 0 && a.DLogits.has(row1, a.Logits.Cols) &&
 		len(a.IDs) >= row1*a.N && len(a.Values) >= row1*a.N, "PutLogitGrads: shape or type")

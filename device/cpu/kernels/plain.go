@@ -466,8 +466,8 @@ func plainMax(x unsafe.Pointer, n int) float32 {
 	return l[0]
 }
 
-// plainSumExp sums exp(x-max), and exp(x-max)*(x-max), in which no difference is below -expClamp: 0 times infinity would
-// be a NaN.
+// plainSumExp sums exp(x-max), and exp(x-max)*(x-max), in which no difference is below -expClamp: 0 times infinity
+// would be a NaN.
 func plainSumExp(x unsafe.Pointer, n int, max float32) (sum, below float32) {
 	var l [2]lanes[float32]
 	addExps(&l, x, n, max)

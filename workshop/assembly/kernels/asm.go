@@ -439,7 +439,8 @@ func (a *asm) clamp(x reg) {
 func (a *asm) clampedExponential(x reg) {
 	log2e := a.float(1.442695)
 	ln2High, ln2Low := a.float(-0.69140625), a.float(-0.0017409306)
-	c := []reg{a.float(0.0013814538), a.float(0.008368745), a.float(0.04166839), a.float(0.16666521), a.float(0.49999994), a.float(1), a.float(1)}
+	c := []reg{a.float(0.0013814538), a.float(0.008368745), a.float(0.04166839), a.float(0.16666521),
+		a.float(0.49999994), a.float(1), a.float(1)}
 	n := a.take()
 	a.f("VMULPS %s, %s, %s", a.v(log2e), a.v(x), a.v(n))
 	a.f("VRNDSCALEPS $8, %s, %s", a.v(n), a.v(n))
