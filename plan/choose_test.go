@@ -97,7 +97,7 @@ func TestDriverBytes(t *testing.T) {
 		t.Errorf("%d bytes and %d of the driver's on the device, %d on the host; without a driver %d and %d",
 			p.DeviceBytes, p.DeviceDriverBytes, p.HostBytes, without.DeviceBytes, without.HostBytes)
 	}
-	text := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 0, 0))
+	text := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 0))
 	for _, want := range []string{"kernel scratch", "3.0 MiB", plan.FormatBytes(p.DeviceTotalBytes())} {
 		if device, _, _ := strings.Cut(text, "  host  "); !strings.Contains(device, want) {
 			t.Errorf("the device's table does not say %q:\n%s", want, text)
@@ -151,7 +151,7 @@ func TestPinnedMemory(t *testing.T) {
 		t.Errorf("%d on the host and %d on the device; without what pinning takes %d and %d",
 			p.HostBytes, p.DeviceTotalBytes(), free.HostBytes, free.DeviceTotalBytes())
 	}
-	device, host, _ := strings.Cut(p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 0, 0)), "host memory: ")
+	device, host, _ := strings.Cut(p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 0)), "host memory: ")
 	if !strings.Contains(device, "page tables of pinned memory") || !strings.Contains(host, "driver's records of pinned memory") {
 		t.Errorf("the tables do not show what pinning takes:\n%s\n%s", device, host)
 	}

@@ -17,7 +17,7 @@ func TestEightGPUs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := p.Forecast(r.Machine, r.Device, 0, 0).Eight
+	e := p.Forecast(r.Machine, r.Device, 0).Eight
 	docs := make([]int, r.Numerics.MicroBatch*r.Numerics.MicroBatches)
 	for i := range docs {
 		docs[i] = r.Numerics.SequenceLen
@@ -43,7 +43,7 @@ func TestEightGPUs(t *testing.T) {
 		e.MemoryBytes != 8*on.Device.MemoryBytes {
 		t.Errorf("%+v", e)
 	}
-	if text := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 0, 0)); !strings.Contains(text,
+	if text := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 0)); !strings.Contains(text,
 		"of these with everything resident take") || !strings.Contains(text, "192.00 GiB hold the 104.") {
 		t.Error(text)
 	}
@@ -51,7 +51,7 @@ func TestEightGPUs(t *testing.T) {
 	if p, err = plan.New(context.Background(), r); err != nil {
 		t.Fatal(err)
 	}
-	if e := p.Forecast(r.Machine, r.Device, 0, 0).Eight; e != nil {
+	if e := p.Forecast(r.Machine, r.Device, 0).Eight; e != nil {
 		t.Errorf("of a device that is no GPU: %+v", e)
 	}
 }

@@ -131,7 +131,12 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 			fmt.Fprintf(&b, "  %s\n", line)
 		}
 	}
-	b.WriteString("\n" + o.text(&q))
+	b.WriteString("\n" + o.text())
+	if p.Wear != nil {
+		if text := p.Wear.String(); text != "" {
+			fmt.Fprintf(&b, "wear        %s\n", text)
+		}
+	}
 	if p.Space != nil {
 		b.WriteString(p.Space.text())
 	}
@@ -139,7 +144,7 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 }
 
 // text says what a plan means for the run.
-func (o *Forecast) text(q *Prediction) string {
+func (o *Forecast) text() string {
 	var b strings.Builder
 	if o.Steps > 0 {
 		fmt.Fprintf(&b, "run         %d steps take %s\n", o.Steps, FormatSeconds(o.RunSeconds))
@@ -159,18 +164,6 @@ func (o *Forecast) text(q *Prediction) string {
 		}
 	}
 	fmt.Fprintf(&b, "checkpoint  %s are copied from host memory; %s\n", FormatBytes(o.CheckpointBytes), stall)
-	switch {
-	case q.DiskWrittenBytes == 0:
-	case o.RatedWriteBytes == 0:
-		fmt.Fprintf(&b, "wear        %s are written a step; --tbw says what the drive is rated for\n", FormatBytes(q.DiskWrittenBytes))
-	default:
-		fmt.Fprintf(&b, "wear        %s are written a step: steps without a pause wear a drive that is rated for %.0f TB out in %s",
-			FormatBytes(q.DiskWrittenBytes), float64(o.RatedWriteBytes)/1e12, FormatSeconds(o.WearDays*86400))
-		if o.Steps > 0 {
-			fmt.Fprintf(&b, "; the run takes %.2g%% of its life", 100*o.WearShare)
-		}
-		b.WriteString("\n")
-	}
 	return b.String()
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/trace"
 )
 
 // onMachine asks for a named shape on a named machine, in steps of 64 Ki positions.
@@ -51,7 +52,8 @@ func TestExplain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 1000, on.RatedWriteBytes))
+	p.Wear = p.WearOf(1000, 125, false, trace.RatingOf(on.RatedWriteBytes))
+	got := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 1000))
 	path := filepath.Join("testdata", "explain.golden")
 	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
@@ -81,16 +83,10 @@ func TestOutlook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := p.Forecast(r.Machine, r.Device, 10, 1e15)
+	o := p.Forecast(r.Machine, r.Device, 10)
 	q := p.Predicted
 	if o.RunSeconds != 10*q.StepSeconds || o.TokensPerSec != 65536/q.StepSeconds {
 		t.Errorf("%+v", o)
-	}
-	if share := 10 * float64(q.DiskWrittenBytes) / 1e15; o.WearShare != share || q.DiskWrittenBytes == 0 {
-		t.Errorf("wear %v, want %v", o.WearShare, share)
-	}
-	if days := 1e15 / float64(q.DiskWrittenBytes) * q.StepSeconds / 86400; o.WearDays < days*0.999 || o.WearDays > days*1.001 {
-		t.Errorf("worn in %v days, want %v", o.WearDays, days)
 	}
 	// Where all state is in RAM, it is copied, and a slow drive makes steps wait.
 	r.HostBytes, r.DiskBytes = 0, 0
@@ -98,23 +94,23 @@ func TestOutlook(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Machine.DiskWriteBytesPerSec = 1e6
-	o = p.Forecast(r.Machine, r.Device, 0, 1e15)
+	o = p.Forecast(r.Machine, r.Device, 0)
 	params, _ := p.Model.Params()
 	if o.CheckpointBytes < 12*params || o.CheckpointBytes > 12*params*101/100 { // all but the 2 bytes of the gradient
 		t.Errorf("a checkpoint copies %d bytes of %d parameters", o.CheckpointBytes, params)
 	}
 	copying := float64(o.CheckpointBytes) / 1e6
-	if want := copying - p.Predicted.StepSeconds; o.CheckpointStallSeconds == nil || *o.CheckpointStallSeconds != want || o.WearDays != 0 {
+	if want := copying - p.Predicted.StepSeconds; o.CheckpointStallSeconds == nil || *o.CheckpointStallSeconds != want {
 		t.Errorf("%+v, want a stall of %v", o, want)
 	}
 	unified := r.Device
 	unified.Unified = true
-	if o = p.Forecast(r.Machine, unified, 0, 0); o.CheckpointStallSeconds == nil || *o.CheckpointStallSeconds != copying {
+	if o = p.Forecast(r.Machine, unified, 0); o.CheckpointStallSeconds == nil || *o.CheckpointStallSeconds != copying {
 		t.Errorf("%+v on a unified device, want a stall of %v", o, copying)
 	}
 	// A measured rate of saves has precedence over the drive's rate for the disk tier.
 	r.Machine.SaveBytesPerSec, r.Machine.SaveLinkSeconds = 5e5, 1
-	if o = p.Forecast(r.Machine, unified, 0, 0); *o.CheckpointStallSeconds != 2*copying {
+	if o = p.Forecast(r.Machine, unified, 0); *o.CheckpointStallSeconds != 2*copying {
 		t.Errorf("steps wait %v s, want %v", *o.CheckpointStallSeconds, 2*copying)
 	}
 	r.HostBytes, r.DiskBytes = 60<<30, 1<<40
@@ -130,12 +126,12 @@ func TestOutlook(t *testing.T) {
 			}
 		}
 	}
-	o = q2.Forecast(r.Machine, unified, 0, 0)
+	o = q2.Forecast(r.Machine, unified, 0)
 	if want := float64(o.CheckpointBytes)/5e5 + float64(links); links == 0 || o.CheckpointLinks != links || *o.CheckpointStallSeconds != want {
 		t.Errorf("%d files are linked in %v s, want %d in %v", o.CheckpointLinks, *o.CheckpointStallSeconds, links, want)
 	}
 	r.Machine.DiskWriteBytesPerSec, r.Machine.SaveBytesPerSec, r.Machine.SaveLinkSeconds = 0, 0, 0
-	if o = p.Forecast(r.Machine, r.Device, 0, 0); o.CheckpointStallSeconds != nil {
+	if o = p.Forecast(r.Machine, r.Device, 0); o.CheckpointStallSeconds != nil {
 		t.Errorf("a stall of %v s on a disk that was not measured", *o.CheckpointStallSeconds)
 	}
 }
@@ -261,7 +257,7 @@ func TestMemoryOfBothIsASum(t *testing.T) {
 		strings.Contains(line, "host memory") {
 		t.Error(line)
 	}
-	text := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 0, 0))
+	text := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 0))
 	if !strings.Contains(text, "\nmemory of both, since this device computes on the host's: "+sum+"\n") ||
 		strings.Contains(text, " parts\n") {
 		t.Error(text)

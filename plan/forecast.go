@@ -35,36 +35,20 @@ type Forecast struct {
 	CheckpointBytes        int64    `json:"checkpoint_bytes"`
 	CheckpointLinks        int64    `json:"checkpoint_links,omitempty"`
 	CheckpointStallSeconds *float64 `json:"checkpoint_stall_sec,omitempty"`
-
-	// RatedWriteBytes is the drive's rated endurance, WearDays how long it lasts under steps without a pause, and
-	// WearShare the part of it that a run of Steps takes.
-	RatedWriteBytes int64   `json:"rated_write_bytes,omitempty"`
-	WearDays        float64 `json:"wear_days,omitempty"`
-	WearShare       float64 `json:"wear_share,omitempty"`
 }
 
-// Forecast works out what a plan means for a run of steps, on a drive that is rated for ratedWriteBytes. Either is 0 if
-// it is not known.
-func (p *Plan) Forecast(m Machine, dev device.Info, steps int, ratedWriteBytes int64) Forecast {
+// Forecast works out what a plan means for a run of steps; 0 if their number is not known.
+func (p *Plan) Forecast(m Machine, dev device.Info, steps int) Forecast {
 	q := p.Predicted
-	o := Forecast{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, RatedWriteBytes: ratedWriteBytes,
-		Eight: p.onEight(m, dev), Limit: p.limit(m), Timeline: p.Timeline(m, dev), Stalls: p.Stalls(m, dev),
-		Assumed: p.Assumed(m)}
+	o := Forecast{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, Eight: p.onEight(m, dev),
+		Limit: p.limit(m), Timeline: p.Timeline(m, dev), Stalls: p.Stalls(m, dev), Assumed: p.Assumed(m)}
 	if o.PassSeconds = p.PassSeconds(m, dev); o.PassSeconds > 0 {
 		o.Texts = p.Outputs.Caches.Sequences
 	}
 	if q.StepSeconds > 0 {
 		o.TokensPerSec = float64(p.Whole.StepPositions()) / q.StepSeconds
 	}
-	for _, spec := range p.Extents() {
-		switch {
-		case spec.Kind.Transient(), !p.Owns(spec.Part):
-		case p.OnDisk(spec.ID):
-			o.CheckpointLinks += (spec.Bytes + spec.Piece - 1) / spec.Piece
-		default:
-			o.CheckpointBytes += spec.Bytes
-		}
-	}
+	o.CheckpointBytes, _, o.CheckpointLinks = p.saved()
 	rate := m.SaveBytesPerSec
 	if rate == 0 {
 		rate = m.DiskWriteBytesPerSec
@@ -75,11 +59,6 @@ func (p *Plan) Forecast(m Machine, dev device.Info, steps int, ratedWriteBytes i
 			stall = max(0, stall-q.StepSeconds)
 		}
 		o.CheckpointStallSeconds = &stall
-	}
-	if q.DiskWrittenBytes > 0 && ratedWriteBytes > 0 {
-		const day = 24 * 60 * 60
-		o.WearDays = float64(ratedWriteBytes) / float64(q.DiskWrittenBytes) * q.StepSeconds / day
-		o.WearShare = float64(steps) * float64(q.DiskWrittenBytes) / float64(ratedWriteBytes)
 	}
 	return o
 }

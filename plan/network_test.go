@@ -137,7 +137,7 @@ func TestNetworkIsHidden(t *testing.T) {
 			t.Errorf("%s: %.2f of the network's time is hidden", name, q.NetworkHidden)
 		}
 		steps[name] = q.StepSeconds
-		text := p.Explain(on.Device, r.Machine, p.Forecast(r.Machine, on.Device, 0, 0))
+		text := p.Explain(on.Device, r.Machine, p.Forecast(r.Machine, on.Device, 0))
 		for _, want := range []string{"step     524288 positions: 32 micro-batches of 8 x 2048 in 4 groups",
 			"hosts: each of 4 computes 8 micro-batches of a step", "sent to other hosts",
 			"% of that time a device computes"} {

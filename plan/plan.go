@@ -128,6 +128,7 @@ type Plan struct {
 	Disk      []Bytes `json:"disk,omitempty"` // the other extents of the store, with their spare files
 	DiskBytes int64   `json:"disk_bytes,omitempty"`
 	Space     *Space  `json:"space,omitempty"` // of what a run saves; nil: it is not planned
+	Wear      *Wear   `json:"wear,omitempty"`  // of what a run writes; nil: it is not planned
 
 	Unified      bool       `json:"unified"`
 	DeviceBudget int64      `json:"device_budget_bytes"`

@@ -230,7 +230,7 @@ func TestPassesAreSimulated(t *testing.T) {
 			}
 		}
 		link := float64(bytes) / r.Machine.UploadBytesPerSec
-		got := p.Forecast(r.Machine, r.Device, 10, 0)
+		got := p.Forecast(r.Machine, r.Device, 10)
 		switch {
 		case texts == 0 && got.PassSeconds != 0:
 			t.Errorf("without caches a pass takes %v s", got.PassSeconds)

@@ -198,13 +198,13 @@ type row struct {
 func rowsOf(runs []Run) []row {
 	rows := []row{{Name: "run"}, {Name: "steps"}, {Name: "tokens"}, {Name: "loss, first to last step"}, {Name: "average loss"},
 		{Name: "eval loss"}, {Name: "least eval loss"}, {Name: "speed"}, {Name: "step"}, {Name: "host memory"},
-		{Name: "stopped for"}}
+		{Name: "written to disk"}, {Name: "stopped for"}}
 	for color, r := range runs {
 		s := Summarize(r)
 		for i, text := range []string{s.Run, fmt.Sprintf("%d to %d", s.FirstStep, s.LastStep), short(float64(s.Tokens)), s.Loss(),
 			s.Average(), s.Eval(), s.LeastEval(), fmt.Sprintf("%.0f tokens/s", s.TokensPerSec), fmt.Sprintf("%.3g s", s.StepSec),
 			fmt.Sprintf("%.2f GiB", float64(s.HostPeakBytes)/(1<<30)),
-			stoppedFor(s)} {
+			s.Written(), stoppedFor(s)} {
 			cell := template.HTML(template.HTMLEscapeString(text))
 			if i == 0 {
 				cell = template.HTML(fmt.Sprintf(`<span class="key k%d"></span>`, color)) + cell

@@ -89,7 +89,7 @@ func TestSummary(t *testing.T) {
 
 func TestPage(t *testing.T) {
 	before := trace.BeforeTraining(5, nil, "2026-03-01T19:59:00Z")
-	got := page(t, report.Run{Name: "runs/<a>", Before: &before, Records: records(20)},
+	got := page(t, report.Run{Name: "runs/<a>", Before: &before, Records: records(20), Rating: &trace.Rating{Bytes: 1000}},
 		report.Run{Name: "runs/b", Records: records(30)[10:]})
 	golden := filepath.Join("testdata", "page.html")
 	if *update {
@@ -218,10 +218,22 @@ func TestRead(t *testing.T) {
 	write("\x00\x01\n{}\n")
 	bad("name the output_dir of a run")
 	write(string(before) + "\n" + `{"step": 3, "loss": 2.5}` + "\n" + `{"step": 4, "loss": null}` + "\n")
+	for _, doc := range []string{"", "{", `{"wear": {"rated_bytes": -1}}`,
+		`{"wear": {"rated_bytes": 5000000000000, "rated_is_assumed": true}}`} {
+		if r, err := report.Read(dir); err != nil || r.Rating != nil {
+			t.Errorf("%v, and the rating of a plan that is not there, or bad: %v", err, r.Rating)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "plan.json"), []byte(doc), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, name := range []string{dir, path} {
 		r, err := report.Read(name)
 		if r.Before == nil || *r.Before.EvalLoss != 5 {
 			t.Errorf("%s: before training: %v", name, r.Before)
+		}
+		if r.Rating == nil || *r.Rating != (trace.Rating{Bytes: 5e12, IsAssumed: true}) {
+			t.Errorf("%s: the rating of the plan: %v", name, r.Rating)
 		}
 		if err != nil || r.Name != name || len(r.Records) != 2 || r.Records[0].Loss != 2.5 || !math.IsNaN(r.Records[1].Loss) {
 			t.Errorf("%s: %v, %v", name, r, err)

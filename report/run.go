@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace/millrace/internal/budget"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/vfs"
@@ -24,6 +25,7 @@ type Run struct {
 	Name    string         // as the user named it, safe to show
 	Before  *trace.Metrics // the evaluation before training; nil: there is no such record
 	Records []trace.Metrics
+	Rating  *trace.Rating // of the run's drive, as its plan has it; nil: not known
 }
 
 // NoStepError is of a run that has not done a step.
@@ -51,7 +53,7 @@ func Read(name string) (Run, error) {
 	if err != nil {
 		return Run{}, fmt.Errorf("%s: %w; name the output_dir of a run", path, err)
 	}
-	r := Run{Name: terminal.Text(name), Records: records}
+	r := Run{Name: terminal.Text(name), Records: records, Rating: ratingIn(filepath.Dir(path))}
 	if len(records) > 0 && records[0].Step == 0 && records[0].EvalLoss != nil {
 		r.Before, r.Records = &records[0], records[1:]
 	}
@@ -60,6 +62,27 @@ func Read(name string) (Run, error) {
 			"wait for the step"}
 	}
 	return r, nil
+}
+
+// planName is the file with the plan of a run in its output directory, of which maxPlanBytes are more than any has.
+const (
+	planName     = "plan.json"
+	maxPlanBytes = 16 << 20
+)
+
+// ratingIn is the rating that a run's plan has; nil where there is no such plan.
+func ratingIn(dir string) *trace.Rating {
+	doc, err := vfs.ReadBelow(vfs.OS{}, dir, planName, maxPlanBytes)
+	if err != nil {
+		return nil
+	}
+	var planned struct {
+		Wear *trace.Rating `json:"wear"`
+	}
+	if budget.Unmarshal(doc, &planned) != nil || planned.Wear == nil || planned.Wear.Bytes <= 0 {
+		return nil
+	}
+	return planned.Wear
 }
 
 // Summary is a run in numbers. Losses are nats per target token. A pointer is nil where the run has no such number,
@@ -84,6 +107,9 @@ type Summary struct {
 	HostPeakBytes int64    `json:"host_peak_bytes"`
 	DevicePeak    int64    `json:"device_peak_bytes"`
 	DiskWritten   int64    `json:"disk_written_bytes"`
+	// Rating is that of the drive, and WrittenShare the part of it that DiskWritten takes.
+	*trace.Rating
+	WrittenShare float64 `json:"written_share,omitempty"`
 }
 
 // Summarize computes the numbers of a run that has records.
@@ -122,6 +148,9 @@ func Summarize(r Run) Summary {
 			s.SkippedSteps++
 		}
 		evaluate(&r.Records[i])
+	}
+	if s.Rating = r.Rating; s.Rating != nil {
+		s.WrittenShare = s.ShareOf(s.DiskWritten)
 	}
 	slices.Sort(steps)
 	s.StepSec = trace.Median(steps)
@@ -235,4 +264,16 @@ func decimals(v *float64) string {
 		return fmt.Sprintf("%.4g", *v)
 	}
 	return fmt.Sprintf("%.4f", *v)
+}
+
+// Written says what the run has written to disk, and which part of the drive's rating that is, where the rating is
+// known.
+func (s *Summary) Written() string {
+	switch {
+	case s.DiskWritten == 0:
+		return "-"
+	case s.Rating == nil:
+		return trace.FormatWritten(s.DiskWritten)
+	}
+	return trace.FormatWritten(s.DiskWritten) + ", " + s.Text(s.DiskWritten)
 }

@@ -289,6 +289,9 @@ func (c *Config) check(needsData bool) error {
 		return bad("save.best: there are no eval.datasets, and no val_size, to tell what is best")
 	case c.Memory.MaxWritePerDay.auto:
 		return bad("memory.max_write_per_day is auto: give a size, such as 500GB, or none")
+	case c.Memory.RatedWrites.auto || c.Memory.RatedWrites.none:
+		return bad("memory.rated_writes is no size: give what the drive's maker warrants to be written, such as " +
+			"600TB, or leave the key out")
 	case c.Resume == "":
 		return bad("resume is empty: use auto, never, or the path of a checkpoint")
 	case c.OutputDir == "":

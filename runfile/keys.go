@@ -222,7 +222,8 @@ type Sizes struct {
 	Exchange Exchange `yaml:"exchange,omitempty" unset:"'f32'"`
 }
 
-// Memory are the budgets. Without a value MaxWritePerDay is no limit, and Recompute is auto.
+// Memory are the budgets. Without a value MaxWritePerDay is no limit, Recompute is auto,
+// and RatedWrites is trace.AssumedRatingBytes.
 type Memory struct {
 	// Limit of device memory, such as `20GiB` or `500MB`. Case does not matter, and `8G` is `8GB`: 8,000,000,000 bytes,
 	// which holds whether GB or GiB was meant. `auto` is all that the device has. On the CPU, `auto` streams nothing
@@ -247,6 +248,9 @@ type Memory struct {
 	// A size, such as `2TB`. The run pauses between steps, so that it writes no more than that in a day, counted from
 	// its start or resume. The disk tier and checkpoints count together. A run is at most one step ahead.
 	MaxWritePerDay Bytes `yaml:"max_write_per_day,omitempty" unset:"'none'"`
+	// The bytes that the drive's maker warrants to be written to it in its life, such as `1200TB`: the TBW of its data
+	// sheet. `plan`, the first lines of a run, its summary and reports say which part of them the run takes.
+	RatedWrites Bytes `yaml:"rated_writes,omitempty" unset:"'600TB', as many drives of 1 TB have"`
 }
 
 // Distributed sets how the hosts of a run work together.

@@ -218,7 +218,8 @@ func (j *jumping) After(d time.Duration) (<-chan time.Time, func()) {
 	return passed, func() {}
 }
 
-// A limit of what is written slows the run down to it, shows, and changes nothing else.
+// A limit of what is written slows the run down to it, shows, and changes nothing else. The first lines of the
+// run say which part of its drive's rating it takes, and the summary says the same.
 func TestWritesAreLimited(t *testing.T) {
 	c := smallConfig(t)
 	c.MaxSteps, c.Save.Every = 6, 1
@@ -229,6 +230,7 @@ func TestWritesAreLimited(t *testing.T) {
 	slow := *c
 	slow.OutputDir = filepath.Join(t.TempDir(), "slow")
 	slow.Memory.MaxWritePerDay.N = want.DiskWrittenBytes / 6 // so that a step takes a day
+	slow.Memory.RatedWrites.N = want.DiskWrittenBytes * 5
 	env := newEnv(t)
 	var said strings.Builder
 	env.Progress, env.Tests.Clock = &said, &jumping{time.Unix(1e9, 0)}
@@ -248,6 +250,13 @@ func TestWritesAreLimited(t *testing.T) {
 	}
 	if math.Abs(waited-got.WriteWaitSec) > 1e-6*waited || !strings.Contains(said.String(), "(max_write_per_day)") {
 		t.Errorf("metrics have %.2f s of waiting, the summary %.2f; progress: %s", waited, got.WriteWaitSec, said.String())
+	}
+	if !strings.Contains(said.String(), "6 checkpoints of") || !strings.Contains(said.String(), "): 20% of the ") {
+		t.Errorf("the run does not say what it writes: %s", said.String())
+	}
+	if math.Abs(got.WrittenShare-0.2) > 0.01 || got.IsAssumed || !want.IsAssumed || want.WrittenShare > 1e-6 {
+		t.Errorf("of the drive's rating the run takes %v of %+v, want 0.2; without the key %v of %+v", got.WrittenShare,
+			got.Rating, want.WrittenShare, want.Rating)
 	}
 	sameModel(t, got.Model, want.Model)
 	if want.WriteWaitSec != 0 {

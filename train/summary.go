@@ -62,7 +62,10 @@ type Summary struct {
 	StateOnDisk      bool    `json:"state_on_disk,omitempty"`
 	DiskReadBytes    int64   `json:"disk_read_bytes"`
 	DiskWrittenBytes int64   `json:"disk_written_bytes"` // by the disk tier and by checkpoints
-	WriteWaitSec     float64 `json:"write_wait_sec"`     // that the run has paused for memory.max_write_per_day
+	// Rating is that of the drive, and WrittenShare the part of it that DiskWrittenBytes take.
+	trace.Rating
+	WrittenShare float64 `json:"written_share"`
+	WriteWaitSec float64 `json:"write_wait_sec"` // that the run has paused for memory.max_write_per_day
 }
 
 // MarshalJSON writes losses that are not finite as null.
@@ -96,5 +99,6 @@ func (t *trainer) finish() {
 		t.summary.StateOnDisk = true
 		t.summary.DiskReadBytes = t.session.Disk.Traffic().ReadBytes
 	}
-	t.summary.DiskWrittenBytes = t.written()
+	t.summary.DiskWrittenBytes, t.summary.Rating = t.written(), t.plan.Wear.Rating
+	t.summary.WrittenShare = t.summary.ShareOf(t.summary.DiskWrittenBytes)
 }

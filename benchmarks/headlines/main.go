@@ -13,11 +13,12 @@ import (
 	"github.com/millrace/millrace/benchmarks/internal/harness"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/trace"
 )
 
 func main() {
 	harness.Head("| model | machine | moments | tokens per step | device | host | disk | s per step | tokens/s " +
-		"| what limits it | drive's life |")
+		"| what limits it | 1,000 steps write, of the drive's rating |")
 	for _, r := range []row{
 		{"dense-123b", "h200-1.5tb", "8bit", 65536},
 		{"dense-123b", "h200-1.5tb", "f32", 65536},
@@ -57,9 +58,9 @@ func (r row) plan() string {
 	if err != nil {
 		log.Fatalf("%s on %s: %v", r.shape, r.machine, err)
 	}
-	forecast, life := p.Forecast(on.Machine, on.Device, 1000, on.RatedWriteBytes), "-"
-	if forecast.WearDays > 0 {
-		life = plan.FormatSeconds(forecast.WearDays * 86400)
+	forecast, wear := p.Forecast(on.Machine, on.Device, 0), "-"
+	if w := p.WearOf(1000, 0, false, trace.RatingOf(on.RatedWriteBytes)); w.RunBytes > 0 {
+		wear = fmt.Sprintf("%s, %.2g%%", trace.FormatWritten(w.RunBytes), 100*w.Share)
 	}
 	disk := "-"
 	if p.DiskBytes > 0 {
@@ -68,7 +69,7 @@ func (r row) plan() string {
 	return fmt.Sprintf("| %s | %s | %s | %d | %s | %s | %s | %.3g | %.0f | %s | %s |",
 		r.shape, r.machine, r.moments, r.batchTokens, plan.FormatBytes(p.DeviceTotalBytes()),
 		plan.FormatBytes(p.HostBytes), disk, p.Predicted.StepSeconds,
-		forecast.TokensPerSec, limit(&p.Predicted), life)
+		forecast.TokensPerSec, limit(&p.Predicted), wear)
 }
 
 // limit lists the lanes that are busy for at least a third of the step, the busiest first.

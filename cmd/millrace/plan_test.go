@@ -21,7 +21,8 @@ func TestWhatIf(t *testing.T) {
 	args := []string{"plan", "--shape", "qwen2.5-1.5b", "--machine", "rtx2060-laptop-6gb", "--rehearse",
 		"--set", "sequence_len=1024", "--set", "batch_tokens=4096", "--set", "max_steps=100"}
 	text := invoke(t, args...).must(t).stdout
-	for _, word := range []string{"1.5B parameters", "RTX 2060", "what limits it", "100 steps take", "of its life", "data sheet", "as planned",
+	for _, word := range []string{"1.5B parameters", "RTX 2060", "what limits it", "100 steps take", "in each of 100 steps",
+		"of the 1200 TB that the drive is rated for", "data sheet", "as planned",
 		"figures that are taken to arrive: bf16 products 0.65", "all assumed", "assumed for every machine"} {
 		if !strings.Contains(text, word) {
 			t.Errorf("no %q in\n%s", word, text)
@@ -36,11 +37,11 @@ func TestWhatIf(t *testing.T) {
 	}
 	r := jsonOf[result](t, invoke(t, append(args, "--json", "--tbw", "600TB")...).must(t).stdout)
 	if r.Forecast.TokensPerSec <= 0 || r.Forecast.Steps != 100 || len(r.Forecast.Timeline) == 0 ||
-		r.Forecast.RatedWriteBytes != 600e12 ||
+		r.Wear.Bytes != 600e12 || r.Wear.IsAssumed || r.Wear.Steps != 100 ||
 		r.Rehearsed.DeviceBytes != r.DeviceBytes || len(r.Sources) < 5 || r.Machine.Check() != nil {
 		t.Errorf("%+v", r)
 	}
-	if r.DiskBytes == 0 || r.Rehearsed.DiskWrittenBytes != r.Predicted.DiskWrittenBytes || r.Forecast.WearDays <= 0 {
+	if r.DiskBytes == 0 || r.Rehearsed.DiskWrittenBytes != r.Predicted.DiskWrittenBytes || r.Wear.Share <= 0 {
 		t.Errorf("21 GB of state in 14 GiB: %d bytes on disk, %d written a step, %d rehearsed", r.DiskBytes,
 			r.Predicted.DiskWrittenBytes, r.Rehearsed.DiskWrittenBytes)
 	}

@@ -135,6 +135,9 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 			busy = fmt.Sprintf(", checkpoints %.1f s busy", s.Lanes[trace.Disk])
 		}
 		row("disk", "%s read, %s written%s", plan.FormatBytes(s.DiskReadBytes), plan.FormatBytes(s.DiskWrittenBytes), busy)
+		if s.StateOnDisk || s.WrittenShare >= plan.MuchWear {
+			row("drive's wear", "%s written, %s", trace.FormatWritten(s.DiskWrittenBytes), s.Text(s.DiskWrittenBytes))
+		}
 	}
 	if s.WriteWaitSec > 0 {
 		row("waited", "%.1f s for memory.max_write_per_day", s.WriteWaitSec)

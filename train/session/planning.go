@@ -300,6 +300,7 @@ func (e *Env) MakePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 		return nil, err
 	}
 	p.Space = SpaceOf(c, p, weights, steps)
+	p.Wear = WearOf(c, p, steps, vfs.SameDrive(mem.Path, c.OutputDir))
 	if free, err := FreeBytes(e.Files(), c.OutputDir); err == nil {
 		p.Space.FreeBytes = &free
 	}

@@ -42,6 +42,31 @@ func TestOtherCodes(t *testing.T) {
 	}
 }
 
+// A run saves after as many steps as either key says, and at its end if it has not just done so.
+func TestPredictedSaves(t *testing.T) {
+	for _, c := range []struct {
+		save    runfile.Save
+		steps   int
+		stepSec float64
+		want    int
+	}{
+		{runfile.Save{}, 100, 1, 0},
+		{runfile.Save{AtEnd: true}, 100, 1, 1},
+		{runfile.Save{AtEnd: true}, 0, 1, 0},
+		{runfile.Save{Every: 10, AtEnd: true}, 100, 1, 10},
+		{runfile.Save{Every: 10, AtEnd: true}, 101, 1, 11},
+		{runfile.Save{Minutes: 1}, 100, 30, 50},
+		{runfile.Save{Minutes: 1}, 100, 200, 100},
+		{runfile.Save{Minutes: 1, Every: 1}, 100, 30, 100},
+		{runfile.Save{Minutes: 1, Every: 3, AtEnd: true}, 9, 30, 5},
+		{runfile.Save{Minutes: 1e300, AtEnd: true}, 9, 1e-9, 1},
+	} {
+		if got := predictedSaves(c.save, c.steps, c.stepSec); got != c.want {
+			t.Errorf("%+v, %d steps of %v s: %d saves, want %d", c.save, c.steps, c.stepSec, got, c.want)
+		}
+	}
+}
+
 // The next run removes the state that a killed run has left, so that counts as free. Files that a checkpoint links do
 // not.
 func TestLeftStateIsFree(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/vfs"
 )
@@ -68,6 +69,30 @@ func savesOf(c *runfile.Config, steps int, stepSec float64) int {
 	}
 	if c.Save.Best && c.Eval.Every > 0 {
 		n += steps / c.Eval.Every
+	}
+	return n
+}
+
+// WearOf returns the wear of a run. steps is 0 where their number is not known. oneDrive says that checkpoints are on
+// the drive of the state.
+func WearOf(c *runfile.Config, p *plan.Plan, steps int, oneDrive bool) *plan.Wear {
+	return p.WearOf(steps, predictedSaves(c.Save, steps, p.Predicted.StepSeconds), !oneDrive,
+		trace.RatingOf(c.Memory.RatedWrites.N))
+}
+
+// predictedSaves is the number of saves of a run whose steps take what is predicted. Those that only save.best asks
+// for are left out.
+func predictedSaves(s runfile.Save, steps int, stepSec float64) int {
+	each := steps + 1 // steps between two saves
+	if s.Every > 0 {
+		each = min(each, s.Every)
+	}
+	if s.Minutes > 0 && stepSec > 0 {
+		each = max(1, int(min(math.Ceil(60*s.Minutes/stepSec), float64(each))))
+	}
+	n := steps / each
+	if s.AtEnd && steps%each > 0 {
+		n++
 	}
 	return n
 }

@@ -36,7 +36,7 @@ type PlanOptions struct {
 	Network         string             // between hosts (plan.Network); empty: what the machine file says
 	On              *plan.NamedMachine // in place of Machine: plan for a machine that the caller describes
 	Shape           string             // plan for this named shape instead of the configuration's model
-	RatedWriteBytes int64              // rated endurance of the drive; 0: that of the named machine, else not known
+	RatedWriteBytes int64              // rated endurance of the drive; 0: that of the run file, else of the named machine
 	StreamAll       bool               // see plan.Request.StreamAll
 	Quiet           bool               // show nothing of how far the search is
 }
@@ -109,6 +109,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 	}
 	shared := *c
 	c = &shared
+	c.Memory.RatedWrites.N = cmp.Or(o.RatedWriteBytes, c.Memory.RatedWrites.N)
 	cluster, err := o.cluster(c)
 	if err != nil {
 		return nil, err
@@ -118,7 +119,6 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		env.Cluster = cluster
 	}
 	r = &Planned{}
-	rated := o.RatedWriteBytes
 	var again func(*runfile.Config) (*plan.Plan, error) // for the cluster that env has
 	if o.elsewhere() {
 		named := o.On
@@ -129,9 +129,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 			}
 			named = &found
 		}
-		if rated == 0 {
-			rated = named.RatedWriteBytes
-		}
+		c.Memory.RatedWrites.N = cmp.Or(c.Memory.RatedWrites.N, named.RatedWriteBytes)
 		r.Device, r.Machine, r.Sources = named.Device, named.Machine, named.Sources
 		if err := checkNetwork(cluster, r.Machine); err != nil {
 			return nil, err
@@ -140,6 +138,9 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		if r.Plan, err = again(c); err == nil && named.DiskBytes > 0 {
 			r.Plan.Space = session.SpaceOf(c, r.Plan, weights, c.MaxSteps)
 			r.Plan.Space.StateBytes, r.Plan.Space.FreeBytes = r.Plan.DiskBytes, &named.DiskBytes // it has one drive
+		}
+		if err == nil {
+			r.Plan.Wear = session.WearOf(c, r.Plan, c.MaxSteps, true)
 		}
 	} else {
 		dev, openErr := env.OpenDevices(string(c.Device))
@@ -181,7 +182,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 			return nil, err
 		}
 	}
-	r.Forecast = r.Plan.Forecast(r.Machine, r.Device, c.MaxSteps, rated)
+	r.Forecast = r.Plan.Forecast(r.Machine, r.Device, c.MaxSteps)
 	r.Larger, err = r.Plan.LargerBatch(ctx)
 	return r, err
 }
