@@ -94,6 +94,8 @@ var (
 	blackwell5090 = shares{0.85, 0.53, 0.35, 0.80,
 		largeProducts + "178.9 TFLOPS in bf16 and 55.5 in fp32 on the slowest of three cards (" + collection +
 			", issue 200), and 237 and 240 in bf16, more than the sheet has, on the others; attention and memory are assumed"}
+	blackwell5060Ti = shares{0.85, 0.53, 0.35, 0.80,
+		"those of an RTX 5090, which has the same generation of cores, are assumed"}
 	blackwellB200 = shares{0.68, 0.79, 0.35, 0.80,
 		fastProducts + "1,696 TFLOPS in bf16 and 66.2 in fp32 (" + collection + ")" + ofFastest}
 	blackwellGB10 = shares{0.73, 0.80, 0.35, 0.80,
@@ -214,6 +216,11 @@ var (
 		"GPU: NVIDIA L40S data sheet: bf16 362.05 TFLOPS dense, 733 with sparsity; fp32 91.6 TFLOPS, 864 GB/s, of 48 GB 44 GiB with ECC, PCIe 4.0 x16 64 GB/s for both directions", ""}
 	rtx5090 = gpu{"NVIDIA GeForce RTX 5090, 32 GB", 31 << 30, 209.5, 104.8, 1792, 63, blackwell5090,
 		"GPU: NVIDIA RTX Blackwell GPU architecture whitepaper, appendix A: bf16 with fp32 accumulation 209.5 TFLOPS, fp32 104.8 TFLOPS, 1,792 GB/s, PCIe 5.0 x16", ""}
+	rtx5060Ti = gpu{"NVIDIA GeForce RTX 5060 Ti, 16 GB", 15 << 30, 47.4, 23.7, 448, 31.5, blackwell5060Ti,
+		"GPU: NVIDIA GeForce RTX 5060 Ti specifications: 4,608 cores in 36 SMs at a boost clock of 2.57 GHz, so fp32 " +
+			"23.7 TFLOPS; 128 bits of GDDR7 at 28 Gb/s: 448 GB/s; PCIe 5.0 x8; that an SM does as much in a clock as an " +
+			"RTX 5090's is assumed: 512 FLOP in bf16 with fp32 accumulation (209.5 TFLOPS from 170 SMs at 2.41 GHz), so " +
+			"47.4 TFLOPS; where the board has PCIe 4.0, the link is half as fast", ""}
 	b200 = gpu{"NVIDIA B200, 180 GB", 178 << 30, 2250, 75, 7700, 63, blackwellB200,
 		"GPU: NVIDIA Blackwell data sheet, HGX B200: of eight, bf16 36 PFLOPS with sparsity, so 2,250 TFLOPS dense each; fp32 600 TFLOPS, so 75; 180 GB at 7.7 TB/s; PCIe 5.0 128 GB/s for both directions", ""}
 	// gb10's memory is the machine's: the plan gives a share of it to the device.
@@ -234,6 +241,17 @@ var (
 		"drives: NVIDIA DGX A100, H100 and B200 data sheets, 8 x 3.84 TB of NVMe, as one array; a Samsung PM9A3's " +
 			"6.7 GB/s read and 4.0 GB/s written each, and one drive write a day for five years, are assumed"}
 )
+
+// twice is two such drives as one array, without redundancy, whose rates and ratings add up.
+func (d drive) twice() drive {
+	d.bytes *= 2
+	d.readGBPerSec *= 2
+	d.writeGBPerSec *= 2
+	d.ratedWriteBytes *= 2
+	d.source = "drives: two as one array (RAID 0), with the rates, the capacity and the rated writes of both, which " +
+		"assumes that each has four lanes of its own; each a " + strings.TrimPrefix(d.source, "drive: ")
+	return d
+}
 
 // nvlink has the figures of a data sheet for the links of a GPU to the others of its host.
 type nvlink struct {
@@ -270,14 +288,26 @@ func Machines() []NamedMachine {
 			"9004, one module each), %d x 12 x 8 B x 4.8 GT/s = %.0f GB/s, for all GPUs together; each has 16 lanes "+
 			"of its own", sockets, rate)}
 	}
+	two := func(h hostSystem) hostSystem {
+		h.drive = h.drive.twice()
+		return h
+	}
 	const gib = 1 << 30
 	return []NamedMachine{
 		whatIf("rtx2060-laptop-6gb", rtx2060Laptop, hostSystem{16 * gib, 42.7, 6, false, consumer3, "RAM: 16 GB, two channels of DDR4-2666, 2 x 8 B x 2.67 GT/s = 42.7 GB/s"}),
 		whatIf("rtx3090-pc-24gb-64gb", rtx3090, desktop4(64*gib)),
 		whatIf("rtx3090-pc-24gb-128gb", rtx3090, desktop4(128*gib)),
 		whatIf("rtx4090-pc-128gb", rtx4090, desktop5(128*gib)),
+		whatIf("rtx4090-pc-128gb-2drives", rtx4090, two(desktop5(128*gib))),
+		whatIf("rtx4090-pc-192gb", rtx4090, desktop5(192*gib)),
+		whatIf("rtx4090-pc-192gb-2drives", rtx4090, two(desktop5(192*gib))),
 		whatIf("rtx4090-pc-256gb", rtx4090, desktop5(256*gib)),
+		whatIf("rtx4090-pc-256gb-2drives", rtx4090, two(desktop5(256*gib))),
+		whatIf("rtx5060ti-pc-16gb-64gb", rtx5060Ti, desktop5(64*gib)),
+		whatIf("rtx5060ti-pc-16gb-128gb", rtx5060Ti, desktop5(128*gib)),
 		whatIf("rtx5090-pc-128gb", rtx5090, desktop5(128*gib)),
+		whatIf("rtx5090-pc-192gb", rtx5090, desktop5(192*gib)),
+		whatIf("rtx5090-pc-192gb-2drives", rtx5090, two(desktop5(192*gib))),
 		whatIf("rtx5090-pc-256gb", rtx5090, desktop5(256*gib)),
 		whatIf("rtxa6000-256gb", rtxA6000, hostSystem{256 * gib, 204.8, 24, false, consumer4, "RAM: 256 GB, eight channels of DDR4-3200 (Threadripper PRO 5000), 8 x 8 B x 3.2 GT/s = 204.8 GB/s"}),
 		whatIf("rtx6000ada-256gb", rtx6000Ada, hostSystem{256 * gib, 332.8, 32, false, consumer4, "RAM: 256 GB, eight channels of DDR5-5200 (Threadripper PRO 7000), 8 x 8 B x 5.2 GT/s = 332.8 GB/s"}),

@@ -48,8 +48,28 @@ func TestMachines(t *testing.T) {
 			t.Errorf("%s: %v", m.Name, err)
 		}
 	}
+	for _, name := range []string{"rtx4090-pc-128gb", "rtx4090-pc-192gb", "rtx4090-pc-256gb", "rtx5090-pc-192gb"} {
+		one, err := plan.FindMachine(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		two, err := plan.FindMachine(name + "-2drives")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if two.RatedWriteBytes != 2*one.RatedWriteBytes || two.DiskSpace() != 2*one.DiskSpace() ||
+			two.Machine.DiskWriteBytesPerSec != 2*one.Machine.DiskWriteBytesPerSec ||
+			two.Machine.DiskReadBytesPerSec != 2*one.Machine.DiskReadBytesPerSec || two.HostBytes != one.HostBytes {
+			t.Errorf("%s is not %s with two drives: %+v, %+v", two.Name, one.Name, two, one)
+		}
+		two.Machine.DiskReadBytesPerSec = one.Machine.DiskReadBytesPerSec
+		two.Machine.DiskWriteBytesPerSec, two.Machine.Name = one.Machine.DiskWriteBytesPerSec, one.Machine.Name
+		if !cmp.Equal(two.Machine, one.Machine) || !strings.Contains(strings.Join(two.Sources, "\n"), "RAID 0") {
+			t.Errorf("%s differs from %s in more than its drives", two.Name, one.Name)
+		}
+	}
 	_, err := plan.FindMachine("rtx4090-pc")
-	oneLine(t, err, "rtx4090-pc-128gb or rtx4090-pc-256gb", "dgx-2")
+	oneLine(t, err, "rtx4090-pc-128gb, rtx4090-pc-128gb-2drives", "dgx-2")
 	_, err = plan.FindMachine("")
 	oneLine(t, err, "known are rtx2060")
 }
@@ -60,6 +80,10 @@ func TestSharesOfMachinesHaveSources(t *testing.T) {
 	sheets := map[string][2]float64{ // TFLOPS in 16 bits, GB/s of the device's memory
 		"rtx2060-laptop-6gb": {18.4, 336}, "rtx3090-pc-24gb-64gb": {71, 936}, "rtx3090-pc-24gb-128gb": {71, 936},
 		"rtx4090-pc-128gb": {165.2, 1008}, "rtx4090-pc-256gb": {165.2, 1008},
+		"rtx4090-pc-128gb-2drives": {165.2, 1008}, "rtx4090-pc-192gb": {165.2, 1008},
+		"rtx4090-pc-192gb-2drives": {165.2, 1008}, "rtx4090-pc-256gb-2drives": {165.2, 1008},
+		"rtx5060ti-pc-16gb-64gb": {47.4, 448}, "rtx5060ti-pc-16gb-128gb": {47.4, 448},
+		"rtx5090-pc-192gb": {209.5, 1792}, "rtx5090-pc-192gb-2drives": {209.5, 1792},
 		"h100-pcie5": {756, 2000}, "h100-sxm": {989, 3350}, "h200-1.5tb": {989, 4800},
 		"gh200-480gb": {989, 4000}, "dgx-2": {125, 900},
 		"rtx5090-pc-128gb": {209.5, 1792}, "rtx5090-pc-256gb": {209.5, 1792}, "rtxa6000-256gb": {154.8, 768},
@@ -70,6 +94,10 @@ func TestSharesOfMachinesHaveSources(t *testing.T) {
 	}
 	named := map[string]string{"rtx2060-laptop-6gb": "all assumed", "rtx3090-pc-24gb-64gb": "MegaTrain", "rtx3090-pc-24gb-128gb": "MegaTrain",
 		"rtx4090-pc-128gb": "SlideFormer", "rtx4090-pc-256gb": "SlideFormer", "h100-pcie5": "issue 95",
+		"rtx4090-pc-128gb-2drives": "SlideFormer", "rtx4090-pc-192gb": "SlideFormer",
+		"rtx4090-pc-192gb-2drives": "SlideFormer", "rtx4090-pc-256gb-2drives": "SlideFormer",
+		"rtx5060ti-pc-16gb-64gb": "of an RTX 5090", "rtx5060ti-pc-16gb-128gb": "of an RTX 5090",
+		"rtx5090-pc-192gb": "issue 200", "rtx5090-pc-192gb-2drives": "issue 200",
 		"h100-sxm": "issue 79", "h200-1.5tb": "4.3 TB/s", "gh200-480gb": "H100 SXM", "dgx-2": "issue 140",
 		"rtx5090-pc-128gb": "issue 200", "rtx5090-pc-256gb": "issue 200", "rtxa6000-256gb": "123.3", "rtx6000ada-256gb": "269.2",
 		"l40s-512gb": "269.2", "a100-40gb-256gb": "issue 108", "a100-80gb-512gb": "264.5", "b200-2tb": "1,696",
