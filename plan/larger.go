@@ -44,9 +44,7 @@ func (p *Plan) LargerBatch(ctx context.Context) (*LargerBatch, error) {
 		}
 	}
 	at := func(doubled int) (*Plan, error) {
-		r := *p.asked
-		r.Numerics.MicroBatches <<= doubled
-		r.Numerics.ForwardOnly <<= doubled
+		r := p.asked.doubled(doubled)
 		if r.Fits(ctx) != nil {
 			return nil, ctx.Err()
 		}
@@ -72,15 +70,26 @@ func (p *Plan) LargerBatch(ctx context.Context) (*LargerBatch, error) {
 	if best == nil {
 		return nil, nil
 	}
-	rate := func(of *Plan) float64 { return float64(of.Whole.StepPositions()) / of.Predicted.StepSeconds }
 	l := &LargerBatch{BatchTokens: best.Whole.StepPositions(), StepSeconds: best.Predicted.StepSeconds,
-		TokensPerSec: rate(best), more: rate(best)/rate(p) - 1}
+		TokensPerSec: best.tokensPerSec(), more: best.tokensPerSec()/p.tokensPerSec() - 1}
 	if l.more < FasterBy {
 		return nil, nil
 	}
 	l.mixture = p.mixture()
 	l.waits = busiest.Limit()
 	return l, nil
+}
+
+// doubled is a request for steps with twice the tokens, n times over.
+func (r Request) doubled(n int) Request {
+	r.Numerics.MicroBatches <<= n
+	r.Numerics.ForwardOnly <<= n
+	return r
+}
+
+// tokensPerSec counts packed positions.
+func (p *Plan) tokensPerSec() float64 {
+	return float64(p.Whole.StepPositions()) / p.Predicted.StepSeconds
 }
 
 // mixture says why steps of a mixture of experts wait; of other models it is empty.

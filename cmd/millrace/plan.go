@@ -107,7 +107,8 @@ func (c *planCmd) Run(p *program) error {
 		}
 	}
 	out := planResult{Plan: made.Plan, Machine: made.Machine, Sources: made.Sources, Forecast: made.Forecast,
-		AvailableBytes: made.AvailableBytes, Hosts: made.Hosts, Faster: made.Faster, Larger: made.Larger}
+		AvailableBytes: made.AvailableBytes, Hosts: made.Hosts, Faster: made.Faster, Larger: made.Larger,
+		LessWritten: made.LessWritten}
 	if c.Rehearse {
 		all, err := rehearse.Hosts(p.ctx, made.Plan, 3)
 		if err != nil {
@@ -184,8 +185,10 @@ type planResult struct {
 	// Faster is the other precision.compute, where this machine's CPU is measured to be faster with it.
 	Faster *verbs.FasterCompute `json:"faster_compute,omitempty"`
 	// Larger is the batch_tokens from which on a step is bound by arithmetic.
-	Larger    *plan.LargerBatch   `json:"larger_batch,omitempty"`
-	Rehearsed *rehearse.Rehearsal `json:"rehearsed,omitempty"`
+	Larger *plan.LargerBatch `json:"larger_batch,omitempty"`
+	// LessWritten is the change of one key that has a run write less whose steps wait for the disk.
+	LessWritten *plan.LessWritten   `json:"less_written,omitempty"`
+	Rehearsed   *rehearse.Rehearsal `json:"rehearsed,omitempty"`
 	// RehearsedOthers are those of the hosts after the first, by plans of their own.
 	RehearsedOthers []rehearse.Rehearsal `json:"rehearsed_others,omitempty"`
 	Why             *plan.Why            `json:"why,omitempty"`

@@ -26,9 +26,9 @@ type room struct {
 
 // rooms lists all that the program links, and each package of it is in one room.
 var rooms = []room{
-	{"plan + stream", []string{"plan", "stream"}, 16090},
+	{"plan + stream", []string{"plan", "stream"}, 16230},
 	{"nn + model", []string{"nn", "model"}, 10130},
-	{"train", []string{"train/..."}, 14860},
+	{"train", []string{"train/..."}, 14870},
 	{"data", []string{"data/..."}, 25360},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6240},
@@ -42,7 +42,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 126810
+const linkedLines = 126960
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"

@@ -59,6 +59,9 @@ type Planned struct {
 	// Larger is the number of tokens in a step from which on arithmetic bounds it; nil: it does, or see
 	// plan.Plan.LargerBatch.
 	Larger *plan.LargerBatch
+	// LessWritten is the change of one key that has a run write less whose steps wait for the disk; nil: they do not, or
+	// see plan.Plan.LessWritten.
+	LessWritten *plan.LessWritten
 	// Hosts says what the plan means for all hosts; nil: it is for one alone.
 	Hosts *HostsPlanned
 }
@@ -183,7 +186,10 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		}
 	}
 	r.Forecast = r.Plan.Forecast(r.Machine, r.Device, c.MaxSteps)
-	r.Larger, err = r.Plan.LargerBatch(ctx)
+	if r.Larger, err = r.Plan.LargerBatch(ctx); err != nil {
+		return r, err
+	}
+	r.LessWritten, err = r.Plan.LessWritten(ctx)
 	return r, err
 }
 
@@ -236,6 +242,9 @@ func (r *Planned) String() string {
 	}
 	if r.Larger != nil {
 		text += "\n" + r.Larger.String() + "\n"
+	}
+	if r.LessWritten != nil {
+		text += "\n" + r.LessWritten.String() + "\n"
 	}
 	if lacks := r.Lacks(); lacks != "" {
 		text += "\n" + lacks + "\n"
