@@ -1,6 +1,7 @@
 package nn_test
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -334,14 +335,21 @@ func (e *ending) parts(t *testing.T) (w, g []nn.Params) {
 
 // The visits of a head come to the bits of the operations that they stand for, in both schedules, whether or not logits
 // are kept, and leave the sum of the losses. On the way up alone they leave that, too; for logits they write those of
-// the rows that are wanted, from the column that is asked for.
+// the rows that are wanted, from the column that is asked for. A temperature divides the logits of losses and
+// gradients, as another scale and another bound do, and not those that are written.
 func TestHeadVisits(t *testing.T) {
 	for name, h := range heads() {
-		for i := range 4 {
-			h, atOnce := *h, i == 1
+		for i := range 6 {
+			h, atOnce, temperature := *h, i%4 == 1, float32(1)
 			h.KeepLogits, h.Stops = i == 2, i == 3
-			what := fmt.Sprintf("%s, at once %v, kept %v, stops %v", name, atOnce, h.KeepLogits, h.Stops)
-			e := newEnding(t, &h, tensor.F32)
+			tempered := h
+			if i > 3 {
+				temperature = 2.5
+				tempered.Scale, tempered.SoftCap = cmp.Or(h.Scale, 1)/temperature, h.SoftCap/temperature
+			}
+			what := fmt.Sprintf("%s, at once %v, kept %v, stops %v, temperature %v", name, atOnce, h.KeepLogits, h.Stops,
+				temperature)
+			e := newEnding(t, &tempered, tensor.F32)
 			e.run(false)
 			want, figures := e.results(), e.get(e.figures)
 			clear(e.bytes(e.dwNorm.Mem))
@@ -362,6 +370,9 @@ func TestHeadVisits(t *testing.T) {
 						}
 						a := &nn.Args{X: e.x, DX: e.dx, Ending: of, Loss: sum, Batch: &nn.MicroBatch{T: positions,
 							Targets: e.targets, Weights: e.weights}}
+						if to != nn.Logits {
+							a.Temperature = temperature
+						}
 						for _, part := range v.Parts {
 							a.Weights, a.Gradients = append(a.Weights, w[part]), append(a.Gradients, g[part])
 							if a.Wanted = (nn.Wanted{First: 4, Rows: 3, To: logits}); to == nn.Logits && part > 0 {
@@ -399,6 +410,7 @@ func TestHeadVisits(t *testing.T) {
 			visit(nn.Forward)
 			visit(nn.Logits)
 			all := e.arena.Mat(tensor.F32, positions, h.Vocab)
+			h.NormForward(e.stream, e.wNorm, e.x, e.xn, e.stats)
 			for i, tile := range e.tiles {
 				first, _ := h.Tile(i)
 				h.Logits(e.stream, tile, first, e.xn, all)
@@ -406,6 +418,19 @@ func TestHeadVisits(t *testing.T) {
 			e.sync()
 			for row, want := 0, e.get(all)[4*h.Vocab:]; row < 3; row++ {
 				sameBits(t, what+": logits", e.get(logits)[row*(h.Vocab+2)+2:][:h.Vocab], want[row*h.Vocab:][:h.Vocab])
+			}
+			for p, row := range slices.Collect(slices.Chunk(e.get(all), h.Vocab)) {
+				sum, target := 0.0, e.targetIDs[p]
+				h.Cap(row)
+				for _, x := range row {
+					sum += math.Exp(float64(x / temperature))
+				}
+				if target < 0 {
+					continue
+				}
+				if want := math.Log(sum) - float64(row[target]/temperature); math.Abs(float64(figures[p])-want) > 1e-5 {
+					t.Errorf("%s: the loss of position %d is %v, of its logits %v", what, p, figures[p], want)
+				}
 			}
 		}
 	}

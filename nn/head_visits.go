@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"cmp"
+
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/tensor"
 )
@@ -39,13 +41,25 @@ func through(first, last device.Mem) device.Mem {
 	return first
 }
 
+// at is the head whose logits are divided by a temperature, after the bound where they have one.
+func (h *Head) at(temperature float32) *Head {
+	if temperature == 0 || temperature == 1 {
+		return h
+	}
+	of := *h
+	of.Scale, of.SoftCap = cmp.Or(h.Scale, 1)/temperature, h.SoftCap/temperature
+	return &of
+}
+
 func (h *Head) runNorm(s device.Stream, a *Args) {
+	h = h.at(a.Temperature)
 	h.NormForward(s, a.Weights[0], a.X, a.Ending.Normed, a.Ending.Stats)
 	s.LSEInit(a.Ending.Stat)
 }
 
 func (h *Head) runInput(s device.Stream, a *Args) {
 	e := a.Ending
+	h = h.at(a.Temperature)
 	h.NormBackward(s, a.Weights[0], a.Gradients[0], a.X, e.Stats, e.DNormed, a.DX)
 }
 
@@ -64,6 +78,7 @@ func (h *Head) runVisit(s device.Stream, a *Args) {
 	}
 	e := a.Ending
 	fresh := len(grads) > 0 && a.Gradients[0].Fresh
+	h = h.at(a.Temperature)
 	h.Visit(s, tiles, grads, e.Normed, e.Stat, e.DNormed, fresh, a.Batch.Targets, a.Batch.Weights, e.AtOnce)
 	h.runLoss(s, a)
 }
@@ -72,7 +87,8 @@ func (h *Head) statsVisit(tile int) Visit {
 	first, _ := h.Tile(tile)
 	return Visit{Name: "head-stats", Parts: []int{1 + tile}, Reads: Tokens, Writes: HeldRows,
 		Run: func(s device.Stream, a *Args) {
-			h.Stats(s, a.Weights[0].Mat(0), first, a.Ending.Normed, a.Ending.Stat, a.Batch.Targets, &a.Picked, a.Ending.ByTile)
+			e := a.Ending
+			h.at(a.Temperature).Stats(s, a.Weights[0].Mat(0), first, e.Normed, e.Stat, a.Batch.Targets, &a.Picked, e.ByTile)
 		}}
 }
 
@@ -82,8 +98,8 @@ func (h *Head) gradVisit(tile int) Visit {
 	return Visit{Name: "head-grad", Parts: []int{1 + tile}, Reads: Tokens, Writes: HeldRows | Grads, First: begins,
 		Run: func(s device.Stream, a *Args) {
 			e, g := a.Ending, a.Gradients[0]
-			h.Grad(s, a.Weights[0].Mat(0), g.Mat(0), first, e.Normed, e.Stat, e.DNormed, begins, g.Fresh, a.Batch.Targets,
-				a.Batch.Weights, &a.Picked, e.ByTile)
+			h.at(a.Temperature).Grad(s, a.Weights[0].Mat(0), g.Mat(0), first, e.Normed, e.Stat, e.DNormed, begins, g.Fresh,
+				a.Batch.Targets, a.Batch.Weights, &a.Picked, e.ByTile)
 		}}
 }
 

@@ -118,8 +118,11 @@ type Args struct {
 	// experts] on the way down.
 	Balance  device.Mat
 	StepRows int // of all micro-batches of a step: with a load-balancing loss
-	Wanted   Wanted
-	Picked   Picked
+	// Temperature divides the logits of the head before its losses and their gradients; 0: 1. That is no part of the
+	// model: visits that write logits have none.
+	Temperature float32
+	Wanted      Wanted
+	Picked      Picked
 }
 
 // Picked are logits of some tokens of each position, or their gradients.

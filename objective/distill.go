@@ -19,6 +19,10 @@ import (
 //
 // So a position's gradient is a multiple of its softmax, except at K tokens and the target: [Top] has room for these.
 // The loss of a step is the mean over its targets of share*KL - (1-share)*log p(target).
+//
+// With a temperature both distributions are those of logits that are divided by it, and KL counts its square in the
+// loss: the gradient by the logits before the division is then of the size that it has without one. Slopes are by the
+// logits after it.
 type ofTeacher struct {
 	settings Settings // resolved
 }
@@ -44,7 +48,15 @@ type Top struct {
 }
 
 func (o *ofTeacher) Name() string { return o.settings.Type }
-func (o *ofTeacher) Needs() Needs { return Needs{TopK: o.settings.TopK} }
+func (o *ofTeacher) Needs() Needs {
+	return Needs{TopK: o.settings.TopK, Temperature: *o.settings.Temperature}
+}
+
+// divergence is the factor of KL in the loss.
+func (o *ofTeacher) divergence() float64 {
+	t := *o.settings.Temperature
+	return float64(*o.settings.Share*t) * t
+}
 
 // Weigh sets weights and slopes. Positions are independent of each other, so several cores share the sequences: 64
 // tokens of a teacher take some 128 exponentials a position. Sums are in the order of positions.
@@ -66,7 +78,7 @@ func (o *ofTeacher) Weigh(step *Step) (Result, error) {
 	}
 	all := make([][]taught, len(step.Sequences))
 	_ = fault.Share(context.Background(), len(all), runtime.GOMAXPROCS(0), func(i int) error { // which never fails
-		all[i] = step.Sequences[i].teach(*o.settings.Share)
+		all[i] = step.Sequences[i].teach(o.divergence(), 1-*o.settings.Share)
 		return nil
 	})
 	var sum, kls total
@@ -101,17 +113,18 @@ type taught struct {
 	loss, kl, weight float64
 }
 
-// teach returns what each position adds, and sets slopes if the sequence is trained.
-func (q *Sequence) teach(share float64) []taught {
+// teach returns what each position adds, and sets slopes if the sequence is trained: the loss is share of the
+// divergence, and rest of the negative log-likelihood.
+func (q *Sequence) teach(share, rest float64) []taught {
 	all, probabilities := make([]taught, len(q.Targets)), make([][2]float64, q.Top.K)
 	for t := range all {
-		all[t] = q.teachAt(t, share, probabilities)
+		all[t] = q.teachAt(t, share, rest, probabilities)
 	}
 	return all
 }
 
 // teachAt does so for position t. It overwrites probabilities: the teacher's and the model's of each token.
-func (q *Sequence) teachAt(t int, share float64, probabilities [][2]float64) (v taught) {
+func (q *Sequence) teachAt(t int, share, rest float64, probabilities [][2]float64) (v taught) {
 	top, wide := q.Top, q.Top.K+1
 	ids := top.IDs[t*wide:][:wide]
 	var slopes []float32
@@ -142,21 +155,21 @@ func (q *Sequence) teachAt(t int, share float64, probabilities [][2]float64) (v 
 	}
 	v.counts = true
 	logp := float64(q.LogProbs[t])
-	v.loss = float64(share*v.kl) - float64((1-share)*logp)
-	v.weight = float64(share*(1-tailP/tailQ)) + (1 - share)
+	v.loss = float64(share*v.kl) - float64(rest*logp)
+	v.weight = float64(share*(1-tailP/tailQ)) + rest
 	for j := range slopes {
 		slope := 0.0
 		switch id := ids[j]; {
 		case id < 0:
 		case j == top.K: // the target
-			slope = float64(v.weight*math.Exp(logp)) - (1 - share)
+			slope = float64(v.weight*math.Exp(logp)) - rest
 		default:
 			p, own := probabilities[j][0], probabilities[j][1]
 			slope = float64(share * (own - p))
 			if id == q.Targets[t] {
 				own--
 			}
-			slope += float64((1 - share) * own)
+			slope += float64(rest * own)
 		}
 		slopes[j] = float32(slope)
 	}

@@ -12,11 +12,20 @@ import (
 
 // taughtCase is a position of testdata/distill.json, which train/testdata/distill.py has made with PyTorch in float64.
 type taughtCase struct {
-	Share                     float64
+	Share, Temperature        float64
 	Logits, Teacher, Gradient []float64
 	IDs                       []int32
 	Target                    int32
 	Loss, KL                  float64
+}
+
+// student are the model's log-probabilities at the temperature.
+func (c *taughtCase) student() []float64 {
+	var logits []float64
+	for _, x := range c.Logits {
+		logits = append(logits, x/c.Temperature)
+	}
+	return logSoftmax(logits)
 }
 
 // logSoftmax is of float64 logits.
@@ -34,7 +43,7 @@ func logSoftmax(logits []float64) (all []float64) {
 // step makes a step of the position alone.
 func (c *taughtCase) step() *Step {
 	k := len(c.IDs)
-	logp := logSoftmax(c.Logits)
+	logp := c.student()
 	top := &Top{K: k, Student: make([]float32, k+1), Slopes: make([]float32, k+1)}
 	for i, id := range c.IDs {
 		top.IDs, top.Teacher = append(top.IDs, id), append(top.Teacher, float32(c.Teacher[i]))
@@ -51,22 +60,23 @@ func (c *taughtCase) step() *Step {
 	return s
 }
 
-// gradient returns the derivative by each logit of the step's position, as a device forms it.
+// gradient returns the derivative by each logit of the step's position, as a device forms it: by those that the
+// temperature has divided, over it.
 func (c *taughtCase) gradient(s *Step) (all []float64) {
 	q := &s.Sequences[0]
-	for _, logp := range logSoftmax(c.Logits) {
-		all = append(all, float64(q.Weights[0])*math.Exp(logp))
+	for _, logp := range c.student() {
+		all = append(all, float64(q.Weights[0])*math.Exp(logp)/c.Temperature)
 	}
 	for i, id := range q.Top.IDs {
 		if id >= 0 {
-			all[id] = float64(q.Top.Slopes[i])
+			all[id] = float64(q.Top.Slopes[i]) / c.Temperature
 		}
 	}
 	return all
 }
 
 func (c *taughtCase) open(t rapid.TB) Objective {
-	return open(t, Settings{Type: distill, TopK: len(c.IDs), Share: &c.Share})
+	return open(t, Settings{Type: distill, TopK: len(c.IDs), Share: &c.Share, Temperature: &c.Temperature})
 }
 
 // TestTaughtLikePyTorch compares losses and gradients by logits with autograd's.
@@ -76,7 +86,7 @@ func TestTaughtLikePyTorch(t *testing.T) {
 		t.Fatal(err)
 	}
 	var cases []taughtCase
-	if err := json.Unmarshal(text, &cases); err != nil || len(cases) != 8 {
+	if err := json.Unmarshal(text, &cases); err != nil || len(cases) != 12 {
 		t.Fatalf("%d cases, %v", len(cases), err)
 	}
 	for i := range cases {
@@ -98,8 +108,11 @@ func TestTaughtLikePyTorch(t *testing.T) {
 func drawTaught(rt *rapid.T) *taughtCase {
 	vocab := rapid.IntRange(2, 9).Draw(rt, "vocabulary")
 	number := func(name string) float64 { return float64(rapid.IntRange(-4096, 4096).Draw(rt, name)) / 1024 }
-	c := &taughtCase{Share: float64(rapid.IntRange(1, 8).Draw(rt, "share")) / 8,
+	c := &taughtCase{Share: float64(rapid.IntRange(1, 8).Draw(rt, "share")) / 8, Temperature: 1,
 		Target: int32(rapid.IntRange(0, vocab-1).Draw(rt, "target"))}
+	if c.Share == 1 {
+		c.Temperature = float64(rapid.IntRange(4, 12).Draw(rt, "temperature")) / 4
+	}
 	var teacher []float64
 	for range vocab {
 		c.Logits, teacher = append(c.Logits, number("logit")), append(teacher, number("teacher's logit"))
@@ -118,10 +131,10 @@ func drawTaught(rt *rapid.T) *taughtCase {
 	return c
 }
 
-// textbook returns share of the divergence with the tail as one bucket, and the rest of -log p, in float64, from the
-// teacher's numbers as the objective reads them.
+// textbook returns share of the divergence with the tail as one bucket, times the squared temperature, and the rest of
+// -log p, in float64, from the teacher's numbers as the objective reads them.
 func (c *taughtCase) textbook() float64 {
-	logq := logSoftmax(c.Logits)
+	logq := c.student()
 	tailP, tailQ, kl := 1.0, 0.0, 0.0
 	for i, id := range c.IDs {
 		logp := float64(float32(c.Teacher[i]))
@@ -134,7 +147,7 @@ func (c *taughtCase) textbook() float64 {
 		}
 	}
 	kl += tailP * (math.Log(tailP) - math.Log(tailQ))
-	return c.Share*kl - (1-c.Share)*logq[c.Target]
+	return c.Share*c.Temperature*c.Temperature*kl - (1-c.Share)*logq[c.Target]
 }
 
 // TestTaughtSlopes holds the gradient by each logit against differences of the loss in float64.
@@ -163,8 +176,8 @@ func TestTaughtSlopes(t *testing.T) {
 // may be shorter than K, and empty; and a model that is sure has finite slopes.
 func TestTaughtLimits(t *testing.T) {
 	one := 1.0
-	c := &taughtCase{Share: one, Logits: []float64{1, 2, -1, 0.5}, IDs: []int32{2, -1}, Teacher: []float64{0, -1},
-		Target: 2}
+	c := &taughtCase{Share: one, Temperature: 1, Logits: []float64{1, 2, -1, 0.5}, IDs: []int32{2, -1},
+		Teacher: []float64{0, -1}, Target: 2}
 	s := c.step()
 	r := weigh(t, c.open(t), s)
 	logp := logSoftmax(c.Logits)

@@ -81,7 +81,13 @@ type Needs struct {
 	Prompts    bool // prompts have targets, too
 	Scores     bool // the model ends in scores of texts: a sequence has one target, where LogProbs has its score
 	TopK       int  // a teacher's likeliest tokens of each position: how many of them
+	// Temperature divides the logits of the model and of the teacher before log-probabilities are taken of them, and
+	// entropies; 0: 1. It is read with TopK alone.
+	Temperature float64
 }
+
+// IsTempered reports whether logits are divided by a temperature.
+func (n Needs) IsTempered() bool { return n.Temperature != 0 && n.Temperature != 1 }
 
 // Result has the loss and the metrics of a step, or of a part of it.
 type Result struct {

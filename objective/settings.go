@@ -38,6 +38,9 @@ type Settings struct {
 	TopK int
 	// Share is the share of the divergence from the teacher in the loss; the rest is that of the next token.
 	Share *float64
+	// Temperature divides the logits of the model and of the teacher before both are compared: above 1, less likely tokens
+	// count for more. The divergence counts its square, so that gradients stay about as large.
+	Temperature *float64
 }
 
 // The types.
@@ -84,7 +87,7 @@ func kinds() []kind {
 			needs: Needs{Pairs: true}, open: pairs},
 		{name: reward, defaults: Settings{Center: new(0.0)}, needs: Needs{Pairs: true, Scores: true}, open: scores},
 		{name: dft, open: tokens},
-		{name: distill, defaults: Settings{TopK: 64, Share: new(1.0)},
+		{name: distill, defaults: Settings{TopK: 64, Share: new(1.0), Temperature: new(1.0)},
 			open: func(_ *kind, s Settings) Objective { return &ofTeacher{s} }},
 	}
 }
@@ -107,6 +110,8 @@ var numbers = []number{
 	{"center", func(s *Settings) **float64 { return &s.Center }, notNegative, "be finite and not negative"},
 	{"share", func(s *Settings) **float64 { return &s.Share },
 		func(x float64) bool { return x > 0 && x <= 1 }, "be above 0, and 1 at most"},
+	{"temperature", func(s *Settings) **float64 { return &s.Temperature },
+		func(x float64) bool { return x >= 0.1 && x <= 100 }, "be between 0.1 and 100"},
 }
 
 func notNegative(x float64) bool { return x >= 0 && !math.IsInf(x, 1) }
@@ -227,7 +232,7 @@ func (s *Settings) checkRead(k *kind) error {
 
 // settingNames are the keys of run files, in their order.
 var settingNames = []string{"loss", "weights", "beta", "label_smoothing", "nll", "gamma", "desirable", "undesirable",
-	"ld_alpha", "center", "nll_prompt", "top_k", "share"}
+	"ld_alpha", "center", "nll_prompt", "top_k", "share", "temperature"}
 
 // reads says whether a type reads a setting.
 func (k *kind) reads(name string) bool {
@@ -297,8 +302,12 @@ func (s *Settings) checkValues(k *kind) error {
 			return fmt.Errorf("%s is %v: it must %s", n.name, *x, n.must)
 		}
 	}
-	if s.NLLPrompt && *s.NLL == 0 {
+	switch {
+	case s.NLLPrompt && *s.NLL == 0:
 		return errors.New("nll_prompt is given, and nll is 0, so that no likelihood counts: leave one of them out")
+	case k.reads("temperature") && *s.Temperature != 1 && *s.Share != 1:
+		return fmt.Errorf("temperature is %v, and share is %v, which leaves a part of the loss to the next token, whose "+
+			"likelihood a temperature would change: set share to 1, or temperature to 1", *s.Temperature, *s.Share)
 	}
 	return nil
 }

@@ -38,7 +38,8 @@ func TestDefaults(t *testing.T) {
 			Needs{Pairs: true}},
 		{Settings{Type: "reward"}, Settings{Type: "reward", Center: new(0.0)}, Needs{Pairs: true, Scores: true}},
 		{Settings{Type: "dft"}, Settings{Type: "dft"}, Needs{}},
-		{Settings{Type: "distill"}, Settings{Type: "distill", TopK: 64, Share: new(1.0)}, Needs{TopK: 64}},
+		{Settings{Type: "distill"}, Settings{Type: "distill", TopK: 64, Share: new(1.0), Temperature: new(1.0)},
+			Needs{TopK: 64, Temperature: 1}},
 		{Settings{Type: "ppo", Beta: 1}, Settings{Type: "ppo", Beta: 1}, Needs{}},
 	} {
 		if got := x.given.Resolved(); !reflect.DeepEqual(got, x.want) {
@@ -113,6 +114,14 @@ func TestNewRefuses(t *testing.T) {
 		{Settings{Type: "distill", TopK: 1025}, "top_k is 1025"},
 		{Settings{Type: "distill", Share: new(0.0)}, "share is 0: it must be above 0, and 1 at most"},
 		{Settings{Type: "distill", Share: new(1.5)}, "share is 1.5"},
+		{Settings{Type: "distill", Temperature: new(0.0)}, "temperature is 0: it must be between 0.1 and 100"},
+		{Settings{Type: "distill", Temperature: new(101.0)}, "temperature is 101"},
+		{Settings{Type: "distill", Temperature: &nan}, "temperature is NaN"},
+		{Settings{Type: "distill", Temperature: new(2.0), Share: new(0.5)},
+			"temperature is 2, and share is 0.5, which leaves a part of the loss to the next token, whose likelihood a " +
+				"temperature would change: set share to 1, or temperature to 1"},
+		{Settings{Type: "dft", Temperature: new(1.0)}, "temperature is given, and type dft does not read it: leave it out, " +
+			"or take type distill"},
 		{Settings{Type: "distill", NLL: new(1.0)}, "nll is given, and type distill does not read it"},
 		{Settings{Type: "dft", Beta: 1}, "beta is given, and type dft does not read it"},
 		{Settings{Type: "dft", Losses: []string{"dft"}}, "loss is given, and type dft does not read it"},

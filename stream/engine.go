@@ -168,6 +168,7 @@ type Engine struct {
 	inStep      objective.Counts   // of that
 	weighed     []objective.Result // by cohort of this host
 	scale       float32            // of the gradient of the mean
+	temperature float32            // of the head's logits: the objective's, in what it weighs; 0: 1
 	logitRow    int                // first wanted row
 	wanted      int                // how many rows are wanted
 	passRows    int                // of the micro-batch that a pass computes, from the first one on
@@ -539,6 +540,7 @@ func (e *Engine) step(ctx context.Context, batch *Batch, number int) (Result, er
 	if e.pending != nil {
 		pass = plan.Steady
 	}
+	defer e.temper()()
 	res, err := e.run(ctx, pass, batch, number)
 	if err != nil {
 		return Result{}, err

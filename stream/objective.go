@@ -20,8 +20,8 @@ type Document struct {
 	Side          objective.Side
 	Margin        float64
 	Reference     []float32 // log-probabilities of the reference by position; nil: no reference is needed
-	// TopIDs and TopLogProbs are the likeliest tokens by a teacher and their log-probabilities, as many by position as the
-	// objective needs; negative where there are fewer. Nil: no teacher is needed.
+	// TopIDs and TopLogProbs are the likeliest tokens by a teacher and their log-probabilities, at the objective's
+	// temperature, as many by position as it needs; negative where there are fewer. Nil: no teacher is needed.
 	TopIDs      []int32
 	TopLogProbs []float32
 }
@@ -142,6 +142,15 @@ func weigh(o objective.Objective, s *objective.Step) (objective.Result, error) {
 		}
 	}
 	return res, nil
+}
+
+// temper gives the head the temperature of the objective, if there is one, until the function that it returns is
+// called.
+func (e *Engine) temper() (end func()) {
+	if e.Plan.Outputs.TopK > 0 {
+		e.temperature = float32(e.Objective.Needs().Temperature)
+	}
+	return func() { e.temperature = 0 }
 }
 
 // objective has the objective give the positions of a cohort their weights, in host memory.

@@ -114,6 +114,7 @@ func (e *Engine) giveTop(sequences []objective.Sequence, first, n int) {
 // with the counts of all that is evaluated. The plan is one with [plan.Outputs.LogProbs]. Pending updates are carried
 // out first.
 func (e *Engine) Compare(ctx context.Context, b *Batch, whole objective.Counts) (sum objective.Result, err error) {
+	defer e.temper()()
 	figures, err := e.Figures(ctx, b)
 	if err != nil {
 		return sum, err

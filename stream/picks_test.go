@@ -48,8 +48,13 @@ func taught(s *subject, k int) *subject {
 	return &c
 }
 
-func teaching(t errorer, k int) objective.Objective {
-	o, err := objective.New(objective.Settings{Type: "distill", TopK: k, Share: new(0.75)})
+// teaching learns from lists of k tokens, at a temperature or for the next token as well.
+func teaching(t errorer, k int, temperature float64) objective.Objective {
+	s := objective.Settings{Type: "distill", TopK: k, Temperature: &temperature}
+	if temperature == 1 {
+		s.Share = new(0.75)
+	}
+	o, err := objective.New(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,18 +78,20 @@ func TestTeachersChangeNoBit(t *testing.T) {
 	defer dev.Close()
 	const k = 5
 	type law struct {
-		name   string
-		taught *subject
-		want   outcome
-		held   objective.Result
+		name        string
+		taught      *subject
+		temperature float64
+		want        outcome
+		held        objective.Result
 	}
 	var laws []law
 	for _, s := range objectiveSubjects(t, lawSteps, 1) {
 		if s.model.Scores() {
 			continue // it has no logits
 		}
-		l := law{name: s.name, taught: taught(s.subject, k)}
-		ref := start(t, l.taught, setup{device: dev, change: streamed(1), serial: true, objective: teaching(t, k)})
+		l := law{name: s.name, taught: taught(s.subject, k), temperature: 1 + float64(len(laws)%2)/2}
+		ref := start(t, l.taught, setup{device: dev, change: streamed(1), serial: true,
+			objective: teaching(t, k, l.temperature)})
 		l.held = compares(t, ref, l.taught)
 		l.want = train(t, ref, l.taught, lawSteps)
 		ref.close(t)
@@ -96,8 +103,9 @@ func TestTeachersChangeNoBit(t *testing.T) {
 	atOnce := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		l := laws[rapid.IntRange(0, len(laws)-1).Draw(rt, "subject")]
-		r := start(rt, l.taught, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"), objective: teaching(rt, k),
-			change: func(p *plan.Placement) { placements(rt, l.taught.model, p, true) }})
+		r := start(rt, l.taught, setup{device: dev, serial: rapid.Bool().Draw(rt, "serial"),
+			objective: teaching(rt, k, l.temperature),
+			change:    func(p *plan.Placement) { placements(rt, l.taught.model, p, true) }})
 		defer r.close(rt)
 		rt.Log(l.name)
 		if r.plan.Placement.HeadAtOnce {
@@ -117,7 +125,7 @@ func TestTeachersChangeNoBit(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s on %d hosts", l.name, hosts), func(t *testing.T) {
-				on := setup{device: dev, objective: teaching(t, k)}
+				on := setup{device: dev, objective: teaching(t, k, l.temperature)}
 				c := startHosts(t, l.taught, slices.Repeat([]setup{on}, hosts)...)
 				defer c.close(t)
 				sameOnHosts(t, c, c.train(t, l.taught, lawSteps), l.want)
@@ -127,15 +135,21 @@ func TestTeachersChangeNoBit(t *testing.T) {
 }
 
 // A teacher that is sure of each target is the cross-entropy, to what fp32 keeps of a logit: losses, norms and weights
-// are near those of steps without an objective, also where logits are capped.
+// are near those of steps without an objective, also where logits are capped. At a temperature the first step is that
+// of a model whose logits are divided by it, times its square.
 func TestSureTeacher(t *testing.T) {
-	for _, softCap := range []float32{0, 0.3} {
+	for _, is := range []struct{ softCap, temperature float32 }{{0, 1}, {0.3, 1}, {0, 2}, {0.3, 2}} {
 		s := tiny.subject(t, lawSteps)
-		m := *s.model
-		m.Head.SoftCap = softCap
+		m, steps, square := *s.model, lawSteps, 1.0
+		m.Head.SoftCap = is.softCap
 		s.model = &m
-		plain := start(t, s, setup{change: streamed(1)})
 		with := taught(s, 1)
+		if is.temperature != 1 {
+			divided := m
+			divided.Head.Scale, divided.Head.SoftCap = 1/is.temperature, is.softCap/is.temperature
+			s.model, steps, square = &divided, 1, float64(is.temperature*is.temperature)
+		}
+		plain := start(t, s, setup{change: streamed(1)})
 		for _, b := range with.batches {
 			for i := range b.Documents {
 				d := &b.Documents[i]
@@ -144,8 +158,8 @@ func TestSureTeacher(t *testing.T) {
 				}
 			}
 		}
-		taught := start(t, with, setup{objective: teaching(t, 1)})
-		for i := range lawSteps {
+		taught := start(t, with, setup{objective: teaching(t, 1, float64(is.temperature))})
+		for i := range steps {
 			want, err := plain.engine.Step(t.Context(), s.batches[i], s.updates[i])
 			if err != nil {
 				t.Fatal(err)
@@ -154,8 +168,8 @@ func TestSureTeacher(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if math.Abs(got.GradNorm/want.GradNorm-1) > 1e-5 || math.Abs(got.Loss()/want.Loss()-1) > 1e-6 {
-				t.Errorf("cap %v, step %d: loss %v and norm %v, and %v and %v without a teacher", softCap, i+1, got.Loss(),
+			if math.Abs(got.GradNorm/want.GradNorm/square-1) > 1e-5 || math.Abs(got.Loss()/want.Loss()/square-1) > 1e-6 {
+				t.Errorf("%+v, step %d: loss %v and norm %v, and %v and %v without a teacher", is, i+1, got.Loss(),
 					got.GradNorm, want.Loss(), want.GradNorm)
 			}
 		}
@@ -185,7 +199,7 @@ func TestBadTeachers(t *testing.T) {
 	} {
 		s := taught(tiny.subject(t, 1), k)
 		change(&s.batches[0].Documents[0])
-		r := start(t, s, setup{objective: teaching(t, k)})
+		r := start(t, s, setup{objective: teaching(t, k, 1)})
 		_, err := r.engine.Step(t.Context(), s.batches[0], s.updates[0])
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the step ends with %v, not with %q", err, want)

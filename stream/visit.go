@@ -24,7 +24,7 @@ import (
 // visit enqueues a layer's visit: it hands the visit what its operands name.
 func (r *execution) visit(s device.Stream, op *plan.Op) error {
 	here, memory := r.ranks[op.Rank].arrays, r.ranks[op.Rank].memory
-	var a nn.Args
+	a := nn.Args{Temperature: r.temperature}
 	if block := op.Layer - 1; block >= 0 && block < len(here.Rope) {
 		a.Rope, a.Constants = here.Rope[block], here.Constants[block]
 		a.Scalar = r.Plan.Model.Scalar(block)

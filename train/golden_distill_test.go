@@ -14,19 +14,20 @@ import (
 // goldenTaught is a run of testdata/distill.json: distill.py next to it says how PyTorch has made it.
 type goldenTaught struct {
 	K                        int
-	Share                    float64
+	Share, Temperature       float64
 	Losses, KLs, NLLs, Norms []float64
 }
 
-// teach gives a document what the teacher of distill.py says of it: of each token the k likeliest ones.
-func teach(d *stream.Document, number uint32, k int) {
+// teach gives a document what the teacher of distill.py says of it at a temperature: of each token the k likeliest
+// ones.
+func teach(d *stream.Document, number uint32, k int, temperature float64) {
 	const vocab = 98
 	d.TopIDs, d.TopLogProbs = nil, nil
 	for t := range d.Length {
 		logits, sum := make([]float64, vocab), 0.0
 		ids := make([]int32, vocab)
 		for i := range logits {
-			logits[i] = 64 * float64(goldenWeight(1000+number, uint32(t*vocab+i)))
+			logits[i] = 64 * float64(goldenWeight(1000+number, uint32(t*vocab+i))) / temperature
 			sum += math.Exp(logits[i])
 			ids[i] = int32(i)
 		}
@@ -52,7 +53,7 @@ func TestDistillLikePyTorch(t *testing.T) {
 		t.Fatal(err)
 	}
 	var runs []goldenTaught
-	if err := json.Unmarshal(text, &runs); err != nil || len(runs) != 4 {
+	if err := json.Unmarshal(text, &runs); err != nil || len(runs) != 6 {
 		t.Fatalf("%d runs, %v", len(runs), err)
 	}
 	c := goldenConfig(t)
@@ -62,7 +63,8 @@ func TestDistillLikePyTorch(t *testing.T) {
 			if l > 0 && testing.Short() {
 				steps = 3
 			}
-			o, err := objective.New(objective.Settings{Type: "distill", TopK: run.K, Share: &run.Share})
+			o, err := objective.New(objective.Settings{Type: "distill", TopK: run.K, Share: &run.Share,
+				Temperature: &run.Temperature})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +72,7 @@ func TestDistillLikePyTorch(t *testing.T) {
 			all := g.documents(&goldenRun{}, o.Needs())
 			b := placed(all, layout.rows(len(all)), objective.Needs{}, r.Plan().Whole)
 			for i := range b.Documents {
-				teach(&b.Documents[i], uint32(i), run.K)
+				teach(&b.Documents[i], uint32(i), run.K, run.Temperature)
 			}
 			for step := range steps {
 				res, err := r.Step(t.Context(), b, r.Update(1e-3))
@@ -86,8 +88,8 @@ func TestDistillLikePyTorch(t *testing.T) {
 					{"nll_loss", m["nll_loss"], run.NLLs[step], lossLimit}, {"gradient norm", res.GradNorm, run.Norms[step],
 						normLimit}} {
 					if d := math.Abs(x.got-x.want) / x.want; !(d <= x.limit) {
-						t.Errorf("K %d, share %v, %s, step %d: %s %v, PyTorch's %v: %.2g apart", run.K, run.Share, layout.name,
-							step+1, x.what, x.got, x.want, d)
+						t.Errorf("K %d, share %v, temperature %v, %s, step %d: %s %v, PyTorch's %v: %.2g apart", run.K, run.Share,
+							run.Temperature, layout.name, step+1, x.what, x.got, x.want, d)
 					}
 				}
 			}
