@@ -187,6 +187,9 @@ type Objective struct {
 	TopK int `yaml:"top_k,omitempty" unset:"'64'"`
 	// The share of the divergence from the teacher in the loss of `distill`; the rest is the next token's.
 	Share optim.Setting `yaml:"share,omitempty" unset:"'1'"`
+	// Divides the logits of model and teacher before `distill` compares both, from 0.1 to 100: above 1 unlikely tokens
+	// count for more. Only with a `share` of 1. See [temperature](distillation.md#temperature).
+	Temperature optim.Setting `yaml:"temperature,omitempty" unset:"'1'"`
 }
 
 // Precision has the types that are computed in and kept.

@@ -65,7 +65,7 @@ func (o *Objective) settings() objective.Settings {
 	return objective.Settings{Type: o.Type, Losses: o.Loss, Shares: o.Weights, Beta: o.Beta,
 		LabelSmoothing: o.LabelSmoothing, NLL: number(o.NLL), Gamma: number(o.Gamma), Desirable: number(o.Desirable),
 		Undesirable: number(o.Undesirable), LDAlpha: number(o.LDAlpha), Center: number(o.Center), NLLPrompt: o.NLLPrompt,
-		TopK: o.TopK, Share: number(o.Share)}
+		TopK: o.TopK, Share: number(o.Share), Temperature: number(o.Temperature)}
 }
 
 // Open returns the objective; nil for the next token.
@@ -90,6 +90,10 @@ func (o *Objective) Open() (objective.Objective, error) {
 	case o.Teacher == "" && needs.TopK > 0:
 		return nil, fmt.Errorf("objective.teacher is missing: name the model that %s learns from, by its directory "+
 			"or hub id, or %s where the data have what it says (type: distill)", o.Type, TeacherNone)
+	case o.Teacher == TeacherNone && needs.IsTempered():
+		return nil, fmt.Errorf("objective.temperature is %v, and the data have log-probabilities of the teacher at 1, of "+
+			"which those at another temperature do not follow: leave it out, or name the teacher's model in objective.teacher",
+			needs.Temperature)
 	case o.PairsPerStep < 0:
 		return nil, fmt.Errorf("objective.pairs_per_step is %d: it must not be negative; 0 is no bound", o.PairsPerStep)
 	}
@@ -140,6 +144,9 @@ func (o *Objective) decide() {
 	o.NLL, o.Gamma, o.LDAlpha = given(s.NLL), given(s.Gamma), given(s.LDAlpha)
 	o.Desirable, o.Undesirable, o.Center = given(s.Desirable), given(s.Undesirable), given(s.Center)
 	o.TopK, o.Share = s.TopK, given(s.Share)
+	if o.Temperature = given(s.Temperature); o.Temperature.Value == 1 {
+		o.Temperature = optim.Setting{} // so that checkpoints from before there was one have the same objective
+	}
 	if o.Reference == "" && of.Needs().Reference {
 		o.Reference = ReferenceStart
 	}

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/objective"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/runfile"
 )
 
@@ -43,17 +46,77 @@ func TestDistill(t *testing.T) {
 	}
 }
 
-// A model that is its own teacher has nothing to learn from it.
+// A model that is its own teacher has nothing to learn from it, at any temperature.
 func TestOwnTeacher(t *testing.T) {
-	c := distillConfig(t)
-	writeWeights(t, c.Model, 7)
-	c.Objective.Teacher, c.Objective.TopK = c.Model, 64
-	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
-		t.Fatal(err)
+	for _, temperature := range []float64{1, 3} {
+		c := distillConfig(t)
+		writeWeights(t, c.Model, 7)
+		c.Objective.Teacher, c.Objective.TopK, c.Objective.Temperature = c.Model, 64, optim.Given(temperature)
+		if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
+			t.Fatal(err)
+		}
+		all := metricsOf(t, c.OutputDir)
+		before, first, limit := *all[0].EvalLoss, all[1].Loss, 1e-6*temperature*temperature
+		if math.Abs(before) > limit || math.Abs(first) > limit {
+			t.Errorf("temperature %v: before training %v, in the first step %v", temperature, before, first)
+		}
 	}
-	all := metricsOf(t, c.OutputDir)
-	if before, first := *all[0].EvalLoss, all[1].Loss; math.Abs(before) > 1e-6 || math.Abs(first) > 1e-6 {
-		t.Errorf("before training %v, in the first step %v", before, first)
+}
+
+// A temperature is of what the objective compares, in steps and in evaluations: its loss is the divergence times the
+// square. A program that asks for losses, log-probabilities and logits has those of the model as it is used.
+func TestTemperatureIsOfTheObjective(t *testing.T) {
+	var plain, accuracies, entropies []float64
+	for _, temperature := range []float64{1, 2} {
+		c := distillConfig(t)
+		c.Objective.Temperature = optim.Given(temperature)
+		r := openRun(t, c, "", OpenOptions{LogProbs: true, LogitRows: 2})
+		held, err := r.Evaluate(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := r.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		loss, err := r.Eval(t.Context(), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		numbers := []float64{loss}
+		for _, of := range []func() ([][]float32, error){
+			func() ([][]float32, error) { return r.LogProbs(t.Context(), b) },
+			func() ([][]float32, error) { return r.Logits(t.Context(), b, 1) },
+		} {
+			all, err := of()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, x := range slices.Concat(all...) {
+				numbers = append(numbers, float64(x))
+			}
+		}
+		if temperature == 1 {
+			plain = numbers
+		} else if !slices.Equal(numbers, plain) {
+			t.Errorf("at temperature %v a program has a loss of %v and other numbers, at 1 %v", temperature, loss, plain[0])
+		}
+		res, err := r.Step(t.Context(), b, r.Update(1e-3))
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := res.Objective.Metrics()
+		for what, x := range map[string][2]float64{"held-out data": {held.Loss, held.Objective["kl"]},
+			"a step": {res.Loss(), of["kl"]}} {
+			if math.Abs(x[0]/(x[1]*temperature*temperature)-1) > 1e-12 {
+				t.Errorf("at temperature %v %s have the loss %v and the divergence %v", temperature, what, x[0], x[1])
+			}
+		}
+		accuracies = append(accuracies, of["mean_token_accuracy"], held.Objective["mean_token_accuracy"])
+		entropies = append(entropies, of["entropy"], held.Objective["entropy"])
+	}
+	if !slices.Equal(accuracies[:2], accuracies[2:]) || !(entropies[0] < entropies[2]) || !(entropies[1] < entropies[3]) {
+		t.Errorf("accuracies %v, entropies %v", accuracies, entropies)
 	}
 }
 
@@ -122,6 +185,13 @@ func TestDistillIsRefused(t *testing.T) {
 				c)
 			c.Objective = runfile.Objective{Type: "dft"}
 		},
+		"objective.temperature is 2, and share is 0.5": func(c *runfile.Config) {
+			c.Objective.Temperature, c.Objective.Share = optim.Given(2), optim.Given(0.5)
+		},
+		"objective.temperature is 2, and the data have log-probabilities": func(c *runfile.Config) {
+			taught(t, c)
+			c.Objective.Teacher, c.Objective.Temperature = runfile.TeacherNone, optim.Given(2)
+		},
 		"reads rows from the start": func(c *runfile.Config) { c.Overlong = "split" },
 		"name a model of the same tokenizer": func(c *runfile.Config) {
 			c.Objective.Teacher = writeModel(t,
@@ -138,6 +208,26 @@ func TestDistillIsRefused(t *testing.T) {
 		if err == nil || !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), want) ||
 			strings.Contains(err.Error(), "\n") {
 			t.Errorf("want %q, and there is %v", want, err)
+		}
+	}
+}
+
+// An objective of the program that has a temperature does not learn from data that have what a teacher says at 1.
+func TestDataAreAtOne(t *testing.T) {
+	c := distillConfig(t)
+	c.Objective = runfile.Objective{Type: runfile.NextToken}
+	c.Datasets = []data.Source{{Path: taughtRows(t), Type: data.Distill}}
+	for temperature, want := range map[float64]string{1: "", 2: "data of type distill have what a teacher says at 1"} {
+		o, err := objective.New(objective.Settings{Type: "distill", TopK: 3, Temperature: &temperature})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := Open(t.Context(), c, OpenOptions{Env: newEnv(t), Objective: o})
+		if err == nil {
+			err = r.Close()
+		}
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("temperature %v: %v, want %q", temperature, err, want)
 		}
 	}
 }

@@ -98,8 +98,8 @@ func (r *Run) scoreAt() data.ScoreAt {
 
 // checkTypes refuses data that the objective cannot use.
 func (r *Run) checkTypes(types []data.Type) error {
-	of := r.aim.objective
-	if err := data.CheckObjective(types, of.Name(), of.Needs()); err != nil || of.Needs().TopK == 0 {
+	of, needs := r.aim.objective, r.aim.objective.Needs()
+	if err := data.CheckObjective(types, of.Name(), needs); err != nil || needs.TopK == 0 {
 		return err
 	}
 	for _, kind := range types {
@@ -110,6 +110,10 @@ func (r *Run) checkTypes(types []data.Type) error {
 		case !taught && r.readsTeacher():
 			return fmt.Errorf("objective.teacher is %s, and the data are of type %s, which do not have what a teacher says: "+
 				"name the teacher's model, or take data of type %s", runfile.TeacherNone, kind, data.Distill)
+		case taught && needs.IsTempered():
+			return fmt.Errorf("the Objective of the options has the temperature %v, and data of type %s have what a teacher "+
+				"says at 1: take one without a temperature, or a loop that gives documents what a teacher says at it",
+				needs.Temperature, kind)
 		}
 	}
 	return nil
@@ -156,7 +160,7 @@ func (r *Run) openReference(ctx context.Context) (err error) {
 		return err
 	}
 	o := reference.Options{Model: r.src, Weights: r.src.Base.WeightsSHA256, Init: c.Init, Seed: c.Seed,
-		TopK: needs.TopK, Memory: c.Budgets()}
+		TopK: needs.TopK, Temperature: needs.Temperature, Memory: c.Budgets()}
 	key, name := "reference", c.Objective.Reference
 	if needs.TopK > 0 {
 		key, name = "teacher", c.Objective.Teacher

@@ -183,7 +183,9 @@ func TestObjectivesHaveTheSameBits(t *testing.T) {
 	t.Run("kto", func(t *testing.T) { objectivesHaveTheSameBits(t, labelsConfig(t), pairs) })
 	t.Run("reward", func(t *testing.T) { objectivesHaveTheSameBits(t, rewardConfig(t), pairs) })
 	t.Run("distill", func(t *testing.T) {
-		objectivesHaveTheSameBits(t, distillConfig(t), func(o *runfile.Objective) { o.TopK = 7 })
+		c := distillConfig(t)
+		c.Objective.Temperature = optim.Given(1.5)
+		objectivesHaveTheSameBits(t, c, func(o *runfile.Objective) { o.Temperature = optim.Given(2) })
 	})
 }
 

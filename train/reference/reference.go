@@ -41,6 +41,8 @@ type Options struct {
 	// TopK is the number of likeliest tokens that are wanted at each place, of a teacher; 0: the log-probability of the
 	// token that is there.
 	TopK int
+	// Temperature divides the logits of a teacher before log-probabilities are taken of them; 0: 1.
+	Temperature float64
 
 	Numerics plan.Numerics // types, and the length of a row
 	Memory   runfile.Memory
@@ -50,6 +52,8 @@ type Options struct {
 
 // width is the numbers that a token has in files.
 func (o Options) width() int { return max(2*o.TopK, 1) }
+
+func (o Options) temperature() float64 { return cmp.Or(o.Temperature, 1) }
 
 // what names the model in lines for people.
 func (o Options) what() string {
@@ -138,6 +142,9 @@ func (o Options) key(p data.Part, computedOn string) xxh3.Uint128 {
 		o.Numerics.Compute, computedOn}
 	if o.TopK > 0 {
 		of = append(of, "top", o.TopK)
+		if t := o.temperature(); t != 1 {
+			of = append(of, "temperature", t)
+		}
 	}
 	spec, _ := json.Marshal(of) // it cannot fail
 	return xxh3.Hash128(spec)

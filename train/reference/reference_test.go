@@ -326,7 +326,9 @@ func TestKeys(t *testing.T) {
 	for what, change := range map[string]func(o *Options){"as it is": func(*Options) {},
 		"weights": func(o *Options) { o.Weights = "others" }, "length": func(o *Options) { o.Numerics.SequenceLen++ },
 		"type": func(o *Options) { o.Numerics.Compute++ }, "random": func(o *Options) { o.Init = "random" },
-		"seed": func(o *Options) { o.Init, o.Seed = "random", 7 }} {
+		"seed": func(o *Options) { o.Init, o.Seed = "random", 7 }, "teacher": func(o *Options) { o.TopK = 3 },
+		"another list": func(o *Options) { o.TopK = 4 }, "temperature": func(o *Options) { o.TopK, o.Temperature = 3, 2 },
+		"another temperature": func(o *Options) { o.TopK, o.Temperature = 3, 1.5 }} {
 		o := r.o
 		change(&o)
 		key := fmt.Sprint(o.key(r.data.Parts()[0], "this"))
@@ -337,5 +339,10 @@ func TestKeys(t *testing.T) {
 	}
 	if o := r.o; o.key(r.data.Parts()[0], "this") == o.key(r.data.Parts()[0], "another device") {
 		t.Error("the device is not in the key")
+	}
+	one, other := r.o, r.o
+	one.TopK, other.TopK, other.Temperature = 3, 3, 1
+	if one.key(r.data.Parts()[0], "this") != other.key(r.data.Parts()[0], "this") {
+		t.Error("a temperature of 1 is another one than none")
 	}
 }

@@ -51,7 +51,8 @@ func (o Options) top(ctx context.Context, s *session.Session, b *stream.Batch, n
 				at := from + i
 				values := p.values[(at-p.at)*8*o.TopK:][:8*o.TopK]
 				logits := all[p.micro][(at-first)*vocab:][:vocab]
-				return topOf(logits, hostmem.I32(values[:4*o.TopK]), hostmem.F32(values[4*o.TopK:]))
+				return topOf(logits, hostmem.I32(values[:4*o.TopK]), hostmem.F32(values[4*o.TopK:]),
+					o.temperature())
 			})
 			if err != nil {
 				return err
@@ -62,8 +63,8 @@ func (o Options) top(ctx context.Context, s *session.Session, b *stream.Batch, n
 }
 
 // topOf writes the tokens with the largest logits, of equal ones that with the lower number first, and their
-// log-probabilities. Where the vocabulary has fewer the rest are -1.
-func topOf(logits []float32, ids []int32, logProbs []float32) error {
+// log-probabilities at a temperature. Where the vocabulary has fewer the rest are -1.
+func topOf(logits []float32, ids []int32, logProbs []float32, temperature float64) error {
 	before := func(a, b int32) int { return cmp.Or(cmp.Compare(logits[b], logits[a]), cmp.Compare(a, b)) }
 	heap := ids[:0] // the last of the best so far is at its root
 	down := func(i int) {
@@ -96,21 +97,20 @@ func topOf(logits []float32, ids []int32, logProbs []float32) error {
 		}
 	}
 	slices.SortFunc(heap, before)
-	most := float64(logits[heap[0]])
-	sum := 0.0
+	most, sum := float64(logits[heap[0]]), 0.0
 	for _, x := range logits {
-		if d := float64(x) - most; d > -40 { // others are below the last bit of the sum
-			sum += math.Exp(d)
+		if d := float64(x) - most; d > -40*temperature { // others are below the last bit of the sum
+			sum += math.Exp(d / temperature)
 		} else if d != d {
 			sum = d
 		}
 	}
-	log := most + math.Log(sum)
+	log := most/temperature + math.Log(sum)
 	if math.IsNaN(log) || math.IsInf(log, 0) {
 		return errors.New("a logit of the model is infinite or NaN: compute it in another type, or take another model")
 	}
 	for i, id := range heap {
-		logProbs[i] = float32(float64(logits[id]) - log)
+		logProbs[i] = float32(float64(logits[id])/temperature - log)
 	}
 	for i := len(heap); i < len(ids); i++ {
 		ids[i], logProbs[i] = -1, 0

@@ -16,11 +16,11 @@ import (
 )
 
 // sorted lists all tokens by their logits, of equal ones the lower number first, and the logarithm of the sum of
-// exponentials.
-func sorted(logits []float32) (ids []int32, log float64) {
+// exponentials at a temperature.
+func sorted(logits []float32, temperature float64) (ids []int32, log float64) {
 	sum := 0.0
 	for id, x := range logits {
-		ids, sum = append(ids, int32(id)), sum+math.Exp(float64(x))
+		ids, sum = append(ids, int32(id)), sum+math.Exp(float64(x)/temperature)
 	}
 	slices.SortFunc(ids, func(a, b int32) int { return cmp.Or(cmp.Compare(logits[b], logits[a]), cmp.Compare(a, b)) })
 	return ids, math.Log(sum)
@@ -34,11 +34,12 @@ func TestTopOf(t *testing.T) {
 			logits[i] = float32(rapid.IntRange(-40, 40).Draw(rt, "logit")) / 2
 		}
 		k := rapid.IntRange(1, 210).Draw(rt, "k")
+		temperature := rapid.SampledFrom([]float64{1, 0.25, 3, 50}).Draw(rt, "temperature")
 		ids, logProbs := make([]int32, k), make([]float32, k)
-		if err := topOf(logits, ids, logProbs); err != nil {
+		if err := topOf(logits, ids, logProbs, temperature); err != nil {
 			rt.Fatal(err)
 		}
-		want, log := sorted(logits)
+		want, log := sorted(logits, temperature)
 		for i, id := range ids {
 			if i >= len(want) {
 				if id != -1 {
@@ -46,13 +47,13 @@ func TestTopOf(t *testing.T) {
 				}
 				continue
 			}
-			if id != want[i] || math.Abs(float64(logits[id])-log-float64(logProbs[i])) > 1e-5 {
-				rt.Fatalf("token %d is %d with %v, want %d with %v", i, id, logProbs[i], want[i], float64(logits[want[i]])-log)
+			if logProb := float64(logits[id])/temperature - log; id != want[i] || math.Abs(logProb-float64(logProbs[i])) > 1e-5 {
+				rt.Fatalf("token %d is %d with %v, want %d with %v", i, id, logProbs[i], want[i], logProb)
 			}
 		}
 	})
 	for _, bad := range []float64{math.NaN(), math.Inf(1)} {
-		if err := topOf([]float32{1, 2, float32(bad), 0}, make([]int32, 2), make([]float32, 2)); err == nil {
+		if err := topOf([]float32{1, 2, float32(bad), 0}, make([]int32, 2), make([]float32, 2), 1); err == nil {
 			t.Errorf("logits with %v are taken", bad)
 		}
 	}
@@ -100,7 +101,7 @@ func TestTopIsThatOfDocumentsAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i := range length - 1 {
-				want, _ := sorted(logits[0][i*p.Model.Vocab:][:p.Model.Vocab])
+				want, _ := sorted(logits[0][i*p.Model.Vocab:][:p.Model.Vocab], 1)
 				if ids := hostmem.I32(got[8*r.o.TopK*i:][:4*r.o.TopK]); !slices.Equal(ids, want[:r.o.TopK]) {
 					t.Fatalf("document %d, token %d: %v, and %v alone", d, i+1, ids, want[:r.o.TopK])
 				}
@@ -118,7 +119,7 @@ func BenchmarkTopOf(b *testing.B) {
 	}
 	ids, logProbs := make([]int32, 64), make([]float32, 64)
 	for b.Loop() {
-		if err := topOf(logits, ids, logProbs); err != nil {
+		if err := topOf(logits, ids, logProbs, 1); err != nil {
 			b.Fatal(err)
 		}
 	}
