@@ -2,7 +2,7 @@
 //
 //	go run ./workshop/pick words           tests that read pages
 //	go run ./workshop/pick race            tests of packages whose goroutines share memory
-//	go run ./workshop/pick -turns 18 race  one test in 18 of packages that plan or call what plans, of others one in 3
+//	go run ./workshop/pick -turns 18 race  one package in 3, and of those that plan or call what plans one test in 18
 //	go run ./workshop/pick -turns 3 long   one in three of the tests that do more without -short
 //	go run ./workshop/pick fuzz            fuzzers, as package:name, not as arguments
 //

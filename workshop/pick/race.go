@@ -40,26 +40,49 @@ func selects(x ast.Node, imports map[string]string, names map[string][]string) b
 	return ok && slices.Contains(names[strings.TrimPrefix(imports[of.Name], module+"/")], s.Sel.Name)
 }
 
-// race chooses the packages that share memory between goroutines and those that plan or call what plans, and of their
-// tests one in each number of turns: by its name, so that a test keeps its turn. Nearly all tests of packages that plan
-// run goroutines of the engine and of lower packages, which have their own tests. All others, and tests whose files
-// start goroutines, have at most three turns. Suites like devicetest are left out: packages with goroutines run them. A
-// package without a test in this turn is left out, too: it would be compiled and linked in vain.
+// Turns of packages, and of tests of packages that always run. To compile and link a package for the detector takes
+// longer than most tests of it, so packages take turns, and within them tests.
+const (
+	packageTurns = 3
+	everyTurns   = 6
+)
+
+// every has the packages that always run: the engine and the driver whose goroutines all others use. All of their tests
+// at once would take longer than those of all others.
+var every = []string{"stream", "device/cuda"}
+
+// race chooses the packages that share memory between goroutines and those that plan or call what plans. A package runs
+// in one of three turns, and all its tests do, by its name and theirs, so that each keeps its turn. Nearly all tests of
+// packages that plan run goroutines of the engine and of lower packages, which have their own tests: within the
+// package's turn they have turns of their own, so that each runs in one of that number; tests whose files start
+// goroutines have three. Tests of a package that always runs have six. Suites like devicetest are left out: packages
+// with goroutines run them. A package without a test in this turn is left out, too: it would be compiled and linked in
+// vain.
 func race(packages []*pkg, turns, turn int) []string {
 	var chosen []*pkg
 	var whole, left []string // tests: that run, and that do not
+	ofPackages := min(turns, packageTurns)
 	for _, p := range packages {
 		if strings.HasSuffix(p.dir, "test") || !p.has(shares) && !p.plans() {
+			continue
+		}
+		always := slices.Contains(every, p.dir)
+		if !always && turnOf(p.dir, ofPackages) != turn%ofPackages {
 			continue
 		}
 		chosen = append(chosen, p)
 		for _, f := range p.tests {
 			for _, name := range f.names {
-				turns := turns
-				if f.has(starts) || !p.plans() || p.dir == engine {
-					turns = min(turns, 3)
+				own, at := turns/ofPackages, turn/ofPackages
+				switch {
+				case always:
+					own, at = min(turns, everyTurns), turn
+				case !p.plans():
+					own = 1
+				case f.has(starts):
+					own = min(own, 3)
 				}
-				if turnOf(name, turns) == turn%turns {
+				if turnOf(name, own) == at%own {
 					whole = append(whole, name)
 				} else {
 					left = append(left, name)
@@ -98,6 +121,3 @@ func (p *pkg) plans() bool {
 		return false
 	})
 }
-
-// engine is the package whose goroutines are the lanes.
-const engine = "stream"
