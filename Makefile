@@ -87,8 +87,8 @@ long: ## the tests that SHORT=-short makes quick or leaves out; with TURNS=12 a 
 	tests=$$($(PICK) -turns $(TURNS) long) && CGO_ENABLED=0 $(GO) test -timeout 40m $$tests
 
 .PHONY: surroundings
-surroundings: ## do quick tests pass with odd descriptors, umask, limits, locale, proxies, home, TMPDIR, on one core, as another user, in a container?
-	GO=$(GO) sh internal/surroundings/odd.sh
+surroundings: ## do quick tests pass with odd descriptors, umask, limits, locale, proxies, home, TMPDIR, on one core, as another user, in a container? (TURNS=3: of a third of the packages, which the commit chooses)
+	GO=$(GO) TURNS=$(TURNS) sh internal/surroundings/odd.sh
 
 .PHONY: words
 words: ## the tests that read pages: links, plain words, and what docs say of keys, flags, models and figures
