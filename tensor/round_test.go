@@ -132,3 +132,72 @@ func TestSplit(t *testing.T) {
 		}
 	}
 }
+
+// All 24 bits of a number are kept, by a high half that is the nearest bf16, ties away from zero, and a remainder; NaNs
+// are one. No number gets a NaN's high half.
+func TestSplitOf24Bits(t *testing.T) {
+	numbers := 0
+	for top := range uint32(1 << 24) {
+		b := top << 8
+		x := math.Float32frombits(b)
+		high, low := SplitF24(x, uint8(top*2654435761>>24)) // whatever r is
+		if x != x {
+			if high != 0x7fc0 || low != 0 {
+				t.Fatalf("NaN %#08x is %#04x and %d", b, high, low)
+			}
+			continue
+		}
+		numbers++
+		if got := math.Float32bits(JoinF24(high, low)); got != b {
+			t.Fatalf("%#08x is %#04x and %d, and joined %#08x", b, high, low, got)
+		}
+		if want, _ := SplitF32(x); high != want || high&0x7fff > 0x7f80 {
+			t.Fatalf("%#08x has the high half %#04x, want %#04x", b, high, want)
+		}
+	}
+	if numbers != 16_711_682 {
+		t.Errorf("%d numbers", numbers)
+	}
+}
+
+// Of all random bytes, as many round up as the dropped bits say; infinities stay, and NaNs are one.
+func TestSplitF24RoundsAtRandom(t *testing.T) {
+	for _, b := range []uint32{0x3f800001, 0x3f8000ff, 0x3f7fff80, 0xbf7fffff, 0x007fffff, 0x00000001, 0x7f7fffff, 0x7f800000,
+		0xff800000, 0x7fc00001} {
+		up := uint32(0)
+		for r := range 256 {
+			high, low := SplitF24(math.Float32frombits(b), uint8(r))
+			got := math.Float32bits(JoinF24(high, low))
+			switch {
+			case b&0x7fffffff > 0x7f800000:
+				if high != 0x7fc0 || low != 0 {
+					t.Fatalf("%#08x is %#04x and %d", b, high, low)
+				}
+				up = b & 0xff
+			case got == b&^0xff+0x100:
+				up++
+			case got != b&^0xff:
+				t.Fatalf("%#08x with %d is %#08x", b, r, got)
+			}
+		}
+		if up != b&0xff {
+			t.Errorf("%#08x rounds up for %d of 256", b, up)
+		}
+	}
+}
+
+// To nearest, the high half is that of a master in fp32, or one above it where the number is half a 24-bit step below the
+// middle of two bf16 numbers or less.
+func TestNearestF24(t *testing.T) {
+	for low := range uint32(1 << 16) {
+		x := math.Float32frombits(0x3f800000 | low)
+		high, _ := SplitF24(x, NearestF24)
+		want, _ := SplitF32(x)
+		if low >= 0x7f80 && low <= 0x7fff {
+			want++
+		}
+		if high != want {
+			t.Errorf("%#08x has the high half %#04x, want %#04x", math.Float32bits(x), high, want)
+		}
+	}
+}
