@@ -38,6 +38,7 @@ func (o *Operands) fail(format string, args ...any) {
 var (
 	f32Only    = []tensor.DType{tensor.F32}
 	activation = []tensor.DType{tensor.F32, tensor.BF16}
+	lowHalves  = []tensor.DType{tensor.I16, tensor.I8}
 )
 
 // add checks one operand by itself.
@@ -580,15 +581,23 @@ func (o *Operands) ScatterAdd(dtable, dy Mat, ids Mem, first int, by float32) {
 	o.apart()
 }
 
+// master is for weights of an update, and for what rounds them.
+func (o *Operands) master(weights, low Mat, d Draw) {
+	o.write("Weights", weights, 1, weights.Cols, activation)
+	if weights.DType == tensor.BF16 {
+		o.write("Low", low, 1, weights.Cols, lowHalves)
+	} else if !low.IsZero() {
+		o.fail("F32 weights have no low halves")
+	}
+	if d.First%DrawTogether != 0 {
+		o.fail("the parameters begin at %d of their part, which is no multiple of %d", d.First, DrawTogether)
+	}
+}
+
 func (o *Operands) AdamW(args AdamWArgs, tally Mem) {
 	o.begin("AdamW")
 	n := args.Weights.Cols
-	o.write("Weights", args.Weights, 1, n, activation)
-	if args.Weights.DType == tensor.BF16 {
-		o.write("Low", args.Low, 1, n, []tensor.DType{tensor.I16})
-	} else if !args.Low.IsZero() {
-		o.fail("F32 weights have no low halves")
-	}
+	o.master(args.Weights, args.Low, args.Draw)
 	o.write("M", args.M, 1, n, f32Only)
 	o.write("V", args.V, 1, n, f32Only)
 	o.vec(true, "tally", tally, tensor.I64, 2)
@@ -608,12 +617,7 @@ func (o *Operands) AdamW8(args AdamW8Args, tally Mem) {
 	if args.Draw.First%tensor.MomentBlock != 0 {
 		o.fail("the parameters begin at %d of their part, inside of a block of %d", args.Draw.First, tensor.MomentBlock)
 	}
-	o.write("Weights", args.Weights, 1, n, activation)
-	if args.Weights.DType == tensor.BF16 {
-		o.write("Low", args.Low, 1, n, []tensor.DType{tensor.I16})
-	} else if !args.Low.IsZero() {
-		o.fail("F32 weights have no low halves")
-	}
+	o.master(args.Weights, args.Low, args.Draw)
 	o.write("M", args.M, 1, n, codes)
 	o.write("V", args.V, 1, n, codes)
 	o.write("MScale", args.MScale, 1, n/tensor.MomentBlock, f32Only)

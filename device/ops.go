@@ -249,10 +249,11 @@ type AdamWScalars struct {
 
 // AdamWArgs are the state of one run of parameters. Vectors all have the same number of elements.
 type AdamWArgs struct {
-	Weights Mat // BF16 (the high halves) or F32
-	Low     Mat // I16 low halves with BF16 weights; none with F32
-	Grad    Mat // F32, or BF16 with BF16 weights
-	M, V    Mat // F32
+	Weights Mat  // BF16 (the high halves) or F32
+	Low     Mat  // with BF16 weights low halves in I16 (tensor.SplitF32) or I8 (tensor.SplitF24); none with F32
+	Grad    Mat  // F32, or BF16 with BF16 weights
+	M, V    Mat  // F32
+	Draw    Draw // rounds weights with low halves in I8
 	AdamWScalars
 }
 
@@ -260,23 +261,27 @@ type AdamWArgs struct {
 // tensor.MomentBlock elements as codes and a scale. All vectors but the scales have the same number of elements, a
 // multiple of the block.
 type AdamW8Args struct {
-	Weights        Mat // BF16 (the high halves) or F32
-	Low            Mat // I16 low halves with BF16 weights; none with F32
-	Grad           Mat // F32, or BF16 with BF16 weights
-	M, V           Mat // U8: codes with sign, and without
-	MScale, VScale Mat // F32, one for each block
-	Draw           Draw
+	Weights        Mat  // BF16 (the high halves) or F32
+	Low            Mat  // as in AdamWArgs
+	Grad           Mat  // F32, or BF16 with BF16 weights
+	M, V           Mat  // U8: codes with sign, and without
+	MScale, VScale Mat  // F32, one for each block
+	Draw           Draw // rounds weights with low halves in I8, and second moments; First is a multiple of the block
 	AdamWScalars
 }
 
 // Draw names the random words of consecutive parameters. Parameter i has word (First+i) mod 4 of Philox4x32-10 under Key,
 // at the counter whose low 64 bits are (First+i)/4 and whose high ones are Part. So a word depends on the parameter and
-// on what the key is of, such as a step, and not on how updates are cut, where or when they run.
+// on what the key is of, such as a step, and not on how updates are cut, where or when they run. Bits 0 to 7 of a word
+// round the weight, bits 16 to 31 the second moment.
 type Draw struct {
 	Key   [2]uint32
 	Part  uint64 // the number of the part in the model
-	First uint64 // where the parameters begin in the part's state, a multiple of tensor.MomentBlock
+	First uint64 // where the parameters begin in the part's state, a multiple of DrawTogether
 }
+
+// DrawTogether is the number of neighbouring parameters whose random words are made at once.
+const DrawTogether = 4
 
 // At is the name for the parameters from the i-th one on.
 func (d Draw) At(i int) Draw {
@@ -297,8 +302,11 @@ type OptimizerOps interface {
 	// with IEEE operations in this order, nothing contracted; a denormal m or v becomes zero. The same bits on every
 	// device. Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019), in PyTorch's order.
 	//
+	// Where low halves are in I8, the new p is then rounded to 24 bits by bits 0 to 7 of the parameter's random word, as
+	// tensor.SplitF24 does; see Draw.
+	//
 	// tally (two I64, see TallyBytes) tells of the update. tally[0] += the number of new weights that are infinite or
-	// NaN. tally[1] becomes the greater of itself and the fp32 bits of the longest move: the greatest magnitude that is
+	// NaN, or in 24 bits have a high half that is. tally[1] becomes the greater of itself and the fp32 bits of the longest move: the greatest magnitude that is
 	// subtracted from a p, divided by StepSize, rounded once; infinite if one is a NaN, 0 if StepSize is 0. Fp32
 	// numbers that are not negative are in the order of their bits.
 	AdamW(args AdamWArgs, tally Mem)

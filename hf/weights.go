@@ -404,7 +404,7 @@ var littleEndian = func() bool {
 }()
 
 // BytesOf views numbers as the bytes that safetensors wants; little-endian machines only, as all that we build for are.
-func BytesOf[T float32 | uint16 | int16](x []T) []byte {
+func BytesOf[T float32 | uint16 | int16 | int8](x []T) []byte {
 	if len(x) == 0 {
 		return nil
 	}

@@ -19,6 +19,9 @@ func U16(b []byte) []uint16 { return view[uint16](b) }
 // I16 views bytes as int16 values, such as the low halves of split masters.
 func I16(b []byte) []int16 { return view[int16](b) }
 
+// I8 views bytes as int8 values, such as the low halves of masters of 24 bits.
+func I8(b []byte) []int8 { return view[int8](b) }
+
 // I32 views bytes as int32 values, such as token ids.
 func I32(b []byte) []int32 { return view[int32](b) }
 
@@ -28,7 +31,7 @@ func U32(b []byte) []uint32 { return view[uint32](b) }
 // I64 views bytes as int64 values, such as offsets.
 func I64(b []byte) []int64 { return view[int64](b) }
 
-func view[T float32 | float64 | uint16 | int16 | int32 | uint32 | int64](b []byte) []T {
+func view[T float32 | float64 | uint16 | int8 | int16 | int32 | uint32 | int64](b []byte) []T {
 	size := int(unsafe.Sizeof(*new(T)))
 	if len(b)%size != 0 {
 		panic(fmt.Sprintf("hostmem: %d bytes are not whole values of %d bytes", len(b), size))

@@ -63,3 +63,6 @@ func ints(m device.Mem, n int) []int32 { return unsafe.Slice((*int32)(start(m)),
 func halves(m device.Mat) []uint16 {
 	return unsafe.Slice((*uint16)(start(m.Mem)), m.Rows*m.Cols)
 }
+
+// lowHalves are low halves of a split master as a slice.
+func lowHalves[T int16 | int8](m device.Mat) []T { return unsafe.Slice((*T)(start(m.Mem)), m.Cols) }

@@ -18,22 +18,26 @@ func (s *Stream) AdamW(args device.AdamWArgs, tally device.Mem) {
 		m, v, grad := floats(args.M), floats(args.V), vec(args.Grad)
 		var all told
 		var update func(lo, hi int) kernels.Tally
-		bytes := 2*(4+4) + args.Grad.DType.Bytes()
-		if args.Weights.DType == tensor.F32 {
-			bytes += 2 * 4
+		perParam := 2*(4+4) + args.Grad.DType.Bytes() + 2*masterBytes(args.Weights, args.Low)
+		switch {
+		case args.Weights.DType == tensor.F32:
 			p, g := floats(args.Weights), floats(args.Grad)
 			update = func(lo, hi int) kernels.Tally {
 				return s.crew.AdamWF32(p[lo:hi], m[lo:hi], v[lo:hi], g[lo:hi], &args.AdamWScalars)
 			}
-		} else {
-			bytes += 2 * (2 + 2)
-			high := unsafe.Slice((*uint16)(start(args.Weights.Mem)), n)
-			low := unsafe.Slice((*int16)(start(args.Low.Mem)), n)
+		case args.Low.DType == tensor.I8:
+			high, low := halves(args.Weights), lowHalves[int8](args.Low)
+			update = func(lo, hi int) kernels.Tally {
+				return s.crew.AdamWSplit24(high[lo:hi], low[lo:hi], m[lo:hi], v[lo:hi], grad.Slice(lo, hi), args.Draw.At(lo),
+					&args.AdamWScalars)
+			}
+		default:
+			high, low := halves(args.Weights), lowHalves[int16](args.Low)
 			update = func(lo, hi int) kernels.Tally {
 				return s.crew.AdamWSplit(high[lo:hi], low[lo:hi], m[lo:hi], v[lo:hi], grad.Slice(lo, hi), &args.AdamWScalars)
 			}
 		}
-		s.crew.split(n, columns, bytes, func(lo, hi int) { all.add(update(lo, hi)) })
+		s.crew.split(n, columns, perParam, func(lo, hi int) { all.add(update(lo, hi)) })
 		all.tell(tally)
 	})
 }
@@ -47,17 +51,21 @@ func (s *Stream) AdamW8(args device.AdamW8Args, tally device.Mem) {
 		grad := vec(args.Grad)
 		var all told
 		var update func(lo, hi int) kernels.Tally
-		perParam := 2*(1+1) + args.Grad.DType.Bytes()
-		if args.Weights.DType == tensor.F32 {
-			perParam += 2 * 4
+		perParam := 2*(1+1) + args.Grad.DType.Bytes() + 2*masterBytes(args.Weights, args.Low)
+		switch {
+		case args.Weights.DType == tensor.F32:
 			p, g := floats(args.Weights), floats(args.Grad)
 			update = func(lo, hi int) kernels.Tally {
 				return s.crew.AdamW8F32(p[lo:hi], moments.Slice(lo, hi), g[lo:hi], args.Draw.At(lo), &args.AdamWScalars)
 			}
-		} else {
-			perParam += 2 * (2 + 2)
-			high := unsafe.Slice((*uint16)(start(args.Weights.Mem)), n)
-			low := unsafe.Slice((*int16)(start(args.Low.Mem)), n)
+		case args.Low.DType == tensor.I8:
+			high, low := halves(args.Weights), lowHalves[int8](args.Low)
+			update = func(lo, hi int) kernels.Tally {
+				return s.crew.AdamW8Split24(high[lo:hi], low[lo:hi], moments.Slice(lo, hi), grad.Slice(lo, hi), args.Draw.At(lo),
+					&args.AdamWScalars)
+			}
+		default:
+			high, low := halves(args.Weights), lowHalves[int16](args.Low)
 			update = func(lo, hi int) kernels.Tally {
 				return s.crew.AdamW8Split(high[lo:hi], low[lo:hi], moments.Slice(lo, hi), grad.Slice(lo, hi), args.Draw.At(lo),
 					&args.AdamWScalars)
@@ -67,6 +75,9 @@ func (s *Stream) AdamW8(args device.AdamW8Args, tally device.Mem) {
 		all.tell(tally)
 	})
 }
+
+// masterBytes is the size of a weight between updates.
+func masterBytes(weights, low device.Mat) int64 { return weights.DType.Bytes() + low.DType.Bytes() }
 
 // told gathers what pieces of an update tell.
 type told struct {

@@ -107,6 +107,7 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	joined, parts := mat(tensor.BF16, rows, heads*48), mat(tensor.BF16, rows, heads*32)
 	shared := mat(tensor.BF16, rows, 16)
 	vec := func(t tensor.DType, n int) device.Mat { return a.Mat(t, 1, n) }
+	low8 := vec(tensor.I8, n)
 	weights, low, grad, m, u := vec(tensor.BF16, n), vec(tensor.I16, n), vec(tensor.BF16, n), vec(tensor.F32, n), vec(tensor.F32, n)
 	m8, u8, ms, us := vec(tensor.U8, n), vec(tensor.U8, n), vec(tensor.F32, n/tensor.MomentBlock), vec(tensor.F32, n/tensor.MomentBlock)
 	scalars := device.AdamWScalars{ClipScale: 1, Decay: 1, Beta2: 0.9, SqrtBC2: 1, Eps: 1e-8}
@@ -183,6 +184,9 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"ScatterAdd":       func() { s.ScatterAdd(dTable, y, ids, 0, 1) },
 		"AdamW": func() {
 			s.AdamW(device.AdamWArgs{Weights: weights, Low: low, M: m, V: u, Grad: grad, AdamWScalars: scalars}, tally)
+		},
+		"AdamW, 24 bits": func() {
+			s.AdamW(device.AdamWArgs{Weights: weights, Low: low8, M: m, V: u, Grad: grad, AdamWScalars: scalars}, tally)
 		},
 		"AdamW8": func() {
 			s.AdamW8(device.AdamW8Args{Weights: weights, Low: low, M: m8, V: u8, MScale: ms, VScale: us, Grad: grad, AdamWScalars: scalars}, tally)

@@ -112,7 +112,10 @@ func (s *Stream) AdamW(args device.AdamWArgs, tally device.Mem) {
 		}
 		all := append(s.args[:0], ptr(args.Weights.Mem), low(args.Weights, args.Low), ptr(args.M.Mem), ptr(args.V.Mem), ptr(args.Grad.Mem),
 			ptr(tally), i64(n))
-		return s.launch(named("adamw", masterName(args.Weights), typeName(args.Grad.DType)), scalars(all, args.AdamWScalars)...)
+		if args.Low.DType == tensor.I8 {
+			all = draw(all, args.Draw)
+		}
+		return s.launch(named("adamw", masterName(args.Weights, args.Low), typeName(args.Grad.DType)), scalars(all, args.AdamWScalars)...)
 	})
 }
 
@@ -124,20 +127,27 @@ func (s *Stream) AdamW8(args device.AdamW8Args, tally device.Mem) {
 		if n == 0 {
 			return nil
 		}
-		d := args.Draw
 		all := append(s.args[:0], ptr(args.Weights.Mem), low(args.Weights, args.Low), ptr(args.M.Mem), ptr(args.V.Mem), ptr(args.MScale.Mem),
-			ptr(args.VScale.Mem), ptr(args.Grad.Mem), ptr(tally), at(s.device.codes[0]), at(s.device.codes[1]), i64(n),
-			i64(int(uint64(d.Key[1])<<32|uint64(d.Key[0]))), i64(int(d.Part)), i64(int(d.First/4)))
-		return s.launch(named("adamw8", masterName(args.Weights), typeName(args.Grad.DType)), scalars(all, args.AdamWScalars)...)
+			ptr(args.VScale.Mem), ptr(args.Grad.Mem), ptr(tally), at(s.device.codes[0]), at(s.device.codes[1]), i64(n))
+		all = draw(all, args.Draw)
+		return s.launch(named("adamw8", masterName(args.Weights, args.Low), typeName(args.Grad.DType)), scalars(all, args.AdamWScalars)...)
 	})
 }
 
 // masterName spells the master weights in names of kernels.
-func masterName(weights device.Mat) string {
-	if weights.DType == tensor.BF16 {
-		return "split"
+func masterName(weights, low device.Mat) string {
+	switch {
+	case weights.DType == tensor.F32:
+		return "f32"
+	case low.DType == tensor.I8:
+		return "split24"
 	}
-	return "f32"
+	return "split"
+}
+
+// draw are the arguments that name random words.
+func draw(to []arg, d device.Draw) []arg {
+	return append(to, i64(int(uint64(d.Key[1])<<32|uint64(d.Key[0]))), i64(int(d.Part)), i64(int(d.First/device.DrawTogether)))
 }
 
 // low is the address of the low halves; weights in F32 have none, and their kernels do not read it.

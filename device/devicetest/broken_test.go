@@ -55,6 +55,7 @@ type (
 	otherEps     struct{ device.Stream }
 	otherScale   struct{ device.Stream }
 	lastMoves    struct{ device.Stream }
+	otherWords   struct{ device.Stream }
 	halves       struct{ device.Stream }
 	truncates    struct{ device.Stream }
 	never        struct{ device.Stream }
@@ -207,6 +208,11 @@ func (s lastMoves) AdamW(args device.AdamWArgs, tally device.Mem) {
 	s.Stream.AdamW(args, tally)
 }
 
+func (s otherWords) AdamW(args device.AdamWArgs, tally device.Mem) {
+	args.Draw.First += device.DrawTogether
+	s.Stream.AdamW(args, tally)
+}
+
 func (s halves) SumSquares(dst device.Mem, x device.Mat) {
 	s.Stream.SumSquares(dst, x.ColRange(0, (x.Cols+1)/2))
 }
@@ -254,6 +260,7 @@ var breaks = []struct {
 	{"forgets the states of chunks", "GatedDelta", func(s device.Stream) device.Stream { return deltaEnds{s} }},
 	{"rounds AdamW otherwise", "AdamW", func(s device.Stream) device.Stream { return otherEps{s} }},
 	{"forgets the longest move of before", "AdamW", func(s device.Stream) device.Stream { return lastMoves{s} }},
+	{"rounds weights by words of other parameters", "AdamW", func(s device.Stream) device.Stream { return otherWords{s} }},
 	{"swaps the scales of moments", "AdamW8", func(s device.Stream) device.Stream { return otherScale{s} }},
 	{"sums too little", "Sums", func(s device.Stream) device.Stream { return halves{s} }},
 	{"copies too little", "Copy", func(s device.Stream) device.Stream { return truncates{s} }},

@@ -652,15 +652,33 @@ func (r *rig) lookUps(f func(what string, d tensor.DType, s shape, ids []int32, 
 
 // updates calls test for the types that weights and gradients have in an update.
 func (r *rig) updates(test func(u *update)) {
-	for _, of := range [][2]tensor.DType{{tensor.BF16, tensor.BF16}, {tensor.BF16, tensor.F32}, {tensor.F32, tensor.F32}} {
-		test(&update{r, of[0], of[1]})
+	for _, low := range []tensor.DType{tensor.I16, tensor.I8} {
+		test(&update{r, tensor.BF16, low, tensor.BF16})
+		test(&update{r, tensor.BF16, low, tensor.F32})
 	}
+	test(&update{r, tensor.F32, tensor.Invalid, tensor.F32})
 }
 
 // update has the types of an update of parameters.
 type update struct {
 	*rig
-	weights, grad tensor.DType
+	weights, low, grad tensor.DType
+}
+
+// split is a master weight in two halves; one of 24 bits is rounded by r.
+func (u *update) split(x float32, r uint8) (high float64, low float64) {
+	if u.low == tensor.I8 {
+		hi, lo := tensor.SplitF24(x, r)
+		return float64(tensor.F32FromBF16(hi)), float64(lo)
+	}
+	hi, lo := tensor.SplitF32(x)
+	return float64(tensor.F32FromBF16(hi)), float64(lo)
+}
+
+// draw names random words of parameters from a multiple of together on.
+func (r *rig) draw(together uint64) device.Draw {
+	return device.Draw{Key: [2]uint32{r.rng.Uint32(), r.rng.Uint32()}, Part: r.rng.Uint64() >> r.rng.IntN(64),
+		First: r.rng.Uint64() >> (2 + r.rng.IntN(62)) / together * together}
 }
 
 // test compares an update of n parameters, of its moments and of what it tells. Some weights are corners.
@@ -680,19 +698,17 @@ func (u *update) test(n int, moments []*matrix, run func(st device.Stream, weigh
 	if u.weights == tensor.F32 {
 		u.filled(weights, func(i int) float64 { return float64(master[i]) })
 	} else {
-		low = u.output("low", tensor.I16, 1, n)
+		low = u.output("low", u.low, 1, n)
 		written = append(written, low)
-		u.filled(weights, func(i int) float64 {
-			hi, _ := tensor.SplitF32(master[i])
-			return float64(tensor.F32FromBF16(hi))
-		})
-		u.filled(low, func(i int) float64 {
-			_, lo := tensor.SplitF32(master[i])
-			return float64(lo)
-		})
+		highs, lows := make([]float64, n), make([]float64, n)
+		for i, x := range master {
+			highs[i], lows[i] = u.split(x, uint8(u.rng.Uint32()))
+		}
+		u.filled(weights, func(i int) float64 { return highs[i] })
+		u.filled(low, func(i int) float64 { return lows[i] })
 	}
 	u.run(func(st device.Stream) { run(st, weights.Mat, low.Mat, tally.Mem) })
-	what := fmt.Sprint(u.weights, u.grad, n)
+	what := fmt.Sprint(u.weights, u.low, u.grad, n)
 	for _, m := range written {
 		u.exact(what, m)
 	}
@@ -726,8 +742,9 @@ func testAdamW(r *rig) {
 			})
 			first := numbers(m.Mat, r.image)
 			v := r.filled(r.output("v", tensor.F32, 1, n), func(i int) float64 { return math.Abs(first[i]) })
+			draw := r.draw(device.DrawTogether)
 			u.test(n, []*matrix{m, v}, func(st device.Stream, weights, low device.Mat, tally device.Mem) {
-				st.AdamW(device.AdamWArgs{Weights: weights, Low: low, Grad: grad.Mat, M: m.Mat, V: v.Mat,
+				st.AdamW(device.AdamWArgs{Weights: weights, Low: low, Grad: grad.Mat, M: m.Mat, V: v.Mat, Draw: draw,
 					AdamWScalars: adamWScalars}, tally)
 			})
 		})
@@ -766,8 +783,7 @@ func testAdamW8(r *rig) {
 			})
 			m, mScale := r.moment8("m", n)
 			v, vScale := r.moment8("v", n)
-			draw := device.Draw{Key: [2]uint32{r.rng.Uint32(), r.rng.Uint32()}, Part: r.rng.Uint64() >> r.rng.IntN(64),
-				First: r.rng.Uint64() >> (2 + r.rng.IntN(62)) / tensor.MomentBlock * tensor.MomentBlock}
+			draw := r.draw(tensor.MomentBlock)
 			u.test(n, []*matrix{m, mScale, v, vScale}, func(st device.Stream, weights, low device.Mat, tally device.Mem) {
 				st.AdamW8(device.AdamW8Args{Weights: weights, Low: low, Grad: grad.Mat, M: m.Mat, V: v.Mat,
 					MScale: mScale.Mat, VScale: vScale.Mat, Draw: draw, AdamWScalars: adamWScalars}, tally)

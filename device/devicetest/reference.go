@@ -186,6 +186,10 @@ func load(d tensor.DType, x []float64, b []byte) {
 		for i := range x {
 			x[i] = float64(b[i])
 		}
+	case tensor.I8:
+		for i := range x {
+			x[i] = float64(int8(b[i]))
+		}
 	case tensor.I16:
 		for i := range x {
 			x[i] = float64(int16(binary.NativeEndian.Uint16(b[2*i:])))
@@ -222,6 +226,10 @@ func store(d tensor.DType, b []byte, x []float64) {
 	case tensor.U8:
 		for i, v := range x {
 			b[i] = uint8(v)
+		}
+	case tensor.I8:
+		for i, v := range x {
+			b[i] = uint8(int8(v))
 		}
 	case tensor.I16:
 		for i, v := range x {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/kernels"
+	"github.com/millrace/millrace/internal/rng"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -726,7 +727,7 @@ func (s *referenceStream) AdamW(args device.AdamWArgs, tally device.Mem) {
 	s.operands.AdamW(args, tally)
 	s.do(func() {
 		m, v := s.numbers(args.M), s.numbers(args.V)
-		s.step(args.Weights, args.Low, args.Grad, m, v, &args.AdamWScalars, tally)
+		s.step(args.Weights, args.Low, args.Grad, m, v, &args.AdamWScalars, args.Draw, tally)
 		s.put(args.M, m)
 		s.put(args.V, v)
 	})
@@ -738,7 +739,7 @@ func (s *referenceStream) AdamW8(args device.AdamW8Args, tally device.Mem) {
 	s.operands.AdamW8(args, tally)
 	s.do(func() {
 		m, v := s.moments(args.M, args.MScale, true), s.moments(args.V, args.VScale, false)
-		s.step(args.Weights, args.Low, args.Grad, m, v, &args.AdamWScalars, tally)
+		s.step(args.Weights, args.Low, args.Grad, m, v, &args.AdamWScalars, args.Draw, tally)
 		codes, scales := make([]uint8, len(m)), make([]float32, len(m)/tensor.MomentBlock)
 		kernels.QuantizeFirst8(codes, scales, as[float32](m))
 		s.put(args.M, as[float64](codes))
@@ -763,14 +764,27 @@ func as[T, F uint8 | float32 | float64](x []F) []T {
 	return out
 }
 
+// word is the random word of parameter i.
+func word(d device.Draw, i int) uint32 {
+	at := d.At(i).First
+	w := rng.Philox4x32(d.Key, rng.Counter{uint32(at / 4), uint32(at / 4 >> 32), uint32(d.Part), uint32(d.Part >> 32)})
+	return w[at%4]
+}
+
 // step updates weights and moments in place, by AdamW's formula in fp32, and tells in tally how many new weights are
-// infinite or NaN, and of the longest move. Every product is converted, as Go may else contract it with the next sum.
-func (s *referenceStream) step(weights, low, grad device.Mat, m, v []float64, a *device.AdamWScalars, tally device.Mem) {
+// infinite or NaN, and of the longest move. d rounds weights of 24 bits. Every product is converted, as Go may else contract it with the next sum.
+func (s *referenceStream) step(weights, low, grad device.Mat, m, v []float64, a *device.AdamWScalars, d device.Draw,
+	tally device.Mem) {
 	p, halves := s.numbers(weights), make([]float64, len(m))
 	if !low.IsZero() {
 		halves = s.numbers(low)
 		for i := range p {
-			p[i] = float64(tensor.JoinF32(tensor.BF16FromF32(float32(p[i])), int16(halves[i])))
+			hi := tensor.BF16FromF32(float32(p[i]))
+			if low.DType == tensor.I8 {
+				p[i] = float64(tensor.JoinF24(hi, int8(halves[i])))
+			} else {
+				p[i] = float64(tensor.JoinF32(hi, int16(halves[i])))
+			}
 		}
 	}
 	told, longest := s.vector(tally, tensor.I64, 2), 0.0
@@ -789,9 +803,16 @@ func (s *referenceStream) step(weights, low, grad device.Mat, m, v []float64, a 
 			longest = math.Inf(1)
 		}
 		p[i], m[i], v[i] = float64(next), float64(m1), float64(v1)
-		if !low.IsZero() {
+		switch low.DType {
+		case tensor.I16:
 			high, lo := tensor.SplitF32(next)
 			p[i], halves[i] = float64(tensor.F32FromBF16(high)), float64(lo)
+		case tensor.I8:
+			high, lo := tensor.SplitF24(next, uint8(word(d, i)))
+			p[i], halves[i] = float64(tensor.F32FromBF16(high)), float64(lo)
+			if next-next == 0 && math.IsInf(p[i], 0) {
+				told[0]++
+			}
 		}
 	}
 	s.put(weights, p)

@@ -222,22 +222,25 @@ func testLongVectors(t *testing.T, on *backend) {
 			}
 		}
 	}
-	for _, words := range []string{"split.f32", "split.bf16", "f32.f32"} {
-		weights, d := tensor.F32, tensor.F32
+	for _, words := range []string{"split.f32", "split.bf16", "split24.f32", "split24.bf16", "f32.f32"} {
+		weights, lows, d := tensor.F32, tensor.I16, tensor.F32
 		if strings.HasPrefix(words, "split") {
 			weights = tensor.BF16
+		}
+		if strings.HasPrefix(words, "split24") {
+			lows = tensor.I8
 		}
 		if strings.HasSuffix(words, "bf16") {
 			d = tensor.BF16
 		}
 		for _, variant := range []string{".any", ".a16"} {
-			same("adamw."+words+variant, func(b *bench) ([]any, []*field) { return adamW(weights, false)(b, d) }, func(i int, f *field) uint64 {
+			same("adamw."+words+variant, func(b *bench) ([]any, []*field) { return adamW(weights, lows, false)(b, d) }, func(i int, f *field) uint64 {
 				if i == 5 { // tally
 					return 0
 				}
 				return missing * uint64(f.dtype.Bytes())
 			})
-			same("adamw8."+words+variant, func(b *bench) ([]any, []*field) { return adamW(weights, true)(b, d) }, func(i int, f *field) uint64 {
+			same("adamw8."+words+variant, func(b *bench) ([]any, []*field) { return adamW(weights, lows, true)(b, d) }, func(i int, f *field) uint64 {
 				switch i {
 				case 4, 5: // scales
 					return missing / tensor.MomentBlock * uint64(f.dtype.Bytes())

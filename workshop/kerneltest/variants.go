@@ -80,8 +80,10 @@ var aligned = map[string]operands{
 		ids := b.ints([]int32{12, 10, 9, 12, 13, 10})
 		return []any{table, dy, ids, 6, 1040, 10, 4, table.stride, dy.stride, float32(1.7)}, []*field{table}
 	},
-	"adamw.split.A": adamW(tensor.BF16, false), "adamw.f32.A": adamW(tensor.F32, false),
-	"adamw8.split.A": adamW(tensor.BF16, true), "adamw8.f32.A": adamW(tensor.F32, true),
+	"adamw.split.A": adamW(tensor.BF16, tensor.I16, false), "adamw.split24.A": adamW(tensor.BF16, tensor.I8, false),
+	"adamw.f32.A":    adamW(tensor.F32, tensor.I16, false),
+	"adamw8.split.A": adamW(tensor.BF16, tensor.I16, true), "adamw8.split24.A": adamW(tensor.BF16, tensor.I8, true),
+	"adamw8.f32.A": adamW(tensor.F32, tensor.I16, true),
 }
 
 // A gated unit's arguments: that there are ups, alpha, limit and what is added to up. Those of experts have the last
@@ -153,14 +155,17 @@ func (b *bench) bits(d tensor.DType, n int) *field {
 	return f
 }
 
-// adamW steps weights of any bits, NaNs among them, which are counted.
 // counter is the number of four elements that have random words together.
 type counter uint64
 
-func adamW(weights tensor.DType, coded bool) operands {
+// draw names random words: key, part and the first counter.
+var draw = []any{uint64(5)<<61 + 7, uint64(3)<<33 + 1, counter(1<<34 - 9)}
+
+// adamW steps weights of any bits, NaNs among them, which are counted.
+func adamW(weights, lows tensor.DType, coded bool) operands {
 	return func(b *bench, d tensor.DType) ([]any, []*field) {
 		const n = 5 * tensor.MomentBlock
-		w, low, grad, tally := b.bits(weights, n), b.bits(tensor.I16, n), b.normal(d, 1, n, n), b.field(tensor.I64, 1, 2, 2)
+		w, low, grad, tally := b.bits(weights, n), b.bits(lows, n), b.normal(d, 1, n, n), b.field(tensor.I64, 1, 2, 2)
 		var scalars []any
 		for _, s := range []float32{0.75, 0.999, 0.1, 0.999, 0.001, 3e-3, 0.05, 1e-8} {
 			scalars = append(scalars, s)
@@ -170,7 +175,11 @@ func adamW(weights tensor.DType, coded bool) operands {
 			for i := range n {
 				v.put(0, i, math.Abs(v.get(0, i)))
 			}
-			return append([]any{w, low, m, v, grad, tally, n}, scalars...), []*field{w, low, m, v, tally}
+			args := []any{w, low, m, v, grad, tally, n}
+			if lows == tensor.I8 {
+				args = append(args, draw...)
+			}
+			return append(args, scalars...), []*field{w, low, m, v, tally}
 		}
 		m, v := b.bits(tensor.U8, n), b.bits(tensor.U8, n)
 		const blocks = n / tensor.MomentBlock
@@ -186,7 +195,8 @@ func adamW(weights tensor.DType, coded bool) operands {
 			ms.put(0, i, math.Abs(ms.get(0, i)))
 			vs.put(0, i, math.Abs(vs.get(0, i)))
 		}
-		return append([]any{w, low, m, v, ms, vs, grad, tally, values[0], values[1], n, uint64(5)<<61 + 7, uint64(3)<<33 + 1, counter(1<<34 - 9)}, scalars...), []*field{w, low, m, v, ms, vs, tally}
+		args := append([]any{w, low, m, v, ms, vs, grad, tally, values[0], values[1], n}, draw...)
+		return append(args, scalars...), []*field{w, low, m, v, ms, vs, tally}
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 func accelerate(l *loops, level isa.Level) {
 	if level >= isa.AVX512 {
 		l.adamwSplit = [2]func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (int, uint32){adamwSplitF32AVX512, adamwSplitBF16AVX512}
+		l.adamwSplit24 = [2]func(hi, lo, m, v, g, words unsafe.Pointer, n int, s *AdamWScalars) (int, uint32){
+			adamwSplit24F32AVX512, adamwSplit24BF16AVX512}
 		l.adamwF32 = adamwF32AVX512
 		l.sumSquares = [2]func(x unsafe.Pointer, n int) float64{sumSquaresF32AVX512, sumSquaresBF16AVX512}
 		l.sum = sumAVX512
@@ -57,6 +59,24 @@ func accelerate(l *loops, level isa.Level) {
 				t.add(adamwSplitBF16AVX2(hi, lo, m, v, g, k, s))
 				t.add(plainAdamWSplit[uint16](after(hi, 2*k, n-k), after(lo, 2*k, n-k),
 					after(m, 4*k, n-k), after(v, 4*k, n-k), after(g, 2*k, n-k), n-k, s))
+				return t.bad, t.longest
+			},
+		}
+		l.adamwSplit24 = [2]func(hi, lo, m, v, g, words unsafe.Pointer, n int, s *AdamWScalars) (int, uint32){
+			func(hi, lo, m, v, g, words unsafe.Pointer, n int, s *AdamWScalars) (int, uint32) {
+				k := n &^ 7
+				var t tally
+				t.add(adamwSplit24F32AVX2(hi, lo, m, v, g, words, k, s))
+				t.add(plainAdamWSplit24[float32](after(hi, 2*k, n-k), after(lo, k, n-k), after(m, 4*k, n-k),
+					after(v, 4*k, n-k), after(g, 4*k, n-k), after(words, 4*k, n-k), n-k, s))
+				return t.bad, t.longest
+			},
+			func(hi, lo, m, v, g, words unsafe.Pointer, n int, s *AdamWScalars) (int, uint32) {
+				k := n &^ 7
+				var t tally
+				t.add(adamwSplit24BF16AVX2(hi, lo, m, v, g, words, k, s))
+				t.add(plainAdamWSplit24[uint16](after(hi, 2*k, n-k), after(lo, k, n-k), after(m, 4*k, n-k),
+					after(v, 4*k, n-k), after(g, 2*k, n-k), after(words, 4*k, n-k), n-k, s))
 				return t.bad, t.longest
 			},
 		}

@@ -66,6 +66,25 @@ func (t *Table) AdamWSplit(hi []uint16, lo []int16, m, v []float32, grad Vec, s 
 	return told.of(s)
 }
 
+// AdamWSplit24 is AdamWSplit for a master of 24 bits (tensor.SplitF24). The new weights, rounded to fp32 as AdamWSplit's,
+// are rounded to 24 bits by the random words of d.
+func (t *Table) AdamWSplit24(hi []uint16, lo []int8, m, v []float32, grad Vec, d device.Draw, s *AdamWScalars) Tally {
+	n := len(hi)
+	check(len(lo) == n && len(m) == n && len(v) == n && grad.Len == n, "AdamWSplit24: lengths differ")
+	check(d.First%device.DrawTogether == 0, "AdamWSplit24: random words begin inside of a group")
+	f := t.adamwSplit24[kind(grad.DType)]
+	words := wordBuffers.Get().(*[wordsPiece]uint32)
+	defer wordBuffers.Put(words)
+	var told tally
+	for i := 0; i < n; i += wordsPiece {
+		k := min(wordsPiece, n-i)
+		t.words(words, k, d.At(i))
+		told.add(f(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Pointer(&m[i]), unsafe.Pointer(&v[i]),
+			unsafe.Add(grad.Data, i*size(grad.DType)), unsafe.Pointer(words), k, s))
+	}
+	return told.of(s)
+}
+
 // AdamWF32 is AdamWSplit for weights that are kept in fp32.
 func (t *Table) AdamWF32(p, m, v, grad []float32, s *AdamWScalars) Tally {
 	n := len(p)

@@ -55,6 +55,18 @@ func (t *Table) AdamW8Split(hi []uint16, lo []int16, m Moments8, grad Vec, d dev
 	return told.of(s)
 }
 
+// AdamW8Split24 is AdamW8Split for a master of 24 bits: see AdamWSplit24. The random words of d round the weights, too.
+func (t *Table) AdamW8Split24(hi []uint16, lo []int8, m Moments8, grad Vec, d device.Draw, s *AdamWScalars) Tally {
+	n := len(hi)
+	check(len(lo) == n && grad.Len == n && m.has(n), "AdamW8Split24: lengths differ or are no whole blocks")
+	f := t.adamw8Split24[kind(grad.DType)]
+	var told tally
+	for i := 0; i < n; i += piece {
+		told.add(f(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Add(grad.Data, i*size(grad.DType)), min(piece, n-i), s, m.at(i, d)))
+	}
+	return told.of(s)
+}
+
 // AdamW8F32 is AdamW8Split for weights that are kept in fp32.
 func (t *Table) AdamW8F32(p []float32, m Moments8, grad []float32, d device.Draw, s *AdamWScalars) Tally {
 	n := len(p)
@@ -66,15 +78,20 @@ func (t *Table) AdamW8F32(p []float32, m Moments8, grad []float32, d device.Draw
 	return told.of(s)
 }
 
-// blockLoops are the inner loops over whole blocks.
+// blockLoops are the inner loops over whole blocks, and the one that makes the words of n parameters, or of some more.
 type blockLoops struct {
-	adamw8Split [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int, longest uint32)
-	adamw8F32   func(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int, longest uint32)
+	words         func(to *[wordsPiece]uint32, n int, d device.Draw)
+	adamw8Split   [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int, longest uint32)
+	adamw8Split24 [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int, longest uint32)
+	adamw8F32     func(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int, longest uint32)
 }
 
 var plainBlockLoops = blockLoops{
+	words: func(to *[wordsPiece]uint32, n int, d device.Draw) { words(to[:n], d) },
 	adamw8Split: [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32){
 		plainAdamW8Split[float32], plainAdamW8Split[uint16]},
+	adamw8Split24: [2]func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32){
+		plainAdamW8Split24[float32], plainAdamW8Split24[uint16]},
 	adamw8F32: plainAdamW8F32,
 }
 
@@ -84,11 +101,15 @@ func (a moments8) decode(b int, m, v *[tensor.MomentBlock]float32) {
 	unsigned8.decode(v[:], codes8(a.v, b), *scale8(a.vScale, b))
 }
 
-// encode writes block b of both moments.
-func (a moments8) encode(b int, m, v *[tensor.MomentBlock]float32) {
+// words are the random words of block b.
+func (a moments8) words(b int) [tensor.MomentBlock]uint32 {
+	return wordsOf(a.draw.At(b * tensor.MomentBlock))
+}
+
+// encode writes block b of both moments, by its random words.
+func (a moments8) encode(b int, m, v *[tensor.MomentBlock]float32, words *[tensor.MomentBlock]uint32) {
 	*scale8(a.mScale, b) = signed8.encode(codes8(a.m, b), m[:])
-	words := wordsOf(a.draw.At(b * tensor.MomentBlock))
-	*scale8(a.vScale, b) = theLadder.encode(codes8(a.v, b), v[:], &words)
+	*scale8(a.vScale, b) = theLadder.encode(codes8(a.v, b), v[:], words)
 }
 
 func codes8(p unsafe.Pointer, b int) []uint8 {
@@ -109,7 +130,24 @@ func plainAdamW8Split[E element](hi, lo, g unsafe.Pointer, n int, s *AdamWScalar
 			p, m[j], v[j] = adamw(tensor.JoinF32(his[i], los[i]), m[j], v[j], load(gs[i]), s, &t)
 			his[i], los[i] = tensor.SplitF32(p)
 		}
-		at.encode(b, &m, &v)
+		words := at.words(b)
+		at.encode(b, &m, &v, &words)
+	}
+	return t.bad, t.longest
+}
+
+func plainAdamW8Split24[E element](hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int, longest uint32) {
+	his, los, gs := of[uint16](hi, n), of[int8](lo, n), of[E](g, n)
+	var m, v [tensor.MomentBlock]float32
+	var t tally
+	for b := range n / tensor.MomentBlock {
+		at.decode(b, &m, &v)
+		words := at.words(b)
+		for j := range m {
+			i := b*tensor.MomentBlock + j
+			his[i], los[i], m[j], v[j] = adamwSplit24(his[i], los[i], m[j], v[j], load(gs[i]), words[j], s, &t)
+		}
+		at.encode(b, &m, &v, &words)
 	}
 	return t.bad, t.longest
 }
@@ -124,7 +162,8 @@ func plainAdamW8F32(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (b
 			i := b*tensor.MomentBlock + j
 			ps[i], m[j], v[j] = adamw(ps[i], m[j], v[j], gs[i], s, &t)
 		}
-		at.encode(b, &m, &v)
+		words := at.words(b)
+		at.encode(b, &m, &v, &words)
 	}
 	return t.bad, t.longest
 }

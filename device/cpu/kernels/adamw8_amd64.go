@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/cpu"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu/isa"
 )
 
@@ -13,6 +14,18 @@ import (
 func accelerateBlocks(l *blockLoops, level isa.Level) {
 	if level < isa.AVX2 {
 		return
+	}
+	l.words = func(to *[wordsPiece]uint32, n int, d device.Draw) {
+		var w words8
+		w.begin(d, 4)
+		wordsAVX2(to, n, &w)
+	}
+	if level >= isa.AVX512 {
+		l.words = func(to *[wordsPiece]uint32, n int, d device.Draw) {
+			var w words8
+			w.begin(d, 8)
+			wordsAVX512(to, n, &w)
+		}
 	}
 	// Each calls its function by name, so that the compiler knows that the scratch stays on the stack.
 	if level < isa.AVX512 || !cpu.X86.HasAVX512VBMI {
@@ -27,6 +40,18 @@ func accelerateBlocks(l *blockLoops, level isa.Level) {
 			w := aligned[narrowScratch8](&memory[0])
 			w.words.begin(at.draw, 4)
 			return adamw8SplitBF16AVX2(hi, lo, g, n, s, &at, w, theTables8)
+		}
+		l.adamw8Split24[0] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32) {
+			var memory [narrowScratch8Bytes]byte
+			w := aligned[narrowScratch8](&memory[0])
+			w.words.begin(at.draw, 4)
+			return adamw8Split24F32AVX2(hi, lo, g, n, s, &at, w, theTables8)
+		}
+		l.adamw8Split24[1] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32) {
+			var memory [narrowScratch8Bytes]byte
+			w := aligned[narrowScratch8](&memory[0])
+			w.words.begin(at.draw, 4)
+			return adamw8Split24BF16AVX2(hi, lo, g, n, s, &at, w, theTables8)
 		}
 		l.adamw8F32 = func(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32) {
 			var memory [narrowScratch8Bytes]byte
@@ -47,6 +72,18 @@ func accelerateBlocks(l *blockLoops, level isa.Level) {
 		w := aligned[scratch8](&memory[0])
 		w.words.begin(at.draw, 8)
 		return adamw8SplitBF16AVX512(hi, lo, g, n, s, &at, w, theTables8)
+	}
+	l.adamw8Split24[0] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32) {
+		var memory [scratch8Bytes]byte
+		w := aligned[scratch8](&memory[0])
+		w.words.begin(at.draw, 8)
+		return adamw8Split24F32AVX512(hi, lo, g, n, s, &at, w, theTables8)
+	}
+	l.adamw8Split24[1] = func(hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32) {
+		var memory [scratch8Bytes]byte
+		w := aligned[scratch8](&memory[0])
+		w.words.begin(at.draw, 8)
+		return adamw8Split24BF16AVX512(hi, lo, g, n, s, &at, w, theTables8)
 	}
 	l.adamw8F32 = func(p, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (int, uint32) {
 		var memory [scratch8Bytes]byte

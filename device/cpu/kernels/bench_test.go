@@ -14,12 +14,13 @@ import (
 func BenchmarkAdamW(b *testing.B) {
 	const n = 1024
 	rng := rand.New(rand.NewPCG(1, 1))
-	hi, lo, half := make([]uint16, n), make([]int16, n), make([]uint16, n)
+	hi, lo, lo8, half := make([]uint16, n), make([]int16, n), make([]int8, n), make([]uint16, n)
 	p, m, v, g := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
 	for i := range n {
 		x := float32(rng.NormFloat64())
 		p[i], m[i], v[i], g[i], half[i] = x, x*1e-3, x*x*1e-4, x*0.01, tensor.BF16FromF32(x*0.01)
 		hi[i], lo[i] = tensor.SplitF32(x)
+		lo8[i] = int8(lo[i] >> 8)
 	}
 	s := optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}.Scalars(10, 1e-5, 0.5, true)
 	m8 := newMoments8(n)
@@ -39,6 +40,13 @@ func BenchmarkAdamW(b *testing.B) {
 				k.AdamWSplit(hi, lo, m, v, F32(g), &s)
 			}
 		})
+		b.Run(level.String()+"/split24/bf16", func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(24 * n)
+			for b.Loop() {
+				k.AdamWSplit24(hi, lo8, m, v, BF16(half), device.Draw{}, &s)
+			}
+		})
 		b.Run(level.String()+"/f32", func(b *testing.B) {
 			b.SetBytes(28 * n)
 			for b.Loop() {
@@ -56,6 +64,13 @@ func BenchmarkAdamW(b *testing.B) {
 			b.SetBytes(14*n + 16*n/256)
 			for b.Loop() {
 				k.AdamW8Split(hi, lo, m8, BF16(half), device.Draw{}, &s)
+			}
+		})
+		b.Run(level.String()+"/split24/bf16/8-bit moments", func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(12*n + 16*n/256)
+			for b.Loop() {
+				k.AdamW8Split24(hi, lo8, m8, BF16(half), device.Draw{}, &s)
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -227,7 +228,10 @@ func TestAdamW8LevelsAgree(t *testing.T) {
 				d := device.Draw{Key: [2]uint32{rng.Uint32(), rng.Uint32()}, Part: rng.Uint64(), First: rng.Uint64() &^ 255}
 				vec := Vec{unsafe.Pointer(&grad.bytes[grad.skip]), []tensor.DType{tensor.F32, tensor.BF16}[trial%2], n}
 				var want, got Tally
-				if trial%3 == 0 && vec.DType == tensor.F32 {
+				if trial%3 == 1 {
+					want = For(isa.Plain).AdamW8Split24(plain.hi, plain.lo8, plain.Moments8, vec, d, &s)
+					got = For(level).AdamW8Split24(fast.hi, fast.lo8, fast.Moments8, vec, d, &s)
+				} else if trial%3 == 0 && vec.DType == tensor.F32 {
 					g := unsafe.Slice((*float32)(vec.Data), n)
 					want, got = For(isa.Plain).AdamW8F32(plain.p, plain.Moments8, g, d, &s), For(level).AdamW8F32(fast.p, fast.Moments8, g, d, &s)
 				} else {
@@ -245,17 +249,19 @@ func TestAdamW8LevelsAgree(t *testing.T) {
 
 // state8 is parameters with 8-bit moments, guarded at both ends.
 type state8 struct {
-	p  []float32
-	hi []uint16
-	lo []int16
+	p   []float32
+	hi  []uint16
+	lo  []int16
+	lo8 []int8 // of a master of 24 bits, whose high halves are hi
 	Moments8
 }
 
 func newState8(rng *rand.Rand, n int, odd bool) *state8 {
-	s := &state8{make([]float32, n), make([]uint16, n), make([]int16, n), newMoments8(n)}
+	s := &state8{make([]float32, n), make([]uint16, n), make([]int16, n), make([]int8, n), newMoments8(n)}
 	for i := range n {
 		s.p[i] = float32(rng.NormFloat64())
 		s.hi[i], s.lo[i] = tensor.SplitF32(s.p[i])
+		s.lo8[i] = int8(s.lo[i] >> 8)
 		if odd {
 			s.M[i], s.V[i] = uint8(rng.IntN(256)), uint8(rng.IntN(256))
 		}
@@ -271,14 +277,14 @@ func newState8(rng *rand.Rand, n int, odd bool) *state8 {
 
 func (s *state8) clone() *state8 {
 	m := Moments8{append([]uint8{}, s.M...), append([]uint8{}, s.V...), append([]float32{}, s.MScale...), append([]float32{}, s.VScale...)}
-	return &state8{append([]float32{}, s.p...), append([]uint16{}, s.hi...), append([]int16{}, s.lo...), m}
+	return &state8{slices.Clone(s.p), slices.Clone(s.hi), slices.Clone(s.lo), slices.Clone(s.lo8), m}
 }
 
 func (s *state8) compare(t *testing.T, o *state8, what string) {
 	t.Helper()
 	for i := range s.p {
 		switch b := i / tensor.MomentBlock; {
-		case s.p[i] != o.p[i] && (s.p[i] == s.p[i] || o.p[i] == o.p[i]), s.hi[i] != o.hi[i], s.lo[i] != o.lo[i]:
+		case s.p[i] != o.p[i] && (s.p[i] == s.p[i] || o.p[i] == o.p[i]), s.hi[i] != o.hi[i], s.lo[i] != o.lo[i], s.lo8[i] != o.lo8[i]:
 			t.Fatalf("%s: weight %d differs", what, i)
 		case math.Float32bits(s.MScale[b]) != math.Float32bits(o.MScale[b]), math.Float32bits(s.VScale[b]) != math.Float32bits(o.VScale[b]):
 			t.Fatalf("%s: scales of block %d are %v %v, want %v %v", what, b, o.MScale[b], o.VScale[b], s.MScale[b], s.VScale[b])
@@ -318,7 +324,7 @@ func TestAdamW8AtMeans(t *testing.T) {
 	}
 	s := AdamWScalars{ClipScale: 1, Decay: 1, OneMinusBeta1: 1, OneMinusBeta2: 1, StepSize: 1, SqrtBC2: 1, Eps: 1e-8}
 	n := len(grad)
-	want := &state8{make([]float32, n), make([]uint16, n), make([]int16, n), newMoments8(n)}
+	want := &state8{make([]float32, n), make([]uint16, n), make([]int16, n), make([]int8, n), newMoments8(n)}
 	start := want.clone()
 	For(isa.Plain).AdamW8Split(want.hi, want.lo, want.Moments8, F32(grad), device.Draw{}, &s)
 	seen := map[uint8]bool{}

@@ -3,8 +3,6 @@ package kernels
 import (
 	"math"
 
-	"github.com/millrace/millrace/device"
-	"github.com/millrace/millrace/internal/rng"
 	"github.com/millrace/millrace/tensor"
 )
 
@@ -86,14 +84,4 @@ func (l *ladder) encode(codes []uint8, x []float32, words *[tensor.MomentBlock]u
 		codes[i] = uint8((l.place(x*inverse) + words[i]>>16) >> 16)
 	}
 	return scale
-}
-
-// wordsOf are the random words of a block.
-func wordsOf(d device.Draw) (words [tensor.MomentBlock]uint32) {
-	for i := 0; i < len(words); i += 4 {
-		n := d.At(i).First / 4
-		w := rng.Philox4x32(d.Key, rng.Counter{uint32(n), uint32(n >> 32), uint32(d.Part), uint32(d.Part >> 32)})
-		copy(words[i:], w[:])
-	}
-	return words
 }

@@ -62,6 +62,9 @@ func adamwF32AVX512(p, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) (ret i
 func adamwSplitF32AVX512(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)
 
 //go:noescape
+func adamwSplit24F32AVX512(hi, lo, m, v, grad, words unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)
+
+//go:noescape
 func sumSquaresF32AVX512(x unsafe.Pointer, n int) float64
 
 //go:noescape
@@ -135,6 +138,9 @@ func scoreGradF32AVX512(ds, p, s, dp unsafe.Pointer, n int, scale, lse, delta fl
 
 //go:noescape
 func adamwSplitBF16AVX512(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)
+
+//go:noescape
+func adamwSplit24BF16AVX512(hi, lo, m, v, grad, words unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)
 
 //go:noescape
 func sumSquaresBF16AVX512(x unsafe.Pointer, n int) float64
@@ -218,6 +224,12 @@ func maxAVX512(x unsafe.Pointer, n int) float32
 func sumExpAVX512(x unsafe.Pointer, n int, max float32) (sum, below float32)
 
 //go:noescape
+func wordsAVX2(to *[wordsPiece]uint32, n int, w *words8)
+
+//go:noescape
+func wordsAVX512(to *[wordsPiece]uint32, n int, w *words8)
+
+//go:noescape
 func adamwSplitF32AVX2(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)
 
 //go:noescape
@@ -230,6 +242,18 @@ func adamwSplitBF16AVX2(hi, lo, m, v, grad unsafe.Pointer, n int, s *AdamWScalar
 func adamw8SplitBF16AVX2(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8) (ret int, longest uint32)
 
 //go:noescape
+func adamwSplit24F32AVX2(hi, lo, m, v, grad, words unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)
+
+//go:noescape
+func adamw8Split24F32AVX2(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8) (ret int, longest uint32)
+
+//go:noescape
+func adamwSplit24BF16AVX2(hi, lo, m, v, grad, words unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)
+
+//go:noescape
+func adamw8Split24BF16AVX2(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8) (ret int, longest uint32)
+
+//go:noescape
 func adamwF32AVX2(p, m, v, grad unsafe.Pointer, n int, s *AdamWScalars) (ret int, longest uint32)
 
 //go:noescape
@@ -240,6 +264,12 @@ func adamw8SplitF32AVX512(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, a
 
 //go:noescape
 func adamw8SplitBF16AVX512(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) (ret int, longest uint32)
+
+//go:noescape
+func adamw8Split24F32AVX512(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) (ret int, longest uint32)
+
+//go:noescape
+func adamw8Split24BF16AVX512(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) (ret int, longest uint32)
 
 //go:noescape
 func adamw8F32AVX512(p, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) (ret int, longest uint32)

@@ -15,9 +15,9 @@ import (
 )
 
 // arrays says what the pointers of each loop point to: A the pair's type, F float32, H high half, L low half, P a
-// float32 that is not negative.
+// float32 that is not negative, B the low half of a master of 24 bits, W a random word.
 var arrays = map[string]string{
-	"adamwSplit": "HLFPA", "adamwF32": "FFPF", "sumSquares": "A", "sum": "F",
+	"adamwSplit": "HLFPA", "adamwSplit24": "HBFPAW", "adamwF32": "FFPF", "sumSquares": "A", "sum": "F",
 	"toBF16": "HF", "toF32": "FH", "split": "HLF", "join": "FHL",
 	"add": "AAA", "addTo": "FA", "scale": "AA", "addScaled": "FA",
 	"normSquares": "A", "normApply": "AAF", "normDot": "AFA", "normGrad": "AAFA", "normGradAdd": "AAAFA",
@@ -41,10 +41,7 @@ type memory struct {
 const guard = 8 // elements
 
 func newMemory(rng *rand.Rand, kind byte, n int, specials bool) memory {
-	size := 4
-	if kind == 'H' || kind == 'L' {
-		size = 2
-	}
+	size := map[byte]int{'F': 4, 'P': 4, 'W': 4, 'H': 2, 'L': 2, 'B': 1}[kind]
 	m := memory{kind: kind, skip: size * (guard + rng.IntN(16)), n: n}
 	total := m.skip/size + n + guard
 	m.bytes = make([]byte, total*size)
@@ -62,6 +59,10 @@ func newMemory(rng *rand.Rand, kind byte, n int, specials bool) memory {
 			*(*uint16)(p) = uint16(x >> 16)
 		case 'L':
 			*(*uint16)(p) = uint16(rng.Uint32())
+		case 'B':
+			*(*uint8)(p) = uint8(rng.Uint32())
+		case 'W':
+			*(*uint32)(p) = rng.Uint32()
 		}
 	}
 	return m

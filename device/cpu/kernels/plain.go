@@ -46,6 +46,8 @@ func store(at unsafe.Pointer, kind int, x float32) {
 
 var plainLoops = loops{
 	adamwSplit: [2]func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (int, uint32){plainAdamWSplit[float32], plainAdamWSplit[uint16]},
+	adamwSplit24: [2]func(hi, lo, m, v, g, words unsafe.Pointer, n int, s *AdamWScalars) (int, uint32){
+		plainAdamWSplit24[float32], plainAdamWSplit24[uint16]},
 	adamwF32:   plainAdamWF32,
 	sumSquares: [2]func(x unsafe.Pointer, n int) float64{plainSumSquares[float32], plainSumSquares[uint16]},
 	sum:        plainSum,
@@ -125,6 +127,27 @@ func plainAdamWSplit[E element](hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWS
 		p := tensor.JoinF32(his[i], los[i])
 		p, ms[i], vs[i] = adamw(p, ms[i], vs[i], load(gs[i]), s, &t)
 		his[i], los[i] = tensor.SplitF32(p)
+	}
+	return t.bad, t.longest
+}
+
+// adamwSplit24 is adamw for a master of 24 bits, which the lowest 8 bits of a random word round. A number with an infinite
+// high half counts as bad.
+func adamwSplit24(hi uint16, lo int8, m, v, g float32, word uint32, s *AdamWScalars, t *tally) (uint16, int8, float32,
+	float32) {
+	p, m, v := adamw(tensor.JoinF24(hi, lo), m, v, g, s, t)
+	hi, lo = tensor.SplitF24(p, uint8(word))
+	if p-p == 0 && hi&0x7f80 == 0x7f80 {
+		t.bad++
+	}
+	return hi, lo, m, v
+}
+
+func plainAdamWSplit24[E element](hi, lo, m, v, g, words unsafe.Pointer, n int, s *AdamWScalars) (bad int, longest uint32) {
+	his, los, ms, vs, gs := of[uint16](hi, n), of[int8](lo, n), of[float32](m, n), of[float32](v, n), of[E](g, n)
+	var t tally
+	for i, word := range of[uint32](words, n) {
+		his[i], los[i], ms[i], vs[i] = adamwSplit24(his[i], los[i], ms[i], vs[i], load(gs[i]), word, s, &t)
 	}
 	return t.bad, t.longest
 }

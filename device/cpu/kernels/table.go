@@ -40,7 +40,9 @@ type (
 // loops are the inner loops: over n elements without gaps, for a short time. Pairs are indexed by kind.
 type loops struct {
 	adamwSplit [2]func(hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (bad int, longest uint32)
-	adamwF32   func(p, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (bad int, longest uint32)
+	// words are random ones, one for each parameter.
+	adamwSplit24 [2]func(hi, lo, m, v, g, words unsafe.Pointer, n int, s *AdamWScalars) (bad int, longest uint32)
+	adamwF32     func(p, m, v, g unsafe.Pointer, n int, s *AdamWScalars) (bad int, longest uint32)
 
 	sumSquares [2]func(x unsafe.Pointer, n int) float64
 	sum        func(x unsafe.Pointer, n int) float64

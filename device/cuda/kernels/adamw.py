@@ -1,8 +1,9 @@
 """AdamW, with moments in fp32 or in 8 bits, to the bits of every other device: IEEE operations in the contract's order, none fused.
 
 Weights are fp32, or split: the high half is the nearest bf16 number, ties away from zero, the low half what is to be added to its
-bits. tally counts new weights that are infinite or NaN, and has the bits of the longest move. Its are the only atomic operations of all
-kernels, on integers, and done only where they change something.
+bits, 16 of them, or 8 where the weight is rounded to 24 bits by a random word. LOW is the bytes of a low half. tally counts new
+weights that are infinite or NaN, and has the bits of the longest move. Its are the only atomic operations of all kernels, on integers,
+and done only where they change something.
 
 Sources: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019); Dettmers et al., "8-bit Optimizers via Block-wise
 Quantization" (2022). device.OptimizerOps says what is computed.
@@ -32,25 +33,33 @@ def _step(p, m, v, g, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps):
 
 
 @triton.jit
-def _load_weights(weights, low, at, inside, SPLIT: tl.constexpr):
-    if SPLIT:
-        high = tl.load(weights + at, mask=inside, other=0).to(tl.int32)
-        bits = (high << 16) + tl.load(low + at, mask=inside, other=0).to(tl.int32)
-        p = bits.to(tl.float32, bitcast=True)
-    else:
+def _load_weights(weights, low, at, inside, LOW: tl.constexpr):
+    if LOW == 0:
         p = tl.load(weights + at, mask=inside, other=0.0)
+    else:
+        high = tl.load(weights + at, mask=inside, other=0).to(tl.int32)
+        rest = tl.load(low + at, mask=inside, other=0).to(tl.int32)
+        if LOW == 1:
+            rest = rest << 8
+        p = ((high << 16) + rest).to(tl.float32, bitcast=True)
     return p
 
 
 @triton.jit
-def _store_weights(weights, low, tally, at, inside, p, SPLIT: tl.constexpr):
+def _store_weights(weights, low, tally, at, inside, p, words, LOW: tl.constexpr):
+    """words are random and round weights of 24 bits, whose high halves are infinite for some finite numbers, too."""
     bits = p.to(tl.int32, bitcast=True)
-    if SPLIT:
+    if LOW == 0:
+        tl.store(weights + at, p, mask=inside)
+    elif LOW == 1:
+        bits = tl.where(p != p, 0x7FC00000, bits) + (words & 0xFF).to(tl.int32)
+        tl.store(low + at, (bits >> 8).to(tl.int8), mask=inside)
+        bits += 0x8000
+        tl.store(weights + at, (bits >> 16).to(tl.int16), mask=inside)
+    else:
         nan = p != p
         tl.store(weights + at, tl.where(nan, 0x7FC0, (bits + 0x8000) >> 16).to(tl.int16), mask=inside)
         tl.store(low + at, tl.where(nan, 0, bits).to(tl.int16), mask=inside)
-    else:
-        tl.store(weights + at, p, mask=inside)
     not_finite = tl.sum((((bits & 0x7F800000) == 0x7F800000) & inside).to(tl.int32))
     if not_finite > 0:
         tl.atomic_add(tally, not_finite.to(tl.int64), sem="relaxed")
@@ -68,19 +77,56 @@ def _tell_move(tally, inside, move, step):
 
 
 @triton.jit
-def adamw(weights, low, m, v, grad, tally, n, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps, SPLIT: tl.constexpr,
+def _words(key, part, counter):
+    """The random words of four elements for each of a block of counters [rows, n]: [rows, 4*n].
+
+    Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+    """
+    k0, k1 = key.to(tl.uint32), (key >> 32).to(tl.uint32)
+    c0, c1 = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
+    c2, c3 = (counter * 0 + part).to(tl.uint32), (counter * 0 + (part >> 32)).to(tl.uint32)
+    for _ in tl.static_range(10):
+        high0, low0 = tl.umulhi(c0, 0xD2511F53), c0 * 0xD2511F53
+        high1, low1 = tl.umulhi(c2, 0xCD9E8D57), c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0 += 0x9E3779B9
+        k1 += 0xBB67AE85
+    return tl.reshape(tl.join(tl.join(c0, c2), tl.join(c1, c3)), [counter.shape[0], 4 * counter.shape[1]])
+
+
+@triton.jit
+def adamw(weights, low, m, v, grad, tally, n, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps, LOW: tl.constexpr,
           BLOCK: tl.constexpr):
     """One step. Programs: ceil(n/BLOCK). Moves 24 bytes and the gradient's for each parameter."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    _adamw(weights, low, m, v, grad, tally, n, 0, 0, 0, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps, LOW, BLOCK)
+
+
+@triton.jit
+def adamw24(weights, low, m, v, grad, tally, n, key, part, counter, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps,
+            LOW: tl.constexpr, BLOCK: tl.constexpr):
+    """One step for weights of 24 bits, rounded by random words: see adamw8. Programs: ceil(n/BLOCK). Moves 22 bytes and the
+    gradient's for each parameter.
+    """
+    _adamw(weights, low, m, v, grad, tally, n, key, part, counter, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps, LOW, BLOCK)
+
+
+@triton.jit
+def _adamw(weights, low, m, v, grad, tally, n, key, part, counter, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps,
+           LOW: tl.constexpr, BLOCK: tl.constexpr):
+    begin = tl.program_id(0).to(tl.int64) * BLOCK
+    at = begin + tl.arange(0, BLOCK)
     inside = at < n
-    p = _load_weights(weights, low, at, inside, SPLIT)
+    p = _load_weights(weights, low, at, inside, LOW)
     m0 = tl.load(m + at, mask=inside, other=0.0)
     v0 = tl.load(v + at, mask=inside, other=0.0)
     g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
     p, move, m1, v1 = _step(p, m0, v0, g, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps)
     tl.store(m + at, m1, mask=inside)
     tl.store(v + at, v1, mask=inside)
-    _store_weights(weights, low, tally, at, inside, p, SPLIT)
+    words = p
+    if LOW == 1:
+        words = tl.reshape(_words(key, part, counter + begin // 4 + tl.arange(0, BLOCK // 4)[None, :]), [BLOCK])
+    _store_weights(weights, low, tally, at, inside, p, words, LOW)
     _tell_move(tally, inside, move, step)
 
 
@@ -167,37 +213,19 @@ def _encode_second(x, words):
 
 
 @triton.jit
-def _words(key, part, counter):
-    """The random words of four elements for each of a block of counters [rows, n]: [rows, 4*n].
-
-    Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
-    """
-    k0, k1 = key.to(tl.uint32), (key >> 32).to(tl.uint32)
-    c0, c1 = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
-    c2, c3 = (counter * 0 + part).to(tl.uint32), (counter * 0 + (part >> 32)).to(tl.uint32)
-    for _ in tl.static_range(10):
-        high0, low0 = tl.umulhi(c0, 0xD2511F53), c0 * 0xD2511F53
-        high1, low1 = tl.umulhi(c2, 0xCD9E8D57), c2 * 0xCD9E8D57
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0 += 0x9E3779B9
-        k1 += 0xBB67AE85
-    return tl.reshape(tl.join(tl.join(c0, c2), tl.join(c1, c3)), [counter.shape[0], 4 * counter.shape[1]])
-
-
-@triton.jit
 def adamw8(weights, low, m, v, mscale, vscale, grad, tally, mcodes, vcodes, n, key, part, counter, clip, decay, omb1, beta2, omb2, step,
-           sqrtbc2, eps, SPLIT: tl.constexpr, BLOCKS: tl.constexpr, MOMENTS: tl.constexpr, MZERO: tl.constexpr):
-    """One step for moments in blocks of MOMENTS, each with a scale. Programs: ceil(n/ELEMENTS). Second moments are rounded by random
-    words, of the key and, for four elements each, the counters from counter on, with part in their high halves.
+           sqrtbc2, eps, LOW: tl.constexpr, BLOCKS: tl.constexpr, MOMENTS: tl.constexpr, MZERO: tl.constexpr):
+    """One step for moments in blocks of MOMENTS, each with a scale. Programs: ceil(n/ELEMENTS). Second moments, and weights of 24 bits,
+    are rounded by random words, of the key and, for four elements each, the counters from counter on, with part in their high halves.
 
-    Moves 12 bytes and the gradient's for each parameter; what the codes stand for comes from the cache, once for each
+    Moves 12 bytes, or 10 for weights of 24 bits, and the gradient's for each parameter; what the codes stand for comes from the cache, once for each
     program.
     """
     block = (tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS))[:, None]
     at = block * MOMENTS + tl.arange(0, MOMENTS)[None, :]
     inside = at < n
     known = block * MOMENTS < n
-    p = _load_weights(weights, low, at, inside, SPLIT)
+    p = _load_weights(weights, low, at, inside, LOW)
     g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
     i = tl.arange(0, 256)
     m0 = _of(tl.load(mcodes + i), tl.load(m + at, mask=inside, other=0).to(tl.int32))
@@ -209,10 +237,11 @@ def adamw8(weights, low, m, v, mscale, vscale, grad, tally, mcodes, vcodes, n, k
     tl.store(m + at, codes, mask=inside)
     tl.store(mscale + block, scale, mask=known)
     fours = block * (MOMENTS // 4) + tl.arange(0, MOMENTS // 4)[None, :]
-    codes, scale = _encode_second(v1, _words(key, part, counter + fours))
+    words = _words(key, part, counter + fours)
+    codes, scale = _encode_second(v1, words)
     tl.store(v + at, codes, mask=inside)
     tl.store(vscale + block, scale, mask=known)
-    _store_weights(weights, low, tally, at, inside, p, SPLIT)
+    _store_weights(weights, low, tally, at, inside, p, words, LOW)
     _tell_move(tally, inside, move, step)
 
 
@@ -224,17 +253,19 @@ SCALARS = " ".join(f"{s}:fp32" for s in "clip decay omb1 beta2 omb2 step sqrtbc2
 FULL = dict(sm90a=dict(registers=64, held=True, spill=32))
 
 KERNELS = []
-for words, weights, gradient in (("split.f32", "i16", "fp32"), ("split.bf16", "i16", "bf16"), ("f32.f32", "fp32", "fp32")):
-    split = weights == "i16"
-    full = f"weights:*{weights} low:*i16 m:*fp32 v:*fp32 grad:*{gradient} tally:*i64 n:i64 {SCALARS}"
-    coded = (f"weights:*{weights} low:*i16 m:*u8 v:*u8 mscale:*fp32 vscale:*fp32 grad:*{gradient} tally:*i64 "
-             f"mcodes:*fp32 vcodes:*fp32 n:i64 key:i64 part:i64 counter:i64 {SCALARS}")
+for master, low, gradient in (("split", 2, "f32"), ("split", 2, "bf16"), ("split24", 1, "f32"), ("split24", 1, "bf16"), ("f32", 0, "f32")):
+    words = f"{master}.{gradient}"
+    vectors = (f"weights:*{'i16' if low else 'fp32'} low:*{'i8' if low == 1 else 'i16'} m:*%s v:*%s%s "
+               f"grad:*{'fp32' if gradient == 'f32' else 'bf16'} tally:*i64")
+    draw = "key:i64 part:i64 counter:i64"
+    full = f"{vectors % ('fp32', 'fp32', '')} n:i64 {draw + ' ' if low == 1 else ''}{SCALARS}"
+    coded = f"{vectors % ('u8', 'u8', ' mscale:*fp32 vscale:*fp32')} mcodes:*fp32 vcodes:*fp32 n:i64 {draw} {SCALARS}"
     for variant, aligned, blocks in (("any", "", 2), ("a16", "weights low m v grad n", 4)):
         KERNELS += [
-            Kernel(f"adamw.{words}.{variant}", adamw, full, ("ceil(n/BLOCK)",), dict(SPLIT=split, BLOCK=512), aligned=aligned,
-                   exact=True),
+            Kernel(f"adamw.{words}.{variant}", adamw24 if low == 1 else adamw, full, ("ceil(n/BLOCK)",), dict(LOW=low, BLOCK=512),
+                   aligned=aligned, exact=True),
             Kernel(f"adamw8.{words}.{variant}", adamw8, coded, ("ceil(n/ELEMENTS)",),
-                   dict(SPLIT=split, BLOCKS=blocks, MOMENTS=MOMENTS, MZERO=MZERO),
+                   dict(LOW=low, BLOCKS=blocks, MOMENTS=MOMENTS, MZERO=MZERO),
                    numbers=dict(ELEMENTS=blocks * MOMENTS), aligned=aligned, exact=True,
                    on=FULL if variant == "a16" else {}),
         ]

@@ -546,6 +546,17 @@ def split(p):
     return high, np.where(nan, 0, bits & 0xFFFF).astype(np.uint16).view(np.int16)
 
 
+def split24(p, random):
+    """Halves of 24 bits, rounded by 8 bits each of random words."""
+    bits = p.view(np.uint32).astype(np.uint64)
+    bits = np.where(np.isnan(p), 0x7FC00000, bits) + (random & 0xFF)
+    return ((bits + 0x8000) >> 16).astype(np.uint16), (bits >> 8 & 0xFF).astype(np.uint8).view(np.int8)
+
+
+def random_words(key, part, counter, n):
+    return np.array([philox(key, part, counter + i) for i in range(-(-n // 4))], np.uint64).reshape(-1)[:n]
+
+
 def code_values(signed):
     """What the codes of bitsandbytes' dynamic map stand for."""
     positive = []
@@ -620,25 +631,37 @@ class AdamWTest(Case):
             g[100:101], g[101:102] = np.nan, np.inf
         return p, g
 
+    FORMS = ("split.f32", "split.bf16", "split24.f32", "split24.bf16", "f32.f32")
+    DRAW = (0x123456789ABCDEF0, 3 << 33 | 5, (1 << 32) - 9)  # key, part, counter
+
     def weights(self, p, words):
         """p as the kernel has it, and how to compare it."""
         if words.startswith("split"):
-            high, low = (torch.from_numpy(np.ascontiguousarray(h.view(np.int16))) for h in split(p))
-            p = ((high.numpy().astype(np.uint16).astype(np.uint32) << 16) + low.numpy().astype(np.int32).view(np.uint32)).view(f32)
-            return p, high, low
+            if words.startswith("split24"):
+                high, low = split24(p, np.full(len(p), 0x80, np.uint64))
+                rest = low.astype(np.int32) << 8
+            else:
+                high, low = split(p)
+                rest = low.astype(np.int32)
+            p = ((high.astype(np.uint32) << 16) + rest.view(np.uint32)).view(f32)
+            return p, torch.from_numpy(np.ascontiguousarray(high.view(np.int16))), torch.from_numpy(np.ascontiguousarray(low))
         high = torch.from_numpy(p.copy())
         return p, high, high
 
-    def check_weights(self, p, high, low, words):
-        if words.startswith("split"):
-            want_high, want_low = split(p)
-            self.assertTrue((high.numpy().view(np.uint16) == want_high).all())
-            self.assertTrue((low.numpy() == want_low).all())
-        else:
+    def check_weights(self, p, high, low, words, random):
+        """Compares new weights with p, and returns the number of those that are infinite or NaN."""
+        if not words.startswith("split"):
             self.assertTrue(bits_equal(high.numpy(), p))
+            return (~np.isfinite(p)).sum()
+        want_high, want_low = split24(p, random) if words.startswith("split24") else split(p)
+        self.assertTrue((high.numpy().view(np.uint16) == want_high).all())
+        self.assertTrue((low.numpy() == want_low).all())
+        if words.startswith("split24"):
+            return (want_high & 0x7F80 == 0x7F80).sum()
+        return (~np.isfinite(p)).sum()
 
     def test_fp32_moments(self):
-        for words, variant, n in itertools.product(("split.f32", "split.bf16", "f32.f32"), ("any", "a16"), (1, 3, 131, 1600)):
+        for words, variant, n in itertools.product(self.FORMS, ("any", "a16"), (1, 3, 131, 1600)):
             if variant == "a16" and n % 16:
                 continue
             with self.subTest(f"{words}.{variant} {n}"):
@@ -650,15 +673,16 @@ class AdamWTest(Case):
                 p, high, low = self.weights(p, words)
                 tm, tv, tally = torch.from_numpy(m.copy()), torch.from_numpy(v.copy()), torch.tensor([5, 7])
                 grad = torch.from_numpy(g).to(TYPES[words.split(".")[1]])
-                launch(f"adamw.{words}.{variant}", high, low, tm, tv, grad, tally, n, *SCALARS)
+                draw = self.DRAW if words.startswith("split24") else ()
+                launch(f"adamw.{words}.{variant}", high, low, tm, tv, grad, tally, n, *draw, *SCALARS)
                 p, m, v, longest = step(p, m, v, g)
-                self.check_weights(p, high, low, words)
+                bad = self.check_weights(p, high, low, words, random_words(*self.DRAW, n))
                 self.assertTrue(bits_equal(tm.numpy(), m) and bits_equal(tv.numpy(), v))
-                self.assertEqual(tally.tolist(), [5 + (~np.isfinite(p)).sum(), longest])
+                self.assertEqual(tally.tolist(), [5 + bad, longest])
 
     def test_8_bit_moments(self):
         signed, unsigned = code_values(True), code_values(False)
-        for words, variant, blocks in itertools.product(("split.f32", "split.bf16", "f32.f32"), ("any", "a16"), (1, 7)):
+        for words, variant, blocks in itertools.product(self.FORMS, ("any", "a16"), (1, 7)):
             with self.subTest(f"{words}.{variant} {blocks}"):
                 n = blocks * 256
                 p, g = self.parameters(n)
@@ -668,20 +692,19 @@ class AdamWTest(Case):
                 p, high, low = self.weights(p, words)
                 tm, tv, ms, vs = (torch.from_numpy(x.copy()) for x in (codes[0], codes[1], scales, scales))
                 tally, grad = torch.tensor([5, 0]), torch.from_numpy(g).to(TYPES[words.split(".")[1]])
-                key, part, counter = 0x123456789ABCDEF0, 3 << 33 | 5, (1 << 32) - 9
                 launch(f"adamw8.{words}.{variant}", high, low, tm, tv, ms, vs, grad, tally, torch.from_numpy(signed), torch.from_numpy(unsigned), n,
-                       key, part, counter, *SCALARS)
+                       *self.DRAW, *SCALARS)
                 p, m, v, longest = step(p, signed[codes[0]] * scales.repeat(256), unsigned[codes[1]] * scales.repeat(256), g)
-                self.check_weights(p, high, low, words)
+                random = random_words(*self.DRAW, n)
+                bad = self.check_weights(p, high, low, words, random)
                 want, scale = nearest(m.reshape(blocks, 256), signed)
                 self.assertTrue(bits_equal(ms.numpy(), scale))
                 self.assertTrue((tm.numpy() == want.reshape(-1)).all())
-                random = np.array([philox(key, part, counter + i) for i in range(n // 4)], np.uint64).reshape(blocks, 256)
-                want, clear, scale = rounded_up(v.reshape(blocks, 256), unsigned, random)
+                want, clear, scale = rounded_up(v.reshape(blocks, 256), unsigned, random.reshape(blocks, 256))
                 self.assertTrue(bits_equal(vs.numpy(), scale))
                 self.assertTrue(((tv.numpy().reshape(blocks, 256) == want) | ~clear).all())
                 self.assertGreater(clear.mean(), 0.98)
-                self.assertEqual(tally.tolist(), [5 + (~np.isfinite(p)).sum(), longest])
+                self.assertEqual(tally.tolist(), [5 + bad, longest])
 
     def test_codes_part_at_means(self):
         """First moments at, and next to, the means of two codes, the ends of decades, and the codes."""

@@ -252,10 +252,11 @@ func (a *asm) nearest(m moment8) {
 	}
 }
 
-// adamw8 writes AdamW for weights in the given form ("split" or "f32"), with its declaration.
-func adamw8(name string, weights []string, d dtype, body func(a *asm, counter reg)) (source, declaration string) {
+// adamw8 writes AdamW for weights in the given form, with its declaration.
+func adamw8(form master, d dtype) (source, declaration string) {
 	a := &asm{w: zmm, address: map[string]string{}, offset: map[string]int{}, consts: map[string]reg{}}
-	arrays := updated(weights, d)
+	a.random = wordPlace{base: scratchReg, at: scratchWords}
+	arrays, body := form.updated(d), form.body(d)
 	off := 0
 	load := func(name, register string) {
 		a.f("MOVQ %s+%d(FP), %s", name, off, register)
@@ -298,7 +299,7 @@ func adamw8(name string, weights []string, d dtype, body func(a *asm, counter re
 	a.text.Reset()
 	a.text.WriteString(before)
 	a.label("block")
-	a.philox(scratchReg, "R11", scratchWords)
+	a.blockWords(scratchReg, "R11", scratchWords)
 	for _, m := range moments8 {
 		a.decode(m)
 	}
@@ -340,7 +341,7 @@ func adamw8(name string, weights []string, d dtype, body func(a *asm, counter re
 	a.f("VZEROUPPER")
 	a.f("RET")
 
-	return a.function(name+zmm.suffix(),
+	return a.function("adamw8"+form.function(d)+zmm.suffix(),
 		strings.Join(names, ", ")+" unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8",
 		wideFrameBytes, off+tallyBytes)
 }
@@ -350,9 +351,11 @@ func blockLoops() (sources, declarations []string) {
 	add := func(source, declaration string) {
 		sources, declarations = append(sources, source), append(declarations, declaration)
 	}
-	for _, d := range both {
-		add(adamw8("adamw8Split"+string(d), []string{"hi", "lo"}, d, adamwSplitBody(d)))
+	for _, form := range inHalves {
+		for _, d := range both {
+			add(adamw8(form, d))
+		}
 	}
-	add(adamw8("adamw8F32", []string{"p"}, f32, adamwF32Body))
+	add(adamw8(unsplit, f32))
 	return sources, declarations
 }

@@ -324,7 +324,7 @@ func (n narrow8) sign(k reg) {
 func (l adamwAVX2) write8() (source, declaration string) {
 	a := &asm{w: ymm, address: map[string]string{}, offset: map[string]int{},
 		shift: map[string]int{"m": scratchM, "v": scratchV}, scaledBy: map[string]string{"m": mScales, "v": vScales}}
-	arrays := append(append([]string{}, l.weights...), "grad")
+	arrays := namesOf(l.updated(l.d))
 	off := 0
 	load := func(name, register string) {
 		a.f("MOVQ %s+%d(FP), %s", name, off, register)
@@ -343,13 +343,14 @@ func (l adamwAVX2) write8() (source, declaration string) {
 		a.f("MOVQ %d(R11), %s", 8*i, r)
 	}
 	a.offset["w"] = off
+	a.random = wordPlace{fmt.Sprintf("w+%d(FP)", off), "R11", narrowWords}
 	load("w", scratchReg)
 	load("t", tablesReg)
 	a.address["m"], a.address["v"] = scratchReg, scratchReg
 	a.offset["ret"] = off
 	a.begin()
-	all := l.arrays()
-	fetch := [2][]array{all[:len(l.weights)], all[len(l.weights):]}
+	all := l.updated(l.d)
+	fetch := [2][]array{l.master.arrays, all[len(l.master.arrays):]}
 	part := func(i int, write func(n narrow8)) {
 		n := narrow8{a.fork(), moments8[i], narrowAt + i*narrowBytes, fetch[i]}
 		write(n)
@@ -361,7 +362,7 @@ func (l adamwAVX2) write8() (source, declaration string) {
 	}
 	a.label("block")
 	a.f("MOVQ w+%d(FP), R11", a.offset["w"])
-	a.philox("R11", "R10", narrowWords)
+	a.blockWords("R11", "R10", narrowWords)
 	a.f("MOVQ $256, R10")
 	l.loop(a)
 	for i, m := range moments8 {
@@ -378,7 +379,7 @@ func (l adamwAVX2) write8() (source, declaration string) {
 	a.end()
 	a.f("VZEROUPPER")
 	a.f("RET")
-	return a.function("adamw8"+strings.TrimPrefix(l.name, "adamw")+ymm.suffix(),
+	return a.function("adamw8"+l.function(l.d)+ymm.suffix(),
 		strings.Join(arrays, ", ")+" unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *narrowScratch8, t *tables8",
 		frameBytes, off+tallyBytes)
 }

@@ -21,24 +21,15 @@ const (
 	frameBytes         = 96
 )
 
-// adamwAVX2 is AdamW for weights in two halves (hi and lo) or one array (p), with gradients of type d.
+// adamwAVX2 is AdamW for weights in a form, with gradients of type d.
 type adamwAVX2 struct {
-	name    string
-	weights []string
-	d       dtype
-	body    func(a *asm, counter reg) // of 8 elements
+	master
+	d dtype
 }
 
 func adamwsAVX2() []adamwAVX2 {
-	return []adamwAVX2{
-		{"adamwSplitF32", []string{"hi", "lo"}, f32, adamwSplitBody(f32)},
-		{"adamwSplitBF16", []string{"hi", "lo"}, bf16, adamwSplitBody(bf16)},
-		{"adamwF32", []string{"p"}, f32, adamwF32Body},
-	}
+	return []adamwAVX2{{split16, f32}, {split16, bf16}, {split24, f32}, {split24, bf16}, {unsplit, f32}}
 }
-
-// arrays are the weights, and then the gradient.
-func (l adamwAVX2) arrays() []array { return updated(l.weights, l.d) }
 
 // begin clears the results, and inverts the divisor.
 func (a *asm) begin() {
@@ -131,6 +122,46 @@ func (a *asm) splitPair(p [2]reg, hi, lo string) {
 	a.free(h[0], h[1], zero, p[0], p[1])
 }
 
+// joinPair24 reads 16 weights as tensor.JoinF24 does.
+func (a *asm) joinPair24(hi, lo string) [2]reg {
+	low := a.take()
+	a.f("VPMOVZXBW %s, %s", a.mem(lo, 1), a.v(low))
+	a.f("VPSLLW $8, %s, %s", a.v(low), a.v(low))
+	a.f("VPERMQ $0xd8, %s, %s", a.v(low), a.v(low))
+	high, t := a.halves(hi), a.take()
+	a.f("VPSRAW $15, %s, %s", a.v(low), a.v(t))
+	a.op("VPADDW", high, t)
+	a.free(t)
+	return a.unpackWords(low, high)
+}
+
+// splitPair24 writes 16 weights as tensor.SplitF24 does, and frees them. Their high halves are finite.
+func (a *asm) splitPair24(p [2]reg, hi, lo string) {
+	h, zero := [2]reg{a.take(), a.take()}, a.take()
+	a.zero(zero)
+	for i := range p {
+		x, y := a.v(p[i]), a.v(h[i])
+		a.f("VMOVDQU %s, %s", a.wordsAt(8*i), y)
+		a.f("VPAND %s, %s, %s", a.words(0xff), y, y)
+		a.f("VPADDD %s, %s, %s", y, x, x)
+		a.f("VPSRLD $16, %s, %s", x, y)
+		a.f("VPBLENDW $0xaa, %s, %s, %s", a.v(zero), x, x)
+	}
+	x, y := a.v(p[0]), a.v(h[0])
+	a.f("VPACKUSDW %s, %s, %s", a.v(h[1]), y, y)
+	a.f("VPACKUSDW %s, %s, %s", a.v(p[1]), x, x)
+	a.f("VPSRLW $15, %s, %s", x, a.v(zero))
+	a.op("VPADDW", h[0], zero)
+	a.f("VPERMQ $0xd8, %s, %s", y, y)
+	a.f("VMOVDQU %s, %s", y, a.mem(hi, 2))
+	a.f("VPERMQ $0xd8, %s, %s", x, x)
+	a.f("VPSRLW $8, %s, %s", x, x)
+	a.f("VPACKUSWB %s, %s, %s", x, x, x)
+	a.f("VPERMQ $8, %s, %s", x, x)
+	a.f("VMOVDQU X%d, %s", p[0], a.mem(lo, 1))
+	a.free(h[0], h[1], zero, p[0], p[1])
+}
+
 // momentsAt reads 8 moments.
 func (a *asm) momentsAt(name string, half int) reg {
 	r := a.take()
@@ -201,10 +232,13 @@ func (a *asm) seeMoves(r reg) {
 // pair is the body of the loop of 16 elements; it jumps to odd before it stores if a weight is not finite.
 func (l adamwAVX2) pair(a *asm) {
 	var p [2]reg
-	if len(l.weights) == 2 {
-		p = a.joinPair(l.weights[0], l.weights[1])
-	} else {
-		p = a.loadPair(f32, l.weights[0])
+	switch l.name {
+	case split16.name:
+		p = a.joinPair("hi", "lo")
+	case split24.name:
+		p = a.joinPair24("hi", "lo")
+	default:
+		p = a.loadPair(f32, "p")
 	}
 	g := a.loadPair(l.d, "grad")
 	var m, v [2]reg
@@ -212,11 +246,18 @@ func (l adamwAVX2) pair(a *asm) {
 		m[i], v[i] = a.updateHalf(p[i], g[i], i)
 	}
 	if a.scaledBy == nil { // blocks of 8-bit moments are fetched while the one before is encoded
-		a.fetch(append(l.arrays(), array{"m", 4}, array{"v", 4})...)
+		a.fetch(append(l.updated(l.d), array{"m", 4}, array{"v", 4})...)
 	}
 	x, y := a.take(), a.take()
-	a.f("VSUBPS %s, %s, %s", a.v(p[0]), a.v(p[0]), a.v(x)) // 0, or else a NaN
-	a.f("VSUBPS %s, %s, %s", a.v(p[1]), a.v(p[1]), a.v(y))
+	if l.name == split24.name { // the high halves of finite numbers may be infinite: twice these numbers are, too
+		a.f("VADDPS %s, %s, %s", a.v(p[0]), a.v(p[0]), a.v(x))
+		a.f("VADDPS %s, %s, %s", a.v(p[1]), a.v(p[1]), a.v(y))
+		a.sub(x, x) // 0, or else a NaN
+		a.sub(y, y)
+	} else {
+		a.f("VSUBPS %s, %s, %s", a.v(p[0]), a.v(p[0]), a.v(x))
+		a.f("VSUBPS %s, %s, %s", a.v(p[1]), a.v(p[1]), a.v(y))
+	}
 	a.f("VCMPPS $3, %s, %s, %s", a.v(x), a.v(y), a.v(x)) // unordered
 	a.f("VMOVMSKPS %s, R11", a.v(x))
 	a.free(x, y)
@@ -231,13 +272,16 @@ func (l adamwAVX2) pair(a *asm) {
 		a.f("VMOVUPS %s, %s", a.v(v[i]), a.memAt("v", 4, 8*i))
 		a.free(m[i], v[i])
 	}
-	if len(l.weights) == 2 {
-		a.splitPair(p, l.weights[0], l.weights[1])
-		return
-	}
-	for i := range p {
-		a.f("VMOVUPS %s, %s", a.v(p[i]), a.memAt(l.weights[0], 4, 8*i))
-		a.free(p[i])
+	switch l.name {
+	case split16.name:
+		a.splitPair(p, "hi", "lo")
+	case split24.name:
+		a.splitPair24(p, "hi", "lo")
+	default:
+		for i := range p {
+			a.f("VMOVUPS %s, %s", a.v(p[i]), a.memAt("p", 4, 8*i))
+			a.free(p[i])
+		}
 	}
 }
 
@@ -250,8 +294,8 @@ func (l adamwAVX2) loop(a *asm) {
 		slow.seeMoves(r)
 	}
 	l.pair(fast)
-	counter := slow.keep()
-	l.body(slow, counter)
+	counter, body := slow.keep(), l.body(l.d)
+	body(slow, counter)
 
 	a.f("XORQ R12, R12")
 	a.label("again")
@@ -279,7 +323,7 @@ func (l adamwAVX2) loop(a *asm) {
 	slow.text.Reset()
 	slow.zero(counter)
 	slow.label("eight")
-	l.body(slow, counter)
+	body(slow, counter)
 	slow.f("ADDQ $8, R12")
 	slow.f("CMPQ R12, %s", endAt)
 	slow.f("JLT eight")
@@ -293,7 +337,7 @@ func (l adamwAVX2) loop(a *asm) {
 
 // fork is an asm for the same arguments, with all registers free.
 func (a *asm) fork() *asm {
-	return &asm{w: a.w, address: a.address, offset: a.offset, shift: a.shift, scaledBy: a.scaledBy,
+	return &asm{w: a.w, address: a.address, offset: a.offset, shift: a.shift, scaledBy: a.scaledBy, random: a.random,
 		consts: map[string]reg{}}
 }
 
@@ -307,7 +351,7 @@ func (a *asm) function(name, sig string, frame, args int) (source, declaration s
 // write writes the function for fp32 moments, and its declaration.
 func (l adamwAVX2) write() (source, declaration string) {
 	a := &asm{w: ymm, address: map[string]string{}, offset: map[string]int{}}
-	arrays := append(append([]string{}, l.weights...), "m", "v", "grad")
+	arrays := l.passed(l.d)
 	off := 0
 	for i, name := range append(arrays, "n", "s") {
 		register := "R10"
@@ -324,6 +368,6 @@ func (l adamwAVX2) write() (source, declaration string) {
 	a.end()
 	a.f("VZEROUPPER")
 	a.f("RET")
-	return a.function(l.name+ymm.suffix(), strings.Join(arrays, ", ")+" unsafe.Pointer, n int, s *AdamWScalars",
+	return a.function("adamw"+l.function(l.d)+ymm.suffix(), strings.Join(arrays, ", ")+" unsafe.Pointer, n int, s *AdamWScalars",
 		frameBytes, off+tallyBytes)
 }

@@ -59,6 +59,7 @@ type asm struct {
 	move     func(r reg)        // sees what is subtracted from weights, and may change it; may be nil
 	shift    map[string]int     // bytes between the address of an array and the array
 	scaledBy map[string]string  // general register that points to the scale of an array of moments, where they have one
+	random   wordPlace          // where random words are; zero: in an array
 }
 
 func (a *asm) f(format string, args ...any) { fmt.Fprintf(&a.text, "\t"+format+"\n", args...) }
@@ -201,13 +202,30 @@ type array struct {
 	bytes int
 }
 
-// updated are the arrays of an update but moments: weights, in two halves or one array, and the gradient.
-func updated(weights []string, d dtype) []array {
-	var all []array
-	for _, name := range weights {
-		all = append(all, array{name, 4 / len(weights)})
+// master is a form of weights between updates: its name in names of functions, and its arrays.
+type master struct {
+	name   string
+	arrays []array
+}
+
+var (
+	split16  = master{"Split", []array{{"hi", 2}, {"lo", 2}}}
+	split24  = master{"Split24", []array{{"hi", 2}, {"lo", 1}}}
+	unsplit  = master{"F32", []array{{"p", 4}}}
+	inHalves = []master{split16, split24}
+)
+
+// updated are the arrays of an update but moments: weights and the gradient.
+func (m master) updated(d dtype) []array {
+	return append(slices.Clone(m.arrays), array{"grad", d.bytes()})
+}
+
+// namesOf are the names of arrays.
+func namesOf(arrays []array) (names []string) {
+	for _, x := range arrays {
+		names = append(names, x.name)
 	}
-	return append(all, array{"grad", d.bytes()})
+	return names
 }
 
 // fetchAhead leads the reads of a loop, in elements: half a page of fp32. The hardware's own fetching ends with a page.
@@ -366,6 +384,84 @@ func (a *asm) splitMaster(r, counter reg, hi, lo string) {
 	a.f("VEXTRACTI128 $1, %s, X%d", y, t)
 	a.f("VMOVDQU X%d, %s", t, a.mem(lo, 2))
 	a.free(r, t)
+}
+
+// randomBits reads the random words of elements, without those bits that do not round weights.
+func (a *asm) randomBits() reg {
+	var r reg
+	if a.random == (wordPlace{}) {
+		r = a.load(f32, "words")
+	} else {
+		r = a.take()
+		a.f("VMOVUPS %s, %s", a.wordsAt(0), a.v(r))
+	}
+	a.f("VPSLLD $24, %s, %s", a.v(r), a.v(r))
+	a.f("VPSRLD $24, %s, %s", a.v(r), a.v(r))
+	return r
+}
+
+// splitMaster24 writes the two halves of fp32 weights as tensor.SplitF24 does, counts those with a high half that is not
+// finite, and frees r.
+func (a *asm) splitMaster24(r, counter reg, hi, lo string) {
+	half, nan, exponent := a.bits(0x8000), a.bits(0x7fc00000), a.bits(0x7f800000)
+	x := a.v(r)
+	if a.w == zmm {
+		a.f("VCMPPS $3, %s, %s, K2", x, x)
+		a.f("VMOVAPS %s, K2, %s", a.v(nan), x)
+		random, k := a.randomBits(), ""
+		if a.masked {
+			k = "K1, "
+		}
+		y := a.v(random)
+		a.f("VPADDD %s, %s, %s", y, x, x)
+		a.f("VPADDD %s, %s, %s", a.v(half), x, y)
+		t := a.take()
+		a.f("VPANDD %s, %s, %s", a.v(exponent), y, a.v(t))
+		a.f("VPCMPEQD %s, %s, %sK2", a.v(exponent), a.v(t), k) // elements that do not exist may well be 0/0
+		a.f("VPADDD %s, %s, K2, %s", a.v(a.bits(1)), a.v(counter), a.v(counter))
+		a.f("VPSRLD $16, %s, %s", y, y)
+		a.f("VPMOVDW %s, %s%s", y, k, a.mem(hi, 2))
+		a.f("VPSRLD $8, %s, %s", x, x)
+		a.f("VPMOVDB %s, %s%s", x, k, a.mem(lo, 1))
+		a.free(r, random, t)
+		return
+	}
+	t := a.take()
+	a.f("VCMPPS $3, %s, %s, %s", x, x, a.v(t))
+	a.f("VBLENDVPS %s, %s, %s, %s", a.v(t), a.v(nan), x, x)
+	a.free(t)
+	random := a.randomBits()
+	y := a.v(random)
+	a.f("VPADDD %s, %s, %s", y, x, x)
+	a.f("VPADDD %s, %s, %s", a.v(half), x, y)
+	t = a.take()
+	a.f("VPAND %s, %s, %s", a.v(exponent), y, a.v(t))
+	a.f("VPCMPEQD %s, %s, %s", a.v(exponent), a.v(t), a.v(t))
+	a.f("VPSUBD %s, %s, %s", a.v(t), a.v(counter), a.v(counter)) // true is -1
+	a.f("VPSRLD $16, %s, %s", y, y)
+	a.f("VPSLLD $16, %s, %s", x, x)
+	a.f("VPSRLD $24, %s, %s", x, x)
+	a.f("VPACKUSDW %s, %s, %s", x, y, y) // hi 0-3, lo 0-3, hi 4-7, lo 4-7
+	a.f("VPERMQ $0xd8, %s, %s", y, y)
+	a.f("VMOVDQU X%d, %s", random, a.mem(hi, 2))
+	a.f("VEXTRACTI128 $1, %s, X%d", y, t)
+	a.f("VPACKUSWB X%d, X%d, X%d", t, t, t)
+	a.f("VMOVQ X%d, %s", t, a.mem(lo, 1))
+	a.free(r, random, t)
+}
+
+// joinMaster24 reads the two halves as tensor.JoinF24 does.
+func (a *asm) joinMaster24(hi, lo string) reg {
+	r, l := a.load(bf16, hi), a.take()
+	z, k := "", ""
+	if a.masked {
+		z, k = ".Z", "K1, "
+	}
+	a.f("VPMOVSXBD%s %s, %s%s", z, a.mem(lo, 1), k, a.v(l))
+	a.f("VPSLLD $8, %s, %s", a.v(l), a.v(l))
+	a.f("VPADDD %s, %s, %s", a.v(l), a.v(r), a.v(r))
+	a.free(l)
+	return r
 }
 
 // joinMaster reads the two halves as tensor.JoinF32 does.
@@ -669,6 +765,11 @@ func generate() (source, declarations []byte) {
 			s.WriteString(source)
 			d.WriteString(declaration)
 		}
+	}
+	for _, w := range []width{ymm, zmm} {
+		source, declaration := wordsLoop(w)
+		s.WriteString(source)
+		d.WriteString(declaration)
 	}
 	for _, l := range adamwsAVX2() {
 		for _, write := range []func() (string, string){l.write, l.write8} {

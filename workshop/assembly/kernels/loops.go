@@ -1,6 +1,9 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // The fields of kernels.AdamWScalars, in bytes.
 const (
@@ -28,9 +31,9 @@ func loops(w width) []loop {
 		}
 		return append(all, sumLanes("sum", f32, false), sumExpLanes())
 	}
-	all = append(all, adamwF32())
+	all = append(all, adamw(unsplit, f32))
 	for _, d := range both {
-		all = append(all, adamw(d), sum64("sumSquares", d, true), add(d), addTo(d), scale(d), addScaled(d),
+		all = append(all, adamw(split16, d), adamw(split24, d), sum64("sumSquares", d, true), add(d), addTo(d), scale(d), addScaled(d),
 			normSquares(d), normApply(d), normDot(d), normGrad(d, false), normGrad(d, true), normWeight(d),
 			rotate(d), swiglu(d), swigluGrad(d), geglu(d), gegluGrad(d), limited(d), limitedGrad(d), gate(d),
 			gateGrad(d), expMul(d), expSum(d), dot(d), scoreGrad(d))
@@ -155,23 +158,46 @@ func telling(l loop, body func(a *asm, counter reg)) loop {
 	return l
 }
 
-func adamw(d dtype) loop {
-	l := loop{name: "adamwSplit" + string(d), arrays: []string{"hi", "lo", "m", "v", "grad"}, params: "s *AdamWScalars"}
-	return telling(l, fetching(adamwSplitBody(d),
-		array{"hi", 2}, array{"lo", 2}, array{"m", 4}, array{"v", 4}, array{"grad", d.bytes()}))
+// passed are the arrays that an update with fp32 moments gets, in order.
+func (m master) passed(d dtype) []string {
+	names := append(namesOf(m.arrays), "m", "v", "grad")
+	if m.name == split24.name {
+		names = append(names, "words")
+	}
+	return names
 }
 
-func adamwSplitBody(d dtype) func(a *asm, bad reg) {
+func adamw(m master, d dtype) loop {
+	l := loop{name: "adamw" + m.function(d), arrays: m.passed(d), params: "s *AdamWScalars"}
+	fetched := append(slices.Clone(m.arrays), array{"m", 4}, array{"v", 4}, array{"grad", d.bytes()})
+	return telling(l, fetching(m.body(d), fetched...))
+}
+
+// function is the end of names of updates: gradients of fp32 weights are in fp32.
+func (m master) function(d dtype) string {
+	if m.name == unsplit.name {
+		return m.name
+	}
+	return m.name + string(d)
+}
+
+// body is the update of one vector.
+func (m master) body(d dtype) func(a *asm, bad reg) {
+	switch m.name {
+	case unsplit.name:
+		return adamwF32Body
+	case split24.name:
+		return func(a *asm, bad reg) {
+			p, g := a.joinMaster24("hi", "lo"), a.load(d, "grad")
+			update(a, p, g)
+			a.splitMaster24(p, bad, "hi", "lo")
+		}
+	}
 	return func(a *asm, bad reg) {
 		p, g := a.joinMaster("hi", "lo"), a.load(d, "grad")
 		update(a, p, g)
 		a.splitMaster(p, bad, "hi", "lo")
 	}
-}
-
-func adamwF32() loop {
-	return telling(loop{name: "adamwF32", arrays: []string{"p", "m", "v", "grad"}, params: "s *AdamWScalars"},
-		fetching(adamwF32Body, array{"p", 4}, array{"m", 4}, array{"v", 4}, array{"grad", 4}))
 }
 
 // fetching is a body that also fetches ahead.

@@ -1,5 +1,7 @@
 package main
 
+import "fmt"
+
 // Random words come from Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
 // SC 2011); internal/rng is the reference. A vector has a counter in each lane of 64 bits, of which the low half
 // counts: VPMULUDQ multiplies the low halves, and the high halves of its products are the other inputs of the next
@@ -16,9 +18,26 @@ const (
 // The general registers of the loop; R12 counts words.
 const philoxMul0, philoxMul1 = 0xD2511F53, 0xCD9E8D57
 
-// philox writes a block's random words. base is the register with the address of words8, less at. It takes R12, the
-// register temp and vector registers below 16.
-func (a *asm) philox(base, temp string, at int) {
+// wordsLoop writes the function that makes the random words of n parameters, or of some more, and its declaration.
+func wordsLoop(w width) (source, declaration string) {
+	a := &asm{w: w}
+	a.f("MOVQ to+0(FP), AX")
+	a.f("MOVQ n+8(FP), R10")
+	a.f("MOVQ w+16(FP), BX")
+	a.philox("BX", "R11", 0, "AX", "R10")
+	a.f("VZEROUPPER")
+	a.f("RET")
+	head := fmt.Sprintf("func words%s(to *[wordsPiece]uint32, n int, w *words8)", w.suffix())
+	source = fmt.Sprintf("// %s\nTEXT ·words%s(SB), NOSPLIT, $0-24\n%s\n", head, w.suffix(), a.text.String())
+	return source, "//go:noescape\n" + head + "\n\n"
+}
+
+// blockWords writes a block's random words to words8. base is the register with its address, less at.
+func (a *asm) blockWords(base, temp string, at int) { a.philox(base, temp, at, base, "$256") }
+
+// philox writes random words, until there are end of them. base is the register with the address of words8, and to the one
+// with that of the words, both less at. It takes R12, the register temp and vector registers below 16.
+func (a *asm) philox(base, temp string, at int, to, end string) {
 	width := 32 // bytes
 	if a.w == zmm {
 		width = 64
@@ -81,12 +100,31 @@ func (a *asm) philox(base, temp string, at int) {
 		}
 		for half, name := range []string{"VPUNPCKLQDQ", "VPUNPCKHQDQ"} {
 			a.f("%s %s, %s, %s", name, a.v(c[2]), a.v(c[0]), a.v(t))
-			a.f("VMOVDQU%s %s, %d(%s)(R12*4)", a.quads(), a.v(t), at+width*(2*i+half), base)
+			a.f("VMOVDQU%s %s, %d(%s)(R12*4)", a.quads(), a.v(t), at+width*(2*i+half), to)
 		}
 	}
 	a.f("ADDQ $%d, R12", width)
-	a.f("CMPQ R12, $256")
+	a.f("CMPQ R12, %s", end)
 	a.f("JLT words")
+}
+
+// wordPlace says where an update finds the words that round weights.
+type wordPlace struct {
+	from string // of an address, which is loaded into base; "" if base has it
+	base string // a register
+	at   int    // from that address on
+}
+
+// wordsAt is the address of the random words of elements, from R12+i on.
+func (a *asm) wordsAt(i int) string {
+	w := a.random
+	if w == (wordPlace{}) {
+		return a.memAt("words", 4, i)
+	}
+	if w.from != "" {
+		a.f("MOVQ %s, %s", w.from, w.base)
+	}
+	return fmt.Sprintf("%d(%s)(R12*4)", w.at+4*i, w.base)
 }
 
 // quads returns the end of the names of moves of whole vectors.
