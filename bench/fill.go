@@ -53,9 +53,14 @@ func (b *benchmark) fillAlike(ctx context.Context, s *session.Session, wanted fu
 		for _, spec := range specs[first] {
 			bytes[spec.Kind] = make([]byte, spec.Bytes)
 		}
-		values := model.Values{High: hostmem.U16(bytes[store.Weights]), Low: hostmem.I16(bytes[store.Low])}
-		if b.plan.Numerics.Master == optim.F32 {
+		values := model.Values{High: hostmem.U16(bytes[store.Weights])}
+		switch b.plan.Numerics.Master {
+		case optim.F32:
 			values = model.Values{F32: hostmem.F32(bytes[store.Weights])}
+		case optim.Split:
+			values.Low = hostmem.I16(bytes[store.Low])
+		case optim.Split24:
+			values.Low8 = hostmem.I8(bytes[store.Low])
 		}
 		if err := initShared(ctx, b.plan.Model, &b.plan.Model.Parts[first], values, initPiece); err != nil {
 			return err
@@ -88,7 +93,7 @@ func initShared(ctx context.Context, m *model.Model, p *model.Part, values model
 	return fault.Share(ctx, int((n+piece-1)/piece), runtime.GOMAXPROCS(0), func(i int) error {
 		first := int64(i) * piece
 		m.InitPart(1, p, model.Values{First: first, F32: pieceOf(values.F32, first, piece), High: pieceOf(values.High, first, piece),
-			Low: pieceOf(values.Low, first, piece)})
+			Low: pieceOf(values.Low, first, piece), Low8: pieceOf(values.Low8, first, piece)})
 		return nil
 	})
 }

@@ -80,8 +80,16 @@ func (w *Weights) Range(part int, first, n int64, lowHalves bool) (v model.Value
 		return v, err
 	}
 	id.Kind = store.Low
-	w.low, err = w.read(id, w.low, 2*p.Layout.StateElems, 2*first, 2*n)
-	v.Low = hostmem.I16(w.low)
+	size := int64(2)
+	if low, _ := w.from.Extent(id); low.DType == tensor.I8 { // a master of 24 bits
+		size = 1
+	}
+	w.low, err = w.read(id, w.low, size*p.Layout.StateElems, size*first, size*n)
+	if size == 1 {
+		v.Low8 = hostmem.I8(w.low)
+	} else {
+		v.Low = hostmem.I16(w.low)
+	}
 	return v, err
 }
 

@@ -32,7 +32,7 @@ func trained(t *testing.T) *model.Model {
 }
 
 // saveWeights saves numbers in place of the model's weights: bytes that differ from one element to the next.
-func saveWeights(t *testing.T, m *model.Model, dtype tensor.DType, doc []byte, id Model) (*Checkpoint, map[ID][]byte) {
+func saveWeights(t *testing.T, m *model.Model, dtype, low tensor.DType, doc []byte, id Model) (*Checkpoint, map[ID][]byte) {
 	t.Helper()
 	fsys := vfs.NewMem()
 	r := start(t, fsys, root)
@@ -40,7 +40,7 @@ func saveWeights(t *testing.T, m *model.Model, dtype tensor.DType, doc []byte, i
 	for _, p := range m.Parts {
 		all = append(all, Spec{ID{p.Name, store.Weights}, dtype, dtype.Bytes() * p.Layout.WeightElems, 1000})
 		if p.Layout.StateElems > 0 {
-			all = append(all, Spec{ID{p.Name, store.Low}, tensor.I16, 2 * p.Layout.StateElems, 1000})
+			all = append(all, Spec{ID{p.Name, store.Low}, low, low.Bytes() * p.Layout.StateElems, 1000})
 		}
 	}
 	w, err := r.Create(1, all)
@@ -69,8 +69,9 @@ func TestWeights(t *testing.T) {
 	doc, err := os.ReadFile(qwen3 + "/config.json")
 	must(t, err)
 	m := trained(t)
-	for _, dtype := range []tensor.DType{tensor.BF16, tensor.F32} {
-		c, saved := saveWeights(t, m, dtype, doc, Identify(m, doc, ""))
+	for _, types := range [][2]tensor.DType{{tensor.BF16, tensor.I16}, {tensor.BF16, tensor.I8}, {tensor.F32, tensor.I16}} {
+		dtype, lows := types[0], types[1]
+		c, saved := saveWeights(t, m, dtype, lows, doc, Identify(m, doc, ""))
 		again, err := c.Model()
 		must(t, err)
 		if got := again.Untrained(); !slices.Equal(got, []string{frozenPart, frozenNorm}) {
@@ -90,7 +91,7 @@ func TestWeights(t *testing.T) {
 			main := saved[ID{p.Name, store.Weights}]
 			if dtype == tensor.F32 {
 				same := func(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }
-				if !slices.EqualFunc(v.F32, hostmem.F32(main)[first:first+n], same) || v.High != nil || v.Low != nil {
+				if !slices.EqualFunc(v.F32, hostmem.F32(main)[first:first+n], same) || v.High != nil || v.Low != nil || v.Low8 != nil {
 					t.Fatalf("[%d, +%d) of %s differs", first, n, p.Name)
 				}
 				return
@@ -99,10 +100,15 @@ func TestWeights(t *testing.T) {
 				t.Fatalf("[%d, +%d) of %s differs", first, n, p.Name)
 			}
 			var want []int16
-			if end := min(first+n, p.Layout.StateElems); low && first < end {
-				want = hostmem.I16(saved[ID{p.Name, store.Low}])[first:end]
+			var want8 []int8
+			if end, of := min(first+n, p.Layout.StateElems), saved[ID{p.Name, store.Low}]; low && first < end {
+				if lows == tensor.I8 {
+					want8 = hostmem.I8(of)[first:end]
+				} else {
+					want = hostmem.I16(of)[first:end]
+				}
 			}
-			if !slices.Equal(v.Low, want) {
+			if !slices.Equal(v.Low, want) || !slices.Equal(v.Low8, want8) {
 				t.Fatalf("the low halves of [%d, +%d) of %s differ", first, n, p.Name)
 			}
 		})
@@ -141,18 +147,18 @@ func TestWeightsOfAnotherModel(t *testing.T) {
 		other := id
 		other.Frozen = slices.Clone(id.Frozen)
 		c.change(&other)
-		saved, _ := saveWeights(t, m, tensor.BF16, c.doc, other)
+		saved, _ := saveWeights(t, m, tensor.BF16, tensor.I16, c.doc, other)
 		if _, err := saved.Model(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}
-	saved, _ := saveWeights(t, m, tensor.I8, doc, id)
+	saved, _ := saveWeights(t, m, tensor.I8, tensor.I16, doc, id)
 	if _, err := saved.Weights(m).Part(0, false); err == nil || !strings.Contains(err.Error(), "in a type that is known") {
 		t.Errorf("codes: error %v", err)
 	}
 	larger, err := model.Read("../model/modeltest/testdata/qwen3-bias-untied")
 	must(t, err)
-	saved, _ = saveWeights(t, m, tensor.BF16, doc, id)
+	saved, _ = saveWeights(t, m, tensor.BF16, tensor.I16, doc, id)
 	if _, err := saved.Weights(larger).Part(1, true); err == nil || !strings.Contains(err.Error(), "it is of another model") {
 		t.Errorf("another model: error %v", err)
 	}

@@ -6,13 +6,18 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Values are a part's weights in host memory, in one of two forms: F32, or High with Low, the halves of split master
-// weights. F32 and High have Layout.WeightElems elements, indexed by Placed.First; Low has Layout.StateElems, indexed
-// by Placed.State, so that a frozen tensor has bf16 weights only. Without Low all have: what a model computes with.
+// Values are a part's weights in host memory, in one of two forms: F32, or High with Low or Low8, the halves of split
+// master weights (tensor.SplitF32) or of those with 24 bits (tensor.SplitF24). F32 and High have Layout.WeightElems
+// elements, indexed by Placed.First; low halves have Layout.StateElems, indexed by Placed.State, so that a frozen tensor
+// has bf16 weights only. Without low halves all have: what a model computes with.
 type Values struct {
 	F32  []float32
 	High []uint16
 	Low  []int16
+	Low8 []int8
+	// Of24 says that High without low halves are, where tensors are trained, those of a master of 24 bits: where another
+	// host has its low halves.
+	Of24 bool
 
 	// First is the element of the part that stands first. 0 for a whole part; a piece of one, to be filled, begins
 	// elsewhere.
@@ -39,15 +44,20 @@ func (v Values) Span(from, to *tensor.Layout) (first, n int64) {
 }
 
 // Elems writes len(dst) elements of a field, from element first of it on, as fp32: the exact master weights, or without
-// Low the bf16 ones.
+// low halves the bf16 ones.
 func (v Values) Elems(f *tensor.Placed, first int64, dst []float32) {
 	at, n := f.First+first-v.First, int64(len(dst))
 	switch {
 	case v.F32 != nil:
 		copy(dst, v.F32[at:at+n])
-	case f.State < 0 || v.Low == nil:
+	case f.State < 0 || v.Low == nil && v.Low8 == nil:
 		for i, h := range v.High[at : at+n] {
 			dst[i] = tensor.F32FromBF16(h)
+		}
+	case v.Low8 != nil:
+		low := v.Low8[f.State+first-v.First:][:n]
+		for i, h := range v.High[at : at+n] {
+			dst[i] = tensor.JoinF24(h, low[i])
 		}
 	default:
 		low := v.Low[f.State+first-v.First:][:n]
@@ -57,18 +67,32 @@ func (v Values) Elems(f *tensor.Placed, first int64, dst []float32) {
 	}
 }
 
-// setElems stores src as elements of a field, from element first of it on, without Low the bf16 halves alone, and
+// setElems stores src as elements of a field, from element first of it on, without low halves the bf16 halves alone, and
 // returns the index in src of the first value that bf16 cannot hold, or -1.
 func (v Values) setElems(f *tensor.Placed, first int64, src []float32) int {
 	at, n := f.First+first-v.First, int64(len(src))
 	switch {
 	case v.F32 != nil:
 		copy(v.F32[at:at+n], src)
-	case f.State < 0 || v.Low == nil:
+	case f.State >= 0 && v.Of24 && v.Low8 == nil:
+		high := v.High[at : at+n]
+		for i, x := range src {
+			if high[i], _ = tensor.SplitF24(x, tensor.NearestF24); !finite(high[i]) {
+				return i
+			}
+		}
+	case f.State < 0 || v.Low == nil && v.Low8 == nil:
 		high := v.High[at : at+n]
 		for i, x := range src {
 			// The compute weight is that of a split master, so that a model evaluates alike frozen and in training.
 			if high[i], _ = tensor.SplitF32(x); !finite(high[i]) {
+				return i
+			}
+		}
+	case v.Low8 != nil:
+		high, low := v.High[at:at+n], v.Low8[f.State+first-v.First:][:n]
+		for i, x := range src {
+			if high[i], low[i] = tensor.SplitF24(x, tensor.NearestF24); !finite(high[i]) {
 				return i
 			}
 		}
@@ -123,10 +147,11 @@ func (v Values) clear(weight, weightEnd, state, stateEnd int64) {
 	clearRange(v.F32, weight-v.First, weightEnd-v.First)
 	clearRange(v.High, weight-v.First, weightEnd-v.First)
 	clearRange(v.Low, state-v.First, stateEnd-v.First)
+	clearRange(v.Low8, state-v.First, stateEnd-v.First)
 }
 
 // clearRange clears what there is of a range.
-func clearRange[T float32 | uint16 | int16](x []T, from, end int64) {
+func clearRange[T float32 | uint16 | int16 | int8](x []T, from, end int64) {
 	if from, end = max(from, 0), min(end, int64(len(x))); from < end {
 		clear(x[from:end])
 	}

@@ -465,3 +465,46 @@ func TestNamesOfTiedHeads(t *testing.T) {
 		}
 	}
 }
+
+// Values of 24 bits are the nearest ones to fp32 numbers, and are read back and copied as they are: whole, and in pieces.
+func TestValuesOf24Bits(t *testing.T) {
+	m, err := model.Read(filepath.Join("modeltest", "testdata", "qwen3-bias-untied"))
+	check(t, err)
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		l := p.Layout
+		of24 := func() model.Values {
+			return model.Values{High: make([]uint16, l.WeightElems), Low8: make([]int8, l.StateElems)}
+		}
+		whole, exact := of24(), newValues(p, false)
+		m.InitPart(5, p, whole)
+		m.InitPart(5, p, exact)
+		again, pieces := of24(), of24()
+		for j := range again.Low8 {
+			again.Low8[j], pieces.Low8[j] = 77, 77
+		}
+		check(t, whole.CopyTo(l, again, l))
+		const piece = 3 * tensor.Align
+		for first := int64(0); first < l.WeightElems; first += piece {
+			end := min(first+piece, l.WeightElems)
+			check(t, exact.CopyTo(l, model.Values{First: first, High: pieces.High[first:end], Low8: pieces.Low8[first:end]}, l))
+		}
+		for _, got := range []model.Values{again, pieces} {
+			if !slices.Equal(got.High, whole.High) || !slices.Equal(got.Low8, whole.Low8) {
+				t.Fatalf("%s: copies differ", p.Name)
+			}
+		}
+		for j := range l.Fields {
+			f := &l.Fields[j]
+			want, got := make([]float32, f.Elems), make([]float32, f.Elems)
+			exact.Elems(f, 0, want)
+			whole.Elems(f, 0, got)
+			for k, x := range want {
+				high, low := tensor.SplitF24(x, tensor.NearestF24)
+				if got[k] != tensor.JoinF24(high, low) {
+					t.Fatalf("%s %s: element %d is %v, of %v", p.Name, f.Name, k, got[k], x)
+				}
+			}
+		}
+	}
+}

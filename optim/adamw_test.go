@@ -139,6 +139,7 @@ func TestRules(t *testing.T) {
 		states   []store.Kind
 	}{
 		{Scheme{F32, MomentsF32}, 1, []store.Kind{store.FirstMoment, store.SecondMoment}},
+		{Scheme{Split24, MomentsF32}, 4, []store.Kind{store.Low, store.FirstMoment, store.SecondMoment}},
 		{Scheme{Split, Dynamic8}, 256, []store.Kind{store.Low, store.FirstMoment, store.SecondMoment, store.FirstScale, store.SecondScale}},
 	} {
 		var u updates
@@ -155,8 +156,8 @@ func TestRules(t *testing.T) {
 		case len(u.adamW) == 1 && len(u.adamW8) == 0:
 			a := u.adamW[0]
 			got = []int{a.Weights.Rows, a.Low.Rows, a.Grad.Rows, a.M.Rows, a.V.Rows}
-			if a.AdamWScalars != numbers {
-				t.Errorf("numbers %+v", a.AdamWScalars)
+			if a.AdamWScalars != numbers || a.Draw != draw {
+				t.Errorf("numbers %+v, draw %v", a.AdamWScalars, a.Draw)
 			}
 		case len(u.adamW8) == 1 && len(u.adamW) == 0:
 			a := u.adamW8[0]

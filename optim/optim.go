@@ -6,6 +6,7 @@ package optim
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
@@ -14,16 +15,26 @@ import (
 // Master is the precision of the weights between steps.
 type Master uint8
 
-// The two masters.
+// The masters.
 const (
 	// Split keeps an fp32 master as the bf16 weight that is streamed and a 16-bit remainder, exactly.
 	Split Master = iota
 	// F32 keeps and streams fp32 weights: the reference.
 	F32
+	// Split24 keeps 24 bits of it, as the bf16 weight that is streamed and an 8-bit remainder. Each update rounds to them
+	// at random; see tensor.SplitF24.
+	Split24
 )
 
+var masters = [...]string{Split: "split", F32: "f32", Split24: "split24"}
+
+// Low is the element type of the low halves of master weights; tensor.Invalid where they are in one piece.
+func (m Master) Low() tensor.DType {
+	return [...]tensor.DType{Split: tensor.I16, F32: tensor.Invalid, Split24: tensor.I8}[m]
+}
+
 // String is the name that run.yaml uses.
-func (m Master) String() string { return [...]string{"split", "f32"}[m] }
+func (m Master) String() string { return masters[m] }
 
 // MarshalText writes as String does.
 func (m Master) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
@@ -36,13 +47,10 @@ func (m *Master) UnmarshalText(name []byte) (err error) {
 
 // ParseMaster reads what String writes.
 func ParseMaster(s string) (Master, error) {
-	switch s {
-	case "split":
-		return Split, nil
-	case "f32":
-		return F32, nil
+	if i := slices.Index(masters[:], s); i >= 0 {
+		return Master(i), nil
 	}
-	return 0, fmt.Errorf("master is %q: use split or f32", s)
+	return 0, fmt.Errorf("master is %q: use split, split24 or f32", s)
 }
 
 // Moments is the precision of AdamW's moments between steps.
@@ -104,10 +112,7 @@ func (s Scheme) Streamed() tensor.DType {
 
 // Types are the element types of the kinds of extents under the scheme; tensor.Invalid where a kind is not kept.
 func (s Scheme) Types() [store.Kinds]tensor.DType {
-	t := [store.Kinds]tensor.DType{store.Weights: s.Streamed(), store.Grad: s.Streamed()}
-	if s.Master == Split {
-		t[store.Low] = tensor.I16
-	}
+	t := [store.Kinds]tensor.DType{store.Weights: s.Streamed(), store.Grad: s.Streamed(), store.Low: s.Master.Low()}
 	for _, state := range s.Rule().States() {
 		t[state.Kind] = state.Type
 	}
@@ -115,7 +120,7 @@ func (s Scheme) Types() [store.Kinds]tensor.DType {
 }
 
 // BytesPerParam is the state of one trained parameter between steps, its stored gradient included or not. It is exact: 14 with
-// a split master, 8.03125 with moments in 8 bits, of which the scales are 1/32.
+// a split master, 8.03125 with moments in 8 bits, of which the scales are 1/32; a master of 24 bits takes 1 less.
 func (s Scheme) BytesPerParam(grad bool) float64 {
 	var n int64
 	for kind, t := range s.Types() {

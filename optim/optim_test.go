@@ -95,13 +95,14 @@ func TestBytesPerParam(t *testing.T) {
 		with, without float64
 	}{
 		{Scheme{Split, MomentsF32}, 14, 12}, {Scheme{F32, MomentsF32}, 16, 12},
+		{Scheme{Split24, MomentsF32}, 13, 11}, {Scheme{Split24, Dynamic8}, 7 + 2*4.0/256, 5 + 2*4.0/256},
 		{Scheme{Split, Dynamic8}, 8 + 2*4.0/256, 6 + 2*4.0/256}, {Scheme{F32, Dynamic8}, 10 + 2*4.0/256, 6 + 2*4.0/256},
 	} {
 		if a, b := c.BytesPerParam(true), c.BytesPerParam(false); a != c.with || b != c.without {
 			t.Errorf("%v master, %v moments: %v and %v bytes, want %v and %v", c.Master, c.Moments, a, b, c.with, c.without)
 		}
 	}
-	for _, name := range []string{"split", "f32"} {
+	for _, name := range []string{"split", "split24", "f32"} {
 		var m Master
 		if err := m.UnmarshalText([]byte(name)); err != nil || m.String() != name {
 			t.Errorf("master %s is read as %v, error %v", name, m, err)

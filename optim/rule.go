@@ -11,11 +11,12 @@ import (
 type Rule interface {
 	// States are kept from step to step in addition to the weights.
 	States() []State
-	// Together is the number of neighbouring parameters that share a state, and so are updated together.
+	// Together is the number of neighbouring parameters that share a state or the making of random words, and so are
+	// updated together.
 	Together() int64
 	// Update changes parameters of one group on a stream: of has vectors by kind, weights, low halves and the gradient
 	// among them, the zero Mat for a kind that is not kept. The device tells in tally how many weights became infinite or
-	// NaN, and of the longest move. d names the random bits of a rule that rounds states at random.
+	// NaN, and of the longest move. d names the random bits of a rule that rounds states or weights at random.
 	Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, d device.Draw, tally device.Mem)
 }
 
@@ -27,17 +28,17 @@ type State struct {
 }
 
 // adamW is AdamW with moments in fp32.
-type adamW struct{}
+type adamW struct{ together int64 }
 
 var adamWStates = []State{{store.FirstMoment, tensor.F32}, {store.SecondMoment, tensor.F32}}
 
-func (adamW) States() []State { return adamWStates }
-func (adamW) Together() int64 { return 1 }
+func (adamW) States() []State   { return adamWStates }
+func (a adamW) Together() int64 { return a.together }
 
-func (adamW) Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, _ device.Draw,
+func (adamW) Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, d device.Draw,
 	tally device.Mem) {
 	s.AdamW(device.AdamWArgs{Weights: of[store.Weights], Low: of[store.Low], Grad: of[store.Grad],
-		M: of[store.FirstMoment], V: of[store.SecondMoment], AdamWScalars: scalars}, tally)
+		M: of[store.FirstMoment], V: of[store.SecondMoment], Draw: d, AdamWScalars: scalars}, tally)
 }
 
 // adamW8 is AdamW with moments in codes of 8 bits.
@@ -61,13 +62,16 @@ func (s Scheme) Rule() Rule {
 	if s.Moments == Dynamic8 {
 		return adamW8{}
 	}
-	return adamW{}
+	if s.Master == Split24 {
+		return adamW{device.DrawTogether}
+	}
+	return adamW{1}
 }
 
 // States are the kinds of a part's state from step to step other than its weights: the low halves of a split master, and
 // what the rule keeps.
 func (s Scheme) States() (kinds []store.Kind) {
-	if s.Master == Split {
+	if s.Master.Low() != tensor.Invalid {
 		kinds = append(kinds, store.Low)
 	}
 	for _, state := range s.Rule().States() {

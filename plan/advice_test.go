@@ -38,6 +38,8 @@ func follow(f plan.Fitting, advice string) (plan.Fitting, error) {
 		f.HostBytes = bytes()
 	case "memory.disk":
 		f.DiskBytes = bytes()
+	case "precision.master":
+		f.Numerics.Master = optim.Split24
 	case "precision.moments":
 		f.Numerics.Moments = optim.Dynamic8
 	case "batch_tokens":

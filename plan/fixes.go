@@ -43,8 +43,11 @@ func (c *chooser) fixes() (list []string, hostBytes int64) {
 	if c.Begun {
 		return list, hostBytes
 	}
-	if c.Numerics.Moments != optim.Dynamic8 && c.Numerics.Master == optim.Split && fits(func(r *Request) { r.Numerics.Moments = optim.Dynamic8 }) {
+	if c.Numerics.Moments != optim.Dynamic8 && c.Numerics.Master != optim.F32 && fits(func(r *Request) { r.Numerics.Moments = optim.Dynamic8 }) {
 		list = append(list, "precision.moments=8bit")
+	}
+	if c.Numerics.Master == optim.Split && fits(func(r *Request) { r.Numerics.Master = optim.Split24 }) {
+		list = append(list, "precision.master=split24")
 	}
 	cohorts := c.Numerics.CohortCount()
 	for n := c.Numerics.CohortMicros() - 1; n > 0; n-- {

@@ -82,17 +82,18 @@ func TestStateFollowsWants(t *testing.T) {
 	}
 	// Of a deep model, three gradients are little.
 	for name, c := range map[string]struct {
-		split        bool
+		master       optim.Master
 		moments      optim.Moments
 		bytesPerElem float64
 	}{
-		"split":         {true, optim.MomentsF32, 12},
-		"8-bit moments": {true, optim.Dynamic8, 6 + 8./tensor.MomentBlock},
-		"f32":           {false, optim.MomentsF32, 12},
+		"split":         {optim.Split, optim.MomentsF32, 12},
+		"split24":       {optim.Split24, optim.MomentsF32, 11},
+		"8-bit moments": {optim.Split, optim.Dynamic8, 6 + 8./tensor.MomentBlock},
+		"f32":           {optim.F32, optim.MomentsF32, 12},
 	} {
 		deep := shape{Vocab: 50, Hidden: 128, Inner: 512, Layers: 200, Heads: 2, KVHeads: 2, HeadDim: 64}.model(t)
-		n := numerics(1, c.split)
-		n.Moments = c.moments
+		n := numerics(1, c.master != optim.F32)
+		n.Master, n.Moments = c.master, c.moments
 		p := newPlan(t, deep, n)
 		p.Outputs.NoClip = true
 		p = p.With(moving(deep, 2))

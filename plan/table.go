@@ -239,7 +239,7 @@ func (p *Plan) AheadRows(l *model.Lookup) int {
 // step's tokens alone, the others being cleared: where no head adds to it, it is not summed where it is stored, and
 // other hosts have no share of it.
 func (p *Plan) SumsTouchedRows(part int) bool {
-	return p.Model.Parts[part].Kind.LookedUp() && !p.Tied(part) && p.Numerics.Master == optim.Split &&
+	return p.Model.Parts[part].Kind.LookedUp() && !p.Tied(part) && p.Numerics.Master != optim.F32 &&
 		!p.Cluster.Several()
 }
 
@@ -254,7 +254,7 @@ func (p *Plan) ClearsEarly(part int) bool {
 // done again at the end.
 func (p *Plan) RoundsEarly(part int) bool {
 	n := &p.Numerics
-	return p.Tied(part) && !p.Bound() && n.Master == optim.Split && !p.Cluster.Several() && n.CohortCount() == 1 &&
+	return p.Tied(part) && !p.Bound() && n.Master != optim.F32 && !p.Cluster.Several() && n.CohortCount() == 1 &&
 		!n.NarrowSums() && p.gradShare(part) == 0 && !p.OnDisk(store.ID{Part: part, Kind: store.Grad}) &&
 		!p.OnDisk(store.ID{Part: part, Kind: store.GradSum})
 }
@@ -362,7 +362,7 @@ func (p *Plan) GradInExtent(part int) bool {
 
 // staged reports whether rounding and draining go through a stage slot.
 func (p *Plan) staged() bool {
-	return !p.Bound() && p.Numerics.Master == optim.Split && !p.Cluster.Several()
+	return !p.Bound() && p.Numerics.Master != optim.F32 && !p.Cluster.Several()
 }
 
 // Trained reports whether the part has anything to update.

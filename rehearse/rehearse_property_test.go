@@ -47,8 +47,13 @@ func drawRequest(rt *rapid.T) plan.Request {
 		PieceElems: rapid.Int64Range(1, 1<<14).Draw(rt, "piece")}
 	if rapid.Bool().Draw(rt, "f32") {
 		n.Compute, n.Master = tensor.F32, optim.F32
-	} else if rapid.Bool().Draw(rt, "8-bit moments") {
-		n.Moments = optim.Dynamic8
+	} else {
+		if rapid.Bool().Draw(rt, "8-bit moments") {
+			n.Moments = optim.Dynamic8
+		}
+		if rapid.Bool().Draw(rt, "master of 24 bits") {
+			n.Master = optim.Split24
+		}
 	}
 	n.HeadChunk = min(n.HeadChunk, n.Positions())
 	rate := func(name string) float64 { return math.Pow(10, rapid.Float64Range(8, 12).Draw(rt, name)) }

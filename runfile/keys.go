@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/optim"
+	"github.com/millrace/millrace/tensor"
 )
 
 // Config is run.yaml. Its keys are the names that users of Hugging Face, Axolotl and LLaMA-Factory know; all have
@@ -25,7 +26,7 @@ import (
 //   - default: the value of a run file without the key, as YAML. The zero value needs none.
 //   - unset: the text for the docs where a missing key has another meaning than that value.
 //   - resume: the rule for a run that continues from a checkpoint. A free key may change, a fixed one may not, and a
-//     listed one may where resume_with lists it. Keys in a mapping have the mapping's rule.
+//     listed one may where resume_with lists it. Keys in a mapping have the mapping's rule, but [MasterKey].
 //   - saved: the setting by which checkpoints record the key.
 //   - alters: the settings of checkpoints that follow from the key as well as from the keys that they belong to.
 type Config struct {
@@ -196,8 +197,10 @@ type Objective struct {
 type Precision struct {
 	// Type of activations and of the operands of matrix products; sums are fp32. `f32` is the reference.
 	Compute string `yaml:"compute" default:"bf16"`
-	// With `bf16`: `split`, fp32 master weights as a bf16 half and a 16-bit rest. With `f32`: `f32`. `precision:
-	// {compute: f32}` alone computes and keeps everything in fp32. Another combination is an error.
+	// With `bf16`: `split`, fp32 master weights as a bf16 half and a 16-bit rest, or `split24`, 24 bits of them with an
+	// 8-bit rest, to which each update [rounds at random](numerics.md#a-master-of-24-bits): one byte less for each
+	// parameter. With `f32`: `f32`. `precision: {compute: f32}` alone computes and keeps everything in fp32. Another
+	// combination is an error.
 	Master string `yaml:"master" unset:"follows 'compute'"`
 	// AdamW's moments: `f32`, or `8bit` (codes of a dynamic map in blocks of 256, with fp32 scales;
 	// [numerics](numerics.md) says how they are rounded): 8.03 instead of 14 bytes per parameter.
@@ -386,8 +389,27 @@ func settledBy() map[string][]string {
 	return by
 }
 
+// MasterKey is the one key of precision that resume_with may list: a split master may be kept in other bits than the
+// checkpoint's, see [OtherMaster].
+const MasterKey = "precision.master"
+
+// OtherMaster compares two texts of the setting precision, as [Config.Settings] has them. It returns both masters where
+// nothing else differs and both are in halves.
+func OtherMaster(saved, wanted string) (was, is string, ok bool) {
+	a, b := strings.Fields(saved), strings.Fields(wanted)
+	if len(a) != 3 || len(b) != 3 || a[0] != b[0] || a[2] != b[2] {
+		return "", "", false
+	}
+	inHalves := func(s string) bool {
+		m, err := optim.ParseMaster(s)
+		return err == nil && m.Low() != tensor.Invalid
+	}
+	return a[1], b[1], a[1] != b[1] && inHalves(a[1]) && inHalves(b[1])
+}
+
 // listed are the keys that resume_with may list, sorted.
 func listed() (keys []string) {
+	keys = append(keys, MasterKey)
 	for f := range reflect.TypeFor[Config]().Fields() {
 		if f.Tag.Get("resume") == resumeListed {
 			keys = append(keys, yamlName(f))

@@ -129,7 +129,7 @@ func TestListedKeysAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, after, _ := strings.Cut(string(doc), "It may list ")
-	sentence, _, _ := strings.Cut(after, ".")
+	sentence, _, _ := strings.Cut(after, "`. ")
 	var have []string
 	for i, part := range strings.Split(sentence, "`") {
 		if i%2 == 1 {

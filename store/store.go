@@ -30,7 +30,7 @@ type Kind uint8
 // The kinds of extents.
 const (
 	Weights      Kind = iota // bf16 compute weights (the high halves of the master), or fp32
-	Low                      // int16 low halves of the split master
+	Low                      // int16 or int8 low halves of the split master
 	Grad                     // gradients in their stored type
 	FirstMoment              // of gradients, where an optimizer keeps them
 	SecondMoment             // and of their squares

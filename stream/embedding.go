@@ -1,11 +1,14 @@
 package stream
 
 import (
+	"fmt"
 	"iter"
 	"slices"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/model"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
@@ -117,9 +120,43 @@ func (r *execution) updateRows(s device.Stream, table *model.Lookup, tiles [][st
 			s.Gather(copies, asRows(from, rows), ids, part.FirstRow)
 		}
 	}
-	// The copies' moments are dropped, so it does not matter how they are rounded.
-	r.updateRun(s, of, field.Decay, field.ParamGroup, device.Draw{}, r.host.Home(plan.AheadTally, 0))
+	tally := r.host.Home(plan.AheadTally, 0)
+	if r.Plan.Numerics.Master != optim.Split24 {
+		// The copies' moments are dropped, so it does not matter how they are rounded.
+		r.updateRun(s, of, field.Decay, field.ParamGroup, device.Draw{}, tally)
+	} else {
+		// Each row has the random words of its own place in its tile.
+		for i, token := range hostmem.I32(r.bytes(plan.TokensPurpose, ids)) {
+			part, first := r.placeOf(table, int(token))
+			r.updateRun(s, rowOf(&of, i, n), field.Decay, field.ParamGroup, r.draw(part, first), tally)
+		}
+	}
 	return device.NewMat(of[store.Weights].Mem, r.types[store.Weights], n, table.Cols)
+}
+
+// placeOf is the tile that has a row of a table, and where the row's state begins there.
+func (r *execution) placeOf(table *model.Lookup, row int) (part int, first int64) {
+	for _, p := range table.Tiles {
+		tile := &r.Plan.Model.Parts[p]
+		field := &tile.Layout.Fields[0]
+		if at := row - tile.FirstRow; at >= 0 && at < field.Shape[0] {
+			return p, field.State + int64(at*table.Cols)
+		}
+	}
+	panic(fmt.Sprintf("stream: a table has no row %d", row))
+}
+
+// rowOf is row i of n, of vectors of all kinds.
+func rowOf(of *[store.Kinds]device.Mat, i, n int) (row [store.Kinds]device.Mat) {
+	for kind, v := range of {
+		if v.IsZero() {
+			continue
+		}
+		elems := int64(v.Cols / n)
+		bytes := elems * v.DType.Bytes()
+		row[kind] = device.NewVec(v.Slice(int64(i)*bytes, bytes), v.DType, int(elems))
+	}
+	return row
 }
 
 // asRows is memory as rows of numbers of two bytes, whatever they are, for a gather to copy.

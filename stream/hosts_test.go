@@ -149,7 +149,7 @@ func TestHostsChangeNoBit(t *testing.T) {
 		"untied":        func(*shape) {},
 		"untied, split": func(s *shape) { s.BF16, s.Grouped = true, true },
 		"tied":          func(s *shape) { s.Type, s.Tied, s.Micro = "qwen3", true, 8 },
-		"tied, split":   func(s *shape) { s.Type, s.Tied, s.BF16, s.Moments8 = "qwen3", true, true, true },
+		"tied, split":   func(s *shape) { s.Type, s.Tied, s.BF16, s.Moments8, s.Split24 = "qwen3", true, true, true, true },
 		"sums in bf16":  func(s *shape) { s.Narrow = true },
 		"untied, split, sums in bf16": func(s *shape) { // with tokens that occur more than once in a group
 			s.Narrow, s.BF16, s.Vocab, s.Micro = true, true, 40, 8
@@ -158,7 +158,7 @@ func TestHostsChangeNoBit(t *testing.T) {
 			s.Narrow, s.BF16, s.Type, s.Tied, s.Micro = true, true, "qwen3", true, 8
 		},
 		"frozen in part": func(s *shape) {
-			s.BF16, s.FrozenBlocks, s.FrozenFFN, s.FrozenEmbed = true, 1, true, true
+			s.BF16, s.Split24, s.FrozenBlocks, s.FrozenFFN, s.FrozenEmbed = true, true, 1, true, true
 		},
 		"frozen head": func(s *shape) { s.FrozenHead, s.Moments8, s.Unclipped = true, true, true },
 		"experts":     of(modeltest.Balanced(modeltest.Mixtures(2))),

@@ -194,7 +194,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 			for _, eight := range []bool{false, true} {
 				s := tiny
 				s.Layers, s.Tied, s.BF16, s.Moments8 = 5, tied, split, eight
-				s.BlockChunk, s.Unclipped = plan.BlockChunkMultiple, eight
+				s.BlockChunk, s.Unclipped, s.Split24 = plan.BlockChunkMultiple, eight, tied == eight
 				add(fmt.Sprintf("tiles in chunks, tied %v, bf16 %v, 8-bit moments, not clipped %v", tied, split, eight), s.subject(t, steps))
 				addUnclipped(fmt.Sprintf("tiles in chunks, tied %v, bf16 %v, 8-bit moments %v", tied, split, eight), s.subject(t, steps))
 			}
@@ -217,7 +217,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 	for _, tied := range []bool{false, true} {
 		for _, split := range []bool{false, true} {
 			s := tiny
-			s.Micro, s.Cohorts, s.Tied, s.BF16, s.Moments8, s.FrozenBlocks = 4, 2, tied, split, tied, 1
+			s.Micro, s.Cohorts, s.Tied, s.BF16, s.Moments8, s.FrozenBlocks, s.Split24 = 4, 2, tied, split, tied, 1, !tied
 			add(fmt.Sprintf("cohorts, tied %v, bf16 %v", tied, split), s.subject(t, steps))
 			addUnclipped(fmt.Sprintf("cohorts, tied %v, bf16 %v", tied, split), s.subject(t, steps))
 		}

@@ -26,7 +26,7 @@ func updatedResident(p *plan.Placement) {
 func TestStateOnTheDeviceComesHome(t *testing.T) {
 	for _, eight := range []bool{false, true} {
 		shape := tiny
-		shape.Layers, shape.BF16, shape.Moments8 = 5, true, eight
+		shape.Layers, shape.BF16, shape.Moments8, shape.Split24 = 5, true, eight, !eight
 		s := shape.subject(t, 4)
 		s.updates[2].LR = 1e30 // the step that follows has no finite norm
 		dev := newCPU(t)

@@ -8,14 +8,25 @@ import (
 )
 
 // Rows of the embedding that are looked up ahead have the bits that the table gets later, also with 8-bit moments, whose
-// codes are rounded at random. Rows are whole blocks of moments here, without which none are looked up ahead.
-func TestRowsAheadWithMoments8(t *testing.T) {
+// codes are rounded at random, and with masters of 24 bits, which are rounded at random themselves. Rows are whole blocks of
+// moments here, without which none are looked up ahead.
+func TestRowsAheadOfRoundedState(t *testing.T) {
+	for name, change := range map[string]func(*shape){
+		"8-bit moments":       func(s *shape) { s.Moments8 = true },
+		"master of 24 bits":   func(s *shape) { s.Split24 = true },
+		"both, tiles of rows": func(s *shape) { s.Moments8, s.Split24, s.PieceElems = true, true, 512 },
+	} {
+		t.Run(name, func(t *testing.T) { testRowsAhead(t, change) })
+	}
+}
+
+func testRowsAhead(t *testing.T, change func(*shape)) {
 	const steps = 3
 	dev := newCPU(t)
 	defer dev.Close()
 	s := tiny
-	s.Vocab, s.Hidden, s.Inner, s.Layers, s.HeadDim, s.PieceElems = 150, 256, 8, 1, 4, 1024
-	s.BF16, s.Moments8 = true, true
+	s.Vocab, s.Hidden, s.Inner, s.Layers, s.HeadDim, s.PieceElems, s.BF16 = 150, 256, 8, 1, 4, 1024, true
+	change(&s)
 	sub := s.subject(t, steps)
 	ref := start(t, sub, setup{device: dev, change: streamed(1), serial: true})
 	want := train(t, ref, sub, steps)
@@ -35,7 +46,7 @@ func TestRowsAheadWithMoments8(t *testing.T) {
 	}
 	sameBits(t, train(t, r, sub, steps), want, r.plan)
 
-	// With another seed, moments are others.
+	// With another seed, the state is another.
 	for i := range sub.updates {
 		sub.updates[i].Seed = 1
 	}

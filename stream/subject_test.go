@@ -53,6 +53,7 @@ type shape struct {
 	Narrow                             bool // sums of cohorts are added in bf16
 	HeadChunk, BlockChunk, PieceElems  int
 	BF16, Moments8, Unclipped          bool
+	Split24                            bool           // of BF16
 	Scores                             bool           // a reward model
 	Gradients                          bool           // can be read after each step
 	Grouped                            bool           // tensors have rates and decays of three groups
@@ -84,6 +85,7 @@ func draw(rt *rapid.T) shape {
 		SequenceLen: rapid.IntRange(1, 13).Draw(rt, "sequence"), MicroBatch: rapid.IntRange(1, 2).Draw(rt, "sequences"),
 		Micro: rapid.IntRange(1, 4).Draw(rt, "micro-batches"),
 		BF16:  rapid.Bool().Draw(rt, "bf16"), Moments8: rapid.Bool().Draw(rt, "8-bit moments"),
+		Split24: rapid.Bool().Draw(rt, "master of 24 bits"),
 	}
 	s.Unclipped, s.Grouped = rapid.Bool().Draw(rt, "not clipped"), rapid.Bool().Draw(rt, "grouped")
 	s.Gradients = rapid.IntRange(0, 3).Draw(rt, "gradients are kept") == 0
@@ -157,6 +159,9 @@ func (s shape) subject(t errorer, steps int) *subject {
 	sub := &subject{model: m, numerics: f32, outputs: plan.Outputs{Gradients: s.Gradients}}
 	if s.BF16 {
 		sub.numerics = bf16
+		if s.Split24 {
+			sub.numerics.Master = optim.Split24
+		}
 	}
 	if s.Moments8 {
 		sub.numerics.Moments = optim.Dynamic8

@@ -49,7 +49,7 @@ func fillPart(ctx context.Context, p *plan.Plan, s store.Store, part *model.Part
 		versions[1] = s.Version(low.ID)
 	}
 	for off, n := range weights.Pieces() {
-		place := model.Values{First: off / types[store.Weights].Bytes()}
+		place := model.Values{First: off / types[store.Weights].Bytes(), Of24: p.Numerics.Master == optim.Split24}
 		lease, err := s.Borrow(ctx, trace.Update.Of(0), weights.ID, off, n, store.Write, versions[0])
 		if err != nil {
 			return err
@@ -67,7 +67,11 @@ func fillPart(ctx context.Context, p *plan.Plan, s store.Store, part *model.Part
 				lease.Release()
 				return err
 			}
-			place.Low = hostmem.I16(lowLease.Bytes())
+			if types[store.Low] == tensor.I8 {
+				place.Low8 = hostmem.I8(lowLease.Bytes())
+			} else {
+				place.Low = hostmem.I16(lowLease.Bytes())
+			}
 		}
 		err = read(part, place)
 		lease.Release()
@@ -96,6 +100,7 @@ func Viewer(p *plan.Plan, s store.Store) func(ctx context.Context, part int) (mo
 type values struct {
 	model.Values
 	low   []int16 // memory for Low
+	low8  []int8  // and for Low8
 	bytes [store.Kinds][]byte
 }
 
@@ -109,8 +114,13 @@ func (b *values) fit(p *plan.Plan, part int) {
 	}
 	b.High = resize(b.High, l.WeightElems)
 	b.bytes[store.Weights] = bytesOf(b.High)
-	b.Low, b.bytes[store.Low] = nil, nil
-	if types[store.Low] != tensor.Invalid && p.Owns(part) {
+	b.Low, b.Low8, b.bytes[store.Low] = nil, nil, nil
+	switch {
+	case !p.Owns(part):
+	case types[store.Low] == tensor.I8:
+		b.low8 = resize(b.low8, l.StateElems)
+		b.Low8, b.bytes[store.Low] = b.low8, bytesOf(b.low8)
+	case types[store.Low] == tensor.I16:
 		b.low = resize(b.low, l.StateElems)
 		b.Low, b.bytes[store.Low] = b.low, bytesOf(b.low)
 	}
@@ -163,7 +173,7 @@ func WriteExtent(ctx context.Context, s store.Store, spec store.Spec, src []byte
 	return move(ctx, s, spec, src, store.Write)
 }
 
-func bytesOf[T float32 | uint16 | int16](x []T) []byte {
+func bytesOf[T float32 | uint16 | int16 | int8](x []T) []byte {
 	if len(x) == 0 {
 		return nil
 	}

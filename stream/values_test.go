@@ -65,7 +65,14 @@ func TestViewerShowsWhatFillWrote(t *testing.T) {
 
 // A host's store has the weights of all parts as they are computed with, and the low halves of those that it owns.
 func TestFillOnHosts(t *testing.T) {
+	for name, is24 := range map[string]bool{"16-bit rest": false, "24 bits": true} {
+		t.Run(name, func(t *testing.T) { testFillOnHosts(t, is24) })
+	}
+}
+
+func testFillOnHosts(t *testing.T, is24 bool) {
 	shape := tiny
+	shape.Split24 = is24
 	shape.BF16, shape.Micro, shape.Cohorts, shape.FrozenBlocks = true, 2, 2, 1
 	sub := shape.subject(t, 0)
 	dev := newCPU(t)
@@ -96,11 +103,11 @@ func TestFillOnHosts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			low := want.Low
+			low, low8 := want.Low, want.Low8
 			if !plans[1+host].Owns(part) {
-				low = nil
+				low, low8 = nil, nil
 			}
-			if !slices.Equal(got.High, want.High) || !slices.Equal(got.Low, low) {
+			if !slices.Equal(got.High, want.High) || !slices.Equal(got.Low, low) || !slices.Equal(got.Low8, low8) {
 				t.Errorf("%s on host %d of two is not what one process has", sub.model.Parts[part].Name, host)
 			}
 		}

@@ -242,6 +242,9 @@ func (t *trainer) changes(from *checkpoint.Checkpoint, d checkpoint.Differences)
 			name = by[0]
 		}
 		was, is := shown(diff.Saved), shown(diff.Wanted)
+		if from, to, ok := runfile.OtherMaster(was, is); ok && diff.Key == "precision" {
+			name, by, may, was, is = runfile.MasterKey, []string{runfile.MasterKey}, true, from, to
+		}
 		if diff.Key == "overlong" {
 			was, is = longShown(diff.Saved), longShown(diff.Wanted)
 		}

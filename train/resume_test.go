@@ -105,7 +105,7 @@ func TestResumeChangesNoBit(t *testing.T) {
 	for name, precision := range map[string]runfile.Precision{
 		"f32":  {Compute: "f32", Master: "f32", Moments: "f32"},
 		"bf16": runfile.Defaults().Precision,
-		"8bit": {Compute: "bf16", Master: "split", Moments: "8bit"},
+		"8bit": {Compute: "bf16", Master: "split24", Moments: "8bit"},
 
 		"not clipped": runfile.Defaults().Precision,
 		"groups":      runfile.Defaults().Precision,

@@ -20,6 +20,7 @@ import (
 // What resume_with lists may change; the change is recorded, and a run that is stopped again after it continues to
 // the bit.
 func TestResumeWith(t *testing.T) {
+	const masterBack = "the former master"
 	for name, o := range map[string]struct {
 		change func(*testing.T, *runfile.Config)
 		with   []string
@@ -40,6 +41,10 @@ func TestResumeWith(t *testing.T) {
 			c.LRScheduler, c.WeightDecay, c.WarmupSteps = "constant", 0.1, 0
 		},
 			[]string{"lr_scheduler", "weight_decay", "warmup_steps"}, "after step 5: weight_decay 0.01 -> 0.1"},
+		"master": {func(_ *testing.T, c *runfile.Config) { c.Precision.Master = "split24" }, []string{runfile.MasterKey},
+			"after step 5: precision.master split -> split24"},
+		masterBack: {func(_ *testing.T, c *runfile.Config) { c.Precision.Master = "split" }, []string{runfile.MasterKey},
+			"after step 5: precision.master split24 -> split"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if alike := []string{"floor", "longer", "several"}; testing.Short() && slices.Contains(alike, name) {
@@ -47,6 +52,12 @@ func TestResumeWith(t *testing.T) {
 			}
 			c := smallConfig(t)
 			c.Save = runfile.Save{Every: 100, AtEnd: true}
+			switch name {
+			case "master":
+				c.Precision = runfile.Precision{Compute: "bf16", Master: "split", Moments: "f32"}
+			case masterBack:
+				c.Precision = runfile.Precision{Compute: "bf16", Master: "split24", Moments: "8bit"}
+			}
 			until(t, c, "step  5/12")
 			changed := *c
 			o.change(t, &changed)

@@ -23,8 +23,8 @@ func (r *Run) Tensor(ctx context.Context, name string) ([]float32, error) {
 }
 
 // SetTensor replaces the values of a tensor after the updates of all steps: fp32, row by row, one for each element.
-// The optimizer's moments stay. The master weights have the values exactly; those of a frozen tensor in a run that
-// computes in bf16 are rounded to bf16. A value that is not finite, or that bf16 cannot hold in such a run, is an
+// The optimizer's moments stay. The master weights have the values exactly, those of 24 bits the nearest ones;
+// those of a frozen tensor in a run that computes in bf16 are rounded to bf16. A value that is not finite, or that bf16 cannot hold in such a run, is an
 // error, and then nothing changes. The memory for one part of the model, such as a block, is not planned. After an
 // error of the store the run can only be closed.
 func (r *Run) SetTensor(ctx context.Context, name string, values []float32) error {
@@ -42,6 +42,9 @@ func (r *Run) SetTensor(ctx context.Context, name string, values []float32) erro
 	isF32 := r.plan.Numerics.Master == optim.F32
 	for i, x := range values {
 		high, _ := tensor.SplitF32(x)
+		if r.plan.Numerics.Master == optim.Split24 {
+			high, _ = tensor.SplitF24(x, tensor.NearestF24)
+		}
 		if x := float64(x); math.IsNaN(x) || math.IsInf(x, 0) {
 			return fmt.Errorf("value %d of %s is %v: it must be finite", i, name, x)
 		} else if x := tensor.F32FromBF16(high); !isF32 && math.IsInf(float64(x), 0) {

@@ -71,12 +71,13 @@ type contender struct {
 }
 
 func run(n, rounds int, at []isa.Level) {
-	hi, lo, half := mapped[uint16](n), mapped[int16](n), mapped[uint16](n)
+	hi, lo, lo8, half := mapped[uint16](n), mapped[int16](n), mapped[int8](n), mapped[uint16](n)
 	p, m, v, g := mapped[float32](n), mapped[float32](n), mapped[float32](n), mapped[float32](n)
 	for i := range n {
 		x := sample(i)
 		p[i], m[i], v[i], g[i], half[i] = x, x*1e-3, x*x*1e-4, x*0.01, tensor.BF16FromF32(x*0.01)
 		hi[i], lo[i] = tensor.SplitF32(x)
+		lo8[i] = int8(lo[i] >> 8)
 	}
 	m8 := kernels.Moments8{M: mapped[uint8](n), V: mapped[uint8](n),
 		MScale: mapped[float32](n / tensor.MomentBlock), VScale: mapped[float32](n / tensor.MomentBlock)}
@@ -94,9 +95,15 @@ func run(n, rounds int, at []isa.Level) {
 		add("split master, fp32 gradient", 28, func(k *kernels.Table, a, b int) {
 			k.AdamWSplit(hi[a:b], lo[a:b], m[a:b], v[a:b], kernels.F32(g[a:b]), &s)
 		})
+		add("24 bits, bf16 gradient", 24, func(k *kernels.Table, a, b int) {
+			k.AdamWSplit24(hi[a:b], lo8[a:b], m[a:b], v[a:b], kernels.BF16(half[a:b]), device.Draw{First: uint64(a)}, &s)
+		})
 		add("fp32", 28, func(k *kernels.Table, a, b int) { k.AdamWF32(p[a:b], m[a:b], v[a:b], g[a:b], &s) })
 		add("split master, bf16 gradient, 8-bit moments", 14+16.0/tensor.MomentBlock, func(k *kernels.Table, a, b int) {
 			k.AdamW8Split(hi[a:b], lo[a:b], m8.Slice(a, b), kernels.BF16(half[a:b]), device.Draw{First: uint64(a)}, &s)
+		})
+		add("24 bits, bf16 gradient, 8-bit moments", 12+16.0/tensor.MomentBlock, func(k *kernels.Table, a, b int) {
+			k.AdamW8Split24(hi[a:b], lo8[a:b], m8.Slice(a, b), kernels.BF16(half[a:b]), device.Draw{First: uint64(a)}, &s)
 		})
 		add("split master, fp32 gradient, 8-bit moments", 16+16.0/tensor.MomentBlock, func(k *kernels.Table, a, b int) {
 			k.AdamW8Split(hi[a:b], lo[a:b], m8.Slice(a, b), kernels.F32(g[a:b]), device.Draw{First: uint64(a)}, &s)

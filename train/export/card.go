@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/internal/terminal"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/tensor"
@@ -151,13 +152,17 @@ func (c *card) text() []byte {
 	if c.isRandom {
 		how = "trained from random weights"
 	}
-	which := "all parameters at full precision"
+	precision := "at full precision"
+	if slices.Contains(strings.Fields(c.Settings["precision"]), optim.Split24.String()) {
+		precision = "with master weights of 24 bits"
+	}
+	which := "all parameters " + precision
 	switch {
 	case c.frozen > 0 && c.frozenIn != tensor.Invalid:
-		which = fmt.Sprintf("%s of its parameters at full precision, and the others frozen and rounded to %v",
-			gguf.SizeLabel(c.params-c.frozen), c.frozenIn)
+		which = fmt.Sprintf("%s of its parameters %s, and the others frozen and rounded to %v",
+			gguf.SizeLabel(c.params-c.frozen), precision, c.frozenIn)
 	case c.frozen > 0:
-		which = gguf.SizeLabel(c.params-c.frozen) + " of its parameters, the others frozen, at full precision"
+		which = gguf.SizeLabel(c.params-c.frozen) + " of its parameters, the others frozen, " + precision
 	}
 	line("A %s model of %s parameters in %s, %s for %s with [Millrace](https://github.com/millrace/millrace), "+
 		"%s.",

@@ -283,11 +283,23 @@ func written(t *testing.T, env *session.Env, src *source.Source, as Format, of *
 // Weights in two halves are written in bf16 as the upper halves, which forward passes used, and in other types as the
 // exact numbers, rounded once.
 func TestWriteHalves(t *testing.T) {
+	for name, is24 := range map[string]bool{"16-bit rest": false, "24 bits": true} {
+		t.Run(name, func(t *testing.T) { testWriteHalves(t, is24) })
+	}
+}
+
+func testWriteHalves(t *testing.T, is24 bool) {
 	src, err := source.OpenModel(t.Context(), traintest.NewEnv(t), traintest.WriteConfig(t, nil))
 	ok(t, err)
 	halves := func(part int) (v model.Values) {
 		for i := range src.Model.Parts[part].Layout.WeightElems {
-			high, low := tensor.SplitF32(float32(1+part) + float32(i)/100000)
+			x := float32(1+part) + float32(i)/100000
+			if is24 {
+				high, low := tensor.SplitF24(x, tensor.NearestF24)
+				v.High, v.Low8 = append(v.High, high), append(v.Low8, low)
+				continue
+			}
+			high, low := tensor.SplitF32(x)
 			v.High, v.Low = append(v.High, high), append(v.Low, low)
 		}
 		return v
@@ -300,7 +312,12 @@ func TestWriteHalves(t *testing.T) {
 				f := src.Model.Parts[p.Part].Layout.Fields[p.Field]
 				v := halves(p.Part)
 				for i := f.First; i < f.First+f.Elems; i++ {
-					want := tensor.JoinF32(v.High[i], v.Low[i])
+					var want float32
+					if is24 {
+						want = tensor.JoinF24(v.High[i], v.Low8[i])
+					} else {
+						want = tensor.JoinF32(v.High[i], v.Low[i])
+					}
 					switch dtype {
 					case tensor.BF16:
 						want = tensor.F32FromBF16(v.High[i])
@@ -340,6 +357,11 @@ func TestCardOfARun(t *testing.T) {
 			t.Errorf("%q in the card:\n%s", not, got)
 		}
 	}
+	of.Settings["precision"] = "bf16 split24 f32"
+	if got := text(of); strings.Contains(got, "full precision") || !strings.Contains(got, "all parameters with master weights of 24 bits") {
+		t.Errorf("the card says another precision:\n%s", got)
+	}
+	delete(of.Settings, "precision")
 	of.Base.Init, of.Unhealthy = "pretrained", 1
 	if got := text(of); !strings.Contains(got, "trained further from `base` for") || !strings.Contains(got,
 		"the last step was unhealthy") {

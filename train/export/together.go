@@ -37,7 +37,7 @@ type View func(ctx context.Context, part int) (model.Values, error)
 // Together has host 0 write the model in a format with write, and the others answer its questions.
 func Together(ctx context.Context, s *session.Session, as Format, write func(context.Context, View) error) error {
 	e := &exporter{session: s, own: stream.Viewer(s.Plan, s.Store)}
-	asks := s.Env.Cluster != nil && s.Plan.Numerics.Master == optim.Split && (as.DType != tensor.BF16 || as.MXFP4)
+	asks := s.Env.Cluster != nil && s.Plan.Numerics.Master != optim.F32 && (as.DType != tensor.BF16 || as.MXFP4)
 	return s.Env.Together(ctx, func(ctx context.Context) error {
 		messages := context.WithoutCancel(ctx) // questions end, also where a host has failed
 		switch {
@@ -58,6 +58,7 @@ type exporter struct {
 	own     View       // of the weights that this host has
 	asking  sync.Mutex // held while host 0 asks, and is answered
 	low     []int16    // memory for those of one part
+	low8    []int8     // of a master of 24 bits
 }
 
 // view returns the weights of one part as all hosts have them together.
@@ -65,6 +66,11 @@ func (e *exporter) view(ctx context.Context, part int) (model.Values, error) {
 	s := e.session
 	v, err := e.own(ctx, part)
 	if n := s.Plan.Model.Parts[part].Layout.StateElems; err == nil && n > 0 && !s.Plan.Owns(part) {
+		if s.Plan.Numerics.Master == optim.Split24 {
+			e.low8 = slices.Grow(e.low8[:0], int(n))[:n]
+			v.Low8 = e.low8
+			return v, e.ask(ctx, part, hf.BytesOf(e.low8))
+		}
 		e.low = slices.Grow(e.low[:0], int(n))[:n]
 		v.Low, err = e.low, e.ask(ctx, part, hf.BytesOf(e.low))
 	}

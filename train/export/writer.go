@@ -153,7 +153,7 @@ func (h *heldPart) fields(exact bool) model.Fields {
 			return err
 		}
 		if !exact && v.High != nil {
-			v.Low = nil
+			v.Low, v.Low8 = nil, nil
 		}
 		v.Elems(&h.model.Parts[part].Layout.Fields[field], first, dst)
 		return nil

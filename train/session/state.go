@@ -6,8 +6,11 @@ import (
 	"iter"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/vfs"
 )
@@ -90,8 +93,17 @@ func (s *Session) Resume(ctx context.Context, from *checkpoint.Checkpoint) error
 	for spec := range s.State() {
 		total += spec.Bytes
 	}
+	weights := from.Weights(s.Plan.Model)
 	for spec := range s.State() {
-		if err := s.restore(ctx, from, spec); err != nil {
+		var err error
+		switch isConverted := s.hasOtherLow(from, spec.Part); {
+		case isConverted && spec.Kind == store.Low: // with the weights
+		case isConverted && spec.Kind == store.Weights:
+			err = s.convert(ctx, from, weights, spec.Part)
+		default:
+			err = s.restore(ctx, from, spec)
+		}
+		if err != nil {
 			return err
 		}
 		done += spec.Bytes
@@ -128,6 +140,29 @@ func (s *Session) restore(ctx context.Context, from *checkpoint.Checkpoint, spec
 		}
 	}
 	return nil
+}
+
+// hasOtherLow reports whether a checkpoint has the low halves of a part in another type than the run: as a master of 24
+// bits, or as one of 32.
+func (s *Session) hasOtherLow(from *checkpoint.Checkpoint, part int) bool {
+	e, ok := from.Extent(checkpoint.IDOf(s.Plan.Model, store.ID{Part: part, Kind: store.Low}))
+	now := s.Plan.Numerics.Master.Low()
+	return ok && now != tensor.Invalid && e.DType != now
+}
+
+// convert fills the master weights of a part from those of a checkpoint in another form, to nearest where that has more
+// bits.
+func (s *Session) convert(ctx context.Context, from *checkpoint.Checkpoint, w *checkpoint.Weights, part int) error {
+	return stream.FillPart(ctx, s.Plan, s.Store, part, func(p *model.Part, place model.Values) error {
+		v, err := w.Range(part, place.First, int64(len(place.High)), true)
+		if err != nil {
+			return err
+		}
+		if err := v.CopyTo(p.Layout, place, p.Layout); err != nil {
+			return fmt.Errorf("resume: %s of %s: %w", p.Name, from.Dir(), err)
+		}
+		return nil
+	})
 }
 
 // otherCodes says that moments were rounded to codes in another way before; empty where they were not.

@@ -39,12 +39,13 @@ func (f *FasterCompute) String() string {
 
 // fasterCompute plans the run in the other compute type, and returns it if it is faster than p by more than
 // plan.FasterBy. It returns nil on a GPU, on a machine on which a probe has not measured both types, and where the
-// other type does not fit, or does not go with 8-bit moments.
+// other type does not fit, or where state is kept in fewer bits.
 func fasterCompute(ctx context.Context, e *session.Env, c *runfile.Config, m *model.Model, weights tensor.DType,
 	p *plan.Plan,
 	dev device.Info, devices int) *FasterCompute {
 	rates, guess := probe.Measured(e.CacheDir, dev, c.Budgets().Path)
-	if !dev.Unified || guess != "" || rates.F32AttentionFLOPsPerSec == 0 || p.Numerics.Moments == optim.Dynamic8 {
+	if !dev.Unified || guess != "" || rates.F32AttentionFLOPsPerSec == 0 || p.Numerics.Moments == optim.Dynamic8 ||
+		p.Numerics.Master == optim.Split24 {
 		return nil
 	}
 	other := *c
