@@ -42,6 +42,9 @@ type Disk struct {
 	made        []string // directories that were not there before, leaf first
 	regions     [Kinds]*hostmem.Region
 
+	rest    func(busy time.Duration) time.Duration // see DiskOptions.Rest
+	closing chan struct{}                          // closed when the store is
+
 	mu      sync.Mutex
 	changed chan struct{} // closed, and replaced, at each change that a lane may wait for
 	extents map[ID]*diskExtent
@@ -76,6 +79,9 @@ type DiskOptions struct {
 	Crew     trace.Crew   // whose workers have a quota each
 	Workers  int          // pieces that are read or written at once; 0: a default that keeps a drive busy
 	Log      *slog.Logger // nil: the default one
+	// Rest tells how long each worker that has read or written a piece rests, by the time that it was busy, such as for a
+	// drive that is hot; nil: no worker rests. Workers call it, also at once.
+	Rest func(busy time.Duration) time.Duration
 
 	// AddressOnly makes a store for rehearsals: buffers without memory and no files. It counts what it would have read
 	// and written.
@@ -117,7 +123,8 @@ func (p *diskPiece) String() string { return fmt.Sprintf("piece %d of %v", p.ind
 // disk is too small, the error says how much is needed and how much is free.
 func NewDisk(o DiskOptions) (*Disk, error) {
 	d := &Disk{fs: o.FS, dir: o.Dir, log: o.Log, quota: o.Quota, workers: workersOr(o.Workers), addressOnly: o.AddressOnly,
-		direct: vfs.Direct, changed: make(chan struct{}), crew: o.Crew, lanes: o.Crew.Workers(),
+		rest: o.Rest, closing: make(chan struct{}), direct: vfs.Direct, changed: make(chan struct{}), crew: o.Crew,
+		lanes:   o.Crew.Workers(),
 		extents: map[ID]*diskExtent{},
 		free:    map[int64][]*file{}}
 	d.hints = make([][Kinds][]hint, len(d.lanes))
@@ -249,6 +256,7 @@ func (d *Disk) Close() error {
 		}
 	}
 	d.closed = true
+	close(d.closing)
 	d.wake()
 	d.mu.Unlock()
 	d.serving.Wait()

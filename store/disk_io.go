@@ -29,8 +29,9 @@ func (d *Disk) serve() {
 			_ = d.wait(context.Background()) // which does not end
 			continue
 		}
+		begin := time.Now()
 		if d.active == 0 {
-			d.since = time.Now()
+			d.since = begin
 		}
 		d.active++
 		if b.state == asked {
@@ -43,6 +44,24 @@ func (d *Disk) serve() {
 			d.traffic.Busy += time.Since(d.since)
 		}
 		d.followHints()
+		if d.rest != nil {
+			d.mu.Unlock()
+			d.pause(d.rest(time.Since(begin)))
+			d.mu.Lock()
+		}
+	}
+}
+
+// pause waits, unless the store is closed.
+func (d *Disk) pause(wait time.Duration) {
+	if wait <= 0 {
+		return
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-d.closing:
 	}
 }
 

@@ -117,6 +117,41 @@ func TestUpdatesKeepTheDriveBusy(t *testing.T) {
 	}
 }
 
+// Workers rest as long as they are told to, without holding up who waits for what they have read, and Close does not
+// wait for them.
+func TestWorkersRest(t *testing.T) {
+	const pieces, size, perSec = 8, 16384, 6.3e6
+	s := store.Spec{ID: store.ID{Kind: store.Grad}, Bytes: pieces * size, Piece: size}
+	took := func(times time.Duration) time.Duration {
+		var all time.Duration
+		synctest.Test(t, func(t *testing.T) {
+			d := openDisk(t, store.DiskOptions{FS: newDrive(1, perSec, perSec), Specs: []store.Spec{s},
+				Quota: store.LaneQuota(1, 1), Workers: 1, Rest: func(busy time.Duration) time.Duration { return times * busy }})
+			begin := time.Now()
+			for off, n := range s.Pieces() {
+				borrow(t, d, trace.Drain.Of(0), s.ID, off, n, store.Write, 0).Release()
+			}
+			if err := d.Sync(t.Context()); err != nil {
+				t.Error(err)
+			}
+			all = time.Since(begin)
+			if busy := d.Traffic().Busy; busy < all/(times+2) || busy > all {
+				t.Errorf("busy for %v of %v", busy, all)
+			}
+			begin = time.Now()
+			if err := d.Close(); err != nil || time.Since(begin) > 0 {
+				t.Errorf("Close waits %v: %v", time.Since(begin), err)
+			}
+		})
+		return all
+	}
+	at, slow := took(0), took(3)
+	// The last piece is on disk before the worker rests after it.
+	if want := at + 3*at*(pieces-1)/pieces; slow < want*95/100 || slow > want*105/100 {
+		t.Errorf("%d pieces take %v, and with rests of three times as long %v, want %v", pieces, at, slow, want)
+	}
+}
+
 // moves is the same for a lane that moves one kind of pieces between the drive and a device.
 func moves(t *testing.T, lane trace.Lane, depth int) float64 {
 	const pieces, size, perSec = 200, 16384, 6.3e6

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/plan"
@@ -12,10 +13,11 @@ import (
 // StoreOptions say how OpenStore makes a plan's store.
 type StoreOptions struct {
 	Accounts    *hostmem.Accounts
-	Dir         string       // of the extents that the plan keeps on disk; it is emptied
-	FS          vfs.FS       // of Dir; nil: the system's
-	Log         *slog.Logger // may be nil
-	AddressOnly bool         // for rehearsals: addresses without memory, and no files
+	Dir         string                                 // of the extents that the plan keeps on disk; it is emptied
+	FS          vfs.FS                                 // of Dir; nil: the system's
+	Log         *slog.Logger                           // may be nil
+	AddressOnly bool                                   // for rehearsals: addresses without memory, and no files
+	Rest        func(busy time.Duration) time.Duration // store.DiskOptions.Rest
 }
 
 // OpenStore reserves the extents of a plan where it keeps them: in memory, on disk, or both. It fails, with nothing
@@ -47,7 +49,7 @@ func OpenStore(p *plan.Plan, o StoreOptions) (s *store.Tiered, disk *store.Disk,
 	if err == nil && len(onDisk) > 0 {
 		disk, err = store.NewDisk(store.DiskOptions{Dir: o.Dir, FS: o.FS, Accounts: o.Accounts, Specs: onDisk,
 			Quota: p.Quota(), Crew: p.Crew(),
-			Workers: plan.DiskWorkers, Log: o.Log, AddressOnly: o.AddressOnly})
+			Workers: plan.DiskWorkers, Log: o.Log, AddressOnly: o.AddressOnly, Rest: o.Rest})
 		tiers = append(tiers, store.Tier{Store: disk, Specs: onDisk})
 	}
 	if err != nil {

@@ -115,6 +115,7 @@ func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait t
 	m.TokensPerSec = float64(m.Tokens) / m.StepSec
 	m.ModelTFLOPS = float64(t.plan.Model.TrainFLOPs(docs)) / m.StepSec / 1e12
 	m.HostPeakBytes, _ = hostmem.PeakRSS()
+	t.session.TellOfDrives()
 	if t.session.Disk != nil {
 		now := t.session.Disk.Traffic()
 		m.DiskReadBytes = now.ReadBytes - t.wear.traffic.ReadBytes

@@ -26,23 +26,23 @@ type room struct {
 
 // rooms lists all that the program links, and each package of it is in one room.
 var rooms = []room{
-	{"plan + stream", []string{"plan", "stream"}, 16310},
+	{"plan + stream", []string{"plan", "stream"}, 16320},
 	{"nn + model", []string{"nn", "model"}, 10170},
-	{"train", []string{"train/..."}, 14940},
+	{"train", []string{"train/..."}, 15080},
 	{"data", []string{"data/..."}, 25360},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6240},
 	{"device", []string{"device/..."}, 17460},
 	{"cmd", []string{"cmd/..."}, 4160},
 	{"runfile", []string{"runfile/..."}, 5650},
-	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 5900},
+	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 5930},
 	{"objective", []string{"objective"}, 1690},
-	{"floor", []string{"batch", "hostmem", "tensor", "trace", "vfs", "internal/..."}, 8420},
+	{"floor", []string{"batch", "hostmem", "tensor", "trace", "vfs", "internal/..."}, 8580},
 	{"around a run", []string{".", "bench", "demo", "probe", "rehearse", "report", "timeline"}, 5150},
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 127510
+const linkedLines = 127840
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"

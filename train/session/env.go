@@ -59,6 +59,7 @@ type InTests struct {
 	Memory       func() (left, total int64) // of the host, in bytes
 	Clock        hosts.Clock                // that the test moves
 	Watch        hosts.Clock                // of progress
+	SysFS        string                     // where drives are looked for, in place of /sys
 }
 
 // ErrNoEnv is the error of options without surroundings, which only package millrace fills in.

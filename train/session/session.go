@@ -36,6 +36,7 @@ type Session struct {
 	Objective objective.Objective // nil: the next token
 
 	stateDir string         // of what the plan keeps on disk
+	cooling  *cooling       // of its drives; nil: none
 	Peers    *hosts.Awaited // the other hosts of the run, as the engine reaches them; nil: it is alone
 
 	// tuners are the devices that compute, if they have algorithms of products to choose from and the plan trains; else
@@ -87,8 +88,12 @@ func (e *Env) OpenSession(ctx context.Context, p *plan.Plan, dev *Devices, o Ses
 // openStore opens the store and has the weights filled.
 func (s *Session) openStore(ctx context.Context, o SessionOptions) error {
 	if s.Store = o.Store; s.Store == nil {
-		tiers, disk, err := stream.OpenStore(s.Plan, stream.StoreOptions{Accounts: s.Env.Accounts, Dir: o.StateDir,
-			FS: s.Env.Files(), Log: slog.New(slog.NewTextHandler(s.Env.Progress, nil))})
+		options := stream.StoreOptions{Accounts: s.Env.Accounts, Dir: o.StateDir, FS: s.Env.Files(),
+			Log: slog.New(slog.NewTextHandler(s.Env.Progress, nil))}
+		if s.cooling = s.Env.coolingFor(s.Plan, o.StateDir); s.cooling != nil {
+			options.Rest = s.cooling.restAfter
+		}
+		tiers, disk, err := stream.OpenStore(s.Plan, options)
 		if errors.Is(err, vfs.ErrLocked) {
 			err = blame.BadRequest(err) // as an output_dir in use is
 		}

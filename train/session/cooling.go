@@ -1,0 +1,128 @@
+package session
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/internal/drive"
+	"github.com/millrace/millrace/plan"
+)
+
+// cooling slows the disk tier down while a drive is nearly as hot as it warns of. A drive that gets hotter slows itself
+// down by far more, or fails.
+//
+// Each worker of the tier asks it how long to rest when it has read or written a piece. The first one that asks in ten
+// seconds reads the thermometers.
+type cooling struct {
+	thermometers []thermometer
+	now          func() time.Time
+
+	mu     sync.Mutex
+	next   time.Time // when they are read again
+	hot    string    // the drive that is hot; empty: none is
+	rest   float64   // of a worker, as a multiple of the time that it was busy
+	untold []Event   // see Session.TellOfDrives
+}
+
+// thermometer reads the heat of a drive.
+type thermometer struct {
+	name string
+	read func() (drive.Reading, error)
+}
+
+// Temperatures are in degrees Celsius. The rest takes half of the drive's work from it, and from its warning on three
+// quarters.
+const (
+	hotBelowWarning  = 5  // a drive is hot from so much below its warning on
+	coolBelowWarning = 12 // and until it is so much below
+
+	restOfHot     = 1
+	restOfWarning = 3
+
+	readEach    = 10 * time.Second
+	longestRest = 5 * time.Second
+)
+
+// coolingFor returns the cooling of the drives with a directory that has the state of a plan; nil where the plan has no
+// state on disk, and where no thermometer of the drives is known.
+func (e *Env) coolingFor(p *plan.Plan, dir string) *cooling {
+	if p.DiskBytes == 0 {
+		return nil
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) { // it may not be there yet
+		if _, err := os.Stat(dir); err == nil {
+			break
+		}
+	}
+	c := &cooling{now: e.Time().Now}
+	for _, s := range drive.Sensors(cmp.Or(e.Tests.SysFS, drive.SysFS), dir) {
+		if _, err := s.Read(); err == nil {
+			c.thermometers = append(c.thermometers, thermometer{s.Name, s.Read})
+		}
+	}
+	if c.thermometers == nil {
+		return nil
+	}
+	return c
+}
+
+// TellOfDrives tells what the session has found of the heat of its drives since the latest call: workers of the disk
+// tier find it, and lines come from the run alone.
+func (s *Session) TellOfDrives() {
+	if s.cooling == nil {
+		return
+	}
+	s.cooling.mu.Lock()
+	events := s.cooling.untold
+	s.cooling.untold = nil
+	s.cooling.mu.Unlock()
+	for _, event := range events {
+		s.Env.Tell(event)
+	}
+}
+
+// restAfter returns how long a worker of the disk tier rests that was busy for a time.
+func (c *cooling) restAfter(busy time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.now(); !now.Before(c.next) {
+		c.next = now.Add(readEach)
+		c.look()
+	}
+	return min(time.Duration(c.rest*float64(busy)), longestRest)
+}
+
+// look reads the thermometers, and notes where a drive has become hot, or is no longer. One that cannot be read is
+// passed over.
+func (c *cooling) look() {
+	const cold = -1000
+	nearest, at, name := float64(cold), drive.Reading{}, "" // the drive that is nearest to its warning
+	for _, t := range c.thermometers {
+		if r, err := t.read(); err == nil && r.Celsius-r.WarnCelsius > nearest {
+			nearest, at, name = r.Celsius-r.WarnCelsius, r, t.name
+		}
+	}
+	was := c.hot
+	switch {
+	case nearest >= 0:
+		c.hot, c.rest = name, restOfWarning
+	case nearest >= -hotBelowWarning:
+		c.hot, c.rest = name, restOfHot
+	case nearest < -coolBelowWarning:
+		c.hot, c.rest = "", 0
+	case was != "":
+		c.rest = restOfHot
+	}
+	switch {
+	case was == "" && c.hot != "":
+		c.untold = append(c.untold, Warning{fmt.Sprintf("drive %s is at %.0f degrees Celsius and warns from %.0f on: state "+
+			"on disk is read and written more slowly until it has cooled", name, at.Celsius, at.WarnCelsius)})
+	case was != "" && c.hot == "":
+		c.untold = append(c.untold, Note{fmt.Sprintf("drive %s has cooled: state on disk is read and written at full "+
+			"speed again", was)})
+	}
+}
