@@ -25,17 +25,30 @@ type LessWritten struct {
 // lessWriting are the changes that may have a run write less, in the order of how much they change for the user: the
 // form of its state, the size of its steps, the machine. A row yields requests with the smallest change of its key
 // first, each with the key as it is set; none where the key is no help or may not change.
-var lessWriting = []func(*Plan) iter.Seq2[string, Request]{smallerMoments, moreTokens, moreMemory}
+var lessWriting = []func(*Plan) iter.Seq2[string, Request]{smallerMoments, smallerMasters, moreTokens,
+	moreMemory}
 
 // smallerMoments asks for moments in 8 bits.
 func smallerMoments(p *Plan) iter.Seq2[string, Request] {
 	return func(yield func(string, Request) bool) {
 		r := *p.asked
-		if r.Begun || r.Numerics.Moments == optim.Dynamic8 || r.Numerics.Master != optim.Split {
+		if r.Begun || r.Numerics.Moments == optim.Dynamic8 || r.Numerics.Master == optim.F32 {
 			return
 		}
 		r.Numerics.Moments = optim.Dynamic8
 		yield("precision.moments=8bit", r)
+	}
+}
+
+// smallerMasters asks for master weights of 24 bits.
+func smallerMasters(p *Plan) iter.Seq2[string, Request] {
+	return func(yield func(string, Request) bool) {
+		r := *p.asked
+		if r.Begun || r.Numerics.Master != optim.Split {
+			return
+		}
+		r.Numerics.Master = optim.Split24
+		yield("precision.master=split24", r)
 	}
 }
 

@@ -22,6 +22,12 @@ func TestLessWritten(t *testing.T) {
 		{"8-bit moments", "qwen2.5-1.5b", "rtx2060-laptop-6gb",
 			func(r *plan.Request) {}, "precision.moments=8bit",
 			func(r *plan.Request) { r.Numerics.Moments = optim.Dynamic8 }},
+		{"masters of 24 bits", "qwen2.5-1.5b", "rtx2060-laptop-6gb",
+			func(r *plan.Request) {
+				r.Numerics.MicroBatch, r.Numerics.SequenceLen = 1, 1024
+				r.Numerics.Moments, r.HostBytes = optim.Dynamic8, 12<<30
+			},
+			"precision.master=split24", func(r *plan.Request) { r.Numerics.Master = optim.Split24 }},
 		{"a larger step", "qwen2.5-7b", "rtx2060-laptop-6gb",
 			func(r *plan.Request) { r.Numerics.Moments = optim.Dynamic8 },
 			"batch_tokens=8192", func(r *plan.Request) { r.Numerics.MicroBatches = 2 }},
@@ -29,8 +35,8 @@ func TestLessWritten(t *testing.T) {
 			func(r *plan.Request) { r.Begun = true }, "memory.host=", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if testing.Short() && c.name == "a larger step" {
-				t.Skip("three more plans")
+			if testing.Short() && c.apply != nil && c.name != "8-bit moments" {
+				t.Skip("four more plans or five")
 			}
 			r, _ := onMachine(t, c.shape, c.machine)
 			r.Numerics.MicroBatches, r.Numerics.MicroBatch = 1, 2 // 4,096 positions
