@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/millrace/millrace/device"
@@ -11,29 +12,57 @@ import (
 	"github.com/millrace/millrace/workshop/cudatest/standin"
 )
 
+// Operations of the suite that take longest in the interpreter of PTX: their tests have a test of their own.
+var (
+	costlyExperts     = []string{"ExpertGLU", "ExpertCalls"}
+	costlyRecurrences = []string{"GatedDelta", "CausalConv"}
+)
+
+func suite(t *testing.T, p products, align int, only ...string) devicetest.Suite {
+	return devicetest.Suite{Open: func() device.Device { return open(t, standin.Options{}, p) }, Fail: fail,
+		Align: align, Brief: true, Only: only}
+}
+
 // The suite of all drivers, on the kernels that the program carries.
 func TestConformance(t *testing.T) {
-	if raceEnabled && testing.Short() {
+	if raceEnabled {
 		t.Skip("the interpreter of PTX is slow under the race detector; TestStandInTraining looks for missing waits")
 	}
 	t.Parallel()
-	suite := func(p products, align int, only ...string) devicetest.Suite {
-		return devicetest.Suite{Open: func() device.Device { return open(t, standin.Options{}, p) }, Fail: fail,
-			Align: align, Brief: true, Only: only}
+	own := suite(t, ownProducts, 0)
+	own.Without = slices.Concat(costlyExperts, costlyRecurrences)
+	t.Run("own products", own.Run)
+	// What differs with the library, and what shares its workspace. It takes aligned operands alone.
+	t.Run("library", suite(t, library, 0, "MatMul", "Bias", "StreamOrder", "Events").Run)
+	t.Run("library, aligned", suite(t, library, 16, "MatMul").Run)
+}
+
+// The costly operations, at all shapes and places of operands. kerneltest runs their kernels on aligned operands, so a
+// commit has a share of these.
+func TestConformanceOfExperts(t *testing.T) {
+	costly(t)
+	suite(t, ownProducts, 0, costlyExperts...).Run(t)
+}
+
+func TestConformanceOfRecurrences(t *testing.T) {
+	costly(t)
+	suite(t, ownProducts, 0, costlyRecurrences...).Run(t)
+}
+
+// The kernels that aligned operands reach, which kerneltest runs, too.
+func TestConformanceAligned(t *testing.T) {
+	costly(t)
+	suite(t, ownProducts, 16, "MatMul", "Bias", "RMSNorm", "RMSNormGrad", "LayerNorm", "LayerNormGrad", "RoPE",
+		"Attention", "Heads", "GLU", "ExpertMatMul", "ExpertWeightGrad", "CausalConv", "Gate", "GatedDelta", "AttendCache",
+		"Put", "ContinueConv", "ExpertCalls").Run(t)
+}
+
+func costly(t *testing.T) {
+	t.Helper()
+	if raceEnabled || testing.Short() {
+		t.Skip("the interpreter of PTX is slow: make long has this test in one of its turns")
 	}
-	t.Run("own products", suite(ownProducts, 0).Run)
-	// The kernels that aligned operands reach, and the library, which takes no others.
-	aligned := []string{"MatMul", "Bias", "RMSNorm", "RMSNormGrad", "LayerNorm", "LayerNormGrad", "RoPE", "Attention",
-		"Heads", "GLU", "ExpertMatMul", "ExpertWeightGrad", "CausalConv", "Gate", "GatedDelta", "AttendCache", "Put",
-		"ContinueConv"}
-	if testing.Short() { // kerneltest runs all kernels of aligned operands
-		aligned = []string{"MatMul", "RMSNorm", "Attention"}
-	} else {
-		aligned = append(aligned, "ExpertCalls")
-	}
-	t.Run("own products, aligned", suite(ownProducts, 16, aligned...).Run)
-	t.Run("library", suite(library, 0, "MatMul", "Bias", "StreamOrder", "Events").Run) // what differs, and what shares the workspace
-	t.Run("library, aligned", suite(library, 16, "MatMul").Run)
+	t.Parallel()
 }
 
 // Long vectors are summed in rounds, with the bits of one round.

@@ -52,6 +52,8 @@ type Suite struct {
 	// Only names the tests to run; nil: all. It is for a driver's second configuration, where most of the first one's
 	// proof holds.
 	Only []string
+	// Without names tests that do not run.
+	Without []string
 	// Align is a number n: matrices begin at multiples of n bytes, with strides of multiples of n elements, as those of
 	// an engine do. 0: they begin wherever their elements may. With it, shapes of real models come as well: sizes that
 	// are round, heads of 64, 128 and 256 columns.
@@ -98,7 +100,7 @@ func (s Suite) Run(t *testing.T) {
 	}
 	tests = slices.Concat(tests, expertTests, cacheTests, recurrentTests)
 	for _, test := range tests {
-		if s.Only != nil && !slices.Contains(s.Only, test.name) {
+		if s.Only != nil && !slices.Contains(s.Only, test.name) || slices.Contains(s.Without, test.name) {
 			continue
 		}
 		t.Run(test.name, func(t *testing.T) {
