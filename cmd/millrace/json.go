@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
 	"reflect"
 	"strings"
@@ -55,7 +56,14 @@ func withNulls(v reflect.Value) any {
 	case reflect.Struct:
 		object := map[string]any{}
 		for i := range v.NumField() {
-			name, options, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			of := v.Type().Field(i)
+			name, options, _ := strings.Cut(of.Tag.Get("json"), ",")
+			if of.Anonymous && name == "" { // its fields are the object's
+				if embedded, ok := withNulls(v.Field(i)).(map[string]any); ok {
+					maps.Copy(object, embedded)
+				}
+				continue
+			}
 			if name == "" || name == "-" || options == "omitempty" && v.Field(i).IsZero() {
 				continue
 			}
