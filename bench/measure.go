@@ -262,6 +262,7 @@ func (b *benchmark) makePlan(ctx context.Context, n plan.Numerics) error {
 	r.Outputs.NoClip = b.MaxGradNorm == 0 && !b.AliasLayers // blocks that share memory share it with their gradients
 	budget := r.HostBytes
 	if b.AliasLayers {
+		r.Gradients = plan.GradientsKept
 		if r.DiskBytes > 0 {
 			return errors.New("--alias-layers is for state in host memory: leave --memory-disk out")
 		}

@@ -54,9 +54,17 @@ func (p *Plan) leastSeconds(m *Machine, visits *visitCosts) float64 {
 	if !p.Trains() || p.Unified {
 		return 0
 	}
+	if p.Placement.Twice {
+		return p.leastOfPass(FirstHalf, m, visits) + p.leastOfPass(SecondHalf, m, visits)
+	}
+	return p.leastOfPass(Steady, m, visits)
+}
+
+// leastOfPass is the same of the schedule of a pass.
+func (p *Plan) leastOfPass(pass Pass, m *Machine, visits *visitCosts) float64 {
 	parts, crew := len(p.Model.Parts), p.Crew()
 	workers, slots := len(crew.Workers()), p.Placement.Rings.Weights
-	b := &builder{Plan: p, Mode: usual(Steady), crew: crew, ranks: crew.Ranks, devices: make([]onRank, crew.Ranks)}
+	b := &builder{Plan: p, Mode: usual(pass), crew: crew, ranks: crew.Ranks, devices: make([]onRank, crew.Ranks)}
 	f := &floor{builder: b, machine: m, visits: visits, costs: p.costs(m, visits), at: make([]float64, workers),
 		stored: make([]float64, parts), upTo: make([]float64, parts), ready: make([]float64, parts),
 		slotOf: make([]int, parts), onDevice: make([]bool, parts), free: make([][]float64, crew.Ranks),
@@ -65,6 +73,9 @@ func (p *Plan) leastSeconds(m *Machine, visits *visitCosts) float64 {
 	for rank := range b.devices {
 		f.free[rank] = make([]float64, slots)
 		b.devices[rank].slots.plan(slots, b.visited(rows, rank), parts)
+	}
+	for part := range f.onDevice { // the first half of a step has brought them
+		f.onDevice[part] = pass.Half == ForUpdates && b.resident(part)
 	}
 	b.passing = b.toPass()
 	f.fetchState()
@@ -266,10 +277,13 @@ func (f *floor) drainGradient(part int, before []float64) {
 		n, to.What = f.Numerics.CohortCount(), Gradient
 	case f.Cluster.Several():
 		n, to.What = f.Numerics.CohortCount(), CohortSum
-	case f.StateResident(part):
+	case f.StateResident(part), f.Pass.Half == ForNorm:
 		return
 	case f.staged():
 		from = f.at[computes]
 	}
 	f.move(LaneDrain, rank, part, n, f.here(Gradient, part, Device), to, from)
+	if f.UpdatesInBackward() && !f.Tied(part) {
+		f.ofPart(LaneUpdate, DoUpdate, part, 1, 0) // at once
+	}
 }

@@ -125,7 +125,22 @@ func newChecker(p *plan.Plan, mode plan.Mode, s *plan.Schedule) *checker {
 		}
 		c.mem[c.hostGradient(part)] = content{"old gradient", part, 0}
 	}
+	if c.pass.Half == plan.ForUpdates {
+		c.afterNorm()
+	}
 	return c
+}
+
+// afterNorm has memory be as the first half of a step leaves it.
+func (c *checker) afterNorm() {
+	first := newChecker(c.p, plan.Mode{Pass: plan.FirstHalf}, c.p.ScheduleOf(plan.Mode{Pass: plan.FirstHalf}))
+	for i := range first.ops {
+		first.step(i)
+	}
+	c.mem = first.mem
+	for part := range c.m.Parts {
+		c.mem[c.hostGradient(part)] = content{"old gradient", part, 0}
+	}
 }
 
 // updating reports whether the schedule begins with pending updates.
@@ -134,7 +149,9 @@ func (c *checker) updating() bool {
 }
 
 // updatingNow reports whether parts are updated from this schedule's gradients.
-func (c *checker) updatingNow() bool { return c.training() && c.p.UpdatesInBackward() }
+func (c *checker) updatingNow() bool {
+	return c.training() && c.p.UpdatesInBackward() && c.pass.Half != plan.ForNorm
+}
 
 // hostGradient returns the place of a part's gradient in host memory.
 func (c *checker) hostGradient(part int) place {
@@ -146,7 +163,21 @@ func (c *checker) hostGradient(part int) place {
 	return place{"host gradient", part, 0}
 }
 
-func (c *checker) training() bool { return c.pass == plan.Steady || c.pass == plan.Prologue }
+func (c *checker) training() bool { return c.pass.Steps() }
+
+// homely reports whether the gradient of a part comes to where it is stored. In the first half of a step those of
+// tables alone do, which the host sums there.
+func (c *checker) homely(part int) bool {
+	return c.training() && (c.pass.Half != plan.ForNorm || c.m.Parts[part].Kind.LookedUp())
+}
+
+// passesOf are the passes that a plan's schedules come in.
+func passesOf(p *plan.Plan) []plan.Pass {
+	if p.Placement.Twice {
+		return []plan.Pass{plan.FirstHalf, plan.SecondHalf, plan.Forwards}
+	}
+	return usualPasses
+}
 
 func (c *checker) errorf(i int, format string, args ...any) {
 	c.errs = append(c.errs, fmt.Sprintf("%d %v: ", i, c.ops[i])+fmt.Sprintf(format, args...))
@@ -418,7 +449,8 @@ func (c *checker) hostX(layer, m int) place {
 func (c *checker) awayX(op plan.Op, layer int) place {
 	for _, o := range slices.Concat(op.Reads, op.Writes) {
 		if o.At == plan.Host && o.Slot >= 0 {
-			if c.p.SavedOnHost(layer-1) && c.comesDown(op.Micro) {
+			again := c.p.Placement.Twice && (op.Name() == "drain-input" || op.Name() == "load-input")
+			if c.p.SavedOnHost(layer-1) && c.comesDown(op.Micro) && !again {
 				c.errs = append(c.errs, fmt.Sprintf("%v passes by where its rows are saved", op))
 			}
 			return place{"passing x", o.Slot, 0}
@@ -520,10 +552,11 @@ func (c *checker) run(i int) {
 	if op.Name() == "update" && (c.p.StateResident(op.Part) || c.passes(op.Part)) {
 		want = plan.LaneCompute
 	}
+	again := c.pass.Half == plan.ForUpdates && op.Layer == len(c.m.Blocks) // where it was saved
 	passed := op.Name() == "load-input" || op.Name() == "load-side-grad" ||
 		op.Name() == "load-balance" && c.p.Ranks() > 1 ||
 		op.Name() == "load-side" && !c.fromTable(i) ||
-		op.Name() == "load" && !c.m.Begins(op.Layer) && (op.Layer > len(c.m.Blocks) || !c.down(i)) &&
+		op.Name() == "load" && !c.m.Begins(op.Layer) && (op.Layer > len(c.m.Blocks) || !c.down(i)) && !again &&
 			c.p.RankOf(op.Layer-1, nn.Forward) != op.Rank
 	if passed { // from another device
 		want = plan.LaneExchange
@@ -921,6 +954,9 @@ func (c *checker) run(i int) {
 // saved checks that inputs leave the device to be loaded again, and that each has one place. A trunk is visited twice
 // on the way down, and may have its input loaded for each of the visits.
 func (c *checker) saved() {
+	if c.pass.Half == plan.ForUpdates {
+		return // the first half has saved what this one loads
+	}
 	saves, loads := map[int]int{}, map[int]int{}
 	for _, op := range c.ops {
 		switch name := op.Name(); {
@@ -946,6 +982,9 @@ func (c *checker) saved() {
 		if len(c.m.GroupParts[layer-1]) > 0 && again > saves[layer] {
 			again -= saves[layer]
 		}
+		if c.p.Placement.Twice && again == 0 {
+			again = saves[layer] // it is still there for the first time down, and loaded for the second one
+		}
 		if saves[layer] != again || saves[layer] != 0 && saves[layer] != c.microsDown()*c.p.Numerics.CohortCount() {
 			c.errs = append(c.errs, fmt.Sprintf("the inputs of layer %d are saved %d times and loaded %d times", layer, saves[layer], loads[layer]))
 		}
@@ -969,7 +1008,7 @@ func (c *checker) complete(saves bool) {
 		if n := c.saves[part]; !once(owns && saves, n) {
 			c.errs = append(c.errs, fmt.Sprintf("%s is saved %d times", p.Name, n))
 		}
-		if n := c.homes[part]; !once(owns && trained && c.training(), n) {
+		if n := c.homes[part]; !once(owns && trained && c.homely(part), n) {
 			c.errs = append(c.errs, fmt.Sprintf("the gradient of %s comes home %d times", p.Name, n))
 		}
 	}

@@ -232,6 +232,9 @@ func (p *Plan) Choices() []string {
 			disk++
 		}
 	}
+	if text := p.gradientsText(); text != "" {
+		lines = append(lines, text)
+	}
 	blocks := len(p.Model.BlockParts)
 	moves := fmt.Sprintf("streamed: %d of %s through %s; gradients through %s", blocks-resident, count(blocks, "block"),
 		count(p.Placement.Rings.Weights, "weight slot"), count(p.Placement.Rings.Gradients, "slot"))

@@ -13,14 +13,10 @@ import (
 // fixes lists the smallest changes of one key each after which the request fits, as the key would be set. A request
 // that no single change fixes has an empty list. hostBytes is the budget of the host among them, else 0.
 func (c *chooser) fixes() (list []string, hostBytes int64) {
-	with := func(change func(*Request)) *chooser {
+	fits := func(change func(*Request)) bool {
 		r := c.Request
 		change(&r)
-		return &chooser{Request: r, ctx: c.ctx}
-	}
-	fits := func(change func(*Request)) bool {
-		_, err := with(change).feasible()
-		return err == nil
+		return r.Fits(c.ctx) == nil
 	}
 	device := func(n int64) func(*Request) { return func(r *Request) { r.DeviceBytes = n } }
 	host := func(n int64) func(*Request) { return func(r *Request) { r.HostBytes = n } }

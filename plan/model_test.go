@@ -119,18 +119,24 @@ func drawModel(rt *rapid.T) *model.Model {
 		if !freeze[p.Layer] {
 			continue
 		}
-		var fields []tensor.Field
-		for _, f := range p.Layout.Fields {
-			f.Field.Trainable = false
-			fields = append(fields, f.Field)
-		}
-		l, err := tensor.NewLayout(fields...)
-		if err != nil {
-			rt.Fatal(err)
-		}
-		p.Layout = l
+		freezePart(rt, p)
 	}
 	return m
+}
+
+// freezePart takes all tensors of a part out of training.
+func freezePart(t errorer, p *model.Part) {
+	t.Helper()
+	var fields []tensor.Field
+	for _, f := range p.Layout.Fields {
+		f.Field.Trainable = false
+		fields = append(fields, f.Field)
+	}
+	l, err := tensor.NewLayout(fields...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Layout = l
 }
 
 func numerics(micros int, split bool) plan.Numerics {

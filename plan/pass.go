@@ -6,7 +6,18 @@ type Pass struct {
 	Updates   bool  // it begins with the pending updates
 	To        Point // how far it goes through layers
 	Continues bool  // with positions that follow those in caches
+	Half      Half  // of a step that computes its gradients twice
 }
+
+// Half says which half of a step a pass is, where gradients are computed twice (Placement.Twice).
+type Half uint8
+
+// The halves.
+const (
+	Whole      Half = iota // the step is one pass
+	ForNorm                // up and down: of each gradient the sum of squares is kept
+	ForUpdates             // down again: each gradient updates its part as soon as it is there
+)
 
 // Point says how far a pass goes.
 type Point uint8
@@ -21,13 +32,15 @@ const (
 
 // The passes of runs.
 var (
-	Prologue = Pass{To: ToGradients}                // no updates are pending: the first step, and one after a flush
-	Steady   = Pass{Updates: true, To: ToGradients} // the pending updates, then a step
-	Flush    = Pass{Updates: true}                  // the pending updates alone
-	Forwards = Pass{To: ToLosses}                   // evaluation, no updates pending
-	Logits   = Pass{To: ToLogits}                   // no updates pending
-	Continue = Pass{To: ToLogits, Continues: true}  // positions that follow those in caches
-	Nothing  = Pass{}                               // what a saving schedule has left to do
+	Prologue   = Pass{To: ToGradients}                // no updates are pending: the first step, and one after a flush
+	Steady     = Pass{Updates: true, To: ToGradients} // the pending updates, then a step
+	FirstHalf  = Pass{To: ToGradients, Half: ForNorm} // of a step that computes its gradients twice
+	SecondHalf = Pass{Updates: true, To: ToGradients, Half: ForUpdates}
+	Flush      = Pass{Updates: true}                 // the pending updates alone
+	Forwards   = Pass{To: ToLosses}                  // evaluation, no updates pending
+	Logits     = Pass{To: ToLogits}                  // no updates pending
+	Continue   = Pass{To: ToLogits, Continues: true} // positions that follow those in caches
+	Nothing    = Pass{}                              // what a saving schedule has left to do
 )
 
 // String is the pass's name.
@@ -37,6 +50,8 @@ func (p Pass) String() string {
 		return "prologue"
 	case p == Steady:
 		return "steady"
+	case p.Half != Whole:
+		return [...]string{ForNorm: "first half", ForUpdates: "second half"}[p.Half]
 	case p.Continues:
 		return "continue"
 	case p.Updates:

@@ -109,6 +109,9 @@ type Placement struct {
 	// KeptLogits has the logits of a dealt head wait on the devices for their gradients, so that they are computed
 	// once.
 	KeptLogits bool `json:"kept_logits,omitempty"`
+	// Twice has a step compute its gradients twice: for the norm, and when that is known for updates. So no gradient
+	// waits for the norm, and none has a place of its own in host memory or on disk (sharedGrads).
+	Twice bool `json:"gradients_twice,omitempty"`
 	// PeerCopies has rows pass from rank to rank by copies between the devices (device.Peers); else they pass by way of
 	// host memory.
 	PeerCopies bool `json:"peer_copies,omitempty"`
@@ -131,6 +134,7 @@ func (p Placement) Clone() Placement {
 type placementKey struct {
 	rings                                         Rings
 	headAtOnce, keptLogits, lookAhead, peerCopies bool
+	twice                                         bool
 	callChunks                                    int
 	lists                                         string // the table and the deals, each list after its length
 }
@@ -161,5 +165,6 @@ func (p *Placement) key() placementKey {
 			lists = binary.AppendUvarint(lists, uint64(rank))
 		}
 	}
-	return placementKey{p.Rings, p.HeadAtOnce, p.KeptLogits, p.LookAhead, p.PeerCopies, p.CallChunks, string(lists)}
+	return placementKey{p.Rings, p.HeadAtOnce, p.KeptLogits, p.LookAhead, p.PeerCopies, p.Twice, p.CallChunks,
+		string(lists)}
 }

@@ -47,6 +47,9 @@ type Request struct {
 	DataBytes, TokenBytes int64
 	// ProgramBytes is reserved for the memory of the process that is not planned: see [ProgramBytes].
 	ProgramBytes int64
+	// Gradients says whether steps keep their gradients until the norm is known. Auto lets the prediction decide where the
+	// disk has a part in a step.
+	Gradients Gradients
 	// Begun is that of a run that continues: a refusal advises budgets alone, since nothing else may change.
 	Begun bool
 }
@@ -136,6 +139,10 @@ type Plan struct {
 	DiskBudget   int64      `json:"disk_budget_bytes,omitempty"`
 	Predicted    Prediction `json:"predicted"`
 
+	// OtherStepSeconds is the step of the plan that treats gradients the other way: keeps them, or computes them twice; 0
+	// without one.
+	OtherStepSeconds float64 `json:"other_gradients_step_sec,omitempty"`
+
 	asked    *Request // what it was made from, for Why
 	owners   []int    // by part: see Owner
 	accounts *accounts
@@ -176,6 +183,9 @@ func (r Request) Fits(ctx context.Context) error {
 		return err
 	}
 	_, err := (&chooser{Request: r, ctx: ctx}).feasible()
+	if err != nil && r.mayChoose() && r.with(GradientsTwice).Fits(ctx) == nil {
+		return nil
+	}
 	return err
 }
 
@@ -187,12 +197,12 @@ func (r Request) choose(ctx context.Context, thorough bool, most float64) (*Plan
 	if err := r.Machine.Check(); err != nil { // a simulation without rates would not end
 		return nil, fmt.Errorf("%w: plan for a machine of plan.Machines, or for the one that package probe measured", err)
 	}
-	return (&chooser{Request: r, ctx: ctx, most: most}).choose(thorough)
+	return r.chooseGradients(ctx, thorough, most)
 }
 
 // check refuses numerics that cannot be, and a model that the device cannot compute.
 func (r Request) check() error {
-	if err := cmp.Or(r.Numerics.Check(), r.checkCluster(), r.checkObjective()); err != nil {
+	if err := cmp.Or(r.Numerics.Check(), r.checkCluster(), r.checkObjective(), r.checkGradients()); err != nil {
 		return err
 	}
 	switch n := r.Outputs.longest(r.Numerics, trains(r.Model)); {

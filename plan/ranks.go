@@ -111,7 +111,8 @@ func (p *Plan) throughHost(layer int, to nn.Direction) bool {
 func (p *Plan) rowsPass() bool {
 	for layer := 1; layer <= p.blocks(); layer++ {
 		if crosses := p.throughHost(layer, nn.Forward) || p.throughHost(layer, nn.Backward); crosses &&
-			(!p.SavedOnHost(layer) || p.microsDown() < p.Numerics.MicroBatches) { // as the input of the next layer
+			(!p.SavedOnHost(layer) || // as the input of the next layer
+				p.microsDown() < p.Numerics.MicroBatches || p.Placement.Twice) {
 			return true
 		}
 	}

@@ -139,7 +139,8 @@ func (c *chooser) hostUpdates() bool { return c.HostUpdates || c.Cluster.Several
 // stateMoves keep the state of parts on the device, which updates it there: of blocks, the first ones first, since
 // their updates are what a step begins with; and of the head with its norm.
 func (c *chooser) stateMoves(s *Plan) (blocks, head Stage) {
-	if s.Bound() || c.StreamAll || c.Outputs.keepGradients() || c.Outputs.NoClip || c.hostUpdates() {
+	if s.Bound() || c.StreamAll || c.Outputs.keepGradients() || s.UpdatesInBackward() || c.Outputs.NoClip ||
+		c.hostUpdates() {
 		return nil, nil
 	}
 	for _, part := range c.Model.DecoderParts() {
@@ -206,7 +207,7 @@ func (c *chooser) room(from *Plan, start Placement, moves []Move) int {
 // hostIsLate reports whether the host takes longer to update the blocks than a forward pass takes, where the device
 // may update some.
 func (c *chooser) hostIsLate(s *Plan) bool {
-	if s.Bound() || c.Outputs.keepGradients() || c.Outputs.NoClip || c.hostUpdates() {
+	if s.Bound() || c.Outputs.keepGradients() || s.UpdatesInBackward() || c.Outputs.NoClip || c.hostUpdates() {
 		return false
 	}
 	updates, forward := 0.0, 0.0
@@ -290,7 +291,7 @@ func (c *chooser) travels(k nn.Keep) bool {
 // smallest is the placement that needs least memory.
 func (c *chooser) smallest(bound bool) Placement {
 	place := Smallest(len(c.Model.Parts), len(c.Model.Blocks), bound)
-	place.PeerCopies = c.Device.PeerCopies
+	place.PeerCopies, place.Twice = c.Device.PeerCopies, c.Gradients == GradientsTwice
 	return place
 }
 

@@ -143,19 +143,21 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 	}
 	if b.Pass.Runs() {
 		legs := b.walk()
+		b.holdSaved()
 		for rank := range b.devices {
 			b.devices[rank].slots.plan(p.Placement.Rings.Weights, b.visited(legs, rank), len(p.Model.Parts))
 			b.upload(rank)
 		}
-		for i, leg := range legs {
-			if b.Pass.Steps() && i == b.blocks() { // the head, and then down
+		for _, leg := range legs {
+			head := leg.layer > b.blocks()
+			if head && b.Pass.Steps() && b.Pass.Half != ForUpdates { // and then down
 				b.gatherBalance()
 			}
 			if l := p.Model.TableOf(leg.layer); l != nil && leg.to != nn.Backward && b.waitsForChain(l) {
 				b.lookup(DoLookup, l, 0, micros)
 			}
 			b.layer(leg)
-			if b.Pass.Steps() && i == b.blocks() {
+			if head && b.Pass.Steps() {
 				for i := range tables {
 					b.prepareScatter(&tables[i])
 				}
@@ -247,7 +249,11 @@ func (b *builder) walk() (legs []leg) {
 	if b.Pass.Continues {
 		up = nn.Continue
 	}
-	for layer := 1; layer <= b.blocks(); layer++ {
+	first := 1
+	if b.Pass.Half == ForUpdates {
+		first = b.blocks()
+	}
+	for layer := first; layer <= b.blocks(); layer++ {
 		enter(layer, up)
 	}
 	switch {

@@ -155,6 +155,9 @@ func (b *builder) result(what What, index, micro int) Operand {
 
 // visit emits a visit with one micro-batch, or with all of a cohort, of which m is the first.
 func (b *builder) visit(r leg, v *nn.Visit, weights []Operand, m int, later nn.Uses) {
+	if v.OnHost && b.Pass.Half == ForUpdates {
+		return // the objective is asked once
+	}
 	b.at = visiting{r, v, m, b.visitRank(r.layer, r.to, v)}
 	o := op(LaneCompute, b.at.rank, DoVisit)
 	if v.OnHost {

@@ -180,7 +180,7 @@ func (b *builder) weights(part int) Operand {
 	case b.resident(part):
 		b.hold(r)
 		state := b.StateResident(part)
-		if !(state || b.weightsStay()) || !b.Loaded {
+		if b.Pass.Half != ForUpdates && !((state || b.weightsStay()) && b.Loaded) {
 			b.movePart(LaneFetch, part, []Operand{of(Stored, part, Host)}, []Operand{r})
 		}
 		if state {
@@ -205,7 +205,7 @@ func (b *builder) weights(part int) Operand {
 // load has x[layer][m] on the device that reads it.
 func (b *builder) load(layer, m int) Operand {
 	x := b.input(b.RankOf(layer, b.way()), layer, m)
-	if !b.down && b.crosses(layer-1, nn.Forward) {
+	if !b.down && b.crosses(layer-1, nn.Forward) && !b.beginsAgain(layer) {
 		return b.needFrom(b.input(b.RankOf(layer-1, nn.Forward), layer, m), b.betweenDevices(x), x)
 	}
 	if b.down && x.Slot != none {
@@ -253,7 +253,8 @@ func (b *builder) inputGradient(rank, layer, m int) Operand {
 // or in a buffer of the micro-batch.
 func (b *builder) betweenDevices(rows Operand) Operand {
 	rows.At, rows.Rank, rows.Slot = Host, 0, none
-	if !b.SavedOnHost(rows.Index-1) || !b.comesDown(rows.Micro) {
+	again := b.Placement.Twice && rows.What == InputGrad && !b.Model.Begins(rows.Index) // what is saved is read again
+	if !b.SavedOnHost(rows.Index-1) || !b.comesDown(rows.Micro) || again {
 		rows.Slot = rows.Micro
 	}
 	return rows
@@ -324,9 +325,10 @@ func (b *builder) made(o Operand, later nn.Uses) {
 	case Kept:
 		leaves = b.at.to == nn.Forward && b.Pass.Steps() && b.comesDown(o.Micro) && b.ActivationsSpill(layer-1)
 	case TokenLosses:
-		leaves = !b.Bound()
+		leaves = !b.Bound() && b.Pass.Half != ForUpdates // which has the weights that came of them
 	case PickedLogits:
-		leaves = !b.Bound() && b.at.Writes.Has(nn.Loss) // the visit after all tiles
+		last := b.at.Writes.Has(nn.Loss) // the visit after all tiles
+		leaves = !b.Bound() && last && b.Pass.Half != ForUpdates
 	case Outcome:
 		b.hold(o)
 		leaves = b.Pass.Steps() && b.outcomePasses(layer-1)
@@ -426,7 +428,7 @@ func (b *builder) finish(part int) {
 		writes = append(writes, to)
 	}
 	b.add(round, []Operand{g}, writes)
-	if drains {
+	if drains && b.Pass.Half != ForNorm {
 		b.movePart(LaneDrain, part, []Operand{to}, []Operand{b.storedGradient(part)})
 		b.updateNow(part)
 	}

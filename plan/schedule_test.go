@@ -19,7 +19,7 @@ func TestSchedulesAreSound(t *testing.T) {
 		p.Outputs.NoClip = rapid.Bool().Draw(rt, "not clipped")
 		drawForwardOnly(rt, p)
 		p = p.With(drawPlacement(rt, m, true))
-		for _, pass := range append(usualPasses, plan.Nothing) {
+		for _, pass := range append(passesOf(p), plan.Nothing) {
 			for _, saves := range []bool{false, true} {
 				mode := plan.Mode{Pass: pass, Saves: saves}
 				mode.Loaded = pass == plan.Steady || pass == plan.Flush || rapid.Bool().Draw(rt, "loaded")
@@ -76,7 +76,7 @@ func TestOperandsHaveMemory(t *testing.T) {
 		p.Outputs.NoClip = rapid.Bool().Draw(rt, "not clipped")
 		drawForwardOnly(rt, p)
 		p = p.With(drawPlacement(rt, m, true))
-		for _, pass := range usualPasses {
+		for _, pass := range passesOf(p) {
 			mode := plan.Mode{Pass: pass, Loaded: rapid.Bool().Draw(rt, "loaded")}
 			for _, what := range plan.Unplaced(p, mode) {
 				rt.Errorf("%+v: %s", mode, what)

@@ -36,7 +36,7 @@ func (b *builder) updateOnHost(part int) {
 // updateNow updates a part from the gradient that this schedule has just taken to the host, where no update waits for
 // the norm.
 func (b *builder) updateNow(part int) {
-	if b.UpdatesInBackward() && b.Trained(part) {
+	if b.UpdatesInBackward() && b.Pass.Half != ForNorm && b.Trained(part) {
 		b.updateOnHost(part)
 	}
 }

@@ -73,7 +73,7 @@ func (c *chooser) feasible() (*Plan, error) {
 	if err := c.ctx.Err(); err != nil {
 		return nil, err
 	}
-	if c.Device.Unified && c.DeviceBytes == 0 {
+	if c.Device.Unified && c.DeviceBytes == 0 && c.Gradients != GradientsTwice {
 		p := c.measure(c.spill(c.smallest(true), 0))
 		err := c.fits(p)
 		if err == nil || c.DiskBytes == 0 && !c.Outputs.NoClip {

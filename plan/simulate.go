@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/trace"
@@ -159,6 +160,11 @@ func (q *Prediction) busy(workers []Worker, seconds []float64) {
 	if devices := trace.ByDevice(workers, seconds); len(devices) > 1 {
 		q.DeviceSeconds = devices
 	}
+	q.limit()
+}
+
+// limit notes the busiest lane.
+func (q *Prediction) limit() {
 	busiest := LaneFetch
 	for lane := range Lane(Lanes) {
 		if q.LaneSeconds[lane] > q.LaneSeconds[busiest] {
@@ -166,4 +172,37 @@ func (q *Prediction) busy(workers []Worker, seconds []float64) {
 		}
 	}
 	q.Limit = busiest.String()
+}
+
+// then is the prediction of a step of two halves, which one host has.
+func (q Prediction) then(second *Prediction) Prediction {
+	q.StepSeconds += second.StepSeconds
+	for lane := range q.LaneSeconds {
+		q.LaneSeconds[lane] += second.LaneSeconds[lane]
+	}
+	devices := slices.Clone(q.DeviceSeconds)
+	for i := range devices {
+		d, of := &devices[i], &second.DeviceSeconds[i]
+		d.Fetch, d.Compute = d.Fetch+of.Fetch, d.Compute+of.Compute
+		d.Drain, d.Exchange = d.Drain+of.Drain, d.Exchange+of.Exchange
+	}
+	if len(devices) > 0 { // the busiest one of the step need not be that of its halves
+		most := func(of func(*trace.DeviceSeconds) float64) (sec float64) {
+			for i := range devices {
+				sec = max(sec, of(&devices[i]))
+			}
+			return sec
+		}
+		q.LaneSeconds[LaneFetch] = most(func(d *trace.DeviceSeconds) float64 { return d.Fetch })
+		q.LaneSeconds[LaneCompute] = most(func(d *trace.DeviceSeconds) float64 { return d.Compute })
+		q.LaneSeconds[LaneDrain] = most(func(d *trace.DeviceSeconds) float64 { return d.Drain })
+		q.LaneSeconds[LaneExchange] = most(func(d *trace.DeviceSeconds) float64 { return d.Exchange })
+	}
+	q.DeviceSeconds = devices
+	q.UploadBytes, q.DownloadBytes = q.UploadBytes+second.UploadBytes, q.DownloadBytes+second.DownloadBytes
+	q.PeerBytes += second.PeerBytes
+	q.DiskReadBytes, q.DiskWrittenBytes = q.DiskReadBytes+second.DiskReadBytes, q.DiskWrittenBytes+second.DiskWrittenBytes
+	q.FLOPs += second.FLOPs
+	q.limit()
+	return q
 }

@@ -19,6 +19,8 @@ func (p *Plan) resolve(ask Placement) Placement {
 	place := Placement{Rings: ask.Rings, HeadAtOnce: ask.HeadAtOnce, Where: Table{State: make([][store.Kinds]Place, len(p.Model.Parts)),
 		Weights: make([]Place, len(p.Model.Parts)), Updates: make([]Place, len(p.Model.Parts)),
 		Inputs: make([]Place, p.blocks()), Activations: make([]Activations, p.blocks())}}
+	place.Twice = ask.Twice && !bound && p.notTwice() == ""
+	p.Placement.Twice = place.Twice
 	place.Deal = p.dealt(ask.Deal, bound)
 	alone := place.Deal == nil // buffers that inputs share, and state that passes, have one device's lanes to serve
 	if bound || !alone {
@@ -61,7 +63,7 @@ func (p *Plan) resolve(ask Placement) Placement {
 		case resident:
 			place.Where.Updates[part] = Device
 		case asked.Updates[part] == Device && place.Rings.State > 0 && alone && place.Where.Weights[part] == Host &&
-			!onDisk && !p.Outputs.NoClip && !p.Outputs.Gradients && p.Model.Parts[part].Kind == model.Block:
+			!onDisk && !inBackward && !p.Outputs.NoClip && !p.Outputs.Gradients && p.Model.Parts[part].Kind == model.Block:
 			place.Where.Updates[part] = Device
 		default:
 			place.Where.Updates[part] = Host
@@ -87,6 +89,8 @@ func (p *Plan) resolve(ask Placement) Placement {
 		switch {
 		case bound:
 			a.Place = InPlace
+		case place.Twice: // the first time down overwrites what is kept
+			a = Activations{nn.KeepInput, Device}
 		case !p.together(b+1) && (a.Place != Host || place.Rings.Activations == 0 || len(p.Model.GroupParts[b]) > 0):
 			a = Activations{nn.KeepInput, Device} // it is computed again, elsewhere
 		case a.Place != Host || a.Level == nn.KeepInput || place.Rings.Activations == 0 ||
@@ -118,7 +122,7 @@ func (p *Plan) resolve(ask Placement) Placement {
 // stateMayReside reports whether all that is kept of the part may be on the device, and updated there: it is trained,
 // clipped, and visited as a whole.
 func (p *Plan) stateMayReside(part int, bound, headAtOnce bool) bool {
-	if bound || p.Cluster.Several() || p.Outputs.keepGradients() || p.Outputs.NoClip || !p.Trained(part) ||
+	if bound || p.Cluster.Several() || p.Outputs.keepGradients() || p.updatesInBackward(false) || !p.Trained(part) ||
 		p.Tied(part) || p.hostOnly(part) {
 		return false
 	}
@@ -207,13 +211,17 @@ func (p *Plan) anyStatePasses() bool {
 	return slices.ContainsFunc(p.Model.DecoderParts(), p.StatePasses)
 }
 
+// ComputesTwice reports whether a step computes its gradients twice: it comes in halves.
+func (p *Plan) ComputesTwice() bool { return p.Placement.Twice }
+
 // UpdatesInBackward reports whether each part is updated within the step of its gradient, as soon as that is in host
-// memory, so that no update is ever pending. Bound weights are read by the compute lane, for as long as a schedule
-// runs, in the memory that an update would write; there updates wait for the step's end. So they do on several hosts.
+// memory, so that no update is ever pending: nothing is clipped, or gradients are computed twice. Bound weights are read
+// by the compute lane, for as long as a schedule runs, in the memory that an update would write; there updates wait for
+// the step's end. So they do on several hosts.
 func (p *Plan) UpdatesInBackward() bool { return p.updatesInBackward(p.Bound()) }
 
 func (p *Plan) updatesInBackward(bound bool) bool {
-	return p.Outputs.NoClip && !p.Outputs.keepGradients() && !bound && !p.Cluster.Several()
+	return (p.Outputs.NoClip || p.Placement.Twice) && !p.Outputs.keepGradients() && !bound && !p.Cluster.Several()
 }
 
 // sharedGrads is the number of gradients that have room in host memory where none outlives its step: one is written
@@ -513,7 +521,7 @@ func (p *Plan) inputSpills(block int) bool {
 	if inputs[block] != Host && inputs[block] != Disk {
 		return false
 	}
-	if p.sharesInputs() || !p.together(block+1) {
+	if p.sharesInputs() || !p.together(block+1) || p.Placement.Twice { // which comes down twice
 		return true
 	}
 	rank := p.RankOf(block+1, nn.Forward)

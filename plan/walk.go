@@ -177,13 +177,36 @@ func (w *walker) end() (ended int) {
 
 // walk simulates, and counts the operations that it has simulated.
 func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, operations int) {
-	pass := Steady
 	switch {
 	case p.Outputs.Continues() && (walk.pass || !p.Trains()):
-		pass = Continue
+		return p.walkPass(Continue, m, dev, walk)
 	case !p.Trains():
-		pass = Forwards
+		return p.walkPass(Forwards, m, dev, walk)
+	case !p.Placement.Twice:
+		return p.walkPass(Steady, m, dev, walk)
 	}
+	out, operations = p.walkPass(FirstHalf, m, dev, walk)
+	if walk.most > 0 && out.StepSeconds >= walk.most {
+		out.StepSeconds = math.Inf(1)
+		return out, operations
+	}
+	again := walk
+	if walk.most > 0 {
+		again.most = walk.most - out.StepSeconds
+	}
+	if begin := out.StepSeconds; walk.see != nil {
+		again.memory = nil // the operations of the first half are known by their addresses
+		again.see = func(s interval) {
+			s.begin, s.end, s.until = begin+s.begin, begin+s.end, begin+s.until
+			walk.see(s)
+		}
+	}
+	second, more := p.walkPass(SecondHalf, m, dev, again)
+	return out.then(&second), operations + more
+}
+
+// walkPass simulates the schedule of a pass.
+func (p *Plan) walkPass(pass Pass, m Machine, dev device.Info, walk walking) (out Prediction, operations int) {
 	mode := usual(pass)
 	mode.Loaded = true
 	groups := p.Numerics.groupMicros(walk.micros)

@@ -272,6 +272,8 @@ func (c *Config) check(needsData bool) error {
 		return bad("samples.top_k is %d: it must not be negative; 0 is all", c.Samples.TopK)
 	case !(c.Samples.TopP >= 0 && c.Samples.TopP <= 1):
 		return bad("samples.top_p is %v: it must be between 0 and 1", c.Samples.TopP)
+	case !plan.Gradients(c.Memory.Gradients).Known():
+		return bad("memory.gradients is %q: use auto, keep or twice", c.Memory.Gradients)
 	case c.Memory.Recompute != "" && c.Memory.Recompute != "auto" && c.Memory.Recompute != "always":
 		return bad("memory.recompute is %q: use auto or always", c.Memory.Recompute)
 	case c.Save.Every < 0 || c.Save.Keep < 0 || !(c.Save.Minutes >= 0) || math.IsInf(c.Save.Minutes, 0):

@@ -228,8 +228,8 @@ type Sizes struct {
 	Exchange Exchange `yaml:"exchange,omitempty" unset:"'f32'"`
 }
 
-// Memory are the budgets. Without a value MaxWritePerDay is no limit, Recompute is auto,
-// and RatedWrites is trace.AssumedRatingBytes.
+// Memory are the budgets. Without a value MaxWritePerDay is no limit, Recompute and Gradients are auto, and RatedWrites
+// is trace.AssumedRatingBytes.
 type Memory struct {
 	// Limit of device memory, such as `20GiB` or `500MB`. Case does not matter, and `8G` is `8GB`: 8,000,000,000 bytes,
 	// which holds whether GB or GiB was meant. `auto` is all that the device has. On the CPU, `auto` streams nothing
@@ -251,6 +251,11 @@ type Memory struct {
 	// `auto` keeps activations for the backward pass in spare memory. `always` keeps only the layers' inputs. It
 	// changes no bit.
 	Recompute string `yaml:"recompute,omitempty" unset:"'auto'"`
+	// Clipping needs the norm of all gradients before the first update. `keep` has them wait for it, in host memory or
+	// on disk: 2 bytes a parameter. `twice` keeps none: it [computes each gradient
+	// twice](memory.md#gradients-computed-twice), for the norm and for the update. `auto` takes what is predicted to be
+	// faster. It changes no bit.
+	Gradients string `yaml:"gradients,omitempty" unset:"'auto'"`
 	// A size, such as `2TB`. The run pauses between steps, so that it writes no more than that in a day, counted from
 	// its start or resume. The disk tier and checkpoints count together. A run is at most one step ahead.
 	MaxWritePerDay Bytes `yaml:"max_write_per_day,omitempty" unset:"'none'"`

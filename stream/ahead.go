@@ -76,7 +76,8 @@ func (r *execution) hint(w int, kind store.Kind) {
 	for ; *hinted < min(r.at[w].taken[kind]+hintsAhead, len(list)); *hinted++ {
 		l := list[*hinted]
 		version := r.first[l.id.Part][kind]
-		if kind == store.Inputs || l.updated && r.update != nil && r.Plan.Model.Parts[l.id.Part].Trained() {
+		updated := l.updated && r.update != nil && r.Plan.Model.Parts[l.id.Part].Trained()
+		if updated || kind == store.Inputs && r.half != plan.ForUpdates {
 			version++
 		}
 		r.Store.Prefetch(r.workers[w].Worker, l.id, l.off, version)

@@ -510,6 +510,9 @@ func (e *Engine) Step(ctx context.Context, batch *Batch, update Update) (Result,
 	if e.Plan.Outputs.NoClip && update.MaxGradNorm != 0 {
 		panic("stream: a step that clips, of a plan that does not")
 	}
+	if e.Plan.ComputesTwice() {
+		return e.stepTwice(ctx, batch, update)
+	}
 	now := e.Plan.UpdatesInBackward()
 	if now {
 		e.pending = &pendingUpdate{Update: update, clip: 1}

@@ -90,7 +90,7 @@ func (r *execution) borrow(w int, id store.ID, off, n int64, access store.Access
 		r.readAhead(w, id, off)
 	}
 	version := r.versions.at(id)
-	if id.Kind == store.Inputs && access == store.Read {
+	if id.Kind == store.Inputs && access == store.Read && r.half != plan.ForUpdates {
 		version++ // what this schedule has saved
 	}
 	l, err := r.Store.Borrow(r.ctx, r.workers[w].Worker, id, off, n, access, version)

@@ -13,6 +13,7 @@ type program struct {
 	names      []string              // for errors and traces
 	marks      []mark                // visits of layers, for Watch
 	continues  bool                  // a pass of which the first rows alone are computed
+	half       plan.Half             // of a step
 	counts     []bool                // by rank: weights that became NaN are counted on the device as well
 	losses     int                   // the rank that computes them
 	loads      []int                 // by block: the rank that counts the rows of its experts
@@ -24,9 +25,9 @@ func (e *Engine) program(mode plan.Mode) (*program, error) {
 	if p := e.programs[mode]; p != nil {
 		return p, nil
 	}
-	p := &program{ops: e.Plan.ScheduleOf(mode).Ops, continues: mode.Pass.Continues,
+	p := &program{ops: e.Plan.ScheduleOf(mode).Ops, continues: mode.Pass.Continues, half: mode.Pass.Half,
 		counts: make([]bool, len(e.ranks)), loads: make([]int, len(e.Plan.Model.Blocks))}
-	p.disk, p.marks, p.again = e.loans(p.ops), e.marksOf(p.ops), usesAgain(p.ops)
+	p.disk, p.marks, p.again = e.loans(p.ops), e.marksOf(p.ops, p.half), usesAgain(p.ops)
 	for _, op := range p.ops {
 		p.names = append(p.names, e.Plan.Describe(&op))
 		if op.Do == plan.DoUpdate && !op.OnHost() {

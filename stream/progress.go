@@ -23,9 +23,13 @@ type mark struct {
 	Progress
 }
 
-// marksOf are the visits of a schedule, in order.
-func (e *Engine) marksOf(ops []plan.Op) (marks []mark) {
+// marksOf are the visits of a schedule, in order. Those of a half of a step have shares of the step.
+func (e *Engine) marksOf(ops []plan.Op, half plan.Half) (marks []mark) {
 	layers, last := len(e.Plan.Model.Blocks), ""
+	way := "backward"
+	if half == plan.ForUpdates {
+		way = "backward again"
+	}
 	total := 0.0
 	for i, op := range ops {
 		weight, where := 0.0, ""
@@ -36,7 +40,7 @@ func (e *Engine) marksOf(ops []plan.Op) (marks []mark) {
 		case op.Visit.To == nn.Forward, op.Visit.To == nn.Continue:
 			weight, where = 1, fmt.Sprintf("forward, layer %d of %d", op.Layer, layers)
 		default:
-			weight, where = backwardWeight, fmt.Sprintf("backward, layer %d of %d", op.Layer, layers)
+			weight, where = backwardWeight, fmt.Sprintf("%s, layer %d of %d", way, op.Layer, layers)
 		}
 		switch {
 		case where == "":
@@ -47,8 +51,17 @@ func (e *Engine) marksOf(ops []plan.Op) (marks []mark) {
 			marks = append(marks, mark{i, Progress{total, where}})
 		}
 	}
+	// Up and down, and down again.
+	first, share := 0.0, 1.0
+	switch up, down := 1.0, float64(backwardWeight); half {
+	case plan.ForNorm:
+		share = (up + down) / (up + 2*down)
+	case plan.ForUpdates:
+		share = down / (up + 2*down)
+		first = 1 - share
+	}
 	for i := range marks {
-		marks[i].Share /= total
+		marks[i].Share = first + share*marks[i].Share/total
 	}
 	return marks
 }

@@ -140,7 +140,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 		r.record()
 		err = e.exchange(e.gather(p))
 	}
-	weighs := e.Objective != nil && mode.Pass.Steps()
+	weighs := e.Objective != nil && mode.Pass.Steps() && mode.Pass.Half != plan.ForUpdates
 	var weighed objective.Result
 	if err == nil && weighs {
 		weighed, err = e.exchangeObjective()

@@ -55,7 +55,7 @@ func (v *versions) passed(pass plan.Pass) {
 		if trained && !v.counted {
 			v.of[part][store.Grad]++
 		}
-		if v.inputs[part] {
+		if v.inputs[part] && pass.Half != plan.ForUpdates {
 			v.of[part][store.Inputs]++
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cpu"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/train/session"
@@ -193,6 +194,13 @@ func (o *operator) anyPlace(c *runfile.Config) place {
 		}
 	case 4:
 		p.name, p.cache, p.memory = "updated on the device", o.pool.slow, budget(o, "64MiB")
+	}
+	if r.IntN(2) == 0 { // where that can be
+		run.Memory = p.memory
+		run.Memory.Gradients = string(plan.GradientsTwice)
+		if _, err := verbs.PlanFor(context.Background(), &run, verbs.PlanOptions{Env: p.env(o)}); err == nil {
+			p.name, p.memory = p.name+", gradients computed twice", run.Memory
+		}
 	}
 	return p
 }

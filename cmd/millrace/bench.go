@@ -31,6 +31,7 @@ type benchCmd struct {
 	JSON        bool    `help:"Print the result as JSON."`
 	Trace       string  `placeholder:"FILE" help:"Write the last step as a Chrome trace, with --dry-run the simulated one; millrace trace draws it."`
 	Recompute   string  `default:"auto" enum:"auto,always" help:"Recompute what memory allows to keep (auto), or all but layer inputs (always)."`
+	Gradients   string  `default:"auto" enum:"auto,keep,twice" help:"Keep gradients until their norm is known, compute them twice, or what is predicted to be faster (auto)."`
 	MemoryDisk  string  `complete:"none|auto" default:"none" placeholder:"SIZE" help:"Disk to use at most, or auto."`
 	MemoryPath  string  `placeholder:"DIR" help:"Where the disk tier goes."`
 	where
@@ -56,7 +57,7 @@ func (c *benchCmd) Run(p *program) error {
 	if m.Disk, err = runfile.ParseBytes(c.MemoryDisk); err != nil {
 		return badFlag("--memory-disk: %w", err)
 	}
-	m.Path, m.Recompute = c.MemoryPath, c.Recompute
+	m.Path, m.Recompute, m.Gradients = c.MemoryPath, c.Recompute, c.Gradients
 	if c.MicroBatch < 0 || c.HeadChunk < 0 || c.BlockChunk < 0 {
 		return badFlag("--micro-batch, --head-chunk and --block-chunk must be positive")
 	}

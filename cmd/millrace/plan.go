@@ -130,6 +130,10 @@ func (c *planCmd) Run(p *program) error {
 	case c.JSON:
 		return p.printJSON(out)
 	case c.Schedule:
+		if made.Plan.Placement.Twice {
+			return p.printf("every step, for the norm\n\n%s\nand for updates\n\n%s", made.Plan.Schedule(plan.FirstHalf),
+				made.Plan.Schedule(plan.SecondHalf))
+		}
 		return p.printf("first step\n\n%s\nevery other step\n\n%s\nend\n\n%s", made.Plan.Schedule(plan.Prologue), made.Plan.Schedule(plan.Steady), made.Plan.Schedule(plan.Flush))
 	}
 	text := made.String()

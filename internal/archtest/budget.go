@@ -26,14 +26,14 @@ type room struct {
 
 // rooms lists all that the program links, and each package of it is in one room.
 var rooms = []room{
-	{"plan + stream", []string{"plan", "stream"}, 16320},
+	{"plan + stream", []string{"plan", "stream"}, 16650},
 	{"nn + model", []string{"nn", "model"}, 10170},
 	{"train", []string{"train/..."}, 15080},
 	{"data", []string{"data/..."}, 25360},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6240},
 	{"device", []string{"device/..."}, 17460},
-	{"cmd", []string{"cmd/..."}, 4160},
+	{"cmd", []string{"cmd/..."}, 4180},
 	{"runfile", []string{"runfile/..."}, 5650},
 	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 5930},
 	{"objective", []string{"objective"}, 1690},
@@ -42,7 +42,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 127840
+const linkedLines = 128120
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"

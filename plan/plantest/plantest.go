@@ -25,6 +25,7 @@ func Draw(rt *rapid.T, m *model.Model, bound bool) plan.Placement {
 	yes := func(name string) bool { return rapid.Bool().Draw(rt, name) }
 	p := plan.Smallest(len(m.Parts), len(m.Blocks), bound)
 	p.HeadAtOnce, p.LookAhead = yes("head at once"), yes("look ahead")
+	p.Twice = yes("gradients twice")
 	p.CallChunks = number("chunks of a call", 0, 3)
 	p.Rings = plan.Rings{Weights: number("weight slots", 1, 5), Gradients: number("gradient slots", 1, 3), Rounded: number("rounded slots", 1, 3),
 		Activations: number("activation slots", 1, 3)}

@@ -31,7 +31,7 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, devi
 	mem runfile.Memory) (plan.Request, error) {
 	r := plan.Request{Model: m, Numerics: n, Device: dev, Devices: devices,
 		Machine: probe.Rates(e.CacheDir, dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
-		RecomputeAll: mem.Recompute == "always"}
+		RecomputeAll: mem.Recompute == "always", Gradients: plan.Gradients(mem.Gradients)}
 	e.Cluster.Plan(&r)
 	var err error
 	if r.DiskBytes, err = diskBytes(mem, e.Files()); err != nil {

@@ -324,6 +324,7 @@ func planOn(ctx context.Context, e *session.Env, c *runfile.Config, m *model.Mod
 	r := machine.Request(m, n)
 	e.Cluster.Plan(&r)
 	r.StreamAll, r.RecomputeAll = o.StreamAll, c.Memory.Recompute == "always"
+	r.Gradients = plan.Gradients(c.Memory.Gradients)
 	if b := c.Memory.Device.N; b > 0 {
 		r.DeviceBytes = b
 	}

@@ -1,0 +1,93 @@
+package stream_test
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"testing"
+
+	"github.com/millrace/millrace/plan"
+)
+
+// A step that computes its gradients twice, and whose norm is not finite, changes nothing, and the next one does what it
+// would have done.
+func TestTwiceLeavesOutWhereTheNormIsNotFinite(t *testing.T) {
+	for name, place := range map[string]func(*plan.Placement){"in memory": streamed(2), "on disk": allOnDisk} {
+		t.Run(name, func(t *testing.T) {
+			s := tiny.subject(t, 2)
+			change := func(p *plan.Placement) {
+				place(p)
+				p.Twice = true
+			}
+			r := start(t, s, setup{change: change})
+			defer r.close(t)
+			if !r.plan.Placement.Twice || !r.plan.UpdatesInBackward() {
+				t.Fatal("gradients are kept")
+			}
+			before := stateOf(t, r)
+			fine := s.updates[0]
+			fine.LR = math.Inf(1) // no update may have it
+			broken := s.batches[0]
+			for _, m := range broken.Micro {
+				for i := range m.Weights {
+					m.Weights[i] = math.MaxFloat32
+				}
+			}
+			res, err := r.engine.Step(context.Background(), broken, fine)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !res.Skipped || res.ClipScale != 0 {
+				t.Errorf("skipped %v, clip scale %v; the norm is %v", res.Skipped, res.ClipScale, res.GradNorm)
+			}
+			for id, bits := range stateOf(t, r).state {
+				if !bytes.Equal(bits, before.state[id]) {
+					t.Errorf("%v of %s have changed", id.Kind, r.plan.Model.Parts[id.Part].Name)
+				}
+			}
+			got, err := r.engine.Step(context.Background(), s.batches[1], s.updates[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			ref := start(t, s, setup{change: place})
+			defer ref.close(t)
+			want, err := ref.engine.Step(context.Background(), s.batches[1], s.updates[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.GradNorm != want.GradNorm || got.LossSum != want.LossSum || got.ClipScale != want.ClipScale {
+				t.Errorf("a step after it: %+v, want %+v", got, want)
+			}
+			if _, err := ref.engine.Flush(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			sameBits(t, stateOf(t, r), stateOf(t, ref), r.plan)
+		})
+	}
+}
+
+// The progress of a step that computes its gradients twice goes from 0 to 1, over both halves.
+func TestMarksOfHalves(t *testing.T) {
+	s := tiny.subject(t, 1)
+	r := start(t, s, setup{change: func(p *plan.Placement) {
+		streamed(2)(p)
+		p.Twice = true
+	}})
+	defer r.close(t)
+	share := 0.0
+	for _, pass := range []plan.Pass{plan.FirstHalf, plan.SecondHalf} {
+		marks := r.engine.Marks(pass)
+		for _, m := range marks {
+			if m.Share <= share || m.Share > 1+1e-12 {
+				t.Errorf("%v, %s: from %v to %v", pass, m.Where, share, m.Share)
+			}
+			share = m.Share
+		}
+		if n := 2*len(r.plan.Model.Blocks) + 1; pass == plan.FirstHalf && len(marks) != n {
+			t.Errorf("%d visits, want %d", len(marks), n)
+		}
+	}
+	if math.Abs(share-1) > 1e-12 {
+		t.Errorf("it ends at %v", share)
+	}
+}
