@@ -40,6 +40,11 @@ func (p *Plan) Assumed(m Machine) (list []Assumed) {
 			}
 		}
 	}
+	if p.Numerics.Master == optim.Split24 && p.Trains() {
+		list = append(list, Assumed{Operation: "updates on the host with masters of 24 bits",
+			TakenAs:     "that of updates with moments in 8 bits, by what a core of a Xeon had of both",
+			BytesPerSec: m.updateBytesPerSec(p.Numerics.Scheme())})
+	}
 	if p.Numerics.Moments != optim.Dynamic8 || !p.Trains() {
 		return list
 	}

@@ -104,7 +104,7 @@ func (c *cost) seconds(m *Machine, p *Plan) float64 {
 	return c.visit + on(nn.OfMoves, c.moved) + on(nn.OfUpdates8, c.updated8) +
 		float64(c.up)/m.UploadBytesPerSec + float64(c.down)/m.DownloadBytesPerSec +
 		float64(c.peer)/m.peerBytesPerSec() +
-		float64(c.adamw)/m.UpdateBytesPerSec(n.Moments) + float64(c.host)/m.HostBytesPerSec +
+		float64(c.adamw)/m.updateBytesPerSec(n.Scheme()) + float64(c.host)/m.HostBytesPerSec +
 		seconds(c.sent+c.received, m.NetworkBytesPerSec)
 }
 

@@ -74,7 +74,7 @@ func (p *Plan) limit(m Machine) string {
 		LaneFetch:   rate(m.UploadBytesPerSec),
 		LaneCompute: fmt.Sprintf("%.3g TFLOP/s", m.MatMulFLOPsPerSec(p.Numerics.Compute)/1e12),
 		LaneDrain:   rate(m.DownloadBytesPerSec),
-		LaneUpdate:  rate(m.UpdateBytesPerSec(p.Numerics.Moments)),
+		LaneUpdate:  rate(m.updateBytesPerSec(p.Numerics.Scheme())),
 		LaneSend:    rate(m.NetworkBytesPerSec),
 		LaneReceive: rate(m.NetworkBytesPerSec),
 		LaneDisk:    rate(m.DiskReadBytesPerSec) + " read and " + rate(m.DiskWriteBytesPerSec) + " written",

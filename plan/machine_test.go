@@ -138,6 +138,30 @@ func TestMachineFileOfLengths(t *testing.T) {
 	}
 }
 
+// Updates of masters of 24 bits move fewer bytes, at a rate that arithmetic bounds: a share of that with moments in 8 bits.
+func TestSimulationTakesTheRateOfTheMaster(t *testing.T) {
+	fast, slow := machine, machine
+	fast.AdamW8BytesPerSec, slow.AdamW8BytesPerSec = machine.AdamWBytesPerSec, machine.AdamWBytesPerSec/5
+	for moments, want := range map[optim.Moments][2]float64{
+		optim.MomentsF32: {24. / 26, 24. / 26 / 0.4},
+		optim.Dynamic8:   {12.0625 / 14.0625 / 0.82, 12.0625 / 14.0625 / 0.82},
+	} {
+		for i, m := range []plan.Machine{fast, slow} {
+			n := numerics(2, true)
+			n.Moments = moments
+			updates := func(master optim.Master) float64 {
+				n.Master = master
+				return newPlan(t, tiny.model(t), n).Simulate(m, gpu).LaneSeconds[plan.LaneUpdate]
+			}
+			got := updates(optim.Split24) / updates(optim.Split)
+			t.Logf("%v, machine %d: %.3f times as long, of the updates alone %.3f", moments, i, got, want[i])
+			if math.Abs(got/want[i]-1) > 0.05 {
+				t.Errorf("%v, machine %d: %.3f times as long, want about %.3f", moments, i, got, want[i])
+			}
+		}
+	}
+}
+
 // Updates with moments in 8 bits have the rate that was measured for them, or a share of that of other updates.
 func TestSimulationTakesTheRateOfTheMoments(t *testing.T) {
 	apart := machine
