@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/timeline"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train"
@@ -47,6 +48,7 @@ type Options struct {
 	HeadChunk   int     // 0: chosen
 	BlockChunk  int     // 0: chosen
 	Compute     string  // bf16 (default) or f32
+	Master      string  // split (default of bf16), split24 or f32
 	Moments     string  // f32 (default) or 8bit
 	MaxGradNorm float64 // 0: no clipping
 	Memory      runfile.Memory
@@ -74,6 +76,7 @@ type Result struct {
 	MicroBatch   int      `json:"micro_batch"`   // sequences
 	MicroBatches int      `json:"micro_batches"` // of a step
 	Compute      string   `json:"compute"`       // bf16, with fp32 masters in halves, or f32
+	Master       string   `json:"master"`        // split, split24 or f32
 	Moments      string   `json:"moments"`       // f32 or 8bit
 	Stream       string   `json:"stream"`
 	Choices      []string `json:"choices"` // of the plan: what is computed again, what stays on the device (plan.Plan.Choices)
@@ -183,6 +186,15 @@ func Measure(ctx context.Context, env *train.Env, o Options) (r *Result, err err
 	n, err := runfile.NumericsOf(o.Compute, "bf16")
 	if err != nil {
 		return nil, err
+	}
+	if o.Master != "" {
+		if n.Master, err = optim.ParseMaster(o.Master); err != nil {
+			return nil, err
+		}
+		if (n.Compute == tensor.F32) != (n.Master == optim.F32) {
+			return nil, fmt.Errorf("--master %v does not go with --compute %v: leave --master out, which then follows from "+
+				"--compute", n.Master, n.Compute)
+		}
 	}
 	if n.Moments, err = optim.ParseMoments(o.Moments); err != nil {
 		return nil, err
@@ -412,7 +424,7 @@ func (b *benchmark) planned() *Result {
 	r := &Result{Model: b.Model + b.Shape, Device: p.DeviceName(b.info), Warning: b.info.Warning, Tokens: b.Tokens,
 		SequenceLen: b.SequenceLen,
 		MicroBatch:  p.Numerics.MicroBatch, MicroBatches: p.Numerics.MicroBatches,
-		Compute: p.Numerics.Compute.String(), Moments: b.Moments,
+		Compute: p.Numerics.Compute.String(), Master: p.Numerics.Master.String(), Moments: b.Moments,
 		Stream: b.Stream, Choices: p.Choices(), LossUniform: math.Log(float64(b.model.Vocab)),
 		PredictedStepSec: p.Predicted.StepSeconds, PredictedLanes: p.Predicted.LaneSeconds,
 		PredictedTimeline: p.Timeline(b.machine, b.info), PredictedLimit: p.Predicted.Limit, Machine: b.machine.Name,

@@ -41,6 +41,8 @@ func TestMeasure(t *testing.T) {
 	for want, bad := range map[string]Options{
 		"multiple":        {SequenceLen: 32, Tokens: 100, Steps: 1},
 		"moments":         {SequenceLen: 32, Tokens: 128, Steps: 1, Moments: "4bit"},
+		"master":          {SequenceLen: 32, Tokens: 128, Steps: 1, Master: "half"},
+		"--master":        {SequenceLen: 32, Tokens: 128, Steps: 1, Master: "split24", Compute: "f32"},
 		"--max-grad-norm": {SequenceLen: 32, Tokens: 128, Steps: 1, MaxGradNorm: -1},
 	} {
 		bad.Model = o.Model
@@ -49,7 +51,7 @@ func TestMeasure(t *testing.T) {
 	}
 
 	// With less host memory state goes to disk, and what the disk does is counted.
-	o.Moments, o.Memory = "8bit", runfile.Memory{Path: t.TempDir(), Disk: budget(t, "auto").Device, Host: runfile.Bytes{N: 1 << 30}}
+	o.Master, o.Moments, o.Memory = "split24", "8bit", runfile.Memory{Path: t.TempDir(), Disk: budget(t, "auto").Device, Host: runfile.Bytes{N: 1 << 30}}
 	o.Model, o.Steps = writeConfig(t, map[string]any{"num_hidden_layers": 9}), 1
 	o.program = 1
 	r := &Result{}
@@ -249,13 +251,15 @@ func TestInitShared(t *testing.T) {
 			for _, blank := range []func() model.Values{
 				func() model.Values { return model.Values{F32: make([]float32, n)} },
 				func() model.Values { return model.Values{High: make([]uint16, n), Low: make([]int16, state)} },
+				func() model.Values { return model.Values{High: make([]uint16, n), Low8: make([]int8, state)} },
 			} {
 				want, got := blank(), blank()
 				m.InitPart(1, p, want)
 				if err := initShared(context.Background(), m, p, got, piece); err != nil {
 					t.Fatal(err)
 				}
-				if !slices.Equal(want.F32, got.F32) || !slices.Equal(want.High, got.High) || !slices.Equal(want.Low, got.Low) {
+				if !slices.Equal(want.F32, got.F32) || !slices.Equal(want.High, got.High) || !slices.Equal(want.Low, got.Low) ||
+					!slices.Equal(want.Low8, got.Low8) {
 					t.Errorf("%s in pieces of %d differs", p.Name, piece)
 				}
 			}

@@ -23,6 +23,7 @@ type benchCmd struct {
 	HeadChunk   int     `placeholder:"N" help:"Positions whose logits are computed together; chosen where it is not given."`
 	BlockChunk  int     `placeholder:"N" help:"Positions that a block's norms, projections and MLP take at once; chosen where it is not given."`
 	Compute     string  `complete:"bf16|f32" default:"bf16" help:"bf16 or f32."`
+	Master      string  `complete:"split|split24|f32" placeholder:"NAME" help:"Master weights: split or split24 with bf16, f32 with f32; it follows --compute where it is not given."`
 	Moments     string  `complete:"f32|8bit" default:"f32" help:"First and second moments in f32 or 8bit."`
 	MaxGradNorm float64 `default:"1" help:"Gradients are clipped to this norm; 0 turns clipping off."`
 	Stream      string  `default:"auto" enum:"auto,always" help:"Blocks whose weights stay on the device between visits: as the plan sees fit (auto), or none (always)."`
@@ -63,7 +64,7 @@ func (c *benchCmd) Run(p *program) error {
 	}
 	r, err := bench.Measure(p.ctx, p.env, bench.Options{Shape: c.Shape, Model: c.Model, SequenceLen: c.SequenceLen, Tokens: c.Tokens,
 		Steps: c.Steps, Warmup: c.Warmup, MicroBatch: c.MicroBatch, HeadChunk: c.HeadChunk, BlockChunk: c.BlockChunk, Compute: c.Compute,
-		Moments: c.Moments, MaxGradNorm: c.MaxGradNorm, Memory: m, Device: c.Device, Stream: c.Stream, AliasLayers: c.AliasLayers, TracePath: c.Trace,
+		Master: c.Master, Moments: c.Moments, MaxGradNorm: c.MaxGradNorm, Memory: m, Device: c.Device, Stream: c.Stream, AliasLayers: c.AliasLayers, TracePath: c.Trace,
 		DryRun: c.DryRun})
 	if err != nil {
 		return err
