@@ -97,7 +97,7 @@ func (c *cooling) restAfter(busy time.Duration) time.Duration {
 }
 
 // look reads the thermometers, and notes where a drive has become hot, or is no longer. One that cannot be read is
-// passed over.
+// passed over; where none can be, all stays as it was.
 func (c *cooling) look() {
 	const cold = -1000
 	nearest, at, name := float64(cold), drive.Reading{}, "" // the drive that is nearest to its warning
@@ -108,6 +108,7 @@ func (c *cooling) look() {
 	}
 	was := c.hot
 	switch {
+	case name == "": // none has answered
 	case nearest >= 0:
 		c.hot, c.rest = name, restOfWarning
 	case nearest >= -hotBelowWarning:

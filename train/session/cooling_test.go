@@ -58,7 +58,15 @@ func TestCooling(t *testing.T) {
 			t.Errorf("%+v: it says %q", step, text)
 		}
 	}
-	if want := 3 * 11; reads != want {
+	celsius, said = nil, nil
+	at = at.Add(readEach)
+	if got := c.restAfter(time.Second); got != 3*time.Second {
+		t.Errorf("where no thermometer answers, a worker rests for %v", got)
+	}
+	if s.TellOfDrives(); said != nil {
+		t.Errorf("where no thermometer answers, it says %q", said)
+	}
+	if want := 3 * 12; reads != want {
 		t.Errorf("%d readings, want %d", reads, want)
 	}
 	if got := c.restAfter(time.Hour); got != longestRest {

@@ -22,7 +22,8 @@ import (
 	"github.com/millrace/millrace/train/session"
 )
 
-// NewEnv is an environment on the CPU device that keeps nothing. It is checked in the end that all memory came back.
+// NewEnv is an environment on the CPU device that keeps nothing and knows no drive's thermometer. It is checked in the
+// end that all memory came back.
 func NewEnv(t testing.TB) *session.Env {
 	t.Helper()
 	accounts := hostmem.New()
@@ -36,7 +37,7 @@ func NewEnv(t testing.TB) *session.Env {
 	) {
 		d, err := cpu.New(cpu.Options{Workers: 2, Accounts: a})
 		return []device.Device{d}, d, err
-	}}
+	}, Tests: session.InTests{SysFS: os.DevNull}}
 }
 
 // WrappedEnv is NewEnv with a device that is wrapped.
