@@ -22,11 +22,20 @@ type LessWritten struct {
 	TokensPerSecNow float64 `json:"tokens_per_sec_now"`
 }
 
-// lessWriting are the changes that may have a run write less, in the order of how much they change for the user: the
-// form of its state, the size of its steps, the machine. A row yields requests with the smallest change of its key
+// lessWriting are the changes that may have a run write less, in the order of how much they change for the user:
+// nothing but time, the form of its state, the size of its steps, the machine. A row yields requests with the smallest change of its key
 // first, each with the key as it is set; none where the key is no help or may not change.
-var lessWriting = []func(*Plan) iter.Seq2[string, Request]{smallerMoments, smallerMasters, moreTokens,
-	moreMemory}
+var lessWriting = []func(*Plan) iter.Seq2[string, Request]{gradientsTwice, smallerMoments, smallerMasters,
+	moreTokens, moreMemory}
+
+// gradientsTwice asks for steps that keep no gradients, which changes no bit.
+func gradientsTwice(p *Plan) iter.Seq2[string, Request] {
+	return func(yield func(string, Request) bool) {
+		if !p.Placement.Twice && p.notTwice() == "" {
+			yield("memory.gradients=twice", p.asked.with(GradientsTwice))
+		}
+	}
+}
 
 // smallerMoments asks for moments in 8 bits.
 func smallerMoments(p *Plan) iter.Seq2[string, Request] {
@@ -97,7 +106,8 @@ func (p *Plan) boundByDisk() bool {
 }
 
 // LessWritten looks for the change of one key that spares a drive most, of a plan whose steps wait for it; nil for
-// others, and where no change is known to help. It ends soon after the context does, with the context's error.
+// others, and where no change is known to help. A changed plan keeps gradients where this one does, unless that is the
+// change. It ends soon after the context does, with the context's error.
 func (p *Plan) LessWritten(ctx context.Context) (*LessWritten, error) {
 	if p.asked == nil || !p.Trains() || !p.boundByDisk() {
 		return nil, nil

@@ -22,12 +22,12 @@ func TestLessWritten(t *testing.T) {
 		{"8-bit moments", "qwen2.5-1.5b", "rtx2060-laptop-6gb",
 			func(r *plan.Request) {}, "precision.moments=8bit",
 			func(r *plan.Request) { r.Numerics.Moments = optim.Dynamic8 }},
-		{"masters of 24 bits", "qwen2.5-1.5b", "rtx2060-laptop-6gb",
+		{"gradients that are not kept", "qwen2.5-1.5b", "rtx2060-laptop-6gb",
 			func(r *plan.Request) {
 				r.Numerics.MicroBatch, r.Numerics.SequenceLen = 1, 1024
 				r.Numerics.Moments, r.HostBytes = optim.Dynamic8, 12<<30
 			},
-			"precision.master=split24", func(r *plan.Request) { r.Numerics.Master = optim.Split24 }},
+			"memory.gradients=twice", func(r *plan.Request) { r.Gradients = plan.GradientsTwice }},
 		{"a larger step", "qwen2.5-7b", "rtx2060-laptop-6gb",
 			func(r *plan.Request) { r.Numerics.Moments = optim.Dynamic8 },
 			"batch_tokens=8192", func(r *plan.Request) { r.Numerics.MicroBatches = 2 }},
@@ -40,6 +40,7 @@ func TestLessWritten(t *testing.T) {
 			}
 			r, _ := onMachine(t, c.shape, c.machine)
 			r.Numerics.MicroBatches, r.Numerics.MicroBatch = 1, 2 // 4,096 positions
+			r.Gradients = plan.GradientsKept
 			c.change(&r)
 			p, err := plan.New(context.Background(), r)
 			if err != nil {
