@@ -41,8 +41,12 @@ func (p *Plan) Assumed(m Machine) (list []Assumed) {
 		}
 	}
 	if p.Numerics.Master == optim.Split24 && p.Trains() {
-		list = append(list, Assumed{Operation: "updates on the host with masters of 24 bits",
-			TakenAs:     "that of updates with moments in 8 bits, by what a core of a Xeon had of both",
+		as := fmt.Sprintf("%v times that of updates with moments in 8 bits, as a core of a Xeon had, and no more than that of "+
+			"other updates", master24Times)
+		if p.Numerics.Moments != optim.MomentsF32 {
+			as = fmt.Sprintf("%v of that of updates of other masters, as a core of a Xeon had", master24Share)
+		}
+		list = append(list, Assumed{Operation: "updates on the host with masters of 24 bits", TakenAs: as,
 			BytesPerSec: m.updateBytesPerSec(p.Numerics.Scheme())})
 	}
 	if p.Numerics.Moments != optim.Dynamic8 || !p.Trains() {

@@ -247,6 +247,11 @@ func TestAssumedRates(t *testing.T) {
 		more[7] != "updates on the host with moments in 8 bits" {
 		t.Errorf("without a rate of updates in 8 bits: %q", more)
 	}
+	p := ratedPlan(t, "qwen3-4b", optim.MomentsF32)
+	p.Numerics.Master = optim.Split24
+	if got := p.Assumed(on.Machine); len(got) != 1 || got[0].Operation != "updates on the host with masters of 24 bits" {
+		t.Errorf("with masters of 24 bits: %+v", got)
+	}
 	m = withRate(on.Machine, OperationRate{Operation: nn.OfDelta, Compute: "bf16", HeadDim: 128, FLOPsPerSec: 2e13})
 	if less := names("qwen3.5-4b", optim.Dynamic8, m); len(less) != 6 {
 		t.Errorf("with a rate of gated delta nets: %q", less)
