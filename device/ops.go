@@ -305,10 +305,10 @@ type OptimizerOps interface {
 	// Where low halves are in I8, the new p is then rounded to 24 bits by bits 0 to 7 of the parameter's random word, as
 	// tensor.SplitF24 does; see Draw.
 	//
-	// tally (two I64, see TallyBytes) tells of the update. tally[0] += the number of new weights that are infinite or
-	// NaN, or in 24 bits have a high half that is. tally[1] becomes the greater of itself and the fp32 bits of the longest move: the greatest magnitude that is
-	// subtracted from a p, divided by StepSize, rounded once; infinite if one is a NaN, 0 if StepSize is 0. Fp32
-	// numbers that are not negative are in the order of their bits.
+	// tally (two I64, see TallyBytes) tells of the update. tally[0] += the number of new weights that are infinite or NaN,
+	// or in 24 bits have a high half that is. tally[1] becomes the greater of itself and the fp32 bits of the longest
+	// move: the greatest magnitude that is subtracted from a p, divided by StepSize, rounded once; infinite if one is a
+	// NaN, 0 if StepSize is 0. Fp32 numbers that are not negative are in the order of their bits.
 	AdamW(args AdamWArgs, tally Mem)
 	// AdamW8 is AdamW with moments of 8 bits. A code stands for its value in the dynamic map of bitsandbytes times the
 	// scale of its block, rounded once; AdamW's step changes the moments in fp32 and uses them before they are encoded

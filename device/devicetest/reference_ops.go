@@ -772,7 +772,8 @@ func word(d device.Draw, i int) uint32 {
 }
 
 // step updates weights and moments in place, by AdamW's formula in fp32, and tells in tally how many new weights are
-// infinite or NaN, and of the longest move. d rounds weights of 24 bits. Every product is converted, as Go may else contract it with the next sum.
+// infinite or NaN, and of the longest move. d rounds weights of 24 bits. Every product is converted, as Go may else
+// contract it with the next sum.
 func (s *referenceStream) step(weights, low, grad device.Mat, m, v []float64, a *device.AdamWScalars, d device.Draw,
 	tally device.Mem) {
 	p, halves := s.numbers(weights), make([]float64, len(m))
