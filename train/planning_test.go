@@ -354,6 +354,7 @@ func TestSizesDoNotFollowFromTheTokenCache(t *testing.T) {
 func TestAdviceOnAResume(t *testing.T) {
 	c := tightConfig(t)
 	c.Memory.Device, c.Memory.Host = budget(t, "60MiB").Device, budget(t, "150MiB").Device
+	c.Memory.Gradients = string(plan.GradientsKept) // the small budgets have room for a run without gradients
 	if _, err := Train(t.Context(), c, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}
