@@ -14,6 +14,10 @@ const Align = 256
 // MomentBlock is the number of elements that share a scale where moments are kept in 8 bits.
 const MomentBlock = Align
 
+// MomentBlock4 is the number where they are kept in 4 bits. In longer blocks more moments are far below the greatest,
+// and such codes are coarse.
+const MomentBlock4 = MomentBlock / 2
+
 // Field asks for a tensor in a layout.
 type Field struct {
 	Name       string // its role inside the part, such as "q.weight"
@@ -37,7 +41,7 @@ type Placed struct {
 // Layout is the place of every tensor inside the extents of one part. Offsets are counted in elements, since the
 // extents of a part (weights, low halves, gradients, moments) have the same order and differ in element size only.
 // Frozen tensors take space in weights and in no other extent. The padding between tensors holds zeros, always; of
-// moments in 8 bits it holds codes of zero.
+// moments in codes it holds those of zero.
 type Layout struct {
 	Fields []Placed
 	// WeightElems and StateElems are the lengths, padding included, multiples of Align: of the weights extent, and of

@@ -83,6 +83,16 @@ func run(n, rounds int, at []isa.Level) {
 		MScale: mapped[float32](n / tensor.MomentBlock), VScale: mapped[float32](n / tensor.MomentBlock)}
 	kernels.QuantizeFirst8(m8.M, m8.MScale, m)
 	kernels.QuantizeSecond8(m8.V, m8.VScale, v, device.Draw{})
+	coded := map[string]kernels.Moments8{"8+4": {M: m8.M, MScale: m8.MScale}, "4-bit": {M: mapped[uint8](n / 2),
+		MScale: mapped[float32](n / tensor.MomentBlock4)}}
+	for name, c := range coded {
+		c.V, c.VScale = mapped[uint8](n/2), mapped[float32](n/tensor.MomentBlock4)
+		if name == "4-bit" {
+			kernels.QuantizeFirst4(c.M, c.MScale, m, device.Draw{})
+		}
+		kernels.QuantizeSecond4(c.V, c.VScale, v, device.Draw{})
+		coded[name] = c
+	}
 	s := scalars()
 	var all []*contender
 	for _, level := range slices.Backward(at) {
@@ -105,6 +115,16 @@ func run(n, rounds int, at []isa.Level) {
 		add("24 bits, bf16 gradient, 8-bit moments", 12+16.0/tensor.MomentBlock, func(k *kernels.Table, a, b int) {
 			k.AdamW8Split24(hi[a:b], lo8[a:b], m8.Slice(a, b), kernels.BF16(half[a:b]), device.Draw{First: uint64(a)}, &s)
 		})
+		for _, name := range []string{"8+4", "4-bit"} {
+			c := coded[name]
+			perParam := 10 + 2*float64(len(c.M)+len(c.V)+4*len(c.MScale)+4*len(c.VScale))/float64(n)
+			add("split master, bf16 gradient, "+name+" moments", perParam, func(k *kernels.Table, a, b int) {
+				k.AdamW8Split(hi[a:b], lo[a:b], c.Slice(a, b), kernels.BF16(half[a:b]), device.Draw{First: uint64(a)}, &s)
+			})
+			add("24 bits, bf16 gradient, "+name+" moments", perParam-2, func(k *kernels.Table, a, b int) {
+				k.AdamW8Split24(hi[a:b], lo8[a:b], c.Slice(a, b), kernels.BF16(half[a:b]), device.Draw{First: uint64(a)}, &s)
+			})
+		}
 		add("split master, fp32 gradient, 8-bit moments", 16+16.0/tensor.MomentBlock, func(k *kernels.Table, a, b int) {
 			k.AdamW8Split(hi[a:b], lo[a:b], m8.Slice(a, b), kernels.F32(g[a:b]), device.Draw{First: uint64(a)}, &s)
 		})

@@ -8,3 +8,5 @@ import "github.com/millrace/millrace/device/cpu/isa"
 func accelerate(*loops, isa.Level) {}
 
 func accelerateBlocks(*blockLoops, isa.Level) {}
+
+func accelerateCodes(*codeLoops, isa.Level) {}

@@ -7,18 +7,31 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// Moments8 are the two moments of a run of parameters as 8-bit codes, with a scale for each block of
-// tensor.MomentBlock.
+// Moments8 are the two moments of a run of parameters as codes, with a scale for each block: of 8 bits in blocks of
+// tensor.MomentBlock, or of 4 bits, two to a byte, in blocks of tensor.MomentBlock4. Second moments have 4 bits
+// wherever first ones have.
 type Moments8 struct {
 	M, V           []uint8
 	MScale, VScale []float32
 }
 
+// first4 and second4 report whether the moments have 4 bits: there is a scale for 64 bytes of codes then.
+func (m Moments8) first4() bool  { return len(m.M) == len(m.MScale)*tensor.MomentBlock4/2 }
+func (m Moments8) second4() bool { return len(m.V) == len(m.VScale)*tensor.MomentBlock4/2 }
+
 // Slice is the moments of elements [lo, hi), both multiples of tensor.MomentBlock.
 func (m Moments8) Slice(lo, hi int) Moments8 {
 	check(lo%tensor.MomentBlock == 0 && hi%tensor.MomentBlock == 0, "Moments8: cut inside of a block")
-	a, b := lo/tensor.MomentBlock, hi/tensor.MomentBlock
-	return Moments8{m.M[lo:hi], m.V[lo:hi], m.MScale[a:b], m.VScale[a:b]}
+	of := func(codes []uint8, scales []float32, narrow bool) ([]uint8, []float32) {
+		if narrow {
+			return codes[lo/2 : hi/2], scales[lo/tensor.MomentBlock4 : hi/tensor.MomentBlock4]
+		}
+		return codes[lo:hi], scales[lo/tensor.MomentBlock : hi/tensor.MomentBlock]
+	}
+	var s Moments8
+	s.M, s.MScale = of(m.M, m.MScale, m.first4())
+	s.V, s.VScale = of(m.V, m.VScale, m.second4())
+	return s
 }
 
 // moments8 has the addresses of the moments for a loop, where the assembly knows the order, and the names of its random
@@ -34,19 +47,26 @@ func (m Moments8) at(i int, d device.Draw) moments8 {
 }
 
 func (m Moments8) has(n int) bool {
-	blocks := n / tensor.MomentBlock
-	return n%tensor.MomentBlock == 0 && len(m.M) == n && len(m.V) == n && len(m.MScale) == blocks && len(m.VScale) == blocks
+	fit := func(codes []uint8, scales []float32) bool {
+		return len(codes) == n && len(scales) == n/tensor.MomentBlock || len(codes) == n/2 &&
+			len(scales) == n/tensor.MomentBlock4
+	}
+	return n%tensor.MomentBlock == 0 && fit(m.M, m.MScale) && fit(m.V, m.VScale) && (m.second4() || !m.first4())
 }
 
-// AdamW8Split is AdamWSplit for moments of 8 bits. It decodes the moments (code's value times scale, rounded once),
-// updates them with the parameters, and encodes them again, second moments rounded by the random words of d. The number
-// of elements must be a multiple of tensor.MomentBlock, and work must be cut at such multiples.
+// AdamW8Split is AdamWSplit for moments in codes. It decodes the moments (code's value times scale, rounded once),
+// updates them with the parameters, and encodes them again: second moments, and first ones of 4 bits, rounded by the
+// random words of d. The number of elements must be a multiple of tensor.MomentBlock, and work must be cut at such
+// multiples.
 //
 // Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), with the codes of bitsandbytes, in
-// blocks of 256 as its optimizers have them; see codebook and ladder for what differs.
+// blocks of 256 as its optimizers have them; see codebook and ladder for what differs. For codes of 4 bits see code4.
 func (t *Table) AdamW8Split(hi []uint16, lo []int16, m Moments8, grad Vec, d device.Draw, s *AdamWScalars) Tally {
 	n := len(hi)
 	check(len(lo) == n && grad.Len == n && m.has(n), "AdamW8Split: lengths differ or are no whole blocks")
+	if m.second4() {
+		return t.adamw4Split(hi, lo, m, grad, d, s)
+	}
 	f := t.adamw8Split[kind(grad.DType)]
 	var told tally
 	for i := 0; i < n; i += piece {
@@ -59,6 +79,9 @@ func (t *Table) AdamW8Split(hi []uint16, lo []int16, m Moments8, grad Vec, d dev
 func (t *Table) AdamW8Split24(hi []uint16, lo []int8, m Moments8, grad Vec, d device.Draw, s *AdamWScalars) Tally {
 	n := len(hi)
 	check(len(lo) == n && grad.Len == n && m.has(n), "AdamW8Split24: lengths differ or are no whole blocks")
+	if m.second4() {
+		return t.adamw4Split24(hi, lo, m, grad, d, s)
+	}
 	f := t.adamw8Split24[kind(grad.DType)]
 	var told tally
 	for i := 0; i < n; i += piece {
@@ -71,6 +94,9 @@ func (t *Table) AdamW8Split24(hi []uint16, lo []int8, m Moments8, grad Vec, d de
 func (t *Table) AdamW8F32(p []float32, m Moments8, grad []float32, d device.Draw, s *AdamWScalars) Tally {
 	n := len(p)
 	check(len(grad) == n && m.has(n), "AdamW8F32: lengths differ or are no whole blocks")
+	if m.second4() {
+		return t.adamw4F32(p, m, grad, d, s)
+	}
 	var told tally
 	for i := 0; i < n; i += piece {
 		told.add(t.adamw8F32(unsafe.Pointer(&p[i]), unsafe.Pointer(&grad[i]), min(piece, n-i), s, m.at(i, d)))

@@ -26,6 +26,11 @@ func BenchmarkAdamW(b *testing.B) {
 	m8 := newMoments8(n)
 	QuantizeFirst8(m8.M, m8.MScale, m)
 	QuantizeSecond8(m8.V, m8.VScale, v, device.Draw{})
+	m4, m84 := newMoments4(n, 4), newMoments4(n, 8)
+	QuantizeFirst4(m4.M, m4.MScale, m, device.Draw{})
+	QuantizeFirst8(m84.M, m84.MScale, m)
+	QuantizeSecond4(m4.V, m4.VScale, v, device.Draw{})
+	QuantizeSecond4(m84.V, m84.VScale, v, device.Draw{})
 	for _, level := range isa.Available() {
 		k := For(level)
 		b.Run(level.String()+"/split/bf16", func(b *testing.B) {
@@ -73,5 +78,20 @@ func BenchmarkAdamW(b *testing.B) {
 				k.AdamW8Split24(hi, lo8, m8, BF16(half), device.Draw{}, &s)
 			}
 		})
+		for name, m := range map[string]Moments8{"8+4": m84, "4-bit": m4} {
+			b.Run(level.String()+"/split/bf16/"+name+" moments", func(b *testing.B) {
+				b.ReportAllocs()
+				b.SetBytes(10*n + int64(2*(len(m.M)+len(m.V)+4*len(m.MScale)+4*len(m.VScale))))
+				for b.Loop() {
+					k.AdamW8Split(hi, lo, m, BF16(half), device.Draw{}, &s)
+				}
+			})
+			b.Run(level.String()+"/split24/bf16/"+name+" moments", func(b *testing.B) {
+				b.SetBytes(8*n + int64(2*(len(m.M)+len(m.V)+4*len(m.MScale)+4*len(m.VScale))))
+				for b.Loop() {
+					k.AdamW8Split24(hi, lo8, m, BF16(half), device.Draw{}, &s)
+				}
+			})
+		}
 	}
 }

@@ -273,3 +273,21 @@ func adamw8Split24BF16AVX512(hi, lo, grad unsafe.Pointer, n int, s *AdamWScalars
 
 //go:noescape
 func adamw8F32AVX512(p, grad unsafe.Pointer, n int, s *AdamWScalars, at *moments8, w *scratch8, t *tables8) (ret int, longest uint32)
+
+//go:noescape
+func decodeFirst4AVX2(x unsafe.Pointer, codes unsafe.Pointer, scales unsafe.Pointer, n int, t *tables4)
+
+//go:noescape
+func decodeSecond4AVX2(x unsafe.Pointer, codes unsafe.Pointer, scales unsafe.Pointer, n int, t *tables4)
+
+//go:noescape
+func encodeFirst4AVX2(codes unsafe.Pointer, scales unsafe.Pointer, x unsafe.Pointer, words unsafe.Pointer, n int, t *tables4)
+
+//go:noescape
+func encodeSecond4AVX2(codes unsafe.Pointer, scales unsafe.Pointer, x unsafe.Pointer, words unsafe.Pointer, n int, t *tables4)
+
+//go:noescape
+func decodeFirst8AVX2(x unsafe.Pointer, codes unsafe.Pointer, scales unsafe.Pointer, n int, t8 *tables8)
+
+//go:noescape
+func encodeFirst8AVX2(codes unsafe.Pointer, scales unsafe.Pointer, x unsafe.Pointer, n int, t8 *tables8)

@@ -11,6 +11,7 @@ type Table struct {
 	level isa.Level
 	loops
 	blockLoops
+	codeLoops
 }
 
 // Level is the instruction set that the table was asked for. A kernel that has no assembly for it runs in the best
@@ -22,9 +23,10 @@ func For(level isa.Level) *Table { return &tables[level] }
 
 var tables = func() (all [isa.AMX + 1]Table) {
 	for l := range all {
-		all[l] = Table{isa.Level(l), plainLoops, plainBlockLoops}
+		all[l] = Table{isa.Level(l), plainLoops, plainBlockLoops, plainCodeLoops}
 		accelerate(&all[l].loops, isa.Level(l))
 		accelerateBlocks(&all[l].blockLoops, isa.Level(l))
+		accelerateCodes(&all[l].codeLoops, isa.Level(l))
 	}
 	return all
 }()

@@ -49,6 +49,7 @@ type narrow8 struct {
 	moment8
 	book  int     // offset in kernels.tables8
 	fetch []array // of which the next block is fetched meanwhile
+	alone bool    // no next block is decoded meanwhile
 }
 
 // at is a label, unique to the moment.
@@ -86,11 +87,13 @@ func (n narrow8) decodeBlock(label, codes, scratch string) {
 func (n narrow8) encode() {
 	magnitude, inverse := n.bits(0x7fffffff), n.keep()
 	n.text.WriteString(n.ahead.String())
-	n.f("MOVQ %s, %s", n.codes, nextCodes)
-	n.f("CMPQ %s, $256", leftAt)
-	n.f("JLE %s", n.at("none"))
-	n.f("ADDQ $256, %s", nextCodes)
-	n.label(n.at("none"))
+	if !n.alone {
+		n.f("MOVQ %s, %s", n.codes, nextCodes)
+		n.f("CMPQ %s, $256", leftAt)
+		n.f("JLE %s", n.at("none"))
+		n.f("ADDQ $256, %s", nextCodes)
+		n.label(n.at("none"))
+	}
 	n.findScale(magnitude, inverse)
 	if n.signed {
 		n.nearest(magnitude, inverse)
@@ -99,7 +102,9 @@ func (n narrow8) encode() {
 		n.rounded(inverse)
 	}
 	n.label(n.at("zero"))
-	n.decodeBlock("skipped", nextCodes, nextScratch)
+	if !n.alone {
+		n.decodeBlock("skipped", nextCodes, nextScratch)
+	}
 	zero := n.take()
 	n.zero(zero)
 	for i := range 8 {
@@ -197,7 +202,9 @@ func (n narrow8) nearest(magnitude, inverse reg) {
 	var k [4]reg
 	for i := range k {
 		k[i] = n.magnitudes(i, tables, magnitude, inverse, least, near)
-		n.decode(nextCodes, nextScratch, 8*i, 8*i+8)
+		if !n.alone {
+			n.decode(nextCodes, nextScratch, 8*i, 8*i+8)
+		}
 	}
 	n.prefetch()
 	// Is any closer to a line's step than the line is exact?
@@ -352,7 +359,7 @@ func (l adamwAVX2) write8() (source, declaration string) {
 	all := l.updated(l.d)
 	fetch := [2][]array{l.master.arrays, all[len(l.master.arrays):]}
 	part := func(i int, write func(n narrow8)) {
-		n := narrow8{a.fork(), moments8[i], narrowAt + i*narrowBytes, fetch[i]}
+		n := narrow8{a.fork(), moments8[i], narrowAt + i*narrowBytes, fetch[i], false}
 		write(n)
 		a.text.WriteString(n.text.String())
 	}

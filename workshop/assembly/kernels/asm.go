@@ -778,9 +778,12 @@ func generate() (source, declarations []byte) {
 			d.WriteString(declaration)
 		}
 	}
-	sources, heads := blockLoops()
-	s.WriteString(strings.Join(sources, "") + tables())
-	d.WriteString(strings.Join(heads, ""))
+	for _, write := range []func() (sources, heads []string){blockLoops, codeLoops} {
+		sources, heads := write()
+		s.WriteString(strings.Join(sources, ""))
+		d.WriteString(strings.Join(heads, ""))
+	}
+	s.WriteString(tables())
 	out, err := format.Source([]byte(d.String()))
 	if err != nil {
 		panic(err)
