@@ -610,7 +610,7 @@ func (o *Operands) AdamW(args AdamWArgs, tally Mem) {
 
 func (o *Operands) AdamW8(args AdamW8Args, tally Mem) {
 	o.begin("AdamW8")
-	n, codes := args.Weights.Cols, []tensor.DType{tensor.U8}
+	n := args.Weights.Cols
 	if n%tensor.MomentBlock != 0 {
 		o.fail("%d elements are not whole blocks of %d", n, tensor.MomentBlock)
 	}
@@ -618,16 +618,27 @@ func (o *Operands) AdamW8(args AdamW8Args, tally Mem) {
 		o.fail("the parameters begin at %d of their part, inside of a block of %d", args.Draw.First, tensor.MomentBlock)
 	}
 	o.master(args.Weights, args.Low, args.Draw)
-	o.write("M", args.M, 1, n, codes)
-	o.write("V", args.V, 1, n, codes)
-	o.write("MScale", args.MScale, 1, n/tensor.MomentBlock, f32Only)
-	o.write("VScale", args.VScale, 1, n/tensor.MomentBlock, f32Only)
+	if args.First4() && !args.Second4() {
+		o.fail("first moments have 4 bits, and second ones 8")
+	}
+	o.codes([2]string{"M", "MScale"}, args.M, args.MScale, n, args.First4())
+	o.codes([2]string{"V", "VScale"}, args.V, args.VScale, n, args.Second4())
 	o.vec(true, "tally", tally, tensor.I64, 2)
 	o.read("Grad", args.Grad, 1, n, activation)
 	if args.Weights.DType == tensor.F32 {
 		o.same("Grad", args.Grad, args.Weights)
 	}
 	o.apart()
+}
+
+// codes adds the codes and scales of n moments.
+func (o *Operands) codes(names [2]string, codes, scales Mat, n int, narrow bool) {
+	bytes, blocks := n, n/tensor.MomentBlock
+	if narrow {
+		bytes, blocks = n/2, n/tensor.MomentBlock4
+	}
+	o.write(names[0], codes, 1, bytes, []tensor.DType{tensor.U8})
+	o.write(names[1], scales, 1, blocks, f32Only)
 }
 
 func (o *Operands) SumSquares(dst Mem, x Mat) {

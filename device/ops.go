@@ -257,23 +257,27 @@ type AdamWArgs struct {
 	AdamWScalars
 }
 
-// AdamW8Args are the state of one run of parameters whose moments are kept in 8 bits: each block of
-// tensor.MomentBlock elements as codes and a scale. All vectors but the scales have the same number of elements, a
-// multiple of the block.
+// AdamW8Args are the state of one run of parameters whose moments are kept in codes of at most 8 bits: of 8 in blocks
+// of tensor.MomentBlock elements with a scale, or of 4, two to a byte, in blocks of tensor.MomentBlock4. Second moments
+// have 4 bits wherever first ones have. The number of parameters is a multiple of tensor.MomentBlock.
 type AdamW8Args struct {
 	Weights        Mat  // BF16 (the high halves) or F32
 	Low            Mat  // as in AdamWArgs
 	Grad           Mat  // F32, or BF16 with BF16 weights
-	M, V           Mat  // U8: codes with sign, and without
+	M, V           Mat  // U8: codes with sign, and without; half as many bytes as parameters where they have 4 bits
 	MScale, VScale Mat  // F32, one for each block
-	Draw           Draw // rounds weights with low halves in I8, and second moments; First is a multiple of the block
+	Draw           Draw // rounds moments, and weights with low halves in I8; First is a multiple of tensor.MomentBlock
 	AdamWScalars
 }
+
+// First4 and Second4 report whether these moments have 4 bits.
+func (a *AdamW8Args) First4() bool  { return a.M.Cols < a.Weights.Cols }
+func (a *AdamW8Args) Second4() bool { return a.V.Cols < a.Weights.Cols }
 
 // Draw names the random words of consecutive parameters. Parameter i has word (First+i) mod 4 of Philox4x32-10 under Key,
 // at the counter whose low 64 bits are (First+i)/4 and whose high ones are Part. So a word depends on the parameter and
 // on what the key is of, such as a step, and not on how updates are cut, where or when they run. Bits 0 to 7 of a word
-// round the weight, bits 16 to 31 the second moment.
+// round the weight, bits 8 to 15 the first moment, bits 16 to 31 the second one.
 type Draw struct {
 	Key   [2]uint32
 	Part  uint64 // the number of the part in the model
@@ -310,24 +314,32 @@ type OptimizerOps interface {
 	// move: the greatest magnitude that is subtracted from a p, divided by StepSize, rounded once; infinite if one is a
 	// NaN, 0 if StepSize is 0. Fp32 numbers that are not negative are in the order of their bits.
 	AdamW(args AdamWArgs, tally Mem)
-	// AdamW8 is AdamW with moments of 8 bits. A code stands for its value in the dynamic map of bitsandbytes times the
-	// scale of its block, rounded once; AdamW's step changes the moments in fp32 and uses them before they are encoded
-	// again. The new scale is the greatest magnitude in the block (NaNs are ignored). Where it is 0, the codes are
-	// zero; zero bytes are moments of zero.
+	// AdamW8 is AdamW with moments in codes of 8 or 4 bits. A code stands for its value times the scale of its block,
+	// rounded once; AdamW's step changes the moments in fp32 and uses them before they are encoded again. The new scale is
+	// the greatest magnitude in the block (NaNs are ignored). Where it is 0, the codes are zero; zero bytes are moments of
+	// zero.
 	//
-	// The first moment times 1/scale is encoded as the nearest code: the border between two codes is their mean in fp32,
-	// and a number on it gets the even code. A NaN becomes zero.
+	// Codes of 8 bits have the values of bitsandbytes' dynamic map. The first moment times 1/scale is encoded as the
+	// nearest code: the border between two codes is their mean in fp32, and a number on it gets the even code. A NaN
+	// becomes zero.
 	//
 	// The second moment times 1/scale is rounded to one of the codes around it at random, so that its mean is the moment.
 	// Its place among the codes, in 1/65536 of a code, plus the high 16 bits of the parameter's random word (see Draw)
-	// gives the code in the bits from 16 on. The place is on straight lines between the codes (package kernels has
-	// their numbers, and their arithmetic in fp32). There is no code below 1, also for a NaN, so no step divides by Eps
-	// alone.
+	// gives the code in the bits from 16 on. The place is on straight lines between the codes (package kernels has their
+	// numbers, and their arithmetic in fp32). There is no code below 1, also for a NaN, so no step divides by Eps alone.
 	//
-	// The bits are the same on every device. Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization"
-	// (2022), in the form of bitsandbytes (csrc/kernels.cu, kOptimizerStatic8bit2StateBlockwise), which rounds both
-	// moments to the nearest code, has second moments of zero, gives no negative moment the code of zero, and orders
-	// AdamW's arithmetic in another way.
+	// Codes of 4 bits are those of 2i in the low bits of byte i, and of 2i+1 in the high ones. A first moment has a sign
+	// in bit 3 and one of 8 magnitudes, (j/7)^2.5; of a second moment the root has a code, one of 16, 1.3^(k-15), and the
+	// moment is the square of code times scale, where a denormal square is 0. Package kernels has the values as fp32. A
+	// magnitude times 1/scale, y, gets the greatest code c that it reaches (the least one if it reaches none, or is a
+	// NaN), or the next one, d, if y-c > t*(d-c), each operation rounded to fp32. For first moments t is (b+0.5)/256 with
+	// b from bits 8 to 15 of the parameter's random word, for second ones (b+0.5)/65536 with bits 16 to 31. A first moment
+	// of magnitude 0 has no sign.
+	//
+	// The bits are the same on every device. Source of the codes of 8 bits: Dettmers et al., "8-bit Optimizers via
+	// Block-wise Quantization" (2022), in the form of bitsandbytes (csrc/kernels.cu, kOptimizerStatic8bit2StateBlockwise),
+	// which rounds both moments to the nearest code, has second moments of zero, gives no negative moment the code of
+	// zero, and orders AdamW's arithmetic in another way.
 	AdamW8(args AdamW8Args, tally Mem)
 	// SumSquares is dst (one F64) = sum of x[i]^2 over a vector, F32 or BF16. The order is fixed: chunks of 65536
 	// elements; in a chunk 16 lanes in fp64, lane j taking the elements j, j+16, ...; lanes folded 8+8, 4+4, 2+2, 1+1;

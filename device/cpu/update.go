@@ -51,7 +51,8 @@ func (s *Stream) AdamW8(args device.AdamW8Args, tally device.Mem) {
 		grad := vec(args.Grad)
 		var all told
 		var update func(lo, hi int) kernels.Tally
-		perParam := 2*(1+1) + args.Grad.DType.Bytes() + 2*masterBytes(args.Weights, args.Low)
+		perParam := 2*int64(args.M.Cols+args.V.Cols)/int64(max(n, 1)) + args.Grad.DType.Bytes() +
+			2*masterBytes(args.Weights, args.Low)
 		switch {
 		case args.Weights.DType == tensor.F32:
 			p, g := floats(args.Weights), floats(args.Grad)

@@ -158,6 +158,22 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 		}
 	}
 	// conv has the width of the queries, keys and values of delta, and four taps.
+	adamw8 := func(name string, first, second int) func(a *device.Arena) speedTask {
+		return func(a *device.Arena) speedTask {
+			vec := func(t tensor.DType) device.Mat { return a.Mat(t, 1, z.parameters) }
+			codes := func(bits int) (codes, scales device.Mat) {
+				block := tensor.MomentBlock * bits / 8
+				return a.Mat(tensor.U8, 1, z.parameters*bits/8), a.Mat(tensor.F32, 1, z.parameters/block)
+			}
+			args := device.AdamW8Args{Weights: vec(tensor.BF16), Low: vec(tensor.I16), Grad: vec(tensor.BF16),
+				AdamWScalars: speedScalars}
+			args.M, args.MScale = codes(first)
+			args.V, args.VScale = codes(second)
+			tally := a.Take(device.TallyBytes)
+			zero(args.VScale.Mem)
+			return speedTask{name: name, inPlace: true, run: func(s operations) { s.AdamW8(args, tally) }}
+		}
+	}
 	conv := func(grad bool) func(a *device.Arena) speedTask {
 		return func(a *device.Arena) speedTask {
 			const taps = 4
@@ -308,15 +324,9 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 			zero(args.V.Mem) // no square is negative
 			return speedTask{name: "AdamW", inPlace: true, run: func(s operations) { s.AdamW(args, tally) }}
 		},
-		func(a *device.Arena) speedTask {
-			vec := func(t tensor.DType) device.Mat { return a.Mat(t, 1, z.parameters) }
-			scales := func() device.Mat { return a.Mat(f32, 1, z.parameters/tensor.MomentBlock) }
-			args := device.AdamW8Args{Weights: vec(bf16), Low: vec(tensor.I16), Grad: vec(bf16), M: vec(tensor.U8),
-				V: vec(tensor.U8), MScale: scales(), VScale: scales(), AdamWScalars: speedScalars}
-			tally := a.Take(device.TallyBytes)
-			zero(args.VScale.Mem)
-			return speedTask{name: "AdamW with 8-bit moments", inPlace: true, run: func(s operations) { s.AdamW8(args, tally) }}
-		},
+		adamw8("AdamW with 8-bit moments", 8, 8),
+		adamw8("AdamW with 8+4-bit moments", 8, 4),
+		adamw8("AdamW with 4-bit moments", 4, 4),
 	}, others...)
 }
 

@@ -128,9 +128,19 @@ func (s *Stream) AdamW8(args device.AdamW8Args, tally device.Mem) {
 			return nil
 		}
 		all := append(s.args[:0], ptr(args.Weights.Mem), low(args.Weights, args.Low), ptr(args.M.Mem), ptr(args.V.Mem), ptr(args.MScale.Mem),
-			ptr(args.VScale.Mem), ptr(args.Grad.Mem), ptr(tally), at(s.device.codes[0]), at(s.device.codes[1]), i64(n))
-		all = draw(all, args.Draw)
-		return s.launch(named("adamw8", masterName(args.Weights, args.Low), typeName(args.Grad.DType)), scalars(all, args.AdamWScalars)...)
+			ptr(args.VScale.Mem), ptr(args.Grad.Mem), ptr(tally), at(s.device.codes[0]))
+		name := "adamw8"
+		switch {
+		case args.First4():
+			name = "adamw4"
+		case args.Second4():
+			name = "adamw84"
+		default:
+			all = append(all, at(s.device.codes[1]))
+		}
+		all = draw(append(all, i64(n)), args.Draw)
+		o := named(name, masterName(args.Weights, args.Low), typeName(args.Grad.DType))
+		return s.launch(o, scalars(all, args.AdamWScalars)...)
 	})
 }
 

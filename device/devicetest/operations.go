@@ -751,12 +751,17 @@ func testAdamW(r *rig) {
 	}
 }
 
-// moment8 places a moment in 8 bits: random codes and scales. Some scales are 0, like those that were never written.
-func (r *rig) moment8(name string, n int) (codes, scales *matrix) {
-	blocks, of := n/tensor.MomentBlock, []float64{1, 0, 0x1p-30, 3}
-	scales = r.filled(r.place(name+" scales", tensor.F32, 1, blocks, blocks), func(b int) float64 { return of[b%4] })
-	codes = r.filled(r.place(name, tensor.U8, 1, n, n), func(i int) float64 {
-		if of[i/tensor.MomentBlock%4] == 0 {
+// moment8 places n moments in codes of some bits, 4 or 8: random codes and scales. Some scales are 0, like those that
+// were never written, and of 4 bits some are the least.
+func (r *rig) moment8(name string, n, bits int) (codes, scales *matrix) {
+	of, bytes, block := []float64{1, 0, 0x1p-30, 3}, n, tensor.MomentBlock
+	if bits == 4 {
+		of, bytes, block = append(of, 0x1p-126, 0x1p-63, 0x1p40), n/2, tensor.MomentBlock4
+	}
+	blocks := n / block
+	scales = r.filled(r.place(name+" scales", tensor.F32, 1, blocks, blocks), func(b int) float64 { return of[b%len(of)] })
+	codes = r.filled(r.place(name, tensor.U8, 1, bytes, bytes), func(i int) float64 {
+		if of[i/(bytes/blocks)%len(of)] == 0 {
 			return 0
 		}
 		return float64(r.rng.IntN(256))
@@ -766,30 +771,39 @@ func (r *rig) moment8(name string, n int) (codes, scales *matrix) {
 
 func testAdamW8(r *rig) {
 	for _, blocks := range []int{1, 2, 7, 301} {
-		n := blocks * tensor.MomentBlock
-		r.updates(func(u *update) {
-			grad := r.filled(r.output("grad", u.grad, 1, n), func(i int) float64 {
-				switch {
-				case i/tensor.MomentBlock%5 == 1 || i%31 == 6:
-					return 0
-				case i%31 == 5:
-					return r.rng.NormFloat64() * 0x1p-20
-				case i == 100 && (blocks == 1 || blocks == 301): // other moves are finite
-					return math.NaN()
-				case i == 1001 && blocks == 301:
-					return math.Inf(1)
-				}
-				return r.rng.NormFloat64()
-			})
-			m, mScale := r.moment8("m", n)
-			v, vScale := r.moment8("v", n)
-			draw := r.draw(tensor.MomentBlock)
-			u.test(n, []*matrix{m, mScale, v, vScale}, func(st device.Stream, weights, low device.Mat, tally device.Mem) {
-				st.AdamW8(device.AdamW8Args{Weights: weights, Low: low, Grad: grad.Mat, M: m.Mat, V: v.Mat,
-					MScale: mScale.Mat, VScale: vScale.Mat, Draw: draw, AdamWScalars: adamWScalars}, tally)
-			})
-		})
+		testAdamW8In(r, [2]int{8, 8}, blocks)
 	}
+	for _, blocks := range []int{1, 7} { // PTX on the CPU takes its time
+		testAdamW8In(r, [2]int{8, 4}, blocks)
+		testAdamW8In(r, [2]int{4, 4}, blocks)
+	}
+}
+
+// testAdamW8In updates parameters whose first and second moments have some bits.
+func testAdamW8In(r *rig, bits [2]int, blocks int) {
+	n := blocks * tensor.MomentBlock
+	r.updates(func(u *update) {
+		grad := r.filled(r.output("grad", u.grad, 1, n), func(i int) float64 {
+			switch {
+			case i/tensor.MomentBlock%5 == 1 || i%31 == 6:
+				return 0
+			case i%31 == 5:
+				return r.rng.NormFloat64() * 0x1p-20
+			case i == 100 && (blocks == 1 || blocks == 301): // other moves are finite
+				return math.NaN()
+			case i == 1001 && blocks == 301:
+				return math.Inf(1)
+			}
+			return r.rng.NormFloat64()
+		})
+		m, mScale := r.moment8("m", n, bits[0])
+		v, vScale := r.moment8("v", n, bits[1])
+		draw := r.draw(tensor.MomentBlock)
+		u.test(n, []*matrix{m, mScale, v, vScale}, func(st device.Stream, weights, low device.Mat, tally device.Mem) {
+			st.AdamW8(device.AdamW8Args{Weights: weights, Low: low, Grad: grad.Mat, M: m.Mat, V: v.Mat,
+				MScale: mScale.Mat, VScale: vScale.Mat, Draw: draw, AdamWScalars: adamWScalars}, tally)
+		})
+	})
 }
 
 func testSums(r *rig) {

@@ -733,27 +733,48 @@ func (s *referenceStream) AdamW(args device.AdamWArgs, tally device.Mem) {
 	})
 }
 
-// AdamW8: see step. Package kernels defines the codes of moments and how they are rounded; its tests hold them against
-// bitsandbytes, and the random words against package rng.
+// AdamW8: see step. Package kernels defines the codes of moments and how they are rounded; its tests hold those of 8
+// bits against bitsandbytes, and the random words against package rng.
 func (s *referenceStream) AdamW8(args device.AdamW8Args, tally device.Mem) {
 	s.operands.AdamW8(args, tally)
 	s.do(func() {
-		m, v := s.moments(args.M, args.MScale, true), s.moments(args.V, args.VScale, false)
+		m, v := s.moments(args.M, args.MScale, args.First4(), true), s.moments(args.V, args.VScale, args.Second4(), false)
 		s.step(args.Weights, args.Low, args.Grad, m, v, &args.AdamWScalars, args.Draw, tally)
-		codes, scales := make([]uint8, len(m)), make([]float32, len(m)/tensor.MomentBlock)
-		kernels.QuantizeFirst8(codes, scales, as[float32](m))
-		s.put(args.M, as[float64](codes))
-		s.put(args.MScale, as[float64](scales))
-		kernels.QuantizeSecond8(codes, scales, as[float32](v), args.Draw)
-		s.put(args.V, as[float64](codes))
-		s.put(args.VScale, as[float64](scales))
+		s.encode(args.M, args.MScale, m, func(codes []uint8, scales, x []float32) {
+			if args.First4() {
+				kernels.QuantizeFirst4(codes, scales, x, args.Draw)
+			} else {
+				kernels.QuantizeFirst8(codes, scales, x)
+			}
+		})
+		s.encode(args.V, args.VScale, v, func(codes []uint8, scales, x []float32) {
+			if args.Second4() {
+				kernels.QuantizeSecond4(codes, scales, x, args.Draw)
+			} else {
+				kernels.QuantizeSecond8(codes, scales, x, args.Draw)
+			}
+		})
 	})
 }
 
-func (s *referenceStream) moments(codes, scales device.Mat, signed bool) []float64 {
-	x := make([]float32, codes.Cols)
-	kernels.Dequantize8(x, as[uint8](s.numbers(codes)), as[float32](s.numbers(scales)), signed)
+func (s *referenceStream) moments(codes, scales device.Mat, narrow, signed bool) []float64 {
+	packed, of := as[uint8](s.numbers(codes)), as[float32](s.numbers(scales))
+	if narrow {
+		x := make([]float32, 2*len(packed))
+		kernels.Dequantize4(x, packed, of, signed)
+		return as[float64](x)
+	}
+	x := make([]float32, len(packed))
+	kernels.Dequantize8(x, packed, of, signed)
 	return as[float64](x)
+}
+
+func (s *referenceStream) encode(to, scalesTo device.Mat, x []float64, quantize func(codes []uint8, scales,
+	x []float32)) {
+	codes, scales := make([]uint8, to.Cols), make([]float32, scalesTo.Cols)
+	quantize(codes, scales, as[float32](x))
+	s.put(to, as[float64](codes))
+	s.put(scalesTo, as[float64](scales))
 }
 
 func as[T, F uint8 | float32 | float64](x []F) []T {

@@ -234,21 +234,27 @@ func testLongVectors(t *testing.T, on *backend) {
 			d = tensor.BF16
 		}
 		for _, variant := range []string{".any", ".a16"} {
-			same("adamw."+words+variant, func(b *bench) ([]any, []*field) { return adamW(weights, lows, false)(b, d) }, func(i int, f *field) uint64 {
+			fp32 := func(b *bench) ([]any, []*field) { return adamW(weights, lows, inF32)(b, d) }
+			same("adamw."+words+variant, fp32, func(i int, f *field) uint64 {
 				if i == 5 { // tally
 					return 0
 				}
 				return missing * uint64(f.dtype.Bytes())
 			})
-			same("adamw8."+words+variant, func(b *bench) ([]any, []*field) { return adamW(weights, lows, true)(b, d) }, func(i int, f *field) uint64 {
-				switch i {
-				case 4, 5: // scales
-					return missing / tensor.MomentBlock * uint64(f.dtype.Bytes())
-				case 7, 8, 9: // tally, and what codes stand for
-					return 0
-				}
-				return missing * uint64(f.dtype.Bytes())
-			})
+			for name, in := range map[string]inBits{"adamw8.": {8, 8}, "adamw84.": {8, 4}, "adamw4.": {4, 4}} {
+				coded := func(b *bench) ([]any, []*field) { return adamW(weights, lows, in)(b, d) }
+				same(name+words+variant, coded, func(i int, f *field) uint64 {
+					switch i {
+					case 2, 3: // codes
+						return missing / 8 * uint64(in[i-2])
+					case 4, 5: // scales, of blocks of 256 for 8 bits
+						return missing / tensor.MomentBlock * 8 / uint64(in[i-4]) * uint64(f.dtype.Bytes())
+					case 7, 8, 9: // tally, and what codes stand for
+						return 0
+					}
+					return missing * uint64(f.dtype.Bytes())
+				})
+			}
 		}
 	}
 	for name, d := range map[string]tensor.DType{"sum.f32": tensor.F32, "sumsq.f32": tensor.F32, "sumsq.bf16": tensor.BF16} {

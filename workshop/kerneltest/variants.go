@@ -80,10 +80,6 @@ var aligned = map[string]operands{
 		ids := b.ints([]int32{12, 10, 9, 12, 13, 10})
 		return []any{table, dy, ids, 6, 1040, 10, 4, table.stride, dy.stride, float32(1.7)}, []*field{table}
 	},
-	"adamw.split.A": adamW(tensor.BF16, tensor.I16, false), "adamw.split24.A": adamW(tensor.BF16, tensor.I8, false),
-	"adamw.f32.A":    adamW(tensor.F32, tensor.I16, false),
-	"adamw8.split.A": adamW(tensor.BF16, tensor.I16, true), "adamw8.split24.A": adamW(tensor.BF16, tensor.I8, true),
-	"adamw8.f32.A": adamW(tensor.F32, tensor.I16, true),
 }
 
 // A gated unit's arguments: that there are ups, alpha, limit and what is added to up. Those of experts have the last
@@ -161,8 +157,37 @@ type counter uint64
 // draw names random words: key, part and the first counter.
 var draw = []any{uint64(5)<<61 + 7, uint64(3)<<33 + 1, counter(1<<34 - 9)}
 
+// inBits are the bits of codes of first and second moments.
+type inBits [2]int
+
+var inF32 inBits
+
+// codes makes codes of n moments, and scales.
+func (b *bench) codes(n, bits int) (codes, scales *field) {
+	blocks := n / tensor.MomentBlock
+	if bits == 4 {
+		blocks = n / tensor.MomentBlock4
+	}
+	codes, scales = b.bits(tensor.U8, n*bits/8), b.normal(tensor.F32, 1, blocks, blocks)
+	for i := range blocks {
+		scales.put(0, i, math.Abs(scales.get(0, i)))
+	}
+	return codes, scales
+}
+
+// ofUpdates are the updates of all masters, with moments of all forms.
+func ofUpdates() map[string]operands {
+	all := map[string]operands{}
+	for name, in := range map[string]inBits{"adamw": inF32, "adamw8": {8, 8}, "adamw84": {8, 4}, "adamw4": {4, 4}} {
+		all[name+".split.A"] = adamW(tensor.BF16, tensor.I16, in)
+		all[name+".split24.A"] = adamW(tensor.BF16, tensor.I8, in)
+		all[name+".f32.A"] = adamW(tensor.F32, tensor.I16, in)
+	}
+	return all
+}
+
 // adamW steps weights of any bits, NaNs among them, which are counted.
-func adamW(weights, lows tensor.DType, coded bool) operands {
+func adamW(weights, lows tensor.DType, in inBits) operands {
 	return func(b *bench, d tensor.DType) ([]any, []*field) {
 		const n = 5 * tensor.MomentBlock
 		w, low, grad, tally := b.bits(weights, n), b.bits(lows, n), b.normal(d, 1, n, n), b.field(tensor.I64, 1, 2, 2)
@@ -170,7 +195,7 @@ func adamW(weights, lows tensor.DType, coded bool) operands {
 		for _, s := range []float32{0.75, 0.999, 0.1, 0.999, 0.001, 3e-3, 0.05, 1e-8} {
 			scalars = append(scalars, s)
 		}
-		if !coded {
+		if in == inF32 {
 			m, v := b.normal(tensor.F32, 1, n, n), b.normal(tensor.F32, 1, n, n)
 			for i := range n {
 				v.put(0, i, math.Abs(v.get(0, i)))
@@ -181,21 +206,17 @@ func adamW(weights, lows tensor.DType, coded bool) operands {
 			}
 			return append(args, scalars...), []*field{w, low, m, v, tally}
 		}
-		m, v := b.bits(tensor.U8, n), b.bits(tensor.U8, n)
-		const blocks = n / tensor.MomentBlock
-		ms, vs := b.normal(tensor.F32, 1, blocks, blocks), b.normal(tensor.F32, 1, blocks, blocks)
-		values := make([]*field, 2)
-		for s := range values {
-			values[s] = b.field(tensor.F32, 1, 256, 256)
+		m, ms := b.codes(n, in[0])
+		v, vs := b.codes(n, in[1])
+		args := []any{w, low, m, v, ms, vs, grad, tally}
+		for s := range in[1] / 4 { // what 8 bits stand for
+			values := b.field(tensor.F32, 1, 256, 256)
 			for i := range 256 { // any increasing numbers will do
-				values[s].put(0, i, float64(i-127*(1-s))/128)
+				values.put(0, i, float64(i-127*(1-s))/128)
 			}
+			args = append(args, values)
 		}
-		for i := range ms.cols {
-			ms.put(0, i, math.Abs(ms.get(0, i)))
-			vs.put(0, i, math.Abs(vs.get(0, i)))
-		}
-		args := append([]any{w, low, m, v, ms, vs, grad, tally, values[0], values[1], n}, draw...)
+		args = append(append(args, n), draw...)
 		return append(args, scalars...), []*field{w, low, m, v, ms, vs, tally}
 	}
 }
@@ -214,6 +235,7 @@ var computing = []string{"attention.py", "matmul.py", "delta.py", "delta_scan.py
 // give the same bits as rows that are close.
 func testVariants(t *testing.T, on *backend) {
 	tested, patterns := map[string]bool{}, maps.Clone(aligned)
+	maps.Copy(patterns, ofUpdates())
 	maps.Copy(patterns, ofExperts)
 	maps.Copy(patterns, aroundRecurrence)
 	maps.Copy(patterns, ofCaches)

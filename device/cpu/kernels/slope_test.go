@@ -174,7 +174,7 @@ func paper4(m, v []float32) {
 func TestSlopesOfMoments(t *testing.T) {
 	vocab, width, hidden, seeds := 64, 16, 48, 1
 	if !testing.Short() {
-		vocab, width, hidden, seeds = 256, 48, 160, 3
+		vocab, width, hidden, seeds = 256, 32, 96, 3
 	}
 	for seed := range uint64(seeds) {
 		testSlopes(t, newLexicon(vocab, width, hidden), seed)

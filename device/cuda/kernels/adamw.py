@@ -1,4 +1,4 @@
-"""AdamW, with moments in fp32 or in 8 bits, to the bits of every other device: IEEE operations in the contract's order, none fused.
+"""AdamW, with moments in fp32 or in codes of 8 or 4 bits, to the bits of every other device: IEEE operations in the contract's order, none fused.
 
 Weights are fp32, or split: the high half is the nearest bf16 number, ties away from zero, the low half what is to be added to its
 bits, 16 of them, or 8 where the weight is rounded to 24 bits by a random word. LOW is the bytes of a low half. tally counts new
@@ -245,6 +245,109 @@ def adamw8(weights, low, m, v, mscale, vscale, grad, tally, mcodes, vcodes, n, k
     _tell_move(tally, inside, move, step)
 
 
+# Codes of 4 bits, as device/cpu/kernels has them: the magnitudes of first moments and the roots of second ones, in units of the greatest
+# of a block, and how far it is from each to the next one.
+FIRST4 = tl.constexpr((0.0, 0.00771356048, 0.0436344892, 0.120242514, 0.246833935, 0.43120116, 0.680194378, 1.0))
+FIRST4_GAPS = tl.constexpr((0.00771356048, 0.0359209292, 0.0766080245, 0.126591414, 0.184367225, 0.248993218, 0.319805622))
+SECOND4 = tl.constexpr((0.019536633, 0.025397623, 0.0330169089, 0.0429219827, 0.0557985753, 0.0725381523, 0.0942995921, 0.122589476,
+                        0.15936631, 0.207176208, 0.269329071, 0.350127786, 0.455166131, 0.591715991, 0.769230783, 1.0))
+SECOND4_GAPS = tl.constexpr((0.00586098991, 0.00761928596, 0.00990507379, 0.0128765926, 0.0167395771, 0.0217614397, 0.0282898843,
+                             0.0367768332, 0.0478098989, 0.0621528625, 0.0807987154, 0.105038345, 0.13654986, 0.177514791, 0.230769217))
+
+
+@triton.jit
+def _nibbles(codes, at, known):
+    """The codes of two blocks of 4 bits in each row, from their bytes: [rows, 128], a row for each block."""
+    packed = tl.load(codes + at, mask=known, other=0).to(tl.int32)
+    return tl.reshape(tl.join(packed & 15, packed >> 4), [packed.shape[0], 2 * packed.shape[1]])
+
+
+@triton.jit
+def _first4(code, scale):
+    k = code & 7
+    value = scale * 0.0
+    for j in tl.static_range(1, 8):
+        value = tl.where(k >= j, FIRST4[j], value)
+    value *= scale
+    return tl.where(code >= 8, -value, value)
+
+
+@triton.jit
+def _second4(code, scale):
+    value = scale * 0.0 + SECOND4[0]
+    for k in tl.static_range(1, 16):
+        value = tl.where(code >= k, SECOND4[k], value)
+    root = value * scale
+    return _flush(root * root)
+
+
+@triton.jit
+def _round4(y, share, VALUES: tl.constexpr, GAPS: tl.constexpr, COUNT: tl.constexpr):
+    """The greatest code that y reaches, or the next one where the rest of the way is more than a share of the gap."""
+    code = (y * 0.0).to(tl.int32)
+    value = share * 0.0 + VALUES[0]
+    gap = share * 0.0 + GAPS[0]
+    for k in tl.static_range(1, COUNT):
+        up = y >= VALUES[k]
+        code = tl.where(up, k, code)
+        value = tl.where(up, VALUES[k], value)
+        if k < COUNT - 1:
+            gap = tl.where(up, GAPS[k], gap)
+    return tl.where((code < COUNT - 1) & (y - value > share * gap), code + 1, code)
+
+
+@triton.jit
+def _store_nibbles(codes, at, known, code):
+    low, high = tl.split(tl.reshape(code, [code.shape[0], code.shape[1] // 2, 2]))
+    tl.store(codes + at, (low | high << 4).to(tl.uint8), mask=known)
+
+
+@triton.jit
+def adamw4(weights, low, m, v, mscale, vscale, grad, tally, mcodes, n, key, part, counter, clip, decay, omb1, beta2, omb2, step, sqrtbc2,
+           eps, LOW: tl.constexpr, FIRST: tl.constexpr, BLOCKS: tl.constexpr, MOMENTS: tl.constexpr, MZERO: tl.constexpr):
+    """adamw8 for second moments of 4 bits, in blocks of MOMENTS/2, and first moments of FIRST bits, 4 or 8. Programs: ceil(n/ELEMENTS)."""
+    block = (tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS))[:, None]
+    at = block * MOMENTS + tl.arange(0, MOMENTS)[None, :]
+    inside = at < n
+    known = block * MOMENTS < n
+    # A row for each block of 4 bits, of which there are two in one of 8.
+    HALF: tl.constexpr = MOMENTS // 2
+    half = (tl.program_id(0).to(tl.int64) * (2 * BLOCKS) + tl.arange(0, 2 * BLOCKS))[:, None]
+    bytes = half * (HALF // 2) + tl.arange(0, HALF // 2)[None, :]
+    halves = half * HALF < n
+    p = _load_weights(weights, low, at, inside, LOW)
+    g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+    if FIRST == 4:
+        m0 = _first4(_nibbles(m, bytes, halves), tl.load(mscale + half, mask=halves, other=0.0))
+        m0 = tl.reshape(m0, [BLOCKS, MOMENTS])
+    else:
+        m0 = _of(tl.load(mcodes + tl.arange(0, 256)), tl.load(m + at, mask=inside, other=0).to(tl.int32))
+        m0 *= tl.load(mscale + block, mask=known, other=0.0)
+    v0 = _second4(_nibbles(v, bytes, halves), tl.load(vscale + half, mask=halves, other=0.0))
+    p, move, m1, v1 = _step(p, m0, tl.reshape(v0, [BLOCKS, MOMENTS]), g, clip, decay, omb1, beta2, omb2, step, sqrtbc2, eps)
+    fours = half * (HALF // 4) + tl.arange(0, HALF // 4)[None, :]
+    words = _words(key, part, counter + fours)
+    if FIRST == 4:
+        m1 = tl.reshape(m1, [2 * BLOCKS, HALF])
+        y, scale = _scaled(m1)
+        share = (((words >> 8) & 0xFF).to(tl.float32) + 0.5) * (1.0 / 256)
+        code = _round4(tl.abs(y), share, FIRST4, FIRST4_GAPS, 8)
+        code = tl.where((m1 < 0.0) & (code > 0), code + 8, code)
+        _store_nibbles(m, bytes, halves, tl.where(scale == 0.0, 0, code))
+        tl.store(mscale + half, scale, mask=halves)
+    else:
+        codes, scale = _encode_first(m1, mcodes, MZERO)
+        tl.store(m + at, codes, mask=inside)
+        tl.store(mscale + block, scale, mask=known)
+    y, scale = _scaled(tl.sqrt_rn(tl.reshape(v1, [2 * BLOCKS, HALF])))
+    share = ((words >> 16).to(tl.float32) + 0.5) * (1.0 / 65536)
+    code = _round4(y, share, SECOND4, SECOND4_GAPS, 16)
+    _store_nibbles(v, bytes, halves, tl.where(scale == 0.0, 0, code))
+    tl.store(vscale + half, scale, mask=halves)
+    _store_weights(weights, low, tally, at, inside, p, tl.reshape(words, [BLOCKS, MOMENTS]), LOW)
+    _tell_move(tally, inside, move, step)
+
+
 MOMENTS = 256  # tensor.MomentBlock
 MZERO = 127  # the code of 0 where codes have a sign: 127 below it, 128 above
 SCALARS = " ".join(f"{s}:fp32" for s in "clip decay omb1 beta2 omb2 step sqrtbc2 eps".split())
@@ -260,6 +363,7 @@ for master, low, gradient in (("split", 2, "f32"), ("split", 2, "bf16"), ("split
     draw = "key:i64 part:i64 counter:i64"
     full = f"{vectors % ('fp32', 'fp32', '')} n:i64 {draw + ' ' if low == 1 else ''}{SCALARS}"
     coded = f"{vectors % ('u8', 'u8', ' mscale:*fp32 vscale:*fp32')} mcodes:*fp32 vcodes:*fp32 n:i64 {draw} {SCALARS}"
+    narrow = coded.replace("vcodes:*fp32 ", "")
     for variant, aligned, blocks in (("any", "", 2), ("a16", "weights low m v grad n", 4)):
         KERNELS += [
             Kernel(f"adamw.{words}.{variant}", adamw24 if low == 1 else adamw, full, ("ceil(n/BLOCK)",), dict(LOW=low, BLOCK=512),
@@ -268,4 +372,9 @@ for master, low, gradient in (("split", 2, "f32"), ("split", 2, "bf16"), ("split
                    dict(LOW=low, BLOCKS=blocks, MOMENTS=MOMENTS, MZERO=MZERO),
                    numbers=dict(ELEMENTS=blocks * MOMENTS), aligned=aligned, exact=True,
                    on=FULL if variant == "a16" else {}),
+        ] + [
+            Kernel(f"adamw{name}.{words}.{variant}", adamw4, narrow, ("ceil(n/ELEMENTS)",),
+                   dict(LOW=low, FIRST=first, BLOCKS=blocks, MOMENTS=MOMENTS, MZERO=MZERO),
+                   numbers=dict(ELEMENTS=blocks * MOMENTS), aligned=aligned, exact=True, spill=32)
+            for name, first in (("84", 8), ("4", 4))
         ]

@@ -611,6 +611,33 @@ def rounded_up(x, values, words):
     return codes, (np.abs(place - 65536) > 8) & ((k < 254) | (place < 65536 * 1.99)) | (scale == 0)[:, None], scale
 
 
+FIRST4 = np.array([(j / 7) ** 2.5 for j in range(8)], f32)
+SECOND4 = np.array([1.3 ** (k - 15) for k in range(16)], f32)
+
+
+def unpacked(codes):
+    """Codes of 4 bits from their bytes."""
+    return np.stack([codes & 15, codes >> 4], -1).reshape(-1)
+
+
+def packed(codes):
+    low, high = codes.astype(np.uint8).reshape(-1, 2).T
+    return low | high << 4
+
+
+def rounded4(x, values, shares):
+    """Codes of rows of 128 magnitudes, rounded by shares of a gap, and scales."""
+    y, scale = scaled(np.abs(x))
+    codes = np.zeros(x.shape, int)
+    for k, value in enumerate(values[1:], 1):
+        codes[y >= value] = k
+    gaps = np.append(values[1:] - values[:-1], f32(np.inf))
+    with np.errstate(all="ignore"):
+        codes += y - values[codes] > shares * gaps[codes]
+    codes[scale == 0] = 0
+    return codes, scale
+
+
 @triton.jit
 def encode(codes, scales, x, values, ZERO: tl.constexpr):
     """One row of 256 first moments."""
@@ -705,6 +732,46 @@ class AdamWTest(Case):
                 self.assertTrue(((tv.numpy().reshape(blocks, 256) == want) | ~clear).all())
                 self.assertGreater(clear.mean(), 0.98)
                 self.assertEqual(tally.tolist(), [5 + bad, longest])
+
+    def test_4_bit_moments(self):
+        signed = code_values(True)
+        for words, variant, blocks, first in itertools.product(("split.f32", "split.bf16", "f32.f32"), ("any", "a16"), (1, 7), (4, 8)):
+            with self.subTest(f"{words}.{variant} {blocks} {first}"):
+                n = blocks * 256
+                p, g = self.parameters(n)
+                g = rounded(g, words.split(".")[1])
+                few = np.array([1, 0, 2.0 ** -30, 3, 2.0 ** -126, 2.0 ** -63], f32)
+                scales = [np.resize(few, 2 * blocks if first == 4 else blocks), np.resize(few[::-1], 2 * blocks)]
+                codes = [np.where(scales[i].repeat(n // len(scales[i])) == 0, 0, self.rng.integers(0, (2 ** first, 16)[i], n)).astype(np.uint8)
+                         for i in range(2)]
+                p, high, low = self.weights(p, words)
+                tm, tv, ms, vs = (torch.from_numpy(x.copy()) for x in (packed(codes[0]) if first == 4 else codes[0], packed(codes[1]), *scales))
+                tally, grad = torch.tensor([5, 0]), torch.from_numpy(g).to(TYPES[words.split(".")[1]])
+                key, part, counter = 0x123456789ABCDEF0, 3 << 33 | 5, (1 << 32) - 9
+                launch(f"adamw{'4' if first == 4 else '84'}.{words}.{variant}", high, low, tm, tv, ms, vs, grad, tally, torch.from_numpy(signed), n,
+                       key, part, counter, *SCALARS)
+                signs = np.where(codes[0] >= 8, f32(-1), f32(1))
+                m = (signs * FIRST4[codes[0] & 7] if first == 4 else signed[codes[0]]) * scales[0].repeat(n // len(scales[0]))
+                root = SECOND4[codes[1]] * scales[1].repeat(128)
+                with np.errstate(all="ignore"):
+                    v = root * root
+                v[v < f32(2.0 ** -126)] = 0
+                p, m, v, longest = step(p, m, v, g)
+                self.check_weights(p, high, low, words)
+                random = np.array([philox(key, part, counter + i) for i in range(n // 4)], np.uint32).reshape(2 * blocks, 128)
+                if first == 4:
+                    want, scale = rounded4(m.reshape(-1, 128), FIRST4, ((random >> 8 & 255).astype(f32) + f32(0.5)) / f32(256))
+                    want += 8 * ((m.reshape(-1, 128) < 0) & (want > 0))
+                    got = unpacked(tm.numpy())
+                else:
+                    want, scale = nearest(m.reshape(blocks, 256), signed)
+                    got = tm.numpy()
+                self.assertTrue(bits_equal(ms.numpy(), scale))
+                self.assertTrue((got == want.reshape(-1)).all())
+                want, scale = rounded4(np.sqrt(v).reshape(-1, 128), SECOND4, ((random >> 16).astype(f32) + f32(0.5)) / f32(65536))
+                self.assertTrue(bits_equal(vs.numpy(), scale))
+                self.assertTrue((unpacked(tv.numpy()) == want.reshape(-1)).all())
+                self.assertEqual(tally.tolist(), [5 + (~np.isfinite(p)).sum(), longest])
 
     def test_codes_part_at_means(self):
         """First moments at, and next to, the means of two codes, the ends of decades, and the codes."""
