@@ -43,7 +43,7 @@ func aliasBlocks(m *model.Model, n plan.Numerics) *aliasing {
 			shape = len(a.shapes)
 			of[key] = shape
 			var bytes int64
-			for _, spec := range store.PartSpecs(part, l, n.Scheme().Types(), plan.DefaultPieceElems) {
+			for _, spec := range store.PartSpecs(part, l, n.Scheme().Forms(), plan.DefaultPieceElems) {
 				bytes += store.AlignUp(spec.Bytes)
 			}
 			a.shapes, a.bytes = append(a.shapes, nil), append(a.bytes, bytes)

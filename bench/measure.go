@@ -49,7 +49,7 @@ type Options struct {
 	BlockChunk  int     // 0: chosen
 	Compute     string  // bf16 (default) or f32
 	Master      string  // split (default of bf16), split24 or f32
-	Moments     string  // f32 (default) or 8bit
+	Moments     string  // f32 (default), 8bit, 8+4 or 4bit
 	MaxGradNorm float64 // 0: no clipping
 	Memory      runfile.Memory
 	Device      string // auto (default), or cpu
@@ -77,7 +77,7 @@ type Result struct {
 	MicroBatches int      `json:"micro_batches"` // of a step
 	Compute      string   `json:"compute"`       // bf16, with fp32 masters in halves, or f32
 	Master       string   `json:"master"`        // split, split24 or f32
-	Moments      string   `json:"moments"`       // f32 or 8bit
+	Moments      string   `json:"moments"`       // f32, 8bit, 8+4 or 4bit
 	Stream       string   `json:"stream"`
 	Choices      []string `json:"choices"` // of the plan: what is computed again, what stays on the device (plan.Plan.Choices)
 	// ResidentBlocks are the decoder blocks whose weights stay on the device for a whole step.

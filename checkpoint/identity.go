@@ -9,7 +9,6 @@ import (
 
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/store"
-	"github.com/millrace/millrace/tensor"
 )
 
 // Identify makes the record that a checkpoint has of a model: of its config.json, and of the tensors that it carries,
@@ -63,11 +62,11 @@ func nameInPart(name string) string {
 }
 
 // Specs are the extents of a run as a checkpoint holds them. Gradients are not state, nor are sums of them.
-func Specs(m *model.Model, extents []store.Spec, types [store.Kinds]tensor.DType) []Spec {
+func Specs(m *model.Model, extents []store.Spec, forms store.Forms) []Spec {
 	var specs []Spec
 	for _, s := range extents {
 		if s.Kind != store.Grad && s.Kind != store.GradSum {
-			specs = append(specs, Spec{IDOf(m, s.ID), types[s.Kind], s.Bytes, s.Piece})
+			specs = append(specs, Spec{IDOf(m, s.ID), forms[s.Kind].Type, s.Bytes, s.Piece})
 		}
 	}
 	return specs

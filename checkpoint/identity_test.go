@@ -73,18 +73,20 @@ func TestNameInPart(t *testing.T) {
 // Gradients are not state; the rest goes by name.
 func TestSpecs(t *testing.T) {
 	m := &model.Model{Type: "qwen3", Parts: parts(t, "norm", tensor.Field{Name: "x", Shape: tensor.Shape{7}, Trainable: true})}
-	types := [store.Kinds]tensor.DType{store.Weights: tensor.BF16, store.Low: tensor.I16, store.Grad: tensor.BF16,
-		store.FirstMoment: tensor.F32, store.SecondMoment: tensor.F32, store.GradSum: tensor.F32}
+	forms := store.Forms{store.Weights: store.Each(tensor.BF16), store.Low: store.Each(tensor.I16),
+		store.Grad:        store.Each(tensor.BF16),
+		store.FirstMoment: {Type: tensor.U8, Per: 2}, store.SecondMoment: store.Each(tensor.F32),
+		store.GradSum: store.Each(tensor.F32)}
 	var extents []store.Spec
 	var want []Spec
-	for i, dtype := range types {
+	for i, form := range forms {
 		kind := store.Kind(i)
 		extents = append(extents, store.Spec{ID: store.ID{Part: 0, Kind: kind}, Bytes: 100 + int64(i), Piece: 40})
 		if kind != store.Grad && kind != store.GradSum {
-			want = append(want, Spec{ID{"norm", kind}, dtype, 100 + int64(i), 40})
+			want = append(want, Spec{ID{"norm", kind}, form.Type, 100 + int64(i), 40})
 		}
 	}
-	if diff := cmp.Diff(want, Specs(m, extents, types)); diff != "" {
+	if diff := cmp.Diff(want, Specs(m, extents, forms)); diff != "" {
 		t.Error(diff)
 	}
 	id := Identify(m, []byte("{}"), "5a")

@@ -56,25 +56,43 @@ func ParseMaster(s string) (Master, error) {
 // Moments is the precision of AdamW's moments between steps.
 type Moments uint8
 
-// The two precisions of moments.
+// The precisions of moments. Codes have an fp32 scale for each block; see device.OptimizerOps.
 const (
 	MomentsF32 Moments = iota
-	// Dynamic8 keeps them as 8-bit codes with an fp32 scale for each block of tensor.MomentBlock, much as 8-bit optimizers
-	// of bitsandbytes do; see device.OptimizerOps.
+	// Dynamic8 keeps them as 8-bit codes in blocks of tensor.MomentBlock, much as 8-bit optimizers of bitsandbytes do.
 	Dynamic8
+	// Dynamic8Root4 keeps first moments as Dynamic8 does, and the roots of second ones as 4-bit codes in blocks of
+	// tensor.MomentBlock4. An experiment.
+	Dynamic8Root4
+	// Power4Root4 keeps first moments in 4 bits, too. An experiment.
+	Power4Root4
 )
+
+var momentsNames = [...]string{"f32", "8bit", "8+4", "4bit"}
+
+// Coded reports whether moments are codes.
+func (m Moments) Coded() bool { return m != MomentsF32 }
+
+// IsExperiment reports whether the precision is an experiment: it was compared with others in small models and short
+// runs only.
+func (m Moments) IsExperiment() bool { return m >= Dynamic8Root4 }
 
 // Codes names how moments are rounded to codes, for records of a run: another way gives other bits from the same state.
 // It is empty where they are fp32.
 func (m Moments) Codes() string {
-	if m == Dynamic8 {
+	switch m {
+	case Dynamic8:
 		return "second moments at random, without zero"
+	case Dynamic8Root4:
+		return "roots of second moments at random, powers of 1.3"
+	case Power4Root4:
+		return "first moments and roots of second ones at random, (j/7)^2.5 and powers of 1.3"
 	}
 	return ""
 }
 
 // String is the name that run.yaml uses.
-func (m Moments) String() string { return [...]string{"f32", "8bit"}[m] }
+func (m Moments) String() string { return momentsNames[m] }
 
 // MarshalText writes as String does.
 func (m Moments) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
@@ -87,13 +105,10 @@ func (m *Moments) UnmarshalText(name []byte) (err error) {
 
 // ParseMoments reads what String writes.
 func ParseMoments(s string) (Moments, error) {
-	switch s {
-	case "f32":
-		return MomentsF32, nil
-	case "8bit":
-		return Dynamic8, nil
+	if i := slices.Index(momentsNames[:], s); i >= 0 {
+		return Moments(i), nil
 	}
-	return 0, fmt.Errorf("moments is %q: use f32 or 8bit", s)
+	return 0, fmt.Errorf("moments is %q: use f32, 8bit, 8+4 or 4bit", s)
 }
 
 // Scheme says what is kept of each parameter between steps.
@@ -110,23 +125,27 @@ func (s Scheme) Streamed() tensor.DType {
 	return tensor.BF16
 }
 
-// Types are the element types of the kinds of extents under the scheme; tensor.Invalid where a kind is not kept.
-func (s Scheme) Types() [store.Kinds]tensor.DType {
-	t := [store.Kinds]tensor.DType{store.Weights: s.Streamed(), store.Grad: s.Streamed(), store.Low: s.Master.Low()}
-	for _, state := range s.Rule().States() {
-		t[state.Kind] = state.Type
+// Forms are the forms of the kinds of extents under the scheme.
+func (s Scheme) Forms() store.Forms {
+	forms := store.Forms{store.Weights: store.Each(s.Streamed()), store.Grad: store.Each(s.Streamed())}
+	if low := s.Master.Low(); low != tensor.Invalid {
+		forms[store.Low] = store.Each(low)
 	}
-	return t
+	for _, state := range s.Rule().States() {
+		forms[state.Kind] = state.Form
+	}
+	return forms
 }
 
-// BytesPerParam is the state of one trained parameter between steps, its stored gradient included or not. It is exact: 14 with
-// a split master, 8.03125 with moments in 8 bits, of which the scales are 1/32; a master of 24 bits takes 1 less.
+// BytesPerParam is the state of one trained parameter between steps, its stored gradient included or not. It is exact:
+// 14 with a split master, 8.03125 with moments in 8 bits, of which the scales are 1/32, 7.546875 with second moments in
+// 4 bits, and 7.0625 with both; a master of 24 bits takes 1 less.
 func (s Scheme) BytesPerParam(grad bool) float64 {
 	var n int64
-	for kind, t := range s.Types() {
-		if k := store.Kind(kind); k != store.Grad || grad {
-			n += k.Elems(tensor.MomentBlock) * t.Bytes()
+	for kind, form := range s.Forms() {
+		if store.Kind(kind) != store.Grad || grad {
+			n += form.Bytes(tensor.Align)
 		}
 	}
-	return float64(n) / tensor.MomentBlock
+	return float64(n) / tensor.Align
 }

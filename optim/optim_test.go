@@ -97,6 +97,8 @@ func TestBytesPerParam(t *testing.T) {
 		{Scheme{Split, MomentsF32}, 14, 12}, {Scheme{F32, MomentsF32}, 16, 12},
 		{Scheme{Split24, MomentsF32}, 13, 11}, {Scheme{Split24, Dynamic8}, 7 + 2*4.0/256, 5 + 2*4.0/256},
 		{Scheme{Split, Dynamic8}, 8 + 2*4.0/256, 6 + 2*4.0/256}, {Scheme{F32, Dynamic8}, 10 + 2*4.0/256, 6 + 2*4.0/256},
+		{Scheme{Split, Dynamic8Root4}, 7.546875, 5.546875}, {Scheme{F32, Dynamic8Root4}, 9.546875, 5.546875},
+		{Scheme{Split, Power4Root4}, 7.0625, 5.0625}, {Scheme{F32, Power4Root4}, 9.0625, 5.0625},
 	} {
 		if a, b := c.BytesPerParam(true), c.BytesPerParam(false); a != c.with || b != c.without {
 			t.Errorf("%v master, %v moments: %v and %v bytes, want %v and %v", c.Master, c.Moments, a, b, c.with, c.without)
@@ -108,13 +110,13 @@ func TestBytesPerParam(t *testing.T) {
 			t.Errorf("master %s is read as %v, error %v", name, m, err)
 		}
 	}
-	for _, name := range []string{"f32", "8bit"} {
+	for _, name := range []string{"f32", "8bit", "8+4", "4bit"} {
 		var m Moments
 		if err := m.UnmarshalText([]byte(name)); err != nil || m.String() != name {
 			t.Errorf("moments %s are read as %v, error %v", name, m, err)
 		}
 	}
-	if (Scheme{Master: Split}).Types()[0] != tensor.BF16 {
+	if (Scheme{Master: Split}).Forms()[0].Type != tensor.BF16 {
 		t.Error("split streams bf16")
 	}
 }

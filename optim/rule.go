@@ -20,17 +20,16 @@ type Rule interface {
 	Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, d device.Draw, tally device.Mem)
 }
 
-// State is something that a rule keeps of each parameter, or of each block of tensor.MomentBlock of them where the kind
-// says so.
+// State is something that a rule keeps of parameters.
 type State struct {
 	Kind store.Kind
-	Type tensor.DType
+	store.Form
 }
 
 // adamW is AdamW with moments in fp32.
 type adamW struct{ together int64 }
 
-var adamWStates = []State{{store.FirstMoment, tensor.F32}, {store.SecondMoment, tensor.F32}}
+var adamWStates = []State{{store.FirstMoment, store.Each(tensor.F32)}, {store.SecondMoment, store.Each(tensor.F32)}}
 
 func (adamW) States() []State   { return adamWStates }
 func (a adamW) Together() int64 { return a.together }
@@ -41,16 +40,31 @@ func (adamW) Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device
 		M: of[store.FirstMoment], V: of[store.SecondMoment], Draw: d, AdamWScalars: scalars}, tally)
 }
 
-// adamW8 is AdamW with moments in codes of 8 bits.
-type adamW8 struct{}
+// adamWCoded is AdamW with moments in codes.
+type adamWCoded struct{ states []State }
 
-var adamW8States = []State{{store.FirstMoment, tensor.U8}, {store.SecondMoment, tensor.U8},
-	{store.FirstScale, tensor.F32}, {store.SecondScale, tensor.F32}}
+// Codes of 8 bits and of 4, and the scales of their blocks.
+var (
+	codes8, scales8 = store.Each(tensor.U8), store.Form{Type: tensor.F32, Per: tensor.MomentBlock}
+	codes4, scales4 = store.Form{Type: tensor.U8, Per: 2}, store.Form{Type: tensor.F32, Per: tensor.MomentBlock4}
+)
 
-func (adamW8) States() []State { return adamW8States }
-func (adamW8) Together() int64 { return tensor.MomentBlock }
+// codedRules are the rules by precision of moments.
+var codedRules = [...]*adamWCoded{
+	Dynamic8:      coded(codes8, scales8, codes8, scales8),
+	Dynamic8Root4: coded(codes8, scales8, codes4, scales4),
+	Power4Root4:   coded(codes4, scales4, codes4, scales4),
+}
 
-func (adamW8) Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, d device.Draw,
+func coded(first, firstScales, second, secondScales store.Form) *adamWCoded {
+	return &adamWCoded{[]State{{store.FirstMoment, first}, {store.SecondMoment, second},
+		{store.FirstScale, firstScales}, {store.SecondScale, secondScales}}}
+}
+
+func (r *adamWCoded) States() []State { return r.states }
+func (r *adamWCoded) Together() int64 { return tensor.MomentBlock }
+
+func (r *adamWCoded) Update(s device.Stream, of *[store.Kinds]device.Mat, scalars device.AdamWScalars, d device.Draw,
 	tally device.Mem) {
 	s.AdamW8(device.AdamW8Args{Weights: of[store.Weights], Low: of[store.Low], Grad: of[store.Grad],
 		M: of[store.FirstMoment], V: of[store.SecondMoment],
@@ -59,8 +73,8 @@ func (adamW8) Update(s device.Stream, of *[store.Kinds]device.Mat, scalars devic
 
 // Rule is the rule by which the scheme's parameters are updated.
 func (s Scheme) Rule() Rule {
-	if s.Moments == Dynamic8 {
-		return adamW8{}
+	if s.Moments.Coded() {
+		return codedRules[s.Moments]
 	}
 	if s.Master == Split24 {
 		return adamW{device.DrawTogether}

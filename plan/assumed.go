@@ -49,7 +49,7 @@ func (p *Plan) Assumed(m Machine) (list []Assumed) {
 		list = append(list, Assumed{Operation: "updates on the host with masters of 24 bits", TakenAs: as,
 			BytesPerSec: m.updateBytesPerSec(p.Numerics.Scheme())})
 	}
-	if p.Numerics.Moments != optim.Dynamic8 || !p.Trains() {
+	if !p.Numerics.Moments.Coded() || !p.Trains() {
 		return list
 	}
 	if p.anyUpdatedOnDevice() {
@@ -59,6 +59,10 @@ func (p *Plan) Assumed(m Machine) (list []Assumed) {
 		list = append(list, Assumed{Operation: "updates on the host with moments in 8 bits",
 			TakenAs:     fmt.Sprintf("%v of that of other updates, as the host of an H100 was measured to have", updates8Share),
 			BytesPerSec: m.UpdateBytesPerSec(optim.Dynamic8)})
+	}
+	if moments := p.Numerics.Moments; moments.IsExperiment() {
+		list = append(list, Assumed{Operation: fmt.Sprintf("updates on the host with moments of %v", moments),
+			TakenAs: "those of as many parameters with moments in 8 bits", BytesPerSec: m.UpdateBytesPerSec(moments)})
 	}
 	return list
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
-	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/vfs"
@@ -72,10 +71,10 @@ func (p *Plan) diskBytes() [][store.Kinds]int64 {
 	if !p.anyOnDisk() {
 		return nil
 	}
-	all, types := make([][store.Kinds]int64, len(p.Model.Parts)), p.types()
+	all, forms := make([][store.Kinds]int64, len(p.Model.Parts)), p.forms()
 	var specs []store.Spec
 	for part := range all {
-		specs = p.extents(specs[:0], part, types)
+		specs = p.extents(specs[:0], part, forms)
 		for _, spec := range specs {
 			if !p.OnDisk(spec.ID) {
 				continue
@@ -165,7 +164,7 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 		case DoUpdate:
 			bytes := p.updateBytes(op.Part)
 			if op.Lane == LaneCompute {
-				if p.Numerics.Moments == optim.Dynamic8 {
+				if p.Numerics.Moments.Coded() {
 					c.updated8 = bytes
 				} else {
 					c.moved = bytes
@@ -193,8 +192,8 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 		case DoLookupAhead:
 			// Copies of the rows are updated, and looked up: as if no token occurred twice in a micro-batch.
 			l := op.Table
-			for kind, dt := range p.types() {
-				bytes := store.Kind(kind).Elems(int64(p.Numerics.Positions()*l.Cols)) * dt.Bytes()
+			for kind, form := range p.forms() {
+				bytes := form.Bytes(int64(p.Numerics.Positions() * l.Cols))
 				c.host += 2 * bytes
 				if c.adamw += bytes; store.Kind(kind) != store.Grad {
 					c.adamw += bytes // written
@@ -271,8 +270,8 @@ func (p *Plan) lookedUpBytes(l *model.Lookup) int64 {
 
 // updateBytes counts the bytes that an update reads and writes of a part.
 func (p *Plan) updateBytes(part int) (bytes int64) {
-	for kind, dt := range p.types() {
-		n := store.Kind(kind).Elems(p.Model.Parts[part].Layout.StateElems) * dt.Bytes()
+	for kind, form := range p.forms() {
+		n := form.Bytes(p.Model.Parts[part].Layout.StateElems)
 		bytes += n // read
 		if store.Kind(kind) != store.Grad {
 			bytes += n // written

@@ -28,20 +28,20 @@ func lcm(a, b int64) int64 {
 	return a / x * b
 }
 
-// extents appends what the store keeps of a part, of Plan.types: of one that another host owns, the weights. A tied
+// extents appends what the store keeps of a part, of Plan.forms: of one that another host owns, the weights. A tied
 // tile that is streamed has its gradient sum there as well.
-func (p *Plan) extents(specs []store.Spec, part int, types [store.Kinds]tensor.DType) []store.Spec {
+func (p *Plan) extents(specs []store.Spec, part int, forms store.Forms) []store.Spec {
 	if !p.Owns(part) {
-		types = [store.Kinds]tensor.DType{store.Weights: types[store.Weights]}
+		forms = store.Forms{store.Weights: forms[store.Weights]}
 	}
 	if p.Tied(part) && !p.Bound() {
-		types[store.GradSum] = tensor.F32
+		forms[store.GradSum] = store.Each(tensor.F32)
 	}
 	if p.StateResident(part) {
-		types[store.Grad] = tensor.Invalid
+		forms[store.Grad] = store.Form{}
 	}
 	first := len(specs)
-	specs = store.AppendPartSpecs(specs, part, p.Model.Parts[part].Layout, types, p.PieceElems(part))
+	specs = store.AppendPartSpecs(specs, part, p.Model.Parts[part].Layout, forms, p.PieceElems(part))
 	for i := first; i < len(specs); i++ {
 		if specs[i].Kind == store.Grad {
 			specs[i].Share = p.gradShare(part)
@@ -56,9 +56,9 @@ func (p *Plan) extents(specs []store.Spec, part int, types [store.Kinds]tensor.D
 // StateExtents are the extents of a part that a checkpoint has, whichever host keeps them: all but gradients and sums
 // of them.
 func (p *Plan) StateExtents(part int) []store.Spec {
-	types := p.types()
-	types[store.Grad] = tensor.Invalid
-	return store.AppendPartSpecs(nil, part, p.Model.Parts[part].Layout, types, p.PieceElems(part))
+	forms := p.forms()
+	forms[store.Grad] = store.Form{}
+	return store.AppendPartSpecs(nil, part, p.Model.Parts[part].Layout, forms, p.PieceElems(part))
 }
 
 // inputBytes is the input of a layer for one micro-batch: [T, Hidden].

@@ -39,8 +39,13 @@ func (c *chooser) fixes() (list []string, hostBytes int64) {
 	if c.Begun {
 		return list, hostBytes
 	}
-	if c.Numerics.Moments != optim.Dynamic8 && c.Numerics.Master != optim.F32 && fits(func(r *Request) { r.Numerics.Moments = optim.Dynamic8 }) {
-		list = append(list, "precision.moments=8bit")
+	if c.Numerics.Master != optim.F32 {
+		for moments := c.Numerics.Moments + 1; moments <= optim.Dynamic8Root4; moments++ {
+			if fits(func(r *Request) { r.Numerics.Moments = moments }) {
+				list = append(list, fmt.Sprintf("precision.moments=%v", moments))
+				break
+			}
+		}
 	}
 	if c.Numerics.Master == optim.Split && fits(func(r *Request) { r.Numerics.Master = optim.Split24 }) {
 		list = append(list, "precision.master=split24")

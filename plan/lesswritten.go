@@ -41,7 +41,7 @@ func gradientsTwice(p *Plan) iter.Seq2[string, Request] {
 func smallerMoments(p *Plan) iter.Seq2[string, Request] {
 	return func(yield func(string, Request) bool) {
 		r := *p.asked
-		if r.Begun || r.Numerics.Moments == optim.Dynamic8 || r.Numerics.Master == optim.F32 {
+		if r.Begun || r.Numerics.Moments.Coded() || r.Numerics.Master == optim.F32 {
 			return
 		}
 		r.Numerics.Moments = optim.Dynamic8

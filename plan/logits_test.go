@@ -90,6 +90,8 @@ func TestStateFollowsWants(t *testing.T) {
 		"split24":       {optim.Split24, optim.MomentsF32, 11},
 		"8-bit moments": {optim.Split, optim.Dynamic8, 6 + 8./tensor.MomentBlock},
 		"f32":           {optim.F32, optim.MomentsF32, 12},
+		"8+4 moments":   {optim.Split24, optim.Dynamic8Root4, 4.546875},
+		"4-bit moments": {optim.Split, optim.Power4Root4, 5.0625},
 	} {
 		deep := shape{Vocab: 50, Hidden: 128, Inner: 512, Layers: 200, Heads: 2, KVHeads: 2, HeadDim: 64}.model(t)
 		n := numerics(1, c.master != optim.F32)

@@ -103,15 +103,23 @@ func (m *Machine) AttentionFLOPsPerSecAt(compute tensor.DType, sequenceLen int) 
 // kind.
 const updates8Share = 0.35
 
-// UpdateBytesPerSec is the rate of the host's updates with moments of a precision.
+// UpdateBytesPerSec is the rate of the host's updates with moments of a precision. Updates with moments in codes are
+// bound by arithmetic, so that those of fewer bits are taken to have the parameters a second of 8 bits.
 func (m *Machine) UpdateBytesPerSec(moments optim.Moments) float64 {
-	switch {
-	case moments != optim.Dynamic8:
+	if !moments.Coded() {
 		return m.AdamWBytesPerSec
-	case m.AdamW8BytesPerSec > 0:
-		return m.AdamW8BytesPerSec
 	}
-	return updates8Share * m.AdamWBytesPerSec
+	rate := m.AdamW8BytesPerSec
+	if rate == 0 {
+		rate = updates8Share * m.AdamWBytesPerSec
+	}
+	return rate * updatedBytes(moments) / updatedBytes(optim.Dynamic8)
+}
+
+// updatedBytes counts the bytes that an update of a parameter with a split master reads and writes.
+func updatedBytes(moments optim.Moments) float64 {
+	scheme := optim.Scheme{Master: optim.Split, Moments: moments}
+	return scheme.BytesPerParam(true) + scheme.BytesPerParam(false)
 }
 
 // ElementBytesPerSec is the rate of element-wise operations in a compute type.

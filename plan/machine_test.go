@@ -166,7 +166,8 @@ func TestSimulationTakesTheRateOfTheMaster(t *testing.T) {
 func TestSimulationTakesTheRateOfTheMoments(t *testing.T) {
 	apart := machine
 	apart.AdamW8BytesPerSec = machine.AdamWBytesPerSec / 4
-	for moments, slower := range map[optim.Moments]bool{optim.MomentsF32: false, optim.Dynamic8: true} {
+	for moments, slower := range map[optim.Moments]bool{optim.MomentsF32: false, optim.Dynamic8: true,
+		optim.Dynamic8Root4: true} {
 		n := numerics(2, true)
 		n.Moments = moments
 		p := newPlan(t, tiny.model(t), n)

@@ -327,9 +327,9 @@ func (p *Plan) Extents() []store.Spec { return p.extentsIn(nil) }
 // extentsIn is Extents in memory that they overwrite, if it has room.
 func (p *Plan) extentsIn(specs []store.Spec) []store.Spec {
 	specs = slices.Grow(specs[:0], len(p.Model.Parts)*store.Kinds)
-	types := p.types()
+	forms := p.forms()
 	for i := range p.Model.Parts {
-		specs = p.extents(specs, i, types)
+		specs = p.extents(specs, i, forms)
 	}
 	return specs
 }

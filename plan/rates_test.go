@@ -252,6 +252,10 @@ func TestAssumedRates(t *testing.T) {
 	if got := p.Assumed(on.Machine); len(got) != 1 || got[0].Operation != "updates on the host with masters of 24 bits" {
 		t.Errorf("with masters of 24 bits: %+v", got)
 	}
+	if more := names("qwen3.5-4b", optim.Power4Root4, on.Machine); len(more) == 0 ||
+		more[len(more)-1] != "updates on the host with moments of 4bit" {
+		t.Errorf("with moments in 4 bits: %q", more)
+	}
 	m = withRate(on.Machine, OperationRate{Operation: nn.OfDelta, Compute: "bf16", HeadDim: 128, FLOPsPerSec: 2e13})
 	if less := names("qwen3.5-4b", optim.Dynamic8, m); len(less) != 6 {
 		t.Errorf("with a rate of gated delta nets: %q", less)

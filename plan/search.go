@@ -438,7 +438,7 @@ func (c *chooser) rings(start Placement) []Rings {
 		return r
 	}
 	grads := 1
-	if c.Model.Tied || c.Cluster.Several() || c.Numerics.Scheme().Types()[store.Grad].Bytes() == 4 {
+	if c.Model.Tied || c.Cluster.Several() || c.Numerics.Scheme().Forms()[store.Grad].Type.Bytes() == 4 {
 		grads = 2 // gradients drain from where they were summed
 	}
 	if c.Overlap {

@@ -470,13 +470,13 @@ func (p *Plan) castBytes() int64 {
 
 // aheadBytes is the room for a kind of the state of rows that are looked up ahead, some at a time.
 func (p *Plan) aheadBytes(_, kind int) (most int64) {
-	dtype := p.types()[kind]
-	if !p.Placement.LookAhead || dtype == tensor.Invalid {
+	if !p.Placement.LookAhead {
 		return 0
 	}
+	form := p.forms()[kind]
 	for i := range p.Model.Lookups {
 		l := &p.Model.Lookups[i]
-		most = max(most, store.Kind(kind).Elems(int64(p.AheadRows(l)*l.Cols))*dtype.Bytes())
+		most = max(most, form.Bytes(int64(p.AheadRows(l)*l.Cols)))
 	}
 	return store.AlignUp(most)
 }

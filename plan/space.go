@@ -31,7 +31,7 @@ func CheckpointBytes(m *model.Model, n Numerics) (sum int64) {
 	p := &Plan{Model: m, Whole: n, Numerics: n}
 	p.Placement = p.resolve(Smallest(len(m.Parts), len(m.Blocks), false))
 	for part := range m.Parts {
-		for _, spec := range p.extents(nil, part, p.types()) {
+		for _, spec := range p.extents(nil, part, p.forms()) {
 			if spec.Kind.Transient() {
 				continue
 			}

@@ -8,7 +8,6 @@ import (
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/store"
-	"github.com/millrace/millrace/tensor"
 )
 
 // resolve is the placement that comes of one that is asked for: what the model, its types or what is wanted rule out
@@ -32,7 +31,7 @@ func (p *Plan) resolve(ask Placement) Placement {
 	place.KeptLogits = ask.KeptLogits && place.HeadDeal != nil && p.Trains()
 	p.Placement.HeadDeal, p.Placement.KeptLogits = place.HeadDeal, place.KeptLogits
 	together := func(part int) bool { return p.together(max(p.Model.Parts[part].Layer, 1)) }
-	types := p.types()
+	forms := p.forms()
 	inBackward := p.updatesInBackward(bound)
 	if p.Cluster.Several() { // gradients leave the device in fp32, and the host updates
 		place.Rings.Rounded, place.Rings.State = 0, 0
@@ -47,7 +46,7 @@ func (p *Plan) resolve(ask Placement) Placement {
 			at := Host
 			switch {
 			case kind == store.Inputs, !p.Owns(part) && kind != store.Weights && kind != store.GradSum,
-				types[kind] == tensor.Invalid && !(kind == store.GradSum && p.Tied(part) && !bound):
+				!forms[kind].Kept() && !(kind == store.GradSum && p.Tied(part) && !bound):
 				at = Absent
 			case resident:
 				at = Device
@@ -328,13 +327,9 @@ func (p *Plan) stateBytes(part int) (sum int64) {
 	return sum
 }
 
-// kindBytes counts the bytes that a part has of a kind with an element for each parameter, or for each block of them.
+// kindBytes counts the bytes that a part has of a kind of state.
 func (p *Plan) kindBytes(part int, kind store.Kind) int64 {
-	t := p.types()[kind]
-	if t == tensor.Invalid {
-		return 0
-	}
-	return kind.Elems(p.Model.Parts[part].Layout.StateElems) * t.Bytes()
+	return p.forms()[kind].Bytes(p.Model.Parts[part].Layout.StateElems)
 }
 
 // hostOnly reports whether the part never visits the device: tiles that are looked up and are not also head tiles. The
@@ -558,15 +553,15 @@ func (p *Plan) logitChunks() int {
 	return (p.Outputs.LogitRows + p.Numerics.HeadChunk - 1) / p.Numerics.HeadChunk
 }
 
-// types are the element types of the kinds of extents; what is not kept is tensor.Invalid.
-func (p *Plan) types() [store.Kinds]tensor.DType {
-	types := p.Numerics.Scheme().Types()
+// forms lists the forms of the kinds of extents, the zero one for a kind that is not kept.
+func (p *Plan) forms() store.Forms {
+	forms := p.Numerics.Scheme().Forms()
 	if p.Outputs.NoUpdates {
 		for _, state := range p.Numerics.Scheme().Rule().States() {
-			types[state.Kind] = tensor.Invalid
+			forms[state.Kind] = store.Form{}
 		}
 	}
-	return types
+	return forms
 }
 
 // weightBytes and gradBytes are the part's weights on the device and its fp32 gradient.

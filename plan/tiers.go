@@ -38,12 +38,12 @@ const stagingPurpose = "staging"
 // pass, with the updates; inputs are written in the forward pass and read in the backward pass, so some of them may
 // go first. Of the optimizer's states the largest go first, the last of its list before the others.
 func (p *Plan) spillOrder() (kinds []store.Kind) {
-	types := p.Numerics.Scheme().Types()
+	forms := p.Numerics.Scheme().Forms()
 	for _, state := range slices.Backward(p.Numerics.Scheme().Rule().States()) {
 		kinds = append(kinds, state.Kind)
 	}
 	slices.SortStableFunc(kinds, func(a, b store.Kind) int {
-		bytes := func(kind store.Kind) int64 { return kind.Elems(tensor.Align) * types[kind].Bytes() }
+		bytes := func(kind store.Kind) int64 { return forms[kind].Bytes(tensor.Align) }
 		return cmp.Compare(bytes(b), bytes(a))
 	})
 	return append(kinds, store.Low, store.GradSum, store.Grad, store.Inputs, store.Weights)

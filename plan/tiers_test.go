@@ -144,6 +144,9 @@ func TestSpillOrder(t *testing.T) {
 	for moments, want := range map[optim.Moments][]store.Kind{
 		optim.MomentsF32: {store.SecondMoment, store.FirstMoment},
 		optim.Dynamic8:   {store.SecondMoment, store.FirstMoment, store.SecondScale, store.FirstScale},
+
+		optim.Dynamic8Root4: {store.FirstMoment, store.SecondMoment, store.SecondScale, store.FirstScale},
+		optim.Power4Root4:   {store.SecondMoment, store.FirstMoment, store.SecondScale, store.FirstScale},
 	} {
 		n := numerics(1, true)
 		n.Moments = moments

@@ -58,7 +58,7 @@ func (p *prober) disk(m *plan.Machine) (err error) {
 	var each int64 // bytes of a parameter
 	scheme := optim.Scheme{}
 	for _, kind := range scheme.States() {
-		bytes := scheme.Types()[kind].Bytes()
+		bytes := scheme.Forms()[kind].Bytes(1)
 		t.specs = append(t.specs, store.Spec{ID: store.ID{Kind: kind}, Bytes: bytes, Piece: p.pieceElems * bytes})
 		each += bytes
 	}

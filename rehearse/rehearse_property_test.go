@@ -48,8 +48,9 @@ func drawRequest(rt *rapid.T) plan.Request {
 	if rapid.Bool().Draw(rt, "f32") {
 		n.Compute, n.Master = tensor.F32, optim.F32
 	} else {
-		if rapid.Bool().Draw(rt, "8-bit moments") {
-			n.Moments = optim.Dynamic8
+		if rapid.Bool().Draw(rt, "moments in codes") {
+			codes := []optim.Moments{optim.Dynamic8, optim.Dynamic8Root4, optim.Power4Root4}
+			n.Moments = rapid.SampledFrom(codes).Draw(rt, "moments")
 		}
 		if rapid.Bool().Draw(rt, "master of 24 bits") {
 			n.Master = optim.Split24

@@ -104,7 +104,7 @@ func TestConfigRefuses(t *testing.T) {
 		"precision":         {smallRun + "precision: {compute: f32, master: split}\n", "does not go with"},
 		"master alone":      {smallRun + "precision: {master: f32}\n", "leave master out"},
 		"fp8":               {smallRun + "precision: {compute: fp8}\n", "fp8"},
-		"moments":           {smallRun + "precision: {moments: 4bit}\n", "moments"},
+		"moments":           {smallRun + "precision: {moments: 2bit}\n", "moments"},
 		"disk":              {smallRun + "memory: {disk: 1TeB}\n", "1TeB"},
 		"eval":              {smallRun + "eval: {every: 5}\n", "eval"},
 		"groups of rows":    {smallRun + "numerics: {groups: 3}\n", "numerics.groups is 3: it must divide the 32"},

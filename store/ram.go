@@ -249,21 +249,21 @@ func (s *RAM) Close() error {
 }
 
 // PartSpecs returns the extents of one part: its weights, and for trained tensors the low halves, gradients and moments
-// in the given types (tensor.Invalid leaves a kind out). Pieces have pieceParams parameters, a multiple of
+// in the given forms (the zero Form leaves a kind out). Pieces have pieceParams parameters, a multiple of
 // tensor.Align, so that pieces with the same number hold the same parameters in every kind.
-func PartSpecs(part int, l *tensor.Layout, types [Kinds]tensor.DType, pieceParams int64) []Spec {
-	return AppendPartSpecs(make([]Spec, 0, Kinds), part, l, types, pieceParams)
+func PartSpecs(part int, l *tensor.Layout, forms Forms, pieceParams int64) []Spec {
+	return AppendPartSpecs(make([]Spec, 0, Kinds), part, l, forms, pieceParams)
 }
 
 // AppendPartSpecs is PartSpecs after other specs.
-func AppendPartSpecs(specs []Spec, part int, l *tensor.Layout, types [Kinds]tensor.DType, pieceParams int64) []Spec {
+func AppendPartSpecs(specs []Spec, part int, l *tensor.Layout, forms Forms, pieceParams int64) []Spec {
 	for kind := range Kind(Kinds) {
 		elems := l.StateElems
 		if kind == Weights {
 			elems = l.WeightElems
 		}
-		if n := kind.Elems(elems) * types[kind].Bytes(); n > 0 {
-			specs = append(specs, Spec{ID: ID{part, kind}, Bytes: n, Piece: kind.Elems(pieceParams) * types[kind].Bytes()})
+		if n := forms[kind].Bytes(elems); n > 0 {
+			specs = append(specs, Spec{ID: ID{part, kind}, Bytes: n, Piece: forms[kind].Bytes(pieceParams)})
 		}
 	}
 	return specs

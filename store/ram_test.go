@@ -110,13 +110,15 @@ func TestPartSpecsLeaveFrozenTensorsOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	types := [store.Kinds]tensor.DType{tensor.BF16, tensor.I16, tensor.BF16, tensor.F32, tensor.F32, tensor.Invalid}
+	each := store.Each
+	forms := store.Forms{each(tensor.BF16), each(tensor.I16), each(tensor.BF16), each(tensor.F32), {Type: tensor.U8,
+		Per: 2}}
 	got := map[store.Kind]int64{}
-	for _, s := range store.PartSpecs(3, l, types, 512) {
+	for _, s := range store.PartSpecs(3, l, forms, 512) {
 		got[s.Kind] = s.Bytes
 	}
 	want := map[store.Kind]int64{store.Weights: 2 * (256 + 768), store.Low: 512, store.Grad: 512,
-		store.FirstMoment: 1024, store.SecondMoment: 1024}
+		store.FirstMoment: 1024, store.SecondMoment: 128}
 	for k, n := range want {
 		if got[k] != n {
 			t.Errorf("%v: %d bytes, want %d", k, got[k], n)
@@ -130,16 +132,17 @@ func TestPiecesOfScales(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	types := [store.Kinds]tensor.DType{store.Weights: tensor.BF16, store.FirstMoment: tensor.U8, store.FirstScale: tensor.F32,
-		store.SecondMoment: tensor.U8, store.SecondScale: tensor.F32}
+	forms := store.Forms{store.Weights: store.Each(tensor.BF16), store.FirstMoment: store.Each(tensor.U8),
+		store.FirstScale: {Type: tensor.F32, Per: tensor.MomentBlock}, store.SecondMoment: {Type: tensor.U8, Per: 2},
+		store.SecondScale: {Type: tensor.F32, Per: tensor.MomentBlock4}}
 	const piece = 2048
-	for _, s := range store.PartSpecs(0, l, types, piece) {
+	for _, s := range store.PartSpecs(0, l, forms, piece) {
 		at, pieces := int64(0), 0
 		for off, n := range s.Pieces() {
-			if want := s.Kind.Elems(at) * types[s.Kind].Bytes(); off != want {
+			if want := forms[s.Kind].Bytes(at); off != want {
 				t.Errorf("%v: piece %d begins at byte %d, want %d", s.Kind, pieces, off, want)
 			}
-			if want := s.Kind.Elems(min(piece, 5*1024-at)) * types[s.Kind].Bytes(); n != want {
+			if want := forms[s.Kind].Bytes(min(piece, 5*1024-at)); n != want {
 				t.Errorf("%v: piece %d has %d bytes, want %d", s.Kind, pieces, n, want)
 			}
 			at, pieces = at+piece, pieces+1

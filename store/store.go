@@ -34,7 +34,7 @@ const (
 	Grad                     // gradients in their stored type
 	FirstMoment              // of gradients, where an optimizer keeps them
 	SecondMoment             // and of their squares
-	FirstScale               // fp32 scales of first moments in 8 bits, one for each tensor.MomentBlock of them
+	FirstScale               // scales of first moments in codes, one for each block of them
 	SecondScale              // and of second moments
 	GradSum                  // fp32 gradient of a tied tile on its way from head to embedding; nothing between steps
 	Inputs                   // saved inputs of a block, from its forward to its backward visit; nothing between steps
@@ -51,14 +51,31 @@ func (k Kind) String() string {
 // everything that each step writes again.
 func (k Kind) Transient() bool { return k == Grad || k == GradSum || k == Inputs }
 
-// Elems is the number of elements that an extent of the kind has for n parameters, a multiple of tensor.Align: one
-// for each, but of scales.
-func (k Kind) Elems(n int64) int64 {
-	if k == FirstScale || k == SecondScale {
-		return n / tensor.MomentBlock
-	}
-	return n
+// Form says in which elements extents of a kind hold something of each parameter. The zero Form holds nothing.
+type Form struct {
+	Type tensor.DType
+	Per  int64 // how many parameters share an element, as those of a block share a scale; a divisor of tensor.Align
 }
+
+// Each is the form with an element for each parameter.
+func Each(t tensor.DType) Form { return Form{Type: t, Per: 1} }
+
+// Forms are the forms of all kinds.
+type Forms [Kinds]Form
+
+// Kept reports whether there is anything of the kind.
+func (f Form) Kept() bool { return f.Type != tensor.Invalid }
+
+// Elems is the number of elements for n parameters, a multiple of tensor.Align.
+func (f Form) Elems(n int64) int64 {
+	if !f.Kept() {
+		return 0
+	}
+	return n / f.Per
+}
+
+// Bytes is the length of that many.
+func (f Form) Bytes(n int64) int64 { return f.Elems(n) * f.Type.Bytes() }
 
 // ID names an extent.
 type ID struct {

@@ -36,8 +36,8 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 			if err != nil {
 				return err
 			}
-			first, rows := r.rowsOf(p, off, n, r.types[id.Kind])
-			piece := device.NewMat(r.onHost[l.Region].Slice(l.Off, l.Len), r.types[id.Kind], rows, table.Cols)
+			first, rows := r.rowsOf(p, off, n, r.forms[id.Kind].Type)
+			piece := device.NewMat(r.onHost[l.Region].Slice(l.Off, l.Len), r.forms[id.Kind].Type, rows, table.Cols)
 			for i := range op.Writes {
 				x := &op.Writes[i]
 				s.Gather(r.host.Rows(x).RowRange(0, r.passRows), piece, r.hostIDs(micro+i), first)
@@ -73,9 +73,9 @@ func scaleRows(s device.Stream, table *model.Lookup, y device.Mat) {
 func (r *execution) lookupAhead(s device.Stream, op *plan.Op) error {
 	table := op.Table
 	tiles := make([][store.Kinds]device.Mem, len(table.Tiles))
-	for kind, t := range r.types {
+	for kind, form := range r.forms {
 		k := store.Kind(kind)
-		if t == tensor.Invalid {
+		if !form.Kept() {
 			continue
 		}
 		for i, p := range table.Tiles {
@@ -105,12 +105,11 @@ func (r *execution) updateRows(s device.Stream, table *model.Lookup, tiles [][st
 	n int) device.Mat {
 	var of [store.Kinds]device.Mat
 	var field tensor.Placed
-	for kind, t := range r.types {
-		if t == tensor.Invalid {
+	for kind, form := range r.forms {
+		if !form.Kept() {
 			continue
 		}
-		elems := store.Kind(kind).Elems(int64(n * table.Cols))
-		of[kind] = device.NewVec(r.host.Home(plan.Ahead, kind), t, int(elems))
+		of[kind] = device.NewVec(r.host.Home(plan.Ahead, kind), form.Type, int(form.Elems(int64(n*table.Cols))))
 		copies := asRows(of[kind].Mem, n)
 		for i, p := range table.Tiles {
 			part := &r.Plan.Model.Parts[p]
@@ -131,7 +130,7 @@ func (r *execution) updateRows(s device.Stream, table *model.Lookup, tiles [][st
 			r.updateRun(s, rowOf(&of, i, n), field.Decay, field.ParamGroup, r.draw(part, first), tally)
 		}
 	}
-	return device.NewMat(of[store.Weights].Mem, r.types[store.Weights], n, table.Cols)
+	return device.NewMat(of[store.Weights].Mem, r.forms[store.Weights].Type, n, table.Cols)
 }
 
 // placeOf is the tile that has a row of a table, and where the row's state begins there.
@@ -210,7 +209,7 @@ func (r *execution) prepareScatter(s device.Stream, op *plan.Op) error {
 
 // whole borrows an extent in host memory at once, for the host's lane.
 func (r *execution) whole(id store.ID, access store.Access) (device.Mat, error) {
-	t, bytes := r.types[id.Kind], r.specs[id].Bytes
+	t, bytes := r.forms[id.Kind].Type, r.specs[id].Bytes
 	if id.Kind == store.GradSum {
 		t = tensor.F32
 	}
@@ -280,7 +279,7 @@ func (r *execution) scatterPrepared(s device.Stream, op *plan.Op) error {
 	} else {
 		r.sumTouched(s, op, stored, tile)
 	}
-	each := int(r.specs[id].Piece / r.types[id.Kind].Bytes())
+	each := int(r.specs[id].Piece / r.forms[id.Kind].Type.Bytes())
 	for i := 0; i*each < stored.Cols; i++ {
 		piece := stored.ColRange(i*each, min(each, stored.Cols-i*each))
 		s.SumSquares(r.hostResult(r.Plan.SquaresAt(op.Part)+8*int64(i)), piece)
@@ -296,7 +295,7 @@ func (r *execution) scatterPieces(s device.Stream, op *plan.Op) error {
 	scarce := r.isScarce(id) || r.isScarce(store.ID{Part: p, Kind: store.GradSum})
 	i := int64(0)
 	for off, n := range r.specs[id].Pieces() {
-		t := r.types[id.Kind]
+		t := r.forms[id.Kind].Type
 		piece := tilePiece{at: off / t.Bytes(), elems: n / t.Bytes()}
 		piece.first, piece.rows = r.rowsOf(p, off, n, t)
 		var sum device.Mat

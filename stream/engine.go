@@ -45,7 +45,6 @@ import (
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
-	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/trace"
 )
 
@@ -146,7 +145,7 @@ func (r Result) Metrics() map[string]float64 {
 type Engine struct {
 	Config
 	head  *nn.Head
-	types [store.Kinds]tensor.DType
+	forms store.Forms
 	rule  optim.Rule
 	specs map[store.ID]store.Spec
 
@@ -219,7 +218,7 @@ type pendingUpdate struct {
 // New reserves everything that the plan asks for.
 func New(c Config) (*Engine, error) {
 	e := &Engine{Config: c, regions: map[string]*hostmem.Region{}, onHost: map[*hostmem.Region]device.Mem{},
-		programs: map[plan.Mode]*program{}, types: c.Plan.Numerics.Scheme().Types(),
+		programs: map[plan.Mode]*program{}, forms: c.Plan.Numerics.Scheme().Forms(),
 		rule: c.Plan.Numerics.Scheme().Rule(), reached: make([]int, c.Plan.Outputs.Caches.Sequences),
 		crew: c.Plan.Crew(), keeps: c.Plan.ModeOf(plan.Mode{WriteBack: true}).WriteBack}
 	if err := e.open(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/plan/plantest"
 	"github.com/millrace/millrace/store"
@@ -195,6 +196,9 @@ func TestPlacementChangesNoBit(t *testing.T) {
 				s := tiny
 				s.Layers, s.Tied, s.BF16, s.Moments8 = 5, tied, split, eight
 				s.BlockChunk, s.Unclipped, s.Split24 = plan.BlockChunkMultiple, eight, tied == eight
+				if s.Codes = optim.Dynamic8; split {
+					s.Codes = optim.Dynamic8Root4
+				}
 				add(fmt.Sprintf("tiles in chunks, tied %v, bf16 %v, 8-bit moments, not clipped %v", tied, split, eight), s.subject(t, steps))
 				addUnclipped(fmt.Sprintf("tiles in chunks, tied %v, bf16 %v, 8-bit moments %v", tied, split, eight), s.subject(t, steps))
 			}
@@ -202,7 +206,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 	}
 	for _, tied := range []bool{false, true} {
 		s := tiny
-		s.Tied, s.BF16, s.Moments8, s.Grouped = tied, tied, !tied, true
+		s.Tied, s.BF16, s.Moments8, s.Grouped, s.Codes = tied, tied, !tied, true, optim.Power4Root4
 		add(fmt.Sprintf("groups, tied %v", tied), s.subject(t, steps))
 	}
 	for _, groups := range []int{0, 2, 3} {

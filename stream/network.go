@@ -66,7 +66,7 @@ func (r *execution) addToTotal(s device.Stream, op *plan.Op) error {
 		return nil
 	}
 	id := store.ID{Part: op.Part, Kind: store.Grad}
-	t := r.types[id.Kind]
+	t := r.forms[id.Kind].Type
 	squares := r.Plan.SquaresAt(op.Part)
 	byPiece := r.Plan.SquaresAt(op.Part+1) > squares+8 || op.Reads[0].OfTokens
 	rounded := total

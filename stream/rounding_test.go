@@ -4,17 +4,22 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 )
 
-// Rows of the embedding that are looked up ahead have the bits that the table gets later, also with 8-bit moments, whose
-// codes are rounded at random, and with masters of 24 bits, which are rounded at random themselves. Rows are whole blocks of
+// Rows of the embedding that are looked up ahead have the bits that the table gets later, also with moments in codes, which
+// are rounded at random, and with masters of 24 bits, which are rounded at random themselves. Rows are whole blocks of
 // moments here, without which none are looked up ahead.
 func TestRowsAheadOfRoundedState(t *testing.T) {
 	for name, change := range map[string]func(*shape){
 		"8-bit moments":       func(s *shape) { s.Moments8 = true },
+		"8+4-bit moments":     func(s *shape) { s.Moments8, s.Codes = true, optim.Dynamic8Root4 },
 		"master of 24 bits":   func(s *shape) { s.Split24 = true },
 		"both, tiles of rows": func(s *shape) { s.Moments8, s.Split24, s.PieceElems = true, true, 512 },
+		"both, 4-bit moments": func(s *shape) {
+			s.Moments8, s.Split24, s.PieceElems, s.Codes = true, true, 512, optim.Power4Root4
+		},
 	} {
 		t.Run(name, func(t *testing.T) { testRowsAhead(t, change) })
 	}

@@ -54,6 +54,7 @@ type shape struct {
 	HeadChunk, BlockChunk, PieceElems  int
 	BF16, Moments8, Unclipped          bool
 	Split24                            bool           // of BF16
+	Codes                              optim.Moments  // of moments where Moments8 is set; fp32 stands for 8 bits
 	Scores                             bool           // a reward model
 	Gradients                          bool           // can be read after each step
 	Grouped                            bool           // tensors have rates and decays of three groups
@@ -73,6 +74,9 @@ const latent = "deepseek_v3"
 var tiny = shape{Type: "llama", Vocab: 700, Hidden: 16, Inner: 24, Layers: 3, Heads: 2, KVHeads: 1, HeadDim: 8,
 	SequenceLen: 11, MicroBatch: 1, Micro: 2, HeadChunk: 4, PieceElems: 300}
 
+// codes are the forms of moments in codes.
+var codes = []optim.Moments{optim.Dynamic8, optim.Dynamic8Root4, optim.Power4Root4}
+
 // draw picks any shape. Odd sizes are as likely as round ones.
 func draw(rt *rapid.T) shape {
 	s := shape{
@@ -84,8 +88,8 @@ func draw(rt *rapid.T) shape {
 		Tied:        rapid.Bool().Draw(rt, "tied"),
 		SequenceLen: rapid.IntRange(1, 13).Draw(rt, "sequence"), MicroBatch: rapid.IntRange(1, 2).Draw(rt, "sequences"),
 		Micro: rapid.IntRange(1, 4).Draw(rt, "micro-batches"),
-		BF16:  rapid.Bool().Draw(rt, "bf16"), Moments8: rapid.Bool().Draw(rt, "8-bit moments"),
-		Split24: rapid.Bool().Draw(rt, "master of 24 bits"),
+		BF16:  rapid.Bool().Draw(rt, "bf16"), Moments8: rapid.Bool().Draw(rt, "moments in codes"),
+		Codes: rapid.SampledFrom(codes).Draw(rt, "codes"), Split24: rapid.Bool().Draw(rt, "master of 24 bits"),
 	}
 	s.Unclipped, s.Grouped = rapid.Bool().Draw(rt, "not clipped"), rapid.Bool().Draw(rt, "grouped")
 	s.Gradients = rapid.IntRange(0, 3).Draw(rt, "gradients are kept") == 0
@@ -164,7 +168,7 @@ func (s shape) subject(t errorer, steps int) *subject {
 		}
 	}
 	if s.Moments8 {
-		sub.numerics.Moments = optim.Dynamic8
+		sub.numerics.Moments = max(s.Codes, optim.Dynamic8)
 	}
 	n := &sub.numerics
 	n.SequenceLen, n.MicroBatch, n.MicroBatches, n.HeadChunk = s.SequenceLen, s.MicroBatch, s.Micro, s.HeadChunk

@@ -5,7 +5,6 @@ import (
 	"github.com/millrace/millrace/internal/rng"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/store"
-	"github.com/millrace/millrace/tensor"
 )
 
 // updates is the index of the host's worker.
@@ -41,8 +40,8 @@ func (r *execution) updatePart(s device.Stream, part int) error {
 
 // hasScarceState reports whether an update of the part takes leases that keep others waiting.
 func (r *execution) hasScarceState(part int) bool {
-	for kind, t := range r.types {
-		if t != tensor.Invalid && r.isScarce(store.ID{Part: part, Kind: store.Kind(kind)}) {
+	for kind, form := range r.forms {
+		if form.Kept() && r.isScarce(store.ID{Part: part, Kind: store.Kind(kind)}) {
 			return true
 		}
 	}
@@ -55,8 +54,8 @@ type elemRange struct{ first, n int64 }
 // updatePiece updates the parameters whose state is in a span; weights is the span of their weights.
 func (r *execution) updatePiece(s device.Stream, part int, weights, state elemRange) error {
 	var mem [store.Kinds]device.Mem
-	for kind, t := range r.types {
-		if t == tensor.Invalid {
+	for kind, form := range r.forms {
+		if !form.Kept() {
 			continue
 		}
 		id, access, at := store.ID{Part: part, Kind: store.Kind(kind)}, store.ReadWrite, state
@@ -66,7 +65,7 @@ func (r *execution) updatePiece(s device.Stream, part int, weights, state elemRa
 		case store.Weights:
 			at = weights
 		}
-		lease, err := r.borrow(updates, id, id.Kind.Elems(at.first)*t.Bytes(), id.Kind.Elems(at.n)*t.Bytes(), access)
+		lease, err := r.borrow(updates, id, form.Bytes(at.first), form.Bytes(at.n), access)
 		if err != nil {
 			return err
 		}
@@ -90,12 +89,11 @@ func (r *execution) updateSpan(s device.Stream, part int, mem [store.Kinds]devic
 		together := r.rule.Together()
 		n = (n + together - 1) / together * together
 		vec := func(kind store.Kind, first int64) device.Mat {
-			t := r.types[kind]
-			if t == tensor.Invalid {
+			form := r.forms[kind]
+			if !form.Kept() {
 				return device.Mat{}
 			}
-			first, n := kind.Elems(first), kind.Elems(n)
-			return device.NewVec(mem[kind].Slice(first*t.Bytes(), n*t.Bytes()), t, int(n))
+			return device.NewVec(mem[kind].Slice(form.Bytes(first), form.Bytes(n)), form.Type, int(form.Elems(n)))
 		}
 		at := begin - state.first
 		var of [store.Kinds]device.Mat

@@ -43,13 +43,13 @@ func FillPart(ctx context.Context, p *plan.Plan, s store.Store, part int, read f
 func fillPart(ctx context.Context, p *plan.Plan, s store.Store, part *model.Part, specs [store.Kinds]store.Spec,
 	read func(*model.Part, model.Values) error) error {
 	weights, low := specs[store.Weights], specs[store.Low]
-	types := p.Numerics.Scheme().Types()
+	forms := p.Numerics.Scheme().Forms()
 	versions := [2]uint64{s.Version(weights.ID), 0}
 	if low.Bytes > 0 {
 		versions[1] = s.Version(low.ID)
 	}
 	for off, n := range weights.Pieces() {
-		place := model.Values{First: off / types[store.Weights].Bytes(), Of24: p.Numerics.Master == optim.Split24}
+		place := model.Values{First: off / forms[store.Weights].Bytes(1), Of24: p.Numerics.Master == optim.Split24}
 		lease, err := s.Borrow(ctx, trace.Update.Of(0), weights.ID, off, n, store.Write, versions[0])
 		if err != nil {
 			return err
@@ -60,14 +60,14 @@ func fillPart(ctx context.Context, p *plan.Plan, s store.Store, part *model.Part
 			place.High = hostmem.U16(lease.Bytes())
 		}
 		var lowLease *store.Lease
-		if at := place.First * types[store.Low].Bytes(); at < low.Bytes {
+		if at := forms[store.Low].Bytes(place.First); at < low.Bytes {
 			lowLease, err = s.Borrow(ctx, trace.Update.Of(0), low.ID, at, min(low.Piece, low.Bytes-at), store.Write,
 				versions[1])
 			if err != nil {
 				lease.Release()
 				return err
 			}
-			if types[store.Low] == tensor.I8 {
+			if forms[store.Low].Type == tensor.I8 {
 				place.Low8 = hostmem.I8(lowLease.Bytes())
 			} else {
 				place.Low = hostmem.I16(lowLease.Bytes())
@@ -106,7 +106,7 @@ type values struct {
 
 // fit makes the values as long as a part's extents, in the memory that they have if it suffices.
 func (b *values) fit(p *plan.Plan, part int) {
-	l, types := p.Model.Parts[part].Layout, p.Numerics.Scheme().Types()
+	l, forms := p.Model.Parts[part].Layout, p.Numerics.Scheme().Forms()
 	if p.Numerics.Master == optim.F32 {
 		b.F32 = resize(b.F32, l.WeightElems)
 		b.bytes[store.Weights] = bytesOf(b.F32)
@@ -117,10 +117,10 @@ func (b *values) fit(p *plan.Plan, part int) {
 	b.Low, b.Low8, b.bytes[store.Low] = nil, nil, nil
 	switch {
 	case !p.Owns(part):
-	case types[store.Low] == tensor.I8:
+	case forms[store.Low].Type == tensor.I8:
 		b.low8 = resize(b.low8, l.StateElems)
 		b.Low8, b.bytes[store.Low] = b.low8, bytesOf(b.low8)
-	case types[store.Low] == tensor.I16:
+	case forms[store.Low].Type == tensor.I16:
 		b.low = resize(b.low, l.StateElems)
 		b.Low, b.bytes[store.Low] = b.low, bytesOf(b.low)
 	}
@@ -209,7 +209,7 @@ func Grads(ctx context.Context, p *plan.Plan, s store.Store, part int) ([]float3
 		if spec.ID != (store.ID{Part: part, Kind: store.Grad}) {
 			continue
 		}
-		if p.Numerics.Scheme().Types()[store.Grad] == tensor.F32 {
+		if p.Numerics.Scheme().Forms()[store.Grad].Type == tensor.F32 {
 			return g, ReadExtent(ctx, s, spec, bytesOf(g))
 		}
 		half := make([]uint16, len(g))

@@ -48,7 +48,7 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 	use := func(o *plan.Operand, mem device.Mem) {
 		switch o.What {
 		case plan.Weights:
-			a.Weights = append(a.Weights, nn.Weights(mem, r.Plan.Model.Parts[o.Index].Layout, r.types[store.Weights]))
+			a.Weights = append(a.Weights, nn.Weights(mem, r.Plan.Model.Parts[o.Index].Layout, r.forms[store.Weights].Type))
 			a.Gradients = append(a.Gradients, sums[o.Index])
 		case plan.Input:
 			if op.Visit.Reads.Has(nn.X) && a.X.IsZero() {
@@ -168,7 +168,7 @@ func (r *execution) onPart(s device.Stream, op *plan.Op) error {
 		}
 	case plan.DoRound: // a complete gradient to its stored type, and squares what is stored
 		stored := vec(reads[0], tensor.F32)
-		if t := r.types[store.Grad]; t != tensor.F32 {
+		if t := r.forms[store.Grad].Type; t != tensor.F32 {
 			full := stored
 			stored = vec(writes[1], t)
 			s.Cast(stored, full)

@@ -140,8 +140,10 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 		t.env.Note("%s", t.endsNote)
 	}
 	t.noteCut()
-	if note := t.src.FormatNote(); note != "" {
-		t.env.Note("%s", note)
+	for _, note := range []string{t.src.FormatNote(), t.config.Experiment()} {
+		if note != "" {
+			t.env.Note("%s", note)
+		}
 	}
 	cluster := t.env.Cluster
 	if t.claimed = cluster.Leads(); t.claimed {

@@ -16,6 +16,7 @@ func TestRecordsHaveTheGreatestUpdate(t *testing.T) {
 		"after the norm": func(*runfile.Config) {},
 		"without a norm": func(c *runfile.Config) { c.MaxGradNorm, c.Memory = 0, budget(t, "3MiB") },
 		"moments of 8":   func(c *runfile.Config) { c.Precision.Moments = "8bit" },
+		"moments of 8+4": func(c *runfile.Config) { c.Precision.Moments = "8+4" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := smallConfig(t)

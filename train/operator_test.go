@@ -357,7 +357,8 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 	case "another seed":
 		run.Seed, refused = run.Seed+1, "seed was|already has"
 	case "another precision":
-		run.Precision.Moments = map[string]string{"f32": "8bit", "8bit": "f32"}[run.Precision.Moments]
+		run.Precision.Moments = map[string]string{"f32": "8bit", "8bit": "8+4", "8+4": "4bit",
+			"4bit": "f32"}[run.Precision.Moments]
 		refused = "precision was|already has"
 	case "another freezing":
 		if refused = "groups was|train_only was|already has"; len(run.Groups)+len(run.TrainOnly) > 0 {

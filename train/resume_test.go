@@ -106,12 +106,14 @@ func TestResumeChangesNoBit(t *testing.T) {
 		"f32":  {Compute: "f32", Master: "f32", Moments: "f32"},
 		"bf16": runfile.Defaults().Precision,
 		"8bit": {Compute: "bf16", Master: "split24", Moments: "8bit"},
+		"8+4":  {Compute: "bf16", Master: "split24", Moments: "8+4"},
+		"4bit": {Compute: "f32", Master: "f32", Moments: "4bit"},
 
 		"not clipped": runfile.Defaults().Precision,
 		"groups":      runfile.Defaults().Precision,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if testing.Short() && name != "8bit" {
+			if testing.Short() && name != "8+4" {
 				t.Skip("one precision shows the order of things")
 			}
 			base := withEval(smallConfig(t))
@@ -324,7 +326,7 @@ func resumeAtLevel(t *testing.T, from, to isa.Level) {
 // A checkpoint says how its moments are rounded to codes, and a run that continues from one with another rounding, or from
 // before it was noted, says so in a line. One with the same rounding, and fp32 moments, say nothing.
 func TestOtherRoundingOfMomentsIsSaid(t *testing.T) {
-	for _, moments := range []string{"f32", "8bit"} {
+	for _, moments := range []string{"f32", "8bit", "4bit"} {
 		c := smallConfig(t)
 		c.Precision = runfile.Precision{Compute: "bf16", Master: "split", Moments: moments}
 		c.MaxSteps = 4

@@ -378,7 +378,7 @@ func (r *Run) checkpointSpecs() []checkpoint.Spec {
 	for part := range r.plan.Model.Parts {
 		extents = append(extents, r.plan.StateExtents(part)...)
 	}
-	return checkpoint.Specs(r.plan.Model, extents, r.plan.Whole.Scheme().Types())
+	return checkpoint.Specs(r.plan.Model, extents, r.plan.Whole.Scheme().Forms())
 }
 
 // createCheckpoint begins the checkpoint of the latest step, and attaches the config.json of its model.

@@ -93,6 +93,9 @@ func TestTrainLearns(t *testing.T) {
 		"8-bit moments": func(c *runfile.Config) {
 			c.Precision = runfile.Precision{Compute: "bf16", Master: "split", Moments: "8bit"}
 		},
+		"4-bit moments": func(c *runfile.Config) {
+			c.Precision = runfile.Precision{Compute: "bf16", Master: "split", Moments: "4bit"}
+		},
 	} {
 		if testing.Short() && name != "bf16 streamed" {
 			continue

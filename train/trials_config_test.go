@@ -177,9 +177,9 @@ func (p *pool) draw(t *testing.T, r *rand.Rand) runfile.Config {
 	if r.IntN(6) == 0 && as == tensor.F32 {
 		c.Init = "random"
 	}
-	c.Precision = []runfile.Precision{{Compute: "f32", Master: "f32", Moments: "f32"}, {Compute: "f32", Master: "f32", Moments: "8bit"},
-		{Compute: "bf16", Master: "split", Moments: "f32"}, {Compute: "bf16", Master: "split", Moments: "8bit"},
-		{Compute: "bf16", Master: "split24", Moments: "f32"}, {Compute: "bf16", Master: "split24", Moments: "8bit"}}[r.IntN(6)]
+	c.Precision = []runfile.Precision{{Compute: "f32", Master: "f32"}, {Compute: "bf16", Master: "split"},
+		{Compute: "bf16", Master: "split24"}}[r.IntN(3)]
+	c.Precision.Moments = []string{"f32", "f32", "8bit", "8bit", "8+4", "4bit"}[r.IntN(6)]
 
 	rows := []int{1, 2, 2, 4}[r.IntN(4)]
 	c.SequenceLen = []int{32, 64}[r.IntN(2)]

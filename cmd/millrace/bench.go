@@ -24,7 +24,7 @@ type benchCmd struct {
 	BlockChunk  int     `placeholder:"N" help:"Positions that a block's norms, projections and MLP take at once; chosen where it is not given."`
 	Compute     string  `complete:"bf16|f32" default:"bf16" help:"bf16 or f32."`
 	Master      string  `complete:"split|split24|f32" placeholder:"NAME" help:"Master weights: split or split24 with bf16, f32 with f32; it follows --compute where it is not given."`
-	Moments     string  `complete:"f32|8bit" default:"f32" help:"First and second moments in f32 or 8bit."`
+	Moments     string  `complete:"f32|8bit|8+4|4bit" default:"f32" help:"Moments in f32, 8bit, 8+4 or 4bit."`
 	MaxGradNorm float64 `default:"1" help:"Gradients are clipped to this norm; 0 turns clipping off."`
 	Stream      string  `default:"auto" enum:"auto,always" help:"Blocks whose weights stay on the device between visits: as the plan sees fit (auto), or none (always)."`
 	AliasLayers bool    `help:"Blocks share the memory of a few of them, for shapes whose state exceeds the host. All bytes are moved; the weights that result mean nothing."`

@@ -308,7 +308,7 @@ func TestStateGoesToACheckpoint(t *testing.T) {
 	d, err := checkpoint.Acquire(vfs.OS{}, t.TempDir(), checkpoint.Owner{Run: checkpoint.NewRunID()})
 	ok(t, err)
 	defer d.Close()
-	w, err := d.Create(1, checkpoint.Specs(p.Model, slices.Collect(s.State()), p.Whole.Scheme().Types()))
+	w, err := d.Create(1, checkpoint.Specs(p.Model, slices.Collect(s.State()), p.Whole.Scheme().Forms()))
 	ok(t, err)
 	for spec := range s.Owned() {
 		failed, err := s.CopyExtent(t.Context(), w, spec, s.Store.Version(spec.ID))

@@ -32,7 +32,7 @@ import (
 // A run that continues says that moments were rounded to codes in another way before.
 func TestOtherCodes(t *testing.T) {
 	for before, want := range map[string]string{"": "to the nearest code, also to zero",
-		"as in 2031": "another rounding of 8-bit moments (as in 2031)"} {
+		"as in 2031": "another rounding of moments in codes (as in 2031)"} {
 		if got := otherCodes(before, optim.Dynamic8); !strings.Contains(got, want) || strings.Contains(got, "\n") {
 			t.Errorf("codes %q: it says %q", before, got)
 		}

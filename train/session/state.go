@@ -176,7 +176,7 @@ func otherCodes(before string, moments optim.Moments) string {
 			"one rounds them at random, and not to zero: its state is read as it is, and the run continues, with other bits " +
 			"than that version"
 	default:
-		return fmt.Sprintf("the checkpoint is of a version of millrace with another rounding of 8-bit moments (%s), and "+
+		return fmt.Sprintf("the checkpoint is of a version of millrace with another rounding of moments in codes (%s), and "+
 			"this one has %s: its "+
 			"state is read as it is, and the run continues, with other bits than that version", before, now)
 	}

@@ -44,7 +44,7 @@ func fasterCompute(ctx context.Context, e *session.Env, c *runfile.Config, m *mo
 	p *plan.Plan,
 	dev device.Info, devices int) *FasterCompute {
 	rates, guess := probe.Measured(e.CacheDir, dev, c.Budgets().Path)
-	if !dev.Unified || guess != "" || rates.F32AttentionFLOPsPerSec == 0 || p.Numerics.Moments == optim.Dynamic8 ||
+	if !dev.Unified || guess != "" || rates.F32AttentionFLOPsPerSec == 0 || p.Numerics.Moments.Coded() ||
 		p.Numerics.Master == optim.Split24 {
 		return nil
 	}
