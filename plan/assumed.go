@@ -62,7 +62,8 @@ func (p *Plan) Assumed(m Machine) (list []Assumed) {
 	}
 	if moments := p.Numerics.Moments; moments.IsExperiment() {
 		list = append(list, Assumed{Operation: fmt.Sprintf("updates on the host with moments of %v", moments),
-			TakenAs: "those of as many parameters with moments in 8 bits", BytesPerSec: m.UpdateBytesPerSec(moments)})
+			TakenAs:     fmt.Sprintf("%v of the parameters a second with moments in 8 bits, as a core of a Xeon had", updates4Share),
+			BytesPerSec: m.UpdateBytesPerSec(moments)})
 	}
 	return list
 }

@@ -103,8 +103,12 @@ func (m *Machine) AttentionFLOPsPerSecAt(compute tensor.DType, sequenceLen int) 
 // kind.
 const updates8Share = 0.35
 
+// updates4Share is the share of the parameters a second of updates with moments in 8 bits that those with some in 4 bits
+// are taken to have: 0.76 to 0.88 in the caches of a core of a Xeon.
+const updates4Share = 0.8
+
 // UpdateBytesPerSec is the rate of the host's updates with moments of a precision. Updates with moments in codes are
-// bound by arithmetic, so that those of fewer bits are taken to have the parameters a second of 8 bits.
+// bound by arithmetic, so that those of fewer bits have a rate by their parameters.
 func (m *Machine) UpdateBytesPerSec(moments optim.Moments) float64 {
 	if !moments.Coded() {
 		return m.AdamWBytesPerSec
@@ -113,7 +117,10 @@ func (m *Machine) UpdateBytesPerSec(moments optim.Moments) float64 {
 	if rate == 0 {
 		rate = updates8Share * m.AdamWBytesPerSec
 	}
-	return rate * updatedBytes(moments) / updatedBytes(optim.Dynamic8)
+	if moments == optim.Dynamic8 {
+		return rate
+	}
+	return updates4Share * rate * updatedBytes(moments) / updatedBytes(optim.Dynamic8)
 }
 
 // updatedBytes counts the bytes that an update of a parameter with a split master reads and writes.

@@ -45,7 +45,7 @@ type scratch4 struct {
 	words [wordsPiece]uint32
 }
 
-// recoded bounds the elements that are decoded at a time, so that they stay in the first cache; a divisor of wordsPiece.
+// recoded bounds the elements that are decoded at a time, so that they stay in the first cache. It divides wordsPiece.
 const recoded = 4 * tensor.MomentBlock
 
 var scratches4 = sync.Pool{New: func() any { return new(scratch4) }}
