@@ -40,7 +40,7 @@ func TestMeasure(t *testing.T) {
 	}
 	for want, bad := range map[string]Options{
 		"multiple":        {SequenceLen: 32, Tokens: 100, Steps: 1},
-		"moments":         {SequenceLen: 32, Tokens: 128, Steps: 1, Moments: "4bit"},
+		"moments":         {SequenceLen: 32, Tokens: 128, Steps: 1, Moments: "5bit"},
 		"master":          {SequenceLen: 32, Tokens: 128, Steps: 1, Master: "half"},
 		"--master":        {SequenceLen: 32, Tokens: 128, Steps: 1, Master: "split24", Compute: "f32"},
 		"--max-grad-norm": {SequenceLen: 32, Tokens: 128, Steps: 1, MaxGradNorm: -1},

@@ -188,7 +188,7 @@ func TestMend(t *testing.T) {
 	r, _ := onMachine(t, "qwen2.5-14b", "rtx3090-pc-24gb-64gb")
 	r.DiskBytes = 0
 	_, err := plan.Estimate(context.Background(), r)
-	oneLine(t, r.SuggestFixes(context.Background(), err), "memory.host: ", "memory.host=2", "GiB, or memory.disk=")
+	oneLine(t, r.SuggestFixes(context.Background(), err), "memory.host: ", "memory.host=181GiB", "or memory.disk=")
 	if strings.Contains(r.SuggestFixes(context.Background(), err).Error(), "8bit") {
 		t.Error("118 GiB are said to fit 57")
 	}

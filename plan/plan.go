@@ -183,8 +183,8 @@ func (r Request) Fits(ctx context.Context) error {
 		return err
 	}
 	_, err := (&chooser{Request: r, ctx: ctx}).feasible()
-	if err != nil && r.mayChoose() && r.with(GradientsTwice).Fits(ctx) == nil {
-		return nil
+	if err != nil && r.mayChoose() { // which needs less
+		return r.with(GradientsTwice).Fits(ctx)
 	}
 	return err
 }

@@ -112,6 +112,7 @@ func TestHeldOnDevice(t *testing.T) {
 		{"half of the inputs, some of them on a disk", inputs / 2, moving.DeviceBytes + 3*each, inputs / 3, false, ""},
 	} {
 		now := r
+		now.Gradients = plan.GradientsKept
 		now.HostBytes, now.DeviceBytes, now.DiskBytes = moving.HostBytes-c.host, c.device, c.disk
 		now.StreamAll = c.streamAll
 		p, err := plan.New(context.Background(), now)

@@ -122,8 +122,10 @@ func (r Request) chooseGradients(ctx context.Context, thorough bool, most float6
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case errTwice != nil:
-		return kept, err
+	case errTwice != nil && err == nil:
+		return kept, nil
+	case err != nil && errTwice != nil:
+		return nil, errTwice // which needs less
 	case err != nil:
 		return twice, nil
 	case twice.Predicted.StepSeconds < kept.Predicted.StepSeconds:

@@ -145,7 +145,7 @@ func hostileRequests() (all []hostile) {
 		{"bench --model model --tokens 100 --sequence-len 32", "tokens"},
 		{"bench --model model --micro-batch=-1", "--micro-batch"},
 		{"bench --model model --stream never", "--stream"},
-		{"bench --model model --moments 4bit", "4bit"},
+		{"bench --model model --moments 5bit", "5bit"},
 		{"bench --model model --memory-disk 1GB", "memory.path"},
 		{"bench --model model --trace no/trace.json", "no"},
 		{"bench --model model --max-grad-norm=-1", "grad"},
