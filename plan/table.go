@@ -214,9 +214,9 @@ func (p *Plan) anyStatePasses() bool {
 func (p *Plan) ComputesTwice() bool { return p.Placement.Twice }
 
 // UpdatesInBackward reports whether each part is updated within the step of its gradient, as soon as that is in host
-// memory, so that no update is ever pending: nothing is clipped, or gradients are computed twice. Bound weights are read
-// by the compute lane, for as long as a schedule runs, in the memory that an update would write; there updates wait for
-// the step's end. So they do on several hosts.
+// memory, so that no update is ever pending: nothing is clipped, or gradients are computed twice. Bound weights are
+// read by the compute lane, for as long as a schedule runs, in the memory that an update would write; there updates
+// wait for the step's end. So they do on several hosts.
 func (p *Plan) UpdatesInBackward() bool { return p.updatesInBackward(p.Bound()) }
 
 func (p *Plan) updatesInBackward(bound bool) bool {
