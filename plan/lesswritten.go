@@ -37,15 +37,23 @@ func gradientsTwice(p *Plan) iter.Seq2[string, Request] {
 	}
 }
 
-// smallerMoments asks for moments in 8 bits.
+// smallerMoments asks for moments in 8 bits or, of a run that has these, in fewer, which are experiments.
 func smallerMoments(p *Plan) iter.Seq2[string, Request] {
 	return func(yield func(string, Request) bool) {
 		r := *p.asked
-		if r.Begun || r.Numerics.Moments.Coded() || r.Numerics.Master == optim.F32 {
+		if r.Begun || r.Numerics.Master == optim.F32 {
 			return
 		}
-		r.Numerics.Moments = optim.Dynamic8
-		yield("precision.moments=8bit", r)
+		next := optim.Dynamic8
+		if r.Numerics.Moments.Coded() {
+			next = r.Numerics.Moments + 1
+		}
+		for ; next <= optim.Power4Root4; next++ {
+			r.Numerics.Moments = next
+			if next.IsExperiment() && !p.Numerics.Moments.Coded() || !yield(fmt.Sprintf("precision.moments=%v", next), r) {
+				return
+			}
+		}
 	}
 }
 
