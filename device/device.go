@@ -34,7 +34,7 @@ type Device interface {
 	Alloc(purpose string, bytes int64) (Buffer, error)
 
 	// Register makes host memory known to the device, pinned where that means something, so that streams can copy
-	// from and to it. On a unified device operations may use it in place. The region must outlive the buffer.
+	// from and to it. Where Info.ReachesHost says so, operations may use it in place. The region must outlive the buffer.
 	Register(r *hostmem.Region) (Buffer, error)
 
 	// NewStream makes an ordered queue; name appears in traces and errors.
@@ -86,6 +86,10 @@ type Info struct {
 
 	// Unified devices compute on host memory: a registered buffer is bound in place instead of being copied.
 	Unified bool
+
+	// ReachesHost says that operations also take registered host memory as operands, over the link where the device is
+	// not unified.
+	ReachesHost bool
 
 	// MemoryBytes is the memory of this program: OverheadBytes plus the bytes that can be allocated. It is 0 where only
 	// the host's memory is the limit.
@@ -183,8 +187,9 @@ const GPUMaxDeltaHeads = GPUDeltaBytes / (4 * DeltaChunk * (2*DeltaChunk + 2*GPU
 
 // GPU returns the Info that all GPUs share: of one that is open, and of one that a plan is made for.
 func GPU() Info {
-	return Info{PinnedDeviceBytesPerMiB: GPUPinnedDeviceBytesPerMiB, PinnedHostBytesPerMiB: GPUPinnedHostBytesPerMiB,
-		MaxExperts: GPUMaxExperts, MaxHeadDim: GPUMaxHeadDim, MaxDeltaDim: GPUMaxDeltaDim,
+	return Info{ReachesHost: true, PinnedDeviceBytesPerMiB: GPUPinnedDeviceBytesPerMiB,
+		PinnedHostBytesPerMiB: GPUPinnedHostBytesPerMiB,
+		MaxExperts:            GPUMaxExperts, MaxHeadDim: GPUMaxHeadDim, MaxDeltaDim: GPUMaxDeltaDim,
 		MaxDeltaHeads: GPUMaxDeltaHeads}
 }
 

@@ -13,6 +13,20 @@ type Operand struct {
 	Name  string // as in the operation's signature
 	Mat          // I32, I64 and F64 vectors too
 	Write bool   // written, perhaps after being read; otherwise only read
+	Adds  bool   // written, and what was there is read before
+	Spare int64  // rows that are left alone: of operands by row those that no block has, if each expert has as many
+}
+
+// Moved is the number of bytes that the operation reads of the operand and writes to it.
+func (o *Operand) Moved() (read, written int64) {
+	n := (int64(o.Rows) - o.Spare) * int64(o.Cols) * o.DType.Bytes()
+	switch {
+	case o.Adds:
+		return n, n
+	case o.Write:
+		return 0, n
+	}
+	return n, 0
 }
 
 // Operands are the rules that the operations' texts state, as code that all drivers share: it has a method for each
@@ -29,6 +43,9 @@ type Operands struct {
 }
 
 func (o *Operands) begin(op string) { o.Op, o.List = op, o.List[:0] }
+
+// last is the operand that was added last.
+func (o *Operands) last() *Operand { return &o.List[len(o.List)-1] }
 
 func (o *Operands) fail(format string, args ...any) {
 	panic("device: " + o.Op + ": " + fmt.Sprintf(format, args...))
@@ -183,6 +200,7 @@ func (o *Operands) MatMul(c, a, b Mat, f MatMulFlags) {
 		o.fail("the inner dimensions are %d and %d", k, bk)
 	}
 	o.write("c", c, m, n, activation)
+	o.last().Adds = f.Accumulate
 	o.read("a", a, a.Rows, a.Cols, activation)
 	o.read("b", b, b.Rows, b.Cols, activation)
 	o.same("b", b, a)
@@ -196,6 +214,7 @@ func (o *Operands) MatMul(c, a, b Mat, f MatMulFlags) {
 func (o *Operands) AddBias(y, bias Mat) {
 	o.begin("AddBias")
 	o.write("y", y, y.Rows, y.Cols, activation)
+	o.last().Adds = true
 	o.read("bias", bias, 1, y.Cols, activation)
 	o.same("bias", bias, y)
 	o.apart()

@@ -108,6 +108,7 @@ func (o *Operands) GatherRows(y, x Mat, b Blocks) {
 	o.begin("GatherRows")
 	o.write("y", y, o.blocks(b), x.Cols, activation)
 	o.read("x", x, b.Routing.Rows, x.Cols, activation)
+	o.last().Spare = int64(x.Rows) - b.Balanced()
 	o.same("x", x, y)
 	o.apart()
 }
@@ -123,6 +124,7 @@ func (o *Operands) ExpertMatMul(c, a, w, bias Mat, of ExpertProduct, b Blocks) {
 		results = b.Routing.Rows * b.Routing.TopK
 	}
 	o.write("c", c, results, c.Cols, activation)
+	o.last().Spare = int64(results) - b.Balanced()
 	o.read("a", a, n, a.Cols, activation)
 	o.read("w", w, b.Experts*rows, cols, activation)
 	o.same("w", w, a)
@@ -203,6 +205,7 @@ func (o *Operands) CombineRows(y, x, from, weights Mat, places Mem, topK int) {
 	}
 	o.write("y", y, y.Rows, y.Cols, activation)
 	o.read("x", x, x.Rows, y.Cols, activation)
+	o.last().Spare = int64(x.Rows) - int64(y.Rows)*int64(topK)
 	o.same("x", x, y)
 	o.read("from", from, y.Rows, y.Cols, activation)
 	if from.DType != tensor.F32 {

@@ -162,6 +162,7 @@ func (d *Device) equip(gpu *gpu, o Options) error {
 		products = d.blas.Name()
 	}
 	d.info = device.GPU()
+	d.info.ReachesHost = gpu.reachesHost != 0
 	is := fmt.Sprintf("compute capability %d.%d, %s", gpu.major, gpu.minor, products)
 	d.info.Name = fmt.Sprintf("%s (%s, %s)", gpu.name, d.id, is)
 	d.info.Kind = fmt.Sprintf("%s (%s)", gpu.name, is)

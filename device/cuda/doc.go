@@ -6,7 +6,8 @@
 // tests without a GPU.
 //
 // A [Device] is the primary context of one GPU. Memory for operands comes from [Device.Alloc]; host memory is pinned
-// where hostmem mapped it ([Device.Register]), once for all GPUs, and only copied: operations on it are refused. A
+// where hostmem mapped it ([Device.Register]), once for all GPUs. It is copied, and where the driver has kernels see it
+// at the host's address (device.Info.ReachesHost) operations work on it, too, over the link; else they are refused. A
 // [Stream] is a CUDA stream; each operation checks its operands (device.Operands), picks a kernel and launches it.
 // Shapes, types and alignment alone decide which kernel runs, so results repeat to the bit.
 //

@@ -48,7 +48,7 @@ func numerics(g *modeltest.Golden, compute tensor.DType) plan.Numerics {
 
 // resident keeps what weights it can on the device, and the host updates all of them; updated keeps state there as
 // well and has the device update what it can; streamed moves everything through one slot, what the first block keeps
-// included.
+// included, and has all rows between visits of groups in host memory.
 func resident(p *plan.Placement) {
 	for part := range p.Where.State {
 		if p.Where.State[part][store.Weights] == plan.Device {
@@ -66,7 +66,7 @@ func updated(p *plan.Placement) {
 
 func streamed(p *plan.Placement) {
 	*p = plan.Smallest(len(p.Where.Weights), len(p.Where.Inputs), false)
-	p.Rings.Activations = 1
+	p.Rings.Activations, p.HeldAway = 1, nn.NormAway
 	p.Where.Activations[0] = plan.Activations{Level: nn.KeepAttention, Place: plan.Host}
 }
 

@@ -18,6 +18,7 @@ type gpu struct {
 	processors    int
 	kernelTimeout int // 1: kernels have a time limit
 	sharedBytes   int // of one block, at most
+	reachesHost   int // 1: kernels see registered host memory where the host does
 	driverVersion int32
 }
 
@@ -132,6 +133,7 @@ func inspect(api *driver.API, ordinal int32) (*gpu, error) {
 		{&g.kernelTimeout, driver.KernelExecTimeout}, {&g.major, driver.ComputeCapabilityMajor},
 		{&g.minor, driver.ComputeCapabilityMinor},
 		{&g.processors, driver.MultiprocessorCount}, {&g.sharedBytes, driver.MaxSharedMemoryPerBlockOptin},
+		{&g.reachesHost, driver.HostPointerOfRegistered},
 	} {
 		var v int32
 		if err := api.DeviceGetAttribute(&v, a.attribute, g.handle).Err("cuDeviceGetAttribute"); err != nil {

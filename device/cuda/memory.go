@@ -15,7 +15,7 @@ const maxPieceBytes = 64 << 20
 type buffer struct {
 	device *Device
 	bytes  int64
-	at     driver.DevicePtr // of device memory
+	at     driver.DevicePtr // of device memory, and of host memory that kernels reach
 	host   unsafe.Pointer   // of host memory
 	pin    *pinning         // of host memory; nil: device memory
 	closed bool
@@ -111,7 +111,7 @@ func (b *buffer) Close() error {
 	return d.release(func() error { return d.check("cuMemFree", d.api.MemFree(b.at)) })
 }
 
-// address returns the GPU's address of device memory.
+// address returns the GPU's address of memory that kernels reach.
 func address(m device.Mem) driver.DevicePtr { return m.Buf.(*buffer).at + driver.DevicePtr(m.Off) }
 
 // copy enqueues a copy in pieces. The context is current.

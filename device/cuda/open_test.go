@@ -245,15 +245,53 @@ func TestSeams(t *testing.T) {
 	if string(want) != string(r.Bytes()) {
 		t.Error("copies moved the wrong bytes")
 	}
-	func() {
-		defer func() {
-			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "host memory, which is only copied") {
-				t.Errorf("an operation on host memory: %v", p)
-			}
+}
+
+// Operations work on pinned memory where the driver says that kernels see it at the host's address, and else are
+// refused.
+func TestOperationsOnHostMemory(t *testing.T) {
+	for _, apart := range []bool{false, true} {
+		d := open(t, standin.Options{HostApart: apart}, ownProducts)
+		defer mustClose(t, d)
+		r, err := hostmem.New().Reserve("rows", 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		host, err := d.Register(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mustClose(t, host)
+		s, err := d.NewStream("compute")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mustClose(t, s)
+		m := device.NewVec(device.Whole(host).Slice(512, 32), tensor.F32, 8)
+		x := hostmem.F32(r.Bytes()[512:544])
+		for i := range x {
+			x[i] = float32(i)
+		}
+		refused := ""
+		func() {
+			defer func() {
+				if p := recover(); p != nil {
+					refused = fmt.Sprint(p)
+				}
+			}()
+			s.Add(m, m, m)
 		}()
-		m := device.NewVec(device.Whole(host), tensor.F32, 8)
-		s.Add(m, m, m)
-	}()
+		if err := s.Sync(); err != nil {
+			t.Error(err)
+		}
+		if apart != strings.Contains(refused, "host memory, which is only copied") || d.Info().ReachesHost == apart {
+			t.Errorf("apart %v: %q, reaches host memory: %v", apart, refused, d.Info().ReachesHost)
+		}
+		if doubled := x[7] == 14; doubled == apart {
+			t.Errorf("apart %v: the sum is %v", apart, x[7])
+		}
+	}
 }
 
 // Many register one region at once: it is pinned once, and as long as anybody has it. The pieces of a region are

@@ -74,7 +74,11 @@ func (d *Device) Register(r *hostmem.Region) (device.Buffer, error) {
 			r.Purpose(), err)
 	}
 	d.open.Add(1)
-	return &buffer{device: d, bytes: r.Len(), pin: p, host: p.at(0)}, nil
+	b := &buffer{device: d, bytes: r.Len(), pin: p, host: p.at(0)}
+	if d.info.ReachesHost && b.bytes > 0 {
+		b.at = hostAddress(b, 0)
+	}
+	return b, nil
 }
 
 // leave is one user less. The last one has the driver forget the region.

@@ -70,7 +70,7 @@ func (s *Stream) mustBeOpen() {
 // unless an error stuck to the stream before.
 func (s *Stream) enqueue(f func() error) { s.put(false, f) }
 
-// put is enqueue for operations that may work on pinned host memory.
+// put is enqueue for operations that may work on pinned host memory, whether kernels reach it or not.
 func (s *Stream) put(hostAllowed bool, f func() error) {
 	s.mustBeOpen()
 	for _, o := range s.operands.List {
@@ -78,7 +78,7 @@ func (s *Stream) put(hostAllowed bool, f func() error) {
 		switch {
 		case !ok || b.closed || b.device != s.device && !(s.operands.FromPeer(o) && s.device.reaches(b)):
 			panic("cuda device: " + s.operands.Op + ": " + o.Name + " is closed or belongs to another device")
-		case b.pin != nil && !hostAllowed:
+		case b.pin != nil && !hostAllowed && !s.device.info.ReachesHost:
 			panic("cuda device: " + s.operands.Op + ": " + o.Name + " is host memory, which is only copied and cleared")
 		}
 	}

@@ -38,7 +38,8 @@ type Counts struct {
 
 	Ops map[string]OpCount // by the operation's name, "MatMul"; copies included
 
-	// Bytes that Copy moved, by direction. Registered memory is the host's.
+	// Bytes that Copy moved, by direction. Registered memory is the host's. Where the device is not unified, so are those
+	// that other operations read and wrote there.
 	HostToDeviceBytes, DeviceToHostBytes, DeviceToDeviceBytes, HostToHostBytes int64
 	// PeerBytes are those that Copy took from another device.
 	PeerBytes int64
@@ -102,7 +103,9 @@ func (d *Device) Counts() Counts {
 
 // Info implements device.Device.
 func (d *Device) Info() device.Info {
-	return device.Info{Name: d.options.Name, Unified: d.options.Unified, MemoryBytes: d.options.MemoryBytes, Workers: 1, Numerics: "nothing is computed"}
+	return device.Info{Name: d.options.Name, Unified: d.options.Unified, ReachesHost: true,
+		MemoryBytes: d.options.MemoryBytes,
+		Workers:     1, Numerics: "nothing is computed"}
 }
 
 // Alloc implements device.Device.
@@ -241,6 +244,15 @@ func (s *stream) count(flops int64) {
 		b, ok := o.Buf.(*buffer)
 		if !ok || b.closed || b.device != d && !s.operands.FromPeer(o) {
 			panic("null device: " + s.operands.Op + ": " + o.Name + " is closed or belongs to another device")
+		}
+	}
+	if !d.options.Unified && s.operands.Op != "Copy" {
+		for i := range s.operands.List {
+			if o := &s.operands.List[i]; o.Buf.(*buffer).purpose == nil {
+				read, written := o.Moved()
+				d.counts.HostToDeviceBytes += read
+				d.counts.DeviceToHostBytes += written
+			}
 		}
 	}
 	n := d.counts.Ops[s.operands.Op]

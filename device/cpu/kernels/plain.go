@@ -131,8 +131,8 @@ func plainAdamWSplit[E element](hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWS
 	return t.bad, t.longest
 }
 
-// adamwSplit24 is adamw for a master of 24 bits, which the lowest 8 bits of a random word round. A number with an
-// infinite high half counts as bad.
+// adamwSplit24 is adamw for a master of 24 bits, which the lowest 8 bits of a random word round. A number with an infinite
+// high half counts as bad.
 func adamwSplit24(hi uint16, lo int8, m, v, g float32, word uint32, s *AdamWScalars, t *tally) (uint16, int8, float32,
 	float32) {
 	p, m, v := adamw(tensor.JoinF24(hi, lo), m, v, g, s, t)

@@ -153,8 +153,8 @@ func TestSplit24KeepsSmallSteps(t *testing.T) {
 	}
 }
 
-// Without gradients and decay nothing changes, whatever the words: weights of 24 bits stay as they are, also next to
-// some that learn.
+// Without gradients and decay nothing changes, whatever the words: weights of 24 bits stay as they are, also next to some
+// that learn.
 func TestSplit24StandsStill(t *testing.T) {
 	const n = 2 * tensor.MomentBlock
 	random := rand.New(rand.NewPCG(1, 2))

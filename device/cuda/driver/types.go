@@ -50,6 +50,7 @@ const (
 	KernelExecTimeout            Attribute = 17 // 1: kernels have a time limit, as where the GPU has a screen
 	ComputeCapabilityMajor       Attribute = 75
 	ComputeCapabilityMinor       Attribute = 76
+	HostPointerOfRegistered      Attribute = 91 // 1: kernels see registered host memory at the address that the host has
 	MaxSharedMemoryPerBlockOptin Attribute = 97 // bytes, with FuncSetAttribute
 )
 

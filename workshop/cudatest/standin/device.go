@@ -87,6 +87,10 @@ func (d *Driver) deviceGetAttribute(value *int32, a driver.Attribute, dev driver
 		if *value = 0; d.options.Screen {
 			*value = 1
 		}
+	case driver.HostPointerOfRegistered:
+		if *value = 1; d.options.HostApart {
+			*value = 0
+		}
 	case driver.ComputeCapabilityMajor:
 		*value = c.capability()[0]
 	case driver.ComputeCapabilityMinor:

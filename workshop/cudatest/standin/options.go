@@ -35,6 +35,10 @@ type Options struct {
 	// Screen says that the card has one: DeviceGetAttribute then tells of a time limit on kernels, which there is not.
 	Screen bool
 
+	// HostApart says that kernels do not see registered host memory at the host's address: DeviceGetAttribute says so, as
+	// that of Windows does.
+	HostApart bool
+
 	// Seed and MaxDelay make streams pause for a random time of up to MaxDelay before each piece of work. 0: no pauses.
 	Seed     uint64
 	MaxDelay time.Duration

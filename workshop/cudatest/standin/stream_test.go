@@ -216,7 +216,7 @@ func TestDevice(t *testing.T) {
 		t.Errorf("%d bytes", bytes)
 	}
 	for a, want := range map[driver.Attribute]int32{driver.ComputeCapabilityMajor: 8, driver.ComputeCapabilityMinor: 6,
-		driver.MaxSharedMemoryPerBlockOptin: 99 << 10} {
+		driver.HostPointerOfRegistered: 1, driver.MaxSharedMemoryPerBlockOptin: 99 << 10} {
 		var got int32 = -1
 		if r.ok(r.DeviceGetAttribute(&got, a, 0)); got != want {
 			t.Errorf("attribute %d is %d, want %d", a, got, want)
