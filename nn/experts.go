@@ -234,7 +234,7 @@ func (x Experts) HeldValues(hidden int) []Value {
 		heldOrder:    {Cols: k, DType: tensor.I32},
 		heldRank:     {Cols: k, DType: tensor.I32},
 		heldStarts:   {Cols: 1, DType: tensor.I32, Rows: x.Number + 1, Whole: true},
-		heldOutputs:  {Cols: k * hidden, Whole: true},
+		heldOutputs:  {Cols: k * hidden, Whole: true, Away: OutputsAway},
 		heldBalance:  {Cols: when(x.Balance.Weight != 0, x.Number), DType: tensor.F32, Rows: 1, Whole: true},
 	}
 }

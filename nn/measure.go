@@ -17,6 +17,8 @@ type Account struct {
 	// operands of a class in FLOPs count with it.
 	Work [Classes]int64
 	Ops  int
+	// Up and Down are the bytes of host memory that operations read and write over the link (Away): each operand once.
+	Up, Down int64
 	// Widest is the widest attention whose gradient is asked for.
 	Widest AttentionShape
 	// HeadDim is the most columns of a head of an attention; 0: nothing asks for one.
@@ -58,7 +60,7 @@ func (a Account) Plus(b Account) Account {
 	if a.Widest.cols() < b.Widest.cols() {
 		a.Widest = b.Widest
 	}
-	a.Ops += b.Ops
+	a.Ops, a.Up, a.Down = a.Ops+b.Ops, a.Up+b.Up, a.Down+b.Down
 	a.HeadDim, a.DeltaDim = max(a.HeadDim, b.HeadDim), max(a.DeltaDim, b.DeltaDim)
 	a.DeltaHeads, a.ExpertRows = max(a.DeltaHeads, b.DeltaHeads), max(a.ExpertRows, b.ExpertRows)
 	return a
@@ -76,6 +78,7 @@ type Shape struct {
 	Caches Caches
 	Cut    Cut
 	Level  Keep // what the block keeps
+	Away   Away // what it holds in host memory
 }
 
 func (m Shape) positions() (t int) {
@@ -117,7 +120,8 @@ func (d *Block) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	if experts := d.Loads(); d.Balanced() != 0 {
 		args.Balance = a.Mat(tensor.F32, 1, experts)
 	}
-	if held := d.NewHeld(a, m.DType, t, max(m.Micros, 1), true); held != nil {
+	memory := HeldMemory{a, device.NewArena(device.Mem{Buf: overLink{}, Len: counted.Len}), m.Away}
+	if held := d.NewHeldIn(memory, m.DType, t, max(m.Micros, 1), true); held != nil {
 		if args.Held = held; v.Over == EachMicro {
 			args.Held = held.Micro(0)
 		}
@@ -206,7 +210,11 @@ func (c *counter) passesIn(class Class, mats ...device.Mat) {
 	c.adds(class, bytes)
 }
 
-func (c *counter) MatMul(to, a, _ device.Mat, f device.MatMulFlags) {
+func (c *counter) MatMul(to, a, b device.Mat, f device.MatMulFlags) {
+	c.turns(to, a, b, f.Onto)
+	if f.Accumulate {
+		c.reads(int64(to.Rows), to)
+	}
 	inner := a.Cols
 	if f.TransA {
 		inner = a.Rows
@@ -241,17 +249,42 @@ func (c *counter) AttentionGrad(_, _, _, dout, _, _, _, out, _, _ device.Mat, s 
 
 func (c *counter) Copy(dst, src device.Mem) {
 	c.adds(OfMoves, dst.Len+src.Len)
+	c.turns(device.NewMat(dst, tensor.U8, 1, int(dst.Len)), device.NewMat(src, tensor.U8, 1, int(src.Len)))
 }
 
-func (c *counter) Zero(dst device.Mem)                              { c.adds(OfMoves, dst.Len) }
-func (c *counter) Add(y, a, b device.Mat)                           { c.passes(y, a, b) }
-func (c *counter) Scale(y, x device.Mat, _ float32)                 { c.passes(y, x) }
-func (c *counter) Cast(dst, src device.Mat)                         { c.moves(dst, src) }
-func (c *counter) AddBias(y, _ device.Mat)                          { c.passes(y, y) }
-func (c *counter) BiasGrad(_, dy device.Mat)                        { c.passes(dy) }
-func (c *counter) RMSNorm(y, _, x, _ device.Mat, _ device.NormSpec) { c.passes(y, x) }
-func (c *counter) SinkGrad(_, _, _, _ device.Mat)                   { c.passes() }
-func (c *counter) GLU(y, gateUp device.Mat, _ device.GLUSpec)       { c.passes(y, gateUp) }
+func (c *counter) Zero(dst device.Mem) {
+	c.adds(OfMoves, dst.Len)
+	c.turns(device.NewMat(dst, tensor.U8, 1, int(dst.Len)))
+}
+
+func (c *counter) Cast(dst, src device.Mat)                   { c.moves(dst, src) }
+func (c *counter) SinkGrad(_, _, _, _ device.Mat)             { c.passes() }
+func (c *counter) GLU(y, gateUp device.Mat, _ device.GLUSpec) { c.passes(y, gateUp) }
+
+func (c *counter) Add(y, a, b device.Mat) {
+	c.passes(y, a, b)
+	c.turns(y, a, b)
+}
+
+func (c *counter) Scale(y, x device.Mat, _ float32) {
+	c.passes(y, x)
+	c.turns(y, x)
+}
+
+func (c *counter) AddBias(y, _ device.Mat) {
+	c.passes(y, y)
+	c.turns(y, y)
+}
+
+func (c *counter) BiasGrad(_, dy device.Mat) {
+	c.passes(dy)
+	c.reads(int64(dy.Rows), dy)
+}
+
+func (c *counter) RMSNorm(y, _, x, _ device.Mat, _ device.NormSpec) {
+	c.passes(y, x)
+	c.turns(y, x)
+}
 
 func (c *counter) JoinHeads(y, a, b device.Mat, _ int)  { c.moves(y, a, b) }
 func (c *counter) SplitHeads(a, b, y device.Mat, _ int) { c.moves(a, b, y) }
@@ -262,11 +295,17 @@ func (c *counter) RoPE(y, x, _ device.Mat, _ int, _, _ device.Mat, _ device.Mem,
 
 func (c *counter) RMSNormGrad(dx, _, dy, x, _, _, resid device.Mat, _ device.NormSpec) {
 	c.passesIn(OfNormGrads, dx, dy, x, resid)
+	c.turns(dx, dy, x, resid)
 }
 
-func (c *counter) LayerNorm(y, _, x, _, _ device.Mat, _ float32) { c.passes(y, x) }
+func (c *counter) LayerNorm(y, _, x, _, _ device.Mat, _ float32) {
+	c.passes(y, x)
+	c.turns(y, x)
+}
+
 func (c *counter) LayerNormGrad(dx, _, dy, x, _, _, resid device.Mat) {
 	c.passesIn(OfNormGrads, dx, dy, x, resid)
+	c.turns(dx, dy, x, resid)
 }
 
 func (c *counter) GLUGrad(dGateUp, act, dy, gateUp device.Mat, _ device.GLUSpec) {
@@ -310,9 +349,13 @@ func (c *counter) SortChoices(device.Routing)                       { c.passes()
 func (c *counter) ScaleChoices(y, x, _ device.Mat, _ device.Mem)      { c.passes(y, x) }
 func (c *counter) ScaleChoicesGrad(_, dy, x device.Mat, _ device.Mem) { c.passes(dy, x) }
 
-func (c *counter) GatherRows(y, x device.Mat, b device.Blocks) { c.routedIn(OfMoves, b, y, x) }
+func (c *counter) GatherRows(y, x device.Mat, b device.Blocks) {
+	c.routedIn(OfMoves, b, y, x)
+	c.reads(b.Balanced(), x)
+}
 
 func (c *counter) ExpertMatMul(to, a, _, _ device.Mat, _ device.ExpertProduct, b device.Blocks) {
+	c.writes(b.Balanced(), to)
 	c.multiplies(OfExperts, b, a.Cols, to.Cols)
 }
 
@@ -332,6 +375,8 @@ func (c *counter) ExpertGLUGrad(dGateUp, act, _, dy, gateUp, _ device.Mat, _ dev
 
 func (c *counter) CombineRows(y, x, from, _ device.Mat, _ device.Mem, topK int) {
 	c.passes(y, from)
+	c.turns(y, from)
+	c.reads(int64(topK)*int64(y.Rows), x)
 	c.Work[OfElements] += int64(topK) * int64(y.Rows) * int64(y.Cols) * x.DType.Bytes()
 }
 

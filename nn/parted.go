@@ -16,7 +16,7 @@ import (
 //	forward:   trunk, part 1, part 2, ..., "combine" (Routed)
 //	backward:  trunk again ("reopen"), ..., part 2, part 1 (Routed: part 1, part 2, ...), trunk ("backward")
 //
-// Between the visits of a direction each micro-batch has its normed rows on the device, in backward also their gradient,
+// Between the visits of a direction each micro-batch keeps its normed rows, in backward also their gradient,
 // and what the feed-forward holds ([Held]).
 
 // Letters of shapes in this file: T positions of a micro-batch, m micro-batches in a step, c positions of a chunk, H the
@@ -164,8 +164,8 @@ func (d *Block) PartFields(part int) []tensor.Field {
 	return d.FeedForward.(InParts).PartFields(d.Hidden, part)
 }
 
-// Held keeps the micro-batches of a step on the device between the visits of a block: the rows of all of them,
-// or those of one ([Held.Micro]).
+// Held keeps the micro-batches of a step between the visits of a block: the rows of all of them, or those of one
+// ([Held.Micro]). They are on the device, or some of them in host memory ([Away]).
 type Held struct {
 	t          int        // positions of a micro-batch
 	norm, stat device.Mat // [rows, Hidden], F32 [rows, Norm.stats]: the normed input of the parts
@@ -180,21 +180,30 @@ type Held struct {
 	whole []bool       // of own: the micro-batches have it together
 }
 
-// NewHeld places it for a step of micro-batches of t positions; nil for a block without parts.
+// NewHeld places it on a device for a step of micro-batches of t positions; nil for a block without parts.
 func (d *Block) NewHeld(a *device.Arena, dtype tensor.DType, t, micros int, backward bool) *Held {
+	return d.NewHeldIn(HeldMemory{Here: a}, dtype, t, micros, backward)
+}
+
+// NewHeldIn is NewHeld with some of it in host memory.
+func (d *Block) NewHeldIn(m HeldMemory, dtype tensor.DType, t, micros int, backward bool) *Held {
 	if d.Parts() == 0 {
 		return nil
 	}
 	rows := t * micros
-	held := &Held{t: t, norm: a.Mat(dtype, rows, d.Hidden), stat: a.Mat(tensor.F32, rows, d.Norm.stats())}
+	held := &Held{t: t, norm: m.at(NormAway).Mat(dtype, rows, d.Hidden),
+		stat: m.Here.Mat(tensor.F32, rows, d.Norm.stats())}
 	if backward {
 		held.apart = alignedRows(t, int64(d.Hidden)*dtype.Bytes())
-		held.h, held.dNorm = a.Mat(dtype, held.apart*micros, d.Hidden), a.Mat(dtype, rows, d.Hidden)
+		held.h = m.at(ResidualAway).Mat(dtype, held.apart*micros, d.Hidden)
+		held.dNorm = m.at(GradientAway).Mat(dtype, rows, d.Hidden)
 	}
 	if r, ok := d.FeedForward.(Routed); ok {
 		values := r.HeldValues(d.Hidden)
 		held.own = make([]device.Mat, len(values))
-		take(a, dtype, rows, held.own, values, func(Value) bool { return true })
+		for away := range aways {
+			take(m.at(away), dtype, rows, held.own, values, func(v Value) bool { return v.Away == away })
+		}
 		for _, v := range values {
 			held.whole = append(held.whole, v.Whole)
 		}

@@ -16,6 +16,7 @@ type Value struct {
 	Level Keep         // forward leaves it for backward from this level on; KeepInput: never
 	Lives Lifetime
 	Whole bool // of a value that is held (Routed): micro-batches have it together
+	Away  Away // of a value that is held: from which level on it waits in host memory; AllHere: never
 }
 
 // rows is the number of rows that it has of that many positions.

@@ -77,8 +77,8 @@ const (
 
 // HeldValues implements Routed.
 func (x WithDense) HeldValues(hidden int) []Value {
-	return append(x.Experts.HeldValues(hidden), Value{Cols: hidden}, Value{Cols: x.Route.TopK, DType: tensor.F32},
-		Value{Cols: hidden, Rows: 3, Whole: true})
+	return append(x.Experts.HeldValues(hidden), Value{Cols: hidden, Away: ResidualAway},
+		Value{Cols: x.Route.TopK, DType: tensor.F32}, Value{Cols: hidden, Rows: 3, Whole: true})
 }
 
 // norm writes the norm of rows to y, and their statistics.

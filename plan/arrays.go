@@ -22,17 +22,14 @@ type Arrays struct {
 	Constants []device.Mat // by block: F32 [1, nn.Block.FeedConstants]; the zero Mat for a block without
 }
 
-// Arrays has those of a rank in the memory of its cells.
+// Arrays has those of a rank in the memory of its cells. Memory must have those of the host as well if a placement has
+// rows of Held there.
 func (m Memory) Arrays(rank int) *Arrays {
 	p, arrays := m.plan, &Arrays{}
 	tables := map[nn.RopeFrequencies]*nn.Rope{}
 	for i, d := range p.Model.Blocks {
-		a := device.NewArena(m.Here(Held, rank, 0))
-		var held []*nn.Held
-		for range p.Numerics.CohortCount() {
-			held = append(held, p.newHeld(a, i))
-		}
-		arrays.Held = append(arrays.Held, held)
+		here, host := device.NewArena(m.Here(Held, rank, 0)), device.NewArena(m.Home(HeldRows, 0))
+		arrays.Held = append(arrays.Held, p.heldIn(here, host, i))
 		forward, backward := p.newWork(device.NewArena(m.Here(Work, rank, 0)), i)
 		arrays.Work[nn.Forward] = append(arrays.Work[nn.Forward], forward)
 		if backward != nil {

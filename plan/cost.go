@@ -325,7 +325,8 @@ func (p *Plan) visitCost(m *Machine, layer int, v *nn.Visit, fresh bool) (c cost
 		layer = p.blocks() + 1
 	}
 	a := p.account(layer, v)
-	c = cost{flops: a.FLOPs(), visit: seconds(int64(a.Ops), m.DeviceOpsPerSec), moved: a.Work[nn.OfMoves]}
+	c = cost{flops: a.FLOPs(), visit: seconds(int64(a.Ops), m.DeviceOpsPerSec), moved: a.Work[nn.OfMoves], up: a.Up,
+		down: a.Down}
 	c.visit += p.seconds(m, &a, func(class nn.Class) bool { return class != nn.OfMoves })
 	chunks := int64(p.Numerics.BlockChunks())
 	if layer > p.blocks() {
@@ -360,6 +361,7 @@ type visitCosts struct {
 type visitKey struct {
 	visit *nn.Visit
 	level nn.Keep
+	away  nn.Away
 	call  int  // rows
 	fresh bool // see Plan.visitCost
 	kept  bool // logits, of a visit of the head
@@ -382,7 +384,7 @@ func (k *visitCosts) of(p *Plan, m *Machine, op *Op) cost {
 
 // visitKey is the key of a visit of a layer, or of the head.
 func (p *Plan) visitKey(layer int, v *nn.Visit) visitKey {
-	key := visitKey{visit: v, call: p.Placement.CallChunks}
+	key := visitKey{visit: v, call: p.Placement.CallChunks, away: p.Placement.HeldAway}
 	if layer != none && layer <= p.blocks() {
 		key.level = p.Keep(layer - 1)
 	} else {
@@ -452,8 +454,9 @@ func (p *Plan) stages(layer int, to nn.Direction) []nn.Stage {
 type overlaid uint8
 
 const (
-	betweenVisits overlaid = iota // see nn.Held
-	scratch                       // see nn.Work
+	betweenVisits     overlaid = iota // see nn.Held
+	betweenVisitsAway                 // what is away of it
+	scratch                           // see nn.Work
 )
 
 // overlayKey names the share of a block, as of the first one that is equal to it, at its level.
@@ -461,6 +464,7 @@ type overlayKey struct {
 	what  overlaid
 	like  int
 	level nn.Keep
+	away  nn.Away
 	call  int // rows
 }
 
@@ -508,6 +512,7 @@ type accountKey struct {
 	layout *tensor.Layout
 	to     nn.Direction
 	level  nn.Keep
+	away   nn.Away
 	call   int  // rows
 	kept   bool // logits
 }
@@ -522,7 +527,8 @@ func (p *Plan) account(layer int, v *nn.Visit) nn.Account {
 }
 
 func (p *Plan) accountAt(layer int, v *nn.Visit, level nn.Keep) nn.Account {
-	key := accountKey{like: none, name: v.Name, part: none, to: v.To, level: level, call: p.cut().Call,
+	key := accountKey{like: none, name: v.Name, part: none, to: v.To, level: level, away: p.Placement.HeldAway,
+		call: p.cut().Call,
 		kept: p.Placement.KeptLogits && layer > p.blocks()}
 	if layer <= p.blocks() {
 		key.like = p.Model.Like[layer-1]
@@ -537,7 +543,7 @@ func (p *Plan) accountAt(layer int, v *nn.Visit, level nn.Keep) nn.Account {
 	if !ok {
 		n := &p.Numerics
 		a = p.Layer(layer).Measure(*v, nn.Shape{Docs: slices.Repeat([]int{n.SequenceLen}, n.MicroBatch), DType: n.Compute,
-			Micros: n.CohortMicros(), Cut: p.cut(), Level: level, Caches: p.Outputs.Caches,
+			Micros: n.CohortMicros(), Cut: p.cut(), Level: level, Away: p.Placement.HeldAway, Caches: p.Outputs.Caches,
 			Wanted: min(p.Outputs.LogitRows, n.HeadChunk)}, p.Model.Layouts(layer, v.Parts)...)
 		if known.known == nil {
 			known.known = map[accountKey]nn.Account{}

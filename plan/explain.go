@@ -107,6 +107,9 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 			fmt.Fprintf(&b, "  %-8s busy %7s s  %3.0f%%\n", lane, three(sec), 100*sec/q.StepSeconds)
 		}
 	}
+	if q.ReachSeconds > 0 {
+		fmt.Fprintf(&b, "  compute reads and writes host memory over the link for %s s of its time\n", three(q.ReachSeconds))
+	}
 	for i, d := range q.DeviceSeconds {
 		fmt.Fprintf(&b, "  device %d computes for %s s, %.0f%%\n", i, three(d.Compute), 100*d.Compute/q.StepSeconds)
 	}
@@ -167,6 +170,10 @@ func (o *Forecast) text() string {
 	return b.String()
 }
 
+// awayTexts names what waits in host memory between visits of groups.
+var awayTexts = [nn.Aways]string{"", "outputs of experts", "outputs of experts and the rows they are added to",
+	"outputs of experts, the rows they are added to and gradients", "all rows of experts"}
+
 // Choices says in a few lines what is kept for the backward pass, so that it is not computed again, what is streamed
 // and what stays.
 func (p *Plan) Choices() []string {
@@ -204,6 +211,9 @@ func (p *Plan) Choices() []string {
 		text += "; logits are computed once"
 	default:
 		text += "; logits are computed twice, a vocabulary tile at a time"
+	}
+	if away := awayTexts[p.Placement.HeldAway]; away != "" {
+		text += "; " + away + " wait in host memory, where the device reads and writes them"
 	}
 	lines := []string{text}
 	for _, text := range []string{p.hostsText(), p.dealText()} {

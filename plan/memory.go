@@ -244,6 +244,7 @@ const (
 	ResultsPurpose      = "results"
 	InputsPurpose       = "saved layer inputs"
 	SidesPurpose        = "values that cross layers"
+	HeldPurpose         = "rows between visits of groups" // Placement.HeldAway
 	KeptPurpose         = "kept activations"
 	OutcomesPurpose     = "sums of experts"
 	CachesPurpose       = "caches"

@@ -100,6 +100,9 @@ type Placement struct {
 	// CallChunks is the number of chunks (Numerics.BlockRows) whose rows experts take in one call; 0: one. Larger calls
 	// take more scratch, and fewer of them find no rows: see device.Blocks.
 	CallChunks int `json:"call_chunks,omitempty"`
+	// HeldAway says how much of what a block holds of all rows between its visits waits in host memory, where the device
+	// reads and writes it over the link: for steps of more rows than there is room for.
+	HeldAway nn.Away `json:"held_away,omitempty"`
 	// Deal says by visit which rank computes it, from 0: forward of the blocks, the head, backward of the blocks from
 	// the last one down. None: rank 0 computes all.
 	Deal []int `json:"deal,omitempty"`
@@ -136,6 +139,7 @@ type placementKey struct {
 	headAtOnce, keptLogits, lookAhead, peerCopies bool
 	twice                                         bool
 	callChunks                                    int
+	heldAway                                      nn.Away
 	lists                                         string // the table and the deals, each list after its length
 }
 
@@ -166,5 +170,5 @@ func (p *Placement) key() placementKey {
 		}
 	}
 	return placementKey{p.Rings, p.HeadAtOnce, p.KeptLogits, p.LookAhead, p.PeerCopies, p.Twice, p.CallChunks,
-		string(lists)}
+		p.HeldAway, string(lists)}
 }

@@ -338,8 +338,8 @@ func (p *Plan) extentsIn(specs []store.Spec) []store.Spec {
 // copies. State that it does not update stays the host's alone.
 func (p *Plan) Pinned(purpose string) bool {
 	switch purpose {
-	case TokensPurpose, ResultsPurpose, InputsPurpose, SidesPurpose, KeptPurpose, OutcomesPurpose, CachesPurpose,
-		LogitsPurpose, EmbeddingSumPurpose, SumsPurpose, stagingPurpose, store.Weights.String():
+	case TokensPurpose, ResultsPurpose, InputsPurpose, SidesPurpose, HeldPurpose, KeptPurpose,
+		OutcomesPurpose, CachesPurpose, LogitsPurpose, EmbeddingSumPurpose, SumsPurpose, stagingPurpose, store.Weights.String():
 		return true
 	case store.Grad.String():
 		return !p.Cluster.Several()

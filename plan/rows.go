@@ -109,6 +109,7 @@ var rows = []row{
 	{HeadDown, way, perSlot, InputsPurpose, (*Plan).passingHeadDownBytes, (*Plan).headPassing},
 	{Side, home, perSideMicro, SidesPurpose, (*Plan).sideHomeBytes, nil},
 	{SideGrad, home, perSideMicro, SidesPurpose, (*Plan).sideGradHomeBytes, nil},
+	{HeldRows, home, perStep, HeldPurpose, (*Plan).heldHomeBytes, nil},
 	{Kept, home, perLayerMicro, KeptPurpose, (*Plan).keptHomeBytes, ifAny((*Plan).ActivationsSpill)},
 	{Outcome, home, perLayerMicro, OutcomesPurpose, (*Plan).outcomeHomeBytes, ifAny((*Plan).leavesOutcome)},
 	{Cache, home, perLayer, CachesPurpose, (*Plan).cacheHomeBytes, nil},

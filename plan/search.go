@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/store"
 )
 
@@ -86,7 +87,7 @@ func (c *chooser) feasible() (*Plan, error) {
 	starts := c.streaming()
 	for _, hold := range []bool{false, true} {
 		for _, start := range starts {
-			if hold {
+			if start = c.roomForRows(start); hold {
 				start = c.hold(start)
 			}
 			p := c.measure(c.spill(start, 0))
@@ -116,6 +117,23 @@ func (c *chooser) streaming() []Placement {
 		starts = append(starts, c.leastHead(shared))
 	}
 	return starts
+}
+
+// roomForRows has as much of what blocks hold between visits wait in host memory as the device lacks room for. It
+// leaves a placement as it is that does not fit then.
+func (c *chooser) roomForRows(place Placement) Placement {
+	if c.Device.Unified || !c.Device.ReachesHost {
+		return place
+	}
+	for moved := place; ; moved.HeldAway++ {
+		p := c.measure(moved)
+		switch {
+		case c.fitsDevice(p):
+			return moved
+		case p.Placement.HeldAway < moved.HeldAway || moved.HeldAway == nn.NormAway:
+			return place
+		}
+	}
 }
 
 // spareInputs are the shared buffers beyond one for each micro-batch: one is computed with while another one moves.
@@ -167,7 +185,7 @@ func (c *chooser) ringed(bound bool) (all []dealt) {
 		for _, d := range c.deals(start) {
 			for _, d.first.Rings = range c.rings(start) {
 				d.whole.Rings = d.first.Rings
-				all = append(all, d)
+				all = append(all, dealt{c.roomForRows(d.first), c.roomForRows(d.whole)})
 			}
 		}
 	}

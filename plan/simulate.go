@@ -43,6 +43,10 @@ type Prediction struct {
 	// DeviceSeconds are the busy times of the lanes of each device, where there are several.
 	DeviceSeconds []trace.DeviceSeconds `json:"device_sec,omitempty"`
 
+	// ReachSeconds is the part of the compute lane's seconds in which visits read and write host memory over the link:
+	// see Placement.HeldAway.
+	ReachSeconds float64 `json:"reach_sec,omitempty"`
+
 	UploadBytes   int64 `json:"upload_bytes"`         // host to device, per step
 	DownloadBytes int64 `json:"download_bytes"`       // device to host, per step
 	PeerBytes     int64 `json:"peer_bytes,omitempty"` // device to device, per step

@@ -209,24 +209,38 @@ func (p *Plan) sideGradHomeBytes(_, side int) int64 {
 // What blocks leave.
 
 // heldBytes is the room for what any block has between its visits of one direction.
-func (p *Plan) heldBytes(int, int) int64 { return p.overlaid(betweenVisits, p.heldIn) }
-
-func (p *Plan) heldIn(a *device.Arena, block int) {
-	for range p.Numerics.CohortCount() {
-		p.newHeld(a, block)
-	}
+func (p *Plan) heldBytes(int, int) int64 {
+	return p.overlaid(betweenVisits, func(a *device.Arena, block int) {
+		p.heldIn(a, device.NewArena(device.Mem{}), block)
+	})
 }
 
-func (p *Plan) newHeld(a *device.Arena, block int) *nn.Held {
-	n := &p.Numerics
-	return p.Model.Blocks[block].NewHeld(a, n.Compute, n.Positions(), n.CohortMicros(), p.Trains())
+// heldHomeBytes is the room in host memory for what is away of that.
+func (p *Plan) heldHomeBytes(int, int) int64 {
+	if p.Placement.HeldAway == nn.AllHere {
+		return 0
+	}
+	return p.overlaid(betweenVisitsAway, func(a *device.Arena, block int) {
+		p.heldIn(device.NewArena(device.Mem{}), a, block)
+	})
+}
+
+// heldIn has what a block holds of each cohort in the memory of a device and of the host.
+func (p *Plan) heldIn(here, host *device.Arena, block int) (held []*nn.Held) {
+	n, memory := &p.Numerics, nn.HeldMemory{Here: here, Host: host, Away: p.Placement.HeldAway}
+	for range n.CohortCount() {
+		held = append(held, p.Model.Blocks[block].NewHeldIn(memory, n.Compute, n.Positions(), n.CohortMicros(),
+			p.Trains()))
+	}
+	return held
 }
 
 // overlaid is the most that a block takes, of what blocks have in the same memory, since they are visited one after the
 // other. Equal blocks that keep as much are asked once, for all plans of a search.
 func (p *Plan) overlaid(what overlaid, place func(a *device.Arena, block int)) (most int64) {
 	for i := range p.Model.Blocks {
-		most = max(most, p.accounts.overlaid(overlayKey{what, p.Model.Like[i], p.Keep(i), p.cut().Call}, func() int64 {
+		most = max(most, p.accounts.overlaid(overlayKey{what, p.Model.Like[i], p.Keep(i), p.Placement.HeldAway,
+			p.cut().Call}, func() int64 {
 			alone := device.NewArena(device.Mem{})
 			place(alone, i)
 			return alone.Mark()

@@ -114,6 +114,10 @@ func (p *Plan) resolve(ask Placement) Placement {
 	if ask.CallChunks > 1 && p.Model.Routed() {
 		place.CallChunks = min(ask.CallChunks, p.chunksOfStep())
 	}
+	// Several devices would each have such rows, of one host memory; caches are of passes with few rows.
+	if alone && !bound && p.holdsRows() && (p.Trains() || !p.Outputs.Continues()) {
+		place.HeldAway = min(ask.HeldAway, nn.NormAway)
+	}
 	place.LookAhead = ask.LookAhead && !bound && !inBackward && !p.Cluster.Several() && p.mayLookAhead(&place.Where)
 	return place
 }
@@ -176,6 +180,14 @@ func (p *Plan) mayLookAhead(where *Table) bool {
 	return true
 }
 
+// ReachesHost reports whether operations of the device read and write rows in host memory: see Placement.HeldAway.
+func (p *Plan) ReachesHost() bool { return p.Placement.HeldAway > nn.AllHere }
+
+// holdsRows reports whether blocks hold rows between their visits.
+func (p *Plan) holdsRows() bool {
+	return slices.ContainsFunc(p.Model.Blocks, func(d *nn.Block) bool { return d.Parts() > 0 })
+}
+
 func (p *Plan) blocks() int { return len(p.Model.Blocks) }
 
 // Bound reports whether weights are used where they are: see [Table.Bound].
@@ -214,9 +226,9 @@ func (p *Plan) anyStatePasses() bool {
 func (p *Plan) ComputesTwice() bool { return p.Placement.Twice }
 
 // UpdatesInBackward reports whether each part is updated within the step of its gradient, as soon as that is in host
-// memory, so that no update is ever pending: nothing is clipped, or gradients are computed twice. Bound weights are
-// read by the compute lane, for as long as a schedule runs, in the memory that an update would write; there updates
-// wait for the step's end. So they do on several hosts.
+// memory, so that no update is ever pending: nothing is clipped, or gradients are computed twice. Bound weights are read
+// by the compute lane, for as long as a schedule runs, in the memory that an update would write; there updates wait for
+// the step's end. So they do on several hosts.
 func (p *Plan) UpdatesInBackward() bool { return p.updatesInBackward(p.Bound()) }
 
 func (p *Plan) updatesInBackward(bound bool) bool {

@@ -60,6 +60,7 @@ const (
 
 	// What follows is memory that no operand names.
 
+	HeldRows     // what is away of Held: Placement.HeldAway
 	HostResults  // the scalars as the host's lane writes them, or a device where they are bound
 	Rotary       // block: cosines and sines, of the first block with its frequencies
 	Constants    // block: F32 [1, nn.Block.FeedConstants]

@@ -45,6 +45,7 @@ type activeOp struct {
 	work, disk float64 // seconds that are left if neither is shared
 	read       float64 // share of reads in what the disk does for it
 	apart      bool    // a copy that takes neither the link to the host nor its memory
+	up, down   float64 // of a visit, shares of its work in which it reads and writes host memory over the link
 }
 
 // walking says how to simulate.
@@ -227,6 +228,11 @@ func (p *Plan) walkPass(pass Pass, m Machine, dev device.Info, walk walking) (ou
 		read, write := seconds(c.read, m.DiskReadBytesPerSec), seconds(c.written, m.DiskWriteBytesPerSec)
 		a := activeOp{op: i, work: c.seconds(&m, p), disk: read + write,
 			read: read / max(read+write, math.SmallestNonzeroFloat64), apart: c.peer > 0 && m.peersHaveLinks()}
+		if ops[i].Do == DoVisit && a.work > 0 {
+			up, down := float64(c.up)/m.UploadBytesPerSec, float64(c.down)/m.DownloadBytesPerSec
+			a.up, a.down = up/a.work, down/a.work
+			out.ReachSeconds += up + down
+		}
 		if dev.Unified && ops[i].Lane == LaneCompute {
 			a.work *= float64(p.devices()) // which divide the cores
 		}
@@ -369,6 +375,8 @@ func (w *walker) culprit(next *Op) *Op {
 //   - On a unified device compute and update share the cores: each takes twice as long while both work.
 //   - Copies in both directions share a device's link. Together they take no longer than one after the other, so this
 //     factor is at most 2. Fetch and exchange, which both copy to the device, divide the rate of their direction.
+//   - A visit that reads or writes host memory takes a share of the link, as a copy that is as long as that takes it
+//     alone: it slows copies down by its share, and they its share of its own work.
 //   - Copies of one device and an update take the host's memory from each other. One copy slows the update by half as
 //     much as both do, and is slowed by half as much. A copy has the larger factor of the link's and the memory's.
 //   - Of several devices, and while messages pass, all copies, the update and the messages share the rate of the host's
@@ -402,10 +410,13 @@ func (w *walker) slow(m *Machine, unified bool) {
 		}
 		here := rest[:n]
 		rest = rest[n:]
-		up, down := 0.0, 0.0 // copies under way
+		up, down := 0.0, 0.0           // copies under way
+		upShare, downShare := 0.0, 0.0 // of a visit
 		for _, i := range here {
 			switch of := w.workers[i].Lane; {
 			case w.at[i].work <= 0, w.at[i].apart:
+			case of == LaneCompute:
+				upShare, downShare = w.at[i].up, w.at[i].down
 			case of == LaneFetch, of == LaneExchange:
 				up++
 			case of == LaneDrain:
@@ -423,19 +434,23 @@ func (w *walker) slow(m *Machine, unified bool) {
 			switch of := w.workers[i].Lane; {
 			case w.at[i].apart:
 			case of == LaneFetch, of == LaneExchange:
-				w.slowed[i] = max(up, 1) * upload
+				w.slowed[i] = (max(up, 1) + upShare) * upload
 			case of == LaneDrain:
-				w.slowed[i] = download
+				w.slowed[i] = (1 + downShare) * download
+			case of == LaneCompute:
+				w.slowed[i] = 1 + float64(upShare*min(up, 1)) + float64(downShare*down)
 			}
 		}
 		if up > 0 {
 			copies, asked = copies+1, asked+m.UploadBytesPerSec/upload
 		}
+		copies += upShare + downShare
 		if down > 0 {
 			copies, asked = copies+1, asked+m.DownloadBytesPerSec/download
 		}
 	}
 	if max(w.crew.Ranks, 1) == 1 && !messages {
+		copies = min(copies, 2)
 		share := func(alone, together float64) float64 { return 1 + (min(loss(alone, together), 3)-1)*copies/2 }
 		w.slowed[LaneUpdate] = 1 + (loss(m.AdamWBytesPerSec, m.AdamWUnderCopiesBytesPerSec)-1)*copies/2
 		if updates {

@@ -235,6 +235,10 @@ func (e *Engine) open() error {
 	} else if e.Plan.PeerCopies() && !device.Peers(e.Devices[:n]) {
 		return errors.New("the plan has devices copy from each other, and these do not; plan again for these")
 	}
+	if d := e.Devices[0].Info(); e.Plan.ReachesHost() && !d.ReachesHost {
+		return fmt.Errorf("the plan has rows of experts in host memory, which operations of %s do not reach; plan again "+
+			"for this device", d.Name)
+	}
 	if (e.Objective != nil) != e.Plan.Outputs.Objective {
 		return errors.New("the plan and the engine must both have an objective, or neither")
 	}
@@ -265,8 +269,7 @@ func (e *Engine) open() error {
 			return err
 		}
 		onDevices.PlaceDevice(device.Whole(buf), number)
-		e.ranks = append(e.ranks, rank{device: d, arrays: onDevices.Arrays(number),
-			registered: map[*hostmem.Region]device.Mem{}})
+		e.ranks = append(e.ranks, rank{device: d, registered: map[*hostmem.Region]device.Mem{}})
 	}
 	if err := e.giveAlgorithms(); err != nil {
 		return err
@@ -283,8 +286,8 @@ func (e *Engine) open() error {
 		switch h.Purpose {
 		case plan.TokensPurpose, plan.ResultsPurpose: // real even in a rehearsal: small, and written by the host
 			e.regions[h.Purpose], err = e.reserve(h)
-		case plan.InputsPurpose, plan.SidesPurpose, plan.KeptPurpose, plan.OutcomesPurpose, plan.CachesPurpose,
-			plan.LogitsPurpose, plan.EmbeddingSumPurpose, plan.SumsPurpose, plan.EmbeddingAheadPurpose:
+		case plan.InputsPurpose, plan.SidesPurpose, plan.HeldPurpose, plan.KeptPurpose, plan.OutcomesPurpose,
+			plan.CachesPurpose, plan.LogitsPurpose, plan.EmbeddingSumPurpose, plan.SumsPurpose, plan.EmbeddingAheadPurpose:
 			e.regions[h.Purpose], err = e.reserve(h, opts...)
 		default:
 			continue
@@ -301,6 +304,7 @@ func (e *Engine) open() error {
 	for i := range e.ranks {
 		known := e.ranks[i].registered
 		e.ranks[i].memory = onDevices.WithHost(func(purpose string) device.Mem { return known[e.regions[purpose]] })
+		e.ranks[i].arrays = e.ranks[i].memory.Arrays(i)
 	}
 	e.versions = newVersions(e.Plan, e.Store)
 	e.specs = map[store.ID]store.Spec{}

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// stepTwice is Step where gradients are computed twice: for the norm, and for the update, which is done then. A step
-// whose norm is not finite has no second half.
+// stepTwice is Step where gradients are computed twice: for the norm, and for the update, which is done then. A step whose
+// norm is not finite has no second half.
 func (e *Engine) stepTwice(ctx context.Context, batch *Batch, update Update) (Result, error) {
 	res, err := e.run(ctx, plan.FirstHalf, batch, update.Step)
 	if err != nil {

@@ -28,7 +28,7 @@ var owned = []struct {
 var ofPlan = []string{
 	"ScheduleOf", "ModeOf", "Describe", "Crew", "Workers", "UpdatesInBackward", "ComputesTwice", "PeerCopies", // what to do
 	"Cells", "Range", "StateIn", "KeptIn", "CacheIn", "Extents", "InputExtents", "OnDisk", "Host", // where
-	"RankBytes", "Pinned", "LossAt", "LoadsAt", "SquaresAt", "TallyAt", "TokenLossesAt", "HeadBuffer",
+	"RankBytes", "Pinned", "ReachesHost", "LossAt", "LoadsAt", "SquaresAt", "TallyAt", "TokenLossesAt", "HeadBuffer",
 	"InputPieces", "PieceElems", "AheadRows", "SumBytes", "TiedSumStride", "TouchedBytesPerElem", // how much
 	"Numerics", "Whole", "Outputs", "Model", "Head", "Cluster", "Ranks", "LongestDocument", "AttentionShapes",
 	"MicrosDown", "NumberDown",
