@@ -186,8 +186,8 @@ func TestSplitF24RoundsAtRandom(t *testing.T) {
 	}
 }
 
-// To nearest, the high half is that of a master in fp32, or one above it where the number is half a 24-bit step below
-// the middle of two bf16 numbers or less.
+// To nearest, the high half is that of a master in fp32, or one above it where the number is half a 24-bit step below the
+// middle of two bf16 numbers or less.
 func TestNearestF24(t *testing.T) {
 	for low := range uint32(1 << 16) {
 		x := math.Float32frombits(0x3f800000 | low)
