@@ -78,7 +78,10 @@ func (r Request) notTwice() string {
 
 // notTwice says why steps cannot compute their gradients twice; empty: they can.
 func (p *Plan) notTwice() string {
+	balanced, _ := p.balanced()
 	switch o := p.Outputs; {
+	case balanced > 0: // the last block would count its choices again, in its second visit on the way up
+		return "the load-balancing loss (router_aux_loss_coef) has to count each choice of an expert once"
 	case !p.Trains():
 		return "nothing is trained"
 	case p.lowestTrained() > p.blocks():
