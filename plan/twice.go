@@ -80,8 +80,8 @@ func (r Request) notTwice() string {
 func (p *Plan) notTwice() string {
 	balanced, _ := p.balanced()
 	switch o := p.Outputs; {
-	case balanced > 0: // the last block would count its choices again, in its second visit on the way up
-		return "the load-balancing loss (router_aux_loss_coef) has to count each choice of an expert once"
+	case balanced > 0: // TestExperts found other bits with it; the cause is not known
+		return "with a load-balancing loss (router_aux_loss_coef) the second half of a step has other gradients"
 	case !p.Trains():
 		return "nothing is trained"
 	case p.lowestTrained() > p.blocks():
