@@ -78,10 +78,7 @@ func (r Request) notTwice() string {
 
 // notTwice says why steps cannot compute their gradients twice; empty: they can.
 func (p *Plan) notTwice() string {
-	balanced, _ := p.balanced()
 	switch o := p.Outputs; {
-	case balanced > 0: // TestExperts found other bits with it; the cause is not known
-		return "with a load-balancing loss (router_aux_loss_coef) the second half of a step has other gradients"
 	case !p.Trains():
 		return "nothing is trained"
 	case p.lowestTrained() > p.blocks():

@@ -40,6 +40,21 @@ func (e *Engine) gather(p *program) []byte {
 	return all
 }
 
+// clearResults has all results be zero before a schedule. The second half of a step still needs the choices of experts that
+// the first one has gathered in the same memory.
+func (e *Engine) clearResults(half plan.Half) {
+	if half != plan.ForUpdates {
+		clear(e.regions[plan.ResultsPurpose].Bytes())
+		return
+	}
+	clear(e.bytes(plan.ResultsPurpose, e.host.Home(plan.HostResults, 0)))
+	for rank := range e.ranks {
+		if mem := e.host.Home(plan.Results, rank); !mem.IsZero() {
+			clear(e.bytes(plan.ResultsPurpose, mem))
+		}
+	}
+}
+
 // exchange hands this host's results to the others, and takes theirs: e.results, by host. It does so again while others
 // have none yet (see finish).
 func (e *Engine) exchange(own []byte) (err error) {

@@ -103,7 +103,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 			return Result{}, err
 		}
 	}
-	clear(e.regions[plan.ResultsPurpose].Bytes())
+	e.clearResults(p.half)
 	if step > 0 {
 		e.latest.Store(int64(step))
 	}

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"fmt"
 	"math"
 
 	"github.com/millrace/millrace/optim"
@@ -27,6 +28,12 @@ func (e *Engine) stepTwice(ctx context.Context, batch *Batch, update Update) (Re
 	again, err := e.run(ctx, plan.SecondHalf, batch, update.Step)
 	if err != nil {
 		return Result{}, err
+	}
+	if again.GradNorm != res.GradNorm {
+		e.broken = fmt.Errorf("the gradients of step %d had the norm %v when they were computed for clipping, and %v for the "+
+			"update: this machine computes wrong, or this is a bug; continue from a checkpoint, with memory.gradients: keep",
+			update.Step, res.GradNorm, again.GradNorm)
+		return Result{}, e.broken
 	}
 	res.Updates.add(again.Updates)
 	return res, nil
