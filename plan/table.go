@@ -115,7 +115,7 @@ func (p *Plan) resolve(ask Placement) Placement {
 		place.CallChunks = min(ask.CallChunks, p.chunksOfStep())
 	}
 	// Several devices would each have such rows, of one host memory; caches are of passes with few rows.
-	if alone && !bound && p.holdsRows() && (p.Trains() || !p.Outputs.Continues()) {
+	if alone && !bound && p.mayHoldAway() && (p.Trains() || !p.Outputs.Continues()) {
 		place.HeldAway = min(ask.HeldAway, nn.NormAway)
 	}
 	place.LookAhead = ask.LookAhead && !bound && !inBackward && !p.Cluster.Several() && p.mayLookAhead(&place.Where)
@@ -183,9 +183,11 @@ func (p *Plan) mayLookAhead(where *Table) bool {
 // ReachesHost reports whether operations of the device read and write rows in host memory: see Placement.HeldAway.
 func (p *Plan) ReachesHost() bool { return p.Placement.HeldAway > nn.AllHere }
 
-// holdsRows reports whether blocks hold rows between their visits.
-func (p *Plan) holdsRows() bool {
-	return slices.ContainsFunc(p.Model.Blocks, func(d *nn.Block) bool { return d.Parts() > 0 })
+// mayHoldAway reports whether rows between visits may wait in host memory: those of experts. Of other blocks in parts the
+// bytes that visits reach there are not known to the byte.
+func (p *Plan) mayHoldAway() bool {
+	others := func(d *nn.Block) bool { return d.Parts() > 0 && d.Loads() == 0 }
+	return p.Model.Routed() && !slices.ContainsFunc(p.Model.Blocks, others)
 }
 
 func (p *Plan) blocks() int { return len(p.Model.Blocks) }

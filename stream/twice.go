@@ -25,7 +25,7 @@ func (e *Engine) stepTwice(ctx context.Context, batch *Batch, update Update) (Re
 	}
 	res.ClipScale = optim.ClipScale(res.GradNorm, update.MaxGradNorm)
 	e.pending = &pendingUpdate{Update: update, clip: res.ClipScale}
-	again, err := e.run(ctx, plan.SecondHalf, batch, update.Step)
+	again, err := e.run(ctx, plan.SecondHalf, nil, update.Step) // what the batch has is where lanes read it
 	if err != nil {
 		return Result{}, err
 	}
