@@ -27,6 +27,7 @@ func (e *Engine) stepTwice(ctx context.Context, batch *Batch, update Update) (Re
 	e.pending = &pendingUpdate{Update: update, clip: res.ClipScale}
 	again, err := e.run(ctx, plan.SecondHalf, nil, update.Step) // what the batch has is where lanes read it
 	if err != nil {
+		e.pending = nil // nothing has been touched, or all is broken
 		return Result{}, err
 	}
 	if again.GradNorm != res.GradNorm {

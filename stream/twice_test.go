@@ -3,10 +3,12 @@ package stream_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"math"
 	"testing"
 
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/stream"
 )
 
 // A step that computes its gradients twice, and whose norm is not finite, changes nothing, and the next one does what it
@@ -90,4 +92,49 @@ func TestMarksOfHalves(t *testing.T) {
 	if math.Abs(share-1) > 1e-12 {
 		t.Errorf("it ends at %v", share)
 	}
+}
+
+// lonely are the peers of a host that is alone. It cancels when results are exchanged for the first time, at the end of
+// the first half of a step.
+type lonely struct {
+	stream.Peers
+	cancel context.CancelFunc
+}
+
+func (l *lonely) Exchange(b []byte) ([][]byte, error) {
+	l.cancel()
+	return [][]byte{b}, nil
+}
+
+// A step that is cancelled between its halves has changed nothing, and can be taken again.
+func TestTwiceIsCancelledBetweenHalves(t *testing.T) {
+	s := tiny.subject(t, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	o := setup{change: func(p *plan.Placement) {
+		streamed(2)(p)
+		p.Twice = true
+	}}
+	ref := start(t, s, o)
+	defer ref.close(t)
+	o.peers = &lonely{cancel: cancel}
+	r := start(t, s, o)
+	defer r.close(t)
+	before := stateOf(t, r)
+	if _, err := r.engine.Step(ctx, s.batches[0], s.updates[0]); !errors.Is(err, context.Canceled) {
+		t.Fatalf("error %v", err)
+	}
+	if _, err := r.engine.Flush(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	for id, bits := range stateOf(t, r).state {
+		if !bytes.Equal(bits, before.state[id]) {
+			t.Errorf("%v of %s have changed", id.Kind, r.plan.Model.Parts[id.Part].Name)
+		}
+	}
+	for _, e := range []*rig{r, ref} {
+		if _, err := e.engine.Step(context.Background(), s.batches[0], s.updates[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sameBits(t, stateOf(t, r), stateOf(t, ref), r.plan)
 }
