@@ -12,6 +12,7 @@ import (
 // stepTwice is Step where gradients are computed twice: for the norm, and for the update, which is done then. A step whose
 // norm is not finite has no second half.
 func (e *Engine) stepTwice(ctx context.Context, batch *Batch, update Update) (Result, error) {
+	defer e.temper()()
 	res, err := e.run(ctx, plan.FirstHalf, batch, update.Step)
 	if err != nil {
 		return Result{}, err
