@@ -51,7 +51,8 @@ func TestMeasure(t *testing.T) {
 	}
 
 	// With less host memory state goes to disk, and what the disk does is counted.
-	o.Master, o.Moments, o.Memory = "split24", "8bit", runfile.Memory{Path: t.TempDir(), Disk: budget(t, "auto").Device, Host: runfile.Bytes{N: 1 << 30}}
+	o.Master, o.Moments = "split24", "8bit"
+	o.Memory = runfile.Memory{Path: t.TempDir(), Disk: budget(t, "auto").Device, Host: runfile.Bytes{N: 1 << 30}}
 	o.Model, o.Steps = writeConfig(t, map[string]any{"num_hidden_layers": 9}), 1
 	o.program = 1
 	r := &Result{}

@@ -32,7 +32,8 @@ func trained(t *testing.T) *model.Model {
 }
 
 // saveWeights saves numbers in place of the model's weights: bytes that differ from one element to the next.
-func saveWeights(t *testing.T, m *model.Model, dtype, low tensor.DType, doc []byte, id Model) (*Checkpoint, map[ID][]byte) {
+func saveWeights(t *testing.T, m *model.Model, dtype, low tensor.DType, doc []byte, id Model) (*Checkpoint,
+	map[ID][]byte) {
 	t.Helper()
 	fsys := vfs.NewMem()
 	r := start(t, fsys, root)
@@ -69,7 +70,8 @@ func TestWeights(t *testing.T) {
 	doc, err := os.ReadFile(qwen3 + "/config.json")
 	must(t, err)
 	m := trained(t)
-	for _, types := range [][2]tensor.DType{{tensor.BF16, tensor.I16}, {tensor.BF16, tensor.I8}, {tensor.F32, tensor.I16}} {
+	for _, types := range [][2]tensor.DType{{tensor.BF16, tensor.I16}, {tensor.BF16, tensor.I8},
+		{tensor.F32, tensor.I16}} {
 		dtype, lows := types[0], types[1]
 		c, saved := saveWeights(t, m, dtype, lows, doc, Identify(m, doc, ""))
 		again, err := c.Model()
@@ -91,7 +93,8 @@ func TestWeights(t *testing.T) {
 			main := saved[ID{p.Name, store.Weights}]
 			if dtype == tensor.F32 {
 				same := func(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }
-				if !slices.EqualFunc(v.F32, hostmem.F32(main)[first:first+n], same) || v.High != nil || v.Low != nil || v.Low8 != nil {
+				if !slices.EqualFunc(v.F32, hostmem.F32(main)[first:first+n], same) || v.High != nil || v.Low != nil ||
+					v.Low8 != nil {
 					t.Fatalf("[%d, +%d) of %s differs", first, n, p.Name)
 				}
 				return

@@ -8,8 +8,8 @@ import (
 
 // Values are a part's weights in host memory, in one of two forms: F32, or High with Low or Low8, the halves of split
 // master weights (tensor.SplitF32) or of those with 24 bits (tensor.SplitF24). F32 and High have Layout.WeightElems
-// elements, indexed by Placed.First; low halves have Layout.StateElems, indexed by Placed.State, so that a frozen tensor
-// has bf16 weights only. Without low halves all have: what a model computes with.
+// elements, indexed by Placed.First; low halves have Layout.StateElems, indexed by Placed.State, so that a frozen
+// tensor has bf16 weights only. Without low halves all have: what a model computes with.
 type Values struct {
 	F32  []float32
 	High []uint16
@@ -67,8 +67,8 @@ func (v Values) Elems(f *tensor.Placed, first int64, dst []float32) {
 	}
 }
 
-// setElems stores src as elements of a field, from element first of it on, without low halves the bf16 halves alone, and
-// returns the index in src of the first value that bf16 cannot hold, or -1.
+// setElems stores src as elements of a field, from element first of it on, without low halves the bf16 halves alone,
+// and returns the index in src of the first value that bf16 cannot hold, or -1.
 func (v Values) setElems(f *tensor.Placed, first int64, src []float32) int {
 	at, n := f.First+first-v.First, int64(len(src))
 	switch {

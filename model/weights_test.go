@@ -466,7 +466,8 @@ func TestNamesOfTiedHeads(t *testing.T) {
 	}
 }
 
-// Values of 24 bits are the nearest ones to fp32 numbers, and are read back and copied as they are: whole, and in pieces.
+// Values of 24 bits are the nearest ones to fp32 numbers, and are read back and copied as they are: whole, and in
+// pieces.
 func TestValuesOf24Bits(t *testing.T) {
 	m, err := model.Read(filepath.Join("modeltest", "testdata", "qwen3-bias-untied"))
 	check(t, err)

@@ -41,8 +41,8 @@ func (p *Plan) Assumed(m Machine) (list []Assumed) {
 		}
 	}
 	if p.Numerics.Master == optim.Split24 && p.Trains() {
-		as := fmt.Sprintf("%v times that of updates with moments in 8 bits, as a core of a Xeon had, and no more than that of "+
-			"other updates", master24Times)
+		as := fmt.Sprintf("%v times that of updates with moments in 8 bits, as a core of a Xeon had, and no more than that "+
+			"of other updates", master24Times)
 		if p.Numerics.Moments != optim.MomentsF32 {
 			as = fmt.Sprintf("%v of that of updates of other masters, as a core of a Xeon had", master24Share)
 		}
@@ -62,7 +62,8 @@ func (p *Plan) Assumed(m Machine) (list []Assumed) {
 	}
 	if moments := p.Numerics.Moments; moments.IsExperiment() {
 		list = append(list, Assumed{Operation: fmt.Sprintf("updates on the host with moments of %v", moments),
-			TakenAs:     fmt.Sprintf("%v of the parameters a second with moments in 8 bits, as a core of a Xeon had", updates4Share),
+			TakenAs: fmt.Sprintf("%v of the parameters a second with moments in 8 bits, as a core of a Xeon had",
+				updates4Share),
 			BytesPerSec: m.UpdateBytesPerSec(moments)})
 	}
 	return list

@@ -23,8 +23,8 @@ type LessWritten struct {
 }
 
 // lessWriting are the changes that may have a run write less, in the order of how much they change for the user:
-// nothing but time, the form of its state, the size of its steps, the machine. A row yields requests with the smallest change of its key
-// first, each with the key as it is set; none where the key is no help or may not change.
+// nothing but time, the form of its state, the size of its steps, the machine. A row yields requests with the smallest
+// change of its key first, each with the key as it is set; none where the key is no help or may not change.
 var lessWriting = []func(*Plan) iter.Seq2[string, Request]{gradientsTwice, smallerMoments, smallerMasters,
 	moreTokens, moreMemory}
 

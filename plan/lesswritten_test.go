@@ -36,7 +36,7 @@ func TestLessWritten(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if testing.Short() && c.apply != nil && c.name != "8-bit moments" {
-				t.Skip("four more plans or five")
+				t.Skip("-short leaves out searches for four or five more plans; make test runs them")
 			}
 			r, _ := onMachine(t, c.shape, c.machine)
 			r.Numerics.MicroBatches, r.Numerics.MicroBatch = 1, 2 // 4,096 positions

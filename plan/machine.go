@@ -103,8 +103,8 @@ func (m *Machine) AttentionFLOPsPerSecAt(compute tensor.DType, sequenceLen int) 
 // kind.
 const updates8Share = 0.35
 
-// updates4Share is the share of the parameters a second of updates with moments in 8 bits that those with some in 4 bits
-// are taken to have: 0.76 to 0.88 in the caches of a core of a Xeon.
+// updates4Share is the share of the parameters a second of updates with moments in 8 bits that those with some in 4
+// bits are taken to have: 0.76 to 0.88 in the caches of a core of a Xeon.
 const updates4Share = 0.8
 
 // UpdateBytesPerSec is the rate of the host's updates with moments of a precision. Updates with moments in codes are

@@ -138,7 +138,8 @@ func TestMachineFileOfLengths(t *testing.T) {
 	}
 }
 
-// Updates of masters of 24 bits move fewer bytes, at a rate that arithmetic bounds: a share of that with moments in 8 bits.
+// Updates of masters of 24 bits move fewer bytes, at a rate that arithmetic bounds: a share of that with moments in 8
+// bits.
 func TestSimulationTakesTheRateOfTheMaster(t *testing.T) {
 	fast, slow := machine, machine
 	fast.AdamW8BytesPerSec, slow.AdamW8BytesPerSec = machine.AdamWBytesPerSec, machine.AdamWBytesPerSec/5

@@ -77,7 +77,8 @@ func (n Numerics) Check() error {
 	case n.Compute != tensor.F32 && n.Compute != tensor.BF16:
 		return fmt.Errorf("precision.compute is %v: known are bf16 and f32", n.Compute)
 	case n.Compute == tensor.F32 && n.Master != optim.F32, n.Compute == tensor.BF16 && n.Master == optim.F32:
-		return fmt.Errorf("precision: compute %v does not go with master %v: use bf16 with split or split24, or f32 with f32", n.Compute, n.Master)
+		return fmt.Errorf("precision: compute %v does not go with master %v: use bf16 with split or split24, "+
+			"or f32 with f32", n.Compute, n.Master)
 	case n.SequenceLen < 1 || n.MicroBatch < 1 || n.MicroBatches < 1 || n.HeadChunk < 1:
 		return fmt.Errorf("sequence_len, micro-batches and head chunk must be at least 1")
 	case n.Cohorts < 0, n.MicroBatches%n.CohortCount() != 0:

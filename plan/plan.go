@@ -339,7 +339,8 @@ func (p *Plan) extentsIn(specs []store.Spec) []store.Spec {
 func (p *Plan) Pinned(purpose string) bool {
 	switch purpose {
 	case TokensPurpose, ResultsPurpose, InputsPurpose, SidesPurpose, HeldPurpose, KeptPurpose,
-		OutcomesPurpose, CachesPurpose, LogitsPurpose, EmbeddingSumPurpose, SumsPurpose, stagingPurpose, store.Weights.String():
+		OutcomesPurpose, CachesPurpose, LogitsPurpose, EmbeddingSumPurpose, SumsPurpose, stagingPurpose,
+		store.Weights.String():
 		return true
 	case store.Grad.String():
 		return !p.Cluster.Several()

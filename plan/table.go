@@ -183,8 +183,8 @@ func (p *Plan) mayLookAhead(where *Table) bool {
 // ReachesHost reports whether operations of the device read and write rows in host memory: see Placement.HeldAway.
 func (p *Plan) ReachesHost() bool { return p.Placement.HeldAway > nn.AllHere }
 
-// mayHoldAway reports whether rows between visits may wait in host memory: those of experts. Of other blocks in parts the
-// bytes that visits reach there are not known to the byte.
+// mayHoldAway reports whether rows between visits may wait in host memory: those of experts. Of other blocks in parts
+// the bytes that visits reach there are not known to the byte.
 func (p *Plan) mayHoldAway() bool {
 	others := func(d *nn.Block) bool { return d.Parts() > 0 && d.Loads() == 0 }
 	return p.Model.Routed() && !slices.ContainsFunc(p.Model.Blocks, others)
@@ -228,9 +228,9 @@ func (p *Plan) anyStatePasses() bool {
 func (p *Plan) ComputesTwice() bool { return p.Placement.Twice }
 
 // UpdatesInBackward reports whether each part is updated within the step of its gradient, as soon as that is in host
-// memory, so that no update is ever pending: nothing is clipped, or gradients are computed twice. Bound weights are read
-// by the compute lane, for as long as a schedule runs, in the memory that an update would write; there updates wait for
-// the step's end. So they do on several hosts.
+// memory, so that no update is ever pending: nothing is clipped, or gradients are computed twice. Bound weights are
+// read by the compute lane, for as long as a schedule runs, in the memory that an update would write; there updates
+// wait for the step's end. So they do on several hosts.
 func (p *Plan) UpdatesInBackward() bool { return p.updatesInBackward(p.Bound()) }
 
 func (p *Plan) updatesInBackward(bound bool) bool {

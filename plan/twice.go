@@ -12,10 +12,11 @@ import (
 // which leave the device, wait in host memory or on disk, and come back for the update. Where the drive is what a step
 // waits for, these bytes cost more than the arithmetic that makes them.
 //
-// A step that computes its gradients twice keeps none. Its first half goes up and down, rounds each gradient as it would
-// be stored, adds its squares to the norm, and drops it. Its second half goes down again, with the norm: each gradient
-// updates its part while it leaves, as without clipping. A gradient depends on the weights, the saved inputs and the
-// order of its sums, and none of these changes between the halves; so both times it has the bits of one that is kept.
+// A step that computes its gradients twice keeps none. Its first half goes up and down, rounds each gradient as it
+// would be stored, adds its squares to the norm, and drops it. Its second half goes down again, with the norm: each
+// gradient updates its part while it leaves, as without clipping. A gradient depends on the weights, the saved inputs
+// and the order of its sums, and none of these changes between the halves; so both times it has the bits of one that is
+// kept.
 //
 // The first time down overwrites these, so they cannot serve the second one:
 //

@@ -29,8 +29,8 @@ func TestGradientsAreKeptOrComputedTwice(t *testing.T) {
 	if kept.DiskBytes == 0 || kept.Placement.Twice || !twice.Placement.Twice {
 		t.Fatalf("%d bytes on disk; computed twice: %v and %v", kept.DiskBytes, kept.Placement.Twice, twice.Placement.Twice)
 	}
-	if a, b := kept.Predicted, twice.Predicted; b.StepSeconds >= a.StepSeconds || b.DiskWrittenBytes >= a.DiskWrittenBytes ||
-		b.FLOPs <= a.FLOPs*3/2 {
+	if a, b := kept.Predicted, twice.Predicted; b.StepSeconds >= a.StepSeconds ||
+		b.DiskWrittenBytes >= a.DiskWrittenBytes || b.FLOPs <= a.FLOPs*3/2 {
 		t.Errorf("kept: %+v; computed twice: %+v", a, b)
 	}
 	for _, c := range []struct {

@@ -40,8 +40,8 @@ func (e *Engine) gather(p *program) []byte {
 	return all
 }
 
-// clearResults has all results be zero before a schedule. The second half of a step still needs the choices of experts that
-// the first one has gathered in the same memory.
+// clearResults has all results be zero before a schedule. The second half of a step still needs the choices of experts
+// that the first one has gathered in the same memory.
 func (e *Engine) clearResults(half plan.Half) {
 	if half != plan.ForUpdates {
 		clear(e.regions[plan.ResultsPurpose].Bytes())

@@ -8,9 +8,9 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// Rows of the embedding that are looked up ahead have the bits that the table gets later, also with moments in codes, which
-// are rounded at random, and with masters of 24 bits, which are rounded at random themselves. Rows are whole blocks of
-// moments here, without which none are looked up ahead.
+// Rows of the embedding that are looked up ahead have the bits that the table gets later, also with moments in codes,
+// which are rounded at random, and with masters of 24 bits, which are rounded at random themselves. Rows are whole
+// blocks of moments here, without which none are looked up ahead.
 func TestRowsAheadOfRoundedState(t *testing.T) {
 	for name, change := range map[string]func(*shape){
 		"8-bit moments":       func(s *shape) { s.Moments8 = true },

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/plan"
 )
 
-// stepTwice is Step where gradients are computed twice: for the norm, and for the update, which is done then. A step whose
-// norm is not finite has no second half.
+// stepTwice is Step where gradients are computed twice: for the norm, and for the update, which is done then. A step
+// whose norm is not finite has no second half.
 func (e *Engine) stepTwice(ctx context.Context, batch *Batch, update Update) (Result, error) {
 	defer e.temper()()
 	res, err := e.run(ctx, plan.FirstHalf, batch, update.Step)
@@ -32,8 +32,8 @@ func (e *Engine) stepTwice(ctx context.Context, batch *Batch, update Update) (Re
 		return Result{}, err
 	}
 	if again.GradNorm != res.GradNorm {
-		e.broken = fmt.Errorf("the gradients of step %d had the norm %v when they were computed for clipping, and %v for the "+
-			"update: this machine computes wrong, or this is a bug; continue from a checkpoint, with memory.gradients: keep",
+		e.broken = fmt.Errorf("the gradients of step %d had the norm %v when they were computed for clipping, and %v for "+
+			"the update: this machine computes wrong, or this is a bug; continue from a checkpoint, with memory.gradients: keep",
 			update.Step, res.GradNorm, again.GradNorm)
 		return Result{}, e.broken
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/stream"
 )
 
-// A step that computes its gradients twice, and whose norm is not finite, changes nothing, and the next one does what it
-// would have done.
+// A step that computes its gradients twice, and whose norm is not finite, changes nothing, and the next one does what
+// it would have done.
 func TestTwiceLeavesOutWhereTheNormIsNotFinite(t *testing.T) {
 	for name, place := range map[string]func(*plan.Placement){"in memory": streamed(2), "on disk": allOnDisk} {
 		t.Run(name, func(t *testing.T) {

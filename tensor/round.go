@@ -69,14 +69,15 @@ func JoinF32(hi uint16, lo int16) float32 {
 	return math.Float32frombits(uint32(hi)<<16 + uint32(int32(lo)))
 }
 
-// SplitF24 rounds an fp32 master weight to 24 bits, by 8 random bits r, and cuts these into the bf16 weight that the link
-// streams (hi) and a signed remainder (lo), so that JoinF24 gives back the same 24 bits with zeros below. Of the 256 values
-// of r the low 8 bits of x round up: so the mean is x, and a number whose low 8 bits are zero stays as it is. To nearest, a
-// step that is smaller than half of a 24-bit step would never move a weight. For what is no step of training, such as a
-// model that is read, r is [NearestF24].
+// SplitF24 rounds an fp32 master weight to 24 bits, by 8 random bits r, and cuts these into the bf16 weight that the
+// link streams (hi) and a signed remainder (lo), so that JoinF24 gives back the same 24 bits with zeros below. Of the
+// 256 values of r the low 8 bits of x round up: so the mean is x, and a number whose low 8 bits are zero stays as it
+// is. To nearest, a step that is smaller than half of a 24-bit step would never move a weight. For what is no step of
+// training, such as a model that is read, r is [NearestF24].
 //
-// hi is the bf16 number nearest to the 24 bits, ties away from zero, as SplitF32 has it. lo counts units of the binade that
-// the number is in, which below a power of two are half of those of hi. A NaN becomes hi 0x7FC0, lo 0; infinities stay.
+// hi is the bf16 number nearest to the 24 bits, ties away from zero, as SplitF32 has it. lo counts units of the binade
+// that the number is in, which below a power of two are half of those of hi. A NaN becomes hi 0x7FC0, lo 0; infinities
+// stay.
 func SplitF24(x float32, r uint8) (hi uint16, lo int8) {
 	b := math.Float32bits(x)
 	if b&0x7fffffff > 0x7f800000 {

@@ -162,7 +162,8 @@ func TestSplitOf24Bits(t *testing.T) {
 
 // Of all random bytes, as many round up as the dropped bits say; infinities stay, and NaNs are one.
 func TestSplitF24RoundsAtRandom(t *testing.T) {
-	for _, b := range []uint32{0x3f800001, 0x3f8000ff, 0x3f7fff80, 0xbf7fffff, 0x007fffff, 0x00000001, 0x7f7fffff, 0x7f800000,
+	for _, b := range []uint32{0x3f800001, 0x3f8000ff, 0x3f7fff80, 0xbf7fffff, 0x007fffff, 0x00000001, 0x7f7fffff,
+		0x7f800000,
 		0xff800000, 0x7fc00001} {
 		up := uint32(0)
 		for r := range 256 {
@@ -186,8 +187,8 @@ func TestSplitF24RoundsAtRandom(t *testing.T) {
 	}
 }
 
-// To nearest, the high half is that of a master in fp32, or one above it where the number is half a 24-bit step below the
-// middle of two bf16 numbers or less.
+// To nearest, the high half is that of a master in fp32, or one above it where the number is half a 24-bit step below
+// the middle of two bf16 numbers or less.
 func TestNearestF24(t *testing.T) {
 	for low := range uint32(1 << 16) {
 		x := math.Float32frombits(0x3f800000 | low)

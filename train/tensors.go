@@ -22,11 +22,11 @@ func (r *Run) Tensor(ctx context.Context, name string) ([]float32, error) {
 	return r.plan.Model.ReadTensor(name, func(part int) (model.Values, error) { return view(ctx, part) })
 }
 
-// SetTensor replaces the values of a tensor after the updates of all steps: fp32, row by row, one for each element.
-// The optimizer's moments stay. The master weights have the values exactly, those of 24 bits the nearest ones;
-// those of a frozen tensor in a run that computes in bf16 are rounded to bf16. A value that is not finite, or that bf16 cannot hold in such a run, is an
-// error, and then nothing changes. The memory for one part of the model, such as a block, is not planned. After an
-// error of the store the run can only be closed.
+// SetTensor replaces the values of a tensor after the updates of all steps: fp32, row by row, one for each element. The
+// optimizer's moments stay. The master weights have the values exactly, those of 24 bits the nearest ones; those of a
+// frozen tensor in a run that computes in bf16 are rounded to bf16. A value that is not finite, or that bf16 cannot
+// hold in such a run, is an error, and then nothing changes. The memory for one part of the model, such as a block, is
+// not planned. After an error of the store the run can only be closed.
 func (r *Run) SetTensor(ctx context.Context, name string, values []float32) error {
 	if err := r.flushFinite(ctx); err != nil {
 		return err

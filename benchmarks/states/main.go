@@ -12,8 +12,8 @@ import (
 )
 
 func main() {
-	harness.Head("| model | machine | tokens per step | state | gradients | device | host | disk | s per step | tokens/s " +
-		"| bytes written per token | gradients the other way, s |")
+	harness.Head("| model | machine | tokens per step | state | gradients | device | host | disk | s per step " +
+		"| tokens/s | bytes written per token | gradients the other way, s |")
 	for _, on := range cases {
 		for _, state := range states {
 			fmt.Println(on.row(state))

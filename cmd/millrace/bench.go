@@ -64,7 +64,8 @@ func (c *benchCmd) Run(p *program) error {
 	}
 	r, err := bench.Measure(p.ctx, p.env, bench.Options{Shape: c.Shape, Model: c.Model, SequenceLen: c.SequenceLen, Tokens: c.Tokens,
 		Steps: c.Steps, Warmup: c.Warmup, MicroBatch: c.MicroBatch, HeadChunk: c.HeadChunk, BlockChunk: c.BlockChunk, Compute: c.Compute,
-		Master: c.Master, Moments: c.Moments, MaxGradNorm: c.MaxGradNorm, Memory: m, Device: c.Device, Stream: c.Stream, AliasLayers: c.AliasLayers, TracePath: c.Trace,
+		Master: c.Master, Moments: c.Moments, MaxGradNorm: c.MaxGradNorm, Memory: m, Device: c.Device, Stream: c.Stream,
+		AliasLayers: c.AliasLayers, TracePath: c.Trace,
 		DryRun: c.DryRun})
 	if err != nil {
 		return err

@@ -21,7 +21,8 @@ func TestWhatIf(t *testing.T) {
 	args := []string{"plan", "--shape", "qwen2.5-1.5b", "--machine", "rtx2060-laptop-6gb", "--rehearse",
 		"--set", "sequence_len=1024", "--set", "batch_tokens=4096", "--set", "max_steps=100"}
 	text := invoke(t, args...).must(t).stdout
-	for _, word := range []string{"1.5B parameters", "RTX 2060", "what limits it", "100 steps take", "in each of 100 steps",
+	for _, word := range []string{"1.5B parameters", "RTX 2060", "what limits it", "100 steps take",
+		"in each of 100 steps",
 		"of the 1200 TB that the drive is rated for", "data sheet", "as planned",
 		"figures that are taken to arrive: bf16 products 0.65", "all assumed", "assumed for every machine"} {
 		if !strings.Contains(text, word) {

@@ -60,7 +60,8 @@ func TestConformanceAligned(t *testing.T) {
 func costly(t *testing.T) {
 	t.Helper()
 	if raceEnabled || testing.Short() {
-		t.Skip("the interpreter of PTX is slow: make long has this test in one of its turns")
+		t.Skip("-short leaves out operations that the interpreter of PTX takes a minute for: make long runs them, and " +
+			"kerneltest runs their kernels with every commit")
 	}
 	t.Parallel()
 }

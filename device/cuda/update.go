@@ -115,7 +115,8 @@ func (s *Stream) AdamW(args device.AdamWArgs, tally device.Mem) {
 		if args.Low.DType == tensor.I8 {
 			all = draw(all, args.Draw)
 		}
-		return s.launch(named("adamw", masterName(args.Weights, args.Low), typeName(args.Grad.DType)), scalars(all, args.AdamWScalars)...)
+		return s.launch(named("adamw", masterName(args.Weights, args.Low), typeName(args.Grad.DType)),
+			scalars(all, args.AdamWScalars)...)
 	})
 }
 
@@ -157,7 +158,8 @@ func masterName(weights, low device.Mat) string {
 
 // draw are the arguments that name random words.
 func draw(to []arg, d device.Draw) []arg {
-	return append(to, i64(int(uint64(d.Key[1])<<32|uint64(d.Key[0]))), i64(int(d.Part)), i64(int(d.First/device.DrawTogether)))
+	key := uint64(d.Key[1])<<32 | uint64(d.Key[0])
+	return append(to, i64(int(key)), i64(int(d.Part)), i64(int(d.First/device.DrawTogether)))
 }
 
 // low is the address of the low halves; weights in F32 have none, and their kernels do not read it.

@@ -343,7 +343,8 @@ func testBadCalls(r *rig) {
 			s.AdamW(device.AdamWArgs{Weights: f32(1, 6), Low: mat(tensor.I16, 1, 6), Grad: f32(1, 6), M: f32(1, 6), V: f32(1, 6)}, tally)
 		},
 		"parameters that begin between words made at once": func(s device.Stream) {
-			s.AdamW(device.AdamWArgs{Weights: mat(tensor.BF16, 1, 6), Low: mat(tensor.I8, 1, 6), Grad: f32(1, 6), M: f32(1, 6), V: f32(1, 6),
+			s.AdamW(device.AdamWArgs{Weights: mat(tensor.BF16, 1, 6), Low: mat(tensor.I8, 1, 6), Grad: f32(1, 6),
+				M: f32(1, 6), V: f32(1, 6),
 				Draw: device.Draw{First: 2}}, tally)
 		},
 		"too many taps": func(s device.Stream) {

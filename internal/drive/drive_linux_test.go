@@ -50,8 +50,8 @@ func (f tree) thermometer(dir, driver, celsius, limitFile, limit string) {
 	}
 }
 
-// The thermometer of a directory's drive is found from a partition, an array, a mapping and a drive with several ways to
-// it, where kernels of different ages put it.
+// The thermometer of a directory's drive is found from a partition, an array, a mapping and a drive with several ways
+// to it, where kernels of different ages put it.
 func TestSensors(t *testing.T) {
 	dir := t.TempDir()
 	number, err := numberOf(dir)

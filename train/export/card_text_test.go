@@ -358,7 +358,8 @@ func TestCardOfARun(t *testing.T) {
 		}
 	}
 	of.Settings["precision"] = "bf16 split24 f32"
-	if got := text(of); strings.Contains(got, "full precision") || !strings.Contains(got, "all parameters with master weights of 24 bits") {
+	if got := text(of); strings.Contains(got, "full precision") ||
+		!strings.Contains(got, "all parameters with master weights of 24 bits") {
 		t.Errorf("the card says another precision:\n%s", got)
 	}
 	delete(of.Settings, "precision")

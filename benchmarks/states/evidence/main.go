@@ -32,7 +32,7 @@ var (
 	steps  = flag.Int("steps", 300, "steps of each run")
 	warmup = flag.Int("warmup", 10, "steps in which the learning rate rises")
 	rate   = flag.Float64("rate", 1e-5, "learning rate after them")
-	seeds  = flag.Int("seeds", 3, "runs of each form, with seeds from 1 on: other orders of the data, and other random bits")
+	seeds  = flag.Int("seeds", 3, "runs of each form, with seeds from 1 on: other orders of the data and random bits")
 	forms  = flag.String("forms", "split,f32 split24,f32 split,8bit split24,8bit split24,8+4 "+
 		"split24,4bit",
 		"masters and moments, the first one as the reference of losses")

@@ -66,8 +66,8 @@ func (t *Table) AdamWSplit(hi []uint16, lo []int16, m, v []float32, grad Vec, s 
 	return told.of(s)
 }
 
-// AdamWSplit24 is AdamWSplit for a master of 24 bits (tensor.SplitF24). The new weights, rounded to fp32 as AdamWSplit's,
-// are rounded to 24 bits by the random words of d.
+// AdamWSplit24 is AdamWSplit for a master of 24 bits (tensor.SplitF24). The new weights, rounded to fp32 as
+// AdamWSplit's, are rounded to 24 bits by the random words of d.
 func (t *Table) AdamWSplit24(hi []uint16, lo []int8, m, v []float32, grad Vec, d device.Draw, s *AdamWScalars) Tally {
 	n := len(hi)
 	check(len(lo) == n && len(m) == n && len(v) == n && grad.Len == n, "AdamWSplit24: lengths differ")

@@ -85,7 +85,8 @@ func (t *Table) AdamW8Split24(hi []uint16, lo []int8, m Moments8, grad Vec, d de
 	f := t.adamw8Split24[kind(grad.DType)]
 	var told tally
 	for i := 0; i < n; i += piece {
-		told.add(f(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Add(grad.Data, i*size(grad.DType)), min(piece, n-i), s, m.at(i, d)))
+		told.add(f(unsafe.Pointer(&hi[i]), unsafe.Pointer(&lo[i]), unsafe.Add(grad.Data, i*size(grad.DType)),
+			min(piece, n-i), s, m.at(i, d)))
 	}
 	return told.of(s)
 }
@@ -162,7 +163,8 @@ func plainAdamW8Split[E element](hi, lo, g unsafe.Pointer, n int, s *AdamWScalar
 	return t.bad, t.longest
 }
 
-func plainAdamW8Split24[E element](hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int, longest uint32) {
+func plainAdamW8Split24[E element](hi, lo, g unsafe.Pointer, n int, s *AdamWScalars, at moments8) (bad int,
+	longest uint32) {
 	his, los, gs := of[uint16](hi, n), of[int8](lo, n), of[E](g, n)
 	var m, v [tensor.MomentBlock]float32
 	var t tally

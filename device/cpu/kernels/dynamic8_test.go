@@ -284,7 +284,8 @@ func (s *state8) compare(t *testing.T, o *state8, what string) {
 	t.Helper()
 	for i := range s.p {
 		switch b := i / tensor.MomentBlock; {
-		case s.p[i] != o.p[i] && (s.p[i] == s.p[i] || o.p[i] == o.p[i]), s.hi[i] != o.hi[i], s.lo[i] != o.lo[i], s.lo8[i] != o.lo8[i]:
+		case s.p[i] != o.p[i] && (s.p[i] == s.p[i] || o.p[i] == o.p[i]), s.hi[i] != o.hi[i], s.lo[i] != o.lo[i],
+			s.lo8[i] != o.lo8[i]:
 			t.Fatalf("%s: weight %d differs", what, i)
 		case math.Float32bits(s.MScale[b]) != math.Float32bits(o.MScale[b]), math.Float32bits(s.VScale[b]) != math.Float32bits(o.VScale[b]):
 			t.Fatalf("%s: scales of block %d are %v %v, want %v %v", what, b, o.MScale[b], o.VScale[b], s.MScale[b], s.VScale[b])

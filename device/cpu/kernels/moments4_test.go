@@ -155,7 +155,8 @@ func TestTraps4(t *testing.T) {
 			{"each step, a ten-thousandth", every(1, 1e-7), 0, 1},
 		} {
 			way, way4, longest := trap(For(isa.Best()), newMoments4(n, first), n, steps, c.cold)
-			t.Logf("first moments of %d bits, gradients %s: moved %.1f learning rates, with fp32 moments %.1f; at most %.1f at once",
+			t.Logf("first moments of %d bits, gradients %s: moved %.1f learning rates, with fp32 moments %.1f; "+
+				"at most %.1f at once",
 				first, c.name, way4, way, longest)
 			if way4 < c.least*way || way4 > c.most*way {
 				t.Errorf("first moments of %d bits, gradients %s: moved %.1f learning rates, with fp32 moments %.1f", first,

@@ -131,8 +131,8 @@ func plainAdamWSplit[E element](hi, lo, m, v, g unsafe.Pointer, n int, s *AdamWS
 	return t.bad, t.longest
 }
 
-// adamwSplit24 is adamw for a master of 24 bits, which the lowest 8 bits of a random word round. A number with an infinite
-// high half counts as bad.
+// adamwSplit24 is adamw for a master of 24 bits, which the lowest 8 bits of a random word round. A number with an
+// infinite high half counts as bad.
 func adamwSplit24(hi uint16, lo int8, m, v, g float32, word uint32, s *AdamWScalars, t *tally) (uint16, int8, float32,
 	float32) {
 	p, m, v := adamw(tensor.JoinF24(hi, lo), m, v, g, s, t)
@@ -143,7 +143,8 @@ func adamwSplit24(hi uint16, lo int8, m, v, g float32, word uint32, s *AdamWScal
 	return hi, lo, m, v
 }
 
-func plainAdamWSplit24[E element](hi, lo, m, v, g, words unsafe.Pointer, n int, s *AdamWScalars) (bad int, longest uint32) {
+func plainAdamWSplit24[E element](hi, lo, m, v, g, words unsafe.Pointer, n int, s *AdamWScalars) (bad int,
+	longest uint32) {
 	his, los, ms, vs, gs := of[uint16](hi, n), of[int8](lo, n), of[float32](m, n), of[float32](v, n), of[E](g, n)
 	var t tally
 	for i, word := range of[uint32](words, n) {

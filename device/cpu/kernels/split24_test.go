@@ -25,7 +25,8 @@ func TestWordsOfLevels(t *testing.T) {
 	for _, level := range isa.Available() {
 		for _, c := range []struct{ first, n int }{{0, wordsPiece}, {0, 1}, {8, 100}, {60, wordsPiece}} {
 			var got [wordsPiece]uint32
-			For(level).words(&got, c.n, device.Draw{Key: rng.KeyOf(seed, "round states", step), Part: part, First: uint64(c.first)})
+			For(level).words(&got, c.n, device.Draw{Key: rng.KeyOf(seed, "round states", step), Part: part,
+				First: uint64(c.first)})
 			if !slices.Equal(got[:c.n], want[c.first:][:c.n]) {
 				t.Errorf("%v: words from %d on differ", level, c.first)
 			}
@@ -71,7 +72,8 @@ func (s *split24) update(k *Table, eight bool, grad []float32, d device.Draw, a 
 func (s *split24) same(t *testing.T, what string, o *split24) {
 	t.Helper()
 	if !slices.Equal(s.hi, o.hi) || !slices.Equal(s.lo, o.lo) || !slices.Equal(s.m, o.m) || !slices.Equal(s.v, o.v) ||
-		!slices.Equal(s.M, o.M) || !slices.Equal(s.V, o.V) || !slices.Equal(s.MScale, o.MScale) || !slices.Equal(s.VScale, o.VScale) {
+		!slices.Equal(s.M, o.M) || !slices.Equal(s.V, o.V) || !slices.Equal(s.MScale, o.MScale) ||
+		!slices.Equal(s.VScale, o.VScale) {
 		t.Fatalf("%s: states differ", what)
 	}
 }
@@ -153,8 +155,8 @@ func TestSplit24KeepsSmallSteps(t *testing.T) {
 	}
 }
 
-// Without gradients and decay nothing changes, whatever the words: weights of 24 bits stay as they are, also next to some
-// that learn.
+// Without gradients and decay nothing changes, whatever the words: weights of 24 bits stay as they are, also next to
+// some that learn.
 func TestSplit24StandsStill(t *testing.T) {
 	const n = 2 * tensor.MomentBlock
 	random := rand.New(rand.NewPCG(1, 2))

@@ -368,6 +368,7 @@ func (l adamwAVX2) write() (source, declaration string) {
 	a.end()
 	a.f("VZEROUPPER")
 	a.f("RET")
-	return a.function("adamw"+l.function(l.d)+ymm.suffix(), strings.Join(arrays, ", ")+" unsafe.Pointer, n int, s *AdamWScalars",
+	return a.function("adamw"+l.function(l.d)+ymm.suffix(), strings.Join(arrays, ", ")+
+		" unsafe.Pointer, n int, s *AdamWScalars",
 		frameBytes, off+tallyBytes)
 }

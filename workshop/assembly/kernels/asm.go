@@ -400,8 +400,8 @@ func (a *asm) randomBits() reg {
 	return r
 }
 
-// splitMaster24 writes the two halves of fp32 weights as tensor.SplitF24 does, counts those with a high half that is not
-// finite, and frees r.
+// splitMaster24 writes the two halves of fp32 weights as tensor.SplitF24 does, counts those with a high half that is
+// not finite, and frees r.
 func (a *asm) splitMaster24(r, counter reg, hi, lo string) {
 	half, nan, exponent := a.bits(0x8000), a.bits(0x7fc00000), a.bits(0x7f800000)
 	x := a.v(r)

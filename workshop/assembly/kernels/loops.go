@@ -33,7 +33,8 @@ func loops(w width) []loop {
 	}
 	all = append(all, adamw(unsplit, f32))
 	for _, d := range both {
-		all = append(all, adamw(split16, d), adamw(split24, d), sum64("sumSquares", d, true), add(d), addTo(d), scale(d), addScaled(d),
+		all = append(all, adamw(split16, d), adamw(split24, d), sum64("sumSquares", d, true), add(d), addTo(d),
+			scale(d), addScaled(d),
 			normSquares(d), normApply(d), normDot(d), normGrad(d, false), normGrad(d, true), normWeight(d),
 			rotate(d), swiglu(d), swigluGrad(d), geglu(d), gegluGrad(d), limited(d), limitedGrad(d), gate(d),
 			gateGrad(d), expMul(d), expSum(d), dot(d), scoreGrad(d))

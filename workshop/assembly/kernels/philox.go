@@ -35,8 +35,8 @@ func wordsLoop(w width) (source, declaration string) {
 // blockWords writes a block's random words to words8. base is the register with its address, less at.
 func (a *asm) blockWords(base, temp string, at int) { a.philox(base, temp, at, base, "$256") }
 
-// philox writes random words, until there are end of them. base is the register with the address of words8, and to the one
-// with that of the words, both less at. It takes R12, the register temp and vector registers below 16.
+// philox writes random words, until there are end of them. base is the register with the address of words8, and to the
+// one with that of the words, both less at. It takes R12, the register temp and vector registers below 16.
 func (a *asm) philox(base, temp string, at int, to, end string) {
 	width := 32 // bytes
 	if a.w == zmm {
