@@ -85,6 +85,9 @@ func (p *Plan) leastOfPass(pass Pass, m *Machine, visits *visitCosts) float64 {
 	for _, r := range rows {
 		f.row(r)
 	}
+	for _, part := range b.waiting() {
+		f.ofPart(LaneUpdate, DoUpdate, part, 1, 0)
+	}
 	return max(slices.Max(f.at), f.drained(), f.disk)
 }
 
@@ -277,13 +280,13 @@ func (f *floor) drainGradient(part int, before []float64) {
 		n, to.What = f.Numerics.CohortCount(), Gradient
 	case f.Cluster.Several():
 		n, to.What = f.Numerics.CohortCount(), CohortSum
-	case f.StateResident(part), f.Pass.Half == ForNorm:
+	case f.StateResident(part), !f.leaves(part):
 		return
 	case f.staged():
 		from = f.at[computes]
 	}
 	f.move(LaneDrain, rank, part, n, f.here(Gradient, part, Device), to, from)
-	if f.UpdatesInBackward() && !f.Tied(part) {
+	if f.UpdatesInBackward() && !f.Tied(part) && !f.GradWaits(part) {
 		f.ofPart(LaneUpdate, DoUpdate, part, 1, 0) // at once
 	}
 }

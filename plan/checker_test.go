@@ -139,7 +139,9 @@ func (c *checker) afterNorm() {
 	}
 	c.mem = first.mem
 	for part := range c.m.Parts {
-		c.mem[c.hostGradient(part)] = content{"old gradient", part, 0}
+		if !c.p.GradWaits(part) {
+			c.mem[c.hostGradient(part)] = content{"old gradient", part, 0}
+		}
 	}
 }
 
@@ -165,10 +167,16 @@ func (c *checker) hostGradient(part int) place {
 
 func (c *checker) training() bool { return c.pass.Steps() }
 
-// homely reports whether the gradient of a part comes to where it is stored. In the first half of a step those of
-// tables alone do, which the host sums there.
+// homely reports whether the gradient of a part comes to where it is stored. In the first half of a step those do that
+// wait for the norm, and tables, which the host sums there.
 func (c *checker) homely(part int) bool {
-	return c.training() && (c.pass.Half != plan.ForNorm || c.m.Parts[part].Kind.LookedUp())
+	switch c.pass.Half {
+	case plan.ForNorm:
+		return c.p.GradWaits(part) || c.m.Parts[part].Kind.LookedUp()
+	case plan.ForUpdates:
+		return !c.p.GradWaits(part)
+	}
+	return c.training()
 }
 
 // passesOf are the passes that a plan's schedules come in.

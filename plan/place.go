@@ -115,6 +115,9 @@ type Placement struct {
 	// Twice has a step compute its gradients twice: for the norm, and when that is known for updates. So no gradient
 	// waits for the norm, and none has a place of its own in host memory or on disk (sharedGrads).
 	Twice bool `json:"gradients_twice,omitempty"`
+	// TwiceFrom has Twice hold for the layers from this one on, the head among them: gradients of the layers below wait
+	// for the norm, as they do otherwise, and are updated during the second half. 0: it holds for all.
+	TwiceFrom int `json:"gradients_twice_from,omitempty"`
 	// PeerCopies has rows pass from rank to rank by copies between the devices (device.Peers); else they pass by way of
 	// host memory.
 	PeerCopies bool `json:"peer_copies,omitempty"`
@@ -138,7 +141,7 @@ type placementKey struct {
 	rings                                         Rings
 	headAtOnce, keptLogits, lookAhead, peerCopies bool
 	twice                                         bool
-	callChunks                                    int
+	twiceFrom, callChunks                         int
 	heldAway                                      nn.Away
 	lists                                         string // the table and the deals, each list after its length
 }
@@ -169,6 +172,6 @@ func (p *Placement) key() placementKey {
 			lists = binary.AppendUvarint(lists, uint64(rank))
 		}
 	}
-	return placementKey{p.Rings, p.HeadAtOnce, p.KeptLogits, p.LookAhead, p.PeerCopies, p.Twice, p.CallChunks,
-		p.HeldAway, string(lists)}
+	return placementKey{p.Rings, p.HeadAtOnce, p.KeptLogits, p.LookAhead, p.PeerCopies, p.Twice, p.TwiceFrom,
+		p.CallChunks, p.HeldAway, string(lists)}
 }

@@ -291,7 +291,7 @@ func (c *chooser) travels(k nn.Keep) bool {
 // smallest is the placement that needs least memory.
 func (c *chooser) smallest(bound bool) Placement {
 	place := Smallest(len(c.Model.Parts), len(c.Model.Blocks), bound)
-	place.PeerCopies, place.Twice = c.Device.PeerCopies, c.Gradients == GradientsTwice
+	place.PeerCopies, place.Twice, place.TwiceFrom = c.Device.PeerCopies, c.Gradients == GradientsTwice, c.from
 	return place
 }
 

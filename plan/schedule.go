@@ -137,7 +137,7 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 			}
 		}
 		l := p.Model.LookupOf(part)
-		if l != nil && part == l.Tiles[len(l.Tiles)-1] && !ahead && b.Pass.Runs() && !b.waitsForChain(l) {
+		if l != nil && part == l.Tiles[len(l.Tiles)-1] && !ahead && b.reachesTables() && !b.waitsForChain(l) {
 			b.lookup(DoLookup, l, 0, micros)
 		}
 	}
@@ -148,7 +148,8 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 			b.devices[rank].slots.plan(p.Placement.Rings.Weights, b.visited(legs, rank), len(p.Model.Parts))
 			b.upload(rank)
 		}
-		for _, leg := range legs {
+		waiting := b.waiting()
+		for i, leg := range legs {
 			head := leg.layer > b.blocks()
 			if head && b.Pass.Steps() && b.Pass.Half != ForUpdates { // and then down
 				b.gatherBalance()
@@ -157,7 +158,10 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 				b.lookup(DoLookup, l, 0, micros)
 			}
 			b.layer(leg)
-			if head && b.Pass.Steps() {
+			for _, part := range waiting[i*len(waiting)/len(legs) : (i+1)*len(waiting)/len(legs)] {
+				b.updateOnHost(part)
+			}
+			if head && b.Pass.Steps() && b.reachesTables() {
 				for i := range tables {
 					b.prepareScatter(&tables[i])
 				}
@@ -165,7 +169,7 @@ func (p *Plan) scheduleIn(mode Mode, mem *scheduleMemory) *Schedule {
 		}
 	}
 	for i := range tables {
-		if b.Pass.Steps() {
+		if b.Pass.Steps() && b.reachesTables() {
 			b.scatter(&tables[i])
 		}
 	}
@@ -264,7 +268,7 @@ func (b *builder) walk() (legs []leg) {
 	default:
 		enter(b.blocks()+1, nn.Forward)
 	}
-	for layer := b.blocks(); b.Pass.Steps() && layer >= b.lowestTrained(); layer-- {
+	for layer := b.blocks(); b.Pass.Steps() && layer >= b.lowest(); layer-- {
 		enter(layer, nn.Backward)
 	}
 	return legs

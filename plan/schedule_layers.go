@@ -24,7 +24,7 @@ func (b *builder) layer(r leg) {
 	if b.down {
 		b.finishLate(1)
 	}
-	if r.layer == b.lowestTrained() && r.to == nn.Backward {
+	if r.layer == b.lowest() && r.to == nn.Backward {
 		b.finishLate(len(b.late))
 	}
 }

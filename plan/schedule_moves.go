@@ -428,10 +428,15 @@ func (b *builder) finish(part int) {
 		writes = append(writes, to)
 	}
 	b.add(round, []Operand{g}, writes)
-	if drains && b.Pass.Half != ForNorm {
+	if drains && b.leaves(part) {
 		b.movePart(LaneDrain, part, []Operand{to}, []Operand{b.storedGradient(part)})
 		b.updateNow(part)
 	}
+}
+
+// leaves reports whether a gradient goes to the host in this pass: in the half of a step that it is updated from.
+func (b *builder) leaves(part int) bool {
+	return b.Pass.Half == Whole || (b.Pass.Half == ForNorm) == b.GradWaits(part)
 }
 
 // finishLate rounds n of the gradients that wait for it, and takes them to the host.
@@ -450,7 +455,7 @@ func (b *builder) drainInput(dx Operand) {
 	layer := dx.Index
 	begins := b.Model.Begins(layer)
 	first := begins && !b.Bound() && slices.ContainsFunc(b.Model.TableOf(layer).Tiles, b.Trained)
-	if next := layer > b.lowestTrained() && b.throughHost(layer-1, nn.Backward); !first && !next {
+	if next := layer > b.lowest() && b.throughHost(layer-1, nn.Backward); !first && !next {
 		return
 	}
 	o := op(LaneDrain, dx.Rank, DoMove)

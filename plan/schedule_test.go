@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/plan/plantest"
 )
 
 // Whatever the model and the placement, each operation finds what it reads where it reads it, all is updated and
@@ -36,6 +37,42 @@ func TestSchedulesAreSound(t *testing.T) {
 			}
 		}
 	})
+}
+
+// So does each half of a step that computes gradients of some layers twice, whichever these are.
+func TestSchedulesOfHalvesAreSound(t *testing.T) {
+	s := tiny
+	s.Layers = 4
+	m := s.model(t)
+	for from := range s.Layers + 1 {
+		for ways := range 4 {
+			place := plantest.Streamed(len(m.Parts), len(m.Blocks), 2)
+			place.Twice, place.TwiceFrom = true, from
+			for part := range m.Parts {
+				if ways&1 > 0 {
+					place.Where.SetState(part, plan.Disk)
+				}
+			}
+			for b := range m.Blocks {
+				if ways&2 > 0 {
+					place.Where.Inputs[b] = plan.Device
+				}
+			}
+			p := newPlan(t, m, numerics(2, true)).With(place)
+			if want := max(from-1, 0); from > 0 && (p.Placement.TwiceFrom > 0) != (want > 0) {
+				t.Errorf("from layer %d: planned from layer %d", from, p.Placement.TwiceFrom)
+			}
+			for _, pass := range passesOf(p) {
+				s := p.ScheduleOf(plan.Mode{Pass: pass})
+				for _, err := range check(p, plan.Mode{Pass: pass}, s) {
+					t.Errorf("from layer %d, %v: %s", from, pass, err)
+				}
+				if t.Failed() {
+					t.Fatalf("\n%s", s)
+				}
+			}
+		}
+	}
 }
 
 // The checker finds every missing wait, except waits that others imply.

@@ -51,6 +51,7 @@ type chooser struct {
 	most     float64         // seconds; longer steps may be predicted to take forever; 0: no limit
 	effort   effort
 	alone    bool // of several devices one is used
+	from     int  // Placement.TwiceFrom
 	accounts *accounts
 	measured *measured    // of the search; nil: nothing is remembered
 	workers  int          // that search at the same time; 0: as many as there are cores, up to a limit

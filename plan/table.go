@@ -19,7 +19,11 @@ func (p *Plan) resolve(ask Placement) Placement {
 		Weights: make([]Place, len(p.Model.Parts)), Updates: make([]Place, len(p.Model.Parts)),
 		Inputs: make([]Place, p.blocks()), Activations: make([]Activations, p.blocks())}}
 	place.Twice = ask.Twice && !bound && p.notTwice() == ""
-	p.Placement.Twice = place.Twice
+	from := min(ask.TwiceFrom, p.blocks())
+	if place.Twice && from > p.lowestTrained() && !p.Model.Tied { // a tied tile needs both ends in one pass
+		place.TwiceFrom = from
+	}
+	p.Placement.Twice, p.Placement.TwiceFrom = place.Twice, place.TwiceFrom
 	place.Deal = p.dealt(ask.Deal, bound)
 	alone := place.Deal == nil // buffers that inputs share, and state that passes, have one device's lanes to serve
 	if bound || !alone {
@@ -52,7 +56,7 @@ func (p *Plan) resolve(ask Placement) Placement {
 				at = Device
 			case bound && (kind == store.Weights || kind == store.Grad):
 				at = InPlace
-			case asked.State[part][kind] == Disk && !(kind == store.Grad && inBackward):
+			case asked.State[part][kind] == Disk && !(kind == store.Grad && inBackward && !p.GradWaits(part)):
 				at, onDisk = Disk, true
 			}
 			place.Where.State[part][kind] = at
@@ -88,7 +92,7 @@ func (p *Plan) resolve(ask Placement) Placement {
 		switch {
 		case bound:
 			a.Place = InPlace
-		case place.Twice: // the first time down overwrites what is kept
+		case place.Twice && b+1 >= place.TwiceFrom: // the first time down overwrites what is kept
 			a = Activations{nn.KeepInput, Device}
 		case !p.together(b+1) && (a.Place != Host || place.Rings.Activations == 0 || len(p.Model.GroupParts[b]) > 0):
 			a = Activations{nn.KeepInput, Device} // it is computed again, elsewhere
@@ -227,10 +231,15 @@ func (p *Plan) anyStatePasses() bool {
 // ComputesTwice reports whether a step computes its gradients twice: it comes in halves.
 func (p *Plan) ComputesTwice() bool { return p.Placement.Twice }
 
-// UpdatesInBackward reports whether each part is updated within the step of its gradient, as soon as that is in host
-// memory, so that no update is ever pending: nothing is clipped, or gradients are computed twice. Bound weights are
-// read by the compute lane, for as long as a schedule runs, in the memory that an update would write; there updates
-// wait for the step's end. So they do on several hosts.
+// GradWaits reports whether the gradient of a part waits for the norm in a step that computes others twice.
+func (p *Plan) GradWaits(part int) bool {
+	return p.Placement.Twice && p.Model.Parts[part].Layer < p.Placement.TwiceFrom
+}
+
+// UpdatesInBackward reports whether each part is updated within the step of its gradient, so that no update is ever
+// pending: nothing is clipped, or gradients are computed twice. Except where it waits (GradWaits), that is as soon as
+// the gradient is in host memory. Bound weights are read by the compute lane, for as long as a schedule runs, in the
+// memory that an update would write; there updates wait for the step's end. So they do on several hosts.
 func (p *Plan) UpdatesInBackward() bool { return p.updatesInBackward(p.Bound()) }
 
 func (p *Plan) updatesInBackward(bound bool) bool {
@@ -244,7 +253,7 @@ const sharedGrads = 3
 // gradShare is the number, from 1, of the room in host memory that a part's gradient shares with those of other
 // parts; 0: it has its own.
 func (p *Plan) gradShare(part int) int {
-	if !p.UpdatesInBackward() {
+	if !p.UpdatesInBackward() || p.GradWaits(part) {
 		return 0
 	}
 	return 1 + part%sharedGrads
@@ -530,7 +539,8 @@ func (p *Plan) inputSpills(block int) bool {
 	if inputs[block] != Host && inputs[block] != Disk {
 		return false
 	}
-	if p.sharesInputs() || !p.together(block+1) || p.Placement.Twice { // which comes down twice
+	if p.sharesInputs() || !p.together(block+1) ||
+		p.Placement.Twice && block+1 >= p.Placement.TwiceFrom { // it comes down twice
 		return true
 	}
 	rank := p.RankOf(block+1, nn.Forward)

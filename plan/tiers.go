@@ -52,7 +52,8 @@ func (p *Plan) spillOrder() (kinds []store.Kind) {
 // mayBeOnDisk reports whether extents of the kind can be staged. Bound extents cannot: they are used where they are
 // stored.
 func (p *Plan) mayBeOnDisk(kind store.Kind) bool {
-	return slices.Contains(p.stateKinds(), kind) || !p.Bound() && (kind != store.Grad || !p.UpdatesInBackward())
+	kept := !p.UpdatesInBackward() || p.Placement.TwiceFrom > 0 // of some parts
+	return slices.Contains(p.stateKinds(), kind) || !p.Bound() && (kind != store.Grad || kept)
 }
 
 // tierTable has the bytes of the extents in host memory and on disk.

@@ -38,13 +38,51 @@ func (b *builder) holdSaved() {
 	if b.Pass.Half != ForUpdates {
 		return
 	}
-	for layer := b.lowestTrained(); layer <= b.blocks(); layer++ {
+	for layer := b.lowest(); layer <= b.blocks(); layer++ {
 		for m := range b.Numerics.MicroBatches {
 			if b.savedOnDevice(layer-1) && b.comesDown(m) {
 				b.hold(b.input(b.RankOf(layer, nn.Backward), layer, m))
 			}
 		}
 	}
+}
+
+// Where a step waits for the drive at some times and for arithmetic at others, some of both can be best: gradients of
+// the layers from Placement.TwiceFrom on are computed twice, and those below wait for the norm. The second half ends
+// with that layer. Updates of the layers below are spread over its visits, so that the drive works all the time.
+
+// waiting are the parts whose gradients have waited for the norm, in the second half of a step.
+func (b *builder) waiting() (parts []int) {
+	for _, part := range b.updateOrder() {
+		if b.Pass.Half == ForUpdates && b.GradWaits(part) && b.Trained(part) {
+			parts = append(parts, part)
+		}
+	}
+	return parts
+}
+
+// BlocksTwice is the number of blocks whose gradients a step computes twice.
+func (p *Plan) BlocksTwice() int {
+	if !p.Placement.Twice {
+		return 0
+	}
+	return p.blocks() + 1 - max(p.lowestTrained(), p.Placement.TwiceFrom, 1)
+}
+
+// SummedOnHost reports whether the host sums the gradient of a part, and its squares.
+func (p *Plan) SummedOnHost(part int) bool { return p.Model.Parts[part].Kind.LookedUp() }
+
+// lowest is the layer with which the way down of a pass ends.
+func (b *builder) lowest() int {
+	if b.Pass.Half == ForUpdates {
+		return max(b.lowestTrained(), b.Placement.TwiceFrom)
+	}
+	return b.lowestTrained()
+}
+
+// reachesTables reports whether a pass goes through the layers down to the tables that begin them.
+func (b *builder) reachesTables() bool {
+	return b.Pass.Runs() && (b.Pass.Half != ForUpdates || b.Placement.TwiceFrom == 0)
 }
 
 // Gradients says what a step does with gradients until their norm is known. Empty is GradientsAuto.
@@ -109,17 +147,17 @@ func (r Request) checkGradients() error {
 // chooseGradients makes a plan of the way that is asked for. Auto compares both where a plan that keeps gradients has
 // something on disk, or does not fit: arithmetic is worth more than bytes only where steps wait for a drive.
 func (r Request) chooseGradients(ctx context.Context, thorough bool, most float64) (*Plan, error) {
-	choose := func(way Gradients, most float64) (*Plan, error) {
-		return (&chooser{Request: r.with(way), ctx: ctx, most: most}).choose(thorough)
+	choose := func(way Gradients, from int, most float64) (*Plan, error) {
+		return (&chooser{Request: r.with(way), ctx: ctx, most: most, from: from}).choose(thorough)
 	}
 	if !r.mayChoose() {
-		return choose(r.Gradients, most)
+		return choose(r.Gradients, 0, most)
 	}
-	kept, err := choose(GradientsKept, most)
+	kept, err := choose(GradientsKept, 0, most)
 	if ctx.Err() != nil || err == nil && !kept.anyOnDisk() {
 		return kept, err
 	}
-	twice, errTwice := choose(GradientsTwice, most)
+	twice, errTwice := choose(GradientsTwice, 0, most)
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -129,12 +167,40 @@ func (r Request) chooseGradients(ctx context.Context, thorough bool, most float6
 		return nil, errTwice // which needs less
 	case err != nil:
 		return twice, nil
-	case twice.Predicted.StepSeconds < kept.Predicted.StepSeconds:
-		twice.OtherStepSeconds = finite(kept.Predicted.StepSeconds)
-		return twice, nil
 	}
-	kept.OtherStepSeconds = finite(twice.Predicted.StepSeconds)
-	return kept, nil
+	best, other := kept, twice
+	if twice.Predicted.StepSeconds < kept.Predicted.StepSeconds {
+		best, other = twice, kept
+	}
+	best.OtherStepSeconds = finite(other.Predicted.StepSeconds)
+	if thorough && best == twice {
+		best = r.inPart(best, func(from int, most float64) (*Plan, error) { return choose(GradientsTwice, from, most) })
+	}
+	return best, ctx.Err()
+}
+
+// inPart looks for a layer from which on gradients are computed twice that makes steps faster than the best way for
+// all: gradients of the lowest blocks are kept then. An eighth of the blocks is tried first, and more and fewer if that is
+// faster. Updates of kept gradients wait for the norm, and then have only the second half of the step to be done in, so
+// more blocks than these were never better (docs/log.md).
+func (r Request) inPart(best *Plan, choose func(from int, most float64) (*Plan, error)) *Plan {
+	whole := best
+	for _, eighths := range []float64{1, 2, 0.5} {
+		kept := int(eighths * float64(best.blocks()) / 8)
+		if kept == 0 {
+			continue
+		}
+		p, err := choose(1+kept, best.Predicted.StepSeconds)
+		if err != nil || p.Predicted.StepSeconds >= best.Predicted.StepSeconds {
+			if best == whole {
+				break
+			}
+			continue
+		}
+		best = p
+		best.OtherStepSeconds = finite(whole.Predicted.StepSeconds)
+	}
+	return best
 }
 
 // finite is the seconds of a step that was simulated to its end; else 0.
@@ -147,15 +213,19 @@ func finite(sec float64) float64 {
 
 // gradientsText says how a plan treats gradients, where it might do otherwise; empty: it was not asked.
 func (p *Plan) gradientsText() string {
-	text, other := "gradients: kept until the norm is known", "computed twice"
-	switch {
+	text, other := "gradients: kept until the norm is known", "with gradients computed twice"
+	switch from := p.Placement.TwiceFrom; {
+	case from > 0:
+		text = fmt.Sprintf("gradients: computed twice from block %d of %d on, for the norm and for updates; those of the "+
+			"blocks before are kept until the norm is known", from, p.blocks())
+		other = "with all of them kept, or all computed twice,"
 	case p.Placement.Twice:
-		text, other = "gradients: computed twice, for the norm and for updates, so none is kept", "kept"
+		text, other = "gradients: computed twice, for the norm and for updates, so none is kept", "with gradients kept"
 	case p.OtherStepSeconds == 0:
 		return ""
 	}
 	if sec := p.OtherStepSeconds; sec > 0 {
-		text += fmt.Sprintf("; a step with gradients %s would take %s s", other, three(sec))
+		text += fmt.Sprintf("; a step %s would take %s s", other, three(sec))
 	}
 	return text
 }

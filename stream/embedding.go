@@ -254,7 +254,7 @@ func (r *execution) scatter(s device.Stream, op *plan.Op) error {
 	if sum := (store.ID{Part: p, Kind: store.GradSum}); r.specs[sum].Bytes > 0 {
 		r.versions.wrote(sum)
 	}
-	if r.Plan.UpdatesInBackward() {
+	if r.versions.counted[p] {
 		r.versions.wrote(store.ID{Part: p, Kind: store.Grad})
 	}
 	return nil

@@ -226,7 +226,8 @@ func TestPlacementChangesNoBit(t *testing.T) {
 			addUnclipped(fmt.Sprintf("cohorts, tied %v, bf16 %v", tied, split), s.subject(t, steps))
 		}
 	}
-	runs, inputs, here, passing, kept, ahead, inBackward, dealtDisk, dealtInputs, twice := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+	runs, inputs, here, passing, kept, ahead, inBackward, dealtDisk, dealtInputs := 0, 0, 0, 0, 0, 0, 0, 0, 0
+	twice, inPart := 0, 0
 	heads := 0                       // runs with tiles of the head on several devices
 	peers, apart := map[int]int{}, 0 // runs with peer copies, by the number of devices up to 4; and those without
 	round := 0
@@ -264,6 +265,9 @@ func TestPlacementChangesNoBit(t *testing.T) {
 		if r.plan.Placement.Twice {
 			twice++
 		}
+		if r.plan.Placement.TwiceFrom > 0 {
+			inPart++
+		}
 		if r.plan.Ranks() > 1 && r.plan.DiskBytes > 0 {
 			dealtDisk++
 			if len(r.plan.InputExtents()) > 0 {
@@ -283,7 +287,7 @@ func TestPlacementChangesNoBit(t *testing.T) {
 	}
 	narrow := func() bool {
 		return runs >= 100 && (inputs == 0 || here == 0 || passing == 0 || kept == 0 || ahead == 0 || inBackward == 0 ||
-			dealtDisk == 0 || dealtInputs == 0 || len(peers) < 3 || apart == 0 || heads == 0 || twice == 0)
+			dealtDisk == 0 || dealtInputs == 0 || len(peers) < 3 || apart == 0 || heads == 0 || twice == 0 || inPart == 0)
 	}
 	rapid.Check(t, check)
 	for round = 1; round <= 3 && narrow(); round++ { // what is drawn in some runs of a hundred may be drawn in none
@@ -292,10 +296,10 @@ func TestPlacementChangesNoBit(t *testing.T) {
 	t.Logf("%d runs, %d of them with saved inputs on disk, %d with updates on the device, "+
 		"%d with state that passes, %d with kept activations on the host, %d with rows looked up ahead, "+
 		"%d with updates in the backward pass, %d with gradients that are computed twice, "+
-		"%d on several devices with state on disk, %d of them with inputs, "+
+		"%d of them in part, %d on several devices with state on disk, %d of them with inputs, "+
 		"%d with a dealt head, %d on several without peer copies, and with them on two, three and more %v",
 		runs, inputs, here, passing,
-		kept, ahead, inBackward, twice, dealtDisk, dealtInputs, heads, apart, peers)
+		kept, ahead, inBackward, twice, inPart, dealtDisk, dealtInputs, heads, apart, peers)
 	if narrow() {
 		t.Error("the draws are too narrow")
 	}

@@ -51,13 +51,14 @@ func (e *Engine) marksOf(ops []plan.Op, half plan.Half) (marks []mark) {
 			marks = append(marks, mark{i, Progress{total, where}})
 		}
 	}
-	// Up and down, and down again.
+	// Up and down, and down again, as far as that goes.
 	first, share := 0.0, 1.0
-	switch up, down := 1.0, float64(backwardWeight); half {
+	once, again := 1.0+backwardWeight, backwardWeight*float64(e.Plan.BlocksTwice())/float64(max(layers, 1))
+	switch half {
 	case plan.ForNorm:
-		share = (up + down) / (up + 2*down)
+		share = once / (once + again)
 	case plan.ForUpdates:
-		share = down / (up + 2*down)
+		share = again / (once + again)
 		first = 1 - share
 	}
 	for i := range marks {

@@ -41,13 +41,22 @@ func (e *Engine) gather(p *program) []byte {
 }
 
 // clearResults has all results be zero before a schedule. The second half of a step still needs the choices of experts
-// that the first one has gathered in the same memory.
+// that the first one has gathered in the same memory, and squares of gradients that it does not compute again: those
+// that devices have summed in memory of their own are still there.
 func (e *Engine) clearResults(half plan.Half) {
 	if half != plan.ForUpdates {
 		clear(e.regions[plan.ResultsPurpose].Bytes())
 		return
 	}
-	clear(e.bytes(plan.ResultsPurpose, e.host.Home(plan.HostResults, 0)))
+	all, at := e.bytes(plan.ResultsPurpose, e.host.Home(plan.HostResults, 0)), int64(0)
+	shared := e.host.Here(plan.Results, 0, 0).IsZero()
+	for part := range e.Plan.Model.Parts {
+		if e.Plan.GradWaits(part) && (shared || e.Plan.SummedOnHost(part)) {
+			clear(all[at:e.Plan.SquaresAt(part)])
+			at = e.Plan.SquaresAt(part + 1)
+		}
+	}
+	clear(all[at:])
 	for rank := range e.ranks {
 		if mem := e.host.Home(plan.Results, rank); !mem.IsZero() {
 			clear(e.bytes(plan.ResultsPurpose, mem))

@@ -68,6 +68,31 @@ func TestTwiceLeavesOutWhereTheNormIsNotFinite(t *testing.T) {
 	}
 }
 
+// Wherever a step begins to compute its gradients twice, it does what a step does that keeps them all.
+func TestTwiceInPart(t *testing.T) {
+	const steps = 3
+	shape := tiny
+	shape.Layers, shape.BF16, shape.Tied = 4, true, false
+	s := shape.subject(t, steps)
+	ref := start(t, s, setup{change: streamed(2)})
+	defer ref.close(t)
+	want := train(t, ref, s, steps)
+	for name, place := range map[string]func(*plan.Placement){"in memory": streamed(2), "on disk": allOnDisk} {
+		for from := range shape.Layers + 2 {
+			r := start(t, s, setup{change: func(p *plan.Placement) {
+				place(p)
+				p.Twice, p.TwiceFrom = true, from
+			}})
+			in := r.plan.Placement
+			if is := min(from, shape.Layers); !in.Twice || is > 1 && in.TwiceFrom != is || is < 2 && in.TwiceFrom != 0 {
+				t.Errorf("%s, from layer %d: %v, %d", name, from, in.Twice, in.TwiceFrom)
+			}
+			sameBits(t, train(t, r, s, steps), want, r.plan)
+			r.close(t)
+		}
+	}
+}
+
 // The progress of a step that computes its gradients twice goes from 0 to 1, over both halves.
 func TestMarksOfHalves(t *testing.T) {
 	s := tiny.subject(t, 1)

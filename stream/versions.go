@@ -13,12 +13,12 @@ type versions struct {
 	of      [][store.Kinds]uint64
 	trained []bool
 	inputs  []bool // saved layer inputs are an extent
-	counted bool   // gradients are counted as they are written, since they are read in the same schedule
+	counted []bool // gradients are counted as they are written, since they are read in the same schedule
 }
 
 func newVersions(p *plan.Plan, s store.Store) versions {
 	n := len(p.Model.Parts)
-	v := versions{make([][store.Kinds]uint64, n), make([]bool, n), make([]bool, n), p.UpdatesInBackward()}
+	v := versions{make([][store.Kinds]uint64, n), make([]bool, n), make([]bool, n), make([]bool, n)}
 	for _, spec := range slices.Concat(p.Extents(), p.InputExtents()) {
 		v.of[spec.Part][spec.Kind] = s.Version(spec.ID)
 		if spec.Kind == store.Inputs {
@@ -27,6 +27,7 @@ func newVersions(p *plan.Plan, s store.Store) versions {
 	}
 	for part := range v.trained {
 		v.trained[part] = p.Model.Parts[part].Trained()
+		v.counted[part] = p.UpdatesInBackward() && !p.GradWaits(part)
 	}
 	return v
 }
@@ -52,7 +53,7 @@ func (v *versions) passed(pass plan.Pass) {
 		return
 	}
 	for part, trained := range v.trained {
-		if trained && !v.counted {
+		if trained && !v.counted[part] && pass.Half != plan.ForUpdates {
 			v.of[part][store.Grad]++
 		}
 		if v.inputs[part] && pass.Half != plan.ForUpdates {

@@ -26,7 +26,7 @@ type room struct {
 
 // rooms lists all that the program links, and each package of it is in one room.
 var rooms = []room{
-	{"plan + stream", []string{"plan", "stream"}, 16830},
+	{"plan + stream", []string{"plan", "stream"}, 16940},
 	{"nn + model", []string{"nn", "model"}, 10300},
 	{"train", []string{"train/..."}, 15080},
 	{"data", []string{"data/..."}, 25360},
@@ -42,7 +42,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 128960
+const linkedLines = 129070
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"

@@ -26,7 +26,8 @@ var owned = []struct {
 // ofPlan lists all that stream selects of a plan: the schedule, memory and numerics. A decision belongs into the
 // schedule, and a place into its rows.
 var ofPlan = []string{
-	"ScheduleOf", "ModeOf", "Describe", "Crew", "Workers", "UpdatesInBackward", "ComputesTwice",
+	"ScheduleOf", "ModeOf", "Describe", "Crew", "Workers", "UpdatesInBackward",
+	"ComputesTwice", "BlocksTwice", "GradWaits", "SummedOnHost",
 	"PeerCopies",                                                                                  // what to do
 	"Cells", "Range", "StateIn", "KeptIn", "CacheIn", "Extents", "InputExtents", "OnDisk", "Host", // where
 	"RankBytes", "Pinned", "ReachesHost", "LossAt", "LoadsAt", "SquaresAt", "TallyAt", "TokenLossesAt", "HeadBuffer",

@@ -26,6 +26,7 @@ func Draw(rt *rapid.T, m *model.Model, bound bool) plan.Placement {
 	p := plan.Smallest(len(m.Parts), len(m.Blocks), bound)
 	p.HeadAtOnce, p.LookAhead = yes("head at once"), yes("look ahead")
 	p.Twice = yes("gradients twice")
+	p.TwiceFrom = number("from layer", 0, len(m.Blocks))
 	p.CallChunks = number("chunks of a call", 0, 3)
 	p.HeldAway = nn.Away(number("away", 0, nn.Aways-1))
 	p.Rings = plan.Rings{Weights: number("weight slots", 1, 5), Gradients: number("gradient slots", 1, 3), Rounded: number("rounded slots", 1, 3),
