@@ -94,6 +94,10 @@ surroundings: ## do quick tests pass with odd descriptors, umask, limits, locale
 words: ## the tests that read pages: links, plain words, and what docs say of keys, flags, models and figures
 	tests=$$($(PICK) words) && CGO_ENABLED=0 $(GO) test $$tests
 
+.PHONY: docs-zh
+docs-zh: ## which sections of docs/zh are older than the English ones? (DONE=docs/zh/data.md:2,5 notes that these are translated again, DONE=docs/zh/data.md all)
+	$(GO) run ./workshop/translations $(if $(DONE),-done $(DONE))
+
 .PHONY: night
 night: ## hours: what CI samples, in long forms: all race tests, trials, faults, kills, laws, fuzzers, rehearsals (ONLY='race fuzz')
 	GO=$(GO) ONLY='$(ONLY)' bash workshop/night.sh
