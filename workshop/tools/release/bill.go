@@ -5,7 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -38,13 +42,35 @@ func billOfMaterials(p *program, made time.Time) ([]byte, error) {
 		components = append(components, c)
 		references = append(references, c.BOMRef)
 	}
+	library, err := pageLibrary(p.source)
+	if err != nil {
+		return nil, err
+	}
+	components = append(components, library)
+	references = append(references, library.BOMRef)
 	b.Components = &components
 	b.Dependencies = &[]cyclonedx.Dependency{{Ref: main.BOMRef, Dependencies: &references}}
 	var out bytes.Buffer
 	// Scanners of today read 1.6.
 	encoder := cyclonedx.NewBOMEncoder(&out, cyclonedx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false)
-	err := encoder.EncodeVersion(b, cyclonedx.SpecVersion1_6)
+	err = encoder.EncodeVersion(b, cyclonedx.SpecVersion1_6)
 	return out.Bytes(), err
+}
+
+// pageLibrary is the library of JavaScript in the page that the program shows, by the script that fetched it.
+func pageLibrary(source string) (cyclonedx.Component, error) {
+	script, err := os.ReadFile(filepath.Join(source, pageTree, "vendor.sh"))
+	if err != nil {
+		return cyclonedx.Component{}, err
+	}
+	found := regexp.MustCompile(`(?m)^version=(\S+)$`).FindSubmatch(script)
+	if found == nil {
+		return cyclonedx.Component{}, errors.New(pageTree + "/vendor.sh has no line version=")
+	}
+	version := string(found[1])
+	url := "pkg:npm/uplot@" + version
+	return cyclonedx.Component{Type: cyclonedx.ComponentTypeLibrary, Name: "uplot", Version: version, BOMRef: url, PackageURL: url,
+		Licenses: &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "MIT"}}}}, nil
 }
 
 // component is a module. The hash of one that go.sum has is that of its files (golang.org/x/mod/sumdb/dirhash).

@@ -13,7 +13,11 @@ import (
 	"golang.org/x/mod/module"
 )
 
-// notices are the licences of Go and of all modules that are linked, which these ask to accompany a program.
+// pageTree has the page that the program shows, and the licence of what others wrote of it.
+const pageTree = "report/page"
+
+// notices are the licences of Go, of all modules that are linked, and of the page's library, which these ask to
+// accompany a program.
 func notices(p *program) ([]byte, error) {
 	root, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
@@ -31,6 +35,9 @@ func notices(p *program) ([]byte, error) {
 		if err := notice(&b, m.Path+" "+m.Version, filepath.Join(p.modules, path+"@"+m.Version)); err != nil {
 			return nil, err
 		}
+	}
+	if err := notice(&b, "uPlot, in the page of millrace serve", filepath.Join(p.source, pageTree)); err != nil {
+		return nil, err
 	}
 	return b.Bytes(), nil
 }

@@ -33,6 +33,7 @@ type program struct {
 	data     []byte
 	info     *debug.BuildInfo
 	modules  string // directory of the modules that it was built from
+	source   string // the clone that it was built from
 }
 
 // whereModulesAre are the settings that say where modules come from and are kept. They change no byte of a program, as
@@ -81,7 +82,7 @@ func buildProgram(source, path string, p platform) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &program{platform: p, path: path, data: data, info: info}
+	b := &program{platform: p, path: path, data: data, info: info, source: source}
 	if commit, modified := b.setting("vcs.revision"), b.setting("vcs.modified"); commit == "" || modified != "false" {
 		return nil, fmt.Errorf("%s: go build found no commit, or changes: revision %q, modified %q", path, commit, modified)
 	}

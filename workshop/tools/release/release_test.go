@@ -231,7 +231,7 @@ func TestBillOfMaterials(t *testing.T) {
 		Deps: []*debug.Module{{Path: "example.com/d", Version: "v0.1.0",
 			Sum: "h1:" + base64.StdEncoding.EncodeToString(make([]byte, 32))}},
 		Settings: []debug.BuildSetting{{Key: "GOAMD64", Value: "v1"}},
-	}}
+	}, source: "../../.."}
 	data, err := billOfMaterials(p, made)
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +244,7 @@ func TestBillOfMaterials(t *testing.T) {
 	for _, c := range *b.Components {
 		urls = append(urls, c.PackageURL)
 	}
-	if want := []string{"pkg:golang/std@v1.26.1", "pkg:golang/example.com/d@v0.1.0"}; !slices.Equal(urls, want) {
+	if want := []string{"pkg:golang/std@v1.26.1", "pkg:golang/example.com/d@v0.1.0", "pkg:npm/uplot@1.6.32"}; !slices.Equal(urls, want) {
 		t.Errorf("%q, want %q", urls, want)
 	}
 	if hash := (*(*b.Components)[1].Hashes)[0].Value; hash != strings.Repeat("0", 64) {
