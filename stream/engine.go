@@ -102,6 +102,7 @@ type Result struct {
 	// counts those where no token is likelier than the target.
 	EntropySum, Hits float64
 	GradNorm         float64
+	Squares          []float64 // by part: of its gradient, before clipping; they add up to the square of GradNorm
 	ClipScale        float64
 	Skipped          bool             // the norm was not finite: the update will not happen
 	Loads            [][]int          // by block: rows of the step that chose each of its experts; nil for a block without

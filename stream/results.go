@@ -133,12 +133,16 @@ func (e *Engine) collect(u *pendingUpdate, steps bool) Result {
 		steps := float64(math.Float32frombits(uint32(told.longest)))
 		res.LongestMove = steps / (1 - math.Pow(u.AdamW.Beta1, float64(u.Step-u.Idle)))
 	}
-	for at := e.Plan.SquaresAt(0); at < e.Plan.LoadsAt(0, 0); at += 8 {
-		part := 0.0
-		for _, of := range e.results {
-			part += float(of, at)
+	res.Squares = make([]float64, len(e.Plan.Model.Parts))
+	for part := range res.Squares {
+		for at := e.Plan.SquaresAt(part); at < e.Plan.SquaresAt(part+1); at += 8 {
+			piece := 0.0
+			for _, of := range e.results {
+				piece += float(of, at)
+			}
+			squares += piece
+			res.Squares[part] += piece
 		}
-		squares += part
 	}
 	res.GradNorm = math.Sqrt(squares)
 	e.loads(&res)

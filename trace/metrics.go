@@ -51,13 +51,16 @@ type Metrics struct {
 	Pairs *int64 `json:"pairs,omitempty"` // documents or pairs of the step that an objective compares
 
 	// Objective has the numbers of the run's objective by their names, such as rewards/margins, or of the next token:
-	// entropy and mean_token_accuracy; and those of an evaluation with EvalPrefix before them. In the file each is a key
-	// of the record.
+	// entropy and mean_token_accuracy; those of an evaluation with EvalPrefix before them; and those of a layer with
+	// LayersPrefix. In the file each is a key of the record.
 	Objective map[string]float64 `json:"-"`
 }
 
 // EvalPrefix is before the names of an objective's numbers that are of an evaluation.
 const EvalPrefix = "eval_"
+
+// LayersPrefix is before the names of numbers that are of one layer.
+const LayersPrefix = "layers/"
 
 // SetEval gives a record the loss of an evaluation, with its other numbers.
 func (m *Metrics) SetEval(loss float64, objective map[string]float64) {

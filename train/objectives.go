@@ -335,7 +335,7 @@ func (t *trainer) openReferenceInTurn(ctx context.Context) error {
 func (t *trainer) objectiveOf(m *trace.Metrics) map[string]float64 {
 	own := map[string]float64{}
 	for name, x := range m.Objective {
-		if !strings.HasPrefix(name, trace.EvalPrefix) && finite(x) != nil {
+		if !strings.HasPrefix(name, trace.EvalPrefix) && !strings.HasPrefix(name, trace.LayersPrefix) && finite(x) != nil {
 			own[name] = x
 		}
 	}
