@@ -210,7 +210,8 @@ func TestResumeOnConversations(t *testing.T) {
 		t.Errorf("losses of the resumed run %v, of the whole one %v", a, b)
 	}
 	// The steps did cross the borders of epochs.
-	sum, err := verbs.Preview(context.Background(), newEnv(t), base, 1, func(verbs.PreviewExample) error { return nil })
+	sum, err := verbs.Preview(context.Background(), newEnv(t), base, verbs.PreviewOptions{Limit: 1},
+		func(verbs.PreviewExample) error { return nil })
 	if err != nil || sum.HeldOut != 6 || 14*6 < 2*sum.Rows {
 		t.Errorf("%+v, %v", sum, err)
 	}

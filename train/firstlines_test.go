@@ -78,7 +78,8 @@ func TestFirstLines(t *testing.T) {
 			t.Errorf("%+v: said\n%s", c, said.String())
 		}
 		shown := ""
-		if _, err := verbs.Preview(context.Background(), newEnv(t), run, 1, func(e verbs.PreviewExample) error {
+		if _, err := verbs.Preview(context.Background(), newEnv(t), run, verbs.PreviewOptions{Limit: 1},
+			func(e verbs.PreviewExample) error {
 			for _, p := range e.Pieces {
 				shown += p.Text
 			}

@@ -27,7 +27,8 @@ func TestPairsAreShown(t *testing.T) {
 	var told strings.Builder
 	env.Progress = &told
 	var shown []string
-	sum, err := verbs.Preview(context.Background(), env, c, 2, func(e verbs.PreviewExample) error {
+	sum, err := verbs.Preview(context.Background(), env, c, verbs.PreviewOptions{Limit: 2},
+		func(e verbs.PreviewExample) error {
 		trained := ""
 		for _, p := range e.Pieces {
 			if p.Trained {
@@ -52,7 +53,8 @@ func TestPairsAreShown(t *testing.T) {
 	}
 	write(t, rows, `{"prompt": "q", "completion": "b", "label": true}`+"\n"+`{"prompt": "q", "completion": "c", "label": 0}`)
 	c.Datasets[0].Type, shown = data.Binary, nil
-	sum, err = verbs.Preview(context.Background(), env, c, 0, func(e verbs.PreviewExample) error {
+	sum, err = verbs.Preview(context.Background(), env, c, verbs.PreviewOptions{Limit: 0},
+		func(e verbs.PreviewExample) error {
 		shown = append(shown, fmt.Sprint(e.Pair, e.Side))
 		return nil
 	})

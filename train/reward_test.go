@@ -330,7 +330,7 @@ func TestWhereTextsAreRead(t *testing.T) {
 		}
 	}
 	var shown []string
-	_, err := verbs.Preview(t.Context(), newEnv(t), c, 1, func(e verbs.PreviewExample) error {
+	_, err := verbs.Preview(t.Context(), newEnv(t), c, verbs.PreviewOptions{Limit: 1}, func(e verbs.PreviewExample) error {
 		for _, p := range e.Pieces {
 			if p.Trained {
 				shown = append(shown, p.Text)

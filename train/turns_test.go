@@ -38,7 +38,7 @@ func TestTurnsThatNeverEndAreRefused(t *testing.T) {
 		env := newEnv(t)
 		env.Progress = &said
 		sum, err := Train(context.Background(), c, Options{Env: env})
-		preview, shown := verbs.Preview(context.Background(), newEnv(t), c, 1,
+		preview, shown := verbs.Preview(context.Background(), newEnv(t), c, verbs.PreviewOptions{Limit: 1},
 			func(verbs.PreviewExample) error { return nil })
 		if shown != nil || len(preview.TurnLines) != 1 {
 			t.Fatalf("%s: preview: %v, %+v", name, shown, preview)

@@ -63,7 +63,8 @@ func TestTrainOnTheHub(t *testing.T) {
 		t.Error(err)
 	}
 	again.Datasets[0].Split = "dev"
-	_, err = verbs.Preview(context.Background(), newEnv(t), again, 1, func(verbs.PreviewExample) error { return nil })
+	_, err = verbs.Preview(context.Background(), newEnv(t), again, verbs.PreviewOptions{Limit: 1},
+		func(verbs.PreviewExample) error { return nil })
 	if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), `no split "dev"; it has train, test`) {
 		t.Errorf("a wrong split: %v", err)
 	}
@@ -71,7 +72,8 @@ func TestTrainOnTheHub(t *testing.T) {
 	t.Setenv("HF_HUB_OFFLINE", "")
 	t.Setenv("HF_ENDPOINT", "http://127.0.0.1:1")
 	c.Datasets[0].Path = "org/others"
-	_, err = verbs.Preview(context.Background(), newEnv(t), c, 1, func(verbs.PreviewExample) error { return nil })
+	_, err = verbs.Preview(context.Background(), newEnv(t), c, verbs.PreviewOptions{Limit: 1},
+		func(verbs.PreviewExample) error { return nil })
 	if err == nil || errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "dataset org/others: ") || !strings.Contains(err.Error(), "cannot be reached") {
 		t.Errorf("without a network: %v", err)
 	}

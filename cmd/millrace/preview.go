@@ -14,9 +14,11 @@ import (
 
 type previewCmd struct {
 	runFile
-	Limit int    `default:"3" help:"Examples to show; 0 shows all."`
-	JSON  bool   `help:"Print one object per example, with input_ids and labels, before packing (-100 does not count), and then one with the summary."`
-	HTML  string `name:"html" placeholder:"FILE" help:"Write a page that shows every token of the examples."`
+	Limit  int    `default:"3" help:"Examples to show; 0 shows all."`
+	Losses string `placeholder:"MODEL" help:"Show the loss of each token by a model: a directory, a hub id, a run's output directory, or one of its checkpoints."`
+	Worst  bool   `help:"Show those with the greatest losses, instead of the first ones; with --losses."`
+	JSON   bool   `help:"Print one object per example, with input_ids and labels, before packing (-100 does not count), and then one with the summary."`
+	HTML   string `name:"html" placeholder:"FILE" help:"Write a page that shows every token of the examples."`
 }
 
 func (*previewCmd) Help() string {
@@ -28,7 +30,8 @@ Examples:
 
   millrace preview run.yaml --limit 1
   millrace preview run.yaml --html preview.html
-  millrace preview run.yaml --json --limit 0 > tokens.jsonl`
+  millrace preview run.yaml --json --limit 0 > tokens.jsonl
+  millrace preview run.yaml --losses runs/a --worst --limit 200 --json > runs/a/rows.jsonl`
 }
 
 // Run shows examples.
@@ -38,6 +41,9 @@ func (c *previewCmd) Run(p *program) error {
 	}
 	if c.JSON && c.HTML != "" {
 		return badFlag("--json and --html are both given: choose one")
+	}
+	if c.Worst && c.Losses == "" {
+		return badFlag("--worst needs losses: add --losses MODEL")
 	}
 	var html *vfs.Output
 	if c.HTML != "" { // made now, so that an hour of tokenizing does not end in finding that it cannot be
@@ -57,14 +63,23 @@ func (c *previewCmd) Run(p *program) error {
 	show := func(e verbs.PreviewExample) error {
 		shown++
 		switch {
+		case c.JSON && c.Losses != "":
+			return objects.Encode(struct {
+				verbs.PreviewExample
+				Tokens []string `json:"tokens"` // as people read them
+			}{e, e.Tokens})
 		case c.JSON:
 			return objects.Encode(e)
 		case c.HTML != "":
 			page = append(page, e)
 			return nil
 		}
-		if err := p.printf("--- %s: %d tokens, %d count in the loss\n", exampleName(e, shown), len(e.InputIDs),
-			counted(e.Labels)); err != nil {
+		loss := ""
+		if e.Loss != nil {
+			loss = fmt.Sprintf(", which is %.4f", *e.Loss)
+		}
+		if err := p.printf("--- %s: %d tokens, %d count in the loss%s\n", exampleName(e, shown), len(e.InputIDs),
+			counted(e.Labels), loss); err != nil {
 			return err
 		}
 		if _, err := fmt.Fprintln(p.stdout,
@@ -76,7 +91,8 @@ func (c *previewCmd) Run(p *program) error {
 		}
 		return nil
 	}
-	s, err := verbs.Preview(p.ctx, p.env, config, c.Limit, show)
+	s, err := verbs.Preview(p.ctx, p.env, config,
+		verbs.PreviewOptions{Limit: c.Limit, Losses: c.Losses, Worst: c.Worst}, show)
 	if err != nil {
 		return err
 	}

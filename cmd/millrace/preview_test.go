@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"math"
 	"strings"
 	"testing"
 
@@ -32,6 +33,24 @@ func TestPreviewPage(t *testing.T) {
 		`<span class="t" title="7">&lt;script&gt;</span><span class="t y" title="8">·a⏎</span><br><span class="t" title="9">` + "\uFFFD</span>",
 	} {
 		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+}
+
+// A page with losses has those of tokens where they are known, and says what lines below them are.
+func TestPreviewPageWithLosses(t *testing.T) {
+	mean := 2.5
+	e := verbs.PreviewExample{InputIDs: []int32{7, 8, 9}, Labels: []int32{-100, 8, 9}, Tokens: []string{"a", "b", "c"},
+		Losses: verbs.TokenLosses{float32(math.NaN()), 2.25, 50}, Loss: &mean}
+	var b bytes.Buffer
+	if err := previewPage(&b, []verbs.PreviewExample{e}, &verbs.PreviewSummary{}, &runfile.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"3 tokens, 2 count, loss 2.5000", `<span class="t" title="7">a</span>`,
+		`<span class="t y l l2" title="8, loss 2.250">b</span><span class="t y l l8" title="9, loss 50.000">c</span>`,
+		"A line below a token"} {
+		if !strings.Contains(b.String(), want) {
 			t.Errorf("the page lacks %q", want)
 		}
 	}

@@ -2,6 +2,8 @@ package verbs
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"slices"
 
 	"github.com/millrace/millrace/data"
@@ -26,6 +28,10 @@ type PreviewExample struct {
 	Pair   int     `json:"pair,omitempty"`
 	Side   string  `json:"side,omitempty"`
 	Margin float64 `json:"margin,omitempty"`
+	// Losses are those of each token, and Loss is their mean over the tokens that count, where PreviewOptions ask for
+	// them.
+	Losses TokenLosses `json:"losses,omitempty"`
+	Loss   *float64    `json:"loss,omitempty"`
 	// Pieces are the text, of the first PreviewTokens tokens.
 	Pieces []PreviewPiece `json:"-"`
 	// Tokens spells the first PreviewTokens tokens one by one. One that is a part of a character is what its bytes
@@ -79,9 +85,17 @@ type PreviewSummary struct {
 	TurnLines  []string        `json:"-"`
 }
 
-// Preview shows the first examples of a run's training data, at most limit of them; 0 shows all. Of pairs it shows both
-// sides, and counts pairs. Of the model it reads config.json, the tokenizer and the chat template, no weights.
-func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int,
+// PreviewOptions say which examples are shown, and what of them.
+type PreviewOptions struct {
+	Limit  int    // examples, or pairs; 0: all
+	Losses string // a model, a run's output directory, or a checkpoint, whose losses are shown; empty: none
+	Worst  bool   // those with the greatest losses come first
+}
+
+// Preview shows the first examples of a run's training data, or those with the greatest losses. Of pairs it shows both
+// sides, and counts pairs. Of the model it reads config.json, the tokenizer and the chat template, and weights only
+// where losses are asked for: these take one evaluation of all of the data, which is kept.
+func Preview(ctx context.Context, env *session.Env, c *runfile.Config, o PreviewOptions,
 	show func(PreviewExample) error) (sum *PreviewSummary, err error) {
 	var ask blame.Asking
 	defer ask.Judge(ctx, &err)
@@ -138,7 +152,7 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 		sum.Pairs, sum.EqualPairs = d.Len()/2, d.EqualPairs()
 		sum.LongChosen, sum.LongRejected = d.SidesOver(c.SequenceLen)
 		sum.LeftOut = p.LeftOut(c.SequenceLen)
-		limit *= 2
+		o.Limit *= 2
 	}
 	sum.Desirable, sum.Undesirable = d.Labels()
 	if c.ValSize > 0 {
@@ -153,9 +167,26 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 	if held != nil {
 		sum.HeldOf = held.Len()
 	}
-	for i := range d.Len() {
-		if limit > 0 && i >= limit {
+	var order []int // nil: as they are
+	var by *losses
+	if o.Losses != "" {
+		if by, err = openLosses(ctx, env, c, o.Losses, src, d); err != nil {
+			return nil, fmt.Errorf("--losses: %w", err)
+		}
+		defer by.close()
+		if o.Worst {
+			if order, err = by.worst(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for n := range d.Len() {
+		if o.Limit > 0 && n >= o.Limit {
 			break
+		}
+		i := n
+		if order != nil {
+			i = order[n]
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -170,6 +201,15 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, limit int
 			e.Labels[at] = e.InputIDs[at]
 		}
 		p := previewOf(r.Tokenizer, e)
+		if by != nil {
+			mean := 0.0
+			if p.Losses, mean, err = by.of(i, e); err != nil {
+				return nil, err
+			}
+			if !math.IsNaN(mean) {
+				p.Loss = &mean
+			}
+		}
 		p.Side = sides[d.Side(i)]
 		if d.HasPairs() {
 			p.Pair, p.Margin = i/2+1, d.Margin(i)

@@ -143,7 +143,7 @@ func TestPreview(t *testing.T) {
 	c.Model, c.Tokenizer, c.SequenceLen = traintest.WriteConfig(t, nil), "bytes", 16
 	c.Datasets = []data.Source{{Path: path, Type: data.PromptResponse}}
 	var shown []PreviewExample
-	sum, err := Preview(context.Background(), traintest.NewEnv(t), &c, 1,
+	sum, err := Preview(context.Background(), traintest.NewEnv(t), &c, PreviewOptions{Limit: 1},
 		func(e PreviewExample) error { shown = append(shown, e); return nil })
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestPreview(t *testing.T) {
 		t.Errorf("shown %+v", shown)
 	}
 	stop := errors.New("enough")
-	if _, err := Preview(context.Background(), traintest.NewEnv(t), &c, 0,
+	if _, err := Preview(context.Background(), traintest.NewEnv(t), &c, PreviewOptions{},
 		func(PreviewExample) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("error %v", err)
 	}
