@@ -43,6 +43,25 @@ func (f Files) ReadResolved(dir string) (*runfile.Config, error) {
 	return c, nil
 }
 
+// SettingsIn lists the values of the run file that the run in a directory has written, as far as it can be read; nil
+// where there is no such file.
+func SettingsIn(dir string) ([]runfile.FlatValue, error) {
+	f := Files{FS: vfs.OS{}}
+	name, err := f.ResolvedIn(dir)
+	if err != nil || name == "" {
+		return nil, err
+	}
+	doc, err := vfs.ReadBelow(f.FS, dir, name, runfile.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	values, err := runfile.Flat(doc)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, name), err)
+	}
+	return values, nil
+}
+
 // WriteResolved writes the run file with every key, and the run's id for people. The user's own run.yaml stays as it
 // is.
 func (f Files) WriteResolved(c *runfile.Config, run checkpoint.RunID) error {
