@@ -15,7 +15,8 @@ var update = flag.Bool("update", false, "write the golden files of this package"
 
 var allVerbs = []string{"train", "plan", "probe", "preview", "eval", "grad", "generate", "chat", "convert", "import",
 	"export", "push", "checkpoint",
-	"checkpoint list", "checkpoint verify", "bench", "trace", "report", "demo", "version", "completion", "man"}
+	"checkpoint list", "checkpoint verify", "bench", "trace", "report", "compare", "demo",
+	"version", "completion", "man"}
 
 // golden compares with a file below testdata, or writes it.
 func golden(t *testing.T, name, got string) {
@@ -85,6 +86,9 @@ func TestErrors(t *testing.T) {
 		{"report", "none"},
 		{"report", "1", "2", "3", "4", "5", "6", "7"},
 		{"report", "none", "--json", "--html", "x.html"},
+		{"compare"},
+		{"compare", "none"},
+		{"compare", "none", "none"},
 		{"eval", "--model", "no"},
 		{"eval", "--model", "no", "--data", "x", "--type", "csv"},
 		{"eval", "--model", "no", "--data", "x", "--memory-device", "lots"},

@@ -49,6 +49,8 @@ func hostileRequests() (all []hostile) {
 		{"plan --tbw lots run.yaml", "--tbw"},
 		{"plan --tbw -5TB run.yaml", "--tbw"},
 		{"plan --rehearse=x run.yaml", "--rehearse"},
+		{"compare runs/a", "compare needs 2 to 64 runs"},
+		{"compare run.yaml run.yaml", "run.yaml"},
 		{"probe --device tpu", "tpu"},
 		{"probe --device cuda:0", "cuda:0"},
 		{"probe --device cuda:x", "cuda:x"},

@@ -58,6 +58,7 @@ type commands struct {
 	Checkpoint checkpointCmd `cmd:"" help:"List checkpoints, or verify them."`
 	Bench      benchCmd      `cmd:"" help:"Measure training steps of a model with random weights."`
 	Report     reportCmd     `cmd:"" help:"Show the curves of runs, and compare them."`
+	Compare    compareCmd    `cmd:"" help:"Numbers of runs side by side, and which of their settings differ."`
 	Trace      traceCmd      `cmd:"" help:"Show what each lane did in a step of a trace, also as a picture."`
 	Demo       demoCmd       `cmd:"" help:"Watch a small model learn, be killed, resume and end with the same bits."`
 	Version    versionCmd    `cmd:"" help:"Say which build this is."`
