@@ -77,8 +77,8 @@ const app = (() => {
   }
 
   function showColors() {
-    const names = { system: "As the system", light: "Light", dark: "Dark" };
-    dom.say(dom.byId("theme"), names[view.colors()]);
+    const names = { system: "Auto", light: "Light", dark: "Dark" };
+    dom.say(dom.byId("theme"), "◐ " + names[view.colors()]);
     dom.byId("theme").setAttribute("aria-label", `Colors: ${names[view.colors()]}. Press for others.`);
   }
 

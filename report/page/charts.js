@@ -22,9 +22,9 @@ const charts = (() => {
     },
     { id: "evaluations", group: learning, title: "Evaluation loss", unit: "nats per target token, by set", format: units.loss, lines: evaluationLines("loss", "eval_loss") },
     {
-      id: "grad_norm", group: learning, title: "Gradient norm", unit: "before clipping", log: true,
+      id: "grad_norm", group: learning, title: "Gradient norm", unit: "before clipping", log: true, isSmooth: true,
       lines: () => [line("grad_norm")],
-      marks: { column: "clip_scale", text: "clipped (marks at the foot)" },
+      marks: { column: "clip_scale", text: "clipped, at the foot" },
     },
     single("learning_rate", { group: learning, title: "Learning rate", unit: "of the step", hasZero: true, lines: () => [line("learning_rate")] }),
     single("mean_token_accuracy", { group: learning, title: "Accuracy of tokens", unit: "% of targets that no token is likelier than", isSmooth: true, times: 100 }),

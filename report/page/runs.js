@@ -28,8 +28,8 @@ const runs = (() => {
     };
     const only = dom.make("button", { type: "button", class: "small", text: "only", onclick: () => view.only(r.id) });
     const e = dom.make("li", {},
-      dom.make("label", {}, parts.check, parts.mark, parts.name),
-      dom.make("div", { class: "line" }, parts.state, parts.left, only),
+      dom.make("div", { class: "line" }, dom.make("label", {}, parts.check, parts.mark, parts.name), only),
+      dom.make("div", { class: "line" }, parts.state, parts.left),
       parts.bar, parts.facts);
     e.parts = parts;
     parts.only = only;
@@ -72,30 +72,31 @@ const runs = (() => {
 
   // --- the table of the drawn runs ---
 
-  const written = (s) => {
-    if (!(s.disk_written_bytes > 0)) {
-      return units.none;
-    }
-    const share = s.rated_bytes > 0 ? `, ${units.percent(s.disk_written_bytes / s.rated_bytes, 2)} of the drive's ${s.rated_is_assumed ? "assumed " : ""}life` : "";
-    return units.written(s.disk_written_bytes) + share;
-  };
-
   const pair = (first, last) => (units.isMissing(first) ? units.loss(last) : `${units.loss(first)} → ${units.loss(last)}`);
 
+  const steps = (r) => units.whole(r.last_step) + (r.planned_steps > 0 ? ` of ${units.whole(r.planned_steps)}` : "");
+
+  // life is the share of the drive's rated writes, with ≈ where the rating is assumed; the tab of memory says more.
+  const life = (s) => (s.rated_bytes > 0 && s.disk_written_bytes > 0 ? (s.rated_is_assumed ? "≈ " : "") + units.percent(s.disk_written_bytes / s.rated_bytes, 2) : units.none);
+
+  const least = (s) => (units.isMissing(s.least_eval_loss) ? units.none : `${units.loss(s.least_eval_loss)} at ${units.whole(s.least_eval_step)}`);
+
+  // A column has its title, its text of a run, and whether small screens leave it out.
   const columns = [
-    ["Steps", (r) => units.whole(r.last_step) + (r.planned_steps > 0 ? ` of ${units.whole(r.planned_steps)}` : "")],
-    ["Left", (r) => (r.state === "running" ? units.duration(r.seconds_left) : units.none)],
-    ["Loss, first → last", (r) => pair(r.summary.first_loss, r.summary.last_loss)],
+    ["Steps", (r) => steps(r)],
+    ["Time left", (r) => (r.state === "running" ? units.duration(r.seconds_left) : units.none)],
+    ["Loss", (r) => pair(r.summary.first_loss, r.summary.last_loss)],
     ["Average loss", (r) => units.loss(r.summary.smoothed_loss)],
-    ["Evaluation, before → last", (r) => pair(r.summary.eval_loss_before, r.summary.last_eval_loss)],
-    ["Least evaluation", (r) => (units.isMissing(r.summary.least_eval_loss) ? units.none : `${units.loss(r.summary.least_eval_loss)} at ${units.whole(r.summary.least_eval_step)}`)],
-    ["Tokens", (r) => units.count(r.summary.tokens)],
+    ["Evaluation loss", (r) => pair(r.summary.eval_loss_before, r.summary.last_eval_loss)],
+    ["Least evaluation", (r) => least(r.summary), true],
     ["Tokens/s", (r) => units.count(r.summary.tokens_per_sec)],
-    ["Model TFLOPS", (r) => units.significant(r.summary.model_tflops, 3)],
-    ["Step", (r) => units.duration(r.summary.step_sec)],
-    ["Host memory", (r) => units.bytes(r.summary.host_peak_bytes)],
-    ["Written", (r) => written(r.summary)],
-    ["Newest record", (r) => units.when(r.updated)],
+    ["Model TFLOPS", (r) => units.significant(r.summary.model_tflops, 3), true],
+    ["Time of a step", (r) => units.duration(r.summary.step_sec), true],
+    ["Tokens", (r) => units.count(r.summary.tokens), true],
+    ["Host memory", (r) => units.bytes(r.summary.host_peak_bytes), true],
+    ["Written", (r) => (r.summary.disk_written_bytes > 0 ? units.written(r.summary.disk_written_bytes) : units.none), true],
+    ["Of the drive's life", (r) => life(r.summary), true],
+    ["Newest record", (r) => units.when(r.updated), true],
   ];
 
   // summarize writes a row for each run. A column that says nothing of any run is left out.
@@ -113,7 +114,7 @@ const runs = (() => {
         head.dataset.look = look;
         head.replaceChildren(dom.swatch(style), dom.make("span", { text: dom.clean(store.nameOf(r), 200), title: dom.clean(r.name, 300) }), dom.make("small", { text: dom.clean([r.objective, r.model].filter(Boolean).join(" · "), 200) }));
       }
-      dom.keyed(list, kept, (i) => i, (i) => dom.make("div", {}, dom.make("dt", { text: columns[i][0] }), dom.make("dd")), (f, i) => dom.say(f.lastChild, row[i]));
+      dom.keyed(list, kept, (i) => i, (i) => dom.make("div", { class: columns[i][2] ? "minor" : "" }, dom.make("dt", { text: columns[i][0] }), dom.make("dd")), (f, i) => dom.say(f.lastChild, row[i]));
     });
   }
 

@@ -13,7 +13,7 @@ const units = (() => {
     if (x !== 0 && (size < 1e-3 || size >= 1e7)) {
       return x.toExponential(Math.max(0, n - 2)).replace(/\.?0*e/, "e").replace("e+", "e");
     }
-    const whole = size >= 1 ? Math.floor(Math.log10(size)) + 1 : 1;
+    const whole = x === 0 ? 1 : Math.floor(Math.log10(size)) + 1; // digits before the point; below 0.1 it is negative
     return x.toLocaleString("en", { maximumFractionDigits: Math.max(0, n - whole) });
   }
 
