@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,7 @@ import (
 
 // evalDue reports whether an evaluation follows a step.
 func (t *trainer) evalDue(step int) bool {
-	every := t.config.Eval.Every
+	every := cmp.Or(t.evals.every, t.config.Eval.Every)
 	return every > 0 && step%every == 0 || t.eval != nil && step == t.rates.Steps
 }
 
@@ -49,6 +50,7 @@ func (t *trainer) evaluateAgain(ctx context.Context) error {
 // evaluations holds the evaluations of a run: the latest result, and for how long no loss was lower.
 type evaluations struct {
 	patience  int                 // stop.patience
+	every     int                 // steps, as the user of Controls has asked; 0: eval.every
 	loss      *float64            // after the latest step, if there was an evaluation
 	plateau   *checkpoint.Plateau // of all so far
 	objective map[string]float64  // the other numbers, by their names

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/timeline"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train/export"
 	"github.com/millrace/millrace/train/generate"
@@ -36,6 +38,8 @@ type Options struct {
 	// once for each step, in order. A rate that is not finite or negative ends the run. A checkpoint does not record
 	// the rates, so a run that continues needs the same function, and so do all hosts of a run.
 	Rate func(step int) float64
+	// Controls take what a user asks of the run while it runs; nil: no user does. Of several hosts those of host 0 count.
+	Controls *Controls
 	// Objective is a program's own, in place of the key objective: its results are the losses and metrics of steps. All
 	// hosts of a run need the same, and so does a run that continues: a checkpoint records its name.
 	Objective objective.Objective
@@ -422,19 +426,38 @@ func (t *trainer) writeRunFiles() error {
 	if c.Resume != "auto" && c.Resume != "never" {
 		c.Resume = runfile.Absolute(c.Resume)
 	}
-	planned, err := json.MarshalIndent(t.plan, "", "  ")
+	planned, err := t.plannedFile()
 	if err != nil {
 		return err
 	}
 	fsys := t.env.Files()
 	err = t.env.Runs().WriteResolved(&c, t.home.ID.Run)
 	if err == nil {
-		err = vfs.WriteFileAtomic(fsys, filepath.Join(c.OutputDir, rundir.PlanName), append(planned, '\n'))
+		err = vfs.WriteFileAtomic(fsys, filepath.Join(c.OutputDir, rundir.PlanName), planned)
 	}
 	if err != nil {
 		return fmt.Errorf("output_dir: %w", err)
 	}
 	return nil
+}
+
+// predictedSpans are as many of a lane as plan.json has of the step that is predicted.
+const predictedSpans = 300
+
+// plannedFile is the contents of plan.json: the plan and, in a line, the step that it predicts.
+func (t *trainer) plannedFile() ([]byte, error) {
+	doc, err := json.MarshalIndent(t.plan, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	dev := t.dev.Info()
+	rates := probe.Rates(t.env.CacheDir, dev, t.config.Budgets().Path)
+	step, err := timeline.Of(t.plan.Trace(rates, dev, trace.About{}), 0)
+	if err != nil {
+		return append(doc, '\n'), nil // a step that takes no time has none
+	}
+	predicted, err := json.Marshal(step.Document(predictedSpans))
+	return fmt.Appendf(bytes.TrimSuffix(doc, []byte("\n}")), ",\n  \"timeline\": %s\n}\n", predicted), err
 }
 
 // run walks the steps, then writes the model.
@@ -526,6 +549,8 @@ func (t *trainer) walk(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t.options.Controls.open(t.eval != nil)
+	defer t.options.Controls.close()
 	for step := t.begun + 1; step <= t.rates.Steps && !t.evals.outOfPatience() && !stop; step++ {
 		t.env.WillFinish(fmt.Sprintf("finishing step %d and saving", step))
 		d := hosts.Decide(t.env.Cluster, hosts.Report[struct{}]{Err: t.step(ctx, step), Stop: t.env.Stopped()})

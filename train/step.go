@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train/hosts"
@@ -243,17 +244,26 @@ type pace struct {
 	Written int64         `json:"written"`
 	Save    bool          `json:"save"` // the state is due to be saved
 	Wait    time.Duration `json:"wait"` // for memory.max_write_per_day
+	// EvalEvery is the interval of evaluations that the user of Controls asks for; 0: as before.
+	EvalEvery int `json:"eval_every,omitempty"`
 }
 
 // pace has all hosts do the same after a step: they save when host 0 finds that due, and wait as long as the one that
 // waits longest.
 func (t *trainer) pace(m *trace.Metrics, wait time.Duration) (save bool, _ time.Duration, _ error) {
-	c := t.env.Cluster
+	c, asked := t.env.Cluster, t.options.Controls.take()
 	d := hosts.Decide(c, hosts.Report[pace]{Own: pace{m.StepSec - t.session.Peers.Take().Seconds(), m.Lanes,
 		m.HostPeakBytes,
-		m.DiskReadBytes, m.DiskWrittenBytes, t.saves.isDue(t.steps), wait}})
+		m.DiskReadBytes, m.DiskWrittenBytes, t.saves.isDue(t.steps) || asked.save, wait, asked.evalEvery}})
 	if d.Err != nil {
 		return false, 0, d.Err
+	}
+	if asked.save {
+		t.env.Note("saving after step %d, as asked", t.steps)
+	}
+	if every := d.Lead().EvalEvery; every > 0 {
+		t.evals.every = every
+		t.env.Note("evaluating every %s from step %d on, as asked", spelling.Count(every, "step"), t.steps)
 	}
 	of, slowest := &trace.Hosts{}, 0
 	for host, p := range d.All {
