@@ -1,10 +1,9 @@
-// Package report draws the records of runs: curves of loss, gradient norm, learning rate, speed and lanes on a page
-// of HTML, and a few numbers for people and programs.
+// Package report has the records of runs, and a few numbers of them for people and programs.
 //
+//   - [Totals] takes records one after the other, and makes the [Summary] of a run.
 //   - [Run] is the records of one run; [Read] takes them from an output directory or a metrics.jsonl.
-//   - [Summary] has the numbers of a run.
-//   - [WritePage] draws runs over each other, so that two settings can be compared.
+//   - [Compare] puts the numbers of several runs next to each other, and [Sparks] draws curves as lines of text.
 //
-// Invariants: a page stands alone: it has no script and loads nothing. Its size does not grow with the number of
-// steps. The same records give the same bytes.
+// Invariant: the memory of totals is bounded, whatever the number of records. The page that shows runs is package
+// report/page.
 package report

@@ -15,7 +15,7 @@ var update = flag.Bool("update", false, "write the golden files of this package"
 
 var allVerbs = []string{"train", "plan", "probe", "preview", "eval", "grad", "generate", "chat", "convert", "import",
 	"export", "push", "checkpoint",
-	"checkpoint list", "checkpoint verify", "bench", "trace", "report", "compare", "demo",
+	"checkpoint list", "checkpoint verify", "bench", "trace", "serve", "report", "compare", "demo",
 	"version", "completion", "man"}
 
 // golden compares with a file below testdata, or writes it.
@@ -82,6 +82,8 @@ func TestErrors(t *testing.T) {
 		{"preview", "--limit=-1"},
 		{"preview", "--json", "--html", "x.html"},
 		{"preview", "--html", "no/x.html"},
+		{"serve"},
+		{"serve", ".", "--address", "x:y"},
 		{"report"},
 		{"report", "none"},
 		{"report", "1", "2", "3", "4", "5", "6", "7"},

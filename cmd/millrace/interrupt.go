@@ -36,6 +36,7 @@ func listen(launched bool) <-chan os.Signal {
 // cancellation ends the program at once.
 type interrupts struct {
 	answer   *answering
+	asked    <-chan struct{} // a page asks for an end after the step, which counts if no signal has
 	stop     chan struct{}
 	done     chan struct{}
 	now      func() time.Time // the clock
@@ -52,6 +53,14 @@ const oneRequest = 2 * time.Second
 // a network drive that does not answer. After that the process ends without waiting, as by a kill, but with the status
 // of an interrupt. 0 waits without end, for tests.
 var patience = 5 * time.Second
+
+// askToStop has the run end after its step, as a first signal does. Any goroutine may call it.
+func (p *program) askToStop() {
+	select {
+	case p.asked <- struct{}{}:
+	default: // it was asked before
+	}
+}
 
 // giveUp ends the program.
 func (i *interrupts) giveUp(messages *progress) {
@@ -71,6 +80,10 @@ func (i *interrupts) watch(signals <-chan os.Signal, cancel context.CancelFunc, 
 			case <-i.done:
 				return
 			case s = <-signals:
+			case <-i.asked:
+				if s = syscall.SIGTERM; !counted.IsZero() {
+					continue
+				}
 			}
 			if s == os.Interrupt && i.answer.end() {
 				continue

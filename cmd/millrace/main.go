@@ -57,6 +57,7 @@ type commands struct {
 	Push       pushCmd       `cmd:"" help:"Upload a model to the Hugging Face hub."`
 	Checkpoint checkpointCmd `cmd:"" help:"List checkpoints, or verify them."`
 	Bench      benchCmd      `cmd:"" help:"Measure training steps of a model with random weights."`
+	Serve      serveCmd      `cmd:"" help:"Show runs on a page that follows them."`
 	Report     reportCmd     `cmd:"" help:"Show the curves of runs, and compare them."`
 	Compare    compareCmd    `cmd:"" help:"Numbers of runs side by side, and which of their settings differ."`
 	Trace      traceCmd      `cmd:"" help:"Show what each lane did in a step of a trace, also as a picture."`
@@ -82,8 +83,9 @@ type program struct {
 	signals <-chan os.Signal
 	ctx     context.Context // ends when the user wants no more
 	env     *train.Env
-	trains  bool // an end may lose steps
-	isEnded bool // ctx had ended before the verb was over
+	trains  bool          // an end may lose steps
+	isEnded bool          // ctx had ended before the verb was over
+	asked   chan struct{} // a page has asked the run to stop
 	answer  answering
 	hosts   hosts
 	world   atomic.Pointer[mpi.World] // the processes of a launcher; nil: the program is alone, and needs no MPI
@@ -176,7 +178,9 @@ func newParser(stdout, stderr io.Writer) (*kong.Kong, error) {
 func (p *program) call(cmd *kong.Context) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.ctx = ctx
-	i := &interrupts{answer: &p.answer, stop: make(chan struct{}), done: make(chan struct{}), now: time.Now,
+	p.asked = make(chan struct{}, 1)
+	i := &interrupts{answer: &p.answer, asked: p.asked, stop: make(chan struct{}), done: make(chan struct{}),
+		now:  time.Now,
 		kill: func() { p.quit(exitInterrupted) }}
 	p.env = millrace.NewEnv(p.stderr)
 	p.env.Open, p.env.Terminal, p.env.Stop = p.openDevice, p.stderr.terminal, i.stop

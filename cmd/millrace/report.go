@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/report"
+	"github.com/millrace/millrace/serve"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -20,8 +21,8 @@ type reportCmd struct {
 }
 
 func (*reportCmd) Help() string {
-	return `Reads the records of runs, also of one that is running. A page stands alone: it needs no server and loads
-nothing. With --follow a browser that shows the page loads it again by itself.
+	return `Reads the records of runs, also of one that is running. A page is that of millrace serve in one file: it needs no
+server and loads nothing. With --follow a browser that shows the page loads it again by itself.
 
 Examples:
 
@@ -30,11 +31,14 @@ Examples:
   millrace report runs/gsm8k --html live.html --follow`
 }
 
+// mostReported bounds the runs that a page can tell apart.
+const mostReported = 6
+
 // Run prints or draws the records of runs.
 func (c *reportCmd) Run(p *program) error {
 	switch {
-	case len(c.Runs) > report.MostRuns:
-		return badFlag("%d runs are more than a page can tell apart: name at most %d", len(c.Runs), report.MostRuns)
+	case len(c.Runs) > mostReported:
+		return badFlag("%d runs are more than a page can tell apart: name at most %d", len(c.Runs), mostReported)
 	case c.JSON && c.HTML != "":
 		return badFlag("--json and --html are both given: choose one")
 	case c.Follow && c.HTML == "":
@@ -42,29 +46,24 @@ func (c *reportCmd) Run(p *program) error {
 	case c.Follow:
 		return c.follow(p, waitFor)
 	}
-	var runs []report.Run
-	for _, name := range c.Runs {
-		r, err := report.Read(name)
-		if err != nil {
-			return blame.BadRequest(err)
-		}
-		runs = append(runs, r)
+	runs, err := serve.Freeze(c.Runs, thisBuild().Version, false)
+	if err != nil {
+		return blame.BadRequest(err)
 	}
-	if c.HTML != "" {
+	for _, note := range runs.Notes() {
+		p.note(note)
+	}
+	switch {
+	case c.HTML != "":
 		return writeReport(c.HTML, runs, 0)
+	case c.JSON:
+		return p.printJSON(runs.Summaries())
 	}
-	var all []report.Summary
-	for _, r := range runs {
-		all = append(all, report.Summarize(r))
-	}
-	if c.JSON {
-		return p.printJSON(all)
-	}
-	return p.printSummaries(all)
+	return p.printSummaries(runs.Summaries())
 }
 
-func writeReport(name string, runs []report.Run, refreshSec int) error {
-	err := vfs.WriteOutput(name, func(w io.Writer) error { return report.WritePage(w, runs, refreshSec) })
+func writeReport(name string, runs *serve.Frozen, refreshSec int) error {
+	err := vfs.WriteOutput(name, func(w io.Writer) error { return runs.WritePage(w, refreshSec) })
 	if err != nil {
 		return badFlag("--html: %w", err)
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/blame"
-	"github.com/millrace/millrace/report"
+	"github.com/millrace/millrace/serve"
 	"github.com/millrace/millrace/train/rundir"
 )
 
@@ -40,9 +40,9 @@ func (c *reportCmd) follow(p *program, wait func(context.Context) error) error {
 		for _, name := range c.Runs { // before the records are read, so that the last page has all of them
 			done = done && rundir.HasEnded(dirOf(name))
 		}
-		runs, err := startedRuns(c.Runs)
+		runs, err := serve.Freeze(c.Runs, thisBuild().Version, true)
 		if err != nil {
-			return err
+			return blame.BadRequest(err)
 		}
 		refreshSec := followSec
 		if done {
@@ -55,22 +55,6 @@ func (c *reportCmd) follow(p *program, wait func(context.Context) error) error {
 			return errors.Join(writeReport(c.HTML, runs, 0), err)
 		}
 	}
-}
-
-// startedRuns reads the runs that have done a step.
-func startedRuns(names []string) (runs []report.Run, err error) {
-	for _, name := range names {
-		r, err := report.Read(name)
-		none := (*report.NoStepError)(nil)
-		switch {
-		case errors.As(err, &none):
-		case err != nil:
-			return nil, blame.BadRequest(err)
-		default:
-			runs = append(runs, r)
-		}
-	}
-	return runs, nil
 }
 
 // dirOf is the output directory of a run that is named by it, or by its records.

@@ -17,8 +17,9 @@ import (
 
 type trainCmd struct {
 	runFile
-	Trace bool `help:"Write trace.json, a Chrome trace with one track per lane."`
-	JSON  bool `help:"Print the summary as JSON."`
+	Trace bool      `help:"Write trace.json, a Chrome trace with one track per lane."`
+	Serve serveFlag `help:"Show the run on a page, at 127.0.0.1:7077, or at HOST:PORT with --serve=HOST:PORT. With the token in the line that it prints the page asks the run to save, to stop or to evaluate more often."`
+	JSON  bool      `help:"Print the summary as JSON."`
 }
 
 func (*trainCmd) Help() string {
@@ -51,8 +52,16 @@ func (c *trainCmd) Run(p *program) error {
 	if err := p.env.Cluster.Agree(err); err != nil {
 		return err
 	}
+	controls := &train.Controls{}
+	page, err := c.Serve.start(p, config, controls)
+	if err := p.env.Cluster.Agree(err); err != nil {
+		return err
+	}
+	if page != nil {
+		defer page.Close()
+	}
 	p.trains = true
-	s, err := train.Train(p.ctx, config, train.Options{Env: p.env, Trace: c.Trace})
+	s, err := train.Train(p.ctx, config, train.Options{Env: p.env, Trace: c.Trace, Controls: controls})
 	if s == nil || !p.env.Cluster.Leads() {
 		return err
 	}

@@ -28,21 +28,22 @@ type room struct {
 var rooms = []room{
 	{"plan + stream", []string{"plan", "stream"}, 16940},
 	{"nn + model", []string{"nn", "model"}, 10300},
-	{"train", []string{"train/..."}, 15300},
+	{"train", []string{"train/..."}, 15430},
 	{"data", []string{"data/..."}, 25360},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6240},
 	{"device", []string{"device/..."}, 17890},
-	{"cmd", []string{"cmd/..."}, 4580},
+	{"cmd", []string{"cmd/..."}, 4730},
 	{"runfile", []string{"runfile/..."}, 5810},
 	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 5990},
 	{"objective", []string{"objective"}, 1690},
 	{"floor", []string{"batch", "hostmem", "tensor", "trace", "vfs", "internal/..."}, 8600},
-	{"around a run", []string{".", "bench", "demo", "probe", "rehearse", "report", "timeline"}, 5400},
+	{"around a run", []string{".", "bench", "demo", "probe", "rehearse", "report/...", "timeline"}, 5300},
+	{"serve", []string{"serve"}, 2500},
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 130140
+const linkedLines = 133000
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"

@@ -7,7 +7,8 @@ import "strings"
 var levels = [][]string{
 	0: {"batch", "tensor", "trace", "hostmem", "vfs", "internal/...", "data/tokenizer", "data/template", "data/parquet",
 		"hf/hub", "hf/hub/hubtest", "runfile/othertrainers", "objective"},
-	1:  {"hf", "data", "internal/console", "data/parquet/oracle", "device", "store", "store/storetest", "report"},
+	1: {"hf", "data", "internal/console", "data/parquet/oracle", "device", "store", "store/storetest", "report",
+		"report/page"},
 	2:  {"device/...", "workshop/cudatest/...", "workshop/kerneltest"},
 	3:  {"nn", "optim", driverList},
 	4:  {"model", "model/modeltest"},
@@ -16,7 +17,7 @@ var levels = [][]string{
 	7:  {"internal/blame", "runfile/convert"},
 	8:  {"probe", "rehearse"},
 	9:  {"train/hosts", "train/rundir"},
-	10: {"train/session"},
+	10: {"train/session", "serve"},
 	11: {"train/source"},
 	12: {"train/export", "train/generate", "train/reference", "train/traintest"},
 	13: {"train", "train/verbs"},
