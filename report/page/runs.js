@@ -103,6 +103,7 @@ const runs = (() => {
   function summarize(drawn) {
     const parent = dom.byId("summary");
     parent.hidden = !drawn.length;
+    parent.className = drawn.length > 3 ? "many" : "";
     const rows = drawn.map((r) => columns.map(([, of]) => of({ ...r, summary: r.summary ?? {} })));
     const kept = columns.map((c, i) => i).filter((i) => rows.some((row) => row[i] !== units.none));
     dom.keyed(parent, drawn, (r) => r.id, () => dom.make("article", { class: "card" }, dom.make("h2"), dom.make("dl")), (e, r) => {
