@@ -335,6 +335,11 @@ func (c *Config) check(needsData bool) error {
 			return bad("resume_with: %s cannot change when a run is resumed; what can: %s", key, strings.Join(keys, ", "))
 		}
 	}
+	for i := range c.Notify {
+		if err := c.Notify[i].Check(); err != nil {
+			return bad("notify[%d]: %w", i, err)
+		}
+	}
 	for i, prompt := range c.Samples.Prompts {
 		if err := prompt.Check(); err != nil {
 			return bad("samples.prompts[%d]: %w", i, err)

@@ -131,6 +131,9 @@ type Config struct {
 	Samples Samples `yaml:"samples" resume:"free"`
 	Save    Save    `yaml:"save" resume:"free"`
 	Stop    Stop    `yaml:"stop" resume:"free"`
+	// Whom the run tells when it ends, fails, diverges, becomes slow, or when a drive gets hot or full: a list of entries
+	// with a command or a web hook. See [notices](#notices). The `run.yaml` in `output_dir` does not have it.
+	Notify []Notice `yaml:"notify,omitempty" resume:"free"`
 	// Gets `run.yaml` (with every key), `run.json` (which run this is, see [checkpoints.md](checkpoints.md#which-run)),
 	// `plan.json`, `metrics.jsonl`, `checkpoints/`, `model/` and, with `samples.prompts`, `samples.jsonl`, and with
 	// `--trace`, `trace.json`. A `run.yaml` of your own stays as it is; the file with every key is then

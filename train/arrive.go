@@ -67,6 +67,9 @@ func (t *trainer) arrive(ctx context.Context) (b rundir.Beginning, err error) {
 		if !c.Leads() {
 			return nil
 		}
+		if err = t.openNotices(); err != nil {
+			return blame.BadRequest(err)
+		}
 		if b, err = h.Hold(); err == nil { // which removes what a torn save has left
 			found = arrival{OutputDir: h.Config.OutputDir, Identity: h.ID, Sizes: b.Sizes, Overlong: b.Overlong}
 			found.From, err = choiceOf(b.From)

@@ -43,6 +43,8 @@ func TestHotDrive(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Memory = tightMemory(t, c, nil)
+	h := newHook(t, 200)
+	c.Notify = []runfile.Notice{{On: []string{runfile.EventHotDrive}, URL: h.URL}}
 	run := func(sys string) (*Summary, string) {
 		own, env := *c, newEnv(t)
 		own.OutputDir = t.TempDir()
@@ -55,13 +57,16 @@ func TestHotDrive(t *testing.T) {
 		return s, said.String()
 	}
 	cold, text := run(t.TempDir())
-	if strings.Contains(text, "Celsius") {
-		t.Errorf("without a thermometer it says: %s", text)
+	if strings.Contains(text, "Celsius") || h.names() != "" {
+		t.Errorf("without a thermometer it says: %s, and tells of %q", text, h.names())
 	}
 	hot, text := run(sys)
 	const want = "warning: drive nvme0n1 is at 83 degrees Celsius and warns from 85 on: state on disk is read"
 	if strings.Count(text, want) != 1 {
 		t.Errorf("it does not say once %q: %s", want, text)
+	}
+	if h.names() != "hot_drive" || !strings.Contains(h.heard[0].Text, ": drive nvme0n1 is at 83 degrees") {
+		t.Errorf("it tells of %+v", h.heard)
 	}
 	sameModel(t, hot.Model, cold.Model)
 }

@@ -64,6 +64,8 @@ type trainer struct {
 	samples *generate.Sampling // nil: the run has none
 	places  int                // of texts that grow together
 	wear    wear
+	notices *notices // nil: the run tells of nothing
+	needs   spaceNeeds
 	moved   float64         // the longest move in the update of the latest step, where that has its own update; see stream.Updates
 	spans   *trace.Recorder // of a run that is traced
 	summary Summary
@@ -114,6 +116,7 @@ func Train(ctx context.Context, c *runfile.Config, o Options) (*Summary, error) 
 	if sum, err = t.interrupted(ctx, sum, err); isKnown && err != nil {
 		err = known.Over(err)
 	}
+	t.notices.end(ctx, sum, err)
 	return sum, err
 }
 
@@ -417,6 +420,7 @@ func (t *trainer) giveAllBack(err error) error {
 // writeRunFiles writes run.yaml, as resolved, and plan.json to the output directory.
 func (t *trainer) writeRunFiles() error {
 	c := *t.config
+	c.Notify = nil // addresses of web hooks are secrets, and pages and cards show this file
 	c.Memory.Path = t.home.MemoryPath
 	c.Numerics = runfile.SizesOf(t.plan.Whole)
 	c.Datasets = t.data.Sources()

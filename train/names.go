@@ -15,6 +15,8 @@ type (
 	Event = session.Event
 	// Warning is a fault that the run survives.
 	Warning = session.Warning
+	// DriveHot warns of the heat of a drive.
+	DriveHot = session.DriveHot
 	// Note tells something that a user may want to know.
 	Note = session.Note
 	// Loss is the mean token loss over a data set: see [session.Loss].

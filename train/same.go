@@ -72,6 +72,7 @@ func (t *trainer) same() ([]sameness, error) {
 	settings := *t.config
 	settings.Memory, settings.Device = runfile.Memory{}, ""
 	settings.OutputDir = "" // compared before
+	settings.Notify = nil   // host 0 alone tells, and addresses are secrets
 	settings.Model = ""     // of which the contents count
 	doc, err := settings.YAML()
 	if err != nil {

@@ -31,6 +31,11 @@ func (t *trainer) checkSpace() error {
 	s.FreeBytes, s.StateBytes = &free, 0
 	s.ModelBytes += t.src.Carried.Bytes
 	there := int64(min(len(steps), s.Checkpoints)) * s.CheckpointBytes
+	t.needs = spaceNeeds{peak: s.PeakBytes + int64(s.Models)*t.src.Carried.Bytes, checkpoint: s.CheckpointBytes,
+		models: int64(s.Models) * s.ModelBytes, most: s.Checkpoints}
+	if s.AllKept {
+		t.needs.most = 0
+	}
 	for _, peak := range []*int64{&s.PeakBytes, &s.LeastPeakBytes} {
 		*peak = max(*peak+int64(s.Models)*t.src.Carried.Bytes-there, 0)
 	}

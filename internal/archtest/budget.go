@@ -28,13 +28,13 @@ type room struct {
 var rooms = []room{
 	{"plan + stream", []string{"plan", "stream"}, 16940},
 	{"nn + model", []string{"nn", "model"}, 10300},
-	{"train", []string{"train/..."}, 15430},
+	{"train", []string{"train/..."}, 16150},
 	{"data", []string{"data/..."}, 25360},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6240},
 	{"device", []string{"device/..."}, 17890},
-	{"cmd", []string{"cmd/..."}, 4730},
-	{"runfile", []string{"runfile/..."}, 5810},
+	{"cmd", []string{"cmd/..."}, 4790},
+	{"runfile", []string{"runfile/..."}, 5920},
 	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 5990},
 	{"objective", []string{"objective"}, 1690},
 	{"floor", []string{"batch", "hostmem", "tensor", "trace", "vfs", "internal/..."}, 8600},
@@ -43,7 +43,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 133000
+const linkedLines = 133890
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"

@@ -320,6 +320,7 @@ func (c *card) writeSettings(line func(string, ...any)) {
 	// What changes no number: defaults, which the file then leaves out where it can. stop says where training ends.
 	d := runfile.Defaults()
 	r.Memory, r.Device, r.Save, r.Resume, r.ResumeWith = d.Memory, d.Device, d.Save, d.Resume, nil
+	r.Notify = nil // a file that the user has put there may have it
 	r.OutputDir, r.Model, r.Tokenizer, r.ChatTemplate = "runs/"+c.name, portable(r.Model), portable(r.Tokenizer),
 		portable(r.ChatTemplate)
 	r.Datasets, r.Eval.Datasets = portableSources(r.Datasets), portableSources(r.Eval.Datasets)

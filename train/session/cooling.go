@@ -70,6 +70,17 @@ func (e *Env) coolingFor(p *plan.Plan, dir string) *cooling {
 	return c
 }
 
+// DriveHot warns that a drive with the state of the run is nearly as hot as it warns of.
+type DriveHot struct {
+	Drive                string
+	Celsius, WarnCelsius float64
+}
+
+func (e DriveHot) String() string {
+	return fmt.Sprintf("warning: drive %s is at %.0f degrees Celsius and warns from %.0f on: state on disk is read and "+
+		"written more slowly until it has cooled", e.Drive, e.Celsius, e.WarnCelsius)
+}
+
 // TellOfDrives tells what the session has found of the heat of its drives since the latest call: workers of the disk
 // tier find it, and lines come from the run alone.
 func (s *Session) TellOfDrives() {
@@ -120,8 +131,7 @@ func (c *cooling) look() {
 	}
 	switch {
 	case was == "" && c.hot != "":
-		c.untold = append(c.untold, Warning{fmt.Sprintf("drive %s is at %.0f degrees Celsius and warns from %.0f on: state "+
-			"on disk is read and written more slowly until it has cooled", name, at.Celsius, at.WarnCelsius)})
+		c.untold = append(c.untold, DriveHot{name, at.Celsius, at.WarnCelsius})
 	case was != "" && c.hot == "":
 		c.untold = append(c.untold, Note{fmt.Sprintf("drive %s has cooled: state on disk is read and written at full "+
 			"speed again", was)})

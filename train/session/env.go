@@ -103,7 +103,8 @@ func (e *Env) out() console.Out {
 // Tell has the listener hear an event, and writes its line for people. A host that does not lead tells warnings alone.
 func (e *Env) Tell(event Event) {
 	if !e.Cluster.Leads() {
-		if _, warns := event.(Warning); warns {
+		switch event.(type) {
+		case Warning, DriveHot:
 			console.Out{Writer: e.Progress, Now: e.watchClock().Now}.Say("%s", event)
 		}
 		return

@@ -1,0 +1,63 @@
+package notify
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/terminal"
+)
+
+// mostOutputBytes bounds what is kept of a command's output: its end.
+const mostOutputBytes = 400
+
+// afterEnd bounds the wait for outputs that processes hold which the command has left running.
+const afterEnd = time.Second
+
+// start runs the command with an event on standard input and in variables. Where the time is over, it ends the command
+// with all processes that it has started in its group.
+func (o *outlet) start(ctx context.Context, e Event, doc []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, o.limits.Command)
+	defer cancel()
+	c := exec.CommandContext(ctx, o.Command[0], o.Command[1:]...)
+	c.Stdin = bytes.NewReader(append(doc, '\n'))
+	c.Env = append(os.Environ(), "MILLRACE_EVENT="+e.Event, "MILLRACE_RUN="+e.Run, "MILLRACE_STEP="+strconv.Itoa(e.Step),
+		"MILLRACE_TEXT="+e.Text)
+	var out tail
+	c.Stdout, c.Stderr, c.WaitDelay = &out, &out, afterEnd
+	inOwnGroup(c)
+	err := c.Run()
+	switch {
+	case err == nil || errors.Is(err, exec.ErrWaitDelay):
+		return nil
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("the command was still running after %v, and was ended%s", o.limits.Command, &out)
+	case ctx.Err() != nil:
+		return errNoTime
+	}
+	return fmt.Errorf("%w%s", err, &out)
+}
+
+// tail keeps the end of an output.
+type tail struct{ text []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.text = append(t.text, p[max(len(p)-mostOutputBytes, 0):]...)
+	t.text = t.text[max(len(t.text)-mostOutputBytes, 0):]
+	return len(p), nil
+}
+
+// String is the output in a part of a line.
+func (t *tail) String() string {
+	words := strings.Join(strings.Fields(strings.ToValidUTF8(string(t.text), "?")), " ")
+	if words == "" {
+		return ""
+	}
+	return ": " + terminal.Text(words)
+}
