@@ -15,7 +15,7 @@ var update = flag.Bool("update", false, "write the golden files of this package"
 
 var allVerbs = []string{"train", "plan", "probe", "preview", "eval", "grad", "generate", "chat", "convert", "import",
 	"export", "push", "checkpoint",
-	"checkpoint list", "checkpoint verify", "bench", "trace", "serve", "report", "compare", "notify", "demo",
+	"checkpoint list", "checkpoint verify", "bench", "trace", "serve", "report", "compare", "sweep", "notify", "demo",
 	"version", "completion", "man"}
 
 // golden compares with a file below testdata, or writes it.
@@ -91,6 +91,9 @@ func TestErrors(t *testing.T) {
 		{"compare"},
 		{"compare", "none"},
 		{"compare", "none", "none"},
+		{"sweep"},
+		{"sweep", "seed=1,2"},
+		{"sweep", "no.yaml", "seed=1,2"},
 		{"notify", "no.yaml"},
 		{"eval", "--model", "no"},
 		{"eval", "--model", "no", "--data", "x", "--type", "csv"},

@@ -61,6 +61,7 @@ type commands struct {
 	Report     reportCmd     `cmd:"" help:"Show the curves of runs, and compare them."`
 	Compare    compareCmd    `cmd:"" help:"Numbers of runs side by side, and which of their settings differ."`
 	Trace      traceCmd      `cmd:"" help:"Show what each lane did in a step of a trace, also as a picture."`
+	Sweep      sweepCmd      `cmd:"" help:"Train once for each combination of values, and compare the runs."`
 	Notify     notifyCmd     `cmd:"" help:"Try the notices of a run file."`
 	Demo       demoCmd       `cmd:"" help:"Watch a small model learn, be killed, resume and end with the same bits."`
 	Version    versionCmd    `cmd:"" help:"Say which build this is."`

@@ -28,12 +28,12 @@ type room struct {
 var rooms = []room{
 	{"plan + stream", []string{"plan", "stream"}, 16940},
 	{"nn + model", []string{"nn", "model"}, 10300},
-	{"train", []string{"train/..."}, 16150},
+	{"train", []string{"train/..."}, 16410},
 	{"data", []string{"data/..."}, 25360},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6240},
 	{"device", []string{"device/..."}, 17890},
-	{"cmd", []string{"cmd/..."}, 4790},
+	{"cmd", []string{"cmd/..."}, 5430},
 	{"runfile", []string{"runfile/..."}, 5920},
 	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 5990},
 	{"objective", []string{"objective"}, 1690},
@@ -43,7 +43,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 133890
+const linkedLines = 134790
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"
