@@ -51,6 +51,12 @@ type value struct {
 
 // lossesOf lists the names of the losses of a type.
 func lossesOf(kind string) (names []string) {
+	if kind == policy {
+		for _, l := range policyLosses() {
+			names = append(names, l.name)
+		}
+		return names
+	}
 	for i := range losses {
 		if slices.Contains(losses[i].types, kind) {
 			names = append(names, losses[i].name)

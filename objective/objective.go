@@ -43,6 +43,8 @@ type Sequence struct {
 	Weights []float32
 	// Top has the likeliest tokens by a teacher; nil: no teacher is needed.
 	Top *Top
+	// Rollout is for answers that a policy has sampled; nil: the document was not sampled.
+	Rollout *Rollout
 }
 
 // Counts are of a whole step, of which a [Step] may be a part.
@@ -80,6 +82,9 @@ type Needs struct {
 	Mismatched bool // half of them are completions after prompts of others
 	Prompts    bool // prompts have targets, too
 	Scores     bool // the model ends in scores of texts: a sequence has one target, where LogProbs has its score
+	Rollouts   bool // they are answers that were sampled, with rewards: see [Rewarded]
+	Sampler    bool // and these have log-probabilities of their sampler
+	Old        bool // and those from before the first update
 	TopK       int  // a teacher's likeliest tokens of each position: how many of them
 	// Temperature divides the logits of the model and of the teacher before log-probabilities are taken of them, and
 	// entropies; 0: 1. It is read with TopK alone.

@@ -12,8 +12,9 @@ import (
 func TestSlopes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		v := drawVariant(rt)
-		if v.settings.Type == dft || v.settings.Type == distill {
-			rt.Skip("draws another: dft holds its probabilities, and distill has slopes by logit (TestTaughtSlopes)")
+		if v.settings.Type == dft || v.settings.Type == distill || v.settings.Type == policy {
+			rt.Skip("draws another: dft holds its probabilities, distill has slopes by logit (TestTaughtSlopes), and those of " +
+				"a policy have a test of their own (TestPolicySlopes)")
 		}
 		o := open(rt, v.settings)
 		step := drawStep(rt, o.Needs())

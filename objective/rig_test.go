@@ -29,6 +29,8 @@ func drawVariant(rt *rapid.T) variant {
 	case distill:
 		s.TopK, s.Share = rapid.IntRange(1, 3).Draw(rt, "top k"), new(number(1.0/64, 1, "share"))
 		return variant{distill, s, math.NaN()}
+	case policy:
+		return variant{policy, drawPolicy(rt), math.NaN()}
 	}
 	if kind == reward {
 		if rapid.Bool().Draw(rt, "centers") {
@@ -60,6 +62,31 @@ func drawVariant(rt *rapid.T) variant {
 		v.kink = 1
 	}
 	return v
+}
+
+// drawPolicy draws a loss of a policy with its settings. Answers have old log-probabilities, as all draws have.
+func drawPolicy(rt *rapid.T) Settings {
+	s := Settings{Type: policy, Losses: []string{rapid.SampledFrom(Losses(policy)).Draw(rt, "loss")}}
+	of := policyLossNamed(s.Losses[0])
+	if of.clip != nil && s.Losses[0] != "cispo" {
+		s.Clip = []float64{0.125, 0.25}
+	}
+	if of.normalizer == byMaxTokens || !of.whole && rapid.Bool().Draw(rt, "by max_tokens") {
+		s.Normalizer, s.MaxTokens = byMaxTokens, 7
+	}
+	if !of.readsSampler {
+		s.Old = oldOfData
+		if rapid.Bool().Draw(rt, "has kl") {
+			s.KL = new(0.25)
+			s.KLPlain = !of.whole && rapid.Bool().Draw(rt, "plain")
+		}
+		modes := corrections
+		if s.Losses[0] == "vespo" {
+			modes = []string{tokenTruncate, tokenMask, noCorrection}
+		}
+		s.Correction = rapid.SampledFrom(modes).Draw(rt, "correction")
+	}
+	return s
 }
 
 // drawStep draws sequences that an objective of such needs takes. Log-probabilities are multiples of 2^-10, so that
@@ -107,6 +134,17 @@ func drawSequence(rt *rapid.T, group int, side Side, n Needs) Sequence {
 		}
 		q.Targets, q.Weights = append(q.Targets, target), append(q.Weights, weight)
 		q.LogProbs = append(q.LogProbs, p)
+		if n.Rollouts {
+			if t == 0 {
+				q.Rollout = &Rollout{Advantage: float64(rapid.IntRange(-8, 8).Draw(rt, "advantage")) / 4}
+			}
+			of := q.Rollout
+			of.Old = append(of.Old, min(p+float32(rapid.IntRange(-512, 512).Draw(rt, "old"))/1024, 0))
+			of.Sampler = append(of.Sampler, min(p+float32(rapid.IntRange(-512, 512).Draw(rt, "sampler"))/1024, 0))
+			if rapid.IntRange(0, 9).Draw(rt, "known") == 0 {
+				of.Sampler[t] = UnknownLogProb
+			}
+		}
 		if n.Reference {
 			q.Reference = append(q.Reference, ref)
 		}
@@ -131,6 +169,10 @@ func copyOf(s *Step) *Step {
 		q := &c.Sequences[i]
 		q.LogProbs, q.Weights, q.Targets = slices.Clone(q.LogProbs), slices.Clone(q.Weights), slices.Clone(q.Targets)
 		q.Reference = slices.Clone(q.Reference)
+		if q.Rollout != nil {
+			of := *q.Rollout
+			q.Rollout = &of
+		}
 		if q.Top != nil {
 			q.Top = &Top{q.Top.K, q.Top.IDs, q.Top.Teacher, q.Top.Student, slices.Clone(q.Top.Slopes)}
 		}

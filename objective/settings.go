@@ -3,6 +3,7 @@ package objective
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -13,7 +14,7 @@ import (
 // Settings choose an objective. Those that are nil, 0 or empty have the default of the type; [Settings.Resolved] fills
 // them in. A type refuses a setting that it does not read.
 type Settings struct {
-	// Type is dpo, kto, orpo, simpo, cpo, reward, dft or distill.
+	// Type is dpo, kto, orpo, simpo, cpo, reward, dft, distill or policy.
 	Type string
 	// Losses are names of TRL's. dpo adds several, each multiplied by its entry of Shares, 1 if that is empty.
 	Losses []string
@@ -41,6 +42,8 @@ type Settings struct {
 	// Temperature divides the logits of the model and of the teacher before both are compared: above 1, less likely tokens
 	// count for more. The divergence counts its square, so that gradients stay about as large.
 	Temperature *float64
+	// Policy has those of type policy; others do not read them.
+	Policy
 }
 
 // The types.
@@ -54,6 +57,7 @@ const (
 	dft    = "dft"
 
 	distill = "distill"
+	policy  = "policy"
 )
 
 // kind is a type.
@@ -89,6 +93,9 @@ func kinds() []kind {
 		{name: dft, open: tokens},
 		{name: distill, defaults: Settings{TopK: 64, Share: new(1.0), Temperature: new(1.0)},
 			open: func(_ *kind, s Settings) Objective { return &ofTeacher{s} }},
+		{name: policy, defaults: Settings{Losses: []string{"dapo"}, Policy: Policy{KL: new(0.0), KLTau: new(1e-3),
+			Delta: new(0.0), CorrectionMin: new(0.0), CorrectionMax: new(0.0)}}, needs: Needs{Rollouts: true},
+			open: func(k *kind, s Settings) Objective { return newPolicy(k, s) }},
 	}
 }
 
@@ -112,6 +119,11 @@ var numbers = []number{
 		func(x float64) bool { return x > 0 && x <= 1 }, "be above 0, and 1 at most"},
 	{"temperature", func(s *Settings) **float64 { return &s.Temperature },
 		func(x float64) bool { return x >= 0.1 && x <= 100 }, "be between 0.1 and 100"},
+	{"kl", func(s *Settings) **float64 { return &s.KL }, notNegative, "be finite and not negative"},
+	{"kl_tau", func(s *Settings) **float64 { return &s.KLTau }, notNegative, "be finite and not negative"},
+	{"delta", func(s *Settings) **float64 { return &s.Delta }, notNegative, "be finite and not negative; 0 is no bound"},
+	{"correction_min", func(s *Settings) **float64 { return &s.CorrectionMin }, notNegative, "be finite and not negative"},
+	{"correction_max", func(s *Settings) **float64 { return &s.CorrectionMax }, notNegative, "be finite and above 0"},
 }
 
 func notNegative(x float64) bool { return x >= 0 && !math.IsInf(x, 1) }
@@ -173,6 +185,9 @@ func (s Settings) Resolved() Settings {
 			*own = *n.of(&k.defaults)
 		}
 	}
+	if k.name == policy {
+		s.resolvePolicy()
+	}
 	return s
 }
 
@@ -197,12 +212,18 @@ func New(s Settings) (Objective, error) {
 	if err := s.checkRead(k); err != nil {
 		return nil, err
 	}
+	given := s
 	s = s.Resolved()
 	if err := s.checkLosses(k); err != nil {
 		return nil, err
 	}
 	if err := s.checkValues(k); err != nil {
 		return nil, err
+	}
+	if k.name == policy {
+		if err := s.checkPolicy(given); err != nil {
+			return nil, err
+		}
 	}
 	return k.open(k, s), nil
 }
@@ -211,6 +232,7 @@ func New(s Settings) (Objective, error) {
 func (s *Settings) checkRead(k *kind) error {
 	given := map[string]bool{"loss": len(s.Losses) > 0, "weights": len(s.Shares) > 0, "beta": s.Beta != 0,
 		"label_smoothing": s.LabelSmoothing != 0, "nll_prompt": s.NLLPrompt, "top_k": s.TopK != 0}
+	maps.Copy(given, s.Policy.given())
 	for _, n := range numbers {
 		given[n.name] = *n.of(s) != nil
 	}
@@ -232,7 +254,9 @@ func (s *Settings) checkRead(k *kind) error {
 
 // settingNames are the keys of run files, in their order.
 var settingNames = []string{"loss", "weights", "beta", "label_smoothing", "nll", "gamma", "desirable", "undesirable",
-	"ld_alpha", "center", "nll_prompt", "top_k", "share", "temperature"}
+	"ld_alpha", "center", "nll_prompt", "top_k", "share", "temperature", "clip", "delta", "kl", "kl_plain", "kl_tau",
+	"taus", "advantage", "reward_weights", "old", "correction", "correction_max", "correction_min", "normalizer",
+	"max_tokens"}
 
 // reads says whether a type reads a setting.
 func (k *kind) reads(name string) bool {
@@ -244,11 +268,16 @@ func (k *kind) reads(name string) bool {
 	case "beta":
 		return k.defaults.Beta != 0
 	case "label_smoothing":
-		return slices.ContainsFunc(lossesOf(k.name), func(l string) bool { return lossNamed(k.name, l).smooths })
+		return slices.ContainsFunc(lossesOf(k.name), func(l string) bool {
+			of := lossNamed(k.name, l)
+			return of != nil && of.smooths
+		})
 	case "nll_prompt":
 		return k.prompts
 	case "top_k":
 		return k.defaults.TopK != 0
+	case "clip", "kl_plain", "taus", "advantage", "reward_weights", "old", "correction", "normalizer", "max_tokens":
+		return k.name == policy
 	}
 	i := slices.IndexFunc(numbers, func(n number) bool { return n.name == name })
 	return *numbers[i].of(&k.defaults) != nil

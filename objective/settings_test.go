@@ -40,6 +40,15 @@ func TestDefaults(t *testing.T) {
 		{Settings{Type: "dft"}, Settings{Type: "dft"}, Needs{}},
 		{Settings{Type: "distill"}, Settings{Type: "distill", TopK: 64, Share: new(1.0), Temperature: new(1.0)},
 			Needs{TopK: 64, Temperature: 1}},
+		{Settings{Type: "policy"}, Settings{Type: "policy", Losses: []string{"dapo"}, Policy: Policy{
+			Clip: []float64{0.2, 0.28}, Delta: new(0.0), KL: new(0.0), KLTau: new(1e-3), Advantage: "group", Old: "now",
+			Correction: "token_truncate", CorrectionMin: new(0.0), CorrectionMax: new(2.0), Normalizer: "tokens"}},
+			Needs{Rollouts: true}},
+		{Settings{Type: "policy", Losses: []string{"grpo"}, Policy: Policy{KL: new(0.1), Old: "sampler"}},
+			Settings{Type: "policy", Losses: []string{"grpo"}, Policy: Policy{Clip: []float64{0.2, 0.2},
+				Delta: new(0.0), KL: new(0.1), KLTau: new(1e-3), Advantage: "group", Old: "sampler", Correction: "none",
+				CorrectionMin: new(0.0), CorrectionMax: new(0.0), Normalizer: "answers"}},
+			Needs{Rollouts: true, Reference: true, Sampler: true}},
 		{Settings{Type: "ppo", Beta: 1}, Settings{Type: "ppo", Beta: 1}, Needs{}},
 	} {
 		if got := x.given.Resolved(); !reflect.DeepEqual(got, x.want) {
@@ -94,7 +103,7 @@ func TestNewRefuses(t *testing.T) {
 		s    Settings
 		want string
 	}{
-		{Settings{}, `type is ""; it can be dpo, kto, orpo, simpo, cpo, reward, dft or distill`},
+		{Settings{}, `type is ""; it can be dpo, kto, orpo, simpo, cpo, reward, dft, distill or policy`},
 		{Settings{Type: "dpoo"}, `type is "dpoo": did you mean dpo?; it can be`},
 		{Settings{Type: "dpo", Losses: []string{"sigmiod"}}, `loss "sigmiod" is no loss of type dpo`},
 		{Settings{Type: "dpo", Losses: []string{"sigmoids"}}, `did you mean sigmoid?`},
@@ -146,6 +155,40 @@ func TestNewRefuses(t *testing.T) {
 		{Settings{Type: "reward", Beta: 1}, "beta is given, and type reward does not read it"},
 		{Settings{Type: "dpo", Center: new(0.5)}, "center is given, and type dpo does not read it: leave it out, " +
 			"or take type reward"},
+		{Settings{Type: "dpo", Policy: Policy{KL: new(0.1)}}, "kl is given, and type dpo does not read it: leave it " +
+			"out, or take type policy"},
+		{Settings{Type: "dft", Policy: Policy{Clip: []float64{1, 1}}}, "clip is given, and type dft does not read it"},
+		{Settings{Type: "policy", Losses: []string{"ppo"}}, `loss "ppo" is no loss of type policy`},
+		{Settings{Type: "policy", Losses: []string{"dapo", "grpo"}}, "loss names 2 losses, and type policy takes one"},
+		{Settings{Type: "policy", Policy: Policy{KL: &nan}}, "kl is NaN: it must be finite and not negative"},
+		{Settings{Type: "policy", Policy: Policy{Clip: []float64{0.2}}}, "clip is [0.2]: it must be two numbers"},
+		{Settings{Type: "policy", Policy: Policy{Clip: []float64{2, 0.2}}}, "clip is [2 0.2]: a ratio is not below 0"},
+		{Settings{Type: "policy", Policy: Policy{Clip: []float64{0.2, inf}}}, "clip is [0.2 +Inf]"},
+		{Settings{Type: "policy", Policy: Policy{Delta: new(1.1)}}, "delta is 1.1, and clip bounds ratios at 1.28 already"},
+		{Settings{Type: "policy", Policy: Policy{Advantage: "grup"}}, `advantage is "grup": did you mean group?; it can be`},
+		{Settings{Type: "policy", Policy: Policy{Old: "file"}}, `old is "file"; it can be now, data or sampler`},
+		{Settings{Type: "policy", Policy: Policy{Correction: "tis"}}, `correction is "tis"; it can be`},
+		{Settings{Type: "policy", Policy: Policy{Normalizer: "token"}}, `normalizer is "token": did you mean tokens or`},
+		{Settings{Type: "policy", Losses: []string{"dr_grpo"}}, "max_tokens is 0, and the normalizer is max_tokens: set it"},
+		{Settings{Type: "policy", Policy: Policy{MaxTokens: 5}}, "max_tokens is given, and nothing reads it"},
+		{Settings{Type: "policy", Policy: Policy{Correction: "none", CorrectionMax: new(2.0)}}, "correction_max is given"},
+		{Settings{Type: "policy", Policy: Policy{CorrectionMin: new(5.0)}},
+			"correction_max is 2, and correction_min is 5: it must be above that"},
+		{Settings{Type: "policy", Policy: Policy{Correction: "token_mask", Old: "sampler"}},
+			"correction is token_mask, and old is sampler, so that ratios are to the sampler already"},
+		{Settings{Type: "policy", Losses: []string{"sapo"}, Policy: Policy{Clip: []float64{0.2, 0.2}}}, "clip is given"},
+		{Settings{Type: "policy", Losses: []string{"sapo"}, Policy: Policy{Taus: []float64{1, 0}}}, "taus is [1 0]"},
+		{Settings{Type: "policy", Losses: []string{"cispo"}, Policy: Policy{Clip: []float64{0.2, 5}}}, "set the first to 0"},
+		{Settings{Type: "policy", Losses: []string{"vespo"}, Policy: Policy{Correction: "sequence_mask"}},
+			"correction is sequence_mask, and vespo has ratios of whole answers itself"},
+		{Settings{Type: "policy", Losses: []string{"rloo"}, Policy: Policy{Advantage: "group", KL: new(0.1)}},
+			"kl is 0.1, and rloo takes it from rewards, which needs advantage: rloo"},
+		{Settings{Type: "policy", Losses: []string{"dppo"}, Policy: Policy{KL: new(0.1)}}, "kl is given, and nothing"},
+		{Settings{Type: "policy", Losses: []string{"dppo"}, Policy: Policy{Old: "data"}}, "old is given, and nothing"},
+		{Settings{Type: "policy", Losses: []string{"ref_kl"}, Policy: Policy{Advantage: "group"}}, "advantage is given"},
+		{Settings{Type: "policy", Policy: Policy{KLTau: new(0.5)}}, "kl_tau is given"},
+		{Settings{Type: "policy", Policy: Policy{RewardWeights: map[string]float64{"math": nan}}},
+			`reward_weights: "math" has NaN`},
 		{Settings{Type: "orpo", NLLPrompt: true, NLL: new(0.0)}, "nll_prompt is given, and nll is 0"},
 		{Settings{Type: "dpo", NLLPrompt: true}, "nll_prompt is given, and type dpo does not read it: leave it out, " +
 			"or take type orpo"},
@@ -167,7 +210,7 @@ func TestEveryLossIsOfAType(t *testing.T) {
 			t.Errorf("%s has the losses %v, and another default", kind, names)
 		}
 	}
-	if want := len(losses) + 3; n != want { // sigmoid, hinge and ipo are of two
+	if want := len(losses) + len(policyLosses()) + 3; n != want { // sigmoid, hinge and ipo are of two
 		t.Errorf("types have %d losses, the table %d", n, want)
 	}
 }

@@ -244,13 +244,16 @@ func TestNotFiniteEvaluates(t *testing.T) {
 				step = ktoStep(1)
 			case reward:
 				step = scoreStep(1, float32(bad), 0)
-			case dft, distill:
+			case dft, distill, policy:
 				step = &Step{Sequences: []Sequence{sequence(0, Alone, []float32{-1, -2}, nil)}}
 				step.Whole = Count(step.Sequences)
 			}
 			if kind == distill { // of lists of no token
 				step.Sequences[0].Top = &Top{K: 64, IDs: slices.Repeat([]int32{-1}, 2*65), Teacher: make([]float32, 2*64),
 					Student: make([]float32, 2*65)}
+			}
+			if kind == policy {
+				step.Sequences[0].Rollout = &Rollout{Advantage: 1}
 			}
 			for i := range step.Sequences {
 				q := &step.Sequences[i]

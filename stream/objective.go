@@ -24,6 +24,7 @@ type Document struct {
 	// temperature, as many by position as it needs; negative where there are fewer. Nil: no teacher is needed.
 	TopIDs      []int32
 	TopLogProbs []float32
+	Rollout     *objective.Rollout // of an answer that was sampled; nil: the objective reads none
 }
 
 // of returns the document's part of a micro-batch's numbers.
@@ -66,6 +67,11 @@ func (b *Batch) checkDocuments() error {
 			return fmt.Errorf("batch: document %d has %d log-probabilities of the reference for %d positions",
 				i, len(d.Reference), d.Length)
 		}
+		if of := d.Rollout; of != nil && (of.Sampler != nil && len(of.Sampler) != d.Length ||
+			of.Old != nil && len(of.Old) != d.Length) {
+			return fmt.Errorf("batch: document %d has log-probabilities of a rollout for %d and %d of its %d positions: give "+
+				"each position one, or none", i, len(of.Sampler), len(of.Old), d.Length)
+		}
 	}
 	return nil
 }
@@ -81,7 +87,7 @@ func (b *Batch) Sequences(first, n int, figures []Figures, weights [][]float32) 
 		}
 		micro := b.Micro[d.Micro]
 		s := objective.Sequence{Group: d.Group, Side: d.Side, Margin: d.Margin, Reference: d.Reference,
-			Targets: micro.Targets[d.First:][:d.Length:d.Length]}
+			Rollout: d.Rollout, Targets: micro.Targets[d.First:][:d.Length:d.Length]}
 		if figures != nil {
 			of := figures[d.Micro-first]
 			s.LogProbs, s.Entropies, s.Hits = d.of(of.LogProbs), d.of(of.Entropies), d.of(of.Hits)

@@ -26,7 +26,7 @@ type room struct {
 
 // rooms lists all that the program links, and each package of it is in one room.
 var rooms = []room{
-	{"plan + stream", []string{"plan", "stream"}, 16940},
+	{"plan + stream", []string{"plan", "stream"}, 16950},
 	{"nn + model", []string{"nn", "model"}, 10300},
 	{"train", []string{"train/..."}, 16410},
 	{"data", []string{"data/..."}, 25360},
@@ -36,14 +36,14 @@ var rooms = []room{
 	{"cmd", []string{"cmd/..."}, 5430},
 	{"runfile", []string{"runfile/..."}, 5920},
 	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 5990},
-	{"objective", []string{"objective"}, 1690},
+	{"objective", []string{"objective"}, 2950},
 	{"floor", []string{"batch", "hostmem", "tensor", "trace", "vfs", "internal/..."}, 8600},
 	{"around a run", []string{".", "bench", "demo", "probe", "rehearse", "report/...", "timeline"}, 5300},
 	{"serve", []string{"serve"}, 2500},
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 134790
+const linkedLines = 135660
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"
