@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 
 	"github.com/zeebo/xxh3"
 
@@ -19,7 +20,8 @@ type part struct {
 	run      tokenRun
 	skipped  int
 	firstBad string
-	equal    int // pairs that were left out since their sides are equal
+	equal    int      // pairs that were left out since their sides are equal
+	rewards  []string // names, of rollouts
 	turns    TurnCounts
 }
 
@@ -162,6 +164,14 @@ func (b *builder) appendDocument(e document) error {
 	if err := e.check(b.run.has); err != nil {
 		return err
 	}
+	if e.rollout != nil {
+		if b.documents == 0 {
+			b.rewards = e.rollout.names
+		} else if !slices.Equal(b.rewards, e.rollout.names) {
+			return fmt.Errorf("it has the rewards %q, and the first row has %q: all rows of an entry must have the same names, "+
+				"with null for one that is missing", e.rollout.names, b.rewards)
+		}
+	}
 	for t, id := range e.InputIDs {
 		if e.Labels[t] == id {
 			b.word |= 1 << (b.n % 64)
@@ -179,7 +189,9 @@ func (b *builder) appendDocument(e document) error {
 		b.documents++
 		b.writeNumber(&b.ends, uint64(b.n))
 		if b.run.has&documentNumbers != 0 {
-			b.writeNumber(&b.numbers, math.Float64bits(e.number))
+			for _, x := range e.numbers() {
+				b.writeNumber(&b.numbers, math.Float64bits(x))
+			}
 		}
 	}
 	for i, column := range e.columns {

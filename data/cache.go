@@ -25,13 +25,13 @@ import (
 //	tokens     uint64
 //	skipped    uint64, bad rows that were left out
 //	note       uint64, bytes
-//	columns    uint64, bits: 0 a number for each document, 1 to 3 the columns of tokens
+//	columns    uint64, bits: 0 numbers for each document, 1 to 5 the columns of tokens; see columns
 //	sum        16 bytes, xxh3-128 of all between check and note
 //	check      8 bytes, xxh3-64 of all before and of the note
 //	tokens     int32 each, padded to 8 bytes
 //	counted    a bit per token, padded to 8 bytes
 //	ends       uint64 per document: the tokens of it and of all before
-//	numbers    float64 per document, if there are any
+//	numbers    float64 per document, as many as it has
 //	columns    float32 per token, padded to 8 bytes, for each that there is
 //	note       a cacheNote as JSON
 //
@@ -46,12 +46,13 @@ type cacheNote struct {
 	FirstBad string     `json:"first_bad,omitempty"` // what was wrong with the first row that was left out
 	Equal    int        `json:"equal,omitempty"`     // pairs that were left out
 	Turns    TurnCounts `json:"turns"`
+	Rewards  []string   `json:"rewards,omitempty"` // names, of rollouts
 }
 
 // maxFaultBytes bounds the fault of a row in the note, and maxNoteBytes the note: JSON spells a byte with six at most.
 const (
 	maxFaultBytes = 4096
-	maxNoteBytes  = 6*maxFaultBytes + 8192
+	maxNoteBytes  = 6*(maxFaultBytes+mostRewards*mostRewardsBytes) + 8192
 )
 
 func cachePath(dir string, key xxh3.Uint128) string {
@@ -118,7 +119,11 @@ func parseCache(ctx context.Context, f io.ReaderAt, fileBytes int64, key xxh3.Ui
 	if err := json.Unmarshal(note, &known); err != nil {
 		return nil, fmt.Errorf("the note: %w", err)
 	}
-	p = &part{skipped: int(skipped), firstBad: known.FirstBad, equal: known.Equal, turns: known.Turns}
+	p = &part{skipped: int(skipped), firstBad: known.FirstBad, equal: known.Equal, turns: known.Turns,
+		rewards: known.Rewards}
+	if n := has.numbers(); n > 1 && n != rolloutFields+len(known.Rewards) {
+		return nil, errors.New("the note names another number of rewards")
+	}
 	p.run.has = has
 	copy(p.run.sum[:], b[64:80])
 	p.run.size = int64(tokens)
@@ -237,7 +242,7 @@ func (w *cacheWriter) finish(ctx context.Context, vocabSize int, accounts *hostm
 		w.abandon()
 		return nil, err
 	}
-	note, err := json.Marshal(cacheNote{w.firstBad[:min(len(w.firstBad), maxFaultBytes)], w.equal, w.turns})
+	note, err := json.Marshal(cacheNote{w.firstBad[:min(len(w.firstBad), maxFaultBytes)], w.equal, w.turns, w.rewards})
 	if err != nil {
 		w.abandon()
 		return nil, err

@@ -12,18 +12,34 @@ import (
 // there are at each place. All documents of a source have the same ones.
 type columns uint64
 
-const documentNumbers columns = 1 // a float64 for each document: the margin of its pair, or its label
-
-// tokenColumns counts the columns that have numbers of 32 bits for each token: one, or of the last column as many
-// tokens of a teacher as there are, int32, and then their log-probabilities. Column i is the bit i+1 of columns.
+// documentNumbers are numbers of 64 bits for each document: the margin of its pair, or its label, or what is known of a
+// rollout. There is one, or as many as the bits from moreNumbers on say, up to mostNumbers.
 const (
-	tokenColumns  = 4
+	documentNumbers columns = 1
+	moreNumbers             = 16
+	mostNumbers             = 1 << 8
+)
+
+// tokenColumns counts the columns that have numbers of 32 bits for each token: one, or of teacherColumn as many tokens
+// of a teacher as there are, int32, and then their log-probabilities. Column i is the bit i+1 of columns.
+const (
+	tokenColumns  = 5
 	teacherColumn = 3
 )
 
 func tokenColumn(i int) columns { return documentNumbers << (i + 1) }
 
 const allColumns columns = 1<<(tokenColumns+1) - 1
+
+// numbers counts the numbers of a document, and withNumbers are columns with that many.
+func (c columns) numbers() int {
+	if c&documentNumbers == 0 {
+		return 0
+	}
+	return max(int(c>>moreNumbers)&(1<<moreNumbers-1), 1)
+}
+
+func withNumbers(n int) columns { return documentNumbers | columns(n)<<moreNumbers }
 
 // topK is the number of tokens of a teacher at each place, and withTeacher are columns with that many.
 func (c columns) topK() int { return int(c >> 32) }
@@ -32,7 +48,9 @@ func withTeacher(topK int) columns { return tokenColumn(teacherColumn) | columns
 
 // areKnown says whether there can be such columns.
 func (c columns) areKnown() bool {
-	return uint32(c) <= uint32(allColumns) && c.topK() <= MaxTopK && (c.topK() > 0) == (c&tokenColumn(teacherColumn) != 0)
+	own := c & (1<<moreNumbers - 1)
+	return own <= allColumns && c.topK() <= MaxTopK && (c.topK() > 0) == (c&tokenColumn(teacherColumn) != 0) &&
+		c.numbers() <= mostNumbers && (c&documentNumbers != 0 || uint32(c)>>moreNumbers == 0)
 }
 
 // width is the numbers of a token in column i.
@@ -45,9 +63,7 @@ func (c columns) width(i int) uint64 {
 
 // bytes is the size of the columns in a file.
 func (c columns) bytes(documents, tokens uint64) (n uint64) {
-	if c&documentNumbers != 0 {
-		n = 8 * documents
-	}
+	n = 8 * uint64(c.numbers()) * documents
 	for i := range tokenColumns {
 		if c&tokenColumn(i) != 0 {
 			n += 4*c.width(i)*tokens + tokenPadding(c.width(i)*tokens)
@@ -59,10 +75,10 @@ func (c columns) bytes(documents, tokens uint64) (n uint64) {
 // readers are the columns of tokens, nil where the source has no such column. section reads the bytes of all columns.
 func (c columns) readers(section func(from, bytes uint64) *io.SectionReader,
 	documents, tokens uint64) (all [tokenColumns]io.ReaderAt) {
-	at := (c & documentNumbers).bytes(documents, tokens)
+	at := 8 * uint64(c.numbers()) * documents
 	for i := range all {
 		if column := c & tokenColumn(i); column != 0 {
-			column |= c &^ allColumns
+			column |= c >> 32 << 32
 			all[i] = section(at, 4*c.width(i)*tokens)
 			at += column.bytes(documents, tokens)
 		}
@@ -77,6 +93,15 @@ type document struct {
 	has     columns
 	number  float64
 	columns [tokenColumns][]float32 // each is nil or has numbers for each token: bits of these
+	rollout *rolloutNumbers         // in place of number; nil: the document is no rollout
+}
+
+// numbers returns those of the document itself.
+func (d *document) numbers() []float64 {
+	if d.rollout != nil {
+		return d.rollout.numbers
+	}
+	return []float64{d.number}
 }
 
 // check returns what is wrong with the numbers of a document whose source has some columns.
@@ -84,6 +109,10 @@ func (d *document) check(has columns) error {
 	if k := has.topK(); k > 0 && d.has.topK() > 0 && d.has.topK() != k {
 		return fmt.Errorf("its longest list has %d tokens of the teacher, and that of the first row has %d: "+
 			"all rows of an entry must have as many", d.has.topK(), k)
+	}
+	if d.rollout != nil && d.has.numbers() != has.numbers() {
+		return fmt.Errorf("it has %d rewards by name, and the first row has %d: all rows of an entry must have the same "+
+			"names, with null for one that is missing", d.has.numbers()-rolloutFields, has.numbers()-rolloutFields)
 	}
 	if d.has != has {
 		return fmt.Errorf("it has other numbers than the rows before it: all rows of an entry must have the same keys")

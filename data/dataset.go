@@ -25,6 +25,7 @@ type Dataset struct {
 	runs        []tokenRun
 	documents   int     // of all runs
 	chosen      []int32 // which of these documents there are, in order; nil is all of them
+	groupFirst  []int32 // of rollouts: the first document of each group, and the number of documents; nil: no rollouts
 	sources     []sourceDocuments
 	targets     int64
 	skipped     int
@@ -69,7 +70,7 @@ func NewDataset(examples []Example) (*Dataset, error) {
 // add appends the documents of a source, which the dataset takes over.
 func (d *Dataset) add(p *part, kind Type, weight float64) {
 	run := p.run
-	run.first = d.documents
+	run.first, run.rewards = d.documents, p.rewards
 	d.documents += len(run.lengths)
 	d.runs = append(d.runs, run)
 	d.owned = append(d.owned, run.close)
@@ -249,6 +250,9 @@ func (d *Dataset) Fingerprint() string { return d.fingerprint }
 // that many. Of a dataset of pairs it takes pairs, and size counts these. Both parts keep the order, and use the same
 // tokens, which now belong to the training part. It is an error if either would be empty.
 func (d *Dataset) Split(size float64, seed uint64) (training, held *Dataset, err error) {
+	if d.HasRollouts() {
+		return nil, nil, errors.New("val_size: rollouts have no held-out loss; remove it")
+	}
 	group, what := d.groupSize(), "document"
 	if group > 1 {
 		what = "pair"

@@ -1,7 +1,6 @@
 package data
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,7 +15,6 @@ import (
 type groups struct {
 	d      *Dataset
 	row    int64 // positions
-	size   int   // documents of a group
 	n      int
 	kept   []int32         // the groups that have a number; nil: all of them
 	region *hostmem.Region // of kept
@@ -25,11 +23,12 @@ type groups struct {
 
 // newGroups counts what becomes of the pairs of a dataset where the documents of a pair have share positions together.
 func newGroups(d *Dataset, o LoaderOptions, share int64) (_ *groups, p Packing, err error) {
-	if o.LongDocuments == SplitLong {
-		return nil, p, errors.New("overlong is split: half of an answer is no side of a pair; use auto, truncate or drop")
+	if p.isOfGroups = d.HasRollouts(); o.LongDocuments == SplitLong {
+		return nil, p, fmt.Errorf("overlong is split: half of an answer is no part of a %s; use auto, truncate or drop",
+			d.groupWord())
 	}
-	g := &groups{d: d, row: int64(o.SequenceLen), size: d.groupSize(), bits: bitReader{words: make([]uint64, bitWindow)}}
-	g.n = d.Len() / g.size
+	g := &groups{d: d, row: int64(o.SequenceLen), bits: bitReader{words: make([]uint64, bitWindow)}}
+	g.n = d.groupCount()
 	out := make([]uint64, (g.n+63)/64) // bit i: group i has no number
 	n := 0
 	for i := range g.n {
@@ -38,15 +37,16 @@ func newGroups(d *Dataset, o LoaderOptions, share int64) (_ *groups, p Packing, 
 			return nil, p, err
 		}
 		drops := o.LongDocuments == DropLong && c.long > 0
+		empty := c.sides < c.documents && !d.HasRollouts() || c.sides == 0
 		switch {
 		case drops:
 			p.DroppedPairs++
-		case c.sides < g.size:
+		case empty:
 			p.EmptyPairs++
 		case c.tokens > share:
 			p.WidePairs++
 		default:
-			p.pack(c, g.size)
+			p.pack(c)
 			p.CutTokens -= c.tokens
 		}
 		p.CutTokens += c.whole
@@ -55,7 +55,7 @@ func newGroups(d *Dataset, o LoaderOptions, share int64) (_ *groups, p Packing, 
 		} else {
 			p.Truncated += c.long
 		}
-		if drops || c.sides < g.size {
+		if drops || empty {
 			out[i/64] |= 1 << (i % 64)
 			continue
 		}
@@ -74,13 +74,16 @@ func newGroups(d *Dataset, o LoaderOptions, share int64) (_ *groups, p Packing, 
 type groupCount struct {
 	whole, tokens int64 // of its documents, and of what is left of them in rows
 	targets       int64
+	documents     int
 	long          int // documents longer than a row
 	sides         int // documents with a target
 }
 
 // count counts the tokens of group i of the dataset.
 func (g *groups) count(i int) (c groupCount, err error) {
-	for document := i * g.size; document < (i+1)*g.size; document++ {
+	first, end := g.d.groupDocuments(i)
+	c.documents = end - first
+	for document := first; document < end; document++ {
 		p := g.piece(document)
 		targets, err := g.bits.ones(p.run, p.start+1, p.start+p.length)
 		if err != nil {
@@ -100,9 +103,9 @@ func (g *groups) count(i int) (c groupCount, err error) {
 }
 
 // pack counts a group as packed.
-func (p *Packing) pack(c groupCount, documents int) {
+func (p *Packing) pack(c groupCount) {
 	p.Pairs++
-	p.Documents += documents
+	p.Documents += c.documents
 	p.RealTokens += c.tokens
 	p.TargetTokens += c.targets
 }
@@ -150,8 +153,8 @@ func (g *groups) inDataset(number int32) int {
 
 // lengths appends the lengths of a group's documents in rows, and returns their sum, too.
 func (g *groups) lengths(dst []int32, number int32) (lengths []int32, sum int64) {
-	first := g.inDataset(number) * g.size
-	for document := first; document < first+g.size; document++ {
+	first, end := g.d.groupDocuments(g.inDataset(number))
+	for document := first; document < end; document++ {
 		length := min(g.d.length(document), g.row)
 		dst = append(dst, int32(length))
 		sum += length
@@ -169,7 +172,7 @@ func (g *groups) piece(document int) piece {
 // most bounds the groups of an epoch, and those of one source of which an epoch takes a share.
 func (g *groups) most() (n, shared int64) {
 	for _, s := range g.d.sources {
-		groups := int64(s.documents / g.size)
+		groups := int64(s.documents / s.groupSize())
 		times, share := wholeWeight(s.weight)
 		if share > 0 {
 			times++
@@ -184,12 +187,20 @@ func (g *groups) most() (n, shared int64) {
 // documents are only cut are in [Packing.Cut].
 func (p Packing) LeftOut(sequenceLen int) string {
 	var why []string
+	unit, side := "pair", "a side"
+	if p.isOfGroups {
+		unit, side = "group", "an answer"
+	}
+	empty := side + " that has no token that counts"
+	if p.isOfGroups {
+		empty = "no token that counts"
+	}
 	for _, one := range []struct {
 		n    int
 		what string
 	}{
-		{p.DroppedPairs, fmt.Sprintf("with a side longer than sequence_len (%d)", sequenceLen)},
-		{p.EmptyPairs, fmt.Sprintf("with a side that has no token that counts in its first %d", sequenceLen)},
+		{p.DroppedPairs, fmt.Sprintf("with %s longer than sequence_len (%d)", side, sequenceLen)},
+		{p.EmptyPairs, fmt.Sprintf("with %s in its first %d", empty, sequenceLen)},
 		{p.WidePairs, "longer than the rows of a step, or of a cohort's share of it"},
 	} {
 		if one.n > 0 {
@@ -199,8 +210,16 @@ func (p Packing) LeftOut(sequenceLen int) string {
 	if why == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s left out: %s", spelling.Count(p.DroppedPairs+p.EmptyPairs+p.WidePairs, "pair"),
+	return fmt.Sprintf("%s left out: %s", spelling.Count(p.DroppedPairs+p.EmptyPairs+p.WidePairs, unit),
 		strings.Join(why, ", "))
+}
+
+// wider says how a step has room for a group.
+func wider(d *Dataset) string {
+	if d.HasRollouts() {
+		return "raise batch_tokens to the tokens of a group for each cohort"
+	}
+	return "raise batch_tokens to two rows for each cohort"
 }
 
 // noPairs is the error of a dataset whose pairs are all left out.
@@ -213,7 +232,8 @@ func noPairs(d *Dataset, p Packing, o LoaderOptions) error {
 		remedies = append(remedies, "raise sequence_len")
 	}
 	if p.WidePairs > 0 {
-		remedies = append(remedies, "raise batch_tokens to two rows for each cohort")
+		remedies = append(remedies, wider(d))
 	}
-	return fmt.Errorf("no pair can be trained on: %s; %s", p.LeftOut(o.SequenceLen), strings.Join(remedies, ", or "))
+	return fmt.Errorf("no %s can be trained on: %s; %s", d.groupWord(), p.LeftOut(o.SequenceLen),
+		strings.Join(remedies, ", or "))
 }

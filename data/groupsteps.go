@@ -117,24 +117,25 @@ func (s *groupSteps) next(c Cursor, into []MicroBatch, w *writer) (Cursor, error
 	w.begin(into)
 	s.ends = slices.Grow(s.ends[:0], rows)[:rows]
 	clear(s.ends)
-	size := s.order.size
+	before := 0 // documents of the members before
 	for i, member := range s.members {
-		first := s.order.inDataset(member) * size
-		for side := range size {
-			p := s.order.piece(first + side)
-			m, at := s.take(into, int(s.rowOf[i*size+side]), int(p.length))
-			if err := w.put(into, m, at, p, i, s.order.d.Side(first+side)); err != nil {
+		first, end := s.order.d.groupDocuments(s.order.inDataset(member))
+		for document := first; document < end; document++ {
+			p := s.order.piece(document)
+			m, at := s.take(into, int(s.rowOf[before+document-first]), int(p.length))
+			if err := w.put(into, m, at, p, i, s.order.d.Side(document)); err != nil {
 				return c, err
 			}
 		}
+		before += end - first
 		if s.others == nil {
 			continue
 		}
 		s.measure(member)
-		for side := range size {
-			length := int(s.lengthsOfOthers[side])
-			m, at := s.take(into, int(s.otherOf[i*size+side]), length)
-			if err := w.putMismatched(into, m, at, s.order.d, first+side, length, i); err != nil {
+		for document := first; document < end; document++ {
+			length := int(s.lengthsOfOthers[document-first])
+			m, at := s.take(into, int(s.otherOf[before-end+document]), length)
+			if err := w.putMismatched(into, m, at, s.order.d, document, length, i); err != nil {
 				return c, err
 			}
 		}
@@ -175,10 +176,10 @@ func checkSteps(d *Dataset, o LoaderOptions) error {
 	case o.Mismatched && d.groupSize() == 1:
 		return errors.New("mismatched documents need answers with a label, in twos")
 	case o.GroupsPerStep < 0:
-		return fmt.Errorf("pairs_per_step is %d: it must not be negative", o.GroupsPerStep)
-	case d.groupSize() == 1 && o.GroupsPerStep > 0:
+		return fmt.Errorf("%ss_per_step is %d: it must not be negative", d.groupWord(), o.GroupsPerStep)
+	case !d.isGrouped() && o.GroupsPerStep > 0:
 		return fmt.Errorf("pairs_per_step is %d, and the datasets have no pairs: leave it out", o.GroupsPerStep)
-	case d.groupSize() > 1 && rows%o.Cohorts != 0:
+	case d.isGrouped() && rows%o.Cohorts != 0:
 		return fmt.Errorf("batch_tokens is %d rows of sequence_len %d: %d cohorts cannot have equal shares of them; "+
 			"make it a multiple", rows, o.SequenceLen, o.Cohorts)
 	case d.groupSize() > 2:
@@ -189,7 +190,7 @@ func checkSteps(d *Dataset, o LoaderOptions) error {
 
 // defaultLong returns the treatment of long documents for datasets whose caller names none.
 func defaultLong(d *Dataset) LongDocuments {
-	if d.groupSize() > 1 {
+	if d.isGrouped() {
 		return TruncateLong
 	}
 	return SplitLong
@@ -216,7 +217,7 @@ func (l *Loader) packPairs(d *Dataset) error {
 				return err
 			}
 			if c.tokens <= share {
-				packing.pack(c, g.size)
+				packing.pack(c)
 			}
 		}
 		if packing.Pairs == 0 {

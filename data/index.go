@@ -24,7 +24,8 @@ type index struct {
 	region  *hostmem.Region
 	starts  []int64 // of every indexStride-th document
 	lengths []uint32
-	numbers []float64 // of documents; nil: they have none
+	numbers []float64 // of documents, of each those that it has; nil: they have none
+	wide    int       // numbers of a document
 }
 
 const indexStride = 64
@@ -32,14 +33,14 @@ const indexStride = 64
 // newIndex returns an index with room for that number of documents, which have some columns.
 func newIndex(accounts *hostmem.Accounts, documents int, has columns) (*index, error) {
 	strides := int64(documents+indexStride-1) / indexStride
-	numbers := int64((has & documentNumbers).bytes(uint64(documents), 0))
+	numbers := 8 * int64(has.numbers()) * int64(documents)
 	r, err := reserve(accounts, numbers+8*strides+4*int64(documents))
 	if err != nil {
 		return nil, err
 	}
 	b := r.Bytes()
 	starts, lengths := b[numbers:numbers+8*strides], b[numbers+8*strides:]
-	return &index{r, hostmem.I64(starts), hostmem.U32(lengths), hostmem.F64(b[:numbers])}, nil
+	return &index{r, hostmem.I64(starts), hostmem.U32(lengths), hostmem.F64(b[:numbers]), has.numbers()}, nil
 }
 
 // reserve takes memory that is there for good, so that the accounts hold all that is resident before a run is planned.

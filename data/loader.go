@@ -83,7 +83,7 @@ func NewLoader(d *Dataset, o LoaderOptions) (_ *Loader, err error) {
 			err = firstOf(err, l.Close())
 		}
 	}()
-	if d.groupSize() > 1 {
+	if d.isGrouped() {
 		if err = l.packPairs(d); err != nil {
 			return nil, err
 		}
@@ -195,7 +195,7 @@ func (l *Loader) Seek(c Cursor) error {
 	}
 	rows, what := 0, "row"
 	if l.pairs != nil {
-		rows, what = l.pairs.order.epochGroups(c.Epoch), "pair"
+		rows, what = l.pairs.order.epochGroups(c.Epoch), l.pairs.order.d.groupWord()
 	} else {
 		rows = l.epochRows(c.Epoch)
 	}

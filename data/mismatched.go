@@ -98,8 +98,8 @@ func (r *tokenRun) readMismatched(dst []int32, document int) error {
 
 // mismatched appends the lengths in rows of the mismatched documents of a group, and returns their sum, too.
 func (g *groups) mismatched(dst []int32, number int32) (lengths []int32, sum int64) {
-	first := g.inDataset(number) * g.size
-	for document := first; document < first+g.size; document++ {
+	first, end := g.d.groupDocuments(g.inDataset(number))
+	for document := first; document < end; document++ {
 		r, at := g.d.documentRun(document)
 		length := min(r.mismatchedLength(at), g.row)
 		dst = append(dst, int32(length))

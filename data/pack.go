@@ -55,13 +55,15 @@ type Packing struct {
 	RealTokens   int64 `json:"real_tokens"`   // positions that are not padding
 	TargetTokens int64 `json:"target_tokens"` // positions that count in the loss
 
-	// Pairs are packed. The others are left out: DroppedPairs have a side longer than a row where such are dropped,
-	// EmptyPairs a side without a target in the first row of it, and WidePairs do not fit in the rows of a step, or of a
-	// cohort's share of it. All tokens of these are CutTokens.
+	// Pairs are packed, or groups of rollouts. The others are left out: DroppedPairs have a side longer than a row where
+	// such are dropped, EmptyPairs a side without a target in the first row of it, and WidePairs do not fit in the rows of
+	// a step, or of a cohort's share of it. All tokens of these are CutTokens.
 	Pairs        int `json:"pairs,omitempty"`
 	DroppedPairs int `json:"dropped_pairs,omitempty"`
 	EmptyPairs   int `json:"empty_pairs,omitempty"`
 	WidePairs    int `json:"wide_pairs,omitempty"`
+
+	isOfGroups bool // of rollouts, in place of pairs
 }
 
 // setTargets counts targets where they are not those of the data: with those of prompts all tokens of a document,

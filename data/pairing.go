@@ -36,7 +36,7 @@ func (d *Dataset) Margin(i int) float64 {
 // number is the number that document i has; 0 where its source has none.
 func (d *Dataset) number(i int) float64 {
 	r, at := d.documentRun(i)
-	if r.numbers == nil {
+	if r.numbers == nil || r.wide > 1 {
 		return 0
 	}
 	return r.numbers[at]
@@ -104,13 +104,17 @@ func usable(all []found, o Options) error {
 	for _, f := range all {
 		kinds = append(kinds, f.Type)
 		is, other := f.Type.format(), first.Type.format()
-		if is.isPair != other.isPair || is.isLabeled != other.isLabeled {
+		if is.isPair != other.isPair || is.isLabeled != other.isLabeled || is.isSampled != other.isSampled {
 			return fmt.Errorf("datasets has type %s (%s) and type %s (%s), which no objective reads together: give each a run of "+
 				"its own", first.Type, first.Path, f.Type, f.Path)
 		}
 		if (is.isPair || is.isLabeled || is.isTokens) && o.TrainOnPrompt {
 			return fmt.Errorf("dataset %s: train_on_prompt counts prompts, and type %s says itself what counts: remove it",
 				f.Path, f.Type)
+		}
+		if w := f.Source.withDefaults().Weight; is.isSampled && w != 1 {
+			return fmt.Errorf("dataset %s: weight is %v, and answers of type %s are read once an epoch: remove it", f.Path, w,
+				f.Type)
 		}
 	}
 	if o.Check == nil {
@@ -134,8 +138,11 @@ func CheckObjective(types []Type, name string, needs objective.Needs) error {
 		}{
 			{func(f *format) bool { return f.isPair }, needs.Pairs, "compares two answers", "dpo"},
 			{func(f *format) bool { return f.isLabeled }, needs.Labels, "tells good answers from bad ones", "kto"},
+			{func(f *format) bool { return f.isSampled }, needs.Rollouts, "learns from answers that were sampled", "policy"},
 		} {
 			switch has := of.has(kind.format()); {
+			case has && name == "" && kind.format().isTokens:
+				return fmt.Errorf("type %s needs an objective that %s: set objective: {type: %s}", kind, of.does, of.such)
 			case has && name == "":
 				return fmt.Errorf("type %s needs an objective that %s: set objective: {type: %s}; to train on one answer of a row as "+
 					"text, set type to %s and name its key", kind, of.does, of.such, PromptResponse)

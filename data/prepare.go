@@ -151,6 +151,11 @@ func Prepare(ctx context.Context, sources []Source, o Options) (_ *Dataset, err 
 				spelling.Count(n, "answer")))
 		}
 	}
+	if all[0].Type.format().isSampled {
+		if err := d.inRolloutGroups(); err != nil {
+			return nil, err
+		}
+	}
 	if err := d.seal(); err != nil {
 		return nil, err
 	}

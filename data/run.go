@@ -19,6 +19,7 @@ type tokenRun struct {
 	counted io.ReaderAt // bit t: the label of token t is the token itself, else Ignore; in words of 8 bytes
 	has     columns
 	columns [tokenColumns]io.ReaderAt // float32 for each token; nil where the source has no such column
+	rewards []string                  // names of rollouts' rewards, sorted
 	sum     [16]byte                  // of tokens, counted, the documents' ends and the columns
 	from    io.Closer                 // the file or the memory that they are in
 }

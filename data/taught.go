@@ -23,7 +23,7 @@ const mostMass = 1.01
 // taught reads a row of type distill. A token counts if labels, where the row has them, do not leave it out with -100,
 // and the teacher has tokens in its place.
 func (f *fields) taught(_ Source, out *Record) {
-	row := &tokenRow{ids: f.tokens("input_ids", f.numbers("input_ids"))}
+	row := &tokenRow{key: "input_ids", ids: f.tokens("input_ids", f.numbers("input_ids"))}
 	ids, logProbs := f.lists(teacherIDs, len(row.ids)), f.lists(teacherLogProbs, len(row.ids))
 	if f.err != nil {
 		return

@@ -22,6 +22,7 @@ const (
 	Binary         Type = "binary"          // a prompt, an answer, and whether that is wanted
 	Weighted       Type = "weighted"        // tokens, each with a weight of its loss
 	Distill        Type = "distill"         // tokens, each with a teacher's likeliest tokens in its place
+	Rollouts       Type = "rollouts"        // tokens of an answer that a policy has sampled, with its reward
 )
 
 // format is a row of types: all that depends on the type of a source. Other files look it up and compare no types.
@@ -46,6 +47,7 @@ type format struct {
 	isLabeled      bool // an answer is wanted or not
 	isTokens       bool // a row has tokens, and nothing is rendered
 	isTaught       bool // and what a teacher says of each
+	isSampled      bool // and an answer among them has rewards, and other answers to the same prompt
 
 	formatting string            // of LLaMA-Factory's registry
 	columns    map[string]string // of an entry there: the key of ours that has the column's name
@@ -83,6 +85,7 @@ var types = []*format{
 		keys: named("input_ids weights completion_mask advantage logprobs ref_logprobs")},
 	{name: Distill, isTokens: true, isTaught: true, read: (*fields).taught,
 		keys: named("input_ids labels " + teacherIDs + " " + teacherLogProbs)},
+	{name: Rollouts, isTokens: true, isSampled: true, read: (*fields).rollout, keys: named(rolloutKeys)},
 }
 
 // shared are the keys that all types but text read.
@@ -149,6 +152,7 @@ var usualRows = []struct{ key, other, part, typed string }{
 	{"input_ids", teacherIDs, "", "distill"},
 	{"input_ids", "weights", "", "weighted"},
 	{"input_ids", "completion_mask", "", "weighted"},
+	{"ids", "start", "", "rollouts"},
 	{"instruction", "output", "", "alpaca"},
 	{"messages", "", `"from"`, "sharegpt, with messages: messages"},
 	{"messages", "", "", "messages"},

@@ -16,6 +16,8 @@ const (
 	TokenWeights    TokenColumn = iota // of the loss of the token; 0: it does not count
 	TokenLogProbs                      // of the model that wrote the token
 	TokenReferences                    // of a reference model
+	_                                  // what a teacher says
+	TokenOld                           // of the model before the first update with the tokens
 )
 
 // weightKeys are the keys of the columns.
@@ -33,16 +35,18 @@ func (d *Dataset) Column(i int, c TokenColumn) ([]float32, error) {
 
 // tokenRow is a row that has tokens, and numbers for each.
 type tokenRow struct {
+	key     string // of ids
 	ids     []int32
 	columns [tokenColumns][]float32
 	topK    int    // tokens of a teacher at each place
 	teacher []byte // of type distill: the bytes of that column
-	counts  []bool // of type distill, by token
+	counts  []bool // by token; nil: those of a weight other than 0
+	rollout *rolloutNumbers
 }
 
 // weighted reads a row of type weighted: tokens with weights, or with a mask and one weight for the tokens in it.
 func (f *fields) weighted(_ Source, out *Record) {
-	row := &tokenRow{ids: f.tokens("input_ids", f.numbers("input_ids"))}
+	row := &tokenRow{key: "input_ids", ids: f.tokens("input_ids", f.numbers("input_ids"))}
 	if f.err != nil {
 		return
 	}
@@ -152,8 +156,8 @@ func (r *tokenRow) document(vocabSize int) (d document, err error) {
 	isCounted := false
 	for t, id := range r.ids {
 		if int(id) >= vocabSize {
-			return d, fmt.Errorf("token %d of input_ids is %d, and the vocabulary has %d: the tokens are of another tokenizer",
-				t, id, vocabSize)
+			return d, fmt.Errorf("token %d of %s is %d, and the vocabulary has %d: the tokens are of another tokenizer", t,
+				r.key, id, vocabSize)
 		}
 		label := Ignore
 		if t > 0 && r.isCounted(t) { // nothing predicts the first one
@@ -167,6 +171,7 @@ func (r *tokenRow) document(vocabSize int) (d document, err error) {
 		}
 	}
 	switch {
+	case r.rollout != nil: // others are compared with it, also where none of its tokens counts
 	case !isCounted && r.topK > 0:
 		return d, errors.New("no token after the first counts: labels leave all of them out, or target_token_ids is empty " +
 			"at each; leave the row out")
@@ -183,12 +188,15 @@ func (r *tokenRow) document(vocabSize int) (d document, err error) {
 	if r.topK > 0 {
 		d.has |= withTeacher(r.topK)
 	}
+	if d.rollout = r.rollout; d.rollout != nil {
+		d.has |= withNumbers(len(d.rollout.numbers))
+	}
 	return d, nil
 }
 
 // isCounted says whether a token counts in the loss.
 func (r *tokenRow) isCounted(t int) bool {
-	if r.topK > 0 {
+	if r.counts != nil {
 		return r.counts[t]
 	}
 	return r.columns[TokenWeights][t] != 0
