@@ -314,10 +314,16 @@ func (c *Config) check(needsData bool) error {
 		case needs.Pairs || needs.Labels:
 			return bad("overlong is split, and objective %s compares whole answers: use auto, truncate or drop",
 				c.Objective.Type)
+		case needs.Rollouts:
+			return bad("overlong is split, and half of an answer has no reward: use auto, truncate or drop")
 		case needs.TopK > 0:
 			return bad("overlong is split, and the teacher of objective %s reads rows from the start of a document: use "+
 				"auto, truncate or drop", c.Objective.Type)
 		}
+	}
+	if of != nil && of.Needs().Rollouts && c.evaluates() {
+		return bad("objective %s learns from rewards, and has no held-out loss: remove eval.datasets and val_size; rewards "+
+			"of new answers tell how it goes", c.Objective.Type)
 	}
 	if c.Objective.Scores() && c.Samples.Asked() {
 		return bad("samples: objective reward makes a model that scores texts and writes none: remove samples")

@@ -153,12 +153,13 @@ type Config struct {
 type Objective struct {
 	// `sft`: the next token. From pairs (datasets of `type: preference`): `dpo`, `simpo`, `cpo`, `orpo`, and a model that
 	// scores texts, `reward`. From completions that are wanted or not (`type: binary`): `kto`. `dft`: the next token, each
-	// weighted by its own probability. See [preferences](preferences.md). `distill`: what a teacher
-	// expects there, see [distillation](distillation.md).
+	// weighted by its own probability. See [preferences](preferences.md). `distill`: what a teacher expects there, see
+	// [distillation](distillation.md). `policy`: answers that were sampled, with rewards (`type: rollouts`), see
+	// [reinforcement learning](rl.md).
 	Type string `yaml:"type" default:"sft"`
-	// A loss of `dpo` or `kto` by its name in TRL, or a list of losses, which are added. See
-	// [losses](preferences.md#losses).
-	Loss Losses `yaml:"loss,omitempty,flow" unset:"'sigmoid' of 'dpo', 'kto' of 'kto'"`
+	// A loss of `dpo`, `kto` or `policy` by its name in TRL; of `dpo` also a list of losses, which are added. See
+	// [losses of pairs](preferences.md#losses) and [of a policy](rl.md#losses).
+	Loss Losses `yaml:"loss,omitempty,flow" unset:"'sigmoid' of 'dpo', 'kto' of 'kto', 'dapo' of 'policy'"`
 	// A factor for each loss of a list.
 	Weights []float64 `yaml:"weights,omitempty,flow" unset:"1 each"`
 	// How strongly the model is held to the reference; of `simpo` the scale of its rewards, of `orpo` the share of the
@@ -180,9 +181,9 @@ type Objective struct {
 	LDAlpha optim.Setting `yaml:"ld_alpha,omitempty" unset:"'1'"`
 	// The coefficient of the squared sum of a pair's scores in the loss, of `reward`: it holds their mean at 0.
 	Center optim.Setting `yaml:"center,omitempty" unset:"'0'"`
-	// The model that `dpo` and `kto` compare with: `start`, as the run begins; a model's directory or hub id; `none`,
-	// which finds all completions equally likely. It is [evaluated once](preferences.md#the-reference), before the first
-	// step.
+	// The model that `dpo`, `kto` and `policy` compare with: `start`, as the run begins; a model's directory or hub id;
+	// `none`, which finds all completions equally likely; of `policy` also `data`, where rows have `ref`. It is [evaluated
+	// once](preferences.md#the-reference), before the first step.
 	Reference string `yaml:"reference,omitempty" unset:"'start'"`
 	// Pairs of a step at most, of `kto` twos of answers. A step has as many as fit into `batch_tokens`; 0: no other bound.
 	PairsPerStep int `yaml:"pairs_per_step,omitempty"`
@@ -197,6 +198,42 @@ type Objective struct {
 	// Divides the logits of model and teacher before `distill` compares both, from 0.1 to 100: above 1 unlikely tokens
 	// count for more. Only with a `share` of 1. See [temperature](distillation.md#temperature).
 	Temperature optim.Setting `yaml:"temperature,omitempty" unset:"'1'"`
+	// How far a ratio may be below and above 1 before `policy` no longer learns from a token; of `cispo` the second number
+	// is the largest ratio itself, and of `dppo` and `ref_kl` both are of a probability. See [losses](rl.md#losses).
+	Clip []float64 `yaml:"clip,omitempty,flow" unset:"'[0.2, 0.28]' of 'dapo'"`
+	// The largest ratio of answers that are worse than expected, of `policy`; 0: no bound.
+	Delta optim.Setting `yaml:"delta,omitempty" unset:"'0'"`
+	// How strongly `policy` is held to the reference: the coefficient of the divergence from it. With 0 there is no
+	// reference.
+	KL optim.Setting `yaml:"kl,omitempty" unset:"'0'"`
+	// The estimate of that divergence is not multiplied by the ratio: TRL's `use_bias_correction_kl: false`.
+	KLPlain bool `yaml:"kl_plain,omitempty"`
+	// The coefficient of the squared distance to the sampler, of the losses `dppo` and `ref_kl`.
+	KLTau optim.Setting `yaml:"kl_tau,omitempty" unset:"'0.001'"`
+	// The temperatures of the loss `sapo`, for answers that are better and worse than expected.
+	Taus []float64 `yaml:"taus,omitempty,flow" unset:"'[1, 1.05]'"`
+	// How `policy` makes advantages of rewards: `group`, `batch`, `none`, `rloo`, `reinforce++`, `maxrl` or `gdpo`. See
+	// [advantages](rl.md#advantages).
+	Advantage string `yaml:"advantage,omitempty" unset:"'group', of 'dr_grpo' 'none', of 'rloo' 'rloo'"`
+	// Factors of rewards by their names; 1 of those that are not named. With it `reward` of rows is not read.
+	RewardWeights map[string]float64 `yaml:"reward_weights,omitempty,flow" unset:"1 each"`
+	// Where the log-probabilities before the first update with an answer come from, of `policy`. `now`: no update came
+	// before, so that each ratio is 1. `data`: `old` of the rows. `sampler`: their `logprobs`.
+	Old string `yaml:"old,omitempty" unset:"'now'"`
+	// What `policy` does where the sampler's log-probabilities are not the model's: `token_truncate`, `token_mask`,
+	// `sequence_truncate`, `sequence_mask` or `none`. See [the sampler's correction](rl.md#the-samplers-correction).
+	Correction string `yaml:"correction,omitempty" unset:"'token_truncate', of 'rloo', 'dppo' and 'ref_kl' 'none'"`
+	// The largest ratio to the sampler.
+	CorrectionMax optim.Setting `yaml:"correction_max,omitempty" unset:"'2' of 'token_truncate', else '3'"`
+	// The least one.
+	CorrectionMin optim.Setting `yaml:"correction_min,omitempty" unset:"'0'"`
+	// The divisor of a token's loss, of `policy`: `answers`, the number of answers times the tokens of its own;
+	// `tokens`, those of all answers of the step; `max_tokens`, the number of answers times that key.
+	Normalizer string `yaml:"normalizer,omitempty" unset:"follows 'loss'"`
+	// The most tokens of an answer, for that normalizer.
+	MaxTokens int `yaml:"max_tokens,omitempty"`
+	// Groups of answers of a step at most, of `policy`. A step has as many as fit into `batch_tokens`; 0: no other bound.
+	GroupsPerStep int `yaml:"groups_per_step,omitempty"`
 }
 
 // Precision has the types that are computed in and kept.

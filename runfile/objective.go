@@ -46,6 +46,7 @@ func (l Losses) MarshalYAML() (any, error) {
 const (
 	ReferenceStart = "start"
 	ReferenceNone  = "none"
+	ReferenceData  = "data" // rows have what it says
 )
 
 // TeacherNone says that what the teacher says is in the data.
@@ -65,7 +66,11 @@ func (o *Objective) settings() objective.Settings {
 	return objective.Settings{Type: o.Type, Losses: o.Loss, Shares: o.Weights, Beta: o.Beta,
 		LabelSmoothing: o.LabelSmoothing, NLL: number(o.NLL), Gamma: number(o.Gamma), Desirable: number(o.Desirable),
 		Undesirable: number(o.Undesirable), LDAlpha: number(o.LDAlpha), Center: number(o.Center), NLLPrompt: o.NLLPrompt,
-		TopK: o.TopK, Share: number(o.Share), Temperature: number(o.Temperature)}
+		TopK: o.TopK, Share: number(o.Share), Temperature: number(o.Temperature),
+		Policy: objective.Policy{Clip: o.Clip, Delta: number(o.Delta), KL: number(o.KL), KLPlain: o.KLPlain,
+			KLTau: number(o.KLTau), Taus: o.Taus, Advantage: o.Advantage, RewardWeights: o.RewardWeights, Old: o.Old,
+			Correction: o.Correction, CorrectionMin: number(o.CorrectionMin), CorrectionMax: number(o.CorrectionMax),
+			Normalizer: o.Normalizer, MaxTokens: o.MaxTokens}}
 }
 
 // Open returns the objective; nil for the next token.
@@ -94,6 +99,17 @@ func (o *Objective) Open() (objective.Objective, error) {
 		return nil, fmt.Errorf("objective.temperature is %v, and the data have log-probabilities of the teacher at 1, of "+
 			"which those at another temperature do not follow: leave it out, or name the teacher's model in objective.teacher",
 			needs.Temperature)
+	case needs.Rollouts && o.Reference == ReferenceNone, !needs.Rollouts && o.Reference == ReferenceData:
+		return nil, fmt.Errorf("objective.reference is %q, which %s does not know: name a model, or leave it out",
+			o.Reference, o.Type)
+	case needs.Rollouts && o.PairsPerStep != 0:
+		return nil, fmt.Errorf("objective.pairs_per_step is %d, and %s has groups: set groups_per_step", o.PairsPerStep,
+			o.Type)
+	case !needs.Rollouts && o.GroupsPerStep != 0:
+		return nil, fmt.Errorf("objective.groups_per_step is %d, and %s has no groups of answers: remove it", o.GroupsPerStep,
+			o.Type)
+	case o.GroupsPerStep < 0:
+		return nil, fmt.Errorf("objective.groups_per_step is %d: it must not be negative; 0 is no bound", o.GroupsPerStep)
 	case o.PairsPerStep < 0:
 		return nil, fmt.Errorf("objective.pairs_per_step is %d: it must not be negative; 0 is no bound", o.PairsPerStep)
 	}
@@ -103,7 +119,7 @@ func (o *Objective) Open() (objective.Objective, error) {
 // compares reports whether completions are compared with each other, or with a reference.
 func (o *Objective) compares() bool {
 	of, err := o.Open()
-	return err == nil && of != nil && (of.Needs().Pairs || of.Needs().Labels)
+	return err == nil && of != nil && (of.Needs().Pairs || of.Needs().Labels || of.Needs().Rollouts)
 }
 
 // Scores reports whether the run trains a reward model.
@@ -147,6 +163,11 @@ func (o *Objective) decide() {
 	if o.Temperature = given(s.Temperature); o.Temperature.Value == 1 {
 		o.Temperature = optim.Setting{} // so that checkpoints from before there was one have the same objective
 	}
+	o.Clip, o.Delta, o.KL, o.KLPlain = s.Clip, given(s.Delta), given(s.KL), s.KLPlain
+	o.KLTau, o.Taus = given(s.KLTau), s.Taus
+	o.Advantage, o.RewardWeights, o.Old, o.Correction = s.Advantage, s.RewardWeights, s.Old, s.Correction
+	o.CorrectionMin, o.CorrectionMax = given(s.CorrectionMin), given(s.CorrectionMax)
+	o.Normalizer, o.MaxTokens = s.Normalizer, s.MaxTokens
 	if o.Reference == "" && of.Needs().Reference {
 		o.Reference = ReferenceStart
 	}

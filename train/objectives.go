@@ -33,8 +33,10 @@ type aim struct {
 	// held and mismatched are the numbers in the reference of the first part of the held-out data, and of the first part
 	// of mismatched documents.
 	held, mismatched int
-	counts           *objective.Counts // of the held-out data, once they are counted
-	other            string            // identifies the reference or teacher, if that is another model
+	counts           *objective.Counts   // of the held-out data, once they are counted
+	rollouts         []objective.Rollout // of the latest batch
+	figures          map[string]float64  // of its rewards and lengths; nil: the data have none
+	other            string              // identifies the reference or teacher, if that is another model
 }
 
 // setAim opens the objective of the configuration, or takes the caller's.
@@ -58,7 +60,8 @@ func (r *Run) loading(epochs int) data.LoaderOptions {
 	o := data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: c.BatchTokens, Seed: c.Seed, Epochs: epochs,
 		LongDocuments: data.LongDocuments(c.Overlong), Accounts: r.env.Accounts, ScoreAt: r.scoreAt()}
 	if of := r.aim.objective; of != nil {
-		o.Cohorts, o.GroupsPerStep = max(int(c.Numerics.Groups), 1), c.Objective.PairsPerStep
+		o.Cohorts = max(int(c.Numerics.Groups), 1)
+		o.GroupsPerStep = max(c.Objective.PairsPerStep, c.Objective.GroupsPerStep)
 		o.PromptTargets, o.Mismatched = of.Needs().Prompts, of.Needs().Mismatched
 		if of.Needs().TopK > 0 {
 			o.LongDocuments = wholes(o.LongDocuments)
@@ -144,18 +147,22 @@ func (r *Run) openReference(ctx context.Context) (err error) {
 		return nil
 	}
 	needs := r.aim.objective.Needs()
-	if !needs.Reference && needs.TopK == 0 {
+	if !needs.Reference && needs.TopK == 0 && !needs.Rollouts {
 		return nil
 	}
-	if err := r.checkTaught(); err != nil {
+	if err := cmp.Or(r.checkTaught(), r.checkRollouts()); err != nil {
 		return err
 	}
 	rows, _ := c.StepRows()
 	each := 4 * int64(max(2*needs.TopK, 1))
+	if needs.Rollouts {
+		each *= rolloutNumbers
+	}
 	if r.aim.region, err = r.env.Accounts.Reserve(data.OrderPurpose, each*int64(rows*c.SequenceLen)); err != nil {
 		return err
 	}
-	isNone := needs.Reference && c.Objective.Reference == runfile.ReferenceNone || needs.TopK > 0 && r.readsTeacher()
+	isNone := needs.Reference && (c.Objective.Reference == runfile.ReferenceNone || r.readsReference()) ||
+		needs.TopK > 0 && r.readsTeacher() || !needs.Reference && needs.TopK == 0
 	if err := r.aim.region.Populate(); err != nil || isNone {
 		return err
 	}
@@ -217,15 +224,20 @@ func (r *Run) compared(placed []data.Placed, d *data.Dataset, firstPart int) (_ 
 	for _, p := range placed {
 		of := stream.Document{Micro: p.Micro, First: p.First, Length: p.Length, Group: p.Group, Side: p.Side,
 			Margin: d.Margin(p.Document)}
-		switch k := r.aim.objective.Needs().TopK; {
-		case k > 0:
+		switch needs := r.aim.objective.Needs(); {
+		case needs.TopK > 0:
 			if room, err = r.taught(&of, room, p, d, firstPart); err != nil {
 				return nil, blame.NotRequest(err)
 			}
-		case room != nil:
+		case needs.Reference && room != nil:
 			own := room[: 4*p.Length : 4*p.Length]
 			room = room[len(own):]
-			if of.Reference = hostmem.F32(own); r.aim.reference != nil {
+			if of.Reference = hostmem.F32(own); r.readsReference() {
+				err = d.Following(p.Document, data.TokenReferences, of.Reference[:p.Length-1])
+				if err != nil {
+					return nil, blame.NotRequest(err)
+				}
+			} else if r.aim.reference != nil {
 				part, document := d.Origin(p.Document)
 				if part += firstPart; p.Side == objective.Mismatched {
 					part += r.aim.mismatched
@@ -236,6 +248,11 @@ func (r *Run) compared(placed []data.Placed, d *data.Dataset, firstPart int) (_ 
 			}
 		}
 		r.aim.documents = append(r.aim.documents, of)
+	}
+	if r.aim.objective.Needs().Rollouts {
+		if err := r.rolled(placed, d, room); err != nil {
+			return nil, err
+		}
 	}
 	return r.aim.documents, nil
 }
@@ -358,6 +375,10 @@ func (t *trainer) noteObjective() {
 	text := strings.Trim(c.Objective.String(), "{}")
 	t.env.Note("the run trains for an objective: %s", text)
 	needs := t.aim.objective.Needs()
+	if needs.Rollouts && c.Epochs > 1 && !needs.Old && !needs.Sampler {
+		t.env.Warn("epochs is %v, and answers are taken for the model's own of this step (objective.old: now): from the "+
+			"second epoch on they are not; write old into rows, or set objective.old to sampler", c.Epochs)
+	}
 	if needs.Scores {
 		t.noteScores()
 	} else if (needs.Pairs || needs.Labels) && c.LearningRate > fastRate && t.from == nil {

@@ -182,6 +182,9 @@ func TestObjectivesHaveTheSameBits(t *testing.T) {
 	t.Run("dpo", func(t *testing.T) { objectivesHaveTheSameBits(t, preferenceConfig(t), pairs) })
 	t.Run("kto", func(t *testing.T) { objectivesHaveTheSameBits(t, labelsConfig(t), pairs) })
 	t.Run("reward", func(t *testing.T) { objectivesHaveTheSameBits(t, rewardConfig(t), pairs) })
+	t.Run("policy", func(t *testing.T) {
+		objectivesHaveTheSameBits(t, rolloutConfig(t), func(o *runfile.Objective) { o.Advantage = "none" })
+	})
 	t.Run("distill", func(t *testing.T) {
 		c := distillConfig(t)
 		c.Objective.Temperature = optim.Given(1.5)

@@ -130,7 +130,8 @@ func (r *Run) isNext(b *stream.Batch) bool {
 // sequence_len), of at most sequence_len tokens each. A label is at the position of its own token, not shifted, as in
 // transformers; labels that are [data.Ignore] do not count in the loss. Where the objective compares pairs, examples
 // follow each other in pairs, the chosen one first, and the caller gives Documents of the batch their Reference, or
-// their TopIDs and TopLogProbs, if the objective needs them. A reward model reads all tokens, and no labels.
+// their TopIDs and TopLogProbs, or their Rollout, if the objective needs them. A reward model reads all tokens, and no
+// labels.
 func (r *Run) Batch(examples ...data.Example) (*stream.Batch, error) {
 	n := r.plan.Whole
 	if rows := n.MicroBatches * n.MicroBatch; len(examples) > rows || len(examples) == 0 {

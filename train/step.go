@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"time"
 
@@ -91,6 +92,7 @@ func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m 
 	if t.config.LayerNorms {
 		t.addLayerNorms(m, res.Squares)
 	}
+	maps.Copy(m.Objective, t.aim.figures)
 	if t.aim.objective != nil {
 		pairs := int64(batch.Counts().Groups)
 		m.Pairs = &pairs

@@ -121,7 +121,7 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, o Preview
 		defer held.Close()
 	}
 	batchTokens := c.SequenceLen
-	if d.HasPairs() { // of which a step takes as many as fit
+	if d.HasPairs() || d.HasRollouts() { // of which a step takes as many as fit
 		batchTokens = c.BatchTokens
 	}
 	var scoreAt data.ScoreAt

@@ -1,0 +1,92 @@
+package train
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/blame"
+	"github.com/millrace/millrace/objective"
+	"github.com/millrace/millrace/runfile"
+)
+
+// rolloutNumbers counts the numbers that a position of an answer has at most, by the reference, by its sampler and from
+// before the first update.
+const rolloutNumbers = 3
+
+// readsReference reports whether rows have what the reference says.
+func (r *Run) readsReference() bool { return r.config.Objective.Reference == runfile.ReferenceData }
+
+// checkRollouts refuses rows that lack what the objective reads of answers, or have what it leaves out.
+func (r *Run) checkRollouts() error {
+	needs := r.aim.objective.Needs()
+	if !needs.Rollouts || !r.data.HasRollouts() {
+		return nil
+	}
+	if of, ok := r.aim.objective.(objective.Rewarded); ok { // which says so before anything is computed
+		if _, _, err := of.Advantages(nil, r.data.RewardNames()); err != nil {
+			return fmt.Errorf("objective.%w", err)
+		}
+	}
+	for _, of := range []struct {
+		key    string
+		column data.TokenColumn
+		reads  bool
+		set    string // what has it read, or not
+		isLeft bool   // it says nothing that a run may leave out
+	}{
+		{"logprobs", data.TokenLogProbs, needs.Sampler, "take another loss, or objective.old: now", true},
+		{"old", data.TokenOld, needs.Old, "objective.old: data", false},
+		{"ref", data.TokenReferences, needs.Reference && r.readsReference(), "objective.reference: data", !needs.Reference},
+	} {
+		switch all, some := r.data.HasColumn(of.column); {
+		case of.reads && !all && of.column == data.TokenLogProbs:
+			return fmt.Errorf("the objective reads the log-probabilities of the sampler, and rows have no %s: write them, or %s",
+				of.key, of.set)
+		case of.reads && !all:
+			return fmt.Errorf("%s is set, and rows have no %s: write it, or leave the key out", of.set, of.key)
+		case some && !of.reads && !of.isLeft:
+			return fmt.Errorf("rows have %s, and the run does not read it: set %s, or list %[1]s under ignore in the entry",
+				of.key, of.set)
+		}
+	}
+	return nil
+}
+
+// rolled gives the documents of a step what is known of the answers that they are. room has zeros for a number of each
+// position, and is used up.
+func (r *Run) rolled(placed []data.Placed, d *data.Dataset, room []byte) error {
+	of, ok := r.aim.objective.(objective.Rewarded)
+	if !ok || !d.HasRollouts() {
+		return nil
+	}
+	names := d.RewardNames()
+	answers := make([]objective.Scored, len(placed))
+	for i, p := range placed {
+		answers[i] = d.Scored(p.Document, names)
+	}
+	var err error
+	if r.aim.rollouts, r.aim.figures, err = of.Advantages(answers, names); err != nil {
+		return fmt.Errorf("objective: %w", err)
+	}
+	_, hasSampler := d.HasColumn(data.TokenLogProbs)
+	for i, p := range placed {
+		own := &r.aim.rollouts[i]
+		for _, one := range []struct {
+			has    bool
+			column data.TokenColumn
+			into   *[]float32
+		}{{hasSampler, data.TokenLogProbs, &own.Sampler}, {r.aim.objective.Needs().Old, data.TokenOld, &own.Old}} {
+			if !one.has {
+				continue
+			}
+			*one.into = hostmem.F32(room[: 4*p.Length : 4*p.Length])
+			room = room[4*p.Length:]
+			if err := d.Following(p.Document, one.column, (*one.into)[:p.Length-1]); err != nil {
+				return blame.NotRequest(err)
+			}
+		}
+		r.aim.documents[i].Rollout = own
+	}
+	return nil
+}
