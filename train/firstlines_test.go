@@ -80,11 +80,11 @@ func TestFirstLines(t *testing.T) {
 		shown := ""
 		if _, err := verbs.Preview(context.Background(), newEnv(t), run, verbs.PreviewOptions{Limit: 1},
 			func(e verbs.PreviewExample) error {
-			for _, p := range e.Pieces {
-				shown += p.Text
-			}
-			return nil
-		}); err != nil || shown != c.shown {
+				for _, p := range e.Pieces {
+					shown += p.Text
+				}
+				return nil
+			}); err != nil || shown != c.shown {
 			t.Errorf("%+v: %q, %v", c, shown, err)
 		}
 	}

@@ -29,15 +29,15 @@ func TestPairsAreShown(t *testing.T) {
 	var shown []string
 	sum, err := verbs.Preview(context.Background(), env, c, verbs.PreviewOptions{Limit: 2},
 		func(e verbs.PreviewExample) error {
-		trained := ""
-		for _, p := range e.Pieces {
-			if p.Trained {
-				trained += p.Text
+			trained := ""
+			for _, p := range e.Pieces {
+				if p.Trained {
+					trained += p.Text
+				}
 			}
-		}
-		shown = append(shown, fmt.Sprint(e.Pair, e.Side, e.Margin, " ", trained[:1]))
-		return nil
-	})
+			shown = append(shown, fmt.Sprint(e.Pair, e.Side, e.Margin, " ", trained[:1]))
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,9 +55,9 @@ func TestPairsAreShown(t *testing.T) {
 	c.Datasets[0].Type, shown = data.Binary, nil
 	sum, err = verbs.Preview(context.Background(), env, c, verbs.PreviewOptions{Limit: 0},
 		func(e verbs.PreviewExample) error {
-		shown = append(shown, fmt.Sprint(e.Pair, e.Side))
-		return nil
-	})
+			shown = append(shown, fmt.Sprint(e.Pair, e.Side))
+			return nil
+		})
 	if err != nil || strings.Join(shown, " ") != "0desirable 0undesirable" || sum.Desirable != 1 || sum.Undesirable != 1 {
 		t.Errorf("labels: %v, %s, %+v", err, shown, sum)
 	}
