@@ -128,17 +128,17 @@ const app = (() => {
   let frame = 0;
   const stale = new Set();
 
-  // drawSoon draws the charts of a run with the next frame, once for all of its answers.
+  // drawSoon draws the charts of a run soon, once for all answers that come together.
   function drawSoon(id) {
     stale.add(id);
-    frame ||= requestAnimationFrame(() => {
+    frame ||= setTimeout(() => {
       frame = 0;
       const ids = [...stale];
       stale.clear();
       if (ids.some(view.isDrawn)) {
         curves.updateRun(ids.find(view.isDrawn));
       }
-    });
+    }, 60);
   }
 
   function fold() {

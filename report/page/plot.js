@@ -3,6 +3,7 @@
 // plots share the range of steps and the cursor. A drag zooms, also with a finger; the keyboard moves the cursor.
 const plots = (() => {
   const height = 210;
+  const mostDots = 400; // of evaluations in a curve
   const living = new Set(); // plots that are drawn
   let cursorStep = null; // of all plots
 
@@ -144,7 +145,8 @@ const plots = (() => {
       const name = [many ? store.nameOf(run) : "", l.name].filter(Boolean).join(", ");
       const base = { run: run.id, name, style, column: l.column };
       if (c.isSparse) {
-        return [{ ...base, kind: l.isLinked ? "linked" : "dots", x: c.at, y: scale(c.values, times) }];
+        const kind = l.isLinked ? "linked" : "dots";
+        return [{ ...base, kind, ...thin(c.at, scale(c.values, times), mostDots) }];
       }
       const of = (y) => scale(y, times, per && per.steps.length === c.steps.length ? per.mean : null);
       const y = of(c.mean);
@@ -429,7 +431,8 @@ const plots = (() => {
 
     // showKey lists the lines with their values.
     showKey() {
-      const lines = this.lines.filter((l) => l.kind !== "faint");
+      const isShort = view.drawn().length > 3; // then the colors say which dots and marks are a run's
+      const lines = this.lines.filter((l) => l.kind !== "faint" && !(isShort && (l.kind === "dots" || l.kind === "marks")));
       this.key.classList.toggle("many", lines.length > 6);
       this.entries = [];
       dom.keyed(this.key, lines, (l) => [l.run, l.column, l.kind].join(" "), () => dom.make("li"), (e, line) => {
@@ -506,6 +509,20 @@ const plots = (() => {
       return times === 1 ? y : y.map((v) => (v === null ? null : v * times));
     }
     return y.map((v, i) => (v === null || !per[i] ? null : (v * times) / per[i]));
+  }
+
+  // thin leaves out values between others where the shown steps have more than a chart can show.
+  function thin(x, y, most) {
+    const [from, to] = view.range();
+    const first = x.findIndex((step) => step >= from);
+    const after = x.findIndex((step) => step > to);
+    const end = after < 0 ? x.length : after;
+    if (first < 0 || end - first <= most) {
+      return { x, y };
+    }
+    const by = Math.ceil((end - first) / most);
+    const isKept = (_, i) => i >= first && i < end && (end - 1 - i) % by === 0; // the last one is
+    return { x: x.filter(isKept), y: y.filter(isKept) };
   }
 
   // closeIndex is the index of the next value around i, within a few steps, of curves that have other steps.

@@ -181,7 +181,7 @@ const store = (() => {
   function want(id, name, kind) {
     const key = id + " " + kind;
     if (!waiting.size) {
-      queueMicrotask(ask);
+      setTimeout(ask); // after all charts of this turn have said what they want
     }
     if (!waiting.has(key)) {
       waiting.set(key, { id, kind, names: new Set() });
