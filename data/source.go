@@ -77,6 +77,8 @@ type Source struct {
 	Weight float64 `yaml:"weight,omitempty" json:"-"`
 	// BadRows is RefuseBadRows, the default, or SkipBadRows.
 	BadRows string `yaml:"bad_rows,omitempty" json:"bad_rows,omitempty"`
+	// EvalSet is the label of the evaluation set that an entry of eval.datasets belongs to; see [Dataset.Sets].
+	EvalSet string `yaml:"eval_set,omitempty" json:"-"`
 }
 
 // Tags are the names in the turns of types sharegpt, preference and binary, under the names that LLaMA-Factory gives
@@ -126,7 +128,7 @@ func (s Source) Validate() error {
 	case s.Opening != "" && s.Opening != DropOpening:
 		return s.fail("opening is %q: use %s, or remove the key", s.Opening, DropOpening)
 	}
-	return nil
+	return s.checkSetLabel()
 }
 
 // checkNamed refuses keys that do not go with the entry of a registry.

@@ -59,7 +59,7 @@ func TestSummary(t *testing.T) {
 		ended := time.Date(2026, 3, 2, 4, 10, 20+2*(i-9), 0, time.UTC).Format(time.RFC3339)
 		r[i].Time = &ended
 	}
-	before := trace.BeforeTraining(5, nil, "2026-03-01T19:59:00Z")
+	before := trace.BeforeTraining(trace.Evaluation{Loss: 5}, "2026-03-01T19:59:00Z")
 	got = summarize("a", append([]trace.Metrics{before}, r...))
 	if got.Loss() != "4.0000 -> 2.0000" || got.Eval() != "5.0000 -> 2.1000" || got.LeastEval() != "2.1000 at step 20" {
 		t.Errorf("%s, %s, %s", got.Loss(), got.Eval(), got.LeastEval())
@@ -69,13 +69,28 @@ func TestSummary(t *testing.T) {
 		t.Errorf("the average of the last losses is %g: %s", smoothed, text)
 	}
 	want := report.Summary{Run: "a", FirstStep: 1, LastStep: 20, Tokens: 2000, FirstLoss: &first, LastLoss: &last,
-		SmoothedLoss:  &smoothed,
-		EvalBefore:    before.EvalLoss,
-		LeastEvalLoss: &least, LeastEvalStep: &leastStep, LastEvalLoss: &least, TokensPerSec: 50, StepSec: 2, MeanTFLOPS: 3,
+		SmoothedLoss: &smoothed,
+		EvalLosses: report.EvalLosses{EvalBefore: before.EvalLoss, LeastEvalLoss: &least, LeastEvalStep: &leastStep,
+			LastEvalLoss: &least}, TokensPerSec: 50, StepSec: 2, MeanTFLOPS: 3,
 		HoursStopped: 8,
 		SkippedSteps: 1, HostPeakBytes: 1 << 30, DiskWritten: 140}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
+// Evaluation sets have the losses of their evaluations, each by itself.
+func TestSummaryOfSets(t *testing.T) {
+	r := []trace.Metrics{trace.BeforeTraining(trace.Evaluation{Loss: 5, Sets: map[string]trace.Numbers{
+		"task": {trace.SetLoss: 6}, "forget": {trace.SetLoss: 4}}}, "2026-03-01T19:59:00Z")}
+	r = append(r, records(20)...)
+	r[10].EvalSets = map[string]trace.Numbers{"task": {trace.SetLoss: 2}, "forget": {trace.SetLoss: math.NaN()}}
+	r[20].EvalSets = map[string]trace.Numbers{"task": {trace.SetLoss: 3}, "forget": {trace.SetLoss: 4.5}}
+	s := summarize("a", r)
+	task, forget := s.EvalSets["task"], s.EvalSets["forget"]
+	if len(s.EvalSets) != 2 || task.Eval() != "6.0000 -> 3.0000" || task.LeastEval() != "2.0000 at step 10" ||
+		forget.Eval() != "4.0000 -> 4.5000" || forget.LeastEval() != "4.0000 at step 0" {
+		t.Errorf("task %s, %s; forget %s, %s", task.Eval(), task.LeastEval(), forget.Eval(), forget.LeastEval())
 	}
 }
 

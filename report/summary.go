@@ -21,28 +21,72 @@ func NoStep(text string) *NoStepError { return &NoStepError{text} }
 // Summary is a run in numbers. Losses are nats per target token. A pointer is nil where the run has no such number,
 // or one that is not finite.
 type Summary struct {
-	Run           string   `json:"run"`
-	FirstStep     int64    `json:"first_step"`
-	LastStep      int64    `json:"last_step"`
-	Tokens        int64    `json:"tokens"`
-	FirstLoss     *float64 `json:"first_loss"`
-	LastLoss      *float64 `json:"last_loss"`
-	SmoothedLoss  *float64 `json:"smoothed_loss"`    // an average of the latest steps
+	Run          string   `json:"run"`
+	FirstStep    int64    `json:"first_step"`
+	LastStep     int64    `json:"last_step"`
+	Tokens       int64    `json:"tokens"`
+	FirstLoss    *float64 `json:"first_loss"`
+	LastLoss     *float64 `json:"last_loss"`
+	SmoothedLoss *float64 `json:"smoothed_loss"` // an average of the latest steps
+	EvalLosses            // over all evaluation sets
+	// EvalSets are the losses of the evaluation sets by their labels; nil where there is one without a label.
+	EvalSets      map[string]*EvalLosses `json:"eval_sets,omitempty"`
+	TokensPerSec  float64                `json:"tokens_per_sec"` // all tokens over the seconds of all steps
+	StepSec       float64                `json:"step_sec"`       // median
+	MeanTFLOPS    float64                `json:"model_tflops"`   // mean, weighted by seconds
+	HoursStopped  float64                `json:"hours_stopped"`  // between steps, while the run did not run
+	SkippedSteps  int                    `json:"skipped_steps"`  // their gradient norm was not finite
+	HostPeakBytes int64                  `json:"host_peak_bytes"`
+	DevicePeak    int64                  `json:"device_peak_bytes"`
+	DiskWritten   int64                  `json:"disk_written_bytes"`
+	// Rating is that of the drive, and WrittenShare the part of it that DiskWritten takes.
+	*trace.Rating
+	WrittenShare float64 `json:"written_share,omitempty"`
+}
+
+// EvalLosses are the losses of a run's evaluations.
+type EvalLosses struct {
 	EvalBefore    *float64 `json:"eval_loss_before"` // before training
 	LeastEvalLoss *float64 `json:"least_eval_loss"`
 	LeastEvalStep *int64   `json:"least_eval_step"`
 	LastEvalLoss  *float64 `json:"last_eval_loss"`
-	TokensPerSec  float64  `json:"tokens_per_sec"` // all tokens over the seconds of all steps
-	StepSec       float64  `json:"step_sec"`       // median
-	MeanTFLOPS    float64  `json:"model_tflops"`   // mean, weighted by seconds
-	HoursStopped  float64  `json:"hours_stopped"`  // between steps, while the run did not run
-	SkippedSteps  int      `json:"skipped_steps"`  // their gradient norm was not finite
-	HostPeakBytes int64    `json:"host_peak_bytes"`
-	DevicePeak    int64    `json:"device_peak_bytes"`
-	DiskWritten   int64    `json:"disk_written_bytes"`
-	// Rating is that of the drive, and WrittenShare the part of it that DiskWritten takes.
-	*trace.Rating
-	WrittenShare float64 `json:"written_share,omitempty"`
+}
+
+// add adds the evaluation after a step, of which 0 is before training. A loss that is not finite is left out.
+func (e *EvalLosses) add(step int64, loss float64) {
+	x := finite(loss)
+	switch {
+	case x == nil:
+		return
+	case step > 0:
+		e.LastEvalLoss = x
+	default:
+		e.EvalBefore = x
+	}
+	if e.LeastEvalLoss == nil || *x < *e.LeastEvalLoss {
+		e.LeastEvalLoss, e.LeastEvalStep = x, &step
+	}
+}
+
+// evaluated adds the evaluation of a record, if it has one.
+func (s *Summary) evaluated(m *trace.Metrics) {
+	if m.EvalLoss == nil {
+		return
+	}
+	s.add(m.Step, *m.EvalLoss)
+	for label, of := range m.EvalSets {
+		loss, ok := of[trace.SetLoss]
+		if !ok {
+			continue
+		}
+		if s.EvalSets == nil {
+			s.EvalSets = map[string]*EvalLosses{}
+		}
+		if s.EvalSets[label] == nil {
+			s.EvalSets[label] = &EvalLosses{}
+		}
+		s.EvalSets[label].add(m.Step, loss)
+	}
 }
 
 // Totals takes the records of a run one after the other. The zero value has none.
@@ -80,17 +124,7 @@ func (t *Totals) addTime(sec float64) {
 // Add takes the next record. That of step 0 is the evaluation before training.
 func (t *Totals) Add(m *trace.Metrics) {
 	s := &t.of
-	if m.EvalLoss != nil && finite(*m.EvalLoss) != nil {
-		loss, step := *m.EvalLoss, m.Step
-		if step == 0 {
-			s.EvalBefore = &loss
-		} else {
-			s.LastEvalLoss = &loss
-		}
-		if s.LeastEvalLoss == nil || loss < *s.LeastEvalLoss {
-			s.LeastEvalLoss, s.LeastEvalStep = &loss, &step
-		}
-	}
+	s.evaluated(m)
 	if m.Step == 0 {
 		return
 	}
@@ -157,24 +191,24 @@ func (s *Summary) Loss() string { return number(s.FirstLoss) + " -> " + number(s
 func (s *Summary) Average() string { return number(s.SmoothedLoss) }
 
 // Eval says what the evaluation before training came to, if there was one, and the last one.
-func (s *Summary) Eval() string {
+func (e *EvalLosses) Eval() string {
 	switch {
-	case s.LastEvalLoss == nil && s.EvalBefore == nil:
+	case e.LastEvalLoss == nil && e.EvalBefore == nil:
 		return "-"
-	case s.LastEvalLoss == nil:
-		return number(s.EvalBefore)
-	case s.EvalBefore == nil:
-		return number(s.LastEvalLoss)
+	case e.LastEvalLoss == nil:
+		return number(e.EvalBefore)
+	case e.EvalBefore == nil:
+		return number(e.LastEvalLoss)
 	}
-	return number(s.EvalBefore) + " -> " + number(s.LastEvalLoss)
+	return number(e.EvalBefore) + " -> " + number(e.LastEvalLoss)
 }
 
 // LeastEval says which evaluation had the least loss.
-func (s *Summary) LeastEval() string {
-	if s.LeastEvalLoss == nil {
+func (e *EvalLosses) LeastEval() string {
+	if e.LeastEvalLoss == nil {
 		return "-"
 	}
-	return fmt.Sprintf("%s at step %d", decimals(s.LeastEvalLoss), *s.LeastEvalStep)
+	return fmt.Sprintf("%s at step %d", decimals(e.LeastEvalLoss), *e.LeastEvalStep)
 }
 
 func number(v *float64) string {

@@ -17,6 +17,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/tensor"
@@ -349,6 +350,18 @@ func (c *Config) check(needsData bool) error {
 	for i, prompt := range c.Samples.Prompts {
 		if err := prompt.Check(); err != nil {
 			return bad("samples.prompts[%d]: %w", i, err)
+		}
+	}
+	for _, s := range c.Datasets {
+		if s.EvalSet != "" {
+			return bad("dataset %s: eval_set is %s, and the entry is trained on: only entries of eval.datasets belong to "+
+				"evaluation sets; remove it", s.Path, s.EvalSet)
+		}
+	}
+	for _, s := range c.Eval.Datasets {
+		if s.Label != "" && s.Type != "" && s.Type != data.Binary {
+			return bad("dataset %s: label is the key of a row of type binary: to name the set that an entry of "+
+				"eval.datasets belongs to, write eval_set: %s", s.Path, s.Label)
 		}
 	}
 	for _, s := range append(append([]data.Source{}, c.Datasets...), c.Eval.Datasets...) {

@@ -107,11 +107,18 @@ func TestConfigRefuses(t *testing.T) {
 		"moments":           {smallRun + "precision: {moments: 2bit}\n", "moments"},
 		"disk":              {smallRun + "memory: {disk: 1TeB}\n", "1TeB"},
 		"eval":              {smallRun + "eval: {every: 5}\n", "eval"},
-		"groups of rows":    {smallRun + "numerics: {groups: 3}\n", "numerics.groups is 3: it must divide the 32"},
-		"exchange":          {smallRun + "numerics: {exchange: fp16}\n", "use f32 or bf16"},
-		"no unit of time":   {smallRun + "distributed: {timeout: 10}\n", "write a time from 1m to 720h"},
-		"short wait":        {smallRun + "distributed.timeout: 1m\ndistributed: {timeout: 59s}\n", ""},
-		"micro-batch":       {smallRun + "numerics: {micro_batch: 0}\n", "auto"},
+		"set of training":   {"model: m\ndatasets: [{path: a, type: text, eval_set: x}]\n", "only entries of eval.datasets"},
+		"label of a set":    {smallRun + "eval: {datasets: [{path: a, type: text, label: x}]}\n", "write eval_set: x"},
+		"set with a blank":  {smallRun + "eval: {datasets: [{path: a, type: text, eval_set: a b}]}\n", "letters from a to z"},
+		"best of no set":    {smallRun + "val_size: 0.1\neval: {best: x}\n", "no entry of eval.datasets has an eval_set"},
+		"best of another": {smallRun + "eval: {datasets: [{path: a, type: text, eval_set: x}, {path: b, type: text}], " +
+			"best: y}\n",
+			"eval.best is y, which is no eval_set of eval.datasets: use x or default"},
+		"groups of rows":  {smallRun + "numerics: {groups: 3}\n", "numerics.groups is 3: it must divide the 32"},
+		"exchange":        {smallRun + "numerics: {exchange: fp16}\n", "use f32 or bf16"},
+		"no unit of time": {smallRun + "distributed: {timeout: 10}\n", "write a time from 1m to 720h"},
+		"short wait":      {smallRun + "distributed.timeout: 1m\ndistributed: {timeout: 59s}\n", ""},
+		"micro-batch":     {smallRun + "numerics: {micro_batch: 0}\n", "auto"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parsed(t, c.doc)

@@ -328,6 +328,9 @@ type Eval struct {
 
 // Samples are texts that the model writes during training.
 type Samples struct {
+	// The `eval_set` whose loss decides which model is the best (`save.best`), and when the run stops early
+	// (`stop.patience`). See [evaluation sets](#evaluation-sets).
+	Best string `yaml:"best,omitempty" unset:"the loss over all sets"`
 	// A list of texts that the model continues before the first and after the last step, such as `["Dear Sir or
 	// Madam"]`. In a run whose data have the chat template a user says each, and it may be a list of messages:
 	// `[{role: user, content: Hello}]`. See [samples](#samples).

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/below"
@@ -200,6 +201,15 @@ func (r *records) metricsOf(line []byte, t *table) (m *trace.Metrics, ok bool) {
 			m.WriteWaitSec = &x
 		case "eval_loss":
 			m.EvalLoss = &x
+		}
+		if of, isOfSet := bytes.CutPrefix(name, []byte("eval_sets/")); isOfSet {
+			name = append([]byte(trace.EvalSetPrefix), of...) // as trace.Metrics.Columns has it
+			if label, isLoss := strings.CutSuffix(string(of), "/"+trace.SetLoss); isLoss && !strings.Contains(label, "/") {
+				if m.EvalSets == nil {
+					m.EvalSets = map[string]trace.Numbers{}
+				}
+				m.EvalSets[label] = trace.Numbers{trace.SetLoss: x}
+			}
 		}
 		if c := t.column(name); c != nil {
 			r.cells = append(r.cells, cell{c, x})

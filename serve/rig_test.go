@@ -40,9 +40,9 @@ func record(step int64) string {
 		Tokens:       100, TargetTokens: 90, TokensPerSec: 100, StepSec: 1, ModelTFLOPS: 2, HostPeakBytes: 1 << 30,
 		DiskWrittenBytes: 7, Lanes: trace.Lanes{0.25, 0.75}, Time: &ended}
 	if step == 0 {
-		m = trace.BeforeTraining(5, nil, ended)
+		m = trace.BeforeTraining(trace.Evaluation{Loss: 5}, ended)
 	} else if step%10 == 0 {
-		m.SetEval(m.Loss+0.1, map[string]float64{"kl": 0.5})
+		m.SetEval(trace.Evaluation{Loss: m.Loss + 0.1, Objective: map[string]float64{"kl": 0.5}})
 	}
 	line, err := json.Marshal(m)
 	if err != nil {

@@ -65,7 +65,7 @@ func TestDocuments(t *testing.T) {
 	aRun(t, a, 61)
 	aTrace(t, a)
 	write(t, dir, "sweep/one/metrics.jsonl",
-		strings.ReplaceAll(recordsTo(1, 5), `"grad_norm"`, `"eval/task/loss":1,"grad_norm"`))
+		strings.ReplaceAll(recordsTo(1, 5), `"grad_norm"`, `"eval_sets":{"task":{"loss":1}},"grad_norm"`))
 	write(t, dir, "not/a/run.txt", "")
 	write(t, dir, ".hidden/metrics.jsonl", record(1))
 	s := newSite(t, Options{Dirs: []string{dir}})

@@ -110,29 +110,42 @@ func (e *Engine) giveTop(sequences []objective.Sequence, first, n int) {
 	}
 }
 
-// Compare runs the forward pass over a batch and returns what the objective makes of it, cohort by cohort as in a step,
-// with the counts of all that is evaluated. The plan is one with [plan.Outputs.LogProbs]. Pending updates are carried
-// out first.
-func (e *Engine) Compare(ctx context.Context, b *Batch, whole objective.Counts) (sum objective.Result, err error) {
+// Compare runs the forward pass over a batch and returns what the objective makes of it, cohort by cohort as in a step:
+// a result for each of the counts, by which losses are divided, such as those of all that is evaluated. The plan is one
+// with [plan.Outputs.LogProbs]. Pending updates are carried out first.
+func (e *Engine) Compare(ctx context.Context, b *Batch, counts ...objective.Counts) ([]objective.Result, error) {
 	defer e.temper()()
 	figures, err := e.Figures(ctx, b)
 	if err != nil {
-		return sum, err
+		return nil, err
 	}
 	n := e.Plan.Numerics
-	for cohort := range e.weighed {
+	byCohort := make([][]objective.Result, len(e.weighed))
+	for cohort := range byCohort {
 		first := e.Plan.Cluster.Host*n.MicroBatches + cohort*n.CohortMicros()
 		sequences := b.Sequences(first, n.CohortMicros(), figures[first:][:n.CohortMicros()], nil)
 		for i := range sequences {
 			sequences[i].Weights = nil
 		}
 		e.giveTop(sequences, first, n.CohortMicros())
-		e.weighed[cohort], err = objective.Weigh(e.Objective, &objective.Step{Whole: whole, Sequences: sequences})
-		if err != nil {
-			return sum, fmt.Errorf("objective: %w", err)
+		for _, whole := range counts {
+			res, err := objective.Weigh(e.Objective, &objective.Step{Whole: whole, Sequences: sequences})
+			if err != nil {
+				return nil, fmt.Errorf("objective: %w", err)
+			}
+			byCohort[cohort] = append(byCohort[cohort], res)
 		}
 	}
-	return e.exchangeObjective()
+	all := make([]objective.Result, len(counts))
+	for i := range all {
+		for cohort, of := range byCohort {
+			e.weighed[cohort] = of[i]
+		}
+		if all[i], err = e.exchangeObjective(); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // normalize turns logits of a position into log-probabilities: it knows both of the target.

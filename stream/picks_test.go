@@ -64,11 +64,11 @@ func teaching(t errorer, k int, temperature float64) objective.Objective {
 // compares returns what the objective makes of a batch in an evaluation.
 func compares(t errorer, r *rig, s *subject) objective.Result {
 	t.Helper()
-	res, err := r.engine.Compare(context.Background(), s.batches[0], s.batches[0].Counts())
+	all, err := r.engine.Compare(context.Background(), s.batches[0], s.batches[0].Counts())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return res
+	return all[0]
 }
 
 // The law: steps that learn from a teacher, and evaluations, have the bits of a serial execution with streamed weights,

@@ -46,7 +46,11 @@ type Metrics struct {
 
 	Time *string `json:"time,omitempty"` // when the step ended: RFC 3339, UTC; older files lack it
 
-	EvalLoss *float64 `json:"eval_loss,omitempty"` // where there was an evaluation
+	EvalLoss *float64 `json:"eval_loss,omitempty"` // where there was an evaluation: over all sets
+
+	// EvalSets are the numbers of each evaluation set by its label: loss, and those of the objective by their names. Nil
+	// where the run has one set without a label.
+	EvalSets map[string]Numbers `json:"eval_sets,omitempty"`
 
 	Pairs *int64 `json:"pairs,omitempty"` // documents or pairs of the step that an objective compares
 
@@ -86,11 +90,53 @@ type Hosts struct {
 
 // BeforeTraining is the record of step 0: the evaluation of the model that a run starts from. What only a step has is
 // not a number in it, and counts are 0.
-func BeforeTraining(evalLoss float64, objective map[string]float64, ended string) Metrics {
+// Numbers are numbers by their names. In JSON those that are not finite are null.
+type Numbers map[string]float64
+
+// SetLoss is the name of the loss among the numbers of an evaluation set.
+const SetLoss = "loss"
+
+// MarshalJSON writes the numbers by their names.
+func (n Numbers) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for _, name := range slices.Sorted(maps.Keys(n)) {
+		if err := writeField(&b, name, reflect.ValueOf(n[name])); err != nil {
+			return nil, err
+		}
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// UnmarshalJSON reads null as NaN, and leaves out what is no number.
+func (n *Numbers) UnmarshalJSON(text []byte) error {
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal(text, &values); err != nil {
+		return err
+	}
+	*n = make(Numbers, len(values))
+	for name, value := range values {
+		if x, ok := numberIn(value); ok {
+			(*n)[name] = x
+		}
+	}
+	return nil
+}
+
+// numberIn reads a number, or null as NaN.
+func numberIn(value json.RawMessage) (x float64, ok bool) {
+	if string(value) == "null" {
+		return math.NaN(), true
+	}
+	return x, json.Unmarshal(value, &x) == nil
+}
+
+func BeforeTraining(e Evaluation, ended string) Metrics {
 	none := math.NaN()
 	m := Metrics{Loss: none, GradNorm: none, ClipScale: none, LearningRate: none, TokensPerSec: none, StepSec: none,
 		ModelTFLOPS: none, Time: &ended}
-	m.SetEval(evalLoss, objective)
+	m.SetEval(e)
 	return m
 }
 
@@ -164,8 +210,8 @@ func (m *Metrics) UnmarshalJSON(text []byte) error {
 		delete(nulls, name)
 	}
 	for name, value := range nulls {
-		number := math.NaN()
-		if string(value) != "null" && json.Unmarshal(value, &number) != nil {
+		number, ok := numberIn(value)
+		if !ok {
 			continue
 		}
 		if m.Objective == nil {

@@ -33,7 +33,8 @@ func (t *trainer) endNoted(ctx context.Context) (step int, err error) {
 			return is.Step, err
 		}
 		return 0, err
-	case end != nil && !end.Diverged && (end.Step >= t.rates.Steps || end.Plateau.Exhausts(t.config.Stop.Patience)):
+	case end != nil && !end.Diverged && (end.Step >= t.rates.Steps ||
+		!t.otherHeld && end.Plateau.Exhausts(t.config.Stop.Patience)):
 		return end.Step, nil
 	}
 	return 0, nil

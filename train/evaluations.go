@@ -7,12 +7,13 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/checkpoint"
+	"github.com/millrace/millrace/trace"
 )
 
 // evalDue reports whether an evaluation follows a step.
 func (t *trainer) evalDue(step int) bool {
 	every := cmp.Or(t.evals.every, t.config.Eval.Every)
-	return every > 0 && step%every == 0 || t.eval != nil && step == t.rates.Steps
+	return every > 0 && step%every == 0 || t.evaluates() && step == t.rates.Steps
 }
 
 // evaluateAfter evaluates after the latest step, and reports whether the model is the best so far. If the run is asked
@@ -30,11 +31,11 @@ func (t *trainer) evaluateAfter(ctx context.Context) (isBest bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	t.evals.note(l.Loss)
-	t.evals.objective = l.Objective
-	t.summary.EvalAfter, t.summary.ObjectiveAfter = t.evals.loss, l.Objective
-	t.tell(Evaluated{Step: t.steps, Loss: l.Loss, Objective: l.Objective, Late: t.steps == t.begun})
-	return t.saves.improved(l.Loss), nil
+	e, deciding := l.Evaluation(), t.decidingLoss(&l)
+	t.evals.note(e, deciding)
+	t.summary.EvalAfter, t.summary.ObjectiveAfter, t.summary.EvalSetsAfter = &e.Loss, e.Objective, e.Sets
+	t.tell(Evaluated{Step: t.steps, Evaluation: e, Late: t.steps == t.begun})
+	return t.saves.improved(deciding), nil
 }
 
 // evaluateAgain makes up for the evaluation of the step that the run continues after, if that was interrupted. The step
@@ -49,15 +50,17 @@ func (t *trainer) evaluateAgain(ctx context.Context) error {
 
 // evaluations holds the evaluations of a run: the latest result, and for how long no loss was lower.
 type evaluations struct {
-	patience  int                 // stop.patience
-	every     int                 // steps, as the user of Controls has asked; 0: eval.every
-	loss      *float64            // after the latest step, if there was an evaluation
-	plateau   *checkpoint.Plateau // of all so far
-	objective map[string]float64  // the other numbers, by their names
+	patience int                 // stop.patience
+	every    int                 // steps, as the user of Controls has asked; 0: eval.every
+	loss     *float64            // after the latest step, over all sets, if there was an evaluation
+	plateau  *checkpoint.Plateau // of all so far, by the loss that decides
+	latest   trace.Evaluation    // of the latest evaluation of this process
 }
 
-// note counts an evaluation after the latest step.
-func (e *evaluations) note(loss float64) { e.loss, e.plateau = &loss, e.plateau.After(loss) }
+// note counts an evaluation after the latest step; deciding is the loss that decides when the run stops.
+func (e *evaluations) note(of trace.Evaluation, deciding float64) {
+	e.loss, e.latest, e.plateau = &of.Loss, of, e.plateau.After(deciding)
+}
 
 // outOfPatience reports whether the run ends here, whatever steps are left: its latest evaluations found no lower loss.
 func (e *evaluations) outOfPatience() bool { return e.plateau.Exhausts(e.patience) }
@@ -68,5 +71,9 @@ func (t *trainer) noteEarlyEnd() {
 		return
 	}
 	t.summary.EvalsNotLower = t.evals.plateau.Evaluations
-	t.tell(Stopping{Step: t.steps, Steps: t.rates.Steps, Why: t.evals.plateau.NotLower()})
+	why := t.evals.plateau.NotLower()
+	if set := t.config.Eval.Best; set != "" {
+		why = set + ": " + why
+	}
+	t.tell(Stopping{Step: t.steps, Steps: t.rates.Steps, Why: why})
 }

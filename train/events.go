@@ -2,8 +2,10 @@ package train
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/console"
@@ -39,7 +41,8 @@ type StepDone struct {
 func (e StepDone) String() string {
 	more := ""
 	if e.EvalLoss != nil {
-		more = fmt.Sprintf("  eval loss %.4f%s", *e.EvalLoss, rewards(e.Metrics.Objective, trace.EvalPrefix))
+		more = fmt.Sprintf("  eval loss %.4f%s%s", *e.EvalLoss, setLosses(e.EvalSets),
+			rewards(e.Metrics.Objective, trace.EvalPrefix))
 	}
 	if e.WriteWaitSec != nil {
 		more += "  waits " + console.Seconds(*e.WriteWaitSec) + " (max_write_per_day)"
@@ -70,6 +73,18 @@ func rewards(all map[string]float64, prefix string) (text string) {
 	return text
 }
 
+// setLosses are the losses of evaluation sets by their labels, empty where the run has one without a label.
+func setLosses(sets map[string]trace.Numbers) string {
+	var all []string
+	for _, label := range slices.Sorted(maps.Keys(sets)) {
+		all = append(all, fmt.Sprintf("%s %.4f", label, sets[label][trace.SetLoss]))
+	}
+	if all == nil {
+		return ""
+	}
+	return " (" + strings.Join(all, ", ") + ")"
+}
+
 func digits(n int) int { return len(fmt.Sprint(n)) }
 
 // UpdateSkipped says that a step changes no weights.
@@ -88,9 +103,8 @@ func (e UpdateSkipped) String() string {
 // Evaluated has the loss over the held-out data after a step; step 0 is the model before training. The line of an
 // evaluation that belongs to a step is that of StepDone.
 type Evaluated struct {
-	Step      int
-	Loss      float64            // nats per target token, or of the objective
-	Objective map[string]float64 // the other numbers, by their names
+	Step int
+	trace.Evaluation
 	// Late says that the run was stopped in the evaluation, and makes up for it as it continues.
 	Late bool
 }
@@ -98,9 +112,9 @@ type Evaluated struct {
 func (e Evaluated) String() string {
 	switch {
 	case e.Step == 0:
-		return fmt.Sprintf("eval loss %.4f%s before training", e.Loss, rewards(e.Objective, ""))
+		return fmt.Sprintf("eval loss %.4f%s%s before training", e.Loss, setLosses(e.Sets), rewards(e.Objective, ""))
 	case e.Late:
-		return fmt.Sprintf("eval loss %.4f%s after step %d, whose evaluation was interrupted", e.Loss,
+		return fmt.Sprintf("eval loss %.4f%s%s after step %d, whose evaluation was interrupted", e.Loss, setLosses(e.Sets),
 			rewards(e.Objective, ""), e.Step)
 	}
 	return ""

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train/session"
 )
 
@@ -92,12 +93,18 @@ func TestEventsOfUnusualRuns(t *testing.T) {
 			"a damaged checkpoint is set aside as p; remove it when you have no use for it"},
 		{SetAside{"diverged", 5, "p"},
 			"the diverged checkpoint of step 5 is set aside as p; remove it when you have no use for it"},
-		{Evaluated{Step: 7, Loss: 0.5, Late: true},
+		{Evaluated{Step: 7, Evaluation: trace.Evaluation{Loss: 0.5}, Late: true},
 			"eval loss 0.5000 after step 7, whose evaluation was interrupted"},
 		{session.Warning{Text: "no room"}, "warning: no room"},
-		{Evaluated{Loss: 0.5,
-			Objective: map[string]float64{"rewards/accuracies": 0.75, "rewards/margins": 0.1, "kl": 2}},
+		{Evaluated{Evaluation: trace.Evaluation{Loss: 0.5,
+			Objective: map[string]float64{"rewards/accuracies": 0.75, "rewards/margins": 0.1, "kl": 2}}},
 			"eval loss 0.5000  accuracy 0.750  margin 0.100 before training"},
+		{Evaluated{Step: 7, Late: true, Evaluation: trace.Evaluation{Loss: 0.5, Objective: map[string]float64{"margin": 1},
+			Sets: map[string]trace.Numbers{"task": {"loss": 0.25, "margin": 2}, "default": {"loss": 0.75}}}},
+			"eval loss 0.5000 (default 0.7500, task 0.2500)  margin 1.000 after step 7, whose evaluation was interrupted"},
+		{StepDone{trace.Metrics{Step: 7, EvalLoss: new(0.5),
+			EvalSets: map[string]trace.Numbers{"task": {"loss": 0.25}}}, 9, 0},
+			"step 7/9  loss 0.0000  norm 0.000  lr 0.00e+00  0 tokens/s  0.0s left  eval loss 0.5000 (task 0.2500)"},
 	} {
 		if got := of.event.String(); got != of.want {
 			t.Errorf("%T: %q, want %q", of.event, got, of.want)

@@ -528,13 +528,14 @@ func (t *trainer) changedNothing() error {
 
 // walk evaluates the model and takes all steps, up to the last one or to that in which the run is asked to stop.
 func (t *trainer) walk(ctx context.Context) error {
-	if t.eval != nil && t.begun == 0 {
+	if t.evaluates() && t.begun == 0 {
 		l, err := t.evaluate(ctx, "before training")
 		if err != nil {
 			return t.env.Cluster.Alone(err)
 		}
-		t.summary.EvalBefore, t.summary.ObjectiveBefore = &l.Loss, l.Objective
-		t.tell(Evaluated{Loss: l.Loss, Objective: l.Objective})
+		e := l.Evaluation()
+		t.summary.EvalBefore, t.summary.ObjectiveBefore, t.summary.EvalSetsBefore = &e.Loss, e.Objective, e.Sets
+		t.tell(Evaluated{Evaluation: e})
 	}
 	if t.begun == 0 {
 		if err := t.sample(ctx); err != nil {
@@ -553,7 +554,7 @@ func (t *trainer) walk(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.options.Controls.open(t.eval != nil)
+	t.options.Controls.open(t.evaluates())
 	defer t.options.Controls.close()
 	for step := t.begun + 1; step <= t.rates.Steps && !t.evals.outOfPatience() && !stop; step++ {
 		t.env.WillFinish(fmt.Sprintf("finishing step %d and saving", step))

@@ -18,7 +18,6 @@ import (
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train/reference"
-	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/train/source"
 )
 
@@ -33,7 +32,6 @@ type aim struct {
 	// held and mismatched are the numbers in the reference of the first part of the held-out data, and of the first part
 	// of mismatched documents.
 	held, mismatched int
-	counts           *objective.Counts   // of the held-out data, once they are counted
 	rollouts         []objective.Rollout // of the latest batch
 	figures          map[string]float64  // of its rewards and lengths; nil: the data have none
 	other            string              // identifies the reference or teacher, if that is another model
@@ -278,11 +276,6 @@ func (r *Run) taught(of *stream.Document, room []byte, p data.Placed, d *data.Da
 	return room[2*half:], nil
 }
 
-// heldOut are the documents of what the loader of held-out data has filled in.
-func (r *Run) heldOut() ([]stream.Document, error) {
-	return r.compared(r.eval.Documents(), r.held, r.aim.held)
-}
-
 // closeAim gives back what the objective was given.
 func (r *Run) closeAim() (err error) {
 	if r.aim.reference != nil {
@@ -293,21 +286,6 @@ func (r *Run) closeAim() (err error) {
 	}
 	r.aim = aim{objective: r.aim.objective}
 	return err
-}
-
-// evaluate returns the loss on the held-out data.
-func (r *Run) evaluate(ctx context.Context, what string) (session.Loss, error) {
-	if r.aim.objective == nil {
-		return r.session.Evaluate(ctx, r.eval, nil, what)
-	}
-	if r.aim.counts == nil {
-		all, err := r.session.Count(ctx, r.eval, r.heldOut)
-		if err != nil {
-			return session.Loss{}, err
-		}
-		r.aim.counts = &all
-	}
-	return r.session.Evaluate(ctx, r.eval, &session.HeldOut{Documents: r.heldOut, Counts: *r.aim.counts}, what)
 }
 
 // documentsOf are the documents of examples, one in each row.

@@ -242,7 +242,7 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 		return err
 	}
 	if r.held != nil { // first, since it gives back what only packing needs
-		if r.eval, err = data.NewEvalLoader(r.held, r.evaluating()); err != nil {
+		if err := r.openEvalSets(); err != nil {
 			return err
 		}
 	}
@@ -267,9 +267,7 @@ func (r *Run) findPlace(from *checkpoint.Checkpoint) (again bool, err error) {
 	r.at = dataPlace{Cursor: at.Cursor, Since: at.Since, Fingerprint: r.data.Fingerprint(), Sources: r.data.SourceSums()}
 	r.src.Hands.With(at.Handover)
 	r.at.Handover = r.src.Hands
-	if r.held != nil {
-		r.at.Held = r.held.Fingerprint()
-	}
+	r.at.Held = r.heldFingerprint()
 	r.otherHeld = at.Held != "" && at.Held != r.at.Held
 	if again = from != nil && restarts(r.config, from.Manifest, at, r.at.Fingerprint); again {
 		r.at.Cursor, r.at.Since = data.Cursor{}, from.Manifest.Step
@@ -294,7 +292,7 @@ func (r *Run) makePlan(ctx context.Context, steps int, also plan.Outputs, sample
 	if also.Objective = r.aim.objective != nil; also.Objective {
 		also.TopK = r.aim.objective.Needs().TopK
 	}
-	also.LogProbs = also.LogProbs || also.Objective && r.eval != nil
+	also.LogProbs = also.LogProbs || also.Objective && r.evaluates()
 	r.plan, err = r.env.MakePlan(ctx, r.config, r.src.Model, r.src.ExportType(), steps, also, samples, begun, false,
 		r.dev.Info(), len(r.dev.Computes))
 	return err

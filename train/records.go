@@ -31,9 +31,9 @@ func (r *records) hear(event session.Event) {
 	case Evaluated:
 		switch {
 		case e.Step == 0:
-			r.metrics.Append(trace.BeforeTraining(e.Loss, e.Objective, time.Now().UTC().Format(time.RFC3339)))
+			r.metrics.Append(trace.BeforeTraining(e.Evaluation, time.Now().UTC().Format(time.RFC3339)))
 		case e.Late:
-			r.metrics.Amend(int64(e.Step), func(m *trace.Metrics) { m.SetEval(e.Loss, e.Objective) })
+			r.metrics.Amend(int64(e.Step), func(m *trace.Metrics) { m.SetEval(e.Evaluation) })
 		}
 	case Sampled:
 		r.samples.Append(e.Sample)

@@ -48,8 +48,8 @@ type Run struct {
 	rendering  string                 // whether pairs have the chat template, in a line; empty where that is no question
 	tokenizing string                 // whether other programs make other tokens of the texts, in a line; or ""
 	loader     *data.Loader
-	eval       *data.EvalLoader // nil without held
-	at         dataPlace        // in the data, after the latest batch that a step was taken on
+	eval       evalSets  // of held
+	at         dataPlace // in the data, after the latest batch that a step was taken on
 	aim        aim
 	batch      stream.Batch // the latest of Next
 	after      data.Cursor  // of batch
@@ -241,13 +241,13 @@ func (r *Run) Eval(ctx context.Context, b *stream.Batch) (loss float64, err erro
 }
 
 // Evaluate returns the mean loss over the data sets of the key eval, or over the part of the data that val_size holds
-// out, after the updates of all steps. It does not train. The latest batch of Next is used up: the evaluation has its
-// memory. Without such data the error is io.EOF.
+// out, after the updates of all steps, and that of each set that has a label. It does not train. The latest batch of
+// Next is used up: the evaluation has its memory. Without such data the error is io.EOF.
 func (r *Run) Evaluate(ctx context.Context) (session.Loss, error) {
 	if err := r.computes(); err != nil {
 		return session.Loss{}, err
 	}
-	if r.eval == nil {
+	if !r.evaluates() {
 		return session.Loss{}, io.EOF
 	}
 	r.batch = stream.Batch{}
@@ -353,10 +353,7 @@ func (r *Run) Close() error {
 	if r.loader != nil {
 		err = errors.Join(err, r.loader.Close())
 	}
-	if r.eval != nil {
-		err = errors.Join(err, r.eval.Close())
-	}
-	err = errors.Join(err, r.closeAim())
+	err = errors.Join(err, r.closeEvalSets(), r.closeAim())
 	if r.held != nil {
 		err = errors.Join(err, r.held.Close())
 	}
@@ -369,7 +366,7 @@ func (r *Run) Close() error {
 	if r.ownModel != "" {
 		err = errors.Join(err, os.RemoveAll(r.ownModel))
 	}
-	r.session, r.loader, r.eval, r.held, r.data, r.dev, r.batch = nil, nil, nil, nil, nil, nil, stream.Batch{}
+	r.session, r.loader, r.held, r.data, r.dev, r.batch = nil, nil, nil, nil, nil, stream.Batch{}
 	return err
 }
 

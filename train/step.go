@@ -176,8 +176,8 @@ func (t *trainer) evaluateAndSave(ctx context.Context, m *trace.Metrics, save bo
 		if err != nil {
 			return err
 		}
-		if loss := t.evals.loss; loss != nil { // else the evaluation was stopped
-			m.SetEval(*loss, t.evals.objective)
+		if t.evals.loss != nil { // else the evaluation was stopped
+			m.SetEval(t.evals.latest)
 		}
 		save = isBest && t.config.Save.Best || save
 	}

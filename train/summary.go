@@ -27,6 +27,9 @@ type Summary struct {
 	Objective       map[string]float64 `json:"objective,omitempty"`
 	ObjectiveBefore map[string]float64 `json:"eval_objective_before,omitempty"`
 	ObjectiveAfter  map[string]float64 `json:"eval_objective_after,omitempty"`
+	// EvalSetsBefore and EvalSetsAfter are the numbers of evaluation sets by their labels.
+	EvalSetsBefore map[string]trace.Numbers `json:"eval_sets_before,omitempty"`
+	EvalSetsAfter  map[string]trace.Numbers `json:"eval_sets_after,omitempty"`
 	// EvalsNotLower are the evaluations in a row that were not lower, of a run that has ended early for them.
 	EvalsNotLower int `json:"evals_not_lower,omitempty"`
 	Skipped       int `json:"skipped_updates"`            // their norm was not finite

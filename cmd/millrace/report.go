@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -78,6 +80,10 @@ func (p *program) printSummaries(all []report.Summary) error {
 		fmt.Fprintf(w, "%s\t%d to %d\t%s\t%s\t%s\t%s\t%.0f\t%.3g s\t%.2f GiB\n",
 			terminal.Text(strings.TrimSuffix(s.Run, "/")), s.FirstStep, s.LastStep, s.Loss(), s.Average(), s.Eval(),
 			s.LeastEval(), s.TokensPerSec, s.StepSec, float64(s.HostPeakBytes)/(1<<30))
+		for _, label := range slices.Sorted(maps.Keys(s.EvalSets)) {
+			of := s.EvalSets[label]
+			fmt.Fprintf(w, "  %s\t\t\t\t%s\t%s\t\t\t\n", terminal.Text(label), of.Eval(), of.LeastEval())
+		}
 	}
 	return w.Flush()
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -109,6 +111,14 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 	}
 	if isHeldOut {
 		row("held-out loss", "%.4f -> %.4f%s", *s.EvalBefore, *s.EvalAfter, rise(*s.EvalAfter > *s.EvalBefore))
+	}
+	for _, label := range slices.Sorted(maps.Keys(s.EvalSetsAfter)) {
+		after := s.EvalSetsAfter[label][trace.SetLoss]
+		if before, ok := s.EvalSetsBefore[label][trace.SetLoss]; ok {
+			row("  of "+label, "%.4f -> %.4f%s", before, after, rise(after > before))
+		} else {
+			row("loss of "+label, "%.4f", after)
+		}
 	}
 	if before, after := s.ObjectiveBefore, s.ObjectiveAfter; before != nil && after != nil {
 		scoreRow(row, "held-out ", before, after)

@@ -106,6 +106,36 @@ func TestRise(t *testing.T) {
 	}
 }
 
+// Sets of eval have a line each, and the first line is of all of them.
+func TestEvalSets(t *testing.T) {
+	w := newWorkshop(t)
+	w.write("data/c.txt", "no wheel turns here")
+	args := func(more ...string) []string {
+		return append([]string{"eval", "--model", w.path("model"), "--tokenizer", "bytes", "--sequence-len", "32",
+			"--compute", "f32", "--data", w.path("data/b.txt"), "--data", w.path("data/c.txt")}, more...)
+	}
+	all := jsonOf[train.Loss](t, invoke(t, args("--json")...).must(t).stdout)
+	sets := jsonOf[train.Loss](t, invoke(t, args("--json", "--eval-set", "task,forget")...).must(t).stdout)
+	b, c := sets.Sets["task"], sets.Sets["forget"]
+	if all.Sets != nil || len(sets.Sets) != 2 || math.Abs(sets.Loss-all.Loss) > 1e-9 || b.Loss == c.Loss ||
+		b.TargetTokens+c.TargetTokens != all.TargetTokens ||
+		math.Abs(b.Loss*float64(b.TargetTokens)+c.Loss*float64(c.TargetTokens)-all.Loss*float64(all.TargetTokens)) > 1e-6 {
+		t.Errorf("without labels %+v, with labels %+v", all, sets)
+	}
+	text := invoke(t, args("--eval-set", "task,forget")...).must(t).stdout
+	lines := strings.Split(text, "\n")
+	if len(lines) != 4 || !strings.HasPrefix(lines[0], fmt.Sprintf("loss %.4f", all.Loss)) ||
+		!strings.HasPrefix(lines[1], fmt.Sprintf("forget: loss %.4f", c.Loss)) || !strings.HasPrefix(lines[2], "task: loss") {
+		t.Errorf("it prints %s", text)
+	}
+	for _, of := range [][2]string{{"task", "--eval-set has 1 label, and --data names 2 files"},
+		{"a/b,c", "letters from a to z"}} {
+		if r := invoke(t, args("--eval-set", of[0])...); r.status != exitBadRequest || !strings.Contains(r.stderr, of[1]) {
+			t.Errorf("--eval-set %s: status %d, %s", of[0], r.status, r.stderr)
+		}
+	}
+}
+
 func TestPlan(t *testing.T) {
 	w := newWorkshop(t)
 	text := invoke(t, "plan", w.path("run.yaml"), "--set", "memory.device=2MiB").must(t).stdout

@@ -233,13 +233,13 @@ func TestEvaluateData(t *testing.T) {
 		ok(t, err)
 		s := m.open(t, p)
 		for range 2 {
-			l, err := s.Evaluate(t.Context(), rows, nil, "the data")
+			l, err := s.Evaluate(t.Context(), []session.EvalSet{{Rows: rows}}, "the data")
 			ok(t, err)
 			all = append(all, l)
 		}
 		var shown strings.Builder
 		m.env.Progress, m.env.Terminal, m.env.Tests.Watch = &shown, true, &hours{}
-		_, err = s.Evaluate(t.Context(), rows, nil, "the data")
+		_, err = s.Evaluate(t.Context(), []session.EvalSet{{Rows: rows}}, "the data")
 		ok(t, err)
 		m.env.Progress, m.env.Terminal, m.env.Tests.Watch = io.Discard, false, nil
 		if !strings.Contains(shown.String(), "evaluating the data") {
@@ -248,7 +248,8 @@ func TestEvaluateData(t *testing.T) {
 		stop := make(chan struct{})
 		close(stop)
 		m.env.Stop = stop
-		if _, err := s.Evaluate(t.Context(), rows, nil, "the data"); !errors.Is(err, hosts.ErrInterrupted) {
+		_, err = s.Evaluate(t.Context(), []session.EvalSet{{Rows: rows}}, "the data")
+		if !errors.Is(err, hosts.ErrInterrupted) {
 			t.Errorf("asked to stop it ends with %v", err)
 		}
 		m.env.Stop = nil

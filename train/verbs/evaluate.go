@@ -30,8 +30,9 @@ type EvalOptions struct {
 // evalSequenceLen is the length of rows for an evaluation by default.
 const evalSequenceLen = 1024
 
-// Evaluate is the mean token loss of a model over data sets, packed as in training; of a reward model it is the loss of
-// objective reward over pairs. It takes memory for the weights and for one micro-batch, none for gradients.
+// Evaluate is the mean token loss of a model over data sets, packed as in training, and that of each evaluation set
+// that sources name; of a reward model it is the loss of objective reward over pairs. It takes memory for the weights
+// and for one micro-batch, none for gradients.
 func Evaluate(ctx context.Context, env *session.Env, o EvalOptions) (loss *session.Loss, err error) {
 	var ask blame.Asking
 	defer ask.Judge(ctx, &err)
@@ -80,13 +81,27 @@ func Evaluate(ctx context.Context, env *session.Env, o EvalOptions) (loss *sessi
 		return nil, err
 	}
 	defer d.Close()
-	rows, err := data.NewEvalLoader(d, options)
+	sets, err := d.Sets()
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	// All rows could be one micro-batch; the planner tries the largest first that the device likes.
-	p, err := env.FitForward(ctx, src.Model.Frozen(), n, rows.Rows(), dev, o.Memory, outputs)
+	defer d.CloseSets(sets)
+	var measured []session.EvalSet
+	most := 0
+	for _, set := range sets {
+		rows, err := data.NewEvalLoader(set.Dataset, options)
+		if err != nil {
+			return nil, err
+		}
+		defer rows.Close()
+		m := session.EvalSet{Label: set.Label, Rows: rows}
+		if of != nil {
+			m.Documents = func() ([]stream.Document, error) { return compared(rows.Documents(), set.Dataset), nil }
+		}
+		measured, most = append(measured, m), max(most, rows.Rows())
+	}
+	// All rows of a set could be one micro-batch; the planner tries the largest first that the device likes.
+	p, err := env.FitForward(ctx, src.Model.Frozen(), n, most, dev, o.Memory, outputs)
 	if err != nil {
 		return nil, err
 	}
@@ -96,18 +111,18 @@ func Evaluate(ctx context.Context, env *session.Env, o EvalOptions) (loss *sessi
 		return nil, err
 	}
 	defer s.Close()
-	var held *session.HeldOut
-	if of != nil {
-		s.Objective = of
-		held = &session.HeldOut{Documents: func() ([]stream.Document, error) { return compared(rows.Documents(), d), nil }}
-		if held.Counts, err = s.Count(ctx, rows, held.Documents); err != nil {
-			return nil, err
-		}
-		if left := rows.Packing().LeftOut(n.SequenceLen); left != "" {
-			env.Note("%s", left)
+	if s.Objective = of; of != nil {
+		for i := range measured {
+			m := &measured[i]
+			if m.Counts, err = s.Count(ctx, m.Rows, m.Documents); err != nil {
+				return nil, err
+			}
+			if left := m.Rows.Packing().LeftOut(n.SequenceLen); left != "" {
+				env.Note("%s", left)
+			}
 		}
 	}
-	l, err := s.Evaluate(ctx, rows, held, "the data")
+	l, err := s.Evaluate(ctx, measured, "the data")
 	if err != nil {
 		return nil, err
 	}
