@@ -66,10 +66,23 @@ const EvalPrefix = "eval_"
 // LayersPrefix is before the names of numbers that are of one layer.
 const LayersPrefix = "layers/"
 
-// SetEval gives a record the loss of an evaluation, with its other numbers.
-func (m *Metrics) SetEval(loss float64, objective map[string]float64) {
-	m.EvalLoss = &loss
-	for name, x := range objective {
+// EvalSetPrefix is before the names of columns that are of an evaluation set: see [Metrics.Columns].
+const EvalSetPrefix = "eval/"
+
+// evalSetsName is the key of EvalSets.
+const evalSetsName = "eval_sets"
+
+// Evaluation has the numbers of an evaluation.
+type Evaluation struct {
+	Loss      float64            // nats per target token, or of the objective, over all sets
+	Objective map[string]float64 // the other numbers, by their names
+	Sets      map[string]Numbers // as EvalSets of a record
+}
+
+// SetEval gives a record the numbers of an evaluation.
+func (m *Metrics) SetEval(e Evaluation) {
+	m.EvalLoss, m.EvalSets = &e.Loss, e.Sets
+	for name, x := range e.Objective {
 		if m.Objective == nil {
 			m.Objective = map[string]float64{}
 		}
@@ -77,19 +90,6 @@ func (m *Metrics) SetEval(loss float64, objective map[string]float64) {
 	}
 }
 
-// Hosts have what a step was on each host of a run, by host.
-type Hosts struct {
-	StepSec []float64 `json:"step_sec"` // without what it waited for others at the end
-	Slowest string    `json:"slowest"`  // the host that took longest, by its rank and the name of its machine
-
-	Lanes            []Lanes `json:"lanes"`
-	PeakBytes        []int64 `json:"host_peak_bytes"`
-	DiskReadBytes    []int64 `json:"disk_read_bytes"`
-	DiskWrittenBytes []int64 `json:"disk_written_bytes"`
-}
-
-// BeforeTraining is the record of step 0: the evaluation of the model that a run starts from. What only a step has is
-// not a number in it, and counts are 0.
 // Numbers are numbers by their names. In JSON those that are not finite are null.
 type Numbers map[string]float64
 
@@ -132,6 +132,19 @@ func numberIn(value json.RawMessage) (x float64, ok bool) {
 	return x, json.Unmarshal(value, &x) == nil
 }
 
+// Hosts have what a step was on each host of a run, by host.
+type Hosts struct {
+	StepSec []float64 `json:"step_sec"` // without what it waited for others at the end
+	Slowest string    `json:"slowest"`  // the host that took longest, by its rank and the name of its machine
+
+	Lanes            []Lanes `json:"lanes"`
+	PeakBytes        []int64 `json:"host_peak_bytes"`
+	DiskReadBytes    []int64 `json:"disk_read_bytes"`
+	DiskWrittenBytes []int64 `json:"disk_written_bytes"`
+}
+
+// BeforeTraining is the record of step 0: the evaluation of the model that a run starts from. What only a step has is
+// not a number in it, and counts are 0.
 func BeforeTraining(e Evaluation, ended string) Metrics {
 	none := math.NaN()
 	m := Metrics{Loss: none, GradNorm: none, ClipScale: none, LearningRate: none, TokensPerSec: none, StepSec: none,

@@ -15,8 +15,8 @@ var update = flag.Bool("update", false, "write the golden files of this package"
 
 var allVerbs = []string{"train", "plan", "probe", "preview", "eval", "grad", "generate", "chat", "convert", "import",
 	"export", "push", "checkpoint",
-	"checkpoint list", "checkpoint verify", "bench", "trace", "serve", "report", "compare", "sweep", "notify", "demo",
-	"version", "completion", "man"}
+	"checkpoint list", "checkpoint verify", "bench", "trace", "serve", "report", "compare", "metrics", "sweep", "notify",
+	"demo", "version", "completion", "man"}
 
 // golden compares with a file below testdata, or writes it.
 func golden(t *testing.T, name, got string) {

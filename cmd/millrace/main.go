@@ -60,6 +60,7 @@ type commands struct {
 	Serve      serveCmd      `cmd:"" help:"Show runs on a page that follows them."`
 	Report     reportCmd     `cmd:"" help:"Show the curves of runs, and compare them."`
 	Compare    compareCmd    `cmd:"" help:"Numbers of runs side by side, and which of their settings differ."`
+	Metrics    metricsCmd    `cmd:"" help:"Print the numbers of a run's records, also as CSV."`
 	Trace      traceCmd      `cmd:"" help:"Show what each lane did in a step of a trace, also as a picture."`
 	Sweep      sweepCmd      `cmd:"" help:"Train once for each combination of values, and compare the runs."`
 	Notify     notifyCmd     `cmd:"" help:"Try the notices of a run file."`
