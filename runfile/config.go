@@ -369,6 +369,17 @@ func (c *Config) check(needsData bool) error {
 			return err
 		}
 	}
+	if err := checkTrackers(c.ReportTo); err != nil {
+		return err
+	}
+	if sets := data.SetLabels(c.Eval.Datasets); c.Eval.Best != "" && !slices.Contains(sets, c.Eval.Best) {
+		if sets == nil {
+			return bad("eval.best is %s, and no entry of eval.datasets has an eval_set: give some entries that one, or leave "+
+				"eval.best out", c.Eval.Best)
+		}
+		return bad("eval.best is %s, which is no eval_set of eval.datasets: use %s, or leave it out", c.Eval.Best,
+			spelling.Or(sets))
+	}
 	if c.LRScheduler == cosineWithMinimum && c.MinRate == 0 {
 		return bad("lr_scheduler is %s, and min_learning_rate is missing: set it, such as to a tenth of learning_rate, "+
 			"or use cosine", cosineWithMinimum)

@@ -134,11 +134,15 @@ type Config struct {
 	// Whom the run tells when it ends, fails, diverges, becomes slow, or when a drive gets hot or full: a list of entries
 	// with a command or a web hook. See [notices](#notices). The `run.yaml` in `output_dir` does not have it.
 	Notify []Notice `yaml:"notify,omitempty" resume:"free"`
+	// A list of trackers that the run reports to, besides its own records: `tensorboard`, `{mlflow: URL}`. See
+	// [trackers](trackers.md).
+	ReportTo []Tracker `yaml:"report_to,omitempty" resume:"free"`
 	// Gets `run.yaml` (with every key), `run.json` (which run this is, see [checkpoints.md](checkpoints.md#which-run)),
-	// `plan.json`, `metrics.jsonl`, `checkpoints/`, `model/` and, with `samples.prompts`, `samples.jsonl`, and with
-	// `--trace`, `trace.json`. A `run.yaml` of your own stays as it is; the file with every key is then
-	// `resolved.yaml`. One run at a time writes there. A run that has ended is not overwritten, and starting it again
-	// does nothing. It must be [yours](checkpoints.md#whose-directory-a-run-writes-to).
+	// `plan.json`, `metrics.jsonl`, `checkpoints/`, `model/` and, with `samples.prompts`, `samples.jsonl`, with
+	// `report_to`, `tensorboard/` and `mlflow.json`, and with `--trace`, `trace.json`. A `run.yaml` of your own stays as
+	// it is; the file with every key is then `resolved.yaml`. One run at a time writes there. A run that has ended is not
+	// overwritten, and starting it again does nothing. It must be
+	// [yours](checkpoints.md#whose-directory-a-run-writes-to).
 	OutputDir string `yaml:"output_dir" default:"runs/run" resume:"free"`
 	// `auto` continues from the newest whole checkpoint in `output_dir`, if there is one, and after a divergence from
 	// the newest healthy one; a run that was killed before its first checkpoint starts over with the same sizes.
@@ -324,13 +328,13 @@ type Eval struct {
 	Datasets []data.Source `yaml:"datasets,omitempty"`
 	// Also evaluate every n steps.
 	Every int `yaml:"every,omitempty"`
+	// The `eval_set` whose loss decides which model is the best (`save.best`), and when the run stops early
+	// (`stop.patience`). See [evaluation sets](#evaluation-sets).
+	Best string `yaml:"best,omitempty" unset:"the loss over all sets"`
 }
 
 // Samples are texts that the model writes during training.
 type Samples struct {
-	// The `eval_set` whose loss decides which model is the best (`save.best`), and when the run stops early
-	// (`stop.patience`). See [evaluation sets](#evaluation-sets).
-	Best string `yaml:"best,omitempty" unset:"the loss over all sets"`
 	// A list of texts that the model continues before the first and after the last step, such as `["Dear Sir or
 	// Madam"]`. In a run whose data have the chat template a user says each, and it may be a list of messages:
 	// `[{role: user, content: Hello}]`. See [samples](#samples).

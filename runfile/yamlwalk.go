@@ -70,6 +70,9 @@ var listOf = map[reflect.Type]reflect.Type{
 	reflect.TypeFor[data.Prompt](): reflect.TypeFor[[]data.Message](),
 }
 
+// mappingOf are the mappings that types of one value may be instead.
+var mappingOf = map[reflect.Type]reflect.Type{reflect.TypeFor[Tracker](): reflect.TypeFor[MLflow]()}
+
 // check holds a value against the type of its key.
 func (w *runFileWalk) check(n ast.Node, t reflect.Type, key string) {
 	if w.nodes++; w.nodes > maxNodes {
@@ -101,6 +104,10 @@ func (w *runFileWalk) check(n ast.Node, t reflect.Type, key string) {
 	text, isScalar := scalarText(n)
 	if _, isList := n.(*ast.SequenceNode); isList && listOf[t] != nil {
 		w.checkList(n, listOf[t], key)
+		return
+	}
+	if mappingOf[t] != nil && pairs(n) != nil {
+		w.checkStruct(n, mappingOf[t], key)
 		return
 	}
 	if read, ok := reflect.New(t).Interface().(selfReader); ok {

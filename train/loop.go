@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/train/trackers"
 	"github.com/millrace/millrace/vfs"
 )
 
@@ -53,22 +54,23 @@ var ErrRequest = blame.ErrRequest
 // besides steps: each has a type of its own.
 type trainer struct {
 	*Run
-	options Options
-	home    rundir.Home // the output directory, and who the run is
-	rates   optim.Schedule
-	saves   saver
-	health  health
-	losses  trend
-	evals   evaluations
-	records records
-	samples *generate.Sampling // nil: the run has none
-	places  int                // of texts that grow together
-	wear    wear
-	notices *notices // nil: the run tells of nothing
-	needs   spaceNeeds
-	moved   float64         // the longest move in the update of the latest step, where that has its own update; see stream.Updates
-	spans   *trace.Recorder // of a run that is traced
-	summary Summary
+	options  Options
+	home     rundir.Home // the output directory, and who the run is
+	rates    optim.Schedule
+	saves    saver
+	health   health
+	losses   trend
+	evals    evaluations
+	records  records
+	trackers *trackers.Trackers // nil: the run has none, or is not host 0's
+	samples  *generate.Sampling // nil: the run has none
+	places   int                // of texts that grow together
+	wear     wear
+	notices  *notices // nil: the run tells of nothing
+	needs    spaceNeeds
+	moved    float64         // the longest move in the update of the latest step, where that has its own update; see stream.Updates
+	spans    *trace.Recorder // of a run that is traced
+	summary  Summary
 
 	claimed  bool // run.json is this run's
 	started  bool // the files that a run begins with are written
@@ -91,7 +93,7 @@ func newTrainer(c *runfile.Config, o Options) *trainer {
 	t.options.Trace = o.Trace && env.Cluster.Leads()
 	t.health.stop, t.evals.patience = c.Stop, c.Stop.Patience
 	t.records = newRecords(env, &t.home)
-	t.saves = saver{run: t.Run, home: &t.home, keep: t.keepDir, describe: t.describe, sync: t.records.sync,
+	t.saves = saver{run: t.Run, home: &t.home, keep: t.keepDir, describe: t.describe, sync: t.syncRecords,
 		lastStep: t.lastStep}
 	return t
 }
@@ -167,6 +169,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 		return nil, err
 	}
 	defer t.records.close()
+	defer func() { t.endTrackers(err) }()
 	t.started = true
 	if t.options.Trace {
 		t.spans = trace.NewRecorder(t.plan.Crew(), tracedSpans)
@@ -180,6 +183,7 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 		err = errors.Join(err, t.writeTrace())
 	}
 	t.summary.Checkpoint = t.saves.path
+	t.endTrackers(err)
 	t.env.Tell(RunEnded{t.summary})
 	return &t.summary, err
 }
@@ -324,7 +328,11 @@ func (t *trainer) begin() error {
 	if err := t.records.metrics.Begin(last); err != nil {
 		return err
 	}
-	return t.beginSamples(last)
+	if err := t.beginSamples(last); err != nil {
+		return err
+	}
+	t.openTrackers()
+	return nil
 }
 
 // ended returns the summary of a run that had ended before, after a step: a user who starts it again has missed that.
@@ -592,6 +600,13 @@ func (t *trainer) interrupt(ctx context.Context) error {
 func (t *trainer) tell(event session.Event) {
 	t.env.Tell(event)
 	t.records.hear(event)
+	t.track(event)
+}
+
+// syncRecords makes sure that what the run has told so far is on the drive, as far as it can be.
+func (t *trainer) syncRecords() {
+	t.records.sync()
+	t.trackers.Sync()
 }
 
 // flushAndSave brings the results of all steps to the store and, if it is due, into a checkpoint.

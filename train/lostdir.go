@@ -100,6 +100,7 @@ func (t *trainer) restoreRunFiles() error {
 	if err := t.records.remake(); err != nil {
 		return err
 	}
+	t.trackers.Remake()
 	t.env.Warn("output_dir: %s of %s was removed while the run was using it; it is made again", strings.Join(lost, ", "),
 		t.config.OutputDir)
 	return nil
@@ -116,5 +117,9 @@ func (t *trainer) remakeFiles() error {
 	if err := t.writeRunFiles(); err != nil {
 		return err
 	}
-	return t.records.remake()
+	if err := t.records.remake(); err != nil {
+		return err
+	}
+	t.trackers.Remake()
+	return nil
 }

@@ -324,6 +324,7 @@ func (c *card) writeSettings(line func(string, ...any)) {
 	r.OutputDir, r.Model, r.Tokenizer, r.ChatTemplate = "runs/"+c.name, portable(r.Model), portable(r.Tokenizer),
 		portable(r.ChatTemplate)
 	r.Datasets, r.Eval.Datasets = portableSources(r.Datasets), portableSources(r.Eval.Datasets)
+	r.ReportTo = nil // servers of the owner
 	doc, err := r.YAML()
 	if err != nil {
 		return // it was read as YAML
