@@ -50,6 +50,7 @@ func (c *conversion) convert() error {
 	c.optimizer()
 	c.precision()
 	c.output()
+	c.trackers()
 	c.samples()
 	if c.result.Tool == LLaMAFactoryV1 {
 		c.v1()

@@ -63,7 +63,7 @@ func TestLookup(t *testing.T) {
 // sameHere are keys of the other trainers that have the same name and meaning here.
 var sameHere = strings.Fields(`model datasets chat_template chat_template_kwargs train_on_prompt val_size sequence_len
 	max_steps learning_rate lr_scheduler warmup_steps warmup_ratio weight_decay max_grad_norm router_aux_loss_coef device
-	seed output_dir`)
+	seed report_to output_dir`)
 
 // Every key of the other trainers has an answer.
 func TestAllKeysAreKnown(t *testing.T) {
