@@ -89,12 +89,12 @@ func (p *page) outdated() (lines []string) {
 func differingKeys(s, e section) string {
 	have, want := map[string][]string{}, map[string][]string{}
 	for _, row := range rowsOf(s.lines) {
-		have[strings.Join(codeIn(row[0]), " ")] = codeIn(row[1])
+		have[strings.Join(codeIn(row[0]), " ")] = unique(codeIn(row[1]))
 	}
 	var names []string
 	for _, row := range rowsOf(e.lines) {
 		key := strings.Join(codeIn(row[0]), " ")
-		want[key] = codeIn(row[1])
+		want[key] = unique(codeIn(row[1]))
 		switch values, there := have[key]; {
 		case key == "":
 		case !there:
