@@ -309,7 +309,7 @@ func (b *benchmark) hostBytes() int64 {
 // open reserves everything and draws the weights.
 func (b *benchmark) open(ctx context.Context) (*session.Session, error) {
 	wanted := func(int) bool { return true }
-	o := session.SessionOptions{StateDir: b.Memory.Path}
+	o := session.SessionOptions{StateDirs: b.Memory.Path}
 	if b.alias != nil {
 		on := b.alias.copyOf(len(b.plan.Model.Parts))
 		wanted = func(part int) bool { return on[part] == part }

@@ -52,7 +52,8 @@ func TestMeasure(t *testing.T) {
 
 	// With less host memory state goes to disk, and what the disk does is counted.
 	o.Master, o.Moments = "split24", "8bit"
-	o.Memory = runfile.Memory{Path: t.TempDir(), Disk: budget(t, "auto").Device, Host: runfile.Bytes{N: 1 << 30}}
+	o.Memory = runfile.Memory{Path: runfile.Paths{t.TempDir()}, Disk: budget(t, "auto").Device,
+		Host: runfile.Bytes{N: 1 << 30}}
 	o.Model, o.Steps = writeConfig(t, map[string]any{"num_hidden_layers": 9}), 1
 	o.program = 1
 	r := &Result{}
@@ -210,7 +211,7 @@ func TestMeasureRefuses(t *testing.T) {
 		"set --memory-de": func(o *Options) { o.AliasLayers = true },
 		"--memory-disk": func(o *Options) {
 			o.AliasLayers, o.Memory = true, budget(t, "4MiB")
-			o.Memory.Path, o.Memory.Disk = t.TempDir(), budget(t, "auto").Device
+			o.Memory.Path, o.Memory.Disk = runfile.Paths{t.TempDir()}, budget(t, "auto").Device
 		},
 	} {
 		o := good
@@ -330,7 +331,7 @@ func TestFillAlike(t *testing.T) {
 	}
 	defer dev.Close()
 	b := &benchmark{Options: o, env: env, dev: dev, info: dev.Info(), model: m}
-	b.machine = probe.Rates(env.CacheDir, b.info, "")
+	b.machine = probe.Rates(env.CacheDir, b.info, nil)
 	if err := b.makePlan(context.Background(), n); err != nil {
 		t.Fatal(err)
 	}

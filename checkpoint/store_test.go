@@ -24,8 +24,9 @@ func TestDiskStoreAndBack(t *testing.T) {
 		extent := store.Spec{ID: id, Bytes: 10000, Piece: 4096}
 		spec := Spec{ID{"norm", store.FirstMoment}, tensor.F32, extent.Bytes, extent.Piece}
 		open := func(name string) *store.Disk {
-			d, err := store.NewDisk(store.DiskOptions{FS: fsys, Dir: filepath.Join(filepath.Dir(dir), name), Accounts: hostmem.New(),
-				Specs: []store.Spec{extent}, Quota: store.LaneQuota(1, 1), Workers: 1})
+			d, err := store.NewDisk(store.DiskOptions{FS: fsys, Accounts: hostmem.New(),
+				Drives: []store.Drive{{Dir: filepath.Join(filepath.Dir(dir), name)}}, Specs: []store.Spec{extent},
+				Quota: store.LaneQuota(1, 1), Workers: 1})
 			must(t, err)
 			return d
 		}
@@ -55,7 +56,7 @@ func TestDiskStoreAndBack(t *testing.T) {
 		write(d, first, 0)
 		w, err := r.Create(1, []Spec{spec})
 		must(t, err)
-		must(t, d.Files(ctx, id, true, func(f store.PieceFile) error {
+		must(t, d.Files(ctx, id, []bool{true}, func(f store.PieceFile) error {
 			return w.Link(spec.ID, int(f.Off/extent.Piece), f.Path, f.XXH3)
 		}))
 		write(d, second, 1)

@@ -38,6 +38,7 @@ type floor struct {
 
 	// Seconds that the disk works: for all of the step; by part, for updates up to the part's; for those that visits so
 	// far have waited for, and for what they have had fetched, and saved; and, by working buffer, for the input in it.
+	readPerSec, writePerSec float64 // of the disk
 	disk                    float64
 	upTo                    []float64
 	updated, fetched, saved float64
@@ -69,6 +70,7 @@ func (p *Plan) leastOfPass(pass Pass, m *Machine, visits *visitCosts) float64 {
 		stored: make([]float64, parts), upTo: make([]float64, parts), ready: make([]float64, parts),
 		slotOf: make([]int, parts), onDevice: make([]bool, parts), free: make([][]float64, crew.Ranks),
 		drains: make([][]release, crew.Ranks)}
+	f.readPerSec, f.writePerSec = p.diskRates(m)
 	rows := b.walk()
 	for rank := range b.devices {
 		f.free[rank] = make([]float64, slots)
@@ -120,7 +122,7 @@ func (f *floor) spend(w Worker, sec, from float64) float64 {
 // run spends what an operation costs, n times.
 func (f *floor) run(o *Op, n int, from float64) float64 {
 	c := f.costs(o)
-	disk := seconds(c.read, f.machine.DiskReadBytesPerSec) + seconds(c.written, f.machine.DiskWriteBytesPerSec)
+	disk := seconds(c.read, f.readPerSec) + seconds(c.written, f.writePerSec)
 	f.disk += float64(n) * disk
 	if o.Lane == LaneFetch {
 		f.fetched += float64(n) * disk

@@ -166,7 +166,11 @@ func (o *Forecast) text() string {
 			stall = "no step waits for it"
 		}
 	}
-	fmt.Fprintf(&b, "checkpoint  %s are copied from host memory; %s\n", FormatBytes(o.CheckpointBytes), stall)
+	fmt.Fprintf(&b, "checkpoint  %s are copied from host memory", FormatBytes(o.CheckpointBytes))
+	if o.CheckpointDiskBytes > 0 {
+		fmt.Fprintf(&b, ", %s from drives that output_dir is not on", FormatBytes(o.CheckpointDiskBytes))
+	}
+	fmt.Fprintf(&b, "; %s\n", stall)
 	return b.String()
 }
 
@@ -216,7 +220,7 @@ func (p *Plan) Choices() []string {
 		text += "; " + away + " wait in host memory, where the device reads and writes them"
 	}
 	lines := []string{text}
-	for _, text := range []string{p.hostsText(), p.dealText()} {
+	for _, text := range []string{p.hostsText(), p.dealText(), p.drivesText()} {
 		if text != "" {
 			lines = append(lines, text)
 		}

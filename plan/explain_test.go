@@ -52,7 +52,7 @@ func TestExplain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Wear = p.WearOf(1000, 125, false, trace.RatingOf(on.RatedWriteBytes))
+	p.Wear = p.WearOf(1000, 125, nil, trace.RatingOf(on.RatedWriteBytes))
 	got := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 1000))
 	path := filepath.Join("testdata", "explain.golden")
 	if *update {

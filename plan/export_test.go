@@ -68,3 +68,9 @@ func SpillOrder(p *Plan) []store.Kind { return p.spillOrder() }
 
 // LeastSeconds is the time that no simulated step falls short of.
 func LeastSeconds(p *Plan, m Machine) float64 { return p.leastSeconds(&m, new(visitCosts)) }
+
+// PercentsOf are the percents of weights, and Fill divides bytes by rates as far as there is room.
+var (
+	PercentsOf = percentsOf
+	Fill       = fill
+)

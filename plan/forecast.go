@@ -28,11 +28,13 @@ type Forecast struct {
 	// Assumed are the rates of the prediction that were not measured.
 	Assumed []Assumed `json:"assumed_rates,omitempty"`
 
-	// CheckpointBytes is the state in host memory that a checkpoint copies on this host, CheckpointLinks the files of
-	// state on disk that it links, and CheckpointStallSeconds how long steps wait for both. Both happen during a step,
-	// so steps wait only for the time beyond it. A unified device computes on the cores that copy: there steps wait for
-	// all of it. Where the disk's rate is not known, no stall is predicted.
+	// CheckpointBytes is the state in host memory that a checkpoint copies on this host, CheckpointDiskBytes the state on
+	// disk that it copies since it is on another drive, as far as that is known, CheckpointLinks the files of state on
+	// disk that it links, and CheckpointStallSeconds how long steps wait for all. That happens during a step, so steps
+	// wait only for the time beyond it. A unified device computes on the cores that copy: there steps wait for all of it.
+	// Where the disk's rate is not known, no stall is predicted.
 	CheckpointBytes        int64    `json:"checkpoint_bytes"`
+	CheckpointDiskBytes    int64    `json:"checkpoint_disk_bytes,omitempty"`
 	CheckpointLinks        int64    `json:"checkpoint_links,omitempty"`
 	CheckpointStallSeconds *float64 `json:"checkpoint_stall_sec,omitempty"`
 }
@@ -48,13 +50,18 @@ func (p *Plan) Forecast(m Machine, dev device.Info, steps int) Forecast {
 	if q.StepSeconds > 0 {
 		o.TokensPerSec = float64(p.Whole.StepPositions()) / q.StepSeconds
 	}
-	o.CheckpointBytes, _, o.CheckpointLinks = p.saved()
+	var onDisk int64
+	o.CheckpointBytes, onDisk, o.CheckpointLinks = p.saved()
+	if p.Wear != nil && onDisk > 0 {
+		o.CheckpointDiskBytes = p.Wear.SaveBytes - o.CheckpointBytes
+		o.CheckpointLinks = int64(float64(o.CheckpointLinks) * (1 - float64(o.CheckpointDiskBytes)/float64(onDisk)))
+	}
 	rate := m.SaveBytesPerSec
 	if rate == 0 {
 		rate = m.DiskWriteBytesPerSec
 	}
 	if rate > 0 {
-		stall := float64(o.CheckpointBytes)/rate + float64(o.CheckpointLinks)*m.SaveLinkSeconds
+		stall := float64(o.CheckpointBytes+o.CheckpointDiskBytes)/rate + float64(o.CheckpointLinks)*m.SaveLinkSeconds
 		if !dev.Unified {
 			stall = max(0, stall-q.StepSeconds)
 		}
@@ -70,6 +77,7 @@ func (p *Plan) limit(m Machine) string {
 	slices.SortStableFunc(lanes, func(a, b Lane) int { return cmp.Compare(q.LaneSeconds[b], q.LaneSeconds[a]) })
 	first, second := lanes[0], lanes[1]
 	rate := func(bytesPerSec float64) string { return fmt.Sprintf("%.3g GB/s", bytesPerSec/1e9) }
+	diskRead, diskWrite := p.diskRates(&m)
 	rates := map[Lane]string{
 		LaneFetch:   rate(m.UploadBytesPerSec),
 		LaneCompute: fmt.Sprintf("%.3g TFLOP/s", m.MatMulFLOPsPerSec(p.Numerics.Compute)/1e12),
@@ -77,7 +85,7 @@ func (p *Plan) limit(m Machine) string {
 		LaneUpdate:  rate(m.updateBytesPerSec(p.Numerics.Scheme())),
 		LaneSend:    rate(m.NetworkBytesPerSec),
 		LaneReceive: rate(m.NetworkBytesPerSec),
-		LaneDisk:    rate(m.DiskReadBytesPerSec) + " read and " + rate(m.DiskWriteBytesPerSec) + " written",
+		LaneDisk:    rate(diskRead) + " read and " + rate(diskWrite) + " written",
 	}
 	what := func(l Lane) string { return l.Limit() + ", " + rates[l] }
 	if q.StepSeconds == 0 {

@@ -62,6 +62,9 @@ type Machine struct {
 	DiskReadBytesPerSec  float64 `json:"disk_read_bytes_per_sec,omitempty"`
 	DiskWriteBytesPerSec float64 `json:"disk_write_bytes_per_sec,omitempty"`
 	DiskPath             string  `json:"disk_path,omitempty"` // a directory on the file system that was measured
+	// Drives are several drives that the disk consists of; the rates above are those of all of them at once. Empty: it is
+	// one.
+	Drives []DriveRates `json:"drives,omitempty"`
 
 	// ProbeLoad is the load of the machine's cores by other programs when the rates were measured, as the mean number of threads that
 	// ran or waited in the minute before; nil: it is not known.
@@ -200,6 +203,12 @@ func (m *Machine) Check() error {
 					r.SequenceLen, last)
 			}
 			last = r.SequenceLen
+		}
+	}
+	for i, d := range m.Drives {
+		if !(d.ReadBytesPerSec > 0) || !(d.WriteBytesPerSec > 0) || d.ReadBytesPerSec > 1e20 || d.WriteBytesPerSec > 1e20 {
+			return fmt.Errorf("machine %q: drive %d of drives reads %v and writes %v bytes a second", m.Name, i+1,
+				d.ReadBytesPerSec, d.WriteBytesPerSec)
 		}
 	}
 	for _, r := range m.Operations {

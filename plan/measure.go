@@ -20,6 +20,9 @@ func (c *chooser) plan(place Placement) *Plan {
 		ComputedOn: c.Device.Numerics, Warning: c.Device.Warning,
 		accounts: c.accounts, Unified: c.Device.Unified,
 		DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
+	if place.Drives == nil {
+		place.Drives = c.shares()
+	}
 	p.Placement, p.asked = p.resolve(place), &c.Request
 	return p
 }
@@ -184,6 +187,9 @@ func (c *chooser) fits(p *Plan) error {
 		return fmt.Errorf("memory.disk: the run needs %s on disk with %s of host memory, and the budget is %s; "+
 			"raise memory.disk or memory.host",
 			FormatBytes(p.DiskBytes), FormatBytes(c.HostBytes), FormatBytes(c.DiskBytes))
+	}
+	if err := c.fitsDrives(p); err != nil {
+		return err
 	}
 	if c.HostBytes > 0 && p.ProcessBytes() > c.HostBytes {
 		return &hostShort{p, p.ProcessBytes()}

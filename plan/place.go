@@ -121,6 +121,8 @@ type Placement struct {
 	// PeerCopies has rows pass from rank to rank by copies between the devices (device.Peers); else they pass by way of
 	// host memory.
 	PeerCopies bool `json:"peer_copies,omitempty"`
+	// Drives has by drive its share of the pieces on disk, out of the sum of all; nil: there is one drive.
+	Drives []int `json:"drives,omitempty"`
 }
 
 // Bound reports whether weights are used where they are, as a unified device can. Gradients are then rounded straight
@@ -133,6 +135,7 @@ func (p Placement) Clone() Placement {
 	w.State, w.Weights, w.Updates = slices.Clone(w.State), slices.Clone(w.Weights), slices.Clone(w.Updates)
 	w.Inputs, w.Activations = slices.Clone(w.Inputs), slices.Clone(w.Activations)
 	w.Caches, p.Deal, p.HeadDeal = slices.Clone(w.Caches), slices.Clone(p.Deal), slices.Clone(p.HeadDeal)
+	p.Drives = slices.Clone(p.Drives)
 	return p
 }
 
@@ -166,7 +169,7 @@ func (p *Placement) key() placementKey {
 	for _, a := range w.Activations {
 		lists = append(lists, byte(a.Level), byte(a.Place))
 	}
-	for _, deal := range [][]int{p.Deal, p.HeadDeal} {
+	for _, deal := range [][]int{p.Deal, p.HeadDeal, p.Drives} {
 		begin(len(deal))
 		for _, rank := range deal {
 			lists = binary.AppendUvarint(lists, uint64(rank))

@@ -37,7 +37,7 @@ func changes(v reflect.Value, f func()) {
 
 // Placements that differ anywhere have other keys, and their copies have the same ones.
 func TestPlacementKeys(t *testing.T) {
-	p := Placement{Deal: make([]int, 2), HeadDeal: make([]int, 2), Where: Table{
+	p := Placement{Deal: make([]int, 2), HeadDeal: make([]int, 2), Drives: make([]int, 2), Where: Table{
 		State: make([][store.Kinds]Place, 2), Weights: make([]Place, 2),
 		Updates: make([]Place, 2), Inputs: make([]Place, 2), Activations: make([]Activations, 2),
 		Caches: make([]Place, 2)}}

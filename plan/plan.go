@@ -40,6 +40,8 @@ type Request struct {
 	HostUpdates bool
 	// DiskBytes bounds the state on disk; 0: nothing may be there.
 	DiskBytes int64
+	// Drives are those that the state on disk is dealt to; nil: there is one.
+	Drives []Drive
 	// Overlap leaves out placements with one weight slot where there are others.
 	Overlap bool
 	// DataBytes is what was reserved for the documents' index and order when the data were read, and TokenBytes for the
@@ -130,8 +132,10 @@ type Plan struct {
 
 	Disk      []Bytes `json:"disk,omitempty"` // the other extents of the store, with their spare files
 	DiskBytes int64   `json:"disk_bytes,omitempty"`
-	Space     *Space  `json:"space,omitempty"` // of what a run saves; nil: it is not planned
-	Wear      *Wear   `json:"wear,omitempty"`  // of what a run writes; nil: it is not planned
+	// ByDrive is DiskBytes by drive, where there are several.
+	ByDrive []int64 `json:"bytes_by_drive,omitempty"`
+	Space   *Space  `json:"space,omitempty"` // of what a run saves; nil: it is not planned
+	Wear    *Wear   `json:"wear,omitempty"`  // of what a run writes; nil: it is not planned
 
 	Unified      bool       `json:"unified"`
 	DeviceBudget int64      `json:"device_budget_bytes"`

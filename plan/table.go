@@ -123,6 +123,9 @@ func (p *Plan) resolve(ask Placement) Placement {
 		place.HeldAway = min(ask.HeldAway, nn.NormAway)
 	}
 	place.LookAhead = ask.LookAhead && !bound && !inBackward && !p.Cluster.Several() && p.mayLookAhead(&place.Where)
+	if len(ask.Drives) > 1 && place.Where.onDisk() {
+		place.Drives = ask.Drives
+	}
 	return place
 }
 

@@ -15,11 +15,31 @@ var StagingQuota = store.LaneQuota(1, 1)
 // Quota is the staging memory of each lane: of each rank, and of the host.
 func (p *Plan) Quota() store.Quota { return p.Placement.quota() }
 
-func (p *Placement) quota() store.Quota { return store.LaneQuota(1, max(p.Rings.Reads, 1)) }
+// quota has updates a piece of each kind ahead for each drive.
+func (p *Placement) quota() store.Quota { return store.LaneQuota(p.drives(), max(p.Rings.Reads, 1)) }
 
-// DiskWorkers is the number of reads and writes of the disk that are under way at once. A machine's disk rates are
+// DiskWorkers is the number of reads and writes of a drive that are under way at once. A machine's disk rates are
 // measured with the same number.
 const DiskWorkers = 4
+
+// requests is the number of reads and writes of pieces in a row that keep all drives busy: as many as have DiskWorkers
+// on the drive with the smallest share, within bounds, since they take staging memory.
+func (p *Placement) requests() int {
+	all, least := 0, 0
+	for _, share := range p.Drives {
+		if all += share; share > 0 && (least == 0 || share < least) {
+			least = share
+		}
+	}
+	if least == 0 {
+		return DiskWorkers
+	}
+	turns := (all + least/2) / least
+	return DiskWorkers * min(turns, mostTurns*len(p.Drives))
+}
+
+// mostTurns bounds the requests of several drives to that times as many as drives of one rate need.
+const mostTurns = 3
 
 // diskShare is the part of the disk's rates that a lane can use. Fetch and drain move one kind at a time, and have at
 // most one request under way beyond the pieces that are read ahead or written back.
@@ -27,7 +47,7 @@ func (p *Placement) diskShare(lane Lane) float64 {
 	if lane == LaneUpdate {
 		return 1
 	}
-	return min(float64(1+max(p.Rings.Reads, 1))/DiskWorkers, 1)
+	return min(float64(1+max(p.Rings.Reads, 1))/float64(p.requests()), 1)
 }
 
 // stagingPurpose is the name of the staging memory in the plan.
@@ -60,6 +80,7 @@ func (p *Plan) mayBeOnDisk(kind store.Kind) bool {
 type tierTable struct {
 	ram, disk       []Bytes
 	ramSum, diskSum int64
+	byDrive         []int64 // where there are several
 	staging         int64
 }
 
@@ -91,7 +112,13 @@ func (p *Plan) tierTable(extents []store.Spec) *tierTable {
 	}
 	if len(onDisk) > 0 {
 		t.staging = store.StagingBytes(onDisk, p.Quota(), p.Crew())
-		all := store.DiskBytes(onDisk, DiskWorkers)
+		byDrive, all := store.DriveBytes(onDisk, p.Deal(), DiskWorkers), int64(0)
+		for _, n := range byDrive {
+			all += n
+		}
+		if p.Placement.drives() > 1 {
+			t.byDrive = append(byDrive, make([]int64, p.Placement.drives()-len(byDrive))...)
+		}
 		t.disk = append(t.disk, Bytes{"spare files", all - t.diskSum})
 		t.diskSum = all
 	}
@@ -104,6 +131,7 @@ func (t *tierTable) enter(p *Plan) {
 	p.HostBytes += t.ramSum
 	p.Disk = append(p.Disk, t.disk...)
 	p.DiskBytes += t.diskSum
+	p.ByDrive = t.byDrive
 	if t.staging > 0 {
 		p.Host = append(p.Host, Bytes{stagingPurpose, t.staging})
 	}
@@ -194,7 +222,7 @@ func (c *chooser) spills(place Placement, thorough bool) []Placement {
 		all = append(all, c.spill(place, n))
 	}
 	if thorough {
-		place.Rings.Reads = DiskWorkers - 1
+		place.Rings.Reads = (&Placement{Drives: c.shares()}).requests() - 1
 		for _, n := range append([]int{0}, inputs...) {
 			all = append(all, c.spill(place, n))
 		}

@@ -223,9 +223,10 @@ func (p *Plan) walkPass(pass Pass, m Machine, dev device.Info, walk walking) (ou
 	w := newWalker(ops, p.Crew(), walk.memory)
 	cost := groups.costs(p, &m, &w.visits)
 	last, spent := slices.Clone(w.head), w.toCome
+	readPerSec, writePerSec := p.diskRates(&m)
 	for i := range ops {
 		c, worker := cost(&ops[i]), w.queue(i, last)
-		read, write := seconds(c.read, m.DiskReadBytesPerSec), seconds(c.written, m.DiskWriteBytesPerSec)
+		read, write := seconds(c.read, readPerSec), seconds(c.written, writePerSec)
 		a := activeOp{op: i, work: c.seconds(&m, p), disk: read + write,
 			read: read / max(read+write, math.SmallestNonzeroFloat64), apart: c.peer > 0 && m.peersHaveLinks()}
 		if ops[i].Do == DoVisit && a.work > 0 {

@@ -19,8 +19,8 @@ func TestWear(t *testing.T) {
 	}
 	step := p.Predicted.DiskWrittenBytes
 	params, _ := p.Model.Params()
-	linked := p.WearOf(1000, 3, false, trace.RatingOf(on.RatedWriteBytes))
-	copied := p.WearOf(1000, 3, true, trace.RatingOf(on.RatedWriteBytes))
+	linked := p.WearOf(1000, 3, nil, trace.RatingOf(on.RatedWriteBytes))
+	copied := p.WearOf(1000, 3, []bool{false}, trace.RatingOf(on.RatedWriteBytes))
 	if linked.StepBytes != step || step == 0 || linked.SaveBytes == 0 || linked.SaveBytes >= 12*params ||
 		copied.SaveBytes < 12*params || copied.SaveBytes > 12*params*101/100 { // all but the 2 bytes of the gradient
 		t.Errorf("of %d parameters: %+v, and where all is copied %+v", params, linked, copied)
@@ -29,7 +29,7 @@ func TestWear(t *testing.T) {
 		linked.IsAssumed {
 		t.Errorf("%+v, want %d bytes of 1,200 TB", linked, want)
 	}
-	if w := p.WearOf(1000, 3, false, trace.RatingOf(0)); !w.IsAssumed || w.Share != float64(w.RunBytes)/600e12 {
+	if w := p.WearOf(1000, 3, nil, trace.RatingOf(0)); !w.IsAssumed || w.Share != float64(w.RunBytes)/600e12 {
 		t.Errorf("of a drive that is not known: %+v", w)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -45,16 +46,52 @@ type diskPass struct {
 	specs   []store.Spec
 	version uint64
 	random  *rand.PCG
+	ahead   int64 // pieces of each kind that are read ahead: one for each drive
 }
 
 // disk measures how much the disk tier reads and writes in a second: direct I/O where the file system has it, a new
-// file for each version of a piece, checksums, and a sync after all writes.
+// file for each version of a piece, checksums, and a sync after all writes. Of several drives it measures each alone,
+// and then all of them at once, with pieces dealt by their rates.
 func (p *prober) disk(m *plan.Machine) (err error) {
-	path, err := filepath.Abs(p.Path)
-	if err != nil {
-		return err
+	var paths []string
+	for _, path := range p.Paths {
+		full, err := filepath.Abs(path)
+		if err != nil {
+			return err
+		}
+		paths = append(paths, full)
 	}
-	t := &diskPass{ctx: p.ctx, random: rand.NewPCG(1, 2)}
+	for i, path := range paths {
+		var saves *plan.Machine // where a save is measured: on the first drive
+		if i == 0 {
+			saves = m
+		}
+		read, write, err := p.drives([]string{path}, nil, saves)
+		if err != nil {
+			return err
+		}
+		m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = read, write, path
+		m.Drives = append(m.Drives, plan.DriveRates{Path: path, ReadBytesPerSec: read, WriteBytesPerSec: write})
+	}
+	if len(paths) == 1 {
+		m.Drives = nil
+		return nil
+	}
+	m.DiskPath = ""
+	r := plan.Request{Machine: *m}
+	r.DealByRate(paths, make([]int64, len(paths)))
+	var shares []int
+	for _, d := range r.Drives {
+		shares = append(shares, d.Share)
+	}
+	m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, err = p.drives(paths, store.NewDeal(shares), nil)
+	return err
+}
+
+// drives measures the drives with some directories, at once, and has a machine get the rates of a save; nil: none is
+// measured.
+func (p *prober) drives(paths []string, deal store.Deal, saves *plan.Machine) (read, write float64, err error) {
+	t := &diskPass{ctx: p.ctx, random: rand.NewPCG(1, 2), ahead: int64(len(paths))}
 	var each int64 // bytes of a parameter
 	scheme := optim.Scheme{}
 	for _, kind := range scheme.States() {
@@ -62,47 +99,66 @@ func (p *prober) disk(m *plan.Machine) (err error) {
 		t.specs = append(t.specs, store.Spec{ID: store.ID{Kind: kind}, Bytes: bytes, Piece: p.pieceElems * bytes})
 		each += bytes
 	}
-	pieces := max(p.diskBytes/(each*p.pieceElems), 1)
+	pieces := max(int64(len(paths))*p.diskBytes/(each*p.pieceElems), 1)
 	for i := range t.specs {
 		t.specs[i].Bytes = pieces * t.specs[i].Piece
 	}
-	dir := filepath.Join(path, probeDir)
-	t.Disk, err = store.NewDisk(store.DiskOptions{Dir: dir, Accounts: p.Accounts, Specs: t.specs, Quota: plan.StagingQuota,
-		Workers: plan.DiskWorkers, Log: slog.New(slog.NewTextHandler(p.Progress, nil))})
+	options := store.DiskOptions{Deal: deal, Accounts: p.Accounts, Specs: t.specs,
+		Quota: store.LaneQuota(len(paths), 1), Workers: plan.DiskWorkers,
+		Log: slog.New(slog.NewTextHandler(p.Progress, nil))}
+	for _, path := range paths {
+		options.Drives = append(options.Drives, store.Drive{Dir: filepath.Join(path, probeDir)})
+	}
+	names := strings.Join(paths, " and ")
+	t.Disk, err = store.NewDisk(options)
 	switch {
 	case errors.Is(err, vfs.ErrLocked):
-		return blame.BadRequest(fmt.Errorf("--path: another probe measures %s: wait for it, or name another directory", path))
+		return 0, 0, blame.BadRequest(fmt.Errorf("--path: another probe measures %s: wait for it, or name another directory",
+			names))
 	case errors.Is(err, syscall.ENOSPC):
-		removeProbeDir(dir)
-		return fmt.Errorf("--path: the probe writes %s to %s: %w; free space there, or name another drive or none", plan.FormatBytes(p.diskBytes), path, syscall.ENOSPC)
+		removeProbeDirs(options.Drives)
+		return 0, 0, fmt.Errorf("--path: the probe writes %s to %s: %w; free space there, or name another drive or none",
+			plan.FormatBytes(p.diskBytes), names, syscall.ENOSPC)
 	case err != nil:
-		removeProbeDir(dir)
-		return blame.BadRequest(fmt.Errorf("--path: %w", err))
+		removeProbeDirs(options.Drives)
+		return 0, 0, blame.BadRequest(fmt.Errorf("--path: %w", err))
 	}
 	defer func() {
 		err = errors.Join(err, t.Disk.Close())
-		removeProbeDir(dir)
+		removeProbeDirs(options.Drives)
 	}()
+	if read, write, err = t.rates(); err == nil && saves != nil {
+		err = p.saves(t, options.Drives[0].Dir, saves)
+	}
+	return read, write, err
+}
+
+// rates are the medians of some rounds.
+func (t *diskPass) rates() (read, write float64, err error) {
 	if _, err := t.write(); err != nil { // turns reserved space into written space
-		return err
+		return 0, 0, err
 	}
 	var reads, writes []float64
 	for begin := time.Now(); len(reads) < diskRounds && (len(reads) == 0 || time.Since(begin) < diskRoundsTime); {
 		w, err := t.write()
 		if err != nil {
-			return err
+			return 0, 0, err
 		}
 		r, err := t.read()
 		if err != nil {
-			return err
+			return 0, 0, err
 		}
 		writes, reads = append(writes, w), append(reads, r)
 	}
 	slices.Sort(reads)
 	slices.Sort(writes)
-	m.DiskReadBytesPerSec, m.DiskWriteBytesPerSec, m.DiskPath = trace.Median(reads), trace.Median(writes), path
-	// A device that computes on the host's cores leaves one free now and then, when its workers wait for each other. So
-	// the rate of a save is between the rate with all cores busy and the rate with one of them free.
+	return trace.Median(reads), trace.Median(writes), nil
+}
+
+// saves measures the rates of a save to a directory. A device that computes on the host's cores leaves one free now and
+// then, when its workers wait for each other. So the rate of a save is between the rate with all cores busy and the
+// rate with one of them free.
+func (p *prober) saves(t *diskPass, dir string, m *plan.Machine) error {
 	busy := []int{0}
 	if p.device == nil || p.device.Info().Unified {
 		busy = []int{runtime.GOMAXPROCS(0), runtime.GOMAXPROCS(0) - 1}
@@ -178,17 +234,19 @@ func (t *diskPass) save(accounts *hostmem.Accounts, dir string) (bytesPerSec, li
 	bytesPerSec = float64(copied.Bytes) / time.Since(begin).Seconds()
 	begin = time.Now()
 	piece := 0
-	err = t.Files(t.ctx, low.ID, true, func(f store.PieceFile) error {
+	err = t.Files(t.ctx, low.ID, []bool{true}, func(f store.PieceFile) error {
 		piece++
 		return w.Link(linked.ID, piece-1, f.Path, f.XXH3)
 	})
 	return bytesPerSec, time.Since(begin).Seconds() / float64(piece), err
 }
 
-// removeProbeDir removes what the disk tier leaves in its directory, and that, if nothing else is in it.
-func removeProbeDir(dir string) {
-	os.Remove(filepath.Join(dir, "lock"))
-	os.Remove(dir)
+// removeProbeDirs removes what the disk tier leaves in its directories, and these, if nothing else is in them.
+func removeProbeDirs(drives []store.Drive) {
+	for _, d := range drives {
+		os.Remove(filepath.Join(d.Dir, "lock"))
+		os.Remove(d.Dir)
+	}
 }
 
 // write makes the next version of everything.
@@ -209,13 +267,16 @@ func (t *diskPass) read() (bytesPerSec float64, err error) {
 	return float64(t.Traffic().ReadBytes-before) / time.Since(begin).Seconds(), err
 }
 
-// each visits the pieces in the order of an update, all kinds of a piece and then the next one, which is read ahead.
+// each visits the pieces in the order of an update, all kinds of a piece and then the next one. The next ones are read
+// ahead.
 func (t *diskPass) each(access store.Access) error {
 	first := t.specs[0]
 	for i := range first.Bytes / first.Piece {
-		for _, s := range t.specs {
-			if ahead := (i + 1) * s.Piece; access == store.Read && ahead < s.Bytes {
-				t.Prefetch(trace.Update.Of(0), s.ID, ahead, t.version)
+		for next := i + 1; access == store.Read && next <= i+t.ahead; next++ {
+			for _, s := range t.specs {
+				if ahead := next * s.Piece; (i == 0 || next == i+t.ahead) && ahead < s.Bytes {
+					t.Prefetch(trace.Update.Of(0), s.ID, ahead, t.version)
+				}
 			}
 		}
 		for _, s := range t.specs {

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,8 +44,9 @@ type Options struct {
 	Terminal bool      // Progress is a terminal: bars instead of lines
 	CacheDir string    // where the rates are kept; empty: nowhere
 	Device   string    // auto, cpu, cuda or cuda:N
-	// Path is a directory on the drive to measure, of which the probe takes some GiB for some seconds; empty: no drive is.
-	Path string
+	// Paths are directories on the drives to measure, one on each, of which the probe takes some GiB for some seconds.
+	// Each drive is measured alone, and then all at once; none: no drive is.
+	Paths []string
 	// Force has the rates of a busy machine take the place of those that were measured while it was less busy.
 	Force bool
 
@@ -98,8 +100,28 @@ func measureAndKeep(ctx context.Context, o Options, sizes func(device.Info) prob
 // is now.
 func (o *Options) quieter(path string, m *plan.Machine) (old plan.Machine, ok bool) {
 	old, err := plan.ReadMachine(path)
-	isSame := err == nil && old.Name == m.Name && old.Kind == m.Kind && (m.DiskPath == "" || old.DiskPath != "" && vfs.SameDrive(old.DiskPath, m.DiskPath))
+	isSame := err == nil && old.Name == m.Name && old.Kind == m.Kind && hasDrives(&old, m)
 	return old, isSame && isBusy(m.ProbeLoad) && (old.ProbeLoad == nil || *old.ProbeLoad < *m.ProbeLoad)
+}
+
+// hasDrives reports whether a machine has the rates of all drives that another one has.
+func hasDrives(m, other *plan.Machine) bool {
+	pathsOf := func(m *plan.Machine) (paths []string) {
+		for _, d := range m.Drives {
+			paths = append(paths, d.Path)
+		}
+		if m.DiskPath != "" {
+			paths = append(paths, m.DiskPath)
+		}
+		return paths
+	}
+	there := pathsOf(m)
+	for _, path := range pathsOf(other) {
+		if !slices.ContainsFunc(there, func(at string) bool { return vfs.SameDrive(at, path) }) {
+			return false
+		}
+	}
+	return len(other.Drives) == 0 || len(m.Drives) == len(other.Drives)
 }
 
 // isBusy says whether a load takes more than a quarter of the cores. A load that is not known does not.
@@ -183,11 +205,29 @@ type prober struct {
 	closers       []func() error
 }
 
+// checkPaths refuses what are not directories on drives of their own, as far as that can be told.
+func checkPaths(paths []string) error {
+	if len(paths) > plan.MaxDrives {
+		return fmt.Errorf("--path: %d directories; name at most %d, each on a drive of its own", len(paths), plan.MaxDrives)
+	}
+	for i, path := range paths {
+		if info, err := os.Stat(path); err != nil || !info.IsDir() {
+			return fmt.Errorf("--path: %s is not a directory; name one on the drive to measure, or none", path)
+		}
+		for _, other := range paths[:i] {
+			if vfs.SameDrive(path, other) {
+				return fmt.Errorf("--path: %s and %s are in one file system; name a directory on each drive", other, path)
+			}
+		}
+	}
+	return nil
+}
+
 func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes, seconds float64) (m *plan.Machine, err error) {
 	var ask blame.Asking
 	defer ask.Judge(ctx, &err)
-	if info, err := os.Stat(o.Path); o.Path != "" && (err != nil || !info.IsDir()) {
-		return nil, fmt.Errorf("--path: %s is not a directory; name one on the drive to measure, or none", o.Path)
+	if err := checkPaths(o.Paths); err != nil {
+		return nil, err
 	}
 	if o.Device == "" || o.Device == "auto" {
 		o.Device = "first"
@@ -247,7 +287,7 @@ func measure(ctx context.Context, o Options, sizes func(device.Info) probeSizes,
 	if len(all) > 1 && !computes.Info().Unified && device.Peers(all[:2]) {
 		steps = append(steps, p.peerCopies(all[1]))
 	}
-	if p.Path != "" {
+	if len(p.Paths) > 0 {
 		steps = append(steps, p.disk)
 	}
 	for i, step := range steps {

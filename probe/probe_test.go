@@ -45,7 +45,7 @@ func newOptions(t testing.TB) Options {
 
 // at measures the drive of a directory, too.
 func at(o Options, dir string) Options {
-	o.Path = dir
+	o.Paths = []string{dir}
 	return o
 }
 
@@ -422,18 +422,20 @@ func TestMachineOfADrive(t *testing.T) {
 		t.Fatal(err)
 	}
 	dev := device.Info{Name: "cpu"}
-	for _, path := range []string{"", dir, filepath.Join(dir, "not", "there", "yet")} {
-		if m := Rates(o.CacheDir, dev, path); !cmp.Equal(m, kept) {
-			t.Errorf("%q: %+v", path, m)
+	for _, paths := range [][]string{nil, {dir}, {filepath.Join(dir, "not", "there", "yet")}} {
+		if m := Rates(o.CacheDir, dev, paths); !cmp.Equal(m, kept) {
+			t.Errorf("%q: %+v", paths, m)
 		}
 	}
 	if !vfs.SameDrive("/proc", "/proc/self") || vfs.SameDrive("/proc", dir) {
 		t.Skip("no second file system to compare with")
 	}
-	if m := Rates(o.CacheDir, dev, "/proc"); m.DiskReadBytesPerSec == 7e9 || m.AdamWBytesPerSec != kept.AdamWBytesPerSec || !strings.Contains(m.Name, "--path") {
+	if m := Rates(o.CacheDir, dev, []string{"/proc"}); m.DiskReadBytesPerSec == 7e9 ||
+		m.AdamWBytesPerSec != kept.AdamWBytesPerSec || !strings.Contains(m.Name, "--path") {
 		t.Errorf("another drive: %+v", m)
 	}
-	if m := Rates(o.CacheDir, device.Info{Name: "another"}, dir); !strings.Contains(m.Name, "guess") || m.Check() != nil {
+	if m := Rates(o.CacheDir, device.Info{Name: "another"}, []string{dir}); !strings.Contains(m.Name, "guess") ||
+		m.Check() != nil {
 		t.Errorf("another device: %+v", m)
 	}
 }
@@ -472,12 +474,13 @@ func TestGuess(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if m, why := Measured(o.CacheDir, dev, ""); !strings.Contains(why, c.want) || (why == "") != (c.want == "") || m.Check() != nil {
+		if m, why := Measured(o.CacheDir, dev, nil); !strings.Contains(why, c.want) || (why == "") != (c.want == "") ||
+			m.Check() != nil {
 			t.Errorf("%q is kept: %q", c.kept, why)
 		}
 	}
 	writeFile(t, path, "{")
-	if m, why := Measured(o.CacheDir, dev, ""); !strings.Contains(why, path) || m.Check() != nil {
+	if m, why := Measured(o.CacheDir, dev, nil); !strings.Contains(why, path) || m.Check() != nil {
 		t.Errorf("a broken file: %q", why)
 	}
 }
@@ -534,7 +537,7 @@ func TestABusyMachineKeepsBetterRates(t *testing.T) {
 		if (kept.ProbeLoad == nil) != (want == nil) || want != nil && *kept.ProbeLoad != *want || strings.Contains(said.String(), "--force") == c.kept {
 			t.Errorf("%s: a load of %v is kept; said: %s", c.name, kept.ProbeLoad, said)
 		}
-		m, _ := Measured(o.CacheDir, device.Info{Name: old.Name, Kind: old.Kind}, "")
+		m, _ := Measured(o.CacheDir, device.Info{Name: old.Name, Kind: old.Kind}, nil)
 		if strings.Contains(m.Name, "measured at a load of") != isBusy(want) {
 			t.Errorf("%s: a plan says %q", c.name, m.Name)
 		}
@@ -569,5 +572,72 @@ func TestRatesThatAreNotKept(t *testing.T) {
 	if !errors.Is(err, blame.ErrRequest) || !strings.Contains(err.Error(), "MILLRACE_CACHE") || m == nil ||
 		m.Check() != nil {
 		t.Errorf("a file: %+v, error %v", m, err)
+	}
+}
+
+// Several drives are measured one by one, and then all at once; a plan for them has these rates, in the order of its
+// paths, and one for some of them has what is known of those. Two directories in one file system are refused.
+func TestProbeOfDrives(t *testing.T) {
+	o := newOptions(t)
+	a, b := t.TempDir(), t.TempDir()
+	o.Paths = []string{a, b}
+	p := &prober{probeSizes: smallProbe, ctx: t.Context(), Options: o}
+	m := Guess(device.Info{})
+	if err := p.disk(&m); err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Drives) != 2 || m.Drives[0].Path != a || m.Drives[1].Path != b || m.DiskPath != "" || m.Check() != nil ||
+		m.DiskReadBytesPerSec <= 0 || m.SaveBytesPerSec <= 0 {
+		t.Errorf("%+v", m)
+	}
+	for _, dir := range o.Paths {
+		if left := entries(t, dir); len(left) != 1 {
+			t.Errorf("the probe has left %v", left)
+		}
+	}
+	if _, err := measure(t.Context(), o, smallProbeFor, 0.02); !errors.Is(err, blame.ErrRequest) ||
+		!strings.Contains(err.Error(), "in one file system") {
+		t.Errorf("two directories in one file system: %v", err)
+	}
+}
+
+func TestMachineOfDrives(t *testing.T) {
+	o, here := newOptions(t), t.TempDir()
+	if vfs.SameDrive("/proc", here) || vfs.SameDrive("/sys", here) || vfs.SameDrive("/proc", "/sys") ||
+		!vfs.SameDrive("/proc", "/proc/self") || !vfs.SameDrive("/sys", "/sys/dev") {
+		t.Skip("no three file systems to tell apart")
+	}
+	o.CacheDir = t.TempDir()
+	kept := Guess(device.Info{})
+	kept.Name, kept.DiskReadBytesPerSec, kept.DiskWriteBytesPerSec, kept.SaveBytesPerSec = "cpu", 9e9, 4e9, 1e9
+	kept.Drives = []plan.DriveRates{{Path: here, ReadBytesPerSec: 7e9, WriteBytesPerSec: 2e9},
+		{Path: "/proc", ReadBytesPerSec: 3e9, WriteBytesPerSec: 2.5e9}}
+	if err := plan.WriteMachine(filepath.Join(o.CacheDir, MachineFile), kept); err != nil {
+		t.Fatal(err)
+	}
+	dev := device.Info{Name: "cpu"}
+	guess := Guess(dev)
+	for _, c := range []struct {
+		paths       []string
+		read, write float64 // in all
+		first       float64 // of the first drive; 0: there is one
+		said        string
+	}{
+		{[]string{here, "/proc"}, 9e9, 4e9, 7e9, ""},
+		{[]string{"/proc/self", filepath.Join(here, "new")}, 9e9, 4e9, 3e9, ""},
+		{[]string{"/proc"}, 3e9, 2.5e9, 0, ""},
+		{nil, 7e9, 2e9, 0, ""},
+		{[]string{"/sys"}, guess.DiskReadBytesPerSec, guess.DiskWriteBytesPerSec, 0,
+			"a guess; run `millrace probe --path DIR`"},
+		{[]string{"/proc", "/sys"}, 3e9 + guess.DiskReadBytesPerSec, 2.5e9 + guess.DiskWriteBytesPerSec, 3e9,
+			"a guess; run `millrace probe --path /proc --path /sys`"},
+		{[]string{here, here}, 14e9, 4e9, 7e9, "added up"},
+	} {
+		m := Rates(o.CacheDir, dev, c.paths)
+		if m.DiskReadBytesPerSec != c.read || m.DiskWriteBytesPerSec != c.write || (len(m.Drives) > 0) != (c.first > 0) ||
+			c.first > 0 && m.Drives[0].ReadBytesPerSec != c.first || (m.Name == "cpu") != (c.said == "") ||
+			!strings.Contains(m.Name, c.said) {
+			t.Errorf("%v: %+v", c.paths, m)
+		}
 	}
 }

@@ -290,6 +290,11 @@ func (c *Config) check(needsData bool) error {
 			"or val_size", c.Stop.Patience)
 	case c.Save.Best && !c.evaluates():
 		return bad("save.best: there are no eval.datasets, and no val_size, to tell what is best")
+	case len(c.Memory.Path) > plan.MaxDrives:
+		return bad("memory.path lists %d directories: name at most %d, each on a drive of its own", len(c.Memory.Path),
+			plan.MaxDrives)
+	case slices.Contains(c.Memory.Path, ""):
+		return bad("memory.path has an empty path in its list: name a directory, or remove it")
 	case c.Memory.MaxWritePerDay.auto:
 		return bad("memory.max_write_per_day is auto: give a size, such as 500GB, or none")
 	case c.Memory.RatedWrites.auto || c.Memory.RatedWrites.none:
@@ -484,8 +489,8 @@ func (c *Config) YAML() ([]byte, error) { return yaml.Marshal(c) }
 // Budgets are the budgets, with a place for the disk tier.
 func (c *Config) Budgets() Memory {
 	m := c.Memory
-	if m.Path == "" {
-		m.Path = filepath.Join(c.OutputDir, "state")
+	if len(m.Path) == 0 {
+		m.Path = Paths{filepath.Join(c.OutputDir, "state")}
 	}
 	return m
 }

@@ -197,3 +197,34 @@ func FuzzConfig(f *testing.F) {
 		_ = c.Check()
 	})
 }
+
+// memory.path is a text or a list of texts, and is written as it was read.
+func TestPathsOfDrives(t *testing.T) {
+	for doc, want := range map[string]Paths{"": nil, "memory: {path: a}": {"a"}, "memory: {path: [a, b]}": {"a", "b"},
+		"memory: {path: [a]}": {"a"}, "memory: {path: ''}": nil, "memory: {path: null}": nil} {
+		c, err := parsed(t, smallRun+doc)
+		if err != nil || !cmp.Equal(c.Memory.Path, want) {
+			t.Errorf("%q: %q, %v", doc, c.Memory.Path, err)
+			continue
+		}
+		text, err := c.YAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Parse(text)
+		if err != nil || !cmp.Equal(again.Memory.Path, want) {
+			t.Errorf("%q again: %q, %v", doc, again.Memory.Path, err)
+		}
+	}
+	c, err := parsed(t, smallRun, "memory.path=[a, b]")
+	if err != nil || !cmp.Equal(c.Memory.Path, Paths{"a", "b"}) {
+		t.Errorf("as a setting: %v, %v", c, err)
+	}
+	for doc, want := range map[string]string{"memory: {path: [a, '']}": "memory.path has an empty path",
+		"memory: {path: {a: b}}":                               "memory.path must be",
+		"memory: {path: [" + strings.Repeat("a, ", 16) + "a]}": "name at most 16"} {
+		if _, err := parsed(t, smallRun+doc); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", doc, err, want)
+		}
+	}
+}

@@ -290,12 +290,13 @@ type Memory struct {
 	// Limit of disk space for state that does not fit in `memory.host`: a size, or `auto` for 90% of the free space,
 	// less the space that [checkpoints](checkpoints.md#space) on the same drive need.
 	Disk Bytes `yaml:"disk" default:"none"`
-	// A directory for that state, on the fastest drive. Runs may share it: each has a directory of its own there, such
-	// as `gsm8k-3f2a91bc`, with files `*.extent` and a file `lock`, and deletes them when it begins and ends. A run
-	// that is started again removes the files that it left when it was killed, those of [all its
-	// hosts](distributed.md#what-hosts-share-and-what-is-their-own) that it finds there. Checkpoints cost no copy if the
-	// directory is in the file system of `output_dir`.
-	Path string `yaml:"path,omitempty" unset:"'state' in 'output_dir'"`
+	// A directory for that state, on the fastest drive, or a list of directories on [several
+	// drives](memory.md#several-drives), which then work at once; those of a list must be there. Runs may share it: each
+	// has a directory of its own there, such as `gsm8k-3f2a91bc`, with files `*.extent` and a file `lock`, and deletes
+	// them when it begins and ends. A run that is started again removes the files that it left when it was killed, those
+	// of [all its hosts](distributed.md#what-hosts-share-and-what-is-their-own) that it finds there. Checkpoints cost no
+	// copy if the directory is in the file system of `output_dir`.
+	Path Paths `yaml:"path,omitempty,flow" unset:"'state' in 'output_dir'"`
 	// `auto` keeps activations for the backward pass in spare memory. `always` keeps only the layers' inputs. It
 	// changes no bit.
 	Recompute string `yaml:"recompute,omitempty" unset:"'auto'"`
@@ -305,12 +306,17 @@ type Memory struct {
 	// faster. It changes no bit.
 	Gradients string `yaml:"gradients,omitempty" unset:"'auto'"`
 	// A size, such as `2TB`. The run pauses between steps, so that it writes no more than that in a day, counted from
-	// its start or resume. The disk tier and checkpoints count together. A run is at most one step ahead.
+	// its start or resume. The disk tier and checkpoints count together. With [several
+	// drives](memory.md#several-drives) it holds for each. A run is at most one step ahead.
 	MaxWritePerDay Bytes `yaml:"max_write_per_day,omitempty" unset:"'none'"`
 	// The bytes that the drive's maker warrants to be written to it in its life, such as `1200TB`: the TBW of its data
-	// sheet. `plan`, the first lines of a run, its summary and reports say which part of them the run takes.
+	// sheet, of several drives that of each. `plan`, the first lines of a run, its summary and reports say which part of
+	// them the run takes.
 	RatedWrites Bytes `yaml:"rated_writes,omitempty" unset:"'600TB', as many drives of 1 TB have"`
 }
+
+// UsesDisk reports whether state may be on disk.
+func (m *Memory) UsesDisk() bool { return m.Disk.N > 0 || m.Disk.IsAuto() }
 
 // Distributed sets how the hosts of a run work together.
 type Distributed struct {

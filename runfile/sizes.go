@@ -1,6 +1,7 @@
 package runfile
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -171,6 +172,34 @@ func (n Names) MarshalYAML() (any, error) {
 		return several, nil
 	}
 	return string(n), nil
+}
+
+// Paths names a directory, or several that do one work together: a text, or a list of texts.
+type Paths []string
+
+// UnmarshalYAML reads a text or a list of texts.
+func (p *Paths) UnmarshalYAML(unmarshal func(any) error) error {
+	var one string
+	if err := unmarshal(&one); err == nil {
+		if *p = nil; one != "" {
+			*p = Paths{one}
+		}
+		return nil
+	}
+	var several []string
+	if err := unmarshal(&several); err != nil {
+		return errors.New("write the path of a directory, or a list of paths")
+	}
+	*p = several
+	return nil
+}
+
+// MarshalYAML writes what UnmarshalYAML reads.
+func (p Paths) MarshalYAML() (any, error) {
+	if len(p) == 1 {
+		return p[0], nil
+	}
+	return []string(p), nil
 }
 
 // Cuts are the sizes of a configuration as a plan has them.

@@ -67,6 +67,7 @@ type selfReader interface {
 var listOf = map[reflect.Type]reflect.Type{
 	reflect.TypeFor[Names]():       reflect.TypeFor[[]string](),
 	reflect.TypeFor[Losses]():      reflect.TypeFor[[]string](),
+	reflect.TypeFor[Paths]():       reflect.TypeFor[[]string](),
 	reflect.TypeFor[data.Prompt](): reflect.TypeFor[[]data.Message](),
 }
 

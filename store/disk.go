@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,10 +18,13 @@ import (
 // Disk is a store that keeps its extents in files, each version of a piece in a file of its own, and lends staging
 // buffers.
 //
+// The files may be on several drives, each with a directory, and each with workers of its own that read and write it: a
+// [Deal] gives each piece to one of them. All else knows pieces and not drives.
+//
 // The space is reserved when the store is made. A crash can only tear a file that nothing refers to, and a file of a
-// checkpoint ([Disk.Files]) is never written again: disk_pool.go says how. The directory belongs to the store, which
-// empties it at both ends of its life. State that must survive is linked elsewhere. Extents that were never written are
-// zeros, which are neither stored nor read.
+// checkpoint ([Disk.Files]) is never written again: disk_pool.go says how. The directories belong to the store, which
+// empties them at both ends of its life. State that must survive is linked elsewhere. Extents that were never written
+// are zeros, which are neither stored nor read.
 //
 // Buffers belong to lanes, by a [Quota]. A lane waits for its own leases and for the disk, and for nothing else. If a
 // piece is in another lane's buffer, the lane takes that buffer in exchange for one of its own, or copies it if the
@@ -32,18 +35,14 @@ import (
 // error.
 type Disk struct {
 	fs          vfs.FS
-	dir         string
+	drives      []*drive
+	deal        Deal
 	log         *slog.Logger
 	quota       Quota
-	workers     int
+	workers     int // of each drive
 	addressOnly bool
-	direct      int // the flag of direct I/O, or 0
-	lock        io.Closer
-	made        []string // directories that were not there before, leaf first
 	regions     [Kinds]*hostmem.Region
-
-	rest    func(busy time.Duration) time.Duration // see DiskOptions.Rest
-	closing chan struct{}                          // closed when the store is
+	closing     chan struct{} // closed when the store is
 
 	mu      sync.Mutex
 	changed chan struct{} // closed, and replaced, at each change that a lane may wait for
@@ -54,15 +53,10 @@ type Disk struct {
 	hints   [][Kinds][]hint // by the index of the lane
 	clock   uint64          // counts hints and uses
 
-	urgent, later []*buffer // to be read for a lane that waits; to be read ahead or written
-	dirty         int       // buffers that hold a version which is not on disk
-	serving       fault.Group
-	err           error // of the first write that failed
-	closed        bool
-
-	free   map[int64][]*file // by length
-	files  int               // ever made
-	copies bool              // it was logged that files are copied
+	dirty   int // buffers that hold a version which is not on disk
+	serving fault.Group
+	err     error // of the first write that failed
+	closed  bool
 
 	traffic Traffic
 	active  int       // workers that read or write
@@ -71,17 +65,15 @@ type Disk struct {
 
 // DiskOptions say where the extents go.
 type DiskOptions struct {
-	Dir      string // made if need be; for this store alone
-	FS       vfs.FS // nil: the system's
+	Drives   []Drive // one for each that Deal deals to; none: one without a directory, for rehearsals
+	Deal     Deal    // which drive has which piece; nil: there is one drive
+	FS       vfs.FS  // of all drives; nil: the system's
 	Accounts *hostmem.Accounts
 	Specs    []Spec
 	Quota    Quota
 	Crew     trace.Crew   // whose workers have a quota each
-	Workers  int          // pieces that are read or written at once; 0: a default that keeps a drive busy
+	Workers  int          // pieces that are read or written at once on each drive; 0: a default that keeps a drive busy
 	Log      *slog.Logger // nil: the default one
-	// Rest tells how long each worker that has read or written a piece rests, by the time that it was busy, such as for a
-	// drive that is hot; nil: no worker rests. Workers call it, also at once.
-	Rest func(busy time.Duration) time.Duration
 
 	// AddressOnly makes a store for rehearsals: buffers without memory and no files. It counts what it would have read
 	// and written.
@@ -111,6 +103,7 @@ type diskPiece struct {
 	id    ID
 	index int
 	bytes int64
+	drive *drive  // that its files are on
 	file  *file   // the latest version on disk; nil: zeros
 	buf   *buffer // holds the current version, or waits for it; nil: only the file has it
 
@@ -122,11 +115,19 @@ func (p *diskPiece) String() string { return fmt.Sprintf("piece %d of %v", p.ind
 // NewDisk reserves staging memory and disk space for the extents. If it cannot have all, it takes nothing; where the
 // disk is too small, the error says how much is needed and how much is free.
 func NewDisk(o DiskOptions) (*Disk, error) {
-	d := &Disk{fs: o.FS, dir: o.Dir, log: o.Log, quota: o.Quota, workers: workersOr(o.Workers), addressOnly: o.AddressOnly,
-		rest: o.Rest, closing: make(chan struct{}), direct: vfs.Direct, changed: make(chan struct{}), crew: o.Crew,
+	d := &Disk{fs: o.FS, deal: o.Deal, log: o.Log, quota: o.Quota, workers: workersOr(o.Workers),
+		addressOnly: o.AddressOnly, closing: make(chan struct{}), changed: make(chan struct{}), crew: o.Crew,
 		lanes:   o.Crew.Workers(),
-		extents: map[ID]*diskExtent{},
-		free:    map[int64][]*file{}}
+		extents: map[ID]*diskExtent{}}
+	if len(o.Drives) == 0 {
+		o.Drives = make([]Drive, o.Deal.drives())
+	}
+	if n := o.Deal.drives(); n > len(o.Drives) {
+		panic(fmt.Sprintf("store: a deal to %d drives, of which there are %d", n, len(o.Drives)))
+	}
+	for _, at := range o.Drives {
+		d.drives = append(d.drives, &drive{Drive: at, direct: vfs.Direct, free: map[int64][]*file{}})
+	}
 	d.hints = make([][Kinds][]hint, len(d.lanes))
 	if d.fs == nil {
 		d.fs = vfs.OS{}
@@ -134,12 +135,10 @@ func NewDisk(o DiskOptions) (*Disk, error) {
 	if d.log == nil {
 		d.log = slog.Default()
 	}
-	var specs []Spec
-	for _, s := range o.Specs {
-		if s.Bytes > 0 {
-			specs = append(specs, s)
-			d.add(s)
-		}
+	specs := slices.DeleteFunc(slices.Clone(o.Specs), func(s Spec) bool { return s.Bytes == 0 })
+	first := numbers(specs)
+	for _, s := range specs {
+		d.add(s, first[s.ID])
 	}
 	err := d.reserveStaging(o.Accounts, specs)
 	if err == nil && !d.addressOnly {
@@ -149,13 +148,16 @@ func NewDisk(o DiskOptions) (*Disk, error) {
 		_ = d.release() // the first error is the one to report
 		return nil, err
 	}
-	for range d.workers {
-		d.serving.Go(d.serve)
+	for _, v := range d.drives {
+		for range d.workers {
+			d.serving.Go(func() { d.serve(v) })
+		}
 	}
 	return d, nil
 }
 
-func (d *Disk) add(s Spec) {
+// add takes an extent, whose first piece has a number in the deal.
+func (d *Disk) add(s Spec, number int) {
 	if s.Share > 0 {
 		panic(fmt.Sprintf("store: %v would share files", s.ID))
 	}
@@ -164,7 +166,8 @@ func (d *Disk) add(s Spec) {
 	}
 	e := &diskExtent{Spec: s}
 	for _, n := range s.Pieces() {
-		e.pieces = append(e.pieces, diskPiece{id: s.ID, index: len(e.pieces), bytes: n})
+		i := len(e.pieces)
+		e.pieces = append(e.pieces, diskPiece{id: s.ID, index: i, bytes: n, drive: d.drives[d.deal.drive(number+i)]})
 	}
 	d.extents[s.ID] = e
 }
@@ -228,7 +231,7 @@ func (d *Disk) Regions() []*hostmem.Region {
 	return all
 }
 
-// Traffic returns the bytes read and written so far, for metrics and for the wear of the drive.
+// Traffic returns the bytes read and written so far, of all drives, for metrics.
 func (d *Disk) Traffic() Traffic {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -266,13 +269,16 @@ func (d *Disk) Close() error {
 // release removes the files and gives back the memory.
 func (d *Disk) release() error {
 	var err error
-	if d.lock != nil {
-		if err = clearDir(d.fs, d.dir); err != nil {
-			err = fmt.Errorf("store: files of the state are left in %s: %w", d.dir, err)
+	for _, v := range d.drives {
+		if v.lock == nil {
+			continue
 		}
-		_ = d.fs.Remove(lockFile(d.dir)) // a process that waits for it sees that it is gone: see vfs.FS
-		vfs.RemoveEmpty(d.fs, d.made)
-		err = cmp.Or(err, d.lock.Close())
+		if left := clearDir(d.fs, v.Dir); left != nil {
+			err = cmp.Or(err, fmt.Errorf("store: files of the state are left in %s: %w", v.Dir, left))
+		}
+		_ = d.fs.Remove(lockFile(v.Dir)) // a process that waits for it sees that it is gone: see vfs.FS
+		vfs.RemoveEmpty(d.fs, v.made)
+		err = cmp.Or(err, v.lock.Close())
 	}
 	for _, r := range d.Regions() {
 		err = cmp.Or(err, r.Close())

@@ -53,7 +53,7 @@ func (d *Disk) syncFiles(ctx context.Context, files []*file) error {
 	errs := make([]error, len(list))
 	var wg fault.Group
 	next := make(chan int)
-	for range min(d.workers, len(list)) {
+	for range min(d.workers*len(d.drives), len(list)) {
 		wg.Go(func() {
 			for i := range next {
 				if errs[i] = ctx.Err(); errs[i] == nil {
@@ -103,17 +103,18 @@ type PieceFile struct {
 	Bytes   int64  // of the piece; the file may be longer, to whole blocks, by zeros
 	XXH3    uint64 // of the piece
 	Version uint64
+	Linked  bool // it may be given a second name; else it may be copied
 }
 
 // Files calls keep with the durable file of each piece of an extent at its current version, in order. While keep runs
-// the file stays in place, so that it can be copied or, if linked is set, be given a second name: then the file is
-// never changed from then on, whether or not it has got one.
+// the file stays in place, so that it can be copied or, if linked is set for its drive, be given a second name: then
+// the file is never changed from then on, whether or not it has got one. A nil linked is set for none.
 //
 // For each linked file another one is reserved at once: if the disk has no room, Files fails, with nothing lost, and
 // not a later write. The space comes back as the versions are replaced and the checkpoints that link them are removed.
 // Files waits for writes of the extent that are under way, and panics if a lease to write it is out. The extent must
 // not be borrowed to write before keep has been called or Files has returned.
-func (d *Disk) Files(ctx context.Context, id ID, linked bool, keep func(PieceFile) error) error {
+func (d *Disk) Files(ctx context.Context, id ID, linked []bool, keep func(PieceFile) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	files, err := d.pinFiles(ctx, id)
@@ -128,8 +129,12 @@ func (d *Disk) Files(ctx context.Context, id ID, linked bool, keep func(PieceFil
 		}
 	}()
 	written := slices.DeleteFunc(slices.Clone(files), func(f *file) bool { return f == nil })
-	if linked {
-		for _, f := range written {
+	isLinked := map[*drive]bool{}
+	for i, is := range linked {
+		isLinked[d.drives[i]] = is
+	}
+	for _, f := range written {
+		if isLinked[f.drive] {
 			if err := d.share(f); err != nil {
 				return err
 			}
@@ -142,7 +147,7 @@ func (d *Disk) Files(ctx context.Context, id ID, linked bool, keep func(PieceFil
 	for off, n := range d.extents[id].Pieces() {
 		p := PieceFile{Off: off, Bytes: n}
 		if f := files[i]; f != nil {
-			p.Path, p.XXH3, p.Version = f.path, f.sum, f.version
+			p.Path, p.XXH3, p.Version, p.Linked = f.path, f.sum, f.version, isLinked[f.drive]
 		}
 		i++
 		d.mu.Unlock()
@@ -200,18 +205,19 @@ func (d *Disk) share(f *file) error {
 	if f.shared || d.addressOnly {
 		return nil
 	}
-	if err := d.addFile(f.bytes); err != nil {
-		free, errFree := d.fs.FreeBytes(d.dir)
+	if err := d.addFile(f.drive, f.bytes); err != nil {
+		free, errFree := d.fs.FreeBytes(f.drive.Dir)
 		return fmt.Errorf("a checkpoint that keeps %s of state needs as much room again in %s, and %s: %w; free some, lower save.keep, or set memory.path and output_dir to a larger drive",
-			gib(f.bytes), d.dir, describeFree(free, errFree), err)
+			gib(f.bytes), f.drive.Dir, describeFree(free, errFree), err)
 	}
 	f.shared = true
 	return nil
 }
 
 // Adopt makes an extent that was never written what the files hold, one for each piece in order, as [Disk.Files] listed
-// them. The files get a second name and are not changed; where the file system cannot do that they are copied, which is
-// logged. Their contents are verified when they are copied or read.
+// them, of any drive. The files get a second name and are not changed; where the file system cannot do that, as on
+// another drive than the piece's, they are copied, which is logged. Their contents are verified when they are copied or
+// read.
 func (d *Disk) Adopt(ctx context.Context, id ID, files []PieceFile) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -246,7 +252,9 @@ func (d *Disk) Adopt(ctx context.Context, id ID, files []PieceFile) error {
 }
 
 func (d *Disk) adoptFile(p *diskPiece, from PieceFile) (*file, error) {
-	f := &file{bytes: fileBytes(p.bytes), sum: from.XXH3, version: from.Version, synced: true, shared: true, path: d.versionPath(p, from.Version)}
+	v := p.drive
+	f := &file{drive: v, bytes: fileBytes(p.bytes), sum: from.XXH3, version: from.Version, synced: true, shared: true,
+		path: p.versionPath(from.Version)}
 	if d.addressOnly {
 		return f, nil
 	}
@@ -261,17 +269,17 @@ func (d *Disk) adoptFile(p *diskPiece, from PieceFile) (*file, error) {
 	if err == nil {
 		return f, nil
 	}
-	if !d.copies {
-		d.copies = true
-		d.log.Warn("state is copied, since it cannot be linked", "to", d.dir, "error", err)
+	if !v.copies {
+		v.copies = true
+		d.log.Warn("state is copied, since it cannot be linked", "to", v.Dir, "error", err)
 	}
-	own, err := d.takeFile(f.bytes)
+	own, err := d.takeFile(v, f.bytes)
 	if err != nil {
 		return nil, err
 	}
 	own.sum, own.version = from.XXH3, from.Version
 	if err := d.copyFile(own, from); err != nil {
-		d.free[own.bytes] = append(d.free[own.bytes], own)
+		v.free[own.bytes] = append(v.free[own.bytes], own)
 		return nil, err
 	}
 	return own, d.rename(own, f.path)

@@ -27,7 +27,7 @@ func save(t testing.TB, fsys vfs.FS, d *store.Disk, id store.ID, dir string) ([]
 	if err := fsys.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
 	}
-	err := d.Files(t.Context(), id, true, func(f store.PieceFile) error {
+	err := d.Files(t.Context(), id, []bool{true}, func(f store.PieceFile) error {
 		if f.Path != "" {
 			to := filepath.Join(dir, fmt.Sprintf("%d-%v-%d", id.Part, id.Kind, f.Off))
 			if err := fsys.Link(f.Path, to); err != nil {
@@ -56,7 +56,7 @@ func TestCheckpointsKeepTheirVersions(t *testing.T) {
 	each(t, func(t *testing.T, fsys vfs.FS, dir string) {
 		big := store.Spec{ID: store.ID{Part: 1, Kind: store.Weights}, Bytes: 9<<20 + 777, Piece: 9 << 20} // pieces of several blocks
 		specs := []store.Spec{four, big}
-		d := openDisk(t, store.DiskOptions{FS: fsys, Dir: filepath.Join(dir, "state"), Specs: specs})
+		d := openDisk(t, store.DiskOptions{FS: fsys, Drives: at(filepath.Join(dir, "state")), Specs: specs})
 		kept := map[uint64][]store.PieceFile{}
 		for version := range uint64(6) {
 			fill(t, d, big, version)
@@ -85,7 +85,8 @@ func TestCheckpointsKeepTheirVersions(t *testing.T) {
 		for version, files := range kept {
 			// Twice, the second time from what the first store lists.
 			for round := range uint64(2) {
-				d := openDisk(t, store.DiskOptions{FS: fsys, Dir: filepath.Join(dir, fmt.Sprint("state ", version, round)), Specs: specs})
+				d := openDisk(t, store.DiskOptions{FS: fsys, Drives: at(filepath.Join(dir, fmt.Sprint("state ", version, round))),
+					Specs: specs})
 				for i, s := range specs {
 					if err := d.Adopt(t.Context(), s.ID, files[4*i:min(4*i+4, len(files))]); err != nil {
 						t.Fatal(err)
@@ -114,7 +115,7 @@ func TestCheckpointsKeepTheirVersions(t *testing.T) {
 // Without checkpoints the files are the same ones forever.
 func TestFilesAreRecycled(t *testing.T) {
 	each(t, func(t *testing.T, fsys vfs.FS, dir string) {
-		d := openDisk(t, store.DiskOptions{FS: fsys, Dir: dir, Specs: []store.Spec{four}, Workers: 2})
+		d := openDisk(t, store.DiskOptions{FS: fsys, Drives: at(dir), Specs: []store.Spec{four}, Workers: 2})
 		defer d.Close()
 		for version := range uint64(5) {
 			fill(t, d, four, version)
@@ -161,7 +162,7 @@ func TestPaddingIsZeros(t *testing.T) {
 // The pieces that were never written have no files in a checkpoint.
 func TestZerosAreKeptAsZeros(t *testing.T) {
 	fsys := vfs.NewMem()
-	d := openDisk(t, store.DiskOptions{FS: fsys, Dir: "a", Specs: []store.Spec{four}})
+	d := openDisk(t, store.DiskOptions{FS: fsys, Drives: at("a"), Specs: []store.Spec{four}})
 	defer d.Close()
 	borrow(t, d, trace.Update.Of(0), four.ID, 4096, 4096, store.ReadWrite, 0).Release()
 	kept, err := save(t, fsys, d, four.ID, "checkpoint")
@@ -173,7 +174,7 @@ func TestZerosAreKeptAsZeros(t *testing.T) {
 			t.Errorf("piece %d: %+v", i, f)
 		}
 	}
-	b := openDisk(t, store.DiskOptions{FS: fsys, Dir: "b", Specs: []store.Spec{four}})
+	b := openDisk(t, store.DiskOptions{FS: fsys, Drives: at("b"), Specs: []store.Spec{four}})
 	defer b.Close()
 	if err := b.Adopt(t.Context(), four.ID, kept); err != nil {
 		t.Fatal(err)
@@ -187,7 +188,7 @@ func TestZerosAreKeptAsZeros(t *testing.T) {
 
 func TestAdoptRefuses(t *testing.T) {
 	fsys := vfs.NewMem()
-	d := openDisk(t, store.DiskOptions{FS: fsys, Dir: "a", Specs: []store.Spec{four}})
+	d := openDisk(t, store.DiskOptions{FS: fsys, Drives: at("a"), Specs: []store.Spec{four}})
 	fill(t, d, four, 0)
 	kept, err := save(t, fsys, d, four.ID, "checkpoint")
 	if err != nil {
@@ -201,7 +202,7 @@ func TestAdoptRefuses(t *testing.T) {
 		"has 10 bytes":             func(f []store.PieceFile) []store.PieceFile { f[3].Path = "short"; return f },
 	} {
 		vfs.WriteFileAtomic(fsys, "short", make([]byte, 10))
-		d := openDisk(t, store.DiskOptions{FS: fsys, Dir: "b", Specs: []store.Spec{four}})
+		d := openDisk(t, store.DiskOptions{FS: fsys, Drives: at("b"), Specs: []store.Spec{four}})
 		err := d.Adopt(t.Context(), four.ID, change(append([]store.PieceFile(nil), kept...)))
 		if err == nil || !strings.Contains(err.Error(), what) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", what, err)
@@ -213,7 +214,7 @@ func TestAdoptRefuses(t *testing.T) {
 // Where there are no hard links, files are copied, and that is said; a copy is verified.
 func TestAdoptWithoutLinks(t *testing.T) {
 	fsys := vfs.NewMem()
-	d := openDisk(t, store.DiskOptions{FS: fsys, Dir: "a", Specs: []store.Spec{four}})
+	d := openDisk(t, store.DiskOptions{FS: fsys, Drives: at("a"), Specs: []store.Spec{four}})
 	fill(t, d, four, 0)
 	kept, err := save(t, fsys, d, four.ID, "checkpoint")
 	if err != nil {
@@ -229,7 +230,8 @@ func TestAdoptWithoutLinks(t *testing.T) {
 	var log bytes.Buffer
 	for range 2 {
 		log.Reset()
-		d = openDisk(t, store.DiskOptions{FS: fsys, Dir: "b", Specs: []store.Spec{four}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		d = openDisk(t, store.DiskOptions{FS: fsys, Drives: at("b"), Specs: []store.Spec{four},
+			Log: slog.New(slog.NewTextHandler(&log, nil))})
 		err = d.Adopt(t.Context(), four.ID, kept)
 		if err != nil {
 			break
@@ -251,7 +253,7 @@ func TestAdoptWithoutLinks(t *testing.T) {
 
 func TestFlippedBit(t *testing.T) {
 	fsys := vfs.NewMem()
-	d := openDisk(t, store.DiskOptions{FS: fsys, Dir: "a", Specs: []store.Spec{four}})
+	d := openDisk(t, store.DiskOptions{FS: fsys, Drives: at("a"), Specs: []store.Spec{four}})
 	defer d.Close()
 	fill(t, d, four, 0)
 	if err := d.Sync(t.Context()); err != nil {
@@ -294,7 +296,8 @@ func TestNoRoom(t *testing.T) {
 			m := vfs.NewMem()
 			prepare(m)
 			accounts := hostmem.New()
-			_, err := store.NewDisk(store.DiskOptions{FS: m, Dir: "some/dir", Specs: []store.Spec{four}, Quota: quota(1), Accounts: accounts, Workers: 1})
+			_, err := store.NewDisk(store.DiskOptions{FS: m, Drives: at("some/dir"), Specs: []store.Spec{four}, Quota: quota(1),
+				Accounts: accounts, Workers: 1})
 			if !errors.Is(err, syscall.ENOSPC) {
 				t.Fatal(err)
 			}
@@ -316,8 +319,8 @@ func TestNoRoom(t *testing.T) {
 // A checkpoint that the disk has no room for fails; the run continues, and earlier checkpoints stay.
 func TestNoRoomForACheckpoint(t *testing.T) {
 	m := vfs.NewMem()
-	m.SetCapacity(store.DiskBytes([]store.Spec{four}, 2) + 4*4096)
-	d := openDisk(t, store.DiskOptions{FS: m, Dir: "state", Specs: []store.Spec{four}, Workers: 2})
+	m.SetCapacity(store.DriveBytes([]store.Spec{four}, nil, 2)[0] + 4*4096)
+	d := openDisk(t, store.DiskOptions{FS: m, Drives: at("state"), Specs: []store.Spec{four}, Workers: 2})
 	defer d.Close()
 	fill(t, d, four, 0)
 	if _, err := save(t, m, d, four.ID, "first"); err != nil {
@@ -353,7 +356,7 @@ func TestNoRoomForACheckpoint(t *testing.T) {
 // Two runs cannot have one directory; what a killed run left is removed.
 func TestDirectoryIsHeld(t *testing.T) {
 	each(t, func(t *testing.T, fsys vfs.FS, dir string) {
-		o := store.DiskOptions{FS: fsys, Dir: dir, Specs: []store.Spec{four}, Quota: quota(1), Accounts: hostmem.New()}
+		o := store.DiskOptions{FS: fsys, Drives: at(dir), Specs: []store.Spec{four}, Quota: quota(1), Accounts: hostmem.New()}
 		d := openDisk(t, o)
 		fill(t, d, four, 0)
 		if _, err := store.NewDisk(o); !errors.Is(err, vfs.ErrLocked) || !strings.Contains(err.Error(), "memory.path") {
@@ -399,7 +402,8 @@ func TestDirectRefused(t *testing.T) {
 			return vfs.Outcome{}
 		})
 		var log bytes.Buffer
-		d := openDisk(t, store.DiskOptions{FS: m, Dir: "x", Specs: []store.Spec{four}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		d := openDisk(t, store.DiskOptions{FS: m, Drives: at("x"), Specs: []store.Spec{four},
+			Log: slog.New(slog.NewTextHandler(&log, nil))})
 		fill(t, d, four, 0)
 		holds(t, d, four, 1)
 		if err := errors.Join(d.Sync(t.Context()), d.Close()); err != nil {
@@ -415,16 +419,16 @@ func TestBadDirectory(t *testing.T) {
 	m := vfs.NewMem()
 	vfs.WriteFileAtomic(m, "file", nil)
 	for what, o := range map[string]store.DiskOptions{
-		"below a file": {FS: m, Dir: "file/x"},
+		"below a file": {FS: m, Drives: at("file/x")},
 		"read-only": {FS: func() vfs.FS {
 			m := vfs.NewMem()
 			m.Intercept(vfs.FailFrom(1, syscall.EROFS))
 			return m
-		}(), Dir: "x"},
+		}(), Drives: at("x")},
 	} {
 		o.Accounts, o.Specs, o.Quota = hostmem.New(), []store.Spec{four}, quota(1)
 		_, err := store.NewDisk(o)
-		if err == nil || !strings.Contains(err.Error(), o.Dir) || strings.Contains(err.Error(), "\n") {
+		if err == nil || !strings.Contains(err.Error(), o.Drives[0].Dir) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -491,7 +495,7 @@ func kernelCounts() (read, written int64, err error) {
 // forever.
 func TestFilesDuringWrites(t *testing.T) {
 	m := vfs.NewMem()
-	d := openDisk(t, store.DiskOptions{FS: m, Dir: "state", Specs: []store.Spec{four}, Workers: 2})
+	d := openDisk(t, store.DiskOptions{FS: m, Drives: at("state"), Specs: []store.Spec{four}, Workers: 2})
 	defer d.Close()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -521,7 +525,7 @@ func TestFilesDuringWrites(t *testing.T) {
 		saved := version
 		wg.Go(func() {
 			defer close(written)
-			err := d.Files(t.Context(), four.ID, true, func(f store.PieceFile) error {
+			err := d.Files(t.Context(), four.ID, []bool{true}, func(f store.PieceFile) error {
 				if f.Off == 0 {
 					close(listed)
 					for range 100 {
@@ -558,7 +562,7 @@ func TestFilesDuringWrites(t *testing.T) {
 func TestCheckpointWithoutRoom(t *testing.T) {
 	m := vfs.NewMem()
 	m.SetCapacity(1 << 30)
-	d := openDisk(t, store.DiskOptions{FS: m, Dir: "d", Specs: []store.Spec{four}})
+	d := openDisk(t, store.DiskOptions{FS: m, Drives: at("d"), Specs: []store.Spec{four}})
 	defer d.Close()
 	fill(t, d, four, 0)
 	if err := d.Sync(t.Context()); err != nil {
@@ -591,13 +595,13 @@ func TestCheckpointWithoutRoom(t *testing.T) {
 func TestCopiedFilesTakeNoRoom(t *testing.T) {
 	m := vfs.NewMem()
 	m.SetCapacity(1 << 30)
-	d := openDisk(t, store.DiskOptions{FS: m, Dir: "d", Specs: []store.Spec{four}})
+	d := openDisk(t, store.DiskOptions{FS: m, Drives: at("d"), Specs: []store.Spec{four}})
 	defer d.Close()
 	free, _ := m.FreeBytes("d")
 	for version := range uint64(5) {
 		fill(t, d, four, version)
 		pieces := 0
-		err := d.Files(t.Context(), four.ID, false, func(f store.PieceFile) error {
+		err := d.Files(t.Context(), four.ID, nil, func(f store.PieceFile) error {
 			got, err := vfs.ReadFile(m, f.Path, 4096)
 			if err == nil && !storetest.Matches(got[:f.Bytes], four.ID, f.Off, version+1) {
 				t.Errorf("%s is not version %d", f.Path, version+1)
@@ -624,7 +628,8 @@ func TestDiskLeavesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d, err := store.NewDisk(store.DiskOptions{Dir: dir, Specs: small, Quota: quota(1), Accounts: hostmem.New(), Workers: 2})
+		d, err := store.NewDisk(store.DiskOptions{Drives: at(dir), Specs: small, Quota: quota(1), Accounts: hostmem.New(),
+			Workers: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -641,8 +646,9 @@ func TestDiskLeavesNothing(t *testing.T) {
 // A directory that another user can have prepared is not cleaned, and a link at the lock's name is not followed.
 func TestDirectoryOfOthers(t *testing.T) {
 	open := func(dir string) error {
-		d, err := store.NewDisk(store.DiskOptions{Dir: dir, Accounts: hostmem.New(), Quota: store.LaneQuota(1, 1), Workers: 1,
-			Specs: []store.Spec{{ID: store.ID{Part: 0, Kind: store.FirstMoment}, Bytes: 4096, Piece: 4096}}})
+		d, err := store.NewDisk(store.DiskOptions{Drives: at(dir), Accounts: hostmem.New(), Quota: store.LaneQuota(1, 1),
+			Workers: 1,
+			Specs:   []store.Spec{{ID: store.ID{Part: 0, Kind: store.FirstMoment}, Bytes: 4096, Piece: 4096}}})
 		if err == nil {
 			err = d.Close()
 		}

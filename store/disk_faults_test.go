@@ -83,7 +83,7 @@ func checkpoint(ctx context.Context, d *store.Disk, fsys vfs.FS, version uint64)
 	var manifest [][]store.PieceFile
 	for _, s := range small {
 		var files []store.PieceFile
-		err := d.Files(ctx, s.ID, true, func(f store.PieceFile) error {
+		err := d.Files(ctx, s.ID, []bool{true}, func(f store.PieceFile) error {
 			to := filepath.Join(dir, filepath.Base(f.Path))
 			if err := fsys.Link(f.Path, to); err != nil {
 				return err
@@ -134,7 +134,8 @@ func resume(ctx context.Context, fsys vfs.FS, version uint64) (*store.Disk, erro
 }
 
 func tryOpen(fsys vfs.FS) (*store.Disk, error) {
-	return store.NewDisk(store.DiskOptions{FS: fsys, Dir: "state", Specs: small, Quota: quota(1), Accounts: hostmem.New(), Workers: 2})
+	return store.NewDisk(store.DiskOptions{FS: fsys, Drives: at("state"), Specs: small, Quota: quota(1),
+		Accounts: hostmem.New(), Workers: 2})
 }
 
 // Every operation fails, in every way: nothing hangs or panics, no wrong byte is lent, the error is the one injected,
@@ -295,7 +296,7 @@ func TestWriteErrorsStick(t *testing.T) {
 	}
 	for what, err := range map[string]error{
 		"Sync":  d.Sync(t.Context()),
-		"Files": d.Files(t.Context(), s.ID, true, func(store.PieceFile) error { return nil }),
+		"Files": d.Files(t.Context(), s.ID, []bool{true}, func(store.PieceFile) error { return nil }),
 		"Borrow": func() error {
 			_, err := d.Borrow(t.Context(), trace.Drain.Of(0), small[1].ID, 0, 1, store.Read, 0)
 			return err

@@ -19,12 +19,12 @@ const blockBytes = 4 << 20
 // ErrChecksum is the cause of an error that says that a file does not hold what was written to it.
 var ErrChecksum = errors.New("the checksum does not match: the file was changed or the disk is damaged")
 
-// serve is a worker: it reads and writes what is queued, urgent reads first.
-func (d *Disk) serve() {
+// serve is a worker of a drive: it reads and writes what is queued for that, urgent reads first.
+func (d *Disk) serve(v *drive) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for !d.closed {
-		b := d.next()
+		b := d.next(v)
 		if b == nil {
 			_ = d.wait(context.Background()) // which does not end
 			continue
@@ -44,9 +44,9 @@ func (d *Disk) serve() {
 			d.traffic.Busy += time.Since(d.since)
 		}
 		d.followHints()
-		if d.rest != nil {
+		if v.Rest != nil {
 			d.mu.Unlock()
-			d.pause(d.rest(time.Since(begin)))
+			d.pause(v.Rest(time.Since(begin)))
 			d.mu.Lock()
 		}
 	}
@@ -65,9 +65,9 @@ func (d *Disk) pause(wait time.Duration) {
 	}
 }
 
-// next takes a buffer from the queues. A broken store writes no more.
-func (d *Disk) next() *buffer {
-	for _, queue := range []*[]*buffer{&d.urgent, &d.later} {
+// next takes a buffer from a drive's queues. A broken store writes no more.
+func (d *Disk) next(v *drive) *buffer {
+	for _, queue := range []*[]*buffer{&v.urgent, &v.later} {
 		for len(*queue) > 0 {
 			b := (*queue)[0]
 			*queue = (*queue)[1:]
@@ -138,7 +138,7 @@ func again(f func() error) (err error) {
 }
 
 func (d *Disk) readFile(f *file, bytes int64, mem []byte) error {
-	open, err := d.fs.OpenFile(f.path, os.O_RDONLY|d.direct, 0)
+	open, err := d.fs.OpenFile(f.path, os.O_RDONLY|f.drive.direct, 0)
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (d *Disk) readFile(f *file, bytes int64, mem []byte) error {
 func (d *Disk) save(b *buffer) {
 	p := b.piece
 	b.state = writing
-	f, err := d.takeFile(fileBytes(p.bytes))
+	f, err := d.takeFile(p.drive, fileBytes(p.bytes))
 	if err == nil {
 		version := p.version
 		d.mu.Unlock()
@@ -176,6 +176,7 @@ func (d *Disk) save(b *buffer) {
 		return
 	}
 	d.traffic.WrittenBytes += f.bytes
+	p.drive.written += f.bytes
 	old := p.file
 	p.file, b.state = f, idle
 	d.dirty--
@@ -190,14 +191,14 @@ func (d *Disk) write(f *file, p *diskPiece, version uint64, mem []byte) error {
 	}
 	clear(mem[p.bytes:f.bytes])
 	f.sum = xxh3.Hash(mem[:p.bytes])
-	open, err := d.fs.OpenFile(f.path, os.O_WRONLY|d.direct, 0)
+	open, err := d.fs.OpenFile(f.path, os.O_WRONLY|f.drive.direct, 0)
 	if err != nil {
 		return err
 	}
 	if err := cmp.Or(writeBlocks(open, mem[:f.bytes]), open.Close()); err != nil {
 		return err
 	}
-	return d.rename(f, d.versionPath(p, version))
+	return d.rename(f, p.versionPath(version))
 }
 
 func writeBlocks(f vfs.File, mem []byte) error {

@@ -298,7 +298,8 @@ func TestSizes(t *testing.T) {
 	accounts := hostmem.New()
 	fs := vfs.NewMem()
 	fs.SetCapacity(1 << 30)
-	d := openDisk(t, store.DiskOptions{FS: fs, Dir: "d", Accounts: accounts, Specs: specs, Quota: store.LaneQuota(1, 2), Workers: 3})
+	d := openDisk(t, store.DiskOptions{FS: fs, Drives: at("d"), Accounts: accounts, Specs: specs,
+		Quota: store.LaneQuota(1, 2), Workers: 3})
 	const want = 3*4096 + (3+4)*12288 // moments of the update lane; weights of fetch and update
 	foretold := store.StagingBytes(specs, store.LaneQuota(1, 2), trace.Crew{})
 	if now, _ := accounts.Total(); now != want || foretold != want {
@@ -309,8 +310,8 @@ func TestSizes(t *testing.T) {
 	}
 	free, _ := fs.FreeBytes("d")
 	const wantDisk = (6+3)*4096 + (2+2)*12288 // pieces of one length, and a spare one for each worker that can need it
-	if got := int64(1<<30) - free; got != wantDisk || store.DiskBytes(specs, 3) != wantDisk {
-		t.Errorf("%d bytes on disk, foretold %d, want %d", got, store.DiskBytes(specs, 3), wantDisk)
+	if got := int64(1<<30) - free; got != wantDisk || store.DriveBytes(specs, nil, 3)[0] != wantDisk {
+		t.Errorf("%d bytes on disk, foretold %d, want %d", got, store.DriveBytes(specs, nil, 3)[0], wantDisk)
 	}
 	if err := d.Close(); err != nil {
 		t.Error(err)
@@ -356,7 +357,7 @@ func TestMisuse(t *testing.T) {
 		"a hint beyond the end": func(d *store.Disk) { d.Prefetch(trace.Update.Of(0), four.ID, four.Bytes, 0) },
 		"the files of what is being written": func(d *store.Disk) {
 			defer borrow(t, d, trace.Update.Of(0), four.ID, 0, 4096, store.Write, 0).Release()
-			d.Files(t.Context(), four.ID, true, func(store.PieceFile) error { return nil })
+			d.Files(t.Context(), four.ID, []bool{true}, func(store.PieceFile) error { return nil })
 		},
 		"close while lent": func(d *store.Disk) {
 			defer borrow(t, d, trace.Update.Of(0), four.ID, 0, 4096, store.Read, 0).Release()

@@ -25,14 +25,15 @@ const FileSuffix = ".extent"
 // The obvious answer is one large file, each piece written in place. Then a kill leaves a piece that is half old and
 // half new, so that something else must hold the old one; and a checkpoint must copy the whole file, and steps wait.
 //
-// The answer here: each version of a piece has a file, whose life is a circle.
+// The answer here: each version of a piece has a file on the piece's drive, whose life is a circle.
 //
 //	free      in the pool, "free-000012.extent", its space reserved
 //	current   written, then renamed "part-3-exp-avg-0.v17.extent": the latest version of its piece
 //	retired   a later version is current: the file is renamed again, back into the pool
 //
-// A current file is never written to, so a kill tears only what nothing refers to. The pool has a file for each piece
-// and one for each worker, which is all that can be in use at once. All of them are made and reserved with the store.
+// A current file is never written to, so a kill tears only what nothing refers to. The pool of a drive has a file for
+// each of its pieces and one for each of its workers, which is all that can be in use at once. All of them are made and
+// reserved with the store.
 //
 // A checkpoint gives current files a second name (disk_durable.go), which costs no copy, and marks them shared: such a
 // file never returns to the pool. So another file is reserved for it at once. If the disk is full, the checkpoint
@@ -46,6 +47,7 @@ const FileSuffix = ".extent"
 // file is one of the store's files: in the pool, or a version of a piece.
 type file struct {
 	number  int
+	drive   *drive
 	path    string
 	bytes   int64 // padded to whole blocks
 	sum     uint64
@@ -56,62 +58,80 @@ type file struct {
 	retired bool // once it is not pinned it leaves
 }
 
-func (d *Disk) freePath(number int) string {
-	return filepath.Join(d.dir, fmt.Sprintf("free-%06d%s", number, FileSuffix))
+func (v *drive) freePath(number int) string {
+	return filepath.Join(v.Dir, fmt.Sprintf("free-%06d%s", number, FileSuffix))
 }
 
-func (d *Disk) versionPath(p *diskPiece, version uint64) string {
+func (p *diskPiece) versionPath(version uint64) string {
 	kind := strings.ReplaceAll(p.id.Kind.String(), " ", "-")
-	return filepath.Join(d.dir, fmt.Sprintf("part-%d-%s-%d.v%d%s", p.id.Part, kind, p.index, version, FileSuffix))
+	return filepath.Join(p.drive.Dir, fmt.Sprintf("part-%d-%s-%d.v%d%s", p.id.Part, kind, p.index, version, FileSuffix))
 }
 
 func lockFile(dir string) string { return filepath.Join(dir, "lock") }
 
-// reserveFiles takes the directory and fills the pool.
+// reserveFiles takes the directories and fills the pools.
 func (d *Disk) reserveFiles(specs []Spec) error {
-	if err := vfs.CheckDir(d.fs, d.dir); err != nil {
+	for _, v := range d.drives {
+		if err := d.holdDir(v); err != nil {
+			return err
+		}
+	}
+	for i, counts := range fileCounts(specs, d.deal, d.workers) {
+		if err := d.fillPool(d.drives[i], counts); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// holdDir takes a drive's directory, and empties it.
+func (d *Disk) holdDir(v *drive) error {
+	if err := vfs.CheckDir(d.fs, v.Dir); err != nil {
 		return fmt.Errorf("store: the directory for state on disk: %w", err)
 	}
-	made, err := vfs.MakeDirs(d.fs, d.dir, 0o775)
-	if d.made = made; err != nil {
+	made, err := vfs.MakeDirs(d.fs, v.Dir, 0o775)
+	if v.made = made; err != nil {
 		return fmt.Errorf("store: make the directory for state on disk: %w", err)
 	}
-	lock, err := d.fs.Lock(lockFile(d.dir))
+	lock, err := d.fs.Lock(lockFile(v.Dir))
 	if errors.Is(err, vfs.ErrLocked) {
 		return fmt.Errorf("store: %w: name another memory.path, or wait for the other run", err)
 	}
 	if err != nil {
 		return fmt.Errorf("store: hold the directory for state on disk: %w", err)
 	}
-	d.lock = lock
-	if err := clearDir(d.fs, d.dir); err != nil {
+	v.lock = lock
+	if err := clearDir(d.fs, v.Dir); err != nil {
 		return fmt.Errorf("store: remove what an earlier run left: %w", err)
 	}
-	counts := fileCounts(specs, d.workers)
+	return nil
+}
+
+// fillPool reserves a drive's files, of which there are that many by length.
+func (d *Disk) fillPool(v *drive, counts map[int64]int) (err error) {
 	var need int64
 	for bytes, n := range counts {
 		need += bytes * int64(n)
 	}
-	free, errFree := d.fs.FreeBytes(d.dir)
-	err = nil
+	free, errFree := d.fs.FreeBytes(v.Dir)
 	if errFree == nil && free < need {
 		err = syscall.ENOSPC
 	}
 	for bytes, n := range counts {
 		for range n {
 			if err == nil {
-				err = d.addFile(bytes)
+				err = d.addFile(v, bytes)
 			}
 		}
 	}
 	switch {
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("store: %d bytes (%s) of state go to %s and %s: %w; make room, or change memory.path, memory.disk or memory.host",
-			need, gib(need), d.dir, describeFree(free, errFree), err)
+			need, gib(need), v.Dir, describeFree(free, errFree), err)
 	case err != nil:
 		return fmt.Errorf("store: reserve %d bytes of files: %w", need, err)
 	}
-	return d.probeDirect()
+	return d.probeDirect(v)
 }
 
 func describeFree(n int64, err error) string {
@@ -151,10 +171,10 @@ func clearDir(fsys vfs.FS, dir string) error {
 	return err
 }
 
-// addFile adds a file to the pool, with its space.
-func (d *Disk) addFile(bytes int64) error {
-	d.files++
-	f := &file{number: d.files, path: d.freePath(d.files), bytes: bytes}
+// addFile adds a file to a drive's pool, with its space.
+func (d *Disk) addFile(v *drive, bytes int64) error {
+	v.files++
+	f := &file{number: v.files, drive: v, path: v.freePath(v.files), bytes: bytes}
 	open, err := d.fs.Create(f.path)
 	if err != nil {
 		return err
@@ -162,20 +182,21 @@ func (d *Disk) addFile(bytes int64) error {
 	if err := cmp.Or(open.Preallocate(bytes), open.Close()); err != nil {
 		return cmp.Or(err, d.fs.Remove(f.path))
 	}
-	d.free[bytes] = append(d.free[bytes], f)
+	v.free[bytes] = append(v.free[bytes], f)
 	return nil
 }
 
-// probeDirect finds out whether direct I/O works, and says so if not. Some file systems refuse it when a file is
-// opened, others when it is written.
-func (d *Disk) probeDirect() error {
-	for _, files := range d.free {
-		if err := d.writeDirect(files[0].path, d.anyBlock()); err != nil {
+// probeDirect finds out whether direct I/O works on a drive, and says so if not. Some file systems refuse it when a
+// file is opened, others when it is written.
+func (d *Disk) probeDirect(v *drive) error {
+	for _, files := range v.free {
+		if err := d.writeDirect(files[0], d.anyBlock()); err != nil {
 			if !errors.Is(err, syscall.EINVAL) && !errors.Is(err, errors.ErrUnsupported) {
 				return fmt.Errorf("store: write to the directory for state on disk: %w", err)
 			}
-			d.log.Warn("the file system refuses direct I/O: state on disk goes through the page cache", "dir", d.dir, "error", err)
-			d.direct = 0
+			d.log.Warn("the file system refuses direct I/O: state on disk goes through the page cache", "dir", v.Dir, "error",
+				err)
+			v.direct = 0
 		}
 		break
 	}
@@ -192,26 +213,26 @@ func (d *Disk) anyBlock() []byte {
 	return nil
 }
 
-func (d *Disk) writeDirect(path string, mem []byte) error {
-	if d.direct == 0 {
+func (d *Disk) writeDirect(f *file, mem []byte) error {
+	if f.drive.direct == 0 {
 		return errors.ErrUnsupported
 	}
-	f, err := d.fs.OpenFile(path, os.O_WRONLY|d.direct, 0)
+	open, err := d.fs.OpenFile(f.path, os.O_WRONLY|f.drive.direct, 0)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt(mem, 0)
-	return cmp.Or(err, f.Close())
+	_, err = open.WriteAt(mem, 0)
+	return cmp.Or(err, open.Close())
 }
 
 var errClosed = errors.New("the store was closed")
 
-// takeFile takes a file of this length from the pool. There is one, or a pinned one is about to come back.
-func (d *Disk) takeFile(bytes int64) (*file, error) {
+// takeFile takes a file of this length from a drive's pool. There is one, or a pinned one is about to come back.
+func (d *Disk) takeFile(v *drive, bytes int64) (*file, error) {
 	if d.addressOnly {
-		return &file{bytes: bytes}, nil
+		return &file{drive: v, bytes: bytes}, nil
 	}
-	for len(d.free[bytes]) == 0 {
+	for len(v.free[bytes]) == 0 {
 		if d.err != nil {
 			return nil, d.err
 		}
@@ -220,9 +241,9 @@ func (d *Disk) takeFile(bytes int64) (*file, error) {
 		}
 		_ = d.wait(context.Background()) // which does not end
 	}
-	pool := d.free[bytes]
+	pool := v.free[bytes]
 	f := pool[len(pool)-1]
-	d.free[bytes] = pool[:len(pool)-1]
+	v.free[bytes] = pool[:len(pool)-1]
 	return f, nil
 }
 
@@ -241,14 +262,14 @@ func (d *Disk) retire(f *file) {
 		if f.shared {
 			return d.fs.Remove(f.path)
 		}
-		return d.rename(f, d.freePath(f.number))
+		return d.rename(f, f.drive.freePath(f.number))
 	})
 	d.mu.Lock()
 	switch {
 	case err != nil:
 		d.fail(fmt.Errorf("store: recycle a file: %w", err))
 	case !f.shared:
-		d.free[f.bytes] = append(d.free[f.bytes], f)
+		f.drive.free[f.bytes] = append(f.drive.free[f.bytes], f)
 		d.wake()
 	}
 }

@@ -126,7 +126,8 @@ func TestWorkersRest(t *testing.T) {
 		var all time.Duration
 		synctest.Test(t, func(t *testing.T) {
 			d := openDisk(t, store.DiskOptions{FS: newDrive(1, perSec, perSec), Specs: []store.Spec{s},
-				Quota: store.LaneQuota(1, 1), Workers: 1, Rest: func(busy time.Duration) time.Duration { return times * busy }})
+				Quota: store.LaneQuota(1, 1), Workers: 1,
+				Drives: []store.Drive{{Dir: "d", Rest: func(busy time.Duration) time.Duration { return times * busy }}}})
 			begin := time.Now() // on the bubble's clock, which the machine's speed does not move
 			for off, n := range s.Pieces() {
 				borrow(t, d, trace.Drain.Of(0), s.ID, off, n, store.Write, 0).Release()

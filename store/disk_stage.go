@@ -111,7 +111,7 @@ func (d *Disk) Borrow(ctx context.Context, lane trace.Worker, id ID, off, n int6
 		if access != Read {
 			b.state = dirty
 			d.dirty++
-			d.later = append(d.later, b)
+			p.drive.later = append(p.drive.later, b)
 		}
 		d.detach(b)
 	}}, nil
@@ -214,7 +214,7 @@ func (d *Disk) use(b *buffer, access Access) {
 	d.hurry(b)
 	if b.state == dirty && access != Read {
 		// The version is replaced before it was written: it is not needed on disk.
-		d.later = without(d.later, b)
+		b.piece.drive.later = without(b.piece.drive.later, b)
 		d.dirty--
 		b.state = idle
 		d.traffic.SparedWriteBytes += fileBytes(b.piece.bytes)
@@ -282,8 +282,9 @@ func (d *Disk) takeBuffer(lane trace.Worker, kind Kind, steal bool) *buffer {
 		return oldest
 	case last != nil && steal:
 		if last.state == asked {
-			d.later = without(d.later, last)
-			d.urgent = without(d.urgent, last) // another lane was in a hurry; it finds out and reads it itself
+			v := last.piece.drive
+			v.later = without(v.later, last)
+			v.urgent = without(v.urgent, last) // another lane was in a hurry; it finds out and reads it itself
 		}
 		d.remember(lane, kind, hint{last.piece, last.piece.version, last.hinted})
 		d.drop(last)
@@ -376,18 +377,19 @@ func (d *Disk) follow(lane trace.Worker, h hint) bool {
 // ask queues a read.
 func (d *Disk) ask(b *buffer, urgent bool) {
 	b.state = asked
-	if urgent {
-		d.urgent = append(d.urgent, b)
+	if v := b.piece.drive; urgent {
+		v.urgent = append(v.urgent, b)
 	} else {
-		d.later = append(d.later, b)
+		v.later = append(v.later, b)
 	}
 	d.wake()
 }
 
 // hurry moves a queued read ahead of the reads that no lane waits for.
 func (d *Disk) hurry(b *buffer) {
-	if i := slices.Index(d.later, b); i >= 0 && b.state == asked {
-		d.later = slices.Delete(d.later, i, i+1)
+	v := b.piece.drive
+	if i := slices.Index(v.later, b); i >= 0 && b.state == asked {
+		v.later = slices.Delete(v.later, i, i+1)
 		d.ask(b, true)
 	}
 }

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"log/slog"
+	"slices"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -31,10 +32,20 @@ func quota(n int) store.Quota {
 	return q
 }
 
+// at are drives with these directories.
+func at(dirs ...string) (drives []store.Drive) {
+	for _, dir := range dirs {
+		drives = append(drives, store.Drive{Dir: dir})
+	}
+	return drives
+}
+
 func openDisk(t testing.TB, o store.DiskOptions) *store.Disk {
 	t.Helper()
-	if o.Dir == "" {
-		o.Dir = t.TempDir()
+	if o.Drives == nil {
+		for range slices.Max(append(slices.Clone(o.Deal), 0)) + 1 {
+			o.Drives = append(o.Drives, at(t.TempDir())...)
+		}
 	}
 	if o.Accounts == nil {
 		o.Accounts = hostmem.New()
@@ -58,15 +69,23 @@ func TestDisk(t *testing.T) {
 		fs      func() vfs.FS
 		quota   int
 		workers int
+		drives  int
 	}{
-		{"a real file system", func() vfs.FS { return vfs.OS{} }, 2, 0},
-		{"in memory, least quota", func() vfs.FS { return vfs.NewMem() }, 1, 1},
-		{"in memory", func() vfs.FS { return vfs.NewMem() }, 3, 3},
+		{"a real file system", func() vfs.FS { return vfs.OS{} }, 2, 0, 1},
+		{"in memory, least quota", func() vfs.FS { return vfs.NewMem() }, 1, 1, 1},
+		{"in memory", func() vfs.FS { return vfs.NewMem() }, 3, 3, 1},
+		{"two drives, least quota", func() vfs.FS { return vfs.NewMem() }, 1, 1, 2},
+		{"three drives", func() vfs.FS { return vfs.NewMem() }, 2, 2, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir := t.TempDir()
+			var shares []int
+			var drives []store.Drive
+			for i := range c.drives {
+				shares, drives = append(shares, 1+i), append(drives, at(t.TempDir())...)
+			}
 			storetest.Run(t, func(t testing.TB, specs []store.Spec) store.Store {
-				return openDisk(t, store.DiskOptions{Dir: dir, FS: c.fs(), Specs: specs, Quota: quota(c.quota),
+				return openDisk(t, store.DiskOptions{Drives: drives, Deal: store.NewDeal(shares), FS: c.fs(), Specs: specs,
+					Quota:   quota(c.quota),
 					Workers: c.workers, Crew: storetest.Crew})
 			})
 		})

@@ -51,15 +51,19 @@ func StagingBytes(specs []Spec, quota Quota, crew trace.Crew) int64 {
 	return sum
 }
 
-// DiskBytes is the space that a disk with these extents reserves in its directory: a file for each piece and spare
-// ones to write new versions to. Each version that a checkpoint holds on to comes on top of it, from when
-// [Disk.Files] lists it.
-func DiskBytes(specs []Spec, workers int) int64 {
-	var sum int64
-	for bytes, n := range fileCounts(specs, workers) {
-		sum += bytes * int64(n)
+// DriveBytes is the space that a disk with these extents, dealt like that, reserves on each drive: a file for each
+// piece and spare ones to write new versions to. Each version that a checkpoint holds on to comes on top of it, from
+// when [Disk.Files] lists it.
+func DriveBytes(specs []Spec, deal Deal, workers int) []int64 {
+	var all []int64
+	for _, counts := range fileCounts(specs, deal, workers) {
+		var sum int64
+		for bytes, n := range counts {
+			sum += bytes * int64(n)
+		}
+		all = append(all, sum)
 	}
-	return sum
+	return all
 }
 
 // buffers counts the buffers of a kind over lanes.
@@ -83,20 +87,34 @@ func bufferBytes(specs []Spec) (bytes [Kinds]int64) {
 // fileBytes is the length of a file that holds n bytes: direct I/O moves whole blocks.
 func fileBytes(n int64) int64 { return (n + vfs.DirectAlign - 1) / vfs.DirectAlign * vfs.DirectAlign }
 
-// fileCounts returns the number of files of each length. A file is recycled only for pieces of its length. Each worker
-// writes one piece at a time, so each length needs a spare file for every worker.
-func fileCounts(specs []Spec, workers int) map[int64]int {
-	pieces := map[int64]int{}
+// fileCounts returns the number of files of each length, by drive. A file is recycled only for pieces of its length and
+// its drive. Each worker writes one piece at a time, so each length needs a spare file for every worker of the drive.
+func fileCounts(specs []Spec, deal Deal, workers int) []map[int64]int {
+	pieces, counts := make([]map[int64]int, deal.drives()), make([]int, deal.drives())
+	for drive := range pieces {
+		pieces[drive] = map[int64]int{}
+	}
+	var first map[ID]int
+	if len(deal) > 0 {
+		first = numbers(specs)
+	}
 	for _, s := range specs {
-		if whole := s.Bytes / s.Piece; whole > 0 {
-			pieces[fileBytes(s.Piece)] += int(whole)
+		whole, number := int(s.Bytes/s.Piece), first[s.ID]
+		clear(counts)
+		deal.among(counts, number, whole)
+		for drive, n := range counts {
+			if n > 0 {
+				pieces[drive][fileBytes(s.Piece)] += n
+			}
 		}
 		if rest := s.Bytes % s.Piece; rest > 0 {
-			pieces[fileBytes(rest)]++
+			pieces[deal.drive(number+whole)][fileBytes(rest)]++
 		}
 	}
-	for bytes, n := range pieces {
-		pieces[bytes] = n + min(n, workersOr(workers))
+	for _, of := range pieces {
+		for bytes, n := range of {
+			of[bytes] = n + min(n, workersOr(workers))
+		}
 	}
 	return pieces
 }

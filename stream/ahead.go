@@ -56,10 +56,6 @@ func (e *Engine) loans(ops []plan.Op) [][store.Kinds][]loan {
 	return all
 }
 
-// hintsAhead bounds how far ahead of its borrows a lane hints at pieces of a kind. The store
-// reads as many as its staging memory holds.
-const hintsAhead = plan.DiskWorkers
-
 // readAhead hints at the loans that follow the one that the lane takes now.
 func (r *execution) readAhead(w int, id store.ID, off int64) {
 	list, taken := r.disk[w][id.Kind], &r.at[w].taken[id.Kind]
@@ -70,10 +66,11 @@ func (r *execution) readAhead(w int, id store.ID, off int64) {
 	r.hint(w, id.Kind)
 }
 
-// hint tells the store of what the lane will read of a kind.
+// hint tells the store of what the lane will read of a kind, as far ahead as keeps all drives busy. The store reads as
+// much as its staging memory holds.
 func (r *execution) hint(w int, kind store.Kind) {
 	list, hinted := r.disk[w][kind], &r.at[w].hinted[kind]
-	for ; *hinted < min(r.at[w].taken[kind]+hintsAhead, len(list)); *hinted++ {
+	for ; *hinted < min(r.at[w].taken[kind]+r.Plan.DiskRequests(), len(list)); *hinted++ {
 		l := list[*hinted]
 		version := r.first[l.id.Part][kind]
 		updated := l.updated && r.update != nil && r.Plan.Model.Parts[l.id.Part].Trained()

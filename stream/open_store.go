@@ -2,7 +2,6 @@ package stream
 
 import (
 	"log/slog"
-	"time"
 
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/plan"
@@ -13,11 +12,10 @@ import (
 // StoreOptions say how OpenStore makes a plan's store.
 type StoreOptions struct {
 	Accounts    *hostmem.Accounts
-	Dir         string                                 // of the extents that the plan keeps on disk; it is emptied
-	FS          vfs.FS                                 // of Dir; nil: the system's
-	Log         *slog.Logger                           // may be nil
-	AddressOnly bool                                   // for rehearsals: addresses without memory, and no files
-	Rest        func(busy time.Duration) time.Duration // store.DiskOptions.Rest
+	Drives      []store.Drive // of the extents that the plan keeps on disk, as many as it deals to; they are emptied
+	FS          vfs.FS        // of Drives; nil: the system's
+	Log         *slog.Logger  // may be nil
+	AddressOnly bool          // for rehearsals: addresses without memory, and no files
 }
 
 // OpenStore reserves the extents of a plan where it keeps them: in memory, on disk, or both. It fails, with nothing
@@ -47,9 +45,9 @@ func OpenStore(p *plan.Plan, o StoreOptions) (s *store.Tiered, disk *store.Disk,
 		}
 	}
 	if err == nil && len(onDisk) > 0 {
-		disk, err = store.NewDisk(store.DiskOptions{Dir: o.Dir, FS: o.FS, Accounts: o.Accounts, Specs: onDisk,
-			Quota: p.Quota(), Crew: p.Crew(),
-			Workers: plan.DiskWorkers, Log: o.Log, AddressOnly: o.AddressOnly, Rest: o.Rest})
+		disk, err = store.NewDisk(store.DiskOptions{Drives: o.Drives, Deal: p.Deal(), FS: o.FS, Accounts: o.Accounts,
+			Specs: onDisk, Quota: p.Quota(), Crew: p.Crew(), Workers: plan.DiskWorkers, Log: o.Log,
+			AddressOnly: o.AddressOnly})
 		tiers = append(tiers, store.Tier{Store: disk, Specs: onDisk})
 	}
 	if err != nil {

@@ -2,7 +2,9 @@ package stream_test
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/millrace/millrace/device"
@@ -139,7 +141,11 @@ func start(t errorer, s *subject, o setup) *rig {
 	if o.files != nil {
 		files = o.files()
 	}
-	tiers, disk, err := stream.OpenStore(r.plan, stream.StoreOptions{Accounts: r.accounts, Dir: dir, FS: files})
+	var drives []store.Drive
+	for i := range max(len(r.plan.Placement.Drives), 1) {
+		drives = append(drives, store.Drive{Dir: filepath.Join(dir, fmt.Sprint(i))})
+	}
+	tiers, disk, err := stream.OpenStore(r.plan, stream.StoreOptions{Accounts: r.accounts, Drives: drives, FS: files})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +207,7 @@ func (r *rig) capture(into map[store.ID][]byte) stream.SaveFunc {
 	return func(ctx context.Context, id store.ID, version uint64) error {
 		var all []byte
 		if r.plan.OnDisk(id) {
-			err := r.disk.Files(ctx, id, true, func(f store.PieceFile) error {
+			err := r.disk.Files(ctx, id, nil, func(f store.PieceFile) error {
 				piece := make([]byte, f.Bytes)
 				if f.Path != "" {
 					doc, err := os.ReadFile(f.Path)

@@ -113,15 +113,20 @@ func (t *trainer) follow(found arrival) (b rundir.Beginning, err error) {
 	if b.From, err = openChosen(t.env, found.From); err != nil {
 		return b, fmt.Errorf("resume: %w", err)
 	}
-	if within := filepath.Dir(h.ID.StateDir(h.Config)); !t.env.Runs().OwnsStates(&h.ID, within) {
-		return b, &vfs.NotOwnError{Path: filepath.Join(within, h.ID.Name+"*"),
-			Why: "has state of a run with another output_dir: " +
-				"remove it, or set another memory.path"}
+	if err := rundir.CheckPaths(h.Config.Budgets()); err != nil {
+		return b, err
 	}
-	dir := h.ID.StateDirOf(h.Config, t.env.Cluster.Host)
-	if err := t.env.Runs().CheckEmptyLink(dir); err != nil {
-		return b, rundir.UnderKey("memory.path", err)
+	for _, within := range h.Config.Budgets().Path {
+		if !t.env.Runs().OwnsStates(&h.ID, within) {
+			return b, &vfs.NotOwnError{Path: filepath.Join(within, h.ID.Name+"*"),
+				Why: "has state of a run with another output_dir: " +
+					"remove it, or set another memory.path"}
+		}
 	}
-	h.MemoryPath, h.Config.Memory.Path = h.Config.Memory.Path, dir
+	dirs := h.ID.StateDirsOf(h.Config, t.env.Cluster.Host)
+	if err := t.env.Runs().CheckStateLinks(dirs); err != nil {
+		return b, err
+	}
+	h.MemoryPath, h.Config.Memory.Path = h.Config.Memory.Path, dirs
 	return b, nil
 }

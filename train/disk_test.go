@@ -58,7 +58,7 @@ func TestFullDisk(t *testing.T) {
 			c := *base
 			c.Memory, c.OutputDir = p.memory, filepath.Join(dir, "run")
 			if p.name == "on disk" {
-				c.Memory.Path = filepath.Join(dir, "state")
+				c.Memory.Path = runfile.Paths{filepath.Join(dir, "state")}
 			}
 			return &c
 		}

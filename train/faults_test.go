@@ -227,8 +227,8 @@ func (v *victims) disturbed(intercept func(vfs.Op) vfs.Outcome, f mishap, hit fu
 	defer os.RemoveAll(dir)
 	c := v.base
 	c.OutputDir = filepath.Join(dir, "run")
-	if c.Memory.Path != "" {
-		c.Memory.Path = filepath.Join(dir, "state")
+	if len(c.Memory.Path) > 0 {
+		c.Memory.Path = runfile.Paths{filepath.Join(dir, "state")}
 	}
 	files := vfs.NewFaulty(vfs.OS{})
 	files.Intercept(intercept)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,8 +32,8 @@ func victim(t *testing.T) (mine *runfile.Config, shared string, outside func() m
 	mine.Save.Fallback = filepath.Join(shared, "fallback")
 	id := idOf(t, mine)
 	copyTree(t, rundir.CheckpointsDir(mine), id.FallbackDir(mine))
-	mine.Memory.Path = filepath.Join(shared, "memory")
-	state := id.StateDir(mine)
+	mine.Memory.Path = runfile.Paths{filepath.Join(shared, "memory")}
+	state := id.StateDirs(mine)[0]
 	mkdir(t, state)
 	write(t, filepath.Join(state, "part-1-weights-0.v3.extent"), strings.Repeat("x", 1<<12))
 	h := rundir.NewHome(newEnv(t).Runs(), mine) // as the run itself notes them
@@ -199,7 +200,7 @@ func TestForgedRecords(t *testing.T) {
 				if b.From != nil {
 					t.Errorf("%s: it continues from %s", what, b.From.Dir())
 				}
-				if err == nil && (h.Fallback != nil || c.Memory.Path == of.StateDir(mine)) {
+				if err == nil && (h.Fallback != nil || slices.Equal(c.Memory.Path, of.StateDirs(mine))) {
 					t.Errorf("%s: it has the directories of the other run", what)
 				}
 				if err == nil {
@@ -247,7 +248,7 @@ func TestForgedRecordsTrain(t *testing.T) {
 // are.
 func TestRunsPublishNothingElse(t *testing.T) {
 	mine, _, outside := victim(t)
-	mine.Memory.Path = ""
+	mine.Memory.Path = nil
 	if _, err := Train(context.Background(), mine, Options{Env: newEnv(t)}); err != nil {
 		t.Fatal(err)
 	}

@@ -323,11 +323,11 @@ func (o onExchange) Exchange(b []byte) ([][]byte, error) {
 // process holds stay, and those of other runs.
 func TestHostsRemoveStateOfAllRanks(t *testing.T) {
 	c := hostsConfig(t)
-	c.MaxSteps, c.Eval, c.Memory.Path = 1, runfile.Eval{}, t.TempDir()
+	c.MaxSteps, c.Eval, c.Memory.Path = 1, runfile.Eval{}, runfile.Paths{t.TempDir()}
 	succeed(t, trainHosts(t, 2, c, nil))
 	own := idOf(t, c).Name
 	leave := func(name string) (dir string) {
-		dir = filepath.Join(c.Memory.Path, name)
+		dir = filepath.Join(c.Memory.Path[0], name)
 		if err := os.MkdirAll(dir, 0o777); err != nil {
 			t.Fatal(err)
 		}
@@ -642,7 +642,7 @@ func TestHostsExportWithoutLowHalves(t *testing.T) {
 		}
 		drive := vfs.NewFaulty(vfs.OS{})
 		drive.Intercept(func(op vfs.Op) vfs.Outcome {
-			if op.Kind == vfs.OpRead && broken.Load() && strings.HasPrefix(op.Name, h.config.Memory.Path) {
+			if op.Kind == vfs.OpRead && broken.Load() && strings.HasPrefix(op.Name, h.config.Memory.Path[0]) {
 				return vfs.Outcome{Err: syscall.EIO}
 			}
 			return vfs.Outcome{}

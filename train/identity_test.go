@@ -454,7 +454,7 @@ func TestRunsShareMemoryPath(t *testing.T) {
 		}
 		run := *base
 		run.Memory = p.memory
-		run.Memory.Path = shared
+		run.Memory.Path = runfile.Paths{shared}
 		start := func(stopAt string) string {
 			env := newEnv(t)
 			env.Tests.ProgramBytes, env.CacheDir = 1, p.cache
@@ -468,7 +468,7 @@ func TestRunsShareMemoryPath(t *testing.T) {
 		}
 		tried = true
 		start("step 2/4")
-		ours := filepath.Join(idOf(t, &run).StateDir(&run), filepath.Base(foreign))
+		ours := filepath.Join(idOf(t, &run).StateDirs(&run)[0], filepath.Base(foreign))
 		for _, left := range []string{ours, foreign} {
 			mkdir(t, filepath.Dir(left))
 			write(t, left, strings.Repeat("x", 1<<16))

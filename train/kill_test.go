@@ -186,7 +186,7 @@ func killedRunsGoOn(t *testing.T, rounds int, keys map[string]any, change func(c
 	state, runs := filepath.Join(t.TempDir(), "state"), t.TempDir()
 	start := func(p placement, wait time.Duration) bool {
 		victim.Memory = p.memory
-		victim.Memory.Path = state
+		victim.Memory.Path = runfile.Paths{state}
 		return runVictim(t, writeRun(t, &victim), p.cache, wait)
 	}
 	// The time of a run that is not killed sets when the others are killed.

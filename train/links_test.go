@@ -124,7 +124,7 @@ func TestLinksInSharedDirectoriesLeadNowhere(t *testing.T) {
 		"checkpoints in it": func(c *runfile.Config) (string, string) {
 			return rundir.CheckpointsDir(other), idOf(t, c).FallbackDir(c)
 		},
-		"memory.path": func(c *runfile.Config) (string, string) { return other.OutputDir, idOf(t, c).StateDir(c) },
+		"memory.path": func(c *runfile.Config) (string, string) { return other.OutputDir, idOf(t, c).StateDirs(c)[0] },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := smallConfig(t)

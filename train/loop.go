@@ -550,7 +550,8 @@ func (t *trainer) walk(ctx context.Context) error {
 			return err
 		}
 	}
-	t.wear = wear{bytesPerDay: t.config.Memory.MaxWritePerDay.N, begin: t.env.Time().Now()}
+	t.wear = wear{bytesPerDay: t.config.Memory.MaxWritePerDay.N, begin: t.env.Time().Now(),
+		saved: rundir.OnDrive(t.config.Budgets().Path, t.config.OutputDir)}
 	t.leaveOut()
 	if err := t.evaluateAgain(ctx); err != nil {
 		return err

@@ -310,7 +310,7 @@ func (r *Run) takeOver(m *checkpoint.Manifest) {
 // from the model, or at random. check runs in between.
 func (r *Run) openState(ctx context.Context, check func() error) (err error) {
 	c := r.config
-	r.session, err = r.env.OpenSession(ctx, r.plan, r.dev, session.SessionOptions{StateDir: c.Budgets().Path,
+	r.session, err = r.env.OpenSession(ctx, r.plan, r.dev, session.SessionOptions{StateDirs: c.Budgets().Path,
 		Objective: r.aim.objective,
 		Fill: func(ctx context.Context, s *session.Session) error {
 			r.session = s

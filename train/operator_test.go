@@ -40,7 +40,7 @@ type operator struct {
 	ways     []*way
 	root     string // of all that runs write
 	fallback string
-	state    string
+	states   []string // directories for state on disk
 	dirs     int
 	ops      int            // of the longest start so far, on files
 	counts   map[string]int // of what operators have done, and how starts have ended
@@ -438,8 +438,8 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 	own := o.ownDirs(&run)
 	before, mine := o.snapshot(o.root, append(own, run.OutputDir)...), o.snapshot(run.OutputDir)
 	run.Memory = at.memory
-	if run.Memory.Path = o.state; at.isHere {
-		run.Memory.Path = ""
+	if run.Memory.Path = o.states[:max(at.drives, 1)]; at.isHere {
+		run.Memory.Path = nil
 	}
 	d := o.disturb(l, &run, during, at)
 	sum, h, err := o.start(l, &run, d)
@@ -671,7 +671,8 @@ func (o *operator) disturb(l *life, c *runfile.Config, during string, at place) 
 		act = func() error {
 			o.must(os.RemoveAll(c.OutputDir))
 			other := leftAlone(c)
-			other.Seed, other.OutputDir, other.Memory.Path = 1_000_077, c.OutputDir, filepath.Join(o.root, "state of another")
+			other.Seed, other.OutputDir, other.Memory.Path = 1_000_077, c.OutputDir, runfile.Paths{filepath.Join(o.root,
+				"state of another")}
 			if _, err := Train(o.Context(), &other, Options{Env: patchworkEnv(o)}); err != nil {
 				o.Error(err)
 			}
@@ -695,8 +696,8 @@ func (o *operator) ownDirs(c *runfile.Config) []string {
 		return nil
 	}
 	own := *c
-	own.Save.Fallback, own.Memory.Path = o.fallback, o.state
-	return []string{filepath.Dir(id.FallbackDir(&own)), id.StateDir(&own)}
+	own.Save.Fallback, own.Memory.Path = o.fallback, o.states
+	return append(id.StateDirs(&own), filepath.Dir(id.FallbackDir(&own)))
 }
 
 // checkpoints are the run's whole ones, newest first.

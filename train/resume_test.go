@@ -62,11 +62,15 @@ func placementsOf(t *testing.T, c *runfile.Config) []placement {
 	}
 }
 
-// tightMemory has so little of the host's that something has to go to disk.
-func tightMemory(t *testing.T, c *runfile.Config, cluster *hosts.Cluster) runfile.Memory {
+// tightMemory has so little of the host's that something has to go to disk, in these directories, or in one that is not
+// there yet.
+func tightMemory(t *testing.T, c *runfile.Config, cluster *hosts.Cluster, dirs ...string) runfile.Memory {
 	env := newEnv(t)
 	env.Tests.ProgramBytes, env.Cluster = 1, cluster
-	tight := runfile.Memory{Disk: budget(t, "auto").Device, Path: filepath.Join(t.TempDir(), "state"), Host: budget(t, "1GiB").Device}
+	if dirs == nil {
+		dirs = []string{filepath.Join(t.TempDir(), "state")}
+	}
+	tight := runfile.Memory{Disk: budget(t, "auto").Device, Host: budget(t, "1GiB").Device, Path: dirs}
 	for onDisk := int64(0); onDisk == 0; tight.Host.N -= 256 << 10 {
 		run := *c
 		run.Memory = tight

@@ -447,12 +447,12 @@ func TestStateInUse(t *testing.T) {
 	c.Model = writeModel(t, map[string]any{"num_hidden_layers": 9}) // enough for the disk
 	c.Numerics = runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
 	for _, p := range placementsOf(t, c) {
-		if p.memory.Path == "" {
+		if len(p.memory.Path) == 0 {
 			continue
 		}
 		c.Memory = p.memory
 		untilOn(t, c, "step  2/12", p.cache) // the run has a name there now
-		state := idOf(t, c).StateDir(c)
+		state := idOf(t, c).StateDirs(c)[0]
 		if err := os.MkdirAll(state, 0o755); err != nil {
 			t.Fatal(err)
 		}

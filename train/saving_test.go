@@ -330,12 +330,13 @@ func TestDriveFailsInTheLastUpdate(t *testing.T) {
 	for _, atEnd := range []bool{true, false} {
 		t.Run(fmt.Sprintf("save.at_end=%v", atEnd), func(t *testing.T) {
 			c, dir := *base, t.TempDir()
-			c.Save.AtEnd, c.OutputDir, c.Memory.Path = atEnd, filepath.Join(dir, "run"), filepath.Join(dir, "state")
+			c.Save.AtEnd, c.OutputDir, c.Memory.Path = atEnd, filepath.Join(dir, "run"), runfile.Paths{filepath.Join(dir,
+				"state")}
 			drive := vfs.NewFaulty(vfs.OS{})
 			_, err := start(&c, drive, writeFunc(func(line []byte) {
 				if strings.HasPrefix(string(line), "step 4/4") {
 					drive.Intercept(func(op vfs.Op) vfs.Outcome {
-						if strings.HasPrefix(op.Name, c.Memory.Path) && slices.Contains(readWrites, op.Kind) {
+						if strings.HasPrefix(op.Name, c.Memory.Path[0]) && slices.Contains(readWrites, op.Kind) {
 							return vfs.Outcome{Err: syscall.EIO}
 						}
 						return vfs.Outcome{}
@@ -388,7 +389,7 @@ func TestDamageIsFoundBeforeItHurts(t *testing.T) {
 					c := *base
 					c.Memory, c.OutputDir = p.memory, filepath.Join(t.TempDir(), "run")
 					if p.name == "on disk" {
-						c.Memory.Path = filepath.Join(t.TempDir(), "state")
+						c.Memory.Path = runfile.Paths{filepath.Join(t.TempDir(), "state")}
 					}
 					env := func() *session.Env {
 						e := newEnv(t)

@@ -9,7 +9,6 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/train/session"
-	"github.com/millrace/millrace/vfs"
 )
 
 // checkSpace fails if the reserved files of the run leave too little space for its checkpoints and its model. The first
@@ -44,7 +43,7 @@ func (t *trainer) checkSpace() error {
 		if s.KeepHelps() {
 			ways = append(ways, fmt.Sprintf("lower save.keep (%d)", c.Save.Keep))
 		}
-		if t.session.Disk != nil && vfs.SameDrive(c.Budgets().Path, c.OutputDir) {
+		if t.session.Disk != nil && len(rundir.OnDrive(c.Budgets().Path, c.OutputDir)) > 0 {
 			ways = append(ways, "set memory.path to another drive")
 		}
 		return fmt.Errorf("output_dir: up to %s of %s at once and a model of %s need %s more, and %s are free there; %s",

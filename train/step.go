@@ -151,7 +151,7 @@ func (t *trainer) measure(m *trace.Metrics, begin time.Time, docs []int) (wait t
 	}
 	wrote := t.written()
 	m.DiskWrittenBytes, t.wear.wrote = wrote-t.wear.wrote, wrote
-	if wait = t.wear.due(wrote, t.env.Time().Now()); wait > 0 {
+	if wait = t.wear.due(t.driveWritten(), t.env.Time().Now()); wait > 0 {
 		waitSec := wait.Seconds()
 		m.WriteWaitSec = &waitSec
 	}

@@ -65,7 +65,9 @@ type Summary struct {
 	StateOnDisk      bool    `json:"state_on_disk,omitempty"`
 	DiskReadBytes    int64   `json:"disk_read_bytes"`
 	DiskWrittenBytes int64   `json:"disk_written_bytes"` // by the disk tier and by checkpoints
-	// Rating is that of the drive, and WrittenShare the part of it that DiskWrittenBytes take.
+	// DriveWrittenBytes are those that the drive has got which was written most, where state on disk is on several.
+	DriveWrittenBytes int64 `json:"drive_written_bytes,omitempty"`
+	// Rating is that of the drive, and WrittenShare the part of it that DiskWrittenBytes take, or DriveWrittenBytes.
 	trace.Rating
 	WrittenShare float64 `json:"written_share"`
 	WriteWaitSec float64 `json:"write_wait_sec"` // that the run has paused for memory.max_write_per_day
@@ -103,5 +105,9 @@ func (t *trainer) finish() {
 		t.summary.DiskReadBytes = t.session.Disk.Traffic().ReadBytes
 	}
 	t.summary.DiskWrittenBytes, t.summary.Rating = t.written(), t.plan.Wear.Rating
-	t.summary.WrittenShare = t.summary.ShareOf(t.summary.DiskWrittenBytes)
+	onDrive := t.driveWritten()
+	if onDrive < t.summary.DiskWrittenBytes {
+		t.summary.DriveWrittenBytes = onDrive
+	}
+	t.summary.WrittenShare = t.summary.ShareOf(onDrive)
 }

@@ -63,8 +63,9 @@ func TestTrials(t *testing.T) {
 // trial is the life of one run.
 func (o *operator) trial() {
 	o.root = o.TempDir()
-	o.fallback, o.state = filepath.Join(o.root, "fallback"), filepath.Join(o.root, "state")
-	for _, dir := range []string{o.fallback, o.state} {
+	o.fallback = filepath.Join(o.root, "fallback")
+	o.states = []string{filepath.Join(o.root, "state"), filepath.Join(o.root, "state of another drive")}
+	for _, dir := range append([]string{o.fallback}, o.states...) {
 		last := checkpoint.DirName(4) // of another run
 		o.must(os.CopyFS(filepath.Join(dir, "run-0123abcd", rundir.CheckpointsName, last),
 			os.DirFS(filepath.Join(o.pool.other, rundir.CheckpointsName, last))))
@@ -127,6 +128,7 @@ type place struct {
 	devices, workers int
 	isTight          bool // it may have too little memory
 	isHere           bool // state on disk is in the output directory
+	drives           int  // that have state on disk; 0: one
 }
 
 func (p place) String() string { return fmt.Sprintf("%s, %d devices", p.name, p.devices) }
@@ -187,9 +189,15 @@ func (o *operator) anyPlace(c *runfile.Config) place {
 		}
 	case 3:
 		disk := runfile.Memory{Host: little, Disk: budget(o, "auto").Device}
+		if r.IntN(2) == 0 {
+			p.drives, disk.Path = len(o.states), o.states
+		}
 		if size, err := strconv.ParseFloat(needs(disk, hostNeeds), 64); err == nil {
 			p.name, p.isTight, p.memory = "on disk", true, disk
-			p.isHere = r.IntN(3) == 0
+			if p.drives > 0 {
+				p.name = "on two drives"
+			}
+			p.isHere = p.drives == 0 && r.IntN(3) == 0
 			p.memory.Host.N = int64(math.Ceil((size+0.06)*(1<<20))) + int64(r.IntN(1<<18))
 		}
 	case 4:

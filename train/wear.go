@@ -2,16 +2,18 @@ package train
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/store"
 )
 
-// wear holds what a run writes to drives below a limit: bytes may be ahead of their time by no more than one step's. It
-// counts from when the run, or the part of it since it was resumed, began.
+// wear holds what a run writes to each drive below a limit: bytes may be ahead of their time by no more than one
+// step's. It counts from when the run, or the part of it since it was resumed, began.
 type wear struct {
 	bytesPerDay int64 // 0: no limit
 	begin       time.Time
+	saved       []int // the drives with state on disk that checkpoints are on
 
 	traffic store.Traffic // of the disk tier, that metrics have
 	wrote   int64         // to drives, that metrics have
@@ -36,6 +38,26 @@ func (t *trainer) written() int64 {
 		n += t.session.Disk.Traffic().WrittenBytes
 	}
 	return n
+}
+
+// driveWritten counts those of the drive that has got most: all of them, unless state on disk is on several.
+func (t *trainer) driveWritten() int64 {
+	saves := t.saves.writtenBytes()
+	if t.session.Disk == nil {
+		return saves
+	}
+	byDrive := t.session.Disk.WrittenBytes()
+	if len(byDrive) == 1 {
+		return byDrive[0] + saves
+	}
+	most := saves
+	for i, n := range byDrive {
+		if slices.Contains(t.wear.saved, i) {
+			n += saves
+		}
+		most = max(most, n)
+	}
+	return most
 }
 
 // pause waits, unless the run is asked to stop.

@@ -59,7 +59,7 @@ func (r row) plan() string {
 		log.Fatalf("%s on %s: %v", r.shape, r.machine, err)
 	}
 	forecast, wear := p.Forecast(on.Machine, on.Device, 0), "-"
-	if w := p.WearOf(1000, 0, false, trace.RatingOf(on.RatedWriteBytes)); w.RunBytes > 0 {
+	if w := p.WearOf(1000, 0, nil, trace.RatingOf(on.RatedWriteBytes)); w.RunBytes > 0 {
 		wear = fmt.Sprintf("%s, %.2g%%", trace.FormatWritten(w.RunBytes), 100*w.Share)
 	}
 	disk := "-"

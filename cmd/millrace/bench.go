@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
+	"github.com/millrace/millrace/train/rundir"
 )
 
 type benchCmd struct {
@@ -34,8 +35,10 @@ type benchCmd struct {
 	Recompute   string  `default:"auto" enum:"auto,always" help:"Recompute what memory allows to keep (auto), or all but layer inputs (always)."`
 	Gradients   string  `default:"auto" enum:"auto,keep,twice" help:"Keep gradients until their norm is known, compute them twice, or what is predicted to be faster (auto)."`
 	MemoryDisk  string  `complete:"none|auto" default:"none" placeholder:"SIZE" help:"Disk to use at most, or auto."`
-	MemoryPath  string  `placeholder:"DIR" help:"Where the disk tier goes."`
 	where
+
+	// MemoryPath is runfile.Memory.Path.
+	MemoryPath []string `sep:"none" placeholder:"DIR" help:"Where the disk tier goes. May be repeated, for several drives."`
 }
 
 func (*benchCmd) Help() string {
@@ -59,6 +62,9 @@ func (c *benchCmd) Run(p *program) error {
 		return badFlag("--memory-disk: %w", err)
 	}
 	m.Path, m.Recompute, m.Gradients = c.MemoryPath, c.Recompute, c.Gradients
+	if err := rundir.CheckPaths(m); err != nil {
+		return badFlag("%w", err)
+	}
 	if c.MicroBatch < 0 || c.HeadChunk < 0 || c.BlockChunk < 0 {
 		return badFlag("--micro-batch, --head-chunk and --block-chunk must be positive")
 	}

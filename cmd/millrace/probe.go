@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -14,9 +15,10 @@ import (
 
 type probeCmd struct {
 	Device string `complete:"auto|cpu|cuda" default:"auto" help:"Device to measure: auto, cpu, cuda or cuda:N."`
-	Path   string `complete:"none|DIR" default:"." placeholder:"DIR" help:"A directory on the drive to measure, where memory.path or output_dir will be; or none."`
 	Force  bool   `help:"Keep the rates, even if those that are kept were measured while the machine was less busy."`
 	JSON   bool   `help:"Print the rates as JSON."`
+
+	Path []string `sep:"none" complete:"none|DIR" default:"." placeholder:"DIR" help:"A directory on the drive to measure, where memory.path or output_dir will be; or none. May be repeated, for several drives at once."`
 }
 
 func (*probeCmd) Help() string {
@@ -25,7 +27,7 @@ this machine and a device of it, for about half a minute, with random numbers: z
 faster than any training. The drive is read and written as the disk tier does it, 1 GiB at a time in a directory that
 is removed again. The result is kept in the cache directory ($MILLRACE_CACHE), where "millrace plan" and "millrace
 train" find it. Close other programs first: what they take is missing in the result. Rates of a busy machine do not
-take the place of better ones without --force.
+take the place of better ones without --force. With several --path each drive is measured alone, and then all at once.
 
 Example:
 
@@ -34,12 +36,13 @@ Example:
 
 // Run measures.
 func (c *probeCmd) Run(p *program) error {
-	path := c.Path
-	if path == "none" {
-		path = ""
+	paths := c.Path
+	if slices.Equal(paths, []string{"none"}) {
+		paths = nil
 	}
 	m, err := probe.Measure(p.ctx, probe.Options{Open: p.env.Open, Accounts: p.env.Accounts,
-		Progress: p.env.Progress, Terminal: p.env.Terminal, CacheDir: p.env.CacheDir, Device: c.Device, Path: path, Force: c.Force})
+		Progress: p.env.Progress, Terminal: p.env.Terminal, CacheDir: p.env.CacheDir, Device: c.Device,
+		Paths: paths, Force: c.Force})
 	switch {
 	case m == nil:
 		return err
@@ -149,6 +152,10 @@ func machineText(m *plan.Machine) string {
 	}
 	if m.DiskPath != "" {
 		fmt.Fprintf(&b, "disk: the file system of %s\n", m.DiskPath)
+	}
+	for i, d := range m.Drives {
+		fmt.Fprintf(&b, "drive %d of %d: the file system of %s alone, %.2f GB/s read and %.2f GB/s written\n", i+1,
+			len(m.Drives), d.Path, d.ReadBytesPerSec/1e9, d.WriteBytesPerSec/1e9)
 	}
 	return b.String()
 }

@@ -155,7 +155,12 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 		}
 		row("disk", "%s read, %s written%s", plan.FormatBytes(s.DiskReadBytes), plan.FormatBytes(s.DiskWrittenBytes), busy)
 		if s.StateOnDisk || s.WrittenShare >= plan.MuchWear {
-			row("drive's wear", "%s written, %s", trace.FormatWritten(s.DiskWrittenBytes), s.Text(s.DiskWrittenBytes))
+			wear, ofDrive := s.DiskWrittenBytes, ""
+			if s.DriveWrittenBytes > 0 {
+				wear = s.DriveWrittenBytes
+				ofDrive = fmt.Sprintf(", %s of it to the drive that got most", trace.FormatWritten(wear))
+			}
+			row("drive's wear", "%s written%s, %s", trace.FormatWritten(s.DiskWrittenBytes), ofDrive, s.Text(wear))
 		}
 	}
 	if s.WriteWaitSec > 0 {

@@ -156,7 +156,7 @@ func engine(t testing.TB, r plan.Request, peers stream.Peers, fill func(*model.P
 	changed := p.Placement
 	place(&changed)
 	p = p.With(changed)
-	kept, _, err = stream.OpenStore(p, stream.StoreOptions{Accounts: accounts, Dir: t.TempDir()})
+	kept, _, err = stream.OpenStore(p, stream.StoreOptions{Accounts: accounts, Drives: []store.Drive{{Dir: t.TempDir()}}})
 	must(err)
 	must(stream.Fill(context.Background(), p, kept, fill))
 	e, err = stream.New(stream.Config{Plan: p, Devices: computes, Host: host, Store: kept,

@@ -32,6 +32,7 @@ var useClocks = map[string]string{
 	"internal/mpi/signs_test.go":             "the clock is that of a testing/synctest bubble",
 	"store/disk_lanes_test.go":               "the clock is that of a testing/synctest bubble",
 	"store/disk_rate_test.go":                "the clock is that of a testing/synctest bubble",
+	"store/drives_test.go":                   "the clock is that of a testing/synctest bubble",
 }
 
 // refuseClocks reports each use of a clock in a file of tests: what judges by time fails on a busy machine.

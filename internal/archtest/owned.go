@@ -33,7 +33,7 @@ var ofPlan = []string{
 	"RankBytes", "Pinned", "ReachesHost", "LossAt", "LoadsAt", "SquaresAt", "TallyAt", "TokenLossesAt", "HeadBuffer",
 	"InputPieces", "PieceElems", "AheadRows", "SumBytes", "TiedSumStride", "TouchedBytesPerElem", // how much
 	"Numerics", "Whole", "Outputs", "Model", "Head", "Cluster", "Ranks", "LongestDocument", "AttentionShapes",
-	"MicrosDown", "NumberDown",
+	"MicrosDown", "NumberDown", "DiskRequests",
 }
 
 // allowed are selections of owned names that mean something else: fields of other types.

@@ -41,6 +41,12 @@ func Draw(rt *rapid.T, m *model.Model, bound bool) plan.Placement {
 	disk, resident := yes("disk"), !bound && yes("state on the device")
 	if disk {
 		p.Rings.Reads = number("reads", 0, 4)
+		for range number("drives", 0, 3) {
+			p.Drives = append(p.Drives, number("share of a drive", 0, 5))
+		}
+		if len(p.Drives) > 0 {
+			p.Drives[0]++ // some drive has all
+		}
 	}
 	for part := range w.State {
 		if yes("weights stay") {

@@ -132,7 +132,7 @@ func openTextsIn(t *testing.T, precision, dir string, plans planning, count, pos
 	t.Cleanup(func() { dev.Close() })
 	p, err := plans(t.Context(), env, src, n, dev, runfile.Memory{}, count, positions, prompt)
 	check(err)
-	texts, err := openTexts(t.Context(), env, p, dev, "", src)
+	texts, err := openTexts(t.Context(), env, p, dev, nil, src)
 	check(err)
 	return texts
 }

@@ -62,9 +62,9 @@ func planWholeText(ctx context.Context, e *session.Env, src *source.Source, n pl
 }
 
 // openTexts loads the model for a plan of planTexts.
-func openTexts(ctx context.Context, e *session.Env, p *plan.Plan, dev *session.Devices, stateDir string,
+func openTexts(ctx context.Context, e *session.Env, p *plan.Plan, dev *session.Devices, stateDirs []string,
 	src *source.Source) (*texts, error) {
-	s, err := source.OpenModelSession(ctx, e, p, dev, stateDir, src)
+	s, err := source.OpenModelSession(ctx, e, p, dev, stateDirs, src)
 	if err != nil {
 		return nil, err
 	}

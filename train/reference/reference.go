@@ -191,7 +191,7 @@ func (o Options) evaluate(ctx context.Context, e *session.Env, dev *session.Devi
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.what(), err)
 	}
-	s, err := e.OpenSession(ctx, p, dev, session.SessionOptions{StateDir: o.Memory.Path,
+	s, err := e.OpenSession(ctx, p, dev, session.SessionOptions{StateDirs: o.Memory.Path,
 		Fill: func(ctx context.Context, s *session.Session) error {
 			return source.Fill(ctx, s, o.Model, o.Init, o.Seed)
 		}})

@@ -148,7 +148,7 @@ func TestLogProbsAreThoseOfDocumentsAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	alone, err := source.OpenModelSession(t.Context(), r.env, p, r.dev, "", r.o.Model)
+	alone, err := source.OpenModelSession(t.Context(), r.env, p, r.dev, nil, r.o.Model)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ type Home struct {
 	ID         Identity
 	Asked      map[string]string // see Identity.Asked: before the run decides anything
 	unclaimed  []byte            // run.json as it was before this process; nil: there was no such file
-	MemoryPath string            // as the run file has it: config has the directory below it that is the run's
+	MemoryPath runfile.Paths     // as the run file has it: config has the directories below it that are the run's
 
 	Dir      *checkpoint.Directory // of checkpoints; nil on a host that does not lead
 	Saving   *checkpoint.Hosts     // that write checkpoints together; nil: the process is alone
@@ -53,6 +53,9 @@ func NewHome(f Files, c *runfile.Config) Home { return Home{files: f, Config: c,
 // Hold takes the lock of the output directory, and finds out which run this is and how it starts.
 func (h *Home) Hold() (b Beginning, err error) {
 	c := h.Config
+	if err := CheckPaths(c.Budgets()); err != nil {
+		return b, err
+	}
 	if h.Dir, err = h.files.holdRun(c); err != nil {
 		return b, err
 	}
@@ -87,7 +90,8 @@ func (h *Home) Hold() (b Beginning, err error) {
 	if !h.ID.Begun {
 		h.files.noteOthers(c, &h.ID)
 	}
-	h.MemoryPath, c.Memory.Path = c.Memory.Path, h.ID.StateDir(c)
+	h.files.noteDrives(c.Budgets())
+	h.MemoryPath, c.Memory.Path = c.Memory.Path, h.ID.StateDirs(c)
 	return b, nil
 }
 
@@ -95,17 +99,21 @@ func (h *Home) Hold() (b Beginning, err error) {
 // fewer hosts, or with other ranks on a machine, would never remove it. No process of the run has a store yet;
 // one of a run before, which has not ended, keeps its own.
 func (h *Home) ClearState() {
-	within := filepath.Dir(h.Config.Memory.Path)
-	for _, name := range h.files.dirsIn(within) {
-		if !h.ID.isStateOf(name) {
-			continue
+	for _, path := range h.Config.Memory.Path {
+		within := filepath.Dir(path)
+		for _, name := range h.files.dirsIn(within) {
+			if h.ID.isStateOf(name) {
+				h.clearStateIn(filepath.Join(within, name))
+			}
 		}
-		dir := filepath.Join(within, name)
-		_ = h.files.FS.Remove(filepath.Join(dir, StateOwnerName+".tmp")) // half-written; costs nothing if it stays
-		err := store.RemoveLeft(h.files.FS, dir)
-		if err != nil && !errors.Is(err, vfs.ErrLocked) && !errors.Is(err, fs.ErrNotExist) { // another host was first
-			h.files.Warn("memory.path: state that this run left there when it was killed stays: %s", console.OneLine(err))
-		}
+	}
+}
+
+func (h *Home) clearStateIn(dir string) {
+	_ = h.files.FS.Remove(filepath.Join(dir, StateOwnerName+".tmp")) // half-written; costs nothing if it stays
+	err := store.RemoveLeft(h.files.FS, dir)
+	if err != nil && !errors.Is(err, vfs.ErrLocked) && !errors.Is(err, fs.ErrNotExist) { // another host was first
+		h.files.Warn("memory.path: state that this run left there when it was killed stays: %s", console.OneLine(err))
 	}
 }
 

@@ -122,10 +122,8 @@ func (id *Identity) FallbackDir(c *runfile.Config) string {
 	return filepath.Join(c.Save.Fallback, id.Name, CheckpointsName)
 }
 
-// StateDir holds the run's state on disk.
-func (id *Identity) StateDir(c *runfile.Config) string {
-	return filepath.Join(c.Budgets().Path, id.Name)
-}
+// StateDirs hold the run's state on disk, one on each drive.
+func (id *Identity) StateDirs(c *runfile.Config) (dirs runfile.Paths) { return id.StateDirsOf(c, 0) }
 
 // sealedIdentity is run.json: a record in which a drive has changed a bit must not be that of another run.
 type sealedIdentity struct {
@@ -291,10 +289,12 @@ func (f Files) noteOthers(c *runfile.Config, id *Identity) {
 	}
 	var left int64
 	var where []string
-	for _, name := range f.dirsIn(c.Budgets().Path) {
-		dir := filepath.Join(c.Budgets().Path, name)
-		if bytes := store.LeftBytes(dir); !id.isStateOf(name) && bytes > 0 {
-			left, where = left+bytes, append(where, dir)
+	for _, path := range c.Budgets().Path {
+		for _, name := range f.dirsIn(path) {
+			dir := filepath.Join(path, name)
+			if bytes := store.LeftBytes(dir); !id.isStateOf(name) && bytes > 0 {
+				left, where = left+bytes, append(where, dir)
+			}
 		}
 	}
 	if left > 0 {
@@ -371,10 +371,14 @@ func (id *Identity) isStateOf(name string) bool {
 // of, except host 0.
 const HostStateInfix = "-rank-"
 
-// StateDirOf is stateDir of a host.
-func (id *Identity) StateDirOf(c *runfile.Config, host int) string {
-	if host == 0 {
-		return id.StateDir(c)
+// StateDirsOf are StateDirs of a host.
+func (id *Identity) StateDirsOf(c *runfile.Config, host int) (dirs runfile.Paths) {
+	name := id.Name
+	if host > 0 {
+		name = fmt.Sprintf("%s%s%d", name, HostStateInfix, host)
 	}
-	return fmt.Sprintf("%s%s%d", id.StateDir(c), HostStateInfix, host)
+	for _, path := range c.Budgets().Path {
+		dirs = append(dirs, filepath.Join(path, name))
+	}
+	return dirs
 }

@@ -36,7 +36,17 @@ func (f Files) checkLinks(c *runfile.Config, id *Identity) error {
 			}
 		}
 	}
-	return UnderKey("memory.path", f.CheckEmptyLink(id.StateDir(c)))
+	return f.CheckStateLinks(id.StateDirs(c))
+}
+
+// CheckStateLinks refuses links in place of a run's directories below memory.path.
+func (f Files) CheckStateLinks(dirs runfile.Paths) error {
+	for _, dir := range dirs {
+		if err := f.CheckEmptyLink(dir); err != nil {
+			return UnderKey("memory.path", err)
+		}
+	}
+	return nil
 }
 
 // checkSavesLink refuses a link at the directory of a run's checkpoints to which the run may not write.

@@ -20,7 +20,7 @@ import (
 // have made that file. A record in run.json counts for such a directory only if the two agree:
 //
 //   - save.fallback/NAME, with checkpoints that could not go to the output directory;
-//   - memory.path/NAME, and those of other hosts, with state on disk;
+//   - memory.path/NAME, in each directory that memory.path lists, and those of other hosts, with state on disk;
 //   - the directory to which a link at checkpoints leads.
 //
 // Runs of older versions have no such files. Their record counts if it has the time at which the output directory was
@@ -72,10 +72,15 @@ func (f Files) ownsOutside(id *Identity, c *runfile.Config) bool {
 	if at := id.FallbackDir(c); at != "" && !f.owns(id, filepath.Dir(at), OutsideName, f.hasNoSaves) {
 		return false
 	}
-	return f.OwnsStates(id, filepath.Dir(id.StateDir(c)))
+	for _, path := range c.Budgets().Path {
+		if !f.OwnsStates(id, path) {
+			return false
+		}
+	}
+	return true
 }
 
-// OwnsStates reports whether the directories in memory.path that have a run's name are of its output directory.
+// OwnsStates reports whether the directories in one of memory.path that have a run's name are of its output directory.
 func (f Files) OwnsStates(id *Identity, within string) bool {
 	for _, name := range f.dirsIn(within) {
 		if id.isStateOf(name) && !f.owns(id, filepath.Join(within, name), StateOwnerName, f.hasNoState) {
@@ -121,10 +126,12 @@ func (h *Home) NoteOutside() {
 	}
 }
 
-// NoteState writes to the directory with this host's state on disk whose it is, if the store has made it.
+// NoteState writes to the directories with this host's state on disk whose they are, if the store has made them.
 func (h *Home) NoteState() {
-	if dir := h.Config.Memory.Path; vfs.Exists(dir) { // the run's own: see hold
-		h.NoteOwner("memory.path", dir, StateOwnerName)
+	for _, dir := range h.Config.Memory.Path { // the run's own: see hold
+		if vfs.Exists(dir) {
+			h.NoteOwner("memory.path", dir, StateOwnerName)
+		}
 	}
 }
 

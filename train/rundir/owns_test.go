@@ -333,10 +333,10 @@ func TestResultIsNotedFirst(t *testing.T) {
 // A name below memory.path is a host's of the run if it has the run's name, alone or with a rank.
 func TestStateDirs(t *testing.T) {
 	c := &runfile.Config{OutputDir: "out"}
-	c.Memory.Path = "state"
+	c.Memory.Path = runfile.Paths{"state"}
 	id := Identity{Name: "run-01234567"}
 	for host, want := range []string{"run-01234567", "run-01234567-rank-1", "run-01234567-rank-2"} {
-		if got := id.StateDirOf(c, host); got != filepath.Join("state", want) || !id.isStateOf(filepath.Base(got)) {
+		if got := id.StateDirsOf(c, host)[0]; got != filepath.Join("state", want) || !id.isStateOf(filepath.Base(got)) {
 			t.Errorf("host %d has its state in %s", host, got)
 		}
 	}
@@ -689,7 +689,7 @@ func TestLinksOfARun(t *testing.T) {
 	} {
 		root, to := t.TempDir(), t.TempDir()
 		c2 := &runfile.Config{OutputDir: filepath.Join(root, "out")}
-		c2.Save.Fallback, c2.Memory.Path = filepath.Join(root, "fallback"), filepath.Join(root, "state")
+		c2.Save.Fallback, c2.Memory.Path = filepath.Join(root, "fallback"), runfile.Paths{filepath.Join(root, "state")}
 		mkdir(t, c2.OutputDir)
 		id := f.NewIdentity(c2.OutputDir)
 		run := checkpoint.NewRunID()
@@ -697,7 +697,7 @@ func TestLinksOfARun(t *testing.T) {
 			run = id.Run
 		}
 		at := map[string]string{"checkpoints": CheckpointsDir(c2), "fallback": id.FallbackDir(c2),
-			"above": filepath.Dir(id.FallbackDir(c2)), "state": id.StateDir(c2)}[c.at]
+			"above": filepath.Dir(id.FallbackDir(c2)), "state": id.StateDirs(c2)[0]}[c.at]
 		switch {
 		case c.empty:
 		case c.at == "above":
@@ -883,7 +883,7 @@ func TestBeginnings(t *testing.T) {
 		if run = h.ID.Run; b.From != nil || b.HasSizes() {
 			t.Errorf("a new run begins with %+v", b)
 		}
-		if h.ID.Dir != at("out") || h.File("x") != at("out/x") || h.MemoryPath != "" {
+		if h.ID.Dir != at("out") || h.File("x") != at("out/x") || h.MemoryPath != nil {
 			t.Errorf("its home is %+v", h)
 		}
 	})
@@ -1050,18 +1050,18 @@ func TestOthersAreTold(t *testing.T) {
 			at("fallback/out-1234567/checkpoints/step-000003")) || !has(f.notes, "memory.path has 8.0 KiB of state") {
 			t.Errorf("notes are %q", f.notes)
 		}
-		if h.MemoryPath != at("state") || h.Config.Memory.Path != filepath.Join(at("state"), h.ID.Name) {
+		if h.MemoryPath[0] != at("state") || h.Config.Memory.Path[0] != filepath.Join(at("state"), h.ID.Name) {
 			t.Errorf("state is in %s, below %s", h.Config.Memory.Path, h.MemoryPath)
 		}
 		h.NoteState()
-		if vfs.Exists(filepath.Join(h.Config.Memory.Path, StateOwnerName)) {
+		if vfs.Exists(filepath.Join(h.Config.Memory.Path[0], StateOwnerName)) {
 			t.Error("a directory without state is noted")
 		}
-		for _, dir := range []string{h.Config.Memory.Path, h.Config.Memory.Path + HostStateInfix + "1"} {
+		for _, dir := range []string{h.Config.Memory.Path[0], h.Config.Memory.Path[0] + HostStateInfix + "1"} {
 			state(dir)
 		}
 		h.NoteState()
-		if !vfs.Exists(filepath.Join(h.Config.Memory.Path, StateOwnerName)) || !f.OwnsStates(&h.ID, at("state")) {
+		if !vfs.Exists(filepath.Join(h.Config.Memory.Path[0], StateOwnerName)) || !f.OwnsStates(&h.ID, at("state")) {
 			t.Error("the run's state is not its own")
 		}
 		h.ClearState()
@@ -1123,7 +1123,7 @@ func TestUnclaim(t *testing.T) {
 			ok(t, h.Claim())
 		}
 		h.Close(true)
-		c.Memory.Path = ""
+		c.Memory.Path = nil
 	}
 }
 
@@ -1296,4 +1296,46 @@ func TestDirectoriesThatCannotBeHeld(t *testing.T) {
 	if _, err := f.holdRun(c); !errors.Is(err, vfs.ErrLocked) || !strings.HasPrefix(err.Error(), "output_dir: ") {
 		t.Errorf("a directory that is held: %v", err)
 	}
+}
+
+// The state of a run that has several drives is found, noted and removed on each of them.
+func TestStateOnDrives(t *testing.T) {
+	f := newTold()
+	root := t.TempDir()
+	at := func(name string) string { return filepath.Join(root, name) }
+	mkdir(t, at("a"))
+	mkdir(t, at("b"))
+	c := configOf(t, at("out"), "memory:\n  disk: auto\n  path: ["+at("a")+", "+at("b")+"]\n")
+	mkdir(t, at("b/other-1234567"))
+	write(t, at("b/other-1234567/part-1.extent"), strings.Repeat("x", 8192))
+	begun(t, f, c, func(h *Home, _ Beginning) {
+		if !has(f.notes, "memory.path has 8.0 KiB of state of other runs, in "+at("b/other-1234567")) ||
+			!has(f.notes, "memory.path: 2 paths of the list are in one file system") {
+			t.Errorf("notes are %q", f.notes)
+		}
+		dirs := []string{at("a/" + h.ID.Name), at("b/" + h.ID.Name), at("b/" + h.ID.Name + HostStateInfix + "1")}
+		if fmt.Sprint(h.Config.Memory.Path) != fmt.Sprint(dirs[:2]) {
+			t.Errorf("state is in %v, want %v", h.Config.Memory.Path, dirs[:2])
+		}
+		for _, dir := range dirs {
+			mkdir(t, dir)
+			write(t, filepath.Join(dir, "part-1.extent"), "x")
+		}
+		h.NoteState()
+		for _, dir := range dirs[:2] {
+			if !vfs.Exists(filepath.Join(dir, StateOwnerName)) {
+				t.Errorf("%s is not noted as the run's", dir)
+			}
+		}
+		write(t, filepath.Join(dirs[1], StateOwnerName), "{}")
+		if f.ownsOutside(&h.ID, &runfile.Config{OutputDir: c.OutputDir, Memory: runfile.Memory{Path: h.MemoryPath}}) {
+			t.Error("state of another run on the second drive is the run's")
+		}
+		h.ClearState()
+		for _, dir := range dirs {
+			if vfs.Exists(filepath.Join(dir, "part-1.extent")) {
+				t.Errorf("%s has state that a kill has left", dir)
+			}
+		}
+	})
 }

@@ -5,17 +5,19 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/millrace/millrace/internal/drive"
 	"github.com/millrace/millrace/plan"
+	"github.com/millrace/millrace/store"
 )
 
-// cooling slows the disk tier down while a drive is nearly as hot as it warns of. A drive that gets hotter slows itself
-// down by far more, or fails.
+// cooling slows a drive of the disk tier down while it is nearly as hot as it warns of. A drive that gets hotter slows
+// itself down by far more, or fails. A directory may be on an array of drives, which are watched together.
 //
-// Each worker of the tier asks it how long to rest when it has read or written a piece. The first one that asks in ten
+// Each worker of the drive asks it how long to rest when it has read or written a piece. The first one that asks in ten
 // seconds reads the thermometers.
 type cooling struct {
 	thermometers []thermometer
@@ -46,6 +48,29 @@ const (
 	readEach    = 10 * time.Second
 	longestRest = 5 * time.Second
 )
+
+// coolDrives are the drives of the session's disk tier, each of which is watched and rests alone. Directories with the
+// same thermometers have one watch.
+func (s *Session) coolDrives() (drives []store.Drive) {
+	for _, dir := range s.stateDirs {
+		at := store.Drive{Dir: dir}
+		if c := s.Env.coolingFor(s.Plan, dir); c != nil {
+			if i := slices.IndexFunc(s.cooling, c.isAlike); i >= 0 {
+				c = s.cooling[i]
+			} else {
+				s.cooling = append(s.cooling, c)
+			}
+			at.Rest = c.restAfter
+		}
+		drives = append(drives, at)
+	}
+	return drives
+}
+
+// isAlike reports whether two read the same thermometers.
+func (c *cooling) isAlike(other *cooling) bool {
+	return slices.EqualFunc(c.thermometers, other.thermometers, func(a, b thermometer) bool { return a.name == b.name })
+}
 
 // coolingFor returns the cooling of the drives with a directory that has the state of a plan; nil where the plan has no
 // state on disk, and where no thermometer of the drives is known.
@@ -84,15 +109,14 @@ func (e DriveHot) String() string {
 // TellOfDrives tells what the session has found of the heat of its drives since the latest call: workers of the disk
 // tier find it, and lines come from the run alone.
 func (s *Session) TellOfDrives() {
-	if s.cooling == nil {
-		return
-	}
-	s.cooling.mu.Lock()
-	events := s.cooling.untold
-	s.cooling.untold = nil
-	s.cooling.mu.Unlock()
-	for _, event := range events {
-		s.Env.Tell(event)
+	for _, c := range s.cooling {
+		c.mu.Lock()
+		events := c.untold
+		c.untold = nil
+		c.mu.Unlock()
+		for _, event := range events {
+			s.Env.Tell(event)
+		}
 	}
 }
 

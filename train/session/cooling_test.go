@@ -17,7 +17,8 @@ func TestCooling(t *testing.T) {
 	celsius := map[string]float64{"nvme0n1": 60, "nvme1n1": 60}
 	var said []string
 	c := &cooling{now: func() time.Time { return at }}
-	s := &Session{Env: &Env{Progress: io.Discard, Events: func(e Event) { said = append(said, e.String()) }}, cooling: c}
+	s := &Session{Env: &Env{Progress: io.Discard, Events: func(e Event) { said = append(said, e.String()) }},
+		cooling: []*cooling{c}}
 	for _, name := range []string{"nvme0n1", "nvme1n1", "nvme2n1"} {
 		c.thermometers = append(c.thermometers, thermometer{name, func() (drive.Reading, error) {
 			reads++

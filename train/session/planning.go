@@ -3,7 +3,6 @@ package session
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/probe"
 	"github.com/millrace/millrace/runfile"
-	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/vfs"
 )
@@ -33,10 +31,11 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, devi
 		Machine: probe.Rates(e.CacheDir, dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
 		RecomputeAll: mem.Recompute == "always", Gradients: plan.Gradients(mem.Gradients)}
 	e.Cluster.Plan(&r)
-	var err error
-	if r.DiskBytes, err = diskBytes(mem, e.Files()); err != nil {
+	room, err := diskRoom(mem, e.Files())
+	if err != nil {
 		return r, err
 	}
+	setRoom(&r, mem, room)
 	if r.DeviceBytes == 0 && !dev.Unified {
 		r.DeviceBytes = dev.MemoryBytes
 	}
@@ -72,10 +71,10 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, devi
 // sharers is the number of processes of a run that share this machine's memory.
 func (e *Env) sharers() int64 { return int64(e.Cluster.Sharers()) }
 
-// diskSharers is the number of processes of a run that share the drive of its state: all, where that is in the file
-// system of the output directory.
-func (e *Env) diskSharers(c *runfile.Config) int64 {
-	if e.Cluster != nil && vfs.SameDrive(c.Budgets().Path, c.OutputDir) {
+// diskSharers is the number of processes of a run that share a drive of its state, with a directory: all, where that is
+// in the file system of the output directory.
+func (e *Env) diskSharers(c *runfile.Config, path string) int64 {
+	if e.Cluster != nil && vfs.SameDrive(path, c.OutputDir) {
 		return int64(e.Cluster.Count())
 	}
 	return e.sharers()
@@ -111,6 +110,9 @@ func (e *Env) sizing(r plan.Request, mem runfile.Memory) ([]plan.Request, error)
 		r.DiskBytes = unlimitedDisk
 	default:
 		r.DiskBytes = mem.Disk.N
+	}
+	if len(r.Drives) > 0 {
+		r.DealByRate(mem.Path, make([]int64, len(r.Drives))) // what has room on each now is for placements
 	}
 	ofDevice, ofHost := mem.Device.N == 0 && !r.Device.Unified, mem.Host.N == 0
 	if !ofDevice && !ofHost {
@@ -172,7 +174,8 @@ func (e *Env) fit(ctx context.Context, f plan.Fitting, mem runfile.Memory) (*pla
 		if err != nil {
 			continue
 		}
-		if r.DeviceBytes == f.DeviceBytes && r.HostBytes == f.HostBytes && r.DiskBytes == f.DiskBytes && f.TokenBytes == 0 {
+		if r.DeviceBytes == f.DeviceBytes && r.HostBytes == f.HostBytes && r.DiskBytes == f.DiskBytes && f.TokenBytes == 0 &&
+			len(f.Drives) == 0 {
 			return p, nil
 		}
 		sized.Cuts.MicroBatch, sized.Cuts.HeadChunk = p.Numerics.MicroBatch, p.Numerics.HeadChunk
@@ -234,29 +237,6 @@ func noRoomForTokens(ctx context.Context, f plan.Fitting, sized plan.Cuts, err e
 		plan.FormatBytes(f.TokenBytes), strings.Join(how, ", or "))
 }
 
-// diskShare is the part of the free space that a run takes when memory.disk is auto, its checkpoints included where
-// they are on the same drive.
-const diskShare = 0.9
-
-// diskBytes is the budget of the disk tier: what may be kept in the file system that holds Path.
-func diskBytes(m runfile.Memory, fsys vfs.FS) (int64, error) {
-	if m.Disk.IsNone() || m.Disk.N == 0 && !m.Disk.IsAuto() {
-		return 0, nil
-	}
-	if m.Path == "" {
-		return 0, errors.New("memory.disk: set memory.path to a directory on the drive that may be used")
-	}
-	free, err := FreeBytes(fsys, m.Path)
-	if err != nil {
-		return 0, fmt.Errorf("memory.path: %w", err)
-	}
-	free += store.LeftBytes(m.Path) // else a run that was killed could not have again what it had
-	if m.Disk.N > 0 {
-		return min(m.Disk.N, free), nil
-	}
-	return max(int64(diskShare*float64(free)), 1), nil // not 0, which is no disk at all
-}
-
 // MakePlan plans a run of a model with weights of a type; steps is 0 if their number is not known. Sizes that are
 // auto become the largest that fit. also has LogitRows and LogProbs for the caller; a micro-batch that has fewer rows
 // than LogitRows gives all. begun and streamAll are plan.Request.Begun and StreamAll.
@@ -273,16 +253,11 @@ func (e *Env) MakePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 		return nil, err
 	}
 	r.Begun, r.StreamAll = begun, streamAll
-	if mem.Disk.IsAuto() && vfs.SameDrive(mem.Path, c.OutputDir) {
-		leave, err := e.spaceToLeave(c, m, n)
-		if err != nil {
-			return nil, err
-		}
-		r.DiskBytes = max(r.DiskBytes-leave, 1) // not 0, which is no disk at all
+	room, err := e.roomOfRun(c, func() (int64, error) { return e.spaceToLeave(c, m, n) })
+	if err != nil {
+		return nil, err
 	}
-	if mem.Disk.IsAuto() {
-		r.DiskBytes = max(r.DiskBytes/e.diskSharers(c), 1)
-	}
+	setRoom(&r, mem, room)
 	rows, forward := c.StepRows()
 	f := plan.Fitting{Request: r, Rows: rows, ForwardRows: forward, Cuts: c.Numerics.Cuts(),
 		OutputsOf: func(n plan.Numerics) plan.Outputs {
@@ -292,7 +267,7 @@ func (e *Env) MakePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 			out.TopK = max(also.TopK, out.TopK)
 			return out
 		}}
-	p, err := e.fit(ctx, f, mem)
+	p, err := e.fitDealt(ctx, &f, mem)
 	if err == nil {
 		p, err = samples.Fit(ctx, f, p)
 	}
@@ -300,7 +275,7 @@ func (e *Env) MakePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 		return nil, err
 	}
 	p.Space = SpaceOf(c, p, weights, steps)
-	p.Wear = WearOf(c, p, steps, vfs.SameDrive(mem.Path, c.OutputDir))
+	p.Wear = WearOf(c, p, steps)
 	if free, err := FreeBytes(e.Files(), c.OutputDir); err == nil {
 		p.Space.FreeBytes = &free
 	}
@@ -316,7 +291,7 @@ func (e *Env) FitPlan(ctx context.Context, m *model.Model, n plan.Numerics, rows
 	if err != nil {
 		return nil, err
 	}
-	return e.fit(ctx, plan.Fitting{Request: r, Rows: rows, Cuts: sizes.Cuts(), OutputsOf: outputs}, mem)
+	return e.fitDealt(ctx, &plan.Fitting{Request: r, Rows: rows, Cuts: sizes.Cuts(), OutputsOf: outputs}, mem)
 }
 
 // CheckFits refuses a run that no sizes bring into its budgets: before its data are read, which takes long and only
@@ -332,6 +307,9 @@ func (e *Env) CheckFits(ctx context.Context, c *runfile.Config, m *model.Model, 
 		return err
 	}
 	r.Begun = begun
+	if len(r.Drives) > 0 { // as if all had room for their shares: which has too little is seen when the run is planned
+		r.DealByRate(c.Budgets().Path, make([]int64, len(r.Drives)))
+	}
 	rows, forward := c.StepRows()
 	f := plan.Fitting{Request: r, Rows: rows, ForwardRows: forward, Cuts: c.Numerics.Cuts(),
 		OutputsOf: func(plan.Numerics) plan.Outputs { return c.Outputs() }}

@@ -35,9 +35,9 @@ type Session struct {
 
 	Objective objective.Objective // nil: the next token
 
-	stateDir string         // of what the plan keeps on disk
-	cooling  *cooling       // of its drives; nil: none
-	Peers    *hosts.Awaited // the other hosts of the run, as the engine reaches them; nil: it is alone
+	stateDirs []string       // of what the plan keeps on disk
+	cooling   []*cooling     // of its drives that have a thermometer
+	Peers     *hosts.Awaited // the other hosts of the run, as the engine reaches them; nil: it is alone
 
 	// tuners are the devices that compute, if they have algorithms of products to choose from and the plan trains; else
 	// nil.
@@ -55,8 +55,8 @@ type Session struct {
 
 // SessionOptions say where a session keeps the state of a plan.
 type SessionOptions struct {
-	StateDir string      // of extents that the plan keeps on disk
-	Store    store.Store // instead of the one that the plan asks for, closed with the session; nil: that one
+	StateDirs []string    // of extents that the plan keeps on disk, one for each drive
+	Store     store.Store // instead of the one that the plan asks for, closed with the session; nil: that one
 	// Objective is that of the steps, if the plan has one.
 	Objective objective.Objective
 	// Fill brings the weights into the store. Of several hosts one may fail, and then the context of the others' ends.
@@ -65,7 +65,7 @@ type SessionOptions struct {
 
 // OpenSession reserves everything that the steps of a plan take, and has the weights filled.
 func (e *Env) OpenSession(ctx context.Context, p *plan.Plan, dev *Devices, o SessionOptions) (s *Session, err error) {
-	s = &Session{Env: e, Plan: p, stateDir: o.StateDir}
+	s = &Session{Env: e, Plan: p, stateDirs: o.StateDirs}
 	defer func() {
 		if err != nil {
 			_ = s.Close() // err is the one to report
@@ -88,11 +88,8 @@ func (e *Env) OpenSession(ctx context.Context, p *plan.Plan, dev *Devices, o Ses
 // openStore opens the store and has the weights filled.
 func (s *Session) openStore(ctx context.Context, o SessionOptions) error {
 	if s.Store = o.Store; s.Store == nil {
-		options := stream.StoreOptions{Accounts: s.Env.Accounts, Dir: o.StateDir, FS: s.Env.Files(),
+		options := stream.StoreOptions{Accounts: s.Env.Accounts, FS: s.Env.Files(), Drives: s.coolDrives(),
 			Log: slog.New(slog.NewTextHandler(s.Env.Progress, nil))}
-		if s.cooling = s.Env.coolingFor(s.Plan, o.StateDir); s.cooling != nil {
-			options.Rest = s.cooling.restAfter
-		}
 		tiers, disk, err := stream.OpenStore(s.Plan, options)
 		if errors.Is(err, vfs.ErrLocked) {
 			err = blame.BadRequest(err) // as an output_dir in use is

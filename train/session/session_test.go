@@ -71,7 +71,7 @@ func (m *mill) plan(t *testing.T, samples session.SampleMemory) (*plan.Plan, err
 // open opens a session of a plan, whose weights are the model's.
 func (m *mill) open(t *testing.T, p *plan.Plan) *session.Session {
 	t.Helper()
-	s, err := source.OpenModelSession(t.Context(), m.env, p, m.dev, t.TempDir(), m.src)
+	s, err := source.OpenModelSession(t.Context(), m.env, p, m.dev, []string{t.TempDir()}, m.src)
 	ok(t, err)
 	t.Cleanup(func() { ok(t, s.Close()) })
 	return s

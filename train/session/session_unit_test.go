@@ -88,13 +88,14 @@ func TestLeftStateIsFree(t *testing.T) {
 		t.Skipf("the file system of temporary files gives a file of %d bytes %d, so that what is left says nothing",
 			info.Size(), left)
 	}
-	m := runfile.Memory{Disk: runfile.Bytes{N: 1 << 50}, Path: dir}
-	if got, err := diskBytes(m, freeFS{free: 5 << 20}); err != nil || got != 5<<20+left {
+	m := runfile.Memory{Disk: runfile.Bytes{N: 1 << 50}, Path: runfile.Paths{dir}}
+	if got, err := diskRoom(m, freeFS{free: 5 << 20}); err != nil || !slices.Equal(got, []int64{5<<20 + left}) {
 		t.Errorf("%d bytes may be used, %v; want %d", got, err, 5<<20+left)
 	}
 	auto, _ := runfile.ParseBytes("auto")
-	m = runfile.Memory{Disk: auto, Path: dir}
-	if got, err := diskBytes(m, freeFS{free: 5 << 20}); err != nil || got != int64(diskShare*float64(5<<20+left)) {
+	m = runfile.Memory{Disk: auto, Path: runfile.Paths{dir}}
+	want := []int64{int64(diskShare * float64(5<<20+left))}
+	if got, err := diskRoom(m, freeFS{free: 5 << 20}); err != nil || !slices.Equal(got, want) {
 		t.Errorf("%d bytes may be used, %v", got, err)
 	}
 }
@@ -394,19 +395,28 @@ func TestFreeSpace(t *testing.T) {
 		m    runfile.Memory
 		want int64
 		err  bool
-	}{{runfile.Memory{}, 0, false}, {runfile.Memory{Disk: none, Path: "/disk"}, 0, false},
-		{runfile.Memory{Disk: auto}, 0, true}, {runfile.Memory{Disk: auto, Path: "/disk"}, 90, false},
-		{runfile.Memory{Disk: runfile.Bytes{N: 50}, Path: "/disk"}, 50, false},
-		{runfile.Memory{Disk: runfile.Bytes{N: 500}, Path: "/disk"}, 100, false},
-		{runfile.Memory{Disk: auto, Path: "/other"}, 0, true}} {
-		if got, err := diskBytes(x.m, fsys); got != x.want || (err != nil) != x.err {
+	}{{runfile.Memory{}, 0, false}, {runfile.Memory{Disk: none, Path: runfile.Paths{"/disk"}}, 0, false},
+		{runfile.Memory{Disk: auto}, 0, true}, {runfile.Memory{Disk: auto, Path: runfile.Paths{"/disk"}}, 90, false},
+		{runfile.Memory{Disk: runfile.Bytes{N: 50}, Path: runfile.Paths{"/disk"}}, 50, false},
+		{runfile.Memory{Disk: runfile.Bytes{N: 500}, Path: runfile.Paths{"/disk"}}, 100, false},
+		{runfile.Memory{Disk: auto, Path: runfile.Paths{"/other"}}, 0, true}} {
+		if got, err := diskOf(x.m, fsys); got != x.want || (err != nil) != x.err {
 			t.Errorf("%+v: %d bytes, %v", x.m, got, err)
 		}
 	}
-	if got, err := diskBytes(runfile.Memory{Disk: auto, Path: "/disk"}, limited{freeFS{free: 0}, "/disk"}); got != 1 ||
+	if got, err := diskOf(runfile.Memory{Disk: auto, Path: runfile.Paths{"/disk"}}, limited{freeFS{free: 0},
+		"/disk"}); got != 1 ||
 		err != nil {
 		t.Errorf("of a full disk %d bytes may be used, %v", got, err)
 	}
+}
+
+// diskOf is the disk of a request.
+func diskOf(m runfile.Memory, fsys vfs.FS) (int64, error) {
+	room, err := diskRoom(m, fsys)
+	var r plan.Request
+	setRoom(&r, m, room)
+	return r.DiskBytes, err
 }
 
 // Sizes are chosen for what the machine has, in shares, where budgets are auto, and for budgets that are given.
@@ -471,15 +481,14 @@ func TestSizingRequests(t *testing.T) {
 func TestDiskSharers(t *testing.T) {
 	dir := t.TempDir()
 	c := &runfile.Config{OutputDir: dir}
-	if n := (&Env{}).diskSharers(c); n != 1 {
+	if n := (&Env{}).diskSharers(c, dir); n != 1 {
 		t.Errorf("alone it is %d", n)
 	}
 	e := &Env{Cluster: &hosts.Cluster{Hosts: 4, Local: []int{0, 1}}}
-	if n := e.diskSharers(c); n != 4 {
+	if n := e.diskSharers(c, filepath.Join(dir, "state")); n != 4 {
 		t.Errorf("of a shared drive it is %d", n)
 	}
-	c.Memory.Path = "/proc"
-	if n := e.diskSharers(c); n != 2 {
+	if n := e.diskSharers(c, "/proc"); n != 2 {
 		t.Errorf("of the machine's drive it is %d", n)
 	}
 }

@@ -42,8 +42,14 @@ func SpaceOf(c *runfile.Config, p *plan.Plan, weights tensor.DType, steps int) *
 	}
 	s.PeakBytes = peak(s.Checkpoints, max(kept, 1))
 	s.LeastPeakBytes = peak(min(s.Models+1, saves), s.Models) // one that is kept, and with save.best another
-	if vfs.SameDrive(c.Budgets().Path, c.OutputDir) {
-		s.StateBytes = p.DiskBytes
+	for drive, isSaved := range savedOn(c) {
+		switch {
+		case !isSaved:
+		case len(p.ByDrive) == 0:
+			s.StateBytes = p.DiskBytes
+		case drive < len(p.ByDrive):
+			s.StateBytes += p.ByDrive[drive]
+		}
 	}
 	return s
 }
@@ -73,10 +79,30 @@ func savesOf(c *runfile.Config, steps int, stepSec float64) int {
 	return n
 }
 
-// WearOf returns the wear of a run. steps is 0 where their number is not known. oneDrive says that checkpoints are on
-// the drive of the state.
-func WearOf(c *runfile.Config, p *plan.Plan, steps int, oneDrive bool) *plan.Wear {
-	return p.WearOf(steps, predictedSaves(c.Save, steps, p.Predicted.StepSeconds), !oneDrive,
+// savedOn says of each directory of memory.path whether checkpoints are on the same drive.
+func savedOn(c *runfile.Config) []bool {
+	paths := c.Budgets().Path
+	saved := make([]bool, len(paths))
+	for _, i := range rundir.OnDrive(paths, c.OutputDir) {
+		saved[i] = true
+	}
+	return saved
+}
+
+// WearOf returns the wear of a run. steps is 0 where their number is not known.
+func WearOf(c *runfile.Config, p *plan.Plan, steps int) *plan.Wear {
+	return wearOf(c, p, steps, savedOn(c))
+}
+
+// WearElsewhere is WearOf for another machine, where checkpoints are on the first of its drives.
+func WearElsewhere(c *runfile.Config, p *plan.Plan, steps int) *plan.Wear {
+	saved := make([]bool, max(len(p.Placement.Drives), 1))
+	saved[0] = true
+	return wearOf(c, p, steps, saved)
+}
+
+func wearOf(c *runfile.Config, p *plan.Plan, steps int, saved []bool) *plan.Wear {
+	return p.WearOf(steps, predictedSaves(c.Save, steps, p.Predicted.StepSeconds), saved,
 		trace.RatingOf(c.Memory.RatedWrites.N))
 }
 

@@ -60,17 +60,20 @@ func (s *Session) CopyExtent(ctx context.Context, w *checkpoint.Writer, spec sto
 	return nil, nil
 }
 
-// linkExtent gives the files of an extent that is on disk a second name in a checkpoint, or copies them to another
-// drive.
+// linkExtent gives the files of an extent that is on disk a second name in a checkpoint, or copies those that are on
+// another drive.
 func (s *Session) linkExtent(ctx context.Context, w *checkpoint.Writer, id store.ID) error {
 	to, piece := checkpoint.IDOf(s.Plan.Model, id), -1
-	linked := vfs.SameDrive(s.stateDir, w.Dir())
+	var linked []bool // by drive
+	for _, dir := range s.stateDirs {
+		linked = append(linked, vfs.SameDrive(dir, w.Dir()))
+	}
 	return s.Disk.Files(ctx, id, linked, func(f store.PieceFile) error {
 		piece++
 		switch {
 		case f.Path == "": // never written: zeros
 			return w.Add(to, piece, make([]byte, f.Bytes))
-		case linked:
+		case f.Linked:
 			return w.Link(to, piece, f.Path, f.XXH3)
 		}
 		return w.Copy(to, piece, f.Path, f.XXH3)

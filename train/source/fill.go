@@ -12,9 +12,9 @@ import (
 )
 
 // OpenModelSession is OpenSession with a model's own weights.
-func OpenModelSession(ctx context.Context, e *session.Env, p *plan.Plan, dev *session.Devices, stateDir string,
+func OpenModelSession(ctx context.Context, e *session.Env, p *plan.Plan, dev *session.Devices, stateDirs []string,
 	src *Source) (*session.Session, error) {
-	return e.OpenSession(ctx, p, dev, session.SessionOptions{StateDir: stateDir,
+	return e.OpenSession(ctx, p, dev, session.SessionOptions{StateDirs: stateDirs,
 		Fill: func(ctx context.Context, s *session.Session) error { return Fill(ctx, s, src, "pretrained", 0) }})
 }
 

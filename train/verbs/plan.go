@@ -81,6 +81,11 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 	ctx, end := env.ShowSearch(ctx)
 	defer end()
 	begun := false
+	if !o.elsewhere() {
+		if err := rundir.CheckPaths(c.Budgets()); err != nil {
+			return nil, err
+		}
+	}
 	id, errID := env.Runs().IdentityOf(c.OutputDir, c)
 	if errID == nil && (id.Begun || len(id.CopiedFrom) > 0) && !o.elsewhere() {
 		own := *c
@@ -89,7 +94,7 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 				return nil, err
 			}
 		}
-		own.Memory.Path = id.StateDir(c) // what the run has left there is free
+		own.Memory.Path = id.StateDirs(c) // what the run has left there is free
 		c = &own
 	}
 	m, weights, err := modelToPlan(ctx, env, c.Model, o.Shape, c.Objective.Scores())
@@ -141,9 +146,14 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		if r.Plan, err = again(c); err == nil && named.DiskBytes > 0 {
 			r.Plan.Space = session.SpaceOf(c, r.Plan, weights, c.MaxSteps)
 			r.Plan.Space.StateBytes, r.Plan.Space.FreeBytes = r.Plan.DiskBytes, &named.DiskBytes // it has one drive
+			// Or it has several, with checkpoints on the first.
+			if n := len(r.Plan.ByDrive); n > 0 {
+				free := named.DiskBytes / int64(n)
+				r.Plan.Space.StateBytes, r.Plan.Space.FreeBytes = r.Plan.ByDrive[0], &free
+			}
 		}
 		if err == nil {
-			r.Plan.Wear = session.WearOf(c, r.Plan, c.MaxSteps, true)
+			r.Plan.Wear = session.WearElsewhere(c, r.Plan, c.MaxSteps)
 		}
 	} else {
 		dev, openErr := env.OpenDevices(string(c.Device))
