@@ -20,7 +20,7 @@ type NamedMachine struct {
 	Devices int // of that kind in the host; a step is dealt to all of them
 	// Budgets where a run file names none: what is left of the device's memory, of the RAM and of the drive.
 	DeviceBytes, HostBytes, DiskBytes int64
-	RatedWriteBytes                   int64    // what the drive's maker warrants to be written in its life
+	RatedWriteBytes                   int64    // what the maker of a drive warrants to be written in its life
 	Sources                           []string // of the rates; what such a machine cannot do comes first
 }
 
@@ -242,17 +242,6 @@ var (
 			"6.7 GB/s read and 4.0 GB/s written each, and one drive write a day for five years, are assumed"}
 )
 
-// twice is two such drives as one array, without redundancy, whose rates and ratings add up.
-func (d drive) twice() drive {
-	d.bytes *= 2
-	d.readGBPerSec *= 2
-	d.writeGBPerSec *= 2
-	d.ratedWriteBytes *= 2
-	d.source = "drives: two as one array (RAID 0), with the rates, the capacity and the rated writes of both, which " +
-		"assumes that each has four lanes of its own; each a " + strings.TrimPrefix(d.source, "drive: ")
-	return d
-}
-
 // nvlink has the figures of a data sheet for the links of a GPU to the others of its host.
 type nvlink struct {
 	gbPerSec float64 // in one direction
@@ -288,26 +277,22 @@ func Machines() []NamedMachine {
 			"9004, one module each), %d x 12 x 8 B x 4.8 GT/s = %.0f GB/s, for all GPUs together; each has 16 lanes "+
 			"of its own", sockets, rate)}
 	}
-	two := func(h hostSystem) hostSystem {
-		h.drive = h.drive.twice()
-		return h
-	}
 	const gib = 1 << 30
 	return []NamedMachine{
 		whatIf("rtx2060-laptop-6gb", rtx2060Laptop, hostSystem{16 * gib, 42.7, 6, false, consumer3, "RAM: 16 GB, two channels of DDR4-2666, 2 x 8 B x 2.67 GT/s = 42.7 GB/s"}),
 		whatIf("rtx3090-pc-24gb-64gb", rtx3090, desktop4(64*gib)),
 		whatIf("rtx3090-pc-24gb-128gb", rtx3090, desktop4(128*gib)),
 		whatIf("rtx4090-pc-128gb", rtx4090, desktop5(128*gib)),
-		whatIf("rtx4090-pc-128gb-2drives", rtx4090, two(desktop5(128*gib))),
+		whatIf("rtx4090-pc-128gb-2drives", rtx4090, desktop5(128*gib)).withTwoDrives(),
 		whatIf("rtx4090-pc-192gb", rtx4090, desktop5(192*gib)),
-		whatIf("rtx4090-pc-192gb-2drives", rtx4090, two(desktop5(192*gib))),
+		whatIf("rtx4090-pc-192gb-2drives", rtx4090, desktop5(192*gib)).withTwoDrives(),
 		whatIf("rtx4090-pc-256gb", rtx4090, desktop5(256*gib)),
-		whatIf("rtx4090-pc-256gb-2drives", rtx4090, two(desktop5(256*gib))),
+		whatIf("rtx4090-pc-256gb-2drives", rtx4090, desktop5(256*gib)).withTwoDrives(),
 		whatIf("rtx5060ti-pc-16gb-64gb", rtx5060Ti, desktop5(64*gib)),
 		whatIf("rtx5060ti-pc-16gb-128gb", rtx5060Ti, desktop5(128*gib)),
 		whatIf("rtx5090-pc-128gb", rtx5090, desktop5(128*gib)),
 		whatIf("rtx5090-pc-192gb", rtx5090, desktop5(192*gib)),
-		whatIf("rtx5090-pc-192gb-2drives", rtx5090, two(desktop5(192*gib))),
+		whatIf("rtx5090-pc-192gb-2drives", rtx5090, desktop5(192*gib)).withTwoDrives(),
 		whatIf("rtx5090-pc-256gb", rtx5090, desktop5(256*gib)),
 		whatIf("rtxa6000-256gb", rtxA6000, hostSystem{256 * gib, 204.8, 24, false, consumer4, "RAM: 256 GB, eight channels of DDR4-3200 (Threadripper PRO 5000), 8 x 8 B x 3.2 GT/s = 204.8 GB/s"}),
 		whatIf("rtx6000ada-256gb", rtx6000Ada, hostSystem{256 * gib, 332.8, 32, false, consumer4, "RAM: 256 GB, eight channels of DDR5-5200 (Threadripper PRO 7000), 8 x 8 B x 5.2 GT/s = 332.8 GB/s"}),
@@ -395,6 +380,21 @@ func (m NamedMachine) with(n int) NamedMachine {
 	return m
 }
 
+// withTwoDrives is the machine with a second such drive, as memory.path lists them, whose rates are assumed to add up.
+func (m NamedMachine) withTwoDrives() NamedMachine {
+	one := DriveRates{ReadBytesPerSec: m.Machine.DiskReadBytesPerSec, WriteBytesPerSec: m.Machine.DiskWriteBytesPerSec}
+	m.Machine.Drives = []DriveRates{one, one}
+	m.Machine.DiskReadBytesPerSec, m.Machine.DiskWriteBytesPerSec = 2*one.ReadBytesPerSec, 2*one.WriteBytesPerSec
+	m.DiskBytes *= 2
+	for i, source := range m.Sources {
+		if each, ok := strings.CutPrefix(source, "drive: "); ok {
+			m.Sources[i] = "drives: two, as memory.path lists them, which assumes that each has four lanes of its own; each a " +
+				each
+		}
+	}
+	return m
+}
+
 // deviceReserveBytes stay free of a GPU's memory: for the driver's context, its libraries' workspaces, a screen.
 const deviceReserveBytes = 1 << 30
 
@@ -434,13 +434,17 @@ func (m *Machine) shareRAM(bytesPerSec, bytesPerCopied float64) {
 }
 
 // Request asks for a plan with all of the machine as budgets, its disk included. Devices copy from each other where the
-// machine has a rate for that.
+// machine has a rate for that, and state on disk is dealt to drives, of one capacity each, where it has several.
 func (m *NamedMachine) Request(of *model.Model, n Numerics) Request {
 	dev := m.Device
 	dev.PeerCopies = m.Machine.PeerCopyBytesPerSec > 0
-	return Request{Model: of, Numerics: n, Device: dev, Devices: m.Devices, Machine: m.Machine,
+	r := Request{Model: of, Numerics: n, Device: dev, Devices: m.Devices, Machine: m.Machine,
 		ProgramBytes: ProgramBytes(m.Device, m.Devices), DeviceBytes: m.DeviceBytes, HostBytes: m.HostBytes,
 		DiskBytes: m.DiskBytes}
+	if drives := len(m.Machine.Drives); drives > 1 {
+		r.DealByRate(make([]string, drives), slices.Repeat([]int64{m.DiskBytes / int64(drives)}, drives))
+	}
+	return r
 }
 
 // FindMachine is the machine of that name, or an error that lists those there are.

@@ -128,6 +128,8 @@ func (f *machineFile) read(p *ast.MappingValueNode) {
 		f.on.Machine.F32AttentionByLength = f.attention(key, p.Value)
 	case key == "operations":
 		f.on.Machine.Operations = f.operations(p.Value)
+	case key == "drives":
+		f.on.Machine.Drives = f.drives(p.Value)
 	case !isScalar:
 		f.fail(p.Key, "%s must be one value", key)
 	case key == "name":
@@ -274,6 +276,59 @@ func (f *machineFile) operations(n ast.Node) (rates []plan.OperationRate) {
 	return rates
 }
 
+// drives reads the rates of several drives, each alone.
+func (f *machineFile) drives(n ast.Node) (drives []plan.DriveRates) {
+	const want = "drives must be a list of at least two of {read_bytes_per_sec: 7e9, write_bytes_per_sec: 2e9}"
+	list, ok := n.(*ast.SequenceNode)
+	if !ok || len(list.Values) < 2 || len(list.Values) > plan.MaxDrives {
+		f.fail(n, "%s", want)
+		return nil
+	}
+	for _, e := range list.Values {
+		var d plan.DriveRates
+		for _, p := range pairs(e) {
+			text, _ := scalarText(p.Value)
+			switch keyText(p.Key) {
+			case "read_bytes_per_sec":
+				d.ReadBytesPerSec, _ = strconv.ParseFloat(text, 64)
+			case "write_bytes_per_sec":
+				d.WriteBytesPerSec, _ = strconv.ParseFloat(text, 64)
+			case "path": // as the probe writes it
+			default:
+				f.fail(p.Key, "%s", want)
+			}
+		}
+		if !(d.ReadBytesPerSec > 0 && d.WriteBytesPerSec > 0) || math.IsInf(d.ReadBytesPerSec+d.WriteBytesPerSec, 0) {
+			f.fail(e, "%s", want)
+		}
+		drives = append(drives, d)
+	}
+	return drives
+}
+
+// addDrives has the rates of the disk follow from those of its drives, where the file does not have them, and leaves
+// the drives of a base out where the file describes another disk.
+func (f *machineFile) addDrives() {
+	m := &f.on.Machine
+	var read, write float64
+	for _, d := range m.Drives {
+		read, write = read+d.ReadBytesPerSec, write+d.WriteBytesPerSec
+	}
+	given := f.given["disk_read_bytes_per_sec"] || f.given["disk_write_bytes_per_sec"]
+	if !f.given["drives"] {
+		if given {
+			m.Drives = nil
+		}
+		return
+	}
+	if !f.given["disk_read_bytes_per_sec"] {
+		m.DiskReadBytesPerSec = read
+	}
+	if !f.given["disk_write_bytes_per_sec"] {
+		m.DiskWriteBytesPerSec = write
+	}
+}
+
 // maxOperations bounds the rates of operations.
 const maxOperations = 1000
 
@@ -301,6 +356,7 @@ func (f *machineFile) finish() (plan.NamedMachine, error) {
 			need(key, rate.Float() > 0)
 		}
 	}
+	f.addDrives()
 	if f.sizes["disk_space"] > 0 {
 		need("disk_read_bytes_per_sec", m.DiskReadBytesPerSec > 0)
 		need("disk_write_bytes_per_sec", m.DiskWriteBytesPerSec > 0)
@@ -405,6 +461,13 @@ func MachineText(on plan.NamedMachine) string {
 		if isRate && rate.Float() > 0 && !follows {
 			fmt.Fprintf(&b, "%s: %s\n", key, strconv.FormatFloat(rate.Float(), 'g', 6, 64))
 		}
+	}
+	if len(on.Machine.Drives) > 0 {
+		b.WriteString("drives:\n")
+	}
+	for _, d := range on.Machine.Drives {
+		fmt.Fprintf(&b, "- {read_bytes_per_sec: %s, write_bytes_per_sec: %s}\n",
+			strconv.FormatFloat(d.ReadBytesPerSec, 'g', 6, 64), strconv.FormatFloat(d.WriteBytesPerSec, 'g', 6, 64))
 	}
 	if len(on.Machine.Operations) > 0 {
 		b.WriteString("operations:\n")

@@ -223,3 +223,38 @@ func FuzzMachineFile(f *testing.F) {
 		}
 	})
 }
+
+// Several drives have rates of their own, which add up unless the file says what they have at once. Lists of
+// a probe and of MachineText are read, and anything else is an error of a line.
+func TestMachineFileWithDrives(t *testing.T) {
+	const drives = "drives: [{read_bytes_per_sec: 7e9, write_bytes_per_sec: 2e9}, " +
+		"{path: /mnt/b, read_bytes_per_sec: 3e9, write_bytes_per_sec: 1e9}]\n"
+	on, err := ParseMachine([]byte(wholeMachine + drives))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := on.Machine; len(m.Drives) != 2 || m.Drives[1].WriteBytesPerSec != 1e9 || m.DiskReadBytesPerSec != 6e9 {
+		t.Errorf("%+v", m)
+	}
+	if on, err = ParseMachine([]byte("base: rtx4090-pc-256gb\n" + drives)); err != nil ||
+		on.Machine.DiskReadBytesPerSec != 10e9 ||
+		on.Machine.DiskWriteBytesPerSec != 3e9 || len(on.Request(nil, plan.Numerics{}).Drives) != 2 {
+		t.Errorf("%+v, %v", on.Machine, err)
+	}
+	again, err := ParseMachine([]byte(MachineText(on)))
+	if err != nil || !cmp.Equal(again.Machine.Drives, []plan.DriveRates{{ReadBytesPerSec: 7e9, WriteBytesPerSec: 2e9},
+		{ReadBytesPerSec: 3e9, WriteBytesPerSec: 1e9}}) || again.Machine.DiskReadBytesPerSec != 10e9 {
+		t.Errorf("%+v, %v", again.Machine, err)
+	}
+	one, err := ParseMachine([]byte("base: rtx4090-pc-256gb-2drives\ndisk_read_bytes_per_sec: 7e9\n"))
+	if err != nil || one.Machine.Drives != nil {
+		t.Errorf("with the rate of another disk: %+v, %v", one.Machine.Drives, err)
+	}
+	for _, bad := range []string{"drives: 2\n", "drives: [{read_bytes_per_sec: 7e9, write_bytes_per_sec: 2e9}]\n",
+		"drives: [{read_bytes_per_sec: 7e9}, {read_bytes_per_sec: 7e9}]\n", "drives: [{x: 1}, {x: 2}]\n"} {
+		if _, err := ParseMachine([]byte(wholeMachine + bad)); err == nil || !strings.Contains(err.Error(),
+			"drives must be a list") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
