@@ -142,7 +142,12 @@ func TestPointsStay(t *testing.T) {
 		if step%250 != 0 {
 			continue
 		}
-		doc := ask(t, tab, asked{names: []string{"loss"}, to: 1 << 40, points: 100})
+		doc := ask(t, tab, asked{names: []string{"loss"}, from: 77, to: 1 << 40, points: 100})
+		for i, last := range doc.Steps[:len(doc.Steps)-1] {
+			if last%int64(doc.Bucket) != 0 {
+				t.Fatalf("point %d, of %d steps, ends at step %d", i, doc.Bucket, last)
+			}
+		}
 		for i := range len(before.Steps) - 1 {
 			if doc.Bucket == before.Bucket && (doc.Steps[i] != before.Steps[i] ||
 				*doc.Columns["loss"].Mean[i] != *before.Columns["loss"].Mean[i]) {

@@ -27,20 +27,6 @@ const (
 // found is a run in a directory.
 type found struct{ base, rel, records string }
 
-// CheckDir refuses a name that is no directory.
-func CheckDir(dir string) error {
-	info, err := os.Stat(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s does not exist; name the output_dir of a run, or a folder of runs", dir)
-	case err != nil:
-		return err
-	case !info.IsDir():
-		return fmt.Errorf("%s is not a directory; name the output_dir of a run, or a folder of runs", dir)
-	}
-	return nil
-}
-
 // search finds the runs of directories, in order. message says what cannot be shown; empty: all can.
 func search(dirs []string) (all []found, message string) {
 	entries := 0

@@ -121,7 +121,7 @@ func (f *Frozen) WritePage(w io.Writer, refreshSec int) error {
 		add(at+"samples", samples, errRead)
 		add(at+"plan", r.planDocument(), nil)
 		add(at+"timeline", r.timelineDocument(), nil)
-		add(at+"rows", map[string]any{"rows": nil}, nil)
+		add(at+"rows", map[string]any{"rows": nil}, nil) // their tokens are too much for one file
 	}
 	if err != nil {
 		return err

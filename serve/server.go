@@ -242,7 +242,8 @@ func (s *Server) routes() http.Handler {
 		}
 		return r.samplesDocument(after)
 	})
-	document("rows", func(*run, *http.Request) (any, error) { return map[string]any{"rows": nil}, nil })
+	document("rows", func(r *run, _ *http.Request) (any, error) { return r.rowsDocument(), nil })
+	document("rows/{row}", func(r *run, q *http.Request) (any, error) { return r.rowDocument(q.PathValue("row")) })
 	mux.HandleFunc("GET /api/events", s.watch)
 	mux.HandleFunc("GET /metrics", s.metrics)
 	for name, ask := range asks {

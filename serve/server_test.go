@@ -127,6 +127,22 @@ func TestDocuments(t *testing.T) {
 		`"prompt":[{"role":"user","content":"\u003ca\u003e"}],"text":"c","finish":"length"}]}` {
 		t.Errorf("samples: %s", w)
 	}
+	write(t, a, "rows.jsonl", `{"input_ids":[5,6],"labels":[-100,6],"losses":[null,2.5],"loss":2.5,"tokens":["a","b"],`+
+		`"pair":3,"side":"chosen"}
+{"input_ids":[5,7],"labels":[-100,7],"losses":[null,1.5],"loss":1.5,"tokens":["a","c"],"pair":3,"side":"rejected"}
+{"input_ids":[5],"labels":[-100],"losses":[null],"tokens":["a"]}
+{"summary":{"documents":2}}
+`)
+	for path, want := range map[string]string{
+		"": `{"rows":[{"index":1,"loss":2.5,"source":"ab","tokens":2},{"index":2,"loss":null,"source":"a","tokens":1}]}`,
+		"/1": `{"sides":[{"name":"chosen","tokens":[{"id":5,"learned":false,"loss":null,"text":"a"},` +
+			`{"id":6,"learned":true,"loss":2.5,"text":"b"}]},{"name":"rejected","tokens":[{"id":5,"learned":false,` +
+			`"loss":null,"text":"a"},{"id":7,"learned":true,"loss":1.5,"text":"c"}]}]}`,
+		"/2": `{"sides":[{"name":"text","tokens":[{"id":5,"learned":false,"loss":null,"text":"a"}]}]}`} {
+		if got := s.do(request("GET", "/api/runs/r1/rows"+path)).Body.String(); got != want {
+			t.Errorf("rows%s: %s", path, got)
+		}
+	}
 	empty := map[string]string{"settings": `{"settings":{}}`, "samples": `{"samples":[]}`, "rows": `{"rows":null}`,
 		"timeline": `{"predicted":null,"measured":null}`, "plan": `{"host_bytes":null,"device_bytes":null,` +
 			`"disk_bytes":null,"tiers":[],"step_sec":null,"lanes":null,"timeline":null}`}

@@ -24,7 +24,9 @@ func TestDocument(t *testing.T) {
 	add(trace.Compute.Of(0), "forward layer 0", 30, 50)
 	add(trace.Compute.Of(0), "forward layer 1", 60, 80)
 	add(trace.Compute.Of(0), "forward layer 1", 80, 90) // of the next micro-batch
-	add(trace.Drain.Of(0), "save layer 0", 70, 71)      // nothing ended since 0 but what ended before
+	add(trace.Drain.Of(0), "save layer 0", 70, 71)
+	add(trace.Fetch.Of(0), "fetch layer 1", 92, 99)
+	add(trace.Update.Of(0), "update layer 2", 91, 95)
 	for i := range 1000 {
 		add(trace.Compute.Of(0), fmt.Sprint("backward layer ", i), 100+0.1*float64(i), 100+0.1*float64(i)+0.05)
 	}
@@ -54,7 +56,7 @@ func TestDocument(t *testing.T) {
 	if n := len(compute.Spans); n < 20 || n > 60 || compute.Spans[n-1].To != d.Seconds {
 		t.Errorf("%d spans, to %g", n, compute.Spans[n-1].To)
 	}
-	if math.Abs(compute.Busy-0.1) > 1e-6 || math.Abs(compute.Waiting["fetch"]-0.03) > 1e-9 ||
+	if math.Abs(compute.Busy-0.1) > 1e-6 || math.Abs(compute.Waiting["fetch"]-0.04) > 1e-9 ||
 		math.Abs(compute.Waiting["update"]-0.01) > 1e-9 || len(compute.Waiting) != 2 {
 		t.Errorf("busy %g, waiting %v", compute.Busy, compute.Waiting)
 	}

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -43,7 +46,7 @@ func (c *serveCmd) Run(p *program) error {
 		dirs = []string{defaultRuns}
 	}
 	for _, dir := range dirs {
-		if err := serve.CheckDir(dir); err != nil {
+		if err := checkDir(dir); err != nil {
 			return blame.BadRequest(err)
 		}
 	}
@@ -61,6 +64,20 @@ func (c *serveCmd) Run(p *program) error {
 		return err
 	}
 	<-p.ctx.Done()
+	return nil
+}
+
+// checkDir refuses a name that is no directory.
+func checkDir(dir string) error {
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s does not exist; name the output_dir of a run, or a folder of runs", dir)
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a directory; name the output_dir of a run, or a folder of runs", dir)
+	}
 	return nil
 }
 
