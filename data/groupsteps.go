@@ -72,12 +72,13 @@ func (s *groupSteps) add() bool {
 func (s *groupSteps) fill(c Cursor, rows int) Cursor {
 	s.members, s.rowOf, s.otherOf, s.wide = s.members[:0], s.rowOf[:0], s.otherOf[:0], 0
 	share := rows / s.cohorts
+	epoch, isAlone := c.Epoch, s.order.d.HasRollouts() // a step has no answer twice
 	for cohort := range s.cohorts {
 		s.shelf.clear(share)
 		if s.others != nil {
 			s.others.clear(share)
 		}
-		for s.most == 0 || len(s.members) < s.most {
+		for (s.most == 0 || len(s.members) < s.most) && !(isAlone && len(s.members) > 0 && c.Epoch > epoch) {
 			group, after, ok := s.order.find(c)
 			if !ok {
 				break
@@ -85,7 +86,9 @@ func (s *groupSteps) fill(c Cursor, rows int) Cursor {
 			if s.measure(group) > int64(share)*s.order.row {
 				s.wide++
 			} else if s.add() {
-				s.members = append(s.members, group)
+				if s.members = append(s.members, group); len(s.members) == 1 {
+					epoch = c.Epoch
+				}
 			} else {
 				break
 			}

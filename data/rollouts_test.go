@@ -132,6 +132,17 @@ func stepsOfRollouts(t *testing.T, d *Dataset) {
 			t.Fatal(err)
 		}
 	}
+	// A step does not begin the next epoch, however much room there is: it would have answers twice.
+	again, err := NewLoader(d, LoaderOptions{SequenceLen: 9, BatchTokens: 90})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := next(again, 10); err != nil || len(again.Documents()) != 6 || again.Cursor().Row != 0 {
+			t.Errorf("a step of %d answers ends at %+v: %v", len(again.Documents()), again.Cursor(), err)
+		}
+	}
+	again.Close()
 	l, err := NewLoader(d, LoaderOptions{SequenceLen: 8, BatchTokens: 8, Epochs: 1})
 	if err != nil {
 		t.Fatal(err)
