@@ -38,7 +38,7 @@ func TestPlanForDrives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if one.ByDrive != nil || one.Placement.Drives != nil && len(one.Placement.Drives) > 1 {
+	if one.ByDrive != nil || len(one.Placement.Drives) > 1 {
 		t.Errorf("of one drive: %v of %v", one.ByDrive, one.Placement.Drives)
 	}
 	for name, c := range map[string]struct {

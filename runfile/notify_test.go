@@ -8,7 +8,7 @@ import (
 const noticeHead = "model: m\ndatasets: [{path: a.jsonl, type: text}]\n"
 
 func TestNotices(t *testing.T) {
-	c, err := Parse([]byte(noticeHead + `notify:
+	_, err := Parse([]byte(noticeHead + `notify:
 - {on: [ended, failed], command: [notify-send, millrace]}
 - {url: "https://example.com/hook"}
 - {on: slow, url: $HOOK}
@@ -16,7 +16,7 @@ func TestNotices(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "notify[2].on must be a list") {
 		t.Errorf("one event: %v", err)
 	}
-	c, err = Parse([]byte(noticeHead + `notify:
+	c, err := Parse([]byte(noticeHead + `notify:
 - {on: [ended, failed], command: [notify-send, millrace]}
 - {url: "https://example.com/$TEAM/${HOOK}x"}
 `))

@@ -59,7 +59,7 @@ func TestTensorBoardReads(t *testing.T) {
 		Texts: map[string]map[int64]string{}, Status: theirs.Status}
 	for tag, points := range theirs.Scalars {
 		for _, p := range points {
-			want.Scalars[tag] = append(want.Scalars[tag], tensorboardtest.Point{int64(p[0]), p[1], float32(p[2])})
+			want.Scalars[tag] = append(want.Scalars[tag], tensorboardtest.At(int64(p[0]), p[1], float32(p[2])))
 		}
 	}
 	for tag, texts := range theirs.Texts {

@@ -21,6 +21,9 @@ type Point struct {
 	Value    float32
 }
 
+// At is a point.
+func At(step int64, wallTime float64, value float32) Point { return Point{step, wallTime, value} }
+
 // Run holds what the event files of a directory say.
 type Run struct {
 	Files    int
