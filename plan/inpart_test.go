@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// A search for the blocks whose gradients are kept ends where an eighth of them is no faster, and else takes the fastest
-// of three; it hands on the seconds of the best way for all.
+// A search for the blocks whose gradients are kept ends where an eighth of them is no faster, and else takes the
+// fastest of three; it hands on the seconds of the best way for all.
 func TestInPartTriesEighths(t *testing.T) {
 	m := &model.Model{Blocks: make([]*nn.Block, 16)}
 	in := func(sec float64) *Plan { return &Plan{Model: m, Predicted: Prediction{StepSeconds: sec}} }
@@ -36,7 +36,8 @@ func TestInPartTriesEighths(t *testing.T) {
 			return in(sec), nil
 		})
 		if !slices.Equal(tried, c.tried) || got.Predicted.StepSeconds != c.want || got.OtherStepSeconds != c.other {
-			t.Errorf("%v: tried %v, took %v s, %v s otherwise", c.seconds, tried, got.Predicted.StepSeconds, got.OtherStepSeconds)
+			t.Errorf("%v: tried %v, took %v s, %v s otherwise", c.seconds, tried, got.Predicted.StepSeconds,
+				got.OtherStepSeconds)
 		}
 	}
 }

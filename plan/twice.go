@@ -180,9 +180,9 @@ func (r Request) chooseGradients(ctx context.Context, thorough bool, most float6
 }
 
 // inPart looks for a layer from which on gradients are computed twice that makes steps faster than the best way for
-// all: gradients of the lowest blocks are kept then. An eighth of the blocks is tried first, and more and fewer if that is
-// faster. Updates of kept gradients wait for the norm, and then have only the second half of the step to be done in, so
-// more blocks than these were never better (docs/log.md).
+// all: gradients of the lowest blocks are kept then. An eighth of the blocks is tried first, and more and fewer if that
+// is faster. Updates of kept gradients wait for the norm, and then have only the second half of the step to be done in,
+// so more blocks than these were never better (docs/log.md).
 func (r Request) inPart(best *Plan, choose func(from int, most float64) (*Plan, error)) *Plan {
 	whole := best
 	for _, eighths := range []float64{1, 2, 0.5} {

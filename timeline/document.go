@@ -33,8 +33,8 @@ type DocumentSpan struct {
 }
 
 // Document returns the step with at most about spans of each lane: shorter ones are joined with their neighbours. The
-// lane that another one waited for is found in the times alone, in the same way for a step that was measured and for one
-// that was simulated, so that the two can be compared.
+// lane that another one waited for is found in the times alone, in the same way for a step that was measured and for
+// one that was simulated, so that the two can be compared.
 func (s *Step) Document(spans int) *Document {
 	d := &Document{Step: s.Number, Simulated: s.Simulated, Torn: s.Torn, Seconds: s.Length.Seconds(),
 		Lanes: []DocumentLane{}}

@@ -7,8 +7,8 @@ import (
 )
 
 // Controls take what a user asks of a run while it takes steps, from any goroutine. The run follows at the next
-// boundary after a step; of several hosts those of host 0 count. To have a run stop after its step, close Env.Stop. None
-// of it changes a bit of the weights.
+// boundary after a step; of several hosts those of host 0 count. To have a run stop after its step, close Env.Stop.
+// None of it changes a bit of the weights.
 type Controls struct {
 	mu        sync.Mutex
 	isOpen    bool // the run takes steps

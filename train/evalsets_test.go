@@ -43,7 +43,8 @@ func TestEvaluationSets(t *testing.T) {
 		make      func(*testing.T) *runfile.Config
 		tolerance float64 // of the loss over all; that of kto has a part of the documents that are computed together
 	}{
-		{"sft", func(t *testing.T) *runfile.Config { return smallConfig(t) }, 1e-12}, {"kto", labelsConfig, 0.05}, {"dpo", preferenceConfig, 1e-12},
+		{"sft", func(t *testing.T) *runfile.Config { return smallConfig(t) }, 1e-12}, {"kto", labelsConfig, 0.05},
+		{"dpo", preferenceConfig, 1e-12},
 		{"reward", rewardConfig, 1e-12}, {"distill", distillConfig, 1e-12},
 	} {
 		t.Run(of.name, func(t *testing.T) {

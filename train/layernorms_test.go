@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// With layer_norms a record has the norm of each layer's gradient, which is 0 of frozen ones; together they are the norm.
-// The run is the same to the bit.
+// With layer_norms a record has the norm of each layer's gradient, which is 0 of frozen ones; together they are the
+// norm. The run is the same to the bit.
 func TestLayerNorms(t *testing.T) {
 	var models []string
 	for _, asked := range []bool{false, true} {

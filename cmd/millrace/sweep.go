@@ -183,8 +183,8 @@ func planKey(c runfile.Config) (string, error) {
 	return string(doc), err
 }
 
-// predictedSec predicts how long a run takes by its plan, without evaluations; 0 where its number of steps follows from the
-// data, or there is no plan.
+// predictedSec predicts how long a run takes by its plan, without evaluations; 0 where its number of steps follows from
+// the data, or there is no plan.
 func (r *sweptRun) predictedSec() float64 { return r.StepSec * float64(r.config.MaxSteps) }
 
 // trainer starts the program's own verb train in a process of its own, where tests put another program. So each run has

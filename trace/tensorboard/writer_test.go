@@ -65,9 +65,10 @@ func TestWriter(t *testing.T) {
 	third := 1 / float64(3)
 	want := &tensorboardtest.Run{Files: 2, Scalars: map[string][]tensorboardtest.Point{"loss": {
 		tensorboardtest.At(0, 2.5, 1), tensorboardtest.At(1, 2.5, 0.5), tensorboardtest.At(2, 2.5, float32(third)),
-		tensorboardtest.At(3, 3.5, -3), tensorboardtest.At(4, 3.5, -4)}}, Texts: map[string]map[int64]string{"samples/1": {0: "",
-		1: strings.Repeat("x", 100), 2: strings.Repeat("x", 200)}}, Status: 1, Settings: map[string]any{
-		"learning_rate": 1e-5, "save.best": true, "model": "a\uFFFDb", "seed": float64(42), "off": false, "tokenizer": "nan"}}
+		tensorboardtest.At(3, 3.5, -3), tensorboardtest.At(4, 3.5, -4)}},
+		Texts:  map[string]map[int64]string{"samples/1": {0: "", 1: strings.Repeat("x", 100), 2: strings.Repeat("x", 200)}},
+		Status: 1, Settings: map[string]any{"learning_rate": 1e-5, "save.best": true,
+			"model": "a\uFFFDb", "seed": float64(42), "off": false, "tokenizer": "nan"}}
 	if d := cmp.Diff(want, got); d != "" || !isFirst || second {
 		t.Errorf("first %v and %v, -want +got\n%s", isFirst, second, d)
 	}
@@ -94,7 +95,8 @@ func TestFullDisk(t *testing.T) {
 	ok(t, w.Scalars(1, 3, []tensorboard.Scalar{{"loss", 3}}))
 	got, err := tensorboardtest.Read(dir)
 	ok(t, err)
-	if d := cmp.Diff([]tensorboardtest.Point{tensorboardtest.At(1, 1, 1), tensorboardtest.At(3, 1, 3)}, got.Scalars["loss"]); d != "" {
+	want := []tensorboardtest.Point{tensorboardtest.At(1, 1, 1), tensorboardtest.At(3, 1, 3)}
+	if d := cmp.Diff(want, got.Scalars["loss"]); d != "" {
 		t.Error(d)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/trace"
 )
 
-// The scripts of docs/trackers.md send a run that has ended, with the packages of the trackers themselves, which keep it
-// on this machine.
+// The scripts of docs/trackers.md send a run that has ended, with the packages of the trackers themselves, which keep
+// it on this machine.
 func TestScripts(t *testing.T) {
 	const variable = "MILLRACE_TRACKERS_PYTHON"
 	python := os.Getenv(variable)
@@ -56,7 +56,8 @@ func TestScripts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command(python, write(name+"_.py", blocks[i+1][1]), "run")
 			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), "WANDB_MODE=offline", "SWANLAB_MODE=offline", "HOME="+dir, "TRACKIO_DIR="+filepath.Join(dir, "trackio"))
+			cmd.Env = append(os.Environ(), "WANDB_MODE=offline", "SWANLAB_MODE=offline", "HOME="+dir,
+				"TRACKIO_DIR="+filepath.Join(dir, "trackio"))
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
