@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/internal/terminal"
 	"github.com/millrace/millrace/report"
 	"github.com/millrace/millrace/report/page"
@@ -28,7 +29,7 @@ const (
 type Frozen struct{ server *Server }
 
 // Freeze reads runs: output directories, or files of records. The errors are those of report.Read. With started alone,
-// runs that have not done a step are left out.
+// runs that have not done a step are left out, and lines that are no records.
 func Freeze(names []string, version string, started bool) (*Frozen, error) {
 	s := &Server{options: Options{Version: version, LimitBytes: DefaultLimitBytes}}
 	for _, name := range names {
@@ -41,6 +42,9 @@ func Freeze(names []string, version string, started bool) (*Frozen, error) {
 		r.name = terminal.Text(name)
 		none := (*report.NoStepError)(nil)
 		switch err := r.readAll(); {
+		case err == nil && r.records.damaged > 0 && !started:
+			return nil, fmt.Errorf("%s: %s cannot be read as records of metrics; correct or remove them, or name another run",
+				filepath.Join(r.base, r.records.name), spelling.Count(r.records.damaged, "line"))
 		case errors.As(err, &none) && started:
 		case err != nil:
 			return nil, err

@@ -15,7 +15,7 @@ import (
 type evalCmd struct {
 	Model        string   `required:"" placeholder:"DIR" help:"Model: a Hugging Face directory, a hub id, a run's output directory, or one of its checkpoints."`
 	Data         []string `required:"" sep:"none" placeholder:"FILE" help:"JSON, JSONL, Parquet or plain text, or a data set of the hub. May be repeated."`
-	EvalSet      []string `placeholder:"LABEL" help:"Label of the set that the file of --data at the same place belongs to: each set has a loss of its own. As many as --data, separated by commas."`
+	EvalSet      []string `placeholder:"NAME" help:"Label of the set that the file of --data at the same place belongs to: each set has a loss of its own. As many as --data, separated by commas."`
 	Name         string   `placeholder:"SUBSET" help:"Subset of a data set of the hub."`
 	Split        string   `placeholder:"NAME" help:"Split of a data set of the hub; by default train."`
 	Revision     string   `placeholder:"REVISION" help:"Branch, tag or commit of a data set of the hub."`

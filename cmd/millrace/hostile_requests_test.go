@@ -17,7 +17,11 @@ func hostileRequests() (all []hostile) {
 	for _, c := range []struct{ line, want string }{
 		{"tarin", `did you mean "train"`},
 		{"trian run.yaml", "trian"},
-		{"serve", "there is no command serve"},
+		{"server", "there is no command server"},
+		{"metrics none", "none"},
+		{"metrics out --columns", "--columns"},
+		{"serve none", "none"},
+		{"compare none", "2 to 64 runs"},
 		{"login", "there is no command login"},
 		{"train --lr 3", "unknown flag --lr: write learning_rate=3"},
 		{"train run.yaml --learning-rate 1e-4", "write learning_rate=1e-4"},

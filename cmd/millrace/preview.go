@@ -15,7 +15,7 @@ import (
 type previewCmd struct {
 	runFile
 	Limit  int    `default:"3" help:"Examples to show; 0 shows all."`
-	Losses string `placeholder:"MODEL" help:"Show the loss of each token by a model: a directory, a hub id, a run's output directory, or one of its checkpoints."`
+	Losses string `complete:"DIR" placeholder:"MODEL" help:"Show the loss of each token by a model: a directory, a hub id, a run's output directory, or one of its checkpoints."`
 	Worst  bool   `help:"Show those with the greatest losses, instead of the first ones; with --losses."`
 	JSON   bool   `help:"Print one object per example, with input_ids and labels, before packing (-100 does not count), and then one with the summary."`
 	HTML   string `name:"html" placeholder:"FILE" help:"Write a page that shows every token of the examples."`

@@ -19,7 +19,7 @@ import (
 
 type serveCmd struct {
 	Dirs      []string `arg:"" optional:"" complete:"DIR" name:"DIR" help:"Output directories of runs, or folders of them; by default runs."`
-	Address   string   `default:"127.0.0.1:7077" placeholder:"HOST:PORT" help:"Address to listen on. One that other machines reach needs the token that is printed."`
+	Address   string   `complete:"127.0.0.1:7077" default:"127.0.0.1:7077" placeholder:"HOST:PORT" help:"Address to listen on. One that other machines reach needs the token that is printed."`
 	TokenFile string   `complete:"FILE" placeholder:"FILE" help:"File with the token to use, of 16 characters or more; by default a new one at each start."`
 }
 

@@ -34,7 +34,7 @@ func CheckPaths(m runfile.Memory) error {
 		}
 		for j, other := range there {
 			if os.SameFile(other, info) {
-				return fmt.Errorf("memory.path: %s and %s are the same directory; list each drive once", m.Path[j],
+				return fmt.Errorf("memory.path: %s and %s are the same directory; name each one once", m.Path[j],
 					m.Path[i])
 			}
 		}
