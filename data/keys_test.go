@@ -136,6 +136,20 @@ func rendered(t *testing.T, chat *Chat, kind Type, row object) (string, error) {
 
 func row0(text []byte) row { return row{file: "x", line: 1, data: text} }
 
+// acceptedRow reads bytes as a row, and returns its documents; none: it is refused, by an error that names the place in
+// a line.
+func acceptedRow(t *testing.T, s rowReader, text string) []document {
+	t.Helper()
+	all, _, err := s.documents(t.Context(), row0([]byte(text)), Options{Tokenizer: tokenizer.Bytes()})
+	if err == nil {
+		return all
+	}
+	if !strings.HasPrefix(err.Error(), "x:") || strings.Contains(err.Error(), "\n") {
+		t.Fatalf("error %v does not name the place in a line", err)
+	}
+	return nil
+}
+
 // TestEveryKeyWithEveryValue: a key of the table changes what is learned, or it says nothing, or the row is refused by
 // a line that names the key. It holds for each name of each key, in each type, with each kind of value: a key that is
 // new in the table is tested without a word here.

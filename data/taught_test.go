@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/millrace/millrace/data/tokenizer"
 )
 
 // topOf reads what a teacher says of a document, with k tokens at each place.
@@ -125,11 +123,8 @@ func FuzzTaught(f *testing.F) {
 	f.Add(`{"input_ids": [1, 3e38], "target_token_ids": [[1e300], {}], "target_logprobs": [[-1e308], []]}`)
 	s := rowReader{Source: Source{Type: Distill}.withDefaults()}
 	f.Fuzz(func(t *testing.T, text string) {
-		all, _, err := s.documents(t.Context(), row0([]byte(text)), Options{Tokenizer: tokenizer.Bytes()})
-		if err != nil {
-			if !strings.HasPrefix(err.Error(), "x:") || strings.Contains(err.Error(), "\n") {
-				t.Fatalf("error %v does not name the place in a line", err)
-			}
+		all := acceptedRow(t, s, text)
+		if all == nil {
 			return
 		}
 		b := newBuilder()
