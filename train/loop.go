@@ -68,7 +68,7 @@ type trainer struct {
 	wear     wear
 	notices  *notices // nil: the run tells of nothing
 	needs    spaceNeeds
-	moved    float64         // the longest move in the update of the latest step, where that has its own update; see stream.Updates
+	moved    float64         // the longest move in the latest step's own update, where it has one; see stream.Updates
 	spans    *trace.Recorder // of a run that is traced
 	summary  Summary
 

@@ -234,14 +234,16 @@ func TestNoticesOfSteps(t *testing.T) {
 		tr.env.Tell(StepDone{Metrics: m, Steps: 100, LeftSec: 30})
 	}
 	tr.env.Tell(SaveFailed{Why: "no space left", NextStep: 80})
-	if troubles := tr.notices.sender.Close(t.Context(), noticePatience); troubles != nil || h.names() != "slow save_failed" {
+	troubles := tr.notices.sender.Close(t.Context(), noticePatience)
+	if troubles != nil || h.names() != "slow save_failed" {
 		t.Fatalf("the hook has heard %q; %q", h.names(), troubles)
 	}
 	if e := h.heard[0]; *e.Loss != 2 || e.TokensPerSec != 7 || e.LeftSec != 30 || !strings.Contains(e.Text,
 		": step 65 of 100: a step takes 1.5 s, the median of 10; it took 1 s before") {
 		t.Errorf("%+v", e)
 	}
-	if text := h.heard[1].Text; text != c.OutputDir+": no space left; the run continues, and tries to save again after step 80" {
+	want := c.OutputDir + ": no space left; the run continues, and tries to save again after step 80"
+	if text := h.heard[1].Text; text != want {
 		t.Error(text)
 	}
 }

@@ -58,7 +58,8 @@ func run(dir string, bytes int64, rounds int, piece int64, workers, depth int, b
 	spec := store.Spec{ID: store.ID{Kind: store.SecondMoment}, Bytes: bytes, Piece: piece}
 	var quota store.Quota
 	quota[trace.Update][spec.Kind] = 1 + 2*workers
-	d, err := store.NewDisk(store.DiskOptions{Drives: []store.Drive{{Dir: filepath.Join(dir, "state")}}, Accounts: hostmem.New(),
+	d, err := store.NewDisk(store.DiskOptions{
+		Drives: []store.Drive{{Dir: filepath.Join(dir, "state")}}, Accounts: hostmem.New(),
 		Specs: []store.Spec{spec}, Quota: quota, Workers: workers})
 	if err != nil {
 		return err

@@ -94,7 +94,7 @@ func (s *Session) Evaluate(ctx context.Context, sets []EvalSet, what string) (Lo
 type measured struct {
 	tokens  int64
 	sum     stream.Result      // of the next token
-	weighed []objective.Result // of the objective, for each of the counts that losses are divided by; nil: the session has no objective
+	weighed []objective.Result // for each of the counts that losses are divided by; nil: without an objective
 }
 
 // add adds a set to the sums over all sets, of which the last counts are.

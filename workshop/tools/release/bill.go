@@ -69,8 +69,9 @@ func pageLibrary(source string) (cyclonedx.Component, error) {
 	}
 	version := string(found[1])
 	url := "pkg:npm/uplot@" + version
-	return cyclonedx.Component{Type: cyclonedx.ComponentTypeLibrary, Name: "uplot", Version: version, BOMRef: url, PackageURL: url,
-		Licenses: &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "MIT"}}}}, nil
+	return cyclonedx.Component{Type: cyclonedx.ComponentTypeLibrary, Name: "uplot", Version: version, BOMRef: url,
+		PackageURL: url,
+		Licenses:   &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "MIT"}}}}, nil
 }
 
 // component is a module. The hash of one that go.sum has is that of its files (golang.org/x/mod/sumdb/dirhash).

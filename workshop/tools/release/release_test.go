@@ -244,7 +244,8 @@ func TestBillOfMaterials(t *testing.T) {
 	for _, c := range *b.Components {
 		urls = append(urls, c.PackageURL)
 	}
-	if want := []string{"pkg:golang/std@v1.26.1", "pkg:golang/example.com/d@v0.1.0", "pkg:npm/uplot@1.6.32"}; !slices.Equal(urls, want) {
+	want := []string{"pkg:golang/std@v1.26.1", "pkg:golang/example.com/d@v0.1.0", "pkg:npm/uplot@1.6.32"}
+	if !slices.Equal(urls, want) {
 		t.Errorf("%q, want %q", urls, want)
 	}
 	if hash := (*(*b.Components)[1].Hashes)[0].Value; hash != strings.Repeat("0", 64) {
