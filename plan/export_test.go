@@ -48,6 +48,9 @@ func PlacedBytes(p *Plan, rank int) (end int64) {
 	return arenaBytes(end)
 }
 
+// LeastDiskShare is the part of the disk's rates that fetch and drain can use.
+func LeastDiskShare(p *Plan) float64 { return p.Placement.diskShare(LaneFetch) }
+
 // SimulateEach is Simulate with each micro-batch by itself.
 var SimulateEach = (*Plan).simulateEach
 
