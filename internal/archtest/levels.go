@@ -16,7 +16,7 @@ var levels = [][]string{
 	6:  {"stream", "stream/streamtest", "checkpoint", "runfile", "timeline"},
 	7:  {"internal/blame", "runfile/convert"},
 	8:  {"probe", "rehearse"},
-	9:  {"train/hosts", "train/notify", "train/rundir", "train/sweep"},
+	9:  {"train/hosts", "train/notify", "train/rl/sampler", "train/rundir", "train/sweep"},
 	10: {"train/session", "serve", "train/trackers"},
 	11: {"train/source"},
 	12: {"train/export", "train/generate", "train/reference", "train/traintest"},
