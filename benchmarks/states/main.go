@@ -4,17 +4,25 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"strings"
 
 	"github.com/millrace/millrace/benchmarks/internal/harness"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
 )
 
+var only = flag.String("only", "", "models of the rows, as MODEL,MODEL; empty: all")
+
 func main() {
+	flag.Parse()
 	harness.Head("| model | machine | tokens per step | state | gradients | device | host | disk | s per step " +
 		"| tokens/s | bytes written per token | gradients the other way, s |")
 	for _, on := range cases {
+		if *only != "" && !strings.Contains(","+*only+",", ","+on.shape+",") {
+			continue
+		}
 		for _, state := range states {
 			fmt.Println(on.row(state))
 		}
