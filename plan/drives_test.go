@@ -162,7 +162,7 @@ func TestWearOfDrives(t *testing.T) {
 	linked := p.WearOf(1000, 0, []bool{true, true}, trace.RatingOf(0))
 	if linked.RunBytes != 1000*step || linked.StepDriveBytes != step*3/4 ||
 		linked.RunDriveBytes != 1000*linked.StepDriveBytes ||
-		linked.Share != float64(linked.RunDriveBytes)/600e12 {
+		linked.Share != float64(linked.RunDriveBytes)/600e12 || math.Abs(linked.DrivePart-0.75) > 1e-9 {
 		t.Errorf("%+v, of %d bytes a step", linked, step)
 	}
 	if text := linked.String(); !strings.Contains(text, "of it to the drive that gets most: ") {

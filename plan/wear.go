@@ -49,6 +49,12 @@ func (p *Plan) WearOf(steps, saves int, saved []bool, rating trace.Rating) *Wear
 		w.StepDriveBytes, w.RunDriveBytes = max(w.StepDriveBytes, step), max(w.RunDriveBytes, run)
 	}
 	w.Share = rating.ShareOf(w.RunDriveBytes)
+	switch {
+	case w.RunBytes > 0:
+		w.DrivePart = float64(w.RunDriveBytes) / float64(w.RunBytes)
+	case w.StepBytes > 0:
+		w.DrivePart = float64(w.StepDriveBytes) / float64(w.StepBytes)
+	}
 	return w
 }
 

@@ -79,6 +79,26 @@ func TestSummary(t *testing.T) {
 	}
 }
 
+// Of several drives the one counts that is written most.
+func TestDrives(t *testing.T) {
+	var totals report.Totals
+	r := records(1)
+	r[0].DiskWrittenBytes = 4e12
+	totals.Add(&r[0])
+	for part, want := range map[float64]string{
+		0:     "4 TB, 10% of the 40 TB that the drive is rated for",
+		0.75:  "4 TB, about 3 TB of it to the drive that gets most, 7.5% of the 40 TB that the drive is rated for",
+		-1:    "4 TB, 10% of the 40 TB that the drive is rated for",
+		1e300: "4 TB, 10% of the 40 TB that the drive is rated for",
+	} {
+		rating := trace.Rating{Bytes: 40e12, DrivePart: part}
+		s := totals.Summary("a", &rating)
+		if got := s.Written(); got != want || s.WrittenShare != rating.ShareOf(rating.OfDrive(4e12)) {
+			t.Errorf("%v: %q, %v", part, got, s.WrittenShare)
+		}
+	}
+}
+
 // Evaluation sets have the losses of their evaluations, each by itself.
 func TestSummaryOfSets(t *testing.T) {
 	r := []trace.Metrics{trace.BeforeTraining(trace.Evaluation{Loss: 5, Sets: map[string]trace.Numbers{

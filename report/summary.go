@@ -157,7 +157,7 @@ func (t *Totals) Summary(name string, rating *trace.Rating) Summary {
 	s := t.of
 	s.Run, s.HoursStopped = name, t.stopped.Hours()
 	if s.Rating = rating; rating != nil {
-		s.WrittenShare = s.ShareOf(s.DiskWritten)
+		s.WrittenShare = s.ShareOf(s.OfDrive(s.DiskWritten))
 	}
 	if len(t.steps) > 0 {
 		s.StepSec = trace.Median(slices.Sorted(slices.Values(t.steps)))
@@ -267,7 +267,11 @@ func (s *Summary) Written() string {
 	case s.Rating == nil:
 		return trace.FormatWritten(s.DiskWritten)
 	}
-	return trace.FormatWritten(s.DiskWritten) + ", " + s.Text(s.DiskWritten)
+	text, most := trace.FormatWritten(s.DiskWritten), s.OfDrive(s.DiskWritten)
+	if most < s.DiskWritten {
+		text += fmt.Sprintf(", about %s of it to the drive that gets most", trace.FormatWritten(most))
+	}
+	return text + ", " + s.Text(most)
 }
 
 // stoppedFor says for how long the run did not run between steps.

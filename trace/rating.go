@@ -6,6 +6,17 @@ import "fmt"
 type Rating struct {
 	Bytes     int64 `json:"rated_bytes"`
 	IsAssumed bool  `json:"rated_is_assumed,omitempty"` // the user has not said what the maker warrants
+	// DrivePart is the part of a run's written bytes that the drive gets which is written most, where they are on several;
+	// 0: all of them.
+	DrivePart float64 `json:"drive_part,omitempty"`
+}
+
+// OfDrive is the part of a run's written bytes that the drive gets which is written most.
+func (r Rating) OfDrive(written int64) int64 {
+	if !(r.DrivePart > 0 && r.DrivePart < 1) { // of a file, too, that anybody may have written
+		return written
+	}
+	return int64(r.DrivePart * float64(written))
 }
 
 // AssumedRatingBytes stands in for a rating that is not known. Samsung's data sheets of the 970 EVO Plus and of the 980
@@ -15,7 +26,7 @@ const AssumedRatingBytes = 600e12
 // RatingOf is a rating of bytes, or the assumed one for 0.
 func RatingOf(bytes int64) Rating {
 	if bytes == 0 {
-		return Rating{AssumedRatingBytes, true}
+		return Rating{Bytes: AssumedRatingBytes, IsAssumed: true}
 	}
 	return Rating{Bytes: bytes}
 }

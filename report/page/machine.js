@@ -71,8 +71,8 @@ const machine = (() => {
         e.replaceChildren(...tier(t, plan, measured[t.name]));
       }
     });
-    const life = s.rated_bytes > 0 ? `The run has written ${units.written(s.disk_written_bytes)}, ${units.percent(s.disk_written_bytes / s.rated_bytes, 2)} of the drive's ${s.rated_is_assumed ? "assumed " : ""}life of ${units.written(s.rated_bytes)}.` : "";
-    const ahead = life && run.planned_steps > run.last_step && run.last_step > 0 ? ` After all steps that is about ${units.percent((s.disk_written_bytes / s.rated_bytes) * (run.planned_steps / run.last_step), 2)} (predicted from what was written so far).` : "";
+    const life = s.rated_bytes > 0 ? `The run has written ${units.written(s.disk_written_bytes)}${s.drive_part > 0 && s.drive_part < 1 ? `, about ${units.written(s.drive_part * s.disk_written_bytes)} of it to the drive that gets most` : ""}, ${units.percent(s.written_share || 0, 2)} of the drive's ${s.rated_is_assumed ? "assumed " : ""}life of ${units.written(s.rated_bytes)}.` : "";
+    const ahead = life && run.planned_steps > run.last_step && run.last_step > 0 ? ` After all steps that is about ${units.percent((s.written_share || 0) * (run.planned_steps / run.last_step), 2)} (predicted from what was written so far).` : "";
     dom.say(parts.life, tiers.length ? life + ahead : "The plan of this run could not be read. " + life + ahead);
   }
 

@@ -77,7 +77,7 @@ const runs = (() => {
   const steps = (r) => units.whole(r.last_step) + (r.planned_steps > 0 ? ` of ${units.whole(r.planned_steps)}` : "");
 
   // life is the share of the drive's rated writes, with ≈ where the rating is assumed; the tab of memory says more.
-  const life = (s) => (s.rated_bytes > 0 && s.disk_written_bytes > 0 ? (s.rated_is_assumed ? "≈ " : "") + units.percent(s.disk_written_bytes / s.rated_bytes, 2) : units.none);
+  const life = (s) => (s.rated_bytes > 0 && s.disk_written_bytes > 0 ? (s.rated_is_assumed ? "≈ " : "") + units.percent(s.written_share, 2) : units.none);
 
   const least = (s) => (units.isMissing(s.least_eval_loss) ? units.none : `${units.loss(s.least_eval_loss)} at ${units.whole(s.least_eval_step)}`);
 
