@@ -78,9 +78,12 @@ func checkAddress(address string) error {
 var variable = regexp.MustCompile(`\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})`)
 
 // Address returns the address of the web hook, with the variables of the environment in it.
-func (n *Notice) Address() (string, error) {
+func (n *Notice) Address() (string, error) { return addressOf(n.URL) }
+
+// addressOf returns an address of the web with the variables of the environment in it.
+func addressOf(written string) (string, error) {
 	missing := ""
-	address := variable.ReplaceAllStringFunc(n.URL, func(reference string) string {
+	address := variable.ReplaceAllStringFunc(written, func(reference string) string {
 		name := strings.Trim(reference, "${}")
 		value := os.Getenv(name)
 		if value == "" && missing == "" {

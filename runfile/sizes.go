@@ -124,13 +124,18 @@ const (
 
 // UnmarshalYAML reads a number with a unit, or several.
 func (d *Duration) UnmarshalYAML(unmarshal func(any) error) error {
+	return unmarshalTime(unmarshal, d, leastDuration, mostDuration)
+}
+
+// unmarshalTime reads a time within bounds.
+func unmarshalTime(unmarshal func(any) error, to *Duration, least, most Duration) error {
 	var s string
 	if err := unmarshal(&s); err != nil {
 		return err
 	}
 	x, err := time.ParseDuration(strings.ReplaceAll(s, " ", ""))
-	if *d = Duration(x); err != nil || *d < leastDuration || *d > mostDuration {
-		return fmt.Errorf("%q: write a time from %v to %v, such as 90s, 10m or 1h", s, leastDuration, mostDuration)
+	if *to = Duration(x); err != nil || *to < least || *to > most {
+		return fmt.Errorf("%q: write a time from %v to %v, such as 90s, 10m or 1h", s, least, most)
 	}
 	return nil
 }
@@ -149,6 +154,23 @@ func (d Duration) String() string {
 	}
 	return s
 }
+
+// Wait is the longest wait for an answer of another program, in run.yaml such as 30s.
+type Wait Duration
+
+// leastWait and mostWait bound what can be meant.
+const (
+	leastWait = Duration(100 * time.Millisecond)
+	mostWait  = Duration(24 * time.Hour)
+)
+
+// UnmarshalYAML reads a number with a unit, or several.
+func (w *Wait) UnmarshalYAML(unmarshal func(any) error) error {
+	return unmarshalTime(unmarshal, (*Duration)(w), leastWait, mostWait)
+}
+
+// MarshalYAML writes what UnmarshalYAML reads.
+func (w Wait) MarshalYAML() (any, error) { return Duration(w).String(), nil }
 
 // Names is a name in run.yaml, or a list of names: then with commas between them.
 type Names string
