@@ -26,6 +26,9 @@ type WriteOptions struct {
 	// right before it becomes visible. If it returns an error, Commit fails.
 	Staged func(dir string) error
 
+	// Written, unless it is nil, is told of the bytes that Write appends to a tensor.
+	Written func(tensor string, bytes []byte)
+
 	FS vfs.FS // to write the directory to; nil: the operating system's
 }
 
@@ -36,6 +39,7 @@ type ModelWriter struct {
 	dir     *staging
 	replace bool
 	staged  func(dir string) error
+	written func(tensor string, bytes []byte)
 	shards  [][]TensorSpec
 	shardOf map[string]int       // of a tensor, by its name
 	open    map[int]*shardWriter // shards that are being written
@@ -61,7 +65,8 @@ func CreateModel(dir string, specs []TensorSpec, opts WriteOptions) (*ModelWrite
 	if err != nil {
 		return nil, err
 	}
-	w := &ModelWriter{dir: st, replace: opts.Replace, staged: opts.Staged, shards: splitShards(specs, opts.ShardBytes),
+	w := &ModelWriter{dir: st, replace: opts.Replace, staged: opts.Staged,
+		written: opts.Written, shards: splitShards(specs, opts.ShardBytes),
 		shardOf: make(map[string]int, len(specs)), open: map[int]*shardWriter{}, files: map[string]bool{}}
 	w.done = make([]bool, len(w.shards))
 	for i, shard := range w.shards {
@@ -142,6 +147,9 @@ func (w *ModelWriter) Write(name string, p []byte) error {
 	}
 	if err == nil {
 		err = w.open[i].write(name, p)
+	}
+	if err == nil && w.written != nil {
+		w.written(name, p)
 	}
 	if err == nil {
 		err = w.closeComplete(i)
