@@ -18,7 +18,7 @@ var jsonReaders = []string{
 	"data/registry.go", "data/rows.go", "data/template", "data/tokenizer", "demo", "device/cuda", "examples", "gguf/pre.go", "gguf/vocab.go", "hf/hub",
 	"hf/sidecars.go", "hf/strictjson.go", "internal/budget", "model/modeltest", "plan", "probe", "report",
 	"runfile/mapping.go", "trace", "train/hosts",
-	"train/open.go", "train/resume.go",
+	"train/open.go", "train/resume.go", "train/rl/server/servertest",
 	"train/rundir", "train/samples.go", "train/session/algorithms.go", "train/source", "train/traintest",
 	"train/verbs/gradients.go", "workshop",
 }
