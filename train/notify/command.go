@@ -8,14 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/millrace/millrace/internal/terminal"
+	"github.com/millrace/millrace/internal/outside"
 )
-
-// mostOutputBytes bounds what is kept of a command's output: its end.
-const mostOutputBytes = 400
 
 // afterEnd bounds the wait for outputs that processes hold which the command has left running.
 const afterEnd = time.Second
@@ -29,9 +25,9 @@ func (o *outlet) start(ctx context.Context, e Event, doc []byte) error {
 	c.Stdin = bytes.NewReader(append(doc, '\n'))
 	c.Env = append(os.Environ(), "MILLRACE_EVENT="+e.Event, "MILLRACE_RUN="+e.Run, "MILLRACE_STEP="+strconv.Itoa(e.Step),
 		"MILLRACE_TEXT="+e.Text)
-	var out tail
+	var out outside.Tail
 	c.Stdout, c.Stderr, c.WaitDelay = &out, &out, afterEnd
-	inOwnGroup(c)
+	outside.InOwnGroup(c)
 	err := c.Run()
 	switch {
 	case err == nil || errors.Is(err, exec.ErrWaitDelay):
@@ -42,22 +38,4 @@ func (o *outlet) start(ctx context.Context, e Event, doc []byte) error {
 		return errNoTime
 	}
 	return fmt.Errorf("%w%s", err, &out)
-}
-
-// tail keeps the end of an output.
-type tail struct{ text []byte }
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.text = append(t.text, p[max(len(p)-mostOutputBytes, 0):]...)
-	t.text = t.text[max(len(t.text)-mostOutputBytes, 0):]
-	return len(p), nil
-}
-
-// String is the output in a part of a line.
-func (t *tail) String() string {
-	words := strings.Join(strings.Fields(strings.ToValidUTF8(string(t.text), "?")), " ")
-	if words == "" {
-		return ""
-	}
-	return ": " + terminal.Text(words)
 }

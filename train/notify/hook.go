@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"time"
+
+	"github.com/millrace/millrace/internal/outside"
 )
 
 // mostRedirects bounds those that are followed, on the same host.
@@ -67,12 +68,7 @@ func (o *outlet) post(ctx context.Context, client *http.Client, doc []byte) (may
 	r.Header.Set("User-Agent", "millrace")
 	answer, err := client.Do(r)
 	if err != nil {
-		if of := (*url.Error)(nil); errors.As(err, &of) { // which begins with the address
-			if err = of.Err; of.Timeout() {
-				err = fmt.Errorf("the server has not answered in %v", o.limits.Hook)
-			}
-		}
-		return true, err
+		return true, outside.CallError(err, o.limits.Hook)
 	}
 	defer answer.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, mostAnswerBytes))

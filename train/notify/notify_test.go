@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/millrace/millrace/internal/outside"
 	"github.com/millrace/millrace/internal/surroundings"
 	"github.com/millrace/millrace/runfile"
 )
@@ -183,11 +184,11 @@ func TestCommand(t *testing.T) {
 }
 
 func TestCommandFails(t *testing.T) {
-	long := strings.Repeat("x", 3*mostOutputBytes)
+	long := strings.Repeat("x", 3*outside.TailBytes)
 	for script, want := range map[string]string{
 		"echo 'no such\n\tservice' >&2; exit 3": "exit status 3: no such service",
 		"printf 'a\033b\377'; exit 1":           `exit status 1: a\x1bb?`,
-		"echo " + long + "; exit 1":             long[:mostOutputBytes-1],
+		"echo " + long + "; exit 1":             long[:outside.TailBytes-1],
 		"kill -9 $$":                            "killed",
 	} {
 		s, err := Open([]runfile.Notice{{Command: []string{"sh", "-c", script}}}, quick)
@@ -197,7 +198,8 @@ func TestCommandFails(t *testing.T) {
 		s.Send(Event{Event: "ended"})
 		troubles := s.Close(t.Context(), time.Hour)
 		if len(troubles) != 1 || !strings.Contains(troubles[0], "notify[0] (sh) was not told of the event ended: ") ||
-			!strings.Contains(troubles[0], want) || len(troubles[0]) > 2*mostOutputBytes || strings.Contains(troubles[0], "\n") {
+			!strings.Contains(troubles[0], want) || len(troubles[0]) > 2*outside.TailBytes ||
+			strings.Contains(troubles[0], "\n") {
 			t.Errorf("%q, want %q", troubles, want)
 		}
 	}
