@@ -22,6 +22,7 @@ type part struct {
 	firstBad string
 	equal    int      // pairs that were left out since their sides are equal
 	rewards  []string // names, of rollouts
+	asked    asked
 	turns    TurnCounts
 }
 
@@ -194,6 +195,10 @@ func (b *builder) appendDocument(e document) error {
 			}
 		}
 	}
+	if e.asked != nil {
+		b.sum.Write(e.asked)
+		b.asked.append(e.asked)
+	}
 	for i, column := range e.columns {
 		for _, v := range column {
 			b.buf = binary.LittleEndian.AppendUint32(b.buf, math.Float32bits(v))
@@ -221,8 +226,10 @@ func (b *builder) writeTokens() {
 	}
 }
 
-// bytes is the size of the tokens, and of their columns.
-func (b *builder) bytes() int64 { return 4*b.n + int64(b.run.has.bytes(0, uint64(b.n))) }
+// bytes is the size of the tokens, of their columns, and of the rows of prompts.
+func (b *builder) bytes() int64 {
+	return 4*b.n + int64(b.run.has.bytes(0, uint64(b.n))) + int64(len(b.asked.rows))
+}
 
 func tooManyTokens(most int64) error {
 	return fmt.Errorf("its tokens take more than %d MiB, the most that the memory lets be held: have room for the token "+
@@ -357,6 +364,10 @@ func (b *builder) finishInMemory(accounts *hostmem.Accounts) (*part, error) {
 	b.run.columns = (b.run.has &^ documentNumbers).readers(
 		func(from, bytes uint64) *io.SectionReader { return section(columnsAt+from, bytes) }, 0, uint64(b.n))
 	err = b.run.read(bytes.NewReader(b.ends.memory.Bytes()))
+	if b.asked.ends != nil {
+		err = firstOf(err, b.asked.keep(accounts))
+		b.run.asked, b.asked = b.asked, asked{}
+	}
 	if b.run.numbers != nil {
 		err = firstOf(err, b.run.readDocumentNumbers(bytes.NewReader(b.numbers.memory.Bytes())))
 	}

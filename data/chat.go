@@ -131,7 +131,7 @@ func (c *Chat) Version() string {
 // Renders reports whether rows of a type are rendered with the template.
 func (c *Chat) Renders(t Type) bool {
 	f := t.format()
-	return f.isConversation || c.All && !f.isText && !f.isTokens
+	return f.isConversation || c.All && !f.isText && !f.isTokens && !f.isAsked
 }
 
 // Render implements [Renderer].

@@ -94,6 +94,7 @@ type document struct {
 	number  float64
 	columns [tokenColumns][]float32 // each is nil or has numbers for each token: bits of these
 	rollout *rolloutNumbers         // in place of number; nil: the document is no rollout
+	asked   []byte                  // the row of a prompt, as Asked in JSON; nil: the document is no prompt
 }
 
 // numbers returns those of the document itself.

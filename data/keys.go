@@ -193,6 +193,9 @@ func ruleOf(at place, name string) *keyRule { return keysByName[at][plainName(na
 // concerns reports whether rows of a type are refused if they have the key and do not read it.
 func (k *keyRule) concerns(t Type) bool {
 	f := t.format()
+	if f.isAsked { // rewards may read any other key
+		return k.remedy == onlyText
+	}
 	return k.of == nil && !f.isText || k.of != nil && k.of(f)
 }
 
@@ -300,8 +303,12 @@ func (s Source) columns() (all []string, required int) {
 	return all, required
 }
 
-// looksAt reports whether a key of a row is read by the source's type, or decides whether the row can be used.
+// looksAt reports whether a key of a row is read by the source's type, or decides whether the row can be used. Rewards
+// read any key of a prompt's row.
 func (s Source) looksAt(name string) bool {
+	if s.Type.format().isAsked {
+		return !s.ignores(name)
+	}
 	if all, _ := s.columns(); slices.Contains(all, name) {
 		return true
 	}

@@ -104,11 +104,12 @@ func usable(all []found, o Options) error {
 	for _, f := range all {
 		kinds = append(kinds, f.Type)
 		is, other := f.Type.format(), first.Type.format()
-		if is.isPair != other.isPair || is.isLabeled != other.isLabeled || is.isSampled != other.isSampled {
+		if is.isPair != other.isPair || is.isLabeled != other.isLabeled || is.isSampled != other.isSampled ||
+			is.isAsked != other.isAsked {
 			return fmt.Errorf("datasets has type %s (%s) and type %s (%s), which no objective reads together: give each a run of "+
 				"its own", first.Type, first.Path, f.Type, f.Path)
 		}
-		if (is.isPair || is.isLabeled || is.isTokens) && o.TrainOnPrompt {
+		if (is.isPair || is.isLabeled || is.isTokens || is.isAsked) && o.TrainOnPrompt {
 			return fmt.Errorf("dataset %s: train_on_prompt counts prompts, and type %s says itself what counts: remove it",
 				f.Path, f.Type)
 		}
@@ -130,6 +131,10 @@ func CheckObjective(types []Type, name string, needs objective.Needs) error {
 		if kind.format().isTaught && needs.TopK == 0 {
 			return fmt.Errorf("type %s has the likeliest tokens of a teacher, and the run learns from none: set objective: "+
 				"{type: distill, teacher: none}", kind)
+		}
+		if kind.format().isAsked {
+			return fmt.Errorf("type %s has no answers: a loop of reinforcement learning samples them (set rl), and millrace "+
+				"preview shows the prompts", kind)
 		}
 		for _, of := range []struct {
 			has        func(*format) bool

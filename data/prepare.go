@@ -229,7 +229,7 @@ func prepareSource(ctx context.Context, s rowReader, files []string, o Options) 
 		}
 		return b.finishInMemory(o.Accounts)
 	}
-	if o.CacheDir == "" {
+	if o.CacheDir == "" || s.Type.format().isAsked { // rows of prompts are kept as well, which the cache does not have
 		return inMemory()
 	}
 	content := xxh3.New128()
@@ -457,6 +457,13 @@ func (s rowReader) documents(ctx context.Context, r row, o Options) (all []docum
 	}
 	if record.tokens != nil {
 		d, err := record.tokens.document(o.Tokenizer.VocabSize())
+		if err != nil {
+			return nil, counts, r.errorf("%w", err)
+		}
+		return []document{d}, counts, nil
+	}
+	if record.asked != nil {
+		d, err := record.asked.document(ctx, o)
 		if err != nil {
 			return nil, counts, r.errorf("%w", err)
 		}

@@ -191,7 +191,7 @@ func TestSourceErrors(t *testing.T) {
 		`type "csv" is unknown`:      {Path: "x", Type: "csv"},
 		"field is for type text, not alpaca": {Path: "x", Type: Alpaca,
 			Field: "f"},
-		"prompt is for type prompt-response, alpaca, preference and": {Path: "x", Type: Text,
+		"prompt is for type prompt-response, alpaca, preference, binary and prompts": {Path: "x", Type: Text,
 			Prompt: "f"},
 		"system is for type prompt-response, alpaca, sharegpt,": {Path: "x", Type: Text,
 			System: "f"},

@@ -92,7 +92,7 @@ func (k *keyRule) refusal(s Source, name string, value template.Value) string {
 
 // checkPlaceholders refuses a question with a mark for a picture that no key has: the rows are of a set with pictures.
 func (f *fields) checkPlaceholders(out *Record) {
-	if f.err != nil || f.format.isText || f.format.isTokens {
+	if f.err != nil || f.format.isText || f.format.isTokens || f.format.isAsked {
 		return
 	}
 	for _, v := range out.conversation() {

@@ -343,7 +343,7 @@ func (s Source) record(r row) (Record, error) {
 	}
 	f := fields{row: r, object: object, format: format}
 	format.read(&f, s, &out)
-	if !format.isText && !format.isTokens {
+	if !format.isText && !format.isTokens && !format.isAsked {
 		out.Documents, out.Kwargs = f.documents(), f.kwargs()
 	}
 	f.checkPlaceholders(&out)

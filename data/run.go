@@ -20,16 +20,18 @@ type tokenRun struct {
 	has     columns
 	columns [tokenColumns]io.ReaderAt // float32 for each token; nil where the source has no such column
 	rewards []string                  // names of rollouts' rewards, sorted
+	asked   asked                     // the rows of prompts
 	sum     [16]byte                  // of tokens, counted, the documents' ends and the columns
 	from    io.Closer                 // the file or the memory that they are in
 }
 
 // close gives up what the run holds.
 func (r *tokenRun) close() error {
+	err := errors.Join(r.region.Close(), r.asked.close())
 	if r.from == nil {
-		return r.region.Close()
+		return err
 	}
-	return errors.Join(r.region.Close(), r.from.Close())
+	return errors.Join(err, r.from.Close())
 }
 
 // readTokens reads tokens from one on.

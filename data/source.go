@@ -236,4 +236,5 @@ type Record struct {
 	promptMessages int
 	isLabeled      bool // IsWanted has a meaning
 	tokens         *tokenRow
+	asked          *Asked // a prompt that is to be answered; nil: the row has an answer
 }

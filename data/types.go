@@ -23,6 +23,7 @@ const (
 	Weighted       Type = "weighted"        // tokens, each with a weight of its loss
 	Distill        Type = "distill"         // tokens, each with a teacher's likeliest tokens in its place
 	Rollouts       Type = "rollouts"        // tokens of an answer that a policy has sampled, with its reward
+	Prompts        Type = "prompts"         // a prompt that a policy is to answer; what else the row has is for rewards
 )
 
 // format is a row of types: all that depends on the type of a source. Other files look it up and compare no types.
@@ -48,6 +49,7 @@ type format struct {
 	isTokens       bool // a row has tokens, and nothing is rendered
 	isTaught       bool // and what a teacher says of each
 	isSampled      bool // and an answer among them has rewards, and other answers to the same prompt
+	isAsked        bool // a row has a prompt, to be answered
 
 	formatting string            // of LLaMA-Factory's registry
 	columns    map[string]string // of an entry there: the key of ours that has the column's name
@@ -86,6 +88,7 @@ var types = []*format{
 	{name: Distill, isTokens: true, isTaught: true, read: (*fields).taught,
 		keys: named("input_ids labels " + teacherIDs + " " + teacherLogProbs)},
 	{name: Rollouts, isTokens: true, isSampled: true, read: (*fields).rollout, keys: named(rolloutKeys)},
+	{name: Prompts, isAsked: true, read: (*fields).asks, keys: named("prompt")},
 }
 
 // shared are the keys that all types but text read.
@@ -153,6 +156,7 @@ var usualRows = []struct{ key, other, part, typed string }{
 	{"input_ids", "weights", "", "weighted"},
 	{"input_ids", "completion_mask", "", "weighted"},
 	{"ids", "start", "", "rollouts"},
+	{"prompt", "reward_model", "", "prompts"},
 	{"instruction", "output", "", "alpaca"},
 	{"messages", "", `"from"`, "sharegpt, with messages: messages"},
 	{"messages", "", "", "messages"},

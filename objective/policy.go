@@ -46,7 +46,7 @@ const UnknownLogProb float32 = 1
 func newPolicy(k *kind, s Settings) *ofPolicy {
 	o := &ofPolicy{settings: s, needs: k.needs, of: *policyLossNamed(s.Losses[0])}
 	o.needs.Reference = *s.KL > 0 || o.of.imitates
-	o.needs.Sampler, o.needs.Old = o.of.readsSampler || s.Old == oldOfSampler, s.Old == oldOfData
+	o.needs.Sampler, o.needs.Old = o.of.readsSampler || s.Old == OldOfSampler, s.Old == OldOfData
 	o.corrects = correction{s.Correction, *s.CorrectionMin, *s.CorrectionMax}
 	return o
 }
@@ -152,9 +152,9 @@ func (a *answer) read(o *ofPolicy, q *Sequence, advantage float64) {
 		}
 		old := lp
 		switch {
-		case o.settings.Old == oldOfData:
+		case o.settings.Old == OldOfData:
 			old = float64(q.Rollout.Old[t])
-		case o.settings.Old == oldOfSampler && !math.IsNaN(sampler):
+		case o.settings.Old == OldOfSampler && !math.IsNaN(sampler):
 			old = sampler
 		}
 		a.at, a.lp, a.old, a.sampler = append(a.at, t), append(a.lp, lp), append(a.old, old), append(a.sampler, sampler)
@@ -267,12 +267,12 @@ func (o *ofPolicy) check(q *Sequence) error {
 		return fmt.Errorf("%s has no advantage: policy needs answers that were sampled (data of type rollouts)", q.name())
 	case !isFinite(q.Rollout.Advantage):
 		return fmt.Errorf("%s has the advantage %v: it must be finite", q.name(), q.Rollout.Advantage)
-	case o.settings.Old == oldOfData && q.Rollout.Old == nil:
+	case o.settings.Old == OldOfData && q.Rollout.Old == nil:
 		return fmt.Errorf("%s has no log-probabilities from before the first update, and old is %s: give them, or leave "+
-			"old out", q.name(), oldOfData)
-	case o.settings.Old == oldOfSampler && q.Rollout.Sampler == nil:
+			"old out", q.name(), OldOfData)
+	case o.settings.Old == OldOfSampler && q.Rollout.Sampler == nil:
 		return fmt.Errorf("%s has no log-probabilities of its sampler, and old is %s: give them, or leave old out",
-			q.name(), oldOfSampler)
+			q.name(), OldOfSampler)
 	case o.of.readsSampler && q.Rollout.Sampler == nil:
 		return fmt.Errorf("%s has no log-probabilities of its sampler, which the loss %s compares with: give them, or take "+
 			"another loss", q.name(), o.of.name)

@@ -366,7 +366,7 @@ func TestPolicyRefuses(t *testing.T) {
 		s.Whole = Count(s.Sequences)
 		return s
 	}
-	data := Settings{Type: policy, Policy: Policy{Old: oldOfData}}
+	data := Settings{Type: policy, Policy: Policy{Old: OldOfData}}
 	for _, x := range []struct {
 		s      Settings
 		change func(*Sequence)
@@ -378,7 +378,7 @@ func TestPolicyRefuses(t *testing.T) {
 		{data, func(q *Sequence) { q.Rollout.Old = nil }, "has no log-probabilities from before the first update"},
 		{data, func(q *Sequence) { q.Rollout.Old = q.Rollout.Old[:1] }, "has 1 log-probabilities from before the first"},
 		{data, func(q *Sequence) { q.Rollout.Sampler = q.Rollout.Sampler[:1] }, "has 1 log-probabilities of its sampler"},
-		{Settings{Type: policy, Policy: Policy{Old: oldOfSampler}}, func(q *Sequence) { q.Rollout.Sampler = nil },
+		{Settings{Type: policy, Policy: Policy{Old: OldOfSampler}}, func(q *Sequence) { q.Rollout.Sampler = nil },
 			"has no log-probabilities of its sampler, and old is sampler"},
 		{Settings{Type: policy, Losses: []string{"dppo"}}, func(q *Sequence) { q.Rollout.Sampler = nil },
 			"which the loss dppo compares with"},

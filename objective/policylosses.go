@@ -36,15 +36,18 @@ const (
 	byAnswers   = "answers"
 	byTokens    = "tokens"
 	byMaxTokens = "max_tokens"
+)
 
-	oldOfModel   = "now"
-	oldOfData    = "data"
-	oldOfSampler = "sampler"
+// Words of Policy.Old.
+const (
+	OldOfModel   = "now"
+	OldOfData    = "data"
+	OldOfSampler = "sampler"
 )
 
 var (
 	normalizers = []string{byAnswers, byTokens, byMaxTokens}
-	olds        = []string{oldOfModel, oldOfData, oldOfSampler}
+	olds        = []string{OldOfModel, OldOfData, OldOfSampler}
 )
 
 // policyLosses is the table, the default first.

@@ -67,7 +67,7 @@ func (s *Settings) resolvePolicy() {
 		s.Taus = []float64{1, 1.05}
 	}
 	if s.Old == "" {
-		s.Old = oldOfModel
+		s.Old = OldOfModel
 	}
 	for _, of := range []struct {
 		own *string
@@ -77,7 +77,7 @@ func (s *Settings) resolvePolicy() {
 			*of.own = of.or
 		}
 	}
-	if s.Old == oldOfSampler {
+	if s.Old == OldOfSampler {
 		s.Correction = noCorrection // the ratio is to the sampler already
 	}
 	if *s.CorrectionMax == 0 && s.Correction != noCorrection {
@@ -105,8 +105,8 @@ func (s *Settings) checkPolicy(given Settings) error {
 		{"kl_tau", given.KLTau != nil && *given.KLTau != 1e-3, of.readsTau},
 		{"advantage", s.Advantage != "", !of.imitates},
 		{"reward_weights", len(s.RewardWeights) > 0, !of.imitates},
-		{"old", s.Old != oldOfModel, !of.readsSampler},
-		{"correction", s.Correction != noCorrection, !of.readsSampler && s.Old != oldOfSampler},
+		{"old", s.Old != OldOfModel, !of.readsSampler},
+		{"correction", s.Correction != noCorrection, !of.readsSampler && s.Old != OldOfSampler},
 		{"correction_max", *s.CorrectionMax != 0, s.Correction != noCorrection},
 		{"correction_min", *s.CorrectionMin != 0, s.Correction != noCorrection},
 		{"normalizer", s.Normalizer != of.normalizer, !of.whole},
@@ -117,9 +117,9 @@ func (s *Settings) checkPolicy(given Settings) error {
 				"leave it out", x.name, of.name, s.Old, s.Correction, s.Normalizer)
 		}
 	}
-	if given.Old == oldOfSampler && given.Correction != "" && given.Correction != noCorrection {
+	if given.Old == OldOfSampler && given.Correction != "" && given.Correction != noCorrection {
 		return fmt.Errorf("correction is %s, and old is %s, so that ratios are to the sampler already: leave one of them out",
-			given.Correction, oldOfSampler)
+			given.Correction, OldOfSampler)
 	}
 	for _, x := range []struct {
 		name, value string

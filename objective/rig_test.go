@@ -75,7 +75,7 @@ func drawPolicy(rt *rapid.T) Settings {
 		s.Normalizer, s.MaxTokens = byMaxTokens, 7
 	}
 	if !of.readsSampler {
-		s.Old = oldOfData
+		s.Old = OldOfData
 		if rapid.Bool().Draw(rt, "has kl") {
 			s.KL = new(0.25)
 			s.KLPlain = !of.whole && rapid.Bool().Draw(rt, "plain")

@@ -83,6 +83,7 @@ func read(path string, set []string) (*Config, error) {
 // decide fills in what follows from other keys: the master weights are fp32 where everything is computed in fp32. A
 // model that is compared with its beginning moves slowly, and decay would pull it to zero, not to there.
 func (c *Config) decide() {
+	c.RL.decide(&c.Objective)
 	c.Objective.decide()
 	rate, decay := 1e-5, 0.01
 	if c.Objective.compares() {
@@ -326,6 +327,9 @@ func (c *Config) check(needsData bool) error {
 			return bad("overlong is split, and the teacher of objective %s reads rows from the start of a document: use "+
 				"auto, truncate or drop", c.Objective.Type)
 		}
+	}
+	if err := c.checkLoop(of); err != nil {
+		return err
 	}
 	if of != nil && of.Needs().Rollouts && c.evaluates() {
 		return bad("objective %s learns from rewards, and has no held-out loss: remove eval.datasets and val_size; rewards "+

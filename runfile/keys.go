@@ -73,6 +73,9 @@ type Config struct {
 	BatchTokens int `yaml:"batch_tokens" default:"65536" resume:"listed" saved:"batch_tokens" alters:"steps warmup_steps"`
 
 	Objective Objective `yaml:"objective,omitempty" resume:"fixed" saved:"objective"`
+	// A loop of reinforcement learning: a mapping, with objective `policy` and data of `type: prompts`. See [a
+	// loop](rl.md#a-loop).
+	RL RL `yaml:"rl,omitempty" resume:"listed" saved:"rl"`
 	// Optimizer steps. The data start over as often as needed.
 	MaxSteps int `yaml:"max_steps,omitempty" unset:"" resume:"listed" saved:"steps" alters:"warmup_steps"`
 	// Passes over the data, such as `2.5`. If they end inside a step, that step is the last one: the number of steps is
@@ -238,6 +241,38 @@ type Objective struct {
 	MaxTokens int `yaml:"max_tokens,omitempty"`
 	// Groups of answers of a step at most, of `policy`. A step has as many as fit into `batch_tokens`; 0: no other bound.
 	GroupsPerStep int `yaml:"groups_per_step,omitempty"`
+}
+
+// RL says how a run samples answers to prompts, and what judges them.
+type RL struct {
+	// Prompts of a round. A round samples answers to them, scores these, and trains on them.
+	PromptsPerStep int `yaml:"prompts_per_step,omitempty" unset:"'64'"`
+	// Answers to each prompt. They are a group, and each is compared with the others.
+	Samples int `yaml:"samples,omitempty" unset:"'8'"`
+	// Tokens of an answer at most. Prompt and answer have `sequence_len` tokens at most in any case.
+	MaxTokens int `yaml:"max_tokens,omitempty" unset:"'1024'"`
+	// The sampler divides logits by it. 1 samples from the model as it is trained.
+	Temperature float64 `yaml:"temperature,omitempty" unset:"'1'"`
+	// Sample among the most likely tokens that have this probability together; 1: all. Only all of them are the model's
+	// own distribution.
+	TopP float64 `yaml:"top_p,omitempty" unset:"'1'"`
+	// Sample among the k most likely tokens; 0: all.
+	TopK int `yaml:"top_k,omitempty"`
+	// `own` is the run itself. A mapping names [a server](rl.md#a-server): `{url: http://127.0.0.1:30000, engine: sglang,
+	// dir: /dev/shm/policy}`.
+	Sampler Sampler `yaml:"sampler,omitempty,flow" unset:"'own'"`
+	// A list of what judges answers, such as `[{name: math, command: [python3, score.py]}]`. See
+	// [rewards](rl.md#rewards).
+	Reward []Reward `yaml:"reward,omitempty"`
+	// How often a round trains on its answers.
+	Iterations int `yaml:"iterations,omitempty" unset:"'1'"`
+	// Answers of weights that are more steps older than those of the round are left out. Only a server has such answers.
+	MaxStaleness int `yaml:"max_staleness,omitempty"`
+	// Prompts of a round at most where groups whose answers all have the same reward are replaced by those of further
+	// prompts; 0: such groups stay.
+	MaxGroups int `yaml:"max_groups,omitempty"`
+	// Tokens of answers that were cut off do not count in the loss.
+	MaskTruncated bool `yaml:"mask_truncated,omitempty"`
 }
 
 // Precision has the types that are computed in and kept.
@@ -502,6 +537,9 @@ func (c *Config) Settings(rates optim.Schedule, fingerprint string) map[string]s
 		delete(all, "objective")
 	} else {
 		all["objective"] = c.Objective.String()
+	}
+	if delete(all, "rl"); c.RL.Asked() {
+		all["rl"] = c.RL.String()
 	}
 	if len(c.ChatTemplateKwargs) == 0 {
 		delete(all, "chat_template_kwargs")

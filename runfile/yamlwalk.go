@@ -72,7 +72,8 @@ var listOf = map[reflect.Type]reflect.Type{
 }
 
 // mappingOf are the mappings that types of one value may be instead.
-var mappingOf = map[reflect.Type]reflect.Type{reflect.TypeFor[Tracker](): reflect.TypeFor[MLflow]()}
+var mappingOf = map[reflect.Type]reflect.Type{reflect.TypeFor[Tracker](): reflect.TypeFor[MLflow](),
+	reflect.TypeFor[Sampler](): reflect.TypeFor[samplerMapping]()}
 
 // check holds a value against the type of its key.
 func (w *runFileWalk) check(n ast.Node, t reflect.Type, key string) {

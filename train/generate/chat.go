@@ -115,7 +115,7 @@ func (c *Conversation) Say(ctx context.Context, stop <-chan struct{}, text strin
 	}
 	ids := c.tok.Encode(prompt, false)
 	if len(ids) == 0 {
-		return nil, blame.BadRequest(errRendersNothing)
+		return nil, blame.BadRequest(data.ErrRendersNothing)
 	}
 	if most := c.src.Model.MaxPositions; len(ids) >= most {
 		return nil, blame.BadRequest(fmt.Errorf("the conversation has %d tokens, and the model was made for %d positions; "+

@@ -2,10 +2,10 @@ package generate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
+	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
@@ -144,7 +144,7 @@ func writings(src *source.Source, tok tokenizer.Tokenizer, o Options, prompts []
 		if len(prompts) > 1 {
 			what = fmt.Sprintf("prompt %d", i+1)
 		}
-		ids, err := promptTokens(tok, prompt)
+		ids, err := data.PromptTokens(context.Background(), tok, data.Plain, data.Prompt{Text: prompt}) // no template
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
@@ -177,17 +177,4 @@ func (o *Options) check() error {
 		return fmt.Errorf("--top-p is %v: it must be between 0 and 1", o.TopP)
 	}
 	return nil
-}
-
-// promptTokens returns the tokens of the prompt, after those that the model expects before a text.
-func promptTokens(tok tokenizer.Tokenizer, prompt string) ([]int32, error) {
-	before, _ := tok.Template()
-	ids := append(append([]int32(nil), before...), tok.Encode(prompt, false)...)
-	if len(ids) == 0 {
-		if tok.BOS() == tokenizer.None {
-			return nil, errors.New("it is empty, and the tokenizer has no token to begin with; write something")
-		}
-		ids = append(ids, tok.BOS())
-	}
-	return ids, nil
 }

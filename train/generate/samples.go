@@ -93,12 +93,7 @@ func rendersChats(sources []data.Source, renderer data.Renderer) bool {
 
 // ask returns the tokens of a prompt. With asChat a user says the text. ends are the tokens that end any text.
 func ask(ctx context.Context, r *source.Reader, p data.Prompt, asChat bool, ends map[int32]bool) (a asked, err error) {
-	a.ends = ends
-	if p.Messages == nil && !asChat {
-		a.ids, err = promptTokens(r.Tokenizer, p.Text)
-		return a, err
-	}
-	if p.Messages == nil {
+	if p.Messages == nil && asChat {
 		if p.Text == "" {
 			return a, errors.New("it is empty: write what a user says")
 		}
@@ -107,31 +102,28 @@ func ask(ctx context.Context, r *source.Reader, p data.Prompt, asChat bool, ends
 	if err := p.Check(); err != nil {
 		return a, err
 	}
-	chat, ok := r.Renderer.(*data.Chat)
-	if !ok {
-		return a, errors.New("it is a list of messages, and the model has no chat template: write a text, or name a " +
-			"template in chat_template")
-	}
-	text, err := chat.Prompt(ctx, p.Messages)
-	if err != nil {
+	if a.ids, err = data.PromptTokens(ctx, r.Tokenizer, r.Renderer, p); err != nil {
 		return a, err
 	}
-	end, err := chat.TurnEnd(ctx, r.Tokenizer)
-	if err != nil {
-		return a, err
-	}
-	if a.ids = r.Tokenizer.Encode(text, false); len(a.ids) == 0 {
-		return a, errRendersNothing
-	}
-	if end != tokenizer.None {
-		a.ends = maps.Clone(ends)
-		a.ends[end] = true
-	}
-	return a, nil
+	a.ends, err = endsOf(ctx, r, p, ends)
+	return a, err
 }
 
-// errRendersNothing is of messages without a token.
-var errRendersNothing = errors.New("the chat template makes an empty text of it: name another one in chat_template")
+// endsOf are the tokens that end what the model writes after a prompt: those that end any text, and after messages what
+// the chat template ends the assistant's turn with.
+func endsOf(ctx context.Context, r *source.Reader, p data.Prompt, ends map[int32]bool) (map[int32]bool, error) {
+	chat, ok := r.Renderer.(*data.Chat)
+	if !ok || p.Messages == nil {
+		return ends, nil
+	}
+	end, err := chat.TurnEnd(ctx, r.Tokenizer)
+	if err != nil || end == tokenizer.None {
+		return ends, err
+	}
+	ends = maps.Clone(ends)
+	ends[end] = true
+	return ends, nil
+}
 
 // Tokens encodes the tokens that decide the passes of several hosts: the prompts' tokens, which may differ with a
 // host's own files, and the tokens that end texts, of its own generation_config.json.

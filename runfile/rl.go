@@ -1,0 +1,246 @@
+package runfile
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/objective"
+	"github.com/millrace/millrace/optim"
+)
+
+// OwnSampler says that the run samples answers itself.
+const OwnSampler = "own"
+
+// Engines of servers that a run can have sample.
+const (
+	EngineSGLang = "sglang"
+	EngineVLLM   = "vllm"
+)
+
+// Sampler says what samples answers. The zero value is the run itself.
+type Sampler struct {
+	URL    string `yaml:"url"`           // the server's address, such as http://127.0.0.1:30000
+	Engine string `yaml:"engine"`        // EngineSGLang or EngineVLLM
+	Dir    string `yaml:"dir,omitempty"` // that the run writes weights to, and the server reads them from
+}
+
+// samplerMapping is a Sampler as a mapping has it.
+type samplerMapping Sampler
+
+// IsOwn reports whether the run samples itself.
+func (s Sampler) IsOwn() bool { return s == Sampler{} }
+
+// UnmarshalYAML reads own, or a mapping.
+func (s *Sampler) UnmarshalYAML(unmarshal func(any) error) error {
+	*s = Sampler{}
+	var word string
+	if err := unmarshal(&word); err == nil {
+		if word != OwnSampler && word != "" {
+			return fmt.Errorf("%q is no sampler: use %s, or a mapping such as {url: http://127.0.0.1:30000, engine: %s, dir: "+
+				"/dev/shm/policy}", word, OwnSampler, EngineSGLang)
+		}
+		return nil
+	}
+	return unmarshal((*samplerMapping)(s))
+}
+
+// MarshalYAML writes what UnmarshalYAML reads.
+func (s Sampler) MarshalYAML() (any, error) {
+	if s.IsOwn() {
+		return OwnSampler, nil
+	}
+	return samplerMapping(s), nil
+}
+
+// Reward is an entry of rl.reward: something that judges answers. One of Command, URL, Model and the built-in judges
+// says what it is.
+type Reward struct {
+	Name    string   `yaml:"name"`                   // by which records and files of rollouts know the reward
+	Command []string `yaml:"command,omitempty,flow"` // a program and its arguments, which no shell reads
+	URL     string   `yaml:"url,omitempty"`          // the address of a service
+	Model   string   `yaml:"model,omitempty"`        // a reward model's directory
+	// Exact and Number are keys of the row, such as answer or reward_model.ground_truth: the answer is to be that text, or
+	// its last number that number.
+	Exact  string `yaml:"exact,omitempty"`
+	Number string `yaml:"number,omitempty"`
+	Regex  string `yaml:"regex,omitempty"` // an expression that the answer is to match
+	// Length is the most tokens of an answer and, before that, the length from which on longer ones lose more and more.
+	Length []int `yaml:"length,omitempty,flow"`
+
+	Weight  optim.Setting `yaml:"weight,omitempty"`  // a factor of the reward in the sum of all; 1
+	Timeout Duration      `yaml:"timeout,omitempty"` // of an answer's score; 0: the default
+	Workers int           `yaml:"workers,omitempty"` // processes that score at once; 0: the default
+}
+
+// Asked reports whether the run is a loop of reinforcement learning.
+func (l *RL) Asked() bool { return !reflect.ValueOf(*l).IsZero() }
+
+// decide fills in what a loop without some keys has, and what its objective takes for the log-probabilities before the
+// first update: with several updates the sampler's own, since the model's are of after the first one.
+func (l *RL) decide(o *Objective) {
+	if !l.Asked() {
+		return
+	}
+	for _, key := range []struct {
+		is *int
+		or int
+	}{{&l.PromptsPerStep, 64}, {&l.Samples, 8}, {&l.MaxTokens, 1024}, {&l.Iterations, 1}} {
+		if *key.is == 0 {
+			*key.is = key.or
+		}
+	}
+	for _, key := range []*float64{&l.Temperature, &l.TopP} {
+		if *key == 0 {
+			*key = 1
+		}
+	}
+	if of, err := o.Open(); l.Iterations > 1 && o.Old == "" && err == nil && of != nil && of.Needs().Rollouts &&
+		!of.Needs().Sampler {
+		o.Old = objective.OldOfSampler
+	}
+	weights := map[string]float64{}
+	for _, r := range l.Reward {
+		if r.Weight.Given {
+			weights[r.Name] = r.Weight.Value
+		}
+	}
+	if len(weights) > 0 && len(o.RewardWeights) == 0 {
+		o.RewardWeights = weights
+	}
+}
+
+// Bounds of what a loop can be asked for: what is beyond them is a slip of the keyboard.
+const (
+	mostPrompts = 1 << 20
+	mostSamples = 1 << 12
+	mostRewards = 16
+)
+
+// checkLoop refuses a loop that no run can do, and data or an objective that do not go with one.
+func (c *Config) checkLoop(of objective.Objective) error {
+	l, bad := &c.RL, fmt.Errorf
+	asks := func(s data.Source) bool { return s.Type == data.Prompts }
+	if !l.Asked() {
+		if slices.ContainsFunc(c.Datasets, asks) {
+			return bad("datasets: type %s has prompts without answers, which only a loop of reinforcement learning trains on: "+
+				"set rl, such as rl: {reward: [{name: math, command: [python3, score.py]}]}", data.Prompts)
+		}
+		return nil
+	}
+	switch {
+	case of == nil || !of.Needs().Rollouts:
+		return bad("rl: objective.type is %s, and a loop learns from rewards of its answers: set objective: {type: policy}",
+			c.Objective.Type)
+	case slices.ContainsFunc(c.Datasets, func(s data.Source) bool { return !asks(s) }):
+		i := slices.IndexFunc(c.Datasets, func(s data.Source) bool { return !asks(s) })
+		return bad("rl: dataset %s is of type %s, and a loop samples its own answers: set type: %s", c.Datasets[i].Path,
+			c.Datasets[i].Type, data.Prompts)
+	case c.Objective.Old == objective.OldOfData:
+		return bad("objective.old is %s, and the answers of a loop have no such numbers: leave it out, or set it to sampler",
+			c.Objective.Old)
+	case of.Needs().Reference:
+		return bad("rl: objective %s with kl %g or a loss such as ref_kl compares with a reference, which a loop cannot do yet: "+
+			"set objective.kl to 0 (and another loss), or have a loop outside write ref into rollouts", c.Objective.Type,
+			c.Objective.KL.Value)
+	case c.MaxSteps == 0:
+		return bad("rl: max_steps is missing: how many steps an epoch has is known only when its answers are sampled; say how " +
+			"many steps the loop takes")
+	case len(l.Reward) == 0:
+		return bad("rl.reward is missing: list what judges answers, such as [{name: math, command: [python3, score.py]}]")
+	case len(l.Reward) > mostRewards:
+		return bad("rl.reward has %d entries: %d at most", len(l.Reward), mostRewards)
+	case l.PromptsPerStep < 1 || l.PromptsPerStep > mostPrompts:
+		return bad("rl.prompts_per_step is %d: it must be between 1 and %d", l.PromptsPerStep, mostPrompts)
+	case l.Samples < 1 || l.Samples > mostSamples:
+		return bad("rl.samples is %d: it must be between 1 and %d", l.Samples, mostSamples)
+	case l.MaxTokens < 1 || l.MaxTokens >= c.SequenceLen:
+		return bad("rl.max_tokens is %d, and sequence_len %d has to have room for a prompt, too: lower it, or raise sequence_len",
+			l.MaxTokens, c.SequenceLen)
+	case !(l.Temperature >= 0.01 && l.Temperature <= 100):
+		return bad("rl.temperature is %v: it must be between 0.01 and 100; 1 samples from the model as it is", l.Temperature)
+	case !(l.TopP > 0 && l.TopP <= 1):
+		return bad("rl.top_p is %v: it must be above 0 and at most 1", l.TopP)
+	case l.TopK < 0:
+		return bad("rl.top_k is %d: it must not be negative; 0 is all", l.TopK)
+	case l.Iterations < 1 || l.Iterations > mostEpochs:
+		return bad("rl.iterations is %d: it must be between 1 and %d", l.Iterations, mostEpochs)
+	case l.MaxStaleness < 0:
+		return bad("rl.max_staleness is %d: it must not be negative", l.MaxStaleness)
+	case l.MaxGroups != 0 && l.MaxGroups < l.PromptsPerStep || l.MaxGroups > mostPrompts:
+		return bad("rl.max_groups is %d, and a round has %d prompts at least (rl.prompts_per_step): make it more, or 0",
+			l.MaxGroups, l.PromptsPerStep)
+	case l.MaxGroups > 0 && l.Samples == 1:
+		return bad("rl.max_groups replaces groups whose rewards are equal, and rl.samples is 1: raise rl.samples, or leave " +
+			"rl.max_groups out")
+	}
+	for _, s := range c.Datasets {
+		if s.Weight != 0 && s.Weight != 1 {
+			return bad("dataset %s: weight is %v, and a loop takes each prompt once in an epoch: leave it out", s.Path, s.Weight)
+		}
+	}
+	if err := l.Sampler.check(); err != nil {
+		return bad("rl.sampler: %w", err)
+	}
+	return checkRewards(l.Reward)
+}
+
+func (s Sampler) check() error {
+	switch engines := []string{EngineSGLang, EngineVLLM}; {
+	case s.IsOwn():
+		return nil
+	case s.URL == "":
+		return errors.New("url is missing: write the server's address, such as http://127.0.0.1:30000")
+	case !slices.Contains(engines, s.Engine):
+		return fmt.Errorf("engine is %q%s; use %s", s.Engine, spelling.Question(s.Engine, engines), spelling.Or(engines))
+	case s.Dir == "":
+		return errors.New("dir is missing: name a directory that the server can read, such as /dev/shm/policy, for the weights " +
+			"of each round")
+	}
+	return checkAddress(s.URL)
+}
+
+// checkRewards refuses entries that name no judge, or several.
+func checkRewards(all []Reward) error {
+	var names []string
+	for i, r := range all {
+		ways := 0
+		for _, isGiven := range []bool{len(r.Command) > 0, r.URL != "", r.Model != "", r.Exact != "", r.Number != "",
+			r.Regex != "", len(r.Length) > 0} {
+			if isGiven {
+				ways++
+			}
+		}
+		switch {
+		case r.Name == "" || strings.TrimSpace(r.Name) != r.Name:
+			return fmt.Errorf("rl.reward[%d]: name is %q: give the reward a name, which records have", i, r.Name)
+		case slices.Contains(names, r.Name):
+			return fmt.Errorf("rl.reward[%d]: %s is the name of another entry, too: give each its own", i, r.Name)
+		case ways != 1:
+			return fmt.Errorf("rl.reward[%d]: %s has %d of command, url, model, exact, number, regex and length: give it one",
+				i, r.Name, ways)
+		case r.Workers < 0 || r.Timeout < 0:
+			return fmt.Errorf("rl.reward[%d]: workers (%d) and timeout must not be negative", i, r.Workers)
+		case math.IsInf(r.Weight.Value, 0) || math.IsNaN(r.Weight.Value):
+			return fmt.Errorf("rl.reward[%d]: weight is %v: it must be finite", i, r.Weight.Value)
+		}
+		names = append(names, r.Name)
+	}
+	return nil
+}
+
+// String is the loop as checkpoints record it, in a line.
+func (l *RL) String() string {
+	doc, err := yaml.MarshalWithOptions(l, yaml.Flow(true))
+	if err != nil {
+		return fmt.Sprint(*l) // a value that was read is written
+	}
+	return strings.TrimSpace(string(doc))
+}
