@@ -3,7 +3,6 @@ package runfile
 import (
 	"errors"
 	"fmt"
-	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/objective"
-	"github.com/millrace/millrace/optim"
 )
 
 // OwnSampler says that the run samples answers itself.
@@ -60,26 +58,6 @@ func (s Sampler) MarshalYAML() (any, error) {
 	return samplerMapping(s), nil
 }
 
-// Reward is an entry of rl.reward: something that judges answers. One of Command, URL, Model and the built-in judges
-// says what it is.
-type Reward struct {
-	Name    string   `yaml:"name"`                   // by which records and files of rollouts know the reward
-	Command []string `yaml:"command,omitempty,flow"` // a program and its arguments, which no shell reads
-	URL     string   `yaml:"url,omitempty"`          // the address of a service
-	Model   string   `yaml:"model,omitempty"`        // a reward model's directory
-	// Exact and Number are keys of the row, such as answer or reward_model.ground_truth: the answer is to be that text, or
-	// its last number that number.
-	Exact  string `yaml:"exact,omitempty"`
-	Number string `yaml:"number,omitempty"`
-	Regex  string `yaml:"regex,omitempty"` // an expression that the answer is to match
-	// Length is the most tokens of an answer and, before that, the length from which on longer ones lose more and more.
-	Length []int `yaml:"length,omitempty,flow"`
-
-	Weight  optim.Setting `yaml:"weight,omitempty"`  // a factor of the reward in the sum of all; 1
-	Timeout Duration      `yaml:"timeout,omitempty"` // of an answer's score; 0: the default
-	Workers int           `yaml:"workers,omitempty"` // processes that score at once; 0: the default
-}
-
 // Asked reports whether the run is a loop of reinforcement learning.
 func (l *RL) Asked() bool { return !reflect.ValueOf(*l).IsZero() }
 
@@ -121,7 +99,6 @@ func (l *RL) decide(o *Objective) {
 const (
 	mostPrompts = 1 << 20
 	mostSamples = 1 << 12
-	mostRewards = 16
 )
 
 // checkLoop refuses a loop that no run can do, and data or an objective that do not go with one.
@@ -155,8 +132,6 @@ func (c *Config) checkLoop(of objective.Objective) error {
 			"many steps the loop takes")
 	case len(l.Reward) == 0:
 		return bad("rl.reward is missing: list what judges answers, such as [{name: math, command: [python3, score.py]}]")
-	case len(l.Reward) > mostRewards:
-		return bad("rl.reward has %d entries: %d at most", len(l.Reward), mostRewards)
 	case l.PromptsPerStep < 1 || l.PromptsPerStep > mostPrompts:
 		return bad("rl.prompts_per_step is %d: it must be between 1 and %d", l.PromptsPerStep, mostPrompts)
 	case l.Samples < 1 || l.Samples > mostSamples:
@@ -189,7 +164,10 @@ func (c *Config) checkLoop(of objective.Objective) error {
 	if err := l.Sampler.check(); err != nil {
 		return bad("rl.sampler: %w", err)
 	}
-	return checkRewards(l.Reward)
+	if err := CheckRewards(l.Reward); err != nil {
+		return bad("rl.reward%w", err)
+	}
+	return nil
 }
 
 func (s Sampler) check() error {
@@ -205,35 +183,6 @@ func (s Sampler) check() error {
 			"of each round")
 	}
 	return checkAddress(s.URL)
-}
-
-// checkRewards refuses entries that name no judge, or several.
-func checkRewards(all []Reward) error {
-	var names []string
-	for i, r := range all {
-		ways := 0
-		for _, isGiven := range []bool{len(r.Command) > 0, r.URL != "", r.Model != "", r.Exact != "", r.Number != "",
-			r.Regex != "", len(r.Length) > 0} {
-			if isGiven {
-				ways++
-			}
-		}
-		switch {
-		case r.Name == "" || strings.TrimSpace(r.Name) != r.Name:
-			return fmt.Errorf("rl.reward[%d]: name is %q: give the reward a name, which records have", i, r.Name)
-		case slices.Contains(names, r.Name):
-			return fmt.Errorf("rl.reward[%d]: %s is the name of another entry, too: give each its own", i, r.Name)
-		case ways != 1:
-			return fmt.Errorf("rl.reward[%d]: %s has %d of command, url, model, exact, number, regex and length: give it one",
-				i, r.Name, ways)
-		case r.Workers < 0 || r.Timeout < 0:
-			return fmt.Errorf("rl.reward[%d]: workers (%d) and timeout must not be negative", i, r.Workers)
-		case math.IsInf(r.Weight.Value, 0) || math.IsNaN(r.Weight.Value):
-			return fmt.Errorf("rl.reward[%d]: weight is %v: it must be finite", i, r.Weight.Value)
-		}
-		names = append(names, r.Name)
-	}
-	return nil
 }
 
 // String is the loop as checkpoints record it, in a line.
