@@ -25,6 +25,7 @@ var useClocks = map[string]string{
 	"workshop/cudatest/standin/race_test.go": "a delay stands for a wait: the race detector sees no order in it",
 	"device/devicetest/faulty.go":            "operations are made late, and their events say when they were",
 	"device/devicetest/reference.go":         "its events say when they were",
+	"train/rl/reward/timeout_test.go":        "the clock is that of a testing/synctest bubble",
 	"hf/hub/slow_test.go":                    "the clock is that of a testing/synctest bubble",
 	"stream/finish_test.go":                  "the clock is that of a testing/synctest bubble",
 	"train/hosts_hear_test.go":               "the clock is that of a testing/synctest bubble",

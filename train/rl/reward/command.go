@@ -33,14 +33,14 @@ func newCommand(p *Panel, i int) (judge, error) {
 	if err != nil {
 		return nil, fmt.Errorf("there is no program %s that can be started: name one, with its path", s.Command[0])
 	}
-	c := &command{panel: p, judge: i, queue: newQueue(),
+	c := &command{panel: p, judge: i, queue: newQueue(s.Instances(), window),
 		program: program{args: append([]string{path}, s.Command[1:]...), dir: p.options.Dir}}
 	if c.program.env, err = environment(s); err != nil {
 		return nil, err
 	}
-	p.working.Go(func() { c.queue.feed(p.ctx) })
-	for range s.Instances() {
-		w := &worker{command: c, alarm: p.options.after(s.Patience())}
+	p.working.Go(func() { c.queue.deal(p.ctx) })
+	for n := range s.Instances() {
+		w := &worker{command: c, number: n, alarm: p.options.after(s.Patience())}
 		p.working.Go(func() { w.work(p.ctx) })
 	}
 	return c, nil
@@ -91,6 +91,7 @@ type starter func(program) (child, error)
 // worker has one process at a time, and starts it again when it has ended.
 type worker struct {
 	*command
+	number  int
 	alarm   alarm
 	child   child       // nil: there is no process
 	given   int         // questions that the process was given
@@ -104,14 +105,14 @@ func (w *worker) work(ctx context.Context) {
 	defer w.drop()
 	w.begin()
 	for {
-		next := w.queue.next
+		next := w.queue.next[w.number]
 		switch isAlone := len(w.asked) > 0 && w.asked[0].failed; {
 		case len(w.suspect) > 0 && len(w.asked) == 0:
 			q := w.suspect[0]
 			w.suspect = w.suspect[1:]
 			w.put(q)
 			continue
-		case len(w.suspect) > 0 || isAlone || len(w.asked) == window:
+		case len(w.suspect) > 0 || isAlone:
 			next = nil
 		}
 		var wrote <-chan written
@@ -147,7 +148,7 @@ func (w *worker) begin() error {
 func (w *worker) put(q *question) {
 	if w.child == nil {
 		if err := w.begin(); err != nil {
-			w.panel.settle(q, null(Exited), func() string { return fmt.Sprintf("the program does not start: %v", err) })
+			w.settle(q, null(Exited), func() string { return fmt.Sprintf("the program does not start: %v", err) })
 			return
 		}
 	}
@@ -179,7 +180,7 @@ func (w *worker) read(of written) {
 	if w.alarm.stop(); len(w.asked) > 0 {
 		w.alarm.start()
 	}
-	w.panel.settle(q, s.verdict, func() string { return s.detail + w.child.said() })
+	w.settle(q, s.verdict, func() string { return s.detail + w.child.said() })
 }
 
 // fail ends a process that did what it should not. If it had one question, and nothing before that can be the reason,
@@ -190,13 +191,19 @@ func (w *worker) fail(cause Cause, err error) {
 	if len(w.asked) == 1 && (w.given == 1 || cause == TimedOut) {
 		q := w.asked[0]
 		w.asked = nil
-		w.panel.settle(q, null(cause), func() string { return err.Error() + child.said() })
+		w.settle(q, null(cause), func() string { return err.Error() + child.said() })
 		return
 	}
 	for _, q := range w.asked {
 		q.failed = true
 	}
 	w.suspect, w.asked = append(w.asked, w.suspect...), nil
+}
+
+// settle gives a verdict.
+func (w *worker) settle(q *question, v verdict, detail func() string) {
+	w.queue.done(w.number)
+	w.panel.settle(q, v, detail)
 }
 
 // drop ends the process.

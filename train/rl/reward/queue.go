@@ -2,56 +2,69 @@ package reward
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
 
-// queue has the questions that wait for a worker of a judge, in order.
+// queue deals questions to the workers of a judge, in order, each to the one that has the fewest.
 type queue struct {
 	mu      sync.Mutex
 	waiting []*question
-	arrived chan struct{}  // has an entry when questions wait
-	next    chan *question // the workers take from it, each in its turn
+	loads   []int            // questions of each worker
+	window  int              // the most that it can have
+	changed chan struct{}    // has an entry when there is something to deal, or a worker has one question less
+	next    []chan *question // what each worker takes from
 }
 
-func newQueue() *queue {
-	return &queue{arrived: make(chan struct{}, 1), next: make(chan *question)}
+func newQueue(workers, window int) *queue {
+	q := &queue{loads: make([]int, workers), window: window, changed: make(chan struct{}, 1)}
+	for range workers {
+		q.next = append(q.next, make(chan *question, window))
+	}
+	return q
 }
 
+// add has a question dealt.
 func (q *queue) add(x *question) {
 	q.mu.Lock()
 	q.waiting = append(q.waiting, x)
 	q.mu.Unlock()
+	q.look()
+}
+
+// done notes that a worker has answered a question.
+func (q *queue) done(worker int) {
+	q.mu.Lock()
+	q.loads[worker]--
+	q.mu.Unlock()
+	q.look()
+}
+
+func (q *queue) look() {
 	select {
-	case q.arrived <- struct{}{}:
+	case q.changed <- struct{}{}:
 	default:
 	}
 }
 
-// more takes up to n questions that wait.
-func (q *queue) more(n int) []*question {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	n = min(n, len(q.waiting))
-	some := q.waiting[:n:n]
-	if q.waiting = q.waiting[n:]; len(q.waiting) == 0 {
-		q.waiting = nil
-	}
-	return some
-}
-
-// feed offers the questions to the workers until ctx ends.
-func (q *queue) feed(ctx context.Context) {
+// deal deals until ctx ends.
+func (q *queue) deal(ctx context.Context) {
 	for {
-		for some := q.more(1); some != nil && len(some) > 0; some = q.more(1) {
-			select {
-			case q.next <- some[0]:
-			case <-ctx.Done():
-				return
+		q.mu.Lock()
+		for len(q.waiting) > 0 {
+			least := slices.Index(q.loads, slices.Min(q.loads))
+			if q.loads[least] == q.window {
+				break
 			}
+			q.loads[least]++
+			q.next[least] <- q.waiting[0] // which has room for as many as its worker can have
+			q.waiting[0] = nil
+			q.waiting = q.waiting[1:]
 		}
+		q.mu.Unlock()
 		select {
-		case <-q.arrived:
+		case <-q.changed:
 		case <-ctx.Done():
 			return
 		}

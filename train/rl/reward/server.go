@@ -39,12 +39,13 @@ func newServer(p *Panel, i int) (judge, error) {
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost, transport.MaxConnsPerHost = spec.Instances(), spec.Instances()
-	s := &server{panel: p, judge: i, address: address, patience: spec.Patience(), queue: newQueue(),
+	s := &server{panel: p, judge: i, address: address, patience: spec.Patience(),
+		queue: newQueue(spec.Instances(), mostInRequest),
 		client: &http.Client{Transport: transport, Timeout: spec.Patience(),
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
-	p.working.Go(func() { s.queue.feed(p.ctx) })
-	for range spec.Instances() {
-		p.working.Go(func() { s.work(p.ctx) })
+	p.working.Go(func() { s.queue.deal(p.ctx) })
+	for n := range spec.Instances() {
+		p.working.Go(func() { s.work(p.ctx, n) })
 	}
 	return s, nil
 }
@@ -53,13 +54,21 @@ func (s *server) ask(q *question) { s.queue.add(q) }
 func (s *server) close()          { s.client.CloseIdleConnections() }
 
 // work asks questions until ctx ends, those that wait together.
-func (s *server) work(ctx context.Context) {
+func (s *server) work(ctx context.Context, worker int) {
+	next := s.queue.next[worker]
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case q := <-s.queue.next:
-			s.request(ctx, append([]*question{q}, s.queue.more(mostInRequest-1)...))
+		case q := <-next:
+			all := []*question{q}
+			for range len(next) {
+				all = append(all, <-next)
+			}
+			s.request(ctx, all)
+			for range all {
+				s.queue.done(worker)
+			}
 		}
 	}
 }
