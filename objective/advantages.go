@@ -100,6 +100,7 @@ func (o *ofPolicy) Advantages(answers []Scored, names []string) ([]Rollout, map[
 		if given := answers[i].Advantage; !math.IsNaN(given) {
 			all[i] = Rollout{Advantage: given}
 		}
+		all[i].Masked = o.settings.MaskTruncated && answers[i].Ends == CutOff
 		if !isFinite(all[i].Advantage) {
 			return nil, nil, fmt.Errorf("an answer of group %d has the advantage %v: rewards are too large for 64 bits",
 				answers[i].Group, all[i].Advantage)

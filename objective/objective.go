@@ -51,6 +51,7 @@ type Sequence struct {
 type Counts struct {
 	Groups      int // pairs, or documents that are compared with none
 	Targets     int // positions that have one: the number that the engine divides by
+	Masked      int // those of answers of which no token counts
 	Chosen      int // target tokens of chosen and desirable completions
 	ChosenAll   int // the same with the targets of their prompts
 	Desirable   int // documents
@@ -85,6 +86,8 @@ type Needs struct {
 	Rollouts   bool // they are answers that were sampled, with rewards: see [Rewarded]
 	Sampler    bool // and these have log-probabilities of their sampler
 	Old        bool // and those from before the first update
+	OldOfStart bool // which the run itself finds, before its first update with the answers
+	Endings    bool // and these say how they end
 	TopK       int  // a teacher's likeliest tokens of each position: how many of them
 	// Temperature divides the logits of the model and of the teacher before log-probabilities are taken of them, and
 	// entropies; 0: 1. It is read with TopK alone.

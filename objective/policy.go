@@ -26,6 +26,7 @@ type ofPolicy struct {
 	needs    Needs
 	of       policyLoss
 	corrects correction
+	rejects  rejection
 }
 
 // Rollout holds the facts of an answer that was sampled. Slices have an entry for each position, of its target.
@@ -34,6 +35,8 @@ type Rollout struct {
 	Advantage float64
 	// Unscored says that no reward is known: the advantage is 0, and no other answer is compared with this one.
 	Unscored bool
+	// Masked says that no token of the answer counts in the loss, nor in what it is divided by.
+	Masked bool
 	// Sampler are the log-probabilities of the model that has sampled the answer; above 0: not known. Nil: none is.
 	Sampler []float32
 	// Old are those before the first update with the answers of the step; nil: the model's own.
@@ -46,8 +49,12 @@ const UnknownLogProb float32 = 1
 func newPolicy(k *kind, s Settings) *ofPolicy {
 	o := &ofPolicy{settings: s, needs: k.needs, of: *policyLossNamed(s.Losses[0])}
 	o.needs.Reference = *s.KL > 0 || o.of.imitates
-	o.needs.Sampler, o.needs.Old = o.of.readsSampler || s.Old == OldOfSampler, s.Old == OldOfData
+	isOwn := s.Old == OldOfModel && (*s.OffPolicyThreshold > 0 || s.Rejection != "") // which nothing is far from
+	o.needs.Sampler = o.of.readsSampler || s.Old == OldOfSampler || isOwn
+	o.needs.Old, o.needs.OldOfStart = s.Old == OldOfData || s.Old == OldOfStart, s.Old == OldOfStart
+	o.needs.Endings = s.MaskTruncated
 	o.corrects = correction{s.Correction, *s.CorrectionMin, *s.CorrectionMax}
+	o.rejects = rejection{s.Rejection, *s.RejectionMax}
 	return o
 }
 
@@ -64,6 +71,8 @@ type answer struct {
 	loss, slope               []float64 // of each token, before the normalizer: the slope is by lp
 	kl                        []float64 // of each token, as metrics have it
 	low, high, clipped, scale float64   // sums over the tokens, or of the answer: what metrics count
+	rejected                  int       // tokens
+	isOffPolicy               bool
 }
 
 // Weigh gives the tokens of answers the weights of the policy's loss.
@@ -84,8 +93,7 @@ func (o *ofPolicy) Weigh(step *Step) (Result, error) {
 		q := &step.Sequences[i]
 		a.read(o, q, advantages[i])
 		if len(a.at) > 0 {
-			o.of.weigh(o, &a)
-			a.addKL(o)
+			o.weighAnswer(q, &a)
 			m.add(o, q, &a)
 		}
 		finite := o.set(q, &a, &step.Whole)
@@ -108,13 +116,25 @@ func (o *ofPolicy) Weigh(step *Step) (Result, error) {
 	return result(sum, m.parts(o)...), nil
 }
 
+// weighAnswer sets loss and slope of the tokens of an answer.
+func (o *ofPolicy) weighAnswer(q *Sequence, a *answer) {
+	o.of.weigh(o, a)
+	a.isOffPolicy = a.isOffPolicyBy(*o.settings.OffPolicyThreshold, q.Rollout.Sampler != nil)
+	if a.isOffPolicy {
+		clear(a.loss)
+		clear(a.slope)
+	}
+	a.addKL(o)
+	a.rejected = o.rejects.apply(a)
+}
+
 // divisor divides the loss of a token, of an answer with some tokens.
 func (o *ofPolicy) divisor(n *Counts, tokens int) float64 {
 	switch {
 	case o.of.whole:
 		return float64(n.Groups)
 	case o.settings.Normalizer == byTokens:
-		return float64(n.Targets)
+		return float64(n.Targets - n.Masked)
 	case o.settings.Normalizer == byMaxTokens:
 		return float64(n.Groups) * float64(o.settings.MaxTokens)
 	}
@@ -142,7 +162,7 @@ func (a *answer) read(o *ofPolicy, q *Sequence, advantage float64) {
 	*a = answer{advantage: advantage, at: a.at[:0], lp: a.lp[:0], old: a.old[:0], sampler: a.sampler[:0], ref: a.ref[:0],
 		ratios: a.ratios[:0], corrections: a.corrections[:0], kl: a.kl[:0], loss: a.loss, slope: a.slope}
 	for t := range q.Targets {
-		if !q.isCompletion(t) {
+		if q.Rollout.Masked || !q.isCompletion(t) {
 			continue
 		}
 		lp := float64(q.LogProbs[t])
@@ -152,7 +172,7 @@ func (a *answer) read(o *ofPolicy, q *Sequence, advantage float64) {
 		}
 		old := lp
 		switch {
-		case o.settings.Old == OldOfData:
+		case o.needs.Old:
 			old = float64(q.Rollout.Old[t])
 		case o.settings.Old == OldOfSampler && !math.IsNaN(sampler):
 			old = sampler
@@ -267,9 +287,9 @@ func (o *ofPolicy) check(q *Sequence) error {
 		return fmt.Errorf("%s has no advantage: policy needs answers that were sampled (data of type rollouts)", q.name())
 	case !isFinite(q.Rollout.Advantage):
 		return fmt.Errorf("%s has the advantage %v: it must be finite", q.name(), q.Rollout.Advantage)
-	case o.settings.Old == OldOfData && q.Rollout.Old == nil:
+	case o.needs.Old && q.Rollout.Old == nil:
 		return fmt.Errorf("%s has no log-probabilities from before the first update, and old is %s: give them, or leave "+
-			"old out", q.name(), OldOfData)
+			"old out", q.name(), o.settings.Old)
 	case o.settings.Old == OldOfSampler && q.Rollout.Sampler == nil:
 		return fmt.Errorf("%s has no log-probabilities of its sampler, and old is %s: give them, or leave old out",
 			q.name(), OldOfSampler)

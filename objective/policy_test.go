@@ -15,7 +15,7 @@ import (
 // goldenPolicy is testdata/policy.json, by TRL's own functions; policy.py next to it says how. Nulls are NaN.
 type goldenPolicy struct {
 	Versions                       map[string]string
-	Group, Lengths                 []int
+	Group, Lengths, Cut            []int
 	Rewards, Sampler               [][]*float64
 	Mask, LogProbs, Old, Reference [][]float64
 	Advantages                     []struct {
@@ -87,6 +87,10 @@ func TestGoldenPolicies(t *testing.T) {
 	for _, c := range g.Cases {
 		t.Run(c.Name, func(t *testing.T) {
 			step := g.step(c.Advantages)
+			for _, i := range g.Cut {
+				step.Sequences[i].Rollout.Masked = c.Settings.MaskTruncated
+			}
+			step.Whole = Count(step.Sequences)
 			r := weigh(t, open(t, c.Settings), step)
 			if !near(r.Loss, c.Loss, 1e-12) {
 				t.Errorf("loss %v, TRL's %v", r.Loss, c.Loss)
@@ -322,6 +326,10 @@ func TestPoliciesFarAway(t *testing.T) {
 	far := []float32{0, -1e-30, -1, -20, -88, -750, -1e4, -1e30, -math.MaxFloat32}
 	rapid.Check(t, func(rt *rapid.T) {
 		s := drawPolicy(rt)
+		if s.Old == OldOfData && rapid.Bool().Draw(rt, "leaves out") {
+			s.OffPolicyThreshold, s.Rejection = new(0.5), rapid.SampledFrom(rejections).Draw(rt, "rejection")
+			s.RejectionMax = new(2.0)
+		}
 		o := open(rt, s)
 		step := drawStep(rt, o.Needs())
 		draw := func(all []float32) {
@@ -354,6 +362,70 @@ func TestPoliciesFarAway(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestPolicyLeavesOut: what is left out of a step has no weight, and is counted. The effective sample size is that of
+// the factors of the others.
+func TestPolicyLeavesOut(t *testing.T) {
+	answer := func(advantage float64, sampler ...float32) Sequence {
+		q := sequence(0, Alone, []float32{-1, -2}, []float32{-1, -1})
+		q.Rollout = &Rollout{Advantage: advantage, Sampler: sampler, Old: []float32{-1, -2}}
+		return q
+	}
+	ln2 := float32(math.Ln2)
+	for name, x := range map[string]struct {
+		s       Policy
+		weights [3]bool // of the three answers, whether they have any
+		metrics map[string]float64
+	}{
+		"all": {Policy{}, [3]bool{true, true, true},
+			map[string]float64{effectiveSize: 36 / (6 * 7.5)}}, // of 2, 1, 1, 1, 1/2 and 1/2
+		"far": {Policy{OffPolicyThreshold: new(0.5)}, [3]bool{true, true, false},
+			map[string]float64{"sampling/off_policy_masked": 1.0 / 3}},
+		"near": {Policy{OffPolicyThreshold: new(0.8)}, [3]bool{true, true, true},
+			map[string]float64{"sampling/off_policy_masked": 0}},
+		"tokens": {Policy{Rejection: "token_k1", RejectionMax: new(1.5)}, [3]bool{true, true, false},
+			map[string]float64{"sampling/rejected_tokens": 0.5}},
+		"answers": {Policy{Rejection: "seq_sum_k2", RejectionMax: new(0.25)}, [3]bool{true, true, false},
+			map[string]float64{"sampling/rejected_tokens": 1.0 / 3}},
+	} {
+		x.s.Old = OldOfData
+		step := &Step{Sequences: []Sequence{answer(1, -1-ln2, -2), answer(-1, -1, -2), answer(-1, -1+ln2, -2+ln2)}}
+		step.Whole = Count(step.Sequences)
+		r := weigh(t, open(t, Settings{Type: policy, Policy: x.s}), step)
+		for i, has := range x.weights {
+			if w := step.Sequences[i].Weights; (w[0] != 0 || w[1] != 0) != has {
+				t.Errorf("%s: answer %d has the weights %v", name, i, w)
+			}
+		}
+		for key, want := range x.metrics {
+			if got, ok := r.Metrics()[key]; !ok || math.Abs(got-want) > 1e-6 {
+				t.Errorf("%s: %s is %v, want %v", name, key, got, want)
+			}
+		}
+		if _, has := r.Metrics()[rhoSquares]; has {
+			t.Errorf("%s: the metrics have %s", name, rhoSquares)
+		}
+	}
+
+	// An answer that is masked counts for nothing, and not in the divisor either: without it the step is the same.
+	o := open(t, Settings{Type: policy, Policy: Policy{Old: OldOfData, MaskTruncated: true}})
+	with := &Step{Sequences: []Sequence{answer(1, -1, -2), answer(-1, -1, -2)}}
+	with.Sequences[1].Rollout.Masked = true
+	with.Whole = Count(with.Sequences)
+	without := &Step{Sequences: []Sequence{answer(1, -1, -2)}}
+	without.Whole = Count(without.Sequences)
+	a, b := weigh(t, o, with), weigh(t, o, without)
+	if a.Loss != b.Loss || with.Whole.Masked != 2 || with.Sequences[1].Weights[0] != 0 ||
+		with.Sequences[0].Weights[0] != 2*without.Sequences[0].Weights[0] { // whose targets are half as many
+		t.Errorf("losses %v and %v, weights %v and %v", a.Loss, b.Loss, with.Sequences[0].Weights,
+			without.Sequences[0].Weights)
+	}
+	only := &Step{Sequences: with.Sequences[1:]}
+	only.Whole = Count(only.Sequences)
+	if r := weigh(t, o, only); r.Loss != 0 {
+		t.Errorf("the loss of masked answers is %v", r.Loss)
+	}
 }
 
 // TestPolicyRefuses: answers that lack what the loss reads are refused in a line.

@@ -43,11 +43,12 @@ const (
 	OldOfModel   = "now"
 	OldOfData    = "data"
 	OldOfSampler = "sampler"
+	OldOfStart   = "start"
 )
 
 var (
 	normalizers = []string{byAnswers, byTokens, byMaxTokens}
-	olds        = []string{OldOfModel, OldOfData, OldOfSampler}
+	olds        = []string{OldOfModel, OldOfStart, OldOfData, OldOfSampler}
 )
 
 // policyLosses is the table, the default first.

@@ -7,7 +7,8 @@ type policyMetrics struct {
 	clipLow, clipHigh, clipRegion, clipped, kl, scale Part
 	leastLow, mostHigh                                Part
 	difference, mostDifference                        Part
-	rho, leastRho, mostRho                            Part
+	rho, leastRho, mostRho, rhoSquares                Part
+	offPolicy, rejected                               Part
 }
 
 func newPolicyMetrics() *policyMetrics {
@@ -19,14 +20,24 @@ func newPolicyMetrics() *policyMetrics {
 		clipped:    Part{Name: "cispo_clip_ratio"}, scale: Part{Name: "vespo/phi_seq_mean"}, kl: Part{Name: klName},
 		difference:     Part{Name: "sampling/sampling_logp_difference/mean"},
 		mostDifference: Part{Name: "sampling/sampling_logp_difference/max", Extreme: Greatest},
-		rho:            Part{Name: "sampling/importance_sampling_ratio/mean"},
+		rho:            Part{Name: rhoName},
+		rhoSquares:     Part{Name: rhoSquares},
 		leastRho:       Part{Name: "sampling/importance_sampling_ratio/min", Extreme: Least},
 		mostRho:        Part{Name: "sampling/importance_sampling_ratio/max", Extreme: Greatest},
+		offPolicy:      Part{Name: "sampling/off_policy_masked"},
+		rejected:       Part{Name: "sampling/rejected_tokens"},
 	}
 }
 
 // reach has an extreme be that of one number more.
 func (p *Part) reach(x float64) { p.merge(Part{p.Name, x, 1, p.Extreme}) }
+
+// count counts an answer that is, or is not, what a share is of.
+func (p *Part) count(is bool) {
+	if p.Of++; is {
+		p.Sum++
+	}
+}
 
 // add adds an answer that has a token.
 func (m *policyMetrics) add(o *ofPolicy, q *Sequence, a *answer) {
@@ -43,6 +54,13 @@ func (m *policyMetrics) add(o *ofPolicy, q *Sequence, a *answer) {
 		{&m.clipped, a.clipped, n}, {&m.scale, a.scale, 1}, {&m.kl, sumOf(a.kl), float64(len(a.kl))}} {
 		of.part.Sum += of.sum
 		of.part.Of += of.n
+	}
+	if *o.settings.OffPolicyThreshold > 0 {
+		m.offPolicy.count(a.isOffPolicy)
+	}
+	if o.rejects.mode != "" {
+		m.rejected.Sum += float64(a.rejected)
+		m.rejected.Of += n
 	}
 	m.leastLow.reach(a.low / counted)
 	m.mostHigh.reach(a.high / counted)
@@ -67,6 +85,8 @@ func (m *policyMetrics) add(o *ofPolicy, q *Sequence, a *answer) {
 	for _, rho := range rhos {
 		m.rho.Sum += rho
 		m.rho.Of++
+		m.rhoSquares.Sum += float64(rho * rho)
+		m.rhoSquares.Of++
 		m.leastRho.reach(rho)
 		m.mostRho.reach(rho)
 	}
@@ -82,5 +102,6 @@ func (m *policyMetrics) parts(o *ofPolicy) (all []Part) {
 	case o.of.name == "vespo":
 		all = append(all, m.scale)
 	}
-	return append(all, m.kl, m.difference, m.mostDifference, m.rho, m.leastRho, m.mostRho)
+	return append(all, m.kl, m.difference, m.mostDifference, m.rho, m.leastRho, m.mostRho, m.rhoSquares, m.offPolicy,
+		m.rejected)
 }

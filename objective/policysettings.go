@@ -30,7 +30,7 @@ type Policy struct {
 	// RewardWeights are factors of rewards by their names, 1 of those that are not named.
 	RewardWeights map[string]float64
 	// Old says where the log-probabilities before the first update come from: now (the model's own, so that each ratio
-	// is 1), data, or sampler.
+	// is 1), start (the model's own before the first step with the answers), data, or sampler.
 	Old string
 	// Correction is the mode of the sampler's correction, with the bounds of its ratio.
 	Correction                   string
@@ -38,6 +38,15 @@ type Policy struct {
 	// Normalizer is answers, tokens or max_tokens, and MaxTokens is for the last.
 	Normalizer string
 	MaxTokens  int
+	// MaskTruncated leaves answers that were cut off out of the loss, and of what it is divided by.
+	MaskTruncated bool
+	// OffPolicyThreshold leaves an answer that is worse than expected out of the loss where the mean of its sampler's
+	// log-probabilities less the model's is above it; 0: none is.
+	OffPolicyThreshold *float64
+	// Rejection is the mode by which tokens or answers that the model and the sampler disagree about are left out, and
+	// RejectionMax its bound; empty: none are.
+	Rejection    string
+	RejectionMax *float64
 }
 
 // MostTokens bounds MaxTokens.
@@ -47,7 +56,8 @@ const MostTokens = 1 << 30
 func (p *Policy) given() map[string]bool {
 	return map[string]bool{"clip": len(p.Clip) > 0, "kl_plain": p.KLPlain, "taus": len(p.Taus) > 0,
 		"advantage": p.Advantage != "", "reward_weights": len(p.RewardWeights) > 0, "old": p.Old != "",
-		"correction": p.Correction != "", "normalizer": p.Normalizer != "", "max_tokens": p.MaxTokens != 0}
+		"correction": p.Correction != "", "normalizer": p.Normalizer != "", "max_tokens": p.MaxTokens != 0,
+		"mask_truncated": p.MaskTruncated, "rejection": p.Rejection != ""}
 }
 
 // resolvePolicy fills in the defaults of the loss. Those of an unknown loss stay as they are.
@@ -111,6 +121,9 @@ func (s *Settings) checkPolicy(given Settings) error {
 		{"correction_min", *s.CorrectionMin != 0, s.Correction != noCorrection},
 		{"normalizer", s.Normalizer != of.normalizer, !of.whole},
 		{"max_tokens", s.MaxTokens != 0, s.Normalizer == byMaxTokens},
+		{"off_policy_threshold", *s.OffPolicyThreshold != 0, !of.readsSampler && s.Old != OldOfSampler},
+		{"rejection", s.Rejection != "", !of.readsSampler && s.Old != OldOfSampler},
+		{"rejection_max", *s.RejectionMax != 0, s.Rejection != ""},
 	} {
 		if x.given && !x.reads {
 			return fmt.Errorf("%s is given, and nothing reads it with the loss %s, old: %s, correction: %s and normalizer: %s: "+
@@ -125,7 +138,7 @@ func (s *Settings) checkPolicy(given Settings) error {
 		name, value string
 		known       []string
 	}{{"advantage", s.Advantage, advantages}, {"old", s.Old, olds}, {"correction", s.Correction, corrections},
-		{"normalizer", s.Normalizer, normalizers}} {
+		{"normalizer", s.Normalizer, normalizers}, {"rejection", s.Rejection, rejections}} {
 		if x.value != "" && !slices.Contains(x.known, x.value) {
 			return fmt.Errorf("%s is %q%s; it can be %s", x.name, x.value, spelling.Question(x.value, x.known),
 				spelling.Or(x.known))
@@ -158,6 +171,12 @@ func (s *Settings) checkPolicyNumbers(of *policyLoss) error {
 			s.Correction, tokenTruncate, tokenMask, noCorrection)
 	case of.whole && *s.KL > 0 && s.Advantage != byLeaveOneOut:
 		return fmt.Errorf("kl is %v, and %s takes it from rewards, which needs advantage: %s", *s.KL, of.name, byLeaveOneOut)
+	case s.Rejection != "" && strings.HasSuffix(s.Rejection, "k1") && *s.RejectionMax <= 1:
+		return fmt.Errorf("rejection_max is %v, and %s bounds a ratio by it and by 1 divided by it: set it above 1, to 2 say",
+			*s.RejectionMax, s.Rejection)
+	case s.Rejection != "" && *s.RejectionMax == 0:
+		return fmt.Errorf("rejection is %s, and rejection_max is missing: set it to the largest divergence that counts, "+
+			"0.01 say", s.Rejection)
 	case s.Normalizer == byMaxTokens && (s.MaxTokens < 1 || s.MaxTokens > MostTokens):
 		return fmt.Errorf("max_tokens is %d, and the normalizer is %s: set it to the most tokens that the sampler makes of "+
 			"an answer", s.MaxTokens, byMaxTokens)

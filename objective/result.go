@@ -25,6 +25,9 @@ func Count(sequences []Sequence) (n Counts) {
 		case Alone:
 			n.Groups++
 		}
+		if q.Rollout != nil && q.Rollout.Masked {
+			n.Masked += q.completion()
+		}
 		if q.Side == Chosen || q.Side == Desirable {
 			n.Chosen += q.completion()
 			n.ChosenAll += all
@@ -37,6 +40,7 @@ func Count(sequences []Sequence) (n Counts) {
 func (c *Counts) Add(o Counts) {
 	c.Groups += o.Groups
 	c.Targets += o.Targets
+	c.Masked += o.Masked
 	c.Chosen += o.Chosen
 	c.ChosenAll += o.ChosenAll
 	c.Desirable += o.Desirable
@@ -79,7 +83,9 @@ func (p *Part) merge(o Part) {
 }
 
 // Metrics returns the means of the parts by their names. A part of nothing has none. rewards/margins is there, too,
-// where chosen and rejected documents are no pairs: the difference of the means of both, as in TRL.
+// where chosen and rejected documents are no pairs: the difference of the means of both, as in TRL. The mean of squared
+// factors of the sampler's correction makes the effective sample size, (sum rho)^2 / (n sum rho^2): 1 where all factors
+// are equal.
 func (r Result) Metrics() map[string]float64 {
 	all := map[string]float64{}
 	for _, p := range r.Parts {
@@ -91,6 +97,12 @@ func (r Result) Metrics() map[string]float64 {
 	rejected, others := all[rewardsRejected]
 	if _, has := all[rewardsMargins]; !has && some && others {
 		all[rewardsMargins] = chosen - rejected
+	}
+	if squares, has := all[rhoSquares]; has {
+		delete(all, rhoSquares)
+		if squares > 0 {
+			all[effectiveSize] = all[rhoName] * all[rhoName] / squares
+		}
 	}
 	return all
 }
@@ -105,6 +117,9 @@ const (
 	logpsRejected     = "logps/rejected"
 	nllLoss           = "nll_loss"
 	klName            = "kl"
+	rhoName           = "sampling/importance_sampling_ratio/mean"
+	rhoSquares        = "sampling/importance_sampling_ratio/mean_square"
+	effectiveSize     = "sampling/effective_sample_size"
 )
 
 // result makes the result of a part.

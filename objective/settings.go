@@ -94,7 +94,8 @@ func kinds() []kind {
 		{name: distill, defaults: Settings{TopK: 64, Share: new(1.0), Temperature: new(1.0)},
 			open: func(_ *kind, s Settings) Objective { return &ofTeacher{s} }},
 		{name: policy, defaults: Settings{Losses: []string{"dapo"}, Policy: Policy{KL: new(0.0), KLTau: new(1e-3),
-			Delta: new(0.0), CorrectionMin: new(0.0), CorrectionMax: new(0.0)}}, needs: Needs{Rollouts: true},
+			Delta: new(0.0), CorrectionMin: new(0.0), CorrectionMax: new(0.0), OffPolicyThreshold: new(0.0),
+			RejectionMax: new(0.0)}}, needs: Needs{Rollouts: true},
 			open: func(k *kind, s Settings) Objective { return newPolicy(k, s) }},
 	}
 }
@@ -124,6 +125,9 @@ var numbers = []number{
 	{"delta", func(s *Settings) **float64 { return &s.Delta }, notNegative, "be finite and not negative; 0 is no bound"},
 	{"correction_min", func(s *Settings) **float64 { return &s.CorrectionMin }, notNegative, "be finite and not negative"},
 	{"correction_max", func(s *Settings) **float64 { return &s.CorrectionMax }, notNegative, "be finite and above 0"},
+	{"off_policy_threshold", func(s *Settings) **float64 { return &s.OffPolicyThreshold }, notNegative,
+		"be finite and not negative; 0 is no bound"},
+	{"rejection_max", func(s *Settings) **float64 { return &s.RejectionMax }, notNegative, "be finite and above 0"},
 }
 
 func notNegative(x float64) bool { return x >= 0 && !math.IsInf(x, 1) }
@@ -256,7 +260,7 @@ func (s *Settings) checkRead(k *kind) error {
 var settingNames = []string{"loss", "weights", "beta", "label_smoothing", "nll", "gamma", "desirable", "undesirable",
 	"ld_alpha", "center", "nll_prompt", "top_k", "share", "temperature", "clip", "delta", "kl", "kl_plain", "kl_tau",
 	"taus", "advantage", "reward_weights", "old", "correction", "correction_max", "correction_min", "normalizer",
-	"max_tokens"}
+	"max_tokens", "mask_truncated", "off_policy_threshold", "rejection", "rejection_max"}
 
 // reads says whether a type reads a setting.
 func (k *kind) reads(name string) bool {
@@ -276,7 +280,8 @@ func (k *kind) reads(name string) bool {
 		return k.prompts
 	case "top_k":
 		return k.defaults.TopK != 0
-	case "clip", "kl_plain", "taus", "advantage", "reward_weights", "old", "correction", "normalizer", "max_tokens":
+	case "clip", "kl_plain", "taus", "advantage", "reward_weights", "old", "correction", "normalizer", "max_tokens",
+		"mask_truncated", "rejection":
 		return k.name == policy
 	}
 	i := slices.IndexFunc(numbers, func(n number) bool { return n.name == name })

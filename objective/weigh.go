@@ -161,6 +161,7 @@ func (s *Step) checkWhole() error {
 		part, whole int
 	}{
 		{"groups", part.Groups, s.Whole.Groups}, {"targets", part.Targets, s.Whole.Targets},
+		{"targets of masked answers", part.Masked, s.Whole.Masked},
 		{"targets of chosen completions", part.Chosen, s.Whole.Chosen},
 		{"targets of chosen completions and their prompts", part.ChosenAll, s.Whole.ChosenAll},
 		{"desirable documents", part.Desirable, s.Whole.Desirable},

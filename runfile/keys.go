@@ -225,7 +225,8 @@ type Objective struct {
 	// Factors of rewards by their names; 1 of those that are not named. With it `reward` of rows is not read.
 	RewardWeights map[string]float64 `yaml:"reward_weights,omitempty,flow" unset:"1 each"`
 	// Where the log-probabilities before the first update with an answer come from, of `policy`. `now`: no update came
-	// before, so that each ratio is 1. `data`: `old` of the rows. `sampler`: their `logprobs`.
+	// before, so that each ratio is 1. `start`: the model as it was before the first step with these data, which costs an
+	// evaluation of them. `data`: `old` of the rows. `sampler`: their `logprobs`.
 	Old string `yaml:"old,omitempty" unset:"'now'"`
 	// What `policy` does where the sampler's log-probabilities are not the model's: `token_truncate`, `token_mask`,
 	// `sequence_truncate`, `sequence_mask` or `none`. See [the sampler's correction](rl.md#the-samplers-correction).
@@ -239,6 +240,18 @@ type Objective struct {
 	Normalizer string `yaml:"normalizer,omitempty" unset:"follows 'loss'"`
 	// The most tokens of an answer, for that normalizer.
 	MaxTokens int `yaml:"max_tokens,omitempty"`
+	// Answers that were cut off (`finish: length`) do not count in the loss of `policy`, nor in its divisor `tokens`;
+	// their rewards do.
+	MaskTruncated bool `yaml:"mask_truncated,omitempty"`
+	// DeepSeek-V3.2's mask, TRL's `off_policy_mask_threshold`: of an answer that is worse than expected `policy` learns
+	// nothing where the mean of its sampler's log-probabilities less the model's is above this; 0: no bound. See
+	// [answers that are too far](rl.md#answers-that-are-too-far).
+	OffPolicyThreshold optim.Setting `yaml:"off_policy_threshold,omitempty" unset:"'0'"`
+	// What `policy` leaves out where model and sampler disagree too much: verl's `rollout_rs`, such as `token_k2` or
+	// `seq_mean_k3`.
+	Rejection string `yaml:"rejection,omitempty" unset:"nothing"`
+	// The largest divergence that it allows; of `k1` the largest ratio, and 1 by it the least.
+	RejectionMax optim.Setting `yaml:"rejection_max,omitempty" unset:""`
 	// Groups of answers of a step at most, of `policy`. A step has as many as fit into `batch_tokens`; 0: no other bound.
 	GroupsPerStep int `yaml:"groups_per_step,omitempty"`
 }

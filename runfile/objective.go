@@ -70,7 +70,8 @@ func (o *Objective) settings() objective.Settings {
 		Policy: objective.Policy{Clip: o.Clip, Delta: number(o.Delta), KL: number(o.KL), KLPlain: o.KLPlain,
 			KLTau: number(o.KLTau), Taus: o.Taus, Advantage: o.Advantage, RewardWeights: o.RewardWeights, Old: o.Old,
 			Correction: o.Correction, CorrectionMin: number(o.CorrectionMin), CorrectionMax: number(o.CorrectionMax),
-			Normalizer: o.Normalizer, MaxTokens: o.MaxTokens}}
+			Normalizer: o.Normalizer, MaxTokens: o.MaxTokens, MaskTruncated: o.MaskTruncated,
+			OffPolicyThreshold: number(o.OffPolicyThreshold), Rejection: o.Rejection, RejectionMax: number(o.RejectionMax)}}
 }
 
 // Open returns the objective; nil for the next token.
@@ -167,10 +168,21 @@ func (o *Objective) decide() {
 	o.KLTau, o.Taus = given(s.KLTau), s.Taus
 	o.Advantage, o.RewardWeights, o.Old, o.Correction = s.Advantage, s.RewardWeights, s.Old, s.Correction
 	o.CorrectionMin, o.CorrectionMax = given(s.CorrectionMin), given(s.CorrectionMax)
-	o.Normalizer, o.MaxTokens = s.Normalizer, s.MaxTokens
+	o.Normalizer, o.MaxTokens, o.MaskTruncated = s.Normalizer, s.MaxTokens, s.MaskTruncated
+	o.Rejection = s.Rejection
+	// Bounds that nothing reads stay away, so that checkpoints from before there were any have the same objective.
+	o.OffPolicyThreshold, o.RejectionMax = nonZero(s.OffPolicyThreshold), nonZero(s.RejectionMax)
 	if o.Reference == "" && of.Needs().Reference {
 		o.Reference = ReferenceStart
 	}
+}
+
+// nonZero is a setting that has a value if the number is not 0.
+func nonZero(x *float64) optim.Setting {
+	if x == nil || *x == 0 {
+		return optim.Setting{}
+	}
+	return optim.Given(*x)
 }
 
 // String is the objective as checkpoints record it, in a line.

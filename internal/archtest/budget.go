@@ -36,7 +36,7 @@ var rooms = []room{
 	{"cmd", []string{"cmd/..."}, 5650},
 	{"runfile", []string{"runfile/..."}, 6860},
 	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 6150},
-	{"objective", []string{"objective"}, 2950},
+	{"objective", []string{"objective"}, 3120},
 	{"floor", []string{"batch", "hostmem", "tensor", "trace/...", "vfs", "internal/..."}, 9170},
 	{"around a run", []string{".", "bench", "demo", "probe", "rehearse", "report/...", "timeline"}, 5430},
 	{"serve", []string{"serve"}, 2540},

@@ -27,6 +27,7 @@ from trl.trainer.utils import nanstd
 LENGTHS, GROUPS, WIDTH = [7, 5, 3, 6, 1, 4, 7, 2], 2, 7
 ANSWERS = len(LENGTHS)
 EACH = ANSWERS // GROUPS
+CUT = [2, 6]  # answers that were cut off
 MASKED = [(0, 2), (3, 0), (3, 1)]  # tokens that a tool wrote
 UNKNOWN = [(0, 1), (5, 0), (5, 1)]  # tokens without a log-probability of the sampler
 NAN = math.nan
@@ -109,21 +110,25 @@ class Accelerator:
 
 
 def compute(trainer, lp, old, a, loss_type="dapo", level="token", low=0.2, high=0.2, beta=0.0, delta=None, corrected=True,
-            mode=None, least=None, most=None, longest=None):
+            mode=None, least=None, most=None, longest=None, attended=ATTENDED, tokens=None, off_policy=None):
     stub = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *args, **kw: (lp, torch.zeros_like(lp), None), aux_loss_enabled=False,
-        top_entropy_quantile=1.0, off_policy_mask_threshold=None, importance_sampling_level=level, beta=beta,
+        top_entropy_quantile=1.0, off_policy_mask_threshold=off_policy, importance_sampling_level=level, beta=beta,
         epsilon_low=low, epsilon_high=high, loss_type=loss_type, use_vllm=mode is not None,
         vllm_importance_sampling_correction=mode is not None, model=SimpleNamespace(training=True),
         current_gradient_accumulation_steps=1, max_completion_length=longest, accelerator=Accelerator(),
         _entropy_bonus_enabled=False, get_gamma_weights=GRPOTrainer.get_gamma_weights,
+        get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
         _metrics={"train": defaultdict(list)},
         args=SimpleNamespace(delta=delta, use_bias_correction_kl=corrected, sapo_temperature_pos=1.0,
                              sapo_temperature_neg=1.05, vespo_k_pos=2.0, vespo_lambda_pos=3.0, vespo_k_neg=3.0,
                              vespo_lambda_neg=2.0, steps_per_generation=1))
     ids = torch.zeros(ANSWERS, WIDTH, dtype=torch.long)
-    inputs = {"prompt_ids": ids[:, :2], "prompt_mask": ids[:, :2], "completion_ids": ids, "completion_mask": ATTENDED,
-              "tool_mask": TOOLS, "advantages": a, "num_items_in_batch": MASK.sum(), "ref_per_token_logps": REF}
+    inputs = {"prompt_ids": ids[:, :2], "prompt_mask": ids[:, :2], "completion_ids": ids, "completion_mask": attended,
+              "tool_mask": TOOLS, "advantages": a, "ref_per_token_logps": REF}
+    inputs["num_items_in_batch"] = (attended * TOOLS).sum() if tokens is None else tokens
+    if off_policy is not None:
+        inputs["sampling_per_token_logps"] = SAMPLER
     if old is not None:
         inputs["old_per_token_logps"] = old
     if mode is not None:
@@ -132,6 +137,26 @@ def compute(trainer, lp, old, a, loss_type="dapo", level="token", low=0.2, high=
         inputs["completion_mask"] = MASK
         inputs["old_logps"] = (old * MASK).sum(1)
     return trainer._compute_loss(stub, None, inputs), stub._metrics["train"]
+
+
+def kept():
+    """Answers that were not cut off, as mask_truncated_completions has TRL's _generate_and_score_completions keep them."""
+    keep = torch.ones(ANSWERS, 1, dtype=torch.float64)
+    keep[CUT] = 0
+    return ATTENDED * keep
+
+
+def accepted(mode, most):
+    """The lines of compute_rollout_rejection_mask of verl (trainer/ppo/rollout_corr_helper.py of b178a3cd)."""
+    x = torch.clamp(torch.nan_to_num(OLD - SAMPLER, nan=0.0), min=-20, max=20)
+    values = {"k1": -x, "k2": 0.5 * x ** 2, "k3": torch.exp(x) - 1.0 - x}[mode[-2:]]
+    if "sum" in mode or "mean" in mode:
+        values = (values * MASK).sum(-1, keepdim=True) / (MASK.sum(-1, keepdim=True) if "mean" in mode else 1)
+    elif "max" in mode:
+        values = values.masked_fill(MASK == 0, -math.inf).max(dim=-1, keepdim=True).values
+    if mode.endswith("k1"):
+        return ATTENDED * ((values >= math.log(1 / most)) & (values <= math.log(most)))
+    return ATTENDED * (values <= most)
 
 
 def dppo(lp, a, tau=1e-3, threshold=0.2, teacher=None):
@@ -193,6 +218,16 @@ def losses():
     yield ("dapo, sequence_truncate", each | dict(Clip=[0.2, 0.2], Correction="sequence_truncate", CorrectionMin=0.5,
                                                  CorrectionMax=1.75),
            grpo(mode="sequence_truncate", least=0.5, most=1.75), group)
+    cut = dict(MaskTruncated=True)
+    yield "dapo, mask_truncated", each | truncate | cut, grpo(high=0.28, attended=kept(), **trl_truncate), group
+    yield ("grpo, mask_truncated, kl", each | none | cut | dict(Losses=["grpo"], KL=0.05),
+           grpo(loss_type="grpo", beta=0.05, attended=kept()), group)
+    yield ("dapo, off_policy, kl", each | none | dict(KL=0.05, OffPolicyThreshold=0.0625),
+           grpo(high=0.28, beta=0.05, off_policy=0.0625), group)
+    for mode, most in (("token_k1", 1.4), ("token_k2", 0.04), ("seq_mean_k1", 1.15), ("seq_mean_k3", 0.0625),
+                       ("seq_sum_k2", 0.25), ("seq_max_k3", 0.15)):
+        yield (mode, each | none | dict(KL=0.05, Rejection=mode, RejectionMax=most),
+               grpo(high=0.28, beta=0.05, attended=accepted(mode, most), tokens=MASK.sum()), group)
     rloo = advantages("rloo")
     wide = dict(Losses=["rloo"], Clip=[0.4, 0.6])
     yield ("rloo", each | wide, lambda lp, a: compute(RLOOTrainer, lp, OLD, a, low=0.4, high=0.6), rloo)
@@ -214,12 +249,12 @@ def main():
     torch.set_num_threads(1)
     cases = []
     for name, settings, function, a in losses():
-        cases.append(case(name, settings, function, a, WATCHED))
+        cases.append(case(name, settings, function, a, WATCHED if "_k" not in name else ()))
         print(name, cases[-1]["Loss"], cases[-1]["Metrics"])
     ways = [{"Advantage": how, "Weights": list(w), "Want": advantages(how, w).tolist()}
             for how in ("group", "batch", "none", "rloo", "reinforce++", "gdpo") for w in ((1.0, 1.0), (0.5, 2.0))]
     made = {"Versions": {"torch": torch.__version__, "trl": trl.__version__}, "Group": [i // EACH for i in range(ANSWERS)],
-            "Rewards": known(REWARDS), "Mask": MASK.tolist(), "Lengths": LENGTHS, "LogProbs": LP.tolist(), "Old": OLD.tolist(),
+            "Rewards": known(REWARDS), "Mask": MASK.tolist(), "Cut": CUT, "Lengths": LENGTHS, "LogProbs": LP.tolist(), "Old": OLD.tolist(),
             "Sampler": known(SAMPLER.tolist()), "Reference": REF.tolist()}
     lines = [f'"{k}": {json.dumps(v)}' for k, v in made.items()]
     for k, v in (("Advantages", ways), ("Cases", cases)):
