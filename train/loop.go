@@ -171,6 +171,9 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	defer t.records.close()
 	defer func() { t.endTrackers(err) }()
 	t.started = true
+	if err := t.openOldInHome(ctx); err != nil {
+		return nil, err
+	}
 	if t.options.Trace {
 		t.spans = trace.NewRecorder(t.plan.Crew(), tracedSpans)
 		t.session.Engine.Trace = t.spans

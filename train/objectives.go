@@ -26,6 +26,7 @@ import (
 type aim struct {
 	objective objective.Objective // nil: the next token
 	reference *reference.Set      // nil: the objective compares with no reference
+	old       *reference.Set      // by the model before its first update with the data; nil: the objective reads none
 	region    *hostmem.Region     // what the reference or the teacher says of a step, by position
 	read      []byte              // the same of a document as its file has it
 	documents []stream.Document   // of the latest batch
@@ -278,8 +279,10 @@ func (r *Run) taught(of *stream.Document, room []byte, p data.Placed, d *data.Da
 
 // closeAim gives back what the objective was given.
 func (r *Run) closeAim() (err error) {
-	if r.aim.reference != nil {
-		err = r.aim.reference.Close()
+	for _, of := range []*reference.Set{r.aim.reference, r.aim.old} {
+		if of != nil {
+			err = errors.Join(err, of.Close())
+		}
 	}
 	if r.aim.region != nil {
 		err = errors.Join(err, r.aim.region.Close())
@@ -355,7 +358,7 @@ func (t *trainer) noteObjective() {
 	needs := t.aim.objective.Needs()
 	if needs.Rollouts && c.Epochs > 1 && !needs.Old && !needs.Sampler {
 		t.env.Warn("epochs is %v, and answers are taken for the model's own of this step (objective.old: now): from the "+
-			"second epoch on they are not; write old into rows, or set objective.old to sampler", c.Epochs)
+			"second epoch on they are not; set objective.old to start, or to sampler", c.Epochs)
 	}
 	if needs.Scores {
 		t.noteScores()

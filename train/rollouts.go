@@ -1,6 +1,7 @@
 package train
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/millrace/millrace/data"
@@ -28,6 +29,10 @@ func (r *Run) checkRollouts() error {
 			return fmt.Errorf("objective.%w", err)
 		}
 	}
+	if needs.OldOfStart && r.env.Cluster != nil {
+		return errors.New("objective.old is start, which a run on several hosts does not evaluate: write old into the " +
+			"rows, and set objective.old to data")
+	}
 	for _, of := range []struct {
 		key    string
 		column data.TokenColumn
@@ -36,7 +41,7 @@ func (r *Run) checkRollouts() error {
 		isLeft bool   // it says nothing that a run may leave out
 	}{
 		{"logprobs", data.TokenLogProbs, needs.Sampler, "take another loss, or objective.old: now", true},
-		{"old", data.TokenOld, needs.Old, "objective.old: data", false},
+		{"old", data.TokenOld, needs.Old && !needs.OldOfStart, "objective.old: data", false},
 		{"ref", data.TokenReferences, needs.Reference && r.readsReference(), "objective.reference: data", !needs.Reference},
 	} {
 		switch all, some := r.data.HasColumn(of.column); {
@@ -48,6 +53,17 @@ func (r *Run) checkRollouts() error {
 		case some && !of.reads && !of.isLeft:
 			return fmt.Errorf("rows have %s, and the run does not read it: set %s, or list %[1]s under ignore in the entry",
 				of.key, of.set)
+		}
+	}
+	return r.checkEndings()
+}
+
+// checkEndings refuses answers that do not say how they end, where that decides whether they count.
+func (r *Run) checkEndings() error {
+	for i := 0; r.aim.objective.Needs().Endings && i < r.data.Len(); i++ {
+		if a := r.data.Scored(i, nil); a.Ends == objective.UnknownEnding {
+			return fmt.Errorf("objective.mask_truncated is set, and an answer of group %d has no finish: write it, length "+
+				"where an answer was cut off, or leave the key out", a.Group)
 		}
 	}
 	return nil
@@ -80,9 +96,15 @@ func (r *Run) rolled(placed []data.Placed, d *data.Dataset, room []byte) error {
 			if !one.has {
 				continue
 			}
-			*one.into = hostmem.F32(room[: 4*p.Length : 4*p.Length])
-			room = room[4*p.Length:]
-			if err := d.Following(p.Document, one.column, (*one.into)[:p.Length-1]); err != nil {
+			mem := room[: 4*p.Length : 4*p.Length]
+			*one.into, room = hostmem.F32(mem), room[4*p.Length:]
+			if one.column == data.TokenOld && r.aim.old != nil {
+				part, document := d.Origin(p.Document)
+				err = r.aim.old.Read(mem[:4*(p.Length-1)], part, document)
+			} else {
+				err = d.Following(p.Document, one.column, (*one.into)[:p.Length-1])
+			}
+			if err != nil {
 				return blame.NotRequest(err)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -191,6 +192,31 @@ func TestPoliciesAreRefused(t *testing.T) {
 		if err := c.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, and there is %v", want, err)
 		}
+	}
+}
+
+// Answers that are cut off are left out only where all answers say how they end.
+func TestMaskTruncated(t *testing.T) {
+	c := rolloutConfig(t)
+	c.Objective, c.MaxSteps = runfile.Objective{Type: "policy", MaskTruncated: true}, 1
+	all := trainedOn(t, c)[0].Objective
+	text, err := os.ReadFile(c.Datasets[0].Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A mask of 0 does the same.
+	c.Objective.MaskTruncated, c.OutputDir = false, filepath.Join(t.TempDir(), "masked")
+	write(t, c.Datasets[0].Path, strings.ReplaceAll(string(text), `"finish": "length"`,
+		`"mask": [0, 0, 0, 0, 0], "finish": "length"`))
+	if of, ok := all["sampling/importance_sampling_ratio/mean"], trainedOn(t, c)[0].Objective; of !=
+		ok["sampling/importance_sampling_ratio/mean"] || all["completions/clipped_ratio"] != 0.25 {
+		t.Errorf("metrics %v, and with a mask %v", all, ok)
+	}
+	c.Objective.MaskTruncated, c.OutputDir = true, filepath.Join(t.TempDir(), "unknown")
+	write(t, c.Datasets[0].Path, strings.ReplaceAll(string(text), `, "finish": "stop"`, ""))
+	_, err = Train(t.Context(), c, Options{Env: newEnv(t)})
+	if err == nil || !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "group 0 has no finish: write it") {
+		t.Errorf("answers without an ending: %v", err)
 	}
 }
 

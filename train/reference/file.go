@@ -50,9 +50,12 @@ const (
 	wideToken      = 128
 )
 
+// FileSuffix ends the names of files.
+const FileSuffix = ".logprobs"
+
 // Temporary files have such names, and one that is older is of a process that is gone.
 const (
-	tempNames      = "new-*.logprobs"
+	tempNames      = "new-*" + FileSuffix
 	abandonedAfter = 7 * 24 * time.Hour
 )
 
@@ -115,7 +118,7 @@ func (f *file) open(dir string) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f.path = filepath.Join(dir, fmt.Sprintf("%x.logprobs", f.key.Bytes()))
+	f.path = filepath.Join(dir, fmt.Sprintf("%x%s", f.key.Bytes(), FileSuffix))
 	if f.f, err = vfs.OpenRegular(f.path); err == nil {
 		if err := f.check(); err == nil && f.isWhole() {
 			return nil

@@ -47,6 +47,13 @@ type Options struct {
 	Numerics plan.Numerics // types, and the length of a row
 	Memory   runfile.Memory
 
+	// Session is that of a run whose model is evaluated as it is now; nil: Open brings the model into memory and gives
+	// that back. Weights then name the run and the step. The files are in Dir, empty: temporary ones, and are not made
+	// again once the run has Begun to change the model.
+	Session *session.Session
+	Dir     string
+	Begun   bool
+
 	logitBytes int // tests change it
 }
 
@@ -57,8 +64,11 @@ func (o Options) temperature() float64 { return cmp.Or(o.Temperature, 1) }
 
 // what names the model in lines for people.
 func (o Options) what() string {
-	if o.TopK > 0 {
+	switch {
+	case o.TopK > 0:
 		return "teacher"
+	case o.Session != nil:
+		return "model before its first update"
 	}
 	return "reference"
 }
@@ -77,8 +87,8 @@ func Open(ctx context.Context, e *session.Env, dev *session.Devices, o Options, 
 			s = nil
 		}
 	}()
-	dir := ""
-	if e.CacheDir != "" {
+	dir := o.Dir
+	if e.CacheDir != "" && o.Session == nil {
 		dir = filepath.Join(e.CacheDir, "reference")
 		if err := data.CheckCache(e.CacheDir, dir); err != nil {
 			return s, err
@@ -100,8 +110,13 @@ func Open(ctx context.Context, e *session.Env, dev *session.Devices, o Options, 
 			lacking = append(lacking, f)
 		}
 	}
-	if len(lacking) == 0 {
+	switch {
+	case len(lacking) == 0:
 		return s, nil
+	case o.Begun:
+		return s, blame.BadRequest(fmt.Errorf("%s has no log-probabilities of the model before its first update with these "+
+			"answers, and the run has made updates since: bring the directory back, or begin a run with these answers",
+			cmp.Or(dir, "the run")))
 	}
 	if err := o.checkSpace(e, lacking); err != nil {
 		return s, err
@@ -164,6 +179,16 @@ func (s *Set) Name() string {
 // 8*TopK bytes: as many tokens and their log-probabilities. Part is the number that Open was given it with.
 func (s *Set) Read(dst []byte, part, document int) error { return s.files[part].read(dst, document) }
 
+// Files are the paths of files that stay.
+func (s *Set) Files() (names []string) {
+	for _, f := range s.files {
+		if f.path != "" {
+			names = append(names, f.path)
+		}
+	}
+	return names
+}
+
 // Close closes the files.
 func (s *Set) Close() (err error) {
 	for i, f := range s.files {
@@ -177,15 +202,17 @@ func (s *Set) Close() (err error) {
 
 // evaluate computes what files lack.
 func (o Options) evaluate(ctx context.Context, e *session.Env, dev *session.Devices, files []*file) error {
+	if o.Session != nil {
+		return o.evaluateBy(ctx, e, o.Session, files)
+	}
 	if o.Init != "random" {
 		if err := o.Model.CheckWeights(ctx); err != nil {
 			return fmt.Errorf("%s: %w", o.what(), err)
 		}
 	}
-	rows, total := int64(0), int64(0)
+	rows := int64(0)
 	for _, f := range files {
 		rows += f.bytes() / 4 / int64(f.width*f.rowLen)
-		total += int64(len(f.chunks))
 	}
 	p, err := o.plan(ctx, e, dev, int(min(rows+1, 1<<20)))
 	if err != nil {
@@ -199,6 +226,15 @@ func (o Options) evaluate(ctx context.Context, e *session.Env, dev *session.Devi
 		return fmt.Errorf("%s: %w", o.what(), err)
 	}
 	defer s.Close()
+	return o.evaluateBy(ctx, e, s, files)
+}
+
+// evaluateBy computes what files lack with the model that a session has.
+func (o Options) evaluateBy(ctx context.Context, e *session.Env, s *session.Session, files []*file) error {
+	total := int64(0)
+	for _, f := range files {
+		total += int64(len(f.chunks))
+	}
 	bar := e.Bar("evaluating the " + o.what())
 	defer bar.End()
 	done := int64(0)

@@ -27,6 +27,7 @@ const (
 	LastModel         = "model"
 	BestModel         = "model-best" // the one with the lowest evaluation loss
 	CheckpointsName   = "checkpoints"
+	OldName           = "old" // log-probabilities of a policy's answers by the model before its updates with them
 )
 
 // Home has the directories of a run, its output directory and those elsewhere, with their locks, and the identity by
