@@ -566,6 +566,21 @@ func (o *Operands) PutLogitGrads(dlogits, logits, values Mat, ids Mem, first int
 	o.apart()
 }
 
+func (o *Operands) DrawTokens(drawn, stat, logits Mat, draws Mem, first, vocab int, softCap float32) {
+	o.begin("DrawTokens")
+	o.softCap(softCap)
+	if first < 0 || vocab < 1 || vocab > MaxDrawVocab {
+		o.fail("columns from %d on of a vocabulary of %d", first, vocab)
+	}
+	if !drawn.IsZero() {
+		o.stat(true, "drawn", drawn, logits.Rows, DrawnFigures)
+	}
+	o.stat(true, "stat", stat, logits.Rows, HeadStats)
+	o.read("logits", logits, logits.Rows, logits.Cols, f32Only)
+	o.vec(false, "draws", draws, tensor.I32, logits.Rows*DrawWords)
+	o.apart()
+}
+
 func (o *Operands) Sum(dst Mem, x Mat) {
 	o.begin("Sum")
 	o.vec(true, "dst", dst, tensor.F64, 1)

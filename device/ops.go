@@ -218,6 +218,21 @@ type HeadOps interface {
 	// the cap as in CrossEntropyGrad, and leaves the other columns alone. values (F32) and ids are as in PickLogits. No id
 	// in range is twice in a row of ids.
 	PutLogitGrads(dlogits, logits, values Mat, ids Mem, first int, softCap float32)
+	// DrawTokens takes in the tile logits (F32, [T, n]), which are the columns [first, first+n) of the vocabulary, and
+	// draws a token for each row, of the ids below vocab: those from there on are padding. Tiles come in order, and the
+	// first one, where first is 0, begins rows. draws (I32 [T, DrawWords], dense) has a TokenDraw for each row. Let x be a
+	// logit, capped, times Inverse, and w its token's random word. The token with the greatest score is drawn,
+	//
+	//	x + Gumbel(w),  Gumbel(w) = -log(-log((w + 0.5)/2^32))
+	//
+	// in fp32, and of equal ones the lowest id: a token by the probability softmax(x). Where Inverse is 0, x is the logit,
+	// capped, and so is its score. stat (F32, [T, HeadStats]) holds the maximum m of x so far, the sum of exp(x-m), and of
+	// the token that is drawn so far x and the id.
+	//
+	// drawn (F32, [T, DrawnFigures], dense), if that is given, receives the id, and its log-probability x - m - log of the
+	// sum; and where a logit below vocab is NaN or +Inf, or all are -Inf, -1 and 0. Operations of two devices may draw
+	// different tokens where scores differ by no more than roundings. Sources: as of rng.Gumbel.
+	DrawTokens(drawn, stat, logits Mat, draws Mem, first, vocab int, softCap float32)
 	// Sum adds up an F32 vector: dst (one F64) = sum of x, in the fixed order of SumSquares.
 	Sum(dst Mem, x Mat)
 }

@@ -17,7 +17,7 @@ var classOf = map[string]Class{
 	"AttentionGrad": OfAttentionGrad, "AttendCache": OfCacheAttention, "SinkGrad": OfElements, "JoinHeads": OfMoves,
 	"SplitHeads": OfMoves, "GLU": OfElements, "GLUGrad": OfUnitGrads, "LSEInit": OfElements, "LSEUpdate": OfLoss,
 	"TokenLoss": OfElements, "CrossEntropyGrad": OfLoss, "PickLogits": OfLoss,
-	"PutLogitGrads": OfLoss, "Sum": OfElements, "Gather": OfMoves, "Put": OfMoves,
+	"PutLogitGrads": OfLoss, "DrawTokens": OfLoss, "Sum": OfElements, "Gather": OfMoves, "Put": OfMoves,
 	"ScatterAdd": OfElements, "Route": OfElements, "RouteGrad": OfElements, "SortChoices": OfElements,
 	"CountChoices": OfElements, "ScaleChoices": OfElements, "ScaleChoicesGrad": OfElements, "GatherRows": OfMoves,
 	"ExpertMatMul": OfExperts, "ExpertWeightGrad": OfExpertGrads, "ExpertBiasGrad": OfElements, "ExpertGLU": OfElements,

@@ -147,7 +147,7 @@ func (h *Head) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	}
 	wanted := min(t, cmp.Or(m.Wanted, h.ChunkTokens))
 	args.Picked = Picked{IDs: counted, Values: a.Mat(tensor.F32, t, h.Picks)}
-	args.Wanted = Wanted{Rows: wanted, To: a.Mat(tensor.F32, wanted, h.Vocab)}
+	args.Wanted = Wanted{Rows: wanted, To: a.Mat(tensor.F32, wanted, h.Vocab), Draws: counted, Vocab: h.Vocab}
 	c := &counter{docs: m.Docs}
 	v.Run(c, args)
 	return c.Account
@@ -428,5 +428,8 @@ func (c *counter) PickLogits(p, _ device.Mat, _ device.Mem, _ int, _ float32) {
 }
 func (c *counter) PutLogitGrads(_, _, v device.Mat, _ device.Mem, _ int, _ float32) {
 	c.passesIn(OfLoss, v, v)
+}
+func (c *counter) DrawTokens(_, _, l device.Mat, _ device.Mem, _, _ int, _ float32) {
+	c.passesIn(OfLoss, l)
 }
 func (c *counter) Sum(device.Mem, device.Mat) { c.passes() }

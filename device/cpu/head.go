@@ -63,6 +63,19 @@ func (s *Stream) PutLogitGrads(dlogits, logits, values device.Mat, ids device.Me
 	})
 }
 
+// DrawTokens implements device.HeadOps.
+func (s *Stream) DrawTokens(drawn, stat, logits device.Mat, draws device.Mem, first, vocab int, softCap float32) {
+	s.operands.DrawTokens(drawn, stat, logits, draws, first, vocab, softCap)
+	s.enqueue(func() {
+		a := &kernels.TokenDraws{Logits: mat(logits), ColFirst: first, Vocab: vocab, Stats: floats(stat),
+			Draws: ints(draws, logits.Rows*device.DrawWords), SoftCap: softCap}
+		if !drawn.IsZero() {
+			a.Drawn = floats(drawn)
+		}
+		s.crew.split(logits.Rows, 1, rowBytes(logits), func(lo, hi int) { s.crew.DrawTokens(a, lo, hi) })
+	})
+}
+
 // Sum implements device.HeadOps.
 func (s *Stream) Sum(dst device.Mem, x device.Mat) {
 	s.operands.Sum(dst, x)

@@ -99,6 +99,7 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 	lse, delta := mat(tensor.F32, rows, heads), mat(tensor.F32, rows, heads)
 	cos, sin := mat(tensor.F32, rows, headDim/2), mat(tensor.F32, rows, headDim/2)
 	ids, picks := a.Take(int64(4*rows)), a.Take(int64(4*rows*device.HeadStats))
+	drawn, draws := mat(tensor.F32, rows, device.DrawnFigures), a.Take(int64(4*rows*device.DrawWords))
 	table, dTable := mat(tensor.BF16, e.tableRows, cols), mat(tensor.F32, e.tableRows, cols)
 	docs := device.Docs{Positions: ids, Start: ids, End: ids}
 	spec := device.AttentionSpec{Heads: heads, KVHeads: heads / 2, HeadDim: headDim, Scale: 0.125, Docs: docs}
@@ -179,6 +180,7 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"TokenLoss":        func() { s.TokenLoss(figures, stat, ids) },
 		"CrossEntropyGrad": func() { s.CrossEntropyGrad(x, f, stat, ids, figures.Mem, 0, 30) },
 		"PickLogits":       func() { s.PickLogits(stat, f, picks, 0, 30) },
+		"DrawTokens":       func() { s.DrawTokens(drawn, stat, f, draws, 0, cols, 30) },
 		"PutLogitGrads":    func() { s.PutLogitGrads(x, f, stat, picks, 0, 30) },
 		"Gather":           func() { s.Gather(y, table, ids, 0) },
 		"ScatterAdd":       func() { s.ScatterAdd(dTable, y, ids, 0, 1) },

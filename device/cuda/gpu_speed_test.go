@@ -297,6 +297,12 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 			return speedTask{name: "sums of the loss", run: func(s operations) { s.LSEUpdate(stat, logits, targets, 0, 0) }}
 		},
 		func(a *device.Arena) speedTask {
+			stat, logits := a.Mat(f32, z.rows, device.HeadStats), a.Mat(f32, z.rows, z.tile)
+			draws := steps(a, z.rows*device.DrawWords, 0) // of likeliest tokens, whose noise is made all the same
+			return speedTask{name: "drawing of tokens",
+				run: func(s operations) { s.DrawTokens(device.Mat{}, stat, logits, draws, 0, z.tile, 0) }}
+		},
+		func(a *device.Arena) speedTask {
 			d, logits, stat, targets, weights := a.Mat(bf16, z.rows, z.tile), a.Mat(f32, z.rows, z.tile),
 				a.Mat(f32, z.rows, device.HeadStats), ids(a, z.rows, z.tile), a.Take(int64(4*z.rows))
 			return speedTask{name: "gradient of the loss",

@@ -88,6 +88,22 @@ func (s *Stream) PutLogitGrads(dlogits, logits, values device.Mat, ids device.Me
 	})
 }
 
+// DrawTokens implements device.HeadOps.
+func (s *Stream) DrawTokens(drawn, stat, logits device.Mat, draws device.Mem, first, vocab int, softCap float32) {
+	s.operands.DrawTokens(drawn, stat, logits, draws, first, vocab, softCap)
+	s.enqueue(func() error {
+		if empty(logits) {
+			return nil
+		}
+		o := named("draw_tokens")
+		if softCap > 0 {
+			o = named("draw_tokens", "cap")
+		}
+		return s.launch(o, ptr(drawn.Mem), ptr(stat.Mem), ptr(logits.Mem), ptr(draws), i32(logits.Rows), i32(logits.Cols),
+			i32(first), i32(vocab), flag(!drawn.IsZero()), stride(logits), f32(softCap))
+	})
+}
+
 // Gather implements device.EmbeddingOps.
 func (s *Stream) Gather(y, table device.Mat, ids device.Mem, first int) {
 	s.operands.Gather(y, table, ids, first)

@@ -56,6 +56,8 @@ type (
 	otherScale   struct{ device.Stream }
 	lastMoves    struct{ device.Stream }
 	otherWords   struct{ device.Stream }
+	otherNoise   struct{ device.Stream }
+	drawsPadding struct{ device.Stream }
 	halves       struct{ device.Stream }
 	truncates    struct{ device.Stream }
 	never        struct{ device.Stream }
@@ -213,6 +215,16 @@ func (s otherWords) AdamW(args device.AdamWArgs, tally device.Mem) {
 	s.Stream.AdamW(args, tally)
 }
 
+func (s otherNoise) DrawTokens(drawn, stat, logits device.Mat, draws device.Mem, first, vocab int, softCap float32) {
+	s.Stream.Zero(draws.Slice(16, 4)) // the place of the first row's token
+	s.Stream.DrawTokens(drawn, stat, logits, draws, first, vocab, softCap)
+}
+
+func (s drawsPadding) DrawTokens(drawn, stat, logits device.Mat, draws device.Mem, first, vocab int,
+	softCap float32) {
+	s.Stream.DrawTokens(drawn, stat, logits, draws, first, vocab+1, softCap)
+}
+
 func (s halves) SumSquares(dst device.Mem, x device.Mat) {
 	s.Stream.SumSquares(dst, x.ColRange(0, (x.Cols+1)/2))
 }
@@ -261,6 +273,9 @@ var breaks = []struct {
 	{"rounds AdamW otherwise", "AdamW", func(s device.Stream) device.Stream { return otherEps{s} }},
 	{"forgets the longest move of before", "AdamW", func(s device.Stream) device.Stream { return lastMoves{s} }},
 	{"rounds weights by words of other parameters", "AdamW", func(s device.Stream) device.Stream { return otherWords{s} }},
+	{"draws a token by the words of another one", "DrawTokens",
+		func(s device.Stream) device.Stream { return otherNoise{s} }},
+	{"draws padding of the vocabulary", "DrawTokens", func(s device.Stream) device.Stream { return drawsPadding{s} }},
 	{"swaps the scales of moments", "AdamW8", func(s device.Stream) device.Stream { return otherScale{s} }},
 	{"sums too little", "Sums", func(s device.Stream) device.Stream { return halves{s} }},
 	{"copies too little", "Copy", func(s device.Stream) device.Stream { return truncates{s} }},

@@ -139,6 +139,12 @@ func (s *faultyStream) PutLogitGrads(dlogits, logits, values device.Mat, ids dev
 	s.op(func() { s.inner.PutLogitGrads(dlogits, logits, values, ids, first, softCap) })
 }
 
+func (s *faultyStream) DrawTokens(drawn, stat, logits device.Mat, draws device.Mem, first, vocab int,
+	softCap float32) {
+	s.operands.DrawTokens(drawn, stat, logits, draws, first, vocab, softCap)
+	s.op(func() { s.inner.DrawTokens(drawn, stat, logits, draws, first, vocab, softCap) })
+}
+
 func (s *faultyStream) Sum(dst device.Mem, x device.Mat) {
 	s.operands.Sum(dst, x)
 	s.op(func() { s.inner.Sum(dst, x) })

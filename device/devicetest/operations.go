@@ -605,6 +605,89 @@ func testPickedLogits(r *rig) {
 	}
 }
 
+// testDrawTokens draws tokens of tiles, at several temperatures, with padding after the vocabulary that would win. Some
+// rows are all but one token's, some nearly flat.
+func testDrawTokens(r *rig) {
+	temperatures := []float64{0, 1, 0.7, 2, 1e-3}
+	draws := func(rows int) *matrix {
+		var all []int32
+		for i := range rows {
+			var of [device.DrawWords]int32
+			device.TokenDraw{Key: [2]uint32{r.rng.Uint32(), r.rng.Uint32()}, Text: r.rng.Uint64(), At: 1 + r.rng.Uint32()>>3,
+				Inverse: device.Inverse(temperatures[(i+1)%len(temperatures)])}.Put(of[:])
+			all = append(all, of[:]...)
+		}
+		return r.ints("draws", all)
+	}
+	draw := func(s drawnShape, logits, draws, stat, drawn *matrix) {
+		r.run(func(st device.Stream) {
+			for first := 0; first < s.cols; first += s.tile {
+				n, to := min(s.tile, s.cols-first), device.Mat{}
+				if first+n == s.cols {
+					to = drawn.Mat
+				}
+				st.DrawTokens(to, stat.Mat, logits.ColRange(first, n), draws.Mem, first, s.vocab, s.softCap)
+			}
+		})
+	}
+	shapes := []drawnShape{{1, 1, 1, 1, 0}, {3, 19, 19, 17, 0}, {17, 100, 37, 99, 0}, {131, 300, 131, 290, 0},
+		{40, 100, 50, 40, 0}, {17, 100, 37, 99, 30}, {5, 2500, 1300, 2500, 3}, {7, 5000, 5000, 4999, 0}}
+	if r.suite.Align > 0 {
+		shapes = append(shapes, drawnShape{4, 4096, 1024, 4090, 0})
+	}
+	for _, s := range shapes {
+		what := fmt.Sprintf("%+v", s)
+		logits := r.filled(r.output("logits", tensor.F32, s.rows, s.cols), func(i int) float64 {
+			row, col := i/s.cols, i%s.cols
+			if col >= s.vocab {
+				return 90
+			}
+			return [...]float64{0.01, 1, 8}[row/len(temperatures)%3] * r.rng.NormFloat64()
+		})
+		named, stat, drawn := draws(s.rows), r.stat("stat", s.rows, device.HeadStats),
+			r.stat("drawn", s.rows, device.DrawnFigures)
+		draw(s, logits, named, stat, drawn)
+		r.exact(what, &matrix{drawn.ColRange(0, 1), "ids"})
+		r.near(what, &matrix{drawn.ColRange(1, 1), "log-probabilities"}, 20)
+		r.scratch(stat)
+		r.finish(what)
+	}
+	// Of equal logits the lowest id is the likeliest. A row may have infinite logits below others, and padding that is no
+	// number; but none of its logits may be NaN or +Inf.
+	up, down, nan := math.Inf(1), math.Inf(-1), math.NaN()
+	rows := [][]float64{{1, 3, 3, 2, 3, nan}, {down, down, -7, down, down, up}, {down, down, down, down, down, 0},
+		{0, 1, nan, 1, 0, 0}, {0, 1, 2, 1, up, 0}, {nan, down, down, down, down, 0}, {up, up, 0, 0, 0, 0},
+		{down, down, down, down, nan, 0}, {math.MaxFloat32, 0, -math.MaxFloat32, 0, 0, 0}}
+	for _, greedy := range []bool{true, false} {
+		s := drawnShape{rows: len(rows), cols: 6, tile: 2, vocab: 5}
+		what := fmt.Sprintf("%+v at the edges, greedy %v", s, greedy)
+		logits := r.filled(r.output("logits", tensor.F32, s.rows, s.cols), func(i int) float64 {
+			return rows[i/s.cols][i%s.cols]
+		})
+		all := make([]int32, 0, s.rows*device.DrawWords)
+		for range s.rows {
+			var of [device.DrawWords]int32
+			if !greedy {
+				device.TokenDraw{Text: 5, Inverse: 1}.Put(of[:])
+			}
+			all = append(all, of[:]...)
+		}
+		named, stat, drawn := r.ints("draws", all), r.stat("stat", s.rows, device.HeadStats),
+			r.stat("drawn", s.rows, device.DrawnFigures)
+		draw(s, logits, named, stat, drawn)
+		r.exact(what, &matrix{drawn.ColRange(0, 1), "ids"})
+		r.near(what, &matrix{drawn.ColRange(1, 1), "log-probabilities"}, 20)
+		r.scratch(stat)
+		r.finish(what)
+	}
+}
+
+// drawnShape has the sizes of logits that draw tokens.
+type drawnShape struct {
+	rows, cols, tile, vocab int
+	softCap                 float32
+}
+
 func testGather(r *rig) {
 	r.lookUps(func(what string, d tensor.DType, s shape, ids []int32, first int) {
 		table, y := r.normal("table", d, 40, s.cols), r.normal("y", d, s.rows, s.cols)

@@ -625,6 +625,68 @@ func (s *referenceStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, tar
 	})
 }
 
+// The columns of stat in a draw: the maximum, the sum of exponentials, and the number and the id of the token.
+const (
+	drawnMaximum = iota
+	drawnExponentials
+	drawnNumber
+	drawnID
+)
+
+// DrawTokens: with x = the logit, capped, times 1/temperature, the token with the greatest x - log(-log u) is drawn,
+// u = (word + 0.5)/2^32, or the one with the greatest logit at temperature 0, and x - m - log(sum of exp(x - m)) is its
+// log-probability.
+func (s *referenceStream) DrawTokens(drawn, stat, logits device.Mat, draws device.Mem, first, vocab int,
+	softCap float32) {
+	s.operands.DrawTokens(drawn, stat, logits, draws, first, vocab, softCap)
+	s.do(func() {
+		all, from := s.numbers(stat), s.numbers(logits)
+		named, of := s.vector(draws, tensor.I32, logits.Rows*device.DrawWords), []float64{}
+		for t := range logits.Rows {
+			var words [device.DrawWords]int32
+			for i := range words {
+				words[i] = int32(named[t*device.DrawWords+i])
+			}
+			row, d := all[t*statCols:][:statCols], device.TokenDrawIn(words[:])
+			if first == 0 {
+				copy(row, []float64{math.Inf(-1), 0, math.Inf(-1), 0})
+			}
+			score := func(x float64, id int) float64 {
+				if d.Inverse == 0 {
+					return x
+				}
+				n := rng.Counter{uint32(id / 4), d.At, uint32(d.Text), uint32(d.Text >> 32)}
+				u := (float64(rng.Philox4x32(d.Key, n)[id%4]) + 0.5) / (1 << 32)
+				return x - math.Log(-math.Log(u))
+			}
+			for c, x := range from[t*logits.Cols:][:max(min(logits.Cols, vocab-first), 0)] {
+				if x, _ = capped(x, softCap); d.Inverse != 0 {
+					x *= float64(d.Inverse)
+				}
+				larger := max(row[drawnMaximum], x)
+				if row[drawnExponentials] != 0 {
+					row[drawnExponentials] *= math.Exp(row[drawnMaximum] - larger)
+				}
+				if !math.IsInf(x, -1) {
+					row[drawnExponentials] += math.Exp(x - larger)
+				}
+				row[drawnMaximum] = larger
+				if score(x, first+c) > score(row[drawnNumber], int(row[drawnID])) {
+					row[drawnNumber], row[drawnID] = x, float64(first+c)
+				}
+			}
+			if sum := row[drawnExponentials]; sum > 0 && !math.IsInf(sum, 1) {
+				of = append(of, row[drawnID], row[drawnNumber]-row[drawnMaximum]-math.Log(sum))
+			} else {
+				of = append(of, -1, 0)
+			}
+		}
+		if s.put(stat, all); !drawn.IsZero() {
+			s.put(drawn, of)
+		}
+	})
+}
+
 // PickLogits: picked[t, i] = logits[t, ids[t, i]-first], capped.
 func (s *referenceStream) PickLogits(picked, logits device.Mat, ids device.Mem, first int, softCap float32) {
 	s.operands.PickLogits(picked, logits, ids, first, softCap)

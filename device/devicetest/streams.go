@@ -332,6 +332,13 @@ func testBadCalls(r *rig) {
 			s.LSEUpdate(r.stat("", 5, device.HeadStats).Mat, f32(5, 7), ids, 0, 0)
 		},
 		"picks of other rows": func(s device.Stream) { s.PickLogits(r.stat("", 3, 2).Mat, x, ids, 0, 0) },
+		"too few draws": func(s device.Stream) {
+			s.DrawTokens(device.Mat{}, r.stat("", 4, device.HeadStats).Mat, x, ids, 0, 6, 0)
+		},
+		"a vocabulary without tokens": func(s device.Stream) {
+			draws := r.ints("", make([]int32, device.DrawWords)).Mem
+			s.DrawTokens(device.Mat{}, r.stat("", 1, device.HeadStats).Mat, x.RowRange(0, 1), draws, 0, 0, 0)
+		},
 		"too few ids":         func(s device.Stream) { s.PutLogitGrads(x, f32(4, 6), r.stat("", 4, 6).Mat, ids, 0, 0) },
 		"lengths of a copy":   func(s device.Stream) { s.Copy(r.mem.Slice(0, 8), r.staging.Slice(0, 9)) },
 		"copy onto itself":    func(s device.Stream) { s.Copy(r.mem.Slice(0, 8), r.mem.Slice(7, 8)) },

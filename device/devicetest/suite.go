@@ -91,7 +91,7 @@ func (s Suite) Run(t *testing.T) {
 		{"RMSNorm", testRMSNorm}, {"RMSNormGrad", testRMSNormGrad}, {"LayerNorm", testLayerNorm},
 		{"LayerNormGrad", testLayerNormGrad}, {"RoPE", testRoPE},
 		{"Attention", testAttention}, {"Heads", testHeads}, {"GLU", testGLU}, {"CrossEntropy", testCrossEntropy},
-		{"PickedLogits", testPickedLogits},
+		{"PickedLogits", testPickedLogits}, {"DrawTokens", testDrawTokens},
 		{"Gather", testGather}, {"ScatterAdd", testScatterAdd},
 		{"AdamW", testAdamW}, {"AdamW8", testAdamW8}, {"Sums", testSums},
 		{"Memory", testMemory}, {"Copy", testCopy}, {"PeerCopy", testPeerCopy}, {"InPlace", testInPlace},

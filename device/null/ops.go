@@ -135,6 +135,11 @@ func (s *stream) PutLogitGrads(dlogits, logits, values device.Mat, ids device.Me
 	s.count(0)
 }
 
+func (s *stream) DrawTokens(drawn, stat, logits device.Mat, draws device.Mem, first, vocab int, softCap float32) {
+	s.operands.DrawTokens(drawn, stat, logits, draws, first, vocab, softCap)
+	s.count(0)
+}
+
 func (s *stream) Sum(dst device.Mem, x device.Mat) {
 	s.operands.Sum(dst, x)
 	s.count(0)

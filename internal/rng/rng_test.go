@@ -112,6 +112,22 @@ func TestLog(t *testing.T) {
 	})
 }
 
+// Gumbel noise has the quantiles of its distribution, and grows with the word.
+func TestGumbel(t *testing.T) {
+	for _, w := range []uint32{0, 1, 1 << 20, 1 << 31, 1<<32 - 1<<20, 1<<32 - 2, 1<<32 - 1} {
+		got := Gumbel(w)
+		if u, want := math.Exp(-math.Exp(-got)), (float64(w)+0.5)/(1<<32); math.Abs(u-want) > 1e-15+1e-13*want {
+			t.Errorf("Gumbel(%d) = %v has the probability %v below it, want %v", w, got, u, want)
+		}
+		if w > 0 && Gumbel(w-1) >= got {
+			t.Errorf("Gumbel(%d) is not above that of the word before", w)
+		}
+	}
+	if a, b := Gumbel(0), Gumbel(1<<32-1); math.Abs(a+3.13) > 1e-4 || math.Abs(b-22.8739) > 1e-4 {
+		t.Errorf("the noise ends at %v and %v", a, b)
+	}
+}
+
 func TestMoments(t *testing.T) {
 	const n = 400_000
 	s := New(1, "moments", 0, 0)

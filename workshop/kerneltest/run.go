@@ -31,7 +31,8 @@ type kernelRun struct {
 // runs are the tests that launch kernels on any backend.
 var runs = []kernelRun{
 	{"Add", testAdd}, {"Norm", testNorms}, {"NormGrad", testNormGrads}, {"RotatedSum", testRotatedSum},
-	{"Sum", testSums}, {"Loss", testLoss}, {"Picks", testPicks}, {"Fold", testFold}, {"ScatterAdd", testScatterAdd},
+	{"Sum", testSums}, {"Loss", testLoss}, {"Picks", testPicks}, {"Draws", testDraws}, {"Fold", testFold},
+	{"ScatterAdd", testScatterAdd},
 	{"Variants", testVariants}, {"MatMul", testMatMul}, {"Attention", testAttention},
 	{"Routing", testRouting}, {"ExpertProducts", testExpertProducts},
 	{"GateGrad", testGateGrad}, {"DeltaGates", testDeltaGates}, {"Delta", testDelta},
@@ -379,6 +380,30 @@ func testPicks(t *testing.T, on *backend) {
 			}
 			b.compare("gradients", grad, b.wanted(grad), within(limit))
 		}
+	}
+}
+
+// Rows draw tokens of three tiles, the last of which is mostly padding.
+func testDraws(t *testing.T, on *backend) {
+	for word, softCap := range map[string]float32{"": 0, ".cap": 1.5} {
+		const rows, tile, tiles, vocab = 21, 1030, 3, 2075
+		b := benchFor(t, on, 19)
+		logits, stat := b.normal(tensor.F32, rows, tiles*tile, tiles*tile+3), b.field(tensor.F32, rows, 4, 4)
+		drawn := b.field(tensor.F32, rows, 2, 2)
+		for c := range vocab { // of two equal logits the first one is the likelier
+			logits.put(0, c, 0)
+		}
+		logits.put(4, 9, math.NaN())
+		draws := b.ints(drawsOf(b, rows))
+		for i := range tiles {
+			of, to, last := logits.columns(i*tile, tile), device.Mat{}, 0
+			if i == tiles-1 {
+				to, last = b.of(drawn), 1
+			}
+			b.ref.DrawTokens(to, b.of(stat), b.of(logits).ColRange(i*tile, tile), b.of(draws).Mem, i*tile, vocab, softCap)
+			b.run("draw_tokens"+word+".any", drawn, stat, of, draws, rows, tile, i*tile, vocab, last, logits.stride, softCap)
+		}
+		b.compare("tokens", drawn, b.wanted(drawn), within(1e-5))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda/kernels"
 	"github.com/millrace/millrace/tensor"
 )
@@ -71,6 +72,9 @@ var aligned = map[string]operands{
 	"lse_update.cap": lseUpdate(1.5),
 	"ce_grad.A":      lossGrad(0),
 	"ce_grad.A.cap":  lossGrad(1.5),
+
+	"draw_tokens":     drawTokens(0),
+	"draw_tokens.cap": drawTokens(1.5),
 	"gather.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		y, table := b.normal(d, 6, 528, 544), b.normal(d, 4, 528, 560)
 		return []any{y, table, b.ints([]int32{12, 10, 9, 14, 13, -1}), 6, 528, 10, 4, y.stride, table.stride}, []*field{y}
@@ -119,6 +123,31 @@ func lseUpdate(softCap float32) operands {
 		}
 		return []any{stat, logits, b.ints([]int32{110, -1, 5000}), 3, 2064, 100, logits.stride, softCap}, []*field{stat}
 	}
+}
+
+// drawTokens draws tokens of a tile, of which the last ones are padding, after a token of the tiles before.
+func drawTokens(softCap float32) operands {
+	return func(b *bench, _ tensor.DType) ([]any, []*field) {
+		stat, logits, drawn := b.normal(tensor.F32, 4, 4, 4), b.normal(tensor.F32, 4, 2064, 2080),
+			b.field(tensor.F32, 4, 2, 2)
+		for r := range 4 {
+			stat.put(r, 1, 2)
+			stat.put(r, 3, 7)
+		}
+		draws := b.ints(drawsOf(b, 4))
+		return []any{drawn, stat, logits, draws, 4, 2064, 96, 2150, 1, logits.stride, softCap}, []*field{drawn, stat}
+	}
+}
+
+// drawsOf are the draws of rows, of several temperatures.
+func drawsOf(b *bench, rows int) (all []int32) {
+	for r := range rows {
+		var of [device.DrawWords]int32
+		device.TokenDraw{Key: [2]uint32{b.rng.Uint32(), b.rng.Uint32()}, Text: b.rng.Uint64(), At: b.rng.Uint32() >> 2,
+			Inverse: device.Inverse([]float64{0, 1, 0.5, 2}[r%4])}.Put(of[:])
+		all = append(all, of[:]...)
+	}
+	return all
 }
 
 func lossGrad(softCap float32) operands {
@@ -223,7 +252,7 @@ func adamW(weights, lows tensor.DType, in inBits) operands {
 
 // ordered are the operations whose variants may add numbers up in different orders.
 var ordered = []string{"rmsnorm.A", "rmsnorm_grad.A", "rmsnorm_grad.A.resid", "layernorm.A", "layernorm_grad.A",
-	"bias_grad.A", "lse_update", "lse_update.cap",
+	"bias_grad.A", "lse_update", "lse_update.cap", "draw_tokens", "draw_tokens.cap",
 	"expert_bias_grad.A", "expert_bias_dot.A", "expert_glu_grad.silu.A", "expert_glu_grad.gelu.A",
 	"expert_glu_grad.gelu_tanh.A"}
 

@@ -23,7 +23,7 @@ import adamw
 from poisoned import Field
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-SOURCES = ("elementwise", "norm", "layernorm", "sums", "rope", "heads", "glu", "loss", "picks", "embedding", "adamw", "routing",
+SOURCES = ("elementwise", "norm", "layernorm", "sums", "rope", "heads", "glu", "loss", "picks", "draws", "embedding", "adamw", "routing",
            "experts", "recurrent", "cache")
 SHAPES = ((1, 1), (1, 17), (3, 1), (17, 37), (7, 600))
 ALIGNED_SHAPES = ((3, 16), (5, 528), (2, 2064))
@@ -432,6 +432,45 @@ class PicksTest(Case):
                            first, grad.stride, logits.stride, cap)
                 self.near(numbers(picked), want, "f32", 8 if cap else 0.01, picked)
                 self.near(numbers(grad), dwant, kind, 8, grad)
+
+
+def philox(key, counter):
+    """The words of Philox4x32-10 for counters [n, 4], as [n, 4]."""
+    c = [counter[:, i].astype(np.uint64) for i in range(4)]
+    k0, k1, low = int(key[0]), int(key[1]), np.uint64(0xFFFFFFFF)
+    for _ in range(10):
+        first, second = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        c = [(second >> np.uint64(32)) ^ c[1] ^ np.uint64(k0), second & low, (first >> np.uint64(32)) ^ c[3] ^ np.uint64(k1), first & low]
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return np.stack(c, 1).astype(np.uint32)
+
+
+class DrawsTest(Case):
+    def test_tiles(self):
+        cases = (("any", 1, 1, 1, 1, 0.0), ("any", 9, 1100, 370, 1099, 0.0), ("any", 5, 700, 301, 400, 3.0), ("a16", 6, 2064, 1040, 2050, 0.0))
+        for variant, rows, columns, tile, vocabulary, cap in cases:
+            with self.subTest(f"{variant} {rows} {columns} {tile} {vocabulary} {cap}"):
+                logits = field("f32", 3 * self.normal(rows, columns), -(-columns // 16) * 16 + 16)
+                stat, drawn = field("f32", np.full((rows, 4), np.nan), 4), field("f32", np.zeros((rows, 2)), 2)
+                named = self.rng.integers(0, 2 ** 32, (rows, 6), dtype=np.uint32)
+                named[:, 4] >>= 2
+                inverse = np.asarray([0, 1, 2, 0.5], f32)[np.arange(rows) % 4]
+                named[:, 5] = inverse.view(np.uint32)
+                for first in range(0, columns, tile):
+                    cols = min(tile, columns - first)
+                    launch(f"draw_tokens{'.cap' if cap else ''}.{variant}", drawn, stat, logits.mat[:, first:first + cols],
+                           ints(named.view(np.int32).ravel()), rows, cols, first, vocabulary, int(first + cols == columns), logits.stride, cap)
+                x = logits.numpy()[:, :vocabulary].astype(np.float64)
+                x = cap * np.tanh(x / cap) if cap else x
+                want = np.zeros((rows, 2))
+                for row in range(rows):
+                    at, text0, text1 = named[row, 4], named[row, 2], named[row, 3]
+                    counter = np.stack(np.broadcast_arrays(np.arange(vocabulary // 4 + 1), at, text0, text1), 1)
+                    u = (philox(named[row, :2], counter).ravel()[:vocabulary] + 0.5) / 2 ** 32
+                    y = x[row] * (inverse[row] or 1)
+                    want[row, 0] = np.argmax(y - np.log(-np.log(u)) if inverse[row] else y)
+                    want[row, 1] = y[int(want[row, 0])] - y.max() - np.log(np.exp(y - y.max()).sum())
+                self.near(numbers(drawn), want, "f32", 8, drawn, stat)
 
 
 class EmbeddingTest(Case):
